@@ -1,0 +1,111 @@
+package machine
+
+// GPU is one physical GPU.
+type GPU struct {
+	// UUID is NVML's "GPU-…", the GPU's identity.
+	UUID string `json:"uuid"`
+	// Index is NVML's; it changes when a GPU is lost. For display.
+	Index int `json:"index"`
+	// Minor is N of /dev/nvidiaN; nil where NVML does not tell.
+	Minor *int `json:"minor"`
+	// PCI is the address of the GPU's function, in sysfs' spelling.
+	PCI string `json:"pci"`
+	// Product is NVML's name: "NVIDIA H100 80GB HBM3".
+	Product string `json:"product"`
+	// Architecture is the generation in lower case: hopper, ada-lovelace.
+	Architecture string `json:"architecture"`
+	// ComputeCapability is "9.0".
+	ComputeCapability string `json:"computeCapability"`
+	// MemoryMiB is the total memory (nvmlDeviceGetMemoryInfo), 1 MiB = 2^20.
+	MemoryMiB int64 `json:"memoryMiB"`
+	// ECC tells whether error correction is on; nil where unsupported.
+	ECC *bool `json:"ecc"`
+	MIG MIG   `json:"mig"`
+	// NVLinks are the active links, summed by peer, sorted by peer.
+	NVLinks []NVLink `json:"nvlinks"`
+	// Fabric is the GPU's registration with the NVLink fabric; nil where
+	// there is none to register with.
+	Fabric *Fabric `json:"fabric"`
+	Health Health  `json:"health"`
+	// VGPU is the host's vGPU software, if this GPU is a virtual one.
+	VGPU *VGPU `json:"vgpu,omitempty"`
+}
+
+// MIG is a GPU's multi-instance mode.
+type MIG struct {
+	Capable bool        `json:"capable"`
+	Enabled bool        `json:"enabled"`
+	Devices []MIGDevice `json:"devices"`
+}
+
+// MIGDevice is one instance: compute and memory with an UUID of its own.
+type MIGDevice struct {
+	UUID string `json:"uuid"`
+	// Profile is the field's name for the shape: 1g.10gb, 3g.40gb.
+	Profile   string `json:"profile"`
+	MemoryMiB int64  `json:"memoryMiB"`
+	// Multiprocessors, and the GPU and compute slices it was cut from.
+	Multiprocessors int `json:"multiprocessors"`
+	GPUSlices       int `json:"gpuSlices"`
+	ComputeSlices   int `json:"computeSlices"`
+	// The engines it has; 0 where NVML does not tell.
+	CopyEngines    int `json:"copyEngines"`
+	DecoderEngines int `json:"decoderEngines"`
+	EncoderEngines int `json:"encoderEngines"`
+	JPEGEngines    int `json:"jpegEngines"`
+	OFAEngines     int `json:"ofaEngines"`
+}
+
+// PeerNVSwitch is the NVLink.Peer of links that end in an NVSwitch: a GPU
+// reaches through it every other GPU that has such links.
+const PeerNVSwitch = "nvswitch"
+
+// NVLink is all active links of a GPU to one peer.
+type NVLink struct {
+	// Peer is the PCI address of another GPU, or [PeerNVSwitch].
+	Peer string `json:"peer"`
+	// Links is how many.
+	Links int `json:"links"`
+	// MBps is what the links carry together in one direction, in 10^6
+	// bytes a second (NVML's maximum per link times links); nil if unknown.
+	MBps *int64 `json:"mbps"`
+}
+
+// Fabric states, from nvmlGpuFabricInfo.
+const (
+	FabricCompleted  = "completed"
+	FabricInProgress = "in-progress"
+	FabricNotStarted = "not-started"
+)
+
+// Fabric is nvmlDeviceGetGpuFabricInfo: which NVLink domain a GPU belongs to.
+type Fabric struct {
+	// ClusterUUID is all zeroes on a machine that is a domain of its own.
+	ClusterUUID string `json:"clusterUUID"`
+	CliqueID    uint32 `json:"cliqueID"`
+	// State is FabricCompleted once the GPU can use its links.
+	State string `json:"state"`
+}
+
+// HealthState is a GPU's condition as far as a scan can see it.
+type HealthState string
+
+// The states of a GPU.
+const (
+	Healthy   HealthState = "healthy"
+	Unhealthy HealthState = "unhealthy"
+	// Lost means that the GPU is on the bus list and no longer answers.
+	Lost HealthState = "lost"
+)
+
+// Health is a GPU's condition and, unless healthy, why.
+type Health struct {
+	State  HealthState `json:"state"`
+	Reason string      `json:"reason,omitempty"`
+}
+
+// VGPU is the host's virtualisation software as the guest sees it.
+type VGPU struct {
+	HostDriverVersion string `json:"hostDriverVersion"`
+	HostDriverBranch  string `json:"hostDriverBranch"`
+}

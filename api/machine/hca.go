@@ -1,0 +1,118 @@
+package machine
+
+// HCA is one RDMA device of the kernel (/sys/class/infiniband/NAME).
+type HCA struct {
+	// Name is the RDMA device's: mlx5_0, ibp16p3s0, rxe0. Renamed by udev
+	// rules at will, so it is for display and for NCCL_IB_HCA only.
+	Name string `json:"name"`
+	// PCI is the address of its function; empty for a virtual device.
+	PCI string `json:"pci"`
+	// NodeGUID is node_guid as sysfs writes it: 946d:ae03:0012:0000.
+	NodeGUID string `json:"nodeGUID"`
+	// SysImageGUID is shared by the functions of one adapter.
+	SysImageGUID string `json:"sysImageGUID"`
+	// Vendor and Device are the PCI identifiers: 0x15b3, 0x1021.
+	Vendor string `json:"vendor"`
+	Device string `json:"device"`
+	// Driver is the kernel driver of the function, or the soft driver's
+	// name (rdma_rxe, siw) for a virtual device.
+	Driver string `json:"driver"`
+	// Type, Board and Firmware are hca_type, board_id and fw_ver.
+	Type     string `json:"type"`
+	Board    string `json:"board"`
+	Firmware string `json:"firmware"`
+	// NodeType is the words of node_type: CA, RNIC, usNIC.
+	NodeType string `json:"nodeType"`
+	// NodeDesc is node_desc; on real fabrics often useless.
+	NodeDesc string `json:"nodeDesc"`
+	// PhysFn is the physical function's address if this is a virtual one.
+	PhysFn string `json:"physFn,omitempty"`
+	// Virtual marks soft RDMA: no PCI function behind it.
+	Virtual bool `json:"virtual"`
+	// BondSlaves are the netdevs under a RoCE LAG; empty otherwise.
+	BondSlaves []string `json:"bondSlaves,omitempty"`
+	// DataDirect is the address of the DMA function that sits beside the
+	// GPU (15b3:2100), joined with this one by the VPD's V3 field and not
+	// by the PCI tree; empty on all but ConnectX-8 and later.
+	DataDirect string `json:"dataDirect,omitempty"`
+	// Role is what the device is for.
+	Role Role `json:"role"`
+	// Ports, by number.
+	Ports []Port `json:"ports"`
+	// CharDevices are its nodes under /dev/infiniband, names only.
+	CharDevices CharDevices `json:"charDevices"`
+}
+
+// Role is what an HCA is for.
+type Role string
+
+// The roles of an HCA.
+const (
+	// RoleFabric carries the traffic between GPUs of different nodes.
+	RoleFabric Role = "fabric"
+	// RoleStorage carries storage or the cluster's ordinary network.
+	RoleStorage Role = "storage"
+	// RoleManagement is slow and for operators.
+	RoleManagement Role = "management"
+	// RoleNVSwitch is a management function of an NVSwitch that the kernel
+	// shows as an HCA (HGX B200 and B300); never for workloads.
+	RoleNVSwitch Role = "nvswitch"
+	// RoleVirtual is soft RDMA.
+	RoleVirtual Role = "virtual"
+)
+
+// Port states, the words of ports/N/state.
+const (
+	PortDown   = "DOWN"
+	PortInit   = "INIT"
+	PortArmed  = "ARMED"
+	PortActive = "ACTIVE"
+)
+
+// Link layers, the words of ports/N/link_layer.
+const (
+	InfiniBand = "InfiniBand"
+	Ethernet   = "Ethernet"
+)
+
+// Port is /sys/class/infiniband/NAME/ports/N.
+type Port struct {
+	Number int `json:"number"`
+	// GUID is the lower half of GID 0 (gids/0); it differs from the node's
+	// GUID on BlueField-3 and on second ports. Empty if unreadable.
+	GUID string `json:"guid"`
+	// LinkLayer is InfiniBand or Ethernet.
+	LinkLayer string `json:"linkLayer"`
+	// State and PhysState are the words of state and phys_state: ACTIVE,
+	// LinkUp.
+	State     string `json:"state"`
+	PhysState string `json:"physState"`
+	// RateGbps is the number of rate, in 10^9 bits a second; nil if it does
+	// not parse. A port that is down shows its lowest speed.
+	RateGbps *float64 `json:"rateGbps"`
+	// Rate is rate as written: "400 Gb/sec (4X NDR)".
+	Rate string `json:"rate"`
+	// LID and SMLID are 0 on Ethernet, and on InfiniBand until an SM came.
+	LID   int `json:"lid"`
+	SMLID int `json:"smLID"`
+	// Netdevs are the network devices on this port.
+	Netdevs []Netdev `json:"netdevs"`
+}
+
+// Netdev is a network device that belongs to an RDMA port. Its state says
+// nothing about the port: an IPoIB device is often down over an active port.
+type Netdev struct {
+	Name string `json:"name"`
+	// Type is the kernel's encapsulation as the field spells it: "ether",
+	// "infiniband"; or the number of /sys/class/net/NAME/type.
+	Type string `json:"type"`
+	// OperState is /sys/class/net/NAME/operstate.
+	OperState string `json:"operState"`
+}
+
+// CharDevices are the names of device nodes in /dev/infiniband.
+type CharDevices struct {
+	UVerbs []string `json:"uverbs"`
+	UMAD   []string `json:"umad"`
+	ISSM   []string `json:"issm"`
+}

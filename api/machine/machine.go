@@ -1,0 +1,159 @@
+// Package machine says what one node has: processors, PCI functions, GPUs,
+// HCAs and NVLink, as plain values.
+//
+// A Machine is what discovery reads and what everything else decides on. Its
+// JSON form is the dump that `heddle inspect -o json` prints, that `--machine
+// FILE` replays and that test/machines holds. The package reads no hardware
+// and keeps no state.
+//
+// Two rules hold for every field. What may be absent is explicit: a pointer,
+// null in JSON, means "unknown", never zero. And identity is stable: a GPU is
+// its UUID, an HCA is its PCI address or, without one, its node GUID; indices
+// and device names are for display.
+package machine
+
+// Version is the value of Machine.Version that this code reads and writes.
+const Version = "heddle.dev/machine/v1"
+
+// Machine is one node.
+type Machine struct {
+	// Version is always [Version].
+	Version string `json:"version"`
+	// Node is the name of the Kubernetes Node, or the host name.
+	Node string `json:"node"`
+	// Product is DMI's product name (/sys/class/dmi/id/product_name); empty
+	// where the firmware has none.
+	Product string `json:"product"`
+	// Kernel is the release of the running kernel (/proc/sys/kernel/osrelease).
+	Kernel string `json:"kernel"`
+
+	CPU  CPU           `json:"cpu"`
+	PCI  []PCIFunction `json:"pci"`
+	GPUs []GPU         `json:"gpus"`
+	HCAs []HCA         `json:"hcas"`
+
+	Driver Driver `json:"driver"`
+	RDMA   RDMA   `json:"rdma"`
+
+	// Probes tells how each reader fared. It has one entry per reader, by
+	// name, also for those that found nothing.
+	Probes []Probe `json:"probes"`
+	// Skipped lists what was there and could not be understood.
+	Skipped []Skipped `json:"skipped"`
+}
+
+// CPU is the processor side of the machine.
+type CPU struct {
+	// Arch is GOARCH's word for the instruction set: amd64, arm64.
+	Arch string `json:"arch"`
+	// Vendor is the processor's maker in lower case: amd, intel, nvidia,
+	// hygon, huawei, ampere, arm; "unknown" otherwise.
+	Vendor string `json:"vendor"`
+	// Family and Model are CPUID's display family and model on x86
+	// (/proc/cpuinfo "cpu family", "model"); on Arm the implementer and part
+	// of MIDR_EL1 ("CPU implementer", "CPU part").
+	Family int `json:"family"`
+	Model  int `json:"model"`
+	// ModelName is /proc/cpuinfo's "model name"; empty on most Arm machines.
+	ModelName string `json:"modelName"`
+	// Codename is vendor-family-codename, fit for a label value:
+	// amd-epyc-milan, intel-xeon-sapphirerapids, nvidia-grace.
+	Codename string `json:"codename"`
+	// Sockets is the number of distinct physical packages; 0 is unknown.
+	Sockets int `json:"sockets"`
+	// NUMA lists the memory nodes that have CPUs or memory, by ID.
+	NUMA []NUMANode `json:"numa"`
+}
+
+// NUMANode is /sys/devices/system/node/nodeN.
+type NUMANode struct {
+	ID int `json:"id"`
+	// CPUs is the cpulist, as the kernel writes it: "0-55,112-167". Empty
+	// for a node without processors, such as a GPU's memory on Grace.
+	CPUs string `json:"cpus"`
+	// Distances are the ACPI SLIT's, in the order of CPU.NUMA; 10 is local.
+	Distances []int `json:"distances"`
+}
+
+// PCIFunction is one function of interest: a display controller, a network
+// controller, an NVSwitch or whatever carries an RDMA device. Bridges appear
+// only inside Upstream.
+type PCIFunction struct {
+	// Address is domain:bus:device.function, lower case: 0000:18:00.0.
+	Address string `json:"address"`
+	// Class, Vendor and Device are sysfs' hexadecimal words: 0x030200,
+	// 0x10de, 0x2330.
+	Class  string `json:"class"`
+	Vendor string `json:"vendor"`
+	Device string `json:"device"`
+	// Driver is the name of the bound kernel driver; empty if none.
+	Driver string `json:"driver"`
+	// NUMA is numa_node; nil where the kernel says -1.
+	NUMA *int `json:"numa"`
+	// CPUs is local_cpulist.
+	CPUs string `json:"cpus"`
+	// Root is the host bridge, the first element of the function's path
+	// under /sys/devices: pci0000:16.
+	Root string `json:"root"`
+	// Upstream are the bridges from the root port down to the function's
+	// parent; empty for a function on the root bus.
+	Upstream []string `json:"upstream"`
+	// PhysFn is the physical function's address if this is a virtual one
+	// (the physfn link).
+	PhysFn string `json:"physFn,omitempty"`
+	// LinkSpeed ("32.0 GT/s PCIe") and LinkWidth (lanes) are the current
+	// ones; empty and 0 where the kernel does not tell.
+	LinkSpeed string `json:"linkSpeed,omitempty"`
+	LinkWidth int    `json:"linkWidth,omitempty"`
+}
+
+// Driver is the GPU driver.
+type Driver struct {
+	// Version is NVML's, for instance 570.86.15; empty without a driver.
+	Version string `json:"version"`
+	// CUDA is the highest CUDA version that the driver supports: "12.8".
+	CUDA string `json:"cuda"`
+}
+
+// RDMA is the state of the kernel's RDMA stack, as against its devices.
+type RDMA struct {
+	// NetnsMode is "shared" or "exclusive" (RDMA_NLDEV_ATTR_SYS_NETNS_MODE);
+	// empty where netlink does not answer.
+	NetnsMode string `json:"netnsMode"`
+	// RDMACM tells whether /dev/infiniband/rdma_cm is there (module rdma_ucm).
+	RDMACM bool `json:"rdmaCM"`
+}
+
+// ProbeState is how a reader fared.
+type ProbeState string
+
+// The states of a probe.
+const (
+	// ProbeOK means that the reader read.
+	ProbeOK ProbeState = "ok"
+	// ProbeAbsent means that there is nothing of its kind to read: no
+	// library, no driver, no class directory. That is a state, not an error.
+	ProbeAbsent ProbeState = "absent"
+	// ProbeFailed means that something is there and refused to be read.
+	ProbeFailed ProbeState = "failed"
+	// ProbeTimeout means that a call did not return in its time; the values
+	// are those of the last good read, if there was one.
+	ProbeTimeout ProbeState = "timeout"
+)
+
+// Probe is the outcome of one reader.
+type Probe struct {
+	// Name is sysfs, nvml, rdma, rdma-netlink or cpu.
+	Name  string     `json:"name"`
+	State ProbeState `json:"state"`
+	// Reason is empty for ProbeOK.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Skipped is a device, or a part of one, that was left out.
+type Skipped struct {
+	// Name says which: a PCI address, mlx5_3, mlx5_3/ports/2.
+	Name string `json:"name"`
+	// Reason says why, with the file at fault.
+	Reason string `json:"reason"`
+}
