@@ -1,0 +1,113 @@
+package nodesync
+
+import (
+	"context"
+	"strconv"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Watch keeps the newest version of one Node. It is the store of a client-go
+// reflector, which relists and backs off as the field expects.
+type Watch struct {
+	client rest.Interface
+	name   string
+	// changed has capacity one: many changes make one signal.
+	changed chan struct{}
+
+	// mu guards node, which is replaced and never modified.
+	mu   sync.Mutex
+	node *corev1.Node
+}
+
+// NewWatch returns a watch of the named Node; Run starts it.
+func NewWatch(client rest.Interface, name string) *Watch {
+	return &Watch{client: client, name: name, changed: make(chan struct{}, 1)}
+}
+
+// Run watches until ctx ends. It returns nil: what goes wrong is retried.
+func (w *Watch) Run(ctx context.Context) error {
+	lw := cache.NewListWatchFromClient(w.client, "nodes", "", fields.OneTermEqualSelector("metadata.name", w.name))
+	r := cache.NewReflectorWithOptions(lw, &corev1.Node{}, w, cache.ReflectorOptions{Name: "node"})
+	r.RunWithContext(ctx)
+	return nil
+}
+
+// Node is the newest Node seen, nil before the first. Callers must not modify
+// it.
+func (w *Watch) Node() *corev1.Node {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.node
+}
+
+// Changed receives after the Node changed.
+func (w *Watch) Changed() <-chan struct{} { return w.changed }
+
+// Keep takes a version that a write returned, so that the next comparison does
+// not use the one before it. Older versions than the known one are ignored.
+func (w *Watch) Keep(node *corev1.Node) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.node == nil || node.UID != w.node.UID || !older(node.ResourceVersion, w.node.ResourceVersion) {
+		w.node = node
+	}
+}
+
+// older compares resource versions as the numbers that they are since
+// Kubernetes 1.35; what is no number is never older.
+func older(a, b string) bool {
+	x, errX := strconv.ParseUint(a, 10, 64)
+	y, errY := strconv.ParseUint(b, 10, 64)
+	return errX == nil && errY == nil && x < y
+}
+
+// slim drops what this daemon never reads and a Node carries plenty of.
+func slim(node *corev1.Node) *corev1.Node {
+	n := *node
+	n.Status = corev1.NodeStatus{}
+	return &n
+}
+
+func (w *Watch) signal() {
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Add is called by the reflector.
+func (w *Watch) Add(obj any) error { return w.Update(obj) }
+
+// Update is called by the reflector.
+func (w *Watch) Update(obj any) error {
+	if node, ok := obj.(*corev1.Node); ok {
+		w.Keep(slim(node))
+		w.signal()
+	}
+	return nil
+}
+
+// Delete is called by the reflector.
+func (w *Watch) Delete(any) error {
+	w.mu.Lock()
+	w.node = nil
+	w.mu.Unlock()
+	w.signal()
+	return nil
+}
+
+// Replace is called by the reflector after a list.
+func (w *Watch) Replace(list []any, _ string) error {
+	if len(list) == 0 {
+		return w.Delete(nil)
+	}
+	return w.Update(list[0])
+}
+
+// Resync is called by the reflector and has nothing to do here.
+func (w *Watch) Resync() error { return nil }
