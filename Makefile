@@ -1,0 +1,55 @@
+# heddle: the commands that stay. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+BINARIES := heddle heddle-feature-discovery
+HELM := go tool -modfile=tools/helm/go.mod helm
+LINT := go tool -modfile=tools/lint/go.mod golangci-lint
+FUZZTIME ?= 20s
+# Real machines, as public sources show them; tests that read them skip without.
+export HEDDLE_FIXTURES ?=
+
+.PHONY: help
+help: ## List the commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: ## Build the binaries into bin/
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(BINARIES))
+
+.PHONY: test
+test: ## Unit and integration tests, with the race detector
+	go test -race -timeout 15m ./...
+
+.PHONY: e2e
+e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real RDMA
+	go test -tags e2e -count=1 -timeout 60m -v -p 1 ./test/cluster/... ./test/e2e/... ./test/vm/...
+
+.PHONY: lint
+lint: ## golangci-lint, the chart's lint, and what the other module files say
+	$(LINT) run ./...
+	$(HELM) lint --quiet deploy/helm/heddle
+
+.PHONY: fuzz
+fuzz: ## Every fuzz target for FUZZTIME (20s) each
+	go run ./test/fuzz -time $(FUZZTIME)
+
+.PHONY: bench
+bench: ## The figures that the documentation states
+	go run ./test/bench
+
+.PHONY: chart
+chart: ## Package the Helm chart into dist/
+	mkdir -p dist
+	$(HELM) package deploy/helm/heddle --destination dist
+
+.PHONY: demo
+demo: ## A real one-node Kubernetes with a simulated fleet, to look at
+	go run ./test/demo up
+
+.PHONY: demo-down
+demo-down: ## Take the demo away; nothing stays outside the cache
+	go run ./test/demo down
