@@ -2,13 +2,17 @@ package nodesync
 
 import (
 	"context"
+	"maps"
 	"strconv"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/heddle-dev/heddle/api/names"
 )
 
 // Watch keeps the newest version of one Node. It is the store of a client-go
@@ -83,10 +87,18 @@ func (w *Watch) signal() {
 // Add is called by the reflector.
 func (w *Watch) Add(obj any) error { return w.Update(obj) }
 
-// Update is called by the reflector.
+// Update is called by the reflector. A kubelet reports its status every few
+// seconds; only what bears on labels and taints is worth a signal.
 func (w *Watch) Update(obj any) error {
-	if node, ok := obj.(*corev1.Node); ok {
-		w.Keep(slim(node))
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return nil
+	}
+	before := w.Node()
+	w.Keep(slim(node))
+	if before == nil || !maps.Equal(before.Labels, node.Labels) ||
+		before.Annotations[names.OwnedTaints] != node.Annotations[names.OwnedTaints] ||
+		!equality.Semantic.DeepEqual(before.Spec.Taints, node.Spec.Taints) {
 		w.signal()
 	}
 	return nil
