@@ -1,0 +1,99 @@
+// Package cli holds what heddle's subcommands share: flags with a usage text,
+// the two ways to fail, and tables for a terminal. It decides nothing about
+// machines.
+package cli
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Exit codes of heddle.
+const (
+	ExitOK = 0
+	// ExitFailed means that something is wrong with what was looked at, or
+	// that it could not be looked at.
+	ExitFailed = 1
+	// ExitUsage means that the command line makes no sense.
+	ExitUsage = 2
+)
+
+// ErrFindings means that a command did its work, printed it, and what it found
+// is bad: exit 1 without another word.
+var ErrFindings = errors.New("there are findings")
+
+// UsageError is a command line that makes no sense.
+type UsageError struct {
+	// Command is the command to ask for help: "inspect".
+	Command string
+	Err     error
+}
+
+func (e *UsageError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the fault.
+func (e *UsageError) Unwrap() error { return e.Err }
+
+// Usagef makes a UsageError.
+func Usagef(command, format string, args ...any) error {
+	return &UsageError{Command: command, Err: fmt.Errorf(format, args...)}
+}
+
+// Exit turns the outcome of a command into its exit code, and says on stderr
+// what went wrong.
+func Exit(err error, stderr io.Writer) int {
+	var usage *UsageError
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return ExitOK
+	case errors.Is(err, ErrFindings):
+		return ExitFailed
+	case errors.As(err, &usage):
+		hint := strings.TrimSpace("heddle help " + usage.Command)
+		fmt.Fprintf(stderr, "heddle: %v\nTry: %s\n", err, hint)
+		return ExitUsage
+	}
+	fmt.Fprintf(stderr, "heddle: %v\n", err)
+	return ExitFailed
+}
+
+// FlagSet is a command's flags and its help text.
+type FlagSet struct {
+	*flag.FlagSet
+	usage  string
+	stdout io.Writer
+}
+
+// Flags makes the flags of a command. The first line of usage says in a
+// sentence what it does.
+func Flags(command, usage string, stdout io.Writer) *FlagSet {
+	set := &FlagSet{FlagSet: flag.NewFlagSet(command, flag.ContinueOnError), usage: usage, stdout: stdout}
+	set.SetOutput(io.Discard)
+	return set
+}
+
+// Read parses args. It takes no more than most arguments that are no flags,
+// prints the help text if asked to, and makes a fault a UsageError.
+func (s *FlagSet) Read(args []string, most int) error {
+	err := s.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		s.help()
+		return err
+	case err != nil:
+		return &UsageError{Command: s.Name(), Err: fmt.Errorf("%s: %w", s.Name(), err)}
+	case s.NArg() > most:
+		return Usagef(s.Name(), "%s: unexpected argument %q (flags come first)", s.Name(), s.Arg(most))
+	}
+	return nil
+}
+
+func (s *FlagSet) help() {
+	fmt.Fprintf(s.stdout, "%s\n\nFlags:\n", s.usage)
+	s.SetOutput(s.stdout)
+	s.PrintDefaults()
+	s.SetOutput(io.Discard)
+}

@@ -1,0 +1,80 @@
+package inspect
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/topo/affinity"
+)
+
+// Matrix renders the path classes between all GPUs and HCAs, each device's
+// processors and NUMA node, and a legend of the words that occur. Unlike
+// NVIDIA's tool it needs no driver, and soft RDMA does not stop it.
+func Matrix(m *machine.Machine) string {
+	x := affinity.Of(m)
+	if len(x.Devices) == 0 {
+		return "no GPU and no HCA\n"
+	}
+	rails := affinity.Rails(m)
+	head := []string{""}
+	for _, d := range x.Devices {
+		head = append(head, d.Name)
+	}
+	rows := [][]string{append(head, "CPUs", "NUMA", "ROLE")}
+	words := map[string]bool{}
+	for i, d := range x.Devices {
+		row := []string{d.Name}
+		for j := range x.Devices {
+			c := x.At(i, j)
+			words[word(c)] = true
+			row = append(row, c.String())
+		}
+		role := "gpu"
+		if !d.GPU {
+			role = roleAndRail(d.Role, rails[d.Index])
+		}
+		rows = append(rows, append(row, orDash(d.CPUs), node(d.NUMA), role))
+	}
+	var b strings.Builder
+	b.WriteString(cli.Table(rows, 2))
+	b.WriteString("\n")
+	var legend [][]string
+	for _, l := range affinity.Legend() {
+		if words[l[0]] {
+			legend = append(legend, []string{l[0], l[1]})
+		}
+	}
+	b.WriteString(cli.Table(legend, 2))
+	return b.String()
+}
+
+// word is a class as the legend spells it.
+func word(c affinity.Class) string {
+	if c.Kind == affinity.NVLink {
+		return "NV#"
+	}
+	return c.String()
+}
+
+func roleAndRail(role machine.Role, rail int) string {
+	if rail < 0 {
+		return string(role)
+	}
+	return string(role) + ", rail " + strconv.Itoa(rail)
+}
+
+func node(numa *int) string {
+	if numa == nil {
+		return "-"
+	}
+	return strconv.Itoa(*numa)
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,53 @@
+// Command heddle shows and explains what one node has, for people: the same
+// code as the daemons run, without a cluster.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/inspect"
+)
+
+const usage = `heddle shows and explains what a GPU node has.
+
+  heddle inspect          what the node has: a table, the dump, labels, resources, a matrix
+  heddle version          the version of this program
+  heddle help [COMMAND]   this text, or a command's`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	os.Exit(cli.Exit(err, os.Stderr))
+}
+
+func run(ctx context.Context, args []string, stdout io.Writer) error {
+	if len(args) == 0 {
+		return cli.Usagef("", "no command")
+	}
+	switch command, rest := args[0], args[1:]; command {
+	case "inspect":
+		return inspect.Run(ctx, rest, stdout)
+	case "help", "-h", "-help", "--help":
+		return help(ctx, rest, stdout)
+	default:
+		return cli.Usagef("", "%q is no command", command)
+	}
+}
+
+// help prints a command's text by asking the command.
+func help(ctx context.Context, args []string, stdout io.Writer) error {
+	if len(args) > 0 && args[0] != "help" {
+		return run(ctx, append(args, "-h"), stdout)
+	}
+	if _, err := fmt.Fprintln(stdout, usage); err != nil {
+		return fmt.Errorf("write help: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+// Package affinity says how far apart the devices of one machine are: GPU to
+// GPU, GPU to HCA, HCA to HCA, and which HCA is which rail.
+//
+// It is pure: it decides from a [machine.Machine], reads no hardware, keeps no
+// state and never fails. What the machine does not tell is [Unknown], which is
+// a class of its own and never a distance that was made up.
+package affinity
+
+import (
+	"cmp"
+	"strconv"
+)
+
+// Kind is the sort of way between two devices. A greater kind is a shorter
+// way.
+type Kind uint8
+
+// The kinds, from the longest way to the shortest.
+const (
+	// Unknown: one of the two has no place in the PCI tree, or the kernel
+	// does not say near which NUMA node it is and there are several.
+	Unknown Kind = iota
+	// SYS leaves the NUMA node over the link between processors.
+	SYS
+	// NODE crosses from one host bridge to another of the same NUMA node.
+	NODE
+	// PHB stays under one host bridge and passes through it.
+	PHB
+	// PXB stays below the host bridge and crosses several switches.
+	PXB
+	// PIX stays within one PCIe switch.
+	PIX
+	// NVLink goes by NVLink, direct or through NVSwitches.
+	NVLink
+	// Self is the device itself.
+	Self
+)
+
+// Class is the way between two devices. The zero value is Unknown.
+type Class struct {
+	Kind Kind
+	// Links is the number of NVLinks between the two; 0 for other kinds.
+	Links int
+}
+
+// Compare orders by closeness: it is positive if c is the shorter way. More
+// NVLinks are closer than fewer.
+func (c Class) Compare(d Class) int {
+	return cmp.Or(cmp.Compare(c.Kind, d.Kind), cmp.Compare(c.Links, d.Links))
+}
+
+// String is the field's word: X, NV18, PIX, PXB, PHB, NODE, SYS; "unknown".
+func (c Class) String() string {
+	switch c.Kind {
+	case Self:
+		return "X"
+	case NVLink:
+		return "NV" + strconv.Itoa(c.Links)
+	case PIX:
+		return "PIX"
+	case PXB:
+		return "PXB"
+	case PHB:
+		return "PHB"
+	case NODE:
+		return "NODE"
+	case SYS:
+		return "SYS"
+	case Unknown:
+	}
+	return "unknown"
+}
+
+// Legend explains the words that [Class.String] writes, closest first, one
+// line each, in the order word, meaning.
+func Legend() [][2]string {
+	return [][2]string{
+		{"X", "the device itself"},
+		{"NV#", "# NVLinks together, direct or through NVSwitches"},
+		{"PIX", "inside one PCIe switch"},
+		{"PXB", "over several PCIe switches, below one host bridge"},
+		{"PHB", "through the host bridge that both hang from"},
+		{"NODE", "between host bridges of one NUMA node"},
+		{"SYS", "between NUMA nodes, over the processors' link"},
+		{"unknown", "no place in the PCI tree, or no NUMA node told by the kernel"},
+	}
+}

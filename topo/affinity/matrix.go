@@ -1,0 +1,156 @@
+package affinity
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// Device is a row and a column of a [Matrix].
+type Device struct {
+	// Name is for people: GPU and NVML's index, or the HCA's RDMA name.
+	Name string
+	// GPU tells GPUs from HCAs; Index is the place in the machine's GPUs or
+	// HCAs.
+	GPU   bool
+	Index int
+	// PCI is the function's address; empty for soft RDMA.
+	PCI string
+	// Role is the HCA's; empty for GPUs.
+	Role machine.Role
+	// CPUs is the list of processors near the function, NUMA their node; nil
+	// if the kernel does not say.
+	CPUs string
+	NUMA *int
+}
+
+// Matrix holds the class of every pair of a machine's GPUs and HCAs.
+type Matrix struct {
+	// Devices are the GPUs, then the HCAs, each in the numerical order of PCI
+	// addresses; devices without an address come last, by name.
+	Devices []Device
+	cells   []Class
+}
+
+// Of computes the matrix of m. It takes microseconds: no caller needs to keep
+// it for speed.
+func Of(m *machine.Machine) *Matrix {
+	x := &Matrix{}
+	spots := make([]spot, 0, len(m.GPUs)+len(m.HCAs))
+	add := func(d Device, s spot) {
+		if s.here != nil {
+			d.CPUs, d.NUMA = s.here.CPUs, s.here.NUMA
+		}
+		x.Devices = append(x.Devices, d)
+		spots = append(spots, s)
+	}
+	for _, i := range gpuOrder(m) {
+		g := &m.GPUs[i]
+		add(Device{Name: "GPU" + strconv.Itoa(g.Index), GPU: true, Index: i, PCI: g.PCI},
+			spot{gpu: g, here: m.Function(g.PCI)})
+	}
+	for _, i := range hcaOrder(m) {
+		h := &m.HCAs[i]
+		add(Device{Name: h.Name, Index: i, PCI: h.PCI, Role: h.Role}, hcaSpot(m, h))
+	}
+	n := len(spots)
+	x.cells = make([]Class, n*n)
+	nodes := numaNodes(m)
+	for i := range n {
+		x.cells[i*n+i] = Class{Kind: Self}
+		for j := range i {
+			c := between(&spots[i], &spots[j], nodes)
+			x.cells[i*n+j], x.cells[j*n+i] = c, c
+		}
+	}
+	return x
+}
+
+// At is the class between the devices at i and j of Devices.
+func (x *Matrix) At(i, j int) Class { return x.cells[i*len(x.Devices)+j] }
+
+// Nearest returns, in the order of Devices, those of the devices that among
+// accepts and that no other accepted device is closer to than, and their
+// class: the best class available, whatever it is. It never returns the device
+// itself. If among accepts none, it returns nil.
+func (x *Matrix) Nearest(device int, among func(Device) bool) ([]int, Class) {
+	var best []int
+	var class Class
+	for j, d := range x.Devices {
+		if j == device || !among(d) {
+			continue
+		}
+		c := x.At(device, j)
+		switch order := c.Compare(class); {
+		case len(best) == 0 || order > 0:
+			best, class = append(best[:0], j), c
+		case order == 0:
+			best = append(best, j)
+		}
+	}
+	return best, class
+}
+
+// IsGPU accepts GPUs, for [Matrix.Nearest].
+func IsGPU(d Device) bool { return d.GPU }
+
+// IsFabricHCA accepts the HCAs that carry traffic between GPUs of different
+// nodes, for [Matrix.Nearest].
+func IsFabricHCA(d Device) bool { return d.Role == machine.RoleFabric }
+
+// Rails gives every HCA of m, in the order of m.HCAs, its rail, or -1 for
+// those that are no fabric HCAs. Rails count from 0 in the numerical order of
+// PCI addresses, as NCCL pairs HCAs of different nodes; a virtual function has
+// the rail of its physical one. This is the local order only: which switch a
+// rail leads to is known where the fabric is known.
+func Rails(m *machine.Machine) []int {
+	rails := make([]int, len(m.HCAs))
+	byPCI := make(map[string]int, len(m.HCAs))
+	next := 0
+	for _, i := range hcaOrder(m) {
+		rails[i] = -1
+		h := &m.HCAs[i]
+		if h.Role != machine.RoleFabric {
+			continue
+		}
+		if h.PhysFn != "" {
+			if rail, ok := byPCI[h.PhysFn]; ok {
+				rails[i] = rail
+				continue
+			}
+		}
+		rails[i] = next
+		if h.PCI != "" {
+			byPCI[h.PCI] = next
+		}
+		next++
+	}
+	return rails
+}
+
+func gpuOrder(m *machine.Machine) []int {
+	return order(len(m.GPUs), func(a, b int) int {
+		return cmp.Or(machine.ComparePCI(m.GPUs[a].PCI, m.GPUs[b].PCI), strings.Compare(m.GPUs[a].UUID, m.GPUs[b].UUID))
+	})
+}
+
+func hcaOrder(m *machine.Machine) []int {
+	return order(len(m.HCAs), func(a, b int) int {
+		return cmp.Or(machine.ComparePCI(m.HCAs[a].PCI, m.HCAs[b].PCI),
+			machine.CompareNames(m.HCAs[a].Name, m.HCAs[b].Name))
+	})
+}
+
+func order(n int, compare func(a, b int) int) []int {
+	indices := make([]int, n)
+	for i := range indices {
+		indices[i] = i
+	}
+	if !slices.IsSortedFunc(indices, compare) {
+		slices.SortStableFunc(indices, compare)
+	}
+	return indices
+}
