@@ -101,14 +101,14 @@ func labelKeys(fields *metav1.FieldsV1) []string {
 	return keys
 }
 
-func (s *Syncer) syncLabels(ctx context.Context, want map[string]string, r *Result) error {
-	plan := planLabels(r.Node, want, s.force)
+func (s *Syncer) syncLabels(ctx context.Context, want map[string]string, force bool, r *Result) error {
+	plan := planLabels(r.Node, want, force)
 	for range applyAttempts {
 		if !plan.write {
 			r.Conflicts = append(r.Conflicts, plan.conflicts...)
 			return nil
 		}
-		node, err := s.applyLabels(ctx, plan.apply)
+		node, err := s.applyLabels(ctx, plan.apply, force)
 		if err == nil {
 			if node.ResourceVersion != r.Node.ResourceVersion {
 				r.Writes++
@@ -131,7 +131,7 @@ func (s *Syncer) syncLabels(ctx context.Context, want map[string]string, r *Resu
 }
 
 // applyLabels is one server-side apply with exactly these labels.
-func (s *Syncer) applyLabels(ctx context.Context, labels map[string]string) (*corev1.Node, error) {
+func (s *Syncer) applyLabels(ctx context.Context, labels map[string]string, force bool) (*corev1.Node, error) {
 	metadata := map[string]any{"name": s.node}
 	if len(labels) > 0 {
 		metadata["labels"] = labels
@@ -141,7 +141,6 @@ func (s *Syncer) applyLabels(ctx context.Context, labels map[string]string) (*co
 		return nil, fmt.Errorf("encode labels: %w", err)
 	}
 	node := &corev1.Node{}
-	force := s.force
 	err = s.client.Patch(types.ApplyPatchType).Resource("nodes").Name(s.node).
 		VersionedParams(&metav1.PatchOptions{FieldManager: names.FieldManager, Force: &force}, metav1.ParameterCodec).
 		Body(body).Do(ctx).Into(node)

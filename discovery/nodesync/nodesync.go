@@ -14,7 +14,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
@@ -24,10 +23,12 @@ import (
 type Desired struct {
 	Labels map[string]string
 	Taints []corev1.Taint
+	// Force takes labels over from other field managers instead of yielding.
+	Force bool
 }
 
 // Conflict is a key that somebody else holds with another value. It is left
-// to them, unless Options.Force.
+// to them, unless Desired.Force.
 type Conflict struct {
 	// Kind is "label" or "taint".
 	Kind string
@@ -58,14 +59,10 @@ type Result struct {
 
 // Options configures a Syncer.
 type Options struct {
-	// Client speaks core/v1; see [Config.Client].
+	// Client speaks core/v1; see [NewClient].
 	Client rest.Interface
 	// Node is the Node's name.
 	Node string
-	// Force takes labels over from other field managers instead of yielding.
-	Force bool
-	// Log is never nil.
-	Log *slog.Logger
 }
 
 // Syncer writes one Node. It keeps no state of its own: what is ours stands
@@ -73,18 +70,12 @@ type Options struct {
 type Syncer struct {
 	client rest.Interface
 	node   string
-	force  bool
-	log    *slog.Logger
 }
 
 // New returns a Syncer.
 func New(o Options) *Syncer {
-	return &Syncer{client: o.Client, node: o.Node, force: o.Force, log: o.Log}
+	return &Syncer{client: o.Client, node: o.Node}
 }
-
-// SetForce changes whether labels are taken over from other managers. It must
-// not be called during a Sync.
-func (s *Syncer) SetForce(force bool) { s.force = force }
 
 // Node reads the Node.
 func (s *Syncer) Node(ctx context.Context) (*corev1.Node, error) {
@@ -103,7 +94,7 @@ func (s *Syncer) Node(ctx context.Context) (*corev1.Node, error) {
 func (s *Syncer) Sync(ctx context.Context, node *corev1.Node, want Desired) (Result, error) {
 	r := Result{Node: node}
 	errTaints := s.syncTaints(ctx, want.Taints, &r)
-	errLabels := s.syncLabels(ctx, want.Labels, &r)
+	errLabels := s.syncLabels(ctx, want.Labels, want.Force, &r)
 	sortConflicts(r.Conflicts)
 	return r, errors.Join(errTaints, errLabels)
 }

@@ -190,3 +190,25 @@ func TestPlanTaints(t *testing.T) {
 		})
 	}
 }
+
+func TestPreview(t *testing.T) {
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Labels:        map[string]string{"old": "1", "a": "1", "zone": "z"},
+			Annotations:   map[string]string{names.OwnedTaints: `["usage:NoSchedule"]`},
+			ManagedFields: []metav1.ManagedFieldsEntry{owns(names.FieldManager, metav1.ManagedFieldsOperationApply, "a", "old")},
+		},
+		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "usage", Value: "training", Effect: "NoSchedule"}}},
+	}
+	got, conflicts := Preview(n, Desired{
+		Labels: map[string]string{"a": "2", "new": "1", "zone": "z"},
+		Taints: []corev1.Taint{{Key: "control-plane", Effect: "NoSchedule"}},
+	})
+	want := []string{
+		"+ new=1", "- old=1", "~ a=1 -> 2",
+		"- taint usage=training:NoSchedule", "+ taint control-plane:NoSchedule",
+	}
+	if diff := cmp.Diff(want, got); diff != "" || len(conflicts) != 0 {
+		t.Errorf("preview (-want +got):\n%s\nconflicts: %v", diff, conflicts)
+	}
+}

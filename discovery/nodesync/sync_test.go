@@ -3,7 +3,6 @@ package nodesync
 import (
 	"encoding/json"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -65,7 +64,7 @@ func newSyncer(t *testing.T, answers ...answer) (*Syncer, *server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(Options{Client: client, Node: "n1", Log: slog.New(slog.DiscardHandler)}), s
+	return New(Options{Client: client, Node: "n1"}), s
 }
 
 func node(version string, labels map[string]string) *corev1.Node {
