@@ -7,6 +7,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 BINARIES := heddle heddle-feature-discovery
 HELM := go tool -modfile=tools/helm/go.mod helm
+# gotestsum names what failed and counts what was skipped, with the reasons.
+TEST := go tool -modfile=tools/gotestsum/go.mod gotestsum --format pkgname --hide-summary output --
 LINT := go tool -modfile=tools/lint/go.mod golangci-lint
 FUZZTIME ?= 20s
 # Real machines, as public sources show them; tests that read them skip without.
@@ -22,11 +24,11 @@ build: ## Build the binaries into bin/
 
 .PHONY: test
 test: ## Unit and integration tests, with the race detector
-	go test -race -timeout 15m ./...
+	$(TEST) -race -timeout 15m ./...
 
 .PHONY: e2e
 e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real RDMA
-	go test -tags e2e -count=1 -timeout 60m -v -p 1 ./test/cluster/... ./test/e2e/... ./test/vm/...
+	$(TEST) -tags e2e -count=1 -timeout 60m -p 1 ./test/cluster/... ./test/e2e/... ./test/vm/...
 
 .PHONY: lint
 lint: ## golangci-lint, the chart's lint, and what the other module files say
@@ -35,7 +37,10 @@ lint: ## golangci-lint, the chart's lint, and what the other module files say
 
 .PHONY: fuzz
 fuzz: ## Every fuzz target for FUZZTIME (20s) each
-	go run ./test/fuzz -time $(FUZZTIME)
+	@grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u | while read -r dir; do \
+	  for target in $$(grep -ho '^func Fuzz[A-Za-z0-9]*' $$dir/*_test.go | cut -c6-); do \
+	    echo "== $$dir $$target"; go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$dir; \
+	  done; done
 
 .PHONY: bench
 bench: ## The figures that the documentation states
