@@ -135,7 +135,6 @@ func newEnv() (*cel.Env, error) {
 		cel.ParserExpressionSizeLimit(MaxLength),
 		cel.ParserRecursionLimit(64),
 		cel.ASTValidators(cel.ValidateRegexLiterals()),
-		cel.RegexProgramSizeLimit(1000),
 	)
 }
 
