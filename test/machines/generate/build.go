@@ -111,17 +111,18 @@ func (b *build) function(s slot, class, vendor, device, driver string) {
 // cpus is local_cpulist: the node's processors; all of them where the kernel
 // knows no node.
 func (b *build) cpus(numa int) string {
-	var all []string
+	last := 0
 	for i := range b.m.CPU.NUMA {
 		n := &b.m.CPU.NUMA[i]
 		if n.ID == numa {
 			return n.CPUs
 		}
-		if n.CPUs != "" {
-			all = append(all, n.CPUs)
+		highest, err := strconv.Atoi(n.CPUs[strings.LastIndexAny(n.CPUs, "-,")+1:])
+		if err == nil {
+			last = max(last, highest)
 		}
 	}
-	return strings.Join(all, ",")
+	return fmt.Sprintf("0-%d", last)
 }
 
 // bits are n bytes that depend on the words alone.

@@ -49,7 +49,12 @@ func run(args []string, stderr io.Writer) error {
 // machines are all shapes; a machine's node name is its file's name.
 func machines() []*machine.Machine {
 	builds := []*build{
-		dgxH100(),
+		dgxH100(), dgxA100(),
+		azureNDv4(), azureNDv5(), a100Pairs(),
+		h200Scrambled(), h20(), h800(),
+		gb200Tray(), b200OffNVLink(), nvswitchFunctions(),
+		mixed(), noGPU(), softRDMA(),
+		oneDeadPort(), ipoibDown(),
 	}
 	all := make([]*machine.Machine, 0, len(builds))
 	for _, b := range builds {
