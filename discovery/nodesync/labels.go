@@ -89,7 +89,7 @@ func labelKeys(fields *metav1.FieldsV1) []string {
 			Labels map[string]json.RawMessage `json:"f:labels"`
 		} `json:"f:metadata"`
 	}
-	if err := json.Unmarshal(fields.Raw, &tree); err != nil {
+	if err := json.Unmarshal(fields.GetRawBytes(), &tree); err != nil {
 		return nil
 	}
 	var keys []string

@@ -18,7 +18,7 @@ func owns(manager string, op metav1.ManagedFieldsOperationType, keys ...string) 
 		quoted = append(quoted, `"f:`+k+`":{}`)
 	}
 	raw := `{"f:metadata":{"f:labels":{".":{},` + strings.Join(quoted, ",") + `}}}`
-	return metav1.ManagedFieldsEntry{Manager: manager, Operation: op, FieldsV1: &metav1.FieldsV1{Raw: []byte(raw)}}
+	return metav1.ManagedFieldsEntry{Manager: manager, Operation: op, FieldsV1: metav1.NewFieldsV1(raw)}
 }
 
 func TestPlanLabels(t *testing.T) {
@@ -91,7 +91,7 @@ func TestPlanLabels(t *testing.T) {
 		{
 			name:   "managed fields that do not parse own nothing",
 			labels: map[string]string{"a": "1"},
-			fields: []metav1.ManagedFieldsEntry{{Manager: "x", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":7`)}}, {Manager: "y"}},
+			fields: []metav1.ManagedFieldsEntry{{Manager: "x", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":7`)}, {Manager: "y"}},
 			want:   map[string]string{"a": "1"},
 			plan:   labelPlan{apply: map[string]string{"a": "1"}, write: true},
 		},

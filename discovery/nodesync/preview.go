@@ -41,7 +41,7 @@ func Preview(node *corev1.Node, want Desired) (changes []string, conflicts []Con
 			changes = append(changes, "+ taint "+FormatTaint(t))
 		}
 	}
-	conflicts = append(labels.conflicts, taints.conflicts...)
+	conflicts = slices.Concat(labels.conflicts, taints.conflicts)
 	sortConflicts(conflicts)
 	return changes, conflicts
 }

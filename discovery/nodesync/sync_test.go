@@ -161,10 +161,10 @@ func TestSyncIsQuietWhenNothingChanged(t *testing.T) {
 }
 
 func FuzzLabelKeys(f *testing.F) {
-	f.Add([]byte(`{"f:metadata":{"f:labels":{"f:a":{}}}}`))
-	f.Add([]byte(`{"f:metadata":{"f:labels":[]}}`))
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		for _, key := range labelKeys(&metav1.FieldsV1{Raw: raw}) {
+	f.Add(`{"f:metadata":{"f:labels":{"f:a":{}}}}`)
+	f.Add(`{"f:metadata":{"f:labels":[]}}`)
+	f.Fuzz(func(t *testing.T, raw string) {
+		for _, key := range labelKeys(metav1.NewFieldsV1(raw)) {
 			if len(key) > len(raw) {
 				t.Errorf("key %q out of %q", key, raw)
 			}
