@@ -144,7 +144,7 @@ func (s *Syncer) applyLabels(ctx context.Context, labels map[string]string, forc
 	err = s.client.Patch(types.ApplyPatchType).Resource("nodes").Name(s.node).
 		VersionedParams(&metav1.PatchOptions{FieldManager: names.FieldManager, Force: &force}, metav1.ParameterCodec).
 		Body(body).Do(ctx).Into(node)
-	return node, err //nolint:wrapcheck // the caller has to see a conflict as it came
+	return node, err
 }
 
 // applyConflicts reads the keys out of the API server's answer: one cause a

@@ -146,7 +146,7 @@ func (s *Syncer) writeTaints(ctx context.Context, version string, p taintPlan) (
 	err = s.client.Patch(types.MergePatchType).Resource("nodes").Name(s.node).
 		VersionedParams(&metav1.PatchOptions{FieldManager: names.FieldManager}, metav1.ParameterCodec).
 		Body(body).Do(ctx).Into(node)
-	return node, err //nolint:wrapcheck // the caller has to see a conflict as it came
+	return node, err
 }
 
 // FormatTaint writes a taint as kubectl does: key=value:effect.
