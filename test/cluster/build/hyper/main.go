@@ -50,7 +50,7 @@ func component(name string) func() *cobra.Command {
 	case "kube-controller-manager":
 		return kcm.NewControllerManagerCommand
 	case "kube-scheduler":
-		return scheduler.NewSchedulerCommand
+		return func() *cobra.Command { return scheduler.NewSchedulerCommand() }
 	case "kubelet":
 		return func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) }
 	case "kubectl":

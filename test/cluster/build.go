@@ -1,0 +1,219 @@
+//go:build linux
+
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// module is the path of the module this package belongs to.
+const module = "github.com/heddle-dev/heddle"
+
+// Builder builds what a cluster runs, into a cache outside the repository. Every
+// part is keyed by its inputs, so a build with nothing to do takes no time.
+type Builder struct {
+	// Cache is the directory everything goes to; empty means DefaultCache.
+	Cache string
+	// Source is this repository's root; empty means the one around the working directory.
+	Source string
+	// Log receives progress lines; nil means none.
+	Log io.Writer
+}
+
+// Binaries are the files a cluster is started from.
+type Binaries struct {
+	Kubernetes string   // directory with etcd, kube-apiserver, ..., kubectl
+	Containerd string   // directory with containerd, its shim and ctr
+	Runc       string   // file
+	CNI        string   // directory of the network plugins
+	Kwok       string   // file
+	Node       string   // file, heddle-node
+	Images     []string // docker-archive files that every cluster loads
+}
+
+// DefaultCache is $HEDDLE_CACHE or, without it, heddle/cluster below the user's
+// cache directory.
+func DefaultCache() (string, error) {
+	if dir := os.Getenv("HEDDLE_CACHE"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find user cache directory: %w", err)
+	}
+	return filepath.Join(dir, "heddle", "cluster"), nil
+}
+
+// Build makes what is missing and returns where everything is. Builds of several
+// processes wait for each other.
+func (b Builder) Build(ctx context.Context) (Binaries, error) {
+	b, err := b.withDefaults()
+	if err != nil {
+		return Binaries{}, err
+	}
+	toolchain, err := b.output(ctx, exec.CommandContext(ctx, "go", "env", "GOVERSION", "GOARCH"))
+	if err != nil {
+		return Binaries{}, fmt.Errorf("ask go for its version: %w", err)
+	}
+	dirs := map[string]string{}
+	for _, p := range b.parts() {
+		key, err := p.key(toolchain)
+		if err != nil {
+			return Binaries{}, fmt.Errorf("hash inputs of %s: %w", p.name, err)
+		}
+		dirs[p.name] = filepath.Join(b.Cache, "bin", p.name+"-"+key)
+		if err := b.ensure(ctx, p, dirs[p.name]); err != nil {
+			return Binaries{}, fmt.Errorf("build %s: %w", p.name, err)
+		}
+	}
+	images, err := filepath.Glob(filepath.Join(dirs["images"], "*.tar"))
+	if err != nil {
+		return Binaries{}, err
+	}
+	return Binaries{
+		Kubernetes: dirs["kubernetes"],
+		Containerd: dirs["containerd"],
+		Runc:       filepath.Join(dirs["runc"], "runc"),
+		CNI:        dirs["cni"],
+		Kwok:       filepath.Join(dirs["kwok"], "kwok"),
+		Node:       filepath.Join(dirs["node"], "heddle-node"),
+		Images:     images,
+	}, nil
+}
+
+func (b Builder) withDefaults() (Builder, error) {
+	var err error
+	if b.Cache == "" {
+		if b.Cache, err = DefaultCache(); err != nil {
+			return b, err
+		}
+	}
+	if b.Source == "" {
+		if b.Source, err = findSource(); err != nil {
+			return b, err
+		}
+	}
+	if b.Log == nil {
+		b.Log = io.Discard
+	}
+	return b, nil
+}
+
+// findSource walks up from the working directory to this module's go.mod.
+func findSource() (string, error) {
+	start, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := start; ; dir = filepath.Dir(dir) {
+		data, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && bytes.HasPrefix(data, []byte("module "+module+"\n")) {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("no checkout of %s above %s", module, start)
+		}
+	}
+}
+
+// ensure builds one part unless its directory is there. The directory appears
+// complete or not at all.
+func (b Builder) ensure(ctx context.Context, p part, dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	unlock, err := lockFile(ctx, filepath.Join(b.Cache, "build.lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := os.Stat(dir); err == nil {
+		return nil // Another process built it while this one waited.
+	}
+	partial := dir + ".partial"
+	if err := errors.Join(os.RemoveAll(partial), os.MkdirAll(partial, 0o755)); err != nil { //nolint:gosec // no secret
+		return err
+	}
+	stop := b.progress(p.name, p.expect)
+	err = p.build(ctx, partial)
+	stop(err)
+	if err != nil {
+		return err
+	}
+	return os.Rename(partial, dir)
+}
+
+// progress writes a line now, every ten seconds, and when the returned function
+// is called.
+func (b Builder) progress(name, expect string) func(error) {
+	start := time.Now()
+	_, _ = fmt.Fprintf(b.Log, "build %s: %s when cold\n", name, expect)
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		ticker := time.NewTicker(10 * time.Second)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-ticker.C:
+				_, _ = fmt.Fprintf(b.Log, "build %s: %.0f s\n", name, time.Since(start).Seconds())
+			}
+		}
+	}()
+	return func(err error) {
+		close(quit)
+		<-done
+		verb := "done"
+		if err != nil {
+			verb = "failed"
+		}
+		_, _ = fmt.Fprintf(b.Log, "build %s: %s after %.0f s\n", name, verb, time.Since(start).Seconds())
+	}
+}
+
+// goBuild runs go build in a module's directory, at low priority.
+func (b Builder) goBuild(ctx context.Context, dir string, env, args []string) error {
+	all := append([]string{"build", "-trimpath", "-buildvcs=false", "-mod=readonly"}, args...)
+	cmd := exec.CommandContext(ctx, "go", all...)
+	if nice, err := exec.LookPath("nice"); err == nil {
+		cmd = exec.CommandContext(ctx, nice, append([]string{"go"}, all...)...)
+	}
+	cmd.Dir = dir
+	// A workspace above the checkout would change the pinned versions.
+	cmd.Env = append(os.Environ(), append([]string{"GOWORK=off", "GOFLAGS="}, env...)...)
+	_, err := b.output(ctx, cmd)
+	return err
+}
+
+// output runs a command and returns its standard output; a failure carries the
+// end of what the command said.
+func (Builder) output(ctx context.Context, cmd *exec.Cmd) (string, error) {
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return "", context.Cause(ctx)
+		}
+		return "", fmt.Errorf("%s: %w: %s", filepath.Base(cmd.Path), err, tail(stderr.String(), 2000))
+	}
+	return stdout.String(), nil
+}
+
+func tail(s string, n int) string {
+	s = strings.TrimSpace(s)
+	if len(s) > n {
+		s = "..." + s[len(s)-n:]
+	}
+	return s
+}

@@ -1,0 +1,234 @@
+//go:build linux
+
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Up builds what is missing and starts a cluster. It returns when the node is
+// Ready and the default service account exists; the cluster then runs until Down,
+// also after this program ends. Left-overs of a killed run of the same name are
+// removed first. When Up fails it leaves nothing but the logs.
+func Up(ctx context.Context, o Options) (*Cluster, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkPlace(o.Cache); err != nil {
+		return nil, err
+	}
+	binaries, err := Builder{Cache: o.Cache, Source: o.Source, Log: o.Log}.Build(ctx)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := o.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := makeRoom(ctx, o); err != nil {
+		return nil, err
+	}
+	c, err := newCluster(o.state(binaries), o.Log)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.bringUp(ctx, o); err != nil {
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+		defer cancel()
+		return nil, errors.Join(fmt.Errorf("start cluster %s: %w", o.Name, err), c.remove(cleanup))
+	}
+	return c, nil
+}
+
+// makeRoom removes what an earlier run of this name left, unless it still runs.
+func makeRoom(ctx context.Context, o Options) error {
+	old, err := Open(o)
+	if errors.Is(err, ErrNotUp) {
+		return os.RemoveAll(o.dir())
+	}
+	if err != nil {
+		return err
+	}
+	if !o.Replace && old.Status(ctx).Running() {
+		return fmt.Errorf("%s: %w", o.Name, ErrRunning)
+	}
+	return old.remove(ctx)
+}
+
+// checkPlace refuses a cache that the node's private directories would hide.
+func checkPlace(cache string) error {
+	for _, dir := range append(overlays(), "/run", "/var/run") {
+		if cache == dir || strings.HasPrefix(cache, dir+"/") {
+			return fmt.Errorf("cache %s is below %s, which the node replaces: set HEDDLE_CACHE to another place", cache, dir)
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) bringUp(ctx context.Context, o Options) error {
+	if err := c.writeFiles(o); err != nil {
+		return err
+	}
+	if err := hostSysctls().hold(ctx, c.state.Dir); err != nil {
+		return err
+	}
+	if err := c.cgroups.create(); err != nil {
+		return err
+	}
+	begin := time.Now()
+	step := func(what string) {
+		_, _ = fmt.Fprintf(c.log, "%s: %s after %.1f s\n", c.state.Name, what, time.Since(begin).Seconds())
+	}
+	if err := c.startHolder(ctx); err != nil {
+		return err
+	}
+	if err := c.startForward(ctx, o.Port); err != nil {
+		return err
+	}
+	for _, component := range []string{compEtcd, compContainerd, compAPIServer} {
+		if err := c.startOnNode(ctx, component); err != nil {
+			return err
+		}
+	}
+	// Images load while the API server starts.
+	var images sync.WaitGroup
+	var imagesErr error
+	images.Go(func() { imagesErr = c.loadImages(ctx) })
+	err := c.waitAPI(ctx)
+	images.Wait()
+	if err := errors.Join(err, imagesErr); err != nil {
+		return err
+	}
+	step("API server ready")
+	rest := []string{compKCM, compScheduler, compKubelet}
+	if c.state.Kwok {
+		rest = append(rest, compKwok)
+	}
+	for _, component := range rest {
+		if err := c.startOnNode(ctx, component); err != nil {
+			return err
+		}
+	}
+	if err := c.waitNode(ctx); err != nil {
+		return err
+	}
+	step("node Ready")
+	return nil
+}
+
+// writeFiles lays the state directory out.
+func (c *Cluster) writeFiles(o Options) error {
+	s := c.state
+	if err := os.RemoveAll(s.LogDir); err != nil {
+		return fmt.Errorf("remove old logs: %w", err)
+	}
+	for _, dir := range []string{s.LogDir, filepath.Join(s.Dir, "run"), filepath.Join(s.Dir, "cni")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // no secret
+			return fmt.Errorf("create state: %w", err)
+		}
+	}
+	kubelet, err := kubeletConfig(s.Dir, "/"+s.Cgroup+"/"+cgroupNode, o.Kubelet, o.FeatureGates)
+	if err != nil {
+		return err
+	}
+	saved, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode cluster state: %w", err)
+	}
+	for _, f := range []struct {
+		name string
+		data []byte
+	}{
+		{"cluster.json", saved}, // First: it is what a clean-up starts from.
+		{"kubelet.json", kubelet},
+		{"containerd.toml", containerdConfig(s.Dir, s.Binaries.Runc, s.Binaries.CNI)},
+		{"cni/10-bridge.conflist", cniConfig()},
+		{"resolv.conf", []byte("# The node has no DNS.\n")},
+	} {
+		if err := os.WriteFile(filepath.Join(s.Dir, f.name), f.data, 0o600); err != nil {
+			return fmt.Errorf("write %s: %w", f.name, err)
+		}
+	}
+	authority, err := newPKI(filepath.Join(s.Dir, "pki"))
+	if err != nil {
+		return err
+	}
+	return authority.writeAll(s.Node, "https://"+net.JoinHostPort(serviceIP, "443"),
+		[]net.IP{net.ParseIP("127.0.0.1"), net.ParseIP(serviceIP), net.ParseIP(nodeIP)})
+}
+
+// startForward makes the API server reachable from the host, and only there.
+func (c *Cluster) startForward(ctx context.Context, port int) error {
+	holder, err := c.holder()
+	if err != nil {
+		return err
+	}
+	portFile := filepath.Join(c.state.Dir, "run", "port")
+	err = c.start(ctx, compForward, nil, []string{
+		c.state.Binaries.Node, "forward", "-listen", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
+		"-port-file", portFile, "-netns", fmt.Sprintf("/proc/%d/ns/net", holder),
+		"-to", net.JoinHostPort(serviceIP, "443"),
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.waitFile(ctx, compForward, portFile); err != nil {
+		return err
+	}
+	chosen, err := os.ReadFile(portFile)
+	if err != nil {
+		return fmt.Errorf("read port: %w", err)
+	}
+	node, err := os.ReadFile(c.NodeKubeconfig())
+	if err != nil {
+		return fmt.Errorf("read kubeconfig: %w", err)
+	}
+	host := strings.Replace(string(node), net.JoinHostPort(serviceIP, "443"),
+		net.JoinHostPort("127.0.0.1", string(chosen)), 1)
+	return os.WriteFile(c.Kubeconfig(), []byte(host), 0o600)
+}
+
+func (c *Cluster) loadImages(ctx context.Context) error {
+	socket := filepath.Join(c.NodeDir("/run/containerd"), "containerd.sock")
+	if err := c.waitFile(ctx, compContainerd, socket); err != nil {
+		return err
+	}
+	for _, file := range c.state.Binaries.Images {
+		if err := c.LoadImage(ctx, file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) waitAPI(ctx context.Context) error {
+	return c.wait(ctx, "API server", []string{compEtcd, compAPIServer, compForward}, func() bool {
+		return c.get(ctx, "/readyz", nil) == nil
+	})
+}
+
+func (c *Cluster) waitNode(ctx context.Context) error {
+	err := c.wait(ctx, "node", []string{compAPIServer, compKubelet, compContainerd}, func() bool {
+		ok, err := c.nodeReady(ctx, c.state.Node)
+		return err == nil && ok
+	})
+	if err != nil {
+		return err
+	}
+	// Pods are refused until their namespace's service account is there.
+	return c.wait(ctx, "default service account", []string{compKCM}, func() bool {
+		return c.get(ctx, "/api/v1/namespaces/default/serviceaccounts/default", nil) == nil
+	})
+}
