@@ -1,0 +1,331 @@
+package affinity
+
+import (
+	stdcmp "cmp"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+func load(t testing.TB, name string) *machine.Machine {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("..", "..", "test", "machines", name+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := machine.Decode(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func numaMachine(nodes ...string) *machine.Machine {
+	m := &machine.Machine{Version: machine.Version}
+	for i, cpus := range nodes {
+		m.CPU.NUMA = append(m.CPU.NUMA, machine.NUMANode{ID: i, CPUs: cpus})
+	}
+	return m
+}
+
+func function(address, root string, numa *int, upstream ...string) machine.PCIFunction {
+	return machine.PCIFunction{Address: address, Root: root, NUMA: numa, Upstream: upstream}
+}
+
+func TestPathOfAGPUAndAnHCA(t *testing.T) {
+	gpu := function("0000:18:00.0", "pci0000:15", new(0), "15:01.0", "16:00.0", "17:00.0")
+	for _, tt := range []struct {
+		name  string
+		nodes []string
+		gpu   machine.PCIFunction
+		hca   machine.PCIFunction
+		want  string
+	}{
+		{
+			"two ports of one switch", []string{"0", "1"}, gpu,
+			function("0000:19:00.0", "pci0000:15", new(0), "15:01.0", "16:00.0", "17:01.0"), "PIX",
+		},
+		{
+			"one parent", []string{"0", "1"}, gpu,
+			function("0000:18:01.0", "pci0000:15", new(0), "15:01.0", "16:00.0", "17:00.0"), "PIX",
+		},
+		{
+			"a second switch under the first", []string{"0", "1"}, gpu,
+			function("0000:1c:00.0", "pci0000:15", new(0), "15:01.0", "16:00.0", "17:01.0", "1a:00.0", "1b:00.0"), "PXB",
+		},
+		{
+			"another root port of the host bridge", []string{"0", "1"}, gpu,
+			function("0000:20:00.0", "pci0000:15", new(0), "15:02.0"), "PHB",
+		},
+		{
+			"on the root bus of the same host bridge", []string{"0", "1"}, gpu,
+			function("0000:15:03.0", "pci0000:15", new(0)), "PHB",
+		},
+		{
+			"one host bridge with NUMA unknown", []string{"0", "1"},
+			function("0000:18:00.0", "pci0000:15", nil, "15:01.0"),
+			function("0000:20:00.0", "pci0000:15", nil, "15:02.0"), "PHB",
+		},
+		{
+			"another host bridge of the NUMA node", []string{"0", "1"}, gpu,
+			function("0000:41:00.0", "pci0000:40", new(0), "40:01.0"), "NODE",
+		},
+		{
+			"bridges of equal names under different host bridges", []string{"0", "1"}, gpu,
+			function("0001:18:00.0", "pci0001:15", new(1), "15:01.0", "16:00.0", "17:00.0"), "SYS",
+		},
+		{
+			"another NUMA node", []string{"0", "1"}, gpu,
+			function("0000:98:00.0", "pci0000:97", new(1), "97:01.0"), "SYS",
+		},
+		{
+			"NUMA unknown, several nodes", []string{"0", "1"}, gpu,
+			function("0000:98:00.0", "pci0000:97", nil, "97:01.0"), "unknown",
+		},
+		{
+			"NUMA unknown, one node", []string{"0-63"}, gpu,
+			function("0000:98:00.0", "pci0000:97", nil, "97:01.0"), "NODE",
+		},
+		{
+			"NUMA unknown, a second node without processors", []string{"0-71", ""}, gpu,
+			function("0000:98:00.0", "pci0000:97", nil, "97:01.0"), "NODE",
+		},
+		{
+			"NUMA unknown, no node told", nil,
+			function("0000:18:00.0", "pci0000:15", nil, "15:01.0"),
+			function("0000:98:00.0", "pci0000:97", nil, "97:01.0"), "unknown",
+		},
+		{
+			"no ancestry at all", []string{"0", "1"},
+			function("0000:18:00.0", "", nil), function("0000:98:00.0", "", nil), "unknown",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := numaMachine(tt.nodes...)
+			m.PCI = []machine.PCIFunction{tt.gpu, tt.hca}
+			m.GPUs = []machine.GPU{{UUID: "GPU-0", PCI: tt.gpu.Address}}
+			m.HCAs = []machine.HCA{{Name: "mlx5_0", PCI: tt.hca.Address, Role: machine.RoleFabric}}
+			x := Of(m)
+			if got, back := x.At(0, 1).String(), x.At(1, 0).String(); got != tt.want || back != tt.want {
+				t.Errorf("path %s and back %s, want %s", got, back, tt.want)
+			}
+		})
+	}
+}
+
+func TestNVLinkOfTwoGPUs(t *testing.T) {
+	direct := func(peer string, n int) machine.NVLink { return machine.NVLink{Peer: peer, Links: n} }
+	const a, b, c = "0000:01:00.0", "0000:02:00.0", "0000:03:00.0"
+	for _, tt := range []struct {
+		name   string
+		first  []machine.NVLink
+		second []machine.NVLink
+		want   string
+	}{
+		{"direct", []machine.NVLink{direct(b, 12)}, []machine.NVLink{direct(a, 12)}, "NV12"},
+		{"through NVSwitches", []machine.NVLink{direct("nvswitch", 18)}, []machine.NVLink{direct("nvswitch", 18)}, "NV18"},
+		{
+			"one has lost links to the NVSwitches",
+			[]machine.NVLink{direct("nvswitch", 18)}, []machine.NVLink{direct("nvswitch", 17)}, "NV17",
+		},
+		{"only one reaches the NVSwitches", []machine.NVLink{direct("nvswitch", 18)}, nil, "NODE"},
+		{"only one end reports the link", []machine.NVLink{direct(b, 12)}, nil, "NODE"},
+		{"both linked to a third", []machine.NVLink{direct(c, 4)}, []machine.NVLink{direct(c, 4)}, "NODE"},
+		{"none", nil, nil, "NODE"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := numaMachine("0-7")
+			m.PCI = []machine.PCIFunction{function(a, "pci0000:00", new(0)), function(b, "pci0000:02", new(0))}
+			m.GPUs = []machine.GPU{
+				{UUID: "GPU-0", PCI: a, NVLinks: tt.first}, {UUID: "GPU-1", Index: 1, PCI: b, NVLinks: tt.second},
+			}
+			if got := Of(m).At(0, 1).String(); got != tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// A ConnectX-8 stands under the processor's root port, and its DMA function
+// in the GPU's switch: the pair is as near as the nearer of the two.
+func TestDataDirectCountsForGPUsOnly(t *testing.T) {
+	m := numaMachine("0-71", "72-143")
+	m.PCI = []machine.PCIFunction{
+		function("0000:01:00.0", "pci0000:00", new(0), "00:01.0"),
+		function("0000:41:00.0", "pci0000:40", new(0), "40:01.0", "41:00.0", "42:00.0"),
+		function("0000:42:00.0", "pci0000:40", new(0), "40:01.0", "41:00.0", "42:01.0"),
+		function("0000:81:00.0", "pci0000:80", new(1), "80:01.0"),
+	}
+	m.GPUs = []machine.GPU{{UUID: "GPU-0", PCI: "0000:41:00.0"}}
+	m.HCAs = []machine.HCA{
+		{Name: "mlx5_0", PCI: "0000:01:00.0", DataDirect: "0000:42:00.0", Role: machine.RoleFabric},
+		{Name: "mlx5_1", PCI: "0000:81:00.0", DataDirect: "0000:ff:00.0", Role: machine.RoleFabric},
+	}
+	if diff := cmp.Diff([][]string{{"X", "PIX", "SYS"}, {"PIX", "X", "SYS"}, {"SYS", "SYS", "X"}}, words(Of(m))); diff != "" {
+		t.Errorf("matrix (-want +got):\n%s", diff)
+	}
+}
+
+func TestVirtualFunctionHangsWhereItsPhysicalOneDoes(t *testing.T) {
+	m := numaMachine("0", "1")
+	m.PCI = []machine.PCIFunction{
+		function("0000:18:00.0", "pci0000:15", new(0), "15:01.0", "16:00.0", "17:00.0"),
+		function("0000:19:00.0", "pci0000:15", new(0), "15:01.0", "16:00.0", "17:01.0"),
+	}
+	m.GPUs = []machine.GPU{{UUID: "GPU-0", PCI: "0000:18:00.0"}}
+	m.HCAs = []machine.HCA{{Name: "mlx5_1", PCI: "0000:19:00.1", PhysFn: "0000:19:00.0", Role: machine.RoleFabric}}
+	if got := Of(m).At(0, 1).String(); got != "PIX" {
+		t.Errorf("virtual function is %s from the GPU, want PIX", got)
+	}
+}
+
+func words(x *Matrix) [][]string {
+	var all [][]string
+	for i := range x.Devices {
+		var row []string
+		for j := range x.Devices {
+			row = append(row, x.At(i, j).String())
+		}
+		all = append(all, row)
+	}
+	return all
+}
+
+func TestNearest(t *testing.T) {
+	for _, tt := range []struct {
+		machine, device string
+		among           func(Device) bool
+		want            []string
+		class           string
+	}{
+		{"dgx-h100", "GPU1", IsFabricHCA, []string{"mlx5_3"}, "PIX"},
+		{"dgx-a100", "GPU4", IsFabricHCA, []string{"mlx5_6", "mlx5_7"}, "PXB"},
+		{"azure-ndv5", "GPU7", IsFabricHCA, []string{"mlx5_ib4", "mlx5_ib5", "mlx5_ib6", "mlx5_ib7"}, "NODE"},
+		{"gb200-tray", "GPU0", IsFabricHCA, []string{"ibp3s0", "ibP2p3s0", "ibP16p3s0", "ibP18p3s0"}, "unknown"},
+		{"h20-4nic", "mlx5_2", IsGPU, []string{"GPU4", "GPU5"}, "PIX"},
+		{"ipoib-down", "GPU0", IsFabricHCA, []string{"mlx5_0"}, "PIX"},
+		{"b200-one-gpu-off-nvlink", "GPU2", IsGPU, []string{"GPU0", "GPU1", "GPU3"}, "NODE"},
+		{"b200-one-gpu-off-nvlink", "GPU2", IsFabricHCA, []string{"mlx5_2"}, "PXB"},
+		{"soft-rdma-only", "GPU0", IsFabricHCA, nil, "unknown"},
+	} {
+		t.Run(tt.machine+"/"+tt.device, func(t *testing.T) {
+			x := Of(load(t, tt.machine))
+			at := -1
+			for i, d := range x.Devices {
+				if d.Name == tt.device {
+					at = i
+				}
+			}
+			near, class := x.Nearest(at, tt.among)
+			var got []string
+			for _, i := range near {
+				got = append(got, x.Devices[i].Name)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" || class.String() != tt.class {
+				t.Errorf("class %s, want %s; devices (-want +got):\n%s", class, tt.class, diff)
+			}
+		})
+	}
+}
+
+func TestRailsFollowPCIOrder(t *testing.T) {
+	for name, want := range map[string]map[string]int{
+		"h800-8ib-bond": {
+			"mlx5_103": 0, "mlx5_100": 1, "mlx5_106": 2, "mlx5_101": 3,
+			"mlx5_107": 4, "mlx5_102": 5, "mlx5_105": 6, "mlx5_104": 7, "mlx5_bond_0": -1,
+		},
+		"soft-rdma-only": {"rxe0": -1, "siw0": -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := load(t, name)
+			got := map[string]int{}
+			for i, rail := range Rails(m) {
+				got[m.HCAs[i].Name] = rail
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("rails (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRailOfVirtualFunctions(t *testing.T) {
+	hca := func(name, pci, physfn string) machine.HCA {
+		return machine.HCA{Name: name, PCI: pci, PhysFn: physfn, Role: machine.RoleFabric}
+	}
+	// Unsorted, and numbers in hexadecimal: 0000:0a comes before 0000:10.
+	m := &machine.Machine{HCAs: []machine.HCA{
+		hca("vf1", "0000:10:00.2", "0000:10:00.0"), hca("pf1", "0000:10:00.0", ""), hca("pf0", "0000:0a:00.0", ""),
+		hca("guest vf", "0000:20:00.1", "0000:20:00.0"),
+	}}
+	if diff := cmp.Diff([]int{1, 1, 0, 2}, Rails(m)); diff != "" {
+		t.Errorf("rails (-want +got):\n%s", diff)
+	}
+}
+
+func TestCompareOrdersByCloseness(t *testing.T) {
+	classes := []Class{{}, {Kind: SYS}, {Kind: NODE}, {Kind: PHB}, {Kind: PXB}, {Kind: PIX}, {NVLink, 4}, {NVLink, 18}, {Kind: Self}}
+	for i, a := range classes {
+		for j, b := range classes {
+			if got, want := a.Compare(b), stdcmp.Compare(i, j); got != want {
+				t.Errorf("%s compared with %s is %d, want %d", a, b, got, want)
+			}
+		}
+	}
+}
+
+func TestLegendHasEveryWord(t *testing.T) {
+	legend := map[string]bool{}
+	for _, l := range Legend() {
+		legend[l[0]] = true
+	}
+	for k := range Self + 1 {
+		word := Class{Kind: k}.String()
+		if k == NVLink {
+			word = "NV#"
+		}
+		if !legend[word] {
+			t.Errorf("legend lacks %s", word)
+		}
+	}
+}
+
+func BenchmarkMatrix(b *testing.B) {
+	m := load(b, "h800-8ib-bond")
+	b.ReportAllocs()
+	for b.Loop() {
+		Of(m)
+	}
+}
+
+func FuzzMatrix(f *testing.F) {
+	for _, name := range []string{"a100-pcie-pairs", "soft-rdma-only"} {
+		b, err := machine.Encode(load(f, name))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := machine.Decode(b)
+		if err != nil || len(m.GPUs)+len(m.HCAs) > 64 {
+			return
+		}
+		x := Of(m)
+		for i := range x.Devices {
+			for j := range x.Devices {
+				if c := x.At(i, j); c != x.At(j, i) || (c.Kind == Self) != (i == j) {
+					t.Fatalf("from %d to %d is %s, and back %s", i, j, c, x.At(j, i))
+				}
+			}
+			x.Nearest(i, IsGPU)
+		}
+		if n := len(Rails(m)); n != len(m.HCAs) {
+			t.Fatalf("%d rails for %d HCAs", n, len(m.HCAs))
+		}
+	})
+}
