@@ -1,0 +1,91 @@
+package host
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/sysfs"
+)
+
+// joinHCAs gives every HCA what its PCI function knows, its Data-Direct
+// partner and its role.
+func (h *Host) joinHCAs(m *machine.Machine) {
+	vpd := h.readVPD(m)
+	for i := range m.HCAs {
+		hca := &m.HCAs[i]
+		if f := m.Function(hca.PCI); f != nil {
+			hca.Vendor, hca.Device, hca.Driver, hca.PhysFn = f.Vendor, f.Device, f.Driver, f.PhysFn
+		}
+		hca.DataDirect = dataDirect(m, vpd, hca.PCI)
+	}
+	management := map[string]bool{}
+	for address, v := range vpd {
+		management[address] = v.SwitchManagement
+	}
+	assignRoles(m, management)
+}
+
+// readVPD reads the vital product data that can matter: that of Mellanox
+// functions with an RDMA device, and of DMA functions. Virtual functions have
+// none. What could be read is kept; what could not is tried again.
+func (h *Host) readVPD(m *machine.Machine) map[string]sysfs.VPD {
+	found := map[string]sysfs.VPD{}
+	kept := map[string]sysfs.VPD{}
+	for i := range m.PCI {
+		f := &m.PCI[i]
+		if f.Vendor != sysfs.VendorMellanox || f.PhysFn != "" || (f.Device != sysfs.DeviceDataDirect && !carries(m, f.Address)) {
+			continue
+		}
+		key := f.Address + " " + f.Device
+		v, ok := h.memory.vpd[key]
+		if !ok {
+			var err error
+			v, err = h.tree.VPD(f.Address)
+			if err != nil {
+				if f.Device == sysfs.DeviceDataDirect || !unreadable(err) {
+					m.Skipped = append(m.Skipped, machine.Skipped{Name: f.Address, Reason: err.Error()})
+				}
+				continue
+			}
+		}
+		kept[key], found[f.Address] = v, v
+	}
+	h.memory.vpd = kept
+	return found
+}
+
+// unreadable is how the kernel says that there is no VPD, or none for us: most
+// NICs are complete without it.
+func unreadable(err error) bool {
+	return sysfs.Unknown(err) || errors.Is(err, fs.ErrPermission)
+}
+
+func carries(m *machine.Machine, address string) bool {
+	for i := range m.HCAs {
+		if m.HCAs[i].PCI == address {
+			return true
+		}
+	}
+	return false
+}
+
+// dataDirect finds the DMA function with the same V3 field as the HCA's own
+// function. The PCI tree does not join them: the NIC hangs under the CPU, its
+// DMA function beside the GPU.
+func dataDirect(m *machine.Machine, vpd map[string]sysfs.VPD, address string) string {
+	v3 := vpd[address].V3
+	if v3 == "" {
+		return ""
+	}
+	partner := ""
+	for i := range m.PCI {
+		f := &m.PCI[i]
+		if f.Vendor == sysfs.VendorMellanox && f.Device == sysfs.DeviceDataDirect && strings.EqualFold(vpd[f.Address].V3, v3) &&
+			(partner == "" || machine.ComparePCI(f.Address, partner) < 0) {
+			partner = f.Address
+		}
+	}
+	return partner
+}

@@ -1,0 +1,210 @@
+package host
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// assignRoles says what every HCA is for. In order:
+//
+//  1. Soft RDMA is virtual. A Mellanox function whose vital product data names
+//     it the management of an NVSwitch is nvswitch. An RDMA device without
+//     verbs, on a function with another one that has them, is management
+//     (ConnectX-8's second plane).
+//  2. The fabric's kind is InfiniBand if any remaining HCA has an InfiniBand
+//     port, else Ethernet. A bond is never fabric while an HCA that is none
+//     could be.
+//  3. Of that kind, the fastest HCAs are fabric and the others storage. An
+//     HCA is as fast as the fastest port of its model on this node, and if
+//     none of them is up, as the model can be: a port that is down reads its
+//     lowest speed, and must not lose its role for that.
+//  4. If at least half of the GPUs have one of these under a PCIe bridge of
+//     theirs, those that share a bridge with no GPU are storage: DGX
+//     machines have storage HCAs of the fabric's own model.
+//  5. Everything else is management up to 25 Gb/s, and storage above.
+//
+// switches are the addresses of NVSwitch management functions.
+func assignRoles(m *machine.Machine, switches map[string]bool) {
+	var candidates []*machine.HCA
+	for i := range m.HCAs {
+		h := &m.HCAs[i]
+		switch {
+		case h.Virtual:
+			h.Role = machine.RoleVirtual
+		case h.Vendor == vendorMellanox && switches[h.PCI]:
+			h.Role = machine.RoleNVSwitch
+		case isPlane(m.HCAs, h):
+			h.Role = machine.RoleManagement
+		default:
+			candidates = append(candidates, h)
+		}
+	}
+	speeds := modelSpeeds(candidates)
+	for _, h := range candidates {
+		h.Role = machine.RoleStorage
+		if speeds[modelOf(h)] <= managementGbps {
+			h.Role = machine.RoleManagement
+		}
+	}
+	for _, h := range nearGPUs(m, fastest(ofFabricKind(candidates), speeds)) {
+		h.Role = machine.RoleFabric
+	}
+}
+
+const (
+	vendorMellanox = "0x15b3"
+	// managementGbps is the fastest that is for operators only, in 10^9 bits
+	// a second.
+	managementGbps = 25
+)
+
+// isPlane tells whether h has no verbs device and shares its function with an
+// HCA that has.
+func isPlane(all []machine.HCA, h *machine.HCA) bool {
+	if h.PCI == "" || len(h.CharDevices.UVerbs) > 0 {
+		return false
+	}
+	return slices.ContainsFunc(all, func(o machine.HCA) bool {
+		return o.PCI == h.PCI && o.Name != h.Name && len(o.CharDevices.UVerbs) > 0
+	})
+}
+
+// ofFabricKind keeps the HCAs that the fabric could consist of.
+func ofFabricKind(all []*machine.HCA) []*machine.HCA {
+	kind := slices.Clone(all)
+	if slices.ContainsFunc(all, isInfiniBand) {
+		kind = slices.DeleteFunc(kind, func(h *machine.HCA) bool { return !isInfiniBand(h) })
+	}
+	if slices.ContainsFunc(kind, func(h *machine.HCA) bool { return !isBond(h) }) {
+		kind = slices.DeleteFunc(kind, isBond)
+	}
+	return kind
+}
+
+func isInfiniBand(h *machine.HCA) bool {
+	return slices.ContainsFunc(h.Ports, func(p machine.Port) bool { return p.LinkLayer == machine.InfiniBand })
+}
+
+func isBond(h *machine.HCA) bool {
+	return len(h.BondSlaves) > 0 || strings.Contains(h.Name, "bond")
+}
+
+// model is what HCAs of one speed have in common. A virtual function has its
+// own device number, a bond its own speed.
+type model struct {
+	vendor, device, hcaType string
+	bond                    bool
+}
+
+func modelOf(h *machine.HCA) model {
+	return model{h.Vendor, h.Device, h.Type, isBond(h)}
+}
+
+// modelSpeeds is the speed of every model on the node, in 10^9 bits a second.
+func modelSpeeds(all []*machine.HCA) map[model]float64 {
+	speeds := map[model]float64{}
+	for _, h := range all {
+		key := modelOf(h)
+		speeds[key] = max(speeds[key], upSpeed(h))
+	}
+	for _, h := range all {
+		key := modelOf(h)
+		if speeds[key] == 0 {
+			speeds[key] = max(nominalGbps(h), readSpeed(h))
+		}
+	}
+	return speeds
+}
+
+func upSpeed(h *machine.HCA) float64 {
+	var best float64
+	for _, p := range h.Ports {
+		if p.RateGbps != nil && p.State != machine.PortDown {
+			best = max(best, *p.RateGbps)
+		}
+	}
+	return best
+}
+
+func readSpeed(h *machine.HCA) float64 {
+	var best float64
+	for _, p := range h.Ports {
+		if p.RateGbps != nil {
+			best = max(best, *p.RateGbps)
+		}
+	}
+	return best
+}
+
+// nominalGbps is what a model can do at most, by PCI device number (pci.ids,
+// vendor 15b3; data sheets); 0 if unknown.
+func nominalGbps(h *machine.HCA) float64 {
+	if h.Vendor != vendorMellanox {
+		return 0
+	}
+	switch h.Device {
+	case "0x1003", "0x1007": // ConnectX-3, -3 Pro
+		return 56
+	case "0x1013", "0x1017", "0x1019": // ConnectX-4, -5, -5 Ex
+		return 100
+	case "0x1015", "0x101f": // ConnectX-4 Lx, -6 Lx
+		return 25
+	case "0x101b", "0x101d", "0xa2d6": // ConnectX-6, -6 Dx, BlueField-2
+		return 200
+	case "0x1021", "0xa2dc": // ConnectX-7, BlueField-3
+		return 400
+	case "0x1023": // ConnectX-8
+		return 800
+	}
+	return 0
+}
+
+// fastest keeps the HCAs whose model is as fast as any here.
+func fastest(all []*machine.HCA, speeds map[model]float64) []*machine.HCA {
+	var best float64
+	for _, h := range all {
+		best = max(best, speeds[modelOf(h)])
+	}
+	return slices.DeleteFunc(all, func(h *machine.HCA) bool { return speeds[modelOf(h)] < best })
+}
+
+// nearGPUs drops the HCAs that share a bridge with no GPU, if at least half of
+// the GPUs share one with an HCA. Virtual machines and Grace have no common
+// bridges, and keep all.
+func nearGPUs(m *machine.Machine, all []*machine.HCA) []*machine.HCA {
+	near := map[*machine.HCA]bool{}
+	gpus, served := 0, 0
+	for i := range m.PCI {
+		f := &m.PCI[i]
+		if !isGPU(f) {
+			continue
+		}
+		gpus++
+		found := false
+		for _, h := range all {
+			if sharesBridge(f, m.Function(h.PCI)) || sharesBridge(f, m.Function(h.DataDirect)) {
+				near[h], found = true, true
+			}
+		}
+		if found {
+			served++
+		}
+	}
+	if gpus == 0 || 2*served < gpus {
+		return all
+	}
+	return slices.DeleteFunc(all, func(h *machine.HCA) bool { return !near[h] })
+}
+
+// isGPU goes by the bus, so that roles stay when NVML does not answer:
+// display controllers of NVIDIA and AMD.
+func isGPU(f *machine.PCIFunction) bool {
+	return strings.HasPrefix(f.Class, "0x03") && (f.Vendor == vendorNVIDIA || f.Vendor == "0x1002")
+}
+
+func sharesBridge(a, b *machine.PCIFunction) bool {
+	return a != nil && b != nil && a.Root == b.Root && len(a.Upstream) > 0 && len(b.Upstream) > 0 &&
+		a.Upstream[0] == b.Upstream[0]
+}

@@ -1,0 +1,68 @@
+package host
+
+import (
+	"context"
+	"time"
+)
+
+// settle is how long events are gathered before a scan. An RDMA device brings
+// a dozen; a pod's network device brings two for each pod.
+const settle = 200 * time.Millisecond
+
+// Run keeps the machine current until ctx ends: a scan at the start, after
+// kernel events, and every Interval. Where the kernel gives no events (another
+// system, no permission), the interval is all there is; that is logged once.
+func (h *Host) Run(ctx context.Context) error {
+	events := make(chan struct{}, 1)
+	watching := make(chan struct{})
+	go func() {
+		defer close(watching)
+		if err := watch(ctx, h.matters, events); err != nil && ctx.Err() == nil {
+			h.logger.Warn("no kernel events, scanning by the clock only", "err", err, "interval", h.options.Interval)
+		}
+	}()
+	defer func() { <-watching }()
+	return h.loop(ctx, events)
+}
+
+func (h *Host) loop(ctx context.Context, events <-chan struct{}) error {
+	ticker := time.NewTicker(h.options.Interval)
+	defer ticker.Stop()
+	h.Scan(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-ticker.C:
+		case <-events:
+			if !gather(ctx, events) {
+				return context.Cause(ctx)
+			}
+		}
+		h.Scan(ctx)
+	}
+}
+
+// gather waits until a burst of events is over, or ctx ends.
+func gather(ctx context.Context, events <-chan struct{}) bool {
+	timer := time.NewTimer(settle)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+	}
+	select {
+	case <-events:
+	default:
+	}
+	return true
+}
+
+// signal fills a channel of capacity one, or leaves it full.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,13 @@
+//go:build !linux
+
+package host
+
+import (
+	"context"
+	"errors"
+)
+
+// watch has no events on other systems than Linux.
+func watch(context.Context, func(netdev string) bool, chan<- struct{}) error {
+	return errors.New("not Linux")
+}

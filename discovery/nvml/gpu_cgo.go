@@ -1,0 +1,218 @@
+//go:build cgo && linux
+
+package nvml
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// GPU implements Library. Identity must be readable; everything else may be
+// unsupported and then stays unknown.
+func (l *library) GPU(index int) (machine.GPU, error) {
+	g := machine.GPU{Index: index, Health: machine.Health{State: machine.Healthy}}
+	device, ret := l.api.DeviceGetHandleByIndex(index)
+	if ret != nvml.SUCCESS {
+		return machine.GPU{}, failure(fmt.Sprintf("GPU %d", index), ret)
+	}
+	if err := identify(device, &g); err != nil {
+		return machine.GPU{}, err
+	}
+	if memory, ret := device.GetMemoryInfo(); ret == nvml.SUCCESS {
+		g.MemoryMiB = mebibytes(memory.Total)
+	} else if ret != nvml.ERROR_NOT_SUPPORTED { // Unified memory: GB10, Jetson.
+		return machine.GPU{}, failure("memory", ret)
+	}
+	if major, minor, ret := device.GetCudaComputeCapability(); ret == nvml.SUCCESS {
+		g.ComputeCapability, g.Architecture = capability(major, minor), Architecture(major, minor)
+	}
+	if current, _, ret := device.GetEccMode(); ret == nvml.SUCCESS {
+		g.ECC = new(current == nvml.FEATURE_ENABLED)
+	}
+	if mode, ret := device.GetVirtualizationMode(); ret == nvml.SUCCESS && mode == nvml.GPU_VIRTUALIZATION_MODE_VGPU {
+		g.VGPU = &machine.VGPU{}
+	}
+	g.MIG = migMode(device, g.MemoryMiB)
+	if l.has("nvmlDeviceGetGpuFabricInfo") { // Since driver 525.
+		g.Fabric, g.Health = fabric(device)
+	}
+	if l.has("nvmlDeviceGetNvLinkRemoteDeviceType") { // Since driver 460.
+		g.NVLinks = sumLinks(links(device))
+	}
+	return g, nil
+}
+
+func identify(device nvml.Device, g *machine.GPU) error {
+	var ret nvml.Return
+	if g.UUID, ret = device.GetUUID(); ret != nvml.SUCCESS {
+		return failure("UUID", ret)
+	}
+	pci, ret := device.GetPciInfo()
+	if ret != nvml.SUCCESS {
+		return failure("PCI address", ret)
+	}
+	var err error
+	if g.PCI, err = ParseBusID(cString(pci.BusId[:])); err != nil {
+		return err
+	}
+	if g.Product, ret = device.GetName(); ret != nvml.SUCCESS {
+		return failure("name", ret)
+	}
+	if minor, ret := device.GetMinorNumber(); ret == nvml.SUCCESS {
+		g.Minor = &minor
+	}
+	return nil
+}
+
+func migMode(device nvml.Device, totalMiB int64) machine.MIG {
+	var mig machine.MIG
+	current, _, ret := device.GetMigMode()
+	if ret != nvml.SUCCESS {
+		return mig
+	}
+	mig.Capable, mig.Enabled = true, current == nvml.DEVICE_MIG_ENABLE
+	if !mig.Enabled {
+		return mig
+	}
+	most, ret := device.GetMaxMigDeviceCount()
+	if ret != nvml.SUCCESS {
+		return mig
+	}
+	for i := range most {
+		// Indices of instances that were destroyed answer NOT_FOUND.
+		instance, ret := device.GetMigDeviceHandleByIndex(i)
+		if ret != nvml.SUCCESS {
+			continue
+		}
+		if d, ok := migDevice(instance, totalMiB); ok {
+			mig.Devices = append(mig.Devices, d)
+		}
+	}
+	return mig
+}
+
+func migDevice(device nvml.Device, totalMiB int64) (machine.MIGDevice, bool) {
+	id, ret := device.GetUUID()
+	if ret != nvml.SUCCESS {
+		return machine.MIGDevice{}, false
+	}
+	a, ret := device.GetAttributes()
+	if ret != nvml.SUCCESS {
+		return machine.MIGDevice{}, false
+	}
+	name, ret := device.GetName()
+	if ret != nvml.SUCCESS {
+		name = ""
+	}
+	memory := mebibytes(a.MemorySizeMB << 20)
+	gpu, compute := int(a.GpuInstanceSliceCount), int(a.ComputeInstanceSliceCount)
+	return machine.MIGDevice{
+		UUID: id, Profile: MIGProfile(name, compute, gpu, memory, totalMiB), MemoryMiB: memory,
+		Multiprocessors: int(a.MultiprocessorCount), GPUSlices: gpu, ComputeSlices: compute,
+		CopyEngines: int(a.SharedCopyEngineCount), DecoderEngines: int(a.SharedDecoderCount),
+		EncoderEngines: int(a.SharedEncoderCount), JPEGEngines: int(a.SharedJpegCount), OFAEngines: int(a.SharedOfaCount),
+	}, true
+}
+
+// fabric reads the registration with the NVLink fabric. A registration that
+// completed with an error leaves a GPU that cannot run CUDA (error 802).
+func fabric(device nvml.Device) (*machine.Fabric, machine.Health) {
+	healthy := machine.Health{State: machine.Healthy}
+	info, ret := device.GetGpuFabricInfo()
+	if ret != nvml.SUCCESS || info.State == nvml.GPU_FABRIC_STATE_NOT_SUPPORTED {
+		return nil, healthy
+	}
+	f := &machine.Fabric{ClusterUUID: uuid(info.ClusterUuid), CliqueID: info.CliqueId}
+	switch info.State {
+	case nvml.GPU_FABRIC_STATE_COMPLETED:
+		f.State = machine.FabricCompleted
+		if status := nvml.Return(info.Status); status != nvml.SUCCESS { //nolint:gosec // NVML's own cast.
+			return f, machine.Health{
+				State:  machine.Unhealthy,
+				Reason: "NVLink fabric registration: " + status.Error(),
+			}
+		}
+	case nvml.GPU_FABRIC_STATE_IN_PROGRESS:
+		f.State = machine.FabricInProgress
+	default:
+		f.State = machine.FabricNotStarted
+	}
+	return f, healthy
+}
+
+// links lists the active NVLinks. The first link that the GPU does not have
+// answers INVALID_ARGUMENT or NOT_SUPPORTED.
+func links(device nvml.Device) []link {
+	var list []link
+	for i := range nvml.NVLINK_MAX_LINKS {
+		state, ret := device.GetNvLinkState(i)
+		if ret != nvml.SUCCESS {
+			break
+		}
+		if state != nvml.FEATURE_ENABLED {
+			continue
+		}
+		if peer := linkPeer(device, i); peer != "" {
+			list = append(list, link{peer: peer})
+		}
+	}
+	if len(list) > 0 {
+		speed := linkSpeed(device)
+		for i := range list {
+			list[i].mbps = speed
+		}
+	}
+	return list
+}
+
+// linkPeer is what a link ends in; "" if NVML does not tell.
+func linkPeer(device nvml.Device, i int) string {
+	kind, ret := device.GetNvLinkRemoteDeviceType(i)
+	if ret == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_SWITCH {
+		return machine.PeerNVSwitch
+	}
+	pci, ret := device.GetNvLinkRemotePciInfo(i)
+	if ret != nvml.SUCCESS {
+		return ""
+	}
+	address, err := ParseBusID(cString(pci.BusId[:]))
+	if err != nil {
+		return ""
+	}
+	return address
+}
+
+// linkSpeed is the speed of the active links, in 10^6 bytes a second and one
+// direction; 0 if unknown.
+func linkSpeed(device nvml.Device) int64 {
+	values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_NVLINK_SPEED_MBPS_COMMON}, {FieldId: nvml.FI_DEV_NVLINK_GET_SPEED}}
+	if ret := device.GetFieldValues(values); ret != nvml.SUCCESS {
+		return 0
+	}
+	for _, v := range values {
+		if nvml.Return(v.NvmlReturn) == nvml.SUCCESS { //nolint:gosec // NVML's own cast.
+			if speed := binary.NativeEndian.Uint32(v.Value[:]); speed > 0 && speed < 1<<24 {
+				return int64(speed)
+			}
+		}
+	}
+	return 0
+}
+
+func mebibytes(n uint64) int64 { return int64(n >> 20) } //nolint:gosec // At most 2^44.
+
+// cString is a C string in a field of fixed size.
+func cString(b []int8) string {
+	s := make([]byte, 0, len(b))
+	for _, c := range b {
+		if c == 0 {
+			break
+		}
+		s = append(s, byte(c)) //nolint:gosec // C's char is a byte.
+	}
+	return string(s)
+}

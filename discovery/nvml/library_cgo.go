@@ -1,0 +1,93 @@
+//go:build cgo && linux
+
+package nvml
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// System returns the NVML of this machine, found by the dynamic loader. It is
+// not loaded before Open.
+func System() Library { return &library{api: nvml.New()} }
+
+// library is NVML behind our interface.
+type library struct {
+	api nvml.Interface
+	// mu guards open. It is not held across calls into NVML: one that hangs
+	// must not keep the others from finding out.
+	mu   sync.Mutex
+	open bool
+}
+
+func (l *library) isOpen() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.open
+}
+
+func (l *library) setOpen(open bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open = open
+}
+
+// Open implements Library.
+func (l *library) Open() (machine.Driver, int, error) {
+	if !l.isOpen() {
+		if ret := l.api.Init(); ret != nvml.SUCCESS {
+			return machine.Driver{}, 0, failure("initialize NVML", ret)
+		}
+		l.setOpen(true)
+	}
+	var driver machine.Driver
+	version, ret := l.api.SystemGetDriverVersion()
+	if ret != nvml.SUCCESS {
+		return driver, 0, failure("driver version", ret)
+	}
+	driver.Version = version
+	if cuda, ret := l.api.SystemGetCudaDriverVersion_v2(); ret == nvml.SUCCESS {
+		driver.CUDA = CUDAVersion(cuda)
+	}
+	count, ret := l.api.DeviceGetCount()
+	if ret != nvml.SUCCESS {
+		return driver, 0, failure("count GPUs", ret)
+	}
+	return driver, count, nil
+}
+
+// Close implements Library.
+func (l *library) Close() error {
+	if !l.isOpen() {
+		return nil
+	}
+	l.setOpen(false)
+	if ret := l.api.Shutdown(); ret != nvml.SUCCESS && ret != nvml.ERROR_UNINITIALIZED {
+		return failure("shut NVML down", ret)
+	}
+	return nil
+}
+
+// has tells whether the library has a function. Calling one that it lacks,
+// because the driver is older than our headers, ends the process: the symbols
+// are bound when first called.
+func (l *library) has(symbol string) bool {
+	return l.api.Extensions().LookupSymbol(symbol) == nil
+}
+
+// failure is a Return in our words: absent, lost, or what NVML calls it.
+func failure(what string, ret nvml.Return) error {
+	switch ret {
+	case nvml.ERROR_LIBRARY_NOT_FOUND:
+		return fmt.Errorf("NVML is %w: no libnvidia-ml.so.1", ErrAbsent)
+	case nvml.ERROR_DRIVER_NOT_LOADED:
+		return fmt.Errorf("NVML is %w: the NVIDIA driver is not loaded", ErrAbsent)
+	case nvml.ERROR_GPU_IS_LOST:
+		return fmt.Errorf("%s: GPU is %w", what, ErrLost)
+	}
+	return fmt.Errorf("%s: %s", what, ret.Error())
+}

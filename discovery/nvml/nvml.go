@@ -1,0 +1,43 @@
+// Package nvml reads NVIDIA GPUs through their management library.
+//
+// It owns the bounding of calls that may never return, the memory of what each
+// GPU last said, and the translation of NVML's values into ours; no
+// nvml.Return leaves it. It never changes a GPU, and never waits for one that
+// hangs longer than its time, nor for one GPU because of another. A missing
+// library or driver is a state: the next read tries again, since the driver
+// may come after the daemon.
+package nvml
+
+import (
+	"errors"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// Library is what the reader asks of NVML. System returns the real one. Calls
+// may block for ever; the reader never makes a second call on a GPU before the
+// first has returned.
+type Library interface {
+	// Open initializes NVML unless it is, and tells the driver and how many
+	// GPUs there are. ErrAbsent if there is no library or no driver.
+	Open() (machine.Driver, int, error)
+	// GPU reads the GPU at an index. ErrLost, with whatever identity could
+	// be read, if it no longer answers.
+	GPU(index int) (machine.GPU, error)
+	// Close ends the session, so that the next Open sees GPUs that came or
+	// went, or a driver that was loaded anew. It unmaps the library, and so
+	// is never called while a call has not returned.
+	Close() error
+}
+
+// ErrAbsent means that there is nothing to ask: no library, no driver, or a
+// build without cgo. The text around it says which.
+var ErrAbsent = errors.New("absent")
+
+// ErrLost means that a GPU is there and no longer answers
+// (NVML_ERROR_GPU_IS_LOST).
+var ErrLost = errors.New("lost")
+
+// errTimeout means that a call has not returned in its time, or that an
+// earlier one on the same GPU still has not.
+var errTimeout = errors.New("no answer")

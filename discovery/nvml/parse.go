@@ -1,0 +1,127 @@
+package nvml
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// ParseBusID turns NVML's 00000000:18:00.0, with eight digits of domain in
+// upper case, into sysfs' 0000:18:00.0.
+func ParseBusID(s string) (string, error) {
+	a, err := machine.ParseAddress(s)
+	if err != nil {
+		return "", fmt.Errorf("bus ID: %w", err)
+	}
+	return fmt.Sprintf("%04x:%02x:%02x.%x", a.Domain, a.Bus, a.Device, a.Function), nil
+}
+
+// CUDAVersion spells nvmlSystemGetCudaDriverVersion: 1000 * major + 10 * minor.
+func CUDAVersion(v int) string {
+	return fmt.Sprintf("%d.%d", v/1000, v%1000/10)
+}
+
+// Architecture is the generation of a compute capability, in the words of
+// gpu-feature-discovery's nvidia.com/gpu.family, so that it works with
+// libraries older than the GPU: CUDA programming guide, compute capabilities.
+func Architecture(major, minor int) string {
+	switch major {
+	case 1:
+		return "tesla"
+	case 2:
+		return "fermi"
+	case 3:
+		return "kepler"
+	case 5:
+		return "maxwell"
+	case 6:
+		return "pascal"
+	case 7:
+		if minor < 5 {
+			return "volta"
+		}
+		return "turing"
+	case 8:
+		if minor < 9 {
+			return "ampere"
+		}
+		return "ada-lovelace"
+	case 9:
+		return "hopper"
+	case 10, 11, 12:
+		return "blackwell"
+	case 13:
+		return "rubin"
+	}
+	return "undefined"
+}
+
+// MIGProfile is the field's name for the shape of an instance. NVML appends it
+// to the GPU's name ("NVIDIA A100-SXM4-40GB MIG 1g.5gb"); else it is made from
+// slices and memory as NVIDIA's go-nvlib does: the instance's share of the GPU
+// in eighths, of the GPU's memory in whole GiB.
+func MIGProfile(name string, compute, gpu int, memoryMiB, totalMiB int64) string {
+	if _, profile, ok := strings.Cut(name, " MIG "); ok && profile != "" {
+		return profile
+	}
+	if totalMiB <= 0 {
+		return ""
+	}
+	eighths := math.Round(float64(memoryMiB) / float64(totalMiB) * 8)
+	gb := int(math.Round(eighths / 8 * float64((totalMiB+1023)/1024)))
+	if compute != gpu {
+		return fmt.Sprintf("%dc.%dg.%dgb", compute, gpu, gb)
+	}
+	return fmt.Sprintf("%dg.%dgb", gpu, gb)
+}
+
+// link is one active NVLink.
+type link struct {
+	// peer is another GPU's address or [machine.PeerNVSwitch].
+	peer string
+	// mbps is its speed in one direction; 0 if unknown.
+	mbps int64
+}
+
+// sumLinks adds links up by peer, sorted by peer. One link of unknown speed
+// makes the sum unknown.
+func sumLinks(links []link) []machine.NVLink {
+	byPeer := map[string]*machine.NVLink{}
+	for _, l := range links {
+		sum, ok := byPeer[l.peer]
+		if !ok {
+			sum = &machine.NVLink{Peer: l.peer, MBps: new(int64)}
+			byPeer[l.peer] = sum
+		}
+		sum.Links++
+		switch {
+		case l.mbps <= 0:
+			sum.MBps = nil
+		case sum.MBps != nil:
+			*sum.MBps += l.mbps
+		}
+	}
+	list := make([]machine.NVLink, 0, len(byPeer))
+	for _, sum := range byPeer {
+		list = append(list, *sum)
+	}
+	slices.SortFunc(list, func(a, b machine.NVLink) int {
+		return cmp.Or(machine.ComparePCI(a.Peer, b.Peer), strings.Compare(a.Peer, b.Peer))
+	})
+	return list
+}
+
+// capability spells a compute capability.
+func capability(major, minor int) string {
+	return strconv.Itoa(major) + "." + strconv.Itoa(minor)
+}
+
+// uuid spells a fabric's cluster UUID as nvidia-smi does.
+func uuid(b [16]uint8) string {
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:16])
+}

@@ -1,0 +1,86 @@
+package rdma
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// ParseWords reads "4: ACTIVE" or "1: CA" and returns the words. An attribute
+// without a number is its own words.
+func ParseWords(s string) string {
+	number, words, ok := strings.Cut(s, ":")
+	if _, err := strconv.ParseUint(strings.TrimSpace(number), 10, 16); !ok || err != nil {
+		return clip(strings.TrimSpace(s))
+	}
+	return clip(strings.TrimSpace(words))
+}
+
+// ParseRate reads the number of "400 Gb/sec (4X NDR)", in 10^9 bits a second.
+func ParseRate(s string) (float64, error) {
+	number, unit, ok := strings.Cut(s, " ")
+	if !ok || !strings.HasPrefix(unit, "Gb/sec") {
+		return 0, fmt.Errorf("%q is no rate", clip(s))
+	}
+	gbps, err := strconv.ParseFloat(number, 64)
+	if err != nil || !(gbps >= 0 && gbps < 1e6) {
+		return 0, fmt.Errorf("%q is no rate", clip(s))
+	}
+	return gbps, nil
+}
+
+// ParseLID reads "0x40".
+func ParseLID(s string) (int, error) {
+	n, err := strconv.ParseUint(s, 0, 32)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no LID", clip(s))
+	}
+	return int(n), nil
+}
+
+// ParseGUID checks four groups of four hexadecimal digits and returns them in
+// lower case. All zeroes is what a function without an identity has: empty.
+func ParseGUID(s string) (string, error) {
+	if s == "" {
+		return "", fmt.Errorf("empty")
+	}
+	if len(s) != len("946d:ae03:0012:0000") || !isGroups(s, 4) {
+		return "", fmt.Errorf("%q is no GUID", clip(s))
+	}
+	if strings.Trim(s, "0:") == "" {
+		return "", nil
+	}
+	return strings.ToLower(s), nil
+}
+
+// ParseGID reads a GID of eight groups and returns its lower half, the port's
+// GUID; empty for the all-zero GID of an unused entry.
+func ParseGID(s string) (string, error) {
+	const half = len("fe80:0000:0000:0000:")
+	if len(s) != 2*half-1 || !isGroups(s, 8) {
+		return "", fmt.Errorf("%q is no GID", clip(s))
+	}
+	return ParseGUID(s[half:])
+}
+
+func isGroups(s string, n int) bool {
+	groups := strings.Split(s, ":")
+	if len(groups) != n {
+		return false
+	}
+	for _, group := range groups {
+		if _, err := strconv.ParseUint(group, 16, 16); len(group) != 4 || err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// clip bounds text from devices; node_desc is 64 bytes in the kernel.
+func clip(s string) string {
+	const most = 64
+	if len(s) > most {
+		return s[:most]
+	}
+	return s
+}

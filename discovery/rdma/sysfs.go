@@ -1,0 +1,291 @@
+package rdma
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/sysfs"
+)
+
+const class = "class/infiniband"
+
+// Read reads every device of the class. An error means that the class cannot
+// be listed at all; one broken device is a Skipped.
+func (r Reader) Read() (Devices, error) {
+	names, err := r.tree.List(class)
+	if err != nil {
+		return Devices{}, fmt.Errorf("RDMA devices: %w", err)
+	}
+	var found Devices
+	if len(names) == 0 {
+		found.Absent = "no device in " + r.tree.Path(class)
+		if !r.tree.Exists(class) {
+			found.Absent = r.tree.Path(class) + " is not there: no RDMA driver is loaded"
+		}
+	}
+	nodes := r.charDevices(&found)
+	for _, name := range names {
+		one := device{reader: r, name: name, dir: class + "/" + name}
+		hca, ok := one.read()
+		found.Skipped = append(found.Skipped, one.skipped...)
+		if !ok {
+			continue
+		}
+		hca.CharDevices = nodes[name]
+		found.HCAs = append(found.HCAs, hca)
+	}
+	return found, nil
+}
+
+// device is the reading of one RDMA device.
+type device struct {
+	reader  Reader
+	name    string
+	dir     string
+	skipped []machine.Skipped
+}
+
+func (d *device) skip(part, reason string) {
+	d.skipped = append(d.skipped, machine.Skipped{Name: d.name + part, Reason: reason})
+}
+
+// text is an attribute; a fault in reading it is noted, absence is not.
+func (d *device) text(part, attribute string) string {
+	text, err := d.reader.tree.Read(d.dir + part + "/" + attribute)
+	if err != nil && !sysfs.Unknown(err) {
+		d.skip(part, err.Error())
+	}
+	return text
+}
+
+// read tells false for an entry that is no device.
+func (d *device) read() (machine.HCA, bool) {
+	tree := d.reader.tree
+	hca := machine.HCA{Name: d.name}
+	ports, err := tree.List(d.dir + "/ports")
+	if err != nil || (len(ports) == 0 && !tree.Exists(d.dir+"/node_guid")) {
+		d.skip("", tree.Path(d.dir)+" has neither ports nor node_guid: no RDMA device")
+		return hca, false
+	}
+	hca.NodeGUID = d.guid("node_guid")
+	hca.SysImageGUID = d.guid("sys_image_guid")
+	hca.Type = d.text("", "hca_type")
+	hca.Board = d.text("", "board_id")
+	hca.Firmware = d.text("", "fw_ver")
+	hca.NodeType = ParseWords(d.text("", "node_type"))
+	hca.NodeDesc = clip(d.text("", "node_desc"))
+	d.place(&hca)
+	nics := d.interfaces(hca.PCI)
+	for _, name := range ports {
+		number, err := strconv.Atoi(name)
+		if err != nil || number < 0 {
+			d.skip("/ports/"+name, "no port number")
+			continue
+		}
+		hca.Ports = append(hca.Ports, d.port(number, nics))
+	}
+	d.bond(&hca)
+	return hca, true
+}
+
+// guid is an attribute that must be there. hfi1 and old drivers lack none;
+// empty or malformed ones are unknown, with the reason.
+func (d *device) guid(attribute string) string {
+	text, err := d.reader.tree.Read(d.dir + "/" + attribute)
+	if err == nil {
+		text, err = ParseGUID(text)
+	}
+	if err == nil {
+		return text
+	}
+	if !sysfs.Unknown(err) {
+		d.skip("/"+attribute, d.reader.tree.Path(d.dir+"/"+attribute)+": "+err.Error())
+	}
+	return ""
+}
+
+// place finds the PCI function. Soft devices live under devices/virtual; siw
+// of older kernels hangs itself under the NIC's function, and says what it is
+// in node_desc. A class entry that is a directory, as in copied trees, is
+// read like any other; its place comes from its device link, if it has one.
+func (d *device) place(hca *machine.HCA) {
+	tree := d.reader.tree
+	if driver := soft(hca, d.text("", "parent")); driver != "" {
+		hca.Virtual, hca.Driver = true, driver
+		return
+	}
+	path := tree.Link(d.dir)
+	if path == "" {
+		path = tree.Link(d.dir + "/device")
+	}
+	place := sysfs.ParsePlace(path)
+	switch {
+	case place.Function() != "":
+		hca.PCI = strings.ToLower(place.Function())
+	case place.Virtual:
+		hca.Virtual = true
+	default:
+		d.skip("", tree.Path(d.dir)+" leads to no PCI function: its place is unknown")
+	}
+}
+
+// soft recognises drivers without hardware by what they alone write: rxe has
+// an attribute parent and the description "rxe", siw is an RNIC with the
+// description "Software iWARP stack" (drivers/infiniband/sw).
+func soft(hca *machine.HCA, parent string) string {
+	switch {
+	case parent != "" || hca.NodeDesc == "rxe":
+		return "rdma_rxe"
+	case strings.HasPrefix(hca.NodeDesc, "Software iWARP"):
+		return "siw"
+	}
+	return ""
+}
+
+func (d *device) interfaces(pci string) []sysfs.Interface {
+	if pci == "" {
+		return nil
+	}
+	nics, err := d.reader.tree.Interfaces(pci)
+	if err != nil {
+		d.skip("", err.Error())
+	}
+	return nics
+}
+
+func (d *device) port(number int, nics []sysfs.Interface) machine.Port {
+	part := "/ports/" + strconv.Itoa(number)
+	p := machine.Port{Number: number}
+	p.LinkLayer = clip(d.text(part, "link_layer"))
+	p.State = ParseWords(d.text(part, "state"))
+	p.PhysState = ParseWords(d.text(part, "phys_state"))
+	p.Rate = clip(d.text(part, "rate"))
+	if p.Rate != "" {
+		if gbps, err := ParseRate(p.Rate); err == nil {
+			p.RateGbps = &gbps
+		} else {
+			d.skip(part, "rate: "+err.Error())
+		}
+	}
+	p.LID = d.lid(part, "lid")
+	p.SMLID = d.lid(part, "sm_lid")
+	if text := d.text(part, "gids/0"); text != "" {
+		guid, err := ParseGID(text)
+		if err != nil {
+			d.skip(part, "gids/0: "+err.Error())
+		}
+		p.GUID = guid
+	}
+	p.Netdevs = d.netdevs(part, p, nics)
+	return p
+}
+
+func (d *device) lid(part, attribute string) int {
+	text := d.text(part, attribute)
+	if text == "" {
+		return 0
+	}
+	n, err := ParseLID(text)
+	if err != nil {
+		d.skip(part, attribute+": "+err.Error())
+	}
+	return n
+}
+
+// netdevs finds the network devices of a port. On Ethernet the kernel names
+// the one behind GID 0 (which may be a bond; unused entries answer EINVAL), or
+// rxe's parent; else, and on InfiniBand, they are those of the same function,
+// port and kind.
+func (d *device) netdevs(part string, p machine.Port, nics []sysfs.Interface) []machine.Netdev {
+	tree := d.reader.tree
+	if p.LinkLayer != machine.InfiniBand {
+		name := d.text(part, "gid_attrs/ndevs/0")
+		if name == "" {
+			name = d.text("", "parent")
+		}
+		if name != "" && !strings.ContainsAny(name, "/ ") {
+			return []machine.Netdev{tree.Interface(name).Netdev}
+		}
+	}
+	kind := "ether"
+	if p.LinkLayer == machine.InfiniBand {
+		kind = "infiniband"
+	}
+	var list []machine.Netdev
+	for _, nic := range nics {
+		if nic.Port == p.Number && nic.Type == kind && !nic.Representor {
+			list = append(list, nic.Netdev)
+		}
+	}
+	slices.SortFunc(list, func(a, b machine.Netdev) int { return machine.CompareNames(a.Name, b.Name) })
+	return list
+}
+
+// bond fills the slaves of a RoCE LAG: one RDMA device, several cables. GID 0's
+// network device is the bond, or on older kernels its active slave; the latter
+// counts only under the name that mlx5 gives a LAG, since slaves of a bond
+// without RoCE LAG are RDMA devices of their own.
+func (d *device) bond(hca *machine.HCA) {
+	tree := d.reader.tree
+	for i := range hca.Ports {
+		for _, nic := range hca.Ports[i].Netdevs {
+			slaves := tree.Slaves(nic.Name)
+			if master := tree.Master(nic.Name); len(slaves) == 0 && master != "" && strings.Contains(d.name, "bond") {
+				slaves = tree.Slaves(master)
+			}
+			hca.BondSlaves = append(hca.BondSlaves, slaves...)
+		}
+	}
+}
+
+// charDevices maps RDMA devices to their nodes, by the class entries' own word
+// (ibdev) and never by number. A node that the class promises and the device
+// root lacks is noted and left out, unless there is no such directory at all:
+// then this process does not see the host's devices.
+func (r Reader) charDevices(found *Devices) map[string]machine.CharDevices {
+	there := map[string]bool{}
+	entries, err := os.ReadDir(filepath.Join(r.dev, "infiniband"))
+	for _, entry := range entries {
+		there[entry.Name()] = true
+	}
+	found.CM = there["rdma_cm"]
+	nodes := map[string]machine.CharDevices{}
+	for _, dir := range []string{"class/infiniband_verbs", "class/infiniband_mad"} {
+		names, listErr := r.tree.List(dir)
+		if listErr != nil {
+			found.Skipped = append(found.Skipped, machine.Skipped{Name: dir, Reason: listErr.Error()})
+		}
+		slices.SortFunc(names, machine.CompareNames)
+		for _, name := range names {
+			owner, readErr := r.tree.Read(dir + "/" + name + "/ibdev")
+			if readErr != nil {
+				continue // abi_version is a file of the class.
+			}
+			if err == nil && !there[name] {
+				found.Skipped = append(found.Skipped, machine.Skipped{
+					Name: owner + "/" + name, Reason: filepath.Join(r.dev, "infiniband", name) + " is not there",
+				})
+				continue
+			}
+			nodes[owner] = withNode(nodes[owner], name)
+		}
+	}
+	return nodes
+}
+
+func withNode(c machine.CharDevices, name string) machine.CharDevices {
+	switch {
+	case strings.HasPrefix(name, "uverbs"):
+		c.UVerbs = append(c.UVerbs, name)
+	case strings.HasPrefix(name, "umad"):
+		c.UMAD = append(c.UMAD, name)
+	case strings.HasPrefix(name, "issm"):
+		c.ISSM = append(c.ISSM, name)
+	}
+	return c
+}

@@ -1,0 +1,115 @@
+package sysfs
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// Interface is one network device (/sys/class/net/NAME).
+type Interface struct {
+	machine.Netdev
+	// Port is the 1-based port of its adapter: dev_port, which counts from
+	// 0, plus one.
+	Port int
+	// Representor marks a switch port of a virtual function: the kernel
+	// lists it under the physical function without being its link.
+	Representor bool
+}
+
+// Interfaces lists the network devices of a PCI function. virtio puts its own
+// device between the two.
+func (f FS) Interfaces(address string) ([]Interface, error) {
+	names, err := f.List(pciDevices + address + "/net")
+	if err != nil {
+		return nil, err
+	}
+	if names == nil {
+		names = f.virtioNets(address)
+	}
+	list := make([]Interface, 0, len(names))
+	for _, name := range names {
+		list = append(list, f.Interface(name))
+	}
+	return list, nil
+}
+
+func (f FS) virtioNets(address string) []string {
+	children, err := f.List(pciDevices + address)
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, child := range children {
+		if !strings.HasPrefix(child, "virtio") {
+			continue
+		}
+		nets, err := f.List(pciDevices + address + "/" + child + "/net")
+		if err == nil {
+			names = append(names, nets...)
+		}
+	}
+	return names
+}
+
+// Interface reads one network device; what it does not tell stays empty.
+func (f FS) Interface(name string) Interface {
+	dir := "class/net/" + name
+	nic := Interface{Netdev: machine.Netdev{Name: name}, Port: 1}
+	nic.Type = Encapsulation(f.Text(dir + "/type"))
+	nic.OperState = f.Text(dir + "/operstate")
+	if n, err := strconv.Atoi(f.Text(dir + "/dev_port")); err == nil && n >= 0 && n < 256 {
+		nic.Port = n + 1
+	}
+	// "pf0vf3", "pf0sf2" are representors, "p0" the uplink
+	// (Documentation/networking/representors.rst).
+	port := f.Text(dir + "/phys_port_name")
+	nic.Representor = strings.HasPrefix(port, "pf") || strings.HasPrefix(port, "c")
+	return nic
+}
+
+// Encapsulation spells ARPHRD numbers of include/uapi/linux/if_arp.h as
+// iproute2 and vishvananda/netlink do; others stay numbers.
+func Encapsulation(number string) string {
+	switch number {
+	case "1":
+		return "ether"
+	case "32":
+		return "infiniband"
+	case "772":
+		return "loopback"
+	}
+	return clip(number)
+}
+
+// InterfacePCI is the PCI function under a network device: the first one on
+// the way up from its device link. Empty for bonds, bridges and veths.
+func (f FS) InterfacePCI(name string) string {
+	return ParsePlace(f.Link("class/net/" + name)).Function()
+}
+
+// Master is the bond, bridge or team that a network device is part of.
+func (f FS) Master(name string) string {
+	return base(f.Link("class/net/" + name + "/master"))
+}
+
+// Slaves lists the network devices under a bond, in the bond's order
+// (bonding/slaves), or under any other upper device (lower_* links).
+func (f FS) Slaves(name string) []string {
+	dir := "class/net/" + name
+	if text, err := f.Read(dir + "/bonding/slaves"); err == nil {
+		return strings.Fields(text)
+	}
+	names, err := f.List(dir)
+	if err != nil {
+		return nil
+	}
+	var slaves []string
+	for _, entry := range names {
+		if slave, ok := strings.CutPrefix(entry, "lower_"); ok {
+			slaves = append(slaves, slave)
+		}
+	}
+	return slaves
+}

@@ -1,0 +1,145 @@
+package sysfs
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+func sorted(names []string) []string {
+	slices.Sort(names)
+	return names
+}
+
+// Place is where a device hangs, from its path under /sys/devices.
+type Place struct {
+	// Root is the host bridge: pci0000:16. Empty if the path has none.
+	Root string
+	// Functions are the PCI addresses on the path, from the root port down;
+	// the last one is the device's own or the nearest above it.
+	Functions []string
+	// Virtual marks /sys/devices/virtual.
+	Virtual bool
+}
+
+// Function is the nearest PCI function, or "".
+func (p Place) Function() string {
+	if len(p.Functions) == 0 {
+		return ""
+	}
+	return p.Functions[len(p.Functions)-1]
+}
+
+// ParsePlace reads a path such as
+// "devices/pci0000:10/0000:10:01.0/0000:11:00.0/virtio3/net/eth0". A function
+// behind VMD has two host bridges on its path; the first is its root.
+func ParsePlace(path string) Place {
+	var p Place
+	for part := range strings.SplitSeq(path, "/") {
+		switch {
+		case part == "virtual" && len(p.Functions) == 0:
+			p.Virtual = true
+		case p.Root == "" && isHostBridge(part):
+			p.Root = part
+		default:
+			if _, err := machine.ParseAddress(part); err == nil {
+				p.Functions = append(p.Functions, part)
+			}
+		}
+	}
+	return p
+}
+
+// isHostBridge tells whether s is pciDDDD:BB, the name that the kernel gives a
+// host bridge (pci_create_root_bus: "pci%04x:%02x").
+func isHostBridge(s string) bool {
+	domain, bus, ok := strings.Cut(strings.TrimPrefix(s, "pci"), ":")
+	return ok && strings.HasPrefix(s, "pci") && len(domain) >= 4 && len(domain) <= 8 && len(bus) == 2 &&
+		isHex(domain) && isHex(bus)
+}
+
+func isHex(s string) bool {
+	_, err := strconv.ParseUint(s, 16, 32)
+	return err == nil
+}
+
+// ParseHex reads a word such as 0x030200 and gives it back in lower case.
+func ParseHex(s string) (string, error) {
+	digits, ok := strings.CutPrefix(strings.ToLower(s), "0x")
+	if !ok || !isHex(digits) {
+		return "", fmt.Errorf("%q is no hexadecimal word", clip(s))
+	}
+	return "0x" + digits, nil
+}
+
+// ParseNUMA reads numa_node. -1 is NUMA_NO_NODE: the firmware did not say, as
+// on single-socket machines and in most guests.
+func ParseNUMA(s string) (*int, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < -1 || n > 1<<16 {
+		return nil, fmt.Errorf("%q is no NUMA node", clip(s))
+	}
+	if n == -1 {
+		return nil, nil //nolint:nilnil // Unknown is a value here.
+	}
+	return &n, nil
+}
+
+// ParseCPUList checks a list such as 0-55,112-167 and gives it back. Empty is
+// a list too.
+func ParseCPUList(s string) (string, error) {
+	if s == "" {
+		return "", nil
+	}
+	for part := range strings.SplitSeq(s, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		a, err := strconv.ParseUint(first, 10, 32)
+		if err != nil {
+			return "", fmt.Errorf("%q is no list of CPUs", clip(s))
+		}
+		if !isRange {
+			continue
+		}
+		b, err := strconv.ParseUint(last, 10, 32)
+		if err != nil || b < a {
+			return "", fmt.Errorf("%q is no list of CPUs", clip(s))
+		}
+	}
+	return s, nil
+}
+
+// ParseDistances reads a node's row of the SLIT: "10 21".
+func ParseDistances(s string) ([]int, error) {
+	fields := strings.Fields(s)
+	distances := make([]int, 0, len(fields))
+	for _, field := range fields {
+		n, err := strconv.Atoi(field)
+		if err != nil || n < 0 {
+			return nil, fmt.Errorf("%q is no row of distances", clip(s))
+		}
+		distances = append(distances, n)
+	}
+	return distances, nil
+}
+
+// ParseLinkWidth reads current_link_width: lanes, 0 if unknown. 255 is what a
+// function that fell off the bus reads as.
+func ParseLinkWidth(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 || n > 64 {
+		return 0
+	}
+	return n
+}
+
+// clip keeps hostile text out of reasons, which end in logs and Events.
+func clip(s string) string {
+	const most = 40
+	if len(s) > most {
+		return s[:most] + "…"
+	}
+	return s
+}

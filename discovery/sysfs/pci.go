@@ -1,0 +1,149 @@
+package sysfs
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+const pciDevices = "bus/pci/devices/"
+
+// PCI reads the functions of interest: display and network controllers,
+// NVSwitches, the DMA functions of Data-Direct NICs, and those named in carry
+// (whatever carries an RDMA device; some are of class "other"). A tree without
+// a PCI bus has none.
+func (f FS) PCI(carry map[string]bool) ([]machine.PCIFunction, []machine.Skipped, error) {
+	names, err := f.List(strings.TrimSuffix(pciDevices, "/"))
+	if err != nil {
+		return nil, nil, err
+	}
+	var functions []machine.PCIFunction
+	var skipped []machine.Skipped
+	for _, name := range names {
+		if _, err := machine.ParseAddress(name); err != nil {
+			skipped = append(skipped, machine.Skipped{Name: clip(name), Reason: "in " + f.Path(pciDevices) + " and no PCI address"})
+			continue
+		}
+		class, err := f.word(name, "class")
+		if err != nil {
+			skipped = append(skipped, machine.Skipped{Name: name, Reason: err.Error()})
+			continue
+		}
+		if !carry[name] && !ofClass(class) && !f.special(name, class) {
+			continue
+		}
+		fn, notes, err := f.function(name, class)
+		skipped = append(skipped, notes...)
+		if err != nil {
+			skipped = append(skipped, machine.Skipped{Name: name, Reason: err.Error()})
+			continue
+		}
+		functions = append(functions, fn)
+	}
+	return functions, skipped, nil
+}
+
+// ofClass tells whether a class is of interest whoever makes the function:
+// PCI_BASE_CLASS_NETWORK (0x02) and PCI_BASE_CLASS_DISPLAY (0x03) of
+// include/linux/pci_ids.h; the highest byte of three.
+func ofClass(class string) bool {
+	return len(class) == len("0x030200") && (strings.HasPrefix(class, "0x02") || strings.HasPrefix(class, "0x03"))
+}
+
+// special finds the functions that only their maker's numbers tell: NVIDIA
+// NVSwitches (class 0x0680, "other bridge") and the DMA functions of
+// ConnectX-8 (15b3:2100, rdma-core kernel-boot/rdma_topo).
+func (f FS) special(name, class string) bool {
+	if strings.HasPrefix(class, "0x0604") {
+		return false
+	}
+	vendor, err := f.word(name, "vendor")
+	if err != nil {
+		return false
+	}
+	switch vendor {
+	case "0x10de":
+		return strings.HasPrefix(class, "0x0680")
+	case VendorMellanox:
+		device, err := f.word(name, "device")
+		return err == nil && device == DeviceDataDirect
+	}
+	return false
+}
+
+// Vendors and devices that the reader knows by number.
+const (
+	VendorMellanox = "0x15b3"
+	// DeviceDataDirect is the DMA function of a Data-Direct NIC.
+	DeviceDataDirect = "0x2100"
+)
+
+// word reads a hexadecimal attribute of a PCI function.
+func (f FS) word(address, attribute string) (string, error) {
+	text, err := f.Read(pciDevices + address + "/" + attribute)
+	if err != nil {
+		return "", err
+	}
+	word, err := ParseHex(text)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", f.Path(pciDevices+address+"/"+attribute), err)
+	}
+	return word, nil
+}
+
+// function reads one function. Without vendor and device it is nothing; of the
+// rest, what cannot be read is unknown and noted.
+func (f FS) function(address, class string) (machine.PCIFunction, []machine.Skipped, error) {
+	dir := pciDevices + address
+	fn := machine.PCIFunction{Address: strings.ToLower(address), Class: class}
+	var err error
+	if fn.Vendor, err = f.word(address, "vendor"); err != nil {
+		return fn, nil, err
+	}
+	if fn.Device, err = f.word(address, "device"); err != nil {
+		return fn, nil, err
+	}
+	var skipped []machine.Skipped
+	note := func(reason string) { skipped = append(skipped, machine.Skipped{Name: fn.Address, Reason: reason}) }
+	read := func(attribute string) string {
+		text, err := f.Read(dir + "/" + attribute)
+		if err != nil && !Unknown(err) {
+			note(err.Error())
+		}
+		return text
+	}
+	fn.Driver = base(f.Link(dir + "/driver"))
+	fn.PhysFn = base(f.Link(dir + "/physfn"))
+	if text := read("numa_node"); text != "" {
+		if fn.NUMA, err = ParseNUMA(text); err != nil {
+			note(f.Path(dir+"/numa_node") + ": " + err.Error())
+		}
+	}
+	if fn.CPUs, err = ParseCPUList(read("local_cpulist")); err != nil {
+		note(f.Path(dir+"/local_cpulist") + ": " + err.Error())
+	}
+	fn.LinkSpeed = linkSpeed(read("current_link_speed"))
+	fn.LinkWidth = ParseLinkWidth(read("current_link_width"))
+	place := ParsePlace(f.Link(dir))
+	if place.Root == "" {
+		note(f.Path(dir) + " is no link into devices/pciDDDD:BB: the path is unknown")
+	}
+	fn.Root = place.Root
+	if n := len(place.Functions); n > 0 {
+		fn.Upstream = place.Functions[:n-1]
+	}
+	return fn, skipped, nil
+}
+
+// linkSpeed drops the kernel's word for "no link".
+func linkSpeed(s string) string {
+	if strings.HasPrefix(s, "Unknown") {
+		return ""
+	}
+	return clip(s)
+}
+
+func base(path string) string {
+	return path[strings.LastIndexByte(path, '/')+1:]
+}

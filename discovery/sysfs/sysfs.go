@@ -1,0 +1,108 @@
+// Package sysfs reads the kernel's view of a machine: PCI functions and where
+// they hang, NUMA nodes, network devices and the firmware's product name.
+//
+// It owns the reading of small files under a root that need not be /sys, and
+// the pure parsers of what they say. It never writes, never follows what it
+// reads outside its root, and never decides what a device is for. A file that
+// is absent is a state; a file that cannot be read or parsed is left out and
+// named in a [machine.Skipped].
+package sysfs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// MaxAttribute bounds one attribute, in bytes: sysfs gives a show function one
+// page (Documentation/filesystems/sysfs.rst).
+const MaxAttribute = 4096
+
+// FS is a tree of kernel objects.
+type FS struct {
+	root string
+}
+
+// New returns the tree under root, usually "/sys". Nothing is read yet.
+func New(root string) FS {
+	return FS{root: filepath.Clean(root)}
+}
+
+// Root is the directory that New was given, cleaned.
+func (f FS) Root() string { return f.root }
+
+// Path is the file name of an object in the tree.
+func (f FS) Path(name string) string { return f.root + "/" + name }
+
+// Read returns an attribute without the white space around it. The error says
+// which file and why. An attribute is taken in one read: a second one would run
+// the driver's show function again.
+func (f FS) Read(name string) (string, error) {
+	var buf [MaxAttribute]byte
+	n, err := readOnce(f.Path(name), buf[:])
+	if err != nil {
+		return "", fmt.Errorf("read %s: %w", f.Path(name), err)
+	}
+	return strings.TrimSpace(string(buf[:n])), nil
+}
+
+// Bytes reads at most limit bytes of a binary attribute.
+func (f FS) Bytes(name string, limit int) ([]byte, error) {
+	buf := make([]byte, limit)
+	n, err := readOnce(f.Path(name), buf)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", f.Path(name), err)
+	}
+	return buf[:n], nil
+}
+
+// List returns the names in a directory, sorted as strings. A directory that
+// does not exist has none.
+func (f FS) List(name string) ([]string, error) {
+	d, err := os.Open(f.Path(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", f.Path(name), err)
+	}
+	defer d.Close() //nolint:errcheck // Opened for reading.
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", f.Path(name), err)
+	}
+	return sorted(names), nil
+}
+
+// Link is where a symbolic link points, as a path relative to the root such as
+// "devices/pci0000:10/0000:10:01.0", or "" if name is no link or leads outside.
+func (f FS) Link(name string) string {
+	to, err := os.Readlink(f.Path(name))
+	if err != nil {
+		return ""
+	}
+	if filepath.IsAbs(to) {
+		to = strings.TrimPrefix(to, f.root)
+	} else {
+		to = filepath.Join("/", filepath.Dir(name), to)
+	}
+	return strings.TrimPrefix(filepath.Clean(to), "/")
+}
+
+// Exists tells whether name is there, whatever it is.
+func (f FS) Exists(name string) bool {
+	_, err := os.Lstat(f.Path(name))
+	return err == nil
+}
+
+// Unknown tells whether err means that the kernel has no answer, as against a
+// fault: the attribute is absent, or its driver refuses it for this device.
+// EINVAL is how gid_attrs/ndevs and a down port's speed say so.
+func Unknown(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EINVAL) ||
+		errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.ENODATA)
+}
