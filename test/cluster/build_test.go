@@ -1,0 +1,133 @@
+//go:build linux
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestPinned(t *testing.T) {
+	const gomod = "module x\n\nrequire a.b/c v1.2.3 // indirect\nrequire (\n\ta.b/d v0.1.0\n)\nreplace a.b/e => a.b/e v9.0.0\n"
+	for module, want := range map[string]string{"a.b/c": "v1.2.3", "a.b/d": "v0.1.0", "a.b/e": "", "a.b": ""} {
+		if got := pinned(gomod, module); got != want {
+			t.Errorf("pinned(%s) = %q, want %q", module, got, want)
+		}
+	}
+}
+
+func TestKubernetesFlags(t *testing.T) {
+	got := kubernetesFlags("v1.37.0")
+	for _, want := range []string{
+		"-X k8s.io/component-base/version.gitVersion=v1.37.0", "-X k8s.io/client-go/pkg/version.gitMinor=37",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %s in %s", want, got)
+		}
+	}
+}
+
+func TestKeyCoversItsInputs(t *testing.T) {
+	dir := t.TempDir()
+	file := write(t, filepath.Join(dir, "m", "go.mod"), "module m\n")
+	p := part{name: "m", inputs: []string{filepath.Join(dir, "m")}, params: "-s"}
+	key := func(p part, toolchain string) string {
+		t.Helper()
+		k, err := p.key(toolchain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	first := key(p, "go1")
+	if again := key(p, "go1"); again != first {
+		t.Errorf("key is %s, then %s", first, again)
+	}
+	seen := map[string]string{first: "nothing changed"}
+	check := func(what, k string) {
+		t.Helper()
+		if other, twice := seen[k]; twice {
+			t.Errorf("%s: same key as when %s", what, other)
+		}
+		seen[k] = what
+	}
+	check("toolchain", key(p, "go2"))
+	flags := p
+	flags.params = "-w"
+	check("flags", key(flags, "go1"))
+	write(t, file, "module n\n")
+	check("content", key(p, "go1"))
+	write(t, filepath.Join(dir, "m", "main.go"), "")
+	check("new file", key(p, "go1"))
+	before := key(p, "go1")
+	write(t, filepath.Join(dir, "m", "main_test.go"), "")
+	if key(p, "go1") != before {
+		t.Error("a test file changes the key")
+	}
+	p.inputs = []string{filepath.Join(dir, "absent")}
+	if _, err := p.key("go1"); err == nil {
+		t.Error("a missing input has a key")
+	}
+}
+
+func TestEnsure(t *testing.T) {
+	b := Builder{Cache: t.TempDir(), Log: t.Output()}
+	dir := filepath.Join(b.Cache, "bin", "x-1")
+	calls, fail := 0, errors.New("no compiler")
+	p := part{name: "x", build: func(_ context.Context, out string) error {
+		calls++
+		write(t, filepath.Join(out, "x"), "")
+		return fail
+	}}
+	if err := b.ensure(t.Context(), p, dir); !errors.Is(err, fail) {
+		t.Errorf("ensure: %v, want the build's error", err)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("a failed build counts as built")
+	}
+	fail = nil
+	for range 2 {
+		if err := b.ensure(t.Context(), p, dir); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "x")); err != nil || calls != 2 {
+		t.Errorf("built %d times, want 2 (%v)", calls, err)
+	}
+}
+
+// TestPins: the repository's pins are there for every part that has flags from them.
+func TestPins(t *testing.T) {
+	b, err := Builder{Cache: t.TempDir()}.withDefaults()
+	if err != nil {
+		t.Skip(err)
+	}
+	for name, module := range map[string]string{
+		"hyper": "k8s.io/kubernetes", "containerd": "github.com/containerd/containerd/v2", "runc": "github.com/opencontainers/runc",
+		"cni": "github.com/containernetworking/plugins", "kwok": "sigs.k8s.io/kwok",
+	} {
+		if b.pin(name, module) == "" {
+			t.Errorf("build/%s/go.mod pins no %s", name, module)
+		}
+	}
+	for _, p := range b.parts() {
+		if _, err := p.key("go"); err != nil {
+			t.Errorf("key of %s: %v", p.name, err)
+		}
+	}
+}
+
+func TestFindSource(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "go.mod"), "module "+module+"\n")
+	write(t, filepath.Join(dir, "sub", "go.mod"), "module "+module+"/sub\n")
+	t.Chdir(filepath.Join(dir, "sub"))
+	got, err := findSource()
+	if want, _ := filepath.EvalSymlinks(dir); err != nil || got != want && got != dir {
+		t.Errorf("findSource = %s, %v, want %s", got, err, dir)
+	}
+}
