@@ -61,3 +61,6 @@ const (
 	RDMANetnsMode = Prefix + "rdma.netns-mode"
 	NVLinkDomain  = Prefix + "nvlink.domain"
 )
+
+// TopologyLabels matches the labels that topo-master writes on Nodes.
+const TopologyLabels = Prefix + "topology.*"

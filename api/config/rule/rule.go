@@ -52,26 +52,38 @@ type Compiler struct {
 	rules map[[3]string]*Rule
 }
 
+// Error is what is wrong with one expression of a rule.
+type Error struct {
+	// Field is "value" or "when".
+	Field string
+	Err   error
+}
+
+func (e *Error) Error() string { return e.Field + ": " + e.Err.Error() }
+
+func (e *Error) Unwrap() error { return e.Err }
+
 // Compile compiles the rule of one label. value must be a text; when must be
-// true or false, and empty means always. The error says which of the two is
-// wrong, and where. Equal rules are compiled once.
-func (c *Compiler) Compile(key, value, when string) (*Rule, error) {
+// true or false, and empty means always. It returns no rule but one [Error]
+// for each expression that is wrong, with the place in it. Equal rules are
+// compiled once.
+func (c *Compiler) Compile(key, value, when string) (*Rule, []*Error) {
 	if r, ok := c.rules[[3]string{key, value, when}]; ok {
 		return r, nil
 	}
 	r := &Rule{Key: key}
-	var valueErr, whenErr error
-	r.value, valueErr = c.program(value, cel.StringType)
-	if valueErr != nil {
-		valueErr = fmt.Errorf("value: %w", valueErr)
+	var faults []*Error
+	var err error
+	if r.value, err = c.program(value, cel.StringType); err != nil {
+		faults = append(faults, &Error{Field: "value", Err: err})
 	}
 	if when != "" {
-		if r.when, whenErr = c.program(when, cel.BoolType); whenErr != nil {
-			whenErr = fmt.Errorf("when: %w", whenErr)
+		if r.when, err = c.program(when, cel.BoolType); err != nil {
+			faults = append(faults, &Error{Field: "when", Err: err})
 		}
 	}
-	if err := errors.Join(valueErr, whenErr); err != nil {
-		return nil, err
+	if faults != nil {
+		return nil, faults
 	}
 	if c.rules == nil {
 		c.rules = map[[3]string]*Rule{}

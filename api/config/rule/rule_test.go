@@ -58,9 +58,9 @@ func TestEval(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var c rule.Compiler
-			r, err := c.Compile("k", tt.value, tt.when)
-			if err != nil {
-				t.Fatal(err)
+			r, faults := c.Compile("k", tt.value, tt.when)
+			if faults != nil {
+				t.Fatal(faults)
 			}
 			got, ok, err := r.Eval(rule.FactsOf(h800()))
 			if got != tt.want || ok != tt.ok || (err != nil) != (tt.problem != "") {
@@ -96,9 +96,13 @@ func TestCompileErrors(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var c rule.Compiler
-			_, err := c.Compile("k", tt.value, tt.when)
-			if err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("error %v lacks %q", err, tt.want)
+			_, faults := c.Compile("k", tt.value, tt.when)
+			var got strings.Builder
+			for _, fault := range faults {
+				got.WriteString(fault.Error() + "\n")
+			}
+			if !strings.Contains(got.String(), tt.want) {
+				t.Errorf("%q lacks %q", got.String(), tt.want)
 			}
 		})
 	}
@@ -107,13 +111,13 @@ func TestCompileErrors(t *testing.T) {
 // What the estimate cannot see is stopped while it runs.
 func TestCostLimitWhileRunning(t *testing.T) {
 	var c rule.Compiler
-	r, err := c.Compile("k", "machine.hcas.all(a, machine.hcas.all(b, a.name != 'x')) ? 'a' : 'b'", "")
-	if err != nil {
-		t.Fatal(err)
+	r, faults := c.Compile("k", "machine.hcas.all(a, machine.hcas.all(b, a.name != 'x')) ? 'a' : 'b'", "")
+	if faults != nil {
+		t.Fatal(faults)
 	}
 	m := h800()
 	m.HCAs = make([]machine.HCA, 2000)
-	if _, _, err = r.Eval(rule.FactsOf(m)); !errors.Is(err, rule.ErrCost) {
+	if _, _, err := r.Eval(rule.FactsOf(m)); !errors.Is(err, rule.ErrCost) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -125,8 +129,8 @@ func FuzzCompile(f *testing.F) {
 	facts := rule.FactsOf(h800())
 	f.Fuzz(func(t *testing.T, value, when string) {
 		var c rule.Compiler
-		r, err := c.Compile("k", value, when)
-		if err != nil {
+		r, faults := c.Compile("k", value, when)
+		if faults != nil {
 			return
 		}
 		got, ok, err := r.Eval(facts)

@@ -1,0 +1,107 @@
+// Package config reads what operators want of their nodes: one ConfigMap of
+// three keys, mounted as a directory.
+//
+// It owns the keys, their defaults, what is right and wrong about them, and
+// which of them hold for which node. It is strict: what it does not know is an
+// error with file, place and line, since a typing error that is ignored is a
+// node that does something else than its owner thinks. It never talks to the
+// API server and never looks at hardware.
+//
+// The layers of a node's configuration are the defaults, the cluster's section
+// and the first override that matches the node. Sections merge key by key;
+// lists replace each other.
+package config
+
+import (
+	"errors"
+
+	"github.com/heddle-dev/heddle/api/config/rule"
+)
+
+// Config is the configuration of a cluster. It is immutable once loaded.
+type Config struct {
+	// Cluster holds for nodes that no override matches.
+	Cluster NodeConfig
+	// Overrides are tried in order.
+	Overrides []Override
+}
+
+// Override is the configuration of some nodes. It needs a nodeName or a
+// nodeSelector; with both, both must match.
+type Override struct {
+	// NodeName is the Node's name, or a glob: `h800-*`.
+	NodeName Glob `yaml:"nodeName"`
+	// NodeSelector are labels that the Node must have, with these values.
+	// Labels that come from this configuration (node.usage, control-plane, and
+	// those of rules) cannot be used.
+	NodeSelector map[string]string `yaml:"nodeSelector"`
+	// NodeConfig is what holds for these nodes, merged over the cluster's.
+	NodeConfig `yaml:",inline"`
+}
+
+// New is a configuration of one section for all nodes. The section must be
+// complete: see [NodeConfig.Complete].
+func New(all NodeConfig) *Config { return &Config{Cluster: all} }
+
+// Resolve gives the configuration of one node: the first override that
+// matches its name and labels, else the cluster's. The lists in it are shared;
+// do not change them.
+func (c *Config) Resolve(node string, labels map[string]string) NodeConfig {
+	for i := range c.Overrides {
+		if c.Overrides[i].matches(node, labels) {
+			return c.Overrides[i].NodeConfig
+		}
+	}
+	return c.Cluster
+}
+
+// Sections lists every configuration that Resolve can give.
+func (c *Config) Sections() []*NodeConfig {
+	sections := []*NodeConfig{&c.Cluster}
+	for i := range c.Overrides {
+		sections = append(sections, &c.Overrides[i].NodeConfig)
+	}
+	return sections
+}
+
+func (o *Override) matches(node string, labels map[string]string) bool {
+	if o.NodeName != "" && !o.NodeName.Match(node) {
+		return false
+	}
+	for key, want := range o.NodeSelector {
+		if got, ok := labels[key]; !ok || got != want {
+			return false
+		}
+	}
+	return true
+}
+
+// Complete builds the names that were left to be derived, compiles the label
+// rules and checks everything that one key says about another. [Load] does it;
+// it is for configurations made in code. The error holds a [Fault] for each
+// thing that is wrong.
+func (c *NodeConfig) Complete() error {
+	var errs []error
+	for _, p := range c.complete(&rule.Compiler{}) {
+		errs = append(errs, &Fault{File: "configuration", Path: p.path, Err: p.err})
+	}
+	return errors.Join(errs...)
+}
+
+// complete is Complete with a compiler that knows the rules of other nodes.
+func (c *NodeConfig) complete(compiler *rule.Compiler) []problem {
+	c.deriveNames()
+	problems := c.validate()
+	c.Rules = nil
+	for i, r := range c.Labels {
+		compiled, faults := compiler.Compile(r.Key, r.Value, r.When)
+		for _, fault := range faults {
+			problems = append(problems, problem{rulePath(i, fault.Field), fault.Err})
+		}
+		c.Rules = append(c.Rules, compiled)
+		if i >= MaxRules {
+			break
+		}
+	}
+	return problems
+}

@@ -1,0 +1,335 @@
+package config_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/config/rule"
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+func parse(t *testing.T, cluster, nodes string) *config.Config {
+	t.Helper()
+	c, err := config.Parse(files(cluster, nodes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func files(cluster, nodes string) map[string][]byte {
+	return map[string][]byte{
+		config.KeyVersion: []byte("v1"), config.KeyCluster: []byte(cluster), config.KeyNodes: []byte(nodes),
+	}
+}
+
+func ignoreRules() cmp.Option { return cmpopts.IgnoreTypes([]*rule.Rule(nil)) }
+
+func TestDefaults(t *testing.T) {
+	for _, c := range []*config.Config{parse(t, "", ""), parse(t, "# nothing\n", "[]"), config.New(config.Default())} {
+		if diff := cmp.Diff(config.Default(), c.Resolve("n", nil), ignoreRules()); diff != "" {
+			t.Error(diff)
+		}
+	}
+	d := config.Default()
+	if d.Mode != config.ModeNative || d.SGPU.SlotsPerGPU != 16 || d.Resources.GPU != "nvidia.com/gpu" ||
+		d.Taints.GPUProduct || !d.Taints.NodeUsage || !d.Taints.ControlPlane || d.Taints.Effect != config.NoSchedule {
+		t.Errorf("defaults are not those of the design: %+v", d)
+	}
+}
+
+// The layout that operators of such suites know.
+func TestDocumentedExample(t *testing.T) {
+	c := parse(t, `mode: "native"`, "- nodeName: \"sample-node1\"\n  mode: \"sgpu\"\n- nodeSelector: {pool: inference}\n  usage: inference\n")
+	for _, tt := range []struct {
+		node   string
+		labels map[string]string
+		mode   config.Mode
+		usage  config.Usage
+	}{
+		{"sample-node1", nil, config.ModeSGPU, config.UsageUnset},
+		{"sample-node1", map[string]string{"pool": "inference"}, config.ModeSGPU, config.UsageUnset},
+		{"sample-node2", map[string]string{"pool": "inference"}, config.ModeNative, config.UsageInference},
+		{"sample-node2", map[string]string{"pool": "training"}, config.ModeNative, config.UsageUnset},
+	} {
+		got := c.Resolve(tt.node, tt.labels)
+		if got.Mode != tt.mode || got.Usage != tt.usage {
+			t.Errorf("%s %v: mode %s, usage %s", tt.node, tt.labels, got.Mode, got.Usage)
+		}
+	}
+}
+
+func TestMerge(t *testing.T) {
+	const cluster = `
+domains: {vendor: example.com, company: corp.example.com}
+sgpu: {slotsPerGPU: 8, enforce: {memory: mps}}
+taints: {effect: NoExecute}
+resources: {gpu: example.com/accelerator}
+labels: [{key: a, value: "'1'"}, {key: b, value: "'2'"}]
+rdma:
+  resources: [{name: rdma/a}, {name: rdma/b, sharers: 2, selectors: {vendors: [15b3], deviceIDs: [1021]}}]
+`
+	const nodes = `
+- nodeName: n-*
+  nodeSelector: {zone: "1"}
+  preset: scheme
+  domains: {card: dcu}
+  sgpu: {enforce: {compute: mps}, gpus: [0, GPU-1]}
+  labels: [{key: c, value: node}]
+  rdma: {resources: [], roles: {storage: [mlx5_bond_*]}}
+`
+	c := parse(t, cluster, nodes)
+	got := c.Resolve("n-1", map[string]string{"zone": "1"})
+	want := config.Default()
+	want.Preset = config.PresetScheme
+	want.Domains.Vendor, want.Domains.Company, want.Domains.Card = "example.com", "corp.example.com", "dcu"
+	want.SGPU.SlotsPerGPU = 8
+	want.SGPU.GPUs = []config.Card{"0", "GPU-1"}
+	want.SGPU.Enforce = config.Enforce{Memory: config.MemoryMPS, Compute: config.ComputeMPS}
+	want.Taints = config.Taints{GPUProduct: true, NodeUsage: true, ControlPlane: true, Effect: config.NoExecute}
+	want.Resources = config.Resources{
+		GPU: "example.com/accelerator", SGPU: "example.com/sgpu", VCore: "example.com/vcore", VMemory: "example.com/vmemory",
+	}
+	want.Labels = []config.LabelRule{{Key: "c", Value: "node"}}
+	want.RDMA = config.RDMA{Resources: []config.RDMAResource{}, Roles: config.Roles{Storage: []config.Glob{"mlx5_bond_*"}}}
+	if diff := cmp.Diff(want, got, ignoreRules()); diff != "" {
+		t.Error(diff)
+	}
+	// The cluster's own section is untouched by its override.
+	base := c.Resolve("other", nil)
+	fabric := config.Selectors{Match: config.Match{Roles: []config.RoleName{"fabric"}}}
+	mlx := config.Selectors{Match: config.Match{Vendors: []config.HexID{"15b3"}, DeviceIDs: []config.HexID{"1021"}}}
+	wantRDMA := config.RDMA{Resources: []config.RDMAResource{
+		{Name: "rdma/a", Sharers: 64, Count: config.CountDistinct, Selectors: fabric},
+		{Name: "rdma/b", Sharers: 2, Count: config.CountDistinct, Selectors: mlx},
+	}}
+	if diff := cmp.Diff(wantRDMA, base.RDMA); diff != "" {
+		t.Error(diff)
+	}
+	if len(base.Labels) != 2 || len(base.Rules) != 2 || base.Taints.GPUProduct || base.SGPU.GPUs != nil {
+		t.Errorf("cluster's section: %+v", base)
+	}
+}
+
+func TestPresetYieldsToWhatIsWritten(t *testing.T) {
+	c := parse(t, "preset: scheme\ntaints: {gpuProduct: false}", "")
+	if c.Cluster.Taints.GPUProduct {
+		t.Error("the preset overrode what is written")
+	}
+	if !parse(t, "preset: scheme", "- {nodeName: a, usage: hybrid}").Resolve("a", nil).Taints.GPUProduct {
+		t.Error("the cluster's preset does not hold in an override")
+	}
+}
+
+func TestFaults(t *testing.T) {
+	for _, tt := range []struct {
+		name           string
+		cluster, nodes string
+		want           []string
+	}{
+		{"unknown field", "mode: native\nusge: training\n", "", []string{"cluster-config:2: usge: unknown key; did you mean usage?"}},
+		{"unknown nested field", "rdma:\n  resources:\n  - name: rdma/a\n    selectors: {bus: [a]}\n", "", []string{
+			"cluster-config:4: rdma.resources[0].selectors.bus: unknown key; known here: vendors, deviceIDs, drivers,"}},
+		{"later sections are unknown", "health: {}", "", []string{"cluster-config:1: health: unknown key"}},
+		{"enum", "\nmode: Native", "", []string{`cluster-config:2: mode: "Native" is not one of "native" or "sgpu"; did you mean "native"?`}},
+		{"enum in a list", "rdma: {resources: [{name: rdma/a, selectors: {linkTypes: [ethernet]}}]}", "", []string{
+			`cluster-config:1: rdma.resources[0].selectors.linkTypes[0]: "ethernet" is not one of "ether" or "infiniband"; did you mean "ether"?`}},
+		{"effect", "taints: {effect: noschedule}", "", []string{`taints.effect: "noschedule" is not one of "NoSchedule", "PreferNoSchedule" or "NoExecute"; did you mean "NoSchedule"?`}},
+		{"number for text", "labels: [{key: a, value: 1}]", "", []string{"labels[0].value: 1 is a number, not a text; put it in quotes"}},
+		{"text for bool", "controlPlane: \"true\"\n", "", []string{`controlPlane: "true" is not true or false`}},
+		{"text for number", "sgpu: {slotsPerGPU: many}", "", []string{`sgpu.slotsPerGPU: "many" is not a whole number`}},
+		{"fraction", "sgpu: {slotsPerGPU: 1.5}", "", []string{`"1.5" is not a whole number`}},
+		{"out of range", "sgpu: {slotsPerGPU: 0}\nrdma: {resources: [{name: rdma/a, sharers: 5000}]}", "", []string{
+			"cluster-config:1: sgpu.slotsPerGPU: 0 is not between 1 and 100", "cluster-config:2: rdma.resources[0].sharers: 5000 is not between 1 and 4096"}},
+		{"list for section", "sgpu: [1]", "", []string{"sgpu: is a list, not a section with keys"}},
+		{"text for list", "labels: a", "", []string{"labels: is a text, not a list"}},
+		{"section for text", "usage: {a: b}", "", []string{"usage: is a section, not a single value"}},
+		{"no value", "usage:", "", []string{"usage: has no value; leave the key out"}},
+		{"twice", "usage: training\nusage: hybrid", "", []string{"cluster-config:2: usage: stands here twice; the first is on line 1"}},
+		{"anchors", "sgpu: &a {slotsPerGPU: 2}\n", "", []string{"sgpu: YAML anchors and aliases are not read here"}},
+		{"no YAML", "a: [", "", []string{"cluster-config: yaml: "}},
+		{"two documents", "mode: native\n---\nmode: sgpu\n", "", []string{"cluster-config:2: a second YAML document"}},
+		{"nodes are a list", "", "nodeName: a", []string{"nodes-config:1: is a section, not a list"}},
+		{"override for nobody", "", "- mode: sgpu", []string{"nodes-config:1: [0]: has neither nodeName nor nodeSelector"}},
+		{"bad glob", "", "- nodeName: '[a'", []string{"[0].nodeName: \"[a\": syntax error in pattern"}},
+		{"bad selector", "", "- nodeSelector: {'a b': 'c d'}", []string{`[0].nodeSelector.a b: "a b" has other characters`, `"c d" has other`}},
+		{"selector by what it decides", "", "- {nodeSelector: {heddle.dev/node.usage: training}, usage: hybrid}", []string{
+			"nodeSelector.heddle.dev/node.usage: is a label that this configuration writes itself"}},
+		{"required", "labels: [{key: a}]\nrdma: {resources: [{}]}", "", []string{"cluster-config:1: labels[0].value: is missing", "cluster-config:2: rdma.resources[0].name: is missing"}},
+		{"two rules", "labels:\n- {key: a, value: \"'1'\"}\n- {key: a, value: \"'2'\"}", "", []string{"cluster-config:3: labels[1].key: two rules for a; the first is labels[0]"}},
+		{"rule with a bad key", "labels: [{key: 'a b', value: node}]", "", []string{`labels[0].key: "a b" has other characters`}},
+		{"rule with a key of ours", "labels: [{key: nvidia.com/gpu.product, value: node}]", "", []string{"labels[0].key: nvidia.com/gpu.product is a label that heddle writes itself"}},
+		{"and of topo-master", "labels: [{key: heddle.dev/topology.tier-1, value: node}]", "", []string{"is a label that heddle writes itself"}},
+		{"rule that does not compile", "labels:\n- {key: a, value: gpu.modle}", "", []string{"cluster-config:2: labels[0].value: column 4: undefined field 'modle'"}},
+		{"rule of the wrong types", "labels:\n- key: a\n  value: gpu.count\n  when: node\n", "", []string{
+			"cluster-config:3: labels[0].value: is int, not a text: wrap it in string()", "cluster-config:4: labels[0].when: is string, not true or false"}},
+		{"rule that costs too much", "labels:\n- key: a\n  value: node\n  when: machine.pci.all(a, machine.pci.all(b, machine.pci.all(c, machine.pci.all(d, a == d))))\n", "", []string{"labels[0].when: too costly"}},
+		{"duplicate resource", "resources: {sgpu: nvidia.com/gpu}\nrdma: {resources: [{name: nvidia.com/vcore}]}", "", []string{
+			"cluster-config:1: resources.sgpu: nvidia.com/gpu is the name of resources.gpu too", "cluster-config:2: rdma.resources[0].name: nvidia.com/vcore is the name of resources.vcore too"}},
+		{"resource without domain", "rdma: {resources: [{name: hca}]}", "", []string{"has no domain: write domain/name"}},
+		{"resource of Kubernetes", "resources: {gpu: kubernetes.io/gpu}", "", []string{"is in a domain of Kubernetes' own"}},
+		{"domain", "domains: {vendor: Nvidia, company: '', card: a/b}", "", []string{
+			`domains.vendor: "Nvidia" is no DNS domain of lower-case`, `domains.company: "" is no DNS domain`, "domains.card: "}},
+		{"card twice", "sgpu: {gpus: [0, 1, 0]}", "", []string{"sgpu.gpus[2]: 0 is also entry 0"}},
+		{"no card", "sgpu: {gpus: [x1, -1, 01]}", "", []string{`"x1" is neither an index`, `"-1" is neither`, `"01" is neither`}},
+		{"hex", "rdma: {resources: [{name: rdma/a, selectors: {vendors: [mellanox]}}]}", "", []string{`vendors[0]: "mellanox" is no PCI number`}},
+		{"override breaks the cluster's text", "labels: [{key: a.com/node.usage, value: node}]", "- {nodeName: x, domains: {company: a.com}}", []string{
+			"cluster-config:1: labels[0].key: a.com/node.usage is a label that heddle writes itself (with nodes-config[0])"}},
+		{"fault of the cluster is told once", "labels: [{key: a, value: nodes}]", "- {nodeName: x}\n- {nodeName: y}", []string{"undeclared reference to 'nodes'"}},
+		{"all faults at once", "mode: x\nusage: y", "- {nodeName: z, mode: w}", []string{"cluster-config:1: mode", "cluster-config:2: usage", "nodes-config:1: [0].mode"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := config.Parse(files(tt.cluster, tt.nodes))
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, want := range tt.want {
+				if strings.Count(err.Error(), want) != 1 {
+					t.Errorf("%q is not there once in:\n%v", want, err)
+				}
+			}
+			var fault *config.Fault
+			if !errors.As(err, &fault) || fault.File == "" {
+				t.Errorf("no Fault in %v", err)
+			}
+		})
+	}
+}
+
+func TestFiles(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		files map[string][]byte
+		want  string
+	}{
+		{"unknown", map[string][]byte{"version": []byte("v1"), "node-config": nil}, "node-config: unknown key; known are version, cluster-config and nodes-config"},
+		{"no version", map[string][]byte{"cluster-config": nil}, "version: is missing: write v1"},
+		{"other version", map[string][]byte{"version": []byte("v2\n")}, `version:1: "v2\n" is not v1`},
+		{"large", map[string][]byte{"version": []byte("v1"), "cluster-config": make([]byte, config.MaxFile+1)}, "cluster-config: more than"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := config.Parse(tt.files); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %s", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestLoad(t *testing.T) {
+	dir := t.TempDir()
+	c, err := config.Load(dir)
+	if err != nil || c.Cluster.Mode != config.ModeNative {
+		t.Errorf("an empty directory: %v", err)
+	}
+	if _, err := config.Load(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a missing directory: %v", err)
+	}
+	write(t, dir, "version", "v1\n")
+	write(t, dir, "cluster-config", "mode: sgpu\n")
+	write(t, dir, ".swp", "x")
+	if c, err = config.Load(dir); err != nil || c.Cluster.Mode != config.ModeSGPU {
+		t.Errorf("got %+v, %v", c, err)
+	}
+}
+
+func write(t *testing.T, dir, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestComplete(t *testing.T) {
+	c := config.Default()
+	c.Labels = []config.LabelRule{{Key: "ring", Value: "'ff'"}}
+	if err := c.Complete(); err != nil || len(c.Rules) != 1 || c.Rules[0].Key != "ring" {
+		t.Errorf("got %v, %v", c.Rules, err)
+	}
+	c.Labels[0].Value = "'"
+	if err := c.Complete(); err == nil || !strings.Contains(err.Error(), "configuration: labels[0].value: ") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSelect(t *testing.T) {
+	fabric := machine.HCA{
+		Name: "mlx5_0", PCI: "0000:18:00.0", Vendor: "0x15b3", Device: "0x1021", Driver: "mlx5_core", Role: machine.RoleFabric,
+		Ports: []machine.Port{{Number: 1, LinkLayer: machine.InfiniBand, Netdevs: []machine.Netdev{{Name: "ibs1", Type: "infiniband"}}}},
+	}
+	vf := machine.HCA{Name: "mlx5_9", PCI: "0000:18:00.2", PhysFn: "0000:18:00.0", Vendor: "0x15b3", Role: machine.RoleFabric}
+	nvswitch := machine.HCA{Name: "mlx5_4", PCI: "0000:07:00.0", Vendor: "0x15b3", Role: machine.RoleNVSwitch}
+	m := &machine.Machine{HCAs: []machine.HCA{fabric, vf, nvswitch}}
+	for _, tt := range []struct {
+		name, selectors string
+		hca             *machine.HCA
+		reason          string
+	}{
+		{"vendor", "{vendors: [0x15B3], deviceIDs: [1021], drivers: [mlx5_*]}", &fabric, ""},
+		{"other vendor", "{vendors: [15b4, 8086]}", &fabric, "vendors: 0x15b3 is not among 15b4, 8086"},
+		{"interface", "{ifNames: ['ib*'], linkTypes: [infiniband], linkLayers: [infiniband]}", &fabric, ""},
+		{"other link", "{linkTypes: [ether]}", &fabric, "linkTypes: infiniband is not among ether"},
+		{"no netdev", "{ifNames: [eth0]}", &vf, "it is a virtual function, and neither pciAddresses nor pfNames is given"},
+		{"address", "{pciAddresses: ['0000:18:00.?']}", &vf, ""},
+		{"by physical function", "{pfNames: [ibs1]}", &vf, ""},
+		{"not a virtual function", "{pfNames: [ibs1]}", &fabric, "pfNames: nothing is not among ibs1"},
+		{"excluded", "{exclude: {deviceIDs: [1021], linkLayers: [infiniband]}}", &fabric, "exclude.deviceIDs and exclude.linkLayers"},
+		{"not wholly excluded", "{exclude: {deviceIDs: [1021], linkLayers: [ethernet]}}", &fabric, ""},
+		{"NVSwitch", "{vendors: [15b3]}", &nvswitch, "it is a function of an NVSwitch"},
+		{"default", "{}", &fabric, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := parse(t, "rdma: {resources: [{name: rdma/a, selectors: "+tt.selectors+"}]}", "")
+			ok, reason := c.Cluster.RDMA.Resources[0].Selectors.Select(m, tt.hca)
+			if reason != tt.reason || ok != (tt.reason == "") {
+				t.Errorf("got %t, %q", ok, reason)
+			}
+		})
+	}
+}
+
+func TestWithRoles(t *testing.T) {
+	m := &machine.Machine{HCAs: []machine.HCA{
+		{Name: "mlx5_0", PCI: "0000:18:00.0", Role: machine.RoleFabric},
+		{Name: "mlx5_bond_0", PCI: "0000:5e:00.0", Role: machine.RoleFabric},
+		{Name: "rxe0", Role: machine.RoleVirtual},
+	}}
+	plain := config.Default()
+	if plain.WithRoles(m) != m {
+		t.Error("nothing to correct, and yet a copy")
+	}
+	c := parse(t, "rdma: {roles: {fabric: [rxe*], storage: ['0000:5e:*'], management: [mlx5_bond_0]}}", "").Cluster
+	got := c.WithRoles(m)
+	want := []machine.Role{machine.RoleFabric, machine.RoleStorage, machine.RoleFabric}
+	for i, role := range want {
+		if got.HCAs[i].Role != role {
+			t.Errorf("%s: %s, want %s", got.HCAs[i].Name, got.HCAs[i].Role, role)
+		}
+	}
+	if m.HCAs[1].Role != machine.RoleFabric {
+		t.Error("the machine was changed")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("mode: native", "- nodeName: a\n  mode: sgpu\n")
+	f.Add("labels: [{key: a, value: \"'b'\", when: 'gpu.count > 0'}]", "- {nodeSelector: {a: b}, rdma: {resources: [{name: a/b}]}}")
+	f.Add("a: &a [*a]\n<<: *a", "[[[[{{{")
+	f.Fuzz(func(t *testing.T, cluster, nodes string) {
+		c, err := config.Parse(files(cluster, nodes))
+		if err != nil {
+			return
+		}
+		for _, section := range c.Sections() {
+			if err := section.Complete(); err != nil {
+				t.Errorf("accepted, and yet: %v", err)
+			}
+		}
+	})
+}

@@ -1,0 +1,222 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/heddle-dev/heddle/api/config/rule"
+	"github.com/heddle-dev/heddle/api/names"
+)
+
+// The keys of the ConfigMap.
+const (
+	KeyVersion = "version"
+	KeyCluster = "cluster-config"
+	KeyNodes   = "nodes-config"
+)
+
+// Version is the value of the key version.
+const Version = "v1"
+
+// MaxFile is the largest key that is read, in bytes: a ConfigMap holds no more.
+const MaxFile = 1 << 20
+
+// MaxRules is how many label rules a node can have.
+const MaxRules = 64
+
+// Load reads a directory that has the ConfigMap's keys as files, as the kubelet
+// mounts it. An empty directory is the default configuration; one that does
+// not exist is an error. Every fault is in the error, each a [Fault].
+func Load(dir string) (*Config, error) {
+	files, err := readDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(files)
+}
+
+// readDir reads the keys of a directory.
+func readDir(dir string) (map[string][]byte, error) {
+	// The kubelet renames the link ..data; reading below its target keeps the
+	// keys of one version together.
+	if target, err := filepath.EvalSymlinks(filepath.Join(dir, "..data")); err == nil {
+		dir = target
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	files := map[string][]byte{}
+	for _, entry := range entries {
+		name := entry.Name()
+		if strings.HasPrefix(name, ".") {
+			continue
+		}
+		if files[name], err = read(filepath.Join(dir, name)); err != nil {
+			return nil, fmt.Errorf("read configuration: %w", err)
+		}
+	}
+	return files, nil
+}
+
+// read reads at most one byte more than allowed, which Parse then reports.
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, MaxFile+1))
+}
+
+// Parse reads the ConfigMap's keys.
+func Parse(files map[string][]byte) (*Config, error) {
+	l := loader{compiler: &rule.Compiler{}}
+	l.checkFiles(files)
+	cluster := parse(KeyCluster, files[KeyCluster])
+	if cluster.root != nil {
+		cluster.check(cluster.root, reflect.TypeFor[NodeConfig](), "")
+	}
+	nodes := parse(KeyNodes, files[KeyNodes])
+	if nodes.root != nil {
+		nodes.check(nodes.root, reflect.TypeFor[[]Override](), "")
+	}
+	l.errs = append(append(l.errs, cluster.faults...), nodes.faults...)
+	// Defaults depend on what is written, so nothing is decoded from a tree
+	// that does not fit.
+	if l.errs != nil {
+		return nil, errors.Join(l.errs...)
+	}
+	c := l.build(cluster, nodes)
+	if l.errs != nil {
+		return nil, errors.Join(l.errs...)
+	}
+	return c, nil
+}
+
+type loader struct {
+	compiler *rule.Compiler
+	errs     []error
+}
+
+func (l *loader) fault(file string, line int, at, format string, args ...any) {
+	l.errs = append(l.errs, &Fault{File: file, Line: line, Path: at, Err: fmt.Errorf(format, args...)})
+}
+
+func (l *loader) checkFiles(files map[string][]byte) {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		switch {
+		case name != KeyVersion && name != KeyCluster && name != KeyNodes:
+			l.fault(name, 0, "", "unknown key; known are %s, %s and %s", KeyVersion, KeyCluster, KeyNodes)
+		case len(files[name]) > MaxFile:
+			l.fault(name, 0, "", "more than %d bytes", MaxFile)
+		}
+	}
+	version, ok := files[KeyVersion]
+	switch {
+	case !ok && len(files) > 0:
+		l.fault(KeyVersion, 0, "", "is missing: write %s", Version)
+	case ok && strings.TrimSpace(string(version)) != Version:
+		l.fault(KeyVersion, 1, "", "%.20q is not %s", string(version), Version)
+	}
+}
+
+// build merges the layers: defaults, the cluster's, the override's.
+func (l *loader) build(cluster, nodes *document) *Config {
+	preset := written(cluster.root, PresetNone)
+	c := &Config{Cluster: defaults(preset)}
+	l.decode(cluster, &c.Cluster)
+	known := map[string]bool{}
+	for _, p := range c.Cluster.complete(l.compiler) {
+		known[p.String()] = true
+		line, _ := cluster.place("", p.path)
+		l.fault(KeyCluster, line, p.path, "%w", p.err)
+	}
+	if nodes.root == nil {
+		return c
+	}
+	for i, item := range nodes.root.Content {
+		o := Override{NodeConfig: defaults(written(item, preset))}
+		l.decode(cluster, &o.NodeConfig)
+		l.decode(&document{file: KeyNodes, root: item}, &o)
+		at := fmt.Sprintf("[%d]", i)
+		for _, p := range append(o.NodeConfig.complete(l.compiler), o.check()...) {
+			if line, ok := nodes.place(at, p.path); ok {
+				l.fault(KeyNodes, line, join(at, p.path), "%w", p.err)
+			} else if !known[p.String()] {
+				// The override made it a fault; the text is the cluster's.
+				line, _ := cluster.place("", p.path)
+				l.fault(KeyCluster, line, p.path, "%w (with %s%s)", p.err, KeyNodes, at)
+			}
+		}
+		c.Overrides = append(c.Overrides, o)
+	}
+	return c
+}
+
+func (l *loader) decode(d *document, into any) {
+	if d.root == nil {
+		return
+	}
+	if err := d.root.Decode(into); err != nil {
+		l.fault(d.file, d.root.Line, "", "%w", err)
+	}
+}
+
+// written is the preset that a section names, or the one that holds without.
+func written(n *yaml.Node, otherwise Preset) Preset {
+	if n == nil {
+		return otherwise
+	}
+	section := struct {
+		Preset Preset `yaml:"preset"`
+	}{otherwise}
+	if n.Decode(&section) != nil {
+		return otherwise
+	}
+	return section.Preset
+}
+
+// place is the line of a path, or of the nearest section around it; ok is
+// false if nothing of it is written in the document.
+func (d *document) place(prefix, path string) (line int, ok bool) {
+	if path == "" {
+		line, ok = d.lines[prefix]
+		return line, ok
+	}
+	for path != "" {
+		if line, ok = d.lines[join(prefix, path)]; ok {
+			return line, true
+		}
+		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
+	}
+	return 0, false
+}
+
+// check finds what is wrong with the part of an override that chooses nodes.
+func (o *Override) check() (problems []problem) {
+	if o.NodeName == "" && len(o.NodeSelector) == 0 {
+		problems = append(problems, problem{"", errors.New("has neither nodeName nor nodeSelector")})
+	}
+	decided := append(o.Domains.NodeTaints()[1:], o.ruleKeys()...)
+	for _, key := range slices.Sorted(maps.Keys(o.NodeSelector)) {
+		at := "nodeSelector." + key
+		if err := errors.Join(names.CheckKey(key), names.CheckValue(o.NodeSelector[key])); err != nil {
+			problems = append(problems, problem{at, err})
+		}
+		if slices.Contains(decided, key) {
+			problems = append(problems, problem{at, errors.New(
+				"is a label that this configuration writes itself; it cannot choose the configuration")})
+		}
+	}
+	return problems
+}

@@ -1,0 +1,311 @@
+package config
+
+import (
+	"slices"
+
+	"github.com/heddle-dev/heddle/api/config/rule"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/names"
+)
+
+// The comments of the fields below are docs/configuration.md: their last
+// paragraph, "Read by", names the programs that act on the key.
+
+// NodeConfig is what heddle does on one node.
+type NodeConfig struct {
+	// Preset changes defaults, and nothing that is written out. `scheme` puts
+	// the taint of the accelerator's model on (`taints.gpuProduct`), as the
+	// sGPU scheme of the field expects.
+	//
+	// Read by: heddle-feature-discovery.
+	Preset Preset `yaml:"preset"`
+	// Mode says how GPUs are handed out: `native` whole, `sgpu` in shares.
+	//
+	// Read by: heddle-device-plugin, heddle-feature-discovery.
+	Mode Mode `yaml:"mode"`
+	// SGPU is about shares; it matters with `mode: sgpu` only.
+	SGPU SGPU `yaml:"sgpu"`
+	// MIG is about GPUs that are cut into instances.
+	MIG MIG `yaml:"mig"`
+	// Domains are the prefixes of label and resource names.
+	//
+	// Read by: every program.
+	Domains names.Domains `yaml:"domains"`
+	// Resources are full resource names, for clusters whose names follow no
+	// rule. Each default is built from `domains`.
+	//
+	// Read by: heddle-device-plugin, heddle-scheduler.
+	Resources Resources `yaml:"resources"`
+	// RDMA is about HCAs.
+	RDMA RDMA `yaml:"rdma"`
+	// Usage is what the node is for: the label and the taint
+	// `<company>/node.usage`. Empty means neither.
+	//
+	// Read by: heddle-feature-discovery.
+	Usage Usage `yaml:"usage"`
+	// ControlPlane keeps the node for the control plane: the label
+	// `<company>/control-plane: "true"` and the taint of that name.
+	//
+	// Read by: heddle-feature-discovery.
+	ControlPlane bool `yaml:"controlPlane"`
+	// Taints says which taints are set.
+	Taints Taints `yaml:"taints"`
+	// Labels are rules for labels of your own, one for each key. See "Label
+	// rules" below.
+	//
+	// Read by: heddle-feature-discovery.
+	Labels []LabelRule `yaml:"labels"`
+	// LabelConflict says what happens to a label that somebody else holds with
+	// another value: `yield` leaves it, says so in an Event and a metric, and
+	// goes on with the others; `force` takes it over.
+	//
+	// Read by: heddle-feature-discovery.
+	LabelConflict Conflict `yaml:"labelConflict"`
+
+	// Rules are Labels compiled, in their order, by [NodeConfig.Complete].
+	Rules []*rule.Rule `yaml:"-" json:"-"`
+}
+
+// SGPU is how GPUs are shared.
+type SGPU struct {
+	// GPUs are the cards to share, by index or UUID; the others stay native,
+	// which makes the node a hybrid one. Empty means all. Indices change when
+	// a GPU is lost, UUIDs do not.
+	//
+	// Read by: heddle-device-plugin, heddle-feature-discovery.
+	GPUs []Card `yaml:"gpus"`
+	// SlotsPerGPU is how many containers can share one card at most.
+	//
+	// Read by: heddle-device-plugin, heddle-feature-discovery.
+	SlotsPerGPU int `yaml:"slotsPerGPU" range:"1-100"`
+	// Enforce is what makes a limit hold.
+	Enforce Enforce `yaml:"enforce"`
+	// Advertise says which resources the kubelet hears of. `sgpu` is the slots
+	// only; `all` adds vcore and vmemory; `auto` is `all` unless HAMi's
+	// protocol is on, whose scheduler counts them itself.
+	//
+	// Read by: heddle-device-plugin.
+	Advertise Advertise `yaml:"advertise"`
+	// Unscheduled says what happens to a container that no card-aware
+	// scheduler gave a card: `place` lets the node choose one, `reject`
+	// refuses it.
+	//
+	// Read by: heddle-device-plugin.
+	Unscheduled Unscheduled `yaml:"unscheduled"`
+}
+
+// Enforce is what makes the limits of a share hold.
+type Enforce struct {
+	// Memory is the enforcer of the memory limit; `auto` takes the strongest
+	// that works on the node, in the order dmem, preload, mps, none.
+	//
+	// Read by: heddle-device-plugin; heddle-feature-discovery (`mps.capable`).
+	Memory MemoryEnforcer `yaml:"memory"`
+	// Compute is the enforcer of the compute limit; `auto` takes the strongest
+	// that works on the node, in the order mps, preload, none.
+	//
+	// Read by: heddle-device-plugin; heddle-feature-discovery (`mps.capable`).
+	Compute ComputeEnforcer `yaml:"compute"`
+}
+
+// MIG is how GPU instances appear.
+type MIG struct {
+	// Strategy says what MIG devices are called, as in NVIDIA's device plugin:
+	// `none` does not name them, `single` calls them all
+	// `<vendor>/<card>`, which needs one profile on all GPUs, `mixed` calls
+	// them `<vendor>/mig-<profile>`.
+	//
+	// Read by: heddle-device-plugin, heddle-feature-discovery.
+	Strategy MIGStrategy `yaml:"strategy"`
+}
+
+// Resources are the names that pods ask for.
+type Resources struct {
+	// GPU is a whole card; default `<vendor>/<card>`.
+	GPU string `yaml:"gpu"`
+	// SGPU is a share of a card; default `<vendor>/sgpu`.
+	SGPU string `yaml:"sgpu"`
+	// VCore is percent of one card's compute; default `<vendor>/vcore`.
+	VCore string `yaml:"vcore"`
+	// VMemory is GiB of one card's memory; default `<vendor>/vmemory`.
+	VMemory string `yaml:"vmemory"`
+}
+
+// RDMA is how HCAs are handed out.
+type RDMA struct {
+	// Resources are the resources made of HCAs. The default is one,
+	// `rdma/hca_shared_devices_ib`, of all HCAs with role fabric. `[]` is
+	// none.
+	//
+	// Read by: heddle-device-plugin.
+	Resources []RDMAResource `yaml:"resources"`
+	// Roles correct what discovery thinks an HCA is for.
+	//
+	// Read by: every daemon of a node.
+	Roles Roles `yaml:"roles"`
+}
+
+// RDMAResource is one resource made of HCAs.
+type RDMAResource struct {
+	// Name is the full name, such as `rdma/hca_shared_devices_ib`.
+	Name string `yaml:"name" required:"true"`
+	// Sharers is how many containers can share one HCA. The default is 64:
+	// RoCE has 128 GIDs on a port, two for each address.
+	Sharers int `yaml:"sharers" range:"1-4096"`
+	// Count says what a pod gets that asks for n: `distinct` n different
+	// healthy HCAs, or all there are if they are fewer, with an Event;
+	// `strict` the same, but fewer is refused; `all` every HCA whatever n is,
+	// as older shared-device plugins do.
+	Count Count `yaml:"count"`
+	// Selectors say which HCAs. Without any it is those of role fabric.
+	Selectors Selectors `yaml:"selectors"`
+}
+
+// Selectors choose HCAs: of every field that is given, one entry must match,
+// and nothing under exclude may. Virtual functions are chosen by pciAddresses
+// or pfNames only, and functions of NVSwitches never.
+type Selectors struct {
+	Match `yaml:",inline"`
+	// Exclude takes out what matches: all fields that are given under it must
+	// match, each by one entry.
+	Exclude Match `yaml:"exclude"`
+}
+
+// Match is the fields by which HCAs are chosen. Names and addresses are globs
+// ("*", "?", "[a-c]").
+type Match struct {
+	// Vendors are PCI vendor numbers, such as `15b3`.
+	Vendors []HexID `yaml:"vendors"`
+	// DeviceIDs are PCI device numbers, such as `1021` (ConnectX-7).
+	DeviceIDs []HexID `yaml:"deviceIDs"`
+	// Drivers are kernel drivers, such as `mlx5_core`.
+	Drivers []Glob `yaml:"drivers"`
+	// IfNames are network devices on the HCA, such as `ens*`.
+	IfNames []Glob `yaml:"ifNames"`
+	// LinkTypes are the kinds of those network devices.
+	LinkTypes []LinkType `yaml:"linkTypes"`
+	// LinkLayers are the link layers of the HCA's ports. Unlike linkTypes they
+	// are known without a network device.
+	LinkLayers []LinkLayer `yaml:"linkLayers"`
+	// PCIAddresses are as `lspci -D` prints them: `0000:18:00.0`.
+	PCIAddresses []Glob `yaml:"pciAddresses"`
+	// PFNames choose virtual functions: RDMA names or network devices of
+	// their physical function.
+	PFNames []Glob `yaml:"pfNames"`
+	// Roles are what HCAs are for.
+	Roles []RoleName `yaml:"roles"`
+}
+
+// Roles are lists of RDMA names or PCI addresses, as globs. The first list
+// that has the HCA, in the order below, decides.
+type Roles struct {
+	// Fabric carries traffic between GPUs of different nodes.
+	Fabric []Glob `yaml:"fabric"`
+	// Storage carries storage or the cluster's ordinary network.
+	Storage []Glob `yaml:"storage"`
+	// Management is slow and for operators.
+	Management []Glob `yaml:"management"`
+}
+
+// Taints says which taints the node gets, and with which effect.
+type Taints struct {
+	// GPUProduct sets `<vendor>/<card>.product=<product>` on nodes with GPUs.
+	// It locks out every DaemonSet that does not tolerate it; `heddle doctor
+	// taints --if gpuProduct` lists them. On with `preset: scheme`.
+	//
+	// Read by: heddle-feature-discovery.
+	GPUProduct bool `yaml:"gpuProduct"`
+	// NodeUsage sets `<company>/node.usage=<usage>` where `usage` is set.
+	//
+	// Read by: heddle-feature-discovery.
+	NodeUsage bool `yaml:"nodeUsage"`
+	// ControlPlane sets `<company>/control-plane` where `controlPlane` is
+	// true.
+	//
+	// Read by: heddle-feature-discovery.
+	ControlPlane bool `yaml:"controlPlane"`
+	// Effect is the effect of all of them.
+	//
+	// Read by: heddle-feature-discovery.
+	Effect Effect `yaml:"effect"`
+}
+
+// LabelRule makes one label.
+type LabelRule struct {
+	// Key is the label's: a valid one, which heddle does not write itself and
+	// no other rule makes.
+	Key string `yaml:"key" required:"true"`
+	// Value is a CEL expression that gives a text. An empty text
+	// means no label; what is no valid label value means no label and a
+	// complaint.
+	Value string `yaml:"value" required:"true"`
+	// When is a CEL expression that gives true or false; without it the rule
+	// always holds.
+	When string `yaml:"when"`
+}
+
+// Default is the configuration of a node that nobody configured.
+func Default() NodeConfig {
+	c := defaults(PresetNone)
+	c.deriveNames()
+	return c
+}
+
+// defaults are the values under everything that is written out.
+func defaults(p Preset) NodeConfig {
+	return NodeConfig{
+		Preset: p,
+		Mode:   ModeNative,
+		SGPU: SGPU{
+			SlotsPerGPU: 16,
+			Enforce:     Enforce{Memory: MemoryAuto, Compute: ComputeAuto},
+			Advertise:   AdvertiseAuto,
+			Unscheduled: UnscheduledPlace,
+		},
+		MIG:     MIG{Strategy: MIGNone},
+		Domains: names.DefaultDomains(),
+		RDMA: RDMA{Resources: []RDMAResource{{
+			Name:      names.RDMAResource,
+			Sharers:   defaultSharers,
+			Count:     CountDistinct,
+			Selectors: Selectors{Match: Match{Roles: []RoleName{RoleName(machine.RoleFabric)}}},
+		}}},
+		Taints: Taints{
+			GPUProduct: p == PresetScheme, NodeUsage: true, ControlPlane: true, Effect: NoSchedule,
+		},
+		LabelConflict: ConflictYield,
+	}
+}
+
+const defaultSharers = 64
+
+// deriveNames fills what was left to be built from other keys.
+func (c *NodeConfig) deriveNames() {
+	d := c.Domains
+	for _, name := range []struct {
+		to      *string
+		derived string
+	}{
+		{&c.Resources.GPU, d.GPUResource()},
+		{&c.Resources.SGPU, d.SGPUResource()},
+		{&c.Resources.VCore, d.VCoreResource()},
+		{&c.Resources.VMemory, d.VMemoryResource()},
+	} {
+		if *name.to == "" {
+			*name.to = name.derived
+		}
+	}
+	c.RDMA.Resources = slices.Clone(c.RDMA.Resources)
+	for i := range c.RDMA.Resources {
+		r := &c.RDMA.Resources[i]
+		if r.Sharers == 0 {
+			r.Sharers = defaultSharers
+		}
+		if r.Count == "" {
+			r.Count = CountDistinct
+		}
+		if r.Selectors.empty() && r.Selectors.Exclude.empty() {
+			r.Selectors.Roles = []RoleName{RoleName(machine.RoleFabric)}
+		}
+	}
+}

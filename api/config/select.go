@@ -1,0 +1,166 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// Shares tells whether this GPU is handed out in shares and not whole.
+func (c *NodeConfig) Shares(g *machine.GPU) bool {
+	if c.Mode != ModeSGPU {
+		return false
+	}
+	return len(c.SGPU.GPUs) == 0 ||
+		slices.ContainsFunc(c.SGPU.GPUs, func(card Card) bool { return card.Names(g) })
+}
+
+// WithRoles gives the machine with the roles of its HCAs corrected. It is m
+// itself if there is nothing to correct; m is never changed.
+func (c *NodeConfig) WithRoles(m *machine.Machine) *machine.Machine {
+	var hcas []machine.HCA
+	for i := range m.HCAs {
+		role := c.RDMA.Roles.of(&m.HCAs[i])
+		if role == m.HCAs[i].Role {
+			continue
+		}
+		if hcas == nil {
+			hcas = slices.Clone(m.HCAs)
+		}
+		hcas[i].Role = role
+	}
+	if hcas == nil {
+		return m
+	}
+	corrected := *m
+	corrected.HCAs = hcas
+	return &corrected
+}
+
+// of is the role that the lists give an HCA, or the one it has.
+func (r *Roles) of(h *machine.HCA) machine.Role {
+	for _, list := range []struct {
+		globs []Glob
+		role  machine.Role
+	}{
+		{r.Fabric, machine.RoleFabric}, {r.Storage, machine.RoleStorage}, {r.Management, machine.RoleManagement},
+	} {
+		if matchAny(list.globs, h.Name) || h.PCI != "" && matchAny(list.globs, h.PCI) {
+			return list.role
+		}
+	}
+	return h.Role
+}
+
+// Select tells whether a resource has this HCA of machine m, whose roles are
+// corrected, and if not which field is against it.
+func (s *Selectors) Select(m *machine.Machine, h *machine.HCA) (selected bool, reason string) {
+	if h.Role == machine.RoleNVSwitch {
+		return false, "it is a function of an NVSwitch"
+	}
+	if h.PhysFn != "" && len(s.PCIAddresses) == 0 && len(s.PFNames) == 0 {
+		return false, "it is a virtual function, and neither pciAddresses nor pfNames is given"
+	}
+	for _, test := range s.tests(m, h) {
+		if test.given && !test.matches {
+			return false, fmt.Sprintf("%s: %s is not among %s", test.field, test.value, test.wanted)
+		}
+	}
+	if s.Exclude.empty() {
+		return true, ""
+	}
+	var fields []string
+	for _, test := range s.Exclude.tests(m, h) {
+		if !test.given {
+			continue
+		}
+		if !test.matches {
+			return true, ""
+		}
+		fields = append(fields, "exclude."+test.field)
+	}
+	return false, strings.Join(fields, " and ")
+}
+
+// test is how one field of a selector fared.
+type test struct {
+	field          string
+	given, matches bool
+	// value is what the HCA has, wanted what the selector says.
+	value, wanted string
+}
+
+func (s *Match) tests(m *machine.Machine, h *machine.HCA) []test {
+	netdevs, kinds, layers := portsOf(h)
+	address := []string{h.PCI}
+	return []test{
+		compare("vendors", s.Vendors, []string{h.Vendor}, HexID.matches),
+		compare("deviceIDs", s.DeviceIDs, []string{h.Device}, HexID.matches),
+		compare("drivers", s.Drivers, []string{h.Driver}, Glob.Match),
+		compare("ifNames", s.IfNames, netdevs, Glob.Match),
+		compare("linkTypes", s.LinkTypes, kinds, func(t LinkType, v string) bool { return string(t) == v }),
+		compare("linkLayers", s.LinkLayers, layers, func(l LinkLayer, v string) bool { return strings.EqualFold(string(l), v) }),
+		compare("pciAddresses", s.PCIAddresses, address, Glob.Match),
+		compare("pfNames", s.PFNames, physicalNames(m, h), Glob.Match),
+		compare("roles", s.Roles, []string{string(h.Role)}, func(r RoleName, v string) bool { return string(r) == v }),
+	}
+}
+
+func compare[T ~string](field string, wanted []T, values []string, same func(T, string) bool) test {
+	if len(wanted) == 0 {
+		return test{field: field}
+	}
+	t := test{field: field, given: true}
+	for _, w := range wanted {
+		for _, v := range values {
+			t.matches = t.matches || same(w, v)
+		}
+	}
+	words := make([]string, len(wanted))
+	for i, w := range wanted {
+		words[i] = string(w)
+	}
+	t.wanted = strings.Join(words, ", ")
+	t.value = strings.Join(values, ", ")
+	if t.value == "" {
+		t.value = "nothing"
+	}
+	return t
+}
+
+func (s *Match) empty() bool {
+	return len(s.Vendors)+len(s.DeviceIDs)+len(s.Drivers)+len(s.IfNames)+len(s.LinkTypes)+len(s.LinkLayers)+
+		len(s.PCIAddresses)+len(s.PFNames)+len(s.Roles) == 0
+}
+
+func portsOf(h *machine.HCA) (netdevs, kinds, layers []string) {
+	for i := range h.Ports {
+		layers = append(layers, h.Ports[i].LinkLayer)
+		for _, n := range h.Ports[i].Netdevs {
+			netdevs = append(netdevs, n.Name)
+			kinds = append(kinds, n.Type)
+		}
+	}
+	return netdevs, kinds, layers
+}
+
+// physicalNames are the RDMA name and network devices of the physical function
+// of a virtual one.
+func physicalNames(m *machine.Machine, h *machine.HCA) []string {
+	if h.PhysFn == "" {
+		return nil
+	}
+	for i := range m.HCAs {
+		if m.HCAs[i].PCI == h.PhysFn {
+			netdevs, _, _ := portsOf(&m.HCAs[i])
+			return append([]string{m.HCAs[i].Name}, netdevs...)
+		}
+	}
+	return nil
+}
+
+func matchAny(globs []Glob, s string) bool {
+	return slices.ContainsFunc(globs, func(g Glob) bool { return g.Match(s) })
+}

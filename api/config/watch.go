@@ -1,0 +1,155 @@
+package config
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+const (
+	// settle is how long the directory must be quiet before it is read: an
+	// editor writes a file in several steps.
+	settle = 50 * time.Millisecond
+	// poll finds what inotify does not tell: a directory on a network file
+	// system, or one that was removed and made again.
+	poll = 30 * time.Second
+)
+
+// Watcher holds the last good configuration of a directory and reads it again
+// when it changes. Its methods are safe for concurrent use.
+type Watcher struct {
+	dir     string
+	log     *slog.Logger
+	state   atomic.Pointer[state]
+	changed chan struct{}
+}
+
+// state is what the last reads came to.
+type state struct {
+	good *Config
+	err  error
+	// digest is the hash of what was read last; empty if it was unreadable.
+	digest string
+}
+
+// NewWatcher loads the configuration of a directory; a bad one is an error. An
+// empty dir stands for the default configuration, which never changes.
+func NewWatcher(dir string, log *slog.Logger) (*Watcher, error) {
+	w := &Watcher{dir: dir, log: log, changed: make(chan struct{}, 1)}
+	first := &state{good: New(Default())}
+	if dir != "" {
+		files, err := readDir(dir)
+		if err != nil {
+			return nil, err
+		}
+		if first.good, err = Parse(files); err != nil {
+			return nil, fmt.Errorf("configuration in %s: %w", dir, err)
+		}
+		first.digest = digest(files)
+	}
+	w.state.Store(first)
+	return w, nil
+}
+
+// Current is the last good configuration.
+func (w *Watcher) Current() *Config { return w.state.Load().good }
+
+// Err says why the last read gave no new configuration; nil if it did. While
+// it is not nil, Current is an older configuration than what is written.
+func (w *Watcher) Err() error { return w.state.Load().err }
+
+// Changed receives after Current or Err changed. It is for one receiver, and
+// several changes may come as one.
+func (w *Watcher) Changed() <-chan struct{} { return w.changed }
+
+// Run watches until ctx ends. It has no other error: where the directory cannot
+// be watched it is polled.
+func (w *Watcher) Run(ctx context.Context) error {
+	if w.dir == "" {
+		<-ctx.Done()
+		return nil
+	}
+	var events chan fsnotify.Event
+	var failures chan error
+	notify, err := fsnotify.NewWatcher()
+	if err != nil {
+		w.log.Warn("cannot watch the configuration, polling it", "err", err, "every", poll)
+	} else {
+		defer notify.Close()
+		events, failures = notify.Events, notify.Errors
+	}
+	ticker := time.NewTicker(poll)
+	defer ticker.Stop()
+	quiet := time.NewTimer(0)
+	defer quiet.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-events:
+			quiet.Reset(settle)
+		case err := <-failures:
+			// An overflow, for instance: events were lost.
+			w.log.Warn("watching the configuration failed", "err", err)
+			quiet.Reset(settle)
+		case <-ticker.C:
+			quiet.Reset(0)
+		case <-quiet.C:
+			// Before the read, so that no change falls between the two, and
+			// every time, since the directory may be a new one.
+			if notify != nil {
+				if err := notify.Add(w.dir); err != nil {
+					w.log.Debug("cannot watch the configuration", "err", err)
+				}
+			}
+			w.reload()
+		}
+	}
+}
+
+// reload reads the directory and keeps the last good configuration if that
+// fails.
+func (w *Watcher) reload() {
+	old := w.state.Load()
+	next := &state{good: old.good}
+	files, err := readDir(w.dir)
+	if err == nil {
+		if next.digest = digest(files); next.digest == old.digest {
+			return
+		}
+		var c *Config
+		if c, err = Parse(files); err == nil {
+			next.good = c
+		}
+	}
+	if err != nil {
+		if old.err != nil && old.err.Error() == err.Error() {
+			return
+		}
+		next.err = err
+		w.log.Error("bad configuration, keeping the last good one", "dir", w.dir, "err", err)
+	} else {
+		w.log.Info("configuration changed", "dir", w.dir)
+	}
+	w.state.Store(next)
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+func digest(files map[string][]byte) string {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		fmt.Fprintf(h, "%q %d\n", name, len(files[name]))
+		h.Write(files[name])
+	}
+	return string(h.Sum(nil))
+}

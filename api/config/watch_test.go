@@ -1,0 +1,127 @@
+package config_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/heddle-dev/heddle/api/config"
+)
+
+// watched is a directory as the kubelet mounts a ConfigMap, and its watcher.
+func watched(t *testing.T) (dir string, w *config.Watcher) {
+	t.Helper()
+	dir = t.TempDir()
+	swap(t, dir, "1", "mode: native")
+	w, err := config.NewWatcher(dir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return dir, w
+}
+
+// swap does what the kubelet does: a new directory, and a rename of ..data.
+func swap(t *testing.T, dir, generation, cluster string) {
+	t.Helper()
+	versioned := "..2026_" + generation
+	if err := os.Mkdir(filepath.Join(dir, versioned), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, versioned), "version", "v1")
+	write(t, filepath.Join(dir, versioned), "cluster-config", cluster)
+	link := filepath.Join(dir, "..data_tmp")
+	if err := os.Symlink(versioned, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(link, filepath.Join(dir, "..data")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"version", "cluster-config"} {
+		if err := os.Symlink(filepath.Join("..data", name), filepath.Join(dir, name)); err != nil && !os.IsExist(err) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func wait(t *testing.T, w *config.Watcher) {
+	t.Helper()
+	select {
+	case <-w.Changed():
+	case <-t.Context().Done():
+		t.Fatal("no change")
+	}
+}
+
+func TestWatcherKeepsTheLastGood(t *testing.T) {
+	dir, w := watched(t)
+	if w.Current().Cluster.Mode != config.ModeNative || w.Err() != nil {
+		t.Fatalf("start: %+v, %v", w.Current(), w.Err())
+	}
+	swap(t, dir, "2", "mode: sgpu")
+	wait(t, w)
+	if w.Current().Cluster.Mode != config.ModeSGPU || w.Err() != nil {
+		t.Errorf("after a change: %s, %v", w.Current().Cluster.Mode, w.Err())
+	}
+	swap(t, dir, "3", "mode: sgpuu")
+	wait(t, w)
+	if err := w.Err(); err == nil || !strings.Contains(err.Error(), "cluster-config:1: mode") {
+		t.Errorf("after a bad change: %v", err)
+	}
+	if w.Current().Cluster.Mode != config.ModeSGPU {
+		t.Error("the last good configuration is lost")
+	}
+	swap(t, dir, "4", "mode: native")
+	wait(t, w)
+	if w.Current().Cluster.Mode != config.ModeNative || w.Err() != nil {
+		t.Errorf("after the repair: %s, %v", w.Current().Cluster.Mode, w.Err())
+	}
+}
+
+func TestWatcherSeesPlainFiles(t *testing.T) {
+	dir := t.TempDir()
+	w, err := config.NewWatcher(dir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	write(t, dir, "version", "v1")
+	write(t, dir, "cluster-config", "mode: sgpu")
+	for w.Current().Cluster.Mode != config.ModeSGPU {
+		wait(t, w)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWatcherStart(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "version", "v0")
+	if _, err := config.NewWatcher(dir, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), `"v0" is not v1`) {
+		t.Errorf("a bad file: %v", err)
+	}
+	w, err := config.NewWatcher("", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := w.Run(ctx); err != nil || w.Current().Cluster.Mode != config.ModeNative {
+		t.Errorf("no directory: %v", err)
+	}
+}
