@@ -1,0 +1,148 @@
+//go:build e2e && linux
+
+// Package e2e proves heddle on a real Kubernetes: API server, controllers,
+// scheduler, kubelet and containerd of test/cluster.
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/heddle-dev/heddle/test/cluster"
+	"github.com/heddle-dev/heddle/test/install"
+)
+
+// bed is the cluster that the tests of this package share. Tests that change
+// the real node put it back.
+type bed struct {
+	*cluster.Cluster
+	installer *install.Installer
+	config    *rest.Config
+	client    kubernetes.Interface
+}
+
+var shared *bed
+
+func TestMain(m *testing.M) {
+	code, err := runAll(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func runAll(m *testing.M) (code int, err error) {
+	ctx := context.Background()
+	cache, err := cluster.DefaultCache()
+	if err != nil {
+		return 1, err
+	}
+	if missing := cluster.Preflight(cache); len(missing) > 0 {
+		return 1, fmt.Errorf("this machine lacks what a cluster needs: %v", missing)
+	}
+	c, err := cluster.Up(ctx, cluster.Options{Name: "e2e", Kwok: true, Replace: true, Log: os.Stderr})
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, c.Down(context.WithoutCancel(ctx))) }()
+	b := &bed{Cluster: c}
+	if b.installer, err = install.New(ctx, filepath.Join(cache, "install-e2e"), os.Stderr); err != nil {
+		return 1, err
+	}
+	if b.config, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig()); err != nil {
+		return 1, err
+	}
+	b.config.QPS, b.config.Burst = 500, 500
+	if b.client, err = kubernetes.NewForConfig(b.config); err != nil {
+		return 1, err
+	}
+	shared = b
+	return m.Run(), nil
+}
+
+// newNode creates a Node object that no kubelet and no controller of kwok
+// looks after, so that every write to it is ours. It has the label that every
+// kubelet sets: the API server starts to track managers with the first field.
+func (b *bed) newNode(t *testing.T, name string, labels map[string]string, taints ...corev1.Taint) {
+	t.Helper()
+	nodes := b.client.CoreV1().Nodes()
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[corev1.LabelHostname] = name
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Spec: corev1.NodeSpec{Taints: taints}}
+	if _, err := nodes.Create(t.Context(), n, metav1.CreateOptions{FieldManager: "operator"}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		if err := nodes.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (b *bed) node(t *testing.T, name string) *corev1.Node {
+	t.Helper()
+	n, err := b.client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// kubectl runs kubectl and fails the test if it fails.
+func (b *bed) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := b.Kubectl(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// eventually waits until ok returns "" and fails with its last word.
+func eventually(t *testing.T, within time.Duration, ok func() string) time.Duration {
+	t.Helper()
+	start := time.Now()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		why := ok()
+		if why == "" {
+			return time.Since(start)
+		}
+		if time.Since(start) > within {
+			t.Fatalf("after %s: %s", within, why)
+		}
+		<-tick.C
+	}
+}
+
+// dump writes what a person would ask for first when a test failed.
+func (b *bed) dump(t *testing.T, component string) {
+	t.Helper()
+	r, err := b.Logs(component)
+	if err != nil {
+		t.Log(err)
+		return
+	}
+	defer r.Close()
+	text, _ := io.ReadAll(r)
+	lines := strings.Split(string(text), "\n")
+	t.Logf("end of %s's log:\n%s", component, strings.Join(lines[max(0, len(lines)-30):], "\n"))
+}

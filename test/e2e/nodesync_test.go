@@ -1,0 +1,225 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/discovery/nodesync"
+)
+
+// syncer writes the named Node through the real API server.
+func (b *bed) syncer(t *testing.T, name string) *nodesync.Syncer {
+	t.Helper()
+	client, err := nodesync.NewClient(b.Kubeconfig(), "e2e")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return nodesync.New(nodesync.Options{Client: client, Node: name})
+}
+
+// sync makes one round as the daemon does.
+func syncNode(t *testing.T, s *nodesync.Syncer, want nodesync.Desired) nodesync.Result {
+	t.Helper()
+	node, err := s.Node(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Sync(t.Context(), node, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func labels(kv ...string) map[string]string {
+	m := map[string]string{}
+	for i := 0; i < len(kv); i += 2 {
+		m[kv[i]] = kv[i+1]
+	}
+	return m
+}
+
+// labels are the Node's without the one that newNode set.
+func (b *bed) labels(t *testing.T, name string) map[string]string {
+	t.Helper()
+	got := b.node(t, name).Labels
+	delete(got, corev1.LabelHostname)
+	return got
+}
+
+func TestLabelsAppearChangeAndGo(t *testing.T) {
+	b := shared
+	b.newNode(t, "sync-life", labels("zone", "z1"))
+	s := b.syncer(t, "sync-life")
+
+	syncNode(t, s, nodesync.Desired{Labels: labels("nvidia.com/gpu.count", "8", "nvidia.com/gpu.product", "NVIDIA-H20")})
+	got := b.kubectl(t, "get", "node", "sync-life", "-o", `jsonpath={.metadata.labels.nvidia\.com/gpu\.product}`)
+	if got != "NVIDIA-H20" {
+		t.Errorf("kubectl sees gpu.product %q", got)
+	}
+	syncNode(t, s, nodesync.Desired{Labels: labels("nvidia.com/gpu.count", "7")})
+	want := labels("zone", "z1", "nvidia.com/gpu.count", "7")
+	if diff := cmp.Diff(want, b.labels(t, "sync-life")); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
+	}
+	syncNode(t, s, nodesync.Desired{})
+	if diff := cmp.Diff(labels("zone", "z1"), b.labels(t, "sync-life")); diff != "" {
+		t.Errorf("labels after cleanup (-want +got):\n%s", diff)
+	}
+}
+
+func TestForeignLabelsAreYieldedKeyByKey(t *testing.T) {
+	b := shared
+	b.newNode(t, "sync-conflict", nil)
+	s := b.syncer(t, "sync-conflict")
+	// NVIDIA's feature discovery was here first, by way of its own writer.
+	b.kubectl(t, "label", "node", "sync-conflict", "--field-manager=nfd-master",
+		"nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3-SHARED", "nvidia.com/gpu.count=8")
+	want := nodesync.Desired{Labels: labels("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3",
+		"nvidia.com/gpu.count", "8", "heddle.dev/rdma.hca.count", "8")}
+
+	r := syncNode(t, s, want)
+	conflicts := []nodesync.Conflict{{
+		Kind: "label", Key: "nvidia.com/gpu.product", Manager: "nfd-master",
+		Ours: "NVIDIA-H100-80GB-HBM3", Theirs: "NVIDIA-H100-80GB-HBM3-SHARED",
+	}}
+	if diff := cmp.Diff(conflicts, r.Conflicts); diff != "" {
+		t.Errorf("conflicts (-want +got):\n%s", diff)
+	}
+	after := labels("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3-SHARED",
+		"nvidia.com/gpu.count", "8", "heddle.dev/rdma.hca.count", "8")
+	if diff := cmp.Diff(after, b.labels(t, "sync-conflict")); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
+	}
+	if again := syncNode(t, s, want); again.Writes != 0 {
+		t.Errorf("a known conflict is written %d times a round", again.Writes)
+	}
+
+	// The shared key stays when the other leaves, and its own becomes ours.
+	b.kubectl(t, "label", "node", "sync-conflict", "--field-manager=nfd-master",
+		"nvidia.com/gpu.product-", "nvidia.com/gpu.count-")
+	syncNode(t, s, want)
+	if diff := cmp.Diff(want.Labels, b.labels(t, "sync-conflict")); diff != "" {
+		t.Errorf("labels after the other left (-want +got):\n%s", diff)
+	}
+
+	// And it may take a key back; force is for those who want the fight.
+	b.kubectl(t, "label", "node", "sync-conflict", "--field-manager=nfd-master", "--overwrite", "nvidia.com/gpu.count=4")
+	if r := syncNode(t, s, want); len(r.Conflicts) != 1 || b.labels(t, "sync-conflict")["nvidia.com/gpu.count"] != "4" {
+		t.Errorf("taken key: conflicts %v, labels %v", r.Conflicts, b.labels(t, "sync-conflict"))
+	}
+	want.Force = true
+	if r := syncNode(t, s, want); len(r.Conflicts) != 0 || b.labels(t, "sync-conflict")["nvidia.com/gpu.count"] != "8" {
+		t.Errorf("force: conflicts %v, labels %v", r.Conflicts, b.labels(t, "sync-conflict"))
+	}
+}
+
+// TestConflictThatTheCacheDoesNotShow is a writer that comes between our read
+// and our write: the API server's refusal names the keys, the rest is applied.
+func TestConflictThatTheCacheDoesNotShow(t *testing.T) {
+	b := shared
+	b.newNode(t, "sync-race", nil)
+	s := b.syncer(t, "sync-race")
+	stale, err := s.Node(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.kubectl(t, "label", "node", "sync-race", "--field-manager=other", "a.b/c.d=theirs", "x=theirs")
+	r, err := s.Sync(t.Context(), stale, nodesync.Desired{Labels: labels("a.b/c.d", "ours", "x", "ours", "y", "ours")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	for _, c := range r.Conflicts {
+		keys = append(keys, c.Key+" "+c.Manager)
+	}
+	if diff := cmp.Diff([]string{"a.b/c.d other", "x other"}, keys); diff != "" {
+		t.Errorf("conflicts (-want +got):\n%s", diff)
+	}
+	want := labels("a.b/c.d", "theirs", "x", "theirs", "y", "ours")
+	if diff := cmp.Diff(want, b.labels(t, "sync-race")); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
+	}
+}
+
+func TestForeignTaintsAreNeverTouched(t *testing.T) {
+	b := shared
+	foreign := corev1.Taint{Key: "example.com/maintenance", Value: "soon", Effect: corev1.TaintEffectPreferNoSchedule}
+	usage := corev1.Taint{Key: "heddle.dev/node.usage", Value: "training", Effect: corev1.TaintEffectNoSchedule}
+	b.newNode(t, "sync-taints", nil, foreign)
+	s := b.syncer(t, "sync-taints")
+	check := func(step, record string, want ...corev1.Taint) {
+		t.Helper()
+		n := b.node(t, "sync-taints")
+		// The node lifecycle controller adds taints of its own to a node without a kubelet.
+		got := slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+			return strings.HasPrefix(t.Key, "node.kubernetes.io/") || strings.HasPrefix(t.Key, "node.cloudprovider")
+		})
+		byKey := cmpopts.SortSlices(func(a, b corev1.Taint) bool { return a.Key < b.Key })
+		if diff := cmp.Diff(want, got, byKey); diff != "" {
+			t.Errorf("%s: taints (-want +got):\n%s", step, diff)
+		}
+		if n.Annotations[names.OwnedTaints] != record {
+			t.Errorf("%s: record %q, want %q", step, n.Annotations[names.OwnedTaints], record)
+		}
+	}
+	stale, err := s.Node(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.kubectl(t, "taint", "node", "sync-taints", "late=1:NoSchedule")
+	late := corev1.Taint{Key: "late", Value: "1", Effect: corev1.TaintEffectNoSchedule}
+	if _, err := s.Sync(t.Context(), stale, nodesync.Desired{Taints: []corev1.Taint{usage}}); err != nil {
+		t.Fatal(err)
+	}
+	check("a write over a stale version keeps a taint that came meanwhile",
+		`["heddle.dev/node.usage:NoSchedule"]`, foreign, late, usage)
+
+	usage.Value = "inference"
+	syncNode(t, s, nodesync.Desired{Taints: []corev1.Taint{usage}})
+	check("our value changes", `["heddle.dev/node.usage:NoSchedule"]`, foreign, late, usage)
+
+	r := syncNode(t, s, nodesync.Desired{Taints: []corev1.Taint{{Key: "late", Value: "2", Effect: "NoSchedule"}}})
+	check("ours goes; a foreign one with our key stays", "", foreign, late)
+	want := []nodesync.Conflict{{Kind: "taint", Key: "late:NoSchedule", Ours: "2", Theirs: "1"}}
+	if diff := cmp.Diff(want, r.Conflicts); diff != "" {
+		t.Errorf("conflicts (-want +got):\n%s", diff)
+	}
+}
+
+func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
+	b := shared
+	b.newNode(t, "sync-quiet", nil)
+	s := b.syncer(t, "sync-quiet")
+	want := nodesync.Desired{
+		Labels: labels("nvidia.com/gpu.count", "8"),
+		Taints: []corev1.Taint{{Key: "heddle.dev/node.usage", Value: "training", Effect: "NoSchedule"}},
+	}
+	before := syncNode(t, s, want).Node
+	for round := range 100 {
+		r, err := s.Sync(t.Context(), b.node(t, "sync-quiet"), want)
+		if err != nil || r.Writes != 0 {
+			t.Fatalf("round %d: %d writes, %v", round, r.Writes, err)
+		}
+	}
+	ours := func(n *corev1.Node) (entries []metav1.ManagedFieldsEntry) {
+		for _, f := range n.ManagedFields {
+			if f.Manager == names.FieldManager {
+				entries = append(entries, f)
+			}
+		}
+		return entries
+	}
+	if diff := cmp.Diff(ours(before), ours(b.node(t, "sync-quiet"))); diff != "" {
+		t.Errorf("our managed fields changed (-want +got):\n%s", diff)
+	}
+}

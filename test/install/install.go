@@ -1,0 +1,121 @@
+// Package install puts heddle into a cluster of test/cluster the way an
+// operator would: images that hold the binaries, and the Helm chart. It builds
+// everything from the working tree, and pulls nothing.
+package install
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/heddle-dev/heddle/test/cluster"
+	"github.com/heddle-dev/heddle/test/cluster/image"
+)
+
+// Tag is the tag of the images that Images makes; not latest, so that the
+// kubelet asks no registry.
+const Tag = "test"
+
+// Registry is the registry value that goes with them.
+const Registry = "localhost"
+
+// Installer knows where the working tree is and where built things go.
+type Installer struct {
+	// Root is the repository's root.
+	Root string
+	// Dir receives binaries and images; it must exist.
+	Dir string
+	// Log receives progress lines; nil means none.
+	Log io.Writer
+}
+
+// New finds the repository around the working directory.
+func New(ctx context.Context, dir string, log io.Writer) (*Installer, error) {
+	mod, err := output(exec.CommandContext(ctx, "go", "env", "GOMOD"))
+	if err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = io.Discard
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make room for images: %w", err)
+	}
+	return &Installer{Root: filepath.Dir(strings.TrimSpace(mod)), Dir: dir, Log: log}, nil
+}
+
+// Build compiles one of cmd/ and returns the file.
+func (i *Installer) Build(ctx context.Context, binary string) (string, error) {
+	out := filepath.Join(i.Dir, binary)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w -X main.version="+Tag, "-o", out, "./cmd/"+binary)
+	cmd.Dir = i.Root
+	if _, err := output(cmd); err != nil {
+		return "", err
+	}
+	return out, nil
+}
+
+// Image builds a binary, packs it with the libraries it needs, and loads it
+// into the node as localhost/<binary>:test.
+func (i *Installer) Image(ctx context.Context, c *cluster.Cluster, binary string) error {
+	fmt.Fprintf(i.Log, "building %s\n", binary)
+	file, err := i.Build(ctx, binary)
+	if err != nil {
+		return err
+	}
+	archive := file + ".tar"
+	err = image.Pack(archive, image.Spec{
+		Name:       Registry + "/" + binary + ":" + Tag,
+		Files:      map[string]string{"/usr/bin/" + binary: file},
+		Entrypoint: []string{"/usr/bin/" + binary},
+		User:       "65532:65532",
+	})
+	if err != nil {
+		return fmt.Errorf("pack %s: %w", binary, err)
+	}
+	return c.LoadImage(ctx, archive)
+}
+
+// Helm runs the pinned Helm against the cluster, in the repository's root.
+func (i *Installer) Helm(ctx context.Context, c *cluster.Cluster, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"tool", "-modfile=tools/helm/go.mod", "helm"}, args...)...)
+	cmd.Dir = i.Root
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(),
+		// Helm keeps caches in the home directory; ours stay in one place.
+		"HELM_CACHE_HOME="+filepath.Join(i.Dir, "helm"), "HELM_CONFIG_HOME="+filepath.Join(i.Dir, "helm"),
+		"HELM_DATA_HOME="+filepath.Join(i.Dir, "helm"))
+	return output(cmd)
+}
+
+// Chart is the command of an operator: helm install with --wait. The extra
+// arguments are --set and the like.
+func (i *Installer) Chart(ctx context.Context, c *cluster.Cluster, extra ...string) error {
+	args := append([]string{
+		"install", "deploy/helm/heddle", "--generate-name", "--wait", "--timeout", "3m",
+		"--create-namespace", "--namespace", "heddle-system",
+		"--set", "registry=" + Registry, "--set", "tag=" + Tag,
+	}, extra...)
+	fmt.Fprintf(i.Log, "helm %s\n", strings.Join(args, " "))
+	_, err := i.Helm(ctx, c, args...)
+	return err
+}
+
+// output runs a command; its error carries the end of what it complained.
+func output(cmd *exec.Cmd) (string, error) {
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, tail(stderr.String()))
+	}
+	return stdout.String(), nil
+}
+
+func tail(s string) string {
+	const most = 4000
+	return s[max(0, len(s)-most):]
+}
