@@ -1,0 +1,82 @@
+// Package guest is the side of package vm that runs inside: it makes a test
+// binary an init.
+//
+// It mounts, loads modules and makes soft RDMA links, and it does so only in a
+// guest of package vm: anywhere else it refuses.
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/heddle-dev/heddle/test/vm"
+)
+
+// Main is for TestMain. It prepares the guest, runs m's tests, reports the
+// verdict and ends the guest; in a guest it does not return. Anywhere else it
+// says so and runs nothing.
+func Main(m *testing.M) {
+	if os.Getpid() != 1 || os.Getenv(vm.EnvGuest) == "" {
+		fmt.Fprintln(os.Stderr, "SKIP: these tests run as the init of a guest only; see test/vm")
+		return
+	}
+	code := byte(vm.CodeFailed)
+	if err := errors.Join(mount(), loadModules("/modules")); err != nil {
+		fmt.Fprintln(os.Stderr, "guest:", err)
+	} else if m.Run() == 0 {
+		code = vm.CodePassed
+	}
+	end(code)
+}
+
+func mount() error {
+	for _, fs := range [][2]string{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}} {
+		if err := unix.Mount(fs[0], fs[1], fs[0], 0, ""); err != nil {
+			return fmt.Errorf("mount %s: %w", fs[1], err)
+		}
+	}
+	return nil
+}
+
+// loadModules loads the files of dir in the order of their names.
+func loadModules(dir string) error {
+	files, err := filepath.Glob(filepath.Join(dir, "*.ko"))
+	if err != nil {
+		return fmt.Errorf("modules: %w", err)
+	}
+	slices.Sort(files)
+	for _, file := range files {
+		if err := loadModule(file); err != nil {
+			return fmt.Errorf("module %s: %w", filepath.Base(file), err)
+		}
+	}
+	return nil
+}
+
+func loadModule(file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // Opened for reading.
+	return unix.FinitModule(int(f.Fd()), "", 0)
+}
+
+// end tells QEMU the verdict, which ends it. Should that fail, the guest powers
+// off and its end counts as a death.
+func end(code byte) {
+	const drain = 1 // tcdrain(3) is TCSBRK with an argument that is not 0.
+	_ = unix.IoctlSetInt(1, unix.TCSBRK, drain)
+	port, err := os.OpenFile("/dev/port", os.O_RDWR, 0)
+	if err == nil {
+		_, err = port.WriteAt([]byte{code}, vm.DebugExitPort)
+	}
+	fmt.Fprintln(os.Stderr, "guest: no verdict:", err)
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+}
