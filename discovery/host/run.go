@@ -9,7 +9,7 @@ import (
 // a dozen; a pod's network device brings two for each pod.
 const settle = 200 * time.Millisecond
 
-// Run keeps the machine current until ctx ends: a scan at the start, after
+// Run keeps the machine current until ctx ends, and then returns nil: a scan at the start, after
 // kernel events, and every Interval. Where the kernel gives no events (another
 // system, no permission), the interval is all there is; that is logged once.
 func (h *Host) Run(ctx context.Context) error {
@@ -32,11 +32,11 @@ func (h *Host) loop(ctx context.Context, events <-chan struct{}) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return nil
 		case <-ticker.C:
 		case <-events:
 			if !gather(ctx, events) {
-				return context.Cause(ctx)
+				return nil
 			}
 		}
 		h.Scan(ctx)

@@ -5,116 +5,98 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
 // watch signals events for whatever may have changed the machine: the kernel's
 // object events (what udev listens to) and, since a link that goes up or down
-// has none, those of network devices that matter.
+// has none, those of network devices that matter. One source that fails does
+// not end the other; the errors come back when ctx ends or both have failed.
 func watch(ctx context.Context, matters func(netdev string) bool, events chan<- struct{}) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return watchObjects(ctx, events) })
-	group.Go(func() error { return watchLinks(ctx, matters, events) })
-	return group.Wait()
+	// Group 1 has the kernel's own messages, before udev's rules have run.
+	objects := source{"kernel object events", unix.NETLINK_KOBJECT_UEVENT, 1, func(b []byte) bool {
+		e, ok := parseUevent(b)
+		return ok && e.concerns()
+	}}
+	links := source{"link events", unix.NETLINK_ROUTE, unix.RTMGRP_LINK, func(b []byte) bool {
+		for _, name := range linkNames(b) {
+			if matters(name) {
+				return true
+			}
+		}
+		return false
+	}}
+	sources := []source{objects, links}
+	errs := make([]error, len(sources))
+	var wg sync.WaitGroup
+	for i, s := range sources {
+		wg.Go(func() { errs[i] = s.listen(ctx, events) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
-// watchObjects reads NETLINK_KOBJECT_UEVENT, group 1: the kernel's own
-// messages, before udev's rules have run.
-func watchObjects(ctx context.Context, events chan<- struct{}) error {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_KOBJECT_UEVENT)
+// source is one netlink multicast group.
+type source struct {
+	name     string
+	protocol int
+	groups   uint32
+	// accept tells whether a message is one to scan for.
+	accept func(message []byte) bool
+}
+
+func (s source) listen(ctx context.Context, events chan<- struct{}) error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, s.protocol)
 	if err != nil {
-		return fmt.Errorf("kernel events: %w", err)
+		return fmt.Errorf("%s: %w", s.name, err)
 	}
 	// A file of the runtime's poller, so that closing it ends the read.
-	file := os.NewFile(uintptr(fd), "uevent")
+	file := os.NewFile(uintptr(fd), "netlink")
 	defer file.Close() //nolint:errcheck // Opened for reading.
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1}); err != nil {
-		return fmt.Errorf("kernel events: %w", err)
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: s.groups}); err != nil {
+		return fmt.Errorf("%s: %w", s.name, err)
 	}
 	stop := context.AfterFunc(ctx, func() { file.Close() }) //nolint:errcheck // Ends the read below.
 	defer stop()
 	raw, err := file.SyscallConn()
 	if err != nil {
-		return fmt.Errorf("kernel events: %w", err)
+		return fmt.Errorf("%s: %w", s.name, err)
 	}
-	buf := make([]byte, 16<<10)
+	buf := make([]byte, 64<<10)
 	for ctx.Err() == nil {
 		n, fromKernel, err := receive(raw, buf)
 		switch {
 		case errors.Is(err, unix.ENOBUFS): // Events were lost.
 			signal(events)
+		case ctx.Err() != nil:
+			return nil
 		case err != nil:
-			return fmt.Errorf("kernel events: %w", err)
-		case fromKernel:
-			if e, ok := parseUevent(buf[:n]); ok && e.concerns() {
-				signal(events)
-			}
+			return fmt.Errorf("%s: %w", s.name, err)
+		case fromKernel && s.accept(buf[:n]):
+			signal(events)
 		}
 	}
 	return nil
 }
 
-type reader interface {
+type rawReader interface {
 	Read(f func(fd uintptr) (done bool)) error
 }
 
 // receive waits for one message and tells whether the kernel sent it: any
 // process may send to a netlink group, but only the kernel is port 0.
-func receive(raw reader, buf []byte) (n int, fromKernel bool, err error) {
+func receive(raw rawReader, buf []byte) (n int, fromKernel bool, err error) {
 	var from unix.Sockaddr
-	var recvErr error
+	var failure error
 	err = raw.Read(func(fd uintptr) bool {
-		n, from, recvErr = unix.Recvfrom(int(fd), buf, 0)
-		return !errors.Is(recvErr, unix.EAGAIN) && !errors.Is(recvErr, unix.EINTR)
+		n, from, failure = unix.Recvfrom(int(fd), buf, 0)
+		return !errors.Is(failure, unix.EAGAIN) && !errors.Is(failure, unix.EINTR)
 	})
-	if err == nil {
-		err = recvErr
-	}
-	if err != nil {
+	if err = errors.Join(err, failure); err != nil {
 		return 0, false, err
 	}
 	sender, ok := from.(*unix.SockaddrNetlink)
 	return n, ok && sender.Pid == 0, nil
-}
-
-func watchLinks(ctx context.Context, matters func(netdev string) bool, events chan<- struct{}) error {
-	updates := make(chan netlink.LinkUpdate, 64)
-	done := make(chan struct{})
-	failed := make(chan error, 1)
-	err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{
-		ErrorCallback: func(err error) {
-			select {
-			case failed <- err:
-			default:
-			}
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("link events: %w", err)
-	}
-	// The subscription's goroutine closes updates once done is closed and its
-	// socket with it; until then it must find somebody who receives.
-	defer func() {
-		close(done)
-		for range updates { //nolint:revive // Drained on purpose.
-		}
-	}()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-failed:
-			return fmt.Errorf("link events: %w", err)
-		case u, ok := <-updates:
-			if !ok {
-				return errors.New("link events: the subscription ended")
-			}
-			if matters(u.Attrs().Name) {
-				signal(events)
-			}
-		}
-	}
 }

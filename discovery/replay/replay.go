@@ -162,7 +162,7 @@ func equal(a, b *machine.Machine) bool {
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// Run follows the file until ctx ends. A file that is bad at the start is an
+// Run follows the file until ctx ends, and then returns nil. A file that is bad at the start is an
 // error: there is no last good machine to keep.
 func (r *Replay) Run(ctx context.Context) error {
 	watcher, err := fsnotify.NewWatcher()
@@ -188,13 +188,13 @@ func (r *Replay) follow(ctx context.Context, watcher *fsnotify.Watcher) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return nil
 		case <-ticker.C:
 		case err := <-watcher.Errors:
 			r.logger.Warn("machine file events", "err", err)
 		case <-watcher.Events:
 			if !settled(ctx, watcher) {
-				return context.Cause(ctx)
+				return nil
 			}
 		}
 		r.Scan(ctx)

@@ -1,0 +1,478 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/nvml"
+	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
+)
+
+// gpus is a library of DGX GPUs; answer, unless nil, decides what each says.
+type gpus struct {
+	count  int
+	answer func(index int) (machine.GPU, error)
+}
+
+func (l *gpus) Open() (machine.Driver, int, error) {
+	return machine.Driver{Version: "570.86.15", CUDA: "12.8"}, l.count, nil
+}
+
+func (l *gpus) GPU(i int) (machine.GPU, error) {
+	if l.answer != nil {
+		return l.answer(i)
+	}
+	return gpu(i), nil
+}
+
+func (l *gpus) Close() error { return nil }
+
+func gpu(i int) machine.GPU {
+	return machine.GPU{
+		UUID: fmt.Sprintf("GPU-%d", i), Index: i, Minor: new(i), PCI: sysfstest.GPUAddress(i),
+		Product: "NVIDIA H100 80GB HBM3", Architecture: "hopper", ComputeCapability: "9.0", MemoryMiB: 81559, ECC: new(true),
+		NVLinks: []machine.NVLink{{Peer: machine.PeerNVSwitch, Links: 18, MBps: new(int64(18 * 26562))}},
+		Health:  machine.Health{State: machine.Healthy},
+	}
+}
+
+// at is a host of a tree.
+func at(tree *sysfstest.Tree, library nvml.Library) *Host {
+	return New(Options{
+		SysfsRoot: tree.Sys(), DevRoot: tree.Dev(), ProcRoot: tree.Proc(), NodeName: "dgx042", NVML: library,
+	})
+}
+
+func TestScanDGX(t *testing.T) {
+	tree := sysfstest.New(t)
+	sysfstest.DGXH100(tree)
+	m := at(tree, &gpus{count: 8}).Scan(t.Context())
+	if err := m.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	wantCPU := machine.CPU{
+		Arch: "amd64", Vendor: "intel", Family: 6, Model: 143, ModelName: "Intel(R) Xeon(R) Platinum 8480C",
+		Codename: "intel-xeon-sapphirerapids", Sockets: 2,
+		NUMA: []machine.NUMANode{
+			{ID: 0, CPUs: "0-55,112-167", Distances: []int{10, 21}}, {ID: 1, CPUs: "56-111,168-223", Distances: []int{21, 10}},
+		},
+	}
+	if diff := cmp.Diff(wantCPU, m.CPU); diff != "" {
+		t.Errorf("CPU (-want +got):\n%s", diff)
+	}
+	wantPCI := machine.PCIFunction{
+		Address: "0000:33:00.0", Class: "0x030200", Vendor: "0x10de", Device: "0x2330", Driver: "nvidia", NUMA: new(0),
+		CPUs: "0-55,112-167", Root: "pci0000:30", Upstream: []string{"0000:30:01.0", "0000:31:00.0", "0000:32:00.0"},
+		LinkSpeed: "32.0 GT/s PCIe", LinkWidth: 16,
+	}
+	if diff := cmp.Diff(wantPCI, *m.Function("0000:33:00.0")); diff != "" {
+		t.Errorf("PCI function (-want +got):\n%s", diff)
+	}
+	if len(m.PCI) != 17 {
+		t.Errorf("%d PCI functions, want 8 GPUs, 8 HCAs and one NIC", len(m.PCI))
+	}
+	wantHCA := machine.HCA{
+		Name: "mlx5_1", PCI: "0000:34:00.0", NodeGUID: "946d:ae03:0012:0100", SysImageGUID: "946d:ae03:0012:0100",
+		Vendor: "0x15b3", Device: "0x1021", Driver: "mlx5_core", Type: "MT4129", Board: "MT_0000000838",
+		Firmware: "28.39.1002", NodeType: "CA", NodeDesc: "dgx042 mlx5_1", Role: machine.RoleFabric,
+		Ports: []machine.Port{{
+			Number: 1, GUID: "946d:ae03:0012:0100", LinkLayer: machine.InfiniBand, State: machine.PortActive, PhysState: "LinkUp",
+			RateGbps: new(400.0), Rate: "400 Gb/sec (4X NDR)", LID: 0x41, SMLID: 1,
+			Netdevs: []machine.Netdev{{Name: "ib1", Type: "infiniband", OperState: "down"}},
+		}},
+		CharDevices: machine.CharDevices{UVerbs: []string{"uverbs1"}, UMAD: []string{"umad1"}, ISSM: []string{"issm1"}},
+	}
+	if diff := cmp.Diff(wantHCA, m.HCAs[1]); diff != "" {
+		t.Errorf("HCA (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(roles(0, 8, "mlx5_8"), rolesOf(m)); diff != "" {
+		t.Errorf("roles (-want +got):\n%s", diff)
+	}
+	if len(m.GPUs) != 8 || m.GPUs[7].PCI != "0000:f3:00.0" {
+		t.Errorf("GPUs: %v", m.GPUs)
+	}
+	wantProbes := []machine.Probe{
+		{Name: "cpu", State: machine.ProbeOK},
+		{Name: "nvml", State: machine.ProbeOK},
+		{Name: "rdma", State: machine.ProbeOK},
+		{Name: "rdma-netlink", State: machine.ProbeAbsent, Reason: tree.Sys() + " is not the running kernel's sysfs"},
+		{Name: "sysfs", State: machine.ProbeOK},
+	}
+	if diff := cmp.Diff(wantProbes, m.Probes); diff != "" {
+		t.Errorf("probes (-want +got):\n%s", diff)
+	}
+	if len(m.Skipped) != 0 || !m.RDMA.RDMACM || m.Product != "DGXH100" || m.Kernel != "6.8.0-60-generic" || m.Node != "dgx042" {
+		t.Errorf("skipped %v, rdma %v, product %q, kernel %q, node %q", m.Skipped, m.RDMA, m.Product, m.Kernel, m.Node)
+	}
+}
+
+// roles is mlx5_first to mlx5_last-1 fabric, and the others storage.
+func roles(first, last int, storage ...string) map[string]machine.Role {
+	want := map[string]machine.Role{}
+	for n := first; n < last; n++ {
+		want[fmt.Sprintf("mlx5_%d", n)] = machine.RoleFabric
+	}
+	for _, name := range storage {
+		want[name] = machine.RoleStorage
+	}
+	return want
+}
+
+func rolesOf(m *machine.Machine) map[string]machine.Role {
+	got := map[string]machine.Role{}
+	for _, h := range m.HCAs {
+		got[h.Name] = h.Role
+	}
+	return got
+}
+
+// A machine that is empty or broken in any place still gives a Machine.
+func TestScanOddTrees(t *testing.T) {
+	const mlx0 = "sys/class/infiniband/mlx5_0"
+	for _, tt := range []struct {
+		name string
+		bend func(*sysfstest.Tree)
+		// gone are HCAs that are not in the machine any more.
+		gone []string
+		// skipped are names that must be among the skipped.
+		skipped []string
+		check   func(*testing.T, *machine.Machine)
+	}{
+		{
+			name: "dead port keeps its role",
+			bend: func(tree *sysfstest.Tree) {
+				tree.Attributes(mlx0+"/ports/1", map[string]string{
+					"state": "1: DOWN", "phys_state": "3: Disabled", "rate": "10 Gb/sec (4X SDR)", "sm_lid": "0x0", "lid": "0xffff",
+				})
+			},
+			check: func(t *testing.T, m *machine.Machine) {
+				p := m.HCAs[0].Ports[0]
+				if p.State != machine.PortDown || *p.RateGbps != 10 || m.HCAs[0].Role != machine.RoleFabric {
+					t.Errorf("port %+v, role %s", p, m.HCAs[0].Role)
+				}
+			},
+		},
+		{
+			name:    "empty node_guid",
+			bend:    func(tree *sysfstest.Tree) { tree.Raw(mlx0+"/node_guid", "") },
+			skipped: []string{"mlx5_0/node_guid"},
+			check: func(t *testing.T, m *machine.Machine) {
+				if h := m.HCAs[0]; h.NodeGUID != "" || h.Role != machine.RoleFabric {
+					t.Errorf("%+v", h)
+				}
+			},
+		},
+		{
+			name: "node_guid without newline",
+			bend: func(tree *sysfstest.Tree) { tree.Raw(mlx0+"/node_guid", "946d:ae03:0012:0000") },
+			check: func(t *testing.T, m *machine.Machine) {
+				if got := m.HCAs[0].NodeGUID; got != "946d:ae03:0012:0000" {
+					t.Error(got)
+				}
+			},
+		},
+		{
+			name:    "unreadable state",
+			bend:    func(tree *sysfstest.Tree) { tree.Unreadable(mlx0 + "/ports/1/state") },
+			skipped: []string{"mlx5_0/ports/1"},
+		},
+		{
+			name:    "rate of another language",
+			bend:    func(tree *sysfstest.Tree) { tree.Write(mlx0+"/ports/1/rate", "schnell") },
+			skipped: []string{"mlx5_0/ports/1"},
+			check: func(t *testing.T, m *machine.Machine) {
+				if p := m.HCAs[0].Ports[0]; p.RateGbps != nil || p.Rate != "schnell" {
+					t.Errorf("%+v", p)
+				}
+			},
+		},
+		{
+			name: "class entry that is a directory",
+			bend: func(tree *sysfstest.Tree) {
+				tree.Remove("sys/class/infiniband/mlx5_0")
+				tree.Write(mlx0+"/ports/1/state", "4: ACTIVE")
+				tree.Write(mlx0+"/ports/1/link_layer", "InfiniBand")
+			},
+			skipped: []string{"mlx5_0"},
+			check: func(t *testing.T, m *machine.Machine) {
+				h := m.HCAs[len(m.HCAs)-1]
+				if h.Name != "mlx5_0" || h.PCI != "" || h.Virtual || h.Ports[0].State != machine.PortActive {
+					t.Errorf("%+v", h)
+				}
+			},
+		},
+		{
+			name:    "class entry that is nothing",
+			bend:    func(tree *sysfstest.Tree) { tree.Write("sys/class/infiniband/README", "hello") },
+			skipped: []string{"README"},
+		},
+		{
+			name:    "unreadable PCI class",
+			bend:    func(tree *sysfstest.Tree) { tree.Unreadable("sys/bus/pci/devices/0000:13:00.0/class") },
+			skipped: []string{"0000:13:00.0"},
+		},
+		{
+			name:    "NUMA node of another language",
+			bend:    func(tree *sysfstest.Tree) { tree.Write("sys/bus/pci/devices/0000:13:00.0/numa_node", "eins") },
+			skipped: []string{"0000:13:00.0"},
+		},
+		{
+			name: "NUMA unknown",
+			bend: func(tree *sysfstest.Tree) { tree.Write("sys/bus/pci/devices/0000:13:00.0/numa_node", "-1") },
+			check: func(t *testing.T, m *machine.Machine) {
+				if f := m.Function("0000:13:00.0"); f.NUMA != nil {
+					t.Errorf("NUMA %d", *f.NUMA)
+				}
+			},
+		},
+		{
+			name:    "device node missing",
+			bend:    func(tree *sysfstest.Tree) { tree.Remove("dev/infiniband/uverbs0") },
+			skipped: []string{"mlx5_0/uverbs0"},
+			check: func(t *testing.T, m *machine.Machine) {
+				if c := m.HCAs[0].CharDevices; len(c.UVerbs) != 0 || len(c.UMAD) != 1 {
+					t.Errorf("%+v", c)
+				}
+			},
+		},
+		{
+			name: "no RDMA driver",
+			bend: func(tree *sysfstest.Tree) { tree.Remove("sys/class/infiniband") },
+			gone: []string{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_7", "mlx5_8"},
+			check: func(t *testing.T, m *machine.Machine) {
+				if i := slices.IndexFunc(m.Probes, func(p machine.Probe) bool { return p.Name == "rdma" }); m.Probes[i].State != machine.ProbeAbsent {
+					t.Errorf("%+v", m.Probes)
+				}
+			},
+		},
+		{
+			name: "mlx5_10 after mlx5_2 among HCAs without an address",
+			bend: func(tree *sysfstest.Tree) {
+				for _, name := range []string{"rxe10", "rxe2"} {
+					tree.RDMA("sys/devices/virtual", sysfstest.RDMA{
+						Name: name, UVerbs: -1, UMAD: -1, ISSM: -1,
+						Attributes: map[string]string{"node_type": "1: CA", "node_guid": "5054:00ff:fe00:0004", "parent": "ens1f0np0"},
+						Ports:      []map[string]string{{"state": "4: ACTIVE", "link_layer": "Ethernet", "rate": "2.5 Gb/sec (1X SDR)"}},
+					})
+				}
+			},
+			check: func(t *testing.T, m *machine.Machine) {
+				a, b := m.HCAs[9], m.HCAs[10]
+				if a.Name != "rxe2" || b.Name != "rxe10" || !a.Virtual || a.Driver != "rdma_rxe" || a.Role != machine.RoleVirtual ||
+					a.Ports[0].Netdevs[0].Name != "ens1f0np0" {
+					t.Errorf("%+v, %+v", a, b)
+				}
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tree := sysfstest.New(t)
+			sysfstest.DGXH100(tree)
+			tt.bend(tree)
+			m := at(tree, &gpus{count: 8}).Scan(t.Context())
+			if err := m.Validate(); err != nil {
+				t.Fatal(err)
+			}
+			for n := range 9 {
+				name := fmt.Sprintf("mlx5_%d", n)
+				_, there := rolesOf(m)[name]
+				if there == slices.Contains(tt.gone, name) {
+					t.Errorf("%s is in the machine: %t", name, there)
+				}
+			}
+			var skipped []string
+			for _, s := range m.Skipped {
+				skipped = append(skipped, s.Name)
+			}
+			if diff := cmp.Diff(tt.skipped, skipped); diff != "" {
+				t.Errorf("skipped (-want +got):\n%s\n%v", diff, m.Skipped)
+			}
+			if tt.check != nil {
+				tt.check(t, m)
+			}
+		})
+	}
+}
+
+func TestScanNothing(t *testing.T) {
+	m := New(Options{
+		SysfsRoot: t.TempDir(), DevRoot: t.TempDir(), ProcRoot: t.TempDir(), NVML: &gpus{count: 0},
+	}).Scan(t.Context())
+	if err := m.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	if len(m.GPUs)+len(m.HCAs)+len(m.PCI) != 0 || len(m.Probes) != 5 {
+		t.Errorf("%+v", m)
+	}
+}
+
+func TestLostGPUKeepsItsIdentity(t *testing.T) {
+	tree := sysfstest.New(t)
+	sysfstest.DGXH100(tree)
+	library := &gpus{count: 8}
+	h := at(tree, library)
+	h.Scan(t.Context())
+	library.answer = func(i int) (machine.GPU, error) {
+		if i == 3 {
+			return machine.GPU{}, fmt.Errorf("UUID: GPU is %w", nvml.ErrLost)
+		}
+		return gpu(i), nil
+	}
+	want := gpu(3)
+	want.Health = machine.Health{State: machine.Lost, Reason: "UUID: GPU is lost"}
+	if diff := cmp.Diff(want, h.Scan(t.Context()).GPUs[3]); diff != "" {
+		t.Errorf("lost handle (-want +got):\n%s", diff)
+	}
+	// A new session of NVML counts seven GPUs; the bus still has eight.
+	library.count, library.answer = 7, func(i int) (machine.GPU, error) {
+		if i >= 3 {
+			i++
+		}
+		return gpu(i), nil
+	}
+	want.Health.Reason = "on the PCI bus and unknown to NVML"
+	m := h.Scan(t.Context())
+	if diff := cmp.Diff(want, m.GPUs[3]); diff != "" || len(m.GPUs) != 8 {
+		t.Errorf("%d GPUs, lost for good (-want +got):\n%s", len(m.GPUs), diff)
+	}
+	// Taken out of the machine, it is no GPU of it any more.
+	tree.Remove("sys/bus/pci/devices/" + sysfstest.GPUAddress(3))
+	if m := h.Scan(t.Context()); len(m.GPUs) != 7 {
+		t.Errorf("%d GPUs after removal", len(m.GPUs))
+	}
+}
+
+func TestGPUThatNeverAnsweredIsSkipped(t *testing.T) {
+	tree := sysfstest.New(t)
+	sysfstest.DGXH100(tree)
+	library := &gpus{count: 8, answer: func(i int) (machine.GPU, error) {
+		if i == 3 {
+			return machine.GPU{}, fmt.Errorf("UUID: GPU is %w", nvml.ErrLost)
+		}
+		return gpu(i), nil
+	}}
+	m := at(tree, library).Scan(t.Context())
+	want := []machine.Skipped{
+		{Name: "0000:73:00.0", Reason: "GPU on the PCI bus and unknown to NVML"},
+		{Name: "nvml GPU 3", Reason: "UUID: GPU is lost"},
+	}
+	if diff := cmp.Diff(want, m.Skipped); diff != "" || len(m.GPUs) != 7 {
+		t.Errorf("%d GPUs, skipped (-want +got):\n%s", len(m.GPUs), diff)
+	}
+}
+
+func TestChangedOnlyWhenTheMachineDiffers(t *testing.T) {
+	tree := sysfstest.New(t)
+	sysfstest.DGXH100(tree)
+	h := at(tree, &gpus{count: 8})
+	if h.Machine() != nil {
+		t.Fatal("a machine before the first scan")
+	}
+	signalled := func() bool {
+		select {
+		case <-h.Changed():
+			return true
+		default:
+			return false
+		}
+	}
+	first := h.Scan(t.Context())
+	if !signalled() {
+		t.Error("no signal for the first scan")
+	}
+	if again := h.Scan(t.Context()); again != first || signalled() {
+		t.Error("an equal scan made a new machine or a signal")
+	}
+	tree.Write("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN")
+	if second := h.Scan(t.Context()); second == first || first.HCAs[0].Ports[0].State != machine.PortActive || !signalled() {
+		t.Error("a port went down, and the machine stayed, or the old one was written to")
+	}
+}
+
+// Run scans at the start, after events and by the clock, and gathers a burst.
+func TestLoop(t *testing.T) {
+	tree := sysfstest.New(t)
+	sysfstest.DGXH100(tree)
+	synctest.Test(t, func(t *testing.T) {
+		var scans atomic.Int32
+		h := at(tree, &gpus{count: 1, answer: func(i int) (machine.GPU, error) { scans.Add(1); return gpu(i), nil }})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		events := make(chan struct{}, 1)
+		done := make(chan error)
+		go func() { done <- h.loop(ctx, events) }()
+		expect := func(when string, want int32) {
+			t.Helper()
+			synctest.Wait()
+			if got := scans.Load(); got != want {
+				t.Errorf("%s: %d scans, want %d", when, got, want)
+			}
+		}
+		expect("at the start", 1)
+		for range 50 {
+			signal(events)
+		}
+		expect("while events are gathered", 1)
+		time.Sleep(settle)
+		expect("after a burst", 2)
+		time.Sleep(DefaultInterval)
+		expect("after the interval", 3)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Run ends with its context, its sockets and goroutines with it.
+func TestRunEnds(t *testing.T) {
+	tree := sysfstest.New(t)
+	sysfstest.DGXH100(tree)
+	h := at(tree, &gpus{count: 8})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- h.Run(ctx) }()
+	<-h.Changed()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// BenchmarkScan is one scan of an 8-GPU, 9-HCA machine that has been seen.
+func BenchmarkScan(b *testing.B) {
+	tree := sysfstest.New(b)
+	sysfstest.DGXH100(tree)
+	h := at(tree, &gpus{count: 8})
+	h.Scan(b.Context())
+	b.ReportAllocs()
+	for b.Loop() {
+		if m := h.Scan(b.Context()); len(m.HCAs) != 9 || len(m.GPUs) != 8 {
+			b.Fatal(m.Skipped)
+		}
+	}
+}
+
+// fixture is a file of $HEDDLE_FIXTURES, or a skip.
+func fixture(t *testing.T, name string) string {
+	t.Helper()
+	dir := os.Getenv("HEDDLE_FIXTURES")
+	if dir == "" {
+		t.Skip("HEDDLE_FIXTURES is not set")
+	}
+	path := filepath.Join(dir, name)
+	if _, err := os.Stat(path); err != nil {
+		t.Skip(err)
+	}
+	return path
+}
