@@ -55,6 +55,6 @@ func a100Pairs() *build {
 		g := b.gpu(c, guest(1+i, i))
 		g.NVLinks = []machine.NVLink{c.to(guest(1+(i^1), 0).address)}
 	}
-	b.hca("mlx5_an0", "enP54537s1", connectX5VF(), roce100(), machine.RoleStorage, guest(0xd509, -1))
+	b.hca("mlx5_an0", "enP54537s1", connectX5VF(), roce100(), machine.RoleFabric, guest(0xd509, -1))
 	return b
 }

@@ -20,16 +20,17 @@ func h100Pairs(node string) *build {
 	return b
 }
 
-// oneDeadPort is such a node after a bad night: a cable is out, one adapter
-// lost its identity, and one GPU fell off the bus.
+// oneDeadPort is such a node after a bad night: a cable is out, one adapter's
+// driver gave up half-way, and one GPU no longer answers; what it was is known
+// from before.
 func oneDeadPort() *build {
 	b := h100Pairs("one-dead-port")
 	down(&b.m.HCAs[3])
 	b.m.HCAs = append(b.m.HCAs[:5], b.m.HCAs[6:]...)
-	b.m.Skipped = []machine.Skipped{{Name: "mlx5_5", Reason: "node_guid: empty"}}
-	g := &b.m.GPUs[6]
-	g.Health = machine.Health{State: machine.Lost, Reason: "GPU is lost"}
-	g.NVLinks, g.Fabric = nil, nil
+	b.m.Skipped = []machine.Skipped{{
+		Name: "mlx5_5", Reason: "/sys/class/infiniband/mlx5_5 has neither ports nor node_guid: no RDMA device",
+	}}
+	b.m.GPUs[6].Health = machine.Health{State: machine.Lost, Reason: "memory: GPU is lost"}
 	return b
 }
 

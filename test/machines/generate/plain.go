@@ -8,7 +8,8 @@ import (
 )
 
 // mixed has three L40S and five H100 of the PCIe form, pairs of slots on each
-// host bridge, no NVLink, and one dual-port Ethernet adapter.
+// host bridge, no NVLink, and one dual-port
+// Ethernet adapter, which is then all the fabric there is.
 func mixed() *build {
 	b := start("mixed-l40s-h100", "", "6.8.0-60-generic",
 		epyc(25, 17, 2, "9354 32-Core Processor", "genoa", nodes(32, "0-31,64-95", "32-63,96-127")...))
@@ -25,7 +26,7 @@ func mixed() *build {
 	}
 	for i := range 2 {
 		b.hca(fmt.Sprintf("mlx5_%d", i), fmt.Sprintf("enp65s0f%dnp%d", i, i), connectX6Dx(), roce100(),
-			machine.RoleStorage, direct(0x40, fmt.Sprintf("0000:41:00.%d", i), 0, gen4))
+			machine.RoleFabric, direct(0x40, fmt.Sprintf("0000:41:00.%d", i), 0, gen4))
 	}
 	b.oneAdapter()
 	return b
@@ -39,7 +40,7 @@ func noGPU() *build {
 	b.noDriver()
 	for i := range 2 {
 		b.hca(fmt.Sprintf("mlx5_%d", i), fmt.Sprintf("enp65s0f%dnp%d", i, i), connectX6Lx(), roce25(),
-			machine.RoleStorage, direct(0x40, fmt.Sprintf("0000:41:00.%d", i), -1, gen4))
+			machine.RoleFabric, direct(0x40, fmt.Sprintf("0000:41:00.%d", i), -1, gen4))
 	}
 	b.oneAdapter()
 	return b

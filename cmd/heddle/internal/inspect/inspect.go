@@ -7,6 +7,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
@@ -23,17 +25,20 @@ const usage = `heddle inspect: show what this node, or a dump of another, has.
 // Run runs the command.
 func Run(ctx context.Context, args []string, stdout io.Writer) error {
 	set := cli.Flags("inspect", usage, stdout)
-	var from source.Machine
+	var from source.Flags
 	from.Register(set.FlagSet)
-	format := set.String("o", "table", "output: table, json, labels, resources or matrix")
+	format := set.String("o", "table", "output `FORMAT`: "+strings.Join(formats(), ", "))
 	if err := set.Read(args, 0); err != nil {
 		return err
 	}
-	m, err := from.Load(ctx)
+	if !slices.Contains(formats(), *format) {
+		return cli.Usagef("inspect", "-o %s: not one of %s", *format, strings.Join(formats(), ", "))
+	}
+	subject, err := from.Load(ctx)
 	if err != nil {
 		return err
 	}
-	text, err := render(m, *format)
+	text, err := Render(subject, *format)
 	if err != nil {
 		return err
 	}
@@ -43,10 +48,15 @@ func Run(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-func render(m *machine.Machine, format string) (string, error) {
+func formats() []string { return []string{"table", "json", "matrix"} }
+
+// Render shows the subject in one of the formats. The dump is what was read;
+// in the others, HCAs have the roles that the configuration gives them.
+func Render(s *source.Subject, format string) (string, error) {
+	m := s.Config.WithRoles(s.Machine)
 	switch format {
 	case "json":
-		b, err := machine.Encode(m)
+		b, err := machine.Encode(s.Machine)
 		if err != nil {
 			return "", fmt.Errorf("write dump: %w", err)
 		}
@@ -54,5 +64,5 @@ func render(m *machine.Machine, format string) (string, error) {
 	case "matrix":
 		return Matrix(m), nil
 	}
-	return "", cli.Usagef("inspect", "-o %s: not table, json, labels, resources or matrix", format)
+	return Table(m), nil
 }

@@ -1,48 +1,88 @@
-// Package source gets the machine that a subcommand talks about: this host or
-// a dump file. It reads, and decides nothing.
+// Package source gets what a subcommand talks about: the machine, this host's
+// or a dump's, and the configuration of its node. It reads, and decides
+// nothing.
 package source
 
 import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/host"
+	"github.com/heddle-dev/heddle/discovery/replay"
 )
 
 // Host is the value of --machine that means this host.
 const Host = "host"
 
-// Machine is where to get the machine from.
-type Machine struct {
-	from string
+// Flags say where to read from.
+type Flags struct {
+	machine, node, config string
+	options               host.Options
 }
 
-// Register adds the flags that say where.
-func (s *Machine) Register(set *flag.FlagSet) {
-	set.StringVar(&s.from, "machine", Host, "`host`, or a FILE that `heddle inspect -o json` wrote")
+// Register adds the flags.
+func (f *Flags) Register(set *flag.FlagSet) {
+	set.StringVar(&f.machine, "machine", Host, "`host`, or a FILE that heddle inspect -o json wrote")
+	set.StringVar(&f.config, "config", "", "`DIR` with the ConfigMap's keys as files; empty: built-in defaults")
+	set.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"),
+		"`NAME` of the machine's Node; default $NODE_NAME, then the dump's or the host's name")
+	set.StringVar(&f.options.SysfsRoot, "sysfs-root", "/sys", "`DIR` where the host's sysfs is")
+	set.StringVar(&f.options.DevRoot, "dev-root", "/dev", "`DIR` where the host's device nodes are")
+	set.StringVar(&f.options.ProcRoot, "proc-root", "/proc", "`DIR` where the host's procfs is")
 }
 
-// Load reads the machine. A fault in a file names the file and the place.
-func (s *Machine) Load(_ context.Context) (*machine.Machine, error) {
-	return fromFile(s.from)
+// Subject is what a subcommand talks about.
+type Subject struct {
+	// Machine is as it was read.
+	Machine *machine.Machine
+	// Config is the configuration of the machine's node.
+	Config config.NodeConfig
 }
 
-func fromFile(path string) (*machine.Machine, error) {
-	f, err := os.Open(path)
+// Load reads the machine and the configuration. A fault in a file names the
+// file and the place.
+func (f *Flags) Load(ctx context.Context) (*Subject, error) {
+	m, err := f.read(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("read machine: %w", err)
+		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // Nothing was written.
-	b, err := io.ReadAll(io.LimitReader(f, machine.MaxDump+1))
-	if err != nil {
-		return nil, fmt.Errorf("read machine: %w", err)
+	s := &Subject{Machine: m, Config: config.Default()}
+	if f.config != "" {
+		c, err := config.Load(f.config)
+		if err != nil {
+			return nil, fmt.Errorf("configuration %s: %w", f.config, err)
+		}
+		s.Config = c.Resolve(m.Node, nil)
 	}
-	m, err := machine.Decode(b)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	return s, nil
+}
+
+func (f *Flags) read(ctx context.Context) (*machine.Machine, error) {
+	if f.machine != Host {
+		m, err := replay.Load(f.machine)
+		if err != nil {
+			return nil, err
+		}
+		if f.node != "" {
+			m.Node = f.node
+		}
+		return m, nil
+	}
+	if f.options.NodeName = f.node; f.node == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("--node-name is not set, and the host has no name: %w", err)
+		}
+		f.options.NodeName = name
+	}
+	h := host.New(f.options)
+	m := h.Scan(ctx)
+	if err := h.Close(ctx); err != nil {
+		return nil, fmt.Errorf("close NVML: %w", err)
 	}
 	return m, nil
 }

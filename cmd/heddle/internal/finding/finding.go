@@ -1,0 +1,139 @@
+// Package finding says what is wrong with a machine, or merely worth knowing,
+// and what to do about it, in an operator's words.
+//
+// It is pure: it explains what a scan found, and neither reads hardware nor
+// asks an API server.
+package finding
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// Level is how bad a finding is.
+type Level string
+
+// The levels.
+const (
+	// Problem needs somebody: doctor fails.
+	Problem Level = "problem"
+	// Note explains what may surprise and is as it should be.
+	Note Level = "note"
+)
+
+// Finding is one thing about a machine.
+type Finding struct {
+	Level Level
+	// Subject is what it is about: GPU6, mlx5_3 port 1, probe nvml.
+	Subject string
+	// Says is what is so; Do is what to do about it, empty for nothing.
+	Says, Do string
+}
+
+// Of explains a machine: problems first, else in the order of the machine.
+func Of(m *machine.Machine) []Finding {
+	var all []Finding
+	all = append(all, probes(m)...)
+	all = append(all, skipped(m)...)
+	all = append(all, gpus(m)...)
+	all = append(all, hcas(m)...)
+	all = append(all, stack(m)...)
+	Sort(all)
+	return all
+}
+
+// Sort puts problems first and keeps the order otherwise.
+func Sort(all []Finding) {
+	slices.SortStableFunc(all, func(a, b Finding) int { return cmp.Compare(rank(a.Level), rank(b.Level)) })
+}
+
+func rank(l Level) int {
+	if l == Problem {
+		return 0
+	}
+	return 1
+}
+
+// Problems counts the findings that need somebody.
+func Problems(all []Finding) int {
+	n := 0
+	for _, f := range all {
+		if f.Level == Problem {
+			n++
+		}
+	}
+	return n
+}
+
+// probes explains readers that did not read.
+func probes(m *machine.Machine) []Finding {
+	var all []Finding
+	for _, p := range m.Probes {
+		subject := "probe " + p.Name
+		switch p.State {
+		case machine.ProbeOK:
+		case machine.ProbeFailed:
+			all = append(all, Finding{Problem, subject, "failed: " + p.Reason, remedy(p.Name)})
+		case machine.ProbeTimeout:
+			all = append(all, Finding{
+				Problem, subject, "did not answer: " + p.Reason + "; what it says is from its last good answer", remedy(p.Name),
+			})
+		case machine.ProbeAbsent:
+			all = append(all, absent(m, p))
+		}
+	}
+	return all
+}
+
+// absent is a problem only where the bus has what the missing reader reads.
+func absent(m *machine.Machine, p machine.Probe) Finding {
+	f := Finding{Note, "probe " + p.Name, "nothing to read: " + p.Reason, ""}
+	if p.Name != "nvml" {
+		return f
+	}
+	onBus := 0
+	for i := range m.PCI {
+		if isNVIDIA(&m.PCI[i]) {
+			onBus++
+		}
+	}
+	if onBus > 0 {
+		f.Level, f.Do = Problem, remedy(p.Name)
+		f.Says = fmt.Sprintf("%d NVIDIA GPUs on the PCI bus, and no driver to read them: %s", onBus, p.Reason)
+	}
+	return f
+}
+
+// isNVIDIA tells GPUs by PCI class 03, display controller.
+func isNVIDIA(f *machine.PCIFunction) bool {
+	return f.Vendor == "0x10de" && len(f.Class) > 4 && f.Class[:4] == "0x03"
+}
+
+func remedy(probe string) string {
+	switch probe {
+	case "nvml":
+		return "Install or load NVIDIA's driver, and see that libnvidia-ml.so.1 is of its version: nvidia-smi, dmesg."
+	case "rdma":
+		return "See that ib_core and the adapter's driver (mlx5_ib) are loaded: lsmod, dmesg."
+	case "rdma-netlink":
+		return "See that ib_core is loaded, and that this program is in the host's network namespace."
+	}
+	return "See that the path in the reason is mounted and readable: --sysfs-root, --proc-root."
+}
+
+// skipped explains what was there and could not be understood. Devices are
+// named by the first part of the name; a part of a device may be missing
+// without harm, and is a problem all the same: nothing of it should fail.
+func skipped(m *machine.Machine) []Finding {
+	var all []Finding
+	for _, s := range m.Skipped {
+		all = append(all, Finding{
+			Problem, s.Name, "left out: " + s.Reason,
+			"See dmesg for the device; if it works, the dump (heddle inspect -o json) makes a good bug report.",
+		})
+	}
+	return all
+}

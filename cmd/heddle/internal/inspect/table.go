@@ -1,0 +1,192 @@
+package inspect
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
+	"github.com/heddle-dev/heddle/topo/affinity"
+)
+
+// Table renders what a person wants first on a strange node: what it is, what
+// is wrong with it, its GPUs and its HCAs.
+func Table(m *machine.Machine) string {
+	x := affinity.Of(m)
+	var b strings.Builder
+	b.WriteString(cli.Table(head(m), 2))
+	writeProblems(&b, finding.Of(m))
+	if len(m.GPUs) > 0 {
+		b.WriteString("\n" + cli.Table(gpuRows(m, x), 2))
+	}
+	if len(m.HCAs) > 0 {
+		b.WriteString("\n" + cli.Table(hcaRows(m, x), 2))
+	}
+	return b.String()
+}
+
+func head(m *machine.Machine) [][]string {
+	cpu := m.CPU.Codename
+	if m.CPU.ModelName != "" {
+		cpu = m.CPU.ModelName + " (" + m.CPU.Codename + ")"
+	}
+	if m.CPU.Sockets > 0 {
+		cpu = fmt.Sprintf("%d x %s", m.CPU.Sockets, cpu)
+	}
+	nodes := 0
+	for i := range m.CPU.NUMA {
+		if m.CPU.NUMA[i].CPUs != "" {
+			nodes++
+		}
+	}
+	driver := "none"
+	if m.Driver.Version != "" {
+		driver = m.Driver.Version + ", CUDA " + orDash(m.Driver.CUDA)
+	}
+	return [][]string{
+		{"Node", m.Node},
+		{"Product", orDash(m.Product)},
+		{"Kernel", orDash(m.Kernel)},
+		{"CPU", orDash(cpu)},
+		{"NUMA nodes", strconv.Itoa(nodes)},
+		{"GPU driver", driver},
+		{"GPUs", gpuSummary(m)},
+		{"HCAs", hcaSummary(m)},
+	}
+}
+
+// gpuSummary is "5 x NVIDIA H100 PCIe, 3 x NVIDIA L40S", in the order of PCI
+// addresses.
+func gpuSummary(m *machine.Machine) string {
+	names := make([]string, 0, len(m.GPUs))
+	for i := range m.GPUs {
+		names = append(names, m.GPUs[i].Product)
+	}
+	return counted(names)
+}
+
+func hcaSummary(m *machine.Machine) string {
+	roles := make([]string, 0, len(m.HCAs))
+	for i := range m.HCAs {
+		roles = append(roles, string(m.HCAs[i].Role))
+	}
+	return counted(roles)
+}
+
+// counted is every word with how often it occurs, in the order of the first.
+func counted(words []string) string {
+	if len(words) == 0 {
+		return "none"
+	}
+	count := map[string]int{}
+	var order, parts []string
+	for _, w := range words {
+		if count[w] == 0 {
+			order = append(order, w)
+		}
+		count[w]++
+	}
+	for _, w := range order {
+		parts = append(parts, fmt.Sprintf("%d x %s", count[w], w))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// writeProblems shows what needs somebody. Notes are for doctor.
+func writeProblems(b *strings.Builder, all []finding.Finding) {
+	n := finding.Problems(all)
+	if n == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\nPROBLEMS (heddle doctor says more)\n")
+	for _, f := range all[:n] {
+		fmt.Fprintf(b, "  %s: %s\n", cli.Printable(f.Subject), cli.Printable(f.Says))
+	}
+}
+
+func gpuRows(m *machine.Machine, x *affinity.Matrix) [][]string {
+	rows := [][]string{{"GPU", "PRODUCT", "MIB", "PCI", "NUMA", "HEALTH", "NVLINK", "NEAREST FABRIC HCAS"}}
+	for i, d := range x.Devices {
+		if !d.GPU {
+			continue
+		}
+		g := &m.GPUs[d.Index]
+		rows = append(rows, []string{
+			d.Name, g.Product, strconv.FormatInt(g.MemoryMiB, 10), g.PCI, node(d.NUMA), string(g.Health.State),
+			nvlinks(m, g), nearest(x, i, affinity.IsFabricHCA),
+		})
+	}
+	return rows
+}
+
+// nvlinks is "18 to NVSwitch" or "12 to GPU1".
+func nvlinks(m *machine.Machine, g *machine.GPU) string {
+	var parts []string
+	for _, l := range g.NVLinks {
+		peer := l.Peer
+		if peer == machine.PeerNVSwitch {
+			peer = "NVSwitch"
+		}
+		for i := range m.GPUs {
+			if m.GPUs[i].PCI == l.Peer {
+				peer = "GPU" + strconv.Itoa(m.GPUs[i].Index)
+			}
+		}
+		parts = append(parts, fmt.Sprintf("%d to %s", l.Links, peer))
+	}
+	return orDash(strings.Join(parts, ", "))
+}
+
+// nearest is "mlx5_3 (PIX)": the devices of the best class there is.
+func nearest(x *affinity.Matrix, device int, among func(affinity.Device) bool) string {
+	near, class := x.Nearest(device, among)
+	if len(near) == 0 {
+		return "-"
+	}
+	if class.Kind == affinity.Unknown {
+		return "unknown"
+	}
+	names := make([]string, 0, len(near))
+	for _, i := range near {
+		names = append(names, x.Devices[i].Name)
+	}
+	return strings.Join(names, " ") + " (" + class.String() + ")"
+}
+
+func hcaRows(m *machine.Machine, x *affinity.Matrix) [][]string {
+	rows := [][]string{{"HCA", "ROLE", "PORT", "STATE", "LINK", "NETDEVS", "PCI", "NUMA", "NEAREST GPUS"}}
+	rails := affinity.Rails(m)
+	for i, d := range x.Devices {
+		if d.GPU {
+			continue
+		}
+		h := &m.HCAs[d.Index]
+		where := []string{orDash(h.PCI), node(d.NUMA), nearest(x, i, affinity.IsGPU)}
+		first := []string{h.Name, roleAndRail(h.Role, rails[d.Index])}
+		if len(h.Ports) == 0 {
+			rows = append(rows, append(append(first, "-", "-", "-", "-"), where...))
+		}
+		for j := range h.Ports {
+			p := &h.Ports[j]
+			row := append([]string{}, first...)
+			row = append(row, strconv.Itoa(p.Number), orDash(p.State), orDash(p.LinkLayer+" "+p.Rate), netdevs(h, p))
+			rows = append(rows, append(row, where...))
+			first, where = []string{"", ""}, []string{"", "", ""}
+		}
+	}
+	return rows
+}
+
+func netdevs(h *machine.HCA, p *machine.Port) string {
+	var names []string
+	for _, d := range p.Netdevs {
+		names = append(names, d.Name)
+	}
+	text := orDash(strings.Join(names, " "))
+	if len(h.BondSlaves) > 0 {
+		text += " over " + strings.Join(h.BondSlaves, " ")
+	}
+	return text
+}
