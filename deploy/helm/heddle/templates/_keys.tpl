@@ -1,0 +1,65 @@
+{{/*
+The keys that heddle-feature-discovery may write on its Node, one per line. In
+labels a "*" stands for what depends on the hardware. The lists repeat
+api/names (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares them.
+*/}}
+
+{{/* Every set of domains in the configuration, as a JSON list: the cluster's,
+     and those of overrides that have their own. */}}
+{{- define "heddle.domains" -}}
+{{- $default := dict "vendor" "nvidia.com" "card" "gpu" "company" "heddle.dev" }}
+{{- $cluster := merge (dict) (.Values.config.cluster.domains | default dict) $default }}
+{{- $all := list $cluster }}
+{{- range .Values.config.nodes }}
+{{- $all = append $all (merge (dict) (.domains | default dict) $cluster) }}
+{{- end }}
+{{- $all | uniq | toJson }}
+{{- end }}
+
+{{- define "heddle.labelKeys" -}}
+{{- $keys := list }}
+{{- $mig := list "multiprocessors" "slices.gi" "slices.ci" "engines.copy" "engines.decoder" "engines.encoder" "engines.jpeg" "engines.ofa" }}
+{{- range include "heddle.domains" . | fromJsonArray }}
+{{- $domains := . }}
+{{- range concat (list "product" "count" "memory" "family" "compute.major" "compute.minor" "replicas" "sharing-strategy" "machine" "mode" "clique" "driver-version") $mig (list "*.count") }}
+{{- $keys = append $keys (printf "%s/%s.%s" $domains.vendor $domains.card .) }}
+{{- end }}
+{{- range list "cuda.driver.major" "cuda.driver.minor" "cuda.driver.rev" "cuda.runtime.major" "cuda.runtime.minor" "cuda.driver-version.major" "cuda.driver-version.minor" "cuda.driver-version.revision" "cuda.driver-version.full" "cuda.runtime-version.major" "cuda.runtime-version.minor" "cuda.runtime-version.full" "mig.capable" "mig.strategy" "mps.capable" "vgpu.present" "vgpu.host-driver-version" "vgpu.host-driver-branch" }}
+{{- $keys = append $keys (printf "%s/%s" $domains.vendor .) }}
+{{- end }}
+{{- range concat (list "product" "count" "replicas" "sharing-strategy" "memory") $mig }}
+{{- $keys = append $keys (printf "%s/mig-*.%s" $domains.vendor .) }}
+{{- end }}
+{{- $keys = concat $keys (list (printf "%s/node.usage" $domains.company) (printf "%s/control-plane" $domains.company)) }}
+{{- end }}
+{{- range list "hca.count" "hca.link-layer" "hca.rate" "hca.type" "netns-mode" }}
+{{- $keys = append $keys (printf "heddle.dev/rdma.%s" .) }}
+{{- end }}
+{{- $keys = append $keys "heddle.dev/nvlink.domain" }}
+{{- range prepend .Values.config.nodes .Values.config.cluster }}
+{{- range .labels }}
+{{- $keys = append $keys .key }}
+{{- end }}
+{{- end }}
+{{- concat $keys .Values.admissionPolicy.extraLabelKeys | uniq | sortAlpha | join "\n" }}
+{{- end }}
+
+{{- define "heddle.taintKeys" -}}
+{{- $keys := list }}
+{{- range include "heddle.domains" . | fromJsonArray }}
+{{- $keys = concat $keys (list (printf "%s/%s.product" .vendor .card) (printf "%s/node.usage" .company) (printf "%s/control-plane" .company)) }}
+{{- end }}
+{{- $keys | uniq | sortAlpha | join "\n" }}
+{{- end }}
+
+{{/* The effects that the configuration asks for; NoExecute evicts, so it is
+     allowed only where somebody configured it. */}}
+{{- define "heddle.taintEffects" -}}
+{{- $effects := list "NoSchedule" }}
+{{- range prepend .Values.config.nodes .Values.config.cluster }}
+{{- with .taints }}{{ with .effect }}
+{{- $effects = append $effects . }}
+{{- end }}{{ end }}
+{{- end }}
+{{- $effects | uniq | sortAlpha | join "\n" }}
+{{- end }}

@@ -1,0 +1,280 @@
+package chart
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/heddle-dev/heddle/api/names"
+)
+
+// Scripts and people find objects by name whatever the release is called.
+func TestObjectsOfADefaultInstall(t *testing.T) {
+	objects := render(t, "--set", "registry=registry.example.com/gpu")
+	want := []string{
+		"ClusterRole/heddle-feature-discovery",
+		"ClusterRoleBinding/heddle-feature-discovery",
+		"ConfigMap/heddle-device-config",
+		"ConfigMap/heddle-feature-discovery-keys",
+		"DaemonSet/heddle-feature-discovery",
+		"Role/heddle-feature-discovery-events",
+		"RoleBinding/heddle-feature-discovery-events",
+		"ServiceAccount/heddle-feature-discovery",
+		"ValidatingAdmissionPolicy/heddle-feature-discovery",
+		"ValidatingAdmissionPolicyBinding/heddle-feature-discovery",
+	}
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(objects))); diff != "" {
+		t.Errorf("objects (-want +got):\n%s", diff)
+	}
+	config := get[*corev1.ConfigMap](t, objects, "ConfigMap/heddle-device-config")
+	wantConfig := map[string]string{"version": "v1", "cluster-config": "mode: native\n", "nodes-config": "[]\n"}
+	if diff := cmp.Diff(wantConfig, config.Data); diff != "" || config.Namespace != namespace {
+		t.Errorf("configuration in namespace %q (-want +got):\n%s", config.Namespace, diff)
+	}
+	checkConfig(t, config)
+	var roles []rbacv1.PolicyRule
+	roles = append(roles, get[*rbacv1.ClusterRole](t, objects, "ClusterRole/heddle-feature-discovery").Rules...)
+	roles = append(roles, get[*rbacv1.Role](t, objects, "Role/heddle-feature-discovery-events").Rules...)
+	wantRoles := []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch", "patch"}},
+		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
+	}
+	if diff := cmp.Diff(wantRoles, roles); diff != "" {
+		t.Errorf("permissions (-want +got):\n%s", diff)
+	}
+}
+
+func TestDaemonSet(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		args []string
+	}{
+		{"default", nil},
+		{"host", []string{
+			"--set", "registry=registry.example.com/gpu/", "--set", "tag=v9", "--set", "imagePullPolicy=Always",
+			"--set", "imagePullSecrets[0].name=pull", "--set", "gpuLabel.driverAccess=host",
+			"--set", "gpuLabel.driverRoot=/run/nvidia/driver",
+		}},
+		{"replay", []string{
+			"--set", "gpuLabel.machineConfigMap=dgx", "--set", "gpuLabel.machineKey=dgx-h100.json",
+			"--set", "gpuLabel.runtimeClassName=nvidia", "--set", "config.existingConfigMap=mine",
+			"--set", "gpuLabel.cleanup=true", "--set", "gpuLabel.maxUnavailable=3", "--set", "gpuLabel.metricsPort=19101",
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			text, err := helm(t, append([]string{
+				"template", generated, chartDir, "-n", namespace, "-s", "templates/feature-discovery/daemonset.yaml",
+			}, tt.args...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden := filepath.Join("testdata", "daemonset-"+tt.name+".yaml")
+			if *update {
+				if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), text); diff != "" {
+				t.Errorf("(-want +got), -update writes it:\n%s", diff)
+			}
+			pod := daemonSet(t, decode(t, text)).Spec.Template.Spec
+			known := flagNames(t)
+			for _, arg := range pod.Containers[0].Args {
+				name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+				if !known[name] {
+					t.Errorf("heddle-feature-discovery has no flag --%s", name)
+				}
+			}
+		})
+	}
+}
+
+// flagNames reads the flags in the source of heddle-feature-discovery: calls
+// such as fs.StringVar(&x, "name", ...).
+func flagNames(t *testing.T) map[string]bool {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), root+"/cmd/heddle-feature-discovery/flags.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || len(call.Args) < 3 {
+			return true
+		}
+		method, ok := call.Fun.(*ast.SelectorExpr)
+		if !ok || !strings.HasSuffix(method.Sel.Name, "Var") {
+			return true
+		}
+		if literal, ok := call.Args[1].(*ast.BasicLit); ok {
+			if name, err := strconv.Unquote(literal.Value); err == nil {
+				found[name] = true
+			}
+		}
+		return true
+	})
+	if !found["node-name"] {
+		t.Fatal("found no flags in flags.go")
+	}
+	return found
+}
+
+// Least privilege by default, and what "host" takes stated once.
+func TestPrivileges(t *testing.T) {
+	pod := daemonSet(t, render(t)).Spec.Template.Spec
+	want := &corev1.SecurityContext{
+		RunAsNonRoot: new(true), RunAsUser: new(int64(65532)), RunAsGroup: new(int64(65532)),
+		ReadOnlyRootFilesystem: new(true), AllowPrivilegeEscalation: new(false),
+		Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+	if diff := cmp.Diff(want, pod.Containers[0].SecurityContext); diff != "" {
+		t.Errorf("default (-want +got):\n%s", diff)
+	}
+	for _, v := range pod.Volumes {
+		if v.HostPath != nil {
+			t.Errorf("default mounts %s of the host", v.HostPath.Path)
+		}
+	}
+	for _, m := range pod.Containers[0].VolumeMounts {
+		if m.SubPath != "" {
+			t.Errorf("mount %s has a subPath, which never sees a changed ConfigMap", m.Name)
+		}
+	}
+	if pod.HostPID || pod.HostIPC || !pod.HostNetwork {
+		t.Errorf("hostPID %v, hostIPC %v, hostNetwork %v; want only the last", pod.HostPID, pod.HostIPC, pod.HostNetwork)
+	}
+
+	pod = daemonSet(t, render(t, "--set", "gpuLabel.driverAccess=host")).Spec.Template.Spec
+	want = &corev1.SecurityContext{Privileged: new(true), RunAsUser: new(int64(0)), ReadOnlyRootFilesystem: new(true)}
+	if diff := cmp.Diff(want, pod.Containers[0].SecurityContext); diff != "" {
+		t.Errorf("host (-want +got):\n%s", diff)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for _, tt := range []struct{ set, want string }{
+		{"gpuDevice.deploy=true", "gpuDevice.deploy=true: version 0.1.0 of this chart has no heddle-device-plugin yet; leave it false"},
+		{"topoDiscovery.deploy=true", "has no heddle-topo-worker and heddle-topo-master yet"},
+		{"gpuScheduler.deploy=true", "has no heddle-scheduler yet"},
+		{"gpuDevice.sGPUHybridMode=true", "additional properties 'sGPUHybridMode' not allowed"},
+		{"gpuLabels.deploy=true", "additional properties 'gpuLabels' not allowed"},
+		{"gpuLabel.driverAccess=none", "/gpuLabel/driverAccess"},
+		{"gpuLabel.interval=60", "/gpuLabel/interval"},
+		{"gpuLabel.metricsPort=0", "/gpuLabel/metricsPort"},
+		{"registry=https://registry.example.com", "/registry"},
+		{"imagePullPolicy=always", "/imagePullPolicy"},
+		{"config.cluster.domains.vendor=Example_com", "/config/cluster/domains/vendor"},
+		{"config.cluster.domains.company=example.com/x", "/config/cluster/domains/company"},
+		{"config.cluster.mod=sgpu", "additional properties 'mod' not allowed"},
+		{"config.nodes[0].mode=sgpu", "/config/nodes/0"},
+		{"config.cluster.taints.effect=Never", "/config/cluster/taints/effect"},
+		{"admissionPolicy.extraLabelKeys[0]=a*b*c", "/admissionPolicy/extraLabelKeys/0"},
+	} {
+		t.Run(tt.set, func(t *testing.T) {
+			_, err := helm(t, "template", generated, chartDir, "-n", namespace, "--set", tt.set)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestExistingConfigMap(t *testing.T) {
+	objects := render(t, "--set", "config.existingConfigMap=mine")
+	if objects["ConfigMap/heddle-device-config"] != nil {
+		t.Error("the chart makes a ConfigMap that nobody reads")
+	}
+	for _, v := range daemonSet(t, objects).Spec.Template.Spec.Volumes {
+		if v.Name == "config" && (v.ConfigMap == nil || v.ConfigMap.Name != "mine") {
+			t.Errorf("volume config is %v, want ConfigMap mine", v.VolumeSource)
+		}
+	}
+}
+
+func TestWithoutFeatureDiscovery(t *testing.T) {
+	got := slices.Sorted(maps.Keys(render(t, "--set", "gpuLabel.deploy=false")))
+	if diff := cmp.Diff([]string{"ConfigMap/heddle-device-config"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// The policy allows exactly the keys that the code writes.
+func TestPolicyKeys(t *testing.T) {
+	moved := names.Domains{Vendor: "metax-tech.com", Card: "gpu", Company: "maip.example.com"}
+	one := names.Domains{Vendor: "metax-tech.com", Card: "npu", Company: "maip.example.com"}
+	for _, tt := range []struct {
+		name    string
+		args    []string
+		domains []names.Domains
+		more    []string
+		effects string
+	}{
+		{name: "default", domains: []names.Domains{names.DefaultDomains()}, effects: "NoSchedule"},
+		{
+			name: "domains, rules and effects of cluster and nodes",
+			args: []string{
+				"--set", "config.cluster.domains.vendor=metax-tech.com", "--set", "config.cluster.domains.company=maip.example.com",
+				"--set", "config.cluster.labels[0].key=cloud.ebtech.com/gpu", "--set", "config.cluster.labels[0].value=gpu.model",
+				"--set", "config.nodes[0].nodeName=n1", "--set", "config.nodes[0].domains.card=npu",
+				"--set", "config.nodes[0].labels[0].key=ring", "--set", "config.nodes[0].labels[0].value=node.name",
+				"--set", "config.nodes[0].taints.effect=NoExecute",
+				"--set", "admissionPolicy.extraLabelKeys={rack,example.com/*.size}",
+			},
+			domains: []names.Domains{moved, one},
+			more:    []string{"cloud.ebtech.com/gpu", "ring", "rack", "example.com/*.size"},
+			effects: "NoExecute\nNoSchedule",
+		},
+		{
+			name:    "an existing ConfigMap, described",
+			args:    []string{"--set", "config.existingConfigMap=mine", "--set", "config.cluster.domains.vendor=metax-tech.com", "--set", "config.cluster.domains.company=maip.example.com"},
+			domains: []names.Domains{moved},
+			effects: "NoSchedule",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			labels, taints := slices.Clone(tt.more), []string{}
+			for _, d := range tt.domains {
+				labels = append(labels, d.NodeLabels()...)
+				taints = append(taints, d.NodeTaints()...)
+			}
+			want := map[string]string{
+				"labels":       strings.Join(unique(labels), "\n"),
+				"taints":       strings.Join(unique(taints), "\n"),
+				"annotations":  strings.Join(names.NodeAnnotations(), "\n"),
+				"taintEffects": tt.effects,
+			}
+			keys := get[*corev1.ConfigMap](t, render(t, tt.args...), "ConfigMap/heddle-feature-discovery-keys")
+			if diff := cmp.Diff(want, keys.Data); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func unique(keys []string) []string {
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+func TestLint(t *testing.T) {
+	if _, err := helm(t, "lint", "--strict", "--quiet", chartDir); err != nil {
+		t.Error(err)
+	}
+}

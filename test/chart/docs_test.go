@@ -1,0 +1,298 @@
+package chart
+
+import (
+	"cmp"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/names"
+)
+
+const (
+	tableBegin = "<!-- values: made from deploy/helm/heddle/values.yaml by go test ./test/chart -update -->\n"
+	tableEnd   = "<!-- /values -->"
+)
+
+// The table of docs/install.md says what values.yaml says.
+func TestValuesTable(t *testing.T) {
+	text, err := os.ReadFile(chartDir + "/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values yaml.Node
+	if err := yaml.Unmarshal(text, &values); err != nil {
+		t.Fatal(err)
+	}
+	var table strings.Builder
+	table.WriteString("\n| key | default | meaning |\n|---|---|---|\n")
+	writeRows(t, &table, values.Content[0], "")
+	table.WriteString("\n")
+
+	const page = root + "/docs/install.md"
+	old, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, begins := strings.Cut(string(old), tableBegin)
+	got, after, ends := strings.Cut(rest, tableEnd)
+	if !begins || !ends {
+		t.Fatalf("%s has no place for the table", page)
+	}
+	if *update {
+		got = table.String()
+		text := before + tableBegin + got + tableEnd + after
+		if err := os.WriteFile(page, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := gocmp.Diff(table.String(), got); diff != "" {
+		t.Errorf("(-want +got), -update writes it:\n%s", diff)
+	}
+}
+
+// writeRows writes a row for each described key. A mapping without a
+// description is a group, one with a description is a value.
+func writeRows(t *testing.T, table *strings.Builder, mapping *yaml.Node, at string) {
+	t.Helper()
+	for i := 0; i < len(mapping.Content); i += 2 {
+		key, value := mapping.Content[i], mapping.Content[i+1]
+		comment := key.HeadComment
+		if _, own, ok := strings.Cut(comment, "\n\n"); ok {
+			comment = own // what stands before the empty line is about the file
+		}
+		comment = strings.Join(strings.Fields(strings.ReplaceAll("\n"+comment, "\n#", "\n")), " ")
+		if comment == "" {
+			if value.Kind != yaml.MappingNode {
+				t.Errorf("values.yaml:%d: %s has no description", key.Line, at+key.Value)
+			}
+			writeRows(t, table, value, at+key.Value+".")
+			continue
+		}
+		table.WriteString("| `" + at + key.Value + "` | `" + flow(t, value) + "` | " +
+			strings.ReplaceAll(comment, "|", `\|`) + " |\n")
+	}
+}
+
+// flow is a value on one line.
+func flow(t *testing.T, value *yaml.Node) string {
+	t.Helper()
+	if value.Kind == yaml.ScalarNode {
+		return cmp.Or(value.Value, `""`)
+	}
+	var inline func(n *yaml.Node) string
+	inline = func(n *yaml.Node) string {
+		var parts []string
+		switch n.Kind {
+		case yaml.MappingNode:
+			for i := 0; i < len(n.Content); i += 2 {
+				parts = append(parts, n.Content[i].Value+": "+inline(n.Content[i+1]))
+			}
+			return "{" + strings.Join(parts, ", ") + "}"
+		case yaml.SequenceNode:
+			for _, c := range n.Content {
+				parts = append(parts, inline(c))
+			}
+			return "[" + strings.Join(parts, ", ") + "]"
+		default:
+			return n.Value
+		}
+	}
+	return inline(value)
+}
+
+// commands are the lines of sh blocks, continuation lines joined.
+func commands(t *testing.T, page string) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+		for line := range strings.SplitSeq(strings.ReplaceAll(block[1], "\\\n", " "), "\n") {
+			if line = strings.TrimSpace(line); line != "" {
+				found = append(found, line)
+			}
+		}
+	}
+	if len(found) == 0 {
+		t.Fatalf("%s has no commands", page)
+	}
+	return found
+}
+
+// Commands in the documentation work: values exist, objects and files are
+// there, flags are known.
+func TestDocumentedCommands(t *testing.T) {
+	objects := render(t)
+	for _, page := range []string{"docs/install.md", "docs/upgrade.md"} {
+		for _, line := range commands(t, page) {
+			t.Run(page+": "+line, func(t *testing.T) {
+				words := strings.Fields(line)
+				switch words[0] {
+				case "helm":
+					checkHelm(t, words[1:])
+				case "kubectl":
+					checkKubectl(t, objects, words[1:])
+				case "heddle-feature-discovery":
+					known := flagNames(t)
+					for _, w := range words[1:] {
+						if name, ok := strings.CutPrefix(w, "--"); ok && !known[name] {
+							t.Errorf("no flag %s", w)
+						}
+					}
+				case "docker", "make":
+				default:
+					t.Errorf("no test knows %s", words[0])
+				}
+				checkFiles(t, words)
+			})
+		}
+	}
+}
+
+// checkHelm renders what the command installs.
+func checkHelm(t *testing.T, words []string) {
+	t.Helper()
+	if words[0] != "install" && words[0] != "upgrade" {
+		return
+	}
+	if !slices.Contains(words, "./heddle-0.1.0.tgz") {
+		t.Error("the command names another chart file than make chart makes")
+	}
+	args := []string{"template", generated, chartDir, "-n", namespace}
+	for i, w := range words {
+		switch w {
+		case "--set", "--set-string":
+			args = append(args, w, words[i+1])
+		case "-f":
+			args = append(args, w, filepath.Join(root, words[i+1]))
+		}
+	}
+	if _, err := helm(t, args...); err != nil {
+		t.Error(err)
+	}
+}
+
+// checkKubectl looks for objects of ours and for labels that we write.
+func checkKubectl(t *testing.T, objects rendered, words []string) {
+	t.Helper()
+	labels := names.DefaultDomains().NodeLabels()
+	for i, w := range words {
+		if name, ok := strings.CutPrefix(w, "ds/"); ok && objects["DaemonSet/"+name] == nil {
+			t.Errorf("the chart has no DaemonSet %s", name)
+		}
+		if w == "-L" {
+			for key := range strings.SplitSeq(words[i+1], ",") {
+				if !slices.Contains(labels, key) {
+					t.Errorf("nobody writes label %s", key)
+				}
+			}
+		}
+	}
+}
+
+func checkFiles(t *testing.T, words []string) {
+	t.Helper()
+	for _, w := range words {
+		w = strings.TrimPrefix(w, "--from-file=")
+		if strings.HasPrefix(w, "deploy/") || strings.HasPrefix(w, "test/") {
+			if _, err := os.Stat(filepath.Join(root, w)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// The chart's version is in file names of the documentation.
+func TestVersion(t *testing.T) {
+	text, err := helm(t, "show", "chart", chartDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"version: 0.1.0", "appVersion: 0.1.0"} {
+		if !slices.Contains(lines(text), want) {
+			t.Errorf("Chart.yaml has no %q: change docs/install.md, docs/upgrade.md and this test with it", want)
+		}
+	}
+}
+
+// Examples are what the API server takes, and their node labels are ours.
+func TestExamples(t *testing.T) {
+	files, err := filepath.Glob(root + "/deploy/examples/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	all := rendered{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if filepath.Base(file) == "label-rules.yaml" {
+			checkConfig(t, get[*corev1.ConfigMap](t, render(t, "-f", file), "ConfigMap/heddle-device-config"))
+			continue
+		}
+		maps.Copy(all, decode(t, string(text)))
+	}
+	want := []string{
+		"ConfigMap/heddle-device-config", "Deployment/inference-deployment", "Job/training-job", "MPIJob/nccl-test",
+		"Service/inference-service",
+	}
+	if diff := gocmp.Diff(want, slices.Sorted(maps.Keys(all))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	checkConfig(t, get[*corev1.ConfigMap](t, all, "ConfigMap/heddle-device-config"))
+	checkPool(t, "training", get[*batchv1.Job](t, all, "Job/training-job").Spec.Template.Spec)
+	checkPool(t, "inference", get[*appsv1.Deployment](t, all, "Deployment/inference-deployment").Spec.Template.Spec)
+}
+
+func checkConfig(t *testing.T, m *corev1.ConfigMap) {
+	t.Helper()
+	files := map[string][]byte{}
+	for key, text := range m.Data {
+		files[key] = []byte(text)
+	}
+	if _, err := config.Parse(files); err != nil {
+		t.Errorf("%v\n%s", err, m.Data)
+	}
+}
+
+func checkPool(t *testing.T, usage string, pod corev1.PodSpec) {
+	t.Helper()
+	key := names.DefaultDomains().Usage()
+	in := func(values ...string) []corev1.NodeSelectorRequirement {
+		return []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values}}
+	}
+	want := &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: in(usage, "hybrid")}},
+		},
+		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{
+			{Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: in(usage)}},
+		},
+	}
+	if diff := gocmp.Diff(want, pod.Affinity.NodeAffinity); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", usage, diff)
+	}
+	var tolerated []string
+	for _, toleration := range pod.Tolerations {
+		tolerated = append(tolerated, toleration.Key+"="+toleration.Value)
+	}
+	wantTolerated := []string{key + "=" + usage, key + "=hybrid", names.DefaultDomains().Product() + "=NVIDIA-H20"}
+	if diff := gocmp.Diff(wantTolerated, tolerated); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", usage, diff)
+	}
+}
