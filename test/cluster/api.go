@@ -46,13 +46,13 @@ func lazyClient(dir string) func() (*http.Client, error) {
 	})
 }
 
-// errStatus is an answer of the API server other than success.
-type errStatus struct {
+// statusError is an answer of the API server other than success.
+type statusError struct {
 	code int
 	body string
 }
 
-func (e *errStatus) Error() string { return fmt.Sprintf("status %d: %s", e.code, e.body) }
+func (e *statusError) Error() string { return fmt.Sprintf("status %d: %s", e.code, e.body) }
 
 func (c *Cluster) get(ctx context.Context, path string, out any) error {
 	return c.do(ctx, http.MethodGet, path, nil, out)
@@ -92,7 +92,7 @@ func (c *Cluster) do(ctx context.Context, method, path string, in, out any) erro
 		return fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("%s %s: %w", method, path, &errStatus{resp.StatusCode, tail(string(data), 500)})
+		return fmt.Errorf("%s %s: %w", method, path, &statusError{resp.StatusCode, tail(string(data), 500)})
 	}
 	if out == nil {
 		return nil

@@ -31,13 +31,13 @@ type Builder struct {
 
 // Binaries are the files a cluster is started from.
 type Binaries struct {
-	Kubernetes string   // directory with etcd, kube-apiserver, ..., kubectl
-	Containerd string   // directory with containerd, its shim and ctr
-	Runc       string   // file
-	CNI        string   // directory of the network plugins
-	Kwok       string   // file
-	Node       string   // file, heddle-node
-	Images     []string // docker-archive files that every cluster loads
+	Kubernetes string   `json:"kubernetes"` // directory with etcd, kube-apiserver, ..., kubectl
+	Containerd string   `json:"containerd"` // directory with containerd, its shim and ctr
+	Runc       string   `json:"runc"`       // file
+	CNI        string   `json:"cni"`        // directory of the network plugins
+	Kwok       string   `json:"kwok"`       // file
+	Node       string   `json:"node"`       // file, heddle-node
+	Images     []string `json:"images"`     // docker-archive files that every cluster loads
 }
 
 // DefaultCache is $HEDDLE_CACHE or, without it, heddle/cluster below the user's
@@ -140,7 +140,7 @@ func (b Builder) ensure(ctx context.Context, p part, dir string) error {
 		return nil // Another process built it while this one waited.
 	}
 	partial := dir + ".partial"
-	if err := errors.Join(os.RemoveAll(partial), os.MkdirAll(partial, 0o755)); err != nil { //nolint:gosec // no secret
+	if err := errors.Join(os.RemoveAll(partial), os.MkdirAll(partial, 0o755)); err != nil {
 		return err
 	}
 	stop := b.progress(p.name, p.expect)

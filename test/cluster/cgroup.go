@@ -89,7 +89,7 @@ func (c cgroups) create() error {
 	for _, h := range c.hierarchies {
 		for _, sub := range []string{"", cgroupSystem, cgroupNode} {
 			dir := filepath.Join(h.dir, c.name, sub)
-			if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // a cgroup
+			if err := os.MkdirAll(dir, 0o755); err != nil {
 				return fmt.Errorf("create cgroup: %w", err)
 			}
 			if err := prepareCgroup(h, dir); err != nil {

@@ -63,7 +63,7 @@ func (s state) command(component string) []string {
 		return []string{
 			s.Binaries.Kwok, "--kubeconfig=" + pki("admin.kubeconfig"), "--manage-all-nodes=false",
 			"--manage-nodes-with-annotation-selector=" + kwokAnnotation + "=fake",
-			"--node-lease-duration-seconds=40", "--node-ip=" + nodeIP, "--cidr=10.0.0.1/24",
+			"--node-lease-duration-seconds=40", "--node-ip=" + nodeIP, "--cidr=10.128.0.1/16",
 			"--server-address=127.0.0.1:10247",
 		}
 	}

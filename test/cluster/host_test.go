@@ -188,6 +188,7 @@ func TestParseHierarchy(t *testing.T) {
 
 // fakeMachine has everything.
 func fakeMachine(t *testing.T) machine {
+	t.Helper()
 	root := t.TempDir()
 	for file, data := range map[string]string{
 		"proc/self/status":              "CapEff:\t000001ffffffffff\n",

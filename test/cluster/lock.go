@@ -16,7 +16,7 @@ import (
 // lockFile takes an exclusive lock on a file, made when it is missing, and returns
 // what gives it back. The kernel drops the lock of a killed process.
 func lockFile(ctx context.Context, name string) (func(), error) {
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil { //nolint:gosec // no secret
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return nil, fmt.Errorf("create directory of lock: %w", err)
 	}
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
@@ -51,7 +51,7 @@ func poll(ctx context.Context, interval time.Duration, done func() (bool, error)
 // it: whoever waited notices that the name stands for another directory and starts over.
 func lockDir(ctx context.Context, dir string) (func(), error) {
 	for {
-		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // no secret
+		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, fmt.Errorf("create %s: %w", dir, err)
 		}
 		f, err := os.Open(dir)

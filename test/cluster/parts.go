@@ -130,7 +130,8 @@ func kubernetesFlags(version string) string {
 	if fields := strings.Split(version, "."); len(fields) > 1 {
 		minor = fields[1]
 	}
-	flags := "-s -w"
+	var flags strings.Builder
+	flags.WriteString("-s -w")
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
 		for _, kv := range [][2]string{
 			{"gitVersion", version},
@@ -140,10 +141,10 @@ func kubernetesFlags(version string) string {
 			{"gitCommit", strings.Repeat("0", 40)},
 			{"buildDate", "2026-01-01T00:00:00Z"},
 		} {
-			flags += fmt.Sprintf(" -X %s.%s=%s", pkg, kv[0], kv[1])
+			_, _ = fmt.Fprintf(&flags, " -X %s.%s=%s", pkg, kv[0], kv[1])
 		}
 	}
-	return flags
+	return flags.String()
 }
 
 // pin is the version of a module in build/NAME/go.mod, or empty.

@@ -78,7 +78,7 @@ func (b Builder) packBusybox(ctx context.Context, out string) error {
 		return fmt.Errorf("list busybox commands: %w", err)
 	}
 	links := map[string]string{}
-	for _, applet := range strings.Fields(applets) {
+	for applet := range strings.FieldsSeq(applets) {
 		if applet != "busybox" {
 			links["/bin/"+applet] = "/bin/busybox"
 		}
@@ -135,10 +135,14 @@ func (b Builder) seccomp(ctx context.Context) (string, error) {
 			return "", errors.New("libseccomp-dev holds no libseccomp.a")
 		}
 	}
-	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in\n*--cflags*) echo '-I%s' ;;\n*--libs*) echo '-L%s -lseccomp' ;;\nesac\n",
-		include, lib)
+	script := fmt.Sprintf(`#!/bin/sh
+case "$*" in
+*--cflags*) echo '-I%s' ;;
+*--libs*) echo '-L%s -lseccomp' ;;
+esac
+`, include, lib)
 	file := filepath.Join(b.Cache, "pkg-config")
-	return file, os.WriteFile(file, []byte(script), 0o755) //nolint:gosec // a program
+	return file, os.WriteFile(file, []byte(script), 0o755)
 }
 
 func findSeccomp(root string) (include, lib string, ok bool) {
@@ -159,7 +163,7 @@ func (b Builder) debian(ctx context.Context, name string) (string, error) {
 	if _, err := os.Stat(filepath.Join(root, "usr")); err == nil {
 		return root, nil
 	}
-	if err := os.MkdirAll(root, 0o755); err != nil { //nolint:gosec // no secret
+	if err := os.MkdirAll(root, 0o755); err != nil {
 		return "", err
 	}
 	get := exec.CommandContext(ctx, "apt-get", "-qq", "download", name)

@@ -178,7 +178,7 @@ func freeDisk(dir string) (uint64, error) {
 		var st unix.Statfs_t
 		err := unix.Statfs(dir, &st)
 		if err == nil {
-			return st.Bavail * uint64(st.Bsize), nil //nolint:gosec // a block size is positive
+			return st.Bavail * uint64(st.Bsize), nil
 		}
 		if dir == filepath.Dir(dir) {
 			return 0, err

@@ -67,7 +67,9 @@ func (c *Cluster) startOnNode(ctx context.Context, component string) error {
 
 // start runs a daemon: in the cluster's cgroup, in a session of its own, with a
 // log and a pid record. It outlives ctx and this program.
-func (c *Cluster) start(ctx context.Context, name string, attr *unix.SysProcAttr, command []string, how ...string) error {
+func (c *Cluster) start(
+	ctx context.Context, name string, attr *unix.SysProcAttr, command []string, how ...string,
+) error {
 	log, err := os.OpenFile(c.logFile(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("open log of %s: %w", name, err)

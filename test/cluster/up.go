@@ -135,7 +135,7 @@ func (c *Cluster) writeFiles(o Options) error {
 		return fmt.Errorf("remove old logs: %w", err)
 	}
 	for _, dir := range []string{s.LogDir, filepath.Join(s.Dir, "run"), filepath.Join(s.Dir, "cni")} {
-		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // no secret
+		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("create state: %w", err)
 		}
 	}

@@ -75,12 +75,14 @@ func TestPack(t *testing.T) {
 	layer := archive[manifest[0].Layers[0]]
 	var config struct {
 		Config struct {
-			User, WorkingDir string
-			Env, Entrypoint  []string
-		}
+			User       string   `json:"User"`
+			WorkingDir string   `json:"WorkingDir"`
+			Env        []string `json:"Env"`
+			Entrypoint []string `json:"Entrypoint"`
+		} `json:"config"`
 		RootFS struct {
 			DiffIDs []string `json:"diff_ids"`
-		}
+		} `json:"rootfs"`
 	}
 	if err := json.Unmarshal(archive[manifest[0].Config], &config); err != nil {
 		t.Fatal(err)

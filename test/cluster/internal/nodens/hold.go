@@ -65,7 +65,7 @@ func mountAll(layout Layout) error {
 	for _, dir := range layout.Binds {
 		source := filepath.Join(layout.State, "node", dir)
 		for _, d := range []string{source, dir} {
-			if err := os.MkdirAll(d, 0o755); err != nil { //nolint:gosec // like the real directory
+			if err := os.MkdirAll(d, 0o755); err != nil {
 				return fmt.Errorf("create node directory: %w", err)
 			}
 		}
@@ -80,7 +80,7 @@ func overlay(state, dir string) error {
 	base := filepath.Join(state, "overlay", strings.ReplaceAll(strings.Trim(dir, "/"), "/", "-"))
 	upper, work := filepath.Join(base, "upper"), filepath.Join(base, "work")
 	for _, d := range []string{upper, work} {
-		if err := os.MkdirAll(d, 0o755); err != nil { //nolint:gosec // like the directory below it
+		if err := os.MkdirAll(d, 0o755); err != nil {
 			return fmt.Errorf("create overlay: %w", err)
 		}
 	}

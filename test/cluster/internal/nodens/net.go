@@ -76,7 +76,7 @@ func Forward(ctx context.Context, l net.Listener, netns, target string) error {
 	for {
 		c, err := l.Accept()
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the listener was closed on purpose
+			return nil // The listener was closed on purpose.
 		}
 		if err != nil {
 			return fmt.Errorf("accept: %w", err)
