@@ -273,7 +273,7 @@ func defaults(p Preset) NodeConfig {
 		Taints: Taints{
 			GPUProduct: p == PresetScheme, NodeUsage: true, ControlPlane: true, Effect: NoSchedule,
 		},
-		LabelConflict: ConflictYield,
+		LabelConflict: Yield,
 	}
 }
 

@@ -62,7 +62,7 @@ func (v *validator) resources(c *NodeConfig) {
 		v.add(path, names.CheckResource(name))
 		if owner, taken := owners[name]; taken {
 			v.addf(path, "%s is the name of %s too", name, owner)
-		} else if c.MIG.Strategy == MIGMixed && names.Match(c.Domains.MIGResource("*"), name) {
+		} else if c.MIG.Strategy == MIGMixed && names.Match(c.Domains.MIGResources(), name) {
 			v.addf(path, "%s is a name of MIG devices under mig.strategy mixed", name)
 		}
 		owners[name] = path

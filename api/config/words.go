@@ -166,8 +166,8 @@ type Conflict string
 
 // What happens to them.
 const (
-	ConflictYield Conflict = "yield"
-	ConflictForce Conflict = "force"
+	Yield Conflict = "yield"
+	Force Conflict = "force"
 )
 
 // Words lists what can happen.

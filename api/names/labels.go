@@ -55,9 +55,20 @@ const (
 	VGPUHostDriverBranch      = "vgpu.host-driver-branch"
 )
 
+// maxProfile is the longest MIG profile in a name, in characters.
+const maxProfile = 32
+
+// MIGProfile is a MIG profile as a part of names: 1g.10gb.me of 1g.10gb+me.
+func MIGProfile(profile string) string {
+	return Shorten(Value(strings.ReplaceAll(profile, "+", ".")), maxProfile)
+}
+
 // MIGResource is the resource of MIG devices of one profile under MIG strategy
 // mixed: MIGResource("1g.10gb") is nvidia.com/mig-1g.10gb.
-func (d Domains) MIGResource(profile string) string { return d.Vendor + "/mig-" + profile }
+func (d Domains) MIGResource(profile string) string { return d.VendorKey("mig-" + MIGProfile(profile)) }
+
+// MIGResources matches every [Domains.MIGResource].
+func (d Domains) MIGResources() string { return d.VendorKey("mig-*") }
 
 // MIGKey is a label of MIG devices of one profile under MIG strategy mixed.
 func (d Domains) MIGKey(profile, suffix string) string { return d.MIGResource(profile) + "." + suffix }
@@ -93,7 +104,7 @@ func (d Domains) NodeLabels() []string {
 	for _, suffix := range append([]string{
 		CardProduct, CardCount, CardReplicas, CardSharingStrategy, CardMemory,
 	}, migSuffixes()...) {
-		keys = append(keys, d.MIGKey("*", suffix))
+		keys = append(keys, d.MIGResources()+"."+suffix)
 	}
 	return append(keys,
 		RDMACount, RDMALinkLayer, RDMARate, RDMAType, RDMANetnsMode, NVLinkDomain,

@@ -1,0 +1,238 @@
+package labels
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/config/model"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/names"
+)
+
+func (b *builder) setInt(key string, value int64) { b.labels[key] = strconv.FormatInt(value, 10) }
+
+func (b *builder) setBool(key string, value bool) { b.labels[key] = strconv.FormatBool(value) }
+
+// gpus sets the labels of gpu-feature-discovery. As there, a machine without
+// GPUs has none of them.
+func (b *builder) gpus() {
+	groups := model.Groups(b.machine.GPUs)
+	if len(groups) == 0 {
+		for i := range b.machine.GPUs {
+			b.problem(b.domains.Product(), b.machine.GPUs[i].UUID+" does not tell its product")
+		}
+		return
+	}
+	b.card(groups[0])
+	b.models(groups)
+	b.driver()
+	b.mig(groups)
+	b.fabric()
+	b.vgpu(groups[0])
+	b.set(b.domains.CardKey(names.CardMachine), cmp.Or(names.Value(b.machine.Product), "unknown"))
+}
+
+// card sets what describes the model that the machine has most of. All values
+// are of this one model: a mixture describes a GPU that does not exist.
+func (b *builder) card(g model.Group) {
+	d := b.domains
+	b.set(d.Product(), g.Product)
+	b.setInt(d.CardKey(names.CardCount), int64(len(g.GPUs)))
+	if mib := g.MemoryMiB(); mib > 0 {
+		b.setInt(d.CardKey(names.CardMemory), mib)
+	}
+	if major, minor, ok := strings.Cut(g.ComputeCapability(), "."); ok {
+		b.set(d.CardKey(names.CardComputeMajor), major)
+		b.set(d.CardKey(names.CardComputeMinor), minor)
+		b.set(d.CardKey(names.CardFamily), cmp.Or(g.Architecture(), family(major, minor)))
+	}
+	b.set(d.CardKey(names.CardMode), b.mode(g))
+	strategy, replicas := b.sharing(g)
+	b.set(d.CardKey(names.CardSharingStrategy), strategy)
+	b.setInt(d.CardKey(names.CardReplicas), int64(replicas))
+}
+
+// family is gpu-feature-discovery's word for a compute capability, for dumps
+// without an architecture.
+func family(major, minor string) string {
+	switch major {
+	case "1":
+		return "tesla"
+	case "2":
+		return "fermi"
+	case "3":
+		return "kepler"
+	case "5":
+		return "maxwell"
+	case "6":
+		return "pascal"
+	case "7":
+		if minor < "5" {
+			return "volta"
+		}
+		return "turing"
+	case "8":
+		if minor == "9" {
+			return "ada-lovelace"
+		}
+		return "ampere"
+	case "9":
+		return "hopper"
+	case "10", "11", "12":
+		return "blackwell"
+	case "13":
+		return "rubin"
+	}
+	return "undefined"
+}
+
+// mode is "compute" or "graphics" by the PCI class of most cards: 3D
+// controller or VGA controller.
+func (b *builder) mode(g model.Group) string {
+	var compute, graphics int
+	for i := range g.GPUs {
+		f := b.machine.Function(g.GPUs[i].PCI)
+		switch {
+		case f == nil:
+		case strings.HasPrefix(f.Class, "0x0302"):
+			compute++
+		case strings.HasPrefix(f.Class, "0x0300"):
+			graphics++
+		}
+	}
+	switch {
+	case compute == 0 && graphics == 0:
+		return "unknown"
+	case compute >= graphics:
+		return "compute"
+	}
+	return "graphics"
+}
+
+// sharing says how the group's cards are handed out: "none" whole, "sgpu" in
+// shares, "hybrid" some of them in shares; and how many containers a shared
+// card takes. As in gpu-feature-discovery, cards that are all cut by MIG have
+// 0 replicas.
+func (b *builder) sharing(g model.Group) (strategy string, replicas int) {
+	shared, cut := 0, 0
+	for i := range g.GPUs {
+		switch {
+		case g.GPUs[i].MIG.Enabled:
+			cut++
+		case b.config.Shares(&g.GPUs[i]):
+			shared++
+		}
+	}
+	switch {
+	case cut == len(g.GPUs):
+		return "none", 0
+	case shared == 0:
+		return "none", 1
+	case shared < len(g.GPUs):
+		return "hybrid", b.config.SGPU.SlotsPerGPU
+	}
+	return "sgpu", b.config.SGPU.SlotsPerGPU
+}
+
+// models counts each model on a machine with several.
+func (b *builder) models(groups []model.Group) {
+	if len(groups) < 2 {
+		return
+	}
+	named := 0
+	for _, g := range groups {
+		named += len(g.GPUs)
+		key := b.domains.CardModelCount(names.Value(g.Product))
+		if _, name, ok := strings.Cut(key, "/"); ok && len(name) > names.MaxLabel {
+			room := names.MaxLabel - (len(name) - len(names.Value(g.Product)))
+			key = b.domains.CardModelCount(names.Shorten(names.Value(g.Product), room))
+		}
+		b.setInt(key, int64(len(g.GPUs)))
+	}
+	if lost := len(b.machine.GPUs) - named; lost > 0 {
+		b.problem(b.domains.CardKey(names.CardCount),
+			strconv.Itoa(lost)+" GPUs no longer tell their product and count with no model")
+	}
+}
+
+// driver sets the versions of the driver and of the CUDA it supports.
+func (b *builder) driver() {
+	d := b.domains
+	version := b.machine.Driver.Version
+	b.set(d.CardKey(names.CardDriverVersion), version)
+	b.set(d.VendorKey(names.CUDADriverVersionFull), version)
+	parts := strings.Split(version, ".")
+	switch {
+	case version == "":
+	case len(parts) < 2 || len(parts) > 3:
+		b.problem(d.VendorKey(names.CUDADriverVersionMajor), "driver version "+strconv.Quote(version)+" is not X.Y or X.Y.Z")
+	default:
+		revision := ""
+		if len(parts) == 3 {
+			revision = names.Value(parts[2])
+		}
+		b.set(d.VendorKey(names.CUDADriverMajor), parts[0])
+		b.set(d.VendorKey(names.CUDADriverVersionMajor), parts[0])
+		b.set(d.VendorKey(names.CUDADriverMinor), parts[1])
+		b.set(d.VendorKey(names.CUDADriverVersionMinor), parts[1])
+		// gpu-feature-discovery writes these two empty for a version X.Y.
+		b.labels[d.VendorKey(names.CUDADriverRev)] = revision
+		b.labels[d.VendorKey(names.CUDADriverVersionRevision)] = revision
+	}
+	major, minor, ok := strings.Cut(b.machine.Driver.CUDA, ".")
+	if !ok {
+		return
+	}
+	b.set(d.VendorKey(names.CUDARuntimeMajor), major)
+	b.set(d.VendorKey(names.CUDARuntimeVersionMajor), major)
+	b.set(d.VendorKey(names.CUDARuntimeMinor), minor)
+	b.set(d.VendorKey(names.CUDARuntimeVersionMinor), minor)
+	b.set(d.VendorKey(names.CUDARuntimeVersionFull), b.machine.Driver.CUDA)
+}
+
+// fabric sets the place in a multi-node NVLink fabric, once all GPUs that have
+// one agree on it. A machine that is a fabric of its own reports a cluster of
+// zeroes.
+func (b *builder) fabric() {
+	var place *machine.Fabric
+	for i := range b.machine.GPUs {
+		f := b.machine.GPUs[i].Fabric
+		switch {
+		case f == nil:
+			continue
+		case f.State != machine.FabricCompleted || strings.Trim(f.ClusterUUID, "0-") == "":
+			return
+		case place == nil:
+			place = f
+		case place.ClusterUUID != f.ClusterUUID || place.CliqueID != f.CliqueID:
+			b.problem(b.domains.CardKey(names.CardClique), "the GPUs are in different cliques")
+			return
+		}
+	}
+	if place == nil {
+		return
+	}
+	b.set(b.domains.CardKey(names.CardClique), place.ClusterUUID+"."+strconv.FormatUint(uint64(place.CliqueID), 10))
+	b.set(names.NVLinkDomain, place.ClusterUUID)
+}
+
+// vgpu tells virtual GPUs, and the host's driver under them.
+func (b *builder) vgpu(g model.Group) {
+	d := b.domains
+	virtual := func(gpu machine.GPU) bool { return gpu.VGPU != nil }
+	b.setBool(d.VendorKey(names.VGPUPresent), slices.ContainsFunc(b.machine.GPUs, virtual))
+	if i := slices.IndexFunc(g.GPUs, virtual); i >= 0 {
+		b.set(d.VendorKey(names.VGPUHostDriverVersion), g.GPUs[i].VGPU.HostDriverVersion)
+		b.set(d.VendorKey(names.VGPUHostDriverBranch), g.GPUs[i].VGPU.HostDriverBranch)
+	}
+	// Only where the configuration names MPS, as in gpu-feature-discovery:
+	// NVIDIA's chart starts MPS daemons on nodes with this label.
+	enforce := b.config.SGPU.Enforce
+	mps := b.config.Mode == config.ModeSGPU &&
+		(enforce.Memory == config.MemoryMPS || enforce.Compute == config.ComputeMPS)
+	cut := slices.ContainsFunc(b.machine.GPUs, func(gpu machine.GPU) bool { return gpu.MIG.Enabled })
+	b.setBool(d.VendorKey(names.MPSCapable), mps && !cut)
+}

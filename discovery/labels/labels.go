@@ -1,0 +1,172 @@
+// Package labels decides which labels and taints a Node gets: a pure function
+// of the machine and the node's configuration.
+//
+// Equal machines give equal labels, in whatever order their devices are
+// listed. Values are always valid. The labels say what the machine has; a GPU
+// that is lost still counts, since health changes by the minute and is told by
+// the device plugin. The package writes nothing; see discovery/nodesync.
+package labels
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/config/model"
+	"github.com/heddle-dev/heddle/api/config/rule"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/names"
+)
+
+// Result is what a Node should carry.
+type Result struct {
+	// Labels are never nil.
+	Labels map[string]string
+	Taints []Taint
+	// Problems are labels that could not be made, sorted by key.
+	Problems []Problem
+}
+
+// Taint is one taint of a Node.
+type Taint struct {
+	Key, Value string
+	// Effect is NoSchedule, PreferNoSchedule or NoExecute.
+	Effect string
+}
+
+// Problem is a label that is missing, and why.
+type Problem struct {
+	Key, Reason string
+}
+
+// Compute decides the labels and taints of a machine. c is complete; see
+// [config.NodeConfig.Complete].
+func Compute(m *machine.Machine, c *config.NodeConfig) Result {
+	m = c.WithRoles(m)
+	b := &builder{machine: m, config: c, domains: c.Domains, labels: map[string]string{}}
+	b.gpus()
+	b.rdma()
+	b.node()
+	b.rules()
+	slices.SortFunc(b.problems, func(a, b Problem) int {
+		return cmp.Or(strings.Compare(a.Key, b.Key), strings.Compare(a.Reason, b.Reason))
+	})
+	return Result{Labels: b.labels, Taints: b.taints(), Problems: b.problems}
+}
+
+type builder struct {
+	machine  *machine.Machine
+	config   *config.NodeConfig
+	domains  names.Domains
+	labels   map[string]string
+	problems []Problem
+}
+
+// set sets a label to any text, made valid; what is unknown sets none.
+func (b *builder) set(key, value string) {
+	if value = names.Value(value); value != "" {
+		b.labels[key] = value
+	}
+}
+
+func (b *builder) problem(key, reason string) {
+	b.problems = append(b.problems, Problem{Key: key, Reason: reason})
+}
+
+// node sets what the operator decided.
+func (b *builder) node() {
+	b.set(b.domains.Usage(), string(b.config.Usage))
+	if b.config.ControlPlane {
+		b.set(b.domains.ControlPlane(), "true")
+	}
+}
+
+// rules evaluates the operator's rules. They cannot replace a label of ours:
+// the configuration refuses such keys.
+func (b *builder) rules() {
+	if len(b.config.Labels) == 0 {
+		return
+	}
+	facts := rule.FactsOf(b.machine)
+	for i := range b.config.Labels {
+		key := b.config.Labels[i].Key
+		if i >= len(b.config.Rules) || b.config.Rules[i] == nil {
+			b.problem(key, "the rule is not compiled")
+			continue
+		}
+		value, ok, err := b.config.Rules[i].Eval(facts)
+		if err != nil {
+			b.problem(key, err.Error())
+		} else if ok {
+			b.labels[key] = value
+		}
+	}
+}
+
+// taints repeat labels, so that a pod tolerates what it can select.
+func (b *builder) taints() (taints []Taint) {
+	for _, t := range []struct {
+		on        bool
+		key       string
+		withValue bool
+	}{
+		{b.config.Taints.GPUProduct, b.domains.Product(), true},
+		{b.config.Taints.NodeUsage, b.domains.Usage(), true},
+		{b.config.Taints.ControlPlane, b.domains.ControlPlane(), false},
+	} {
+		value, labeled := b.labels[t.key]
+		if !t.on || !labeled {
+			continue
+		}
+		if !t.withValue {
+			value = ""
+		}
+		taints = append(taints, Taint{Key: t.key, Value: value, Effect: string(b.config.Taints.Effect)})
+	}
+	return taints
+}
+
+// Keys are what configurations can put on a Node. A "*" in a label's key
+// stands for a part that depends on the hardware; see [names.Match].
+type Keys struct {
+	Labels      []string
+	Taints      []string
+	Annotations []string
+}
+
+// Allowed lists the keys that Compute and discovery/nodesync can write under
+// the given configurations, sorted and once each: what an admission policy has
+// to let through.
+func Allowed(sections ...*config.NodeConfig) Keys {
+	k := Keys{Annotations: names.NodeAnnotations()}
+	for _, c := range sections {
+		k.Labels = append(k.Labels, c.Domains.NodeLabels()...)
+		k.Taints = append(k.Taints, c.Domains.NodeTaints()...)
+		for i := range c.Labels {
+			k.Labels = append(k.Labels, c.Labels[i].Key)
+		}
+	}
+	for _, list := range []*[]string{&k.Labels, &k.Taints, &k.Annotations} {
+		slices.Sort(*list)
+		*list = slices.Compact(*list)
+	}
+	return k
+}
+
+// rdma sets the labels of HCAs with role fabric.
+func (b *builder) rdma() {
+	if len(b.machine.HCAs) > 0 {
+		b.set(names.RDMANetnsMode, b.machine.RDMA.NetnsMode)
+	}
+	fabric := model.FabricOf(b.machine)
+	if fabric.HCAs == 0 {
+		return
+	}
+	b.setInt(names.RDMACount, int64(fabric.HCAs))
+	b.set(names.RDMAType, fabric.Type)
+	b.set(names.RDMALinkLayer, fabric.LinkLayer)
+	if fabric.RateGbps > 0 {
+		b.setInt(names.RDMARate, int64(fabric.RateGbps))
+	}
+}

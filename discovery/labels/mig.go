@@ -1,0 +1,121 @@
+package labels
+
+import (
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/config/model"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/names"
+)
+
+// mig sets the labels of MIG devices as gpu-feature-discovery does under each
+// strategy.
+func (b *builder) mig(groups []model.Group) {
+	capable := false
+	for i := range b.machine.GPUs {
+		capable = capable || b.machine.GPUs[i].MIG.Capable
+	}
+	b.setBool(b.domains.VendorKey(names.MIGCapable), capable)
+	switch b.config.MIG.Strategy {
+	case config.MIGSingle:
+		b.set(b.domains.VendorKey(names.MIGStrategy), string(config.MIGSingle))
+		b.migSingle(groups)
+	case config.MIGMixed:
+		b.set(b.domains.VendorKey(names.MIGStrategy), string(config.MIGMixed))
+		for _, s := range slicesOf(groups) {
+			b.migLabels(s, func(suffix string) string { return b.domains.MIGKey(s.device.Profile, suffix) })
+		}
+	case config.MIGNone:
+	}
+}
+
+// slice is all MIG devices of one profile.
+type slice struct {
+	product string
+	device  machine.MIGDevice
+	count   int
+}
+
+// slicesOf counts MIG devices by profile, in the order of the groups and, in a
+// group, of the profile's first appearance. Equal profiles of several models
+// count together under the first.
+func slicesOf(groups []model.Group) (slices []slice) {
+	for _, g := range groups {
+		for i := range g.GPUs {
+			for _, device := range g.GPUs[i].MIG.Devices {
+				at := 0
+				for at < len(slices) && slices[at].device.Profile != device.Profile {
+					at++
+				}
+				if at == len(slices) {
+					slices = append(slices, slice{product: g.Product, device: device})
+				}
+				slices[at].count++
+			}
+		}
+	}
+	return slices
+}
+
+// migSingle gives the MIG devices the names of whole cards. That needs all
+// cards cut, and all cut alike.
+func (b *builder) migSingle(groups []model.Group) {
+	whole, empty, cut := 0, 0, 0
+	for i := range b.machine.GPUs {
+		switch mig := b.machine.GPUs[i].MIG; {
+		case !mig.Enabled:
+			whole++
+		case len(mig.Devices) == 0:
+			empty++
+		default:
+			cut++
+		}
+	}
+	if empty+cut == 0 {
+		return
+	}
+	found := slicesOf(groups)
+	reason := ""
+	switch {
+	case empty > 0:
+		reason = "a GPU with MIG on has no MIG devices"
+	case whole > 0:
+		reason = "MIG is on on some GPUs and off on others"
+	case len(found) > 1:
+		reason = "there are MIG devices of several profiles"
+	case len(found) == 0:
+		reason = "the GPUs with MIG devices do not tell their product"
+	}
+	if reason != "" {
+		b.problem(b.domains.VendorKey(names.MIGStrategy), "strategy single: "+reason)
+		b.set(b.domains.Product(), groups[0].Product+"-MIG-INVALID")
+		for _, suffix := range []string{names.CardCount, names.CardReplicas, names.CardMemory} {
+			b.setInt(b.domains.CardKey(suffix), 0)
+		}
+		return
+	}
+	b.migLabels(found[0], b.domains.CardKey)
+}
+
+// migLabels sets what describes one profile.
+func (b *builder) migLabels(s slice, key func(suffix string) string) {
+	b.set(key(names.CardProduct), s.product+"-MIG-"+names.MIGProfile(s.device.Profile))
+	b.set(key(names.CardSharingStrategy), "none")
+	for _, attribute := range []struct {
+		suffix string
+		value  int64
+	}{
+		{names.CardCount, int64(s.count)},
+		{names.CardReplicas, 1},
+		{names.CardMemory, s.device.MemoryMiB},
+		{names.MIGMultiprocessors, int64(s.device.Multiprocessors)},
+		{names.MIGSlicesGI, int64(s.device.GPUSlices)},
+		{names.MIGSlicesCI, int64(s.device.ComputeSlices)},
+		{names.MIGEnginesCopy, int64(s.device.CopyEngines)},
+		{names.MIGEnginesDecoder, int64(s.device.DecoderEngines)},
+		{names.MIGEnginesEncoder, int64(s.device.EncoderEngines)},
+		{names.MIGEnginesJPEG, int64(s.device.JPEGEngines)},
+		{names.MIGEnginesOFA, int64(s.device.OFAEngines)},
+	} {
+		b.setInt(key(attribute.suffix), attribute.value)
+	}
+}
