@@ -1,15 +1,144 @@
 //go:build vmguest && linux
 
+// Package rdma_test runs inside a guest of test/vm and holds discovery against
+// the kernel's own RDMA stack: soft RoCE devices on three network devices.
 package rdma_test
 
 import (
+	"bytes"
+	"io/fs"
 	"os"
-	"strings"
+	"path/filepath"
+	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/host"
+	"github.com/heddle-dev/heddle/discovery/rdma"
 	"github.com/heddle-dev/heddle/test/vm/guest"
 )
 
 func TestMain(m *testing.M) { guest.Main(m) }
 
-func TestHello(t *testing.T) { b, _ := os.ReadFile("/proc/cmdline"); println(strings.Join(os.Args, "|"), string(b), strings.Join(os.Environ(), "|")) }
+func scan(t *testing.T, o host.Options) *machine.Machine {
+	t.Helper()
+	o.NodeName = "guest"
+	return host.New(o).Scan(t.Context())
+}
+
+// rxe is what a soft RoCE device on ethN looks like; N is the end of the MAC
+// address, and so of the GUID, and the number of its device nodes.
+func rxe(name, n string) machine.HCA {
+	guid := "5054:00ff:fe00:000" + n
+	h := machine.HCA{
+		Name: name, NodeGUID: guid, SysImageGUID: guid, Driver: "rdma_rxe", NodeType: "CA", NodeDesc: "rxe",
+		Virtual: true, Role: machine.RoleVirtual,
+		Ports: []machine.Port{{
+			Number: 1, GUID: guid, LinkLayer: machine.Ethernet, State: machine.PortActive, PhysState: "LinkUp",
+			RateGbps: new(2.5), Rate: "2.5 Gb/sec (1X SDR)",
+			Netdevs: []machine.Netdev{{Name: "eth" + n, Type: "ether", OperState: "up"}},
+		}},
+		CharDevices: machine.CharDevices{UVerbs: []string{"uverbs" + n}, UMAD: []string{"umad" + n}},
+	}
+	// Newer kernels make no issm for ports without a subnet manager.
+	if _, err := os.Stat("/dev/infiniband/issm" + n); err == nil {
+		h.CharDevices.ISSM = []string{"issm" + n}
+	}
+	return h
+}
+
+func TestSoftRDMAIsVirtualAndWhole(t *testing.T) {
+	guest.SoftRDMA(t, "eth0", "eth1", "eth2")
+	m := scan(t, host.Options{})
+	want := machine.Machine{
+		HCAs: []machine.HCA{rxe("rxe0", "0"), rxe("rxe1", "1"), rxe("rxe2", "2")},
+		RDMA: machine.RDMA{NetnsMode: "shared", RDMACM: true},
+	}
+	got := machine.Machine{HCAs: m.HCAs, RDMA: m.RDMA, Skipped: m.Skipped}
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("machine (-want +got):\n%s", diff)
+	}
+	for _, probe := range m.Probes {
+		if want := machine.ProbeOK; probe.State != want && probe.Name != "nvml" {
+			t.Errorf("probe %s is %s: %s", probe.Name, probe.State, probe.Reason)
+		}
+	}
+}
+
+func TestDumpOfTheGuestReadsBack(t *testing.T) {
+	guest.SoftRDMA(t, "eth0", "eth1")
+	m := scan(t, host.Options{})
+	dump, err := machine.Encode(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := machine.Decode(dump)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, dump)
+	}
+	again, err := machine.Encode(back)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(dump, again) {
+		t.Errorf("the dump changed by being read (-first +second):\n%s", cmp.Diff(string(dump), string(again)))
+	}
+}
+
+// The library writes GUIDs with the last byte first. Should it ever stop, the
+// scan would note a disagreement between netlink and sysfs, and this fails.
+func TestNetlinkAndSysfsAgreeOnGUIDs(t *testing.T) {
+	guest.SoftRDMA(t, "eth0", "eth1", "eth2")
+	bySysfs, byNetlink := map[string]string{}, map[string]string{}
+	for _, h := range scan(t, host.Options{}).HCAs {
+		bySysfs[h.Name] = h.NodeGUID
+	}
+	for _, l := range guest.RDMALinks(t) {
+		byNetlink[l.Attrs.Name] = rdma.ReverseGUID(l.Attrs.NodeGuid)
+	}
+	if diff := cmp.Diff(bySysfs, byNetlink); diff != "" || len(bySysfs) != 3 {
+		t.Errorf("node GUIDs (-sysfs +netlink):\n%s", diff)
+	}
+}
+
+func TestDeviceNodesAreThere(t *testing.T) {
+	guest.SoftRDMA(t, "eth0", "eth1", "eth2")
+	for _, h := range scan(t, host.Options{}).HCAs {
+		nodes := slices.Concat(h.CharDevices.UVerbs, h.CharDevices.UMAD, h.CharDevices.ISSM)
+		for _, name := range nodes {
+			info, err := os.Stat(filepath.Join("/dev/infiniband", name))
+			if err != nil || info.Mode()&fs.ModeCharDevice == 0 {
+				t.Errorf("%s: %s is no device node: %v", h.Name, name, err)
+			}
+		}
+		f, err := os.OpenFile(filepath.Join("/dev/infiniband", h.CharDevices.UVerbs[0]), os.O_RDWR, 0)
+		if err != nil {
+			t.Errorf("%s: %v", h.Name, err)
+			continue
+		}
+		f.Close()
+	}
+}
+
+// A device node that somebody removed, or that a container does not have, is
+// left out and named; the device and all others stay.
+func TestMissingDeviceNodeIsNoted(t *testing.T) {
+	guest.SoftRDMA(t, "eth0", "eth1")
+	const node = "/dev/infiniband/umad1"
+	if err := os.Rename(node, node+".away"); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Rename(node+".away", node)
+	m := scan(t, host.Options{})
+	want := []machine.HCA{rxe("rxe0", "0"), rxe("rxe1", "1")}
+	want[1].CharDevices.UMAD = nil
+	if diff := cmp.Diff(want, m.HCAs, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("HCAs (-want +got):\n%s", diff)
+	}
+	if !slices.Contains(m.Skipped, machine.Skipped{Name: "rxe1/umad1", Reason: node + " is not there"}) {
+		t.Errorf("skipped: %+v", m.Skipped)
+	}
+}

@@ -1,0 +1,114 @@
+//go:build vmguest && linux
+
+package rdma_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/host"
+	"github.com/heddle-dev/heddle/test/vm/guest"
+)
+
+// hca finds an HCA by its node GUID, which is its identity, or returns nil.
+func hca(m *machine.Machine, guid string) *machine.HCA {
+	for i := range m.HCAs {
+		if m.HCAs[i].NodeGUID == guid {
+			return &m.HCAs[i]
+		}
+	}
+	return nil
+}
+
+const guid1 = "5054:00ff:fe00:0001"
+
+func portIs(state string) func(*machine.Machine) bool {
+	return func(m *machine.Machine) bool {
+		h := hca(m, guid1)
+		return h != nil && h.Ports[0].State == state
+	}
+}
+
+// A link that goes down makes no kernel object event.
+func TestPortStateFollowsTheLink(t *testing.T) {
+	guest.SoftRDMA(t, "eth0", "eth1", "eth2")
+	h := guest.Watch(t)
+	if err := guest.Down("eth1"); err != nil {
+		t.Fatal(err)
+	}
+	t.Log("down after", guest.Await(t, h, "rxe1 is down", portIs(machine.PortDown)))
+	if got := hca(h.Machine(), guid1).Ports[0].PhysState; got != "Disabled" {
+		t.Errorf("the physical state of a port that is down is %q", got)
+	}
+	if err := guest.Up("eth1"); err != nil {
+		t.Fatal(err)
+	}
+	t.Log("active after", guest.Await(t, h, "rxe1 is active", portIs(machine.PortActive)))
+}
+
+func TestHotPlug(t *testing.T) {
+	guest.SoftRDMA(t, "eth0", "eth1", "eth2")
+	h := guest.Watch(t)
+	guest.RemoveRDMA(t, "rxe1")
+	took := guest.Await(t, h, "rxe1 is gone", func(m *machine.Machine) bool { return hca(m, guid1) == nil })
+	t.Log("gone after", took)
+	if _, err := os.Stat("/dev/infiniband/uverbs1"); err == nil {
+		t.Error("the device node outlived its device")
+	}
+	want := []machine.HCA{rxe("rxe0", "0"), rxe("rxe2", "2")}
+	if diff := cmp.Diff(want, h.Machine().HCAs, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("the others changed (-want +got):\n%s", diff)
+	}
+	guest.AddRXE(t, "rxe1", "eth1")
+	took = guest.Await(t, h, "rxe1 is back", func(m *machine.Machine) bool {
+		return cmp.Diff([]machine.HCA{rxe("rxe0", "0"), rxe("rxe1", "1"), rxe("rxe2", "2")}, m.HCAs,
+			cmpopts.EquateEmpty()) == ""
+	})
+	t.Log("back after", took)
+}
+
+// udev renames devices at will: rdma-core's rules make rocep3s0 of mlx5_1.
+func TestRenamedDeviceIsTheSame(t *testing.T) {
+	guest.SoftRDMA(t, "eth0", "eth1", "eth2")
+	h := guest.Watch(t)
+	guest.RenameRDMA(t, "rxe1", "mlx5_1")
+	took := guest.Await(t, h, "mlx5_1 is there", func(m *machine.Machine) bool {
+		found := hca(m, guid1)
+		return found != nil && found.Name == "mlx5_1"
+	})
+	t.Log("renamed after", took)
+	want := []machine.HCA{rxe("mlx5_1", "1"), rxe("rxe0", "0"), rxe("rxe2", "2")}
+	if diff := cmp.Diff(want, h.Machine().HCAs, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("HCAs (-want +got):\n%s", diff)
+	}
+}
+
+// One RDMA device on a bond, as a RoCE LAG: two cables, one HCA.
+func TestDeviceOnABondNamesItsSlaves(t *testing.T) {
+	guest.SoftRDMA(t, "eth2")
+	// The module makes a bond0 of its own.
+	if err := guest.Bond("bond1", "eth0", "eth1"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := guest.Unbond("bond1", "eth0", "eth1"); err != nil {
+			t.Error(err)
+		}
+	}()
+	guest.AddRXE(t, "rxe1", "bond1")
+	guest.Eventually(t, "rxe1 on bond1", func() bool {
+		m := scan(t, host.Options{})
+		for _, h := range m.HCAs {
+			if h.Name == "rxe1" && h.Virtual && h.Role == machine.RoleVirtual &&
+				cmp.Equal(h.BondSlaves, []string{"eth0", "eth1"}) && h.Ports[0].Netdevs[0].Name == "bond1" {
+				return true
+			}
+		}
+		return false
+	})
+	guest.RemoveRDMA(t, "rxe1")
+}
