@@ -74,6 +74,7 @@ func (b Builder) Build(ctx context.Context) (Binaries, error) {
 		if err := b.ensure(ctx, p, dirs[p.name]); err != nil {
 			return Binaries{}, fmt.Errorf("build %s: %w", p.name, err)
 		}
+		prune(dirs[p.name], p.name, time.Now())
 	}
 	images, err := filepath.Glob(filepath.Join(dirs["images"], "*.tar"))
 	if err != nil {
@@ -150,6 +151,19 @@ func (b Builder) ensure(ctx context.Context, p part, dir string) error {
 		return err
 	}
 	return os.Rename(partial, dir)
+}
+
+// prune removes builds of a part that no Build has asked for in two weeks, and
+// notes that keep was asked for now. A failure costs disk space only.
+func prune(keep, name string, now time.Time) {
+	const unused = 14 * 24 * time.Hour
+	_ = os.Chtimes(keep, now, now)
+	found, _ := filepath.Glob(filepath.Join(filepath.Dir(keep), name+"-????????????")) // Only a bad pattern is an error.
+	for _, dir := range found {
+		if info, err := os.Stat(dir); err == nil && now.Sub(info.ModTime()) > unused {
+			_ = os.RemoveAll(dir)
+		}
+	}
 }
 
 // progress writes a line now, every ten seconds, and when the returned function

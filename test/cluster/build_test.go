@@ -9,6 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestPinned(t *testing.T) {
@@ -97,6 +100,29 @@ func TestEnsure(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "x")); err != nil || calls != 2 {
 		t.Errorf("built %d times, want 2 (%v)", calls, err)
+	}
+}
+
+func TestPrune(t *testing.T) {
+	bin := t.TempDir()
+	now := time.Now()
+	for name, age := range map[string]time.Duration{
+		"x-0000000000aa": 30 * 24 * time.Hour, "x-0000000000bb": time.Hour, "x-0000000000cc": 30 * 24 * time.Hour,
+		"y-0000000000aa": 30 * 24 * time.Hour,
+	} {
+		dir := filepath.Join(bin, name)
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.Chtimes(dir, now.Add(-age), now.Add(-age))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	prune(filepath.Join(bin, "x-0000000000cc"), "x", now)
+	left, err := filepath.Glob(filepath.Join(bin, "*"))
+	want := []string{"x-0000000000bb", "x-0000000000cc", "y-0000000000aa"}
+	for i := range want {
+		want[i] = filepath.Join(bin, want[i])
+	}
+	if diff := cmp.Diff(want, left); diff != "" || err != nil {
+		t.Errorf("left (-want +got), %v:\n%s", err, diff)
 	}
 }
 

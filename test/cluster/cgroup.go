@@ -172,6 +172,9 @@ func (c cgroups) procs(sub string) []int {
 func (c cgroups) kill(ctx context.Context, sub string) error {
 	err := poll(ctx, 20*time.Millisecond, func() (bool, error) {
 		pids := c.procs(sub)
+		if len(pids) > 0 {
+			c.thaw(sub)
+		}
 		for _, pid := range pids {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
@@ -181,6 +184,21 @@ func (c cgroups) kill(ctx context.Context, sub string) error {
 		return fmt.Errorf("kill processes of cgroup %s/%s: %w", c.name, sub, err)
 	}
 	return nil
+}
+
+// thaw wakes what a test may have frozen: a v1 freezer holds SIGKILL back.
+func (c cgroups) thaw(sub string) {
+	for _, h := range c.hierarchies {
+		if !h.has("freezer") || h.v2 {
+			continue
+		}
+		_ = filepath.WalkDir(filepath.Join(h.dir, c.name, sub), func(dir string, e fs.DirEntry, err error) error {
+			if err == nil && e.IsDir() {
+				_ = os.WriteFile(filepath.Join(dir, "freezer.state"), []byte("THAWED"), 0)
+			}
+			return nil // A group that went away is not frozen.
+		})
+	}
 }
 
 // remove deletes the root everywhere. A group stays busy for a moment after its
