@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/feature"
+	"github.com/heddle-dev/heddle/discovery/host"
+	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/discovery/replay"
+)
+
+// runner is whatever works until its context ends.
+type runner interface {
+	Run(ctx context.Context) error
+}
+
+// source is a machine and its changes: a host or a replay.
+type source interface {
+	runner
+	feature.Machines
+	Scan(ctx context.Context) *machine.Machine
+}
+
+// parts is the wired daemon before it runs.
+type parts struct {
+	options  feature.Options
+	machines source
+	registry *prometheus.Registry
+	runners  []runner
+	watch    *nodesync.Watch
+	syncer   *nodesync.Syncer
+}
+
+// wire builds everything that flags decide. It fails on a bad configuration
+// and on a bad machine file: a daemon that starts wrong should not start.
+func wire(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) (*parts, error) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	p := &parts{registry: registry, options: feature.Options{
+		NodeName: o.nodeName, Interval: o.interval, Metrics: feature.NewMetrics(registry), Log: log,
+	}}
+	configs, err := config.NewWatcher(o.config, log)
+	if err != nil {
+		return nil, err
+	}
+	p.options.Configs = configs
+	if p.machines, err = openMachine(o, log); err != nil {
+		return nil, err
+	}
+	p.options.Machines = p.machines
+	p.runners = append(p.runners, configs, p.machines)
+	if err := p.wireSink(o, stdout); err != nil {
+		return nil, err
+	}
+	return p, ctx.Err()
+}
+
+func openMachine(o *options, log *slog.Logger) (source, error) {
+	if o.machine == "host" {
+		return host.New(host.Options{
+			SysfsRoot: o.sysfsRoot, DevRoot: o.devRoot, ProcRoot: o.procRoot,
+			NodeName: o.nodeName, Interval: o.interval, Logger: log,
+		}), nil
+	}
+	if _, err := replay.Load(o.machine); err != nil {
+		return nil, err
+	}
+	return replay.New(replay.Options{Path: o.machine, NodeName: o.nodeName, Logger: log}), nil
+}
+
+// wireSink chooses where the labels go. Only the Node needs an API server; a
+// dry run asks one if it can.
+func (p *parts) wireSink(o *options, stdout io.Writer) error {
+	if o.outputFile != "" {
+		p.options.Sink = feature.FileSink{Path: o.outputFile}
+	} else {
+		client, err := nodesync.NewClient(o.kubeconfig, "heddle-feature-discovery/"+version)
+		switch {
+		case err == nil:
+			p.watch = nodesync.NewWatch(client, o.nodeName)
+			p.syncer = nodesync.New(nodesync.Options{Client: client, Node: o.nodeName})
+			p.options.Nodes = p.watch
+			p.options.Sink = feature.NodeSink{Syncer: p.syncer}
+		case !o.dryRun:
+			return err
+		}
+	}
+	if o.dryRun {
+		p.options.Sink = feature.PrintSink{Out: stdout}
+	}
+	if o.cleanup {
+		p.options.Sink = feature.NothingSink{Sink: p.options.Sink}
+	}
+	return nil
+}
+
+func daemon(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) error {
+	p, err := wire(ctx, o, log, stdout)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	if p.watch != nil {
+		p.runners = append(p.runners, p.watch)
+	}
+	for _, r := range append(p.runners, feature.New(p.options)) {
+		group.Go(func() error { return r.Run(ctx) })
+	}
+	group.Go(func() error {
+		return feature.Serve(ctx, o.metricsAddress, p.registry, p.options.Metrics, o.interval)
+	})
+	log.InfoContext(ctx, "started", "version", version, "node", o.nodeName, "machine", o.machine)
+	return group.Wait()
+}
+
+// once is --oneshot: one look, one write.
+func once(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) error {
+	p, err := wire(ctx, o, log, stdout)
+	if err != nil {
+		return err
+	}
+	m := p.machines.Scan(ctx)
+	if m == nil {
+		return errors.New("no machine: nothing could be read")
+	}
+	p.options.Machines = still{m}
+	if p.syncer != nil {
+		node, err := p.syncer.Node(ctx)
+		if err != nil {
+			return err
+		}
+		p.watch.Keep(node)
+	}
+	return feature.New(p.options).Round(ctx)
+}
+
+// still is a machine that does not change.
+type still struct{ m *machine.Machine }
+
+func (s still) Machine() *machine.Machine { return s.m }
+func (s still) Changed() <-chan struct{}  { return nil }

@@ -1,0 +1,239 @@
+// Package feature is the loop of heddle-feature-discovery: whenever the
+// machine, the configuration or the Node changes, it computes the labels and
+// taints anew and hands them to a sink.
+//
+// It reads no hardware (discovery/host), decides no label (discovery/labels)
+// and speaks to no API server (discovery/nodesync); it only keeps the three in
+// step and says how they fare.
+package feature
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/labels"
+	"github.com/heddle-dev/heddle/discovery/nodesync"
+)
+
+// Machines is where machines come from: discovery/host or discovery/replay.
+type Machines interface {
+	// Machine is the newest machine, nil before the first.
+	Machine() *machine.Machine
+	Changed() <-chan struct{}
+}
+
+// Configs is where the configuration comes from.
+type Configs interface {
+	// Current is the last good configuration.
+	Current() *config.Config
+	// Err is what is wrong with the newest one, nil if nothing is.
+	Err() error
+	Changed() <-chan struct{}
+}
+
+// Sink takes what the Node should carry.
+type Sink interface {
+	// Put makes it so. It must be cheap when nothing changed.
+	Put(ctx context.Context, node *corev1.Node, want nodesync.Desired) (nodesync.Result, error)
+	// Warn tells people that something became wrong.
+	Warn(ctx context.Context, reason, message string) error
+}
+
+// Nodes is where the newest version of our Node comes from; nil when no API
+// server is asked.
+type Nodes interface {
+	// Node is nil before the first version, and after the Node was deleted.
+	Node() *corev1.Node
+	Keep(node *corev1.Node)
+	Changed() <-chan struct{}
+}
+
+// Options configures a Daemon.
+type Options struct {
+	// NodeName chooses the configuration's overrides.
+	NodeName string
+	Machines Machines
+	Configs  Configs
+	Nodes    Nodes
+	Sink     Sink
+	// Interval is the longest time between two looks.
+	Interval time.Duration
+	Metrics  *Metrics
+	Log      *slog.Logger
+}
+
+// Daemon is the loop.
+type Daemon struct {
+	Options
+
+	// said keeps an Event from being repeated while nothing changed.
+	said map[string]string
+	// last is what the previous round computed, for the log.
+	last labels.Result
+}
+
+// New returns a Daemon; Run starts it.
+func New(o Options) *Daemon {
+	return &Daemon{Options: o, said: map[string]string{}}
+}
+
+// Run works until ctx ends and returns nil. What fails is tried again, ever
+// more slowly, and shows in the log, in metrics and in /readyz.
+func (d *Daemon) Run(ctx context.Context) error {
+	ticker := time.NewTicker(d.Interval)
+	defer ticker.Stop()
+	fresh := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 7, Cap: time.Minute}
+	backoff := fresh
+	for {
+		var retry <-chan time.Time
+		switch err := d.Round(ctx); {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, errNotYet):
+			d.Log.DebugContext(ctx, "waiting", "for", err)
+		case err != nil:
+			delay := backoff.Step()
+			d.Log.ErrorContext(ctx, "labels not written, will retry", "err", err, "retry_in", delay)
+			timer := time.NewTimer(delay)
+			defer timer.Stop() //nolint:gocritic // stops with the loop; a fired timer costs nothing
+			retry = timer.C
+		default:
+			backoff = fresh
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.Machines.Changed():
+		case <-d.Configs.Changed():
+		case <-d.nodeChanged():
+		case <-ticker.C:
+		case <-retry:
+		}
+	}
+}
+
+// errNotYet means that a source has nothing to say yet.
+var errNotYet = errors.New("not yet")
+
+// Round looks once at everything and puts the outcome into the sink.
+func (d *Daemon) Round(ctx context.Context) error {
+	d.Metrics.beat()
+	m := d.Machines.Machine()
+	if m == nil {
+		return fmt.Errorf("%w: no scan of the machine is finished", errNotYet)
+	}
+	var node *corev1.Node
+	var nodeLabels map[string]string
+	if d.Nodes != nil {
+		if node = d.Nodes.Node(); node == nil {
+			return fmt.Errorf("%w: the API server has not shown Node %s", errNotYet, d.NodeName)
+		}
+		nodeLabels = node.Labels
+	}
+	d.reportConfig(ctx)
+	resolved := d.Configs.Current().Resolve(d.NodeName, nodeLabels)
+	want := labels.Compute(m, &resolved)
+	d.reportChange(ctx, want)
+
+	start := time.Now()
+	result, err := d.Sink.Put(ctx, node, nodesync.Desired{
+		Labels: want.Labels, Taints: taints(want.Taints), Force: resolved.LabelConflict == config.Force,
+	})
+	d.Metrics.round(m, want, result, err, time.Since(start))
+	if d.Nodes != nil && result.Node != nil {
+		d.Nodes.Keep(result.Node)
+	}
+	d.reportConflicts(ctx, result.Conflicts)
+	if err != nil {
+		return err
+	}
+	d.Metrics.ready()
+	return nil
+}
+
+func (d *Daemon) nodeChanged() <-chan struct{} {
+	if d.Nodes == nil {
+		return nil
+	}
+	return d.Nodes.Changed()
+}
+
+// taints translates to the API's type.
+func taints(in []labels.Taint) []corev1.Taint {
+	out := make([]corev1.Taint, 0, len(in))
+	for _, t := range in {
+		out = append(out, corev1.Taint{Key: t.Key, Value: t.Value, Effect: corev1.TaintEffect(t.Effect)})
+	}
+	return out
+}
+
+// reportConfig says once what is wrong with a new configuration, and once
+// that it is right again.
+func (d *Daemon) reportConfig(ctx context.Context) {
+	err := d.Configs.Err()
+	d.Metrics.config(err == nil)
+	message := ""
+	if err != nil {
+		message = "keeping the last good configuration: " + err.Error()
+	}
+	d.warnOnce(ctx, "InvalidConfiguration", message)
+}
+
+func (d *Daemon) reportConflicts(ctx context.Context, conflicts []nodesync.Conflict) {
+	message := ""
+	for _, c := range conflicts {
+		message += c.String() + "\n"
+	}
+	d.warnOnce(ctx, "LabelConflict", message)
+}
+
+// warnOnce sends an Event when message differs from the last one of its
+// reason. An empty message clears it.
+func (d *Daemon) warnOnce(ctx context.Context, reason, message string) {
+	if d.said[reason] == message {
+		return
+	}
+	d.said[reason] = message
+	if message == "" {
+		d.Log.InfoContext(ctx, "resolved", "reason", reason)
+		return
+	}
+	d.Log.WarnContext(ctx, "needs attention", "reason", reason, "message", message)
+	if err := d.Sink.Warn(ctx, reason, message); err != nil {
+		d.Log.ErrorContext(ctx, "event not recorded", "err", err)
+	}
+}
+
+// reportChange logs labels and problems when they change, sorted.
+func (d *Daemon) reportChange(ctx context.Context, want labels.Result) {
+	var set, dropped []string
+	for _, key := range slices.Sorted(maps.Keys(want.Labels)) {
+		if value := want.Labels[key]; d.last.Labels[key] != value {
+			set = append(set, key+"="+value)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(d.last.Labels)) {
+		if _, keep := want.Labels[key]; !keep {
+			dropped = append(dropped, key)
+		}
+	}
+	if len(set)+len(dropped) > 0 {
+		d.Log.InfoContext(ctx, "labels changed", "set", set, "dropped", dropped)
+	}
+	for _, p := range want.Problems {
+		if !slices.Contains(d.last.Problems, p) {
+			d.Log.WarnContext(ctx, "label left out", "key", p.Key, "reason", p.Reason)
+		}
+	}
+	d.last = want
+}

@@ -1,0 +1,159 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/heddle-dev/heddle/test/cluster"
+	"github.com/heddle-dev/heddle/test/install"
+)
+
+// machines are the simulated nodes and what each replays, from test/machines.
+// Their purposes stand in values.yaml.
+func machines() map[string]string {
+	return map[string]string{
+		"h20-1":    "h20-4nic",
+		"h20-2":    "h20-4nic",
+		"h800-1":   "h800-8ib-bond",
+		"gb200-1":  "gb200-tray",
+		"mixed-1":  "mixed-l40s-h100",
+		"storage1": "amd-epyc-no-gpu",
+	}
+}
+
+// stage is the cluster being furnished.
+type stage struct {
+	*cluster.Cluster
+	installer *install.Installer
+	out, log  io.Writer
+}
+
+// fleet makes the simulated nodes.
+func (s *stage) fleet(ctx context.Context) error {
+	for node := range machines() {
+		if err := s.AddSimulatedNode(ctx, cluster.SimulatedNode{Name: node}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// daemons installs the chart: on the real node the DaemonSet replays a DGX
+// H100. A simulated node runs no pods, so the same binary writes its labels
+// from here, with the same configuration.
+func (s *stage) daemons(ctx context.Context) error {
+	const binary = "heddle-feature-discovery"
+	if err := s.installer.Image(ctx, s.Cluster, binary); err != nil {
+		return err
+	}
+	dump := filepath.Join(s.installer.Root, "test/machines/dgx-h100.json")
+	for _, args := range [][]string{
+		{"create", "namespace", "heddle-system"},
+		{"-n", "heddle-system", "create", "configmap", "demo-machine", "--from-file=machine.json=" + dump},
+	} {
+		if _, err := s.Kubectl(ctx, args...); err != nil {
+			return err
+		}
+	}
+	if err := s.installer.Chart(ctx, s.Cluster, "--values", "test/demo/values.yaml"); err != nil {
+		return err
+	}
+	config, err := s.writeConfig(ctx)
+	if err != nil {
+		return err
+	}
+	for node, machine := range machines() {
+		cmd := exec.CommandContext(ctx, filepath.Join(s.installer.Dir, binary), "--oneshot", "--node-name", node,
+			"--machine", filepath.Join(s.installer.Root, "test/machines", machine+".json"),
+			"--config", config, "--kubeconfig", s.Kubeconfig(), "--log-level", "warn")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("label %s: %w\n%s", node, err, out)
+		}
+	}
+	return nil
+}
+
+// writeConfig copies the ConfigMap that the chart made into a directory, as
+// the kubelet does for the DaemonSet.
+func (s *stage) writeConfig(ctx context.Context) (string, error) {
+	dir := filepath.Join(s.installer.Dir, "config")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("write configuration: %w", err)
+	}
+	for _, key := range []string{"version", "cluster-config", "nodes-config"} {
+		text, err := s.Kubectl(ctx, "-n", "heddle-system", "get", "configmap", "heddle-device-config",
+			"-o", "jsonpath={.data."+key+"}")
+		if err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(filepath.Join(dir, key), []byte(text), 0o644); err != nil {
+			return "", fmt.Errorf("write configuration: %w", err)
+		}
+	}
+	return dir, nil
+}
+
+// workloads starts what node pools are for, once every node carries its labels.
+func (s *stage) workloads(ctx context.Context) error {
+	if err := s.waitLabels(ctx); err != nil {
+		return err
+	}
+	file := filepath.Join(s.installer.Root, "test/demo/workloads.yaml")
+	if _, err := s.Kubectl(ctx, "apply", "-f", file); err != nil {
+		return err
+	}
+	_, err := s.Kubectl(ctx, "wait", "--for=condition=Ready", "pod", "--all", "--timeout=90s")
+	return err
+}
+
+func (s *stage) waitLabels(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		out, err := s.Kubectl(ctx, "get", "node", s.Node(), "-o", `jsonpath={.metadata.labels.nvidia\.com/gpu\.product}`)
+		if err == nil && out != "" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("node %s has no labels from heddle-feature-discovery: %w", s.Node(), ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// show runs the commands that a person would, and prints them with their
+// output.
+func (s *stage) show(ctx context.Context) error {
+	for _, c := range []struct{ title, command string }{
+		{"What each node is", "kubectl get nodes -L nvidia.com/gpu.product,nvidia.com/gpu.count,heddle.dev/node.usage,heddle.dev/rdma.hca.count"},
+		{
+			"Who is kept away from each node",
+			"kubectl get nodes -o custom-columns=NODE:.metadata.name,TAINTS:.spec.taints[*].key,VALUES:.spec.taints[*].value",
+		},
+		{"Where pods landed", "kubectl get pods -o custom-columns=POD:.metadata.name,NODE:.spec.nodeName,STATUS:.status.phase --sort-by=.metadata.name"},
+	} {
+		out, err := s.Kubectl(ctx, strings.Fields(c.command)[1:]...)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(s.out, "\n# %s\n$ %s\n%s", c.title, c.command, out)
+	}
+	kubectl := s.KubectlCommand(ctx).Path
+	fmt.Fprintf(s.out, "\n# Try it\nexport KUBECONFIG=%s PATH=%s:$PATH\n"+
+		"kubectl describe node %s\n"+
+		"kubectl -n heddle-system logs ds/heddle-feature-discovery\n"+
+		"kubectl label node %s nvidia.com/gpu.product- && kubectl get node %s -L nvidia.com/gpu.product   # it comes back\n"+
+		"\n# Stop it\nmake demo-down\n", s.Kubeconfig(), filepath.Dir(kubectl), s.Node(), s.Node(), s.Node())
+	return nil
+}

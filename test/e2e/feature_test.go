@@ -1,0 +1,355 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/heddle-dev/heddle/test/cluster"
+	"github.com/heddle-dev/heddle/test/install"
+)
+
+const (
+	daemon = "heddle-feature-discovery"
+	suite  = "heddle-system"
+)
+
+// TestFeatureDiscoveryFromTheChart is the life of the daemon on a real node,
+// step by step; each step stands on those before.
+func TestFeatureDiscoveryFromTheChart(t *testing.T) {
+	b := shared
+	t.Cleanup(func() {
+		if t.Failed() {
+			out, _ := b.Kubectl(context.WithoutCancel(t.Context()), "-n", suite, "logs", "ds/"+daemon, "--tail=40")
+			t.Logf("the daemon's log:\n%s", out)
+			b.dump(t, "kubelet")
+		}
+	})
+	b.installChart(t)
+	for _, step := range []struct {
+		name string
+		run  func(*testing.T, *bed)
+	}{
+		{"labels and taints of the replayed machine", stepLabels},
+		{"a label that somebody removed comes back", stepHeal},
+		{"a machine that changes changes the labels", stepMachine},
+		{"a bad configuration keeps the last good one and says so", stepBadConfig},
+		{"a good configuration is taken without a restart", stepGoodConfig},
+		{"the token may write its own Node and our keys only", stepPolicy},
+		{"documented node pools land where they should", stepNodePools},
+		{"cleanup removes what is ours", stepCleanup},
+	} {
+		if !t.Run(tt(step.name), func(t *testing.T) { step.run(t, b) }) {
+			return
+		}
+	}
+}
+
+func tt(name string) string { return strings.ReplaceAll(name, " ", "-") }
+
+// chartValues are the values of the first installation.
+const chartValues = `
+config:
+  cluster: {preset: scheme, usage: hybrid}
+  nodes:
+  - {nodeName: node1, usage: training, labels: [{key: example.com/rack, value: "'r1'"}]}
+gpuLabel:
+  machineConfigMap: machine
+  interval: 5s
+  affinity:
+    nodeAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        nodeSelectorTerms:
+        - matchExpressions: [{key: type, operator: NotIn, values: [kwok]}]
+`
+
+func (b *bed) installChart(t *testing.T) {
+	t.Helper()
+	ctx := t.Context()
+	if err := b.installer.Image(ctx, b.Cluster, daemon); err != nil {
+		t.Fatal(err)
+	}
+	b.kubectl(t, "create", "namespace", suite)
+	b.kubectl(t, "-n", suite, "create", "configmap", "machine", "--from-file=machine.json="+b.path("test/machines/dgx-h100.json"))
+	values := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(values, []byte(chartValues), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.installer.Chart(ctx, b.Cluster, "--values", values); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *bed) path(file string) string { return filepath.Join(b.installer.Root, file) }
+
+// waitLabel waits until the real node's label is value; "" means absent.
+func (b *bed) waitLabel(t *testing.T, key, value string, within time.Duration) time.Duration {
+	t.Helper()
+	return eventually(t, within, func() string {
+		if got := b.node(t, b.Node()).Labels[key]; got != value {
+			return fmt.Sprintf("label %s is %q, want %q", key, got, value)
+		}
+		return ""
+	})
+}
+
+func stepLabels(t *testing.T, b *bed) {
+	b.waitLabel(t, "nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3", 20*time.Second)
+	n := b.node(t, b.Node())
+	for key, want := range map[string]string{
+		"nvidia.com/gpu.count": "8", "nvidia.com/gpu.memory": "81559", "nvidia.com/gpu.family": "hopper",
+		"heddle.dev/node.usage": "training", "heddle.dev/rdma.hca.count": "8", "example.com/rack": "r1",
+	} {
+		if got := n.Labels[key]; got != want {
+			t.Errorf("label %s: %q, want %q", key, got, want)
+		}
+	}
+	taints := b.kubectl(t, "get", "node", b.Node(), "-o",
+		`jsonpath={range .spec.taints[*]}{.key}={.value}:{.effect} {end}`)
+	for _, want := range []string{
+		"nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3:NoSchedule", "heddle.dev/node.usage=training:NoSchedule",
+	} {
+		if !strings.Contains(taints, want) {
+			t.Errorf("taints %q lack %s", taints, want)
+		}
+	}
+}
+
+func stepHeal(t *testing.T, b *bed) {
+	b.kubectl(t, "label", "node", b.Node(), "nvidia.com/gpu.count-")
+	b.kubectl(t, "taint", "node", b.Node(), "heddle.dev/node.usage-")
+	took := b.waitLabel(t, "nvidia.com/gpu.count", "8", 10*time.Second)
+	eventually(t, 10*time.Second, func() string {
+		for _, taint := range b.node(t, b.Node()).Spec.Taints {
+			if taint.Key == "heddle.dev/node.usage" {
+				return ""
+			}
+		}
+		return "the taint is not back"
+	})
+	t.Logf("back after %s", took.Round(time.Millisecond))
+}
+
+func stepMachine(t *testing.T, b *bed) {
+	b.kubectl(t, "-n", suite, "delete", "configmap", "machine")
+	b.kubectl(t, "-n", suite, "create", "configmap", "machine", "--from-file=machine.json="+b.path("test/machines/mixed-l40s-h100.json"))
+	b.waitLabel(t, "nvidia.com/gpu.count", "5", 2*time.Minute)
+	b.waitLabel(t, "heddle.dev/rdma.hca.count", "", 5*time.Second)
+	if n := b.restarts(t); n != 0 {
+		t.Errorf("the daemon restarted %d times", n)
+	}
+}
+
+func (b *bed) restarts(t *testing.T) (n int32) {
+	t.Helper()
+	pods, err := b.client.CoreV1().Pods(suite).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + daemon})
+	if err != nil || len(pods.Items) == 0 {
+		t.Fatalf("pods of the daemon: %d, %v", len(pods.Items), err)
+	}
+	for _, p := range pods.Items {
+		for _, c := range p.Status.ContainerStatuses {
+			n += c.RestartCount
+		}
+	}
+	return n
+}
+
+// nodesConfig replaces the key nodes-config of the mounted ConfigMap.
+func (b *bed) nodesConfig(t *testing.T, text string) {
+	t.Helper()
+	patch := fmt.Sprintf(`{"data":{"nodes-config":%q}}`, text)
+	b.kubectl(t, "-n", suite, "patch", "configmap", "heddle-device-config", "--type=merge", "-p", patch)
+}
+
+func stepBadConfig(t *testing.T, b *bed) {
+	b.nodesConfig(t, "- nodeName: node1\n  usage: training\n  usgae: inference\n")
+	eventually(t, 2*time.Minute, func() string {
+		events := b.kubectl(t, "get", "events", "--field-selector=involvedObject.name="+b.Node()+",reason=InvalidConfiguration",
+			"-o", "jsonpath={.items[*].message}")
+		if !strings.Contains(events, "usgae") || !strings.Contains(events, "line 3") {
+			return fmt.Sprintf("events: %q", events)
+		}
+		return ""
+	})
+	if got := b.node(t, b.Node()).Labels["heddle.dev/node.usage"]; got != "training" {
+		t.Errorf("node.usage is %q: the last good configuration is not kept", got)
+	}
+	metrics, err := b.NodeExec(t.Context(), "busybox", "wget", "-qO-", "http://127.0.0.1:9101/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(metrics, "\nheddle_config_valid 0\n") {
+		t.Errorf("heddle_config_valid is not 0 in:\n%s", metrics)
+	}
+}
+
+func stepGoodConfig(t *testing.T, b *bed) {
+	b.nodesConfig(t, "- nodeName: node1\n  usage: inference\n")
+	b.waitLabel(t, "heddle.dev/node.usage", "inference", 2*time.Minute)
+	b.waitLabel(t, "example.com/rack", "", 5*time.Second)
+	if n := b.restarts(t); n != 0 {
+		t.Errorf("the daemon restarted %d times", n)
+	}
+}
+
+// stepPolicy writes as the daemon's service account would, with the claims
+// that a token of a pod on node1 has.
+func stepPolicy(t *testing.T, b *bed) {
+	b.newNode(t, "neighbor", nil)
+	as := func(extra map[string][]string) kubernetes.Interface {
+		config := rest.CopyConfig(b.config)
+		config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + suite + ":" + daemon, Extra: extra}
+		client, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return client
+	}
+	const claim = "authentication.kubernetes.io/node-name"
+	own := as(map[string][]string{claim: {b.Node()}})
+	for _, tt := range []struct {
+		name    string
+		client  kubernetes.Interface
+		node    string
+		patch   string
+		allowed bool
+	}{
+		{"our label on the own node", own, b.Node(), `{"metadata":{"labels":{"nvidia.com/gpu.family":"hopper"}}}`, true},
+		{"our taint on the own node", own, b.Node(), `{"spec":{"taints":[{"key":"heddle.dev/node.usage","value":"inference","effect":"NoSchedule"},{"key":"nvidia.com/gpu.product","value":"x","effect":"NoSchedule"}]}}`, true},
+		{"a foreign label on the own node", own, b.Node(), `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`, false},
+		{"a foreign taint on the own node", own, b.Node(), `{"spec":{"taints":[{"key":"example.com/x","effect":"NoExecute"}]}}`, false},
+		{"another part of the own node", own, b.Node(), `{"spec":{"unschedulable":true}}`, false},
+		{"our label on another node", own, "neighbor", `{"metadata":{"labels":{"nvidia.com/gpu.count":"9"}}}`, false},
+		{"a token without a node", as(nil), b.Node(), `{"metadata":{"labels":{"nvidia.com/gpu.count":"9"}}}`, false},
+	} {
+		_, err := tt.client.CoreV1().Nodes().Patch(t.Context(), tt.node, types.MergePatchType, []byte(tt.patch), metav1.PatchOptions{})
+		if tt.allowed && err != nil {
+			t.Errorf("%s: refused: %v", tt.name, err)
+		}
+		if !tt.allowed && !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
+			t.Errorf("%s: not refused: %v", tt.name, err)
+		}
+	}
+	// The policy is in force only if a refusal came from it.
+	_, err := own.CoreV1().Nodes().Patch(t.Context(), "neighbor", types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"nvidia.com/gpu.count":"9"}}}`), metav1.PatchOptions{})
+	if err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
+		t.Errorf("refused by something else: %v", err)
+	}
+}
+
+// stepNodePools applies deploy/examples/node-pools.yaml as it stands. The pods
+// land on simulated nodes, which the same binary labeled.
+func stepNodePools(t *testing.T, b *bed) {
+	config := t.TempDir()
+	for name, text := range map[string]string{
+		"version":        "v1",
+		"cluster-config": "preset: scheme\n",
+		"nodes-config":   "- {nodeName: h20-training, usage: training}\n- {nodeName: h20-inference, usage: inference}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(config, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for node, machine := range map[string]string{
+		"h20-training": "h20-4nic", "h20-inference": "h20-4nic", "cpu-1": "amd-epyc-no-gpu",
+	} {
+		if err := b.AddSimulatedNode(t.Context(), cluster.SimulatedNode{Name: node}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { b.kubectlAfter(t, "delete", "node", node) })
+		if err := b.WaitNodeReady(t.Context(), node); err != nil {
+			t.Fatal(err)
+		}
+		b.oneshot(t, "--node-name", node, "--machine", b.path("test/machines/"+machine+".json"), "--config", config)
+	}
+	b.kubectl(t, "apply", "-f", b.path("deploy/examples/node-pools.yaml"))
+	t.Cleanup(func() { b.kubectlAfter(t, "delete", "--wait=false", "-f", b.path("deploy/examples/node-pools.yaml")) })
+	b.kubectl(t, "run", "cpu-only", "--image=localhost/busybox:1", "--restart=Never", "--", "sleep", "60")
+	t.Cleanup(func() { b.kubectlAfter(t, "delete", "--wait=false", "pod", "cpu-only") })
+	where := func(selector string) string {
+		return b.kubectl(t, "get", "pods", "-l", selector, "-o", "jsonpath={.items[*].spec.nodeName}")
+	}
+	for selector, want := range map[string]string{
+		"batch.kubernetes.io/job-name=training-job": "h20-training",
+		"app=inference": "h20-inference h20-inference",
+		"run=cpu-only":  "cpu-1",
+	} {
+		eventually(t, 30*time.Second, func() string {
+			if got := where(selector); got != want {
+				return fmt.Sprintf("pods of %s are on %q, want %q", selector, got, want)
+			}
+			return ""
+		})
+	}
+}
+
+// oneshot runs the binary from the host against the cluster.
+func (b *bed) oneshot(t *testing.T, args ...string) string {
+	t.Helper()
+	args = append([]string{"--oneshot", "--kubeconfig", b.Kubeconfig(), "--log-level", "warn"}, args...)
+	out, err := exec.CommandContext(t.Context(), filepath.Join(b.installer.Dir, daemon), args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", daemon, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// kubectlAfter runs kubectl in a cleanup, when the test's context is over.
+func (b *bed) kubectlAfter(t *testing.T, args ...string) {
+	t.Helper()
+	if _, err := b.Kubectl(context.WithoutCancel(t.Context()), args...); err != nil {
+		t.Error(err)
+	}
+}
+
+func stepCleanup(t *testing.T, b *bed) {
+	b.kubectl(t, "taint", "node", b.Node(), "example.com/kept=1:PreferNoSchedule")
+	release := strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q"))
+	b.helm(t, "upgrade", release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--wait", "--timeout", "2m",
+		"--set", "gpuLabel.cleanup=true", "--set", "registry="+install.Registry, "--set", "tag="+install.Tag)
+	b.waitLabel(t, "nvidia.com/gpu.product", "", 30*time.Second)
+	n := b.node(t, b.Node())
+	for key := range n.Labels {
+		if strings.HasPrefix(key, "nvidia.com/") || strings.HasPrefix(key, "heddle.dev/") {
+			t.Errorf("label %s is left", key)
+		}
+	}
+	for key := range n.Annotations {
+		if strings.HasPrefix(key, "heddle.dev/") {
+			t.Errorf("annotation %s is left", key)
+		}
+	}
+	var keys []string
+	for _, taint := range n.Spec.Taints {
+		keys = append(keys, taint.Key+string(taint.Effect))
+	}
+	if got := strings.Join(keys, " "); got != "example.com/kept"+string(corev1.TaintEffectPreferNoSchedule) {
+		t.Errorf("taints left: %q", got)
+	}
+	b.helm(t, "uninstall", release, "-n", suite, "--wait")
+	b.kubectl(t, "taint", "node", b.Node(), "example.com/kept-")
+}
+
+func (b *bed) helm(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := b.installer.Helm(t.Context(), b.Cluster, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
