@@ -50,8 +50,12 @@ func poll(ctx context.Context, interval time.Duration, done func() (bool, error)
 // lockDir makes a directory and locks the directory itself. The holder may remove
 // it: whoever waited notices that the name stands for another directory and starts over.
 func lockDir(ctx context.Context, dir string) (func(), error) {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return nil, fmt.Errorf("create directory of lock: %w", err)
+	}
 	for {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+		// Not MkdirAll: it fails when the directory is removed between its two looks.
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 			return nil, fmt.Errorf("create %s: %w", dir, err)
 		}
 		f, err := os.Open(dir)
