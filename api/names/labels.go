@@ -1,6 +1,9 @@
 package names
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // What follows [Domains.CardKey] in the labels of the accelerator, spelled as
 // gpu-feature-discovery spells them.
@@ -60,7 +63,7 @@ const maxProfile = 32
 
 // MIGProfile is a MIG profile as a part of names: 1g.10gb.me of 1g.10gb+me.
 func MIGProfile(profile string) string {
-	return Shorten(Value(strings.ReplaceAll(profile, "+", ".")), maxProfile)
+	return cmp.Or(Shorten(Value(strings.ReplaceAll(profile, "+", ".")), maxProfile), "unknown")
 }
 
 // MIGResource is the resource of MIG devices of one profile under MIG strategy

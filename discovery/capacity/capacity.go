@@ -38,4 +38,3 @@ func Of(m *machine.Machine, c *config.NodeConfig) []Resource {
 	}
 	return resources
 }
-

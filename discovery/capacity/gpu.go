@@ -1,6 +1,7 @@
 package capacity
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,7 +22,7 @@ func gpus(m *machine.Machine, c *config.NodeConfig) []Resource {
 		switch {
 		case c.Shares(g):
 			shared++
-		case g.MIG.Enabled && c.MIG.Strategy == config.MIGMixed:
+		case g.MIG.Enabled && c.MIG.Strategy == config.MIGMixed && len(g.MIG.Devices) > 0:
 			for _, device := range g.MIG.Devices {
 				name := c.Domains.MIGResource(device.Profile)
 				if mixed[name] == nil {
@@ -39,7 +40,9 @@ func gpus(m *machine.Machine, c *config.NodeConfig) []Resource {
 	}
 	first := whole.resource()
 	switch {
-	case first.Devices > 0 || len(mixed) > 0:
+	case first.Devices > 0:
+	case len(mixed) > 0:
+		first.Reason = "every GPU is shared or cut into MIG devices"
 	case shared > 0:
 		first.Reason = "every GPU is shared: mode is sgpu"
 	default:
@@ -65,7 +68,7 @@ func shares(m *machine.Machine, c *config.NodeConfig) []Resource {
 		slots.add(g.UUID, unfit(g), int64(c.SGPU.SlotsPerGPU))
 		cores.add(g.UUID, unfit(g), 100)
 		// A request is for one card, so each card's memory is rounded by itself.
-		memory.add(g.UUID, unfit(g), g.MemoryMiB/1024)
+		memory.add(g.UUID, cmp.Or(unfit(g), memoryFault(g)), g.MemoryMiB/1024)
 	}
 	var strangers []string
 	for _, card := range c.SGPU.GPUs {
@@ -91,6 +94,13 @@ func shares(m *machine.Machine, c *config.NodeConfig) []Resource {
 		}
 	}
 	return out
+}
+
+func memoryFault(g *machine.GPU) string {
+	if g.MemoryMiB < 1024 {
+		return fmt.Sprintf("its memory of %d MiB is not one GiB", g.MemoryMiB)
+	}
+	return ""
 }
 
 // condition tells why a GPU cannot be used at all.
