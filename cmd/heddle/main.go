@@ -11,14 +11,26 @@ import (
 	"syscall"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/doctor"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/inspect"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/validate"
 )
 
 const usage = `heddle shows and explains what a GPU node has.
 
-  heddle inspect          what the node has: a table, the dump, labels, resources, a matrix
-  heddle version          the version of this program
-  heddle help [COMMAND]   this text, or a command's`
+  heddle inspect               what the node has: a table, the dump, labels, resources, a matrix
+  heddle doctor                what is wrong, why a resource is 0, and what to do about it
+  heddle doctor taints         who could not come back to a node if a taint were set
+  heddle config validate DIR   check a configuration
+  heddle version               the version of this program
+  heddle help [COMMAND]        this text, or a command's
+
+inspect and doctor read this host, or with --machine FILE a dump of another:
+heddle inspect -o json > FILE. Exit code 0: all is well; 1: something is wrong;
+2: the command line is.`
+
+// version is set by the linker.
+var version = "dev" //nolint:gochecknoglobals // -ldflags -X can set nothing but a variable
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -34,6 +46,15 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	switch command, rest := args[0], args[1:]; command {
 	case "inspect":
 		return inspect.Run(ctx, rest, stdout)
+	case "doctor":
+		return doctor.Run(ctx, rest, stdout)
+	case "config":
+		return validate.Run(ctx, rest, stdout)
+	case "version", "-version", "--version":
+		if _, err := fmt.Fprintln(stdout, "heddle", version); err != nil {
+			return fmt.Errorf("write version: %w", err)
+		}
+		return nil
 	case "help", "-h", "-help", "--help":
 		return help(ctx, rest, stdout)
 	default:

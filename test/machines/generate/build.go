@@ -39,7 +39,7 @@ func (b *build) probe(name string, state machine.ProbeState, reason string) {
 
 // noDriver makes the machine one without NVIDIA's driver.
 func (b *build) noDriver() {
-	b.probe("nvml", machine.ProbeAbsent, "libnvidia-ml.so.1: no such library")
+	b.probe("nvml", machine.ProbeAbsent, "NVML is absent: no libnvidia-ml.so.1")
 }
 
 func (b *build) driver(version, cuda string) {

@@ -91,6 +91,13 @@ func (s *FlagSet) Read(args []string, most int) error {
 	return nil
 }
 
+// Given tells whether a flag was on the command line.
+func (s *FlagSet) Given(name string) bool {
+	given := false
+	s.Visit(func(f *flag.Flag) { given = given || f.Name == name })
+	return given
+}
+
 func (s *FlagSet) help() {
 	fmt.Fprintf(s.stdout, "%s\n\nFlags:\n", s.usage)
 	s.SetOutput(s.stdout)

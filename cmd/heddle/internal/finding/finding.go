@@ -34,6 +34,7 @@ type Finding struct {
 }
 
 // Of explains a machine: problems first, else in the order of the machine.
+// The roles of its HCAs are corrected; see [config.NodeConfig.WithRoles].
 func Of(m *machine.Machine) []Finding {
 	var all []Finding
 	all = append(all, probes(m)...)

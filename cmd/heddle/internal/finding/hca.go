@@ -41,7 +41,9 @@ func hcas(m *machine.Machine) []Finding {
 	return all
 }
 
-func portName(h *machine.HCA, p *machine.Port) string { return fmt.Sprintf("%s port %d", h.Name, p.Number) }
+func portName(h *machine.HCA, p *machine.Port) string {
+	return fmt.Sprintf("%s port %d", h.Name, p.Number)
+}
 
 // fabricPort explains one port of a fabric HCA; best is the highest rate that
 // an active port of the fabric has.

@@ -48,7 +48,7 @@ func Run(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-func formats() []string { return []string{"table", "json", "matrix"} }
+func formats() []string { return []string{"table", "json", "labels", "resources", "matrix"} }
 
 // Render shows the subject in one of the formats. The dump is what was read;
 // in the others, HCAs have the roles that the configuration gives them.
@@ -61,6 +61,10 @@ func Render(s *source.Subject, format string) (string, error) {
 			return "", fmt.Errorf("write dump: %w", err)
 		}
 		return string(b), nil
+	case "labels":
+		return Labels(s), nil
+	case "resources":
+		return Resources(s), nil
 	case "matrix":
 		return Matrix(m), nil
 	}

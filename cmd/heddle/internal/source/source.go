@@ -27,12 +27,17 @@ type Flags struct {
 // Register adds the flags.
 func (f *Flags) Register(set *flag.FlagSet) {
 	set.StringVar(&f.machine, "machine", Host, "`host`, or a FILE that heddle inspect -o json wrote")
-	set.StringVar(&f.config, "config", "", "`DIR` with the ConfigMap's keys as files; empty: built-in defaults")
+	f.RegisterConfig(set)
 	set.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"),
 		"`NAME` of the machine's Node; default $NODE_NAME, then the dump's or the host's name")
 	set.StringVar(&f.options.SysfsRoot, "sysfs-root", "/sys", "`DIR` where the host's sysfs is")
 	set.StringVar(&f.options.DevRoot, "dev-root", "/dev", "`DIR` where the host's device nodes are")
 	set.StringVar(&f.options.ProcRoot, "proc-root", "/proc", "`DIR` where the host's procfs is")
+}
+
+// RegisterConfig adds the flag of the configuration alone.
+func (f *Flags) RegisterConfig(set *flag.FlagSet) {
+	set.StringVar(&f.config, "config", "", "`DIR` with the ConfigMap's keys as files; empty: built-in defaults")
 }
 
 // Subject is what a subcommand talks about.
@@ -50,15 +55,23 @@ func (f *Flags) Load(ctx context.Context) (*Subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Subject{Machine: m, Config: config.Default()}
-	if f.config != "" {
-		c, err := config.Load(f.config)
-		if err != nil {
-			return nil, fmt.Errorf("configuration %s: %w", f.config, err)
-		}
-		s.Config = c.Resolve(m.Node, nil)
+	c, err := f.Config()
+	if err != nil {
+		return nil, err
 	}
-	return s, nil
+	return &Subject{Machine: m, Config: c.Resolve(m.Node, nil)}, nil
+}
+
+// Config reads the configuration of the cluster.
+func (f *Flags) Config() (*config.Config, error) {
+	if f.config == "" {
+		return config.New(config.Default()), nil
+	}
+	c, err := config.Load(f.config)
+	if err != nil {
+		return nil, fmt.Errorf("configuration %s: %w", f.config, err)
+	}
+	return c, nil
 }
 
 func (f *Flags) read(ctx context.Context) (*machine.Machine, error) {

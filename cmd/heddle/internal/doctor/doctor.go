@@ -1,0 +1,126 @@
+// Package doctor is `heddle doctor`: it explains every zero, every device that
+// was left out, every reader that failed, and what a Node lacks of what it
+// should carry. It renders what packages beside it found, and changes nothing.
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
+	"github.com/heddle-dev/heddle/discovery/capacity"
+	"github.com/heddle-dev/heddle/discovery/labels"
+)
+
+const usage = `heddle doctor: what is wrong here, and what can be done about it?
+
+  heddle doctor                               this host
+  heddle doctor --machine node.json           a dump of another
+  heddle doctor --node gpu-1                  a Node, as the API server knows it: from anywhere
+  heddle doctor --machine host --node gpu-1   both, and what the Node lacks of what the host has
+  heddle doctor taints --if gpuProduct --node gpu-1
+                                              who could not come back if that taint were set
+
+Exit code 1 if there is a problem; notes are not problems.`
+
+// Run runs the command.
+func Run(ctx context.Context, args []string, stdout io.Writer) error {
+	if len(args) > 0 && args[0] == "taints" {
+		return runTaints(ctx, args[1:], stdout)
+	}
+	set := cli.Flags("doctor", usage, stdout)
+	var from source.Flags
+	from.Register(set.FlagSet)
+	var api cluster.Flags
+	api.Register(set.FlagSet)
+	node := set.String("node", "", "`NAME` of a Node to ask the API server about")
+	if err := set.Read(args, 0); err != nil {
+		return err
+	}
+	var report Report
+	if *node == "" || set.Given("machine") {
+		subject, err := from.Load(ctx)
+		if err != nil {
+			return err
+		}
+		report = Machine(subject)
+	}
+	if *node != "" {
+		if err := report.addNode(ctx, &api, &from, *node); err != nil {
+			return err
+		}
+	}
+	if err := say(stdout, "%s", report.Text()); err != nil {
+		return err
+	}
+	if finding.Problems(report.Findings) > 0 {
+		return cli.ErrFindings
+	}
+	return nil
+}
+
+// Report is what doctor says.
+type Report struct {
+	// Node is the name of what it is about.
+	Node      string
+	Resources []capacity.Resource
+	Findings  []finding.Finding
+
+	// labels are what the machine should have; nil if no machine was read.
+	labels *labels.Result
+}
+
+// Machine explains a machine under its configuration.
+func Machine(s *source.Subject) Report {
+	r := Report{Node: s.Machine.Node, Resources: capacity.Of(s.Machine, &s.Config)}
+	r.Findings = finding.Of(s.Config.WithRoles(s.Machine))
+	result := labels.Compute(s.Machine, &s.Config)
+	r.labels = &result
+	for _, p := range result.Problems {
+		r.Findings = append(r.Findings, finding.Finding{
+			Level: finding.Problem, Subject: "label " + p.Key, Says: "cannot be made: " + p.Reason,
+			Do: "Correct the rule in the configuration.",
+		})
+	}
+	finding.Sort(r.Findings)
+	return r
+}
+
+// Text renders the report: a verdict, the resources with the reason for what
+// is missing, and the findings, problems first.
+func (r *Report) Text() string {
+	var b strings.Builder
+	problems := finding.Problems(r.Findings)
+	fmt.Fprintf(&b, "%s: %s, %s\n", cli.Printable(r.Node), count(problems, "problem"), count(len(r.Findings)-problems, "note"))
+	if len(r.Resources) > 0 {
+		rows := [][]string{{"RESOURCE", "COUNT", "WHY NOT MORE"}}
+		for _, res := range r.Resources {
+			reason := res.Reason
+			if reason == "" {
+				reason = "-"
+			}
+			rows = append(rows, []string{res.Name, strconv.FormatInt(res.Count, 10), reason})
+		}
+		b.WriteString("\n" + cli.Table(rows, 2))
+	}
+	for _, f := range r.Findings {
+		fmt.Fprintf(&b, "\n%s  %s\n  %s\n", f.Level, cli.Printable(f.Subject), cli.Printable(f.Says))
+		if f.Do != "" {
+			fmt.Fprintf(&b, "  -> %s\n", cli.Printable(f.Do))
+		}
+	}
+	return b.String()
+}
+
+func count(n int, word string) string {
+	if n == 1 {
+		return "1 " + word
+	}
+	return strconv.Itoa(n) + " " + word + "s"
+}

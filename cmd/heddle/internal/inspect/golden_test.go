@@ -1,0 +1,165 @@
+package inspect
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the golden files beside the machine files") //nolint:gochecknoglobals // A test's flag.
+
+const machines = "../../../../test/machines"
+
+// TestGoldenFiles shows every machine file in every format. A folder
+// NAME.config beside a machine file is its configuration.
+func TestGoldenFiles(t *testing.T) {
+	files, err := filepath.Glob(machines + "/*.json")
+	if err != nil || len(files) < 16 {
+		t.Fatalf("%d machine files: %v", len(files), err)
+	}
+	for _, file := range files {
+		base := strings.TrimSuffix(file, ".json")
+		for _, format := range []string{"labels", "resources", "matrix", "table"} {
+			t.Run(filepath.Base(base)+"/"+format, func(t *testing.T) {
+				golden(t, base+"."+format, show(t, file, format))
+			})
+		}
+		t.Run(filepath.Base(base)+"/json", func(t *testing.T) {
+			dump, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(dump), show(t, file, "json")); diff != "" {
+				t.Errorf("dump of a dump (-file +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// show runs the command as a person would.
+func show(t *testing.T, file, format string) string {
+	t.Helper()
+	t.Setenv("NODE_NAME", "")
+	args := []string{"--machine", file, "-o", format}
+	if dir := strings.TrimSuffix(file, ".json") + ".config"; exists(dir) {
+		args = append(args, "--config", dir)
+	}
+	var out strings.Builder
+	if err := Run(t.Context(), args, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-file +got; -update writes it):\n%s", path, diff)
+	}
+}
+
+// TestWhatTheGoldenFilesMustSay states in words what the golden files must say.
+func TestWhatTheGoldenFilesMustSay(t *testing.T) {
+	for _, tt := range []struct {
+		name, machine, format string
+		lines                 []string
+	}{
+		{"a DGX H100's labels", "dgx-h100", "labels", []string{
+			"nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count=8", "nvidia.com/gpu.memory=81559",
+			"nvidia.com/gpu.driver-version=550.163.01",
+		}},
+		{"the three documented rules", "h800-8ib-bond", "labels", []string{
+			"cloud.ebtech.com/gpu=H800_NVLINK_80GB", "cloud.ebtech.com/cpu=amd-epyc-milan", "ring=ff",
+		}},
+		{"an H20 as tolerations spell it", "h20-4nic", "labels", []string{
+			"nvidia.com/gpu.product=NVIDIA-H20", "nvidia.com/gpu.memory=97871",
+		}},
+		{"the most numerous model of a mixed node", "mixed-l40s-h100", "labels", []string{
+			"nvidia.com/gpu.product=NVIDIA-H100-PCIe", "nvidia.com/gpu.count=5", "nvidia.com/gpu.NVIDIA-L40S.count=3",
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			have := map[string]bool{}
+			for line := range strings.Lines(show(t, filepath.Join(machines, tt.machine+".json"), tt.format)) {
+				have[strings.TrimSpace(line)] = true
+			}
+			for _, line := range tt.lines {
+				if !have[line] {
+					t.Errorf("no line %q", line)
+				}
+			}
+		})
+	}
+}
+
+func TestTaintsAreShownAfterLabels(t *testing.T) {
+	dir := t.TempDir()
+	text := "preset: scheme\nusage: inference\ncontrolPlane: true\n"
+	if err := os.WriteFile(filepath.Join(dir, "cluster-config"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "version"), []byte("v1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	args := []string{"--machine", machines + "/h20-4nic.json", "--config", dir, "-o", "labels"}
+	if err := Run(t.Context(), args, &out); err != nil {
+		t.Fatal(err)
+	}
+	_, taints, _ := strings.Cut(out.String(), "nvidia.com/vgpu.present=false\n")
+	want := "taint nvidia.com/gpu.product=NVIDIA-H20:NoSchedule\ntaint heddle.dev/node.usage=inference:NoSchedule\n" +
+		"taint heddle.dev/control-plane=:NoSchedule\n"
+	if diff := cmp.Diff(want, taints); diff != "" {
+		t.Errorf("taints (-want +got):\n%s", diff)
+	}
+}
+
+func TestCutFileNamesThePlace(t *testing.T) {
+	whole, err := os.ReadFile(machines + "/dgx-h100.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	half := filepath.Join(t.TempDir(), "half.json")
+	if err := os.WriteFile(half, whole[:len(whole)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err = Run(t.Context(), []string{"--machine", half}, &strings.Builder{})
+	if err == nil || !strings.Contains(err.Error(), half) || !strings.Contains(err.Error(), "line ") {
+		t.Errorf("error %v, want one with the file and the line", err)
+	}
+}
+
+func TestTerminalIsSafeFromNames(t *testing.T) {
+	whole, err := os.ReadFile(machines + "/soft-rdma-only.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "evil.json")
+	evil := strings.ReplaceAll(string(whole), `"rxe0"`, `"rxe\u001b[2J\n"`)
+	if err := os.WriteFile(file, []byte(evil), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, format := range []string{"table", "matrix", "resources"} {
+		if out := show(t, file, format); strings.ContainsRune(out, 0x1b) || !strings.Contains(out, "rxe?[2J?") {
+			t.Errorf("-o %s: %q", format, out)
+		}
+	}
+}
