@@ -71,6 +71,7 @@ func (t *Tree) RDMA(parent string, d RDMA) string {
 		t.node(parent, "infiniband_verbs", "uverbs"+strconv.Itoa(d.UVerbs), d.Name, 0)
 	}
 	for i, attributes := range d.Ports {
+		t.Dir(dir + "/ports/" + strconv.Itoa(i+1))
 		t.Attributes(dir+"/ports/"+strconv.Itoa(i+1), attributes)
 		if d.UMAD >= 0 {
 			t.node(parent, "infiniband_mad", "umad"+strconv.Itoa(d.UMAD+i), d.Name, i+1)

@@ -1,0 +1,179 @@
+//go:build cgo && linux
+
+package nvml
+
+import (
+	"encoding/binary"
+	"errors"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// symbols answers which functions the driver's library has.
+type symbols struct {
+	nvml.ExtendedInterface
+	missing string
+}
+
+func (s symbols) LookupSymbol(name string) error {
+	if name == s.missing {
+		return errors.New("no such symbol")
+	}
+	return nil
+}
+
+func busID(s string) (pci nvml.PciInfo) {
+	for i := range s {
+		pci.BusId[i] = int8(s[i])
+	}
+	return pci
+}
+
+// device answers as an H100 in a DGX does.
+func device() *mock.Device {
+	return &mock.Device{
+		GetUUIDFunc:        func() (string, nvml.Return) { return "GPU-1", nvml.SUCCESS },
+		GetPciInfoFunc:     func() (nvml.PciInfo, nvml.Return) { return busID("00000000:1B:00.0"), nvml.SUCCESS },
+		GetNameFunc:        func() (string, nvml.Return) { return "NVIDIA H100 80GB HBM3", nvml.SUCCESS },
+		GetMinorNumberFunc: func() (int, nvml.Return) { return 0, nvml.SUCCESS },
+		GetMemoryInfoFunc: func() (nvml.Memory, nvml.Return) {
+			return nvml.Memory{Total: 81559 << 20}, nvml.SUCCESS
+		},
+		GetCudaComputeCapabilityFunc: func() (int, int, nvml.Return) { return 9, 0, nvml.SUCCESS },
+		GetEccModeFunc: func() (nvml.EnableState, nvml.EnableState, nvml.Return) {
+			return nvml.FEATURE_ENABLED, nvml.FEATURE_ENABLED, nvml.SUCCESS
+		},
+		GetVirtualizationModeFunc: func() (nvml.GpuVirtualizationMode, nvml.Return) {
+			return nvml.GPU_VIRTUALIZATION_MODE_NONE, nvml.SUCCESS
+		},
+		GetMigModeFunc: func() (int, int, nvml.Return) {
+			return nvml.DEVICE_MIG_DISABLE, nvml.DEVICE_MIG_DISABLE, nvml.SUCCESS
+		},
+		GetGpuFabricInfoFunc: func() (nvml.GpuFabricInfo, nvml.Return) {
+			return nvml.GpuFabricInfo{State: nvml.GPU_FABRIC_STATE_COMPLETED}, nvml.SUCCESS
+		},
+		GetNvLinkStateFunc: func(link int) (nvml.EnableState, nvml.Return) {
+			if link >= 18 {
+				return 0, nvml.ERROR_INVALID_ARGUMENT
+			}
+			return nvml.FEATURE_ENABLED, nvml.SUCCESS
+		},
+		GetNvLinkRemoteDeviceTypeFunc: func(int) (nvml.IntNvLinkDeviceType, nvml.Return) {
+			return nvml.NVLINK_DEVICE_TYPE_SWITCH, nvml.SUCCESS
+		},
+		GetFieldValuesFunc: func(values []nvml.FieldValue) nvml.Return {
+			values[0].NvmlReturn = uint32(nvml.ERROR_NOT_SUPPORTED)
+			binary.NativeEndian.PutUint32(values[1].Value[:], 26562)
+			return nvml.SUCCESS
+		},
+	}
+}
+
+func of(d nvml.Device, missing string) *library {
+	return &library{api: &mock.Interface{
+		DeviceGetHandleByIndexFunc: func(int) (nvml.Device, nvml.Return) { return d, nvml.SUCCESS },
+		ExtensionsFunc:             func() nvml.ExtendedInterface { return symbols{missing: missing} },
+	}}
+}
+
+func TestGPU(t *testing.T) {
+	got, err := of(device(), "").GPU(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := machine.GPU{
+		UUID: "GPU-1", Index: 1, Minor: new(0), PCI: "0000:1b:00.0", Product: "NVIDIA H100 80GB HBM3", Architecture: "hopper",
+		ComputeCapability: "9.0", MemoryMiB: 81559, ECC: new(true), MIG: machine.MIG{Capable: true},
+		NVLinks: []machine.NVLink{{Peer: machine.PeerNVSwitch, Links: 18, MBps: new(int64(18 * 26562))}},
+		Fabric:  &machine.Fabric{ClusterUUID: "00000000-0000-0000-0000-000000000000", State: machine.FabricCompleted},
+		Health:  machine.Health{State: machine.Healthy},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// An old driver lacks the functions of newer ones, and must not be asked: a
+// call of a missing function ends the process. The mock panics likewise.
+func TestGPUOfAnOldDriver(t *testing.T) {
+	d := device()
+	d.GetGpuFabricInfoFunc = nil
+	got, err := of(d, "nvmlDeviceGetGpuFabricInfo").GPU(0)
+	if err != nil || got.Fabric != nil {
+		t.Errorf("fabric %v, %v", got.Fabric, err)
+	}
+}
+
+func TestGPUFailures(t *testing.T) {
+	d := device()
+	d.GetUUIDFunc = func() (string, nvml.Return) { return "", nvml.ERROR_GPU_IS_LOST }
+	if _, err := of(d, "").GPU(0); !errors.Is(err, ErrLost) {
+		t.Errorf("lost GPU: %v", err)
+	}
+	d = device()
+	d.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) { return nvml.Memory{}, nvml.ERROR_NOT_SUPPORTED }
+	if g, err := of(d, "").GPU(0); err != nil || g.MemoryMiB != 0 {
+		t.Errorf("unified memory: %d MiB, %v", g.MemoryMiB, err)
+	}
+	d = device()
+	d.GetGpuFabricInfoFunc = func() (nvml.GpuFabricInfo, nvml.Return) {
+		return nvml.GpuFabricInfo{State: nvml.GPU_FABRIC_STATE_COMPLETED, Status: uint32(nvml.ERROR_UNKNOWN)}, nvml.SUCCESS
+	}
+	if g, err := of(d, "").GPU(0); err != nil || g.Health.State != machine.Unhealthy {
+		t.Errorf("failed fabric registration: %+v, %v", g.Health, err)
+	}
+}
+
+func TestMIGDevices(t *testing.T) {
+	d := device()
+	d.GetMigModeFunc = func() (int, int, nvml.Return) { return nvml.DEVICE_MIG_ENABLE, nvml.DEVICE_MIG_ENABLE, nvml.SUCCESS }
+	d.GetMaxMigDeviceCountFunc = func() (int, nvml.Return) { return 7, nvml.SUCCESS }
+	d.GetMigDeviceHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
+		if i != 2 {
+			return nil, nvml.ERROR_NOT_FOUND
+		}
+		return &mock.Device{
+			GetUUIDFunc: func() (string, nvml.Return) { return "MIG-2", nvml.SUCCESS },
+			GetNameFunc: func() (string, nvml.Return) { return "NVIDIA H100 80GB HBM3 MIG 3g.40gb", nvml.SUCCESS },
+			GetAttributesFunc: func() (nvml.DeviceAttributes, nvml.Return) {
+				return nvml.DeviceAttributes{
+					MultiprocessorCount: 60, GpuInstanceSliceCount: 3, ComputeInstanceSliceCount: 3, MemorySizeMB: 40448,
+					SharedCopyEngineCount: 3, SharedDecoderCount: 3, SharedJpegCount: 3,
+				}, nvml.SUCCESS
+			},
+		}, nvml.SUCCESS
+	}
+	got, err := of(d, "").GPU(0)
+	want := machine.MIG{Capable: true, Enabled: true, Devices: []machine.MIGDevice{{
+		UUID: "MIG-2", Profile: "3g.40gb", MemoryMiB: 40448, Multiprocessors: 60, GPUSlices: 3, ComputeSlices: 3,
+		CopyEngines: 3, DecoderEngines: 3, JPEGEngines: 3,
+	}}}
+	if diff := cmp.Diff(want, got.MIG); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+// On a machine without NVIDIA's library, the real one says so and nothing else.
+func TestSystem(t *testing.T) {
+	l := System()
+	driver, count, err := l.Open()
+	switch {
+	case errors.Is(err, ErrAbsent):
+		t.Skip(err)
+	case err != nil:
+		t.Fatal(err)
+	}
+	defer l.Close() //nolint:errcheck // The test is over.
+	t.Logf("driver %+v, %d GPUs", driver, count)
+	for i := range count {
+		g, err := l.GPU(i)
+		if err != nil || g.UUID == "" {
+			t.Errorf("GPU %d: %+v, %v", i, g, err)
+		}
+	}
+}

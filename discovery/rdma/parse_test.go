@@ -1,0 +1,92 @@
+package rdma
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestParseRate(t *testing.T) {
+	for in, want := range map[string]float64{
+		"400 Gb/sec (4X NDR)": 400, "2.5 Gb/sec (1X SDR)": 2.5, "800 Gb/sec (4X XDR)": 800, "100 Gb/sec": 100,
+		"": -1, "fast": -1, "-5 Gb/sec": -1, "NaN Gb/sec": -1, "1e99 Gb/sec": -1, "10 Mb/sec": -1,
+	} {
+		got, err := ParseRate(in)
+		if (err != nil) != (want < 0) || (err == nil && got != want) {
+			t.Errorf("ParseRate(%q) = %v, %v, want %v", in, got, err, want)
+		}
+	}
+}
+
+func TestParseGUID(t *testing.T) {
+	for in, want := range map[string]string{
+		"946D:ae03:0012:0000": "946d:ae03:0012:0000",
+		"0000:0000:0000:0000": "",
+		"946d:ae03:0012":      "error",
+		"":                    "error",
+		"0x946dae030012:000":  "error",
+	} {
+		got, err := ParseGUID(in)
+		if (err != nil) != (want == "error") || (err == nil && got != want) {
+			t.Errorf("ParseGUID(%q) = %q, %v, want %q", in, got, err, want)
+		}
+	}
+}
+
+func TestParseWords(t *testing.T) {
+	for in, want := range map[string]string{"4: ACTIVE": "ACTIVE", "5: LinkUp": "LinkUp", "1: CA": "CA", "weird": "weird", "": ""} {
+		if got := ParseWords(in); got != want {
+			t.Errorf("ParseWords(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func FuzzParseRate(f *testing.F) {
+	f.Add("400 Gb/sec (4X NDR)")
+	f.Add("Inf Gb/sec")
+	f.Fuzz(func(t *testing.T, s string) {
+		if gbps, err := ParseRate(s); err == nil && !(gbps >= 0 && gbps < 1e6) {
+			t.Errorf("%q is %v", s, gbps)
+		}
+	})
+}
+
+func FuzzParseLID(f *testing.F) {
+	f.Add("0x40")
+	f.Add("0xffffffffff")
+	f.Fuzz(func(t *testing.T, s string) {
+		if n, err := ParseLID(s); err == nil && n < 0 {
+			t.Errorf("%q is %d", s, n)
+		}
+	})
+}
+
+func FuzzParseGID(f *testing.F) {
+	f.Add("fe80:0000:0000:0000:946d:ae03:0012:0000")
+	f.Add("0000:0000:0000:0000:0000:0000:0000:0000")
+	f.Fuzz(func(t *testing.T, s string) {
+		if guid, err := ParseGID(s); err == nil && guid != "" && !strings.HasSuffix(strings.ToLower(s), guid) {
+			t.Errorf("%q has GUID %q", s, guid)
+		}
+	})
+}
+
+func FuzzReverseGUID(f *testing.F) {
+	f.Add("00:00:00:fe:ff:00:54:50")
+	f.Add(":::::::")
+	f.Fuzz(func(t *testing.T, s string) {
+		if guid := ReverseGUID(s); guid != "" {
+			if _, err := ParseGUID(guid); err != nil {
+				t.Errorf("%q reversed is %q: %v", s, guid, err)
+			}
+		}
+	})
+}
+
+func FuzzParseWords(f *testing.F) {
+	f.Add("4: ACTIVE")
+	f.Fuzz(func(t *testing.T, s string) {
+		if got := ParseWords(s); len(got) > 64 || !strings.Contains(s, got) {
+			t.Errorf("%q is %q", s, got)
+		}
+	})
+}

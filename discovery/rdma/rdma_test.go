@@ -1,0 +1,178 @@
+package rdma
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/sysfs"
+	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
+)
+
+func read(t *testing.T, tree *sysfstest.Tree) Devices {
+	t.Helper()
+	got, err := New(sysfs.New(tree.Sys()), tree.Dev()).Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func nic(path string) sysfstest.Function {
+	return sysfstest.Function{Path: path, Class: "0x020000", Vendor: "0x15b3", Device: "0x1021", Driver: "mlx5_core", NUMA: 0}
+}
+
+// A dual-port HCA: each port has its own network device, by dev_port, and its
+// own umad and issm; the InfiniBand port's GUID is not the node's.
+func TestDualPort(t *testing.T) {
+	tree := sysfstest.New(t)
+	dir := tree.PCI(nic("pci0000:00/0000:00:04.0"))
+	tree.Net(dir, "ib10", "32", "down", 0)
+	tree.Net(dir, "ib2", "32", "down", 0)
+	tree.Net(dir, "eth5", "1", "up", 1)
+	tree.RDMA(dir, sysfstest.RDMA{
+		Name: "mlx4_0", UVerbs: 0, UMAD: 0, ISSM: 0,
+		Attributes: map[string]string{"node_guid": "0002:C903:0000:1234", "node_type": "1: CA"},
+		Ports: []map[string]string{
+			{
+				"state": "2: INIT", "phys_state": "5: LinkUp", "rate": "56 Gb/sec (4X FDR)", "link_layer": "InfiniBand",
+				"lid": "0x0", "sm_lid": "0x0", "gids/0": "fe80:0000:0000:0000:0002:c903:0000:1235",
+			},
+			{"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "40 Gb/sec (4X QDR)", "link_layer": "Ethernet"},
+		},
+	})
+	got := read(t, tree)
+	want := []machine.HCA{{
+		Name: "mlx4_0", PCI: "0000:00:04.0", NodeGUID: "0002:c903:0000:1234", NodeType: "CA",
+		Ports: []machine.Port{
+			{
+				Number: 1, GUID: "0002:c903:0000:1235", LinkLayer: machine.InfiniBand, State: machine.PortInit, PhysState: "LinkUp",
+				RateGbps: new(56.0), Rate: "56 Gb/sec (4X FDR)",
+				Netdevs: []machine.Netdev{
+					{Name: "ib2", Type: "infiniband", OperState: "down"}, {Name: "ib10", Type: "infiniband", OperState: "down"},
+				},
+			},
+			{
+				Number: 2, LinkLayer: machine.Ethernet, State: machine.PortActive, PhysState: "LinkUp", RateGbps: new(40.0),
+				Rate: "40 Gb/sec (4X QDR)", Netdevs: []machine.Netdev{{Name: "eth5", Type: "ether", OperState: "up"}},
+			},
+		},
+		CharDevices: machine.CharDevices{
+			UVerbs: []string{"uverbs0"}, UMAD: []string{"umad0", "umad1"}, ISSM: []string{"issm0", "issm1"},
+		},
+	}}
+	if diff := cmp.Diff(want, got.HCAs); diff != "" || len(got.Skipped) != 0 {
+		t.Errorf("skipped %v (-want +got):\n%s", got.Skipped, diff)
+	}
+}
+
+func TestBond(t *testing.T) {
+	for _, tt := range []struct{ name, netdev string }{
+		{"GID 0 names the bond", "bond0"},
+		{"GID 0 names the active slave", "ens1f1np1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tree := sysfstest.New(t)
+			dir := tree.PCI(nic("pci0000:00/0000:3a:00.0"))
+			second := tree.PCI(nic("pci0000:00/0000:3a:00.1"))
+			tree.Net(dir, "ens1f0np0", "1", "up", 0)
+			tree.Net(second, "ens1f1np1", "1", "up", 0)
+			tree.Bond("bond0", "up", "ens1f0np0", "ens1f1np1")
+			tree.RDMA(dir, sysfstest.RDMA{
+				Name: "mlx5_bond_0", UVerbs: 0, UMAD: -1, ISSM: -1, Attributes: map[string]string{"node_type": "1: CA"},
+				Ports: []map[string]string{sysfstest.Ethernet("200 Gb/sec (4X HDR)", tt.netdev)},
+			})
+			h := read(t, tree).HCAs[0]
+			if diff := cmp.Diff([]string{"ens1f0np0", "ens1f1np1"}, h.BondSlaves); diff != "" || h.PCI != "0000:3a:00.0" {
+				t.Errorf("on %q, slaves (-want +got):\n%s", h.PCI, diff)
+			}
+			if got := h.Ports[0].Netdevs; len(got) != 1 || got[0].Name != tt.netdev {
+				t.Errorf("network devices %v", got)
+			}
+		})
+	}
+}
+
+// Devices whose drivers write less, or lie elsewhere, than mlx5's.
+func TestOddDrivers(t *testing.T) {
+	tree := sysfstest.New(t)
+	tree.RDMA(tree.PCI(nic("pci0000:00/0000:05:00.0")), sysfstest.RDMA{ // No node_guid, no gids.
+		Name: "hfi1_0", UVerbs: -1, UMAD: -1, ISSM: -1, Attributes: map[string]string{"board_id": "HPE 100Gb", "fw_ver": "1.27.0"},
+		Ports: []map[string]string{{"state": "4: ACTIVE", "rate": "100 Gb/sec (4X EDR)", "link_layer": "InfiniBand", "lid": "0x1"}},
+	})
+	// A subfunction: the RDMA device hangs on an auxiliary device.
+	pf := tree.PCI(nic("pci0000:00/0000:08:00.0"))
+	tree.RDMA(pf+"/mlx5_core.sf.4", sysfstest.RDMA{Name: "mlx5_4", UVerbs: 4, UMAD: -1, ISSM: -1, Ports: []map[string]string{{}}})
+	// siw of kernels before 5.11 is a child of the NIC.
+	tree.RDMA(pf, sysfstest.RDMA{
+		Name: "siw0", UVerbs: 5, UMAD: -1, ISSM: -1,
+		Attributes: map[string]string{"node_type": "4: RNIC", "node_desc": "Software iWARP stack"}, Ports: []map[string]string{{}},
+	})
+	tree.RDMA("sys/devices/virtual", sysfstest.RDMA{Name: "soft9", UVerbs: 6, UMAD: -1, ISSM: -1, Ports: []map[string]string{{}}})
+	// Huawei's integrated NIC is a platform device.
+	tree.RDMA("sys/devices/platform/HISI00D1:00", sysfstest.RDMA{Name: "hns_0", UVerbs: 7, UMAD: -1, ISSM: -1, Ports: []map[string]string{{}}})
+	type place struct {
+		PCI, Driver string
+		Virtual     bool
+	}
+	got := map[string]place{}
+	found := read(t, tree)
+	for _, h := range found.HCAs {
+		got[h.Name] = place{h.PCI, h.Driver, h.Virtual}
+	}
+	want := map[string]place{
+		"hfi1_0": {PCI: "0000:05:00.0"},
+		"mlx5_4": {PCI: "0000:08:00.0"},
+		"siw0":   {Driver: "siw", Virtual: true},
+		"soft9":  {Virtual: true},
+		"hns_0":  {},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if len(found.Skipped) != 1 || found.Skipped[0].Name != "hns_0" {
+		t.Errorf("skipped %v", found.Skipped)
+	}
+}
+
+// An agent that does not see the host's /dev still knows the nodes' names.
+func TestNoDeviceDirectory(t *testing.T) {
+	tree := sysfstest.New(t)
+	sysfstest.DGXH100(tree)
+	tree.Remove("dev/infiniband")
+	got := read(t, tree)
+	if c := got.HCAs[0].CharDevices; len(c.UVerbs) != 1 || len(got.Skipped) != 0 || got.CM {
+		t.Errorf("%+v, skipped %v, rdma_cm %t", c, got.Skipped, got.CM)
+	}
+}
+
+func TestReverseGUID(t *testing.T) {
+	for in, want := range map[string]string{
+		"00:00:00:fe:ff:00:54:50": "5054:00ff:fe00:0000",
+		"84:6d:b1:fe:ff:01:8c:5c": "5c8c:01ff:feb1:6d84",
+		"00:00:00:00:00:00:00:00": "",
+		"00:00":                   "",
+		"":                        "",
+	} {
+		if got := ReverseGUID(in); got != want {
+			t.Errorf("ReverseGUID(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestCompare(t *testing.T) {
+	hcas := []machine.HCA{
+		{Name: "mlx5_0", NodeGUID: "946d:ae03:0012:0000"}, {Name: "mlx5_1", NodeGUID: "946d:ae03:0012:0100"}, {Name: "mlx5_2"},
+	}
+	links := []linkInfo{
+		{"mlx5_0", "946d:ae03:0012:0000"}, {"mlx5_1", "0001:12:03ae"}, {"mlx5_9", ""},
+	}
+	var names []string
+	for _, s := range compare(hcas, links) {
+		names = append(names, s.Name)
+	}
+	if diff := cmp.Diff([]string{"mlx5_1", "mlx5_9", "mlx5_2"}, names); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

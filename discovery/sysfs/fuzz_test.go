@@ -1,0 +1,91 @@
+package sysfs
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+func FuzzParsePlace(f *testing.F) {
+	f.Add("devices/pci0000:10/0000:10:01.0/0000:11:00.0/virtio0/net/eth0")
+	f.Add("devices/virtual/infiniband/rxe0")
+	f.Add("pci:/pci0000:0/pci000000000:00/../..")
+	f.Fuzz(func(t *testing.T, path string) {
+		p := ParsePlace(path)
+		for _, function := range p.Functions {
+			if _, err := machine.ParseAddress(function); err != nil {
+				t.Error(err)
+			}
+		}
+		if p.Root != "" && !strings.Contains(path, p.Root) {
+			t.Errorf("root %q is not on the path", p.Root)
+		}
+	})
+}
+
+func FuzzParseHex(f *testing.F) {
+	f.Add("0x030200")
+	f.Add("0X15B3")
+	f.Add("0x")
+	f.Fuzz(func(t *testing.T, s string) {
+		if word, err := ParseHex(s); err == nil && word != strings.ToLower(s) {
+			t.Errorf("%q became %q", s, word)
+		}
+	})
+}
+
+func FuzzParseNUMA(f *testing.F) {
+	f.Add("-1")
+	f.Add("0")
+	f.Add("-2147483648")
+	f.Fuzz(func(t *testing.T, s string) {
+		if n, err := ParseNUMA(s); err == nil && n != nil && *n < 0 {
+			t.Errorf("%q is node %d", s, *n)
+		}
+	})
+}
+
+func FuzzParseCPUList(f *testing.F) {
+	f.Add("0-55,112-167")
+	f.Add("7-3")
+	f.Add(",")
+	f.Fuzz(func(t *testing.T, s string) {
+		if list, err := ParseCPUList(s); err == nil && (list != s || strings.Trim(s, "0123456789,-+") != "") {
+			t.Errorf("%q is a list", s)
+		}
+	})
+}
+
+func FuzzParseDistances(f *testing.F) {
+	f.Add("10 21")
+	f.Add("10 -1")
+	f.Fuzz(func(t *testing.T, s string) {
+		if row, err := ParseDistances(s); err == nil && len(row) != len(strings.Fields(s)) {
+			t.Errorf("%q has %d distances", s, len(row))
+		}
+	})
+}
+
+func FuzzParseVPD(f *testing.F) {
+	f.Add(vpd("V3", "80fe3ea5"))
+	f.Add([]byte{0x90, 0xff, 0xff, 'V', '3', 0xff})
+	f.Add([]byte{0x0f, 1, 2})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if got, _ := ParseVPD(b); len(got.V3) > 255 {
+			t.Errorf("V3 has %d bytes", len(got.V3))
+		}
+	})
+}
+
+func FuzzParseVGPU(f *testing.F) {
+	f.Add(configuration())
+	loop := make([]byte, 256)
+	loop[0x06], loop[0x34], loop[0x41] = 0x10, 0x40, 0x40
+	f.Add(loop)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if got, err := ParseVGPU(b); got != nil && (err != nil || len(got.HostDriverVersion) > 10) {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+}

@@ -1,0 +1,204 @@
+package sysfs
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
+)
+
+func TestRead(t *testing.T) {
+	tree := sysfstest.New(t)
+	tree.Raw("sys/long", strings.Repeat("x", 3*MaxAttribute))
+	tree.Write("sys/short", "  word ")
+	tree.Unreadable("sys/broken")
+	f := New(tree.Sys())
+	if got, err := f.Read("long"); len(got) != MaxAttribute || err != nil {
+		t.Errorf("%d bytes of a long file, %v", len(got), err)
+	}
+	if got, err := f.Read("short"); got != "word" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	_, err := f.Read("none")
+	if !errors.Is(err, fs.ErrNotExist) || !Unknown(err) || !strings.Contains(err.Error(), tree.Sys()+"/none") {
+		t.Errorf("missing file: %v", err)
+	}
+	if _, err = f.Read("broken"); err == nil || Unknown(err) {
+		t.Errorf("broken file: %v", err)
+	}
+}
+
+func TestLink(t *testing.T) {
+	tree := sysfstest.New(t)
+	tree.Link("sys/class/net/eth0", "sys/devices/pci0000:00/0000:00:03.0/virtio0/net/eth0")
+	tree.Dir("sys/class/net/plain")
+	if err := os.Symlink(filepath.Join(tree.Sys(), "devices/x"), filepath.Join(tree.Sys(), "absolute")); err != nil {
+		t.Fatal(err)
+	}
+	f := New(tree.Sys() + "/")
+	for name, want := range map[string]string{
+		"class/net/eth0":  "devices/pci0000:00/0000:00:03.0/virtio0/net/eth0",
+		"class/net/plain": "",
+		"class/net/none":  "",
+		"absolute":        "devices/x",
+	} {
+		if got := f.Link(name); got != want {
+			t.Errorf("Link(%q) = %q, want %q", name, got, want)
+		}
+	}
+	if got := f.InterfacePCI("eth0"); got != "0000:00:03.0" {
+		t.Errorf("virtio NIC is on %q", got)
+	}
+}
+
+func TestParsePlace(t *testing.T) {
+	for path, want := range map[string]Place{
+		"devices/pci0000:10/0000:10:01.0/0000:11:00.0/net/eth0": {
+			Root: "pci0000:10", Functions: []string{"0000:10:01.0", "0000:11:00.0"},
+		},
+		"devices/pci0000:64/0000:64:05.5/pci10000:00/10000:00:02.0/10000:01:00.0": { // VMD
+			Root: "pci0000:64", Functions: []string{"0000:64:05.5", "10000:00:02.0", "10000:01:00.0"},
+		},
+		"devices/LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/4b7a/pci4b7a:00/4b7a:00:02.0": { // Hyper-V
+			Root: "pci4b7a:00", Functions: []string{"4b7a:00:02.0"},
+		},
+		"devices/virtual/infiniband/rxe0": {Virtual: true},
+		"devices/platform/HISI00D1:00":    {},
+		"":                                {},
+	} {
+		if diff := cmp.Diff(want, ParsePlace(path)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", path, diff)
+		}
+	}
+}
+
+func TestPCIOfInterest(t *testing.T) {
+	tree := sysfstest.New(t)
+	add := func(path, class, vendor, device string) {
+		tree.PCI(sysfstest.Function{Path: path, Class: class, Vendor: vendor, Device: device, NUMA: -1})
+	}
+	add("pci0000:00/0000:00:01.0", "0x060400", "0x10de", "0x22a3")              // a bridge
+	add("pci0000:00/0000:00:01.0/0000:01:00.0", "0x030200", "0x10de", "0x2330") // a GPU
+	add("pci0000:00/0000:00:02.0", "0x010802", "0x144d", "0xa824")              // a disk
+	add("pci0000:00/0000:00:03.0", "0x068000", "0x10de", "0x22a3")              // an NVSwitch
+	add("pci0000:00/0000:00:04.0", "0x068000", "0x8086", "0x0000")              // some other bridge
+	add("pci0000:00/0000:00:05.0", "0x080100", "0x15b3", "0x2100")              // a DMA function
+	add("pci0000:00/0000:00:06.0", "0xff0000", "0x1ded", "0x107f")              // eRDMA, class "other"
+	add("pci10000:00/10000:00:02.0/10000:e1:00.0", "0x020000", "0x8086", "0x1592")
+	tree.Dir("sys/bus/pci/devices/nonsense")
+	got, skipped, err := New(tree.Sys()).PCI(map[string]bool{"0000:00:06.0": true})
+	var addresses []string
+	for _, f := range got {
+		addresses = append(addresses, f.Address)
+	}
+	want := []string{"0000:00:03.0", "0000:00:05.0", "0000:00:06.0", "0000:01:00.0", "10000:e1:00.0"}
+	if diff := cmp.Diff(want, addresses); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	if len(skipped) != 1 || skipped[0].Name != "nonsense" {
+		t.Errorf("skipped %v", skipped)
+	}
+	wide := got[4]
+	if wide.Root != "pci10000:00" || cmp.Diff([]string{"10000:00:02.0"}, wide.Upstream) != "" || wide.NUMA != nil {
+		t.Errorf("%+v", wide)
+	}
+}
+
+func TestNUMA(t *testing.T) {
+	tree := sysfstest.New(t)
+	tree.Node(0, "0-71", "10 40 80")
+	tree.Node(1, "", "40 10 80") // A GPU's memory on Grace.
+	tree.Node(10, "x", "")
+	tree.Write("sys/devices/system/node/online", "0-1")
+	got, skipped, err := New(tree.Sys()).NUMA()
+	want := []machine.NUMANode{
+		{ID: 0, CPUs: "0-71", Distances: []int{10, 40, 80}}, {ID: 1, Distances: []int{40, 10, 80}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	if len(skipped) != 1 || skipped[0].Name != "node10" {
+		t.Errorf("skipped %v", skipped)
+	}
+}
+
+func TestInterfaces(t *testing.T) {
+	tree := sysfstest.New(t)
+	nic := tree.PCI(sysfstest.Function{Path: "pci0000:00/0000:00:03.0", Class: "0x020000", Vendor: "0x1af4", Device: "0x1041"})
+	tree.Net(nic+"/virtio0", "eth0", "1", "up", 0)
+	pf := tree.PCI(sysfstest.Function{Path: "pci0000:00/0000:00:04.0", Class: "0x020000", Vendor: "0x15b3", Device: "0x1021"})
+	tree.Net(pf, "ens1f0", "1", "up", 1)
+	tree.Write(tree.Net(pf, "ens1f0_0", "1", "up", 0)+"/phys_port_name", "pf0vf0")
+	tree.Net(pf, "ens2f0", "1", "up", 0)
+	tree.Bond("bond0", "up", "ens1f0", "ens2f0")
+	f := New(tree.Sys())
+	got, err := f.Interfaces("0000:00:03.0")
+	want := []Interface{{Netdev: machine.Netdev{Name: "eth0", Type: "ether", OperState: "up"}, Port: 1}}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("virtio: %v (-want +got):\n%s", err, diff)
+	}
+	got, err = f.Interfaces("0000:00:04.0")
+	if err != nil || len(got) != 3 || got[0].Port != 2 || !got[1].Representor || got[2].Representor {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if diff := cmp.Diff([]string{"ens1f0", "ens2f0"}, f.Slaves("bond0")); diff != "" || f.Master("ens2f0") != "bond0" {
+		t.Errorf("master %q, slaves (-want +got):\n%s", f.Master("ens2f0"), diff)
+	}
+}
+
+// vpd is vital product data with these read-only keywords.
+func vpd(keywords ...string) []byte {
+	var body bytes.Buffer
+	for i := 0; i+1 < len(keywords); i += 2 {
+		body.WriteString(keywords[i])
+		body.WriteByte(byte(len(keywords[i+1])))
+		body.WriteString(keywords[i+1])
+	}
+	data := []byte{0x82, 4, 0, 'C', 'X', '-', '8', 0x90, byte(body.Len()), byte(body.Len() >> 8)}
+	return append(append(data, body.Bytes()...), 0x78)
+}
+
+func TestParseVPD(t *testing.T) {
+	got, err := ParseVPD(vpd("PN", "900-9X81E", "V3", "80fe3ea5b7d9ef118000946dae123456"))
+	if diff := cmp.Diff(VPD{V3: "80fe3ea5b7d9ef118000946dae123456"}, got); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	got, err = ParseVPD(vpd("PN", "x", "VA", "MLX:MODL=SW_MNG"))
+	if !got.SwitchManagement || got.V3 != "" || err != nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := ParseVPD([]byte{0x90, 4}); err == nil {
+		t.Error("a resource that is cut off is no error")
+	}
+}
+
+// configuration is the space of a virtual GPU: the vendor-specific capability
+// after another one.
+func configuration() []byte {
+	b := make([]byte, 256)
+	b[0x06], b[0x34] = 0x10, 0x60
+	copy(b[0x60:], []byte{0x05, 0x80})
+	record := append([]byte{0x09, 0, 0, 'V', 'F', 2, 4, 0xff, 0xff, 0, 22}, "550.90.05\x00r550_00\x00\x00\x00"...)
+	record[2] = byte(len(record))
+	copy(b[0x80:], record)
+	return b
+}
+
+func TestParseVGPU(t *testing.T) {
+	want := &machine.VGPU{HostDriverVersion: "550.90.05", HostDriverBranch: "r550_00"}
+	got, err := ParseVGPU(configuration())
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	if got, err := ParseVGPU(make([]byte, 256)); got != nil || err != nil {
+		t.Errorf("physical GPU: %v, %v", got, err)
+	}
+}
