@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -456,11 +457,24 @@ func BenchmarkScan(b *testing.B) {
 	h := at(tree, &gpus{count: 8})
 	h.Scan(b.Context())
 	b.ReportAllocs()
+	before := processorTime(b)
 	for b.Loop() {
 		if m := h.Scan(b.Context()); len(m.HCAs) != 9 || len(m.GPUs) != 8 {
 			b.Fatal(m.Skipped)
 		}
 	}
+	b.ReportMetric(float64(processorTime(b)-before)/float64(b.N)/1e6, "cpu-ms/op")
+}
+
+// processorTime is what this process has used, in user and kernel mode: a scan
+// is mostly system calls, and other processes must not count.
+func processorTime(b *testing.B) time.Duration {
+	b.Helper()
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 // fixture is a file of $HEDDLE_FIXTURES, or a skip.
