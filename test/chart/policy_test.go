@@ -55,7 +55,7 @@ func managed(manager string, op metav1.ManagedFieldsOperationType, labels ...str
 		panic(err)
 	}
 	entry := metav1.ManagedFieldsEntry{Manager: manager, Operation: op, APIVersion: "v1", FieldsType: "FieldsV1"}
-	entry.FieldsV1 = &metav1.FieldsV1{Raw: raw}
+	entry.FieldsV1 = metav1.NewFieldsV1(string(raw))
 	return entry
 }
 
@@ -324,4 +324,3 @@ func (p *policy) denials(t *testing.T, a *attempt) []string {
 	}
 	return messages
 }
-
