@@ -74,7 +74,7 @@ func writeInitramfs(file, testBinary string, modules []string) error {
 
 func packInitramfs(w io.Writer, testBinary string, modules []string) error {
 	a := &archive{w: w}
-	for _, dir := range strings.Fields("dev proc sys tmp modules") {
+	for dir := range strings.FieldsSeq("dev proc sys tmp modules") {
 		a.dir(dir)
 	}
 	init, err := os.ReadFile(testBinary)

@@ -58,7 +58,7 @@ func Prepare(ctx context.Context, cacheDir string, out io.Writer) (*Guest, error
 	if err != nil {
 		return nil, fmt.Errorf("kernel cache: %w", err)
 	}
-	defer os.RemoveAll(work) //nolint:errcheck // Renamed away when all went well.
+	defer os.RemoveAll(work) // Renamed away when all went well.
 	fmt.Fprintf(out, "fetching %s %s, about 70 to 110 MB\n", name, version)
 	deb, err := source.download(ctx, name+"="+version, work)
 	if err != nil {
@@ -93,8 +93,12 @@ func checkTools() error {
 	}
 	var absent, install []string
 	for _, tool := range [][2]string{
-		{"qemu-system-x86_64", "qemu-system-x86"}, {"apt-get", "apt, on Debian or Ubuntu"}, {"apt-cache", "apt"},
-		{"dpkg-deb", "dpkg"}, {"xz", "xz-utils"}, {"zstd", "zstd"},
+		{"qemu-system-x86_64", "qemu-system-x86"},
+		{"apt-get", "apt, on Debian or Ubuntu"},
+		{"apt-cache", "apt"},
+		{"dpkg-deb", "dpkg"},
+		{"xz", "xz-utils"},
+		{"zstd", "zstd"},
 	} {
 		if _, err := exec.LookPath(tool[0]); err != nil {
 			absent, install = append(absent, tool[0]), append(install, tool[1])

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -23,7 +22,7 @@ func (g *Guest) Run(ctx context.Context, spec Spec) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("guest: %w", err)
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // A temporary directory.
+	defer os.RemoveAll(dir)
 	initramfs := filepath.Join(dir, "initramfs")
 	if err := writeInitramfs(initramfs, spec.TestBinary, g.Modules); err != nil {
 		return Result{}, fmt.Errorf("guest: %w", err)
@@ -57,11 +56,10 @@ func boot(ctx context.Context, args []string) (output string, code int, err erro
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", args...)
 	var console bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &console, &console
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	endWithUs(cmd)
 	cmd.WaitDelay = 5 * time.Second
 	err = cmd.Run()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if _, ended := errors.AsType[*exec.ExitError](err); ended {
 		err = nil
 	}
 	return console.String(), cmd.ProcessState.ExitCode(), err

@@ -66,7 +66,8 @@ func places() []place {
 		},
 		{
 			"E", 1, "pci0000:80", "80:01.0 87:00.0 88:04.0 8d:00.0",
-			map[string]string{"8f:00.0": "8e:00.0"}, map[string]string{"90:00.0": "8e:01.0"},
+			map[string]string{"8f:00.0": "8e:00.0"},
+			map[string]string{"90:00.0": "8e:01.0"},
 		},
 		{"F", 1, "pci0000:c0", "", map[string]string{"c1:00.0": "c0:00.0"}, nil},
 		{"G", 1, "pci0000:c0", "", nil, map[string]string{"c2:00.0": "c0:01.0"}},

@@ -14,21 +14,20 @@ import (
 	"github.com/heddle-dev/heddle/test/vm/guest"
 )
 
-// hca finds an HCA by its node GUID, which is its identity, or returns nil.
-func hca(m *machine.Machine, guid string) *machine.HCA {
+// hca1 finds the HCA on eth1 by its node GUID, which is its identity, or
+// returns nil.
+func hca1(m *machine.Machine) *machine.HCA {
 	for i := range m.HCAs {
-		if m.HCAs[i].NodeGUID == guid {
+		if m.HCAs[i].NodeGUID == "5054:00ff:fe00:0001" {
 			return &m.HCAs[i]
 		}
 	}
 	return nil
 }
 
-const guid1 = "5054:00ff:fe00:0001"
-
 func portIs(state string) func(*machine.Machine) bool {
 	return func(m *machine.Machine) bool {
-		h := hca(m, guid1)
+		h := hca1(m)
 		return h != nil && h.Ports[0].State == state
 	}
 }
@@ -41,7 +40,7 @@ func TestPortStateFollowsTheLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Log("down after", guest.Await(t, h, "rxe1 is down", portIs(machine.PortDown)))
-	if got := hca(h.Machine(), guid1).Ports[0].PhysState; got != "Disabled" {
+	if got := hca1(h.Machine()).Ports[0].PhysState; got != "Disabled" {
 		t.Errorf("the physical state of a port that is down is %q", got)
 	}
 	if err := guest.Up("eth1"); err != nil {
@@ -54,7 +53,7 @@ func TestHotPlug(t *testing.T) {
 	guest.SoftRDMA(t, "eth0", "eth1", "eth2")
 	h := guest.Watch(t)
 	guest.RemoveRDMA(t, "rxe1")
-	took := guest.Await(t, h, "rxe1 is gone", func(m *machine.Machine) bool { return hca(m, guid1) == nil })
+	took := guest.Await(t, h, "rxe1 is gone", func(m *machine.Machine) bool { return hca1(m) == nil })
 	t.Log("gone after", took)
 	if _, err := os.Stat("/dev/infiniband/uverbs1"); err == nil {
 		t.Error("the device node outlived its device")
@@ -77,7 +76,7 @@ func TestRenamedDeviceIsTheSame(t *testing.T) {
 	h := guest.Watch(t)
 	guest.RenameRDMA(t, "rxe1", "mlx5_1")
 	took := guest.Await(t, h, "mlx5_1 is there", func(m *machine.Machine) bool {
-		found := hca(m, guid1)
+		found := hca1(m)
 		return found != nil && found.Name == "mlx5_1"
 	})
 	t.Log("renamed after", took)

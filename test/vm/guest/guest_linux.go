@@ -1,8 +1,3 @@
-// Package guest is the side of package vm that runs inside: it makes a test
-// binary an init.
-//
-// It mounts, loads modules and makes soft RDMA links, and it does so only in a
-// guest of package vm: anywhere else it refuses.
 package guest
 
 import (
@@ -64,7 +59,7 @@ func loadModule(file string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // Opened for reading.
+	defer f.Close()
 	return unix.FinitModule(int(f.Fd()), "", 0)
 }
 
