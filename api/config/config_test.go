@@ -136,18 +136,21 @@ func TestFaults(t *testing.T) {
 	}{
 		{"unknown field", "mode: native\nusge: training\n", "", []string{"cluster-config:2: usge: unknown key; did you mean usage?"}},
 		{"unknown nested field", "rdma:\n  resources:\n  - name: rdma/a\n    selectors: {bus: [a]}\n", "", []string{
-			"cluster-config:4: rdma.resources[0].selectors.bus: unknown key; known here: vendors, deviceIDs, drivers,"}},
+			"cluster-config:4: rdma.resources[0].selectors.bus: unknown key; known here: vendors, deviceIDs, drivers,",
+		}},
 		{"later sections are unknown", "health: {}", "", []string{"cluster-config:1: health: unknown key"}},
 		{"enum", "\nmode: Native", "", []string{`cluster-config:2: mode: "Native" is not one of "native" or "sgpu"; did you mean "native"?`}},
 		{"enum in a list", "rdma: {resources: [{name: rdma/a, selectors: {linkTypes: [ethernet]}}]}", "", []string{
-			`cluster-config:1: rdma.resources[0].selectors.linkTypes[0]: "ethernet" is not one of "ether" or "infiniband"; did you mean "ether"?`}},
+			`cluster-config:1: rdma.resources[0].selectors.linkTypes[0]: "ethernet" is not one of "ether" or "infiniband"; did you mean "ether"?`,
+		}},
 		{"effect", "taints: {effect: noschedule}", "", []string{`taints.effect: "noschedule" is not one of "NoSchedule", "PreferNoSchedule" or "NoExecute"; did you mean "NoSchedule"?`}},
 		{"number for text", "labels: [{key: a, value: 1}]", "", []string{"labels[0].value: 1 is a number, not a text; put it in quotes"}},
 		{"text for bool", "controlPlane: \"true\"\n", "", []string{`controlPlane: "true" is not true or false`}},
 		{"text for number", "sgpu: {slotsPerGPU: many}", "", []string{`sgpu.slotsPerGPU: "many" is not a whole number`}},
 		{"fraction", "sgpu: {slotsPerGPU: 1.5}", "", []string{`"1.5" is not a whole number`}},
 		{"out of range", "sgpu: {slotsPerGPU: 0}\nrdma: {resources: [{name: rdma/a, sharers: 5000}]}", "", []string{
-			"cluster-config:1: sgpu.slotsPerGPU: 0 is not between 1 and 100", "cluster-config:2: rdma.resources[0].sharers: 5000 is not between 1 and 4096"}},
+			"cluster-config:1: sgpu.slotsPerGPU: 0 is not between 1 and 100", "cluster-config:2: rdma.resources[0].sharers: 5000 is not between 1 and 4096",
+		}},
 		{"list for section", "sgpu: [1]", "", []string{"sgpu: is a list, not a section with keys"}},
 		{"text for list", "labels: a", "", []string{"labels: is a text, not a list"}},
 		{"section for text", "usage: {a: b}", "", []string{"usage: is a section, not a single value"}},
@@ -161,7 +164,8 @@ func TestFaults(t *testing.T) {
 		{"bad glob", "", "- nodeName: '[a'", []string{"[0].nodeName: \"[a\": syntax error in pattern"}},
 		{"bad selector", "", "- nodeSelector: {'a b': 'c d'}", []string{`[0].nodeSelector.a b: "a b" has other characters`, `"c d" has other`}},
 		{"selector by what it decides", "", "- {nodeSelector: {heddle.dev/node.usage: training}, usage: hybrid}", []string{
-			"nodeSelector.heddle.dev/node.usage: is a label that this configuration writes itself"}},
+			"nodeSelector.heddle.dev/node.usage: is a label that this configuration writes itself",
+		}},
 		{"required", "labels: [{key: a}]\nrdma: {resources: [{}]}", "", []string{"cluster-config:1: labels[0].value: is missing", "cluster-config:2: rdma.resources[0].name: is missing"}},
 		{"two rules", "labels:\n- {key: a, value: \"'1'\"}\n- {key: a, value: \"'2'\"}", "", []string{"cluster-config:3: labels[1].key: two rules for a; the first is labels[0]"}},
 		{"rule with a bad key", "labels: [{key: 'a b', value: node}]", "", []string{`labels[0].key: "a b" has other characters`}},
@@ -169,19 +173,23 @@ func TestFaults(t *testing.T) {
 		{"and of topo-master", "labels: [{key: heddle.dev/topology.tier-1, value: node}]", "", []string{"is a label that heddle writes itself"}},
 		{"rule that does not compile", "labels:\n- {key: a, value: gpu.modle}", "", []string{"cluster-config:2: labels[0].value: column 4: undefined field 'modle'"}},
 		{"rule of the wrong types", "labels:\n- key: a\n  value: gpu.count\n  when: node\n", "", []string{
-			"cluster-config:3: labels[0].value: is int, not a text: wrap it in string()", "cluster-config:4: labels[0].when: is string, not true or false"}},
+			"cluster-config:3: labels[0].value: is int, not a text: wrap it in string()", "cluster-config:4: labels[0].when: is string, not true or false",
+		}},
 		{"rule that costs too much", "labels:\n- key: a\n  value: node\n  when: machine.pci.all(a, machine.pci.all(b, machine.pci.all(c, machine.pci.all(d, a == d))))\n", "", []string{"labels[0].when: too costly"}},
 		{"duplicate resource", "resources: {sgpu: nvidia.com/gpu}\nrdma: {resources: [{name: nvidia.com/vcore}]}", "", []string{
-			"cluster-config:1: resources.sgpu: nvidia.com/gpu is the name of resources.gpu too", "cluster-config:2: rdma.resources[0].name: nvidia.com/vcore is the name of resources.vcore too"}},
+			"cluster-config:1: resources.sgpu: nvidia.com/gpu is the name of resources.gpu too", "cluster-config:2: rdma.resources[0].name: nvidia.com/vcore is the name of resources.vcore too",
+		}},
 		{"resource without domain", "rdma: {resources: [{name: hca}]}", "", []string{"has no domain: write domain/name"}},
 		{"resource of Kubernetes", "resources: {gpu: kubernetes.io/gpu}", "", []string{"is in a domain of Kubernetes' own"}},
 		{"domain", "domains: {vendor: Nvidia, company: '', card: a/b}", "", []string{
-			`domains.vendor: "Nvidia" is no DNS domain of lower-case`, `domains.company: "" is no DNS domain`, "domains.card: "}},
+			`domains.vendor: "Nvidia" is no DNS domain of lower-case`, `domains.company: "" is no DNS domain`, "domains.card: ",
+		}},
 		{"card twice", "sgpu: {gpus: [0, 1, 0]}", "", []string{"sgpu.gpus[2]: 0 is also entry 0"}},
 		{"no card", "sgpu: {gpus: [x1, -1, 01]}", "", []string{`"x1" is neither an index`, `"-1" is neither`, `"01" is neither`}},
 		{"hex", "rdma: {resources: [{name: rdma/a, selectors: {vendors: [mellanox]}}]}", "", []string{`vendors[0]: "mellanox" is no PCI number`}},
 		{"override breaks the cluster's text", "labels: [{key: a.com/node.usage, value: node}]", "- {nodeName: x, domains: {company: a.com}}", []string{
-			"cluster-config:1: labels[0].key: a.com/node.usage is a label that heddle writes itself (with nodes-config[0])"}},
+			"cluster-config:1: labels[0].key: a.com/node.usage is a label that heddle writes itself (with nodes-config[0])",
+		}},
 		{"fault of the cluster is told once", "labels: [{key: a, value: nodes}]", "- {nodeName: x}\n- {nodeName: y}", []string{"undeclared reference to 'nodes'"}},
 		{"all faults at once", "mode: x\nusage: y", "- {nodeName: z, mode: w}", []string{"cluster-config:1: mode", "cluster-config:2: usage", "nodes-config:1: [0].mode"}},
 	} {

@@ -13,7 +13,7 @@ import (
 )
 
 // Fault is one thing that is wrong with a configuration.
-type Fault struct {
+type Fault struct { //nolint:errname // It is one entry of a list of faults; callers say config.Fault.
 	// File is the key of the ConfigMap: cluster-config.
 	File string
 	// Line is counted from 1 in that key's text; 0 is unknown.
@@ -169,7 +169,7 @@ func (d *document) checkScalar(n *yaml.Node, t reflect.Type, at string) {
 		// A number is a text here: 1021 is a device ID as 15b3 is.
 		v := reflect.New(t).Elem()
 		v.SetString(n.Value)
-		if c, ok := v.Interface().(checker); ok {
+		if c, ok := reflect.TypeAssert[checker](v); ok {
 			if err := c.Check(); err != nil {
 				d.fault(n, at, "%w", err)
 			}
@@ -303,6 +303,7 @@ func kind(n *yaml.Node) string {
 		return "a section"
 	case yaml.SequenceNode:
 		return "a list"
+	default:
 	}
 	switch n.ShortTag() {
 	case "!!int", "!!float":

@@ -149,7 +149,7 @@ func (l *loader) build(cluster, nodes *document) *Config {
 		l.decode(cluster, &o.NodeConfig)
 		l.decode(&document{file: KeyNodes, root: item}, &o)
 		at := fmt.Sprintf("[%d]", i)
-		for _, p := range append(o.NodeConfig.complete(l.compiler), o.check()...) {
+		for _, p := range append(o.complete(l.compiler), o.check()...) {
 			if line, ok := nodes.place(at, p.path); ok {
 				l.fault(KeyNodes, line, join(at, p.path), "%w", p.err)
 			} else if !known[p.String()] {
@@ -207,7 +207,7 @@ func (o *Override) check() (problems []problem) {
 	if o.NodeName == "" && len(o.NodeSelector) == 0 {
 		problems = append(problems, problem{"", errors.New("has neither nodeName nor nodeSelector")})
 	}
-	decided := append(o.Domains.NodeTaints()[1:], o.ruleKeys()...)
+	decided := slices.Concat([]string{o.Domains.Usage(), o.Domains.ControlPlane()}, o.ruleKeys())
 	for _, key := range slices.Sorted(maps.Keys(o.NodeSelector)) {
 		at := "nodeSelector." + key
 		if err := errors.Join(names.CheckKey(key), names.CheckValue(o.NodeSelector[key])); err != nil {

@@ -219,8 +219,9 @@ func celKind(t reflect.Type) string {
 		return "section"
 	case reflect.String:
 		return "text"
+	default:
+		return "number"
 	}
-	return "number"
 }
 
 func yamlName(f reflect.StructField) string {
@@ -234,7 +235,7 @@ func kindOf(f reflect.StructField) string {
 	if t.Kind() == reflect.Slice {
 		t, list = t.Elem(), "list of "
 	}
-	words, isEnum := reflect.Zero(t).Interface().(interface{ Words() []string })
+	words, isEnum := reflect.TypeAssert[interface{ Words() []string }](reflect.Zero(t))
 	switch {
 	case isEnum:
 		var quoted []string

@@ -80,8 +80,10 @@ func TestGPUs(t *testing.T) {
 		{
 			"shared, and nothing there", &machine.Machine{}, "mode: sgpu",
 			[]capacity.Resource{
-				{Name: "nvidia.com/gpu", Reason: "there are no GPUs"}, {Name: "nvidia.com/sgpu", Reason: "there are no GPUs"},
-				{Name: "nvidia.com/vcore", Reason: "there are no GPUs"}, {Name: "nvidia.com/vmemory", Reason: "there are no GPUs"},
+				{Name: "nvidia.com/gpu", Reason: "there are no GPUs"},
+				{Name: "nvidia.com/sgpu", Reason: "there are no GPUs"},
+				{Name: "nvidia.com/vcore", Reason: "there are no GPUs"},
+				{Name: "nvidia.com/vmemory", Reason: "there are no GPUs"},
 			},
 		},
 		{
@@ -155,11 +157,13 @@ func TestHCAs(t *testing.T) {
 		{"role corrected", m, "rdma: {roles: {fabric: [mlx5_bond_0], management: [mlx5_*]}}", capacity.Resource{Name: name, Count: 64, Devices: 1, Healthy: 1}},
 		{"none selected", m, "rdma: {resources: [{name: rdma/a, selectors: {vendors: ['8086']}}]}", capacity.Resource{
 			Name: "rdma/a", Reason: "no HCA is selected: mlx5_0: vendors: 0x15b3 is not among 8086; mlx5_1: vendors: 0x15b3 is not among 8086; " +
-				"mlx5_2: vendors: 0x15b3 is not among 8086; mlx5_bond_0: vendors: 0x15b3 is not among 8086"}},
+				"mlx5_2: vendors: 0x15b3 is not among 8086; mlx5_bond_0: vendors: 0x15b3 is not among 8086",
+		}},
 		{"not usable", bare, "", capacity.Resource{Name: name, Devices: 2, Reason: "a: no port could be read; b: it has no uverbs device (module ib_uverbs)"}},
 		{"no devices", &machine.Machine{}, "", capacity.Resource{Name: name, Reason: "there are no RDMA devices"}},
 		{"no stack", &machine.Machine{Probes: []machine.Probe{{Name: "rdma", State: machine.ProbeAbsent, Reason: "no /sys/class/infiniband"}}}, "", capacity.Resource{
-			Name: name, Reason: "rdma is absent: no /sys/class/infiniband"}},
+			Name: name, Reason: "rdma is absent: no /sys/class/infiniband",
+		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := of(t, tt.machine, tt.config)

@@ -46,11 +46,11 @@ func hosting(all ...machine.GPU) *machine.Machine {
 func h100(n int) []machine.GPU { return gpus(0, n, "NVIDIA H100 80GB HBM3", 81559, "hopper", "9.0") }
 
 // section is the configuration of all nodes, written in YAML.
-func section(t testing.TB, text string) *config.NodeConfig {
-	t.Helper()
+func section(tb testing.TB, text string) *config.NodeConfig {
+	tb.Helper()
 	c, err := config.Parse(map[string][]byte{config.KeyVersion: []byte("v1"), config.KeyCluster: []byte(text)})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return &c.Cluster
 }
