@@ -58,8 +58,9 @@ func Node(node *corev1.Node, pods []corev1.Pod, cfg *config.NodeConfig) []findin
 	for i := range cfg.RDMA.Resources {
 		offered = append(offered, cfg.RDMA.Resources[i].Name)
 	}
+	_, plugin := running(pods, "heddle-device-plugin")
 	for _, name := range offered {
-		all = append(all, resource(node, name, expected(node, cfg, name))...)
+		all = append(all, offers(node, name, expected(node, cfg, name), plugin)...)
 	}
 	return all
 }
@@ -88,25 +89,34 @@ func ready(node *corev1.Node) []finding.Finding {
 func labeled(node *corev1.Node, pods []corev1.Pod) []finding.Finding {
 	const app = "heddle-feature-discovery"
 	f := finding.Finding{Level: finding.Problem, Subject: app}
-	at := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Labels["app.kubernetes.io/name"] == app })
+	pod, here := running(pods, app)
 	wrote := slices.ContainsFunc(node.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == names.FieldManager })
 	switch {
-	case at < 0 && wrote:
+	case !here && wrote:
 		f.Says = "has no pod here; the Node's labels are from before and nobody keeps them true"
 		f.Do = "See the DaemonSet's nodeSelector and events; heddle-feature-discovery --cleanup removes what it left."
-	case at < 0:
+	case !here:
 		f.Says = "has no pod here, so the Node has none of our labels"
 		f.Do = "See the DaemonSet's nodeSelector, tolerations and events."
-	case !podReady(&pods[at]):
-		f.Says = "is not ready here (pod " + pods[at].Namespace + "/" + pods[at].Name + ")"
-		f.Do = fmt.Sprintf("kubectl -n %s logs %s", pods[at].Namespace, pods[at].Name)
+	case !podReady(pod):
+		f.Says = "is not ready here (pod " + pod.Namespace + "/" + pod.Name + ")"
+		f.Do = fmt.Sprintf("kubectl -n %s logs %s", pod.Namespace, pod.Name)
 	case !wrote:
 		f.Says = "runs here and has written nothing to the Node"
-		f.Do = fmt.Sprintf("kubectl -n %s logs %s: an admission policy or missing rights?", pods[at].Namespace, pods[at].Name)
+		f.Do = fmt.Sprintf("kubectl -n %s logs %s: an admission policy or missing rights?", pod.Namespace, pod.Name)
 	default:
 		return nil
 	}
 	return []finding.Finding{f}
+}
+
+// running finds the pod of a program of ours.
+func running(pods []corev1.Pod, app string) (pod *corev1.Pod, here bool) {
+	at := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Labels["app.kubernetes.io/name"] == app })
+	if at < 0 {
+		return nil, false
+	}
+	return &pods[at], true
 }
 
 func podReady(p *corev1.Pod) bool {
@@ -128,8 +138,9 @@ func expected(node *corev1.Node, cfg *config.NodeConfig, resource string) string
 	return promise
 }
 
-// resource explains one resource that is missing, zero or reduced.
-func resource(node *corev1.Node, name, promise string) []finding.Finding {
+// offers explains one resource that is missing, zero or reduced. That nobody
+// registered it is a problem where our device plugin should have.
+func offers(node *corev1.Node, name, promise string, plugin bool) []finding.Finding {
 	key := corev1.ResourceName(name)
 	capacity, known := node.Status.Capacity[key]
 	allocatable := node.Status.Allocatable[key]
@@ -137,9 +148,12 @@ func resource(node *corev1.Node, name, promise string) []finding.Finding {
 	switch {
 	case !known && promise == "":
 		return nil
+	case !known && !plugin:
+		f.Level = finding.Note
+		f.Says = "is not advertised: no heddle-device-plugin runs here; the Node's labels tell of " + promise + " devices"
 	case !known:
 		f.Says = "is not advertised, though the Node's labels tell of " + promise + " devices"
-		f.Do = "No device plugin has registered it with the kubelet: see the device plugin's pod here and its log."
+		f.Do = "heddle-device-plugin runs here and has not registered it with the kubelet: see its log."
 	case capacity.IsZero():
 		f.Says = "is 0: a device plugin registered it and lists no device"
 		f.Do = "Run heddle doctor on the node: it says why each device is left out."

@@ -1,0 +1,123 @@
+package finding
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// sound is a machine with nothing to say about: two GPUs and two fabric HCAs.
+func sound() *machine.Machine {
+	gpu := func(uuid, pci string, index int) machine.GPU {
+		return machine.GPU{
+			UUID: uuid, PCI: pci, Index: index, Product: "NVIDIA H100 80GB HBM3",
+			NVLinks: []machine.NVLink{{Peer: machine.PeerNVSwitch, Links: 18}},
+			Fabric:  &machine.Fabric{State: machine.FabricCompleted},
+			Health:  machine.Health{State: machine.Healthy},
+		}
+	}
+	hca := func(name, pci string) machine.HCA {
+		return machine.HCA{Name: name, PCI: pci, Role: machine.RoleFabric, Ports: []machine.Port{{
+			Number: 1, LinkLayer: machine.InfiniBand, State: machine.PortActive, PhysState: "LinkUp",
+			RateGbps: new(400.0), Rate: "400 Gb/sec (4X NDR)", LID: 64, SMLID: 1,
+		}}}
+	}
+	return &machine.Machine{
+		Version: machine.Version, Node: "n",
+		PCI: []machine.PCIFunction{
+			{Address: "0000:01:00.0", Vendor: "0x10de", Class: "0x030200"},
+			{Address: "0000:02:00.0", Vendor: "0x10de", Class: "0x030200"},
+		},
+		GPUs:   []machine.GPU{gpu("GPU-a", "0000:01:00.0", 0), gpu("GPU-b", "0000:02:00.0", 1)},
+		HCAs:   []machine.HCA{hca("mlx5_0", "0000:03:00.0"), hca("mlx5_1", "0000:04:00.0")},
+		RDMA:   machine.RDMA{NetnsMode: "shared", RDMACM: true},
+		Probes: []machine.Probe{{Name: "nvml", State: machine.ProbeOK}},
+	}
+}
+
+func TestFindings(t *testing.T) {
+	port := func(m *machine.Machine) *machine.Port { return &m.HCAs[1].Ports[0] }
+	for _, tt := range []struct {
+		name   string
+		change func(*machine.Machine)
+		want   []string
+	}{
+		{"a sound machine", func(*machine.Machine) {}, nil},
+		{"no subnet manager yet", func(m *machine.Machine) { port(m).State, port(m).SMLID = machine.PortInit, 0 }, []string{
+			"problem mlx5_1 port 1: INIT: the cable is in and no subnet manager has brought the port up",
+		}},
+		{"subnet manager gone", func(m *machine.Machine) { port(m).SMLID = 0 }, []string{
+			"problem mlx5_1 port 1: ACTIVE, but no subnet manager is known (SM LID 0)",
+		}},
+		{"RoCE has no subnet manager", func(m *machine.Machine) {
+			port(m).SMLID, port(m).LinkLayer = 0, machine.Ethernet
+		}, nil},
+		{"a slow link", func(m *machine.Machine) {
+			port(m).RateGbps, port(m).Rate = new(200.0), "200 Gb/sec (2X NDR)"
+		}, []string{"problem mlx5_1 port 1: 200 Gb/sec (2X NDR), where other ports of the fabric have 400 Gb/s"}},
+		{"a dead port", func(m *machine.Machine) {
+			port(m).State, port(m).PhysState = machine.PortDown, "Polling"
+		}, []string{"problem mlx5_1 port 1: DOWN (Polling): this HCA cannot reach its leaf switch"}},
+		{"a dead port of storage", func(m *machine.Machine) {
+			m.HCAs[1].Role = machine.RoleStorage
+			port(m).State, port(m).PhysState = machine.PortDown, "Disabled"
+		}, []string{"note mlx5_1 port 1: DOWN (Disabled), role storage"}},
+		{"an HCA without ports", func(m *machine.Machine) { m.HCAs[1].Ports = nil }, []string{
+			"problem mlx5_1: has no port that could be read",
+		}},
+		{"fewer NVLinks than the others", func(m *machine.Machine) { m.GPUs[1].NVLinks[0].Links = 17 }, []string{
+			"problem GPU1 (0000:02:00.0, GPU-b): 17 NVLinks are up, where others of its model have 18",
+		}},
+		{"an unhealthy GPU", func(m *machine.Machine) {
+			m.GPUs[0].Health = machine.Health{State: machine.Unhealthy, Reason: "XID 79"}
+		}, []string{"problem GPU0 (0000:01:00.0, GPU-a): unhealthy: XID 79"}},
+		{"GPUs and no driver", func(m *machine.Machine) {
+			m.GPUs, m.Probes = nil, []machine.Probe{{Name: "nvml", State: machine.ProbeAbsent, Reason: "no library"}}
+		}, []string{"problem probe nvml: 2 NVIDIA GPUs on the PCI bus, and no driver to read them: no library"}},
+		{"neither GPUs nor a driver", func(m *machine.Machine) {
+			m.GPUs, m.PCI, m.Probes = nil, nil, []machine.Probe{{Name: "nvml", State: machine.ProbeAbsent, Reason: "no library"}}
+		}, []string{"note probe nvml: nothing to read: no library"}},
+		{"a hung driver", func(m *machine.Machine) {
+			m.Probes[0] = machine.Probe{Name: "nvml", State: machine.ProbeTimeout, Reason: "no answer in 5s"}
+		}, []string{"problem probe nvml: did not answer: no answer in 5s; what it says is from its last good answer"}},
+		{"a failed probe", func(m *machine.Machine) {
+			m.Probes[0] = machine.Probe{Name: "rdma", State: machine.ProbeFailed, Reason: "permission denied"}
+		}, []string{"problem probe rdma: failed: permission denied"}},
+		{"something left out", func(m *machine.Machine) {
+			m.Skipped = []machine.Skipped{{Name: "mlx5_7", Reason: "EIO"}}
+		}, []string{"problem mlx5_7: left out: EIO"}},
+		{"exclusive namespaces, no rdma_cm", func(m *machine.Machine) { m.RDMA = machine.RDMA{NetnsMode: "exclusive"} }, []string{
+			"problem /dev/infiniband/rdma_cm: is not there: connections by rdma_cm fail (UCX, NVMe-oF, NCCL over RoCE)",
+			"problem RDMA network namespaces: exclusive: a pod opens only an HCA that was moved into its namespace, so shared HCAs fail in pods",
+		}},
+		{"problems come before notes", func(m *machine.Machine) {
+			m.HCAs[0].Role = machine.RoleNVSwitch
+			port(m).SMLID = 0
+		}, []string{
+			"problem mlx5_1 port 1: ACTIVE, but no subnet manager is known (SM LID 0)",
+			"note mlx5_0: is the management function of an NVSwitch: it looks like an HCA and is none, so no pod gets it",
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := sound()
+			tt.change(m)
+			all := Of(m)
+			var got []string
+			problems := 0
+			for _, f := range all {
+				got = append(got, string(f.Level)+" "+f.Subject+": "+f.Says)
+				if f.Level == Problem {
+					problems++
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("findings (-want +got):\n%s", diff)
+			}
+			if n := Problems(all); n != problems {
+				t.Errorf("%d problems counted, want %d", n, problems)
+			}
+		})
+	}
+}
