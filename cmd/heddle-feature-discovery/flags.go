@@ -27,7 +27,8 @@ func parseFlags(args []string, stderr io.Writer) (*options, error) {
 	o := &options{}
 	fs := flag.NewFlagSet("heddle-feature-discovery", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of this machine's Node; default $NODE_NAME, then the host name")
+	fs.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"),
+		"name of this machine's Node; default $NODE_NAME, then the host name")
 	fs.StringVar(&o.machine, "machine", "host", "host, or a dump of `heddle inspect -o json` to replay")
 	fs.StringVar(&o.config, "config", "", "directory with the ConfigMap's keys as files; empty: built-in defaults")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig; empty: the pod's service account")
@@ -37,8 +38,10 @@ func parseFlags(args []string, stderr io.Writer) (*options, error) {
 	fs.StringVar(&o.procRoot, "proc-root", "/proc", "where the host's procfs is")
 	fs.BoolVar(&o.oneshot, "oneshot", false, "look once, write, and exit")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would change and write nothing")
-	fs.BoolVar(&o.cleanup, "cleanup", false, "remove every label and taint that this daemon owns; without --oneshot then stay, so that a DaemonSet does not restart it")
-	fs.StringVar(&o.outputFile, "output-file", "", "write the labels to this node-feature-discovery feature file instead of the Node; no taints, no API server")
+	fs.BoolVar(&o.cleanup, "cleanup", false,
+		"remove every label and taint that this daemon owns; without --oneshot stay idle then, for a DaemonSet")
+	fs.StringVar(&o.outputFile, "output-file", "",
+		"write the labels to this node-feature-discovery feature file, not to the Node; no taints, no API server")
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":9101", "address of /metrics, /healthz and /readyz; empty: none")
 	fs.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	fs.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")

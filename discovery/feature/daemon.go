@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -104,9 +105,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		case err != nil:
 			delay := backoff.Step()
 			d.Log.ErrorContext(ctx, "labels not written, will retry", "err", err, "retry_in", delay)
-			timer := time.NewTimer(delay)
-			defer timer.Stop() //nolint:gocritic // stops with the loop; a fired timer costs nothing
-			retry = timer.C
+			retry = time.After(delay)
 		default:
 			backoff = fresh
 		}
@@ -190,11 +189,11 @@ func (d *Daemon) reportConfig(ctx context.Context) {
 }
 
 func (d *Daemon) reportConflicts(ctx context.Context, conflicts []nodesync.Conflict) {
-	message := ""
+	lines := make([]string, 0, len(conflicts))
 	for _, c := range conflicts {
-		message += c.String() + "\n"
+		lines = append(lines, c.String())
 	}
-	d.warnOnce(ctx, "LabelConflict", message)
+	d.warnOnce(ctx, "LabelConflict", strings.Join(lines, "\n"))
 }
 
 // warnOnce sends an Event when message differs from the last one of its

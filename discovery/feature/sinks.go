@@ -3,6 +3,7 @@ package feature
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -57,19 +58,15 @@ func replaceFile(path string, content []byte) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name()) // fails after the rename, as it should
-	if _, err := tmp.Write(content); err != nil {
-		tmp.Close()
-		return err
+	_, errWrite := tmp.Write(content)
+	err = errors.Join(errWrite, tmp.Chmod(0o644), tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
 	}
-	if err := tmp.Chmod(0o644); err != nil {
-		tmp.Close()
-		return err
+	if err != nil {
+		return errors.Join(err, os.Remove(tmp.Name()))
 	}
-	if err := tmp.Close(); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
+	return nil
 }
 
 // Warn has nobody to tell but the log.

@@ -136,12 +136,20 @@ func (s *stage) waitLabels(ctx context.Context) error {
 // output.
 func (s *stage) show(ctx context.Context) error {
 	for _, c := range []struct{ title, command string }{
-		{"What each node is", "kubectl get nodes -L nvidia.com/gpu.product,nvidia.com/gpu.count,heddle.dev/node.usage,heddle.dev/rdma.hca.count"},
+		{
+			"What each node is",
+			"kubectl get nodes -L " +
+				"nvidia.com/gpu.product,nvidia.com/gpu.count,heddle.dev/node.usage,heddle.dev/rdma.hca.count",
+		},
 		{
 			"Who is kept away from each node",
 			"kubectl get nodes -o custom-columns=NODE:.metadata.name,TAINTS:.spec.taints[*].key,VALUES:.spec.taints[*].value",
 		},
-		{"Where pods landed", "kubectl get pods -o custom-columns=POD:.metadata.name,NODE:.spec.nodeName,STATUS:.status.phase --sort-by=.metadata.name"},
+		{
+			"Where pods landed",
+			"kubectl get pods --sort-by=.metadata.name " +
+				"-o custom-columns=POD:.metadata.name,NODE:.spec.nodeName,STATUS:.status.phase",
+		},
 	} {
 		out, err := s.Kubectl(ctx, strings.Fields(c.command)[1:]...)
 		if err != nil {

@@ -8,10 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -131,18 +129,4 @@ func eventually(t *testing.T, within time.Duration, ok func() string) time.Durat
 		}
 		<-tick.C
 	}
-}
-
-// dump writes what a person would ask for first when a test failed.
-func (b *bed) dump(t *testing.T, component string) {
-	t.Helper()
-	r, err := b.Logs(component)
-	if err != nil {
-		t.Log(err)
-		return
-	}
-	defer r.Close()
-	text, _ := io.ReadAll(r)
-	lines := strings.Split(string(text), "\n")
-	t.Logf("end of %s's log:\n%s", component, strings.Join(lines[max(0, len(lines)-30):], "\n"))
 }

@@ -52,7 +52,8 @@ func New(ctx context.Context, dir string, log io.Writer) (*Installer, error) {
 // Build compiles one of cmd/ and returns the file.
 func (i *Installer) Build(ctx context.Context, binary string) (string, error) {
 	out := filepath.Join(i.Dir, binary)
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w -X main.version="+Tag, "-o", out, "./cmd/"+binary)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath",
+		"-ldflags", "-s -w -X main.version="+Tag, "-o", out, "./cmd/"+binary)
 	cmd.Dir = i.Root
 	if _, err := output(cmd); err != nil {
 		return "", err
