@@ -32,7 +32,7 @@ func Read(procRoot string, tree sysfs.FS) (machine.CPU, error) {
 	if err != nil {
 		return machine.CPU{Arch: runtime.GOARCH, Vendor: unknown, Codename: unknown}, fmt.Errorf("cpuinfo: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // Opened for reading.
+	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxInfo))
 	if err != nil {
 		return machine.CPU{Arch: runtime.GOARCH, Vendor: unknown, Codename: unknown}, fmt.Errorf("read %s: %w", path, err)

@@ -58,7 +58,7 @@ func open(t *testing.T, name string) *os.File {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { f.Close() }) //nolint:errcheck // Opened for reading.
+	t.Cleanup(func() { f.Close() })
 	return f
 }
 
@@ -72,7 +72,7 @@ func scan(t *testing.T, tree *sysfstest.Tree) *machine.Machine {
 }
 
 // The class directory of a real H100 host, copied without its links: eight NDR
-// HCAs, some of whose neighbours are down, and a bond.
+// HCAs and a bond.
 func TestFixtureH100Class(t *testing.T) {
 	z, err := gzip.NewReader(open(t, "gpud-sys-class-infiniband-h100.tar.gz"))
 	if err != nil {

@@ -35,7 +35,7 @@ func (h *Host) readVPD(m *machine.Machine) map[string]sysfs.VPD {
 	kept := map[string]sysfs.VPD{}
 	for i := range m.PCI {
 		f := &m.PCI[i]
-		if f.Vendor != sysfs.VendorMellanox || f.PhysFn != "" || (f.Device != sysfs.DeviceDataDirect && !carries(m, f.Address)) {
+		if f.Vendor != vendorMellanox || f.PhysFn != "" || (!isDMA(f) && !carries(m, f.Address)) {
 			continue
 		}
 		key := f.Address + " " + f.Device
@@ -44,7 +44,7 @@ func (h *Host) readVPD(m *machine.Machine) map[string]sysfs.VPD {
 			var err error
 			v, err = h.tree.VPD(f.Address)
 			if err != nil {
-				if f.Device == sysfs.DeviceDataDirect || !unreadable(err) {
+				if isDMA(f) || !unreadable(err) {
 					m.Skipped = append(m.Skipped, machine.Skipped{Name: f.Address, Reason: err.Error()})
 				}
 				continue
@@ -60,6 +60,11 @@ func (h *Host) readVPD(m *machine.Machine) map[string]sysfs.VPD {
 // NICs are complete without it.
 func unreadable(err error) bool {
 	return sysfs.Unknown(err) || errors.Is(err, fs.ErrPermission)
+}
+
+// isDMA tells whether f is the DMA function of a Data-Direct NIC.
+func isDMA(f *machine.PCIFunction) bool {
+	return f.Vendor == vendorMellanox && f.Device == sysfs.DeviceDataDirect
 }
 
 func carries(m *machine.Machine, address string) bool {
@@ -82,7 +87,7 @@ func dataDirect(m *machine.Machine, vpd map[string]sysfs.VPD, address string) st
 	partner := ""
 	for i := range m.PCI {
 		f := &m.PCI[i]
-		if f.Vendor == sysfs.VendorMellanox && f.Device == sysfs.DeviceDataDirect && strings.EqualFold(vpd[f.Address].V3, v3) &&
+		if isDMA(f) && strings.EqualFold(vpd[f.Address].V3, v3) &&
 			(partner == "" || machine.ComparePCI(f.Address, partner) < 0) {
 			partner = f.Address
 		}

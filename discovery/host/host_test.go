@@ -157,6 +157,7 @@ func TestScanOddTrees(t *testing.T) {
 				})
 			},
 			check: func(t *testing.T, m *machine.Machine) {
+				t.Helper()
 				p := m.HCAs[0].Ports[0]
 				if p.State != machine.PortDown || *p.RateGbps != 10 || m.HCAs[0].Role != machine.RoleFabric {
 					t.Errorf("port %+v, role %s", p, m.HCAs[0].Role)
@@ -168,6 +169,7 @@ func TestScanOddTrees(t *testing.T) {
 			bend:    func(tree *sysfstest.Tree) { tree.Raw(mlx0+"/node_guid", "") },
 			skipped: []string{"mlx5_0/node_guid"},
 			check: func(t *testing.T, m *machine.Machine) {
+				t.Helper()
 				if h := m.HCAs[0]; h.NodeGUID != "" || h.Role != machine.RoleFabric {
 					t.Errorf("%+v", h)
 				}
@@ -177,6 +179,7 @@ func TestScanOddTrees(t *testing.T) {
 			name: "node_guid without newline",
 			bend: func(tree *sysfstest.Tree) { tree.Raw(mlx0+"/node_guid", "946d:ae03:0012:0000") },
 			check: func(t *testing.T, m *machine.Machine) {
+				t.Helper()
 				if got := m.HCAs[0].NodeGUID; got != "946d:ae03:0012:0000" {
 					t.Error(got)
 				}
@@ -192,6 +195,7 @@ func TestScanOddTrees(t *testing.T) {
 			bend:    func(tree *sysfstest.Tree) { tree.Write(mlx0+"/ports/1/rate", "schnell") },
 			skipped: []string{"mlx5_0/ports/1"},
 			check: func(t *testing.T, m *machine.Machine) {
+				t.Helper()
 				if p := m.HCAs[0].Ports[0]; p.RateGbps != nil || p.Rate != "schnell" {
 					t.Errorf("%+v", p)
 				}
@@ -206,6 +210,7 @@ func TestScanOddTrees(t *testing.T) {
 			},
 			skipped: []string{"mlx5_0"},
 			check: func(t *testing.T, m *machine.Machine) {
+				t.Helper()
 				h := m.HCAs[len(m.HCAs)-1]
 				if h.Name != "mlx5_0" || h.PCI != "" || h.Virtual || h.Ports[0].State != machine.PortActive {
 					t.Errorf("%+v", h)
@@ -231,6 +236,7 @@ func TestScanOddTrees(t *testing.T) {
 			name: "NUMA unknown",
 			bend: func(tree *sysfstest.Tree) { tree.Write("sys/bus/pci/devices/0000:13:00.0/numa_node", "-1") },
 			check: func(t *testing.T, m *machine.Machine) {
+				t.Helper()
 				if f := m.Function("0000:13:00.0"); f.NUMA != nil {
 					t.Errorf("NUMA %d", *f.NUMA)
 				}
@@ -241,6 +247,7 @@ func TestScanOddTrees(t *testing.T) {
 			bend:    func(tree *sysfstest.Tree) { tree.Remove("dev/infiniband/uverbs0") },
 			skipped: []string{"mlx5_0/uverbs0"},
 			check: func(t *testing.T, m *machine.Machine) {
+				t.Helper()
 				if c := m.HCAs[0].CharDevices; len(c.UVerbs) != 0 || len(c.UMAD) != 1 {
 					t.Errorf("%+v", c)
 				}
@@ -251,6 +258,7 @@ func TestScanOddTrees(t *testing.T) {
 			bend: func(tree *sysfstest.Tree) { tree.Remove("sys/class/infiniband") },
 			gone: []string{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_7", "mlx5_8"},
 			check: func(t *testing.T, m *machine.Machine) {
+				t.Helper()
 				if i := slices.IndexFunc(m.Probes, func(p machine.Probe) bool { return p.Name == "rdma" }); m.Probes[i].State != machine.ProbeAbsent {
 					t.Errorf("%+v", m.Probes)
 				}
@@ -268,6 +276,7 @@ func TestScanOddTrees(t *testing.T) {
 				}
 			},
 			check: func(t *testing.T, m *machine.Machine) {
+				t.Helper()
 				a, b := m.HCAs[9], m.HCAs[10]
 				if a.Name != "rxe2" || b.Name != "rxe10" || !a.Virtual || a.Driver != "rdma_rxe" || a.Role != machine.RoleVirtual ||
 					a.Ports[0].Netdevs[0].Name != "ens1f0np0" {
@@ -379,7 +388,7 @@ func TestChangedOnlyWhenTheMachineDiffers(t *testing.T) {
 	if h.Machine() != nil {
 		t.Fatal("a machine before the first scan")
 	}
-	signalled := func() bool {
+	signaled := func() bool {
 		select {
 		case <-h.Changed():
 			return true
@@ -388,14 +397,14 @@ func TestChangedOnlyWhenTheMachineDiffers(t *testing.T) {
 		}
 	}
 	first := h.Scan(t.Context())
-	if !signalled() {
+	if !signaled() {
 		t.Error("no signal for the first scan")
 	}
-	if again := h.Scan(t.Context()); again != first || signalled() {
+	if again := h.Scan(t.Context()); again != first || signaled() {
 		t.Error("an equal scan made a new machine or a signal")
 	}
 	tree.Write("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN")
-	if second := h.Scan(t.Context()); second == first || first.HCAs[0].Ports[0].State != machine.PortActive || !signalled() {
+	if second := h.Scan(t.Context()); second == first || first.HCAs[0].Ports[0].State != machine.PortActive || !signaled() {
 		t.Error("a port went down, and the machine stayed, or the old one was written to")
 	}
 }
@@ -424,9 +433,9 @@ func TestLoop(t *testing.T) {
 			signal(events)
 		}
 		expect("while events are gathered", 1)
-		time.Sleep(settle)
+		<-time.After(settle)
 		expect("after a burst", 2)
-		time.Sleep(DefaultInterval)
+		<-time.After(DefaultInterval)
 		expect("after the interval", 3)
 		cancel()
 		if err := <-done; err != nil {

@@ -25,9 +25,9 @@ const notPermitted = 77
 
 func TestMain(m *testing.M) {
 	if root := os.Getenv(inNamespace); root != "" {
-		os.Exit(scanRealPaths(root))
+		os.Exit(scanRealPaths(root)) //nolint:forbidigo // This is the child's main.
 	}
-	os.Exit(m.Run())
+	m.Run()
 }
 
 // scanRealPaths puts a tree's sys and dev over /sys and /dev and prints what a
@@ -62,7 +62,7 @@ func TestRealPathsInAUserNamespace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer out.Close() //nolint:errcheck // The test is over.
+	defer out.Close()
 	code, complaint := startInNamespace(t, tree.Root, out)
 	switch {
 	case code == notPermitted:
@@ -105,7 +105,7 @@ func startInNamespace(t *testing.T, root string, out *os.File) (code int, compla
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close() //nolint:errcheck // The test is over.
+	defer r.Close()
 	p, err := os.StartProcess(self, []string{self}, &os.ProcAttr{
 		Env: append(os.Environ(), inNamespace+"="+root), Files: []*os.File{nil, out, w},
 		Sys: &syscall.SysProcAttr{
@@ -114,7 +114,7 @@ func startInNamespace(t *testing.T, root string, out *os.File) (code int, compla
 			GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
 		},
 	})
-	w.Close() //nolint:errcheck // The child has its own.
+	w.Close()
 	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EINVAL) {
 		return notPermitted, err.Error()
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
 // assignRoles says what every HCA is for. In order:
@@ -54,7 +55,7 @@ func assignRoles(m *machine.Machine, switches map[string]bool) {
 }
 
 const (
-	vendorMellanox = "0x15b3"
+	vendorMellanox = sysfs.VendorMellanox
 	// managementGbps is the fastest that is for operators only, in 10^9 bits
 	// a second.
 	managementGbps = 25

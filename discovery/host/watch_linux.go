@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -21,12 +22,7 @@ func watch(ctx context.Context, matters func(netdev string) bool, events chan<- 
 		return ok && e.concerns()
 	}}
 	links := source{"link events", unix.NETLINK_ROUTE, unix.RTMGRP_LINK, func(b []byte) bool {
-		for _, name := range linkNames(b) {
-			if matters(name) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(linkNames(b), matters)
 	}}
 	sources := []source{objects, links}
 	errs := make([]error, len(sources))
@@ -54,11 +50,11 @@ func (s source) listen(ctx context.Context, events chan<- struct{}) error {
 	}
 	// A file of the runtime's poller, so that closing it ends the read.
 	file := os.NewFile(uintptr(fd), "netlink")
-	defer file.Close() //nolint:errcheck // Opened for reading.
+	defer file.Close()
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: s.groups}); err != nil {
 		return fmt.Errorf("%s: %w", s.name, err)
 	}
-	stop := context.AfterFunc(ctx, func() { file.Close() }) //nolint:errcheck // Ends the read below.
+	stop := context.AfterFunc(ctx, func() { _ = file.Close() }) // Ends the read below.
 	defer stop()
 	raw, err := file.SyscallConn()
 	if err != nil {

@@ -203,7 +203,7 @@ func linkSpeed(device nvml.Device) int64 {
 	return 0
 }
 
-func mebibytes(n uint64) int64 { return int64(n >> 20) } //nolint:gosec // At most 2^44.
+func mebibytes(n uint64) int64 { return int64(n >> 20) }
 
 // cString is a C string in a field of fixed size.
 func cString(b []int8) string {

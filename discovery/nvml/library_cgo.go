@@ -81,7 +81,7 @@ func (l *library) has(symbol string) bool {
 
 // failure is a Return in our words: absent, lost, or what NVML calls it.
 func failure(what string, ret nvml.Return) error {
-	switch ret {
+	switch ret { //nolint:exhaustive // The others have their names.
 	case nvml.ERROR_LIBRARY_NOT_FOUND:
 		return fmt.Errorf("NVML is %w: no libnvidia-ml.so.1", ErrAbsent)
 	case nvml.ERROR_DRIVER_NOT_LOADED:

@@ -168,7 +168,7 @@ func TestSystem(t *testing.T) {
 	case err != nil:
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // The test is over.
+	defer l.Close()
 	t.Logf("driver %+v, %d GPUs", driver, count)
 	for i := range count {
 		g, err := l.GPU(i)

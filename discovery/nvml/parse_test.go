@@ -64,8 +64,16 @@ func TestArchitecture(t *testing.T) {
 		major, minor int
 		want         string
 	}{
-		{7, 0, "volta"}, {7, 5, "turing"}, {8, 0, "ampere"}, {8, 6, "ampere"}, {8, 9, "ada-lovelace"},
-		{9, 0, "hopper"}, {10, 0, "blackwell"}, {10, 3, "blackwell"}, {12, 0, "blackwell"}, {99, 0, "undefined"},
+		{7, 0, "volta"},
+		{7, 5, "turing"},
+		{8, 0, "ampere"},
+		{8, 6, "ampere"},
+		{8, 9, "ada-lovelace"},
+		{9, 0, "hopper"},
+		{10, 0, "blackwell"},
+		{10, 3, "blackwell"},
+		{12, 0, "blackwell"},
+		{99, 0, "undefined"},
 	} {
 		if got := Architecture(tt.major, tt.minor); got != tt.want {
 			t.Errorf("%d.%d is %q, want %q", tt.major, tt.minor, got, tt.want)

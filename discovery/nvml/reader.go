@@ -166,7 +166,8 @@ func (r *Reader) collect(outcomes []outcome[machine.GPU]) Result {
 			result.Probe = probe(machine.ProbeTimeout, fmt.Sprintf("GPU %d did not answer in %s", i, r.timeout))
 		}
 		if !known {
-			result.Skipped = append(result.Skipped, machine.Skipped{Name: fmt.Sprintf("nvml GPU %d", i), Reason: r.reason(o.err)})
+			name := fmt.Sprintf("nvml GPU %d", i)
+			result.Skipped = append(result.Skipped, machine.Skipped{Name: name, Reason: r.reason(o.err)})
 			continue
 		}
 		result.GPUs = append(result.GPUs, gpu)

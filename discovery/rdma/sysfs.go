@@ -134,7 +134,7 @@ func (d *device) place(hca *machine.HCA) {
 	}
 }
 
-// soft recognises drivers without hardware by what they alone write: rxe has
+// soft recognizes drivers without hardware by what they alone write: rxe has
 // an attribute parent and the description "rxe", siw is an RNIC with the
 // description "Software iWARP stack" (drivers/infiniband/sw).
 func soft(hca *machine.HCA, parent string) string {

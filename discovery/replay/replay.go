@@ -88,7 +88,7 @@ func read(path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("machine file: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // Opened for reading.
+	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, machine.MaxDump+1))
 	if err != nil {
 		return nil, fmt.Errorf("machine file: %w", err)
@@ -169,7 +169,7 @@ func (r *Replay) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", r.options.Path, err)
 	}
-	defer watcher.Close() //nolint:errcheck // Nothing to lose.
+	defer watcher.Close()
 	// The directory, not the file: a rename over the file leaves a watch on
 	// the old one, and a ConfigMap swaps the ..data link beside it.
 	dir := filepath.Dir(r.options.Path)

@@ -3,6 +3,8 @@ package replay
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -65,21 +67,8 @@ func TestLoad(t *testing.T) {
 	if _, err := Load(path); err == nil {
 		t.Error("a file that is too large was taken")
 	}
-	if _, err := Load(filepath.Join(t.TempDir(), "none")); !os.IsNotExist(unwrap(err)) {
+	if _, err := Load(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing file: %v", err)
-	}
-}
-
-func unwrap(err error) error {
-	for {
-		inner, ok := err.(interface{ Unwrap() error })
-		if !ok {
-			return err
-		}
-		if _, isPath := err.(*os.PathError); isPath {
-			return err
-		}
-		err = inner.Unwrap()
 	}
 }
 

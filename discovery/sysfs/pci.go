@@ -22,7 +22,8 @@ func (f FS) PCI(carry map[string]bool) ([]machine.PCIFunction, []machine.Skipped
 	var skipped []machine.Skipped
 	for _, name := range names {
 		if _, err := machine.ParseAddress(name); err != nil {
-			skipped = append(skipped, machine.Skipped{Name: clip(name), Reason: "in " + f.Path(pciDevices) + " and no PCI address"})
+			reason := "in " + f.Path(pciDevices) + " and no PCI address"
+			skipped = append(skipped, machine.Skipped{Name: clip(name), Reason: reason})
 			continue
 		}
 		class, err := f.word(name, "class")

@@ -14,7 +14,7 @@ func readOnce(path string, buf []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close() //nolint:errcheck // Opened for reading.
+	defer f.Close()
 	n, err := f.Read(buf)
 	if errors.Is(err, io.EOF) {
 		return 0, nil

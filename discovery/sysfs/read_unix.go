@@ -17,7 +17,7 @@ func readOnce(path string, buf []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer unix.Close(fd) //nolint:errcheck // Opened for reading.
+	defer unix.Close(fd)
 	return retryEINTR(func() (int, error) { return unix.Read(fd, buf) })
 }
 

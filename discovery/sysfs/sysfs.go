@@ -70,7 +70,7 @@ func (f FS) List(name string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", f.Path(name), err)
 	}
-	defer d.Close() //nolint:errcheck // Opened for reading.
+	defer d.Close()
 	names, err := d.Readdirnames(-1)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", f.Path(name), err)

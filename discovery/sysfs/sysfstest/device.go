@@ -3,6 +3,7 @@ package sysfstest
 import (
 	"path"
 	"strconv"
+	"strings"
 )
 
 // Function is a PCI function to write.
@@ -112,13 +113,8 @@ func (t *Tree) Net(parent, name, kind, operState string, devPort int) string {
 func (t *Tree) Bond(name, operState string, slaves ...string) {
 	t.t.Helper()
 	dir := t.Net("sys/devices/virtual", name, "1", operState, 0)
-	list := ""
-	for i, slave := range slaves {
-		if i > 0 {
-			list += " "
-		}
-		list += slave
+	for _, slave := range slaves {
 		t.Link("sys/class/net/"+slave+"/master", "sys/class/net/"+name)
 	}
-	t.Write(dir+"/bonding/slaves", list)
+	t.Write(dir+"/bonding/slaves", strings.Join(slaves, " "))
 }

@@ -74,7 +74,7 @@ func (t *Tree) InfiniBand(parent string, n int) {
 func dgxStorage(t *Tree, cpus string) {
 	t.t.Helper()
 	const port = "pci0000:e8/0000:e8:01.0"
-	f := Function{Path: port, Class: "0x060400", Vendor: "0x8086", Device: "0x352a", NUMA: 1, CPUs: cpus, Driver: "pcieport"}
+	f := Function{Path: port, Class: "0x060400", Vendor: "0x8086", Device: "0x352a", NUMA: 1, CPUs: cpus}
 	t.PCI(f)
 	f.Path, f.Class, f.Vendor, f.Device, f.Driver = port+"/0000:e9:00.0", "0x020000", "0x15b3", "0x101f", "mlx5_core"
 	f.Speed, f.Width = "16.0 GT/s PCIe", "16"

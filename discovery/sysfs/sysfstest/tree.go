@@ -22,15 +22,15 @@ type Tree struct {
 }
 
 // New returns an empty tree in a directory of the test's own.
-func New(t testing.TB) *Tree {
-	t.Helper()
-	return At(t, t.TempDir())
+func New(tb testing.TB) *Tree {
+	tb.Helper()
+	return At(tb, tb.TempDir())
 }
 
 // At returns an empty tree in a directory that the caller keeps.
-func At(t testing.TB, root string) *Tree {
-	t.Helper()
-	tree := &Tree{t: t, Root: root}
+func At(tb testing.TB, root string) *Tree {
+	tb.Helper()
+	tree := &Tree{t: tb, Root: root}
 	for _, dir := range []string{"sys/bus/pci/devices", "sys/class", "dev", "proc"} {
 		tree.Dir(dir)
 	}
@@ -49,7 +49,7 @@ func (t *Tree) Proc() string { return filepath.Join(t.Root, "proc") }
 // Dir makes a directory.
 func (t *Tree) Dir(name string) {
 	t.t.Helper()
-	if err := os.MkdirAll(filepath.Join(t.Root, name), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(t.Root, name), 0o750); err != nil {
 		t.t.Fatal(err)
 	}
 }
@@ -61,7 +61,7 @@ func (t *Tree) Write(name, text string) { t.t.Helper(); t.Raw(name, text+"\n") }
 func (t *Tree) Raw(name, text string) {
 	t.t.Helper()
 	t.Dir(filepath.Dir(name))
-	if err := os.WriteFile(filepath.Join(t.Root, name), []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(t.Root, name), []byte(text), 0o600); err != nil {
 		t.t.Fatal(err)
 	}
 }
@@ -107,7 +107,8 @@ func (t *Tree) Attributes(dir string, attributes map[string]string) {
 // Node writes a NUMA node.
 func (t *Tree) Node(id int, cpus, distance string) {
 	t.t.Helper()
-	t.Attributes(fmt.Sprintf("sys/devices/system/node/node%d", id), map[string]string{"cpulist": cpus, "distance": distance})
+	dir := fmt.Sprintf("sys/devices/system/node/node%d", id)
+	t.Attributes(dir, map[string]string{"cpulist": cpus, "distance": distance})
 }
 
 // CPUInfo writes /proc/cpuinfo with one block per text and the kernel release.
