@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 )
 
 // MaxDump is the largest dump that Decode takes, in bytes. A machine with 16
@@ -35,7 +36,7 @@ func Decode(b []byte) (*Machine, error) {
 	d.DisallowUnknownFields()
 	var m Machine
 	if err := d.Decode(&m); err != nil {
-		return nil, fmt.Errorf("machine: %s: %w", place(b, d, err), err)
+		return nil, fmt.Errorf("machine: %s%w", place(b, d, err), err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("machine: %s: more after the end of the object", position(b, d.InputOffset()))
@@ -47,20 +48,34 @@ func Decode(b []byte) (*Machine, error) {
 	return &m, nil
 }
 
-// place finds where err happened, as well as encoding/json tells.
+// place says where err happened, with a colon after it; empty if encoding/json
+// does not tell.
 func place(b []byte, d *json.Decoder, err error) string {
+	offset := d.InputOffset()
 	var syntax *json.SyntaxError
 	var typ *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &syntax):
-		return position(b, syntax.Offset)
+		offset = syntax.Offset
 	case errors.As(err, &typ):
-		return position(b, typ.Offset)
+		offset = typ.Offset
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
-		return position(b, int64(len(b)))
+		offset = int64(len(b))
+	case strings.HasPrefix(err.Error(), unknownField):
+		// Fields are compared after the whole document was read, and the error
+		// has a name and no offset. A name that is a field elsewhere has
+		// several places; a wrong one would be worse than none.
+		field := []byte(strings.TrimPrefix(err.Error(), unknownField))
+		if bytes.Count(b, field) != 1 {
+			return ""
+		}
+		offset = int64(bytes.Index(b, field))
 	}
-	return position(b, d.InputOffset())
+	return position(b, offset) + ": "
 }
+
+// unknownField begins the text of encoding/json's error, which has no type.
+const unknownField = "json: unknown field "
 
 // position is the line and column, counted from 1, of a byte offset.
 func position(b []byte, offset int64) string {
