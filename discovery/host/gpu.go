@@ -40,11 +40,11 @@ func (h *Host) readGPUs(ctx context.Context, m *machine.Machine) {
 		}
 		reason := "on the PCI bus and unknown to NVML"
 		if found.Probe.State != machine.ProbeOK {
-			reason = "NVML: " + found.Probe.Reason
+			reason = found.Probe.Reason
 		}
 		g, known := h.memory.gpus[address]
 		if !known {
-			m.Skipped = append(m.Skipped, machine.Skipped{Name: address, Reason: "GPU " + reason})
+			m.Skipped = append(m.Skipped, machine.Skipped{Name: address, Reason: "GPU: " + reason})
 			continue
 		}
 		g.Health = machine.Health{State: machine.Lost, Reason: reason}

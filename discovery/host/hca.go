@@ -29,9 +29,11 @@ func (h *Host) joinHCAs(m *machine.Machine) {
 
 // readVPD reads the vital product data that can matter: that of Mellanox
 // functions with an RDMA device, and of DMA functions. Virtual functions have
-// none. What could be read is kept; what could not is tried again.
+// none, and most NICs are complete without. What could be read is kept; what
+// could not is tried again.
 func (h *Host) readVPD(m *machine.Machine) map[string]sysfs.VPD {
 	found := map[string]sysfs.VPD{}
+	forbidden := false
 	kept := map[string]sysfs.VPD{}
 	for i := range m.PCI {
 		f := &m.PCI[i]
@@ -39,27 +41,29 @@ func (h *Host) readVPD(m *machine.Machine) map[string]sysfs.VPD {
 			continue
 		}
 		key := f.Address + " " + f.Device
-		v, ok := h.memory.vpd[key]
-		if !ok {
-			var err error
-			v, err = h.tree.VPD(f.Address)
-			if err != nil {
-				if isDMA(f) || !unreadable(err) {
-					m.Skipped = append(m.Skipped, machine.Skipped{Name: f.Address, Reason: err.Error()})
-				}
-				continue
-			}
+		if v, ok := h.memory.vpd[key]; ok {
+			kept[key], found[f.Address] = v, v
+			continue
 		}
-		kept[key], found[f.Address] = v, v
+		v, err := h.tree.VPD(f.Address)
+		switch {
+		case err == nil:
+			kept[key] = v
+		case errors.Is(err, fs.ErrPermission):
+			forbidden = true
+		case !sysfs.Unknown(err):
+			m.Skipped = append(m.Skipped, machine.Skipped{Name: f.Address, Reason: err.Error()})
+		}
+		found[f.Address] = v // What was understood before the fault.
 	}
 	h.memory.vpd = kept
+	if forbidden {
+		m.Skipped = append(m.Skipped, machine.Skipped{
+			Name:   "vpd",
+			Reason: "reading vital product data is not permitted: NVSwitch functions count as HCAs, Data-Direct partners are unknown",
+		})
+	}
 	return found
-}
-
-// unreadable is how the kernel says that there is no VPD, or none for us: most
-// NICs are complete without it.
-func unreadable(err error) bool {
-	return sysfs.Unknown(err) || errors.Is(err, fs.ErrPermission)
 }
 
 // isDMA tells whether f is the DMA function of a Data-Direct NIC.

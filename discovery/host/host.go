@@ -38,6 +38,9 @@ type Options struct {
 	Logger *slog.Logger
 	// Interval is the slow ticker's; 0 is DefaultInterval.
 	Interval time.Duration
+	// DriverRoot is where the NVIDIA driver's library is looked for; empty
+	// leaves that to the dynamic loader.
+	DriverRoot string
 	// NVML reads the GPUs; nil is the system's library.
 	NVML nvml.Library
 	// NVMLTimeout bounds a read of all GPUs; 0 is nvml.DefaultTimeout.
@@ -85,7 +88,7 @@ func New(o Options) *Host {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.NVML == nil {
-		o.NVML = nvml.System()
+		o.NVML = nvml.System(o.DriverRoot)
 	}
 	tree := sysfs.New(o.SysfsRoot)
 	return &Host{
@@ -107,12 +110,16 @@ func (h *Host) Changed() <-chan struct{} { return h.changed }
 
 // Scan reads the machine now. It never fails: what could not be read is in
 // Probes and Skipped. It takes as long as the slowest reader, NVML's at most
-// its timeout.
+// its timeout. A scan whose context ends before it does is not kept.
 func (h *Host) Scan(ctx context.Context) *machine.Machine {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	began := time.Now()
 	m := h.compose(ctx)
+	if ctx.Err() != nil {
+		// Cut short: GPUs that were not waited for look as if they hung.
+		return m
+	}
 	last := h.snapshot.Load()
 	if last != nil && reflect.DeepEqual(last, m) {
 		h.logger.Debug("scanned", "took", time.Since(began), "changed", false)

@@ -373,7 +373,7 @@ func TestGPUThatNeverAnsweredIsSkipped(t *testing.T) {
 	}}
 	m := at(tree, library).Scan(t.Context())
 	want := []machine.Skipped{
-		{Name: "0000:73:00.0", Reason: "GPU on the PCI bus and unknown to NVML"},
+		{Name: "0000:73:00.0", Reason: "GPU: on the PCI bus and unknown to NVML"},
 		{Name: "nvml GPU 3", Reason: "UUID: GPU is lost"},
 	}
 	if diff := cmp.Diff(want, m.Skipped); diff != "" || len(m.GPUs) != 7 {
@@ -406,6 +406,24 @@ func TestChangedOnlyWhenTheMachineDiffers(t *testing.T) {
 	tree.Write("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN")
 	if second := h.Scan(t.Context()); second == first || first.HCAs[0].Ports[0].State != machine.PortActive || !signaled() {
 		t.Error("a port went down, and the machine stayed, or the old one was written to")
+	}
+}
+
+// A scan that is cut short, as at the end of a daemon, changes nothing.
+func TestScanCutShort(t *testing.T) {
+	tree := sysfstest.New(t)
+	sysfstest.DGXH100(tree)
+	release := make(chan struct{})
+	defer close(release)
+	library := &gpus{count: 8}
+	h := at(tree, library)
+	first := h.Scan(t.Context())
+	library.answer = func(i int) (machine.GPU, error) { <-release; return gpu(i), nil }
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	h.Scan(ctx)
+	if h.Machine() != first {
+		t.Errorf("GPUs: %+v", h.Machine().GPUs)
 	}
 }
 

@@ -11,14 +11,16 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// System returns the NVML of this machine, found by the dynamic loader. It is
-// not loaded before Open.
-func System() Library { return &library{api: nvml.New()} }
+// System returns the NVML of this machine: under root, or found by the dynamic
+// loader where root is empty. It is not loaded before Open.
+func System(root string) Library { return &library{root: root} }
 
 // library is NVML behind our interface.
 type library struct {
+	root string
+	// api is nil until load found a library to call.
 	api nvml.Interface
-	// mu guards open. It is not held across calls into NVML: one that hangs
+	// mu guards api and open. It is not held across calls into NVML: one that hangs
 	// must not keep the others from finding out.
 	mu   sync.Mutex
 	open bool
@@ -38,22 +40,26 @@ func (l *library) setOpen(open bool) {
 
 // Open implements Library.
 func (l *library) Open() (machine.Driver, int, error) {
+	api, err := l.load()
+	if err != nil {
+		return machine.Driver{}, 0, err
+	}
 	if !l.isOpen() {
-		if ret := l.api.Init(); ret != nvml.SUCCESS {
+		if ret := api.Init(); ret != nvml.SUCCESS {
 			return machine.Driver{}, 0, failure("initialize NVML", ret)
 		}
 		l.setOpen(true)
 	}
 	var driver machine.Driver
-	version, ret := l.api.SystemGetDriverVersion()
+	version, ret := api.SystemGetDriverVersion()
 	if ret != nvml.SUCCESS {
 		return driver, 0, failure("driver version", ret)
 	}
 	driver.Version = version
-	if cuda, ret := l.api.SystemGetCudaDriverVersion_v2(); ret == nvml.SUCCESS {
+	if cuda, ret := api.SystemGetCudaDriverVersion_v2(); ret == nvml.SUCCESS {
 		driver.CUDA = CUDAVersion(cuda)
 	}
-	count, ret := l.api.DeviceGetCount()
+	count, ret := api.DeviceGetCount()
 	if ret != nvml.SUCCESS {
 		return driver, 0, failure("count GPUs", ret)
 	}

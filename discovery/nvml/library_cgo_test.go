@@ -160,7 +160,7 @@ func TestMIGDevices(t *testing.T) {
 
 // On a machine without NVIDIA's library, the real one says so and nothing else.
 func TestSystem(t *testing.T) {
-	l := System()
+	l := System("")
 	driver, count, err := l.Open()
 	switch {
 	case errors.Is(err, ErrAbsent):

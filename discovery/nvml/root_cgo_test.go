@@ -1,0 +1,45 @@
+//go:build cgo && linux
+
+package nvml
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestLibraryIn(t *testing.T) {
+	for _, dir := range []string{"usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib"} {
+		t.Run(dir, func(t *testing.T) {
+			root := t.TempDir()
+			if _, err := libraryIn(root); !errors.Is(err, ErrAbsent) {
+				t.Fatalf("an empty root: %v, want ErrAbsent", err)
+			}
+			want := filepath.Join(root, dir, libraryName)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(want), 0o755), os.WriteFile(want, nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := libraryIn(root); err != nil || got != want {
+				t.Errorf("got %q, %v, want %q", got, err, want)
+			}
+		})
+	}
+}
+
+// TestSystemUnderARoot has a driver that comes after the daemon: first no
+// library, then one that is none.
+func TestSystemUnderARoot(t *testing.T) {
+	root := t.TempDir()
+	l := System(root)
+	if _, _, err := l.Open(); !errors.Is(err, ErrAbsent) {
+		t.Fatalf("without a library: %v, want ErrAbsent", err)
+	}
+	file := filepath.Join(root, "usr/lib64", libraryName)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte("no ELF"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := l.Open(); err == nil {
+		t.Error("a file that is no library opens")
+	}
+}
