@@ -12,11 +12,11 @@ import (
 
 const machines = "../../test/machines"
 
-func dump(t testing.TB, name string) []byte {
-	t.Helper()
+func dump(tb testing.TB, name string) []byte {
+	tb.Helper()
 	b, err := os.ReadFile(filepath.Join(machines, name+".json"))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return b
 }

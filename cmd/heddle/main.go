@@ -30,7 +30,7 @@ heddle inspect -o json > FILE. Exit code 0: all is well; 1: something is wrong;
 2: the command line is.`
 
 // version is set by the linker.
-var version = "dev" //nolint:gochecknoglobals // -ldflags -X can set nothing but a variable
+var version = "dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

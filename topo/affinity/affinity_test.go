@@ -2,27 +2,13 @@ package affinity
 
 import (
 	stdcmp "cmp"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/test/machines"
 )
-
-func load(t testing.TB, name string) *machine.Machine {
-	t.Helper()
-	b, err := os.ReadFile(filepath.Join("..", "..", "test", "machines", name+".json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := machine.Decode(b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
 
 func numaMachine(nodes ...string) *machine.Machine {
 	m := &machine.Machine{Version: machine.Version}
@@ -46,52 +32,75 @@ func TestPathOfAGPUAndAnHCA(t *testing.T) {
 		want  string
 	}{
 		{
-			"two ports of one switch", []string{"0", "1"}, gpu,
+			"two ports of one switch",
+			[]string{"0", "1"},
+			gpu,
 			function("0000:19:00.0", "pci0000:15", new(0), "15:01.0", "16:00.0", "17:01.0"), "PIX",
 		},
 		{
-			"one parent", []string{"0", "1"}, gpu,
+			"one parent",
+			[]string{"0", "1"},
+			gpu,
 			function("0000:18:01.0", "pci0000:15", new(0), "15:01.0", "16:00.0", "17:00.0"), "PIX",
 		},
 		{
-			"a second switch under the first", []string{"0", "1"}, gpu,
+			"a second switch under the first",
+			[]string{"0", "1"},
+			gpu,
 			function("0000:1c:00.0", "pci0000:15", new(0), "15:01.0", "16:00.0", "17:01.0", "1a:00.0", "1b:00.0"), "PXB",
 		},
 		{
-			"another root port of the host bridge", []string{"0", "1"}, gpu,
+			"another root port of the host bridge",
+			[]string{"0", "1"},
+			gpu,
 			function("0000:20:00.0", "pci0000:15", new(0), "15:02.0"), "PHB",
 		},
 		{
-			"on the root bus of the same host bridge", []string{"0", "1"}, gpu,
+			"on the root bus of the same host bridge",
+			[]string{"0", "1"},
+			gpu,
 			function("0000:15:03.0", "pci0000:15", new(0)), "PHB",
 		},
 		{
-			"one host bridge with NUMA unknown", []string{"0", "1"},
+			"one host bridge with NUMA unknown",
+			[]string{"0", "1"},
 			function("0000:18:00.0", "pci0000:15", nil, "15:01.0"),
 			function("0000:20:00.0", "pci0000:15", nil, "15:02.0"), "PHB",
 		},
 		{
-			"another host bridge of the NUMA node", []string{"0", "1"}, gpu,
+			"another host bridge of the NUMA node",
+			[]string{"0", "1"},
+			gpu,
 			function("0000:41:00.0", "pci0000:40", new(0), "40:01.0"), "NODE",
 		},
 		{
-			"bridges of equal names under different host bridges", []string{"0", "1"}, gpu,
+			"bridges of equal names under different host bridges",
+			[]string{"0", "1"},
+			gpu,
 			function("0001:18:00.0", "pci0001:15", new(1), "15:01.0", "16:00.0", "17:00.0"), "SYS",
 		},
 		{
-			"another NUMA node", []string{"0", "1"}, gpu,
+			"another NUMA node",
+			[]string{"0", "1"},
+			gpu,
 			function("0000:98:00.0", "pci0000:97", new(1), "97:01.0"), "SYS",
 		},
 		{
-			"NUMA unknown, several nodes", []string{"0", "1"}, gpu,
+			"NUMA unknown, several nodes",
+			[]string{"0", "1"},
+			gpu,
 			function("0000:98:00.0", "pci0000:97", nil, "97:01.0"), "unknown",
 		},
 		{
-			"NUMA unknown, one node", []string{"0-63"}, gpu,
+			"NUMA unknown, one node",
+			[]string{"0-63"},
+			gpu,
 			function("0000:98:00.0", "pci0000:97", nil, "97:01.0"), "NODE",
 		},
 		{
-			"NUMA unknown, a second node without processors", []string{"0-71", ""}, gpu,
+			"NUMA unknown, a second node without processors",
+			[]string{"0-71", ""},
+			gpu,
 			function("0000:98:00.0", "pci0000:97", nil, "97:01.0"), "NODE",
 		},
 		{
@@ -100,7 +109,8 @@ func TestPathOfAGPUAndAnHCA(t *testing.T) {
 			function("0000:98:00.0", "pci0000:97", nil, "97:01.0"), "unknown",
 		},
 		{
-			"no ancestry at all", []string{"0", "1"},
+			"no ancestry at all",
+			[]string{"0", "1"},
 			function("0000:18:00.0", "", nil), function("0000:98:00.0", "", nil), "unknown",
 		},
 	} {
@@ -130,7 +140,9 @@ func TestNVLinkOfTwoGPUs(t *testing.T) {
 		{"through NVSwitches", []machine.NVLink{direct("nvswitch", 18)}, []machine.NVLink{direct("nvswitch", 18)}, "NV18"},
 		{
 			"one has lost links to the NVSwitches",
-			[]machine.NVLink{direct("nvswitch", 18)}, []machine.NVLink{direct("nvswitch", 17)}, "NV17",
+			[]machine.NVLink{direct("nvswitch", 18)},
+			[]machine.NVLink{direct("nvswitch", 17)},
+			"NV17",
 		},
 		{"only one reaches the NVSwitches", []machine.NVLink{direct("nvswitch", 18)}, nil, "NODE"},
 		{"only one end reports the link", []machine.NVLink{direct(b, 12)}, nil, "NODE"},
@@ -213,7 +225,7 @@ func TestNearest(t *testing.T) {
 		{"soft-rdma-only", "GPU0", IsFabricHCA, nil, "unknown"},
 	} {
 		t.Run(tt.machine+"/"+tt.device, func(t *testing.T) {
-			x := Of(load(t, tt.machine))
+			x := Of(machines.Load(t, tt.machine))
 			at := -1
 			for i, d := range x.Devices {
 				if d.Name == tt.device {
@@ -241,7 +253,7 @@ func TestRailsFollowPCIOrder(t *testing.T) {
 		"soft-rdma-only": {"rxe0": -1, "siw0": -1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := load(t, name)
+			m := machines.Load(t, name)
 			got := map[string]int{}
 			for i, rail := range Rails(m) {
 				got[m.HCAs[i].Name] = rail
@@ -295,7 +307,7 @@ func TestLegendHasEveryWord(t *testing.T) {
 }
 
 func BenchmarkMatrix(b *testing.B) {
-	m := load(b, "h800-8ib-bond")
+	m := machines.Load(b, "h800-8ib-bond")
 	b.ReportAllocs()
 	for b.Loop() {
 		Of(m)
@@ -304,11 +316,7 @@ func BenchmarkMatrix(b *testing.B) {
 
 func FuzzMatrix(f *testing.F) {
 	for _, name := range []string{"a100-pcie-pairs", "soft-rdma-only"} {
-		b, err := machine.Encode(load(f, name))
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(b)
+		f.Add(machines.Dump(f, name))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := machine.Decode(b)

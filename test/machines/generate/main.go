@@ -39,7 +39,7 @@ func run(args []string, stderr io.Writer) error {
 			return fmt.Errorf("%s: %w", m.Node, err)
 		}
 		path := filepath.Join(*dir, m.Node+".json")
-		if err := os.WriteFile(path, b, 0o644); err != nil { //nolint:gosec // A file of the repository, for all to read.
+		if err := os.WriteFile(path, b, 0o644); err != nil {
 			return fmt.Errorf("write machine file: %w", err)
 		}
 	}

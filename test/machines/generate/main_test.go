@@ -11,7 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-var update = flag.Bool("update", false, "write the machine files") //nolint:gochecknoglobals // A test's flag.
+var update = flag.Bool("update", false, "write the machine files")
 
 func TestFilesAreWhatTheGeneratorWrites(t *testing.T) {
 	if *update {

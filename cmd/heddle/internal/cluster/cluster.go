@@ -27,7 +27,8 @@ type Flags struct {
 // Register adds the flags.
 func (f *Flags) Register(set *flag.FlagSet) {
 	set.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"),
-		"`FILE` that says how to reach the API server; default $KUBECONFIG, then ~/.kube/config, then the pod's service account")
+		"`FILE` that says how to reach the API server; default $KUBECONFIG, then ~/.kube/config, "+
+			"then the pod's service account")
 }
 
 // Client makes a client for core/v1.

@@ -97,7 +97,8 @@ func Machine(s *source.Subject) Report {
 func (r *Report) Text() string {
 	var b strings.Builder
 	problems := finding.Problems(r.Findings)
-	fmt.Fprintf(&b, "%s: %s, %s\n", cli.Printable(r.Node), count(problems, "problem"), count(len(r.Findings)-problems, "note"))
+	notes := len(r.Findings) - problems
+	fmt.Fprintf(&b, "%s: %s, %s\n", cli.Printable(r.Node), count(problems, "problem"), count(notes, "note"))
 	if len(r.Resources) > 0 {
 		rows := [][]string{{"RESOURCE", "COUNT", "WHY NOT MORE"}}
 		for _, res := range r.Resources {

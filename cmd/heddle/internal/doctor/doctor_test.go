@@ -20,7 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 )
 
-var update = flag.Bool("update", false, "write the outputs in docs/troubleshooting.md") //nolint:gochecknoglobals // A test's flag.
+var update = flag.Bool("update", false, "write the outputs in docs/troubleshooting.md")
 
 const (
 	machines = "../../../../test/machines/"
@@ -328,8 +328,7 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		{"taints", "--if", "gpuproduct", "--node", "gpu-1", "--kubeconfig", config},
 	} {
 		_, err := doctor(t, args...)
-		var usage *cli.UsageError
-		if !errors.As(err, &usage) {
+		if _, usage := errors.AsType[*cli.UsageError](err); !usage {
 			t.Errorf("%v: error %v, want a usage error", args, err)
 		}
 	}

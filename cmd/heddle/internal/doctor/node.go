@@ -90,7 +90,9 @@ func labeled(node *corev1.Node, pods []corev1.Pod) []finding.Finding {
 	const app = "heddle-feature-discovery"
 	f := finding.Finding{Level: finding.Problem, Subject: app}
 	pod, here := running(pods, app)
-	wrote := slices.ContainsFunc(node.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == names.FieldManager })
+	wrote := slices.ContainsFunc(node.ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
+		return e.Manager == names.FieldManager
+	})
 	switch {
 	case !here && wrote:
 		f.Says = "has no pod here; the Node's labels are from before and nobody keeps them true"
@@ -173,7 +175,8 @@ func offers(node *corev1.Node, name, promise string, plugin bool) []finding.Find
 func lacks(node *corev1.Node, want *labels.Result, force bool) []finding.Finding {
 	desired := nodesync.Desired{Labels: want.Labels, Force: force}
 	for _, t := range want.Taints {
-		desired.Taints = append(desired.Taints, corev1.Taint{Key: t.Key, Value: t.Value, Effect: corev1.TaintEffect(t.Effect)})
+		taint := corev1.Taint{Key: t.Key, Value: t.Value, Effect: corev1.TaintEffect(t.Effect)}
+		desired.Taints = append(desired.Taints, taint)
 	}
 	changes, conflicts := nodesync.Preview(node, desired)
 	var all []finding.Finding

@@ -34,7 +34,8 @@ func hcas(m *machine.Machine) []Finding {
 			})
 		case machine.RoleVirtual:
 			all = append(all, Finding{
-				Note, h.Name, "is soft RDMA (" + h.Driver + "): it is no fabric HCA, so no pod gets it unless a resource selects role virtual", "",
+				Note, h.Name, "is soft RDMA (" + h.Driver + "): it is no fabric HCA, " +
+					"so no pod gets it unless a resource selects role virtual", "",
 			})
 		}
 	}
@@ -120,7 +121,8 @@ func stack(m *machine.Machine) []Finding {
 	}
 	if m.RDMA.NetnsMode == "exclusive" {
 		all = append(all, Finding{
-			Problem, "RDMA network namespaces", "exclusive: a pod opens only an HCA that was moved into its namespace, so shared HCAs fail in pods",
+			Problem, "RDMA network namespaces",
+			"exclusive: a pod opens only an HCA that was moved into its namespace, so shared HCAs fail in pods",
 			"rdma system set netns shared (before any other namespace exists, or by options ib_core netns_mode=1).",
 		})
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write the golden files beside the machine files") //nolint:gochecknoglobals // A test's flag.
+var update = flag.Bool("update", false, "write the golden files beside the machine files")
 
 const machines = "../../../../test/machines"
 

@@ -53,7 +53,6 @@ func Run(_ context.Context, args []string, stdout io.Writer) error {
 
 // Faults are all faults in an error of [config.Load], in its order.
 func Faults(err error) []*config.Fault {
-	var fault *config.Fault
 	switch e := err.(type) { //nolint:errorlint // A tree of errors is walked, not matched.
 	case nil:
 		return nil
@@ -66,7 +65,7 @@ func Faults(err error) []*config.Fault {
 		}
 		return all
 	}
-	if errors.As(err, &fault) {
+	if fault, ok := errors.AsType[*config.Fault](err); ok {
 		return []*config.Fault{fault}
 	}
 	return nil

@@ -73,8 +73,8 @@ func TestMissingDirectoryIsNoFinding(t *testing.T) {
 
 func TestMistakesOnTheCommandLine(t *testing.T) {
 	for _, args := range [][]string{nil, {"validate"}, {"check", "x"}, {"validate", "x", "y"}} {
-		var usage *cli.UsageError
-		if err := Run(t.Context(), args, &strings.Builder{}); !errors.As(err, &usage) {
+		err := Run(t.Context(), args, &strings.Builder{})
+		if _, usage := errors.AsType[*cli.UsageError](err); !usage {
 			t.Errorf("%v: error %v, want a usage error", args, err)
 		}
 	}
