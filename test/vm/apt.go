@@ -20,24 +20,22 @@ type packages struct {
 	private []string
 }
 
-// newest is the package that holds the newest kernel, and its version.
-func (p *packages) newest(ctx context.Context) (name, version string, err error) {
-	if name, version, err = p.resolve(ctx); err == nil {
-		return name, version, nil
-	}
-	if updateErr := p.update(ctx); updateErr != nil {
+// newestByOwnLists is newest after an update of package lists of our own.
+func (p *packages) newestByOwnLists(ctx context.Context) (name, version string, err error) {
+	if err := p.update(ctx); err != nil {
 		return "", "", &MissingError{
 			What:   "apt knows no package " + metaPackage,
-			Remedy: "check /etc/apt/sources.list and the network, then apt-get update: " + updateErr.Error(),
+			Remedy: "check apt's sources and the network, then apt-get update: " + err.Error(),
 		}
 	}
-	if name, version, err = p.resolve(ctx); err != nil {
+	if name, version, err = p.newest(ctx); err != nil {
 		return "", "", &MissingError{What: err.Error(), Remedy: "a Debian with the section main is needed"}
 	}
 	return name, version, nil
 }
 
-func (p *packages) resolve(ctx context.Context) (name, version string, err error) {
+// newest is the package that holds the newest kernel, and its version.
+func (p *packages) newest(ctx context.Context) (name, version string, err error) {
 	text, err := p.run(ctx, "", "apt-cache", "show", "--no-all-versions", metaPackage)
 	if err != nil {
 		return "", "", err
@@ -45,7 +43,6 @@ func (p *packages) resolve(ctx context.Context) (name, version string, err error
 	if name, version, err = parseDepends(text); err != nil || version != "" {
 		return name, version, err
 	}
-	// Ubuntu's depends without a version.
 	if text, err = p.run(ctx, "", "apt-cache", "show", "--no-all-versions", name); err != nil {
 		return "", "", err
 	}

@@ -41,11 +41,14 @@ func Prepare(ctx context.Context, cacheDir string, out io.Writer) (*Guest, error
 	source := packages{cache: cacheDir, out: out}
 	name, version, err := source.newest(ctx)
 	if err != nil {
+		// Empty package lists, or none: what is there will do.
 		if guest := anyCached(cacheDir); guest != nil {
-			fmt.Fprintf(out, "apt does not answer (%v): using %s from the cache\n", err, guest.Version)
+			fmt.Fprintf(out, "%v: using %s from the cache\n", err, guest.Version)
 			return guest, nil
 		}
-		return nil, err
+		if name, version, err = source.newestByOwnLists(ctx); err != nil {
+			return nil, err
+		}
 	}
 	key := name + "_" + strings.ReplaceAll(version, ":", "%")
 	if guest, err := load(filepath.Join(cacheDir, key)); err == nil {

@@ -151,6 +151,7 @@ func module(modinfo string) []byte {
 	section := func(name, kind uint32, offset, size int) {
 		b = le.AppendUint32(b, name)
 		b = le.AppendUint32(b, kind)
+		// The fifth value is two words of four bytes, sh_link and sh_info.
 		for _, v := range []uint64{0, 0, uint64(offset), uint64(size), 0, 1, 0} {
 			b = le.AppendUint64(b, v)
 		}
@@ -158,7 +159,6 @@ func module(modinfo string) []byte {
 	section(0, 0, 0, 0)
 	section(1, 1, headerSize, len(modinfo))
 	section(10, 3, headerSize+len(modinfo), len(names))
-	// sh_link and sh_info are two words of four bytes: the fifth value above.
 	return b
 }
 
@@ -181,14 +181,11 @@ func TestNeedsOfAModule(t *testing.T) {
 	}
 }
 
-func TestReadTarKeepsWhatIsWanted(t *testing.T) {
+func tarOf(t *testing.T, files map[string]string) []byte {
+	t.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	for name, data := range map[string]string{
-		"./boot/vmlinuz-6.1.0-56-amd64":                        "image",
-		"./lib/modules/6/kernel/drivers/virtio/virtio.ko":      "\x7fELF virtio",
-		"./lib/modules/6/kernel/drivers/gpu/drm/nouveau.ko.xz": "not unpacked",
-	} {
+	for name, data := range files {
 		if err := w.WriteHeader(&tar.Header{Name: name, Size: int64(len(data)), Mode: 0o644}); err != nil {
 			t.Fatal(err)
 		}
@@ -199,8 +196,17 @@ func TestReadTarKeepsWhatIsWanted(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
+	return b.Bytes()
+}
+
+func TestReadTarKeepsWhatIsWanted(t *testing.T) {
+	b := bytes.NewReader(tarOf(t, map[string]string{
+		"./boot/vmlinuz-6.1.0-56-amd64":                        "image",
+		"./lib/modules/6/kernel/drivers/virtio/virtio.ko":      "\x7fELF virtio",
+		"./lib/modules/6/kernel/drivers/gpu/drm/nouveau.ko.xz": "not unpacked",
+	}))
 	got := content{modules: map[string][]byte{}, all: map[string]bool{}}
-	if err := readTar(t.Context(), &b, []string{"virtio"}, &got); err != nil {
+	if err := readTar(t.Context(), b, []string{"virtio"}, &got); err != nil {
 		t.Fatal(err)
 	}
 	want := content{

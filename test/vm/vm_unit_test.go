@@ -57,15 +57,19 @@ func TestCommandLineGivesInitItsArguments(t *testing.T) {
 	}
 }
 
-// fakeQEMU puts a script in QEMU's place.
-func fakeQEMU(t *testing.T, script string) {
+// fake puts a script in a tool's place.
+func fake(t *testing.T, tool, script string) {
 	t.Helper()
 	dir := t.TempDir()
-	file := filepath.Join(dir, "qemu-system-x86_64")
-	if err := os.WriteFile(file, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, tool), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
+
+func fakeQEMU(t *testing.T, script string) {
+	t.Helper()
+	fake(t, "qemu-system-x86_64", script)
 }
 
 func spec(t *testing.T) Spec {

@@ -37,12 +37,12 @@ func Watch(t *testing.T) *host.Host {
 	return h
 }
 
-// Await waits, at most five seconds, until a change of h's machine is the one
+// Await waits, at most half a minute, until a change of h's machine is the one
 // that ok looks for, and returns how long that took.
 func Await(t *testing.T, h *host.Host, what string, ok func(*machine.Machine) bool) time.Duration {
 	t.Helper()
 	began := time.Now()
-	limit := time.NewTimer(5 * time.Second)
+	limit := time.NewTimer(30 * time.Second)
 	defer limit.Stop()
 	for {
 		select {
@@ -51,7 +51,7 @@ func Await(t *testing.T, h *host.Host, what string, ok func(*machine.Machine) bo
 				return time.Since(began)
 			}
 		case <-limit.C:
-			t.Fatalf("no change within five seconds: %s", what)
+			t.Fatalf("no change within half a minute: %s", what)
 		}
 	}
 }
