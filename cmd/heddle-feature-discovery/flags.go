@@ -16,6 +16,7 @@ var errUsage = errors.New("usage")
 type options struct {
 	nodeName, machine, config, kubeconfig string
 	sysfsRoot, devRoot, procRoot          string
+	driverRoot                            string
 	outputFile, metricsAddress            string
 	logFormat                             string
 	logLevel                              slog.Level
@@ -36,6 +37,8 @@ func parseFlags(args []string, stderr io.Writer) (*options, error) {
 	fs.StringVar(&o.sysfsRoot, "sysfs-root", "/sys", "where the host's sysfs is")
 	fs.StringVar(&o.devRoot, "dev-root", "/dev", "where the host's device nodes are")
 	fs.StringVar(&o.procRoot, "proc-root", "/proc", "where the host's procfs is")
+	fs.StringVar(&o.driverRoot, "driver-root", "",
+		"where the NVIDIA driver is installed; empty: the dynamic loader finds its library")
 	fs.BoolVar(&o.oneshot, "oneshot", false, "look once, write, and exit")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would change and write nothing")
 	fs.BoolVar(&o.cleanup, "cleanup", false,

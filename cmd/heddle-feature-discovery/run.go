@@ -67,7 +67,7 @@ func wire(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) (
 func openMachine(o *options, log *slog.Logger) (source, error) {
 	if o.machine == "host" {
 		return host.New(host.Options{
-			SysfsRoot: o.sysfsRoot, DevRoot: o.devRoot, ProcRoot: o.procRoot,
+			SysfsRoot: o.sysfsRoot, DevRoot: o.devRoot, ProcRoot: o.procRoot, DriverRoot: o.driverRoot,
 			NodeName: o.nodeName, Interval: o.interval, Logger: log,
 		}), nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,11 +68,12 @@ func TestMissingDriverIsAStateAndTriedAgain(t *testing.T) {
 func TestHungGPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		hang, asked := false, 0
+		var hang atomic.Bool
+		var asked atomic.Int32
 		library := &fake{open: opens(3), gpu: func(i int) (machine.GPU, error) {
 			if i == 1 {
-				asked++
-				if hang {
+				asked.Add(1)
+				if hang.Load() {
 					<-release
 				}
 			}
@@ -79,7 +81,7 @@ func TestHungGPU(t *testing.T) {
 		}}
 		r := NewReader(library, 10*time.Second)
 		r.Read(t.Context())
-		hang = true
+		hang.Store(true)
 		began := time.Now()
 		got := r.Read(t.Context())
 		if took := time.Since(began); took != 10*time.Second {
@@ -104,8 +106,8 @@ func TestHungGPU(t *testing.T) {
 				t.Errorf("later (-want +got):\n%s", diff)
 			}
 		}
-		if took := time.Since(began); took != 0 || asked != 2 {
-			t.Errorf("five more reads took %s and asked the GPU %d times, want none and 2", took, asked)
+		if took := time.Since(began); took != 0 || asked.Load() != 2 {
+			t.Errorf("five more reads took %s and asked the GPU %d times, want none and 2", took, asked.Load())
 		}
 		// A session is not closed under a call that is in it.
 		r.Reopen()
@@ -113,7 +115,7 @@ func TestHungGPU(t *testing.T) {
 		if err := r.Close(t.Context()); err == nil || library.closed != 0 {
 			t.Errorf("closed %d times under a hanging call, err %v", library.closed, err)
 		}
-		hang = false
+		hang.Store(false)
 		close(release)
 		synctest.Wait()
 		if got := r.Read(t.Context()); got.Probe.State != machine.ProbeOK || got.GPUs[1].Health != healthy || library.closed != 1 {
@@ -128,8 +130,8 @@ func TestHungDriver(t *testing.T) {
 		library := &fake{open: opens(1), gpu: good}
 		r := NewReader(library, 10*time.Second)
 		r.Read(t.Context())
-		opened := 0
-		library.open = func() (machine.Driver, int, error) { opened++; <-release; return opens(1)() }
+		var opened atomic.Int32
+		library.open = func() (machine.Driver, int, error) { opened.Add(1); <-release; return opens(1)() }
 		want := Result{
 			Driver: machine.Driver{Version: "570.86.15", CUDA: "12.8"},
 			GPUs:   []machine.GPU{mustGood(0, machine.Health{State: machine.Unhealthy, Reason: "the driver did not answer in 10s"})},
@@ -140,8 +142,8 @@ func TestHungDriver(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		}
-		if opened != 1 {
-			t.Errorf("%d calls hang, want 1", opened)
+		if n := opened.Load(); n != 1 {
+			t.Errorf("%d calls hang, want 1", n)
 		}
 		close(release)
 		synctest.Wait()
