@@ -415,6 +415,7 @@ func TestAllowed(t *testing.T) {
 func FuzzCompute(f *testing.F) {
 	f.Add("NVIDIA H100 80GB HBM3", "550.163.01", "12.4", "9.0", "1g.10gb+me", "DGX H100")
 	f.Add("", "..", ".", ".", "", "\x00é-")
+	f.Add(" ", "0", "0", "0", "0", "0")
 	f.Fuzz(func(t *testing.T, product, driver, cuda, compute, profile, dmi string) {
 		all := append(gpus(0, 2, product, 1, "", compute), gpus(2, 1, "NVIDIA H100", 2, "hopper", "9.0")...)
 		all[0].MIG = machine.MIG{Enabled: true, Devices: []machine.MIGDevice{{Profile: profile}}}

@@ -30,7 +30,7 @@ func Groups(gpus []machine.GPU) []Group {
 	var groups []Group
 	var nameless []machine.GPU
 	for i := range gpus {
-		if gpus[i].Product == "" {
+		if names.Value(gpus[i].Product) == "" {
 			nameless = append(nameless, gpus[i])
 			continue
 		}
