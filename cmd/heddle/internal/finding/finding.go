@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
 )
@@ -125,14 +126,23 @@ func remedy(probe string) string {
 	return "See that the path in the reason is mounted and readable: --sysfs-root, --proc-root."
 }
 
-// skipped explains what was there and could not be understood. Devices are
-// named by the first part of the name; a part of a device may be missing
-// without harm, and is a problem all the same: nothing of it should fail.
+// skipped explains what was there and could not be understood. A part of a
+// device may be missing without harm, and is a problem all the same: nothing
+// of it should fail. What failed for one reason is told once: a dead driver
+// takes all GPUs along.
 func skipped(m *machine.Machine) []Finding {
-	var all []Finding
+	var reasons []string
+	byReason := map[string][]string{}
 	for _, s := range m.Skipped {
+		if byReason[s.Reason] == nil {
+			reasons = append(reasons, s.Reason)
+		}
+		byReason[s.Reason] = append(byReason[s.Reason], s.Name)
+	}
+	var all []Finding
+	for _, reason := range reasons {
 		all = append(all, Finding{
-			Problem, s.Name, "left out: " + s.Reason,
+			Problem, strings.Join(byReason[reason], ", "), "left out: " + reason,
 			"See dmesg for the device; if it works, the dump (heddle inspect -o json) makes a good bug report.",
 		})
 	}
