@@ -47,7 +47,7 @@ type CPU struct {
 	// Arch is GOARCH's word for the instruction set: amd64, arm64.
 	Arch string `json:"arch"`
 	// Vendor is the processor's maker in lower case: amd, intel, nvidia,
-	// hygon, huawei, ampere, arm; "unknown" otherwise.
+	// hygon, huawei, ampere, arm, phytium, microsoft...; "unknown" otherwise.
 	Vendor string `json:"vendor"`
 	// Family and Model are CPUID's display family and model on x86
 	// (/proc/cpuinfo "cpu family", "model"); on Arm the implementer and part

@@ -60,7 +60,7 @@ func (h *Host) readVPD(m *machine.Machine) map[string]sysfs.VPD {
 	if forbidden {
 		m.Skipped = append(m.Skipped, machine.Skipped{
 			Name:   "vpd",
-			Reason: "reading vital product data is not permitted: NVSwitch functions count as HCAs, Data-Direct partners are unknown",
+			Reason: "not permitted to read vital product data: NVSwitch functions and Data-Direct partners are unknown",
 		})
 	}
 	return found

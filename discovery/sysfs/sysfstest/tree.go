@@ -25,7 +25,7 @@ type Tree struct {
 // the system has a place for that: a tree is some eight hundred small files.
 func New(tb testing.TB) *Tree {
 	tb.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "sysfstest")
+	dir, err := os.MkdirTemp("/dev/shm", "sysfstest") //nolint:usetesting // TempDir is on disk.
 	if err != nil {
 		return At(tb, tb.TempDir())
 	}
