@@ -1,0 +1,162 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/heddle-dev/heddle/test/cluster"
+	"github.com/heddle-dev/heddle/test/install"
+)
+
+// cycles is how many looks the daemon makes before it is weighed; one a
+// second, the shortest interval it takes.
+const cycles = 100
+
+// daemon weighs heddle-feature-discovery against a real API server, with the
+// three documented rules and a replayed DGX H100 on a Node of its own.
+func daemon(ctx context.Context, log io.Writer) (rows []row, err error) {
+	cache, err := cluster.DefaultCache()
+	if err != nil {
+		return nil, err
+	}
+	c, err := cluster.Up(ctx, cluster.Options{Name: "bench", Replace: true, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, c.Down(context.WithoutCancel(ctx))) }()
+	i, err := install.New(ctx, filepath.Join(cache, "install-bench"), log)
+	if err != nil {
+		return nil, err
+	}
+	binary, err := i.Build(ctx, "heddle-feature-discovery")
+	if err != nil {
+		return nil, err
+	}
+	// A Node without a kubelet: every write to it is the daemon's.
+	if err := c.Apply(ctx, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"bench","labels":{"kubernetes.io/hostname":"bench"}}}`); err != nil {
+		return nil, err
+	}
+	d := &process{cluster: c, binary: binary, root: i.Root, log: log}
+	first, err := d.start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, d.stop()) }()
+	before, err := d.writes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(log, "letting it look %d times\n", cycles)
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(cycles * time.Second):
+	}
+	after, err := d.writes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	anon, err := d.status("RssAnon")
+	if err != nil {
+		return nil, err
+	}
+	rss, err := d.status("VmRSS")
+	if err != nil {
+		return nil, err
+	}
+	const proc = "/proc/PID/status after 100 looks, client-go watching, CEL rules on"
+	return []row{
+		{"feature-discovery: start to first labels on the Node", first.Seconds(), 1, "s", "exec to the label in the API server"},
+		{"feature-discovery: anonymous resident memory", anon, 15, "MB", proc + ": RssAnon"},
+		{"feature-discovery: resident memory", rss, 45, "MB", proc + ": VmRSS"},
+		{"feature-discovery: API writes in 100 quiet looks", after - before, 0, "", "heddle_node_writes_total"},
+	}, nil
+}
+
+// process is the daemon on this host.
+type process struct {
+	cluster      *cluster.Cluster
+	binary, root string
+	log          io.Writer
+	cmd          *exec.Cmd
+}
+
+// metricsAddress is where the measured daemon answers.
+const metricsAddress = "127.0.0.1:19101"
+
+// start runs the daemon and returns how long its first label took.
+func (p *process) start(ctx context.Context) (time.Duration, error) {
+	begin := time.Now()
+	p.cmd = exec.CommandContext(ctx, p.binary, "--node-name", "bench", "--interval", "1s", "--log-level", "warn",
+		"--machine", filepath.Join(p.root, "test/machines/dgx-h100.json"),
+		"--config", filepath.Join(p.root, "test/machines/h800-8ib-bond.config"),
+		"--kubeconfig", p.cluster.Kubeconfig(), "--metrics-address", metricsAddress)
+	p.cmd.Stderr = p.log
+	if err := p.cmd.Start(); err != nil {
+		return 0, fmt.Errorf("start the daemon: %w", err)
+	}
+	// One command that waits, not many that ask: kubectl takes longer to
+	// start than the daemon to write.
+	wait := p.cluster.KubectlCommand(ctx, "wait", "node/bench", "--timeout=30s",
+		`--for=jsonpath={.metadata.labels.nvidia\.com/gpu\.product}=NVIDIA-H100-80GB-HBM3`)
+	if out, err := wait.CombinedOutput(); err != nil {
+		return 0, errors.Join(fmt.Errorf("wait for labels: %w\n%s", err, out), p.stop())
+	}
+	return time.Since(begin), nil
+}
+
+func (p *process) stop() error {
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop the daemon: %w", err)
+	}
+	return p.cmd.Wait()
+}
+
+// writes reads the daemon's own count of requests that changed the Node.
+func (p *process) writes(ctx context.Context) (float64, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAddress+"/metrics", http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, fmt.Errorf("read metrics: %w", err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, fmt.Errorf("read metrics: %w", err)
+	}
+	_, rest, ok := strings.Cut(string(body), "\nheddle_node_writes_total ")
+	if !ok {
+		return 0, errors.New("no heddle_node_writes_total among the metrics")
+	}
+	return strconv.ParseFloat(strings.Fields(rest)[0], 64)
+}
+
+// status reads a size out of /proc/PID/status, in MB of 2^20 bytes.
+func (p *process) status(field string) (float64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, field+":"); ok {
+			kb, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+			return kb / 1024, err
+		}
+	}
+	return 0, fmt.Errorf("no %s in /proc/%d/status", field, p.cmd.Process.Pid)
+}
