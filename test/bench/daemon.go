@@ -24,6 +24,10 @@ import (
 // second, the shortest interval it takes.
 const cycles = 100
 
+// bareNode is a Node without a kubelet: every write to it is the daemon's.
+const bareNode = `{"apiVersion": "v1", "kind": "Node",
+  "metadata": {"name": "bench", "labels": {"kubernetes.io/hostname": "bench"}}}`
+
 // daemon weighs heddle-feature-discovery against a real API server, with the
 // three documented rules and a replayed DGX H100 on a Node of its own.
 func daemon(ctx context.Context, log io.Writer) (rows []row, err error) {
@@ -44,8 +48,7 @@ func daemon(ctx context.Context, log io.Writer) (rows []row, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// A Node without a kubelet: every write to it is the daemon's.
-	if err := c.Apply(ctx, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"bench","labels":{"kubernetes.io/hostname":"bench"}}}`); err != nil {
+	if err := c.Apply(ctx, bareNode); err != nil {
 		return nil, err
 	}
 	d := &process{cluster: c, binary: binary, root: i.Root, log: log}
@@ -78,7 +81,7 @@ func daemon(ctx context.Context, log io.Writer) (rows []row, err error) {
 	}
 	const proc = "/proc/PID/status after 100 looks, client-go watching, CEL rules on"
 	return []row{
-		{"feature-discovery: start to first labels on the Node", first.Seconds(), 1, "s", "exec to the label in the API server"},
+		{"feature-discovery: start to first labels", first.Seconds(), 1, "s", "exec until the API server has the label"},
 		{"feature-discovery: anonymous resident memory", anon, 15, "MB", proc + ": RssAnon"},
 		{"feature-discovery: resident memory", rss, 45, "MB", proc + ": VmRSS"},
 		{"feature-discovery: API writes in 100 quiet looks", after - before, 0, "", "heddle_node_writes_total"},

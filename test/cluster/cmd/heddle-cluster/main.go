@@ -37,11 +37,11 @@ func main() {
 	stop()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() > 0 {
-		os.Exit(exit.ExitCode()) //nolint:forbidigo // this is main; the command has said why
+		os.Exit(exit.ExitCode())
 	}
 	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "heddle-cluster:", err)
-		os.Exit(1) //nolint:forbidigo // this is main
+		os.Exit(1)
 	}
 }
 

@@ -30,7 +30,7 @@ func main() {
 	stop()
 	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "heddle-node:", err)
-		os.Exit(1) //nolint:forbidigo // this is main
+		os.Exit(1)
 	}
 }
 
