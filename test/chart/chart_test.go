@@ -15,8 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-
-	"github.com/heddle-dev/heddle/api/names"
 )
 
 // Scripts and people find objects by name whatever the release is called.
@@ -26,7 +24,6 @@ func TestObjectsOfADefaultInstall(t *testing.T) {
 		"ClusterRole/heddle-feature-discovery",
 		"ClusterRoleBinding/heddle-feature-discovery",
 		"ConfigMap/heddle-device-config",
-		"ConfigMap/heddle-feature-discovery-keys",
 		"DaemonSet/heddle-feature-discovery",
 		"Role/heddle-feature-discovery-events",
 		"RoleBinding/heddle-feature-discovery-events",
@@ -161,6 +158,12 @@ func TestPrivileges(t *testing.T) {
 		t.Errorf("hostPID %v, hostIPC %v, hostNetwork %v; want only the last", pod.HostPID, pod.HostIPC, pod.HostNetwork)
 	}
 
+	// A declared port of a pod on the host's network is a host port. The
+	// scheduler evicts pods of lower priority that have it, on every node.
+	if ports := pod.Containers[0].Ports; len(ports) != 0 {
+		t.Errorf("the pod claims ports of the node: %v", ports)
+	}
+
 	pod = daemonSet(t, render(t, "--set", "gpuLabel.driverAccess=host")).Spec.Template.Spec
 	want = &corev1.SecurityContext{Privileged: new(true), RunAsUser: new(int64(0)), ReadOnlyRootFilesystem: new(true)}
 	if diff := cmp.Diff(want, pod.Containers[0].SecurityContext); diff != "" {
@@ -186,6 +189,10 @@ func TestRefused(t *testing.T) {
 		{"config.nodes[0].mode=sgpu", "/config/nodes/0"},
 		{"config.cluster.taints.effect=Never", "/config/cluster/taints/effect"},
 		{"admissionPolicy.extraLabelKeys[0]=a*b*c", "/admissionPolicy/extraLabelKeys/0"},
+		{"admissionPolicy.extraLabelKeys[0]=*", "/admissionPolicy/extraLabelKeys/0"},
+		{"admissionPolicy.extraLabelKeys[0]=x'] + ['y", "/admissionPolicy/extraLabelKeys/0"},
+		{"admissionPolicy.extraLabelKeys[0]=example.com/x/y", "/admissionPolicy/extraLabelKeys/0"},
+		{"config.cluster.labels[0].key=x',config.cluster.labels[0].value=node.name", "/config/cluster/labels/0/key"},
 	} {
 		t.Run(tt.set, func(t *testing.T) {
 			_, err := helm(t, "template", generated, chartDir, "-n", namespace, "--set", tt.set)
@@ -213,64 +220,6 @@ func TestWithoutFeatureDiscovery(t *testing.T) {
 	if diff := cmp.Diff([]string{"ConfigMap/heddle-device-config"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-}
-
-// The policy allows exactly the keys that the code writes.
-func TestPolicyKeys(t *testing.T) {
-	moved := names.Domains{Vendor: "metax-tech.com", Card: "gpu", Company: "maip.example.com"}
-	one := names.Domains{Vendor: "metax-tech.com", Card: "npu", Company: "maip.example.com"}
-	for _, tt := range []struct {
-		name    string
-		args    []string
-		domains []names.Domains
-		more    []string
-		effects string
-	}{
-		{name: "default", domains: []names.Domains{names.DefaultDomains()}, effects: "NoSchedule"},
-		{
-			name: "domains, rules and effects of cluster and nodes",
-			args: []string{
-				"--set", "config.cluster.domains.vendor=metax-tech.com", "--set", "config.cluster.domains.company=maip.example.com",
-				"--set", "config.cluster.labels[0].key=cloud.ebtech.com/gpu", "--set", "config.cluster.labels[0].value=gpu.model",
-				"--set", "config.nodes[0].nodeName=n1", "--set", "config.nodes[0].domains.card=npu",
-				"--set", "config.nodes[0].labels[0].key=ring", "--set", "config.nodes[0].labels[0].value=node.name",
-				"--set", "config.nodes[0].taints.effect=NoExecute",
-				"--set", "admissionPolicy.extraLabelKeys={rack,example.com/*.size}",
-			},
-			domains: []names.Domains{moved, one},
-			more:    []string{"cloud.ebtech.com/gpu", "ring", "rack", "example.com/*.size"},
-			effects: "NoExecute\nNoSchedule",
-		},
-		{
-			name:    "an existing ConfigMap, described",
-			args:    []string{"--set", "config.existingConfigMap=mine", "--set", "config.cluster.domains.vendor=metax-tech.com", "--set", "config.cluster.domains.company=maip.example.com"},
-			domains: []names.Domains{moved},
-			effects: "NoSchedule",
-		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			labels, taints := slices.Clone(tt.more), []string{}
-			for _, d := range tt.domains {
-				labels = append(labels, d.NodeLabels()...)
-				taints = append(taints, d.NodeTaints()...)
-			}
-			want := map[string]string{
-				"labels":       strings.Join(unique(labels), "\n"),
-				"taints":       strings.Join(unique(taints), "\n"),
-				"annotations":  strings.Join(names.NodeAnnotations(), "\n"),
-				"taintEffects": tt.effects,
-			}
-			keys := get[*corev1.ConfigMap](t, render(t, tt.args...), "ConfigMap/heddle-feature-discovery-keys")
-			if diff := cmp.Diff(want, keys.Data); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func unique(keys []string) []string {
-	slices.Sort(keys)
-	return slices.Compact(keys)
 }
 
 func TestLint(t *testing.T) {

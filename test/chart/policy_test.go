@@ -3,21 +3,29 @@ package chart
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/ext"
 	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/names"
 )
 
-const nodeNameKey = "authentication.kubernetes.io/node-name"
+const (
+	nodeNameKey = "authentication.kubernetes.io/node-name"
+	// What the API server lets one expression cost: PerCallLimit in
+	// k8s.io/apiserver/pkg/apis/cel.
+	callLimit = 1_000_000
+)
 
 // attempt is one write to the Node n1 by the token of a pod on n1.
 type attempt struct {
@@ -29,7 +37,7 @@ type attempt struct {
 func node() *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "n1", UID: types.UID("u"), ResourceVersion: "7",
+			Name: "n1", UID: "u", ResourceVersion: "7",
 			Labels:      map[string]string{"kubernetes.io/hostname": "n1", "rack": "7", "old.example.com/gpu.product": "X"},
 			Annotations: map[string]string{"node.alpha.kubernetes.io/ttl": "0"},
 			ManagedFields: []metav1.ManagedFieldsEntry{
@@ -190,7 +198,8 @@ func TestPolicy(t *testing.T) {
 				},
 			}}
 			tt.do(a)
-			p := loadPolicy(t)
+			p := loadPolicy(t, "--set", "config.cluster.labels[0].key=ring", "--set", "config.cluster.labels[0].value=node.name",
+				"--set", "admissionPolicy.extraLabelKeys={example.com/*.size}")
 			if !p.matches(t, a) {
 				t.Fatal("the policy does not look at the request")
 			}
@@ -205,25 +214,55 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
+// The API server gives up on an expression that costs too much, as eval does,
+// and then denies: the policy has to afford far more labels than a node gets.
+func TestPolicyOnALargeNode(t *testing.T) {
+	a := &attempt{old: node(), new: node(), request: map[string]any{
+		"name": "n1", "operation": "UPDATE",
+		"userInfo": map[string]any{"extra": map[string]any{nodeNameKey: []string{"n1"}}},
+	}}
+	var foreign, ours []string
+	for i := range 300 {
+		foreign = append(foreign, fmt.Sprintf("somebody.example.com/label-%d", i))
+		ours = append(ours, fmt.Sprintf("nvidia.com/mig-%dg.slices.gi", i))
+		a.new.Labels[foreign[i]], a.old.Labels[foreign[i]] = "x", "x"
+		a.new.Labels[ours[i]] = "x"
+		// Removed: once ours by its key, once by the record of its manager.
+		a.old.Labels[fmt.Sprintf("nvidia.com/mig-%dc.slices.gi", i)] = "x"
+		a.old.Labels[fmt.Sprintf("old.example.com/label-%d", i)] = "x"
+	}
+	for i := range 20 {
+		manager := managed(fmt.Sprint("manager-", i), metav1.ManagedFieldsOperationUpdate, foreign...)
+		a.old.ManagedFields = append(a.old.ManagedFields, manager)
+		a.new.Spec.Taints = append(a.new.Spec.Taints, corev1.Taint{Key: "nvidia.com/gpu.product", Value: fmt.Sprint(i), Effect: "NoSchedule"})
+	}
+	retired := slices.DeleteFunc(slices.Collect(maps.Keys(a.old.Labels)), func(k string) bool {
+		return !strings.HasPrefix(k, "old.example.com/label-")
+	})
+	a.old.ManagedFields = append(a.old.ManagedFields,
+		managed(names.FieldManager, metav1.ManagedFieldsOperationApply, retired...))
+	if got := loadPolicy(t).denials(t, a); got != nil {
+		t.Errorf("denials: %q", got)
+	}
+}
+
 func (a *attempt) user() map[string]any { return a.request["userInfo"].(map[string]any) }
 
 // policy evaluates the rendered policy as the API server does: variables
 // lazily, in order, an error in a validation being a denial.
 type policy struct {
-	env    *cel.Env
-	spec   *admissionv1.ValidatingAdmissionPolicySpec
-	params map[string]any
+	env  *cel.Env
+	spec *admissionv1.ValidatingAdmissionPolicySpec
 }
 
-func loadPolicy(t *testing.T) *policy {
+func loadPolicy(t *testing.T, args ...string) *policy {
 	t.Helper()
-	objects := render(t, "--set", "config.cluster.labels[0].key=ring", "--set", "config.cluster.labels[0].value=node.name",
-		"--set", "admissionPolicy.extraLabelKeys={example.com/*.size}")
+	objects := render(t, args...)
 	env, err := cel.NewEnv(
 		cel.HomogeneousAggregateLiterals(), cel.EagerlyValidateDeclarations(true), cel.OptionalTypes(),
 		ext.Strings(ext.StringsVersion(2)),
 		cel.Variable("object", cel.DynType), cel.Variable("oldObject", cel.DynType), cel.Variable("request", cel.DynType),
-		cel.Variable("params", cel.DynType), cel.Variable("variables", cel.DynType),
+		cel.Variable("variables", cel.DynType),
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -231,12 +270,16 @@ func loadPolicy(t *testing.T) *policy {
 	object := get[*admissionv1.ValidatingAdmissionPolicy](t, objects, "ValidatingAdmissionPolicy/heddle-feature-discovery")
 	binding := get[*admissionv1.ValidatingAdmissionPolicyBinding](t, objects, "ValidatingAdmissionPolicyBinding/heddle-feature-discovery")
 	if *object.Spec.FailurePolicy != admissionv1.Fail || binding.Spec.PolicyName != object.Name ||
-		!slices.Equal(binding.Spec.ValidationActions, []admissionv1.ValidationAction{admissionv1.Deny}) ||
-		*binding.Spec.ParamRef.ParameterNotFoundAction != admissionv1.DenyAction {
+		!slices.Equal(binding.Spec.ValidationActions, []admissionv1.ValidationAction{admissionv1.Deny}) {
 		t.Errorf("the policy can be passed by: failurePolicy %v, binding %v", *object.Spec.FailurePolicy, binding.Spec)
 	}
-	keys := get[*corev1.ConfigMap](t, objects, "ConfigMap/"+binding.Spec.ParamRef.Name)
-	return &policy{env: env, spec: &object.Spec, params: plain(t, keys)}
+	// The API server looks parameters up before matchConditions. Without the
+	// object, parameterNotFoundAction Deny refuses every write to every Node by
+	// anyone, heartbeats of kubelets too; Allow would let ours pass unchecked.
+	if object.Spec.ParamKind != nil || binding.Spec.ParamRef != nil {
+		t.Errorf("the policy depends on another object: paramKind %v, paramRef %v", object.Spec.ParamKind, binding.Spec.ParamRef)
+	}
+	return &policy{env: env, spec: &object.Spec}
 }
 
 // plain is an object as CEL sees it: its JSON, null if there is none.
@@ -258,7 +301,7 @@ func plain[T any](t *testing.T, object *T) map[string]any {
 
 func (p *policy) activation(t *testing.T, a *attempt) map[string]any {
 	t.Helper()
-	in := map[string]any{"object": nil, "oldObject": nil, "request": a.request, "params": p.params}
+	in := map[string]any{"object": nil, "oldObject": nil, "request": a.request}
 	if a.new != nil {
 		in["object"] = plain(t, a.new)
 	}
@@ -270,18 +313,18 @@ func (p *policy) activation(t *testing.T, a *attempt) map[string]any {
 	for _, v := range p.spec.Variables {
 		// One that fails stays absent, and fails whoever needs it.
 		if value, err := p.eval(v.Expression, in); err == nil {
-			variables[v.Name] = value
+			variables[v.Name] = value.Value()
 		}
 	}
 	return in
 }
 
-func (p *policy) eval(expression string, in map[string]any) (any, error) {
+func (p *policy) eval(expression string, in map[string]any) (ref.Val, error) {
 	ast, issues := p.env.Compile(expression)
 	if issues.Err() != nil {
 		return nil, issues.Err()
 	}
-	program, err := p.env.Program(ast)
+	program, err := p.env.Program(ast, cel.CostLimit(callLimit))
 	if err != nil {
 		return nil, err
 	}
@@ -289,13 +332,13 @@ func (p *policy) eval(expression string, in map[string]any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return value.Value(), nil
+	return value, nil
 }
 
 func (p *policy) matches(t *testing.T, a *attempt) bool {
 	t.Helper()
 	for _, c := range p.spec.MatchConditions {
-		if ok, err := p.eval(c.Expression, p.activation(t, a)); err != nil || ok != true {
+		if ok, err := p.eval(c.Expression, p.activation(t, a)); err != nil || ok != types.True {
 			return false
 		}
 	}
@@ -312,13 +355,13 @@ func (p *policy) denials(t *testing.T, a *attempt) []string {
 		switch {
 		case err != nil:
 			messages = append(messages, fmt.Sprintf("%s: %v", v.Expression, err))
-		case ok != true && v.MessageExpression != "":
+		case ok != types.True && v.MessageExpression != "":
 			message, err := p.eval(v.MessageExpression, in)
 			if err != nil {
 				t.Errorf("message of %q: %v", v.Expression, err)
 			}
-			messages = append(messages, fmt.Sprint(message))
-		case ok != true:
+			messages = append(messages, fmt.Sprint(message.Value()))
+		case ok != types.True:
 			messages = append(messages, v.Message)
 		}
 	}

@@ -1,6 +1,6 @@
 {{/*
-The keys that heddle-feature-discovery may write on its Node, one per line. In
-labels a "*" stands for what depends on the hardware. The lists repeat
+The keys that heddle-feature-discovery may write on its Node, as JSON lists. In
+label patterns one "*" stands for what depends on the hardware. The lists repeat
 api/names (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares them.
 */}}
 
@@ -17,6 +17,23 @@ api/names (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares them.
 {{- end }}
 
 {{- define "heddle.labelKeys" -}}
+{{- $keys := list }}
+{{- range include "heddle.allLabels" . | fromJsonArray }}
+{{- if not (contains "*" .) }}{{ $keys = append $keys . }}{{ end }}
+{{- end }}
+{{- $keys | toJson }}
+{{- end }}
+
+{{- define "heddle.labelPatterns" -}}
+{{- $patterns := list }}
+{{- range include "heddle.allLabels" . | fromJsonArray }}
+{{- if contains "*" . }}{{ $patterns = append $patterns . }}{{ end }}
+{{- end }}
+{{- $patterns | toJson }}
+{{- end }}
+
+{{/* Keys and patterns. */}}
+{{- define "heddle.allLabels" -}}
 {{- $keys := list }}
 {{- $mig := list "multiprocessors" "slices.gi" "slices.ci" "engines.copy" "engines.decoder" "engines.encoder" "engines.jpeg" "engines.ofa" }}
 {{- range include "heddle.domains" . | fromJsonArray }}
@@ -41,7 +58,7 @@ api/names (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares them.
 {{- $keys = append $keys .key }}
 {{- end }}
 {{- end }}
-{{- concat $keys .Values.admissionPolicy.extraLabelKeys | uniq | sortAlpha | join "\n" }}
+{{- concat $keys .Values.admissionPolicy.extraLabelKeys | uniq | sortAlpha | toJson }}
 {{- end }}
 
 {{- define "heddle.taintKeys" -}}
@@ -49,7 +66,7 @@ api/names (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares them.
 {{- range include "heddle.domains" . | fromJsonArray }}
 {{- $keys = concat $keys (list (printf "%s/%s.product" .vendor .card) (printf "%s/node.usage" .company) (printf "%s/control-plane" .company)) }}
 {{- end }}
-{{- $keys | uniq | sortAlpha | join "\n" }}
+{{- $keys | uniq | sortAlpha | toJson }}
 {{- end }}
 
 {{/* The effects that the configuration asks for; NoExecute evicts, so it is
@@ -61,5 +78,32 @@ api/names (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares them.
 {{- $effects = append $effects . }}
 {{- end }}{{ end }}
 {{- end }}
-{{- $effects | uniq | sortAlpha | join "\n" }}
+{{- $effects | uniq | sortAlpha | toJson }}
+{{- end }}
+
+{{/* A list of texts in CEL. Between quotes stands only what needs no escape:
+     whatever else comes here is refused, also where Helm was told to skip the
+     schema of the values. */}}
+{{- define "heddle.celTexts" -}}
+{{- $texts := list }}
+{{- range . }}
+{{- $texts = append $texts (include "heddle.celText" .) }}
+{{- end }}
+{{- printf "[\n  %s\n]" (join ",\n  " $texts) }}
+{{- end }}
+
+{{/* A list of [before, after] in CEL, for patterns with one "*". */}}
+{{- define "heddle.celPairs" -}}
+{{- $pairs := list }}
+{{- range . }}
+{{- $parts := splitList "*" . }}
+{{- if ne (len $parts) 2 }}{{ fail (printf "%q: the admission policy takes one * in a key" .) }}{{ end }}
+{{- $pairs = append $pairs (printf "[%s, %s]" (include "heddle.celText" (first $parts)) (include "heddle.celText" (last $parts))) }}
+{{- end }}
+{{- printf "[\n  %s\n]" (join ",\n  " $pairs) }}
+{{- end }}
+
+{{- define "heddle.celText" -}}
+{{- if not (regexMatch "^[-_./A-Za-z0-9]*$" .) }}{{ fail (printf "%q: the admission policy takes letters, digits and -_./ only" .) }}{{ end }}
+{{- printf "'%s'" . }}
 {{- end }}
