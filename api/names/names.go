@@ -64,3 +64,8 @@ const (
 
 // TopologyLabels matches the labels that topo-master writes on Nodes.
 const TopologyLabels = Prefix + "topology.*"
+
+// GPUTopology is the Node annotation that tells schedulers what a request for
+// n GPUs would get of the node now, and what that would cost the rest, as JSON:
+// {"n": {"score": …, "loss": …, "hcas": …}}. See deviceplugin/alloc.
+const GPUTopology = Prefix + "gpu-topology"
