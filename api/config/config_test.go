@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -118,6 +119,23 @@ rdma:
 	}
 }
 
+func TestHealth(t *testing.T) {
+	h := parse(t, "health: {disable: [rate], xids: {ignore: [94, \"63\"]}, hcaDownAfter: 0s}", "").Resolve("n", nil).Health
+	if h.Checks(config.CheckRate) || !h.Checks(config.CheckHCAs) {
+		t.Errorf("the disabled check is on, or another off: %v", h.Disable)
+	}
+	all := config.Health{Disable: []config.HealthCheck{config.CheckAll}}
+	if all.Checks(config.CheckXIDs) {
+		t.Error("all does not disable xids")
+	}
+	if len(h.XIDs.Ignore) != 2 || !h.XIDs.Ignore[0].Is(94) || !h.XIDs.Ignore[1].Is(63) || h.XIDs.Ignore[1].Is(6) {
+		t.Errorf("XIDs %v", h.XIDs.Ignore)
+	}
+	if h.HCADownAfter.Value() != 0 || h.HCAUpAfter.Value() != 30*time.Second {
+		t.Errorf("down after %s, up after %s", h.HCADownAfter, h.HCAUpAfter)
+	}
+}
+
 func TestPresetYieldsToWhatIsWritten(t *testing.T) {
 	c := parse(t, "preset: scheme\ntaints: {gpuProduct: false}", "")
 	if c.Cluster.Taints.GPUProduct {
@@ -138,7 +156,19 @@ func TestFaults(t *testing.T) {
 		{"unknown nested field", "rdma:\n  resources:\n  - name: rdma/a\n    selectors: {bus: [a]}\n", "", []string{
 			"cluster-config:4: rdma.resources[0].selectors.bus: unknown key; known here: vendors, deviceIDs, drivers,",
 		}},
-		{"later sections are unknown", "health: {}", "", []string{"cluster-config:1: health: unknown key"}},
+		{"later sections are unknown", "topology: {}", "", []string{"cluster-config:1: topology: unknown key"}},
+		{"health check", "health: {disable: [xid, everything]}", "", []string{
+			`health.disable[0]: "xid" is not one of`, `did you mean "xids"?`, `health.disable[1]: "everything" is not one of`,
+		}},
+		{"XID", "health: {xids: {fatal: [79, XID 94, 0]}}", "", []string{
+			`health.xids.fatal[1]: "XID 94" is no XID`, `health.xids.fatal[2]: "0" is no XID`,
+		}},
+		{"XID in two lists", "health:\n  xids:\n    fatal: [94]\n    ignore: [43,\n      94]", "", []string{
+			"cluster-config:5: health.xids.ignore[1]: 94 is also health.xids.fatal[0]",
+		}},
+		{"duration", "health: {hcaDownAfter: 10, gpuRecoverAfter: 2h}", "", []string{
+			`health.hcaDownAfter: "10" is no duration from 0s to 1h, such as 30s`, `health.gpuRecoverAfter: "2h" is no duration`,
+		}},
 		{"enum", "\nmode: Native", "", []string{`cluster-config:2: mode: "Native" is not one of "native" or "sgpu"; did you mean "native"?`}},
 		{"enum in a list", "rdma: {resources: [{name: rdma/a, selectors: {linkTypes: [ethernet]}}]}", "", []string{
 			`cluster-config:1: rdma.resources[0].selectors.linkTypes[0]: "ethernet" is not one of "ether" or "infiniband"; did you mean "ether"?`,

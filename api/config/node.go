@@ -38,6 +38,10 @@ type NodeConfig struct {
 	Resources Resources `yaml:"resources"`
 	// RDMA is about HCAs.
 	RDMA RDMA `yaml:"rdma"`
+	// Health is about devices that fail.
+	//
+	// Read by: heddle-device-plugin.
+	Health Health `yaml:"health"`
 	// Usage is what the node is for: the label and the taint
 	// `<company>/node.usage`. Empty means neither.
 	//
@@ -270,6 +274,7 @@ func defaults(p Preset) NodeConfig {
 			Count:     CountDistinct,
 			Selectors: Selectors{Match: Match{Roles: []RoleName{RoleName(machine.RoleFabric)}}},
 		}}},
+		Health: defaultHealth(),
 		Taints: Taints{
 			GPUProduct: p == PresetScheme, NodeUsage: true, ControlPlane: true, Effect: NoSchedule,
 		},

@@ -31,7 +31,7 @@ func TestReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := reference{
-		t: t, docs: comments(t, "node.go", "config.go", "../names/names.go"), facts: comments(t, "rule/facts.go"),
+		t: t, docs: comments(t, "node.go", "health.go", "config.go", "../names/names.go"), facts: comments(t, "rule/facts.go"),
 	}
 	page := string(text)
 	for mark, replacement := range map[string]string{
@@ -255,6 +255,10 @@ func kindOf(f reflect.StructField) string {
 		return "number, " + strings.Replace(f.Tag.Get("range"), "-", " to ", 1)
 	case t.Kind() == reflect.Map:
 		return "texts by key"
+	case t == reflect.TypeFor[config.Duration]():
+		return "duration, `0s` to `1h`"
+	case t == reflect.TypeFor[config.XID]():
+		return "list of numbers"
 	case list != "":
 		return list + "texts"
 	}

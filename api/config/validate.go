@@ -27,6 +27,7 @@ func (c *NodeConfig) validate() []problem {
 	v.domains(c.Domains)
 	v.resources(c)
 	v.duplicates("sgpu.gpus", c.SGPU.GPUs)
+	v.health(c.Health.XIDs)
 	v.rules(c)
 	return v.problems
 }
