@@ -22,6 +22,7 @@ func (l *library) GPU(index int) (machine.GPU, error) {
 	if err := identify(device, &g); err != nil {
 		return machine.GPU{}, err
 	}
+	l.remember(g.UUID, device)
 	if memory, ret := device.GetMemoryInfo(); ret == nvml.SUCCESS {
 		g.MemoryMiB = mebibytes(memory.Total)
 	} else if ret != nvml.ERROR_NOT_SUPPORTED { // Unified memory: GB10, Jetson.

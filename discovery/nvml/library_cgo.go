@@ -13,17 +13,26 @@ import (
 
 // System returns the NVML of this machine: under root, or found by the dynamic
 // loader where root is empty. It is not loaded before Open.
-func System(root string) Library { return &library{root: root} }
+func System(root string) SystemLibrary { return &library{root: root} }
 
 // library is NVML behind our interface.
 type library struct {
 	root string
 	// api is nil until load found a library to call.
 	api nvml.Interface
-	// mu guards api and open. It is not held across calls into NVML: one that hangs
-	// must not keep the others from finding out.
+	// gate keeps the session open under pings and waits for events.
+	gate gate
+	// watched is what WaitEvent waits with; waiting is held by the one that does.
+	waiting sync.Mutex
+	watched watched
+	// mu guards api and what follows. It is not held across calls into NVML: one
+	// that hangs must not keep the others from finding out.
 	mu   sync.Mutex
 	open bool
+	// devices are the handles of the GPUs that were read in this session, by
+	// UUID; generation changes with them.
+	devices    map[string]nvml.Device
+	generation int
 }
 
 func (l *library) isOpen() bool {
@@ -66,11 +75,17 @@ func (l *library) Open() (machine.Driver, int, error) {
 	return driver, count, nil
 }
 
-// Close implements Library.
+// Close implements Library. It waits for pings and event waits, briefly.
 func (l *library) Close() error {
 	if !l.isOpen() {
 		return nil
 	}
+	if err := l.gate.close(closeTimeout); err != nil {
+		return fmt.Errorf("close NVML: %w", err)
+	}
+	defer l.gate.open()
+	l.disarm()
+	l.forget()
 	l.setOpen(false)
 	if ret := l.api.Shutdown(); ret != nvml.SUCCESS && ret != nvml.ERROR_UNINITIALIZED {
 		return failure("shut NVML down", ret)

@@ -9,7 +9,7 @@ import (
 )
 
 // System returns a library that is absent: NVML is reached through cgo.
-func System(string) Library { return noLibrary{} }
+func System(string) SystemLibrary { return noLibrary{} }
 
 type noLibrary struct{}
 

@@ -26,8 +26,18 @@ type Library interface {
 	GPU(index int) (machine.GPU, error)
 	// Close ends the session, so that the next Open sees GPUs that came or
 	// went, or a driver that was loaded anew. It unmaps the library, and so
-	// is never called while a call has not returned.
+	// is never called while a call has not returned; calls that the caller
+	// does not know of, of EventLibrary and PulseLibrary, it waits for, and
+	// keeps the session with an error if they take too long.
 	Close() error
+}
+
+// SystemLibrary is all that NVML is asked. Events and pulses use the session
+// that a Reader opened, and the GPUs that it read.
+type SystemLibrary interface {
+	Library
+	EventLibrary
+	PulseLibrary
 }
 
 // ErrAbsent means that there is nothing to ask: no library, no driver, or a

@@ -34,6 +34,8 @@ type Reader struct {
 type session struct {
 	driver machine.Driver
 	count  int
+	// kept means that an old session could not be ended yet.
+	kept bool
 }
 
 // Result is what one read found.
@@ -101,7 +103,7 @@ func (r *Reader) Read(ctx context.Context) Result {
 		r.reopen = true
 		return r.stale(machine.ProbeFailed, err.Error())
 	}
-	if reopen {
+	if reopen && !s.kept {
 		r.reopen = false
 		r.known = map[int]machine.GPU{}
 	}
@@ -110,13 +112,15 @@ func (r *Reader) Read(ctx context.Context) Result {
 }
 
 func (r *Reader) open(reopen bool) (session, error) {
+	var kept bool
 	if reopen {
-		if err := r.library.Close(); err != nil {
+		err := r.library.Close()
+		if kept = errors.Is(err, errBusy); err != nil && !kept {
 			return session{}, err
 		}
 	}
 	driver, count, err := r.library.Open()
-	return session{driver, count}, err
+	return session{driver, count, kept}, err
 }
 
 func (r *Reader) idle() bool {
