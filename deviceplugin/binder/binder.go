@@ -1,0 +1,329 @@
+// Package binder finds out which container a start is of, gives that container
+// its GPUs and HCAs together, and tells the container runtime by a CDI spec.
+//
+// The kubelet says in Allocate neither for whom nor what else the container
+// asks for, and asks in random order. So Allocate gives out a CDI name that
+// nobody had before, with nothing behind it ([Binder.Name]), and the decision
+// falls in PreStartContainer ([Binder.Bind]), when PodResources and the
+// kubelet's checkpoint say whose the device IDs are. A name is never used
+// again: a runtime that has not seen its spec yet finds nothing and is asked
+// again, and never finds another container's devices.
+//
+// Who has what is derived: from the kubelet's two accounts and the records of
+// the names given out. The package opens no device, decides nothing about
+// health, and never writes to the API server.
+package binder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// PodSpecs knows what pods' owners wrote.
+type PodSpecs interface {
+	// Pod returns the pod, by UID if there is one, else by namespace and name.
+	// A static pod's UID is the one of the kubelet, which its mirror in the API
+	// has as annotation kubernetes.io/config.mirror. It may ask the API server
+	// and wait until ctx ends. The pod is not changed.
+	Pod(ctx context.Context, pod Pod) (*corev1.Pod, error)
+}
+
+// Events tells people about a pod. Warn returns at once: no start of a
+// container waits for the API server.
+type Events interface {
+	Warn(pod Pod, reason, message string)
+}
+
+// Reasons of Events.
+const (
+	// FewerHCAs: the container got less HCAs than it asked for.
+	FewerHCAs = "FewerHCAs"
+	// FarHCAs: a GPU of the container has only NODE or SYS to its HCAs, though
+	// the machine has a nearer one of that resource.
+	FarHCAs = "FarHCAs"
+	// DevicesLost: a container that had devices has none in the kubelet's
+	// account any more, and cannot start again.
+	DevicesLost = "DevicesLost"
+)
+
+// Options are what a Binder works with.
+type Options struct {
+	// Machine and Config are the latest; neither is nil or ever changed.
+	Machine func() *machine.Machine
+	Config  func() *config.NodeConfig
+	// Against says why an HCA is unhealthy, empty if it is well. Nil takes the
+	// word of the scan.
+	Against func(*machine.HCA) string
+	// PodResources is the kubelet's, see [Dial]; Checkpoint is the path of its
+	// kubelet_internal_checkpoint.
+	PodResources PodResources
+	Checkpoint   string
+	// PodSpecs and Events may be nil.
+	PodSpecs PodSpecs
+	Events   Events
+	// CDIDir is a directory whose specs the runtime watches: /var/run/cdi.
+	CDIDir string
+	// StateDir is ours, on a disk, and has the same path on the host:
+	// containers get files of it mounted.
+	StateDir string
+	// DevRoot is where the runtime finds device nodes; default /dev.
+	DevRoot string
+	// GPUEnv is added to every container with GPUs, whatever its pod sets,
+	// such as NVIDIA_VISIBLE_DEVICES=void beside a static CDI spec.
+	GPUEnv []string
+	// Log defaults to none, Now to the clock.
+	Log *slog.Logger
+	Now func() time.Time
+}
+
+// Binder binds devices to containers. Its methods may be called at once.
+type Binder struct {
+	options    Options
+	lister     lister
+	checkpoint checkpoint
+	changed    chan struct{}
+	// starting serializes what is done for one container: its resources'
+	// PreStartContainer calls, and retries of those that timed out.
+	starting stripes
+	// files is held for reading to publish and for writing to collect.
+	files sync.RWMutex
+
+	mu sync.Mutex // guards all below
+	// records are by device. A record is never changed, but replaced.
+	records map[string]*record
+	// gone is since when a record has had no pod.
+	gone map[string]time.Time
+	// faults are what is wrong now, by what it is wrong with.
+	faults map[string]string
+	// lost are the containers whose loss of devices was told.
+	lost map[owner]bool
+	// decisions counts them.
+	decisions uint64
+}
+
+// New makes a Binder from what is on disk. What cannot be read is a problem
+// ([Binder.Problems]) and not an error: the other containers need us.
+func New(o Options) *Binder {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.DevRoot == "" {
+		o.DevRoot = "/dev"
+	}
+	b := &Binder{
+		options: o, lister: lister{client: o.PodResources}, checkpoint: checkpoint{path: o.Checkpoint},
+		changed: make(chan struct{}, 1), gone: make(map[string]time.Time), faults: make(map[string]string),
+		lost: make(map[owner]bool),
+	}
+	records, err := loadRecords(b.recordDir())
+	b.records = records
+	b.note(faultRecords, err)
+	return b
+}
+
+// What can be wrong.
+const (
+	faultRecords      = "records"
+	faultCheckpoint   = "checkpoint"
+	faultPodResources = "podresources"
+	faultCDI          = "cdi"
+	faultState        = "state"
+)
+
+// Problem is something that is wrong now.
+type Problem struct {
+	// Name is records, checkpoint, podresources, cdi or state.
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
+}
+
+// Problems are what is wrong now, by name.
+func (b *Binder) Problems() []Problem {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	problems := make([]Problem, 0, len(b.faults))
+	for _, name := range slices.Sorted(maps.Keys(b.faults)) {
+		problems = append(problems, Problem{name, b.faults[name]})
+	}
+	return problems
+}
+
+// note keeps what is wrong with something, or that nothing is any more.
+func (b *Binder) note(name string, err error) {
+	b.mu.Lock()
+	old := b.faults[name]
+	if err == nil {
+		delete(b.faults, name)
+	} else {
+		b.faults[name] = err.Error()
+	}
+	b.mu.Unlock()
+	switch {
+	case err != nil && err.Error() != old:
+		b.options.Log.Warn("trouble", "with", name, "err", err)
+	case err == nil && old != "":
+		b.options.Log.Info("well again", "with", name)
+	}
+}
+
+// Changed tells that [Binder.Bindings] differ. It has room for one.
+func (b *Binder) Changed() <-chan struct{} { return b.changed }
+
+func (b *Binder) signal() {
+	select {
+	case b.changed <- struct{}{}:
+	default:
+	}
+}
+
+// kindOf is the kind of a resource, with the configuration of an RDMA one.
+func kindOf(c *config.NodeConfig, resource string) (kind string, r *config.RDMAResource, err error) {
+	for i := range c.RDMA.Resources {
+		if c.RDMA.Resources[i].Name == resource {
+			return kindRDMA, &c.RDMA.Resources[i], nil
+		}
+	}
+	if resource == c.Resources.GPU || strings.HasPrefix(resource, c.Domains.Vendor+"/mig-") {
+		return kindGPU, nil, nil
+	}
+	return "", nil, fmt.Errorf("resource %s is none of this node's", resource)
+}
+
+// Name makes up the CDI device for one Allocate call, such as
+// heddle.dev/gpu=0123456789ab-0123456789abcdef, and records it on disk. There
+// is nothing behind the name before Bind.
+func (b *Binder) Name(resource string, ids []string) (string, error) {
+	ids = sorted(ids)
+	if len(ids) == 0 {
+		return "", fmt.Errorf("name for %s: no device IDs", resource)
+	}
+	kind, _, err := kindOf(b.options.Config(), resource)
+	if err != nil {
+		return "", err
+	}
+	r := &record{
+		Kind: kind, Device: digest(resource, ids) + "-" + nonce(),
+		Resource: resource, IDs: ids, Created: b.options.Now().UTC(),
+	}
+	if err := b.keep(r); err != nil {
+		return "", err
+	}
+	return r.name(), nil
+}
+
+// Binding is what a container has.
+type Binding struct {
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	UID       string `json:"uid,omitempty"`
+	Container string `json:"container"`
+	// GPUs are UUIDs, HCAs RDMA names, HCAIDs identities in the same order.
+	GPUs   []string `json:"gpus"`
+	HCAs   []string `json:"hcas"`
+	HCAIDs []string `json:"hcaIDs"`
+	// Class is the longest way from one of the HCAs to the nearest GPU of the
+	// container; empty without either.
+	Class string `json:"class,omitempty"`
+	// CDINames are the names that Allocate gave, by resource.
+	CDINames map[string]string `json:"cdiNames"`
+}
+
+// Bindings are those of all containers that have started, by namespace, pod
+// and container.
+func (b *Binder) Bindings() []Binding {
+	b.mu.Lock()
+	byOwner := make(map[owner][]*record)
+	for _, r := range b.records {
+		if _, gone := b.gone[r.Device]; r.Owner != nil && !gone {
+			byOwner[*r.Owner] = append(byOwner[*r.Owner], r)
+		}
+	}
+	b.mu.Unlock()
+	m := b.options.Machine()
+	names := make(map[string]string, len(m.HCAs))
+	place := make(map[string]int, len(m.HCAs))
+	for i, id := range m.HCAIDs() {
+		names[id], place[id] = m.HCAs[i].Name, i
+	}
+	bindings := make([]Binding, 0, len(byOwner))
+	for o, records := range byOwner {
+		x := Binding{
+			Namespace: o.Namespace, Pod: o.Name, UID: o.UID, Container: o.Container, CDINames: make(map[string]string),
+		}
+		for _, r := range records {
+			x.CDINames[r.Resource] = r.name()
+			if r.Kind == kindGPU {
+				x.GPUs = append(x.GPUs, r.IDs...)
+				continue
+			}
+			x.HCAIDs = append(x.HCAIDs, r.bound()...)
+			if r.Class != "" && (x.Class == "" || farther(r.Class, x.Class)) {
+				x.Class = r.Class
+			}
+		}
+		slices.Sort(x.GPUs)
+		slices.SortFunc(x.HCAIDs, func(p, q string) int { return place[p] - place[q] })
+		for _, id := range x.HCAIDs {
+			x.HCAs = append(x.HCAs, names[id])
+		}
+		bindings = append(bindings, x)
+	}
+	slices.SortFunc(bindings, func(p, q Binding) int {
+		return strings.Compare(
+			strings.Join([]string{p.Namespace, p.Pod, p.Container, p.UID}, "\x00"),
+			strings.Join([]string{q.Namespace, q.Pod, q.Container, q.UID}, "\x00"))
+	})
+	return bindings
+}
+
+// Bound says which HCA a ticket of an RDMA resource stands for now, by ticket:
+// the health of a ticket in use is that of its HCA.
+func (b *Binder) Bound(resource string) map[string]string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	bound := make(map[string]string)
+	for _, r := range b.records {
+		if _, gone := b.gone[r.Device]; gone || r.Resource != resource {
+			continue
+		}
+		for i, hca := range r.HCAs {
+			if hca != "" {
+				bound[r.IDs[i]] = hca
+			}
+		}
+	}
+	return bound
+}
+
+// Holders are the device IDs of a resource that pods hold, by either of the
+// kubelet's accounts. It fails if one of the two cannot be read.
+func (b *Binder) Holders(ctx context.Context, resource string) (map[string]bool, error) {
+	now, err := b.look(ctx)
+	if err = errors.Join(err, now.checkpointErr); err != nil {
+		return nil, err
+	}
+	held := make(map[string]bool)
+	for i := range now.holdings {
+		if h := &now.holdings[i]; h.resource == resource {
+			for _, id := range h.ids {
+				held[id] = true
+			}
+		}
+	}
+	return held, nil
+}

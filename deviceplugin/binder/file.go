@@ -1,0 +1,84 @@
+package binder
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// tempEnd ends the names of files that are being written. It is neither .json
+// nor .yaml, so that no runtime reads them; and they lie in the directory
+// itself, because a CDI cache renews itself on the event of a file renamed
+// away and not of one that appears ("eventMask := fsnotify.Rename |
+// fsnotify.Remove | fsnotify.Write", container-device-interface
+// pkg/cdi/cache.go).
+const (
+	tempStart = ".heddle-"
+	tempEnd   = ".tmp"
+)
+
+// replace writes a file whole or not at all, and returns once it would outlive
+// a loss of power.
+func replace(dir, name string, content []byte) error {
+	temp, err := os.CreateTemp(dir, tempStart+"*"+tempEnd)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(temp.Name()) }() // Gone if all went well.
+	_, err = temp.Write(content)
+	// Containers of any user read what is mounted into them.
+	err = errors.Join(err, temp.Chmod(0o644), temp.Sync(), temp.Close())
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(temp.Name(), filepath.Join(dir, name)); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// syncDir makes renames and removals in dir last.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// put brings a file to this content, and leaves it alone if it has it.
+func put(dir, name string, content []byte) error {
+	if old, err := os.ReadFile(filepath.Join(dir, name)); err == nil && string(old) == string(content) {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // Runtimes and containers read what is in it.
+		return err
+	}
+	return replace(dir, name, content)
+}
+
+// remove removes a file, if it is there.
+func remove(dir, name string) error {
+	if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// list names the files in dir between start and end, none if there is no dir.
+func list(dir, start, end string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("look into %s: %w", dir, err)
+	}
+	var names []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), start) && strings.HasSuffix(e.Name(), end) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}

@@ -1,0 +1,137 @@
+package binder
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+)
+
+// PodResources is the kubelet's account of the devices of running pods.
+type PodResources interface {
+	List(context.Context, *podresources.ListPodResourcesRequest, ...grpc.CallOption) (
+		*podresources.ListPodResourcesResponse, error)
+}
+
+// maxList is the largest answer taken, in bytes, as in the kubelet's own
+// client.
+const maxList = 16 << 20
+
+// Dial makes a client of the PodResources socket, such as
+// /var/lib/kubelet/pod-resources/kubelet.sock. The socket need not be there
+// yet, and may go and come: calls wait for it within their deadline.
+func Dial(socket string) (*grpc.ClientConn, error) {
+	return grpc.NewClient("unix:"+socket,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(maxList)),
+		// gRPC's own backoff grows to two minutes, longer than any kubelet's restart.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, MaxDelay: time.Second},
+			MinConnectTimeout: time.Second,
+		}))
+}
+
+const (
+	// listTimeout bounds one List; the kubelet's limit on PreStartContainer is
+	// 30 s, and an error that says why must come before that.
+	listTimeout = 10 * time.Second
+	// The kubelet admits 100 calls a second after a burst of 10, of all its
+	// clients together, and rejects the rest with ResourceExhausted.
+	firstRetry = 20 * time.Millisecond
+	lastRetry  = 500 * time.Millisecond
+)
+
+// lister asks PodResources once for everybody who waits: a List serves all
+// that asked before it began, and those that ask while it runs get the next.
+// It never serves what began before the question, so that a container that was
+// admitted before its PreStartContainer is in the answer.
+type lister struct {
+	client PodResources
+
+	mu      sync.Mutex
+	waiting []chan<- listed // guarded by mu; nobody has asked for these yet
+	running bool            // guarded by mu; a goroutine is in serve
+	serving sync.WaitGroup
+}
+
+type listed struct {
+	pods []*podresources.PodResources
+	err  error
+}
+
+// list returns the pods, or an error once ctx ends or the kubelet refuses.
+func (l *lister) list(ctx context.Context) ([]*podresources.PodResources, error) {
+	answer := make(chan listed, 1)
+	l.mu.Lock()
+	l.waiting = append(l.waiting, answer)
+	if !l.running {
+		l.running = true
+		// One caller's end must not take the answer from the others.
+		l.serving.Go(func() { l.serve(context.WithoutCancel(ctx)) })
+	}
+	l.mu.Unlock()
+	select {
+	case got := <-answer:
+		return got.pods, got.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("kubelet PodResources has not answered: %w", context.Cause(ctx))
+	}
+}
+
+// serve lists until nobody waits.
+func (l *lister) serve(ctx context.Context) {
+	for {
+		l.mu.Lock()
+		if len(l.waiting) == 0 {
+			l.running = false
+			l.mu.Unlock()
+			return
+		}
+		l.mu.Unlock()
+		l.round(ctx)
+	}
+}
+
+// round lists once for those that wait when the call begins that succeeds.
+func (l *lister) round(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	var batch []chan<- listed
+	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
+		l.mu.Lock()
+		batch = append(batch, l.waiting...)
+		l.waiting = nil
+		l.mu.Unlock()
+		response, err := l.client.List(ctx, &podresources.ListPodResourcesRequest{})
+		if status.Code(err) == codes.ResourceExhausted && rest(ctx, pause) {
+			continue
+		}
+		got := listed{pods: response.GetPodResources()}
+		if err != nil {
+			got = listed{err: fmt.Errorf("list kubelet PodResources: %w", err)}
+		}
+		for _, answer := range batch {
+			answer <- got
+		}
+		return
+	}
+}
+
+// rest waits, and tells whether ctx lives on.
+func rest(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

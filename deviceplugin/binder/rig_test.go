@@ -1,0 +1,327 @@
+package binder
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	oci "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/rdma"
+	"github.com/heddle-dev/heddle/test/kubelet"
+	"github.com/heddle-dev/heddle/test/machines"
+)
+
+const (
+	gpus = "nvidia.com/gpu"
+	hcas = "rdma/hca_shared_devices_ib"
+)
+
+// rig is a node: a kubelet, a binder and what a runtime would read.
+type rig struct {
+	tb      testing.TB
+	kubelet *kubelet.Kubelet
+	*Binder
+	options Options
+	machine *machine.Machine
+	config  config.NodeConfig
+	specs   podSpecs
+	events  events
+	now     time.Time
+	mu      sync.Mutex // guards machine, now
+}
+
+type podSpecs map[string]*corev1.Pod
+
+func (p podSpecs) Pod(_ context.Context, pod Pod) (*corev1.Pod, error) {
+	if spec := p[pod.Namespace+"/"+pod.Name]; spec != nil {
+		return spec, nil
+	}
+	for _, spec := range p {
+		if string(spec.UID) == pod.UID {
+			return spec, nil
+		}
+	}
+	return nil, errors.New("not known")
+}
+
+type events struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (e *events) Warn(pod Pod, reason, message string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.list = append(e.list, fmt.Sprintf("%s %s: %s", pod, reason, message))
+}
+
+func (e *events) take() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	list := e.list
+	e.list = nil
+	return list
+}
+
+func newRig(tb testing.TB, name string, change ...func(*config.NodeConfig)) *rig {
+	tb.Helper()
+	r := &rig{
+		tb: tb, kubelet: kubelet.Start(tb, kubelet.Dir(tb)), machine: machines.Load(tb, name),
+		config: config.Default(), specs: podSpecs{}, now: time.Now(),
+	}
+	for _, f := range change {
+		f(&r.config)
+	}
+	conn, err := Dial(r.kubelet.PodResourcesSocket())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = conn.Close() })
+	dir := tb.TempDir()
+	r.options = Options{
+		Machine: func() *machine.Machine {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.machine
+		},
+		Config:       func() *config.NodeConfig { return &r.config },
+		PodResources: podresources.NewPodResourcesListerClient(conn),
+		Checkpoint:   r.kubelet.Checkpoint(),
+		PodSpecs:     r.specs, Events: &r.events,
+		CDIDir: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), DevRoot: filepath.Join(dir, "dev"),
+		GPUEnv: []string{"NVIDIA_VISIBLE_DEVICES=void"},
+		Now: func() time.Time {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.now
+		},
+	}
+	r.restart()
+	return r
+}
+
+// restart is a plugin that was killed and comes back.
+func (r *rig) restart() { r.Binder = New(r.options) }
+
+func (r *rig) pass(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.now = r.now.Add(d)
+}
+
+// alter replaces the machine by a changed copy.
+func (r *rig) alter(f func(*machine.Machine)) {
+	r.tb.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b, err := machine.Encode(r.machine)
+	if err != nil {
+		r.tb.Fatal(err)
+	}
+	m, err := machine.Decode(b)
+	if err != nil {
+		r.tb.Fatal(err)
+	}
+	f(m)
+	r.machine = m
+}
+
+func hcaNamed(m *machine.Machine, name string) *machine.HCA {
+	i := slices.IndexFunc(m.HCAs, func(h machine.HCA) bool { return h.Name == name })
+	return &m.HCAs[i]
+}
+
+// down and up are a cable pulled and put back.
+func (r *rig) down(name string) { r.port(name, machine.PortDown) }
+func (r *rig) up(name string)   { r.port(name, machine.PortActive) }
+
+func (r *rig) port(name, state string) {
+	r.tb.Helper()
+	r.alter(func(m *machine.Machine) { hcaNamed(m, name).Ports[0].State = state })
+}
+
+// asks is what a container holds: resource -> device IDs.
+type asks map[string][]string
+
+// cards are the IDs of GPUs by index, tickets those of slots on HCAs by name:
+// "mlx5_0" is slot 0, "mlx5_0/3" slot 3.
+func (r *rig) cards(indices ...int) []string {
+	ids := make([]string, len(indices))
+	for i, index := range indices {
+		at := slices.IndexFunc(r.machine.GPUs, func(g machine.GPU) bool { return g.Index == index })
+		ids[i] = r.machine.GPUs[at].UUID
+	}
+	return ids
+}
+
+func (r *rig) tickets(names ...string) []string {
+	all := r.machine.HCAIDs()
+	ids := make([]string, len(names))
+	for i, name := range names {
+		name, number, _ := strings.Cut(name, "/")
+		at := slices.IndexFunc(r.machine.HCAs, func(h machine.HCA) bool { return h.Name == name })
+		if at < 0 {
+			ids[i] = name
+			continue
+		}
+		slot, _ := strconv.Atoi(cmp.Or(number, "0"))
+		ids[i] = rdma.Ticket(all[at], slot)
+	}
+	return ids
+}
+
+func pod(name string, containers ...kubelet.Container) kubelet.Pod {
+	return kubelet.Pod{Namespace: "default", Name: name, UID: "uid-" + name, Containers: containers}
+}
+
+// allocate is the kubelet's Allocate for one container: it asks for names and
+// writes its checkpoint. It returns the names by resource.
+func (r *rig) allocate(p kubelet.Pod, container string, want asks) map[string]string {
+	r.tb.Helper()
+	names := make(map[string]string)
+	for resource, ids := range want {
+		name, err := r.Name(resource, ids)
+		if err != nil {
+			r.tb.Fatalf("Name(%s): %v", resource, err)
+		}
+		r.assign(p, container, resource, ids, name)
+		names[resource] = name
+	}
+	return names
+}
+
+func (r *rig) assign(p kubelet.Pod, container, resource string, ids []string, name string) {
+	r.tb.Helper()
+	r.kubelet.Assign(p, container, resource, ids,
+		&v1beta1.ContainerAllocateResponse{CdiDevices: []*v1beta1.CDIDevice{{Name: name}}})
+}
+
+// start is PreStartContainer of all resources of a container.
+func (r *rig) start(want asks) {
+	r.tb.Helper()
+	for resource, ids := range want {
+		if err := r.Bind(r.tb.Context(), resource, ids); err != nil {
+			r.tb.Fatalf("Bind(%s, %v): %v", resource, ids, err)
+		}
+	}
+}
+
+// seen is what a container would see, as the CDI library puts it together.
+type seen struct {
+	Env     []string
+	Nodes   []string
+	Devices Devices
+}
+
+// enter applies CDI names in a container, as a runtime does.
+func (r *rig) enter(names map[string]string) (seen, error) {
+	r.tb.Helper()
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(r.options.CDIDir), cdi.WithAutoRefresh(false))
+	if err != nil {
+		return seen{}, err
+	}
+	for path, errs := range cache.GetErrors() {
+		r.tb.Fatalf("CDI spec %s: %v", path, errs)
+	}
+	r.makeNodes()
+	var list []string
+	for _, name := range names {
+		list = append(list, name)
+	}
+	slices.Sort(list)
+	spec := &oci.Spec{Process: &oci.Process{}, Linux: &oci.Linux{}}
+	if _, err := cache.InjectDevices(spec, list...); err != nil {
+		return seen{}, err
+	}
+	var s seen
+	s.Env = spec.Process.Env
+	slices.Sort(s.Env)
+	for _, d := range spec.Linux.Devices {
+		s.Nodes = append(s.Nodes, strings.TrimPrefix(d.Path, "/dev/infiniband/"))
+	}
+	slices.Sort(s.Nodes)
+	if len(spec.Linux.Resources.Devices) < len(s.Nodes) {
+		r.tb.Errorf("device cgroup: %v", spec.Linux.Resources.Devices)
+	}
+	for _, d := range spec.Linux.Resources.Devices {
+		if d.Access != "rw" {
+			r.tb.Errorf("device access %q", d.Access)
+		}
+	}
+	if len(spec.Mounts) != 1 || spec.Mounts[0].Destination != DevicesFile || !slices.Contains(spec.Mounts[0].Options, "ro") {
+		r.tb.Fatalf("mounts: %+v", spec.Mounts)
+	}
+	b, err := os.ReadFile(spec.Mounts[0].Source)
+	if err == nil {
+		err = json.Unmarshal(b, &s.Devices)
+	}
+	return s, err
+}
+
+// makeNodes makes the machine's device nodes: the library looks at them.
+func (r *rig) makeNodes() {
+	r.tb.Helper()
+	dir := filepath.Join(r.options.DevRoot, infiniband)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		r.tb.Fatal(err)
+	}
+	nodes := []string{"rdma_cm"}
+	for i := range r.machine.HCAs {
+		nodes = append(nodes, r.machine.HCAs[i].CharDevices.UVerbs...)
+	}
+	for i, node := range nodes {
+		err := unix.Mknod(filepath.Join(dir, node), unix.S_IFCHR|0o666, int(unix.Mkdev(231, uint32(i))))
+		if errors.Is(err, unix.EPERM) {
+			r.tb.Skip("device nodes cannot be made here")
+		}
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			r.tb.Fatal(err)
+		}
+	}
+}
+
+// given are the RDMA names of the HCAs in HEDDLE_HCAS.
+func (s *seen) given() []string {
+	for _, e := range s.Env {
+		if list, ok := strings.CutPrefix(e, EnvHCAs+"="); ok && list != "" {
+			return strings.Split(list, ",")
+		}
+	}
+	return nil
+}
+
+func (r *rig) mustEnter(names map[string]string) seen {
+	r.tb.Helper()
+	s, err := r.enter(names)
+	if err != nil {
+		r.tb.Fatal(err)
+	}
+	return s
+}
+
+// spec is what the pod's owner wrote.
+func (r *rig) spec(name string, containers ...corev1.Container) {
+	p := &corev1.Pod{}
+	p.Namespace, p.Name, p.UID = "default", name, types.UID("uid-"+name)
+	p.Spec.Containers = containers
+	r.specs["default/"+name] = p
+}
