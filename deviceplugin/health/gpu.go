@@ -1,0 +1,192 @@
+package health
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/nvml"
+)
+
+// gpu is what is known of one GPU.
+type gpu struct {
+	// seen means that a machine had it, present that the last one does.
+	seen, present bool
+	scan          machine.Health
+	// pulse is the last answer to a poll.
+	pulse nvml.Pulse
+	// silentSince is zero while it answers.
+	silentSince time.Time
+	// asked means that its driver has told a recovery action.
+	asked bool
+	// latch is an error that holds until the GPU has recovered.
+	latch latch
+	// last is what was last against it.
+	last fault
+	// away is when it was last gone or lost.
+	away time.Time
+	// goodSince is since when nothing is against it; zero if something is.
+	goodSince time.Time
+	state     State
+}
+
+type latch struct {
+	cause Cause
+	text  string
+	at    time.Time
+}
+
+func (l *latch) holds() bool { return l.cause != "" }
+
+func (g *gpu) poll(p nvml.Pulse) {
+	g.pulse = p
+	switch {
+	case p.Err == nil:
+		g.silentSince = time.Time{}
+	case g.silentSince.IsZero():
+		g.silentSince = p.Asked
+	}
+	g.asked = g.asked || p.Err == nil && p.Action != nvml.ActionUnknown
+}
+
+// event takes an error of the GPU. The first one that holds gives the reason:
+// what follows is mostly its consequence.
+func (g *gpu) event(now time.Time, policy Policy, cause Cause, text string, h *config.Health) {
+	if policy == Driver && (!g.asked || !h.Checks(config.CheckRecovery)) {
+		policy = Fatal
+	}
+	if policy != Fatal {
+		return
+	}
+	if !g.latch.holds() {
+		g.latch = latch{cause: cause, text: text}
+	}
+	g.latch.at = now
+	g.goodSince = time.Time{}
+}
+
+// fault is what is against the GPU now, apart from errors of the past.
+func (g *gpu) fault(now time.Time, h *config.Health) (Cause, string) {
+	lost := h.Checks(config.CheckLost)
+	switch {
+	case !g.present:
+		return Gone, "it is not on the node any more"
+	case lost && errors.Is(g.pulse.Err, nvml.ErrLost):
+		return Lost, "the driver has lost it: " + g.pulse.Err.Error()
+	case lost && g.scan.State == machine.Lost:
+		return Lost, "the driver has lost it: " + g.scan.Reason
+	case lost && g.scan.State == machine.Unhealthy:
+		return Failed, g.scan.Reason
+	case lost && g.silent(now, h) && errors.Is(g.pulse.Err, nvml.ErrSilent):
+		return NotAnswering, fmt.Sprintf("NVML has not answered for %s", h.GPUSilentAfter)
+	case lost && g.silent(now, h):
+		return NotAnswering, fmt.Sprintf("NVML has failed for %s: %v", h.GPUSilentAfter, g.pulse.Err)
+	case h.Checks(config.CheckRecovery) && g.pulse.Action != nvml.ActionUnknown && g.pulse.Action != nvml.ActionNone:
+		return RecoveryAction, fmt.Sprintf("the driver asks for a %s", g.pulse.Action)
+	}
+	return "", ""
+}
+
+func (g *gpu) silent(now time.Time, h *config.Health) bool {
+	return !g.silentSince.IsZero() && now.Sub(g.silentSince) >= h.GPUSilentAfter.Value()
+}
+
+// cleared tells whether an error of the past may be forgotten: the driver was
+// asked after it and wants nothing, or, where it cannot be asked, the GPU or
+// its driver went away and came back.
+func (g *gpu) cleared(h *config.Health) bool {
+	switch {
+	case !g.latch.holds():
+		return true
+	case g.asked && h.Checks(config.CheckRecovery):
+		return g.pulse.Action == nvml.ActionNone && g.pulse.Asked.After(g.latch.at)
+	}
+	return g.away.After(g.latch.at)
+}
+
+// judge renews the state and returns when it may change by itself; zero is
+// never.
+func (g *gpu) judge(now time.Time, h *config.Health) time.Time {
+	g.release(h)
+	cause, reason := g.fault(now, h)
+	if cause == Gone || cause == Lost {
+		g.away = now
+	}
+	if cause != "" {
+		g.goodSince, g.last = time.Time{}, fault{cause, reason}
+		g.state.set(now, cmp.Or(g.latch.cause, cause), both(g.latch.text, reason))
+		return time.Time{}
+	}
+	fit := g.state.Healthy || g.state.Since.IsZero()
+	switch {
+	case fit && !g.latch.holds():
+		g.state.set(now, "", "")
+		if g.answers(h) {
+			return time.Time{}
+		}
+		return g.silentSince.Add(h.GPUSilentAfter.Value())
+	case !g.answers(h) || !g.cleared(h):
+		g.goodSince = time.Time{}
+		g.unfit(now, g.obstacle(h))
+		return time.Time{}
+	}
+	if g.goodSince.IsZero() {
+		g.goodSince = now
+	}
+	up := g.goodSince.Add(h.GPURecoverAfter.Value())
+	if !now.Before(up) {
+		g.latch, g.last = latch{}, fault{}
+		g.state.set(now, "", "")
+		return time.Time{}
+	}
+	g.unfit(now, fmt.Sprintf("it is well again, and fit once that has lasted %s", h.GPURecoverAfter))
+	return up
+}
+
+// unfit keeps a GPU out although nothing is against it now.
+func (g *gpu) unfit(now time.Time, why string) {
+	g.state.set(now, cmp.Or(g.latch.cause, g.last.cause), both(cmp.Or(g.latch.text, g.last.reason), why))
+}
+
+// answers tells whether the last poll was answered, if that is of interest.
+func (g *gpu) answers(h *config.Health) bool {
+	return g.silentSince.IsZero() || !h.Checks(config.CheckLost)
+}
+
+// obstacle is what a GPU waits for that has an error behind it.
+func (g *gpu) obstacle(h *config.Health) string {
+	switch {
+	case !g.answers(h):
+		return "it does not answer yet"
+	case g.asked && h.Checks(config.CheckRecovery):
+		return ""
+	}
+	return "the driver does not tell whether the GPU has recovered, so it is unfit until it was reset " +
+		"or this program was restarted"
+}
+
+// release forgets an error whose check was turned off meanwhile.
+func (g *gpu) release(h *config.Health) {
+	if g.latch.cause == XID && !h.Checks(config.CheckXIDs) || g.latch.cause == DoubleBitECC && !h.Checks(config.CheckECC) {
+		g.latch = latch{}
+	}
+}
+
+// set renews a state; without a cause it is healthy.
+func (s *State) set(now time.Time, cause Cause, reason string) {
+	healthy := cause == ""
+	if s.Since.IsZero() || s.Healthy != healthy {
+		s.Since = now
+	}
+	s.Healthy, s.Cause, s.Reason = healthy, cause, reason
+}
+
+func both(first, second string) string {
+	if first == "" || second == "" {
+		return first + second
+	}
+	return first + "; " + second
+}

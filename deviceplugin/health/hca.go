@@ -1,0 +1,186 @@
+package health
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// hca is what is known of one HCA.
+type hca struct {
+	present bool
+	// passing is a device that may go without anybody's fault: a virtual
+	// function, or soft RDMA.
+	passing bool
+	pci     string
+	// fault is what the last scan has against it.
+	fault fault
+	// best is the highest rate that a port had while it was active.
+	best map[int]float64
+	// badSince is since when it has a fault, with good times that were too
+	// short; goodSince since when it has none. One may be zero.
+	badSince, goodSince time.Time
+	state               State
+}
+
+type fault struct {
+	cause  Cause
+	reason string
+}
+
+// like is what ports must have in common to be compared.
+type like struct{ vendor, device, layer string }
+
+// usualRates are the rates, in 10^9 bits a second, that more than half of at
+// least two active ports of a kind have. Half of the ports or fewer are no
+// measure for the others.
+func usualRates(m *machine.Machine) map[like]float64 {
+	rates := map[like]map[float64]int{}
+	ports := map[like]int{}
+	for i := range m.HCAs {
+		h := &m.HCAs[i]
+		for j := range h.Ports {
+			p := &h.Ports[j]
+			if p.State != machine.PortActive || p.RateGbps == nil {
+				continue
+			}
+			kind := like{h.Vendor, h.Device, p.LinkLayer}
+			if rates[kind] == nil {
+				rates[kind] = map[float64]int{}
+			}
+			rates[kind][*p.RateGbps]++
+			ports[kind]++
+		}
+	}
+	usual := map[like]float64{}
+	for kind, counts := range rates {
+		for rate, n := range counts {
+			if n > 1 && 2*n > ports[kind] {
+				usual[kind] = rate
+			}
+		}
+	}
+	return usual
+}
+
+// see takes a scan. An HCA is as good as its best port: a second port without
+// a cable is no fault.
+func (s *hca) see(h *machine.HCA, usual map[like]float64, checks *config.Health) {
+	s.present, s.pci = true, h.PCI
+	s.passing = h.PhysFn != "" || h.Virtual
+	if s.best == nil {
+		s.best = map[int]float64{}
+	}
+	s.fault = fault{PortDown, "no port could be read"}
+	var reasons []string
+	for i := range h.Ports {
+		p := &h.Ports[i]
+		f := s.port(p, usual[like{h.Vendor, h.Device, p.LinkLayer}], checks.Checks(config.CheckRate))
+		reasons = append(reasons, f.reason)
+		if i == 0 || severity(f.cause) < severity(s.fault.cause) {
+			s.fault = f
+		}
+	}
+	if s.fault.cause != "" && len(reasons) > 0 {
+		s.fault.reason = strings.Join(slices.DeleteFunc(reasons, func(r string) bool { return r == "" }), "; ")
+	}
+	if !checks.Checks(config.CheckHCAs) {
+		s.fault = fault{}
+	}
+}
+
+func severity(c Cause) int {
+	return slices.Index([]Cause{"", RateDegraded, NoSubnetManager, PortDown}, c)
+}
+
+// port finds what is wrong with a port. Its measure is the usual rate of its
+// like, so that a fabric that is set to another rate needs no restart here;
+// without one (0) it is the best that the port had.
+func (s *hca) port(p *machine.Port, usual float64, rate bool) fault {
+	name := fmt.Sprintf("port %d", p.Number)
+	infiniBand := p.LinkLayer == machine.InfiniBand
+	switch {
+	case infiniBand && (p.State == machine.PortInit || p.State == machine.PortArmed):
+		return fault{NoSubnetManager, fmt.Sprintf("%s is %s: no subnet manager has brought it up", name, p.State)}
+	case p.State != machine.PortActive:
+		return fault{PortDown, fmt.Sprintf("%s is %s (%s)", name, word(p.State), word(p.PhysState))}
+	case infiniBand && p.SMLID == 0:
+		return fault{NoSubnetManager, name + " is ACTIVE, but no subnet manager is known (SM LID 0)"}
+	case p.RateGbps == nil:
+		return fault{}
+	}
+	best := max(s.best[p.Number], *p.RateGbps)
+	s.best[p.Number] = best
+	switch {
+	case !rate:
+	case usual > 0 && *p.RateGbps < usual:
+		return fault{RateDegraded, fmt.Sprintf("%s runs at %s, where ports like it have %g Gb/s", name, p.Rate, usual)}
+	case usual == 0 && *p.RateGbps < best:
+		return fault{RateDegraded, fmt.Sprintf("%s runs at %s, where it had %g Gb/s", name, p.Rate, best)}
+	}
+	return fault{}
+}
+
+func word(s string) string {
+	if s == "" {
+		return "unknown"
+	}
+	return s
+}
+
+// judge renews the state and returns when it may change by itself; zero is
+// never.
+func (s *hca) judge(now time.Time, h *config.Health) time.Time {
+	f, down := s.fault, h.HCADownAfter.Value()
+	if !s.present {
+		f = fault{Gone, "its RDMA device is not on the node any more"}
+	}
+	first := s.state.Since.IsZero()
+	if f.cause == "" {
+		return s.judgeGood(now, first, down, h.HCAUpAfter.Value())
+	}
+	s.goodSince = time.Time{}
+	if s.badSince.IsZero() {
+		s.badSince = now
+	}
+	due := s.badSince.Add(down)
+	if s.state.Healthy && !first && now.Before(due) {
+		return due
+	}
+	s.state.set(now, f.cause, f.reason)
+	return time.Time{}
+}
+
+func (s *hca) judgeGood(now time.Time, first bool, down, up time.Duration) time.Time {
+	if s.goodSince.IsZero() {
+		s.goodSince = now
+	}
+	switch {
+	case first:
+		s.badSince = time.Time{}
+		s.state.set(now, "", "")
+		return time.Time{}
+	case s.state.Healthy && s.badSince.IsZero():
+		return time.Time{}
+	case s.state.Healthy:
+		// A flapping link is good for less than this, and then counts as bad
+		// since its first fault.
+		due := s.goodSince.Add(down)
+		if now.Before(due) {
+			return due
+		}
+		s.badSince = time.Time{}
+		return time.Time{}
+	}
+	due := s.goodSince.Add(up)
+	if now.Before(due) {
+		return due
+	}
+	s.badSince = time.Time{}
+	s.state.set(now, "", "")
+	return time.Time{}
+}

@@ -1,0 +1,117 @@
+// Package health says which GPUs and HCAs of a node are fit for new pods, why
+// not, and since when.
+//
+// It owns the judgment: what the driver's error reports mean, how long a
+// device must be ill or well until its health changes, and the one snapshot
+// that every consumer reads. It reads no hardware itself: snapshots of the
+// machine, events and answers to polls come in. It never touches running pods,
+// and no consumer of a snapshot ever waits for hardware.
+package health
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// Cause is why a device is unfit, as one word for metrics, Events and
+// conditions.
+type Cause string
+
+// The causes.
+const (
+	// XID is an error report of the driver.
+	XID Cause = "XID"
+	// DoubleBitECC is a memory error that could not be corrected.
+	DoubleBitECC Cause = "DoubleBitECC"
+	// RecoveryAction is the driver asking for a reset or the like.
+	RecoveryAction Cause = "RecoveryAction"
+	// Lost is a GPU that the driver cannot reach any more.
+	Lost Cause = "Lost"
+	// NotAnswering is a GPU whose driver does not return.
+	NotAnswering Cause = "NotAnswering"
+	// Failed is a GPU that the scan of the machine found unhealthy, such as
+	// one that the NVLink fabric did not take.
+	Failed Cause = "Failed"
+	// Gone is a device that was there and is not any more.
+	Gone Cause = "Gone"
+	// PortDown is an HCA without an active port.
+	PortDown Cause = "PortDown"
+	// NoSubnetManager is an InfiniBand port that no subnet manager runs.
+	NoSubnetManager Cause = "NoSubnetManager"
+	// RateDegraded is a port slower than it was, or than its like.
+	RateDegraded Cause = "RateDegraded"
+	// NotSeen is a device that was never there.
+	NotSeen Cause = "NotSeen"
+)
+
+// State is the health of one device.
+type State struct {
+	Healthy bool
+	// Cause and Reason are empty if it is healthy. Reason is for people.
+	Cause  Cause
+	Reason string
+	// Since is when it became healthy or unhealthy, or was first seen.
+	Since time.Time
+}
+
+// Snapshot is the health of all devices at one time, and the machine that it
+// was judged by. It is never changed.
+type Snapshot struct {
+	// Machine is nil before the first scan.
+	Machine *machine.Machine
+	// GPUs are by UUID, HCAs by identity ([machine.Machine.HCAIDs]). Devices
+	// that went away stay, as Gone.
+	GPUs, HCAs map[string]State
+}
+
+// GPU is the health of a GPU by UUID; unfit if it is unknown.
+func (s *Snapshot) GPU(uuid string) State { return stateOf(s.GPUs, uuid, "GPU") }
+
+// HCA is the health of an HCA by identity; unfit if it is unknown.
+func (s *Snapshot) HCA(id string) State { return stateOf(s.HCAs, id, "HCA") }
+
+func stateOf(states map[string]State, id, kind string) State {
+	if s, ok := states[id]; ok {
+		return s
+	}
+	return State{Cause: NotSeen, Reason: "this " + kind + " was never seen on the node"}
+}
+
+func (s *Snapshot) equal(t *Snapshot) bool {
+	return s.Machine == t.Machine && maps.Equal(s.GPUs, t.GPUs) && maps.Equal(s.HCAs, t.HCAs)
+}
+
+// Change is one device that became healthy or unhealthy, or whose cause
+// changed.
+type Change struct {
+	// Kind is "GPU" or "HCA"; ID the UUID or the identity; Name what people
+	// call it: "GPU 3 (0000:9d:00.0)", "mlx5_3 (0000:9d:00.0)".
+	Kind, ID, Name string
+	From, To       State
+}
+
+// changes compares two snapshots. A device that is healthy at first sight is
+// no change.
+func changes(from, to *Snapshot) []Change {
+	names := deviceNames(from.Machine, to.Machine)
+	var all []Change
+	for _, part := range []struct {
+		kind     string
+		from, to map[string]State
+	}{{"GPU", from.GPUs, to.GPUs}, {"HCA", from.HCAs, to.HCAs}} {
+		for _, id := range slices.Sorted(maps.Keys(part.to)) {
+			was, known := part.from[id]
+			if !known {
+				was.Healthy = true
+			}
+			is := part.to[id]
+			if was.Healthy != is.Healthy || was.Cause != is.Cause {
+				all = append(all, Change{Kind: part.kind, ID: id, Name: names.of(part.kind, id), From: was, To: is})
+			}
+		}
+	}
+	return all
+}

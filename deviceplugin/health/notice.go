@@ -1,0 +1,101 @@
+package health
+
+import (
+	"context"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// The reasons of the Events.
+const (
+	ReasonUnhealthy = "DeviceUnhealthy"
+	ReasonRecovered = "DeviceRecovered"
+)
+
+// Notice is an Event to be: a device that fell ill, or is well again.
+type Notice struct {
+	// Warning is false for a device that is well again.
+	Warning bool
+	// Reason is ReasonUnhealthy or ReasonRecovered.
+	Reason  string
+	Message string
+}
+
+// Recorder makes Events of notices. It may block until ctx ends.
+type Recorder interface {
+	Record(ctx context.Context, n Notice) error
+}
+
+const (
+	// maxNotices are kept while the API server does not answer; later ones
+	// are in the log only.
+	maxNotices = 64
+	// recordTimeout bounds one Event.
+	recordTimeout = 10 * time.Second
+)
+
+// announce logs changes and queues notices; mu is held. HCAs that no resource
+// is made of are nobody's concern: storage adapters often have a port without
+// a cable.
+func (m *Monitor) announce(changes []Change) {
+	for _, c := range changes {
+		if c.Kind == "HCA" && !m.offered(c.ID) {
+			m.log.Debug("the health of an HCA changed", "hca", c.ID, "healthy", c.To.Healthy, "reason", c.To.Reason)
+			continue
+		}
+		m.log.Info("the health of a device changed", "kind", c.Kind, "device", c.ID, "name", c.Name,
+			"healthy", c.To.Healthy, "cause", c.To.Cause, "reason", c.To.Reason)
+		n := Notice{Warning: !c.To.Healthy, Reason: ReasonUnhealthy, Message: c.String()}
+		if c.To.Healthy {
+			n.Reason = ReasonRecovered
+		}
+		select {
+		case m.notices <- n:
+		default:
+			m.log.Warn("too many Events are waiting; one is left out", "message", n.Message)
+		}
+	}
+}
+
+// offered tells whether a resource has this HCA, or had it when it was there.
+func (m *Monitor) offered(id string) bool {
+	scan := m.config.WithRoles(m.tracker.machine)
+	for i, other := range scan.HCAIDs() {
+		if other == id {
+			return m.selected(scan, &scan.HCAs[i])
+		}
+	}
+	// It is gone. Whoever had it wants to know.
+	return true
+}
+
+func (m *Monitor) selected(scan *machine.Machine, h *machine.HCA) bool {
+	for i := range m.config.RDMA.Resources {
+		if ok, _ := m.config.RDMA.Resources[i].Selectors.Select(scan, h); ok {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *Monitor) recordLoop(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case n := <-m.notices:
+			if m.options.Recorder != nil {
+				m.record(ctx, n)
+			}
+		}
+	}
+}
+
+func (m *Monitor) record(ctx context.Context, n Notice) {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	if err := m.options.Recorder.Record(ctx, n); err != nil {
+		m.log.Warn("an Event could not be recorded", "err", err, "message", n.Message)
+	}
+}

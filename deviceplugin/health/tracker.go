@@ -1,0 +1,131 @@
+package health
+
+import (
+	"time"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/nvml"
+)
+
+// tracker is the state machine: it takes what is seen, each with its time, and
+// gives snapshots. It has no clock and no goroutines.
+type tracker struct {
+	config  config.Health
+	machine *machine.Machine
+	gpus    map[string]*gpu
+	hcas    map[string]*hca
+}
+
+func newTracker(h config.Health) *tracker {
+	return &tracker{config: h, gpus: map[string]*gpu{}, hcas: map[string]*hca{}}
+}
+
+func (t *tracker) gpu(uuid string) *gpu {
+	if t.gpus[uuid] == nil {
+		t.gpus[uuid] = &gpu{}
+	}
+	return t.gpus[uuid]
+}
+
+// configure takes another configuration. Faults of HCAs are found anew.
+func (t *tracker) configure(h config.Health) {
+	t.config = h
+	if t.machine != nil {
+		t.see(t.machine)
+	}
+}
+
+// see takes a scan of the machine.
+func (t *tracker) see(m *machine.Machine) {
+	t.machine = m
+	for _, g := range t.gpus {
+		g.present = false
+	}
+	for i := range m.GPUs {
+		g := t.gpu(m.GPUs[i].UUID)
+		g.seen, g.present, g.scan = true, true, m.GPUs[i].Health
+	}
+	for _, h := range t.hcas {
+		h.present = false
+	}
+	usual := usualRates(m)
+	for i, id := range m.HCAIDs() {
+		if t.hcas[id] == nil {
+			t.hcas[id] = &hca{}
+		}
+		t.hcas[id].see(&m.HCAs[i], usual, &t.config)
+	}
+	t.forget()
+}
+
+// forget drops HCAs that went away on purpose: virtual functions, soft RDMA,
+// and functions that were given to a guest.
+func (t *tracker) forget() {
+	for id, h := range t.hcas {
+		if h.present {
+			continue
+		}
+		f := t.machine.Function(h.pci)
+		if h.passing || f != nil && f.Driver == "vfio-pci" {
+			delete(t.hcas, id)
+		}
+	}
+}
+
+// pulses takes the answers to a poll.
+func (t *tracker) pulses(all []nvml.Pulse) {
+	for _, p := range all {
+		t.gpu(p.GPU).poll(p)
+	}
+}
+
+// event takes an event and says what it means, and whether the GPUs should be
+// polled at once.
+func (t *tracker) event(now time.Time, e nvml.Event) (policy Policy, poll bool) {
+	switch e.Kind {
+	case nvml.EventXID:
+		if !t.config.Checks(config.CheckXIDs) {
+			return Ignore, false
+		}
+		policy = PolicyOf(&t.config.XIDs, e.XID)
+		if e.GPU != "" {
+			t.gpu(e.GPU).event(now, policy, XID, XIDText(e.XID), &t.config)
+		}
+		return policy, policy == Fatal || policy == Driver
+	case nvml.EventECC:
+		// Contained or not, the number in an XID tells, and the driver.
+		if !t.config.Checks(config.CheckECC) {
+			return Ignore, false
+		}
+		if e.GPU != "" {
+			t.gpu(e.GPU).event(now, Driver, DoubleBitECC, "double-bit ECC error", &t.config)
+		}
+		return Driver, true
+	case nvml.EventInterrupted:
+	}
+	return Ignore, true
+}
+
+// judge gives the health of all devices, and when it may change although
+// nothing is seen; zero is never.
+func (t *tracker) judge(now time.Time) (*Snapshot, time.Time) {
+	s := &Snapshot{Machine: t.machine, GPUs: map[string]State{}, HCAs: map[string]State{}}
+	var next time.Time
+	sooner := func(due time.Time) {
+		if !due.IsZero() && (next.IsZero() || due.Before(next)) {
+			next = due
+		}
+	}
+	for uuid, g := range t.gpus {
+		if g.seen {
+			sooner(g.judge(now, &t.config))
+			s.GPUs[uuid] = g.state
+		}
+	}
+	for id, h := range t.hcas {
+		sooner(h.judge(now, &t.config))
+		s.HCAs[id] = h.state
+	}
+	return s, next
+}
