@@ -1,0 +1,20 @@
+package names
+
+// UseGPUUUID is the pod annotation with the UUIDs of the GPUs that the pod
+// accepts, as a comma list: nvidia.com/use-gpuuuid.
+func (d Domains) UseGPUUUID() string { return d.VendorKey(useGPUUUID) }
+
+// NoUseGPUUUID is the pod annotation with the UUIDs of the GPUs that the pod
+// refuses, as a comma list: nvidia.com/nouse-gpuuuid.
+func (d Domains) NoUseGPUUUID() string { return d.VendorKey(noUseGPUUUID) }
+
+// The spelling of the same annotations by the sGPU scheme of the field.
+const (
+	UseGPUUUIDAlias   = "metax-tech.com/" + useGPUUUID
+	NoUseGPUUUIDAlias = "metax-tech.com/" + noUseGPUUUID
+)
+
+const (
+	useGPUUUID   = "use-gpuuuid"
+	noUseGPUUUID = "nouse-gpuuuid"
+)

@@ -1,0 +1,290 @@
+package gpu
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// DriverKind is the kind of our static CDI devices, and DriverFile the spec's
+// name in the CDI directory. It is a kind of its own: two specs with one
+// qualified name make both unusable, and NVIDIA's tools write nvidia.com/gpu.
+const (
+	DriverKind = "driver.heddle.dev/gpu"
+	DriverFile = "driver.heddle.dev-gpu.json"
+)
+
+// Generated is what containers need of a driver.
+type Generated struct {
+	// Common is for every container with a GPU: libraries, control nodes.
+	Common specs.ContainerEdits
+	// Devices are named by UUID, and those of [Features] by their names.
+	Devices []specs.Device
+	// Missing are devices that could not be made, and why.
+	Missing map[string]string
+}
+
+// Generator makes the static spec's content. It may take seconds, or hang with
+// the driver. [NVCDI] is the one for real GPUs, [Replayed] for those of a
+// machine file.
+type Generator interface {
+	Generate(m *machine.Machine) (*Generated, error)
+}
+
+// generateTimeout is how long a driver may take. NVML initializes in seconds
+// without the persistence daemon.
+const generateTimeout = 30 * time.Second
+
+// DriverSpec keeps the static CDI spec of the node's GPUs: the device nodes of
+// each, and the driver's libraries. It changes with the driver and the GPUs;
+// what one container gets besides is in the binder's specs.
+type DriverSpec struct {
+	dir       string
+	generator Generator
+	log       *slog.Logger
+	// turn is taken by the one Generate that may be under way.
+	turn chan struct{}
+
+	mu sync.Mutex // guards all below
+	// made is what the spec was made of, empty if it must be made anew.
+	made   string
+	driver string
+	// devices are the spec's, by name, and features those that come with
+	// every GPU.
+	devices  map[string]specs.Device
+	features []string
+	problem  string
+}
+
+// NewDriverSpec keeps the spec in a directory that the runtime watches.
+func NewDriverSpec(dir string, g Generator, log *slog.Logger) *DriverSpec {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &DriverSpec{dir: dir, generator: g, log: log, turn: make(chan struct{}, 1)}
+}
+
+// Update writes the spec if the driver or a GPU changed since the last one, if
+// the file is gone, or if the last call failed. The error, which is also in
+// [DriverSpec.Problem], tells that the spec could not be made, and the file is
+// as it was; or which GPUs are not in it.
+func (d *DriverSpec) Update(ctx context.Context, m *machine.Machine) error {
+	err := d.update(ctx, m)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.problem = ""
+	if err != nil {
+		d.made, d.problem = "", err.Error()
+	}
+	return err
+}
+
+// Problem says what is wrong with the spec; empty if nothing is.
+func (d *DriverSpec) Problem() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.problem
+}
+
+// Names implements [Static]. Devices that are not in the spec are named too:
+// the runtime says then what it misses, and the container starts once it is
+// there.
+func (d *DriverSpec) Names(ids []string) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := make([]string, 0, len(ids)+len(d.features))
+	for _, id := range append(slices.Clone(ids), d.features...) {
+		out = append(out, DriverKind+"="+id)
+	}
+	return out
+}
+
+func (d *DriverSpec) update(ctx context.Context, m *machine.Machine) error {
+	parts := partsOf(m)
+	path := filepath.Join(d.dir, DriverFile)
+	_, err := os.Stat(path)
+	d.mu.Lock()
+	same := d.made == parts && (err == nil || len(d.devices) == 0)
+	d.mu.Unlock()
+	if same {
+		return nil
+	}
+	generated := &Generated{}
+	if len(m.GPUs) > 0 {
+		if generated, err = d.generate(ctx, m); err != nil {
+			return fmt.Errorf("make the driver's CDI spec: %w", err)
+		}
+	}
+	devices, features := d.complete(m, generated)
+	if err := write(path, &generated.Common, devices); err != nil {
+		return fmt.Errorf("write the driver's CDI spec: %w", err)
+	}
+	d.mu.Lock()
+	if d.made != parts {
+		d.log.Info("driver's CDI spec written", "devices", len(devices), "missing", len(generated.Missing))
+	}
+	d.made, d.driver, d.devices, d.features = parts, m.Driver.Version, devices, features
+	d.mu.Unlock()
+	return missing(m, generated, devices)
+}
+
+// missing tells of devices that pods may get and that are not in the spec.
+func missing(m *machine.Machine, g *Generated, devices map[string]specs.Device) error {
+	var errs []error
+	for i := range m.GPUs {
+		if m.GPUs[i].Health.State == machine.Lost {
+			continue
+		}
+		for _, id := range idsOf(&m.GPUs[i]) {
+			if _, there := devices[id]; !there && g.Missing[id] != "" {
+				errs = append(errs, fmt.Errorf("GPU %s has no CDI device: %s", id, g.Missing[id]))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// idsOf are the UUIDs of a GPU and of its MIG devices.
+func idsOf(g *machine.GPU) []string {
+	ids := []string{g.UUID}
+	for i := range g.MIG.Devices {
+		ids = append(ids, g.MIG.Devices[i].UUID)
+	}
+	return ids
+}
+
+// partsOf is all of a machine that a spec depends on.
+func partsOf(m *machine.Machine) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "driver %q\n", m.Driver.Version)
+	for i := range m.GPUs {
+		g := &m.GPUs[i]
+		minor := -1
+		if g.Minor != nil {
+			minor = *g.Minor
+		}
+		fmt.Fprintf(&b, "%q %d %t\n", idsOf(g), minor, g.Health.State == machine.Lost)
+	}
+	return b.String()
+}
+
+// generate asks the generator and stops waiting, not the generator, when the
+// time is over: a call into a driver that hangs cannot be ended. Until it has
+// returned no other is made.
+func (d *DriverSpec) generate(ctx context.Context, m *machine.Machine) (*Generated, error) {
+	type answer struct {
+		generated *Generated
+		err       error
+	}
+	ctx, cancel := context.WithTimeout(ctx, generateTimeout)
+	defer cancel()
+	select {
+	case d.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, errors.New("an earlier call into the driver has not returned")
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		generated, err := d.generator.Generate(m)
+		<-d.turn
+		answers <- answer{generated, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.generated, a.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("the driver did not answer in %s", generateTimeout)
+	}
+}
+
+// complete is the devices by name, with those of the last spec that the same
+// driver did not tell this time: a lost GPU's nodes are where they were.
+func (d *DriverSpec) complete(m *machine.Machine, g *Generated) (map[string]specs.Device, []string) {
+	ids := map[string]bool{}
+	for i := range m.GPUs {
+		for _, id := range idsOf(&m.GPUs[i]) {
+			ids[id] = true
+		}
+	}
+	devices := map[string]specs.Device{}
+	var features []string
+	for _, device := range g.Devices {
+		devices[device.Name] = device
+		if !ids[device.Name] {
+			features = append(features, device.Name)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for name, device := range d.devices {
+		if _, there := devices[name]; !there && ids[name] && d.driver == m.Driver.Version {
+			devices[name] = device
+		}
+	}
+	slices.Sort(features)
+	return devices, features
+}
+
+// write replaces the file, or removes it if there is nothing to say: a spec
+// without devices is no valid one.
+func write(path string, common *specs.ContainerEdits, devices map[string]specs.Device) error {
+	if len(devices) == 0 {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	spec := &specs.Spec{Kind: DriverKind, ContainerEdits: *common}
+	for _, name := range slices.Sorted(maps.Keys(devices)) {
+		spec.Devices = append(spec.Devices, devices[name])
+	}
+	// Runtimes refuse specs that are newer than themselves.
+	version, err := specs.MinimumRequiredVersion(spec)
+	if err != nil {
+		return err
+	}
+	spec.Version = version
+	content, err := json.Marshal(spec)
+	if err != nil {
+		return err
+	}
+	return replaceFile(path, append(content, '\n'))
+}
+
+// replaceFile writes a file whole or not at all. The temporary file lies in the
+// same directory, since a CDI cache renews itself on the event of a file that
+// is renamed away (container-device-interface, pkg/cdi/cache.go), and ends
+// neither in .json nor in .yaml, so that no runtime reads it.
+func replaceFile(path string, content []byte) error {
+	if old, err := os.ReadFile(path); err == nil && string(old) == string(content) {
+		return nil
+	}
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // Runtimes read what is in it.
+		return err
+	}
+	temp, err := os.CreateTemp(dir, ".driver-*.tmp")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(temp.Name()) }() // Gone if all went well.
+	_, err = temp.Write(content)
+	if err = errors.Join(err, temp.Chmod(0o644), temp.Sync(), temp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(temp.Name(), path)
+}

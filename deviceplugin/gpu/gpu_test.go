@@ -1,0 +1,391 @@
+package gpu_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/plugin"
+	"github.com/heddle-dev/heddle/discovery/capacity"
+	"github.com/heddle-dev/heddle/test/machines"
+)
+
+// node is everything around a resource that a test changes.
+type node struct {
+	mu      sync.Mutex
+	machine *machine.Machine
+	config  config.NodeConfig
+	sick    map[string]string
+	steer   *gpu.Steering
+
+	named, bound [][]string
+	nameErr      error
+}
+
+func newNode(m *machine.Machine) *node {
+	return &node{machine: m, config: config.Default(), sick: map[string]string{}}
+}
+
+func (n *node) options(name string) gpu.Options {
+	return gpu.Options{
+		Name:    name,
+		Machine: func() *machine.Machine { n.mu.Lock(); defer n.mu.Unlock(); return n.machine },
+		Config:  func() *config.NodeConfig { n.mu.Lock(); defer n.mu.Unlock(); c := n.config; return &c },
+		Health: func(uuid string) (bool, string) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			reason, sick := n.sick[uuid]
+			return !sick, reason
+		},
+		Namer: n, Binder: n, Static: n, Pods: n,
+	}
+}
+
+func (n *node) Name(resource string, ids []string) (string, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.named = append(n.named, append([]string{resource}, ids...))
+	return fmt.Sprintf("heddle.dev/gpu=call-%d", len(n.named)), n.nameErr
+}
+
+func (n *node) Bind(_ context.Context, resource string, ids []string) error {
+	n.bound = append(n.bound, append([]string{resource}, ids...))
+	return nil
+}
+
+func (n *node) Names(ids []string) []string {
+	var out []string
+	for _, id := range ids {
+		out = append(out, gpu.DriverKind+"="+id)
+	}
+	return out
+}
+
+func (n *node) Expected(string, int) (gpu.Steering, bool) {
+	if n.steer == nil {
+		return gpu.Steering{}, false
+	}
+	return *n.steer, true
+}
+
+// cards has n GPUs, two on each NUMA node, named GPU-0...
+func cards(n int) *machine.Machine {
+	m := &machine.Machine{}
+	for i := range n {
+		address := fmt.Sprintf("0000:%02x:00.0", i+1)
+		m.PCI = append(m.PCI, machine.PCIFunction{Address: address, Root: address, NUMA: new(i / 2)})
+		m.CPU.NUMA = append(m.CPU.NUMA, machine.NUMANode{ID: i, CPUs: "0"})
+		m.GPUs = append(m.GPUs, machine.GPU{
+			UUID: fmt.Sprintf("GPU-%d", i), Index: i, PCI: address, Health: machine.Health{State: machine.Healthy},
+		})
+	}
+	return m
+}
+
+// cut gives a GPU MIG devices of a profile.
+func cut(m *machine.Machine, index int, profile string, n int) *machine.Machine {
+	mig := machine.MIG{Capable: true, Enabled: true}
+	for i := range n {
+		mig.Devices = append(mig.Devices, machine.MIGDevice{UUID: fmt.Sprintf("MIG-%d-%d", index, i), Profile: profile})
+	}
+	m.GPUs[index].MIG = mig
+	return m
+}
+
+func TestDevices(t *testing.T) {
+	faulty := cards(4)
+	faulty.GPUs[1].Health = machine.Health{State: machine.Lost, Reason: "GPU is lost"}
+	faulty.PCI[3].NUMA = nil
+	for _, test := range []struct {
+		name    string
+		machine *machine.Machine
+		config  string
+		sick    map[string]string
+		want    map[string][]plugin.Device
+		faults  map[string]string
+	}{
+		{
+			name: "whole GPUs", machine: faulty, sick: map[string]string{"GPU-2": "XID 79", "GPU-3": ""},
+			want: map[string][]plugin.Device{"nvidia.com/gpu": {
+				{ID: "GPU-0", Healthy: true, NUMA: []int64{0}},
+				{ID: "GPU-1", NUMA: []int64{0}},
+				{ID: "GPU-2", NUMA: []int64{1}},
+				{ID: "GPU-3"},
+			}},
+			faults: map[string]string{"GPU-1": "lost: GPU is lost", "GPU-2": "XID 79", "GPU-3": "unhealthy"},
+		},
+		{
+			name: "no GPUs", machine: cards(0),
+			want: map[string][]plugin.Device{"nvidia.com/gpu": nil},
+		},
+		{
+			name: "shared cards are not offered", machine: cards(3),
+			config: "mode: sgpu\nsgpu: {gpus: [0, GPU-2]}",
+			want:   map[string][]plugin.Device{"nvidia.com/gpu": {{ID: "GPU-1", Healthy: true, NUMA: []int64{0}}}},
+		},
+		{
+			name: "MIG without names", machine: cut(cards(2), 1, "1g.10gb", 2),
+			want: map[string][]plugin.Device{"nvidia.com/gpu": {
+				{ID: "GPU-0", Healthy: true, NUMA: []int64{0}},
+				{ID: "GPU-1", NUMA: []int64{0}},
+			}},
+			faults: map[string]string{"GPU-1": "MIG is on, and mig.strategy is none"},
+		},
+		{
+			name: "MIG under one name", machine: cut(cards(3), 2, "1g.10gb", 2), config: "mig: {strategy: single}",
+			sick: map[string]string{"GPU-2": "XID 48"},
+			want: map[string][]plugin.Device{"nvidia.com/gpu": {
+				{ID: "GPU-0", Healthy: true, NUMA: []int64{0}},
+				{ID: "GPU-1", Healthy: true, NUMA: []int64{0}},
+				{ID: "MIG-2-0", NUMA: []int64{1}},
+				{ID: "MIG-2-1", NUMA: []int64{1}},
+			}},
+			faults: map[string]string{"MIG-2-0": "XID 48", "MIG-2-1": "XID 48"},
+		},
+		{
+			name:    "MIG by profile",
+			machine: cut(cut(cut(cards(4), 1, "3g.40gb", 1), 2, "1g.10gb+me", 1), 3, "", 0), config: "mig: {strategy: mixed}",
+			want: map[string][]plugin.Device{
+				"nvidia.com/gpu": {
+					{ID: "GPU-0", Healthy: true, NUMA: []int64{0}},
+					{ID: "GPU-3", NUMA: []int64{1}},
+				},
+				"nvidia.com/mig-1g.10gb.me": {{ID: "MIG-2-0", Healthy: true, NUMA: []int64{1}}},
+				"nvidia.com/mig-3g.40gb":    {{ID: "MIG-1-0", Healthy: true, NUMA: []int64{0}}},
+			},
+			faults: map[string]string{"GPU-3": "MIG is on, and there are no MIG devices"},
+		},
+		{
+			name: "one UUID twice", machine: func() *machine.Machine { m := cards(2); m.GPUs[1].UUID = "GPU-0"; return m }(),
+			want: map[string][]plugin.Device{"nvidia.com/gpu": {{ID: "GPU-0", Healthy: true, NUMA: []int64{0}}}},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			n := newNode(test.machine)
+			n.config = parse(t, test.config)
+			if test.sick != nil {
+				n.sick = test.sick
+			}
+			got, faults := map[string][]plugin.Device{}, map[string]string{}
+			for _, name := range gpu.Names(n.machine, &n.config) {
+				r := gpu.New(n.options(name))
+				got[name] = r.Devices()
+				maps.Copy(faults, r.Faults())
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("devices (-want +got):\n%s", diff)
+			}
+			if test.faults == nil {
+				test.faults = map[string]string{}
+			}
+			if diff := cmp.Diff(test.faults, faults); diff != "" {
+				t.Errorf("faults (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func parse(t *testing.T, text string) config.NodeConfig {
+	t.Helper()
+	loaded, err := config.Parse(map[string][]byte{"version": []byte("v1"), "cluster-config": []byte(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loaded.Cluster
+}
+
+// What people are told the node can offer is what the kubelet hears.
+func TestDevicesAgreeWithCapacity(t *testing.T) {
+	for _, name := range machines.Names(t) {
+		for _, strategy := range []config.MIGStrategy{config.MIGNone, config.MIGSingle, config.MIGMixed} {
+			n := newNode(machines.Load(t, name))
+			n.config.MIG.Strategy = strategy
+			want, got := map[string][2]int{}, map[string][2]int{}
+			for _, r := range capacity.Of(n.machine, &n.config) {
+				want[r.Name] = [2]int{r.Devices, r.Healthy}
+			}
+			for _, resource := range gpu.Names(n.machine, &n.config) {
+				healthy := 0
+				devices := gpu.New(n.options(resource)).Devices()
+				for _, d := range devices {
+					if d.Healthy {
+						healthy++
+					}
+				}
+				got[resource] = [2]int{len(devices), healthy}
+			}
+			for resource := range want {
+				if _, ours := got[resource]; !ours {
+					delete(want, resource) // HCAs.
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s, MIG %s: devices and healthy ones (-capacity +plugin):\n%s", name, strategy, diff)
+			}
+		}
+	}
+}
+
+func TestRefreshTellsOfChangesOnly(t *testing.T) {
+	n := newNode(cards(2))
+	r := gpu.New(n.options("nvidia.com/gpu"))
+	told := func() bool {
+		select {
+		case <-r.Changed():
+			return true
+		default:
+			return false
+		}
+	}
+	told()
+	r.Refresh()
+	if told() {
+		t.Error("told of a change where there is none")
+	}
+	n.sick["GPU-1"] = "XID 79"
+	before := r.Devices()
+	r.Refresh()
+	r.Refresh()
+	if !told() || told() {
+		t.Error("one change, not told once")
+	}
+	if !before[1].Healthy || r.Devices()[1].Healthy {
+		t.Errorf("before %v, after %v", before, r.Devices())
+	}
+}
+
+func TestAllocate(t *testing.T) {
+	void := map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}
+	for _, test := range []struct {
+		name   string
+		change func(*gpu.Options)
+		want   *v1beta1.ContainerAllocateResponse
+	}{
+		{"CDI", nil, &v1beta1.ContainerAllocateResponse{Envs: void, CdiDevices: []*v1beta1.CDIDevice{
+			{Name: "heddle.dev/gpu=call-1"}, {Name: "driver.heddle.dev/gpu=GPU-0"}, {Name: "driver.heddle.dev/gpu=GPU-2"},
+		}}},
+		{
+			"environment", func(o *gpu.Options) { o.Strategy, o.Static = gpu.Envvar, nil },
+			&v1beta1.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-2"}},
+		},
+		{"environment with features", func(o *gpu.Options) {
+			o.Strategy = gpu.Envvar
+			o.Features = gpu.Features{GDRCopy: true, GDS: true, IMEXChannels: []int{0, 3}}
+		}, &v1beta1.ContainerAllocateResponse{Envs: map[string]string{
+			"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-2", "NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled", "NVIDIA_IMEX_CHANNELS": "0,3",
+		}}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			n := newNode(cards(4))
+			o := n.options("nvidia.com/gpu")
+			if test.change != nil {
+				test.change(&o)
+			}
+			r := gpu.New(o)
+			got, err := r.Allocate(t.Context(), []string{"GPU-2", "GPU-0"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got, protocmp.Transform()); diff != "" {
+				t.Errorf("answer (-want +got):\n%s", diff)
+			}
+			if err := r.PreStart(t.Context(), []string{"GPU-2", "GPU-0"}); err != nil {
+				t.Fatal(err)
+			}
+			calls := [][]string{{"nvidia.com/gpu", "GPU-0", "GPU-2"}}
+			if diff := cmp.Diff([2][][]string{calls, calls}, [2][][]string{n.named, n.bound}); diff != "" {
+				t.Errorf("named and bound (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAllocateRefusesWhatNobodyAdvertised(t *testing.T) {
+	n := newNode(cards(2))
+	r := gpu.New(n.options("nvidia.com/gpu"))
+	for _, ids := range [][]string{nil, {"GPU-7"}, {"GPU-0", "GPU-7"}, {"GPU-0", "GPU-0"}} {
+		if got, err := r.Allocate(t.Context(), ids); err == nil {
+			t.Errorf("%v: %v and no error", ids, got)
+		}
+	}
+	if len(n.named) > 0 {
+		t.Errorf("names were given out for refused calls: %v", n.named)
+	}
+	n.nameErr = errors.New("disk full")
+	if _, err := r.Allocate(t.Context(), []string{"GPU-0"}); !errors.Is(err, n.nameErr) {
+		t.Errorf("error %v, want that of the name", err)
+	}
+}
+
+// The kubelet may have chosen a GPU just before it left.
+func TestAllocateTakesWhatHasJustLeft(t *testing.T) {
+	n := newNode(cards(2))
+	r := gpu.New(n.options("nvidia.com/gpu"))
+	n.machine = cards(1)
+	r.Refresh()
+	if len(r.Devices()) != 1 {
+		t.Fatalf("devices %v", r.Devices())
+	}
+	if _, err := r.Allocate(t.Context(), []string{"GPU-1"}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnnotation(t *testing.T) {
+	n := newNode(cards(3))
+	n.sick["GPU-1"] = "XID 79"
+	r := gpu.New(n.options("nvidia.com/gpu"))
+	for _, test := range []struct {
+		held map[string]bool
+		want string
+	}{
+		{nil, `{"1":{"score":0,"loss":4000,"hcas":0},"2":{"score":12000,"loss":4000,"hcas":0}}`},
+		{map[string]bool{"GPU-0": true}, `{"1":{"score":0,"loss":0,"hcas":0}}`},
+		{map[string]bool{"GPU-0": true, "GPU-2": true}, `{}`},
+	} {
+		if got := r.Annotation(test.held); got != test.want {
+			t.Errorf("held %v: %s, want %s", test.held, got, test.want)
+		}
+	}
+}
+
+// Calls and refreshes at once, for the race detector.
+func TestCallsAtOnce(t *testing.T) {
+	n := newNode(cards(8))
+	r := gpu.New(n.options("nvidia.com/gpu"))
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for range 50 {
+				n.mu.Lock()
+				n.sick = map[string]string{fmt.Sprintf("GPU-%d", i): "XID 79"}
+				n.mu.Unlock()
+				r.Refresh()
+				ids := []string{}
+				for _, d := range r.Devices() {
+					ids = append(ids, d.ID)
+				}
+				chosen, err := r.Prefer(ids, nil, 2)
+				if err != nil || !slices.Contains(ids, chosen[0]) {
+					t.Errorf("chosen %v of %v: %v", chosen, ids, err)
+				}
+				if _, err := r.Allocate(t.Context(), chosen); err != nil {
+					t.Error(err)
+				}
+				r.Annotation(nil)
+			}
+		})
+	}
+	wg.Wait()
+}

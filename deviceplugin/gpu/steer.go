@@ -1,0 +1,87 @@
+package gpu
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/names"
+)
+
+// Steering is which GPUs a pod accepts, by UUID of the GPU or of a MIG device.
+type Steering struct {
+	// Use are the only ones it accepts; none means all.
+	Use []string
+	// Avoid are those that it refuses, whatever Use says.
+	Avoid []string
+}
+
+// SteeringOf reads a pod's annotations. It fails if an annotation and its alias
+// differ: one of the two owners would be surprised.
+func SteeringOf(annotations map[string]string, d names.Domains) (Steering, error) {
+	use, useErr := uuids(annotations, d.UseGPUUUID(), names.UseGPUUUIDAlias)
+	avoid, avoidErr := uuids(annotations, d.NoUseGPUUUID(), names.NoUseGPUUUIDAlias)
+	return Steering{Use: use, Avoid: avoid}, errors.Join(useErr, avoidErr)
+}
+
+// uuids is the list under a key or its alias, sorted, without doubles.
+func uuids(annotations map[string]string, key, alias string) ([]string, error) {
+	list, other := split(annotations[key]), split(annotations[alias])
+	switch {
+	case len(list) == 0:
+		return other, nil
+	case len(other) == 0 || slices.Equal(list, other):
+		return list, nil
+	}
+	return nil, fmt.Errorf("annotations %s and %s are both present and differ", key, alias)
+}
+
+func split(text string) []string {
+	var list []string
+	for word := range strings.SplitSeq(text, ",") {
+		if word = strings.TrimSpace(word); word != "" {
+			list = append(list, word)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// None tells whether nothing is asked.
+func (t Steering) None() bool { return len(t.Use) == 0 && len(t.Avoid) == 0 }
+
+// accepts tells whether a device, of the GPU parent, is acceptable.
+func (t Steering) accepts(id, parent string) bool {
+	in := func(list []string) bool { return slices.Contains(list, id) || slices.Contains(list, parent) }
+	return (len(t.Use) == 0 || in(t.Use)) && !in(t.Avoid)
+}
+
+// Check tells what is wrong with giving a pod these devices of m: a UUID that
+// the node does not have, with those that it has, or a device that the pod does
+// not accept. A UUID to avoid may be another node's.
+func (t Steering) Check(m *machine.Machine, ids []string) error {
+	parents := map[string]string{}
+	var have []string
+	for i := range m.GPUs {
+		g := &m.GPUs[i]
+		parents[g.UUID] = g.UUID
+		have = append(have, g.UUID)
+		for j := range g.MIG.Devices {
+			parents[g.MIG.Devices[j].UUID] = g.UUID
+		}
+	}
+	var errs []error
+	for _, uuid := range t.Use {
+		if _, ok := parents[uuid]; !ok {
+			errs = append(errs, fmt.Errorf("the node has no GPU %q; it has %s", uuid, strings.Join(have, ", ")))
+		}
+	}
+	for _, id := range ids {
+		if !t.accepts(id, parents[id]) {
+			errs = append(errs, fmt.Errorf("the pod does not accept GPU %s", id))
+		}
+	}
+	return errors.Join(errs...)
+}
