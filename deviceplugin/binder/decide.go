@@ -266,7 +266,10 @@ func (d *decision) counted(p *part, r *config.RDMAResource) ([]pick, error) {
 		if len(refused) > 0 {
 			message += ": " + strings.Join(refused, "; ")
 		}
-		if r.Count == config.CountStrict || len(picks) == 0 {
+		if r.Count == config.CountStrict {
+			return nil, fmt.Errorf("%s (count: strict)", message)
+		}
+		if len(picks) == 0 {
 			return nil, errors.New(message)
 		}
 		d.warn(p, picks, FewerHCAs, message)
@@ -332,7 +335,7 @@ func (d *decision) shared(members []rdma.Member, p *part, r *config.RDMAResource
 }
 
 // far names the GPUs that would have a near HCA if all were well and free, and
-// now have none. A machine where everything is far from everything is not at
+// now have none of this or an earlier resource. A machine where everything is far from everything is not at
 // fault.
 func (d *decision) far(members []rdma.Member, w *wish, picks []pick) string {
 	if len(d.places) == 0 || len(picks) == 0 {
@@ -346,7 +349,7 @@ func (d *decision) far(members []rdma.Member, w *wish, picks []pick) string {
 	best := d.scene.choose(&ideal)
 	var far []string
 	for _, gpu := range d.places {
-		got, could := d.scene.best(gpu, picks), d.scene.best(gpu, best)
+		got, could := d.scene.best(gpu, slices.Concat(d.bound, picks)), d.scene.best(gpu, best)
 		if got.class.Kind <= affinity.NODE && could.class.Kind > affinity.NODE {
 			far = append(far, fmt.Sprintf("GPU %d has only %s (%s) and would have %s (%s)",
 				d.scene.machine.GPUs[gpu].Index, got.class, d.scene.machine.HCAs[got.hca].Name,

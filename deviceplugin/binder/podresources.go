@@ -110,7 +110,7 @@ func (l *lister) round(ctx context.Context) {
 		l.waiting = nil
 		l.mu.Unlock()
 		response, err := l.client.List(ctx, &podresources.ListPodResourcesRequest{})
-		if status.Code(err) == codes.ResourceExhausted && rest(ctx, pause) {
+		if transient(err) && rest(ctx, pause) {
 			continue
 		}
 		got := listed{pods: response.GetPodResources()}
@@ -122,6 +122,13 @@ func (l *lister) round(ctx context.Context) {
 		}
 		return
 	}
+}
+
+// transient tells whether to ask again: the kubelet has been asked too often,
+// by whomever, or was stopped while it answered.
+func transient(err error) bool {
+	code := status.Code(err)
+	return code == codes.ResourceExhausted || code == codes.Unavailable
 }
 
 // rest waits, and tells whether ctx lives on.

@@ -259,10 +259,14 @@ func (r *rig) enter(names map[string]string) (seen, error) {
 		s.Nodes = append(s.Nodes, strings.TrimPrefix(d.Path, "/dev/infiniband/"))
 	}
 	slices.Sort(s.Nodes)
-	if len(spec.Linux.Resources.Devices) < len(s.Nodes) {
-		r.tb.Errorf("device cgroup: %v", spec.Linux.Resources.Devices)
+	var allowed []oci.LinuxDeviceCgroup
+	if spec.Linux.Resources != nil {
+		allowed = spec.Linux.Resources.Devices
 	}
-	for _, d := range spec.Linux.Resources.Devices {
+	if len(allowed) < len(s.Nodes) {
+		r.tb.Errorf("device cgroup: %v for %v", allowed, s.Nodes)
+	}
+	for _, d := range allowed {
 		if d.Access != "rw" {
 			r.tb.Errorf("device access %q", d.Access)
 		}
