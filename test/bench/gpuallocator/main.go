@@ -2,7 +2,9 @@
 // policy of github.com/NVIDIA/go-gpuallocator, which NVIDIA's device plugin
 // uses, in one run on one machine.
 //
-//	go run -C test/bench/gpuallocator .
+//	go run -C test/bench/gpuallocator -mod=mod .
+//
+// -mod=mod takes over what the root module needs by then.
 //
 // Both get the same machines and the same requests. The other side is fed
 // through its exported types, without NVML: what is timed is its search alone.
