@@ -171,6 +171,7 @@ func (g *gpu) obstacle(h *config.Health) string {
 // release forgets an error whose check was turned off meanwhile.
 func (g *gpu) release(h *config.Health) {
 	if g.latch.cause == XID && !h.Checks(config.CheckXIDs) || g.latch.cause == DoubleBitECC && !h.Checks(config.CheckECC) {
+		g.last = fault{g.latch.cause, g.latch.text}
 		g.latch = latch{}
 	}
 }

@@ -1,0 +1,351 @@
+package health
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/nvml"
+)
+
+// source is a machine that a test changes.
+type source struct {
+	machine atomic.Pointer[machine.Machine]
+	changed chan struct{}
+}
+
+func newSource(m *machine.Machine) *source {
+	s := &source{changed: make(chan struct{}, 1)}
+	s.machine.Store(m)
+	return s
+}
+
+func (s *source) Machine() *machine.Machine { return s.machine.Load() }
+
+func (s *source) Changed() <-chan struct{} { return s.changed }
+
+func (s *source) set(m *machine.Machine) {
+	s.machine.Store(m)
+	signal(s.changed)
+}
+
+// recorder keeps notices; it may hang.
+type recorder struct {
+	mu      sync.Mutex
+	notices []string
+	hang    atomic.Bool
+}
+
+func (r *recorder) Record(ctx context.Context, n Notice) error {
+	if r.hang.Load() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.notices = append(r.notices, n.Reason+": "+n.Message)
+	return nil
+}
+
+func (r *recorder) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.notices
+}
+
+// driver answers polls, and sends events to whoever waits.
+type driver struct {
+	mu     sync.Mutex
+	action nvml.Action
+	err    error
+	events chan nvml.Event
+}
+
+func (d *driver) poll(context.Context) []nvml.Pulse {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return []nvml.Pulse{{GPU: "GPU-0", Asked: time.Now(), Action: d.action, Err: d.err}}
+}
+
+func (d *driver) set(action nvml.Action, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.action, d.err = action, err
+}
+
+func (d *driver) WaitEvent(wait time.Duration) (nvml.Event, error) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case e := <-d.events:
+		return e, nil
+	case <-timer.C:
+		return nvml.Event{}, nvml.ErrNoEvent
+	}
+}
+
+// start runs a monitor, and the wait for events, until the test ends.
+func start(t *testing.T, o Options, d *driver) *Monitor {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	m := New(o)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := m.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	if d != nil {
+		wg.Go(func() { nvml.Watch(ctx, d, m.log, m.Tell) })
+	}
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+		pass(2 * time.Second) // The wait that Watch left behind.
+	})
+	synctest.Wait()
+	return m
+}
+
+// pass lets time pass in a bubble, and what it brings about happen.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func drain(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// An error report is in the snapshot, and told to every subscriber, at once:
+// no poll, no scan and no other GPU is waited for.
+func TestXIDIsSeenAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &driver{action: nvml.ActionNone, events: make(chan nvml.Event)}
+		slow := func(ctx context.Context) []nvml.Pulse {
+			select { // A poll takes its whole time.
+			case <-ctx.Done():
+			case <-time.After(nvml.DefaultPulseTimeout):
+			}
+			return d.poll(ctx)
+		}
+		m := start(t, Options{Source: newSource(gpus(machine.Healthy, machine.Healthy)), Poll: slow}, d)
+		first, second := m.Subscribe(), m.Subscribe()
+		began := time.Now()
+		d.events <- nvml.Event{Kind: nvml.EventXID, GPU: "GPU-0", XID: 79}
+		<-first
+		<-second
+		if took := time.Since(began); took > 100*time.Millisecond {
+			t.Errorf("took %s", took)
+		}
+		s := m.Snapshot()
+		if s.GPU("GPU-0").Healthy || s.GPU("GPU-0").Cause != XID || !s.GPU("GPU-1").Healthy {
+			t.Errorf("%+v", s.GPUs)
+		}
+	})
+}
+
+func TestLostGPUIsFoundByThePoll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &driver{action: nvml.ActionNone}
+		m := start(t, Options{Source: newSource(gpus(machine.Healthy)), Poll: d.poll}, nil)
+		changed := m.Subscribe()
+		began := time.Now()
+		d.set("", nvml.ErrLost)
+		<-changed
+		if took := time.Since(began); took > 5*time.Second || m.Snapshot().GPU("GPU-0").Cause != Lost {
+			t.Errorf("after %s: %+v", took, m.Snapshot().GPU("GPU-0"))
+		}
+		d.set(nvml.ActionNone, nil)
+		<-changed // It is well again, says the reason.
+		answered := time.Now()
+		<-changed
+		if took := time.Since(answered); took != 30*time.Second || !m.Snapshot().GPU("GPU-0").Healthy {
+			t.Errorf("fit after %s of answers: %+v", took, m.Snapshot().GPU("GPU-0"))
+		}
+	})
+}
+
+// Time passes without scans and polls: a link that stays down is down in time.
+func TestDeadlinesNeedNoScan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newSource(ports(active))
+		m := start(t, Options{Source: src, PollInterval: time.Hour}, nil)
+		changed := m.Subscribe()
+		src.set(ports(down))
+		began := time.Now()
+		<-changed // The machine changed.
+		<-changed
+		if took := time.Since(began); took != 10*time.Second || m.Snapshot().HCA("0000:40:00.0").Cause != PortDown {
+			t.Errorf("after %s: %+v", took, m.Snapshot().HCA("0000:40:00.0"))
+		}
+		if m.Snapshot().Machine != src.Machine() {
+			t.Error("the snapshot is of another machine")
+		}
+	})
+}
+
+func TestNothingIsToldTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &driver{action: nvml.ActionNone, events: make(chan nvml.Event)}
+		m := start(t, Options{Source: newSource(gpus(machine.Healthy)), Poll: d.poll}, d)
+		changed := m.Subscribe()
+		pass(time.Hour)
+		if drain(changed) {
+			t.Error("told of an hour in which nothing happened")
+		}
+	})
+}
+
+func TestEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, r := &driver{action: nvml.ActionNone, events: make(chan nvml.Event)}, &recorder{}
+		whole := gpus(machine.Healthy)
+		whole.HCAs = ports(active, active, active).HCAs
+		whole.HCAs[1].Role = machine.RoleStorage
+		src := newSource(whole)
+		start(t, Options{Source: src, Poll: d.poll, Recorder: r}, d)
+		d.events <- nvml.Event{Kind: nvml.EventXID, GPU: "GPU-0", XID: 31}
+		d.events <- nvml.Event{Kind: nvml.EventXID, GPU: "GPU-0", XID: 79}
+		cut := gpus(machine.Healthy)
+		cut.HCAs = ports(down, down, active).HCAs
+		cut.HCAs[1].Role = machine.RoleStorage
+		src.set(cut)
+		pass(time.Minute)
+		src.set(whole)
+		pass(time.Minute)
+		want := []string{
+			"DeviceUnhealthy: GPU 0 (0000:10:00.0, GPU-0) is unhealthy: XID 79, the GPU has fallen off the bus",
+			"DeviceUnhealthy: mlx5_0 (0000:40:00.0) is unhealthy: port 1 is DOWN (Polling)",
+			"DeviceRecovered: GPU 0 (0000:10:00.0, GPU-0) is healthy again",
+			"DeviceRecovered: mlx5_0 (0000:40:00.0) is healthy again",
+		}
+		if diff := cmp.Diff(want, r.all()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// An API server that hangs holds up neither health nor the end.
+func TestHangingRecorder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &recorder{}
+		r.hang.Store(true)
+		src := newSource(gpus(machine.Healthy))
+		m := start(t, Options{Source: src, Recorder: r}, nil)
+		changed := m.Subscribe()
+		for i := range 3 * maxNotices {
+			state := machine.Lost
+			if i%2 == 1 {
+				state = machine.Healthy
+			}
+			src.set(gpus(state))
+			<-changed
+			synctest.Wait()
+		}
+		if m.Snapshot().GPU("GPU-0").Healthy {
+			t.Error("a GPU that comes and goes is healthy")
+		}
+	})
+}
+
+func TestConfigurationIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c atomic.Pointer[config.NodeConfig]
+		first := config.Default()
+		c.Store(&first)
+		m := start(t, Options{Source: newSource(ports(rate(200), active, active)), Config: c.Load}, nil)
+		if m.Snapshot().HCA("0000:40:00.0").Healthy {
+			t.Fatal("a slow HCA is healthy")
+		}
+		other := config.Default()
+		other.Health.Disable = []config.HealthCheck{config.CheckRate}
+		c.Store(&other)
+		changed := m.Subscribe()
+		<-changed
+		if !m.Snapshot().HCA("0000:40:00.0").Healthy {
+			t.Error("rates are not checked any more, and the HCA is unhealthy")
+		}
+	})
+}
+
+func TestMetrics(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	m := New(Options{Source: newSource(gpus(machine.Healthy, machine.Lost)), Registerer: registry})
+	for range 2 {
+		m.Tell(nvml.Event{Kind: nvml.EventXID, GPU: "GPU-0", XID: 94})
+	}
+	m.Tell(nvml.Event{Kind: nvml.EventXID, GPU: "GPU-0", XID: 109})
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, family := range families {
+		for _, metric := range family.Metric {
+			var labels []string
+			for _, l := range metric.Label {
+				labels = append(labels, l.GetValue())
+			}
+			got[family.GetName()+" "+strings.Join(labels, " ")] = metric.GetGauge().GetValue() + metric.GetCounter().GetValue()
+		}
+	}
+	want := map[string]float64{
+		"heddle_device_unhealthy XID GPU-0 gpu": 1, "heddle_device_unhealthy Lost GPU-1 gpu": 1,
+		"heddle_gpu_xids_total GPU-0 application 94": 2, "heddle_gpu_xids_total GPU-0 fatal 109": 1,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("cause, device, kind; GPU, policy, XID (-want +got):\n%s", diff)
+	}
+}
+
+func TestNoMachineYet(t *testing.T) {
+	m := New(Options{Source: newSource(nil)})
+	m.Tell(nvml.Event{Kind: nvml.EventXID, GPU: "GPU-0", XID: 79})
+	m.Tell(nvml.Event{Kind: nvml.EventInterrupted})
+	if s := m.Snapshot(); s.Machine != nil || s.GPU("GPU-0").Healthy || s.HCA("x").Cause != NotSeen {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Readers, events, polls and scans at once, for the race detector.
+func TestConcurrency(t *testing.T) {
+	src := newSource(gpus(machine.Healthy))
+	d := &driver{action: nvml.ActionNone}
+	m := New(Options{Source: src, Poll: d.poll, PollInterval: time.Millisecond})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := m.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, xid := range []uint64{13, 31, 43, 94} {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				m.Tell(nvml.Event{Kind: nvml.EventXID, GPU: "GPU-0", XID: xid})
+				src.set(gpus(machine.Healthy, machine.Lost))
+				if s := m.Snapshot(); !s.GPU("GPU-0").Healthy {
+					t.Errorf("unhealthy after XID %d: %s", xid, s.GPU("GPU-0").Reason)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
