@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/sync/errgroup"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/cmd/internal/observe"
+	"github.com/heddle-dev/heddle/deviceplugin/agent"
+	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/discovery/host"
+	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/discovery/nvml"
+	"github.com/heddle-dev/heddle/discovery/replay"
+)
+
+// source is a machine and its changes: a host or a replay.
+type source interface {
+	health.Source
+	Run(ctx context.Context) error
+	Scan(ctx context.Context) *machine.Machine
+}
+
+// serve wires the daemon and runs it. It fails on a bad configuration, on a
+// bad machine file and without a machine: a daemon that starts wrong should
+// not start.
+func serve(ctx context.Context, o *options, log *slog.Logger) error {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	configs, err := config.NewWatcher(o.config, log)
+	if err != nil {
+		return err
+	}
+	from, library, err := openMachine(o, log)
+	if err != nil {
+		return err
+	}
+	// The first list that the kubelet gets must be whole.
+	if from.Scan(ctx) == nil {
+		return errors.New("no machine: nothing could be read")
+	}
+	conn, err := binder.Dial(filepath.Join(o.kubeletDir, "pod-resources", "kubelet.sock"))
+	if err != nil {
+		return fmt.Errorf("reach PodResources: %w", err)
+	}
+	defer conn.Close()
+	options := agent.Options{
+		NodeName: o.nodeName, Configs: configs, Source: from,
+		Generator: o.generator(log), Strategy: gpu.Strategy(o.strategy), Features: o.features(),
+		KubeletDir: o.kubeletDir, CDIDir: o.cdiDir, StateDir: o.stateDir, DevRoot: o.devRoot, Takeover: o.takeover,
+		Interval: o.interval, Registerer: registry, Log: log,
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	if kube := o.kube(log); kube != nil {
+		options.PodSpecs, options.BinderEvents, options.Recorder, options.Publisher = kube, kube, kube, kube
+		group.Go(func() error { return kube.Run(ctx) })
+	}
+	if library != nil {
+		options.Poll = nvml.NewPinger(library, 0).Poll
+	}
+	a := agent.New(options, podresources.NewPodResourcesListerClient(conn))
+	if library != nil {
+		group.Go(func() error {
+			nvml.Watch(ctx, library, log, a.Monitor().Tell)
+			return nil
+		})
+	}
+	group.Go(func() error { return configs.Run(ctx) })
+	group.Go(func() error { return from.Run(ctx) })
+	group.Go(func() error { return a.Run(ctx) })
+	group.Go(func() error { return observe.Serve(ctx, o.metricsAddress, registry, a.Alive, a.Ready) })
+	log.InfoContext(ctx, "started", "version", version, "node", o.nodeName, "machine", o.machine)
+	return group.Wait()
+}
+
+// openMachine also returns the library for events, for a machine that is real.
+func openMachine(o *options, log *slog.Logger) (source, nvml.SystemLibrary, error) {
+	if o.machine != "host" {
+		if _, err := replay.Load(o.machine); err != nil {
+			return nil, nil, err
+		}
+		return replay.New(replay.Options{Path: o.machine, NodeName: o.nodeName, Logger: log}), nil, nil
+	}
+	library := nvml.System(o.driverRoot)
+	return host.New(host.Options{
+		SysfsRoot: o.sysfsRoot, DevRoot: o.devRoot, ProcRoot: o.procRoot, NVML: library,
+		NodeName: o.nodeName, Interval: o.interval, Logger: log,
+	}), library, nil
+}
+
+func (o *options) features() gpu.Features { return gpu.Features{GDRCopy: o.gdrcopy, GDS: o.gds} }
+
+func (o *options) generator(log *slog.Logger) gpu.Generator {
+	if o.machine != "host" {
+		return gpu.Replayed{Dir: o.replayDevices}
+	}
+	return gpu.NVCDI{
+		DriverRoot: o.driverRoot, HostDriverRoot: o.driverRoot, Hook: o.cdiHook, Features: o.features(), Log: log,
+	}
+}
+
+// kube is nil where no API server can be asked: devices are served all the same.
+func (o *options) kube(log *slog.Logger) *agent.Kube {
+	client, err := nodesync.NewClient(o.kubeconfig, "heddle-device-plugin/"+version)
+	if err != nil {
+		log.Warn("no API server: no Events, no condition, no hints that heed the pod's own environment", "err", err)
+		return nil
+	}
+	return agent.NewKube(client, o.nodeName, log)
+}
