@@ -176,7 +176,7 @@ func (b *Binder) publish(g grant, o *outfit) error {
 	if err != nil {
 		return err
 	}
-	err = put(filepath.Join(b.options.StateDir, deviceDir), g.record.Device+jsonEnd, o.devices)
+	err = put(filepath.Join(b.options.StateDir, deviceDir), g.record.Device+jsonEnd, o.devices, false)
 	if err == nil {
 		err = b.save(g.record)
 	}
@@ -187,7 +187,7 @@ func (b *Binder) publish(g grant, o *outfit) error {
 	if err != nil {
 		return err
 	}
-	if err = put(b.options.CDIDir, specFile(g.record), spec); err != nil {
+	if err = put(b.options.CDIDir, specFile(g.record), spec, true); err != nil {
 		err = fmt.Errorf("CDI spec of %s: %w", g.record.name(), err)
 	}
 	b.note(faultCDI, err)

@@ -48,7 +48,7 @@ func (b *Binder) save(r *record) error {
 	if err != nil {
 		return err
 	}
-	return put(b.recordDir(), r.Device+jsonEnd, append(content, '\n'))
+	return put(b.recordDir(), r.Device+jsonEnd, append(content, '\n'), true)
 }
 
 // Run removes what is left of gone pods, until ctx ends.

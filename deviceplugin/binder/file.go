@@ -20,9 +20,12 @@ const (
 	tempEnd   = ".tmp"
 )
 
-// replace writes a file whole or not at all, and returns once it would outlive
-// a loss of power.
-func replace(dir, name string, content []byte) error {
+// lasting tells whether a file must outlive a loss of power. What a container
+// has mounted need not: the start that follows writes it anew.
+type lasting bool
+
+// replace writes a file whole or not at all.
+func replace(dir, name string, content []byte, last lasting) error {
 	temp, err := os.CreateTemp(dir, tempStart+"*"+tempEnd)
 	if err != nil {
 		return err
@@ -30,11 +33,14 @@ func replace(dir, name string, content []byte) error {
 	defer func() { _ = os.Remove(temp.Name()) }() // Gone if all went well.
 	_, err = temp.Write(content)
 	// Containers of any user read what is mounted into them.
-	err = errors.Join(err, temp.Chmod(0o644), temp.Sync(), temp.Close())
-	if err != nil {
+	err = errors.Join(err, temp.Chmod(0o644))
+	if last {
+		err = errors.Join(err, temp.Sync())
+	}
+	if err = errors.Join(err, temp.Close()); err != nil {
 		return err
 	}
-	if err := os.Rename(temp.Name(), filepath.Join(dir, name)); err != nil {
+	if err := os.Rename(temp.Name(), filepath.Join(dir, name)); err != nil || !last {
 		return err
 	}
 	return syncDir(dir)
@@ -50,14 +56,14 @@ func syncDir(dir string) error {
 }
 
 // put brings a file to this content, and leaves it alone if it has it.
-func put(dir, name string, content []byte) error {
+func put(dir, name string, content []byte, last lasting) error {
 	if old, err := os.ReadFile(filepath.Join(dir, name)); err == nil && string(old) == string(content) {
 		return nil
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // Runtimes and containers read what is in it.
 		return err
 	}
-	return replace(dir, name, content)
+	return replace(dir, name, content, last)
 }
 
 // remove removes a file, if it is there.

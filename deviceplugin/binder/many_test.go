@@ -483,6 +483,12 @@ func TestTwoResourcesInOneContainer(t *testing.T) {
 
 func BenchmarkBind(b *testing.B) {
 	r := newRig(b, "dgx-h100")
+	// The CDI directory is on a tmpfs, as /var/run/cdi; the state is on a disk.
+	if dir, err := os.MkdirTemp("/dev/shm", "cdi"); err == nil {
+		b.Cleanup(func() { _ = os.RemoveAll(dir) })
+		r.options.CDIDir = dir
+		r.restart()
+	}
 	wants, _ := r.crowd(100)
 	for _, want := range wants {
 		r.start(want)
