@@ -12,13 +12,11 @@ import (
 )
 
 // active and down are ports of a fabric HCA.
-func active(p *machine.Port) {}
+func active(*machine.Port) {}
 
 func down(p *machine.Port) { p.State, p.PhysState, p.RateGbps = machine.PortDown, "Polling", new(2.5) }
 
-func rate(gbps float64) func(*machine.Port) {
-	return func(p *machine.Port) { p.RateGbps, p.Rate = &gbps, fmt.Sprintf("%g Gb/sec", gbps) }
-}
+func slow(p *machine.Port) { p.RateGbps, p.Rate = new(200.0), "200 Gb/sec" }
 
 func infiniBand(state string, smLID int) func(*machine.Port) {
 	return func(p *machine.Port) { p.State, p.SMLID = state, smLID }
@@ -89,20 +87,21 @@ func TestHCA(t *testing.T) {
 			"0 NoSubnetManager: port 1 is INIT: no subnet manager has brought it up",
 		}},
 		{"RoCE has none", []step{scan(0, ports(func(p *machine.Port) { p.SMLID, p.LinkLayer = 0, machine.Ethernet }))}, []string{"0 healthy"}},
-		{"slower than most of its like", []step{scan(0, ports(rate(200), active, active))}, []string{
+		{"slower than most of its like", []step{scan(0, ports(slow, active, active))}, []string{
 			"0 RateDegraded: port 1 runs at 200 Gb/sec, where ports like it have 400 Gb/s",
 		}},
-		{"half of them are no measure", []step{scan(0, ports(rate(200), active))}, []string{"0 healthy"}},
-		{"another kind is no measure", []step{scan(0, edit(ports(rate(200), active, active), func(m *machine.Machine) { m.HCAs[0].Device = "0x101b" }))}, []string{"0 healthy"}},
-		{"slower than it was", []step{scan(0, ports(active)), scan(1, ports(rate(200))), wait(11), scan(20, ports(active)), wait(50)}, []string{
+		{"nor are two of four", []step{scan(0, ports(slow, slow, active, active))}, []string{"0 healthy"}},
+		{"half of them are no measure", []step{scan(0, ports(slow, active))}, []string{"0 healthy"}},
+		{"another kind is no measure", []step{scan(0, edit(ports(slow, active, active), func(m *machine.Machine) { m.HCAs[0].Device = "0x101b" }))}, []string{"0 healthy"}},
+		{"slower than it was", []step{scan(0, ports(active)), scan(1, ports(slow)), wait(11), scan(20, ports(active)), wait(50)}, []string{
 			"0 healthy", "1 healthy", "11 RateDegraded: port 1 runs at 200 Gb/sec, where it had 400 Gb/s",
 			"20 RateDegraded: port 1 runs at 200 Gb/sec, where it had 400 Gb/s", "50 healthy",
 		}},
-		{"the whole fabric was set to another rate", []step{scan(0, ports(active, active)), scan(10, ports(rate(200), rate(200))), wait(30)}, []string{
+		{"the whole fabric was set to another rate", []step{scan(0, ports(active, active)), scan(10, ports(slow, slow)), wait(30)}, []string{
 			"0 healthy", "10 healthy", "30 healthy",
 		}},
 		{"rates are not checked", []step{
-			configure(0, func(h *config.Health) { h.Disable = []config.HealthCheck{config.CheckRate} }), scan(0, ports(rate(200), active, active)),
+			configure(0, func(h *config.Health) { h.Disable = []config.HealthCheck{config.CheckRate} }), scan(0, ports(slow, active, active)),
 		}, []string{"0 NotSeen: this HCA was never seen on the node", "0 healthy"}},
 		{"HCAs are not checked", []step{
 			scan(0, ports(down)), configure(1, func(h *config.Health) { h.Disable = []config.HealthCheck{config.CheckHCAs} }), wait(31),

@@ -177,10 +177,12 @@ func (m *Monitor) scanned(time.Time) {
 
 // apply changes the tracker, judges, and publishes what differs.
 func (m *Monitor) apply(change func(now time.Time)) {
+	// Asked outside of mu: it may have locks of its own.
+	c := m.options.Config()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
-	if c := m.options.Config(); c != nil && c != m.config {
+	if c != nil && c != m.config {
 		if !reflect.DeepEqual(c.Health, m.config.Health) {
 			m.tracker.configure(c.Health)
 		}
@@ -230,11 +232,11 @@ func (m *Monitor) report(now time.Time, e nvml.Event, p Policy) {
 	if e.Kind == nvml.EventXID {
 		text = XIDText(e.XID)
 	}
-	level := slog.LevelInfo
 	if p == Fatal {
-		level = slog.LevelWarn
+		m.log.Warn("the driver reports an error", "gpu", e.GPU, "error", text, "policy", p)
+		return
 	}
-	m.log.Log(context.Background(), level, "the driver reports an error", "gpu", e.GPU, "error", text, "policy", p)
+	m.log.Info("the driver reports an error", "gpu", e.GPU, "error", text, "policy", p)
 }
 
 // signal fills a channel of capacity one, or leaves it full.

@@ -180,6 +180,29 @@ func TestLostGPUIsFoundByThePoll(t *testing.T) {
 	})
 }
 
+// An error report brings a poll, and its answer a time to recover: neither
+// waits for the next poll.
+func TestRecoveryNeedsNoFurtherPoll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &driver{action: nvml.ActionNone}
+		poll := func(ctx context.Context) []nvml.Pulse {
+			<-time.After(time.Millisecond) // Real clocks move between an event and a poll.
+			return d.poll(ctx)
+		}
+		m := start(t, Options{Source: newSource(gpus(machine.Healthy)), Poll: poll, PollInterval: time.Hour}, nil)
+		pass(time.Second)
+		m.Tell(nvml.Event{Kind: nvml.EventXID, GPU: "GPU-0", XID: 119})
+		pass(30 * time.Second)
+		if m.Snapshot().GPU("GPU-0").Healthy {
+			t.Error("fit too early")
+		}
+		pass(time.Second)
+		if s := m.Snapshot().GPU("GPU-0"); !s.Healthy {
+			t.Errorf("not fit after 30s: %+v", s)
+		}
+	})
+}
+
 // Time passes without scans and polls: a link that stays down is down in time.
 func TestDeadlinesNeedNoScan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -268,7 +291,7 @@ func TestConfigurationIsFollowed(t *testing.T) {
 		var c atomic.Pointer[config.NodeConfig]
 		first := config.Default()
 		c.Store(&first)
-		m := start(t, Options{Source: newSource(ports(rate(200), active, active)), Config: c.Load}, nil)
+		m := start(t, Options{Source: newSource(ports(slow, active, active)), Config: c.Load}, nil)
 		if m.Snapshot().HCA("0000:40:00.0").Healthy {
 			t.Fatal("a slow HCA is healthy")
 		}

@@ -47,8 +47,9 @@ func (l *library) WaitEvent(wait time.Duration) (Event, error) {
 	if err := l.arm(); err != nil {
 		return Event{}, err
 	}
-	data, ret := l.watched.set.Wait(uint32(min(wait, time.Hour) / time.Millisecond))
-	switch ret { //nolint:exhaustive // The others are failures.
+	milliseconds := min(max(wait, 0), time.Hour).Milliseconds()
+	data, ret := l.watched.set.Wait(uint32(milliseconds)) //nolint:gosec // Bounded above.
+	switch ret {                                          //nolint:exhaustive // The others are failures.
 	case nvml.SUCCESS:
 		return l.event(data), nil
 	case nvml.ERROR_TIMEOUT:
@@ -91,7 +92,7 @@ func (l *library) arm() error {
 	next := watched{set: set, gpus: map[nvml.Device]string{}, generation: generation, since: time.Now()}
 	var last nvml.Return
 	for uuid, device := range handles {
-		switch last = register(device, set); last { //nolint:exhaustive // The others may work later.
+		switch last = register(device, set); last {
 		case nvml.SUCCESS:
 			next.gpus[device] = uuid
 		case nvml.ERROR_NOT_SUPPORTED:
@@ -100,7 +101,7 @@ func (l *library) arm() error {
 		}
 	}
 	if len(next.gpus) == 0 {
-		set.Free()
+		free(set)
 		return failure("register for events", last)
 	}
 	l.disarm()
@@ -122,13 +123,17 @@ func register(device nvml.Device, set nvml.EventSet) nvml.Return {
 	return device.RegisterEvents(supported&wanted, set)
 }
 
-// disarm frees the set. What it returns is of no use: the set is dropped.
+// disarm drops the set.
 func (l *library) disarm() {
 	if l.watched.set != nil {
-		l.watched.set.Free()
+		free(l.watched.set)
 	}
 	l.watched = watched{}
 }
+
+// free gives a set back. One that cannot be is dropped all the same: there is
+// nothing else to do with it.
+func free(set nvml.EventSet) { _ = set.Free() }
 
 // remember keeps the handle of a GPU that told its UUID.
 func (l *library) remember(uuid string, device nvml.Device) {
@@ -181,14 +186,14 @@ func (l *library) Pulse(uuid string) (Action, error) {
 		return ActionUnknown, failure("temperature", ret)
 	}
 	values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
-	switch ret := device.GetFieldValues(values); ret { //nolint:exhaustive // The others mean: not supported.
+	switch ret := device.GetFieldValues(values); ret {
 	case nvml.SUCCESS:
 	case nvml.ERROR_GPU_IS_LOST:
 		return ActionUnknown, failure("recovery action", ret)
 	default:
 		return ActionUnknown, nil
 	}
-	switch ret := nvml.Return(values[0].NvmlReturn); ret { //nolint:gosec,exhaustive // NVML's own cast; as above.
+	switch ret := nvml.Return(values[0].NvmlReturn); ret { //nolint:gosec // NVML's own cast.
 	case nvml.SUCCESS:
 		return action(binary.NativeEndian.Uint32(values[0].Value[:])), nil
 	case nvml.ERROR_GPU_IS_LOST:

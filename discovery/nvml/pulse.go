@@ -34,7 +34,7 @@ func action(n uint32) Action {
 		ActionNone, ActionGPUReset, ActionNodeReboot, ActionDrainP2P, ActionDrainAndReset, ActionRecoverIMEX,
 		ActionBusReset, ActionSystemReboot,
 	}
-	if n < uint32(len(known)) {
+	if uint64(n) < uint64(len(known)) {
 		return known[n]
 	}
 	return Action("recovery action " + strconv.FormatUint(uint64(n), 10))
