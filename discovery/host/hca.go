@@ -13,9 +13,10 @@ import (
 // partner and its role.
 func (h *Host) joinHCAs(m *machine.Machine) {
 	vpd := h.readVPD(m)
+	functions := byAddress(m.PCI)
 	for i := range m.HCAs {
 		hca := &m.HCAs[i]
-		if f := m.Function(hca.PCI); f != nil {
+		if f := functions[hca.PCI]; f != nil {
 			hca.Vendor, hca.Device, hca.Driver, hca.PhysFn = f.Vendor, f.Device, f.Driver, f.PhysFn
 		}
 		hca.DataDirect = dataDirect(m, vpd, hca.PCI)
@@ -25,6 +26,16 @@ func (h *Host) joinHCAs(m *machine.Machine) {
 		management[address] = v.SwitchManagement
 	}
 	assignRoles(m, management)
+}
+
+// byAddress finds functions by their address: a machine with virtual functions
+// has thousands.
+func byAddress(list []machine.PCIFunction) map[string]*machine.PCIFunction {
+	functions := make(map[string]*machine.PCIFunction, len(list))
+	for i := range list {
+		functions[list[i].Address] = &list[i]
+	}
+	return functions
 }
 
 // readVPD reads the vital product data that can matter: that of Mellanox
