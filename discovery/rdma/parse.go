@@ -29,10 +29,11 @@ func ParseRate(s string) (float64, error) {
 	return gbps, nil
 }
 
-// ParseLID reads "0x40".
+// ParseLID reads "0x40"; the kernel keeps 32 bits, of which Omni-Path uses 24.
 func ParseLID(s string) (int, error) {
-	n, err := strconv.ParseUint(s, 0, 32)
-	if err != nil {
+	digits, ok := strings.CutPrefix(s, "0x")
+	n, err := strconv.ParseUint(digits, 16, 31)
+	if !ok || err != nil {
 		return 0, fmt.Errorf("%q is no LID", clip(s))
 	}
 	return int(n), nil

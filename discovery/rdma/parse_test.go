@@ -32,6 +32,18 @@ func TestParseGUID(t *testing.T) {
 	}
 }
 
+func TestParseLID(t *testing.T) {
+	for in, want := range map[string]int{
+		"0x40": 0x40, "0xffff": 0xffff, "0x0": 0, "0xffffff": 0xffffff,
+		"": -1, "64": -1, "0x": -1, "0x1_0": -1, "-0x1": -1, "0xffffffffff": -1, "0x80000000": -1,
+	} {
+		got, err := ParseLID(in)
+		if (err != nil) != (want < 0) || (err == nil && got != want) {
+			t.Errorf("ParseLID(%q) = %d, %v, want %d", in, got, err, want)
+		}
+	}
+}
+
 func TestParseWords(t *testing.T) {
 	for in, want := range map[string]string{"4: ACTIVE": "ACTIVE", "5: LinkUp": "LinkUp", "1: CA": "CA", "weird": "weird", "": ""} {
 		if got := ParseWords(in); got != want {

@@ -249,6 +249,9 @@ func (d *device) netdevs(part string, p machine.Port, nics []sysfs.Interface) []
 func (d *device) bond(hca *machine.HCA) {
 	tree := d.tree
 	for i := range hca.Ports {
+		if hca.Ports[i].LinkLayer == machine.InfiniBand {
+			continue // A bond of IPoIB devices is no RDMA device.
+		}
 		for _, nic := range hca.Ports[i].Netdevs {
 			slaves := tree.Slaves(nic.Name)
 			if master := tree.Master(nic.Name); len(slaves) == 0 && master != "" && strings.Contains(d.name, "bond") {

@@ -3,6 +3,7 @@ package sysfs
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -109,6 +110,33 @@ func TestPCIOfInterest(t *testing.T) {
 	wide := got[4]
 	if wide.Root != "pci10000:00" || cmp.Diff([]string{"10000:00:02.0"}, wide.Upstream) != "" || wide.NUMA != nil {
 		t.Errorf("%+v", wide)
+	}
+}
+
+// A bus as large as those of machines with many virtual functions, with links
+// that lead in circles.
+func TestLargeBus(t *testing.T) {
+	const count = 10000
+	tree := sysfstest.New(t)
+	for n := range count {
+		dir := fmt.Sprintf("sys/bus/pci/devices/%04x:%02x:%02x.%x", n>>11, n>>8&7, n>>3&31, n&7)
+		tree.Write(dir+"/class", "0x088000")
+		tree.Write(dir+"/vendor", "0x8086")
+	}
+	gpu := tree.PCI(sysfstest.Function{Path: "pci0000:ff/0000:ff:01.0", Class: "0x030200", Vendor: "0x10de", Device: "0x2330"})
+	tree.Link("sys/bus/pci/devices/0000:fe:00.0", "sys/bus/pci/devices/0000:fe:00.0")
+	tree.Link(gpu+"/driver", gpu+"/driver")
+	got, skipped, err := New(tree.Sys()).PCI(nil)
+	if err != nil || len(got) != 1 || got[0].Address != "0000:ff:01.0" {
+		t.Errorf("%v, %v", got, err)
+	}
+	if len(skipped) != 1 || skipped[0].Name != "0000:fe:00.0" {
+		t.Errorf("skipped %v", skipped)
+	}
+	tree.Remove("sys/bus/pci/devices")
+	tree.Link("sys/bus/pci/devices", "sys/bus/pci/devices")
+	if _, _, err := New(tree.Sys()).PCI(nil); err == nil {
+		t.Error("a bus that cannot be listed is no error")
 	}
 }
 
