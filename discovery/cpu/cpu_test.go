@@ -53,8 +53,8 @@ func TestCodenameX86(t *testing.T) {
 		{"CentaurHauls", 6, 0xf, 8, "VIA Nano", "centaur-6-15"},
 		{"TransmetaCPU", 6, 4, 3, "", "unknown-6-4"},
 	} {
-		info := Info{VendorID: tt.vendor, Family: tt.family, Model: tt.model, Stepping: tt.stepping, ModelName: tt.name}
-		if got := Identify(info, Firmware{}).Codename; got != tt.want {
+		info := cpuInfo{VendorID: tt.vendor, Family: tt.family, Model: tt.model, Stepping: tt.stepping, ModelName: tt.name}
+		if got := identify(info, firmware{}).Codename; got != tt.want {
 			t.Errorf("%s %d/%d/%d %q is %q, want %q", tt.vendor, tt.family, tt.model, tt.stepping, tt.name, got, tt.want)
 		}
 	}
@@ -63,26 +63,26 @@ func TestCodenameX86(t *testing.T) {
 func TestCodenameArm(t *testing.T) {
 	for _, tt := range []struct {
 		implementer, part int
-		fw                Firmware
+		fw                firmware
 		vendor, want      string
 	}{
-		{0x41, 0xd4f, Firmware{SoC: "jep106:036b:0241"}, "nvidia", "nvidia-grace"},
-		{0x41, 0xd4f, Firmware{Vendor: "NVIDIA", Product: "GB200 NVL"}, "nvidia", "nvidia-grace"},
-		{0x41, 0xd4f, Firmware{Vendor: "Amazon EC2", Product: "r8g.metal-24xl"}, "arm", "arm-neoverse-v2"},
-		{0x41, 0xd40, Firmware{}, "arm", "arm-neoverse-v1"},
-		{0x41, 0xd0c, Firmware{Vendor: "Amazon EC2"}, "arm", "arm-neoverse-n1"},
-		{0x41, 0xd0c, Firmware{SoC: "jep106:0a16:0001"}, "ampere", "ampere-altra"},
-		{0xc0, 0xac3, Firmware{}, "ampere", "ampereone"},
-		{0x48, 0xd01, Firmware{}, "huawei", "kunpeng-920"},
-		{0x48, 0xd45, Firmware{}, "huawei", "kunpeng-d45"},
-		{0x70, 0x663, Firmware{}, "phytium", "phytium-ftc663"},
-		{0x70, 0x303, Firmware{}, "phytium", "phytium-ftc310"},
-		{0x70, 0x872, Firmware{}, "phytium", "phytium-70-872"},
-		{0x4e, 0x010, Firmware{}, "nvidia", "nvidia-vera"},
-		{0x41, 0xd99, Firmware{}, "arm", "arm-41-d99"},
-		{0x99, 0x001, Firmware{}, "unknown", "unknown-99-1"},
+		{0x41, 0xd4f, firmware{SoC: "jep106:036b:0241"}, "nvidia", "nvidia-grace"},
+		{0x41, 0xd4f, firmware{Vendor: "NVIDIA", Product: "GB200 NVL"}, "nvidia", "nvidia-grace"},
+		{0x41, 0xd4f, firmware{Vendor: "Amazon EC2", Product: "r8g.metal-24xl"}, "arm", "arm-neoverse-v2"},
+		{0x41, 0xd40, firmware{}, "arm", "arm-neoverse-v1"},
+		{0x41, 0xd0c, firmware{Vendor: "Amazon EC2"}, "arm", "arm-neoverse-n1"},
+		{0x41, 0xd0c, firmware{SoC: "jep106:0a16:0001"}, "ampere", "ampere-altra"},
+		{0xc0, 0xac3, firmware{}, "ampere", "ampereone"},
+		{0x48, 0xd01, firmware{}, "huawei", "kunpeng-920"},
+		{0x48, 0xd45, firmware{}, "huawei", "kunpeng-d45"},
+		{0x70, 0x663, firmware{}, "phytium", "phytium-ftc663"},
+		{0x70, 0x303, firmware{}, "phytium", "phytium-ftc310"},
+		{0x70, 0x872, firmware{}, "phytium", "phytium-70-872"},
+		{0x4e, 0x010, firmware{}, "nvidia", "nvidia-vera"},
+		{0x41, 0xd99, firmware{}, "arm", "arm-41-d99"},
+		{0x99, 0x001, firmware{}, "unknown", "unknown-99-1"},
 	} {
-		got := Identify(Info{Arm: true, Implementer: tt.implementer, Part: tt.part}, tt.fw)
+		got := identify(cpuInfo{Arm: true, Implementer: tt.implementer, Part: tt.part}, tt.fw)
 		if got.Codename != tt.want || got.Vendor != tt.vendor {
 			t.Errorf("%x/%x %+v is %s %q, want %s %q", tt.implementer, tt.part, tt.fw, got.Vendor, got.Codename, tt.vendor, tt.want)
 		}
@@ -130,7 +130,7 @@ func FuzzIdentify(f *testing.F) {
 	f.Add(":::\n\n:\n", "")
 	valid := regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
 	f.Fuzz(func(t *testing.T, text, soc string) {
-		c := Identify(Parse(text), Firmware{SoC: soc})
+		c := identify(parse(text), firmware{SoC: soc})
 		if !valid.MatchString(c.Codename) || c.Vendor == "" || c.Sockets < 0 {
 			t.Errorf("%+v", c)
 		}

@@ -7,7 +7,7 @@ import (
 
 // x86 names a processor by CPUID leaf 0's vendor and leaf 1's display family
 // and model.
-func x86(i Info) (vendor, codename string) {
+func x86(i cpuInfo) (vendor, codename string) {
 	var line, name string
 	switch i.VendorID {
 	case "AuthenticAMD":
@@ -67,7 +67,7 @@ func intelLine(modelName string) string {
 // ranges and AMD's internal names, given behind each row; the kernel's
 // arch/x86/kernel/cpu/amd.c agrees on the generations. Which EPYC series that
 // is, is on AMD's product pages.
-func amd(i Info) string {
+func amd(i cpuInfo) string {
 	switch {
 	case i.Family == 0x17 && i.Model == 0x01: // Naples, with Zen desktop parts.
 		return series(i.ModelName, "naples", "3", "snowyowl")
@@ -106,7 +106,7 @@ func series(modelName, other string, pairs ...string) string {
 
 // intel is the codename of a server part: arch/x86/include/asm/intel-family.h,
 // whose constant stands behind each row. Family 6, and 19 since Diamond Rapids.
-func intel(i Info) string {
+func intel(i cpuInfo) string {
 	if i.Family == 19 && i.Model == 0x01 {
 		return "diamondrapids" // DIAMONDRAPIDS_X
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/heddle-dev/heddle/discovery/bounded"
 )
 
-// NetlinkProbe is the name of the netlink reader in Machine.Probes.
-const NetlinkProbe = "rdma-netlink"
+// netlinkProbe is the name of the netlink reader in Machine.Probes.
+const netlinkProbe = "rdma-netlink"
 
 // Netlink reads RDMA netlink (NETLINK_RDMA). It is used from one goroutine at a
 // time.
@@ -57,10 +57,10 @@ func (n *Netlink) Read(ctx context.Context, hcas []machine.HCA) (
 	mode string, notes []machine.Skipped, probe machine.Probe,
 ) {
 	if n.apart != "" {
-		return "", nil, machine.Probe{Name: NetlinkProbe, State: machine.ProbeAbsent, Reason: n.apart}
+		return "", nil, machine.Probe{Name: netlinkProbe, State: machine.ProbeAbsent, Reason: n.apart}
 	}
 	said, err := n.last.Read(ctx, n.timeout, n.ask)
-	probe = bounded.Probe(NetlinkProbe, n.timeout, err)
+	probe = bounded.Probe(netlinkProbe, n.timeout, err)
 	switch {
 	case errors.Is(err, errNoFamily):
 		probe.State = machine.ProbeAbsent
@@ -114,7 +114,7 @@ func ReverseGUID(s string) string {
 		}
 		b.WriteString(part)
 	}
-	guid, err := ParseGUID(b.String())
+	guid, err := parseGUID(b.String())
 	if err != nil {
 		return ""
 	}

@@ -23,8 +23,8 @@ import (
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
-// Probe is the name of the sysfs reader in Machine.Probes.
-const Probe = "rdma"
+// classProbe is the name of the sysfs reader in Machine.Probes.
+const classProbe = "rdma"
 
 // Reader reads the RDMA devices under a sysfs tree and a device root. Its
 // methods may be called from any goroutine.
@@ -75,7 +75,7 @@ func (r *Reader) Read(ctx context.Context) Devices {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all, err := r.class.Read(ctx, r.timeout, r.list)
-	found := Devices{CM: all.cm, Probe: bounded.Probe(Probe, r.timeout, err), Skipped: slices.Clone(all.skipped)}
+	found := Devices{CM: all.cm, Probe: bounded.Probe(classProbe, r.timeout, err), Skipped: slices.Clone(all.skipped)}
 	if err == nil && len(all.names) == 0 {
 		found.Probe.State, found.Probe.Reason = machine.ProbeAbsent, all.absent
 	}
@@ -104,7 +104,7 @@ func (r *Reader) readDevices(ctx context.Context, all listing, found *Devices) {
 		if err != nil {
 			reason := bounded.Reason(r.timeout, err)
 			if found.Probe.State == machine.ProbeOK {
-				found.Probe = bounded.Probe(Probe, r.timeout, err)
+				found.Probe = bounded.Probe(classProbe, r.timeout, err)
 				found.Probe.Reason = name + " " + found.Probe.Reason
 			}
 			if one.isDevice {

@@ -259,22 +259,22 @@ func TestNetlink(t *testing.T) {
 	}{
 		{
 			name: "shared", said: answer{"shared", []linkInfo{{"mlx5_0", ""}}}, mode: "shared",
-			probe: machine.Probe{Name: NetlinkProbe, State: machine.ProbeOK},
+			probe: machine.Probe{Name: netlinkProbe, State: machine.ProbeOK},
 		},
 		{
 			name: "another device", said: answer{"exclusive", []linkInfo{{"mlx5_0", ""}, {"mlx5_1", ""}}}, mode: "exclusive",
 			notes: []machine.Skipped{{Name: "mlx5_1", Reason: "RDMA netlink lists it, /sys/class/infiniband does not"}},
-			probe: machine.Probe{Name: NetlinkProbe, State: machine.ProbeOK},
+			probe: machine.Probe{Name: netlinkProbe, State: machine.ProbeOK},
 		},
 		{
 			name: "no ib_core", err: errNoFamily,
 			probe: machine.Probe{
-				Name: NetlinkProbe, State: machine.ProbeAbsent, Reason: "the kernel has no RDMA netlink: ib_core is not loaded",
+				Name: netlinkProbe, State: machine.ProbeAbsent, Reason: "the kernel has no RDMA netlink: ib_core is not loaded",
 			},
 		},
 		{
 			name: "a fault", err: errors.New("RDMA devices: permission denied"),
-			probe: machine.Probe{Name: NetlinkProbe, State: machine.ProbeFailed, Reason: "RDMA devices: permission denied"},
+			probe: machine.Probe{Name: netlinkProbe, State: machine.ProbeFailed, Reason: "RDMA devices: permission denied"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -300,7 +300,7 @@ func TestNetlinkHangs(t *testing.T) {
 		n.Read(t.Context(), nil)
 		n.ask = func() (answer, error) { <-release; return answer{}, nil }
 		mode, notes, probe := n.Read(t.Context(), []machine.HCA{{Name: "mlx5_0"}})
-		want := machine.Probe{Name: NetlinkProbe, State: machine.ProbeTimeout, Reason: "did not answer in 1s"}
+		want := machine.Probe{Name: netlinkProbe, State: machine.ProbeTimeout, Reason: "did not answer in 1s"}
 		if diff := cmp.Diff(want, probe); diff != "" || mode != "shared" || len(notes) != 0 {
 			t.Errorf("mode %q, notes %v, probe (-want +got):\n%s", mode, notes, diff)
 		}

@@ -93,7 +93,7 @@ func (d *device) read() (machine.HCA, bool) {
 	hca.Type = d.text("", "hca_type")
 	hca.Board = d.text("", "board_id")
 	hca.Firmware = d.text("", "fw_ver")
-	hca.NodeType = ParseWords(d.text("", "node_type"))
+	hca.NodeType = parseWords(d.text("", "node_type"))
 	hca.NodeDesc = d.text("", "node_desc")
 	d.place(&hca)
 	nics := d.interfaces(hca.PCI)
@@ -114,7 +114,7 @@ func (d *device) read() (machine.HCA, bool) {
 func (d *device) guid(attribute string) string {
 	text, err := d.tree.Read(d.dir + "/" + attribute)
 	if err == nil {
-		text, err = ParseGUID(text)
+		text, err = parseGUID(text)
 	}
 	if err == nil {
 		return text
@@ -178,11 +178,11 @@ func (d *device) port(number int, nics []sysfs.Interface) machine.Port {
 	part := "/ports/" + strconv.Itoa(number)
 	p := machine.Port{Number: number}
 	p.LinkLayer = d.text(part, "link_layer")
-	p.State = ParseWords(d.text(part, "state"))
-	p.PhysState = ParseWords(d.text(part, "phys_state"))
+	p.State = parseWords(d.text(part, "state"))
+	p.PhysState = parseWords(d.text(part, "phys_state"))
 	p.Rate = d.text(part, "rate")
 	if p.Rate != "" {
-		if gbps, err := ParseRate(p.Rate); err == nil {
+		if gbps, err := parseRate(p.Rate); err == nil {
 			p.RateGbps = &gbps
 		} else {
 			d.skip(part, "rate: "+err.Error())
@@ -191,7 +191,7 @@ func (d *device) port(number int, nics []sysfs.Interface) machine.Port {
 	p.LID = d.lid(part, "lid")
 	p.SMLID = d.lid(part, "sm_lid")
 	if text := d.text(part, "gids/0"); text != "" {
-		guid, err := ParseGID(text)
+		guid, err := parseGID(text)
 		if err != nil {
 			d.skip(part, "gids/0: "+err.Error())
 		}
@@ -206,7 +206,7 @@ func (d *device) lid(part, attribute string) int {
 	if text == "" {
 		return 0
 	}
-	n, err := ParseLID(text)
+	n, err := parseLID(text)
 	if err != nil {
 		d.skip(part, attribute+": "+err.Error())
 	}

@@ -18,11 +18,11 @@ import (
 
 func TestRead(t *testing.T) {
 	tree := sysfstest.New(t)
-	tree.Raw("sys/long", strings.Repeat("x", 3*MaxAttribute))
+	tree.Raw("sys/long", strings.Repeat("x", 3*maxAttribute))
 	tree.Write("sys/short", "  word ")
 	tree.Unreadable("sys/broken")
 	f := New(tree.Sys())
-	if got, err := f.Read("long"); len(got) != MaxAttribute || err != nil {
+	if got, err := f.Read("long"); len(got) != maxAttribute || err != nil {
 		t.Errorf("%d bytes of a long file, %v", len(got), err)
 	}
 	if got, err := f.Read("short"); got != "word" || err != nil {
@@ -195,15 +195,15 @@ func vpd(keywords ...string) []byte {
 }
 
 func TestParseVPD(t *testing.T) {
-	got, err := ParseVPD(vpd("PN", "900-9X81E", "V3", "80fe3ea5b7d9ef118000946dae123456"))
+	got, err := parseVPD(vpd("PN", "900-9X81E", "V3", "80fe3ea5b7d9ef118000946dae123456"))
 	if diff := cmp.Diff(VPD{V3: "80fe3ea5b7d9ef118000946dae123456"}, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	got, err = ParseVPD(vpd("PN", "x", "VA", "MLX:MODL=SW_MNG"))
+	got, err = parseVPD(vpd("PN", "x", "VA", "MLX:MODL=SW_MNG"))
 	if !got.SwitchManagement || got.V3 != "" || err != nil {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err := ParseVPD([]byte{0x90, 4}); err == nil {
+	if _, err := parseVPD([]byte{0x90, 4}); err == nil {
 		t.Error("a resource that is cut off is no error")
 	}
 }
@@ -222,11 +222,11 @@ func configuration() []byte {
 
 func TestParseVGPU(t *testing.T) {
 	want := &machine.VGPU{HostDriverVersion: "550.90.05", HostDriverBranch: "r550_00"}
-	got, err := ParseVGPU(configuration())
+	got, err := parseVGPU(configuration())
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	if got, err := ParseVGPU(make([]byte, 256)); got != nil || err != nil {
+	if got, err := parseVGPU(make([]byte, 256)); got != nil || err != nil {
 		t.Errorf("physical GPU: %v, %v", got, err)
 	}
 }
