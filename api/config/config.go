@@ -55,6 +55,21 @@ func (c *Config) Resolve(node string, labels map[string]string) NodeConfig {
 	return c.Cluster
 }
 
+// NeedsLabels tells whether the configuration of a node depends on its labels:
+// whether an entry that could be its own has a nodeSelector.
+func (c *Config) NeedsLabels(node string) bool {
+	for i := range c.Overrides {
+		o := &c.Overrides[i]
+		switch {
+		case o.matches(node, nil):
+			return false
+		case len(o.NodeSelector) > 0 && (o.NodeName == "" || o.NodeName.Match(node)):
+			return true
+		}
+	}
+	return false
+}
+
 // Sections lists every configuration that Resolve can give.
 func (c *Config) Sections() []*NodeConfig {
 	sections := []*NodeConfig{&c.Cluster}

@@ -11,7 +11,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
 // Level is how bad a finding is.
@@ -68,6 +70,20 @@ func Problems(all []Finding) int {
 		}
 	}
 	return n
+}
+
+// Labels explains the labels that a machine should have and that cannot be
+// made.
+func Labels(missing []labels.Problem, c *config.NodeConfig) []Finding {
+	all := make([]Finding, 0, len(missing))
+	for _, p := range missing {
+		f := Finding{Level: Problem, Subject: "label " + p.Key, Says: "cannot be made: " + p.Reason}
+		if slices.ContainsFunc(c.Labels, func(r config.LabelRule) bool { return r.Key == p.Key }) {
+			f.Do = "Correct the rule in the configuration."
+		}
+		all = append(all, f)
+	}
+	return all
 }
 
 // probes explains readers that did not read.
