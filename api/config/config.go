@@ -32,8 +32,8 @@ type Override struct {
 	// NodeName is the Node's name, or a glob: `h800-*`.
 	NodeName Glob `yaml:"nodeName"`
 	// NodeSelector are labels that the Node must have, with these values.
-	// Labels that come from this configuration (node.usage, control-plane, and
-	// those of rules) cannot be used.
+	// Labels that this configuration decides cannot be used: node.usage,
+	// control-plane, those of rules, and those about sharing and MIG.
 	NodeSelector map[string]string `yaml:"nodeSelector"`
 	// NodeConfig is what holds for these nodes, merged over the cluster's.
 	NodeConfig `yaml:",inline"`
