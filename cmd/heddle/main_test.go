@@ -39,7 +39,7 @@ func TestExitCodes(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("NODE_NAME", "")
 			var stdout, stderr strings.Builder
-			code := cli.Exit(run(t.Context(), tt.args, &stdout), &stderr)
+			code := cli.Exit(run(t.Context(), tt.args, &stdout, &stderr), &stderr)
 			if code != tt.code {
 				t.Errorf("exit %d, want %d; stderr: %s", code, tt.code, stderr.String())
 			}
