@@ -13,6 +13,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
@@ -112,22 +114,11 @@ func absent(m *machine.Machine, p machine.Probe) Finding {
 	if p.Name != "nvml" {
 		return f
 	}
-	onBus := 0
-	for i := range m.PCI {
-		if isNVIDIA(&m.PCI[i]) {
-			onBus++
-		}
-	}
-	if onBus > 0 {
+	if on, _ := capacity.OnBus(m); on > 0 {
 		f.Level, f.Do = Problem, remedy(p.Name)
-		f.Says = fmt.Sprintf("%d NVIDIA GPUs on the PCI bus, and no driver to read them: %s", onBus, p.Reason)
+		f.Says = fmt.Sprintf("there is no driver for what is on the PCI bus (%s): %s", cli.Count(on, "NVIDIA GPU"), p.Reason)
 	}
 	return f
-}
-
-// isNVIDIA tells GPUs by PCI class 03, display controller.
-func isNVIDIA(f *machine.PCIFunction) bool {
-	return f.Vendor == "0x10de" && len(f.Class) > 4 && f.Class[:4] == "0x03"
 }
 
 func remedy(probe string) string {

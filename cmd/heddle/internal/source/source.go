@@ -36,6 +36,9 @@ func (l *nodeLabels) String() string { return "" }
 // Set reads key=value,...
 func (l *nodeLabels) Set(text string) error {
 	*l = nodeLabels{}
+	if text == "" {
+		return nil
+	}
 	for pair := range strings.SplitSeq(text, ",") {
 		key, value, ok := strings.Cut(pair, "=")
 		if err := errors.Join(names.CheckKey(key), names.CheckValue(value)); !ok || err != nil {
