@@ -28,7 +28,7 @@ test: ## Unit and integration tests, with the race detector
 
 .PHONY: e2e
 e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real RDMA
-	$(TEST) -tags e2e -count=1 -timeout 60m -p 1 ./test/cluster/... ./test/e2e/... ./test/vm/...
+	$(TEST) -tags e2e -count=1 -timeout 60m -p 1 ./test/cluster/... ./test/e2e/... ./test/demo/... ./test/vm/...
 
 .PHONY: lint
 lint: ## golangci-lint, the chart's lint, and what the other module files say

@@ -32,8 +32,8 @@ type Override struct {
 	// NodeName is the Node's name, or a glob: `h800-*`.
 	NodeName Glob `yaml:"nodeName"`
 	// NodeSelector are labels that the Node must have, with these values.
-	// Labels that come from this configuration (node.usage, control-plane, and
-	// those of rules) cannot be used.
+	// Labels that this configuration decides cannot be used: node.usage,
+	// control-plane, those of rules, and those about sharing and MIG.
 	NodeSelector map[string]string `yaml:"nodeSelector"`
 	// NodeConfig is what holds for these nodes, merged over the cluster's.
 	NodeConfig `yaml:",inline"`
@@ -53,6 +53,21 @@ func (c *Config) Resolve(node string, labels map[string]string) NodeConfig {
 		}
 	}
 	return c.Cluster
+}
+
+// NeedsLabels tells whether the configuration of a node depends on its labels:
+// whether an entry that could be its own has a nodeSelector.
+func (c *Config) NeedsLabels(node string) bool {
+	for i := range c.Overrides {
+		o := &c.Overrides[i]
+		switch {
+		case o.matches(node, nil):
+			return false
+		case len(o.NodeSelector) > 0 && (o.NodeName == "" || o.NodeName.Match(node)):
+			return true
+		}
+	}
+	return false
 }
 
 // Sections lists every configuration that Resolve can give.

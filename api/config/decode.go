@@ -54,7 +54,7 @@ func parse(file string, text []byte) *document {
 	var node yaml.Node
 	if err := decoder.Decode(&node); err != nil {
 		if !errors.Is(err, io.EOF) {
-			d.faults = append(d.faults, &Fault{File: file, Err: err})
+			d.faults = append(d.faults, syntaxFault(file, err))
 		}
 		return d
 	}
@@ -66,6 +66,21 @@ func parse(file string, text []byte) *document {
 		d.root = node.Content[0]
 	}
 	return d
+}
+
+// syntaxFault takes the line out of the parser's text: "yaml: line 2: did not
+// find expected ',' or ']'".
+func syntaxFault(file string, err error) *Fault {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	f := &Fault{File: file}
+	if rest, ok := strings.CutPrefix(text, "line "); ok {
+		digits, what, _ := strings.Cut(rest, ": ")
+		if line, err := strconv.Atoi(digits); err == nil {
+			f.Line, text = line, what
+		}
+	}
+	f.Err = errors.New("no YAML: " + text)
+	return f
 }
 
 func (d *document) fault(n *yaml.Node, at, format string, args ...any) {
@@ -83,8 +98,8 @@ type enum interface{ Words() []string }
 func (d *document) check(n *yaml.Node, t reflect.Type, at string) {
 	d.lines[at] = n.Line
 	switch {
-	case n.Kind == yaml.AliasNode || n.Anchor != "":
-		d.fault(n, at, "YAML anchors and aliases are not read here")
+	case fancy(n):
+		d.fault(n, at, notRead)
 	case n.ShortTag() == "!!null":
 		d.fault(n, at, "has no value; leave the key out or give it one")
 	case t.Kind() == reflect.Struct:
@@ -102,6 +117,13 @@ func (d *document) check(n *yaml.Node, t reflect.Type, at string) {
 	default:
 		d.checkScalar(n, t, at)
 	}
+}
+
+// notRead is about what would let a text say one thing and mean another.
+const notRead = "YAML anchors, aliases and tags are not read here"
+
+func fancy(n *yaml.Node) bool {
+	return n.Kind == yaml.AliasNode || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0
 }
 
 func (d *document) checkStruct(n *yaml.Node, t reflect.Type, at string) {
@@ -132,7 +154,12 @@ func (d *document) checkStruct(n *yaml.Node, t reflect.Type, at string) {
 	}
 }
 
+// twice reports a key that cannot be looked at further.
 func (d *document) twice(key *yaml.Node, seen map[string]int, at string) bool {
+	if fancy(key) {
+		d.fault(key, at, notRead)
+		return true
+	}
 	if line, ok := seen[key.Value]; ok {
 		d.fault(key, at, "stands here twice; the first is on line %d", line)
 		return true

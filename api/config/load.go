@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -14,7 +15,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/heddle-dev/heddle/api/config/rule"
-	"github.com/heddle-dev/heddle/api/names"
 )
 
 // The keys of the ConfigMap.
@@ -44,8 +44,18 @@ func Load(dir string) (*Config, error) {
 	return Parse(files)
 }
 
-// readDir reads the keys of a directory.
-func readDir(dir string) (map[string][]byte, error) {
+// readDir reads the keys of a directory. The kubelet removes a version as soon
+// as ..data points to the next, also under a reader's hands.
+func readDir(dir string) (files map[string][]byte, err error) {
+	for range 3 {
+		if files, err = readVersion(dir); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return files, err
+}
+
+func readVersion(dir string) (map[string][]byte, error) {
 	// The kubelet renames the link ..data; reading below its target keeps the
 	// keys of one version together.
 	if target, err := filepath.EvalSymlinks(filepath.Join(dir, "..data")); err == nil {
@@ -149,7 +159,7 @@ func (l *loader) build(cluster, nodes *document) *Config {
 		l.decode(cluster, &o.NodeConfig)
 		l.decode(&document{file: KeyNodes, root: item}, &o)
 		at := fmt.Sprintf("[%d]", i)
-		for _, p := range append(o.complete(l.compiler), o.check()...) {
+		for _, p := range o.complete(l.compiler) {
 			if line, ok := nodes.place(at, p.path); ok {
 				l.fault(KeyNodes, line, join(at, p.path), "%w", p.err)
 			} else if !known[p.String()] {
@@ -159,6 +169,14 @@ func (l *loader) build(cluster, nodes *document) *Config {
 			}
 		}
 		c.Overrides = append(c.Overrides, o)
+	}
+	// Every section is known now, and with it every label that one may write.
+	for i := range c.Overrides {
+		at := fmt.Sprintf("[%d]", i)
+		for _, p := range c.checkChoice(&c.Overrides[i]) {
+			line, _ := nodes.place(at, p.path)
+			l.fault(KeyNodes, line, join(at, p.path), "%w", p.err)
+		}
 	}
 	return c
 }
@@ -200,23 +218,4 @@ func (d *document) place(prefix, path string) (line int, ok bool) {
 		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
 	}
 	return 0, false
-}
-
-// check finds what is wrong with the part of an override that chooses nodes.
-func (o *Override) check() (problems []problem) {
-	if o.NodeName == "" && len(o.NodeSelector) == 0 {
-		problems = append(problems, problem{"", errors.New("has neither nodeName nor nodeSelector")})
-	}
-	decided := slices.Concat([]string{o.Domains.Usage(), o.Domains.ControlPlane()}, o.ruleKeys())
-	for _, key := range slices.Sorted(maps.Keys(o.NodeSelector)) {
-		at := "nodeSelector." + key
-		if err := errors.Join(names.CheckKey(key), names.CheckValue(o.NodeSelector[key])); err != nil {
-			problems = append(problems, problem{at, err})
-		}
-		if slices.Contains(decided, key) {
-			problems = append(problems, problem{at, errors.New(
-				"is a label that this configuration writes itself; it cannot choose the configuration")})
-		}
-	}
-	return problems
 }

@@ -90,6 +90,7 @@ func (v *validator) rules(c *NodeConfig) {
 		v.addf("labels", "%d rules, more than %d", len(c.Labels), MaxRules)
 	}
 	owned := append(c.Domains.NodeLabels(), names.TopologyLabels)
+	kubelets := names.KubeletLabels()
 	keys := c.ruleKeys()
 	for i, key := range keys {
 		at := rulePath(i, "key")
@@ -99,6 +100,9 @@ func (v *validator) rules(c *NodeConfig) {
 		}
 		if slices.ContainsFunc(owned, func(pattern string) bool { return names.Match(pattern, key) }) {
 			v.add(at, errors.New(key+" is a label that heddle writes itself"))
+		}
+		if slices.Contains(kubelets, key) {
+			v.add(at, errors.New(key+" is the kubelet's, and pods are scheduled by it"))
 		}
 	}
 }

@@ -2,9 +2,11 @@ package config_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -86,6 +88,55 @@ func TestWatcherKeepsTheLastGood(t *testing.T) {
 	wait(t, w)
 	if w.Current().Cluster.Mode != config.ModeNative || w.Err() != nil {
 		t.Errorf("after the repair: %s, %v", w.Current().Cluster.Mode, w.Err())
+	}
+}
+
+func TestWatcherOutlivesWhatItCannotRead(t *testing.T) {
+	dir, w := watched(t)
+	unreadable := filepath.Join(dir, "..data", "nodes-config")
+	swap(t, dir, "2", "mode: sgpu")
+	wait(t, w)
+	if err := os.Mkdir(unreadable, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir, "touch", "the watcher sees the directory, and not what is under ..data")
+	for w.Err() == nil {
+		wait(t, w)
+	}
+	if w.Current().Cluster.Mode != config.ModeSGPU || !strings.Contains(w.Err().Error(), "nodes-config") {
+		t.Errorf("a key that is a directory: %s, %v", w.Current().Cluster.Mode, w.Err())
+	}
+	if err := os.Remove(unreadable); err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir, "touch", "again")
+	for w.Err() != nil {
+		wait(t, w)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	for w.Err() == nil {
+		wait(t, w)
+	}
+	if w.Current().Cluster.Mode != config.ModeSGPU || !errors.Is(w.Err(), os.ErrNotExist) {
+		t.Errorf("without its directory: %s, %v", w.Current().Cluster.Mode, w.Err())
+	}
+}
+
+// TestManyChangesAreOneRead writes faster than the directory settles.
+func TestManyChangesAreOneRead(t *testing.T) {
+	dir, w := watched(t)
+	for i := range 20 {
+		swap(t, dir, strconv.Itoa(i+2), "sgpu: {slotsPerGPU: "+strconv.Itoa(i+1)+"}")
+	}
+	changes := 0
+	for w.Current().Cluster.SGPU.SlotsPerGPU != 20 {
+		wait(t, w)
+		changes++
+	}
+	if changes > 5 || w.Err() != nil {
+		t.Errorf("%d reads of 20 changes, %v", changes, w.Err())
 	}
 }
 

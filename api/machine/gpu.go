@@ -2,48 +2,63 @@ package machine
 
 // GPU is one physical GPU.
 type GPU struct {
-	// UUID is NVML's "GPU-…", the GPU's identity.
+	// UUID is NVML's "GPU-…" (nvmlDeviceGetUUID), the GPU's identity.
 	UUID string `json:"uuid"`
-	// Index is NVML's; it changes when a GPU is lost. For display.
+	// Index is NVML's (nvmlDeviceGetHandleByIndex); it changes when a GPU is
+	// lost, and a lost GPU keeps the one it had. For display.
 	Index int `json:"index"`
-	// Minor is N of /dev/nvidiaN; nil where NVML does not tell.
+	// Minor is N of /dev/nvidiaN (nvmlDeviceGetMinorNumber); nil where NVML
+	// does not tell.
 	Minor *int `json:"minor"`
-	// PCI is the address of the GPU's function, in sysfs' spelling.
+	// PCI is the address of the GPU's function (nvmlDeviceGetPciInfo), in
+	// sysfs' spelling.
 	PCI string `json:"pci"`
-	// Product is NVML's name: "NVIDIA H100 80GB HBM3".
+	// Product is nvmlDeviceGetName's: "NVIDIA H100 80GB HBM3".
 	Product string `json:"product"`
-	// Architecture is the generation in lower case: hopper, ada-lovelace.
+	// Architecture is the generation in lower case, by compute capability:
+	// hopper, ada-lovelace.
 	Architecture string `json:"architecture"`
-	// ComputeCapability is "9.0".
+	// ComputeCapability is "9.0" (nvmlDeviceGetCudaComputeCapability).
 	ComputeCapability string `json:"computeCapability"`
-	// MemoryMiB is the total memory (nvmlDeviceGetMemoryInfo), 1 MiB = 2^20.
+	// MemoryMiB is the total memory (nvmlDeviceGetMemoryInfo), 1 MiB = 2^20
+	// bytes; 0 where the GPU shares the processor's.
 	MemoryMiB int64 `json:"memoryMiB"`
-	// ECC tells whether error correction is on; nil where unsupported.
+	// ECC tells whether error correction is on (nvmlDeviceGetEccMode, the
+	// current mode); nil where unsupported.
 	ECC *bool `json:"ecc"`
-	MIG MIG   `json:"mig"`
-	// NVLinks are the active links, summed by peer, sorted by peer.
+	// MIG is the multi-instance mode.
+	MIG MIG `json:"mig"`
+	// NVLinks are the active links (nvmlDeviceGetNvLinkState), summed by peer,
+	// sorted by peer.
 	NVLinks []NVLink `json:"nvlinks"`
 	// Fabric is the GPU's registration with the NVLink fabric; nil where
 	// there is none to register with.
 	Fabric *Fabric `json:"fabric"`
-	Health Health  `json:"health"`
+	// Health is what the scan that found the GPU says about it.
+	Health Health `json:"health"`
 	// VGPU is the host's vGPU software, if this GPU is a virtual one.
 	VGPU *VGPU `json:"vgpu,omitempty"`
 }
 
-// MIG is a GPU's multi-instance mode.
+// MIG is a GPU's multi-instance mode (nvmlDeviceGetMigMode).
 type MIG struct {
-	Capable bool        `json:"capable"`
-	Enabled bool        `json:"enabled"`
+	// Capable tells whether the GPU has the mode, Enabled whether it is on now.
+	Capable bool `json:"capable"`
+	Enabled bool `json:"enabled"`
+	// Devices are the instances, in NVML's order
+	// (nvmlDeviceGetMigDeviceHandleByIndex); none unless enabled.
 	Devices []MIGDevice `json:"devices"`
 }
 
-// MIGDevice is one instance: compute and memory with an UUID of its own.
+// MIGDevice is one instance: compute and memory with a UUID of its own. Its
+// sizes are nvmlDeviceGetAttributes_v2's.
 type MIGDevice struct {
+	// UUID is NVML's "MIG-…".
 	UUID string `json:"uuid"`
 	// Profile is the field's name for the shape: 1g.10gb, 3g.40gb.
-	Profile   string `json:"profile"`
-	MemoryMiB int64  `json:"memoryMiB"`
+	Profile string `json:"profile"`
+	// MemoryMiB is memorySizeMB, which counts in 2^20 bytes.
+	MemoryMiB int64 `json:"memoryMiB"`
 	// Multiprocessors, and the GPU and compute slices it was cut from.
 	Multiprocessors int `json:"multiprocessors"`
 	GPUSlices       int `json:"gpuSlices"`
@@ -82,7 +97,8 @@ const (
 type Fabric struct {
 	// ClusterUUID is all zeroes on a machine that is a domain of its own.
 	ClusterUUID string `json:"clusterUUID"`
-	CliqueID    uint32 `json:"cliqueID"`
+	// CliqueID tells apart the GPUs of a cluster that reach each other.
+	CliqueID uint32 `json:"cliqueID"`
 	// State is FabricCompleted once the GPU can use its links.
 	State string `json:"state"`
 }
@@ -104,8 +120,11 @@ type Health struct {
 	Reason string      `json:"reason,omitempty"`
 }
 
-// VGPU is the host's virtualisation software as the guest sees it.
+// VGPU is the host's virtualization software as the guest sees it: the vendor
+// capability in the function's PCI configuration space.
 type VGPU struct {
+	// HostDriverVersion ("470.63") and HostDriverBranch ("r470_00") are those
+	// of the host's driver.
 	HostDriverVersion string `json:"hostDriverVersion"`
 	HostDriverBranch  string `json:"hostDriverBranch"`
 }

@@ -9,7 +9,7 @@ type HCA struct {
 	PCI string `json:"pci"`
 	// NodeGUID is node_guid as sysfs writes it: 946d:ae03:0012:0000.
 	NodeGUID string `json:"nodeGUID"`
-	// SysImageGUID is shared by the functions of one adapter.
+	// SysImageGUID is sys_image_guid, which the functions of one adapter share.
 	SysImageGUID string `json:"sysImageGUID"`
 	// Vendor and Device are the PCI identifiers: 0x15b3, 0x1021.
 	Vendor string `json:"vendor"`
@@ -29,7 +29,8 @@ type HCA struct {
 	PhysFn string `json:"physFn,omitempty"`
 	// Virtual marks soft RDMA: no PCI function behind it.
 	Virtual bool `json:"virtual"`
-	// BondSlaves are the netdevs under a RoCE LAG; empty otherwise.
+	// BondSlaves are the netdevs under a RoCE LAG (bonding/slaves of its
+	// netdev); empty otherwise.
 	BondSlaves []string `json:"bondSlaves,omitempty"`
 	// DataDirect is the address of the DMA function that sits beside the
 	// GPU (15b3:2100), joined with this one by the VPD's V3 field and not
@@ -92,7 +93,7 @@ type Port struct {
 	RateGbps *float64 `json:"rateGbps"`
 	// Rate is rate as written: "400 Gb/sec (4X NDR)".
 	Rate string `json:"rate"`
-	// LID and SMLID are 0 on Ethernet, and on InfiniBand until an SM came.
+	// LID and SMLID are lid and sm_lid: 0 on Ethernet, and on InfiniBand until an SM came.
 	LID   int `json:"lid"`
 	SMLID int `json:"smLID"`
 	// Netdevs are the network devices on this port.

@@ -59,7 +59,8 @@ type CPU struct {
 	// Codename is vendor-family-codename, fit for a label value:
 	// amd-epyc-milan, intel-xeon-sapphirerapids, nvidia-grace.
 	Codename string `json:"codename"`
-	// Sockets is the number of distinct physical packages; 0 is unknown.
+	// Sockets is the number of distinct physical packages
+	// (cpuN/topology/physical_package_id); 0 is unknown.
 	Sockets int `json:"sockets"`
 	// NUMA lists the memory nodes that have CPUs or memory, by ID.
 	NUMA []NUMANode `json:"numa"`
@@ -86,11 +87,12 @@ type PCIFunction struct {
 	Class  string `json:"class"`
 	Vendor string `json:"vendor"`
 	Device string `json:"device"`
-	// Driver is the name of the bound kernel driver; empty if none.
+	// Driver is the name of the bound kernel driver (the driver link); empty
+	// if none.
 	Driver string `json:"driver"`
 	// NUMA is numa_node; nil where the kernel says -1.
 	NUMA *int `json:"numa"`
-	// CPUs is local_cpulist.
+	// CPUs is local_cpulist: "0-55,112-167".
 	CPUs string `json:"cpus"`
 	// Root is the host bridge, the first element of the function's path
 	// under /sys/devices: pci0000:16.
@@ -101,17 +103,19 @@ type PCIFunction struct {
 	// PhysFn is the physical function's address if this is a virtual one
 	// (the physfn link).
 	PhysFn string `json:"physFn,omitempty"`
-	// LinkSpeed ("32.0 GT/s PCIe") and LinkWidth (lanes) are the current
-	// ones; empty and 0 where the kernel does not tell.
+	// LinkSpeed ("32.0 GT/s PCIe") and LinkWidth (lanes) are
+	// current_link_speed and current_link_width; empty and 0 where the kernel does not tell.
 	LinkSpeed string `json:"linkSpeed,omitempty"`
 	LinkWidth int    `json:"linkWidth,omitempty"`
 }
 
 // Driver is the GPU driver.
 type Driver struct {
-	// Version is NVML's, for instance 570.86.15; empty without a driver.
+	// Version is nvmlSystemGetDriverVersion's, for instance 570.86.15; empty
+	// without a driver.
 	Version string `json:"version"`
-	// CUDA is the highest CUDA version that the driver supports: "12.8".
+	// CUDA is the highest CUDA version that the driver supports
+	// (nvmlSystemGetCudaDriverVersion_v2): "12.8".
 	CUDA string `json:"cuda"`
 }
 

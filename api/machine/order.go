@@ -7,14 +7,6 @@ import (
 	"strings"
 )
 
-// Compare orders by domain, bus, device and function.
-func (a Address) Compare(b Address) int {
-	return cmp.Or(
-		cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Bus, b.Bus),
-		cmp.Compare(a.Device, b.Device), cmp.Compare(a.Function, b.Function),
-	)
-}
-
 // Sort brings every list into its order: PCI functions, GPUs and HCAs by PCI
 // address, numerically, HCAs without one last and by name; ports and NUMA
 // nodes by number; probes and skips by name.

@@ -3,125 +3,136 @@ package machine
 import (
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 )
 
-// Validate collects what makes m useless as a machine: a wrong version,
-// missing identities, the same identity twice, addresses that do not parse.
+// Validate collects what makes m useless as a machine or cannot be true: a
+// wrong version, missing identities, the same identity twice, addresses in
+// another spelling than sysfs', negative sizes, MIG devices on a GPU without
+// MIG. A GPU or HCA whose function is not in PCI is no fault: a scan that may
+// not read sysfs finds such.
 func (m *Machine) Validate() error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	v := validator{seen: map[string]string{}}
 	if m.Version != Version {
-		bad("version: %q is not %q", m.Version, Version)
+		v.addf("version", "%q is not %q", m.Version, Version)
 	}
-	seen := map[string]string{}
-	once := func(field, id string) {
-		if other, ok := seen[id]; ok {
-			bad("%s: %s is also %s", field, id, other)
-		}
-		seen[id] = field
+	v.atLeast("cpu.sockets", m.CPU.Sockets, 0)
+	for i := range m.CPU.NUMA {
+		v.numaNode(fmt.Sprintf("cpu.numa[%d]", i), &m.CPU.NUMA[i])
 	}
 	for i := range m.PCI {
-		field := fmt.Sprintf("pci[%d].address", i)
-		if _, err := ParseAddress(m.PCI[i].Address); err != nil {
-			bad("%s: %w", field, err)
-		}
-		once(field, m.PCI[i].Address)
+		v.function(fmt.Sprintf("pci[%d]", i), &m.PCI[i])
 	}
 	for i := range m.GPUs {
-		errs = append(errs, m.GPUs[i].validate(fmt.Sprintf("gpus[%d]", i))...)
-		once(fmt.Sprintf("gpus[%d].uuid", i), m.GPUs[i].UUID)
+		v.gpu(fmt.Sprintf("gpus[%d]", i), &m.GPUs[i])
 	}
 	for i := range m.HCAs {
-		errs = append(errs, m.HCAs[i].validate(fmt.Sprintf("hcas[%d]", i))...)
-		once(fmt.Sprintf("hcas[%d].name", i), "RDMA device "+m.HCAs[i].Name)
+		v.hca(fmt.Sprintf("hcas[%d]", i), &m.HCAs[i])
 	}
-	return errors.Join(errs...)
+	for i := range m.Probes {
+		v.probe(fmt.Sprintf("probes[%d]", i), &m.Probes[i])
+	}
+	return errors.Join(v.errs...)
 }
 
-func (g *GPU) validate(field string) (errs []error) {
-	if g.UUID == "" {
-		errs = append(errs, fmt.Errorf("%s.uuid: empty", field))
-	}
-	if _, err := ParseAddress(g.PCI); err != nil {
-		errs = append(errs, fmt.Errorf("%s.pci: %w", field, err))
-	}
-	if g.MemoryMiB < 0 {
-		errs = append(errs, fmt.Errorf("%s.memoryMiB: %d is negative", field, g.MemoryMiB))
-	}
-	switch g.Health.State {
-	case Healthy, Unhealthy, Lost:
-	default:
-		errs = append(errs, fmt.Errorf("%s.health.state: %q is not healthy, unhealthy or lost", field, g.Health.State))
-	}
-	return errs
+// validator collects faults; seen are the identities so far, by kind and text,
+// with their places.
+type validator struct {
+	errs []error
+	seen map[string]string
 }
 
-func (h *HCA) validate(field string) (errs []error) {
+func (v *validator) addf(field, format string, args ...any) {
+	v.errs = append(v.errs, fmt.Errorf("%s: %w", field, fmt.Errorf(format, args...)))
+}
+
+// once tells of an identity that stands in two places.
+func (v *validator) once(field, kind, id string) {
+	if other, ok := v.seen[kind+id]; ok {
+		v.addf(field, "%s is also %s", id, other)
+		return
+	}
+	v.seen[kind+id] = field
+}
+
+func (v *validator) atLeast(field string, n, least int) {
+	if n < least {
+		v.addf(field, "%d is less than %d", n, least)
+	}
+}
+
+// known tells of a NUMA node or a minor number that is not null and negative.
+func (v *validator) known(field string, n *int) {
+	if n != nil && *n < 0 {
+		v.addf(field, "%d is negative; unknown is null", *n)
+	}
+}
+
+// address wants sysfs' spelling: functions are joined by their text.
+func (v *validator) address(field, s string) {
+	switch a, err := ParseAddress(s); {
+	case err != nil:
+		v.addf(field, "%w", err)
+	case a.String() != s:
+		v.addf(field, "%q is not as sysfs writes it: %s", s, a)
+	}
+}
+
+func (v *validator) numaNode(field string, n *NUMANode) {
+	v.atLeast(field+".id", n.ID, 0)
+	v.once(field+".id", "NUMA node ", fmt.Sprint(n.ID))
+	for j, distance := range n.Distances {
+		v.atLeast(fmt.Sprintf("%s.distances[%d]", field, j), distance, 0)
+	}
+}
+
+func (v *validator) function(field string, f *PCIFunction) {
+	v.address(field+".address", f.Address)
+	v.once(field+".address", "PCI function ", f.Address)
+	v.known(field+".numa", f.NUMA)
+	v.atLeast(field+".linkWidth", f.LinkWidth, 0)
+	for j, bridge := range f.Upstream {
+		v.address(fmt.Sprintf("%s.upstream[%d]", field, j), bridge)
+	}
+	if f.PhysFn != "" {
+		v.address(field+".physFn", f.PhysFn)
+	}
+}
+
+func (v *validator) hca(field string, h *HCA) {
 	if h.Name == "" {
-		errs = append(errs, fmt.Errorf("%s.name: empty", field))
+		v.addf(field+".name", "empty")
 	}
-	if h.PCI != "" {
-		if _, err := ParseAddress(h.PCI); err != nil {
-			errs = append(errs, fmt.Errorf("%s.pci: %w", field, err))
+	v.once(field+".name", "RDMA device ", h.Name)
+	for _, address := range []struct{ field, text string }{
+		{".pci", h.PCI}, {".physFn", h.PhysFn}, {".dataDirect", h.DataDirect},
+	} {
+		if address.text != "" {
+			v.address(field+address.field, address.text)
 		}
 	}
 	switch h.Role {
 	case RoleFabric, RoleStorage, RoleManagement, RoleNVSwitch, RoleVirtual:
 	default:
-		errs = append(errs, fmt.Errorf("%s.role: %q is no role", field, h.Role))
+		v.addf(field+".role", "%q is no role", h.Role)
 	}
-	return errs
-}
-
-// Address is a parsed PCI address. Its fields are in the order that sorts
-// functions as the bus does: mlx5 names and address strings of unequal domain
-// width do not.
-type Address struct {
-	Domain, Bus, Device, Function uint64
-}
-
-// ParseAddress reads domain:bus:device.function in hexadecimal. Domains may
-// have more than four digits: VMD and Azure have them.
-func ParseAddress(s string) (Address, error) {
-	bad := func() (Address, error) {
-		return Address{}, fmt.Errorf("%q is no PCI address, such as 0000:18:00.0", s)
-	}
-	parts := strings.Split(s, ":")
-	if len(parts) != 3 {
-		return bad()
-	}
-	dev, fn, ok := strings.Cut(parts[2], ".")
-	if !ok || len(parts[0]) < 4 || len(parts[0]) > 8 || len(parts[1]) != 2 || len(dev) != 2 || len(fn) != 1 {
-		return bad()
-	}
-	var a Address
-	for _, f := range []struct {
-		to   *uint64
-		text string
-	}{{&a.Domain, parts[0]}, {&a.Bus, parts[1]}, {&a.Device, dev}, {&a.Function, fn}} {
-		n, err := strconv.ParseUint(f.text, 16, 32)
-		if err != nil {
-			return bad()
+	for j := range h.Ports {
+		p := &h.Ports[j]
+		at := fmt.Sprintf("%s.ports[%d]", field, j)
+		v.atLeast(at+".number", p.Number, 1)
+		v.once(at+".number", field+" port ", fmt.Sprint(p.Number))
+		if p.RateGbps != nil && *p.RateGbps < 0 {
+			v.addf(at+".rateGbps", "%g is negative", *p.RateGbps)
 		}
-		*f.to = n
+		v.atLeast(at+".lid", p.LID, 0)
+		v.atLeast(at+".smLID", p.SMLID, 0)
 	}
-	return a, nil
 }
 
-// ComparePCI orders two addresses numerically; what does not parse comes
-// last, by its text.
-func ComparePCI(a, b string) int {
-	x, errX := ParseAddress(a)
-	y, errY := ParseAddress(b)
-	switch {
-	case errX != nil && errY != nil:
-		return strings.Compare(a, b)
-	case errX != nil:
-		return 1
-	case errY != nil:
-		return -1
+func (v *validator) probe(field string, p *Probe) {
+	v.once(field+".name", "probe ", p.Name)
+	switch p.State {
+	case ProbeOK, ProbeAbsent, ProbeFailed, ProbeTimeout:
+	default:
+		v.addf(field+".state", "%q is not ok, absent, failed or timeout", p.State)
 	}
-	return x.Compare(y)
 }

@@ -115,6 +115,15 @@ func (d Domains) NodeLabels() []string {
 	)
 }
 
+// KubeletLabels are those that a kubelet writes again whenever it starts, and
+// that say what a node is.
+func KubeletLabels() []string {
+	return []string{
+		"kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch", "beta.kubernetes.io/os",
+		"beta.kubernetes.io/arch",
+	}
+}
+
 // NodeTaints lists every taint key that discovery may write.
 func (d Domains) NodeTaints() []string { return []string{d.Product(), d.Usage(), d.ControlPlane()} }
 

@@ -16,8 +16,9 @@ const MaxLabel = 63
 // MaxDomain is the length in bytes of the longest DNS subdomain.
 const MaxDomain = 253
 
-// broken is the error of this file: the text and the rule that it breaks.
-func broken(s, rule string) error { return fmt.Errorf("%q %s", s, rule) }
+// broken is the error of this file: the text, or the beginning of a long one,
+// and the rule that it breaks.
+func broken(s, rule string) error { return fmt.Errorf("%.100q %s", s, rule) }
 
 // CheckValue tells what is wrong with a label value. The empty one is valid.
 func CheckValue(s string) error {

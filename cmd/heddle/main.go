@@ -34,18 +34,18 @@ var version = "dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(cli.Exit(err, os.Stderr))
 }
 
-func run(ctx context.Context, args []string, stdout io.Writer) error {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) == 0 {
 		return cli.Usagef("", "no command")
 	}
 	switch command, rest := args[0], args[1:]; command {
 	case "inspect":
-		return inspect.Run(ctx, rest, stdout)
+		return inspect.Run(ctx, rest, stdout, stderr)
 	case "doctor":
 		return doctor.Run(ctx, rest, stdout)
 	case "config":
@@ -56,16 +56,16 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		}
 		return nil
 	case "help", "-h", "-help", "--help":
-		return help(ctx, rest, stdout)
+		return help(ctx, rest, stdout, stderr)
 	default:
 		return cli.Usagef("", "%q is no command", command)
 	}
 }
 
 // help prints a command's text by asking the command.
-func help(ctx context.Context, args []string, stdout io.Writer) error {
+func help(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] != "help" {
-		return run(ctx, append(args, "-h"), stdout)
+		return run(ctx, append(args, "-h"), stdout, stderr)
 	}
 	if _, err := fmt.Fprintln(stdout, usage); err != nil {
 		return fmt.Errorf("write help: %w", err)

@@ -24,7 +24,12 @@ func TestExitCodes(t *testing.T) {
 		{"no such file", []string{"inspect", "--machine", "none.json"}, 1, "", "none.json"},
 		{"help", []string{"help"}, 0, "heddle config validate DIR", ""},
 		{"help about a command", []string{"help", "doctor"}, 0, "heddle doctor: what is wrong here", ""},
-		{"help flag", []string{"inspect", "--help"}, 0, "-machine host", ""},
+		{"help flag", []string{"inspect", "--help"}, 0, "--machine host", ""},
+		{"help about a subcommand", []string{"help", "config", "validate"}, 0, "heddle config validate DIR", ""},
+		{"help flag after a word", []string{"config", "validate", "--help"}, 0, "heddle config validate DIR", ""},
+		{"a flag after its command's argument", []string{"config", "validate", ".", "--strict"}, 2, "", "not defined: -strict\nTry: heddle help config\n"},
+		{"a file without its flag", []string{"inspect", "node.json"}, 2, "", "inspect: unexpected argument \"node.json\"\n"},
+		{"help about a part of doctor", []string{"help", "doctor", "taints"}, 0, "who could not come back", ""},
 		{"version", []string{"version"}, 0, "heddle dev\n", ""},
 		{"matrix", []string{"inspect", "--machine", sound, "-o", "matrix"}, 0, "NV18", ""},
 		{"a sound machine", []string{"doctor", "--machine", sound}, 0, "dgx-h100: 0 problems", ""},
@@ -34,7 +39,7 @@ func TestExitCodes(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("NODE_NAME", "")
 			var stdout, stderr strings.Builder
-			code := cli.Exit(run(t.Context(), tt.args, &stdout), &stderr)
+			code := cli.Exit(run(t.Context(), tt.args, &stdout, &stderr), &stderr)
 			if code != tt.code {
 				t.Errorf("exit %d, want %d; stderr: %s", code, tt.code, stderr.String())
 			}

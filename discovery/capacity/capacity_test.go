@@ -56,7 +56,21 @@ func TestGPUs(t *testing.T) {
 				PCI:    []machine.PCIFunction{{Address: "0000:18:00.0", Class: "0x030200", Vendor: "0x10de"}},
 				Probes: []machine.Probe{{Name: "nvml", State: machine.ProbeAbsent, Reason: "libnvidia-ml.so.1 is not there"}},
 			}, "",
-			[]capacity.Resource{{Name: "nvidia.com/gpu", Reason: "1 NVIDIA GPUs on the PCI bus, but nvml is absent: libnvidia-ml.so.1 is not there"}},
+			[]capacity.Resource{{Name: "nvidia.com/gpu", Reason: "1 NVIDIA GPU on the PCI bus, but libnvidia-ml.so.1 is not there"}},
+		},
+		{
+			"the driver hangs", &machine.Machine{
+				PCI:    []machine.PCIFunction{{Address: "0000:18:00.0", Class: "0x030200", Vendor: "0x10de"}, {Class: "0x030000", Vendor: "0x10de"}},
+				Probes: []machine.Probe{{Name: "nvml", State: machine.ProbeTimeout, Reason: "no answer in 5s"}},
+			}, "",
+			[]capacity.Resource{{Name: "nvidia.com/gpu", Reason: "2 NVIDIA GPUs on the PCI bus, but nvml did not answer: no answer in 5s"}},
+		},
+		{
+			"given to virtual machines", &machine.Machine{
+				PCI:    []machine.PCIFunction{{Address: "0000:18:00.0", Class: "0x030200", Vendor: "0x10de", Driver: "vfio-pci"}},
+				Probes: []machine.Probe{{Name: "nvml", State: machine.ProbeFailed, Reason: "No devices"}},
+			}, "",
+			[]capacity.Resource{{Name: "nvidia.com/gpu", Reason: "1 NVIDIA GPU bound to vfio-pci, for virtual machines"}},
 		},
 		{"no GPUs", &machine.Machine{}, "", []capacity.Resource{{Name: "nvidia.com/gpu", Reason: "there are no GPUs"}}},
 		{
@@ -162,7 +176,7 @@ func TestHCAs(t *testing.T) {
 		{"not usable", bare, "", capacity.Resource{Name: name, Devices: 2, Reason: "a: no port could be read; b: it has no uverbs device (module ib_uverbs)"}},
 		{"no devices", &machine.Machine{}, "", capacity.Resource{Name: name, Reason: "there are no RDMA devices"}},
 		{"no stack", &machine.Machine{Probes: []machine.Probe{{Name: "rdma", State: machine.ProbeAbsent, Reason: "no /sys/class/infiniband"}}}, "", capacity.Resource{
-			Name: name, Reason: "rdma is absent: no /sys/class/infiniband",
+			Name: name, Reason: "no /sys/class/infiniband",
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

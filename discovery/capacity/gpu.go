@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/config"
@@ -127,30 +128,53 @@ func unfit(g *machine.GPU) string {
 
 // noGPUs tells why a machine has no GPU that the driver knows.
 func noGPUs(m *machine.Machine) string {
-	on := 0
+	reason := probe(m, "nvml")
+	on, given := OnBus(m)
+	switch {
+	case on > 0:
+		return counted(on) + " on the PCI bus, but " + cmp.Or(reason, "the driver shows no GPU")
+	case given > 0:
+		return counted(given) + " bound to vfio-pci, for virtual machines"
+	}
+	return cmp.Or(reason, "there are no GPUs")
+}
+
+func counted(gpus int) string {
+	if gpus == 1 {
+		return "1 NVIDIA GPU"
+	}
+	return strconv.Itoa(gpus) + " NVIDIA GPUs"
+}
+
+// OnBus counts the NVIDIA GPUs on the PCI bus, by class 03, display
+// controller: those that the GPU driver could have, and those that are given
+// to virtual machines.
+func OnBus(m *machine.Machine) (on, given int) {
 	for i := range m.PCI {
-		if m.PCI[i].Vendor == "0x10de" && strings.HasPrefix(m.PCI[i].Class, "0x03") {
+		f := &m.PCI[i]
+		switch {
+		case f.Vendor != "0x10de" || !strings.HasPrefix(f.Class, "0x03"):
+		case f.Driver == "vfio-pci":
+			given++
+		default:
 			on++
 		}
 	}
-	reason := probe(m, "nvml")
-	switch {
-	case on > 0 && reason == "":
-		reason = "the driver shows no GPU"
-	case reason == "":
-		reason = "there are no GPUs"
-	}
-	if on > 0 {
-		reason = fmt.Sprintf("%d NVIDIA GPUs on the PCI bus, but %s", on, reason)
-	}
-	return reason
+	return on, given
 }
 
 // probe is what a reader complained about; empty if nothing.
 func probe(m *machine.Machine, name string) string {
 	for i := range m.Probes {
-		if p := &m.Probes[i]; p.Name == name && p.State != machine.ProbeOK {
-			return strings.TrimSuffix(fmt.Sprintf("%s is %s: %s", name, p.State, p.Reason), ": ")
+		p := &m.Probes[i]
+		switch {
+		case p.Name != name || p.State == machine.ProbeOK:
+		case p.State == machine.ProbeAbsent && p.Reason != "":
+			return p.Reason
+		case p.State == machine.ProbeTimeout:
+			return strings.TrimSuffix(name+" did not answer: "+p.Reason, ": ")
+		default:
+			return strings.TrimSuffix(fmt.Sprintf("%s %s: %s", name, p.State, p.Reason), ": ")
 		}
 	}
 	return ""

@@ -8,7 +8,7 @@ import (
 // arm names a processor by MIDR_EL1's implementer and part: the kernel's
 // arch/arm64/include/asm/cputype.h. A licensed core says "Arm" whoever built
 // the chip, so the chip's own identifier and the firmware decide first.
-func arm(implementer, part int, fw Firmware) (vendor, codename string) {
+func arm(implementer, part int, fw firmware) (vendor, codename string) {
 	vendor, codename = armCore(implementer, part)
 	switch codename {
 	case "arm-neoverse-v2":
@@ -26,7 +26,7 @@ func arm(implementer, part int, fw Firmware) (vendor, codename string) {
 
 // isGrace: SMCCC_SOC_ID_T241 is 0x036b0241 (drivers/irqchip/irq-gic-v3.c).
 // Guests do not see it, but keep the board's name.
-func isGrace(fw Firmware) bool {
+func isGrace(fw firmware) bool {
 	if strings.HasPrefix(fw.SoC, "jep106:036b") {
 		return true
 	}
@@ -45,13 +45,13 @@ func armCore(implementer, part int) (vendor, codename string) {
 		vendor, name = "arm", armPart(part)
 	case 0x43, 0x42: // ARM_CPU_IMP_CAVIUM, and Broadcom, which began ThunderX2.
 		vendor = "marvell"
-		if part == 0x0af || part == 0x516 {
+		if part == 0x0af || part == 0x516 { // CAVIUM_CPU_PART_THUNDERX2, BRCM_CPU_PART_VULCAN
 			name = "thunderx2"
 		}
 	case 0x46: // ARM_CPU_IMP_FUJITSU
 		vendor = "fujitsu"
 		if part == 0x001 {
-			name = "a64fx"
+			name = "a64fx" // FUJITSU_CPU_PART_A64FX
 		}
 	case 0x48: // ARM_CPU_IMP_HISI
 		return huawei(part)
@@ -59,20 +59,20 @@ func armCore(implementer, part int) (vendor, codename string) {
 		vendor = "nvidia"
 		switch part {
 		case 0x004:
-			name = "carmel"
+			name = "carmel" // NVIDIA_CPU_PART_CARMEL
 		case 0x010:
-			name = "vera" // Olympus cores.
+			name = "vera" // NVIDIA_CPU_PART_OLYMPUS, the cores of Vera.
 		}
 	case 0x6d: // ARM_CPU_IMP_MICROSOFT
 		vendor = "microsoft"
 		if part == 0xd49 {
-			name = "cobalt-100"
+			name = "cobalt-100" // MICROSOFT_CPU_PART_AZURE_COBALT_100
 		}
-	case 0x70: // ARM_CPU_IMP_PHYTIUM
-		vendor, name = "phytium", fmt.Sprintf("ftc%x", part)
+	case 0x70: // Not in cputype.h; the list is util-linux's (sys-utils/lscpu-arm.c, ft_part).
+		vendor, name = "phytium", phytium(part)
 	case 0xc0: // ARM_CPU_IMP_AMPERE
 		vendor = "ampere"
-		if part == 0xac3 || part == 0xac4 {
+		if part == 0xac3 || part == 0xac4 { // AMPERE_CPU_PART_AMPERE1, AMPERE1A
 			name = "ampereone"
 			return vendor, name
 		}
@@ -85,6 +85,7 @@ func armCore(implementer, part int) (vendor, codename string) {
 	return vendor, vendor + "-" + name
 }
 
+// armPart is ARM_CPU_PART_NEOVERSE_* of cputype.h.
 func armPart(part int) string {
 	switch part {
 	case 0xd0c:
@@ -101,6 +102,16 @@ func armPart(part int) string {
 		return "neoverse-v3ae"
 	case 0xd8e:
 		return "neoverse-n3"
+	}
+	return ""
+}
+
+func phytium(part int) string {
+	switch part {
+	case 0x303:
+		return "ftc310"
+	case 0x660, 0x661, 0x662, 0x663, 0x664, 0x862:
+		return fmt.Sprintf("ftc%x", part)
 	}
 	return ""
 }

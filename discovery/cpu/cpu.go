@@ -3,8 +3,7 @@
 //
 // It owns the tables from CPUID and MIDR numbers to names and the parser of
 // /proc/cpuinfo. It never runs CPUID itself (a replayed machine must give the
-// same answer anywhere) and never fails: what it does not know it names by
-// number.
+// same answer anywhere) and never guesses: what no source names has its number.
 package cpu
 
 import (
@@ -37,18 +36,18 @@ func Read(procRoot string, tree sysfs.FS) (machine.CPU, error) {
 	if err != nil {
 		return machine.CPU{Arch: runtime.GOARCH, Vendor: unknown, Codename: unknown}, fmt.Errorf("read %s: %w", path, err)
 	}
-	info := Parse(string(b))
+	info := parse(string(b))
 	dmi := tree.DMI()
-	c := Identify(info, Firmware{Vendor: dmi.Vendor, Product: dmi.Product, SoC: tree.SoC()})
+	c := identify(info, firmware{Vendor: dmi.Vendor, Product: dmi.Product, SoC: tree.SoC()})
 	if n := tree.Sockets(); n > 0 {
 		c.Sockets = n
 	}
 	return c, nil
 }
 
-// Info is what /proc/cpuinfo says of the first processor, and of all of them
+// cpuInfo is what /proc/cpuinfo says of the first processor, and of all of them
 // the number of packages.
-type Info struct {
+type cpuInfo struct {
 	// VendorID, Family, Model, Stepping and ModelName are x86's.
 	VendorID, ModelName     string
 	Family, Model, Stepping int
@@ -60,18 +59,18 @@ type Info struct {
 	Packages int
 }
 
-// Parse reads /proc/cpuinfo of x86 (arch/x86/kernel/cpu/proc.c) and arm64
+// parse reads /proc/cpuinfo of x86 (arch/x86/kernel/cpu/proc.c) and arm64
 // (arch/arm64/kernel/cpuinfo.c). Lines that it does not know, and numbers that
 // do not parse, are left out.
-func Parse(text string) Info {
-	var info Info
+func parse(text string) cpuInfo {
+	var info cpuInfo
 	packages := map[string]bool{}
 	first := true
 	for line := range strings.Lines(text) {
 		key, value, ok := strings.Cut(line, ":")
 		if !ok {
 			// An empty line ends a processor's block.
-			first = first && info == (Info{})
+			first = first && info == (cpuInfo{})
 			continue
 		}
 		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
@@ -86,7 +85,7 @@ func Parse(text string) Info {
 	return info
 }
 
-func (i *Info) set(key, value string) {
+func (i *cpuInfo) set(key, value string) {
 	switch key {
 	case "vendor_id":
 		i.VendorID = value
@@ -114,8 +113,8 @@ func number(s string) int {
 	return int(n)
 }
 
-// Firmware is what tells apart machines with the same core.
-type Firmware struct {
+// firmware is what tells apart machines with the same core.
+type firmware struct {
 	// Vendor and Product are DMI's names.
 	Vendor, Product string
 	// SoC is SMCCC's identifier, "jep106:036b:0241".
@@ -124,9 +123,9 @@ type Firmware struct {
 
 const unknown = "unknown"
 
-// Identify names a processor. Codename is vendor-line-codename from the
+// identify names a processor. Codename is vendor-line-codename from the
 // tables, or vendor-family-model in numbers; always fit for a label value.
-func Identify(info Info, fw Firmware) machine.CPU {
+func identify(info cpuInfo, fw firmware) machine.CPU {
 	c := machine.CPU{Vendor: unknown, Codename: unknown, ModelName: info.ModelName, Sockets: info.Packages}
 	switch {
 	case info.Arm:

@@ -2,13 +2,12 @@ package cpu
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 )
 
 // x86 names a processor by CPUID leaf 0's vendor and leaf 1's display family
 // and model.
-func x86(i Info) (vendor, codename string) {
+func x86(i cpuInfo) (vendor, codename string) {
 	var line, name string
 	switch i.VendorID {
 	case "AuthenticAMD":
@@ -21,8 +20,10 @@ func x86(i Info) (vendor, codename string) {
 		if i.Family == 0x18 {
 			name = "dhyana"
 		}
-	case "CentaurHauls", "  Shanghai  ", "Shanghai":
+	case "Shanghai": // With blanks around it in CPUID (arch/x86/kernel/cpu/zhaoxin.c).
 		vendor = "zhaoxin"
+	case "CentaurHauls": // arch/x86/kernel/cpu/centaur.c
+		vendor = "centaur"
 	default:
 		return unknown, fmt.Sprintf("%s-%d-%d", unknown, i.Family, i.Model)
 	}
@@ -61,93 +62,98 @@ func intelLine(modelName string) string {
 	return ""
 }
 
-// amd is the codename of a server part. Ranges are those of AMD's Processor
-// Programming References (each covers sixteen models of a family) and of
-// arch/x86/kernel/cpu/amd.c, bsp_init_amd and init_amd_zen*.
-func amd(i Info) string {
+// amd is the codename of a server part. LLVM's table of families and models
+// (llvm/lib/TargetParser/Host.cpp, getAMDProcessorTypeAndSubtype) has the
+// ranges and AMD's internal names, given behind each row; the kernel's
+// arch/x86/kernel/cpu/amd.c agrees on the generations. Which EPYC series that
+// is, is on AMD's product pages.
+func amd(i cpuInfo) string {
 	switch {
-	case i.Family == 0x17 && i.Model <= 0x0f:
-		return "naples"
-	case i.Family == 0x17 && i.Model >= 0x30 && i.Model <= 0x3f:
+	case i.Family == 0x17 && i.Model == 0x01: // Naples, with Zen desktop parts.
+		return series(i.ModelName, "naples", "3", "snowyowl")
+	case i.Family == 0x17 && i.Model >= 0x30 && i.Model <= 0x3f: // Rome, Castle Peak.
 		return "rome"
-	case i.Family == 0x19 && i.Model <= 0x0f:
+	case i.Family == 0x19 && i.Model <= 0x0f: // Milan, Chagall.
 		return "milan"
-	case i.Family == 0x19 && i.Model >= 0x10 && i.Model <= 0x1f:
+	case i.Family == 0x19 && i.Model >= 0x10 && i.Model <= 0x1f: // Stones, Storm Peak.
 		return "genoa"
-	case i.Family == 0x19 && i.Model >= 0x60 && i.Model <= 0x6f:
-		return "raphael" // EPYC 4004.
-	case i.Family == 0x19 && i.Model >= 0xa0 && i.Model <= 0xaf:
-		return zen4c(i.ModelName)
-	case i.Family == 0x1a && i.Model <= 0x0f:
+	case i.Family == 0x19 && i.Model >= 0x60 && i.Model <= 0x6f: // Raphael: EPYC 4004.
+		return "raphael"
+	case i.Family == 0x19 && i.Model >= 0xa0 && i.Model <= 0xaf: // Stones-Dense: EPYC 97x4 and 8004.
+		return series(i.ModelName, "", "97", "bergamo", "8", "siena")
+	case i.Family == 0x1a && i.Model <= 0x0f: // Breithorn.
 		return "turin"
-	case i.Family == 0x1a && i.Model >= 0x10 && i.Model <= 0x1f:
+	case i.Family == 0x1a && i.Model >= 0x10 && i.Model <= 0x1f: // Breithorn-Dense.
 		return "turin-dense"
-	case i.Family == 0x1a && i.Model >= 0x40 && i.Model <= 0x4f:
-		return "grado" // EPYC 4005.
+	case i.Family == 0x1a && i.Model >= 0x40 && i.Model <= 0x4f: // Granite Ridge: EPYC 4005.
+		return "graniteridge"
 	}
 	return ""
 }
 
-// zen4c tells Siena from Bergamo. Both are family 19h, models A0h to AFh;
-// Siena is the 8004 series ("EPYC 8324P"), Bergamo the 97x4.
-func zen4c(modelName string) string {
-	if regexp.MustCompile(`EPYC 8\d\d4`).MatchString(modelName) {
-		return "siena"
+// series tells apart chips of one model by the first digits of the number after
+// EPYC: pairs of digits and codename. A guest's name ("AMD EPYC-Genoa
+// Processor") has none; other is for all that no pair fits.
+func series(modelName, other string, pairs ...string) string {
+	_, number, _ := strings.Cut(modelName, "EPYC ")
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if strings.HasPrefix(number, pairs[i]) {
+			return pairs[i+1]
+		}
 	}
-	return "bergamo"
+	return other
 }
 
-// intel is the codename of a server part of family 6, and of family 19 since
-// Diamond Rapids: arch/x86/include/asm/intel-family.h.
-func intel(i Info) string {
-	if i.Family == 0x13 && i.Model == 0x01 {
-		return "diamondrapids"
+// intel is the codename of a server part: arch/x86/include/asm/intel-family.h,
+// whose constant stands behind each row. Family 6, and 19 since Diamond Rapids.
+func intel(i cpuInfo) string {
+	if i.Family == 19 && i.Model == 0x01 {
+		return "diamondrapids" // DIAMONDRAPIDS_X
 	}
 	if i.Family != 6 {
 		return ""
 	}
 	switch i.Model {
-	case 0x1a, 0x2e:
+	case 0x1a, 0x2e: // NEHALEM_EP, NEHALEM_EX
 		return "nehalem"
-	case 0x2c, 0x2f:
+	case 0x2c, 0x2f: // WESTMERE_EP, WESTMERE_EX
 		return "westmere"
-	case 0x2d:
+	case 0x2d: // SANDYBRIDGE_X
 		return "sandybridge"
-	case 0x3e:
+	case 0x3e: // IVYBRIDGE_X
 		return "ivybridge"
-	case 0x3f:
+	case 0x3f: // HASWELL_X
 		return "haswell"
-	case 0x4f, 0x56:
+	case 0x4f, 0x56: // BROADWELL_X, BROADWELL_D
 		return "broadwell"
-	case 0x55:
+	case 0x55: // SKYLAKE_X
 		return skylakeX(i.Stepping)
-	case 0x57:
+	case 0x57: // XEON_PHI_KNL
 		return "knightslanding"
-	case 0x85:
+	case 0x85: // XEON_PHI_KNM
 		return "knightsmill"
-	case 0x6a, 0x6c:
+	case 0x6a, 0x6c: // ICELAKE_X, ICELAKE_D
 		return "icelake"
-	case 0x8f:
+	case 0x8f: // SAPPHIRERAPIDS_X
 		return "sapphirerapids"
-	case 0xcf:
+	case 0xcf: // EMERALDRAPIDS_X
 		return "emeraldrapids"
-	case 0xad, 0xae:
+	case 0xad, 0xae: // GRANITERAPIDS_X, GRANITERAPIDS_D
 		return "graniterapids"
-	case 0xaf:
+	case 0xaf: // ATOM_CRESTMONT_X
 		return "sierraforest"
-	case 0xdd:
+	case 0xdd: // ATOM_DARKMONT_X
 		return "clearwaterforest"
 	}
 	return ""
 }
 
 // skylakeX tells apart three generations with one model number: stepping 7 is
-// Cascade Lake and 11 Cooper Lake (the comments of intel-family.h); 5 and 6
-// are Cascade Lake's earlier steppings and 10 is Cooper Lake's (microcode
-// files 06-55-05 to 06-55-0b).
+// Cascade Lake and 11 Cooper Lake (the comments of intel-family.h); Cascade
+// Lake begins at 5 (tools/perf/pmu-events/arch/x86/mapfile.csv).
 func skylakeX(stepping int) string {
 	switch {
-	case stepping >= 10:
+	case stepping == 11:
 		return "cooperlake"
 	case stepping >= 5:
 		return "cascadelake"

@@ -1,11 +1,13 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/bounded"
 )
 
 const vendorNVIDIA = "0x10de"
@@ -24,11 +26,12 @@ func (h *Host) readGPUs(ctx context.Context, m *machine.Machine) {
 	m.Driver = found.Driver
 	m.Probes = append(m.Probes, found.Probe)
 	m.Skipped = append(m.Skipped, found.Skipped...)
+	virtual := h.readVGPUs(ctx, m, found.GPUs)
 	answered := map[string]bool{}
 	for _, g := range found.GPUs {
 		answered[g.PCI] = true
 		if g.VGPU != nil {
-			h.readVGPU(m, &g)
+			g.VGPU = cmp.Or(virtual[g.PCI], g.VGPU)
 		}
 		m.GPUs = append(m.GPUs, g)
 		g.Health = machine.Health{}
@@ -62,14 +65,39 @@ func (h *Host) forget(gpus []machine.GPU) {
 	}
 }
 
-func (h *Host) readVGPU(m *machine.Machine, g *machine.GPU) {
-	vgpu, err := h.tree.VGPU(g.PCI)
+// vgpus is what the host's vGPU manager tells the guest, by PCI address.
+type vgpus struct {
+	found   map[string]*machine.VGPU
+	skipped []machine.Skipped
+}
+
+// readVGPUs reads the configuration space of the GPUs that are virtual.
+func (h *Host) readVGPUs(ctx context.Context, m *machine.Machine, gpus []machine.GPU) map[string]*machine.VGPU {
+	var of []string
+	for i := range gpus {
+		if gpus[i].VGPU != nil {
+			of = append(of, gpus[i].PCI)
+		}
+	}
+	if len(of) == 0 {
+		return nil
+	}
+	all, err := h.memory.vgpus.Read(ctx, h.options.Timeout, func() (vgpus, error) {
+		v := vgpus{found: map[string]*machine.VGPU{}}
+		for _, address := range of {
+			one, err := h.tree.VGPU(address)
+			if err != nil {
+				v.skipped = append(v.skipped, machine.Skipped{Name: address, Reason: "vGPU: " + err.Error()})
+			}
+			v.found[address] = one
+		}
+		return v, nil
+	})
+	m.Skipped = append(m.Skipped, all.skipped...)
 	if err != nil {
-		m.Skipped = append(m.Skipped, machine.Skipped{Name: g.PCI, Reason: "vGPU: " + err.Error()})
+		m.Skipped = append(m.Skipped, machine.Skipped{Name: "vGPU", Reason: bounded.Reason(h.options.Timeout, err)})
 	}
-	if vgpu != nil {
-		g.VGPU = vgpu
-	}
+	return all.found
 }
 
 // nvidiaGPUs are the addresses of the bus' NVIDIA display functions that a GPU

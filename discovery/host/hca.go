@@ -1,21 +1,24 @@
 package host
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/bounded"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
 // joinHCAs gives every HCA what its PCI function knows, its Data-Direct
 // partner and its role.
-func (h *Host) joinHCAs(m *machine.Machine) {
-	vpd := h.readVPD(m)
+func (h *Host) joinHCAs(ctx context.Context, m *machine.Machine) {
+	vpd := h.readVPD(ctx, m)
+	functions := byAddress(m.PCI)
 	for i := range m.HCAs {
 		hca := &m.HCAs[i]
-		if f := m.Function(hca.PCI); f != nil {
+		if f := functions[hca.PCI]; f != nil {
 			hca.Vendor, hca.Device, hca.Driver, hca.PhysFn = f.Vendor, f.Device, f.Driver, f.PhysFn
 		}
 		hca.DataDirect = dataDirect(m, vpd, hca.PCI)
@@ -27,57 +30,86 @@ func (h *Host) joinHCAs(m *machine.Machine) {
 	assignRoles(m, management)
 }
 
+// byAddress finds functions by their address: a machine with virtual functions
+// has thousands.
+func byAddress(list []machine.PCIFunction) map[string]*machine.PCIFunction {
+	functions := make(map[string]*machine.PCIFunction, len(list))
+	for i := range list {
+		functions[list[i].Address] = &list[i]
+	}
+	return functions
+}
+
+// vpd is what one read of vital product data finds.
+type vpd struct {
+	// found is by address, kept by address and device: slow to read, fixed
+	// in the card.
+	found, kept map[string]sysfs.VPD
+	skipped     []machine.Skipped
+}
+
 // readVPD reads the vital product data that can matter: that of Mellanox
 // functions with an RDMA device, and of DMA functions. Virtual functions have
-// none, and most NICs are complete without. What could be read is kept; what
-// could not is tried again.
-func (h *Host) readVPD(m *machine.Machine) map[string]sysfs.VPD {
-	found := map[string]sysfs.VPD{}
-	forbidden := false
-	kept := map[string]sysfs.VPD{}
+// none, and most NICs are complete without.
+func (h *Host) readVPD(ctx context.Context, m *machine.Machine) map[string]sysfs.VPD {
+	carries := map[string]bool{}
+	for i := range m.HCAs {
+		carries[m.HCAs[i].PCI] = true
+	}
+	var of []machine.PCIFunction
 	for i := range m.PCI {
-		f := &m.PCI[i]
-		if f.Vendor != vendorMellanox || f.PhysFn != "" || (!isDMA(f) && !carries(m, f.Address)) {
-			continue
+		if f := &m.PCI[i]; f.Vendor == vendorMellanox && f.PhysFn == "" && (isDMA(f) || carries[f.Address]) {
+			of = append(of, *f)
 		}
+	}
+	last, _ := h.memory.vpd.Last()
+	data, err := h.memory.vpd.Read(ctx, h.options.Timeout, func() (vpd, error) {
+		return h.vpd(of, last.kept), nil
+	})
+	m.Skipped = append(m.Skipped, data.skipped...)
+	if err != nil {
+		m.Skipped = append(m.Skipped, machine.Skipped{
+			Name: "vpd", Reason: "vital product data: " + bounded.Reason(h.options.Timeout, err),
+		})
+	}
+	return data.found
+}
+
+// vpd reads what is not in kept. What could be read is kept; what could not is
+// tried again.
+func (h *Host) vpd(of []machine.PCIFunction, kept map[string]sysfs.VPD) vpd {
+	data := vpd{found: map[string]sysfs.VPD{}, kept: map[string]sysfs.VPD{}}
+	forbidden := false
+	for i := range of {
+		f := &of[i]
 		key := f.Address + " " + f.Device
-		if v, ok := h.memory.vpd[key]; ok {
-			kept[key], found[f.Address] = v, v
+		if v, ok := kept[key]; ok {
+			data.kept[key], data.found[f.Address] = v, v
 			continue
 		}
 		v, err := h.tree.VPD(f.Address)
 		switch {
 		case err == nil:
-			kept[key] = v
+			data.kept[key] = v
 		case errors.Is(err, fs.ErrPermission):
 			forbidden = true
 		case !sysfs.Unknown(err):
-			m.Skipped = append(m.Skipped, machine.Skipped{Name: f.Address, Reason: err.Error()})
+			data.skipped = append(data.skipped, machine.Skipped{Name: f.Address, Reason: err.Error()})
 		}
-		found[f.Address] = v // What was understood before the fault.
+		data.found[f.Address] = v // What was understood before the fault.
 	}
-	h.memory.vpd = kept
 	if forbidden {
-		m.Skipped = append(m.Skipped, machine.Skipped{
+		data.skipped = append(data.skipped, machine.Skipped{
 			Name:   "vpd",
 			Reason: "not permitted to read vital product data: NVSwitch functions and Data-Direct partners are unknown",
 		})
 	}
-	return found
+	return data
 }
 
 // isDMA tells whether f is the DMA function of a Data-Direct NIC.
 func isDMA(f *machine.PCIFunction) bool {
 	return f.Vendor == vendorMellanox && f.Device == sysfs.DeviceDataDirect
-}
-
-func carries(m *machine.Machine, address string) bool {
-	for i := range m.HCAs {
-		if m.HCAs[i].PCI == address {
-			return true
-		}
-	}
-	return false
 }
 
 // dataDirect finds the DMA function with the same V3 field as the HCA's own

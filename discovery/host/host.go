@@ -10,14 +10,17 @@ package host
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/bounded"
 	"github.com/heddle-dev/heddle/discovery/cpu"
 	"github.com/heddle-dev/heddle/discovery/nvml"
 	"github.com/heddle-dev/heddle/discovery/rdma"
@@ -43,8 +46,8 @@ type Options struct {
 	DriverRoot string
 	// NVML reads the GPUs; nil is the system's library.
 	NVML nvml.Library
-	// NVMLTimeout bounds a read of all GPUs; 0 is nvml.DefaultTimeout.
-	NVMLTimeout time.Duration
+	// Timeout bounds each reader; 0 is bounded.DefaultTimeout.
+	Timeout time.Duration
 }
 
 // Host is one machine. Its methods may be called from any goroutine.
@@ -52,8 +55,8 @@ type Host struct {
 	options  Options
 	logger   *slog.Logger
 	tree     sysfs.FS
-	rdma     rdma.Reader
-	netlink  rdma.Netlink
+	rdma     *rdma.Reader
+	netlink  *rdma.Netlink
 	gpus     *nvml.Reader
 	changed  chan struct{}
 	snapshot atomic.Pointer[machine.Machine]
@@ -65,17 +68,14 @@ type Host struct {
 
 // memory is what one scan leaves for the next.
 type memory struct {
-	// cpu does not change while the kernel runs, and is slow to read.
-	cpu *machine.CPU
-	// vpd by address and device: slow to read, fixed in the card.
-	vpd map[string]sysfs.VPD
+	processor bounded.Reading[processor]
+	functions bounded.Reading[functions]
+	vpd       bounded.Reading[vpd]
+	vgpus     bounded.Reading[vgpus]
 	// gpus are the last known identities, by PCI address.
 	gpus map[string]machine.GPU
 	// bus are the NVIDIA display functions of the last scan.
 	bus []string
-	// crossed is what rdmamap was last compared with, notes what it said.
-	crossed []machine.HCA
-	notes   []machine.Skipped
 }
 
 // New returns a host. Nothing is read yet.
@@ -84,6 +84,7 @@ func New(o Options) *Host {
 	o.DevRoot = filepath.Clean(cmp.Or(o.DevRoot, "/dev"))
 	o.ProcRoot = filepath.Clean(cmp.Or(o.ProcRoot, "/proc"))
 	o.Interval = cmp.Or(o.Interval, DefaultInterval)
+	o.Timeout = cmp.Or(o.Timeout, bounded.DefaultTimeout)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -93,10 +94,10 @@ func New(o Options) *Host {
 	tree := sysfs.New(o.SysfsRoot)
 	return &Host{
 		options: o, logger: o.Logger, tree: tree,
-		rdma: rdma.New(tree, o.DevRoot), netlink: rdma.NewNetlink(tree.Root()),
-		gpus:    nvml.NewReader(o.NVML, o.NVMLTimeout),
+		rdma: rdma.New(tree, o.DevRoot, o.Timeout), netlink: rdma.NewNetlink(tree.Root(), o.Timeout),
+		gpus:    nvml.NewReader(o.NVML, o.Timeout),
 		changed: make(chan struct{}, 1),
-		memory:  memory{vpd: map[string]sysfs.VPD{}, gpus: map[string]machine.GPU{}},
+		memory:  memory{gpus: map[string]machine.GPU{}},
 	}
 }
 
@@ -109,8 +110,9 @@ func (h *Host) Machine() *machine.Machine { return h.snapshot.Load() }
 func (h *Host) Changed() <-chan struct{} { return h.changed }
 
 // Scan reads the machine now. It never fails: what could not be read is in
-// Probes and Skipped. It takes as long as the slowest reader, NVML's at most
-// its timeout. A scan whose context ends before it does is not kept.
+// Probes and Skipped. A reader that hangs costs its timeout once; then its last
+// good values stand until it answers. A scan whose context ends before it does
+// is not kept.
 func (h *Host) Scan(ctx context.Context) *machine.Machine {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -138,84 +140,87 @@ func (h *Host) Close(ctx context.Context) error { return h.gpus.Close(ctx) }
 // compose runs the readers in the order of what they need from one another.
 func (h *Host) compose(ctx context.Context) *machine.Machine {
 	m := &machine.Machine{Version: machine.Version, Node: h.options.NodeName}
-	h.readCPU(m)
-	h.readRDMA(m)
-	h.readPCI(m)
+	h.readCPU(ctx, m)
+	h.readRDMA(ctx, m)
+	h.readPCI(ctx, m)
 	h.readGPUs(ctx, m)
-	h.joinHCAs(m)
+	h.joinHCAs(ctx, m)
 	m.Sort()
 	return m
 }
 
-// readCPU identifies the processor once; NUMA nodes may come later, with the
-// memory of a GPU.
-func (h *Host) readCPU(m *machine.Machine) {
-	m.Product = h.tree.DMI().Product
-	m.Kernel = sysfs.New(h.options.ProcRoot).Text("sys/kernel/osrelease")
-	probe := machine.Probe{Name: "cpu", State: machine.ProbeOK}
-	if h.memory.cpu == nil {
-		c, err := cpu.Read(h.options.ProcRoot, h.tree)
-		if err != nil {
-			probe = failed("cpu", err)
-		} else {
-			h.memory.cpu = &c
-		}
-		m.CPU = c
-	} else {
-		m.CPU = *h.memory.cpu
-	}
-	nodes, skipped, err := h.tree.NUMA()
-	if err != nil {
-		probe = failed("cpu", err)
-	}
-	m.CPU.NUMA = nodes
-	m.Probes = append(m.Probes, probe)
-	m.Skipped = append(m.Skipped, skipped...)
+// processor is what one read finds of the machine as a whole.
+type processor struct {
+	cpu             machine.CPU
+	product, kernel string
+	skipped         []machine.Skipped
 }
 
-func (h *Host) readRDMA(m *machine.Machine) {
-	found, err := h.rdma.Read()
-	m.HCAs, m.RDMA.RDMACM = found.HCAs, found.CM
-	m.Skipped = append(m.Skipped, found.Skipped...)
-	switch {
-	case err != nil:
-		m.Probes = append(m.Probes, failed("rdma", err))
-	case found.Absent != "":
-		m.Probes = append(m.Probes, machine.Probe{Name: "rdma", State: machine.ProbeAbsent, Reason: found.Absent})
-	default:
-		m.Probes = append(m.Probes, machine.Probe{Name: "rdma", State: machine.ProbeOK})
-	}
-	if !reflect.DeepEqual(h.memory.crossed, found.HCAs) {
-		h.memory.notes = h.rdma.CrossCheck(found.HCAs)
-		h.memory.crossed = found.HCAs
-	}
-	m.Skipped = append(m.Skipped, h.memory.notes...)
-	mode, notes, probe := h.netlink.Read(found.HCAs)
-	m.RDMA.NetnsMode = mode
-	m.Skipped = append(m.Skipped, notes...)
-	m.Probes = append(m.Probes, probe)
+func (h *Host) readCPU(ctx context.Context, m *machine.Machine) {
+	known, ok := h.memory.processor.Last()
+	found, err := h.memory.processor.Read(ctx, h.options.Timeout, func() (processor, error) {
+		return h.processor(known.cpu, ok)
+	})
+	m.CPU, m.Product, m.Kernel = found.cpu, found.product, found.kernel
+	m.CPU.NUMA = slices.Clone(m.CPU.NUMA)
+	m.Skipped = append(m.Skipped, found.skipped...)
+	m.Probes = append(m.Probes, bounded.Probe("cpu", h.options.Timeout, err))
 }
 
-func (h *Host) readPCI(m *machine.Machine) {
+// processor identifies the processor unless it is known: it does not change
+// while the kernel runs, and is slow to read. NUMA nodes may come later, with
+// the memory of a GPU.
+func (h *Host) processor(known machine.CPU, isKnown bool) (processor, error) {
+	p := processor{
+		cpu: known, product: h.tree.DMI().Product, kernel: sysfs.New(h.options.ProcRoot).Text("sys/kernel/osrelease"),
+	}
+	var errs [2]error
+	if !isKnown {
+		p.cpu, errs[0] = cpu.Read(h.options.ProcRoot, h.tree)
+	}
+	p.cpu.NUMA, p.skipped, errs[1] = h.tree.NUMA()
+	return p, errors.Join(errs[:]...)
+}
+
+func (h *Host) readRDMA(ctx context.Context, m *machine.Machine) {
+	found := h.rdma.Read(ctx)
+	mode, notes, probe := h.netlink.Read(ctx, found.HCAs)
+	m.HCAs, m.RDMA = found.HCAs, machine.RDMA{NetnsMode: mode, RDMACM: found.CM}
+	m.Skipped = slices.Concat(m.Skipped, found.Skipped, notes)
+	m.Probes = append(m.Probes, elsewhere(found.Probe, mode), probe)
+}
+
+// elsewhere adds to a reader's finding no device that there may be some
+// elsewhere.
+func elsewhere(probe machine.Probe, mode string) machine.Probe {
+	if probe.State == machine.ProbeAbsent && mode == "exclusive" {
+		probe.Reason += "; network namespaces have RDMA devices of their own (mode exclusive), and this one has none"
+	}
+	return probe
+}
+
+// functions is what one read finds on the PCI bus.
+type functions struct {
+	list    []machine.PCIFunction
+	skipped []machine.Skipped
+	isBus   bool
+}
+
+func (h *Host) readPCI(ctx context.Context, m *machine.Machine) {
 	carry := map[string]bool{}
 	for i := range m.HCAs {
 		carry[m.HCAs[i].PCI] = true
 	}
-	functions, skipped, err := h.tree.PCI(carry)
-	m.PCI = functions
-	m.Skipped = append(m.Skipped, skipped...)
-	switch {
-	case err != nil:
-		m.Probes = append(m.Probes, failed("sysfs", err))
-	case len(functions) == 0 && !h.tree.Exists("bus/pci"):
-		m.Probes = append(m.Probes, machine.Probe{
-			Name: "sysfs", State: machine.ProbeAbsent, Reason: h.tree.Path("bus/pci") + " is not there",
-		})
-	default:
-		m.Probes = append(m.Probes, machine.Probe{Name: "sysfs", State: machine.ProbeOK})
+	found, err := h.memory.functions.Read(ctx, h.options.Timeout, func() (f functions, err error) {
+		f.list, f.skipped, err = h.tree.PCI(carry)
+		f.isBus = len(f.list) > 0 || h.tree.Exists("bus/pci")
+		return f, err
+	})
+	m.PCI = slices.Clone(found.list)
+	m.Skipped = append(m.Skipped, found.skipped...)
+	probe := bounded.Probe("sysfs", h.options.Timeout, err)
+	if err == nil && !found.isBus {
+		probe.State, probe.Reason = machine.ProbeAbsent, h.tree.Path("bus/pci")+" is not there"
 	}
-}
-
-func failed(name string, err error) machine.Probe {
-	return machine.Probe{Name: name, State: machine.ProbeFailed, Reason: err.Error()}
+	m.Probes = append(m.Probes, probe)
 }

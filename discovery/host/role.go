@@ -15,8 +15,9 @@ import (
 //     verbs, on a function with another one that has them, is management
 //     (ConnectX-8's second plane).
 //  2. The fabric's kind is InfiniBand if any remaining HCA has an InfiniBand
-//     port, else Ethernet. A bond is never fabric while an HCA that is none
-//     could be.
+//     port, else Ethernet of more than 25 Gb/s: slower HCAs are a node's
+//     ordinary network, also where there are no others. A bond is never
+//     fabric while an HCA that is none could be.
 //  3. Of that kind, the fastest HCAs are fabric and the others storage. An
 //     HCA is as fast as the fastest port of its model on this node, and if
 //     none of them is up, as the model can be: a port that is down reads its
@@ -28,6 +29,12 @@ import (
 //
 // switches are the addresses of NVSwitch management functions.
 func assignRoles(m *machine.Machine, switches map[string]bool) {
+	withVerbs := map[string]bool{}
+	for i := range m.HCAs {
+		if h := &m.HCAs[i]; len(h.CharDevices.UVerbs) > 0 {
+			withVerbs[h.PCI] = true
+		}
+	}
 	var candidates []*machine.HCA
 	for i := range m.HCAs {
 		h := &m.HCAs[i]
@@ -36,7 +43,7 @@ func assignRoles(m *machine.Machine, switches map[string]bool) {
 			h.Role = machine.RoleVirtual
 		case h.Vendor == vendorMellanox && switches[h.PCI]:
 			h.Role = machine.RoleNVSwitch
-		case isPlane(m.HCAs, h):
+		case h.PCI != "" && len(h.CharDevices.UVerbs) == 0 && withVerbs[h.PCI]:
 			h.Role = machine.RoleManagement
 		default:
 			candidates = append(candidates, h)
@@ -49,7 +56,7 @@ func assignRoles(m *machine.Machine, switches map[string]bool) {
 			h.Role = machine.RoleManagement
 		}
 	}
-	for _, h := range nearGPUs(m, fastest(ofFabricKind(candidates), speeds)) {
+	for _, h := range nearGPUs(m, fastest(ofFabricKind(candidates, speeds), speeds)) {
 		h.Role = machine.RoleFabric
 	}
 }
@@ -61,23 +68,13 @@ const (
 	managementGbps = 25
 )
 
-// isPlane tells whether h has no verbs device and shares its function with an
-// HCA that has.
-func isPlane(all []machine.HCA, h *machine.HCA) bool {
-	if h.PCI == "" || len(h.CharDevices.UVerbs) > 0 {
-		return false
-	}
-	return slices.ContainsFunc(all, func(o machine.HCA) bool {
-		return o.PCI == h.PCI && o.Name != h.Name && len(o.CharDevices.UVerbs) > 0
-	})
-}
-
 // ofFabricKind keeps the HCAs that the fabric could consist of.
-func ofFabricKind(all []*machine.HCA) []*machine.HCA {
-	kind := slices.Clone(all)
+func ofFabricKind(all []*machine.HCA, speeds map[model]float64) []*machine.HCA {
+	other := func(h *machine.HCA) bool { return speeds[modelOf(h)] <= managementGbps }
 	if slices.ContainsFunc(all, isInfiniBand) {
-		kind = slices.DeleteFunc(kind, func(h *machine.HCA) bool { return !isInfiniBand(h) })
+		other = func(h *machine.HCA) bool { return !isInfiniBand(h) }
 	}
+	kind := slices.DeleteFunc(slices.Clone(all), other)
 	if slices.ContainsFunc(kind, func(h *machine.HCA) bool { return !isBond(h) }) {
 		kind = slices.DeleteFunc(kind, isBond)
 	}
@@ -175,6 +172,7 @@ func fastest(all []*machine.HCA, speeds map[model]float64) []*machine.HCA {
 // the GPUs share one with an HCA. Virtual machines and Grace have no common
 // bridges, and keep all.
 func nearGPUs(m *machine.Machine, all []*machine.HCA) []*machine.HCA {
+	functions := byAddress(m.PCI)
 	near := map[*machine.HCA]bool{}
 	gpus, served := 0, 0
 	for i := range m.PCI {
@@ -185,7 +183,7 @@ func nearGPUs(m *machine.Machine, all []*machine.HCA) []*machine.HCA {
 		gpus++
 		found := false
 		for _, h := range all {
-			if sharesBridge(f, m.Function(h.PCI)) || sharesBridge(f, m.Function(h.DataDirect)) {
+			if sharesBridge(f, functions[h.PCI]) || sharesBridge(f, functions[h.DataDirect]) {
 				near[h], found = true, true
 			}
 		}

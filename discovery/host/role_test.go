@@ -3,19 +3,25 @@ package host
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
+	"github.com/heddle-dev/heddle/test/machines"
 )
 
 // hca is an HCA of a ConnectX device number, with one active port.
 func hca(name, device, layer string, gbps float64) machine.HCA {
 	return machine.HCA{
 		Name: name, PCI: "", Vendor: vendorMellanox, Device: device,
-		Ports: []machine.Port{{Number: 1, LinkLayer: layer, State: machine.PortActive, RateGbps: &gbps}},
+		Ports: ports(layer, gbps),
 	}
+}
+
+func ports(layer string, gbps float64) []machine.Port {
+	return []machine.Port{{Number: 1, LinkLayer: layer, State: machine.PortActive, RateGbps: &gbps}}
 }
 
 func down(h machine.HCA) machine.HCA {
@@ -40,7 +46,7 @@ func all(lists ...[]machine.HCA) (m machine.Machine) {
 
 func TestRoles(t *testing.T) {
 	const ib, eth = machine.InfiniBand, machine.Ethernet
-	const cx6lx, cx6, cx7, cx8, bf3 = "0x101f", "0x101b", "0x1021", "0x1023", "0xa2dc"
+	const cx6lx, cx6, cx6dx, cx7, cx8, bf3 = "0x101f", "0x101b", "0x101d", "0x1021", "0x1023", "0xa2dc"
 	for _, tt := range []struct {
 		name    string
 		machine machine.Machine
@@ -102,9 +108,37 @@ func TestRoles(t *testing.T) {
 			want:    map[string]machine.Role{},
 		},
 		{
-			name:    "25 Gb/s is all there is",
+			name:    "25 Gb/s is all there is: no fabric",
 			machine: all(numbered("mlx5_%d", 0, 1, cx6lx, eth, 25)),
+			want:    map[string]machine.Role{"mlx5_0": machine.RoleManagement, "mlx5_1": machine.RoleManagement},
+		},
+		{
+			name:    "the same with its cables out",
+			machine: all([]machine.HCA{down(hca("mlx5_0", cx6lx, eth, 0)), down(hca("mlx5_1", cx6lx, eth, 0))}),
+			want:    map[string]machine.Role{"mlx5_0": machine.RoleManagement, "mlx5_1": machine.RoleManagement},
+		},
+		{
+			name:    "a bond of 25 Gb/s is no better",
+			machine: all([]machine.HCA{hca("mlx5_bond_0", cx6lx, eth, 25)}),
+			want:    map[string]machine.Role{"mlx5_bond_0": machine.RoleManagement},
+		},
+		{
+			name:    "100 Gb/s is a fabric, with GPUs or without",
+			machine: all(numbered("mlx5_%d", 0, 1, cx6dx, eth, 100)),
 			want:    map[string]machine.Role{},
+		},
+		{
+			name:    "InfiniBand is a fabric at any speed",
+			machine: all(numbered("mlx4_%d", 0, 0, "0x1003", ib, 20)),
+			want:    map[string]machine.Role{},
+		},
+		{
+			name: "ConnectX-8's second plane has no verbs",
+			machine: all([]machine.HCA{
+				{Name: "mlx5_0", PCI: "0000:03:00.0", CharDevices: machine.CharDevices{UVerbs: []string{"uverbs0"}}, Ports: ports(ib, 800)},
+				{Name: "smi1", PCI: "0000:03:00.0", Ports: ports(ib, 800)},
+			}),
+			want: map[string]machine.Role{"smi1": machine.RoleManagement},
 		},
 		{
 			name: "soft RDMA",
@@ -126,6 +160,55 @@ func TestRoles(t *testing.T) {
 				t.Errorf("not fabric (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// The machine files state roles as facts; a scan of such a machine must come to
+// the same ones.
+func TestRolesOfTheMachineFiles(t *testing.T) {
+	for _, name := range machines.Names(t) {
+		t.Run(name, func(t *testing.T) {
+			m := machines.Load(t, name)
+			want := rolesOf(m)
+			switches := map[string]bool{} // Vital product data are not in the file.
+			for i := range m.HCAs {
+				h := &m.HCAs[i]
+				switches[h.PCI] = h.Role == machine.RoleNVSwitch
+				h.Role = ""
+			}
+			assignRoles(m, switches)
+			if diff := cmp.Diff(want, rolesOf(m)); diff != "" {
+				t.Errorf("(-file +assigned):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A node of many virtual functions must not cost a scan seconds.
+func TestManyVirtualFunctions(t *testing.T) {
+	const count = 10000
+	var m machine.Machine
+	for n := range count {
+		address := fmt.Sprintf("%04x:%02x:%02x.%x", n>>11, n>>8&7, n>>3&31, n&7)
+		bridge := []string{fmt.Sprintf("0000:00:%02x.0", n&7)}
+		m.PCI = append(m.PCI, machine.PCIFunction{Address: address, Class: "0x020000", Root: "pci0000:00", Upstream: bridge})
+		h := hca(fmt.Sprintf("mlx5_%d", n), "0x101e", machine.Ethernet, 200)
+		h.PCI = address
+		m.HCAs = append(m.HCAs, h)
+	}
+	for n := range 8 {
+		m.PCI = append(m.PCI, machine.PCIFunction{
+			Address: fmt.Sprintf("0001:ff:%02x.0", n), Class: "0x030200", Vendor: vendorNVIDIA, Root: "pci0000:00",
+			Upstream: []string{fmt.Sprintf("0000:00:%02x.0", n)},
+		})
+	}
+	began := time.Now()
+	assignRoles(&m, nil)
+	if took := time.Since(began); took > 2*time.Second { // Milliseconds; many seconds if each HCA looks at each function.
+		t.Errorf("%d HCAs took %s", count, took)
+	}
+	if got := m.HCAs[count-1].Role; got != machine.RoleFabric {
+		t.Errorf("role %q", got)
 	}
 }
 

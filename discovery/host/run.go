@@ -9,15 +9,16 @@ import (
 // a dozen; a pod's network device brings two for each pod.
 const settle = 200 * time.Millisecond
 
-// Run keeps the machine current until ctx ends, and then returns nil: a scan at the start, after
-// kernel events, and every Interval. Where the kernel gives no events (another
+// Run keeps the machine current until ctx ends, and then returns nil: a scan at
+// the start, after kernel events, and every Interval. Where the kernel gives no events (another
 // system, no permission), the interval is all there is; that is logged once.
 func (h *Host) Run(ctx context.Context) error {
 	events := make(chan struct{}, 1)
+	wait := watch(ctx, h.matters, events)
 	watching := make(chan struct{})
 	go func() {
 		defer close(watching)
-		if err := watch(ctx, h.matters, events); err != nil && ctx.Err() == nil {
+		if err := wait(); err != nil && ctx.Err() == nil {
 			h.logger.Warn("no kernel events, scanning by the clock only", "err", err, "interval", h.options.Interval)
 		}
 	}()

@@ -13,9 +13,11 @@ import (
 
 // watch signals events for whatever may have changed the machine: the kernel's
 // object events (what udev listens to) and, since a link that goes up or down
-// has none, those of network devices that matter. One source that fails does
-// not end the other; the errors come back when ctx ends or both have failed.
-func watch(ctx context.Context, matters func(netdev string) bool, events chan<- struct{}) error {
+// has none, those of network devices that matter. It listens when it returns,
+// so that what happens during the first scan is not missed. wait returns when
+// ctx ended or both sources failed, with their errors; one that fails does not
+// end the other.
+func watch(ctx context.Context, matters func(netdev string) bool, events chan<- struct{}) (wait func() error) {
 	// Group 1 has the kernel's own messages, before udev's rules have run.
 	objects := source{"kernel object events", unix.NETLINK_KOBJECT_UEVENT, 1, func(b []byte) bool {
 		e, ok := parseUevent(b)
@@ -28,10 +30,20 @@ func watch(ctx context.Context, matters func(netdev string) bool, events chan<- 
 	errs := make([]error, len(sources))
 	var wg sync.WaitGroup
 	for i, s := range sources {
-		wg.Go(func() { errs[i] = s.listen(ctx, events) })
+		file, err := s.open()
+		if err != nil {
+			errs[i] = fmt.Errorf("%s: %w", s.name, err)
+			continue
+		}
+		wg.Go(func() {
+			defer file.Close()
+			errs[i] = s.listen(ctx, file, events)
+		})
 	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return func() error {
+		wg.Wait()
+		return errors.Join(errs...)
+	}
 }
 
 // source is one netlink multicast group.
@@ -43,17 +55,21 @@ type source struct {
 	accept func(message []byte) bool
 }
 
-func (s source) listen(ctx context.Context, events chan<- struct{}) error {
+// open joins the group. The file is of the runtime's poller, so that closing
+// it ends a read.
+func (s source) open() (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, s.protocol)
 	if err != nil {
-		return fmt.Errorf("%s: %w", s.name, err)
+		return nil, err
 	}
-	// A file of the runtime's poller, so that closing it ends the read.
 	file := os.NewFile(uintptr(fd), "netlink")
-	defer file.Close()
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: s.groups}); err != nil {
-		return fmt.Errorf("%s: %w", s.name, err)
+		return nil, errors.Join(err, file.Close())
 	}
+	return file, nil
+}
+
+func (s source) listen(ctx context.Context, file *os.File, events chan<- struct{}) error {
 	stop := context.AfterFunc(ctx, func() { _ = file.Close() }) // Ends the read below.
 	defer stop()
 	raw, err := file.SyscallConn()

@@ -44,11 +44,13 @@ func (b *builder) card(g model.Group) {
 	if mib := g.MemoryMiB(); mib > 0 {
 		b.setInt(d.CardKey(names.CardMemory), mib)
 	}
+	generation := g.Architecture()
 	if major, minor, ok := strings.Cut(g.ComputeCapability(), "."); ok {
 		b.set(d.CardKey(names.CardComputeMajor), major)
 		b.set(d.CardKey(names.CardComputeMinor), minor)
-		b.set(d.CardKey(names.CardFamily), cmp.Or(g.Architecture(), family(major, minor)))
+		generation = cmp.Or(generation, family(major, minor))
 	}
+	b.set(d.CardKey(names.CardFamily), generation)
 	b.set(d.CardKey(names.CardMode), b.mode(g))
 	strategy, replicas := b.sharing(g)
 	b.set(d.CardKey(names.CardSharingStrategy), strategy)

@@ -20,6 +20,12 @@ func NewClient(kubeconfig, userAgent string) (*rest.RESTClient, error) {
 	if err != nil {
 		return nil, err
 	}
+	return ClientFor(config, userAgent)
+}
+
+// ClientFor is NewClient for those who found the API server themselves. It
+// completes config.
+func ClientFor(config *rest.Config, userAgent string) (*rest.RESTClient, error) {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(corev1.AddToScheme(scheme))
 	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)

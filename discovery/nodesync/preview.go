@@ -46,6 +46,10 @@ func Preview(node *corev1.Node, want Desired) (changes []string, conflicts []Con
 	return changes, conflicts
 }
 
+// LabelOwners lists, for every label key of a Node, the field managers that
+// hold it, sorted: [names.FieldManager] for what discovery applied.
+func LabelOwners(node *corev1.Node) map[string][]string { return labelOwners(node.ManagedFields) }
+
 func containsTaint(list []corev1.Taint, t corev1.Taint) bool {
 	return slices.ContainsFunc(list, func(o corev1.Taint) bool {
 		return taintID(o) == taintID(t) && o.Value == t.Value

@@ -80,14 +80,18 @@ type watch struct {
 
 // next waits on a goroutine of its own, since the driver may never return.
 func (w *watch) next(ctx context.Context) (Event, error) {
-	done := make(chan outcome[Event], 1)
+	type answer struct {
+		event Event
+		err   error
+	}
+	done := make(chan answer, 1)
 	go func() {
 		event, err := w.library.WaitEvent(eventWait)
-		done <- outcome[Event]{event, err}
+		done <- answer{event, err}
 	}()
 	select {
-	case o := <-done:
-		return o.value, o.err
+	case a := <-done:
+		return a.event, a.err
 	case <-ctx.Done():
 		return Event{}, ctx.Err()
 	}

@@ -29,7 +29,7 @@ func (l *library) GPU(index int) (machine.GPU, error) {
 		return machine.GPU{}, failure("memory", ret)
 	}
 	if major, minor, ret := device.GetCudaComputeCapability(); ret == nvml.SUCCESS {
-		g.ComputeCapability, g.Architecture = capability(major, minor), Architecture(major, minor)
+		g.ComputeCapability, g.Architecture = capability(major, minor), architecture(major, minor)
 	}
 	if current, _, ret := device.GetEccMode(); ret == nvml.SUCCESS {
 		g.ECC = new(current == nvml.FEATURE_ENABLED)
@@ -57,7 +57,7 @@ func identify(device nvml.Device, g *machine.GPU) error {
 		return failure("PCI address", ret)
 	}
 	var err error
-	if g.PCI, err = ParseBusID(cString(pci.BusId[:])); err != nil {
+	if g.PCI, err = parseBusID(cString(pci.BusId[:])); err != nil {
 		return err
 	}
 	if g.Product, ret = device.GetName(); ret != nvml.SUCCESS {
@@ -112,7 +112,7 @@ func migDevice(device nvml.Device, totalMiB int64) (machine.MIGDevice, bool) {
 	memory := mebibytes(a.MemorySizeMB << 20)
 	gpu, compute := int(a.GpuInstanceSliceCount), int(a.ComputeInstanceSliceCount)
 	return machine.MIGDevice{
-		UUID: id, Profile: MIGProfile(name, compute, gpu, memory, totalMiB), MemoryMiB: memory,
+		UUID: id, Profile: mIGProfile(name, compute, gpu, memory, totalMiB), MemoryMiB: memory,
 		Multiprocessors: int(a.MultiprocessorCount), GPUSlices: gpu, ComputeSlices: compute,
 		CopyEngines: int(a.SharedCopyEngineCount), DecoderEngines: int(a.SharedDecoderCount),
 		EncoderEngines: int(a.SharedEncoderCount), JPEGEngines: int(a.SharedJpegCount), OFAEngines: int(a.SharedOfaCount),
@@ -180,7 +180,7 @@ func linkPeer(device nvml.Device, i int) string {
 	if ret != nvml.SUCCESS {
 		return ""
 	}
-	address, err := ParseBusID(cString(pci.BusId[:]))
+	address, err := parseBusID(cString(pci.BusId[:]))
 	if err != nil {
 		return ""
 	}

@@ -66,7 +66,7 @@ func (l *library) Open() (machine.Driver, int, error) {
 	}
 	driver.Version = version
 	if cuda, ret := api.SystemGetCudaDriverVersion_v2(); ret == nvml.SUCCESS {
-		driver.CUDA = CUDAVersion(cuda)
+		driver.CUDA = cudaVersion(cuda)
 	}
 	count, ret := api.DeviceGetCount()
 	if ret != nvml.SUCCESS {

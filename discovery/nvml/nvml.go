@@ -1,11 +1,10 @@
 // Package nvml reads NVIDIA GPUs through their management library.
 //
-// It owns the bounding of calls that may never return, the memory of what each
-// GPU last said, and the translation of NVML's values into ours; no
-// nvml.Return leaves it. It never changes a GPU, and never waits for one that
-// hangs longer than its time, nor for one GPU because of another. A missing
-// library or driver is a state: the next read tries again, since the driver
-// may come after the daemon.
+// It owns the session with the driver, the memory of what each GPU last said,
+// and the translation of NVML's values into ours; no nvml.Return leaves it. It
+// never changes a GPU, and never waits for one that hangs longer than its time,
+// nor for one GPU because of another. A missing library or driver is a state:
+// the next read tries again, since the driver may come after the daemon.
 package nvml
 
 import (
@@ -47,7 +46,3 @@ var ErrAbsent = errors.New("absent")
 // ErrLost means that a GPU is there and no longer answers
 // (NVML_ERROR_GPU_IS_LOST).
 var ErrLost = errors.New("lost")
-
-// errTimeout means that a call has not returned in its time, or that an
-// earlier one on the same GPU still has not.
-var errTimeout = errors.New("no answer")

@@ -11,9 +11,9 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// ParseBusID turns NVML's 00000000:18:00.0, with eight digits of domain in
+// parseBusID turns NVML's 00000000:18:00.0, with eight digits of domain in
 // upper case, into sysfs' 0000:18:00.0.
-func ParseBusID(s string) (string, error) {
+func parseBusID(s string) (string, error) {
 	a, err := machine.ParseAddress(s)
 	if err != nil {
 		return "", fmt.Errorf("bus ID: %w", err)
@@ -21,15 +21,15 @@ func ParseBusID(s string) (string, error) {
 	return fmt.Sprintf("%04x:%02x:%02x.%x", a.Domain, a.Bus, a.Device, a.Function), nil
 }
 
-// CUDAVersion spells nvmlSystemGetCudaDriverVersion: 1000 * major + 10 * minor.
-func CUDAVersion(v int) string {
+// cudaVersion spells nvmlSystemGetCudaDriverVersion: 1000 * major + 10 * minor.
+func cudaVersion(v int) string {
 	return fmt.Sprintf("%d.%d", v/1000, v%1000/10)
 }
 
-// Architecture is the generation of a compute capability, in the words of
+// architecture is the generation of a compute capability, in the words of
 // gpu-feature-discovery's nvidia.com/gpu.family, so that it works with
 // libraries older than the GPU: CUDA programming guide, compute capabilities.
-func Architecture(major, minor int) string {
+func architecture(major, minor int) string {
 	switch major {
 	case 1:
 		return "tesla"
@@ -61,11 +61,11 @@ func Architecture(major, minor int) string {
 	return "undefined"
 }
 
-// MIGProfile is the field's name for the shape of an instance. NVML appends it
+// mIGProfile is the field's name for the shape of an instance. NVML appends it
 // to the GPU's name ("NVIDIA A100-SXM4-40GB MIG 1g.5gb"); else it is made from
 // slices and memory as NVIDIA's go-nvlib does: the instance's share of the GPU
 // in eighths, of the GPU's memory in whole GiB.
-func MIGProfile(name string, compute, gpu int, memoryMiB, totalMiB int64) string {
+func mIGProfile(name string, compute, gpu int, memoryMiB, totalMiB int64) string {
 	if _, profile, ok := strings.Cut(name, " MIG "); ok && profile != "" {
 		return profile
 	}

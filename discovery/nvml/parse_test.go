@@ -17,9 +17,9 @@ func TestParseBusID(t *testing.T) {
 		"":                 "",
 		"18:00.0":          "",
 	} {
-		got, err := ParseBusID(in)
+		got, err := parseBusID(in)
 		if got != want || (err != nil) != (want == "") {
-			t.Errorf("ParseBusID(%q) = %q, %v, want %q", in, got, err, want)
+			t.Errorf("parseBusID(%q) = %q, %v, want %q", in, got, err, want)
 		}
 	}
 }
@@ -28,8 +28,8 @@ func FuzzParseBusID(f *testing.F) {
 	f.Add("00000000:18:00.0")
 	f.Add("ffffffff:ff:ff.f")
 	f.Fuzz(func(t *testing.T, s string) {
-		if address, err := ParseBusID(s); err == nil {
-			if again, err := ParseBusID(address); err != nil || again != address {
+		if address, err := parseBusID(s); err == nil {
+			if again, err := parseBusID(address); err != nil || again != address {
 				t.Errorf("%q gives %q, which gives %q, %v", s, address, again, err)
 			}
 		}
@@ -52,8 +52,8 @@ func TestMIGProfile(t *testing.T) {
 		{"", 7, 7, 81559, 81559, "7g.80gb"},
 		{"", 1, 1, 0, 0, ""},
 	} {
-		if got := MIGProfile(tt.name, tt.compute, tt.gpu, tt.memory, tt.total); got != tt.want {
-			t.Errorf("MIGProfile(%q, %d, %d, %d, %d) = %q, want %q",
+		if got := mIGProfile(tt.name, tt.compute, tt.gpu, tt.memory, tt.total); got != tt.want {
+			t.Errorf("mIGProfile(%q, %d, %d, %d, %d) = %q, want %q",
 				tt.name, tt.compute, tt.gpu, tt.memory, tt.total, got, tt.want)
 		}
 	}
@@ -75,7 +75,7 @@ func TestArchitecture(t *testing.T) {
 		{12, 0, "blackwell"},
 		{99, 0, "undefined"},
 	} {
-		if got := Architecture(tt.major, tt.minor); got != tt.want {
+		if got := architecture(tt.major, tt.minor); got != tt.want {
 			t.Errorf("%d.%d is %q, want %q", tt.major, tt.minor, got, tt.want)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/heddle-dev/heddle/discovery/bounded"
 )
 
 // Action is what the driver wants done about a GPU
@@ -54,7 +56,7 @@ type Pulse struct {
 }
 
 // ErrSilent means that a GPU has not answered in time.
-var ErrSilent = errTimeout
+var ErrSilent = bounded.ErrTimeout
 
 // PulseLibrary asks single GPUs. [System]'s library does.
 type PulseLibrary interface {
@@ -73,9 +75,9 @@ type Pinger struct {
 	library PulseLibrary
 	timeout time.Duration
 
-	// mu guards slots and makes polls take turns.
+	// mu guards calls and makes polls take turns.
 	mu    sync.Mutex
-	slots map[string]*slot[Action]
+	calls map[string]*bounded.Call[Action]
 }
 
 // DefaultPulseTimeout bounds one poll of all GPUs.
@@ -86,7 +88,7 @@ func NewPinger(library PulseLibrary, timeout time.Duration) *Pinger {
 	if timeout <= 0 {
 		timeout = DefaultPulseTimeout
 	}
-	return &Pinger{library: library, timeout: timeout, slots: map[string]*slot[Action]{}}
+	return &Pinger{library: library, timeout: timeout, calls: map[string]*bounded.Call[Action]{}}
 }
 
 // Poll asks every known GPU at once, and returns within the timeout, or with
@@ -99,18 +101,17 @@ func (p *Pinger) Poll(ctx context.Context) []Pulse {
 	known := p.library.Known()
 	slices.Sort(known)
 	pulses := make([]Pulse, len(known))
-	var wg sync.WaitGroup
+	waits := make([]func(context.Context) (Action, error), len(known))
 	for i, uuid := range known {
-		if p.slots[uuid] == nil {
-			p.slots[uuid] = &slot[Action]{}
+		if p.calls[uuid] == nil {
+			p.calls[uuid] = &bounded.Call[Action]{}
 		}
-		s := p.slots[uuid]
 		pulses[i] = Pulse{GPU: uuid, Asked: time.Now()}
-		wg.Go(func() {
-			pulses[i].Action, pulses[i].Err = s.do(ctx, func() (Action, error) { return p.library.Pulse(uuid) })
-		})
+		waits[i] = p.calls[uuid].Start(func() (Action, error) { return p.library.Pulse(uuid) })
 	}
-	wg.Wait()
+	for i, wait := range waits {
+		pulses[i].Action, pulses[i].Err = wait(ctx)
+	}
 	// A session that ended meanwhile says nothing about its GPUs.
 	return slices.DeleteFunc(pulses, func(q Pulse) bool { return errors.Is(q.Err, ErrAbsent) })
 }

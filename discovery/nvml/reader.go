@@ -1,6 +1,7 @@
 package nvml
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,25 +9,21 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/bounded"
 )
-
-// DefaultTimeout bounds one read. NVML answers in milliseconds; initializing
-// it without the persistence daemon takes seconds.
-const DefaultTimeout = 10 * time.Second
 
 // Reader reads all GPUs, in parallel.
 type Reader struct {
 	library Library
 	timeout time.Duration
 
-	// session bounds Open and Close.
-	session slot[session]
-
 	// mu guards what follows, and makes reads take turns.
-	mu    sync.Mutex
-	gpus  map[int]*slot[machine.GPU]
-	known map[int]machine.GPU
-	last  session
+	mu sync.Mutex
+	// session bounds Open and Close, gpus each GPU.
+	session bounded.Call[session]
+	gpus    map[int]*bounded.Call[machine.GPU]
+	known   map[int]machine.GPU
+	last    session
 	// reopen asks for a new session at the next read.
 	reopen bool
 }
@@ -49,14 +46,11 @@ type Result struct {
 	Skipped []machine.Skipped
 }
 
-// NewReader returns a reader; timeout 0 is DefaultTimeout.
+// NewReader returns a reader; timeout 0 is bounded.DefaultTimeout.
 func NewReader(library Library, timeout time.Duration) *Reader {
-	if timeout <= 0 {
-		timeout = DefaultTimeout
-	}
 	return &Reader{
-		library: library, timeout: timeout,
-		gpus: map[int]*slot[machine.GPU]{}, known: map[int]machine.GPU{},
+		library: library, timeout: cmp.Or(timeout, bounded.DefaultTimeout),
+		gpus: map[int]*bounded.Call[machine.GPU]{}, known: map[int]machine.GPU{},
 	}
 }
 
@@ -78,7 +72,7 @@ func (r *Reader) Close(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	_, err := r.session.do(ctx, func() (session, error) { return session{}, r.library.Close() })
+	_, err := r.session.Do(ctx, func() (session, error) { return session{}, r.library.Close() })
 	return err
 }
 
@@ -90,13 +84,13 @@ func (r *Reader) Read(ctx context.Context) Result {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	reopen := r.reopen && r.idle()
-	s, err := r.session.do(ctx, func() (session, error) { return r.open(reopen) })
+	s, err := r.session.Do(ctx, func() (session, error) { return r.open(reopen) })
 	switch {
 	case errors.Is(err, ErrAbsent):
 		r.reopen = true
 		r.known = map[int]machine.GPU{}
 		return Result{Probe: probe(machine.ProbeAbsent, err.Error())}
-	case errors.Is(err, errTimeout):
+	case errors.Is(err, bounded.ErrTimeout):
 		return r.stale(machine.ProbeTimeout, fmt.Sprintf("the driver did not answer in %s", r.timeout))
 	case err != nil:
 		// A driver that was unloaded answers an old session with errors.
@@ -124,54 +118,58 @@ func (r *Reader) open(reopen bool) (session, error) {
 }
 
 func (r *Reader) idle() bool {
-	for _, s := range r.gpus {
-		if s.busy() {
+	for _, call := range r.gpus {
+		if call.Busy() {
 			return false
 		}
 	}
 	return true
 }
 
+type answer struct {
+	gpu machine.GPU
+	err error
+}
+
 // ask reads every GPU at once.
-func (r *Reader) ask(ctx context.Context, count int) []outcome[machine.GPU] {
-	outcomes := make([]outcome[machine.GPU], count)
-	var wg sync.WaitGroup
+func (r *Reader) ask(ctx context.Context, count int) []answer {
+	waits := make([]func(context.Context) (machine.GPU, error), count)
 	for i := range count {
 		if r.gpus[i] == nil {
-			r.gpus[i] = &slot[machine.GPU]{}
+			r.gpus[i] = &bounded.Call[machine.GPU]{}
 		}
-		s := r.gpus[i]
-		wg.Go(func() {
-			outcomes[i].value, outcomes[i].err = s.do(ctx, func() (machine.GPU, error) { return r.library.GPU(i) })
-		})
+		waits[i] = r.gpus[i].Start(func() (machine.GPU, error) { return r.library.GPU(i) })
 	}
-	wg.Wait()
-	return outcomes
+	answers := make([]answer, count)
+	for i, wait := range waits {
+		answers[i].gpu, answers[i].err = wait(ctx)
+	}
+	return answers
 }
 
 // collect turns answers into GPUs: a good answer is remembered, a bad one is
 // the remembered GPU with its condition.
-func (r *Reader) collect(outcomes []outcome[machine.GPU]) Result {
+func (r *Reader) collect(answers []answer) Result {
 	result := Result{Driver: r.last.driver, Probe: probe(machine.ProbeOK, "")}
-	for i, o := range outcomes {
-		gpu, known := o.value, true
-		if o.err != nil && gpu.UUID == "" {
+	for i, a := range answers {
+		gpu, known := a.gpu, true
+		if a.err != nil && gpu.UUID == "" {
 			gpu, known = r.known[i]
 		}
 		switch {
-		case o.err == nil:
+		case a.err == nil:
 			r.known[i] = gpu
-		case errors.Is(o.err, ErrLost):
-			gpu.Health = machine.Health{State: machine.Lost, Reason: o.err.Error()}
+		case errors.Is(a.err, ErrLost):
+			gpu.Health = machine.Health{State: machine.Lost, Reason: a.err.Error()}
 		default:
-			gpu.Health = machine.Health{State: machine.Unhealthy, Reason: r.reason(o.err)}
+			gpu.Health = machine.Health{State: machine.Unhealthy, Reason: r.reason(a.err)}
 		}
-		if errors.Is(o.err, errTimeout) {
+		if errors.Is(a.err, bounded.ErrTimeout) {
 			result.Probe = probe(machine.ProbeTimeout, fmt.Sprintf("GPU %d did not answer in %s", i, r.timeout))
 		}
 		if !known {
 			name := fmt.Sprintf("nvml GPU %d", i)
-			result.Skipped = append(result.Skipped, machine.Skipped{Name: name, Reason: r.reason(o.err)})
+			result.Skipped = append(result.Skipped, machine.Skipped{Name: name, Reason: r.reason(a.err)})
 			continue
 		}
 		result.GPUs = append(result.GPUs, gpu)
@@ -180,7 +178,7 @@ func (r *Reader) collect(outcomes []outcome[machine.GPU]) Result {
 }
 
 func (r *Reader) reason(err error) string {
-	if errors.Is(err, errTimeout) {
+	if errors.Is(err, bounded.ErrTimeout) {
 		return fmt.Sprintf("NVML did not answer in %s", r.timeout)
 	}
 	return err.Error()

@@ -1,19 +1,74 @@
 package rdma
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/bounded"
 )
 
-// NetlinkProbe is the name of the netlink reader in Machine.Probes.
-const NetlinkProbe = "rdma-netlink"
+// netlinkProbe is the name of the netlink reader in Machine.Probes.
+const netlinkProbe = "rdma-netlink"
+
+// Netlink reads RDMA netlink (NETLINK_RDMA). It is used from one goroutine at a
+// time.
+type Netlink struct {
+	// apart says why netlink is not to be asked.
+	apart   string
+	timeout time.Duration
+	// ask may hang although its socket has a timeout: the kernel answers
+	// within the call that sends, and waits there for a device that is being
+	// removed.
+	ask  func() (answer, error)
+	last bounded.Reading[answer]
+}
+
+// answer is what netlink tells.
+type answer struct {
+	mode  string
+	links []linkInfo
+}
 
 // linkInfo is what RDMA netlink tells of a device.
 type linkInfo struct {
 	name, nodeGUID string
+}
+
+// errNoFamily means that the kernel has no such netlink.
+var errNoFamily = errors.New("the kernel has no RDMA netlink: ib_core is not loaded")
+
+// NewNetlink returns a reader that goes with the sysfs tree under root; timeout
+// bounds a read, and 0 is bounded.DefaultTimeout. Netlink tells of the running
+// kernel, so it is asked only if root is that kernel's sysfs, wherever it is
+// mounted.
+func NewNetlink(root string, timeout time.Duration) *Netlink {
+	return &Netlink{apart: apart(root), timeout: cmp.Or(timeout, bounded.DefaultTimeout), ask: ask}
+}
+
+// Read tells the network namespace mode and notes where netlink sees other
+// devices than hcas.
+func (n *Netlink) Read(ctx context.Context, hcas []machine.HCA) (
+	mode string, notes []machine.Skipped, probe machine.Probe,
+) {
+	if n.apart != "" {
+		return "", nil, machine.Probe{Name: netlinkProbe, State: machine.ProbeAbsent, Reason: n.apart}
+	}
+	said, err := n.last.Read(ctx, n.timeout, n.ask)
+	probe = bounded.Probe(netlinkProbe, n.timeout, err)
+	switch {
+	case errors.Is(err, errNoFamily):
+		probe.State = machine.ProbeAbsent
+		return "", nil, probe
+	case err != nil:
+		return said.mode, nil, probe // The devices of then say nothing of those of now.
+	}
+	return said.mode, compare(hcas, said.links), probe
 }
 
 // compare notes where netlink and sysfs disagree about which devices there
@@ -59,7 +114,7 @@ func ReverseGUID(s string) string {
 		}
 		b.WriteString(part)
 	}
-	guid, err := ParseGUID(b.String())
+	guid, err := parseGUID(b.String())
 	if err != nil {
 		return ""
 	}

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// ParseWords reads "4: ACTIVE" or "1: CA" and returns the words. An attribute
+// parseWords reads "4: ACTIVE" or "1: CA" and returns the words. An attribute
 // without a number is its own words.
-func ParseWords(s string) string {
+func parseWords(s string) string {
 	number, words, ok := strings.Cut(s, ":")
 	if _, err := strconv.ParseUint(strings.TrimSpace(number), 10, 16); !ok || err != nil {
 		return clip(strings.TrimSpace(s))
@@ -16,8 +16,8 @@ func ParseWords(s string) string {
 	return clip(strings.TrimSpace(words))
 }
 
-// ParseRate reads the number of "400 Gb/sec (4X NDR)", in 10^9 bits a second.
-func ParseRate(s string) (float64, error) {
+// parseRate reads the number of "400 Gb/sec (4X NDR)", in 10^9 bits a second.
+func parseRate(s string) (float64, error) {
 	number, unit, ok := strings.Cut(s, " ")
 	if !ok || !strings.HasPrefix(unit, "Gb/sec") {
 		return 0, fmt.Errorf("%q is no rate", clip(s))
@@ -29,18 +29,19 @@ func ParseRate(s string) (float64, error) {
 	return gbps, nil
 }
 
-// ParseLID reads "0x40".
-func ParseLID(s string) (int, error) {
-	n, err := strconv.ParseUint(s, 0, 32)
-	if err != nil {
+// parseLID reads "0x40"; the kernel keeps 32 bits, of which Omni-Path uses 24.
+func parseLID(s string) (int, error) {
+	digits, ok := strings.CutPrefix(s, "0x")
+	n, err := strconv.ParseUint(digits, 16, 31)
+	if !ok || err != nil {
 		return 0, fmt.Errorf("%q is no LID", clip(s))
 	}
 	return int(n), nil
 }
 
-// ParseGUID checks four groups of four hexadecimal digits and returns them in
+// parseGUID checks four groups of four hexadecimal digits and returns them in
 // lower case. All zeroes is what a function without an identity has: empty.
-func ParseGUID(s string) (string, error) {
+func parseGUID(s string) (string, error) {
 	if s == "" {
 		return "", fmt.Errorf("empty")
 	}
@@ -53,14 +54,14 @@ func ParseGUID(s string) (string, error) {
 	return strings.ToLower(s), nil
 }
 
-// ParseGID reads a GID of eight groups and returns its lower half, the port's
+// parseGID reads a GID of eight groups and returns its lower half, the port's
 // GUID; empty for the all-zero GID of an unused entry.
-func ParseGID(s string) (string, error) {
+func parseGID(s string) (string, error) {
 	const half = len("fe80:0000:0000:0000:")
 	if len(s) != 2*half-1 || !isGroups(s, 8) {
 		return "", fmt.Errorf("%q is no GID", clip(s))
 	}
-	return ParseGUID(s[half:])
+	return parseGUID(s[half:])
 }
 
 func isGroups(s string, n int) bool {

@@ -10,9 +10,9 @@ func TestParseRate(t *testing.T) {
 		"400 Gb/sec (4X NDR)": 400, "2.5 Gb/sec (1X SDR)": 2.5, "800 Gb/sec (4X XDR)": 800, "100 Gb/sec": 100,
 		"": -1, "fast": -1, "-5 Gb/sec": -1, "NaN Gb/sec": -1, "1e99 Gb/sec": -1, "10 Mb/sec": -1,
 	} {
-		got, err := ParseRate(in)
+		got, err := parseRate(in)
 		if (err != nil) != (want < 0) || (err == nil && got != want) {
-			t.Errorf("ParseRate(%q) = %v, %v, want %v", in, got, err, want)
+			t.Errorf("parseRate(%q) = %v, %v, want %v", in, got, err, want)
 		}
 	}
 }
@@ -25,17 +25,29 @@ func TestParseGUID(t *testing.T) {
 		"":                    "error",
 		"0x946dae030012:000":  "error",
 	} {
-		got, err := ParseGUID(in)
+		got, err := parseGUID(in)
 		if (err != nil) != (want == "error") || (err == nil && got != want) {
-			t.Errorf("ParseGUID(%q) = %q, %v, want %q", in, got, err, want)
+			t.Errorf("parseGUID(%q) = %q, %v, want %q", in, got, err, want)
+		}
+	}
+}
+
+func TestParseLID(t *testing.T) {
+	for in, want := range map[string]int{
+		"0x40": 0x40, "0xffff": 0xffff, "0x0": 0, "0xffffff": 0xffffff,
+		"": -1, "64": -1, "0x": -1, "0x1_0": -1, "-0x1": -1, "0xffffffffff": -1, "0x80000000": -1,
+	} {
+		got, err := parseLID(in)
+		if (err != nil) != (want < 0) || (err == nil && got != want) {
+			t.Errorf("parseLID(%q) = %d, %v, want %d", in, got, err, want)
 		}
 	}
 }
 
 func TestParseWords(t *testing.T) {
 	for in, want := range map[string]string{"4: ACTIVE": "ACTIVE", "5: LinkUp": "LinkUp", "1: CA": "CA", "weird": "weird", "": ""} {
-		if got := ParseWords(in); got != want {
-			t.Errorf("ParseWords(%q) = %q, want %q", in, got, want)
+		if got := parseWords(in); got != want {
+			t.Errorf("parseWords(%q) = %q, want %q", in, got, want)
 		}
 	}
 }
@@ -44,7 +56,7 @@ func FuzzParseRate(f *testing.F) {
 	f.Add("400 Gb/sec (4X NDR)")
 	f.Add("Inf Gb/sec")
 	f.Fuzz(func(t *testing.T, s string) {
-		if gbps, err := ParseRate(s); err == nil && !(gbps >= 0 && gbps < 1e6) {
+		if gbps, err := parseRate(s); err == nil && !(gbps >= 0 && gbps < 1e6) {
 			t.Errorf("%q is %v", s, gbps)
 		}
 	})
@@ -54,7 +66,7 @@ func FuzzParseLID(f *testing.F) {
 	f.Add("0x40")
 	f.Add("0xffffffffff")
 	f.Fuzz(func(t *testing.T, s string) {
-		if n, err := ParseLID(s); err == nil && n < 0 {
+		if n, err := parseLID(s); err == nil && n < 0 {
 			t.Errorf("%q is %d", s, n)
 		}
 	})
@@ -64,7 +76,7 @@ func FuzzParseGID(f *testing.F) {
 	f.Add("fe80:0000:0000:0000:946d:ae03:0012:0000")
 	f.Add("0000:0000:0000:0000:0000:0000:0000:0000")
 	f.Fuzz(func(t *testing.T, s string) {
-		if guid, err := ParseGID(s); err == nil && guid != "" && !strings.HasSuffix(strings.ToLower(s), guid) {
+		if guid, err := parseGID(s); err == nil && guid != "" && !strings.HasSuffix(strings.ToLower(s), guid) {
 			t.Errorf("%q has GUID %q", s, guid)
 		}
 	})
@@ -75,7 +87,7 @@ func FuzzReverseGUID(f *testing.F) {
 	f.Add(":::::::")
 	f.Fuzz(func(t *testing.T, s string) {
 		if guid := ReverseGUID(s); guid != "" {
-			if _, err := ParseGUID(guid); err != nil {
+			if _, err := parseGUID(guid); err != nil {
 				t.Errorf("%q reversed is %q: %v", s, guid, err)
 			}
 		}
@@ -85,7 +97,7 @@ func FuzzReverseGUID(f *testing.F) {
 func FuzzParseWords(f *testing.F) {
 	f.Add("4: ACTIVE")
 	f.Fuzz(func(t *testing.T, s string) {
-		if got := ParseWords(s); len(got) > 64 || !strings.Contains(s, got) {
+		if got := parseWords(s); len(got) > 64 || !strings.Contains(s, got) {
 			t.Errorf("%q is %q", s, got)
 		}
 	})

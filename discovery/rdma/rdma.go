@@ -4,25 +4,55 @@
 // The reader of record is our own sysfs reader (sysfs.go). rdmamap and RDMA
 // netlink look at the same kernel from two other sides; each is wrapped in one
 // file, tells what it sees differently, and never adds or removes a device.
-// The package changes nothing: no link is set up, no device opened.
+// The package changes nothing: no link is set up, no device opened. A device
+// whose firmware does not answer keeps its last good values and holds up no
+// other.
 package rdma
 
 import (
+	"cmp"
+	"context"
+	"fmt"
 	"path/filepath"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/bounded"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
-// Reader reads the RDMA devices under a sysfs tree and a device root.
+// classProbe is the name of the sysfs reader in Machine.Probes.
+const classProbe = "rdma"
+
+// Reader reads the RDMA devices under a sysfs tree and a device root. Its
+// methods may be called from any goroutine.
 type Reader struct {
-	tree sysfs.FS
-	dev  string
+	tree    sysfs.FS
+	dev     string
+	timeout time.Duration
+	// ask is what rdmamap says of the same devices.
+	ask func([]machine.HCA) []machine.Skipped
+
+	// mu makes reads take turns and guards what follows.
+	mu      sync.Mutex
+	class   bounded.Reading[listing]
+	devices map[string]*bounded.Reading[reading]
+	rdmamap bounded.Reading[[]machine.Skipped]
+	// asked are the devices that rdmamap was last asked about.
+	asked []string
 }
 
-// New returns a reader of tree; dev is the root of device nodes, "/dev".
-func New(tree sysfs.FS, dev string) Reader {
-	return Reader{tree: tree, dev: filepath.Clean(dev)}
+// New returns a reader of tree; dev is the root of device nodes, "/dev";
+// timeout bounds a read, and 0 is bounded.DefaultTimeout.
+func New(tree sysfs.FS, dev string, timeout time.Duration) *Reader {
+	r := &Reader{
+		tree: tree, dev: filepath.Clean(dev), timeout: cmp.Or(timeout, bounded.DefaultTimeout),
+		devices: map[string]*bounded.Reading[reading]{},
+	}
+	r.ask = r.askRDMAMap
+	return r
 }
 
 // Devices is what one read found.
@@ -33,7 +63,93 @@ type Devices struct {
 	HCAs []machine.HCA
 	// CM tells whether infiniband/rdma_cm is among the device nodes.
 	CM bool
-	// Absent says why there are none; empty if the class is there.
-	Absent  string
+	// Probe is the entry for Machine.Probes.
+	Probe   machine.Probe
 	Skipped []machine.Skipped
+}
+
+// Read lists the class, reads every device, all at once, and then asks rdmamap.
+// Each of the three takes the timeout at most; what hangs costs it once, and
+// none in later reads until it has answered.
+func (r *Reader) Read(ctx context.Context) Devices {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all, err := r.class.Read(ctx, r.timeout, r.list)
+	found := Devices{CM: all.cm, Probe: bounded.Probe(classProbe, r.timeout, err), Skipped: slices.Clone(all.skipped)}
+	if err == nil && len(all.names) == 0 {
+		found.Probe.State, found.Probe.Reason = machine.ProbeAbsent, all.absent
+	}
+	r.readDevices(ctx, all, &found)
+	r.compare(ctx, &found)
+	return found
+}
+
+// readDevices reads what the class lists. A device that failed to answer has
+// its last good values, and says so among the skipped.
+func (r *Reader) readDevices(ctx context.Context, all listing, found *Devices) {
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	waits := make([]func(context.Context) (reading, error), len(all.names))
+	listed := map[string]bool{}
+	for i, name := range all.names {
+		listed[name] = true
+		if r.devices[name] == nil {
+			r.devices[name] = &bounded.Reading[reading]{}
+		}
+		waits[i] = r.devices[name].Start(func() (reading, error) { return r.device(name), nil })
+	}
+	for i, name := range all.names {
+		one, err := waits[i](ctx)
+		found.Skipped = append(found.Skipped, one.skipped...)
+		if err != nil {
+			reason := bounded.Reason(r.timeout, err)
+			if found.Probe.State == machine.ProbeOK {
+				found.Probe = bounded.Probe(classProbe, r.timeout, err)
+				found.Probe.Reason = name + " " + found.Probe.Reason
+			}
+			if one.isDevice {
+				reason += "; its values are the last good ones"
+			}
+			found.Skipped = append(found.Skipped, machine.Skipped{Name: name, Reason: reason})
+		}
+		if one.isDevice {
+			h := one.hca
+			h.Ports = slices.Clone(h.Ports) // They may be in a Machine already.
+			h.CharDevices = all.nodes[name]
+			found.HCAs = append(found.HCAs, h)
+		}
+	}
+	for name, d := range r.devices {
+		if !listed[name] && !d.Busy() {
+			delete(r.devices, name)
+		}
+	}
+}
+
+// compare adds what rdmamap says, when there are other devices or nodes than
+// it was last asked about: it opens some hundred files.
+func (r *Reader) compare(ctx context.Context, found *Devices) {
+	devices := make([]string, 0, len(found.HCAs))
+	for i := range found.HCAs {
+		devices = append(devices, fmt.Sprint(found.HCAs[i].Name, names(found.HCAs[i].CharDevices)))
+	}
+	notes, _ := r.rdmamap.Last()
+	if r.asked == nil || !slices.Equal(r.asked, devices) {
+		hcas := slices.Clone(found.HCAs)
+		var err error
+		notes, err = r.rdmamap.Read(ctx, r.timeout, func() ([]machine.Skipped, error) { return r.ask(hcas), nil })
+		if err != nil {
+			found.Skipped = append(found.Skipped, machine.Skipped{Name: "rdmamap", Reason: bounded.Reason(r.timeout, err)})
+			return
+		}
+		r.asked = devices
+	}
+	found.Skipped = append(found.Skipped, notes...)
+}
+
+// names are the device nodes of one HCA, in one order.
+func names(c machine.CharDevices) []string {
+	list := slices.Concat(c.ISSM, c.UMAD, c.UVerbs)
+	slices.SortFunc(list, machine.CompareNames)
+	return list
 }

@@ -1,7 +1,13 @@
 package rdma
 
 import (
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -12,9 +18,9 @@ import (
 
 func read(t *testing.T, tree *sysfstest.Tree) Devices {
 	t.Helper()
-	got, err := New(sysfs.New(tree.Sys()), tree.Dev()).Read()
-	if err != nil {
-		t.Fatal(err)
+	got := New(sysfs.New(tree.Sys()), tree.Dev(), 0).Read(t.Context())
+	if got.Probe.State != machine.ProbeOK {
+		t.Fatal(got.Probe)
 	}
 	return got
 }
@@ -175,4 +181,128 @@ func TestCompare(t *testing.T) {
 	if diff := cmp.Diff([]string{"mlx5_1", "mlx5_9", "mlx5_2"}, names); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+}
+
+// rdmamap opens some hundred files: it is asked when devices or their nodes
+// change, and not when a port does.
+func TestRDMAMapIsAskedOnlyAboutOtherDevices(t *testing.T) {
+	tree := sysfstest.New(t)
+	sysfstest.DGXH100(tree)
+	r := New(sysfs.New(tree.Sys()), tree.Dev(), 0)
+	asked := 0
+	r.ask = func(hcas []machine.HCA) []machine.Skipped {
+		asked++
+		return []machine.Skipped{{Name: "rdmamap", Reason: strconv.Itoa(len(hcas))}}
+	}
+	for _, step := range []struct {
+		name  string
+		do    func()
+		asked int
+		says  string
+	}{
+		{"the first read", func() {}, 1, "9"},
+		{"nothing changed", func() {}, 1, "9"},
+		{"a port went down", func() { tree.Write("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN") }, 1, "9"},
+		{"a device left", func() { tree.Remove("sys/class/infiniband/mlx5_0") }, 2, "8"},
+		{"a node left", func() { tree.Remove("sys/class/infiniband_mad/issm1") }, 3, "8"},
+	} {
+		step.do()
+		got := r.Read(t.Context())
+		for i := range got.HCAs {
+			got.HCAs[i].Role = machine.RoleFabric // As the caller does.
+		}
+		if asked != step.asked || len(got.Skipped) != 1 || got.Skipped[0].Reason != step.says {
+			t.Errorf("%s: asked %d times, want %d; skipped %v", step.name, asked, step.asked, got.Skipped)
+		}
+	}
+}
+
+// Class entries that are broken in the ways that a device leaves behind, or an
+// attacker would.
+func TestBrokenEntries(t *testing.T) {
+	tree := sysfstest.New(t)
+	sysfstest.DGXH100(tree)
+	tree.Link("sys/class/infiniband/gone", "sys/devices/virtual/infiniband/gone")
+	tree.Link("sys/class/infiniband/loop", "sys/class/infiniband/loop")
+	tree.Link("sys/class/infiniband_verbs/loop", "sys/class/infiniband_verbs/loop")
+	huge := strings.Repeat("x", 1<<20)
+	tree.RDMA("sys/devices/virtual", sysfstest.RDMA{
+		Name: "huge", UVerbs: -1, UMAD: -1, ISSM: -1,
+		Attributes: map[string]string{"node_desc": huge, "hca_type": huge, "fw_ver": huge, "board_id": huge, "node_type": huge},
+		Ports:      []map[string]string{{"state": huge, "rate": huge, "link_layer": huge, "lid": huge, "gids/0": huge}},
+	})
+	got := read(t, tree)
+	reasons := map[string]int{}
+	for _, s := range got.Skipped {
+		reasons[s.Name]++
+		if len(s.Reason) > 300 {
+			t.Errorf("%s: a reason of %d bytes", s.Name, len(s.Reason))
+		}
+	}
+	if diff := cmp.Diff(map[string]int{"gone": 1, "loop": 1, "huge/ports/1": 3}, reasons); diff != "" || len(got.HCAs) != 10 {
+		t.Errorf("%d HCAs, skipped (-want +got):\n%s\n%v", len(got.HCAs), diff, got.Skipped)
+	}
+	b, err := json.Marshal(got.HCAs[0])
+	if err != nil || got.HCAs[0].Name != "huge" || len(b) > 2000 {
+		t.Errorf("%s has %d bytes, %v", got.HCAs[0].Name, len(b), err)
+	}
+}
+
+func TestNetlink(t *testing.T) {
+	hcas := []machine.HCA{{Name: "mlx5_0"}}
+	for _, tt := range []struct {
+		name, mode string
+		said       answer
+		err        error
+		notes      []machine.Skipped
+		probe      machine.Probe
+	}{
+		{
+			name: "shared", said: answer{"shared", []linkInfo{{"mlx5_0", ""}}}, mode: "shared",
+			probe: machine.Probe{Name: netlinkProbe, State: machine.ProbeOK},
+		},
+		{
+			name: "another device", said: answer{"exclusive", []linkInfo{{"mlx5_0", ""}, {"mlx5_1", ""}}}, mode: "exclusive",
+			notes: []machine.Skipped{{Name: "mlx5_1", Reason: "RDMA netlink lists it, /sys/class/infiniband does not"}},
+			probe: machine.Probe{Name: netlinkProbe, State: machine.ProbeOK},
+		},
+		{
+			name: "no ib_core", err: errNoFamily,
+			probe: machine.Probe{
+				Name: netlinkProbe, State: machine.ProbeAbsent, Reason: "the kernel has no RDMA netlink: ib_core is not loaded",
+			},
+		},
+		{
+			name: "a fault", err: errors.New("RDMA devices: permission denied"),
+			probe: machine.Probe{Name: netlinkProbe, State: machine.ProbeFailed, Reason: "RDMA devices: permission denied"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := &Netlink{timeout: time.Hour, ask: func() (answer, error) { return tt.said, tt.err }}
+			mode, notes, probe := n.Read(t.Context(), hcas)
+			if diff := cmp.Diff(tt.notes, notes); diff != "" || mode != tt.mode {
+				t.Errorf("mode %q, notes (-want +got):\n%s", mode, diff)
+			}
+			if diff := cmp.Diff(tt.probe, probe); diff != "" {
+				t.Errorf("probe (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The kernel answers netlink within the call that sends: that hangs with a
+// device that is being removed, whatever the socket's timeout.
+func TestNetlinkHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		defer close(release)
+		n := &Netlink{timeout: time.Second, ask: func() (answer, error) { return answer{mode: "shared"}, nil }}
+		n.Read(t.Context(), nil)
+		n.ask = func() (answer, error) { <-release; return answer{}, nil }
+		mode, notes, probe := n.Read(t.Context(), []machine.HCA{{Name: "mlx5_0"}})
+		want := machine.Probe{Name: netlinkProbe, State: machine.ProbeTimeout, Reason: "did not answer in 1s"}
+		if diff := cmp.Diff(want, probe); diff != "" || mode != "shared" || len(notes) != 0 {
+			t.Errorf("mode %q, notes %v, probe (-want +got):\n%s", mode, notes, diff)
+		}
+	})
 }

@@ -10,15 +10,14 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// CrossCheck asks rdmamap about the same devices, and notes where it sees
+// askRDMAMap asks rdmamap about the same devices, and notes where it sees
 // others than our reader: it is what other RDMA components of a node go by, and
 // a difference explains theirs from ours. It opens every device node's class
-// entry for every device (some hundred files), so call it when the devices
-// have changed, not on every scan.
+// entry for every device.
 //
 // rdmamap reads fixed places, kept in package variables. They are read here
 // and never set, so a tree elsewhere is not checked.
-func (r Reader) CrossCheck(hcas []machine.HCA) []machine.Skipped {
+func (r *Reader) askRDMAMap(hcas []machine.HCA) []machine.Skipped {
 	if r.tree.Path(class) != rdmamap.RdmaClassDir || filepath.Join(r.dev, "infiniband") != rdmamap.RdmaDeviceDir {
 		return nil
 	}
@@ -61,13 +60,6 @@ func guard(note func(name, format string, args ...any), call func() []string) (l
 		}
 	}()
 	list = call()
-	slices.SortFunc(list, machine.CompareNames)
-	return list
-}
-
-// names are the device nodes of one HCA, in one order.
-func names(c machine.CharDevices) []string {
-	list := slices.Concat(c.ISSM, c.UMAD, c.UVerbs)
 	slices.SortFunc(list, machine.CompareNames)
 	return list
 }

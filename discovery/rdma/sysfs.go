@@ -14,37 +14,52 @@ import (
 
 const class = "class/infiniband"
 
-// Read reads every device of the class. An error means that the class cannot
-// be listed at all; one broken device is a Skipped.
-func (r Reader) Read() (Devices, error) {
-	names, err := r.tree.List(class)
-	if err != nil {
-		return Devices{}, fmt.Errorf("RDMA devices: %w", err)
+// listing is what the class says as a whole.
+type listing struct {
+	names []string
+	// absent says why there are none.
+	absent string
+	nodes  map[string]machine.CharDevices
+	// cm tells whether there is an rdma_cm.
+	cm      bool
+	skipped []machine.Skipped
+}
+
+// list lists the devices and their nodes. An error means that the class cannot
+// be listed at all.
+func (r *Reader) list() (listing, error) {
+	var all listing
+	var err error
+	if all.names, err = r.tree.List(class); err != nil {
+		return all, fmt.Errorf("RDMA devices: %w", err)
 	}
-	var found Devices
-	if len(names) == 0 {
-		found.Absent = "no device in " + r.tree.Path(class)
+	if len(all.names) == 0 {
+		all.absent = "no device in " + r.tree.Path(class)
 		if !r.tree.Exists(class) {
-			found.Absent = r.tree.Path(class) + " is not there: no RDMA driver is loaded"
+			all.absent = r.tree.Path(class) + " is not there: no RDMA driver is loaded"
 		}
 	}
-	nodes := r.charDevices(&found)
-	for _, name := range names {
-		one := device{reader: r, name: name, dir: class + "/" + name}
-		hca, ok := one.read()
-		found.Skipped = append(found.Skipped, one.skipped...)
-		if !ok {
-			continue
-		}
-		hca.CharDevices = nodes[name]
-		found.HCAs = append(found.HCAs, hca)
-	}
-	return found, nil
+	r.charDevices(&all)
+	return all, nil
+}
+
+// reading is what one device said.
+type reading struct {
+	hca machine.HCA
+	// isDevice is false for an entry of the class that is none.
+	isDevice bool
+	skipped  []machine.Skipped
+}
+
+func (r *Reader) device(name string) reading {
+	one := device{tree: r.tree, name: name, dir: class + "/" + name}
+	hca, ok := one.read()
+	return reading{hca, ok, one.skipped}
 }
 
 // device is the reading of one RDMA device.
 type device struct {
-	reader  Reader
+	tree    sysfs.FS
 	name    string
 	dir     string
 	skipped []machine.Skipped
@@ -54,22 +69,23 @@ func (d *device) skip(part, reason string) {
 	d.skipped = append(d.skipped, machine.Skipped{Name: d.name + part, Reason: reason})
 }
 
-// text is an attribute; a fault in reading it is noted, absence is not.
+// text is an attribute, of which no more is taken than any real one has; a fault
+// in reading it is noted, absence is not.
 func (d *device) text(part, attribute string) string {
-	text, err := d.reader.tree.Read(d.dir + part + "/" + attribute)
+	text, err := d.tree.Read(d.dir + part + "/" + attribute)
 	if err != nil && !sysfs.Unknown(err) {
 		d.skip(part, err.Error())
 	}
-	return text
+	return clip(text)
 }
 
 // read tells false for an entry that is no device.
 func (d *device) read() (machine.HCA, bool) {
-	tree := d.reader.tree
+	tree := d.tree
 	hca := machine.HCA{Name: d.name}
 	ports, err := tree.List(d.dir + "/ports")
 	if err != nil || (len(ports) == 0 && !tree.Exists(d.dir+"/node_guid")) {
-		d.skip("", tree.Path(d.dir)+" has neither ports nor node_guid: no RDMA device")
+		d.skip("", tree.Path(d.dir)+" has neither ports nor node_guid: it is no RDMA device, or has just left")
 		return hca, false
 	}
 	hca.NodeGUID = d.guid("node_guid")
@@ -77,8 +93,8 @@ func (d *device) read() (machine.HCA, bool) {
 	hca.Type = d.text("", "hca_type")
 	hca.Board = d.text("", "board_id")
 	hca.Firmware = d.text("", "fw_ver")
-	hca.NodeType = ParseWords(d.text("", "node_type"))
-	hca.NodeDesc = clip(d.text("", "node_desc"))
+	hca.NodeType = parseWords(d.text("", "node_type"))
+	hca.NodeDesc = d.text("", "node_desc")
 	d.place(&hca)
 	nics := d.interfaces(hca.PCI)
 	for _, name := range ports {
@@ -96,15 +112,15 @@ func (d *device) read() (machine.HCA, bool) {
 // guid is an attribute that must be there. hfi1 and old drivers lack none;
 // empty or malformed ones are unknown, with the reason.
 func (d *device) guid(attribute string) string {
-	text, err := d.reader.tree.Read(d.dir + "/" + attribute)
+	text, err := d.tree.Read(d.dir + "/" + attribute)
 	if err == nil {
-		text, err = ParseGUID(text)
+		text, err = parseGUID(text)
 	}
 	if err == nil {
 		return text
 	}
 	if !sysfs.Unknown(err) {
-		d.skip("/"+attribute, d.reader.tree.Path(d.dir+"/"+attribute)+": "+err.Error())
+		d.skip("/"+attribute, d.tree.Path(d.dir+"/"+attribute)+": "+err.Error())
 	}
 	return ""
 }
@@ -114,7 +130,7 @@ func (d *device) guid(attribute string) string {
 // in node_desc. A class entry that is a directory, as in copied trees, is
 // read like any other; its place comes from its device link, if it has one.
 func (d *device) place(hca *machine.HCA) {
-	tree := d.reader.tree
+	tree := d.tree
 	if driver := soft(hca, d.text("", "parent")); driver != "" {
 		hca.Virtual, hca.Driver = true, driver
 		return
@@ -151,7 +167,7 @@ func (d *device) interfaces(pci string) []sysfs.Interface {
 	if pci == "" {
 		return nil
 	}
-	nics, err := d.reader.tree.Interfaces(pci)
+	nics, err := d.tree.Interfaces(pci)
 	if err != nil {
 		d.skip("", err.Error())
 	}
@@ -161,12 +177,12 @@ func (d *device) interfaces(pci string) []sysfs.Interface {
 func (d *device) port(number int, nics []sysfs.Interface) machine.Port {
 	part := "/ports/" + strconv.Itoa(number)
 	p := machine.Port{Number: number}
-	p.LinkLayer = clip(d.text(part, "link_layer"))
-	p.State = ParseWords(d.text(part, "state"))
-	p.PhysState = ParseWords(d.text(part, "phys_state"))
-	p.Rate = clip(d.text(part, "rate"))
+	p.LinkLayer = d.text(part, "link_layer")
+	p.State = parseWords(d.text(part, "state"))
+	p.PhysState = parseWords(d.text(part, "phys_state"))
+	p.Rate = d.text(part, "rate")
 	if p.Rate != "" {
-		if gbps, err := ParseRate(p.Rate); err == nil {
+		if gbps, err := parseRate(p.Rate); err == nil {
 			p.RateGbps = &gbps
 		} else {
 			d.skip(part, "rate: "+err.Error())
@@ -175,7 +191,7 @@ func (d *device) port(number int, nics []sysfs.Interface) machine.Port {
 	p.LID = d.lid(part, "lid")
 	p.SMLID = d.lid(part, "sm_lid")
 	if text := d.text(part, "gids/0"); text != "" {
-		guid, err := ParseGID(text)
+		guid, err := parseGID(text)
 		if err != nil {
 			d.skip(part, "gids/0: "+err.Error())
 		}
@@ -190,7 +206,7 @@ func (d *device) lid(part, attribute string) int {
 	if text == "" {
 		return 0
 	}
-	n, err := ParseLID(text)
+	n, err := parseLID(text)
 	if err != nil {
 		d.skip(part, attribute+": "+err.Error())
 	}
@@ -202,7 +218,7 @@ func (d *device) lid(part, attribute string) int {
 // rxe's parent; else, and on InfiniBand, they are those of the same function,
 // port and kind.
 func (d *device) netdevs(part string, p machine.Port, nics []sysfs.Interface) []machine.Netdev {
-	tree := d.reader.tree
+	tree := d.tree
 	if p.LinkLayer != machine.InfiniBand {
 		name := d.text(part, "gid_attrs/ndevs/0")
 		if name == "" {
@@ -231,8 +247,11 @@ func (d *device) netdevs(part string, p machine.Port, nics []sysfs.Interface) []
 // counts only under the name that mlx5 gives a LAG, since slaves of a bond
 // without RoCE LAG are RDMA devices of their own.
 func (d *device) bond(hca *machine.HCA) {
-	tree := d.reader.tree
+	tree := d.tree
 	for i := range hca.Ports {
+		if hca.Ports[i].LinkLayer == machine.InfiniBand {
+			continue // A bond of IPoIB devices is no RDMA device.
+		}
 		for _, nic := range hca.Ports[i].Netdevs {
 			slaves := tree.Slaves(nic.Name)
 			if master := tree.Master(nic.Name); len(slaves) == 0 && master != "" && strings.Contains(d.name, "bond") {
@@ -247,18 +266,18 @@ func (d *device) bond(hca *machine.HCA) {
 // (ibdev) and never by number. A node that the class promises and the device
 // root lacks is noted and left out, unless there is no such directory at all:
 // then this process does not see the host's devices.
-func (r Reader) charDevices(found *Devices) map[string]machine.CharDevices {
+func (r *Reader) charDevices(all *listing) {
 	there := map[string]bool{}
 	entries, err := os.ReadDir(filepath.Join(r.dev, "infiniband"))
 	for _, entry := range entries {
 		there[entry.Name()] = true
 	}
-	found.CM = there["rdma_cm"]
-	nodes := map[string]machine.CharDevices{}
+	all.cm = there["rdma_cm"]
+	all.nodes = map[string]machine.CharDevices{}
 	for _, dir := range []string{"class/infiniband_verbs", "class/infiniband_mad"} {
 		names, listErr := r.tree.List(dir)
 		if listErr != nil {
-			found.Skipped = append(found.Skipped, machine.Skipped{Name: dir, Reason: listErr.Error()})
+			all.skipped = append(all.skipped, machine.Skipped{Name: dir, Reason: listErr.Error()})
 		}
 		slices.SortFunc(names, machine.CompareNames)
 		for _, name := range names {
@@ -267,15 +286,14 @@ func (r Reader) charDevices(found *Devices) map[string]machine.CharDevices {
 				continue // abi_version is a file of the class.
 			}
 			if err == nil && !there[name] {
-				found.Skipped = append(found.Skipped, machine.Skipped{
+				all.skipped = append(all.skipped, machine.Skipped{
 					Name: owner + "/" + name, Reason: filepath.Join(r.dev, "infiniband", name) + " is not there",
 				})
 				continue
 			}
-			nodes[owner] = withNode(nodes[owner], name)
+			all.nodes[owner] = withNode(all.nodes[owner], name)
 		}
 	}
-	return nodes
 }
 
 func withNode(c machine.CharDevices, name string) machine.CharDevices {

@@ -106,7 +106,7 @@ func (r *Replay) Changed() <-chan struct{} { return r.changed }
 // Scan reads the file now, and returns the last good machine, nil if there has
 // been none.
 func (r *Replay) Scan(context.Context) *machine.Machine {
-	if _, err := r.load(); err != nil {
+	if err := r.load(); err != nil {
 		r.logger.Debug("machine file is bad", "err", err)
 	}
 	return r.Machine()
@@ -114,7 +114,7 @@ func (r *Replay) Scan(context.Context) *machine.Machine {
 
 // load renews the snapshot if the file's text is another. The error is the
 // file's; each is logged once.
-func (r *Replay) load() (*machine.Machine, error) {
+func (r *Replay) load() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b, err := read(r.options.Path)
@@ -124,9 +124,9 @@ func (r *Replay) load() (*machine.Machine, error) {
 	}
 	if r.text != nil && bytes.Equal(b, r.text) {
 		if r.fault != "" {
-			return nil, errors.New(r.fault)
+			return errors.New(r.fault)
 		}
-		return r.Machine(), nil
+		return nil
 	}
 	r.text = b
 	m, err := machine.Decode(b)
@@ -137,7 +137,7 @@ func (r *Replay) load() (*machine.Machine, error) {
 	m.Node = cmp.Or(r.options.NodeName, m.Node)
 	m.Sort()
 	if last := r.Machine(); last != nil && equal(last, m) {
-		return last, nil
+		return nil
 	}
 	r.snapshot.Store(m)
 	r.logger.Info("machine changed", "file", r.options.Path, "gpus", len(m.GPUs), "hcas", len(m.HCAs))
@@ -145,15 +145,15 @@ func (r *Replay) load() (*machine.Machine, error) {
 	case r.changed <- struct{}{}:
 	default:
 	}
-	return m, nil
+	return nil
 }
 
-func (r *Replay) report(err error) (*machine.Machine, error) {
+func (r *Replay) report(err error) error {
 	if r.fault != err.Error() {
 		r.fault = err.Error()
 		r.logger.Error("machine file is bad, keeping the last good one", "err", err)
 	}
-	return nil, err
+	return err
 }
 
 func equal(a, b *machine.Machine) bool {
@@ -176,7 +176,7 @@ func (r *Replay) Run(ctx context.Context) error {
 	if err := watcher.Add(dir); err != nil {
 		return fmt.Errorf("watch %s: %w", dir, err)
 	}
-	if m, err := r.load(); m == nil {
+	if err := r.load(); err != nil && r.Machine() == nil {
 		return err
 	}
 	return r.follow(ctx, watcher)

@@ -180,3 +180,17 @@ func TestRunOnABadFileFails(t *testing.T) {
 		t.Error("no error")
 	}
 }
+
+// A file that is bad when Run begins ends it only if there is no machine to keep.
+func TestRunKeepsAMachineFromBefore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "m.json")
+	write(t, path, dump(t, "NVIDIA H20"))
+	r := New(Options{Path: path})
+	r.Scan(t.Context())
+	write(t, path, []byte("{"))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.Run(ctx); err != nil || r.Machine() == nil {
+		t.Errorf("machine %v, %v", r.Machine(), err)
+	}
+}

@@ -29,7 +29,7 @@ func FuzzParseHex(f *testing.F) {
 	f.Add("0X15B3")
 	f.Add("0x")
 	f.Fuzz(func(t *testing.T, s string) {
-		if word, err := ParseHex(s); err == nil && word != strings.ToLower(s) {
+		if word, err := parseHex(s); err == nil && word != strings.ToLower(s) {
 			t.Errorf("%q became %q", s, word)
 		}
 	})
@@ -40,7 +40,7 @@ func FuzzParseNUMA(f *testing.F) {
 	f.Add("0")
 	f.Add("-2147483648")
 	f.Fuzz(func(t *testing.T, s string) {
-		if n, err := ParseNUMA(s); err == nil && n != nil && *n < 0 {
+		if n, err := parseNUMA(s); err == nil && n != nil && *n < 0 {
 			t.Errorf("%q is node %d", s, *n)
 		}
 	})
@@ -51,7 +51,7 @@ func FuzzParseCPUList(f *testing.F) {
 	f.Add("7-3")
 	f.Add(",")
 	f.Fuzz(func(t *testing.T, s string) {
-		if list, err := ParseCPUList(s); err == nil && (list != s || strings.Trim(s, "0123456789,-+") != "") {
+		if list, err := parseCPUList(s); err == nil && (list != s || strings.Trim(s, "0123456789,-+") != "") {
 			t.Errorf("%q is a list", s)
 		}
 	})
@@ -61,7 +61,7 @@ func FuzzParseDistances(f *testing.F) {
 	f.Add("10 21")
 	f.Add("10 -1")
 	f.Fuzz(func(t *testing.T, s string) {
-		if row, err := ParseDistances(s); err == nil && len(row) != len(strings.Fields(s)) {
+		if row, err := parseDistances(s); err == nil && len(row) != len(strings.Fields(s)) {
 			t.Errorf("%q has %d distances", s, len(row))
 		}
 	})
@@ -72,7 +72,7 @@ func FuzzParseVPD(f *testing.F) {
 	f.Add([]byte{0x90, 0xff, 0xff, 'V', '3', 0xff})
 	f.Add([]byte{0x0f, 1, 2})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if got, _ := ParseVPD(b); len(got.V3) > 255 {
+		if got, _ := parseVPD(b); len(got.V3) > 255 {
 			t.Errorf("V3 has %d bytes", len(got.V3))
 		}
 	})
@@ -84,7 +84,7 @@ func FuzzParseVGPU(f *testing.F) {
 	loop[0x06], loop[0x34], loop[0x41] = 0x10, 0x40, 0x40
 	f.Add(loop)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if got, err := ParseVGPU(b); got != nil && (err != nil || len(got.HostDriverVersion) > 10) {
+		if got, err := parseVGPU(b); got != nil && (err != nil || len(got.HostDriverVersion) > 10) {
 			t.Errorf("%+v, %v", got, err)
 		}
 	})

@@ -57,7 +57,7 @@ func (f FS) virtioNets(address string) []string {
 func (f FS) Interface(name string) Interface {
 	dir := "class/net/" + name
 	nic := Interface{Netdev: machine.Netdev{Name: name}, Port: 1}
-	nic.Type = Encapsulation(f.Text(dir + "/type"))
+	nic.Type = encapsulation(f.Text(dir + "/type"))
 	nic.OperState = f.Text(dir + "/operstate")
 	if n, err := strconv.Atoi(f.Text(dir + "/dev_port")); err == nil && n >= 0 && n < 256 {
 		nic.Port = n + 1
@@ -69,9 +69,9 @@ func (f FS) Interface(name string) Interface {
 	return nic
 }
 
-// Encapsulation spells ARPHRD numbers of include/uapi/linux/if_arp.h as
+// encapsulation spells ARPHRD numbers of include/uapi/linux/if_arp.h as
 // iproute2 and vishvananda/netlink do; others stay numbers.
-func Encapsulation(number string) string {
+func encapsulation(number string) string {
 	switch number {
 	case "1":
 		return "ether"

@@ -27,7 +27,7 @@ func (f FS) NUMA() ([]machine.NUMANode, []machine.Skipped, error) {
 		note := func(err error) { skipped = append(skipped, machine.Skipped{Name: name, Reason: err.Error()}) }
 		text, err := f.Read(nodeDir + "/" + name + "/cpulist")
 		if err == nil {
-			text, err = ParseCPUList(text)
+			text, err = parseCPUList(text)
 		}
 		if err != nil {
 			note(err)
@@ -35,7 +35,7 @@ func (f FS) NUMA() ([]machine.NUMANode, []machine.Skipped, error) {
 		}
 		node.CPUs = text
 		if text, err = f.Read(nodeDir + "/" + name + "/distance"); err == nil {
-			node.Distances, err = ParseDistances(text)
+			node.Distances, err = parseDistances(text)
 		}
 		if err != nil && !Unknown(err) {
 			note(err)

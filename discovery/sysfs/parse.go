@@ -66,8 +66,8 @@ func isHex(s string) bool {
 	return err == nil
 }
 
-// ParseHex reads a word such as 0x030200 and gives it back in lower case.
-func ParseHex(s string) (string, error) {
+// parseHex reads a word such as 0x030200 and gives it back in lower case.
+func parseHex(s string) (string, error) {
 	digits, ok := strings.CutPrefix(strings.ToLower(s), "0x")
 	if !ok || !isHex(digits) {
 		return "", fmt.Errorf("%q is no hexadecimal word", clip(s))
@@ -75,9 +75,9 @@ func ParseHex(s string) (string, error) {
 	return "0x" + digits, nil
 }
 
-// ParseNUMA reads numa_node. -1 is NUMA_NO_NODE: the firmware did not say, as
+// parseNUMA reads numa_node. -1 is NUMA_NO_NODE: the firmware did not say, as
 // on single-socket machines and in most guests.
-func ParseNUMA(s string) (*int, error) {
+func parseNUMA(s string) (*int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < -1 || n > 1<<16 {
 		return nil, fmt.Errorf("%q is no NUMA node", clip(s))
@@ -88,9 +88,9 @@ func ParseNUMA(s string) (*int, error) {
 	return &n, nil
 }
 
-// ParseCPUList checks a list such as 0-55,112-167 and gives it back. Empty is
+// parseCPUList checks a list such as 0-55,112-167 and gives it back. Empty is
 // a list too.
-func ParseCPUList(s string) (string, error) {
+func parseCPUList(s string) (string, error) {
 	if s == "" {
 		return "", nil
 	}
@@ -111,8 +111,8 @@ func ParseCPUList(s string) (string, error) {
 	return s, nil
 }
 
-// ParseDistances reads a node's row of the SLIT: "10 21".
-func ParseDistances(s string) ([]int, error) {
+// parseDistances reads a node's row of the SLIT: "10 21".
+func parseDistances(s string) ([]int, error) {
 	fields := strings.Fields(s)
 	distances := make([]int, 0, len(fields))
 	for _, field := range fields {
@@ -125,9 +125,9 @@ func ParseDistances(s string) ([]int, error) {
 	return distances, nil
 }
 
-// ParseLinkWidth reads current_link_width: lanes, 0 if unknown. 255 is what a
+// parseLinkWidth reads current_link_width: lanes, 0 if unknown. 255 is what a
 // function that fell off the bus reads as.
-func ParseLinkWidth(s string) int {
+func parseLinkWidth(s string) int {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 0 || n > 64 {
 		return 0

@@ -86,7 +86,7 @@ func (f FS) word(address, attribute string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	word, err := ParseHex(text)
+	word, err := parseHex(text)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", f.Path(pciDevices+address+"/"+attribute), err)
 	}
@@ -117,15 +117,15 @@ func (f FS) function(address, class string) (machine.PCIFunction, []machine.Skip
 	fn.Driver = base(f.Link(dir + "/driver"))
 	fn.PhysFn = base(f.Link(dir + "/physfn"))
 	if text := read("numa_node"); text != "" {
-		if fn.NUMA, err = ParseNUMA(text); err != nil {
+		if fn.NUMA, err = parseNUMA(text); err != nil {
 			note(f.Path(dir+"/numa_node") + ": " + err.Error())
 		}
 	}
-	if fn.CPUs, err = ParseCPUList(read("local_cpulist")); err != nil {
+	if fn.CPUs, err = parseCPUList(read("local_cpulist")); err != nil {
 		note(f.Path(dir+"/local_cpulist") + ": " + err.Error())
 	}
 	fn.LinkSpeed = linkSpeed(read("current_link_speed"))
-	fn.LinkWidth = ParseLinkWidth(read("current_link_width"))
+	fn.LinkWidth = parseLinkWidth(read("current_link_width"))
 	place := ParsePlace(f.Link(dir))
 	if place.Root == "" {
 		note(f.Path(dir) + " is no link into devices/pciDDDD:BB: the path is unknown")

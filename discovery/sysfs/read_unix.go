@@ -10,10 +10,10 @@ import (
 
 // readOnce is open, one read, close, without the poller that os.Open tries to
 // enlist every file with: sysfs attributes can be polled, and a scan reads
-// hundreds of them. EAGAIN is returned, never waited for; some drivers answer
-// it for ever.
+// hundreds of them. It can hang as long as the driver does; EAGAIN, which some
+// drivers answer for ever, is returned.
 func readOnce(path string, buf []byte) (int, error) {
-	fd, err := retryEINTR(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0) })
+	fd, err := retryEINTR(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return 0, err
 	}

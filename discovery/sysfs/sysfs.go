@@ -18,9 +18,9 @@ import (
 	"syscall"
 )
 
-// MaxAttribute bounds one attribute, in bytes: sysfs gives a show function one
+// maxAttribute bounds one attribute, in bytes: sysfs gives a show function one
 // page (Documentation/filesystems/sysfs.rst).
-const MaxAttribute = 4096
+const maxAttribute = 4096
 
 // FS is a tree of kernel objects.
 type FS struct {
@@ -42,7 +42,7 @@ func (f FS) Path(name string) string { return f.root + "/" + name }
 // which file and why. An attribute is taken in one read: a second one would run
 // the driver's show function again.
 func (f FS) Read(name string) (string, error) {
-	var buf [MaxAttribute]byte
+	var buf [maxAttribute]byte
 	n, err := readOnce(f.Path(name), buf[:])
 	if err != nil {
 		return "", fmt.Errorf("read %s: %w", f.Path(name), err)

@@ -3,6 +3,7 @@ package sysfs
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,11 +18,11 @@ import (
 
 func TestRead(t *testing.T) {
 	tree := sysfstest.New(t)
-	tree.Raw("sys/long", strings.Repeat("x", 3*MaxAttribute))
+	tree.Raw("sys/long", strings.Repeat("x", 3*maxAttribute))
 	tree.Write("sys/short", "  word ")
 	tree.Unreadable("sys/broken")
 	f := New(tree.Sys())
-	if got, err := f.Read("long"); len(got) != MaxAttribute || err != nil {
+	if got, err := f.Read("long"); len(got) != maxAttribute || err != nil {
 		t.Errorf("%d bytes of a long file, %v", len(got), err)
 	}
 	if got, err := f.Read("short"); got != "word" || err != nil {
@@ -112,6 +113,33 @@ func TestPCIOfInterest(t *testing.T) {
 	}
 }
 
+// A bus as large as those of machines with many virtual functions, with links
+// that lead in circles.
+func TestLargeBus(t *testing.T) {
+	const count = 10000
+	tree := sysfstest.New(t)
+	for n := range count {
+		dir := fmt.Sprintf("sys/bus/pci/devices/%04x:%02x:%02x.%x", n>>11, n>>8&7, n>>3&31, n&7)
+		tree.Write(dir+"/class", "0x088000")
+		tree.Write(dir+"/vendor", "0x8086")
+	}
+	gpu := tree.PCI(sysfstest.Function{Path: "pci0000:ff/0000:ff:01.0", Class: "0x030200", Vendor: "0x10de", Device: "0x2330"})
+	tree.Link("sys/bus/pci/devices/0000:fe:00.0", "sys/bus/pci/devices/0000:fe:00.0")
+	tree.Link(gpu+"/driver", gpu+"/driver")
+	got, skipped, err := New(tree.Sys()).PCI(nil)
+	if err != nil || len(got) != 1 || got[0].Address != "0000:ff:01.0" {
+		t.Errorf("%v, %v", got, err)
+	}
+	if len(skipped) != 1 || skipped[0].Name != "0000:fe:00.0" {
+		t.Errorf("skipped %v", skipped)
+	}
+	tree.Remove("sys/bus/pci/devices")
+	tree.Link("sys/bus/pci/devices", "sys/bus/pci/devices")
+	if _, _, err := New(tree.Sys()).PCI(nil); err == nil {
+		t.Error("a bus that cannot be listed is no error")
+	}
+}
+
 func TestNUMA(t *testing.T) {
 	tree := sysfstest.New(t)
 	tree.Node(0, "0-71", "10 40 80")
@@ -167,15 +195,15 @@ func vpd(keywords ...string) []byte {
 }
 
 func TestParseVPD(t *testing.T) {
-	got, err := ParseVPD(vpd("PN", "900-9X81E", "V3", "80fe3ea5b7d9ef118000946dae123456"))
+	got, err := parseVPD(vpd("PN", "900-9X81E", "V3", "80fe3ea5b7d9ef118000946dae123456"))
 	if diff := cmp.Diff(VPD{V3: "80fe3ea5b7d9ef118000946dae123456"}, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	got, err = ParseVPD(vpd("PN", "x", "VA", "MLX:MODL=SW_MNG"))
+	got, err = parseVPD(vpd("PN", "x", "VA", "MLX:MODL=SW_MNG"))
 	if !got.SwitchManagement || got.V3 != "" || err != nil {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err := ParseVPD([]byte{0x90, 4}); err == nil {
+	if _, err := parseVPD([]byte{0x90, 4}); err == nil {
 		t.Error("a resource that is cut off is no error")
 	}
 }
@@ -194,11 +222,11 @@ func configuration() []byte {
 
 func TestParseVGPU(t *testing.T) {
 	want := &machine.VGPU{HostDriverVersion: "550.90.05", HostDriverBranch: "r550_00"}
-	got, err := ParseVGPU(configuration())
+	got, err := parseVGPU(configuration())
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	if got, err := ParseVGPU(make([]byte, 256)); got != nil || err != nil {
+	if got, err := parseVGPU(make([]byte, 256)); got != nil || err != nil {
 		t.Errorf("physical GPU: %v, %v", got, err)
 	}
 }

@@ -15,14 +15,14 @@ func (f FS) VGPU(address string) (*machine.VGPU, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ParseVGPU(b)
+	return parseVGPU(b)
 }
 
-// ParseVGPU walks the capability list (PCI Local Bus Specification 3.0, 6.7)
+// parseVGPU walks the capability list (PCI Local Bus Specification 3.0, 6.7)
 // to the vendor-specific capability whose signature is "VF", and its records
 // to the one of type 0: ten bytes of version, ten of branch. The layout is the
 // one that NVIDIA's gpu-feature-discovery reads (internal/vgpu).
-func ParseVGPU(config []byte) (*machine.VGPU, error) {
+func parseVGPU(config []byte) (*machine.VGPU, error) {
 	const (
 		status, capabilities = 0x06, 0x34
 		hasCapabilities      = 0x10

@@ -30,13 +30,13 @@ func (f FS) VPD(address string) (VPD, error) {
 	if err != nil {
 		return VPD{}, err
 	}
-	return ParseVPD(b)
+	return parseVPD(b)
 }
 
-// ParseVPD reads the large resources of PCI Local Bus Specification 3.0,
+// parseVPD reads the large resources of PCI Local Bus Specification 3.0,
 // appendix I: the identifier string, then read-only and read-write keywords.
 // What was understood before a fault is returned with the error.
-func ParseVPD(b []byte) (VPD, error) {
+func parseVPD(b []byte) (VPD, error) {
 	vpd := VPD{SwitchManagement: bytes.Contains(b, []byte("SW_MNG"))}
 	const (
 		largeReadOnly  = 0x90

@@ -133,6 +133,14 @@ func TestParseStat(t *testing.T) {
 			t.Errorf("parseStat(%q) succeeds", bad)
 		}
 	}
+	// A program that executes another from a thread that is not its first is a
+	// zombie with threads until the kernel has made that thread the first.
+	for threads, want := range map[string]byte{"0": 'Z', "1": 'Z', "2": 'R', "11": 'R'} {
+		zombie := "42 (x) Z 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 " + threads + " 0 777 0"
+		if _, state, ok := parseStat(42, zombie); !ok || state != want {
+			t.Errorf("a zombie with %s threads: state %c, %t, want %c", threads, state, ok, want)
+		}
+	}
 }
 
 // TestStopSparesReusedPID: a record whose start time differs is another process.

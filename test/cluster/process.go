@@ -40,7 +40,7 @@ func parseStat(pid int, stat string) (p process, state byte, ok bool) {
 		return process{}, 0, false
 	}
 	fields := strings.Fields(stat[end+1:])
-	const startTime = 22 - 3 // Field 22 of the line; the state is field 3.
+	const threads, startTime = 20 - 3, 22 - 3 // Fields 20 and 22 of the line; the state is field 3.
 	if len(fields) <= startTime {
 		return process{}, 0, false
 	}
@@ -48,7 +48,14 @@ func parseStat(pid int, stat string) (p process, state byte, ok bool) {
 	if err != nil {
 		return process{}, 0, false
 	}
-	return process{pid: pid, start: start}, fields[0][0], true
+	state = fields[0][0]
+	if state == 'Z' && fields[threads] != "0" && fields[threads] != "1" {
+		// The first thread ended and others run on: so looks, for a moment, a
+		// program that executes another from a thread of its own, as
+		// heddle-node does after it entered the namespaces.
+		state = 'R'
+	}
+	return process{pid: pid, start: start}, state, true
 }
 
 // running tells whether a pid is in use by more than a zombie: process 1 of a

@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"cel.dev/cel-go/cel"
-	"cel.dev/cel-go/checker"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/ext"
 
@@ -113,6 +112,9 @@ func (c *Compiler) program(text string, want *cel.Type) (cel.Program, error) {
 	if got := ast.OutputType(); !got.IsExactType(want) {
 		return nil, typeError(got, want)
 	}
+	if err := uncounted(ast); err != nil {
+		return nil, err
+	}
 	if value, literal := literalText(ast); literal {
 		if err := names.CheckValue(value); err != nil {
 			return nil, fmt.Errorf("no label value: %w", err)
@@ -175,22 +177,6 @@ func literalText(ast *cel.Ast) (string, bool) {
 	}
 	s, ok := expr.AsLiteral().(types.String)
 	return string(s), ok
-}
-
-// sizes tells CEL's cost estimate how large lists and texts are at most.
-type sizes struct{}
-
-// EstimateSize implements [checker.CostEstimator].
-func (sizes) EstimateSize(node checker.AstNode) *checker.SizeEstimate {
-	if t := node.Type(); t != nil && (t.Kind() == types.ListKind || t.Kind() == types.MapKind) {
-		return &checker.SizeEstimate{Max: maxItems}
-	}
-	return &checker.SizeEstimate{Max: maxText}
-}
-
-// EstimateCallCost implements [checker.CostEstimator].
-func (sizes) EstimateCallCost(_, _ string, _ *checker.AstNode, _ []checker.AstNode) *checker.CallEstimate {
-	return nil
 }
 
 // Eval gives the label's value; ok is false where the rule says that there is

@@ -2,6 +2,7 @@ package rule_test
 
 import (
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -53,6 +54,10 @@ func TestEval(t *testing.T) {
 		{name: "models", value: "gpu.models.join('_')", want: "H800", ok: true},
 		{name: "text functions", value: "gpu.product.lowerAscii().replace(' ', '-')", want: "nvidia-h800", ok: true},
 		{name: "out of range", value: "machine.gpus[9].uuid", problem: "index out of bounds"},
+		{name: "a pattern that other engines need years for", value: "('a' + gpu.product).matches('^(([a-z])+.)+[A-Z]([a-z])+$') ? 'a' : 'b'", want: "b", ok: true},
+		{name: "a pattern that does not compile here", value: "node.matches(gpu.product + '(') ? 'a' : 'b'", problem: "error parsing regexp"},
+		{name: "a division by zero", value: "string(1 / (gpu.count - 8))", problem: "division by zero"},
+		{name: "an overflow", value: "string(gpu.memoryMiB * 9223372036854775807)", problem: "integer overflow"},
 		{name: "no label value", value: "gpu.product", problem: "no label value"},
 		{name: "too long", value: "gpu.product.replace(' ', '-') + '" + strings.Repeat("x", 60) + "'", problem: "no label value"},
 	} {
@@ -91,6 +96,10 @@ func TestCompileErrors(t *testing.T) {
 		{"literal that is no value", "'not a value'", "", "no label value"},
 		{"too long", "'" + strings.Repeat("a", rule.MaxLength) + "'", "", "more than 2048"},
 		{"too costly", "'a'", "machine.pci.all(a, machine.pci.all(b, machine.pci.all(c, machine.pci.all(d, a.address != b.address))))", "too costly"},
+		{"a bomb of replacements", "'a'" + strings.Repeat(".replace('a', 'aaaaaaaaaa')", 40), "", "too costly"},
+		{"format, which costs nothing and multiplies", "'%s'.format([node])", "", "value: format is not available here: join texts with +"},
+		{"quote, which doubles", "strings.quote(node)", "", "value: strings.quote is not available here"},
+		{"every text against every text", "'a'", "machine.pci.exists(p, machine.pci.exists(q, p.address.matches(q.address)))", "too costly"},
 		{"too deep", strings.Repeat("(", 200) + "'a'" + strings.Repeat(")", 200), "", "recursion"},
 		{"bad regex", "'a'", "node.matches('(')", "invalid matches argument"},
 	} {
@@ -122,10 +131,47 @@ func TestCostLimitWhileRunning(t *testing.T) {
 	}
 }
 
+// Whatever makes texts of texts is stopped before they are large.
+func TestTextsDoNotGrow(t *testing.T) {
+	facts := rule.FactsOf(h800())
+	for name, step := range map[string]string{
+		"plus": "[IN].map(x, x+x+x+x)[0]", "join": "[IN].map(x, [x,x,x,x,x,x,x,x,x,x].join(x))[0]",
+		"replace": "[IN].map(x, x.replace('a', x))[0]", "replace nothing": "IN.replace('', 'aaaaaaaaaa')",
+		"split": "[IN].map(x, x.split('').map(y, x).join(x))[0]", "reverse": "(IN + IN).reverse()",
+		"bytes": "string(bytes(IN + IN + IN))", "ternary": "(true ? IN + IN : IN)",
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := "'aaaaaaaaaa'"
+			for {
+				next := strings.ReplaceAll(step, "IN", text)
+				if len(next) > rule.MaxLength || strings.Count(next, "x, ")+strings.Count(next, ").") > 12 {
+					break
+				}
+				text = next
+			}
+			var c rule.Compiler
+			r, faults := c.Compile("k", text, "")
+			if faults != nil {
+				if !errors.Is(faults[0], rule.ErrCost) {
+					t.Fatal(faults)
+				}
+				return
+			}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, _, err := r.Eval(facts)
+			runtime.ReadMemStats(&after)
+			if allocated := after.TotalAlloc - before.TotalAlloc; err == nil || allocated > 32<<20 {
+				t.Errorf("error %v, %d bytes for %q", err, allocated, text)
+			}
+		})
+	}
+}
+
 func FuzzCompile(f *testing.F) {
 	f.Add("gpu.model + '_' + gpu.memory", "gpu.count > 0")
 	f.Add("machine.gpus.map(g, g.uuid).join('.')", "node.matches('^a+$')")
-	f.Add("'%s'.format([machine])", "")
+	f.Add("[gpu.product].map(x, x + x)[0].split('').join('a')", "")
 	facts := rule.FactsOf(h800())
 	f.Fuzz(func(t *testing.T, value, when string) {
 		var c rule.Compiler

@@ -33,14 +33,14 @@ func mixed() *build {
 }
 
 // noGPU is a processor node with a dual-port 25 GbE adapter and one NUMA node,
-// where the kernel says -1 for every function.
+// where the kernel says -1 for every function. 25 Gb/s are no fabric.
 func noGPU() *build {
 	b := start("amd-epyc-no-gpu", "", "6.8.0-60-generic",
 		epyc(25, 17, 1, "9354P 32-Core Processor", "genoa", nodes(10, "0-63")...))
 	b.noDriver()
 	for i := range 2 {
 		b.hca(fmt.Sprintf("mlx5_%d", i), fmt.Sprintf("enp65s0f%dnp%d", i, i), connectX6Lx(), roce25(),
-			machine.RoleFabric, direct(0x40, fmt.Sprintf("0000:41:00.%d", i), -1, gen4))
+			machine.RoleManagement, direct(0x40, fmt.Sprintf("0000:41:00.%d", i), -1, gen4))
 	}
 	b.oneAdapter()
 	return b

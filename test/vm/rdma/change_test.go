@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/test/vm/guest"
 )
 
@@ -100,7 +99,7 @@ func TestDeviceOnABondNamesItsSlaves(t *testing.T) {
 	}()
 	guest.AddRXE(t, "rxe1", "bond1")
 	guest.Eventually(t, "rxe1 on bond1", func() bool {
-		m := scan(t, host.Options{})
+		m := scan(t)
 		for _, h := range m.HCAs {
 			if h.Name == "rxe1" && h.Virtual && h.Role == machine.RoleVirtual &&
 				cmp.Equal(h.BondSlaves, []string{"eth0", "eth1"}) && h.Ports[0].Netdevs[0].Name == "bond1" {

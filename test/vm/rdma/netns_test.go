@@ -3,9 +3,10 @@
 package rdma_test
 
 import (
+	"context"
 	"errors"
 	"os"
-	"runtime"
+	"os/exec"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -28,36 +29,49 @@ func TestNetnsModeIsReadFromNetlink(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if got := scan(t, host.Options{}).RDMA.NetnsMode; got != "exclusive" {
+	if got := scan(t).RDMA.NetnsMode; got != "exclusive" {
 		t.Errorf("the mode is %q", got)
 	}
+}
+
+// envElsewhere makes a child of this test binary the agent of the next test.
+const envElsewhere = "HEDDLE_SCAN_ELSEWHERE"
+
+// scanElsewhere is that agent: alone in namespaces of its own, it mounts the
+// /sys that belongs to them, scans, and writes the dump.
+func scanElsewhere() error {
+	const sys = "/tmp/sys"
+	err := errors.Join(
+		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+		os.MkdirAll(sys, 0o755),
+		unix.Mount("sysfs", sys, "sysfs", 0, ""))
+	if err != nil {
+		return err
+	}
+	m := host.New(host.Options{NodeName: "guest", SysfsRoot: sys}).Scan(context.Background())
+	dump, err := machine.Encode(m)
+	if err != nil {
+		return err
+	}
+	_, err = os.Stdout.Write(dump)
+	return err
 }
 
 // An agent without hostNetwork, in shared mode: it sees every RDMA device and
 // knows its network device's name, but not that device's state.
 func TestScanFromAnotherNetworkNamespace(t *testing.T) {
 	guest.SoftRDMA(t, "eth0", "eth1")
-	const sys = "/tmp/sys"
-	found := make(chan *machine.Machine, 1)
-	failed := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // Never unlocked: the thread ends with its namespaces.
-		err := errors.Join(
-			unix.Unshare(unix.CLONE_NEWNET|unix.CLONE_NEWNS|unix.CLONE_FS),
-			unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
-			os.MkdirAll(sys, 0o755),
-			unix.Mount("sysfs", sys, "sysfs", 0, ""))
-		if err != nil {
-			failed <- err
-			return
-		}
-		found <- scan(t, host.Options{SysfsRoot: sys})
-	}()
-	var m *machine.Machine
-	select {
-	case err := <-failed:
+	agent := exec.CommandContext(t.Context(), "/proc/self/exe")
+	agent.Env = []string{envElsewhere + "=1"}
+	agent.Stderr = os.Stderr
+	agent.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS}
+	dump, err := agent.Output()
+	if err != nil {
 		t.Fatal(err)
-	case m = <-found:
+	}
+	m, err := machine.Decode(dump)
+	if err != nil {
+		t.Fatal(err)
 	}
 	want := []machine.HCA{rxe("rxe0", "0"), rxe("rxe1", "1")}
 	for i := range want {

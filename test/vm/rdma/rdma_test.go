@@ -6,6 +6,7 @@ package rdma_test
 
 import (
 	"bytes"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -21,12 +22,20 @@ import (
 	"github.com/heddle-dev/heddle/test/vm/guest"
 )
 
-func TestMain(m *testing.M) { guest.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(envElsewhere) == "" {
+		guest.Main(m)
+		return
+	}
+	if err := scanElsewhere(); err != nil {
+		fmt.Fprintln(os.Stderr, "scan elsewhere:", err)
+		os.Exit(1) //nolint:forbidigo // This is the child's main.
+	}
+}
 
-func scan(t *testing.T, o host.Options) *machine.Machine {
+func scan(t *testing.T) *machine.Machine {
 	t.Helper()
-	o.NodeName = "guest"
-	return host.New(o).Scan(t.Context())
+	return host.New(host.Options{NodeName: "guest"}).Scan(t.Context())
 }
 
 // rxe is what a soft RoCE device on ethN looks like; N is the end of the MAC
@@ -52,7 +61,7 @@ func rxe(name, n string) machine.HCA {
 
 func TestSoftRDMAIsVirtualAndWhole(t *testing.T) {
 	guest.SoftRDMA(t, "eth0", "eth1", "eth2")
-	m := scan(t, host.Options{})
+	m := scan(t)
 	want := machine.Machine{
 		HCAs: []machine.HCA{rxe("rxe0", "0"), rxe("rxe1", "1"), rxe("rxe2", "2")},
 		RDMA: machine.RDMA{NetnsMode: "shared", RDMACM: true},
@@ -70,7 +79,7 @@ func TestSoftRDMAIsVirtualAndWhole(t *testing.T) {
 
 func TestDumpOfTheGuestReadsBack(t *testing.T) {
 	guest.SoftRDMA(t, "eth0", "eth1")
-	m := scan(t, host.Options{})
+	m := scan(t)
 	dump, err := machine.Encode(m)
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +102,7 @@ func TestDumpOfTheGuestReadsBack(t *testing.T) {
 func TestNetlinkAndSysfsAgreeOnGUIDs(t *testing.T) {
 	guest.SoftRDMA(t, "eth0", "eth1", "eth2")
 	bySysfs, byNetlink := map[string]string{}, map[string]string{}
-	for _, h := range scan(t, host.Options{}).HCAs {
+	for _, h := range scan(t).HCAs {
 		bySysfs[h.Name] = h.NodeGUID
 	}
 	for _, l := range guest.RDMALinks(t) {
@@ -106,7 +115,7 @@ func TestNetlinkAndSysfsAgreeOnGUIDs(t *testing.T) {
 
 func TestDeviceNodesAreThere(t *testing.T) {
 	guest.SoftRDMA(t, "eth0", "eth1", "eth2")
-	for _, h := range scan(t, host.Options{}).HCAs {
+	for _, h := range scan(t).HCAs {
 		nodes := slices.Concat(h.CharDevices.UVerbs, h.CharDevices.UMAD, h.CharDevices.ISSM)
 		for _, name := range nodes {
 			info, err := os.Stat(filepath.Join("/dev/infiniband", name))
@@ -132,7 +141,7 @@ func TestMissingDeviceNodeIsNoted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.Rename(node+".away", node)
-	m := scan(t, host.Options{})
+	m := scan(t)
 	want := []machine.HCA{rxe("rxe0", "0"), rxe("rxe1", "1")}
 	want[1].CharDevices.UMAD = nil
 	if diff := cmp.Diff(want, m.HCAs, cmpopts.EquateEmpty()); diff != "" {

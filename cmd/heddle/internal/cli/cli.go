@@ -63,8 +63,9 @@ func Exit(err error, stderr io.Writer) int {
 // FlagSet is a command's flags and its help text.
 type FlagSet struct {
 	*flag.FlagSet
-	usage  string
-	stdout io.Writer
+	usage     string
+	stdout    io.Writer
+	arguments []string
 }
 
 // Flags makes the flags of a command. The first line of usage says in a
@@ -75,21 +76,33 @@ func Flags(command, usage string, stdout io.Writer) *FlagSet {
 	return set
 }
 
-// Read parses args. It takes no more than most arguments that are no flags,
-// prints the help text if asked to, and makes a fault a UsageError.
+// Read parses args, with flags before, between or after what is no flag. It
+// takes no more than most arguments that are no flags, prints the help text if
+// asked to, and makes a fault a UsageError.
 func (s *FlagSet) Read(args []string, most int) error {
-	err := s.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		s.help()
-		return err
-	case err != nil:
-		return &UsageError{Command: s.Name(), Err: fmt.Errorf("%s: %w", s.Name(), err)}
-	case s.NArg() > most:
-		return Usagef(s.Name(), "%s: unexpected argument %q (flags come first)", s.Name(), s.Arg(most))
+	for rest := args; ; {
+		err := s.Parse(rest)
+		if errors.Is(err, flag.ErrHelp) {
+			s.help()
+			return err
+		}
+		if err != nil {
+			return &UsageError{Command: s.Name(), Err: fmt.Errorf("%s: %w", s.Name(), err)}
+		}
+		if s.NArg() == 0 {
+			break
+		}
+		s.arguments = append(s.arguments, s.Arg(0))
+		rest = s.Args()[1:]
+	}
+	if len(s.arguments) > most {
+		return Usagef(s.Name(), "%s: unexpected argument %q", s.Name(), s.arguments[most])
 	}
 	return nil
 }
+
+// Arguments are those that are no flags, after Read.
+func (s *FlagSet) Arguments() []string { return s.arguments }
 
 // Given tells whether a flag was on the command line.
 func (s *FlagSet) Given(name string) bool {
@@ -98,9 +111,19 @@ func (s *FlagSet) Given(name string) bool {
 	return given
 }
 
+// help prints the text and the flags, spelled with two dashes as in every text
+// of ours.
 func (s *FlagSet) help() {
-	fmt.Fprintf(s.stdout, "%s\n\nFlags:\n", s.usage)
-	s.SetOutput(s.stdout)
-	s.PrintDefaults()
-	s.SetOutput(io.Discard)
+	var b strings.Builder
+	b.WriteString(s.usage + "\n")
+	head := "\nFlags:\n"
+	s.VisitAll(func(f *flag.Flag) {
+		argument, text := flag.UnquoteUsage(f)
+		if f.DefValue != "" && f.DefValue != "false" {
+			text += " (default " + f.DefValue + ")"
+		}
+		fmt.Fprintf(&b, "%s  %s\n    \t%s\n", head, strings.TrimSpace("--"+f.Name+" "+argument), text)
+		head = ""
+	})
+	fmt.Fprint(s.stdout, b.String())
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -40,4 +41,12 @@ func Printable(s string) string {
 		}
 		return '?'
 	}, s)
+}
+
+// Count is a number with its word: "1 problem", "2 problems".
+func Count(n int, word string) string {
+	if n != 1 {
+		word += "s"
+	}
+	return strconv.Itoa(n) + " " + word
 }

@@ -4,14 +4,14 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
@@ -21,29 +21,36 @@ const timeout = 30 * time.Second
 
 // Flags say which API server to ask.
 type Flags struct {
-	kubeconfig string
+	kubeconfig, context string
 }
 
 // Register adds the flags.
 func (f *Flags) Register(set *flag.FlagSet) {
-	set.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"),
+	set.StringVar(&f.kubeconfig, "kubeconfig", "",
 		"`FILE` that says how to reach the API server; default $KUBECONFIG, then ~/.kube/config, "+
 			"then the pod's service account")
+	set.StringVar(&f.context, "context", "", "`NAME` of the kubeconfig's context; default its current one")
 }
 
-// Client makes a client for core/v1.
+// Client makes a client for core/v1, by the rules of kubectl: $KUBECONFIG may
+// be a list of files, which are merged.
 func (f *Flags) Client() (*rest.RESTClient, error) {
-	path := f.kubeconfig
-	if path == "" {
-		if home, err := os.UserHomeDir(); err == nil {
-			usual := filepath.Join(home, ".kube", "config")
-			if _, err := os.Stat(usual); err == nil {
-				path = usual
-			}
-		}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = f.kubeconfig
+	rules.WarnIfAllMissing = false
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: f.context}
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	switch {
+	case clientcmd.IsEmptyConfig(err):
+		return nil, errors.New("no API server to ask: give --kubeconfig or set $KUBECONFIG")
+	case err != nil:
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
-	return nodesync.NewClient(path, "heddle")
+	return nodesync.ClientFor(config, "heddle")
 }
+
+// AppLabel is the pod label with the program's name.
+const AppLabel = "app.kubernetes.io/name"
 
 // Node reads a Node.
 func Node(ctx context.Context, client rest.Interface, name string) (*corev1.Node, error) {
@@ -66,4 +73,16 @@ func Pods(ctx context.Context, client rest.Interface, node string) ([]corev1.Pod
 		return nil, fmt.Errorf("list pods of Node %s: %w", node, err)
 	}
 	return list.Items, nil
+}
+
+// Runs tells whether a program of ours has a pod on any Node.
+func Runs(ctx context.Context, client rest.Interface, app string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var list corev1.PodList
+	err := client.Get().Resource("pods").Param("labelSelector", AppLabel+"="+app).Param("limit", "1").Do(ctx).Into(&list)
+	if err != nil {
+		return false, fmt.Errorf("list pods of %s: %w", app, err)
+	}
+	return len(list.Items) > 0, nil
 }

@@ -44,17 +44,27 @@ func Run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 	var report Report
-	if *node == "" || set.Given("machine") {
+	var there *onNode
+	if *node != "" {
+		var err error
+		if there, err = ask(ctx, &api, *node); err != nil {
+			return err
+		}
+		from.Of(*node, there.node.Labels)
+	}
+	if there == nil || set.Given("machine") {
 		subject, err := from.Load(ctx)
 		if err != nil {
 			return err
 		}
 		report = Machine(subject)
 	}
-	if *node != "" {
-		if err := report.addNode(ctx, &api, &from, *node); err != nil {
+	if there != nil {
+		all, err := from.Config()
+		if err != nil {
 			return err
 		}
+		report.addNode(there, all)
 	}
 	if err := say(stdout, "%s", report.Text()); err != nil {
 		return err
@@ -82,11 +92,9 @@ func Machine(s *source.Subject) Report {
 	r.Findings = finding.Of(s.Config.WithRoles(s.Machine))
 	result := labels.Compute(s.Machine, &s.Config)
 	r.labels = &result
-	for _, p := range result.Problems {
-		r.Findings = append(r.Findings, finding.Finding{
-			Level: finding.Problem, Subject: "label " + p.Key, Says: "cannot be made: " + p.Reason,
-			Do: "Correct the rule in the configuration.",
-		})
+	r.Findings = append(r.Findings, finding.Labels(result.Problems, &s.Config)...)
+	if s.Doubt != "" {
+		r.Findings = append(r.Findings, finding.Finding{Level: finding.Note, Subject: "configuration", Says: s.Doubt})
 	}
 	finding.Sort(r.Findings)
 	return r
@@ -98,7 +106,8 @@ func (r *Report) Text() string {
 	var b strings.Builder
 	problems := finding.Problems(r.Findings)
 	notes := len(r.Findings) - problems
-	fmt.Fprintf(&b, "%s: %s, %s\n", cli.Printable(r.Node), count(problems, "problem"), count(notes, "note"))
+	fmt.Fprintf(&b, "%s: %s, %s\n", cli.Printable(r.Node), cli.Count(problems, "problem"),
+		cli.Count(notes, "note"))
 	if len(r.Resources) > 0 {
 		rows := [][]string{{"RESOURCE", "COUNT", "WHY NOT MORE"}}
 		for _, res := range r.Resources {
@@ -117,11 +126,4 @@ func (r *Report) Text() string {
 		}
 	}
 	return b.String()
-}
-
-func count(n int, word string) string {
-	if n == 1 {
-		return "1 " + word
-	}
-	return strconv.Itoa(n) + " " + word + "s"
 }

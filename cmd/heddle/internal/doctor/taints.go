@@ -13,6 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
+	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
 
 const taintsUsage = `heddle doctor taints: who could not come back if a taint were set?
@@ -20,8 +21,9 @@ const taintsUsage = `heddle doctor taints: who could not come back if a taint we
   heddle doctor taints --if gpuProduct --node gpu-1
 
 Lists the pods on a Node, by owner, that do not tolerate the taint that a key
-under "taints" in the configuration would set. They go on running, and cannot
-be scheduled there again. Exit code 1 if there are any.`
+under "taints" in the configuration would set. They cannot be scheduled there
+again; they go on running, unless the configured effect is NoExecute. Exit code
+1 if there are any.`
 
 // runTaints is `heddle doctor taints`.
 func runTaints(ctx context.Context, args []string, stdout io.Writer) error {
@@ -85,21 +87,43 @@ func wouldBe(c *config.NodeConfig, key string, labels map[string]string) (taint 
 }
 
 func reportBlocked(w io.Writer, node string, taint corev1.Taint, groups []Group) error {
-	text := taint.ToString()
+	text := nodesync.FormatTaint(taint)
 	if len(groups) == 0 {
 		return say(w, "Every pod on Node %s tolerates %s.\n", node, text)
 	}
 	rows := [][]string{{"OWNER", "NAMESPACE", "NAME", "PODS"}}
 	for _, g := range groups {
-		rows = append(rows, []string{g.Kind, g.Namespace, g.Name, strings.Join(g.Pods, " ")})
+		rows = append(rows, []string{g.Kind, g.Namespace, g.Name, some(g.Pods)})
 	}
-	err := say(w, "With the taint %s on Node %s, these could not come back:\n\n%s\nWhat they would need:\n\n"+
+	err := say(w, "With the taint %s on Node %s, %s:\n\n%s\nWhat they would need:\n\n"+
 		"  tolerations:\n  - {key: %s, operator: Exists, effect: %s}\n",
-		text, node, cli.Table(rows, 2), taint.Key, taint.Effect)
-	if err != nil {
+		text, node, fate(taint.Effect), cli.Table(rows, 2), taint.Key, taint.Effect)
+	if err != nil || taint.Effect == corev1.TaintEffectPreferNoSchedule {
 		return err
 	}
 	return cli.ErrFindings
+}
+
+// fate is what becomes of pods that do not tolerate a taint.
+func fate(effect corev1.TaintEffect) string {
+	switch effect {
+	case corev1.TaintEffectNoExecute:
+		return "these would be evicted at once and could not come back"
+	case corev1.TaintEffectPreferNoSchedule:
+		return "these could come back, if no other node takes them"
+	case corev1.TaintEffectNoSchedule:
+	}
+	return "these could not come back"
+}
+
+// maxPods is how many pods of one owner are named.
+const maxPods = 4
+
+func some(pods []string) string {
+	if more := len(pods) - maxPods; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(pods[:maxPods], " "), more)
+	}
+	return strings.Join(pods, " ")
 }
 
 func say(w io.Writer, format string, args ...any) error {

@@ -11,7 +11,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/discovery/capacity"
+	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
 // Level is how bad a finding is.
@@ -70,6 +74,20 @@ func Problems(all []Finding) int {
 	return n
 }
 
+// Labels explains the labels that a machine should have and that cannot be
+// made.
+func Labels(missing []labels.Problem, c *config.NodeConfig) []Finding {
+	all := make([]Finding, 0, len(missing))
+	for _, p := range missing {
+		f := Finding{Level: Problem, Subject: "label " + p.Key, Says: "cannot be made: " + p.Reason}
+		if slices.ContainsFunc(c.Labels, func(r config.LabelRule) bool { return r.Key == p.Key }) {
+			f.Do = "Correct the rule in the configuration."
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
 // probes explains readers that did not read.
 func probes(m *machine.Machine) []Finding {
 	var all []Finding
@@ -96,22 +114,11 @@ func absent(m *machine.Machine, p machine.Probe) Finding {
 	if p.Name != "nvml" {
 		return f
 	}
-	onBus := 0
-	for i := range m.PCI {
-		if isNVIDIA(&m.PCI[i]) {
-			onBus++
-		}
-	}
-	if onBus > 0 {
+	if on, _ := capacity.OnBus(m); on > 0 {
 		f.Level, f.Do = Problem, remedy(p.Name)
-		f.Says = fmt.Sprintf("%d NVIDIA GPUs on the PCI bus, and no driver to read them: %s", onBus, p.Reason)
+		f.Says = fmt.Sprintf("there is no driver for what is on the PCI bus (%s): %s", cli.Count(on, "NVIDIA GPU"), p.Reason)
 	}
 	return f
-}
-
-// isNVIDIA tells GPUs by PCI class 03, display controller.
-func isNVIDIA(f *machine.PCIFunction) bool {
-	return f.Vendor == "0x10de" && len(f.Class) > 4 && f.Class[:4] == "0x03"
 }
 
 func remedy(probe string) string {

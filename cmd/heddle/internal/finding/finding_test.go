@@ -75,7 +75,11 @@ func TestFindings(t *testing.T) {
 		}, []string{"problem GPU0 (0000:01:00.0, GPU-a): unhealthy: XID 79"}},
 		{"GPUs and no driver", func(m *machine.Machine) {
 			m.GPUs, m.Probes = nil, []machine.Probe{{Name: "nvml", State: machine.ProbeAbsent, Reason: "no library"}}
-		}, []string{"problem probe nvml: 2 NVIDIA GPUs on the PCI bus, and no driver to read them: no library"}},
+		}, []string{"problem probe nvml: there is no driver for what is on the PCI bus (2 NVIDIA GPUs): no library"}},
+		{"GPUs that belong to virtual machines", func(m *machine.Machine) {
+			m.GPUs, m.Probes = nil, []machine.Probe{{Name: "nvml", State: machine.ProbeAbsent, Reason: "no library"}}
+			m.PCI[0].Driver, m.PCI[1].Driver = "vfio-pci", "vfio-pci"
+		}, []string{"note probe nvml: nothing to read: no library"}},
 		{"neither GPUs nor a driver", func(m *machine.Machine) {
 			m.GPUs, m.PCI, m.Probes = nil, nil, []machine.Probe{{Name: "nvml", State: machine.ProbeAbsent, Reason: "no library"}}
 		}, []string{"note probe nvml: nothing to read: no library"}},

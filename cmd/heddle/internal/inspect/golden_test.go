@@ -49,7 +49,7 @@ func show(t *testing.T, file, format string) string {
 		args = append(args, "--config", dir)
 	}
 	var out strings.Builder
-	if err := Run(t.Context(), args, &out); err != nil {
+	if err := Run(t.Context(), args, &out, &out); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -121,7 +121,7 @@ func TestTaintsAreShownAfterLabels(t *testing.T) {
 	}
 	var out strings.Builder
 	args := []string{"--machine", machines + "/h20-4nic.json", "--config", dir, "-o", "labels"}
-	if err := Run(t.Context(), args, &out); err != nil {
+	if err := Run(t.Context(), args, &out, &out); err != nil {
 		t.Fatal(err)
 	}
 	_, taints, _ := strings.Cut(out.String(), "nvidia.com/vgpu.present=false\n")
@@ -141,7 +141,7 @@ func TestCutFileNamesThePlace(t *testing.T) {
 	if err := os.WriteFile(half, whole[:len(whole)/2], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err = Run(t.Context(), []string{"--machine", half}, &strings.Builder{})
+	err = Run(t.Context(), []string{"--machine", half}, &strings.Builder{}, &strings.Builder{})
 	if err == nil || !strings.Contains(err.Error(), half) || !strings.Contains(err.Error(), "line ") {
 		t.Errorf("error %v, want one with the file and the line", err)
 	}
@@ -160,6 +160,69 @@ func TestTerminalIsSafeFromNames(t *testing.T) {
 	for _, format := range []string{"table", "matrix", "resources"} {
 		if out := show(t, file, format); strings.ContainsRune(out, 0x1b) || !strings.Contains(out, "rxe?[2J?") {
 			t.Errorf("-o %s: %q", format, out)
+		}
+	}
+}
+
+// TestMissingLabelsAreTold has a rule that cannot be evaluated, and an entry
+// that only the Node's labels can choose.
+func TestMissingLabelsAreTold(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"version": "v1", "cluster-config": "labels: [{key: a, value: 'machine.gpus[40].uuid'}, {key: b, value: node}]\n",
+		"nodes-config": "- nodeSelector: {pool: inference}\n  labels: []\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const missing = "label a cannot be made: value: evaluate: index out of bounds: 40"
+	const doubt = "give --node-labels"
+	for _, tt := range []struct {
+		name           string
+		args           []string
+		stdout, stderr []string
+		silent         string
+	}{
+		{"labels", []string{"-o", "labels"}, []string{"\nb=h20-4nic\n"}, []string{missing, doubt}, "a="},
+		{"table", nil, []string{"PROBLEMS", "label a: cannot be made"}, []string{doubt}, ""},
+		{"the Node's labels", []string{"-o", "labels", "--node-labels", "pool=inference,x=y"}, nil, nil, "heddle:"},
+		{"other labels", []string{"-o", "labels", "--node-labels", "pool=training"}, nil, []string{missing}, doubt},
+		{"a dump", []string{"-o", "json"}, nil, nil, "heddle:"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Setenv("NODE_NAME", "")
+			var stdout, stderr strings.Builder
+			args := append([]string{"--machine", machines + "/h20-4nic.json", "--config", dir}, tt.args...)
+			if err := Run(t.Context(), args, &stdout, &stderr); err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range tt.stdout {
+				if !strings.Contains("\n"+stdout.String(), want) {
+					t.Errorf("stdout lacks %q:\n%s", want, stdout.String())
+				}
+			}
+			for _, want := range tt.stderr {
+				if !strings.Contains(stderr.String(), want) {
+					t.Errorf("stderr lacks %q: %s", want, stderr.String())
+				}
+			}
+			if tt.silent != "" && strings.Contains("\n"+stdout.String()+stderr.String(), "\n"+tt.silent) ||
+				tt.silent == doubt && strings.Contains(stderr.String(), doubt) {
+				t.Errorf("says %q:\n%s%s", tt.silent, stdout.String(), stderr.String())
+			}
+		})
+	}
+}
+
+func TestRanges(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "", "GPU0": "GPU0", "GPU0 GPU1": "GPU0 GPU1", "GPU0 GPU1 GPU2 GPU3": "GPU0-3",
+		"GPU4 GPU6 GPU7 GPU8 mlx5_9": "GPU4 GPU6-8 mlx5_9", "a b c": "a b c", "x01 x02 x03": "x01 x02 x03",
+		"mlx5_9 mlx5_10 mlx5_11": "mlx5_9-11", "1 2 3": "1-3",
+	} {
+		if got := ranges(strings.Fields(in)); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 	}
 }

@@ -12,7 +12,9 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
+	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
 const usage = `heddle inspect: show what this node, or a dump of another, has.
@@ -20,10 +22,12 @@ const usage = `heddle inspect: show what this node, or a dump of another, has.
   heddle inspect                                a table, problems first
   heddle inspect -o matrix                      how near GPUs and HCAs are to each other
   heddle inspect -o json > node.json            the dump: for a bug report, or to replay
-  heddle inspect --machine node.json -o labels  the labels and taints that node would get`
+  heddle inspect --machine node.json -o labels  the labels and taints that node would get
+
+What is missing from the output for want of something is told on stderr.`
 
 // Run runs the command.
-func Run(ctx context.Context, args []string, stdout io.Writer) error {
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	set := cli.Flags("inspect", usage, stdout)
 	var from source.Flags
 	from.Register(set.FlagSet)
@@ -45,7 +49,24 @@ func Run(ctx context.Context, args []string, stdout io.Writer) error {
 	if _, err := io.WriteString(stdout, text); err != nil {
 		return fmt.Errorf("write output: %w", err)
 	}
+	for _, complaint := range complaints(subject, *format) {
+		fmt.Fprintf(stderr, "heddle: %s\n", cli.Printable(complaint))
+	}
 	return nil
+}
+
+// complaints are about what the format does not show: labels that cannot be
+// made, a configuration that may be another node's.
+func complaints(s *source.Subject, format string) (all []string) {
+	if format == "labels" {
+		for _, p := range labels.Compute(s.Machine, &s.Config).Problems {
+			all = append(all, "label "+p.Key+" cannot be made: "+p.Reason)
+		}
+	}
+	if s.Doubt != "" && format != "json" {
+		all = append(all, s.Doubt)
+	}
+	return all
 }
 
 func formats() []string { return []string{"table", "json", "labels", "resources", "matrix"} }
@@ -68,5 +89,8 @@ func Render(s *source.Subject, format string) (string, error) {
 	case "matrix":
 		return Matrix(m), nil
 	}
-	return Table(m), nil
+	problems := finding.Of(m)
+	problems = append(problems, finding.Labels(labels.Compute(s.Machine, &s.Config).Problems, &s.Config)...)
+	finding.Sort(problems)
+	return Table(m, problems), nil
 }

@@ -13,11 +13,11 @@ import (
 
 // Table renders what a person wants first on a strange node: what it is, what
 // is wrong with it, its GPUs and its HCAs.
-func Table(m *machine.Machine) string {
+func Table(m *machine.Machine, findings []finding.Finding) string {
 	x := affinity.Of(m)
 	var b strings.Builder
 	b.WriteString(cli.Table(head(m), 2))
-	writeProblems(&b, finding.Of(m))
+	writeProblems(&b, findings)
 	if len(m.GPUs) > 0 {
 		b.WriteString("\n" + cli.Table(gpuRows(m, x), 2))
 	}
@@ -152,7 +152,7 @@ func nearest(x *affinity.Matrix, device int, among func(affinity.Device) bool) s
 	for _, i := range near {
 		names = append(names, x.Devices[i].Name)
 	}
-	return strings.Join(names, " ") + " (" + class.String() + ")"
+	return ranges(names) + " (" + class.String() + ")"
 }
 
 func hcaRows(m *machine.Machine, x *affinity.Matrix) [][]string {
@@ -171,7 +171,7 @@ func hcaRows(m *machine.Machine, x *affinity.Matrix) [][]string {
 		for j := range h.Ports {
 			p := &h.Ports[j]
 			row := append([]string{}, first...)
-			row = append(row, strconv.Itoa(p.Number), orDash(p.State), orDash(p.LinkLayer+" "+p.Rate), netdevs(h, p))
+			row = append(row, strconv.Itoa(p.Number), orDash(p.State), orDash(link(p)), netdevs(h, p))
 			rows = append(rows, append(row, where...))
 			first, where = []string{"", ""}, []string{"", "", ""}
 		}
@@ -189,4 +189,9 @@ func netdevs(h *machine.HCA, p *machine.Port) string {
 		text += " over " + strings.Join(h.BondSlaves, " ")
 	}
 	return text
+}
+
+// link is the link layer and the rate: "InfiniBand 400G (4X NDR)".
+func link(p *machine.Port) string {
+	return strings.TrimSpace(p.LinkLayer + " " + strings.Replace(p.Rate, " Gb/sec", "G", 1))
 }

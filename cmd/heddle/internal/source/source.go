@@ -5,12 +5,15 @@ package source
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/replay"
 )
@@ -21,7 +24,29 @@ const Host = "host"
 // Flags say where to read from.
 type Flags struct {
 	machine, node, config string
+	labels                nodeLabels
 	options               host.Options
+}
+
+// nodeLabels is the value of --node-labels; nil is unknown.
+type nodeLabels map[string]string
+
+func (l *nodeLabels) String() string { return "" }
+
+// Set reads key=value,...
+func (l *nodeLabels) Set(text string) error {
+	*l = nodeLabels{}
+	if text == "" {
+		return nil
+	}
+	for pair := range strings.SplitSeq(text, ",") {
+		key, value, ok := strings.Cut(pair, "=")
+		if err := errors.Join(names.CheckKey(key), names.CheckValue(value)); !ok || err != nil {
+			return fmt.Errorf("%q is no label such as pool=inference", pair)
+		}
+		(*l)[key] = value
+	}
+	return nil
 }
 
 // Register adds the flags.
@@ -30,6 +55,8 @@ func (f *Flags) Register(set *flag.FlagSet) {
 	f.RegisterConfig(set)
 	set.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"),
 		"`NAME` of the machine's Node; default $NODE_NAME, then the dump's or the host's name")
+	set.Var(&f.labels, "node-labels",
+		"labels that the Node has, `KEY=VALUE,...`, for entries of nodes-config with a nodeSelector")
 	set.StringVar(&f.options.SysfsRoot, "sysfs-root", "/sys", "`DIR` where the host's sysfs is")
 	set.StringVar(&f.options.DevRoot, "dev-root", "/dev", "`DIR` where the host's device nodes are")
 	set.StringVar(&f.options.ProcRoot, "proc-root", "/proc", "`DIR` where the host's procfs is")
@@ -46,6 +73,16 @@ type Subject struct {
 	Machine *machine.Machine
 	// Config is the configuration of the machine's node.
 	Config config.NodeConfig
+	// Doubt says why Config may be another one; empty if it is not in doubt.
+	Doubt string
+}
+
+// Of says which Node the machine is, as the API server knows it.
+func (f *Flags) Of(node string, labels map[string]string) {
+	f.node, f.labels = node, labels
+	if f.labels == nil {
+		f.labels = nodeLabels{}
+	}
 }
 
 // Load reads the machine and the configuration. A fault in a file names the
@@ -59,7 +96,12 @@ func (f *Flags) Load(ctx context.Context) (*Subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Subject{Machine: m, Config: c.Resolve(m.Node, nil)}, nil
+	s := &Subject{Machine: m, Config: c.Resolve(m.Node, f.labels)}
+	if f.labels == nil && c.NeedsLabels(m.Node) {
+		s.Doubt = "nodes-config has entries with a nodeSelector, and the labels of Node " + m.Node +
+			" are not known: give --node-labels"
+	}
+	return s, nil
 }
 
 // Config reads the configuration of the cluster.

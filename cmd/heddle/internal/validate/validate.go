@@ -13,13 +13,13 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 )
 
-const usage = `heddle config validate DIR: check a configuration.
+const usage = `heddle config validate: check a configuration.
+
+  heddle config validate DIR
 
 DIR has the ConfigMap's keys as files: version, cluster-config, nodes-config.
 Every fault is printed as file:line: key: what is wrong. Exit code 1 if there
-is any.
-
-  heddle config validate DIR`
+is any.`
 
 // Run runs the command.
 func Run(_ context.Context, args []string, stdout io.Writer) error {
@@ -27,18 +27,20 @@ func Run(_ context.Context, args []string, stdout io.Writer) error {
 	if err := set.Read(args, 2); err != nil {
 		return err
 	}
-	if set.Arg(0) != "validate" || set.NArg() != 2 {
+	words := set.Arguments()
+	if len(words) != 2 || words[0] != "validate" {
 		return cli.Usagef("config", "config: the only use is: heddle config validate DIR")
 	}
-	dir := set.Arg(1)
+	dir := words[1]
 	c, err := config.Load(dir)
 	faults := Faults(err)
 	switch {
 	case err != nil && len(faults) == 0:
 		return err
 	case err == nil:
-		if _, err := fmt.Fprintf(stdout, "%s: valid: %d label rules and %d RDMA resources for every node, %d overrides\n",
-			dir, len(c.Cluster.Labels), len(c.Cluster.RDMA.Resources), len(c.Overrides)); err != nil {
+		if _, err := fmt.Fprintf(stdout, "%s: valid: %s and %s for every node, %s\n", dir,
+			cli.Count(len(c.Cluster.Labels), "label rule"), cli.Count(len(c.Cluster.RDMA.Resources), "RDMA resource"),
+			cli.Count(len(c.Overrides), "override")); err != nil {
 			return fmt.Errorf("write output: %w", err)
 		}
 		return nil

@@ -59,7 +59,7 @@ func TestValidConfiguration(t *testing.T) {
 	if err := Run(t.Context(), []string{"validate", "../../../../test/machines/h800-8ib-bond.config"}, &out); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasSuffix(out.String(), ": valid: 3 label rules and 1 RDMA resources for every node, 0 overrides\n") {
+	if !strings.HasSuffix(out.String(), ": valid: 3 label rules and 1 RDMA resource for every node, 0 overrides\n") {
 		t.Errorf("output %q", out.String())
 	}
 }

@@ -1,0 +1,131 @@
+package config_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/heddle-dev/heddle/api/config"
+)
+
+func TestFaults(t *testing.T) {
+	for _, tt := range []struct {
+		name           string
+		cluster, nodes string
+		want           []string
+	}{
+		{"unknown field", "mode: native\nusge: training\n", "", []string{"cluster-config:2: usge: unknown key; did you mean usage?"}},
+		{"unknown nested field", "rdma:\n  resources:\n  - name: rdma/a\n    selectors: {bus: [a]}\n", "", []string{
+			"cluster-config:4: rdma.resources[0].selectors.bus: unknown key; known here: vendors, deviceIDs, drivers,",
+		}},
+		{"later sections are unknown", "topology: {}", "", []string{"cluster-config:1: topology: unknown key"}},
+		{"health check", "health: {disable: [xid, everything]}", "", []string{
+			`health.disable[0]: "xid" is not one of`, `did you mean "xids"?`, `health.disable[1]: "everything" is not one of`,
+		}},
+		{"XID", "health: {xids: {fatal: [79, XID 94, 0]}}", "", []string{
+			`health.xids.fatal[1]: "XID 94" is no XID`, `health.xids.fatal[2]: "0" is no XID`,
+		}},
+		{"XID in two lists", "health:\n  xids:\n    fatal: [94]\n    ignore: [43,\n      94]", "", []string{
+			"cluster-config:5: health.xids.ignore[1]: 94 is also health.xids.fatal[0]",
+		}},
+		{"duration", "health: {hcaDownAfter: 10, gpuRecoverAfter: 2h}", "", []string{
+			`health.hcaDownAfter: "10" is no duration from 0s to 1h, such as 30s`, `health.gpuRecoverAfter: "2h" is no duration`,
+		}},
+		{"enum", "\nmode: Native", "", []string{`cluster-config:2: mode: "Native" is not one of "native" or "sgpu"; did you mean "native"?`}},
+		{"enum in a list", "rdma: {resources: [{name: rdma/a, selectors: {linkTypes: [ethernet]}}]}", "", []string{
+			`cluster-config:1: rdma.resources[0].selectors.linkTypes[0]: "ethernet" is not one of "ether" or "infiniband"; did you mean "ether"?`,
+		}},
+		{"effect", "taints: {effect: noschedule}", "", []string{`taints.effect: "noschedule" is not one of "NoSchedule", "PreferNoSchedule" or "NoExecute"; did you mean "NoSchedule"?`}},
+		{"number for text", "labels: [{key: a, value: 1}]", "", []string{"labels[0].value: 1 is a number, not a text; put it in quotes"}},
+		{"text for bool", "controlPlane: \"true\"\n", "", []string{`controlPlane: "true" is not true or false`}},
+		{"text for number", "sgpu: {slotsPerGPU: many}", "", []string{`sgpu.slotsPerGPU: "many" is not a whole number`}},
+		{"fraction", "sgpu: {slotsPerGPU: 1.5}", "", []string{`"1.5" is not a whole number`}},
+		{"out of range", "sgpu: {slotsPerGPU: 0}\nrdma: {resources: [{name: rdma/a, sharers: 5000}]}", "", []string{
+			"cluster-config:1: sgpu.slotsPerGPU: 0 is not between 1 and 100", "cluster-config:2: rdma.resources[0].sharers: 5000 is not between 1 and 4096",
+		}},
+		{"list for section", "sgpu: [1]", "", []string{"sgpu: is a list, not a section with keys"}},
+		{"text for list", "labels: a", "", []string{"labels: is a text, not a list"}},
+		{"section for text", "usage: {a: b}", "", []string{"usage: is a section, not a single value"}},
+		{"no value", "usage:", "", []string{"usage: has no value; leave the key out"}},
+		{"twice", "usage: training\nusage: hybrid", "", []string{"cluster-config:2: usage: stands here twice; the first is on line 1"}},
+		{"anchors", "sgpu: &a {slotsPerGPU: 2}\n", "", []string{"sgpu: YAML anchors, aliases and tags are not read here"}},
+		{"no YAML", "a: [", "", []string{"cluster-config:1: no YAML: did not find expected node content"}},
+		{"two documents", "mode: native\n---\nmode: sgpu\n", "", []string{"cluster-config:2: a second YAML document"}},
+		{"nodes are a list", "", "nodeName: a", []string{"nodes-config:1: is a section, not a list"}},
+		{"override for nobody", "", "- mode: sgpu", []string{"nodes-config:1: [0]: has neither nodeName nor nodeSelector"}},
+		{"bad glob", "", "- nodeName: '[a'", []string{"[0].nodeName: \"[a\": syntax error in pattern"}},
+		{"bad selector", "", "- nodeSelector: {'a b': 'c d'}", []string{`[0].nodeSelector.a b: "a b" has other characters`, `"c d" has other`}},
+		{"selector by what it decides", "", "- {nodeSelector: {heddle.dev/node.usage: training}, usage: hybrid}", []string{
+			"nodes-config:1: [0].nodeSelector.heddle.dev/node.usage: is a label that this configuration decides; it cannot choose",
+		}},
+		{"selector by another section's rule", "labels: [{key: pool, value: \"'x'\"}]", "- nodeName: a\n- nodeSelector: {pool: x}\n  labels: []\n", []string{
+			"nodes-config:2: [1].nodeSelector.pool: is a label that this configuration decides",
+		}},
+		{"selector by what mode decides", "", "- nodeSelector: {nvidia.com/gpu.sharing-strategy: none}\n  mode: sgpu\n", []string{
+			"[0].nodeSelector.nvidia.com/gpu.sharing-strategy: is a label that this configuration decides",
+		}},
+		{"selector by a label that then moves", "", "- nodeSelector: {nvidia.com/gpu.product: NVIDIA-H20}\n  domains: {vendor: a.com}\n", []string{
+			"nodes-config:1: [0].nodeSelector.nvidia.com/gpu.product: is a label that goes away under the domains of this entry",
+		}},
+		{"tags", "mode: !!str sgpu\ntaints: !x {effect: NoExecute}\nrdma: {roles: {fabric: [!!binary bWx4]}}\n", "", []string{
+			"cluster-config:1: mode: YAML anchors", "cluster-config:2: taints: YAML anchors", "cluster-config:3: rdma.roles.fabric[0]: YAML anchors",
+		}},
+		{"a key by another name", "&mode usage: training\n*mode : native\n", "", []string{"cluster-config:1: usage: YAML anchors", "cluster-config:2: mode: YAML anchors"}},
+		{"a merge", "<<: {mode: sgpu}\n", "", []string{"cluster-config:1: <<: unknown key"}},
+		{"bad indentation", "mode: native\n\tusage: x\n", "", []string{"cluster-config:2: no YAML: found a tab character that violates indentation"}},
+		{"control characters", "mode: \"\x01\"", "", []string{"cluster-config: no YAML: control characters are not allowed"}},
+		{"the kubelet's labels", "labels: [{key: kubernetes.io/hostname, value: node}]", "", []string{"labels[0].key: kubernetes.io/hostname is the kubelet's"}},
+		{"required", "labels: [{key: a}]\nrdma: {resources: [{}]}", "", []string{"cluster-config:1: labels[0].value: is missing", "cluster-config:2: rdma.resources[0].name: is missing"}},
+		{"two rules", "labels:\n- {key: a, value: \"'1'\"}\n- {key: a, value: \"'2'\"}", "", []string{"cluster-config:3: labels[1].key: two rules for a; the first is labels[0]"}},
+		{"rule with a bad key", "labels: [{key: 'a b', value: node}]", "", []string{`labels[0].key: "a b" has other characters`}},
+		{"rule with a key of ours", "labels: [{key: nvidia.com/gpu.product, value: node}]", "", []string{"labels[0].key: nvidia.com/gpu.product is a label that heddle writes itself"}},
+		{"and of topo-master", "labels: [{key: heddle.dev/topology.tier-1, value: node}]", "", []string{"is a label that heddle writes itself"}},
+		{"rule that does not compile", "labels:\n- {key: a, value: gpu.modle}", "", []string{"cluster-config:2: labels[0].value: column 4: undefined field 'modle'"}},
+		{"rule of the wrong types", "labels:\n- key: a\n  value: gpu.count\n  when: node\n", "", []string{
+			"cluster-config:3: labels[0].value: is int, not a text: wrap it in string()", "cluster-config:4: labels[0].when: is string, not true or false",
+		}},
+		{"rule that costs too much", "labels:\n- key: a\n  value: node\n  when: machine.pci.all(a, machine.pci.all(b, machine.pci.all(c, machine.pci.all(d, a == d))))\n", "", []string{"labels[0].when: too costly"}},
+		{"duplicate resource", "resources: {sgpu: nvidia.com/gpu}\nrdma: {resources: [{name: nvidia.com/vcore}]}", "", []string{
+			"cluster-config:1: resources.sgpu: nvidia.com/gpu is the name of resources.gpu too", "cluster-config:2: rdma.resources[0].name: nvidia.com/vcore is the name of resources.vcore too",
+		}},
+		{"resource without domain", "rdma: {resources: [{name: hca}]}", "", []string{"has no domain: write domain/name"}},
+		{"resource of Kubernetes", "resources: {gpu: kubernetes.io/gpu}", "", []string{"is in a domain of Kubernetes' own"}},
+		{"domain", "domains: {vendor: Nvidia, company: '', card: a/b}", "", []string{
+			`domains.vendor: "Nvidia" is no DNS domain of lower-case`, `domains.company: "" is no DNS domain`, "domains.card: ",
+		}},
+		{"card twice", "sgpu: {gpus: [0, 1, 0]}", "", []string{"sgpu.gpus[2]: 0 is also entry 0"}},
+		{"no card", "sgpu: {gpus: [x1, -1, 01]}", "", []string{`"x1" is neither an index`, `"-1" is neither`, `"01" is neither`}},
+		{"hex", "rdma: {resources: [{name: rdma/a, selectors: {vendors: [mellanox]}}]}", "", []string{`vendors[0]: "mellanox" is no PCI number`}},
+		{"override breaks the cluster's text", "labels: [{key: a.com/node.usage, value: node}]", "- {nodeName: x, domains: {company: a.com}}", []string{
+			"cluster-config:1: labels[0].key: a.com/node.usage is a label that heddle writes itself (with nodes-config[0])",
+		}},
+		{"fault of the cluster is told once", "labels: [{key: a, value: nodes}]", "- {nodeName: x}\n- {nodeName: y}", []string{"undeclared reference to 'nodes'"}},
+		{"all faults at once", "mode: x\nusage: y", "- {nodeName: z, mode: w}", []string{"cluster-config:1: mode", "cluster-config:2: usage", "nodes-config:1: [0].mode"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := config.Parse(files(tt.cluster, tt.nodes))
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, want := range tt.want {
+				if strings.Count(err.Error(), want) != 1 {
+					t.Errorf("%q is not there once in:\n%v", want, err)
+				}
+			}
+			var fault *config.Fault
+			if !errors.As(err, &fault) || fault.File == "" {
+				t.Errorf("no Fault in %v", err)
+			}
+		})
+	}
+}
+
+// What hardware says may choose a configuration, as long as it stays.
+func TestSelectorsThatHold(t *testing.T) {
+	parse(t, "labels: [{key: a, value: node}]", `
+- nodeSelector: {nvidia.com/gpu.product: NVIDIA-H20, nvidia.com/gpu.count: "8"}
+  mode: sgpu
+- nodeSelector: {pool: x}
+  domains: {vendor: a.com}
+`)
+}

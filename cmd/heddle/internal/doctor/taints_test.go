@@ -1,0 +1,125 @@
+package doctor
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+)
+
+func TestBlockedGroupsByOwner(t *testing.T) {
+	pods := []corev1.Pod{
+		pod("default", "train-0", nil),
+		pod("web", "shop-7f9c-b", func(p *corev1.Pod) {
+			owned("ReplicaSet", "shop-7f9c")(p)
+			p.Labels = map[string]string{"pod-template-hash": "7f9c"}
+		}),
+		pod("web", "shop-7f9c-a", func(p *corev1.Pod) {
+			owned("ReplicaSet", "shop-7f9c")(p)
+			p.Labels = map[string]string{"pod-template-hash": "7f9c"}
+		}),
+		pod("ml", "job-x", owned("Job", "job")),
+		pod("ml", "done", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }),
+		pod("monitoring", "node-exporter-q", owned("DaemonSet", "node-exporter")),
+		pod("kube-system", "etcd-gpu-1", func(p *corev1.Pod) {
+			p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
+		}),
+		pod("kube-system", "kube-proxy-z", func(p *corev1.Pod) {
+			owned("DaemonSet", "kube-proxy")(p)
+			tolerating(corev1.Toleration{Operator: corev1.TolerationOpExists})(p)
+		}),
+	}
+	taint := corev1.Taint{Key: "nvidia.com/gpu.product", Value: "NVIDIA-H20", Effect: corev1.TaintEffectNoSchedule}
+	want := []Group{
+		{Owner{"DaemonSet", "monitoring", "node-exporter"}, []string{"node-exporter-q"}},
+		{Owner{"Deployment", "web", "shop"}, []string{"shop-7f9c-a", "shop-7f9c-b"}},
+		{Owner{"Job", "ml", "job"}, []string{"job-x"}},
+		{Owner{"Pod", "default", "train-0"}, []string{"train-0"}},
+	}
+	if diff := cmp.Diff(want, Blocked(pods, taint)); diff != "" {
+		t.Errorf("groups (-want +got):\n%s", diff)
+	}
+}
+
+func TestTolerates(t *testing.T) {
+	taint := corev1.Taint{Key: "nvidia.com/gpu.product", Value: "NVIDIA-H20", Effect: corev1.TaintEffectNoSchedule}
+	for _, tt := range []struct {
+		name string
+		t    corev1.Toleration
+		want bool
+	}{
+		{"everything", corev1.Toleration{Operator: corev1.TolerationOpExists}, true},
+		{"the key", corev1.Toleration{Key: taint.Key, Operator: corev1.TolerationOpExists}, true},
+		{"the value, operator left out", corev1.Toleration{Key: taint.Key, Value: "NVIDIA-H20"}, true},
+		{"another value", corev1.Toleration{Key: taint.Key, Operator: corev1.TolerationOpEqual, Value: "NVIDIA-H800"}, false},
+		{"another key", corev1.Toleration{Key: "nvidia.com/gpu", Operator: corev1.TolerationOpExists}, false},
+		{"another effect", corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}, false},
+		{"a number", corev1.Toleration{Key: taint.Key, Operator: corev1.TolerationOpGt, Value: "1"}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tolerates(tt.t, taint); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestTaintsThroughTheAPI(t *testing.T) {
+	pods := []corev1.Pod{
+		pod("monitoring", "node-exporter-q", owned("DaemonSet", "node-exporter")),
+		pod("kube-system", "kube-proxy-z", tolerating(corev1.Toleration{Operator: corev1.TolerationOpExists})),
+	}
+	config := serve(t, h20Node(), pods)
+	out, err := doctor(t, "taints", "--if", "gpuProduct", "--node", "gpu-1", "--kubeconfig", config)
+	want := "With the taint nvidia.com/gpu.product=NVIDIA-H20:NoSchedule on Node gpu-1, these could not come back:\n\n" +
+		"OWNER      NAMESPACE   NAME           PODS\n" +
+		"DaemonSet  monitoring  node-exporter  node-exporter-q\n\n" +
+		"What they would need:\n\n" +
+		"  tolerations:\n  - {key: nvidia.com/gpu.product, operator: Exists, effect: NoSchedule}\n"
+	if diff := cmp.Diff(want, out); diff != "" || !errors.Is(err, cli.ErrFindings) {
+		t.Errorf("error %v, output (-want +got):\n%s", err, diff)
+	}
+	out, err = doctor(t, "taints", "--if", "nodeUsage", "--node", "gpu-1", "--kubeconfig", config)
+	if want := "Node gpu-1 has no label heddle.dev/node.usage, so nodeUsage would set no taint.\n"; out != want || err != nil {
+		t.Errorf("error %v, output %q, want %q", err, out, want)
+	}
+	config = serve(t, h20Node(), pods[1:])
+	if out, err = doctor(t, "taints", "--if", "gpuProduct", "--node", "gpu-1", "--kubeconfig", config); err != nil {
+		t.Errorf("error %v, output %q", err, out)
+	}
+}
+
+func TestEffectsOfATaint(t *testing.T) {
+	pods := []corev1.Pod{pod("default", "train-0", nil)}
+	for effect, want := range map[string]struct {
+		says  string
+		wrong bool
+	}{
+		"NoSchedule":       {"these could not come back:", true},
+		"NoExecute":        {"these would be evicted at once and could not come back:", true},
+		"PreferNoSchedule": {"these could come back, if no other node takes them:", false},
+	} {
+		t.Run(effect, func(t *testing.T) {
+			dir := directory(t, map[string]string{"version": "v1", "cluster-config": "taints: {effect: " + effect + "}"})
+			out, err := doctor(t, "taints", "--if", "gpuProduct", "--node", "gpu-1", "--config", dir,
+				"--kubeconfig", serve(t, h20Node(), pods))
+			if !strings.Contains(out, want.says) || errors.Is(err, cli.ErrFindings) != want.wrong {
+				t.Errorf("error %v, output %q", err, out)
+			}
+		})
+	}
+}
+
+func TestManyPodsOfOneOwnerAreCounted(t *testing.T) {
+	names := []string{"a", "b", "c", "d", "e", "f"}
+	if got := some(names); got != "a b c d and 2 more" {
+		t.Errorf("got %q", got)
+	}
+	if got := some(names[:4]); got != "a b c d" {
+		t.Errorf("got %q", got)
+	}
+}

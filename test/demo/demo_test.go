@@ -1,0 +1,42 @@
+//go:build e2e && linux
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"regexp"
+	"testing"
+
+	"github.com/heddle-dev/heddle/test/cluster"
+)
+
+// TestDemo is `make demo` and `make demo-down`, read as a person would.
+func TestDemo(t *testing.T) {
+	var out bytes.Buffer
+	if err := run(t.Context(), []string{"up"}, &out, t.Output()); err != nil {
+		t.Fatal(err)
+	}
+	t.Log(out.String())
+	for _, want := range []string{
+		`\nnode1 +Ready .* NVIDIA-H100-80GB-HBM3 +8 +training +8\n`,
+		`\nh20-1 +Ready .* NVIDIA-H20 +8 +inference `,
+		`\nstorage1 +<none> +<none>\n`,
+		`\ntraining-\S+ +node1 +Running\n`,
+		`\ninference-\S+ +h20-\d +Running\n`,
+		`\nweb-\S+ +storage1 +Running\n`,
+		`\nexport KUBECONFIG=\S+`,
+		`\nmake demo-down\n`,
+	} {
+		if !regexp.MustCompile(want).MatchString(out.String()) {
+			t.Errorf("the output lacks %s", want)
+		}
+	}
+	out.Reset()
+	if err := run(t.Context(), []string{"down"}, &out, t.Output()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cluster.Open(cluster.Options{Name: name}); !errors.Is(err, cluster.ErrNotUp) {
+		t.Errorf("after down: %v", err)
+	}
+}
