@@ -39,8 +39,6 @@ import (
 // is for what the kubelet does outside our sight: between choosing the ID and
 // calling Allocate, and between our answer and its PodResources.
 type ledger struct {
-	linger time.Duration
-
 	mu       sync.Mutex
 	entries  map[string]*entry
 	draining bool
@@ -70,9 +68,9 @@ type entry struct {
 	lastCall time.Time
 }
 
-func newLedger(linger time.Duration) *ledger {
+func newLedger() *ledger {
 	return &ledger{
-		linger: linger, entries: map[string]*entry{}, list: []*v1beta1.Device{}, since: time.Now(),
+		entries: map[string]*entry{}, list: []*v1beta1.Device{}, since: time.Now(),
 		changed: make(chan struct{}), streams: map[uint64]uint64{},
 	}
 }
@@ -119,11 +117,11 @@ func (l *ledger) drain() {
 // held takes the IDs that pods hold, from a look that began at asked. IDs that
 // nobody names (the plugin was restarted meanwhile) come into the list, and
 // those that nobody holds any more leave it.
-func (l *ledger) held(holders map[string]bool, asked time.Time) bool {
+func (l *ledger) held(holders map[string]bool, asked time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for id := range holders {
-		if l.entries[id] == nil {
+	for id, holds := range holders {
+		if holds && l.entries[id] == nil {
 			l.entries[id] = &entry{device: Device{ID: id}, withdrawn: asked}
 		}
 	}
@@ -138,10 +136,10 @@ func (l *ledger) held(holders map[string]bool, asked time.Time) bool {
 		if oldest < e.generation && len(l.streams) > 0 {
 			e.withdrawn = asked
 		}
-		quiet := asked.Sub(e.withdrawn) >= l.linger && asked.Sub(e.lastCall) >= l.linger
+		quiet := asked.Sub(e.withdrawn) >= linger && asked.Sub(e.lastCall) >= linger
 		return e.calls == 0 && quiet
 	})
-	return l.publishLocked()
+	l.publishLocked()
 }
 
 // publishLocked makes the list anew and reports whether it differs.

@@ -62,16 +62,24 @@ func (p *Plugin) open(ctx context.Context) (*life, error) {
 		return nil, err
 	}
 	l.kubelet = kubelet
-	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
+	calling, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
-	_, err = v1beta1.NewRegistrationClient(registry).Register(ctx, &v1beta1.RegisterRequest{
+	_, err = v1beta1.NewRegistrationClient(registry).Register(calling, &v1beta1.RegisterRequest{
 		Version: v1beta1.Version, Endpoint: filepath.Base(l.socket), ResourceName: p.options.Name, Options: p.promises(),
 	})
 	if err != nil {
-		l.stop(ctx)
+		// The kubelet may have taken it all the same, and call already.
+		l.drain(ctx)
 		return nil, fmt.Errorf("register %s: %w", p.options.Name, err)
 	}
 	return l, nil
+}
+
+// drain stops a life, also after ctx, and lets calls end for a bounded time.
+func (l *life) drain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	defer cancel()
+	l.stop(ctx)
 }
 
 // connect connects to kubelet.sock and says which one it was: the same before

@@ -35,8 +35,10 @@ func newMetrics(l *ledger, registerer prometheus.Registerer) (*metrics, func(), 
 		}
 	}
 	m := &metrics{
-		rpc:     prometheus.NewHistogramVec(seconds("rpc_seconds", "Time to answer the kubelet."), []string{"method", "code"}),
-		updates: prometheus.NewHistogram(seconds("update_seconds", "From a change of the devices until a stream has sent it.")),
+		rpc: prometheus.NewHistogramVec(
+			seconds("rpc_seconds", "Time to answer the kubelet."), []string{"method", "code"}),
+		updates: prometheus.NewHistogram(
+			seconds("update_seconds", "From a change of the devices until a stream has sent it.")),
 		preferFaults: prometheus.NewCounter(prometheus.CounterOpts(
 			opts("preference_failures_total", "Allocations left to the kubelet's own choice, because ours failed."))),
 		registrations: prometheus.NewCounter(prometheus.CounterOpts(

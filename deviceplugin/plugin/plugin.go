@@ -102,7 +102,7 @@ func New(o Options) *Plugin {
 	}
 	return &Plugin{
 		options: o, dir: filepath.Join(o.KubeletDir, pluginDir),
-		log: o.Log.With("resource", o.Name), ledger: newLedger(linger), status: Status{Resource: o.Name},
+		log: o.Log.With("resource", o.Name), ledger: newLedger(), status: Status{Resource: o.Name},
 	}
 }
 

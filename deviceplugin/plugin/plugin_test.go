@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -97,26 +99,26 @@ func (r *rack) PreStart(ctx context.Context, ids []string) error {
 
 // run runs a plugin until the test ends or the returned function is called,
 // which waits for it.
-func run(t testing.TB, p *plugin.Plugin) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
+func run(tb testing.TB, p *plugin.Plugin) (stop func()) {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(tb.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
+			tb.Errorf("Run: %v", err)
 		}
 	})
-	t.Cleanup(stop)
+	tb.Cleanup(stop)
 	return stop
 }
 
 // within bounds a wait so that a fault fails the test and does not hang it.
-func within(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	t.Cleanup(cancel)
+func within(tb testing.TB) context.Context {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 30*time.Second)
+	tb.Cleanup(cancel)
 	return ctx
 }
 
@@ -311,7 +313,7 @@ func TestRunRefuses(t *testing.T) {
 }
 
 // ours lists the sockets in the plugin directory but the kubelet's.
-func ours(t testing.TB, k *kubelet.Kubelet) []string {
+func ours(t *testing.T, k *kubelet.Kubelet) []string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(k.PluginDir(), "heddle-*.sock"))
 	if err != nil {
@@ -321,7 +323,7 @@ func ours(t testing.TB, k *kubelet.Kubelet) []string {
 }
 
 // squat listens on a socket in the plugin directory, as another plugin does.
-func squat(t testing.TB, k *kubelet.Kubelet, name string) (stop func()) {
+func squat(t *testing.T, k *kubelet.Kubelet, name string) (stop func()) {
 	t.Helper()
 	if err := os.MkdirAll(k.PluginDir(), 0o750); err != nil {
 		t.Fatal(err)
@@ -333,4 +335,23 @@ func squat(t testing.TB, k *kubelet.Kubelet, name string) (stop func()) {
 	stop = sync.OnceFunc(func() { _ = l.Close() })
 	t.Cleanup(stop)
 	return stop
+}
+
+// squatAt listens on a path; what it returns stops that and leaves the file,
+// as kill -9 does.
+func squatAt(t *testing.T, path string) (kill func()) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	return func() { _ = l.Close() }
+}
+
+func itoa(fd uintptr) string { return strconv.Itoa(int(fd)) }
+
+func logger(t testing.TB) *slog.Logger {
+	t.Helper()
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }

@@ -24,7 +24,7 @@ type server struct {
 	metrics  *metrics
 	log      *slog.Logger
 
-	traffic  *traffic
+	traffic *traffic
 	// ending is closed when streams shall end.
 	ending chan struct{}
 }
@@ -148,4 +148,3 @@ func (s *server) intercept(
 	}
 	return resp, err
 }
-

@@ -59,6 +59,8 @@ type supervisor struct {
 
 func (s *supervisor) run(ctx context.Context) error {
 	defer s.ending.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	if !s.vacancy(ctx) {
 		return nil
 	}
@@ -233,11 +235,7 @@ func (s *supervisor) retire(ctx context.Context, l *life) {
 	if l == nil {
 		return
 	}
-	s.ending.Go(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
-		defer cancel()
-		l.stop(ctx)
-	})
+	s.ending.Go(func() { l.drain(ctx) })
 }
 
 // pause waits for a time or an event.

@@ -17,7 +17,7 @@ import (
 func watchDir(ctx context.Context, dir string, wake chan<- struct{}, log *slog.Logger) {
 	said := false
 	for ctx.Err() == nil {
-		err := follow(ctx, dir, wake)
+		err := follow(ctx, dir, wake, log)
 		if err != nil && !said {
 			log.Warn("directory is not watched, only polled", "dir", dir, "poll", poll, "err", err)
 		}
@@ -29,7 +29,7 @@ func watchDir(ctx context.Context, dir string, wake chan<- struct{}, log *slog.L
 }
 
 // follow watches until the directory goes (nil) or cannot be watched.
-func follow(ctx context.Context, dir string, wake chan<- struct{}) error {
+func follow(ctx context.Context, dir string, wake chan<- struct{}, log *slog.Logger) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch: %w", err)
@@ -60,8 +60,9 @@ func follow(ctx context.Context, dir string, wake chan<- struct{}) error {
 			case filepath.Dir(event.Name) == dir && relevant(event):
 				signal(wake)
 			}
-		case <-watcher.Errors:
+		case err := <-watcher.Errors:
 			// An overflow: events were lost, so look.
+			log.Debug("events were lost", "err", err)
 			signal(wake)
 		case <-ctx.Done():
 			return nil

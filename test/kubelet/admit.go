@@ -258,7 +258,7 @@ func (k *Kubelet) preferLocked(
 		return nil, fmt.Errorf("endpoint not found in cache for a registered resource: %s", resource)
 	}
 	if !e.options.GetGetPreferredAllocationAvailable() {
-		return nil, nil
+		return map[string]bool{}, nil
 	}
 	if e.stopped {
 		return nil, errors.New("endpoint has been stopped")

@@ -71,7 +71,8 @@ func (k *Kubelet) connect(ctx context.Context, resource, path string) error {
 		k.mu.Unlock()
 		return err
 	}
-	k.serving.Go(func() { k.watch(e) })
+	// The stream outlives the call, as in the kubelet.
+	k.serving.Go(func() { k.watch(context.WithoutCancel(ctx), e) })
 	return nil
 }
 
@@ -121,8 +122,8 @@ func dial(path string) (*grpc.ClientConn, error) {
 }
 
 // watch is the kubelet's runClient: one stream, and no second try.
-func (k *Kubelet) watch(e *endpoint) {
-	stream, err := e.api.ListAndWatch(context.Background(), &v1beta1.Empty{})
+func (k *Kubelet) watch(ctx context.Context, e *endpoint) {
+	stream, err := e.api.ListAndWatch(ctx, &v1beta1.Empty{})
 	for err == nil {
 		var resp *v1beta1.ListAndWatchResponse
 		if resp, err = stream.Recv(); err == nil {

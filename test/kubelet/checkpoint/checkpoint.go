@@ -28,16 +28,16 @@ type DevicesPerNUMA map[int64][]string
 // PodDevicesEntry is what one container holds of one resource. AllocResp is a
 // marshaled v1beta1.ContainerAllocateResponse.
 type PodDevicesEntry struct {
-	PodUID        string
-	ContainerName string
-	ResourceName  string
-	DeviceIDs     DevicesPerNUMA
-	AllocResp     []byte
+	PodUID        string         `json:"PodUID"`
+	ContainerName string         `json:"ContainerName"`
+	ResourceName  string         `json:"ResourceName"`
+	DeviceIDs     DevicesPerNUMA `json:"DeviceIDs"`
+	AllocResp     []byte         `json:"AllocResp"`
 }
 
 type checkpointData struct {
-	PodDeviceEntries  []PodDevicesEntry
-	RegisteredDevices map[string][]string
+	PodDeviceEntries  []PodDevicesEntry   `json:"PodDeviceEntries"`
+	RegisteredDevices map[string][]string `json:"RegisteredDevices"`
 }
 
 // Checksum is FNV-1a (32 bit) of the dump of the data.
@@ -45,8 +45,8 @@ type Checksum uint64
 
 // Data is the whole file.
 type Data struct {
-	Data     checkpointData
-	Checksum Checksum
+	Data     checkpointData `json:"Data"`
+	Checksum Checksum       `json:"Checksum"`
 }
 
 // New makes a checkpoint of entries and of the healthy IDs by resource.
