@@ -351,7 +351,7 @@ func squatAt(t *testing.T, path string) (kill func()) {
 
 func itoa(fd uintptr) string { return strconv.Itoa(int(fd)) }
 
-func logger(t testing.TB) *slog.Logger {
+func logger(t *testing.T) *slog.Logger {
 	t.Helper()
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/test/kubelet"
 )
 
-func podResources(t testing.TB, k *kubelet.Kubelet) podresources.PodResourcesListerClient {
+func podResources(t *testing.T, k *kubelet.Kubelet) podresources.PodResourcesListerClient {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+k.PodResourcesSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -174,7 +174,7 @@ func TestAnUnknownOwnerIsNobody(t *testing.T) {
 }
 
 // foreign serves and registers another plugin for the GPU resource.
-func foreign(t testing.TB, k *kubelet.Kubelet, socket string, ids ...string) {
+func foreign(t *testing.T, k *kubelet.Kubelet, socket string, ids ...string) {
 	t.Helper()
 	if err := kubelet.NewStranger(t, k, socket, gpu, ids...).Register(within(t)); err != nil {
 		t.Fatal(err)
