@@ -12,6 +12,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/cmd/internal/observe"
 	"github.com/heddle-dev/heddle/discovery/feature"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
@@ -116,7 +117,7 @@ func daemon(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer)
 		group.Go(func() error { return r.Run(ctx) })
 	}
 	group.Go(func() error {
-		return feature.Serve(ctx, o.metricsAddress, p.registry, p.options.Metrics, o.interval)
+		return observe.Serve(ctx, o.metricsAddress, p.registry, p.options.Alive, p.options.Metrics.Ready)
 	})
 	log.InfoContext(ctx, "started", "version", version, "node", o.nodeName, "machine", o.machine)
 	return group.Wait()

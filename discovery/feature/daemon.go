@@ -73,6 +73,9 @@ type Options struct {
 	Log      *slog.Logger
 }
 
+// Alive says what is wrong if the loop no longer turns.
+func (o *Options) Alive() string { return o.Metrics.alive(o.Interval) }
+
 // Daemon is the loop.
 type Daemon struct {
 	Options

@@ -65,13 +65,22 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// Alive tells whether a round began within the last three intervals.
-func (m *Metrics) Alive(interval time.Duration) bool {
-	return time.Since(time.Unix(0, m.lastBeat.Load())) < 3*interval
+// alive says what is wrong unless a round began within the last three
+// intervals.
+func (m *Metrics) alive(interval time.Duration) string {
+	if time.Since(time.Unix(0, m.lastBeat.Load())) < 3*interval {
+		return ""
+	}
+	return "no round for three intervals"
 }
 
-// Ready tells whether the labels were written at least once.
-func (m *Metrics) Ready() bool { return m.isReady.Load() }
+// Ready says what is wrong unless the labels were written at least once.
+func (m *Metrics) Ready() string {
+	if m.isReady.Load() {
+		return ""
+	}
+	return "labels not written yet"
+}
 
 func (m *Metrics) beat() { m.lastBeat.Store(time.Now().UnixNano()) }
 
