@@ -1,0 +1,103 @@
+//go:build e2e && linux
+
+// Package devices proves the device plugin on a real Kubernetes: the kubelet,
+// containerd with CDI, the API server and the device cgroup of test/cluster.
+// GPUs and HCAs are those of a machine file, given true character device nodes
+// that have no driver: an open that the device cgroup lets through ends with
+// ENXIO, one that it forbids with EPERM.
+//
+// Every rig is a cluster of its own. Most tests share one; a test that restarts
+// the kubelet, edits the machine or configures something makes its own.
+package devices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/heddle-dev/heddle/test/cluster"
+	"github.com/heddle-dev/heddle/test/cluster/image"
+)
+
+// reportImage is the image of test containers: see report/main.go.
+const reportImage = "localhost/devices-report:1"
+
+// built is what every rig needs, made once.
+type built struct {
+	dir     string
+	plugin  string // the binary
+	archive string // reportImage
+}
+
+var once struct {
+	sync.Mutex
+	built  *built
+	err    error
+	shared map[string]*rig
+}
+
+func TestMain(m *testing.M) {
+	code, err := runAll(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "devices:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func runAll(m *testing.M) (code int, err error) {
+	cache, err := cluster.DefaultCache()
+	if err != nil {
+		return 1, err
+	}
+	if missing := cluster.Preflight(cache); len(missing) > 0 {
+		return 1, fmt.Errorf("this machine lacks what a cluster needs: %v", missing)
+	}
+	defer func() {
+		for _, r := range once.shared {
+			err = errors.Join(err, r.down())
+		}
+		if once.built != nil {
+			err = errors.Join(err, os.RemoveAll(once.built.dir))
+		}
+	}()
+	return m.Run(), nil
+}
+
+// builds makes the plugin and the image, once per run.
+func builds(ctx context.Context) (*built, error) {
+	once.Lock()
+	defer once.Unlock()
+	if once.built == nil && once.err == nil {
+		once.built, once.err = build(ctx)
+	}
+	return once.built, once.err
+}
+
+func build(ctx context.Context) (*built, error) {
+	dir, err := os.MkdirTemp("", "heddle-devices-build-")
+	if err != nil {
+		return nil, err
+	}
+	b := &built{
+		dir: dir, plugin: filepath.Join(dir, "heddle-device-plugin"), archive: filepath.Join(dir, "report.tar"),
+	}
+	report := filepath.Join(dir, "report")
+	for out, pkg := range map[string]string{b.plugin: "../../../cmd/heddle-device-plugin", report: "./report"} {
+		cmd := exec.CommandContext(ctx, "go", "build", "-o", out, pkg)
+		if out == report {
+			cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		}
+		if text, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("build %s: %w\n%s", pkg, err, text)
+		}
+	}
+	return b, image.Pack(b.archive, image.Spec{
+		Name: reportImage, Files: map[string]string{"/report": report}, Entrypoint: []string{"/report"},
+	})
+}

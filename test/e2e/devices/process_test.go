@@ -1,0 +1,162 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// process is the plugin on the node. Its log goes on over restarts.
+type process struct {
+	rig    *rig
+	binary string
+	log    *journal
+	// extra are more flags, for the next start.
+	extra []string
+
+	cmd  *exec.Cmd
+	done chan struct{} // closed when cmd has ended
+	err  error         // of cmd, once done
+}
+
+// journal is a log that can be read while it is written.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(b []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(b)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
+// mark is a place in the log; since is what was written after it.
+func (j *journal) mark() int                    { return len(j.String()) }
+func (j *journal) since(mark int) string        { return j.String()[mark:] }
+func (j *journal) has(s string) bool            { return strings.Contains(j.String(), s) }
+func (j *journal) line(format string, a ...any) { _, _ = fmt.Fprintf(j, "--- "+format+"\n", a...) }
+
+func (p *process) running() bool {
+	if p.cmd == nil {
+		return false
+	}
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// start starts the plugin. It does not wait for it to register.
+func (p *process) start(ctx context.Context) error {
+	if p.running() {
+		return errors.New("the plugin is running")
+	}
+	r := p.rig
+	args := append([]string{
+		"--node-name", r.Node(), "--machine", r.machineFile(), "--replay-devices", filepath.Join(r.dir, "gpus"),
+		"--dev-root", r.dir, "--state-dir", filepath.Join(r.dir, "state"), "--config", filepath.Join(r.dir, "config"),
+		"--log-level", "debug",
+	}, p.extra...)
+	// Nothing but stop ends it.
+	cmd, err := r.NodeCommand(context.WithoutCancel(ctx), p.binary, args...)
+	if err != nil {
+		return err
+	}
+	cmd.Stdout, cmd.Stderr = p.log, p.log
+	p.log.line("start at %s", time.Now().Format(time.RFC3339Nano))
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	p.cmd, p.done = cmd, done
+	go func() {
+		p.err = cmd.Wait()
+		close(done)
+	}()
+	return nil
+}
+
+// signal is for SIGSTOP, SIGCONT and the like.
+func (p *process) signal(t *testing.T, s unix.Signal) {
+	t.Helper()
+	if !p.running() {
+		t.Fatal("the plugin is not running")
+	}
+	p.log.line("%s at %s", unix.SignalName(s), time.Now().Format(time.RFC3339Nano))
+	if err := unix.Kill(p.cmd.Process.Pid, s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// stop ends the plugin as the kubelet ends a pod: SIGTERM, later SIGKILL. A
+// plugin that does not run is fine; one that ends badly is not.
+func (p *process) stop(ctx context.Context) error {
+	if !p.running() {
+		return nil
+	}
+	p.log.line("SIGTERM at %s", time.Now().Format(time.RFC3339Nano))
+	if err := unix.Kill(p.cmd.Process.Pid, unix.SIGTERM); err != nil {
+		return err
+	}
+	late := time.NewTimer(15 * time.Second)
+	defer late.Stop()
+	select {
+	case <-p.done:
+		if p.err != nil {
+			return fmt.Errorf("the plugin ended badly: %w", p.err)
+		}
+		return nil
+	case <-late.C:
+	case <-ctx.Done():
+	}
+	_ = p.cmd.Process.Kill()
+	<-p.done
+	return errors.New("the plugin did not end within 15 s of SIGTERM")
+}
+
+// kill is kill -9.
+func (p *process) kill(t *testing.T) {
+	t.Helper()
+	p.signal(t, unix.SIGKILL)
+	<-p.done
+}
+
+// restart stops the plugin gracefully, starts it and waits until it is ready.
+func (p *process) restart(t *testing.T) {
+	t.Helper()
+	if err := p.stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.again(t)
+}
+
+// again starts a plugin that does not run and waits until it is ready.
+func (p *process) again(t *testing.T) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	if err := p.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.rig.waitRegistered(t)
+	return time.Since(begin)
+}

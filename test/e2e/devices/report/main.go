@@ -1,0 +1,141 @@
+//go:build linux
+
+// Command report is the main of the containers in this package's tests. It
+// prints one line of JSON, what the container sees of GPUs and HCAs, and waits
+// for SIGTERM. An argument changes that: "once" ends at once, "fail" ends with
+// status 1, "stop" ends the container's first process; those are for init
+// containers and for exec.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// report is what the test reads.
+type report struct {
+	Env map[string]string `json:"env"`
+	// Open has the answer to opening each device node, by path: ENXIO if the
+	// device cgroup lets it through, for there is no driver behind the nodes,
+	// EPERM if not. "made" are nodes that the container made itself.
+	Open map[string]string `json:"open"`
+	// Devices is the file that the device plugin mounts; empty without.
+	Devices string `json:"devices"`
+	// Mounted are the mount options of that file.
+	Mounted string `json:"mounted"`
+	// CPUs are those that the process may run on.
+	CPUs []int `json:"cpus"`
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
+	err := run(ctx, append(os.Args, "")[1], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, mode string, out io.Writer) error {
+	if mode == "stop" {
+		return unix.Kill(1, unix.SIGTERM)
+	}
+	if err := json.NewEncoder(out).Encode(look()); err != nil {
+		return err
+	}
+	switch mode {
+	case "once":
+	case "fail":
+		return errors.New("asked to fail")
+	default:
+		<-ctx.Done()
+	}
+	return nil
+}
+
+func look() *report {
+	r := &report{Env: map[string]string{}, Open: map[string]string{}}
+	for _, e := range os.Environ() {
+		key, value, _ := strings.Cut(e, "=")
+		r.Env[key] = value
+	}
+	for _, pattern := range []string{"/dev/nvidia*", "/dev/infiniband/*", "/host/gpus/*", "/host/infiniband/*"} {
+		paths, _ := filepath.Glob(pattern) // The patterns are well-formed.
+		for _, path := range paths {
+			r.Open[path] = open(path)
+			if strings.HasPrefix(path, "/host/") {
+				r.Open[strings.Replace(path, "/host/", "/made/", 1)] = makeAndOpen(path)
+			}
+		}
+	}
+	const devices = "/etc/heddle/devices.json"
+	if b, err := os.ReadFile(devices); err == nil {
+		r.Devices = string(b)
+	}
+	r.Mounted = mountOptions(devices)
+	var cpus unix.CPUSet
+	if unix.SchedGetaffinity(0, &cpus) == nil {
+		for i := range 1024 {
+			if cpus.IsSet(i) {
+				r.CPUs = append(r.CPUs, i)
+			}
+		}
+	}
+	return r
+}
+
+func open(path string) string {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err == nil {
+		_ = f.Close()
+		return "ok"
+	}
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		return unix.ErrnoName(errno)
+	}
+	return err.Error()
+}
+
+// makeAndOpen makes a node of its own with the device number of path.
+func makeAndOpen(path string) string {
+	info, err := os.Stat(path)
+	if err != nil || info.Mode()&fs.ModeCharDevice == 0 {
+		return "no device"
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return err.Error()
+	}
+	const own = "/made"
+	if err := unix.Mknod(own, unix.S_IFCHR|0o600, int(st.Rdev)); err != nil { //nolint:gosec // A device number.
+		return "EPERM" // Not even that is allowed.
+	}
+	defer func() { _ = os.Remove(own) }()
+	return open(own)
+}
+
+// mountOptions are field 6 of a mount point's line in mountinfo.
+func mountOptions(point string) string {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 5 && f[4] == point {
+			return f[5]
+		}
+	}
+	return ""
+}

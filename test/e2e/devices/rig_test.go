@@ -1,0 +1,446 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/test/cluster"
+	"github.com/heddle-dev/heddle/test/machines"
+)
+
+// The resources of every rig.
+const (
+	gpuResource = "nvidia.com/gpu"
+	hcaResource = "rdma/hca_shared_devices_ib"
+)
+
+// options say what rig to make. The zero value but for its name is a DGX H100.
+type options struct {
+	// name is the cluster's, unique in this package.
+	name string
+	// machine is a name of test/machines; empty is dgx-h100.
+	machine string
+	// edit, if set, changes the machine before the plugin starts.
+	edit func(*machine.Machine)
+	// config is the ConfigMap's key cluster-config. The default makes recovery
+	// take seconds instead of half a minute.
+	config string
+	// kubelet and gates are the cluster's.
+	kubelet map[string]any
+	gates   map[string]bool
+	// held keeps the plugin from being started.
+	held bool
+}
+
+const quickHealth = `health: {gpuRecoverAfter: 1s, hcaDownAfter: 1s, hcaUpAfter: 1s}
+`
+
+// rig is a cluster with a plugin on its node.
+type rig struct {
+	*cluster.Cluster
+	client kubernetes.Interface
+	// dir has all that the node needs: machine.json, config/, gpus/,
+	// infiniband/, state/, static/. It has the same path on the node.
+	dir    string
+	plugin *process
+	// conn is the kubelet's PodResources.
+	conn *grpc.ClientConn
+}
+
+// newRig makes a rig for one test and takes it down after it.
+func newRig(t *testing.T, o options) *rig {
+	t.Helper()
+	r, err := upRig(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			r.explain(t)
+		}
+		if err := r.down(); err != nil {
+			t.Error(err)
+		}
+	})
+	if !o.held {
+		r.waitRegistered(t)
+	}
+	return r
+}
+
+// sharedRig is a rig that lives as long as the test binary. Tests leave it as
+// they found it.
+func sharedRig(t *testing.T, o options) *rig {
+	t.Helper()
+	if r := once.shared[o.name]; r != nil {
+		t.Cleanup(func() {
+			if t.Failed() {
+				r.explain(t)
+			}
+		})
+		return r
+	}
+	r, err := upRig(context.WithoutCancel(t.Context()), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if once.shared == nil {
+		once.shared = map[string]*rig{}
+	}
+	once.shared[o.name] = r
+	r.waitRegistered(t)
+	return sharedRig(t, o)
+}
+
+func upRig(ctx context.Context, o options) (r *rig, err error) {
+	b, err := builds(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r = &rig{}
+	if r.dir, err = os.MkdirTemp("", "heddle-devices-"+o.name+"-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.down())
+		}
+	}()
+	if err := r.layOut(o); err != nil {
+		return nil, err
+	}
+	kubelet := map[string]any{"staticPodPath": filepath.Join(r.dir, "static"), "fileCheckFrequency": "1s"}
+	for key, value := range o.kubelet {
+		kubelet[key] = value
+	}
+	r.Cluster, err = cluster.Up(ctx, cluster.Options{
+		Name: "dev-" + o.name, Replace: true, Kubelet: kubelet, FeatureGates: o.gates,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := r.LoadImage(ctx, b.archive); err != nil {
+		return nil, err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", r.Kubeconfig())
+	if err != nil {
+		return nil, err
+	}
+	config.QPS, config.Burst = 500, 500
+	if r.client, err = kubernetes.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	if r.conn, err = binder.Dial(r.NodeDir("/var/lib/kubelet/pod-resources/kubelet.sock")); err != nil {
+		return nil, err
+	}
+	r.plugin = &process{rig: r, binary: b.plugin, log: &journal{}}
+	if o.held {
+		return r, nil
+	}
+	return r, r.plugin.start(ctx)
+}
+
+// down removes everything, the log and the files included.
+func (r *rig) down() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var errs []error
+	if r.plugin != nil {
+		errs = append(errs, r.plugin.stop(ctx))
+	}
+	if r.conn != nil {
+		errs = append(errs, r.conn.Close())
+	}
+	if r.Cluster != nil {
+		errs = append(errs, r.Down(ctx))
+	}
+	return errors.Join(append(errs, os.RemoveAll(r.dir))...)
+}
+
+// layOut makes the files that the node needs.
+func (r *rig) layOut(o options) error {
+	for _, dir := range []string{"gpus", "infiniband", "state", "static", "config"} {
+		if err := os.Mkdir(filepath.Join(r.dir, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	text, err := os.ReadFile(filepath.Join("..", "..", "machines", defaulted(o.machine, "dgx-h100")+".json"))
+	if err != nil {
+		return err
+	}
+	m, err := machine.Decode(text)
+	if err != nil {
+		return err
+	}
+	if o.edit != nil {
+		o.edit(m)
+	}
+	if err := r.writeMachine(m); err != nil {
+		return err
+	}
+	if err := r.writeConfig(defaulted(o.config, quickHealth)); err != nil {
+		return err
+	}
+	return r.makeNodes(m)
+}
+
+func defaulted(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+func (r *rig) machineFile() string { return filepath.Join(r.dir, "machine.json") }
+
+func (r *rig) writeMachine(m *machine.Machine) error {
+	b, err := machine.Encode(m)
+	if err != nil {
+		return err
+	}
+	return replaceFile(r.machineFile(), b)
+}
+
+func (r *rig) writeConfig(cluster string) error {
+	dir := filepath.Join(r.dir, "config")
+	return errors.Join(
+		replaceFile(filepath.Join(dir, "version"), []byte("v1")),
+		replaceFile(filepath.Join(dir, "cluster-config"), []byte(cluster)))
+}
+
+// replaceFile is seen whole or not at all.
+func replaceFile(path string, content []byte) error {
+	if err := os.WriteFile(path+".new", content, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// makeNodes makes a device node for every GPU, by UUID, and for every uverbs.
+func (r *rig) makeNodes(m *machine.Machine) error {
+	majors, err := freeMajors(2)
+	if err != nil {
+		return err
+	}
+	mknod := func(dir, name string, major uint32, minor int) error {
+		path := filepath.Join(r.dir, dir, name)
+		// 0666 as the driver makes them: modes must not be what keeps anybody out.
+		if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(major, uint32(minor)))); err != nil {
+			return fmt.Errorf("make %s: %w", path, err)
+		}
+		return os.Chmod(path, 0o666)
+	}
+	for i := range m.GPUs {
+		if err := mknod("gpus", m.GPUs[i].UUID, majors[0], i); err != nil {
+			return err
+		}
+	}
+	for i := range m.HCAs {
+		for _, name := range m.HCAs[i].CharDevices.UVerbs {
+			if err := mknod("infiniband", name, majors[1], i); err != nil {
+				return err
+			}
+		}
+	}
+	return mknod("infiniband", "rdma_cm", majors[1], 255)
+}
+
+// freeMajors are majors of character devices that no driver has: an open of
+// them is ENXIO. They are of the range for local use, then of the dynamic one.
+func freeMajors(n int) ([]uint32, error) {
+	b, err := os.ReadFile("/proc/devices")
+	if err != nil {
+		return nil, err
+	}
+	chars, _, _ := strings.Cut(string(b), "Block devices:")
+	var taken []int
+	for line := range strings.Lines(chars) {
+		if f := strings.Fields(line); len(f) == 2 {
+			if major, err := strconv.Atoi(f[0]); err == nil {
+				taken = append(taken, major)
+			}
+		}
+	}
+	var free []uint32
+	for _, major := range []int{240, 241, 242, 243, 60, 61, 62, 63, 120, 121, 122, 123} {
+		if !slices.Contains(taken, major) && len(free) < n {
+			free = append(free, uint32(major))
+		}
+	}
+	if len(free) < n {
+		return nil, errors.New("all character majors for local use are taken")
+	}
+	return free, nil
+}
+
+// machine is what the plugin replays now.
+func (r *rig) machine(t *testing.T) *machine.Machine {
+	t.Helper()
+	b, err := os.ReadFile(r.machineFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := machine.Decode(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// edit changes the machine under the running plugin, and puts it back after
+// the test.
+func (r *rig) edit(t *testing.T, change func(*machine.Machine)) {
+	t.Helper()
+	before := r.machine(t)
+	m := r.machine(t)
+	change(m)
+	if err := r.writeMachine(m); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.writeMachine(before); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// node is the Node object.
+func (r *rig) node(t *testing.T) *corev1.Node {
+	t.Helper()
+	n, err := r.client.CoreV1().Nodes().Get(t.Context(), r.Node(), metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// allocatable is what the Node has of a resource; -1 if it does not name it.
+func (r *rig) allocatable(t *testing.T, resource string) int64 {
+	t.Helper()
+	q, ok := r.node(t).Status.Allocatable[corev1.ResourceName(resource)]
+	if !ok {
+		return -1
+	}
+	return q.Value()
+}
+
+func (r *rig) waitAllocatable(t *testing.T, resource string, want int64, within time.Duration) time.Duration {
+	t.Helper()
+	return eventually(t, within, func() string {
+		if got := r.allocatable(t, resource); got != want {
+			return fmt.Sprintf("allocatable %s is %d, want %d", resource, got, want)
+		}
+		return ""
+	})
+}
+
+// waitRegistered waits until the plugin says that the kubelet took all of it.
+func (r *rig) waitRegistered(t *testing.T) time.Duration {
+	t.Helper()
+	return eventually(t, 30*time.Second, func() string {
+		out, err := r.get(t.Context(), "/readyz")
+		if err != nil {
+			return fmt.Sprintf("plugin is not ready: %v %s", err, out)
+		}
+		return ""
+	})
+}
+
+// get asks the plugin's HTTP server, through the API server.
+func (r *rig) get(ctx context.Context, path string) (string, error) {
+	b, err := r.client.CoreV1().RESTClient().Get().
+		AbsPath("/api/v1/nodes/http:" + r.Node() + ":9102/proxy" + path).Do(ctx).Raw()
+	return string(b), err
+}
+
+// metrics are the plugin's lines of one name, labels included.
+func (r *rig) metrics(t *testing.T, name string) []string {
+	t.Helper()
+	text, err := r.get(t.Context(), "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == '{' || rest[0] == ' ') {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
+// podResources is the kubelet's account of who has what.
+func (r *rig) podResources(t *testing.T) []*podresources.PodResources {
+	t.Helper()
+	var answer *podresources.ListPodResourcesResponse
+	eventually(t, 20*time.Second, func() string {
+		var err error
+		answer, err = podresources.NewPodResourcesListerClient(r.conn).List(t.Context(), &podresources.ListPodResourcesRequest{})
+		if err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	return answer.GetPodResources()
+}
+
+// explain shows what a failed test's reader wants to see.
+func (r *rig) explain(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	t.Logf("plugin's log:\n%s", tail(r.plugin.log.String(), 6000))
+	for _, args := range [][]string{
+		{"get", "pods", "-A", "-o", "wide"},
+		{"get", "events", "-A", "--sort-by=.lastTimestamp", "-o", "custom-columns=O:.involvedObject.name,R:.reason,M:.message"},
+	} {
+		out, err := r.Kubectl(ctx, args...)
+		t.Logf("kubectl %s: %v\n%s", strings.Join(args, " "), err, tail(out, 5000))
+	}
+}
+
+func tail(s string, n int) string { return s[max(0, len(s)-n):] }
+
+// eventually waits until ok returns "" and fails with its last word.
+func eventually(t *testing.T, within time.Duration, ok func() string) time.Duration {
+	t.Helper()
+	start := time.Now()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		why := ok()
+		if why == "" {
+			return time.Since(start)
+		}
+		if time.Since(start) > within {
+			t.Fatalf("after %s: %s", within, why)
+		}
+		select {
+		case <-tick.C:
+		case <-t.Context().Done():
+			t.Fatalf("%v: %s", t.Context().Err(), why)
+		}
+	}
+}
+
+// load is a machine file as it is.
+func load(t *testing.T, name string) *machine.Machine { return machines.Load(t, name) }
