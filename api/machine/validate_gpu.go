@@ -50,9 +50,15 @@ func (v *validator) mig(field string, m *MIG) {
 			field string
 			value int
 		}{
-			{"memoryMiB", int(d.MemoryMiB)}, {"multiprocessors", d.Multiprocessors}, {"gpuSlices", d.GPUSlices},
-			{"computeSlices", d.ComputeSlices}, {"copyEngines", d.CopyEngines}, {"decoderEngines", d.DecoderEngines},
-			{"encoderEngines", d.EncoderEngines}, {"jpegEngines", d.JPEGEngines}, {"ofaEngines", d.OFAEngines},
+			{"memoryMiB", int(d.MemoryMiB)},
+			{"multiprocessors", d.Multiprocessors},
+			{"gpuSlices", d.GPUSlices},
+			{"computeSlices", d.ComputeSlices},
+			{"copyEngines", d.CopyEngines},
+			{"decoderEngines", d.DecoderEngines},
+			{"encoderEngines", d.EncoderEngines},
+			{"jpegEngines", d.JPEGEngines},
+			{"ofaEngines", d.OFAEngines},
 		} {
 			v.atLeast(at+"."+n.field, n.value, 0)
 		}

@@ -298,14 +298,13 @@ func stepNodePools(t *testing.T, b *bed) {
 }
 
 // oneshot runs the binary from the host against the cluster.
-func (b *bed) oneshot(t *testing.T, args ...string) string {
+func (b *bed) oneshot(t *testing.T, args ...string) {
 	t.Helper()
 	args = append([]string{"--oneshot", "--kubeconfig", b.Kubeconfig(), "--log-level", "warn"}, args...)
 	out, err := exec.CommandContext(t.Context(), filepath.Join(b.installer.Dir, daemon), args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %s: %v\n%s", daemon, strings.Join(args, " "), err, out)
 	}
-	return string(out)
 }
 
 // kubectlAfter runs kubectl in a cleanup, when the test's context is over.

@@ -21,6 +21,9 @@ import (
 // discovery is the program that labels Nodes.
 const discovery = "heddle-feature-discovery"
 
+// remove is how labels go.
+const remove = discovery + " --oneshot --cleanup removes what it left."
+
 // onNode is what the API server knows about a Node.
 type onNode struct {
 	node *corev1.Node
@@ -94,11 +97,11 @@ func (n *onNode) labeled() []finding.Finding {
 	switch {
 	case !here && wrote && n.elsewhere:
 		f.Says = "has no pod here, though it runs elsewhere; nobody keeps the Node's labels" + when + " true"
-		f.Do = "See the DaemonSet's nodeSelector and events; heddle-feature-discovery --oneshot --cleanup removes what it left."
+		f.Do = "See the DaemonSet's nodeSelector and events; " + remove
 	case !here && wrote:
 		f.Level = finding.Note
 		f.Says = "wrote the Node's labels" + when + " and has no pod in the cluster: nobody keeps them true"
-		f.Do = "After --oneshot that is as it should be; heddle-feature-discovery --oneshot --cleanup removes what it left."
+		f.Do = "After --oneshot that is as it should be; " + remove
 	case !here:
 		f.Says = "has no pod here, so the Node has none of our labels"
 		f.Do = "See the DaemonSet's nodeSelector, tolerations and events."

@@ -84,10 +84,15 @@ func TestNodeThroughTheAPI(t *testing.T) {
 			n.Status.Capacity = quantities("0", "256")
 			n.Status.Allocatable = n.Status.Capacity
 		}, []corev1.Pod{discovery, plugin}, nil, "mig: {strategy: mixed}", nil},
-		{"a resource that the labels do not count", func(*corev1.Node) {}, []corev1.Pod{discovery, plugin}, nil,
-			"rdma: {resources: [{name: example.com/hca, selectors: {roles: [storage]}}]}", []string{
+		{
+			"a resource that the labels do not count", func(*corev1.Node) {},
+			[]corev1.Pod{discovery, plugin},
+			nil,
+			"rdma: {resources: [{name: example.com/hca, selectors: {roles: [storage]}}]}",
+			[]string{
 				"resource nvidia.com/gpu: is not advertised, though the Node's labels tell of 8 devices",
-			}},
+			},
+		},
 		{"a resource of the fabric with a name of its own", func(n *corev1.Node) {
 			n.Status.Capacity, n.Status.Allocatable = quantities("8", "0"), quantities("8", "0")
 		}, []corev1.Pod{discovery, plugin}, nil, "rdma: {resources: [{name: example.com/hca}]}", []string{

@@ -32,10 +32,10 @@ func promises(node *corev1.Node, cfg *config.NodeConfig) []promise {
 	}
 	cards := count(d.CardKey(names.CardCount))
 	whole, shared := cards, cards
-	switch strategy := node.Labels[d.CardKey(names.CardSharingStrategy)]; {
-	case strategy == "sgpu":
+	switch node.Labels[d.CardKey(names.CardSharingStrategy)] {
+	case "sgpu":
 		whole = ""
-	case strategy == "none":
+	case "none":
 		shared = ""
 	}
 	if node.Labels[d.CardKey(names.CardReplicas)] == "0" {
@@ -80,7 +80,8 @@ func (p promise) kept(node *corev1.Node, plugin bool) []finding.Finding {
 		f.Says = "is not advertised, though the Node's labels tell of " + p.devices + " devices"
 		f.Do = "heddle-device-plugin runs here and has not registered it with the kubelet: see its log."
 	case capacity.IsZero():
-		f.Says = "is 0, though the Node's labels tell of " + p.devices + " devices: a device plugin registered it and lists none"
+		f.Says = "is 0, though the Node's labels tell of " + p.devices +
+			" devices: a device plugin registered it and lists none"
 		f.Do = "Run heddle doctor on the node: it says why each device is left out."
 	case allocatable.IsZero():
 		f.Says = fmt.Sprintf("has capacity %s and allocatable 0: every device is unhealthy", capacity.String())
