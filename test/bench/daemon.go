@@ -28,9 +28,8 @@ const cycles = 100
 const bareNode = `{"apiVersion": "v1", "kind": "Node",
   "metadata": {"name": "bench", "labels": {"kubernetes.io/hostname": "bench"}}}`
 
-// daemon weighs heddle-feature-discovery against a real API server, with the
-// three documented rules and a replayed DGX H100 on a Node of its own.
-func daemon(ctx context.Context, log io.Writer) (rows []row, err error) {
+// daemons weighs the daemons on a real cluster.
+func daemons(ctx context.Context, log io.Writer) (rows []row, err error) {
 	cache, err := cluster.DefaultCache()
 	if err != nil {
 		return nil, err
@@ -44,6 +43,23 @@ func daemon(ctx context.Context, log io.Writer) (rows []row, err error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, measure := range []func(context.Context, *cluster.Cluster, *install.Installer, io.Writer) ([]row, error){
+		featureDiscovery, devicePlugin,
+	} {
+		got, err := measure(ctx, c, i, log)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, got...)
+	}
+	return rows, nil
+}
+
+// featureDiscovery weighs heddle-feature-discovery against the API server,
+// with the three documented rules and a replayed DGX H100 on a Node of its own.
+func featureDiscovery(
+	ctx context.Context, c *cluster.Cluster, i *install.Installer, log io.Writer,
+) (rows []row, err error) {
 	binary, err := i.Build(ctx, "heddle-feature-discovery")
 	if err != nil {
 		return nil, err
@@ -71,11 +87,7 @@ func daemon(ctx context.Context, log io.Writer) (rows []row, err error) {
 	if err != nil {
 		return nil, err
 	}
-	anon, err := d.status("RssAnon")
-	if err != nil {
-		return nil, err
-	}
-	rss, err := d.status("VmRSS")
+	anon, rss, err := resident(d.cmd.Process.Pid)
 	if err != nil {
 		return nil, err
 	}
@@ -149,17 +161,22 @@ func (p *process) writes(ctx context.Context) (float64, error) {
 	return strconv.ParseFloat(strings.Fields(rest)[0], 64)
 }
 
-// status reads a size out of /proc/PID/status, in MB of 2^20 bytes.
-func (p *process) status(field string) (float64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+// resident reads RssAnon and VmRSS out of /proc/PID/status, in MB of 2^20 bytes.
+func resident(pid int) (anon, rss float64, err error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	for line := range strings.Lines(string(b)) {
-		if rest, ok := strings.CutPrefix(line, field+":"); ok {
-			kb, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-			return kb / 1024, err
+	read := func(field string) float64 {
+		for line := range strings.Lines(string(b)) {
+			if rest, ok := strings.CutPrefix(line, field+":"); ok {
+				kb, errParse := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+				err = errors.Join(err, errParse)
+				return kb / 1024
+			}
 		}
+		err = errors.Join(err, fmt.Errorf("no %s in /proc/%d/status", field, pid))
+		return 0
 	}
-	return 0, fmt.Errorf("no %s in /proc/%d/status", field, p.cmd.Process.Pid)
+	return read("RssAnon"), read("VmRSS"), err
 }

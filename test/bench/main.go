@@ -41,7 +41,7 @@ func main() {
 
 func run(ctx context.Context, stdout, stderr io.Writer) error {
 	var rows []row
-	for _, measure := range []func(context.Context, io.Writer) ([]row, error){decisions, daemon} {
+	for _, measure := range []func(context.Context, io.Writer) ([]row, error){decisions, daemons} {
 		got, err := measure(ctx, stderr)
 		if err != nil {
 			return err
@@ -92,6 +92,9 @@ func load() string {
 	return first
 }
 
+// alloc is the package that chooses GPUs.
+const alloc = "./deviceplugin/alloc"
+
 // decisions runs the packages' own benchmarks.
 func decisions(ctx context.Context, log io.Writer) ([]row, error) {
 	var rows []row
@@ -103,6 +106,10 @@ func decisions(ctx context.Context, log io.Writer) ([]row, error) {
 		{"scan of 8 GPUs and 9 HCAs, processor time", "./discovery/host", "BenchmarkScan", "cpu-ms/op", 1, 5, "ms"},
 		{"labels of 8 GPUs, three CEL rules", "./discovery/labels", "BenchmarkCompute/rules", "ns/op", 1e-6, 1, "ms"},
 		{"path classes of 8 GPUs and 9 HCAs", "./topo/affinity", "BenchmarkMatrix", "ns/op", 1e-6, 1, "ms"},
+		{"GPUs that go together, 8 GPUs, p99 of all requests", alloc, "BenchmarkEveryRequest/8", "p99-us", 1e-3, 0.2, "ms"},
+		{"the same, 16 GPUs", alloc, "BenchmarkEveryRequest/16", "p99-us", 1e-3, 2, "ms"},
+		{"kubelet.sock created to registered, p99", "./deviceplugin/plugin", "BenchmarkRegister", "p99-ms", 1, 10, "ms"},
+		{"PreStartContainer with 100 bound pods, p99", "./deviceplugin/binder", "BenchmarkBind", "p99-ms", 1, 10, "ms"},
 	} {
 		fmt.Fprintln(log, "running", b.name)
 		cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^"+b.name+"$", "-benchtime", "2s", b.pkg)
