@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 )
@@ -70,42 +71,50 @@ func TestDaemonSet(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			text, err := helm(t, append([]string{
-				"template", generated, chartDir, "-n", namespace, "-s", "templates/feature-discovery/daemonset.yaml",
-			}, tt.args...)...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			golden := filepath.Join("testdata", "daemonset-"+tt.name+".yaml")
-			if *update {
-				if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), text); diff != "" {
-				t.Errorf("(-want +got), -update writes it:\n%s", diff)
-			}
-			pod := daemonSet(t, decode(t, text)).Spec.Template.Spec
-			known := flagNames(t)
-			for _, arg := range pod.Containers[0].Args {
-				name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-				if !known[name] {
-					t.Errorf("heddle-feature-discovery has no flag --%s", name)
-				}
-			}
+			compare(t, "daemonset-"+tt.name, "feature-discovery", tt.args...)
 		})
 	}
 }
 
-// flagNames reads the flags in the source of heddle-feature-discovery: calls
-// such as fs.StringVar(&x, "name", ...).
-func flagNames(t *testing.T) map[string]bool {
+// compare renders the DaemonSet of a part of the chart and compares it with a
+// golden file, and its arguments with the flags of its program.
+func compare(t *testing.T, golden, part string, args ...string) {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), root+"/cmd/heddle-feature-discovery/flags.go", nil, 0)
+	text, err := helm(t, append([]string{
+		"template", generated, chartDir, "-n", namespace, "-s", "templates/" + part + "/daemonset.yaml",
+	}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden = filepath.Join("testdata", golden+".yaml")
+	if *update {
+		if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), text); diff != "" {
+		t.Errorf("(-want +got), -update writes it:\n%s", diff)
+	}
+	binary := "heddle-" + part
+	known := flagNames(t, binary)
+	pod := get[*appsv1.DaemonSet](t, decode(t, text), "DaemonSet/"+binary).Spec.Template.Spec
+	for _, arg := range pod.Containers[0].Args {
+		name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		if !known[name] {
+			t.Errorf("%s has no flag --%s", binary, name)
+		}
+	}
+}
+
+// flagNames reads the flags in the source of a program: calls such as
+// fs.StringVar(&x, "name", ...).
+func flagNames(t *testing.T, binary string) map[string]bool {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), root+"/cmd/"+binary+"/flags.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,10 +182,25 @@ func TestPrivileges(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for _, tt := range []struct{ set, want string }{
-		{"gpuDevice.deploy=true", "gpuDevice.deploy=true: version 0.1.0 of this chart has no heddle-device-plugin yet; leave it false"},
-		{"topoDiscovery.deploy=true", "has no heddle-topo-worker and heddle-topo-master yet"},
+		{"topoDiscovery.deploy=true", "topoDiscovery.deploy=true: version 0.1.0 of this chart has no heddle-topo-worker and heddle-topo-master yet; leave it false"},
 		{"gpuScheduler.deploy=true", "has no heddle-scheduler yet"},
 		{"gpuDevice.sGPUHybridMode=true", "additional properties 'sGPUHybridMode' not allowed"},
+		{"gpuDevice.deploy=yes", "/gpuDevice/deploy"},
+		{"gpuDevice.driverAccess=none", "/gpuDevice/driverAccess"},
+		{"gpuDevice.driverRoot=run/nvidia", "/gpuDevice/driverRoot"},
+		{"gpuDevice.driverRoot=/run: x", "/gpuDevice/driverRoot"},
+		{"gpuDevice.deviceListStrategy=volume-mounts", "/gpuDevice/deviceListStrategy"},
+		{"gpuDevice.cdiHook=nvidia-cdi-hook", "/gpuDevice/cdiHook"},
+		{"gpuDevice.kubeletDir=/var/lib/kubelet/", "/gpuDevice/kubeletDir"},
+		{"gpuDevice.kubeletDir=/" + strings.Repeat("k", 48), "/gpuDevice/kubeletDir"},
+		{"gpuDevice.cdiDir=", "/gpuDevice/cdiDir"},
+		{"gpuDevice.interval=60", "/gpuDevice/interval"},
+		{"gpuDevice.metricsPort=0", "/gpuDevice/metricsPort"},
+		{"gpuDevice.machineKey=../x", "/gpuDevice/machineKey"},
+		{"gpuDevice.replayDevices=dev", "/gpuDevice/replayDevices"},
+		{"gpuDevice.maxUnavailable=0", "/gpuDevice/maxUnavailable"},
+		{"gpuDevice.deploy=true,gpuDevice.metricsPort=9101", "gpuDevice.metricsPort and gpuLabel.metricsPort are both 9101"},
+		{"gpuDevice.replayDevices=/run/x", "set gpuDevice.machineConfigMap too"},
 		{"gpuLabels.deploy=true", "additional properties 'gpuLabels' not allowed"},
 		{"gpuLabel.driverAccess=none", "/gpuLabel/driverAccess"},
 		{"gpuLabel.interval=60", "/gpuLabel/interval"},

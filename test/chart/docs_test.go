@@ -136,8 +136,8 @@ func commands(t *testing.T, page string) []string {
 // Commands in the documentation work: values exist, objects and files are
 // there, flags are known.
 func TestDocumentedCommands(t *testing.T) {
-	objects := render(t)
-	for _, page := range []string{"docs/install.md", "docs/upgrade.md"} {
+	objects := render(t, "--set", "gpuDevice.deploy=true")
+	for _, page := range []string{"docs/install.md", "docs/upgrade.md", "docs/gpu.md", "docs/rdma.md"} {
 		for _, line := range commands(t, page) {
 			t.Run(page+": "+line, func(t *testing.T) {
 				words := strings.Fields(line)
@@ -146,8 +146,8 @@ func TestDocumentedCommands(t *testing.T) {
 					checkHelm(t, words[1:])
 				case "kubectl":
 					checkKubectl(t, objects, words[1:])
-				case "heddle-feature-discovery":
-					known := flagNames(t)
+				case "heddle-feature-discovery", "heddle-device-plugin":
+					known := flagNames(t, words[0])
 					for _, w := range words[1:] {
 						if name, ok := strings.CutPrefix(w, "--"); ok && !known[name] {
 							t.Errorf("no flag %s", w)

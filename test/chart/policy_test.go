@@ -257,7 +257,11 @@ type policy struct {
 
 func loadPolicy(t *testing.T, args ...string) *policy {
 	t.Helper()
-	objects := render(t, args...)
+	return policyOf(t, render(t, args...), "heddle-feature-discovery")
+}
+
+func policyOf(t *testing.T, objects rendered, daemon string) *policy {
+	t.Helper()
 	env, err := cel.NewEnv(
 		cel.HomogeneousAggregateLiterals(), cel.EagerlyValidateDeclarations(true), cel.OptionalTypes(),
 		ext.Strings(ext.StringsVersion(2)),
@@ -267,8 +271,8 @@ func loadPolicy(t *testing.T, args ...string) *policy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	object := get[*admissionv1.ValidatingAdmissionPolicy](t, objects, "ValidatingAdmissionPolicy/heddle-feature-discovery")
-	binding := get[*admissionv1.ValidatingAdmissionPolicyBinding](t, objects, "ValidatingAdmissionPolicyBinding/heddle-feature-discovery")
+	object := get[*admissionv1.ValidatingAdmissionPolicy](t, objects, "ValidatingAdmissionPolicy/"+daemon)
+	binding := get[*admissionv1.ValidatingAdmissionPolicyBinding](t, objects, "ValidatingAdmissionPolicyBinding/"+daemon)
 	if *object.Spec.FailurePolicy != admissionv1.Fail || binding.Spec.PolicyName != object.Name ||
 		!slices.Equal(binding.Spec.ValidationActions, []admissionv1.ValidationAction{admissionv1.Deny}) {
 		t.Errorf("the policy can be passed by: failurePolicy %v, binding %v", *object.Spec.FailurePolicy, binding.Spec)
