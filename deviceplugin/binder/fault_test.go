@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	oci "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
@@ -242,14 +243,23 @@ func TestNamesOfOthersAreNotTaken(t *testing.T) {
 	}
 }
 
-// TestARuntimeSeesTheSpec: the CDI library's own watch, as containerd has it,
-// notices the file. It would not notice one renamed in from elsewhere.
+// TestARuntimeSeesTheSpec: the CDI library's own watch notices the file; and
+// there is the one event that older ones notice, a file renamed away in the
+// directory itself.
 func TestARuntimeSeesTheSpec(t *testing.T) {
 	r := newRig(t, "dgx-h100")
 	if err := os.MkdirAll(r.options.CDIDir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	r.makeNodes()
+	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		err = watcher.Add(r.options.CDIDir)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = watcher.Close() }()
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(r.options.CDIDir), cdi.WithAutoRefresh(true))
 	if err != nil {
 		t.Fatal(err)
@@ -263,6 +273,14 @@ func TestARuntimeSeesTheSpec(t *testing.T) {
 	r.start(want)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
+	for renamed := false; !renamed; {
+		select {
+		case e := <-watcher.Events:
+			renamed = e.Has(fsnotify.Rename)
+		case <-ctx.Done():
+			t.Fatal("no file was renamed away")
+		}
+	}
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {

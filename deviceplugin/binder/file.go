@@ -11,10 +11,10 @@ import (
 
 // tempEnd ends the names of files that are being written. It is neither .json
 // nor .yaml, so that no runtime reads them; and they lie in the directory
-// itself, because a CDI cache renews itself on the event of a file renamed
-// away and not of one that appears ("eventMask := fsnotify.Rename |
-// fsnotify.Remove | fsnotify.Write", container-device-interface
-// pkg/cdi/cache.go).
+// itself, because the CDI caches in use (container-device-interface up to
+// 1.1.0, in containerd 2.2) renew themselves on the event of a file renamed
+// away and not of one that appears: "eventMask := fsnotify.Rename |
+// fsnotify.Remove | fsnotify.Write", pkg/cdi/cache.go.
 const (
 	tempStart = ".heddle-"
 	tempEnd   = ".tmp"

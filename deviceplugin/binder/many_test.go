@@ -513,3 +513,44 @@ func BenchmarkBind(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
 }
+
+// TestDecisionsLaterThanTheAccountCount: two starts looked at the kubelet at
+// the same time, and one decides after the other.
+func TestDecisionsLaterThanTheAccountCount(t *testing.T) {
+	r := newRig(t, "dgx-h100", func(c *config.NodeConfig) { c.RDMA.Resources[0].Sharers = 1 })
+	want := asks{gpus: r.cards(0), hcas: r.tickets("mlx5_9")}
+	names := r.allocate(pod("a"), "main", want)
+	before, err := r.look(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := asks{gpus: r.cards(0), hcas: r.tickets("mlx5_0")}
+	r.allocate(pod("other"), "main", other)
+	r.start(other)
+	if err := r.Binder.start(t.Context(), before.owners(hcas, want[hcas])[0].owner, before); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.mustEnter(names); slices.Contains(got.given(), "mlx5_0") {
+		t.Errorf("two containers have %v", got.given())
+	}
+}
+
+// TestTicketsKeepTheirHCA when another ticket of the container gets another.
+func TestTicketsKeepTheirHCA(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	want := asks{gpus: r.cards(0, 1), hcas: r.tickets("mlx5_10", "mlx5_9")}
+	r.allocate(pod("a"), "main", want)
+	r.start(want)
+	first := r.Bound(hcas)
+	r.down("mlx5_0")
+	r.start(want)
+	kept := 0
+	for ticket, hca := range r.Bound(hcas) {
+		if hca == hcaNamed(r.machine, "mlx5_3").PCI && first[ticket] == hca {
+			kept++
+		}
+	}
+	if kept != 1 {
+		t.Errorf("first %v, then %v", first, r.Bound(hcas))
+	}
+}
