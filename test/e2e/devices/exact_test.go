@@ -3,20 +3,168 @@
 package devices
 
 import (
+	"maps"
+	"slices"
+	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
 // dgx is the rig that most tests share.
-func dgx(t *testing.T) *rig { return sharedRig(t, options{name: "dgx"}) }
+func dgx(t *testing.T) *rig {
+	return sharedRig(t, options{name: "dgx", gates: map[string]bool{"ResourceHealthStatus": true}})
+}
 
 // TestPodSeesExactlyItsDevices: four GPUs and four HCAs can be opened, by their
 // node in /dev, by the host's node and by one that the container makes. None of
-// the others can, not even from a hostPath.
+// the others can, not even from a hostPath. A container that asked for nothing
+// can open nothing.
 func TestPodSeesExactlyItsDevices(t *testing.T) {
 	r := dgx(t)
-	r.run(t, r.pod("exact", box{gpus: 4, hcas: 4}))
+	p := r.pod("exact", box{gpus: 4, hcas: 4})
+	p.Spec.Containers = append(p.Spec.Containers, box{name: "bystander"}.container(), box{name: "rdma", hcas: 1}.container())
+	r.run(t, p)
+
 	s := r.has(t, "exact", "app", 4, 4)
 	if s.Env["NVIDIA_VISIBLE_DEVICES"] != "void" {
 		t.Errorf("NVIDIA_VISIBLE_DEVICES is %q", s.Env["NVIDIA_VISIBLE_DEVICES"])
+	}
+	if d := s.Devices; d.Namespace != namespace || d.Pod != "exact" || d.Container != "app" {
+		t.Errorf("the devices file is of %s/%s/%s", d.Namespace, d.Pod, d.Container)
+	}
+	r.has(t, "exact", "rdma", 0, 1)
+	if b := r.sees(t, "exact", "bystander"); len(b.GPUs)+len(b.HCAs) > 0 || b.CM || b.Devices != nil {
+		t.Errorf("a container that asked for nothing sees %+v", b)
+	}
+	// What it saw at its start holds while it runs, also for exec.
+	again, err := interpret(r.ask(t, "exact", "app"), r.machine(t))
+	if err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([][]string{s.GPUs, s.HCAs}, [][]string{again.GPUs, again.HCAs}); diff != "" {
+		t.Errorf("exec sees others (-start +exec):\n%s", diff)
+	}
+}
+
+// TestHCAsAreBesideTheGPUs takes GPUs away, so that the pod has no choice, and
+// looks which HCAs come with the others. Health is what takes them away.
+func TestHCAsAreBesideTheGPUs(t *testing.T) {
+	choices := [][]int{{0, 1, 2, 3}, {4, 5, 6, 7}, {0, 2, 5, 7}, {1, 3, 4, 6}, {6}, {1, 4}}
+	t.Run("dgx-h100", func(t *testing.T) { everyChoice(t, dgx(t), choices) })
+	t.Run("h200-scrambled-nics", func(t *testing.T) {
+		everyChoice(t, newRig(t, options{name: "scrambled", machine: "h200-scrambled-nics"}), choices)
+	})
+}
+
+func everyChoice(t *testing.T, r *rig, choices [][]int) {
+	whole := r.machine(t)
+	// Between two choices all are there, so that their numbers tell them apart.
+	restore := func() {
+		if err := r.writeMachine(whole); err != nil {
+			t.Error(err)
+		}
+		r.waitOffered(t, gpuResource, len(whole.GPUs))
+	}
+	defer restore()
+	for _, choice := range choices {
+		m := r.machine(t)
+		var want []string
+		for i := range m.GPUs {
+			m.GPUs[i].Health = machine.Health{State: machine.Lost, Reason: "taken away by the test"}
+			if slices.Contains(choice, i) {
+				m.GPUs[i].Health = machine.Health{State: machine.Healthy}
+				want = append(want, m.GPUs[i].UUID)
+			}
+		}
+		if err := r.writeMachine(m); err != nil {
+			t.Fatal(err)
+		}
+		r.waitOffered(t, gpuResource, len(choice))
+		r.run(t, r.pod("choice", box{gpus: len(choice), hcas: len(choice)}))
+		s := r.has(t, "choice", "app", len(choice), len(choice))
+		slices.Sort(want)
+		if diff := cmp.Diff(want, s.GPUs); diff != "" {
+			t.Errorf("%v: GPUs (-want +got):\n%s", choice, diff)
+		}
+		hcas, classes := nearest(m, choice)
+		if diff := cmp.Diff(hcas, s.HCAs); diff != "" {
+			t.Errorf("%v: HCAs (-nearest +got):\n%s", choice, diff)
+		}
+		told := map[string]string{}
+		for _, g := range s.Devices.GPUs {
+			told[g.UUID] = g.HCA + " " + g.Class
+		}
+		if diff := cmp.Diff(classes, told); diff != "" {
+			t.Errorf("%v: nearest HCA and class of each GPU (-topo/affinity +file):\n%s", choice, diff)
+		}
+		for _, b := range r.bindings(t)["choice/app"] {
+			if b.Resource == hcaResource && b.Class != "PIX" {
+				t.Errorf("%v: the record says class %q", choice, b.Class)
+			}
+		}
+		r.remove(t, "choice")
+		restore()
+	}
+}
+
+// nearest is what topo/affinity says of GPUs that each have one HCA next to
+// them: those HCAs, and by UUID the HCA and the class.
+func nearest(m *machine.Machine, gpus []int) (hcas []string, classes map[string]string) {
+	x := affinity.Of(m)
+	classes = map[string]string{}
+	for row, d := range x.Devices {
+		if !d.GPU || !slices.Contains(gpus, d.Index) {
+			continue
+		}
+		for _, at := range first(x.Nearest(row, affinity.IsFabricHCA)) {
+			hcas = append(hcas, x.Devices[at].Name)
+			classes[m.GPUs[d.Index].UUID] = x.Devices[at].Name + " " + x.At(row, at).String()
+		}
+	}
+	slices.Sort(hcas)
+	return hcas, classes
+}
+
+func first[A, B any](a A, _ B) A { return a }
+
+// TestHintsYieldToThePod: hints for NCCL and UCX name the container's HCAs,
+// unless the pod has something to say about a key itself.
+func TestHintsYieldToThePod(t *testing.T) {
+	r := dgx(t)
+	configMaps := r.client.CoreV1().ConfigMaps(namespace)
+	if _, err := configMaps.Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "fabric"}, Data: map[string]string{"NCCL_IB_HCA": "mlx5_9"},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.create(t,
+		r.pod("hints", box{gpus: 1, hcas: 2}),
+		r.pod("own", box{gpus: 1, hcas: 2, env: map[string]string{"NCCL_IB_HCA": "mlx5_99"}}),
+		r.pod("from", box{gpus: 1, hcas: 2, envFrom: "fabric"}),
+		r.pod("from-nothing", box{gpus: 1, hcas: 2, envFrom: "there-is-none"}))
+	wants := map[string]func(ports string) (nccl, ucx string){
+		"hints":        func(ports string) (nccl, ucx string) { return "=" + ports, ports },
+		"own":          func(ports string) (nccl, ucx string) { return "mlx5_99", ports },
+		"from":         func(string) (nccl, ucx string) { return "mlx5_9", "" },
+		"from-nothing": func(string) (nccl, ucx string) { return "", "" },
+	}
+	for _, pod := range slices.Sorted(maps.Keys(wants)) {
+		r.waitReady(t, pod, waitStart)
+		s := r.has(t, pod, "app", 1, 2)
+		var ports []string
+		for _, h := range s.Devices.HCAs { // In PCI order.
+			ports = append(ports, h.Name+":1")
+		}
+		nccl, ucx := wants[pod](strings.Join(ports, ","))
+		if s.Env["NCCL_IB_HCA"] != nccl || s.Env["UCX_NET_DEVICES"] != ucx {
+			t.Errorf("%s: NCCL_IB_HCA %q, want %q; UCX_NET_DEVICES %q, want %q",
+				pod, s.Env["NCCL_IB_HCA"], nccl, s.Env["UCX_NET_DEVICES"], ucx)
+		}
 	}
 }

@@ -38,11 +38,13 @@ type box struct {
 	sidecar bool
 }
 
+func quantity(n int) resource.Quantity { return *resource.NewQuantity(int64(n), resource.DecimalSI) }
+
 func (b box) container() corev1.Container {
 	limits := corev1.ResourceList{}
 	for name, n := range map[corev1.ResourceName]int{gpuResource: b.gpus, hcaResource: b.hcas} {
 		if n > 0 {
-			limits[name] = *resource.NewQuantity(int64(n), resource.DecimalSI)
+			limits[name] = quantity(n)
 		}
 	}
 	for name, q := range b.more {
@@ -144,7 +146,7 @@ func (r *rig) remove(t *testing.T, pods ...string) {
 func (r *rig) run(t *testing.T, p *corev1.Pod) *corev1.Pod {
 	t.Helper()
 	r.create(t, p)
-	return r.waitReady(t, p.Name, 60*time.Second)
+	return r.waitReady(t, p.Name, waitStart)
 }
 
 // getPod is the pod now; nil if there is none.
@@ -227,6 +229,14 @@ func (r *rig) waitRestart(t *testing.T, name, container string, count int32, wit
 		}
 		return ""
 	})
+}
+
+// stopContainer ends a container from within, with status 0.
+func (r *rig) stopContainer(t *testing.T, pod, container string) {
+	t.Helper()
+	if _, err := r.Kubectl(t.Context(), "exec", pod, "-c", container, "--", "/report", "stop"); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // killContainer kills a container's processes behind the kubelet's back, which

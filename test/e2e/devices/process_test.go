@@ -54,6 +54,16 @@ func (j *journal) since(mark int) string        { return j.String()[mark:] }
 func (j *journal) has(s string) bool            { return strings.Contains(j.String(), s) }
 func (j *journal) line(format string, a ...any) { _, _ = fmt.Fprintf(j, "--- "+format+"\n", a...) }
 
+// grep are the lines with a text.
+func (j *journal) grep(text string) (lines []string) {
+	for line := range strings.Lines(j.String()) {
+		if strings.Contains(line, text) {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
 func (p *process) running() bool {
 	if p.cmd == nil {
 		return false

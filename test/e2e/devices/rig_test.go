@@ -34,6 +34,13 @@ const (
 	hcaResource = "rdma/hca_shared_devices_ib"
 )
 
+const (
+	// waitStart is more than any start takes on a busy machine.
+	waitStart = time.Minute
+	// waitCollected is how long a gone pod's specs may stay.
+	waitCollected = 2 * time.Minute
+)
+
 // options say what rig to make. The zero value but for its name is a DGX H100.
 type options struct {
 	// name is the cluster's, unique in this package.
@@ -387,6 +394,19 @@ func (r *rig) metrics(t *testing.T, name string) []string {
 		}
 	}
 	return lines
+}
+
+// waitOffered waits until the plugin offers this many healthy devices.
+func (r *rig) waitOffered(t *testing.T, resource string, n int) {
+	t.Helper()
+	want := fmt.Sprintf("heddle_resource_allocatable{resource=%q} %d", resource, n)
+	eventually(t, waitStart, func() string {
+		lines := r.metrics(t, "heddle_resource_allocatable")
+		if !slices.Contains(lines, want) {
+			return fmt.Sprintf("metrics say %q, want %q", lines, want)
+		}
+		return ""
+	})
 }
 
 // podResources is the kubelet's account of who has what.

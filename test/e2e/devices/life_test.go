@@ -1,0 +1,155 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// disjoint tells whether no device is in two lists.
+func disjoint(lists ...[]string) bool {
+	all := slices.Sorted(slices.Values(slices.Concat(lists...)))
+	return len(slices.Compact(slices.Clone(all))) == len(all)
+}
+
+// TestInitContainers: an init container's devices are taken over by the app
+// container. With the same request both hold the same IDs, and the kubelet
+// tells PreStartContainer apart by nothing.
+func TestInitContainers(t *testing.T) {
+	r := dgx(t)
+	once := []string{"once"}
+	t.Run("same request", func(t *testing.T) {
+		r.run(t, r.pod("init-same", box{gpus: 4, hcas: 4}, box{name: "before", gpus: 4, hcas: 4, args: once}))
+		before, app := r.has(t, "init-same", "before", 4, 4), r.has(t, "init-same", "app", 4, 4)
+		if diff := cmp.Diff(before.GPUs, app.GPUs); diff != "" {
+			t.Errorf("GPUs (-init +app):\n%s", diff)
+		}
+		if before.Devices.Container != "before" || app.Devices.Container != "app" {
+			t.Errorf("devices files are of %q and %q", before.Devices.Container, app.Devices.Container)
+		}
+	})
+	t.Run("another request", func(t *testing.T) {
+		r.run(t, r.pod("init-other", box{gpus: 4, hcas: 4},
+			box{name: "small", gpus: 1, hcas: 2, args: once}, box{name: "rdma", hcas: 1, args: once},
+			box{name: "none", args: once}, box{name: "large", gpus: 8, hcas: 8, args: once}))
+		r.has(t, "init-other", "small", 1, 2)
+		r.has(t, "init-other", "rdma", 0, 1)
+		r.has(t, "init-other", "large", 8, 8)
+		if none := r.sees(t, "init-other", "none"); len(none.GPUs)+len(none.HCAs) > 0 {
+			t.Errorf("an init container that asked for nothing sees %+v", none)
+		}
+		app := r.has(t, "init-other", "app", 4, 4)
+		var gpus []int
+		m := r.machine(t)
+		for i := range m.GPUs {
+			if slices.Contains(app.GPUs, m.GPUs[i].UUID) {
+				gpus = append(gpus, i)
+			}
+		}
+		if diff := cmp.Diff(first(nearest(m, gpus)), app.HCAs); diff != "" {
+			t.Errorf("HCAs of the app container (-nearest +got):\n%s", diff)
+		}
+	})
+	t.Run("fails and is tried again", func(t *testing.T) {
+		r.create(t, r.pod("init-fails", box{gpus: 2, hcas: 2}, box{name: "before", gpus: 2, hcas: 2, args: []string{"fail"}}))
+		r.waitPod(t, "init-fails", waitStart, func(p *corev1.Pod) string {
+			if status(p, "before").RestartCount == 0 {
+				return "its init container has not been tried again"
+			}
+			return ""
+		})
+		r.has(t, "init-fails", "before", 2, 2)
+	})
+}
+
+// TestSidecars: a restartable init container keeps its devices beside the app
+// container's, and restarts with them.
+func TestSidecars(t *testing.T) {
+	r := dgx(t)
+	r.run(t, r.pod("sidecar", box{gpus: 2, hcas: 2},
+		box{name: "side", gpus: 2, hcas: 2, sidecar: true}, box{name: "before", gpus: 4, hcas: 1, args: []string{"once"}}))
+	side, app := r.has(t, "sidecar", "side", 2, 2), r.has(t, "sidecar", "app", 2, 2)
+	r.has(t, "sidecar", "before", 4, 1)
+	if !disjoint(side.GPUs, app.GPUs) {
+		t.Errorf("sidecar and app share GPUs: %v, %v", side.GPUs, app.GPUs)
+	}
+	r.stopContainer(t, "sidecar", "side")
+	r.waitRestart(t, "sidecar", "side", 1, waitStart)
+	again := r.has(t, "sidecar", "side", 2, 2)
+	if diff := cmp.Diff([][]string{side.GPUs, side.HCAs}, [][]string{again.GPUs, again.HCAs}); diff != "" {
+		t.Errorf("the sidecar's devices after its restart (-before +after):\n%s", diff)
+	}
+}
+
+// TestStaticPod: the kubelet's UID of a static pod is not the API server's.
+func TestStaticPod(t *testing.T) {
+	r := dgx(t)
+	mirror := r.static(t, r.pod("static", box{gpus: 2, hcas: 2}))
+	r.waitReady(t, mirror, waitStart)
+	s := r.has(t, mirror, "app", 2, 2)
+	// Hints need the pod's own words, which are found by the mirror.
+	if s.Env["NCCL_IB_HCA"] == "" || s.Devices.Pod != mirror {
+		t.Errorf("NCCL_IB_HCA is %q, the devices file is of %q", s.Env["NCCL_IB_HCA"], s.Devices.Pod)
+	}
+	r.stopContainer(t, mirror, "app")
+	r.waitRestart(t, mirror, "app", 1, waitStart)
+	again := r.has(t, mirror, "app", 2, 2)
+	if diff := cmp.Diff([][]string{s.GPUs, s.HCAs}, [][]string{again.GPUs, again.HCAs}); diff != "" {
+		t.Errorf("devices after a restart (-before +after):\n%s", diff)
+	}
+}
+
+// TestContainerRestart: a container that ends, and one that is killed, comes
+// back with the same devices, and so does the one beside it keep its own.
+func TestContainerRestart(t *testing.T) {
+	r := dgx(t)
+	p := r.pod("restart", box{gpus: 3, hcas: 3})
+	p.Spec.Containers = append(p.Spec.Containers, box{name: "other", gpus: 1, hcas: 1}.container())
+	r.run(t, p)
+	app, other := r.has(t, "restart", "app", 3, 3), r.has(t, "restart", "other", 1, 1)
+	same := func(step string) {
+		t.Helper()
+		now, beside := r.has(t, "restart", "app", 3, 3), r.has(t, "restart", "other", 1, 1)
+		if diff := cmp.Diff([][]string{app.GPUs, app.HCAs, other.GPUs, other.HCAs},
+			[][]string{now.GPUs, now.HCAs, beside.GPUs, beside.HCAs}); diff != "" {
+			t.Errorf("%s: GPUs and HCAs of both containers (-before +after):\n%s", step, diff)
+		}
+	}
+	r.stopContainer(t, "restart", "app")
+	running := r.waitRestart(t, "restart", "app", 1, waitStart)
+	same("after its end")
+	r.killContainer(t, status(running, "other").ContainerID)
+	r.waitRestart(t, "restart", "other", 1, waitStart)
+	same("after kill -9")
+	if specs := len(r.bindings(t)["restart/app"]); specs != 2 {
+		t.Errorf("the container has %d records after its restart, one for each resource is right", specs)
+	}
+}
+
+// TestSpecsOfGonePodsGo: the node does not gather CDI specs and records.
+func TestSpecsOfGonePodsGo(t *testing.T) {
+	r := dgx(t)
+	r.run(t, r.pod("gone", box{gpus: 1, hcas: 1}))
+	mine := r.bindings(t)["gone/app"]
+	if len(mine) != 2 {
+		t.Fatalf("%d records", len(mine))
+	}
+	r.remove(t, "gone")
+	// An allocation makes the kubelet forget; a record is kept for a while.
+	r.run(t, r.pod("next", box{gpus: 1, hcas: 1}))
+	eventually(t, waitCollected, func() string {
+		for _, b := range mine {
+			if spec := "heddle-" + b.Kind + "-" + b.Device + ".json"; r.specs(t)[spec] != nil {
+				return spec + " is still there"
+			}
+		}
+		if left := r.bindings(t)["gone/app"]; len(left) > 0 {
+			return "records are still there"
+		}
+		return ""
+	})
+}

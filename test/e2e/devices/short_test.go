@@ -1,0 +1,237 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/health"
+)
+
+// TestFewerHealthyHCAsThanAskedFor: seven HCAs, one of them without a cable.
+// With count distinct a pod that asks for seven gets six and an Event; with
+// strict it waits, says why, and starts by itself once the cable is in.
+func TestFewerHealthyHCAsThanAskedFor(t *testing.T) {
+	const strict = "rdma/strict"
+	r := newRig(t, options{name: "deadport", machine: "one-dead-port", config: quickHealth + `
+rdma:
+  resources:
+  - {name: ` + hcaResource + `, sharers: 4, count: distinct}
+  - {name: ` + strict + `, sharers: 4, count: strict}
+`})
+	const well, slots = 6, 4
+	r.waitAllocatable(t, hcaResource, well*slots, waitStart)
+	r.waitAllocatable(t, strict, well*slots, waitStart)
+	r.waitAllocatable(t, gpuResource, 7, waitStart) // One GPU is lost.
+
+	r.run(t, r.pod("distinct", box{hcas: 7}))
+	s := r.sees(t, "distinct", "app")
+	if err := s.check(0, 6); err != nil {
+		t.Error(err)
+	}
+	r.waitEvent(t, "distinct", binder.FewerHCAs, "7 HCAs are asked for and 6 can be had: mlx5_3: ", waitStart)
+
+	r.create(t, r.pod("strict", box{more: corev1.ResourceList{strict: quantity(7)}}))
+	r.waitPod(t, "strict", waitStart, func(p *corev1.Pod) string {
+		if w := status(p, "app").State.Waiting; w == nil || !strings.Contains(w.Message, "7 HCAs are asked for and 6 can be had") {
+			return "it does not say why it waits"
+		}
+		return ""
+	})
+	condition := r.condition(t)
+	if condition.Status != corev1.ConditionFalse || !strings.Contains(condition.Message, "mlx5_3: ") ||
+		!strings.Contains(condition.Message, hcaResource) || !strings.Contains(condition.Message, strict) {
+		t.Errorf("condition is %+v", condition)
+	}
+
+	r.edit(t, func(m *machine.Machine) { m.HCAs[3].Ports[0].State = machine.PortActive })
+	begin := time.Now()
+	r.waitReady(t, "strict", time.Minute)
+	t.Logf("the strict pod started by itself %.1f s after the port was up", time.Since(begin).Seconds())
+	if err := r.sees(t, "strict", "app").check(0, 7); err != nil {
+		t.Error(err)
+	}
+	// What runs is left as it is.
+	now, err := interpret(r.ask(t, "distinct", "app"), r.machine(t))
+	if err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(s.HCAs, now.HCAs); diff != "" {
+		t.Errorf("HCAs of the running pod (-before +after):\n%s", diff)
+	}
+}
+
+// TestResourceThatMatchesNothing: the resource is there with 0, and everything
+// that a person looks at says why.
+func TestResourceThatMatchesNothing(t *testing.T) {
+	const nothing = "rdma/roce"
+	r := newRig(t, options{name: "nothing", config: quickHealth + `
+rdma:
+  resources:
+  - {name: ` + hcaResource + `}
+  - {name: ` + nothing + `, selectors: {ifNames: [nosuch*]}}
+`})
+	r.waitAllocatable(t, nothing, 0, waitStart)
+	r.waitAllocatable(t, hcaResource, 8*64, waitStart)
+	r.waitCondition(t, corev1.ConditionFalse, "NothingToOffer", nothing)
+	r.waitUnavailable(t, nothing, "NothingToOffer", 1)
+	// What has devices is served all the same.
+	r.run(t, r.pod("others", box{gpus: 1, hcas: 1}))
+	r.has(t, "others", "app", 1, 1)
+	// And a correction of the configuration is enough.
+	if err := r.writeConfig(quickHealth + `
+rdma:
+  resources:
+  - {name: ` + hcaResource + `}
+  - {name: ` + nothing + `, sharers: 2, selectors: {roles: [storage]}}
+`); err != nil {
+		t.Fatal(err)
+	}
+	r.waitAllocatable(t, nothing, 4*2, 90*time.Second)
+	r.waitCondition(t, corev1.ConditionTrue, health.ConditionReady, "")
+	if lines := r.metrics(t, "heddle_unavailable"); len(lines) > 0 {
+		t.Errorf("metrics still say %q", lines)
+	}
+}
+
+// TestGPULostWhileIdle: nobody has it. It leaves allocatable within seconds,
+// the Node says why, and it comes back.
+func TestGPULostWhileIdle(t *testing.T) {
+	r := dgx(t)
+	r.waitAllocatable(t, gpuResource, 8, waitStart)
+	r.waitCondition(t, corev1.ConditionTrue, health.ConditionReady, "")
+	lost := r.machine(t)
+	lost.GPUs[5].Health = machine.Health{State: machine.Lost, Reason: "memory: GPU is lost"}
+	whole := r.machine(t)
+	t.Cleanup(func() { _ = r.writeMachine(whole) })
+	if err := r.writeMachine(lost); err != nil {
+		t.Fatal(err)
+	}
+	took := r.waitAllocatable(t, gpuResource, 7, 10*time.Second)
+	t.Logf("allocatable said 7 after %.1f s", took.Seconds())
+	r.waitCondition(t, corev1.ConditionFalse, string(health.Lost), "GPU5: ")
+	r.waitUnavailable(t, gpuResource, string(health.Lost), 1)
+	r.waitEvent(t, r.Node(), health.ReasonUnhealthy, "GPU5", waitStart)
+	// The kubelet's capacity keeps it.
+	if q := r.node(t).Status.Capacity[gpuResource]; q.Value() != 8 {
+		t.Errorf("capacity is %d", q.Value())
+	}
+	// Nobody gets it.
+	r.run(t, r.pod("seven", box{gpus: 7, hcas: 7}))
+	if s := r.has(t, "seven", "app", 7, 7); !disjoint(s.GPUs, []string{lost.GPUs[5].UUID}) {
+		t.Errorf("the lost GPU was given out: %v", s.GPUs)
+	}
+	if err := r.writeMachine(whole); err != nil {
+		t.Fatal(err)
+	}
+	took = r.waitAllocatable(t, gpuResource, 8, 20*time.Second)
+	t.Logf("allocatable said 8 again after %.1f s", took.Seconds())
+	r.waitCondition(t, corev1.ConditionTrue, health.ConditionReady, "")
+	r.waitEvent(t, r.Node(), health.ReasonRecovered, "GPU5", waitStart)
+}
+
+// TestGPULostWhileAllocated: its pod runs on, and its status says which device
+// is unhealthy.
+func TestGPULostWhileAllocated(t *testing.T) {
+	r := dgx(t)
+	before := r.run(t, r.pod("holder", box{gpus: 2, hcas: 2}))
+	s := r.has(t, "holder", "app", 2, 2)
+	whole := r.machine(t)
+	t.Cleanup(func() { _ = r.writeMachine(whole) })
+	for _, gone := range []bool{false, true} {
+		// Lost as NVML says it, and gone from the machine altogether.
+		m := r.machine(t)
+		for i := range m.GPUs {
+			if m.GPUs[i].UUID == s.GPUs[0] {
+				m.GPUs[i].Health = machine.Health{State: machine.Lost, Reason: "memory: GPU is lost"}
+				if gone {
+					m.GPUs = append(m.GPUs[:i:i], m.GPUs[i+1:]...)
+				}
+				break
+			}
+		}
+		if err := r.writeMachine(m); err != nil {
+			t.Fatal(err)
+		}
+		took := r.waitAllocatable(t, gpuResource, 7, 10*time.Second)
+		t.Logf("gone %t: allocatable said 7 after %.1f s", gone, took.Seconds())
+		r.waitHealth(t, "holder", map[string]string{s.GPUs[0]: "Unhealthy", s.GPUs[1]: "Healthy"})
+		if err := r.writeMachine(whole); err != nil {
+			t.Fatal(err)
+		}
+		took = r.waitAllocatable(t, gpuResource, 8, 20*time.Second)
+		t.Logf("gone %t: allocatable said 8 again after %.1f s", gone, took.Seconds())
+		r.waitHealth(t, "holder", map[string]string{s.GPUs[0]: "Healthy", s.GPUs[1]: "Healthy"})
+	}
+	after := r.getPod(t, "holder")
+	if a, b := status(before, "app"), status(after, "app"); a.ContainerID != b.ContainerID || b.RestartCount != 0 {
+		t.Errorf("the pod was touched: %+v", b)
+	}
+	again, err := interpret(r.ask(t, "holder", "app"), r.machine(t))
+	if err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(s.GPUs, again.GPUs); diff != "" {
+		t.Errorf("the pod's GPUs (-before +after):\n%s", diff)
+	}
+}
+
+// waitHealth waits until a pod's status says this of its container's GPUs.
+func (r *rig) waitHealth(t *testing.T, pod string, want map[string]string) {
+	t.Helper()
+	r.waitPod(t, pod, 30*time.Second, func(p *corev1.Pod) string {
+		got := map[string]string{}
+		for _, s := range status(p, "app").AllocatedResourcesStatus {
+			if s.Name == gpuResource {
+				for _, d := range s.Resources {
+					got[string(d.ResourceID)] = string(d.Health)
+				}
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			return "allocatedResourcesStatus (-want +got):\n" + diff
+		}
+		return ""
+	})
+}
+
+// condition is HeddleReady; its zero value where the Node does not have it.
+func (r *rig) condition(t *testing.T) corev1.NodeCondition {
+	t.Helper()
+	for _, c := range r.node(t).Status.Conditions {
+		if c.Type == health.ConditionType {
+			return c
+		}
+	}
+	return corev1.NodeCondition{}
+}
+
+func (r *rig) waitCondition(t *testing.T, s corev1.ConditionStatus, reason, text string) {
+	t.Helper()
+	eventually(t, 20*time.Second, func() string {
+		c := r.condition(t)
+		if c.Status != s || c.Reason != reason || !strings.Contains(c.Message, text) {
+			return fmt.Sprintf("condition is %s %s %q, want %s %s with %q", c.Status, c.Reason, c.Message, s, reason, text)
+		}
+		return ""
+	})
+}
+
+func (r *rig) waitUnavailable(t *testing.T, resource, reason string, n int) {
+	t.Helper()
+	want := fmt.Sprintf("heddle_unavailable{reason=%q,resource=%q} %d", reason, resource, n)
+	eventually(t, 20*time.Second, func() string {
+		if lines := r.metrics(t, "heddle_unavailable"); len(lines) != 1 || lines[0] != want {
+			return fmt.Sprintf("metrics say %q, want %q", lines, want)
+		}
+		return ""
+	})
+}
