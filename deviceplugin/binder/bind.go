@@ -128,7 +128,7 @@ func (b *Binder) start(ctx context.Context, o owner, now *account) error {
 		return err
 	}
 	for _, w := range p.warnings {
-		b.options.Log.Warn("binding is not what was asked for", "pod", named.Pod.String(), "container", named.Container,
+		b.options.Log.Warn("binding is not what was asked for", "pod", named.String(), "container", named.Container,
 			"reason", w.reason, "message", w.message)
 		if b.options.Events != nil {
 			b.options.Events.Warn(named.Pod, w.reason, w.message)
@@ -146,7 +146,7 @@ func (b *Binder) start(ctx context.Context, o owner, now *account) error {
 		}
 	}
 	if p.changed {
-		b.options.Log.Info("bound", "pod", named.Pod.String(), "container", named.Container,
+		b.options.Log.Info("bound", "pod", named.String(), "container", named.Container,
 			"gpus", len(p.devices.GPUs), "hcas", len(p.devices.HCAs))
 		b.signal()
 	}

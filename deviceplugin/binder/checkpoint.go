@@ -32,14 +32,14 @@ type entry struct {
 type checkpointFile struct {
 	Data struct {
 		PodDeviceEntries []struct {
-			PodUID        string
-			ContainerName string
-			ResourceName  string
+			PodUID        string `json:"PodUID"`
+			ContainerName string `json:"ContainerName"`
+			ResourceName  string `json:"ResourceName"`
 			// DeviceIDs by NUMA node; a device near two nodes is there twice.
-			DeviceIDs map[int64][]string
+			DeviceIDs map[int64][]string `json:"DeviceIDs"`
 			// AllocResp is a ContainerAllocateResponse.
-			AllocResp []byte
-		}
+			AllocResp []byte `json:"AllocResp"`
+		} `json:"PodDeviceEntries"`
 	} `json:"Data"`
 }
 

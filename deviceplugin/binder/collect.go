@@ -230,7 +230,7 @@ func (b *Binder) tellLost(now *account) {
 	for _, o := range lost {
 		message := fmt.Sprintf("the kubelet has lost the devices of container %s: it runs on, and cannot start again; "+
 			"delete the pod to have it made anew", o.Container)
-		b.options.Log.Warn("devices lost", "pod", o.Pod.String(), "container", o.Container)
+		b.options.Log.Warn("devices lost", "pod", o.String(), "container", o.Container)
 		if b.options.Events != nil {
 			b.options.Events.Warn(o.Pod, DevicesLost, message)
 		}
@@ -249,7 +249,7 @@ func (b *Binder) sweep(live map[string]bool) error {
 	old := b.options.Now().Add(-unclaimedFor)
 	devices := filepath.Join(b.options.StateDir, deviceDir)
 	for _, dir := range []string{b.options.CDIDir, b.recordDir(), devices} {
-		names, err := list(dir, tempStart, tempEnd)
+		names, err := filesIn(dir, tempStart, tempEnd)
 		errs = append(errs, err)
 		for _, name := range names {
 			if info, err := os.Lstat(filepath.Join(dir, name)); err == nil && info.ModTime().Before(old) {
@@ -263,7 +263,7 @@ func (b *Binder) sweep(live map[string]bool) error {
 		{devices, "", jsonEnd},
 		{b.recordDir(), "", jsonEnd + corruptEnd},
 	} {
-		names, err := list(f.dir, f.start, f.end)
+		names, err := filesIn(f.dir, f.start, f.end)
 		errs = append(errs, err)
 		for _, name := range names {
 			device := strings.TrimSuffix(strings.TrimPrefix(name, f.start), f.end)

@@ -313,10 +313,10 @@ func TestNamesAreNeverTheSame(t *testing.T) {
 	if _, err := r.Name(hcas, nil); err == nil {
 		t.Error("a name for no devices")
 	}
-	before := len(r.Binder.records)
+	before := len(r.records)
 	r.restart()
-	if len(r.Binder.records) != before || before != 150 {
-		t.Errorf("%d records after a restart, and %d before", len(r.Binder.records), before)
+	if len(r.records) != before || before != 150 {
+		t.Errorf("%d records after a restart, and %d before", len(r.records), before)
 	}
 }
 

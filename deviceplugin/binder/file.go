@@ -74,8 +74,8 @@ func remove(dir, name string) error {
 	return nil
 }
 
-// list names the files in dir between start and end, none if there is no dir.
-func list(dir, start, end string) ([]string, error) {
+// filesIn names the files in dir between start and end, none if there is no dir.
+func filesIn(dir, start, end string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("look into %s: %w", dir, err)

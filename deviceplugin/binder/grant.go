@@ -82,7 +82,10 @@ func (d *decision) warn(p *part, picks []pick, reason, message string) {
 
 func (d *decision) addHCA(resource, id string, p pick) {
 	h := &d.scene.machine.HCAs[p.hca]
-	x := HCA{ID: id, Name: h.Name, PCI: h.PCI, Resource: resource, Rail: d.scene.rails[p.hca], Ports: []int{}, Nodes: []string{}}
+	x := HCA{
+		ID: id, Name: h.Name, PCI: h.PCI, Resource: resource, Rail: d.scene.rails[p.hca],
+		Ports: []int{}, Nodes: []string{},
+	}
 	for i := range h.Ports {
 		port := &h.Ports[i]
 		if port.State == machine.PortActive {

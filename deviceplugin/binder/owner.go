@@ -72,56 +72,77 @@ func placeOf(container, resource string, ids []string) place {
 // first. So PodResources is right about what it lists, and the checkpoint adds
 // what no listed container contradicts.
 func holdings(pods []*podresources.PodResources, entries []entry) []holding {
-	var all []holding
-	listed := make(map[place]int)
-	holder := make(map[[2]string]int) // resource and ID to the index of a listed holding
+	l := list(pods)
+	// A UID belongs to the pod of any container that both accounts have.
+	names := make(map[string]Pod)
+	var rest []*entry
+	for i := range entries {
+		e := &entries[i]
+		at, ok := l.at[placeOf(e.container, e.resource, e.ids)]
+		if !ok {
+			rest = append(rest, e)
+			continue
+		}
+		h := &l.holdings[at]
+		h.UID, h.names, h.known = e.uid, e.names, true
+		names[e.uid] = h.Pod
+	}
+	for i := range l.holdings {
+		if h := &l.holdings[i]; h.UID == "" {
+			h.UID = uidOf(h.Pod, names)
+		}
+	}
+	all := l.holdings
+	for _, e := range rest {
+		pod, ok := names[e.uid]
+		if !ok {
+			pod = Pod{UID: e.uid}
+		}
+		if !l.contradicts(e, pod) {
+			all = append(all, holding{
+				owner: owner{pod, e.container}, resource: e.resource, ids: e.ids, names: e.names, known: true,
+			})
+		}
+	}
+	return all
+}
+
+// listing is PodResources' account. Both maps lead into holdings.
+type listing struct {
+	holdings []holding
+	at       map[place]int
+	// holder is by resource and ID.
+	holder map[[2]string]int
+}
+
+func list(pods []*podresources.PodResources) *listing {
+	l := &listing{at: make(map[place]int), holder: make(map[[2]string]int)}
 	for _, p := range pods {
 		pod := Pod{Namespace: p.GetNamespace(), Name: p.GetName()}
 		for _, c := range p.GetContainers() {
 			held := collect(c)
 			for _, resource := range slices.Sorted(maps.Keys(held)) {
 				h := holding{owner: owner{pod, c.GetName()}, resource: resource, ids: held[resource]}
-				listed[placeOf(c.GetName(), resource, h.ids)] = len(all)
+				l.at[placeOf(c.GetName(), resource, h.ids)] = len(l.holdings)
 				for _, id := range h.ids {
-					holder[[2]string{resource, id}] = len(all)
+					l.holder[[2]string{resource, id}] = len(l.holdings)
 				}
-				all = append(all, h)
+				l.holdings = append(l.holdings, h)
 			}
 		}
 	}
-	// A UID belongs to the pod of any container that both accounts have.
-	names := make(map[string]Pod)
-	for i := range entries {
-		e := &entries[i]
-		at, ok := listed[placeOf(e.container, e.resource, e.ids)]
-		if !ok {
-			continue
-		}
-		all[at].UID, all[at].names, all[at].known = e.uid, e.names, true
-		names[e.uid] = all[at].Pod
-	}
-	for i := range all {
-		if all[i].UID == "" {
-			all[i].UID = uidOf(all[i].Pod, names)
+	return l
+}
+
+// contradicts tells whether a listed pod, which is not the entry's, holds one
+// of its IDs.
+func (l *listing) contradicts(e *entry, pod Pod) bool {
+	for _, id := range e.ids {
+		if at, ok := l.holder[[2]string{e.resource, id}]; ok && !l.holdings[at].same(pod) {
+			return true
 		}
 	}
-	for i := range entries {
-		e := &entries[i]
-		if _, ok := listed[placeOf(e.container, e.resource, e.ids)]; ok {
-			continue
-		}
-		pod, ok := names[e.uid]
-		if !ok {
-			pod = Pod{UID: e.uid}
-		}
-		if contradicted(e, pod, all, holder) {
-			continue
-		}
-		all = append(all, holding{
-			owner: owner{pod, e.container}, resource: e.resource, ids: e.ids, names: e.names, known: true,
-		})
-	}
-	return all
+	return false
 }
 
 // collect gathers a container's IDs by resource: PodResources has one
@@ -144,17 +165,6 @@ func uidOf(p Pod, names map[string]Pod) string {
 		}
 	}
 	return ""
-}
-
-// contradicted tells whether a pod that PodResources lists, and that is not
-// the entry's, holds one of its IDs.
-func contradicted(e *entry, pod Pod, all []holding, holder map[[2]string]int) bool {
-	for _, id := range e.ids {
-		if at, ok := holder[[2]string{e.resource, id}]; ok && !all[at].same(pod) {
-			return true
-		}
-	}
-	return false
 }
 
 // sorted is a sorted copy without repeats.

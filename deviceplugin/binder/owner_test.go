@@ -21,9 +21,9 @@ func listedPod(name string, containers ...*podresources.ContainerResources) *pod
 	return &podresources.PodResources{Namespace: "ns", Name: name, Containers: containers}
 }
 
-// container has one ContainerDevices for each ID, as the kubelet sends it.
-func container(name string, held map[string][]string) *podresources.ContainerResources {
-	c := &podresources.ContainerResources{Name: name}
+// container "c" has one ContainerDevices for each ID, as the kubelet sends it.
+func container(held map[string][]string) *podresources.ContainerResources {
+	c := &podresources.ContainerResources{Name: "c"}
 	for resource, ids := range held {
 		for _, id := range ids {
 			c.Devices = append(c.Devices, &podresources.ContainerDevices{ResourceName: resource, DeviceIds: []string{id}})
@@ -41,30 +41,38 @@ func TestHoldings(t *testing.T) {
 		want    []string
 	}{
 		{
-			"one device an entry", []*podresources.PodResources{listedPod("a", container("c", held{"r": {"2", "1", "2"}}))},
-			nil, []string{"ns/a//c r [1 2] [] false"},
+			"one device an entry",
+			[]*podresources.PodResources{listedPod("a", container(held{"r": {"2", "1", "2"}}))},
+			nil,
+			[]string{"ns/a//c r [1 2] [] false"},
 		},
 		{
-			"the checkpoint knows UID and name", []*podresources.PodResources{listedPod("a", container("c", held{"r": {"1"}, "s": {"x"}}))},
+			"the checkpoint knows UID and name",
+			[]*podresources.PodResources{listedPod("a", container(held{"r": {"1"}, "s": {"x"}}))},
 			[]entry{{"u", "c", "r", []string{"1"}, []string{"n"}}},
 			[]string{"ns/a/u/c r [1] [n] true", "ns/a/u/c s [x] [] false"},
 		},
 		{
-			"an init container with devices of the next", []*podresources.PodResources{listedPod("a", container("c", held{"r": {"1", "2"}}))},
+			"an init container with devices of the next",
+			[]*podresources.PodResources{listedPod("a", container(held{"r": {"1", "2"}}))},
 			[]entry{{"u", "i", "r", []string{"1"}, []string{"m"}}, {"u", "c", "r", []string{"1", "2"}, []string{"n"}}},
 			[]string{"ns/a/u/c r [1 2] [n] true", "ns/a/u/i r [1] [m] true"},
 		},
 		{
-			"an init container alone", []*podresources.PodResources{listedPod("a", container("c", nil))},
-			[]entry{{"u", "i", "r", []string{"1"}, []string{"m"}}}, []string{"/u/i r [1] [m] true"},
+			"an init container alone",
+			[]*podresources.PodResources{listedPod("a", container(nil))},
+			[]entry{{"u", "i", "r", []string{"1"}, []string{"m"}}},
+			[]string{"/u/i r [1] [m] true"},
 		},
 		{
-			"a pod that has gone, whose device another has", []*podresources.PodResources{listedPod("b", container("c", held{"r": {"1"}}))},
+			"a pod that has gone, whose device another has",
+			[]*podresources.PodResources{listedPod("b", container(held{"r": {"1"}}))},
 			[]entry{{"old", "c", "r", []string{"1", "2"}, []string{"m"}}},
 			[]string{"ns/b//c r [1] [] false"},
 		},
 		{
-			"the same ID in two resources", []*podresources.PodResources{listedPod("a", container("c", held{"r": {"1"}})), listedPod("b", container("c", held{"s": {"1"}}))},
+			"the same ID in two resources",
+			[]*podresources.PodResources{listedPod("a", container(held{"r": {"1"}})), listedPod("b", container(held{"s": {"1"}}))},
 			[]entry{{"u", "c", "s", []string{"1"}, []string{"m"}}, {"v", "c", "r", []string{"1"}, []string{"n"}}},
 			[]string{"ns/a/v/c r [1] [n] true", "ns/b/u/c s [1] [m] true"},
 		},
