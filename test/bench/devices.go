@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/test/cluster"
 	"github.com/heddle-dev/heddle/test/install"
 )
@@ -35,7 +34,7 @@ func devicePlugin(
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	dump := filepath.Join(i.Root, "test/machines/dgx-h100.json")
-	if err := deviceNodes(dump, dir); err != nil {
+	if err := install.DeviceNodes(dump, dir); err != nil {
 		return nil, err
 	}
 	cmd, err := c.NodeCommand(ctx, binary, "--node-name", c.Node(), "--machine", dump, "--log-level", "warn",
@@ -73,38 +72,6 @@ func devicePlugin(
 		{"device-plugin: anonymous resident memory", anon, 20, "MB", proc + ": RssAnon"},
 		{"device-plugin: resident memory", rss, 50, "MB", proc + ": VmRSS"},
 	}, nil
-}
-
-// deviceNodes makes a character device for every GPU and HCA of a dump. They
-// have no driver: what is measured opens none.
-func deviceNodes(dump, dir string) error {
-	text, err := os.ReadFile(dump)
-	if err != nil {
-		return err
-	}
-	m, err := machine.Decode(text)
-	if err != nil {
-		return err
-	}
-	names := []string{"infiniband/rdma_cm"}
-	for i := range m.GPUs {
-		names = append(names, m.GPUs[i].UUID)
-	}
-	for i := range m.HCAs {
-		for _, node := range m.HCAs[i].CharDevices.UVerbs {
-			names = append(names, filepath.Join("infiniband", node))
-		}
-	}
-	if err := os.Mkdir(filepath.Join(dir, "infiniband"), 0o755); err != nil {
-		return err
-	}
-	const major = 240 // For local and experimental use: Documentation/admin-guide/devices.txt.
-	for minor, name := range names {
-		if err := syscall.Mknod(filepath.Join(dir, name), syscall.S_IFCHR|0o666, major<<8|minor); err != nil {
-			return fmt.Errorf("make device node %s: %w", name, err)
-		}
-	}
-	return nil
 }
 
 // child finds the process of a program at or below pid: entering a node may

@@ -25,6 +25,7 @@ func TestDemo(t *testing.T) {
 		`\ntraining-\S+ +node1 +Running\n`,
 		`\ninference-\S+ +h20-\d +Running\n`,
 		`\nweb-\S+ +storage1 +Running\n`,
+		`\nGPU0  mlx5_0  PIX\nGPU1  mlx5_3  PIX\nGPU2  mlx5_4  PIX\nGPU3  mlx5_5  PIX\n`,
 		`\nexport KUBECONFIG=\S+`,
 		`\nmake demo-down\n`,
 	} {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -12,13 +13,17 @@ import (
 	"strings"
 	"time"
 
+	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/test/cluster"
 	"github.com/heddle-dev/heddle/test/install"
 )
 
-// machines are the simulated nodes and what each replays, from test/machines.
+// discovery is the program that labels nodes.
+const discovery = "heddle-feature-discovery"
+
+// fleet are the simulated nodes and what each replays, from test/machines.
 // Their purposes stand in values.yaml.
-func machines() map[string]string {
+func fleet() map[string]string {
 	return map[string]string{
 		"h20-1":    "h20-4nic",
 		"h20-2":    "h20-4nic",
@@ -36,9 +41,17 @@ type stage struct {
 	out, log  io.Writer
 }
 
+// dump is a machine file.
+func (s *stage) dump(machine string) string {
+	return filepath.Join(s.installer.Root, "test/machines", machine+".json")
+}
+
+// nodes is the directory of the device nodes; Down removes it.
+func (s *stage) nodes() string { return filepath.Join(s.Dir(), "devices") }
+
 // fleet makes the simulated nodes.
 func (s *stage) fleet(ctx context.Context) error {
-	for node := range machines() {
+	for node := range fleet() {
 		if err := s.AddSimulatedNode(ctx, cluster.SimulatedNode{Name: node}); err != nil {
 			return err
 		}
@@ -50,11 +63,17 @@ func (s *stage) fleet(ctx context.Context) error {
 // H100. A simulated node runs no pods, so the same binary writes its labels
 // from here, with the same configuration.
 func (s *stage) daemons(ctx context.Context) error {
-	const binary = "heddle-feature-discovery"
-	if err := s.installer.Image(ctx, s.Cluster, binary); err != nil {
+	for _, binary := range []string{discovery, "heddle-device-plugin"} {
+		if err := s.installer.Image(ctx, s.Cluster, binary); err != nil {
+			return err
+		}
+	}
+	dump := s.dump("dgx-h100")
+	// The replayed GPUs and HCAs get true device nodes, so that the device
+	// cgroup has something to guard. They have no driver.
+	if err := install.DeviceNodes(dump, s.nodes()); err != nil {
 		return err
 	}
-	dump := filepath.Join(s.installer.Root, "test/machines/dgx-h100.json")
 	for _, args := range [][]string{
 		{"create", "namespace", "heddle-system"},
 		{"-n", "heddle-system", "create", "configmap", "demo-machine", "--from-file=machine.json=" + dump},
@@ -63,16 +82,17 @@ func (s *stage) daemons(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.installer.Chart(ctx, s.Cluster, "--values", "test/demo/values.yaml"); err != nil {
+	if err := s.installer.Chart(ctx, s.Cluster, "--values", "test/demo/values.yaml",
+		"--set", "gpuDevice.replayDevices="+s.nodes()); err != nil {
 		return err
 	}
 	config, err := s.writeConfig(ctx)
 	if err != nil {
 		return err
 	}
-	for node, machine := range machines() {
-		cmd := exec.CommandContext(ctx, filepath.Join(s.installer.Dir, binary), "--oneshot", "--node-name", node,
-			"--machine", filepath.Join(s.installer.Root, "test/machines", machine+".json"),
+	for node, machine := range fleet() {
+		cmd := exec.CommandContext(ctx, filepath.Join(s.installer.Dir, discovery), "--oneshot", "--node-name", node,
+			"--machine", s.dump(machine),
 			"--config", config, "--kubeconfig", s.Kubeconfig(), "--log-level", "warn")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("label %s: %w\n%s", node, err, out)
@@ -157,11 +177,33 @@ func (s *stage) show(ctx context.Context) error {
 		}
 		fmt.Fprintf(s.out, "\n# %s\n$ %s\n%s", c.title, c.command, out)
 	}
+	if err := s.showDevices(ctx); err != nil {
+		return err
+	}
 	kubectl := s.KubectlCommand(ctx).Path
 	fmt.Fprintf(s.out, "\n# Try it\nexport KUBECONFIG=%s PATH=%s:$PATH\n"+
 		"kubectl describe node %s\n"+
 		"kubectl -n heddle-system logs ds/heddle-feature-discovery\n"+
 		"kubectl label node %s nvidia.com/gpu.product- && kubectl get node %s -L nvidia.com/gpu.product   # it comes back\n"+
 		"\n# Stop it\nmake demo-down\n", s.Kubeconfig(), filepath.Dir(kubectl), s.Node(), s.Node(), s.Node())
+	return nil
+}
+
+// showDevices shows what the training pod got: four GPUs, and the four HCAs
+// next to them.
+func (s *stage) showDevices(ctx context.Context) error {
+	out, err := s.Kubectl(ctx, "exec", "deploy/training", "--", "cat", binder.DevicesFile)
+	if err != nil {
+		return err
+	}
+	var got binder.Devices
+	if err := json.Unmarshal([]byte(out), &got); err != nil {
+		return fmt.Errorf("read the devices of the training pod: %w", err)
+	}
+	fmt.Fprintf(s.out, "\n# What the training pod got: 4 GPUs, and the HCAs next to them (PIX: inside one PCIe switch)\n"+
+		"$ kubectl exec deploy/training -- cat %s   # in short\n", binder.DevicesFile)
+	for _, g := range got.GPUs {
+		fmt.Fprintf(s.out, "GPU%d  %-6s  %s\n", g.Index, g.HCA, g.Class)
+	}
 	return nil
 }
