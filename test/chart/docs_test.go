@@ -137,7 +137,7 @@ func commands(t *testing.T, page string) []string {
 // there, flags are known.
 func TestDocumentedCommands(t *testing.T) {
 	objects := render(t, "--set", "gpuDevice.deploy=true")
-	for _, page := range []string{"docs/install.md", "docs/upgrade.md", "docs/gpu.md", "docs/rdma.md"} {
+	for _, page := range []string{"docs/install.md", "docs/upgrade.md", "docs/gpu.md"} {
 		for _, line := range commands(t, page) {
 			t.Run(page+": "+line, func(t *testing.T) {
 				words := strings.Fields(line)
@@ -249,12 +249,18 @@ func TestExamples(t *testing.T) {
 	}
 	want := []string{
 		"ConfigMap/heddle-device-config", "Deployment/inference-deployment", "Job/training-job", "MPIJob/nccl-test",
-		"Service/inference-service",
+		"Pod/gpu-rdma", "Service/inference-service",
 	}
 	if diff := gocmp.Diff(want, slices.Sorted(maps.Keys(all))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	checkConfig(t, get[*corev1.ConfigMap](t, all, "ConfigMap/heddle-device-config"))
+	limits := get[*corev1.Pod](t, all, "Pod/gpu-rdma").Spec.Containers[0].Resources.Limits
+	for _, key := range []string{names.DefaultDomains().GPUResource(), names.RDMAResource} {
+		if _, ok := limits[corev1.ResourceName(key)]; !ok {
+			t.Errorf("the pod with GPUs and HCAs asks for no %s", key)
+		}
+	}
 	checkPool(t, "training", get[*batchv1.Job](t, all, "Job/training-job").Spec.Template.Spec)
 	checkPool(t, "inference", get[*appsv1.Deployment](t, all, "Deployment/inference-deployment").Spec.Template.Spec)
 }
