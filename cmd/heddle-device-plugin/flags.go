@@ -20,7 +20,8 @@ type options struct {
 	nodeName, machine, config, kubeconfig string
 	kubeletDir, cdiDir, stateDir          string
 	sysfsRoot, devRoot, procRoot          string
-	driverRoot, cdiHook, replayDevices    string
+	driverRoot, hostDriverRoot            string
+	cdiHook, replayDevices                string
 	strategy, metricsAddress, logFormat   string
 	logLevel                              slog.Level
 	interval                              time.Duration
@@ -47,13 +48,16 @@ func parseFlags(args []string, stderr io.Writer) (*options, error) {
 	fs.StringVar(&o.procRoot, "proc-root", "/proc", "where the host's procfs is")
 	fs.StringVar(&o.driverRoot, "driver-root", "",
 		"where the NVIDIA driver is installed; empty: the dynamic loader finds its library")
+	fs.StringVar(&o.hostDriverRoot, "host-driver-root", "",
+		"where the container runtime sees what --driver-root is here; empty: at the same path")
 	fs.StringVar(&o.cdiHook, "cdi-hook", "", "path of nvidia-cdi-hook on the host; empty: CDI specs without hooks")
 	fs.StringVar(&o.strategy, "device-list-strategy", string(gpu.CDI), "cdi, or envvar for runtimes without CDI")
 	fs.BoolVar(&o.gdrcopy, "gdrcopy", false, "give /dev/gdrdrv to containers with GPUs")
 	fs.BoolVar(&o.gds, "gds", false, "give GPUDirect Storage's nodes to containers with GPUs")
 	fs.BoolVar(&o.takeover, "takeover", false, "serve a resource although another device plugin does")
-	fs.DurationVar(&o.interval, "interval", time.Minute, "longest time between two looks at the machine")
-	fs.StringVar(&o.metricsAddress, "metrics-address", ":9102", "address of /metrics, /healthz and /readyz; empty: none")
+	fs.DurationVar(&o.interval, "interval", 10*time.Second,
+		"longest time between two looks at the machine; the state of an InfiniBand port changes without an event")
+	fs.StringVar(&o.metricsAddress, "metrics-address", ":9102", "address of /metrics, /healthz, /readyz and /v1/bindings; empty: none")
 	fs.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	fs.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	fs.BoolVar(&o.version, "version", false, "print the version and exit")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,12 +11,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/cmd/internal/observe"
 	"github.com/heddle-dev/heddle/deviceplugin/agent"
+	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
@@ -64,6 +68,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if kube := o.kube(log); kube != nil {
 		options.PodSpecs, options.BinderEvents, options.Recorder, options.Publisher = kube, kube, kube, kube
+		options.NodePods, options.Claims = kube, kube
 		group.Go(func() error { return kube.Run(ctx) })
 	}
 	if library != nil {
@@ -79,7 +84,8 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	group.Go(func() error { return configs.Run(ctx) })
 	group.Go(func() error { return from.Run(ctx) })
 	group.Go(func() error { return a.Run(ctx) })
-	group.Go(func() error { return observe.Serve(ctx, o.metricsAddress, registry, a.Alive, a.Ready) })
+	bindings := observe.Route{Path: report.Path, Handler: a}
+	group.Go(func() error { return observe.Serve(ctx, o.metricsAddress, registry, a.Alive, a.Ready, bindings) })
 	log.InfoContext(ctx, "started", "version", version, "node", o.nodeName, "machine", o.machine)
 	return group.Wait()
 }
@@ -106,16 +112,36 @@ func (o *options) generator(log *slog.Logger) gpu.Generator {
 		return gpu.Replayed{Dir: o.replayDevices}
 	}
 	return gpu.NVCDI{
-		DriverRoot: o.driverRoot, HostDriverRoot: o.driverRoot, Hook: o.cdiHook, Features: o.features(), Log: log,
+		DriverRoot: o.driverRoot, HostDriverRoot: cmp.Or(o.hostDriverRoot, o.driverRoot), Hook: o.cdiHook, Features: o.features(), Log: log,
 	}
 }
 
 // kube is nil where no API server can be asked: devices are served all the same.
 func (o *options) kube(log *slog.Logger) *agent.Kube {
-	client, err := nodesync.NewClient(o.kubeconfig, "heddle-device-plugin/"+version)
-	if err != nil {
-		log.Warn("no API server: no Events, no condition, no hints that heed the pod's own environment", "err", err)
-		return nil
+	config, err := o.restConfig()
+	if err == nil {
+		// A hundred pods may start at once, each with an Event.
+		config.QPS, config.Burst = 50, 100
+		var client *rest.RESTClient
+		if client, err = nodesync.ClientFor(config, "heddle-device-plugin/"+version); err == nil {
+			return agent.NewKube(client, o.nodeName, log)
+		}
 	}
-	return agent.NewKube(client, o.nodeName, log)
+	log.Warn("no API server: no Events, no condition, no hints that heed the pod's own environment", "err", err)
+	return nil
+}
+
+func (o *options) restConfig() (*rest.Config, error) {
+	if o.kubeconfig == "" {
+		config, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("no --kubeconfig, and the pod's service account is not usable: %w", err)
+		}
+		return config, nil
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig %s: %w", o.kubeconfig, err)
+	}
+	return config, nil
 }

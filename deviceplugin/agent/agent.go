@@ -12,6 +12,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,6 +29,11 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/plugin"
 )
 
+// labelsTimeout is how long a start waits for the Node's labels if the
+// configuration depends on them. Then devices are served all the same: the
+// API server may be away for hours.
+const labelsTimeout = 10 * time.Second
+
 // Configs is where the configuration comes from; config.Watcher.
 type Configs interface {
 	Current() *config.Config
@@ -34,12 +41,24 @@ type Configs interface {
 	Changed() <-chan struct{}
 }
 
-// Publisher tells the Node. Its calls are off the path of every pod.
+// Publisher knows the Node and tells it. Its calls are off the path of every
+// pod.
 type Publisher interface {
-	// Publish sets the condition and the annotation, if they differ.
-	Publish(ctx context.Context, c health.Condition, topology string) error
 	// Labels are the Node's, for overrides by nodeSelector; nil while unknown.
 	Labels() map[string]string
+	// Changed receives when Labels may differ.
+	Changed() <-chan struct{}
+	// SetCondition sets our condition, Annotate the annotation for schedulers
+	// (empty: none), if the Node has another.
+	SetCondition(ctx context.Context, c health.Condition) error
+	Annotate(ctx context.Context, topology string) error
+}
+
+// Claims knows resources that are not to be served by device plugins at all.
+type Claims interface {
+	// Claimed names who claims a resource, "" for nobody. An error means that
+	// it is not known.
+	Claimed(ctx context.Context, resource string) (owner string, err error)
 }
 
 // Options are what an Agent is made of.
@@ -57,11 +76,14 @@ type Options struct {
 
 	KubeletDir, CDIDir, StateDir, DevRoot string
 	Takeover                              bool
-	// PodSpecs, BinderEvents, Recorder and Publisher may be nil: no API server.
+	// PodSpecs, BinderEvents, Recorder, Publisher, NodePods and Claims may be
+	// nil: no API server.
 	PodSpecs     binder.PodSpecs
 	BinderEvents binder.Events
 	Recorder     health.Recorder
 	Publisher    Publisher
+	NodePods     NodePods
+	Claims       Claims
 
 	Interval   time.Duration
 	Registerer prometheus.Registerer
@@ -74,9 +96,10 @@ type Agent struct {
 
 	monitor *health.Monitor
 	binder  *binder.Binder
-	driver  *gpu.DriverSpec
+	driver  *driver
 	pods    PodResourcesClient
 	short   *shortages
+	steer   *steering
 	// tell wakes the loop that tells the Node; its capacity is one.
 	tell chan struct{}
 
@@ -87,22 +110,27 @@ type Agent struct {
 	mu     sync.Mutex
 	served map[string]*served
 	cfg    *config.NodeConfig
-	// whole is the resource of whole GPUs, once served.
-	whole *gpu.Resource
+	labels map[string]string
 }
+
+var _ http.Handler = (*Agent)(nil)
 
 // served is one resource and its plugin.
 type served struct {
 	plugin *plugin.Plugin
-	// refresh makes the resource look again, faults say why its IDs are bad.
+	// refresh makes the resource look again, reason says why not all of it can
+	// be had.
 	refresh func()
 	reason  func() string
+	// gpu is the resource if it is one of GPUs.
+	gpu  *gpu.Resource
+	past past
 }
 
 // New wires an Agent. Nothing runs yet.
 func New(o Options, pods PodResourcesClient) *Agent {
 	a := &Agent{Options: o, pods: pods, served: map[string]*served{}, tell: make(chan struct{}, 1)}
-	a.short = newShortages(o.Registerer)
+	a.beat.Store(time.Now().UnixNano())
 	a.resolve()
 	a.monitor = health.New(health.Options{
 		Source: o.Source, Config: a.config, Poll: o.Poll, Recorder: o.Recorder, Registerer: o.Registerer, Log: o.Log,
@@ -118,15 +146,18 @@ func New(o Options, pods PodResourcesClient) *Agent {
 		options.GPUEnv = []string{"NVIDIA_VISIBLE_DEVICES=void"}
 	}
 	a.binder = binder.New(options)
-	a.driver = gpu.NewDriverSpec(o.CDIDir, o.Generator, o.Log)
+	a.driver = newDriver(gpu.NewDriverSpec(o.CDIDir, o.Generator, o.Log), a.machine, o.Log)
+	a.steer = &steering{
+		pods: o.NodePods, specs: o.PodSpecs, events: o.BinderEvents, binder: a.binder,
+		machine: a.machine, config: a.config, started: make(chan started, maxStarted), log: o.Log,
+	}
+	a.short = newShortages()
+	o.Registerer.MustRegister(a.short, newBound(a))
 	return a
 }
 
 // Monitor is the health of the node, for whoever has events for it.
 func (a *Agent) Monitor() *health.Monitor { return a.monitor }
-
-// Binder knows who has what.
-func (a *Agent) Binder() *binder.Binder { return a.binder }
 
 // Run serves until ctx ends. An error of a resource ends all: a DaemonSet's
 // restart is cheaper than a node that serves half.
@@ -134,6 +165,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.monitor.Run(ctx) })
 	group.Go(func() error { return a.binder.Run(ctx) })
+	group.Go(func() error { return a.driver.run(ctx) })
+	group.Go(func() error { return a.steer.run(ctx) })
 	group.Go(func() error { return a.publishLoop(ctx) })
 	group.Go(func() error { return a.loop(ctx, group) })
 	return group.Wait()
@@ -141,18 +174,48 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // loop looks again whenever something changed, and by the clock.
 func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
+	a.awaitLabels(ctx)
 	changed := a.monitor.Subscribe()
+	var labels <-chan struct{}
+	if a.Publisher != nil {
+		labels = a.Publisher.Changed()
+	}
+	ready := a.driver.ready
 	ticker := time.NewTicker(a.Interval)
 	defer ticker.Stop()
-	for {
+	for ctx.Err() == nil {
 		a.round(ctx, group)
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-changed:
 		case <-a.Configs.Changed():
+		case <-labels:
 		case <-a.binder.Changed():
+		case <-ready:
+			ready = nil
 		case <-ticker.C:
+		}
+	}
+	return nil
+}
+
+// awaitLabels waits for the Node's labels if the configuration depends on
+// them: what is served by another configuration cannot be taken back from the
+// pods that came in between.
+func (a *Agent) awaitLabels(ctx context.Context) {
+	if a.Publisher == nil || !a.Configs.Current().NeedsLabels(a.NodeName) {
+		return
+	}
+	timer := time.NewTimer(labelsTimeout)
+	defer timer.Stop()
+	for a.Publisher.Labels() == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.Publisher.Changed():
+		case <-timer.C:
+			a.Log.WarnContext(ctx, "the Node's labels are not known, and the configuration has entries that ask for them")
+			return
 		}
 	}
 }
@@ -161,31 +224,39 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	a.beat.Store(time.Now().UnixNano())
 	a.resolve()
 	m, c := a.machine(), a.config()
-	if err := a.driver.Update(ctx, m); err != nil {
-		a.Log.WarnContext(ctx, "the driver's CDI spec is incomplete", "err", err)
-	}
+	a.driver.wake()
 	for _, name := range a.wanted(m, c) {
-		if _, running := a.served[name]; !running {
-			s := a.serve(name, c)
-			a.mu.Lock()
-			a.served[name] = s
-			a.mu.Unlock()
-			group.Go(func() error {
-				if err := s.plugin.Run(ctx); err != nil {
-					return fmt.Errorf("serve %s: %w", name, err)
-				}
-				return nil
-			})
+		a.mu.Lock()
+		_, running := a.served[name]
+		a.mu.Unlock()
+		// The answer to Allocate names what comes with every GPU, and the
+		// driver's spec says what that is.
+		if running || rdmaAt(c, name) < 0 && !a.driver.known() {
+			continue
 		}
+		s := a.serve(name, c)
+		a.mu.Lock()
+		a.served[name] = s
+		a.mu.Unlock()
+		group.Go(func() error {
+			if err := s.plugin.Run(ctx); err != nil {
+				return fmt.Errorf("serve %s: %w", name, err)
+			}
+			return nil
+		})
 	}
-	for _, s := range a.served {
+	for _, s := range a.all() {
 		s.refresh()
 	}
 	a.short.set(a.shortages(m, c))
-	select {
-	case a.tell <- struct{}{}:
-	default:
-	}
+	signal(a.tell)
+}
+
+// all are the resources that are served, by name.
+func (a *Agent) all() map[string]*served {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.served)
 }
 
 // wanted are the resources that the configuration calls for on this machine.
@@ -197,16 +268,21 @@ func (a *Agent) wanted(m *machine.Machine, c *config.NodeConfig) []string {
 	return names
 }
 
-// resolve takes the configuration of this node.
+// resolve takes the configuration of this node. Labels that were known stay
+// so: a Node that somebody deletes, and whose kubelet makes it anew, must not
+// have another configuration for a moment.
 func (a *Agent) resolve() {
 	var labels map[string]string
 	if a.Publisher != nil {
 		labels = a.Publisher.Labels()
 	}
-	c := a.Configs.Current().Resolve(a.NodeName, labels)
 	a.mu.Lock()
+	defer a.mu.Unlock()
+	if labels != nil {
+		a.labels = labels
+	}
+	c := a.Configs.Current().Resolve(a.NodeName, a.labels)
 	a.cfg = &c
-	a.mu.Unlock()
 }
 
 func (a *Agent) config() *config.NodeConfig {
@@ -223,4 +299,12 @@ func (a *Agent) machine() *machine.Machine {
 		}
 	}
 	return a.Source.Machine()
+}
+
+// signal fills a channel of capacity one, or leaves it full.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }

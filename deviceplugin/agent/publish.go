@@ -2,25 +2,28 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
-	"github.com/heddle-dev/heddle/deviceplugin/rdma"
-	"github.com/heddle-dev/heddle/discovery/capacity"
 )
-
-// NothingToOffer is the cause of a resource that has no device at all.
-const NothingToOffer health.Cause = "NothingToOffer"
 
 const (
 	publishTimeout = 10 * time.Second
 	publishRetry   = 15 * time.Second
+	// publishAgain is how long the Node is trusted to say what it was told.
+	publishAgain = 5 * time.Minute
 )
+
+// told is what the Node was told last, and when; zero is never.
+type told struct {
+	condition               health.Condition
+	topology                string
+	conditionAt, topologyAt time.Time
+	// empty are the resources without any device, by name.
+	empty map[string]bool
+}
 
 // publishLoop tells the Node, apart from the loop that tells the kubelet: an
 // API server that is slow must not hold back the health of a device.
@@ -28,6 +31,7 @@ func (a *Agent) publishLoop(ctx context.Context) error {
 	if a.Publisher == nil {
 		return nil
 	}
+	last := &told{empty: map[string]bool{}}
 	var retry <-chan time.Time
 	for {
 		select {
@@ -37,82 +41,76 @@ func (a *Agent) publishLoop(ctx context.Context) error {
 		case <-retry:
 		}
 		retry = nil
-		if err := a.publish(ctx); err != nil && ctx.Err() == nil {
+		if err := a.publish(ctx, last); err != nil && ctx.Err() == nil {
 			a.Log.WarnContext(ctx, "the Node does not say yet what its devices are", "err", err, "retry_in", publishRetry)
 			retry = time.After(publishRetry)
 		}
 	}
 }
 
-func (a *Agent) publish(ctx context.Context) error {
+// publish tells what differs from the last time.
+func (a *Agent) publish(ctx context.Context, last *told) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	m, c := a.machine(), a.config()
-	condition := health.ConditionOf(a.shortages(m, c))
-	topology := ""
-	a.mu.Lock()
-	whole := a.whole
-	a.mu.Unlock()
-	if whole != nil {
-		held, err := a.binder.Holders(ctx, c.Resources.GPU)
-		if err != nil {
-			return fmt.Errorf("who holds GPUs: %w", err)
+	short := a.shortages(a.machine(), a.config())
+	a.announce(ctx, short, last)
+	return errors.Join(a.publishCondition(ctx, health.ConditionOf(short), last), a.publishTopology(ctx, last))
+}
+
+func (a *Agent) publishCondition(ctx context.Context, c health.Condition, last *told) error {
+	if c == last.condition && time.Since(last.conditionAt) < publishAgain {
+		return nil
+	}
+	if err := a.Publisher.SetCondition(ctx, c); err != nil {
+		return err
+	}
+	last.condition, last.conditionAt = c, time.Now()
+	return nil
+}
+
+func (a *Agent) publishTopology(ctx context.Context, last *told) error {
+	name := a.config().Resources.GPU
+	whole := a.all()[name]
+	if whole == nil || whole.gpu == nil {
+		return nil
+	}
+	held, err := a.binder.Holders(ctx, name)
+	if err != nil {
+		return fmt.Errorf("who holds GPUs: %w", err)
+	}
+	topology := whole.gpu.Annotation(held)
+	if topology == last.topology && time.Since(last.topologyAt) < publishAgain {
+		return nil
+	}
+	if err := a.Publisher.Annotate(ctx, topology); err != nil {
+		return err
+	}
+	last.topology, last.topologyAt = topology, time.Now()
+	return nil
+}
+
+// announce makes Events of resources that have become, or are no longer,
+// without any device. Health has Events of its own about single devices.
+func (a *Agent) announce(ctx context.Context, short []health.Shortage, last *told) {
+	now := map[string]bool{}
+	var notices []health.Notice
+	for _, s := range short {
+		if s.Cause != NothingToOffer {
+			continue
 		}
-		topology = whole.Annotation(held)
-	}
-	return a.Publisher.Publish(ctx, condition, topology)
-}
-
-// shortages are the devices that no pod can get, and why: what is ill, and
-// resources without any device.
-func (a *Agent) shortages(m *machine.Machine, c *config.NodeConfig) []health.Shortage {
-	var all []health.Shortage
-	s := a.monitor.Snapshot()
-	gpus := map[string]health.State{}
-	for i := range m.GPUs {
-		gpus[fmt.Sprintf("GPU%d", m.GPUs[i].Index)] = s.GPU(m.GPUs[i].UUID)
-	}
-	for _, r := range capacity.Of(m, c) {
-		states := gpus
-		for i := range c.RDMA.Resources {
-			if c.RDMA.Resources[i].Name == r.Name {
-				states = a.hcaStates(m, c, &c.RDMA.Resources[i], s)
-			}
+		if now[s.Resource] = true; !last.empty[s.Resource] {
+			notices = append(notices, health.Notice{
+				Warning: true, Reason: string(NothingToOffer), Message: s.Resource + ": " + s.Message,
+			})
 		}
-		ill := health.Shortages(r.Name, states)
-		if len(ill) == 0 && r.Count == 0 {
-			ill = []health.Shortage{{Resource: r.Name, Cause: NothingToOffer, Message: r.Reason}}
+	}
+	last.empty = now
+	if a.Recorder == nil {
+		return
+	}
+	for _, n := range notices {
+		if err := a.Recorder.Record(ctx, n); err != nil {
+			a.Log.WarnContext(ctx, "an Event could not be recorded", "err", err, "message", n.Message)
 		}
-		all = append(all, ill...)
-	}
-	return all
-}
-
-func (a *Agent) hcaStates(
-	m *machine.Machine, c *config.NodeConfig, r *config.RDMAResource, s *health.Snapshot,
-) map[string]health.State {
-	states := map[string]health.State{}
-	for _, member := range rdma.Members(c.WithRoles(m), r, a.against) {
-		states[m.HCAs[member.Index].Name] = s.HCA(member.ID)
-	}
-	return states
-}
-
-// shortages is heddle_unavailable{resource,reason}.
-type shortages struct{ gauge *prometheus.GaugeVec }
-
-func newShortages(r prometheus.Registerer) *shortages {
-	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "heddle_unavailable",
-		Help: "Devices of a resource that no pod can get, by reason; 1 for a resource without any device.",
-	}, []string{"resource", "reason"})
-	r.MustRegister(g)
-	return &shortages{gauge: g}
-}
-
-func (s *shortages) set(all []health.Shortage) {
-	s.gauge.Reset()
-	for _, one := range all {
-		s.gauge.WithLabelValues(one.Resource, string(one.Cause)).Set(float64(max(one.Count, 1)))
 	}
 }

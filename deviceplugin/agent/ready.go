@@ -6,9 +6,13 @@ import (
 	"time"
 )
 
+// stuck is how long no round may begin, at least: rounds are short, and a
+// machine may be busy.
+const stuck = 30 * time.Second
+
 // Alive says what is wrong if the loop no longer turns.
 func (a *Agent) Alive() string {
-	if last := time.Unix(0, a.beat.Load()); time.Since(last) > 3*a.Interval {
+	if last := time.Unix(0, a.beat.Load()); time.Since(last) > max(3*a.Interval, stuck) {
 		return "no round for three intervals"
 	}
 	return ""
@@ -16,10 +20,9 @@ func (a *Agent) Alive() string {
 
 // Ready names the resources that the kubelet does not take from us.
 func (a *Agent) Ready() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	running := a.all()
 	var wrong []string
-	for name, s := range a.served {
+	for name, s := range running {
 		switch status := s.plugin.Status(); {
 		case status.Registered:
 		case status.Owner != "":
@@ -30,8 +33,14 @@ func (a *Agent) Ready() string {
 			wrong = append(wrong, name+" is not registered yet")
 		}
 	}
-	if len(a.served) == 0 {
-		wrong = append(wrong, "no resource is served yet")
+	for _, name := range a.wanted(a.machine(), a.config()) {
+		switch {
+		case running[name] != nil:
+		case a.driver.known():
+			wrong = append(wrong, name+" is not served yet")
+		default:
+			wrong = append(wrong, name+" waits for the driver's CDI spec")
+		}
 	}
 	slices.Sort(wrong)
 	return strings.Join(wrong, "; ")

@@ -2,9 +2,12 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
@@ -15,6 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/plugin"
 	"github.com/heddle-dev/heddle/deviceplugin/rdma"
+	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/discovery/nvml"
 )
 
@@ -32,35 +36,76 @@ func checkpoint(kubeletDir string) string {
 	return filepath.Join(kubeletDir, "device-plugins", "kubelet_internal_checkpoint")
 }
 
+// rdmaAt is the place of an RDMA resource in the configuration, -1 for none.
+func rdmaAt(c *config.NodeConfig, name string) int {
+	return slices.IndexFunc(c.RDMA.Resources, func(r config.RDMAResource) bool { return r.Name == name })
+}
+
 // serve makes a resource and its plugin.
 func (a *Agent) serve(name string, c *config.NodeConfig) *served {
-	rdmaResource := slices.ContainsFunc(c.RDMA.Resources, func(r config.RDMAResource) bool { return r.Name == name })
-	if rdmaResource {
+	if rdmaAt(c, name) >= 0 {
 		r := rdma.New(rdma.Options{
 			Name: name, Machine: a.machine, Config: a.config, Against: a.against, Binder: a.binder,
 		})
 		return &served{plugin: a.plugin(name, r), refresh: r.Refresh, reason: r.Reason}
 	}
-	r := gpu.New(gpu.Options{
+	options := gpu.Options{
 		Name: name, Machine: a.machine, Config: a.config, Health: a.healthOf,
-		Namer: a.binder, Binder: a.binder, Static: a.driver,
+		Namer: a.binder, Binder: a.steer, Static: a.driver,
 		Strategy: a.Strategy, Features: a.Features, Log: a.Log,
-	})
-	if name == c.Resources.GPU {
-		a.mu.Lock()
-		a.whole = r
-		a.mu.Unlock()
 	}
-	return &served{plugin: a.plugin(name, r), refresh: r.Refresh, reason: func() string { return faults(r.Faults()) }}
+	if a.NodePods != nil {
+		options.Pods = a.steer
+	}
+	r := gpu.New(options)
+	return &served{
+		plugin: a.plugin(name, r), refresh: r.Refresh, gpu: r,
+		reason: func() string { return a.lacks(name, r) },
+	}
 }
 
 func (a *Agent) plugin(name string, r plugin.Resource) *plugin.Plugin {
 	return plugin.New(plugin.Options{
 		Name: name, KubeletDir: a.KubeletDir, Resource: r,
 		Holders: func(ctx context.Context) (map[string]bool, error) { return a.binder.Holders(ctx, name) },
-		Claimed: plugin.Rival(a.KubeletDir, name, a.pods), Takeover: a.Takeover,
+		Claimed: a.claimed(name), Takeover: a.Takeover,
 		Log: a.Log, Registerer: a.Registerer,
 	})
+}
+
+// claimTimeout bounds the question to the API server, for which no resource
+// waits longer.
+const claimTimeout = time.Second
+
+// claimed asks the node and then the API server who else has a resource.
+func (a *Agent) claimed(name string) func(context.Context) (string, error) {
+	rival := plugin.Rival(a.KubeletDir, name, a.pods)
+	return func(ctx context.Context) (string, error) {
+		owner, err := rival(ctx)
+		if owner != "" || a.Claims == nil {
+			return owner, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+		defer cancel()
+		owner, claimsErr := a.Claims.Claimed(ctx, name)
+		if owner != "" {
+			return owner, nil
+		}
+		return "", errors.Join(err, claimsErr)
+	}
+}
+
+// lacks says why not all of a resource of GPUs can be had.
+func (a *Agent) lacks(name string, r *gpu.Resource) string {
+	if why := faults(r.Faults()); why != "" || len(r.Devices()) > 0 {
+		return why
+	}
+	for _, c := range capacity.Of(a.machine(), a.config()) {
+		if c.Name == name {
+			return c.Reason
+		}
+	}
+	return "it is not configured any more"
 }
 
 // healthOf is the verdict on a GPU, or on the GPU that a MIG device is cut from.
@@ -105,13 +150,8 @@ func (a *Agent) against(h *machine.HCA) string {
 }
 
 func faults(byID map[string]string) string {
-	ids := make([]string, 0, len(byID))
-	for id := range byID {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	parts := make([]string, 0, len(ids))
-	for _, id := range ids {
+	parts := make([]string, 0, len(byID))
+	for _, id := range slices.Sorted(maps.Keys(byID)) {
 		parts = append(parts, id+": "+byID[id])
 	}
 	return strings.Join(parts, "; ")

@@ -1,5 +1,5 @@
 // Package observe answers what every daemon is asked: /metrics, /healthz and
-// /readyz.
+// /readyz, and what a daemon has to tell besides.
 package observe
 
 import (
@@ -17,8 +17,14 @@ import (
 // Check says what is wrong; "" if nothing is.
 type Check func() string
 
+// Route is one more thing to ask by GET.
+type Route struct {
+	Path    string
+	Handler http.Handler
+}
+
 // Serve answers on address until ctx ends. An empty address serves nothing.
-func Serve(ctx context.Context, address string, g prometheus.Gatherer, alive, ready Check) error {
+func Serve(ctx context.Context, address string, g prometheus.Gatherer, alive, ready Check, more ...Route) error {
 	if address == "" {
 		return nil
 	}
@@ -30,6 +36,9 @@ func Serve(ctx context.Context, address string, g prometheus.Gatherer, alive, re
 	mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{}))
 	mux.Handle("GET /healthz", handler(alive))
 	mux.Handle("GET /readyz", handler(ready))
+	for _, r := range more {
+		mux.Handle("GET "+r.Path, r.Handler)
+	}
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second}
 	stopped := context.AfterFunc(ctx, func() {
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)

@@ -26,7 +26,10 @@ func TestServe(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	well := func() string { return "" }
-	go func() { done <- Serve(ctx, address, registry, well, func() string { return "not yet" }) }()
+	more := Route{Path: "/v1/more", Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "more")
+	})}
+	go func() { done <- Serve(ctx, address, registry, well, func() string { return "not yet" }, more) }()
 	get := func(path string) (int, string) {
 		for {
 			resp, err := http.Get("http://" + address + path)
@@ -42,7 +45,7 @@ func TestServe(t *testing.T) {
 		path string
 		code int
 		body string
-	}{{"/healthz", 200, "ok"}, {"/readyz", 503, "not yet"}, {"/metrics", 200, "heddle_test 0"}} {
+	}{{"/healthz", 200, "ok"}, {"/readyz", 503, "not yet"}, {"/metrics", 200, "heddle_test 0"}, {"/v1/more", 200, "more"}, {"/v1/less", 404, ""}} {
 		if code, body := get(tt.path); code != tt.code || !strings.Contains(body, tt.body) {
 			t.Errorf("%s: %d %q", tt.path, code, body)
 		}

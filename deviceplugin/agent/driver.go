@@ -1,0 +1,62 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/gpu"
+)
+
+// driver keeps the driver's CDI spec, apart from the loop that tells the
+// kubelet: a driver that hangs must not hold back the health of a device.
+type driver struct {
+	*gpu.DriverSpec
+	machine func() *machine.Machine
+	log     *slog.Logger
+	look    chan struct{}
+	// ready is closed after the first try, good or bad.
+	ready chan struct{}
+}
+
+func newDriver(spec *gpu.DriverSpec, m func() *machine.Machine, log *slog.Logger) *driver {
+	return &driver{
+		DriverSpec: spec, machine: m, log: log, look: make(chan struct{}, 1), ready: make(chan struct{}),
+	}
+}
+
+// wake has the spec looked at again.
+func (d *driver) wake() { signal(d.look) }
+
+// known tells whether the spec has been tried.
+func (d *driver) known() bool {
+	select {
+	case <-d.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// run writes the spec whenever it is woken, until ctx ends.
+func (d *driver) run(ctx context.Context) error {
+	told := ""
+	for first := true; ; first = false {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.look:
+		}
+		wrong := ""
+		if err := d.Update(ctx, d.machine()); err != nil {
+			wrong = err.Error()
+		}
+		if wrong != told && wrong != "" && ctx.Err() == nil {
+			d.log.WarnContext(ctx, "the driver's CDI spec is incomplete", "reason", wrong)
+		}
+		told = wrong
+		if first {
+			close(d.ready)
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package agent
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+)
+
+// problemDriver names what is wrong with the driver's CDI spec, and
+// problemConfig a configuration that is not used because it is bad.
+const (
+	problemDriver = "driver"
+	problemConfig = "config"
+)
+
+// Report tells what is served and who has what.
+func (a *Agent) Report() report.Report {
+	m := a.machine()
+	r := report.Report{Node: a.NodeName, GPUs: map[string]int{}}
+	for i := range m.GPUs {
+		g := &m.GPUs[i]
+		r.GPUs[g.UUID] = g.Index
+		for j := range g.MIG.Devices {
+			r.GPUs[g.MIG.Devices[j].UUID] = g.Index
+		}
+	}
+	served := a.all()
+	for _, name := range slices.Sorted(maps.Keys(served)) {
+		status := served[name].plugin.Status()
+		r.Resources = append(r.Resources, report.Resource{
+			Name: name, Registered: status.Registered, Owner: status.Owner, Fault: status.Fault,
+			Capacity: status.Capacity, Allocatable: status.Allocatable, Withdrawn: status.Withdrawn,
+			Reason: served[name].reason(),
+		})
+	}
+	for _, b := range a.binder.Bindings() {
+		r.Bindings = append(r.Bindings, report.Binding(b))
+	}
+	for _, p := range a.binder.Problems() {
+		r.Problems = append(r.Problems, report.Problem(p))
+	}
+	if why := a.driver.Problem(); why != "" {
+		r.Problems = append(r.Problems, report.Problem{Name: problemDriver, Reason: why})
+	}
+	if err := a.Configs.Err(); err != nil {
+		r.Problems = append(r.Problems, report.Problem{Name: problemConfig, Reason: err.Error()})
+	}
+	slices.SortFunc(r.Problems, func(a, b report.Problem) int { return cmp.Compare(a.Name, b.Name) })
+	return r
+}
+
+// ServeHTTP answers with the Report.
+func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(a.Report()); err != nil {
+		a.Log.DebugContext(r.Context(), "report not sent", "err", err)
+	}
+}
+
+// bound is heddle_bindings{resource}.
+type bound struct {
+	agent *Agent
+	desc  *prometheus.Desc
+}
+
+func newBound(a *Agent) *bound {
+	return &bound{a, prometheus.NewDesc("heddle_bindings",
+		"Containers that have devices of a resource.", []string{"resource"}, nil)}
+}
+
+// Describe implements [prometheus.Collector].
+func (b *bound) Describe(descs chan<- *prometheus.Desc) { descs <- b.desc }
+
+// Collect implements [prometheus.Collector].
+func (b *bound) Collect(metrics chan<- prometheus.Metric) {
+	counts := map[string]int{}
+	for name := range b.agent.all() {
+		counts[name] = 0
+	}
+	for _, binding := range b.agent.binder.Bindings() {
+		for name := range binding.CDINames {
+			counts[name]++
+		}
+	}
+	for name, n := range counts {
+		metrics <- prometheus.MustNewConstMetric(b.desc, prometheus.GaugeValue, float64(n), name)
+	}
+}

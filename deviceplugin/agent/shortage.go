@@ -1,0 +1,190 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/rdma"
+	"github.com/heddle-dev/heddle/discovery/capacity"
+)
+
+// The causes that are not about the health of a device.
+const (
+	// NothingToOffer is a resource that has no device at all.
+	NothingToOffer health.Cause = "NothingToOffer"
+	// Unsuitable is a GPU that the configuration has no use for, such as one
+	// with MIG where mig.strategy is none.
+	Unsuitable health.Cause = "Unsuitable"
+	// ServedByOthers is a resource that is left to another device plugin.
+	ServedByOthers health.Cause = "ServedByOthers"
+)
+
+// shortages are the devices that no pod can get, and why: what is ill,
+// resources without any device, and those that somebody else serves.
+func (a *Agent) shortages(m *machine.Machine, c *config.NodeConfig) []health.Shortage {
+	var all []health.Shortage
+	snapshot, running, wanted := a.monitor.Snapshot(), a.all(), a.wanted(m, c)
+	for _, r := range capacity.Of(m, c) {
+		if !slices.Contains(wanted, r.Name) {
+			continue // It is another daemon's.
+		}
+		var states map[string]health.State
+		s := running[r.Name]
+		switch at := rdmaAt(c, r.Name); {
+		case at >= 0:
+			states = a.hcaStates(m, c, &c.RDMA.Resources[at], snapshot)
+		case s != nil && s.gpu != nil:
+			states = a.gpuStates(m, s, snapshot)
+		}
+		ill := health.Shortages(r.Name, states)
+		if len(ill) == 0 && r.Count == 0 && !allShared(m, c, r.Name) {
+			ill = []health.Shortage{{Resource: r.Name, Cause: NothingToOffer, Message: r.Reason}}
+		}
+		if s != nil {
+			if status := s.plugin.Status(); !status.Registered && status.Owner != "" {
+				ill = append(ill, health.Shortage{
+					Resource: r.Name, Cause: ServedByOthers, Message: "it is left to " + status.Owner,
+				})
+			}
+		}
+		all = append(all, ill...)
+	}
+	return all
+}
+
+// allShared tells whether a resource is 0 because the configuration hands all
+// its GPUs out in shares, which is nothing to complain of.
+func allShared(m *machine.Machine, c *config.NodeConfig, resource string) bool {
+	if resource != c.Resources.GPU || len(m.GPUs) == 0 {
+		return false
+	}
+	for i := range m.GPUs {
+		if !c.Shares(&m.GPUs[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// gpuStates are those of a resource's GPUs, by what people call them.
+func (a *Agent) gpuStates(m *machine.Machine, s *served, snapshot *health.Snapshot) map[string]health.State {
+	states := map[string]health.State{}
+	faults := s.gpu.Faults()
+	for _, d := range s.gpu.Devices() {
+		name, state := d.ID, health.State{Healthy: true}
+		card := cmp.Or(parentOf(m, d.ID), d.ID)
+		if at := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == d.ID }); at >= 0 {
+			name = fmt.Sprintf("GPU%d", m.GPUs[at].Index)
+		}
+		if !d.Healthy {
+			if state = snapshot.GPU(card); state.Healthy {
+				state = health.State{Cause: Unsuitable, Reason: faults[d.ID]}
+			}
+		}
+		states[name] = state
+		s.past.see(d.ID, name)
+	}
+	s.past.add(states, snapshot.GPUs, func(id string) bool {
+		return slices.ContainsFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == id })
+	})
+	return states
+}
+
+// hcaStates are those of a resource's HCAs, by RDMA name.
+func (a *Agent) hcaStates(
+	m *machine.Machine, c *config.NodeConfig, r *config.RDMAResource, snapshot *health.Snapshot,
+) map[string]health.State {
+	states := map[string]health.State{}
+	s := a.all()[r.Name]
+	for _, member := range rdma.Members(c.WithRoles(m), r, a.against) {
+		name := m.HCAs[member.Index].Name
+		state := snapshot.HCA(member.ID)
+		if state.Healthy && member.Against != "" {
+			state = health.State{Cause: Unsuitable, Reason: member.Against}
+		}
+		states[name] = state
+		if s != nil {
+			s.past.see(member.ID, name)
+		}
+	}
+	if s != nil {
+		ids := m.HCAIDs()
+		s.past.add(states, snapshot.HCAs, func(id string) bool { return slices.Contains(ids, id) })
+	}
+	return states
+}
+
+// past is the devices that a resource has had, with what people call them: one
+// that fell off the bus is in no machine any more, and is missing all the same.
+type past struct {
+	mu    sync.Mutex
+	names map[string]string // by ID; guarded by mu
+}
+
+func (p *past) see(id, name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.names == nil {
+		p.names = map[string]string{}
+	}
+	p.names[id] = name
+}
+
+// add puts devices that are gone into states. Those that health has forgotten
+// went on purpose.
+func (p *past) add(states, known map[string]health.State, present func(id string) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, name := range p.names {
+		if present(id) {
+			continue
+		}
+		if state, ok := known[id]; ok {
+			states[name] = state
+		} else {
+			delete(p.names, id)
+		}
+	}
+}
+
+// shortages is heddle_unavailable{resource,reason}. A scrape sees all of one
+// time.
+type shortages struct {
+	desc *prometheus.Desc
+
+	mu  sync.Mutex
+	all []health.Shortage // guarded by mu
+}
+
+func newShortages() *shortages {
+	return &shortages{desc: prometheus.NewDesc("heddle_unavailable",
+		"Devices of a resource that no pod can get, by reason; 1 for a resource without any device.",
+		[]string{"resource", "reason"}, nil)}
+}
+
+func (s *shortages) set(all []health.Shortage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = all
+}
+
+// Describe implements [prometheus.Collector].
+func (s *shortages) Describe(descs chan<- *prometheus.Desc) { descs <- s.desc }
+
+// Collect implements [prometheus.Collector].
+func (s *shortages) Collect(metrics chan<- prometheus.Metric) {
+	s.mu.Lock()
+	all := s.all
+	s.mu.Unlock()
+	for _, one := range all {
+		metrics <- prometheus.MustNewConstMetric(s.desc, prometheus.GaugeValue,
+			float64(max(one.Count, 1)), one.Resource, string(one.Cause))
+	}
+}

@@ -1,0 +1,172 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/gpu"
+)
+
+// ReasonSteering is the Event on a pod that did not get the GPUs that its
+// annotations ask for, or whose annotations cannot be heeded.
+const ReasonSteering = "GPUNotAsAsked"
+
+const (
+	// expectTimeout is how long a preference waits for a pod to be known: the
+	// kubelet and we hear of it at about the same time.
+	expectTimeout = 50 * time.Millisecond
+	checkTimeout  = 10 * time.Second
+	// maxStarted are the starts that wait to be checked; later ones are not.
+	maxStarted = 128
+)
+
+// NodePods are the pods of this node as the API server has them.
+type NodePods interface {
+	// Pods are immutable. changed is closed when there are others; known is
+	// false until they were listed once.
+	Pods() (pods []*corev1.Pod, changed <-chan struct{}, known bool)
+}
+
+// started is a container that was bound.
+type started struct {
+	resource string
+	ids      []string
+}
+
+// steering heeds which GPUs pods ask for by annotation: it guesses for whom
+// the kubelet asks, and tells the pod where the guess was wrong.
+type steering struct {
+	pods    NodePods
+	specs   binder.PodSpecs
+	events  binder.Events
+	binder  *binder.Binder
+	machine func() *machine.Machine
+	config  func() *config.NodeConfig
+	started chan started
+	log     *slog.Logger
+}
+
+var (
+	_ gpu.Pods   = (*steering)(nil)
+	_ gpu.Binder = (*steering)(nil)
+)
+
+// Expected implements [gpu.Pods]: what all pods want that are bound to this
+// node, ask for so many devices, and that the kubelet has not admitted yet. If
+// there is none, though the kubelet asks, it waits a moment for one.
+func (s *steering) Expected(resource string, size int) (gpu.Steering, bool) {
+	timer := time.NewTimer(expectTimeout)
+	defer timer.Stop()
+	for {
+		pods, changed, known := s.pods.Pods()
+		if !known {
+			return gpu.Steering{}, false
+		}
+		waiting := slices.DeleteFunc(pods, func(p *corev1.Pod) bool { return !awaits(p, resource, size) })
+		if len(waiting) > 0 {
+			return s.common(waiting)
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return gpu.Steering{}, false
+		}
+	}
+}
+
+// awaits tells whether the kubelet may be asking for a pod: it sets a start
+// time when it admits one, which is when it asks.
+func awaits(p *corev1.Pod, resource string, size int) bool {
+	if p.Status.StartTime != nil || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodPending {
+		return false
+	}
+	asks := func(c corev1.Container) bool {
+		n, ok := c.Resources.Limits[corev1.ResourceName(resource)]
+		return ok && n.Value() == int64(size)
+	}
+	return slices.ContainsFunc(p.Spec.Containers, asks) || slices.ContainsFunc(p.Spec.InitContainers, asks)
+}
+
+// common is what pods want if they want the same. Annotations that contradict
+// each other want nothing; the pod is told when it starts.
+func (s *steering) common(pods []*corev1.Pod) (gpu.Steering, bool) {
+	domains := s.config().Domains
+	var all gpu.Steering
+	for i, p := range pods {
+		one, err := gpu.SteeringOf(p.Annotations, domains)
+		if err != nil {
+			one = gpu.Steering{}
+		}
+		if i > 0 && (!slices.Equal(one.Use, all.Use) || !slices.Equal(one.Avoid, all.Avoid)) {
+			return gpu.Steering{}, false
+		}
+		all = one
+	}
+	return all, !all.None()
+}
+
+// Bind implements [gpu.Binder]. What the pod asked for is checked afterwards,
+// off the path of its start.
+func (s *steering) Bind(ctx context.Context, resource string, ids []string) error {
+	if err := s.binder.Bind(ctx, resource, ids); err != nil {
+		return err
+	}
+	if s.specs == nil || s.events == nil {
+		return nil
+	}
+	select {
+	case s.started <- started{resource, ids}:
+	default:
+		s.log.WarnContext(ctx, "too many starts wait to be checked; one is not", "resource", resource)
+	}
+	return nil
+}
+
+// run checks starts until ctx ends.
+func (s *steering) run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case one := <-s.started:
+			s.check(ctx, one)
+		}
+	}
+}
+
+// check tells the pod that a start was of if it has GPUs that it does not
+// accept, or asks for some that the node does not have.
+func (s *steering) check(ctx context.Context, one started) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	for _, b := range s.binder.Bindings() {
+		if !holds(&b, one) {
+			continue
+		}
+		pod, err := s.specs.Pod(ctx, binder.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID})
+		if err != nil {
+			s.log.DebugContext(ctx, "a start is not checked", "pod", b.Pod, "err", err)
+			continue
+		}
+		steering, err := gpu.SteeringOf(pod.Annotations, s.config().Domains)
+		if err == nil && !steering.None() {
+			err = steering.Check(s.machine(), one.ids)
+		}
+		if err != nil {
+			about := binder.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}
+			s.events.Warn(about, ReasonSteering, err.Error())
+		}
+	}
+}
+
+func holds(b *binder.Binding, one started) bool {
+	_, has := b.CDINames[one.resource]
+	return has && !slices.ContainsFunc(one.ids, func(id string) bool { return !slices.Contains(b.GPUs, id) })
+}
