@@ -16,7 +16,6 @@ package binder
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -314,7 +313,10 @@ func (b *Binder) Bound(resource string) map[string]string {
 // kubelet's accounts. It fails if one of the two cannot be read.
 func (b *Binder) Holders(ctx context.Context, resource string) (map[string]bool, error) {
 	now, err := b.look(ctx)
-	if err = errors.Join(err, now.checkpointErr); err != nil {
+	if err == nil {
+		err = now.checkpointErr
+	}
+	if err != nil {
 		return nil, err
 	}
 	held := make(map[string]bool)
