@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/gpu"
@@ -193,7 +194,9 @@ func TestLostGPUReachesTheListAndTheNode(t *testing.T) {
 }
 
 func TestDevicesThatFellOffTheBusAreMissed(t *testing.T) {
-	r := newRig(t, "dgx-h100").run()
+	r := newRig(t, "dgx-h100")
+	r.configure("health: {hcaDownAfter: 0s}")
+	r.run()
 	r.list(gpus, 8, 0)
 	r.list(hcas, 512, 0)
 	r.api.wait(t, "that all is well", func() bool { return len(r.api.conditions) > 0 && r.api.conditions[0].Ready })
@@ -290,6 +293,37 @@ func TestClaimedResourceIsLeftAlone(t *testing.T) {
 	if got := r.kubelet.State(hcas); got.Registrations > 0 {
 		t.Errorf("registered all the same: %+v", got)
 	}
+}
+
+func TestLabelsThatChooseTheConfiguration(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	c, err := config.Parse(map[string][]byte{
+		"version": []byte("v1"), "cluster-config": nil,
+		"nodes-config": []byte("- nodeSelector: {pool: shared}\n  mode: sgpu\n"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.configs.set(c)
+	r.api.labels = nil
+	r.run()
+	if got := r.kubelet.State(gpus); got.Registrations > 0 {
+		t.Errorf("served before the labels are known: %+v", got)
+	}
+	label := func(labels map[string]string) {
+		r.api.mu.Lock()
+		r.api.labels = labels
+		r.api.mu.Unlock()
+		signal(r.api.changed)
+	}
+	label(map[string]string{"pool": "shared"})
+	r.list(hcas, 512, 0)
+	if got := r.kubelet.State(gpus); len(got.Healthy)+len(got.Unhealthy) > 0 {
+		t.Errorf("GPUs were listed that are shared: %+v", got)
+	}
+	label(nil) // Somebody deletes the Node; the kubelet makes it anew.
+	label(map[string]string{})
+	r.list(gpus, 8, 0)
 }
 
 func TestKubeletThatRestarts(t *testing.T) {
