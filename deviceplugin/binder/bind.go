@@ -24,7 +24,7 @@ const (
 	bindTimeout = 25 * time.Second
 	// specTimeout is how long a start waits to learn what the pod's owner
 	// wrote. Without that the container starts, without hints.
-	specTimeout = time.Second
+	specTimeout = 3 * time.Second
 )
 
 // account is what the kubelet says at one moment.

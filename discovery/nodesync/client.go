@@ -33,6 +33,11 @@ func ClientFor(config *rest.Config, userAgent string) (*rest.RESTClient, error) 
 	config.GroupVersion = &corev1.SchemeGroupVersion
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.UserAgent = userAgent
+	if config.QPS == 0 {
+		// client-go's 5 a second is less than the containers that a node can
+		// start, each of which has its pod read once for each resource.
+		config.QPS, config.Burst = 50, 200
+	}
 	client, err := rest.RESTClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("make Kubernetes client: %w", err)

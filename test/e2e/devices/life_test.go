@@ -125,31 +125,8 @@ func TestContainerRestart(t *testing.T) {
 	r.killContainer(t, status(running, "other").ContainerID)
 	r.waitRestart(t, "restart", "other", 1, waitStart)
 	same("after kill -9")
-	if specs := len(r.bindings(t)["restart/app"]); specs != 2 {
-		t.Errorf("the container has %d records after its restart, one for each resource is right", specs)
+	once.gone = r.bindings(t)["restart/app"]
+	if len(once.gone) != 2 {
+		t.Errorf("the container has %d records after its restart, one for each resource is right", len(once.gone))
 	}
-}
-
-// TestSpecsOfGonePodsGo: the node does not gather CDI specs and records.
-func TestSpecsOfGonePodsGo(t *testing.T) {
-	r := dgx(t)
-	r.run(t, r.pod("gone", box{gpus: 1, hcas: 1}))
-	mine := r.bindings(t)["gone/app"]
-	if len(mine) != 2 {
-		t.Fatalf("%d records", len(mine))
-	}
-	r.remove(t, "gone")
-	// An allocation makes the kubelet forget; a record is kept for a while.
-	r.run(t, r.pod("next", box{gpus: 1, hcas: 1}))
-	eventually(t, waitCollected, func() string {
-		for _, b := range mine {
-			if spec := "heddle-" + b.Kind + "-" + b.Device + ".json"; r.specs(t)[spec] != nil {
-				return spec + " is still there"
-			}
-		}
-		if left := r.bindings(t)["gone/app"]; len(left) > 0 {
-			return "records are still there"
-		}
-		return ""
-	})
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,9 +48,7 @@ func (b box) container() corev1.Container {
 			limits[name] = quantity(n)
 		}
 	}
-	for name, q := range b.more {
-		limits[name] = q
-	}
+	maps.Copy(limits, b.more)
 	c := corev1.Container{
 		Name: defaulted(b.name, "app"), Image: reportImage, Args: b.args,
 		Resources: corev1.ResourceRequirements{Limits: limits},

@@ -51,7 +51,6 @@ func (j *journal) String() string {
 // mark is a place in the log; since is what was written after it.
 func (j *journal) mark() int                    { return len(j.String()) }
 func (j *journal) since(mark int) string        { return j.String()[mark:] }
-func (j *journal) has(s string) bool            { return strings.Contains(j.String(), s) }
 func (j *journal) line(format string, a ...any) { _, _ = fmt.Fprintf(j, "--- "+format+"\n", a...) }
 
 // grep are the lines with a text.
@@ -160,13 +159,12 @@ func (p *process) restart(t *testing.T) {
 	p.again(t)
 }
 
-// again starts a plugin that does not run and waits until it is ready.
+// again starts a plugin that does not run and waits until it is ready; that is
+// what it returns.
 func (p *process) again(t *testing.T) time.Duration {
 	t.Helper()
-	begin := time.Now()
 	if err := p.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p.rig.waitRegistered(t)
-	return time.Since(begin)
+	return p.rig.waitRegistered(t)
 }

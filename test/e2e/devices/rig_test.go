@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,7 +26,6 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/test/cluster"
-	"github.com/heddle-dev/heddle/test/machines"
 )
 
 // The resources of every rig.
@@ -130,16 +130,14 @@ func upRig(ctx context.Context, o options) (r *rig, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, r.down())
+			err = errors.Join(err, r.down()) //nolint:contextcheck // It is taken down whatever became of ctx.
 		}
 	}()
 	if err := r.layOut(o); err != nil {
 		return nil, err
 	}
 	kubelet := map[string]any{"staticPodPath": filepath.Join(r.dir, "static"), "fileCheckFrequency": "1s"}
-	for key, value := range o.kubelet {
-		kubelet[key] = value
-	}
+	maps.Copy(kubelet, o.kubelet)
 	r.Cluster, err = cluster.Up(ctx, cluster.Options{
 		Name: "dev-" + o.name, Replace: true, Kubelet: kubelet, FeatureGates: o.gates,
 	})
@@ -461,6 +459,3 @@ func eventually(t *testing.T, within time.Duration, ok func() string) time.Durat
 		}
 	}
 }
-
-// load is a machine file as it is.
-func load(t *testing.T, name string) *machine.Machine { return machines.Load(t, name) }

@@ -23,7 +23,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
-	"github.com/heddle-dev/heddle/deviceplugin/rdma"
 )
 
 // report is what report/main.go prints.
@@ -84,10 +83,16 @@ func (r *rig) ask(t *testing.T, pod, container string) *report {
 	return got
 }
 
+// parseReport takes the last line of JSON.
 func parseReport(b []byte) (*report, error) {
-	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	var last string
+	for line := range strings.Lines(string(b)) {
+		if strings.HasPrefix(line, "{") {
+			last = line
+		}
+	}
 	got := &report{}
-	if err := json.Unmarshal([]byte(lines[len(lines)-1]), got); err != nil {
+	if err := json.Unmarshal([]byte(last), got); err != nil {
 		return nil, fmt.Errorf("report %q: %w", tail(string(b), 300), err)
 	}
 	return got, nil
@@ -247,6 +252,9 @@ type record struct {
 	Class string   `json:"class"`
 }
 
+// spec is the file name of its CDI spec.
+func (r *record) spec() string { return "heddle-" + r.Kind + "-" + r.Device + ".json" }
+
 // bindings are the records with an owner, by container.
 func (r *rig) bindings(t *testing.T) map[string][]record {
 	t.Helper()
@@ -322,34 +330,6 @@ func bound(m *machine.Machine, records []record) (gpus, hcas []string) {
 	slices.Sort(gpus)
 	slices.Sort(hcas)
 	return gpus, hcas
-}
-
-// ticketsOf are the HCAs that tickets name, sorted.
-func ticketsOf(t *testing.T, m *machine.Machine, tickets []string) []string {
-	t.Helper()
-	name := map[string]string{}
-	for i, id := range m.HCAIDs() {
-		name[id] = m.HCAs[i].Name
-	}
-	var hcas []string
-	for _, ticket := range tickets {
-		id, _, err := rdma.ParseTicket(ticket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		hcas = append(hcas, name[id])
-	}
-	slices.Sort(hcas)
-	return hcas
-}
-
-// uuids are the GPUs of a machine, in its order.
-func uuids(m *machine.Machine) []string {
-	all := make([]string, len(m.GPUs))
-	for i := range m.GPUs {
-		all[i] = m.GPUs[i].UUID
-	}
-	return all
 }
 
 // sortedKeys helps messages to be the same each time.
