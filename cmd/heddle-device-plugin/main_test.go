@@ -38,6 +38,7 @@ func TestMistakes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	root := filepath.Dir(kubelet.Start(t, kubelet.Dir(t)).PluginDir())
 	for _, tt := range []struct {
 		name           string
 		args           []string
@@ -56,7 +57,7 @@ func TestMistakes(t *testing.T) {
 		{name: "machine file cut in half", args: []string{"--machine", bad}, stderr: "half.json"},
 		{name: "no machine file", args: []string{"--machine", bad + ".x"}, stderr: "half.json.x"},
 		{name: "bad configuration", args: []string{"--machine", dgx, "--config", config}, stderr: "cluster-config:1"},
-		{name: "bad address", args: []string{"--machine", dgx, "--kubelet-dir", dir, "--state-dir", dir, "--cdi-dir", dir, "--metrics-address", "x.invalid:1"}, stderr: "x.invalid"},
+		{name: "bad address", args: []string{"--machine", dgx, "--kubelet-dir", root, "--state-dir", dir, "--cdi-dir", dir, "--metrics-address", "x.invalid:1"}, stderr: "x.invalid"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("KUBECONFIG", "")

@@ -1,6 +1,8 @@
 // Package doctor is `heddle doctor`: it explains every zero, every device that
 // was left out, every reader that failed, and what a Node lacks of what it
-// should carry. It renders what packages beside it found, and changes nothing.
+// should carry, and tells which containers have which devices. It renders what
+// packages beside it found and what the device plugin answers, and changes
+// nothing.
 package doctor
 
 import (
@@ -14,13 +16,14 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
+	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
 const usage = `heddle doctor: what is wrong here, and what can be done about it?
 
-  heddle doctor                               this host
+  heddle doctor                               this host, and what its device plugin handed out
   heddle doctor --machine node.json           a dump of another
   heddle doctor --node gpu-1                  a Node, as the API server knows it: from anywhere
   heddle doctor --machine host --node gpu-1   both, and what the Node lacks of what the host has
@@ -40,10 +43,11 @@ func Run(ctx context.Context, args []string, stdout io.Writer) error {
 	var api cluster.Flags
 	api.Register(set.FlagSet)
 	node := set.String("node", "", "`NAME` of a Node to ask the API server about")
+	plugin := set.String(pluginFlag, pluginURL, "`URL` of heddle-device-plugin's metrics address; asked about this host")
 	if err := set.Read(args, 0); err != nil {
 		return err
 	}
-	var report Report
+	var found Report
 	var there *onNode
 	if *node != "" {
 		var err error
@@ -57,19 +61,24 @@ func Run(ctx context.Context, args []string, stdout io.Writer) error {
 		if err != nil {
 			return err
 		}
-		report = Machine(subject)
+		found = Machine(subject)
 	}
 	if there != nil {
 		all, err := from.Config()
 		if err != nil {
 			return err
 		}
-		report.addNode(there, all)
+		found.addNode(there, all)
 	}
-	if err := say(stdout, "%s", report.Text()); err != nil {
+	given := set.Given(pluginFlag)
+	here := found.labels != nil && set.Lookup("machine").Value.String() == source.Host
+	if here || given {
+		found.addPlugin(ctx, *plugin, given || there.offers())
+	}
+	if err := say(stdout, "%s", found.Text()); err != nil {
 		return err
 	}
-	if finding.Problems(report.Findings) > 0 {
+	if finding.Problems(found.Findings) > 0 {
 		return cli.ErrFindings
 	}
 	return nil
@@ -84,6 +93,9 @@ type Report struct {
 
 	// labels are what the machine should have; nil if no machine was read.
 	labels *labels.Result
+	// plugin is what the device plugin tells; nil if it was not asked, or did
+	// not answer.
+	plugin *report.Report
 }
 
 // Machine explains a machine under its configuration.
@@ -118,6 +130,9 @@ func (r *Report) Text() string {
 			rows = append(rows, []string{res.Name, strconv.FormatInt(res.Count, 10), reason})
 		}
 		b.WriteString("\n" + cli.Table(rows, 2))
+	}
+	if r.plugin != nil {
+		b.WriteString(handedOut(r.plugin))
 	}
 	for _, f := range r.Findings {
 		fmt.Fprintf(&b, "\n%s  %s\n  %s\n", f.Level, cli.Printable(f.Subject), cli.Printable(f.Says))

@@ -18,8 +18,12 @@ import (
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
 
-// discovery is the program that labels Nodes.
-const discovery = "heddle-feature-discovery"
+// discovery is the program that labels Nodes, devicePlugin the one that hands
+// out devices.
+const (
+	discovery    = "heddle-feature-discovery"
+	devicePlugin = "heddle-device-plugin"
+)
 
 // remove is how labels go.
 const remove = discovery + " --oneshot --cleanup removes what it left."
@@ -30,6 +34,8 @@ type onNode struct {
 	pods []corev1.Pod
 	// elsewhere tells whether discovery has a pod on any Node.
 	elsewhere bool
+	// ours tells whether the kubelet has a resource of the configuration.
+	ours bool
 }
 
 func ask(ctx context.Context, api *cluster.Flags, name string) (*onNode, error) {
@@ -56,15 +62,18 @@ func (r *Report) addNode(there *onNode, all *config.Config) {
 	node := there.node
 	r.Node = node.Name
 	cfg := all.Resolve(node.Name, node.Labels)
+	_, plugin := running(there.pods, devicePlugin)
 	r.Findings = append(r.Findings, ready(node)...)
+	r.Findings = append(r.Findings, devicesReady(node, plugin)...)
 	r.Findings = append(r.Findings, there.labeled()...)
 	if r.labels != nil {
 		r.Findings = append(r.Findings, lacks(node, r.labels, cfg.LabelConflict == config.Force)...)
 	} else {
 		r.Findings = append(r.Findings, yielded(node, &cfg)...)
 	}
-	_, plugin := running(there.pods, "heddle-device-plugin")
 	for _, p := range promises(node, &cfg) {
+		_, known := node.Status.Capacity[corev1.ResourceName(p.resource)]
+		there.ours = there.ours || known
 		r.Findings = append(r.Findings, p.kept(node, plugin)...)
 	}
 	finding.Sort(r.Findings)
@@ -87,6 +96,36 @@ func ready(node *corev1.Node) []finding.Finding {
 		})
 	}
 	return all
+}
+
+// conditionDevices is the condition that heddle-device-plugin keeps.
+const conditionDevices = "HeddleReady"
+
+// devicesReady tells which devices no pod can get, in the device plugin's
+// words. Where it does not run, they may be old.
+func devicesReady(node *corev1.Node, plugin bool) []finding.Finding {
+	var all []finding.Finding
+	for _, c := range node.Status.Conditions {
+		if c.Type != conditionDevices || c.Status == corev1.ConditionTrue {
+			continue
+		}
+		f := finding.Finding{
+			Level: finding.Problem, Subject: "Node " + node.Name,
+			Says: conditionDevices + " is " + string(c.Status) + ": " + c.Reason + ": " + c.Message,
+			Do:   "Run heddle doctor on the node: it says what can be done about each device.",
+		}
+		if !plugin {
+			f.Level = finding.Note
+			f.Says += " (" + devicePlugin + ", which said so, does not run here now)"
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// offers tells whether the Node has one of our resources; nil does not.
+func (n *onNode) offers() bool {
+	return n != nil && n.ours
 }
 
 // labeled tells whether discovery has written to the Node, and if not, why.

@@ -1,0 +1,181 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
+	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+)
+
+const (
+	pluginFlag = "device-plugin"
+	// pluginURL is where heddle-device-plugin answers, on the node's network.
+	pluginURL     = "http://127.0.0.1:9102"
+	pluginTimeout = time.Second
+	// maxReport bounds what is read of an answer, in bytes: a node has some
+	// hundred bindings of some hundred bytes.
+	maxReport = 16 << 20
+)
+
+// addPlugin asks the device plugin. That it does not answer is worth a word
+// only where it is expected to.
+func (r *Report) addPlugin(ctx context.Context, url string, expected bool) {
+	answer, err := askPlugin(ctx, url)
+	if err != nil {
+		if expected {
+			r.Findings = append(r.Findings, finding.Finding{
+				Level: finding.Note, Subject: devicePlugin, Says: "the device plugin does not answer: " + err.Error(),
+				Do: "It runs on the node, and answers at its --metrics-address: see --" + pluginFlag + ".",
+			})
+		}
+		return
+	}
+	r.plugin, r.Node = answer, cmp.Or(r.Node, answer.Node)
+	for i := range answer.Resources {
+		r.Findings = append(r.Findings, served(&answer.Resources[i])...)
+	}
+	for _, p := range answer.Problems {
+		r.Findings = append(r.Findings, finding.Finding{
+			Level: finding.Problem, Subject: devicePlugin + ": " + p.Name, Says: p.Reason, Do: remedy(p.Name),
+		})
+	}
+	finding.Sort(r.Findings)
+}
+
+func askPlugin(ctx context.Context, url string) (*report.Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, pluginTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+report.Path, http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", url, err)
+	}
+	// The node's own address is not reached through a proxy.
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("ask %s: %s", request.URL, response.Status)
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxReport))
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", request.URL, err)
+	}
+	var answer report.Report
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return nil, fmt.Errorf("the answer of %s: %w", request.URL, err)
+	}
+	if answer.Node == "" {
+		return nil, errors.New("what answers at " + request.URL.String() + " is another program")
+	}
+	return &answer, nil
+}
+
+// served explains a resource that the kubelet does not take from us, and one
+// that is on its way out.
+func served(r *report.Resource) []finding.Finding {
+	f := finding.Finding{Level: finding.Problem, Subject: "resource " + r.Name}
+	switch {
+	case !r.Registered && r.Owner != "":
+		f.Says = "is served by " + r.Owner + ", so we leave it alone and wait"
+		f.Do = "Remove the other one, or start heddle-device-plugin with --takeover."
+	case !r.Registered:
+		f.Says = "is not registered with the kubelet: " + cmp.Or(r.Fault, "not yet")
+		f.Do = "See heddle-device-plugin's log and the kubelet's."
+	case r.Owner != "":
+		f.Says = "is served by us, and " + r.Owner + " serves it too: devices may be handed out twice"
+		f.Do = "Remove the other one."
+	case r.Withdrawn > 0:
+		f.Level = finding.Note
+		f.Says = fmt.Sprintf("no longer hands out %s; a device stays listed until no pod holds it",
+			cli.Count(r.Withdrawn, "device ID"))
+	default:
+		return nil
+	}
+	return []finding.Finding{f}
+}
+
+// remedy is what to do about a problem of the device plugin.
+func remedy(name string) string {
+	switch name {
+	case "cdi":
+		return "The runtime reads CDI specs there: the directory must be there, writable and not full (--cdi-dir)."
+	case "state", "records":
+		return "See --state-dir: it must be on a disk that is writable and not full."
+	case "podresources":
+		return "See the kubelet: its socket pod-resources/kubelet.sock must answer."
+	case "checkpoint":
+		return "Containers that run are untouched; ordinary init containers cannot start until the kubelet writes it anew."
+	case "driver":
+		return "Containers with these GPUs wait for it: see the driver's installation."
+	case "config":
+		return "The last good configuration is in use: heddle config validate."
+	}
+	return ""
+}
+
+// handedOut renders what the kubelet is told and which containers have what.
+func handedOut(p *report.Report) string {
+	rows := [][]string{{"RESOURCE", "SERVED BY", "CAPACITY", "ALLOCATABLE", "WITHDRAWN", "WHY NOT MORE"}}
+	for i := range p.Resources {
+		r := &p.Resources[i]
+		by := "heddle"
+		switch {
+		case r.Registered:
+		case r.Owner != "":
+			by = r.Owner
+		default:
+			by = "nobody"
+		}
+		rows = append(rows, []string{
+			r.Name, by, strconv.Itoa(r.Capacity), strconv.Itoa(r.Allocatable), strconv.Itoa(r.Withdrawn), cmp.Or(r.Reason, "-"),
+		})
+	}
+	text := "\n" + cli.Table(rows, 2)
+	if len(p.Bindings) == 0 {
+		return text + "\nNo container has devices.\n"
+	}
+	rows = [][]string{{"POD", "CONTAINER", "GPUS", "HCAS", "CLASS"}}
+	for i := range p.Bindings {
+		b := &p.Bindings[i]
+		pod := b.Namespace + "/" + b.Pod
+		if b.Pod == "" {
+			pod = "UID " + b.UID
+		}
+		rows = append(rows, []string{
+			pod, b.Container, cmp.Or(cards(b.GPUs, p.GPUs), "-"), cmp.Or(strings.Join(b.HCAs, " "), "-"), cmp.Or(b.Class, "-"),
+		})
+	}
+	return text + "\n" + cli.Table(rows, 2)
+}
+
+// shortUUID is the length of GPU-01234567, which tells the cards of a node
+// apart as well as the whole.
+const shortUUID = 12
+
+// cards are GPUs by index, with the start of their UUIDs.
+func cards(uuids []string, index map[string]int) string {
+	sorted := slices.SortedStableFunc(slices.Values(uuids), func(a, b string) int { return cmp.Compare(index[a], index[b]) })
+	words := make([]string, 0, len(sorted))
+	for _, uuid := range sorted {
+		short := uuid[:min(len(uuid), shortUUID)]
+		if at, known := index[uuid]; known {
+			short = fmt.Sprintf("%d (%s)", at, short)
+		}
+		words = append(words, short)
+	}
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,202 @@
+package doctor
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/health"
+)
+
+// answering is a device plugin; it returns its address.
+func answering(t *testing.T, answer any) string {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+report.Path, func(w http.ResponseWriter, _ *http.Request) {
+		if err := json.NewEncoder(w).Encode(answer); err != nil {
+			t.Error(err)
+		}
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func docReport() report.Report {
+	return report.Report{
+		Node: "gpu-1",
+		Resources: []report.Resource{
+			{Name: "nvidia.com/gpu", Registered: true, Capacity: 8, Allocatable: 7, Reason: "GPU-b3bea0df-089e-40d8-8ee0-80c789de9e83: lost: memory: GPU is lost"},
+			{Name: "rdma/hca_shared_devices_ib", Registered: true, Capacity: 448, Allocatable: 384, Reason: "mlx5_3: port 1 is DOWN"},
+		},
+		Bindings: []report.Binding{{
+			Namespace: "ml", Pod: "train-0", Container: "worker", Class: "PIX", HCAs: []string{"mlx5_0", "mlx5_1"},
+			GPUs: []string{"GPU-5e6f7a8b-1111-2222-3333-444444444444", "GPU-1a2b3c4d-1111-2222-3333-444444444444"},
+		}},
+		GPUs: map[string]int{
+			"GPU-1a2b3c4d-1111-2222-3333-444444444444": 0, "GPU-5e6f7a8b-1111-2222-3333-444444444444": 1,
+		},
+	}
+}
+
+// TestBindings compares with what docs/troubleshooting.md shows.
+func TestBindings(t *testing.T) {
+	b, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, want, ok := strings.Cut(string(b), "```text\nRESOURCE")
+	want, _, more := strings.Cut(want, "```")
+	if !ok || !more {
+		t.Fatal("the page has no example")
+	}
+	out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--device-plugin", answering(t, docReport()))
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if !strings.HasSuffix(out, "\nRESOURCE"+want) {
+		t.Errorf("the page and the program differ (-page +program):\n%s", cmp.Diff("\nRESOURCE"+want, out))
+	}
+}
+
+func TestWhatTheDevicePluginTells(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		tells report.Report
+		wrong bool
+		want  []string
+	}{
+		{name: "nothing handed out", tells: report.Report{Node: "n"}, want: []string{"No container has devices.\n"}},
+		{
+			name: "served by another", wrong: true,
+			tells: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", Owner: "device-plugins/nvidia-gpu.sock"}}},
+			want: []string{
+				"nvidia.com/gpu  device-plugins/nvidia-gpu.sock  0 ",
+				"problem  resource nvidia.com/gpu\n  is served by device-plugins/nvidia-gpu.sock, so we leave it alone and wait\n",
+			},
+		},
+		{
+			name: "served by two", wrong: true,
+			tells: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", Registered: true, Owner: "DeviceClass x"}}},
+			want:  []string{"DeviceClass x serves it too"},
+		},
+		{
+			name: "no kubelet", wrong: true,
+			tells: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", Fault: "the kubelet does not listen"}}},
+			want:  []string{"nvidia.com/gpu  nobody ", "is not registered with the kubelet: the kubelet does not listen"},
+		},
+		{
+			name:  "withdrawn",
+			tells: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", Registered: true, Capacity: 2, Withdrawn: 1}}},
+			want:  []string{"note  resource nvidia.com/gpu\n  no longer hands out 1 device ID"},
+		},
+		{
+			name: "problems", wrong: true,
+			tells: report.Report{Problems: []report.Problem{{Name: "cdi", Reason: "no space left on device"}}},
+			want:  []string{"problem  heddle-device-plugin: cdi\n  no space left on device\n  -> The runtime reads CDI specs there"},
+		},
+		{
+			name: "an init container that only the checkpoint knows, with a MIG device and no HCA",
+			tells: report.Report{
+				Bindings: []report.Binding{{UID: "u-1", Container: "init", GPUs: []string{"MIG-01234567-89ab"}}},
+				GPUs:     map[string]int{"MIG-01234567-89ab": 3},
+			},
+			want: []string{"UID u-1  init       3 (MIG-01234567)  -     -\n"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.tells.Node = "gpu-1"
+			out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--device-plugin", answering(t, tt.tells))
+			if errors.Is(err, cli.ErrFindings) != tt.wrong {
+				t.Errorf("error %v", err)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(out, want) {
+					t.Errorf("no %q in\n%s", want, out)
+				}
+			}
+		})
+	}
+}
+
+func TestDevicePluginThatDoesNotAnswer(t *testing.T) {
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	t.Cleanup(hangs.Close)
+	for name, url := range map[string]string{
+		"gone": gone.URL, "hangs": hangs.URL, "another program": answering(t, map[string]string{"status": "ok"}),
+		"no such page": answering(t, nil) + "/elsewhere", "no address": "::",
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--device-plugin", url)
+			if err != nil || !strings.Contains(out, "note  heddle-device-plugin\n  the device plugin does not answer: ") {
+				t.Errorf("error %v, output\n%s", err, out)
+			}
+		})
+	}
+}
+
+func TestNobodyAsksForADumpOrFromAfar(t *testing.T) {
+	out, err := doctor(t, "--machine", machines+"dgx-h100.json")
+	if err != nil || strings.Contains(out, devicePlugin) || strings.Contains(out, "SERVED BY") {
+		t.Errorf("error %v, output\n%s", err, out)
+	}
+}
+
+func TestExpectedDevicePlugin(t *testing.T) {
+	node := h20Node()
+	all, none := &onNode{node: node, ours: true}, &onNode{node: node}
+	var nobody *onNode
+	if !all.offers() || none.offers() || nobody.offers() {
+		t.Error("whether a device plugin is expected")
+	}
+	for _, expected := range []bool{false, true} {
+		var r Report
+		r.addPlugin(t.Context(), "http://127.0.0.1:1", expected)
+		if got := len(r.Findings); got > 0 != expected {
+			t.Errorf("expected %t: %d findings", expected, got)
+		}
+	}
+}
+
+func TestConditionOfTheNode(t *testing.T) {
+	if conditionDevices != health.ConditionType {
+		t.Errorf("condition %s, the device plugin sets %s", conditionDevices, health.ConditionType)
+	}
+	plugin := pod("heddle", "heddle-device-plugin-x", func(p *corev1.Pod) {
+		p.Labels = map[string]string{"app.kubernetes.io/name": devicePlugin}
+	})
+	for _, tt := range []struct {
+		name   string
+		status corev1.ConditionStatus
+		pods   []corev1.Pod
+		want   string
+	}{
+		{"all is well", corev1.ConditionTrue, []corev1.Pod{plugin}, ""},
+		{"not", corev1.ConditionFalse, []corev1.Pod{plugin}, "problem  Node gpu-1\n  HeddleReady is False: PortDown: mlx5_3: port 1 is DOWN\n"},
+		{"not, when it ran", corev1.ConditionFalse, nil, "note  Node gpu-1\n  HeddleReady is False: PortDown: mlx5_3: port 1 is DOWN (heddle-device-plugin, which said so, does not run here now)\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := h20Node()
+			n.Status.Capacity = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
+			n.Status.Conditions = []corev1.NodeCondition{{
+				Type: health.ConditionType, Status: tt.status, Reason: "PortDown", Message: "mlx5_3: port 1 is DOWN",
+			}}
+			out, _ := doctor(t, "--node", "gpu-1", "--kubeconfig", serve(t, n, tt.pods))
+			if got := strings.Contains(out, conditionDevices); got != (tt.want != "") || !strings.Contains(out, tt.want) {
+				t.Errorf("no %q in\n%s", tt.want, out)
+			}
+		})
+	}
+}
