@@ -79,7 +79,7 @@ func newRig(t *testing.T, o options) *rig {
 	t.Helper()
 	r, err := upRig(t.Context(), o)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatal(errors.Join(err, r.down()))
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -109,7 +109,7 @@ func sharedRig(t *testing.T, o options) *rig {
 	}
 	r, err := upRig(context.WithoutCancel(t.Context()), o)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatal(errors.Join(err, r.down()))
 	}
 	if once.shared == nil {
 		once.shared = map[string]*rig{}
@@ -119,22 +119,18 @@ func sharedRig(t *testing.T, o options) *rig {
 	return sharedRig(t, o)
 }
 
-func upRig(ctx context.Context, o options) (r *rig, err error) {
+// upRig makes a rig. What there is of it is returned also with an error.
+func upRig(ctx context.Context, o options) (*rig, error) {
+	r := &rig{}
 	b, err := builds(ctx)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
-	r = &rig{}
 	if r.dir, err = os.MkdirTemp("", "heddle-devices-"+o.name+"-"); err != nil {
-		return nil, err
+		return r, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, r.down()) //nolint:contextcheck // It is taken down whatever became of ctx.
-		}
-	}()
 	if err := r.layOut(o); err != nil {
-		return nil, err
+		return r, err
 	}
 	kubelet := map[string]any{"staticPodPath": filepath.Join(r.dir, "static"), "fileCheckFrequency": "1s"}
 	maps.Copy(kubelet, o.kubelet)
@@ -142,21 +138,21 @@ func upRig(ctx context.Context, o options) (r *rig, err error) {
 		Name: "dev-" + o.name, Replace: true, Kubelet: kubelet, FeatureGates: o.gates,
 	})
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	if err := r.LoadImage(ctx, b.archive); err != nil {
-		return nil, err
+		return r, err
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", r.Kubeconfig())
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	config.QPS, config.Burst = 500, 500
 	if r.client, err = kubernetes.NewForConfig(config); err != nil {
-		return nil, err
+		return r, err
 	}
 	if r.conn, err = binder.Dial(r.NodeDir("/var/lib/kubelet/pod-resources/kubelet.sock")); err != nil {
-		return nil, err
+		return r, err
 	}
 	r.plugin = &process{rig: r, binary: b.plugin, log: &journal{}}
 	if o.held {
