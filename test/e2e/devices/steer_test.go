@@ -1,0 +1,50 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	apinames "github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/deviceplugin/agent"
+)
+
+// TestGPUsByUUID: a pod may say which GPUs it wants and which not. The kubelet
+// does not say for whom it asks, so that this is a guess where several pods
+// start at once; a UUID that the node does not have is told to the pod, with
+// those that it has.
+func TestGPUsByUUID(t *testing.T) {
+	r := dgx(t)
+	m := r.machine(t)
+	all := make([]string, len(m.GPUs))
+	for i := range m.GPUs {
+		all[i] = m.GPUs[i].UUID
+	}
+	domains := apinames.DefaultDomains()
+	start := func(name, key, value string) *seen {
+		p := r.pod(name, box{gpus: 2, hcas: 2})
+		p.Annotations = map[string]string{key: value}
+		r.run(t, p)
+		return r.has(t, name, "app", 2, 2)
+	}
+	gets := func(s *seen, gpus ...int) {
+		t.Helper()
+		want := []string{all[gpus[0]], all[gpus[1]]}
+		slices.Sort(want)
+		if diff := cmp.Diff([][]string{want, first(nearest(m, gpus))}, [][]string{s.GPUs, s.HCAs}); diff != "" {
+			t.Errorf("GPUs and HCAs (-want +got):\n%s", diff)
+		}
+	}
+	gets(start("wants", domains.UseGPUUUID(), all[6]+","+all[1]), 1, 6)
+	gets(start("shuns", domains.NoUseGPUUUID(), strings.Join(all[:5], ",")), 5, 7)
+	start("errs", domains.UseGPUUUID(), "GPU-of-another-node")
+	r.waitEvent(t, "errs", agent.ReasonSteering,
+		`the node has no GPU "GPU-of-another-node"; it has `+strings.Join(all, ", "), waitStart)
+	if told := slices.Concat(r.events(t, "wants", agent.ReasonSteering), r.events(t, "shuns", agent.ReasonSteering)); len(told) > 0 {
+		t.Errorf("pods that got what they asked for are told %q", told)
+	}
+}
