@@ -57,7 +57,8 @@ func parseFlags(args []string, stderr io.Writer) (*options, error) {
 	fs.BoolVar(&o.takeover, "takeover", false, "serve a resource although another device plugin does")
 	fs.DurationVar(&o.interval, "interval", 10*time.Second,
 		"longest time between two looks at the machine; the state of an InfiniBand port changes without an event")
-	fs.StringVar(&o.metricsAddress, "metrics-address", ":9102", "address of /metrics, /healthz, /readyz and /v1/bindings; empty: none")
+	fs.StringVar(&o.metricsAddress, "metrics-address", ":9102",
+		"address of /metrics, /healthz, /readyz and /v1/bindings; empty: none")
 	fs.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	fs.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	fs.BoolVar(&o.version, "version", false, "print the version and exit")

@@ -112,7 +112,8 @@ func (o *options) generator(log *slog.Logger) gpu.Generator {
 		return gpu.Replayed{Dir: o.replayDevices}
 	}
 	return gpu.NVCDI{
-		DriverRoot: o.driverRoot, HostDriverRoot: cmp.Or(o.hostDriverRoot, o.driverRoot), Hook: o.cdiHook, Features: o.features(), Log: log,
+		DriverRoot: o.driverRoot, HostDriverRoot: cmp.Or(o.hostDriverRoot, o.driverRoot),
+		Hook: o.cdiHook, Features: o.features(), Log: log,
 	}
 }
 

@@ -143,9 +143,7 @@ func TestConditionIsPatchedWhenItDiffers(t *testing.T) {
 		}
 		var all []corev1.NodeCondition
 		for _, write := range s.take() {
-			var patch struct {
-				Status struct{ Conditions []corev1.NodeCondition }
-			}
+			var patch corev1.Node
 			text, ok := strings.CutPrefix(write, "/status ")
 			if err := json.Unmarshal([]byte(text), &patch); err != nil || !ok || len(patch.Status.Conditions) != 1 {
 				t.Fatalf("wrote %s: %v", write, err)

@@ -55,7 +55,8 @@ func leanPod(p *corev1.Pod) *corev1.Pod {
 		DeletionTimestamp: p.DeletionTimestamp, CreationTimestamp: p.CreationTimestamp,
 	}}
 	lean.Status.Phase, lean.Status.StartTime = p.Status.Phase, p.Status.StartTime
-	lean.Spec.Containers, lean.Spec.InitContainers = leanContainers(p.Spec.Containers), leanContainers(p.Spec.InitContainers)
+	lean.Spec.Containers = leanContainers(p.Spec.Containers)
+	lean.Spec.InitContainers = leanContainers(p.Spec.InitContainers)
 	return lean
 }
 

@@ -53,7 +53,7 @@ func (b *Binder) save(r *record) error {
 
 // Run removes what is left of gone pods, until ctx ends.
 func (b *Binder) Run(ctx context.Context) error {
-	defer b.lister.serving.Wait()
+	defer b.lister.wait()
 	tick := time.NewTicker(collectEvery)
 	defer tick.Stop()
 	for {

@@ -138,7 +138,7 @@ func TestOneListServesAllThatWaited(t *testing.T) {
 			ask("2")
 		}
 		all.Wait()
-		l.serving.Wait()
+		l.wait()
 		if s.calls != 2 {
 			t.Errorf("%d calls", s.calls)
 		}
@@ -182,7 +182,7 @@ func TestListIsTriedAgainInTime(t *testing.T) {
 				if took := time.Since(start); took > min(listTimeout, tt.wait)+time.Second {
 					t.Errorf("it took %v", took)
 				}
-				l.serving.Wait()
+				l.wait()
 			})
 		})
 	}

@@ -55,10 +55,14 @@ const (
 type lister struct {
 	client PodResources
 
-	mu      sync.Mutex
-	waiting []chan<- listed // guarded by mu; nobody has asked for these yet
-	running bool            // guarded by mu; a goroutine is in serve
-	serving sync.WaitGroup
+	mu      sync.Mutex      // guards all below
+	waiting []chan<- listed // nobody has asked for these yet
+	// present counts those that wait for an answer.
+	present int
+	// served is closed when the goroutine in serve ends, nil if there is none.
+	served chan struct{}
+	// abandon ends the List under way.
+	abandon context.CancelFunc
 }
 
 type listed struct {
@@ -71,12 +75,14 @@ func (l *lister) list(ctx context.Context) ([]*podresources.PodResources, error)
 	answer := make(chan listed, 1)
 	l.mu.Lock()
 	l.waiting = append(l.waiting, answer)
-	if !l.running {
-		l.running = true
+	l.present++
+	if l.served == nil {
+		l.served = make(chan struct{})
 		// One caller's end must not take the answer from the others.
-		l.serving.Go(func() { l.serve(context.WithoutCancel(ctx)) })
+		go l.serve(context.WithoutCancel(ctx))
 	}
 	l.mu.Unlock()
+	defer l.leave()
 	select {
 	case got := <-answer:
 		return got.pods, got.err
@@ -85,12 +91,35 @@ func (l *lister) list(ctx context.Context) ([]*podresources.PodResources, error)
 	}
 }
 
+// leave abandons the List under way when nobody waits for it any more.
+func (l *lister) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.present--; l.present == 0 && l.abandon != nil {
+		l.abandon()
+	}
+}
+
+// wait returns once no goroutine is in serve.
+func (l *lister) wait() {
+	for {
+		l.mu.Lock()
+		served := l.served
+		l.mu.Unlock()
+		if served == nil {
+			return
+		}
+		<-served
+	}
+}
+
 // serve lists until nobody waits.
 func (l *lister) serve(ctx context.Context) {
 	for {
 		l.mu.Lock()
 		if len(l.waiting) == 0 {
-			l.running = false
+			close(l.served)
+			l.served, l.abandon = nil, nil
 			l.mu.Unlock()
 			return
 		}
@@ -103,14 +132,18 @@ func (l *lister) serve(ctx context.Context) {
 func (l *lister) round(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	var batch []chan<- listed
+	l.mu.Lock()
+	batch := l.waiting
+	l.waiting, l.abandon = nil, cancel
+	nobody := l.present == 0
+	l.mu.Unlock()
+	if nobody {
+		return
+	}
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
-		l.mu.Lock()
-		batch = append(batch, l.waiting...)
-		l.waiting = nil
-		l.mu.Unlock()
 		response, err := l.client.List(ctx, &podresources.ListPodResourcesRequest{})
 		if transient(err) && rest(ctx, pause) {
+			batch = l.join(ctx, batch)
 			continue
 		}
 		got := listed{pods: response.GetPodResources()}
@@ -122,6 +155,18 @@ func (l *lister) round(ctx context.Context) {
 		}
 		return
 	}
+}
+
+// join adds those that came since. Who asks after the others have gone gets a
+// List of their own.
+func (l *lister) join(ctx context.Context, batch []chan<- listed) []chan<- listed {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ctx.Err() == nil {
+		batch = append(batch, l.waiting...)
+		l.waiting = nil
+	}
+	return batch
 }
 
 // transient tells whether to ask again: the kubelet has been asked too often,

@@ -22,7 +22,7 @@ func TestServe(t *testing.T) {
 	address := l.Addr().String()
 	l.Close()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "heddle_test"}))
+	registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "heddle_test", Help: "A test."}))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	well := func() string { return "" }

@@ -168,7 +168,9 @@ const shortUUID = 12
 
 // cards are GPUs by index, with the start of their UUIDs.
 func cards(uuids []string, index map[string]int) string {
-	sorted := slices.SortedStableFunc(slices.Values(uuids), func(a, b string) int { return cmp.Compare(index[a], index[b]) })
+	sorted := slices.SortedStableFunc(slices.Values(uuids), func(a, b string) int {
+		return cmp.Compare(index[a], index[b])
+	})
 	words := make([]string, 0, len(sorted))
 	for _, uuid := range sorted {
 		short := uuid[:min(len(uuid), shortUUID)]
