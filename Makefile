@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 BINARIES := heddle heddle-feature-discovery heddle-device-plugin
 HELM := go tool -modfile=tools/helm/go.mod helm
 # gotestsum names what failed and counts what was skipped, with the reasons.
-TEST := go tool -modfile=tools/gotestsum/go.mod gotestsum --format pkgname --hide-summary output --
+TEST := go tool -modfile=tools/gotestsum/go.mod gotestsum --format pkgname --
 LINT := go tool -modfile=tools/lint/go.mod golangci-lint
 FUZZTIME ?= 20s
 # Real machines, as public sources show them; tests that read them skip without.
