@@ -23,6 +23,10 @@ const (
 	// unclaimedFor is how long a name may be without a holder: Allocate has
 	// answered and the kubelet has not written its checkpoint yet.
 	unclaimedFor = time.Minute
+	// newKubeletLooks is how many seconds a kubelet that registers us is asked
+	// each second whether it still knows who has what: it hears of its pods one
+	// by one, and gives devices out at once.
+	newKubeletLooks = 10
 )
 
 func (b *Binder) recordDir() string { return filepath.Join(b.options.StateDir, recordDir) }
@@ -51,19 +55,35 @@ func (b *Binder) save(r *record) error {
 	return put(b.recordDir(), r.Device+jsonEnd, append(content, '\n'), true)
 }
 
+// Wake says that a kubelet has just registered us; Run then looks whether it
+// has lost devices. It returns at once.
+func (b *Binder) Wake() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
 // Run removes what is left of gone pods, until ctx ends.
 func (b *Binder) Run(ctx context.Context) error {
 	defer b.lister.wait()
 	tick := time.NewTicker(collectEvery)
 	defer tick.Stop()
-	for {
+	for looks := 1; ; looks-- {
 		if err := b.Collect(ctx); err != nil && ctx.Err() == nil {
 			b.options.Log.Warn("cannot clean up after gone pods", "err", err)
+		}
+		var again <-chan time.Time
+		if looks > 1 {
+			again = time.After(time.Second)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		case <-again:
+		case <-b.wake:
+			looks = newKubeletLooks + 1
 		}
 	}
 }
@@ -83,7 +103,7 @@ func (b *Binder) Collect(ctx context.Context) error {
 	if now.checkpointErr != nil {
 		return now.checkpointErr
 	}
-	b.tellLost(now)
+	b.tellLost(ctx, now)
 	live := liveNames(now)
 	b.files.Lock() // Nobody publishes while files go.
 	defer b.files.Unlock()
@@ -194,52 +214,6 @@ func (a *account) active(p Pod) bool {
 		return true
 	}
 	return false
-}
-
-// tellLost warns of containers that were bound, whose pod is there, and that
-// the kubelet knows no devices of: its checkpoint was lost.
-func (b *Binder) tellLost(now *account) {
-	listed := make(map[owner]bool)
-	for _, p := range now.pods {
-		for _, c := range p.GetContainers() {
-			listed[owner{Pod{Namespace: p.GetNamespace(), Name: p.GetName()}, c.GetName()}] = true
-		}
-	}
-	has := make(map[owner]bool)
-	for i := range now.holdings {
-		has[nameOnly(now.holdings[i].owner)] = true
-	}
-	b.mu.Lock()
-	var lost []owner
-	for _, r := range b.records {
-		if r.Owner == nil {
-			continue
-		}
-		o := nameOnly(*r.Owner)
-		if listed[o] && !has[o] && !b.lost[*r.Owner] && r.decided <= now.at {
-			b.lost[*r.Owner] = true
-			lost = append(lost, *r.Owner)
-		}
-	}
-	for o := range b.lost {
-		if !listed[nameOnly(o)] || has[nameOnly(o)] {
-			delete(b.lost, o)
-		}
-	}
-	b.mu.Unlock()
-	for _, o := range lost {
-		message := fmt.Sprintf("the kubelet has lost the devices of container %s: it runs on, and cannot start again; "+
-			"delete the pod to have it made anew", o.Container)
-		b.options.Log.Warn("devices lost", "pod", o.String(), "container", o.Container)
-		if b.options.Events != nil {
-			b.options.Events.Warn(o.Pod, DevicesLost, message)
-		}
-	}
-}
-
-func nameOnly(o owner) owner {
-	o.UID = ""
-	return o
 }
 
 // sweep removes files that no record has: of writes that were cut off, and of
