@@ -23,10 +23,6 @@ const (
 	// unclaimedFor is how long a name may be without a holder: Allocate has
 	// answered and the kubelet has not written its checkpoint yet.
 	unclaimedFor = time.Minute
-	// newKubeletLooks is how many seconds a kubelet that registers us is asked
-	// each second whether it still knows who has what: it hears of its pods one
-	// by one, and gives devices out at once.
-	newKubeletLooks = 10
 )
 
 func (b *Binder) recordDir() string { return filepath.Join(b.options.StateDir, recordDir) }
@@ -69,21 +65,16 @@ func (b *Binder) Run(ctx context.Context) error {
 	defer b.lister.wait()
 	tick := time.NewTicker(collectEvery)
 	defer tick.Stop()
-	for looks := 1; ; looks-- {
+	for {
 		if err := b.Collect(ctx); err != nil && ctx.Err() == nil {
 			b.options.Log.Warn("cannot clean up after gone pods", "err", err)
-		}
-		var again <-chan time.Time
-		if looks > 1 {
-			again = time.After(time.Second)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-		case <-again:
 		case <-b.wake:
-			looks = newKubeletLooks + 1
+			b.searchLost(ctx)
 		}
 	}
 }

@@ -3,6 +3,14 @@ package binder
 import (
 	"context"
 	"fmt"
+	"time"
+)
+
+// A kubelet that has just started hears of its pods within a second or so, and
+// gives devices to new ones at once.
+const (
+	searchFor   = 3 * time.Second
+	searchEvery = 100 * time.Millisecond
 )
 
 // Lost are the device IDs of a resource that running containers have and that
@@ -74,6 +82,20 @@ func (b *Binder) tellLost(ctx context.Context, now *account) {
 		b.options.Log.Warn("devices lost", "pod", o.String(), "container", o.Container)
 		if b.options.Events != nil {
 			b.options.Events.Warn(o.Pod, DevicesLost, message)
+		}
+	}
+}
+
+// searchLost looks for losses again and again while a kubelet starts.
+func (b *Binder) searchLost(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, searchFor)
+	defer cancel()
+	for {
+		if now, err := b.look(ctx); err == nil {
+			b.tellLost(ctx, now)
+		}
+		if !rest(ctx, searchEvery) {
+			return
 		}
 	}
 }
