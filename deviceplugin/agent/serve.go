@@ -52,6 +52,7 @@ func (a *Agent) serve(name string, c *config.NodeConfig) *served {
 	options := gpu.Options{
 		Name: name, Machine: a.machine, Config: a.config, Health: a.healthOf,
 		Namer: a.binder, Binder: a.steer, Static: a.driver,
+		InUse: func() map[string]string { return a.binder.Lost(name) },
 		Strategy: a.Strategy, Features: a.Features, Log: a.Log,
 	}
 	if a.NodePods != nil {
@@ -68,7 +69,7 @@ func (a *Agent) plugin(name string, r plugin.Resource) *plugin.Plugin {
 	return plugin.New(plugin.Options{
 		Name: name, KubeletDir: a.KubeletDir, Resource: r,
 		Holders: func(ctx context.Context) (map[string]bool, error) { return a.binder.Holders(ctx, name) },
-		Claimed: a.claimed(name), Takeover: a.Takeover,
+		Claimed: a.claimed(name), Takeover: a.Takeover, Registered: a.binder.Wake,
 		Log: a.Log, Registerer: a.Registerer,
 	})
 }

@@ -92,6 +92,10 @@ func (b *Binder) Bind(ctx context.Context, resource string, ids []string) error 
 		err := fmt.Errorf("no container holds exactly the %d given devices of %s", len(ids), resource)
 		return errors.Join(err, now.checkpointErr)
 	}
+	b.tellLost(ctx, now)
+	if err := b.refuse(resource, ids); err != nil {
+		return err
+	}
 	var errs []error
 	for i := range owners {
 		if err := b.start(ctx, owners[i].owner, now); err != nil {

@@ -93,6 +93,7 @@ type Binder struct {
 	lister     lister
 	checkpoint checkpoint
 	changed    chan struct{}
+	wake       chan struct{}
 	// starting serializes what is done for one container: its resources'
 	// PreStartContainer calls, and retries of those that timed out.
 	starting stripes
@@ -106,7 +107,8 @@ type Binder struct {
 	gone map[string]time.Time
 	// faults are what is wrong now, by what it is wrong with.
 	faults map[string]string
-	// lost are the containers whose loss of devices was told.
+	// lost are the containers that have devices and of which the kubelet knows
+	// none: it lost its checkpoint. Each was told.
 	lost map[owner]bool
 	// decisions counts them.
 	decisions uint64
@@ -126,7 +128,7 @@ func New(o Options) *Binder {
 	}
 	b := &Binder{
 		options: o, lister: lister{client: o.PodResources}, checkpoint: checkpoint{path: o.Checkpoint},
-		changed: make(chan struct{}, 1), gone: make(map[string]time.Time), faults: make(map[string]string),
+		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), gone: make(map[string]time.Time), faults: make(map[string]string),
 		lost: make(map[owner]bool),
 	}
 	records, err := loadRecords(b.recordDir())
@@ -310,7 +312,8 @@ func (b *Binder) Bound(resource string) map[string]string {
 }
 
 // Holders are the device IDs of a resource that pods hold, by either of the
-// kubelet's accounts. It fails if one of the two cannot be read.
+// kubelet's accounts, or by ours where the kubelet has lost its own. It fails
+// if one of the kubelet's two cannot be read.
 func (b *Binder) Holders(ctx context.Context, resource string) (map[string]bool, error) {
 	now, err := b.look(ctx)
 	if err == nil {
@@ -326,6 +329,9 @@ func (b *Binder) Holders(ctx context.Context, resource string) (map[string]bool,
 				held[id] = true
 			}
 		}
+	}
+	for id := range b.Lost(resource) {
+		held[id] = true
 	}
 	return held, nil
 }

@@ -51,6 +51,15 @@ func (b *Binder) save(r *record) error {
 	return put(b.recordDir(), r.Device+jsonEnd, append(content, '\n'), true)
 }
 
+// Wake says that a kubelet has just registered us; Run then looks whether it
+// has lost devices. It returns at once.
+func (b *Binder) Wake() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
 // Run removes what is left of gone pods, until ctx ends.
 func (b *Binder) Run(ctx context.Context) error {
 	defer b.lister.wait()
@@ -64,6 +73,8 @@ func (b *Binder) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		case <-b.wake:
+			b.searchLost(ctx)
 		}
 	}
 }
@@ -83,7 +94,7 @@ func (b *Binder) Collect(ctx context.Context) error {
 	if now.checkpointErr != nil {
 		return now.checkpointErr
 	}
-	b.tellLost(now)
+	b.tellLost(ctx, now)
 	live := liveNames(now)
 	b.files.Lock() // Nobody publishes while files go.
 	defer b.files.Unlock()
@@ -194,52 +205,6 @@ func (a *account) active(p Pod) bool {
 		return true
 	}
 	return false
-}
-
-// tellLost warns of containers that were bound, whose pod is there, and that
-// the kubelet knows no devices of: its checkpoint was lost.
-func (b *Binder) tellLost(now *account) {
-	listed := make(map[owner]bool)
-	for _, p := range now.pods {
-		for _, c := range p.GetContainers() {
-			listed[owner{Pod{Namespace: p.GetNamespace(), Name: p.GetName()}, c.GetName()}] = true
-		}
-	}
-	has := make(map[owner]bool)
-	for i := range now.holdings {
-		has[nameOnly(now.holdings[i].owner)] = true
-	}
-	b.mu.Lock()
-	var lost []owner
-	for _, r := range b.records {
-		if r.Owner == nil {
-			continue
-		}
-		o := nameOnly(*r.Owner)
-		if listed[o] && !has[o] && !b.lost[*r.Owner] && r.decided <= now.at {
-			b.lost[*r.Owner] = true
-			lost = append(lost, *r.Owner)
-		}
-	}
-	for o := range b.lost {
-		if !listed[nameOnly(o)] || has[nameOnly(o)] {
-			delete(b.lost, o)
-		}
-	}
-	b.mu.Unlock()
-	for _, o := range lost {
-		message := fmt.Sprintf("the kubelet has lost the devices of container %s: it runs on, and cannot start again; "+
-			"delete the pod to have it made anew", o.Container)
-		b.options.Log.Warn("devices lost", "pod", o.String(), "container", o.Container)
-		if b.options.Events != nil {
-			b.options.Events.Warn(o.Pod, DevicesLost, message)
-		}
-	}
-}
-
-func nameOnly(o owner) owner {
-	o.UID = ""
-	return o
 }
 
 // sweep removes files that no record has: of writes that were cut off, and of

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // left counts the files that we have on a node.
@@ -110,6 +113,7 @@ func TestSpecLivesAsLongAsItsPod(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	}
+	r.specs["default/a"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "uid-a"}}
 	// The kubelet has lost its checkpoint: it knows the pod, and no devices.
 	r.kubelet.Stop()
 	r.kubelet.Wipe()

@@ -129,7 +129,8 @@ func (b *Binder) use(h *holding, now *account) usage {
 			return
 		}
 		pod, held := holders[[2]string{r.Resource, ticket}]
-		if r.decided <= now.at && (!held || r.Owner == nil || !r.Owner.same(pod)) {
+		lost := r.Owner != nil && b.lost[*r.Owner]
+		if !lost && r.decided <= now.at && (!held || r.Owner == nil || !r.Owner.same(pod)) {
 			return
 		}
 		counted[key] = true

@@ -91,5 +91,10 @@ func (r *Resource) environment(ids []string) map[string]string {
 
 // PreStart implements [plugin.Allocator].
 func (r *Resource) PreStart(ctx context.Context, ids []string) error {
+	if r.options.Strategy != Envvar {
+		if err := r.options.Static.Mend(); err != nil {
+			return fmt.Errorf("the driver's CDI spec: %w", err)
+		}
+	}
 	return r.options.Binder.Bind(ctx, r.options.Name, slices.Sorted(slices.Values(ids)))
 }

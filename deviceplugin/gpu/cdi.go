@@ -67,7 +67,9 @@ type DriverSpec struct {
 	// every GPU.
 	devices  map[string]specs.Device
 	features []string
-	problem  string
+	// content is the spec's file as it was written; nil for none.
+	content []byte
+	problem string
 }
 
 // NewDriverSpec keeps the spec in a directory that the runtime watches.
@@ -79,7 +81,7 @@ func NewDriverSpec(dir string, g Generator, log *slog.Logger) *DriverSpec {
 }
 
 // Update writes the spec if the driver or a GPU changed since the last one, if
-// the file is gone, or if the last call failed. The error, which is also in
+// the file is not as it was written, or if the last call failed. The error, which is also in
 // [DriverSpec.Problem], tells that the spec could not be made, and the file is
 // as it was; or which GPUs are not in it.
 func (d *DriverSpec) Update(ctx context.Context, m *machine.Machine) error {
@@ -115,31 +117,48 @@ func (d *DriverSpec) Names(ids []string) []string {
 
 func (d *DriverSpec) update(ctx context.Context, m *machine.Machine) error {
 	parts := partsOf(m)
-	path := filepath.Join(d.dir, DriverFile)
-	_, err := os.Stat(path)
 	d.mu.Lock()
-	same := d.made == parts && (err == nil || len(d.devices) == 0)
+	same := d.made == parts
 	d.mu.Unlock()
 	if same {
-		return nil
+		return d.Mend()
 	}
 	generated := &Generated{}
 	if len(m.GPUs) > 0 {
+		var err error
 		if generated, err = d.generate(ctx, m); err != nil {
 			return fmt.Errorf("make the driver's CDI spec: %w", err)
 		}
 	}
 	devices, features := d.complete(m, generated)
-	if err := write(path, &generated.Common, devices); err != nil {
+	content, err := encode(&generated.Common, devices)
+	if err == nil {
+		err = put(d.path(), content)
+	}
+	if err != nil {
 		return fmt.Errorf("write the driver's CDI spec: %w", err)
 	}
 	d.mu.Lock()
 	if d.made != parts {
 		d.log.Info("driver's CDI spec written", "devices", len(devices), "missing", len(generated.Missing))
 	}
-	d.made, d.driver, d.devices, d.features = parts, m.Driver.Version, devices, features
+	d.made, d.driver, d.devices, d.features, d.content = parts, m.Driver.Version, devices, features, content
 	d.mu.Unlock()
 	return missing(m, generated, devices)
+}
+
+func (d *DriverSpec) path() string { return filepath.Join(d.dir, DriverFile) }
+
+// Mend implements [Static]: every start of a container with GPUs needs the
+// file, and Update may be a minute away.
+func (d *DriverSpec) Mend() error {
+	d.mu.Lock()
+	content := d.content
+	d.mu.Unlock()
+	if content == nil {
+		return nil
+	}
+	return replaceFile(d.path(), content)
 }
 
 // missing tells of devices that pods may get and that are not in the spec.
@@ -239,14 +258,11 @@ func (d *DriverSpec) complete(m *machine.Machine, g *Generated) (map[string]spec
 	return devices, features
 }
 
-// write replaces the file, or removes it if there is nothing to say: a spec
-// without devices is no valid one.
-func write(path string, common *specs.ContainerEdits, devices map[string]specs.Device) error {
+// encode makes the file; nil if there is nothing to say: a spec without devices
+// is no valid one.
+func encode(common *specs.ContainerEdits, devices map[string]specs.Device) ([]byte, error) {
 	if len(devices) == 0 {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil
+		return nil, nil
 	}
 	spec := &specs.Spec{Kind: DriverKind, ContainerEdits: *common}
 	for _, name := range slices.Sorted(maps.Keys(devices)) {
@@ -255,14 +271,25 @@ func write(path string, common *specs.ContainerEdits, devices map[string]specs.D
 	// Runtimes refuse specs that are newer than themselves.
 	version, err := specs.MinimumRequiredVersion(spec)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	spec.Version = version
 	content, err := json.Marshal(spec)
 	if err != nil {
+		return nil, err
+	}
+	return append(content, '\n'), nil
+}
+
+// put replaces the file, or removes it if there is no content.
+func put(path string, content []byte) error {
+	if content != nil {
+		return replaceFile(path, content)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return replaceFile(path, append(content, '\n'))
+	return nil
 }
 
 // replaceFile writes a file whole or not at all. The temporary file lies in the

@@ -99,12 +99,21 @@ func TestDriverSpecFollowsTheDriver(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, gpu.DriverFile)); err != nil {
 		t.Fatal(err)
 	}
-	update(newer, 3)
-	update(cards(0), 3)
+	update(newer, 2)
+	if err := os.WriteFile(filepath.Join(dir, gpu.DriverFile), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Mend(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, inRuntime(t, dir)); diff != "" {
+		t.Errorf("devices after it was spoilt (-want +got):\n%s", diff)
+	}
+	update(cards(0), 2)
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
 		t.Errorf("without GPUs there is still %v", left)
 	}
-	update(cards(0), 3)
+	update(cards(0), 2)
 }
 
 func TestLostGPUKeepsItsDevice(t *testing.T) {

@@ -64,6 +64,8 @@ func (n *node) Bind(_ context.Context, resource string, ids []string) error {
 	return nil
 }
 
+func (n *node) Mend() error { return nil }
+
 func (n *node) Names(ids []string) []string {
 	var out []string
 	for _, id := range ids {

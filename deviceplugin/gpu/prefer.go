@@ -28,6 +28,7 @@ func (r *Resource) Prefer(available, must []string, size int) ([]string, error) 
 		return nil, fmt.Errorf("choose %d devices of %d with %d: not possible", size, len(available), len(must))
 	}
 	steering := Steering{}
+	free = r.withoutUsed(free, first, size)
 	if r.options.Pods != nil {
 		if expected, ok := r.options.Pods.Expected(r.options.Name, size); ok {
 			steering = expected
@@ -39,6 +40,23 @@ func (r *Resource) Prefer(available, must []string, size int) ([]string, error) 
 		return s.choose(wanted, first, size)
 	}
 	return s.choose(merge(free, wanted), wanted, size)
+}
+
+// withoutUsed leaves out what containers have although the kubelet offers it,
+// if enough is left. If not, the binder refuses the start until they are gone.
+func (r *Resource) withoutUsed(free, must []card, size int) []card {
+	if r.options.InUse == nil {
+		return free
+	}
+	used := r.options.InUse()
+	if len(used) == 0 {
+		return free
+	}
+	rest := slices.DeleteFunc(slices.Clone(free), func(c card) bool { return used[c.id] != "" })
+	if rest = merge(rest, must); len(rest) < size {
+		return free
+	}
+	return rest
 }
 
 // known are the cards of IDs, in the machine's order; IDs that are not in the

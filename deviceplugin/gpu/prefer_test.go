@@ -1,6 +1,7 @@
 package gpu_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -62,5 +63,22 @@ func TestPrefer(t *testing.T) {
 				t.Errorf("chosen (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestPreferLeavesOutWhatContainersHave although the kubelet offers it, as long
+// as there is enough else.
+func TestPreferLeavesOutWhatContainersHave(t *testing.T) {
+	n := newNode(cards(4))
+	o := n.options("nvidia.com/gpu")
+	o.InUse = func() map[string]string { return map[string]string{"GPU-0": "a", "GPU-1": "a"} }
+	r := gpu.New(o)
+	all := []string{"GPU-0", "GPU-1", "GPU-2", "GPU-3"}
+	for size, want := range map[int][]string{2: all[2:], 4: all} {
+		got, err := r.Prefer(all, nil, size)
+		slices.Sort(got)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%d devices: %v %v, want %v", size, got, err, want)
+		}
 	}
 }

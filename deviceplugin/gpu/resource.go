@@ -41,6 +41,8 @@ type Static interface {
 	// Names gives the qualified CDI devices of GPUs and of what comes with
 	// every GPU, such as GDRCopy.
 	Names(ids []string) []string
+	// Mend puts the spec back where somebody deleted or spoilt it.
+	Mend() error
 }
 
 // Pods guesses for whom the kubelet is asking: it asks for a preference before
@@ -75,6 +77,9 @@ type Options struct {
 	Static   Static
 	Strategy Strategy
 	Features Features
+	// InUse are devices that the kubelet offers although containers have them,
+	// by ID, with who has each: they are preferred to none. Nil is none.
+	InUse func() map[string]string
 	// Pods may be nil: then nothing steers the choice.
 	Pods Pods
 	// Log defaults to none.

@@ -51,6 +51,9 @@ type Options struct {
 	Claimed func(ctx context.Context) (owner string, err error)
 	// Takeover registers no matter what Claimed says.
 	Takeover bool
+	// Registered is called after each registration, and returns at once. Nil is
+	// nobody.
+	Registered func()
 	// SkipPreStart and SkipPrefer tell the kubelet not to make these calls.
 	SkipPreStart, SkipPrefer bool
 	// Log gets changes and faults; nil discards.
@@ -244,6 +247,9 @@ func (p *Plugin) claimed(ctx context.Context) string {
 }
 
 func (p *Plugin) noteRegistered(socket string) {
+	if p.options.Registered != nil && socket != "" {
+		p.options.Registered()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.status.Socket, p.status.Registered = socket, socket != ""
