@@ -30,6 +30,10 @@ test: ## Unit and integration tests, with the race detector
 e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real RDMA
 	$(TEST) -tags e2e -count=1 -timeout 60m -p 1 ./test/cluster/... ./test/e2e/... ./test/demo/... ./test/vm/...
 
+.PHONY: e2e-failures
+e2e-failures: ## What the device plugin does when kubelet, plugin, files or node fail; HEDDLE_LONG_TESTS=1 adds ten minutes
+	$(TEST) -tags e2e,failures -count=1 -timeout 60m ./test/e2e/devices
+
 .PHONY: lint
 lint: ## golangci-lint, the chart's lint, and what the other module files say
 	$(LINT) run ./...
