@@ -60,7 +60,7 @@ func (m machine) missing(cache string) []Missing {
 
 func place(cache string) []Missing {
 	if err := checkPlace(cache); err != nil {
-		return []Missing{{err.Error(), "set HEDDLE_CACHE to a directory such as /root/.cache/heddle"}}
+		return []Missing{{err.Error(), "set HEDDLE_CACHE to a directory such as /var/cache/heddle"}}
 	}
 	return nil
 }
