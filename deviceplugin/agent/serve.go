@@ -52,7 +52,7 @@ func (a *Agent) serve(name string, c *config.NodeConfig) *served {
 	options := gpu.Options{
 		Name: name, Machine: a.machine, Config: a.config, Health: a.healthOf,
 		Namer: a.binder, Binder: a.steer, Static: a.driver,
-		InUse: func() map[string]string { return a.binder.Lost(name) },
+		InUse:    func() map[string]string { return a.binder.Lost(name) },
 		Strategy: a.Strategy, Features: a.Features, Log: a.Log,
 	}
 	if a.NodePods != nil {

@@ -64,15 +64,14 @@ func TestKubeletDirectoryWiped(t *testing.T) {
 	}
 	// Connections outlive their sockets.
 	r.lands(t, "meanwhile")
-	r.remove(t, "meanwhile")
 	mark := r.plugin.log.mark()
 	r.stopKubelet(t)
 	r.startKubelet(t)
 	r.waitRegistrations(t, mark, resources, 10*time.Second)
-	r.lands(t, "new")
+	r.run(t, r.pod("new", box{gpus: 1, hcas: 1}))
 	r.untouched(t, before)
 	r.consistent(t)
-	r.remove(t, "big", "small", "new")
+	r.remove(t, "big", "small", "meanwhile", "new")
 
 	mark = r.plugin.log.mark()
 	r.stopKubelet(t)
@@ -93,6 +92,7 @@ func TestKubeletDirectoryWiped(t *testing.T) {
 // PreStartContainer, and a container that ends meanwhile starts again from the
 // CDI spec on disk.
 func TestKubeletRestartPluginHeldBack(t *testing.T) {
+	t.Parallel()
 	for name, how := range map[string]struct{ hold, release func(*testing.T, *rig) }{
 		"frozen": {
 			func(t *testing.T, r *rig) {
@@ -169,6 +169,7 @@ func TestCheckpointLost(t *testing.T) {
 // TestNodeReboot: containerd, kubelet and plugin end, with all containers, and
 // /run is empty afterwards.
 func TestNodeReboot(t *testing.T) {
+	t.Parallel()
 	for name, late := range map[string]time.Duration{"plugin first": 0, "plugin late": 5 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			r := failing(t)

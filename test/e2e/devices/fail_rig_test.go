@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,14 +24,68 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// failing is the rig whose parts the tests of failures stop and break. Each
-// leaves it whole.
+// pool are the rigs whose parts the tests of failures stop and break. A test
+// has one to itself; as many exist as tests ran at once.
+var pool struct {
+	sync.Mutex
+	free []*rig
+	made int
+}
+
+// failing is a whole rig, which the test gives back whole. Such tests run side
+// by side, because they mostly wait.
 func failing(t *testing.T) *rig {
 	t.Helper()
-	r := sharedRig(t, options{name: "fail"})
+	t.Parallel()
+	r := lend(t)
+	t.Cleanup(func() {
+		if t.Failed() {
+			r.explain(t)
+		}
+		r.whole(t)
+		if t.Failed() {
+			// Others must not fail for it.
+			if err := r.down(); err != nil {
+				t.Error(err)
+			}
+			return
+		}
+		pool.Lock()
+		defer pool.Unlock()
+		pool.free = append(pool.free, r)
+	})
 	r.whole(t)
-	t.Cleanup(func() { r.whole(t) })
 	return r
+}
+
+func lend(t *testing.T) *rig {
+	t.Helper()
+	pool.Lock()
+	if last := len(pool.free) - 1; last >= 0 {
+		defer pool.Unlock()
+		r := pool.free[last]
+		pool.free = pool.free[:last]
+		return r
+	}
+	pool.made++
+	name := fmt.Sprintf("fail%d", pool.made)
+	pool.Unlock()
+	r, err := upRig(context.WithoutCancel(t.Context()), options{name: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// closePool takes down what tests gave back.
+func closePool() error {
+	pool.Lock()
+	defer pool.Unlock()
+	var errs []error
+	for _, r := range pool.free {
+		errs = append(errs, r.down())
+	}
+	return errors.Join(errs...)
 }
 
 // whole brings up what does not run, and waits until the kubelet serves all
@@ -45,6 +100,9 @@ func (r *rig) whole(t *testing.T) {
 	}
 	m := r.machine(t)
 	r.within(t, 60*time.Second, func() string {
+		if _, err := r.get(r.ctx(t), "/readyz"); err != nil {
+			return err.Error()
+		}
 		n, err := r.client.CoreV1().Nodes().Get(r.ctx(t), r.Node(), metav1.GetOptions{})
 		if err != nil {
 			return err.Error()

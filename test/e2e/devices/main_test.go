@@ -64,6 +64,7 @@ func runAll(m *testing.M) (code int, err error) {
 		for _, r := range once.shared {
 			err = errors.Join(err, r.down())
 		}
+		err = errors.Join(err, closePool())
 		if once.built != nil {
 			err = errors.Join(err, os.RemoveAll(once.built.dir))
 		}
