@@ -130,7 +130,8 @@ func New(o Options) *Binder {
 	}
 	b := &Binder{
 		options: o, lister: lister{client: o.PodResources}, checkpoint: checkpoint{path: o.Checkpoint},
-		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), gone: make(map[string]time.Time), faults: make(map[string]string),
+		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		gone: make(map[string]time.Time), faults: make(map[string]string),
 		lost: make(map[owner]bool),
 	}
 	records, err := loadRecords(b.recordDir())

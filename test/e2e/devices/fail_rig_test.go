@@ -278,8 +278,9 @@ func waiting(p *corev1.Pod) string {
 
 // waitWaiting waits until the kubelet says a text of a container that does not
 // start, as its state or in an Event.
-func (r *rig) waitWaiting(t *testing.T, pod, text string, within time.Duration) (message string) {
+func (r *rig) waitWaiting(t *testing.T, pod, text string, within time.Duration) {
 	t.Helper()
+	var message string
 	r.waitPod(t, pod, within, func(p *corev1.Pod) string {
 		said := append(slices.Concat(r.events(t, pod, "Failed"), r.events(t, pod, "FailedCreatePodSandBox")), waiting(p))
 		for _, m := range said {
@@ -291,7 +292,6 @@ func (r *rig) waitWaiting(t *testing.T, pod, text string, within time.Duration) 
 		return fmt.Sprintf("nobody says %q, only %q", text, said)
 	})
 	t.Logf("%s waits: %s", pod, message)
-	return message
 }
 
 // checkpointNames are the CDI devices of ours that the kubelet's checkpoint
@@ -301,10 +301,11 @@ func (r *rig) checkpointNames(t *testing.T) map[string]map[string][]string {
 	var file struct {
 		Data struct {
 			PodDeviceEntries []struct {
-				PodUID, ContainerName string
-				AllocResp             []byte
-			}
-		}
+				PodUID        string `json:"PodUID"`
+				ContainerName string `json:"ContainerName"`
+				AllocResp     []byte `json:"AllocResp"`
+			} `json:"PodDeviceEntries"`
+		} `json:"Data"`
 	}
 	b, err := os.ReadFile(r.NodeDir("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"))
 	if errors.Is(err, fs.ErrNotExist) {
