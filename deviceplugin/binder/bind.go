@@ -93,9 +93,6 @@ func (b *Binder) Bind(ctx context.Context, resource string, ids []string) error 
 		return errors.Join(err, now.checkpointErr)
 	}
 	b.tellLost(ctx, now)
-	if err := b.refuse(resource, ids); err != nil {
-		return err
-	}
 	var errs []error
 	for i := range owners {
 		if err := b.start(ctx, owners[i].owner, now); err != nil {
@@ -127,7 +124,11 @@ func (b *Binder) start(ctx context.Context, o owner, now *account) error {
 		named.Namespace, named.Name = pod.Namespace, pod.Name
 	}
 	defer b.starting.lock(o)()
-	p, err := b.decide(named, now.of(o), now)
+	held := now.of(o)
+	if err := b.refuse(held); err != nil {
+		return err
+	}
+	p, err := b.decide(named, held, now)
 	if err != nil {
 		return err
 	}

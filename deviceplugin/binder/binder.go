@@ -110,6 +110,8 @@ type Binder struct {
 	// lost are the containers that have devices and of which the kubelet knows
 	// none: it lost its checkpoint. Each was told.
 	lost map[owner]bool
+	// unsure is while nobody knows whether a new kubelet has lost devices.
+	unsure bool
 	// decisions counts them.
 	decisions uint64
 }
@@ -331,7 +333,9 @@ func (b *Binder) Holders(ctx context.Context, resource string) (map[string]bool,
 			}
 		}
 	}
-	for id := range b.Lost(resource) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for id := range b.lostLocked(resource, false) {
 		held[id] = true
 	}
 	return held, nil

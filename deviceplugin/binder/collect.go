@@ -54,6 +54,9 @@ func (b *Binder) save(r *record) error {
 // Wake says that a kubelet has just registered us; Run then looks whether it
 // has lost devices. It returns at once.
 func (b *Binder) Wake() {
+	b.mu.Lock()
+	b.unsure = true
+	b.mu.Unlock()
 	select {
 	case b.wake <- struct{}{}:
 	default:

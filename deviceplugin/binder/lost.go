@@ -15,16 +15,22 @@ const (
 
 // Lost are the device IDs of a resource that running containers have and that
 // the kubelet takes for free, because it lost its checkpoint; each with who has
-// it. It gives them to the next pod that asks.
+// it. It gives them to the next pod that asks. While a kubelet starts and
+// nobody knows yet, they are all that were bound.
 func (b *Binder) Lost(resource string) map[string]string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.lost) == 0 {
+	return b.lostLocked(resource, b.unsure)
+}
+
+// lostLocked is for holders of mu.
+func (b *Binder) lostLocked(resource string, all bool) map[string]string {
+	if len(b.lost) == 0 && !all {
 		return nil
 	}
 	lost := make(map[string]string)
 	for _, r := range b.records {
-		if r.Resource != resource || r.Owner == nil || !b.lost[*r.Owner] {
+		if r.Resource != resource || r.Owner == nil || !all && !b.lost[*r.Owner] {
 			continue
 		}
 		for _, id := range r.IDs {
@@ -36,14 +42,19 @@ func (b *Binder) Lost(resource string) map[string]string {
 
 // refuse keeps a container from starting on a GPU that another one still has.
 // HCAs can be shared, and are chosen anew.
-func (b *Binder) refuse(resource string, ids []string) error {
-	if kind, _, err := kindOf(b.options.Config(), resource); err != nil || kind != kindGPU {
-		return nil //nolint:nilerr // A resource that has left the configuration: Bind decides.
-	}
-	lost := b.Lost(resource)
-	for _, id := range ids {
-		if who := lost[id]; who != "" {
-			return fmt.Errorf("%s %s is in use by %s, which the kubelet has forgotten: delete that pod", resource, id, who)
+func (b *Binder) refuse(held []holding) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range held {
+		resource := held[i].resource
+		if kind, _, err := kindOf(b.options.Config(), resource); err != nil || kind != kindGPU {
+			continue // HCAs, or what has left the configuration.
+		}
+		lost := b.lostLocked(resource, false)
+		for _, id := range held[i].ids {
+			if who := lost[id]; who != "" {
+				return fmt.Errorf("%s %s is in use by %s, which the kubelet has forgotten: delete that pod", resource, id, who)
+			}
 		}
 	}
 	return nil
@@ -90,6 +101,11 @@ func (b *Binder) tellLost(ctx context.Context, now *account) {
 func (b *Binder) searchLost(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, searchFor)
 	defer cancel()
+	defer func() {
+		b.mu.Lock()
+		b.unsure = false
+		b.mu.Unlock()
+	}()
 	for {
 		if now, err := b.look(ctx); err == nil {
 			b.tellLost(ctx, now)
