@@ -33,7 +33,7 @@ func Dial(socket string) (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(maxList)),
 		// gRPC's own backoff grows to two minutes, longer than any kubelet's restart.
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, MaxDelay: time.Second},
+			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, MaxDelay: 250 * time.Millisecond},
 			// A kubelet that is busy takes its time to say hello.
 			MinConnectTimeout: 5 * time.Second,
 		}))

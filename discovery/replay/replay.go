@@ -165,21 +165,31 @@ func equal(a, b *machine.Machine) bool {
 // Run follows the file until ctx ends, and then returns nil. A file that is bad at the start is an
 // error: there is no last good machine to keep.
 func (r *Replay) Run(ctx context.Context) error {
-	watcher, err := fsnotify.NewWatcher()
+	watcher, err := r.watch()
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", r.options.Path, err)
-	}
-	defer watcher.Close()
-	// The directory, not the file: a rename over the file leaves a watch on
-	// the old one, and a ConfigMap swaps the ..data link beside it.
-	dir := filepath.Dir(r.options.Path)
-	if err := watcher.Add(dir); err != nil {
-		return fmt.Errorf("watch %s: %w", dir, err)
+		// inotify instances are few, and shared by all of root's processes.
+		r.logger.Warn("machine file is not watched, only polled", "err", err, "every", r.options.Interval)
+		watcher = &fsnotify.Watcher{} // Which tells nothing.
+	} else {
+		defer watcher.Close()
 	}
 	if err := r.load(); err != nil && r.Machine() == nil {
 		return err
 	}
 	return r.follow(ctx, watcher)
+}
+
+// watch watches the directory, not the file: a rename over the file leaves a
+// watch on the old one, and a ConfigMap swaps the ..data link beside it.
+func (r *Replay) watch() (*fsnotify.Watcher, error) {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, err
+	}
+	if err := watcher.Add(filepath.Dir(r.options.Path)); err != nil {
+		return nil, errors.Join(err, watcher.Close())
+	}
+	return watcher, nil
 }
 
 func (r *Replay) follow(ctx context.Context, watcher *fsnotify.Watcher) error {

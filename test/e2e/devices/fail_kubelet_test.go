@@ -145,16 +145,18 @@ func TestCheckpointLost(t *testing.T) {
 	}
 	r.startKubelet(t)
 	r.waitRegistrations(t, mark, resources, 10*time.Second)
-	r.run(t, r.pod("new", box{gpus: 3, hcas: 3}))
-	r.untouched(t, before)
-	got := r.has(t, "new", "app", 3, 3)
-	for _, uuid := range got.GPUs {
-		for name, b := range before {
-			if strings.Contains(strings.Join(b.GPUs, " "), uuid) {
-				t.Errorf("GPU %s of %s, which runs, was given to another pod", uuid, name)
-			}
+	// At once the plugin may not know yet, and then refuses the start.
+	r.create(t, r.pod("hasty", box{gpus: 1, hcas: 1}))
+	r.waitPod(t, "hasty", 30*time.Second, func(p *corev1.Pod) string {
+		if ready(p) || strings.Contains(waiting(p), "which the kubelet has forgotten: delete that pod") {
+			return ""
 		}
-	}
+		return "it neither runs nor is told why not"
+	})
+	r.waitEvent(t, "big", "DevicesLost", "delete the pod", 15*time.Second)
+	r.run(t, r.pod("new", box{gpus: 2, hcas: 2}))
+	r.untouched(t, before)
+	r.exclusive(t, "big", "small", "hasty", "new")
 	r.crash(t, "small")
 	begin := time.Now()
 	r.waitWaiting(t, "small", "no devices found", 30*time.Second)
@@ -163,7 +165,26 @@ func TestCheckpointLost(t *testing.T) {
 	// Made anew it has devices.
 	r.remove(t, "small", "big")
 	r.lands(t, "newer")
+	r.waitReady(t, "hasty", 30*time.Second)
 	r.consistent(t)
+}
+
+// exclusive fails the test if two of the pods that run can open one GPU.
+func (r *rig) exclusive(t *testing.T, pods ...string) {
+	t.Helper()
+	owner := map[string]string{}
+	for _, name := range pods {
+		if !ready(r.getPod(t, name)) {
+			t.Logf("%s waits: %s", name, waiting(r.getPod(t, name)))
+			continue
+		}
+		for _, uuid := range r.lives(t, name)[name].GPUs {
+			if owner[uuid] != "" {
+				t.Errorf("%s and %s both have GPU %s", owner[uuid], name, uuid)
+			}
+			owner[uuid] = name
+		}
+	}
 }
 
 // TestNodeReboot: containerd, kubelet and plugin end, with all containers, and

@@ -6,12 +6,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -75,6 +78,19 @@ func lend(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// sideBySide lets more tests run at once than there may be cores, unless
+// -parallel says how many: those of failures mostly wait.
+func sideBySide() error {
+	const name, atLeast = "test.parallel", 3
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == name })
+	if said || runtime.GOMAXPROCS(0) >= atLeast {
+		return nil
+	}
+	return flag.Set(name, strconv.Itoa(atLeast))
 }
 
 // closePool takes down what tests gave back.
