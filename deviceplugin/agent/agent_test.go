@@ -178,7 +178,11 @@ func TestModeSGPUWithdrawsCards(t *testing.T) {
 func TestLostGPUReachesTheListAndTheNode(t *testing.T) {
 	r := newRig(t, "dgx-h100").run()
 	r.list(gpus, 8, 0)
-	r.api.wait(t, "that all is well", func() bool { return len(r.api.conditions) > 0 && r.api.conditions[0].Ready })
+	// The condition comes before the annotation: a GPU lost between the two
+	// would be in the first annotation already.
+	r.api.wait(t, "that all is well", func() bool {
+		return len(r.api.conditions) > 0 && r.api.conditions[0].Ready && len(r.api.topologies) > 0
+	})
 	r.alter(func(m *machine.Machine) {
 		m.GPUs[3].Health = machine.Health{State: machine.Lost, Reason: "XID 79"}
 	})
