@@ -16,7 +16,7 @@ export HEDDLE_FIXTURES ?=
 
 .PHONY: help
 help: ## List the commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 .PHONY: build
 build: ## Build the binaries into bin/
@@ -27,12 +27,8 @@ test: ## Unit and integration tests, with the race detector
 	$(TEST) -race -timeout 15m ./...
 
 .PHONY: e2e
-e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real RDMA
+e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real RDMA (HEDDLE_LONG_TESTS=1: ten minutes more)
 	$(TEST) -tags e2e -count=1 -timeout 60m -p 1 ./test/cluster/... ./test/e2e/... ./test/demo/... ./test/vm/...
-
-.PHONY: e2e-failures
-e2e-failures: ## What the device plugin does when kubelet, plugin, files or node fail; HEDDLE_LONG_TESTS=1 adds ten minutes
-	$(TEST) -tags e2e,failures -count=1 -timeout 60m ./test/e2e/devices
 
 .PHONY: lint
 lint: ## golangci-lint, the chart's lint, and what the other module files say
