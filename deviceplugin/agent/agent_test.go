@@ -189,7 +189,7 @@ func TestLostGPUReachesTheListAndTheNode(t *testing.T) {
 	r.list(gpus, 7, 1)
 	r.api.wait(t, "the condition", func() bool {
 		last := r.api.conditions[len(r.api.conditions)-1]
-		return !last.Ready && last.Reason == string(health.Lost) && strings.Contains(last.Message, "GPU3")
+		return !last.Ready && last.Reason == string(health.Lost) && strings.Contains(last.Message, "GPU 3: ")
 	})
 	r.api.wait(t, "another annotation", func() bool { return len(r.api.topologies) > 1 })
 	if diff := cmp.Diff(map[string]float64{"Lost nvidia.com/gpu": 1}, r.samples("heddle_unavailable")); diff != "" {

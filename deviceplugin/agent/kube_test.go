@@ -135,7 +135,7 @@ func (s *server) take() []string {
 
 func TestConditionIsPatchedWhenItDiffers(t *testing.T) {
 	s, k := newServer(t)
-	ill := health.Condition{Reason: "Lost", Message: "nvidia.com/gpu: 1 unavailable: GPU3"}
+	ill := health.Condition{Reason: "Lost", Message: "nvidia.com/gpu: 1 unavailable: GPU 3"}
 	set := func(c health.Condition) []corev1.NodeCondition {
 		t.Helper()
 		if err := k.SetCondition(t.Context(), c); err != nil {
@@ -162,7 +162,7 @@ func TestConditionIsPatchedWhenItDiffers(t *testing.T) {
 	if got := set(ill); len(got) > 0 {
 		t.Errorf("wrote what the Node has: %+v", got)
 	}
-	ill.Message = "nvidia.com/gpu: 2 unavailable: GPU3, GPU4"
+	ill.Message = "nvidia.com/gpu: 2 unavailable: GPU 3, GPU 4"
 	if got := set(ill); len(got) != 1 || !got[0].LastTransitionTime.Equal(&first[0].LastTransitionTime) {
 		t.Errorf("another message is no transition: %+v", got)
 	}

@@ -81,7 +81,7 @@ func (a *Agent) gpuStates(m *machine.Machine, s *served, snapshot *health.Snapsh
 		name, state := d.ID, health.State{Healthy: true}
 		card := cmp.Or(parentOf(m, d.ID), d.ID)
 		if at := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == d.ID }); at >= 0 {
-			name = fmt.Sprintf("GPU%d", m.GPUs[at].Index)
+			name = fmt.Sprintf("GPU %d", m.GPUs[at].Index)
 		}
 		if !d.Healthy {
 			if state = snapshot.GPU(card); state.Healthy {

@@ -67,7 +67,7 @@ func TestDevicePolicy(t *testing.T) {
 			deny: fields("annotations heddle.dev/owned-taints, node.alpha.kubernetes.io/ttl"),
 		},
 		{name: "the condition", do: status(func(s *corev1.NodeStatus) {
-			s.Conditions[0].Status, s.Conditions[0].Message = corev1.ConditionFalse, "GPU3: lost"
+			s.Conditions[0].Status, s.Conditions[0].Message = corev1.ConditionFalse, "GPU 3: lost"
 		})},
 		{name: "the condition for the first time, at the end", do: func(a *attempt) {
 			a.request["subResource"] = "status"

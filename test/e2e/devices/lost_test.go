@@ -28,7 +28,7 @@ func TestGPULostWhileIdle(t *testing.T) {
 	}
 	took := r.waitAllocatable(t, gpuResource, 7, 10*time.Second)
 	t.Logf("allocatable said 7 after %.1f s", took.Seconds())
-	r.waitCondition(t, corev1.ConditionFalse, string(health.Lost), "GPU5: ")
+	r.waitCondition(t, corev1.ConditionFalse, string(health.Lost), "GPU 5: ")
 	r.waitUnavailable(t, gpuResource, string(health.Lost), 1)
 	r.waitEvent(t, r.Node(), health.ReasonUnhealthy, "GPU 5 (", waitStart)
 	// The kubelet's capacity keeps it.

@@ -32,7 +32,7 @@ const (
 // Finding is one thing about a machine.
 type Finding struct {
 	Level Level
-	// Subject is what it is about: GPU6, mlx5_3 port 1, probe nvml.
+	// Subject is what it is about: GPU 6, mlx5_3 port 1, probe nvml.
 	Subject string
 	// Says is what is so; Do is what to do about it, empty for nothing.
 	Says, Do string

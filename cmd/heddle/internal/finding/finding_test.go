@@ -68,11 +68,11 @@ func TestFindings(t *testing.T) {
 			"problem mlx5_1: has no port that could be read",
 		}},
 		{"fewer NVLinks than the others", func(m *machine.Machine) { m.GPUs[1].NVLinks[0].Links = 17 }, []string{
-			"problem GPU1 (0000:02:00.0, GPU-b): 17 NVLinks are up, where others of its model have 18",
+			"problem GPU 1 (0000:02:00.0, GPU-b): 17 NVLinks are up, where others of its model have 18",
 		}},
 		{"an unhealthy GPU", func(m *machine.Machine) {
 			m.GPUs[0].Health = machine.Health{State: machine.Unhealthy, Reason: "XID 79"}
-		}, []string{"problem GPU0 (0000:01:00.0, GPU-a): unhealthy: XID 79"}},
+		}, []string{"problem GPU 0 (0000:01:00.0, GPU-a): unhealthy: XID 79"}},
 		{"GPUs and no driver", func(m *machine.Machine) {
 			m.GPUs, m.Probes = nil, []machine.Probe{{Name: "nvml", State: machine.ProbeAbsent, Reason: "no library"}}
 		}, []string{"problem probe nvml: there is no driver for what is on the PCI bus (2 NVIDIA GPUs): no library"}},

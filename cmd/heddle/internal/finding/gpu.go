@@ -12,7 +12,7 @@ func gpus(m *machine.Machine) []Finding {
 	usual := usualLinks(m)
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
-		subject := fmt.Sprintf("GPU%d (%s, %s)", g.Index, g.PCI, g.UUID)
+		subject := fmt.Sprintf("GPU %d (%s, %s)", g.Index, g.PCI, g.UUID)
 		switch g.Health.State {
 		case machine.Healthy:
 			all = append(all, apart(g, subject, usual[g.Product])...)
