@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -225,16 +226,20 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	a.resolve()
 	m, c := a.machine(), a.config()
 	a.driver.wake()
-	for _, name := range a.wanted(m, c) {
+	// What containers have is served too: without that they could not start
+	// again once the configuration has other names.
+	gpus, hcas := a.binder.Recorded()
+	for _, name := range slices.Concat(a.wanted(m, c), gpus, hcas) {
 		a.mu.Lock()
 		_, running := a.served[name]
 		a.mu.Unlock()
+		isHCAs := rdmaAt(c, name) >= 0 || slices.Contains(hcas, name)
 		// The answer to Allocate names what comes with every GPU, and the
 		// driver's spec says what that is.
-		if running || rdmaAt(c, name) < 0 && !a.driver.known() {
+		if running || !isHCAs && !a.driver.known() {
 			continue
 		}
-		s := a.serve(name, c)
+		s := a.serve(name, isHCAs)
 		a.mu.Lock()
 		a.served[name] = s
 		a.mu.Unlock()

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -162,6 +161,52 @@ func TestReloadAddsAndRemovesAResource(t *testing.T) {
 	r.configure("")
 	r.list(hcas, 512, 0)
 	r.list("rdma/other", 0, 16)
+}
+
+// TestRenamedGPUs: a GPU is in one resource at a time. The kubelet keeps
+// accounts by resource, and would give what a pod has under the old name to
+// another pod under the new one.
+func TestRenamedGPUs(t *testing.T) {
+	const renamed = "example.com/gpu"
+	r := newRig(t, "dgx-h100").run()
+	r.list(gpus, 8, 0)
+	r.list(hcas, 512, 0)
+	held := r.admit("train", map[string]int{gpus: 2, hcas: 1})
+	r.start("train")
+	before := r.report().Bindings
+	r.configure("resources: {gpu: " + renamed + "}\nrdma: {resources: []}")
+	// For a minute the kubelet may give out what it had when the name changed.
+	r.list(renamed, 0, 8)
+	r.list(gpus, 0, 8)
+	if got := r.kubelet.State(renamed); got.Updates != 1 {
+		t.Errorf("%d lists under the new name, want one", got.Updates)
+	}
+	r.api.wait(t, "the condition", func() bool {
+		last := r.api.conditions[len(r.api.conditions)-1]
+		return last.Reason == string(Draining) &&
+			strings.Contains(last.Message, "container main of default/train has it as nvidia.com/gpu")
+	})
+	// A plugin that starts with the new name knows by the records who has what,
+	// and serves the old names for those that have them.
+	r.again(t)
+	state := r.list(renamed, 6, 2)
+	if diff := cmp.Diff(held[gpus], state.Unhealthy); diff != "" {
+		t.Errorf("what the pod has is not what is held back (-want +got):\n%s", diff)
+	}
+	r.list(gpus, 0, 2)
+	r.list(hcas, 0, 1)
+	other := r.admit("other", map[string]int{renamed: 6})[renamed]
+	for _, id := range held[gpus] {
+		if slices.Contains(other, id) {
+			t.Errorf("two pods have %s", id)
+		}
+	}
+	r.start("other")
+	r.start("train")
+	after := slices.DeleteFunc(r.report().Bindings, func(b report.Binding) bool { return b.Pod == "other" })
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("other devices under the new configuration:\n%s", diff)
+	}
 }
 
 func TestModeSGPUWithdrawsCards(t *testing.T) {
@@ -353,11 +398,7 @@ func TestAgentThatRestarts(t *testing.T) {
 	r.admit("train", map[string]int{gpus: 2, hcas: 2})
 	r.start("train")
 	before := r.report().Bindings
-	r.stop()
-	r.registry = prometheus.NewRegistry()
-	r.options.Registerer = r.registry
-	r.Agent = New(r.options, r.client)
-	r.run()
+	r.again(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	for _, resource := range []string{gpus, hcas} {

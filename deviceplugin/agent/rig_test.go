@@ -239,6 +239,16 @@ func (r *rig) run() *rig {
 	return r
 }
 
+// again stops the agent and runs another one in its place.
+func (r *rig) again(t *testing.T) {
+	t.Helper()
+	r.stop()
+	r.registry = prometheus.NewRegistry()
+	r.options.Registerer = r.registry
+	r.Agent = New(r.options, r.client)
+	r.run()
+}
+
 // list waits until the kubelet has so many healthy and unhealthy devices.
 func (r *rig) list(resource string, healthy, unhealthy int) kubelet.State {
 	r.t.Helper()

@@ -41,9 +41,9 @@ func rdmaAt(c *config.NodeConfig, name string) int {
 	return slices.IndexFunc(c.RDMA.Resources, func(r config.RDMAResource) bool { return r.Name == name })
 }
 
-// serve makes a resource and its plugin.
-func (a *Agent) serve(name string, c *config.NodeConfig) *served {
-	if rdmaAt(c, name) >= 0 {
+// serve makes a resource, of HCAs or of GPUs, and its plugin.
+func (a *Agent) serve(name string, hcas bool) *served {
+	if hcas {
 		r := rdma.New(rdma.Options{
 			Name: name, Machine: a.machine, Config: a.config, Against: a.against, Binder: a.binder,
 		})
@@ -52,8 +52,9 @@ func (a *Agent) serve(name string, c *config.NodeConfig) *served {
 	options := gpu.Options{
 		Name: name, Machine: a.machine, Config: a.config, Health: a.healthOf,
 		Namer: a.binder, Binder: a.steer, Static: a.driver,
-		InUse:    func() map[string]string { return a.binder.Lost(name) },
-		Strategy: a.Strategy, Features: a.Features, Log: a.Log,
+		InUse:     func() map[string]string { return a.binder.Lost(name) },
+		Elsewhere: func(id string) string { return a.elsewhere(name, id) },
+		Strategy:  a.Strategy, Features: a.Features, Log: a.Log,
 	}
 	if a.NodePods != nil {
 		options.Pods = a.steer
@@ -63,6 +64,24 @@ func (a *Agent) serve(name string, c *config.NodeConfig) *served {
 		plugin: a.plugin(name, r), refresh: r.Refresh, gpu: r,
 		reason: func() string { return a.lacks(name, r) },
 	}
+}
+
+// elsewhere says who has a GPU under another name than this: a container, or
+// the kubelet, which has been offered it under that name and may be about to
+// give it to somebody. That list drops it once nobody has it, after a minute.
+func (a *Agent) elsewhere(name, id string) string {
+	if who := a.binder.Elsewhere(name, id); who != "" {
+		return who
+	}
+	for other, s := range a.all() {
+		if other == name || s.gpu == nil {
+			continue
+		}
+		if slices.ContainsFunc(s.plugin.List(), func(d plugin.Device) bool { return d.ID == id }) {
+			return "the kubelet has it as " + other
+		}
+	}
+	return ""
 }
 
 func (a *Agent) plugin(name string, r plugin.Resource) *plugin.Plugin {

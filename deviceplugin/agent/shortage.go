@@ -22,6 +22,9 @@ const (
 	// Unsuitable is a GPU that the configuration has no use for, such as one
 	// with MIG where mig.strategy is none.
 	Unsuitable health.Cause = "Unsuitable"
+	// Draining is a GPU that a container has under another name, which it had
+	// in an earlier configuration.
+	Draining health.Cause = "Draining"
 	// ServedByOthers is a resource that is left to another device plugin.
 	ServedByOthers health.Cause = "ServedByOthers"
 )
@@ -41,7 +44,7 @@ func (a *Agent) shortages(m *machine.Machine, c *config.NodeConfig) []health.Sho
 		case at >= 0:
 			states = a.hcaStates(m, c, &c.RDMA.Resources[at], snapshot)
 		case s != nil && s.gpu != nil:
-			states = a.gpuStates(m, s, snapshot)
+			states = a.gpuStates(m, r.Name, s, snapshot)
 		}
 		ill := health.Shortages(r.Name, states)
 		if len(ill) == 0 && r.Count == 0 && !allShared(m, c, r.Name) {
@@ -74,7 +77,9 @@ func allShared(m *machine.Machine, c *config.NodeConfig, resource string) bool {
 }
 
 // gpuStates are those of a resource's GPUs, by what people call them.
-func (a *Agent) gpuStates(m *machine.Machine, s *served, snapshot *health.Snapshot) map[string]health.State {
+func (a *Agent) gpuStates(
+	m *machine.Machine, resource string, s *served, snapshot *health.Snapshot,
+) map[string]health.State {
 	states := map[string]health.State{}
 	faults := s.gpu.Faults()
 	for _, d := range s.gpu.Devices() {
@@ -86,6 +91,9 @@ func (a *Agent) gpuStates(m *machine.Machine, s *served, snapshot *health.Snapsh
 		if !d.Healthy {
 			if state = snapshot.GPU(card); state.Healthy {
 				state = health.State{Cause: Unsuitable, Reason: faults[d.ID]}
+				if faults[d.ID] == a.elsewhere(resource, d.ID) {
+					state.Cause = Draining
+				}
 			}
 		}
 		states[name] = state

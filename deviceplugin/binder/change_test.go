@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/rdma"
 )
 
 // TestHCAsThatFail: a container that runs keeps what it has, and one that
@@ -39,24 +40,45 @@ func TestHCAsThatFail(t *testing.T) {
 	}
 }
 
-// TestResourceLeavesTheConfiguration: who has it keeps it, over restarts too.
+// TestResourceLeavesTheConfiguration: who has it keeps it, over restarts too,
+// and who was given it and has not started gets the HCAs that are named.
 func TestResourceLeavesTheConfiguration(t *testing.T) {
 	r := newRig(t, "dgx-h100")
 	want := asks{gpus: r.cards(0), hcas: r.tickets("mlx5_9")}
 	names := r.allocate(pod("a"), "main", want)
 	r.start(want)
 	first := r.mustEnter(names)
-	late := asks{hcas: r.tickets("mlx5_4")}
-	r.allocate(pod("late"), "main", late)
+	late := asks{gpus: r.cards(2), hcas: r.tickets("mlx5_4", "mlx5_4/1", "mlx5_9/1", "mlx5_6")}
+	lateNames := r.allocate(pod("late"), "main", late)
+	dark := asks{hcas: r.tickets("mlx5_6/1")}
+	r.allocate(pod("dark"), "main", dark)
+	all := asks{hcas: []string{rdma.Ticket(rdma.AllHCAs, 0)}}
+	r.allocate(pod("all"), "main", all)
+	r.down("mlx5_6")
 	r.config.RDMA.Resources = nil
 	r.restart()
 	r.start(want)
 	if diff := cmp.Diff(first, r.mustEnter(names)); diff != "" {
 		t.Errorf("at the next start (-first +next):\n%s", diff)
 	}
-	if err := r.Bind(t.Context(), hcas, late[hcas]); err == nil || !strings.Contains(err.Error(), "no HCA to be had") {
-		t.Errorf("one that never started: %v", err)
+	for range 2 {
+		r.start(late)
+		if got := r.mustEnter(lateNames); !slices.Equal(got.given(), []string{"mlx5_4", "mlx5_9"}) || len(got.Devices.GPUs) != 1 {
+			t.Errorf("one that had not started: %+v", got)
+		}
+		r.up("mlx5_6") // Too late: it has what it has.
+		r.down("mlx5_9")
 	}
+	r.down("mlx5_6")
+	for reason, want := range map[string]asks{
+		"no HCA to be had: mlx5_6: port 1 is DOWN": dark, "its devices name no HCA": all,
+	} {
+		if err := r.Bind(t.Context(), hcas, want[hcas]); err == nil || !strings.Contains(err.Error(), reason) {
+			t.Errorf("error %v, want %q", err, reason)
+		}
+	}
+	r.up("mlx5_6")
+	r.start(dark)
 	if _, err := r.Name(hcas, want[hcas]); err == nil {
 		t.Error("a name was given out")
 	}
@@ -85,5 +107,51 @@ func TestTwoResourcesInOneContainer(t *testing.T) {
 	}
 	if e := r.events.take(); e != nil {
 		t.Errorf("events: %v", e)
+	}
+}
+
+// TestGPUsOfAnotherName: who has a GPU keeps it when its resource gets another
+// name, and is told of until the pod has gone.
+func TestGPUsOfAnotherName(t *testing.T) {
+	const renamed = "example.com/gpu"
+	r := newRig(t, "dgx-h100")
+	want := asks{gpus: r.cards(0, 1), hcas: r.tickets("mlx5_0")}
+	names := r.allocate(pod("a"), "main", want)
+	if got := r.Elsewhere(renamed, want[gpus][0]); got != "a container that has not started has it as nvidia.com/gpu" {
+		t.Errorf("before the start: %q", got)
+	}
+	r.start(want)
+	first := r.mustEnter(names)
+	r.config.Resources.GPU = renamed
+	r.restart()
+	gpuNames, hcaNames := r.Recorded()
+	if diff := cmp.Diff([][]string{{gpus}, {hcas}}, [][]string{gpuNames, hcaNames}); diff != "" {
+		t.Errorf("resources (-want +got):\n%s", diff)
+	}
+	for id, who := range map[string]string{
+		r.cards(1)[0]: "container main of default/a has it as nvidia.com/gpu", r.cards(2)[0]: "",
+	} {
+		if got := r.Elsewhere(renamed, id); got != who {
+			t.Errorf("%s: %q, want %q", id, got, who)
+		}
+		if got := r.Elsewhere(gpus, id); got != "" {
+			t.Errorf("%s, under its own name: %q", id, got)
+		}
+	}
+	r.start(want)
+	if diff := cmp.Diff(first, r.mustEnter(names)); diff != "" {
+		t.Errorf("at the next start (-first +next):\n%s", diff)
+	}
+	r.kubelet.Delete("default", "a")
+	r.collect()                                                // The kubelet notices when it is asked,
+	r.allocate(pod("next"), "main", asks{renamed: r.cards(3)}) // and writes it down then.
+	r.collect()
+	r.pass(goneFor)
+	r.collect()
+	if got := r.Elsewhere(renamed, r.cards(1)[0]); got != "" {
+		t.Errorf("its pod has gone: %q", got)
+	}
+	if got, _ := r.Recorded(); !slices.Equal(got, []string{renamed}) {
+		t.Errorf("resources %v", got)
 	}
 }

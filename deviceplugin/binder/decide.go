@@ -223,7 +223,7 @@ func (d *decision) addHCAs(p *part) error {
 	var err error
 	switch {
 	case r == nil:
-		picks = d.same(p)
+		picks, err = d.same(p.records[0])
 	case r.Count == config.CountAll:
 		picks = d.all(rdma.Members(d.scene.machine, r, d.against))
 	default:
@@ -238,18 +238,6 @@ func (d *decision) addHCAs(p *part) error {
 	d.bound = append(d.bound, picks...)
 	d.grant(p, picks)
 	return nil
-}
-
-// same are the HCAs that a container has of a resource that has left the
-// configuration.
-func (d *decision) same(p *part) []pick {
-	w := wish{gpus: d.places}
-	for i, id := range d.ids {
-		if slices.Contains(p.records[0].bound(), id) {
-			w.kept = append(w.kept, i)
-		}
-	}
-	return d.scene.choose(&w)
 }
 
 // counted are as many HCAs as there are tickets.

@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -80,6 +81,9 @@ type Options struct {
 	// InUse are devices that the kubelet offers although containers have them,
 	// by ID, with who has each: they are preferred to none. Nil is none.
 	InUse func() map[string]string
+	// Elsewhere says who has a device under another resource, empty for nobody:
+	// such a device is listed, and not handed out. Nil is nobody.
+	Elsewhere func(id string) string
 	// Pods may be nil: then nothing steers the choice.
 	Pods Pods
 	// Log defaults to none.
@@ -120,6 +124,9 @@ func New(o Options) *Resource {
 	}
 	if o.Health == nil {
 		o.Health = func(string) (bool, string) { return true, "" }
+	}
+	if o.Elsewhere == nil {
+		o.Elsewhere = func(string) string { return "" }
 	}
 	if o.Strategy == "" {
 		o.Strategy = CDI
@@ -168,14 +175,14 @@ func (r *Resource) look(old *snapshot) *snapshot {
 				continue
 			}
 			s.cards[card.id] = card
-			d := plugin.Device{ID: card.id, Healthy: healthy && card.against == "", NUMA: numaOf(m, g)}
-			s.devices = append(s.devices, d)
-			switch {
-			case card.against != "":
-				s.faults[card.id] = card.against
-			case !healthy:
-				s.faults[card.id] = reason
+			fault := card.against
+			if fault == "" && !healthy {
+				fault = reason
 			}
+			if fault = cmp.Or(fault, r.options.Elsewhere(card.id)); fault != "" {
+				s.faults[card.id] = fault
+			}
+			s.devices = append(s.devices, plugin.Device{ID: card.id, Healthy: fault == "", NUMA: numaOf(m, g)})
 		}
 	}
 	slices.SortFunc(s.devices, func(a, b plugin.Device) int { return strings.Compare(a.ID, b.ID) })

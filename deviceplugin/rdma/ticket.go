@@ -48,9 +48,6 @@ type Member struct {
 // well; without against it is what the scan saw. An HCA without a device node
 // is never well.
 func Members(m *machine.Machine, r *config.RDMAResource, against func(*machine.HCA) string) []Member {
-	if against == nil {
-		against = PortsAgainst
-	}
 	ids := m.HCAIDs()
 	var members []Member
 	for i := range m.HCAs {
@@ -58,13 +55,22 @@ func Members(m *machine.Machine, r *config.RDMAResource, against func(*machine.H
 		if selected, _ := r.Selectors.Select(m, h); !selected {
 			continue
 		}
-		reason := against(h)
-		if reason == "" && len(h.CharDevices.UVerbs) == 0 {
-			reason = "it has no uverbs device (module ib_uverbs)"
-		}
-		members = append(members, Member{Index: i, ID: ids[i], Against: reason})
+		members = append(members, Member{Index: i, ID: ids[i], Against: Unfit(h, against)})
 	}
 	return members
+}
+
+// Unfit says why an HCA cannot be handed out now, empty if it can; against is
+// as in [Members].
+func Unfit(h *machine.HCA, against func(*machine.HCA) string) string {
+	if against == nil {
+		against = PortsAgainst
+	}
+	reason := against(h)
+	if reason == "" && len(h.CharDevices.UVerbs) == 0 {
+		reason = "it has no uverbs device (module ib_uverbs)"
+	}
+	return reason
 }
 
 // PortsAgainst says why an HCA cannot carry traffic as far as one scan can
