@@ -117,8 +117,8 @@ func TestReportOfEveryResource(t *testing.T) {
 		got.Resources[i].Reason = ""
 	}
 	want := []report.Resource{
-		{Name: gpus, Registered: true, Capacity: 8, Allocatable: 7},
-		{Name: hcas, Registered: true, Capacity: 448, Allocatable: 384},
+		{Name: gpus, Kind: report.KindGPU, Registered: true, Capacity: 8, Allocatable: 7},
+		{Name: hcas, Kind: report.KindHCA, Registered: true, Capacity: 448, Allocatable: 384},
 	}
 	if diff := cmp.Diff(want, got.Resources); diff != "" {
 		t.Errorf("resources (-want +got):\n%s", diff)
@@ -154,7 +154,7 @@ func TestReloadAddsAndRemovesAResource(t *testing.T) {
 		t.Errorf("other devices after the reload:\n%s", diff)
 	}
 	for _, res := range r.report().Resources {
-		if res.Name == hcas && (res.Reason != "it is not configured any more" || res.Withdrawn != 512) {
+		if res.Former != (res.Name == hcas) || res.Name == hcas && (res.Reason != "it is not configured any more" || res.Withdrawn != 512) {
 			t.Errorf("%+v", res)
 		}
 	}

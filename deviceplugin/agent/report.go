@@ -30,11 +30,14 @@ func (a *Agent) Report() report.Report {
 			r.GPUs[g.MIG.Devices[j].UUID] = g.Index
 		}
 	}
-	served := a.all()
+	served, wanted := a.all(), a.wanted(m, a.config())
 	for _, name := range slices.Sorted(maps.Keys(served)) {
-		status := served[name].plugin.Status()
+		status, kind := served[name].plugin.Status(), report.KindHCA
+		if served[name].gpu != nil {
+			kind = report.KindGPU
+		}
 		r.Resources = append(r.Resources, report.Resource{
-			Name: name, Registered: status.Registered, Owner: status.Owner, Fault: status.Fault,
+			Name: name, Kind: kind, Former: !slices.Contains(wanted, name), Registered: status.Registered, Owner: status.Owner, Fault: status.Fault,
 			Capacity: status.Capacity, Allocatable: status.Allocatable, Withdrawn: status.Withdrawn,
 			Reason: served[name].reason(),
 		})

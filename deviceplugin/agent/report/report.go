@@ -18,9 +18,19 @@ type Report struct {
 	GPUs map[string]int `json:"gpus"`
 }
 
+// The kinds of resources. MIG devices are GPUs.
+const (
+	KindGPU = "gpu"
+	KindHCA = "hca"
+)
+
 // Resource is one resource and what the kubelet is told of it.
 type Resource struct {
 	Name string `json:"name"`
+	// Kind is what its devices are: KindGPU or KindHCA.
+	Kind string `json:"kind"`
+	// Former tells that the configuration does not have it any more.
+	Former bool `json:"former,omitempty"`
 	// Registered tells whether the kubelet takes the resource from us, and
 	// Owner who else serves it. Unless Registered, we wait for them.
 	Registered bool   `json:"registered"`

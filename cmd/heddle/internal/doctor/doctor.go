@@ -43,11 +43,10 @@ func Run(ctx context.Context, args []string, stdout io.Writer) error {
 	var api cluster.Flags
 	api.Register(set.FlagSet)
 	node := set.String("node", "", "`NAME` of a Node to ask the API server about")
-	plugin := set.String(pluginFlag, pluginURL, "`URL` of heddle-device-plugin's metrics address; asked about this host")
+	url := set.String(pluginFlag, pluginURL, "`URL` of heddle-device-plugin's metrics address; asked about this host")
 	if err := set.Read(args, 0); err != nil {
 		return err
 	}
-	var found Report
 	var there *onNode
 	if *node != "" {
 		var err error
@@ -56,24 +55,18 @@ func Run(ctx context.Context, args []string, stdout io.Writer) error {
 		}
 		from.Of(*node, there.node.Labels)
 	}
-	if there == nil || set.Given("machine") {
-		subject, err := from.Load(ctx)
-		if err != nil {
-			return err
-		}
-		found = Machine(subject)
-	}
-	if there != nil {
-		all, err := from.Config()
-		if err != nil {
-			return err
-		}
-		found.addNode(there, all)
-	}
+	looks := there == nil || set.Given("machine")
 	given := set.Given(pluginFlag)
-	here := found.labels != nil && set.Lookup("machine").Value.String() == source.Host
-	if here || given {
-		found.addPlugin(ctx, *plugin, given || there.offers())
+	var plugin *answer
+	if given || looks && set.Lookup("machine").Value.String() == source.Host {
+		plugin = askPlugin(ctx, *url)
+	}
+	found, err := look(ctx, &from, looks, !set.Given("config"), there, plugin)
+	if err != nil {
+		return err
+	}
+	if plugin != nil {
+		found.addPlugin(plugin, given || there.offers())
 	}
 	if err := say(stdout, "%s", found.Text()); err != nil {
 		return err
@@ -82,6 +75,39 @@ func Run(ctx context.Context, args []string, stdout io.Writer) error {
 		return cli.ErrFindings
 	}
 	return nil
+}
+
+// look explains the machine, if it is to be looked at, and the Node, if there
+// is one. Without a configuration it goes by the names that are in use.
+func look(
+	ctx context.Context, from *source.Flags, looks, unnamed bool, there *onNode, plugin *answer,
+) (found Report, err error) {
+	var notes []finding.Finding
+	if unnamed {
+		var names resourceNames
+		names, notes = namesInUse(there, plugin)
+		from.Named(names.gpu, names.hcas)
+	}
+	if looks {
+		subject, err := from.Load(ctx)
+		if err != nil {
+			return found, err
+		}
+		found = Machine(subject)
+	}
+	if unnamed {
+		found.countServed(plugin)
+		found.Findings = append(found.Findings, notes...)
+	}
+	if there == nil {
+		return found, nil
+	}
+	all, err := from.Config()
+	if err != nil {
+		return found, err
+	}
+	found.addNode(there, all)
+	return found, nil
 }
 
 // Report is what doctor says.

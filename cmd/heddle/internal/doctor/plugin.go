@@ -28,24 +28,29 @@ const (
 	maxReport = 16 << 20
 )
 
-// addPlugin asks the device plugin. That it does not answer is worth a word
-// only where it is expected to.
-func (r *Report) addPlugin(ctx context.Context, url string, expected bool) {
-	answer, err := askPlugin(ctx, url)
-	if err != nil {
+// answer is the device plugin's, nil with the reason why there is none.
+type answer struct {
+	report *report.Report
+	err    error
+}
+
+// addPlugin explains what the device plugin answers. That it does not is worth
+// a word only where it is expected to.
+func (r *Report) addPlugin(a *answer, expected bool) {
+	if a.err != nil {
 		if expected {
 			r.Findings = append(r.Findings, finding.Finding{
-				Level: finding.Note, Subject: devicePlugin, Says: "the device plugin does not answer: " + err.Error(),
+				Level: finding.Note, Subject: devicePlugin, Says: "the device plugin does not answer: " + a.err.Error(),
 				Do: "It runs on the node, and answers at its --metrics-address: see --" + pluginFlag + ".",
 			})
 		}
 		return
 	}
-	r.plugin, r.Node = answer, cmp.Or(r.Node, answer.Node)
-	for i := range answer.Resources {
-		r.Findings = append(r.Findings, served(&answer.Resources[i])...)
+	r.plugin, r.Node = a.report, cmp.Or(r.Node, a.report.Node)
+	for i := range a.report.Resources {
+		r.Findings = append(r.Findings, served(&a.report.Resources[i])...)
 	}
-	for _, p := range answer.Problems {
+	for _, p := range a.report.Problems {
 		r.Findings = append(r.Findings, finding.Finding{
 			Level: finding.Problem, Subject: devicePlugin + ": " + p.Name, Says: p.Reason, Do: remedy(p.Name),
 		})
@@ -53,7 +58,12 @@ func (r *Report) addPlugin(ctx context.Context, url string, expected bool) {
 	finding.Sort(r.Findings)
 }
 
-func askPlugin(ctx context.Context, url string) (*report.Report, error) {
+func askPlugin(ctx context.Context, url string) *answer {
+	r, err := reportOf(ctx, url)
+	return &answer{r, err}
+}
+
+func reportOf(ctx context.Context, url string) (*report.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, pluginTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+report.Path, http.NoBody)

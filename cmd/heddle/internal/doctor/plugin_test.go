@@ -163,7 +163,7 @@ func TestExpectedDevicePlugin(t *testing.T) {
 	}
 	for _, expected := range []bool{false, true} {
 		var r Report
-		r.addPlugin(t.Context(), "http://127.0.0.1:1", expected)
+		r.addPlugin(askPlugin(t.Context(), "http://127.0.0.1:1"), expected)
 		if got := len(r.Findings); got > 0 != expected {
 			t.Errorf("expected %t: %d findings", expected, got)
 		}

@@ -4,6 +4,7 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -26,6 +27,8 @@ type Flags struct {
 	machine, node, config string
 	labels                nodeLabels
 	options               host.Options
+	// built is what stands in for a configuration that is not given.
+	built *config.NodeConfig
 }
 
 // nodeLabels is the value of --node-labels; nil is unknown.
@@ -104,9 +107,28 @@ func (f *Flags) Load(ctx context.Context) (*Subject, error) {
 	return s, nil
 }
 
+// Named takes names of resources where no configuration is given: an empty gpu
+// and nil hcas stay as they are built in.
+func (f *Flags) Named(gpu string, hcas []string) {
+	c := config.Default()
+	c.Resources.GPU = cmp.Or(gpu, c.Resources.GPU)
+	if hcas != nil {
+		like := c.RDMA.Resources[0]
+		c.RDMA.Resources = nil
+		for _, name := range hcas {
+			like.Name = name
+			c.RDMA.Resources = append(c.RDMA.Resources, like)
+		}
+	}
+	f.built = &c
+}
+
 // Config reads the configuration of the cluster.
 func (f *Flags) Config() (*config.Config, error) {
-	if f.config == "" {
+	switch {
+	case f.config == "" && f.built != nil:
+		return config.New(*f.built), nil
+	case f.config == "":
 		return config.New(config.Default()), nil
 	}
 	c, err := config.Load(f.config)
