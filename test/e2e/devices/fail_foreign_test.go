@@ -4,10 +4,12 @@ package devices
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,8 +17,15 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/heddle-dev/heddle/deviceplugin/agent"
+	told "github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/health"
 )
 
 // foreign is a device plugin of somebody else.
@@ -140,4 +149,81 @@ func TestForeignPlugin(t *testing.T) {
 	r.waitAllocatable(t, gpuResource, 8, 30*time.Second)
 	r.lands(t, "taken")
 	r.consistent(t)
+}
+
+// TestDeviceClassThatClaimsTheResource: where a DeviceClass stands for the
+// resource, the scheduler has its requests met by DRA, and a device plugin
+// would hand out the same devices a second time. We do not register it, say
+// why, and serve it once the class has gone.
+func TestDeviceClassThatClaimsTheResource(t *testing.T) {
+	r := failing(t)
+	if err := r.plugin.stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	name := gpuResource
+	classes := r.client.ResourceV1().DeviceClasses()
+	class := &resourcev1.DeviceClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "whole-gpus"},
+		Spec:       resourcev1.DeviceClassSpec{ExtendedResourceName: &name},
+	}
+	if _, err := classes.Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	gone := sync.OnceValue(func() error { return classes.Delete(r.ctx(t), class.Name, metav1.DeleteOptions{}) })
+	t.Cleanup(func() { _ = gone() })
+
+	const owner = "DeviceClass whole-gpus (spec.extendedResourceName)"
+	mark := r.plugin.log.mark()
+	if err := r.plugin.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.waitLog(t, mark, "the resource is left to somebody else", 10*time.Second)
+	r.waitRegistrations(t, mark, 1, 10*time.Second) // HCAs are served.
+	r.waitCondition(t, corev1.ConditionFalse, string(agent.ServedByOthers), gpuResource+": it is left to "+owner)
+	r.waitUnavailable(t, gpuResource, string(agent.ServedByOthers), 1)
+	want := fmt.Sprintf("heddle_resource_claimed{owner=%q,resource=%q} 1", owner, gpuResource)
+	if lines := r.metrics(t, "heddle_resource_claimed"); !slices.Contains(lines, want) {
+		t.Errorf("metrics say %q, want %q", lines, want)
+	}
+	if out := r.unready(t); !strings.Contains(out, gpuResource+" is served by "+owner) {
+		t.Errorf("readyz: %s", out)
+	}
+	if served := r.served(t, gpuResource); served.Registered || served.Owner != owner {
+		t.Errorf("doctor is told %+v", served)
+	}
+	r.waitAllocatable(t, gpuResource, 0, 30*time.Second)
+	if got := registrations(r.plugin.log.since(mark)); got != 1 {
+		t.Errorf("%d registrations, want that of HCAs alone", got)
+	}
+
+	if err := gone(); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	r.waitRegistrations(t, mark, resources, 3*time.Minute)
+	t.Logf("served %.0f s after the DeviceClass went", time.Since(begin).Seconds())
+	r.waitAllocatable(t, gpuResource, 8, 30*time.Second)
+	r.waitCondition(t, corev1.ConditionTrue, health.ConditionReady, "")
+	r.lands(t, "own")
+	r.consistent(t)
+}
+
+// served is what the plugin tells doctor about a resource.
+func (r *rig) served(t *testing.T, name string) told.Resource {
+	t.Helper()
+	text, err := r.get(t.Context(), told.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all told.Report
+	if err := json.Unmarshal([]byte(text), &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range all.Resources {
+		if one.Name == name {
+			return one
+		}
+	}
+	t.Fatalf("nothing is told of %s: %s", name, text)
+	return told.Resource{}
 }
