@@ -89,6 +89,9 @@ type Options struct {
 	Interval   time.Duration
 	Registerer prometheus.Registerer
 	Log        *slog.Logger
+
+	// now is the binder's clock; nil is the true one.
+	now func() time.Time
 }
 
 // Agent is the device plugin of one node.
@@ -140,7 +143,7 @@ func New(o Options, pods PodResourcesClient) *Agent {
 		Machine: a.machine, Config: a.config, Against: a.against,
 		PodResources: pods, Checkpoint: checkpoint(o.KubeletDir),
 		PodSpecs: o.PodSpecs, Events: o.BinderEvents,
-		CDIDir: o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Log: o.Log,
+		CDIDir: o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Log: o.Log, Now: o.now,
 	}
 	if o.Strategy != gpu.Envvar {
 		// So that a runtime with NVIDIA's hook adds nothing to the CDI devices.

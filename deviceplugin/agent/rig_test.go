@@ -161,7 +161,7 @@ func (a *api) create(p *corev1.Pod) {
 }
 
 // wait blocks until ok, which is called with the lock held.
-func (a *api) wait(t *testing.T, what string, ok func() bool) {
+func (a *api) wait(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for {
 		a.mu.Lock()
@@ -183,7 +183,7 @@ func (a *api) wait(t *testing.T, what string, ok func() bool) {
 
 // rig is a node with a kubelet and an agent.
 type rig struct {
-	t       *testing.T
+	t       testing.TB
 	kubelet *kubelet.Kubelet
 	*Agent
 	source   source
@@ -196,7 +196,7 @@ type rig struct {
 }
 
 // newRig runs nothing yet: see run.
-func newRig(t *testing.T, name string, change ...func(*Options)) *rig {
+func newRig(t testing.TB, name string, change ...func(*Options)) *rig {
 	t.Helper()
 	r := &rig{
 		t: t, kubelet: kubelet.Start(t, kubelet.Dir(t)), source: source{newCell(machines.Load(t, name))},

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"runtime"
 	"strings"
@@ -41,7 +40,7 @@ func main() {
 
 func run(ctx context.Context, stdout, stderr io.Writer) error {
 	var rows []row
-	for _, measure := range []func(context.Context, io.Writer) ([]row, error){decisions, daemons} {
+	for _, measure := range []func(context.Context, io.Writer) ([]row, error){packages, daemons} {
 		got, err := measure(ctx, stderr)
 		if err != nil {
 			return err
@@ -90,53 +89,4 @@ func load() string {
 	}
 	first, _, _ := strings.Cut(string(b), " ")
 	return first
-}
-
-// alloc is the package that chooses GPUs.
-const alloc = "./deviceplugin/alloc"
-
-// decisions runs the packages' own benchmarks.
-func decisions(ctx context.Context, log io.Writer) ([]row, error) {
-	var rows []row
-	for _, b := range []struct {
-		what, pkg, name, metric string
-		scale, limit            float64
-		unit                    string
-	}{
-		{"scan of 8 GPUs and 9 HCAs, processor time", "./discovery/host", "BenchmarkScan", "cpu-ms/op", 1, 5, "ms"},
-		{"labels of 8 GPUs, three CEL rules", "./discovery/labels", "BenchmarkCompute/rules", "ns/op", 1e-6, 1, "ms"},
-		{"path classes of 8 GPUs and 9 HCAs", "./topo/affinity", "BenchmarkMatrix", "ns/op", 1e-6, 1, "ms"},
-		{"GPUs that go together, 8 GPUs, p99 of all requests", alloc, "BenchmarkEveryRequest/8", "p99-us", 1e-3, 0.2, "ms"},
-		{"the same, 16 GPUs", alloc, "BenchmarkEveryRequest/16", "p99-us", 1e-3, 2, "ms"},
-		{"kubelet.sock created to registered, p99", "./deviceplugin/plugin", "BenchmarkRegister", "p99-ms", 1, 10, "ms"},
-		{"PreStartContainer with 100 bound pods, p99", "./deviceplugin/binder", "BenchmarkBind", "p99-ms", 1, 10, "ms"},
-	} {
-		fmt.Fprintln(log, "running", b.name)
-		cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^"+b.name+"$", "-benchtime", "2s", b.pkg)
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w\n%s", b.name, err, out)
-		}
-		value, err := metric(string(out), b.metric)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", b.name, err)
-		}
-		rows = append(rows, row{b.what, value * b.scale, b.limit, b.unit, "go test -bench " + b.name + " " + b.pkg})
-	}
-	return rows, nil
-}
-
-// metric finds a value by its unit in the output of go test -bench.
-func metric(out, unit string) (float64, error) {
-	for line := range strings.Lines(out) {
-		fields := strings.Fields(line)
-		for i := 1; i < len(fields); i++ {
-			if strings.HasPrefix(line, "Benchmark") && fields[i] == unit {
-				var v float64
-				_, err := fmt.Sscan(fields[i-1], &v)
-				return v, err
-			}
-		}
-	}
-	return 0, fmt.Errorf("no %s in %q", unit, out)
 }

@@ -1,0 +1,192 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
+)
+
+// usage is what pods that have gone must leave nothing in.
+type usage struct {
+	Goroutines, FDs int
+	// Specs, Records and Files are ours in the CDI directory and below the
+	// state directory.
+	Specs, Records, Files int
+	Bindings              int
+}
+
+// busy is a rig that pods come to and go from, with a clock that runs fast:
+// what is left of a pod is collected a minute after it has gone.
+type busy struct {
+	*rig
+	passed atomic.Int64 // ns
+	pods   int
+}
+
+func newBusy(tb testing.TB) *busy {
+	tb.Helper()
+	b := &busy{}
+	b.rig = newRig(tb, "dgx-h100", func(o *Options) {
+		o.now = func() time.Time { return time.Now().Add(time.Duration(b.passed.Load())) }
+		o.NodePods = nil // A preference would wait for each pod to be known.
+		// A node's /var/run is a tmpfs too; the records' disk is not what is
+		// looked at here.
+		if dir, err := os.MkdirTemp("/dev/shm", "heddle"); err == nil { //nolint:usetesting // TempDir is on a disk.
+			tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+			o.CDIDir, o.StateDir = filepath.Join(dir, "cdi"), filepath.Join(dir, "state")
+		}
+	})
+	b.run()
+	b.list(gpus, 8, 0)
+	b.list(hcas, 512, 0)
+	return b
+}
+
+// crowd is how many pods are there at once; the first eight have a GPU.
+const crowd = 32
+
+// comeAndGo admits pods, starts them all at once and deletes them, a crowd at
+// a time. Allocate, PreStartContainer and the questions to PodResources, with
+// its limit of 100 a second, are those of a kubelet.
+func (b *busy) comeAndGo(pods int) {
+	b.t.Helper()
+	for end := b.pods + pods; b.pods < end; {
+		names := make([]string, min(crowd, end-b.pods))
+		for i := range names {
+			names[i] = "p" + strconv.Itoa(b.pods+i)
+			limits := map[string]int{hcas: 2}
+			if i < 8 {
+				limits[gpus] = 1
+			}
+			b.admit(names[i], limits)
+		}
+		var group errgroup.Group
+		for _, name := range names {
+			group.Go(func() error {
+				resp, err := b.kubelet.StartContainer(b.t.Context(), "default", name, "main")
+				if err == nil && len(resp.CdiDevices) == 0 {
+					err = fmt.Errorf("%s has no CDI devices", name)
+				}
+				return err
+			})
+		}
+		if err := group.Wait(); err != nil {
+			b.t.Fatal(err)
+		}
+		for _, name := range names {
+			b.kubelet.Delete("default", name)
+		}
+		b.pods += len(names)
+		b.collect(time.Minute)
+	}
+}
+
+// collect lets time pass and looks once for what is left of gone pods.
+func (b *busy) collect(after time.Duration) {
+	b.t.Helper()
+	b.passed.Add(int64(after))
+	if err := b.binder.Collect(b.t.Context()); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// settle leaves one pod on the node, so that the kubelet has written down that
+// the others have gone, and collects what they had. What is under way has ten
+// seconds to end until no more goroutines and files are there than most; nil
+// does not wait.
+func (b *busy) settle(most *usage) usage {
+	b.t.Helper()
+	name := "last" + strconv.Itoa(b.pods)
+	b.admit(name, map[string]int{gpus: 1, hcas: 2})
+	b.start(name)
+	for range 3 {
+		b.collect(time.Minute)
+	}
+	for end := time.Now().Add(10 * time.Second); ; {
+		now := b.usage()
+		if most == nil || now.Goroutines <= most.Goroutines && now.FDs <= most.FDs || time.Now().After(end) {
+			b.kubelet.Delete("default", name)
+			return now
+		}
+		runtime.Gosched()
+	}
+}
+
+func (b *busy) usage() usage {
+	b.t.Helper()
+	count := func(dir, pattern string) int {
+		names, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		return len(names)
+	}
+	return usage{
+		Goroutines: runtime.NumGoroutine(), FDs: count("/proc/self/fd", "*"),
+		Specs: count(b.options.CDIDir, "heddle-*"), Records: count(b.options.StateDir, "records/*"),
+		Files: count(b.options.StateDir, "devices/*"), Bindings: len(b.binder.Bindings()),
+	}
+}
+
+// anonymous is this process's RssAnon in MB, with nothing kept that is free.
+func anonymous(tb testing.TB) float64 {
+	tb.Helper()
+	debug.FreeOSMemory()
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "\nRssAnon:")
+	kb, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return kb / 1024
+}
+
+// TestPodsLeaveNothing is the smaller one of BenchmarkPodsLeaveNothing.
+func TestPodsLeaveNothing(t *testing.T) {
+	b := newBusy(t)
+	b.comeAndGo(2 * crowd)
+	before := b.settle(nil)
+	b.comeAndGo(200)
+	after := b.settle(&before)
+	// Fewer are welcome.
+	after.Goroutines, after.FDs = max(before.Goroutines, after.Goroutines), max(before.FDs, after.FDs)
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("200 pods left something (-before +after):\n%s", diff)
+	}
+}
+
+// BenchmarkPodsLeaveNothing has 10,000 pods come and go.
+func BenchmarkPodsLeaveNothing(b *testing.B) {
+	const pods = 10_000
+	n := newBusy(b)
+	n.comeAndGo(10 * crowd)
+	before, memory := n.settle(nil), anonymous(b)
+	start := time.Now()
+	for b.Loop() {
+		n.comeAndGo(pods)
+	}
+	took := time.Since(start)
+	after := n.settle(&before)
+	b.ReportMetric(anonymous(b)-memory, "MB-more")
+	b.ReportMetric(memory, "MB-before")
+	b.ReportMetric(float64(after.Goroutines-before.Goroutines), "goroutines-more")
+	b.ReportMetric(float64(after.FDs-before.FDs), "fds-more")
+	b.ReportMetric(float64(after.Specs-before.Specs), "specs-more")
+	b.ReportMetric(float64(after.Records+after.Files-before.Records-before.Files), "files-more")
+	b.ReportMetric(took.Seconds()/float64(b.N), "s")
+	calls, rejected := n.kubelet.PodResourcesCalls()
+	b.Logf("before %+v, after %+v; %d calls of PodResources, %d of them rejected", before, after, calls, rejected)
+}

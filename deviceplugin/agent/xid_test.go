@@ -1,0 +1,130 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/nvml"
+	"github.com/heddle-dev/heddle/test/kubelet"
+	"github.com/heddle-dev/heddle/test/machines"
+)
+
+// The node of newSick: every GPU is cut, so that a card has several IDs, as
+// every HCA has.
+const (
+	cards, perCard = 8, 7
+	ports, perPort = 8, 64
+)
+
+// sick is a rig whose devices fall ill and recover.
+type sick struct {
+	*rig
+	machine *machine.Machine
+	// reset is the GPU that the driver wants reset, from 1; 0 is none.
+	reset atomic.Int32
+}
+
+func newSick(tb testing.TB) *sick {
+	tb.Helper()
+	s := &sick{machine: machines.Load(tb, "dgx-h100")}
+	for i := range s.machine.GPUs {
+		cut := &s.machine.GPUs[i].MIG
+		cut.Capable, cut.Enabled = true, true
+		for j := range perCard {
+			cut.Devices = append(cut.Devices, machine.MIGDevice{UUID: fmt.Sprintf("MIG-%d-%d", i, j), Profile: "1g.10gb"})
+		}
+	}
+	s.rig = newRig(tb, "dgx-h100", func(o *Options) {
+		o.Source, o.Poll = source{newCell(s.machine)}, s.poll
+	})
+	s.configure("mig: {strategy: single}\nhealth: {gpuRecoverAfter: 0s, hcaDownAfter: 0s, hcaUpAfter: 0s}")
+	s.source = s.options.Source.(source) //nolint:forcetypeassert // It was put there above.
+	s.run()
+	s.list(gpus, cards*perCard, 0)
+	s.list(hcas, ports*perPort, 0)
+	return s
+}
+
+// poll is the driver's answer.
+func (s *sick) poll(context.Context) []NVMLPulse {
+	var all []NVMLPulse
+	for i := range s.machine.GPUs {
+		p := NVMLPulse{GPU: s.machine.GPUs[i].UUID, Asked: time.Now(), Action: nvml.ActionNone}
+		if int(s.reset.Load()) == i+1 {
+			p.Action = nvml.ActionGPUReset
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// xid tells an error of a GPU, waits until the kubelet has been told, and says
+// how long that took and by how many lists.
+func (s *sick) xid(number int) (took time.Duration, lists int) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
+	defer cancel()
+	before := s.kubelet.State(gpus).Updates
+	s.reset.Store(int32(number + 1))
+	start := time.Now()
+	s.Monitor().Tell(nvml.Event{Kind: nvml.EventXID, GPU: s.machine.GPUs[number].UUID, XID: 79})
+	state := s.kubelet.Wait(ctx, gpus, func(s kubelet.State) bool { return len(s.Unhealthy) >= perCard })
+	return time.Since(start), state.Updates - before
+}
+
+// recover has the driver find all GPUs well.
+func (s *sick) recover() {
+	s.t.Helper()
+	s.reset.Store(0)
+	s.Monitor().Tell(nvml.Event{Kind: nvml.EventInterrupted})
+	s.list(gpus, cards*perCard, 0)
+}
+
+// TestDevicesOfACardGoTogether: the kubelet learns of all IDs by one list.
+func TestDevicesOfACardGoTogether(t *testing.T) {
+	s := newSick(t)
+	for i := range cards {
+		if _, lists := s.xid(i); lists != 1 {
+			t.Errorf("GPU %d: %d lists for one card", i, lists)
+		}
+		for _, id := range s.kubelet.State(gpus).Unhealthy {
+			if id[:len("MIG-0")] != fmt.Sprintf("MIG-%d", i) {
+				t.Errorf("GPU %d has an error, and %s is unhealthy", i, id)
+			}
+		}
+		s.recover()
+	}
+	before := s.kubelet.State(hcas).Updates
+	s.alter(func(m *machine.Machine) {
+		at := slices.IndexFunc(m.HCAs, func(h machine.HCA) bool { return h.Role == machine.RoleFabric })
+		m.HCAs[at].Ports[0].State = machine.PortDown
+	})
+	if got := s.list(hcas, (ports-1)*perPort, perPort).Updates - before; got != 1 {
+		t.Errorf("%d lists for one HCA", got)
+	}
+}
+
+// BenchmarkXID measures from the driver's event to the list in the kubelet's
+// hands, on a node with 56 devices on 8 GPUs and 512 slots on 8 HCAs.
+func BenchmarkXID(b *testing.B) {
+	s := newSick(b)
+	var times []time.Duration
+	for i := 0; b.Loop(); i++ {
+		took, lists := s.xid(i % cards)
+		if lists != 1 {
+			b.Errorf("%d lists for one card", lists)
+		}
+		times = append(times, took)
+		b.StopTimer()
+		s.recover()
+		b.StartTimer()
+	}
+	slices.Sort(times)
+	b.ReportMetric(times[len(times)/2].Seconds()*1000, "p50-ms")
+	b.ReportMetric(times[len(times)*99/100].Seconds()*1000, "p99-ms")
+}

@@ -1,0 +1,95 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+)
+
+// benchmark is one of a package's own.
+type benchmark struct {
+	pkg, name string
+	// time is go test's -benchtime.
+	time    string
+	figures []figure
+}
+
+// figure is one metric of a benchmark; scale turns it into unit.
+type figure struct {
+	what, metric string
+	scale, limit float64
+	unit         string
+}
+
+// benchmarks are those whose figures the documentation states.
+func benchmarks() []benchmark {
+	const alloc, binder, agent = "./deviceplugin/alloc", "./deviceplugin/binder", "./deviceplugin/agent"
+	const ms, normal = "ms", "2s"
+	one := func(pkg, name string, f figure) benchmark { return benchmark{pkg, name, normal, []figure{f}} }
+	return []benchmark{
+		one("./discovery/host", "BenchmarkScan", figure{"scan of 8 GPUs and 9 HCAs, processor time", "cpu-ms/op", 1, 5, ms}),
+		one("./discovery/labels", "BenchmarkCompute/rules", figure{"labels of 8 GPUs, three CEL rules", "ns/op", 1e-6, 1, ms}),
+		one("./topo/affinity", "BenchmarkMatrix", figure{"path classes of 8 GPUs and 9 HCAs", "ns/op", 1e-6, 1, ms}),
+		one(alloc, "BenchmarkEveryRequest/8",
+			figure{"GPUs that go together, 8 GPUs, p99 of all requests", "p99-us", 1e-3, 0.2, ms}),
+		one(alloc, "BenchmarkEveryRequest/16", figure{"the same, 16 GPUs", "p99-us", 1e-3, 2, ms}),
+		one("./deviceplugin/plugin", "BenchmarkRegister", figure{"kubelet.sock created to registered, p99", "p99-ms", 1, 10, ms}),
+		one(agent, "BenchmarkXID", figure{"XID told to the kubelet having the list, p99", "p99-ms", 1, 100, ms}),
+		one(binder, "BenchmarkBind", figure{"PreStartContainer with 100 bound pods, p99", "p99-ms", 1, 10, ms}),
+		{binder, "BenchmarkInject", normal, []figure{
+			{"the runtime's CDI work per container, no other pod", "p50-ms-0", 1, 2, ms},
+			{"the same, specs of 100 other pods", "p50-ms-100", 1, 20, ms},
+			{"the same, specs of 200 other pods", "p50-ms-200", 1, 40, ms},
+			{"100 other pods to none", "ratio-100", 1, 200, "x"},
+		}},
+		{agent, "BenchmarkPodsLeaveNothing", "1x", []figure{
+			{"10,000 pods come and go: time", "s", 1, 60, "s"},
+			{"goroutines more than before", "goroutines-more", 1, 0, ""},
+			{"file descriptors more", "fds-more", 1, 0, ""},
+			{"CDI specs more", "specs-more", 1, 0, ""},
+			{"records and devices.json more", "files-more", 1, 0, ""},
+			{"anonymous memory before", "MB-before", 1, 30, "MB"},
+			{"anonymous memory more", "MB-more", 1, 5, "MB"},
+		}},
+	}
+}
+
+// packages runs the packages' own benchmarks.
+func packages(ctx context.Context, log io.Writer) ([]row, error) {
+	var rows []row
+	for _, b := range benchmarks() {
+		fmt.Fprintln(log, "running", b.name)
+		cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^"+b.name+"$", "-benchtime", b.time, b.pkg)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w\n%s", b.name, err, out)
+		}
+		for _, f := range b.figures {
+			value, err := metric(string(out), f.metric)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", b.name, err)
+			}
+			rows = append(rows, row{f.what, value * f.scale, f.limit, f.unit, "go test -bench " + b.name + " " + b.pkg})
+		}
+	}
+	return rows, nil
+}
+
+// metric finds a value by its unit in the output of go test -bench.
+func metric(out, unit string) (float64, error) {
+	for line := range strings.Lines(out) {
+		fields := strings.Fields(line)
+		for i := 1; i < len(fields); i++ {
+			if strings.HasPrefix(line, "Benchmark") && fields[i] == unit {
+				var v float64
+				_, err := fmt.Sscan(fields[i-1], &v)
+				return v, err
+			}
+		}
+	}
+	return 0, fmt.Errorf("no %s in %q", unit, out)
+}
