@@ -321,7 +321,8 @@ func TestNothingSlowHoldsBackTheList(t *testing.T) {
 		began := time.Now()
 		r.alter(port(machine.PortDown))
 		r.list(hcas, 448, 64)
-		if took := time.Since(began); took > 3*time.Second {
+		// Nobody waited until a call that hangs was given up.
+		if took := time.Since(began); took >= publishTimeout {
 			t.Errorf("a dead port was in the list after %s", took)
 		}
 	}

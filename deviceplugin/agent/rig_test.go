@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -249,14 +250,24 @@ func (r *rig) again(t *testing.T) {
 	r.run()
 }
 
-// list waits until the kubelet has so many healthy and unhealthy devices.
+// list waits until the kubelet has so many healthy and unhealthy devices, and
+// the agent knows that they are registered: it learns that a moment later.
 func (r *rig) list(resource string, healthy, unhealthy int) kubelet.State {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
 	defer cancel()
-	return r.kubelet.Wait(ctx, resource, func(s kubelet.State) bool {
+	state := r.kubelet.Wait(ctx, resource, func(s kubelet.State) bool {
 		return len(s.Healthy) == healthy && len(s.Unhealthy) == unhealthy
 	})
+	for {
+		if s := r.all()[resource]; s != nil && s.plugin.Status().Registered {
+			return state
+		}
+		if ctx.Err() != nil {
+			r.t.Fatalf("%s has %+v, and the agent does not know that it is registered", resource, state)
+		}
+		runtime.Gosched()
+	}
 }
 
 // alter replaces the machine by a changed copy.

@@ -3,10 +3,12 @@ package agent
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/gpu"
 )
 
@@ -65,45 +67,56 @@ func TestExpected(t *testing.T) {
 		{name: "another of another size", pods: []string{"one", "small"}, want: gpu.Steering{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, "dgx-h100")
-			for _, name := range tt.pods {
-				switch name {
-				case "started":
-					r.api.create(started)
-				case "plain":
-					r.api.create(wish(name, ask, nil))
-				case "small":
-					r.api.create(wish(name, map[string]string{gpus: "1"}, map[string]string{use: "GPU-d"}))
-				default:
-					r.api.create(wish(name, ask, wants))
+			synctest.Test(t, func(t *testing.T) {
+				s, api := newSteering()
+				for _, name := range tt.pods {
+					switch name {
+					case "started":
+						api.create(started)
+					case "plain":
+						api.create(wish(name, ask, nil))
+					case "small":
+						api.create(wish(name, map[string]string{gpus: "1"}, map[string]string{use: "GPU-d"}))
+					default:
+						api.create(wish(name, ask, wants))
+					}
 				}
-			}
-			began := time.Now()
-			got, ok := r.steer.Expected(gpus, 2)
-			if ok != tt.ok || ok && (!slices.Equal(got.Use, tt.want.Use) || len(got.Avoid) > 0) {
-				t.Errorf("got %v, %v; want %v, %v", got, ok, tt.want, tt.ok)
-			}
-			if took := time.Since(began); took > time.Second {
-				t.Errorf("a preference waited %s", took)
-			}
+				began := time.Now()
+				got, ok := s.Expected(gpus, 2)
+				if ok != tt.ok || ok && (!slices.Equal(got.Use, tt.want.Use) || len(got.Avoid) > 0) {
+					t.Errorf("got %v, %v; want %v, %v", got, ok, tt.want, tt.ok)
+				}
+				if took := time.Since(began); took > expectTimeout || len(tt.pods) > 0 && took > 0 {
+					t.Errorf("a preference waited %s", took)
+				}
+			})
 		})
 	}
 }
 
 func TestPodThatIsKnownAMomentLater(t *testing.T) {
-	r := newRig(t, "dgx-h100")
-	done := make(chan bool)
-	go func() {
-		for range 100 {
-			if _, ok := r.steer.Expected(gpus, 2); ok {
-				done <- true
-				return
-			}
-		}
-		done <- false
-	}()
-	r.api.create(wish("one", map[string]string{gpus: "2"}, map[string]string{use: "GPU-a"}))
-	if !<-done {
-		t.Error("the pod was not seen")
+	for _, tt := range []struct {
+		name  string
+		after time.Duration
+		want  bool
+	}{{"soon enough", expectTimeout - 1, true}, {"too late", expectTimeout + 1, false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, api := newSteering()
+				time.AfterFunc(tt.after, func() {
+					api.create(wish("one", map[string]string{gpus: "2"}, map[string]string{use: "GPU-a"}))
+				})
+				if _, ok := s.Expected(gpus, 2); ok != tt.want {
+					t.Errorf("the pod was seen: %t, want %t", ok, tt.want)
+				}
+				<-time.After(time.Second)
+			})
+		})
 	}
+}
+
+// newSteering reads the pods of an API server and no more.
+func newSteering() (*steering, *api) {
+	a, c := newAPI(), config.Default()
+	return &steering{pods: a, config: func() *config.NodeConfig { return &c }}, a
 }
