@@ -139,7 +139,11 @@ func TestTheNextProcessTakesOver(t *testing.T) {
 	stop := run(t, plugin.New(plugin.Options{Name: gpu, KubeletDir: dir, Resource: r}))
 	k.Wait(within(t), gpu, serving(2))
 	stale := ours(t, k)[0]
-	stop()
+	end := func(stop func()) {
+		stop()
+		k.Wait(within(t), gpu, serving0) // The kubelet notices later.
+	}
+	end(stop)
 	// What kill -9 leaves: a socket that nobody listens on.
 	dead := squatAt(t, stale)
 	dead()
@@ -152,7 +156,7 @@ func TestTheNextProcessTakesOver(t *testing.T) {
 		if _, err := os.Stat(stale); err == nil {
 			t.Error("the dead socket stays")
 		}
-		again()
+		end(again)
 	}
 	if got := ours(t, k); len(got) != 0 {
 		t.Errorf("sockets after the end: %v", got)
@@ -239,11 +243,7 @@ func TestKubeletKilledDuringAllocate(t *testing.T) {
 		_, err := k.Admit(t.Context(), "pod", "main", gpu, 2)
 		admitted <- err
 	}()
-	for len(entered) == 0 {
-		if err := within(t).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	until(t, "Allocate", func() bool { return len(entered) > 0 })
 	k.Restart()
 	if err := <-admitted; err == nil {
 		t.Error("the call survived its kubelet")

@@ -45,12 +45,10 @@ func TestMetrics(t *testing.T) {
 		of("capacity"): 3, of("allocatable"): 1, of("unhealthy"): 2, of("withdrawn"): 0, of("streams"): 1,
 		of("registered"): 1, of("registrations_total"): 1, of("update_seconds"): 1, of("preference_failures_total"): 1,
 	}
-	for gathered(t, registry)[of("update_seconds")] == 0 {
-		// The kubelet has the list a moment before the plugin knows.
-		if err := within(t).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	until(t, "what the plugin counts later", func() bool {
+		got := gathered(t, registry)
+		return got[of("update_seconds")] > 0 && got[of("registered")] > 0
+	})
 	if diff := gocmp.Diff(want, gathered(t, registry)); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)
 	}
@@ -90,7 +88,8 @@ func TestAResourceWithoutDevicesIsServedWhilePodsHoldThem(t *testing.T) {
 	if diff := gocmp.Diff([]string{"a", "b"}, s.Unhealthy); diff != "" {
 		t.Errorf("listed and unhealthy (-want +got):\n%s", diff)
 	}
-	if s := p.Status(); s.Capacity != 2 || s.Withdrawn != 2 || !s.Registered {
+	until(t, "the registration", func() bool { return p.Status().Registered })
+	if s := p.Status(); s.Capacity != 2 || s.Withdrawn != 2 {
 		t.Errorf("status %+v", s)
 	}
 	// The container restarts: its devices are the same.

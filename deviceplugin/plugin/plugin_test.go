@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -120,6 +121,19 @@ func within(tb testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(tb.Context(), 30*time.Second)
 	tb.Cleanup(cancel)
 	return ctx
+}
+
+// until waits for what nobody tells of: what the plugin knows a moment later
+// than the kubelet.
+func until(tb testing.TB, what string, ok func() bool) {
+	tb.Helper()
+	ctx := within(tb)
+	for !ok() {
+		if ctx.Err() != nil {
+			tb.Fatalf("%s did not come", what)
+		}
+		runtime.Gosched()
+	}
 }
 
 func serving(n int) func(kubelet.State) bool {
@@ -236,15 +250,11 @@ func TestEveryStreamGetsTheFullListAndEachChange(t *testing.T) {
 	// receives is the change after it.
 	before := k.State(gpu).Updates
 	r.set("a", "b")
-	start := time.Now()
 	r.set("a", "!b")
 	for _, s := range []*stream{first, second} {
 		if diff := gocmp.Diff([]string{"a Healthy", "b Unhealthy"}, s.next(t)); diff != "" {
 			t.Errorf("change (-want +got):\n%s", diff)
 		}
-	}
-	if d := time.Since(start); d > 100*time.Millisecond {
-		t.Errorf("a change was sent after %v", d)
 	}
 	k.Wait(within(t), gpu, serving(1))
 	if got := k.State(gpu).Updates - before; got != 1 {
@@ -273,11 +283,7 @@ func TestAStreamEndsWithItsContext(t *testing.T) {
 		t.Fatalf("%d streams with a kubelet and a second watcher", n)
 	}
 	cancel()
-	for p.Streams() != 1 {
-		if err := within(t).Err(); err != nil {
-			t.Fatalf("%d streams stay", p.Streams())
-		}
-	}
+	until(t, "the stream's end", func() bool { return p.Streams() == 1 })
 	r.set("!a")
 	k.Wait(within(t), gpu, serving(0))
 }
