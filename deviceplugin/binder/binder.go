@@ -97,7 +97,7 @@ type Binder struct {
 	// starting serializes what is done for one container: its resources'
 	// PreStartContainer calls, and retries of those that timed out.
 	starting stripes
-	// files is held for reading to publish and for writing to collect.
+	// files is held for reading to write files and for writing to collect them.
 	files sync.RWMutex
 
 	mu sync.Mutex // guards all below

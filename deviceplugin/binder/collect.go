@@ -27,8 +27,11 @@ const (
 
 func (b *Binder) recordDir() string { return filepath.Join(b.options.StateDir, recordDir) }
 
-// keep remembers a new record, on disk first.
+// keep remembers a new record, on disk first. Nobody collects meanwhile: to a
+// clock that has just been set, what is being written looks left over.
 func (b *Binder) keep(r *record) error {
+	b.files.RLock()
+	defer b.files.RUnlock()
 	err := b.save(r)
 	if err != nil {
 		err = fmt.Errorf("record of %s: %w", r.name(), err)

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -160,6 +161,35 @@ func TestNameOfAPodUsedAgain(t *testing.T) {
 	if b := r.Bindings(); len(b) != 1 || b[0].UID != "another" {
 		t.Errorf("bindings: %+v", b)
 	}
+}
+
+// TestCollectLeavesWhatIsBeingWritten: to a clock that was just set by an hour
+// every file is old.
+func TestCollectLeavesWhatIsBeingWritten(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	r.pass(time.Hour)
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	for i := range 4 {
+		wg.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if _, err := r.Name(hcas, []string{fmt.Sprint(i, n)}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 50 {
+		r.collect()
+	}
+	close(done)
+	wg.Wait()
 }
 
 // TestRoundsLeakNothing: files and goroutines, over many pods.
