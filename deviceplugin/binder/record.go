@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/heddle-dev/heddle/api/names"
 )
 
 // vendor is the part of our CDI names before the slash.
@@ -159,6 +161,9 @@ func readRecord(path, device string) (*record, error) {
 		return nil, errors.New("more HCAs than device IDs")
 	case !strings.HasPrefix(device, digest(r.Resource, r.IDs)):
 		return nil, errors.New("its name was made for other device IDs")
+	}
+	if err := names.CheckResource(r.Resource); err != nil {
+		return nil, fmt.Errorf("its resource: %w", err)
 	}
 	return &r, nil
 }

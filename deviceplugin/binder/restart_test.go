@@ -132,3 +132,22 @@ func TestRecordsLost(t *testing.T) {
 		})
 	}
 }
+
+// TestRecordOfNoResource: what is recorded is served after a restart, so a name
+// that is none must not get that far.
+func TestRecordOfNoResource(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	for _, resource := range []string{hcas, "gpu"} {
+		ids := []string{"a::0"}
+		if err := r.keep(&record{Kind: kindRDMA, Device: digest(resource, ids) + "-" + nonce(), Resource: resource, IDs: ids}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.restart()
+	if _, got := r.Recorded(); !slices.Equal(got, []string{hcas}) {
+		t.Errorf("resources %v", got)
+	}
+	if p := r.Problems(); len(p) != 1 || !strings.Contains(p[0].Reason, `set aside: its resource: `) {
+		t.Errorf("problems %v", p)
+	}
+}
