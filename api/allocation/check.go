@@ -1,0 +1,135 @@
+package allocation
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+)
+
+// MaxMemoryMiB bounds a card's memory and a share's: 64 TiB, so that no sum of
+// shares overflows.
+const MaxMemoryMiB = 1 << 26
+
+// The other bounds. All annotations of an object together have 256 KiB.
+const (
+	maxText       = 256 << 10
+	maxContainers = 512
+	maxCards      = 64
+	maxSlots      = 1 << 16
+	maxIndex      = 1 << 16
+	maxReason     = 256
+	maxName       = 253
+)
+
+func encode(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return "" // Never: these types hold nothing but strings and numbers.
+	}
+	return string(b)
+}
+
+// decode reads one JSON value. A field that is not known changes what the rest
+// means.
+func decode(text string, into any) error { return decodeJSON(text, into, true) }
+
+// decodeLoose is decode for others' protocols, which may grow.
+func decodeLoose(text string, into any) error { return decodeJSON(text, into, false) }
+
+func decodeJSON(text string, into any, strict bool) error {
+	if len(text) > maxText {
+		return fmt.Errorf("longer than %d bytes", maxText)
+	}
+	d := json.NewDecoder(strings.NewReader(text))
+	if strict {
+		d.DisallowUnknownFields()
+	}
+	if err := d.Decode(into); err != nil {
+		if errors.Is(err, io.EOF) {
+			return errors.New("empty")
+		}
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the JSON")
+	}
+	return nil
+}
+
+func checkHead(version int, node string) error {
+	if version != Version {
+		return fmt.Errorf("version %d is unknown, %d is known", version, Version)
+	}
+	if node == "" || len(node) > maxName {
+		return fmt.Errorf("node %q is no name of a Node", clip(node))
+	}
+	return nil
+}
+
+func checkNames[C any](containers map[string]C) error {
+	if len(containers) > maxContainers {
+		return fmt.Errorf("%d containers; at most %d", len(containers), maxContainers)
+	}
+	for name := range containers {
+		if !word().MatchString(name) {
+			return fmt.Errorf("%q is no name of a container", clip(name))
+		}
+	}
+	return nil
+}
+
+// word is an RFC 1123 label, as container names and policies are.
+func word() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`) }
+
+func checkPolicy(policy string) error {
+	if !word().MatchString(policy) {
+		return fmt.Errorf("policy %q is no word", clip(policy))
+	}
+	return nil
+}
+
+func checkShares(shares []Share) error {
+	if len(shares) == 0 || len(shares) > maxCards {
+		return fmt.Errorf("%d shares; a container has 1 to %d", len(shares), maxCards)
+	}
+	for i, s := range shares {
+		err := errors.Join(
+			checkUUID(s.UUID), within("vcore", int64(s.VCore), 100), within("memoryMiB", s.MemoryMiB, MaxMemoryMiB))
+		if err != nil {
+			return fmt.Errorf("share %d: %w", i, err)
+		}
+		for _, other := range shares[:i] {
+			if other.UUID == s.UUID {
+				return fmt.Errorf("card %s is there twice; shares of a container are of different cards", s.UUID)
+			}
+		}
+	}
+	return nil
+}
+
+// checkUUID takes what a comma list of UUIDs and a CDI name can hold.
+func checkUUID(uuid string) error {
+	if !regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9_.:/]{0,127}$`).MatchString(uuid) {
+		return fmt.Errorf("%q is no UUID", clip(uuid))
+	}
+	return nil
+}
+
+func within(name string, value, most int64) error {
+	if value < 0 || value > most {
+		return fmt.Errorf("%s: %d is not between 0 and %d", name, value, most)
+	}
+	return nil
+}
+
+// clip bounds what errors repeat of a text.
+func clip(s string) string {
+	const most = 64
+	if len(s) > most {
+		return s[:most] + "..."
+	}
+	return s
+}

@@ -1,0 +1,99 @@
+package hami
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/names"
+)
+
+const (
+	// maxPhases wait to be told; later ones are not. HAMi makes metrics of them.
+	maxPhases = 256
+	// maxTold bounds what is remembered of pods.
+	maxTold = 1024
+
+	phaseSuccess = "success"
+	phaseFailed  = "failed"
+)
+
+type phase struct {
+	pod   types.NamespacedName
+	uid   types.UID
+	value string
+}
+
+// Bound tells the pod, later, how binding one of its containers ended. Success
+// stays: a container that fails to start again has failed after the binding.
+// Pods that HAMi did not bind are not told. It never waits.
+func (b *Bridge) Bound(pod types.NamespacedName, uid types.UID, ok bool) {
+	one := phase{pod: pod, uid: uid, value: phaseFailed}
+	if ok {
+		one.value = phaseSuccess
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if had := b.told[uid]; had == one.value || had == phaseSuccess {
+		return
+	}
+	select {
+	case b.phases <- one:
+		if len(b.told) >= maxTold {
+			clear(b.told)
+		}
+		b.told[uid] = one.value
+	default:
+		b.Log.Warn("too many pods wait to be told how binding ended; one is not", "pod", pod.String())
+	}
+}
+
+// tell writes phases until ctx ends.
+func (b *Bridge) tell(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case one := <-b.phases:
+			b.tellOne(ctx, one)
+		}
+	}
+}
+
+func (b *Bridge) tellOne(ctx context.Context, one phase) {
+	if !b.owed(one) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	var err error
+	for range 2 {
+		select {
+		case <-ctx.Done():
+			return
+		case <-pause.C:
+		}
+		err = b.Writer.AnnotatePod(ctx, one.pod, one.uid, map[string]*string{names.HAMiBindPhase: &one.value})
+		if err == nil {
+			return
+		}
+		pause.Reset(firstRetry)
+	}
+	b.Log.DebugContext(ctx, "a pod is not told how binding ended", "pod", one.pod.String(), "err", err)
+}
+
+// owed tells whether a pod is HAMi's and does not have the phase yet.
+func (b *Bridge) owed(one phase) bool {
+	pods, _, _ := b.Watched.Pods()
+	for _, p := range pods {
+		if p.UID == one.uid {
+			had := p.Annotations[names.HAMiBindPhase]
+			_, bound := p.Annotations[names.HAMiBindTime]
+			return bound && had != one.value && had != phaseSuccess
+		}
+	}
+	return false
+}
