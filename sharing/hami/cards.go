@@ -2,35 +2,18 @@ package hami
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/sharing"
 )
-
-// wholeCard is a card's compute in HAMi's unit, percent.
-const wholeCard = 100
 
 // Card is one shared card and what is left of it.
 type Card struct {
-	UUID string
+	sharing.Card
 	// BDF is the PCI address, Model the product's name; "" is unknown.
 	BDF, Model string
-	// Index orders the cards.
-	Index     int
-	MemoryMiB int64
-	// Slots is how many containers can share it.
-	Slots int
-	// NUMA is -1 if it is not known, Zone the NVLink zone, 0 if in none.
-	NUMA, Zone int
-	// Healthy is false if nobody new gets it, for whatever reason.
-	Healthy bool
-	// Tenants, VCore and UsedMiB are taken, Policy is what the tenants have.
-	Tenants, VCore int
-	UsedMiB        int64
-	Policy         string
-	// Exclusive: the tenant has all of its compute, and so no policy in HAMi's
-	// eyes.
-	Exclusive bool
 }
 
 // Cards is names.HAMiCards: the cards by Index, which HAMi takes their places
@@ -47,16 +30,20 @@ func Cards(cards []Card, open bool) string {
 func entry(c *Card, open bool) allocation.HAMiCard {
 	one := allocation.HAMiCard{
 		UUID: c.UUID, BDF: c.BDF, Model: c.Model,
-		TotalDevCount: c.Slots, TotalCompute: wholeCard, TotalVRam: c.MemoryMiB,
-		AvailableDevCount: max(c.Slots-c.Tenants, 0), AvailableCompute: max(wholeCard-c.VCore, 0),
-		AvailableVRam: max(c.MemoryMiB-c.UsedMiB, 0),
-		NUMA:          c.NUMA, Healthy: c.Healthy && open, LinkZone: c.Zone,
+		TotalDevCount: limit(c.Slots), TotalCompute: sharing.Whole, TotalVRam: limit(c.MemoryMiB),
+		AvailableDevCount: limit(c.Slots - c.Tenants), AvailableCompute: limit(sharing.Whole - c.VCore),
+		AvailableVRam: limit(c.MemoryMiB - c.UsedMiB),
+		NUMA:          c.NUMA, Healthy: c.Against == "" && open, LinkZone: limit(c.Zone),
 	}
+	// HAMi expects no policy of a card that one tenant has to itself.
 	if c.Tenants > 0 && !c.Exclusive {
-		one.QoSPolicy = c.Policy
+		one.QoSPolicy = string(c.Policy)
 	}
 	return one
 }
+
+// limit fits a number into HAMi's fields.
+func limit[N int | int64](n N) int32 { return int32(min(max(int64(n), 0), math.MaxInt32)) }
 
 // alike tells whether two annotations differ in what is left of cards only,
 // which HAMi does not read: it counts pods.

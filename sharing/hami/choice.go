@@ -10,6 +10,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/sharing"
 )
 
 // Rules are what HAMi's choice is checked by.
@@ -17,25 +18,18 @@ type Rules struct {
 	// Node is the name of our Node, and SchedulerName what pods of HAMi have as
 	// spec.schedulerName.
 	Node, SchedulerName string
-	// Card is the memory of a shared card in MiB; known is false if no card of
-	// this node that is shared has the UUID.
-	Card func(uuid string) (memoryMiB int64, known bool)
+	Card                Lookup
 }
 
-// Want is what a container asks for by its own limits.
-type Want struct {
-	Cards int
-	// VCore is percent of one card; 0 is no cap.
-	VCore int
-	// MemoryMiB is of one card; 0 is the whole card, whichever it is.
-	MemoryMiB int64
-}
+// Lookup is the memory of a shared card of this node; known is false if none
+// has the UUID.
+type Lookup func(uuid string) (memoryMiB int64, known bool)
 
 // Choice is what HAMi chose for a container of a pod, one share per card. The
 // error is a [*Refusal]; of several reasons it has the first in the order of
 // the constants. The cards are HAMi's, the amounts the container's own: HAMi's
 // count only where its limits leave them open.
-func Choice(pod *corev1.Pod, container string, want Want, rules Rules) ([]allocation.Share, error) {
+func Choice(pod *corev1.Pod, container string, want *sharing.Request, rules Rules) ([]allocation.Share, error) {
 	text, written := pod.Annotations[names.HAMiAllocation]
 	if !written {
 		return nil, refuse(Absent, "%s is not there: HAMi chose no card", names.HAMiAllocation)
@@ -66,11 +60,8 @@ func Choice(pod *corev1.Pod, container string, want Want, rules Rules) ([]alloca
 			names.HAMiAllocation, len(listed), container, want.Cards)
 	}
 	shares := make([]allocation.Share, 0, len(listed))
-	for i, s := range listed {
-		if slices.ContainsFunc(listed[:i], func(o allocation.HAMiShare) bool { return o.UUID == s.UUID }) {
-			return nil, refuse(Malformed, "%s: card %s twice for container %s", names.HAMiAllocation, s.UUID, container)
-		}
-		share, refusal := shareOf(s, initial, want, rules)
+	for _, s := range listed {
+		share, refusal := shareOf(s, initial, want, rules.Card)
 		if refusal != nil {
 			return nil, refusal
 		}
@@ -159,26 +150,27 @@ func partOf(all allocation.HAMiPod, pod *corev1.Pod, container string) (part []a
 // shareOf is a container's share of one card. HAMi 2.9 and later write down
 // for an init container the share of an app container that is large enough:
 // the card is the same, the amounts are the init container's own.
-func shareOf(s allocation.HAMiShare, initial bool, want Want, rules Rules) (allocation.Share, *Refusal) {
-	total, known := rules.Card(s.UUID)
+func shareOf(s allocation.HAMiShare, initial bool, want *sharing.Request, card Lookup) (allocation.Share, *Refusal) {
+	total, known := card(s.UUID)
+	compute, memory := int(s.Compute), int64(s.VRam)
 	switch {
 	case !known:
 		return allocation.Share{}, refuse(UnknownCard, "%s: this node has no shared card %s", names.HAMiAllocation, s.UUID)
-	case s.VRam == 0:
+	case memory == 0:
 		// No enforcer can tell "none" from "no limit", and HAMi never means it.
 		return allocation.Share{}, refuse(Malformed, "%s: no memory of card %s", names.HAMiAllocation, s.UUID)
-	case s.VRam > total:
+	case memory > total:
 		return allocation.Share{}, refuse(Exceeds, "%s: %d MiB of card %s, which has %d",
-			names.HAMiAllocation, s.VRam, s.UUID, total)
-	case !initial && want.MemoryMiB > 0 && s.VRam > want.MemoryMiB:
+			names.HAMiAllocation, memory, s.UUID, total)
+	case !initial && want.MemoryMiB > 0 && memory > want.MemoryMiB:
 		return allocation.Share{}, refuse(Exceeds, "%s: %d MiB of card %s, the container asks for %d",
-			names.HAMiAllocation, s.VRam, s.UUID, want.MemoryMiB)
-	case !initial && want.VCore > 0 && s.Compute > want.VCore:
+			names.HAMiAllocation, memory, s.UUID, want.MemoryMiB)
+	case !initial && want.VCore > 0 && compute > want.VCore:
 		return allocation.Share{}, refuse(Exceeds, "%s: %d %% of card %s, the container asks for %d",
-			names.HAMiAllocation, s.Compute, s.UUID, want.VCore)
+			names.HAMiAllocation, compute, s.UUID, want.VCore)
 	}
 	// HAMi does not count the compute of online pods: a cap stays a cap.
 	return allocation.Share{
-		UUID: s.UUID, VCore: cmp.Or(want.VCore, s.Compute), MemoryMiB: cmp.Or(want.MemoryMiB, s.VRam),
+		UUID: s.UUID, VCore: cmp.Or(want.VCore, compute), MemoryMiB: cmp.Or(want.MemoryMiB, memory),
 	}, nil
 }
