@@ -55,6 +55,7 @@ func leanPod(p *corev1.Pod) *corev1.Pod {
 		DeletionTimestamp: p.DeletionTimestamp, CreationTimestamp: p.CreationTimestamp,
 	}}
 	lean.Status.Phase, lean.Status.StartTime = p.Status.Phase, p.Status.StartTime
+	lean.Spec.NodeName, lean.Spec.SchedulerName = p.Spec.NodeName, p.Spec.SchedulerName
 	lean.Spec.Containers = leanContainers(p.Spec.Containers)
 	lean.Spec.InitContainers = leanContainers(p.Spec.InitContainers)
 	return lean

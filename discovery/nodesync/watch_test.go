@@ -45,3 +45,47 @@ func TestWatchSignalsWhatBearsOnUs(t *testing.T) {
 		t.Error("a deleted Node is still there")
 	}
 }
+
+func TestFollowersHearOfTheirAnnotations(t *testing.T) {
+	w := NewWatch(nil, "n1")
+	lock, other := w.Follow("example.com/lock", "example.com/cards"), w.Follow("example.com/other")
+	signaled := func(c <-chan struct{}) bool {
+		select {
+		case <-c:
+			return true
+		default:
+			return false
+		}
+	}
+	at := func(version string, annotations map[string]string) *corev1.Node {
+		n := node(version, nil)
+		n.Annotations = annotations
+		return n
+	}
+	for _, step := range []struct {
+		name        string
+		do          func() error
+		lock, other bool
+	}{
+		{"the first version", func() error { return w.Update(at("1", nil)) }, true, true},
+		{"a heartbeat", func() error { return w.Update(at("2", nil)) }, false, false},
+		{"its annotation", func() error { return w.Update(at("3", map[string]string{"example.com/lock": ""})) }, true, false},
+		{"the other's", func() error {
+			return w.Update(at("4", map[string]string{"example.com/lock": "", "example.com/other": "x"}))
+		}, false, true},
+		{"removed", func() error { return w.Update(at("5", map[string]string{"example.com/other": "x"})) }, true, false},
+		{"what it wrote itself", func() error {
+			n := at("6", map[string]string{"example.com/cards": "[]", "example.com/other": "x"})
+			w.Keep(n)
+			return w.Update(n)
+		}, false, false},
+		{"deleted", func() error { return w.Delete(nil) }, true, true},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		if gotLock, gotOther := signaled(lock), signaled(other); gotLock != step.lock || gotOther != step.other {
+			t.Errorf("%s: heard %t and %t, want %t and %t", step.name, gotLock, gotOther, step.lock, step.other)
+		}
+	}
+}

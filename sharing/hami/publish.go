@@ -43,20 +43,16 @@ func (b *Bridge) publish(ctx context.Context, node *corev1.Node, state *State) (
 // that has never been open gets none.
 func (b *Bridge) wanted(has string, there bool, state *State) *string {
 	switch {
-	case !state.Enabled && !b.wroteOnce(has):
-		// Somebody else's: the node may have cards of another maker.
-		return keep(has, there)
-	case !state.Enabled, len(state.Cards) == 0, !state.Open && !there:
+	case !state.Enabled, len(state.Cards) == 0:
+		if there && !b.wroteOnce(has) {
+			// Somebody else's: the node may have cards of another maker.
+			return &has
+		}
+		return nil
+	case !state.Open && !there:
 		return nil
 	}
 	return new(Cards(state.Cards, state.Open))
-}
-
-func keep(has string, there bool) *string {
-	if !there {
-		return nil
-	}
-	return &has
 }
 
 // wroteOnce tells whether an annotation is of this machine.
