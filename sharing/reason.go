@@ -3,6 +3,7 @@ package sharing
 import (
 	"fmt"
 	"strconv"
+	"strings"
 )
 
 // Cause is the kind of a [Reason].
@@ -64,17 +65,17 @@ func (r Reason) words() string {
 	case Unfit:
 		return clip(r.Word)
 	case TooSmall:
-		return fmt.Sprintf("has %s GiB; needs %s", gib(r.Of, nearest), gib(r.Need, up))
+		return fmt.Sprintf("%s GiB in all; needs %s", gib(r.Of, nearest), gib(r.Need, up))
 	case Alone:
-		return "one tenant has it to itself"
+		return "a tenant has it alone"
 	case NotIdle:
-		return fmt.Sprintf("%d tenants; needs it alone", r.Of)
+		return fmt.Sprintf("%d tenants; needs it idle", r.Of)
 	case NoSlot:
 		return fmt.Sprintf("all %d slots are taken", r.Of)
 	case OtherPolicy:
 		return "its tenants are " + clip(r.Word)
 	case NoCompute:
-		return fmt.Sprintf("%d %% of its compute left; needs %d", r.Left, r.Need)
+		return fmt.Sprintf("%d %% of 100 left; needs %d", r.Left, r.Need)
 	case NoMemory:
 		return fmt.Sprintf("%s GiB of %s left; needs %s", gib(r.Left, down), gib(r.Of, nearest), gib(r.Need, up))
 	default:
@@ -100,10 +101,13 @@ func gib(mib int64, round int64) string {
 }
 
 // clip bounds a text from outside.
-func clip(s string) string {
-	const most = 80
-	if len(s) > most {
-		return s[:most] + "..."
+func clip(s string) string { return cut(s, 80) }
+
+// cut is the first bytes of a text, with three dots if there were more.
+func cut(s string, most int) string {
+	const dots = "..."
+	if len(s) <= most {
+		return s
 	}
-	return s
+	return strings.ToValidUTF8(s[:most-len(dots)], "") + dots
 }

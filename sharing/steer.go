@@ -28,7 +28,11 @@ func uuids(annotations map[string]string, key, alias string) ([]string, error) {
 	case len(other) == 0 || slices.Equal(list, other):
 		return list, nil
 	}
-	return nil, fmt.Errorf("annotations %s and %s are both present and differ", key, alias)
+	return nil, differ(key, alias)
+}
+
+func differ(key, alias string) error {
+	return fmt.Errorf("annotations %s and %s are both present and differ", key, alias)
 }
 
 func split(text string) []string {

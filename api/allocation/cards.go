@@ -99,8 +99,8 @@ func (c *Card) check() error {
 	if c.Healthy != (c.Reason == "") {
 		err = errors.Join(err, errors.New("a card is healthy, or has a reason why not"))
 	}
-	if len(c.Reason) > maxReason {
-		err = errors.Join(err, fmt.Errorf("reason is longer than %d bytes", maxReason))
+	if len(c.Reason) > MaxReason {
+		err = errors.Join(err, fmt.Errorf("reason: longer than %d bytes", MaxReason))
 	}
 	return err
 }

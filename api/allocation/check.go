@@ -5,13 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
 )
 
 // MaxMemoryMiB bounds a card's memory and a share's: 64 TiB, so that no sum of
 // shares overflows.
 const MaxMemoryMiB = 1 << 26
+
+// MaxReason bounds [Card.Reason], in bytes.
+const MaxReason = 256
 
 // The other bounds. All annotations of an object together have 256 KiB.
 const (
@@ -20,8 +22,8 @@ const (
 	maxCards      = 64
 	maxSlots      = 1 << 16
 	maxIndex      = 1 << 16
-	maxReason     = 256
 	maxName       = 253
+	maxUUID       = 128
 )
 
 func encode(v any) string {
@@ -74,18 +76,22 @@ func checkNames[C any](containers map[string]C) error {
 		return fmt.Errorf("%d containers; at most %d", len(containers), maxContainers)
 	}
 	for name := range containers {
-		if !word().MatchString(name) {
+		if !isLabel(name) {
 			return fmt.Errorf("%q is no name of a container", clip(name))
 		}
 	}
 	return nil
 }
 
-// word is an RFC 1123 label, as container names and policies are.
-func word() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`) }
+// isLabel tells whether s is an RFC 1123 label, as container names and policies
+// are.
+func isLabel(s string) bool {
+	return len(s) > 0 && len(s) <= 63 && s[0] != '-' && s[len(s)-1] != '-' &&
+		strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+}
 
 func checkPolicy(policy string) error {
-	if !word().MatchString(policy) {
+	if !isLabel(policy) {
 		return fmt.Errorf("policy %q is no word", clip(policy))
 	}
 	return nil
@@ -110,9 +116,14 @@ func checkShares(shares []Share) error {
 	return nil
 }
 
-// checkUUID takes what a comma list of UUIDs and a CDI name can hold.
+// checkUUID takes letters, digits and -_.:/, of which none is special in a comma
+// list of UUIDs.
 func checkUUID(uuid string) error {
-	if !regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9_.:/]{0,127}$`).MatchString(uuid) {
+	ok := len(uuid) > 0 && len(uuid) <= maxUUID
+	for _, r := range uuid {
+		ok = ok && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.:/", r))
+	}
+	if !ok {
 		return fmt.Errorf("%q is no UUID", clip(uuid))
 	}
 	return nil
@@ -129,7 +140,7 @@ func within(name string, value, most int64) error {
 func clip(s string) string {
 	const most = 64
 	if len(s) > most {
-		return s[:most] + "..."
+		return strings.ToValidUTF8(s[:most], "") + "..."
 	}
 	return s
 }

@@ -24,8 +24,8 @@ type HAMiCard struct {
 	AvailableVRam     int32 `json:"availableVRam"`
 	NUMA              int   `json:"numa"`
 	Healthy           bool  `json:"healthy"`
-	// QoSPolicy is that of the card's tenants, empty if it has none. HAMi waits
-	// for it to become what it has just decided.
+	// QoSPolicy is that of the card's tenants, empty without any and for an
+	// exclusive one. HAMi waits for it to become what it has just decided.
 	QoSPolicy string `json:"qosPolicy"`
 	// LinkZone numbers the cards that links join, from 1; 0 is none.
 	LinkZone int32 `json:"linkZone"`
