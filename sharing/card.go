@@ -86,7 +86,7 @@ func (c *Card) needs(r *Request) int64 {
 func (c *Card) Take(r *Request) { c.Add(c.Share(r), r.Policy) }
 
 // Give undoes Take, of whatever Refuses had allowed, in any order.
-func (c *Card) Give(r *Request) { c.Remove(c.Share(r), r.Policy) }
+func (c *Card) Give(r *Request) { c.Remove(c.Share(r)) }
 
 // Add is Take for a share that was given out before, which is what it is even
 // if the card cannot carry it.
@@ -102,7 +102,7 @@ func (c *Card) Add(s allocation.Share, p Policy) {
 }
 
 // Remove undoes Add.
-func (c *Card) Remove(s allocation.Share, _ Policy) {
+func (c *Card) Remove(s allocation.Share) {
 	c.Tenants--
 	c.VCore -= s.VCore
 	c.UsedMiB -= s.MemoryMiB

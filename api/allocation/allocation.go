@@ -47,13 +47,7 @@ func ParseAllocation(text string) (*Allocation, error) {
 	if err := decode(text, &a); err != nil {
 		return nil, fmt.Errorf("allocation: %w", err)
 	}
-	err := errors.Join(checkHead(a.Version, a.Node), checkNames(a.Containers))
-	for name, shares := range a.Containers {
-		if e := checkShares(shares); e != nil {
-			err = errors.Join(err, fmt.Errorf("container %q: %w", clip(name), e))
-		}
-	}
-	if err != nil {
+	if err := checkPod(a.Version, a.Node, a.Containers, checkShares); err != nil {
 		return nil, fmt.Errorf("allocation: %w", err)
 	}
 	return &a, nil
@@ -94,16 +88,12 @@ func ParseBound(text string) (*Bound, error) {
 	if err := decode(text, &b); err != nil {
 		return nil, fmt.Errorf("bound shares: %w", err)
 	}
-	err := errors.Join(checkHead(b.Version, b.Node), checkNames(b.Containers))
-	for name, c := range b.Containers {
-		e := errors.Join(checkShares(c.Shares), checkPolicy(c.Policy))
+	err := checkPod(b.Version, b.Node, b.Containers, func(c BoundContainer) error {
 		if c.By != ByScheduler && c.By != ByHAMi && c.By != ByNode {
-			e = errors.Join(e, fmt.Errorf("by: unknown %q", clip(c.By)))
+			return fmt.Errorf("by: unknown %q", clip(c.By))
 		}
-		if e != nil {
-			err = errors.Join(err, fmt.Errorf("container %q: %w", clip(name), e))
-		}
-	}
+		return errors.Join(checkShares(c.Shares), checkPolicy(c.Policy))
+	})
 	if err != nil {
 		return nil, fmt.Errorf("bound shares: %w", err)
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -61,23 +63,25 @@ func decodeJSON(text string, into any, strict bool) error {
 	return nil
 }
 
-func checkHead(version int, node string) error {
+// checkPod checks an annotation of a pod up to its first fault, in the order of
+// the containers' names: what is wrong goes into an Event, which must not
+// change.
+func checkPod[C any](version int, node string, containers map[string]C, check func(C) error) error {
 	if version != Version {
 		return fmt.Errorf("version %d is unknown, %d is known", version, Version)
 	}
 	if node == "" || len(node) > maxName {
 		return fmt.Errorf("node %q is no name of a Node", clip(node))
 	}
-	return nil
-}
-
-func checkNames[C any](containers map[string]C) error {
 	if len(containers) > maxContainers {
 		return fmt.Errorf("%d containers; at most %d", len(containers), maxContainers)
 	}
-	for name := range containers {
+	for _, name := range slices.Sorted(maps.Keys(containers)) {
 		if !isLabel(name) {
 			return fmt.Errorf("%q is no name of a container", clip(name))
+		}
+		if err := check(containers[name]); err != nil {
+			return fmt.Errorf("container %q: %w", name, err)
 		}
 	}
 	return nil

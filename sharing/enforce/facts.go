@@ -23,8 +23,8 @@ import (
 type Facts struct {
 	// Driver is the driver's version, 570.86.15; empty without one.
 	Driver string
-	// MIG are the UUIDs of GPUs with instances, Old those of GPUs before Volta
-	// (compute capability under 7.0).
+	// MIG are the UUIDs of shared GPUs with MIG on, Old those of shared GPUs
+	// before Volta (compute capability under 7.0).
 	MIG, Old []string
 	// LibraryTrouble is why the configured library cannot be preloaded.
 	LibraryTrouble string
@@ -58,11 +58,15 @@ type Host struct {
 // kernel (PROC_PID_INIT_INO in include/linux/proc_ns.h).
 const initialPID = "pid:[4026531836]"
 
-// Read reads the node. What cannot be read is trouble in the Facts.
-func (h *Host) Read(m *machine.Machine) Facts {
+// Read reads the node; shared tells which GPUs are, nil means all. What cannot
+// be read is trouble in the Facts.
+func (h *Host) Read(m *machine.Machine, shared func(*machine.GPU) bool) Facts {
 	f := Facts{Driver: m.Driver.Version}
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
+		if shared != nil && !shared(g) {
+			continue
+		}
 		if g.MIG.Enabled {
 			f.MIG = append(f.MIG, g.UUID)
 		}
