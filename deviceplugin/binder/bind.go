@@ -50,7 +50,12 @@ func (b *Binder) look(ctx context.Context) (*account, error) {
 	}
 	entries, err := b.checkpoint.read()
 	b.note(faultCheckpoint, err)
-	a.pods, a.holdings, a.checkpointErr = pods, holdings(pods, entries), err
+	// Percents and GiB are only counted: a container has hundreds.
+	c := b.options.Config()
+	counted := func(h holding) bool { return h.resource == c.Resources.VCore || h.resource == c.Resources.VMemory }
+	a.pods, a.checkpointErr = pods, err
+	a.holdings = slices.DeleteFunc(holdings(pods, entries), counted)
+	b.adopt(a)
 	return a, nil
 }
 
@@ -125,13 +130,24 @@ func (b *Binder) start(ctx context.Context, o owner, now *account) error {
 	}
 	defer b.starting.lock(o)()
 	held := now.of(o)
-	if err := b.refuse(held); err != nil {
+	if err := b.refuse(held, now); err != nil {
 		return err
 	}
+	fresh := false
+	if slices.ContainsFunc(held, func(h holding) bool { return b.shares(&h) }) {
+		var err error
+		if fresh, err = b.reserve(named.Pod, pod, now); err != nil {
+			return err
+		}
+	}
 	p, err := b.decide(named, held, now)
+	if err == nil {
+		err = b.limit(ctx, p, pod)
+	}
 	if err != nil {
 		return err
 	}
+	p.changed = p.changed || fresh
 	for _, w := range p.warnings {
 		b.options.Log.Warn("binding is not what was asked for", "pod", named.String(), "container", named.Container,
 			"reason", w.reason, "message", w.message)
@@ -177,7 +193,7 @@ func (b *Binder) podOf(ctx context.Context, p Pod) *corev1.Pod {
 // see, then the record, then the spec. A spec in place therefore has all that
 // it refers to, and a record behind it.
 func (b *Binder) publish(g grant, o *outfit) error {
-	spec, err := b.specOf(g.record, o, g.nodes)
+	spec, err := b.specOf(&g, o)
 	if err != nil {
 		return err
 	}

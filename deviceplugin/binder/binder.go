@@ -25,9 +25,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	cdi "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/sharing"
 )
 
 // PodSpecs knows what pods' owners wrote.
@@ -55,6 +58,8 @@ const (
 	// DevicesLost: a container that had devices has none in the kubelet's
 	// account any more, and cannot start again.
 	DevicesLost = "DevicesLost"
+	// SGPURefused: the pod's containers get no share of a card, and do not start.
+	SGPURefused = "SGPURefused"
 )
 
 // Options are what a Binder works with.
@@ -72,6 +77,17 @@ type Options struct {
 	// PodSpecs and Events may be nil.
 	PodSpecs PodSpecs
 	Events   Events
+	// NodeName is what schedulers call this node.
+	NodeName string
+	// Cards are the cards that are handed out in shares, with nothing taken;
+	// Against has what is wrong with one. Nil is none.
+	Cards func() []sharing.Card
+	// CardEdits are the device nodes of a card.
+	CardEdits func(uuid string) (*cdi.ContainerEdits, error)
+	// Limits makes the limits of shares hold, Scheduler knows another
+	// scheduler's choice of cards. Either may be nil.
+	Limits    Limits
+	Scheduler Scheduler
 	// CDIDir is a directory whose specs the runtime watches: /var/run/cdi.
 	CDIDir string
 	// StateDir is ours, on a disk, and has the same path on the host:
@@ -110,6 +126,13 @@ type Binder struct {
 	// lost are the containers that have devices and of which the kubelet knows
 	// none: it lost its checkpoint. Each was told.
 	lost map[owner]bool
+	// refused are the pods that wait for a card, refusals counts by [Refusal].Kind.
+	refused  map[Pod]*refusing
+	refusals map[string]uint64
+	// drifts are the differences that were found and not told yet, drifting
+	// those that are still there.
+	drifts   []Drift
+	drifting map[Drift]bool
 	// unsure is while nobody knows whether a new kubelet has lost devices.
 	unsure bool
 	// decisions counts them.
@@ -132,7 +155,8 @@ func New(o Options) *Binder {
 		options: o, lister: lister{client: o.PodResources}, checkpoint: checkpoint{path: o.Checkpoint},
 		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		gone: make(map[string]time.Time), faults: make(map[string]string),
-		lost: make(map[owner]bool),
+		lost: make(map[owner]bool), refused: make(map[Pod]*refusing), refusals: make(map[string]uint64),
+		drifting: make(map[Drift]bool),
 	}
 	records, err := loadRecords(b.recordDir())
 	b.records = records
@@ -202,6 +226,9 @@ func kindOf(c *config.NodeConfig, resource string) (kind string, r *config.RDMAR
 			return kindRDMA, &c.RDMA.Resources[i], nil
 		}
 	}
+	if resource == c.Resources.SGPU {
+		return kindSGPU, nil, nil
+	}
 	if resource == c.Resources.GPU || strings.HasPrefix(resource, c.Domains.Vendor+"/mig-") {
 		return kindGPU, nil, nil
 	}
@@ -243,12 +270,17 @@ type Binding struct {
 	// Class is the longest way from one of the HCAs to the nearest GPU of the
 	// container; empty without either.
 	Class string `json:"class,omitempty"`
+	// Shares are the parts of shared cards, of QoS policy Policy, which By
+	// chose; see package allocation.
+	Shares []allocation.Share `json:"shares,omitempty"`
+	Policy string             `json:"policy,omitempty"`
+	By     string             `json:"by,omitempty"`
 	// CDINames are the names that Allocate gave, by resource.
 	CDINames map[string]string `json:"cdiNames"`
 }
 
 // Bindings are those of all containers that have started, by namespace, pod
-// and container.
+// and container; with those that have not and whose pod has its cards.
 func (b *Binder) Bindings() []Binding {
 	b.mu.Lock()
 	byOwner := make(map[owner][]*record)
@@ -271,9 +303,11 @@ func (b *Binder) Bindings() []Binding {
 		}
 		for _, r := range records {
 			x.CDINames[r.Resource] = r.name()
-			if r.Kind == kindGPU {
+			switch r.Kind {
+			case kindGPU:
 				x.GPUs = append(x.GPUs, r.IDs...)
-				continue
+			case kindSGPU:
+				x.Shares, x.Policy, x.By = append(x.Shares, r.Shares...), r.Policy, r.By
 			}
 			x.HCAIDs = append(x.HCAIDs, r.bound()...)
 			if r.Class != "" && (x.Class == "" || farther(r.Class, x.Class)) {
@@ -295,8 +329,9 @@ func (b *Binder) Bindings() []Binding {
 	return bindings
 }
 
-// Bound says which HCA a ticket of an RDMA resource stands for now, by ticket:
-// the health of a ticket in use is that of its HCA.
+// Bound says which HCA a ticket of an RDMA resource stands for now, or which
+// card a ticket for a share, by ticket: the health of a ticket in use is that of
+// its device.
 func (b *Binder) Bound(resource string) map[string]string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -309,6 +344,9 @@ func (b *Binder) Bound(resource string) map[string]string {
 			if hca != "" {
 				bound[r.IDs[i]] = hca
 			}
+		}
+		for i, s := range r.Shares {
+			bound[r.IDs[i]] = s.UUID
 		}
 	}
 	return bound

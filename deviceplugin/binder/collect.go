@@ -225,12 +225,12 @@ func (b *Binder) sweep(live map[string]bool) error {
 			}
 		}
 	}
-	for _, f := range []struct{ dir, start, end string }{
-		{b.options.CDIDir, specStart + kindGPU + "-", jsonEnd},
-		{b.options.CDIDir, specStart + kindRDMA + "-", jsonEnd},
-		{devices, "", jsonEnd},
-		{b.recordDir(), "", jsonEnd + corruptEnd},
-	} {
+	type family struct{ dir, start, end string }
+	families := []family{{devices, "", jsonEnd}, {b.recordDir(), "", jsonEnd + corruptEnd}}
+	for _, kind := range kinds() {
+		families = append(families, family{b.options.CDIDir, specStart + kind + "-", jsonEnd})
+	}
+	for _, f := range families {
 		names, err := filesIn(f.dir, f.start, f.end)
 		errs = append(errs, err)
 		for _, name := range names {

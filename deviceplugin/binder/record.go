@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/heddle-dev/heddle/api/allocation"
 )
 
 // vendor is the part of our CDI names before the slash.
@@ -23,7 +25,14 @@ const vendor = "heddle.dev"
 const (
 	kindGPU  = "gpu"
 	kindRDMA = "rdma"
+	kindSGPU = "sgpu"
 )
+
+func kinds() []string { return []string{kindGPU, kindRDMA, kindSGPU} }
+
+// slotMark is between the card and the slot of a share's ticket:
+// GPU-…::3.
+const slotMark = "::"
 
 // record is one answer of Allocate: the CDI name that was given out, what for,
 // and once known, to whom and what it stands for. It is a file of its own,
@@ -45,6 +54,15 @@ type record struct {
 	// Class is the longest way from one of the HCAs to the nearest GPU.
 	Class string `json:"class,omitempty"`
 
+	// Shares are the cards that the tickets in IDs are bound to, in the order of
+	// IDs; Policy is the QoS policy of all, By who chose the cards, as in package
+	// allocation. Without shares nothing was decided yet.
+	Shares []allocation.Share `json:"shares,omitempty"`
+	Policy string             `json:"policy,omitempty"`
+	By     string             `json:"by,omitempty"`
+	// Turn is when the container with the shares runs.
+	Turn turn `json:"turn,omitzero"`
+
 	// decided numbers the decision that made it so; 0 for those from disk.
 	decided uint64
 }
@@ -59,7 +77,7 @@ func (r *record) bound() []string {
 
 func (r *record) clone() *record {
 	c := *r
-	c.HCAs, c.Extra = slices.Clone(r.HCAs), slices.Clone(r.Extra)
+	c.HCAs, c.Extra, c.Shares = slices.Clone(r.HCAs), slices.Clone(r.Extra), slices.Clone(r.Shares)
 	if r.Owner != nil {
 		o := *r.Owner
 		c.Owner = &o
@@ -98,7 +116,7 @@ func parseName(name string) (kind, device string, ok bool) {
 		return "", "", false
 	}
 	kind, device, ok = strings.Cut(rest, "=")
-	if !ok || !deviceSyntax().MatchString(device) || kind != kindGPU && kind != kindRDMA {
+	if !ok || !deviceSyntax().MatchString(device) || !slices.Contains(kinds(), kind) {
 		return "", "", false
 	}
 	return kind, device, true
@@ -157,6 +175,8 @@ func readRecord(path, device string) (*record, error) {
 		return nil, errors.New("resource or device IDs are missing")
 	case len(r.HCAs) > len(r.IDs):
 		return nil, errors.New("more HCAs than device IDs")
+	case len(r.Shares) > 0 && (len(r.Shares) != len(r.IDs) || r.Owner == nil):
+		return nil, errors.New("shares that are not of its device IDs, or nobody's")
 	case !strings.HasPrefix(device, digest(r.Resource, r.IDs)):
 		return nil, errors.New("its name was made for other device IDs")
 	}

@@ -1,0 +1,245 @@
+package binder
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/sharing"
+)
+
+// turn is when a container runs: ordinary init containers one after another,
+// each beside the sidecars that began before it, then the sidecars and all
+// other containers together.
+type turn struct {
+	// Kind is empty for those that run to the pod's end and are no sidecars.
+	Kind string `json:"kind,omitempty"`
+	// Order counts the pod's init containers, sidecars among them.
+	Order int `json:"order,omitempty"`
+}
+
+const (
+	turnInit    = "init"
+	turnSidecar = "sidecar"
+)
+
+// containerOf finds a container of a pod, and its turn; nil if there is none.
+func containerOf(pod *corev1.Pod, name string) (*corev1.Container, turn) {
+	for i := range pod.Spec.Containers {
+		if c := &pod.Spec.Containers[i]; c.Name == name {
+			return c, turn{}
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if c.Name != name {
+			continue
+		}
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			return c, turn{turnSidecar, i}
+		}
+		return c, turn{turnInit, i}
+	}
+	return nil, turn{}
+}
+
+// during tells whether a container runs in the turn of an ordinary init
+// container, or else in the time of those that are none.
+func (t turn) during(phase turn) bool {
+	switch {
+	case phase.Kind != turnInit:
+		return t.Kind != turnInit
+	case t.Kind == turnSidecar:
+		return t.Order < phase.Order
+	}
+	return t == phase
+}
+
+// claim is what one container has of one card.
+type claim struct {
+	owner
+	turn   turn
+	share  allocation.Share
+	policy sharing.Policy
+}
+
+// ledger is who has what of the cards, as far as it is known at one time.
+type ledger struct {
+	claims []claim
+	// whole is who has a GPU, or a part of it by MIG, that is not to be shared.
+	whole map[string]owner
+}
+
+// holders is who holds a device ID, by resource and ID: one pod.
+func (a *account) holders() map[[2]string]Pod {
+	holders := make(map[[2]string]Pod)
+	for i := range a.holdings {
+		for _, id := range a.holdings[i].ids {
+			holders[[2]string{a.holdings[i].resource, id}] = a.holdings[i].Pod
+		}
+	}
+	return holders
+}
+
+// ledgerLocked derives the ledger from the kubelet's account and our records.
+// Decisions later than the account count, and so do containers whose devices
+// the kubelet has forgotten. It is for holders of mu.
+func (b *Binder) ledgerLocked(now *account) *ledger {
+	l := &ledger{whole: make(map[string]owner)}
+	holders := now.holders()
+	live := func(r *record) bool {
+		if b.lost[*r.Owner] || r.decided > now.at {
+			return true
+		}
+		// Without the checkpoint nobody tells of ordinary init containers.
+		if now.checkpointErr != nil && now.active(r.Owner.Pod) {
+			return true
+		}
+		return slices.ContainsFunc(r.IDs, func(id string) bool {
+			pod, held := holders[[2]string{r.Resource, id}]
+			return held && r.Owner.same(pod)
+		})
+	}
+	// Records that could not be told apart are of one container and one choice.
+	latest := make(map[owner]*record)
+	for _, r := range b.records {
+		switch {
+		case r.Owner == nil || r.Kind == kindRDMA || !live(r):
+		case r.Kind == kindGPU:
+			for _, id := range r.IDs {
+				l.whole[id] = *r.Owner
+			}
+		case len(r.Shares) > 0:
+			if old := latest[*r.Owner]; old == nil || later(r, old) {
+				latest[*r.Owner] = r
+			}
+		}
+	}
+	for o, r := range latest {
+		for _, s := range r.Shares {
+			l.claims = append(l.claims, claim{o, r.Turn, s, sharing.Policy(r.Policy)})
+		}
+	}
+	c := b.options.Config()
+	for i := range now.holdings {
+		h := &now.holdings[i]
+		if kind, _, err := kindOf(c, h.resource); err == nil && kind == kindGPU {
+			for _, id := range h.ids {
+				l.whole[id] = h.owner
+			}
+		}
+	}
+	return l
+}
+
+func later(a, b *record) bool {
+	return cmp.Or(cmp.Compare(a.decided, b.decided), a.Created.Compare(b.Created), cmp.Compare(a.Device, b.Device)) > 0
+}
+
+// load is what claims come to on one card.
+type load struct {
+	vcore, tenants int
+	memory         int64
+}
+
+// peak is the most that a pod's claims on one card come to at any time at which
+// a container of turn with runs; at any time at all without one.
+func peak(claims []claim, with *turn) load {
+	phases := []turn{{}}
+	for i := range claims {
+		if t := claims[i].turn; t.Kind == turnInit && !slices.Contains(phases, t) {
+			phases = append(phases, t)
+		}
+	}
+	if with != nil && with.Kind == turnInit && !slices.Contains(phases, *with) {
+		phases = append(phases, *with)
+	}
+	var most load
+	for _, phase := range phases {
+		if with != nil && !with.during(phase) {
+			continue
+		}
+		var sum load
+		for i := range claims {
+			if c := &claims[i]; c.turn.during(phase) {
+				sum.vcore, sum.memory, sum.tenants = sum.vcore+c.share.VCore, sum.memory+c.share.MemoryMiB, sum.tenants+1
+			}
+		}
+		most = load{
+			max(most.vcore, sum.vcore), max(most.tenants, sum.tenants), max(most.memory, sum.memory),
+		}
+	}
+	return most
+}
+
+// together tells whether two containers of one pod ever run at the same time.
+func together(a, b turn) bool {
+	return a.during(turn{}) && b.during(turn{}) || a.during(b) || b.during(a)
+}
+
+// fill puts what is taken into cards, which have nothing taken: all of it, or
+// with a container, what is not to be had by it: what other pods have at most at
+// any time, and what its own pod has while it runs.
+func (l *ledger) fill(cards []sharing.Card, m *machine.Machine, who *owner, its turn) []sharing.Card {
+	cards = slices.Clone(cards)
+	at := make(map[string]int, len(cards))
+	for i := range cards {
+		at[cards[i].UUID] = i
+	}
+	for _, id := range slices.Sorted(maps.Keys(l.whole)) {
+		if i, ok := at[parentOf(m, id)]; ok && cards[i].Against == "" {
+			cards[i].Against = "held whole by " + l.whole[id].Pod.String()
+		}
+	}
+	type tenancy struct {
+		card int
+		pod  Pod
+	}
+	of := make(map[tenancy][]claim)
+	for _, c := range l.claims {
+		i, ok := at[c.share.UUID]
+		own := who != nil && c.same(who.Pod)
+		if !ok || own && c.Container == who.Container {
+			continue
+		}
+		pod := c.Pod
+		if own {
+			pod = who.Pod
+		}
+		of[tenancy{i, pod}] = append(of[tenancy{i, pod}], c)
+		if own && !together(c.turn, its) {
+			continue
+		}
+		if c.share.VCore >= sharing.Whole {
+			cards[i].Exclusive = true
+		} else if cards[i].Policy == "" || c.policy < cards[i].Policy {
+			cards[i].Policy = c.policy // They are one and the same, or something is wrong already.
+		}
+	}
+	for t, claims := range of {
+		var with *turn
+		if who != nil && t.pod == who.Pod {
+			with = &its
+		}
+		sum, card := peak(claims, with), &cards[t.card]
+		card.VCore, card.UsedMiB, card.Tenants = card.VCore+sum.vcore, card.UsedMiB+sum.memory, card.Tenants+sum.tenants
+	}
+	return cards
+}
+
+// parentOf is the UUID of the GPU that a MIG device is cut from, or the UUID
+// itself.
+func parentOf(m *machine.Machine, uuid string) string {
+	for i := range m.GPUs {
+		for j := range m.GPUs[i].MIG.Devices {
+			if m.GPUs[i].MIG.Devices[j].UUID == uuid {
+				return m.GPUs[i].UUID
+			}
+		}
+	}
+	return uuid
+}

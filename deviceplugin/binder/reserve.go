@@ -1,0 +1,291 @@
+package binder
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/sharing"
+)
+
+// Scheduler is a scheduler of others that knows cards.
+type Scheduler interface {
+	// Scheduled are the cards that it chose for a container of a pod, one share
+	// each; none if it chose nothing. Only the cards of the shares count. The
+	// error says why its choice is not believed.
+	Scheduled(pod *corev1.Pod, container string, r *sharing.Request) (shares []allocation.Share, by string, err error)
+}
+
+// reserve decides which cards the containers of a pod have, of all of them or
+// of none: a pod that has one of its cards and waits for the next would keep
+// both from others. Containers that have cards keep them, whatever the pod's
+// annotations have become. fresh tells that something was decided. spec is nil
+// if nobody knows the pod.
+//
+// All that is decided on a node is decided here, one pod after the other, by
+// what the kubelet says and by what was decided since. The records are on disk
+// before any spec is.
+func (b *Binder) reserve(p Pod, spec *corev1.Pod, now *account) (fresh bool, err error) {
+	s := selection{
+		config: b.options.Config(), machine: b.options.Machine(), spec: spec,
+		node: b.options.NodeName, scheduler: b.options.Scheduler,
+	}
+	if b.options.Cards != nil {
+		s.cards = b.options.Cards()
+	}
+	chosen, err := b.choose(p, &s, now)
+	b.refuseFor(p, err)
+	if err != nil {
+		return false, err
+	}
+	for _, r := range chosen {
+		// A pod's other containers may start after the next restart of ours.
+		err = errors.Join(err, b.save(r))
+	}
+	if err != nil {
+		err = fmt.Errorf("record of the cards of %s: %w", p, err)
+	}
+	b.note(faultState, err)
+	return len(chosen) > 0, err
+}
+
+// choose is the part of reserve that nothing else may come between.
+func (b *Binder) choose(p Pod, s *selection, now *account) ([]*record, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	waiting, err := b.waitingLocked(p, now)
+	if err != nil || len(waiting) == 0 {
+		return nil, err
+	}
+	if s.spec == nil {
+		return nil, fmt.Errorf("%s is not known yet, and so neither is what it asks for", p)
+	}
+	s.ledger = b.ledgerLocked(now)
+	for i := range waiting {
+		if err := s.prepare(&waiting[i]); err != nil {
+			return nil, err
+		}
+	}
+	// What runs to the end has the first choice; init containers follow it.
+	slices.SortStableFunc(waiting, func(x, y applicant) int {
+		return cmp.Or(truth(x.turn.Kind == turnInit, y.turn.Kind == turnInit), cmp.Compare(x.place, y.place))
+	})
+	var chosen []*record
+	b.decisions++
+	for i := range waiting {
+		a := &waiting[i]
+		shares, by, err := s.decide(a)
+		if err != nil {
+			return nil, err
+		}
+		for _, share := range shares {
+			s.ledger.claims = append(s.ledger.claims, claim{a.owner, a.turn, share, a.request.Policy})
+		}
+		for _, old := range a.records {
+			r := old.clone()
+			r.Owner, r.Turn, r.Policy, r.By, r.decided = &a.owner, a.turn, string(a.request.Policy), by, b.decisions
+			r.Shares = dealShares(r.IDs, shares)
+			chosen = append(chosen, r)
+		}
+	}
+	for _, r := range chosen {
+		b.records[r.Device] = r
+		delete(b.gone, r.Device)
+	}
+	return chosen, nil
+}
+
+// applicant is a container that waits for cards.
+type applicant struct {
+	owner   owner
+	turn    turn
+	ids     []string
+	records []*record
+	request sharing.Request
+	// place is the container's in its pod's list.
+	place int
+}
+
+// waitingLocked are the containers of a pod that hold tickets and have no
+// cards. It is for holders of mu.
+func (b *Binder) waitingLocked(p Pod, now *account) ([]applicant, error) {
+	var waiting []applicant
+	for i := range now.holdings {
+		h := &now.holdings[i]
+		if !h.same(p) || !b.shares(h) {
+			continue
+		}
+		records, err := b.recordsOf(h)
+		if err != nil {
+			return nil, err
+		}
+		decided := slices.ContainsFunc(records, func(r *record) bool { return r.has(h.owner) })
+		if len(records) == 0 || decided {
+			continue
+		}
+		o := h.owner
+		o.Pod = p
+		waiting = append(waiting, applicant{owner: o, ids: h.ids, records: records})
+	}
+	return waiting, nil
+}
+
+// has tells whether a container has its cards by the record.
+func (r *record) has(o owner) bool {
+	return len(r.Shares) > 0 && r.Owner != nil && r.Owner.same(o.Pod) && r.Owner.Container == o.Container
+}
+
+// shares tells whether a holding is one of shares.
+func (b *Binder) shares(h *holding) bool {
+	if kind, _, err := kindOf(b.options.Config(), h.resource); err == nil {
+		return kind == kindSGPU
+	}
+	return slices.ContainsFunc(h.names, func(name string) bool {
+		kind, _, ok := parseName(name)
+		return ok && kind == kindSGPU
+	})
+}
+
+// selection is the choice of cards for one pod.
+type selection struct {
+	config    *config.NodeConfig
+	machine   *machine.Machine
+	spec      *corev1.Pod
+	node      string
+	scheduler Scheduler
+	// cards have nothing taken.
+	cards  []sharing.Card
+	ledger *ledger
+}
+
+// prepare finds out what a container asks for.
+func (s *selection) prepare(a *applicant) error {
+	container, t := containerOf(s.spec, a.owner.Container)
+	if container == nil {
+		return fmt.Errorf("%s as it is known has no container %s", a.owner.Pod, a.owner.Container)
+	}
+	a.turn = t
+	a.place = slices.IndexFunc(s.spec.Spec.Containers, func(c corev1.Container) bool { return c.Name == container.Name })
+	request, err := sharing.ParseRequest(container.Resources.Limits, s.spec.Annotations, s.config)
+	if errors.Is(err, sharing.ErrNone) {
+		return fmt.Errorf("container %s holds %d tickets and %w", a.owner.Container, len(a.ids), err)
+	}
+	if err != nil {
+		return a.refuse(RefusedRequest, "%s", err)
+	}
+	if request.Cards != len(a.ids) {
+		return fmt.Errorf("container %s holds %d tickets and asks for %d cards", a.owner.Container, len(a.ids), request.Cards)
+	}
+	a.request = request
+	return nil
+}
+
+// decide gives a container its cards, and says who chose them.
+func (s *selection) decide(a *applicant) (shares []allocation.Share, by string, err error) {
+	cards := s.ledger.fill(s.cards, s.machine, &a.owner, a.turn)
+	uuids, by, err := s.scheduled(a)
+	if err == nil && uuids == nil {
+		uuids, err = s.place(a, cards)
+		by = allocation.ByNode
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	for _, uuid := range uuids {
+		i := slices.IndexFunc(cards, func(c sharing.Card) bool { return c.UUID == uuid })
+		if i < 0 {
+			return nil, "", a.refuse(RefusedAllocation, "%s chose card %s, which this node does not share", by, uuid)
+		}
+		if why := cards[i].Refuses(&a.request); !why.None() {
+			return nil, "", a.refuse(RefusedFull, "%s chose a card that cannot be had: %s", by, why)
+		}
+		shares = append(shares, cards[i].Share(&a.request))
+	}
+	return shares, by, nil
+}
+
+// place chooses cards where no scheduler did: those that containers of its pod
+// had or will have at another time, then as configured, and of equal ones those
+// that the tickets name.
+func (s *selection) place(a *applicant, cards []sharing.Card) ([]string, error) {
+	if s.config.SGPU.Unscheduled == config.UnscheduledReject {
+		return nil, a.refuse(RefusedUnscheduled, "no scheduler chose a card, and sgpu.unscheduled is %s",
+			s.config.SGPU.Unscheduled)
+	}
+	how := s.config.SGPU.Placement
+	own := slices.DeleteFunc(slices.Clone(cards), func(c sharing.Card) bool {
+		return !slices.ContainsFunc(s.ledger.claims, func(x claim) bool {
+			return x.share.UUID == c.UUID && x.same(a.owner.Pod) && !together(x.turn, a.turn)
+		})
+	})
+	if places, ok := sharing.Place(own, &a.request, how, nil); ok {
+		return uuidsOf(own, places), nil
+	}
+	places, ok := sharing.Place(cards, &a.request, how, nil)
+	if !ok {
+		return nil, a.refuse(RefusedFull, "%s", sharing.Explain(cards, &a.request))
+	}
+	for i, card := range cards {
+		named := slices.ContainsFunc(a.ids, func(id string) bool { return cardOf(id) == card.UUID })
+		if !named || slices.Contains(places, i) || !card.Refuses(&a.request).None() {
+			continue
+		}
+		for j, place := range places {
+			other := &cards[place]
+			if !slices.ContainsFunc(a.ids, func(id string) bool { return cardOf(id) == other.UUID }) && alike(&card, other) {
+				places[j] = i
+				break
+			}
+		}
+	}
+	return uuidsOf(cards, places), nil
+}
+
+// alike tells whether a container can have the one card as well as the other.
+func alike(a, b *sharing.Card) bool {
+	x, y := *a, *b
+	x.UUID, x.Index, y.UUID, y.Index = "", 0, "", 0
+	return x == y
+}
+
+func uuidsOf(cards []sharing.Card, places []int) []string {
+	uuids := make([]string, len(places))
+	for i, place := range places {
+		uuids[i] = cards[place].UUID
+	}
+	return uuids
+}
+
+// cardOf is the card that a ticket names.
+func cardOf(id string) string {
+	uuid, _, _ := strings.Cut(id, slotMark)
+	return uuid
+}
+
+// dealShares gives every ticket one of the shares: of the card that it names,
+// else any.
+func dealShares(tickets []string, shares []allocation.Share) []allocation.Share {
+	left := slices.Clone(shares)
+	dealt := make([]allocation.Share, len(tickets))
+	given := make([]bool, len(tickets))
+	for i, ticket := range tickets {
+		at := slices.IndexFunc(left, func(s allocation.Share) bool { return s.UUID == cardOf(ticket) })
+		if at >= 0 {
+			dealt[i], given[i] = left[at], true
+			left = slices.Delete(left, at, at+1)
+		}
+	}
+	for i := range tickets {
+		if !given[i] && len(left) > 0 {
+			dealt[i], left = left[0], left[1:]
+		}
+	}
+	return dealt
+}
