@@ -49,7 +49,9 @@ type Request struct {
 type Card struct {
 	UUID string
 	// Index is the driver's number, for people.
-	Index     int
+	Index int
+	// MemoryMiB of 0 is unknown: one tenant can have it, which asks for no
+	// amount.
 	MemoryMiB int64
 	// Slots is how many tenants it may have.
 	Slots int
@@ -128,7 +130,7 @@ func (c *Card) Refuses(r *Request) Reason {
 		return Reason{Cause: TooSmall, Card: c.Index, Of: c.MemoryMiB, Need: r.MemoryMiB}
 	case c.Exclusive:
 		return Reason{Cause: Alone, Card: c.Index}
-	case r.VCore >= Whole && c.Tenants > 0:
+	case c.Tenants > 0 && (r.VCore >= Whole || c.MemoryMiB <= 0):
 		return Reason{Cause: NotIdle, Card: c.Index, Of: int64(c.Tenants)}
 	case c.Tenants >= c.Slots:
 		return Reason{Cause: NoSlot, Card: c.Index, Of: int64(c.Slots)}
@@ -137,7 +139,7 @@ func (c *Card) Refuses(r *Request) Reason {
 	case c.VCore+r.VCore > Whole:
 		left := int64(max(0, Whole-c.VCore))
 		return Reason{Cause: NoCompute, Card: c.Index, Left: left, Of: Whole, Need: int64(r.VCore)}
-	case c.UsedMiB+c.needs(r) > c.MemoryMiB, r.MemoryMiB == 0 && c.Tenants > 0:
+	case c.UsedMiB+c.needs(r) > c.MemoryMiB:
 		left := max(0, c.MemoryMiB-c.UsedMiB)
 		return Reason{Cause: NoMemory, Card: c.Index, Left: left, Of: c.MemoryMiB, Need: c.needs(r)}
 	}

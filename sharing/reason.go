@@ -69,6 +69,9 @@ func (r Reason) words() string {
 	case Alone:
 		return "a tenant has it alone"
 	case NotIdle:
+		if r.Of == 1 {
+			return "1 tenant; needs it idle"
+		}
 		return fmt.Sprintf("%d tenants; needs it idle", r.Of)
 	case NoSlot:
 		return fmt.Sprintf("all %d slots are taken", r.Of)

@@ -125,7 +125,9 @@ func TestBadBoundAndCards(t *testing.T) {
 	bound := func(policy, by string) string {
 		return fmt.Sprintf(`{"version":1,"node":"n1","containers":{"main":{"shares":[{"uuid":"GPU-a"}],"policy":%q,"by":%q}}}`, policy, by)
 	}
-	card := func(fields string) string { return `{"version":1,"cards":[{"uuid":"GPU-a","healthy":true` + fields + `}]}` }
+	card := func(fields string) string {
+		return `{"version":1,"cards":[{"uuid":"GPU-a","healthy":true` + fields + `}]}`
+	}
 	for _, test := range []struct{ name, text, want string }{
 		{"by nobody", bound("fixed-share", ""), `bound shares: container "main": by: unknown ""`},
 		{"by another", bound("fixed-share", "me"), `bound shares: container "main": by: unknown "me"`},
