@@ -152,7 +152,8 @@ func (d *daemon) limit(ctx context.Context, l daemonLimits) error {
 func (d *daemon) ask(l daemonLimits) (generation int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.want != l || d.wanted == 0 {
+	refused := d.tried >= d.wanted && d.set < d.wanted
+	if d.want != l || d.wanted == 0 || refused {
 		d.want = l
 		d.wanted++
 		select {
@@ -217,7 +218,6 @@ func (d *daemon) live(ctx context.Context) error {
 			return ctx.Err()
 		case err := <-c.done:
 			ended = true
-			c.signal(syscall.SIGKILL) // What it left behind.
 			return fmt.Errorf("the control daemon ended: %w", orNil(err))
 		case <-d.changed:
 			d.apply(ctx)
@@ -239,7 +239,7 @@ func orNil(err error) error {
 	return err
 }
 
-// prepare makes the directories and ends a daemon that somebody left there.
+// prepare makes the directories, sets the mode and clears the place.
 func (d *daemon) prepare(ctx context.Context) error {
 	p := &d.program
 	// The server runs as the clients' user, and all write there.
@@ -253,17 +253,20 @@ func (d *daemon) prepare(ctx context.Context) error {
 	if err := d.exclusive(ctx, true); err != nil {
 		return err
 	}
-	for {
+	return d.oust(ctx)
+}
+
+// oust ends a daemon that an earlier life of ours left behind.
+func (d *daemon) oust(ctx context.Context) error {
+	for began := time.Now(); time.Since(began) < d.pace.start; {
 		answer, cancel := context.WithTimeout(ctx, d.pace.answer)
-		_, err := p.ask(answer, tellQuit)
+		_, err := d.program.ask(answer, tellQuit)
 		cancel()
-		if err != nil { // Nobody is there.
-			return ctx.Err()
-		}
-		if !rest(ctx, d.pace.poll) {
+		if err != nil || !rest(ctx, d.pace.poll) { // Nobody is there.
 			return ctx.Err()
 		}
 	}
+	return errors.New("another control daemon is there and does not end")
 }
 
 // await waits until a new daemon answers.
@@ -298,12 +301,12 @@ func (d *daemon) apply(ctx context.Context) {
 		d.become(Running, "")
 	}
 	d.update(func() {
-		d.tried = mine
-		if d.reason = ""; err != nil {
+		d.tried, d.reason = mine, ""
+		if err != nil {
 			d.reason = err.Error()
-			return
+		} else {
+			d.set = mine
 		}
-		d.set = mine
 	})
 }
 
@@ -335,7 +338,6 @@ func (d *daemon) end(ctx context.Context, c *child) {
 		}
 		select {
 		case <-c.done:
-			c.signal(syscall.SIGKILL) // What it left behind.
 			return
 		case <-time.After(d.pace.stop):
 		}
