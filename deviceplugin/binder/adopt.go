@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	cdi "tags.cncf.io/container-device-interface/specs-go"
@@ -89,30 +90,31 @@ func (r *record) read(content []byte) error {
 	if err := json.Unmarshal(content, &spec); err != nil {
 		return err
 	}
-	for _, device := range spec.Devices {
-		if device.Name != r.Device {
-			continue
-		}
-		for _, env := range device.ContainerEdits.Env {
-			text, ok := strings.CutPrefix(env, EnvShares+"=")
-			if !ok {
-				continue
-			}
-			var s Shares
-			if err := json.Unmarshal([]byte(text), &s); err != nil {
-				return fmt.Errorf("%s: %w", EnvShares, err)
-			}
-			if len(s.Shares) != len(r.IDs) {
-				return fmt.Errorf("%s: %d shares for %d tickets", EnvShares, len(s.Shares), len(r.IDs))
-			}
-			for _, share := range s.Shares {
-				if share.VCore < 0 || share.MemoryMiB < 0 || share.MemoryMiB > allocation.MaxMemoryMiB {
-					return fmt.Errorf("%s: %+v is no share", EnvShares, share)
-				}
-			}
-			r.Shares, r.Policy, r.By, r.Turn = s.Shares, s.Policy, s.By, s.Turn
-			return nil
+	at := slices.IndexFunc(spec.Devices, func(d cdi.Device) bool { return d.Name == r.Device })
+	if at < 0 {
+		return errors.New("it is of another device")
+	}
+	for _, env := range spec.Devices[at].ContainerEdits.Env {
+		if text, ok := strings.CutPrefix(env, EnvShares+"="); ok {
+			return r.readShares(text)
 		}
 	}
 	return errors.New("it says nothing of shares")
+}
+
+func (r *record) readShares(text string) error {
+	var s Shares
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return fmt.Errorf("%s: %w", EnvShares, err)
+	}
+	if len(s.Shares) != len(r.IDs) {
+		return fmt.Errorf("%s: %d shares for %d tickets", EnvShares, len(s.Shares), len(r.IDs))
+	}
+	for _, share := range s.Shares {
+		if share.VCore < 0 || share.MemoryMiB < 0 || share.MemoryMiB > allocation.MaxMemoryMiB {
+			return fmt.Errorf("%s: %+v is no share", EnvShares, share)
+		}
+	}
+	r.Shares, r.Policy, r.By, r.Turn = s.Shares, s.Policy, s.By, s.Turn
+	return nil
 }

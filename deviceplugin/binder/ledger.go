@@ -86,37 +86,20 @@ func (a *account) holders() map[[2]string]Pod {
 }
 
 // ledgerLocked derives the ledger from the kubelet's account and our records.
-// Decisions later than the account count, and so do containers whose devices
-// the kubelet has forgotten. It is for holders of mu.
+// It is for holders of mu.
 func (b *Binder) ledgerLocked(now *account) *ledger {
 	l := &ledger{whole: make(map[string]owner)}
 	holders := now.holders()
-	live := func(r *record) bool {
-		if b.lost[*r.Owner] || r.decided > now.at {
-			return true
-		}
-		// Without the checkpoint nobody tells of ordinary init containers.
-		if now.checkpointErr != nil && now.active(r.Owner.Pod) {
-			return true
-		}
-		return slices.ContainsFunc(r.IDs, func(id string) bool {
-			pod, held := holders[[2]string{r.Resource, id}]
-			return held && r.Owner.same(pod)
-		})
-	}
 	// Records that could not be told apart are of one container and one choice.
 	latest := make(map[owner]*record)
 	for _, r := range b.records {
-		switch {
-		case r.Owner == nil || r.Kind == kindRDMA || !live(r):
-		case r.Kind == kindGPU:
-			for _, id := range r.IDs {
-				l.whole[id] = *r.Owner
-			}
-		case len(r.Shares) > 0:
-			if old := latest[*r.Owner]; old == nil || later(r, old) {
-				latest[*r.Owner] = r
-			}
+		if r.Owner == nil || r.Kind == kindRDMA || !b.liveLocked(r, now, holders) {
+			continue
+		}
+		if r.Kind == kindGPU {
+			l.hold(r.IDs, *r.Owner)
+		} else if old := latest[*r.Owner]; len(r.Shares) > 0 && (old == nil || later(r, old)) {
+			latest[*r.Owner] = r
 		}
 	}
 	for o, r := range latest {
@@ -128,12 +111,30 @@ func (b *Binder) ledgerLocked(now *account) *ledger {
 	for i := range now.holdings {
 		h := &now.holdings[i]
 		if kind, _, err := kindOf(c, h.resource); err == nil && kind == kindGPU {
-			for _, id := range h.ids {
-				l.whole[id] = h.owner
-			}
+			l.hold(h.ids, h.owner)
 		}
 	}
 	return l
+}
+
+func (l *ledger) hold(ids []string, o owner) {
+	for _, id := range ids {
+		l.whole[id] = o
+	}
+}
+
+// liveLocked tells whether a record's container is there: the kubelet says so,
+// or has forgotten it, or it was decided after the account. Without the
+// checkpoint nobody tells of ordinary init containers, so all containers of the
+// pods that are there count.
+func (b *Binder) liveLocked(r *record, now *account, holders map[[2]string]Pod) bool {
+	if b.lost[*r.Owner] || r.decided > now.at || now.checkpointErr != nil && now.active(r.Owner.Pod) {
+		return true
+	}
+	return slices.ContainsFunc(r.IDs, func(id string) bool {
+		pod, held := holders[[2]string{r.Resource, id}]
+		return held && r.Owner.same(pod)
+	})
 }
 
 func later(a, b *record) bool {
@@ -206,18 +207,12 @@ func (l *ledger) fill(cards []sharing.Card, m *machine.Machine, who *owner, its 
 		if !ok || own && c.Container == who.Container {
 			continue
 		}
-		pod := c.Pod
 		if own {
-			pod = who.Pod
+			c.Pod = who.Pod
 		}
-		of[tenancy{i, pod}] = append(of[tenancy{i, pod}], c)
-		if own && !together(c.turn, its) {
-			continue
-		}
-		if c.share.VCore >= sharing.Whole {
-			cards[i].Exclusive = true
-		} else if cards[i].Policy == "" || c.policy < cards[i].Policy {
-			cards[i].Policy = c.policy // They are one and the same, or something is wrong already.
+		of[tenancy{i, c.Pod}] = append(of[tenancy{i, c.Pod}], c)
+		if !own || together(c.turn, its) {
+			c.color(&cards[i])
 		}
 	}
 	for t, claims := range of {
@@ -229,6 +224,16 @@ func (l *ledger) fill(cards []sharing.Card, m *machine.Machine, who *owner, its 
 		card.VCore, card.UsedMiB, card.Tenants = card.VCore+sum.vcore, card.UsedMiB+sum.memory, card.Tenants+sum.tenants
 	}
 	return cards
+}
+
+// color gives a card what all its tenants have in common.
+func (c *claim) color(card *sharing.Card) {
+	switch {
+	case c.share.VCore >= sharing.Whole:
+		card.Exclusive = true
+	case card.Policy == "" || c.policy < card.Policy:
+		card.Policy = c.policy // If there are two, something is wrong already.
+	}
 }
 
 // parentOf is the UUID of the GPU that a MIG device is cut from, or the UUID
