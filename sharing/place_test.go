@@ -1,0 +1,427 @@
+package sharing_test
+
+import (
+	"cmp"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/sharing"
+)
+
+const (
+	binpack = config.PlacementBinpack
+	spread  = config.PlacementSpread
+)
+
+// cards makes idle cards of 80 GiB, from `NUMA/zone` each.
+func cards(t testing.TB, where ...string) []sharing.Card {
+	t.Helper()
+	all := make([]sharing.Card, len(where))
+	for i, w := range where {
+		c := &all[i]
+		*c = sharing.Card{UUID: fmt.Sprintf("GPU-%d", i), Index: i, MemoryMiB: 80 * gib, Slots: 16}
+		if _, err := fmt.Sscanf(w, "%d/%d", &c.NUMA, &c.Zone); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// hgx are 8 cards on an NVSwitch, four at each processor; pairs are joined two
+// by two with bridges; pcie are joined with none.
+func hgx(t testing.TB) []sharing.Card {
+	return cards(t, "0/1", "0/1", "0/1", "0/1", "1/1", "1/1", "1/1", "1/1")
+}
+
+func pairs(t testing.TB) []sharing.Card {
+	return cards(t, "0/1", "0/1", "0/2", "0/2", "1/3", "1/3", "1/4", "1/4")
+}
+
+func pcie(t testing.TB) []sharing.Card { return cards(t, "0/0", "0/0", "1/0", "1/0") }
+
+// fill gives each card a fixed-share tenant of percent/GiB; "" none.
+func fill(t testing.TB, cards []sharing.Card, tenants ...string) []sharing.Card {
+	t.Helper()
+	for i, text := range tenants {
+		r := sharing.Request{Cards: 1, Policy: sharing.FixedShare}
+		if text == "" {
+			continue
+		}
+		if _, err := fmt.Sscanf(text, "%d/%d", &r.VCore, &r.MemoryMiB); err != nil {
+			t.Fatal(err)
+		}
+		r.MemoryMiB *= gib
+		cards[i].Take(&r)
+	}
+	return cards
+}
+
+func share(n, vcore int, memory int64) sharing.Request {
+	return sharing.Request{Cards: n, VCore: vcore, MemoryMiB: memory * gib, Policy: sharing.FixedShare}
+}
+
+func TestPlace(t *testing.T) {
+	ill := func(cards []sharing.Card, of ...int) []sharing.Card {
+		for _, i := range of {
+			cards[i].Against = "ill"
+		}
+		return cards
+	}
+	small := func(cards []sharing.Card, of ...int) []sharing.Card {
+		for _, i := range of {
+			cards[i].MemoryMiB = 24 * gib
+		}
+		return cards
+	}
+	for _, test := range []struct {
+		name  string
+		cards []sharing.Card
+		r     sharing.Request
+		how   config.Placement
+		want  []int
+	}{
+		{"an idle node", hgx(t), share(1, 30, 4), binpack, []int{0}},
+		{"a used card before idle ones", fill(t, hgx(t), "", "", "30/4"), share(1, 30, 4), binpack, []int{2}},
+		{"the fuller one", fill(t, hgx(t), "", "", "30/30", "40/40"), share(1, 30, 4), binpack, []int{3}},
+		{"the fuller one is too full", fill(t, hgx(t), "", "", "30/30", "80/40"), share(1, 30, 4), binpack, []int{2}},
+		{"much compute where memory is short", fill(t, hgx(t), "40/8", "8/40"), share(1, 50, 2), binpack, []int{1}},
+		{"much memory where compute is short", fill(t, hgx(t), "40/8", "8/40"), share(1, 2, 40), binpack, []int{0}},
+		{"the smaller card, alone", small(hgx(t), 5), share(1, 100, 0), binpack, []int{5}},
+		{"a broken pair, not a whole one", fill(t, pairs(t), "", "", "", "", "", "100/1"), share(1, 100, 0), binpack, []int{4}},
+		{"spread over an idle node", hgx(t), share(1, 30, 4), spread, []int{0}},
+		{"spread to the next idle card", fill(t, hgx(t), "1/1", "1/1"), share(1, 30, 4), spread, []int{2}},
+		{"spread to the one with the most left", fill(t, pcie(t), "50/4", "30/30", "20/70", "40/40"), share(1, 10, 4), spread, []int{1}},
+		{"one NUMA node of the switch", hgx(t), share(4, 100, 0), binpack, []int{0, 1, 2, 3}},
+		{"the node that has enough", ill(hgx(t), 1), share(4, 100, 0), binpack, []int{4, 5, 6, 7}},
+		{"the node with fewer", ill(hgx(t), 5, 6), share(2, 100, 0), binpack, []int{4, 7}},
+		{"all nodes", ill(hgx(t), 1, 6), share(5, 100, 0), binpack, []int{0, 2, 3, 4, 5}},
+		{"a pair", fill(t, pairs(t), "10/10", "", "", "10/10"), share(2, 100, 0), binpack, []int{4, 5}},
+		{"a pair, although single cards are fuller", fill(t, pairs(t), "50/50", "10/10", "50/50"), share(2, 10, 10), binpack, []int{0, 1}},
+		{"two pairs of a node", ill(pairs(t), 0), share(4, 100, 0), binpack, []int{4, 5, 6, 7}},
+		{"a pair and one of a broken pair", ill(pairs(t), 0, 4, 5), share(3, 100, 0), binpack, []int{1, 2, 3}},
+		{"two pairs before single cards", ill(pairs(t), 0, 4), share(4, 100, 0), binpack, []int{2, 3, 6, 7}},
+		{"the smaller zone", cards(t, "0/1", "0/1", "0/1", "0/2", "0/2"), share(2, 30, 4), binpack, []int{3, 4}},
+		{"no zones: a NUMA node", ill(pcie(t), 0), share(2, 30, 4), binpack, []int{2, 3}},
+		{"no zones: the fuller node", fill(t, pcie(t), "", "", "10/10"), share(2, 30, 4), binpack, []int{2, 3}},
+		{"no zones, nodes unknown", fill(t, cards(t, "-1/0", "-1/0", "-1/0"), "", "10/10"), share(2, 30, 4), binpack, []int{0, 1}},
+		{"spread in a zone", fill(t, hgx(t), "10/10", "", "10/10", "", "", "", "", "10/10"), share(2, 30, 4), spread, []int{1, 3}},
+		{"as many as there are", pcie(t), share(4, 30, 4), binpack, []int{0, 1, 2, 3}},
+		{"more than there are", pcie(t), share(5, 30, 4), binpack, nil},
+		{"no cards", nil, share(1, 30, 4), binpack, nil},
+		{"none asked", pcie(t), share(0, 30, 4), binpack, nil},
+		{"none free", fill(t, pcie(t), "80/4", "80/4", "80/4", "80/4"), share(1, 30, 4), binpack, nil},
+	} {
+		got, ok := sharing.Place(test.cards, &test.r, test.how, nil)
+		if diff := gocmp.Diff(test.want, got); diff != "" || ok != (test.want != nil) {
+			t.Errorf("%s: %v (-want +got):\n%s", test.name, ok, diff)
+		}
+	}
+}
+
+// random is a node of up to 9 cards with tenants.
+func random(rng *rand.Rand) []sharing.Card {
+	all := make([]sharing.Card, 1+rng.IntN(9))
+	zones, nodes := rng.IntN(5), 1+rng.IntN(3)
+	for i := range all {
+		all[i] = sharing.Card{
+			UUID: fmt.Sprintf("GPU-%d", i), Index: i, MemoryMiB: 20 * gib, Slots: 1 + rng.IntN(8), NUMA: rng.IntN(nodes+1) - 1, Zone: rng.IntN(zones + 1),
+		}
+		if rng.IntN(4) == 0 {
+			all[i].MemoryMiB = 12 * gib
+		}
+		if rng.IntN(20) == 0 {
+			all[i].Against = "ill"
+		}
+		for range rng.IntN(5) {
+			if r := randomRequest(rng); all[i].Refuses(&r).None() {
+				all[i].Take(&r)
+			}
+		}
+	}
+	return all
+}
+
+// costs are the documented numbers of each card, written another way.
+func costs(cards []sharing.Card, r *sharing.Request, how config.Placement) [][]int {
+	all := make([][]int, len(cards))
+	for i, c := range cards {
+		dv, dm := r.VCore, int(r.MemoryMiB)
+		if dm == 0 {
+			dm = int(c.MemoryMiB)
+		}
+		v, m := 100-c.VCore, int(c.MemoryMiB-c.UsedMiB)
+		idle, whole := 0, 0
+		if c.Tenants == 0 {
+			idle = 1
+			for j, other := range cards {
+				if other.Tenants == 0 && other.Refuses(r).None() && (i == j || c.Zone > 0 && c.Zone == other.Zone) {
+					whole++
+				}
+			}
+		}
+		if how == binpack {
+			all[i] = []int{idle, v*dm + m*dv - dv*dm, (v - dv) * (m - dm), whole}
+			continue
+		}
+		fractions := []int{(100 - v + dv) * 10_000, (int(c.UsedMiB) + dm) * 1_000_000 / int(c.MemoryMiB)}
+		slices.Sort(fractions)
+		all[i] = []int{fractions[1], fractions[0], c.Tenants, whole}
+	}
+	return all
+}
+
+// TestPlaceIsBest compares one card with all others, and several with every
+// other set of as many: none is better by what Place documents.
+func TestPlaceIsBest(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	placed := [2]int{}
+	var out []int
+	for state := range 10_000 {
+		cards, r := random(rng), randomRequest(rng)
+		r.Cards = max(1, rng.IntN(6)-1)
+		how := binpack
+		if state%4 == 0 {
+			how = spread
+		}
+		var able []int
+		for i := range cards {
+			if cards[i].Refuses(&r).None() {
+				able = append(able, i)
+			}
+		}
+		var ok bool
+		out, ok = sharing.Place(cards, &r, how, out)
+		if ok != (len(able) >= r.Cards) {
+			t.Fatalf("state %d: placed %v with %d able cards for %d", state, ok, len(able), r.Cards)
+		}
+		if !ok {
+			continue
+		}
+		placed[min(1, r.Cards-1)]++
+		if len(out) != r.Cards || !slices.IsSorted(out) || len(slices.Compact(slices.Clone(out))) != r.Cards {
+			t.Fatalf("state %d: %v are no %d different cards", state, out, r.Cards)
+		}
+		if want := best(cards, able, r.Cards, costs(cards, &r, how)); !slices.Equal(want, out) {
+			t.Fatalf("state %d: %v, want %v of %v for %+v of\n%+v", state, out, want, able, r, cards)
+		}
+		for _, i := range out {
+			cards[i].Take(&r)
+			if c := &cards[i]; c.VCore > 100 || c.UsedMiB > c.MemoryMiB || c.Tenants > c.Slots || c.Exclusive && c.Tenants > 1 {
+				t.Fatalf("state %d: over-committed %+v", state, *c)
+			}
+		}
+	}
+	if placed[0] < 2000 || placed[1] < 1000 {
+		t.Errorf("placed %v: the test tries too little", placed)
+	}
+}
+
+// best is the best set of n able cards, by looking at every set.
+func best(cards []sharing.Card, able []int, n int, costs [][]int) []int {
+	var choice []int
+	var key []int
+	for mask := range 1 << len(able) {
+		if bits.OnesCount(uint(mask)) != n {
+			continue
+		}
+		var set []int
+		for k, i := range able {
+			if mask>>k&1 == 1 {
+				set = append(set, i)
+			}
+		}
+		if k := rank(cards, able, set, costs); choice == nil || slices.Compare(k, key) < 0 {
+			choice, key = set, k
+		}
+	}
+	return choice
+}
+
+// rank is how good a set is; less is better.
+func rank(cards []sharing.Card, able, set []int, costs [][]int) []int {
+	if len(set) == 1 {
+		return append(slices.Clone(costs[set[0]]), set[0])
+	}
+	zone := func(i int) int {
+		if cards[i].Zone == 0 {
+			return -1 - i
+		}
+		return cards[i].Zone
+	}
+	numa := func(i int) int {
+		if cards[i].NUMA < 0 {
+			return -1 - i
+		}
+		return cards[i].NUMA
+	}
+	n := len(set)
+	of := func(among []int, by func(int) int, as int) []int {
+		return slices.DeleteFunc(slices.Clone(among), func(j int) bool { return by(j) != by(as) })
+	}
+	// in ranks a set by the group that all of it is in, those in none last.
+	in := func(among []int, by func(int) int) []int {
+		group := of(among, by, set[0])
+		if len(of(set, by, set[0])) < n {
+			return []int{1, 0, 0, 0, 0, 0, 0}
+		}
+		return append([]int{0, len(group)}, append(sum(group, n, costs), group[0])...)
+	}
+	inZone := in(able, zone)
+	if inZone[0] == 0 {
+		node := in(of(able, zone, set[0]), numa)
+		return slices.Concat(inZone, node, sum(set, n, costs), set)
+	}
+	// No zone has all: every set has this rank, or a better one with all in one.
+	scope := able
+	node := in(able, numa)
+	if node[0] == 0 {
+		scope = of(able, numa, set[0])
+	}
+	// Whole zones first, the largest; then the smallest that has the rest.
+	var steps []int
+	left, rest := slices.Clone(scope), slices.Clone(set)
+	for len(rest) > 0 {
+		steps = append(steps, step(left, rest, zone, costs)...)
+		taken := int(-steps[len(steps)-1])
+		group := of(left, zone, taken-1)
+		if len(of(rest, zone, taken-1)) < min(len(rest), len(group)) {
+			return append(slices.Concat(inZone, node), 1) // It leaves some of the group and takes others.
+		}
+		left = slices.DeleteFunc(left, func(i int) bool { return slices.Contains(group, i) })
+		rest = slices.DeleteFunc(rest, func(i int) bool { return slices.Contains(group, i) })
+		steps = steps[:len(steps)-1]
+	}
+	return slices.Concat(inZone, node, []int{0}, steps, sum(set, n, costs), set)
+}
+
+// step ranks the zone that a set takes first, and names it by its last card.
+func step(left, rest []int, zone func(int) int, costs [][]int) []int {
+	var key, choice []int
+	for _, i := range rest {
+		group := slices.DeleteFunc(slices.Clone(left), func(j int) bool { return zone(j) != zone(i) })
+		k := []int{1, -len(group)}
+		if len(group) >= len(rest) {
+			k = []int{0, len(group)}
+		}
+		k = slices.Concat(k, sum(group, min(len(rest), len(group)), costs), group[:1])
+		if choice == nil || slices.Compare(k, key) < 0 {
+			key, choice = k, group
+		}
+	}
+	return append(key, -1-choice[0])
+}
+
+// sum adds up the n least costs of a group.
+func sum(group []int, n int, costs [][]int) []int {
+	sorted := slices.SortedStableFunc(slices.Values(group), func(i, j int) int {
+		return cmp.Or(slices.Compare(costs[i], costs[j]), cmp.Compare(i, j))
+	})
+	total := make([]int, 4)
+	for _, i := range sorted[:n] {
+		for k, v := range costs[i] {
+			total[k] += v
+		}
+	}
+	return total
+}
+
+func TestPlaceKeepsToItself(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for range 500 {
+		cards, r := random(rng), randomRequest(rng)
+		r.Cards = 1 + rng.IntN(3)
+		before := slices.Clone(cards)
+		first, ok := sharing.Place(cards, &r, binpack, nil)
+		if diff := gocmp.Diff(before, cards); diff != "" {
+			t.Fatalf("Place changed the cards (-want +got):\n%s", diff)
+		}
+		second, again := sharing.Place(cards, &r, binpack, make([]int, 30))
+		if ok != again || !slices.Equal(first, second) {
+			t.Fatalf("%v and then %v", first, second)
+		}
+		if why := sharing.Explain(cards, &r); ok != (why == "") || len(why) > sharing.MaxExplanation {
+			t.Fatalf("placed %v, explained %q", ok, why)
+		}
+	}
+}
+
+func TestPlaceManyCards(t *testing.T) {
+	all := make([]sharing.Card, 100)
+	for i := range all {
+		all[i] = sharing.Card{UUID: fmt.Sprint(i), Index: i, MemoryMiB: gib, Slots: 1, NUMA: i % 8, Zone: i % 16}
+	}
+	r := share(sharing.MaxCards, 10, 1)
+	out, ok := sharing.Place(all, &r, binpack, nil)
+	if !ok || len(out) != sharing.MaxCards || out[sharing.MaxCards-1] >= sharing.MaxCards {
+		t.Errorf("%v %v, want the first %d", out, ok, sharing.MaxCards)
+	}
+	r.Cards++
+	if out, ok := sharing.Place(all, &r, binpack, out); ok || len(out) > 0 {
+		t.Errorf("%v cards placed", out)
+	}
+}
+
+// busy is 16 cards in two zones on two nodes with 16 tenants each.
+func busy() []sharing.Card {
+	rng := rand.New(rand.NewPCG(7, 8))
+	all := make([]sharing.Card, 16)
+	for i := range all {
+		c := &all[i]
+		*c = sharing.Card{UUID: fmt.Sprintf("GPU-%08d-0000-0000-0000-000000000000", i), Index: i, MemoryMiB: 143771, Slots: 100, NUMA: i / 8, Zone: 1 + i/8}
+		for c.Tenants < 16 {
+			r := share(1, 1+rng.IntN(5), int64(1+rng.IntN(7)))
+			if c.Refuses(&r).None() {
+				c.Take(&r)
+			}
+		}
+	}
+	return all
+}
+
+// requests are of all sorts, 256 of them.
+func requests(all []sharing.Card, n int) []sharing.Request {
+	rng := rand.New(rand.NewPCG(9, 10))
+	list := make([]sharing.Request, 256)
+	for i := range list {
+		list[i] = share(n, 1+rng.IntN(25), int64(1+rng.IntN(40)))
+		if i%4 == 0 {
+			list[i].Use = []string{all[3].UUID, all[5].UUID, all[7].UUID, all[9].UUID}
+			list[i].Avoid = []string{all[5].UUID}
+		}
+	}
+	return list
+}
+
+func TestPlaceAllocatesNothing(t *testing.T) {
+	all := busy()
+	for _, how := range []config.Placement{binpack, spread} {
+		for _, n := range []int{1, 2, 3, 8, 12, 17} {
+			out, list, placed := make([]int, 0, 16), requests(all, n), 0
+			allocs := testing.AllocsPerRun(4, func() {
+				placed = 0
+				for i := range list {
+					var ok bool
+					if out, ok = sharing.Place(all, &list[i], how, out); ok {
+						placed++
+					}
+				}
+			})
+			if allocs != 0 {
+				t.Errorf("%s of %d cards: %v allocations", how, n, allocs)
+			}
+			if n <= 8 && placed == 0 {
+				t.Errorf("%s of %d cards: none of %d placed", how, n, len(list))
+			}
+		}
+	}
+	r, c := share(1, 90, 4), all[0]
+	if allocs := testing.AllocsPerRun(10, func() { _ = c.Refuses(&r); c.Take(&r); c.Give(&r) }); allocs != 0 {
+		t.Errorf("Refuses, Take and Give: %v allocations", allocs)
+	}
+}
