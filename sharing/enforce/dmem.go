@@ -77,4 +77,4 @@ func (d *dmem) hooks(uuids []string) []*cdi.Hook {
 }
 
 // keep has nothing to do: the limit goes with the cgroup.
-func (d *dmem) keep(context.Context, []Limit) error { return nil }
+func (d *dmem) keep(context.Context, func() []Limit) error { return nil }

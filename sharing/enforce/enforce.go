@@ -40,6 +40,10 @@ const (
 	DMem Kind = "dmem"
 )
 
+// ErrNotReady means that an enforcer is not ready for a container yet, and may
+// be a moment later.
+var ErrNotReady = errors.New("not ready")
+
 // Enforced is which enforcer limits what.
 type Enforced struct {
 	Memory  Kind `json:"memory,omitempty"`
@@ -116,9 +120,10 @@ type enforcer interface {
 	// edits prepares the node for a container that is about to start, and says
 	// what the container needs. It is asked again for each start.
 	edits(ctx context.Context, l *Limit, what aspects) (*Edits, error)
-	// keep tells all containers that have edits of this enforcer. What is there
-	// for others goes away.
-	keep(ctx context.Context, live []Limit) error
+	// keep takes away what the node has for other containers than the live
+	// ones. It asks for those with its lock held, as edits works: a container
+	// that edits has seen is among them.
+	keep(ctx context.Context, live func() []Limit) error
 }
 
 // none is the enforcer that limits nothing.
@@ -126,7 +131,7 @@ type none struct{}
 
 func (none) edits(context.Context, *Limit, aspects) (*Edits, error) { return &Edits{}, nil }
 
-func (none) keep(context.Context, []Limit) error { return nil }
+func (none) keep(context.Context, func() []Limit) error { return nil }
 
 // check refuses what no enforcer can make sense of: these values become names
 // of files, and 0 means "no limit" to those who read them.

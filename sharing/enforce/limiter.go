@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -148,13 +149,25 @@ func (l *Limiter) Edits(ctx context.Context, limit *Limit) (*Edits, error) {
 	l.mu.Lock()
 	l.fresh[own.key()] = started{own, l.options.Now()}
 	l.mu.Unlock()
+	edits, err := l.collect(ctx, &own)
+	if err != nil && !errors.Is(err, ErrNotReady) {
+		l.mu.Lock()
+		delete(l.fresh, own.key()) // It was refused.
+		l.mu.Unlock()
+	}
+	return edits, err
+}
+
+// collect joins the edits of a container's enforcers.
+func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
+	by := limit.By
 	edits := &Edits{By: by}
 	for _, kind := range slices.Compact([]Kind{by.Memory, by.Compute}) {
 		e, ok := l.enforcers[kind]
 		if !ok {
 			return nil, errors.New("no enforcer is called " + string(kind))
 		}
-		more, err := e.edits(ctx, &own, aspects{memory: by.Memory == kind, compute: by.Compute == kind})
+		more, err := e.edits(ctx, limit, aspects{memory: by.Memory == kind, compute: by.Compute == kind})
 		if err != nil {
 			return nil, err
 		}
@@ -185,30 +198,48 @@ func needed(limit *Limit, chosen Enforced) Enforced {
 // daemons of cards without tenants. After a restart of ours it brings daemons
 // back. Containers that were given edits a moment ago need not be in it.
 func (l *Limiter) Keep(ctx context.Context, live []Limit) error {
-	live = l.withFresh(live)
 	var errs []error
 	for _, kind := range []Kind{Preload, MPS, DMem} {
-		own := slices.DeleteFunc(slices.Clone(live), func(x Limit) bool { return !x.By.uses(kind) })
-		errs = append(errs, l.enforcers[kind].keep(ctx, own))
+		errs = append(errs, l.enforcers[kind].keep(ctx, func() []Limit { return l.with(live, kind) }))
 	}
+	l.forget(live)
 	return errors.Join(errs...)
 }
 
-func (l *Limiter) withFresh(live []Limit) []Limit {
+// with are the live containers and the fresh ones that a kind has to do with.
+func (l *Limiter) with(live []Limit, kind Kind) []Limit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	all := make(map[string]Limit, len(live)+len(l.fresh))
 	for i := range live {
-		delete(l.fresh, live[i].key())
+		all[live[i].key()] = live[i]
 	}
-	live = slices.Clone(live)
 	for key, f := range l.fresh {
-		if l.options.Now().Sub(f.at) > unseen {
-			delete(l.fresh, key)
-			continue
+		if l.options.Now().Sub(f.at) <= unseen {
+			all[key] = f.limit
 		}
-		live = append(live, f.limit)
 	}
-	return live
+	var own []Limit
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		if x := all[key]; x.By.uses(kind) {
+			own = append(own, x)
+		}
+	}
+	return own
+}
+
+// forget drops the fresh containers that the caller has, and those that never
+// came.
+func (l *Limiter) forget(live []Limit) {
+	keys := make(map[string]bool, len(live))
+	for i := range live {
+		keys[live[i].key()] = true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.fresh, func(key string, f started) bool {
+		return keys[key] || l.options.Now().Sub(f.at) > unseen
+	})
 }
 
 // Run keeps MPS daemons until ctx ends, and then ends them, also those whose

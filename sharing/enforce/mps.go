@@ -73,6 +73,8 @@ type mpsCard struct {
 type tenant struct {
 	uid    int64
 	limits daemonLimits
+	// memory tells that MPS limits it, and not another enforcer.
+	memory bool
 }
 
 func (m *mps) edits(ctx context.Context, l *Limit, what aspects) (*Edits, error) {
@@ -136,7 +138,10 @@ func (m *mps) enter(l *Limit, what aspects) (*daemon, daemonLimits, error) {
 
 func tenantOf(l *Limit, what aspects) tenant {
 	c := &l.Cards[0]
-	t := tenant{limits: daemonLimits{Percent: sharing.Whole, MemoryMiB: c.TotalMiB}}
+	t := tenant{
+		limits: daemonLimits{Percent: sharing.Whole, MemoryMiB: max(c.TotalMiB, c.Share.MemoryMiB)},
+		memory: what.memory,
+	}
 	if l.UID != nil {
 		t.uid = *l.UID
 	}
@@ -153,9 +158,14 @@ func tenantOf(l *Limit, what aspects) tenant {
 // its environment off.
 func (c *mpsCard) limits() daemonLimits {
 	var most daemonLimits
+	memory := false
 	for _, t := range c.tenants {
 		most.Percent = max(most.Percent, t.limits.Percent)
 		most.MemoryMiB = max(most.MemoryMiB, t.limits.MemoryMiB)
+		memory = memory || t.memory
+	}
+	if !memory {
+		most.MemoryMiB = 0
 	}
 	return most
 }
@@ -174,19 +184,25 @@ func (m *mps) card(c *Card) (*mpsCard, error) {
 		return nil, fmt.Errorf("the state directory's path is too long for sockets: %s", pipe)
 	}
 	d := &daemon{
-		program: program{
-			path: m.path, root: m.root, card: c.Share.UUID,
-			pipe: pipe, log: filepath.Join(dir, "log"), multiUser: m.multiUser,
-		},
-		pace: m.pace, tell: m.tell, state: Stopped, marker: m.marker(c.Share.UUID),
+		program: program{root: m.root, card: c.Share.UUID, pipe: pipe, log: filepath.Join(dir, "log")},
+		pace:    m.pace, tell: m.tell, state: Stopped, marker: m.marker(c.Share.UUID),
 		changed: make(chan struct{}, 1), moved: make(chan struct{}),
 	}
-	if m.exclusive {
-		d.modes = m.modes
-	}
+	m.fit(d)
 	card := &mpsCard{index: c.Index, tenants: make(map[string]tenant), daemon: d}
 	m.cards[c.Share.UUID] = card
 	return card, nil
+}
+
+// fit gives a daemon that does not run the configuration. m.mu is held.
+func (m *mps) fit(d *daemon) {
+	if m.path != "" {
+		d.program.path = m.path
+	}
+	d.program.multiUser, d.modes = m.multiUser, nil
+	if m.exclusive {
+		d.modes = m.modes
+	}
 }
 
 // marker is where a card in EXCLUSIVE_PROCESS is noted.
@@ -201,14 +217,20 @@ func (m *mps) rouse() {
 
 // keep makes the live containers the tenants: after a restart of ours their
 // daemons start again, and cards without any lose theirs.
-func (m *mps) keep(ctx context.Context, live []Limit) error {
+func (m *mps) keep(ctx context.Context, live func() []Limit) error {
+	err := m.settle(live)
+	m.rouse()
+	return errors.Join(err, m.restoreModes(ctx))
+}
+
+func (m *mps) settle(live func() []Limit) error {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	var errs []error
 	for _, card := range m.cards {
 		clear(card.tenants)
 	}
-	for i := range live {
-		l := &live[i]
+	for _, l := range live() {
 		if len(l.Cards) != 1 {
 			continue // Refused at its start.
 		}
@@ -217,16 +239,14 @@ func (m *mps) keep(ctx context.Context, live []Limit) error {
 			errs = append(errs, err)
 			continue
 		}
-		card.tenants[l.key()] = tenantOf(l, aspects{memory: l.By.Memory == MPS, compute: l.By.Compute == MPS})
+		card.tenants[l.key()] = tenantOf(&l, aspects{memory: l.By.Memory == MPS, compute: l.By.Compute == MPS})
 	}
 	for _, card := range m.cards {
 		if len(card.tenants) > 0 {
 			card.daemon.ask(card.limits())
 		}
 	}
-	m.mu.Unlock()
-	m.rouse()
-	return errors.Join(append(errs, m.restoreModes(ctx))...)
+	return errors.Join(errs...)
 }
 
 // restoreModes sets back the cards that a crash left in EXCLUSIVE_PROCESS.
@@ -277,11 +297,12 @@ func (m *mps) reconcile(ctx context.Context, group *sync.WaitGroup) {
 		d, wanted := card.daemon, len(card.tenants) > 0
 		switch {
 		case wanted && !d.running:
+			m.fit(d)
 			own, cancel := context.WithCancel(ctx)
 			d.running, d.cancel = true, cancel
 			group.Go(func() { m.host(own, uuid, d) })
 		case !wanted && d.running:
-			d.cancel()
+			d.retire()
 		case !wanted:
 			delete(m.cards, uuid)
 		}

@@ -80,7 +80,9 @@ func (p *program) limit(ctx context.Context, l daemonLimits) error {
 	return errors.Join(append(errs, err)...)
 }
 
-func lastLine(text string) string { return strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:]) }
+func lastLine(text string) string {
+	return strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:])
+}
 
 // clip bounds what a program says.
 func clip(text string) string {

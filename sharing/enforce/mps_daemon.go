@@ -138,14 +138,21 @@ func (d *daemon) limit(ctx context.Context, l daemonLimits) error {
 		case set >= mine:
 			return nil
 		case tried >= mine:
-			return fmt.Errorf("MPS daemon: %s", reason)
+			return fmt.Errorf("%w: MPS daemon: %s", ErrNotReady, reason)
 		}
 		select {
 		case <-moved:
 		case <-ctx.Done():
-			return fmt.Errorf("MPS daemon is %s: %s: %w", state, reason, context.Cause(ctx))
+			return fmt.Errorf("%w: MPS daemon is %s: %s: %w", ErrNotReady, state, reason, context.Cause(ctx))
 		}
 	}
+}
+
+// retire ends the daemon. Who comes for limits from now on waits for the next
+// one.
+func (d *daemon) retire() {
+	d.cancel()
+	d.update(func() { d.set, d.tried = 0, 0 })
 }
 
 // ask asks for limits and does not wait.
@@ -297,6 +304,9 @@ func (d *daemon) apply(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, d.pace.answer)
 	defer cancel()
 	err := d.program.limit(ctx, l)
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return // It is being ended.
+	}
 	if err == nil && was != Running {
 		d.become(Running, "")
 	}

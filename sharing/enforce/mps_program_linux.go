@@ -122,4 +122,3 @@ func (p *program) ask(ctx context.Context, command string) (string, error) {
 	}
 	return text, nil
 }
-

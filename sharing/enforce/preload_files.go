@@ -119,13 +119,13 @@ func (p *preload) dress(l *Limit, version string, env []string) (containerFiles,
 
 // keep removes the files of containers that are no more, and the copies that
 // nobody's spec names.
-func (p *preload) keep(_ context.Context, live []Limit) error {
-	keys := make(map[string]bool, len(live))
-	for i := range live {
-		keys[live[i].key()] = true
-	}
+func (p *preload) keep(_ context.Context, live func() []Limit) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	keys := make(map[string]bool)
+	for _, l := range live() {
+		keys[l.key()] = true
+	}
 	used := map[string]bool{p.copied: true}
 	root := filepath.Join(p.dir, containerDir)
 	entries, err := os.ReadDir(root)
