@@ -480,6 +480,10 @@ func TestThePodIsToldHowBindingEnded(t *testing.T) {
 		tell("plain", true)
 		same(t, "HAMi did not bind it", c.take())
 
+		c.set(func() { c.pods["default/p4"] = asking("p4", "", sgpu) })
+		tell("p4", true)
+		same(t, "the watch is behind", c.take(), "0s get pod p4", "0s pod p4 "+phaseKey+"=success")
+
 		c.put("p3", asking("p3", "n1", sgpu))
 		c.set(func() { c.fail = errors.New("no API server") })
 		tell("p3", true)

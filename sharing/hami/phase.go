@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/names"
@@ -15,6 +16,7 @@ const (
 	// maxTold bounds what is remembered of pods.
 	maxTold = 1024
 
+	phaseTries   = 2
 	phaseSuccess = "success"
 	phaseFailed  = "failed"
 )
@@ -62,22 +64,18 @@ func (b *Bridge) tell(ctx context.Context) {
 }
 
 func (b *Bridge) tellOne(ctx context.Context, one phase) {
-	if !b.owed(one) {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	var err error
-	for range 2 {
+	for range phaseTries {
 		select {
 		case <-ctx.Done():
 			return
 		case <-pause.C:
 		}
-		err = b.Writer.AnnotatePod(ctx, one.pod, one.uid, map[string]*string{names.HAMiBindPhase: &one.value})
-		if err == nil {
+		if err = b.tellNow(ctx, one); err == nil {
 			return
 		}
 		pause.Reset(firstRetry)
@@ -85,15 +83,26 @@ func (b *Bridge) tellOne(ctx context.Context, one phase) {
 	b.Log.DebugContext(ctx, "a pod is not told how binding ended", "pod", one.pod.String(), "err", err)
 }
 
-// owed tells whether a pod is HAMi's and does not have the phase yet.
-func (b *Bridge) owed(one phase) bool {
+// tellNow tells a pod that is HAMi's and does not have the phase yet.
+func (b *Bridge) tellNow(ctx context.Context, one phase) error {
+	pod, err := b.podOf(ctx, one)
+	if err != nil {
+		return err
+	}
+	had := pod.Annotations[names.HAMiBindPhase]
+	if _, bound := pod.Annotations[names.HAMiBindTime]; !bound || had == one.value || had == phaseSuccess {
+		return nil
+	}
+	return b.Writer.AnnotatePod(ctx, one.pod, one.uid, map[string]*string{names.HAMiBindPhase: &one.value})
+}
+
+// podOf is the pod as it is watched, or read if the watch is behind.
+func (b *Bridge) podOf(ctx context.Context, one phase) (*corev1.Pod, error) {
 	pods, _, _ := b.Watched.Pods()
 	for _, p := range pods {
 		if p.UID == one.uid {
-			had := p.Annotations[names.HAMiBindPhase]
-			_, bound := p.Annotations[names.HAMiBindTime]
-			return bound && had != one.value && had != phaseSuccess
+			return p, nil
 		}
 	}
-	return false
+	return b.Reader.ReadPod(ctx, one.pod.Namespace, one.pod.Name)
 }
