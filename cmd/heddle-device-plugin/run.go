@@ -68,7 +68,8 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if kube := o.kube(log); kube != nil {
 		options.PodSpecs, options.BinderEvents, options.Recorder, options.Publisher = kube, kube, kube, kube
-		options.NodePods, options.Claims = kube, kube
+		options.NodePods, options.Claims, options.Cordons = kube, kube, kube
+		options.HAMi = kube
 		group.Go(func() error { return kube.Run(ctx) })
 	}
 	if library != nil {

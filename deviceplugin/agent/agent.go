@@ -26,7 +26,10 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/mode"
 	"github.com/heddle-dev/heddle/deviceplugin/plugin"
+	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/hami"
 )
 
 // labelsTimeout is how long a start waits for the Node's labels if the
@@ -48,7 +51,7 @@ type Publisher interface {
 	Labels() map[string]string
 	// Changed receives when Labels may differ.
 	Changed() <-chan struct{}
-	// SetCondition sets our condition, Annotate the annotation for schedulers
+	// SetCondition sets a condition of ours, Annotate the annotation for schedulers
 	// (empty: none), if the Node has another.
 	SetCondition(ctx context.Context, c health.Condition) error
 	Annotate(ctx context.Context, topology string) error
@@ -76,14 +79,17 @@ type Options struct {
 
 	KubeletDir, CDIDir, StateDir, DevRoot string
 	Takeover                              bool
-	// PodSpecs, BinderEvents, Recorder, Publisher, NodePods and Claims may be
-	// nil: no API server.
+	// PodSpecs, BinderEvents, Recorder, Publisher, NodePods, Claims and Cordons
+	// may be nil: no API server.
 	PodSpecs     binder.PodSpecs
 	BinderEvents binder.Events
 	Recorder     health.Recorder
 	Publisher    Publisher
 	NodePods     NodePods
 	Claims       Claims
+	Cordons      Cordons
+	// HAMi is for HAMi's protocol; nil speaks none.
+	HAMi HAMi
 
 	Interval   time.Duration
 	Registerer prometheus.Registerer
@@ -97,9 +103,14 @@ type Agent struct {
 	monitor *health.Monitor
 	binder  *binder.Binder
 	driver  *driver
+	modes   *mode.Tracker
 	pods    PodResourcesClient
 	short   *shortages
 	steer   *steering
+	// bridge is nil without an API server. cards are those of sgpu with what is
+	// taken of them, nil before anything shares.
+	bridge *hami.Bridge
+	cards  func() []sharing.Card
 	// tell wakes the loop that tells the Node; its capacity is one.
 	tell chan struct{}
 
@@ -138,7 +149,7 @@ func New(o Options, pods PodResourcesClient) *Agent {
 	options := binder.Options{
 		Machine: a.machine, Config: a.config, Against: a.against,
 		PodResources: pods, Checkpoint: checkpoint(o.KubeletDir),
-		PodSpecs: o.PodSpecs, Events: o.BinderEvents,
+		PodSpecs: o.PodSpecs, Events: o.BinderEvents, Scheduler: hamiScheduler{a},
 		CDIDir: o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Log: o.Log,
 	}
 	if o.Strategy != gpu.Envvar {
@@ -146,13 +157,15 @@ func New(o Options, pods PodResourcesClient) *Agent {
 		options.GPUEnv = []string{"NVIDIA_VISIBLE_DEVICES=void"}
 	}
 	a.binder = binder.New(options)
+	a.modes = mode.New(mode.Options{Kubelet: &accounts{pods, a.binder}, StateDir: o.StateDir, Log: o.Log})
 	a.driver = newDriver(gpu.NewDriverSpec(o.CDIDir, o.Generator, o.Log), a.machine, o.Log)
 	a.steer = &steering{
 		pods: o.NodePods, specs: o.PodSpecs, events: o.BinderEvents, binder: a.binder,
 		machine: a.machine, config: a.config, started: make(chan started, maxStarted), log: o.Log,
 	}
+	a.bridge = a.newBridge()
 	a.short = newShortages()
-	o.Registerer.MustRegister(a.short, newBound(a))
+	o.Registerer.MustRegister(a.short, newBound(a), a.modes)
 	return a
 }
 
@@ -166,8 +179,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.monitor.Run(ctx) })
 	group.Go(func() error { return a.binder.Run(ctx) })
 	group.Go(func() error { return a.driver.run(ctx) })
+	group.Go(func() error { return a.modes.Run(ctx) })
 	group.Go(func() error { return a.steer.run(ctx) })
 	group.Go(func() error { return a.publishLoop(ctx) })
+	group.Go(func() error { return a.runBridge(ctx) })
 	group.Go(func() error { return a.loop(ctx, group) })
 	return group.Wait()
 }
@@ -191,6 +206,7 @@ func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 		case <-a.Configs.Changed():
 		case <-labels:
 		case <-a.binder.Changed():
+		case <-a.modes.Changed():
 		case <-ready:
 			ready = nil
 		case <-ticker.C:
@@ -224,14 +240,16 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	a.beat.Store(time.Now().UnixNano())
 	a.resolve()
 	m, c := a.machine(), a.config()
+	a.cordon()
+	told := a.modes.Round(m, c)
 	a.driver.wake()
 	for _, name := range a.wanted(m, c) {
 		a.mu.Lock()
 		_, running := a.served[name]
 		a.mu.Unlock()
 		// The answer to Allocate names what comes with every GPU, and the
-		// driver's spec says what that is.
-		if running || rdmaAt(c, name) < 0 && !a.driver.known() {
+		// driver's spec says what that is; and the first list must be whole.
+		if running || rdmaAt(c, name) < 0 && !(a.driver.known() && a.modes.Known()) {
 			continue
 		}
 		s := a.serve(name, c)
@@ -248,7 +266,9 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	for _, s := range a.all() {
 		s.refresh()
 	}
+	told()
 	a.short.set(a.shortages(m, c))
+	a.tellHAMi()
 	signal(a.tell)
 }
 
@@ -261,7 +281,7 @@ func (a *Agent) all() map[string]*served {
 
 // wanted are the resources that the configuration calls for on this machine.
 func (a *Agent) wanted(m *machine.Machine, c *config.NodeConfig) []string {
-	names := gpu.Names(m, c)
+	names := gpu.Names(m, c, a.modes)
 	for i := range c.RDMA.Resources {
 		names = append(names, c.RDMA.Resources[i].Name)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/binder"
 )
 
 // problemDriver names what is wrong with the driver's CDI spec, and
@@ -22,7 +23,9 @@ const (
 // Report tells what is served and who has what.
 func (a *Agent) Report() report.Report {
 	m := a.machine()
-	r := report.Report{Node: a.NodeName, GPUs: map[string]int{}}
+	r := report.Report{
+		Node: a.NodeName, GPUs: map[string]int{}, Cards: a.cardStates(), Strangers: a.modes.Strangers(),
+	}
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
 		r.GPUs[g.UUID] = g.Index
@@ -40,10 +43,13 @@ func (a *Agent) Report() report.Report {
 		})
 	}
 	for _, b := range a.binder.Bindings() {
-		r.Bindings = append(r.Bindings, report.Binding(b))
+		r.Bindings = append(r.Bindings, bindingOf(&b))
 	}
 	for _, p := range a.binder.Problems() {
 		r.Problems = append(r.Problems, report.Problem(p))
+	}
+	for name, reason := range a.modes.Problems() {
+		r.Problems = append(r.Problems, report.Problem{Name: name, Reason: reason})
 	}
 	if why := a.driver.Problem(); why != "" {
 		r.Problems = append(r.Problems, report.Problem{Name: problemDriver, Reason: why})
@@ -53,6 +59,14 @@ func (a *Agent) Report() report.Report {
 	}
 	slices.SortFunc(r.Problems, func(a, b report.Problem) int { return cmp.Compare(a.Name, b.Name) })
 	return r
+}
+
+func bindingOf(b *binder.Binding) report.Binding {
+	return report.Binding{
+		Namespace: b.Namespace, Pod: b.Pod, UID: b.UID, Container: b.Container,
+		GPUs: b.GPUs, HCAs: b.HCAs, HCAIDs: b.HCAIDs, Class: b.Class,
+		Shares: b.Shares, Policy: b.Policy, By: b.By, CDINames: b.CDINames,
+	}
 }
 
 // ServeHTTP answers with the Report.

@@ -50,7 +50,7 @@ func (a *Agent) serve(name string, c *config.NodeConfig) *served {
 		return &served{plugin: a.plugin(name, r), refresh: r.Refresh, reason: r.Reason}
 	}
 	options := gpu.Options{
-		Name: name, Machine: a.machine, Config: a.config, Health: a.healthOf,
+		Name: name, Machine: a.machine, Config: a.config, Health: a.healthOf, Modes: a.modes,
 		Namer: a.binder, Binder: a.steer, Static: a.driver,
 		InUse:    func() map[string]string { return a.binder.Lost(name) },
 		Strategy: a.Strategy, Features: a.Features, Log: a.Log,
@@ -60,7 +60,7 @@ func (a *Agent) serve(name string, c *config.NodeConfig) *served {
 	}
 	r := gpu.New(options)
 	return &served{
-		plugin: a.plugin(name, r), refresh: r.Refresh, gpu: r,
+		plugin: a.plugin(name, a.modes.Gate(config.ModeNative, r)), refresh: r.Refresh, gpu: r,
 		reason: func() string { return a.lacks(name, r) },
 	}
 }
@@ -69,7 +69,7 @@ func (a *Agent) plugin(name string, r plugin.Resource) *plugin.Plugin {
 	return plugin.New(plugin.Options{
 		Name: name, KubeletDir: a.KubeletDir, Resource: r,
 		Holders: func(ctx context.Context) (map[string]bool, error) { return a.binder.Holders(ctx, name) },
-		Claimed: a.claimed(name), Takeover: a.Takeover, Registered: a.binder.Wake,
+		Claimed: a.claimed(name), Takeover: a.Takeover, Registered: a.binder.Wake, Streamed: a.wakeBridge,
 		Log: a.Log, Registerer: a.Registerer,
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/mode"
 	"github.com/heddle-dev/heddle/deviceplugin/rdma"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 )
@@ -66,7 +67,7 @@ func allShared(m *machine.Machine, c *config.NodeConfig, resource string) bool {
 		return false
 	}
 	for i := range m.GPUs {
-		if !c.Shares(&m.GPUs[i]) {
+		if mode.Wanted(c, &m.GPUs[i]) != config.ModeSGPU {
 			return false
 		}
 	}
@@ -86,6 +87,12 @@ func (a *Agent) gpuStates(m *machine.Machine, s *served, snapshot *health.Snapsh
 		if !d.Healthy {
 			if state = snapshot.GPU(card); state.Healthy {
 				state = health.State{Cause: Unsuitable, Reason: faults[d.ID]}
+				switch cordoned, pending := a.withheld(card); {
+				case cordoned:
+					state = health.State{Cause: Cordoned, Reason: mode.Cordoned}
+				case pending:
+					continue // It goes to another resource, and a condition of its own says so.
+				}
 			}
 		}
 		states[name] = state

@@ -129,6 +129,7 @@ func Wanted(c *config.NodeConfig, g *machine.GPU) config.Mode {
 func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) (told func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	before := t.present()
 	t.machine, t.config = m, c
 	clear(t.parents)
 	turns := map[string]uint64{}
@@ -145,7 +146,7 @@ func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) (told func()) 
 		now := old.aim(Wanted(c, g), c.SGPU.ModeSwitch)
 		t.turn(&old, &now)
 		t.cards[g.UUID] = now
-		idle = idle && (!now.pending() || now.same(&old))
+		idle = idle && (!now.pending() || before[g.UUID] && now.same(&old))
 		if now.withdrawn {
 			turns[g.UUID] = now.turn
 		}
@@ -154,6 +155,17 @@ func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) (told func()) 
 		signal(t.wake)
 	}
 	return func() { t.told(turns) }
+}
+
+// present are the UUIDs of the last round's machine.
+func (t *Tracker) present() map[string]bool {
+	uuids := map[string]bool{}
+	if t.machine != nil {
+		for i := range t.machine.GPUs {
+			uuids[t.machine.GPUs[i].UUID] = true
+		}
+	}
+	return uuids
 }
 
 // turn numbers a withdrawal that is new.

@@ -122,7 +122,7 @@ func signal(c chan<- struct{}) {
 func (w *Watch) Add(obj any) error { return w.Update(obj) }
 
 // Update is called by the reflector. A kubelet reports its status every few
-// seconds; only what bears on labels and taints is worth a signal.
+// seconds; only what bears on labels, taints and cordoned cards is worth a signal.
 func (w *Watch) Update(obj any) error {
 	node, ok := obj.(*corev1.Node)
 	if !ok {
@@ -133,6 +133,7 @@ func (w *Watch) Update(obj any) error {
 	w.notify(before, node)
 	if before == nil || !maps.Equal(before.Labels, node.Labels) ||
 		before.Annotations[names.OwnedTaints] != node.Annotations[names.OwnedTaints] ||
+		before.Annotations[names.CordonedGPUs] != node.Annotations[names.CordonedGPUs] ||
 		!equality.Semantic.DeepEqual(before.Spec.Taints, node.Spec.Taints) {
 		signal(w.changed)
 	}

@@ -1,0 +1,66 @@
+package binder
+
+import (
+	"context"
+	"slices"
+)
+
+// Held is a device that a pod holds.
+type Held struct {
+	Resource, ID string
+	// Pod is its namespace and name, or "pod UID".
+	Pod string
+}
+
+// admitted is who holds what Allocate gave out and the kubelet has not
+// accounted for yet.
+const admitted = "a pod that is being admitted"
+
+// Held are the devices of all resources that pods hold: by either of the
+// kubelet's accounts, by ours where the kubelet has lost its own or may have,
+// and what was given out and not accounted for yet. A container with shares also
+// holds those of the cards that it is bound to, which need not be those of its
+// device IDs: such an ID has no number. It fails if one of the kubelet's two
+// accounts cannot be read.
+func (b *Binder) Held(ctx context.Context) ([]Held, error) {
+	now, err := b.look(ctx)
+	if err == nil {
+		err = now.checkpointErr
+	}
+	if err != nil {
+		return nil, err
+	}
+	var held []Held
+	accounted := make(map[[2]string]bool)
+	for i := range now.holdings {
+		h := &now.holdings[i]
+		for _, id := range h.ids {
+			held = append(held, Held{h.resource, id, h.Pod.String()})
+			accounted[[2]string{h.resource, id}] = true
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	shares := b.options.Config().Resources.SGPU
+	for _, c := range b.ledgerLocked(now).claims {
+		held = append(held, Held{shares, c.share.UUID + slotMark, c.Pod.String()})
+	}
+	for _, r := range b.records {
+		by := ""
+		switch {
+		case r.Owner == nil && b.options.Now().Sub(r.Created) < unclaimedFor:
+			if !slices.ContainsFunc(r.IDs, func(id string) bool { return !accounted[[2]string{r.Resource, id}] }) {
+				continue
+			}
+			by = admitted
+		case r.Owner != nil && (b.unsure || b.lost[*r.Owner]):
+			by = r.Owner.Pod.String()
+		default:
+			continue
+		}
+		for _, id := range r.IDs {
+			held = append(held, Held{r.Resource, id, by})
+		}
+	}
+	return held, nil
+}
