@@ -81,6 +81,43 @@ api/names (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares them.
 {{- $effects | uniq | sortAlpha | toJson }}
 {{- end }}
 
+{{/* Whether any node works with HAMi: "true" or "". */}}
+{{- define "heddle.hami" -}}
+{{- $on := "" }}
+{{- range prepend .Values.config.nodes .Values.config.cluster }}
+{{- with .sgpu }}{{ with .hami }}{{ if .enabled }}{{ $on = "true" }}{{ end }}{{ end }}{{ end }}
+{{- end }}
+{{- $on }}
+{{- end }}
+
+{{/* The annotations that heddle-device-plugin may write on its Node, those that
+     it may take away besides, and those that it may write on pods of its node.
+     HAMi's annotation of cards goes when HAMi is off again; its lock is HAMi's
+     to set. */}}
+{{- define "heddle.deviceNodeAnnotations" -}}
+{{- $keys := list "heddle.dev/gpu-topology" }}
+{{- if include "heddle.hami" . }}
+{{- $keys = append $keys "metax-tech.com/node-gpu-devices" }}
+{{- end }}
+{{- $keys | toJson }}
+{{- end }}
+
+{{- define "heddle.deviceRemovableAnnotations" -}}
+{{- $keys := list "metax-tech.com/node-gpu-devices" }}
+{{- if include "heddle.hami" . }}
+{{- $keys = append $keys "hami.io/mutex.lock" }}
+{{- end }}
+{{- $keys | toJson }}
+{{- end }}
+
+{{- define "heddle.devicePodAnnotations" -}}
+{{- $keys := list }}
+{{- if include "heddle.hami" . }}
+{{- $keys = append $keys "hami.io/bind-phase" }}
+{{- end }}
+{{- $keys | toJson }}
+{{- end }}
+
 {{/* A list of texts in CEL. Between quotes stands only what needs no escape:
      whatever else comes here is refused, also where Helm was told to skip the
      schema of the values. */}}
