@@ -13,6 +13,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/mode"
 )
 
 // deviceAttempt is a write to the Node n1 by the device plugin's token on n1.
@@ -66,6 +67,20 @@ func TestDevicePolicy(t *testing.T) {
 			},
 			deny: fields("annotations heddle.dev/owned-taints, node.alpha.kubernetes.io/ttl"),
 		},
+		{
+			name: "a card that an operator took out", do: func(a *attempt) {
+				a.old.Annotations[names.CordonedGPUs] = "GPU-a,GPU-b"
+				a.new.Annotations[names.CordonedGPUs] = "GPU-a"
+			},
+			deny: fields("annotations heddle.dev/cordoned-gpus"),
+		},
+		{
+			name: "a card that it takes out itself", do: func(a *attempt) { a.new.Annotations[names.CordonedGPUs] = "GPU-a" },
+			deny: fields("annotations heddle.dev/cordoned-gpus"),
+		},
+		{name: "the condition of modes", do: status(func(s *corev1.NodeStatus) {
+			s.Conditions = append(s.Conditions, corev1.NodeCondition{Type: mode.ConditionType, Status: corev1.ConditionTrue})
+		})},
 		{name: "the condition", do: status(func(s *corev1.NodeStatus) {
 			s.Conditions[0].Status, s.Conditions[0].Message = corev1.ConditionFalse, "GPU3: lost"
 		})},
@@ -192,7 +207,7 @@ func TestDevicePolicyKeys(t *testing.T) {
 		"resources": p.spec.MatchConstraints.ResourceRules[0].Resources,
 	}
 	want := map[string][]string{
-		"annotations": {names.GPUTopology}, "conditions": {health.ConditionType}, "resources": {"nodes", "nodes/status"},
+		"annotations": {names.GPUTopology}, "conditions": {health.ConditionType, mode.ConditionType}, "resources": {"nodes", "nodes/status"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(p.spec.MatchConstraints.ResourceRules) != 1 {
 		t.Errorf("(-want +got):\n%s", diff)

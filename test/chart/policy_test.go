@@ -141,6 +141,10 @@ func TestPolicy(t *testing.T) {
 		},
 		{name: "our annotation", do: func(a *attempt) { a.new.Annotations[names.OwnedTaints] = "[]" }},
 		{
+			name: "a card that an operator took out", do: func(a *attempt) { a.new.Annotations[names.CordonedGPUs] = "GPU-a" },
+			deny: []string{"heddle-feature-discovery may not change annotations heddle.dev/cordoned-gpus"},
+		},
+		{
 			name: "another annotation", do: func(a *attempt) {
 				a.new.Annotations["csi.volume.kubernetes.io/nodeid"] = "{}"
 				delete(a.new.Annotations, "node.alpha.kubernetes.io/ttl")

@@ -65,6 +65,7 @@ func (r *Report) addNode(there *onNode, all *config.Config) {
 	_, plugin := running(there.pods, devicePlugin)
 	r.Findings = append(r.Findings, ready(node)...)
 	r.Findings = append(r.Findings, devicesReady(node, plugin)...)
+	r.Findings = append(r.Findings, modesPending(node)...)
 	r.Findings = append(r.Findings, there.labeled()...)
 	if r.labels != nil {
 		r.Findings = append(r.Findings, lacks(node, r.labels, cfg.LabelConflict == config.Force)...)

@@ -45,6 +45,7 @@ func (r *Report) addPlugin(ctx context.Context, url string, expected bool) {
 	for i := range answer.Resources {
 		r.Findings = append(r.Findings, served(&answer.Resources[i])...)
 	}
+	r.Findings = append(r.Findings, modesOf(answer, r.Findings)...)
 	for _, p := range answer.Problems {
 		r.Findings = append(r.Findings, finding.Finding{
 			Level: finding.Problem, Subject: devicePlugin + ": " + p.Name, Says: p.Reason, Do: remedy(p.Name),
@@ -121,6 +122,10 @@ func remedy(name string) string {
 		return "Containers that run are untouched; ordinary init containers cannot start until the kubelet writes it anew."
 	case "driver":
 		return "Containers with these GPUs wait for it: see the driver's installation."
+	case "modes", "cordon":
+		return "The file was set aside beside itself, as .corrupt; or, for a cordon, see the Node's annotation."
+	case "modes-file", "cordon-file":
+		return "See --state-dir: it must be on a disk that is writable and not full. Until then no card changes its mode."
 	case "config":
 		return "The last good configuration is in use: heddle config validate."
 	}
