@@ -115,6 +115,6 @@ func (r *record) readShares(text string) error {
 			return fmt.Errorf("%s: %+v is no share", EnvShares, share)
 		}
 	}
-	r.Shares, r.Policy, r.By, r.Turn = s.Shares, s.Policy, s.By, s.Turn
+	r.Shares, r.Policy, r.By, r.Turn, r.RunAs, r.Enforced = s.Shares, s.Policy, s.By, s.Turn, s.RunAs, s.Enforced
 	return nil
 }

@@ -31,6 +31,8 @@ const (
 type account struct {
 	pods     []*podresources.PodResources
 	holdings []holding
+	// listed are the pods that PodResources lists, by namespace and name.
+	listed map[[2]string]bool
 	// checkpointErr is why the holdings come from PodResources alone.
 	checkpointErr error
 	// at is the number of the last decision before the account began.
@@ -53,7 +55,10 @@ func (b *Binder) look(ctx context.Context) (*account, error) {
 	// Percents and GiB are only counted: a container has hundreds.
 	c := b.options.Config()
 	counted := func(h holding) bool { return h.resource == c.Resources.VCore || h.resource == c.Resources.VMemory }
-	a.pods, a.checkpointErr = pods, err
+	a.pods, a.checkpointErr, a.listed = pods, err, make(map[[2]string]bool, len(pods))
+	for _, p := range pods {
+		a.listed[[2]string{p.GetNamespace(), p.GetName()}] = true
+	}
 	a.holdings = slices.DeleteFunc(holdings(pods, entries), counted)
 	b.adopt(a)
 	return a, nil
@@ -133,6 +138,9 @@ func (b *Binder) start(ctx context.Context, o owner, now *account) error {
 	if err := b.refuse(held, now); err != nil {
 		return err
 	}
+	if err := context.Cause(ctx); err != nil {
+		return err // Who asked may be a kubelet that is gone, and who answered the next one.
+	}
 	fresh := false
 	if slices.ContainsFunc(held, func(h holding) bool { return b.shares(&h) }) {
 		var err error
@@ -142,7 +150,7 @@ func (b *Binder) start(ctx context.Context, o owner, now *account) error {
 	}
 	p, err := b.decide(named, held, now)
 	if err == nil {
-		err = b.limit(ctx, p, pod)
+		err = b.limit(ctx, p)
 	}
 	if err != nil {
 		return err

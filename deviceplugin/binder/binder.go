@@ -31,6 +31,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
 // PodSpecs knows what pods' owners wrote.
@@ -133,6 +134,8 @@ type Binder struct {
 	// those that are still there.
 	drifts   []Drift
 	drifting map[Drift]bool
+	// woken is when a kubelet registered us last.
+	woken time.Time
 	// unsure is while nobody knows whether a new kubelet has lost devices.
 	unsure bool
 	// decisions counts them.
@@ -275,6 +278,8 @@ type Binding struct {
 	Shares []allocation.Share `json:"shares,omitempty"`
 	Policy string             `json:"policy,omitempty"`
 	By     string             `json:"by,omitempty"`
+	// Enforced is what makes the limits of the shares hold.
+	Enforced enforce.Enforced `json:"enforced,omitzero"`
 	// CDINames are the names that Allocate gave, by resource.
 	CDINames map[string]string `json:"cdiNames"`
 }
@@ -307,7 +312,7 @@ func (b *Binder) Bindings() []Binding {
 			case kindGPU:
 				x.GPUs = append(x.GPUs, r.IDs...)
 			case kindSGPU:
-				x.Shares, x.Policy, x.By = append(x.Shares, r.Shares...), r.Policy, r.By
+				x.Shares, x.Policy, x.By, x.Enforced = r.Shares, r.Policy, r.By, r.Enforced
 			}
 			x.HCAIDs = append(x.HCAIDs, r.bound()...)
 			if r.Class != "" && (x.Class == "" || farther(r.Class, x.Class)) {

@@ -55,7 +55,7 @@ func (b *Binder) save(r *record) error {
 // has lost devices. It returns at once.
 func (b *Binder) Wake() {
 	b.mu.Lock()
-	b.unsure = true
+	b.unsure, b.woken = true, b.options.Now()
 	b.mu.Unlock()
 	select {
 	case b.wake <- struct{}{}:
@@ -158,7 +158,8 @@ func (b *Binder) expire(now *account, live map[string]bool) []*record {
 	defer b.mu.Unlock()
 	var expired []*record
 	for device, r := range b.records {
-		if live[device] || r.decided > now.at || b.claimed(r, now) {
+		stale := r.Kind == kindSGPU && b.staleLocked(r, now)
+		if live[device] && !stale || r.decided > now.at || b.claimed(r, now) {
 			delete(b.gone, device)
 			continue
 		}
@@ -167,7 +168,8 @@ func (b *Binder) expire(now *account, live map[string]bool) []*record {
 			since = b.options.Now()
 			b.gone[device] = since
 		}
-		if b.options.Now().Sub(since) >= goneFor {
+		// What the checkpoint names has its files, and no cards any more.
+		if b.options.Now().Sub(since) >= goneFor && !live[device] {
 			expired = append(expired, r)
 		}
 	}

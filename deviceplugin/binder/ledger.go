@@ -131,10 +131,22 @@ func (b *Binder) liveLocked(r *record, now *account, holders map[[2]string]Pod) 
 	if b.lost[*r.Owner] || r.decided > now.at || now.checkpointErr != nil && now.active(r.Owner.Pod) {
 		return true
 	}
+	if b.staleLocked(r, now) {
+		return false
+	}
 	return slices.ContainsFunc(r.IDs, func(id string) bool {
 		pod, held := holders[[2]string{r.Resource, id}]
 		return held && r.Owner.same(pod)
 	})
+}
+
+// staleLocked tells whether a record's pod is in the checkpoint alone, and gone:
+// the kubelet frees what a pod had when it ends, and writes the checkpoint when
+// it gives the next pod something. A kubelet that has just started may not know
+// its pods yet; then nobody is gone.
+func (b *Binder) staleLocked(r *record, now *account) bool {
+	return r.Owner != nil && r.Owner.Name != "" && b.options.Now().Sub(b.woken) >= goneFor &&
+		now.checkpointErr == nil && !now.listed[[2]string{r.Owner.Namespace, r.Owner.Name}]
 }
 
 func later(a, b *record) bool {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
 // vendor is the part of our CDI names before the slash.
@@ -60,8 +61,11 @@ type record struct {
 	Shares []allocation.Share `json:"shares,omitempty"`
 	Policy string             `json:"policy,omitempty"`
 	By     string             `json:"by,omitempty"`
-	// Turn is when the container with the shares runs.
-	Turn turn `json:"turn,omitzero"`
+	// Turn is when the container with the shares runs, RunAs its user as far as
+	// its pod says, Enforced what its limits were first made to hold by.
+	Turn     turn             `json:"turn,omitzero"`
+	RunAs    *int64           `json:"runAs,omitempty"`
+	Enforced enforce.Enforced `json:"enforced,omitzero"`
 
 	// decided numbers the decision that made it so; 0 for those from disk.
 	decided uint64

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -91,7 +92,7 @@ func (b *Binder) choose(p Pod, s *selection, now *account) ([]*record, error) {
 		for _, old := range a.records {
 			r := old.clone()
 			r.Owner, r.Turn, r.Policy, r.By, r.decided = &a.owner, a.turn, string(a.request.Policy), by, b.decisions
-			r.Shares = dealShares(r.IDs, shares)
+			r.Shares, r.RunAs = dealShares(r.IDs, shares), a.runAs
 			chosen = append(chosen, r)
 		}
 	}
@@ -109,6 +110,7 @@ type applicant struct {
 	ids     []string
 	records []*record
 	request sharing.Request
+	runAs   *int64
 	// place is the container's in its pod's list.
 	place int
 }
@@ -131,7 +133,7 @@ func (b *Binder) waitingLocked(p Pod, now *account) ([]applicant, error) {
 			continue
 		}
 		o := h.owner
-		o.Pod = p
+		o.Namespace, o.Name, o.UID = p.Namespace, p.Name, cmp.Or(o.UID, p.UID)
 		waiting = append(waiting, applicant{owner: o, ids: h.ids, records: records})
 	}
 	return waiting, nil
@@ -171,7 +173,7 @@ func (s *selection) prepare(a *applicant) error {
 	if container == nil {
 		return fmt.Errorf("%s as it is known has no container %s", a.owner.Pod, a.owner.Container)
 	}
-	a.turn = t
+	a.turn, a.runAs = t, runAs(s.spec, container)
 	a.place = slices.IndexFunc(s.spec.Spec.Containers, func(c corev1.Container) bool { return c.Name == container.Name })
 	request, err := sharing.ParseRequest(container.Resources.Limits, s.spec.Annotations, s.config)
 	if errors.Is(err, sharing.ErrNone) {
@@ -232,27 +234,35 @@ func (s *selection) place(a *applicant, cards []sharing.Card) ([]string, error) 
 	if !ok {
 		return nil, a.refuse(RefusedFull, "%s", sharing.Explain(cards, &a.request))
 	}
-	for i, card := range cards {
-		named := slices.ContainsFunc(a.ids, func(id string) bool { return cardOf(id) == card.UUID })
-		if !named || slices.Contains(places, i) || !card.Refuses(&a.request).None() {
-			continue
-		}
-		for j, place := range places {
-			other := &cards[place]
-			if !slices.ContainsFunc(a.ids, func(id string) bool { return cardOf(id) == other.UUID }) && alike(&card, other) {
-				places[j] = i
-				break
-			}
+	named := slices.DeleteFunc(slices.Clone(cards), func(c sharing.Card) bool {
+		return !slices.ContainsFunc(a.ids, func(id string) bool { return cardOf(id) == c.UUID })
+	})
+	best := uuidsOf(cards, places)
+	if places, ok := sharing.Place(named, &a.request, how, nil); ok {
+		if uuids := uuidsOf(named, places); alike(cards, uuids, best) {
+			return uuids, nil
 		}
 	}
-	return uuidsOf(cards, places), nil
+	return best, nil
 }
 
-// alike tells whether a container can have the one card as well as the other.
-func alike(a, b *sharing.Card) bool {
-	x, y := *a, *b
-	x.UUID, x.Index, y.UUID, y.Index = "", 0, "", 0
-	return x == y
+// alike tells whether a container can have the ones as well as the others: the
+// same is left of them, and they are joined alike.
+func alike(cards []sharing.Card, ones, others []string) bool {
+	var left [2][]string
+	for i, uuids := range [][]string{ones, others} {
+		nodes := map[int]bool{}
+		for _, c := range cards {
+			if slices.Contains(uuids, c.UUID) {
+				nodes[c.NUMA] = true
+				c.UUID, c.Index, c.NUMA = "", 0, 0
+				left[i] = append(left[i], fmt.Sprintf("%+v", c))
+			}
+		}
+		slices.Sort(left[i])
+		left[i] = append(left[i], strconv.Itoa(len(nodes)))
+	}
+	return slices.Equal(left[0], left[1])
 }
 
 func uuidsOf(cards []sharing.Card, places []int) []string {
