@@ -135,7 +135,7 @@ func (c *Card) Refuses(r *Request) Reason {
 	case c.Tenants >= c.Slots:
 		return Reason{Cause: NoSlot, Card: c.Index, Of: int64(c.Slots)}
 	case c.Policy != "" && c.Policy != r.Policy:
-		return Reason{Cause: OtherPolicy, Card: c.Index, Word: string(c.Policy)}
+		return Reason{Cause: OtherPolicy, Card: c.Index, Word: string(c.Policy), Policy: r.Policy}
 	case c.VCore+r.VCore > Whole:
 		left := int64(max(0, Whole-c.VCore))
 		return Reason{Cause: NoCompute, Card: c.Index, Left: left, Of: Whole, Need: int64(r.VCore)}

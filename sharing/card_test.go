@@ -56,7 +56,7 @@ func TestRefuses(t *testing.T) {
 		{"another is alone", taken(alone), small, "card 3: a tenant has it alone"},
 		{"another is alone, no compute is asked", taken(request(100, 4, best)), request(0, 4, best), "card 3: a tenant has it alone"},
 		{"alone among many others", taken(small, small), alone, "card 3: 2 tenants; needs it idle"},
-		{"policy", taken(small), request(30, 4, burst), "card 3: its tenants are fixed-share"},
+		{"policy", taken(small), request(30, 4, burst), "card 3: its tenants are fixed-share, not burst-share"},
 		{"policy, alone", idle, request(100, 4, best), ""},
 		{"slots", taken(small, small, small, request(1, 1, fixed)), request(1, 1, fixed), "card 3: all 4 slots are taken"},
 		{"ill", with(func(c *sharing.Card) { c.Against = "XID 79: fallen off the bus" }), small, "card 3: XID 79: fallen off the bus"},

@@ -97,6 +97,7 @@ func TestPlace(t *testing.T) {
 		{"spread over an idle node", hgx(t), share(1, 30, 4), spread, []int{0}},
 		{"spread to the next idle card", fill(t, hgx(t), "1/1", "1/1"), share(1, 30, 4), spread, []int{2}},
 		{"spread to the one with the most left", fill(t, pcie(t), "50/4", "30/30", "20/70", "40/40"), share(1, 10, 4), spread, []int{1}},
+		{"spread to the one with fewer tenants", fill(t, fill(t, pcie(t), "10/10", "20/20", "20/20", "20/20"), "10/10"), share(1, 10, 10), spread, []int{1}},
 		{"one NUMA node of the switch", hgx(t), share(4, 100, 0), binpack, []int{0, 1, 2, 3}},
 		{"the node that has enough", ill(hgx(t), 1), share(4, 100, 0), binpack, []int{4, 5, 6, 7}},
 		{"the node with fewer", ill(hgx(t), 5, 6), share(2, 100, 0), binpack, []int{4, 7}},

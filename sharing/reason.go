@@ -40,8 +40,10 @@ type Reason struct {
 	// Left of Of is less than Need: percent with NoCompute, MiB with NoMemory.
 	// TooSmall has Of and Need in MiB, NoSlot slots in Of, NotIdle tenants.
 	Left, Of, Need int64
-	// Word is what is against an unfit card, or the policy of its tenants.
-	Word string
+	// Word is what is against an unfit card, or the policy of its tenants;
+	// then Policy is the request's.
+	Word   string
+	Policy Policy
 }
 
 // None tells that the card takes the request.
@@ -76,7 +78,7 @@ func (r Reason) words() string {
 	case NoSlot:
 		return fmt.Sprintf("all %d slots are taken", r.Of)
 	case OtherPolicy:
-		return "its tenants are " + clip(r.Word)
+		return "its tenants are " + clip(r.Word) + ", not " + string(r.Policy)
 	case NoCompute:
 		return fmt.Sprintf("%d %% of 100 left; needs %d", r.Left, r.Need)
 	case NoMemory:

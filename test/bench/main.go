@@ -108,6 +108,9 @@ func decisions(ctx context.Context, log io.Writer) ([]row, error) {
 		{"path classes of 8 GPUs and 9 HCAs", "./topo/affinity", "BenchmarkMatrix", "ns/op", 1e-6, 1, "ms"},
 		{"GPUs that go together, 8 GPUs, p99 of all requests", alloc, "BenchmarkEveryRequest/8", "p99-us", 1e-3, 0.2, "ms"},
 		{"the same, 16 GPUs", alloc, "BenchmarkEveryRequest/16", "p99-us", 1e-3, 2, "ms"},
+		{"a share among 16 cards with 16 tenants each, p99", "./sharing", "BenchmarkPlace/1", "p99-us", 1, 20, "us"},
+		{"the same, 12 shares of different cards", "./sharing", "BenchmarkPlace/12", "p99-us", 1, 20, "us"},
+		{"the same, allocations", "./sharing", "BenchmarkPlace/12", "allocs/op", 1, 0, ""},
 		{"kubelet.sock created to registered, p99", "./deviceplugin/plugin", "BenchmarkRegister", "p99-ms", 1, 10, "ms"},
 		{"PreStartContainer with 100 bound pods, p99", "./deviceplugin/binder", "BenchmarkBind", "p99-ms", 1, 10, "ms"},
 	} {
