@@ -99,7 +99,7 @@ func (h hamiScheduler) Scheduled(
 			return g.MemoryMiB, true
 		},
 	})
-	if refusal, ok := errors.AsType[*hami.Refusal](err); ok && refusal.Reason == hami.Absent {
+	if refusal, ok := errors.AsType[*hami.RefusedError](err); ok && refusal.Reason == hami.Absent {
 		return nil, "", nil
 	}
 	return shares, allocation.ByHAMi, err

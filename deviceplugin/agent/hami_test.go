@@ -137,13 +137,7 @@ func (s *store) patch(w http.ResponseWriter, r *http.Request, kind string) {
 	if err != nil || r.Header.Get("Content-Type") != string(types.MergePatchType) {
 		s.t.Errorf("patch of type %s: %v", r.Header.Get("Content-Type"), err)
 	}
-	var patch struct {
-		Metadata struct {
-			ResourceVersion string
-			UID             types.UID
-			Annotations     map[string]*string
-		}
-	}
+	var patch merge
 	if err := json.Unmarshal(body, &patch); err != nil {
 		s.t.Error(err)
 	}
@@ -156,7 +150,7 @@ func (s *store) patch(w http.ResponseWriter, r *http.Request, kind string) {
 	s.writes = append(s.writes, strings.TrimPrefix(r.URL.Path, "/api/v1/")+" "+string(body))
 	parts := strings.Split(r.URL.Path, "/")
 	name := parts[len(parts)-1]
-	merge := func(into map[string]string) {
+	apply := func(into map[string]string) {
 		for key, value := range patch.Metadata.Annotations {
 			if value == nil {
 				delete(into, key)
@@ -180,12 +174,12 @@ func (s *store) patch(w http.ResponseWriter, r *http.Request, kind string) {
 	}
 	if kind == "pods" {
 		next := s.pods[name].DeepCopy()
-		merge(next.Annotations)
+		apply(next.Annotations)
 		s.putPod(next)
 		_ = json.NewEncoder(w).Encode(next)
 		return
 	}
-	s.putNode(func(n *corev1.Node) { merge(n.Annotations) })
+	s.putNode(func(n *corev1.Node) { apply(n.Annotations) })
 	_ = json.NewEncoder(w).Encode(s.node)
 }
 

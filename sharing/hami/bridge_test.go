@@ -168,10 +168,10 @@ func (c *cluster) write(do func(*corev1.Node)) {
 	}
 }
 
-func (c *cluster) annotate(key, value string) {
+func (c *cluster) locked(value string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.write(func(n *corev1.Node) { n.Annotations[key] = value })
+	c.write(func(n *corev1.Node) { n.Annotations[lockKey] = value })
 }
 
 // put makes a pod, or takes it away.
@@ -257,8 +257,8 @@ func TestTheLockGoesWithTheBinding(t *testing.T) {
 	serving(t, func(c *cluster, _ *hami.Bridge, _ func()) {
 		same(t, "cards", c.take(), "0s node "+cardsKey+"=1/1")
 		c.put("p1", asking("p1", "", sgpu))
-		c.annotate(lockKey, lockOf("p1"))
-		time.Sleep(500 * time.Millisecond)
+		c.locked(lockOf("p1"))
+		<-time.After(500 * time.Millisecond)
 		same(t, "being bound", c.take())
 		c.put("p1", asking("p1", "n1", sgpu))
 		same(t, "bound", c.take(), "500ms node -"+lockKey)
@@ -282,8 +282,8 @@ func TestTheLockOfAPodThatIsNotComing(t *testing.T) {
 				if tt.pod != nil {
 					c.put("p1", tt.pod)
 				}
-				c.annotate(lockKey, lockOf("p1"))
-				time.Sleep(10 * time.Second)
+				c.locked(lockOf("p1"))
+				<-time.After(10 * time.Second)
 				same(t, "calls", c.take(), tt.want...)
 			})
 		})
@@ -294,8 +294,8 @@ func TestALockThatNamesNobodyIsLeft(t *testing.T) {
 	for _, value := range []string{"2026-11-21T01:17:18Z", "x", "2026-11-21T01:17:18Z,default", "2026-11-21T01:17:18Z,default,../p1"} {
 		serving(t, func(c *cluster, _ *hami.Bridge, _ func()) {
 			c.take()
-			c.annotate(lockKey, value)
-			time.Sleep(10 * time.Minute)
+			c.locked(value)
+			<-time.After(10 * time.Minute)
 			same(t, value, c.take())
 		})
 	}
@@ -307,11 +307,11 @@ func TestTheLockOfTheNextPodOfThatName(t *testing.T) {
 	serving(t, func(c *cluster, _ *hami.Bridge, _ func()) {
 		c.take()
 		c.put("p1", asking("p1", "n1", sgpu))
-		c.annotate(lockKey, "2026-11-21T01:20:00Z,default,p1")
-		time.Sleep(500 * time.Millisecond)
+		c.locked("2026-11-21T01:20:00Z,default,p1")
+		<-time.After(500 * time.Millisecond)
 		same(t, "at once", c.take())
 		c.put("p1", asking("p1", "", sgpu))
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		same(t, "later", c.take(), "1s get pod p1")
 		next := asking("p1", "n1", sgpu)
 		next.Annotations[names.HAMiBindTime] = "1795224000"
@@ -359,12 +359,12 @@ func TestWhatFailsIsTriedAgain(t *testing.T) {
 		c.put("p1", asking("p1", "n1", sgpu))
 		c.take()
 		c.set(func() { c.fail = errors.New("no API server") })
-		c.annotate(lockKey, lockOf("p1"))
-		time.Sleep(3500 * time.Millisecond)
+		c.locked(lockOf("p1"))
+		<-time.After(3500 * time.Millisecond)
 		release := "node -" + lockKey
 		same(t, "calls", c.take(), "0s "+release, "1s "+release, "3s "+release)
 		c.set(func() { c.fail = nil })
-		time.Sleep(4 * time.Second)
+		<-time.After(4 * time.Second)
 		same(t, "calls", c.take(), "7s "+release)
 	})
 }
@@ -376,7 +376,7 @@ func TestCardsArePublished(t *testing.T) {
 			c.set(func() { do(&c.state) })
 			b.Wake()
 		}
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		same(t, "no change", c.take())
 
 		set(func(s *hami.State) { s.Open = false })
@@ -390,9 +390,9 @@ func TestCardsArePublished(t *testing.T) {
 		second := tenant
 		second.Tenants, second.VCore = 2, 60
 		set(func(s *hami.State) { s.Cards = []hami.Card{second} })
-		time.Sleep(10 * time.Second)
+		<-time.After(10 * time.Second)
 		same(t, "another tenant changes nothing for HAMi", c.take())
-		time.Sleep(20 * time.Second)
+		<-time.After(20 * time.Second)
 		same(t, "but is told in the end", c.take(), "1h0m30s node "+cardsKey+"=1/1")
 		set(func(s *hami.State) { s.Cards = []hami.Card{card(cardA, 0)} })
 		same(t, "the last tenant takes the policy away", c.take(), "1h0m30s node "+cardsKey+"=1/1")
@@ -433,7 +433,7 @@ func TestCardsAreTakenAway(t *testing.T) {
 				})
 				done := make(chan error, 1)
 				go func() { done <- b.Run(ctx) }()
-				time.Sleep(time.Minute)
+				<-time.After(time.Minute)
 				same(t, "calls", c.take(), tt.want...)
 				cancel()
 				if err := <-done; err != nil {
@@ -451,8 +451,8 @@ func TestALockIsLeftWhereHAMiIsOff(t *testing.T) {
 		b.Wake()
 		c.take()
 		c.put("p1", asking("p1", "n1", sgpu))
-		c.annotate(lockKey, lockOf("p1"))
-		time.Sleep(time.Minute)
+		c.locked(lockOf("p1"))
+		<-time.After(time.Minute)
 		same(t, "calls", c.take())
 	})
 }
@@ -487,7 +487,7 @@ func TestThePodIsToldHowBindingEnded(t *testing.T) {
 		c.put("p3", asking("p3", "n1", sgpu))
 		c.set(func() { c.fail = errors.New("no API server") })
 		tell("p3", true)
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		same(t, "twice", c.take(), "0s pod p3 "+phaseKey+"=success", "1s pod p3 "+phaseKey+"=success")
 	})
 }

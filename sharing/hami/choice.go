@@ -26,7 +26,7 @@ type Rules struct {
 type Lookup func(uuid string) (memoryMiB int64, known bool)
 
 // Choice is what HAMi chose for a container of a pod, one share per card. The
-// error is a [*Refusal]; of several reasons it has the first in the order of
+// error is a [*RefusedError]; of several reasons it has the first in the order of
 // the constants. The cards are HAMi's, the amounts the container's own: HAMi's
 // count only where its limits leave them open.
 func Choice(pod *corev1.Pod, container string, want *sharing.Request, rules Rules) ([]allocation.Share, error) {
@@ -102,7 +102,7 @@ func bindingOf(pod *corev1.Pod, node string) error {
 }
 
 // chosenAt is when HAMi's Filter wrote, in Unix seconds.
-func chosenAt(pod *corev1.Pod) (int64, *Refusal) {
+func chosenAt(pod *corev1.Pod) (int64, *RefusedError) {
 	key, unit := names.HAMiPredicateTime, int64(time.Second)
 	text, ok := pod.Annotations[key]
 	if !ok {
@@ -124,7 +124,9 @@ func clock(seconds int64) string { return time.Unix(seconds, 0).UTC().Format(tim
 // partOf is a container's part of the list. HAMi 2.9 and later list init
 // containers, then the others; 2.6 to 2.8 list the others only, and choose
 // nothing for init containers. The length tells.
-func partOf(all allocation.HAMiPod, pod *corev1.Pod, container string) (part []allocation.HAMiShare, initial bool, refusal *Refusal) {
+func partOf(
+	all allocation.HAMiPod, pod *corev1.Pod, container string,
+) (part []allocation.HAMiShare, initial bool, refusal *RefusedError) {
 	named := func(c corev1.Container) bool { return c.Name == container }
 	inits, apps := len(pod.Spec.InitContainers), len(pod.Spec.Containers)
 	app := slices.IndexFunc(pod.Spec.Containers, named)
@@ -150,7 +152,9 @@ func partOf(all allocation.HAMiPod, pod *corev1.Pod, container string) (part []a
 // shareOf is a container's share of one card. HAMi 2.9 and later write down
 // for an init container the share of an app container that is large enough:
 // the card is the same, the amounts are the init container's own.
-func shareOf(s allocation.HAMiShare, initial bool, want *sharing.Request, card Lookup) (allocation.Share, *Refusal) {
+func shareOf(
+	s allocation.HAMiShare, initial bool, want *sharing.Request, card Lookup,
+) (allocation.Share, *RefusedError) {
 	total, known := card(s.UUID)
 	compute, memory := int(s.Compute), int64(s.VRam)
 	switch {

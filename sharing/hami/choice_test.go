@@ -35,19 +35,22 @@ func rules() hami.Rules {
 // written is what one version of HAMi writes. want has the shares of each
 // container, or the reason why there are none.
 type written struct {
-	Version, Lock string
-	Pods          []struct {
-		Name             string
-		Annotations      map[string]string
-		Init, Containers []asked
-		Want             map[string]json.RawMessage
-	}
+	Version string `json:"version"`
+	Lock    string `json:"lock"`
+	Pods    []struct {
+		Name        string                     `json:"name"`
+		Annotations map[string]string          `json:"annotations"`
+		Init        []asked                    `json:"init"`
+		Containers  []asked                    `json:"containers"`
+		Want        map[string]json.RawMessage `json:"want"`
+	} `json:"pods"`
 }
 
 type asked struct {
-	Name         string
-	Cards, VCore int
-	MemoryMiB    int64
+	Name      string `json:"name"`
+	Cards     int    `json:"cards"`
+	VCore     int    `json:"vcore"`
+	MemoryMiB int64  `json:"memoryMiB"`
 }
 
 func (a asked) request() *sharing.Request {
@@ -61,16 +64,16 @@ func containers(list []asked) (all []corev1.Container) {
 	return all
 }
 
-func versions(t testing.TB) (all []written) {
-	t.Helper()
+func versions(tb testing.TB) (all []written) {
+	tb.Helper()
 	for _, version := range []string{"2.6", "2.7", "2.8", "2.9", "2.10"} {
 		text, err := os.ReadFile(filepath.Join("testdata", version+".json"))
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		var w written
 		if err := json.Unmarshal(text, &w); err != nil || w.Version != version {
-			t.Fatalf("%s: %v", version, err)
+			tb.Fatalf("%s: %v", version, err)
 		}
 		all = append(all, w)
 	}
@@ -90,7 +93,7 @@ func TestEveryVersionIsUnderstood(t *testing.T) {
 					got, err := hami.Choice(pod, a.Name, a.request(), rules())
 					var reason hami.Reason
 					if json.Unmarshal(p.Want[a.Name], &reason) == nil {
-						if refusal, ok := errors.AsType[*hami.Refusal](err); !ok || refusal.Reason != reason {
+						if refusal, ok := errors.AsType[*hami.RefusedError](err); !ok || refusal.Reason != reason {
 							t.Errorf("got %v, %v, want reason %s", got, err, reason)
 						}
 						return
@@ -146,18 +149,24 @@ func TestWhatHAMiWroteIsJudged(t *testing.T) {
 		{name: "as it is", do: func(*corev1.Pod) {}, want: ok},
 		{name: "no annotation", do: drop(names.HAMiAllocation), want: hami.Absent},
 		{name: "no such container", do: func(*corev1.Pod) {}, container: "x", want: hami.Absent},
-		{name: "the default scheduler's pod", do: func(p *corev1.Pod) { p.Spec.SchedulerName = "default-scheduler" }, want: hami.Forged,
-			message: `metax-tech.com/gpu-devices-allocated is not believed: the pod's scheduler is "default-scheduler", and HAMi is "hami-scheduler"`},
+		{
+			name: "the default scheduler's pod", do: func(p *corev1.Pod) { p.Spec.SchedulerName = "default-scheduler" }, want: hami.Forged,
+			message: `metax-tech.com/gpu-devices-allocated is not believed: the pod's scheduler is "default-scheduler", and HAMi is "hami-scheduler"`,
+		},
 		{name: "no scheduler", do: func(p *corev1.Pod) { p.Spec.SchedulerName = "" }, want: hami.Forged},
-		{name: "chosen for another node", do: set(names.HAMiNode, "n2"), want: hami.OtherNode,
-			message: `metax-tech.com/gpu-devices-allocated: HAMi chose node "n2", the pod is bound to "n1", this is n1`},
+		{
+			name: "chosen for another node", do: set(names.HAMiNode, "n2"), want: hami.OtherNode,
+			message: `metax-tech.com/gpu-devices-allocated: HAMi chose node "n2", the pod is bound to "n1", this is n1`,
+		},
 		{name: "bound to another node", do: func(p *corev1.Pod) { p.Spec.NodeName = "n2" }, want: hami.OtherNode},
 		{name: "no node", do: drop(names.HAMiNode), want: hami.OtherNode},
 		{name: "never bound", do: drop(names.HAMiBindTime), want: hami.Unbound},
 		{name: "bound at no time", do: set(names.HAMiBindTime, "yesterday"), want: hami.Malformed},
 		{name: "chosen at no time", do: set(names.HAMiPredicateTime, "yesterday"), want: hami.Malformed},
-		{name: "chosen again later", do: set(names.HAMiPredicateTime, "1795223840000000000"), want: hami.Stale,
-			message: "metax-tech.com/gpu-devices-allocated is of 2026-11-21T01:17:20Z, and the pod was bound at 2026-11-21T01:17:19Z: HAMi chose again after it had bound"},
+		{
+			name: "chosen again later", do: set(names.HAMiPredicateTime, "1795223840000000000"), want: hami.Stale,
+			message: "metax-tech.com/gpu-devices-allocated is of 2026-11-21T01:17:20Z, and the pod was bound at 2026-11-21T01:17:19Z: HAMi chose again after it had bound",
+		},
 		{name: "chosen in the second of the binding", do: set(names.HAMiPredicateTime, "1795223839999999999"), want: ok},
 		{name: "only the older time", do: drop(names.HAMiPredicateTime), want: ok},
 		{name: "the older time, later", do: func(p *corev1.Pod) {
@@ -179,8 +188,10 @@ func TestWhatHAMiWroteIsJudged(t *testing.T) {
 		{name: "negative compute", do: list(`[[{"uuid":"A","compute":-1,"vRam":4096}],[]]`), want: hami.Malformed},
 		{name: "compute of two cards", do: list(`[[{"uuid":"A","compute":200,"vRam":4096}],[]]`), want: hami.Malformed},
 		{name: "no memory", do: list(`[[{"uuid":"A","compute":60}],[]]`), want: hami.Malformed},
-		{name: "an unknown card", do: list(`[[{"uuid":"GPU-x","compute":60,"vRam":4096}],[]]`), want: hami.UnknownCard,
-			message: "metax-tech.com/gpu-devices-allocated: this node has no shared card GPU-x"},
+		{
+			name: "an unknown card", do: list(`[[{"uuid":"GPU-x","compute":60,"vRam":4096}],[]]`), want: hami.UnknownCard,
+			message: "metax-tech.com/gpu-devices-allocated: this node has no shared card GPU-x",
+		},
 		{name: "no card", do: list(`[[],[]]`), want: hami.WrongCount},
 		{name: "two cards for one", do: list(`[[{"uuid":"A","compute":60,"vRam":4096},{"uuid":"B","compute":60,"vRam":4096}],[]]`), want: hami.WrongCount},
 		{name: "more memory than asked for", do: list(`[[{"uuid":"A","compute":60,"vRam":4097}],[]]`), want: hami.Exceeds},
@@ -201,7 +212,7 @@ func TestWhatHAMiWroteIsJudged(t *testing.T) {
 				}
 				return
 			}
-			refusal, is := errors.AsType[*hami.Refusal](err)
+			refusal, is := errors.AsType[*hami.RefusedError](err)
 			if !is || refusal.Reason != tt.want || got != nil || tt.message != "" && err.Error() != tt.message {
 				t.Errorf("got %+v, %v, want reason %s %s", got, err, tt.want, tt.message)
 			}
@@ -213,7 +224,7 @@ func TestAWholeCardIsNoMoreThanTheCard(t *testing.T) {
 	pod := bound()
 	pod.Annotations[names.HAMiAllocation] = `[[{"uuid":"` + cardA + `","compute":100,"vRam":143772}],[]]`
 	_, err := hami.Choice(pod, "main", &sharing.Request{Cards: 1, VCore: 100}, rules())
-	if refusal, ok := errors.AsType[*hami.Refusal](err); !ok || refusal.Reason != hami.Exceeds {
+	if refusal, ok := errors.AsType[*hami.RefusedError](err); !ok || refusal.Reason != hami.Exceeds {
 		t.Errorf("got %v", err)
 	}
 }

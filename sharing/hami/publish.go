@@ -33,7 +33,8 @@ func (b *Bridge) publish(ctx context.Context, node *corev1.Node, state *State) (
 		return glance, fmt.Errorf("publish cards for HAMi: %w", err)
 	}
 	b.wrote = time.Now()
-	b.Log.DebugContext(ctx, "cards are published for HAMi", "open", state.Open, "cards", len(state.Cards), "removed", want == nil)
+	b.Log.DebugContext(ctx, "cards are published for HAMi",
+		"open", state.Open, "cards", len(state.Cards), "removed", want == nil)
 	return glance, nil
 }
 

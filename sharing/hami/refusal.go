@@ -28,16 +28,16 @@ const (
 	Exceeds Reason = "Exceeds"
 )
 
-// Refusal is why an annotation of HAMi's is not followed. Its text is for the
+// RefusedError is why an annotation of HAMi's is not followed. Its text is for the
 // pod's owner.
-type Refusal struct {
+type RefusedError struct {
 	Reason  Reason
 	Message string
 }
 
 // Error is the message, which names the annotation.
-func (r *Refusal) Error() string { return r.Message }
+func (r *RefusedError) Error() string { return r.Message }
 
-func refuse(why Reason, format string, args ...any) *Refusal {
-	return &Refusal{Reason: why, Message: fmt.Sprintf(format, args...)}
+func refuse(why Reason, format string, args ...any) *RefusedError {
+	return &RefusedError{Reason: why, Message: fmt.Sprintf(format, args...)}
 }
