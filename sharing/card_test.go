@@ -63,7 +63,8 @@ func TestRefuses(t *testing.T) {
 		{"use", idle, sharing.Request{Cards: 1, VCore: 1, MemoryMiB: 1, Policy: fixed, Use: []string{"GPU-1", "GPU-3"}}, ""},
 		{"use others", idle, sharing.Request{Cards: 1, VCore: 1, MemoryMiB: 1, Policy: fixed, Use: []string{"GPU-1"}}, "card 3: the pod does not ask for it"},
 		{
-			"use and avoid", idle, sharing.Request{Cards: 1, VCore: 1, MemoryMiB: 1, Policy: fixed, Use: []string{"GPU-3"}, Avoid: []string{"GPU-3"}},
+			"use and avoid", idle,
+			sharing.Request{Cards: 1, VCore: 1, MemoryMiB: 1, Policy: fixed, Use: []string{"GPU-3"}, Avoid: []string{"GPU-3"}},
 			"card 3: the pod avoids it",
 		},
 		{"given more than it has", with(func(c *sharing.Card) { c.Tenants, c.UsedMiB, c.VCore = 2, 90*gib, 20 }), small, "card 3: 0 GiB of 80 left; needs 4"},

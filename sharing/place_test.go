@@ -20,14 +20,14 @@ const (
 )
 
 // cards makes idle cards of 80 GiB, from `NUMA/zone` each.
-func cards(t testing.TB, where ...string) []sharing.Card {
-	t.Helper()
+func cards(tb testing.TB, where ...string) []sharing.Card {
+	tb.Helper()
 	all := make([]sharing.Card, len(where))
 	for i, w := range where {
 		c := &all[i]
 		*c = sharing.Card{UUID: fmt.Sprintf("GPU-%d", i), Index: i, MemoryMiB: 80 * gib, Slots: 16}
 		if _, err := fmt.Sscanf(w, "%d/%d", &c.NUMA, &c.Zone); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	return all
@@ -35,18 +35,23 @@ func cards(t testing.TB, where ...string) []sharing.Card {
 
 // hgx are 8 cards on an NVSwitch, four at each processor; pairs are joined two
 // by two with bridges; pcie are joined with none.
-func hgx(t testing.TB) []sharing.Card {
-	return cards(t, "0/1", "0/1", "0/1", "0/1", "1/1", "1/1", "1/1", "1/1")
+func hgx(tb testing.TB) []sharing.Card {
+	tb.Helper()
+	return cards(tb, "0/1", "0/1", "0/1", "0/1", "1/1", "1/1", "1/1", "1/1")
 }
 
-func pairs(t testing.TB) []sharing.Card {
-	return cards(t, "0/1", "0/1", "0/2", "0/2", "1/3", "1/3", "1/4", "1/4")
+func pairs(tb testing.TB) []sharing.Card {
+	tb.Helper()
+	return cards(tb, "0/1", "0/1", "0/2", "0/2", "1/3", "1/3", "1/4", "1/4")
 }
 
-func pcie(t testing.TB) []sharing.Card { return cards(t, "0/0", "0/0", "1/0", "1/0") }
+func pcie(tb testing.TB) []sharing.Card {
+	tb.Helper()
+	return cards(tb, "0/0", "0/0", "1/0", "1/0")
+}
 
 // fill gives each card a fixed-share tenant of percent/GiB; "" none.
-func fill(t testing.TB, cards []sharing.Card, tenants ...string) []sharing.Card {
+func fill(t *testing.T, cards []sharing.Card, tenants ...string) []sharing.Card {
 	t.Helper()
 	for i, text := range tenants {
 		r := sharing.Request{Cards: 1, Policy: sharing.FixedShare}
@@ -289,7 +294,7 @@ func rank(cards []sharing.Card, able, set []int, costs [][]int) []int {
 	left, rest := slices.Clone(scope), slices.Clone(set)
 	for len(rest) > 0 {
 		steps = append(steps, step(left, rest, zone, costs)...)
-		taken := int(-steps[len(steps)-1])
+		taken := -steps[len(steps)-1]
 		group := of(left, zone, taken-1)
 		if len(of(rest, zone, taken-1)) < min(len(rest), len(group)) {
 			return append(slices.Concat(inZone, node), 1) // It leaves some of the group and takes others.

@@ -14,24 +14,24 @@ import (
 	"github.com/heddle-dev/heddle/sharing"
 )
 
-func node(t testing.TB) *config.NodeConfig {
-	t.Helper()
+func node(tb testing.TB) *config.NodeConfig {
+	tb.Helper()
 	c := config.Default()
 	if err := c.Complete(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return &c
 }
 
 // limits reads `sgpu=1 vcore=60` with the names of nvidia.com.
-func limits(t testing.TB, text string) corev1.ResourceList {
-	t.Helper()
+func limits(tb testing.TB, text string) corev1.ResourceList {
+	tb.Helper()
 	list := corev1.ResourceList{"cpu": resource.MustParse("1")}
 	for word := range strings.FieldsSeq(text) {
 		name, value, _ := strings.Cut(word, "=")
 		q, err := resource.ParseQuantity(value)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		list[corev1.ResourceName("nvidia.com/"+name)] = q
 	}
@@ -66,13 +66,15 @@ func TestParseRequest(t *testing.T) {
 		{"best-effort that counts", "sgpu=1 vcore=30 vmemory=4", policy("best-effort"), sharing.Request{Cards: 1, VCore: 30, MemoryMiB: 4096, Policy: best}},
 		{"an empty policy", "sgpu=1", policy(" "), sharing.Request{Cards: 1, VCore: 100, Policy: fixed}},
 		{
-			"the other spelling", "sgpu=1", map[string]string{
+			"the other spelling", "sgpu=1",
+			map[string]string{
 				"metax-tech.com/sgpu-qos-policy": "burst-share", "metax-tech.com/use-gpuuuid": "GPU-b, GPU-a", "metax-tech.com/nouse-gpuuuid": "GPU-c",
 			},
 			sharing.Request{Cards: 1, VCore: 100, Policy: burst, Use: []string{"GPU-a", "GPU-b"}, Avoid: []string{"GPU-c"}},
 		},
 		{
-			"both spellings alike", "sgpu=1", map[string]string{
+			"both spellings alike", "sgpu=1",
+			map[string]string{
 				"nvidia.com/sgpu-qos-policy": "burst-share", "metax-tech.com/sgpu-qos-policy": "burst-share",
 				"nvidia.com/use-gpuuuid": "GPU-a", "metax-tech.com/use-gpuuuid": "GPU-a,",
 			},
@@ -122,23 +124,28 @@ func TestBadRequests(t *testing.T) {
 		{"sgpu=1 vmemory=7Ei", nil, "nvidia.com/vmemory: 7Ei is more than any card has"},
 		{"sgpu=1 vmemory=999999E", nil, "nvidia.com/vmemory: 999999E is more than any card has"},
 		{
-			"sgpu=1", map[string]string{"nvidia.com/sgpu-qos-policy": "Fixed-Share"},
+			"sgpu=1",
+			map[string]string{"nvidia.com/sgpu-qos-policy": "Fixed-Share"},
 			`annotation nvidia.com/sgpu-qos-policy: "Fixed-Share" is none of fixed-share, burst-share, best-effort`,
 		},
 		{
-			"sgpu=1", map[string]string{"metax-tech.com/sgpu-qos-policy": "best"},
+			"sgpu=1",
+			map[string]string{"metax-tech.com/sgpu-qos-policy": "best"},
 			`annotation metax-tech.com/sgpu-qos-policy: "best" is none of fixed-share, burst-share, best-effort`,
 		},
 		{
-			"sgpu=1", map[string]string{"nvidia.com/sgpu-qos-policy": "fixed-share", "metax-tech.com/sgpu-qos-policy": "best-effort"},
+			"sgpu=1",
+			map[string]string{"nvidia.com/sgpu-qos-policy": "fixed-share", "metax-tech.com/sgpu-qos-policy": "best-effort"},
 			"annotations nvidia.com/sgpu-qos-policy and metax-tech.com/sgpu-qos-policy are both present and differ",
 		},
 		{
-			"sgpu=1", map[string]string{"nvidia.com/use-gpuuuid": "GPU-a", "metax-tech.com/use-gpuuuid": "GPU-b"},
+			"sgpu=1",
+			map[string]string{"nvidia.com/use-gpuuuid": "GPU-a", "metax-tech.com/use-gpuuuid": "GPU-b"},
 			"annotations nvidia.com/use-gpuuuid and metax-tech.com/use-gpuuuid are both present and differ",
 		},
 		{
-			"sgpu=65 vcore=101 vmemory=0.5", map[string]string{"nvidia.com/sgpu-qos-policy": "x"},
+			"sgpu=65 vcore=101 vmemory=0.5",
+			map[string]string{"nvidia.com/sgpu-qos-policy": "x"},
 			"nvidia.com/sgpu: 65 cards are more than any node has\n" +
 				"annotation nvidia.com/sgpu-qos-policy: \"x\" is none of fixed-share, burst-share, best-effort\n" +
 				"nvidia.com/vcore: 101 is not 1 to 100 percent of a card; more cards are more nvidia.com/sgpu\n" +
