@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -184,7 +182,7 @@ func (m *mps) card(c *Card) (*mpsCard, error) {
 		return nil, fmt.Errorf("the state directory's path is too long for sockets: %s", pipe)
 	}
 	d := &daemon{
-		program: program{root: m.root, card: c.Share.UUID, pipe: pipe, log: filepath.Join(dir, "log")},
+		program: program{root: m.root, card: c.Share.UUID, pipe: pipe, log: filepath.Join(dir, "log"), answer: m.pace.answer},
 		pace:    m.pace, tell: m.tell, state: Stopped, marker: m.marker(c.Share.UUID),
 		changed: make(chan struct{}, 1), moved: make(chan struct{}),
 	}
@@ -204,9 +202,6 @@ func (m *mps) fit(d *daemon) {
 		d.modes = m.modes
 	}
 }
-
-// marker is where a card in EXCLUSIVE_PROCESS is noted.
-func (m *mps) marker(uuid string) string { return filepath.Join(m.dir, uuid, "exclusive") }
 
 func (m *mps) rouse() {
 	select {
@@ -245,33 +240,6 @@ func (m *mps) settle(live func() []Limit) error {
 		if len(card.tenants) > 0 {
 			card.daemon.ask(card.limits())
 		}
-	}
-	return errors.Join(errs...)
-}
-
-// restoreModes sets back the cards that a crash left in EXCLUSIVE_PROCESS.
-func (m *mps) restoreModes(ctx context.Context) error {
-	if m.modes == nil {
-		return nil
-	}
-	entries, err := os.ReadDir(m.dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("mps: %w", err)
-	}
-	var errs []error
-	for _, e := range entries {
-		m.mu.Lock()
-		_, ours := m.cards[e.Name()]
-		m.mu.Unlock()
-		marker := m.marker(e.Name())
-		if _, err := os.Stat(marker); ours || err != nil {
-			continue
-		}
-		err := setMode(ctx, m.modes, e.Name(), false, m.pace.answer)
-		if err == nil {
-			err = os.Remove(marker)
-		}
-		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -2,10 +2,10 @@ package enforce
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // program is nvidia-cuda-mps-control for one card.
@@ -18,6 +18,8 @@ type program struct {
 	// pipe and log are the daemon's directories, below root too.
 	pipe, log string
 	multiUser bool
+	// answer bounds a command.
+	answer time.Duration
 }
 
 // The commands, of NVIDIA's "MPS v2 interface". A default is for servers that
@@ -68,16 +70,16 @@ func (p *program) limit(ctx context.Context, l daemonLimits) error {
 			servers = append(servers, pid)
 		}
 	}
-	var errs []error
 	for _, command := range commands(l, servers) {
-		_, err := p.ask(ctx, command)
-		errs = append(errs, err)
+		if _, err := p.ask(ctx, command); err != nil {
+			return err
+		}
 	}
 	percent, err := p.percent(ctx)
 	if err == nil && int(percent+0.5) != l.Percent {
-		err = fmt.Errorf("the default thread percentage is %g, not the %d that was set", percent, l.Percent)
+		return fmt.Errorf("the default thread percentage is %g, not the %d that was set", percent, l.Percent)
 	}
-	return errors.Join(append(errs, err)...)
+	return err
 }
 
 func lastLine(text string) string {

@@ -45,13 +45,6 @@ type Notice struct {
 	Restarts int
 }
 
-// ComputeModes sets what NVML calls a GPU's compute mode. It may block for
-// ever.
-type ComputeModes interface {
-	// ExclusiveProcess sets EXCLUSIVE_PROCESS, or DEFAULT.
-	ExclusiveProcess(uuid string, on bool) error
-}
-
 // pace is how long things may take.
 type pace struct {
 	// answer bounds a command, start the time until a daemon answers, stop each
@@ -266,9 +259,7 @@ func (d *daemon) prepare(ctx context.Context) error {
 // oust ends a daemon that an earlier life of ours left behind.
 func (d *daemon) oust(ctx context.Context) error {
 	for began := time.Now(); time.Since(began) < d.pace.start; {
-		answer, cancel := context.WithTimeout(ctx, d.pace.answer)
-		_, err := d.program.ask(answer, tellQuit)
-		cancel()
+		_, err := d.program.ask(ctx, tellQuit)
 		if err != nil || !rest(ctx, d.pace.poll) { // Nobody is there.
 			return ctx.Err()
 		}
@@ -299,12 +290,13 @@ func (d *daemon) await(ctx context.Context, c *child) error {
 // apply gives the daemon the limits that are wanted now.
 func (d *daemon) apply(ctx context.Context) {
 	d.mu.Lock()
-	l, mine, was := d.want, d.wanted, d.state
+	l, mine, was, has := d.want, d.wanted, d.state, d.set
 	d.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, d.pace.answer)
-	defer cancel()
+	if was == Running && has == mine {
+		return
+	}
 	err := d.program.limit(ctx, l)
-	if errors.Is(ctx.Err(), context.Canceled) {
+	if ctx.Err() != nil {
 		return // It is being ended.
 	}
 	if err == nil && was != Running {
@@ -322,9 +314,7 @@ func (d *daemon) apply(ctx context.Context) {
 
 // look asks whether the daemon is well, and gives it what it did not take.
 func (d *daemon) look(ctx context.Context, missed int) (int, error) {
-	answer, cancel := context.WithTimeout(ctx, d.pace.answer)
-	defer cancel()
-	if _, err := d.program.percent(answer); err != nil {
+	if _, err := d.program.percent(ctx); err != nil {
 		return missed + 1, err
 	}
 	d.mu.Lock()
@@ -339,9 +329,7 @@ func (d *daemon) look(ctx context.Context, missed int) (int, error) {
 // end ends a daemon: by its own command, which lets go of the GPU in order, and
 // then by signals.
 func (d *daemon) end(ctx context.Context, c *child) {
-	answer, cancel := context.WithTimeout(ctx, d.pace.answer)
-	_, _ = d.program.ask(answer, tellQuit) // Else the signals do.
-	cancel()
+	_, _ = d.program.ask(ctx, tellQuit) // Else the signals do.
 	for _, s := range []syscall.Signal{0, syscall.SIGTERM} {
 		if s != 0 {
 			c.signal(s)
@@ -354,42 +342,6 @@ func (d *daemon) end(ctx context.Context, c *child) {
 	}
 	c.signal(syscall.SIGKILL)
 	<-c.done
-}
-
-// exclusive sets the compute mode, and notes on disk that it did: whoever comes
-// after a crash sets it back.
-func (d *daemon) exclusive(ctx context.Context, on bool) error {
-	if d.modes == nil {
-		return nil
-	}
-	if on {
-		if err := replace(d.marker, []byte(d.program.card+"\n"), 0o644, durable); err != nil {
-			return fmt.Errorf("note of the compute mode: %w", err)
-		}
-	}
-	if err := setMode(ctx, d.modes, d.program.card, on, d.pace.answer); err != nil || on {
-		return err
-	}
-	return os.Remove(d.marker)
-}
-
-// setMode waits for the driver only so long.
-func setMode(ctx context.Context, modes ComputeModes, card string, on bool, most time.Duration) error {
-	done := make(chan error, 1)
-	go func() { done <- modes.ExclusiveProcess(card, on) }()
-	timer := time.NewTimer(most)
-	defer timer.Stop()
-	select {
-	case err := <-done:
-		if err != nil {
-			return fmt.Errorf("compute mode: %w", err)
-		}
-		return nil
-	case <-timer.C:
-		return fmt.Errorf("compute mode: the driver did not answer in %s", most)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // rest tells whether the time passed before ctx ended.

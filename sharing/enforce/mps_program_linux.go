@@ -108,6 +108,8 @@ func (c *child) signal(s syscall.Signal) {
 // ask gives the daemon one command and returns what it says. A daemon that is
 // not there is an error.
 func (p *program) ask(ctx context.Context, command string) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, p.answer, fmt.Errorf("none in %s", p.answer))
+	defer cancel()
 	c := p.command(ctx)
 	c.Stdin = strings.NewReader(command + "\n")
 	var out bytes.Buffer
