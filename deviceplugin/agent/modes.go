@@ -34,6 +34,8 @@ const (
 type accounts struct {
 	pods   PodResourcesClient
 	binder *binder.Binder
+	// served are the resources whose lists the kubelet hears.
+	served func() map[string]*served
 }
 
 // Offered implements [mode.Kubelet].
@@ -56,9 +58,21 @@ func (a *accounts) Held(ctx context.Context) ([]mode.Held, error) {
 	all, err := a.binder.Held(ctx)
 	held := make([]mode.Held, 0, len(all))
 	for _, h := range all {
-		held = append(held, mode.Held{Device: mode.Device{Resource: h.Resource, ID: h.ID}, By: h.Pod})
+		held = append(held, mode.Held{
+			Device: mode.Device{Resource: h.Resource, ID: h.ID}, By: h.Pod, Doubtful: h.Unlisted,
+		})
 	}
 	return held, err
+}
+
+// Renew implements [mode.Kubelet]: a list of any resource will do.
+func (a *accounts) Renew() {
+	for _, s := range a.served() {
+		if s.plugin.Status().Registered {
+			s.plugin.Resend()
+			return
+		}
+	}
 }
 
 // cordon takes the cards that the Node says an operator took out.

@@ -10,6 +10,9 @@ type Held struct {
 	Resource, ID string
 	// Pod is its namespace and name, or "pod UID".
 	Pod string
+	// Unlisted tells that only the kubelet's checkpoint knows the pod, which
+	// keeps those that have ended until it is written again.
+	Unlisted bool
 }
 
 // admitted is who holds what Allocate gave out and the kubelet has not
@@ -35,7 +38,7 @@ func (b *Binder) Held(ctx context.Context) ([]Held, error) {
 	for i := range now.holdings {
 		h := &now.holdings[i]
 		for _, id := range h.ids {
-			held = append(held, Held{h.resource, id, h.Pod.String()})
+			held = append(held, Held{h.resource, id, h.Pod.String(), h.Name == ""})
 			accounted[[2]string{h.resource, id}] = true
 		}
 	}
@@ -43,7 +46,7 @@ func (b *Binder) Held(ctx context.Context) ([]Held, error) {
 	defer b.mu.Unlock()
 	shares := b.options.Config().Resources.SGPU
 	for _, c := range b.ledgerLocked(now).claims {
-		held = append(held, Held{shares, c.share.UUID + slotMark, c.Pod.String()})
+		held = append(held, Held{Resource: shares, ID: c.share.UUID + slotMark, Pod: c.Pod.String()})
 	}
 	for _, r := range b.records {
 		by := ""
@@ -59,7 +62,7 @@ func (b *Binder) Held(ctx context.Context) ([]Held, error) {
 			continue
 		}
 		for _, id := range r.IDs {
-			held = append(held, Held{r.Resource, id, by})
+			held = append(held, Held{Resource: r.Resource, ID: id, Pod: by})
 		}
 	}
 	return held, nil

@@ -19,6 +19,9 @@ const (
 	slow = time.Second
 	// lookTimeout bounds one look.
 	lookTimeout = 2 * time.Second
+	// renew is the least time between two checkpoints that are written for us:
+	// an ordinary init container, which only the checkpoint has, may run long.
+	renew = 5 * time.Second
 )
 
 // slot is between the UUID and the number of a share's device ID.
@@ -84,6 +87,7 @@ func (t *Tracker) look(ctx context.Context) (soon bool) {
 		t.blindLocked()
 	} else {
 		t.decideLocked(t.sights(offered, held))
+		t.renewLocked(held)
 	}
 	t.save()
 	if !maps.EqualFunc(before, t.cards, func(a, b card) bool { return a.same(&b) }) {
@@ -121,6 +125,17 @@ func (t *Tracker) decideLocked(sights map[string]*sight) {
 		case old.mode != "":
 			t.options.Log.Warn("card is held in another mode than was recorded", "uuid", uuid,
 				"recorded", string(old.mode), "held_as", string(now.mode), "by", now.holders)
+		}
+	}
+}
+
+// renewLocked has doubts cleared up about who holds a card that waits for it.
+func (t *Tracker) renewLocked(held []Held) {
+	for _, h := range held {
+		uuid, _ := t.cardOf(h.Device)
+		if c, known := t.cards[uuid]; h.Doubtful && known && c.pending() && time.Since(t.renewed) >= renew {
+			t.renewed = time.Now()
+			t.options.Kubelet.Renew()
 		}
 	}
 }

@@ -32,6 +32,9 @@ type Device struct{ Resource, ID string }
 type Held struct {
 	Device
 	By string
+	// Doubtful tells that the pod may have ended: only a checkpoint of the
+	// kubelet's has it.
+	Doubtful bool
 }
 
 // Kubelet is the kubelet's account of devices. An error means that it is not
@@ -43,6 +46,9 @@ type Kubelet interface {
 	// has not accounted for yet. A container that is bound to another card than
 	// its device ID names holds both.
 	Held(ctx context.Context) ([]Held, error)
+	// Renew makes the kubelet write its checkpoint again, without pods that had
+	// ended by the last time that it was asked for Held. It returns at once.
+	Renew()
 }
 
 // Options are what a Tracker works with.
@@ -75,6 +81,8 @@ type Tracker struct {
 	allocating map[string]int
 	binding    map[uint64]bind
 	calls      uint64
+	// renewed is when the kubelet was made to write its checkpoint.
+	renewed time.Time
 	// unsaved is whether the file lacks a mode that is in use.
 	unsaved bool
 	// cordoned are the UUIDs that nobody new gets, uncordoned whether the file

@@ -237,14 +237,17 @@ func (m *model) Held(context.Context) ([]Held, error) {
 	var all []Held
 	for name, p := range m.pods {
 		if p.recorded || p.accounted {
-			all = append(all, Held{Device{m.resource(p.mode), p.id}, name})
+			all = append(all, Held{Device: Device{m.resource(p.mode), p.id}, By: name})
 		}
 		if p.bound != "" {
-			all = append(all, Held{Device{m.resource(p.mode), p.bound + slot}, name})
+			all = append(all, Held{Device: Device{m.resource(p.mode), p.bound + slot}, By: name})
 		}
 	}
 	return all, nil
 }
+
+// Renew implements [Kubelet].
+func (m *model) Renew() {}
 
 func (m *model) resource(mode config.Mode) string {
 	if mode == native {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -30,6 +31,15 @@ type kubelet struct {
 	held    []Held
 	down    bool
 	asked   int
+	renewed int
+}
+
+// Renew forgets doubtful pods.
+func (k *kubelet) Renew() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.renewed++
+	k.held = slices.DeleteFunc(slices.Clone(k.held), func(h Held) bool { return h.Doubtful })
 }
 
 func (k *kubelet) set(f func()) {
@@ -158,7 +168,7 @@ func TestACardMovesWhenItIsFree(t *testing.T) {
 		}
 		k.set(func() {
 			k.offered = []Device{{gpus, "GPU-a"}, {gpus, "GPU-b"}, {"rdma/x", "a::0"}}
-			k.held = []Held{{Device{gpus, "GPU-b"}, "ml/train"}}
+			k.held = []Held{{Device: Device{gpus, "GPU-b"}, By: "ml/train"}}
 		})
 		share := configured(shared, cordon)
 		tracker.Round(m, share)
@@ -209,7 +219,7 @@ func TestAMindChangedBackReturnsTheCardAtOnce(t *testing.T) {
 		round(tracker, m, configured(native, cordon))
 		k.set(func() {
 			k.offered = []Device{{gpus, "GPU-a"}}
-			k.held = []Held{{Device{gpus, "GPU-b"}, "ml/train"}}
+			k.held = []Held{{Device: Device{gpus, "GPU-b"}, By: "ml/train"}}
 		})
 		round(tracker, m, configured(shared, cordon))
 		tracker.Round(m, configured(native, cordon))
@@ -225,7 +235,7 @@ func TestAMindChangedBackReturnsTheCardAtOnce(t *testing.T) {
 func TestPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, m, c := &kubelet{}, two(), configured(shared, wait, "1")
-		k.held = []Held{{Device{gpus, "GPU-b"}, "ml/train"}, {Device{gpus, "GPU-a"}, "ml/other"}}
+		k.held = []Held{{Device: Device{gpus, "GPU-b"}, By: "ml/train"}, {Device: Device{gpus, "GPU-a"}, By: "ml/other"}}
 		tracker, stop := start(t, t.TempDir(), k)
 		defer stop()
 		round(tracker, m, c)
@@ -236,6 +246,28 @@ func TestPatience(t *testing.T) {
 		k.set(func() { k.held = nil })
 		later(tracker, m, c, 3*time.Second)
 		want(t, tracker, "free", "native of native", "sgpu of sgpu")
+	})
+}
+
+// TestPodsThatHaveEndedAreForgotten has a checkpoint with a pod that is gone,
+// and one with an init container that runs.
+func TestPodsThatHaveEndedAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, m, share := &kubelet{}, two(), configured(shared, cordon, "0")
+		k.held = []Held{{Device: Device{gpus, "GPU-a"}, By: "pod u-1", Doubtful: true}, {Device: Device{gpus, "GPU-b"}, By: "pod u-2", Doubtful: true}}
+		tracker, stop := start(t, t.TempDir(), k)
+		defer stop()
+		round(tracker, m, share)
+		later(tracker, m, share, 3*time.Second)
+		want(t, tracker, "forgotten", "sgpu of sgpu", "native of native")
+		if k.renewed != 1 {
+			t.Errorf("the checkpoint was written %d times", k.renewed)
+		}
+		k.held = []Held{{Device: Device{gpus, "GPU-b"}, By: "pod u-3", Doubtful: true}}
+		later(tracker, m, share, time.Minute)
+		if k.renewed != 1 {
+			t.Error("somebody holds a card that is as configured, and the checkpoint was written")
+		}
 	})
 }
 
@@ -260,7 +292,7 @@ func TestRestart(t *testing.T) {
 		{
 			"first start, and pods have cards",
 			"",
-			&kubelet{held: []Held{{Device{gpus, "GPU-a"}, "ml/a"}, {Device{sgpus, "GPU-b::3"}, "ml/b"}}},
+			&kubelet{held: []Held{{Device: Device{gpus, "GPU-a"}, By: "ml/a"}, {Device: Device{sgpus, "GPU-b::3"}, By: "ml/b"}}},
 			configured(native, cordon),
 			[]string{" of native until it is known who holds it", " of native until it is known who holds it"},
 			[]string{"native of native", "sgpu of native until ml/b ends"},
@@ -268,7 +300,7 @@ func TestRestart(t *testing.T) {
 		},
 		{
 			"the slots of another device plugin are no shares", "",
-			&kubelet{held: []Held{{Device{gpus, "GPU-a::2"}, "ml/a"}}}, share,
+			&kubelet{held: []Held{{Device: Device{gpus, "GPU-a::2"}, By: "ml/a"}}}, share,
 			[]string{" of sgpu until it is known who holds it", " of sgpu until it is known who holds it"},
 			[]string{"native of sgpu until ml/a ends", "sgpu of sgpu"}, false, "",
 		},
@@ -280,25 +312,25 @@ func TestRestart(t *testing.T) {
 		},
 		{
 			"in the middle of a switch", `{"version":1,"modes":{"GPU-a":"sgpu","GPU-b":"native","GPU-gone":"sgpu"}}`,
-			&kubelet{held: []Held{{Device{gpus, "GPU-b"}, "ml/b"}}}, share,
+			&kubelet{held: []Held{{Device: Device{gpus, "GPU-b"}, By: "ml/b"}}}, share,
 			[]string{"sgpu of sgpu", "native of sgpu until it is known who holds it"},
 			[]string{"sgpu of sgpu", "native of sgpu until ml/b ends"}, true, "",
 		},
 		{
 			"bound to another card than the device ID names", `{"version":1,"modes":{"GPU-a":"sgpu","GPU-b":"sgpu"}}`,
-			&kubelet{held: []Held{{Device{sgpus, "GPU-a::0"}, "ml/b"}, {Device{sgpus, "GPU-b::"}, "ml/b"}}}, configured(native, cordon),
+			&kubelet{held: []Held{{Device: Device{sgpus, "GPU-a::0"}, By: "ml/b"}, {Device: Device{sgpus, "GPU-b::"}, By: "ml/b"}}}, configured(native, cordon),
 			[]string{"sgpu of native until it is known who holds it", "sgpu of native until it is known who holds it"},
 			[]string{"sgpu of native until ml/b ends", "sgpu of native until ml/b ends"}, true, "",
 		},
 		{
 			"the disk has an older state", `{"version":1,"modes":{"GPU-a":"native","GPU-b":"native"}}`,
-			&kubelet{held: []Held{{Device{sgpus, "GPU-b::0"}, "ml/b"}}}, configured(native, cordon),
+			&kubelet{held: []Held{{Device: Device{sgpus, "GPU-b::0"}, By: "ml/b"}}}, configured(native, cordon),
 			[]string{"native of native", "native of native"},
 			[]string{"native of native", "sgpu of native until ml/b ends"}, true, "",
 		},
 		{
 			"half a file", `{"version":1,"modes":{"GPU-a":"sg`,
-			&kubelet{held: []Held{{Device{sgpus, "GPU-b::0"}, "ml/b"}}}, configured(native, cordon),
+			&kubelet{held: []Held{{Device: Device{sgpus, "GPU-b::0"}, By: "ml/b"}}}, configured(native, cordon),
 			[]string{" of native until it is known who holds it", " of native until it is known who holds it"},
 			[]string{"native of native", "sgpu of native until ml/b ends"}, false,
 			"modes are taken from who holds the cards",
@@ -382,7 +414,7 @@ func TestMIGCardsStayNative(t *testing.T) {
 	m := two()
 	m.GPUs[1].MIG = machine.MIG{Enabled: true, Devices: []machine.MIGDevice{{UUID: "MIG-b0"}}}
 	synctest.Test(t, func(t *testing.T) {
-		k := &kubelet{held: []Held{{Device{"nvidia.com/mig-1g.10gb", "MIG-b0"}, "ml/b"}}}
+		k := &kubelet{held: []Held{{Device: Device{"nvidia.com/mig-1g.10gb", "MIG-b0"}, By: "ml/b"}}}
 		tracker, stop := start(t, t.TempDir(), k)
 		defer stop()
 		round(tracker, m, configured(shared, cordon))

@@ -188,6 +188,12 @@ func (p *Plugin) Drain(ctx context.Context) error {
 	}
 }
 
+// Resend sends the list once more, as it is. A kubelet writes its checkpoint
+// after every list (v1.37 pkg/kubelet/cm/devicemanager/manager.go,
+// genericDeviceUpdateCallback), and otherwise only when it allocates; what it
+// writes then has no pods that had ended when PodResources was last asked.
+func (p *Plugin) Resend() { p.ledger.again() }
+
 // keep follows the Resource and the holders of its devices.
 func (p *Plugin) keep(ctx context.Context, known bool) {
 	ticker := time.NewTicker(poll)
