@@ -29,6 +29,7 @@ func TestParseLock(t *testing.T) {
 		{name: "an empty pod", value: "2026-11-21T01:17:18Z,default,", err: "want time, namespace and pod"},
 		{name: "something more", value: "2026-11-21T01:17:18Z,default,p1,uid", err: "want time, namespace and pod"},
 		{name: "another path", value: "2026-11-21T01:17:18Z,default,../secrets/x", err: "want time, namespace and pod"},
+		{name: "a parent", value: "2026-11-21T01:17:18Z,..,p1", err: "want time, namespace and pod"},
 		{name: "a query", value: "2026-11-21T01:17:18Z,default,p1?watch=1", err: "want time, namespace and pod"},
 		{name: "long", value: "2026-11-21T01:17:18Z,default," + strings.Repeat("p", 600), err: "node lock of 629 bytes"},
 	} {
