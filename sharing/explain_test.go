@@ -34,9 +34,7 @@ func TestExplain(t *testing.T) {
 				"cards 0-2, 7: 2 GiB of 80 left; needs 4. card 3: 1 GiB of 80 left; needs 4. " +
 				"card 4: 20 % of 100 left; needs 30. card 5: a tenant has it alone. card 6: cordoned",
 		},
-		{
-			"not enough cards", full(), with(share(2, 10, 2), sharing.FixedShare), "",
-		},
+		{"enough cards of a nearly full node", full(), share(2, 10, 2), ""},
 		{
 			"not enough whole cards", fill(t, hgx(t), "10/10", "10/10", "", "10/10", "10/10", "10/10", "10/10", "10/10"), share(2, 100, 0),
 			"2 cards are asked for and 1 of 8 can give all compute and all memory. cards 0-1, 3-7: 1 tenant; needs it idle",
