@@ -157,4 +157,3 @@ func TestSwitchesBackAndForth(t *testing.T) {
 		r.list(gpus, 8, 0)
 	}
 }
-

@@ -153,7 +153,7 @@ func (t *Tracker) save() {
 		case err == nil:
 			c.writing = false
 		default:
-			c = c.back()
+			c = back(c)
 		}
 		t.cards[uuid] = c
 	}

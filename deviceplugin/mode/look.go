@@ -112,7 +112,7 @@ func (t *Tracker) decideLocked(sights map[string]*sight) {
 		if !old.pending() {
 			continue
 		}
-		now := old.see(s, t.config.SGPU.ModeSwitch)
+		now := see(old, s, t.config.SGPU.ModeSwitch)
 		t.turn(&old, &now)
 		t.cards[uuid] = now
 		if now.mode == old.mode {

@@ -151,7 +151,7 @@ func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) (told func()) 
 			t.parents[g.MIG.Devices[j].UUID] = g.UUID
 		}
 		old := t.cards[g.UUID]
-		now := old.aim(Wanted(c, g), c.SGPU.ModeSwitch)
+		now := aim(old, Wanted(c, g), c.SGPU.ModeSwitch)
 		t.turn(&old, &now)
 		t.cards[g.UUID] = now
 		idle = idle && (!now.pending() || before[g.UUID] && now.same(&old))

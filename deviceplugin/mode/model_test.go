@@ -62,6 +62,7 @@ type tenant struct {
 }
 
 func newModel(t *testing.T, seed uint64, cards int) *model {
+	t.Helper()
 	m := &model{
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), machine: &machine.Machine{}, dir: t.TempDir(),
 		lists: map[config.Mode]map[string]bool{}, healthy: map[config.Mode]map[string]bool{}, pods: map[string]*tenant{},
@@ -277,7 +278,7 @@ func (b *backing) Allocate(context.Context, []string) (*v1beta1.ContainerAllocat
 	}
 	b.pod.recorded = true
 	b.model.checkLocked()
-	return nil, nil
+	return &v1beta1.ContainerAllocateResponse{}, nil
 }
 
 func (b *backing) PreStart(context.Context, []string) error {

@@ -14,7 +14,7 @@ import (
 // withdrawal calls Allocate within that time; one that is later is refused.
 const settle = 500 * time.Millisecond
 
-// card is what is known of one card. Its methods are pure.
+// card is what is known of one card. What is decided about it is pure.
 type card struct {
 	// mode is how the card is handed out, empty while nobody knows; wanted is
 	// what the configuration says.
@@ -69,7 +69,7 @@ func (c *card) same(d *card) bool {
 
 // aim takes what the configuration wants. A change of mind returns the card at
 // once, if it has not moved.
-func (c card) aim(wanted config.Mode, how config.ModeSwitch) card {
+func aim(c card, wanted config.Mode, how config.ModeSwitch) card {
 	c.wanted = wanted
 	switch {
 	case c.mode == "" || c.writing:
@@ -86,7 +86,7 @@ func (c card) aim(wanted config.Mode, how config.ModeSwitch) card {
 
 // see takes a look. A card whose mode is another afterwards has moved, but for
 // the writing of it.
-func (c card) see(s *sight, how config.ModeSwitch) card {
+func see(c card, s *sight, how config.ModeSwitch) card {
 	if c.writing {
 		return c
 	}
@@ -134,7 +134,7 @@ func settled(recorded, wanted config.Mode, held map[config.Mode][]string) config
 }
 
 // back undoes a move that could not be written.
-func (c card) back() card {
+func back(c card) card {
 	c.mode, c.writing, c.withdrawn, c.stuck = other(c.mode), false, true, true
 	return c
 }

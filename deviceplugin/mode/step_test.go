@@ -35,72 +35,91 @@ func TestOneStep(t *testing.T) {
 	}{
 		{
 			"held: nobody new, until it ends", func(c *card) { c.withdrawn = false },
-			sight{held: by(native, "ml/train")}, cordon,
+			sight{held: by(native, "ml/train")},
+			cordon,
 			func(c *card) { c.withdrawn, c.holders = true, []string{"ml/train"} },
 		},
 		{
 			"held, and patience: offered as before", nil,
-			sight{held: by(native, "ml/train")}, wait,
+			sight{held: by(native, "ml/train")},
+			wait,
 			func(c *card) { c.withdrawn, c.holders = false, []string{"ml/train"} },
 		},
 		{"free by chance, with patience", func(c *card) { c.withdrawn = false }, sight{}, wait, func(c *card) { c.withdrawn = true }},
 		{"the kubelet still offers it", nil, sight{offered: map[config.Mode]bool{native: true}}, cordon, nil},
 		{
 			"the kubelet offers it again", func(c *card) { c.quiet = long },
-			sight{offered: map[config.Mode]bool{native: true}}, cordon, nil,
+			sight{offered: map[config.Mode]bool{native: true}},
+			cordon, nil,
 		},
 		{"what the kubelet offers in the other mode does not matter", nil, sight{offered: map[config.Mode]bool{shared: true}}, cordon, func(c *card) { c.quiet = now }},
 		{"Allocate is in flight", func(c *card) { c.quiet = long }, sight{allocating: true}, cordon, nil},
 		{
 			"PreStart is in flight since before everybody knew", func(c *card) { c.quiet = long },
-			sight{binding: map[config.Mode]time.Time{native: long}}, cordon, nil,
+			sight{binding: map[config.Mode]time.Time{native: long}},
+			cordon, nil,
 		},
 		{
 			"PreStart began later, or is of the other mode", func(c *card) { c.quiet = long },
-			sight{binding: map[config.Mode]time.Time{native: now, shared: long.Add(-1)}}, cordon,
+			sight{binding: map[config.Mode]time.Time{native: now, shared: long.Add(-1)}},
+			cordon,
 			func(c *card) { *c = card{mode: shared, wanted: shared, checked: true, told: long, writing: true} },
 		},
 		{"the resources have not been told", func(c *card) { c.told, c.quiet = time.Time{}, long }, sight{}, cordon, nil},
 		{"free for the first time", nil, sight{}, cordon, func(c *card) { c.quiet = now }},
 		{"not free for long enough", func(c *card) { c.quiet = long.Add(1) }, sight{}, cordon, func(c *card) { c.quiet = long.Add(1) }},
 		{
-			"moves", func(c *card) { c.quiet = long }, sight{}, cordon,
+			"moves", func(c *card) { c.quiet = long },
+			sight{},
+			cordon,
 			func(c *card) { *c = card{mode: shared, wanted: shared, checked: true, told: long, writing: true} },
 		},
 		{
-			"moves back", func(c *card) { c.mode, c.wanted, c.quiet = shared, native, long }, sight{}, wait,
+			"moves back", func(c *card) { c.mode, c.wanted, c.quiet = shared, native, long },
+			sight{},
+			wait,
 			func(c *card) { *c = card{mode: native, wanted: native, checked: true, told: long, writing: true} },
 		},
 		{
 			"those who hold it in the new mode already do not keep it", func(c *card) { c.quiet = long },
-			sight{held: by(shared, "ml/b")}, cordon,
+			sight{held: by(shared, "ml/b")},
+			cordon,
 			func(c *card) { *c = card{mode: shared, wanted: shared, checked: true, told: long, writing: true} },
 		},
 		{"while its mode is being written nothing is decided", func(c *card) { c.writing = true }, sight{held: by(native, "ml/b")}, cordon, func(c *card) { c.looked = true }},
 		{
 			"held in the other mode too: nobody new", func(c *card) { c.wanted, c.withdrawn = native, false },
-			sight{held: map[config.Mode][]string{native: {"ml/a"}, shared: {"ml/b"}}}, cordon,
+			sight{held: map[config.Mode][]string{native: {"ml/a"}, shared: {"ml/b"}}},
+			cordon,
 			func(c *card) { c.withdrawn, c.holders, c.others = true, []string{"ml/a"}, []string{"ml/b"} },
 		},
 		{"no longer", func(c *card) { c.wanted, c.others = native, []string{"ml/b"} }, sight{}, cordon, func(c *card) { c.withdrawn, c.others = false, nil }},
 		{
-			"first start: nobody holds it", func(c *card) { *c = card{wanted: shared} }, sight{}, cordon,
+			"first start: nobody holds it", func(c *card) { *c = card{wanted: shared} },
+			sight{},
+			cordon,
 			func(c *card) { *c = card{mode: shared, wanted: shared, checked: true, looked: true} },
 		},
 		{
-			"first start: its holders decide", func(c *card) { *c = card{wanted: shared} }, sight{held: by(native, "ml/a")}, cordon,
+			"first start: its holders decide", func(c *card) { *c = card{wanted: shared} },
+			sight{held: by(native, "ml/a")},
+			cordon,
 			func(c *card) {
 				*c = card{mode: native, wanted: shared, checked: true, looked: true, withdrawn: true, holders: []string{"ml/a"}}
 			},
 		},
 		{
-			"restart: the record is contradicted", func(c *card) { *c = card{mode: native, wanted: native} }, sight{held: by(shared, "ml/a")}, cordon,
+			"restart: the record is contradicted", func(c *card) { *c = card{mode: native, wanted: native} },
+			sight{held: by(shared, "ml/a")},
+			cordon,
 			func(c *card) {
 				*c = card{mode: shared, wanted: native, checked: true, looked: true, withdrawn: true, holders: []string{"ml/a"}}
 			},
 		},
 		{
-			"restart in the middle", func(c *card) { *c = card{mode: native, wanted: shared, withdrawn: true} }, sight{held: by(native, "ml/a")}, cordon,
+			"restart in the middle", func(c *card) { *c = card{mode: native, wanted: shared, withdrawn: true} },
+			sight{held: by(native, "ml/a")},
+			cordon,
 			func(c *card) {
 				*c = card{mode: native, wanted: shared, checked: true, looked: true, withdrawn: true, holders: []string{"ml/a"}}
 			},
@@ -112,7 +131,7 @@ func TestOneStep(t *testing.T) {
 				tt.card(&c)
 			}
 			tt.see.at = now
-			got := c.see(&tt.see, tt.how)
+			got := see(c, &tt.see, tt.how)
 			want := base
 			if tt.card != nil {
 				tt.card(&want)
@@ -145,12 +164,14 @@ func TestAim(t *testing.T) {
 		{"patience from now on", held, shared, wait, card{mode: native, wanted: shared, checked: true, looked: true, holders: []string{"ml/a"}}},
 		{"not known yet", card{}, shared, cordon, card{wanted: shared}},
 		{
-			"it has just moved", card{mode: shared, wanted: shared, checked: true, writing: true}, native, cordon,
+			"it has just moved",
+			card{mode: shared, wanted: shared, checked: true, writing: true},
+			native, cordon,
 			card{mode: shared, wanted: native, checked: true, writing: true},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, tt.card.aim(tt.wanted, tt.how), cmp.AllowUnexported(card{})); diff != "" {
+			if diff := cmp.Diff(tt.want, aim(tt.card, tt.wanted, tt.how), cmp.AllowUnexported(card{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -165,30 +186,36 @@ func TestWords(t *testing.T) {
 	}{
 		{"as configured", card{mode: native, wanted: native}, "", ""},
 		{
-			"one holder", card{mode: native, wanted: shared, withdrawn: true, looked: true, holders: []string{"ml/a"}},
+			"one holder",
+			card{mode: native, wanted: shared, withdrawn: true, looked: true, holders: []string{"ml/a"}},
 			"ml/a ends", "moves to sgpu when ml/a ends",
 		},
 		{"two, with patience", card{mode: shared, wanted: native, looked: true, holders: []string{"ml/a", "ml/b"}}, "ml/a and ml/b end", ""},
 		{
-			"three", card{mode: shared, wanted: native, looked: true, holders: []string{"a/a", "b/b", "c/c"}},
+			"three",
+			card{mode: shared, wanted: native, looked: true, holders: []string{"a/a", "b/b", "c/c"}},
 			"a/a, b/b and c/c end", "",
 		},
 		{
-			"five", card{mode: shared, wanted: native, looked: true, holders: []string{"a/a", "b/b", "c/c", "d/d", "e/e"}},
+			"five",
+			card{mode: shared, wanted: native, looked: true, holders: []string{"a/a", "b/b", "c/c", "d/d", "e/e"}},
 			"a/a, b/b, c/c and 2 more end", "",
 		},
 		{
-			"free", card{mode: native, wanted: shared, withdrawn: true, looked: true},
+			"free",
+			card{mode: native, wanted: shared, withdrawn: true, looked: true},
 			"the kubelet no longer offers it", "moves to sgpu when the kubelet no longer offers it",
 		},
 		{"not known", card{wanted: shared}, "it is known who holds it", ""},
 		{"being written", card{mode: shared, wanted: shared, writing: true}, "its mode is on disk", ""},
 		{
-			"not written", card{mode: native, wanted: shared, withdrawn: true, looked: true, stuck: true},
+			"not written",
+			card{mode: native, wanted: shared, withdrawn: true, looked: true, stuck: true},
 			"its mode is on disk", "moves to sgpu when its mode is on disk",
 		},
 		{
-			"held twice", card{mode: native, wanted: native, withdrawn: true, others: []string{"ml/b"}},
+			"held twice",
+			card{mode: native, wanted: native, withdrawn: true, others: []string{"ml/b"}},
 			"", "held as sgpu too, until ml/b ends",
 		},
 	} {

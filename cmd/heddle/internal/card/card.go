@@ -173,7 +173,8 @@ func show(ctx context.Context, client rest.Interface, name string, stdout io.Wri
 		for i := range there.Cards {
 			c := &there.Cards[i]
 			rows = append(rows, []string{
-				strconv.Itoa(c.Index), c.UUID, cmp.Or(c.Mode, "-"), word(slices.Contains(cordoned, c.UUID)), cmp.Or(c.Pending(), "-"),
+				strconv.Itoa(c.Index), c.UUID, cmp.Or(c.Mode, "-"), word(slices.Contains(cordoned, c.UUID)),
+				cmp.Or(c.Pending(), "-"),
 			})
 		}
 	}

@@ -63,7 +63,8 @@ func modesPending(node *corev1.Node) []finding.Finding {
 	}
 	if err != nil {
 		all = append(all, finding.Finding{
-			Level: finding.Problem, Subject: "Node " + node.Name, Says: err.Error(), Do: "Mend the annotation: kubectl edit node " + node.Name,
+			Level: finding.Problem, Subject: "Node " + node.Name, Says: err.Error(),
+			Do: "Mend the annotation: kubectl edit node " + node.Name,
 		})
 	}
 	return all
