@@ -20,6 +20,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -28,7 +29,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/mode"
 	"github.com/heddle-dev/heddle/deviceplugin/plugin"
-	"github.com/heddle-dev/heddle/sharing"
 	"github.com/heddle-dev/heddle/sharing/hami"
 )
 
@@ -90,6 +90,10 @@ type Options struct {
 	Cordons      Cordons
 	// HAMi is for HAMi's protocol; nil speaks none.
 	HAMi HAMi
+	// Cluster tells of shares; nil without an API server. Limiter makes their
+	// limits hold; nil does not.
+	Cluster Cluster
+	Limiter Limiter
 
 	Interval   time.Duration
 	Registerer prometheus.Registerer
@@ -107,10 +111,9 @@ type Agent struct {
 	pods    PodResourcesClient
 	short   *shortages
 	steer   *steering
-	// bridge is nil without an API server. cards are those of sgpu with what is
-	// taken of them, nil before anything shares.
+	tenancy *tenancy
+	// bridge is nil without an API server.
 	bridge *hami.Bridge
-	cards  func() []sharing.Card
 	// tell wakes the loop that tells the Node; its capacity is one.
 	tell chan struct{}
 
@@ -133,9 +136,11 @@ type served struct {
 	// be had.
 	refresh func()
 	reason  func() string
-	// gpu is the resource if it is one of GPUs.
-	gpu  *gpu.Resource
-	past past
+	// gpu is the resource if it is one of GPUs; shared tells whether it is one of
+	// slots of shared GPUs.
+	gpu    *gpu.Resource
+	shared bool
+	past   past
 }
 
 // New wires an Agent. Nothing runs yet.
@@ -150,19 +155,25 @@ func New(o Options, pods PodResourcesClient) *Agent {
 		Machine: a.machine, Config: a.config, Against: a.against,
 		PodResources: pods, Checkpoint: checkpoint(o.KubeletDir),
 		PodSpecs: o.PodSpecs, Events: o.BinderEvents, Scheduler: hamiScheduler{a},
-		CDIDir: o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Log: o.Log,
+		NodeName: o.NodeName, Cards: a.sharedCards,
+		CardEdits: func(uuid string) (*specs.ContainerEdits, error) { return a.driver.CardEdits(uuid) },
+		CDIDir:    o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Log: o.Log,
+	}
+	if o.Limiter != nil {
+		options.Limits = o.Limiter
 	}
 	if o.Strategy != gpu.Envvar {
 		// So that a runtime with NVIDIA's hook adds nothing to the CDI devices.
 		options.GPUEnv = []string{"NVIDIA_VISIBLE_DEVICES=void"}
 	}
 	a.binder = binder.New(options)
-	a.modes = mode.New(mode.Options{Kubelet: &accounts{pods, a.binder}, StateDir: o.StateDir, Log: o.Log})
+	a.modes = mode.New(mode.Options{Kubelet: &accounts{pods, a.binder, a.all}, StateDir: o.StateDir, Log: o.Log})
 	a.driver = newDriver(gpu.NewDriverSpec(o.CDIDir, o.Generator, o.Log), a.machine, o.Log)
 	a.steer = &steering{
 		pods: o.NodePods, specs: o.PodSpecs, events: o.BinderEvents, binder: a.binder,
 		machine: a.machine, config: a.config, started: make(chan started, maxStarted), log: o.Log,
 	}
+	a.tenancy = newTenancy(a)
 	a.bridge = a.newBridge()
 	a.short = newShortages()
 	o.Registerer.MustRegister(a.short, newBound(a), a.modes)
@@ -182,6 +193,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.modes.Run(ctx) })
 	group.Go(func() error { return a.steer.run(ctx) })
 	group.Go(func() error { return a.publishLoop(ctx) })
+	group.Go(func() error { return a.tenancy.run(ctx) })
 	group.Go(func() error { return a.runBridge(ctx) })
 	group.Go(func() error { return a.loop(ctx, group) })
 	return group.Wait()
@@ -269,6 +281,7 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	told()
 	a.short.set(a.shortages(m, c))
 	a.tellHAMi()
+	a.tenancy.wake()
 	signal(a.tell)
 }
 
@@ -281,7 +294,7 @@ func (a *Agent) all() map[string]*served {
 
 // wanted are the resources that the configuration calls for on this machine.
 func (a *Agent) wanted(m *machine.Machine, c *config.NodeConfig) []string {
-	names := gpu.Names(m, c, a.modes)
+	names := append(gpu.Names(m, c, a.modes), a.shareNames(c)...)
 	for i := range c.RDMA.Resources {
 		names = append(names, c.RDMA.Resources[i].Name)
 	}

@@ -108,8 +108,8 @@ func (h hamiScheduler) Scheduled(
 func (a *Agent) hamiState() hami.State {
 	c, m := a.config(), a.machine()
 	var cards []sharing.Card
-	if a.cards != nil {
-		cards = a.cards()
+	if last := a.tenancy.cards.Load(); last != nil {
+		cards = *last
 	}
 	state := hami.State{Enabled: c.SGPU.HAMi.Enabled, Resource: c.Resources.SGPU}
 	if s := a.all()[state.Resource]; s != nil {

@@ -43,6 +43,8 @@ func (a *Agent) shortages(m *machine.Machine, c *config.NodeConfig) []health.Sho
 			states = a.hcaStates(m, c, &c.RDMA.Resources[at], snapshot)
 		case s != nil && s.gpu != nil:
 			states = a.gpuStates(m, s, snapshot)
+		case s != nil && s.shared:
+			states = a.shareStates(snapshot)
 		}
 		ill := health.Shortages(r.Name, states)
 		if len(ill) == 0 && r.Count == 0 && !allShared(m, c, r.Name) {
@@ -101,6 +103,27 @@ func (a *Agent) gpuStates(m *machine.Machine, s *served, snapshot *health.Snapsh
 	s.past.add(states, snapshot.GPUs, func(id string) bool {
 		return slices.ContainsFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == id })
 	})
+	return states
+}
+
+// shareStates are those of shared GPUs.
+func (a *Agent) shareStates(snapshot *health.Snapshot) map[string]health.State {
+	states := map[string]health.State{}
+	for _, card := range a.sharedCards() {
+		state := health.State{Healthy: true}
+		if card.Against != "" {
+			if state = snapshot.GPU(card.UUID); state.Healthy {
+				state = health.State{Cause: Unsuitable, Reason: card.Against}
+			}
+			switch cordoned, pending := a.withheld(card.UUID); {
+			case cordoned:
+				state = health.State{Cause: Cordoned, Reason: mode.Cordoned}
+			case pending:
+				continue // It goes to another resource, and a condition of its own says so.
+			}
+		}
+		states[fmt.Sprintf("GPU%d", card.Index)] = state
+	}
 	return states
 }
 

@@ -31,6 +31,9 @@ const (
 type account struct {
 	pods     []*podresources.PodResources
 	holdings []holding
+	// counted are those of percents and GiB: hundreds for a container, and no
+	// devices.
+	counted []holding
 	// listed are the pods that PodResources lists, by namespace and name.
 	listed map[[2]string]bool
 	// checkpointErr is why the holdings come from PodResources alone.
@@ -52,14 +55,18 @@ func (b *Binder) look(ctx context.Context) (*account, error) {
 	}
 	entries, err := b.checkpoint.read()
 	b.note(faultCheckpoint, err)
-	// Percents and GiB are only counted: a container has hundreds.
 	c := b.options.Config()
-	counted := func(h holding) bool { return h.resource == c.Resources.VCore || h.resource == c.Resources.VMemory }
 	a.pods, a.checkpointErr, a.listed = pods, err, make(map[[2]string]bool, len(pods))
 	for _, p := range pods {
 		a.listed[[2]string{p.GetNamespace(), p.GetName()}] = true
 	}
-	a.holdings = slices.DeleteFunc(holdings(pods, entries), counted)
+	for _, h := range holdings(pods, entries) {
+		if h.resource == c.Resources.VCore || h.resource == c.Resources.VMemory {
+			a.counted = append(a.counted, h)
+		} else {
+			a.holdings = append(a.holdings, h)
+		}
+	}
 	b.adopt(a)
 	return a, nil
 }

@@ -369,8 +369,8 @@ func (b *Binder) Holders(ctx context.Context, resource string) (map[string]bool,
 		return nil, err
 	}
 	held := make(map[string]bool)
-	for i := range now.holdings {
-		if h := &now.holdings[i]; h.resource == resource {
+	for _, h := range slices.Concat(now.holdings, now.counted) {
+		if h.resource == resource {
 			for _, id := range h.ids {
 				held[id] = true
 			}

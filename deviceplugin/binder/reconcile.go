@@ -90,3 +90,27 @@ func overcommitted(c *sharing.Card) string {
 	}
 	return ""
 }
+
+// Cards are the shared cards with what is taken by containers that we know of,
+// without asking the kubelet.
+func (b *Binder) Cards() []sharing.Card {
+	if b.options.Cards == nil {
+		return nil
+	}
+	cards, m := b.options.Cards(), b.options.Machine()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := &ledger{whole: make(map[string]owner)}
+	for _, r := range b.records {
+		if _, gone := b.gone[r.Device]; gone || r.Owner == nil {
+			continue
+		}
+		if r.Kind == kindGPU {
+			l.hold(r.IDs, *r.Owner)
+		}
+		for _, s := range r.Shares {
+			l.claims = append(l.claims, claim{*r.Owner, r.Turn, s, sharing.Policy(r.Policy)})
+		}
+	}
+	return l.fill(cards, m, nil, turn{})
+}
