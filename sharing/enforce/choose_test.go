@@ -54,27 +54,36 @@ func TestChoose(t *testing.T) {
 			"compute is not limited, only counted; not by mps, because there is no driver; not by preload, because no library",
 		}, ""},
 		{
-			"as configured", config.Enforce{Memory: config.MemoryNone, Compute: config.ComputePreload},
-			func(*Facts) {}, Choice{
+			"as configured",
+			config.Enforce{Memory: config.MemoryNone, Compute: config.ComputePreload},
+			func(*Facts) {},
+			Choice{
 				Enforced{None, Preload},
 				"memory is not limited, only counted: the configuration says none",
 				"compute is limited by preload: the configuration says so",
-			}, "",
+			},
+			"",
 		},
 		{
-			"what is configured cannot work", config.Enforce{Memory: config.MemoryDmem, Compute: config.ComputeMPS},
-			func(f *Facts) { f.CgroupV2, f.HostPID = false, false }, Choice{},
+			"what is configured cannot work",
+			config.Enforce{Memory: config.MemoryDmem, Compute: config.ComputeMPS},
+			func(f *Facts) { f.CgroupV2, f.HostPID = false, false },
+			Choice{},
 			"sgpu.enforce.memory is dmem, which cannot work here: the node has no cgroup v2 at /sys/fs/cgroup\n" +
 				"sgpu.enforce.compute is mps, which cannot work here: we are not in the host's PID namespace (hostPID), where MPS recognizes its clients",
 		},
 		{
-			"MPS limits compute before it limited memory", config.Enforce{Memory: config.MemoryMPS, Compute: config.ComputeMPS},
-			func(f *Facts) { f.Driver = "470.82.01" }, Choice{},
+			"MPS limits compute before it limited memory",
+			config.Enforce{Memory: config.MemoryMPS, Compute: config.ComputeMPS},
+			func(f *Facts) { f.Driver = "470.82.01" },
+			Choice{},
 			"sgpu.enforce.memory is mps, which cannot work here: driver 470.82.01 is older than r495",
 		},
 		{
-			"an old GPU, no program", config.Enforce{Memory: config.MemoryNone, Compute: config.ComputeMPS},
-			func(f *Facts) { f.Old = []string{"GPU-1"} }, Choice{},
+			"an old GPU, no program",
+			config.Enforce{Memory: config.MemoryNone, Compute: config.ComputeMPS},
+			func(f *Facts) { f.Old = []string{"GPU-1"} },
+			Choice{},
 			"sgpu.enforce.compute is mps, which cannot work here: GPU GPU-1 is older than Volta",
 		},
 		{"a version without a number", auto, func(f *Facts) { *f = Facts{Driver: "n/a"} }, Choice{

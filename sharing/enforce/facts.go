@@ -118,8 +118,7 @@ func libraryFault(root, library string) error {
 
 // plain drops the path that we see a file at, which is not the node's.
 func plain(err error) error {
-	var path *fs.PathError
-	if errors.As(err, &path) {
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path.Err
 	}
 	return err
@@ -144,7 +143,7 @@ func (h *Host) cgroups() (unified bool, gpus int) {
 	if _, err := os.Stat(filepath.Join(dir, "cgroup.controllers")); err != nil {
 		return false, 0
 	}
-	content, err := os.ReadFile(filepath.Join(dir, "dmem.capacity")) //nolint:gosec // The kernel's.
+	content, err := os.ReadFile(filepath.Join(dir, "dmem.capacity"))
 	if err != nil {
 		return true, 0
 	}
@@ -168,7 +167,7 @@ func hookFault(root, hook string) error {
 	if hook == "" {
 		return errors.New("no path of nvidia-cdi-hook is given (--cdi-hook)")
 	}
-	f, err := os.Open(filepath.Join(root, hook)) //nolint:gosec // The administrator named it.
+	f, err := os.Open(filepath.Join(root, hook))
 	if err != nil {
 		return fmt.Errorf("hook %s: %w", hook, plain(err))
 	}

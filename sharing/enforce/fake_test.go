@@ -18,15 +18,13 @@ const fakeName = "nvidia-cuda-mps-control"
 var fakes string
 
 func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "mps")
-		if err != nil {
-			panic(err)
-		}
-		defer os.RemoveAll(dir)
-		fakes = dir
-		return m.Run()
-	}())
+	dir, err := os.MkdirTemp("", "mps")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	fakes = dir
+	m.Run()
 }
 
 // fakeControl builds the stand-in, the first time.

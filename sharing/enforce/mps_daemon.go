@@ -199,12 +199,7 @@ func (d *daemon) live(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ended := false
-	defer func() {
-		if !ended {
-			d.end(context.WithoutCancel(ctx), c)
-		}
-	}()
+	defer d.end(context.WithoutCancel(ctx), c)
 	if err := d.await(ctx, c); err != nil {
 		return err
 	}
@@ -216,9 +211,8 @@ func (d *daemon) live(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case err := <-c.done:
-			ended = true
-			return fmt.Errorf("the control daemon ended: %w", orNil(err))
+		case <-c.done:
+			return fmt.Errorf("the control daemon ended: %w", orNil(c.err))
 		case <-d.changed:
 			d.apply(ctx)
 		case <-ticker.C:
@@ -277,9 +271,8 @@ func (d *daemon) await(ctx context.Context, c *child) error {
 			return nil
 		}
 		select {
-		case end := <-c.done:
-			c.done <- end // For who ends it.
-			return fmt.Errorf("the control daemon ended as it started: %w", orNil(end))
+		case <-c.done:
+			return fmt.Errorf("the control daemon ended as it started: %w", orNil(c.err))
 		case <-ctx.Done():
 			return fmt.Errorf("the control daemon does not start: %w", err)
 		case <-time.After(d.pace.poll):
@@ -329,19 +322,23 @@ func (d *daemon) look(ctx context.Context, missed int) (int, error) {
 // end ends a daemon: by its own command, which lets go of the GPU in order, and
 // then by signals.
 func (d *daemon) end(ctx context.Context, c *child) {
+	select {
+	case <-c.done:
+		return
+	default:
+	}
 	_, _ = d.program.ask(ctx, tellQuit) // Else the signals do.
-	for _, s := range []syscall.Signal{0, syscall.SIGTERM} {
+	for _, s := range []syscall.Signal{0, syscall.SIGTERM, syscall.SIGKILL} {
 		if s != 0 {
 			c.signal(s)
 		}
+		// Even after SIGKILL the driver can hold it.
 		select {
 		case <-c.done:
 			return
 		case <-time.After(d.pace.stop):
 		}
 	}
-	c.signal(syscall.SIGKILL)
-	<-c.done
 }
 
 // rest tells whether the time passed before ctx ended.

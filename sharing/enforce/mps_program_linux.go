@@ -43,8 +43,9 @@ func (p *program) command(ctx context.Context, args ...string) *exec.Cmd {
 // child is a control daemon that we started.
 type child struct {
 	pid int
-	// done has the way it ended, once.
-	done chan error
+	// done is closed when it has ended, and err says how.
+	done chan struct{}
+	err  error
 
 	mu   sync.Mutex // guards gone
 	gone bool       // its PID may be another's now
@@ -60,7 +61,7 @@ func (p *program) start(ctx context.Context) (*child, error) {
 	c := p.command(context.WithoutCancel(ctx), args...)
 	// Nobody is left behind if we are killed.
 	c.SysProcAttr.Pdeathsig = syscall.SIGTERM
-	started, child := make(chan error, 1), &child{done: make(chan error, 1)}
+	started, child := make(chan error, 1), &child{done: make(chan struct{})}
 	go func() {
 		// The kernel sends that signal when the thread ends that started the
 		// child. Not unlocked, the thread ends with this goroutine.
@@ -72,7 +73,8 @@ func (p *program) start(ctx context.Context) (*child, error) {
 		started <- err
 		if err == nil {
 			child.bury()
-			child.done <- c.Wait()
+			child.err = c.Wait()
+			close(child.done)
 		}
 	}()
 	if err := <-started; err != nil {

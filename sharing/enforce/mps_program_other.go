@@ -11,7 +11,10 @@ import (
 // errNoMPS means that the system has no MPS.
 var errNoMPS = errors.New("MPS is on Linux only")
 
-type child struct{ done chan error }
+type child struct {
+	done chan struct{}
+	err  error
+}
 
 func (*child) signal(syscall.Signal) {}
 

@@ -45,7 +45,7 @@ func newNode(t *testing.T, c config.Enforce) *node {
 		t.Skip("MPS is on Linux only")
 	}
 	// t.TempDir's path is too long for a socket.
-	dir, err := os.MkdirTemp("", "mps")
+	dir, err := os.MkdirTemp("", "mps") //nolint:usetesting // See above.
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +66,30 @@ func newNode(t *testing.T, c config.Enforce) *node {
 		t.Fatal(err)
 	}
 	n.start()
-	t.Cleanup(func() { n.end() })
+	t.Cleanup(func() {
+		n.end()
+		n.leaks()
+	})
 	return n
+}
+
+// leaks waits until no goroutine of the enforcer is left.
+func (n *node) leaks() {
+	n.t.Helper()
+	ticker, deadline := time.NewTicker(5*time.Millisecond), time.After(time.Minute)
+	defer ticker.Stop()
+	stacks := make([]byte, 1<<20)
+	for {
+		text := string(stacks[:runtime.Stack(stacks, true)])
+		if !strings.Contains(text, "enforce.(*daemon)") && !strings.Contains(text, "enforce.(*program)") {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			n.t.Fatalf("goroutines are left:\n%s", text)
+		}
+	}
 }
 
 func (n *node) start() {
@@ -134,10 +156,10 @@ func (n *node) gone(pids []int) {
 	}
 }
 
-// heard is what a daemon was told since it started.
-func (n *node) heard(card string) []string {
+// heard is what the daemon of card A was told since it started.
+func (n *node) heard() []string {
 	n.t.Helper()
-	text, err := os.ReadFile(filepath.Join(n.dir, "mps", card, "log", "control.log"))
+	text, err := os.ReadFile(filepath.Join(n.dir, "mps", cardA, "log", "control.log"))
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -210,7 +232,7 @@ func TestMPSLimitsClientsAndServer(t *testing.T) {
 		"set_active_thread_percentage SERVER 30", "set_device_pinned_mem_limit SERVER 0 4096M",
 		"set_default_active_thread_percentage 100", "set_default_device_pinned_mem_limit 0 20480M",
 		"set_active_thread_percentage SERVER 100", "set_device_pinned_mem_limit SERVER 0 20480M",
-	}, n.heard(cardA)); diff != "" {
+	}, n.heard()); diff != "" {
 		t.Errorf("what the daemon of card A was told (-want +got):\n%s", diff)
 	}
 	daemons := []Daemon{
@@ -232,7 +254,7 @@ func TestMPSLimitsClientsAndServer(t *testing.T) {
 	n.await(cardB, Stopped)
 	n.gone(pids)
 	n.edits(&live)
-	heard := n.heard(cardA)
+	heard := n.heard()
 	if diff := cmp.Diff("set_device_pinned_mem_limit SERVER 0 4096M", heard[len(heard)-1]); diff != "" {
 		t.Errorf("last word to the daemon of card A (-want +got):\n%s", diff)
 	}
@@ -327,7 +349,7 @@ func TestMPSOfOneUser(t *testing.T) {
 		n := newNode(t, config.Enforce{MPS: config.MPS{MultiUser: true}})
 		n.edits(share("p1", cardA, 30, 4096))
 		n.edits(user(share("p2", cardA, 30, 4096), 1000))
-		if diff := cmp.Diff("start -f -multiuser-server on "+cardA, n.heard(cardA)[0]); diff != "" {
+		if diff := cmp.Diff("start -f -multiuser-server on "+cardA, n.heard()[0]); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
@@ -365,7 +387,7 @@ func TestMPSAfterARestart(t *testing.T) {
 	}
 	n.await(cardA, Running)
 	// Nobody asks for edits: the container runs. Its daemon is back.
-	if diff := cmp.Diff("start -f on "+cardA, n.heard(cardA)[0]); diff != "" {
+	if diff := cmp.Diff("start -f on "+cardA, n.heard()[0]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	program := n.limiter.mps.cards[cardA].daemon.program
@@ -387,8 +409,8 @@ func TestMPSAfterARestart(t *testing.T) {
 	n.limiter = other
 	n.start()
 	n.edits(&live)
-	if err := <-old.done; err != nil {
-		t.Errorf("it was not asked to quit: %v", err)
+	if <-old.done; old.err != nil {
+		t.Errorf("it was not asked to quit: %v", old.err)
 	}
 }
 

@@ -71,7 +71,7 @@ func (p *preload) version() (string, error) {
 	if info.Size() > maxLibrary {
 		return "", fmt.Errorf("library %s: %d bytes are no library", p.library, info.Size())
 	}
-	content, err := os.ReadFile(path) //nolint:gosec // The administrator named it.
+	content, err := os.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("library: %w", err)
 	}
@@ -178,7 +178,7 @@ const (
 
 // replace writes a file whole or not at all, and only if it differs.
 func replace(path string, content []byte, mode os.FileMode, how care) error {
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) { //nolint:gosec // A path of ours.
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
 		return nil
 	}
 	dir := filepath.Dir(path)
