@@ -146,7 +146,7 @@ func (c *cordonText) Cordoned() (text string, known bool) {
 func TestSwitchesBackAndForth(t *testing.T) {
 	r := newRig(t, "dgx-h100").run()
 	r.list(gpus, 8, 0)
-	for i := range 10 {
+	for i := range 5 {
 		name := fmt.Sprintf("p%d", i)
 		r.admit(name, map[string]int{gpus: 1 + i%3})
 		r.configure("mode: sgpu")

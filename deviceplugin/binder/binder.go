@@ -140,6 +140,9 @@ type Binder struct {
 	unsure bool
 	// decisions counts them.
 	decisions uint64
+	// accounted are the records that the kubelet has had in its account; nil
+	// before [Binder.Held] has looked.
+	accounted map[string]bool
 }
 
 // New makes a Binder from what is on disk. What cannot be read is a problem

@@ -1,9 +1,6 @@
 package binder
 
-import (
-	"context"
-	"slices"
-)
+import "context"
 
 // Held is a device that a pod holds.
 type Held struct {
@@ -34,12 +31,10 @@ func (b *Binder) Held(ctx context.Context) ([]Held, error) {
 		return nil, err
 	}
 	var held []Held
-	accounted := make(map[[2]string]bool)
 	for i := range now.holdings {
 		h := &now.holdings[i]
 		for _, id := range h.ids {
 			held = append(held, Held{h.resource, id, h.Pod.String(), h.Name == ""})
-			accounted[[2]string{h.resource, id}] = true
 		}
 	}
 	b.mu.Lock()
@@ -48,13 +43,11 @@ func (b *Binder) Held(ctx context.Context) ([]Held, error) {
 	for _, c := range b.ledgerLocked(now).claims {
 		held = append(held, Held{Resource: shares, ID: c.share.UUID + slotMark, Pod: c.Pod.String()})
 	}
+	b.accountLocked(now)
 	for _, r := range b.records {
 		by := ""
 		switch {
-		case r.Owner == nil && b.options.Now().Sub(r.Created) < unclaimedFor:
-			if !slices.ContainsFunc(r.IDs, func(id string) bool { return !accounted[[2]string{r.Resource, id}] }) {
-				continue
-			}
+		case r.Owner == nil && !b.accounted[r.Device] && b.options.Now().Sub(r.Created) < unclaimedFor:
 			by = admitted
 		case r.Owner != nil && (b.unsure || b.lost[*r.Owner]):
 			by = r.Owner.Pod.String()
@@ -64,6 +57,24 @@ func (b *Binder) Held(ctx context.Context) ([]Held, error) {
 		for _, id := range r.IDs {
 			held = append(held, Held{Resource: r.Resource, ID: id, Pod: by})
 		}
+		for _, share := range r.Shares {
+			held = append(held, Held{Resource: r.Resource, ID: share.UUID + slotMark, Pod: by})
+		}
 	}
 	return held, nil
+}
+
+// accountLocked notes the records that the kubelet has in its account, which has
+// the names that Allocate gave. It is for holders of mu.
+func (b *Binder) accountLocked(now *account) {
+	was := b.accounted
+	b.accounted = make(map[string]bool)
+	for device := range liveNames(now) {
+		b.accounted[device] = true
+	}
+	for device := range was {
+		if b.records[device] != nil {
+			b.accounted[device] = true
+		}
+	}
 }

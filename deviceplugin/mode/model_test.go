@@ -77,18 +77,25 @@ func newModel(t *testing.T, seed uint64, cards int) *model {
 // configure draws what is shared, and what a switch does.
 func (m *model) configure() {
 	c := config.Default()
-	if m.random.IntN(4) > 0 {
+	if m.draw(4) > 0 {
 		c.Mode = config.ModeSGPU
 		for i := range m.machine.GPUs {
-			if m.random.IntN(2) == 0 {
+			if m.draw(2) == 0 {
 				c.SGPU.GPUs = append(c.SGPU.GPUs, config.Card(strconv.Itoa(i)))
 			}
 		}
 	}
-	c.SGPU.ModeSwitch = []config.ModeSwitch{cordon, wait}[m.random.IntN(2)]
+	c.SGPU.ModeSwitch = []config.ModeSwitch{cordon, wait}[m.draw(2)]
 	m.mu.Lock()
 	m.config = &c
 	m.mu.Unlock()
+}
+
+// draw is a number below n.
+func (m *model) draw(n int) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.random.IntN(n)
 }
 
 func (m *model) chance(most time.Duration) time.Duration {
@@ -378,11 +385,11 @@ func TestThousandSwitches(t *testing.T) {
 		for range 1000 {
 			m.configure()
 			signal(m.tracker.changed)
-			for range m.random.IntN(8) {
+			for range m.draw(8) {
 				m.admit()
 				pause(m.chance(400 * time.Millisecond))
 			}
-			switch m.random.IntN(12) {
+			switch m.draw(12) {
 			case 0:
 				m.stop()
 				m.boot()
