@@ -60,6 +60,8 @@ func TestDevicePolicy(t *testing.T) {
 		{name: "the annotation", do: func(a *attempt) { a.new.Annotations[names.GPUTopology] = `{"1":{}}` }},
 		{name: "the annotation for the first time", do: func(a *attempt) { delete(a.old.Annotations, names.GPUTopology) }},
 		{name: "the annotation removed", do: func(a *attempt) { delete(a.new.Annotations, names.GPUTopology) }},
+		{name: "shared cards", do: func(a *attempt) { a.new.Annotations[names.SGPUCards] = `{"version":1}` }},
+		{name: "shared cards taken away", do: func(a *attempt) { a.old.Annotations[names.SGPUCards] = `{"version":1}` }},
 		{
 			name: "other annotations", do: func(a *attempt) {
 				a.new.Annotations[names.OwnedTaints] = "[]"
@@ -207,7 +209,7 @@ func TestDevicePolicyKeys(t *testing.T) {
 		"resources": p.spec.MatchConstraints.ResourceRules[0].Resources,
 	}
 	want := map[string][]string{
-		"annotations": {names.GPUTopology}, "conditions": {health.ConditionType, mode.ConditionType}, "resources": {"nodes", "nodes/status"},
+		"annotations": {names.GPUTopology, names.SGPUCards}, "conditions": {health.ConditionType, mode.ConditionType}, "resources": {"nodes", "nodes/status"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(p.spec.MatchConstraints.ResourceRules) != 1 {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -37,7 +37,9 @@ func TestObjectsOfTheDevicePlugin(t *testing.T) {
 		"DaemonSet/heddle-device-plugin",
 		"ServiceAccount/heddle-device-plugin",
 		"ValidatingAdmissionPolicy/heddle-device-plugin",
+		"ValidatingAdmissionPolicy/heddle-device-plugin-pods",
 		"ValidatingAdmissionPolicyBinding/heddle-device-plugin",
+		"ValidatingAdmissionPolicyBinding/heddle-device-plugin-pods",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("objects (-want +got):\n%s", diff)
@@ -46,12 +48,60 @@ func TestObjectsOfTheDevicePlugin(t *testing.T) {
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch", "patch"}},
 		{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}},
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"patch"}},
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 		{APIGroups: []string{"resource.k8s.io"}, Resources: []string{"deviceclasses"}, Verbs: []string{"list", "watch"}},
 	}
 	rules := get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+devicePlugin).Rules
 	if diff := cmp.Diff(wantRules, rules); diff != "" {
 		t.Errorf("permissions (-want +got):\n%s", diff)
+	}
+}
+
+// Evicting takes a right that no policy narrows, so it is given only where a
+// refused pod is evicted.
+func TestEvictionRight(t *testing.T) {
+	const shared = "config.cluster.mode=sgpu"
+	for _, tt := range []struct {
+		name string
+		sets []string
+		want bool
+	}{
+		{"native", nil, false},
+		{"native, with a duration", []string{"config.cluster.sgpu.refusedFor=5m"}, false},
+		{"shared", []string{shared}, true},
+		{"shared on some nodes", []string{"config.nodes[0].nodeName=n1", "config.nodes[0].mode=sgpu"}, true},
+		{"an existing ConfigMap", []string{"config.existingConfigMap=mine"}, true},
+		{"an existing ConfigMap, described", []string{"config.existingConfigMap=mine", "config.cluster.sgpu.refusedFor=0s"}, false},
+		{"never", []string{shared, "config.cluster.sgpu.refusedFor=0s"}, false},
+		{"never, spelled longer", []string{shared, "config.cluster.sgpu.refusedFor=0h0.0m0s"}, false},
+		{"never, as a number", []string{shared, "config.cluster.sgpu.refusedFor=0"}, false},
+		{"soon", []string{shared, "config.cluster.sgpu.refusedFor=0.5s"}, true},
+		{"never but on some nodes", []string{
+			shared, "config.cluster.sgpu.refusedFor=0s", "config.nodes[0].nodeName=n1", "config.nodes[0].sgpu.refusedFor=10s",
+		}, true},
+		{"never, with other keys for some nodes", []string{
+			shared, "config.cluster.sgpu.refusedFor=0s", "config.nodes[0].nodeName=n1", "config.nodes[0].sgpu.slotsPerGPU=8",
+		}, false},
+		{"never on some nodes", []string{shared, "config.nodes[0].nodeName=n1", "config.nodes[0].sgpu.refusedFor=0s"}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var args []string
+			for _, set := range tt.sets {
+				args = append(args, "--set", set)
+			}
+			rules := get[*rbacv1.ClusterRole](t, renderDevice(t, args...), "ClusterRole/"+devicePlugin).Rules
+			want := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods/eviction"}, Verbs: []string{"create"}}
+			got := slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool { return cmp.Equal(r, want) })
+			if got != tt.want {
+				t.Errorf("may evict: %t", got)
+			}
+			for _, r := range rules {
+				if slices.ContainsFunc(r.Resources, func(s string) bool { return strings.HasPrefix(s, "pods/") }) && !cmp.Equal(r, want) {
+					t.Errorf("another right about pods: %v", r)
+				}
+			}
+		})
 	}
 }
 
