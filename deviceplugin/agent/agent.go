@@ -261,7 +261,7 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 		a.mu.Unlock()
 		// The answer to Allocate names what comes with every GPU, and the
 		// driver's spec says what that is; and the first list must be whole.
-		if running || rdmaAt(c, name) < 0 && !(a.driver.known() && a.modes.Known()) {
+		if running || rdmaAt(c, name) < 0 && (!a.driver.known() || !a.modes.Known()) {
 			continue
 		}
 		s := a.serve(name, c)

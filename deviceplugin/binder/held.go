@@ -34,14 +34,14 @@ func (b *Binder) Held(ctx context.Context) ([]Held, error) {
 	for i := range now.holdings {
 		h := &now.holdings[i]
 		for _, id := range h.ids {
-			held = append(held, Held{h.resource, id, h.Pod.String(), h.Name == ""})
+			held = append(held, Held{h.resource, id, h.String(), h.Name == ""})
 		}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	shares := b.options.Config().Resources.SGPU
 	for _, c := range b.ledgerLocked(now).claims {
-		held = append(held, Held{Resource: shares, ID: c.share.UUID + slotMark, Pod: c.Pod.String()})
+		held = append(held, Held{Resource: shares, ID: c.share.UUID + slotMark, Pod: c.String()})
 	}
 	b.accountLocked(now)
 	for _, r := range b.records {
@@ -50,7 +50,7 @@ func (b *Binder) Held(ctx context.Context) ([]Held, error) {
 		case r.Owner == nil && !b.accounted[r.Device] && b.options.Now().Sub(r.Created) < unclaimedFor:
 			by = admitted
 		case r.Owner != nil && (b.unsure || b.lost[*r.Owner]):
-			by = r.Owner.Pod.String()
+			by = r.Owner.String()
 		default:
 			continue
 		}

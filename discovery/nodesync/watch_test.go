@@ -36,6 +36,10 @@ func TestWatchSignalsWhatBearsOnUs(t *testing.T) {
 	tainted := node("4", map[string]string{"a": "2"})
 	tainted.Spec.Taints = []corev1.Taint{{Key: "x", Effect: corev1.TaintEffectNoSchedule}}
 	step("a taint", w, tainted, true)
+	cordoned := tainted.DeepCopy()
+	cordoned.ResourceVersion = "5"
+	cordoned.Annotations = map[string]string{"heddle.dev/cordoned-gpus": "GPU-a"}
+	step("a card that an operator took out", w, cordoned, true)
 
 	w.Keep(node("9", nil))
 	if err := w.Update(node("8", nil)); err != nil || w.Node().ResourceVersion != "9" {
