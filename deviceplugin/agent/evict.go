@@ -77,7 +77,8 @@ func (t *tenancy) evictRefused(ctx context.Context, pods []*corev1.Pod, now time
 		if !t.evictions.AllowN(now, 1) {
 			return
 		}
-		err := t.agent.Cluster.Evict(ctx, types.NamespacedName{Namespace: r.Pod.Namespace, Name: r.Pod.Name}, types.UID(r.Pod.UID))
+		key := types.NamespacedName{Namespace: r.Pod.Namespace, Name: r.Pod.Name}
+		err := t.agent.Cluster.Evict(ctx, key, types.UID(r.Pod.UID))
 		switch {
 		case err == nil:
 			t.evicted.Inc()

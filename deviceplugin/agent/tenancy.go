@@ -88,7 +88,8 @@ func newTenancy(a *Agent) *tenancy {
 			Help: "Differences between what containers have of shared GPUs and what was on record, by kind.",
 		}, []string{"kind"}),
 		refused: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "heddle_sgpu_refused_pods", Help: "Pods that wait for a share of a GPU that they do not get, by kind of reason.",
+			Name: "heddle_sgpu_refused_pods",
+			Help: "Pods that wait for a share of a GPU that they do not get, by kind of reason.",
 		}, []string{"kind"}),
 		evicted: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "heddle_sgpu_evicted_total", Help: "Pods that were evicted because they were refused for too long.",
@@ -179,7 +180,8 @@ func (t *tenancy) drifted(ctx context.Context, d binder.Drift) {
 	if t.agent.Recorder == nil {
 		return
 	}
-	if err := t.agent.Recorder.Record(ctx, health.Notice{Warning: true, Reason: ReasonDrift, Message: d.Message}); err != nil {
+	notice := health.Notice{Warning: true, Reason: ReasonDrift, Message: d.Message}
+	if err := t.agent.Recorder.Record(ctx, notice); err != nil {
 		t.agent.Log.WarnContext(ctx, "an Event could not be recorded", "err", err, "message", d.Message)
 	}
 }

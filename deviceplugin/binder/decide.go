@@ -56,9 +56,12 @@ func (b *Binder) decide(o owner, held []holding, now *account) (*plan, error) {
 		case kindGPU:
 			d.gpus = append(d.gpus, held[i].ids...)
 		case kindSGPU:
-			if err := d.addShares(records[0]); err != nil {
-				return nil, err
+			// Others that could not be told apart are of answers that were lost.
+			p.records = slices.DeleteFunc(records, func(r *record) bool { return !r.has(o) })
+			if len(p.records) == 0 {
+				return nil, fmt.Errorf("container %s has no card", o.Container)
 			}
+			d.addShares(p.records[0])
 		case kindRDMA:
 			p.used = b.use(&held[i], now)
 		}
@@ -158,16 +161,12 @@ func (d *decision) decide() error {
 
 // addShares adds the cards of a share. They were reserved before: see
 // [Binder.reserve].
-func (d *decision) addShares(r *record) error {
-	if len(r.Shares) == 0 {
-		return fmt.Errorf("%s has no card", r.name())
-	}
+func (d *decision) addShares(r *record) {
 	for _, s := range r.Shares {
 		g := d.gpu(s.UUID)
 		g.Share = &Share{VCore: s.VCore, MemoryMiB: s.MemoryMiB, Policy: r.Policy}
 		d.plan.devices.GPUs = append(d.plan.devices.GPUs, g)
 	}
-	return nil
 }
 
 func (d *decision) addGPU(id string) {

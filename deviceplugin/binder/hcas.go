@@ -31,9 +31,8 @@ func (b *Binder) use(h *holding, now *account) usage {
 		if hca == "" || mine || counted[key] {
 			return
 		}
-		pod, held := holders[[2]string{r.Resource, ticket}]
 		lost := r.Owner != nil && b.lost[*r.Owner]
-		if !lost && r.decided <= now.at && (!held || r.Owner == nil || !r.Owner.same(pod)) {
+		if !lost && r.decided <= now.at && !holders.have(r, ticket) {
 			return
 		}
 		counted[key] = true

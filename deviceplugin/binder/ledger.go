@@ -74,15 +74,25 @@ type ledger struct {
 	whole map[string]owner
 }
 
-// holders is who holds a device ID, by resource and ID: one pod.
-func (a *account) holders() map[[2]string]Pod {
-	holders := make(map[[2]string]Pod)
+// holders are the pods that hold a device ID, by resource and ID: one, unless
+// the kubelet has forgotten another.
+type holders map[[2]string][]Pod
+
+func (a *account) holders() holders {
+	all := make(holders)
 	for i := range a.holdings {
-		for _, id := range a.holdings[i].ids {
-			holders[[2]string{a.holdings[i].resource, id}] = a.holdings[i].Pod
+		h := &a.holdings[i]
+		for _, id := range h.ids {
+			key := [2]string{h.resource, id}
+			all[key] = append(all[key], h.Pod)
 		}
 	}
-	return holders
+	return all
+}
+
+// have tells whether a record's pod holds an ID.
+func (h holders) have(r *record, id string) bool {
+	return r.Owner != nil && slices.ContainsFunc(h[[2]string{r.Resource, id}], r.Owner.same)
 }
 
 // ledgerLocked derives the ledger from the kubelet's account and our records.
@@ -127,17 +137,14 @@ func (l *ledger) hold(ids []string, o owner) {
 // or has forgotten it, or it was decided after the account. Without the
 // checkpoint nobody tells of ordinary init containers, so all containers of the
 // pods that are there count.
-func (b *Binder) liveLocked(r *record, now *account, holders map[[2]string]Pod) bool {
+func (b *Binder) liveLocked(r *record, now *account, all holders) bool {
 	if b.lost[*r.Owner] || r.decided > now.at || now.checkpointErr != nil && now.active(r.Owner.Pod) {
 		return true
 	}
 	if b.staleLocked(r, now) {
 		return false
 	}
-	return slices.ContainsFunc(r.IDs, func(id string) bool {
-		pod, held := holders[[2]string{r.Resource, id}]
-		return held && r.Owner.same(pod)
-	})
+	return slices.ContainsFunc(r.IDs, func(id string) bool { return all.have(r, id) })
 }
 
 // staleLocked tells whether a record's pod is in the checkpoint alone, and gone:
@@ -205,7 +212,7 @@ func (l *ledger) fill(cards []sharing.Card, m *machine.Machine, who *owner, its 
 	}
 	for _, id := range slices.Sorted(maps.Keys(l.whole)) {
 		if i, ok := at[parentOf(m, id)]; ok && cards[i].Against == "" {
-			cards[i].Against = "held whole by " + l.whole[id].Pod.String()
+			cards[i].Against = "held whole by " + l.whole[id].String()
 		}
 	}
 	type tenancy struct {

@@ -86,7 +86,7 @@ func (r *rig) tenant(name, text, ticket string) asks {
 // bindShares is PreStartContainer.
 func (r *rig) bindShares(want asks) error { return r.Bind(r.tb.Context(), slots, want[slots]) }
 
-// given are the cards of a container by index, as its Binding has them.
+// cardsOf are the cards of a container by index, as its Binding has them.
 func (r *rig) cardsOf(pod, container string) []int {
 	r.tb.Helper()
 	var indices []int
@@ -105,11 +105,15 @@ func (r *rig) cardsOf(pod, container string) []int {
 
 // chosen is heddle-scheduler's annotation: container, card, share.
 func (r *rig) chosen(node string, shares map[string][]allocation.Share) map[string]string {
-	a := allocation.Allocation{Version: allocation.Version, Node: node, Containers: shares}
-	return map[string]string{names.SGPUAllocation: a.String()}
+	return map[string]string{names.SGPUAllocation: text(node, shares)}
 }
 
-// overcommitted fails the test if a card is.
+func text(node string, shares map[string][]allocation.Share) string {
+	a := allocation.Allocation{Version: allocation.Version, Node: node, Containers: shares}
+	return a.String()
+}
+
+// nothingOvercommitted fails the test if a card is.
 func (r *rig) nothingOvercommitted() []sharing.Card {
 	r.tb.Helper()
 	cards, drifts, err := r.Reconcile(context.WithoutCancel(r.tb.Context()))

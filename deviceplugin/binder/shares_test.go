@@ -58,7 +58,9 @@ func TestContainerGetsItsShareAndTheHCABesideIt(t *testing.T) {
 	// Later edits of the annotation move nothing, nor does its removal.
 	for _, annotations := range []map[string]string{
 		r.chosen("gpu-1", map[string][]allocation.Share{"main": {{UUID: r.cards(0)[0], VCore: 60, MemoryMiB: 4096}}}),
-		r.chosen("gpu-2", nil), {"heddle.dev/sgpu-allocation": "{"}, nil,
+		r.chosen("gpu-2", nil),
+		{"heddle.dev/sgpu-allocation": "{"},
+		nil,
 	} {
 		p.Annotations = annotations
 		r.restart()
