@@ -4,6 +4,7 @@ package report
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/sharing/enforce"
@@ -27,6 +28,10 @@ type Report struct {
 	// it does not have.
 	Cards     []Card   `json:"cards,omitempty"`
 	Strangers []string `json:"strangers,omitempty"`
+	// Refused are the pods that wait for shares, and Enforcers what makes the
+	// limits of those hold that start now; nil if nothing is to.
+	Refused   []Refusal  `json:"refused,omitempty"`
+	Enforcers *Enforcers `json:"enforcers,omitempty"`
 }
 
 // Card is how one GPU is handed out.
@@ -42,6 +47,46 @@ type Card struct {
 	Until string `json:"until,omitempty"`
 	// Cordoned tells whether an operator took it out: nobody new gets it.
 	Cordoned bool `json:"cordoned"`
+	// Shared is nil for a card that is not handed out in shares.
+	Shared *Shared `json:"shared,omitempty"`
+}
+
+// Shared is what a shared card has, and what is taken of it.
+type Shared struct {
+	// Policy is that of its tenants, empty without any and if one has the card
+	// alone, which Exclusive says.
+	Policy    string `json:"policy,omitempty"`
+	Exclusive bool   `json:"exclusive,omitempty"`
+	// VCore is percent, UsedMiB of MemoryMiB, Tenants of Slots.
+	VCore     int   `json:"vcore"`
+	UsedMiB   int64 `json:"usedMiB"`
+	MemoryMiB int64 `json:"memoryMiB"`
+	Tenants   int   `json:"tenants"`
+	Slots     int   `json:"slots"`
+	// Against is why nobody new gets it; empty if somebody may.
+	Against string `json:"against,omitempty"`
+}
+
+// Refusal is a pod that gets no share. Kind is request, allocation,
+// unscheduled or full.
+type Refusal struct {
+	Namespace string    `json:"namespace"`
+	Pod       string    `json:"pod"`
+	UID       string    `json:"uid,omitempty"`
+	Container string    `json:"container"`
+	Kind      string    `json:"kind"`
+	Reason    string    `json:"reason"`
+	Since     time.Time `json:"since"`
+}
+
+// Enforcers are chosen apart for memory and compute. Fault is why there are
+// none, and why all shares are refused.
+type Enforcers struct {
+	Memory     string `json:"memory,omitempty"`
+	WhyMemory  string `json:"whyMemory,omitempty"`
+	Compute    string `json:"compute,omitempty"`
+	WhyCompute string `json:"whyCompute,omitempty"`
+	Fault      string `json:"fault,omitempty"`
 }
 
 // Pending is "card 3: native until ns/pod ends, then sgpu"; empty for a card
