@@ -126,7 +126,7 @@ func New(o Options) *Tracker {
 // Wanted is the mode that the configuration gives a card. A card with MIG is
 // never shared.
 func Wanted(c *config.NodeConfig, g *machine.GPU) config.Mode {
-	if c.Shares(g) && !g.MIG.Enabled {
+	if c.Shares(g) {
 		return config.ModeSGPU
 	}
 	return config.ModeNative
