@@ -72,8 +72,11 @@ func Run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	given := set.Given(pluginFlag)
 	here := found.labels != nil && set.Lookup("machine").Value.String() == source.Host
-	if here || given {
+	switch {
+	case here || given:
 		found.addPlugin(ctx, *plugin, given || there.offers())
+	case there != nil:
+		found.addPluginOf(ctx, there)
 	}
 	if err := say(stdout, "%s", found.Text()); err != nil {
 		return err
