@@ -23,30 +23,35 @@ const maxSpec = 1 << 20
 // none, from their CDI specs: somebody removed the records, or they did not
 // parse. Without them their cards would be given out again.
 func (b *Binder) adopt(now *account) {
-	for i := range now.holdings {
-		h := &now.holdings[i]
-		if !b.shares(h) {
-			continue
-		}
-		for _, name := range h.names {
-			kind, device, ok := parseName(name)
-			b.mu.Lock()
-			_, known := b.records[device]
-			b.mu.Unlock()
-			if !ok || kind != kindSGPU || known || !strings.HasPrefix(device, digest(h.resource, h.ids)) {
-				continue
-			}
-			r := &record{Kind: kind, Device: device, Resource: h.resource, IDs: h.ids, Created: b.options.Now().UTC()}
-			switch found, err := b.fromSpec(r); {
-			case err != nil:
-				b.options.Log.Warn("a spec of ours cannot be read", "device", device, "err", err)
-			case found:
-				o := h.owner
-				r.Owner = &o
-				b.take(r)
-			}
+	for _, r := range b.unrecorded(now) {
+		switch found, err := b.fromSpec(r); {
+		case err != nil:
+			b.options.Log.Warn("a spec of ours cannot be read", "device", r.Device, "err", err)
+		case found:
+			b.take(r)
 		}
 	}
+}
+
+// unrecorded are records without shares for the names of which there are none.
+func (b *Binder) unrecorded(now *account) []*record {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all []*record
+	for i := range now.holdings {
+		h := &now.holdings[i]
+		for _, name := range h.names {
+			kind, device, ok := parseName(name)
+			if !ok || kind != kindSGPU || b.records[device] != nil || !strings.HasPrefix(device, digest(h.resource, h.ids)) {
+				continue
+			}
+			o := h.owner
+			all = append(all, &record{
+				Kind: kind, Device: device, Resource: h.resource, IDs: h.ids, Created: b.options.Now().UTC(), Owner: &o,
+			})
+		}
+	}
+	return all
 }
 
 // take adds a record that was lost.
@@ -60,7 +65,7 @@ func (b *Binder) take(r *record) {
 	b.drifts = append(b.drifts, Drift{DriftRecord, fmt.Sprintf(
 		"the record of container %s of %s was lost and is made anew from its CDI spec", r.Owner.Container, r.Owner.Pod)})
 	b.mu.Unlock()
-	if err := b.save(r); err != nil {
+	if err := b.save(r, true); err != nil {
 		b.options.Log.Warn("a record made anew is not on disk yet", "device", r.Device, "err", err)
 	}
 	b.signal()

@@ -151,7 +151,7 @@ func (b *Binder) start(ctx context.Context, o owner, now *account) error {
 	fresh := false
 	if slices.ContainsFunc(held, func(h holding) bool { return b.shares(&h) }) {
 		var err error
-		if fresh, err = b.reserve(named.Pod, pod, now); err != nil {
+		if fresh, err = b.reserve(named, pod, now); err != nil {
 			return err
 		}
 	}
@@ -214,7 +214,7 @@ func (b *Binder) publish(g grant, o *outfit) error {
 	}
 	err = put(filepath.Join(b.options.StateDir, deviceDir), g.record.Device+jsonEnd, o.devices, false)
 	if err == nil {
-		err = b.save(g.record)
+		err = b.save(g.record, true)
 	}
 	if err != nil {
 		err = fmt.Errorf("state of %s: %w", g.record.name(), err)

@@ -158,7 +158,7 @@ func New(o Options) *Binder {
 		o.DevRoot = "/dev"
 	}
 	b := &Binder{
-		options: o, lister: lister{client: o.PodResources}, checkpoint: checkpoint{path: o.Checkpoint},
+		options: o, lister: newLister(o.PodResources), checkpoint: checkpoint{path: o.Checkpoint},
 		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		gone: make(map[string]time.Time), faults: make(map[string]string),
 		lost: make(map[owner]bool), refused: make(map[Pod]*refusing), refusals: make(map[string]uint64),

@@ -27,9 +27,11 @@ const (
 
 func (b *Binder) recordDir() string { return filepath.Join(b.options.StateDir, recordDir) }
 
-// keep remembers a new record, on disk first.
+// keep remembers a new record, on disk first. It need not outlive a loss of
+// power: no container does, and at its next start the kubelet's checkpoint has
+// the name.
 func (b *Binder) keep(r *record) error {
-	err := b.save(r)
+	err := b.save(r, false)
 	if err != nil {
 		err = fmt.Errorf("record of %s: %w", r.name(), err)
 	}
@@ -43,12 +45,12 @@ func (b *Binder) keep(r *record) error {
 	return nil
 }
 
-func (b *Binder) save(r *record) error {
+func (b *Binder) save(r *record, last lasting) error {
 	content, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	return put(b.recordDir(), r.Device+jsonEnd, append(content, '\n'), true)
+	return put(b.recordDir(), r.Device+jsonEnd, append(content, '\n'), last)
 }
 
 // Wake says that a kubelet has just registered us; Run then looks whether it
@@ -241,7 +243,7 @@ func (b *Binder) sweep(live map[string]bool) error {
 			_, recorded := b.records[device]
 			b.mu.Unlock()
 			// Only names that we can have given: the directories are not ours alone.
-			if recorded || live[device] || !deviceSyntax().MatchString(device) {
+			if recorded || live[device] || !isDevice(device) {
 				continue
 			}
 			errs = append(errs, remove(f.dir, name))

@@ -60,6 +60,15 @@ func put(dir, name string, content []byte, last lasting) error {
 	if old, err := os.ReadFile(filepath.Join(dir, name)); err == nil && string(old) == string(content) {
 		return nil
 	}
+	return write(dir, name, content, last)
+}
+
+// write is replace where there may be no directory.
+func write(dir, name string, content []byte, last lasting) error {
+	err := replace(dir, name, content, last)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // Runtimes and containers read what is in it.
 		return err
 	}

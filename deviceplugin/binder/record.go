@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -107,10 +106,20 @@ func nonce() string {
 	return hex.EncodeToString(b[:])
 }
 
-// deviceSyntax is what a device of ours looks like. Names come back from the
-// kubelet's checkpoint and become file names.
-func deviceSyntax() *regexp.Regexp {
-	return regexp.MustCompile(fmt.Sprintf(`^[0-9a-f]{%d}-[0-9a-f]{%d}$`, digestLength, nonceLength))
+// isDevice tells whether a word looks like a device of ours. Names come back
+// from the kubelet's checkpoint, all of them at every start, and become file
+// names.
+func isDevice(word string) bool {
+	if len(word) != digestLength+1+nonceLength {
+		return false
+	}
+	for i, c := range []byte(word) {
+		hexadecimal := c >= '0' && c <= '9' || c >= 'a' && c <= 'f'
+		if i == digestLength && c != '-' || i != digestLength && !hexadecimal {
+			return false
+		}
+	}
+	return true
 }
 
 // parseName splits a CDI name of ours.
@@ -120,7 +129,7 @@ func parseName(name string) (kind, device string, ok bool) {
 		return "", "", false
 	}
 	kind, device, ok = strings.Cut(rest, "=")
-	if !ok || !deviceSyntax().MatchString(device) || !slices.Contains(kinds(), kind) {
+	if !ok || !isDevice(device) || kind != kindGPU && kind != kindRDMA && kind != kindSGPU {
 		return "", "", false
 	}
 	return kind, device, true
@@ -149,7 +158,7 @@ func loadRecords(dir string) (map[string]*record, error) {
 	var errs []error
 	for _, e := range entries {
 		device, ok := strings.CutSuffix(e.Name(), jsonEnd)
-		if !ok || !deviceSyntax().MatchString(device) {
+		if !ok || !isDevice(device) {
 			continue
 		}
 		path := filepath.Join(dir, e.Name())

@@ -24,8 +24,8 @@ type Scheduler interface {
 	Scheduled(pod *corev1.Pod, container string, r *sharing.Request) (shares []allocation.Share, by string, err error)
 }
 
-// reserve decides which cards the containers of a pod have, of all of them or
-// of none: a pod that has one of its cards and waits for the next would keep
+// reserve decides which cards the containers of a pod have when one of them
+// starts, of all of them or of none: a pod that has one of its cards and waits for the next would keep
 // both from others. Containers that have cards keep them, whatever the pod's
 // annotations have become. fresh tells that something was decided. spec is nil
 // if nobody knows the pod.
@@ -33,7 +33,8 @@ type Scheduler interface {
 // All that is decided on a node is decided here, one pod after the other, by
 // what the kubelet says and by what was decided since. The records are on disk
 // before any spec is.
-func (b *Binder) reserve(p Pod, spec *corev1.Pod, now *account) (fresh bool, err error) {
+func (b *Binder) reserve(o owner, spec *corev1.Pod, now *account) (fresh bool, err error) {
+	p := o.Pod
 	s := selection{
 		config: b.options.Config(), machine: b.options.Machine(), spec: spec,
 		node: b.options.NodeName, scheduler: b.options.Scheduler,
@@ -47,8 +48,11 @@ func (b *Binder) reserve(p Pod, spec *corev1.Pod, now *account) (fresh bool, err
 		return false, err
 	}
 	for _, r := range chosen {
-		// A pod's other containers may start after the next restart of ours.
-		err = errors.Join(err, b.save(r))
+		// The container that starts is on disk before its spec is. Its pod's others
+		// may start after the next restart of ours.
+		if r.Owner.Container != o.Container {
+			err = errors.Join(err, b.save(r, true))
+		}
 	}
 	if err != nil {
 		err = fmt.Errorf("record of the cards of %s: %w", p, err)
