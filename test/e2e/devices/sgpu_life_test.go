@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	apinames "github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/api/machine"
+	apinames "github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 )
 
@@ -162,25 +162,28 @@ func besideHCAs(t *testing.T, r *rig) {
 // has no limit of compute, and takes none.
 func policiesApart(t *testing.T, r *rig) {
 	cards := map[string]string{}
-	for policy, ask := range map[string]corev1.ResourceList{
-		"fixed-share": share(10, 1), "burst-share": share(10, 1), "best-effort": share(0, 1),
-	} {
+	wants := map[string]allocation.Share{
+		"fixed-share": slice(10, 1), "burst-share": slice(10, 1), "best-effort": slice(0, 1),
+	}
+	var pods []*corev1.Pod
+	for policy, want := range wants {
 		for _, name := range []string{policy + "-1", policy + "-2"} {
-			p := r.pod(name, box{more: ask})
+			p := r.pod(name, box{more: share(want.VCore, 1)})
 			p.Annotations = map[string]string{"nvidia.com/sgpu-qos-policy": policy}
-			r.run(t, p)
-			want := slice(10, 1)
-			if policy == "best-effort" {
-				want.VCore = 0
-			}
-			uuid := r.hasShares(t, name, "app", 0, want)[0].UUID
-			if other, taken := cards[uuid]; taken && other != policy {
-				t.Errorf("card %s has tenants of %s and %s", uuid, other, policy)
-			}
-			cards[uuid] = policy
-			if got := r.waitBound(t, name, "app"); got.Policy != policy || got.By != allocation.ByNode {
-				t.Errorf("%s: the annotation says %+v", name, got)
-			}
+			pods = append(pods, p)
+		}
+	}
+	r.create(t, pods...)
+	for _, p := range pods {
+		policy := p.Annotations["nvidia.com/sgpu-qos-policy"]
+		r.waitReady(t, p.Name, waitStart)
+		uuid := r.hasShares(t, p.Name, "app", 0, wants[policy])[0].UUID
+		if other, taken := cards[uuid]; taken && other != policy {
+			t.Errorf("card %s has tenants of %s and %s", uuid, other, policy)
+		}
+		cards[uuid] = policy
+		if got := r.waitBound(t, p.Name, "app"); got.Policy != policy || got.By != allocation.ByNode {
+			t.Errorf("%s: the annotation says %+v", p.Name, got)
 		}
 	}
 	if len(cards) != 3 {
@@ -223,6 +226,7 @@ func ownWords(t *testing.T, r *rig) {
 	if s := r.sees(t, "words", "app"); s.Env["NVIDIA_VISIBLE_DEVICES"] != "void" {
 		t.Errorf("NVIDIA_VISIBLE_DEVICES is %q", s.Env["NVIDIA_VISIBLE_DEVICES"])
 	}
+	forged.Containers["app"].Shares[0].UUID = r.card(t, 6)
 	if err := r.annotatePod(t.Context(), "words", map[string]string{apinames.SGPUBound: forged.String()}); err != nil {
 		t.Fatal(err)
 	}

@@ -269,7 +269,7 @@ func (r *rig) heddle(t *testing.T, args ...string) string {
 	if cli.err != nil {
 		t.Fatal(cli.err)
 	}
-	cmd := exec.CommandContext(t.Context(), cli.path, args...)
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), cli.path, args...) // Clean-ups too.
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.Kubeconfig())
 	out, err := cmd.CombinedOutput()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 && args[0] == "doctor" {
