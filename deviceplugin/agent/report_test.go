@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
@@ -32,6 +33,8 @@ type chooser struct {
 func (chooser) Edits(context.Context, *enforce.Limit) (*enforce.Edits, error) {
 	return &enforce.Edits{By: enforce.Enforced{Memory: enforce.DMem, Compute: enforce.MPS}}, nil
 }
+
+func (chooser) Configure(*machine.Machine, *config.NodeConfig) error { return nil }
 
 func (chooser) Keep(context.Context, []enforce.Limit) error { return nil }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
@@ -47,6 +48,9 @@ type Cluster interface {
 // Limiter makes the limits of shares hold; see [enforce.Limiter].
 type Limiter interface {
 	binder.Limits
+	// Configure takes the node and its configuration as they are now. Until the
+	// first call, and after one that failed, no container gets limits or starts.
+	Configure(m *machine.Machine, c *config.NodeConfig) error
 	// Keep tells all containers that have shares.
 	Keep(ctx context.Context, live []enforce.Limit) error
 }
@@ -137,6 +141,10 @@ func (t *tenancy) look(ctx context.Context) {
 	a := t.agent
 	if !a.shares() {
 		return
+	}
+	if a.Limiter != nil {
+		// The report has the error, and those who are refused.
+		_ = a.Limiter.Configure(a.machine(), a.config())
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
