@@ -269,7 +269,7 @@ func (r *rig) heddle(t *testing.T, args ...string) string {
 	if cli.err != nil {
 		t.Fatal(cli.err)
 	}
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), cli.path, args...) // Clean-ups too.
+	cmd := exec.CommandContext(cleanContext(t), cli.path, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.Kubeconfig())
 	out, err := cmd.CombinedOutput()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 && args[0] == "doctor" {
@@ -279,6 +279,12 @@ func (r *rig) heddle(t *testing.T, args ...string) string {
 		t.Fatalf("heddle %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return string(out)
+}
+
+// cleanContext is for clean-ups too, when the test's context has ended.
+func cleanContext(t *testing.T) context.Context {
+	t.Helper()
+	return context.WithoutCancel(t.Context())
 }
 
 // ticketOf is the card that a device ID of a slot names.
