@@ -202,13 +202,16 @@ func TestDevicePrivilegesOfMPS(t *testing.T) {
 		{"off", "gpuDevice.mps=false", nil, false, map[string]string{state: state}, nil},
 		{"a replayed machine", "gpuDevice.mps=true,gpuDevice.machineConfigMap=dgx", nil, false, map[string]string{state: state}, nil},
 		{
-			"in the container", "gpuDevice.mps=true", []corev1.Capability{"KILL", "SETGID", "SETUID"}, true,
+			"in the container", "gpuDevice.mps=true",
+			[]corev1.Capability{"KILL", "SETGID", "SETUID"},
+			true,
 			map[string]string{state: state, "/dev/shm": shm},
 			[]string{"--mps-shm-dir=" + shm},
 		},
 		{
 			"beside others", "gpuDevice.mps=true,gpuDevice.securityContext.capabilities.add={SETUID,IPC_LOCK}",
-			[]corev1.Capability{"IPC_LOCK", "KILL", "SETGID", "SETUID"}, true,
+			[]corev1.Capability{"IPC_LOCK", "KILL", "SETGID", "SETUID"},
+			true,
 			map[string]string{state: state, "/dev/shm": shm},
 			[]string{"--mps-shm-dir=" + shm},
 		},
