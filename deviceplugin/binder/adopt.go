@@ -65,7 +65,7 @@ func (b *Binder) take(r *record) {
 	b.drifts = append(b.drifts, Drift{DriftRecord, fmt.Sprintf(
 		"the record of container %s of %s was lost and is made anew from its CDI spec", r.Owner.Container, r.Owner.Pod)})
 	b.mu.Unlock()
-	if err := b.save(r, true); err != nil {
+	if err := b.save(r); err != nil {
 		b.options.Log.Warn("a record made anew is not on disk yet", "device", r.Device, "err", err)
 	}
 	b.signal()

@@ -212,9 +212,9 @@ func (b *Binder) publish(g grant, o *outfit) error {
 	if err != nil {
 		return err
 	}
-	err = put(filepath.Join(b.options.StateDir, deviceDir), g.record.Device+jsonEnd, o.devices, false)
+	err = put(filepath.Join(b.options.StateDir, deviceDir), g.record.Device+jsonEnd, o.devices)
 	if err == nil {
-		err = b.save(g.record, true)
+		err = b.save(g.record)
 	}
 	if err != nil {
 		err = fmt.Errorf("state of %s: %w", g.record.name(), err)
@@ -223,7 +223,7 @@ func (b *Binder) publish(g grant, o *outfit) error {
 	if err != nil {
 		return err
 	}
-	if err = put(b.options.CDIDir, specFile(g.record), spec, true); err != nil {
+	if err = put(b.options.CDIDir, specFile(g.record), spec); err != nil {
 		err = fmt.Errorf("CDI spec of %s: %w", g.record.name(), err)
 	}
 	b.note(faultCDI, err)

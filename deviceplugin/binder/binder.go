@@ -109,6 +109,7 @@ type Binder struct {
 	options    Options
 	lister     lister
 	checkpoint checkpoint
+	settler    settler
 	changed    chan struct{}
 	wake       chan struct{}
 	// starting serializes what is done for one container: its resources'
@@ -164,6 +165,7 @@ func New(o Options) *Binder {
 		lost: make(map[owner]bool), refused: make(map[Pod]*refusing), refusals: make(map[string]uint64),
 		drifting: make(map[Drift]bool),
 	}
+	b.settler.dir, b.settler.done = b.recordDir(), func(err error) { b.note(faultDisk, err) }
 	records, err := loadRecords(b.recordDir())
 	b.records = records
 	b.note(faultRecords, err)
@@ -177,11 +179,12 @@ const (
 	faultPodResources = "podresources"
 	faultCDI          = "cdi"
 	faultState        = "state"
+	faultDisk         = "disk"
 )
 
 // Problem is something that is wrong now.
 type Problem struct {
-	// Name is records, checkpoint, podresources, cdi or state.
+	// Name is records, checkpoint, podresources, cdi, state or disk.
 	Name   string `json:"name"`
 	Reason string `json:"reason"`
 }

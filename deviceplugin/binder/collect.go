@@ -27,11 +27,9 @@ const (
 
 func (b *Binder) recordDir() string { return filepath.Join(b.options.StateDir, recordDir) }
 
-// keep remembers a new record, on disk first. It need not outlive a loss of
-// power: no container does, and at its next start the kubelet's checkpoint has
-// the name.
+// keep remembers a new record, in a file first.
 func (b *Binder) keep(r *record) error {
-	err := b.save(r, false)
+	err := b.save(r)
 	if err != nil {
 		err = fmt.Errorf("record of %s: %w", r.name(), err)
 	}
@@ -45,12 +43,15 @@ func (b *Binder) keep(r *record) error {
 	return nil
 }
 
-func (b *Binder) save(r *record, last lasting) error {
+func (b *Binder) save(r *record) error {
 	content, err := json.Marshal(r)
-	if err != nil {
-		return err
+	if err == nil {
+		err = put(b.recordDir(), r.Device+jsonEnd, append(content, '\n'))
 	}
-	return put(b.recordDir(), r.Device+jsonEnd, append(content, '\n'), last)
+	if err == nil {
+		b.settler.add(r.Device + jsonEnd)
+	}
+	return err
 }
 
 // Wake says that a kubelet has just registered us; Run then looks whether it
@@ -68,6 +69,7 @@ func (b *Binder) Wake() {
 // Run removes what is left of gone pods, until ctx ends.
 func (b *Binder) Run(ctx context.Context) error {
 	defer b.lister.wait()
+	defer b.settler.wait()
 	tick := time.NewTicker(collectEvery)
 	defer tick.Stop()
 	for {

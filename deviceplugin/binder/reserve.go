@@ -51,7 +51,7 @@ func (b *Binder) reserve(o owner, spec *corev1.Pod, now *account) (fresh bool, e
 		// The container that starts is on disk before its spec is. Its pod's others
 		// may start after the next restart of ours.
 		if r.Owner.Container != o.Container {
-			err = errors.Join(err, b.save(r, true))
+			err = errors.Join(err, b.save(r))
 		}
 	}
 	if err != nil {
