@@ -138,7 +138,7 @@ func commands(t *testing.T, page string) []string {
 // there, flags are known.
 func TestDocumentedCommands(t *testing.T) {
 	objects := render(t, "--set", "gpuDevice.deploy=true")
-	for _, page := range []string{"docs/install.md", "docs/upgrade.md", "docs/gpu.md"} {
+	for _, page := range []string{"docs/install.md", "docs/upgrade.md", "docs/gpu.md", "docs/sgpu.md"} {
 		for _, line := range commands(t, page) {
 			t.Run(page+": "+line, func(t *testing.T) {
 				words := strings.Fields(line)
@@ -153,6 +153,10 @@ func TestDocumentedCommands(t *testing.T) {
 						if name, ok := strings.CutPrefix(w, "--"); ok && !known[name] {
 							t.Errorf("no flag %s", w)
 						}
+					}
+				case "heddle":
+					if !slices.Contains([]string{"card", "config", "doctor", "inspect"}, words[1]) {
+						t.Errorf("heddle has no command %s", words[1])
 					}
 				case "docker", "make":
 				default:
