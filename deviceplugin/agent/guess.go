@@ -15,6 +15,10 @@ import (
 	"github.com/heddle-dev/heddle/sharing"
 )
 
+// guessTimeout is how long a preference waits for a pod to be known: less than
+// for whole GPUs, since nothing depends on it.
+const guessTimeout = 10 * time.Millisecond
+
 // guessedFor is how long a container that was guessed is not guessed again:
 // until then its pod says that the kubelet has admitted it.
 const guessedFor = 5 * time.Second
@@ -59,7 +63,7 @@ var _ sgpu.Pods = (*tenancy)(nil)
 // first one that it has not admitted yet. A wrong guess costs nothing but a
 // ticket that names another card than its container gets.
 func (t *tenancy) Expected(size int) []string {
-	timer := time.NewTimer(expectTimeout)
+	timer := time.NewTimer(guessTimeout)
 	defer timer.Stop()
 	resource := t.agent.config().Resources.SGPU
 	for {

@@ -139,7 +139,7 @@ func (t *tenancy) run(ctx context.Context) error {
 // look compares once, and tells what differs.
 func (t *tenancy) look(ctx context.Context) {
 	a := t.agent
-	if !a.shares() {
+	if !a.shares() && t.node == "" && !t.nodeSays() {
 		return
 	}
 	if a.Limiter != nil {
@@ -172,9 +172,19 @@ func (t *tenancy) look(ctx context.Context) {
 		return
 	}
 	if pods, _, known := a.NodePods.Pods(); known {
-		t.tellPods(ctx, pods)
 		t.evictRefused(ctx, pods, time.Now())
+		t.tellPods(ctx, pods)
 	}
+}
+
+// nodeSays tells whether the Node has an annotation of shared cards, which may
+// be of another life of ours.
+func (t *tenancy) nodeSays() bool {
+	if t.agent.HAMi == nil || !t.nodeAt.IsZero() {
+		return false
+	}
+	node, _ := t.agent.HAMi.Node()
+	return node != nil && node.Annotations[names.SGPUCards] != ""
 }
 
 // shares tells whether the node shares cards, or did.
@@ -215,7 +225,7 @@ func (t *tenancy) tellNode(ctx context.Context, cards []sharing.Card) {
 		text = sharing.Publish(cards).String()
 		value = &text
 	}
-	if text == t.node && time.Since(t.nodeAt) < publishAgain {
+	if text == t.node && (text == "" || time.Since(t.nodeAt) < publishAgain) && !t.nodeSays() {
 		return
 	}
 	if err := t.agent.Cluster.AnnotateNode(ctx, "", map[string]*string{names.SGPUCards: value}); err != nil {
@@ -250,8 +260,11 @@ func (t *tenancy) tellPods(ctx context.Context, pods []*corev1.Pod) {
 			value = &text
 		}
 		if err := t.agent.Cluster.AnnotatePod(ctx, key, p.UID, map[string]*string{names.SGPUBound: value}); err != nil {
-			t.agent.Log.WarnContext(ctx, "a pod does not say yet which cards it has", "pod", key.String(), "err", err)
 			signal(t.woken)
+			if ctx.Err() != nil {
+				return // Many pods started at once: the rest is told at the next look.
+			}
+			t.agent.Log.WarnContext(ctx, "a pod does not say yet which cards it has", "pod", key.String(), "err", err)
 			continue
 		}
 		// What was there is ours if it is what we wrote; then somebody got more.
