@@ -2,16 +2,13 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/names"
@@ -31,8 +28,6 @@ const (
 	// tenancyPause the shortest: many pods start at once.
 	tenancyEvery = 10 * time.Second
 	tenancyPause = time.Second
-	// staleFor is how long a watch may take to show what was written.
-	staleFor = 10 * time.Second
 )
 
 // Cluster is the API server, as far as shares need it.
@@ -75,12 +70,6 @@ type tenancy struct {
 	drift   *prometheus.CounterVec
 	refused *prometheus.GaugeVec
 	evicted prometheus.Counter
-}
-
-// toldPod is what a pod was told, over what, and when.
-type toldPod struct {
-	text, over string
-	at         time.Time
 }
 
 func newTenancy(a *Agent) *tenancy {
@@ -234,77 +223,6 @@ func (t *tenancy) tellNode(ctx context.Context, cards []sharing.Card) {
 		return
 	}
 	t.node, t.nodeAt = text, time.Now()
-}
-
-// tellPods writes [names.SGPUBound] where it differs from what the containers
-// have.
-func (t *tenancy) tellPods(ctx context.Context, pods []*corev1.Pod) {
-	bound := t.bound()
-	live := make(map[types.UID]bool, len(pods))
-	for _, p := range pods {
-		live[p.UID] = true
-		key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
-		text := ""
-		if b := bound[key]; b != nil && of(p, b.uid) {
-			text = b.String()
-		}
-		now := p.Annotations[names.SGPUBound]
-		ended := p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-		last, told := t.told[p.UID]
-		late := told && last.text == text && last.over == now && time.Since(last.at) < staleFor
-		if now == text || ended || late {
-			continue
-		}
-		var value *string
-		if text != "" {
-			value = &text
-		}
-		if err := t.agent.Cluster.AnnotatePod(ctx, key, p.UID, map[string]*string{names.SGPUBound: value}); err != nil {
-			signal(t.woken)
-			if ctx.Err() != nil {
-				return // Many pods started at once: the rest is told at the next look.
-			}
-			t.agent.Log.WarnContext(ctx, "a pod does not say yet which cards it has", "pod", key.String(), "err", err)
-			continue
-		}
-		// What was there is ours if it is what we wrote; then somebody got more.
-		if now != "" && now != last.text {
-			t.drifted(ctx, binder.Drift{Kind: binder.DriftAnnotation, Message: fmt.Sprintf(
-				"annotation %s of pod %s was not what its containers have, and is put right", names.SGPUBound, key)})
-		}
-		t.told[p.UID] = toldPod{text, now, time.Now()}
-	}
-	for uid := range t.told {
-		if !live[uid] {
-			delete(t.told, uid)
-		}
-	}
-}
-
-// boundPod is the annotation of a pod, and its UID as the kubelet knows it.
-type boundPod struct {
-	allocation.Bound
-	uid string
-}
-
-func of(p *corev1.Pod, uid string) bool { return uid == "" || is(p, uid) }
-
-// bound are the annotations of all pods with shares.
-func (t *tenancy) bound() map[types.NamespacedName]*boundPod {
-	all := make(map[types.NamespacedName]*boundPod)
-	for _, b := range t.agent.binder.Bindings() {
-		if len(b.Shares) == 0 {
-			continue
-		}
-		key := types.NamespacedName{Namespace: b.Namespace, Name: b.Pod}
-		if all[key] == nil {
-			all[key] = &boundPod{uid: b.UID, Bound: allocation.Bound{
-				Version: allocation.Version, Node: t.agent.NodeName, Containers: map[string]allocation.BoundContainer{},
-			}}
-		}
-		all[key].Containers[b.Container] = allocation.BoundContainer{Shares: b.Shares, Policy: b.Policy, By: b.By}
-	}
-	return all
 }
 
 // sharedCards are the cards that are handed out in shares, with nothing taken.
