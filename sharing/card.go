@@ -59,6 +59,9 @@ type Card struct {
 	NUMA, Zone int
 	// Against is why nobody new gets the card; empty if it is well.
 	Against string
+	// Leaving tells that Against is about newcomers alone: who was promised a
+	// slot of this card may still have it.
+	Leaving bool
 
 	// VCore and UsedMiB are what the Tenants have, Policy is theirs, empty
 	// without any and with an exclusive one.

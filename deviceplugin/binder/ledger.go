@@ -211,8 +211,8 @@ func (l *ledger) fill(cards []sharing.Card, m *machine.Machine, who *owner, its 
 		at[cards[i].UUID] = i
 	}
 	for _, id := range slices.Sorted(maps.Keys(l.whole)) {
-		if i, ok := at[parentOf(m, id)]; ok && cards[i].Against == "" {
-			cards[i].Against = "held whole by " + l.whole[id].String()
+		if i, ok := at[parentOf(m, id)]; ok && (cards[i].Against == "" || cards[i].Leaving) {
+			cards[i].Against, cards[i].Leaving = "held whole by "+l.whole[id].String(), false
 		}
 	}
 	type tenancy struct {

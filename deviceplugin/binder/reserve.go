@@ -196,6 +196,7 @@ func (s *selection) prepare(a *applicant) error {
 // decide gives a container its cards, and says who chose them.
 func (s *selection) decide(a *applicant) (shares []allocation.Share, by string, err error) {
 	cards := s.ledger.fill(s.cards, s.machine, &a.owner, a.turn)
+	a.stay(cards)
 	uuids, by, err := s.scheduled(a)
 	if err == nil && uuids == nil {
 		uuids, err = s.place(a, cards)
@@ -215,6 +216,18 @@ func (s *selection) decide(a *applicant) (shares []allocation.Share, by string, 
 		shares = append(shares, cards[i].Share(&a.request))
 	}
 	return shares, by, nil
+}
+
+// stay lets a container start on cards that are about to change their mode if
+// its tickets name them. They wait for it to end in any case, and where all of
+// a node's cards change it could go nowhere else.
+func (a *applicant) stay(cards []sharing.Card) {
+	for i := range cards {
+		c := &cards[i]
+		if c.Leaving && slices.ContainsFunc(a.ids, func(id string) bool { return cardOf(id) == c.UUID }) {
+			c.Against = ""
+		}
+	}
 }
 
 // place chooses cards where no scheduler did: those that containers of its pod

@@ -235,6 +235,14 @@ func (t *Tracker) Shared(g *machine.GPU) (shared bool, against string) {
 	return t.offer(g, config.ModeSGPU)
 }
 
+// Leaving tells that a card is withheld only because its mode is to change.
+func (t *Tracker) Leaving(g *machine.GPU) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.cards[g.UUID]
+	return c.withdrawn && c.mode != c.wanted && !c.writing && !t.cordoned[g.UUID]
+}
+
 func (t *Tracker) offer(g *machine.GPU, in config.Mode) (is bool, against string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

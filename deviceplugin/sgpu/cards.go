@@ -24,6 +24,9 @@ type Modes interface {
 	// Shared tells whether a card is handed out in shares, and why nobody new
 	// gets any; empty if somebody may.
 	Shared(g *machine.GPU) (shared bool, against string)
+	// Leaving tells that nobody new gets the card because its mode is to
+	// change: who holds a slot of it may still start.
+	Leaving(g *machine.GPU) bool
 }
 
 // configured are the modes of a node whose cards are all as the configuration
@@ -31,8 +34,10 @@ type Modes interface {
 type configured struct{ config *config.NodeConfig }
 
 func (c configured) Shared(g *machine.GPU) (shared bool, against string) {
-	return c.config.Shares(g) && !g.MIG.Enabled, ""
+	return c.config.Shares(g), ""
 }
+
+func (configured) Leaving(*machine.GPU) bool { return false }
 
 // Cards are the cards of m that are handed out in shares, by index, with
 // nothing taken. Against has what the scan, health and modes say against one.
@@ -53,14 +58,14 @@ func Cards(
 		}
 		card := sharing.Card{
 			UUID: g.UUID, Index: g.Index, MemoryMiB: g.MemoryMiB, Slots: c.SGPU.SlotsPerGPU, NUMA: -1, Zone: zones[i],
-			Against: cmp.Or(unfit(g), withheld),
+			Against: cmp.Or(unfit(g), withheld), Leaving: unfit(g) == "" && modes.Leaving(g),
 		}
 		if f := m.Function(g.PCI); f != nil && f.NUMA != nil {
 			card.NUMA = *f.NUMA
 		}
-		if health != nil && card.Against == "" {
+		if health != nil && (card.Against == "" || card.Leaving) {
 			if healthy, reason := health(g.UUID); !healthy {
-				card.Against = cmp.Or(reason, "unhealthy")
+				card.Against, card.Leaving = cmp.Or(reason, "unhealthy"), false
 			}
 		}
 		cards = append(cards, card)
