@@ -25,7 +25,10 @@ func TestEviction(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
 		reason := map[int]string{http.StatusConflict: "Conflict", http.StatusTooManyRequests: "TooManyRequests"}[status]
-		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","reason":"`+reason+`"}`)
+		if status == http.StatusCreated {
+			return
+		}
+		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"`+reason+`"}`)
 	}))
 	t.Cleanup(ts.Close)
 	client, err := nodesync.ClientFor(&rest.Config{Host: ts.URL}, "test")

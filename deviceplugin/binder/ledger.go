@@ -156,11 +156,7 @@ func (l *ledger) fill(cards []sharing.Card, m *machine.Machine, who *owner, its 
 	for i := range cards {
 		at[cards[i].UUID] = i
 	}
-	for _, id := range slices.Sorted(maps.Keys(l.whole)) {
-		if i, ok := at[parentOf(m, id)]; ok && (cards[i].Against == "" || cards[i].Leaving) {
-			cards[i].Against, cards[i].Leaving = "held whole by "+l.whole[id].String(), false
-		}
-	}
+	l.close(cards, m)
 	type tenancy struct {
 		card int
 		pod  Pod
@@ -189,6 +185,16 @@ func (l *ledger) fill(cards []sharing.Card, m *machine.Machine, who *owner, its 
 		card.VCore, card.UsedMiB, card.Tenants = card.VCore+sum.vcore, card.UsedMiB+sum.memory, card.Tenants+sum.tenants
 	}
 	return cards
+}
+
+// close says of the cards that somebody has whole who that is.
+func (l *ledger) close(cards []sharing.Card, m *machine.Machine) {
+	for _, id := range slices.Sorted(maps.Keys(l.whole)) {
+		i := slices.IndexFunc(cards, func(c sharing.Card) bool { return c.UUID == parentOf(m, id) })
+		if i >= 0 && (cards[i].Against == "" || cards[i].Leaving) {
+			cards[i].Against, cards[i].Leaving = "held whole by "+l.whole[id].String(), false
+		}
+	}
 }
 
 // color gives a card what all its tenants have in common.
