@@ -70,48 +70,6 @@ type NodeConfig struct {
 	Rules []*rule.Rule `yaml:"-" json:"-"`
 }
 
-// SGPU is how GPUs are shared.
-type SGPU struct {
-	// GPUs are the cards to share, by index or UUID; the others stay native,
-	// which makes the node a hybrid one. Empty means all. Indices change when
-	// a GPU is lost, UUIDs do not.
-	//
-	// Read by: heddle-device-plugin, heddle-feature-discovery.
-	GPUs []Card `yaml:"gpus"`
-	// SlotsPerGPU is how many containers can share one card at most.
-	//
-	// Read by: heddle-device-plugin, heddle-feature-discovery.
-	SlotsPerGPU int `yaml:"slotsPerGPU" range:"1-100"`
-	// Enforce is what makes a limit hold.
-	Enforce Enforce `yaml:"enforce"`
-	// Advertise says which resources the kubelet hears of. `sgpu` is the slots
-	// only; `all` adds vcore and vmemory; `auto` is `all` unless HAMi's
-	// protocol is on, whose scheduler counts them itself.
-	//
-	// Read by: heddle-device-plugin.
-	Advertise Advertise `yaml:"advertise"`
-	// Unscheduled says what happens to a container that no card-aware
-	// scheduler gave a card: `place` lets the node choose one, `reject`
-	// refuses it.
-	//
-	// Read by: heddle-device-plugin.
-	Unscheduled Unscheduled `yaml:"unscheduled"`
-}
-
-// Enforce is what makes the limits of a share hold.
-type Enforce struct {
-	// Memory is the enforcer of the memory limit; `auto` takes the strongest
-	// that works on the node, in the order dmem, preload, mps, none.
-	//
-	// Read by: heddle-device-plugin; heddle-feature-discovery (`mps.capable`).
-	Memory MemoryEnforcer `yaml:"memory"`
-	// Compute is the enforcer of the compute limit; `auto` takes the strongest
-	// that works on the node, in the order mps, preload, none.
-	//
-	// Read by: heddle-device-plugin; heddle-feature-discovery (`mps.capable`).
-	Compute ComputeEnforcer `yaml:"compute"`
-}
-
 // MIG is how GPU instances appear.
 type MIG struct {
 	// Strategy says what MIG devices are called, as in NVIDIA's device plugin:
@@ -258,14 +216,9 @@ func Default() NodeConfig {
 // defaults are the values under everything that is written out.
 func defaults(p Preset) NodeConfig {
 	return NodeConfig{
-		Preset: p,
-		Mode:   ModeNative,
-		SGPU: SGPU{
-			SlotsPerGPU: 16,
-			Enforce:     Enforce{Memory: MemoryAuto, Compute: ComputeAuto},
-			Advertise:   AdvertiseAuto,
-			Unscheduled: UnscheduledPlace,
-		},
+		Preset:  p,
+		Mode:    ModeNative,
+		SGPU:    defaultSGPU(),
 		MIG:     MIG{Strategy: MIGNone},
 		Domains: names.DefaultDomains(),
 		RDMA: RDMA{Resources: []RDMAResource{{

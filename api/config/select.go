@@ -8,9 +8,10 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// Shares tells whether this GPU is handed out in shares and not whole.
+// Shares tells whether this GPU is handed out in shares and not whole. One with
+// MIG on never is: it is cut in hardware already.
 func (c *NodeConfig) Shares(g *machine.GPU) bool {
-	if c.Mode != ModeSGPU {
+	if c.Mode != ModeSGPU || g.MIG.Enabled {
 		return false
 	}
 	return len(c.SGPU.GPUs) == 0 ||

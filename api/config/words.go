@@ -90,6 +90,30 @@ const (
 // Words lists what can happen.
 func (Unscheduled) Words() []string { return []string{"place", "reject"} }
 
+// Placement is which card the node chooses for a share.
+type Placement string
+
+// The placements.
+const (
+	PlacementBinpack Placement = "binpack"
+	PlacementSpread  Placement = "spread"
+)
+
+// Words lists the placements.
+func (Placement) Words() []string { return []string{"binpack", "spread"} }
+
+// ModeSwitch is what a change of mode does with a card in use.
+type ModeSwitch string
+
+// What it does.
+const (
+	ModeSwitchCordon ModeSwitch = "cordon-card"
+	ModeSwitchWait   ModeSwitch = "wait"
+)
+
+// Words lists what it can do.
+func (ModeSwitch) Words() []string { return []string{"cordon-card", "wait"} }
+
 // MIGStrategy is what MIG devices are called.
 type MIGStrategy string
 

@@ -69,3 +69,18 @@ const TopologyLabels = Prefix + "topology.*"
 // n GPUs would get of the node now, and what that would cost the rest, as JSON:
 // {"n": {"score": …, "loss": …, "hcas": …}}. See deviceplugin/alloc.
 const GPUTopology = Prefix + "gpu-topology"
+
+// The annotations of shares of a GPU; their values are in api/allocation.
+const (
+	// SGPUAllocation is on a pod: the cards that heddle-scheduler chose.
+	SGPUAllocation = Prefix + "sgpu-allocation"
+	// SGPUBound is on a pod: the cards that its containers have, as its node
+	// bound them.
+	SGPUBound = Prefix + "sgpu-bound"
+	// SGPUCards is on a Node: its shared cards and what is left of each.
+	SGPUCards = Prefix + "sgpu-cards"
+)
+
+// CordonedGPUs is the Node annotation with the UUIDs of the GPUs that nobody
+// new gets, as a comma list. `heddle card cordon` writes it.
+const CordonedGPUs = Prefix + "cordoned-gpus"

@@ -8,8 +8,14 @@ func (d Domains) UseGPUUUID() string { return d.VendorKey(useGPUUUID) }
 // refuses, as a comma list: nvidia.com/nouse-gpuuuid.
 func (d Domains) NoUseGPUUUID() string { return d.VendorKey(noUseGPUUUID) }
 
+// SGPUQoSPolicy is the pod annotation with the policy of the pod's shares,
+// fixed-share, burst-share or best-effort: nvidia.com/sgpu-qos-policy.
+func (d Domains) SGPUQoSPolicy() string { return d.VendorKey(sgpuQoSPolicy) }
+
 // The spelling of the same annotations by the sGPU scheme of the field.
 const (
+	SGPUQoSPolicyAlias = "metax-tech.com/" + sgpuQoSPolicy
+
 	UseGPUUUIDAlias   = "metax-tech.com/" + useGPUUUID
 	NoUseGPUUUIDAlias = "metax-tech.com/" + noUseGPUUUID
 )
@@ -17,4 +23,6 @@ const (
 const (
 	useGPUUUID   = "use-gpuuuid"
 	noUseGPUUUID = "nouse-gpuuuid"
+
+	sgpuQoSPolicy = "sgpu-qos-policy"
 )

@@ -16,12 +16,16 @@ import (
 // errUsage means that the flags were wrong; the reason is already printed.
 var errUsage = errors.New("usage")
 
+// defaultShm is where programs share memory.
+const defaultShm = "/dev/shm"
+
 type options struct {
 	nodeName, machine, config, kubeconfig string
 	kubeletDir, cdiDir, stateDir          string
 	sysfsRoot, devRoot, procRoot          string
 	driverRoot, hostDriverRoot            string
 	cdiHook, replayDevices                string
+	hostRoot, mpsRoot, mpsShmDir          string
 	strategy, metricsAddress, logFormat   string
 	logLevel                              slog.Level
 	interval                              time.Duration
@@ -51,6 +55,12 @@ func parseFlags(args []string, stderr io.Writer) (*options, error) {
 	fs.StringVar(&o.hostDriverRoot, "host-driver-root", "",
 		"where the container runtime sees what --driver-root is here; empty: at the same path")
 	fs.StringVar(&o.cdiHook, "cdi-hook", "", "path of nvidia-cdi-hook on the host; empty: CDI specs without hooks")
+	fs.StringVar(&o.hostRoot, "host-root", "",
+		"where the host's --cdi-hook and the library of sgpu.enforce.preload are; empty: at their own paths")
+	fs.StringVar(&o.mpsRoot, "mps-root", "",
+		"root of nvidia-cuda-mps-control, which has --state-dir at the same path; empty: our own")
+	fs.StringVar(&o.mpsShmDir, "mps-shm-dir", defaultShm,
+		"directory of the host, in memory, that MPS has as /dev/shm, and so have containers with MPS")
 	fs.StringVar(&o.strategy, "device-list-strategy", string(gpu.CDI), "cdi, or envvar for runtimes without CDI")
 	fs.BoolVar(&o.gdrcopy, "gdrcopy", false, "give /dev/gdrdrv to containers with GPUs")
 	fs.BoolVar(&o.gds, "gds", false, "give GPUDirect Storage's nodes to containers with GPUs")

@@ -68,9 +68,15 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if kube := o.kube(log); kube != nil {
 		options.PodSpecs, options.BinderEvents, options.Recorder, options.Publisher = kube, kube, kube, kube
-		options.NodePods, options.Claims = kube, kube
+		options.NodePods, options.Claims, options.Cordons = kube, kube, kube
+		options.HAMi, options.Cluster = kube, kube
 		group.Go(func() error { return kube.Run(ctx) })
 	}
+	limits, err := newLimiter(ctx, o, library, log)
+	if err != nil {
+		return err
+	}
+	options.Limiter = limits
 	if library != nil {
 		options.Poll = nvml.NewPinger(library, 0).Poll
 	}
@@ -83,6 +89,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	}
 	group.Go(func() error { return configs.Run(ctx) })
 	group.Go(func() error { return from.Run(ctx) })
+	group.Go(func() error { return limits.Run(ctx) })
 	group.Go(func() error { return a.Run(ctx) })
 	bindings := observe.Route{Path: report.Path, Handler: a}
 	group.Go(func() error { return observe.Serve(ctx, o.metricsAddress, registry, a.Alive, a.Ready, bindings) })

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/card"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/doctor"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/inspect"
@@ -21,6 +22,9 @@ const usage = `heddle shows and explains what a GPU node has.
   heddle inspect               what the node has: a table, the dump, labels, resources, a matrix
   heddle doctor                what is wrong, why a resource is 0, and what to do about it
   heddle doctor taints         who could not come back to a node if a taint were set
+  heddle card list NODE        how the GPUs of a node are handed out
+  heddle card cordon|uncordon NODE UUID
+                               take one GPU out for repair, or put it back
   heddle config validate DIR   check a configuration
   heddle version               the version of this program
   heddle help [COMMAND]        this text, or a command's
@@ -48,6 +52,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return inspect.Run(ctx, rest, stdout, stderr)
 	case "doctor":
 		return doctor.Run(ctx, rest, stdout)
+	case "card":
+		return card.Run(ctx, rest, stdout)
 	case "config":
 		return validate.Run(ctx, rest, stdout)
 	case "version", "-version", "--version":

@@ -24,6 +24,7 @@ func TestExitCodes(t *testing.T) {
 		{"no such file", []string{"inspect", "--machine", "none.json"}, 1, "", "none.json"},
 		{"help", []string{"help"}, 0, "heddle config validate DIR", ""},
 		{"help about a command", []string{"help", "doctor"}, 0, "heddle doctor: what is wrong here", ""},
+		{"help about card", []string{"help", "card", "cordon"}, 0, "heddle card cordon NODE UUID", ""},
 		{"help flag", []string{"inspect", "--help"}, 0, "--machine host", ""},
 		{"help about a subcommand", []string{"help", "config", "validate"}, 0, "heddle config validate DIR", ""},
 		{"help flag after a word", []string{"config", "validate", "--help"}, 0, "heddle config validate DIR", ""},

@@ -21,13 +21,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/mode"
 	"github.com/heddle-dev/heddle/deviceplugin/plugin"
+	"github.com/heddle-dev/heddle/sharing/hami"
 )
 
 // labelsTimeout is how long a start waits for the Node's labels if the
@@ -49,7 +52,7 @@ type Publisher interface {
 	Labels() map[string]string
 	// Changed receives when Labels may differ.
 	Changed() <-chan struct{}
-	// SetCondition sets our condition, Annotate the annotation for schedulers
+	// SetCondition sets a condition of ours, Annotate the annotation for schedulers
 	// (empty: none), if the Node has another.
 	SetCondition(ctx context.Context, c health.Condition) error
 	Annotate(ctx context.Context, topology string) error
@@ -77,14 +80,21 @@ type Options struct {
 
 	KubeletDir, CDIDir, StateDir, DevRoot string
 	Takeover                              bool
-	// PodSpecs, BinderEvents, Recorder, Publisher, NodePods and Claims may be
-	// nil: no API server.
+	// PodSpecs, BinderEvents, Recorder, Publisher, NodePods, Claims and Cordons
+	// may be nil: no API server.
 	PodSpecs     binder.PodSpecs
 	BinderEvents binder.Events
 	Recorder     health.Recorder
 	Publisher    Publisher
 	NodePods     NodePods
 	Claims       Claims
+	Cordons      Cordons
+	// HAMi is for HAMi's protocol; nil speaks none.
+	HAMi HAMi
+	// Cluster tells of shares; nil without an API server. Limiter makes their
+	// limits hold; nil does not.
+	Cluster Cluster
+	Limiter Limiter
 
 	Interval   time.Duration
 	Registerer prometheus.Registerer
@@ -101,9 +111,13 @@ type Agent struct {
 	monitor *health.Monitor
 	binder  *binder.Binder
 	driver  *driver
+	modes   *mode.Tracker
 	pods    PodResourcesClient
 	short   *shortages
 	steer   *steering
+	tenancy *tenancy
+	// bridge is nil without an API server.
+	bridge *hami.Bridge
 	// tell wakes the loop that tells the Node; its capacity is one.
 	tell chan struct{}
 
@@ -126,9 +140,11 @@ type served struct {
 	// be had.
 	refresh func()
 	reason  func() string
-	// gpu is the resource if it is one of GPUs.
-	gpu  *gpu.Resource
-	past past
+	// gpu is the resource if it is one of GPUs; shared tells whether it is one of
+	// slots of shared GPUs.
+	gpu    *gpu.Resource
+	shared bool
+	past   past
 }
 
 // New wires an Agent. Nothing runs yet.
@@ -142,21 +158,29 @@ func New(o Options, pods PodResourcesClient) *Agent {
 	options := binder.Options{
 		Machine: a.machine, Config: a.config, Against: a.against,
 		PodResources: pods, Checkpoint: checkpoint(o.KubeletDir),
-		PodSpecs: o.PodSpecs, Events: o.BinderEvents,
-		CDIDir: o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Log: o.Log, Now: o.now,
+		PodSpecs: o.PodSpecs, Events: o.BinderEvents, Scheduler: hamiScheduler{a},
+		NodeName: o.NodeName, Cards: a.sharedCards,
+		CardEdits: func(uuid string) (*specs.ContainerEdits, error) { return a.driver.CardEdits(uuid) },
+		CDIDir:    o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Log: o.Log, Now: o.now,
+	}
+	if o.Limiter != nil {
+		options.Limits = o.Limiter
 	}
 	if o.Strategy != gpu.Envvar {
 		// So that a runtime with NVIDIA's hook adds nothing to the CDI devices.
 		options.GPUEnv = []string{"NVIDIA_VISIBLE_DEVICES=void"}
 	}
 	a.binder = binder.New(options)
+	a.modes = mode.New(mode.Options{Kubelet: &accounts{pods, a.binder, a.all}, StateDir: o.StateDir, Log: o.Log})
 	a.driver = newDriver(gpu.NewDriverSpec(o.CDIDir, o.Generator, o.Log), a.machine, o.Log)
 	a.steer = &steering{
 		pods: o.NodePods, specs: o.PodSpecs, events: o.BinderEvents, binder: a.binder,
 		machine: a.machine, config: a.config, started: make(chan started, maxStarted), log: o.Log,
 	}
+	a.tenancy = newTenancy(a)
+	a.bridge = a.newBridge()
 	a.short = newShortages()
-	o.Registerer.MustRegister(a.short, newBound(a))
+	o.Registerer.MustRegister(a.short, newBound(a), a.modes)
 	return a
 }
 
@@ -170,8 +194,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.monitor.Run(ctx) })
 	group.Go(func() error { return a.binder.Run(ctx) })
 	group.Go(func() error { return a.driver.run(ctx) })
+	group.Go(func() error { return a.modes.Run(ctx) })
 	group.Go(func() error { return a.steer.run(ctx) })
 	group.Go(func() error { return a.publishLoop(ctx) })
+	group.Go(func() error { return a.tenancy.run(ctx) })
+	group.Go(func() error { return a.runBridge(ctx) })
 	group.Go(func() error { return a.loop(ctx, group) })
 	return group.Wait()
 }
@@ -195,6 +222,7 @@ func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 		case <-a.Configs.Changed():
 		case <-labels:
 		case <-a.binder.Changed():
+		case <-a.modes.Changed():
 		case <-ready:
 			ready = nil
 		case <-ticker.C:
@@ -228,21 +256,33 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	a.beat.Store(time.Now().UnixNano())
 	a.resolve()
 	m, c := a.machine(), a.config()
+	a.cordon()
+	told := a.modes.Round(m, c)
 	a.driver.wake()
 	// What containers have is served too: without that they could not start
 	// again once the configuration has other names.
-	gpus, hcas := a.binder.Recorded()
-	for _, name := range slices.Concat(a.wanted(m, c), gpus, hcas) {
+	gpus, hcas, slots := a.binder.Recorded()
+	for _, name := range slices.Concat(a.wanted(m, c), gpus, hcas, slots) {
 		a.mu.Lock()
 		_, running := a.served[name]
 		a.mu.Unlock()
 		isHCAs := rdmaAt(c, name) >= 0 || slices.Contains(hcas, name)
 		// The answer to Allocate names what comes with every GPU, and the
-		// driver's spec says what that is.
-		if running || !isHCAs && !a.driver.known() {
+		// driver's spec says what that is; and the first list must be whole.
+		if running || !isHCAs && (!a.driver.known() || !a.modes.Known()) {
 			continue
 		}
-		s := a.serve(name, isHCAs)
+		var s *served
+		switch {
+		case isHCAs:
+			s = a.serveHCAs(name)
+		case name == c.Resources.SGPU || slices.Contains(slots, name):
+			s = a.serveSlots(name)
+		case slices.Contains(a.shareNames(c), name):
+			s = a.serveCounted(name, c)
+		default:
+			s = a.serveGPUs(name)
+		}
 		a.mu.Lock()
 		a.served[name] = s
 		a.mu.Unlock()
@@ -256,7 +296,10 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	for _, s := range a.all() {
 		s.refresh()
 	}
+	told()
 	a.short.set(a.shortages(m, c))
+	a.tellHAMi()
+	a.tenancy.wake()
 	signal(a.tell)
 }
 
@@ -269,7 +312,7 @@ func (a *Agent) all() map[string]*served {
 
 // wanted are the resources that the configuration calls for on this machine.
 func (a *Agent) wanted(m *machine.Machine, c *config.NodeConfig) []string {
-	names := gpu.Names(m, c)
+	names := append(gpu.Names(m, c, a.modes), a.shareNames(c)...)
 	for i := range c.RDMA.Resources {
 		names = append(names, c.RDMA.Resources[i].Name)
 	}

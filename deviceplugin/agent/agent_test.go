@@ -226,7 +226,7 @@ func TestLostGPUReachesTheListAndTheNode(t *testing.T) {
 	// The condition comes before the annotation: a GPU lost between the two
 	// would be in the first annotation already.
 	r.api.wait(t, "that all is well", func() bool {
-		return len(r.api.conditions) > 0 && r.api.conditions[0].Ready && len(r.api.topologies) > 0
+		return len(r.api.conditions) > 0 && r.api.conditions[0].True && len(r.api.topologies) > 0
 	})
 	r.alter(func(m *machine.Machine) {
 		m.GPUs[3].Health = machine.Health{State: machine.Lost, Reason: "XID 79"}
@@ -234,7 +234,7 @@ func TestLostGPUReachesTheListAndTheNode(t *testing.T) {
 	r.list(gpus, 7, 1)
 	r.api.wait(t, "the condition", func() bool {
 		last := r.api.conditions[len(r.api.conditions)-1]
-		return !last.Ready && last.Reason == string(health.Lost) && strings.Contains(last.Message, "GPU 3: ")
+		return !last.True && last.Reason == string(health.Lost) && strings.Contains(last.Message, "GPU 3: ")
 	})
 	r.api.wait(t, "another annotation", func() bool { return len(r.api.topologies) > 1 })
 	if diff := cmp.Diff(map[string]float64{"Lost nvidia.com/gpu": 1}, r.samples("heddle_unavailable")); diff != "" {
@@ -248,7 +248,7 @@ func TestDevicesThatFellOffTheBusAreMissed(t *testing.T) {
 	r.run()
 	r.list(gpus, 8, 0)
 	r.list(hcas, 512, 0)
-	r.api.wait(t, "that all is well", func() bool { return len(r.api.conditions) > 0 && r.api.conditions[0].Ready })
+	r.api.wait(t, "that all is well", func() bool { return len(r.api.conditions) > 0 && r.api.conditions[0].True })
 	name := ""
 	r.alter(func(m *machine.Machine) {
 		at := slices.IndexFunc(m.HCAs, func(h machine.HCA) bool { return h.Role == machine.RoleFabric })

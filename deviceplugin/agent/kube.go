@@ -28,6 +28,8 @@ type Kube struct {
 	node   string
 	log    *slog.Logger
 	watch  *nodesync.Watch
+	// hami receives when annotations of HAMi's protocol changed on the Node.
+	hami   <-chan struct{}
 	pods   *pods
 	events *events
 	claims *claims
@@ -35,8 +37,9 @@ type Kube struct {
 
 // NewKube returns a Kube for one Node; Run keeps it current.
 func NewKube(client rest.Interface, node string, log *slog.Logger) *Kube {
+	watch := nodesync.NewWatch(client, node)
 	return &Kube{
-		client: client, node: node, log: log, watch: nodesync.NewWatch(client, node),
+		client: client, node: node, log: log, watch: watch, hami: watch.Follow(names.HAMiLock, names.HAMiCards),
 		pods: newPods(client, node), events: newEvents(client, node, log), claims: &claims{client: client},
 	}
 }
@@ -84,7 +87,16 @@ func (k *Kube) Annotate(ctx context.Context, topology string) error {
 	return nil
 }
 
-// SetCondition patches our condition alone, if the Node has another: the list
+// Cordoned implements [Cordons].
+func (k *Kube) Cordoned() (text string, known bool) {
+	n := k.watch.Node()
+	if n == nil {
+		return "", false
+	}
+	return n.Annotations[names.CordonedGPUs], true
+}
+
+// SetCondition patches one condition alone, if the Node has another: the list
 // is keyed by type in a strategic merge, so that the kubelet's own stay as they
 // are.
 func (k *Kube) SetCondition(ctx context.Context, c health.Condition) error {
@@ -93,13 +105,15 @@ func (k *Kube) SetCondition(ctx context.Context, c health.Condition) error {
 		return err
 	}
 	status := corev1.ConditionFalse
-	if c.Ready {
+	if c.True {
 		status = corev1.ConditionTrue
 	}
 	now := metav1.NewTime(time.Now())
 	since := now
+	there := false
 	for _, old := range node.Status.Conditions {
-		if old.Type != health.ConditionType || old.Status != status {
+		there = there || string(old.Type) == c.Type
+		if string(old.Type) != c.Type || old.Status != status {
 			continue
 		}
 		if old.Reason == c.Reason && old.Message == c.Message {
@@ -107,8 +121,11 @@ func (k *Kube) SetCondition(ctx context.Context, c health.Condition) error {
 		}
 		since = old.LastTransitionTime
 	}
+	if c.Optional && !c.True && !there {
+		return nil
+	}
 	patch := map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
-		Type: health.ConditionType, Status: status, Reason: c.Reason, Message: c.Message,
+		Type: corev1.NodeConditionType(c.Type), Status: status, Reason: c.Reason, Message: c.Message,
 		LastHeartbeatTime: now, LastTransitionTime: since,
 	}}}}
 	if err := k.patch(ctx, patch, "status"); err != nil {

@@ -135,7 +135,7 @@ func (s *server) take() []string {
 
 func TestConditionIsPatchedWhenItDiffers(t *testing.T) {
 	s, k := newServer(t)
-	ill := health.Condition{Reason: "Lost", Message: "nvidia.com/gpu: 1 unavailable: GPU 3"}
+	ill := health.Condition{Type: health.ConditionType, Reason: "Lost", Message: "nvidia.com/gpu: 1 unavailable: GPU 3"}
 	set := func(c health.Condition) []corev1.NodeCondition {
 		t.Helper()
 		if err := k.SetCondition(t.Context(), c); err != nil {
@@ -166,8 +166,26 @@ func TestConditionIsPatchedWhenItDiffers(t *testing.T) {
 	if got := set(ill); len(got) != 1 || !got[0].LastTransitionTime.Equal(&first[0].LastTransitionTime) {
 		t.Errorf("another message is no transition: %+v", got)
 	}
-	got := set(health.Condition{Ready: true, Reason: "AllDevicesReady"})
+	got := set(health.Condition{Type: health.ConditionType, True: true, Reason: "AllDevicesReady"})
 	if len(got) != 1 || got[0].Status != corev1.ConditionTrue || got[0].LastTransitionTime.Equal(&first[0].LastTransitionTime) {
+		t.Errorf("wrote %+v", got)
+	}
+	// One that says the same while it is absent comes and goes by itself.
+	pending := health.Condition{Type: "HeddleModePending", Reason: "AsConfigured", Optional: true}
+	if got := set(pending); len(got) > 0 {
+		t.Errorf("wrote %+v to a Node that has none", got)
+	}
+	pending.True, pending.Reason, pending.Message = true, "ModePending", "card 3: native until ml/train ends, then sgpu"
+	got = set(pending)
+	if len(got) != 1 || got[0].Type != "HeddleModePending" || got[0].Status != corev1.ConditionTrue || got[0].Message != pending.Message {
+		t.Fatalf("wrote %+v", got)
+	}
+	s.node.Status.Conditions = append(s.node.Status.Conditions, got[0])
+	if got := set(pending); len(got) > 0 {
+		t.Errorf("wrote what the Node has: %+v", got)
+	}
+	pending = health.Condition{Type: "HeddleModePending", Reason: "AsConfigured", Optional: true}
+	if got := set(pending); len(got) != 1 || got[0].Status != corev1.ConditionFalse {
 		t.Errorf("wrote %+v", got)
 	}
 }

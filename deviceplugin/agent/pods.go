@@ -53,8 +53,13 @@ func leanPod(p *corev1.Pod) *corev1.Pod {
 	lean := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: p.Namespace, Name: p.Name, UID: p.UID, Annotations: p.Annotations,
 		DeletionTimestamp: p.DeletionTimestamp, CreationTimestamp: p.CreationTimestamp,
+		OwnerReferences: p.OwnerReferences,
 	}}
 	lean.Status.Phase, lean.Status.StartTime = p.Status.Phase, p.Status.StartTime
+	lean.Status.ContainerStatuses = leanStatuses(p.Status.ContainerStatuses)
+	lean.Status.InitContainerStatuses = leanStatuses(p.Status.InitContainerStatuses)
+	lean.Spec.SecurityContext = p.Spec.SecurityContext
+	lean.Spec.NodeName, lean.Spec.SchedulerName = p.Spec.NodeName, p.Spec.SchedulerName
 	lean.Spec.Containers = leanContainers(p.Spec.Containers)
 	lean.Spec.InitContainers = leanContainers(p.Spec.InitContainers)
 	return lean
@@ -66,6 +71,18 @@ func leanContainers(list []corev1.Container) []corev1.Container {
 		c := &list[i]
 		lean = append(lean, corev1.Container{
 			Name: c.Name, Env: c.Env, EnvFrom: c.EnvFrom, Resources: c.Resources, RestartPolicy: c.RestartPolicy,
+			SecurityContext: c.SecurityContext,
+		})
+	}
+	return lean
+}
+
+func leanStatuses(list []corev1.ContainerStatus) []corev1.ContainerStatus {
+	lean := make([]corev1.ContainerStatus, 0, len(list))
+	for i := range list {
+		s := &list[i]
+		lean = append(lean, corev1.ContainerStatus{
+			Name: s.Name, State: s.State, LastTerminationState: s.LastTerminationState, RestartCount: s.RestartCount,
 		})
 	}
 	return lean

@@ -18,11 +18,17 @@ const (
 
 // told is what the Node was told last, and when; zero is never.
 type told struct {
-	condition               health.Condition
-	topology                string
-	conditionAt, topologyAt time.Time
+	// conditions are by type.
+	conditions map[string]toldCondition
+	topology   string
+	topologyAt time.Time
 	// empty are the resources without any device, by name.
 	empty map[string]bool
+}
+
+type toldCondition struct {
+	health.Condition
+	at time.Time
 }
 
 // publishLoop tells the Node, apart from the loop that tells the kubelet: an
@@ -31,7 +37,7 @@ func (a *Agent) publishLoop(ctx context.Context) error {
 	if a.Publisher == nil {
 		return nil
 	}
-	last := &told{empty: map[string]bool{}}
+	last := &told{empty: map[string]bool{}, conditions: map[string]toldCondition{}}
 	var retry <-chan time.Time
 	for {
 		select {
@@ -54,17 +60,21 @@ func (a *Agent) publish(ctx context.Context, last *told) error {
 	defer cancel()
 	short := a.shortages(a.machine(), a.config())
 	a.announce(ctx, short, last)
-	return errors.Join(a.publishCondition(ctx, health.ConditionOf(short), last), a.publishTopology(ctx, last))
+	return errors.Join(
+		a.publishCondition(ctx, health.ConditionOf(short), last),
+		a.publishCondition(ctx, modeCondition(a.cardStates()), last),
+		a.publishTopology(ctx, last),
+	)
 }
 
 func (a *Agent) publishCondition(ctx context.Context, c health.Condition, last *told) error {
-	if c == last.condition && time.Since(last.conditionAt) < publishAgain {
+	if old := last.conditions[c.Type]; c == old.Condition && time.Since(old.at) < publishAgain {
 		return nil
 	}
 	if err := a.Publisher.SetCondition(ctx, c); err != nil {
 		return err
 	}
-	last.condition, last.conditionAt = c, time.Now()
+	last.conditions[c.Type] = toldCondition{c, time.Now()}
 	return nil
 }
 

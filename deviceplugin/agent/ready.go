@@ -36,6 +36,8 @@ func (a *Agent) Ready() string {
 	for _, name := range a.wanted(a.machine(), a.config()) {
 		switch {
 		case running[name] != nil:
+		case a.driver.known() && !a.modes.Known():
+			wrong = append(wrong, name+" waits until it is known who holds the cards")
 		case a.driver.known():
 			wrong = append(wrong, name+" is not served yet")
 		default:

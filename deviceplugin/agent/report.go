@@ -10,6 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
 // problemDriver names what is wrong with the driver's CDI spec, and
@@ -22,7 +25,11 @@ const (
 // Report tells what is served and who has what.
 func (a *Agent) Report() report.Report {
 	m := a.machine()
-	r := report.Report{Node: a.NodeName, GPUs: map[string]int{}}
+	r := report.Report{
+		Node: a.NodeName, GPUs: map[string]int{}, Cards: a.cardStates(), Strangers: a.modes.Strangers(),
+		Refused: a.refusals(), Enforcers: a.enforcers(),
+	}
+	a.tellShares(r.Cards)
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
 		r.GPUs[g.UUID] = g.Index
@@ -43,10 +50,13 @@ func (a *Agent) Report() report.Report {
 		})
 	}
 	for _, b := range a.binder.Bindings() {
-		r.Bindings = append(r.Bindings, report.Binding(b))
+		r.Bindings = append(r.Bindings, bindingOf(&b))
 	}
 	for _, p := range a.binder.Problems() {
 		r.Problems = append(r.Problems, report.Problem(p))
+	}
+	for name, reason := range a.modes.Problems() {
+		r.Problems = append(r.Problems, report.Problem{Name: name, Reason: reason})
 	}
 	if why := a.driver.Problem(); why != "" {
 		r.Problems = append(r.Problems, report.Problem{Name: problemDriver, Reason: why})
@@ -56,6 +66,59 @@ func (a *Agent) Report() report.Report {
 	}
 	slices.SortFunc(r.Problems, func(a, b report.Problem) int { return cmp.Compare(a.Name, b.Name) })
 	return r
+}
+
+func bindingOf(b *binder.Binding) report.Binding {
+	return report.Binding{
+		Namespace: b.Namespace, Pod: b.Pod, UID: b.UID, Container: b.Container,
+		GPUs: b.GPUs, HCAs: b.HCAs, HCAIDs: b.HCAIDs, Class: b.Class,
+		Shares: b.Shares, Policy: b.Policy, By: b.By, Enforced: b.Enforced, CDINames: b.CDINames,
+	}
+}
+
+// tellShares says of shared cards what is taken.
+func (a *Agent) tellShares(cards []report.Card) {
+	taken := a.binder.Cards()
+	for i := range cards {
+		at := slices.IndexFunc(taken, func(c sharing.Card) bool { return c.UUID == cards[i].UUID })
+		if at < 0 {
+			continue
+		}
+		c := &taken[at]
+		cards[i].Shared = &report.Shared{
+			Policy: string(c.Policy), Exclusive: c.Exclusive, VCore: c.VCore, UsedMiB: c.UsedMiB, MemoryMiB: c.MemoryMiB,
+			Tenants: c.Tenants, Slots: c.Slots, Against: c.Against,
+		}
+	}
+}
+
+func (a *Agent) refusals() []report.Refusal {
+	var all []report.Refusal
+	for _, r := range a.binder.Refused() {
+		all = append(all, report.Refusal{
+			Namespace: r.Pod.Namespace, Pod: r.Pod.Name, UID: r.Pod.UID, Container: r.Container,
+			Kind: r.Kind, Reason: r.Reason, Since: r.Since.UTC(),
+		})
+	}
+	return all
+}
+
+// enforcers are the choice of a Limiter that makes one.
+func (a *Agent) enforcers() *report.Enforcers {
+	chooser, ok := a.Limiter.(interface {
+		Choice() (enforce.Choice, error)
+	})
+	if !ok || !a.shares() {
+		return nil
+	}
+	choice, err := chooser.Choice()
+	if err != nil {
+		return &report.Enforcers{Fault: err.Error()}
+	}
+	return &report.Enforcers{
+		Memory: string(choice.Memory), WhyMemory: choice.WhyMemory,
+		Compute: string(choice.Compute), WhyCompute: choice.WhyCompute,
+	}
 }
 
 // ServeHTTP answers with the Report.

@@ -22,6 +22,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/mode"
 	"github.com/heddle-dev/heddle/test/kubelet"
 	"github.com/heddle-dev/heddle/test/machines"
 )
@@ -69,6 +70,8 @@ func (configs) Err() error                { return nil }
 type api struct {
 	mu         sync.Mutex
 	conditions []health.Condition
+	// pending are the conditions HeddleModePending.
+	pending    []health.Condition
 	topologies []string
 	notices    []string
 	warnings   []string
@@ -114,7 +117,13 @@ func (a *api) Labels() map[string]string {
 func (a *api) Changed() <-chan struct{} { return a.changed }
 
 func (a *api) SetCondition(ctx context.Context, c health.Condition) error {
-	return a.do(ctx, func() { a.conditions = append(a.conditions, c) })
+	return a.do(ctx, func() {
+		if c.Type == mode.ConditionType {
+			a.pending = append(a.pending, c)
+			return
+		}
+		a.conditions = append(a.conditions, c)
+	})
 }
 
 func (a *api) Annotate(ctx context.Context, topology string) error {

@@ -18,8 +18,10 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/plugin"
 	"github.com/heddle-dev/heddle/deviceplugin/rdma"
+	"github.com/heddle-dev/heddle/deviceplugin/sgpu"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/discovery/nvml"
+	"github.com/heddle-dev/heddle/sharing"
 )
 
 // NVMLPulse is one answer of a GPU to a cheap question.
@@ -41,16 +43,18 @@ func rdmaAt(c *config.NodeConfig, name string) int {
 	return slices.IndexFunc(c.RDMA.Resources, func(r config.RDMAResource) bool { return r.Name == name })
 }
 
-// serve makes a resource, of HCAs or of GPUs, and its plugin.
-func (a *Agent) serve(name string, hcas bool) *served {
-	if hcas {
-		r := rdma.New(rdma.Options{
-			Name: name, Machine: a.machine, Config: a.config, Against: a.against, Binder: a.binder,
-		})
-		return &served{plugin: a.plugin(name, r), refresh: r.Refresh, reason: r.Reason}
-	}
+// serveHCAs makes a resource of HCAs and its plugin.
+func (a *Agent) serveHCAs(name string) *served {
+	r := rdma.New(rdma.Options{
+		Name: name, Machine: a.machine, Config: a.config, Against: a.against, Binder: a.binder,
+	})
+	return &served{plugin: a.plugin(name, r), refresh: r.Refresh, reason: r.Reason}
+}
+
+// serveGPUs makes a resource of whole GPUs or of MIG devices.
+func (a *Agent) serveGPUs(name string) *served {
 	options := gpu.Options{
-		Name: name, Machine: a.machine, Config: a.config, Health: a.healthOf,
+		Name: name, Machine: a.machine, Config: a.config, Health: a.healthOf, Modes: a.modes,
 		Namer: a.binder, Binder: a.steer, Static: a.driver,
 		InUse:     func() map[string]string { return a.binder.Lost(name) },
 		Elsewhere: func(id string) string { return a.elsewhere(name, id) },
@@ -61,7 +65,7 @@ func (a *Agent) serve(name string, hcas bool) *served {
 	}
 	r := gpu.New(options)
 	return &served{
-		plugin: a.plugin(name, r), refresh: r.Refresh, gpu: r,
+		plugin: a.plugin(name, a.modes.Gate(config.ModeNative, r)), refresh: r.Refresh, gpu: r,
 		reason: func() string { return a.lacks(name, r) },
 	}
 }
@@ -85,12 +89,83 @@ func (a *Agent) elsewhere(name, id string) string {
 }
 
 func (a *Agent) plugin(name string, r plugin.Resource) *plugin.Plugin {
+	_, counted := r.(*sgpu.Counted)
 	return plugin.New(plugin.Options{
 		Name: name, KubeletDir: a.KubeletDir, Resource: r,
 		Holders: func(ctx context.Context) (map[string]bool, error) { return a.binder.Holders(ctx, name) },
-		Claimed: a.claimed(name), Takeover: a.Takeover, Registered: a.binder.Wake,
-		Log: a.Log, Registerer: a.Registerer,
+		Claimed: a.claimed(name), Takeover: a.Takeover, Registered: a.binder.Wake, Streamed: a.wakeBridge,
+		SkipPreStart: counted, SkipPrefer: counted, Log: a.Log, Registerer: a.Registerer,
 	})
+}
+
+// shareNames are the resources of shared cards: slots first. There are none of
+// them where no card is or was shared, nor without CDI, which alone can bring
+// cards that are chosen when a container starts.
+func (a *Agent) shareNames(c *config.NodeConfig) []string {
+	if !a.shares() || a.Strategy == gpu.Envvar {
+		return nil
+	}
+	names := []string{c.Resources.SGPU}
+	if c.SGPU.AdvertisesShares() {
+		names = append(names, c.Resources.VCore, c.Resources.VMemory)
+	}
+	return names
+}
+
+// serveSlots makes a resource of the slots of shared cards. Under a name that
+// the configuration has no more there are none but those that containers have.
+func (a *Agent) serveSlots(name string) *served {
+	cards := func() []sharing.Card {
+		if a.config().Resources.SGPU != name {
+			return nil
+		}
+		return a.sharedCards()
+	}
+	options := sgpu.Options{Name: name, Cards: cards, Binder: a.binder, Static: a.driver, Log: a.Log}
+	if a.NodePods != nil {
+		options.Pods = a.tenancy
+	}
+	r := sgpu.New(options)
+	return &served{
+		plugin: a.plugin(name, a.modes.Gate(config.ModeSGPU, r)), refresh: r.Refresh, shared: true,
+		reason: func() string { return a.lacksShares(name) },
+	}
+}
+
+// serveCounted makes the resource of percents or of GiB of shared cards.
+func (a *Agent) serveCounted(name string, c *config.NodeConfig) *served {
+	word, worth := "vcore", sgpu.Cores
+	if name == c.Resources.VMemory {
+		word, worth = "vmemory", sgpu.GiB
+	}
+	r := sgpu.NewCounted(word, a.countedCards, worth)
+	return &served{
+		plugin: a.plugin(name, r), refresh: r.Refresh, reason: func() string { return a.lacksShares(name) },
+	}
+}
+
+// countedCards are the shared cards as far as the kubelet counts percents and
+// GiB of them.
+func (a *Agent) countedCards() []sharing.Card {
+	if !a.config().SGPU.AdvertisesShares() {
+		return nil
+	}
+	return a.sharedCards()
+}
+
+// lacksShares says why not all of a resource of shared cards can be had.
+func (a *Agent) lacksShares(name string) string {
+	byID := map[string]string{}
+	cards := a.sharedCards()
+	for i := range cards {
+		if cards[i].Against != "" {
+			byID[cards[i].UUID] = cards[i].Against
+		}
+	}
+	if why := faults(byID); why != "" || len(cards) > 0 {
+		return why
+	}
+	return a.offersNone(name)
 }
 
 // claimTimeout bounds the question to the API server, for which no resource
@@ -120,6 +195,11 @@ func (a *Agent) lacks(name string, r *gpu.Resource) string {
 	if why := faults(r.Faults()); why != "" || len(r.Devices()) > 0 {
 		return why
 	}
+	return a.offersNone(name)
+}
+
+// offersNone says why there is nothing of a resource.
+func (a *Agent) offersNone(name string) string {
 	for _, c := range capacity.Of(a.machine(), a.config()) {
 		if c.Name == name {
 			return c.Reason

@@ -11,6 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/mode"
 	"github.com/heddle-dev/heddle/deviceplugin/rdma"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 )
@@ -45,6 +46,8 @@ func (a *Agent) shortages(m *machine.Machine, c *config.NodeConfig) []health.Sho
 			states = a.hcaStates(m, c, &c.RDMA.Resources[at], snapshot)
 		case s != nil && s.gpu != nil:
 			states = a.gpuStates(m, r.Name, s, snapshot)
+		case s != nil && s.shared:
+			states = a.shareStates(snapshot)
 		}
 		ill := health.Shortages(r.Name, states)
 		if len(ill) == 0 && r.Count == 0 && !allShared(m, c, r.Name) {
@@ -69,7 +72,7 @@ func allShared(m *machine.Machine, c *config.NodeConfig, resource string) bool {
 		return false
 	}
 	for i := range m.GPUs {
-		if !c.Shares(&m.GPUs[i]) {
+		if mode.Wanted(c, &m.GPUs[i]) != config.ModeSGPU {
 			return false
 		}
 	}
@@ -91,7 +94,12 @@ func (a *Agent) gpuStates(
 		if !d.Healthy {
 			if state = snapshot.GPU(card); state.Healthy {
 				state = health.State{Cause: Unsuitable, Reason: faults[d.ID]}
-				if faults[d.ID] == a.elsewhere(resource, d.ID) {
+				switch cordoned, pending := a.withheld(card); {
+				case cordoned:
+					state = health.State{Cause: Cordoned, Reason: mode.Cordoned}
+				case pending:
+					continue // It goes to another resource, and a condition of its own says so.
+				case faults[d.ID] == a.elsewhere(resource, d.ID):
 					state.Cause = Draining
 				}
 			}
@@ -102,6 +110,27 @@ func (a *Agent) gpuStates(
 	s.past.add(states, snapshot.GPUs, func(id string) bool {
 		return slices.ContainsFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == id })
 	})
+	return states
+}
+
+// shareStates are those of shared GPUs.
+func (a *Agent) shareStates(snapshot *health.Snapshot) map[string]health.State {
+	states := map[string]health.State{}
+	for _, card := range a.sharedCards() {
+		state := health.State{Healthy: true}
+		if card.Against != "" {
+			if state = snapshot.GPU(card.UUID); state.Healthy {
+				state = health.State{Cause: Unsuitable, Reason: card.Against}
+			}
+			switch cordoned, pending := a.withheld(card.UUID); {
+			case cordoned:
+				state = health.State{Cause: Cordoned, Reason: mode.Cordoned}
+			case pending:
+				continue // It goes to another resource, and a condition of its own says so.
+			}
+		}
+		states[fmt.Sprintf("GPU%d", card.Index)] = state
+	}
 	return states
 }
 

@@ -31,6 +31,11 @@ const (
 type account struct {
 	pods     []*podresources.PodResources
 	holdings []holding
+	// counted are those of percents and GiB: hundreds for a container, and no
+	// devices.
+	counted []holding
+	// listed are the pods that PodResources lists, by namespace and name.
+	listed map[[2]string]bool
 	// checkpointErr is why the holdings come from PodResources alone.
 	checkpointErr error
 	// at is the number of the last decision before the account began.
@@ -50,7 +55,19 @@ func (b *Binder) look(ctx context.Context) (*account, error) {
 	}
 	entries, err := b.checkpoint.read()
 	b.note(faultCheckpoint, err)
-	a.pods, a.holdings, a.checkpointErr = pods, holdings(pods, entries), err
+	c := b.options.Config()
+	a.pods, a.checkpointErr, a.listed = pods, err, make(map[[2]string]bool, len(pods))
+	for _, p := range pods {
+		a.listed[[2]string{p.GetNamespace(), p.GetName()}] = true
+	}
+	for _, h := range holdings(pods, entries) {
+		if h.resource == c.Resources.VCore || h.resource == c.Resources.VMemory {
+			a.counted = append(a.counted, h)
+		} else {
+			a.holdings = append(a.holdings, h)
+		}
+	}
+	b.adopt(a)
 	return a, nil
 }
 
@@ -125,13 +142,27 @@ func (b *Binder) start(ctx context.Context, o owner, now *account) error {
 	}
 	defer b.starting.lock(o)()
 	held := now.of(o)
-	if err := b.refuse(held); err != nil {
+	if err := b.refuse(held, now); err != nil {
 		return err
 	}
+	if err := context.Cause(ctx); err != nil {
+		return err // Who asked may be a kubelet that is gone, and who answered the next one.
+	}
+	fresh := false
+	if slices.ContainsFunc(held, func(h holding) bool { return b.shares(&h) }) {
+		var err error
+		if fresh, err = b.reserve(named, pod, now); err != nil {
+			return err
+		}
+	}
 	p, err := b.decide(named, held, now)
+	if err == nil {
+		err = b.limit(ctx, p)
+	}
 	if err != nil {
 		return err
 	}
+	p.changed = p.changed || fresh
 	for _, w := range p.warnings {
 		b.options.Log.Warn("binding is not what was asked for", "pod", named.String(), "container", named.Container,
 			"reason", w.reason, "message", w.message)
@@ -177,11 +208,11 @@ func (b *Binder) podOf(ctx context.Context, p Pod) *corev1.Pod {
 // see, then the record, then the spec. A spec in place therefore has all that
 // it refers to, and a record behind it.
 func (b *Binder) publish(g grant, o *outfit) error {
-	spec, err := b.specOf(g.record, o, g.nodes)
+	spec, err := b.specOf(&g, o)
 	if err != nil {
 		return err
 	}
-	err = put(filepath.Join(b.options.StateDir, deviceDir), g.record.Device+jsonEnd, o.devices, false)
+	err = put(filepath.Join(b.options.StateDir, deviceDir), g.record.Device+jsonEnd, o.devices)
 	if err == nil {
 		err = b.save(g.record)
 	}
@@ -192,7 +223,7 @@ func (b *Binder) publish(g grant, o *outfit) error {
 	if err != nil {
 		return err
 	}
-	if err = put(b.options.CDIDir, specFile(g.record), spec, true); err != nil {
+	if err = put(b.options.CDIDir, specFile(g.record), spec); err != nil {
 		err = fmt.Errorf("CDI spec of %s: %w", g.record.name(), err)
 	}
 	b.note(faultCDI, err)

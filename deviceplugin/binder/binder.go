@@ -25,9 +25,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/sharing"
 )
 
 // PodSpecs knows what pods' owners wrote.
@@ -55,6 +57,8 @@ const (
 	// DevicesLost: a container that had devices has none in the kubelet's
 	// account any more, and cannot start again.
 	DevicesLost = "DevicesLost"
+	// SGPURefused: the pod's containers get no share of a card, and do not start.
+	SGPURefused = "SGPURefused"
 )
 
 // Options are what a Binder works with.
@@ -72,6 +76,17 @@ type Options struct {
 	// PodSpecs and Events may be nil.
 	PodSpecs PodSpecs
 	Events   Events
+	// NodeName is what schedulers call this node.
+	NodeName string
+	// Cards are the cards that are handed out in shares, with nothing taken;
+	// Against has what is wrong with one. Nil is none.
+	Cards func() []sharing.Card
+	// CardEdits are the device nodes of a card.
+	CardEdits func(uuid string) (*cdi.ContainerEdits, error)
+	// Limits makes the limits of shares hold, Scheduler knows another
+	// scheduler's choice of cards. Either may be nil.
+	Limits    Limits
+	Scheduler Scheduler
 	// CDIDir is a directory whose specs the runtime watches: /var/run/cdi.
 	CDIDir string
 	// StateDir is ours, on a disk, and has the same path on the host:
@@ -92,6 +107,7 @@ type Binder struct {
 	options    Options
 	lister     lister
 	checkpoint checkpoint
+	settler    settler
 	changed    chan struct{}
 	wake       chan struct{}
 	// starting serializes what is done for one container: its resources'
@@ -110,10 +126,22 @@ type Binder struct {
 	// lost are the containers that have devices and of which the kubelet knows
 	// none: it lost its checkpoint. Each was told.
 	lost map[owner]bool
+	// refused are the pods that wait for a card, refusals counts by [Refusal].Kind.
+	refused  map[Pod]*refusing
+	refusals map[string]uint64
+	// drifts are the differences that were found and not told yet, drifting
+	// those that are still there.
+	drifts   []Drift
+	drifting map[Drift]bool
+	// woken is when a kubelet registered us last.
+	woken time.Time
 	// unsure is while nobody knows whether a new kubelet has lost devices.
 	unsure bool
 	// decisions counts them.
 	decisions uint64
+	// accounted are the records that the kubelet has had in its account; nil
+	// before [Binder.Held] has looked.
+	accounted map[string]bool
 }
 
 // New makes a Binder from what is on disk. What cannot be read is a problem
@@ -129,11 +157,13 @@ func New(o Options) *Binder {
 		o.DevRoot = "/dev"
 	}
 	b := &Binder{
-		options: o, lister: lister{client: o.PodResources}, checkpoint: checkpoint{path: o.Checkpoint},
+		options: o, lister: newLister(o.PodResources), checkpoint: checkpoint{path: o.Checkpoint},
 		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		gone: make(map[string]time.Time), faults: make(map[string]string),
-		lost: make(map[owner]bool),
+		lost: make(map[owner]bool), refused: make(map[Pod]*refusing), refusals: make(map[string]uint64),
+		drifting: make(map[Drift]bool),
 	}
+	b.settler.dir, b.settler.done = b.recordDir(), func(err error) { b.note(faultDisk, err) }
 	records, err := loadRecords(b.recordDir())
 	b.records = records
 	b.note(faultRecords, err)
@@ -147,11 +177,12 @@ const (
 	faultPodResources = "podresources"
 	faultCDI          = "cdi"
 	faultState        = "state"
+	faultDisk         = "disk"
 )
 
 // Problem is something that is wrong now.
 type Problem struct {
-	// Name is records, checkpoint, podresources, cdi or state.
+	// Name is records, checkpoint, podresources, cdi, state or disk.
 	Name   string `json:"name"`
 	Reason string `json:"reason"`
 }
@@ -202,6 +233,9 @@ func kindOf(c *config.NodeConfig, resource string) (kind string, r *config.RDMAR
 			return kindRDMA, &c.RDMA.Resources[i], nil
 		}
 	}
+	if resource == c.Resources.SGPU {
+		return kindSGPU, nil, nil
+	}
 	if resource == c.Resources.GPU || strings.HasPrefix(resource, c.Domains.Vendor+"/mig-") {
 		return kindGPU, nil, nil
 	}
@@ -228,115 +262,4 @@ func (b *Binder) Name(resource string, ids []string) (string, error) {
 		return "", err
 	}
 	return r.name(), nil
-}
-
-// Binding is what a container has.
-type Binding struct {
-	Namespace string `json:"namespace"`
-	Pod       string `json:"pod"`
-	UID       string `json:"uid,omitempty"`
-	Container string `json:"container"`
-	// GPUs are UUIDs, HCAs RDMA names, HCAIDs identities in the same order.
-	GPUs   []string `json:"gpus"`
-	HCAs   []string `json:"hcas"`
-	HCAIDs []string `json:"hcaIDs"`
-	// Class is the longest way from one of the HCAs to the nearest GPU of the
-	// container; empty without either.
-	Class string `json:"class,omitempty"`
-	// CDINames are the names that Allocate gave, by resource.
-	CDINames map[string]string `json:"cdiNames"`
-}
-
-// Bindings are those of all containers that have started, by namespace, pod
-// and container.
-func (b *Binder) Bindings() []Binding {
-	b.mu.Lock()
-	byOwner := make(map[owner][]*record)
-	for _, r := range b.records {
-		if _, gone := b.gone[r.Device]; r.Owner != nil && !gone {
-			byOwner[*r.Owner] = append(byOwner[*r.Owner], r)
-		}
-	}
-	b.mu.Unlock()
-	m := b.options.Machine()
-	names := make(map[string]string, len(m.HCAs))
-	place := make(map[string]int, len(m.HCAs))
-	for i, id := range m.HCAIDs() {
-		names[id], place[id] = m.HCAs[i].Name, i
-	}
-	bindings := make([]Binding, 0, len(byOwner))
-	for o, records := range byOwner {
-		x := Binding{
-			Namespace: o.Namespace, Pod: o.Name, UID: o.UID, Container: o.Container, CDINames: make(map[string]string),
-		}
-		for _, r := range records {
-			x.CDINames[r.Resource] = r.name()
-			if r.Kind == kindGPU {
-				x.GPUs = append(x.GPUs, r.IDs...)
-				continue
-			}
-			x.HCAIDs = append(x.HCAIDs, r.bound()...)
-			if r.Class != "" && (x.Class == "" || farther(r.Class, x.Class)) {
-				x.Class = r.Class
-			}
-		}
-		slices.Sort(x.GPUs)
-		slices.SortFunc(x.HCAIDs, func(p, q string) int { return place[p] - place[q] })
-		for _, id := range x.HCAIDs {
-			x.HCAs = append(x.HCAs, names[id])
-		}
-		bindings = append(bindings, x)
-	}
-	slices.SortFunc(bindings, func(p, q Binding) int {
-		return strings.Compare(
-			strings.Join([]string{p.Namespace, p.Pod, p.Container, p.UID}, "\x00"),
-			strings.Join([]string{q.Namespace, q.Pod, q.Container, q.UID}, "\x00"))
-	})
-	return bindings
-}
-
-// Bound says which HCA a ticket of an RDMA resource stands for now, by ticket:
-// the health of a ticket in use is that of its HCA.
-func (b *Binder) Bound(resource string) map[string]string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	bound := make(map[string]string)
-	for _, r := range b.records {
-		if _, gone := b.gone[r.Device]; gone || r.Resource != resource {
-			continue
-		}
-		for i, hca := range r.HCAs {
-			if hca != "" {
-				bound[r.IDs[i]] = hca
-			}
-		}
-	}
-	return bound
-}
-
-// Holders are the device IDs of a resource that pods hold, by either of the
-// kubelet's accounts, or by ours where the kubelet has lost its own. It fails
-// if one of the kubelet's two cannot be read.
-func (b *Binder) Holders(ctx context.Context, resource string) (map[string]bool, error) {
-	now, err := b.look(ctx)
-	if err == nil {
-		err = now.checkpointErr
-	}
-	if err != nil {
-		return nil, err
-	}
-	held := make(map[string]bool)
-	for i := range now.holdings {
-		if h := &now.holdings[i]; h.resource == resource {
-			for _, id := range h.ids {
-				held[id] = true
-			}
-		}
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for id := range b.lostLocked(resource, false) {
-		held[id] = true
-	}
-	return held, nil
 }

@@ -124,7 +124,7 @@ func TestGPUsOfAnotherName(t *testing.T) {
 	first := r.mustEnter(names)
 	r.config.Resources.GPU = renamed
 	r.restart()
-	gpuNames, hcaNames := r.Recorded()
+	gpuNames, hcaNames, _ := r.Recorded()
 	if diff := cmp.Diff([][]string{{gpus}, {hcas}}, [][]string{gpuNames, hcaNames}); diff != "" {
 		t.Errorf("resources (-want +got):\n%s", diff)
 	}
@@ -151,7 +151,7 @@ func TestGPUsOfAnotherName(t *testing.T) {
 	if got := r.Elsewhere(renamed, r.cards(1)[0]); got != "" {
 		t.Errorf("its pod has gone: %q", got)
 	}
-	if got, _ := r.Recorded(); !slices.Equal(got, []string{renamed}) {
+	if got, _, _ := r.Recorded(); !slices.Equal(got, []string{renamed}) {
 		t.Errorf("resources %v", got)
 	}
 }

@@ -27,7 +27,7 @@ const (
 
 func (b *Binder) recordDir() string { return filepath.Join(b.options.StateDir, recordDir) }
 
-// keep remembers a new record, on disk first. Nobody collects meanwhile: to a
+// keep remembers a new record, in a file first. Nobody collects meanwhile: to a
 // clock that has just been set, what is being written looks left over.
 func (b *Binder) keep(r *record) error {
 	b.files.RLock()
@@ -48,17 +48,20 @@ func (b *Binder) keep(r *record) error {
 
 func (b *Binder) save(r *record) error {
 	content, err := json.Marshal(r)
-	if err != nil {
-		return err
+	if err == nil {
+		err = put(b.recordDir(), r.Device+jsonEnd, append(content, '\n'))
 	}
-	return put(b.recordDir(), r.Device+jsonEnd, append(content, '\n'), true)
+	if err == nil {
+		b.settler.add(r.Device + jsonEnd)
+	}
+	return err
 }
 
 // Wake says that a kubelet has just registered us; Run then looks whether it
 // has lost devices. It returns at once.
 func (b *Binder) Wake() {
 	b.mu.Lock()
-	b.unsure = true
+	b.unsure, b.woken = true, b.options.Now()
 	b.mu.Unlock()
 	select {
 	case b.wake <- struct{}{}:
@@ -69,6 +72,7 @@ func (b *Binder) Wake() {
 // Run removes what is left of gone pods, until ctx ends.
 func (b *Binder) Run(ctx context.Context) error {
 	defer b.lister.wait()
+	defer b.settler.wait()
 	tick := time.NewTicker(collectEvery)
 	defer tick.Stop()
 	for {
@@ -161,7 +165,8 @@ func (b *Binder) expire(now *account, live map[string]bool) []*record {
 	defer b.mu.Unlock()
 	var expired []*record
 	for device, r := range b.records {
-		if live[device] || r.decided > now.at || b.claimed(r, now) {
+		stale := r.Kind == kindSGPU && b.staleLocked(r, now)
+		if live[device] && !stale || r.decided > now.at || b.claimed(r, now) {
 			delete(b.gone, device)
 			continue
 		}
@@ -170,7 +175,8 @@ func (b *Binder) expire(now *account, live map[string]bool) []*record {
 			since = b.options.Now()
 			b.gone[device] = since
 		}
-		if b.options.Now().Sub(since) >= goneFor {
+		// What the checkpoint names has its files, and no cards any more.
+		if b.options.Now().Sub(since) >= goneFor && !live[device] {
 			expired = append(expired, r)
 		}
 	}
@@ -228,12 +234,12 @@ func (b *Binder) sweep(live map[string]bool) error {
 			}
 		}
 	}
-	for _, f := range []struct{ dir, start, end string }{
-		{b.options.CDIDir, specStart + kindGPU + "-", jsonEnd},
-		{b.options.CDIDir, specStart + kindRDMA + "-", jsonEnd},
-		{devices, "", jsonEnd},
-		{b.recordDir(), "", jsonEnd + corruptEnd},
-	} {
+	type family struct{ dir, start, end string }
+	families := []family{{devices, "", jsonEnd}, {b.recordDir(), "", jsonEnd + corruptEnd}}
+	for _, kind := range kinds() {
+		families = append(families, family{b.options.CDIDir, specStart + kind + "-", jsonEnd})
+	}
+	for _, f := range families {
 		names, err := filesIn(f.dir, f.start, f.end)
 		errs = append(errs, err)
 		for _, name := range names {
@@ -242,7 +248,7 @@ func (b *Binder) sweep(live map[string]bool) error {
 			_, recorded := b.records[device]
 			b.mu.Unlock()
 			// Only names that we can have given: the directories are not ours alone.
-			if recorded || live[device] || !deviceSyntax().MatchString(device) {
+			if recorded || live[device] || !isDevice(device) {
 				continue
 			}
 			errs = append(errs, remove(f.dir, name))

@@ -20,50 +20,42 @@ const (
 	tempEnd   = ".tmp"
 )
 
-// lasting tells whether a file must outlive a loss of power. What a container
-// has mounted need not: the start that follows writes it anew.
-type lasting bool
-
 // replace writes a file whole or not at all.
-func replace(dir, name string, content []byte, last lasting) error {
+func replace(dir, name string, content []byte) error {
 	temp, err := os.CreateTemp(dir, tempStart+"*"+tempEnd)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(temp.Name()) }() // Gone if all went well.
 	_, err = temp.Write(content)
 	// Containers of any user read what is mounted into them.
-	err = errors.Join(err, temp.Chmod(0o644))
-	if last {
-		err = errors.Join(err, temp.Sync())
+	err = errors.Join(err, temp.Chmod(0o644), temp.Close())
+	if err == nil {
+		err = os.Rename(temp.Name(), filepath.Join(dir, name))
 	}
-	if err = errors.Join(err, temp.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(temp.Name(), filepath.Join(dir, name)); err != nil || !last {
-		return err
-	}
-	return syncDir(dir)
-}
-
-// syncDir makes renames and removals in dir last.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
 	if err != nil {
-		return err
+		_ = os.Remove(temp.Name())
 	}
-	return errors.Join(d.Sync(), d.Close())
+	return err
 }
 
 // put brings a file to this content, and leaves it alone if it has it.
-func put(dir, name string, content []byte, last lasting) error {
+func put(dir, name string, content []byte) error {
 	if old, err := os.ReadFile(filepath.Join(dir, name)); err == nil && string(old) == string(content) {
 		return nil
+	}
+	return write(dir, name, content)
+}
+
+// write is replace where there may be no directory.
+func write(dir, name string, content []byte) error {
+	err := replace(dir, name, content)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // Runtimes and containers read what is in it.
 		return err
 	}
-	return replace(dir, name, content, last)
+	return replace(dir, name, content)
 }
 
 // remove removes a file, if it is there.

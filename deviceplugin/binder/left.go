@@ -12,7 +12,7 @@ import (
 // Recorded are the resources, sorted, that names were given out for and that
 // containers may still have, whether or not they are in the configuration: a
 // container starts only while somebody serves its resources.
-func (b *Binder) Recorded() (gpus, hcas []string) {
+func (b *Binder) Recorded() (gpus, hcas, slots []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	kinds := map[string]string{}
@@ -20,13 +20,16 @@ func (b *Binder) Recorded() (gpus, hcas []string) {
 		kinds[r.Resource] = r.Kind
 	}
 	for _, resource := range slices.Sorted(maps.Keys(kinds)) {
-		if kinds[resource] == kindGPU {
+		switch kinds[resource] {
+		case kindGPU:
 			gpus = append(gpus, resource)
-		} else {
+		case kindSGPU:
+			slots = append(slots, resource)
+		default:
 			hcas = append(hcas, resource)
 		}
 	}
-	return gpus, hcas
+	return gpus, hcas, slots
 }
 
 // Elsewhere says which container has a GPU under another resource than this

@@ -3,6 +3,7 @@ package binder
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -40,18 +41,28 @@ func (b *Binder) lostLocked(resource string, all bool) map[string]string {
 	return lost
 }
 
-// refuse keeps a container from starting on a GPU that another one still has.
-// HCAs can be shared, and are chosen anew.
-func (b *Binder) refuse(held []holding) error {
+// refuse keeps a container from starting on a GPU that another one still has,
+// whole or in part. HCAs can be shared, and are chosen anew; shares of what
+// another container has are refused where they are chosen.
+func (b *Binder) refuse(held []holding, now *account) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	var claims []claim
 	for i := range held {
 		resource := held[i].resource
 		if kind, _, err := kindOf(b.options.Config(), resource); err != nil || kind != kindGPU {
 			continue // HCAs, or what has left the configuration.
 		}
 		lost := b.lostLocked(resource, false)
+		if claims == nil {
+			claims = b.ledgerLocked(now).claims
+		}
 		for _, id := range held[i].ids {
+			parent := parentOf(b.options.Machine(), id)
+			at := slices.IndexFunc(claims, func(c claim) bool { return c.share.UUID == parent })
+			if at >= 0 && !claims[at].same(held[i].Pod) {
+				return fmt.Errorf("%s %s is shared by container %s of %s", resource, id, claims[at].Container, claims[at].Pod)
+			}
 			if who := lost[id]; who != "" {
 				return fmt.Errorf("%s %s is in use by %s, which the kubelet has forgotten: delete that pod", resource, id, who)
 			}

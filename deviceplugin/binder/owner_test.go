@@ -122,7 +122,7 @@ func TestOneListServesAllThatWaited(t *testing.T) {
 			time.Sleep(time.Second) //nolint:forbidigo // The kubelet takes its time; the bubble's clock does not.
 			return response(call), nil
 		}}
-		l := lister{client: s}
+		l := newLister(s)
 		var all sync.WaitGroup
 		ask := func(want string) {
 			all.Go(func() {
@@ -168,7 +168,7 @@ func TestListIsTriedAgainInTime(t *testing.T) {
 					}
 					return response(call), nil
 				}}
-				l := lister{client: s}
+				l := newLister(s)
 				ctx, cancel := context.WithTimeout(t.Context(), tt.wait)
 				defer cancel()
 				start := time.Now()

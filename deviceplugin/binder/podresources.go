@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -47,6 +48,9 @@ const (
 	// clients together, and rejects the rest with ResourceExhausted.
 	firstRetry = 20 * time.Millisecond
 	lastRetry  = 500 * time.Millisecond
+	// So we ask less often by ourselves: who waits meanwhile shares the answer.
+	listsPerSecond = 80
+	listsAtOnce    = 5
 )
 
 // lister asks PodResources once for everybody who waits: a List serves all
@@ -55,6 +59,7 @@ const (
 // admitted before its PreStartContainer is in the answer.
 type lister struct {
 	client PodResources
+	pace   *rate.Limiter
 
 	mu      sync.Mutex      // guards all below
 	waiting []chan<- listed // nobody has asked for these yet
@@ -69,6 +74,10 @@ type lister struct {
 type listed struct {
 	pods []*podresources.PodResources
 	err  error
+}
+
+func newLister(client PodResources) lister {
+	return lister{client: client, pace: rate.NewLimiter(listsPerSecond, listsAtOnce)}
 }
 
 // list returns the pods, or an error once ctx ends or the kubelet refuses.
@@ -133,6 +142,7 @@ func (l *lister) serve(ctx context.Context) {
 func (l *lister) round(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
+	_ = l.pace.Wait(ctx) // It has the time: listTimeout is much longer than a turn.
 	l.mu.Lock()
 	batch := l.waiting
 	l.waiting, l.abandon = nil, cancel

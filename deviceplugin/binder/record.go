@@ -10,12 +10,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
 // vendor is the part of our CDI names before the slash.
@@ -25,7 +26,14 @@ const vendor = "heddle.dev"
 const (
 	kindGPU  = "gpu"
 	kindRDMA = "rdma"
+	kindSGPU = "sgpu"
 )
+
+func kinds() []string { return []string{kindGPU, kindRDMA, kindSGPU} }
+
+// slotMark is between the card and the slot of a share's ticket:
+// GPU-…::3.
+const slotMark = "::"
 
 // record is one answer of Allocate: the CDI name that was given out, what for,
 // and once known, to whom and what it stands for. It is a file of its own,
@@ -47,6 +55,18 @@ type record struct {
 	// Class is the longest way from one of the HCAs to the nearest GPU.
 	Class string `json:"class,omitempty"`
 
+	// Shares are the cards that the tickets in IDs are bound to, in the order of
+	// IDs; Policy is the QoS policy of all, By who chose the cards, as in package
+	// allocation. Without shares nothing was decided yet.
+	Shares []allocation.Share `json:"shares,omitempty"`
+	Policy string             `json:"policy,omitempty"`
+	By     string             `json:"by,omitempty"`
+	// Turn is when the container with the shares runs, RunAs its user as far as
+	// its pod says, Enforced what its limits were first made to hold by.
+	Turn     turn             `json:"turn,omitzero"`
+	RunAs    *int64           `json:"runAs,omitempty"`
+	Enforced enforce.Enforced `json:"enforced,omitzero"`
+
 	// decided numbers the decision that made it so; 0 for those from disk.
 	decided uint64
 }
@@ -61,7 +81,7 @@ func (r *record) bound() []string {
 
 func (r *record) clone() *record {
 	c := *r
-	c.HCAs, c.Extra = slices.Clone(r.HCAs), slices.Clone(r.Extra)
+	c.HCAs, c.Extra, c.Shares = slices.Clone(r.HCAs), slices.Clone(r.Extra), slices.Clone(r.Shares)
 	if r.Owner != nil {
 		o := *r.Owner
 		c.Owner = &o
@@ -87,10 +107,20 @@ func nonce() string {
 	return hex.EncodeToString(b[:])
 }
 
-// deviceSyntax is what a device of ours looks like. Names come back from the
-// kubelet's checkpoint and become file names.
-func deviceSyntax() *regexp.Regexp {
-	return regexp.MustCompile(fmt.Sprintf(`^[0-9a-f]{%d}-[0-9a-f]{%d}$`, digestLength, nonceLength))
+// isDevice tells whether a word looks like a device of ours. Names come back
+// from the kubelet's checkpoint, all of them at every start, and become file
+// names.
+func isDevice(word string) bool {
+	if len(word) != digestLength+1+nonceLength {
+		return false
+	}
+	for i, c := range []byte(word) {
+		hexadecimal := c >= '0' && c <= '9' || c >= 'a' && c <= 'f'
+		if i == digestLength && c != '-' || i != digestLength && !hexadecimal {
+			return false
+		}
+	}
+	return true
 }
 
 // parseName splits a CDI name of ours.
@@ -100,7 +130,7 @@ func parseName(name string) (kind, device string, ok bool) {
 		return "", "", false
 	}
 	kind, device, ok = strings.Cut(rest, "=")
-	if !ok || !deviceSyntax().MatchString(device) || kind != kindGPU && kind != kindRDMA {
+	if !ok || !isDevice(device) || kind != kindGPU && kind != kindRDMA && kind != kindSGPU {
 		return "", "", false
 	}
 	return kind, device, true
@@ -129,7 +159,7 @@ func loadRecords(dir string) (map[string]*record, error) {
 	var errs []error
 	for _, e := range entries {
 		device, ok := strings.CutSuffix(e.Name(), jsonEnd)
-		if !ok || !deviceSyntax().MatchString(device) {
+		if !ok || !isDevice(device) {
 			continue
 		}
 		path := filepath.Join(dir, e.Name())
@@ -159,6 +189,8 @@ func readRecord(path, device string) (*record, error) {
 		return nil, errors.New("resource or device IDs are missing")
 	case len(r.HCAs) > len(r.IDs):
 		return nil, errors.New("more HCAs than device IDs")
+	case len(r.Shares) > 0 && (len(r.Shares) != len(r.IDs) || r.Owner == nil):
+		return nil, errors.New("shares that are not of its device IDs, or nobody's")
 	case !strings.HasPrefix(device, digest(r.Resource, r.IDs)):
 		return nil, errors.New("its name was made for other device IDs")
 	}

@@ -30,6 +30,9 @@ const (
 	EnvNCCL = "NCCL_IB_HCA"
 	// EnvUCX is a comma list of name:port.
 	EnvUCX = "UCX_NET_DEVICES"
+	// EnvShares is the container's shares as JSON, see [Shares]. It is in its
+	// CDI spec for us: the spec alone must tell who has what.
+	EnvShares = "HEDDLE_SHARES"
 )
 
 // cdiVersion is the lowest that allows device names which begin with a digit,
@@ -55,6 +58,17 @@ type GPU struct {
 	// without HCAs.
 	HCA   string `json:"hca,omitempty"`
 	Class string `json:"class,omitempty"`
+	// Share is what the container has of the GPU; nil for a whole one.
+	Share *Share `json:"share,omitempty"`
+}
+
+// Share is a part of a GPU.
+type Share struct {
+	// VCore is percent of the GPU's compute; 0 has no limit.
+	VCore     int   `json:"vcore"`
+	MemoryMiB int64 `json:"memoryMiB"`
+	// Policy is fixed-share, burst-share or best-effort.
+	Policy string `json:"policy"`
 }
 
 // HCA is an HCA of a container.
@@ -160,29 +174,37 @@ func specFile(r *record) string { return specStart + r.Kind + "-" + r.Device + j
 
 const specStart = "heddle-"
 
-// specOf is the CDI spec of one record: nodes are its own devices', the rest is
-// its container's. Driver mounts and GPU nodes are in the driver's static spec,
-// whose devices Allocate names beside ours.
-func (b *Binder) specOf(r *record, o *outfit, nodes []string) ([]byte, error) {
+// specOf is the CDI spec of one record: what is its own, the rest is its
+// container's. Driver mounts and the nodes of whole GPUs are in the driver's
+// static spec, whose devices Allocate names beside ours.
+func (b *Binder) specOf(g *grant, o *outfit) ([]byte, error) {
+	r := g.record
 	edits := cdi.ContainerEdits{
-		Env: o.env,
+		Env: slices.Clone(o.env),
 		Mounts: []*cdi.Mount{{
 			HostPath:      filepath.Join(b.options.StateDir, deviceDir, r.Device+jsonEnd),
 			ContainerPath: DevicesFile,
 			Options:       []string{"bind", "ro", "nosuid", "nodev", "noexec"},
 		}},
 	}
-	for _, node := range nodes {
+	for _, node := range g.nodes {
 		n := &cdi.DeviceNode{Path: "/dev/" + node, Permissions: "rw"}
 		if host := filepath.Join(b.options.DevRoot, node); host != n.Path {
 			n.HostPath = host
 		}
 		edits.DeviceNodes = append(edits.DeviceNodes, n)
 	}
+	merge(&edits, g.edits)
 	spec := cdi.Spec{
 		Version: cdiVersion, Kind: vendor + "/" + r.Kind,
 		Devices: []cdi.Device{{Name: r.Device, ContainerEdits: edits}},
 	}
+	version, err := cdi.MinimumRequiredVersion(&spec)
+	if err != nil {
+		return nil, fmt.Errorf("CDI spec of %s: %w", r.name(), err)
+	}
+	// Versions are single digits.
+	spec.Version = max(cdiVersion, version)
 	content, err := json.Marshal(&spec)
 	if err != nil {
 		return nil, fmt.Errorf("CDI spec of %s: %w", r.name(), err)

@@ -26,6 +26,10 @@ import (
 const (
 	DriverKind = "driver.heddle.dev/gpu"
 	DriverFile = "driver.heddle.dev-gpu.json"
+	// CommonDevice brings what is for every container with a GPU, and no GPU:
+	// whose card is chosen late has that card's nodes in a spec of its own, from
+	// [DriverSpec.CardEdits].
+	CommonDevice = "common"
 )
 
 // Generated is what containers need of a driver.
@@ -113,6 +117,22 @@ func (d *DriverSpec) Names(ids []string) []string {
 		out = append(out, DriverKind+"="+id)
 	}
 	return out
+}
+
+// CardEdits are what a container needs of one GPU beside [CommonDevice]: its
+// device nodes. They are not to be changed. The error says that the spec has no
+// such GPU, now or any more.
+func (d *DriverSpec) CardEdits(uuid string) (*specs.ContainerEdits, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	device, ok := d.devices[uuid]
+	switch {
+	case ok:
+		return &device.ContainerEdits, nil
+	case d.problem != "":
+		return nil, fmt.Errorf("the driver's CDI spec has no GPU %s: %s", uuid, d.problem)
+	}
+	return nil, fmt.Errorf("the driver's CDI spec has no GPU %s", uuid)
 }
 
 func (d *DriverSpec) update(ctx context.Context, m *machine.Machine) error {
@@ -245,6 +265,12 @@ func (d *DriverSpec) complete(m *machine.Machine, g *Generated) (map[string]spec
 		devices[device.Name] = device
 		if !ids[device.Name] {
 			features = append(features, device.Name)
+		}
+	}
+	if len(ids) > 0 {
+		// A device must have an edit of its own; this one says what Allocate says.
+		devices[CommonDevice] = specs.Device{
+			Name: CommonDevice, ContainerEdits: specs.ContainerEdits{Env: []string{envVisible + "=" + visibleVoid}},
 		}
 	}
 	d.mu.Lock()

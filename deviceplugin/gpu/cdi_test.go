@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	oci "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/specs-go"
@@ -48,8 +49,9 @@ func device(name string) specs.Device {
 	}}
 }
 
-// inRuntime is the devices that a container runtime sees in a directory, by
-// the library that containerd and CRI-O use, and what it finds wrong.
+// inRuntime is the GPUs that a container runtime sees in a directory, by the
+// library that containerd and CRI-O use, and what it finds wrong. Beside any
+// GPU there is the device of what all have in common.
 func inRuntime(t *testing.T, dir string) []string {
 	t.Helper()
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(dir), cdi.WithAutoRefresh(false))
@@ -59,7 +61,43 @@ func inRuntime(t *testing.T, dir string) []string {
 	if faults := cache.GetErrors(); len(faults) > 0 {
 		t.Errorf("specs that no runtime takes: %v", faults)
 	}
-	return cache.ListDevices()
+	list := cache.ListDevices()
+	common := slices.Index(list, gpu.DriverKind+"="+gpu.CommonDevice)
+	if len(list) > 0 && common < 0 {
+		t.Errorf("devices %v without %s", list, gpu.CommonDevice)
+	}
+	if common >= 0 {
+		list = slices.Delete(list, common, common+1)
+	}
+	return list
+}
+
+func TestACardThatIsChosenLate(t *testing.T) {
+	dir := t.TempDir()
+	d := gpu.NewDriverSpec(dir, &generator{}, nil)
+	if err := d.Update(t.Context(), cards(2)); err != nil {
+		t.Fatal(err)
+	}
+	want := device("GPU-1").ContainerEdits
+	got, err := d.CardEdits("GPU-1")
+	if diff := cmp.Diff(&want, got); diff != "" || err != nil {
+		t.Errorf("edits of one card (-want +got):\n%s%v", diff, err)
+	}
+	if got, err := d.CardEdits("GPU-7"); err == nil || err.Error() != "the driver's CDI spec has no GPU GPU-7" {
+		t.Errorf("a card that is not there has %+v, error %v", got, err)
+	}
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(dir), cdi.WithAutoRefresh(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := &oci.Spec{Process: &oci.Process{}, Linux: &oci.Linux{}}
+	if _, err := cache.InjectDevices(spec, d.Names([]string{gpu.CommonDevice})...); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(spec.Process.Env)
+	if diff := cmp.Diff([]string{"DRIVER=", "NVIDIA_VISIBLE_DEVICES=void"}, spec.Process.Env); diff != "" || len(spec.Linux.Devices) > 0 {
+		t.Errorf("environment (-want +got):\n%snodes %v", diff, spec.Linux.Devices)
+	}
 }
 
 func TestDriverSpecFollowsTheDriver(t *testing.T) {

@@ -12,6 +12,7 @@
 package gpu
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -22,10 +23,11 @@ import (
 
 // Names lists the resources of m's GPUs: whole GPUs first, whether there are
 // any or not, then one for every MIG profile under strategy mixed.
-func Names(m *machine.Machine, c *config.NodeConfig) []string {
+// Nil modes are the configuration's.
+func Names(m *machine.Machine, c *config.NodeConfig, modes Modes) []string {
 	profiles := map[string]bool{}
 	for i := range m.GPUs {
-		for _, card := range cardsOf(m, c, i) {
+		for _, card := range cardsOf(m, c, modes, i) {
 			if card.resource != c.Resources.GPU {
 				profiles[card.resource] = true
 			}
@@ -46,24 +48,46 @@ type card struct {
 	against string
 }
 
+// Modes says how cards are handed out now: a card that pods hold stays as it
+// is until they end.
+type Modes interface {
+	// Native tells whether a card is handed out whole, or as its MIG devices,
+	// and why nobody new gets it; empty if somebody may.
+	Native(g *machine.GPU) (native bool, against string)
+}
+
+// configured are the modes of a node whose cards are all as the configuration
+// wants them.
+type configured struct{ config *config.NodeConfig }
+
+func (c configured) Native(g *machine.GPU) (native bool, against string) {
+	return !c.config.Shares(g) || g.MIG.Enabled, ""
+}
+
 // cardsOf lists what the GPU at an index is handed out as: itself, its MIG
-// devices, or nothing if it is shared. It agrees with discovery/capacity.
-func cardsOf(m *machine.Machine, c *config.NodeConfig, index int) []card {
+// devices, or nothing if it is shared. Where no card is on its way from one
+// mode to the other it agrees with discovery/capacity.
+func cardsOf(m *machine.Machine, c *config.NodeConfig, modes Modes, index int) []card {
+	if modes == nil {
+		modes = configured{c}
+	}
 	g := &m.GPUs[index]
+	native, withheld := modes.Native(g)
 	switch {
-	case c.Shares(g):
+	case !native:
 		return nil
 	case !g.MIG.Enabled || c.MIG.Strategy == config.MIGNone || len(g.MIG.Devices) == 0:
-		return []card{{id: g.UUID, resource: c.Resources.GPU, gpu: index, against: unfit(g)}}
+		return []card{{id: g.UUID, resource: c.Resources.GPU, gpu: index, against: cmp.Or(unfit(g), withheld)}}
 	}
 	var cards []card
+	against := cmp.Or(condition(g), withheld)
 	for i := range g.MIG.Devices {
 		d := &g.MIG.Devices[i]
 		resource := c.Resources.GPU
 		if c.MIG.Strategy == config.MIGMixed {
 			resource = c.Domains.MIGResource(d.Profile)
 		}
-		cards = append(cards, card{id: d.UUID, resource: resource, gpu: index, instance: true, against: condition(g)})
+		cards = append(cards, card{id: d.UUID, resource: resource, gpu: index, instance: true, against: against})
 	}
 	return cards
 }

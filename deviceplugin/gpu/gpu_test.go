@@ -180,7 +180,7 @@ func TestDevices(t *testing.T) {
 				n.sick = test.sick
 			}
 			got, faults := map[string][]plugin.Device{}, map[string]string{}
-			for _, name := range gpu.Names(n.machine, &n.config) {
+			for _, name := range gpu.Names(n.machine, &n.config, nil) {
 				r := gpu.New(n.options(name))
 				got[name] = r.Devices()
 				maps.Copy(faults, r.Faults())
@@ -217,7 +217,7 @@ func TestDevicesAgreeWithCapacity(t *testing.T) {
 			for _, r := range capacity.Of(n.machine, &n.config) {
 				want[r.Name] = [2]int{r.Devices, r.Healthy}
 			}
-			for _, resource := range gpu.Names(n.machine, &n.config) {
+			for _, resource := range gpu.Names(n.machine, &n.config, nil) {
 				healthy := 0
 				devices := gpu.New(n.options(resource)).Devices()
 				for _, d := range devices {

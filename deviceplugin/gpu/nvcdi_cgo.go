@@ -96,6 +96,9 @@ func (n NVCDI) addFeatures(out *Generated) error {
 	return nil
 }
 
+// memoryLimitsHook is of nvidia-container-toolkit 1.20.1 and later.
+const memoryLimitsHook = "apply-cuda-memory-limits"
+
 func (n NVCDI) library(mode nvcdi.Mode) (nvcdi.Interface, error) {
 	options := []nvcdi.Option{
 		nvcdi.WithMode(mode), nvcdi.WithDriverRoot(cmp.Or(n.DriverRoot, "/")), nvcdi.WithDevRoot(n.DevRoot),
@@ -104,7 +107,10 @@ func (n NVCDI) library(mode nvcdi.Mode) (nvcdi.Interface, error) {
 	if n.Hook == "" {
 		options = append(options, nvcdi.WithDisabledHooks(nvcdi.AllHooks))
 	} else {
-		options = append(options, nvcdi.WithNVIDIACDIHookPath(n.Hook))
+		// The limits hook does nothing without a limit, and the nvidia-cdi-hook
+		// of an older toolkit does not know it: no container with a GPU could
+		// start. Where a limit is set, its enforcer brings the hook.
+		options = append(options, nvcdi.WithNVIDIACDIHookPath(n.Hook), nvcdi.WithDisabledHooks(memoryLimitsHook))
 	}
 	lib, err := nvcdi.New(options...)
 	if err != nil {

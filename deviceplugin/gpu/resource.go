@@ -72,6 +72,8 @@ type Options struct {
 	// Health is the verdict on a GPU, by its UUID, and why it is bad. Nil takes
 	// the word of the scan, which counts in any case.
 	Health func(uuid string) (healthy bool, reason string)
+	// Modes may be nil: then every card is handed out as it is configured.
+	Modes  Modes
 	Namer  Namer
 	Binder Binder
 	// Static may be nil with Envvar.
@@ -170,7 +172,7 @@ func (r *Resource) look(old *snapshot) *snapshot {
 		if !healthy && reason == "" {
 			reason = "unhealthy"
 		}
-		for _, card := range cardsOf(m, c, i) {
+		for _, card := range cardsOf(m, c, r.options.Modes, i) {
 			if _, twice := s.cards[card.id]; twice || card.id == "" || card.resource != r.options.Name {
 				continue
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/sharing"
 )
 
 // Steering is which GPUs a pod accepts, by UUID of the GPU or of a MIG device.
@@ -21,32 +22,8 @@ type Steering struct {
 // SteeringOf reads a pod's annotations. It fails if an annotation and its alias
 // differ: one of the two owners would be surprised.
 func SteeringOf(annotations map[string]string, d names.Domains) (Steering, error) {
-	use, useErr := uuids(annotations, d.UseGPUUUID(), names.UseGPUUUIDAlias)
-	avoid, avoidErr := uuids(annotations, d.NoUseGPUUUID(), names.NoUseGPUUUIDAlias)
-	return Steering{Use: use, Avoid: avoid}, errors.Join(useErr, avoidErr)
-}
-
-// uuids is the list under a key or its alias, sorted, without doubles.
-func uuids(annotations map[string]string, key, alias string) ([]string, error) {
-	list, other := split(annotations[key]), split(annotations[alias])
-	switch {
-	case len(list) == 0:
-		return other, nil
-	case len(other) == 0 || slices.Equal(list, other):
-		return list, nil
-	}
-	return nil, fmt.Errorf("annotations %s and %s are both present and differ", key, alias)
-}
-
-func split(text string) []string {
-	var list []string
-	for word := range strings.SplitSeq(text, ",") {
-		if word = strings.TrimSpace(word); word != "" {
-			list = append(list, word)
-		}
-	}
-	slices.Sort(list)
-	return slices.Compact(list)
+	use, avoid, err := sharing.UUIDs(annotations, d)
+	return Steering{Use: use, Avoid: avoid}, err
 }
 
 // None tells whether nothing is asked.

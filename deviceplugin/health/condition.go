@@ -75,19 +75,27 @@ func describe(names, reasons []string) string {
 	return strings.Join(parts, "; ") + more
 }
 
-// Condition is the content of the Node condition [ConditionType].
+// Condition is a condition of the Node that is ours.
 type Condition struct {
-	Ready           bool
+	// Type is [ConditionType], or another part's.
+	Type string
+	// True is its status, the other one False.
+	True            bool
 	Reason, Message string
+	// Optional conditions say the same while they are False and while the Node
+	// has none: they are not added to say that.
+	Optional bool
 }
 
 // maxMessage bounds a condition's message, in bytes.
 const maxMessage = 1024
 
-// ConditionOf says whether anything is short, and what.
+// ConditionOf is [ConditionType]: whether anything is short, and what.
 func ConditionOf(shortages []Shortage) Condition {
 	if len(shortages) == 0 {
-		return Condition{Ready: true, Reason: ConditionReady, Message: "every device of every resource is healthy"}
+		return Condition{
+			Type: ConditionType, True: true, Reason: ConditionReady, Message: "every device of every resource is healthy",
+		}
 	}
 	sorted := slices.SortedStableFunc(slices.Values(shortages), func(a, b Shortage) int {
 		return cmp.Or(cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Cause, b.Cause))
@@ -104,14 +112,14 @@ func ConditionOf(shortages []Shortage) Condition {
 		}
 		parts = append(parts, s.Resource+": "+count+s.Message)
 	}
-	return Condition{Reason: reason, Message: cut(strings.Join(parts, ". "), maxMessage)}
+	return Condition{Type: ConditionType, Reason: reason, Message: Cut(strings.Join(parts, ". "))}
 }
 
-// cut shortens a text to at most n bytes, at the start of a character.
-func cut(s string, n int) string {
+// Cut shortens a condition's message to 1024 bytes, at the start of a character.
+func Cut(s string) string {
 	const dots = "…"
-	if len(s) <= n {
+	if len(s) <= maxMessage {
 		return s
 	}
-	return strings.ToValidUTF8(s[:n-len(dots)], "") + dots
+	return strings.ToValidUTF8(s[:maxMessage-len(dots)], "") + dots
 }

@@ -46,10 +46,10 @@ func TestConditionOf(t *testing.T) {
 		shortages []Shortage
 		want      Condition
 	}{
-		{"nothing is short", nil, Condition{true, "AllDevicesReady", "every device of every resource is healthy"}},
-		{"one cause", []Shortage{gpu}, Condition{false, "XID", "nvidia.com/gpu: 1 unavailable: GPU 2: XID 79"}},
+		{"nothing is short", nil, Condition{Type: "HeddleReady", True: true, Reason: "AllDevicesReady", Message: "every device of every resource is healthy"}},
+		{"one cause", []Shortage{gpu}, Condition{Type: "HeddleReady", Reason: "XID", Message: "nvidia.com/gpu: 1 unavailable: GPU 2: XID 79"}},
 		{"several, in any order", []Shortage{none, hca, gpu}, Condition{
-			false, "SeveralCauses", "nvidia.com/gpu: 1 unavailable: GPU 2: XID 79. rdma/a: 2 unavailable: mlx5_0, mlx5_1: port 1 is DOWN. " +
+			Type: "HeddleReady", Reason: "SeveralCauses", Message: "nvidia.com/gpu: 1 unavailable: GPU 2: XID 79. rdma/a: 2 unavailable: mlx5_0, mlx5_1: port 1 is DOWN. " +
 				"rdma/b: no HCA is selected: linkTypes has ether, the HCAs have infiniband",
 		}},
 	} {

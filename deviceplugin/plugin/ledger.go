@@ -169,6 +169,16 @@ func (l *ledger) publishLocked() bool {
 	return true
 }
 
+// again makes streams send the list once more.
+func (l *ledger) again() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.since = time.Now()
+	l.generation++
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
 func sameDevice(a, b *v1beta1.Device) bool {
 	sameNode := func(a, b *v1beta1.NUMANode) bool { return a.GetID() == b.GetID() }
 	return a.GetID() == b.GetID() && a.GetHealth() == b.GetHealth() &&

@@ -126,6 +126,7 @@ func (p *Plugin) serve(ctx context.Context) (*life, error) {
 	s := &server{
 		name: p.options.Name, resource: p.options.Resource, options: p.promises(), ledger: p.ledger,
 		metrics: p.metrics, log: p.log, traffic: newTraffic(), ending: make(chan struct{}),
+		streamed: p.streamed,
 	}
 	g := grpc.NewServer(grpc.UnaryInterceptor(s.intercept), grpc.StatsHandler(s.traffic))
 	v1beta1.RegisterDevicePluginServer(g, s)

@@ -54,6 +54,9 @@ type Options struct {
 	// Registered is called after each registration, and returns at once. Nil is
 	// nobody.
 	Registered func()
+	// Streamed is called after a kubelet began to follow the list or ceased to,
+	// and returns at once. Nil is nobody.
+	Streamed func()
 	// SkipPreStart and SkipPrefer tell the kubelet not to make these calls.
 	SkipPreStart, SkipPrefer bool
 	// Log gets changes and faults; nil discards.
@@ -87,6 +90,9 @@ type Status struct {
 	Owner string
 	// Fault is why the last try to register failed, "" when it did not.
 	Fault string
+	// Streams counts the kubelets that follow the list: while there is none, the
+	// node's kubelet would refuse for good who is sent to it.
+	Streams int
 	// Capacity and Allocatable count listed and healthy devices, Withdrawn
 	// those that only wait for their holders.
 	Capacity, Allocatable, Withdrawn int
@@ -147,13 +153,19 @@ func (p *Plugin) Run(ctx context.Context) error {
 	return nil
 }
 
+func (p *Plugin) streamed() {
+	if p.options.Streamed != nil {
+		p.options.Streamed()
+	}
+}
+
 // Status reports what the Plugin is doing now.
 func (p *Plugin) Status() Status {
 	c := p.ledger.counts()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.status
-	s.Capacity, s.Allocatable, s.Withdrawn = c.capacity, c.allocatable, c.withdrawn
+	s.Capacity, s.Allocatable, s.Withdrawn, s.Streams = c.capacity, c.allocatable, c.withdrawn, c.streams
 	return s
 }
 
@@ -175,6 +187,12 @@ func (p *Plugin) Drain(ctx context.Context) error {
 		}
 	}
 }
+
+// Resend sends the list once more, as it is. A kubelet writes its checkpoint
+// after every list (v1.37 pkg/kubelet/cm/devicemanager/manager.go,
+// genericDeviceUpdateCallback), and otherwise only when it allocates; what it
+// writes then has no pods that had ended when PodResources was last asked.
+func (p *Plugin) Resend() { p.ledger.again() }
 
 // keep follows the Resource and the holders of its devices.
 func (p *Plugin) keep(ctx context.Context, known bool) {

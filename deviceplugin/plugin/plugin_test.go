@@ -262,12 +262,32 @@ func TestEveryStreamGetsTheFullListAndEachChange(t *testing.T) {
 	}
 }
 
-// A stream that ends leaves nothing behind, and disturbs no other.
+// A stream that ends leaves nothing behind, and disturbs no other. Whoever
+// wants to know who follows the list hears of its first list and of its end.
 func TestAStreamEndsWithItsContext(t *testing.T) {
 	dir := kubelet.Dir(t)
 	k := kubelet.Start(t, dir)
 	r := newRack("a")
-	p := plugin.New(plugin.Options{Name: gpu, KubeletDir: dir, Resource: r})
+	streamed := make(chan struct{}, 1)
+	p := plugin.New(plugin.Options{Name: gpu, KubeletDir: dir, Resource: r, Streamed: func() {
+		select {
+		case streamed <- struct{}{}:
+		default:
+		}
+	}})
+	await := func(want int) {
+		t.Helper()
+		for p.Status().Streams != want {
+			select {
+			case <-streamed:
+			case <-within(t).Done():
+				t.Fatalf("%d streams, want %d", p.Status().Streams, want)
+			}
+		}
+	}
+	if n := p.Status().Streams; n != 0 {
+		t.Errorf("%d streams before the plugin runs", n)
+	}
 	run(t, p)
 	k.Wait(within(t), gpu, serving(1))
 	client := dialOnly(t, k)
@@ -279,11 +299,9 @@ func TestAStreamEndsWithItsContext(t *testing.T) {
 	if _, err := ending.Recv(); err != nil {
 		t.Fatal(err)
 	}
-	if n := p.Streams(); n != 2 {
-		t.Fatalf("%d streams with a kubelet and a second watcher", n)
-	}
+	await(2)
 	cancel()
-	until(t, "the stream's end", func() bool { return p.Streams() == 1 })
+	await(1)
 	r.set("!a")
 	k.Wait(within(t), gpu, serving(0))
 }

@@ -27,6 +27,8 @@ type server struct {
 	traffic *traffic
 	// ending is closed when streams shall end.
 	ending chan struct{}
+	// streamed is told when a stream has sent its first list, and when it ends.
+	streamed func()
 }
 
 func (s *server) GetDevicePluginOptions(context.Context, *v1beta1.Empty) (*v1beta1.DevicePluginOptions, error) {
@@ -39,14 +41,19 @@ func (s *server) ListAndWatch(
 	_ *v1beta1.Empty, stream grpc.ServerStreamingServer[v1beta1.ListAndWatchResponse],
 ) error {
 	id := s.ledger.join()
-	defer s.ledger.leave(id)
+	defer func() {
+		s.ledger.leave(id)
+		s.streamed()
+	}()
 	for first := true; ; first = false {
 		now := s.ledger.current()
 		if err := stream.Send(&v1beta1.ListAndWatchResponse{Devices: now.devices}); err != nil {
 			return fmt.Errorf("send devices: %w", err)
 		}
 		s.ledger.sent(id, now.generation)
-		if !first {
+		if first {
+			s.streamed()
+		} else {
 			s.metrics.updates.Observe(time.Since(now.since).Seconds())
 		}
 		select {

@@ -78,9 +78,13 @@ func shares(m *machine.Machine, c *config.NodeConfig) []Resource {
 		}
 	}
 	out := []Resource{slots.resource()}
-	if c.SGPU.Advertise == config.AdvertiseSGPU {
+	if !c.SGPU.AdvertisesShares() {
+		reason := "sgpu.advertise is sgpu"
+		if c.SGPU.Advertise == config.AdvertiseAuto {
+			reason = "sgpu.hami.enabled leaves them to HAMi's scheduler"
+		}
 		for _, name := range []string{c.Resources.VCore, c.Resources.VMemory} {
-			out = append(out, Resource{Name: name, Reason: "sgpu.advertise is sgpu"})
+			out = append(out, Resource{Name: name, Reason: reason})
 		}
 	} else {
 		out = append(out, cores.resource(), memory.resource())

@@ -3,6 +3,7 @@ package nodesync
 import (
 	"context"
 	"maps"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -23,9 +24,16 @@ type Watch struct {
 	// changed has capacity one: many changes make one signal.
 	changed chan struct{}
 
-	// mu guards node, which is replaced and never modified.
-	mu   sync.Mutex
-	node *corev1.Node
+	// mu guards what follows. The node is replaced and never modified.
+	mu        sync.Mutex
+	node      *corev1.Node
+	followers []follower
+}
+
+// follower hears of some annotations.
+type follower struct {
+	keys    []string
+	changed chan struct{}
 }
 
 // NewWatch returns a watch of the named Node; Run starts it.
@@ -52,6 +60,32 @@ func (w *Watch) Node() *corev1.Node {
 // Changed receives after the Node changed.
 func (w *Watch) Changed() <-chan struct{} { return w.changed }
 
+// Follow receives after one of these annotations changed, and after the Node
+// was seen for the first time or deleted. It has one reader and a capacity of
+// one.
+func (w *Watch) Follow(annotations ...string) <-chan struct{} {
+	f := follower{keys: annotations, changed: make(chan struct{}, 1)}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.followers = append(w.followers, f)
+	return f.changed
+}
+
+// notify tells the followers what is new to them.
+func (w *Watch) notify(before, after *corev1.Node) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, f := range w.followers {
+		if before == nil || after == nil || slices.ContainsFunc(f.keys, func(key string) bool {
+			old, had := before.Annotations[key]
+			now, has := after.Annotations[key]
+			return had != has || old != now
+		}) {
+			signal(f.changed)
+		}
+	}
+}
+
 // Keep takes a version that a write returned, so that the next comparison does
 // not use the one before it. Older versions than the known one are ignored.
 func (w *Watch) Keep(node *corev1.Node) {
@@ -77,9 +111,9 @@ func slim(node *corev1.Node) *corev1.Node {
 	return &n
 }
 
-func (w *Watch) signal() {
+func signal(c chan<- struct{}) {
 	select {
-	case w.changed <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -88,7 +122,7 @@ func (w *Watch) signal() {
 func (w *Watch) Add(obj any) error { return w.Update(obj) }
 
 // Update is called by the reflector. A kubelet reports its status every few
-// seconds; only what bears on labels and taints is worth a signal.
+// seconds; only what bears on labels, taints and cordoned cards is worth a signal.
 func (w *Watch) Update(obj any) error {
 	node, ok := obj.(*corev1.Node)
 	if !ok {
@@ -96,10 +130,12 @@ func (w *Watch) Update(obj any) error {
 	}
 	before := w.Node()
 	w.Keep(slim(node))
+	w.notify(before, node)
 	if before == nil || !maps.Equal(before.Labels, node.Labels) ||
 		before.Annotations[names.OwnedTaints] != node.Annotations[names.OwnedTaints] ||
+		before.Annotations[names.CordonedGPUs] != node.Annotations[names.CordonedGPUs] ||
 		!equality.Semantic.DeepEqual(before.Spec.Taints, node.Spec.Taints) {
-		w.signal()
+		signal(w.changed)
 	}
 	return nil
 }
@@ -109,7 +145,8 @@ func (w *Watch) Delete(any) error {
 	w.mu.Lock()
 	w.node = nil
 	w.mu.Unlock()
-	w.signal()
+	w.notify(nil, nil)
+	signal(w.changed)
 	return nil
 }
 

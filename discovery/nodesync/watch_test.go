@@ -36,6 +36,10 @@ func TestWatchSignalsWhatBearsOnUs(t *testing.T) {
 	tainted := node("4", map[string]string{"a": "2"})
 	tainted.Spec.Taints = []corev1.Taint{{Key: "x", Effect: corev1.TaintEffectNoSchedule}}
 	step("a taint", w, tainted, true)
+	cordoned := tainted.DeepCopy()
+	cordoned.ResourceVersion = "5"
+	cordoned.Annotations = map[string]string{"heddle.dev/cordoned-gpus": "GPU-a"}
+	step("a card that an operator took out", w, cordoned, true)
 
 	w.Keep(node("9", nil))
 	if err := w.Update(node("8", nil)); err != nil || w.Node().ResourceVersion != "9" {
@@ -43,5 +47,49 @@ func TestWatchSignalsWhatBearsOnUs(t *testing.T) {
 	}
 	if err := w.Replace(nil, ""); err != nil || w.Node() != nil || !signaled(w) {
 		t.Error("a deleted Node is still there")
+	}
+}
+
+func TestFollowersHearOfTheirAnnotations(t *testing.T) {
+	w := NewWatch(nil, "n1")
+	lock, other := w.Follow("example.com/lock", "example.com/cards"), w.Follow("example.com/other")
+	signaled := func(c <-chan struct{}) bool {
+		select {
+		case <-c:
+			return true
+		default:
+			return false
+		}
+	}
+	at := func(version string, annotations map[string]string) *corev1.Node {
+		n := node(version, nil)
+		n.Annotations = annotations
+		return n
+	}
+	for _, step := range []struct {
+		name        string
+		do          func() error
+		lock, other bool
+	}{
+		{"the first version", func() error { return w.Update(at("1", nil)) }, true, true},
+		{"a heartbeat", func() error { return w.Update(at("2", nil)) }, false, false},
+		{"its annotation", func() error { return w.Update(at("3", map[string]string{"example.com/lock": ""})) }, true, false},
+		{"the other's", func() error {
+			return w.Update(at("4", map[string]string{"example.com/lock": "", "example.com/other": "x"}))
+		}, false, true},
+		{"removed", func() error { return w.Update(at("5", map[string]string{"example.com/other": "x"})) }, true, false},
+		{"what it wrote itself", func() error {
+			n := at("6", map[string]string{"example.com/cards": "[]", "example.com/other": "x"})
+			w.Keep(n)
+			return w.Update(n)
+		}, false, false},
+		{"deleted", func() error { return w.Delete(nil) }, true, true},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		if gotLock, gotOther := signaled(lock), signaled(other); gotLock != step.lock || gotOther != step.other {
+			t.Errorf("%s: heard %t and %t, want %t and %t", step.name, gotLock, gotOther, step.lock, step.other)
+		}
 	}
 }

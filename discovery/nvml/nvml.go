@@ -2,9 +2,10 @@
 //
 // It owns the session with the driver, the memory of what each GPU last said,
 // and the translation of NVML's values into ours; no nvml.Return leaves it. It
-// never changes a GPU, and never waits for one that hangs longer than its time,
-// nor for one GPU because of another. A missing library or driver is a state:
-// the next read tries again, since the driver may come after the daemon.
+// changes nothing of a GPU but its compute mode, when asked. It never waits for
+// a GPU that hangs longer than its time, nor for one because of another. A
+// missing library or driver is a state: the next read tries again, since the
+// driver may come after the daemon.
 package nvml
 
 import (
@@ -31,12 +32,13 @@ type Library interface {
 	Close() error
 }
 
-// SystemLibrary is all that NVML is asked. Events and pulses use the session
-// that a Reader opened, and the GPUs that it read.
+// SystemLibrary is all that NVML is asked. Events, pulses and modes use the
+// session that a Reader opened, and the GPUs that it read.
 type SystemLibrary interface {
 	Library
 	EventLibrary
 	PulseLibrary
+	ModeLibrary
 }
 
 // ErrAbsent means that there is nothing to ask: no library, no driver, or a

@@ -199,6 +199,8 @@ func TestRefused(t *testing.T) {
 		{"gpuDevice.machineKey=../x", "/gpuDevice/machineKey"},
 		{"gpuDevice.replayDevices=dev", "/gpuDevice/replayDevices"},
 		{"gpuDevice.maxUnavailable=0", "/gpuDevice/maxUnavailable"},
+		{"gpuDevice.mps=yes", "/gpuDevice/mps"},
+		{"gpuDevice.preloadDir=vgpu", "/gpuDevice/preloadDir"},
 		{"gpuDevice.deploy=true,gpuDevice.metricsPort=9101", "gpuDevice.metricsPort and gpuLabel.metricsPort are both 9101"},
 		{"gpuDevice.replayDevices=/run/x", "set gpuDevice.machineConfigMap too"},
 		{"gpuLabels.deploy=true", "additional properties 'gpuLabels' not allowed"},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/mode"
 )
 
 // deviceAttempt is a write to the Node n1 by the device plugin's token on n1.
@@ -59,6 +60,8 @@ func TestDevicePolicy(t *testing.T) {
 		{name: "the annotation", do: func(a *attempt) { a.new.Annotations[names.GPUTopology] = `{"1":{}}` }},
 		{name: "the annotation for the first time", do: func(a *attempt) { delete(a.old.Annotations, names.GPUTopology) }},
 		{name: "the annotation removed", do: func(a *attempt) { delete(a.new.Annotations, names.GPUTopology) }},
+		{name: "shared cards", do: func(a *attempt) { a.new.Annotations[names.SGPUCards] = `{"version":1}` }},
+		{name: "shared cards taken away", do: func(a *attempt) { a.old.Annotations[names.SGPUCards] = `{"version":1}` }},
 		{
 			name: "other annotations", do: func(a *attempt) {
 				a.new.Annotations[names.OwnedTaints] = "[]"
@@ -66,6 +69,20 @@ func TestDevicePolicy(t *testing.T) {
 			},
 			deny: fields("annotations heddle.dev/owned-taints, node.alpha.kubernetes.io/ttl"),
 		},
+		{
+			name: "a card that an operator took out", do: func(a *attempt) {
+				a.old.Annotations[names.CordonedGPUs] = "GPU-a,GPU-b"
+				a.new.Annotations[names.CordonedGPUs] = "GPU-a"
+			},
+			deny: fields("annotations heddle.dev/cordoned-gpus"),
+		},
+		{
+			name: "a card that it takes out itself", do: func(a *attempt) { a.new.Annotations[names.CordonedGPUs] = "GPU-a" },
+			deny: fields("annotations heddle.dev/cordoned-gpus"),
+		},
+		{name: "the condition of modes", do: status(func(s *corev1.NodeStatus) {
+			s.Conditions = append(s.Conditions, corev1.NodeCondition{Type: mode.ConditionType, Status: corev1.ConditionTrue})
+		})},
 		{name: "the condition", do: status(func(s *corev1.NodeStatus) {
 			s.Conditions[0].Status, s.Conditions[0].Message = corev1.ConditionFalse, "GPU 3: lost"
 		})},
@@ -192,7 +209,7 @@ func TestDevicePolicyKeys(t *testing.T) {
 		"resources": p.spec.MatchConstraints.ResourceRules[0].Resources,
 	}
 	want := map[string][]string{
-		"annotations": {names.GPUTopology}, "conditions": {health.ConditionType}, "resources": {"nodes", "nodes/status"},
+		"annotations": {names.GPUTopology, names.SGPUCards}, "conditions": {health.ConditionType, mode.ConditionType}, "resources": {"nodes", "nodes/status"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(p.spec.MatchConstraints.ResourceRules) != 1 {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -37,7 +38,9 @@ func TestObjectsOfTheDevicePlugin(t *testing.T) {
 		"DaemonSet/heddle-device-plugin",
 		"ServiceAccount/heddle-device-plugin",
 		"ValidatingAdmissionPolicy/heddle-device-plugin",
+		"ValidatingAdmissionPolicy/heddle-device-plugin-pods",
 		"ValidatingAdmissionPolicyBinding/heddle-device-plugin",
+		"ValidatingAdmissionPolicyBinding/heddle-device-plugin-pods",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("objects (-want +got):\n%s", diff)
@@ -46,12 +49,60 @@ func TestObjectsOfTheDevicePlugin(t *testing.T) {
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch", "patch"}},
 		{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}},
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"patch"}},
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 		{APIGroups: []string{"resource.k8s.io"}, Resources: []string{"deviceclasses"}, Verbs: []string{"list", "watch"}},
 	}
 	rules := get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+devicePlugin).Rules
 	if diff := cmp.Diff(wantRules, rules); diff != "" {
 		t.Errorf("permissions (-want +got):\n%s", diff)
+	}
+}
+
+// Evicting takes a right that no policy narrows, so it is given only where a
+// refused pod is evicted.
+func TestEvictionRight(t *testing.T) {
+	const shared = "config.cluster.mode=sgpu"
+	for _, tt := range []struct {
+		name string
+		sets []string
+		want bool
+	}{
+		{"native", nil, false},
+		{"native, with a duration", []string{"config.cluster.sgpu.refusedFor=5m"}, false},
+		{"shared", []string{shared}, true},
+		{"shared on some nodes", []string{"config.nodes[0].nodeName=n1", "config.nodes[0].mode=sgpu"}, true},
+		{"an existing ConfigMap", []string{"config.existingConfigMap=mine"}, true},
+		{"an existing ConfigMap, described", []string{"config.existingConfigMap=mine", "config.cluster.sgpu.refusedFor=0s"}, false},
+		{"never", []string{shared, "config.cluster.sgpu.refusedFor=0s"}, false},
+		{"never, spelled longer", []string{shared, "config.cluster.sgpu.refusedFor=0h0.0m0s"}, false},
+		{"never, as a number", []string{shared, "config.cluster.sgpu.refusedFor=0"}, false},
+		{"soon", []string{shared, "config.cluster.sgpu.refusedFor=0.5s"}, true},
+		{"never but on some nodes", []string{
+			shared, "config.cluster.sgpu.refusedFor=0s", "config.nodes[0].nodeName=n1", "config.nodes[0].sgpu.refusedFor=10s",
+		}, true},
+		{"never, with other keys for some nodes", []string{
+			shared, "config.cluster.sgpu.refusedFor=0s", "config.nodes[0].nodeName=n1", "config.nodes[0].sgpu.slotsPerGPU=8",
+		}, false},
+		{"never on some nodes", []string{shared, "config.nodes[0].nodeName=n1", "config.nodes[0].sgpu.refusedFor=0s"}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var args []string
+			for _, set := range tt.sets {
+				args = append(args, "--set", set)
+			}
+			rules := get[*rbacv1.ClusterRole](t, renderDevice(t, args...), "ClusterRole/"+devicePlugin).Rules
+			want := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods/eviction"}, Verbs: []string{"create"}}
+			got := slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool { return cmp.Equal(r, want) })
+			if got != tt.want {
+				t.Errorf("may evict: %t", got)
+			}
+			for _, r := range rules {
+				if slices.ContainsFunc(r.Resources, func(s string) bool { return strings.HasPrefix(s, "pods/") }) && !cmp.Equal(r, want) {
+					t.Errorf("another right about pods: %v", r)
+				}
+			}
+		})
 	}
 }
 
@@ -87,6 +138,7 @@ func TestDeviceDaemonSet(t *testing.T) {
 			"--set", "gpuDevice.runtimeClassName=nvidia", "--set", "config.existingConfigMap=mine",
 			"--set", "gpuDevice.maxUnavailable=10%", "--set", "gpuDevice.metricsPort=19102",
 		}},
+		{"mps", []string{"--set", "gpuDevice.mps=true"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			compare(t, "device-"+tt.name, "device-plugin", append([]string{"--set", "gpuDevice.deploy=true"}, tt.args...)...)
@@ -133,6 +185,143 @@ func TestDevicePrivileges(t *testing.T) {
 	maps.DeleteFunc(paths, func(path, _ string) bool { return path == "/" || path == "/dev" })
 	if diff := cmp.Diff(paths, hostPaths(pod)); diff != "" {
 		t.Errorf("host paths of a replay (-want +got):\n%s", diff)
+	}
+}
+
+// What MPS takes: nothing where it is off or nobody has a driver.
+func TestDevicePrivilegesOfMPS(t *testing.T) {
+	const state, shm = "/var/lib/heddle/device-plugin", "/dev/shm/heddle-mps"
+	for _, tt := range []struct {
+		name   string
+		sets   string
+		add    []corev1.Capability
+		pid    bool
+		mounts map[string]string // of the volumes that MPS is about
+		args   []string
+	}{
+		{"off", "gpuDevice.mps=false", nil, false, map[string]string{state: state}, nil},
+		{"a replayed machine", "gpuDevice.mps=true,gpuDevice.machineConfigMap=dgx", nil, false, map[string]string{state: state}, nil},
+		{
+			"in the container", "gpuDevice.mps=true",
+			[]corev1.Capability{"KILL", "SETGID", "SETUID"},
+			true,
+			map[string]string{state: state, "/dev/shm": shm},
+			[]string{"--mps-shm-dir=" + shm},
+		},
+		{
+			"beside others", "gpuDevice.mps=true,gpuDevice.securityContext.capabilities.add={SETUID,IPC_LOCK}",
+			[]corev1.Capability{"IPC_LOCK", "KILL", "SETGID", "SETUID"},
+			true,
+			map[string]string{state: state, "/dev/shm": shm},
+			[]string{"--mps-shm-dir=" + shm},
+		},
+		{
+			"in the driver's root", "gpuDevice.mps=true,gpuDevice.driverAccess=host", nil, true,
+			map[string]string{state: state, "/driver-root" + state: state, "/driver-root/dev/shm": shm},
+			[]string{"--mps-root=/driver-root", "--mps-shm-dir=" + shm},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			pod := devicePod(t, renderDevice(t, "--set", tt.sets))
+			c := pod.Containers[0]
+			var add []corev1.Capability
+			if c.SecurityContext.Capabilities != nil {
+				add = c.SecurityContext.Capabilities.Add
+				if diff := cmp.Diff([]corev1.Capability{"ALL"}, c.SecurityContext.Capabilities.Drop); diff != "" {
+					t.Errorf("dropped (-want +got):\n%s", diff)
+				}
+			}
+			if diff := cmp.Diff(tt.add, add); diff != "" || pod.HostPID != tt.pid {
+				t.Errorf("hostPID %t, capabilities (-want +got):\n%s", pod.HostPID, diff)
+			}
+			mounts := map[string]string{}
+			for _, m := range c.VolumeMounts {
+				for _, v := range pod.Volumes {
+					if v.Name == m.Name && (v.Name == "state" || v.Name == "mps-shm") {
+						mounts[m.MountPath] = v.HostPath.Path
+					}
+				}
+			}
+			if diff := cmp.Diff(tt.mounts, mounts); diff != "" {
+				t.Errorf("mounts (-want +got):\n%s", diff)
+			}
+			args := slices.DeleteFunc(slices.Clone(c.Args), func(a string) bool { return !strings.HasPrefix(a, "--mps-") })
+			if diff := cmp.Diff(tt.args, args, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("arguments (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The library to preload and NVIDIA's hook are on the host: they are seen
+// through its root, or, where that is not mounted, beside it.
+func TestDeviceSeesTheHostsFiles(t *testing.T) {
+	const hook, dir = "gpuDevice.cdiHook=/usr/bin/nvidia-cdi-hook", "gpuDevice.preloadDir=/usr/local/vgpu"
+	for _, tt := range []struct {
+		name, sets, root string
+		want             map[string]string
+	}{
+		{"the whole host", hook + "," + dir, "/driver-root", map[string]string{}},
+		{
+			"a driver container", "gpuDevice.driverRoot=/run/nvidia/driver," + hook + "," + dir, "/host",
+			map[string]string{"/host/usr/bin": "/usr/bin", "/host/usr/local/vgpu": "/usr/local/vgpu"},
+		},
+		{
+			"both in one", "gpuDevice.driverRoot=/run/nvidia/driver," + hook + ",gpuDevice.preloadDir=/usr/bin", "/host",
+			map[string]string{"/host/usr/bin": "/usr/bin"},
+		},
+		{"neither", "gpuDevice.driverRoot=/run/nvidia/driver", "/host", map[string]string{}},
+		{
+			"a replayed machine", "gpuDevice.machineConfigMap=dgx," + dir, "/host",
+			map[string]string{"/host/usr/local/vgpu": "/usr/local/vgpu"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			pod := devicePod(t, renderDevice(t, "--set", tt.sets))
+			got := map[string]string{}
+			for _, m := range pod.Containers[0].VolumeMounts {
+				for _, v := range pod.Volumes {
+					if v.Name == m.Name && strings.HasPrefix(m.MountPath, "/host/") {
+						got[m.MountPath] = v.HostPath.Path
+						if !m.ReadOnly {
+							t.Errorf("%s is writable", m.MountPath)
+						}
+					}
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("mounts (-want +got):\n%s", diff)
+			}
+			if !slices.Contains(pod.Containers[0].Args, "--host-root="+tt.root) {
+				t.Errorf("arguments %v, want the host at %s", pod.Containers[0].Args, tt.root)
+			}
+		})
+	}
+}
+
+// What the configuration asks of enforcers and the chart does not give is
+// refused before anything is installed.
+func TestEnforcersThatTheChartLacks(t *testing.T) {
+	const host, driver = "gpuDevice.driverAccess=host", "gpuDevice.driverRoot=/run/nvidia/driver"
+	const library = "config.cluster.sgpu.enforce.preload.library=/usr/local/vgpu/libvgpu.so"
+	for _, tt := range []struct{ name, sets, want string }{
+		{"mps for memory", "config.cluster.sgpu.enforce.memory=mps", "asks for mps: set gpuDevice.mps too"},
+		{"mps for compute, on some nodes", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.compute=mps", "asks for mps: set gpuDevice.mps too"},
+		{"mps, and it is there", "gpuDevice.mps=true,config.cluster.sgpu.enforce.compute=mps", ""},
+		{"mps of a replayed machine", "gpuDevice.machineConfigMap=dgx,config.cluster.sgpu.enforce.compute=mps", ""},
+		{"mps in a driver container", "gpuDevice.mps=true," + host + "," + driver, "use driverAccess: runtime"},
+		{"mps by the runtime, with a driver container", "gpuDevice.mps=true," + driver, ""},
+		{"a library on the host", library, ""},
+		{"a library that is not seen", driver + "," + library, "set gpuDevice.preloadDir to a directory above it"},
+		{"a library elsewhere", driver + "," + library + ",gpuDevice.preloadDir=/usr/local/vg", "set gpuDevice.preloadDir to a directory above it"},
+		{"a library that is seen", driver + "," + library + ",gpuDevice.preloadDir=/usr/local/vgpu", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := helm(t, "template", generated, chartDir, "-n", namespace, "--set", "gpuDevice.deploy=true", "--set", tt.sets)
+			if (err != nil) != (tt.want != "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+		})
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/sharing"
 )
 
 const (
@@ -137,7 +138,7 @@ func commands(t *testing.T, page string) []string {
 // there, flags are known.
 func TestDocumentedCommands(t *testing.T) {
 	objects := render(t, "--set", "gpuDevice.deploy=true")
-	for _, page := range []string{"docs/install.md", "docs/upgrade.md", "docs/gpu.md"} {
+	for _, page := range []string{"docs/install.md", "docs/upgrade.md", "docs/gpu.md", "docs/sgpu.md"} {
 		for _, line := range commands(t, page) {
 			t.Run(page+": "+line, func(t *testing.T) {
 				words := strings.Fields(line)
@@ -152,6 +153,10 @@ func TestDocumentedCommands(t *testing.T) {
 						if name, ok := strings.CutPrefix(w, "--"); ok && !known[name] {
 							t.Errorf("no flag %s", w)
 						}
+					}
+				case "heddle":
+					if !slices.Contains([]string{"card", "config", "doctor", "inspect"}, words[1]) {
+						t.Errorf("heddle has no command %s", words[1])
 					}
 				case "docker", "make":
 				default:
@@ -241,15 +246,15 @@ func TestExamples(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if filepath.Base(file) == "label-rules.yaml" {
+		if slices.Contains([]string{"label-rules.yaml", "sgpu-nodes.yaml"}, filepath.Base(file)) {
 			checkConfig(t, get[*corev1.ConfigMap](t, render(t, "-f", file), "ConfigMap/heddle-device-config"))
 			continue
 		}
 		maps.Copy(all, decode(t, string(text)))
 	}
 	want := []string{
-		"ConfigMap/heddle-device-config", "Deployment/inference-deployment", "Job/training-job", "MPIJob/nccl-test",
-		"Pod/gpu-rdma", "Service/inference-service",
+		"ConfigMap/heddle-device-config", "Deployment/inference-deployment", "Deployment/sgpu-plain", "Job/training-job",
+		"MPIJob/nccl-test", "Pod/gpu-rdma", "Pod/sample-pod", "Pod/sgpu-best-effort", "Pod/sgpu-burst", "Service/inference-service",
 	}
 	if diff := gocmp.Diff(want, slices.Sorted(maps.Keys(all))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -261,8 +266,35 @@ func TestExamples(t *testing.T) {
 			t.Errorf("the pod with GPUs and HCAs asks for no %s", key)
 		}
 	}
+	for id, want := range map[string]sharing.Request{
+		"Pod/sample-pod":       {Cards: 1, VCore: 60, MemoryMiB: 4 << 10, Policy: sharing.FixedShare},
+		"Pod/sgpu-burst":       {Cards: 1, VCore: 50, MemoryMiB: 20 << 10, Policy: sharing.BurstShare},
+		"Pod/sgpu-best-effort": {Cards: 1, MemoryMiB: 8 << 10, Policy: sharing.BestEffort},
+	} {
+		pod := get[*corev1.Pod](t, all, id)
+		checkShare(t, id, pod.Spec, pod.Annotations, want)
+	}
+	plain := get[*appsv1.Deployment](t, all, "Deployment/sgpu-plain").Spec.Template
+	checkShare(t, "Deployment/sgpu-plain", plain.Spec, plain.Annotations,
+		sharing.Request{Cards: 1, VCore: 30, MemoryMiB: 10 << 10, Policy: sharing.FixedShare})
+	if name := get[*corev1.Pod](t, all, "Pod/sample-pod").Spec.SchedulerName; name != config.Default().SGPU.HAMi.SchedulerName {
+		t.Errorf("the pod for HAMi is of scheduler %q", name)
+	}
 	checkPool(t, "training", get[*batchv1.Job](t, all, "Job/training-job").Spec.Template.Spec)
 	checkPool(t, "inference", get[*appsv1.Deployment](t, all, "Deployment/inference-deployment").Spec.Template.Spec)
+}
+
+// checkShare compares what the node makes of a pod with what its example says.
+func checkShare(t *testing.T, id string, pod corev1.PodSpec, annotations map[string]string, want sharing.Request) {
+	t.Helper()
+	c := config.Default()
+	if err := c.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := sharing.ParseRequest(pod.Containers[0].Resources.Limits, annotations, &c)
+	if diff := gocmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%s: error %v (-want +got):\n%s", id, err, diff)
+	}
 }
 
 func checkConfig(t *testing.T, m *corev1.ConfigMap) {

@@ -141,6 +141,10 @@ func TestPolicy(t *testing.T) {
 		},
 		{name: "our annotation", do: func(a *attempt) { a.new.Annotations[names.OwnedTaints] = "[]" }},
 		{
+			name: "a card that an operator took out", do: func(a *attempt) { a.new.Annotations[names.CordonedGPUs] = "GPU-a" },
+			deny: []string{"heddle-feature-discovery may not change annotations heddle.dev/cordoned-gpus"},
+		},
+		{
 			name: "another annotation", do: func(a *attempt) {
 				a.new.Annotations["csi.volume.kubernetes.io/nodeid"] = "{}"
 				delete(a.new.Annotations, "node.alpha.kubernetes.io/ttl")
@@ -312,6 +316,11 @@ func (p *policy) activation(t *testing.T, a *attempt) map[string]any {
 	if a.old != nil {
 		in["oldObject"] = plain(t, a.old)
 	}
+	return p.withVariables(in)
+}
+
+// withVariables adds the policy's variables to a request.
+func (p *policy) withVariables(in map[string]any) map[string]any {
 	variables := map[string]any{}
 	in["variables"] = variables
 	for _, v := range p.spec.Variables {
@@ -341,8 +350,12 @@ func (p *policy) eval(expression string, in map[string]any) (ref.Val, error) {
 
 func (p *policy) matches(t *testing.T, a *attempt) bool {
 	t.Helper()
+	return p.matched(p.activation(t, a))
+}
+
+func (p *policy) matched(in map[string]any) bool {
 	for _, c := range p.spec.MatchConditions {
-		if ok, err := p.eval(c.Expression, p.activation(t, a)); err != nil || ok != types.True {
+		if ok, err := p.eval(c.Expression, in); err != nil || ok != types.True {
 			return false
 		}
 	}
@@ -352,7 +365,11 @@ func (p *policy) matches(t *testing.T, a *attempt) bool {
 // denials are the messages of all validations that fail.
 func (p *policy) denials(t *testing.T, a *attempt) []string {
 	t.Helper()
-	in := p.activation(t, a)
+	return p.denied(t, p.activation(t, a))
+}
+
+func (p *policy) denied(t *testing.T, in map[string]any) []string {
+	t.Helper()
 	var messages []string
 	for _, v := range p.spec.Validations {
 		ok, err := p.eval(v.Expression, in)

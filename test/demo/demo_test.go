@@ -26,6 +26,12 @@ func TestDemo(t *testing.T) {
 		`\ninference-\S+ +h20-\d +Running\n`,
 		`\nweb-\S+ +storage1 +Running\n`,
 		`\nGPU0  mlx5_0  PIX\nGPU1  mlx5_3  PIX\nGPU2  mlx5_4  PIX\nGPU3  mlx5_5  PIX\n`,
+		`\nnvidia\.com/gpu +heddle +7 +7 `,
+		`\nnvidia\.com/vmemory +heddle +79 +79 `,
+		`\n7 \(GPU-\w+\)  sgpu  fixed-share  60/100  36/79\.6 +3/16 `,
+		`\n7 \(GPU-\w+\)  default/notebook-a  main +30 +24 `,
+		`\n7 \(GPU-\w+\)  default/notebook-b  main +20 +8 `,
+		`\n7 \(GPU-\w+\)  default/notebook-c  main +10 +4 `,
 		`\nexport KUBECONFIG=\S+`,
 		`\nmake demo-down\n`,
 	} {

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -180,12 +181,16 @@ func (s *stage) show(ctx context.Context) error {
 	if err := s.showDevices(ctx); err != nil {
 		return err
 	}
+	if err := s.showShares(ctx); err != nil {
+		return err
+	}
 	kubectl := s.KubectlCommand(ctx).Path
-	fmt.Fprintf(s.out, "\n# Try it\nexport KUBECONFIG=%s PATH=%s:$PATH\n"+
+	fmt.Fprintf(s.out, "\n# Try it\nexport KUBECONFIG=%s PATH=%s:%s:$PATH\n"+
 		"kubectl describe node %s\n"+
 		"kubectl -n heddle-system logs ds/heddle-feature-discovery\n"+
 		"kubectl label node %s nvidia.com/gpu.product- && kubectl get node %s -L nvidia.com/gpu.product   # it comes back\n"+
-		"\n# Stop it\nmake demo-down\n", s.Kubeconfig(), filepath.Dir(kubectl), s.Node(), s.Node(), s.Node())
+		"\n# Stop it\nmake demo-down\n",
+		s.Kubeconfig(), filepath.Dir(kubectl), s.installer.Dir, s.Node(), s.Node(), s.Node())
 	return nil
 }
 
@@ -205,5 +210,27 @@ func (s *stage) showDevices(ctx context.Context) error {
 	for _, g := range got.GPUs {
 		fmt.Fprintf(s.out, "GPU%d  %-6s  %s\n", g.Index, g.HCA, g.Class)
 	}
+	return nil
+}
+
+// showShares shows who has what of the card that is shared, as doctor tells it
+// from anywhere, by way of the API server.
+func (s *stage) showShares(ctx context.Context) error {
+	heddle, err := s.installer.Build(ctx, "heddle")
+	if err != nil {
+		return err
+	}
+	// What each pod has is told within seconds of its start.
+	if _, err := s.Kubectl(ctx, "wait", "pod", "-l", "shares=gpu", "--timeout=30s",
+		`--for=jsonpath={.metadata.annotations.heddle\.dev/sgpu-bound}`); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, heddle, "doctor", "--node", s.Node(), "--kubeconfig", s.Kubeconfig())
+	out, err := cmd.Output()
+	// Findings are an exit code, and what the demo is to show.
+	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
+		return fmt.Errorf("heddle doctor: %w", err)
+	}
+	fmt.Fprintf(s.out, "\n# Three pods on one card, each with its share of it\n$ heddle doctor --node %s\n%s", s.Node(), out)
 	return nil
 }

@@ -2,6 +2,14 @@
 // [Path] of its metrics address. It is plain values: it reads nothing.
 package report
 
+import (
+	"fmt"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/sharing/enforce"
+)
+
 // Path is where the report is.
 const Path = "/v1/bindings"
 
@@ -16,6 +24,81 @@ type Report struct {
 	// GPUs are the indices of the node's GPUs, by UUID; a MIG device has that
 	// of the GPU that it is cut from.
 	GPUs map[string]int `json:"gpus"`
+	// Cards are the node's GPUs, and Strangers the UUIDs of cordoned ones that
+	// it does not have.
+	Cards     []Card   `json:"cards,omitempty"`
+	Strangers []string `json:"strangers,omitempty"`
+	// Refused are the pods that wait for shares, and Enforcers what makes the
+	// limits of those hold that start now; nil if nothing is to.
+	Refused   []Refusal  `json:"refused,omitempty"`
+	Enforcers *Enforcers `json:"enforcers,omitempty"`
+}
+
+// Card is how one GPU is handed out.
+type Card struct {
+	Index int    `json:"index"`
+	UUID  string `json:"uuid"`
+	// Mode is native or sgpu, empty while that is not known; Wanted is what the
+	// configuration says.
+	Mode   string `json:"mode"`
+	Wanted string `json:"wanted"`
+	// Until is what a change of mode waits for, such as "ns/pod ends"; empty if
+	// there is none.
+	Until string `json:"until,omitempty"`
+	// Cordoned tells whether an operator took it out: nobody new gets it.
+	Cordoned bool `json:"cordoned"`
+	// Shared is nil for a card that is not handed out in shares.
+	Shared *Shared `json:"shared,omitempty"`
+}
+
+// Shared is what a shared card has, and what is taken of it.
+type Shared struct {
+	// Policy is that of its tenants, empty without any and if one has the card
+	// alone, which Exclusive says.
+	Policy    string `json:"policy,omitempty"`
+	Exclusive bool   `json:"exclusive,omitempty"`
+	// VCore is percent, UsedMiB of MemoryMiB, Tenants of Slots.
+	VCore     int   `json:"vcore"`
+	UsedMiB   int64 `json:"usedMiB"`
+	MemoryMiB int64 `json:"memoryMiB"`
+	Tenants   int   `json:"tenants"`
+	Slots     int   `json:"slots"`
+	// Against is why nobody new gets it; empty if somebody may.
+	Against string `json:"against,omitempty"`
+}
+
+// Refusal is a pod that gets no share. Kind is request, allocation,
+// unscheduled or full.
+type Refusal struct {
+	Namespace string    `json:"namespace"`
+	Pod       string    `json:"pod"`
+	UID       string    `json:"uid,omitempty"`
+	Container string    `json:"container"`
+	Kind      string    `json:"kind"`
+	Reason    string    `json:"reason"`
+	Since     time.Time `json:"since"`
+}
+
+// Enforcers are chosen apart for memory and compute. Fault is why there are
+// none, and why all shares are refused.
+type Enforcers struct {
+	Memory     string `json:"memory,omitempty"`
+	WhyMemory  string `json:"whyMemory,omitempty"`
+	Compute    string `json:"compute,omitempty"`
+	WhyCompute string `json:"whyCompute,omitempty"`
+	Fault      string `json:"fault,omitempty"`
+}
+
+// Pending is "card 3: native until ns/pod ends, then sgpu"; empty for a card
+// that is handed out as configured.
+func (c *Card) Pending() string {
+	switch {
+	case c.Until == "":
+		return ""
+	case c.Mode == "":
+		return fmt.Sprintf("card %d: not handed out until %s, then %s", c.Index, c.Until, c.Wanted)
+	}
+	return fmt.Sprintf("card %d: %s until %s, then %s", c.Index, c.Mode, c.Until, c.Wanted)
 }
 
 // The kinds of resources. MIG devices are GPUs.
@@ -50,15 +133,22 @@ type Resource struct {
 // HCAIDs their identities in the same order. Class is the longest way from one
 // of the HCAs to the nearest of the GPUs. CDINames are by resource.
 type Binding struct {
-	Namespace string            `json:"namespace"`
-	Pod       string            `json:"pod"`
-	UID       string            `json:"uid,omitempty"`
-	Container string            `json:"container"`
-	GPUs      []string          `json:"gpus"`
-	HCAs      []string          `json:"hcas"`
-	HCAIDs    []string          `json:"hcaIDs"`
-	Class     string            `json:"class,omitempty"`
-	CDINames  map[string]string `json:"cdiNames"`
+	Namespace string   `json:"namespace"`
+	Pod       string   `json:"pod"`
+	UID       string   `json:"uid,omitempty"`
+	Container string   `json:"container"`
+	GPUs      []string `json:"gpus"`
+	HCAs      []string `json:"hcas"`
+	HCAIDs    []string `json:"hcaIDs"`
+	Class     string   `json:"class,omitempty"`
+	// Shares are the parts of shared cards, of QoS policy Policy, which By
+	// chose; see package allocation.
+	Shares []allocation.Share `json:"shares,omitempty"`
+	Policy string             `json:"policy,omitempty"`
+	By     string             `json:"by,omitempty"`
+	// Enforced is what makes the limits of the shares hold.
+	Enforced enforce.Enforced  `json:"enforced,omitzero"`
+	CDINames map[string]string `json:"cdiNames"`
 }
 
 // Problem is something that is wrong: Name says with what, such as checkpoint

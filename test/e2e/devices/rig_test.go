@@ -55,6 +55,8 @@ type options struct {
 	gates   map[string]bool
 	// held keeps the plugin from being started.
 	held bool
+	// kwok keeps simulated nodes Ready.
+	kwok bool
 }
 
 const quickHealth = `health: {gpuRecoverAfter: 1s, hcaDownAfter: 1s, hcaUpAfter: 1s}
@@ -133,7 +135,7 @@ func upRig(ctx context.Context, o options) (*rig, error) {
 	kubelet := map[string]any{"staticPodPath": filepath.Join(r.dir, "static"), "fileCheckFrequency": "1s"}
 	maps.Copy(kubelet, o.kubelet)
 	r.Cluster, err = cluster.Up(ctx, cluster.Options{
-		Name: "dev-" + o.name, Replace: true, Kubelet: kubelet, FeatureGates: o.gates,
+		Name: "dev-" + o.name, Replace: true, Kubelet: kubelet, FeatureGates: o.gates, Kwok: o.kwok,
 	})
 	if err != nil {
 		return r, err

@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 )
@@ -248,8 +249,9 @@ type record struct {
 		UID       string `json:"uid"`
 		Container string `json:"container"`
 	} `json:"owner"`
-	HCAs  []string `json:"hcas"`
-	Class string   `json:"class"`
+	HCAs   []string           `json:"hcas"`
+	Class  string             `json:"class"`
+	Shares []allocation.Share `json:"shares"`
 }
 
 // spec is the file name of its CDI spec.

@@ -65,8 +65,11 @@ func Run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if plugin != nil {
+	switch {
+	case plugin != nil:
 		found.addPlugin(plugin, given || there.offers())
+	case there != nil:
+		found.addPluginOf(ctx, there)
 	}
 	if err := say(stdout, "%s", found.Text()); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/names"
@@ -30,8 +31,9 @@ const remove = discovery + " --oneshot --cleanup removes what it left."
 
 // onNode is what the API server knows about a Node.
 type onNode struct {
-	node *corev1.Node
-	pods []corev1.Pod
+	client rest.Interface
+	node   *corev1.Node
+	pods   []corev1.Pod
 	// elsewhere tells whether discovery has a pod on any Node.
 	elsewhere bool
 	// ours tells whether the kubelet has a resource of the configuration.
@@ -43,7 +45,7 @@ func ask(ctx context.Context, api *cluster.Flags, name string) (*onNode, error) 
 	if err != nil {
 		return nil, err
 	}
-	var n onNode
+	n := onNode{client: client}
 	if n.node, err = cluster.Node(ctx, client, name); err != nil {
 		return nil, err
 	}
@@ -65,6 +67,7 @@ func (r *Report) addNode(there *onNode, all *config.Config) {
 	_, plugin := running(there.pods, devicePlugin)
 	r.Findings = append(r.Findings, ready(node)...)
 	r.Findings = append(r.Findings, devicesReady(node, plugin)...)
+	r.Findings = append(r.Findings, modesPending(node)...)
 	r.Findings = append(r.Findings, there.labeled()...)
 	if r.labels != nil {
 		r.Findings = append(r.Findings, lacks(node, r.labels, cfg.LabelConflict == config.Force)...)

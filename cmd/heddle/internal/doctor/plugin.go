@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 )
@@ -46,11 +47,37 @@ func (r *Report) addPlugin(a *answer, expected bool) {
 		}
 		return
 	}
-	r.plugin, r.Node = a.report, cmp.Or(r.Node, a.report.Node)
-	for i := range a.report.Resources {
-		r.Findings = append(r.Findings, served(&a.report.Resources[i])...)
+	r.tell(a.report)
+}
+
+// addPluginOf asks the device plugin of a Node by way of the API server. Where
+// it does not run, others say so.
+func (r *Report) addPluginOf(ctx context.Context, there *onNode) {
+	if _, runs := running(there.pods, devicePlugin); !runs {
+		return
 	}
-	for _, p := range a.report.Problems {
+	answer, err := cluster.Report(ctx, there.client, there.node.Name)
+	if err != nil {
+		r.Findings = append(r.Findings, finding.Finding{
+			Level: finding.Note, Subject: devicePlugin, Says: "who has which devices is not known: " + err.Error(),
+			Do: "It takes the right to get pods/proxy; or run heddle doctor on the node.",
+		})
+	} else {
+		r.tell(answer)
+	}
+	finding.Sort(r.Findings)
+}
+
+// tell takes the device plugin's answer.
+func (r *Report) tell(answer *report.Report) {
+	r.plugin, r.Node = answer, cmp.Or(r.Node, answer.Node)
+	for i := range answer.Resources {
+		r.Findings = append(r.Findings, served(&answer.Resources[i])...)
+	}
+	r.Findings = append(r.Findings, modesOf(answer, r.Findings)...)
+	r.Findings = append(r.Findings, refused(answer.Refused)...)
+	r.Findings = append(r.Findings, limits(answer.Enforcers)...)
+	for _, p := range answer.Problems {
 		r.Findings = append(r.Findings, finding.Finding{
 			Level: finding.Problem, Subject: devicePlugin + ": " + p.Name, Says: p.Reason, Do: remedy(p.Name),
 		})
@@ -131,6 +158,10 @@ func remedy(name string) string {
 		return "Containers that run are untouched; ordinary init containers cannot start until the kubelet writes it anew."
 	case "driver":
 		return "Containers with these GPUs wait for it: see the driver's installation."
+	case "modes", "cordon":
+		return "The file was set aside beside itself, as .corrupt; or, for a cordon, see the Node's annotation."
+	case "modes-file", "cordon-file":
+		return "See --state-dir: it must be on a disk that is writable and not full. Until then no card changes its mode."
 	case "config":
 		return "The last good configuration is in use: heddle config validate."
 	}
@@ -156,20 +187,27 @@ func handedOut(p *report.Report) string {
 	}
 	text := "\n" + cli.Table(rows, 2)
 	if len(p.Bindings) == 0 {
-		return text + "\nNo container has devices.\n"
+		return text + sharedCards(p) + "\nNo container has devices.\n"
 	}
 	rows = [][]string{{"POD", "CONTAINER", "GPUS", "HCAS", "CLASS"}}
 	for i := range p.Bindings {
 		b := &p.Bindings[i]
-		pod := b.Namespace + "/" + b.Pod
-		if b.Pod == "" {
-			pod = "UID " + b.UID
+		if len(b.GPUs)+len(b.HCAs) == 0 && len(b.Shares) > 0 {
+			continue // The table of tenants has it.
+		}
+		uuids := slices.Clone(b.GPUs)
+		for _, s := range b.Shares {
+			uuids = append(uuids, s.UUID)
 		}
 		rows = append(rows, []string{
-			pod, b.Container, cmp.Or(cards(b.GPUs, p.GPUs), "-"), cmp.Or(strings.Join(b.HCAs, " "), "-"), cmp.Or(b.Class, "-"),
+			podOf(b), b.Container, cmp.Or(cards(uuids, p.GPUs), "-"), cmp.Or(strings.Join(b.HCAs, " "), "-"),
+			cmp.Or(b.Class, "-"),
 		})
 	}
-	return text + "\n" + cli.Table(rows, 2)
+	if len(rows) > 1 {
+		text += "\n" + cli.Table(rows, 2)
+	}
+	return text + sharedCards(p)
 }
 
 // shortUUID is the length of GPU-01234567, which tells the cards of a node

@@ -81,6 +81,63 @@ api/names (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares them.
 {{- $effects | uniq | sortAlpha | toJson }}
 {{- end }}
 
+{{/* Whether any node works with HAMi: "true" or "". */}}
+{{- define "heddle.hami" -}}
+{{- $on := "" }}
+{{- range prepend .Values.config.nodes .Values.config.cluster }}
+{{- with .sgpu }}{{ with .hami }}{{ if .enabled }}{{ $on = "true" }}{{ end }}{{ end }}{{ end }}
+{{- end }}
+{{- $on }}
+{{- end }}
+
+{{/* Whether the token of heddle-device-plugin may evict pods: "true" or "". Only
+     where a card may be shared, and sgpu.refusedFor is not 0 throughout. What
+     stands in an existing ConfigMap is not known here, so that counts as shared. */}}
+{{- define "heddle.evicts" -}}
+{{- $cluster := .Values.config.cluster }}
+{{- $shares := .Values.config.existingConfigMap }}
+{{- $patient := not (include "heddle.never" $cluster) }}
+{{- range prepend .Values.config.nodes $cluster }}
+{{- if eq (.mode | default "") "sgpu" }}{{ $shares = "true" }}{{ end }}
+{{- if and (hasKey (.sgpu | default dict) "refusedFor") (not (include "heddle.never" .)) }}{{ $patient = true }}{{ end }}
+{{- end }}
+{{- if and $shares $patient }}true{{ end }}
+{{- end }}
+
+{{/* Whether a NodeConfig says that refused pods are never evicted. */}}
+{{- define "heddle.never" -}}
+{{- if regexMatch "^(0+([.]0*)?(ns|us|µs|ms|s|m|h)?)+$" (get (.sgpu | default dict) "refusedFor" | toString) }}true{{ end }}
+{{- end }}
+
+{{/* The annotations that heddle-device-plugin may write on its Node, those that
+     it may take away besides, and those that it may write on pods of its node.
+     HAMi's annotation of cards goes when HAMi is off again; its lock is HAMi's
+     to set. heddle.dev/cordoned-gpus is in none: it is for people, and the
+     daemon obeys it. */}}
+{{- define "heddle.deviceNodeAnnotations" -}}
+{{- $keys := list "heddle.dev/gpu-topology" "heddle.dev/sgpu-cards" }}
+{{- if include "heddle.hami" . }}
+{{- $keys = append $keys "metax-tech.com/node-gpu-devices" }}
+{{- end }}
+{{- $keys | toJson }}
+{{- end }}
+
+{{- define "heddle.deviceRemovableAnnotations" -}}
+{{- $keys := list "metax-tech.com/node-gpu-devices" }}
+{{- if include "heddle.hami" . }}
+{{- $keys = append $keys "hami.io/mutex.lock" }}
+{{- end }}
+{{- $keys | toJson }}
+{{- end }}
+
+{{- define "heddle.devicePodAnnotations" -}}
+{{- $keys := list "heddle.dev/sgpu-bound" }}
+{{- if include "heddle.hami" . }}
+{{- $keys = append $keys "hami.io/bind-phase" }}
+{{- end }}
+{{- $keys | toJson }}
+{{- end }}
+
 {{/* A list of texts in CEL. Between quotes stands only what needs no escape:
      whatever else comes here is refused, also where Helm was told to skip the
      schema of the values. */}}

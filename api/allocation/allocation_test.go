@@ -1,0 +1,153 @@
+package allocation_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+)
+
+func TestAllocationText(t *testing.T) {
+	want := &allocation.Allocation{Version: 1, Node: "n1", Containers: map[string][]allocation.Share{
+		"init": {{UUID: "GPU-a", VCore: 0, MemoryMiB: 512}},
+		"main": {{UUID: "GPU-a", VCore: 60, MemoryMiB: 4096}, {UUID: "GPU-b", VCore: 60, MemoryMiB: 4096}},
+	}}
+	const text = `{"version":1,"node":"n1","containers":{"init":[{"uuid":"GPU-a","vcore":0,"memoryMiB":512}],` +
+		`"main":[{"uuid":"GPU-a","vcore":60,"memoryMiB":4096},{"uuid":"GPU-b","vcore":60,"memoryMiB":4096}]}}`
+	if got := want.String(); got != text {
+		t.Errorf("text is %s\nwant %s", got, text)
+	}
+	got, err := allocation.ParseAllocation(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestBoundText(t *testing.T) {
+	want := &allocation.Bound{Version: 1, Node: "n1", Containers: map[string]allocation.BoundContainer{
+		"main": {Shares: []allocation.Share{{UUID: "GPU-a", VCore: 60, MemoryMiB: 4096}}, Policy: "burst-share", By: allocation.ByNode},
+	}}
+	const text = `{"version":1,"node":"n1","containers":{"main":{"shares":[{"uuid":"GPU-a","vcore":60,"memoryMiB":4096}],` +
+		`"policy":"burst-share","by":"node"}}}`
+	if got := want.String(); got != text {
+		t.Errorf("text is %s\nwant %s", got, text)
+	}
+	got, err := allocation.ParseBound(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestCardsText(t *testing.T) {
+	want := &allocation.Cards{Version: 1, Cards: []allocation.Card{
+		{
+			UUID: "GPU-a", MemoryMiB: 81559, Slots: 16, NUMA: new(0), Zone: 1, Healthy: true, Policy: "fixed-share",
+			Taken: allocation.Taken{VCore: 60, MemoryMiB: 4096, Slots: 1},
+		},
+		{UUID: "GPU-b", Index: 1, MemoryMiB: 81559, Slots: 16, Reason: "XID 79", Exclusive: true},
+	}}
+	const text = `{"version":1,"cards":[{"uuid":"GPU-a","index":0,"memoryMiB":81559,"slots":16,"numa":0,"zone":1,"healthy":true,` +
+		`"policy":"fixed-share","taken":{"vcore":60,"memoryMiB":4096,"slots":1}},{"uuid":"GPU-b","index":1,"memoryMiB":81559,` +
+		`"slots":16,"numa":null,"zone":0,"healthy":false,"reason":"XID 79","exclusive":true,"taken":{"vcore":0,"memoryMiB":0,"slots":0}}]}`
+	if got := want.String(); got != text {
+		t.Errorf("text is %s\nwant %s", got, text)
+	}
+	got, err := allocation.ParseCards(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestBadAllocations(t *testing.T) {
+	whole := func(shares string) string {
+		return `{"version":1,"node":"n1","containers":{"main":` + shares + `}}`
+	}
+	share := func(uuid, vcore, memory string) string {
+		return whole(fmt.Sprintf(`[{"uuid":%q,"vcore":%s,"memoryMiB":%s}]`, uuid, vcore, memory))
+	}
+	for _, test := range []struct{ name, text, want string }{
+		{"empty", "", "allocation: empty"},
+		{"truncated", share("GPU-a", "1", "1")[:40], "allocation: unexpected EOF"},
+		{"two values", share("GPU-a", "1", "1") + "{}", "allocation: something follows the JSON"},
+		{"null", "null", "allocation: version 0 is unknown, 1 is known"},
+		{"another type", "[]", "allocation: json: cannot unmarshal array into Go value of type allocation.Allocation"},
+		{"a later version", `{"version":2,"node":"n1"}`, "allocation: version 2 is unknown, 1 is known"},
+		{"a field nobody knows", `{"version":1,"node":"n1","priority":1}`, `allocation: json: unknown field "priority"`},
+		{"no node", `{"version":1,"containers":{}}`, `allocation: node "" is no name of a Node`},
+		{"no shares", whole("[]"), `allocation: container "main": 0 shares; a container has 1 to 64`},
+		{
+			"a container that cannot be", `{"version":1,"node":"n1","containers":{"Main":[{"uuid":"GPU-a"}]}}`,
+			`allocation: "Main" is no name of a container`,
+		},
+		{"no UUID", share("", "1", "1"), `allocation: container "main": share 0: "" is no UUID`},
+		{"a list for a UUID", share("GPU-a,GPU-b", "1", "1"), `allocation: container "main": share 0: "GPU-a,GPU-b" is no UUID`},
+		{"vcore 101", share("GPU-a", "101", "1"), `allocation: container "main": share 0: vcore: 101 is not between 0 and 100`},
+		{"vcore -1", share("GPU-a", "-1", "1"), `allocation: container "main": share 0: vcore: -1 is not between 0 and 100`},
+		{"memory -1", share("GPU-a", "1", "-1"), `allocation: container "main": share 0: memoryMiB: -1 is not between 0 and 67108864`},
+		{
+			"memory of an overflow", share("GPU-a", "1", "9223372036854775807"),
+			`allocation: container "main": share 0: memoryMiB: 9223372036854775807 is not between 0 and 67108864`,
+		},
+		{
+			"a number that is none", share("GPU-a", "1", "1e99"),
+			"allocation: json: cannot unmarshal number 1e99 into Go struct field Share.containers.memoryMiB of type int64",
+		},
+		{
+			"one card twice", whole(`[{"uuid":"GPU-a","vcore":1},{"uuid":"GPU-a","vcore":1}]`),
+			`allocation: container "main": card GPU-a is there twice; shares of a container are of different cards`,
+		},
+		{
+			"many shares", whole("[" + strings.Repeat(`{"uuid":"GPU-a"},`, 64) + `{"uuid":"GPU-a"}]`),
+			`allocation: container "main": 65 shares; a container has 1 to 64`,
+		},
+		{"very long", strings.Repeat(" ", 256<<10) + "{}", "allocation: longer than 262144 bytes"},
+	} {
+		got, err := allocation.ParseAllocation(test.text)
+		if got != nil || err == nil || err.Error() != test.want {
+			t.Errorf("%s: %v, error %v\nwant %s", test.name, got, err, test.want)
+		}
+	}
+}
+
+func TestBadBoundAndCards(t *testing.T) {
+	bound := func(policy, by string) string {
+		return fmt.Sprintf(`{"version":1,"node":"n1","containers":{"main":{"shares":[{"uuid":"GPU-a"}],"policy":%q,"by":%q}}}`, policy, by)
+	}
+	card := func(fields string) string {
+		return `{"version":1,"cards":[{"uuid":"GPU-a","healthy":true` + fields + `}]}`
+	}
+	for _, test := range []struct{ name, text, want string }{
+		{"by nobody", bound("fixed-share", ""), `bound shares: container "main": by: unknown ""`},
+		{"by another", bound("fixed-share", "me"), `bound shares: container "main": by: unknown "me"`},
+		{"no policy", bound("", "node"), `bound shares: container "main": policy "" is no word`},
+		{"another version", `{"version":0,"cards":[]}`, "cards: version 0 is unknown, 1 is known"},
+		{"more memory than can be", card(`,"memoryMiB":67108865`), `cards: card "GPU-a": memoryMiB: 67108865 is not between 0 and 67108864`},
+		{"less than nothing taken", card(`,"taken":{"slots":-1}`), `cards: card "GPU-a": taken.slots: -1 is not between 0 and 65536`},
+		{"a NUMA node that cannot be", card(`,"numa":-1`), `cards: card "GPU-a": numa: -1 is not between 0 and 65536`},
+		{"well, with a reason", card(`,"reason":"XID 79"`), `cards: card "GPU-a": a card is healthy, or has a reason why not`},
+		{"twice", `{"version":1,"cards":[{"uuid":"GPU-a","healthy":true},{"uuid":"GPU-a","healthy":true}]}`, `cards: card "GPU-a": is there twice`},
+		{"a long reason", `{"version":1,"cards":[{"uuid":"GPU-a","reason":"` + strings.Repeat("x", 257) + `"}]}`, `cards: card "GPU-a": reason: longer than 256 bytes`},
+	} {
+		var err error
+		if strings.Contains(test.text, "cards") {
+			_, err = allocation.ParseCards(test.text)
+		} else {
+			_, err = allocation.ParseBound(test.text)
+		}
+		if err == nil || err.Error() != test.want {
+			t.Errorf("%s: error %v\nwant %s", test.name, err, test.want)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package allocation
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// MaxMemoryMiB bounds a card's memory and a share's: 64 TiB, so that no sum of
+// shares overflows.
+const MaxMemoryMiB = 1 << 26
+
+// MaxReason bounds [Card.Reason], in bytes.
+const MaxReason = 256
+
+// The other bounds. All annotations of an object together have 256 KiB.
+const (
+	maxText       = 256 << 10
+	maxContainers = 512
+	maxCards      = 64
+	maxSlots      = 1 << 16
+	maxIndex      = 1 << 16
+	maxName       = 253
+	maxUUID       = 128
+)
+
+func encode(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return "" // Never: these types hold nothing but strings and numbers.
+	}
+	return string(b)
+}
+
+// decode reads one JSON value. A field that is not known changes what the rest
+// means.
+func decode(text string, into any) error { return decodeJSON(text, into, true) }
+
+// decodeLoose is decode for others' protocols, which may grow.
+func decodeLoose(text string, into any) error { return decodeJSON(text, into, false) }
+
+func decodeJSON(text string, into any, strict bool) error {
+	if len(text) > maxText {
+		return fmt.Errorf("longer than %d bytes", maxText)
+	}
+	d := json.NewDecoder(strings.NewReader(text))
+	if strict {
+		d.DisallowUnknownFields()
+	}
+	if err := d.Decode(into); err != nil {
+		if errors.Is(err, io.EOF) {
+			return errors.New("empty")
+		}
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the JSON")
+	}
+	return nil
+}
+
+// checkPod checks an annotation of a pod up to its first fault, in the order of
+// the containers' names: what is wrong goes into an Event, which must not
+// change.
+func checkPod[C any](version int, node string, containers map[string]C, check func(C) error) error {
+	if version != Version {
+		return fmt.Errorf("version %d is unknown, %d is known", version, Version)
+	}
+	if node == "" || len(node) > maxName {
+		return fmt.Errorf("node %q is no name of a Node", clip(node))
+	}
+	if len(containers) > maxContainers {
+		return fmt.Errorf("%d containers; at most %d", len(containers), maxContainers)
+	}
+	for _, name := range slices.Sorted(maps.Keys(containers)) {
+		if !isLabel(name) {
+			return fmt.Errorf("%q is no name of a container", clip(name))
+		}
+		if err := check(containers[name]); err != nil {
+			return fmt.Errorf("container %q: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// isLabel tells whether s is an RFC 1123 label, as container names and policies
+// are.
+func isLabel(s string) bool {
+	return len(s) > 0 && len(s) <= 63 && s[0] != '-' && s[len(s)-1] != '-' &&
+		strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+}
+
+func checkPolicy(policy string) error {
+	if !isLabel(policy) {
+		return fmt.Errorf("policy %q is no word", clip(policy))
+	}
+	return nil
+}
+
+func checkShares(shares []Share) error {
+	if len(shares) == 0 || len(shares) > maxCards {
+		return fmt.Errorf("%d shares; a container has 1 to %d", len(shares), maxCards)
+	}
+	for i, s := range shares {
+		err := errors.Join(
+			checkUUID(s.UUID), within("vcore", int64(s.VCore), 100), within("memoryMiB", s.MemoryMiB, MaxMemoryMiB))
+		if err != nil {
+			return fmt.Errorf("share %d: %w", i, err)
+		}
+		for _, other := range shares[:i] {
+			if other.UUID == s.UUID {
+				return fmt.Errorf("card %s is there twice; shares of a container are of different cards", s.UUID)
+			}
+		}
+	}
+	return nil
+}
+
+// checkUUID takes letters, digits and -_.:/, of which none is special in a comma
+// list of UUIDs.
+func checkUUID(uuid string) error {
+	ok := len(uuid) > 0 && len(uuid) <= maxUUID
+	for _, r := range uuid {
+		ok = ok && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.:/", r))
+	}
+	if !ok {
+		return fmt.Errorf("%q is no UUID", clip(uuid))
+	}
+	return nil
+}
+
+func within(name string, value, most int64) error {
+	if value < 0 || value > most {
+		return fmt.Errorf("%s: %d is not between 0 and %d", name, value, most)
+	}
+	return nil
+}
+
+// clip bounds what errors repeat of a text.
+func clip(s string) string {
+	const most = 64
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "..."
+	}
+	return s
+}

@@ -1,0 +1,125 @@
+package config
+
+// SGPU is how GPUs are shared.
+type SGPU struct {
+	// GPUs are the cards to share, by index or UUID; the others stay native,
+	// which makes the node a hybrid one. Empty means all. Indices change when
+	// a GPU is lost, UUIDs do not.
+	//
+	// Read by: heddle-device-plugin, heddle-feature-discovery.
+	GPUs []Card `yaml:"gpus"`
+	// SlotsPerGPU is how many containers can share one card at most.
+	//
+	// Read by: heddle-device-plugin, heddle-feature-discovery.
+	SlotsPerGPU int `yaml:"slotsPerGPU" range:"1-100"`
+	// Enforce is what makes a limit hold.
+	Enforce Enforce `yaml:"enforce"`
+	// Advertise says which resources the kubelet hears of. `sgpu` is the slots
+	// only; `all` adds vcore and vmemory; `auto` is `all` unless HAMi's
+	// protocol is on, whose scheduler counts them itself.
+	//
+	// Read by: heddle-device-plugin.
+	Advertise Advertise `yaml:"advertise"`
+	// Unscheduled says what happens to a container that no card-aware
+	// scheduler gave a card: `place` lets the node choose one, `reject`
+	// refuses it.
+	//
+	// Read by: heddle-device-plugin.
+	Unscheduled Unscheduled `yaml:"unscheduled"`
+	// Placement says which card the node chooses where it chooses: `binpack`
+	// the one with the least left that suffices, so that other cards stay
+	// whole; `spread` the one with the most left.
+	//
+	// Read by: heddle-device-plugin.
+	Placement Placement `yaml:"placement"`
+	// RefusedFor is how long a pod may be refused for want of a card until it
+	// is evicted, to be scheduled again. Only a pod that never started and that
+	// a controller makes anew is; a bare pod keeps the Event. `0s` is never.
+	//
+	// Read by: heddle-device-plugin.
+	RefusedFor Duration `yaml:"refusedFor"`
+	// ModeSwitch says what a change of mode does with a card that pods hold:
+	// `cordon-card` gives it to nobody new and moves it once they have ended,
+	// `wait` goes on handing it out as before until nobody happens to hold it.
+	//
+	// Read by: heddle-device-plugin.
+	ModeSwitch ModeSwitch `yaml:"modeSwitch"`
+	// HAMi is the protocol of the HAMi scheduler, in its form for MetaX sGPU.
+	HAMi HAMi `yaml:"hami"`
+}
+
+// HAMi is how the node works with a HAMi scheduler, 2.6 or later.
+type HAMi struct {
+	// Enabled publishes the node's cards in HAMi's Node annotation, follows
+	// the card that HAMi chose for a pod, and releases HAMi's node lock.
+	//
+	// Read by: heddle-device-plugin.
+	Enabled bool `yaml:"enabled"`
+	// SchedulerName is what pods that HAMi schedules have as
+	// spec.schedulerName: nobody else's allocation annotation is believed.
+	//
+	// Read by: heddle-device-plugin.
+	SchedulerName string `yaml:"schedulerName"`
+}
+
+// Enforce is what makes the limits of a share hold.
+type Enforce struct {
+	// Memory is the enforcer of the memory limit; `auto` takes the strongest
+	// that works on the node, in the order dmem, preload, mps, none.
+	//
+	// Read by: heddle-device-plugin; heddle-feature-discovery (`mps.capable`).
+	Memory MemoryEnforcer `yaml:"memory"`
+	// Compute is the enforcer of the compute limit; `auto` takes the strongest
+	// that works on the node, in the order mps, preload, none.
+	//
+	// Read by: heddle-device-plugin; heddle-feature-discovery (`mps.capable`).
+	Compute ComputeEnforcer `yaml:"compute"`
+	// Preload is the library for enforcer `preload`.
+	Preload Preload `yaml:"preload"`
+	// MPS is how enforcer `mps` runs NVIDIA's Multi-Process Service.
+	MPS MPS `yaml:"mps"`
+}
+
+// Preload is a library that the dynamic loader puts before the driver's, with
+// the environment of HAMi-core. heddle brings none.
+type Preload struct {
+	// Library is its path on the node, such as
+	// /usr/local/vgpu/libvgpu.so; empty turns the enforcer off.
+	//
+	// Read by: heddle-device-plugin.
+	Library string `yaml:"library"`
+}
+
+// MPS is one control daemon of NVIDIA's Multi-Process Service per card.
+type MPS struct {
+	// ExclusiveProcess sets the card's compute mode to EXCLUSIVE_PROCESS while
+	// its daemon runs, so that no process goes around it. Without it the
+	// compute mode is left as it is.
+	//
+	// Read by: heddle-device-plugin.
+	ExclusiveProcess bool `yaml:"exclusiveProcess"`
+	// MultiUser lets clients of several UIDs share one card's server, where
+	// the driver can. Without it a second UID is refused.
+	//
+	// Read by: heddle-device-plugin.
+	MultiUser bool `yaml:"multiUser"`
+}
+
+func defaultSGPU() SGPU {
+	return SGPU{
+		SlotsPerGPU: 16,
+		Enforce:     Enforce{Memory: MemoryAuto, Compute: ComputeAuto},
+		Advertise:   AdvertiseAuto,
+		Unscheduled: UnscheduledPlace,
+		Placement:   PlacementBinpack,
+		RefusedFor:  "1m",
+		ModeSwitch:  ModeSwitchCordon,
+		HAMi:        HAMi{SchedulerName: "hami-scheduler"},
+	}
+}
+
+// AdvertisesShares tells whether the kubelet hears of vcore and vmemory too,
+// and not of sgpu alone.
+func (s *SGPU) AdvertisesShares() bool {
+	return s.Advertise == AdvertiseAll || s.Advertise == AdvertiseAuto && !s.HAMi.Enabled
+}

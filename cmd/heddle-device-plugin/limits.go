@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/nvml"
+	"github.com/heddle-dev/heddle/sharing/enforce"
+)
+
+// factsEvery is how long what the node can do is taken for true: a library or
+// a hook may be put in place at any time.
+const factsEvery = time.Minute
+
+// limiter is an [enforce.Limiter] that looks at the node.
+type limiter struct {
+	*enforce.Limiter
+	// host finds the library and the hook, programs those of MPS, which may run
+	// in another root; nil finds none.
+	host     enforce.Host
+	programs *enforce.Host
+
+	mu   sync.Mutex // guards what follows
+	last seen
+	at   time.Time
+}
+
+// seen is what was last chosen by.
+type seen struct {
+	enforce config.Enforce
+	driver  string
+	facts   enforce.Facts
+}
+
+// newLimiter makes a limiter whose ctx is for its logger. The library is nil for
+// a replayed machine.
+func newLimiter(ctx context.Context, o *options, library nvml.SystemLibrary, log *slog.Logger) (*limiter, error) {
+	if o.mpsShmDir != defaultShm {
+		// Clients of any user make files there, as in any /dev/shm.
+		dir := filepath.Join(o.mpsRoot, defaultShm)
+		if err := os.Chmod(dir, 0o777|fs.ModeSticky); err != nil { //nolint:gosec // The administrator's directory, for all.
+			return nil, fmt.Errorf("shared memory of MPS: %w", err)
+		}
+	}
+	options := enforce.Options{
+		StateDir: o.stateDir, HostRoot: o.hostRoot, MPSRoot: o.mpsRoot, ShmDir: o.mpsShmDir,
+		Hook: o.cdiHook, HookDriverRoot: o.hostDriverRoot, Log: log,
+		Tell: func(n enforce.Notice) {
+			level := slog.LevelInfo
+			if n.State == enforce.Broken {
+				level = slog.LevelWarn
+			}
+			log.Log(ctx, level, "MPS daemon", "card", n.Card, "state", string(n.State),
+				"reason", n.Reason, "restarts", n.Restarts)
+		},
+	}
+	if library != nil {
+		options.Modes = library
+	}
+	l := &limiter{
+		Limiter: enforce.New(options),
+		host:    enforce.Host{Root: o.hostRoot, Hook: o.cdiHook, SysRoot: o.sysfsRoot, ProcRoot: o.procRoot},
+	}
+	// A replayed machine has no driver, whatever this one has.
+	if library != nil || o.mpsRoot != "" {
+		l.programs = &enforce.Host{Root: o.mpsRoot}
+	}
+	return l, nil
+}
+
+// Configure implements [agent.Limiter].
+func (l *limiter) Configure(m *machine.Machine, c *config.NodeConfig) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := seen{enforce: c.SGPU.Enforce, driver: m.Driver.Version}
+	same := now.enforce == l.last.enforce && now.driver == l.last.driver
+	if same && time.Since(l.at) < factsEvery {
+		_, err := l.Choice()
+		return err
+	}
+	l.host.Library = c.SGPU.Enforce.Preload.Library
+	now.facts = l.host.Read(m, c.Shares)
+	now.facts.MPSControl = ""
+	if l.programs != nil {
+		now.facts.MPSControl = l.programs.Read(&machine.Machine{}, nil).MPSControl
+	}
+	l.at = time.Now()
+	if reflect.DeepEqual(now, l.last) {
+		_, err := l.Choice()
+		return err
+	}
+	l.last = now
+	return l.Limiter.Configure(&now.enforce, &now.facts)
+}

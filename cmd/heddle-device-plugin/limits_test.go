@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/enforce"
+)
+
+// library is the head of a shared object of this processor.
+func library(t *testing.T) []byte {
+	t.Helper()
+	kind := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
+	h := elf.Header64{Type: uint16(elf.ET_DYN), Machine: uint16(kind), Version: 1, Ehsize: 64}
+	copy(h.Ident[:], elf.ELFMAG+string([]byte{byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), 1}))
+	var b bytes.Buffer
+	if err := binary.Write(&b, binary.LittleEndian, h); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// The enforcers follow the configuration, and, within a minute, what is put in
+// place on the node.
+func TestLimiterFollowsTheNode(t *testing.T) {
+	host, state := t.TempDir(), t.TempDir()
+	l, err := newLimiter(t.Context(), &options{stateDir: state, hostRoot: host, mpsShmDir: defaultShm}, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := &enforce.Limit{
+		Pod: "u", Container: "main", Policy: sharing.FixedShare,
+		Cards: []enforce.Card{{Share: allocation.Share{UUID: "GPU-a", VCore: 50, MemoryMiB: 1024}, TotalMiB: 81559}},
+	}
+	if _, err := l.Edits(t.Context(), limit); err == nil {
+		t.Error("a container starts before anybody has looked at the node")
+	}
+	m, c := &machine.Machine{}, config.Default()
+	configure := func() (enforce.Enforced, error) {
+		err := l.Configure(m, &c)
+		choice, _ := l.Choice()
+		return choice.Enforced, err
+	}
+	if got, err := configure(); err != nil || got != (enforce.Enforced{Memory: enforce.None, Compute: enforce.None}) {
+		t.Errorf("without anything: %v, %v", got, err)
+	}
+
+	c.SGPU.Enforce.Preload.Library = "/opt/vgpu/libvgpu.so"
+	if got, err := configure(); err != nil || got.Memory != enforce.None {
+		t.Errorf("with a library that is not there: %v, %v", got, err)
+	}
+	if err := os.MkdirAll(filepath.Join(host, "opt/vgpu"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(host, c.SGPU.Enforce.Preload.Library), library(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l.at = l.at.Add(-factsEvery)
+	both := enforce.Enforced{Memory: enforce.Preload, Compute: enforce.Preload}
+	if got, err := configure(); err != nil || got != both {
+		t.Errorf("with a library: %v, %v", got, err)
+	}
+	edits, err := l.Edits(t.Context(), limit)
+	if err != nil || edits.By != both || !strings.HasPrefix(edits.Mounts[0].HostPath, state+"/") {
+		t.Errorf("edits %+v, %v", edits, err)
+	}
+
+	c.SGPU.Enforce.Compute = config.ComputeMPS
+	const want = "sgpu.enforce.compute is mps, which cannot work here: there is no driver"
+	for range 2 {
+		if _, err := configure(); err == nil || err.Error() != want {
+			t.Errorf("what cannot work: %v", err)
+		}
+	}
+	if _, err := l.Edits(t.Context(), limit); err == nil || err.Error() != want {
+		t.Errorf("a container under an enforcer that cannot work: %v", err)
+	}
+}
+
+// The driver's programs are looked for where they will run, and for a replayed
+// machine only where somebody says so.
+func TestProgramsOfMPS(t *testing.T) {
+	root := t.TempDir()
+	for _, dir := range []string{"usr/bin", "dev/shm"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "usr/bin/nvidia-cuda-mps-control"), nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m := &machine.Machine{Driver: machine.Driver{Version: "570.86.15"}}
+	for _, tt := range []struct {
+		name, root, want string
+	}{
+		{"in the driver's root", root, "hostPID"},
+		{"nowhere", t.TempDir(), "the driver's root has no nvidia-cuda-mps-control"},
+		{"nobody says", "", "the driver's root has no nvidia-cuda-mps-control"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := &options{stateDir: t.TempDir(), mpsRoot: tt.root, mpsShmDir: defaultShm, procRoot: t.TempDir()}
+			l, err := newLimiter(t.Context(), o, nil, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := config.Default()
+			if err := l.Configure(m, &c); err != nil {
+				t.Fatal(err)
+			}
+			if choice, _ := l.Choice(); !strings.Contains(choice.WhyCompute, tt.want) {
+				t.Errorf("%s", choice.WhyCompute)
+			}
+		})
+	}
+
+	o := &options{mpsRoot: root, mpsShmDir: "/dev/shm/heddle-mps", stateDir: t.TempDir()}
+	if _, err := newLimiter(t.Context(), o, nil, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(filepath.Join(root, "dev/shm"))
+	if err != nil || info.Mode().Perm() != 0o777 || info.Mode()&os.ModeSticky == 0 {
+		t.Errorf("clients of other users cannot share memory there: %v, %v", info.Mode(), err)
+	}
+	o.mpsRoot = t.TempDir()
+	if _, err := newLimiter(t.Context(), o, nil, slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("shared memory that is not there is no error")
+	}
+}

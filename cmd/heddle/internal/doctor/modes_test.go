@@ -1,0 +1,80 @@
+package doctor
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/mode"
+)
+
+const waits = "\nnote  Node gpu-1\n  card 3: native until ml/train ends, then sgpu\n"
+
+func TestCardsOfTheDevicePlugin(t *testing.T) {
+	tells := report.Report{
+		Node: "gpu-1",
+		Cards: []report.Card{
+			{Index: 2, UUID: "GPU-c", Mode: "sgpu", Wanted: "sgpu", Cordoned: true},
+			{Index: 3, UUID: "GPU-d", Mode: "native", Wanted: "sgpu", Until: "ml/train ends"},
+			{Index: 4, UUID: "GPU-e", Wanted: "sgpu", Until: "it is known who holds it"},
+		},
+		Strangers: []string{"GPU-x"},
+	}
+	out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--device-plugin", answering(t, tells))
+	if err != nil {
+		t.Errorf("notes are no problems: %v", err)
+	}
+	for _, want := range []string{
+		waits,
+		"\nnote  Node gpu-1\n  card 4: not handed out until it is known who holds it, then sgpu\n",
+		"\nnote  Node gpu-1\n  GPU GPU-c is cordoned: nobody new gets it\n  -> heddle card uncordon gpu-1 GPU-c\n",
+		"\nnote  Node gpu-1\n  GPU GPU-x is cordoned and not on this node\n  -> heddle card uncordon gpu-1 GPU-x\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+func TestCardsOfTheNode(t *testing.T) {
+	if conditionModes != mode.ConditionType {
+		t.Errorf("condition %s, the device plugin sets %s", conditionModes, mode.ConditionType)
+	}
+	n := h20Node()
+	n.Status.Capacity = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
+	n.Annotations = map[string]string{names.CordonedGPUs: "GPU-c,no UUID"}
+	n.Status.Conditions = []corev1.NodeCondition{{
+		Type: conditionModes, Status: corev1.ConditionTrue, Reason: "ModePending",
+		Message: "card 3: native until ml/train ends, then sgpu; card 5: sgpu until ml/a and ml/b end, then native",
+	}}
+	path := serve(t, n, nil)
+	out, _ := doctor(t, "--node", "gpu-1", "--kubeconfig", path)
+	for _, want := range []string{
+		waits,
+		"\nnote  Node gpu-1\n  card 5: sgpu until ml/a and ml/b end, then native\n",
+		"\nnote  Node gpu-1\n  GPU GPU-c is cordoned: nobody new gets it\n  -> heddle card uncordon gpu-1 GPU-c\n",
+		"\nproblem  Node gpu-1\n  heddle.dev/cordoned-gpus: \"no UUID\" is no UUID of a card\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	n.Status.Conditions[0].Status = corev1.ConditionFalse
+	n.Annotations = nil
+	if out, _ := doctor(t, "--node", "gpu-1", "--kubeconfig", path); strings.Contains(out, "card 3") {
+		t.Errorf("says what was:\n%s", out)
+	}
+	// Who asks both hears it once.
+	n.Status.Conditions[0].Status = corev1.ConditionTrue
+	tells := report.Report{Node: "gpu-1", Cards: []report.Card{
+		{Index: 3, UUID: "GPU-d", Mode: "native", Wanted: "sgpu", Until: "ml/train ends"},
+	}}
+	out, _ = doctor(t, "--machine", machines+"dgx-h100.json", "--node", "gpu-1", "--kubeconfig", path, "--device-plugin", answering(t, tells))
+	if strings.Count(out, waits) != 1 {
+		t.Errorf("said %d times:\n%s", strings.Count(out, waits), out)
+	}
+}

@@ -1,0 +1,106 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/deviceplugin/binder"
+)
+
+// staleFor is how long a watch may take to show what was written.
+const staleFor = 10 * time.Second
+
+// toldPod is what a pod was told, over what, and when.
+type toldPod struct {
+	text, over string
+	at         time.Time
+}
+
+// tellPods writes [names.SGPUBound] where it differs from what the containers
+// have. Many pods may start at once: what ctx has no time for is told at the
+// next look.
+func (t *tenancy) tellPods(ctx context.Context, pods []*corev1.Pod) {
+	bound := t.bound()
+	live := make(map[types.UID]bool, len(pods))
+	for _, p := range pods {
+		live[p.UID] = true
+		text := ""
+		if b := bound[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]; b != nil && of(p, b.uid) {
+			text = b.String()
+		}
+		if ctx.Err() == nil && p.Annotations[names.SGPUBound] != text {
+			t.tellPod(ctx, p, text)
+		}
+	}
+	for uid := range t.told {
+		if !live[uid] {
+			delete(t.told, uid)
+		}
+	}
+	if ctx.Err() != nil {
+		t.wake()
+	}
+}
+
+// tellPod writes the annotation of a pod that lives, unless the watch may not
+// have shown yet what was written.
+func (t *tenancy) tellPod(ctx context.Context, p *corev1.Pod, text string) {
+	now := p.Annotations[names.SGPUBound]
+	last, told := t.told[p.UID]
+	switch {
+	case p.DeletionTimestamp != nil, p.Status.Phase == corev1.PodSucceeded, p.Status.Phase == corev1.PodFailed:
+		return
+	case told && last.text == text && last.over == now && time.Since(last.at) < staleFor:
+		return
+	}
+	var value *string
+	if text != "" {
+		value = &text
+	}
+	key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+	if err := t.agent.Cluster.AnnotatePod(ctx, key, p.UID, map[string]*string{names.SGPUBound: value}); err != nil {
+		t.wake()
+		if ctx.Err() == nil {
+			t.agent.Log.WarnContext(ctx, "a pod does not say yet which cards it has", "pod", key.String(), "err", err)
+		}
+		return
+	}
+	// What was there is ours if it is what we wrote; then somebody got more.
+	if now != "" && now != last.text {
+		t.drifted(ctx, binder.Drift{Kind: binder.DriftAnnotation, Message: fmt.Sprintf(
+			"annotation %s of pod %s was not what its containers have, and is put right", names.SGPUBound, key)})
+	}
+	t.told[p.UID] = toldPod{text, now, time.Now()}
+}
+
+// boundPod is the annotation of a pod, and its UID as the kubelet knows it.
+type boundPod struct {
+	allocation.Bound
+	uid string
+}
+
+func of(p *corev1.Pod, uid string) bool { return uid == "" || is(p, uid) }
+
+// bound are the annotations of all pods with shares.
+func (t *tenancy) bound() map[types.NamespacedName]*boundPod {
+	all := make(map[types.NamespacedName]*boundPod)
+	for _, b := range t.agent.binder.Bindings() {
+		if len(b.Shares) == 0 {
+			continue
+		}
+		key := types.NamespacedName{Namespace: b.Namespace, Name: b.Pod}
+		if all[key] == nil {
+			all[key] = &boundPod{uid: b.UID, Bound: allocation.Bound{
+				Version: allocation.Version, Node: t.agent.NodeName, Containers: map[string]allocation.BoundContainer{},
+			}}
+		}
+		all[key].Containers[b.Container] = allocation.BoundContainer{Shares: b.Shares, Policy: b.Policy, By: b.By}
+	}
+	return all
+}

@@ -1,0 +1,410 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/hami"
+)
+
+// store is an API server of one Node and its pods that is watched, and whose
+// patches merge annotations under the preconditions of the API.
+type store struct {
+	t *testing.T
+
+	mu      sync.Mutex
+	version int
+	node    *corev1.Node
+	pods    map[string]*corev1.Pod
+	// watches get every change of their kind.
+	watches map[chan<- metav1.WatchEvent]string
+	writes  []string
+	note    chan struct{}
+}
+
+func newStore(t *testing.T) (*store, *Kube) {
+	t.Helper()
+	s := &store{
+		t: t, version: 1, pods: map[string]*corev1.Pod{}, watches: map[chan<- metav1.WatchEvent]string{}, note: make(chan struct{}),
+	}
+	s.node = &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}}
+	s.node.Name, s.node.UID, s.node.ResourceVersion, s.node.Annotations = node, "node-uid", "1", map[string]string{}
+	ts := httptest.NewServer(s)
+	t.Cleanup(ts.Close)
+	client, err := nodesync.ClientFor(&rest.Config{Host: ts.URL}, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, NewKube(client, node, slog.New(slog.DiscardHandler))
+}
+
+func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	kind := "pods"
+	if strings.HasPrefix(r.URL.Path, "/api/v1/nodes") {
+		kind = "nodes"
+	}
+	switch q := r.URL.Query(); {
+	case q.Get("sendInitialEvents") != "":
+		fail(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+	case q.Get("watch") != "":
+		s.watch(w, r, kind)
+	case r.Method == http.MethodPatch:
+		s.patch(w, r, kind)
+	default:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.read(w, r, kind)
+	}
+}
+
+func (s *store) watch(w http.ResponseWriter, r *http.Request, kind string) {
+	events := make(chan metav1.WatchEvent, 100)
+	s.mu.Lock()
+	s.watches[events] = kind
+	close(s.note)
+	s.note = make(chan struct{})
+	s.mu.Unlock()
+	w.(http.Flusher).Flush()
+	for {
+		select {
+		case <-r.Context().Done():
+			s.mu.Lock()
+			delete(s.watches, events)
+			s.mu.Unlock()
+			return
+		case e := <-events:
+			if err := json.NewEncoder(w).Encode(e); err != nil {
+				return
+			}
+			w.(http.Flusher).Flush()
+		}
+	}
+}
+
+func (s *store) read(w http.ResponseWriter, r *http.Request, kind string) {
+	list := metav1.ListMeta{ResourceVersion: strconv.Itoa(s.version)}
+	parts := strings.Split(r.URL.Path, "/")
+	name := parts[len(parts)-1]
+	var answer any
+	switch {
+	case name == "nodes":
+		answer = corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, ListMeta: list, Items: []corev1.Node{*s.node}}
+	case kind == "nodes":
+		answer = s.node
+	case name == "pods":
+		all := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: list}
+		for _, p := range s.pods {
+			if p.Spec.NodeName == node {
+				all.Items = append(all.Items, *p)
+			}
+		}
+		answer = all
+	case s.pods[name] == nil:
+		fail(w, http.StatusNotFound, metav1.StatusReasonNotFound)
+		return
+	default:
+		answer = s.pods[name]
+	}
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+func (s *store) patch(w http.ResponseWriter, r *http.Request, kind string) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil || r.Header.Get("Content-Type") != string(types.MergePatchType) {
+		s.t.Errorf("patch of type %s: %v", r.Header.Get("Content-Type"), err)
+	}
+	var patch merge
+	if err := json.Unmarshal(body, &patch); err != nil {
+		s.t.Error(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() {
+		close(s.note)
+		s.note = make(chan struct{})
+	}()
+	s.writes = append(s.writes, strings.TrimPrefix(r.URL.Path, "/api/v1/")+" "+string(body))
+	parts := strings.Split(r.URL.Path, "/")
+	name := parts[len(parts)-1]
+	apply := func(into map[string]string) {
+		for key, value := range patch.Metadata.Annotations {
+			if value == nil {
+				delete(into, key)
+			} else {
+				into[key] = *value
+			}
+		}
+	}
+	old := metav1.Object(s.node)
+	if kind == "pods" {
+		if s.pods[name] == nil {
+			fail(w, http.StatusNotFound, metav1.StatusReasonNotFound)
+			return
+		}
+		old = s.pods[name]
+	}
+	if v := patch.Metadata.ResourceVersion; v != "" && v != old.GetResourceVersion() ||
+		patch.Metadata.UID != "" && patch.Metadata.UID != old.GetUID() {
+		fail(w, http.StatusConflict, metav1.StatusReasonConflict)
+		return
+	}
+	if kind == "pods" {
+		next := s.pods[name].DeepCopy()
+		apply(next.Annotations)
+		s.putPod(next)
+		_ = json.NewEncoder(w).Encode(next)
+		return
+	}
+	s.putNode(func(n *corev1.Node) { apply(n.Annotations) })
+	_ = json.NewEncoder(w).Encode(s.node)
+}
+
+// putNode changes the Node; mu is held.
+func (s *store) putNode(do func(*corev1.Node)) {
+	next := s.node.DeepCopy()
+	do(next)
+	s.version++
+	next.ResourceVersion = strconv.Itoa(s.version)
+	s.node = next
+	s.send("nodes", "MODIFIED", next)
+}
+
+// putPod replaces a pod; mu is held. One that gets its node is new to the
+// watch of that node.
+func (s *store) putPod(pod *corev1.Pod) {
+	s.version++
+	pod.ResourceVersion = strconv.Itoa(s.version)
+	kind := "MODIFIED"
+	if old := s.pods[pod.Name]; old == nil || old.Spec.NodeName == "" {
+		kind = "ADDED"
+	}
+	s.pods[pod.Name] = pod
+	if pod.Spec.NodeName == node {
+		s.send("pods", kind, pod)
+	}
+}
+
+func (s *store) send(kind, event string, object any) {
+	raw, err := json.Marshal(object)
+	if err != nil {
+		s.t.Error(err)
+	}
+	for c, of := range s.watches {
+		if of == kind {
+			e := metav1.WatchEvent{Type: event}
+			e.Object.Raw = raw
+			c <- e
+		}
+	}
+}
+
+func (s *store) do(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+// await waits until a write has been made that does it.
+func (s *store) await(t *testing.T, done func() bool) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	for {
+		s.mu.Lock()
+		ok, note := done(), s.note
+		s.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-note:
+		case <-deadline:
+			t.Fatalf("not within 20 s; writes: %q", s.writes)
+		}
+	}
+}
+
+func hamiPod(name string) *corev1.Pod {
+	p := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}
+	p.Namespace, p.Name, p.UID = "default", name, types.UID("uid-"+name)
+	p.Annotations = map[string]string{names.HAMiBindTime: strconv.FormatInt(time.Now().Unix(), 10), names.HAMiBindPhase: "allocating"}
+	p.Spec.SchedulerName = "hami-scheduler"
+	p.Spec.Containers = []corev1.Container{{
+		Name: "main", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/sgpu": resource.MustParse("1")}},
+	}}
+	p.Status.Phase = corev1.PodPending
+	return p
+}
+
+// HAMi's own order of writes: the lock, the time of binding, the binding.
+// Twenty pods go through one node one after the other.
+func TestHAMiBindsPodAfterPod(t *testing.T) {
+	s, k := newStore(t)
+	running(t, k)
+	s.await(t, func() bool { return len(s.watches) == 2 })
+	b := hami.New(hami.Options{
+		Node: node, Watched: k, Reader: k, Writer: k, Log: slog.New(slog.DiscardHandler),
+		State: func() hami.State {
+			return hami.State{Enabled: true, Open: true, Resource: "nvidia.com/sgpu", Cards: []hami.Card{
+				{Card: sharing.Card{UUID: "GPU-1", MemoryMiB: 81920, Slots: 16}},
+			}}
+		},
+		Ours: func(uuid string) bool { return uuid == "GPU-1" },
+	})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx) }()
+	s.await(t, func() bool { return strings.Contains(s.node.Annotations[names.HAMiCards], `"healthy":true`) })
+	start := time.Now()
+	for i := range 20 {
+		pod := hamiPod("p" + strconv.Itoa(i))
+		s.do(func() {
+			s.pods[pod.Name] = pod
+			s.putNode(func(n *corev1.Node) {
+				n.Annotations[names.HAMiLock] = time.Now().Format(time.RFC3339) + ",default," + pod.Name
+			})
+		})
+		// The kubelet and others write the Node too.
+		s.do(func() { s.putNode(func(n *corev1.Node) { n.Labels = map[string]string{"pod": pod.Name} }) })
+		s.do(func() {
+			bound := pod.DeepCopy()
+			bound.Annotations[names.HAMiBindTime] = strconv.FormatInt(time.Now().Unix(), 10)
+			bound.Spec.NodeName = node
+			s.putPod(bound)
+		})
+		s.await(t, func() bool { return s.node.Annotations[names.HAMiLock] == "" })
+		b.Bound(types.NamespacedName{Namespace: "default", Name: pod.Name}, pod.UID, true)
+	}
+	t.Logf("20 locks released in %s", time.Since(start))
+	s.await(t, func() bool {
+		for _, p := range s.pods {
+			if p.Annotations[names.HAMiBindPhase] != "success" {
+				return false
+			}
+		}
+		return true
+	})
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if got := s.node.Annotations[names.HAMiCards]; strings.Contains(got, `"healthy":true`) || got == "" {
+		t.Errorf("a node without a plugin shows HAMi %s", got)
+	}
+}
+
+func TestAnnotating(t *testing.T) {
+	s, k := newStore(t)
+	value := "x"
+	pod := hamiPod("p1")
+	s.pods["p1"] = pod
+	name := types.NamespacedName{Namespace: "default", Name: "p1"}
+
+	if err := k.AnnotateNode(t.Context(), "1", map[string]*string{"a/b": &value}); err != nil {
+		t.Error(err)
+	}
+	if n, _ := k.Node(); n == nil || n.Annotations["a/b"] != "x" {
+		t.Errorf("what was written is not known: %v", n)
+	}
+	if err := k.AnnotateNode(t.Context(), "1", map[string]*string{"a/b": nil}); !apierrors.IsConflict(err) {
+		t.Errorf("an old version: %v", err)
+	}
+	if err := k.AnnotateNode(t.Context(), "", map[string]*string{"a/b": nil}); err != nil {
+		t.Error(err)
+	}
+	if err := k.AnnotatePod(t.Context(), name, "uid-p1", map[string]*string{"a/b": &value}); err != nil {
+		t.Error(err)
+	}
+	if err := k.AnnotatePod(t.Context(), name, "older", map[string]*string{"a/b": &value}); !apierrors.IsConflict(err) {
+		t.Errorf("another pod: %v", err)
+	}
+	if _, err := k.ReadPod(t.Context(), "default", "p2"); !apierrors.IsNotFound(err) {
+		t.Errorf("no pod: %v", err)
+	}
+	if p, err := k.ReadPod(t.Context(), "default", "p1"); err != nil || p.Annotations["a/b"] != "x" {
+		t.Errorf("pod %v, %v", p, err)
+	}
+	want := []string{
+		`nodes/gpu-1 {"metadata":{"resourceVersion":"1","annotations":{"a/b":"x"}}}`,
+		`nodes/gpu-1 {"metadata":{"resourceVersion":"1","annotations":{"a/b":null}}}`,
+		`nodes/gpu-1 {"metadata":{"annotations":{"a/b":null}}}`,
+		`namespaces/default/pods/p1 {"metadata":{"uid":"uid-p1","annotations":{"a/b":"x"}}}`,
+		`namespaces/default/pods/p1 {"metadata":{"uid":"older","annotations":{"a/b":"x"}}}`,
+	}
+	if diff := cmp.Diff(want, s.writes); diff != "" {
+		t.Errorf("writes (-want +got):\n%s", diff)
+	}
+}
+
+// The binder asks HAMi's annotation only where HAMi is on, and is told that
+// nobody chose where HAMi did not.
+func TestHAMiAsTheBinderKnowsIt(t *testing.T) {
+	chosen := func(do func(*corev1.Pod)) *corev1.Pod {
+		p := hamiPod("p1")
+		p.Spec.NodeName = node
+		p.Annotations = map[string]string{
+			names.HAMiAllocation: `[[{"uuid":"GPU-1","compute":60,"vRam":4096}]]`, names.HAMiNode: node,
+			names.HAMiPredicateTime: "1795223838726454907", names.HAMiBindTime: "1795223839",
+		}
+		do(p)
+		return p
+	}
+	for _, tt := range []struct {
+		name   string
+		off    bool
+		pod    *corev1.Pod
+		shares []allocation.Share
+		by     string
+		err    string
+	}{
+		{
+			name: "chosen", pod: chosen(func(*corev1.Pod) {}), by: allocation.ByHAMi,
+			shares: []allocation.Share{{UUID: "GPU-1", VCore: 60, MemoryMiB: 4096}},
+		},
+		{name: "HAMi is off", off: true, pod: chosen(func(*corev1.Pod) {})},
+		{name: "not chosen", pod: chosen(func(p *corev1.Pod) { delete(p.Annotations, names.HAMiAllocation) })},
+		{
+			name: "forged", pod: chosen(func(p *corev1.Pod) { p.Spec.SchedulerName = "default-scheduler" }), by: allocation.ByHAMi,
+			err: `metax-tech.com/gpu-devices-allocated is not believed: the pod's scheduler is "default-scheduler", and HAMi is "hami-scheduler"`,
+		},
+		{
+			name: "a card that left", pod: chosen(func(p *corev1.Pod) {
+				p.Annotations[names.HAMiAllocation] = `[[{"uuid":"GPU-2","compute":60,"vRam":4096}]]`
+			}), by: allocation.ByHAMi, err: "metax-tech.com/gpu-devices-allocated: this node has no shared card GPU-2",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := config.Default()
+			c.SGPU.HAMi.Enabled = !tt.off
+			m := &machine.Machine{GPUs: []machine.GPU{{UUID: "GPU-1", MemoryMiB: 81920}}}
+			h := hamiScheduler{&Agent{Options: Options{NodeName: node, Source: source{newCell(m)}}, cfg: &c}}
+			shares, by, err := h.Scheduled(tt.pod, "main", &sharing.Request{Cards: 1, VCore: 60, MemoryMiB: 4096})
+			if diff := cmp.Diff(tt.shares, shares); diff != "" || by != tt.by || (err == nil) != (tt.err == "") || err != nil && err.Error() != tt.err {
+				t.Errorf("by %q, %v (-want +got):\n%s", by, err, diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,148 @@
+package agent
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+)
+
+// waitFor polls the report: a card that moves wakes nobody outside the agent.
+func (r *rig) waitFor(what string, ok func(cards []report.Card) bool) []report.Card {
+	r.t.Helper()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	timeout := time.After(20 * time.Second)
+	for {
+		cards := r.report().Cards
+		if ok(cards) {
+			return cards
+		}
+		select {
+		case <-ticker.C:
+		case <-timeout:
+			r.t.Fatalf("%s did not come: %+v", what, cards)
+		}
+	}
+}
+
+func counted(mode config.Mode, n int) func([]report.Card) bool {
+	return func(cards []report.Card) bool {
+		left := n
+		for _, c := range cards {
+			if c.Mode == string(mode) {
+				left--
+			}
+		}
+		return left == 0
+	}
+}
+
+func TestACardInUseKeepsItsMode(t *testing.T) {
+	r := newRig(t, "dgx-h100").run()
+	r.list(gpus, 8, 0)
+	held := r.admit("train", map[string]int{gpus: 1})[gpus][0]
+	r.start("train")
+	r.configure("mode: sgpu")
+	r.list(gpus, 0, 8)
+	cards := r.waitFor("seven cards move", counted(config.ModeSGPU, 7))
+	index := r.report().GPUs[held]
+	sentence := fmt.Sprintf("card %d: native until default/train ends, then sgpu", index)
+	if got := cards[index].Pending(); got != sentence || cards[index].UUID != held {
+		t.Errorf("%q, want %q", got, sentence)
+	}
+	r.api.wait(t, "the condition", func() bool {
+		n := len(r.api.pending)
+		return n > 0 && r.api.pending[n-1].True && r.api.pending[n-1].Message == sentence
+	})
+	for _, res := range r.report().Resources {
+		if want := held + ": moves to sgpu when default/train ends"; res.Name == gpus && res.Reason != want {
+			t.Errorf("reason %q, want %q", res.Reason, want)
+		}
+	}
+	r.start("train") // Its container starts again.
+
+	r.again(t)
+	if diff := cmp.Diff(sentence, r.waitFor("a restart in the middle", func(cards []report.Card) bool {
+		return len(cards) > index && strings.HasSuffix(cards[index].Until, "train ends")
+	})[index].Pending()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	// The kubelet's checkpoint keeps the pod until it is written again.
+	r.kubelet.Delete("default", "train")
+	r.waitFor("all cards move", counted(config.ModeSGPU, 8))
+	r.api.wait(t, "the condition's end", func() bool { return !r.api.pending[len(r.api.pending)-1].True })
+
+	r.configure("mode: native")
+	r.list(gpus, 8, 0)
+	r.waitFor("all cards are back", counted(config.ModeNative, 8))
+}
+
+func TestACordonedCardIsForNobodyNew(t *testing.T) {
+	cordons := &cordonText{}
+	r := newRig(t, "dgx-h100", func(o *Options) { o.Cordons = cordons }).run()
+	r.list(gpus, 8, 0)
+	uuid := r.machine().GPUs[3].UUID
+	cordons.set(uuid+",GPU-gone", true)
+	signal(r.api.changed)
+	if got := r.list(gpus, 7, 1).Unhealthy; got[0] != uuid {
+		t.Errorf("%v is unhealthy, cordoned is %s", got, uuid)
+	}
+	r.api.wait(t, "HeddleReady", func() bool {
+		last := r.api.conditions[len(r.api.conditions)-1]
+		return !last.True && last.Reason == "Cordoned" && strings.Contains(last.Message, "GPU3: cordoned")
+	})
+	if got := r.report(); !got.Cards[3].Cordoned || !cmp.Equal(got.Strangers, []string{"GPU-gone"}) {
+		t.Errorf("cards %+v, strangers %v", got.Cards, got.Strangers)
+	}
+	// Without API server, from the disk; and then its word counts again.
+	cordons.set("", false)
+	r.again(t)
+	if got := r.list(gpus, 7, 1).Unhealthy; got[0] != uuid {
+		t.Errorf("%v is unhealthy after a restart, cordoned is %s", got, uuid)
+	}
+	cordons.set("", true)
+	r.list(gpus, 8, 0)
+}
+
+// cordonText is the Node's annotation.
+type cordonText struct {
+	mu    sync.Mutex
+	text  string
+	known bool
+}
+
+func (c *cordonText) set(text string, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.text, c.known = text, known
+}
+
+func (c *cordonText) Cordoned() (text string, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.text, c.known
+}
+
+// TestSwitchesBackAndForth has pods come and go while the mode changes: none
+// fails for a card that has moved, and all cards are there in the end.
+func TestSwitchesBackAndForth(t *testing.T) {
+	r := newRig(t, "dgx-h100").run()
+	r.list(gpus, 8, 0)
+	for i := range 5 {
+		name := fmt.Sprintf("p%d", i)
+		r.admit(name, map[string]int{gpus: 1 + i%3})
+		r.configure("mode: sgpu")
+		r.list(gpus, 0, 8)
+		r.waitFor("the free cards move", counted(config.ModeSGPU, 8-(1+i%3)))
+		r.kubelet.Delete("default", name)
+		r.configure("mode: native")
+		r.list(gpus, 8, 0)
+	}
+}

@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/gpu"
+	"github.com/heddle-dev/heddle/sharing/enforce"
+)
+
+const (
+	slots   = "nvidia.com/sgpu"
+	vcore   = "nvidia.com/vcore"
+	vmemory = "nvidia.com/vmemory"
+)
+
+// chooser is a Limiter that has chosen, or could not.
+type chooser struct {
+	choice enforce.Choice
+	err    error
+}
+
+func (chooser) Edits(context.Context, *enforce.Limit) (*enforce.Edits, error) {
+	return &enforce.Edits{By: enforce.Enforced{Memory: enforce.DMem, Compute: enforce.MPS}}, nil
+}
+
+func (chooser) Configure(*machine.Machine, *config.NodeConfig) error { return nil }
+
+func (chooser) Keep(context.Context, []enforce.Limit) error { return nil }
+
+func (c chooser) Choice() (enforce.Choice, error) { return c.choice, c.err }
+
+// anyNodes makes device nodes for all GPUs, all of them the same.
+type anyNodes struct{}
+
+func (anyNodes) Generate(m *machine.Machine) (*gpu.Generated, error) {
+	out := &gpu.Generated{}
+	for i := range m.GPUs {
+		out.Devices = append(out.Devices, specs.Device{Name: m.GPUs[i].UUID, ContainerEdits: specs.ContainerEdits{
+			DeviceNodes: []*specs.DeviceNode{{Path: "/dev/nvidia" + strconv.Itoa(i), HostPath: "/dev/null", Type: "c"}},
+		}})
+	}
+	return out, nil
+}
+
+// Who has what of a shared card, and who does not get any, is told.
+func TestReportOfShares(t *testing.T) {
+	choice := enforce.Choice{
+		Enforced:  enforce.Enforced{Memory: enforce.DMem, Compute: enforce.MPS},
+		WhyMemory: "memory is limited by dmem", WhyCompute: "compute is limited by mps",
+	}
+	r := newRig(t, "dgx-h100", func(o *Options) { o.Limiter, o.Generator = chooser{choice: choice}, anyNodes{} })
+	r.configure("mode: sgpu\nsgpu: {gpus: [7]}\n")
+	r.run()
+	r.list(slots, 16, 0)
+	for name, ask := range map[string][2]string{"a": {"30", "4"}, "b": {"20", "8"}, "c": {"60", "4"}} {
+		r.api.create(wish(name, map[string]string{slots: "1", vcore: ask[0], vmemory: ask[1]}, nil))
+		r.admit(name, map[string]int{slots: 1})
+	}
+	r.start("a")
+	r.start("b")
+	if _, err := r.kubelet.StartContainer(t.Context(), "default", "c", "main"); err == nil ||
+		!strings.Contains(err.Error(), "50 % of 100 left; needs 60") {
+		t.Fatalf("a pod for which the card has no room: %v", err)
+	}
+
+	got := r.Report()
+	card := got.Cards[7]
+	want := report.Card{Index: 7, UUID: card.UUID, Mode: "sgpu", Wanted: "sgpu", Shared: &report.Shared{
+		Policy: "fixed-share", VCore: 50, UsedMiB: 12 << 10, MemoryMiB: r.source.get().GPUs[7].MemoryMiB, Tenants: 2, Slots: 16,
+	}}
+	if diff := cmp.Diff(want, card); diff != "" {
+		t.Errorf("shared card (-want +got):\n%s", diff)
+	}
+	for i := range got.Cards[:7] {
+		if got.Cards[i].Shared != nil {
+			t.Errorf("card %d is not shared, and is said to be", i)
+		}
+	}
+	for _, b := range got.Bindings {
+		if len(b.Shares) != 1 || b.Shares[0].UUID != card.UUID || b.By != "node" || b.Enforced != choice.Enforced {
+			t.Errorf("binding %+v", b)
+		}
+	}
+	if len(got.Refused) != 1 {
+		t.Fatalf("refused: %+v", got.Refused)
+	}
+	refused := got.Refused[0]
+	if age := time.Since(refused.Since); age < 0 || age > time.Minute {
+		t.Errorf("refused since %s", refused.Since)
+	}
+	refused.Since = time.Time{}
+	wantRefused := report.Refusal{
+		Namespace: "default", Pod: "c", UID: "uid-c", Container: "main", Kind: binder.RefusedFull,
+		Reason: "no card of 1 can give 60 % of compute and 4 GiB. card 7: 50 % of 100 left; needs 60",
+	}
+	if diff := cmp.Diff(wantRefused, refused); diff != "" {
+		t.Errorf("refused (-want +got):\n%s", diff)
+	}
+	wantChoice := &report.Enforcers{
+		Memory: "dmem", WhyMemory: choice.WhyMemory, Compute: "mps", WhyCompute: choice.WhyCompute,
+	}
+	if diff := cmp.Diff(wantChoice, got.Enforcers); diff != "" {
+		t.Errorf("enforcers (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,240 @@
+package agent
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/sgpu"
+	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/enforce"
+)
+
+// ReasonDrift is the Event on the Node when who has which share is not what it
+// should be.
+const ReasonDrift = "SGPUDrift"
+
+const (
+	// tenancyEvery is the longest time between two looks at who has what, and
+	// tenancyPause the shortest: many pods start at once.
+	tenancyEvery = 10 * time.Second
+	tenancyPause = time.Second
+)
+
+// Cluster is the API server, as far as shares need it.
+type Cluster interface {
+	// AnnotateNode merges annotations into our own Node, AnnotatePod into a pod;
+	// nil takes one away. A UID makes it a conflict if it is another pod's.
+	AnnotateNode(ctx context.Context, version string, annotations map[string]*string) error
+	AnnotatePod(ctx context.Context, pod types.NamespacedName, uid types.UID, annotations map[string]*string) error
+	// Evict ends a pod, by the Eviction API.
+	Evict(ctx context.Context, pod types.NamespacedName, uid types.UID) error
+}
+
+// Limiter makes the limits of shares hold; see [enforce.Limiter].
+type Limiter interface {
+	binder.Limits
+	// Configure takes the node and its configuration as they are now. Until the
+	// first call, and after one that failed, no container gets limits or starts.
+	Configure(m *machine.Machine, c *config.NodeConfig) error
+	// Keep tells all containers that have shares.
+	Keep(ctx context.Context, live []enforce.Limit) error
+}
+
+// tenancy tells schedulers and pods who has which share, apart from the loop
+// that tells the kubelet, and looks whether it is so.
+type tenancy struct {
+	agent *Agent
+	// woken has a capacity of one.
+	woken chan struct{}
+	// cards are those of the last look.
+	cards     atomic.Pointer[[]sharing.Card]
+	guesses   guesses
+	evictions *rate.Limiter
+
+	// What follows is run's alone: what the Node was told, and when; what pods
+	// were told, by UID.
+	node   string
+	nodeAt time.Time
+	told   map[types.UID]toldPod
+
+	drift   *prometheus.CounterVec
+	refused *prometheus.GaugeVec
+	evicted prometheus.Counter
+}
+
+func newTenancy(a *Agent) *tenancy {
+	t := &tenancy{
+		agent: a, woken: make(chan struct{}, 1), told: map[types.UID]toldPod{},
+		evictions: rate.NewLimiter(rate.Every(evictEvery), evictBurst),
+		drift: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "heddle_sgpu_drift_total",
+			Help: "Differences between what containers have of shared GPUs and what was on record, by kind.",
+		}, []string{"kind"}),
+		refused: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "heddle_sgpu_refused_pods",
+			Help: "Pods that wait for a share of a GPU that they do not get, by kind of reason.",
+		}, []string{"kind"}),
+		evicted: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "heddle_sgpu_evicted_total", Help: "Pods that were evicted because they were refused for too long.",
+		}),
+	}
+	for _, kind := range []string{binder.DriftRecord, binder.DriftLost, binder.DriftOvercommit, binder.DriftAnnotation} {
+		t.drift.WithLabelValues(kind)
+	}
+	a.Registerer.MustRegister(t.drift, t.refused, t.evicted)
+	return t
+}
+
+// wake tells that somebody got or lost a share. It returns at once.
+func (t *tenancy) wake() { signal(t.woken) }
+
+// run looks until ctx ends.
+func (t *tenancy) run(ctx context.Context) error {
+	ticker := time.NewTicker(tenancyEvery)
+	defer ticker.Stop()
+	for {
+		var pods <-chan struct{}
+		if t.agent.NodePods != nil {
+			_, pods, _ = t.agent.NodePods.Pods()
+		}
+		t.look(ctx)
+		pause := time.NewTimer(tenancyPause)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return nil
+		case <-pause.C:
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.woken:
+		case <-pods:
+		case <-ticker.C:
+		}
+	}
+}
+
+// look compares once, and tells what differs.
+func (t *tenancy) look(ctx context.Context) {
+	a := t.agent
+	if !a.shares() && t.node == "" && !t.nodeSays() {
+		return
+	}
+	if a.Limiter != nil {
+		// The report has the error, and those who are refused.
+		_ = a.Limiter.Configure(a.machine(), a.config())
+	}
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	cards, drifts, err := a.binder.Reconcile(ctx)
+	if err != nil {
+		a.Log.DebugContext(ctx, "it is not known who has which share", "err", err)
+		return
+	}
+	t.cards.Store(&cards)
+	a.wakeBridge()
+	for _, d := range drifts {
+		t.drifted(ctx, d)
+	}
+	if a.Limiter != nil {
+		if err := a.Limiter.Keep(ctx, a.binder.Limited()); err != nil {
+			a.Log.WarnContext(ctx, "what limits shares is not all in order", "err", err)
+		}
+	}
+	t.count()
+	if a.Cluster == nil {
+		return
+	}
+	t.tellNode(ctx, cards)
+	if a.NodePods == nil {
+		return
+	}
+	if pods, _, known := a.NodePods.Pods(); known {
+		t.evictRefused(ctx, pods, time.Now())
+		t.tellPods(ctx, pods)
+	}
+}
+
+// nodeSays tells whether the Node has an annotation of shared cards, which may
+// be of another life of ours.
+func (t *tenancy) nodeSays() bool {
+	if t.agent.HAMi == nil || !t.nodeAt.IsZero() {
+		return false
+	}
+	node, _ := t.agent.HAMi.Node()
+	return node != nil && node.Annotations[names.SGPUCards] != ""
+}
+
+// shares tells whether the node shares cards, or did.
+func (a *Agent) shares() bool {
+	return a.config().Mode == config.ModeSGPU || a.modes.Any(config.ModeSGPU)
+}
+
+func (t *tenancy) drifted(ctx context.Context, d binder.Drift) {
+	t.drift.WithLabelValues(d.Kind).Inc()
+	t.agent.Log.WarnContext(ctx, "shares are not as recorded", "kind", d.Kind, "message", d.Message)
+	if t.agent.Recorder == nil {
+		return
+	}
+	notice := health.Notice{Warning: true, Reason: ReasonDrift, Message: d.Message}
+	if err := t.agent.Recorder.Record(ctx, notice); err != nil {
+		t.agent.Log.WarnContext(ctx, "an Event could not be recorded", "err", err, "message", d.Message)
+	}
+}
+
+// count sets the gauge of refused pods.
+func (t *tenancy) count() {
+	for _, kind := range []string{
+		binder.RefusedRequest, binder.RefusedAllocation, binder.RefusedUnscheduled, binder.RefusedFull,
+	} {
+		t.refused.WithLabelValues(kind).Set(0)
+	}
+	for _, r := range t.agent.binder.Refused() {
+		t.refused.WithLabelValues(r.Kind).Inc()
+	}
+}
+
+// tellNode writes [names.SGPUCards] if it differs from the last time; a Node
+// without shared cards has none.
+func (t *tenancy) tellNode(ctx context.Context, cards []sharing.Card) {
+	text := ""
+	var value *string
+	if len(cards) > 0 {
+		text = sharing.Publish(cards).String()
+		value = &text
+	}
+	if text == t.node && (text == "" || time.Since(t.nodeAt) < publishAgain) && !t.nodeSays() {
+		return
+	}
+	if err := t.agent.Cluster.AnnotateNode(ctx, "", map[string]*string{names.SGPUCards: value}); err != nil {
+		t.agent.Log.WarnContext(ctx, "the Node does not say yet what its shared cards have left", "err", err)
+		signal(t.woken)
+		return
+	}
+	t.node, t.nodeAt = text, time.Now()
+}
+
+// sharedCards are the cards that are handed out in shares, with nothing taken.
+func (a *Agent) sharedCards() []sharing.Card {
+	cards := sgpu.Cards(a.machine(), a.config(), a.modes, a.healthOf)
+	for i := range cards {
+		if cards[i].Against != "" {
+			continue
+		}
+		if _, err := a.driver.CardEdits(cards[i].UUID); err != nil {
+			cards[i].Against = err.Error()
+		}
+	}
+	return cards
+}

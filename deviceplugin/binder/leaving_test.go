@@ -1,0 +1,37 @@
+package binder
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/sharing"
+)
+
+// TestPromisedSlotOfALeavingCard: the kubelet admitted a pod to a slot just
+// before all cards were to be handed out whole again. The slot keeps its card
+// from moving, so the pod may as well start, and newcomers may not.
+func TestPromisedSlotOfALeavingCard(t *testing.T) {
+	r := shareRig(t)
+	cards := r.options.Cards
+	r.options.Cards = func() []sharing.Card {
+		all := cards()
+		for i := range all {
+			all[i].Against, all[i].Leaving = "moves to native when default/a ends", true
+		}
+		return all
+	}
+	r.restart()
+	promised := r.tenant("a", "60/4", r.slot(3, 0))
+	r.start(promised)
+	if diff := cmp.Diff([]int{3}, r.cardsOf("a", "main")); diff != "" {
+		t.Errorf("cards (-want +got):\n%s", diff)
+	}
+	// Its card has 40 % left, and no other card is to be had.
+	large := r.tenant("b", "60/4", r.slot(3, 1))
+	if err := r.bindShares(large); err == nil || !strings.Contains(err.Error(), "card 3: 40 % of 100 left; needs 60") {
+		t.Errorf("error %v", err)
+	}
+	r.nothingOvercommitted()
+}

@@ -1,0 +1,221 @@
+package binder
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/sharing"
+)
+
+// claim is what one container has of one card.
+type claim struct {
+	owner
+	turn   turn
+	share  allocation.Share
+	policy sharing.Policy
+}
+
+// ledger is who has what of the cards, as far as it is known at one time.
+type ledger struct {
+	claims []claim
+	// whole is who has a GPU, or a part of it by MIG, that is not to be shared.
+	whole map[string]owner
+}
+
+// holders are the pods that hold a device ID, by resource and ID: one, unless
+// the kubelet has forgotten another.
+type holders map[[2]string][]Pod
+
+func (a *account) holders() holders {
+	all := make(holders)
+	for i := range a.holdings {
+		h := &a.holdings[i]
+		for _, id := range h.ids {
+			key := [2]string{h.resource, id}
+			all[key] = append(all[key], h.Pod)
+		}
+	}
+	return all
+}
+
+// have tells whether a record's pod holds an ID.
+func (h holders) have(r *record, id string) bool {
+	return r.Owner != nil && slices.ContainsFunc(h[[2]string{r.Resource, id}], r.Owner.same)
+}
+
+// ledgerLocked derives the ledger from the kubelet's account and our records.
+// It is for holders of mu.
+func (b *Binder) ledgerLocked(now *account) *ledger {
+	l := &ledger{whole: make(map[string]owner)}
+	holders := now.holders()
+	// Records that could not be told apart are of one container and one choice.
+	latest := make(map[owner]*record)
+	for _, r := range b.records {
+		if r.Owner == nil || r.Kind == kindRDMA || !b.liveLocked(r, now, holders) {
+			continue
+		}
+		if r.Kind == kindGPU {
+			l.hold(r.IDs, *r.Owner)
+		} else if old := latest[*r.Owner]; len(r.Shares) > 0 && (old == nil || later(r, old)) {
+			latest[*r.Owner] = r
+		}
+	}
+	for o, r := range latest {
+		for _, s := range r.Shares {
+			l.claims = append(l.claims, claim{o, r.Turn, s, sharing.Policy(r.Policy)})
+		}
+	}
+	c := b.options.Config()
+	for i := range now.holdings {
+		h := &now.holdings[i]
+		if kind, _, err := kindOf(c, h.resource); err == nil && kind == kindGPU {
+			l.hold(h.ids, h.owner)
+		}
+	}
+	return l
+}
+
+func (l *ledger) hold(ids []string, o owner) {
+	for _, id := range ids {
+		l.whole[id] = o
+	}
+}
+
+// liveLocked tells whether a record's container is there: the kubelet says so,
+// or has forgotten it, or it was decided after the account. Without the
+// checkpoint nobody tells of ordinary init containers, so all containers of the
+// pods that are there count.
+func (b *Binder) liveLocked(r *record, now *account, all holders) bool {
+	if b.lost[*r.Owner] || r.decided > now.at || now.checkpointErr != nil && now.active(r.Owner.Pod) {
+		return true
+	}
+	if b.staleLocked(r, now) {
+		return false
+	}
+	return slices.ContainsFunc(r.IDs, func(id string) bool { return all.have(r, id) })
+}
+
+// staleLocked tells whether a record's pod is in the checkpoint alone, and gone:
+// the kubelet frees what a pod had when it ends, and writes the checkpoint when
+// it gives the next pod something. A kubelet that has just started may not know
+// its pods yet; then nobody is gone.
+func (b *Binder) staleLocked(r *record, now *account) bool {
+	return r.Owner != nil && r.Owner.Name != "" && b.options.Now().Sub(b.woken) >= goneFor &&
+		now.checkpointErr == nil && !now.listed[[2]string{r.Owner.Namespace, r.Owner.Name}]
+}
+
+func later(a, b *record) bool {
+	return cmp.Or(cmp.Compare(a.decided, b.decided), a.Created.Compare(b.Created), cmp.Compare(a.Device, b.Device)) > 0
+}
+
+// load is what claims come to on one card.
+type load struct {
+	vcore, tenants int
+	memory         int64
+}
+
+// peak is the most that a pod's claims on one card come to at any time at which
+// a container of turn with runs; at any time at all without one.
+func peak(claims []claim, with *turn) load {
+	phases := []turn{{}}
+	for i := range claims {
+		if t := claims[i].turn; t.Kind == turnInit && !slices.Contains(phases, t) {
+			phases = append(phases, t)
+		}
+	}
+	if with != nil && with.Kind == turnInit && !slices.Contains(phases, *with) {
+		phases = append(phases, *with)
+	}
+	var most load
+	for _, phase := range phases {
+		if with != nil && !with.during(phase) {
+			continue
+		}
+		var sum load
+		for i := range claims {
+			if c := &claims[i]; c.turn.during(phase) {
+				sum.vcore, sum.memory, sum.tenants = sum.vcore+c.share.VCore, sum.memory+c.share.MemoryMiB, sum.tenants+1
+			}
+		}
+		most = load{
+			max(most.vcore, sum.vcore), max(most.tenants, sum.tenants), max(most.memory, sum.memory),
+		}
+	}
+	return most
+}
+
+// fill puts what is taken into cards, which have nothing taken: all of it, or
+// with a container, what is not to be had by it: what other pods have at most at
+// any time, and what its own pod has while it runs.
+func (l *ledger) fill(cards []sharing.Card, m *machine.Machine, who *owner, its turn) []sharing.Card {
+	cards = slices.Clone(cards)
+	at := make(map[string]int, len(cards))
+	for i := range cards {
+		at[cards[i].UUID] = i
+	}
+	l.close(cards, m)
+	type tenancy struct {
+		card int
+		pod  Pod
+	}
+	of := make(map[tenancy][]claim)
+	for _, c := range l.claims {
+		i, ok := at[c.share.UUID]
+		own := who != nil && c.same(who.Pod)
+		if !ok || own && c.Container == who.Container {
+			continue
+		}
+		if own {
+			c.Pod = who.Pod
+		}
+		of[tenancy{i, c.Pod}] = append(of[tenancy{i, c.Pod}], c)
+		if !own || together(c.turn, its) {
+			c.color(&cards[i])
+		}
+	}
+	for t, claims := range of {
+		var with *turn
+		if who != nil && t.pod == who.Pod {
+			with = &its
+		}
+		sum, card := peak(claims, with), &cards[t.card]
+		card.VCore, card.UsedMiB, card.Tenants = card.VCore+sum.vcore, card.UsedMiB+sum.memory, card.Tenants+sum.tenants
+	}
+	return cards
+}
+
+// close says of the cards that somebody has whole who that is.
+func (l *ledger) close(cards []sharing.Card, m *machine.Machine) {
+	for _, id := range slices.Sorted(maps.Keys(l.whole)) {
+		i := slices.IndexFunc(cards, func(c sharing.Card) bool { return c.UUID == parentOf(m, id) })
+		if i >= 0 && (cards[i].Against == "" || cards[i].Leaving) {
+			cards[i].Against, cards[i].Leaving = "held whole by "+l.whole[id].String(), false
+		}
+	}
+}
+
+// color gives a card what all its tenants have in common.
+func (c *claim) color(card *sharing.Card) {
+	switch {
+	case c.share.VCore >= sharing.Whole:
+		card.Exclusive = true
+	case card.Policy == "" || c.policy < card.Policy:
+		card.Policy = c.policy // If there are two, something is wrong already.
+	}
+}
+
+// parentOf is the UUID of the GPU that a MIG device is cut from, or the UUID
+// itself.
+func parentOf(m *machine.Machine, uuid string) string {
+	for i := range m.GPUs {
+		for j := range m.GPUs[i].MIG.Devices {
+			if m.GPUs[i].MIG.Devices[j].UUID == uuid {
+				return m.GPUs[i].UUID
+			}
+		}
+	}
+	return uuid
+}

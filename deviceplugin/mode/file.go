@@ -1,0 +1,210 @@
+package mode
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/names"
+)
+
+// The files in the state directory.
+const (
+	modesFile   = "card-modes.json"
+	cordonsFile = "card-cordons.json"
+	tempEnd     = ".tmp"
+	corruptEnd  = ".corrupt"
+)
+
+const (
+	// version is of both files.
+	version = 1
+	// maxFile bounds a file, in bytes, and maxCards the cards in it: those that
+	// a node has had in its life.
+	maxFile  = 256 << 10
+	maxCards = 1024
+)
+
+// modesText is the file of modes.
+type modesText struct {
+	Version int                    `json:"version"`
+	Modes   map[string]config.Mode `json:"modes"`
+}
+
+// cordonsText is the file of cordons.
+type cordonsText struct {
+	Version  int      `json:"version"`
+	Cordoned []string `json:"cordoned"`
+}
+
+var errNoFile = errors.New("there is no such file")
+
+// loadModes reads the modes by UUID; none if there is no file. One that cannot
+// be used is set aside.
+func loadModes(dir string) (map[string]config.Mode, error) {
+	var text modesText
+	err := load(dir, modesFile, &text)
+	switch {
+	case errors.Is(err, errNoFile):
+		return nil, nil //nolint:nilnil // A nil map is an empty one.
+	case err == nil:
+		err = text.check()
+	}
+	if err != nil {
+		return nil, setAside(dir, modesFile, fmt.Errorf("%w; modes are taken from who holds the cards", err))
+	}
+	return text.Modes, nil
+}
+
+func (m *modesText) check() error {
+	if m.Version != version || len(m.Modes) > maxCards {
+		return fmt.Errorf("version %d with %d cards", m.Version, len(m.Modes))
+	}
+	for uuid, mode := range m.Modes {
+		if !names.IsCardUUID(uuid) || !slices.Contains(mode.Words(), string(mode)) {
+			return fmt.Errorf("mode %.32q of card %.100q", mode, uuid)
+		}
+	}
+	return nil
+}
+
+// loadCordons reads the cordoned UUIDs; none if there is no file.
+func loadCordons(dir string) ([]string, error) {
+	var text cordonsText
+	err := load(dir, cordonsFile, &text)
+	switch {
+	case errors.Is(err, errNoFile):
+		return nil, nil
+	case err == nil && (text.Version != version || len(text.Cordoned) > names.MaxCordoned):
+		err = fmt.Errorf("version %d with %d cards", text.Version, len(text.Cordoned))
+	}
+	if at := slices.IndexFunc(text.Cordoned, func(s string) bool { return !names.IsCardUUID(s) }); err == nil && at >= 0 {
+		err = fmt.Errorf("card %.100q", text.Cordoned[at])
+	}
+	if err != nil {
+		return nil, setAside(dir, cordonsFile, fmt.Errorf("%w; cards are cordoned when the Node has been read", err))
+	}
+	return text.Cordoned, nil
+}
+
+// load reads one JSON value of known fields.
+func load(dir, name string, into any) error {
+	f, err := os.Open(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return errNoFile
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return err
+	}
+	return decode(b, into)
+}
+
+func decode(b []byte, into any) error {
+	if len(b) > maxFile {
+		return fmt.Errorf("more than %d bytes", maxFile)
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the value")
+	}
+	return nil
+}
+
+// setAside keeps a file that cannot be used for people to look at.
+func setAside(dir, name string, why error) error {
+	path := filepath.Join(dir, name)
+	return errors.Join(fmt.Errorf("%s: %w", path, why), os.Rename(path, path+corruptEnd))
+}
+
+// save writes the modes if the file lacks one. Hold mu: it is released
+// meanwhile, since a disk takes its time and Allocate must not wait for it. A
+// card on its way is in no resource then.
+func (t *Tracker) save() {
+	if !t.unsaved {
+		return
+	}
+	text := modesText{Version: version, Modes: t.modesLocked()}
+	t.mu.Unlock()
+	err := store(t.options.StateDir, modesFile, &text)
+	t.mu.Lock()
+	t.note(FaultSaving, err)
+	t.unsaved = err != nil
+	for uuid, c := range t.cards {
+		switch {
+		case !c.writing:
+			continue
+		case err == nil:
+			c.writing = false
+		default:
+			c = back(c)
+		}
+		t.cards[uuid] = c
+	}
+}
+
+// modesLocked are the modes of the machine's cards, and of so many that it has
+// lost as the file may have: a GPU that was reset comes back.
+func (t *Tracker) modesLocked() map[string]config.Mode {
+	modes := map[string]config.Mode{}
+	for i := range t.machine.GPUs {
+		uuid := t.machine.GPUs[i].UUID
+		if c := t.cards[uuid]; c.mode != "" && names.IsCardUUID(uuid) {
+			modes[uuid] = c.mode
+		}
+	}
+	for _, uuid := range slices.Sorted(maps.Keys(t.cards)) {
+		if c := t.cards[uuid]; c.mode != "" && len(modes) < maxCards && names.IsCardUUID(uuid) {
+			modes[uuid] = c.mode
+		}
+	}
+	return modes
+}
+
+// store writes a file whole or not at all; an error means that the old one is
+// still there. Only one writer has the name of the new one, so that one that
+// was killed leaves nothing that is not written over.
+func store(dir, name string, value any) error {
+	content, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", name, err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // Containers get files below it mounted.
+		return fmt.Errorf("make the state directory: %w", err)
+	}
+	path := filepath.Join(dir, name)
+	f, err := os.OpenFile(path+tempEnd, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	_, err = f.Write(append(content, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(path+tempEnd, path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	// The new file is in place for every later process. After a loss of power
+	// the old one may be back; then its modes are compared with the holders.
+	if d, err := os.Open(dir); err == nil {
+		_ = d.Sync()
+		_ = d.Close()
+	}
+	return nil
+}

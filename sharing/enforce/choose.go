@@ -1,0 +1,122 @@
+package enforce
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/config"
+)
+
+// Choice is which enforcers a node uses, and why: a sentence each, for people.
+type Choice struct {
+	Enforced
+	WhyMemory, WhyCompute string
+}
+
+// The first drivers that can: MPS limits memory since CUDA 11.5, and per-cgroup
+// limits came with CUDA 13.4.
+const (
+	driverMPSMemory = 495
+	driverDMem      = 615
+)
+
+// Choose takes for memory and for compute the enforcers that are configured,
+// or with auto the strongest that works on the node. A configured one that
+// cannot work is an error: no weaker one takes its place.
+func Choose(c *config.Enforce, f *Facts) (Choice, error) {
+	memory, whyMemory, errMemory := pick("memory", Kind(c.Memory), []Kind{DMem, Preload, MPS}, f)
+	compute, whyCompute, errCompute := pick("compute", Kind(c.Compute), []Kind{MPS, Preload}, f)
+	if err := errors.Join(errMemory, errCompute); err != nil {
+		return Choice{}, err
+	}
+	return Choice{Enforced{memory, compute}, whyMemory, whyCompute}, nil
+}
+
+// pick chooses for one aspect; order has the strongest first.
+func pick(aspect string, wanted Kind, order []Kind, f *Facts) (Kind, string, error) {
+	if wanted == None {
+		return None, aspect + " is not limited, only counted: the configuration says none", nil
+	}
+	if wanted != Kind(config.MemoryAuto) {
+		if fault := f.against(wanted, aspect); fault != "" {
+			return "", "", fmt.Errorf("sgpu.enforce.%s is %s, which cannot work here: %s", aspect, wanted, fault)
+		}
+		return wanted, fmt.Sprintf("%s is limited by %s: the configuration says so", aspect, wanted), nil
+	}
+	var against []string
+	for _, kind := range order {
+		fault := f.against(kind, aspect)
+		if fault == "" {
+			why := fmt.Sprintf("%s is limited by %s: it is the strongest that works here", aspect, kind)
+			if len(against) > 0 {
+				why += "; not by " + strings.Join(against, "; not by ")
+			}
+			return kind, why, nil
+		}
+		against = append(against, fmt.Sprintf("%s, because %s", kind, fault))
+	}
+	return None, aspect + " is not limited, only counted; not by " + strings.Join(against, "; not by "), nil
+}
+
+// against tells why an enforcer cannot work on the node; empty if it can.
+func (f *Facts) against(kind Kind, aspect string) string {
+	switch kind {
+	case DMem:
+		return f.againstDMem()
+	case MPS:
+		return f.againstMPS(aspect)
+	case Preload:
+		return f.LibraryTrouble
+	case None:
+		return ""
+	}
+	return fmt.Sprintf("no enforcer is called %q", kind)
+}
+
+func (f *Facts) againstDMem() string {
+	switch major, ok := f.major(); {
+	case !ok:
+		return f.noDriver()
+	case major < driverDMem:
+		return fmt.Sprintf("driver %s is older than r%d", f.Driver, driverDMem)
+	case !f.CgroupV2:
+		return "the node has no cgroup v2 at /sys/fs/cgroup"
+	case len(f.MIG) > 0:
+		return "MIG is on, on GPU " + f.MIG[0]
+	}
+	return f.HookTrouble
+}
+
+func (f *Facts) againstMPS(aspect string) string {
+	switch major, ok := f.major(); {
+	case !ok:
+		return f.noDriver()
+	case f.MPSControl == "":
+		return "the driver's root has no nvidia-cuda-mps-control"
+	case aspect == "memory" && major < driverMPSMemory:
+		return fmt.Sprintf("driver %s is older than r%d", f.Driver, driverMPSMemory)
+	case len(f.Old) > 0:
+		return "GPU " + f.Old[0] + " is older than Volta"
+	case len(f.MIG) > 0:
+		return "MIG is on, on GPU " + f.MIG[0]
+	case !f.HostPID:
+		return "we are not in the host's PID namespace (hostPID), where MPS recognizes its clients"
+	}
+	return ""
+}
+
+func (f *Facts) noDriver() string {
+	if f.Driver == "" {
+		return "there is no driver"
+	}
+	return fmt.Sprintf("driver version %q has no number", f.Driver)
+}
+
+// major is 570 of 570.86.15.
+func (f *Facts) major() (int, bool) {
+	word, _, _ := strings.Cut(f.Driver, ".")
+	n, err := strconv.Atoi(word)
+	return n, err == nil && n > 0
+}

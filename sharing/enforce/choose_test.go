@@ -1,0 +1,186 @@
+package enforce
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	cdi "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/sharing"
+)
+
+// full are the facts of a node where everything works.
+func full() Facts {
+	return Facts{Driver: "615.20.01", MPSControl: "/usr/bin/nvidia-cuda-mps-control", HostPID: true, CgroupV2: true, DMem: 8}
+}
+
+func TestChoose(t *testing.T) {
+	auto := config.Enforce{Memory: config.MemoryAuto, Compute: config.ComputeAuto}
+	for _, tt := range []struct {
+		name  string
+		c     config.Enforce
+		facts func(*Facts)
+		want  Choice
+		err   string
+	}{
+		{"everything works", auto, func(*Facts) {}, Choice{
+			Enforced{DMem, MPS},
+			"memory is limited by dmem: it is the strongest that works here",
+			"compute is limited by mps: it is the strongest that works here",
+		}, ""},
+		{"an older driver", auto, func(f *Facts) { f.Driver = "570.86.15" }, Choice{
+			Enforced{Preload, MPS},
+			"memory is limited by preload: it is the strongest that works here; not by dmem, because driver 570.86.15 is older than r615",
+			"compute is limited by mps: it is the strongest that works here",
+		}, ""},
+		{"a hook without the subcommand, no library", auto, func(f *Facts) {
+			f.HookTrouble = "hook /h has none"
+			f.LibraryTrouble = "no library"
+		}, Choice{
+			Enforced{MPS, MPS},
+			"memory is limited by mps: it is the strongest that works here; not by dmem, because hook /h has none; not by preload, because no library",
+			"compute is limited by mps: it is the strongest that works here",
+		}, ""},
+		{"MIG is on", auto, func(f *Facts) { f.MIG = []string{"GPU-7"} }, Choice{
+			Enforced{Preload, Preload},
+			"memory is limited by preload: it is the strongest that works here; not by dmem, because MIG is on, on GPU GPU-7",
+			"compute is limited by preload: it is the strongest that works here; not by mps, because MIG is on, on GPU GPU-7",
+		}, ""},
+		{"nothing works", auto, func(f *Facts) { *f = Facts{LibraryTrouble: "no library"} }, Choice{
+			Enforced{None, None},
+			"memory is not limited, only counted; not by dmem, because there is no driver; not by preload, because no library; not by mps, because there is no driver",
+			"compute is not limited, only counted; not by mps, because there is no driver; not by preload, because no library",
+		}, ""},
+		{
+			"as configured",
+			config.Enforce{Memory: config.MemoryNone, Compute: config.ComputePreload},
+			func(*Facts) {},
+			Choice{
+				Enforced{None, Preload},
+				"memory is not limited, only counted: the configuration says none",
+				"compute is limited by preload: the configuration says so",
+			},
+			"",
+		},
+		{
+			"what is configured cannot work",
+			config.Enforce{Memory: config.MemoryDmem, Compute: config.ComputeMPS},
+			func(f *Facts) { f.CgroupV2, f.HostPID = false, false },
+			Choice{},
+			"sgpu.enforce.memory is dmem, which cannot work here: the node has no cgroup v2 at /sys/fs/cgroup\n" +
+				"sgpu.enforce.compute is mps, which cannot work here: we are not in the host's PID namespace (hostPID), where MPS recognizes its clients",
+		},
+		{
+			"MPS limits compute before it limited memory",
+			config.Enforce{Memory: config.MemoryMPS, Compute: config.ComputeMPS},
+			func(f *Facts) { f.Driver = "470.82.01" },
+			Choice{},
+			"sgpu.enforce.memory is mps, which cannot work here: driver 470.82.01 is older than r495",
+		},
+		{
+			"an old GPU, no program",
+			config.Enforce{Memory: config.MemoryNone, Compute: config.ComputeMPS},
+			func(f *Facts) { f.Old = []string{"GPU-1"} },
+			Choice{},
+			"sgpu.enforce.compute is mps, which cannot work here: GPU GPU-1 is older than Volta",
+		},
+		{"a version without a number", auto, func(f *Facts) { *f = Facts{Driver: "n/a"} }, Choice{
+			Enforced{Preload, Preload},
+			`memory is limited by preload: it is the strongest that works here; not by dmem, because driver version "n/a" has no number`,
+			`compute is limited by preload: it is the strongest that works here; not by mps, because driver version "n/a" has no number`,
+		}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			facts := full()
+			tt.facts(&facts)
+			got, err := Choose(&tt.c, &facts)
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			text := ""
+			if err != nil {
+				text = err.Error()
+			}
+			if diff := cmp.Diff(tt.err, text); diff != "" {
+				t.Errorf("error (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDMemEdits(t *testing.T) {
+	l := New(Options{StateDir: t.TempDir(), Hook: "/usr/local/heddle/nvidia-cdi-hook", HookDriverRoot: "/run/nvidia/driver"})
+	facts := full()
+	if err := l.Configure(&config.Enforce{Memory: config.MemoryDmem, Compute: config.ComputeNone}, &facts); err != nil {
+		t.Fatal(err)
+	}
+	limit := share("p", cardA, 30, 4096)
+	limit.Cards = append(limit.Cards, share("p", cardB, 30, 4096).Cards...)
+	hook := func(card string) *cdi.Hook {
+		return &cdi.Hook{
+			HookName: "createRuntime", Path: "/usr/local/heddle/nvidia-cdi-hook",
+			Args: []string{"nvidia-cdi-hook", "apply-cuda-memory-limits", "--driver-root", "/run/nvidia/driver", "--gpu-id", card},
+			Env:  []string{"NVIDIA_CTK_DEBUG=false"},
+		}
+	}
+	for policy, request := range map[sharing.Policy]string{sharing.FixedShare: "4096", sharing.BurstShare: "4096", sharing.BestEffort: "0"} {
+		limit.Policy = policy
+		got, err := l.Edits(t.Context(), limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := &Edits{
+			Env:   []string{"NVIDIA_GPU_MEMORY_LIMIT=4096", "NVIDIA_GPU_MEMORY_REQUEST=" + request},
+			Hooks: []*cdi.Hook{hook(cardA), hook(cardB)}, By: Enforced{DMem, None},
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", policy, diff)
+		}
+	}
+	limit.Cards[1].Share.MemoryMiB = 2048
+	if _, err := l.Edits(t.Context(), limit); err == nil {
+		t.Error("two limits in one container: the hook knows one")
+	}
+}
+
+func TestLimiterNeedsNoEnforcer(t *testing.T) {
+	l := New(Options{StateDir: t.TempDir()})
+	if _, err := l.Edits(t.Context(), share("p", cardA, 30, 4096)); !errors.Is(err, errNotConfigured) {
+		t.Errorf("before it was configured: %v", err)
+	}
+	facts := full()
+	c := config.Enforce{Memory: config.MemoryDmem, Compute: config.ComputeMPS}
+	if err := l.Configure(&c, &facts); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name  string
+		limit *Limit
+		want  Enforced
+	}{
+		{"a card to itself", share("p", cardA, 100, 81559), Enforced{None, None}},
+		{"a card to itself, not all of its memory", share("p", cardA, 100, 4096), Enforced{DMem, None}},
+		{"what it had before", &Limit{Pod: "p", Container: "c", By: Enforced{None, None}, Cards: share("p", cardA, 30, 4096).Cards}, Enforced{None, None}},
+	} {
+		got, err := l.Edits(t.Context(), tt.limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tt.want, got.By); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+	// A configuration that cannot work refuses, and does not go on as before.
+	facts.MPSControl = ""
+	want := l.Configure(&c, &facts)
+	if _, err := l.Edits(t.Context(), share("p", cardA, 30, 4096)); err == nil || want == nil || err.Error() != want.Error() {
+		t.Errorf("got  %v\nwant %v", err, want)
+	}
+	c.MPS.ExclusiveProcess = true
+	facts = full()
+	if err := l.Configure(&c, &facts); err == nil {
+		t.Error("exclusiveProcess, and nobody to set it")
+	}
+}

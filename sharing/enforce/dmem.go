@@ -1,0 +1,80 @@
+package enforce
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strconv"
+
+	cdi "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/heddle-dev/heddle/sharing"
+)
+
+// The contract of NVIDIA's hook, from nvidia-container-toolkit 1.20.1
+// (cmd/nvidia-cdi-hook/apply-cuda-memory-limits, internal/discover/hooks.go).
+const (
+	// memoryHook is the hook's subcommand. It takes both values, in MiB, out of
+	// the container's environment and sets them with NVML for the container's
+	// cgroup, the same for each --gpu-id.
+	memoryHook = "apply-cuda-memory-limits"
+	// envMemoryLimit is the most that the cgroup may have (dmem.max).
+	envMemoryLimit = "NVIDIA_GPU_MEMORY_LIMIT"
+	// envMemoryRequest is what is never taken away under pressure (dmem.min).
+	// Left out it is the limit; it must not be more.
+	envMemoryRequest = "NVIDIA_GPU_MEMORY_REQUEST"
+)
+
+// dmem leaves the memory limit to the driver (r615 and later): it counts what
+// all processes of a cgroup have of a card, and refuses what is too much.
+type dmem struct {
+	// hook is the path of nvidia-cdi-hook on the host, driverRoot that of the
+	// driver's libraries as the hook sees it.
+	hook, driverRoot string
+}
+
+func (d *dmem) edits(_ context.Context, l *Limit, _ aspects) (*Edits, error) {
+	limit := l.Cards[0].Share.MemoryMiB
+	var uuids []string
+	for i := range l.Cards {
+		c := &l.Cards[i]
+		if c.Share.MemoryMiB != limit {
+			return nil, fmt.Errorf("dmem: one container with %d MiB of card %d and %d MiB of card %d: "+
+				"NVIDIA's hook knows one limit per container",
+				limit, l.Cards[0].Index, c.Share.MemoryMiB, c.Index)
+		}
+		uuids = append(uuids, c.Share.UUID)
+	}
+	// What a share has is on the account of its card, so it can be guaranteed;
+	// best-effort gives way.
+	request := limit
+	if l.Policy == sharing.BestEffort {
+		request = 0
+	}
+	return &Edits{
+		Env: []string{
+			envMemoryLimit + "=" + strconv.FormatInt(limit, 10),
+			envMemoryRequest + "=" + strconv.FormatInt(request, 10),
+		},
+		Hooks: d.hooks(uuids),
+	}, nil
+}
+
+// hooks are one for each card, spelled exactly as nvcdi does in a driver's
+// spec: whoever joins both can drop the second one.
+func (d *dmem) hooks(uuids []string) []*cdi.Hook {
+	hooks := make([]*cdi.Hook, len(uuids))
+	for i, uuid := range uuids {
+		hooks[i] = &cdi.Hook{
+			// createRuntime runs on the host, when the cgroup is there and
+			// nothing of the container runs yet.
+			HookName: "createRuntime", Path: d.hook,
+			Args: []string{filepath.Base(d.hook), memoryHook, "--driver-root", d.driverRoot, "--gpu-id", uuid},
+			Env:  []string{"NVIDIA_CTK_DEBUG=false"},
+		}
+	}
+	return hooks
+}
+
+// keep has nothing to do: the limit goes with the cgroup.
+func (d *dmem) keep(context.Context, func() []Limit) error { return nil }

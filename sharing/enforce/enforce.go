@@ -1,0 +1,167 @@
+// Package enforce makes the limits of a share hold: the memory and the compute
+// that a container has of a card.
+//
+// It owns the enforcers (none, preload, mps, dmem), the choice between them,
+// what each adds to a container's CDI spec, and what each needs on the node:
+// copies of the administrator's library, shared regions, MPS control daemons.
+// Limits are CDI edits, which replace what the pod's owner wrote. It decides
+// nothing about cards, keeps no account of who has what (its callers tell it,
+// see [Limiter.Keep]), brings no library of its own, and never falls back to a
+// weaker enforcer than the one that was chosen: it refuses instead.
+//
+// What each enforcer holds against, and against what not, is in
+// docs/enforcers.md.
+package enforce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	cdi "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/sharing"
+)
+
+// Kind is an enforcer. Its words are those of the configuration.
+type Kind string
+
+// The enforcers.
+const (
+	// None limits nothing: what a container has is on the account only.
+	None Kind = "none"
+	// Preload is a library that the dynamic loader puts before the driver's.
+	Preload Kind = "preload"
+	// MPS is NVIDIA's Multi-Process Service, with one control daemon per card.
+	MPS Kind = "mps"
+	// DMem is the driver's memory limit per cgroup.
+	DMem Kind = "dmem"
+)
+
+// ErrNotReady means that an enforcer is not ready for a container yet, and may
+// be a moment later.
+var ErrNotReady = errors.New("not ready")
+
+// Enforced is which enforcer limits what.
+type Enforced struct {
+	Memory  Kind `json:"memory,omitempty"`
+	Compute Kind `json:"compute,omitempty"`
+}
+
+// Card is a card that a container has a share of.
+type Card struct {
+	Share allocation.Share
+	// Index is the driver's number, for people.
+	Index int
+	// TotalMiB is the card's whole memory.
+	TotalMiB int64
+}
+
+// whole tells whether the container has the card to itself, with all of it:
+// there is nothing to limit, and nobody to protect.
+func (c *Card) whole() bool {
+	return c.Share.VCore >= sharing.Whole && c.TotalMiB > 0 && c.Share.MemoryMiB >= c.TotalMiB
+}
+
+// Limit is what one container may use at most.
+type Limit struct {
+	// Pod is the pod's UID, Container the container's name in it; the names of
+	// files are made of both.
+	Pod, Container string
+	Policy         sharing.Policy
+	// Cards are in the order in which the container's CUDA counts them, which
+	// is that of their PCI addresses.
+	Cards []Card
+	// UID is runAsUser of the container, else of the pod; nil if the image
+	// decides, which is taken for root.
+	UID *int64
+	// By is what an earlier [Limiter.Edits] of this container said; a container
+	// keeps its enforcers when the configuration changes. Zero for a new one.
+	By Enforced
+}
+
+// key tells containers apart.
+func (l *Limit) key() string { return l.Pod + "_" + l.Container }
+
+// percent is the compute limit of a card as the policy means it: burst-share
+// and best-effort may take what is idle.
+func (l *Limit) percent(c *Card) int {
+	if l.Policy != sharing.FixedShare && l.Policy != "" || c.Share.VCore <= 0 {
+		return sharing.Whole
+	}
+	return min(c.Share.VCore, sharing.Whole)
+}
+
+// Edits are what makes a container keep its limit. The slices are the caller's.
+type Edits struct {
+	Env         []string
+	Mounts      []*cdi.Mount
+	DeviceNodes []*cdi.DeviceNode
+	Hooks       []*cdi.Hook
+	// By is to be kept with the container, for [Limit.By].
+	By Enforced
+}
+
+// add joins the edits of two enforcers, which set different keys.
+func (e *Edits) add(other *Edits) {
+	e.Env = append(e.Env, other.Env...)
+	e.Mounts = append(e.Mounts, other.Mounts...)
+	e.DeviceNodes = append(e.DeviceNodes, other.DeviceNodes...)
+	e.Hooks = append(e.Hooks, other.Hooks...)
+}
+
+// aspects are what an enforcer limits of a container.
+type aspects struct{ memory, compute bool }
+
+// enforcer is one kind.
+type enforcer interface {
+	// edits prepares the node for a container that is about to start, and says
+	// what the container needs. It is asked again for each start.
+	edits(ctx context.Context, l *Limit, what aspects) (*Edits, error)
+	// keep takes away what the node has for other containers than the live
+	// ones. It asks for those with its lock held, as edits works: a container
+	// that edits has seen is among them.
+	keep(ctx context.Context, live func() []Limit) error
+}
+
+// none is the enforcer that limits nothing.
+type none struct{}
+
+func (none) edits(context.Context, *Limit, aspects) (*Edits, error) { return &Edits{}, nil }
+
+func (none) keep(context.Context, func() []Limit) error { return nil }
+
+// check refuses what no enforcer can make sense of: these values become names
+// of files, and 0 means "no limit" to those who read them.
+func (l *Limit) check(memory bool) error {
+	switch {
+	case !fileName(l.Pod) || !fileName(l.Container):
+		return fmt.Errorf("limit of container %q of pod %q: no names for files", l.Container, l.Pod)
+	case len(l.Cards) == 0:
+		return fmt.Errorf("limit of container %s: no cards", l.Container)
+	}
+	var errs []error
+	for i := range l.Cards {
+		c := &l.Cards[i]
+		if !fileName(c.Share.UUID) {
+			errs = append(errs, fmt.Errorf("card %d: %q is no UUID", c.Index, c.Share.UUID))
+		}
+		if memory && c.Share.MemoryMiB <= 0 {
+			errs = append(errs, fmt.Errorf("card %d: its memory is not known, so no limit can hold", c.Index))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// fileName tells whether a word can be the name of a file: a pod's UID (in a
+// static pod's, a hash), a container's name, a card's UUID.
+func fileName(word string) bool {
+	if word == "" || len(word) > 100 || word[0] == '.' {
+		return false
+	}
+	return !slices.ContainsFunc([]byte(word), func(c byte) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '.'
+	})
+}

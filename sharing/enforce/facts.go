@@ -1,0 +1,203 @@
+package enforce
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// Facts are what of a node decides which enforcers work there. A string of
+// trouble is empty if there is none.
+type Facts struct {
+	// Driver is the driver's version, 570.86.15; empty without one.
+	Driver string
+	// MIG are the UUIDs of shared GPUs with MIG on, Old those of shared GPUs
+	// before Volta (compute capability under 7.0).
+	MIG, Old []string
+	// LibraryTrouble is why the configured library cannot be preloaded.
+	LibraryTrouble string
+	// MPSControl is nvidia-cuda-mps-control's path below the driver's root;
+	// empty if there is none.
+	MPSControl string
+	// HostPID tells whether we are in the host's PID namespace: a control
+	// daemon knows its clients by the PIDs that the kernel gives it.
+	HostPID bool
+	// CgroupV2 tells whether /sys/fs/cgroup is the unified hierarchy, DMem how
+	// many GPUs the kernel's dmem controller counts for. With 0 the driver
+	// counts by itself.
+	CgroupV2 bool
+	DMem     int
+	// HookTrouble is why NVIDIA's hook cannot set memory limits.
+	HookTrouble string
+}
+
+// Host is where facts are read.
+type Host struct {
+	// Root is where we see the node's files, empty for our own; DriverRoot the
+	// driver's, below it. Library is sgpu.enforce.preload.library.
+	Root, DriverRoot, Library string
+	// Hook is nvidia-cdi-hook's path on the node.
+	Hook string
+	// SysRoot and ProcRoot default to /sys and /proc.
+	SysRoot, ProcRoot string
+}
+
+// initialPID is the inode of the host's PID namespace, a constant of the
+// kernel (PROC_PID_INIT_INO in include/linux/proc_ns.h).
+const initialPID = "pid:[4026531836]"
+
+// Read reads the node; shared tells which GPUs are, nil means all. What cannot
+// be read is trouble in the Facts.
+func (h *Host) Read(m *machine.Machine, shared func(*machine.GPU) bool) Facts {
+	f := Facts{Driver: m.Driver.Version}
+	for i := range m.GPUs {
+		g := &m.GPUs[i]
+		if shared != nil && !shared(g) {
+			continue
+		}
+		if g.MIG.Enabled {
+			f.MIG = append(f.MIG, g.UUID)
+		}
+		if major, _, _ := strings.Cut(g.ComputeCapability, "."); major != "" {
+			if n, err := strconv.Atoi(major); err == nil && n < 7 {
+				f.Old = append(f.Old, g.UUID)
+			}
+		}
+	}
+	f.LibraryTrouble = trouble(libraryFault(h.Root, h.Library))
+	f.MPSControl = h.findControl()
+	link, err := os.Readlink(filepath.Join(cmp.Or(h.ProcRoot, "/proc"), "self/ns/pid"))
+	f.HostPID = err == nil && link == initialPID
+	f.CgroupV2, f.DMem = h.cgroups()
+	f.HookTrouble = trouble(hookFault(h.Root, h.Hook))
+	return f
+}
+
+func trouble(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// libraryFault opens the library: what glibc cannot load makes it complain in
+// every program of a container.
+func libraryFault(root, library string) error {
+	if library == "" {
+		return errors.New("sgpu.enforce.preload.library names no library")
+	}
+	if !filepath.IsAbs(library) {
+		return fmt.Errorf("library %s is no absolute path", library)
+	}
+	f, err := elf.Open(filepath.Join(root, library))
+	if err != nil {
+		return fmt.Errorf("library %s: %w", library, plain(err))
+	}
+	defer func() { _ = f.Close() }() // It was only read.
+	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
+	switch want, known := machines[runtime.GOARCH]; {
+	case f.Type != elf.ET_DYN:
+		return fmt.Errorf("library %s: %s is no shared object", library, f.Type)
+	case known && f.Machine != want:
+		return fmt.Errorf("library %s is for %s, the node is %s", library, f.Machine, want)
+	}
+	return nil
+}
+
+// plain drops the path that we see a file at, which is not the node's.
+func plain(err error) error {
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
+		return path.Err
+	}
+	return err
+}
+
+// findControl looks where drivers' packages and driver containers put it.
+func (h *Host) findControl() string {
+	for _, dir := range []string{"/usr/bin", "/usr/local/nvidia/bin", "/usr/local/bin", "/bin", "/opt/bin"} {
+		path := filepath.Join(dir, "nvidia-cuda-mps-control")
+		info, err := os.Stat(filepath.Join(h.Root, h.DriverRoot, path))
+		if err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
+			return path
+		}
+	}
+	return ""
+}
+
+// cgroups reads cgroup.controllers, which only the unified hierarchy has, and
+// dmem.capacity: lines such as "nvidia/0000:18:00.0/vidmem 85899345920".
+func (h *Host) cgroups() (unified bool, gpus int) {
+	dir := filepath.Join(cmp.Or(h.SysRoot, "/sys"), "fs/cgroup")
+	if _, err := os.Stat(filepath.Join(dir, "cgroup.controllers")); err != nil {
+		return false, 0
+	}
+	content, err := os.ReadFile(filepath.Join(dir, "dmem.capacity"))
+	if err != nil {
+		return true, 0
+	}
+	return true, parseCapacity(content)
+}
+
+func parseCapacity(content []byte) (gpus int) {
+	for line := range bytes.Lines(content) {
+		region, _, ok := strings.Cut(strings.TrimSpace(string(line)), " ")
+		if ok && strings.HasPrefix(region, "nvidia/") {
+			gpus++
+		}
+	}
+	return gpus
+}
+
+// hookFault looks into the program for the subcommand's name: nvidia-cdi-hook
+// has it since 1.20.1, and an older one would fail every container's start.
+// We start no program of the node to find out.
+func hookFault(root, hook string) error {
+	if hook == "" {
+		return errors.New("no path of nvidia-cdi-hook is given (--cdi-hook)")
+	}
+	f, err := os.Open(filepath.Join(root, hook))
+	if err != nil {
+		return fmt.Errorf("hook %s: %w", hook, plain(err))
+	}
+	defer func() { _ = f.Close() }() // It was only read.
+	found, err := contains(bufio.NewReader(io.LimitReader(f, 256<<20)), memoryHook)
+	if err != nil {
+		return fmt.Errorf("hook %s: %w", hook, plain(err))
+	}
+	if !found {
+		return fmt.Errorf("hook %s has no %s: nvidia-container-toolkit 1.20.1 has", hook, memoryHook)
+	}
+	return nil
+}
+
+// contains looks for a word in a stream of bytes.
+func contains(r io.Reader, word string) (bool, error) {
+	buffer, kept := make([]byte, 1<<16), 0
+	for {
+		n, err := r.Read(buffer[kept:])
+		seen := buffer[:kept+n]
+		if bytes.Contains(seen, []byte(word)) {
+			return true, nil
+		}
+		if errors.Is(err, io.EOF) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		// The word may begin in the last bytes.
+		kept = copy(buffer, seen[max(0, len(seen)-len(word)+1):])
+	}
+}

@@ -1,0 +1,125 @@
+package enforce
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// object is the head of an ELF file.
+func object(kind elf.Type, m elf.Machine) string {
+	var b bytes.Buffer
+	h := elf.Header64{Type: uint16(kind), Machine: uint16(m), Version: 1, Ehsize: 64}
+	copy(h.Ident[:], elf.ELFMAG+string([]byte{byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), 1}))
+	_ = binary.Write(&b, binary.LittleEndian, &h)
+	return b.String()
+}
+
+func ownMachine() (own, other elf.Machine) {
+	if runtime.GOARCH == "arm64" {
+		return elf.EM_AARCH64, elf.EM_X86_64
+	}
+	return elf.EM_X86_64, elf.EM_AARCH64
+}
+
+func TestRead(t *testing.T) {
+	own, _ := ownMachine()
+	root, sys, proc := t.TempDir(), t.TempDir(), t.TempDir()
+	write(t, filepath.Join(root, "opt/libvgpu.so"), object(elf.ET_DYN, own))
+	write(t, filepath.Join(root, "usr/bin/nvidia-cdi-hook"), strings.Repeat("x", 1<<17)+memoryHook+"create-symlinks")
+	write(t, filepath.Join(root, "run/nvidia/driver/usr/bin/nvidia-cuda-mps-control"), "")
+	if err := os.Chmod(filepath.Join(root, "run/nvidia/driver/usr/bin/nvidia-cuda-mps-control"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(sys, "fs/cgroup/cgroup.controllers"), "cpu memory dmem\n")
+	write(t, filepath.Join(sys, "fs/cgroup/dmem.capacity"),
+		"drm/0000:03:00.0/vram0 8514437120\nnvidia/0000:18:00.0/vidmem 85899345920\nnvidia/0000:2a:00.0/vidmem 85899345920\n")
+	if err := os.MkdirAll(filepath.Join(proc, "self/ns"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(initialPID, filepath.Join(proc, "self/ns/pid")); err != nil {
+		t.Fatal(err)
+	}
+	m := &machine.Machine{Driver: machine.Driver{Version: "615.20.01"}, GPUs: []machine.GPU{
+		{UUID: "GPU-1", ComputeCapability: "9.0"},
+		{UUID: "GPU-2", ComputeCapability: "8.0", MIG: machine.MIG{Enabled: true}},
+		{UUID: "GPU-3", ComputeCapability: "6.1"},
+		{UUID: "GPU-4", ComputeCapability: ""},
+	}}
+	h := Host{
+		Root: root, DriverRoot: "/run/nvidia/driver", Library: "/opt/libvgpu.so", Hook: "/usr/bin/nvidia-cdi-hook",
+		SysRoot: sys, ProcRoot: proc,
+	}
+	want := Facts{
+		Driver: "615.20.01", MIG: []string{"GPU-2"}, Old: []string{"GPU-3"},
+		MPSControl: "/usr/bin/nvidia-cuda-mps-control", HostPID: true, CgroupV2: true, DMem: 2,
+	}
+	if diff := cmp.Diff(want, h.Read(m, nil)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	want.MIG, want.Old = nil, nil
+	if diff := cmp.Diff(want, h.Read(m, func(g *machine.GPU) bool { return g.UUID == "GPU-1" })); diff != "" {
+		t.Errorf("one GPU is shared (-want +got):\n%s", diff)
+	}
+	empty := Host{Root: t.TempDir(), Library: "/opt/libvgpu.so", Hook: "/usr/bin/nvidia-cdi-hook", SysRoot: proc, ProcRoot: sys}
+	want = Facts{
+		LibraryTrouble: "library /opt/libvgpu.so: no such file or directory",
+		HookTrouble:    "hook /usr/bin/nvidia-cdi-hook: no such file or directory",
+	}
+	if diff := cmp.Diff(want, empty.Read(&machine.Machine{}, nil)); diff != "" {
+		t.Errorf("nothing is there (-want +got):\n%s", diff)
+	}
+}
+
+func TestLibraryFault(t *testing.T) {
+	own, other := ownMachine()
+	root := t.TempDir()
+	write(t, filepath.Join(root, "good.so"), object(elf.ET_DYN, own))
+	write(t, filepath.Join(root, "program"), object(elf.ET_EXEC, own))
+	write(t, filepath.Join(root, "other.so"), object(elf.ET_DYN, other))
+	write(t, filepath.Join(root, "text.so"), "hello, this is no library at all")
+	for library, want := range map[string]string{
+		"/good.so": "", "good.so": "library good.so is no absolute path",
+		"":          "sgpu.enforce.preload.library names no library",
+		"/program":  "library /program: ET_EXEC is no shared object",
+		"/other.so": "library /other.so is for " + other.String() + ", the node is " + own.String(),
+		"/text.so":  "library /text.so: bad magic number '[104 101 108 108]' in record at byte 0x0",
+	} {
+		if diff := cmp.Diff(want, trouble(libraryFault(root, library))); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", library, diff)
+		}
+	}
+}
+
+func TestContains(t *testing.T) {
+	for _, text := range []string{"", "a", "xxword", "word", "wordxx", "xwoword", strings.Repeat("w", 1<<17) + "ord", strings.Repeat("x", 1<<17)} {
+		want := strings.Contains(text, "word")
+		if got, err := contains(strings.NewReader(text), "word"); got != want || err != nil {
+			t.Errorf("%d bytes: %t, %v", len(text), got, err)
+		}
+		if got, err := contains(iotest.OneByteReader(strings.NewReader(text)), "word"); got != want || err != nil {
+			t.Errorf("byte by byte, %d bytes: %t, %v", len(text), got, err)
+		}
+	}
+}
+
+func FuzzParseCapacity(f *testing.F) {
+	f.Add([]byte("nvidia/0000:18:00.0/vidmem 85899345920\n"))
+	f.Add([]byte("nvidia/ "))
+	f.Add([]byte("\n\n"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		if got := parseCapacity(content); got < 0 || got > bytes.Count(content, []byte("nvidia/")) {
+			t.Errorf("%d GPUs of %q", got, content)
+		}
+	})
+}

@@ -1,0 +1,265 @@
+package enforce
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/sharing"
+)
+
+// Options are what a Limiter works with.
+type Options struct {
+	// StateDir is ours, on a disk, and has the same path on the node.
+	StateDir string
+	// HostRoot is where we see the node's files; empty if they are our own.
+	HostRoot string
+	// MPSRoot becomes the root of MPS's programs, which must have StateDir
+	// under the same path; empty runs them in ours.
+	MPSRoot string
+	// ShmDir is the directory of the node, in memory, that MPS's daemons have
+	// as their /dev/shm; default /dev/shm.
+	ShmDir string
+	// Hook is nvidia-cdi-hook's path on the node, HookDriverRoot the driver's
+	// root as the hook sees it; default /.
+	Hook, HookDriverRoot string
+	// Modes sets compute modes; nil refuses sgpu.enforce.mps.exclusiveProcess.
+	Modes ComputeModes
+	// Tell hears of MPS daemons; it returns at once. It may be nil.
+	Tell func(Notice)
+	// Log defaults to none, Now to the clock.
+	Log *slog.Logger
+	Now func() time.Time
+}
+
+// unseen is how long a container that was given edits may be missing in what
+// [Limiter.Keep] hears: its caller's account may be older than the edits.
+const unseen = 10 * time.Minute
+
+// Limiter gives containers the edits that hold their limits. Its methods may be
+// called at once.
+type Limiter struct {
+	options   Options
+	mps       *mps
+	preload   *preload
+	enforcers map[Kind]enforcer
+
+	mu     sync.Mutex // guards what follows
+	choice Choice
+	err    error
+	// fresh are the containers that were given edits, until Keep has them.
+	fresh map[string]started
+}
+
+type started struct {
+	limit Limit
+	at    time.Time
+}
+
+// errNotConfigured is before the first Configure.
+var errNotConfigured = errors.New("no enforcer was chosen yet")
+
+// New makes a Limiter. It refuses everybody until [Limiter.Configure].
+func New(o Options) *Limiter {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	m := &mps{
+		dir: filepath.Join(o.StateDir, "mps"), root: o.MPSRoot, shm: cmp.Or(o.ShmDir, containerShm),
+		pace: usualPace(), modes: o.Modes, tell: o.Tell, log: o.Log,
+		wake: make(chan struct{}, 1), cards: make(map[string]*mpsCard),
+	}
+	p := &preload{hostRoot: o.HostRoot, dir: filepath.Join(o.StateDir, "preload")}
+	return &Limiter{
+		options: o, mps: m, preload: p, err: errNotConfigured, fresh: make(map[string]started),
+		enforcers: map[Kind]enforcer{
+			None: none{}, Preload: p, MPS: m, DMem: &dmem{hook: o.Hook, driverRoot: cmp.Or(o.HookDriverRoot, "/")},
+		},
+	}
+}
+
+// Configure chooses the enforcers of the containers that start from now on. An
+// error refuses them all, until a configuration that can work.
+func (l *Limiter) Configure(c *config.Enforce, f *Facts) error {
+	choice, err := Choose(c, f)
+	if err == nil && c.MPS.ExclusiveProcess && l.options.Modes == nil && choice.uses(MPS) {
+		err = errors.New("sgpu.enforce.mps.exclusiveProcess: nobody here can set compute modes")
+	}
+	l.mps.configure(f.MPSControl, c.MPS)
+	l.preload.configure(c.Preload.Library)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.choice != choice || err != nil {
+		l.options.Log.Info("enforcers chosen", "memory", choice.WhyMemory, "compute", choice.WhyCompute, "err", err)
+	}
+	l.choice, l.err = choice, err
+	return err
+}
+
+func (m *mps) configure(path string, c config.MPS) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.path, m.multiUser, m.exclusive = path, c.MultiUser, c.ExclusiveProcess
+}
+
+func (p *preload) configure(library string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.library != library {
+		p.library, p.source = library, fileState{}
+	}
+}
+
+func (e Enforced) uses(k Kind) bool { return e.Memory == k || e.Compute == k }
+
+// Choice is what new containers get, or why they are refused.
+func (l *Limiter) Choice() (Choice, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.choice, l.err
+}
+
+// Edits prepares the node for a container that is about to start, and says what
+// it needs. It is asked for each start, and the container must not be running:
+// what its former life left is removed. An error keeps it from starting.
+func (l *Limiter) Edits(ctx context.Context, limit *Limit) (*Edits, error) {
+	by := limit.By
+	if by == (Enforced{}) {
+		choice, err := l.Choice()
+		if err != nil {
+			return nil, err
+		}
+		by = needed(limit, choice.Enforced)
+	}
+	if err := limit.check(by.Memory != None); err != nil {
+		return nil, err
+	}
+	own := *limit
+	own.By = by
+	l.mu.Lock()
+	l.fresh[own.key()] = started{own, l.options.Now()}
+	l.mu.Unlock()
+	edits, err := l.collect(ctx, &own)
+	if err != nil && !errors.Is(err, ErrNotReady) {
+		l.mu.Lock()
+		delete(l.fresh, own.key()) // It was refused.
+		l.mu.Unlock()
+	}
+	return edits, err
+}
+
+// collect joins the edits of a container's enforcers.
+func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
+	by := limit.By
+	edits := &Edits{By: by}
+	for _, kind := range slices.Compact([]Kind{by.Memory, by.Compute}) {
+		e, ok := l.enforcers[kind]
+		if !ok {
+			return nil, errors.New("no enforcer is called " + string(kind))
+		}
+		more, err := e.edits(ctx, limit, aspects{memory: by.Memory == kind, compute: by.Compute == kind})
+		if err != nil {
+			return nil, err
+		}
+		edits.add(more)
+	}
+	return edits, nil
+}
+
+// needed leaves out what has nothing to limit: a card that a container has to
+// itself, with all its memory, needs nothing at all, and no enforcer's risks.
+func needed(limit *Limit, chosen Enforced) Enforced {
+	alone, whole := true, true
+	for i := range limit.Cards {
+		alone = alone && limit.Cards[i].Share.VCore >= sharing.Whole
+		whole = whole && limit.Cards[i].whole()
+	}
+	if whole {
+		return Enforced{None, None}
+	}
+	if alone {
+		chosen.Compute = None
+	}
+	return chosen
+}
+
+// Keep tells all containers that have shares, with the By of their edits. What
+// the node has for others is taken away: files, old copies of the library,
+// daemons of cards without tenants. After a restart of ours it brings daemons
+// back. Containers that were given edits a moment ago need not be in it.
+func (l *Limiter) Keep(ctx context.Context, live []Limit) error {
+	var errs []error
+	for _, kind := range []Kind{Preload, MPS, DMem} {
+		errs = append(errs, l.enforcers[kind].keep(ctx, func() []Limit { return l.with(live, kind) }))
+	}
+	l.forget(live)
+	return errors.Join(errs...)
+}
+
+// with are the live containers and the fresh ones that a kind has to do with.
+func (l *Limiter) with(live []Limit, kind Kind) []Limit {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := make(map[string]Limit, len(live)+len(l.fresh))
+	for i := range live {
+		all[live[i].key()] = live[i]
+	}
+	for key, f := range l.fresh {
+		if l.options.Now().Sub(f.at) <= unseen {
+			all[key] = f.limit
+		}
+	}
+	var own []Limit
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		if x := all[key]; x.By.uses(kind) {
+			own = append(own, x)
+		}
+	}
+	return own
+}
+
+// forget drops the fresh containers that the caller has, and those that never
+// came.
+func (l *Limiter) forget(live []Limit) {
+	keys := make(map[string]bool, len(live))
+	for i := range live {
+		keys[live[i].key()] = true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.fresh, func(key string, f started) bool {
+		return keys[key] || l.options.Now().Sub(f.at) > unseen
+	})
+}
+
+// Run keeps MPS daemons until ctx ends, and then ends them, also those whose
+// clients are alive. Without it no container gets edits of MPS.
+func (l *Limiter) Run(ctx context.Context) error { return l.mps.run(ctx) }
+
+// Daemon is the MPS daemon of a card.
+type Daemon struct {
+	// Card is the UUID, Index the driver's number.
+	Card     string `json:"card"`
+	Index    int    `json:"index"`
+	State    State  `json:"state"`
+	Reason   string `json:"reason,omitempty"`
+	Restarts int    `json:"restarts"`
+	// Percent and MemoryMiB are what a process of any tenant gets that takes
+	// its environment off; 0 MiB is no limit.
+	Percent   int   `json:"percent"`
+	MemoryMiB int64 `json:"memoryMiB"`
+	Tenants   int   `json:"tenants"`
+}
+
+// Daemons are those of the cards with tenants, by UUID.
+func (l *Limiter) Daemons() []Daemon { return l.mps.daemons() }

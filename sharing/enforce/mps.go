@@ -1,0 +1,308 @@
+package enforce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+
+	cdi "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/heddle-dev/heddle/sharing"
+)
+
+// What a client of MPS gets (NVIDIA's "Appendix: Environment Variables").
+const (
+	envPipe = "CUDA_MPS_PIPE_DIRECTORY"
+	// envThreads is percent of the threads; it only narrows the server's.
+	envThreads = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+	// envPinned is "0=4096M": what each process may have of its first card.
+	envPinned = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+	// envPriority is 0, or 1 for below normal.
+	envPriority = "CUDA_MPS_CLIENT_PRIORITY"
+)
+
+const (
+	// containerPipe is where CUDA looks for MPS if nobody tells it: a process
+	// without our environment finds the daemon all the same, and gets the
+	// daemon's limits.
+	containerPipe = "/tmp/nvidia-mps"
+	// containerShm: client and server share memory there.
+	containerShm = "/dev/shm"
+)
+
+// longestSocket is what fits into sockaddr_un, and longestName the longest name
+// that the daemon makes in its directory (control_privileged).
+const (
+	longestSocket = 107
+	longestName   = len("/control_privileged")
+)
+
+// mps keeps one control daemon for each card that has tenants.
+type mps struct {
+	dir, root, shm string
+	pace           pace
+	modes          ComputeModes
+	tell           func(Notice)
+	log            *slog.Logger
+	wake           chan struct{} // room for one
+
+	mu sync.Mutex // guards what follows
+	// path, multiUser and exclusive are the configuration; a daemon has those
+	// of its start.
+	path                 string
+	multiUser, exclusive bool
+	cards                map[string]*mpsCard
+}
+
+// mpsCard is a card with MPS.
+type mpsCard struct {
+	index   int
+	tenants map[string]tenant
+	daemon  *daemon
+}
+
+// tenant is a container on a card.
+type tenant struct {
+	uid    int64
+	limits daemonLimits
+	// memory tells that MPS limits it, and not another enforcer.
+	memory bool
+}
+
+func (m *mps) edits(ctx context.Context, l *Limit, what aspects) (*Edits, error) {
+	if len(l.Cards) != 1 {
+		// One daemon per card, so that a fault or a limit stays on its card;
+		// and CUDA speaks to one daemon.
+		return nil, fmt.Errorf("mps: a container with shares of %d cards: CUDA can use one MPS daemon, "+
+			"and each card has its own; ask for one card, or use sgpu.enforce.compute preload or none", len(l.Cards))
+	}
+	c := &l.Cards[0]
+	d, limits, err := m.enter(l, what)
+	if err != nil {
+		return nil, fmt.Errorf("mps: %w", err)
+	}
+	if err := d.limit(ctx, limits); err != nil {
+		return nil, fmt.Errorf("mps: card %d: %w", c.Index, err)
+	}
+	env := []string{envPipe + "=" + containerPipe}
+	if what.compute {
+		env = append(env, envThreads+"="+strconv.Itoa(l.percent(c)))
+	} else {
+		env = append(env, envThreads+"="+strconv.Itoa(sharing.Whole))
+	}
+	if what.memory {
+		env = append(env, fmt.Sprintf("%s=0=%dM", envPinned, c.Share.MemoryMiB))
+	}
+	priority := "0"
+	if l.Policy == sharing.BestEffort {
+		priority = "1"
+	}
+	return &Edits{
+		Env: append(env, envPriority+"="+priority),
+		Mounts: []*cdi.Mount{
+			mount(d.program.pipe, containerPipe, "rw", "nosuid", "nodev", "noexec"),
+			mount(m.shm, containerShm, "rw", "nosuid", "nodev", "noexec"),
+		},
+	}, nil
+}
+
+// enter makes a container a tenant of its card, unless it may not be.
+func (m *mps) enter(l *Limit, what aspects) (*daemon, daemonLimits, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := &l.Cards[0]
+	card, err := m.card(c)
+	if err != nil {
+		return nil, daemonLimits{}, err
+	}
+	mine := tenantOf(l, what)
+	for _, key := range slices.Sorted(maps.Keys(card.tenants)) {
+		if other := card.tenants[key]; key != l.key() && other.uid != mine.uid && !card.daemon.program.multiUser {
+			return nil, daemonLimits{}, fmt.Errorf("card %d has clients of user %d (%s), and user %d would wait "+
+				"until they are gone: one MPS server is of one user, unless sgpu.enforce.mps.multiUser is on",
+				c.Index, other.uid, key, mine.uid)
+		}
+	}
+	card.tenants[l.key()] = mine
+	m.rouse()
+	return card.daemon, card.limits(), nil
+}
+
+func tenantOf(l *Limit, what aspects) tenant {
+	c := &l.Cards[0]
+	t := tenant{
+		limits: daemonLimits{Percent: sharing.Whole, MemoryMiB: max(c.TotalMiB, c.Share.MemoryMiB)},
+		memory: what.memory,
+	}
+	if l.UID != nil {
+		t.uid = *l.UID
+	}
+	if what.compute {
+		t.limits.Percent = l.percent(c)
+	}
+	if what.memory {
+		t.limits.MemoryMiB = c.Share.MemoryMiB
+	}
+	return t
+}
+
+// limits are the most that a tenant was granted: what a process gets that takes
+// its environment off.
+func (c *mpsCard) limits() daemonLimits {
+	var most daemonLimits
+	memory := false
+	for _, t := range c.tenants {
+		most.Percent = max(most.Percent, t.limits.Percent)
+		most.MemoryMiB = max(most.MemoryMiB, t.limits.MemoryMiB)
+		memory = memory || t.memory
+	}
+	if !memory {
+		most.MemoryMiB = 0
+	}
+	return most
+}
+
+// card is the one of a UUID, new if need be. m.mu is held.
+func (m *mps) card(c *Card) (*mpsCard, error) {
+	if card := m.cards[c.Share.UUID]; card != nil {
+		return card, nil
+	}
+	dir := filepath.Join(m.dir, c.Share.UUID)
+	pipe := filepath.Join(dir, "pipe")
+	switch {
+	case m.path == "":
+		return nil, errors.New("the node has no nvidia-cuda-mps-control any more")
+	case len(pipe)+longestName > longestSocket:
+		return nil, fmt.Errorf("the state directory's path is too long for sockets: %s", pipe)
+	}
+	d := &daemon{
+		program: program{root: m.root, card: c.Share.UUID, pipe: pipe, log: filepath.Join(dir, "log"), answer: m.pace.answer},
+		pace:    m.pace, tell: m.tell, state: Stopped, marker: m.marker(c.Share.UUID),
+		changed: make(chan struct{}, 1), moved: make(chan struct{}),
+	}
+	m.fit(d)
+	card := &mpsCard{index: c.Index, tenants: make(map[string]tenant), daemon: d}
+	m.cards[c.Share.UUID] = card
+	return card, nil
+}
+
+// fit gives a daemon that does not run the configuration. m.mu is held.
+func (m *mps) fit(d *daemon) {
+	if m.path != "" {
+		d.program.path = m.path
+	}
+	d.program.multiUser, d.modes = m.multiUser, nil
+	if m.exclusive {
+		d.modes = m.modes
+	}
+}
+
+func (m *mps) rouse() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// keep makes the live containers the tenants: after a restart of ours their
+// daemons start again, and cards without any lose theirs.
+func (m *mps) keep(ctx context.Context, live func() []Limit) error {
+	err := m.settle(live)
+	m.rouse()
+	return errors.Join(err, m.restoreModes(ctx))
+}
+
+func (m *mps) settle(live func() []Limit) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var errs []error
+	for _, card := range m.cards {
+		clear(card.tenants)
+	}
+	for _, l := range live() {
+		if len(l.Cards) != 1 {
+			continue // Refused at its start.
+		}
+		card, err := m.card(&l.Cards[0])
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		card.tenants[l.key()] = tenantOf(&l, aspects{memory: l.By.Memory == MPS, compute: l.By.Compute == MPS})
+	}
+	for _, card := range m.cards {
+		if len(card.tenants) > 0 {
+			card.daemon.ask(card.limits())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// run starts and stops daemons until ctx ends, and then ends them all.
+func (m *mps) run(ctx context.Context) error {
+	var group sync.WaitGroup
+	defer group.Wait()
+	for {
+		m.reconcile(ctx, &group)
+		select {
+		case <-m.wake:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (m *mps) reconcile(ctx context.Context, group *sync.WaitGroup) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for uuid, card := range m.cards {
+		d, wanted := card.daemon, len(card.tenants) > 0
+		switch {
+		case wanted && !d.running:
+			m.fit(d)
+			own, cancel := context.WithCancel(ctx)
+			d.running, d.cancel = true, cancel
+			group.Go(func() { m.host(own, uuid, d) })
+		case !wanted && d.running:
+			d.retire()
+		case !wanted:
+			delete(m.cards, uuid)
+		}
+	}
+}
+
+// host is a daemon's goroutine.
+func (m *mps) host(ctx context.Context, uuid string, d *daemon) {
+	m.log.Info("MPS daemon wanted", "card", uuid)
+	d.run(ctx)
+	m.log.Info("MPS daemon stopped", "card", uuid)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d.cancel() // Frees the context of one that ended otherwise.
+	d.running = false
+	m.rouse()
+}
+
+// daemons say how each is, by UUID.
+func (m *mps) daemons() []Daemon {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list := make([]Daemon, 0, len(m.cards))
+	for _, uuid := range slices.Sorted(maps.Keys(m.cards)) {
+		card := m.cards[uuid]
+		d := card.daemon
+		d.mu.Lock()
+		list = append(list, Daemon{
+			Card: uuid, Index: card.index, State: d.state, Reason: d.reason, Restarts: d.restarts,
+			Percent: d.want.Percent, MemoryMiB: d.want.MemoryMiB, Tenants: len(card.tenants),
+		})
+		d.mu.Unlock()
+	}
+	return list
+}

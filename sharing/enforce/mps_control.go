@@ -1,0 +1,96 @@
+package enforce
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// program is nvidia-cuda-mps-control for one card.
+type program struct {
+	// path is the program's below root, which becomes its own root unless
+	// empty: the driver's programs want the driver's libraries.
+	path, root string
+	// card is the only GPU that the daemon and its server see.
+	card string
+	// pipe and log are the daemon's directories, below root too.
+	pipe, log string
+	multiUser bool
+	// answer bounds a command.
+	answer time.Duration
+}
+
+// The commands, of NVIDIA's "MPS v2 interface". A default is for servers that
+// come, and lost with the daemon; the others are for clients that come to the
+// server of a PID. The card is 0: a daemon sees only one.
+func commands(l daemonLimits, servers []int) []string {
+	list := []string{fmt.Sprintf("set_default_active_thread_percentage %d", l.Percent)}
+	if l.MemoryMiB > 0 {
+		list = append(list, fmt.Sprintf("set_default_device_pinned_mem_limit 0 %dM", l.MemoryMiB))
+	}
+	for _, pid := range servers {
+		list = append(list, fmt.Sprintf("set_active_thread_percentage %d %d", pid, l.Percent))
+		if l.MemoryMiB > 0 {
+			list = append(list, fmt.Sprintf("set_device_pinned_mem_limit %d 0 %dM", pid, l.MemoryMiB))
+		}
+	}
+	return list
+}
+
+const (
+	askPercent = "get_default_active_thread_percentage"
+	askServers = "get_server_list"
+	tellQuit   = "quit"
+)
+
+// percent asks for the default. An answer shows that the daemon is well.
+func (p *program) percent(ctx context.Context) (float64, error) {
+	text, err := p.ask(ctx, askPercent)
+	if err != nil {
+		return 0, err
+	}
+	percent, err := strconv.ParseFloat(lastLine(text), 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: it says %q", askPercent, clip(text))
+	}
+	return percent, nil
+}
+
+// limit sets the limits, and looks whether they are set.
+func (p *program) limit(ctx context.Context, l daemonLimits) error {
+	text, err := p.ask(ctx, askServers)
+	if err != nil {
+		return err
+	}
+	var servers []int
+	for word := range strings.FieldsSeq(text) {
+		if pid, err := strconv.Atoi(word); err == nil {
+			servers = append(servers, pid)
+		}
+	}
+	for _, command := range commands(l, servers) {
+		if _, err := p.ask(ctx, command); err != nil {
+			return err
+		}
+	}
+	percent, err := p.percent(ctx)
+	if err == nil && int(percent+0.5) != l.Percent {
+		return fmt.Errorf("the default thread percentage is %g, not the %d that was set", percent, l.Percent)
+	}
+	return err
+}
+
+func lastLine(text string) string {
+	return strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:])
+}
+
+// clip bounds what a program says.
+func clip(text string) string {
+	const most = 200
+	if len(text) > most {
+		return text[:most] + "…"
+	}
+	return text
+}

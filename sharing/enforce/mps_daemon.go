@@ -1,0 +1,354 @@
+package enforce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// daemonLimits are those of one card's daemon. They hold for every client that
+// asks for more or for nothing, and so are the most that a tenant was granted.
+type daemonLimits struct {
+	Percent int
+	// MemoryMiB of 0 sets none.
+	MemoryMiB int64
+}
+
+// State is how a card's control daemon is.
+type State string
+
+// The states of a daemon.
+const (
+	// Starting: clients that start now are not limited, and none is let start.
+	Starting State = "starting"
+	// Running: it answers, and has the limits.
+	Running State = "running"
+	// Broken: it died, hangs or does not start, and is started again.
+	Broken State = "broken"
+	// Stopped: the card has no tenants.
+	Stopped State = "stopped"
+)
+
+// Notice is that a daemon's state changed.
+type Notice struct {
+	// Card is the UUID.
+	Card  string
+	State State
+	// Reason is why it is Broken.
+	Reason string
+	// Restarts counts how often it had to be started again.
+	Restarts int
+}
+
+// pace is how long things may take.
+type pace struct {
+	// answer bounds a command, start the time until a daemon answers, stop each
+	// way to end one.
+	answer, start, stop time.Duration
+	// poll is between attempts while it starts, health between looks at one
+	// that runs; misses looks in a row without an answer mean that it hangs.
+	poll, health time.Duration
+	misses       int
+	// first and longest are the pauses before it is started again; one that
+	// ran for steady begins anew with first.
+	first, longest, steady time.Duration
+}
+
+func usualPace() pace {
+	return pace{
+		answer: 5 * time.Second, start: 20 * time.Second, stop: 5 * time.Second,
+		poll: 100 * time.Millisecond, health: 10 * time.Second, misses: 3,
+		first: time.Second, longest: time.Minute, steady: time.Minute,
+	}
+}
+
+// daemon is the control daemon of one card: it is started, given its limits,
+// watched, started again when it dies or hangs, and stopped.
+type daemon struct {
+	program program
+	pace    pace
+	// modes is nil unless the card is to be in EXCLUSIVE_PROCESS.
+	modes  ComputeModes
+	marker string
+	tell   func(Notice)
+
+	// running and cancel are mps', and guarded by its lock.
+	running bool
+	cancel  context.CancelFunc
+
+	changed chan struct{} // new limits; room for one
+
+	mu       sync.Mutex // guards what follows
+	state    State
+	reason   string
+	restarts int
+	// want are the limits of generation wanted; set is the generation that the
+	// daemon has, tried the last one that it was given.
+	want               daemonLimits
+	wanted, set, tried int
+	moved              chan struct{} // closed when any of these changes
+}
+
+func (d *daemon) update(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f()
+	close(d.moved)
+	d.moved = make(chan struct{})
+}
+
+func (d *daemon) become(state State, reason string) {
+	var n Notice
+	d.update(func() {
+		d.state, d.reason = state, reason
+		if state != Running {
+			d.set, d.tried = 0, 0
+		}
+		if state == Broken {
+			d.restarts++
+		}
+		n = Notice{Card: d.program.card, State: state, Reason: reason, Restarts: d.restarts}
+	})
+	if d.tell != nil {
+		d.tell(n)
+	}
+}
+
+// limit asks for limits and waits until they hold.
+func (d *daemon) limit(ctx context.Context, l daemonLimits) error {
+	mine := d.ask(l)
+	for {
+		d.mu.Lock()
+		moved := d.moved
+		set, tried, state, reason := d.set, d.tried, d.state, d.reason
+		d.mu.Unlock()
+		switch {
+		case set >= mine:
+			return nil
+		case tried >= mine:
+			return fmt.Errorf("%w: MPS daemon: %s", ErrNotReady, reason)
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: MPS daemon is %s: %s: %w", ErrNotReady, state, reason, context.Cause(ctx))
+		}
+	}
+}
+
+// retire ends the daemon. Who comes for limits from now on waits for the next
+// one.
+func (d *daemon) retire() {
+	d.cancel()
+	d.update(func() { d.set, d.tried = 0, 0 })
+}
+
+// ask asks for limits and does not wait.
+func (d *daemon) ask(l daemonLimits) (generation int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	refused := d.tried >= d.wanted && d.set < d.wanted
+	if d.want != l || d.wanted == 0 || refused {
+		d.want = l
+		d.wanted++
+		select {
+		case d.changed <- struct{}{}:
+		default:
+		}
+	}
+	return d.wanted
+}
+
+// run keeps the daemon alive until ctx ends, and then ends it.
+func (d *daemon) run(ctx context.Context) {
+	pause := d.pace.first
+	for {
+		began := time.Now()
+		d.become(Starting, "")
+		err := d.live(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		d.become(Broken, err.Error())
+		if time.Since(began) >= d.pace.steady {
+			pause = d.pace.first
+		}
+		if !rest(ctx, pause) {
+			break
+		}
+		pause = min(2*pause, d.pace.longest)
+	}
+	reason := ""
+	if err := d.exclusive(context.WithoutCancel(ctx), false); err != nil {
+		reason = err.Error()
+	}
+	d.become(Stopped, reason)
+}
+
+// live is one life of the daemon. The error is why it ended.
+func (d *daemon) live(ctx context.Context) error {
+	if err := d.prepare(ctx); err != nil {
+		return err
+	}
+	c, err := d.program.start(ctx)
+	if err != nil {
+		return err
+	}
+	defer d.end(context.WithoutCancel(ctx), c)
+	if err := d.await(ctx, c); err != nil {
+		return err
+	}
+	ticker := time.NewTicker(d.pace.health)
+	defer ticker.Stop()
+	missed := 0
+	d.apply(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.done:
+			return fmt.Errorf("the control daemon ended: %w", orNil(c.err))
+		case <-d.changed:
+			d.apply(ctx)
+		case <-ticker.C:
+			if missed, err = d.look(ctx, missed); missed >= d.pace.misses {
+				return fmt.Errorf("the control daemon hangs: %w", err)
+			}
+		}
+	}
+}
+
+// errEnded is a daemon that said nothing was wrong, and ended.
+var errEnded = errors.New("exit status 0")
+
+func orNil(err error) error {
+	if err == nil {
+		return errEnded
+	}
+	return err
+}
+
+// prepare makes the directories, sets the mode and clears the place.
+func (d *daemon) prepare(ctx context.Context) error {
+	p := &d.program
+	// The server runs as the clients' user, and all write there.
+	for _, dir := range []string{p.pipe, p.log} {
+		if err := openDir(filepath.Join(p.root, dir)); err != nil {
+			return fmt.Errorf("directory of MPS: %w", err)
+		}
+	}
+	log := filepath.Join(p.root, p.log, "control.log")
+	_ = os.Rename(log, log+".old") // The last life's, for people; there may be none.
+	if err := d.exclusive(ctx, true); err != nil {
+		return err
+	}
+	return d.oust(ctx)
+}
+
+// oust ends a daemon that an earlier life of ours left behind.
+func (d *daemon) oust(ctx context.Context) error {
+	for began := time.Now(); time.Since(began) < d.pace.start; {
+		_, err := d.program.ask(ctx, tellQuit)
+		if err != nil || !rest(ctx, d.pace.poll) { // Nobody is there.
+			return ctx.Err()
+		}
+	}
+	return errors.New("another control daemon is there and does not end")
+}
+
+// await waits until a new daemon answers.
+func (d *daemon) await(ctx context.Context, c *child) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, d.pace.start, fmt.Errorf("it does not answer in %s", d.pace.start))
+	defer cancel()
+	for {
+		_, err := d.program.percent(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-c.done:
+			return fmt.Errorf("the control daemon ended as it started: %w", orNil(c.err))
+		case <-ctx.Done():
+			return fmt.Errorf("the control daemon does not start: %w", err)
+		case <-time.After(d.pace.poll):
+		}
+	}
+}
+
+// apply gives the daemon the limits that are wanted now.
+func (d *daemon) apply(ctx context.Context) {
+	d.mu.Lock()
+	l, mine, was, has := d.want, d.wanted, d.state, d.set
+	d.mu.Unlock()
+	if was == Running && has == mine {
+		return
+	}
+	err := d.program.limit(ctx, l)
+	if ctx.Err() != nil {
+		return // It is being ended.
+	}
+	if err == nil && was != Running {
+		d.become(Running, "")
+	}
+	d.update(func() {
+		d.tried, d.reason = mine, ""
+		if err != nil {
+			d.reason = err.Error()
+		} else {
+			d.set = mine
+		}
+	})
+}
+
+// look asks whether the daemon is well, and gives it what it did not take.
+func (d *daemon) look(ctx context.Context, missed int) (int, error) {
+	if _, err := d.program.percent(ctx); err != nil {
+		return missed + 1, err
+	}
+	d.mu.Lock()
+	behind := d.set < d.wanted
+	d.mu.Unlock()
+	if behind {
+		d.apply(ctx)
+	}
+	return 0, nil
+}
+
+// end ends a daemon: by its own command, which lets go of the GPU in order, and
+// then by signals.
+func (d *daemon) end(ctx context.Context, c *child) {
+	select {
+	case <-c.done:
+		return
+	default:
+	}
+	_, _ = d.program.ask(ctx, tellQuit) // Else the signals do.
+	for _, s := range []syscall.Signal{0, syscall.SIGTERM, syscall.SIGKILL} {
+		if s != 0 {
+			c.signal(s)
+		}
+		// Even after SIGKILL the driver can hold it.
+		select {
+		case <-c.done:
+			return
+		case <-time.After(d.pace.stop):
+		}
+	}
+}
+
+// rest tells whether the time passed before ctx ended.
+func rest(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

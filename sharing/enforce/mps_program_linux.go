@@ -1,0 +1,128 @@
+//go:build linux
+
+package enforce
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// This is the only file that starts programs: the control daemon of MPS is one,
+// it has no library, and its commands go in by the standard input of another
+// copy of it.
+
+func (p *program) command(ctx context.Context, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, p.path, args...) //nolint:gosec // The driver's program, with our words.
+	c.Dir = "/"
+	c.Env = []string{
+		"CUDA_MPS_PIPE_DIRECTORY=" + p.pipe, "CUDA_MPS_LOG_DIRECTORY=" + p.log, "CUDA_VISIBLE_DEVICES=" + p.card,
+		// It starts nvidia-cuda-mps-server, which lies beside it.
+		"PATH=" + filepath.Dir(p.path) + ":/usr/bin:/bin",
+	}
+	if libraries := os.Getenv("LD_LIBRARY_PATH"); libraries != "" && p.root == "" {
+		c.Env = append(c.Env, "LD_LIBRARY_PATH="+libraries)
+	}
+	// A group of its own, so that one signal reaches its servers too.
+	c.SysProcAttr = &syscall.SysProcAttr{Chroot: p.root, Setpgid: true}
+	c.WaitDelay = time.Second
+	return c
+}
+
+// child is a control daemon that we started.
+type child struct {
+	pid int
+	// done is closed when it has ended, and err says how.
+	done chan struct{}
+	err  error
+
+	mu   sync.Mutex // guards gone
+	gone bool       // its PID may be another's now
+}
+
+// start starts the daemon in the foreground. It lives until somebody ends it:
+// ctx ends nothing but the start.
+func (p *program) start(ctx context.Context) (*child, error) {
+	args := []string{"-f"}
+	if p.multiUser {
+		args = append(args, "-multiuser-server")
+	}
+	c := p.command(context.WithoutCancel(ctx), args...)
+	// Nobody is left behind if we are killed.
+	c.SysProcAttr.Pdeathsig = syscall.SIGTERM
+	started, child := make(chan error, 1), &child{done: make(chan struct{})}
+	go func() {
+		// The kernel sends that signal when the thread ends that started the
+		// child. Not unlocked, the thread ends with this goroutine.
+		runtime.LockOSThread()
+		err := c.Start()
+		if err == nil {
+			child.pid = c.Process.Pid
+		}
+		started <- err
+		if err == nil {
+			child.bury()
+			child.err = c.Wait()
+			close(child.done)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", p.path, err)
+	}
+	return child, nil
+}
+
+// bury waits for the daemon's end, without taking its PID from it, and ends the
+// servers that it left behind: as long as it is a zombie, the group is its own.
+func (c *child) bury() {
+	for {
+		err := unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	c.signal(syscall.SIGKILL)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gone = true
+}
+
+// signal reaches the daemon and its servers, unless it is gone.
+func (c *child) signal(s syscall.Signal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.gone {
+		_ = syscall.Kill(-c.pid, s) // Nobody left to get it is fine.
+	}
+}
+
+// ask gives the daemon one command and returns what it says. A daemon that is
+// not there is an error.
+func (p *program) ask(ctx context.Context, command string) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, p.answer, fmt.Errorf("none in %s", p.answer))
+	defer cancel()
+	c := p.command(ctx)
+	c.Stdin = strings.NewReader(command + "\n")
+	var out bytes.Buffer
+	c.Stdout, c.Stderr = &out, &out
+	err := c.Run()
+	text := strings.TrimSpace(out.String())
+	switch {
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("%s: no answer: %w", command, context.Cause(ctx))
+	case err != nil:
+		return "", fmt.Errorf("%s: %w: %s", command, err, clip(text))
+	}
+	return text, nil
+}

@@ -1,0 +1,448 @@
+package enforce
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	cdi "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/sharing"
+)
+
+// node is a node with a fake nvidia-cuda-mps-control.
+type node struct {
+	t       *testing.T
+	dir     string
+	limiter *Limiter
+	notices chan Notice
+	modes   *modes
+	end     func()
+}
+
+type modes struct{ set chan string }
+
+func (m *modes) ExclusiveProcess(uuid string, on bool) error {
+	m.set <- uuid + " " + strconv.FormatBool(on)
+	return nil
+}
+
+const cardA, cardB = "GPU-aaaaaaaa-0000-0000-0000-000000000001", "GPU-bbbbbbbb-0000-0000-0000-000000000002"
+
+func newNode(t *testing.T, c config.Enforce) *node {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("MPS is on Linux only")
+	}
+	// t.TempDir's path is too long for a socket.
+	dir, err := os.MkdirTemp("", "mps") //nolint:usetesting // See above.
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	control := fakeControl(t)
+	n := &node{t: t, dir: dir, notices: make(chan Notice, 100), modes: &modes{make(chan string, 100)}}
+	n.limiter = New(Options{
+		StateDir: dir, ShmDir: "/dev/shm/heddle", Modes: n.modes,
+		Tell: func(x Notice) { n.notices <- x },
+	})
+	n.limiter.mps.pace = pace{
+		answer: 20 * time.Second, start: 60 * time.Second, stop: 500 * time.Millisecond, poll: 10 * time.Millisecond,
+		health: 50 * time.Millisecond, misses: 2, first: time.Millisecond, longest: 10 * time.Millisecond, steady: time.Hour,
+	}
+	facts := &Facts{Driver: "570.86.15", MPSControl: control, HostPID: true}
+	c.Memory, c.Compute = config.MemoryMPS, config.ComputeMPS
+	if err := n.limiter.Configure(&c, facts); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	t.Cleanup(func() {
+		n.end()
+		n.leaks()
+	})
+	return n
+}
+
+// leaks waits until no goroutine of the enforcer is left.
+func (n *node) leaks() {
+	n.t.Helper()
+	ticker, deadline := time.NewTicker(5*time.Millisecond), time.After(time.Minute)
+	defer ticker.Stop()
+	stacks := make([]byte, 1<<20)
+	for {
+		text := string(stacks[:runtime.Stack(stacks, true)])
+		if !strings.Contains(text, "enforce.(*daemon)") && !strings.Contains(text, "enforce.(*program)") {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			n.t.Fatalf("goroutines are left:\n%s", text)
+		}
+	}
+}
+
+func (n *node) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := n.limiter.Run(ctx); err != nil {
+			n.t.Error(err)
+		}
+	}()
+	n.end = func() {
+		cancel()
+		<-ended
+	}
+}
+
+// await waits for a state of a card's daemon.
+func (n *node) await(card string, state State) Notice {
+	n.t.Helper()
+	timeout := time.After(time.Minute)
+	for {
+		select {
+		case x := <-n.notices:
+			if x.Card == card && x.State == state {
+				return x
+			}
+		case <-timeout:
+			n.t.Fatalf("daemon of %s never was %s", card, state)
+		}
+	}
+}
+
+// pids are the daemon's and its server's.
+func (n *node) pids(card string) []int {
+	n.t.Helper()
+	text, err := os.ReadFile(filepath.Join(n.dir, "mps", card, "pids"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var pids []int
+	for word := range strings.FieldsSeq(string(text)) {
+		pid, err := strconv.Atoi(word)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// gone waits for the end of processes: one of another's children is a zombie
+// for a moment.
+func (n *node) gone(pids []int) {
+	n.t.Helper()
+	ticker, deadline := time.NewTicker(5*time.Millisecond), time.After(time.Minute)
+	defer ticker.Stop()
+	for len(alive(pids)) > 0 {
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			n.t.Fatalf("still alive: %v", alive(pids))
+		}
+	}
+}
+
+// heard is what the daemon of card A was told since it started.
+func (n *node) heard() []string {
+	n.t.Helper()
+	text, err := os.ReadFile(filepath.Join(n.dir, "mps", cardA, "log", "control.log"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSpace(string(text)), "\n")
+}
+
+func (n *node) touch(card, name string) {
+	n.t.Helper()
+	path := filepath.Join(n.dir, "mps", card, name)
+	if err := replace(path, nil, 0o600, quick); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func share(pod, card string, vcore int, mib int64) *Limit {
+	return &Limit{
+		Pod: pod, Container: "c", Policy: sharing.FixedShare,
+		Cards: []Card{{Share: allocation.Share{UUID: card, VCore: vcore, MemoryMiB: mib}, Index: 3, TotalMiB: 81559}},
+	}
+}
+
+func (n *node) edits(l *Limit) *Edits {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
+	defer cancel()
+	e, err := n.limiter.Edits(ctx, l)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return e
+}
+
+func TestMPSLimitsClientsAndServer(t *testing.T) {
+	n := newNode(t, config.Enforce{})
+	got := n.edits(share("p1", cardA, 30, 4096))
+	want := &Edits{
+		Env: []string{
+			"CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30",
+			"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M", "CUDA_MPS_CLIENT_PRIORITY=0",
+		},
+		Mounts: []*cdi.Mount{
+			{
+				HostPath: filepath.Join(n.dir, "mps", cardA, "pipe"), ContainerPath: "/tmp/nvidia-mps",
+				Options: []string{"bind", "rw", "nosuid", "nodev", "noexec"},
+			},
+			{
+				HostPath: "/dev/shm/heddle", ContainerPath: "/dev/shm",
+				Options: []string{"bind", "rw", "nosuid", "nodev", "noexec"},
+			},
+		},
+		By: Enforced{MPS, MPS},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("edits (-want +got):\n%s", diff)
+	}
+	best := share("p2", cardA, 0, 20480)
+	best.Policy = sharing.BestEffort
+	got = n.edits(best)
+	if diff := cmp.Diff([]string{
+		"CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100",
+		"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=20480M", "CUDA_MPS_CLIENT_PRIORITY=1",
+	}, got.Env); diff != "" {
+		t.Errorf("environment of a best-effort share (-want +got):\n%s", diff)
+	}
+	n.edits(share("p3", cardB, 50, 8192))
+	// A process without our environment has what its card's largest tenant has.
+	if diff := cmp.Diff([]string{
+		"start -f on " + cardA,
+		"set_default_active_thread_percentage 30", "set_default_device_pinned_mem_limit 0 4096M",
+		"set_active_thread_percentage SERVER 30", "set_device_pinned_mem_limit SERVER 0 4096M",
+		"set_default_active_thread_percentage 100", "set_default_device_pinned_mem_limit 0 20480M",
+		"set_active_thread_percentage SERVER 100", "set_device_pinned_mem_limit SERVER 0 20480M",
+	}, n.heard()); diff != "" {
+		t.Errorf("what the daemon of card A was told (-want +got):\n%s", diff)
+	}
+	daemons := []Daemon{
+		{Card: cardA, Index: 3, State: Running, Percent: 100, MemoryMiB: 20480, Tenants: 2},
+		{Card: cardB, Index: 3, State: Running, Percent: 50, MemoryMiB: 8192, Tenants: 1},
+	}
+	if diff := cmp.Diff(daemons, n.limiter.Daemons()); diff != "" {
+		t.Errorf("daemons (-want +got):\n%s", diff)
+	}
+
+	// p2 and p3 are gone: the limits go down, and card B's daemon goes.
+	n.limiter.fresh = map[string]started{}
+	pids := n.pids(cardB)
+	live := *share("p1", cardA, 30, 4096)
+	live.By = Enforced{MPS, MPS}
+	if err := n.limiter.Keep(t.Context(), []Limit{live}); err != nil {
+		t.Fatal(err)
+	}
+	n.await(cardB, Stopped)
+	n.gone(pids)
+	n.edits(&live)
+	heard := n.heard()
+	if diff := cmp.Diff("set_device_pinned_mem_limit SERVER 0 4096M", heard[len(heard)-1]); diff != "" {
+		t.Errorf("last word to the daemon of card A (-want +got):\n%s", diff)
+	}
+	pids = n.pids(cardA)
+	n.end()
+	n.gone(pids)
+}
+
+func TestMPSComesBack(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		harm func(*node)
+		want string
+	}{
+		{"after it was killed", func(n *node) { _ = syscall.Kill(n.pids(cardA)[0], syscall.SIGKILL) }, "the control daemon ended: signal: killed"},
+		{"after it hung", func(n *node) { n.touch(cardA, "hang") }, "the control daemon hangs: get_default_active_thread_percentage: no answer: none in 500ms"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t, config.Enforce{})
+			n.limiter.mps.pace.answer = 500 * time.Millisecond
+			n.edits(share("p1", cardA, 30, 4096))
+			n.await(cardA, Running)
+			old := n.pids(cardA)
+			tt.harm(n)
+			got := n.await(cardA, Broken)
+			if diff := cmp.Diff(Notice{Card: cardA, State: Broken, Reason: tt.want, Restarts: 1}, got); diff != "" {
+				t.Errorf("notice (-want +got):\n%s", diff)
+			}
+			_ = os.Remove(filepath.Join(n.dir, "mps", cardA, "hang"))
+			n.await(cardA, Running)
+			n.gone(old) // Its server too.
+			n.edits(share("p1", cardA, 30, 4096))
+			pids := n.pids(cardA)
+			n.end()
+			n.gone(pids)
+		})
+	}
+}
+
+func TestMPSThatDoesNotStart(t *testing.T) {
+	n := newNode(t, config.Enforce{})
+	n.touch(cardA, "refuse")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() {
+		n.await(cardA, Broken)
+		cancel(errors.New("time is up"))
+	}()
+	_, err := n.limiter.Edits(ctx, share("p1", cardA, 30, 4096))
+	if !errors.Is(err, ErrNotReady) {
+		t.Errorf("a container starts without its limit: %v", err)
+	}
+	if got := n.await(cardA, Broken); got.Reason != "the control daemon ended as it started: exit status 1" {
+		t.Errorf("reason is %q", got.Reason)
+	}
+	_ = os.Remove(filepath.Join(n.dir, "mps", cardA, "refuse"))
+	n.edits(share("p1", cardA, 30, 4096))
+}
+
+func TestMPSStopsAStubbornDaemon(t *testing.T) {
+	n := newNode(t, config.Enforce{})
+	n.touch(cardA, "stubborn")
+	n.edits(share("p1", cardA, 30, 4096))
+	pids := n.pids(cardA)
+	n.end()
+	n.gone(pids)
+}
+
+func TestMPSOfOneUser(t *testing.T) {
+	user := func(l *Limit, uid int64) *Limit {
+		l.UID = &uid
+		return l
+	}
+	t.Run("a second user is refused", func(t *testing.T) {
+		n := newNode(t, config.Enforce{})
+		n.edits(share("p1", cardA, 30, 4096)) // The image's user counts as root.
+		n.edits(user(share("p2", cardA, 30, 4096), 0))
+		_, err := n.limiter.Edits(t.Context(), user(share("p3", cardA, 30, 4096), 1000))
+		want := "mps: card 3 has clients of user 0 (p1_c), and user 1000 would wait until they are gone: " +
+			"one MPS server is of one user, unless sgpu.enforce.mps.multiUser is on"
+		if err == nil || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+		n.edits(user(share("p3", cardB, 30, 4096), 1000))
+		if err := n.limiter.Keep(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := n.limiter.Daemons()[0].Tenants; got != 2 {
+			t.Errorf("card A has %d tenants, and one that was refused", got)
+		}
+	})
+	t.Run("or shares the server", func(t *testing.T) {
+		n := newNode(t, config.Enforce{MPS: config.MPS{MultiUser: true}})
+		n.edits(share("p1", cardA, 30, 4096))
+		n.edits(user(share("p2", cardA, 30, 4096), 1000))
+		if diff := cmp.Diff("start -f -multiuser-server on "+cardA, n.heard()[0]); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestMPSExclusiveProcess(t *testing.T) {
+	n := newNode(t, config.Enforce{MPS: config.MPS{ExclusiveProcess: true}})
+	// A crash left card B in EXCLUSIVE_PROCESS.
+	n.touch(cardB, "exclusive")
+	n.edits(share("p1", cardA, 30, 4096))
+	if err := n.limiter.Keep(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	n.end()
+	var got []string
+	for len(n.modes.set) > 0 {
+		got = append(got, <-n.modes.set)
+	}
+	if diff := cmp.Diff([]string{cardA + " true", cardB + " false", cardA + " false"}, got); diff != "" {
+		t.Errorf("compute modes (-want +got):\n%s", diff)
+	}
+	for _, card := range []string{cardA, cardB} {
+		if _, err := os.Stat(filepath.Join(n.dir, "mps", card, "exclusive")); err == nil {
+			t.Errorf("the note about %s is still there", card)
+		}
+	}
+}
+
+func TestMPSAfterARestart(t *testing.T) {
+	n := newNode(t, config.Enforce{})
+	live := *share("p1", cardA, 30, 4096)
+	live.By = Enforced{MPS, MPS}
+	if err := n.limiter.Keep(t.Context(), []Limit{live}); err != nil {
+		t.Fatal(err)
+	}
+	n.await(cardA, Running)
+	// Nobody asks for edits: the container runs. Its daemon is back.
+	if diff := cmp.Diff("start -f on "+cardA, n.heard()[0]); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	program := n.limiter.mps.cards[cardA].daemon.program
+	n.end()
+
+	// A daemon that an earlier life left behind is ousted.
+	old, err := program.start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.signal(syscall.SIGKILL)
+	n.answers(&program)
+	other := New(Options{StateDir: n.dir})
+	other.mps.pace = n.limiter.mps.pace
+	if err := other.Configure(&config.Enforce{Memory: config.MemoryMPS, Compute: config.ComputeMPS},
+		&Facts{Driver: "570.86.15", MPSControl: program.path, HostPID: true}); err != nil {
+		t.Fatal(err)
+	}
+	n.limiter = other
+	n.start()
+	n.edits(&live)
+	if <-old.done; old.err != nil {
+		t.Errorf("it was not asked to quit: %v", old.err)
+	}
+}
+
+// answers waits until a daemon does.
+func (n *node) answers(p *program) {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
+	defer cancel()
+	for {
+		if _, err := p.percent(ctx); err == nil {
+			return
+		}
+		if !rest(ctx, 5*time.Millisecond) {
+			n.t.Fatal("no answer")
+		}
+	}
+}
+
+func TestMPSRefuses(t *testing.T) {
+	n := newNode(t, config.Enforce{})
+	two := share("p1", cardA, 30, 4096)
+	two.Cards = append(two.Cards, share("p1", cardB, 30, 4096).Cards...)
+	_, err := n.limiter.Edits(t.Context(), two)
+	if err == nil || !strings.Contains(err.Error(), "shares of 2 cards") {
+		t.Errorf("two cards: %v", err)
+	}
+	n.limiter.mps.dir = strings.Repeat("/long", 20)
+	_, err = n.limiter.Edits(t.Context(), share("p1", cardA, 30, 4096))
+	if err == nil || !strings.Contains(err.Error(), "too long for sockets") {
+		t.Errorf("long path: %v", err)
+	}
+	if got := n.limiter.Daemons(); len(got) != 0 {
+		t.Errorf("daemons for those that were refused: %v", got)
+	}
+}

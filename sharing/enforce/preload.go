@@ -1,0 +1,143 @@
+package enforce
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	cdi "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/heddle-dev/heddle/sharing"
+)
+
+// HAMi-core's contract (src/multiprocess/multiprocess_memory_limit.c), which
+// other libraries of the kind follow.
+const (
+	// envDeviceMemory_<i> is "4096m" for the container's i-th card. 0, or what
+	// does not parse, is no limit.
+	envDeviceMemory = "CUDA_DEVICE_MEMORY_LIMIT"
+	// envDeviceSM is percent for all cards, envDeviceSM_<i> for one. 100 is no
+	// limit, and 0 too.
+	envDeviceSM = "CUDA_DEVICE_SM_LIMIT"
+	// envRegion is the file that the container's processes share.
+	envRegion = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
+	// envPolicy says when the compute limit holds: force always, default as the
+	// library sees fit, disable never.
+	envPolicy = "GPU_CORE_UTILIZATION_POLICY"
+	// envDisable turns the library off, and envOversubscribe lets it lend host
+	// memory beyond the limit: a pod could set either.
+	envDisable       = "CUDA_DISABLE_CONTROL"
+	envOversubscribe = "CUDA_OVERSUBSCRIBE"
+)
+
+// Where a container has the parts.
+const (
+	containerLibrary = "/usr/local/vgpu/libvgpu.so"
+	containerRegion  = "/usr/local/vgpu/region"
+	regionFile       = "region.cache"
+	// preloadList is read by glibc's dynamic loader, for every program.
+	preloadList = "/etc/ld.so.preload"
+	// overrideFile is a list of environment variables that HAMi-core has a
+	// reader for (ENV_OVERRIDE_FILE), against shells that drop them.
+	overrideFile = "/overrideEnv"
+	// lockDir is where libraries before August 2026 take turns on a node, and
+	// without which each start of a process waits for seconds.
+	lockDir = "/tmp/vgpulock"
+)
+
+// preload puts the administrator's library before the driver's.
+type preload struct {
+	// library is its path on the node, hostRoot where we see the node's files,
+	// dir ours, with the same path on the node.
+	library, hostRoot, dir string
+
+	mu sync.Mutex // guards the files and what follows
+	// copied is the version that was made of the source as it was.
+	copied string
+	source fileState
+}
+
+func (p *preload) edits(_ context.Context, l *Limit, what aspects) (*Edits, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	version, err := p.version()
+	if err != nil {
+		return nil, fmt.Errorf("preload: %w", err)
+	}
+	env := preloadEnv(l, what)
+	files, err := p.dress(l, version, env)
+	if err != nil {
+		return nil, fmt.Errorf("preload: %w", err)
+	}
+	return &Edits{
+		Env: env,
+		Mounts: []*cdi.Mount{
+			mount(p.versionFile(version), containerLibrary, "ro", "nosuid", "nodev"),
+			mount(p.listFile(), preloadList, "ro", "nosuid", "nodev", "noexec"),
+			mount(files.override, overrideFile, "ro", "nosuid", "nodev", "noexec"),
+			mount(files.region, containerRegion, "rw", "nosuid", "nodev", "noexec"),
+			mount(p.locks(), lockDir, "rw", "nosuid", "nodev", "noexec"),
+		},
+	}, nil
+}
+
+func mount(host, container string, options ...string) *cdi.Mount {
+	return &cdi.Mount{HostPath: host, ContainerPath: container, Options: append([]string{"bind"}, options...)}
+}
+
+// preloadEnv says every key that lifts a limit if a pod sets it, also those
+// whose value is the default: CDI's environment replaces the pod's.
+func preloadEnv(l *Limit, what aspects) []string {
+	env := []string{
+		envDisable + "=false", envOversubscribe + "=false",
+		envRegion + "=" + filepath.Join(containerRegion, regionFile),
+	}
+	least, same := sharing.Whole, true
+	for i := range l.Cards {
+		c := &l.Cards[i]
+		if what.memory {
+			env = append(env, fmt.Sprintf("%s_%d=%dm", envDeviceMemory, i, c.Share.MemoryMiB))
+		}
+		percent := smPercent(c, what)
+		least = min(least, percent)
+		same = same && percent == smPercent(&l.Cards[0], what)
+	}
+	if !what.memory {
+		// The library reads these before it looks for a default: empty is none.
+		env = append(env, envDeviceMemory+"=")
+	}
+	env = append(env, envDeviceSM+"="+strconv.Itoa(least))
+	for i := range l.Cards {
+		if !same {
+			env = append(env, fmt.Sprintf("%s_%d=%d", envDeviceSM, i, smPercent(&l.Cards[i], what)))
+		}
+	}
+	return append(env, envPolicy+"="+policyWord(l.Policy, what))
+}
+
+// smPercent is what the library is told of a card. It is the vcore also where
+// the policy lets it be passed, since that is the library's business.
+func smPercent(c *Card, what aspects) int {
+	if !what.compute {
+		return sharing.Whole
+	}
+	return min(cmp.Or(max(c.Share.VCore, 0), sharing.Whole), sharing.Whole)
+}
+
+// policyWord is the policy in HAMi-core's words.
+func policyWord(policy sharing.Policy, what aspects) string {
+	switch {
+	case !what.compute || policy == sharing.BestEffort:
+		return "disable"
+	case policy == sharing.BurstShare:
+		return "default"
+	}
+	return "force"
+}
+
+// override is the content of overrideFile.
+func override(env []string) []byte { return []byte(strings.Join(env, "\n") + "\n") }

@@ -1,0 +1,210 @@
+package enforce
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The layout below the preload directory:
+//
+//	lib/<hash>.so                      copies of the library
+//	ld.so.preload                      what glibc reads
+//	lock/                              see lockDir
+//	containers/<pod>_<container>/
+//	    library                        the version that its spec names
+//	    override                       see overrideFile
+//	    region/                        the only one that the container writes
+const (
+	libDir       = "lib"
+	libEnd       = ".so"
+	containerDir = "containers"
+	versionName  = "library"
+	overrideName = "override"
+	regionName   = "region"
+)
+
+// hashLength is how much of the library's SHA-256 names a version.
+const hashLength = 16
+
+// maxLibrary bounds what is read into memory; libvgpu.so has about 1 MiB.
+const maxLibrary = 64 << 20
+
+func (p *preload) versionFile(version string) string {
+	return filepath.Join(p.dir, libDir, version+libEnd)
+}
+
+func (p *preload) listFile() string { return filepath.Join(p.dir, "ld.so.preload") }
+
+func (p *preload) locks() string { return filepath.Join(p.dir, "lock") }
+
+// fileState tells whether a file was written since.
+type fileState struct {
+	size int64
+	at   time.Time
+}
+
+// version is the copy of the library as it is now. A process that has an old
+// copy mapped keeps that: writing into a mapped file kills its readers, so no
+// copy is ever written again. p.mu is held.
+func (p *preload) version() (string, error) {
+	path := filepath.Join(p.hostRoot, p.library)
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("library: %w", err)
+	}
+	state := fileState{info.Size(), info.ModTime()}
+	if p.copied != "" && state == p.source {
+		if _, err := os.Stat(p.versionFile(p.copied)); err == nil {
+			return p.copied, nil
+		}
+	}
+	if info.Size() > maxLibrary {
+		return "", fmt.Errorf("library %s: %d bytes are no library", p.library, info.Size())
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("library: %w", err)
+	}
+	sum := sha256.Sum256(content)
+	version := hex.EncodeToString(sum[:])[:hashLength]
+	// Whatever is there under this name is this content, unless a disk failed.
+	if err := replace(p.versionFile(version), content, 0o755, durable); err != nil {
+		return "", fmt.Errorf("copy of the library: %w", err)
+	}
+	if err := replace(p.listFile(), []byte(containerLibrary+"\n"), 0o644, durable); err != nil {
+		return "", fmt.Errorf("list of libraries: %w", err)
+	}
+	if err := openDir(p.locks()); err != nil {
+		return "", fmt.Errorf("lock directory: %w", err)
+	}
+	p.copied, p.source = version, state
+	return version, nil
+}
+
+type containerFiles struct{ override, region string }
+
+// dress makes a container's files. Its former life is over when it starts, and
+// the region would still have that one's processes and limits: the library
+// takes the limits of whoever opens the region first. A node that loses these
+// files starts the container again, and so nobody waits for the disk. p.mu is
+// held.
+func (p *preload) dress(l *Limit, version string, env []string) (containerFiles, error) {
+	dir := filepath.Join(p.dir, containerDir, l.key())
+	files := containerFiles{override: filepath.Join(dir, overrideName), region: filepath.Join(dir, regionName)}
+	err := os.RemoveAll(files.region)
+	if err == nil {
+		err = openDir(files.region)
+	}
+	if err == nil {
+		err = replace(files.override, override(env), 0o644, quick)
+	}
+	if err == nil {
+		err = replace(filepath.Join(dir, versionName), []byte(version), 0o644, quick)
+	}
+	if err != nil {
+		return files, fmt.Errorf("files of container %s: %w", l.Container, err)
+	}
+	return files, nil
+}
+
+// keep removes the files of containers that are no more, and the copies that
+// nobody's spec names.
+func (p *preload) keep(_ context.Context, live func() []Limit) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	keys := make(map[string]bool)
+	for _, l := range live() {
+		keys[l.key()] = true
+	}
+	used := map[string]bool{p.copied: true}
+	root := filepath.Join(p.dir, containerDir)
+	entries, err := os.ReadDir(root)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("preload: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		dir := filepath.Join(root, e.Name())
+		if !keys[e.Name()] {
+			errs = append(errs, os.RemoveAll(dir))
+			continue
+		}
+		version, err := os.ReadFile(filepath.Join(dir, versionName))
+		used[string(version)] = true
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		// A version that could not be read may be any of them.
+		return fmt.Errorf("preload: %w", err)
+	}
+	return p.dropVersions(used)
+}
+
+func (p *preload) dropVersions(used map[string]bool) error {
+	if p.copied == "" {
+		return nil // Nobody started since we did: nothing is known to be old.
+	}
+	entries, err := os.ReadDir(filepath.Join(p.dir, libDir))
+	if err != nil {
+		return fmt.Errorf("preload: %w", err)
+	}
+	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool {
+		return used[strings.TrimSuffix(e.Name(), libEnd)]
+	})
+	var errs []error
+	for _, e := range entries {
+		errs = append(errs, os.Remove(filepath.Join(p.dir, libDir, e.Name())))
+	}
+	return errors.Join(errs...)
+}
+
+// care is whether a file must outlive a crash of the node.
+type care bool
+
+const (
+	durable care = true
+	quick   care = false
+)
+
+// replace writes a file whole or not at all, and only if it differs.
+func replace(path string, content []byte, mode os.FileMode, how care) error {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
+		return nil
+	}
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // Containers of any user read below it.
+		return err
+	}
+	temp, err := os.CreateTemp(dir, ".new-*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(temp.Name()) }() // Gone if all went well.
+	_, err = temp.Write(content)
+	if how == durable {
+		err = errors.Join(err, temp.Sync())
+	}
+	if err = errors.Join(err, temp.Chmod(mode), temp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(temp.Name(), path)
+}
+
+// openDir makes a directory that every user may write in: which one a
+// container has is not known.
+func openDir(path string) error {
+	if err := os.MkdirAll(path, 0o755); err != nil { //nolint:gosec // See below.
+		return err
+	}
+	return os.Chmod(path, 0o777) //nolint:gosec // On purpose, and past the umask.
+}

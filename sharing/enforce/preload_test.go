@@ -1,0 +1,255 @@
+package enforce
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	cdi "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/sharing"
+)
+
+// shop is a node with a library, below a root that is not ours.
+func shop(t *testing.T) (l *Limiter, root, state string) {
+	t.Helper()
+	root, state = t.TempDir(), t.TempDir()
+	write(t, filepath.Join(root, "opt/libvgpu.so"), "version 1")
+	l = New(Options{StateDir: state, HostRoot: root})
+	c := config.Enforce{Memory: config.MemoryPreload, Compute: config.ComputePreload, Preload: config.Preload{Library: "/opt/libvgpu.so"}}
+	if err := l.Configure(&c, &Facts{}); err != nil {
+		t.Fatal(err)
+	}
+	return l, root, state
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tree is the files below a directory with their modes.
+func tree(t *testing.T, dir string) []string {
+	t.Helper()
+	var list []string
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if rel, _ := filepath.Rel(dir, path); rel != "." {
+			list = append(list, info.Mode().String()+" "+rel)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func TestPreloadEdits(t *testing.T) {
+	l, _, state := shop(t)
+	dir := filepath.Join(state, "preload")
+	limit := share("pod-1", cardA, 60, 4096)
+	got, err := l.Edits(t.Context(), limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := filepath.Join(dir, "containers", "pod-1_c")
+	want := &Edits{
+		Env: []string{
+			"CUDA_DISABLE_CONTROL=false", "CUDA_OVERSUBSCRIBE=false",
+			"CUDA_DEVICE_MEMORY_SHARED_CACHE=/usr/local/vgpu/region/region.cache",
+			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=60", "GPU_CORE_UTILIZATION_POLICY=force",
+		},
+		Mounts: []*cdi.Mount{
+			{HostPath: filepath.Join(dir, "lib/b19f8edae2ee6c22.so"), ContainerPath: "/usr/local/vgpu/libvgpu.so", Options: []string{"bind", "ro", "nosuid", "nodev"}},
+			{HostPath: filepath.Join(dir, "ld.so.preload"), ContainerPath: "/etc/ld.so.preload", Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}},
+			{HostPath: filepath.Join(own, "override"), ContainerPath: "/overrideEnv", Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}},
+			{HostPath: filepath.Join(own, "region"), ContainerPath: "/usr/local/vgpu/region", Options: []string{"bind", "rw", "nosuid", "nodev", "noexec"}},
+			{HostPath: filepath.Join(dir, "lock"), ContainerPath: "/tmp/vgpulock", Options: []string{"bind", "rw", "nosuid", "nodev", "noexec"}},
+		},
+		By: Enforced{Preload, Preload},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("edits (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{
+		"drwxr-xr-x containers", "drwxr-xr-x containers/pod-1_c", "-rw-r--r-- containers/pod-1_c/library",
+		"-rw-r--r-- containers/pod-1_c/override", "drwxrwxrwx containers/pod-1_c/region",
+		"-rw-r--r-- ld.so.preload", "drwxr-xr-x lib", "-rwxr-xr-x lib/b19f8edae2ee6c22.so", "drwxrwxrwx lock",
+	}, tree(t, dir)); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	for path, want := range map[string]string{
+		"ld.so.preload": "/usr/local/vgpu/libvgpu.so\n", "lib/b19f8edae2ee6c22.so": "version 1",
+		"containers/pod-1_c/override": strings.Join(want.Env, "\n") + "\n",
+	} {
+		if got, _ := os.ReadFile(filepath.Join(dir, path)); string(got) != want {
+			t.Errorf("%s has %q, not %q", path, got, want)
+		}
+	}
+}
+
+func TestPreloadEnvironment(t *testing.T) {
+	both := aspects{memory: true, compute: true}
+	two := func(a, b int) *Limit {
+		return &Limit{Policy: sharing.FixedShare, Cards: []Card{
+			{Share: allocation.Share{VCore: a, MemoryMiB: 1024}}, {Share: allocation.Share{VCore: b, MemoryMiB: 2048}},
+		}}
+	}
+	policy := func(l *Limit, p sharing.Policy) *Limit {
+		l.Policy = p
+		return l
+	}
+	for _, tt := range []struct {
+		name  string
+		limit *Limit
+		what  aspects
+		want  []string
+	}{
+		{"fixed share", share("p", cardA, 60, 4096), both, []string{
+			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=60", "GPU_CORE_UTILIZATION_POLICY=force",
+		}},
+		{"burst share", policy(share("p", cardA, 60, 4096), sharing.BurstShare), both, []string{
+			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=60", "GPU_CORE_UTILIZATION_POLICY=default",
+		}},
+		{"best effort has no limit, which is 100 and never 0", policy(share("p", cardA, 0, 4096), sharing.BestEffort), both, []string{
+			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=100", "GPU_CORE_UTILIZATION_POLICY=disable",
+		}},
+		{"two cards alike", two(50, 50), both, []string{
+			"CUDA_DEVICE_MEMORY_LIMIT_0=1024m", "CUDA_DEVICE_MEMORY_LIMIT_1=2048m",
+			"CUDA_DEVICE_SM_LIMIT=50", "GPU_CORE_UTILIZATION_POLICY=force",
+		}},
+		{"two cards with different compute", two(70, 30), both, []string{
+			"CUDA_DEVICE_MEMORY_LIMIT_0=1024m", "CUDA_DEVICE_MEMORY_LIMIT_1=2048m",
+			"CUDA_DEVICE_SM_LIMIT=30", "CUDA_DEVICE_SM_LIMIT_0=70", "CUDA_DEVICE_SM_LIMIT_1=30", "GPU_CORE_UTILIZATION_POLICY=force",
+		}},
+		{"compute is another's", share("p", cardA, 60, 4096), aspects{memory: true}, []string{
+			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=100", "GPU_CORE_UTILIZATION_POLICY=disable",
+		}},
+		{"memory is another's", share("p", cardA, 60, 4096), aspects{compute: true}, []string{
+			"CUDA_DEVICE_MEMORY_LIMIT=", "CUDA_DEVICE_SM_LIMIT=60", "GPU_CORE_UTILIZATION_POLICY=force",
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			always := []string{"CUDA_DISABLE_CONTROL=false", "CUDA_OVERSUBSCRIBE=false", "CUDA_DEVICE_MEMORY_SHARED_CACHE=/usr/local/vgpu/region/region.cache"}
+			if diff := cmp.Diff(append(always, tt.want...), preloadEnv(tt.limit, tt.what)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPreloadVersions(t *testing.T) {
+	l, root, state := shop(t)
+	dir := filepath.Join(state, "preload")
+	library := filepath.Join(root, "opt/libvgpu.so")
+	versions := func() []string {
+		names, _ := filepath.Glob(filepath.Join(dir, "lib/*"))
+		for i := range names {
+			content, _ := os.ReadFile(names[i])
+			names[i] = string(content)
+		}
+		slices.Sort(names)
+		return names
+	}
+	start := func(pod string) Limit {
+		t.Helper()
+		limit := share(pod, cardA, 60, 4096)
+		e, err := l.Edits(t.Context(), limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		limit.By = e.By
+		return *limit
+	}
+	keep := func(live ...Limit) {
+		t.Helper()
+		if err := l.Keep(t.Context(), live); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one := start("one")
+	mapped, err := os.Open(filepath.Join(dir, "lib/b19f8edae2ee6c22.so"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mapped.Close()
+	before, _ := mapped.Stat()
+
+	write(t, library, "version 2, longer")
+	two := start("two")
+	keep(one, two)
+	if diff := cmp.Diff([]string{"version 1", "version 2, longer"}, versions()); diff != "" {
+		t.Errorf("a version that a container has is gone (-want +got):\n%s", diff)
+	}
+	if after, _ := mapped.Stat(); !after.ModTime().Equal(before.ModTime()) {
+		t.Error("a version was written while it may be mapped")
+	}
+	// A container that starts again takes the new one, with a new region.
+	region := filepath.Join(dir, "containers/one_c/region/region.cache")
+	write(t, region, "what its former life left")
+	keep(start("one"), two)
+	if diff := cmp.Diff([]string{"version 2, longer"}, versions()); diff != "" {
+		t.Errorf("a version that nobody has stays (-want +got):\n%s", diff)
+	}
+	if _, err := os.Stat(region); err == nil {
+		t.Error("the former life's region is still there")
+	}
+	keep(two)
+	if _, err := os.Stat(filepath.Join(dir, "containers/one_c")); err == nil {
+		t.Error("files of a container that is gone are still there")
+	}
+
+	// A container that just started is not in an older account; after a while
+	// it never came.
+	now := time.Now()
+	l.options.Now = func() time.Time { return now }
+	start("three")
+	keep(two)
+	if _, err := os.Stat(filepath.Join(dir, "containers/three_c/region")); err != nil {
+		t.Errorf("files of a container that just started: %v", err)
+	}
+	now = now.Add(unseen + time.Second)
+	keep(two)
+	if _, err := os.Stat(filepath.Join(dir, "containers/three_c")); err == nil {
+		t.Error("files of a container that never came are still there")
+	}
+}
+
+func TestPreloadRefuses(t *testing.T) {
+	l, root, _ := shop(t)
+	if err := os.Remove(filepath.Join(root, "opt/libvgpu.so")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Edits(t.Context(), share("p", cardA, 60, 4096)); err == nil {
+		t.Error("a container starts without the library")
+	}
+	for name, limit := range map[string]*Limit{
+		"pod out of its directory": share("../p", cardA, 60, 4096),
+		"no pod":                   share("", cardA, 60, 4096),
+		"card out of its directory": {
+			Pod: "p", Container: "c", Cards: []Card{{Share: allocation.Share{UUID: "../../etc", VCore: 1, MemoryMiB: 1}}},
+		},
+		"memory that nobody knows": share("p", cardA, 60, 0),
+		"no cards":                 {Pod: "p", Container: "c"},
+	} {
+		if _, err := l.Edits(t.Context(), limit); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}

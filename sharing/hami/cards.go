@@ -1,0 +1,58 @@
+package hami
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/sharing"
+)
+
+// Card is one shared card and what is left of it.
+type Card struct {
+	sharing.Card
+	// BDF is the PCI address, Model the product's name; "" is unknown.
+	BDF, Model string
+}
+
+// Cards is names.HAMiCards: the cards by Index, which HAMi takes their places
+// for. None of them is healthy unless open is true.
+func Cards(cards []Card, open bool) string {
+	sorted := slices.SortedStableFunc(slices.Values(cards), func(a, b Card) int { return cmp.Compare(a.Index, b.Index) })
+	list := make(allocation.HAMiNode, 0, len(sorted))
+	for i := range sorted {
+		list = append(list, entry(&sorted[i], open))
+	}
+	return list.String()
+}
+
+func entry(c *Card, open bool) allocation.HAMiCard {
+	one := allocation.HAMiCard{
+		UUID: c.UUID, BDF: c.BDF, Model: c.Model,
+		TotalDevCount: limit(c.Slots), TotalCompute: sharing.Whole, TotalVRam: limit(c.MemoryMiB),
+		AvailableDevCount: limit(c.Slots - c.Tenants), AvailableCompute: limit(sharing.Whole - c.VCore),
+		AvailableVRam: limit(c.MemoryMiB - c.UsedMiB),
+		NUMA:          c.NUMA, Healthy: c.Against == "" && open, LinkZone: limit(c.Zone),
+	}
+	// HAMi expects no policy of a card that one tenant has to itself.
+	if c.Tenants > 0 && !c.Exclusive {
+		one.QoSPolicy = string(c.Policy)
+	}
+	return one
+}
+
+// limit fits a number into HAMi's fields.
+func limit[N int | int64](n N) int32 { return int32(min(max(int64(n), 0), math.MaxInt32)) }
+
+// alike tells whether two annotations differ in what is left of cards only,
+// which HAMi does not read: it counts pods.
+func alike(a, b string) bool {
+	x, errX := allocation.ParseHAMiNode(a)
+	y, errY := allocation.ParseHAMiNode(b)
+	return errX == nil && errY == nil && slices.EqualFunc(x, y, func(m, n allocation.HAMiCard) bool {
+		m.AvailableDevCount, m.AvailableCompute, m.AvailableVRam = 0, 0, 0
+		n.AvailableDevCount, n.AvailableCompute, n.AvailableVRam = 0, 0, 0
+		return m == n
+	})
+}

@@ -1,0 +1,59 @@
+package hami_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/hami"
+)
+
+func card(uuid string, index int, do ...func(*hami.Card)) hami.Card {
+	c := hami.Card{BDF: "0000:01:00.0", Model: "NVIDIA H200", Card: sharing.Card{
+		UUID: uuid, Index: index, MemoryMiB: total, Slots: 16, Zone: 1,
+	}}
+	for _, f := range do {
+		f(&c)
+	}
+	return c
+}
+
+func TestCards(t *testing.T) {
+	const idle = `{"uuid":"GPU-aaaa-0000-0001","bdf":"0000:01:00.0","model":"NVIDIA H200","totalDevCount":16,"totalCompute":100,` +
+		`"totalVRam":143771,"availableDevCount":16,"availableCompute":100,"availableVRam":143771,"numa":0,"healthy":true,"qosPolicy":"","linkZone":1}`
+	const shut = `{"uuid":"GPU-aaaa-0000-0001","bdf":"0000:01:00.0","model":"NVIDIA H200","totalDevCount":16,"totalCompute":100,` +
+		`"totalVRam":143771,"availableDevCount":16,"availableCompute":100,"availableVRam":143771,"numa":0,"healthy":false,"qosPolicy":"","linkZone":1}`
+	const used = `{"uuid":"GPU-bbbb-0000-0002","bdf":"0000:01:00.0","model":"NVIDIA H200","totalDevCount":16,"totalCompute":100,` +
+		`"totalVRam":143771,"availableDevCount":14,"availableCompute":10,"availableVRam":141723,"numa":-1,"healthy":true,"qosPolicy":"burst-share","linkZone":0}`
+	const whole = `{"uuid":"GPU-bbbb-0000-0002","bdf":"0000:01:00.0","model":"NVIDIA H200","totalDevCount":16,"totalCompute":100,` +
+		`"totalVRam":143771,"availableDevCount":15,"availableCompute":0,"availableVRam":0,"numa":0,"healthy":true,"qosPolicy":"","linkZone":1}`
+	const odd = `{"uuid":"GPU-bbbb-0000-0002","bdf":"","model":"","totalDevCount":0,"totalCompute":100,` +
+		`"totalVRam":2147483647,"availableDevCount":0,"availableCompute":0,"availableVRam":0,"numa":0,"healthy":true,"qosPolicy":"","linkZone":0}`
+	shared := card(cardB, 1, func(c *hami.Card) {
+		c.NUMA, c.Zone, c.Tenants, c.VCore, c.UsedMiB, c.Policy = -1, 0, 2, 90, 2048, sharing.BurstShare
+	})
+	for _, tt := range []struct {
+		name, want string
+		cards      []hami.Card
+		closed     bool
+	}{
+		{name: "none", want: "[]"},
+		{name: "one", cards: []hami.Card{card(cardA, 0)}, want: "[" + idle + "]"},
+		{name: "by index", cards: []hami.Card{shared, card(cardA, 0)}, want: "[" + idle + "," + used + "]"},
+		{name: "lost", cards: []hami.Card{card(cardA, 0, func(c *hami.Card) { c.Against = "lost" }), shared}, want: "[" + shut + "," + used + "]"},
+		{name: "closed", cards: []hami.Card{card(cardA, 0)}, closed: true, want: "[" + shut + "]"},
+		{name: "one tenant has it all", cards: []hami.Card{card(cardB, 0, func(c *hami.Card) {
+			c.Tenants, c.VCore, c.UsedMiB, c.Exclusive, c.Policy = 1, 100, total, true, sharing.FixedShare
+		})}, want: "[" + whole + "]"},
+		{name: "a policy without tenants", cards: []hami.Card{card(cardA, 0, func(c *hami.Card) { c.Policy = sharing.BurstShare })}, want: "[" + idle + "]"},
+		{name: "more than fits", cards: []hami.Card{{Card: sharing.Card{UUID: cardB, MemoryMiB: math.MaxInt64, UsedMiB: math.MaxInt64, Tenants: 9, VCore: 300}}}, want: "[" + odd + "]"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, hami.Cards(tt.cards, !tt.closed)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}

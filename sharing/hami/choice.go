@@ -1,0 +1,180 @@
+package hami
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/sharing"
+)
+
+// Rules are what HAMi's choice is checked by.
+type Rules struct {
+	// Node is the name of our Node, and SchedulerName what pods of HAMi have as
+	// spec.schedulerName.
+	Node, SchedulerName string
+	Card                Lookup
+}
+
+// Lookup is the memory of a shared card of this node; known is false if none
+// has the UUID.
+type Lookup func(uuid string) (memoryMiB int64, known bool)
+
+// Choice is what HAMi chose for a container of a pod, one share per card. The
+// error is a [*RefusedError]; of several reasons it has the first in the order of
+// the constants. The cards are HAMi's, the amounts the container's own: HAMi's
+// count only where its limits leave them open.
+func Choice(pod *corev1.Pod, container string, want *sharing.Request, rules Rules) ([]allocation.Share, error) {
+	text, written := pod.Annotations[names.HAMiAllocation]
+	if !written {
+		return nil, refuse(Absent, "%s is not there: HAMi chose no card", names.HAMiAllocation)
+	}
+	if pod.Spec.SchedulerName != rules.SchedulerName {
+		return nil, refuse(Forged, "%s is not believed: the pod's scheduler is %q, and HAMi is %q",
+			names.HAMiAllocation, pod.Spec.SchedulerName, rules.SchedulerName)
+	}
+	if err := bindingOf(pod, rules.Node); err != nil {
+		return nil, err
+	}
+	all, err := allocation.ParseHAMiPod(text)
+	if err != nil {
+		return nil, refuse(Malformed, "%s: %v", names.HAMiAllocation, err)
+	}
+	listed, initial, refusal := partOf(all, pod, container)
+	if refusal != nil {
+		return nil, refusal
+	}
+	if initial {
+		if listed = listed[:min(len(listed), max(want.Cards, 0))]; len(listed) < want.Cards {
+			return nil, refuse(Absent, "%s: HAMi chose %d of %d cards for init container %s",
+				names.HAMiAllocation, len(listed), want.Cards, container)
+		}
+	}
+	if len(listed) != want.Cards {
+		return nil, refuse(WrongCount, "%s: %d cards for container %s, which asks for %d",
+			names.HAMiAllocation, len(listed), container, want.Cards)
+	}
+	shares := make([]allocation.Share, 0, len(listed))
+	for _, s := range listed {
+		share, refusal := shareOf(s, initial, want, rules.Card)
+		if refusal != nil {
+			return nil, refusal
+		}
+		shares = append(shares, share)
+	}
+	return shares, nil
+}
+
+// bindingOf checks that HAMi bound the pod to this node, and that what it wrote
+// is what it bound by. A binding that HAMi gave up waiting for may still
+// succeed after a later Filter wrote for another node or card. The times have
+// whole seconds, so a Filter within the second of the binding passes; the
+// ledger judges what it wrote as it does all others.
+func bindingOf(pod *corev1.Pod, node string) error {
+	chosen := pod.Annotations[names.HAMiNode]
+	if chosen != node || pod.Spec.NodeName != node {
+		return refuse(OtherNode, "%s: HAMi chose node %q, the pod is bound to %q, this is %s",
+			names.HAMiAllocation, chosen, pod.Spec.NodeName, node)
+	}
+	text, bound := pod.Annotations[names.HAMiBindTime]
+	if !bound {
+		return refuse(Unbound, "%s is not believed: without %s HAMi has not bound the pod",
+			names.HAMiAllocation, names.HAMiBindTime)
+	}
+	at, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return refuse(Malformed, "%s: %q is no time in seconds", names.HAMiBindTime, text)
+	}
+	since, refusal := chosenAt(pod)
+	if refusal != nil {
+		return refusal
+	}
+	if at < since {
+		return refuse(Stale, "%s is of %s, and the pod was bound at %s: HAMi chose again after it had bound",
+			names.HAMiAllocation, clock(since), clock(at))
+	}
+	return nil
+}
+
+// chosenAt is when HAMi's Filter wrote, in Unix seconds.
+func chosenAt(pod *corev1.Pod) (int64, *RefusedError) {
+	key, unit := names.HAMiPredicateTime, int64(time.Second)
+	text, ok := pod.Annotations[key]
+	if !ok {
+		key, unit = names.HAMiChosenTime, 1
+		if text, ok = pod.Annotations[key]; !ok {
+			return 0, refuse(Malformed, "%s has no time: neither %s nor %s",
+				names.HAMiAllocation, names.HAMiPredicateTime, names.HAMiChosenTime)
+		}
+	}
+	at, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0, refuse(Malformed, "%s: %q is no time", key, text)
+	}
+	return at / unit, nil
+}
+
+func clock(seconds int64) string { return time.Unix(seconds, 0).UTC().Format(time.RFC3339) }
+
+// partOf is a container's part of the list. HAMi 2.9 and later list init
+// containers, then the others; 2.6 to 2.8 list the others only, and choose
+// nothing for init containers. The length tells.
+func partOf(
+	all allocation.HAMiPod, pod *corev1.Pod, container string,
+) (part []allocation.HAMiShare, initial bool, refusal *RefusedError) {
+	named := func(c corev1.Container) bool { return c.Name == container }
+	inits, apps := len(pod.Spec.InitContainers), len(pod.Spec.Containers)
+	app := slices.IndexFunc(pod.Spec.Containers, named)
+	at := slices.IndexFunc(pod.Spec.InitContainers, named)
+	initial = app < 0 && at >= 0
+	switch {
+	case app < 0 && at < 0:
+		return nil, false, refuse(Absent, "the pod has no container %s", container)
+	case len(all) == inits+apps && initial:
+		return all[at], true, nil
+	case len(all) == inits+apps:
+		return all[inits+app], false, nil
+	case len(all) == apps && initial:
+		return nil, true, refuse(Absent, "%s: HAMi before 2.9 chooses no card for init container %s",
+			names.HAMiAllocation, container)
+	case len(all) == apps:
+		return all[app], false, nil
+	}
+	return nil, initial, refuse(Malformed, "%s has %d entries for a pod of %d containers and %d init containers",
+		names.HAMiAllocation, len(all), apps, inits)
+}
+
+// shareOf is a container's share of one card. HAMi 2.9 and later write down
+// for an init container the share of an app container that is large enough:
+// the card is the same, the amounts are the init container's own.
+func shareOf(
+	s allocation.HAMiShare, initial bool, want *sharing.Request, card Lookup,
+) (allocation.Share, *RefusedError) {
+	total, known := card(s.UUID)
+	compute, memory := int(s.Compute), int64(s.VRam)
+	switch {
+	case !known:
+		return allocation.Share{}, refuse(UnknownCard, "%s: this node has no shared card %s", names.HAMiAllocation, s.UUID)
+	case memory == 0:
+		// No enforcer can tell "none" from "no limit", and HAMi never means it.
+		return allocation.Share{}, refuse(Malformed, "%s: no memory of card %s", names.HAMiAllocation, s.UUID)
+	case memory > total:
+		return allocation.Share{}, refuse(Exceeds, "%s: %d MiB of card %s, which has %d",
+			names.HAMiAllocation, memory, s.UUID, total)
+	case !initial && want.MemoryMiB > 0 && memory > want.MemoryMiB:
+		return allocation.Share{}, refuse(Exceeds, "%s: %d MiB of card %s, the container asks for %d",
+			names.HAMiAllocation, memory, s.UUID, want.MemoryMiB)
+	case !initial && want.VCore > 0 && compute > want.VCore:
+		return allocation.Share{}, refuse(Exceeds, "%s: %d %% of card %s, the container asks for %d",
+			names.HAMiAllocation, compute, s.UUID, want.VCore)
+	}
+	// HAMi does not count the compute of online pods: a cap stays a cap.
+	return allocation.Share{
+		UUID: s.UUID, VCore: cmp.Or(want.VCore, compute), MemoryMiB: cmp.Or(want.MemoryMiB, memory),
+	}, nil
+}

@@ -1,0 +1,259 @@
+package hami_test
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/hami"
+)
+
+const (
+	cardA = "GPU-aaaa-0000-0001"
+	cardB = "GPU-bbbb-0000-0002"
+	total = 143771
+)
+
+func rules() hami.Rules {
+	return hami.Rules{Node: "n1", SchedulerName: "hami-scheduler", Card: func(uuid string) (int64, bool) {
+		return total, uuid == cardA || uuid == cardB
+	}}
+}
+
+// written is what one version of HAMi writes. want has the shares of each
+// container, or the reason why there are none.
+type written struct {
+	Version string `json:"version"`
+	Lock    string `json:"lock"`
+	Pods    []struct {
+		Name        string                     `json:"name"`
+		Annotations map[string]string          `json:"annotations"`
+		Init        []asked                    `json:"init"`
+		Containers  []asked                    `json:"containers"`
+		Want        map[string]json.RawMessage `json:"want"`
+	} `json:"pods"`
+}
+
+type asked struct {
+	Name      string `json:"name"`
+	Cards     int    `json:"cards"`
+	VCore     int    `json:"vcore"`
+	MemoryMiB int64  `json:"memoryMiB"`
+}
+
+func (a asked) request() *sharing.Request {
+	return &sharing.Request{Cards: a.Cards, VCore: a.VCore, MemoryMiB: a.MemoryMiB}
+}
+
+func containers(list []asked) (all []corev1.Container) {
+	for _, a := range list {
+		all = append(all, corev1.Container{Name: a.Name})
+	}
+	return all
+}
+
+func versions(tb testing.TB) (all []written) {
+	tb.Helper()
+	for _, version := range []string{"2.6", "2.7", "2.8", "2.9", "2.10"} {
+		text, err := os.ReadFile(filepath.Join("testdata", version+".json"))
+		if err != nil {
+			tb.Fatal(err)
+		}
+		var w written
+		if err := json.Unmarshal(text, &w); err != nil || w.Version != version {
+			tb.Fatalf("%s: %v", version, err)
+		}
+		all = append(all, w)
+	}
+	return all
+}
+
+func TestEveryVersionIsUnderstood(t *testing.T) {
+	for _, v := range versions(t) {
+		for _, p := range v.Pods {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p1", Annotations: p.Annotations}}
+			pod.Spec = corev1.PodSpec{
+				NodeName: "n1", SchedulerName: "hami-scheduler",
+				InitContainers: containers(p.Init), Containers: containers(p.Containers),
+			}
+			for _, a := range slices.Concat(p.Init, p.Containers) {
+				t.Run(v.Version+"/"+p.Name+"/"+a.Name, func(t *testing.T) {
+					got, err := hami.Choice(pod, a.Name, a.request(), rules())
+					var reason hami.Reason
+					if json.Unmarshal(p.Want[a.Name], &reason) == nil {
+						if refusal, ok := errors.AsType[*hami.RefusedError](err); !ok || refusal.Reason != reason {
+							t.Errorf("got %v, %v, want reason %s", got, err, reason)
+						}
+						return
+					}
+					want := []allocation.Share{}
+					if err := json.Unmarshal(p.Want[a.Name], &want); err != nil {
+						t.Fatal(err)
+					}
+					if diff := cmp.Diff(want, got); diff != "" || err != nil {
+						t.Errorf("%v (-want +got):\n%s", err, diff)
+					}
+				})
+			}
+		}
+	}
+}
+
+// bound is a pod of two containers as HAMi binds it: main has 60 % and 4 GiB of
+// card A, side has none.
+func bound() *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p1", Annotations: map[string]string{
+		names.HAMiAllocation:    `[[{"uuid":"` + cardA + `","compute":60,"vRam":4096}],[]]`,
+		names.HAMiPredicateTime: "1795223838726454907", names.HAMiChosenTime: "1795223838",
+		names.HAMiNode: "n1", names.HAMiBindTime: "1795223839", names.HAMiBindPhase: "allocating",
+	}}}
+	pod.Spec = corev1.PodSpec{
+		NodeName: "n1", SchedulerName: "hami-scheduler",
+		Containers: []corev1.Container{{Name: "main"}, {Name: "side"}},
+	}
+	return pod
+}
+
+func TestWhatHAMiWroteIsJudged(t *testing.T) {
+	set := func(key, value string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Annotations[key] = value }
+	}
+	drop := func(keys ...string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			maps.DeleteFunc(p.Annotations, func(key, _ string) bool { return slices.Contains(keys, key) })
+		}
+	}
+	list := func(text string) func(*corev1.Pod) {
+		return set(names.HAMiAllocation, strings.NewReplacer("A", cardA, "B", cardB).Replace(text))
+	}
+	const ok = hami.Reason("")
+	for _, tt := range []struct {
+		name      string
+		do        func(*corev1.Pod)
+		container string // main
+		want      hami.Reason
+		message   string
+	}{
+		{name: "as it is", do: func(*corev1.Pod) {}, want: ok},
+		{name: "no annotation", do: drop(names.HAMiAllocation), want: hami.Absent},
+		{name: "no such container", do: func(*corev1.Pod) {}, container: "x", want: hami.Absent},
+		{
+			name: "the default scheduler's pod", do: func(p *corev1.Pod) { p.Spec.SchedulerName = "default-scheduler" }, want: hami.Forged,
+			message: `metax-tech.com/gpu-devices-allocated is not believed: the pod's scheduler is "default-scheduler", and HAMi is "hami-scheduler"`,
+		},
+		{name: "no scheduler", do: func(p *corev1.Pod) { p.Spec.SchedulerName = "" }, want: hami.Forged},
+		{
+			name: "chosen for another node", do: set(names.HAMiNode, "n2"), want: hami.OtherNode,
+			message: `metax-tech.com/gpu-devices-allocated: HAMi chose node "n2", the pod is bound to "n1", this is n1`,
+		},
+		{name: "bound to another node", do: func(p *corev1.Pod) { p.Spec.NodeName = "n2" }, want: hami.OtherNode},
+		{name: "no node", do: drop(names.HAMiNode), want: hami.OtherNode},
+		{name: "never bound", do: drop(names.HAMiBindTime), want: hami.Unbound},
+		{name: "bound at no time", do: set(names.HAMiBindTime, "yesterday"), want: hami.Malformed},
+		{name: "chosen at no time", do: set(names.HAMiPredicateTime, "yesterday"), want: hami.Malformed},
+		{
+			name: "chosen again later", do: set(names.HAMiPredicateTime, "1795223840000000000"), want: hami.Stale,
+			message: "metax-tech.com/gpu-devices-allocated is of 2026-11-21T01:17:20Z, and the pod was bound at 2026-11-21T01:17:19Z: HAMi chose again after it had bound",
+		},
+		{name: "chosen in the second of the binding", do: set(names.HAMiPredicateTime, "1795223839999999999"), want: ok},
+		{name: "only the older time", do: drop(names.HAMiPredicateTime), want: ok},
+		{name: "the older time, later", do: func(p *corev1.Pod) {
+			drop(names.HAMiPredicateTime)(p)
+			set(names.HAMiChosenTime, "1795223840")(p)
+		}, want: hami.Stale},
+		{name: "no time of choice", do: drop(names.HAMiPredicateTime, names.HAMiChosenTime), want: hami.Malformed},
+		{name: "empty", do: list(``), want: hami.Malformed},
+		{name: "truncated", do: list(`[[{"uuid":"A","compute":60,"vRa`), want: hami.Malformed},
+		{name: "two lists", do: list(`[[],[]][[],[]]`), want: hami.Malformed},
+		{name: "an object", do: list(`{"main":[]}`), want: hami.Malformed},
+		{name: "null", do: list(`null`), want: hami.Malformed},
+		{name: "no containers", do: list(`[]`), want: hami.Malformed},
+		{name: "a container too few", do: list(`[[{"uuid":"A","compute":60,"vRam":4096}]]`), want: hami.Malformed},
+		{name: "a container too many", do: list(`[[{"uuid":"A","compute":60,"vRam":4096}],[],[]]`), want: hami.Malformed},
+		{name: "null for no devices", do: list(`[[{"uuid":"A","compute":60,"vRam":4096}],null]`), want: ok},
+		{name: "the card twice", do: list(`[[{"uuid":"A","vRam":1},{"uuid":"A","vRam":1}],[]]`), want: hami.Malformed},
+		{name: "no UUID", do: list(`[[{"compute":60,"vRam":4096}],[]]`), want: hami.Malformed},
+		{name: "negative compute", do: list(`[[{"uuid":"A","compute":-1,"vRam":4096}],[]]`), want: hami.Malformed},
+		{name: "compute of two cards", do: list(`[[{"uuid":"A","compute":200,"vRam":4096}],[]]`), want: hami.Malformed},
+		{name: "no memory", do: list(`[[{"uuid":"A","compute":60}],[]]`), want: hami.Malformed},
+		{
+			name: "an unknown card", do: list(`[[{"uuid":"GPU-x","compute":60,"vRam":4096}],[]]`), want: hami.UnknownCard,
+			message: "metax-tech.com/gpu-devices-allocated: this node has no shared card GPU-x",
+		},
+		{name: "no card", do: list(`[[],[]]`), want: hami.WrongCount},
+		{name: "two cards for one", do: list(`[[{"uuid":"A","compute":60,"vRam":4096},{"uuid":"B","compute":60,"vRam":4096}],[]]`), want: hami.WrongCount},
+		{name: "more memory than asked for", do: list(`[[{"uuid":"A","compute":60,"vRam":4097}],[]]`), want: hami.Exceeds},
+		{name: "more compute than asked for", do: list(`[[{"uuid":"A","compute":61,"vRam":4096}],[]]`), want: hami.Exceeds},
+		{name: "no compute lifts no cap", do: list(`[[{"uuid":"A","vRam":4096}],[]]`), want: ok},
+		{name: "another card", do: list(`[[{"uuid":"B","compute":60,"vRam":4096}],[]]`), want: ok},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			pod := bound()
+			tt.do(pod)
+			if tt.container == "" {
+				tt.container = "main"
+			}
+			got, err := hami.Choice(pod, tt.container, &sharing.Request{Cards: 1, VCore: 60, MemoryMiB: 4096}, rules())
+			if tt.want == ok {
+				if err != nil || len(got) != 1 || got[0].VCore != 60 || got[0].MemoryMiB != 4096 {
+					t.Errorf("got %+v, %v", got, err)
+				}
+				return
+			}
+			refusal, is := errors.AsType[*hami.RefusedError](err)
+			if !is || refusal.Reason != tt.want || got != nil || tt.message != "" && err.Error() != tt.message {
+				t.Errorf("got %+v, %v, want reason %s %s", got, err, tt.want, tt.message)
+			}
+		})
+	}
+}
+
+func TestAWholeCardIsNoMoreThanTheCard(t *testing.T) {
+	pod := bound()
+	pod.Annotations[names.HAMiAllocation] = `[[{"uuid":"` + cardA + `","compute":100,"vRam":143772}],[]]`
+	_, err := hami.Choice(pod, "main", &sharing.Request{Cards: 1, VCore: 100}, rules())
+	if refusal, ok := errors.AsType[*hami.RefusedError](err); !ok || refusal.Reason != hami.Exceeds {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Whatever the annotations say, a container gets no more cards, compute or
+// memory than it asks for, and no card of somebody else's.
+func FuzzChoice(f *testing.F) {
+	for _, v := range versions(f) {
+		for _, p := range v.Pods {
+			f.Add(p.Annotations[names.HAMiAllocation], p.Annotations[names.HAMiPredicateTime], p.Annotations[names.HAMiBindTime], 1, 30, int64(2048))
+		}
+	}
+	f.Add(`[[{"uuid":"GPU-aaaa-0000-0001","compute":60,"vRam":4096}],[]]`, "1795223838726454907", "1795223839", -1, 0, int64(0))
+	f.Fuzz(func(t *testing.T, text, chosen, at string, cards, vcore int, memory int64) {
+		pod := bound()
+		pod.Annotations[names.HAMiAllocation] = text
+		pod.Annotations[names.HAMiPredicateTime], pod.Annotations[names.HAMiBindTime] = chosen, at
+		pod.Spec.InitContainers = []corev1.Container{{Name: "prepare"}}
+		want := &sharing.Request{Cards: cards, VCore: vcore, MemoryMiB: memory}
+		for _, name := range []string{"prepare", "main", "side"} {
+			got, err := hami.Choice(pod, name, want, rules())
+			if err == nil && len(got) != cards || err != nil && got != nil {
+				t.Fatalf("%s: %d shares for %d cards, %v", name, len(got), cards, err)
+			}
+			for _, s := range got {
+				if s.UUID != cardA && s.UUID != cardB || vcore > 0 && s.VCore > vcore || memory > 0 && s.MemoryMiB > memory || s.MemoryMiB == 0 {
+					t.Fatalf("%s: %+v", name, s)
+				}
+			}
+		}
+	})
+}

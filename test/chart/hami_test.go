@@ -1,0 +1,226 @@
+package chart
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/names"
+)
+
+const (
+	podsPolicy = devicePlugin + "-pods"
+	hamiOn     = "config.cluster.sgpu.hami.enabled=true"
+)
+
+// HAMi's keys are allowed where HAMi is on, on any node, and not otherwise.
+func TestKeysOfHAMi(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		args []string
+		on   bool
+	}{
+		{name: "default"},
+		{name: "sGPU without HAMi", args: []string{"--set", "config.cluster.mode=sgpu", "--set", "config.cluster.sgpu.hami.enabled=false"}},
+		{name: "HAMi", args: []string{"--set", hamiOn}, on: true},
+		{name: "HAMi on some nodes", args: []string{
+			"--set", "config.nodes[0].nodeName=n1", "--set", "config.nodes[0].sgpu.hami.enabled=true",
+		}, on: true},
+		{name: "an existing ConfigMap, described", args: []string{"--set", "config.existingConfigMap=mine", "--set", hamiOn}, on: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			objects := renderDevice(t, tt.args...)
+			p := policyOf(t, objects, devicePlugin)
+			got := map[string][]string{"node": p.texts(t, "allowedAnnotations"), "removable": p.texts(t, "removableAnnotations")}
+			got["pods"] = policyOf(t, objects, podsPolicy).texts(t, "allowedAnnotations")
+			want := map[string][]string{
+				"node": {names.GPUTopology, names.SGPUCards}, "removable": {names.HAMiCards}, "pods": {names.SGPUBound},
+			}
+			if tt.on {
+				want["node"] = append(want["node"], names.HAMiCards)
+				want["removable"] = append(want["removable"], names.HAMiLock)
+				want["pods"] = append(want["pods"], names.HAMiBindPhase)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("keys (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDevicePolicyWithHAMi(t *testing.T) {
+	fields := func(words string) []string { return []string{"heddle-device-plugin may not change " + words} }
+	for _, tt := range []struct {
+		name     string
+		do       func(*attempt)
+		on, deny []string
+	}{
+		{name: "cards", do: func(a *attempt) { a.new.Annotations[names.HAMiCards] = "[]" }, deny: fields("annotations " + names.HAMiCards)},
+		{name: "cards taken away", do: func(a *attempt) { a.old.Annotations[names.HAMiCards] = "[]" }},
+		{
+			name: "the lock released", do: func(a *attempt) { a.old.Annotations[names.HAMiLock] = "x" },
+			deny: fields("annotations " + names.HAMiLock),
+		},
+		{
+			name: "the lock set", do: func(a *attempt) { a.new.Annotations[names.HAMiLock] = "x" },
+			on: fields("annotations " + names.HAMiLock), deny: fields("annotations " + names.HAMiLock),
+		},
+		{
+			name: "the lock of another", do: func(a *attempt) {
+				a.old.Annotations[names.HAMiLock], a.new.Annotations[names.HAMiLock] = "x", "y"
+			},
+			on: fields("annotations " + names.HAMiLock), deny: fields("annotations " + names.HAMiLock),
+		},
+		{
+			name: "another of HAMi's", do: func(a *attempt) { a.new.Annotations["hami.io/node-nvidia-register"] = "[]" },
+			on: fields("annotations hami.io/node-nvidia-register"), deny: fields("annotations hami.io/node-nvidia-register"),
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := deviceAttempt()
+			tt.do(a)
+			if diff := cmp.Diff(tt.on, policyOf(t, renderDevice(t, "--set", hamiOn), devicePlugin).denials(t, a)); diff != "" {
+				t.Errorf("with HAMi (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.deny, policyOf(t, renderDevice(t), devicePlugin).denials(t, a)); diff != "" {
+				t.Errorf("without (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// podAttempt is a write to a pod, as the policies of Nodes have theirs.
+type podAttempt struct {
+	old, new *corev1.Pod
+	request  map[string]any
+}
+
+func (a *podAttempt) in(t *testing.T, p *policy) map[string]any {
+	t.Helper()
+	in := map[string]any{"object": nil, "oldObject": nil, "request": a.request}
+	if a.new != nil {
+		in["object"] = plain(t, a.new)
+	}
+	if a.old != nil {
+		in["oldObject"] = plain(t, a.old)
+	}
+	return p.withVariables(in)
+}
+
+func TestPodsPolicy(t *testing.T) {
+	const (
+		ownNode = "heddle-device-plugin may write only pods of the Node that its own pod runs on, by the pod's own token"
+		noLife  = "heddle-device-plugin may neither create nor delete a pod"
+	)
+	pod := func() *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ml", Name: "train", UID: "u", ResourceVersion: "7", Labels: map[string]string{"app": "train"},
+				Annotations: map[string]string{
+					names.HAMiBindPhase: "allocating", names.HAMiAllocation: "[[]]", names.SGPUBound: "{}", names.SGPUAllocation: "{}",
+				},
+			},
+			Spec:   corev1.PodSpec{NodeName: "n1", SchedulerName: "hami-scheduler", Containers: []corev1.Container{{Name: "main", Image: "a"}}},
+			Status: corev1.PodStatus{Phase: corev1.PodPending},
+		}
+	}
+	fields := func(words string) []string { return []string{"heddle-device-plugin may not change " + words} }
+	user := func(a *podAttempt) map[string]any { return a.request["userInfo"].(map[string]any) }
+	for _, tt := range []struct {
+		name string
+		do   func(*podAttempt)
+		deny []string
+	}{
+		{name: "nothing", do: func(*podAttempt) {}},
+		{name: "the phase", do: func(a *podAttempt) { a.new.Annotations[names.HAMiBindPhase] = "success" }},
+		{name: "the phase for the first time", do: func(a *podAttempt) {
+			a.old.Annotations = nil
+			a.new.Annotations = map[string]string{names.HAMiBindPhase: "failed"}
+		}},
+		{name: "shares", do: func(a *podAttempt) { a.new.Annotations[names.SGPUBound] = `{"version":1}` }},
+		{name: "shares for the first time", do: func(a *podAttempt) { delete(a.old.Annotations, names.SGPUBound) }},
+		{name: "shares that are no more", do: func(a *podAttempt) { delete(a.new.Annotations, names.SGPUBound) }},
+		{
+			name: "what a scheduler chose", do: func(a *podAttempt) { a.new.Annotations[names.SGPUAllocation] = `{"version":1}` },
+			deny: fields("annotations " + names.SGPUAllocation),
+		},
+		{name: "what the API server writes", do: func(a *podAttempt) { a.new.ResourceVersion, a.new.Generation = "8", 2 }},
+		{
+			name: "another annotation", do: func(a *podAttempt) { a.new.Annotations[names.HAMiAllocation] = "[]" },
+			deny: fields("annotations " + names.HAMiAllocation),
+		},
+		{
+			name: "another annotation removed", do: func(a *podAttempt) { delete(a.new.Annotations, names.HAMiAllocation) },
+			deny: fields("annotations " + names.HAMiAllocation),
+		},
+		{name: "a label", do: func(a *podAttempt) { a.new.Labels["app"] = "x" }, deny: fields("metadata.labels")},
+		{name: "a finalizer", do: func(a *podAttempt) { a.new.Finalizers = []string{"a/b"} }, deny: fields("metadata.finalizers")},
+		{name: "an image", do: func(a *podAttempt) { a.new.Spec.Containers[0].Image = "evil" }, deny: fields("spec.containers")},
+		{name: "its node", do: func(a *podAttempt) { a.new.Spec.NodeName = "n2" }, deny: fields("spec.nodeName")},
+		{name: "the phase of its life", do: func(a *podAttempt) { a.new.Status.Phase = corev1.PodFailed }, deny: fields("status.phase")},
+		{name: "a pod of another node", do: func(a *podAttempt) { a.old.Spec.NodeName, a.new.Spec.NodeName = "n2", "n2" }, deny: []string{ownNode}},
+		{name: "a pod of no node", do: func(a *podAttempt) { a.old.Spec.NodeName, a.new.Spec.NodeName = "", "" }, deny: []string{ownNode}},
+		{name: "a token without a node", do: func(a *podAttempt) { user(a)["extra"] = map[string]any{} }, deny: []string{ownNode}},
+		{name: "a token without anything", do: func(a *podAttempt) { delete(user(a), "extra") }, deny: []string{ownNode}},
+		{name: "a token with two nodes", do: func(a *podAttempt) {
+			user(a)["extra"] = map[string]any{nodeNameKey: []string{"n1", "n2"}}
+		}, deny: []string{ownNode}},
+		{name: "the status", do: func(a *podAttempt) { a.request["subResource"] = "status" }, deny: []string{noLife}},
+		{name: "a new pod", do: func(a *podAttempt) { a.request["operation"], a.old = "CREATE", nil }, deny: []string{noLife, ownNode}},
+		{name: "a pod deleted", do: func(a *podAttempt) { a.request["operation"], a.new = "DELETE", nil }, deny: []string{noLife}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := &podAttempt{old: pod(), new: pod(), request: map[string]any{
+				"name": "train", "operation": "UPDATE", "userInfo": map[string]any{
+					"username": "system:serviceaccount:heddle-system:heddle-device-plugin",
+					"extra":    map[string]any{nodeNameKey: []string{"n1"}},
+				},
+			}}
+			tt.do(a)
+			p := policyOf(t, renderDevice(t, "--set", hamiOn), podsPolicy)
+			in := a.in(t, p)
+			if !p.matched(in) {
+				t.Fatal("the policy does not look at the request")
+			}
+			if diff := cmp.Diff(tt.deny, p.denied(t, in)); diff != "" {
+				t.Errorf("denials (-want +got):\n%s", diff)
+			}
+			for _, other := range []string{"system:node:n1", "system:serviceaccount:heddle-system:heddle-feature-discovery"} {
+				user(a)["username"] = other
+				if p.matched(a.in(t, p)) {
+					t.Errorf("the policy looks at requests of %s", other)
+				}
+			}
+		})
+	}
+}
+
+// A pod may have hundreds of annotations, labels and containers.
+func TestPodsPolicyOnALargePod(t *testing.T) {
+	large := func() *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{}, Annotations: map[string]string{}}}
+		p.Spec.NodeName = "n1"
+		for i := range 200 {
+			key := "somebody.example.com/key-" + strings.Repeat("x", i%20) + string(rune('a'+i%26)) + string(rune('a'+i/26))
+			p.Labels[key], p.Annotations[key] = "x", strings.Repeat("x", 500)
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: key, Env: []corev1.EnvVar{{Name: key, Value: key}}})
+		}
+		return p
+	}
+	a := &podAttempt{old: large(), new: large(), request: map[string]any{
+		"name": "train", "operation": "UPDATE", "userInfo": map[string]any{
+			"username": "system:serviceaccount:heddle-system:heddle-device-plugin",
+			"extra":    map[string]any{nodeNameKey: []string{"n1"}},
+		},
+	}}
+	a.new.Annotations = maps.Clone(a.new.Annotations)
+	a.new.Annotations[names.HAMiBindPhase] = "success"
+	p := policyOf(t, renderDevice(t, "--set", hamiOn), podsPolicy)
+	if got := p.denied(t, a.in(t, p)); got != nil {
+		t.Errorf("denials: %q", got)
+	}
+}

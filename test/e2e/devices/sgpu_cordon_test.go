@@ -1,0 +1,99 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	apinames "github.com/heddle-dev/heddle/api/names"
+)
+
+// TestCardCordon takes a card out for repair by the command, while a pod has a
+// part of it. Nobody new gets it, over restarts of plugin and kubelet, and the
+// pod does not notice, until the card is put back.
+func TestCardCordon(t *testing.T) {
+	r := sgpu(t)
+	r.run(t, r.pod("tenant", box{more: share(30, 4)}))
+	mine := r.hasShares(t, "tenant", "app", 0, slice(30, 4))
+	uuid := mine[0].UUID
+	before := r.started(t, "tenant")
+	t.Cleanup(func() { r.heddle(t, "card", "uncordon", r.Node(), uuid) })
+
+	begin := time.Now()
+	out := r.heddle(t, "card", "cordon", r.Node(), uuid)
+	if !strings.Contains(out, "is cordoned") || r.node(t).Annotations[apinames.CordonedGPUs] != uuid {
+		t.Errorf("it says %q; the Node's annotations are %v", out, r.node(t).Annotations)
+	}
+	r.waitShares(t, allSlots-16, allCores-100, allGiB-79)
+	t.Logf("a cordoned card was gone from the Node's allocatable after %s", time.Since(begin).Round(time.Millisecond))
+	r.cordoned(t, uuid, "first")
+
+	r.plugin.restart(t)
+	r.cordoned(t, uuid, "plugin-again")
+	if err := r.RestartKubelet(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.waitRegistered(t)
+	r.waitShares(t, allSlots-16, allCores-100, allGiB-79)
+	r.cordoned(t, uuid, "kubelet-again")
+	if diff := cmp.Diff(before, r.started(t, "tenant")); diff != "" {
+		t.Errorf("the pod on the card noticed (-before +after):\n%s", diff)
+	}
+	// One that ends comes back to it: it is the pod's.
+	r.stopContainer(t, "tenant", "app")
+	r.waitRestart(t, "tenant", "app", 1, waitStart)
+	r.hasShares(t, "tenant", "app", 0, mine...)
+	if out := r.heddle(t, "doctor", "--node", r.Node()); !strings.Contains(out, "GPU "+uuid+" is cordoned") {
+		t.Errorf("doctor does not tell:\n%s", out)
+	}
+	if out := r.heddle(t, "card", "list", r.Node()); !slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool {
+		return strings.Contains(line, uuid) && strings.Contains(line, "yes")
+	}) {
+		t.Errorf("card list does not tell:\n%s", out)
+	}
+
+	r.heddle(t, "card", "uncordon", r.Node(), uuid)
+	r.waitShares(t, allSlots, allCores, allGiB)
+	if left, ok := r.node(t).Annotations[apinames.CordonedGPUs]; ok {
+		t.Errorf("the Node still has %q", left)
+	}
+	r.run(t, r.pod("joins", box{more: share(60, 4)}))
+	if got := r.hasShares(t, "joins", "app", 0, slice(60, 4)); got[0].UUID != uuid {
+		t.Errorf("binpack puts 60 %% on %v and not beside 30 %% on %s", got, uuid)
+	}
+}
+
+// cordoned fails the test if a new pod gets a card. Binpack would put one
+// beside the tenant.
+func (r *rig) cordoned(t *testing.T, uuid, name string) {
+	t.Helper()
+	r.run(t, r.pod(name, box{more: share(20, 1)}))
+	if got := r.hasShares(t, name, "app", 0, slice(20, 1)); len(got) == 1 && got[0].UUID == uuid {
+		t.Errorf("%s got the cordoned card", name)
+	}
+	r.remove(t, name)
+	// A request that only a ninth card could grant says why.
+	for _, c := range r.published(t).Cards {
+		if c.UUID == uuid && (c.Healthy || !strings.Contains(c.Reason, "cordoned")) {
+			t.Errorf("schedulers are told %+v of it", c)
+		}
+	}
+}
+
+// started is a container's start and what it can open.
+func (r *rig) started(t *testing.T, pod string) string {
+	t.Helper()
+	s, err := interpret(r.ask(t, pod, "app"), r.machine(t))
+	if err != nil {
+		t.Error(err)
+	}
+	c := status(r.waitPod(t, pod, waitStart, func(*corev1.Pod) string { return "" }), "app")
+	return fmt.Sprintf("%s, restarts %d, GPUs %v", c.ContainerID, c.RestartCount, s.GPUs)
+}

@@ -1,0 +1,236 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/machine"
+	apinames "github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/deviceplugin/binder"
+)
+
+// TestSGPUContainers: every container of a pod has cards of its own, whatever
+// kind it is, and keeps them over restarts.
+func TestSGPUContainers(t *testing.T) {
+	r := sgpu(t)
+	for _, tt := range []struct {
+		name string
+		run  func(*testing.T, *rig)
+	}{
+		{"several containers", severalShares},
+		{"init container with the same request", initSame},
+		{"init containers with other requests", initOther},
+		{"sidecar", sidecarShare},
+		{"beside HCAs", besideHCAs},
+		{"policies", policiesApart},
+		{"the pod's own words", ownWords},
+	} {
+		t.Run(tt.name, func(t *testing.T) { tt.run(t, r) })
+	}
+}
+
+// besides adds containers to a pod.
+func besides(p *corev1.Pod, boxes ...box) *corev1.Pod {
+	for _, b := range boxes {
+		p.Spec.Containers = append(p.Spec.Containers, b.container())
+	}
+	return p
+}
+
+// severalShares: two containers with shares, one with two cards and one with
+// none; binpack puts the former onto one card. A container that ends, and one
+// that is killed, comes back to its card.
+func severalShares(t *testing.T, r *rig) {
+	p := besides(r.pod("several", box{more: share(30, 4)}),
+		box{name: "second", more: share(20, 8)}, box{name: "pair", more: shares(2, 10, 1)}, box{name: "none"})
+	r.run(t, p)
+	app := r.hasShares(t, "several", "app", 0, slice(30, 4))
+	second := r.hasShares(t, "several", "second", 0, slice(20, 8))
+	pair := r.hasShares(t, "several", "pair", 0, slice(10, 1), slice(10, 1))
+	if none := r.sees(t, "several", "none"); len(none.GPUs) > 0 || none.Devices != nil {
+		t.Errorf("a container that asked for nothing sees %+v", none)
+	}
+	if app[0].UUID != second[0].UUID || pair[0].UUID == pair[1].UUID {
+		t.Errorf("shares are %v, %v and %v: the first two belong on one card, the pair on two", app, second, pair)
+	}
+	r.count(t)
+
+	r.stopContainer(t, "several", "app")
+	running := r.waitRestart(t, "several", "app", 1, waitStart)
+	r.hasShares(t, "several", "app", 0, app...)
+	r.killContainer(t, status(running, "pair").ContainerID)
+	r.waitRestart(t, "several", "pair", 1, waitStart)
+	r.hasShares(t, "several", "pair", 0, pair...)
+	r.hasShares(t, "several", "second", 0, second...)
+	if n := len(r.bindings(t)["several/app"]); n != 1 {
+		t.Errorf("the container has %d records of shares after its restart", n)
+	}
+	r.count(t)
+}
+
+// initSame: both hold the same tickets, and one card does for both, because
+// they never run at the same time: it has 60 % taken and not 120.
+func initSame(t *testing.T, r *rig) {
+	r.run(t, r.pod("same", box{more: share(60, 4)}, box{name: "before", more: share(60, 4), args: []string{"once"}}))
+	before := r.hasShares(t, "same", "before", 0, slice(60, 4))
+	app := r.hasShares(t, "same", "app", 0, slice(60, 4))
+	if diff := cmp.Diff(before, app); diff != "" {
+		t.Errorf("shares (-init +app):\n%s", diff)
+	}
+	if got := r.count(t)[app[0].UUID].VCore; got != 60 {
+		t.Errorf("%d %% of the card are taken", got)
+	}
+}
+
+// initOther: less, more and two cards, one after another, then the app
+// container with an amount of its own.
+func initOther(t *testing.T, r *rig) {
+	once := []string{"once"}
+	r.run(t, r.pod("other", box{more: share(40, 8)},
+		box{name: "less", more: share(10, 1), args: once}, box{name: "more", more: share(90, 60), args: once},
+		box{name: "pair", more: shares(2, 5, 1), args: once}, box{name: "none", args: once}))
+	r.hasShares(t, "other", "less", 0, slice(10, 1))
+	more := r.hasShares(t, "other", "more", 0, slice(90, 60))
+	r.hasShares(t, "other", "pair", 0, slice(5, 1), slice(5, 1))
+	app := r.hasShares(t, "other", "app", 0, slice(40, 8))
+	if none := r.sees(t, "other", "none"); len(none.GPUs) > 0 {
+		t.Errorf("an init container that asked for nothing sees %+v", none)
+	}
+	if more[0].UUID != app[0].UUID {
+		t.Errorf("the init container is on %v and the app container on %v; one card has room for both in turn", more, app)
+	}
+	// Init containers may run again, when the sandbox is made anew.
+	if got := r.count(t)[more[0].UUID]; got.VCore != 90 || got.MemoryMiB != 60*1024 {
+		t.Errorf("taken of the card: %+v", got)
+	}
+}
+
+// sidecarShare: it runs beside the app container, so both count.
+func sidecarShare(t *testing.T, r *rig) {
+	r.run(t, r.pod("beside", box{more: share(60, 4)},
+		box{name: "side", more: share(50, 4), sidecar: true}, box{name: "before", more: share(50, 2), args: []string{"once"}}))
+	side := r.hasShares(t, "beside", "side", 0, slice(50, 4))
+	before := r.hasShares(t, "beside", "before", 0, slice(50, 2))
+	app := r.hasShares(t, "beside", "app", 0, slice(60, 4))
+	if side[0].UUID == app[0].UUID {
+		t.Errorf("sidecar and app container have 110 %% of card %s", app[0].UUID)
+	}
+	t.Logf("sidecar on %v, init container on %v, app container on %v", side, before, app)
+	r.count(t)
+	r.stopContainer(t, "beside", "side")
+	r.waitRestart(t, "beside", "side", 1, waitStart)
+	r.hasShares(t, "beside", "side", 0, side...)
+	r.hasShares(t, "beside", "app", 0, app...)
+}
+
+// besideHCAs: a container with a share and an HCA has the HCA that is nearest to
+// the card that it was bound to, whatever the kubelet's tickets name.
+func besideHCAs(t *testing.T, r *rig) {
+	m := r.machine(t)
+	pods := []*corev1.Pod{
+		r.pod("near-0", box{hcas: 1, more: share(70, 1)}), r.pod("near-1", box{hcas: 1, more: share(70, 1)}),
+		r.pod("near-2", box{hcas: 1, more: share(70, 1)}), r.pod("near-3", box{hcas: 2, more: shares(2, 70, 1)}),
+	}
+	r.create(t, pods...)
+	seen := map[string]bool{}
+	for i, p := range pods {
+		r.waitReady(t, p.Name, waitStart)
+		want := slices.Repeat([]allocation.Share{slice(70, 1)}, max(1, i-1))
+		var cards []int
+		for _, s := range r.hasShares(t, p.Name, "app", len(want), want...) {
+			if seen[s.UUID] {
+				t.Errorf("card %s has two tenants of 70 %%", s.UUID)
+			}
+			seen[s.UUID] = true
+			cards = append(cards, slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == s.UUID }))
+		}
+		s := r.sees(t, p.Name, "app")
+		if diff := cmp.Diff(first(nearest(m, cards)), s.HCAs); diff != "" {
+			t.Errorf("%s: HCAs (-nearest to its cards %v +got):\n%s", p.Name, cards, diff)
+		}
+	}
+}
+
+// policiesApart: tenants of one card have one policy. best-effort without vcore
+// has no limit of compute, and takes none.
+func policiesApart(t *testing.T, r *rig) {
+	cards := map[string]string{}
+	wants := map[string]allocation.Share{
+		"fixed-share": slice(10, 1), "burst-share": slice(10, 1), "best-effort": slice(0, 1),
+	}
+	var pods []*corev1.Pod
+	for policy, want := range wants {
+		for _, name := range []string{policy + "-1", policy + "-2"} {
+			p := r.pod(name, box{more: share(want.VCore, 1)})
+			p.Annotations = map[string]string{"nvidia.com/sgpu-qos-policy": policy}
+			pods = append(pods, p)
+		}
+	}
+	r.create(t, pods...)
+	for _, p := range pods {
+		policy := p.Annotations["nvidia.com/sgpu-qos-policy"]
+		r.waitReady(t, p.Name, waitStart)
+		uuid := r.hasShares(t, p.Name, "app", 0, wants[policy])[0].UUID
+		if other, taken := cards[uuid]; taken && other != policy {
+			t.Errorf("card %s has tenants of %s and %s", uuid, other, policy)
+		}
+		cards[uuid] = policy
+		if got := r.waitBound(t, p.Name, "app"); got.Policy != policy || got.By != allocation.ByNode {
+			t.Errorf("%s: the annotation says %+v", p.Name, got)
+		}
+	}
+	if len(cards) != 3 {
+		t.Errorf("binpack has put two pods each of three policies on %d cards", len(cards))
+	}
+	eventually(t, 20*time.Second, func() string {
+		published := map[string]string{}
+		for _, c := range r.published(t).Cards {
+			if c.Policy != "" {
+				published[c.UUID] = c.Policy
+			}
+		}
+		return cmp.Diff(cards, published)
+	})
+}
+
+// ownWords: what the pod says in its own environment and annotations makes its
+// share no larger. An annotation of the node's that somebody edits is put right.
+func ownWords(t *testing.T, r *rig) {
+	all := r.card(t, 0) + "," + r.card(t, 1)
+	p := r.pod("words", box{more: share(10, 1), env: map[string]string{
+		binder.EnvGPUs: all, binder.EnvShares: "{}", "NVIDIA_VISIBLE_DEVICES": "all",
+	}})
+	forged := allocation.Bound{Version: allocation.Version, Node: r.Node(), Containers: map[string]allocation.BoundContainer{
+		"app": {Shares: []allocation.Share{{UUID: r.card(t, 7), VCore: 100, MemoryMiB: 80000}}, Policy: "fixed-share", By: allocation.ByNode},
+	}}
+	p.Annotations = map[string]string{apinames.SGPUBound: forged.String()}
+	r.run(t, p)
+	right := func() {
+		t.Helper()
+		r.waitPod(t, "words", 20*time.Second, func(p *corev1.Pod) string {
+			if b, err := boundTo(p); err != nil || b == nil || b.Containers["app"].Shares[0].VCore != 10 {
+				return "its annotation is not put right: " + p.Annotations[apinames.SGPUBound]
+			}
+			return ""
+		})
+	}
+	right()
+	mine := r.hasShares(t, "words", "app", 0, slice(10, 1))
+	if s := r.sees(t, "words", "app"); s.Env["NVIDIA_VISIBLE_DEVICES"] != "void" {
+		t.Errorf("NVIDIA_VISIBLE_DEVICES is %q", s.Env["NVIDIA_VISIBLE_DEVICES"])
+	}
+	forged.Containers["app"].Shares[0].UUID = r.card(t, 6)
+	if err := r.annotatePod(t.Context(), "words", map[string]string{apinames.SGPUBound: forged.String()}); err != nil {
+		t.Fatal(err)
+	}
+	right()
+	r.hasShares(t, "words", "app", 0, mine...)
+	r.count(t)
+}

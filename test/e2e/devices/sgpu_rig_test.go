@@ -1,0 +1,294 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	apinames "github.com/heddle-dev/heddle/api/names"
+	account "github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/binder"
+)
+
+// The resources of shared cards. A DGX H100 has 8 cards of 16 slots and 79
+// whole GiB.
+const (
+	slotResource   = "nvidia.com/sgpu"
+	coreResource   = "nvidia.com/vcore"
+	memoryResource = "nvidia.com/vmemory"
+
+	allSlots, allCores, allGiB = 8 * 16, 8 * 100, 8 * 79
+)
+
+// sharedCards is the configuration of rigs that share all cards.
+const sharedCards = quickHealth + "mode: sgpu\n"
+
+// sgpu is the rig of tests about shares. They leave it with all cards shared
+// and free.
+func sgpu(t *testing.T) *rig {
+	t.Helper()
+	r := sharedRig(t, options{name: "sgpu", config: sharedCards, kwok: true})
+	r.waitShares(t, allSlots, allCores, allGiB)
+	return r
+}
+
+// waitShares waits until the Node offers this much.
+func (r *rig) waitShares(t *testing.T, slots, cores, gib int64) time.Duration {
+	t.Helper()
+	return eventually(t, waitStart, func() string {
+		got := [3]int64{r.allocatable(t, slotResource), r.allocatable(t, coreResource), r.allocatable(t, memoryResource)}
+		if want := [3]int64{slots, cores, gib}; got != want {
+			return fmt.Sprintf("allocatable sgpu, vcore and vmemory are %v, want %v", got, want)
+		}
+		return ""
+	})
+}
+
+// configure changes the configuration of a running plugin, and puts it back
+// after the test.
+func (r *rig) configure(t *testing.T, before, text string) {
+	t.Helper()
+	if err := r.writeConfig(text); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.writeConfig(before); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// shares is a request for parts of several cards; what is 0 is not asked for.
+func shares(cards, vcore, gib int) corev1.ResourceList {
+	list := corev1.ResourceList{}
+	for name, n := range map[corev1.ResourceName]int{slotResource: cards, coreResource: vcore, memoryResource: gib} {
+		if n != 0 {
+			list[name] = quantity(n)
+		}
+	}
+	return list
+}
+
+// share is a request for a part of one card.
+func share(vcore, gib int) corev1.ResourceList { return shares(1, vcore, gib) }
+
+// slice is what a container should have of a card, whichever it is.
+func slice(vcore, gib int) allocation.Share {
+	return allocation.Share{VCore: vcore, MemoryMiB: int64(gib) * 1024}
+}
+
+// card is the UUID of a card, by index.
+func (r *rig) card(t *testing.T, index int) string {
+	t.Helper()
+	m := r.machine(t)
+	for i := range m.GPUs {
+		if m.GPUs[i].Index == index {
+			return m.GPUs[i].UUID
+		}
+	}
+	t.Fatalf("there is no card %d", index)
+	return ""
+}
+
+// index is the reverse of card.
+func (r *rig) index(t *testing.T, uuid string) int {
+	t.Helper()
+	m := r.machine(t)
+	for i := range m.GPUs {
+		if m.GPUs[i].UUID == uuid {
+			return m.GPUs[i].Index
+		}
+	}
+	t.Fatalf("there is no card %s", uuid)
+	return -1
+}
+
+// boundTo is what a pod's annotation says; nil without one.
+func boundTo(p *corev1.Pod) (*allocation.Bound, error) {
+	text, ok := p.Annotations[apinames.SGPUBound]
+	if !ok {
+		return nil, nil
+	}
+	return allocation.ParseBound(text)
+}
+
+// waitBound waits until a pod's annotation names a container.
+func (r *rig) waitBound(t *testing.T, pod, container string) allocation.BoundContainer {
+	t.Helper()
+	var got allocation.BoundContainer
+	r.waitPod(t, pod, waitStart, func(p *corev1.Pod) string {
+		b, err := boundTo(p)
+		if err != nil {
+			return err.Error()
+		}
+		var ok bool
+		if b != nil {
+			got, ok = b.Containers[container]
+		}
+		if !ok {
+			return apinames.SGPUBound + " does not name container " + container
+		}
+		return ""
+	})
+	return got
+}
+
+// hasShares fails the test unless a container sees exactly the cards that all
+// others say it has: it can open them and no other, its environment and its
+// file name them with the shares, and so does its pod's annotation. The shares
+// are as wanted, by amount.
+func (r *rig) hasShares(t *testing.T, pod, container string, hcas int, want ...allocation.Share) []allocation.Share {
+	t.Helper()
+	s := r.has(t, pod, container, len(want), hcas)
+	given, err := s.shares()
+	if err != nil {
+		t.Errorf("%s/%s: %v", pod, container, err)
+	}
+	if err := sameAmounts(given, want); err != nil {
+		t.Errorf("%s/%s: %v", pod, container, err)
+	}
+	if len(want) == 0 {
+		return nil
+	}
+	bound := r.waitBound(t, pod, container)
+	if diff := cmp.Diff(given, byCard(bound.Shares)); diff != "" {
+		t.Errorf("%s/%s: shares (-in the container +annotation):\n%s", pod, container, diff)
+	}
+	return given
+}
+
+// shares are those that a container was told of, by UUID.
+func (s *seen) shares() ([]allocation.Share, error) {
+	var all []allocation.Share
+	if s.Devices == nil {
+		return nil, nil
+	}
+	for _, g := range s.Devices.GPUs {
+		if g.Share == nil {
+			return nil, fmt.Errorf("the devices file gives all of %s", g.UUID)
+		}
+		all = append(all, allocation.Share{UUID: g.UUID, VCore: g.Share.VCore, MemoryMiB: g.Share.MemoryMiB})
+	}
+	if len(all) == 0 {
+		return nil, nil
+	}
+	var told binder.Shares
+	if err := json.Unmarshal([]byte(s.Env[binder.EnvShares]), &told); err != nil {
+		return nil, fmt.Errorf("%s is %q: %w", binder.EnvShares, s.Env[binder.EnvShares], err)
+	}
+	if diff := cmp.Diff(byCard(all), byCard(told.Shares)); diff != "" {
+		return nil, fmt.Errorf("shares (-file +%s):\n%s", binder.EnvShares, diff)
+	}
+	return byCard(all), nil
+}
+
+func byCard(all []allocation.Share) []allocation.Share {
+	return slices.SortedFunc(slices.Values(all), func(a, b allocation.Share) int { return strings.Compare(a.UUID, b.UUID) })
+}
+
+// sameAmounts compares without cards, or with those that are wanted.
+func sameAmounts(given, want []allocation.Share) error {
+	if len(given) != len(want) {
+		return fmt.Errorf("it has shares %v, want %v", given, want)
+	}
+	for i := range want {
+		w := want[i]
+		if w.UUID == "" {
+			w.UUID = given[i].UUID
+		}
+		if given[i] != w {
+			return fmt.Errorf("it has shares %v, want %v", given, want)
+		}
+	}
+	return nil
+}
+
+// account is what the plugin says of itself.
+func (r *rig) account(t *testing.T) *account.Report {
+	t.Helper()
+	got := &account.Report{}
+	eventually(t, 20*time.Second, func() string {
+		text, err := r.get(t.Context(), account.Path)
+		if err = errors.Join(err, json.Unmarshal([]byte(text), got)); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	return got
+}
+
+// annotatePod merges annotations into a pod, as somebody else than its node.
+func (r *rig) annotatePod(ctx context.Context, pod string, annotations map[string]string) error {
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
+	if err != nil {
+		return err
+	}
+	_, err = r.client.CoreV1().Pods(namespace).Patch(ctx, pod, types.MergePatchType, body, metav1.PatchOptions{})
+	return err
+}
+
+var cli struct {
+	sync.Once
+	path string
+	err  error
+}
+
+// heddle runs the command of that name and returns what it prints. It may end
+// with status 1, which is doctor's for problems.
+func (r *rig) heddle(t *testing.T, args ...string) string {
+	t.Helper()
+	b, err := builds(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cli.Do(func() {
+		cli.path = filepath.Join(b.dir, "heddle")
+		out, err := exec.CommandContext(context.WithoutCancel(t.Context()),
+			"go", "build", "-o", cli.path, "../../../cmd/heddle").CombinedOutput()
+		if err != nil {
+			cli.err = fmt.Errorf("build heddle: %w\n%s", err, out)
+		}
+	})
+	if cli.err != nil {
+		t.Fatal(cli.err)
+	}
+	cmd := exec.CommandContext(cleanContext(t), cli.path, args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.Kubeconfig())
+	out, err := cmd.CombinedOutput()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 && args[0] == "doctor" {
+		err = nil
+	}
+	if err != nil {
+		t.Fatalf("heddle %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// cleanContext is for clean-ups too, when the test's context has ended.
+func cleanContext(t *testing.T) context.Context {
+	t.Helper()
+	return context.WithoutCancel(t.Context())
+}
+
+// ticketOf is the card that a device ID of a slot names.
+func ticketOf(id string) string {
+	uuid, _, _ := strings.Cut(id, "::")
+	return uuid
+}

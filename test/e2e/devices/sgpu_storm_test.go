@@ -1,0 +1,99 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestHundredSGPUPodsAtOnce creates a hundred pods at once that ask for
+// different shares of eight cards. Nobody schedules cards: the node chooses one
+// for each. Every container can open its card and no other, knows its share, and
+// no card gives out more than it has, whoever counts.
+func TestHundredSGPUPodsAtOnce(t *testing.T) {
+	const crowd = 100
+	r := sgpu(t)
+	// They fit in any order: 650 % of 800 in all; a card that refuses somebody
+	// has 16 tenants, or 93 % or 75 GiB given out.
+	cores := func(i int) int { return 5 + i%4 }
+	gib := func(i int) int { return 1 + i%5 }
+	begin := time.Now()
+	t.Cleanup(func() {
+		var all []string
+		for i := range crowd {
+			all = append(all, fmt.Sprintf("slice-%03d", i))
+		}
+		r.remove(t, all...)
+	})
+	var creators sync.WaitGroup
+	failed := make([]error, crowd)
+	for i := range crowd {
+		creators.Go(func() {
+			p := r.pod(fmt.Sprintf("slice-%03d", i), box{more: share(cores(i), gib(i))})
+			_, failed[i] = r.client.CoreV1().Pods(namespace).Create(t.Context(), p, metav1.CreateOptions{})
+		})
+	}
+	creators.Wait()
+	if err := errors.Join(failed...); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 4*time.Minute, func() string {
+		list, err := r.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		var waiting []string
+		for i := range list.Items {
+			if !ready(&list.Items[i]) {
+				waiting = append(waiting, inShort(&list.Items[i]))
+			}
+		}
+		if len(waiting) > 0 {
+			return fmt.Sprintf("%d of %d pods wait, such as %q", len(waiting), len(list.Items), waiting[0])
+		}
+		return ""
+	})
+	t.Logf("%d pods created at once were ready after %.1f s", crowd, time.Since(begin).Seconds())
+
+	held, steered := r.held(t), 0
+	byTest := tally{}
+	for i := range crowd {
+		pod := fmt.Sprintf("slice-%03d", i)
+		k := key(pod, "app")
+		mine := r.hasShares(t, pod, "app", 0, slice(cores(i), gib(i)))
+		byTest.add(mine)
+		got := map[string]int{}
+		for resource, ids := range held[k] {
+			got[resource] = len(ids)
+		}
+		want := map[string]int{slotResource: 1, coreResource: cores(i), memoryResource: gib(i)}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: devices in PodResources (-want +got):\n%s", k, diff)
+		}
+		if len(mine) == 1 && slices.ContainsFunc(held[k][slotResource], func(id string) bool { return ticketOf(id) == mine[0].UUID }) {
+			steered++
+		}
+	}
+	// What containers see, what pods are annotated with, what the plugin and the
+	// Node say: all the same.
+	if diff := cmp.Diff(byTest, r.count(t)); diff != "" {
+		t.Errorf("given out of cards (-seen by containers +annotations):\n%s", diff)
+	}
+	t.Logf("the kubelet's ticket names the bound card for %d of %d pods; %d cards in use: %+v",
+		steered, crowd, len(byTest), slices.Collect(maps.Values(byTest)))
+	if problems := r.plugin.log.grep("level=ERROR"); len(problems) > 0 {
+		t.Errorf("the plugin complains: %q", problems)
+	}
+	if refused := r.plugin.log.grep("msg=refused"); len(refused) > 0 {
+		t.Errorf("the plugin refuses pods that fit: %q", refused)
+	}
+}
