@@ -96,7 +96,7 @@ func TestACordonedCardIsForNobodyNew(t *testing.T) {
 	}
 	r.api.wait(t, "HeddleReady", func() bool {
 		last := r.api.conditions[len(r.api.conditions)-1]
-		return !last.True && last.Reason == "Cordoned" && strings.Contains(last.Message, "GPU3: cordoned")
+		return !last.True && last.Reason == "Cordoned" && strings.Contains(last.Message, "GPU 3: cordoned")
 	})
 	if got := r.report(); !got.Cards[3].Cordoned || !cmp.Equal(got.Strangers, []string{"GPU-gone"}) {
 		t.Errorf("cards %+v, strangers %v", got.Cards, got.Strangers)

@@ -142,6 +142,9 @@ func TestDocumentedCommands(t *testing.T) {
 		for _, line := range commands(t, page) {
 			t.Run(page+": "+line, func(t *testing.T) {
 				words := strings.Fields(line)
+				for strings.Contains(words[0], "=") {
+					words = words[1:] // Environment.
+				}
 				switch words[0] {
 				case "helm":
 					checkHelm(t, words[1:])
@@ -158,12 +161,41 @@ func TestDocumentedCommands(t *testing.T) {
 					if !slices.Contains([]string{"card", "config", "doctor", "inspect"}, words[1]) {
 						t.Errorf("heddle has no command %s", words[1])
 					}
+				case "go":
+					checkGo(t, words[1:])
 				case "docker", "make":
 				default:
 					t.Errorf("no test knows %s", words[0])
 				}
 				checkFiles(t, words)
 			})
+		}
+	}
+}
+
+// checkGo looks for the tests and benchmarks that go test is to run.
+func checkGo(t *testing.T, words []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, words[len(words)-1], "*_test.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no tests in %s: %v", words[len(words)-1], err)
+	}
+	var all strings.Builder
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	for i, w := range words {
+		if w != "-run" && w != "-bench" {
+			continue
+		}
+		for name := range strings.SplitSeq(strings.Trim(words[i+1], "'^$"), "|") {
+			if !strings.Contains(all.String(), "\nfunc "+name) {
+				t.Errorf("there is no %s", name)
+			}
 		}
 	}
 }
