@@ -83,7 +83,9 @@ func TestNamesThatTheNodeOffers(t *testing.T) {
 		{
 			"the built-in names",
 			map[string]string{"nvidia.com/gpu": "8", "rdma/hca_shared_devices_ib": "256", "amd.com/gpu": "1", "rdma/x": "1"},
-			map[string]string{"nvidia.com/gpu": "8", "rdma/hca_shared_devices_ib": "256"}, nil, []string{guess, "problem  resource"},
+			map[string]string{"nvidia.com/gpu": "8", "rdma/hca_shared_devices_ib": "256"},
+			nil,
+			[]string{guess, "problem  resource"},
 		},
 		{
 			"two that may be it", map[string]string{"a.com/gpu": "1", "b.com/gpu": "1"}, nil, []string{missed}, []string{guess},
