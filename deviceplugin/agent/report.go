@@ -44,7 +44,8 @@ func (a *Agent) Report() report.Report {
 			kind = report.KindGPU
 		}
 		r.Resources = append(r.Resources, report.Resource{
-			Name: name, Kind: kind, Former: !slices.Contains(wanted, name), Registered: status.Registered, Owner: status.Owner, Fault: status.Fault,
+			Name: name, Kind: kind, Former: !slices.Contains(wanted, name),
+			Registered: status.Registered, Owner: status.Owner, Fault: status.Fault,
 			Capacity: status.Capacity, Allocatable: status.Allocatable, Withdrawn: status.Withdrawn,
 			Reason: served[name].reason(),
 		})

@@ -171,8 +171,8 @@ func (a *api) create(p *corev1.Pod) {
 }
 
 // wait blocks until ok, which is called with the lock held.
-func (a *api) wait(t testing.TB, what string, ok func() bool) {
-	t.Helper()
+func (a *api) wait(tb testing.TB, what string, ok func() bool) {
+	tb.Helper()
 	for {
 		a.mu.Lock()
 		done, note := ok(), a.note
@@ -182,11 +182,11 @@ func (a *api) wait(t testing.TB, what string, ok func() bool) {
 		}
 		select {
 		case <-note:
-		case <-t.Context().Done():
+		case <-tb.Context().Done():
 		case <-time.After(20 * time.Second):
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			t.Fatalf("%s did not come; conditions %v, notices %v, warnings %v", what, a.conditions, a.notices, a.warnings)
+			tb.Fatalf("%s did not come; conditions %v, notices %v, warnings %v", what, a.conditions, a.notices, a.warnings)
 		}
 	}
 }
@@ -206,18 +206,18 @@ type rig struct {
 }
 
 // newRig runs nothing yet: see run.
-func newRig(t testing.TB, name string, change ...func(*Options)) *rig {
-	t.Helper()
+func newRig(tb testing.TB, name string, change ...func(*Options)) *rig {
+	tb.Helper()
 	r := &rig{
-		t: t, kubelet: kubelet.Start(t, kubelet.Dir(t)), source: source{newCell(machines.Load(t, name))},
+		t: tb, kubelet: kubelet.Start(tb, kubelet.Dir(tb)), source: source{newCell(machines.Load(tb, name))},
 		configs: configs{newCell(config.New(config.Default()))}, api: newAPI(), registry: prometheus.NewRegistry(),
 	}
 	conn, err := binder.Dial(r.kubelet.PodResourcesSocket())
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() })
-	dir := t.TempDir()
+	tb.Cleanup(func() { _ = conn.Close() })
+	dir := tb.TempDir()
 	r.client = podresources.NewPodResourcesListerClient(conn)
 	r.options = Options{
 		NodeName: node, Configs: r.configs, Source: r.source,

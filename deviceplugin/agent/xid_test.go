@@ -43,7 +43,7 @@ func newSick(tb testing.TB) *sick {
 		o.Source, o.Poll = source{newCell(s.machine)}, s.poll
 	})
 	s.configure("mig: {strategy: single}\nhealth: {gpuRecoverAfter: 0s, hcaDownAfter: 0s, hcaUpAfter: 0s}")
-	s.source = s.options.Source.(source) //nolint:forcetypeassert // It was put there above.
+	s.source = s.options.Source.(source)
 	s.run()
 	s.list(gpus, cards*perCard, 0)
 	s.list(hcas, ports*perPort, 0)

@@ -73,10 +73,18 @@ func TestHangingAttribute(t *testing.T) {
 					t.Errorf("while it hangs (-want +got):\n%s", diff)
 				}
 			}
-			began := time.Now()
-			h.Scan(t.Context())
-			if took := time.Since(began); took >= patience {
-				t.Errorf("a later scan took %s: it waited again", took)
+			// One that waits again takes that long every time; a busy machine
+			// takes it once.
+			quickest := time.Hour
+			for range 5 {
+				began := time.Now()
+				h.Scan(t.Context())
+				if quickest = min(quickest, time.Since(began)); quickest < patience {
+					break
+				}
+			}
+			if quickest >= patience {
+				t.Errorf("later scans took %s and more: they waited again", quickest)
 			}
 			release(tt.text)
 			for began := time.Now(); ; {

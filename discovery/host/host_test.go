@@ -317,11 +317,11 @@ func BenchmarkScan(b *testing.B) {
 
 // processorTime is what this process has used, in user and kernel mode: a scan
 // is mostly system calls, and other processes must not count.
-func processorTime(b *testing.B) time.Duration {
-	b.Helper()
+func processorTime(tb testing.TB) time.Duration {
+	tb.Helper()
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
-		b.Fatal(err)
+		tb.Fatal(err)
 	}
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

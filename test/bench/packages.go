@@ -32,7 +32,8 @@ func benchmarks() []benchmark {
 	one := func(pkg, name string, f figure) benchmark { return benchmark{pkg, name, normal, []figure{f}} }
 	return []benchmark{
 		one("./discovery/host", "BenchmarkScan", figure{"scan of 8 GPUs and 9 HCAs, processor time", "cpu-ms/op", 1, 5, ms}),
-		one("./discovery/labels", "BenchmarkCompute/rules", figure{"labels of 8 GPUs, three CEL rules", "ns/op", 1e-6, 1, ms}),
+		one("./discovery/labels", "BenchmarkCompute/rules",
+			figure{"labels of 8 GPUs, three CEL rules", "ns/op", 1e-6, 1, ms}),
 		one("./topo/affinity", "BenchmarkMatrix", figure{"path classes of 8 GPUs and 9 HCAs", "ns/op", 1e-6, 1, ms}),
 		one(alloc, "BenchmarkEveryRequest/8",
 			figure{"GPUs that go together, 8 GPUs, p99 of all requests", "p99-us", 1e-3, 0.2, ms}),
@@ -43,7 +44,8 @@ func benchmarks() []benchmark {
 			{"the same, 12 shares of different cards", "p99-us", 1, 20, "us"},
 			{"the same, allocations", "allocs/op", 1, 0, ""},
 		}},
-		one("./deviceplugin/plugin", "BenchmarkRegister", figure{"kubelet.sock created to registered, p99", "p99-ms", 1, 10, ms}),
+		one("./deviceplugin/plugin", "BenchmarkRegister",
+			figure{"kubelet.sock created to registered, p99", "p99-ms", 1, 10, ms}),
 		one(agent, "BenchmarkXID", figure{"XID told to the kubelet having the list, p99", "p99-ms", 1, 100, ms}),
 		one(binder, "BenchmarkBind", figure{"PreStartContainer with 100 bound pods, p99", "p99-ms", 1, 10, ms}),
 		{binder, "BenchmarkInject", normal, []figure{

@@ -71,7 +71,8 @@ func TestNamesThatTheNodeOffers(t *testing.T) {
 		want, not             []string
 	}{
 		{
-			"names of its own", map[string]string{"example.com/gpu": "8", "rdma/fast": "256", "cpu": "4", "example.com/sgpu": "1"},
+			"names of its own",
+			map[string]string{"example.com/gpu": "8", "rdma/fast": "256", "cpu": "4", "example.com/sgpu": "1"},
 			map[string]string{"example.com/gpu": "7", "rdma/fast": "0"},
 			[]string{
 				guess + "example.com/gpu, rdma/fast\n", "resource example.com/gpu\n  has allocatable 7 of 8: ",
@@ -80,8 +81,11 @@ func TestNamesThatTheNodeOffers(t *testing.T) {
 			[]string{"is not advertised"},
 		},
 		{
-			"the built-in names", map[string]string{"nvidia.com/gpu": "8", "rdma/hca_shared_devices_ib": "256", "amd.com/gpu": "1", "rdma/x": "1"},
-			map[string]string{"nvidia.com/gpu": "8", "rdma/hca_shared_devices_ib": "256"}, nil, []string{guess, "problem  resource"},
+			"the built-in names",
+			map[string]string{"nvidia.com/gpu": "8", "rdma/hca_shared_devices_ib": "256", "amd.com/gpu": "1", "rdma/x": "1"},
+			map[string]string{"nvidia.com/gpu": "8", "rdma/hca_shared_devices_ib": "256"},
+			nil,
+			[]string{guess, "problem  resource"},
 		},
 		{
 			"two that may be it", map[string]string{"a.com/gpu": "1", "b.com/gpu": "1"}, nil, []string{missed}, []string{guess},
