@@ -21,7 +21,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/sgpu"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/discovery/nvml"
-	"github.com/heddle-dev/heddle/sharing"
 )
 
 // NVMLPulse is one answer of a GPU to a cheap question.
@@ -88,7 +87,7 @@ func (a *Agent) shareNames(c *config.NodeConfig) []string {
 		return nil
 	}
 	names := []string{c.Resources.SGPU}
-	if c.SGPU.AdvertisesShares() {
+	if a.counts(c) {
 		names = append(names, c.Resources.VCore, c.Resources.VMemory)
 	}
 	return names
@@ -111,17 +110,8 @@ func (a *Agent) serveShares(name string, c *config.NodeConfig) *served {
 	if name == c.Resources.VMemory {
 		word, worth = "vmemory", sgpu.GiB
 	}
-	r := sgpu.NewCounted(word, a.countedCards, worth)
+	r := sgpu.NewCounted(word, a.sharedCards, worth)
 	return &served{plugin: a.plugin(name, r), refresh: r.Refresh, reason: reason}
-}
-
-// countedCards are the shared cards as far as the kubelet counts percents and
-// GiB of them.
-func (a *Agent) countedCards() []sharing.Card {
-	if !a.config().SGPU.AdvertisesShares() {
-		return nil
-	}
-	return a.sharedCards()
 }
 
 // lacksShares says why not all of a resource of shared cards can be had.
