@@ -69,7 +69,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	if kube := o.kube(log); kube != nil {
 		options.PodSpecs, options.BinderEvents, options.Recorder, options.Publisher = kube, kube, kube, kube
 		options.NodePods, options.Claims, options.Cordons = kube, kube, kube
-		options.HAMi, options.Cluster = kube, kube
+		options.HAMi, options.Cluster, options.Counts = kube, kube, kube
 		group.Go(func() error { return kube.Run(ctx) })
 	}
 	limits, err := newLimiter(ctx, o, library, log)

@@ -89,6 +89,8 @@ type Options struct {
 	NodePods     NodePods
 	Claims       Claims
 	Cordons      Cordons
+	// Counts may be nil: then only this process knows what it has advertised.
+	Counts Counts
 	// HAMi is for HAMi's protocol; nil speaks none.
 	HAMi HAMi
 	// Cluster tells of shares; nil without an API server. Limiter makes their
@@ -129,6 +131,9 @@ type Agent struct {
 	served map[string]*served
 	cfg    *config.NodeConfig
 	labels map[string]string
+	// named tells whether the Node's status names percents, as far as that is
+	// learned.
+	named, learned bool
 }
 
 var _ http.Handler = (*Agent)(nil)
@@ -257,6 +262,7 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	a.resolve()
 	m, c := a.machine(), a.config()
 	a.cordon()
+	a.learnCounted(ctx, c)
 	told := a.modes.Round(m, c)
 	a.driver.wake()
 	// What containers have is served too: without that they could not start

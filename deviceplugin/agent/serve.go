@@ -106,7 +106,7 @@ func (a *Agent) shareNames(c *config.NodeConfig) []string {
 		return nil
 	}
 	names := []string{c.Resources.SGPU}
-	if c.SGPU.AdvertisesShares() {
+	if a.counts(c) {
 		names = append(names, c.Resources.VCore, c.Resources.VMemory)
 	}
 	return names
@@ -138,19 +138,10 @@ func (a *Agent) serveCounted(name string, c *config.NodeConfig) *served {
 	if name == c.Resources.VMemory {
 		word, worth = "vmemory", sgpu.GiB
 	}
-	r := sgpu.NewCounted(word, a.countedCards, worth)
+	r := sgpu.NewCounted(word, a.sharedCards, worth)
 	return &served{
 		plugin: a.plugin(name, r), refresh: r.Refresh, reason: func() string { return a.lacksShares(name) },
 	}
-}
-
-// countedCards are the shared cards as far as the kubelet counts percents and
-// GiB of them.
-func (a *Agent) countedCards() []sharing.Card {
-	if !a.config().SGPU.AdvertisesShares() {
-		return nil
-	}
-	return a.sharedCards()
 }
 
 // lacksShares says why not all of a resource of shared cards can be had.

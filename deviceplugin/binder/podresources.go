@@ -49,8 +49,8 @@ const (
 	firstRetry = 20 * time.Millisecond
 	lastRetry  = 500 * time.Millisecond
 	// So we ask less often by ourselves: who waits meanwhile shares the answer.
-	listsPerSecond = 80
-	listsAtOnce    = 5
+	listsPerSecond = 95
+	listsAtOnce    = 8
 )
 
 // lister asks PodResources once for everybody who waits: a List serves all
