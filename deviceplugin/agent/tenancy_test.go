@@ -166,7 +166,11 @@ func TestSchedulersAreToldOfShares(t *testing.T) {
 	r.list("nvidia.com/sgpu", 32, 0)
 	r.list("nvidia.com/vcore", 200, 0)
 	r.list("nvidia.com/vmemory", 2*79, 0)
-	until(t, "the Node's annotation", func() bool { return len(c.cards(t)) == 2 })
+	// A card is well once the driver's CDI spec has it.
+	until(t, "the Node's annotation", func() bool {
+		cards := c.cards(t)
+		return len(cards) == 2 && cards[0].Healthy && cards[1].Healthy
+	})
 	if card := c.cards(t)[1]; card.UUID != r.source.get().GPUs[1].UUID || !card.Healthy || card.Slots != 16 || card.Taken.Slots != 0 {
 		t.Errorf("card 1: %+v", card)
 	}

@@ -231,6 +231,7 @@ func (s *stage) showShares(ctx context.Context) error {
 	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
 		return fmt.Errorf("heddle doctor: %w", err)
 	}
-	fmt.Fprintf(s.out, "\n# Three pods on one card, each with its share of it\n$ heddle doctor --node %s\n%s", s.Node(), out)
+	fmt.Fprintf(s.out, "\n# Three pods on one card, each with its share of it\n$ heddle doctor --node %s\n%s",
+		s.Node(), out)
 	return nil
 }
