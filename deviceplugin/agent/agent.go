@@ -162,7 +162,7 @@ func New(o Options, pods PodResourcesClient) *Agent {
 	})
 	options := binder.Options{
 		Machine: a.machine, Config: a.config, Against: a.against,
-		PodResources: pods, Checkpoint: checkpoint(o.KubeletDir),
+		PodResources: pods, Checkpoint: checkpoint(o.KubeletDir), Sockets: sockets(o.KubeletDir),
 		PodSpecs: o.PodSpecs, Events: o.BinderEvents, Scheduler: hamiScheduler{a},
 		NodeName: o.NodeName, Cards: a.sharedCards,
 		CardEdits: func(uuid string) (*specs.ContainerEdits, error) { return a.driver.CardEdits(uuid) },

@@ -73,6 +73,9 @@ type Options struct {
 	// kubelet_internal_checkpoint.
 	PodResources PodResources
 	Checkpoint   string
+	// Sockets are files that a kubelet makes anew when it starts, before it
+	// answers; none: only [Binder.Wake] tells of a start.
+	Sockets []string
 	// PodSpecs and Events may be nil.
 	PodSpecs PodSpecs
 	Events   Events
@@ -133,7 +136,7 @@ type Binder struct {
 	// those that are still there.
 	drifts   []Drift
 	drifting map[Drift]bool
-	// woken is when a kubelet registered us last.
+	// woken is when a kubelet started or registered us last.
 	woken time.Time
 	// unsure is while nobody knows whether a new kubelet has lost devices.
 	unsure bool

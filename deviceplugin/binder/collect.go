@@ -69,6 +69,22 @@ func (b *Binder) Wake() {
 	}
 }
 
+// noteStart notices that a kubelet has started, before it registers us: it may
+// answer already and not know its pods yet.
+func (b *Binder) noteStart() {
+	for _, path := range b.options.Sockets {
+		info, err := os.Stat(path)
+		if err != nil {
+			continue
+		}
+		b.mu.Lock()
+		if made := info.ModTime(); made.After(b.woken) {
+			b.woken = made
+		}
+		b.mu.Unlock()
+	}
+}
+
 // Run removes what is left of gone pods, until ctx ends.
 func (b *Binder) Run(ctx context.Context) error {
 	defer b.lister.wait()

@@ -344,6 +344,47 @@ func TestOldPodsCountAfterAKubeletsStart(t *testing.T) {
 	}
 }
 
+// TestNobodyIsGoneWhileAKubeletStarts: one that has not registered us yet is
+// known by its sockets. What pods and Nodes are told must not waver.
+func TestNobodyIsGoneWhileAKubeletStarts(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		happen func(*rig, string)
+		there  bool
+	}{
+		{"a kubelet that runs", func(*rig, string) {}, false},
+		{"the kubelet starts", func(r *rig, socket string) {
+			if err := os.Chtimes(socket, r.now, r.now); err != nil {
+				t.Fatal(err)
+			}
+		}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := shareRig(t, "0")
+			socket := filepath.Join(t.TempDir(), "kubelet.sock")
+			if err := os.WriteFile(socket, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chtimes(socket, r.now, r.now); err != nil {
+				t.Fatal(err)
+			}
+			r.options.Sockets = []string{filepath.Join(t.TempDir(), "none"), socket}
+			r.restart()
+			r.start(r.tenant("a", "60/40", r.slot(0, 0)))
+			r.pass(goneFor + time.Second)
+			r.kubelet.Delete("default", "a") // As if it were not known yet.
+			tt.happen(r, socket)
+			cards := r.nothingOvercommitted()
+			if there := len(r.Bindings()) == 1; there != tt.there {
+				t.Errorf("bindings %+v", r.Bindings())
+			}
+			if there := cards[0].VCore == 60; there != tt.there {
+				t.Errorf("taken: %+v", cards[0])
+			}
+		})
+	}
+}
+
 // TestTwoPodsWithOneTicket, as a kubelet does that has forgotten one of them:
 // both count, each by what it was given.
 func TestTwoPodsWithOneTicket(t *testing.T) {
