@@ -38,9 +38,10 @@ func checkpoint(kubeletDir string) string {
 	return filepath.Join(kubeletDir, "device-plugins", "kubelet_internal_checkpoint")
 }
 
-// sockets are those that a kubelet makes when it starts.
-func sockets(kubeletDir string) []string {
-	return []string{
+// sockets are those that a kubelet makes when it starts: of PodResources, and
+// later of its device manager, which needs the container runtime.
+func sockets(kubeletDir string) [2]string {
+	return [2]string{
 		filepath.Join(kubeletDir, "pod-resources", "kubelet.sock"), filepath.Join(kubeletDir, "device-plugins", "kubelet.sock"),
 	}
 }

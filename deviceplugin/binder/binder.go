@@ -73,9 +73,10 @@ type Options struct {
 	// kubelet_internal_checkpoint.
 	PodResources PodResources
 	Checkpoint   string
-	// Sockets are files that a kubelet makes anew when it starts, before it
-	// answers; none: only [Binder.Wake] tells of a start.
-	Sockets []string
+	// Sockets are two files that a kubelet makes anew: when it starts, before it
+	// answers, and when it knows its pods, before it registers us. Without them
+	// only [Binder.Wake] tells of a start.
+	Sockets [2]string
 	// PodSpecs and Events may be nil.
 	PodSpecs PodSpecs
 	Events   Events
