@@ -23,6 +23,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/discovery/nvml"
@@ -79,6 +80,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	options.Limiter = limits
 	if library != nil {
 		options.Poll = nvml.NewPinger(library, 0).Poll
+		options.Usage, options.Processes = nvml.NewMeter(library, 0).Read, cgroup.Proc{Root: o.procRoot}
 	}
 	a := agent.New(options, podresources.NewPodResourcesListerClient(conn))
 	if library != nil {

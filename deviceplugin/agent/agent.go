@@ -73,6 +73,10 @@ type Options struct {
 	Source health.Source
 	// Poll is as in health.Options.
 	Poll func(context.Context) []NVMLPulse
+	// Usage asks all GPUs who uses them, Processes whose those are; nil does not
+	// tell what containers use.
+	Usage     func(context.Context) []NVMLUsage
+	Processes Processes
 	// Generator makes the driver's static CDI spec.
 	Generator gpu.Generator
 	Strategy  gpu.Strategy
@@ -118,6 +122,7 @@ type Agent struct {
 	short   *shortages
 	steer   *steering
 	tenancy *tenancy
+	usage   *usageMetrics
 	// bridge is nil without an API server.
 	bridge *hami.Bridge
 	// tell wakes the loop that tells the Node; its capacity is one.
@@ -162,7 +167,7 @@ func New(o Options, pods PodResourcesClient) *Agent {
 	})
 	options := binder.Options{
 		Machine: a.machine, Config: a.config, Against: a.against,
-		PodResources: pods, Checkpoint: checkpoint(o.KubeletDir),
+		PodResources: pods, Checkpoint: checkpoint(o.KubeletDir), Sockets: sockets(o.KubeletDir),
 		PodSpecs: o.PodSpecs, Events: o.BinderEvents, Scheduler: hamiScheduler{a},
 		NodeName: o.NodeName, Cards: a.sharedCards,
 		CardEdits: func(uuid string) (*specs.ContainerEdits, error) { return a.driver.CardEdits(uuid) },
@@ -185,7 +190,8 @@ func New(o Options, pods PodResourcesClient) *Agent {
 	a.tenancy = newTenancy(a)
 	a.bridge = a.newBridge()
 	a.short = newShortages()
-	o.Registerer.MustRegister(a.short, newBound(a), a.modes)
+	a.usage = newUsageMetrics(a)
+	o.Registerer.MustRegister(a.short, newBound(a), a.modes, a.usage)
 	return a
 }
 
@@ -204,6 +210,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.publishLoop(ctx) })
 	group.Go(func() error { return a.tenancy.run(ctx) })
 	group.Go(func() error { return a.runBridge(ctx) })
+	group.Go(func() error { return a.usage.run(ctx) })
 	group.Go(func() error { return a.loop(ctx, group) })
 	return group.Wait()
 }

@@ -83,6 +83,7 @@ func leanStatuses(list []corev1.ContainerStatus) []corev1.ContainerStatus {
 		s := &list[i]
 		lean = append(lean, corev1.ContainerStatus{
 			Name: s.Name, State: s.State, LastTerminationState: s.LastTerminationState, RestartCount: s.RestartCount,
+			ContainerID: s.ContainerID,
 		})
 	}
 	return lean

@@ -38,6 +38,14 @@ func checkpoint(kubeletDir string) string {
 	return filepath.Join(kubeletDir, "device-plugins", "kubelet_internal_checkpoint")
 }
 
+// sockets are those that a kubelet makes when it starts: of PodResources, and
+// later of its device manager, which needs the container runtime.
+func sockets(kubeletDir string) [2]string {
+	return [2]string{
+		filepath.Join(kubeletDir, "pod-resources", "kubelet.sock"), filepath.Join(kubeletDir, "device-plugins", "kubelet.sock"),
+	}
+}
+
 // rdmaAt is the place of an RDMA resource in the configuration, -1 for none.
 func rdmaAt(c *config.NodeConfig, name string) int {
 	return slices.IndexFunc(c.RDMA.Resources, func(r config.RDMAResource) bool { return r.Name == name })

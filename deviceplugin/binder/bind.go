@@ -48,6 +48,7 @@ func (b *Binder) look(ctx context.Context) (*account, error) {
 	b.mu.Lock()
 	a := &account{at: b.decisions}
 	b.mu.Unlock()
+	b.noteStart()
 	pods, err := b.lister.list(ctx)
 	b.note(faultPodResources, err)
 	if err != nil {

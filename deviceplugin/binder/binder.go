@@ -73,6 +73,10 @@ type Options struct {
 	// kubelet_internal_checkpoint.
 	PodResources PodResources
 	Checkpoint   string
+	// Sockets are two files that a kubelet makes anew: when it starts, before it
+	// answers, and when it knows its pods, before it registers us. Without them
+	// only [Binder.Wake] tells of a start.
+	Sockets [2]string
 	// PodSpecs and Events may be nil.
 	PodSpecs PodSpecs
 	Events   Events
@@ -133,7 +137,7 @@ type Binder struct {
 	// those that are still there.
 	drifts   []Drift
 	drifting map[Drift]bool
-	// woken is when a kubelet registered us last.
+	// woken is when a kubelet started or registered us last.
 	woken time.Time
 	// unsure is while nobody knows whether a new kubelet has lost devices.
 	unsure bool

@@ -69,6 +69,36 @@ func (b *Binder) Wake() {
 	}
 }
 
+// startsWithin is how much earlier a kubelet can make the second of its sockets
+// than the first. It may take half a minute longer where many containers run.
+const startsWithin = 2 * time.Second
+
+// noteStart notices that a kubelet starts or has started, before it registers
+// us: it answers already and does not know its pods yet.
+func (b *Binder) noteStart() {
+	var made [2]time.Time
+	for i, path := range b.options.Sockets {
+		if path == "" {
+			return
+		}
+		if info, err := os.Stat(path); err == nil {
+			made[i] = info.ModTime()
+		}
+	}
+	latest := made[0]
+	switch {
+	case made[0].Sub(made[1]) > startsWithin:
+		latest = b.options.Now()
+	case made[1].After(made[0]):
+		latest = made[1]
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if latest.After(b.woken) {
+		b.woken = latest
+	}
+}
+
 // Run removes what is left of gone pods, until ctx ends.
 func (b *Binder) Run(ctx context.Context) error {
 	defer b.lister.wait()

@@ -1,6 +1,7 @@
 package binder
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -341,6 +342,55 @@ func TestOldPodsCountAfterAKubeletsStart(t *testing.T) {
 	r.pass(goneFor + time.Second)
 	if err := r.bindShares(late); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestNobodyIsGoneWhileAKubeletStarts: one that has not registered us yet is
+// known by its sockets. What pods and Nodes are told must not waver.
+func TestNobodyIsGoneWhileAKubeletStarts(t *testing.T) {
+	const old, just = 10 * time.Minute, time.Second
+	for _, tt := range []struct {
+		name          string
+		first, second time.Duration // how old the sockets are; 0 is not there
+		there         bool
+	}{
+		{"it runs", old, old, false},
+		{"it runs, and made the second a moment before the first", old, old + startsWithin, false},
+		{"it runs, and was slow to start", old, old - time.Minute, false},
+		{"it has just started", just, just, true},
+		{"it answers, and knows nobody yet", just, old, true},
+		{"it has answered for a minute, and knows nobody yet", time.Minute, old, true},
+		{"the same, and somebody removed the second", time.Minute, 0, true},
+		{"it knew its pods a moment ago", time.Minute, just, true},
+		{"there is none", 0, 0, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := shareRig(t, "0")
+			r.options.Sockets = [2]string{filepath.Join(t.TempDir(), "first"), filepath.Join(t.TempDir(), "second")}
+			r.restart()
+			r.start(r.tenant("a", "60/40", r.slot(0, 0)))
+			r.pass(goneFor + time.Second)
+			for i, age := range []time.Duration{tt.first, tt.second} {
+				if age == 0 {
+					continue
+				}
+				made := r.now.Add(-age)
+				if err := errors.Join(
+					os.WriteFile(r.options.Sockets[i], nil, 0o600), os.Chtimes(r.options.Sockets[i], made, made),
+				); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.restart()
+			r.kubelet.Delete("default", "a") // As if it were not known yet.
+			cards := r.nothingOvercommitted()
+			if there := len(r.Bindings()) == 1; there != tt.there {
+				t.Errorf("bindings %+v", r.Bindings())
+			}
+			if there := cards[0].VCore == 60; there != tt.there {
+				t.Errorf("taken: %+v", cards[0])
+			}
+		})
 	}
 }
 

@@ -27,18 +27,24 @@ type Library interface {
 	// Close ends the session, so that the next Open sees GPUs that came or
 	// went, or a driver that was loaded anew. It unmaps the library, and so
 	// is never called while a call has not returned; calls that the caller
-	// does not know of, of EventLibrary and PulseLibrary, it waits for, and
+	// does not know of, of EventLibrary and the like, it waits for, and
 	// keeps the session with an error if they take too long.
 	Close() error
 }
 
-// SystemLibrary is all that NVML is asked. Events, pulses and modes use the
-// session that a Reader opened, and the GPUs that it read.
+// SystemLibrary is all that NVML is asked.
 type SystemLibrary interface {
 	Library
 	EventLibrary
+	CardLibrary
+}
+
+// CardLibrary is what is asked of, and done to, single GPUs. Like events it uses
+// the session that a Reader opened, and the GPUs that it read.
+type CardLibrary interface {
 	PulseLibrary
 	ModeLibrary
+	UsageLibrary
 }
 
 // ErrAbsent means that there is nothing to ask: no library, no driver, or a

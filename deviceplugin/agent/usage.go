@@ -1,0 +1,178 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/discovery/cgroup"
+	"github.com/heddle-dev/heddle/discovery/nvml"
+)
+
+// NVMLUsage is who uses a GPU.
+type NVMLUsage = nvml.Usage
+
+// Processes knows where the processes of the node run; [cgroup.Proc] does.
+type Processes interface {
+	// HostPIDs tells whether PIDs are those that the driver tells.
+	HostPIDs() bool
+	// Container is that of a process; [fs.ErrNotExist] if it has ended.
+	Container(pid int) (cgroup.Container, error)
+}
+
+const (
+	// usageEvery is how often GPUs are asked who uses them, however often somebody
+	// scrapes.
+	usageEvery = 10 * time.Second
+	// usageFor is how long an answer is told, if none follows it.
+	usageFor = 3 * usageEvery
+)
+
+// usageMetrics tells what containers have of shared cards, and what they use.
+type usageMetrics struct {
+	agent *Agent
+
+	vcore, memory, info, memoryUsed, smUsed *prometheus.Desc
+
+	// mu guards what follows; used is replaced and never modified.
+	mu   sync.Mutex
+	used map[consumer]consumed
+	at   time.Time
+}
+
+func newUsageMetrics(a *Agent) *usageMetrics {
+	labels := []string{"namespace", "pod", "container", "gpu"}
+	desc := func(name, help string, more ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, slices.Concat(labels, more), nil)
+	}
+	return &usageMetrics{
+		agent: a,
+		vcore: desc("heddle_share_vcore_percent",
+			"Percent of a shared GPU's compute that a container has; 0 has no cap. GPUs by UUID."),
+		memory: desc("heddle_share_memory_bytes", "Memory of a shared GPU that a container has."),
+		info: desc("heddle_share_info", "1 for every container's share of a GPU: its policy, who chose the GPU, and what "+
+			"makes the limits hold.", "policy", "by", "enforcer_memory", "enforcer_compute"),
+		memoryUsed: desc("heddle_share_memory_used_bytes",
+			"Memory of a shared GPU that a container's CUDA processes have allocated; absent where that is not certain."),
+		smUsed: desc("heddle_share_sm_used_percent",
+			"Percent of the time that kernels of a container ran on a shared GPU; absent where that is not certain."),
+	}
+}
+
+// run takes what containers use until ctx ends.
+func (u *usageMetrics) run(ctx context.Context) error {
+	if u.agent.Usage == nil || u.agent.Processes == nil {
+		return nil
+	}
+	if !u.agent.Processes.HostPIDs() {
+		u.agent.Log.InfoContext(ctx, "no metrics of what containers use of shared GPUs: not in the host's PID namespace")
+		return nil
+	}
+	ticker := time.NewTicker(usageEvery)
+	defer ticker.Stop()
+	for {
+		u.take(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// take asks the GPUs, unless nobody has a share.
+func (u *usageMetrics) take(ctx context.Context) {
+	var used map[consumer]consumed
+	if bindings := u.shares(); len(bindings) > 0 {
+		cards := u.agent.Usage(ctx)
+		used = attribute(bindings, cards, u.agent.Processes.Container, u.containers())
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.used, u.at = used, time.Now()
+}
+
+// shares are the bindings that have some.
+func (u *usageMetrics) shares() []binder.Binding {
+	var with []binder.Binding
+	for _, b := range u.agent.binder.Bindings() {
+		if len(b.Shares) > 0 {
+			with = append(with, b)
+		}
+	}
+	return with
+}
+
+// containers are the names of those that run now, by cgroup, as far as the API
+// server knows them.
+func (u *usageMetrics) containers() map[cgroup.Container]string {
+	if u.agent.NodePods == nil {
+		return nil
+	}
+	pods, _, _ := u.agent.NodePods.Pods()
+	return containerNames(pods)
+}
+
+// Describe implements [prometheus.Collector].
+func (u *usageMetrics) Describe(descs chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{u.vcore, u.memory, u.info, u.memoryUsed, u.smUsed} {
+		descs <- d
+	}
+}
+
+// part is what is told of a container's part of a card.
+type part struct {
+	vcore, memory float64
+	consumed
+}
+
+// Collect implements [prometheus.Collector]. Pods of one name follow one another,
+// and while the first still has its cards the two are one to these labels: what
+// they have is added up, and what they use is known if it is of both.
+func (u *usageMetrics) Collect(metrics chan<- prometheus.Metric) {
+	u.mu.Lock()
+	used := u.used
+	if time.Since(u.at) > usageFor {
+		used = nil
+	}
+	u.mu.Unlock()
+	parts := make(map[[4]string]part)
+	infos := make(map[[8]string]bool)
+	for _, b := range u.shares() {
+		for _, s := range b.Shares {
+			labels := [4]string{b.Namespace, b.Pod, b.Container, s.UUID}
+			p := parts[labels]
+			p.vcore += float64(s.VCore)
+			p.memory += float64(s.MemoryMiB << 20)
+			now, ok := used[consumer{b.Namespace, b.Pod, b.UID, b.Container, s.UUID}]
+			if !ok {
+				now = consumed{unknown, unknown}
+			}
+			p.consumed = consumed{plus(p.bytes, now.bytes), plus(p.sm, now.sm)}
+			parts[labels] = p
+			infos[[8]string{
+				b.Namespace, b.Pod, b.Container, s.UUID, b.Policy, b.By, string(b.Enforced.Memory), string(b.Enforced.Compute),
+			}] = true
+		}
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels []string) {
+		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for labels, p := range parts {
+		gauge(u.vcore, p.vcore, labels[:])
+		gauge(u.memory, p.memory, labels[:])
+		if p.bytes != unknown {
+			gauge(u.memoryUsed, float64(p.bytes), labels[:])
+		}
+		if p.sm != unknown {
+			gauge(u.smUsed, float64(p.sm), labels[:])
+		}
+	}
+	for labels := range infos {
+		gauge(u.info, 1, labels[:])
+	}
+}

@@ -1,0 +1,254 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/discovery/cgroup"
+	"github.com/heddle-dev/heddle/discovery/nvml"
+	"github.com/heddle-dev/heddle/sharing/enforce"
+)
+
+// procs is a procfs: processes that are not in it have ended.
+type procs map[int]cgroup.Container
+
+// nowhere is the container of a process whose cgroup says nothing.
+const nowhere = "?"
+
+func (p procs) HostPIDs() bool { return len(p) > 0 }
+
+func (p procs) Container(pid int) (cgroup.Container, error) {
+	c, ok := p[pid]
+	switch {
+	case !ok:
+		return c, fmt.Errorf("process %d: %w", pid, fs.ErrNotExist)
+	case c.ID == nowhere:
+		return cgroup.Container{}, cgroup.ErrNoPod
+	}
+	return c, nil
+}
+
+func tenantOf(pod, container string, enforced enforce.Kind, cards ...string) binder.Binding {
+	b := binder.Binding{Namespace: "default", Pod: pod, UID: "uid-" + pod, Container: container, Enforced: enforce.Enforced{Memory: enforced}}
+	for _, uuid := range cards {
+		b.Shares = append(b.Shares, allocation.Share{UUID: uuid, VCore: 30, MemoryMiB: 4096})
+	}
+	return b
+}
+
+func TestAttribute(t *testing.T) {
+	pid := func(pod, id string) cgroup.Container { return cgroup.Container{PodUID: "uid-" + pod, ID: id} }
+	where := procs{
+		1: pid("a", "id-a"), 2: pid("a", "id-a"), 3: pid("b", "id-b1"), 4: pid("b", "id-b2"), 5: pid("b", "id-new"),
+		6: pid("other", "id-o"), 7: {ID: nowhere}, 8: pid("a", "id-side"),
+	}
+	named := map[cgroup.Container]string{
+		pid("b", "id-b1"): "one", pid("b", "id-b2"): "two", pid("a", "id-side"): "sidecar",
+	}
+	a, one, two := tenantOf("a", "main", enforce.DMem, "x"), tenantOf("b", "one", enforce.None, "x"), tenantOf("b", "two", enforce.None, "x", "y")
+	anonymous := tenantOf("c", "main", enforce.None, "x")
+	anonymous.UID = ""
+	of := func(b binder.Binding, gpu string) consumer {
+		return consumer{b.Namespace, b.Pod, b.UID, b.Container, gpu}
+	}
+	x := func(processes ...nvml.Process) []NVMLUsage { return []NVMLUsage{{GPU: "x", Processes: processes}} }
+	busy := func(samples ...nvml.Sample) []NVMLUsage { return []NVMLUsage{{GPU: "x", Samples: samples}} }
+	for _, tt := range []struct {
+		name     string
+		bindings []binder.Binding
+		cards    []NVMLUsage
+		want     map[consumer]consumed
+	}{
+		{"nobody runs", []binder.Binding{a}, x(), map[consumer]consumed{of(a, "x"): {0, 0}}},
+		{
+			"two processes of a container, one of a pod without shares",
+			[]binder.Binding{a},
+			x(nvml.Process{PID: 1, Bytes: 10}, nvml.Process{PID: 2, Bytes: 20}, nvml.Process{PID: 6, Bytes: 40}),
+			map[consumer]consumed{of(a, "x"): {30, 0}},
+		},
+		{
+			"two containers of a pod on a card, by the IDs of its status",
+			[]binder.Binding{a, one, two},
+			x(nvml.Process{PID: 1, Bytes: 1}, nvml.Process{PID: 3, Bytes: 10}, nvml.Process{PID: 4, Bytes: 20}),
+			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {10, 0}, of(two, "x"): {20, 0}},
+		},
+		{
+			"an ID that the status does not have yet: either may have it",
+			[]binder.Binding{a, one, two},
+			x(nvml.Process{PID: 1, Bytes: 1}, nvml.Process{PID: 3, Bytes: 10}, nvml.Process{PID: 5, Bytes: 20}),
+			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {unknown, 0}, of(two, "x"): {unknown, 0}},
+		},
+		{
+			"the same where only one has the card",
+			[]binder.Binding{two},
+			x(nvml.Process{PID: 5, Bytes: 20}),
+			map[consumer]consumed{of(two, "x"): {20, 0}},
+		},
+		{
+			"a container of the pod that has no share",
+			[]binder.Binding{a},
+			x(nvml.Process{PID: 8, Bytes: 20}),
+			map[consumer]consumed{of(a, "x"): {0, 0}},
+		},
+		{
+			"a process that may be anybody's",
+			[]binder.Binding{a, one},
+			x(nvml.Process{PID: 1, Bytes: 1}, nvml.Process{PID: 7, Bytes: 2}),
+			map[consumer]consumed{of(a, "x"): {unknown, 0}, of(one, "x"): {unknown, 0}},
+		},
+		{
+			"no PID", []binder.Binding{a}, x(nvml.Process{PID: 0, Bytes: 1}), map[consumer]consumed{of(a, "x"): {unknown, 0}},
+		},
+		{
+			"memory that has ended, and memory that the driver does not tell",
+			[]binder.Binding{a, one},
+			x(nvml.Process{PID: 1, Bytes: 1}, nvml.Process{PID: 99, Bytes: 7}, nvml.Process{PID: 3, Bytes: -1}),
+			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {unknown, 0}},
+		},
+		{
+			"the SMs",
+			[]binder.Binding{a, one},
+			busy(nvml.Sample{PID: 1, SM: 20}, nvml.Sample{PID: 2, SM: 5}, nvml.Sample{PID: 3, SM: -1}, nvml.Sample{PID: 99}),
+			map[consumer]consumed{of(a, "x"): {0, 25}, of(one, "x"): {0, unknown}},
+		},
+		{
+			"kernels of a process that has ended",
+			[]binder.Binding{a},
+			busy(nvml.Sample{PID: 1, SM: 20}, nvml.Sample{PID: 99, SM: 1}),
+			map[consumer]consumed{of(a, "x"): {0, unknown}},
+		},
+		{
+			"no samples to be had",
+			[]binder.Binding{a},
+			[]NVMLUsage{{GPU: "x", Processes: []nvml.Process{{PID: 1, Bytes: 1}}, SamplesErr: errors.New("Not Supported")}},
+			map[consumer]consumed{of(a, "x"): {1, unknown}},
+		},
+		{
+			"a card that does not answer, and one that does",
+			[]binder.Binding{two},
+			[]NVMLUsage{{GPU: "x", Err: nvml.ErrSilent}, {GPU: "y", Processes: []nvml.Process{{PID: 4, Bytes: 8}}}},
+			map[consumer]consumed{of(two, "y"): {8, 0}},
+		},
+		{
+			"MPS counts for its server, a pod without UID is nobody",
+			[]binder.Binding{tenantOf("a", "main", enforce.MPS, "x"), anonymous},
+			x(nvml.Process{PID: 1, Bytes: 1}),
+			map[consumer]consumed{},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := attribute(tt.bindings, tt.cards, where.Container, named)
+			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(consumer{}, consumed{})); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestContainerNames(t *testing.T) {
+	p := wish("a", nil, nil)
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", ContainerID: "containerd://1f"}, {Name: "waits"}}
+	p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "sidecar", ContainerID: "cri-o://2e"}}
+	want := map[cgroup.Container]string{{PodUID: "uid-a", ID: "1f"}: "main", {PodUID: "uid-a", ID: "2e"}: "sidecar"}
+	// The statuses as the watch keeps them.
+	if diff := cmp.Diff(want, containerNames([]*corev1.Pod{leanPod(p)})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// shareSeries are the series of shares, with GPU-x for a card.
+func (r *rig) shareSeries(uuid string) []string {
+	r.t.Helper()
+	families, err := r.registry.Gather()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var all []string
+	for _, family := range families {
+		if !strings.HasPrefix(family.GetName(), "heddle_share_") {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+strings.ReplaceAll(l.GetValue(), uuid, "GPU-x"))
+			}
+			all = append(all, fmt.Sprintf("%s{%s} %v", family.GetName(), strings.Join(labels, ","), m.GetGauge().GetValue()))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestUsageMetrics(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		procs procs
+		used  []string
+	}{
+		{"in the host's PID namespace", procs{41: {PodUID: "uid-a", ID: "id"}}, []string{
+			"heddle_share_memory_used_bytes{container=main,gpu=GPU-x,namespace=default,pod=a} 1.073741824e+09",
+			"heddle_share_sm_used_percent{container=main,gpu=GPU-x,namespace=default,pod=a} 55",
+		}},
+		{"in its own", procs{}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, _ := sharer(t, "gpus: [0]")
+			uuid := r.source.get().GPUs[0].UUID
+			r.Processes = tt.procs
+			r.Usage = func(context.Context) []NVMLUsage {
+				return []NVMLUsage{{
+					GPU: uuid, Processes: []nvml.Process{{PID: 41, Bytes: 1 << 30}}, Samples: []nvml.Sample{{PID: 41, At: 1, SM: 55}},
+				}}
+			}
+			r.run()
+			r.list("nvidia.com/sgpu", 16, 0)
+			if tt.procs.HostPIDs() {
+				until(t, "the first look, at nobody", func() bool {
+					r.usage.mu.Lock()
+					defer r.usage.mu.Unlock()
+					return !r.usage.at.IsZero()
+				})
+			}
+			if got := r.shareSeries(uuid); got != nil {
+				t.Errorf("without a share: %q", got)
+			}
+			if err := r.tenant("a", "60/4", nil); err != nil {
+				t.Fatal(err)
+			}
+			labels := "{container=main,gpu=GPU-x,namespace=default,pod=a} "
+			want := []string{
+				"heddle_share_info{by=node,container=main,enforcer_compute=,enforcer_memory=,gpu=GPU-x,namespace=default,pod=a,policy=fixed-share} 1",
+				"heddle_share_memory_bytes" + labels + "4.294967296e+09",
+				"heddle_share_vcore_percent" + labels + "60",
+			}
+			if diff := cmp.Diff(want, r.shareSeries(uuid)); diff != "" {
+				t.Errorf("before the GPUs were asked (-want +got):\n%s", diff)
+			}
+			if tt.procs.HostPIDs() {
+				r.usage.take(t.Context())
+			}
+			want = append(want, tt.used...)
+			slices.Sort(want)
+			if diff := cmp.Diff(want, r.shareSeries(uuid)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			r.usage.mu.Lock()
+			r.usage.at = r.usage.at.Add(-usageFor)
+			r.usage.mu.Unlock()
+			if got := r.shareSeries(uuid); len(got) != 3 {
+				t.Errorf("nobody answered for a long time, and: %q", got)
+			}
+		})
+	}
+}

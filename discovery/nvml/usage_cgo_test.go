@@ -1,0 +1,89 @@
+//go:build cgo && linux
+
+package nvml
+
+import (
+	"errors"
+	"math"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestProcesses(t *testing.T) {
+	b := newBoard(t)
+	if _, err := b.library.Processes("GPU-1"); !errors.Is(err, ErrAbsent) {
+		t.Errorf("without a session: %v", err)
+	}
+	if _, err := b.library.Samples("GPU-1", 0); !errors.Is(err, ErrAbsent) {
+		t.Errorf("samples without a session: %v", err)
+	}
+	b.read(t)
+	answer := nvml.SUCCESS
+	b.devices[1].GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) {
+		return []nvml.ProcessInfo{{Pid: 41, UsedGpuMemory: 3 << 30}, {Pid: 42, UsedGpuMemory: math.MaxUint64}}, answer
+	}
+	got, err := b.library.Processes("GPU-1")
+	if diff := cmp.Diff([]Process{{41, 3 << 30}, {42, -1}}, got); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	answer = nvml.ERROR_GPU_IS_LOST
+	if got, err := b.library.Processes("GPU-1"); !errors.Is(err, ErrLost) || got != nil {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+func TestSamples(t *testing.T) {
+	answer := func(ret nvml.Return, raw ...nvml.ProcessUtilizationSample) func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+		return func(after uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+			if after != 100 {
+				t.Errorf("asked for what came after %d", after)
+			}
+			return raw, ret
+		}
+	}
+	for _, tt := range []struct {
+		name, missing string
+		answer        func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return)
+		want          []Sample
+		err           string
+	}{
+		{
+			"two processes, what was told before, and the buffer's rest", "", answer(nvml.SUCCESS,
+				nvml.ProcessUtilizationSample{Pid: 41, TimeStamp: 150, SmUtil: 60, MemUtil: 3},
+				nvml.ProcessUtilizationSample{Pid: 42, TimeStamp: 151, SmUtil: 4207},
+				nvml.ProcessUtilizationSample{Pid: 43, TimeStamp: 100, SmUtil: 1}, nvml.ProcessUtilizationSample{}),
+			[]Sample{{41, 150, 60}, {42, 151, -1}},
+			"",
+		},
+		{"nobody did anything", "", answer(nvml.ERROR_NOT_FOUND), nil, ""},
+		{"no buffer is needed", "", answer(nvml.ERROR_INSUFFICIENT_SIZE), nil, ""},
+		{"a GPU that does not tell", "", answer(nvml.ERROR_NOT_SUPPORTED), nil, "utilization of GPU GPU-1: ERROR_NOT_SUPPORTED"},
+		{
+			"more processes than a moment before", "", func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+				n := 2
+				return make([]nvml.ProcessUtilizationSample, 1)[:n], nvml.ERROR_INSUFFICIENT_SIZE
+			}, nil, "utilization of GPU GPU-1: runtime error: slice bounds out of range [:2] with capacity 1",
+		},
+		{"an old driver", "nvmlDeviceGetProcessUtilization", nil, nil, "utilization of GPU GPU-1: ERROR_FUNCTION_NOT_FOUND"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBoard(t)
+			b.read(t)
+			b.devices[1].GetProcessUtilizationFunc = tt.answer
+			if tt.missing != "" {
+				b.library = of(b.devices[1], tt.missing)
+				b.library.open, b.library.devices = true, map[string]nvml.Device{"GPU-1": b.devices[1]}
+			}
+			got, err := b.library.Samples("GPU-1", 100)
+			text := ""
+			if err != nil {
+				text = err.Error()
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" || text != tt.err {
+				t.Errorf("%v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
