@@ -27,25 +27,46 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// pool are the rigs whose parts the tests of failures stop and break. A test
-// has one to itself; as many exist as tests ran at once.
+// pool are the rigs that tests have to themselves for a time, by kind. As many
+// exist as tests of a kind ran at once.
 var pool struct {
 	sync.Mutex
-	free []*rig
-	made int
+	free map[string][]*rig
+	made map[string]int
 }
 
-// failing is a whole rig, which the test gives back whole. Such tests run side
-// by side, because they mostly wait.
+// failing is a whole rig, whose parts the test stops and breaks, and which it
+// gives back whole. Such tests run side by side, because they mostly wait.
 func failing(t *testing.T) *rig {
 	t.Helper()
 	t.Parallel()
-	r := lend(t)
+	r := lend(t, "fail", options{}, (*rig).whole)
+	r.whole(t)
+	return r
+}
+
+// lend lends a rig to a test. restore makes it whole again after the test.
+func lend(t *testing.T, kind string, o options, restore func(*rig, *testing.T)) *rig {
+	t.Helper()
+	r := take(kind)
+	if r == nil {
+		pool.Lock()
+		if pool.free == nil {
+			pool.free, pool.made = map[string][]*rig{}, map[string]int{}
+		}
+		pool.made[kind]++
+		o.name = fmt.Sprintf("%s%d", kind, pool.made[kind])
+		pool.Unlock()
+		var err error
+		if r, err = upRig(context.WithoutCancel(t.Context()), o); err != nil {
+			t.Fatal(errors.Join(err, r.down()))
+		}
+	}
 	t.Cleanup(func() {
 		if t.Failed() {
 			r.explain(t)
 		}
-		r.whole(t)
+		restore(r, t)
 		if t.Failed() {
 			// Others must not fail for it.
 			if err := r.down(); err != nil {
@@ -55,29 +76,22 @@ func failing(t *testing.T) *rig {
 		}
 		pool.Lock()
 		defer pool.Unlock()
-		pool.free = append(pool.free, r)
+		pool.free[kind] = append(pool.free[kind], r)
 	})
-	r.whole(t)
 	return r
 }
 
-func lend(t *testing.T) *rig {
-	t.Helper()
+// take is a rig that nobody has; nil without one.
+func take(kind string) *rig {
 	pool.Lock()
-	if last := len(pool.free) - 1; last >= 0 {
-		defer pool.Unlock()
-		r := pool.free[last]
-		pool.free = pool.free[:last]
-		return r
+	defer pool.Unlock()
+	free := pool.free[kind]
+	if len(free) == 0 {
+		return nil
 	}
-	pool.made++
-	name := fmt.Sprintf("fail%d", pool.made)
-	pool.Unlock()
-	r, err := upRig(context.WithoutCancel(t.Context()), options{name: name})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	last := len(free) - 1
+	pool.free[kind] = free[:last]
+	return free[last]
 }
 
 // sideBySide lets more tests run at once than there may be cores, unless
@@ -98,8 +112,10 @@ func closePool() error {
 	pool.Lock()
 	defer pool.Unlock()
 	var errs []error
-	for _, r := range pool.free {
-		errs = append(errs, r.down())
+	for _, free := range pool.free {
+		for _, r := range free {
+			errs = append(errs, r.down())
+		}
 	}
 	return errors.Join(errs...)
 }

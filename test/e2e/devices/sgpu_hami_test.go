@@ -27,7 +27,7 @@ const hamiConfig = sharedCards + "sgpu: {unscheduled: reject, refusedFor: 0s, ha
 // by version: the node lock, the pod's annotations, the Binding.
 func TestHAMiSide(t *testing.T) {
 	r := sgpu(t)
-	r.configure(t, sharedCards, hamiConfig)
+	r.configure(t, hamiConfig)
 	locks := r.locks(t)
 	r.waitHealthy(t, 8)
 	for _, tt := range []struct {
@@ -139,7 +139,7 @@ func hamiVersions(t *testing.T, r *rig, locks *lockLog) {
 		h.schedule(t, "unlisted", g, locks)
 		r.waitEvent(t, "unlisted", "SGPURefused", "no scheduler chose a card, and sgpu.unscheduled is reject", 20*time.Second)
 		r.waitPhase(t, "unlisted", "failed")
-		r.configure(t, hamiConfig, strings.Replace(hamiConfig, "reject", "place", 1))
+		r.configure(t, strings.Replace(hamiConfig, "reject", "place", 1))
 		r.waitReady(t, "unlisted", waitStart)
 		r.hasShares(t, "unlisted", "prepare", 0, slice(10, 1))
 		for _, b := range g.Containers {
@@ -318,10 +318,10 @@ func hamiClosed(t *testing.T, r *rig, _ *lockLog) {
 		r.waitHealthy(t, 8)
 		return time.Since(begin).Round(time.Millisecond)
 	}())
-	r.configure(t, hamiConfig, strings.Replace(hamiConfig, "mode: sgpu", "mode: native", 1))
+	r.configure(t, strings.Replace(hamiConfig, "mode: sgpu", "mode: native", 1))
 	r.waitHealthy(t, -1)
-	r.configure(t, hamiConfig, hamiConfig)
+	r.configure(t, hamiConfig)
 	r.waitHealthy(t, 8)
-	r.configure(t, hamiConfig, strings.Replace(hamiConfig, "enabled: true", "enabled: false", 1))
+	r.configure(t, strings.Replace(hamiConfig, "enabled: true", "enabled: false", 1))
 	r.waitHealthy(t, -1)
 }

@@ -24,7 +24,7 @@ const patience = 4 * time.Second
 // node that has come meanwhile. A bare pod stays, and starts when it can.
 func TestSGPURefusedAndRescheduled(t *testing.T) {
 	r := sgpu(t)
-	r.configure(t, sharedCards, sharedCards+fmt.Sprintf("sgpu: {gpus: [0, 1], refusedFor: %s}\n", patience))
+	r.configure(t, sharedCards+fmt.Sprintf("sgpu: {gpus: [0, 1], refusedFor: %s}\n", patience))
 	r.waitShares(t, 2*16, 200, 2*79)
 	r.waitAllocatable(t, gpuResource, 6, waitStart)
 	r.create(t, r.pod("first", box{more: share(60, 4)}), r.pod("second", box{more: share(60, 4)}))
@@ -144,7 +144,7 @@ func (r *rig) waitOnly(t *testing.T, c controlled, within time.Duration, ok func
 // stop removes the controller and its pods; once is enough.
 func (c controlled) stop(t *testing.T) {
 	t.Helper()
-	ctx := cleanContext(t)
+	ctx := c.rig.ctx(t)
 	_ = c.rig.client.AppsV1().ReplicaSets(namespace).Delete(ctx, c.name, metav1.DeleteOptions{
 		PropagationPolicy: new(metav1.DeletePropagationForeground), GracePeriodSeconds: new(int64(0)),
 	})
@@ -171,7 +171,7 @@ func (r *rig) simulate(t *testing.T, name string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := r.client.CoreV1().Nodes().Delete(cleanContext(t), name, metav1.DeleteOptions{}); err != nil {
+		if err := r.client.CoreV1().Nodes().Delete(r.ctx(t), name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
 	})

@@ -40,11 +40,18 @@ const (
 // sharedCards is the configuration of rigs that share all cards.
 const sharedCards = quickHealth + "mode: sgpu\n"
 
-// sgpu is the rig of tests about shares. They leave it with all cards shared
-// and free.
+// sgpu is a rig whose cards are all shared and free. The test gives it back
+// like that. Such tests run side by side, because they mostly wait.
 func sgpu(t *testing.T) *rig {
 	t.Helper()
-	r := sharedRig(t, options{name: "sgpu", config: sharedCards, kwok: true})
+	t.Parallel()
+	r := lend(t, "sgpu", options{config: sharedCards, kwok: true}, func(r *rig, t *testing.T) {
+		t.Helper()
+		if err := r.writeConfig(sharedCards); err != nil {
+			t.Error(err)
+		}
+	})
+	r.waitRegistered(t)
 	r.waitShares(t, allSlots, allCores, allGiB)
 	return r
 }
@@ -61,18 +68,12 @@ func (r *rig) waitShares(t *testing.T, slots, cores, gib int64) time.Duration {
 	})
 }
 
-// configure changes the configuration of a running plugin, and puts it back
-// after the test.
-func (r *rig) configure(t *testing.T, before, text string) {
+// configure changes the configuration of the running plugin.
+func (r *rig) configure(t *testing.T, text string) {
 	t.Helper()
 	if err := r.writeConfig(text); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := r.writeConfig(before); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 // shares is a request for parts of several cards; what is 0 is not asked for.
@@ -269,7 +270,7 @@ func (r *rig) heddle(t *testing.T, args ...string) string {
 	if cli.err != nil {
 		t.Fatal(cli.err)
 	}
-	cmd := exec.CommandContext(cleanContext(t), cli.path, args...)
+	cmd := exec.CommandContext(r.ctx(t), cli.path, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.Kubeconfig())
 	out, err := cmd.CombinedOutput()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 && args[0] == "doctor" {
@@ -279,12 +280,6 @@ func (r *rig) heddle(t *testing.T, args ...string) string {
 		t.Fatalf("heddle %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return string(out)
-}
-
-// cleanContext is for clean-ups too, when the test's context has ended.
-func cleanContext(t *testing.T) context.Context {
-	t.Helper()
-	return context.WithoutCancel(t.Context())
 }
 
 // ticketOf is the card that a device ID of a slot names.

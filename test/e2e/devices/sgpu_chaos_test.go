@@ -1,0 +1,367 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// TestSGPUChaos: pods with shares come and go while plugin and kubelet, each
+// and both, are killed at random. Then no card is over-committed, every running
+// container has what it had or was told it has, and nothing is left of those
+// that are gone. It takes a minute, five with HEDDLE_LONG_TESTS.
+func TestSGPUChaos(t *testing.T) {
+	rounds, each := 2, 15*time.Second
+	if os.Getenv("HEDDLE_LONG_TESTS") != "" {
+		rounds, each = 10, 30*time.Second
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := sgpu(t)
+
+	mark := r.plugin.log.mark()
+
+	// These stay all the time and must not notice.
+	anchors := []*corev1.Pod{
+		r.pod("anchor-0", box{more: share(70, 40)}), r.pod("anchor-1", box{hcas: 1, more: share(25, 10)}),
+		r.pod("anchor-2", box{more: shares(2, 30, 8)}),
+		besides(r.pod("anchor-3", box{more: share(20, 4)}), box{name: "side", more: share(40, 4)}),
+	}
+	r.create(t, anchors...)
+	for _, p := range anchors {
+		r.waitReady(t, p.Name, waitStart)
+	}
+	before := r.truthful(t)
+	records := r.shareRecords(t, names(anchors)...)
+
+	c := &chaos{rig: r}
+	for round := range rounds {
+		begin := time.Now()
+		c.run(t, seed+uint64(round), each)
+		killed := time.Now()
+		r.settle(t)
+		settled := time.Now()
+		r.count(t)
+		after := r.truthful(t)
+		t.Logf("chaos for %.1f s, settled %.1f s after the last kill, looked at for %.1f s",
+			killed.Sub(begin).Seconds(), settled.Sub(killed).Seconds(), time.Since(settled).Seconds())
+		for k, was := range before {
+			if diff := cmp.Diff(was, after[k]); diff != "" {
+				t.Errorf("%s noticed (-before +after):\n%s", k, diff)
+			}
+		}
+	}
+	t.Logf("%d kills of the plugin, %d of the kubelet; %d pods, of which %d ran and %d failed at admission",
+		c.plugins.Load(), c.kubelets.Load(), c.pods.Load(), c.ran.Load(), c.failed.Load())
+	if c.ran.Load() == 0 {
+		t.Error("no pod has run")
+	}
+	if diff := cmp.Diff(records, r.shareRecords(t, names(anchors)...)); diff != "" {
+		t.Errorf("records of pods that ran all the time (-before +after):\n%s", diff)
+	}
+	for line := range strings.Lines(r.plugin.log.since(mark)) {
+		if strings.Contains(line, "shares are not as recorded") {
+			t.Errorf("drift: %s", line)
+		}
+	}
+	r.gone(t)
+}
+
+// shareRecords are who has which cards by the records on disk, for these pods.
+func (r *rig) shareRecords(t *testing.T, pods ...string) map[string][]allocation.Share {
+	t.Helper()
+	all := map[string][]allocation.Share{}
+	for k, list := range r.bindings(t) {
+		for _, name := range pods {
+			for i := range list {
+				if strings.HasPrefix(k, name+"/") && list[i].Resource == slotResource {
+					all[k+" "+list[i].Device] = byCard(list[i].Shares)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// gone removes all pods and waits until nothing is left of them. One more pod
+// makes the kubelet write its checkpoint without them.
+func (r *rig) gone(t *testing.T) {
+	t.Helper()
+	list, err := r.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*corev1.Pod
+	for i := range list.Items {
+		all = append(all, &list.Items[i])
+	}
+	r.remove(t, names(all)...)
+	r.run(t, r.pod("last", box{hcas: 1}))
+	t.Logf("nothing was left of %d pods after %.1f s", len(all), r.nothingLeft(t, waitCollected).Seconds())
+}
+
+// chaos is churn and kills.
+type chaos struct {
+	rig                                  *rig
+	plugins, kubelets, pods, ran, failed atomic.Int64
+}
+
+// run makes chaos for a time. Its pods stay when it ends, whatever they are up
+// to; plugin and kubelet run.
+func (c *chaos) run(t *testing.T, seed uint64, d time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	const churners = 6
+	var all sync.WaitGroup
+	for i := range churners {
+		all.Go(func() { c.churn(ctx, t, rand.New(rand.NewPCG(seed, uint64(i+1))), i) })
+	}
+	c.kill(ctx, t, rand.New(rand.NewPCG(seed, 0)))
+	all.Wait()
+}
+
+// churn makes one pod after the other, with random shares and life, and takes
+// each away whatever it is up to.
+func (c *chaos) churn(ctx context.Context, t *testing.T, random *rand.Rand, n int) {
+	api := c.rig.client.CoreV1().Pods(namespace)
+	for i := 0; ctx.Err() == nil; i++ {
+		name := fmt.Sprintf("churn-%d-%d-%d", random.Uint32N(1e6), n, i)
+		p := c.rig.pod(name, box{more: shares(1+random.IntN(2), 5+random.IntN(30), 1+random.IntN(12))})
+		if random.IntN(4) == 0 {
+			p = c.rig.pod(name, box{more: share(5+random.IntN(30), 2)}, box{name: "before", more: share(10, 2), args: []string{"once"}})
+		}
+		if _, err := api.Create(ctx, p, metav1.CreateOptions{}); err != nil {
+			if ctx.Err() == nil {
+				t.Errorf("create %s: %v", name, err)
+			}
+			return
+		}
+		c.pods.Add(1)
+		patience := time.Duration(random.IntN(3000)) * time.Millisecond
+		if random.IntN(3) > 0 {
+			patience = 20 * time.Second // Else it goes before it has run.
+		}
+		switch phase := c.rig.await(ctx, name, patience); phase {
+		case corev1.PodFailed:
+			c.failed.Add(1)
+		case corev1.PodRunning:
+			c.ran.Add(1)
+			sleep(ctx, time.Duration(random.IntN(2500))*time.Millisecond)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if err := api.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && ctx.Err() == nil {
+			t.Errorf("delete %s: %v", name, err)
+		}
+	}
+}
+
+// await waits until a pod is ready, which is Running, or has failed, but no
+// longer than within.
+func (r *rig) await(ctx context.Context, pod string, within time.Duration) corev1.PodPhase {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for ctx.Err() == nil {
+		now, err := r.client.CoreV1().Pods(namespace).Get(ctx, pod, metav1.GetOptions{})
+		switch {
+		case err != nil:
+		case now.Status.Phase == corev1.PodFailed:
+			return corev1.PodFailed
+		case ready(now):
+			return corev1.PodRunning
+		}
+		sleep(ctx, 200*time.Millisecond)
+	}
+	return corev1.PodPending
+}
+
+// sleep waits, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// kill kills one or both, leaves them dead for a moment, and brings them back.
+func (c *chaos) kill(ctx context.Context, t *testing.T, random *rand.Rand) {
+	t.Helper()
+	r := c.rig
+	for {
+		sleep(ctx, time.Duration(300+random.IntN(5000))*time.Millisecond)
+		if ctx.Err() != nil {
+			break
+		}
+		victim := random.IntN(4) // 0 and 1 the plugin, 2 the kubelet, 3 both
+		if victim != 2 && r.plugin.running() {
+			r.plugin.kill(t)
+			c.plugins.Add(1)
+		}
+		if victim >= 2 {
+			r.killKubelet(t)
+			c.kubelets.Add(1)
+		}
+		sleep(ctx, time.Duration(random.IntN(1500))*time.Millisecond)
+		first, second := r.revivePlugin, r.reviveKubelet
+		if random.IntN(2) == 0 {
+			first, second = second, first
+		}
+		first(t)
+		second(t)
+	}
+	r.reviveKubelet(t)
+	r.revivePlugin(t)
+	// A kubelet with many containers takes its time to serve device plugins.
+	eventually(t, 90*time.Second, func() string {
+		if _, err := r.get(t.Context(), "/readyz"); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+}
+
+func (r *rig) kubeletPID(t *testing.T) int {
+	t.Helper()
+	for _, c := range r.Status(r.ctx(t)).Components {
+		if c.Name == "kubelet" {
+			return c.PID
+		}
+	}
+	return 0
+}
+
+// killKubelet is kill -9.
+func (r *rig) killKubelet(t *testing.T) {
+	t.Helper()
+	pid := r.kubeletPID(t)
+	if pid == 0 {
+		t.Fatal("the kubelet does not run")
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, func() string {
+		if r.kubeletPID(t) != 0 {
+			return "the kubelet lives"
+		}
+		return ""
+	})
+}
+
+func (r *rig) reviveKubelet(t *testing.T) {
+	t.Helper()
+	if r.kubeletPID(t) != 0 {
+		return
+	}
+	if err := r.StartKubelet(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *rig) revivePlugin(t *testing.T) {
+	t.Helper()
+	if r.plugin.running() {
+		return
+	}
+	if err := r.plugin.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// settle waits until every pod runs, has failed, waits for a card that nobody
+// can give it, or is gone.
+func (r *rig) settle(t *testing.T) {
+	t.Helper()
+	eventually(t, 2*time.Minute, func() string {
+		list, err := r.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		for i := range list.Items {
+			p := &list.Items[i]
+			switch {
+			case p.DeletionTimestamp != nil:
+				return p.Name + " is not gone"
+			case ready(p), p.Status.Phase == corev1.PodFailed, p.Spec.NodeName == "":
+			case strings.Contains(waitingFor(p), "gets no card"):
+			default:
+				return fmt.Sprintf("%s is not settled: %s", p.Name, inShort(p))
+			}
+		}
+		return ""
+	})
+}
+
+// truthful has every container that runs look again, compares with its pod's
+// annotation, and returns which start of the container that was and what it
+// can open, by container.
+func (r *rig) truthful(t *testing.T) map[string]string {
+	t.Helper()
+	m, tenants := r.machine(t), r.tenants(t)
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	found := map[string]string{}
+	for name, p := range tenants {
+		bound, err := boundTo(p)
+		if err != nil || bound == nil {
+			t.Errorf("%s: %v %v", name, bound, err)
+			continue
+		}
+		for _, c := range p.Spec.Containers {
+			all.Go(func() {
+				s, err := r.tryAsk(t.Context(), name, c.Name, m)
+				if err != nil {
+					t.Errorf("%s/%s: %v", name, c.Name, err)
+					return
+				}
+				var uuids []string
+				for _, one := range byCard(bound.Containers[c.Name].Shares) {
+					uuids = append(uuids, one.UUID)
+				}
+				if diff := cmp.Diff(uuids, s.GPUs); diff != "" {
+					t.Errorf("%s/%s: cards (-annotation +can open):\n%s", name, c.Name, diff)
+				}
+				now := status(p, c.Name)
+				mu.Lock()
+				defer mu.Unlock()
+				found[key(name, c.Name)] = fmt.Sprintf("%s, restarts %d, GPUs %v, HCAs %v", now.ContainerID, now.RestartCount, s.GPUs, s.HCAs)
+			})
+		}
+	}
+	all.Wait()
+	if len(found) == 0 {
+		t.Error("nobody runs")
+	}
+	return found
+}
+
+// tryAsk has a running container look again.
+func (r *rig) tryAsk(ctx context.Context, pod, container string, m *machine.Machine) (*seen, error) {
+	out, err := r.Kubectl(ctx, "exec", pod, "-c", container, "--", "/report", "once")
+	if err != nil {
+		return nil, err
+	}
+	got, err := parseReport([]byte(out))
+	if err != nil {
+		return nil, err
+	}
+	return interpret(got, m)
+}
