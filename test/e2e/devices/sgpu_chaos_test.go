@@ -164,6 +164,7 @@ func (c *chaos) churn(ctx context.Context, t *testing.T, random *rand.Rand, n in
 		case corev1.PodRunning:
 			c.ran.Add(1)
 			sleep(ctx, time.Duration(random.IntN(2500))*time.Millisecond)
+		default:
 		}
 		if ctx.Err() != nil {
 			return
@@ -216,7 +217,7 @@ func (c *chaos) kill(ctx context.Context, t *testing.T, random *rand.Rand) {
 			c.plugins.Add(1)
 		}
 		if victim >= 2 {
-			r.killKubelet(t)
+			r.killKubelet(t) //nolint:contextcheck // The chaos ends before the test does.
 			c.kubelets.Add(1)
 		}
 		sleep(ctx, time.Duration(random.IntN(1500))*time.Millisecond)
@@ -227,10 +228,10 @@ func (c *chaos) kill(ctx context.Context, t *testing.T, random *rand.Rand) {
 		first(t)
 		second(t)
 	}
-	r.reviveKubelet(t)
-	r.revivePlugin(t)
+	r.reviveKubelet(t) //nolint:contextcheck // All must run again though the chaos has ended.
+	r.revivePlugin(t)  //nolint:contextcheck // As above.
 	// A kubelet with many containers takes its time to serve device plugins.
-	eventually(t, 90*time.Second, func() string {
+	eventually(t, 90*time.Second, func() string { //nolint:contextcheck // As above.
 		if _, err := r.get(t.Context(), "/readyz"); err != nil {
 			return err.Error()
 		}

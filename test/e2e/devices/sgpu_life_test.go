@@ -18,7 +18,7 @@ import (
 
 // TestSGPUContainers: every container of a pod has cards of its own, whatever
 // kind it is, and keeps them over restarts.
-func TestSGPUContainers(t *testing.T) {
+func TestSGPUContainers(t *testing.T) { //nolint:tparallel // Its steps share one rig, in order.
 	r := sgpu(t)
 	for _, tt := range []struct {
 		name string

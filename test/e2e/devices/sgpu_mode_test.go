@@ -230,6 +230,7 @@ func (l *load) work(ctx context.Context, t *testing.T, random *rand.Rand, n int)
 		case corev1.PodRunning:
 			l.ran.Add(1)
 			sleep(ctx, time.Duration(random.IntN(1500))*time.Millisecond)
+		default:
 		}
 		if err := api.Delete(last, name, metav1.DeleteOptions{}); err != nil {
 			t.Errorf("delete %s: %v", name, err)

@@ -57,9 +57,9 @@ func sgpu(t *testing.T) *rig {
 }
 
 // waitShares waits until the Node offers this much.
-func (r *rig) waitShares(t *testing.T, slots, cores, gib int64) time.Duration {
+func (r *rig) waitShares(t *testing.T, slots, cores, gib int64) {
 	t.Helper()
-	return eventually(t, waitStart, func() string {
+	eventually(t, waitStart, func() string {
 		got := [3]int64{r.allocatable(t, slotResource), r.allocatable(t, coreResource), r.allocatable(t, memoryResource)}
 		if want := [3]int64{slots, cores, gib}; got != want {
 			return fmt.Sprintf("allocatable sgpu, vcore and vmemory are %v, want %v", got, want)
@@ -125,7 +125,7 @@ func (r *rig) index(t *testing.T, uuid string) int {
 func boundTo(p *corev1.Pod) (*allocation.Bound, error) {
 	text, ok := p.Annotations[apinames.SGPUBound]
 	if !ok {
-		return nil, nil
+		return nil, nil //nolint:nilnil // None is an answer.
 	}
 	return allocation.ParseBound(text)
 }
