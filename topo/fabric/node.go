@@ -1,0 +1,202 @@
+package fabric
+
+import (
+	"hash/fnv"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+)
+
+// Node is what is known of one node.
+type Node struct {
+	Name string
+	// Ready is whether the Node's condition Ready is True; Since is when that
+	// condition last changed.
+	Ready bool
+	Since time.Time
+	// Names are the groups that the node has been told it is in, of any
+	// kind: the values of its topology labels. They keep names stable.
+	Names []string
+	// Report is the node's NodeTopology, nil if there is none. It is read
+	// and not kept.
+	Report *v1alpha1.NodeTopologySpec
+	// Heartbeat is when the worker last ended a pass; zero if unknown.
+	Heartbeat time.Time
+}
+
+// maxPorts is how many ports of one report are read.
+const maxPorts = 128
+
+// port is one cable of the fabric as its node reports it.
+type port struct {
+	rail, plane int32
+	hca, id     string
+	number      int32
+	guid        uint64
+	link        v1alpha1.LinkState
+	// leaf is the switch's canonical ID, "" if unknown.
+	leaf, leafName, leafPort string
+}
+
+func (p *port) alive() bool { return p.link == v1alpha1.LinkActive }
+
+// record is a node in the map.
+type record struct {
+	name   string
+	ready  bool
+	since  time.Time
+	beat   time.Time
+	seen   bool // There is a report.
+	names  []string
+	shape  string // What nodes with equal hardware have in common.
+	ports  []port // Fabric ports, by rail, plane and ID.
+	nvlink string
+	path   []string
+	ups    []v1alpha1.Uplink
+
+	// upLeaves are the leaves whose uplinks it reports and which it is on.
+	upLeaves []string
+
+	item *item[*record]
+	// cell is the leaf group, nil without one; block the part of it.
+	cell  *cell
+	block string
+	// chain are the groups by level, nil where the node has none.
+	chain []*branch
+	// bad are the faults of its cabling. badPath says that its path makes no
+	// sense, dissent at which levels others contradict it, by bit.
+	bad     []Finding
+	badPath bool
+	dissent uint32
+	// shown is what the tree says of it, below parent.
+	shown  *Element
+	parent *branch
+	// overdue is what shown says of its heartbeat; alarm is when to look at
+	// it again, zero for never.
+	overdue bool
+	alarm   time.Time
+
+	isDirty, isMoved bool
+}
+
+// read takes over a node's facts.
+func (r *record) read(n *Node) {
+	r.ready, r.since, r.beat = n.Ready, n.Since, n.Heartbeat
+	r.names = n.Names
+	r.seen = n.Report != nil
+	r.ports, r.ups, r.upLeaves = nil, nil, nil
+	r.shape, r.nvlink, r.path = "", "", nil
+	if n.Report == nil {
+		return
+	}
+	r.nvlink, r.path, r.ups = n.Report.NVLinkDomain, n.Report.Path, n.Report.Uplinks
+	for _, a := range n.Report.Accelerators {
+		if r.shape != "" {
+			r.shape += ","
+		}
+		r.shape += a.Product + "*" + strconv.Itoa(int(a.Count))
+	}
+	rails := n.Report.Rails
+	r.ports = make([]port, 0, min(len(rails), maxPorts))
+	for i := range rails {
+		rail := &rails[i]
+		if rail.Role != string(machine.RoleFabric) || len(r.ports) == maxPorts ||
+			rail.Rail < 0 || rail.Rail >= maxRail || rail.Plane < 0 || rail.Plane >= maxPlane {
+			continue
+		}
+		r.ports = append(r.ports, readPort(rail))
+	}
+	slices.SortFunc(r.ports, comparePorts)
+	for i := range r.ups {
+		leaf := switchID(r.ups[i].Leaf)
+		if r.on(leaf) && !slices.Contains(r.upLeaves, leaf) {
+			r.upLeaves = append(r.upLeaves, leaf)
+		}
+	}
+}
+
+// on tells whether a cable of the node ends in that leaf.
+func (r *record) on(leaf string) bool {
+	return slices.ContainsFunc(r.ports, func(p port) bool { return p.leaf == leaf && leaf != "" })
+}
+
+// trusted is the least confidence, in percent, with which a switch counts; 0
+// means that the source does not say.
+const trusted = 50
+
+func readPort(rail *v1alpha1.Rail) port {
+	p := port{
+		rail: rail.Rail, plane: rail.Plane, hca: rail.HCA, id: rail.ID,
+		number: rail.Port, link: rail.LinkState, guid: guidOf(rail.GUID),
+	}
+	if s := rail.Switch; s != nil && (rail.Confidence == 0 || rail.Confidence >= trusted) {
+		p.leaf, p.leafName, p.leafPort = switchID(s.ID), s.Name, rail.SwitchPort
+	}
+	return p
+}
+
+// cables are the leaves that the node's cables end in, one entry per cable,
+// and the rail and plane each starts from.
+func (r *record) cables() ([]string, func(int) int32) {
+	leaves, from := make([]string, 0, len(r.ports)), make([]int32, 0, len(r.ports))
+	for i := range r.ports {
+		if p := &r.ports[i]; p.leaf != "" {
+			leaves, from = append(leaves, p.leaf), append(from, hintOf(p.rail, p.plane))
+		}
+	}
+	return leaves, func(i int) int32 { return from[i] }
+}
+
+func comparePorts(a, b port) int {
+	if a.rail != b.rail {
+		return int(a.rail) - int(b.rail)
+	}
+	if a.plane != b.plane {
+		return int(a.plane) - int(b.plane)
+	}
+	if c := strings.Compare(a.id, b.id); c != 0 {
+		return c
+	}
+	return int(a.number) - int(b.number)
+}
+
+// switchID brings the spellings of one GUID or MAC address to one:
+// 0x2c5eab0300c26480, 2c5e:ab03:00c2:6480, 2C:5E:AB:00:64:80.
+func switchID(id string) string {
+	plain := strings.TrimPrefix(strings.ToLower(id), "0x")
+	if !hexadecimal(plain) {
+		stripped := strings.ReplaceAll(plain, ":", "")
+		if !hexadecimal(stripped) || len(stripped) != 12 && len(stripped) != 16 {
+			return id
+		}
+		plain = stripped
+	}
+	return plain
+}
+
+func hexadecimal(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// guidOf is a number for a GUID, 0 for none.
+func guidOf(s string) uint64 {
+	if len(s) == 0 {
+		return 0
+	}
+	plain := strings.ReplaceAll(strings.TrimPrefix(s, "0x"), ":", "")
+	if g, err := strconv.ParseUint(plain, 16, 64); err == nil {
+		return g
+	}
+	h := fnv.New64a()
+	h.Write([]byte(s))
+	return h.Sum64()
+}
