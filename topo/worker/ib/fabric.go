@@ -81,15 +81,15 @@ func (a *agent) portInfo(ctx context.Context, port int, path ...byte) (PortInfo,
 	return parsePortInfo(b)
 }
 
-// neighbor is who is behind the local port: two SMPs at hop 1. One without a
-// description is still a neighbor.
+// neighbor is who is behind the local port: two SMPs at hop 1. A node that
+// refuses its description is still a neighbor.
 func (a *agent) neighbor(ctx context.Context, port byte) (Neighbor, error) {
 	info, err := a.nodeInfo(ctx, port)
 	if err != nil {
 		return Neighbor{}, err
 	}
 	n := Neighbor{Type: info.Type, GUID: info.NodeGUID, Port: info.LocalPort, Ports: info.Ports}
-	if n.Name, err = a.nodeDescription(ctx, port); err != nil && ctx.Err() != nil {
+	if n.Name, err = a.nodeDescription(ctx, port); err != nil && !errors.Is(err, errStatus) {
 		return Neighbor{}, err
 	}
 	return n, nil

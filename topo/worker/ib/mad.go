@@ -120,7 +120,7 @@ func request(tid uint32, attribute uint16, modifier uint32, path []byte) (MAD, e
 		return m, errRoute
 	}
 	m[offBase], m[offClass], m[offVersion], m[offMethod] = baseVersion, ClassDirectedRoute, classVersion, methodGet
-	m[offHopCount] = byte(len(path))
+	m[offHopCount] = byte(len(path)) //nolint:gosec // At most longestPath.
 	be := binary.BigEndian
 	be.PutUint64(m[offTID:], uint64(tid))
 	be.PutUint16(m[offAttribute:], attribute)
