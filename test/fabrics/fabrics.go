@@ -50,6 +50,15 @@ func Irregular() []int { return []int{1, 1, 2, 2, 2, 3, 3, 3, 5, 5, 6, 6, 6, 8, 
 type Fabric struct {
 	Plan  Plan
 	Nodes []Node
+	index map[string]int
+}
+
+// Find is the node of that name, nil if there is none.
+func (f *Fabric) Find(name string) *Node {
+	if i, ok := f.index[name]; ok {
+		return &f.Nodes[i]
+	}
+	return nil
 }
 
 // Node is a node's report, and the truth about it.
@@ -63,9 +72,10 @@ type Node struct {
 // New makes a fabric without faults.
 func New(p Plan) *Fabric {
 	p.Planes, p.Spines = max(p.Planes, 1), max(p.Spines, 1)
-	f := &Fabric{Plan: p}
+	f := &Fabric{Plan: p, index: map[string]int{}}
 	for group, size := range p.Sizes {
 		for i := range size {
+			f.index[fmt.Sprintf("node%06d", len(f.Nodes))] = len(f.Nodes)
 			f.Nodes = append(f.Nodes, f.node(len(f.Nodes), group, i))
 		}
 	}

@@ -47,7 +47,7 @@ func (m *Map) alarm(r *record, at time.Time) {
 
 // ring marks the nodes whose heartbeats have become old meanwhile.
 func (m *Map) ring() {
-	for len(m.alarms) > 0 && m.alarms[0].at.Before(m.now) {
+	for len(m.alarms) > 0 && !m.alarms[0].at.After(m.now) {
 		a, ok := heap.Pop(&m.alarms).(alarm)
 		if !ok {
 			return

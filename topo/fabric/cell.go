@@ -125,7 +125,7 @@ func (c *cell) expect(known map[string]standing, index *slotIndex) bool {
 		s := &c.slots[i]
 		for _, v := range s.found.list {
 			l := known[v.id]
-			if l.fits(s) && (v.n > s.agree || v.n == s.agree && v.id < s.expected) {
+			if l.fits(s) && c.prefers(v, s) {
 				s.expected, s.agree = v.id, v.n
 			}
 			if !l.foreign {
@@ -146,6 +146,18 @@ func (c *cell) expect(known map[string]standing, index *slotIndex) bool {
 		c.slots[i].name = c.slots[i].names.most()
 	}
 	return 4*agree >= 3*total
+}
+
+// prefers tells whether v is a better expectation than what s has: more of
+// its ports, more of the cell's, the lesser ID.
+func (c *cell) prefers(v votes, s *slot) bool {
+	if v.n != s.agree {
+		return v.n > s.agree
+	}
+	if x, y := c.own.count(v.id), c.own.count(s.expected); x != y {
+		return x > y
+	}
+	return v.id < s.expected
 }
 
 // shape is which slots most nodes of equal hardware have.

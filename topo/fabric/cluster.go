@@ -34,6 +34,8 @@ type feature[T any] struct {
 	usual int32
 
 	isTouched, inAnchor, inHome, inClaim bool
+	// isTurned tells that usual changed since the last settle.
+	isTurned bool
 }
 
 // noHint is the hint of a feature whose cables have no usual one.

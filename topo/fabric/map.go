@@ -123,9 +123,9 @@ func (m *Map) Beat(name string, at time.Time) {
 	if r == nil || r.beat.Equal(at) {
 		return
 	}
-	first := r.beat.IsZero()
+	backward := at.Before(r.beat) || r.beat.IsZero()
 	r.beat = at
-	if first || r.overdue || at.After(m.now.Add(maxSkew)) {
+	if backward || r.overdue || at.After(m.now.Add(maxSkew)) {
 		m.dirty(r)
 	}
 }

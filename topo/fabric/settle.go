@@ -5,7 +5,8 @@ type settled[T any] struct {
 	// moved are the items whose group or whose features changed, with the
 	// group they were in before.
 	moved []movement[T]
-	// claims are the groups to which a leaf has become foreign or its own.
+	// claims are the groups to which a leaf has become foreign or its own, or
+	// has got another usual rail.
 	claims []string
 }
 
@@ -151,7 +152,7 @@ func (c *cluster[T]) homes(homes []*feature[T]) []*item[T] {
 		if usual == f.usual {
 			continue
 		}
-		f.usual = usual
+		f.usual, f.isTurned = usual, true
 		for _, l := range f.links {
 			mark(l.item)
 		}
@@ -203,7 +204,7 @@ func (it *item[T]) favored(t *tally) string {
 }
 
 // claims recounts whose cables end where, and returns the groups for which a
-// feature has become foreign or has ceased to be.
+// feature has become foreign or has ceased to be, or is used otherwise.
 func (c *cluster[T]) claims(moved []movement[T]) []string {
 	var again []*feature[T]
 	mark := func(f *feature[T]) {
@@ -228,16 +229,16 @@ func (c *cluster[T]) claims(moved []movement[T]) []string {
 			now.add(l.item.key, l.n)
 		}
 		for _, v := range f.claims.list {
-			if f.claims.foreign(v.id) != now.foreign(v.id) {
+			if f.isTurned || f.claims.foreign(v.id) != now.foreign(v.id) {
 				turned = append(turned, v.id)
 			}
 		}
 		for _, v := range now.list {
-			if f.claims.count(v.id) == 0 && now.foreign(v.id) {
+			if f.claims.count(v.id) == 0 && (f.isTurned || now.foreign(v.id)) {
 				turned = append(turned, v.id)
 			}
 		}
-		f.claims = now
+		f.claims, f.isTurned = now, false
 	}
 	return turned
 }

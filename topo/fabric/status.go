@@ -88,7 +88,7 @@ func (m *Map) reasons(r *record, findings []Finding) []Reason {
 			r.overdue = true
 			m.alarm(r, r.beat.Add(-maxSkew))
 		default:
-			m.alarm(r, late)
+			m.alarm(r, late.Add(1))
 		}
 	}
 	for _, kind := range []Fault{Dead, Missing, Miscabled, Duplicate, BadPath} {

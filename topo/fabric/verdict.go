@@ -4,12 +4,12 @@ import "slices"
 
 // verdict is what a cell says of one member's cables.
 type verdict struct {
-	cell    *cell
-	record  *record
-	index   *slotIndex
-	leaves  map[string]standing
-	wired   bool
-	shape   *shape
+	cell   *cell
+	record *record
+	index  *slotIndex
+	leaves map[string]standing
+	wired  bool
+	shape  *shape
 }
 
 func (v *verdict) findings() []Finding {
