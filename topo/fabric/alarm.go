@@ -55,7 +55,7 @@ func (m *Map) ring() {
 		if a.record.alarm.Equal(a.at) {
 			a.record.alarm = time.Time{}
 		}
-		if !m.gone(a.record) {
+		if !a.record.isGone {
 			m.dirty(a.record)
 		}
 	}

@@ -61,9 +61,9 @@ func (r *record) keys(levels []Level) ([]string, bool) {
 			}
 		case r.cell == nil:
 		case l.By == ByLeaf:
-			out[i] = string(keySwitch) + r.cell.key
+			out[i] = r.cell.leafKey
 		case l.By == BySpine && r.cell.item.key != "":
-			out[i] = string(keySwitch) + r.cell.item.key
+			out[i] = r.cell.spineKey
 		case l.By == ByBlock:
 			out[i] = string(keyBlock) + r.cell.key
 			if r.block != "" {

@@ -8,13 +8,17 @@ import (
 // cell is a leaf group: the nodes with one outcome of vote 4. It exists in
 // every mode, because cables are judged by it.
 type cell struct {
-	key     string
+	key string
+	// leafKey and spineKey are the keys of the groups that show the cell and
+	// the cells that share spines.
+	leafKey, spineKey string
+
 	members []*record
 	slots   []slot
 	// own are the leaves of the cell, with the cables that end there.
 	own tally
 	// item stands for the cell among the spines, which are ups.
-	item *item[*cell]
+	item item[*cell]
 	ups  []string
 	// shownBy are the groups that show the cell's expectations.
 	shownBy []*branch
@@ -25,13 +29,18 @@ type cell struct {
 // slot is one rail and plane of a cell.
 type slot struct {
 	rail, plane int32
-	// found are the leaves at the members' ports, total the ports with a leaf.
-	found tally
-	total int32
+	// found are the leaves at the members' ports.
+	found []landing
 	// expected is the leaf that the cell expects, agree the ports on it.
 	expected, name string
 	agree          int32
 	names          tally
+}
+
+// landing is a leaf and how many of a slot's ports are on it.
+type landing struct {
+	leaf *feature[*record]
+	n    int32
 }
 
 // maxRail and maxPlane bound the numbers that a report can use.
@@ -44,14 +53,14 @@ func (x *slotIndex) at(rail, plane int32) *uint16 { return &x[hintOf(rail, plane
 
 // judge recomputes what the cell expects of its cables, and then what is wrong
 // with those of its members. It returns the members for whom that changed.
-func (c *cell) judge(leaves *cluster[*record]) []*record {
+func (c *cell) judge(turn uint64) []*record {
 	var index slotIndex
-	known := c.count(leaves, &index)
-	wired := c.expect(known, &index)
+	c.count(turn, &index)
+	wired := c.expect(&index)
 	shapes := c.shapes(&index)
 	var changed []*record
 	for _, r := range c.members {
-		v := verdict{cell: c, record: r, index: &index, leaves: known, wired: wired, shape: shapes[r.shape]}
+		v := verdict{cell: c, record: r, index: &index, wired: wired, shape: shapes[r.shape]}
 		bad := v.findings()
 		if !sameFindings(bad, r.bad) {
 			r.bad = bad
@@ -61,16 +70,42 @@ func (c *cell) judge(leaves *cluster[*record]) []*record {
 	return changed
 }
 
-// standing is what a leaf is to a cell: foreign, and from which rail and plane
-// more than half of its cables come, or noHint.
+// standing is what a leaf is to the cell whose turn it is.
 type standing struct {
+	turn    uint64
 	foreign bool
-	usual   int32
+	// at is where a slot's landings have it, most often.
+	at int32
 }
 
-// fits tells whether a group could expect the leaf at a slot.
-func (l standing) fits(s *slot) bool {
-	return !l.foreign && (l.usual == noHint || l.usual == s.hint())
+// fits tells whether a group could expect the leaf at a slot: it is not
+// foreign, and no other rail is the usual one there.
+func (f *feature[T]) fits(s *slot) bool {
+	return !f.standing.foreign && (f.usual == noHint || f.usual == s.hint())
+}
+
+// land counts a port on a leaf.
+func (s *slot) land(f *feature[*record]) {
+	at := int(f.standing.at)
+	if at >= len(s.found) || s.found[at].leaf != f {
+		at = slices.IndexFunc(s.found, func(l landing) bool { return l.leaf == f })
+	}
+	if at < 0 {
+		at = len(s.found)
+		s.found = append(s.found, landing{leaf: f})
+	}
+	s.found[at].n++
+	f.standing.at = int32(at) //nolint:gosec // A cell has fewer ports.
+}
+
+// on is how many of the slot's ports are on a leaf.
+func (s *slot) on(f *feature[*record]) int32 {
+	for _, l := range s.found {
+		if l.leaf == f {
+			return l.n
+		}
+	}
+	return 0
 }
 
 func (s *slot) hint() int32 { return hintOf(s.rail, s.plane) }
@@ -79,10 +114,10 @@ func hintOf(rail, plane int32) int32 { return rail*maxPlane + plane }
 
 // count fills the slots and the cell's own leaves, and tells what its leaves
 // are to it.
-func (c *cell) count(leaves *cluster[*record], index *slotIndex) map[string]standing {
+func (c *cell) count(turn uint64, index *slotIndex) {
 	c.slots, c.own = nil, tally{}
-	known := map[string]standing{}
 	for _, r := range c.members {
+		plugged := 0 // The item's cables are the ports with a leaf, in order.
 		for i := range r.ports {
 			p := &r.ports[i]
 			at := index.at(p.rail, p.plane)
@@ -93,17 +128,13 @@ func (c *cell) count(leaves *cluster[*record], index *slotIndex) map[string]stan
 			if p.leaf == "" {
 				continue
 			}
-			s := &c.slots[*at-1]
-			s.total++
-			s.found.add(p.leaf, 1)
-			l, is := known[p.leaf]
-			if !is {
-				if f := leaves.features[p.leaf]; f != nil {
-					l = standing{f.claims.foreign(c.key), f.usual}
-				}
-				known[p.leaf] = l
+			f := r.item.cables[plugged].feature
+			plugged++
+			if f.standing.turn != turn {
+				f.standing = standing{turn: turn, foreign: f.claims.foreign(c.key)}
 			}
-			if !l.foreign {
+			c.slots[*at-1].land(f)
+			if !f.standing.foreign {
 				c.own.add(p.leaf, 1)
 			}
 		}
@@ -114,22 +145,20 @@ func (c *cell) count(leaves *cluster[*record], index *slotIndex) map[string]stan
 	for i := range c.slots {
 		*index.at(c.slots[i].rail, c.slots[i].plane) = uint16(i + 1) //nolint:gosec // As above.
 	}
-	return known
 }
 
 // expect decides which leaf is right at each slot, and whether the cell is
 // wired by rail.
-func (c *cell) expect(known map[string]standing, index *slotIndex) bool {
+func (c *cell) expect(index *slotIndex) bool {
 	agree, total := int32(0), int32(0)
 	for i := range c.slots {
 		s := &c.slots[i]
-		for _, v := range s.found.list {
-			l := known[v.id]
-			if l.fits(s) && c.prefers(v, s) {
-				s.expected, s.agree = v.id, v.n
+		for _, l := range s.found {
+			if l.leaf.fits(s) && c.prefers(l, s) {
+				s.expected, s.agree = l.leaf.id, l.n
 			}
-			if !l.foreign {
-				total += v.n
+			if !l.leaf.standing.foreign {
+				total += l.n
 			}
 		}
 		agree += s.agree
@@ -148,16 +177,16 @@ func (c *cell) expect(known map[string]standing, index *slotIndex) bool {
 	return 4*agree >= 3*total
 }
 
-// prefers tells whether v is a better expectation than what s has: more of
+// prefers tells whether l is a better expectation than what s has: more of
 // its ports, more of the cell's, the lesser ID.
-func (c *cell) prefers(v votes, s *slot) bool {
-	if v.n != s.agree {
-		return v.n > s.agree
+func (c *cell) prefers(l landing, s *slot) bool {
+	if l.n != s.agree {
+		return l.n > s.agree
 	}
-	if x, y := c.own.count(v.id), c.own.count(s.expected); x != y {
+	if x, y := c.own.count(l.leaf.id), c.own.count(s.expected); x != y {
 		return x > y
 	}
-	return v.id < s.expected
+	return l.leaf.id < s.expected
 }
 
 // shape is which slots most nodes of equal hardware have.

@@ -33,6 +33,9 @@ type feature[T any] struct {
 	hints []hinted
 	usual int32
 
+	// standing is what a leaf is to the cell that is judged.
+	standing standing
+
 	isTouched, inAnchor, inHome, inClaim bool
 	// isTurned tells that usual changed since the last settle.
 	isTurned bool
@@ -53,6 +56,7 @@ type link[T any] struct {
 
 type near[T any] struct {
 	feature *feature[T]
+	serial  uint32
 	n       int32
 }
 
@@ -84,7 +88,8 @@ func newCluster[T any]() *cluster[T] {
 	return &cluster[T]{features: map[string]*feature[T]{}}
 }
 
-// of is the feature with that ID, made if need be.
+// of is the feature with that ID, made if need be. It lasts as long as an item
+// has a cable to it.
 func (c *cluster[T]) of(id string) *feature[T] {
 	f := c.features[id]
 	if f == nil {
@@ -95,21 +100,21 @@ func (c *cluster[T]) of(id string) *feature[T] {
 	return f
 }
 
-// set gives an item new features, one ID per cable, and the cables' hints. An
-// empty list takes the item away.
-func (c *cluster[T]) set(it *item[T], ids []string, hint func(i int) int32) {
+// set gives an item new cables, made with of. An empty list takes the item
+// away.
+func (c *cluster[T]) set(it *item[T], cables []cable[T]) {
 	c.account(it, -1)
-	it.cables = make([]cable[T], len(ids))
-	it.weights = make([]weight[T], 0, len(ids))
-	for n, id := range ids {
-		f := c.of(id)
-		it.cables[n] = cable[T]{f, hint(n)}
-		i := slices.IndexFunc(it.weights, func(w weight[T]) bool { return w.feature == f })
-		if i < 0 {
-			it.weights = append(it.weights, weight[T]{f, 1})
-		} else {
-			it.weights[i].n++
+	it.cables = cables
+	it.weights = make([]weight[T], 0, len(cables))
+next:
+	for _, one := range cables {
+		for i := range it.weights {
+			if it.weights[i].feature == one.feature {
+				it.weights[i].n++
+				continue next
+			}
 		}
+		it.weights = append(it.weights, weight[T]{one.feature, 1})
 	}
 	c.account(it, 1)
 	if !it.isMoved {
@@ -117,8 +122,6 @@ func (c *cluster[T]) set(it *item[T], ids []string, hint func(i int) int32) {
 		c.moved = append(c.moved, it)
 	}
 }
-
-func unhinted(int) int32 { return 0 }
 
 // account adds an item's cables to its features, or takes them away.
 func (c *cluster[T]) account(it *item[T], sign int32) {
@@ -173,12 +176,17 @@ func (f *feature[T]) unlink(it *item[T]) {
 
 // meet changes how many cables f and o have from the same items.
 func (f *feature[T]) meet(o *feature[T], n int32) {
-	i, found := slices.BinarySearchFunc(f.near, o.serial, func(m near[T], serial uint32) int {
-		return int(int64(m.feature.serial) - int64(serial))
-	})
+	i, end := 0, len(f.near)
+	for i < end { // The inner loop of a first tree.
+		if half := int(uint(i+end) >> 1); f.near[half].serial < o.serial {
+			i = half + 1
+		} else {
+			end = half
+		}
+	}
 	switch {
-	case !found:
-		f.near = slices.Insert(f.near, i, near[T]{o, n})
+	case i == len(f.near) || f.near[i].serial != o.serial:
+		f.near = slices.Insert(f.near, i, near[T]{o, o.serial, n})
 	case f.near[i].n+n == 0:
 		f.near = slices.Delete(f.near, i, i+1)
 	default:

@@ -41,6 +41,8 @@ type Map struct {
 	// uplinks are the nodes that report a leaf's, by its ID.
 	uplinks map[string][]*record
 	alarms  alarms
+	// turns counts the judgments of cells.
+	turns uint64
 
 	// branches are the groups by level and key.
 	branches []map[string]*branch
@@ -82,6 +84,11 @@ func New(c Config) (*Map, error) {
 	return m, nil
 }
 
+func (m *Map) nextTurn() uint64 {
+	m.turns++
+	return m.turns
+}
+
 // Len is the number of nodes.
 func (m *Map) Len() int { return len(m.nodes) }
 
@@ -90,7 +97,7 @@ func (m *Map) Put(n Node) {
 	r := m.nodes[n.Name]
 	if r == nil {
 		r = &record{name: n.Name, chain: make([]*branch, len(m.levels))}
-		r.item = &item[*record]{owner: r}
+		r.item.owner = r
 		m.nodes[n.Name] = r
 	}
 	oldPorts, oldUps, oldUpLeaves, oldShape := r.ports, r.ups, r.upLeaves, r.shape
@@ -101,8 +108,7 @@ func (m *Map) Put(n Node) {
 	r.read(&n)
 	m.learn(r)
 	if !slices.EqualFunc(oldPorts, r.ports, samePlug) {
-		ids, hint := r.cables()
-		m.leaves.set(r.item, ids, hint)
+		m.leaves.set(&r.item, r.plug(m.leaves))
 	}
 	if r.cell != nil && (oldShape != r.shape || !slices.Equal(oldPorts, r.ports)) {
 		m.dirtyCell(r.cell)
@@ -137,10 +143,11 @@ func (m *Map) Remove(name string) {
 		return
 	}
 	delete(m.nodes, name)
+	r.isGone = true
 	m.dirtyUplinks = append(m.dirtyUplinks, r.upLeaves...)
 	m.forget(r)
 	r.ports = nil
-	m.leaves.set(r.item, nil, unhinted)
+	m.leaves.set(&r.item, nil)
 	m.leave(r)
 	if r.parent != nil {
 		r.parent.replace(r.shown, nil)
@@ -148,9 +155,6 @@ func (m *Map) Remove(name string) {
 	}
 	r.shown, r.parent = nil, nil
 }
-
-// gone tells whether the record is no longer the map's.
-func (m *Map) gone(r *record) bool { return m.nodes[r.name] != r }
 
 // forget and learn keep the indexes of what reports say.
 func (m *Map) forget(r *record) {

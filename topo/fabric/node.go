@@ -37,12 +37,10 @@ type port struct {
 	hca, id     string
 	number      int32
 	guid        uint64
-	link        v1alpha1.LinkState
+	alive       bool
 	// leaf is the switch's canonical ID, "" if unknown.
 	leaf, leafName, leafPort string
 }
-
-func (p *port) alive() bool { return p.link == v1alpha1.LinkActive }
 
 // record is a node in the map.
 type record struct {
@@ -61,7 +59,7 @@ type record struct {
 	// upLeaves are the leaves whose uplinks it reports and which it is on.
 	upLeaves []string
 
-	item *item[*record]
+	item item[*record]
 	// cell is the leaf group, nil without one; block the part of it.
 	cell  *cell
 	block string
@@ -80,7 +78,7 @@ type record struct {
 	overdue bool
 	alarm   time.Time
 
-	isDirty, isMoved bool
+	isDirty, isMoved, isGone bool
 }
 
 // read takes over a node's facts.
@@ -131,7 +129,7 @@ const trusted = 50
 func readPort(rail *v1alpha1.Rail) port {
 	p := port{
 		rail: rail.Rail, plane: rail.Plane, hca: rail.HCA, id: rail.ID,
-		number: rail.Port, link: rail.LinkState, guid: guidOf(rail.GUID),
+		number: rail.Port, alive: rail.LinkState == v1alpha1.LinkActive, guid: guidOf(rail.GUID),
 	}
 	if s := rail.Switch; s != nil && (rail.Confidence == 0 || rail.Confidence >= trusted) {
 		p.leaf, p.leafName, p.leafPort = switchID(s.ID), s.Name, rail.SwitchPort
@@ -139,16 +137,17 @@ func readPort(rail *v1alpha1.Rail) port {
 	return p
 }
 
-// cables are the leaves that the node's cables end in, one entry per cable,
-// and the rail and plane each starts from.
-func (r *record) cables() ([]string, func(int) int32) {
-	leaves, from := make([]string, 0, len(r.ports)), make([]int32, 0, len(r.ports))
+// plug makes the node's cables to leaves. The ports share the leaves' strings.
+func (r *record) plug(leaves *cluster[*record]) []cable[*record] {
+	out := make([]cable[*record], 0, len(r.ports))
 	for i := range r.ports {
 		if p := &r.ports[i]; p.leaf != "" {
-			leaves, from = append(leaves, p.leaf), append(from, hintOf(p.rail, p.plane))
+			f := leaves.of(p.leaf)
+			p.leaf = f.id
+			out = append(out, cable[*record]{f, hintOf(p.rail, p.plane)})
 		}
 	}
-	return leaves, func(i int) int32 { return from[i] }
+	return out
 }
 
 func comparePorts(a, b port) int {
@@ -167,6 +166,9 @@ func comparePorts(a, b port) int {
 // switchID brings the spellings of one GUID or MAC address to one:
 // 0x2c5eab0300c26480, 2c5e:ab03:00c2:6480, 2C:5E:AB:00:64:80.
 func switchID(id string) string {
+	if hexadecimal(id) {
+		return id
+	}
 	plain := strings.TrimPrefix(strings.ToLower(id), "0x")
 	if !hexadecimal(plain) {
 		stripped := strings.ReplaceAll(plain, ":", "")
@@ -187,14 +189,29 @@ func hexadecimal(s string) bool {
 	return s != ""
 }
 
-// guidOf is a number for a GUID, 0 for none.
+// guidOf is a number for a GUID, 0 for none. What is no GUID is hashed.
 func guidOf(s string) uint64 {
-	if len(s) == 0 {
-		return 0
+	var guid uint64
+	digits := 0
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case c >= '0' && c <= '9':
+			c -= '0'
+		case c >= 'a' && c <= 'f':
+			c -= 'a' - 10
+		case c >= 'A' && c <= 'F':
+			c -= 'A' - 10
+		case c == ':':
+			continue
+		default:
+			digits = 99
+		}
+		guid = guid<<4 | uint64(c&0xf)
+		digits++
 	}
-	plain := strings.ReplaceAll(strings.TrimPrefix(s, "0x"), ":", "")
-	if g, err := strconv.ParseUint(plain, 16, 64); err == nil {
-		return g
+	if digits <= 16 {
+		return guid
 	}
 	h := fnv.New64a()
 	h.Write([]byte(s))

@@ -57,15 +57,15 @@ func (m *Map) place(r *record, key string) {
 	if key != "" {
 		c := m.cells[key]
 		if c == nil {
-			c = &cell{key: key}
-			c.item = &item[*cell]{owner: c}
+			c = &cell{key: key, leafKey: string(keySwitch) + key}
+			c.item.owner = c
 			m.cells[key] = c
 		}
 		c.members = append(c.members, r)
 		r.cell = c
 		m.dirtyCell(c)
 	}
-	if !m.gone(r) {
+	if !r.isGone {
 		m.move(r)
 		m.dirty(r)
 	}
@@ -78,18 +78,22 @@ func (m *Map) judge() {
 	for _, c := range m.dirtyCells {
 		c.isDirty = false
 		if len(c.members) == 0 {
-			m.spines.set(c.item, nil, unhinted)
+			m.spines.set(&c.item, nil)
 			if m.cells[c.key] == c {
 				delete(m.cells, c.key)
 			}
 			continue
 		}
 		was := c.slots
-		m.dirty(c.judge(m.leaves)...)
+		m.dirty(c.judge(m.nextTurn())...)
 		if spine {
 			if ups := m.spinesOf(c); !slices.Equal(ups, c.ups) {
 				c.ups = ups
-				m.spines.set(c.item, ups, unhinted)
+				cables := make([]cable[*cell], len(ups))
+				for i, id := range ups {
+					cables[i].feature = m.spines.of(id)
+				}
+				m.spines.set(&c.item, cables)
 			}
 		}
 		if block >= 0 {
@@ -116,6 +120,7 @@ func (m *Map) settleSpines() {
 		if moved.was == moved.item.key {
 			continue
 		}
+		moved.item.owner.spineKey = string(keySwitch) + moved.item.key
 		for _, r := range moved.item.owner.members {
 			m.move(r)
 		}
@@ -126,7 +131,7 @@ func (m *Map) settleSpines() {
 func (m *Map) regroup() {
 	for _, r := range m.movedNodes {
 		r.isMoved = false
-		if m.gone(r) {
+		if r.isGone {
 			continue
 		}
 		keys, sound := r.keys(m.levels)
@@ -213,7 +218,7 @@ func (m *Map) rename() {
 func (m *Map) showNodes() {
 	for _, r := range m.dirtyNodes {
 		r.isDirty = false
-		if m.gone(r) {
+		if r.isGone {
 			continue
 		}
 		parent := m.root

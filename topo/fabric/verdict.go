@@ -15,26 +15,20 @@ type verdict struct {
 func (v *verdict) findings() []Finding {
 	var out []Finding
 	missing, shifted := v.missing()
+	plugged := 0 // See count.
 	for i := range v.record.ports {
 		p := &v.record.ports[i]
 		s := &v.cell.slots[*v.index.at(p.rail, p.plane)-1]
-		f := p.finding(v.record.name)
-		f.Group, f.Expected = v.cell.key, s.expectation()
-		switch {
-		case !p.alive():
-			f.Kind = Dead
-		case p.leaf == "":
-			f.Kind = Unseen
-		case p.leaf == s.expected:
-			continue
-		case v.leaves[p.leaf].foreign:
-			f.Kind = Miscabled
-		case v.wired && !shifted && (!v.leaves[p.leaf].fits(s) || s.agree > s.found.count(p.leaf)):
-			f.Kind = Miscabled
-		default:
-			continue
+		var leaf *feature[*record]
+		if p.leaf != "" {
+			leaf = v.record.item.cables[plugged].feature
+			plugged++
 		}
-		out = append(out, f)
+		if kind := v.fault(p, s, leaf, shifted); kind != "" {
+			f := p.finding(v.record.name)
+			f.Kind, f.Group, f.Expected = kind, v.cell.key, s.expectation()
+			out = append(out, f)
+		}
 	}
 	for _, at := range missing {
 		s := &v.cell.slots[at]
@@ -45,6 +39,23 @@ func (v *verdict) findings() []Finding {
 	}
 	slices.SortFunc(out, compareFindings)
 	return out
+}
+
+// fault is what is wrong with a port, "" if nothing is.
+func (v *verdict) fault(p *port, s *slot, leaf *feature[*record], shifted bool) Fault {
+	switch {
+	case !p.alive:
+		return Dead
+	case leaf == nil:
+		return Unseen
+	case p.leaf == s.expected:
+		return ""
+	case leaf.standing.foreign:
+		return Miscabled
+	case v.wired && !shifted && (!leaf.fits(s) || s.agree > s.on(leaf)):
+		return Miscabled
+	}
+	return ""
 }
 
 // missing are the slots that like nodes have and this one lacks. A lost HCA
@@ -106,7 +117,7 @@ func (r *record) alone() []Finding {
 		p := &r.ports[i]
 		f := p.finding(r.name)
 		f.Kind = Unseen
-		if !p.alive() {
+		if !p.alive {
 			f.Kind = Dead
 		}
 		out = append(out, f)

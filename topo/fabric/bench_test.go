@@ -1,0 +1,109 @@
+package fabric_test
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/heddle-dev/heddle/test/fabrics"
+	"github.com/heddle-dev/heddle/topo/fabric"
+)
+
+// fatTree is the fabric of the benchmarks: 8 rails, 32 nodes to a group, 5 %
+// of the ports broken.
+func fatTree(nodes int) *fabrics.Fabric {
+	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(nodes, 32), Rails: 8, Pod: 16})
+	f.Damage(rand.New(rand.NewPCG(1, 1)), 0.05)
+	return f
+}
+
+// BenchmarkFirstTree is from reports to the encoded answer.
+func BenchmarkFirstTree(b *testing.B) {
+	for _, nodes := range []int{4608, 16384, 100000} {
+		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
+			f := fatTree(nodes)
+			b.ReportAllocs()
+			for b.Loop() {
+				if s := mapOf(b, fabric.ModeAuto, f).Snapshot(start); s.Len() == 0 {
+					b.Fatal("no answer")
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkChange is from one node's change to the new answer with its tag.
+func BenchmarkChange(b *testing.B) {
+	for _, nodes := range []int{1024, 16384, 100000} {
+		f := fatTree(nodes)
+		m := mapOf(b, fabric.ModeAuto, f)
+		m.Snapshot(start)
+		rng := rand.New(rand.NewPCG(3, 3))
+		run := func(name string, change func(*fabrics.Node)) {
+			b.Run(fmt.Sprintf("%s/%d", name, nodes), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					change(&f.Nodes[rng.IntN(len(f.Nodes))])
+					if m.Snapshot(start).ETag() == "" {
+						b.Fatal("no tag")
+					}
+				}
+			})
+		}
+		run("status", func(n *fabrics.Node) {
+			in := input(n)
+			in.Ready = rng.IntN(2) == 0
+			m.Put(in)
+		})
+		run("cable", func(n *fabrics.Node) {
+			spec := n.Spec.DeepCopy()
+			spec.Rails[rng.IntN(8)].Switch = f.Nodes[rng.IntN(len(f.Nodes))].Spec.Rails[rng.IntN(8)].Switch
+			m.Put(fabric.Node{Name: n.Name, Ready: true, Report: spec, Heartbeat: start})
+		})
+		run("comes-goes", func(n *fabrics.Node) {
+			m.Remove(n.Name)
+			m.Snapshot(start)
+			m.Put(input(n))
+		})
+		run("moves", func(n *fabrics.Node) {
+			spec := n.Spec.DeepCopy()
+			spec.Rails = f.Nodes[rng.IntN(len(f.Nodes))].Spec.DeepCopy().Rails
+			m.Put(fabric.Node{Name: n.Name, Ready: true, Report: spec, Heartbeat: start})
+			m.Snapshot(start)
+			m.Put(input(n))
+		})
+		run("beat", func(n *fabrics.Node) { m.Beat(n.Name, start.Add(time.Duration(rng.IntN(60))*time.Second)) })
+	}
+}
+
+// BenchmarkWrite is the whole answer written once.
+func BenchmarkWrite(b *testing.B) {
+	s := mapOf(b, fabric.ModeAuto, fatTree(16384)).Snapshot(start)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.WriteTo(io.Discard); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkMemory is what a map of 16,384 nodes holds beside the reports that
+// it was made of, whose strings it shares.
+func BenchmarkMemory(b *testing.B) {
+	f := fatTree(16384)
+	var before, after runtime.MemStats
+	for b.Loop() {
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		m := mapOf(b, fabric.ModeAuto, f)
+		s := m.Snapshot(start)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		runtime.KeepAlive(m)
+		runtime.KeepAlive(s)
+	}
+	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(1<<20), "MiB")
+}
