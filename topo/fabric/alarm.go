@@ -15,9 +15,14 @@ type alarm struct {
 // alarms is a heap of them.
 type alarms []alarm
 
-func (a alarms) Len() int           { return len(a) }
-func (a alarms) Less(i, j int) bool { return a[i].at.Before(a[j].at) }
-func (a alarms) Swap(i, j int)      { a[i], a[j] = a[j], a[i] }
+// Len is heap.Interface's.
+func (a *alarms) Len() int { return len(*a) }
+
+// Less and Swap are heap.Interface's too.
+func (a *alarms) Less(i, j int) bool { return (*a)[i].at.Before((*a)[j].at) }
+
+// Swap exchanges two.
+func (a *alarms) Swap(i, j int) { (*a)[i], (*a)[j] = (*a)[j], (*a)[i] }
 
 // Push and Pop are heap.Interface's.
 func (a *alarms) Push(x any) {

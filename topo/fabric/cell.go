@@ -49,8 +49,6 @@ const maxRail, maxPlane = 128, 16
 // slotIndex finds a slot by rail and plane; 0 is none.
 type slotIndex [maxRail * maxPlane]uint16
 
-func (x *slotIndex) at(rail, plane int32) *uint16 { return &x[hintOf(rail, plane)] }
-
 // judge recomputes what the cell expects of its cables, and then what is wrong
 // with those of its members. It returns the members for whom that changed.
 func (c *cell) judge(turn uint64) []*record {
@@ -120,9 +118,9 @@ func (c *cell) count(turn uint64, index *slotIndex) {
 		plugged := 0 // The item's cables are the ports with a leaf, in order.
 		for i := range r.ports {
 			p := &r.ports[i]
-			at := index.at(p.rail, p.plane)
+			at := &index[p.hint()]
 			if *at == 0 {
-				c.slots = append(c.slots, slot{rail: p.rail, plane: p.plane})
+				c.slots = append(c.slots, slot{rail: p.Rail.Rail, plane: p.Plane})
 				*at = uint16(len(c.slots)) //nolint:gosec // At most maxRail * maxPlane.
 			}
 			if p.leaf == "" {
@@ -143,7 +141,7 @@ func (c *cell) count(turn uint64, index *slotIndex) {
 		return int(a.hint() - b.hint())
 	})
 	for i := range c.slots {
-		*index.at(c.slots[i].rail, c.slots[i].plane) = uint16(i + 1) //nolint:gosec // As above.
+		index[c.slots[i].hint()] = uint16(i + 1)
 	}
 }
 
@@ -166,8 +164,8 @@ func (c *cell) expect(index *slotIndex) bool {
 	for _, r := range c.members {
 		for i := range r.ports {
 			p := &r.ports[i]
-			if s := &c.slots[*index.at(p.rail, p.plane)-1]; p.leafName != "" && p.leaf == s.expected {
-				s.names.add(p.leafName, 1)
+			if s := &c.slots[index[p.hint()]-1]; p.leaf != "" && p.leaf == s.expected && p.Switch.Name != "" {
+				s.names.add(p.Switch.Name, 1)
 			}
 		}
 	}
@@ -208,7 +206,7 @@ func (c *cell) shapes(index *slotIndex) map[string]*shape {
 		s.nodes++
 		last := -1
 		for i := range r.ports { // Sorted: the ports of one slot are neighbors.
-			at := int(*index.at(r.ports[i].rail, r.ports[i].plane)) - 1
+			at := int(index[r.ports[i].hint()]) - 1
 			if at != last {
 				s.have[at]++
 			}
@@ -247,7 +245,7 @@ func (r *record) blockOf(c *cell, width *tally, n int) string {
 	var t tally
 	for i := range r.ports {
 		p := &r.ports[i]
-		number := lastNumber(p.leafPort)
+		number := lastNumber(p.SwitchPort)
 		if number < 1 || c.own.count(p.leaf) == 0 {
 			continue
 		}

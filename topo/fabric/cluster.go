@@ -41,6 +41,9 @@ type feature[T any] struct {
 	isTurned bool
 }
 
+// Room that a leaf of a fat tree needs anyway.
+const usualLinks, usualNear = 32, 16
+
 // noHint is the hint of a feature whose cables have no usual one.
 const noHint = -1
 
@@ -94,7 +97,10 @@ func (c *cluster[T]) of(id string) *feature[T] {
 	f := c.features[id]
 	if f == nil {
 		c.serial++
-		f = &feature[T]{id: id, serial: c.serial, usual: noHint}
+		f = &feature[T]{
+			id: id, serial: c.serial, usual: noHint,
+			links: make([]link[T], 0, usualLinks), near: make([]near[T], 0, usualNear),
+		}
 		c.features[id] = f
 	}
 	return f

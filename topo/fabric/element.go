@@ -136,7 +136,8 @@ func (e *Element) encodeNode() {
 	b = appendString(append(b, `{"name":`...), e.Name)
 	b = appendString(append(b, `,"kind":`...), e.Kind)
 	b = appendString(append(b, `,"status":`...), e.Status)
-	e.body = append(b, '}')
+	b = append(b, '}')
+	e.body = b
 	e.size, e.digest = len(e.body), digestOf(e.body)
 }
 
@@ -162,7 +163,8 @@ func (e *Element) encodeGroup(k *kids) {
 		}
 		body = append(body, c.body...) // Smaller than joined, so in one piece.
 	}
-	e.body = append(body, tail...)
+	body = append(body, tail...)
+	e.body = body
 }
 
 // write writes the element's JSON.

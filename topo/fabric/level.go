@@ -169,7 +169,3 @@ func pathNames(levels []Level, path []string) ([]string, bool) {
 }
 
 func (l Level) byPath() bool { return l.By == ByPath || l.By == ByBlock }
-
-// kept tells whether the level's groups keep the names that their members
-// remember: those whose identity is a switch.
-func (l Level) kept() bool { return l.By == BySpine || l.By == ByLeaf || l.By == ByBlock }

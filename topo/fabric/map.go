@@ -14,6 +14,8 @@ type Config struct {
 	// StaleAfter is the age from which a heartbeat makes a node Degraded; 0
 	// means DefaultStaleAfter.
 	StaleAfter time.Duration
+	// Nodes is about how many there will be, if known: room for a first tree.
+	Nodes int
 }
 
 // DefaultStaleAfter is five heartbeats of 60 s.
@@ -72,9 +74,9 @@ func New(c Config) (*Map, error) {
 	}
 	m := &Map{
 		levels: slices.Clone(c.Levels), staleAfter: c.StaleAfter,
-		nodes:  map[string]*record{},
+		nodes:  make(map[string]*record, c.Nodes),
 		leaves: newCluster[*record](), spines: newCluster[*cell](), cells: map[string]*cell{},
-		guids: map[uint64]*record{}, doubles: map[uint64][]*record{}, uplinks: map[string][]*record{},
+		guids: make(map[uint64]*record, usualPorts*c.Nodes), doubles: map[uint64][]*record{}, uplinks: map[string][]*record{},
 		root: &branch{level: -1},
 	}
 	for _, l := range m.levels {
@@ -88,6 +90,9 @@ func (m *Map) nextTurn() uint64 {
 	m.turns++
 	return m.turns
 }
+
+// usualPorts is how many fabric ports a node has.
+const usualPorts = 8
 
 // Len is the number of nodes.
 func (m *Map) Len() int { return len(m.nodes) }
@@ -110,7 +115,7 @@ func (m *Map) Put(n Node) {
 	if !slices.EqualFunc(oldPorts, r.ports, samePlug) {
 		m.leaves.set(&r.item, r.plug(m.leaves))
 	}
-	if r.cell != nil && (oldShape != r.shape || !slices.Equal(oldPorts, r.ports)) {
+	if r.cell != nil && (oldShape != r.shape || !slices.EqualFunc(oldPorts, r.ports, samePort)) {
 		m.dirtyCell(r.cell)
 	}
 	if !slices.Equal(oldUpLeaves, r.upLeaves) || !slices.Equal(oldUps, r.ups) {
@@ -119,9 +124,6 @@ func (m *Map) Put(n Node) {
 	m.move(r)
 	m.dirty(r)
 }
-
-// samePlug tells whether two cables start and end alike.
-func samePlug(a, b port) bool { return a.leaf == b.leaf && a.rail == b.rail && a.plane == b.plane }
 
 // Beat records a heartbeat.
 func (m *Map) Beat(name string, at time.Time) {
@@ -176,9 +178,10 @@ func (m *Map) learn(r *record) {
 		m.claim(r.ports[i].guid, r)
 	}
 	for _, leaf := range r.upLeaves {
-		all := append(m.uplinks[leaf], r)
-		slices.SortFunc(all, func(a, b *record) int { return strings.Compare(a.name, b.name) })
-		m.uplinks[leaf] = all
+		all := m.uplinks[leaf]
+		if i, found := slices.BinarySearchFunc(all, r.name, compareName); !found {
+			m.uplinks[leaf] = slices.Insert(all, i, r)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"cmp"
 	"hash/fnv"
 	"slices"
 	"strconv"
@@ -21,8 +22,8 @@ type Node struct {
 	// Names are the groups that the node has been told it is in, of any
 	// kind: the values of its topology labels. They keep names stable.
 	Names []string
-	// Report is the node's NodeTopology, nil if there is none. It is read
-	// and not kept.
+	// Report is the node's NodeTopology, nil if there is none. It is kept,
+	// as an informer keeps it: nobody may write to it any more.
 	Report *v1alpha1.NodeTopologySpec
 	// Heartbeat is when the worker last ended a pass; zero if unknown.
 	Heartbeat time.Time
@@ -33,14 +34,31 @@ const maxPorts = 128
 
 // port is one cable of the fabric as its node reports it.
 type port struct {
-	rail, plane int32
-	hca, id     string
-	number      int32
-	guid        uint64
-	alive       bool
-	// leaf is the switch's canonical ID, "" if unknown.
-	leaf, leafName, leafPort string
+	*v1alpha1.Rail
+	// leaf is the switch's canonical ID, "" if unknown or not believed.
+	leaf string
+	guid uint64
 }
+
+func (p *port) hint() int32 { return hintOf(p.Rail.Rail, p.Plane) }
+
+func (p *port) alive() bool { return p.LinkState == v1alpha1.LinkActive }
+
+func (p *port) leafName() string {
+	if p.leaf == "" {
+		return ""
+	}
+	return p.Switch.Name
+}
+
+// samePort tells whether two ports say the same, as far as the map listens.
+func samePort(a, b port) bool {
+	return samePlug(a, b) && a.guid == b.guid && a.HCA == b.HCA && a.ID == b.ID && a.Port == b.Port &&
+		a.LinkState == b.LinkState && a.leafName() == b.leafName() && a.SwitchPort == b.SwitchPort
+}
+
+// samePlug tells whether two cables start and end alike.
+func samePlug(a, b port) bool { return a.leaf == b.leaf && a.hint() == b.hint() }
 
 // record is a node in the map.
 type record struct {
@@ -108,7 +126,9 @@ func (r *record) read(n *Node) {
 		}
 		r.ports = append(r.ports, readPort(rail))
 	}
-	slices.SortFunc(r.ports, comparePorts)
+	if !slices.IsSortedFunc(r.ports, comparePorts) {
+		slices.SortStableFunc(r.ports, comparePorts)
+	}
 	for i := range r.ups {
 		leaf := switchID(r.ups[i].Leaf)
 		if r.on(leaf) && !slices.Contains(r.upLeaves, leaf) {
@@ -127,12 +147,9 @@ func (r *record) on(leaf string) bool {
 const trusted = 50
 
 func readPort(rail *v1alpha1.Rail) port {
-	p := port{
-		rail: rail.Rail, plane: rail.Plane, hca: rail.HCA, id: rail.ID,
-		number: rail.Port, alive: rail.LinkState == v1alpha1.LinkActive, guid: guidOf(rail.GUID),
-	}
+	p := port{Rail: rail, guid: guidOf(rail.GUID)}
 	if s := rail.Switch; s != nil && (rail.Confidence == 0 || rail.Confidence >= trusted) {
-		p.leaf, p.leafName, p.leafPort = switchID(s.ID), s.Name, rail.SwitchPort
+		p.leaf = switchID(s.ID)
 	}
 	return p
 }
@@ -144,23 +161,17 @@ func (r *record) plug(leaves *cluster[*record]) []cable[*record] {
 		if p := &r.ports[i]; p.leaf != "" {
 			f := leaves.of(p.leaf)
 			p.leaf = f.id
-			out = append(out, cable[*record]{f, hintOf(p.rail, p.plane)})
+			out = append(out, cable[*record]{f, p.hint()})
 		}
 	}
 	return out
 }
 
 func comparePorts(a, b port) int {
-	if a.rail != b.rail {
-		return int(a.rail) - int(b.rail)
-	}
-	if a.plane != b.plane {
-		return int(a.plane) - int(b.plane)
-	}
-	if c := strings.Compare(a.id, b.id); c != 0 {
-		return c
-	}
-	return int(a.number) - int(b.number)
+	return cmp.Or(
+		cmp.Compare(a.hint(), b.hint()), strings.Compare(a.ID, b.ID), cmp.Compare(a.Port, b.Port),
+		strings.Compare(a.Netdev, b.Netdev),
+	)
 }
 
 // switchID brings the spellings of one GUID or MAC address to one:
@@ -214,6 +225,6 @@ func guidOf(s string) uint64 {
 		return guid
 	}
 	h := fnv.New64a()
-	h.Write([]byte(s))
+	_, _ = h.Write([]byte(s)) // Never fails.
 	return h.Sum64()
 }

@@ -184,9 +184,13 @@ func (w *world) report(n *fabrics.Node) v1alpha1.NodeTopologySpec {
 // Whatever came before, the map says what a new one says that is told only how
 // things are now, in any order.
 func TestIncrementalIsFromScratch(t *testing.T) {
+	t.Parallel()
 	custom := []fabric.Level{
-		{Kind: "hall", By: fabric.ByPath}, {Kind: "spine", By: fabric.BySpine}, {Kind: "su", By: fabric.ByLeaf},
-		{Kind: "pair", By: fabric.ByBlock, Nodes: 2}, {Kind: "rack", By: fabric.ByNVLink},
+		{Kind: "hall", By: fabric.ByPath},
+		{Kind: "spine", By: fabric.BySpine},
+		{Kind: "su", By: fabric.ByLeaf},
+		{Kind: "pair", By: fabric.ByBlock, Nodes: 2},
+		{Kind: "rack", By: fabric.ByNVLink},
 	}
 	for _, tt := range []struct {
 		name   string

@@ -41,7 +41,10 @@ func preset(tb testing.TB, mode fabric.Mode) []fabric.Level {
 
 func mapOf(tb testing.TB, mode fabric.Mode, f *fabrics.Fabric) *fabric.Map {
 	tb.Helper()
-	m := newMap(tb, preset(tb, mode)...)
+	m, err := fabric.New(fabric.Config{Levels: preset(tb, mode), Nodes: len(f.Nodes)})
+	if err != nil {
+		tb.Fatal(err)
+	}
 	for i := range f.Nodes {
 		m.Put(input(&f.Nodes[i]))
 	}
@@ -190,6 +193,7 @@ func quarreling(f *fabrics.Fabric, wrongs []fabrics.Wrong) map[rail]bool {
 // group, every such port is named with the leaf it should be on, and nothing
 // else is.
 func TestQuality(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		plan fabrics.Plan

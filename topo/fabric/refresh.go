@@ -87,14 +87,7 @@ func (m *Map) judge() {
 		was := c.slots
 		m.dirty(c.judge(m.nextTurn())...)
 		if spine {
-			if ups := m.spinesOf(c); !slices.Equal(ups, c.ups) {
-				c.ups = ups
-				cables := make([]cable[*cell], len(ups))
-				for i, id := range ups {
-					cables[i].feature = m.spines.of(id)
-				}
-				m.spines.set(&c.item, cables)
-			}
+			m.raise(c)
 		}
 		if block >= 0 {
 			for _, r := range c.blocks(m.levels[block].Nodes) {
@@ -108,6 +101,20 @@ func (m *Map) judge() {
 		}
 	}
 	m.dirtyCells = nil
+}
+
+// raise brings up to date to which spines a cell has cables.
+func (m *Map) raise(c *cell) {
+	ups := m.spinesOf(c)
+	if slices.Equal(ups, c.ups) {
+		return
+	}
+	c.ups = ups
+	cables := make([]cable[*cell], len(ups))
+	for i, id := range ups {
+		cables[i].feature = m.spines.of(id)
+	}
+	m.spines.set(&c.item, cables)
 }
 
 func sameExpectation(a, b slot) bool {
@@ -139,28 +146,36 @@ func (m *Map) regroup() {
 			r.badPath = !sound
 			m.dirty(r)
 		}
-		same := true
-		for i, key := range keys {
-			same = same && (r.chain[i] == nil && key == "" || r.chain[i] != nil && r.chain[i].key == key)
+		if !slices.EqualFunc(keys, r.chain, hasKey) {
+			m.leave(r)
+			m.join(r, keys)
 		}
-		if same {
-			continue
-		}
-		m.leave(r)
-		for i, key := range keys {
-			if key != "" {
-				r.chain[i] = m.branch(i, key, r)
-			}
-		}
-		for _, b := range r.chain {
-			if b != nil {
-				b.enter(r, 1, m.levels[b.level].Kind)
-				m.dirtyBranch(b)
-			}
-		}
-		m.dirty(r)
 	}
 	m.movedNodes = nil
+}
+
+// hasKey tells whether b is the group with that key, nil for none.
+func hasKey(key string, b *branch) bool {
+	if b == nil {
+		return key == ""
+	}
+	return b.key == key
+}
+
+// join puts a node that is in no group into those with the keys.
+func (m *Map) join(r *record, keys []string) {
+	for i, key := range keys {
+		if key != "" {
+			r.chain[i] = m.branch(i, key, r)
+		}
+	}
+	for _, b := range r.chain {
+		if b != nil {
+			b.enter(r, 1, m.levels[b.level].Kind)
+			m.dirtyBranch(b)
+		}
+	}
+	m.dirty(r)
 }
 
 // branch is the group with that key, made if need be.
@@ -254,8 +269,8 @@ func (m *Map) showBranches() {
 		}
 	}
 	queue(m.dirtyBranches)
-	for i := len(levels) - 1; i >= 0; i-- {
-		for _, b := range levels[i] {
+	for i := range slices.Backward(levels) {
+		for _, b := range levels[i] { // The lists of levels above grow meanwhile.
 			before := len(m.dirtyBranches)
 			m.show(b)
 			queue(m.dirtyBranches[before:])

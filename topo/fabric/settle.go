@@ -223,22 +223,27 @@ func (c *cluster[T]) claims(moved []movement[T]) []string {
 	}
 	var turned []string
 	for _, f := range again {
-		f.inClaim = false
-		var now tally
-		for _, l := range f.links {
-			now.add(l.item.key, l.n)
-		}
-		for _, v := range f.claims.list {
-			if f.isTurned || f.claims.foreign(v.id) != now.foreign(v.id) {
-				turned = append(turned, v.id)
-			}
-		}
-		for _, v := range now.list {
-			if f.claims.count(v.id) == 0 && (f.isTurned || now.foreign(v.id)) {
-				turned = append(turned, v.id)
-			}
-		}
-		f.claims, f.isTurned = now, false
+		turned = f.reclaim(turned)
 	}
+	return turned
+}
+
+// reclaim recounts one feature and appends the groups that it has turned for.
+func (f *feature[T]) reclaim(turned []string) []string {
+	var now tally
+	for _, l := range f.links {
+		now.add(l.item.key, l.n)
+	}
+	for _, v := range f.claims.list {
+		if f.isTurned || f.claims.foreign(v.id) != now.foreign(v.id) {
+			turned = append(turned, v.id)
+		}
+	}
+	for _, v := range now.list {
+		if f.claims.count(v.id) == 0 && (f.isTurned || now.foreign(v.id)) {
+			turned = append(turned, v.id)
+		}
+	}
+	f.claims, f.isTurned, f.inClaim = now, false, false
 	return turned
 }

@@ -7,7 +7,6 @@ type verdict struct {
 	cell   *cell
 	record *record
 	index  *slotIndex
-	leaves map[string]standing
 	wired  bool
 	shape  *shape
 }
@@ -18,7 +17,7 @@ func (v *verdict) findings() []Finding {
 	plugged := 0 // See count.
 	for i := range v.record.ports {
 		p := &v.record.ports[i]
-		s := &v.cell.slots[*v.index.at(p.rail, p.plane)-1]
+		s := &v.cell.slots[v.index[p.hint()]-1]
 		var leaf *feature[*record]
 		if p.leaf != "" {
 			leaf = v.record.item.cables[plugged].feature
@@ -44,7 +43,7 @@ func (v *verdict) findings() []Finding {
 // fault is what is wrong with a port, "" if nothing is.
 func (v *verdict) fault(p *port, s *slot, leaf *feature[*record], shifted bool) Fault {
 	switch {
-	case !p.alive:
+	case !p.alive():
 		return Dead
 	case leaf == nil:
 		return Unseen
@@ -66,7 +65,7 @@ func (v *verdict) missing() (slots []int, shifted bool) {
 	have := make([]bool, len(v.cell.slots))
 	for i := range v.record.ports {
 		p := &v.record.ports[i]
-		have[*v.index.at(p.rail, p.plane)-1] = true
+		have[v.index[p.hint()]-1] = true
 	}
 	var lacked []int
 	for at := range v.cell.slots {
@@ -103,9 +102,9 @@ func (s *slot) expectation() *Switch {
 }
 
 func (p *port) finding(node string) Finding {
-	f := Finding{Node: node, HCA: p.hca, ID: p.id, Port: p.number, Rail: p.rail, Plane: p.plane}
+	f := Finding{Node: node, HCA: p.HCA, ID: p.ID, Port: p.Port, Rail: p.Rail.Rail, Plane: p.Plane}
 	if p.leaf != "" {
-		f.Found = &Switch{ID: p.leaf, Name: p.leafName, Port: p.leafPort}
+		f.Found = &Switch{ID: p.leaf, Name: p.Switch.Name, Port: p.SwitchPort}
 	}
 	return f
 }
@@ -117,7 +116,7 @@ func (r *record) alone() []Finding {
 		p := &r.ports[i]
 		f := p.finding(r.name)
 		f.Kind = Unseen
-		if !p.alive {
+		if !p.alive() {
 			f.Kind = Dead
 		}
 		out = append(out, f)
