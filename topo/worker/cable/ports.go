@@ -136,7 +136,8 @@ func number(group []seat, before []v1alpha1.Rail) {
 	known := map[string]int{}
 	count := 0
 	for i := range before {
-		if b := &before[i]; b.Role == string(group[0].role) {
+		b := &before[i]
+		if _, twice := known[b.ID]; b.Role == string(group[0].role) && !twice {
 			known[b.ID] = int(b.Rail)
 			count = max(count, int(b.Rail)+1)
 		}
