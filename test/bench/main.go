@@ -41,7 +41,7 @@ func main() {
 
 func run(ctx context.Context, stdout, stderr io.Writer) error {
 	var rows []row
-	for _, measure := range []func(context.Context, io.Writer) ([]row, error){decisions, daemons} {
+	for _, measure := range []func(context.Context, io.Writer) ([]row, error){decisions, daemons, topology} {
 		got, err := measure(ctx, stderr)
 		if err != nil {
 			return err
@@ -95,14 +95,16 @@ func load() string {
 // alloc is the package that chooses GPUs.
 const alloc = "./deviceplugin/alloc"
 
-// decisions runs the packages' own benchmarks.
+// benchmark is a figure that one of the packages' own benchmarks measures.
+type benchmark struct {
+	what, pkg, name, metric string
+	scale, limit            float64
+	unit                    string
+}
+
+// decisions runs the benchmarks of what a node decides.
 func decisions(ctx context.Context, log io.Writer) ([]row, error) {
-	var rows []row
-	for _, b := range []struct {
-		what, pkg, name, metric string
-		scale, limit            float64
-		unit                    string
-	}{
+	return measure(ctx, log, []benchmark{
 		{"scan of 8 GPUs and 9 HCAs, processor time", "./discovery/host", "BenchmarkScan", "cpu-ms/op", 1, 5, "ms"},
 		{"labels of 8 GPUs, three CEL rules", "./discovery/labels", "BenchmarkCompute/rules", "ns/op", 1e-6, 1, "ms"},
 		{"path classes of 8 GPUs and 9 HCAs", "./topo/affinity", "BenchmarkMatrix", "ns/op", 1e-6, 1, "ms"},
@@ -110,7 +112,12 @@ func decisions(ctx context.Context, log io.Writer) ([]row, error) {
 		{"the same, 16 GPUs", alloc, "BenchmarkEveryRequest/16", "p99-us", 1e-3, 2, "ms"},
 		{"kubelet.sock created to registered, p99", "./deviceplugin/plugin", "BenchmarkRegister", "p99-ms", 1, 10, "ms"},
 		{"PreStartContainer with 100 bound pods, p99", "./deviceplugin/binder", "BenchmarkBind", "p99-ms", 1, 10, "ms"},
-	} {
+	})
+}
+
+func measure(ctx context.Context, log io.Writer, benchmarks []benchmark) ([]row, error) {
+	var rows []row
+	for _, b := range benchmarks {
 		fmt.Fprintln(log, "running", b.name)
 		cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^"+b.name+"$", "-benchtime", "2s", b.pkg)
 		out, err := cmd.CombinedOutput()

@@ -5,10 +5,12 @@ import (
 	"io"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/fabrics"
 	"github.com/heddle-dev/heddle/topo/fabric"
 )
@@ -55,40 +57,67 @@ func BenchmarkChange(b *testing.B) {
 		m := mapOf(b, fabric.ModeAuto, f)
 		m.Snapshot(start)
 		rng := rand.New(rand.NewPCG(3, 3))
-		run := func(name string, change func(*fabrics.Node)) {
-			b.Run(fmt.Sprintf("%s/%d", name, nodes), func(b *testing.B) {
+		pick := func() *fabrics.Node { return &f.Nodes[rng.IntN(len(f.Nodes))] }
+		var gone *fabrics.Node // Who is away, in the scenes that alternate.
+		back := func() bool {
+			if gone == nil {
+				return false
+			}
+			m.Put(input(gone))
+			gone = nil
+			return true
+		}
+		rails := func(rails func(spec *v1alpha1.NodeTopologySpec)) {
+			gone = pick()
+			spec := gone.Spec.DeepCopy()
+			rails(spec)
+			m.Put(fabric.Node{Name: gone.Name, Ready: true, Report: spec, Heartbeat: start})
+		}
+		for _, scene := range []struct {
+			name   string
+			change func()
+		}{
+			{"beat", func() { m.Beat(pick().Name, start.Add(time.Duration(rng.IntN(60))*time.Second)) }},
+			{"status", func() {
+				in := input(pick())
+				in.Ready = rng.IntN(2) == 0
+				m.Put(in)
+			}},
+			{"cable", func() {
+				if !back() {
+					rails(func(s *v1alpha1.NodeTopologySpec) {
+						s.Rails[rng.IntN(8)].Switch = pick().Spec.Rails[rng.IntN(8)].Switch
+					})
+				}
+			}},
+			{"moves", func() {
+				if !back() {
+					rails(func(s *v1alpha1.NodeTopologySpec) { s.Rails = pick().Spec.DeepCopy().Rails })
+				}
+			}},
+			{"comes-goes", func() {
+				if !back() {
+					gone = pick()
+					m.Remove(gone.Name)
+				}
+			}},
+		} {
+			b.Run(fmt.Sprintf("%s/%d", scene.name, nodes), func(b *testing.B) {
 				b.ReportAllocs()
+				took := make([]time.Duration, 0, 1<<16)
 				for b.Loop() {
-					change(&f.Nodes[rng.IntN(len(f.Nodes))])
+					before := time.Now()
+					scene.change()
 					if m.Snapshot(start).ETag() == "" {
 						b.Fatal("no tag")
 					}
+					took = append(took, time.Since(before))
 				}
+				slices.Sort(took)
+				b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "p99-us")
 			})
+			back()
 		}
-		run("status", func(n *fabrics.Node) {
-			in := input(n)
-			in.Ready = rng.IntN(2) == 0
-			m.Put(in)
-		})
-		run("cable", func(n *fabrics.Node) {
-			spec := n.Spec.DeepCopy()
-			spec.Rails[rng.IntN(8)].Switch = f.Nodes[rng.IntN(len(f.Nodes))].Spec.Rails[rng.IntN(8)].Switch
-			m.Put(fabric.Node{Name: n.Name, Ready: true, Report: spec, Heartbeat: start})
-		})
-		run("comes-goes", func(n *fabrics.Node) {
-			m.Remove(n.Name)
-			m.Snapshot(start)
-			m.Put(input(n))
-		})
-		run("moves", func(n *fabrics.Node) {
-			spec := n.Spec.DeepCopy()
-			spec.Rails = f.Nodes[rng.IntN(len(f.Nodes))].Spec.DeepCopy().Rails
-			m.Put(fabric.Node{Name: n.Name, Ready: true, Report: spec, Heartbeat: start})
-			m.Snapshot(start)
-			m.Put(input(n))
-		})
-		run("beat", func(n *fabrics.Node) { m.Beat(n.Name, start.Add(time.Duration(rng.IntN(60))*time.Second)) })
 	}
 }
 

@@ -437,11 +437,13 @@ func TestNames(t *testing.T) {
 		want  string
 	}{
 		{
-			"the anchor is dead", []fabric.Node{node("a", onto("", "2", "3"), was("leaf-1")...), node("b", onto("", "2", "3"), was("leaf-1")...)},
+			"the anchor is dead",
+			[]fabric.Node{node("a", onto("", "2", "3"), was("leaf-1")...), node("b", onto("", "2", "3"), was("leaf-1")...)},
 			"leaf-1(a b)",
 		},
 		{
-			"half of the members remember: not enough", []fabric.Node{node("a", onto("2"), was("leaf-1")...), node("b", onto("2"))},
+			"half of the members remember: not enough",
+			[]fabric.Node{node("a", onto("2"), was("leaf-1")...), node("b", onto("2"))},
 			"leaf-2(a b)",
 		},
 		{
@@ -564,15 +566,16 @@ func TestLevels(t *testing.T) {
 	}{
 		{"none", nil, "levels: 0 are configured, 1 to 8 are possible"},
 		{
-			"every fault", []fabric.Level{
+			"every fault",
+			[]fabric.Level{
 				{Kind: "node", By: fabric.ByLeaf},
-				{Kind: "Rack 1", By: "colour"},
+				{Kind: "Rack 1", By: "shade"},
 				{Kind: "pair", By: fabric.ByBlock},
 				{Kind: "leaf", By: fabric.ByLeaf, Nodes: 3},
 			},
 			"levels[0]: kind node is taken\n" +
 				"levels[1]: kind \"Rack 1\" is not 1 to 20 lower-case letters and digits\n" +
-				"levels[1]: by \"colour\" is none of path, spine, leaf, nvlink, block\n" +
+				"levels[1]: by \"shade\" is none of path, spine, leaf, nvlink, block\n" +
 				"levels[2]: nodes is 0, not 1 to 4096\n" +
 				"levels[3]: nodes is for levels by block",
 		},

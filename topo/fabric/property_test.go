@@ -208,7 +208,7 @@ func TestIncrementalIsFromScratch(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range seeds(t, 6) {
+			for seed := range 6 {
 				w := &world{
 					fabric: fabrics.New(tt.plan), rng: rand.New(rand.NewPCG(uint64(seed), 2)),
 					now: start, nodes: map[string]fabric.Node{},

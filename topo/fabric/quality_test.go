@@ -3,9 +3,7 @@ package fabric_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -116,14 +114,6 @@ func named(s *fabric.Snapshot) []fabrics.Wrong {
 	return out
 }
 
-func seeds(tb testing.TB, normal int) int {
-	tb.Helper()
-	if n, err := strconv.Atoi(os.Getenv("HEDDLE_FABRIC_SEEDS")); err == nil {
-		return n
-	}
-	return normal
-}
-
 // undecidable are the nodes whose live cables say no more for their group than
 // for another one: nobody could tell.
 func undecidable(f *fabrics.Fabric) map[string]bool {
@@ -210,7 +200,7 @@ func TestQuality(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			hopeless, left, total := 0, 0, 0
-			for seed := range seeds(t, 20) {
+			for seed := range 20 {
 				f := fabrics.New(tt.plan)
 				f.Damage(rand.New(rand.NewPCG(uint64(seed), 1)), 0.05)
 				s := mapOf(t, fabric.ModeLeaf, f).Snapshot(start)
