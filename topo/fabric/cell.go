@@ -72,9 +72,11 @@ func (c *cell) judge(turn uint64) []*record {
 type standing struct {
 	turn    uint64
 	foreign bool
-	// at is where a slot's landings have it, most often.
+	// at is where a slot's landings have it, most often; fresh if in none.
 	at int32
 }
+
+const fresh = -1
 
 // fits tells whether a group could expect the leaf at a slot: it is not
 // foreign, and no other rail is the usual one there.
@@ -84,26 +86,31 @@ func (f *feature[T]) fits(s *slot) bool {
 
 // land counts a port on a leaf.
 func (s *slot) land(f *feature[*record]) {
-	at := int(f.standing.at)
-	if at >= len(s.found) || s.found[at].leaf != f {
-		at = slices.IndexFunc(s.found, func(l landing) bool { return l.leaf == f })
+	at := -1
+	if f.standing.at != fresh {
+		at = s.find(f)
 	}
 	if at < 0 {
 		at = len(s.found)
 		s.found = append(s.found, landing{leaf: f})
 	}
 	s.found[at].n++
-	f.standing.at = int32(at) //nolint:gosec // A cell has fewer ports.
+	f.standing.at = int32(at)
 }
 
 // on is how many of the slot's ports are on a leaf.
 func (s *slot) on(f *feature[*record]) int32 {
-	for _, l := range s.found {
-		if l.leaf == f {
-			return l.n
-		}
+	if at := s.find(f); at >= 0 {
+		return s.found[at].n
 	}
 	return 0
+}
+
+func (s *slot) find(f *feature[*record]) int {
+	if at := int(f.standing.at); at < len(s.found) && s.found[at].leaf == f {
+		return at
+	}
+	return slices.IndexFunc(s.found, func(l landing) bool { return l.leaf == f })
 }
 
 func (s *slot) hint() int32 { return hintOf(s.rail, s.plane) }
@@ -129,7 +136,7 @@ func (c *cell) count(turn uint64, index *slotIndex) {
 			f := r.item.cables[plugged].feature
 			plugged++
 			if f.standing.turn != turn {
-				f.standing = standing{turn: turn, foreign: f.claims.foreign(c.key)}
+				f.standing = standing{turn: turn, foreign: f.claims.foreign(c.key), at: fresh}
 			}
 			c.slots[*at-1].land(f)
 			if !f.standing.foreign {

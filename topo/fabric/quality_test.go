@@ -200,7 +200,7 @@ func TestQuality(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			hopeless, left, total := 0, 0, 0
-			for seed := range 20 {
+			for seed := range 8 {
 				f := fabrics.New(tt.plan)
 				f.Damage(rand.New(rand.NewPCG(uint64(seed), 1)), 0.05)
 				s := mapOf(t, fabric.ModeLeaf, f).Snapshot(start)

@@ -29,7 +29,8 @@ func (m *Map) findings(r *record) []Finding {
 	if r.cell == nil {
 		out = r.alone()
 	}
-	out = slices.Clip(out) // Appending must not write to the node's own.
+	cabling := len(out)
+	out = slices.Clip(out) // Snapshots share it: appending must not write to it.
 	for i := range r.ports {
 		p := &r.ports[i]
 		if o := m.other(p.guid, r); o != "" {
@@ -45,7 +46,9 @@ func (m *Map) findings(r *record) []Finding {
 		}
 		out = append(out, f)
 	}
-	slices.SortFunc(out, compareFindings)
+	if len(out) > cabling {
+		sortFindings(out)
+	}
 	return out
 }
 

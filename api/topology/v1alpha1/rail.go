@@ -87,7 +87,9 @@ type Rail struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	LinkLayer string `json:"linkLayer,omitempty"`
-	// Switch is the one that the cable goes to; absent if nobody said.
+	// Switch is the one that the cable goes to; absent if nobody said. Of a
+	// port that is down it is the last one known, if the worker remembers it:
+	// groups and their names then outlive the switch.
 	// +optional
 	Switch *Switch `json:"switch,omitempty"`
 	// SwitchPort is the switch's port as the source spells it: a number over
