@@ -31,12 +31,8 @@ func NewPublisher(client rest.Interface, node string) *Publisher {
 
 // Node reads the metadata of the Node that owns the NodeTopology.
 func (p *Publisher) Node(ctx context.Context) (*metav1.ObjectMeta, error) {
-	b, err := p.client.Get().AbsPath("/api/v1/nodes", p.node).Do(ctx).Raw()
-	if err != nil {
-		return nil, fmt.Errorf("read node %s: %w", p.node, err)
-	}
 	node := &metav1.PartialObjectMetadata{}
-	if err := json.Unmarshal(b, node); err != nil {
+	if err := decode(p.client.Get().AbsPath("/api/v1/nodes", p.node).Do(ctx), node); err != nil {
 		return nil, fmt.Errorf("read node %s: %w", p.node, err)
 	}
 	return &node.ObjectMeta, nil
@@ -44,7 +40,7 @@ func (p *Publisher) Node(ctx context.Context) (*metav1.ObjectMeta, error) {
 
 // Load reads the NodeTopology; nil if there is none.
 func (p *Publisher) Load(ctx context.Context) (*v1alpha1.NodeTopology, error) {
-	nt, err := decode(p.client.Get().AbsPath(p.path()).Do(ctx))
+	nt, err := topology(p.client.Get().AbsPath(p.path()).Do(ctx))
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // No object is a state, not an error.
 	}
@@ -60,18 +56,27 @@ func (p *Publisher) Load(ctx context.Context) (*v1alpha1.NodeTopology, error) {
 func (p *Publisher) Apply(
 	ctx context.Context, owner types.UID, spec *v1alpha1.NodeTopologySpec,
 ) (*v1alpha1.NodeTopology, error) {
+	// An apply that takes the last field out of spec makes it null, which the
+	// schema refuses: so rails are always there, if need be as an empty list.
+	whole := struct {
+		*v1alpha1.NodeTopologySpec
+		Rails []v1alpha1.Rail `json:"rails"`
+	}{spec, spec.Rails}
+	if whole.Rails == nil {
+		whole.Rails = []v1alpha1.Rail{}
+	}
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": v1alpha1.GroupVersion().String(), "kind": v1alpha1.Kind,
 		"metadata": map[string]any{"name": p.node, "ownerReferences": []metav1.OwnerReference{{
 			APIVersion: "v1", Kind: "Node", Name: p.node, UID: owner,
 		}}},
-		"spec": spec,
+		"spec": whole,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("encode NodeTopology %s: %w", p.node, err)
 	}
 	force := true
-	nt, err := decode(p.client.Patch(types.ApplyPatchType).AbsPath(p.path()).
+	nt, err := topology(p.client.Patch(types.ApplyPatchType).AbsPath(p.path()).
 		VersionedParams(&metav1.PatchOptions{FieldManager: FieldManager, Force: &force}, metav1.ParameterCodec).
 		Body(body).Do(ctx))
 	if err != nil {
@@ -87,7 +92,7 @@ func (p *Publisher) Beat(ctx context.Context, at time.Time) (*v1alpha1.NodeTopol
 	if err != nil {
 		return nil, fmt.Errorf("encode heartbeat: %w", err)
 	}
-	nt, err := decode(p.client.Patch(types.MergePatchType).AbsPath(p.path(), "status").
+	nt, err := topology(p.client.Patch(types.MergePatchType).AbsPath(p.path(), "status").
 		VersionedParams(&metav1.PatchOptions{FieldManager: FieldManager}, metav1.ParameterCodec).
 		Body(body).Do(ctx))
 	if apierrors.IsNotFound(err) {
@@ -104,15 +109,23 @@ func (p *Publisher) path() string {
 	return "/apis/" + gv.Group + "/" + gv.Version + "/" + v1alpha1.Plural + "/" + p.node
 }
 
-func decode(r rest.Result) (*v1alpha1.NodeTopology, error) {
-	b, err := r.Raw()
-	if err != nil {
-		return nil, err
-	}
+func topology(r rest.Result) (*v1alpha1.NodeTopology, error) {
 	nt := &v1alpha1.NodeTopology{}
-	if err := json.Unmarshal(b, nt); err != nil {
+	if err := decode(r, nt); err != nil {
 		return nil, err
 	}
 	nt.ManagedFields = nil
 	return nt, nil
+}
+
+func decode(r rest.Result, into any) error {
+	// Error reads the API server's reasons out of the body, which Raw does not.
+	if err := r.Error(); err != nil {
+		return err
+	}
+	b, err := r.Raw()
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, into)
 }

@@ -47,7 +47,7 @@ func manager(t *testing.T, handle http.HandlerFunc) *client {
 		}
 	}
 	c := newClient(server.URL+"/topology?cluster=a", Options{Secrets: secrets, UserAgent: "test/1"})
-	c.patience = 5 * time.Second
+	c.patience = time.Minute // The race detector is slow.
 	return c
 }
 
