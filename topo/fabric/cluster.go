@@ -7,6 +7,9 @@ import "slices"
 // recompute only what a change can reach.
 type cluster[T any] struct {
 	features map[string]*feature[T]
+	// recent are the features found last, by hint: neighbors by name are
+	// neighbors by cable, and come one after the other.
+	recent [recents]*feature[T]
 	// serial numbers the features, to order co-occurrences; results do not
 	// depend on it.
 	serial uint32
@@ -40,6 +43,8 @@ type feature[T any] struct {
 	// isTurned tells that usual changed since the last settle.
 	isTurned bool
 }
+
+const recents = 256
 
 // Room that a leaf of a fat tree needs anyway.
 const usualLinks, usualNear = 32, 16

@@ -159,7 +159,11 @@ func (r *record) plug(leaves *cluster[*record]) []cable[*record] {
 	out := make([]cable[*record], 0, len(r.ports))
 	for i := range r.ports {
 		if p := &r.ports[i]; p.leaf != "" {
-			f := leaves.of(p.leaf)
+			f := leaves.recent[p.hint()%recents]
+			if f == nil || f.mass == 0 || f.id != p.leaf {
+				f = leaves.of(p.leaf)
+				leaves.recent[p.hint()%recents] = f
+			}
 			p.leaf = f.id
 			out = append(out, cable[*record]{f, p.hint()})
 		}
@@ -168,10 +172,10 @@ func (r *record) plug(leaves *cluster[*record]) []cable[*record] {
 }
 
 func comparePorts(a, b port) int {
-	return cmp.Or(
-		cmp.Compare(a.hint(), b.hint()), strings.Compare(a.ID, b.ID), cmp.Compare(a.Port, b.Port),
-		strings.Compare(a.Netdev, b.Netdev),
-	)
+	if c := cmp.Compare(a.hint(), b.hint()); c != 0 {
+		return c
+	}
+	return cmp.Or(strings.Compare(a.ID, b.ID), cmp.Compare(a.Port, b.Port), strings.Compare(a.Netdev, b.Netdev))
 }
 
 // switchID brings the spellings of one GUID or MAC address to one:
