@@ -73,7 +73,7 @@ func topoWorker(
 	}
 	const proc = "/proc/PID/status after 100 passes, 8 HCAs and a bond"
 	pass, err := measure(ctx, log, []benchmark{{
-		"topo-worker: pass over 8 InfiniBand ports, processor time", "./topo/worker", "BenchmarkPass", "cpu-ms/op", 1, 5, "ms",
+		"topo-worker: pass over 8 InfiniBand ports, CPU time", "./topo/worker", "BenchmarkPass", "cpu-ms/op", 1, 5, "ms",
 	}})
 	return append(pass, []row{
 		{"topo-worker: anonymous resident memory", anon, 15, "MB", proc + ": RssAnon"},

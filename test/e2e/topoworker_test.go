@@ -23,6 +23,9 @@ import (
 	"github.com/heddle-dev/heddle/topo/worker"
 )
 
+// topoNode is the replayed node that has a worker.
+const topoNode = "topo-life"
+
 // topologyCRD installs the chart's definition of NodeTopology.
 func (b *bed) topologyCRD(t *testing.T) {
 	t.Helper()
@@ -37,23 +40,23 @@ func (b *bed) topologyCRD(t *testing.T) {
 	b.kubectl(t, "wait", "crd/nodetopologies.topology.heddle.dev", "--for=condition=Established", "--timeout=30s")
 }
 
-func (b *bed) topology(t *testing.T, node string) v1alpha1.NodeTopology {
+func (b *bed) topology(t *testing.T) v1alpha1.NodeTopology {
 	t.Helper()
 	var nt v1alpha1.NodeTopology
-	if err := json.Unmarshal([]byte(b.kubectl(t, "get", "nt", node, "-o", "json")), &nt); err != nil {
+	if err := json.Unmarshal([]byte(b.kubectl(t, "get", "nt", topoNode, "-o", "json")), &nt); err != nil {
 		t.Fatal(err)
 	}
 	return nt
 }
 
 // startTopoWorker runs the worker of a replayed node and returns how to stop it.
-func (b *bed) startTopoWorker(t *testing.T, node, machine, config string) (stop func()) {
+func (b *bed) startTopoWorker(t *testing.T, machine, config string) (stop func()) {
 	t.Helper()
 	binary, err := b.installer.Build(t.Context(), "heddle-topo-worker")
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), binary, "--node-name", node, "--machine", machine,
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), binary, "--node-name", topoNode, "--machine", machine,
 		"--config", config, "--kubeconfig", b.Kubeconfig(), "--interval", "1s", "--metrics-address", "", "--log-level", "info")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = t.Output()
@@ -82,7 +85,7 @@ func (b *bed) startTopoWorker(t *testing.T, node, machine, config string) (stop 
 func TestTopoWorkerPublishes(t *testing.T) {
 	b := shared
 	b.topologyCRD(t)
-	const node = "topo-life"
+	const node = topoNode
 	b.newNode(t, node, nil)
 	dir := t.TempDir()
 	write := func(name, text string) string {
@@ -110,7 +113,7 @@ func TestTopoWorkerPublishes(t *testing.T) {
 		t.Fatal(err)
 	}
 	machine := write("machine.json", string(dump))
-	stop := b.startTopoWorker(t, node, machine, filepath.Join(dir, "config"))
+	stop := b.startTopoWorker(t, machine, filepath.Join(dir, "config"))
 	await := func(path, want string) {
 		t.Helper()
 		b.kubectl(t, "wait", "nt/"+node, "--timeout=20s", "--for=jsonpath={"+path+"}="+want)
@@ -122,7 +125,7 @@ func TestTopoWorkerPublishes(t *testing.T) {
 	exists()
 	await(".spec.path[1]", "dragonfly-2")
 	await(".spec.rails[0].switch.id", "leaf-a")
-	nt := b.topology(t, node)
+	nt := b.topology(t)
 	want := []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: b.node(t, node).UID}}
 	if diff := cmp.Diff(want, nt.OwnerReferences); diff != "" || len(nt.Spec.Rails) != 10 {
 		t.Errorf("%d rails; owner (-want +got):\n%s", len(nt.Spec.Rails), diff)
@@ -131,17 +134,17 @@ func TestTopoWorkerPublishes(t *testing.T) {
 		t.Errorf("columns:\n%s", columns)
 	}
 	await(".spec.accelerators[0].count", "8")
-	if b.topology(t, node).Status.HeartbeatTime == nil {
+	if b.topology(t).Status.HeartbeatTime == nil {
 		t.Error("no heartbeat")
 	}
 
 	// Idle passes write nothing.
-	before := b.topology(t, node).ResourceVersion
+	before := b.topology(t).ResourceVersion
 	select {
 	case <-t.Context().Done():
 	case <-time.After(5 * time.Second):
 	}
-	if after := b.topology(t, node).ResourceVersion; after != before {
+	if after := b.topology(t).ResourceVersion; after != before {
 		t.Errorf("version %s became %s in idle passes", before, after)
 	}
 
@@ -156,18 +159,18 @@ func TestTopoWorkerPublishes(t *testing.T) {
 	// A worker that comes back writes nothing if nothing changed, and again if
 	// somebody deleted its object.
 	stop()
-	before = b.topology(t, node).ResourceVersion
-	stop = b.startTopoWorker(t, node, machine, filepath.Join(dir, "config"))
+	before = b.topology(t).ResourceVersion
+	stop = b.startTopoWorker(t, machine, filepath.Join(dir, "config"))
 	select {
 	case <-t.Context().Done():
 	case <-time.After(3 * time.Second):
 	}
-	if after := b.topology(t, node).ResourceVersion; after != before {
+	if after := b.topology(t).ResourceVersion; after != before {
 		t.Errorf("version %s became %s by a restart", before, after)
 	}
 	stop()
 	b.kubectl(t, "delete", "nt", node)
-	stop = b.startTopoWorker(t, node, machine, filepath.Join(dir, "config"))
+	stop = b.startTopoWorker(t, machine, filepath.Join(dir, "config"))
 	exists()
 	stop()
 
@@ -175,9 +178,9 @@ func TestTopoWorkerPublishes(t *testing.T) {
 	b.kubectl(t, "delete", "node", node)
 	b.kubectl(t, "wait", "--for=delete", "nt/"+node, "--timeout=60s")
 	b.kubectl(t, "create", "-f", write("node.json", `{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "`+node+`"}}`))
-	stop = b.startTopoWorker(t, node, machine, filepath.Join(dir, "config"))
+	stop = b.startTopoWorker(t, machine, filepath.Join(dir, "config"))
 	exists()
-	if got := b.topology(t, node).OwnerReferences[0].UID; got != b.node(t, node).UID {
+	if got := b.topology(t).OwnerReferences[0].UID; got != b.node(t, node).UID {
 		t.Errorf("belongs to %s", got)
 	}
 	stop()

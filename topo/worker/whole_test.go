@@ -93,12 +93,17 @@ func (n *node) Current() *config.Config   { return config.New(config.Default()) 
 func (n *node) Node(context.Context) (*metav1.ObjectMeta, error) {
 	return &metav1.ObjectMeta{UID: "u"}, nil
 }
-func (n *node) Load(context.Context) (*v1alpha1.NodeTopology, error) { return nil, nil }
+
+func (n *node) Load(context.Context) (*v1alpha1.NodeTopology, error) {
+	return nil, nil //nolint:nilnil // As Publisher's.
+}
+
 func (n *node) Apply(_ context.Context, _ types.UID, s *v1alpha1.NodeTopologySpec) (*v1alpha1.NodeTopology, error) {
 	n.writes++
 	n.object = &v1alpha1.NodeTopology{Spec: *s.DeepCopy()}
 	return n.object.DeepCopy(), nil
 }
+
 func (n *node) Beat(context.Context, time.Time) (*v1alpha1.NodeTopology, error) {
 	n.writes++
 	return n.object.DeepCopy(), nil

@@ -78,7 +78,8 @@ func TestRails(t *testing.T) {
 		{"another is in its place", swapped, lost, "0.0=mlx5_4/1@ 1.0=mlx5_9/1@ 2.0=mlx5_2/1@ 3.0=mlx5_1/1@"},
 		{"the node has grown", node(4), published(without(without(node(4), 0), 0), nil), "0.0=mlx5_4/1@ 1.0=mlx5_3/1@ 2.0=mlx5_2/1@ 3.0=mlx5_1/1@"},
 		{
-			"a published list that lies", node(2), []v1alpha1.Rail{{ID: "0000:11:00.0", Role: "fabric", Rail: 1}, {ID: "0000:21:00.0", Role: "fabric", Rail: 1}},
+			"a published list that lies", node(2),
+			[]v1alpha1.Rail{{ID: "0000:11:00.0", Role: "fabric", Rail: 1}, {ID: "0000:21:00.0", Role: "fabric", Rail: 1}},
 			"0.0=mlx5_1/1@ 1.0=mlx5_2/1@",
 		},
 	} {

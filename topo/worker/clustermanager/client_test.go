@@ -247,6 +247,23 @@ func TestDecode(t *testing.T) {
 	}
 }
 
+// TestDocumentation reads the example of docs/topology-sources.md.
+func TestDocumentation(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/topology-sources.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "```json\n")
+	text, _, _ = strings.Cut(text, "```")
+	got, err := Decode(strings.NewReader(text), "node-1")
+	want := Node{Name: "node-1", Path: []string{"switchbox-1", "dragonfly-1"}, Rails: []Rail{
+		{Switch: "2c5eab0300c26480", Name: "leaf-a", Port: "7"},
+	}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(good))
 	f.Add([]byte(`{"nodes":[{"name":"n1","path":["a"],"rails":[{"rail":1,"plane":2,"switch":"\u0000"}]}],"version":"v1"}`))

@@ -45,6 +45,23 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestDocumentation reads the example of docs/topology-sources.md.
+func TestDocumentation(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/topology-sources.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "```yaml\n")
+	text, _, _ = strings.Cut(text, "```")
+	nodes, err := Parse("f", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(nodes["node-2"].Path, nodes["node-1"].Path); diff != "" || len(nodes["node-3"].Rails) != 3 {
+		t.Errorf("group and path differ: %s\n%+v", diff, nodes["node-3"].Rails)
+	}
+}
+
 func TestFaults(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"empty", "", "f: is empty"},
