@@ -187,21 +187,24 @@ func (m *Map) learn(r *record) {
 
 // claim notes that a node reports an HCA's GUID.
 func (m *Map) claim(guid uint64, r *record) {
+	if guid == 0 {
+		return
+	}
 	first := m.guids[guid]
-	switch {
-	case guid == 0 || first == r:
-	case first == nil:
+	if first == nil {
 		m.guids[guid] = r
-	default:
-		all := m.doubles[guid]
-		if all == nil {
-			all = []*record{first}
-		}
-		if i, found := slices.BinarySearchFunc(all, r.name, compareName); !found {
-			all = slices.Insert(all, i, r)
-			m.doubles[guid] = all
-			m.disturb(all, i)
-		}
+	}
+	if first == nil || first == r {
+		return
+	}
+	all := m.doubles[guid]
+	if all == nil {
+		all = []*record{first}
+	}
+	if i, found := slices.BinarySearchFunc(all, r.name, compareName); !found {
+		all = slices.Insert(all, i, r)
+		m.doubles[guid] = all
+		m.disturb(all, i)
 	}
 }
 
