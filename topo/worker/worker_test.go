@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,6 +28,8 @@ type bed struct {
 	changed chan struct{}
 	config  *config.Config
 
+	// mu guards what follows, against the loop of a worker that runs.
+	mu sync.Mutex
 	// object is in the API server, uid the Node's, down the API server's fault.
 	object         *v1alpha1.NodeTopology
 	uid            types.UID
@@ -45,7 +48,16 @@ func (b *bed) Changed() <-chan struct{}  { return b.changed }
 func (b *bed) Current() *config.Config   { return b.config }
 func (b *bed) Kind() v1alpha1.Source     { return v1alpha1.SourceIB }
 
+// locked does something to the surroundings.
+func (b *bed) locked(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f()
+}
+
 func (b *bed) Look(_ context.Context, q cable.Question) (r cable.Report) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, p := range q.Ports {
 		if b.leaf != "" {
 			r.Ends = append(r.Ends, cable.End{Key: p.Key, Switch: v1alpha1.Switch{ID: b.leaf}, Confidence: 100})
@@ -56,19 +68,27 @@ func (b *bed) Look(_ context.Context, q cable.Question) (r cable.Report) {
 }
 
 func (b *bed) Walk(_ context.Context, _ cable.Port, leaf string) ([]v1alpha1.Uplink, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.walked = append(b.walked, leaf)
 	return b.uplinks, nil
 }
 
 func (b *bed) Node(context.Context) (*metav1.ObjectMeta, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	return &metav1.ObjectMeta{Name: "n1", UID: b.uid}, b.down
 }
 
 func (b *bed) Load(context.Context) (*v1alpha1.NodeTopology, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	return b.object.DeepCopy(), b.down
 }
 
 func (b *bed) Apply(_ context.Context, owner types.UID, s *v1alpha1.NodeTopologySpec) (*v1alpha1.NodeTopology, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.down != nil {
 		return nil, b.down
 	}
@@ -83,6 +103,8 @@ func (b *bed) Apply(_ context.Context, owner types.UID, s *v1alpha1.NodeTopology
 }
 
 func (b *bed) Beat(_ context.Context, at time.Time) (*v1alpha1.NodeTopology, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.down != nil || b.object == nil {
 		return nil, b.down
 	}
@@ -120,6 +142,8 @@ func (b *bed) round(t *testing.T) {
 
 func (b *bed) counts(t *testing.T, what string, applies, beats int) {
 	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.applies != applies || b.beats != beats {
 		t.Errorf("%s: %d writes and %d heartbeats, want %d and %d", what, b.applies, b.beats, applies, beats)
 	}
@@ -158,13 +182,12 @@ func TestHeartbeats(t *testing.T) {
 		go func() { done <- b.Run(ctx) }()
 		last := time.Time{}
 		for range 20 {
-			n := b.beats
-			for b.beats == n {
+			var at time.Time
+			for at.Equal(last) || at.IsZero() {
 				<-time.After(100 * time.Millisecond)
 				synctest.Wait()
+				b.locked(func() { at = b.object.Status.HeartbeatTime.Time })
 			}
-			// Not rounded to whole seconds in memory.
-			at := b.object.Status.HeartbeatTime.Time
 			if gap := at.Sub(last); !last.IsZero() && (gap < beatEvery-time.Second || gap > beatEvery+beatSpread+2*time.Second) {
 				t.Errorf("heartbeat after %s", gap)
 			}
@@ -227,24 +250,24 @@ func TestDownAPIServer(t *testing.T) {
 		if b.Metrics.Ready() == "" || b.Alive() != "" {
 			t.Errorf("ready %q, alive %q", b.Metrics.Ready(), b.Alive())
 		}
-		b.down = nil
+		b.locked(func() { b.down = nil })
 		<-time.After(time.Minute)
 		synctest.Wait()
-		if b.applies != 1 || b.Metrics.Ready() != "" {
-			t.Errorf("%d writes, ready %q", b.applies, b.Metrics.Ready())
+		b.counts(t, "back", 1, 1)
+		if b.Metrics.Ready() != "" {
+			t.Error(b.Metrics.Ready())
 		}
 		// Away while a cable moves.
-		b.down, b.leaf = errors.New("away"), "leaf-b"
+		b.locked(func() { b.down, b.leaf = errors.New("away"), "leaf-b" })
 		b.changed <- struct{}{}
 		<-time.After(time.Minute)
-		b.down = nil
+		b.locked(func() { b.down = nil })
 		<-time.After(2 * time.Minute)
-		synctest.Wait()
+		stop()
+		<-done
 		if got := b.object.Spec.Rails[0].Switch.ID; got != "leaf-b" {
 			t.Errorf("published %s", got)
 		}
-		stop()
-		<-done
 	})
 }
 
@@ -286,33 +309,44 @@ func TestUplinksOnRequest(t *testing.T) {
 		go func() { done <- b.Run(ctx) }()
 		<-time.After(time.Hour)
 		synctest.Wait()
-		if len(b.walked) != 0 {
-			t.Errorf("walked %v unasked", b.walked)
-		}
-		b.object.Status.Walk = []string{"leaf-a", "leaf-x"}
+		b.locked(func() {
+			if len(b.walked) != 0 {
+				t.Errorf("walked %v unasked", b.walked)
+			}
+			b.object.Status.Walk = []string{"leaf-a", "leaf-x"}
+		})
 		<-time.After(beatEvery + beatSpread + 3*time.Second)
 		synctest.Wait()
-		if diff := cmp.Diff(b.uplinks, b.object.Spec.Uplinks); diff != "" {
-			t.Errorf("uplinks (-want +got):\n%s", diff)
-		}
+		b.locked(func() {
+			if diff := cmp.Diff(b.uplinks, b.object.Spec.Uplinks); diff != "" {
+				t.Errorf("uplinks (-want +got):\n%s", diff)
+			}
+		})
 		<-time.After(30 * time.Second)
 		synctest.Wait()
-		want := []v1alpha1.Skipped{{Name: "uplinks of leaf-x", Reason: "no active port of this node leads to it"}}
-		if diff := cmp.Diff(want, b.object.Spec.Skipped); diff != "" {
-			t.Errorf("skipped (-want +got):\n%s", diff)
-		}
-		n := len(b.walked)
+		n := 0
+		b.locked(func() {
+			want := []v1alpha1.Skipped{{Name: "uplinks of leaf-x", Reason: "no active port of this node leads to it"}}
+			if diff := cmp.Diff(want, b.object.Spec.Skipped); diff != "" {
+				t.Errorf("skipped (-want +got):\n%s", diff)
+			}
+			n = len(b.walked)
+		})
 		<-time.After(10 * walkEvery)
 		synctest.Wait()
-		if got := len(b.walked) - n; got < 8 || got > 10 || slices.Contains(b.walked, "leaf-x") {
-			t.Errorf("walked %d times in ten intervals: %v", got, b.walked)
-		}
-		b.object.Status.Walk = nil
+		b.locked(func() {
+			if got := len(b.walked) - n; got < 8 || got > 10 || slices.Contains(b.walked, "leaf-x") {
+				t.Errorf("walked %d times in ten intervals: %v", got, b.walked)
+			}
+			b.object.Status.Walk = nil
+		})
 		<-time.After(2 * beatEvery)
 		synctest.Wait()
-		if len(b.object.Spec.Uplinks) != 0 || len(b.object.Spec.Skipped) != 0 {
-			t.Errorf("%+v", b.object.Spec)
-		}
+		b.locked(func() {
+			if len(b.object.Spec.Uplinks) != 0 || len(b.object.Spec.Skipped) != 0 {
+				t.Errorf("%+v", b.object.Spec)
+			}
+		})
 		stop()
 		<-done
 	})

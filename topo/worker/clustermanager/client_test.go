@@ -89,6 +89,7 @@ func TestQuestion(t *testing.T) {
 }
 
 func TestBadServers(t *testing.T) {
+	kilo := strings.Repeat("x", 1000)
 	elsewhere := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if _, _, ok := r.BasicAuth(); ok {
 			t.Error("the password went to another host")
@@ -120,13 +121,13 @@ func TestBadServers(t *testing.T) {
 			"more than 3 redirects",
 		},
 		{"100 MB of one text", endless(`{"version": "`, "x"), "longer than 8388608 bytes"},
-		{"100 MB of what it does not know", endless(`{"more": [`, "1,"), "longer than 8388608 bytes"},
-		{"100 MB of nodes", endless(`{"nodes": [`, `{"name":"x"},`), "longer than 8388608 bytes"},
+		{"100 MB of what it does not know", endless(`{"more": [`, `"`+kilo+`",`), "longer than 8388608 bytes"},
+		{"100 MB of nodes", endless(`{"nodes": [`, `{"name":"`+kilo+`"},`), "longer than 8388608 bytes"},
 		{"100 MB in a small archive", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
 			z := gzip.NewWriter(w)
 			defer z.Close()
-			endless(`{"nodes": [`, `{"name":"x"},`)(writer{w, z}, r)
+			endless(`{"nodes": [`, `{"name":"`+kilo+`"},`)(writer{w, z}, r)
 		}, "longer than 8388608 bytes"},
 		{"slow", func(w http.ResponseWriter, r *http.Request) {
 			writes("application/json", `{"version": "v1",`)(w, r)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -268,6 +270,40 @@ func TestSecondPortIsFoundByAsking(t *testing.T) {
 	if len(r.Ends) != 1 || r.Ends[0].SwitchPort != "12" {
 		t.Errorf("%+v", r)
 	}
+}
+
+// A leaf whose ports all lead to one spine is walked no faster than promised.
+func TestWalkIsPaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sent := 0
+		leaf, spine := info(nil), info(func(b []byte) { b[12]++ })
+		count := func(answer func(MAD) ([]byte, error)) func(MAD) ([]byte, error) {
+			return func(m MAD) ([]byte, error) { sent++; return answer(m) }
+		}
+		peer := script{
+			attrNodeInfo: count(func(m MAD) ([]byte, error) {
+				if m[offHopCount] == 1 {
+					return says(leaf)(m)
+				}
+				return says(spine)(m)
+			}),
+			attrNodeDesc: count(says([]byte("spine"))),
+			attrPortInfo: count(says(append(make([]byte, offPortInfoState), 4, 5<<4))),
+		}
+		s := New(Options{Open: func(string) (Transport, error) { return peer, nil }})
+		p := cable.Port{Key: cable.Key{Port: 1}, LinkLayer: machine.InfiniBand, State: machine.PortActive, UMAD: []string{"umad0"}}
+		began := time.Now()
+		uplinks, err := s.Walk(t.Context(), p, "2c5eab0300c26480")
+		// 64 ports but our own, state and neighbor of each; the leaf and the spine's name.
+		if took := time.Since(began); err != nil || len(uplinks) != 64 || sent != 2*64+2 || took < time.Duration(sent)*defaultPace {
+			t.Errorf("%d uplinks, %d SMPs in %s, %v", len(uplinks), sent, took, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		if uplinks, err := s.Walk(ctx, p, "2c5eab0300c26480"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("out of time: %d uplinks, %v", len(uplinks), err)
+		}
+	})
 }
 
 func FuzzMAD(f *testing.F) {
