@@ -1,5 +1,11 @@
-// Package page holds the files that topo-master serves at /. It owns how the
-// map looks to a person; what it shows comes from the API beside it.
+// Package page is the web page that topo-master serves at its root: the fabric
+// as nested boxes, and what is wrong in it.
+//
+// It owns the page's files and the policy that a browser is to hold them to.
+// The page needs no other host, no build step and no inline script or style; it
+// reads v1/topology, v1/nodes/{name} and v1/watch by addresses relative to its
+// own, so that it works behind a path too, as under kubectl proxy. This package
+// serves nothing itself and knows nothing of the tree.
 package page
 
 import (
@@ -7,8 +13,13 @@ import (
 	"io/fs"
 )
 
-//go:embed index.html
+//go:embed index.html favicon.svg *.js *.css
 var files embed.FS
 
-// Files are the page's; index.html is the first.
+// Policy is the Content-Security-Policy to serve the files with: no more than
+// the page uses.
+const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// Files are the page's; index.html is the first to be seen.
 func Files() fs.FS { return files }

@@ -116,7 +116,7 @@ export class FabricMap {
       this.#head(view, item);
     }
     if (!item.isLeaf) {
-      if (was.isLeaf) this.#empty(view);
+      if (was.isLeaf) this.#clear(view);
       this.#children(view.kids, item.child);
     } else if (view.filled) {
       this.#refill(view);
@@ -151,7 +151,11 @@ export class FabricMap {
   }
 
   #empty(view) {
-    if (!view.filled || view.kids.contains(document.activeElement)) return;
+    if (view.filled && !view.kids.contains(document.activeElement)) this.#clear(view);
+  }
+
+  #clear(view) {
+    if (!view.filled) return;
     view.filled = false;
     view.cells.clear();
     view.kids.replaceChildren();
@@ -237,11 +241,7 @@ export class FabricMap {
     const least = next > 0 && next < 4 && this.#model.leaves.length <= 400 ? 84 : 0;
     for (const leaf of this.#model.leaves) {
       const view = this.#views.get(leaf.id);
-      if (remake && view.filled) {
-        view.filled = false;
-        view.cells.clear();
-        view.kids.replaceChildren();
-      }
+      if (remake) this.#clear(view);
       const b = box(leaf.child.length, s, inner);
       const outer = Math.max(b.width, least);
       view.el.style.width = `${outer}px`;
