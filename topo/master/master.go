@@ -10,6 +10,7 @@ package master
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -45,6 +46,9 @@ type Options struct {
 // tick is the time between two looks at heartbeats and walks.
 const tick = 5 * time.Second
 
+// stuck is the time without a look after which the loop counts as dead.
+const stuck = time.Minute
+
 // Master makes views. Its methods are safe for concurrent use.
 type Master struct {
 	options Options
@@ -52,6 +56,8 @@ type Master struct {
 	// wantWalks is whether somebody writes walks; wanted wakes the loop.
 	wantWalks atomic.Bool
 	wanted    chan struct{}
+	// turned is when the loop last went round.
+	turned atomic.Pointer[time.Time]
 }
 
 // state is a view and the channel that is closed when the next one is there.
@@ -99,6 +105,7 @@ func (m *Master) Run(ctx context.Context) error {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	for {
+		m.turned.Store(new(m.options.Now()))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -109,6 +116,9 @@ func (m *Master) Run(ctx context.Context) error {
 		case <-m.wanted:
 			l.step(ctx, true)
 		case levels := <-m.options.NewLevels:
+			if slices.Equal(levels, l.levels) {
+				continue
+			}
 			if err := l.rebuild(levels); err != nil {
 				m.options.Log.ErrorContext(ctx, "new levels refused, the old ones stay", "err", err)
 				continue

@@ -10,6 +10,7 @@ import (
 type Feed[T any] struct {
 	// signal has capacity one.
 	signal chan<- struct{}
+	now    func() time.Time
 
 	// mu guards the rest.
 	mu      sync.Mutex
@@ -62,7 +63,7 @@ func (f *Feed[T]) put(key string, value *T) {
 	} else {
 		f.changed[key] = value
 	}
-	f.contact = time.Now()
+	f.contact = f.now()
 	f.mu.Unlock()
 	f.wake()
 }
@@ -70,7 +71,7 @@ func (f *Feed[T]) put(key string, value *T) {
 // replace notes that these objects are all.
 func (f *Feed[T]) replace(all map[string]*T) {
 	f.mu.Lock()
-	f.changed, f.all, f.synced, f.contact = all, true, true, time.Now()
+	f.changed, f.all, f.synced, f.contact = all, true, true, f.now()
 	f.mu.Unlock()
 	f.wake()
 }
@@ -78,7 +79,7 @@ func (f *Feed[T]) replace(all map[string]*T) {
 // touch notes that the API server is there.
 func (f *Feed[T]) touch() {
 	f.mu.Lock()
-	f.contact = time.Now()
+	f.contact = f.now()
 	f.mu.Unlock()
 }
 

@@ -26,6 +26,8 @@ type Options struct {
 	Manager string
 	// IsTier tells which label keys hold names of groups.
 	IsTier func(key string) bool
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
 }
 
 // Source watches the API server.
@@ -40,9 +42,13 @@ type Source struct {
 
 // New returns a source; Run starts it.
 func New(o Options) *Source {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	s := &Source{options: o, changed: make(chan struct{}, 1)}
-	s.Nodes, s.Reports = &Feed[Node]{signal: s.changed}, &Feed[Report]{signal: s.changed}
-	s.Pods = &Feed[Pod]{signal: s.changed, synced: !o.Pods}
+	s.Nodes = &Feed[Node]{signal: s.changed, now: o.Now}
+	s.Reports = &Feed[Report]{signal: s.changed, now: o.Now}
+	s.Pods = &Feed[Pod]{signal: s.changed, now: o.Now, synced: !o.Pods}
 	return s
 }
 
@@ -60,9 +66,6 @@ func (s *Source) Contact() time.Time {
 	}
 	return reports
 }
-
-// CountsPods tells whether it is known how many GPUs pods hold.
-func (s *Source) CountsPods() bool { return s.options.Pods }
 
 // Run watches until ctx ends. It returns nil: what goes wrong is retried.
 func (s *Source) Run(ctx context.Context) error {

@@ -51,7 +51,9 @@ type Options struct {
 	// Templates make the labels' keys.
 	Templates []export.Template
 	// Force takes labels over that another manager holds with another value.
-	Force    bool
+	Force bool
+	// Settle is the time for changes to gather before a pass; 0 means 1 s.
+	Settle   time.Duration
 	Registry prometheus.Registerer
 	Log      *slog.Logger
 }
@@ -63,11 +65,14 @@ type Publisher struct {
 }
 
 // New returns a publisher; Lead or Run uses it.
-func New(o Options) *Publisher { return &Publisher{options: o, metrics: newMetrics(o.Registry)} }
+func New(o Options) *Publisher {
+	if o.Settle == 0 {
+		o.Settle = time.Second
+	}
+	return &Publisher{options: o, metrics: newMetrics(o.Registry)}
+}
 
 const (
-	// settle is the time for changes to gather before a pass.
-	settle = time.Second
 	// refresh is the time after which everything is compared again.
 	refresh = 5 * time.Minute
 	// The time until a pass is tried again that failed.
@@ -121,7 +126,7 @@ func (p *Publisher) rest(ctx context.Context, next <-chan struct{}, pause time.D
 		return
 	case <-next:
 	}
-	gather := time.NewTimer(settle)
+	gather := time.NewTimer(p.options.Settle)
 	defer gather.Stop()
 	select {
 	case <-ctx.Done():
