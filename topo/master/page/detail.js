@@ -3,7 +3,7 @@
 import { make, mark } from './dom.js';
 import { age, ends } from './faults.js';
 import { detail } from './live.js';
-import { count, far, faultTitle, gpus, number, port, reason, span, statusName } from './words.js';
+import { clock, count, far, faultTitle, gpus, number, port, reason, span, statusName } from './words.js';
 
 export class Detail {
   #pane;
@@ -120,7 +120,7 @@ export class Detail {
     }
     return make('ul', { class: 'why' }, item.faults.map((f) => make('li', {},
       make('span', { class: 'who' }, faultTitle(f.kind), f.finding ? make('small', {}, port(f.finding)) : ''),
-      make('span', { class: 'when' }, age(f, now)), ends(f))));
+      make('span', { class: 'when' }, age(f, now) || `before ${clock(f.seen.at)}`), ends(f))));
   }
 
   #rails(rails, item) {
@@ -153,6 +153,7 @@ export class Detail {
         ['', [c.ready, c.degraded, c.notReady].map((n, i) => n ? make('span', { class: 'state', 'data-s': ['ready', 'degraded', 'notready'][i] },
           mark(['ready', 'degraded', 'notready'][i]), `${number(n)} ${['ready', 'degraded', 'not ready'][i]} `) : '').filter(Boolean)],
         ['GPUs', gpus(item.gpus)],
+        ['Switches', item.alias],
         ['Known by', item.key],
       ]),
       item.rails.length ? [make('h3', {}, 'Leaves'), list(item.rails.map((r) =>

@@ -7,12 +7,12 @@ const FIRST = 40; // Rows of a kind before "more".
 const CLUSTER = 4; // Ports of one switch that are named together.
 
 /**
- * age writes since when a fault is there. What was there when the page opened
- * began some time before.
+ * age writes since when a fault is there: as the server says, else since this
+ * page first saw it. Of what was there already nobody knows.
  */
 export function age(fault, now) {
   if (fault.since !== undefined) return span(now - fault.since);
-  return fault.seen.exact ? span(now - fault.seen.at) : `before ${clock(fault.seen.at)}`;
+  return fault.seen.exact ? span(now - fault.seen.at) : '';
 }
 
 export class Faults {
@@ -62,10 +62,11 @@ export class Faults {
   #kind(kind, list, now) {
     const limit = this.#shown.get(kind) ?? FIRST;
     const rows = this.#rows(list, limit, now);
-    const section = make('details', { class: 'kind', 'data-kind': kind, open: !this.#closed.has(kind) },
+    const old = list.find((f) => f.since === undefined && !f.seen.exact);
+    const section = make('details', { class: 'sort', 'data-kind': kind, open: !this.#closed.has(kind) },
       make('summary', {}, make('i', { class: 'mark', 'data-s': shape(kind), 'aria-hidden': 'true' }),
         make('span', {}, faultTitle(kind)), make('b', {}, number(list.length))),
-      make('p', { class: 'advice' }, advice(kind)), make('ul', {}, rows));
+      make('p', { class: 'advice' }, advice(kind), old ? ` Without an age: since before ${clock(old.seen.at)}.` : ''), make('ul', {}, rows));
     if (list.length > limit) {
       const more = Math.min(200, list.length - limit);
       section.append(make('button', { type: 'button', class: 'more', onclick: () => {
@@ -132,5 +133,5 @@ export function ends(fault) {
   if (f.kind === 'miscabled') {
     return make('span', { class: 'ends' }, part('expected', f.expected, 'want'), part('found', f.found, 'got'));
   }
-  return make('span', { class: 'ends' }, part('goes to', f.expected ?? f.found, 'want'));
+  return make('span', { class: 'ends' }, part(f.kind === 'missing' ? 'expected' : 'to', f.expected ?? f.found, 'want'));
 }

@@ -1,70 +1,168 @@
-// How large nodes are drawn and in how many columns. Pure.
+// How large nodes are drawn, and in how many columns. Pure.
 
-/** The sizes of a node, smallest first, in CSS pixels. detail: with text. */
+/** The steps of the zoom, smallest first, in CSS pixels. detail: with text. */
 export const SIZES = [
-  { name: 'Groups', w: 0, h: 0, gap: 0, detail: false },
-  { name: 'Dots', w: 8, h: 8, gap: 2, detail: false },
-  { name: 'Cells', w: 13, h: 13, gap: 3, detail: false },
-  { name: 'Tiles', w: 22, h: 22, gap: 4, detail: false },
-  { name: 'Chips', w: 92, h: 38, gap: 5, detail: true },
-  { name: 'Cards', w: 186, h: 74, gap: 8, detail: true },
+  { name: 'Groups', w: 0, h: 0, detail: false },
+  { name: 'Dots', w: 8, h: 8, detail: false },
+  { name: 'Cells', w: 13, h: 13, detail: false },
+  { name: 'Tiles', w: 22, h: 22, detail: false },
+  { name: 'Chips', w: 92, h: 38, detail: true },
+  { name: 'Cards', w: 186, h: 74, detail: true },
 ];
 
-/** What a box has around its nodes, in CSS pixels: map.css has the same. */
-export const BOX = { x: 14, y: 14, head: 20, between: 8, tile: 148, tileHeight: 40 };
+/** What boxes have around their content, in CSS pixels: map.css has the same. */
+const LEAF = { x: 14, y: 8, head: 20 };
+const GROUP = { x: 18, y: 10, head: 30 };
+const BETWEEN = 8;
+const TILE = { w: 148, h: 42 };
+export const SMALLEST = 84; // Narrower leaf groups have no room for their name.
+
+/** sized is a step of the zoom, perhaps drawn a little wider than usual. */
+export function sized(step, w = SIZES[step].w) {
+  const s = SIZES[step];
+  const gap = s.detail ? (step === 5 ? 8 : 5) : w > 16 ? 4 : w > 10 ? 3 : 2;
+  return { ...s, step, w, h: s.detail ? s.h : w, gap };
+}
 
 /**
  * columns is how many columns n nodes of a size take in a box of at most that
  * width: close to the shape of a screen, with few holes in the last row.
  */
 export function columns(n, size, width) {
-  const most = Math.max(1, Math.min(n, Math.floor((width - BOX.x + size.gap) / (size.w + size.gap))));
+  const most = Math.max(1, Math.min(n, Math.floor((width - LEAF.x + size.gap) / (size.w + size.gap))));
   const aim = size.detail ? 1.5 : 1.8;
   let best = 1;
   let cost = Infinity;
   for (let c = 1; c <= most; c++) {
     const rows = Math.ceil(n / c);
     const shape = (c * (size.w + size.gap)) / (rows * (size.h + size.gap));
-    const holes = (rows * c - n) / n;
-    const at = Math.abs(Math.log(shape / aim)) + 2 * holes;
+    const at = Math.abs(Math.log(shape / aim)) + (2 * (rows * c - n)) / n;
     if (at < cost) [best, cost] = [c, at];
   }
   return best;
 }
 
-/** box is the outer size of a leaf group. */
-export function box(n, size, width) {
-  if (!size.w) return { columns: 1, rows: 0, width: BOX.tile, height: BOX.tileHeight };
+/** box is the outer size of a leaf group of n nodes; least is the least width. */
+export function box(n, size, width, least = 0) {
+  if (!size.w) return { columns: 1, rows: 0, w: TILE.w, h: TILE.h };
   const c = columns(n, size, width);
   const rows = Math.ceil(n / c);
   return {
-    columns: c, rows,
-    width: c * (size.w + size.gap) - size.gap + BOX.x,
-    height: rows * (size.h + size.gap) - size.gap + BOX.y + BOX.head,
+    columns: c, rows, w: Math.max(c * (size.w + size.gap) - size.gap + LEAF.x, least),
+    h: rows * (size.h + size.gap) - size.gap + LEAF.y + LEAF.head,
   };
 }
 
-/** rooms is how much text a leaf group's head has room for: 0 none, to 3. */
-export const room = (width) => (width < 60 ? 0 : width < 118 ? 1 : width < 210 ? 2 : 3);
-
-/**
- * fit is the index of the largest size at which all groups take about one
- * window, smaller sizes having leave to take a few.
- */
-export function fit(leaves, width, height) {
-  const slack = [Infinity, 12, 2.2, 1.3, 1.25, 1.6];
-  for (let i = SIZES.length - 1; i > 0; i--) {
-    let area = 0;
-    for (const n of leaves) {
-      const b = box(n, SIZES[i], width);
-      area += (b.width + BOX.between) * (b.height + BOX.between);
-    }
-    if (area * 1.2 <= width * height * slack[i]) return i;
+/** wrap is the size of boxes in rows of at most that width. */
+function wrap(boxes, width, between) {
+  let [w, h, x, row] = [0, 0, 0, 0];
+  for (const b of boxes) {
+    if (x > 0 && x + between + b.w > width) [h, x, row] = [h + row + between, 0, 0];
+    x += (x > 0 ? between : 0) + b.w;
+    row = Math.max(row, b.h);
+    w = Math.max(w, x);
   }
-  return 0;
+  return { w, h: h + row };
 }
 
-/** eighths is how much of a cell is filled for the free GPUs: some is never none, not all never all. */
+/** Plan lays items out without drawing them. */
+class Plan {
+  #size;
+  #least;
+  #leaves = new Map(); // By number of nodes and width.
+
+  constructor(size, least) {
+    this.#size = size;
+    this.#least = least;
+  }
+
+  item(item, width) {
+    if (!item.isLeaf) {
+      const inner = wrap(item.child.map((c) => this.item(c, width - GROUP.x)), width - GROUP.x, BETWEEN);
+      return { w: inner.w + GROUP.x, h: inner.h + GROUP.y + GROUP.head };
+    }
+    const key = `${item.child.length} ${width}`;
+    let b = this.#leaves.get(key);
+    if (!b) this.#leaves.set(key, (b = box(item.child.length, this.#size, width, this.#least)));
+    return b;
+  }
+
+  /** page is the height of all, with so many groups beside each other at most. */
+  page(roots, width, abreast) {
+    const each = Math.floor((width - (abreast - 1) * (BETWEEN + 2)) / abreast);
+    return { each, ...wrap(roots.map((r) => this.item(r, each)), width, BETWEEN + 2) };
+  }
+}
+
+const ABREAST = [1, 2, 3, 4, 5, 6];
+
+/** arrange chooses how wide a top-level group may be, for the least height in all. */
+export function arrange(roots, size, width, least) {
+  if (roots.every((r) => r.isLeaf)) return { each: width, h: new Plan(size, least).page(roots, width, 1).h };
+  let best = null;
+  for (const abreast of ABREAST) {
+    if (abreast > 1 && width / abreast < 240) break;
+    const page = new Plan(size, least).page(roots, width, abreast);
+    // Fewer abreast read better: more must be worth it.
+    if (page.w <= width && (!best || page.h < best.h * 0.93)) best = page;
+  }
+  return best ?? { each: width, h: 0 };
+}
+
+/** steps are the widths that a step of the zoom can be drawn with. */
+function* steps() {
+  for (let w = 250; w >= 160; w -= 15) yield [5, w];
+  yield [4, 92];
+  for (let w = 26; w >= 8; w--) yield [w >= 20 ? 3 : w >= 12 ? 2 : 1, w];
+}
+
+/** fit is the largest size at which everything takes about one window. */
+export function fit(roots, width, height, leastOf) {
+  const nodes = roots.reduce((n, r) => n + r.size, 0);
+  let smallest = Infinity;
+  let best = null;
+  for (const [step, w] of steps()) {
+    if (best && best.size.step !== step) break;
+    const size = sized(step, w);
+    // What can never fit needs no plan.
+    if (step > 3 && nodes * (size.w + size.gap) * (size.h + size.gap) > 2 * width * height) continue;
+    const { h } = arrange(roots, size, width, leastOf(step));
+    if (h <= height * (step === 5 && width < 600 ? 4 : 1.1) && (!best || h < best.h * 0.9)) best = { size, h };
+    if (step === 1) smallest = Math.min(smallest, h);
+  }
+  if (best) return best.size;
+  if (smallest > 16 * height) return sized(0);
+  // It scrolls anyway; larger nodes that cost little more of it are better.
+  for (const [step, w] of steps()) {
+    if (step < 3 && arrange(roots, sized(step, w), width, leastOf(step)).h <= smallest * 1.15) return sized(step, w);
+  }
+  return sized(1);
+}
+
+/**
+ * room is how much of a group's head there is room for: 0 nothing, 1 the name
+ * and its faults, 2 free GPUs too, 3 the kind too, 4 the whole name and all
+ * GPUs, 5 a meter too.
+ */
+export function room(item, width) {
+  const letter = item.isLeaf ? 6.8 : 7.8;
+  const space = width - (item.isLeaf ? LEAF.x + 6 : GROUP.x + 30);
+  if (space < 24) return 0;
+  const mark = (n) => (n ? 24 + letter * String(n).length : 0);
+  const parts = [
+    item.short.length * letter + mark(item.counts.degraded) + mark(item.counts.notReady),
+    (String(item.gpus.free ?? '').length + 5) * letter + 12,
+    item.kind.length * letter + 8,
+    (item.prefix.length + String(item.gpus.total).length + 3) * letter,
+    52,
+  ];
+  let used = parts[0];
+  let level = 1;
+  while (level < parts.length && used + parts[level] <= space) used += parts[level++];
+  return item.isLeaf ? Math.min(level, 4) : level;
+}
+
+/** eighths is how much of a cell is filled for free GPUs: some is never none, not all never all. */
 export function eighths(g) {
   if (!g.total || !g.free) return 0;
   if (g.free >= g.total) return 8;

@@ -2,7 +2,7 @@
 // changed, and makes a group's nodes only when the group comes near the window.
 
 import { make, mark, set, tally } from './dom.js';
-import { SIZES, box, eighths, fit, room } from './layout.js';
+import { SIZES, SMALLEST, arrange, box, eighths, fit, room, sized } from './layout.js';
 import { count, gpus, number, reason, statusName } from './words.js';
 
 const NEAR = 500; // Pixels beyond the window in which nodes are made.
@@ -12,8 +12,9 @@ export class FabricMap {
   #root;
   #views = new Map(); // By the item's id.
   #of = new WeakMap(); // Elements to items.
-  #model = { roots: [], leaves: [], nodes: [], byId: new Map() };
-  #size = -1;
+  #model = { roots: [], groups: [], leaves: [], nodes: [], byId: new Map() };
+  #size = -1; // The step of the zoom.
+  #shape = null; // And what it measures.
   #auto = true;
   #width = 0;
   #lit = null;
@@ -133,7 +134,7 @@ export class FabricMap {
       c.degraded ? tally('degraded', number(c.degraded)) : null,
     ].filter(Boolean));
     view.free.replaceChildren(...(item.gpus.total
-      ? [make('b', {}, number(item.gpus.free ?? item.gpus.total)), make('span', {}, item.gpus.free === undefined ? ' GPUs' : ` / ${number(item.gpus.total)} free`)]
+      ? [make('b', {}, number(item.gpus.free ?? item.gpus.total)), item.gpus.free === undefined ? '' : make('span', {}, ` / ${number(item.gpus.total)}`), item.gpus.free === undefined ? ' GPUs' : ' free']
       : []));
     view.meter.style.setProperty('--share', item.gpus.total ? (item.gpus.free ?? 0) / item.gpus.total : 0);
     set(view.el, 'aria-label', [
@@ -143,7 +144,7 @@ export class FabricMap {
   }
 
   #fill(view) {
-    if (view.filled || !view.open || !view.item.isLeaf || !SIZES[this.#size]?.w) return;
+    if (view.filled || !view.open || !view.item.isLeaf || !this.#shape?.w) return;
     view.filled = true;
     const all = document.createDocumentFragment();
     for (const item of view.item.child) all.append(this.#cell(view, item).el);
@@ -205,13 +206,13 @@ export class FabricMap {
     const why = item.reasons.map(reason);
     set(el, 'aria-label', [item.name, item.status !== 'ready' && statusName(item.status), ...why,
       item.cordoned && 'cordoned', gpus(item.gpus)].filter(Boolean).join(', '));
-    if (!SIZES[this.#size].detail) return;
+    if (!this.#shape.detail) return;
     const total = item.gpus.total;
     const pips = make('span', { class: 'pips' });
     pips.style.setProperty('--n', Math.max(total, 1));
     pips.style.setProperty('--k', item.gpus.free ?? 0);
     pips.classList.toggle('many', total > 8);
-    const name = SIZES[this.#size].name === 'Cards' && item.prefix
+    const name = this.#shape.name === 'Cards' && item.prefix
       ? [make('span', { class: 'pre' }, item.prefix), item.short] : [item.short];
     el.replaceChildren(
       make('span', { class: 'top' }, make('span', { class: 'name' }, ...name),
@@ -220,43 +221,42 @@ export class FabricMap {
       make('span', { class: 'line' }, why[0] ?? (item.cordoned ? `cordoned · ${gpus(item.gpus)}` : gpus(item.gpus))));
   }
 
-  /** arrange sizes all boxes, for a size of nodes or for the one that fits. */
-  #arrange(size) {
+  /** arrange sizes all boxes, for a step of the zoom or for what fits. */
+  #arrange(step) {
     const width = this.#root.clientWidth;
-    const deep = Math.max(0, ...this.#model.leaves.map((l) => l.depth));
-    const inner = width - 2 - deep * 18;
     this.#width = width;
-    const next = size ?? fit(this.#model.leaves.map((l) => l.child.length), inner, this.#height());
-    const before = SIZES[this.#size];
-    this.#size = next;
-    const s = SIZES[next];
-    const style = this.#root.style;
-    style.setProperty('--w', `${s.w}px`);
-    style.setProperty('--h', `${s.h}px`);
-    style.setProperty('--gap', `${s.gap}px`);
-    set(this.#root, 'data-size', s.name.toLowerCase());
-    const remake = !before || before.detail || s.detail || !s.w;
-    const focused = this.#root.contains(document.activeElement) ? this.#current : '';
+    const { roots, leaves } = this.#model;
     // A handful of tiny boxes can afford their names.
-    const least = next > 0 && next < 4 && this.#model.leaves.length <= 400 ? 84 : 0;
-    for (const leaf of this.#model.leaves) {
+    const leastOf = (at) => (at > 0 && at < 4 && leaves.length <= 400 ? SMALLEST : 0);
+    const size = step === undefined ? fit(roots, width, this.#height(), leastOf) : sized(step);
+    const least = leastOf(size.step);
+    const remake = this.#size < 0 || this.#shape.detail || size.detail || !size.w;
+    const focused = this.#root.contains(document.activeElement) ? this.#current : '';
+    [this.#size, this.#shape] = [size.step, size];
+    for (const key of ['w', 'h', 'gap']) this.#root.style.setProperty(`--${key}`, `${size[key]}px`);
+    set(this.#root, 'data-size', size.name.toLowerCase());
+    const { each } = arrange(roots, size, width, least);
+    for (const root of roots) this.#views.get(root.id).el.style.maxWidth = `${each}px`;
+    for (const group of this.#model.groups) {
+      if (!group.isLeaf) set(this.#views.get(group.id).el, 'data-room', room(group, each - 18 * group.depth));
+    }
+    for (const leaf of leaves) {
       const view = this.#views.get(leaf.id);
       if (remake) this.#clear(view);
-      const b = box(leaf.child.length, s, inner);
-      const outer = Math.max(b.width, least);
-      view.el.style.width = `${outer}px`;
+      const b = box(leaf.child.length, size, each - 18 * leaf.depth, least);
+      view.el.style.width = `${b.w}px`;
       view.kids.style.setProperty('--columns', b.columns);
       view.kids.style.setProperty('--rows', b.rows);
-      set(view.el, 'data-room', next === 0 ? 2 : room(outer));
+      set(view.el, 'data-room', room(leaf, b.w));
     }
     this.#fillNear();
-    for (const leaf of this.#model.leaves) {
-      const el = this.#views.get(leaf.id).el;
+    for (const leaf of leaves) {
+      const { el } = this.#views.get(leaf.id);
       this.#watch.unobserve(el);
       this.#watch.observe(el);
     }
     if (focused) this.element(focused)?.focus({ preventScroll: true });
-    this.#root.dispatchEvent(new CustomEvent('size', { detail: s.name }));
+    this.#root.dispatchEvent(new CustomEvent('size', { detail: size.name }));
   }
 
   #height() { return Math.max(320, innerHeight - this.#root.getBoundingClientRect().top - scrollY); }
@@ -343,7 +343,7 @@ export class FabricMap {
   reveal(id) {
     for (let g = this.#model.byId.get(id)?.parent; g; g = g.parent) this.fold(g.id, true);
     const item = this.#model.byId.get(id);
-    const el = SIZES[this.#size].w || !item?.isNode ? this.element(id) : this.element(item.parent.id);
+    const el = this.#shape.w || !item?.isNode ? this.element(id) : this.element(item.parent.id);
     el?.scrollIntoView({ block: item?.isNode ? 'center' : 'start' });
     this.#fillNear();
     this.#hold(id);

@@ -14,7 +14,10 @@ export function build(doc, earlier, now) {
   };
   model.roots = family(doc.tree ?? [], null, model);
   shorten(model.nodes, (n) => n.name);
-  for (const list of byKind(model.groups).values()) shorten(list, bare);
+  for (const list of byKind(model.groups).values()) {
+    const known = aliases(list);
+    shorten(list, known ? (g) => known.get(g) : bare);
+  }
   collect(doc, model, earlier, now);
   return model;
 }
@@ -51,7 +54,7 @@ function group(e, parent, model) {
     id, parent, isNode: false, kind: e.kind, name: e.name, key: e.key ?? '', gpus: e.gpus,
     counts: e.nodes ?? { ready: 0, degraded: 0, notReady: 0 }, rails: e.rails ?? [],
     status: statusKey(e.status ?? 'Ready'), depth: parent ? parent.depth + 1 : 0, index: 0,
-    prefix: '', short: e.name, child: [], size: 0, faults: [],
+    prefix: '', short: e.name, alias: '', child: [], size: 0, faults: [],
   };
   model.byId.set(id, item);
   model.groups.push(item);
@@ -91,6 +94,26 @@ function bare(g) {
   return g.kind && g.name.startsWith(`${g.kind}-`) ? g.name.slice(g.kind.length + 1) : g.name;
 }
 
+/**
+ * aliases are what people call groups that are named after a switch's GUID: the
+ * common front of their leaves' names. Null unless every group has its own.
+ */
+function aliases(groups) {
+  const known = new Map();
+  for (const g of groups) {
+    const names = g.rails.map((r) => r.leaf.name ?? '');
+    if (!names.length) return null;
+    let front = names[0];
+    for (const name of names) while (!name.startsWith(front)) front = front.slice(0, -1);
+    if (names.length > 1) front = front.slice(0, front.search(/[-_./: ][^-_./: ]*$/));
+    if (front.length < 2) return null;
+    known.set(g, front);
+  }
+  if (new Set(known.values()).size < groups.length) return null;
+  for (const [g, alias] of known) g.alias = alias;
+  return known;
+}
+
 /** shorten splits names into what all have in common at the front, and the rest. */
 function shorten(items, nameOf) {
   if (!items.length) return;
@@ -101,8 +124,10 @@ function shorten(items, nameOf) {
     while (n < common.length && n < name.length && common[n] === name[n]) n++;
     common = common.slice(0, Math.min(n, name.length - 1));
   }
-  // One digit says too little: two stay.
-  if (/\d$/.test(common)) common = common.slice(0, -1);
+  // A whole word is better, unless it is long: g15, not 15.
+  const word = common.search(/[^-_./: ]*$/);
+  const longest = Math.max(...items.map((item) => nameOf(item).length));
+  if (longest - word <= 8) common = common.slice(0, word);
   for (const item of items) {
     item.prefix = common;
     item.short = nameOf(item).slice(common.length);

@@ -58,6 +58,7 @@ export class Tip {
       const state = [item.status !== 'ready' && statusName(item.status), item.cordoned && 'cordoned'].filter(Boolean).join(', ');
       lines.push(make('span', {}, [state, gpus(item.gpus)].filter(Boolean).join(' · ')), ...item.reasons.map((r) => make('span', { class: 'why' }, reason(r))));
     } else {
+      if (item.alias) lines.push(make('span', {}, `behind ${item.alias}`));
       lines.push(make('span', {}, `${count(item.size, 'node')} · ${gpus(item.gpus)}`));
     }
     if (path.length) lines.push(make('small', {}, path.join(' › ')));
