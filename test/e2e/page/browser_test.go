@@ -12,8 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/accessibility"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
@@ -168,6 +170,15 @@ func (b *browser) keys(keys ...string) {
 	}
 }
 
+// shortcut presses a key that means something to the page and types nothing:
+// what a browser does when a page prevents the default.
+func (b *browser) shortcut(key string) {
+	b.t.Helper()
+	for _, kind := range []input.DispatchKeyEventType{input.DispatchKeyEventTypeRawKeyDown, input.DispatchKeyEventTypeKeyUp} {
+		call(b, input.DispatchKeyEvent, input.DispatchKeyEventParams{Type: kind, Key: key})
+	}
+}
+
 // click clicks the first element that a selector finds.
 func (b *browser) click(selector string) {
 	b.t.Helper()
@@ -231,4 +242,28 @@ func (b *browser) scheme(name string) {
 	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}},
 	})
+}
+
+// named is an element as a screen reader knows it.
+type named struct{ role, name string }
+
+// tree is the elements that must have a name.
+func tree(b *browser) []named {
+	b.t.Helper()
+	var out []named
+	for _, n := range call(b, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{}).Nodes {
+		if n.Ignored || n.Role == nil {
+			continue
+		}
+		role := strings.Trim(string(n.Role.Value), `"`)
+		switch role {
+		case "tree", "treeitem", "button", "tab", "tabpanel", "combobox", "link", "dialog", "img":
+			name := ""
+			if n.Name != nil {
+				name = strings.Trim(string(n.Name.Value), `"`)
+			}
+			out = append(out, named{role, name})
+		}
+	}
+	return out
 }

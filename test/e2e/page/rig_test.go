@@ -3,8 +3,10 @@
 package page
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -17,8 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-
-	"context"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/apiserver"
@@ -37,6 +37,7 @@ type rig struct {
 	api    *apiserver.Server
 	fabric *fabrics.Fabric
 	server *httptest.Server
+	routes http.Handler
 }
 
 // start fills an API server with a fabric's nodes, and runs a master on it.
@@ -79,22 +80,36 @@ func (r *rig) run(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	m, err := master.New(master.Options{Source: source, CountsPods: true, Levels: levels, StaleAfter: time.Hour, Log: log})
 	must(t, err)
-	server := serve.New(serve.Options{
+	r.routes = serve.New(serve.Options{
 		Views: m, Page: page.Files(), Registry: prometheus.NewRegistry(), Log: log,
 		Alive: func() string { return "" }, Ready: func() string { return "" },
-	})
-	r.server = httptest.NewServer(server.Handler())
+	}).Handler()
 	ctx, cancel := context.WithCancel(context.Background())
 	var group errgroup.Group
 	group.Go(func() error { return source.Run(ctx) })
 	group.Go(func() error { return m.Run(ctx) })
+	r.listen(t, "127.0.0.1:0")
 	t.Cleanup(func() {
 		cancel()
-		r.server.CloseClientConnections()
-		r.server.Close()
+		r.away()
 		must(t, group.Wait())
 	})
 	r.await(t)
+}
+
+// listen answers on an address.
+func (r *rig) listen(t *testing.T, address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", address)
+	must(t, err)
+	r.server = &httptest.Server{Listener: listener, Config: &http.Server{Handler: r.routes}}
+	r.server.Start()
+}
+
+// away ends the server, and every connection to it.
+func (r *rig) away() {
+	r.server.CloseClientConnections()
+	r.server.Close()
 }
 
 // await waits for the first tree.

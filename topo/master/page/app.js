@@ -62,7 +62,7 @@ function summary() {
   const c = model.counts;
   const total = c.ready + c.degraded + c.notReady;
   const filter = (status, n, label) => make('button', {
-    type: 'button', class: 'stat', 'data-s': status, 'aria-pressed': seek.query === `is:${status}` ? 'true' : 'false',
+    type: 'button', class: 'stat', 'data-s': status, 'data-n': n, title: `Show nodes that are ${label}`, 'aria-pressed': seek.query === `is:${status}` ? 'true' : 'false',
     onclick: () => {
       seek.query = seek.query === `is:${status}` ? '' : `is:${status}`;
       summary();
@@ -94,6 +94,7 @@ function tellChanges(before) {
 }
 
 function show(doc, ahead) {
+  const began = performance.now();
   const before = model;
   skew = ahead;
   model = build(doc, before, Date.now() + skew);
@@ -104,6 +105,8 @@ function show(doc, ahead) {
   seek.show(model);
   summary();
   tip.refresh();
+  performance.clearMeasures('fabric-shown');
+  performance.measure('fabric-shown', { start: began });
   if (!before) {
     const item = chosen();
     if (item) choose(item);
@@ -171,7 +174,13 @@ $('fit').addEventListener('click', () => map.resize(0));
 $('theme').addEventListener('click', () => nextTheme($('theme')));
 $('help').addEventListener('click', () => $('keys').showModal());
 $('query').addEventListener('input', () => model && summary());
-addEventListener('beforeprint', () => map.fillAll());
+// Letter and A4 with usual margins have about that many pixels.
+addEventListener('beforeprint', () => {
+  if (!model) return;
+  $('paper').textContent = `As of ${new Date(state.at).toLocaleString('en-GB')}, ${location.host}`;
+  map.print(700);
+});
+addEventListener('afterprint', () => model && map.print(0));
 addEventListener('hashchange', () => model && choose(chosen()));
 addEventListener('keydown', (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || $('keys').open) return;

@@ -3,7 +3,7 @@
 import { make, mark } from './dom.js';
 import { age, ends } from './faults.js';
 import { detail } from './live.js';
-import { clock, count, far, faultTitle, gpus, number, port, reason, span, statusName } from './words.js';
+import { clock, count, far, faultName, gpus, number, port, reason, span, statusName } from './words.js';
 
 export class Detail {
   #pane;
@@ -119,7 +119,7 @@ export class Detail {
       return item.reasons.length ? make('p', { class: 'note' }, item.reasons.map(reason).join(', ')) : '';
     }
     return make('ul', { class: 'why' }, item.faults.map((f) => make('li', {},
-      make('span', { class: 'who' }, faultTitle(f.kind), f.finding ? make('small', {}, port(f.finding)) : ''),
+      make('span', { class: 'who' }, faultName(f.kind), f.finding ? make('small', {}, port(f.finding)) : ''),
       make('span', { class: 'when' }, age(f, now) || `before ${clock(f.seen.at)}`), ends(f))));
   }
 
@@ -129,7 +129,7 @@ export class Detail {
       const fault = faults.get(`${r.rail}/${r.plane ?? 0}/${r.id}`);
       const bad = fault && fault.kind !== 'unseen';
       return make('tr', { class: bad ? 'bad' : undefined },
-        make('td', {}, bad ? mark('degraded', faultTitle(fault.kind)) : '', r.plane ? `${r.rail}.${r.plane}` : String(r.rail)),
+        make('td', {}, bad ? mark('degraded', faultName(fault.kind)) : '', r.plane ? `${r.rail}.${r.plane}` : String(r.rail)),
         make('td', { title: r.id }, r.port > 1 ? `${r.hca}/${r.port}` : r.hca, r.role === 'fabric' ? '' : make('small', {}, ` ${r.role}`)),
         make('td', {}, r.linkState === 'Active' ? (r.rateGbps ? `${number(r.rateGbps)}G` : 'up') : r.linkState),
         make('td', { title: r.switch ? `${r.switch.id}, by ${r.source}` : undefined }, r.switch ? far({ ...r.switch, port: r.switchPort }) : '–'));

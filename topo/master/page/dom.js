@@ -21,7 +21,7 @@ export const tally = (status, n, label) => make('span', { class: 'tally', 'data-
 
 /** set changes an attribute only if it differs: the browser spares the styles. */
 export function set(el, key, value) {
-  if (value === undefined || value === null || value === false) {
+  if (value === undefined || value === null) {
     if (el.hasAttribute(key)) el.removeAttribute(key);
   } else if (el.getAttribute(key) !== String(value)) {
     el.setAttribute(key, value);

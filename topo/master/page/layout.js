@@ -14,6 +14,7 @@ export const SIZES = [
 const LEAF = { x: 14, y: 8, head: 20 };
 const GROUP = { x: 18, y: 10, head: 30 };
 const BETWEEN = 8;
+const GUTTER = 10; // Between top-level groups.
 const TILE = { w: 148, h: 42 };
 export const SMALLEST = 84; // Narrower leaf groups have no room for their name.
 
@@ -21,7 +22,7 @@ export const SMALLEST = 84; // Narrower leaf groups have no room for their name.
 export function sized(step, w = SIZES[step].w) {
   const s = SIZES[step];
   const gap = s.detail ? (step === 5 ? 8 : 5) : w > 16 ? 4 : w > 10 ? 3 : 2;
-  return { ...s, step, w, h: s.detail ? s.h : w, gap };
+  return { ...s, step, w, h: s.detail ? s.h : w, gap, tile: TILE.w };
 }
 
 /**
@@ -36,7 +37,7 @@ export function columns(n, size, width) {
   for (let c = 1; c <= most; c++) {
     const rows = Math.ceil(n / c);
     const shape = (c * (size.w + size.gap)) / (rows * (size.h + size.gap));
-    const at = Math.abs(Math.log(shape / aim)) + (2 * (rows * c - n)) / n;
+    const at = Math.abs(Math.log(shape / aim)) + (3 * (rows * c - n)) / n;
     if (at < cost) [best, cost] = [c, at];
   }
   return best;
@@ -44,7 +45,7 @@ export function columns(n, size, width) {
 
 /** box is the outer size of a leaf group of n nodes; least is the least width. */
 export function box(n, size, width, least = 0) {
-  if (!size.w) return { columns: 1, rows: 0, w: TILE.w, h: TILE.h };
+  if (!size.w) return { columns: 1, rows: 0, w: size.tile, h: TILE.h };
   const c = columns(n, size, width);
   const rows = Math.ceil(n / c);
   return {
@@ -87,26 +88,62 @@ class Plan {
     return b;
   }
 
-  /** page is the height of all, with so many groups beside each other at most. */
-  page(roots, width, abreast) {
-    const each = Math.floor((width - (abreast - 1) * (BETWEEN + 2)) / abreast);
-    return { each, ...wrap(roots.map((r) => this.item(r, each)), width, BETWEEN + 2) };
+  /** page is all of them, none wider than a part of the width. */
+  page(roots, width, parts) {
+    const each = Math.floor((width - (parts - 1) * GUTTER) / parts);
+    const boxes = roots.map((r) => this.item(r, each));
+    const widest = Math.max(...boxes.map((b) => b.w));
+    const abreast = Math.max(1, Math.min(roots.length, Math.floor((width + GUTTER) / (widest + GUTTER))));
+    const share = Math.floor((width - (abreast - 1) * GUTTER) / abreast);
+    return { share: widest < 0.6 * share ? Math.max(widest, 320) : share, h: wrap(boxes, width, GUTTER).h };
   }
 }
 
-const ABREAST = [1, 2, 3, 4, 5, 6];
+const MOST = 6; // Top-level groups beside each other.
 
-/** arrange chooses how wide a top-level group may be, for the least height in all. */
+/** arrange chooses how wide top-level groups are, for the least height in all. */
 export function arrange(roots, size, width, least) {
-  if (roots.every((r) => r.isLeaf)) return { each: width, h: new Plan(size, least).page(roots, width, 1).h };
-  let best = null;
-  for (const abreast of ABREAST) {
-    if (abreast > 1 && width / abreast < 240) break;
-    const page = new Plan(size, least).page(roots, width, abreast);
-    // Fewer abreast read better: more must be worth it.
-    if (page.w <= width && (!best || page.h < best.h * 0.93)) best = page;
+  const plan = new Plan(size, least);
+  if (roots.every((r) => r.isLeaf)) return { share: width, h: plan.page(roots, width, 1).h };
+  let best = plan.page(roots, width, 1);
+  for (let parts = 2; parts <= MOST && width / parts >= 200; parts++) {
+    const page = plan.page(roots, width, parts);
+    // Fewer beside each other read better: more must be worth it.
+    if (page.h < best.h * 0.93) best = page;
   }
-  return best ?? { each: width, h: 0 };
+  return best;
+}
+
+/** widths calls set(group, width) for groups of groups, which CSS alone would make too wide. */
+export function widths(roots, size, share, least, set) {
+  const plan = new Plan(size, least);
+  const walk = (items, width) => {
+    for (const item of items) {
+      if (item.isLeaf || item.isNode) continue;
+      set(item, item.depth === 0 ? share : plan.item(item, width).w);
+      walk(item.child, width - GROUP.x);
+    }
+  };
+  walk(roots, share);
+}
+
+/** stretch widens nodes as far as the rows of boxes, which stay as they are, leave room for. */
+export function stretch(leaves, size, share, least) {
+  if (!leaves.length) return size;
+  const usual = [...leaves].sort((a, b) => b.child.length - a.child.length)[Math.floor(leaves.length / 2)];
+  const inner = share - GROUP.x * usual.depth;
+  const b = box(usual.child.length, size, inner, least);
+  const siblings = usual.parent ? usual.parent.child.length : leaves.length;
+  const abreast = Math.max(1, Math.min(siblings, Math.floor((inner + BETWEEN) / (b.w + BETWEEN))));
+  const spare = Math.floor((inner + BETWEEN) / abreast - BETWEEN - b.w);
+  if (!size.w) return { ...size, tile: Math.min(size.tile + spare, 240) };
+  const w = Math.min(size.w + Math.floor(spare / b.columns), size.detail ? 340 : Math.round(size.w * 1.4));
+  for (let next = w; next > size.w; next--) {
+    const wider = sized(size.step, next);
+    const now = box(usual.child.length, wider, inner, least);
+    if (now.columns === b.columns && abreast * (now.w + BETWEEN) - BETWEEN <= inner) return wider;
+  }
+  return size;
 }
 
 /** steps are the widths that a step of the zoom can be drawn with. */

@@ -2,7 +2,7 @@
 // changed, and makes a group's nodes only when the group comes near the window.
 
 import { make, mark, set, tally } from './dom.js';
-import { SIZES, SMALLEST, arrange, box, eighths, fit, room, sized } from './layout.js';
+import { SIZES, SMALLEST, arrange, box, eighths, fit, room, sized, stretch, widths } from './layout.js';
 import { count, gpus, number, reason, statusName } from './words.js';
 
 const NEAR = 500; // Pixels beyond the window in which nodes are made.
@@ -222,28 +222,29 @@ export class FabricMap {
   }
 
   /** arrange sizes all boxes, for a step of the zoom or for what fits. */
-  #arrange(step) {
-    const width = this.#root.clientWidth;
+  #arrange(step, width = this.#root.clientWidth) {
     this.#width = width;
     const { roots, leaves } = this.#model;
     // A handful of tiny boxes can afford their names.
     const leastOf = (at) => (at > 0 && at < 4 && leaves.length <= 400 ? SMALLEST : 0);
-    const size = step === undefined ? fit(roots, width, this.#height(), leastOf) : sized(step);
+    let size = step === undefined ? fit(roots, width, this.#height(), leastOf) : sized(step);
     const least = leastOf(size.step);
+    const { share } = arrange(roots, size, width, least);
+    size = stretch(leaves, size, share, least);
     const remake = this.#size < 0 || this.#shape.detail || size.detail || !size.w;
     const focused = this.#root.contains(document.activeElement) ? this.#current : '';
     [this.#size, this.#shape] = [size.step, size];
     for (const key of ['w', 'h', 'gap']) this.#root.style.setProperty(`--${key}`, `${size[key]}px`);
     set(this.#root, 'data-size', size.name.toLowerCase());
-    const { each } = arrange(roots, size, width, least);
-    for (const root of roots) this.#views.get(root.id).el.style.maxWidth = `${each}px`;
-    for (const group of this.#model.groups) {
-      if (!group.isLeaf) set(this.#views.get(group.id).el, 'data-room', room(group, each - 18 * group.depth));
-    }
+    widths(roots, size, share, least, (group, w) => {
+      const { el } = this.#views.get(group.id);
+      el.style.width = `${w}px`;
+      set(el, 'data-room', room(group, w));
+    });
     for (const leaf of leaves) {
       const view = this.#views.get(leaf.id);
       if (remake) this.#clear(view);
-      const b = box(leaf.child.length, size, each - 18 * leaf.depth, least);
+      const b = box(leaf.child.length, size, share - 18 * leaf.depth, least);
       view.el.style.width = `${b.w}px`;
       view.kids.style.setProperty('--columns', b.columns);
       view.kids.style.setProperty('--rows', b.rows);
@@ -289,8 +290,15 @@ export class FabricMap {
     return this.item(document.elementFromPoint(r.left + r.width / 2, innerHeight / 2))?.id;
   }
 
-  /** fillAll makes all nodes, for paper. */
-  fillAll() { for (const l of this.#model.leaves) this.#fill(this.#views.get(l.id)); }
+  /** print arranges everything for paper; 0 for the window again. */
+  print(width) {
+    if (!width) {
+      this.#arrange(this.#auto ? undefined : this.#size);
+      return;
+    }
+    this.#arrange(this.#shape.detail && this.#model.nodes.length > 200 ? 2 : this.#size, width);
+    for (const leaf of this.#model.leaves) this.#fill(this.#views.get(leaf.id));
+  }
 
   isOpen(id) { return this.#views.get(id)?.open ?? false; }
 

@@ -36,7 +36,8 @@ export class Tip {
     const item = this.#map.item(target);
     const owner = item && this.#map.element(item.id);
     // A box says what its head says; only where the head is hidden or short is there more to tell.
-    if (!item || (!item.isNode && target.closest('.head') === null && owner.dataset.room !== '0' && target !== owner)) {
+    // A card says all there is.
+    if (!item || (item.isNode && this.#map.size === 5) || (!item.isNode && target.closest('.head') === null && owner.dataset.room !== '0' && target !== owner)) {
       this.#hide();
       return;
     }

@@ -48,6 +48,12 @@ export function faultTitle(kind) {
   return FAULTS.find((f) => f[0] === kind)?.[1] ?? kind;
 }
 
+/** faultName is one fault of a kind, as a title. */
+export function faultName(kind) {
+  const name = FAULTS.find((f) => f[0] === kind)?.[2] ?? kind;
+  return name[0].toUpperCase() + name.slice(1);
+}
+
 /** reason is a reason in a few words: "2 dead ports", "node not ready". */
 export function reason(r) {
   const fault = FAULTS.find((f) => f[0] === r.kind);
