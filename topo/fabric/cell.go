@@ -127,7 +127,7 @@ func (c *cell) count(turn uint64, index *slotIndex) {
 			p := &r.ports[i]
 			at := &index[p.hint()]
 			if *at == 0 {
-				c.slots = append(c.slots, slot{rail: p.Rail.Rail, plane: p.Plane})
+				c.slots = append(c.slots, slot{rail: p.rail, plane: p.plane})
 				*at = uint16(len(c.slots)) //nolint:gosec // At most maxRail * maxPlane.
 			}
 			if p.leaf == "" {
@@ -171,8 +171,8 @@ func (c *cell) expect(index *slotIndex) bool {
 	for _, r := range c.members {
 		for i := range r.ports {
 			p := &r.ports[i]
-			if s := &c.slots[index[p.hint()]-1]; p.leaf != "" && p.leaf == s.expected && p.Switch.Name != "" {
-				s.names.add(p.Switch.Name, 1)
+			if s := &c.slots[index[p.hint()]-1]; p.leaf != "" && p.leaf == s.expected && p.far.Name != "" {
+				s.names.add(p.far.Name, 1)
 			}
 		}
 	}
@@ -252,7 +252,7 @@ func (r *record) blockOf(c *cell, width *tally, n int) string {
 	var t tally
 	for i := range r.ports {
 		p := &r.ports[i]
-		number := lastNumber(p.SwitchPort)
+		number := lastNumber(p.leafPort)
 		if number < 1 || c.own.count(p.leaf) == 0 {
 			continue
 		}

@@ -46,6 +46,8 @@ type Map struct {
 	// turns counts the judgments of cells.
 	turns uint64
 
+	sockets sockets
+
 	// branches are the groups by level and key.
 	branches []map[string]*branch
 	naming   []*naming
@@ -110,7 +112,7 @@ func (m *Map) Put(n Node) {
 		m.leave(r) // While the groups know by which names it came.
 	}
 	m.forget(r)
-	r.read(&n)
+	r.read(&n, &m.sockets)
 	m.learn(r)
 	if !slices.EqualFunc(oldPorts, r.ports, samePlug) {
 		m.leaves.set(&r.item, r.plug(m.leaves))

@@ -22,8 +22,10 @@ type Node struct {
 	// Names are the groups that the node has been told it is in, of any
 	// kind: the values of its topology labels. They keep names stable.
 	Names []string
-	// Report is the node's NodeTopology, nil if there is none. It is kept,
-	// as an informer keeps it: nobody may write to it any more.
+	// Report is the node's NodeTopology, nil if there is none. Of its rails
+	// nothing is kept but strings and switches, which many rails can share;
+	// the rest is kept as an informer keeps it: nobody may write to it any
+	// more.
 	Report *v1alpha1.NodeTopologySpec
 	// Heartbeat is when the worker last ended a pass; zero if unknown.
 	Heartbeat time.Time
@@ -32,29 +34,53 @@ type Node struct {
 // maxPorts is how many ports of one report are read.
 const maxPorts = 128
 
-// port is one cable of the fabric as its node reports it.
-type port struct {
-	*v1alpha1.Rail
-	// leaf is the switch's canonical ID, "" if unknown or not believed.
-	leaf string
-	guid uint64
+// socket is what a port is on its own node. Nodes of one model have equal ones,
+// and share them.
+type socket struct {
+	rail, plane, number int32
+	hca, id, netdev     string
+	alive               bool
 }
 
-func (p *port) hint() int32 { return hintOf(p.Rail.Rail, p.Plane) }
+func (s *socket) hint() int32 { return hintOf(s.rail, s.plane) }
 
-func (p *port) alive() bool { return p.LinkState == v1alpha1.LinkActive }
+// sockets are those read last, by hint.
+type sockets [recents]*socket
+
+func (s *sockets) of(rail *v1alpha1.Rail) *socket {
+	now := socket{
+		rail: rail.Rail, plane: rail.Plane, number: rail.Port, hca: rail.HCA, id: rail.ID, netdev: rail.Netdev,
+		alive: rail.LinkState == v1alpha1.LinkActive,
+	}
+	last := &s[now.hint()%recents]
+	if *last == nil || **last != now {
+		*last = new(now)
+	}
+	return *last
+}
+
+// port is one cable of the fabric as its node reports it.
+type port struct {
+	*socket
+	// leaf is the switch's canonical ID, "" if unknown or not believed; far is
+	// the switch as it was reported, and leafPort its port.
+	leaf     string
+	far      *v1alpha1.Switch
+	leafPort string
+	guid     uint64
+}
 
 func (p *port) leafName() string {
 	if p.leaf == "" {
 		return ""
 	}
-	return p.Switch.Name
+	return p.far.Name
 }
 
 // samePort tells whether two ports say the same, as far as the map listens.
 func samePort(a, b port) bool {
-	return samePlug(a, b) && a.guid == b.guid && a.HCA == b.HCA && a.ID == b.ID && a.Port == b.Port &&
-		a.LinkState == b.LinkState && a.leafName() == b.leafName() && a.SwitchPort == b.SwitchPort
+	return samePlug(a, b) && a.guid == b.guid && (a.socket == b.socket || *a.socket == *b.socket) &&
+		a.leafName() == b.leafName() && a.leafPort == b.leafPort
 }
 
 // samePlug tells whether two cables start and end alike.
@@ -100,7 +126,7 @@ type record struct {
 }
 
 // read takes over a node's facts.
-func (r *record) read(n *Node) {
+func (r *record) read(n *Node, known *sockets) {
 	r.ready, r.since, r.beat = n.Ready, n.Since, n.Heartbeat
 	r.names = n.Names
 	r.seen = n.Report != nil
@@ -124,7 +150,7 @@ func (r *record) read(n *Node) {
 			rail.Rail < 0 || rail.Rail >= maxRail || rail.Plane < 0 || rail.Plane >= maxPlane {
 			continue
 		}
-		r.ports = append(r.ports, readPort(rail))
+		r.ports = append(r.ports, readPort(rail, known))
 	}
 	if !slices.IsSortedFunc(r.ports, comparePorts) {
 		slices.SortStableFunc(r.ports, comparePorts)
@@ -146,10 +172,10 @@ func (r *record) on(leaf string) bool {
 // means that the source does not say.
 const trusted = 50
 
-func readPort(rail *v1alpha1.Rail) port {
-	p := port{Rail: rail, guid: guidOf(rail.GUID)}
+func readPort(rail *v1alpha1.Rail, known *sockets) port {
+	p := port{socket: known.of(rail), guid: guidOf(rail.GUID)}
 	if s := rail.Switch; s != nil && (rail.Confidence == 0 || rail.Confidence >= trusted) {
-		p.leaf = switchID(s.ID)
+		p.leaf, p.far, p.leafPort = switchID(s.ID), s, rail.SwitchPort
 	}
 	return p
 }
@@ -175,7 +201,7 @@ func comparePorts(a, b port) int {
 	if c := cmp.Compare(a.hint(), b.hint()); c != 0 {
 		return c
 	}
-	return cmp.Or(strings.Compare(a.ID, b.ID), cmp.Compare(a.Port, b.Port), strings.Compare(a.Netdev, b.Netdev))
+	return cmp.Or(strings.Compare(a.id, b.id), cmp.Compare(a.number, b.number), strings.Compare(a.netdev, b.netdev))
 }
 
 // switchID brings the spellings of one GUID or MAC address to one:

@@ -43,7 +43,7 @@ func (v *verdict) findings() []Finding {
 // fault is what is wrong with a port, "" if nothing is.
 func (v *verdict) fault(p *port, s *slot, leaf *feature[*record], shifted bool) Fault {
 	switch {
-	case !p.alive():
+	case !p.alive:
 		return Dead
 	case leaf == nil:
 		return Unseen
@@ -102,9 +102,9 @@ func (s *slot) expectation() *Switch {
 }
 
 func (p *port) finding(node string) Finding {
-	f := Finding{Node: node, HCA: p.HCA, ID: p.ID, Port: p.Port, Rail: p.Rail.Rail, Plane: p.Plane}
+	f := Finding{Node: node, HCA: p.hca, ID: p.id, Port: p.number, Rail: p.rail, Plane: p.plane}
 	if p.leaf != "" {
-		f.Found = &Switch{ID: p.leaf, Name: p.Switch.Name, Port: p.SwitchPort}
+		f.Found = &Switch{ID: p.leaf, Name: p.far.Name, Port: p.leafPort}
 	}
 	return f
 }
@@ -116,7 +116,7 @@ func (r *record) alone() []Finding {
 		p := &r.ports[i]
 		f := p.finding(r.name)
 		f.Kind = Unseen
-		if !p.alive() {
+		if !p.alive {
 			f.Kind = Dead
 		}
 		out = append(out, f)

@@ -46,7 +46,7 @@ func (m *Map) Walks(infiniband func(leaf string) bool) map[string][]string {
 		}
 		for i := range r.ports {
 			p := &r.ports[i]
-			if p.leaf == "" || !p.alive() || infiniband != nil && !infiniband(p.leaf) {
+			if p.leaf == "" || !p.alive || infiniband != nil && !infiniband(p.leaf) {
 				continue
 			}
 			if o := chosen[p.leaf]; o == nil || rank(p.leaf, r.name) < rank(p.leaf, o.name) ||
