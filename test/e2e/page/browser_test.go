@@ -34,12 +34,15 @@ type browser struct {
 	errors   []string
 }
 
+// The window of a laptop, in CSS pixels.
+const width, height = 1440, 900
+
 // open starts a Chromium of its own, with no profile.
-func open(t *testing.T, url string, width, height int64) *browser {
+func open(t *testing.T, url string) *browser {
 	t.Helper()
 	options := []chromedp.ExecAllocatorOption{
 		chromedp.ExecPath(chromium(t)), chromedp.UserDataDir(t.TempDir()), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
-		chromedp.Headless, chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WindowSize(int(width), int(height)),
+		chromedp.Headless, chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WindowSize(width, height),
 	}
 	for _, flag := range []string{
 		"disable-quic", "disable-background-networking", "disable-component-update", "disable-sync", "disable-default-apps",

@@ -12,6 +12,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/fabrics"
@@ -32,7 +33,7 @@ func small(t *testing.T) *rig {
 }
 
 func TestShowsTheFabric(t *testing.T) {
-	b := open(t, small(t).server.URL, 1440, 900)
+	b := open(t, small(t).server.URL)
 	b.load("/")
 	type shown struct {
 		Groups, Nodes    int
@@ -70,7 +71,7 @@ func TestShowsTheFabric(t *testing.T) {
 }
 
 func TestThemes(t *testing.T) {
-	b := open(t, small(t).server.URL, 1440, 900)
+	b := open(t, small(t).server.URL)
 	background := func() string { return value[string](b, `getComputedStyle(document.body).backgroundColor`) }
 	b.load("/")
 	b.scheme("light")
@@ -137,16 +138,26 @@ const contrasts = `(() => {
 })()`
 
 func TestKeysMove(t *testing.T) {
-	b := open(t, small(t).server.URL, 1440, 900)
+	b := open(t, small(t).server.URL)
 	b.load("/")
 	value[any](b, `document.querySelector('#map [tabindex="0"]').focus()`)
 	// Dragonflies have two cards, one above the other.
 	for i, step := range []struct{ key, want string }{
-		{kb.ArrowDown, "dragonfly-0"}, {kb.ArrowDown, "node000000"}, {kb.ArrowDown, "node000001"},
-		{kb.ArrowDown, "dragonfly-1"}, {kb.ArrowRight, "node000002"}, {kb.ArrowRight, "node000003"},
-		{kb.ArrowLeft, "node000002"}, {kb.ArrowLeft, "dragonfly-1"}, {kb.ArrowUp, "node000001"},
-		{kb.PageDown, "dragonfly-1"}, {kb.PageDown, "dragonfly-2"}, {kb.ArrowLeft, "switchbox-0"},
-		{kb.PageDown, "switchbox-1"}, {kb.End, "node000015"}, {kb.Home, "switchbox-0"},
+		{kb.ArrowDown, "dragonfly-0"},
+		{kb.ArrowDown, "node000000"},
+		{kb.ArrowDown, "node000001"},
+		{kb.ArrowDown, "dragonfly-1"},
+		{kb.ArrowRight, "node000002"},
+		{kb.ArrowRight, "node000003"},
+		{kb.ArrowLeft, "node000002"},
+		{kb.ArrowLeft, "dragonfly-1"},
+		{kb.ArrowUp, "node000001"},
+		{kb.PageDown, "dragonfly-1"},
+		{kb.PageDown, "dragonfly-2"},
+		{kb.ArrowLeft, "switchbox-0"},
+		{kb.PageDown, "switchbox-1"},
+		{kb.End, "node000015"},
+		{kb.Home, "switchbox-0"},
 	} {
 		b.keys(step.key)
 		if got := b.focused(); !strings.HasPrefix(got, step.want+",") {
@@ -181,7 +192,7 @@ func TestKeysMove(t *testing.T) {
 }
 
 func TestIsAccessible(t *testing.T) {
-	b := open(t, small(t).server.URL, 1440, 900)
+	b := open(t, small(t).server.URL)
 	b.load("/")
 	roles := map[string]int{}
 	for _, n := range tree(b) {
@@ -200,7 +211,7 @@ func TestIsAccessible(t *testing.T) {
 
 func TestLive(t *testing.T) {
 	r := small(t)
-	b := open(t, r.server.URL, 1440, 900)
+	b := open(t, r.server.URL)
 	b.load("/")
 	b.until(`document.querySelector('#live').dataset.phase === 'live'`)
 	value[any](b, `window.sameDocument = true`)
@@ -236,7 +247,7 @@ func TestLive(t *testing.T) {
 
 func TestSaysWhenItIsOld(t *testing.T) {
 	r := small(t)
-	b := open(t, r.server.URL, 1440, 900)
+	b := open(t, r.server.URL)
 	b.load("/")
 	b.until(`document.querySelector('#live').dataset.phase === 'live'`)
 	address := r.server.Listener.Addr().String()
@@ -264,20 +275,40 @@ func TestOddFabrics(t *testing.T) {
 			node.Status.Allocatable = nil
 		}
 	}, func(i int) int { return i % 9 })
-	// Nobody's report.
-	r.api.Put("nodetopologies", &v1alpha1.NodeTopology{})
-	b := open(t, r.server.URL, 1440, 900)
+	// Nobody's report, and a switch with a name that means harm.
+	r.api.Put("nodetopologies", &v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "stranger"}})
+	const evil = `<img src=x onerror="document.title='taken'"><b>leaf</b>`
+	f.Nodes[40].Spec.Rails[2].Switch = &v1alpha1.Switch{ID: f.Leaf(3, 2, 0).ID, Name: evil}
+	r.report(40, time.Now())
+	b := open(t, r.server.URL)
 	b.load("/#node000010")
 	b.until(`document.querySelector('#detail h2')?.textContent === 'node000010'`)
 	if got := value[string](b, `[...document.querySelectorAll('#map > .box')].at(-1).ariaLabel`); !strings.HasPrefix(got, "Nodes in no group, 5 nodes") {
 		t.Errorf("the last box is %q", got)
 	}
 	b.shot("odd-light")
+	b.until(`document.querySelector('[data-kind=ignored]')?.innerText.includes('there is no Node of that name')`)
+	b.until(`document.querySelector('[data-kind=miscabled]')?.textContent.includes('<img src=x')`)
+	if n := value[int](b, `document.querySelectorAll('img').length`); n > 0 {
+		t.Errorf("the name of a switch became %d elements", n)
+	}
+	b.clean()
+}
+
+func TestRacks(t *testing.T) {
+	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(144, 18), Rails: 4, Rack: true, Domain: 18, Pod: 4})
+	b := open(t, start(t, f, nil, func(i int) int { return i % 9 }).server.URL)
+	b.load("/")
+	b.until(`document.querySelectorAll('.box').length === 2 + 8 + 8 && document.querySelectorAll('#map .node').length === 144`)
+	if bottom := value[float64](b, `document.querySelector('#map').getBoundingClientRect().bottom`); bottom > height {
+		t.Errorf("144 nodes could fit the window, and end at %.0f of %d", bottom, height)
+	}
+	b.shot("racks-light")
 	b.clean()
 }
 
 func TestEmpty(t *testing.T) {
-	b := open(t, start(t, fabrics.New(fabrics.Plan{}), nil, nil).server.URL, 1440, 900)
+	b := open(t, start(t, fabrics.New(fabrics.Plan{}), nil, nil).server.URL)
 	b.load("/")
 	b.until(`document.querySelector('#empty').textContent === 'The cluster has no nodes yet.'`)
 	b.clean()

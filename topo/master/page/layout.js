@@ -11,7 +11,7 @@ export const SIZES = [
 ];
 
 /** What boxes have around their content, in CSS pixels: map.css has the same. */
-const LEAF = { x: 14, y: 8, head: 20 };
+const LEAF = { x: 14, y: 8, head: 20, bare: 6 };
 const GROUP = { x: 18, y: 10, head: 30 };
 const BETWEEN = 8;
 const GUTTER = 10; // Between top-level groups.
@@ -48,11 +48,12 @@ export function box(n, size, width, least = 0) {
   if (!size.w) return { columns: 1, rows: 0, w: size.tile, h: TILE.h };
   const c = columns(n, size, width);
   const rows = Math.ceil(n / c);
-  return {
-    columns: c, rows, w: Math.max(c * (size.w + size.gap) - size.gap + LEAF.x, least),
-    h: rows * (size.h + size.gap) - size.gap + LEAF.y + LEAF.head,
-  };
+  const w = Math.max(c * (size.w + size.gap) - size.gap + LEAF.x, least);
+  return { columns: c, rows, w, h: rows * (size.h + size.gap) - size.gap + LEAF.y + (isNameless(w) ? LEAF.bare : LEAF.head) };
 }
+
+/** isNameless tells whether a leaf group is too narrow for any name. */
+const isNameless = (width) => width < 46;
 
 /** wrap is the size of boxes in rows of at most that width. */
 function wrap(boxes, width, between) {
@@ -82,7 +83,7 @@ class Plan {
       const inner = wrap(item.child.map((c) => this.item(c, width - GROUP.x)), width - GROUP.x, BETWEEN);
       return { w: inner.w + GROUP.x, h: inner.h + GROUP.y + GROUP.head };
     }
-    const key = `${item.child.length} ${width}`;
+    const key = item.child.length * 1e5 + width;
     let b = this.#leaves.get(key);
     if (!b) this.#leaves.set(key, (b = box(item.child.length, this.#size, width, this.#least)));
     return b;
@@ -127,53 +128,58 @@ export function widths(roots, size, share, least, set) {
   walk(roots, share);
 }
 
-/** stretch widens nodes as far as the rows of boxes, which stay as they are, leave room for. */
-export function stretch(leaves, size, share, least) {
+/**
+ * stretch widens nodes as far as the rows of boxes, which stay as they are,
+ * leave room for. page is what arrange said.
+ */
+export function stretch(model, size, page, width, least) {
+  const { roots, leaves } = model;
   if (!leaves.length) return size;
   const usual = [...leaves].sort((a, b) => b.child.length - a.child.length)[Math.floor(leaves.length / 2)];
-  const inner = share - GROUP.x * usual.depth;
+  const inner = page.share - GROUP.x * usual.depth;
   const b = box(usual.child.length, size, inner, least);
   const siblings = usual.parent ? usual.parent.child.length : leaves.length;
   const abreast = Math.max(1, Math.min(siblings, Math.floor((inner + BETWEEN) / (b.w + BETWEEN))));
   const spare = Math.floor((inner + BETWEEN) / abreast - BETWEEN - b.w);
   if (!size.w) return { ...size, tile: Math.min(size.tile + spare, 240) };
-  const w = Math.min(size.w + Math.floor(spare / b.columns), size.detail ? 340 : Math.round(size.w * 1.4));
-  for (let next = w; next > size.w; next--) {
-    const wider = sized(size.step, next);
-    const now = box(usual.child.length, wider, inner, least);
-    if (now.columns === b.columns && abreast * (now.w + BETWEEN) - BETWEEN <= inner) return wider;
+  const most = Math.min(size.w + Math.floor(spare / b.columns), size.detail ? 340 : Math.round(size.w * 1.4));
+  for (let w = most; w > size.w; w -= Math.ceil((most - size.w) / 8)) {
+    const wider = sized(size.step, w);
+    const next = arrange(roots, wider, width, least);
+    if (next.share === page.share && next.h <= page.h * 1.01 * (wider.h / size.h)) return wider;
   }
   return size;
 }
 
-/** steps are the widths that a step of the zoom can be drawn with. */
-function* steps() {
-  for (let w = 250; w >= 160; w -= 15) yield [5, w];
-  yield [4, 92];
-  for (let w = 26; w >= 8; w--) yield [w >= 20 ? 3 : w >= 12 ? 2 : 1, w];
-}
+const NODES = 8; // The least width of a node.
 
 /** fit is the largest size at which everything takes about one window. */
 export function fit(roots, width, height, leastOf) {
   const nodes = roots.reduce((n, r) => n + r.size, 0);
-  let smallest = Infinity;
+  const tall = (step, w) => arrange(roots, sized(step, w), width, leastOf(step)).h;
+  // Cards, if they fit: as few rows as possible, then as wide as possible.
+  const room = height * (width < 600 ? 4 : 1);
   let best = null;
-  for (const [step, w] of steps()) {
-    if (best && best.size.step !== step) break;
-    const size = sized(step, w);
+  for (let w = 250; w >= 160; w -= 15) {
     // What can never fit needs no plan.
-    if (step > 3 && nodes * (size.w + size.gap) * (size.h + size.gap) > 2 * width * height) continue;
-    const { h } = arrange(roots, size, width, leastOf(step));
-    if (h <= height * (step === 5 && width < 600 ? 4 : 1.1) && (!best || h < best.h * 0.9)) best = { size, h };
-    if (step === 1) smallest = Math.min(smallest, h);
+    if (nodes * w * SIZES[5].h > 2 * width * room) continue;
+    const h = tall(5, w);
+    if (h <= room && (!best || h < best.h * 0.9)) best = { w, h };
   }
-  if (best) return best.size;
+  if (best) return sized(5, best.w);
+  if (nodes * SIZES[4].w * SIZES[4].h < width * height && tall(4, SIZES[4].w) <= height) return sized(4);
+  const smallest = tall(1, NODES);
   if (smallest > 16 * height) return sized(0);
-  // It scrolls anyway; larger nodes that cost little more of it are better.
-  for (const [step, w] of steps()) {
-    if (step < 3 && arrange(roots, sized(step, w), width, leastOf(step)).h <= smallest * 1.15) return sized(step, w);
+  // If it scrolls anyway, larger nodes that cost little more of it are better.
+  const limit = smallest > height ? smallest * 1.15 : height;
+  const stepOf = (w) => (w >= 20 ? 3 : w >= 12 ? 2 : 1);
+  let [low, high] = [NODES, 36];
+  while (low < high) {
+    const w = Math.ceil((low + high) / 2);
+    if (tall(stepOf(w), w) <= limit) low = w;
+    else high = w - 1;
   }
-  return sized(1);
+  return sized(stepOf(low), low);
 }
 
 /**
@@ -184,7 +190,7 @@ export function fit(roots, width, height, leastOf) {
 export function room(item, width) {
   const letter = item.isLeaf ? 6.8 : 7.8;
   const space = width - (item.isLeaf ? LEAF.x + 6 : GROUP.x + 30);
-  if (space < 24) return 0;
+  if (item.isLeaf && isNameless(width)) return 0;
   const mark = (n) => (n ? 24 + letter * String(n).length : 0);
   const parts = [
     item.short.length * letter + mark(item.counts.degraded) + mark(item.counts.notReady),

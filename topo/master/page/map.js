@@ -229,8 +229,10 @@ export class FabricMap {
     const leastOf = (at) => (at > 0 && at < 4 && leaves.length <= 400 ? SMALLEST : 0);
     let size = step === undefined ? fit(roots, width, this.#height(), leastOf) : sized(step);
     const least = leastOf(size.step);
-    const { share } = arrange(roots, size, width, least);
-    size = stretch(leaves, size, share, least);
+    const page = arrange(roots, size, width, least);
+    // What fits is as large as can be already, but for the width of cards.
+    if (step !== undefined || size.detail) size = stretch(this.#model, size, page, width, least);
+    const { share } = page;
     const remake = this.#size < 0 || this.#shape.detail || size.detail || !size.w;
     const focused = this.#root.contains(document.activeElement) ? this.#current : '';
     [this.#size, this.#shape] = [size.step, size];
@@ -334,7 +336,7 @@ export class FabricMap {
     this.#hold(id);
     const el = this.element(id);
     el?.focus({ preventScroll: true });
-    (this.#model.byId.get(id)?.isNode ? el : el?.querySelector('.head') ?? el)?.scrollIntoView({ block: 'nearest' });
+    (this.#model.byId.get(id)?.isNode || el?.dataset.room === '0' ? el : el?.querySelector('.head'))?.scrollIntoView({ block: 'nearest' });
   }
 
   select(id) {

@@ -18,8 +18,32 @@ export function build(doc, earlier, now) {
     const known = aliases(list);
     shorten(list, known ? (g) => known.get(g) : bare);
   }
+  order(model);
   collect(doc, model, earlier, now);
   return model;
+}
+
+/**
+ * order counts as people do, where names differ in a number only: 2 before 10.
+ * Other names keep the server's order.
+ */
+function order(model) {
+  const nodes = [];
+  const groups = [];
+  const walk = (items) => {
+    const numbers = items.map((i) => /^(\D*)(\d{1,15})$/.exec(i.short));
+    if (numbers.every((n) => n && n[1] === numbers[0][1])) {
+      items.forEach((item, i) => { item.number = Number(numbers[i][2]); });
+      items.sort((a, b) => a.number - b.number);
+    }
+    items.forEach((item, i) => {
+      item.index = i;
+      (item.isNode ? nodes : groups).push(item);
+      if (!item.isNode) walk(item.child);
+    });
+  };
+  walk(model.roots);
+  Object.assign(model, { nodes, groups, leaves: groups.filter((g) => g.isLeaf) });
 }
 
 /** family makes the items of a list; nodes beside groups get a box of their own. */
@@ -32,7 +56,6 @@ function family(list, parent, model) {
   } else {
     for (const e of nodes) items.push(node(e, parent, model));
   }
-  items.forEach((item, i) => { item.index = i; });
   return items;
 }
 
@@ -60,7 +83,6 @@ function group(e, parent, model) {
   model.groups.push(item);
   item.child = family(e.child ?? [], item, model);
   item.isLeaf = item.child.length > 0 && item.child[0].isNode;
-  if (item.isLeaf) model.leaves.push(item);
   item.size = item.counts.ready + item.counts.degraded + item.counts.notReady;
   item.text = [e.kind, e.name, e.key, ...item.rails.map((r) => `${r.leaf.id} ${r.leaf.name ?? ''}`)].join(' ').toLowerCase();
   return item;

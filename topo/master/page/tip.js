@@ -44,7 +44,7 @@ export class Tip {
     this.#owner = owner;
     this.#el.replaceChildren(...this.#lines(item));
     this.#el.hidden = false;
-    const at = (item.isNode ? owner : owner.querySelector('.head')).getBoundingClientRect();
+    const at = (item.isNode || owner.dataset.room === '0' ? owner : owner.querySelector('.head')).getBoundingClientRect();
     const own = this.#el.getBoundingClientRect();
     const below = at.bottom + 6 + own.height < innerHeight;
     this.#el.style.left = `${Math.max(8, Math.min(at.left, innerWidth - own.width - 8))}px`;
