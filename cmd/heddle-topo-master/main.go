@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	"k8s.io/klog/v2"
@@ -45,10 +44,5 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	log := slog.New(o.handler(stderr))
 	klog.SetSlogLogger(log) // client-go logs through klog
-	// The map is long-lived and large, what comes and goes is small: a smaller
-	// heap costs little. GOGC in the environment wins.
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(20)
-	}
 	return start(ctx, o, log)
 }

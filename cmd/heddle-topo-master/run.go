@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"os"
 	"runtime/debug"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,6 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
+	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/facts"
 	"github.com/heddle-dev/heddle/topo/master/page"
 	"github.com/heddle-dev/heddle/topo/master/publish"
@@ -94,7 +96,7 @@ func (d *daemon) wire() error {
 	}
 	d.source = facts.New(facts.Options{
 		Core: d.core, Topology: topology, GPU: o.gpuResource, Pods: o.countPods, Manager: publish.FieldManager,
-		IsTier: o.isTier,
+		IsTier: export.IsTier(o.templates),
 	})
 	d.master, err = master.New(master.Options{
 		Source: d.source, CountsPods: o.countPods, Levels: levels, NewLevels: d.levels, StaleAfter: o.staleAfter, Log: d.log,
@@ -104,15 +106,6 @@ func (d *daemon) wire() error {
 	}
 	d.master.Register(d.registry)
 	return nil
-}
-
-func (o *options) isTier(key string) bool {
-	for _, t := range o.templates {
-		if t.Makes(key) {
-			return true
-		}
-	}
-	return false
 }
 
 // clientConfig finds the API server.
@@ -193,11 +186,26 @@ func (d *daemon) relevel(ctx context.Context) error {
 	}
 }
 
-// slim gives the memory back that reading the whole cluster took.
+// The heap's room for garbage, in percent of what lives. Reading the cluster
+// makes much at once; then the map lives long and what comes and goes is small.
+const (
+	readingGC = 60
+	steadyGC  = 15
+)
+
+// slim bounds the heap, and gives the memory back that reading the whole
+// cluster took. GOGC in the environment wins.
 func (d *daemon) slim(ctx context.Context) error {
+	own := os.Getenv("GOGC") == ""
+	if own {
+		debug.SetGCPercent(readingGC)
+	}
 	for {
 		v, next := d.master.Current()
 		if v != nil {
+			if own {
+				debug.SetGCPercent(steadyGC)
+			}
 			debug.FreeOSMemory()
 			return nil
 		}
@@ -208,4 +216,3 @@ func (d *daemon) slim(ctx context.Context) error {
 		}
 	}
 }
-

@@ -42,11 +42,11 @@ type kind struct {
 	watchers map[*watcher]bool
 }
 
-// stored is an object and its JSON.
-type stored struct {
-	value object
-	json  []byte
-}
+// stored is an object as JSON: decoded, a fleet's would take a gigabyte.
+type stored struct{ json []byte }
+
+// value decodes it.
+func (s *stored) value() object { return decode(json.RawMessage(s.json)) }
 
 // Kind is a kind of objects that the server has.
 type Kind struct {
@@ -78,7 +78,7 @@ func (s *Server) Put(plural string, v any) {
 	o := decode(v)
 	k := s.kinds[plural]
 	if old := k.objects[keyOf(o)]; old != nil {
-		meta(o)["uid"] = meta(old.value)["uid"]
+		meta(o)["uid"] = meta(old.value())["uid"]
 	}
 	s.store(k, o)
 }
@@ -229,7 +229,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, k *kind, namespace
 	match := matcher(r)
 	items := []json.RawMessage{}
 	for key, o := range k.objects {
-		if match(o.value) && (namespace == "" || strings.HasPrefix(key, namespace+"/")) {
+		if match(o) && (namespace == "" || strings.HasPrefix(key, namespace+"/")) {
 			items = append(items, shape(r, o))
 		}
 	}
@@ -244,14 +244,18 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, k *kind, namespace
 }
 
 // matcher reads the selectors of a request.
-func matcher(r *http.Request) func(object) bool {
+func matcher(r *http.Request) func(*stored) bool {
 	q := r.URL.Query()
-	bySelector, errFields := fields.ParseSelector(q.Get("fieldSelector"))
+	byField, errFields := fields.ParseSelector(q.Get("fieldSelector"))
 	byLabel, errLabels := labels.Parse(q.Get("labelSelector"))
-	return func(o object) bool {
+	return func(s *stored) bool {
 		if errFields != nil || errLabels != nil {
 			return false
 		}
+		if byField.Empty() && byLabel.Empty() {
+			return true
+		}
+		o := s.value()
 		set := fields.Set{"metadata.name": text(meta(o)["name"])}
 		if spec, ok := o["spec"].(object); ok {
 			set["spec.nodeName"] = text(spec["nodeName"])
@@ -259,7 +263,7 @@ func matcher(r *http.Request) func(object) bool {
 		if status, ok := o["status"].(object); ok {
 			set["status.phase"] = text(status["phase"])
 		}
-		return bySelector.Matches(set) && byLabel.Matches(labels.Set(labelsOf(o)))
+		return byField.Matches(set) && byLabel.Matches(labels.Set(labelsOf(o)))
 	}
 }
 
@@ -272,7 +276,7 @@ func shape(r *http.Request, o *stored) json.RawMessage {
 	if !partial(r) {
 		return o.json
 	}
-	return encode(object{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": o.value["metadata"]})
+	return encode(object{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": o.value()["metadata"]})
 }
 
 func answer(w http.ResponseWriter, r *http.Request, code int, o *stored) {

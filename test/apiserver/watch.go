@@ -13,7 +13,7 @@ import (
 // up is cut off, as the real one does.
 type watcher struct {
 	events chan []byte
-	match  func(object) bool
+	match  func(*stored) bool
 }
 
 // backlog is how many events may wait.
@@ -34,7 +34,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, k *kind) {
 	var first [][]byte
 	if q.Get("sendInitialEvents") == "true" {
 		for _, o := range k.objects {
-			if to.match(o.value) {
+			if to.match(o) {
 				first = append(first, o.json)
 			}
 		}
@@ -113,7 +113,7 @@ func (k *kind) drop(w *watcher) {
 // tell sends a change to all watches: old and new are nil where there is none.
 func (k *kind) tell(old, now *stored) {
 	for w := range k.watchers {
-		was, is := old != nil && w.match(old.value), now != nil && w.match(now.value)
+		was, is := old != nil && w.match(old), now != nil && w.match(now)
 		kind, body := "", json.RawMessage(nil)
 		switch {
 		case is && was:
@@ -142,15 +142,16 @@ func (s *Server) store(k *kind, o object) *stored {
 	o["kind"], o["apiVersion"] = k.Name, k.APIVersion
 	generation := 1.0
 	if old != nil {
-		was := meta(old.value)
+		before := old.value()
+		was := meta(before)
 		about["uid"], about["resourceVersion"], about["generation"] = was["uid"], was["resourceVersion"], was["generation"]
-		if reflect.DeepEqual(o, old.value) {
+		if reflect.DeepEqual(o, before) {
 			return old
 		}
 		if n, ok := was["generation"].(float64); ok {
 			generation = n
 		}
-		if !reflect.DeepEqual(o["spec"], old.value["spec"]) {
+		if !reflect.DeepEqual(o["spec"], before["spec"]) {
 			generation++
 		}
 	}
@@ -160,7 +161,7 @@ func (s *Server) store(k *kind, o object) *stored {
 	}
 	s.version++
 	about["resourceVersion"], about["generation"] = strconv.FormatInt(s.version, 10), generation
-	now := &stored{value: o, json: encode(o)}
+	now := &stored{encode(o)}
 	k.objects[keyOf(o)] = now
 	k.tell(old, now)
 	return now

@@ -33,7 +33,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, k *kind, at path)
 		fail(w, http.StatusConflict, "AlreadyExists", at.name+" already exists")
 	case r.Method == http.MethodPut && old == nil:
 		fail(w, http.StatusNotFound, "NotFound", at.name+" not found")
-	case r.Method == http.MethodPut && meta(body)["resourceVersion"] != meta(old.value)["resourceVersion"]:
+	case r.Method == http.MethodPut && meta(body)["resourceVersion"] != meta(old.value())["resourceVersion"]:
 		fail(w, http.StatusConflict, "Conflict", "the object has been modified")
 	case r.Method == http.MethodPost, r.Method == http.MethodPut:
 		meta(body)["name"], meta(body)["namespace"] = at.name, at.namespace
@@ -45,7 +45,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, k *kind, at path)
 	case old == nil:
 		fail(w, http.StatusNotFound, "NotFound", at.name+" not found")
 	default:
-		next := decode(old.value)
+		next := old.value()
 		if at.sub == "status" {
 			body = object{"status": body["status"]}
 		}
@@ -76,14 +76,14 @@ func merge(into, patch object) {
 // apply is server-side apply for labels; annotations and spec are the last
 // applier's.
 func (s *Server) apply(w http.ResponseWriter, r *http.Request, k *kind, at path, old *stored, body object) {
-	if uid := text(meta(body)["uid"]); uid != "" && (old == nil || uid != text(meta(old.value)["uid"])) {
+	if uid := text(meta(body)["uid"]); uid != "" && (old == nil || uid != text(meta(old.value())["uid"])) {
 		fail(w, http.StatusConflict, "Conflict", "uid mismatch")
 		return
 	}
 	manager, force := r.URL.Query().Get("fieldManager"), r.URL.Query().Get("force") == "true"
 	next := object{"metadata": object{"name": at.name, "namespace": at.namespace}}
 	if old != nil {
-		next = decode(old.value)
+		next = old.value()
 	}
 	owners := managers(next)
 	have, want := labelsOf(next), labelsOf(body)
@@ -107,7 +107,7 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request, k *kind, at path,
 		fail(w, http.StatusConflict, "Conflict", "Apply failed with conflicts", causes...)
 		return
 	}
-	if k.Immutable && old != nil && !reflect.DeepEqual(old.value["spec"], body["spec"]) {
+	if k.Immutable && old != nil && !reflect.DeepEqual(old.value()["spec"], body["spec"]) {
 		fail(w, http.StatusUnprocessableEntity, "Invalid", "field is immutable")
 		return
 	}

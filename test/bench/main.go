@@ -41,7 +41,7 @@ func main() {
 
 func run(ctx context.Context, stdout, stderr io.Writer) error {
 	var rows []row
-	for _, measure := range []func(context.Context, io.Writer) ([]row, error){decisions, daemons, topology} {
+	for _, measure := range []func(context.Context, io.Writer) ([]row, error){decisions, daemons, topology, topoMaster} {
 		got, err := measure(ctx, stderr)
 		if err != nil {
 			return err

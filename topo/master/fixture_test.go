@@ -43,10 +43,7 @@ func newCluster(t *testing.T, more ...apiserver.Kind) *cluster {
 		s.Down(true) // Ends the watches.
 		ts.Close()
 	})
-	return &cluster{Server: s, config: &rest.Config{
-		Host: ts.URL, QPS: -1,
-		ContentConfig: rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"},
-	}}
+	return &cluster{Server: s, config: &rest.Config{Host: ts.URL, QPS: -1}}
 }
 
 // node puts a Node with 8 GPUs and returns its UID.
@@ -113,7 +110,7 @@ func (c *cluster) replica(t *testing.T, mode fabric.Mode, change ...func(*master
 	}
 	source := facts.New(facts.Options{
 		Core: core, Topology: topology, GPU: "nvidia.com/gpu", Pods: true, Manager: publish.FieldManager,
-		IsTier: r.templates[0].Makes, Now: o.Now,
+		IsTier: export.IsTier(r.templates), Now: o.Now,
 	})
 	o.Source = source
 	if r.Master, err = master.New(o); err != nil {

@@ -324,7 +324,9 @@ func TestTheLeaseDecidesWhoWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	holder := func() string {
-		var lease struct{ Spec struct{ HolderIdentity string } }
+		var lease struct {
+			Spec struct{ HolderIdentity string }
+		}
 		c.Read("leases", "heddle-system", "heddle-topo-master", &lease)
 		return lease.Spec.HolderIdentity
 	}

@@ -98,9 +98,17 @@ func (t Template) Key(tier int, kind string) string {
 		Replace(string(t))
 }
 
-// Makes tells whether a key can be the template's.
-func (t Template) Makes(key string) bool {
-	return names.Match(strings.NewReplacer(placeTier, "*", placeTier0, "*", placeKind, "*").Replace(string(t)), key)
+// IsTier returns a function that tells whether a label key can be that of a
+// tier.
+func IsTier(list []Template) func(key string) bool {
+	places := strings.NewReplacer(placeTier, "*", placeTier0, "*", placeKind, "*")
+	patterns := make([]string, len(list))
+	for i, t := range list {
+		patterns[i] = places.Replace(string(t))
+	}
+	return func(key string) bool {
+		return slices.ContainsFunc(patterns, func(p string) bool { return names.Match(p, key) })
+	}
 }
 
 // Labeler makes the labels of nodes.

@@ -20,7 +20,7 @@ func TestReportKeepsAllButGPUs(t *testing.T) {
 		spec.Skipped = []v1alpha1.Skipped{{Name: "lldp", Reason: "no socket"}}
 		spec.Rails[0].Switch, spec.Rails[0].GPUs = nil, []string{"GPU-1"}
 		spec.Rails[1].Netdev = "eth0"
-		r, ok := readReport(&v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: spec})
+		r, ok := newReportReader().read(&v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: spec})
 		if !ok {
 			t.Fatal("not read")
 		}
@@ -52,9 +52,9 @@ func TestReportOwner(t *testing.T) {
 		{"a pod and its Node", []metav1.OwnerReference{ref("v1", "Pod", "p"), ref("v1", "Node", "n1")}, "u"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r, _ := readReport(&v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "n1", OwnerReferences: tt.refs}})
-			if r.Owner != tt.want {
-				t.Errorf("owner %q, want %q", r.Owner, tt.want)
+			r, _ := newReportReader().read(&v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "n1", OwnerReferences: tt.refs}})
+			if r.Owner != IDOf(tt.want) {
+				t.Errorf("owner %x, want that of %q", r.Owner, tt.want)
 			}
 		})
 	}
@@ -67,7 +67,7 @@ func TestSameSpec(t *testing.T) {
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "o"}},
 		}}
 		change(nt)
-		r, _ := readReport(nt)
+		r, _ := newReportReader().read(nt)
 		return r
 	}
 	base := read(func(*v1alpha1.NodeTopology) {})
@@ -117,7 +117,7 @@ func TestNode(t *testing.T) {
 	}
 	got, ok := r.read(node)
 	want := &Node{
-		Name: "n1", UID: "u", Ready: true, Since: time.Unix(5, 0), GPUs: 8, Cordoned: true,
+		Name: "n1", UID: "u", ID: IDOf("u"), Ready: true, Since: time.Unix(5, 0), GPUs: 8, Cordoned: true,
 		Labels: []Label{{"old", "ours", true}, {"tier-1", "leaf-1", true}, {"tier-2", "spine-1", false}},
 	}
 	if diff := cmp.Diff(want, got); !ok || diff != "" {
@@ -193,5 +193,16 @@ func TestStoreRefusesAnotherKind(t *testing.T) {
 	}
 	if err := s.Replace([]any{&corev1.Pod{}}, "1"); err == nil || s.feed.Synced() {
 		t.Error("a list of pods was taken")
+	}
+}
+
+func TestGUIDsKeepTheirSpelling(t *testing.T) {
+	for _, text := range []string{
+		"", "946d:ae03:00e5:a3c0", "946D:ae03:00e5:a3c0", "946dae0300e5a3c0", "0000:0000:0000:0000", "0000:0000:0000:0001",
+		"ffff:ffff:ffff:ffff", "946d:ae03:00e5", "nonsense", ":", "9:46dae0300e5a3c0",
+	} {
+		if got := guidOf(text).String(); got != text {
+			t.Errorf("%q became %q", text, got)
+		}
 	}
 }

@@ -13,6 +13,8 @@ import (
 // Node is what is used of a Node. It never changes.
 type Node struct {
 	Name, UID string
+	// ID stands for the UID.
+	ID ID
 	// Ready is whether condition Ready is True; Since is when the condition
 	// last changed, zero without one.
 	Ready bool
@@ -63,7 +65,7 @@ func (r *nodeReader) read(obj any) (*Node, bool) {
 	if !ok {
 		return nil, false
 	}
-	n := &Node{Name: node.Name, UID: string(node.UID), Cordoned: node.Spec.Unschedulable}
+	n := &Node{Name: node.Name, UID: string(node.UID), ID: IDOf(string(node.UID)), Cordoned: node.Spec.Unschedulable}
 	for i := range node.Status.Conditions {
 		if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady {
 			n.Ready, n.Since = c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time
@@ -122,22 +124,3 @@ func ownLabels(fields []metav1.ManagedFieldsEntry, manager string) []string {
 const maxCount = 1 << 16
 
 func count(n int64) int32 { return int32(min(max(n, 0), maxCount)) }
-
-// words gives equal strings one place in memory: most Nodes carry the same
-// few. It is for one goroutine.
-type words map[string]string
-
-// maxWords bounds the memory. Beyond it, equal strings are found again only
-// among newer ones.
-const maxWords = 1 << 16
-
-func (w words) one(s string) string {
-	if known, ok := w[s]; ok {
-		return known
-	}
-	if len(w) >= maxWords {
-		clear(w)
-	}
-	w[s] = s
-	return s
-}

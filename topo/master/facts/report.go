@@ -1,10 +1,11 @@
 package facts
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
-	"unique"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
@@ -12,38 +13,38 @@ import (
 // Report is what is used of a NodeTopology. Nothing of it changes but the
 // heartbeat.
 type Report struct {
-	Name, UID  string
+	Name       string
+	ID         ID
 	Generation int64
-	// Owner is the UID of the Node that the object says it belongs to, "" if
-	// it does not say that it belongs to the Node of its own name.
-	Owner string
+	// Owner is the Node that the object says it belongs to, zero if it does
+	// not say that it belongs to the Node of its own name.
+	Owner ID
 	// Walk is status.walk.
 	Walk []string
 
 	beat atomic.Int64 // Microseconds since 1970, 0 for none.
 
-	accelerators []accelerator
-	nvlink       unique.Handle[string]
+	accelerators []v1alpha1.Accelerator
+	nvlink       string
 	rails        []rail
-	path         []string
-	pathSource   v1alpha1.Source
-	uplinks      []v1alpha1.Uplink
-	skipped      []v1alpha1.Skipped
+	rare         *rare // Nil if there is none of it.
 }
 
-type accelerator struct {
-	product unique.Handle[string]
-	count   int32
+// rare is what few reports have.
+type rare struct {
+	path       []string
+	pathSource v1alpha1.Source
+	uplinks    []v1alpha1.Uplink
+	skipped    []v1alpha1.Skipped
 }
 
-// rail is a v1alpha1.Rail in a quarter of the memory: what is alike on many
-// nodes is kept once. The GPUs next to an HCA are not kept: nothing here uses
-// them.
+// rail is a v1alpha1.Rail in a fifth of the memory: what is alike on many nodes
+// is kept once. The GPUs next to an HCA are not kept: nothing here uses them.
 type rail struct {
-	port       unique.Handle[port]
-	far        unique.Handle[v1alpha1.Switch] // The zero Switch for none.
-	switchPort unique.Handle[string]
-	guid       string
+	port       *port
+	far        *v1alpha1.Switch
+	switchPort string
+	guid       guid
 }
 
 // port is what nodes of one model have in common.
@@ -74,91 +75,114 @@ func (r *Report) Beat(at time.Time) {
 // the heartbeat. The API server counts the generation up with every change of
 // the spec.
 func (r *Report) SameSpec(newer *Report) bool {
-	return r.UID == newer.UID && r.Generation == newer.Generation && r.Generation != 0 && r.Owner == newer.Owner &&
+	return r.ID == newer.ID && r.Generation == newer.Generation && r.Generation != 0 && r.Owner == newer.Owner &&
 		slices.Equal(r.Walk, newer.Walk)
 }
 
-func readReport(obj any) (*Report, bool) {
+// reportReader shares what is alike in many reports: a fleet's HCAs have few
+// names and addresses, and a leaf is on as many reports as it has nodes. It is
+// for one goroutine.
+type reportReader struct {
+	words    words
+	ports    map[port]*port
+	switches map[v1alpha1.Switch]*v1alpha1.Switch
+	models   map[string][]v1alpha1.Accelerator
+}
+
+func newReportReader() *reportReader {
+	return &reportReader{
+		words: words{}, ports: map[port]*port{}, switches: map[v1alpha1.Switch]*v1alpha1.Switch{},
+		models: map[string][]v1alpha1.Accelerator{},
+	}
+}
+
+func (r *reportReader) read(obj any) (*Report, bool) {
 	t, ok := obj.(*v1alpha1.NodeTopology)
 	if !ok {
 		return nil, false
 	}
-	r := &Report{
-		Name: t.Name, UID: string(t.UID), Generation: t.Generation, Walk: t.Status.Walk,
-		nvlink: unique.Make(t.Spec.NVLinkDomain), path: t.Spec.Path, pathSource: t.Spec.PathSource,
-		uplinks: t.Spec.Uplinks, skipped: t.Spec.Skipped,
+	s := &t.Spec
+	out := &Report{
+		Name: t.Name, ID: IDOf(string(t.UID)), Generation: t.Generation, Walk: t.Status.Walk,
+		accelerators: r.model(s.Accelerators), nvlink: r.words.one(s.NVLinkDomain), rails: make([]rail, len(s.Rails)),
 	}
 	if t.Status.HeartbeatTime != nil {
-		r.Beat(t.Status.HeartbeatTime.Time)
+		out.Beat(t.Status.HeartbeatTime.Time)
 	}
 	for i := range t.OwnerReferences {
 		o := &t.OwnerReferences[i]
 		if o.APIVersion == "v1" && o.Kind == "Node" && o.Name == t.Name {
-			r.Owner = string(o.UID)
+			out.Owner = IDOf(string(o.UID))
 		}
 	}
-	for _, a := range t.Spec.Accelerators {
-		r.accelerators = append(r.accelerators, accelerator{unique.Make(a.Product), a.Count})
+	for i := range s.Rails {
+		out.rails[i] = r.shrink(&s.Rails[i])
 	}
-	r.rails = make([]rail, len(t.Spec.Rails))
-	for i := range t.Spec.Rails {
-		r.rails[i] = shrink(&t.Spec.Rails[i])
+	if len(s.Path) > 0 || len(s.Uplinks) > 0 || len(s.Skipped) > 0 || s.PathSource != "" {
+		for i := range s.Path {
+			s.Path[i] = r.words.one(s.Path[i])
+		}
+		out.rare = &rare{path: s.Path, pathSource: s.PathSource, uplinks: s.Uplinks, skipped: s.Skipped}
 	}
-	return r, true
+	return out, true
 }
 
-func shrink(in *v1alpha1.Rail) rail {
-	out := rail{
-		port: unique.Make(port{
-			rail: in.Rail, plane: in.Plane, number: in.Port, rate: in.RateGbps, confidence: in.Confidence,
-			hca: in.HCA, id: in.ID, role: in.Role, netdev: in.Netdev, linkLayer: in.LinkLayer,
-			state: in.LinkState, source: in.Source,
-		}),
-		switchPort: unique.Make(in.SwitchPort), guid: in.GUID,
+// model shares the list of a node's accelerators among nodes of one model.
+func (r *reportReader) model(in []v1alpha1.Accelerator) []v1alpha1.Accelerator {
+	var key strings.Builder
+	for _, a := range in {
+		fmt.Fprintf(&key, "%d %q ", a.Count, a.Product)
 	}
-	var far v1alpha1.Switch
+	known, ok := r.models[key.String()]
+	if !ok {
+		if len(r.models) >= maxWords {
+			clear(r.models)
+		}
+		known = in
+		r.models[key.String()] = known
+	}
+	return known
+}
+
+func (r *reportReader) shrink(in *v1alpha1.Rail) rail {
+	out := rail{switchPort: r.words.one(in.SwitchPort), guid: guidOf(in.GUID)}
+	out.port = one(r.ports, port{
+		rail: in.Rail, plane: in.Plane, number: in.Port, rate: in.RateGbps, confidence: in.Confidence,
+		hca: in.HCA, id: in.ID, role: in.Role, netdev: in.Netdev, linkLayer: in.LinkLayer,
+		state: in.LinkState, source: in.Source,
+	})
 	if in.Switch != nil {
-		far = *in.Switch
+		out.far = one(r.switches, *in.Switch)
 	}
-	out.far = unique.Make(far)
 	return out
 }
 
 // Spec is the report as it came, without GPUs.
 func (r *Report) Spec() *v1alpha1.NodeTopologySpec {
 	s := &v1alpha1.NodeTopologySpec{
-		NVLinkDomain: r.nvlink.Value(), Path: r.path, PathSource: r.pathSource,
-		Uplinks: r.uplinks, Skipped: r.skipped, Rails: make([]v1alpha1.Rail, len(r.rails)),
+		Accelerators: r.accelerators, NVLinkDomain: r.nvlink, Rails: make([]v1alpha1.Rail, len(r.rails)),
 	}
-	for _, a := range r.accelerators {
-		s.Accelerators = append(s.Accelerators, v1alpha1.Accelerator{Product: a.product.Value(), Count: a.count})
+	if o := r.rare; o != nil {
+		s.Path, s.PathSource, s.Uplinks, s.Skipped = o.path, o.pathSource, o.uplinks, o.skipped
 	}
 	for i := range r.rails {
-		s.Rails[i] = r.rails[i].grow()
+		in := &r.rails[i]
+		p := in.port
+		s.Rails[i] = v1alpha1.Rail{
+			Rail: p.rail, Plane: p.plane, Port: p.number, RateGbps: p.rate, Confidence: p.confidence,
+			HCA: p.hca, ID: p.id, Role: p.role, Netdev: p.netdev, LinkLayer: p.linkLayer, LinkState: p.state,
+			Source: p.source, GUID: in.guid.String(), SwitchPort: in.switchPort, Switch: in.far,
+		}
 	}
 	return s
-}
-
-func (r *rail) grow() v1alpha1.Rail {
-	p := r.port.Value()
-	out := v1alpha1.Rail{
-		Rail: p.rail, Plane: p.plane, Port: p.number, RateGbps: p.rate, Confidence: p.confidence,
-		HCA: p.hca, ID: p.id, Role: p.role, Netdev: p.netdev, LinkLayer: p.linkLayer, LinkState: p.state,
-		Source: p.source, GUID: r.guid, SwitchPort: r.switchPort.Value(),
-	}
-	if far := r.far.Value(); far != (v1alpha1.Switch{}) {
-		out.Switch = &far
-	}
-	return out
 }
 
 // Leaves calls yield with the ID of every switch that answered a rail's port
 // over InfiniBand.
 func (r *Report) Leaves(yield func(id string)) {
 	for i := range r.rails {
-		p := r.rails[i].port.Value()
-		if far := r.rails[i].far.Value(); p.source == v1alpha1.SourceIB && far.ID != "" {
-			yield(far.ID)
+		if in := &r.rails[i]; in.port.source == v1alpha1.SourceIB && in.far != nil {
+			yield(in.far.ID)
 		}
 	}
 }
@@ -167,8 +191,8 @@ func (r *Report) Leaves(yield func(id string)) {
 func (r *Report) Product() string {
 	product, most := "", int32(0)
 	for _, a := range r.accelerators {
-		if a.count > most {
-			product, most = a.product.Value(), a.count
+		if a.Count > most {
+			product, most = a.Product, a.Count
 		}
 	}
 	return product
@@ -178,7 +202,7 @@ func (r *Report) Product() string {
 func (r *Report) Accelerators() int32 {
 	var n int64
 	for _, a := range r.accelerators {
-		n += int64(a.count)
+		n += int64(a.Count)
 	}
 	return count(n)
 }

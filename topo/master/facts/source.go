@@ -72,6 +72,7 @@ func (s *Source) Run(ctx context.Context) error {
 	var group errgroup.Group
 	gpu := corev1.ResourceName(s.options.GPU)
 	nodes := nodeReader{gpu: gpu, manager: s.options.Manager, isTier: s.options.IsTier, words: words{}}
+	reports := newReportReader()
 	pods := podReader{gpu: gpu, words: words{}}
 	group.Go(func() error {
 		watch(ctx, s.options.Core, "nodes", fields.Everything(), &corev1.Node{}, &store[Node]{feed: s.Nodes, read: nodes.read})
@@ -79,7 +80,7 @@ func (s *Source) Run(ctx context.Context) error {
 	})
 	group.Go(func() error {
 		watch(ctx, s.options.Topology, v1alpha1.Plural, fields.Everything(), &v1alpha1.NodeTopology{},
-			&store[Report]{feed: s.Reports, read: readReport})
+			&store[Report]{feed: s.Reports, read: reports.read})
 		return nil
 	})
 	if s.options.Pods {

@@ -33,6 +33,7 @@ const (
 func (p *Publisher) Run(ctx context.Context, config *rest.Config, lease Lease) error {
 	config = rest.CopyConfig(config)
 	config.Timeout = renewDeadline / 2
+	config.ContentType, config.AcceptContentTypes = "application/json", "application/json"
 	client, err := coordination.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make a client for leases: %w", err)

@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"bufio"
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
@@ -47,7 +46,8 @@ func (s *Server) nodeGroup(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
 		return
 	}
-	out := bufio.NewWriterSize(w, 64<<10)
+	out := s.buffers.writer(w)
+	defer s.buffers.giveWriter(out)
 	if _, err := v.Tree.WriteTo(out); err == nil {
 		_ = out.Flush() // A client that went away is no concern.
 	}

@@ -1,7 +1,9 @@
 package serve
 
 import (
+	"bufio"
 	"bytes"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -86,7 +88,7 @@ func send(w http.ResponseWriter, r *http.Request, body []byte) {
 }
 
 // buffers are reused between requests.
-type buffers struct{ pool sync.Pool }
+type buffers struct{ pool, writers sync.Pool }
 
 // maxKept is the largest buffer that is kept, in bytes.
 const maxKept = 1 << 20
@@ -103,4 +105,21 @@ func (b *buffers) give(buffer *bytes.Buffer) {
 	if buffer.Cap() <= maxKept {
 		b.pool.Put(buffer)
 	}
+}
+
+// room is what a writer of long answers gathers, in bytes: the pieces of a tree
+// are smaller.
+const room = 64 << 10
+
+func (b *buffers) writer(to io.Writer) *bufio.Writer {
+	if w, ok := b.writers.Get().(*bufio.Writer); ok {
+		w.Reset(to)
+		return w
+	}
+	return bufio.NewWriterSize(to, room)
+}
+
+func (b *buffers) giveWriter(w *bufio.Writer) {
+	w.Reset(nil) // It must not hold the connection.
+	b.writers.Put(w)
 }

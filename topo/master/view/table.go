@@ -33,9 +33,9 @@ func (d Detail) Ignored() string {
 		return ""
 	case d.Node == nil:
 		return "there is no Node of that name"
-	case d.Report.Owner == "":
+	case d.Report.Owner == facts.ID{}:
 		return "it is not owned by the Node of its name"
-	case d.Report.Owner != d.Node.UID:
+	case d.Report.Owner != d.Node.ID:
 		return "it is owned by an earlier Node of that name"
 	}
 	return ""
