@@ -13,6 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/doctor"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/inspect"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/topo"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/validate"
 )
 
@@ -21,6 +22,7 @@ const usage = `heddle shows and explains what a GPU node has.
   heddle inspect               what the node has: a table, the dump, labels, resources, a matrix
   heddle doctor                what is wrong, why a resource is 0, and what to do about it
   heddle doctor taints         who could not come back to a node if a taint were set
+  heddle topo                  where the cluster's cables go: its groups of nodes, what is mis-cabled
   heddle config validate DIR   check a configuration
   heddle version               the version of this program
   heddle help [COMMAND]        this text, or a command's
@@ -48,6 +50,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return inspect.Run(ctx, rest, stdout, stderr)
 	case "doctor":
 		return doctor.Run(ctx, rest, stdout)
+	case "topo":
+		return topo.Run(ctx, rest, stdout)
 	case "config":
 		return validate.Run(ctx, rest, stdout)
 	case "version", "-version", "--version":

@@ -8,15 +8,6 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
 
-// The formats of /v1/export/{format}.
-const (
-	FormatSlurmTree  = "slurm-tree"
-	FormatSlurmBlock = "slurm-block"
-	FormatHyperNodes = "hypernodes"
-	FormatKueue      = "kueue-topology"
-	FormatNodes      = "node-labels"
-)
-
 // list is Kubernetes' List: kubectl apply takes it.
 type list struct {
 	APIVersion string `json:"apiVersion"`
@@ -42,18 +33,18 @@ func (s *Server) export(w http.ResponseWriter, r *http.Request) {
 	}
 	tiers := export.TiersOf(v.Levels, v.Tree)
 	switch r.PathValue("format") {
-	case FormatSlurmTree:
+	case export.FormatSlurmTree:
 		s.text(w, r, func(b *bytes.Buffer) error { return export.SlurmTree(b, v.Tree) })
-	case FormatSlurmBlock:
+	case export.FormatSlurmBlock:
 		kind := r.URL.Query().Get("kind")
 		s.text(w, r, func(b *bytes.Buffer) error { return export.SlurmBlock(b, v.Tree, tiers, kind) })
-	case FormatHyperNodes:
+	case export.FormatHyperNodes:
 		items, err := export.HyperNodes(v.Tree, tiers)
 		s.items(w, r, items, err)
-	case FormatKueue:
+	case export.FormatKueue:
 		item, err := export.KueueTopology(export.KueueVersion, tiers, s.options.Templates[0])
 		s.items(w, r, []export.Object{item}, err)
-	case FormatNodes:
+	case export.FormatNodes:
 		s.items(w, r, s.labels(v, tiers), nil)
 	default:
 		http.Error(w, "the formats are slurm-tree, slurm-block, hypernodes, kueue-topology and node-labels",
