@@ -5,10 +5,12 @@ SHELL := /bin/bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
-BINARIES := heddle heddle-feature-discovery heddle-device-plugin
+BINARIES := heddle heddle-feature-discovery heddle-device-plugin heddle-topo-worker
 HELM := go tool -modfile=tools/helm/go.mod helm
 # gotestsum names what failed and counts what was skipped, with the reasons.
 TEST := go tool -modfile=tools/gotestsum/go.mod gotestsum --format pkgname --
+# Deepcopy functions and CRDs, from the types under api/.
+GENERATE := go tool -modfile=tools/controllergen/go.mod controller-gen object crd:maxDescLen=400 paths=./api/topology/...
 LINT := go tool -modfile=tools/lint/go.mod golangci-lint
 FUZZTIME ?= 20s
 # Real machines, as public sources show them; tests that read them skip without.
@@ -34,6 +36,15 @@ e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real
 lint: ## golangci-lint, the chart's lint, and what the other module files say
 	$(LINT) run ./...
 	$(HELM) lint --quiet deploy/helm/heddle
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
+	  $(GENERATE) output:object:dir="$$dir" output:crd:dir="$$dir" && \
+	  diff api/topology/v1alpha1/zz_generated.deepcopy.go "$$dir"/zz_generated.deepcopy.go && \
+	  diff deploy/helm/heddle/crds/topology.heddle.dev_nodetopologies.yaml "$$dir"/topology.heddle.dev_nodetopologies.yaml || \
+	  { echo "generated files are old: make generate" >&2; exit 1; }
+
+.PHONY: generate
+generate: ## Deepcopy functions and CRDs from the types under api/
+	go generate ./api/...
 
 .PHONY: fuzz
 fuzz: ## Every fuzz target for FUZZTIME (20s) each

@@ -18,7 +18,15 @@ func TestFaults(t *testing.T) {
 		{"unknown nested field", "rdma:\n  resources:\n  - name: rdma/a\n    selectors: {bus: [a]}\n", "", []string{
 			"cluster-config:4: rdma.resources[0].selectors.bus: unknown key; known here: vendors, deviceIDs, drivers,",
 		}},
-		{"later sections are unknown", "topology: {}", "", []string{"cluster-config:1: topology: unknown key"}},
+		{"section that there is not", "fabric: {}", "", []string{"cluster-config:1: fabric: unknown key"}},
+		{"topology", "topology:\n  mode: dragonflies\n  nodeNumber: 0\n  staticFile: topo.yaml\n  sources: [ib, lldp, ib]\n", "", []string{
+			`cluster-config:2: topology.mode: "dragonflies" is not one of`, "cluster-config:3: topology.nodeNumber: 0 is not between 1 and 4096",
+			`cluster-config:4: topology.staticFile: "topo.yaml" is no clean path`,
+		}},
+		{"topology source twice", "topology:\n  sources: [ib, lldp,\n    ib]\n", "", []string{"cluster-config:3: topology.sources[2]: ib is also entry 0"}},
+		{"cluster manager in the clear", "topology: {clusterManager: {address: 'http://a.example.com'}}", "", []string{`topology.clusterManager.address: "http://a.example.com" is no URL such as https://`}},
+		{"cluster manager with a password", "topology: {clusterManager: {address: 'https://u:secret@a'}}", "", []string{`"https://u:xxxxx@a" has a user in it`}},
+		{"cluster manager asked too often", "topology: {clusterManager: {interval: 1s}}", "", []string{"topology.clusterManager.interval: 1s is less than 30s"}},
 		{"health check", "health: {disable: [xid, everything]}", "", []string{
 			`health.disable[0]: "xid" is not one of`, `did you mean "xids"?`, `health.disable[1]: "everything" is not one of`,
 		}},

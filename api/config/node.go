@@ -42,6 +42,10 @@ type NodeConfig struct {
 	//
 	// Read by: heddle-device-plugin.
 	Health Health `yaml:"health"`
+	// Topology is about the place in the fabric.
+	//
+	// Read by: heddle-topo-worker.
+	Topology Topology `yaml:"topology"`
 	// Usage is what the node is for: the label and the taint
 	// `<company>/node.usage`. Empty means neither.
 	//
@@ -227,7 +231,8 @@ func defaults(p Preset) NodeConfig {
 			Count:     CountDistinct,
 			Selectors: Selectors{Match: Match{Roles: []RoleName{RoleName(machine.RoleFabric)}}},
 		}}},
-		Health: defaultHealth(),
+		Health:   defaultHealth(),
+		Topology: defaultTopology(),
 		Taints: Taints{
 			GPUProduct: p == PresetScheme, NodeUsage: true, ControlPlane: true, Effect: NoSchedule,
 		},

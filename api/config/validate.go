@@ -28,6 +28,7 @@ func (c *NodeConfig) validate() []problem {
 	v.resources(c)
 	v.duplicates("sgpu.gpus", c.SGPU.GPUs)
 	v.health(c.Health.XIDs)
+	v.topology(&c.Topology)
 	v.rules(c)
 	return v.problems
 }

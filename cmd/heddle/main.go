@@ -14,6 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/doctor"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/inspect"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/topo"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/validate"
 )
 
@@ -25,6 +26,7 @@ const usage = `heddle shows and explains what a GPU node has.
   heddle card list NODE        how the GPUs of a node are handed out
   heddle card cordon|uncordon NODE UUID
                                take one GPU out for repair, or put it back
+  heddle topo                  where the cluster's cables go: its groups of nodes, what is mis-cabled
   heddle config validate DIR   check a configuration
   heddle version               the version of this program
   heddle help [COMMAND]        this text, or a command's
@@ -54,6 +56,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return doctor.Run(ctx, rest, stdout)
 	case "card":
 		return card.Run(ctx, rest, stdout)
+	case "topo":
+		return topo.Run(ctx, rest, stdout)
 	case "config":
 		return validate.Run(ctx, rest, stdout)
 	case "version", "-version", "--version":

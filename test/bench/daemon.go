@@ -44,7 +44,7 @@ func daemons(ctx context.Context, log io.Writer) (rows []row, err error) {
 		return nil, err
 	}
 	for _, measure := range []func(context.Context, *cluster.Cluster, *install.Installer, io.Writer) ([]row, error){
-		featureDiscovery, devicePlugin,
+		featureDiscovery, devicePlugin, topoWorker,
 	} {
 		got, err := measure(ctx, c, i, log)
 		if err != nil {
@@ -73,7 +73,8 @@ func featureDiscovery(
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.stop()) }()
-	before, err := d.writes(ctx)
+	const counter = "heddle_node_writes_total"
+	before, err := scraped(ctx, counter)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +84,7 @@ func featureDiscovery(
 		return nil, ctx.Err()
 	case <-time.After(cycles * time.Second):
 	}
-	after, err := d.writes(ctx)
+	after, err := scraped(ctx, counter)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +97,7 @@ func featureDiscovery(
 		{"feature-discovery: start to first labels", first.Seconds(), 1, "s", "exec until the API server has the label"},
 		{"feature-discovery: anonymous resident memory", anon, 15, "MB", proc + ": RssAnon"},
 		{"feature-discovery: resident memory", rss, 45, "MB", proc + ": VmRSS"},
-		{"feature-discovery: API writes in 100 quiet looks", after - before, 0, "", "heddle_node_writes_total"},
+		{"feature-discovery: API writes in 100 quiet looks", after - before, 0, "", counter},
 	}, nil
 }
 
@@ -139,8 +140,8 @@ func (p *process) stop() error {
 	return p.cmd.Wait()
 }
 
-// writes reads the daemon's own count of requests that changed the Node.
-func (p *process) writes(ctx context.Context) (float64, error) {
+// scraped reads one of the daemon's own metrics.
+func scraped(ctx context.Context, name string) (float64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAddress+"/metrics", http.NoBody)
 	if err != nil {
 		return 0, err
@@ -154,9 +155,9 @@ func (p *process) writes(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read metrics: %w", err)
 	}
-	_, rest, ok := strings.Cut(string(body), "\nheddle_node_writes_total ")
+	_, rest, ok := strings.Cut(string(body), "\n"+name+" ")
 	if !ok {
-		return 0, errors.New("no heddle_node_writes_total among the metrics")
+		return 0, fmt.Errorf("no %s among the metrics", name)
 	}
 	return strconv.ParseFloat(strings.Fields(rest)[0], 64)
 }

@@ -40,7 +40,7 @@ func main() {
 
 func run(ctx context.Context, stdout, stderr io.Writer) error {
 	var rows []row
-	for _, measure := range []func(context.Context, io.Writer) ([]row, error){packages, shares, daemons} {
+	for _, measure := range []func(context.Context, io.Writer) ([]row, error){packages, shares, daemons, topology, topoMaster} {
 		got, err := measure(ctx, stderr)
 		if err != nil {
 			return err

@@ -68,8 +68,28 @@ func benchmarks() []benchmark {
 
 // packages runs the packages' own benchmarks.
 func packages(ctx context.Context, log io.Writer) ([]row, error) {
+	return runAll(ctx, log, benchmarks())
+}
+
+// single is a benchmark with one figure.
+type single struct {
+	what, pkg, name, metric string
+	scale, limit            float64
+	unit                    string
+}
+
+func measure(ctx context.Context, log io.Writer, singles []single) ([]row, error) {
+	all := make([]benchmark, 0, len(singles))
+	for _, s := range singles {
+		f := figure{s.what, s.metric, s.scale, s.limit, s.unit}
+		all = append(all, benchmark{s.pkg, s.name, "2s", []figure{f}})
+	}
+	return runAll(ctx, log, all)
+}
+
+func runAll(ctx context.Context, log io.Writer, all []benchmark) ([]row, error) {
 	var rows []row
-	for _, b := range benchmarks() {
+	for _, b := range all {
 		fmt.Fprintln(log, "running", b.name)
 		cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^"+b.name+"$", "-benchtime", b.time, b.pkg)
 		out, err := cmd.CombinedOutput()

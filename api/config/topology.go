@@ -1,0 +1,137 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"path"
+	"slices"
+)
+
+// Topology is how a node finds its place in the fabric, and how places become
+// groups.
+type Topology struct {
+	// Mode says which groups there are: `auto` what the reports show, `leaf`
+	// leaf switches, `dragonfly` leaf groups of `nodeNumber` nodes and more,
+	// `switchbox` the groups that a cluster manager or a file names, `nvlink`
+	// NVLink domains, `custom` levels of your own. The cluster's section
+	// decides; overrides for nodes are not looked at.
+	//
+	// Read by: heddle-topo-master.
+	Mode TopologyMode `yaml:"mode"`
+	// NodeNumber is how many nodes a dragonfly has.
+	//
+	// Read by: heddle-topo-master.
+	NodeNumber int `yaml:"nodeNumber" range:"1-4096"`
+	// Sources are who is asked: `ib` the switch behind an InfiniBand port,
+	// `lldp` the frames that an Ethernet switch sends, `nvlink` the GPU
+	// driver, `static` the file below, `cluster-manager` the server below.
+	// The last two say nothing until they are configured. Where sources
+	// contradict each other, the first of this order is believed.
+	Sources []TopologySource `yaml:"sources"`
+	// StaticFile is a file that names the groups of nodes or the switches of
+	// rails; its form stands in docs/topology-sources.md. Empty means none.
+	StaticFile AbsolutePath `yaml:"staticFile"`
+	// ClusterManager is a server that knows the groups of nodes.
+	ClusterManager ClusterManager `yaml:"clusterManager"`
+}
+
+// ClusterManager is a server that knows the groups of nodes. What it is asked
+// and answers stands in docs/topology-sources.md. User, password and the
+// authority that signed its certificate come from a Secret.
+type ClusterManager struct {
+	// Address is the URL to ask, `https://…`. Empty means none.
+	Address HTTPSAddress `yaml:"address"`
+	// Interval is the time between two questions.
+	Interval Duration `yaml:"interval"`
+}
+
+// minClusterManagerInterval is the shortest time between two questions:
+// every node of the cluster asks.
+const minClusterManagerInterval = "30s"
+
+// TopologyMode is a set of levels.
+type TopologyMode string
+
+// The modes.
+const (
+	TopologyAuto      TopologyMode = "auto"
+	TopologyDragonfly TopologyMode = "dragonfly"
+	TopologySwitchbox TopologyMode = "switchbox"
+	TopologyLeaf      TopologyMode = "leaf"
+	TopologyNVLink    TopologyMode = "nvlink"
+	TopologyCustom    TopologyMode = "custom"
+)
+
+// Words lists the modes.
+func (TopologyMode) Words() []string {
+	return []string{"auto", "dragonfly", "switchbox", "leaf", "nvlink", "custom"}
+}
+
+// TopologySource is who is asked where a cable ends.
+type TopologySource string
+
+// The sources.
+const (
+	SourceIB             TopologySource = "ib"
+	SourceLLDP           TopologySource = "lldp"
+	SourceNVLink         TopologySource = "nvlink"
+	SourceStatic         TopologySource = "static"
+	SourceClusterManager TopologySource = "cluster-manager"
+)
+
+// Words lists the sources.
+func (TopologySource) Words() []string {
+	return []string{"ib", "lldp", "nvlink", "static", "cluster-manager"}
+}
+
+// Uses tells whether a source is asked.
+func (t *Topology) Uses(s TopologySource) bool { return slices.Contains(t.Sources, s) }
+
+// AbsolutePath is the name of a file from the root, or empty.
+type AbsolutePath string
+
+// Check tells what is wrong with a name.
+func (p AbsolutePath) Check() error {
+	if p != "" && (!path.IsAbs(string(p)) || path.Clean(string(p)) != string(p)) {
+		return fmt.Errorf("%.100q is no clean path from the root, such as /etc/heddle/topology.yaml", string(p))
+	}
+	return nil
+}
+
+// HTTPSAddress is a URL of scheme https, or empty.
+type HTTPSAddress string
+
+// Check tells what is wrong with a URL. A password belongs into a Secret.
+func (a HTTPSAddress) Check() error {
+	if a == "" {
+		return nil
+	}
+	u, err := url.Parse(string(a))
+	switch {
+	case err != nil, u.Scheme != "https", u.Host == "", u.Fragment != "", u.Opaque != "":
+		return fmt.Errorf("%.100q is no URL such as https://manager.example.com/topology", string(a))
+	case u.User != nil:
+		return fmt.Errorf("%.100q has a user in it; user and password come from a Secret", u.Redacted())
+	}
+	return nil
+}
+
+func defaultTopology() Topology {
+	return Topology{
+		Mode: TopologyAuto, NodeNumber: 2,
+		Sources:        []TopologySource{SourceIB, SourceLLDP, SourceNVLink, SourceStatic, SourceClusterManager},
+		ClusterManager: ClusterManager{Interval: "5m"},
+	}
+}
+
+// topology checks what one key says about another.
+func (v *validator) topology(t *Topology) {
+	for i, s := range t.Sources {
+		if first := slices.Index(t.Sources, s); first < i {
+			v.addf(fmt.Sprintf("topology.sources[%d]", i), "%s is also entry %d", s, first)
+		}
+	}
+	if i := t.ClusterManager.Interval; i.Value() < Duration(minClusterManagerInterval).Value() {
+		v.addf("topology.clusterManager.interval", "%s is less than %s", i, minClusterManagerInterval)
+	}
+}

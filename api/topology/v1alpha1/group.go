@@ -1,0 +1,43 @@
+package v1alpha1
+
+import "encoding/json"
+
+// KindNode is the kind of the tree's leaves.
+const KindNode = "node"
+
+// The states of a node or a group.
+const (
+	StatusReady    = "Ready"
+	StatusNotReady = "NotReady"
+	StatusDegraded = "Degraded"
+)
+
+// Group is an element of the tree that GET /node_group answers: a group of
+// nodes or, with KindNode and no children, a node.
+//
+// +kubebuilder:object:generate=false
+type Group struct {
+	Name string `json:"name"`
+	Kind string `json:"kind"`
+	// Child are the groups or nodes one level below, sorted by name.
+	Child []Group `json:"child"`
+	// Status is Ready, NotReady or Degraded.
+	Status string `json:"status"`
+}
+
+// MarshalJSON writes the fields in the order of Group, and no child for a
+// node.
+func (g Group) MarshalJSON() ([]byte, error) {
+	if g.Kind == KindNode {
+		return json.Marshal(struct {
+			Name   string `json:"name"`
+			Kind   string `json:"kind"`
+			Status string `json:"status"`
+		}{g.Name, g.Kind, g.Status})
+	}
+	if g.Child == nil {
+		g.Child = []Group{}
+	}
+	type plain Group
+	return json.Marshal(plain(g))
+}

@@ -1,0 +1,118 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// NodeTopology is one node's report of where its cables end. It is named as
+// its Node and owned by it; the node's topo-worker writes spec and heartbeat.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,path=nodetopologies,singular=nodetopology,shortName=nt
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Accelerator",type=string,JSONPath=`.spec.accelerators[0].product`
+// +kubebuilder:printcolumn:name="Count",type=integer,JSONPath=`.spec.accelerators[0].count`
+// +kubebuilder:printcolumn:name="NVLink Domain",type=string,JSONPath=`.spec.nvlinkDomain`
+// +kubebuilder:printcolumn:name="Rails",type=string,JSONPath=`.spec.rails[*].switch.name`,priority=1
+// +kubebuilder:printcolumn:name="Heartbeat",type=date,JSONPath=`.status.heartbeatTime`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type NodeTopology struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Spec NodeTopologySpec `json:"spec,omitempty"`
+	// +optional
+	Status NodeTopologyStatus `json:"status,omitempty"`
+}
+
+// NodeTopologyList is a list of NodeTopology.
+//
+// +kubebuilder:object:root=true
+type NodeTopologyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []NodeTopology `json:"items"`
+}
+
+// NodeTopologySpec is what one pass of the node's topo-worker found. It is
+// written by server-side apply, only when it changed; its lists are replaced
+// as a whole.
+type NodeTopologySpec struct {
+	// Accelerators are the node's, one entry per product, sorted by product.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Accelerators []Accelerator `json:"accelerators,omitempty"`
+	// NVLinkDomain is "<clusterUUID>.<cliqueId>" where the NVLink fabric
+	// spans nodes; empty where the node is a domain of its own or where its
+	// GPUs do not agree.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	NVLinkDomain string `json:"nvlinkDomain,omitempty"`
+	// Rails are the node's HCA ports and the switch port behind each, sorted
+	// by rail, plane, id and port. Ports of every role are listed: the role
+	// tells who groups by them.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	Rails []Rail `json:"rails,omitempty"`
+	// Path are the groups that a static file or a cluster manager puts the
+	// node into, top first: switchbox-1, dragonfly-2. An element is the
+	// group's name or the part of it behind its kind and hyphen.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:MinLength=1
+	Path []string `json:"path,omitempty"`
+	// PathSource is where Path comes from.
+	// +optional
+	PathSource Source `json:"pathSource,omitempty"`
+	// Uplinks are those of the leaves that status.walk names.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=2048
+	Uplinks []Uplink `json:"uplinks,omitempty"`
+	// Skipped is what the pass could not read, and why: a source that failed
+	// or a device that did not answer.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Skipped []Skipped `json:"skipped,omitempty"`
+}
+
+// Accelerator is how many of a product a node has.
+type Accelerator struct {
+	// Product is as in the label gpu.product: NVIDIA-H20.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	Product string `json:"product"`
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1024
+	Count int32 `json:"count"`
+}
+
+// Skipped is one thing that a pass could not read.
+type Skipped struct {
+	// Name is the source or the device: lldp, mlx5_3.
+	// +kubebuilder:validation:MaxLength=128
+	Name string `json:"name"`
+	// +kubebuilder:validation:MaxLength=256
+	Reason string `json:"reason"`
+}
+
+// NodeTopologyStatus is written by two: the worker its heartbeat, topo-master
+// the rest.
+type NodeTopologyStatus struct {
+	// HeartbeatTime is when the worker last ended a pass, by its own clock;
+	// written every 60 s or more by a blind merge patch.
+	// +optional
+	HeartbeatTime *metav1.Time `json:"heartbeatTime,omitempty"`
+	// Walk are the IDs of the leaf switches whose uplinks this node's worker
+	// is to walk. topo-master writes it.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=128
+	Walk []string `json:"walk,omitempty"`
+}

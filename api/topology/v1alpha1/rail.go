@@ -1,0 +1,148 @@
+package v1alpha1
+
+// Source is who said where a cable ends or which groups a node belongs to.
+//
+// +kubebuilder:validation:Enum=ib;lldp;static;cluster-manager
+type Source string
+
+// The sources, the most direct first.
+const (
+	// SourceIB is the switch's own answer to a directed-route SMP.
+	SourceIB Source = "ib"
+	// SourceLLDP is a frame that the switch sent on that cable.
+	SourceLLDP Source = "lldp"
+	// SourceStatic is a file.
+	SourceStatic Source = "static"
+	// SourceClusterManager is the vendor's cluster manager.
+	SourceClusterManager Source = "cluster-manager"
+)
+
+// LinkState is a port's state.
+//
+// +kubebuilder:validation:Enum=Active;Armed;Init;Down;Unknown
+type LinkState string
+
+// The states of a link: ports/N/state of the kernel.
+const (
+	LinkActive LinkState = "Active"
+	LinkArmed  LinkState = "Armed"
+	LinkInit   LinkState = "Init"
+	LinkDown   LinkState = "Down"
+	// LinkUnknown is a port whose state cannot be read.
+	LinkUnknown LinkState = "Unknown"
+)
+
+// Rail is one port of one HCA and what is at the other end of its cable. A
+// RoCE LAG, one port on two cables, is two entries that differ in netdev and
+// plane; so are the two ports of a multi-plane NIC.
+type Rail struct {
+	// Rail is the number of the rail, from 0: the rank of the HCA among the
+	// node's HCAs of its role, by the GPU next to it and then by PCI address.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=127
+	Rail int32 `json:"rail"`
+	// Plane tells apart the cables of one rail, from 0.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=15
+	Plane int32 `json:"plane,omitempty"`
+	// HCA is the RDMA device's name: mlx5_0. For display.
+	// +kubebuilder:validation:MaxLength=64
+	HCA string `json:"hca"`
+	// ID is the HCA's identity on its node: the PCI address, else the node
+	// GUID, else the name.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	ID string `json:"id"`
+	// GUID is the HCA's node GUID as sysfs writes it; empty if unknown. Two
+	// nodes that report the same one are both reported.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	GUID string `json:"guid,omitempty"`
+	// Role is what the HCA is for: fabric, storage, management.
+	// +kubebuilder:validation:MaxLength=32
+	Role string `json:"role"`
+	// GPUs are the UUIDs of the GPUs next to the HCA.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=64
+	GPUs []string `json:"gpus,omitempty"`
+	// Port is the HCA's port number, from 1.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=255
+	Port int32 `json:"port"`
+	// Netdev is the slave under a LAG that this entry is about.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Netdev string `json:"netdev,omitempty"`
+	// LinkState is the port's.
+	LinkState LinkState `json:"linkState"`
+	// RateGbps is the link's, in 10^9 bits a second, rounded to a whole
+	// number; 0 if unknown.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	RateGbps int32 `json:"rateGbps,omitempty"`
+	// LinkLayer is InfiniBand or Ethernet.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	LinkLayer string `json:"linkLayer,omitempty"`
+	// Switch is the one that the cable goes to; absent if nobody said. Of a
+	// port that is down it is the last one known, if the worker remembers it:
+	// groups and their names then outlive the switch.
+	// +optional
+	Switch *Switch `json:"switch,omitempty"`
+	// SwitchPort is the switch's port as the source spells it: a number over
+	// InfiniBand, a name over LLDP.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	SwitchPort string `json:"switchPort,omitempty"`
+	// Source is who said so; absent without a switch.
+	// +optional
+	Source Source `json:"source,omitempty"`
+	// Confidence is how far to believe Switch, in percent: 100 for the
+	// switch's own answer on this cable, less where sources disagree or the
+	// answer is old.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	Confidence int32 `json:"confidence,omitempty"`
+}
+
+// Switch is the far end of a cable.
+type Switch struct {
+	// ID is the switch's identity: its node GUID in 16 lower-case hex digits
+	// over InfiniBand, its chassis ID over LLDP.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	ID string `json:"id"`
+	// Name is what the switch calls itself. For display: names repeat.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Name string `json:"name,omitempty"`
+}
+
+// Uplink is a cable from a leaf to another switch.
+type Uplink struct {
+	// Leaf is the ID of the leaf switch.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	Leaf string `json:"leaf"`
+	// Port is the leaf's port number.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=255
+	Port int32 `json:"port"`
+	// Peer is the ID of the switch at the other end.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	Peer string `json:"peer"`
+	// PeerName is what that switch calls itself.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	PeerName string `json:"peerName,omitempty"`
+	// PeerPort is its port number.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=255
+	PeerPort int32 `json:"peerPort,omitempty"`
+}

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/master/export"
+	"github.com/heddle-dev/heddle/topo/master/publish"
+)
+
+// errUsage means that the flags were wrong; the reason is already printed.
+var errUsage = errors.New("usage")
+
+type options struct {
+	listen, config, kubeconfig     string
+	mode                           string
+	nodeNumber                     int
+	levels                         []fabric.Level
+	staleAfter                     time.Duration
+	gpuResource                    string
+	countPods, leaderElect         bool
+	exports                        publish.Exports
+	templates                      []export.Template
+	labelConflicts                 string
+	namespace, lease, identity     string
+	tlsCert, tlsKey                string
+	authenticate                   bool
+	logFormat                      string
+	logLevel                       slog.Level
+	version                        bool
+	levelText, exportText, keyText string
+	rate                           rate
+}
+
+func parseFlags(args []string, stderr io.Writer) (*options, error) {
+	o := &options{}
+	fs := flag.NewFlagSet("heddle-topo-master", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	o.register(fs)
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil, err
+		}
+		return nil, errUsage
+	}
+	if err := o.check(fs); err != nil {
+		fmt.Fprintln(stderr, "heddle-topo-master:", err)
+		return nil, errUsage
+	}
+	return o, nil
+}
+
+func (o *options) register(fs *flag.FlagSet) {
+	fs.StringVar(&o.listen, "listen", ":9001", "address of the API and the page")
+	fs.StringVar(&o.config, "config", "", "directory with the ConfigMap's keys as files; empty: built-in defaults")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig; empty: the pod's service account")
+	fs.StringVar(&o.mode, "mode", "",
+		"auto, dragonfly, switchbox, leaf, nvlink or custom; empty: topology.mode of the configuration")
+	fs.IntVar(&o.nodeNumber, "node-number", 0,
+		"nodes of a dragonfly in mode dragonfly; 0: topology.nodeNumber of the configuration")
+	fs.StringVar(&o.levelText, "levels", "",
+		"levels of mode custom, top first: kind=path|spine|leaf|nvlink|block:N, with commas between")
+	fs.DurationVar(&o.staleAfter, "stale-after", fabric.DefaultStaleAfter,
+		"age from which a worker's heartbeat makes its node Degraded")
+	fs.StringVar(&o.gpuResource, "gpu-resource", "",
+		"resource of whole GPUs; empty: resources.gpu of the configuration")
+	fs.BoolVar(&o.countPods, "count-pods", true, "watch pods, to know how many GPUs are free")
+	fs.StringVar(&o.exportText, "exports", "labels",
+		"what the leader writes: labels, hypernodes (Volcano), kueue, with commas between, or none; "+
+			"what is not named is taken back")
+	fs.StringVar(&o.keyText, "tier-labels", string(export.DefaultTemplate),
+		"keys of the labels, with commas between; {tier} is 1 for the lowest group, {tier0} is 0, {kind} its kind")
+	fs.StringVar(&o.labelConflicts, "label-conflicts", "yield",
+		"what to do with a label that another field manager holds with another value: yield or force")
+	fs.BoolVar(&o.leaderElect, "leader-elect", true, "write only while holding the lease; false: always write")
+	fs.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the lease; default $POD_NAMESPACE")
+	fs.StringVar(&o.lease, "lease", "heddle-topo-master", "name of the lease")
+	fs.StringVar(&o.identity, "identity", os.Getenv("POD_NAME"),
+		"this replica's name in the lease; default $POD_NAME, then the host name")
+	fs.StringVar(&o.tlsCert, "tls-cert", "", "certificate to serve HTTPS with, read again when it changes; empty: HTTP")
+	fs.StringVar(&o.tlsKey, "tls-key", "", "private key of --tls-cert")
+	fs.BoolVar(&o.authenticate, "authenticate", false,
+		"ask for a bearer token whose user may get the path (nonResourceURLs of a ClusterRole); needs --tls-cert")
+	fs.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	fs.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	fs.BoolVar(&o.version, "version", false, "print the version and exit")
+}
+
+// check finds what the flag package cannot, and reads what has a form of its
+// own.
+func (o *options) check(fs *flag.FlagSet) error {
+	switch {
+	case fs.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	case o.version:
+		return nil
+	case o.logFormat != "text" && o.logFormat != "json":
+		return fmt.Errorf("--log-format: %q is neither text nor json", o.logFormat)
+	case o.labelConflicts != "yield" && o.labelConflicts != "force":
+		return fmt.Errorf("--label-conflicts: %q is neither yield nor force", o.labelConflicts)
+	case o.staleAfter < time.Minute:
+		return fmt.Errorf("--stale-after: %s is less than a heartbeat, 1m", o.staleAfter)
+	case (o.tlsCert == "") != (o.tlsKey == ""):
+		return errors.New("--tls-cert and --tls-key go together")
+	case o.authenticate && o.tlsCert == "":
+		return errors.New("--authenticate: a token must not travel in the clear: give --tls-cert")
+	case o.leaderElect && o.namespace == "":
+		return errors.New("--namespace is not set and $POD_NAMESPACE is empty: where is the lease?")
+	}
+	var err error
+	if o.rate, err = readRate(os.LookupEnv); err != nil {
+		return err
+	}
+	if err := o.parts(); err != nil {
+		return err
+	}
+	if o.identity == "" {
+		if o.identity, err = os.Hostname(); err != nil {
+			return fmt.Errorf("--identity is not set, and the host has no name: %w", err)
+		}
+	}
+	return nil
+}
+
+// parts reads the flags that are lists.
+func (o *options) parts() error {
+	for key := range strings.SplitSeq(o.keyText, ",") {
+		o.templates = append(o.templates, export.Template(strings.TrimSpace(key)))
+	}
+	if err := export.CheckTemplates(o.templates); err != nil {
+		return fmt.Errorf("--tier-labels: %w", err)
+	}
+	for word := range strings.SplitSeq(o.exportText, ",") {
+		switch strings.TrimSpace(word) {
+		case "labels":
+			o.exports.Labels = true
+		case "hypernodes":
+			o.exports.HyperNodes = true
+		case "kueue":
+			o.exports.Kueue = true
+		case "none", "":
+		default:
+			return fmt.Errorf("--exports: %.40q is none of labels, hypernodes, kueue, none", word)
+		}
+	}
+	if o.exports.Kueue && !o.exports.Labels {
+		return errors.New("--exports: kueue reads the labels: name labels too")
+	}
+	if o.levelText != "" {
+		if o.mode != "" && o.mode != string(fabric.ModeCustom) {
+			return fmt.Errorf("--levels is for mode custom, not %.40q", o.mode)
+		}
+		o.mode = string(fabric.ModeCustom)
+	}
+	var err error
+	if o.levels, err = parseLevels(o.levelText); err != nil {
+		return fmt.Errorf("--levels: %w", err)
+	}
+	modes := []fabric.Mode{
+		"", fabric.ModeAuto, fabric.ModeDragonfly, fabric.ModeSwitchbox, fabric.ModeLeaf, fabric.ModeNVLink, fabric.ModeCustom,
+	}
+	if !slices.Contains(modes, fabric.Mode(o.mode)) {
+		return fmt.Errorf("--mode: %.40q is none of auto, dragonfly, switchbox, leaf, nvlink, custom", o.mode)
+	}
+	return nil
+}
+
+func (o *options) handler(w io.Writer) slog.Handler {
+	h := &slog.HandlerOptions{Level: o.logLevel}
+	if o.logFormat == "json" {
+		return slog.NewJSONHandler(w, h)
+	}
+	return slog.NewTextHandler(w, h)
+}
+
+// preset is the levels that flags and configuration come to.
+func (o *options) preset(mode string, nodeNumber int) ([]fabric.Level, error) {
+	mode = cmp.Or(o.mode, mode)
+	if fabric.Mode(mode) == fabric.ModeCustom {
+		if len(o.levels) == 0 {
+			return nil, errors.New("mode custom: give the levels with --levels")
+		}
+		return o.levels, nil
+	}
+	return fabric.Preset(fabric.Mode(mode), cmp.Or(o.nodeNumber, nodeNumber))
+}

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime/debug"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/master"
+	"github.com/heddle-dev/heddle/topo/master/export"
+	"github.com/heddle-dev/heddle/topo/master/facts"
+	"github.com/heddle-dev/heddle/topo/master/page"
+	"github.com/heddle-dev/heddle/topo/master/publish"
+	"github.com/heddle-dev/heddle/topo/master/serve"
+)
+
+// daemon is what the flags come to.
+type daemon struct {
+	options  *options
+	log      *slog.Logger
+	configs  *config.Watcher
+	client   *rest.Config
+	registry *prometheus.Registry
+
+	core   *rest.RESTClient
+	source *facts.Source
+	master *master.Master
+	levels chan []fabric.Level
+}
+
+// start wires the daemon and runs it until ctx ends.
+func start(ctx context.Context, o *options, log *slog.Logger) error {
+	d := &daemon{options: o, log: log, registry: prometheus.NewRegistry(), levels: make(chan []fabric.Level)}
+	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if err := d.wire(); err != nil {
+		return err
+	}
+	server, secure, err := d.server()
+	if err != nil {
+		return err
+	}
+	publisher, err := d.publisher()
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, run := range []func(context.Context) error{
+		d.configs.Run, d.relevel, d.source.Run, d.master.Run, d.slim,
+		func(ctx context.Context) error { return server.Run(ctx, o.listen, secure) },
+		func(ctx context.Context) error { return d.publish(ctx, publisher) },
+	} {
+		group.Go(func() error { return run(ctx) })
+	}
+	log.InfoContext(ctx, "started", "version", version, "listen", o.listen, "mode", o.mode)
+	return group.Wait()
+}
+
+// wire makes what everything else needs. It fails on a bad configuration: a
+// daemon that starts wrong should not start.
+func (d *daemon) wire() error {
+	o := d.options
+	var err error
+	if d.configs, err = config.NewWatcher(o.config, d.log); err != nil {
+		return err
+	}
+	if d.client, err = clientConfig(o.kubeconfig); err != nil {
+		return err
+	}
+	d.client.QPS, d.client.Burst = float32(o.rate.qps), o.rate.burst
+	d.client.UserAgent = "heddle-topo-master/" + version
+	if d.core, err = facts.CoreClient(d.client); err != nil {
+		return err
+	}
+	topology, err := facts.TopologyClient(d.client)
+	if err != nil {
+		return err
+	}
+	cluster := &d.configs.Current().Cluster
+	if o.gpuResource == "" {
+		o.gpuResource = cluster.Resources.GPU
+	}
+	levels, err := o.preset(string(cluster.Topology.Mode), cluster.Topology.NodeNumber)
+	if err != nil {
+		return fmt.Errorf("topology levels: %w", err)
+	}
+	d.source = facts.New(facts.Options{
+		Core: d.core, Topology: topology, GPU: o.gpuResource, Pods: o.countPods, Manager: publish.FieldManager,
+		IsTier: export.IsTier(o.templates),
+	})
+	d.master, err = master.New(master.Options{
+		Source: d.source, CountsPods: o.countPods, Levels: levels, NewLevels: d.levels, StaleAfter: o.staleAfter, Log: d.log,
+	})
+	if err != nil {
+		return err
+	}
+	d.master.Register(d.registry)
+	return nil
+}
+
+// clientConfig finds the API server.
+func clientConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		c, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("no --kubeconfig, and the pod's service account is not usable: %w", err)
+		}
+		return c, nil
+	}
+	c, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig %s: %w", kubeconfig, err)
+	}
+	return c, nil
+}
+
+func (d *daemon) server() (*serve.Server, *tls.Config, error) {
+	o := d.options
+	options := serve.Options{
+		Views: d.master, Templates: o.templates, Page: page.Files(), Registry: d.registry,
+		Alive: d.master.Alive, Ready: d.master.Ready, Log: d.log,
+	}
+	if o.authenticate {
+		options.Gate = serve.NewTokenGate(d.core, d.log)
+	}
+	if o.tlsCert == "" {
+		return serve.New(options), nil, nil
+	}
+	certificate, err := serve.NewCertificate(o.tlsCert, o.tlsKey, d.log)
+	if err != nil {
+		return nil, nil, err
+	}
+	return serve.New(options), certificate.Config(), nil
+}
+
+func (d *daemon) publisher() (*publish.Publisher, error) {
+	objects, err := metadata.NewForConfig(d.client)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for metadata: %w", err)
+	}
+	return publish.New(publish.Options{
+		Views: d.master, Objects: objects, Raw: d.core, Exports: d.options.exports, Templates: d.options.templates,
+		Force: d.options.labelConflicts == "force", Registry: d.registry, Log: d.log,
+	}), nil
+}
+
+func (d *daemon) publish(ctx context.Context, p *publish.Publisher) error {
+	if !d.options.leaderElect {
+		p.Lead(ctx)
+		return nil
+	}
+	return p.Run(ctx, d.client, publish.Lease{
+		Namespace: d.options.namespace, Name: d.options.lease, Identity: d.options.identity,
+	})
+}
+
+// relevel hands the levels on when the configuration changes them.
+func (d *daemon) relevel(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.configs.Changed():
+		}
+		t := &d.configs.Current().Cluster.Topology
+		levels, err := d.options.preset(string(t.Mode), t.NodeNumber)
+		if err != nil {
+			d.log.ErrorContext(ctx, "new levels refused, the old ones stay", "err", err)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case d.levels <- levels:
+		}
+	}
+}
+
+// The heap's room for garbage, in percent of what lives. Reading the cluster
+// makes much at once; then the map lives long and what comes and goes is small.
+const (
+	readingGC = 60
+	steadyGC  = 15
+)
+
+// slim bounds the heap, and gives the memory back that reading the whole
+// cluster took. GOGC in the environment wins.
+func (d *daemon) slim(ctx context.Context) error {
+	own := os.Getenv("GOGC") == ""
+	if own {
+		debug.SetGCPercent(readingGC)
+	}
+	for {
+		v, next := d.master.Current()
+		if v != nil {
+			if own {
+				debug.SetGCPercent(steadyGC)
+			}
+			debug.FreeOSMemory()
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-next:
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/cmd/internal/observe"
+	"github.com/heddle-dev/heddle/discovery/host"
+	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/discovery/replay"
+	"github.com/heddle-dev/heddle/topo/worker"
+	"github.com/heddle-dev/heddle/topo/worker/cable"
+	"github.com/heddle-dev/heddle/topo/worker/clustermanager"
+	"github.com/heddle-dev/heddle/topo/worker/ib"
+	"github.com/heddle-dev/heddle/topo/worker/lldp"
+	"github.com/heddle-dev/heddle/topo/worker/static"
+)
+
+// runner is whatever works until its context ends.
+type runner interface {
+	Run(ctx context.Context) error
+}
+
+// source is a machine and its changes: a host or a replay.
+type source interface {
+	runner
+	worker.Machines
+	Scan(ctx context.Context) *machine.Machine
+}
+
+// parts is the wired worker before it runs.
+type parts struct {
+	worker   *worker.Worker
+	machines source
+	registry *prometheus.Registry
+	runners  []runner
+	// frames is nil for a replay.
+	frames *lldp.Source
+}
+
+// wire builds everything that flags decide. It fails on a bad configuration
+// and on a bad machine file: a worker that starts wrong should not start.
+func wire(o *options, log *slog.Logger) (*parts, error) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	p := &parts{registry: registry}
+	configs, err := config.NewWatcher(o.config, log)
+	if err != nil {
+		return nil, err
+	}
+	if p.machines, err = openMachine(o, log); err != nil {
+		return nil, err
+	}
+	wo := worker.Options{
+		NodeName: o.nodeName, Machines: p.machines, Configs: configs, Interval: o.interval,
+		Metrics: worker.NewMetrics(registry), Log: log,
+	}
+	if !o.dryRun {
+		client, err := nodesync.NewClient(o.kubeconfig, "heddle-topo-worker/"+version)
+		if err != nil {
+			return nil, err
+		}
+		wo.Store = worker.NewPublisher(client, o.nodeName)
+	}
+	p.runners = append(p.runners, configs, p.machines)
+	p.wireSources(o, &wo, log)
+	return p, nil
+}
+
+// wireSources makes the sources, in the order of their precedence.
+func (p *parts) wireSources(o *options, wo *worker.Options, log *slog.Logger) {
+	wake := func() { p.worker.Wake() }
+	if o.machine == "host" {
+		fabric := ib.New(ib.Options{Open: func(device string) (ib.Transport, error) {
+			return ib.OpenUMAD(filepath.Join(o.devRoot, "infiniband", filepath.Base(device)))
+		}})
+		p.frames = lldp.New(lldp.Options{Changed: wake, Log: log})
+		wo.Sources, wo.Walker = []cable.Source{fabric, p.frames}, fabric
+	}
+	manager := clustermanager.New(clustermanager.Options{
+		Secrets: o.clusterManagerSecret, UserAgent: "heddle-topo-worker/" + version, Changed: wake, Log: log,
+	})
+	p.registry.MustRegister(managerAge(manager))
+	wo.Sources = append(wo.Sources, static.New(log), manager)
+	p.runners = append(p.runners, manager)
+	p.worker = worker.New(*wo)
+}
+
+// managerAge is -1 before the first answer.
+func managerAge(s *clustermanager.Source) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "heddle", Subsystem: "topology", Name: "cluster_manager_age_seconds",
+		Help: "Age of the cluster manager's last good answer; -1 before the first.",
+	}, func() float64 {
+		age, ok := s.Age()
+		if !ok {
+			return -1
+		}
+		return age.Seconds()
+	})
+}
+
+func openMachine(o *options, log *slog.Logger) (source, error) {
+	if o.machine == "host" {
+		return host.New(host.Options{
+			SysfsRoot: o.sysfsRoot, DevRoot: o.devRoot, ProcRoot: o.procRoot, DriverRoot: o.driverRoot,
+			NodeName: o.nodeName, Interval: o.interval, Logger: log,
+		}), nil
+	}
+	if _, err := replay.Load(o.machine); err != nil {
+		return nil, err
+	}
+	return replay.New(replay.Options{Path: o.machine, NodeName: o.nodeName, Logger: log}), nil
+}
+
+func (p *parts) close() error {
+	if p.frames == nil {
+		return nil
+	}
+	return p.frames.Close()
+}
+
+func daemon(ctx context.Context, o *options, log *slog.Logger) error {
+	p, err := wire(o, log)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, r := range append(p.runners, p.worker) {
+		group.Go(func() error { return r.Run(ctx) })
+	}
+	group.Go(func() error {
+		return observe.Serve(ctx, o.metricsAddress, p.registry, p.worker.Alive, p.worker.Metrics.Ready)
+	})
+	log.InfoContext(ctx, "started", "version", version, "node", o.nodeName, "machine", o.machine)
+	return errors.Join(group.Wait(), p.close())
+}
+
+// patience is how long --oneshot waits for sources that may still speak: the
+// time between two LLDP frames.
+const patience = 40 * time.Second
+
+// once is --oneshot: passes until nobody is awaited, then one write.
+func once(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) error {
+	p, err := wire(o, log)
+	if err != nil {
+		return err
+	}
+	if p.machines.Scan(ctx) == nil {
+		return errors.Join(errors.New("no machine: nothing could be read"), p.close())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	group, running := errgroup.WithContext(ctx)
+	for _, r := range p.runners {
+		group.Go(func() error { return r.Run(running) })
+	}
+	err = p.look(running, o, stdout)
+	cancel()
+	return errors.Join(err, group.Wait(), p.close())
+}
+
+func (p *parts) look(ctx context.Context, o *options, stdout io.Writer) error {
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	poll := time.NewTicker(time.Second)
+	defer poll.Stop()
+	section := p.worker.Configs.Current().Resolve(o.nodeName, nil)
+	spec := p.worker.Pass(ctx, &section)
+	for late := false; p.worker.Waiting() && !late; spec = p.worker.Pass(ctx, &section) {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-limit.C:
+			late = true
+		case <-poll.C:
+		}
+	}
+	if !o.dryRun {
+		return p.worker.Round(ctx)
+	}
+	encoder := json.NewEncoder(stdout)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(&v1alpha1.NodeTopology{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.Kind},
+		ObjectMeta: metav1.ObjectMeta{Name: o.nodeName}, Spec: spec,
+	})
+}

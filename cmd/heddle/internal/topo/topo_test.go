@@ -1,0 +1,181 @@
+package topo
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/master/view"
+)
+
+// sample is a dragonfly of two nodes, one of which is wired wrongly, and a node
+// in no group.
+func sample() view.Topology {
+	return view.Topology{
+		Nodes: view.Count{Ready: 2, Degraded: 1}, GPUs: view.GPUs{Free: new(5), Total: 16},
+		Tree: []view.Element{
+			{Name: "cpu1", Kind: "node", Status: "Ready"},
+			{
+				Name: "dragonfly-1", Kind: "dragonfly", Status: "Degraded", GPUs: view.GPUs{Free: new(5), Total: 16},
+				Nodes: &view.Count{Ready: 1, Degraded: 1},
+				Child: []view.Element{
+					{
+						Name: "n1", Kind: "node", Status: "Degraded", GPUs: view.GPUs{Free: new(5), Total: 8},
+						Reasons: []view.Reason{{Kind: "stale", Since: new(time.Unix(1_700_000_000, 0).UTC())}, {Kind: "miscabled", Count: 2}},
+					},
+					{Name: "n2", Kind: "node", Status: "Ready", GPUs: view.GPUs{Free: new(0), Total: 8}, Cordoned: true},
+				},
+			},
+		},
+		Findings: []fabric.Finding{
+			{
+				Kind: fabric.Miscabled, Node: "n1", HCA: "mlx5_0", Port: 1, Rail: 3, Plane: 1,
+				Expected: &fabric.Switch{ID: "b83f", Name: "leaf-3"}, Found: &fabric.Switch{ID: "b840", Port: "7"},
+			},
+			{Kind: fabric.Missing, Node: "n1", Rail: 4, Expected: &fabric.Switch{ID: "b841"}},
+			{Kind: fabric.Duplicate, Node: "n1", HCA: "mlx5_5", Port: 1, Rail: 5, Other: "n2"},
+			{Kind: fabric.BadPath, Node: "n2", Other: "dragonfly-1"},
+		},
+		Ignored: []view.Ignored{{Name: "liar", Reason: "it is not owned by the Node of its name"}},
+	}
+}
+
+func server(t *testing.T, all view.Topology) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		const proxy = "/api/v1/namespaces/gpu/services/heddle-topo-master:9001/proxy"
+		switch path := strings.TrimPrefix(r.URL.Path, proxy); path {
+		case "/v1/topology":
+			_ = json.NewEncoder(w).Encode(all)
+		case "/v1/export/slurm-block":
+			_, _ = w.Write([]byte("BlockName=x # of kind " + r.URL.Query().Get("kind") + "\n"))
+		case "/api/v1/services":
+			w.Header().Set("Content-Type", "application/json")
+			list := corev1.ServiceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceList"}}
+			if r.URL.Query().Get("labelSelector") == "app.kubernetes.io/name=heddle-topo-master" {
+				s := corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: "heddle-topo-master"}}
+				s.Spec.Ports = []corev1.ServicePort{{Port: 9001}}
+				list.Items = append(list.Items, s)
+			}
+			_ = json.NewEncoder(w).Encode(list)
+		default:
+			http.Error(w, "no "+r.URL.Path, http.StatusNotFound)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func TestCommands(t *testing.T) {
+	s := server(t, sample())
+	for _, tt := range []struct {
+		name string
+		args []string
+		want string
+		err  error
+	}{
+		{"tree", nil, `NAME         KIND       STATUS    NODES  FREE GPUS  WHY
+cpu1         node       Ready
+dragonfly-1  dragonfly  Degraded  2      5 of 16
+  n1         node       Degraded         5 of 8     stale since 2023-11-14 22:13:20 UTC, 2 miscabled
+  n2         node       Ready            0 of 8     cordoned
+
+3 nodes: 2 ready, 1 degraded, 0 not ready; GPUs: 5 of 16; 4 findings, see heddle topo miscabled; 1 report not believed
+`, nil},
+		{"groups", []string{"tree", "--groups"}, `NAME         KIND       STATUS    NODES  FREE GPUS  WHY
+dragonfly-1  dragonfly  Degraded  2      5 of 16
+
+3 nodes: 2 ready, 1 degraded, 0 not ready; GPUs: 5 of 16; 4 findings, see heddle topo miscabled; 1 report not believed
+`, nil},
+		{"miscabled", []string{"miscabled"}, `NODE  WHAT       RAIL  HCA       EXPECTED  FOUND
+n1    miscabled  3/1   mlx5_0:1  leaf-3    b840 port 7
+n1    missing    4               b841      -
+n1    duplicate  5     mlx5_5:1  -         the GUID is that of node n2 too
+n2    path                       -         most of dragonfly-1 say otherwise
+liar  ignored                              it is not owned by the Node of its name
+`, cli.ErrFindings},
+		{"export", []string{"export", "--format", "slurm-block", "--kind", "leaf"}, "BlockName=x # of kind leaf\n", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var stdout bytes.Buffer
+			err := Run(t.Context(), append(tt.args, "--server", s.URL), &stdout)
+			if !errors.Is(err, tt.err) || err != nil && tt.err == nil {
+				t.Errorf("error %v, want %v", err, tt.err)
+			}
+			if diff := cmp.Diff(tt.want, stdout.String()); diff != "" {
+				t.Errorf("output (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestThroughTheAPIServer(t *testing.T) {
+	s := server(t, sample())
+	config := filepath.Join(t.TempDir(), "kubeconfig")
+	text := "apiVersion: v1\nkind: Config\ncurrent-context: x\n" +
+		"clusters: [{name: c, cluster: {server: '" + s.URL + "'}}]\ncontexts: [{name: x, context: {cluster: c}}]\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"tree"}, {"export", "--format", "slurm-block"}} {
+		var direct, proxied bytes.Buffer
+		if err := Run(t.Context(), append(args, "--server", s.URL), &direct); err != nil {
+			t.Fatal(err)
+		}
+		if err := Run(t.Context(), append(args, "--kubeconfig", config), &proxied); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(direct.String(), proxied.String()); diff != "" {
+			t.Errorf("%v (-direct +proxied):\n%s", args, diff)
+		}
+	}
+}
+
+func TestNothingIsWrong(t *testing.T) {
+	var stdout bytes.Buffer
+	if err := Run(t.Context(), []string{"miscabled", "--server", server(t, view.Topology{}).URL}, &stdout); err != nil {
+		t.Error(err)
+	}
+	if got := stdout.String(); got != "Every cable is where it belongs.\n" {
+		t.Errorf("output %q", got)
+	}
+}
+
+func TestFaults(t *testing.T) {
+	s := server(t, sample())
+	for _, tt := range []struct {
+		name  string
+		args  []string
+		usage bool
+		want  string
+	}{
+		{"an unknown verb", []string{"map"}, true, "none of tree"},
+		{"no format", []string{"export"}, true, "none of slurm"},
+		{"an unknown format", []string{"export", "--format", "xml"}, true, `"xml"`},
+		{"a format of nothing", []string{"tree", "--format", "slurm"}, true, "for export"},
+		{"no URL", []string{"--server", "10.0.0.7:9001"}, true, "no URL"},
+		{"not found", []string{"export", "--format", "kueue", "--server", s.URL}, false, "404"},
+		{"nobody there", []string{"--server", "http://127.0.0.1:1"}, false, "ask topo-master"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			err := Run(t.Context(), tt.args, &bytes.Buffer{})
+			var usage *cli.UsageError
+			if err == nil || !strings.Contains(err.Error(), tt.want) || errors.As(err, &usage) != tt.usage {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}

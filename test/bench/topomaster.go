@@ -1,0 +1,280 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/test/apiserver"
+	"github.com/heddle-dev/heddle/test/fabrics"
+)
+
+// fleet is how many nodes topo-master is weighed with.
+const fleet = 16384
+
+// The measured master's load: so many full answers, at so many a second, by as
+// many clients as it takes.
+const (
+	fullAnswers = 1000
+	perSecond   = 100
+	notModified = 5000
+)
+
+// topoMaster weighs heddle-topo-master with a fleet in an API server in memory:
+// Nodes, pods and NodeTopologies of 8 rails, as its watches bring them.
+func topoMaster(ctx context.Context, log io.Writer) (rows []row, err error) {
+	dir, err := os.MkdirTemp("", "heddle-bench-*")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	binary := filepath.Join(dir, "heddle-topo-master")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/heddle-topo-master")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build topo-master: %w\n%s", err, out)
+	}
+	fmt.Fprintf(log, "making a fleet of %d nodes\n", fleet)
+	kubeconfig, stop, err := serveFleet(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	m := &masterProcess{url: "http://127.0.0.1:19001"}
+	begin := time.Now()
+	m.cmd = exec.CommandContext(ctx, binary, "--kubeconfig", kubeconfig, "--listen", "127.0.0.1:19001", "--mode", "auto",
+		"--namespace", "heddle-system", "--identity", "bench", "--exports", "none", "--log-level", "warn")
+	m.cmd.Stderr = log
+	if err := m.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start topo-master: %w", err)
+	}
+	defer func() {
+		err = errors.Join(err, m.cmd.Process.Signal(syscall.SIGTERM))
+		_ = m.cmd.Wait() // It ends by the signal.
+	}()
+	if err := m.ready(ctx); err != nil {
+		return nil, err
+	}
+	first := time.Since(begin)
+	return m.weigh(ctx, first, log)
+}
+
+// serveFleet fills an API server and returns the kubeconfig for it.
+func serveFleet(ctx context.Context, dir string) (kubeconfig string, stop func(), err error) {
+	s := apiserver.New()
+	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(fleet, 32), Rails: 8, Pod: 16})
+	for i := range f.Nodes {
+		n := &f.Nodes[i]
+		uid := types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", i))
+		s.Put("nodes", benchNode(n.Name, uid))
+		s.Put("nodetopologies", benchReport(n, uid))
+		s.Put("pods", benchPod(n.Name))
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	server := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute}
+	go func() { _ = server.Serve(listener) }()
+	kubeconfig = filepath.Join(dir, "kubeconfig")
+	text := "apiVersion: v1\nkind: Config\ncurrent-context: x\nclusters: [{name: c, cluster: {server: 'http://" +
+		listener.Addr().String() + "'}}]\ncontexts: [{name: x, context: {cluster: c}}]\n"
+	return kubeconfig, func() { _ = server.Close() }, os.WriteFile(kubeconfig, []byte(text), 0o600)
+}
+
+// benchNode is as large as Nodes are: images make half of one.
+func benchNode(name string, uid types.UID) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: uid, Labels: map[string]string{}}}
+	for i := range 40 {
+		n.Labels[fmt.Sprintf("example.com/label-%02d", i)] = "some-value"
+	}
+	for i := range 30 {
+		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{
+			Names: []string{fmt.Sprintf("registry.example.com/project/image-%02d@sha256:%064d", i, i)}, SizeBytes: 1 << 30,
+		})
+	}
+	n.Status.Conditions = []corev1.NodeCondition{{
+		Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(),
+	}}
+	n.Status.Allocatable = corev1.ResourceList{
+		"cpu": resource.MustParse("192"), "memory": resource.MustParse("2Ti"), "nvidia.com/gpu": resource.MustParse("8"),
+	}
+	return n
+}
+
+func benchReport(n *fabrics.Node, uid types.UID) *v1alpha1.NodeTopology {
+	spec := n.Spec.DeepCopy()
+	for i := range spec.Rails {
+		spec.Rails[i].GPUs = []string{fmt.Sprintf("GPU-%s-%04d-4000-8000-000000000000", n.Name[len(n.Name)-6:], i)}
+	}
+	return &v1alpha1.NodeTopology{
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name, OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: "v1", Kind: "Node", Name: n.Name, UID: uid,
+		}}},
+		Spec: *spec, Status: v1alpha1.NodeTopologyStatus{HeartbeatTime: new(metav1.Now())},
+	}
+}
+
+// benchPod holds a node's GPUs.
+func benchPod(node string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "job-" + node}}
+	p.Spec.NodeName = node
+	p.Spec.Containers = []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{
+		Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},
+	}}}
+	p.Status.Phase = corev1.PodRunning
+	return p
+}
+
+// masterProcess is the measured program.
+type masterProcess struct {
+	cmd *exec.Cmd
+	url string
+}
+
+func (m *masterProcess) ready(ctx context.Context) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(2 * time.Minute)
+	for {
+		if code, _, err := m.get(ctx, "/readyz", ""); err == nil && code == http.StatusOK {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-late:
+			return errors.New("topo-master was not ready within 2 minutes")
+		case <-tick.C:
+		}
+	}
+}
+
+// get asks for the whole answer, uncompressed, and returns its tag.
+func (m *masterProcess) get(ctx context.Context, path, known string) (code int, tag string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.url+path, http.NoBody)
+	if err != nil {
+		return 0, "", err
+	}
+	req.Header.Set("Accept-Encoding", "identity")
+	if known != "" {
+		req.Header.Set("If-None-Match", known)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode, resp.Header.Get("ETag"), err
+}
+
+func (m *masterProcess) weigh(ctx context.Context, first time.Duration, log io.Writer) ([]row, error) {
+	_, tag, err := m.get(ctx, "/node_group", "")
+	if err != nil {
+		return nil, err
+	}
+	full, err := m.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	unchanged := make([]time.Duration, notModified)
+	for i := range unchanged {
+		begin := time.Now()
+		code, _, err := m.get(ctx, "/node_group", tag)
+		if unchanged[i] = time.Since(begin); err != nil || code != http.StatusNotModified {
+			return nil, fmt.Errorf("asked again for %s: %d, %w", tag, code, err)
+		}
+	}
+	// What was read once is given back by now.
+	fmt.Fprintln(log, "letting topo-master rest for 10 s")
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(10 * time.Second):
+	}
+	anon, rss, err := resident(m.cmd.Process.Pid)
+	if err != nil {
+		return nil, err
+	}
+	peak, err := peakResident(m.cmd.Process.Pid)
+	if err != nil {
+		return nil, err
+	}
+	const what, pace = "topo-master, 16384 nodes: ", "100 requests/s over loopback, 1.3 MB each"
+	const proc = "/proc/PID/status, Nodes, pods, reports watched"
+	rows, err := measure(ctx, log, []single{
+		{what + "304, in the server", "./topo/master/serve", "BenchmarkNotModified", "ns/op", 1e-3, 50, "us"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return append(rows, []row{
+		{what + "start to first tree", first.Seconds(), 60, "s", "exec until /readyz; the API server is beside it, all JSON"},
+		{what + "304, median", float64(percentile(unchanged, 50).Microseconds()), 500, "us", "with the client, over loopback"},
+		{what + "full answer, p99", percentile(full, 99).Seconds() * 1e3, 20, "ms", pace},
+		{what + "resident memory", rss, 120, "MB", proc + ": VmRSS after the load"},
+		{what + "anonymous memory", anon, 100, "MB", proc + ": RssAnon"},
+		{what + "peak memory", peak, 160, "MB", proc + ": VmHWM, while it read everything"},
+	}...), nil
+}
+
+// load asks for full answers at a steady pace, whether or not the ones before
+// have come.
+func (m *masterProcess) load(ctx context.Context) ([]time.Duration, error) {
+	took, faults := make([]time.Duration, fullAnswers), make([]error, fullAnswers)
+	var group sync.WaitGroup
+	tick := time.NewTicker(time.Second / perSecond)
+	defer tick.Stop()
+	for i := range took {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-tick.C:
+		}
+		group.Go(func() {
+			begin := time.Now()
+			_, _, faults[i] = m.get(ctx, "/node_group", "")
+			took[i] = time.Since(begin)
+		})
+	}
+	group.Wait()
+	return took, errors.Join(faults...)
+}
+
+func percentile(all []time.Duration, p int) time.Duration {
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[(len(sorted)-1)*p/100]
+}
+
+// peakResident reads VmHWM out of /proc/PID/status, in MB of 2^20 bytes.
+func peakResident(pid int) (float64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(b), "\nVmHWM:")
+	kb := 0.0
+	if _, err := fmt.Sscan(rest, &kb); err != nil {
+		return 0, fmt.Errorf("no VmHWM in /proc/%d/status: %w", pid, err)
+	}
+	return kb / 1024, nil
+}

@@ -1,0 +1,235 @@
+//go:build e2e
+
+package page
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/test/fabrics"
+)
+
+// large is a fat tree of 5,000 nodes with some cables wrong.
+func large(t *testing.T) *rig {
+	t.Helper()
+	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(5000, 32), Rails: 8, Pod: 8})
+	f.Damage(rand.New(rand.NewPCG(1, 2)), 0.001)
+	rng := rand.New(rand.NewPCG(3, 4))
+	return start(t, f, func(i int, node *corev1.Node) {
+		switch {
+		case i%611 == 7:
+			notReady(node, time.Duration(1+i%50)*17*time.Minute)
+		case i%419 == 11:
+			node.Spec.Unschedulable = true
+		}
+	}, func(i int) int {
+		if i/32%5 == 3 {
+			return 0
+		}
+		return []int{8, 8, 8, 8, 8, 4, 2, 0}[rng.IntN(8)]
+	})
+}
+
+func TestLarge(t *testing.T) {
+	r := large(t)
+	b := open(t, r.server.URL)
+	b.load("/")
+	b.shot("5000-light")
+	t.Run("names every fault", func(t *testing.T) { namesFaults(t, r, b) })
+	t.Run("search finds", func(t *testing.T) { searchFinds(t, b) })
+	t.Run("sizes", func(t *testing.T) {
+		b.scheme("dark")
+		b.shot("5000-dark")
+		for _, name := range []string{"Cells", "Tiles", "Chips", "Cards"} {
+			b.click("#larger")
+			if got := value[string](b, `document.querySelector('#size').textContent`); got != name {
+				t.Errorf("the size is %s, want %s", got, name)
+			}
+			b.shot("5000-dark-" + strings.ToLower(name))
+		}
+		b.scheme("light")
+		b.shot("5000-light-cards")
+		for range 5 {
+			b.click("#smaller")
+		}
+		b.shot("5000-light-groups")
+		b.click("#fit")
+	})
+	t.Run("keys", func(t *testing.T) {
+		value[any](b, `document.querySelector('#map [tabindex="0"]').focus()`)
+		b.keys(kb.End)
+		if got := b.focused(); !strings.HasPrefix(got, "node004999,") {
+			t.Errorf("the last node is %q", got)
+		}
+		b.keys(kb.Home)
+		b.shortcut("n")
+		b.shortcut("n")
+		b.until(`document.querySelector('#detail h2')?.textContent === document.activeElement.ariaLabel.split(',')[0]`)
+		b.shot("5000-light-next-problem")
+		b.keys(kb.Escape)
+	})
+	t.Run("phone and paper", func(t *testing.T) {
+		b.keep("5000.pdf", act(b, chromedp.PrintToPDF()))
+		b.size(390, 844)
+		b.load("/?phone")
+		if wide := value[int](b, `document.documentElement.scrollWidth`); wide > 390 {
+			t.Errorf("on a phone the page is %d pixels wide", wide)
+		}
+		b.shot("5000-light-phone")
+		b.click("#drawer")
+		b.shot("5000-light-phone-problems")
+	})
+	b.clean()
+}
+
+// namesFaults compares the page with the truth about the fabric.
+func namesFaults(t *testing.T, r *rig, b *browser) {
+	wrongs := r.fabric.Wrongs()
+	var want []string
+	for _, w := range wrongs {
+		kind := "miscabled"
+		if w.Dead {
+			kind = "dead"
+		}
+		want = append(want, kind+" "+w.Node)
+	}
+	got := value[[]string](b, `[...document.querySelectorAll('[data-kind=dead], [data-kind=miscabled]')].flatMap((k) =>
+		[...k.querySelectorAll('.fault .who')].map((w) => k.dataset.kind + ' ' + w.firstChild.data))`)
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(want, got) {
+		t.Errorf("the page names\n%q\nwant\n%q", got, want)
+	}
+	for _, w := range wrongs {
+		if w.Dead {
+			continue
+		}
+		text := value[string](b, `[...document.querySelectorAll('[data-kind=miscabled] .fault')].find((f) =>
+			f.textContent.includes('`+w.Node+`')).querySelector('.ends').innerText`)
+		if !strings.Contains(text, "expected leaf-g") || !strings.Contains(text, "found leaf-g") {
+			t.Errorf("%s: the page says %q", w.Node, text)
+		}
+		break
+	}
+}
+
+func searchFinds(t *testing.T, b *browser) {
+	for _, tt := range []struct{ query, found, first string }{
+		{"node003333", "1 node", "node003333"},
+		{"is:notready", "9 nodes", "node000007"},
+		{"leaf-g57-rail2", "32 nodes", "leaf-b83fd20000003900"},
+		{"miscabled", "", ""},
+		{"h100 0042", "", ""},
+		{"free:8 leaf-g3-", "", ""},
+		{"nosuchthing", "nothing", ""},
+	} {
+		value[any](b, `(() => { const q = document.querySelector('#query'); q.focus(); q.value = ''; })()`)
+		act(b, chromedp.SendKeys(chromedp.CSS("#query"), tt.query))
+		found := value[string](b, `document.querySelector('#found').textContent`)
+		if tt.found != "" && found != tt.found || tt.found == "" && found == "nothing" {
+			t.Errorf("%q finds %s, want %s", tt.query, found, tt.found)
+		}
+		first := value[string](b, `document.querySelector('#hits [role=option] .name')?.textContent ?? ''`)
+		if tt.first != "" && first != tt.first {
+			t.Errorf("the first that %q finds is %s, want %s", tt.query, first, tt.first)
+		}
+		if tt.query == "leaf-g57-rail2" {
+			b.shot("5000-light-search")
+		}
+	}
+	act(b, chromedp.SendKeys(chromedp.CSS("#query"), kb.Escape))
+	if q := value[string](b, `document.querySelector('#query').value`); q != "" {
+		t.Errorf("Escape leaves %q in the search", q)
+	}
+	act(b, chromedp.SendKeys(chromedp.CSS("#query"), "node003333"+kb.Enter))
+	b.until(`document.querySelector('#detail h2')?.textContent === 'node003333'`)
+	if !value[bool](b, `(() => { const r = document.querySelector('[aria-label^=node003333]').getBoundingClientRect();
+		return r.top > 0 && r.bottom < innerHeight; })()`) {
+		t.Error("what was found is not in view")
+	}
+	value[any](b, `(() => { const q = document.querySelector('#query'); q.value = ''; q.dispatchEvent(new Event('input')); scrollTo(0, 0); })()`)
+}
+
+// TestFigures measures what 5,000 nodes cost the browser. The log has the
+// figures; the bounds are wide, for machines that do other things too.
+func TestFigures(t *testing.T) {
+	r := large(t)
+	b := open(t, r.server.URL)
+	b.load("/")
+	type loading struct{ First, Answer, Script, Fabric, Heap float64 }
+	l := value[loading](b, `({
+		First: performance.getEntriesByName('first-contentful-paint')[0].startTime,
+		Answer: performance.getEntriesByType('resource').find((e) => e.name.endsWith('/v1/topology')).responseEnd,
+		Fabric: performance.getEntriesByName('fabric-painted')[0].startTime,
+		Script: performance.getEntriesByName('fabric-shown')[0].duration,
+		Heap: performance.memory.usedJSHeapSize / 1e6,
+	})`)
+	t.Logf("first paint after %.0f ms, data there after %.0f ms, 5,000 nodes painted after %.0f ms (script: %.0f ms); JavaScript heap %.0f MB",
+		l.First, l.Answer, l.Fabric, l.Script, l.Heap)
+	if l.Fabric > 15000 {
+		t.Errorf("5,000 nodes are painted after %.0f ms", l.Fabric)
+	}
+	for _, size := range []string{"dots", "cells", "tiles", "chips", "cards"} {
+		frames := value[[]float64](b, scrolling)
+		slices.Sort(frames)
+		p50, p95, worst := frames[len(frames)/2], frames[len(frames)*95/100], frames[len(frames)-1]
+		t.Logf("scrolling %s: frames of %.1f ms, 95%% under %.1f ms, longest %.1f ms", size, p50, p95, worst)
+		if p50 > 50 {
+			t.Errorf("scrolling %s takes %.0f ms a frame", size, p50)
+		}
+		if size != "cards" {
+			t.Logf("to the next size: %.0f ms until it is painted", value[float64](b, zooming("larger")))
+		}
+	}
+	for range 4 {
+		t.Logf("smaller: %.0f ms until it is painted", value[float64](b, zooming("smaller")))
+	}
+	value[any](b, `scrollTo(0, 0)`)
+	t.Logf("a search lights 5,000 nodes in %.0f ms", value[float64](b, painted(`
+		const q = document.querySelector('#query'); q.value = 'node00 1'; q.dispatchEvent(new Event('input'));`)))
+	value[any](b, `(() => { const q = document.querySelector('#query'); q.value = ''; q.dispatchEvent(new Event('input')); })()`)
+	value[any](b, `(() => { window.tasks = []; new PerformanceObserver((l) => tasks.push(...l.getEntries().map((e) => e.duration)))
+		.observe({ type: 'longtask' }); })()`)
+	for i := range 500 {
+		r.pod(r.fabric.Nodes[i*10].Name, 1+i%8)
+	}
+	b.until(`document.querySelector('[aria-label^="node004990"]')?.ariaLabel.includes(' free')`)
+	b.until(`document.querySelector('[aria-label^="node000000"]').ariaLabel === 'node000000, 7 of 8 free'`)
+	t.Logf("pods on 500 nodes came: the last change took %.0f ms to show, long tasks of %.0f ms",
+		value[float64](b, `performance.getEntriesByName('fabric-shown').at(-1).duration`), value[[]float64](b, `tasks`))
+}
+
+// painted is the time in milliseconds until what some code did is painted.
+func painted(code string) string {
+	return `new Promise((done) => requestAnimationFrame(() => {
+		const began = performance.now();
+		` + code + `
+		requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - began)));
+	}))`
+}
+
+func zooming(button string) string {
+	return painted(`document.querySelector('#` + button + `').click();`)
+}
+
+// scrolling is the durations of frames while the page scrolls for two seconds.
+const scrolling = `new Promise((done) => {
+	scrollTo(0, 0);
+	const frames = [];
+	let last = 0;
+	const step = (now) => {
+		if (last) frames.push(now - last);
+		last = now;
+		if (frames.length === 120) return done(frames);
+		scrollBy(0, 60);
+		requestAnimationFrame(step);
+	};
+	requestAnimationFrame(step);
+})`

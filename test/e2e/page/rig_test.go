@@ -1,0 +1,180 @@
+//go:build e2e
+
+package page
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/test/apiserver"
+	"github.com/heddle-dev/heddle/test/fabrics"
+	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/master"
+	"github.com/heddle-dev/heddle/topo/master/facts"
+	"github.com/heddle-dev/heddle/topo/master/page"
+	"github.com/heddle-dev/heddle/topo/master/serve"
+)
+
+const gpu = "nvidia.com/gpu"
+
+// rig is a topo-master with its page, on an API server in memory.
+type rig struct {
+	api    *apiserver.Server
+	fabric *fabrics.Fabric
+	server *httptest.Server
+	routes http.Handler
+}
+
+// start fills an API server with a fabric's nodes, and runs a master on it.
+// touch may change a Node before it is there.
+func start(t *testing.T, f *fabrics.Fabric, touch func(i int, node *corev1.Node), used func(i int) int) *rig {
+	t.Helper()
+	r := &rig{api: apiserver.New(), fabric: f}
+	for i := range f.Nodes {
+		node := kubeNode(f.Nodes[i].Name)
+		if touch != nil {
+			touch(i, node)
+		}
+		r.api.Put("nodes", node)
+		r.report(i, time.Now())
+		if n := used(i); n > 0 {
+			r.pod(f.Nodes[i].Name, n)
+		}
+	}
+	r.run(t)
+	return r
+}
+
+// run starts the parts that heddle-topo-master wires.
+func (r *rig) run(t *testing.T) {
+	t.Helper()
+	kube := httptest.NewServer(r.api)
+	t.Cleanup(kube.Close)
+	t.Cleanup(kube.CloseClientConnections)
+	config := &rest.Config{Host: kube.URL, QPS: -1}
+	core, err := facts.CoreClient(config)
+	must(t, err)
+	topology, err := facts.TopologyClient(config)
+	must(t, err)
+	levels, err := fabric.Preset(fabric.ModeAuto, 0)
+	must(t, err)
+	source := facts.New(facts.Options{
+		Core: core, Topology: topology, GPU: gpu, Pods: true, Manager: "heddle-topo-master",
+		IsTier: func(string) bool { return false },
+	})
+	log := slog.New(slog.DiscardHandler)
+	m, err := master.New(master.Options{Source: source, CountsPods: true, Levels: levels, StaleAfter: time.Hour, Log: log})
+	must(t, err)
+	r.routes = serve.New(serve.Options{
+		Views: m, Page: page.Files(), Registry: prometheus.NewRegistry(), Log: log,
+		Alive: func() string { return "" }, Ready: func() string { return "" },
+	}).Handler()
+	ctx, cancel := context.WithCancel(context.Background())
+	var group errgroup.Group
+	group.Go(func() error { return source.Run(ctx) })
+	group.Go(func() error { return m.Run(ctx) })
+	r.listen(t, "127.0.0.1:0")
+	t.Cleanup(func() {
+		cancel()
+		r.away()
+		must(t, group.Wait())
+	})
+	r.await(t)
+}
+
+// listen answers on an address.
+func (r *rig) listen(t *testing.T, address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", address)
+	must(t, err)
+	r.server = &httptest.Server{Listener: listener, Config: &http.Server{Handler: r.routes}}
+	r.server.Start()
+}
+
+// away ends the server, and every connection to it.
+func (r *rig) away() {
+	r.server.CloseClientConnections()
+	r.server.Close()
+}
+
+// await waits for the first tree.
+func (r *rig) await(t *testing.T) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for time.Now().Before(deadline) {
+		answer, err := http.Get(r.server.URL + "/v1/topology")
+		must(t, err)
+		answer.Body.Close()
+		if answer.StatusCode == http.StatusOK {
+			return
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	t.Fatal("the master has no tree after a minute")
+}
+
+func kubeNode(name string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)},
+		Status: corev1.NodeStatus{
+			Allocatable: corev1.ResourceList{gpu: resource.MustParse("8")},
+			Conditions: []corev1.NodeCondition{{
+				Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+				LastTransitionTime: metav1.NewTime(time.Now().Add(-26 * time.Hour)),
+			}},
+		},
+	}
+}
+
+// report writes the NodeTopology of a node, as it is in the fabric now.
+func (r *rig) report(i int, beat time.Time) {
+	n := &r.fabric.Nodes[i]
+	r.api.Put("nodetopologies", &v1alpha1.NodeTopology{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            n.Name,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: types.UID("uid-" + n.Name)}},
+		},
+		Spec:   n.Spec,
+		Status: v1alpha1.NodeTopologyStatus{HeartbeatTime: &metav1.Time{Time: beat}},
+	})
+}
+
+// pod is one that holds GPUs of a node.
+func (r *rig) pod(node string, gpus int) {
+	r.api.Put("pods", &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "train-" + node, Namespace: "default"},
+		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{
+			Name:      "train",
+			Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{gpu: resource.MustParse(fmt.Sprint(gpus))}},
+		}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	})
+}
+
+// notReady makes a node so, since some time ago.
+func notReady(node *corev1.Node, ago time.Duration) {
+	node.Status.Conditions[0].Status = corev1.ConditionFalse
+	node.Status.Conditions[0].LastTransitionTime = metav1.NewTime(time.Now().Add(-ago))
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,97 @@
+package fabrics
+
+import (
+	"math/rand/v2"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+)
+
+// Wrong is a port whose cable is not as planned.
+type Wrong struct {
+	// Dead tells a dead port from one whose cable is elsewhere.
+	Dead bool
+	Node string
+	Rail int32
+	// Plane and the rest are as in the report. Found is empty for a dead port.
+	Plane           int32
+	Expected, Found string
+}
+
+// end is one port of the fabric.
+type end struct{ node, rail int }
+
+// Damage breaks that share of the fabric's ports, each in one of three ways:
+// the cable goes to a leaf of another group, the port is dead, or its cable is
+// exchanged with that of another port, of the same node half of the times.
+func (f *Fabric) Damage(rng *rand.Rand, share float64) {
+	ends := f.ends()
+	for _, e := range ends {
+		if rng.Float64() >= share {
+			continue
+		}
+		r := f.at(e)
+		switch rng.IntN(3) {
+		case 0:
+			f.miscable(rng, e)
+		case 1:
+			r.LinkState, r.Switch, r.SwitchPort = v1alpha1.LinkDown, nil, ""
+			r.Source, r.Confidence = "", 0
+		case 2:
+			o := f.at(ends[rng.IntN(len(ends))])
+			if rails := len(f.Nodes[e.node].Spec.Rails) - f.Plan.Storage; rng.IntN(2) == 0 {
+				o = f.at(end{e.node, rng.IntN(rails)})
+			}
+			if o.Switch != nil && r.Switch != nil {
+				r.Switch, o.Switch = o.Switch, r.Switch
+				r.SwitchPort, o.SwitchPort = o.SwitchPort, r.SwitchPort
+			}
+		}
+	}
+}
+
+func (f *Fabric) miscable(rng *rand.Rand, e end) {
+	r := f.at(e)
+	if r.Switch == nil || len(f.Plan.Sizes) < 2 {
+		return
+	}
+	group := rng.IntN(len(f.Plan.Sizes) - 1)
+	if group >= f.Nodes[e.node].Group {
+		group++
+	}
+	leaf := f.Leaf(group, rng.IntN(f.Plan.Rails), rng.IntN(f.Plan.Planes))
+	r.Switch, r.SwitchPort = &leaf, "64"
+}
+
+// Wrongs are the ports that are not as planned, by node, rail and plane.
+func (f *Fabric) Wrongs() []Wrong {
+	var out []Wrong
+	for _, e := range f.ends() {
+		r, n := f.at(e), &f.Nodes[e.node]
+		w := Wrong{
+			Node: n.Name, Rail: r.Rail, Plane: r.Plane,
+			Expected: f.Leaf(n.Group, int(r.Rail), int(r.Plane)).ID,
+		}
+		if r.Switch != nil {
+			w.Found = r.Switch.ID
+		}
+		w.Dead = r.LinkState != v1alpha1.LinkActive
+		if w.Dead || w.Found != w.Expected {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+func (f *Fabric) at(e end) *v1alpha1.Rail { return &f.Nodes[e.node].Spec.Rails[e.rail] }
+
+func (f *Fabric) ends() []end {
+	var out []end
+	for i := range f.Nodes {
+		for j := range f.Nodes[i].Spec.Rails {
+			if f.Nodes[i].Spec.Rails[j].Role == "fabric" {
+				out = append(out, end{i, j})
+			}
+		}
+	}
+	return out
+}

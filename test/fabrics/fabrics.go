@@ -1,0 +1,161 @@
+// Package fabrics makes fabrics out of a few numbers, as the reports of their
+// nodes: fat trees with and without rails, several planes, racks of NVLink
+// domains, dragonflies in switchboxes, irregular groups. It knows for every
+// port where its cable belongs, and breaks cables at random. It decides
+// nothing about groups: that is what is tested with it.
+package fabrics
+
+import (
+	"fmt"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+)
+
+// Plan is what a fabric is like.
+type Plan struct {
+	// Sizes are the nodes of each leaf group.
+	Sizes []int
+	// Rails are the HCAs of a node, Planes the ports of an HCA (0 is 1).
+	Rails, Planes int
+	// Rack connects all of a group's ports to one leaf instead of a leaf for
+	// each rail and plane.
+	Rack bool
+	// Domain is the nodes of an NVLink domain, 0 for none; groups are whole
+	// domains.
+	Domain int
+	// Pod is the leaf groups that share spines, 0 for no uplinks in the
+	// reports; Spines how many spines each leaf has (0 is 8).
+	Pod, Spines int
+	// Dragonfly is the nodes of a dragonfly and Switchbox the dragonflies of
+	// a switchbox, given as paths; 0 for none.
+	Dragonfly, Switchbox int
+	// Storage adds as many storage HCAs, all on two leaves that the whole
+	// fabric shares.
+	Storage int
+}
+
+// Even is the sizes of groups of per nodes, the last smaller.
+func Even(nodes, per int) []int {
+	var out []int
+	for ; nodes > 0; nodes -= per {
+		out = append(out, min(nodes, per))
+	}
+	return out
+}
+
+// Irregular is the sizes of one real cluster's 15 leaf groups.
+func Irregular() []int { return []int{1, 1, 2, 2, 2, 3, 3, 3, 5, 5, 6, 6, 6, 8, 11} }
+
+// Fabric is a fabric's nodes, in the order of their names.
+type Fabric struct {
+	Plan  Plan
+	Nodes []Node
+	index map[string]int
+}
+
+// Find is the node of that name, nil if there is none.
+func (f *Fabric) Find(name string) *Node {
+	if i, ok := f.index[name]; ok {
+		return &f.Nodes[i]
+	}
+	return nil
+}
+
+// Node is a node's report, and the truth about it.
+type Node struct {
+	Name string
+	Spec v1alpha1.NodeTopologySpec
+	// Group is the number of its leaf group.
+	Group int
+}
+
+// New makes a fabric without faults.
+func New(p Plan) *Fabric {
+	p.Planes, p.Spines = max(p.Planes, 1), max(p.Spines, 1)
+	f := &Fabric{Plan: p, index: map[string]int{}}
+	for group, size := range p.Sizes {
+		for i := range size {
+			f.index[fmt.Sprintf("node%06d", len(f.Nodes))] = len(f.Nodes)
+			f.Nodes = append(f.Nodes, f.node(len(f.Nodes), group, i))
+		}
+	}
+	if p.Pod > 0 {
+		f.walk()
+	}
+	return f
+}
+
+func (f *Fabric) node(number, group, place int) Node {
+	p := &f.Plan
+	n := Node{Name: fmt.Sprintf("node%06d", number), Group: group}
+	n.Spec.Accelerators = []v1alpha1.Accelerator{{Product: "NVIDIA-H100-80GB-HBM3", Count: 8}}
+	for rail := range p.Rails {
+		for plane := range p.Planes {
+			leaf := f.Leaf(group, rail, plane)
+			port := place + 1
+			if p.Rack {
+				port = place*p.Rails*p.Planes + rail*p.Planes + plane + 1
+			}
+			n.Spec.Rails = append(n.Spec.Rails, v1alpha1.Rail{
+				Rail: int32(rail), Plane: int32(plane), HCA: fmt.Sprintf("mlx5_%d", rail), Port: int32(plane + 1),
+				ID:   fmt.Sprintf("0000:%02x:00.0", 0x18+8*rail),
+				GUID: fmt.Sprintf("%04x:%04x:%04x:%04x", 0x946d, 0xae03, number, rail),
+				Role: "fabric", LinkState: v1alpha1.LinkActive, RateGbps: 400, LinkLayer: "InfiniBand",
+				Switch: &leaf, SwitchPort: fmt.Sprint(port), Source: v1alpha1.SourceIB, Confidence: 100,
+			})
+		}
+	}
+	for i := range p.Storage {
+		n.Spec.Rails = append(n.Spec.Rails, v1alpha1.Rail{
+			Rail: int32(i), HCA: fmt.Sprintf("mlx5_s%d", i), Port: 1, ID: fmt.Sprintf("0000:%02x:00.0", 0xd0+i),
+			Role: "storage", LinkState: v1alpha1.LinkActive, Confidence: 100,
+			Switch: &v1alpha1.Switch{ID: fmt.Sprintf("5707a6e0000000%02x", i)}, Source: v1alpha1.SourceIB,
+		})
+	}
+	if p.Domain > 0 {
+		n.Spec.NVLinkDomain = fmt.Sprintf("7c1ab8a2-0b4d-4f6e-9d53-%012x.%d", number/p.Domain, 1)
+	}
+	if p.Dragonfly > 0 {
+		fly := number / p.Dragonfly
+		n.Spec.Path = []string{fmt.Sprintf("switchbox-%d", fly/max(p.Switchbox, 1)), fmt.Sprintf("dragonfly-%d", fly)}
+		n.Spec.PathSource = v1alpha1.SourceClusterManager
+	}
+	return n
+}
+
+// Leaf is where the cables of a group belong.
+func (f *Fabric) Leaf(group, rail, plane int) v1alpha1.Switch {
+	if f.Plan.Rack {
+		return v1alpha1.Switch{ID: fmt.Sprintf("b83fd2%010x", group<<8), Name: fmt.Sprintf("leaf-g%d", group)}
+	}
+	// The numbers of a group's leaves have nothing to do with their order.
+	id := group<<8 | (rail*f.Plan.Planes+plane)*37%256
+	return v1alpha1.Switch{
+		ID:   fmt.Sprintf("b83fd2%010x", id),
+		Name: fmt.Sprintf("leaf-g%d-rail%d-plane%d", group, rail, plane),
+	}
+}
+
+// walk lets the first node of every group report the uplinks of its leaves.
+func (f *Fabric) walk() {
+	for i := range f.Nodes {
+		n := &f.Nodes[i]
+		if i > 0 && f.Nodes[i-1].Group == n.Group {
+			continue
+		}
+		seen := map[string]bool{}
+		for _, r := range n.Spec.Rails {
+			if r.Role != "fabric" || seen[r.Switch.ID] {
+				continue
+			}
+			seen[r.Switch.ID] = true
+			for s := range f.Plan.Spines {
+				spine := n.Group/f.Plan.Pod<<16 | int(r.Rail)<<8 | s
+				n.Spec.Uplinks = append(n.Spec.Uplinks, v1alpha1.Uplink{
+					Leaf: r.Switch.ID, Port: int32(33 + s),
+					Peer: fmt.Sprintf("5b1e%012x", spine), PeerName: fmt.Sprintf("spine-%x", spine), PeerPort: 1,
+				})
+			}
+		}
+	}
+}

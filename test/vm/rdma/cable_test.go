@@ -1,0 +1,117 @@
+//go:build vmguest && linux
+
+package rdma_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/test/vm/guest"
+	"github.com/heddle-dev/heddle/topo/worker/cable"
+	"github.com/heddle-dev/heddle/topo/worker/ib"
+	"github.com/heddle-dev/heddle/topo/worker/lldp"
+)
+
+// The kernel's own ib_umad takes our requests, and refuses SMPs on RoCE.
+func TestManagementDatagramsNeedInfiniBand(t *testing.T) {
+	guest.SoftRDMA(t, "eth0")
+	if _, err := ib.OpenUMAD("/dev/infiniband/umad0"); !errors.Is(err, ib.ErrNotInfiniBand) {
+		t.Errorf("a RoCE port: %v", err)
+	}
+	if _, err := ib.OpenUMAD("/dev/infiniband/umad9"); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("no port: %v", err)
+	}
+}
+
+// hello is what a switch says; its chassis is named by one digit.
+func hello(chassis byte) []byte {
+	frame := []byte{
+		0x01, 0x80, 0xc2, 0, 0, 0x0e, 2, 0, 0, 0, 0, chassis, 0x88, 0xcc,
+		2, 7, 4, 2, 0, 0, 0, 0xee, chassis, // chassis ID, by MAC address
+		4, 5, 5, 's', 'w', 'p', '1', // port ID, an interface
+		6, 2, 0, 120, // time to live
+		10, 4, 'l', 'e', 'a', 'f', // the system's name
+		0, 0,
+	}
+	return append(frame, make([]byte, 60-len(frame))...)
+}
+
+// say sends a frame out of a network device.
+func say(t *testing.T, netdev string, frame []byte) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	request, err := unix.NewIfreq(netdev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, request); err != nil {
+		t.Fatal(err)
+	}
+	to := &unix.SockaddrLinklayer{Ifindex: int(request.Uint32()), Halen: 6, Addr: [8]byte{0x01, 0x80, 0xc2, 0, 0, 0x0e}}
+	if err := unix.Sendto(fd, frame, 0, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A RoCE LAG: one HCA on two cables, each of which has its own switch port.
+func TestLLDPOnTheMembersOfABond(t *testing.T) {
+	guest.SoftRDMA(t, "eth2")
+	if err := guest.Bond("bond1", "eth0", "eth1"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := guest.Unbond("bond1", "eth0", "eth1"); err != nil {
+			t.Error(err)
+		}
+	}()
+	guest.AddRXE(t, "rxe1", "bond1")
+	defer guest.RemoveRDMA(t, "rxe1")
+	var lag []cable.Port
+	guest.Eventually(t, "rxe1 on bond1", func() bool {
+		lag = nil
+		ports, _ := cable.Ports(scan(t), nil)
+		for _, p := range ports {
+			if p.HCA == "rxe1" && p.Netdev != "" {
+				lag = append(lag, p)
+			}
+		}
+		return len(lag) == 2 && lag[0].Netdev == "eth0" && lag[1].Netdev == "eth1" && lag[1].Plane == 1
+	})
+	source := lldp.New(lldp.Options{})
+	defer func() {
+		if err := source.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	q := cable.Question{Ports: lag, Topology: config.Default().Topology}
+	if r := source.Look(t.Context(), q); len(r.Skipped) != 0 {
+		t.Errorf("skipped %v", r.Skipped)
+	}
+	// All devices of the guest are on one hub: a frame out of eth2 reaches both.
+	var want []cable.End
+	for _, p := range lag {
+		want = append(want, cable.End{
+			Key: p.Key, Switch: v1alpha1.Switch{ID: "02:00:00:00:ee:07", Name: "leaf"}, SwitchPort: "swp1", Confidence: 100,
+		})
+	}
+	guest.Eventually(t, "a switch on both members", func() bool {
+		say(t, "eth2", hello(7))
+		return cmp.Equal(want, source.Look(t.Context(), q).Ends)
+	})
+	if err := guest.Down("eth1"); err != nil {
+		t.Fatal(err)
+	}
+	guest.Eventually(t, "eth1 is down", func() bool {
+		r := source.Look(t.Context(), q)
+		return cmp.Equal(want[:1], r.Ends) && r.Doubts[lag[1].Key] == cable.Blind
+	})
+}

@@ -1,0 +1,151 @@
+package fabric_test
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/test/fabrics"
+	"github.com/heddle-dev/heddle/topo/fabric"
+)
+
+// fatTree is the fabric of the benchmarks: 8 rails, 32 nodes to a group, 5 %
+// of the ports broken.
+func fatTree(nodes int) *fabrics.Fabric {
+	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(nodes, 32), Rails: 8, Pod: 16})
+	f.Damage(rand.New(rand.NewPCG(1, 1)), 0.05)
+	return f
+}
+
+// BenchmarkFirstTree is from reports to the encoded answer.
+func BenchmarkFirstTree(b *testing.B) {
+	for _, nodes := range []int{4608, 16384, 100000} {
+		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
+			f := fatTree(nodes)
+			b.ReportAllocs()
+			before := processorTime(b)
+			for b.Loop() {
+				if s := mapOf(b, fabric.ModeAuto, f).Snapshot(start); s.Len() == 0 {
+					b.Fatal("no answer")
+				}
+			}
+			b.ReportMetric(float64(processorTime(b)-before)/float64(b.N)/1e6, "cpu-ms/op")
+		})
+	}
+}
+
+// processorTime is what all threads used, the collector's included.
+func processorTime(b *testing.B) time.Duration {
+	b.Helper()
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
+// BenchmarkChange is from one node's change to the new answer with its tag.
+func BenchmarkChange(b *testing.B) {
+	for _, nodes := range []int{1024, 16384, 100000} {
+		f := fatTree(nodes)
+		m := mapOf(b, fabric.ModeAuto, f)
+		m.Snapshot(start)
+		rng := rand.New(rand.NewPCG(3, 3))
+		pick := func() *fabrics.Node { return &f.Nodes[rng.IntN(len(f.Nodes))] }
+		var gone *fabrics.Node // Who is away, in the scenes that alternate.
+		back := func() bool {
+			if gone == nil {
+				return false
+			}
+			m.Put(input(gone))
+			gone = nil
+			return true
+		}
+		rails := func(rails func(spec *v1alpha1.NodeTopologySpec)) {
+			gone = pick()
+			spec := gone.Spec.DeepCopy()
+			rails(spec)
+			m.Put(fabric.Node{Name: gone.Name, Ready: true, Report: spec, Heartbeat: start})
+		}
+		for _, scene := range []struct {
+			name   string
+			change func()
+		}{
+			{"beat", func() { m.Beat(pick().Name, start.Add(time.Duration(rng.IntN(60))*time.Second)) }},
+			{"status", func() {
+				in := input(pick())
+				in.Ready = rng.IntN(2) == 0
+				m.Put(in)
+			}},
+			{"cable", func() {
+				if !back() {
+					rails(func(s *v1alpha1.NodeTopologySpec) {
+						s.Rails[rng.IntN(8)].Switch = pick().Spec.Rails[rng.IntN(8)].Switch
+					})
+				}
+			}},
+			{"moves", func() {
+				if !back() {
+					rails(func(s *v1alpha1.NodeTopologySpec) { s.Rails = pick().Spec.DeepCopy().Rails })
+				}
+			}},
+			{"comes-goes", func() {
+				if !back() {
+					gone = pick()
+					m.Remove(gone.Name)
+				}
+			}},
+		} {
+			b.Run(fmt.Sprintf("%s/%d", scene.name, nodes), func(b *testing.B) {
+				b.ReportAllocs()
+				took := make([]time.Duration, 0, 1<<16)
+				for b.Loop() {
+					before := time.Now()
+					scene.change()
+					if m.Snapshot(start).ETag() == "" {
+						b.Fatal("no tag")
+					}
+					took = append(took, time.Since(before))
+				}
+				slices.Sort(took)
+				b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "p99-us")
+			})
+			back()
+		}
+	}
+}
+
+// BenchmarkWrite is the whole answer written once.
+func BenchmarkWrite(b *testing.B) {
+	s := mapOf(b, fabric.ModeAuto, fatTree(16384)).Snapshot(start)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.WriteTo(io.Discard); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkMemory is what a map of 16,384 nodes holds beside the reports that
+// it was made of, whose strings it shares.
+func BenchmarkMemory(b *testing.B) {
+	f := fatTree(16384)
+	var before, after runtime.MemStats
+	for b.Loop() {
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		m := mapOf(b, fabric.ModeAuto, f)
+		s := m.Snapshot(start)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		runtime.KeepAlive(m)
+		runtime.KeepAlive(s)
+	}
+	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(1<<20), "MiB")
+}

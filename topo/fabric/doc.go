@@ -1,0 +1,60 @@
+// Package fabric makes one tree of groups out of the reports of many nodes,
+// and says which cables are not where they belong.
+//
+// It owns the definition of a group, the groups' names, the status of every
+// element and the bytes that GET /node_group answers. It reads no API, file
+// or clock, starts nothing and never fails on what a report says: a lie moves
+// the liar, and is bounded.
+//
+// # Which nodes belong together
+//
+// A node has ports; a port of role fabric ends in a leaf switch. Connected
+// components would merge two groups for one mis-cabled port, so nodes are
+// grouped by how much of their leaf sets they share, in four votes, each of
+// which looks only at neighbors:
+//
+//  1. Leaves are siblings if more than half of the cables of either come from
+//     nodes that are on the other as well (a node counts as often as it has
+//     cables to both). A leaf's anchor is the least ID among it and its
+//     siblings. The eight leaves of a rail-optimized group are siblings; the
+//     one leaf of a group without rails is its own anchor.
+//  2. A node votes for the anchor that most of its cables lead to.
+//  3. A leaf's home is what most of its nodes voted for, weighted by cables.
+//  4. A node's group is the home that most of its cables lead to.
+//
+// Ties in vote 4 go to the group on whose leaves more of the node's cables
+// start from the rail that is usual for that leaf, then, as all ties, to the
+// least ID. A port that is down counts if the report still
+// knows its switch. Votes 3 and 4 repair what noise does to small groups in
+// vote 1. One node's cable cannot merge groups: that takes a node with half of
+// its cables in each, and other nodes on both. A node of a single port is
+// where its cable is. The outcome depends on the reports alone, not on their
+// order or history, and a changed report is felt no further than the nodes
+// that share a leaf with it, unless a vote turns.
+//
+// The same votes group the leaf groups by the spines behind their uplinks.
+//
+// # Which cables are wrong
+//
+// A leaf is foreign to a group if another group has at least twice as many
+// cables on it. For every rail and plane the leaf that a group expects is the
+// one of its own on which most of the members' cables end. A port on a foreign
+// leaf is mis-cabled; so is one on another leaf than the expected, if the
+// group is wired by rail at all (three quarters of its cables are as
+// expected) and more members agree with the expectation than with the port.
+// Where two nodes contradict each other and nobody else is there to ask,
+// nothing is said.
+//
+// # Names
+//
+// A group's name is its kind, a hyphen and a stable ID. A group given by a
+// file or a cluster manager has the name given there, an NVLink domain its
+// identity, anything found by its switches the ID of its anchor. That one
+// changes if the anchor dies or is replaced; so nodes carry the names they
+// had (their labels), and a group keeps the name that most of its members
+// remember, if that is more than half of them and no other group has more
+// members that remember it. Memory is part of the input: two replicas that
+// see the same Nodes and reports give the same names without talking. A name
+// changes only if the anchor changes while fewer than half of the members
+// carry the old name, or if a group splits: then the larger part keeps it.
+package fabric

@@ -1,0 +1,142 @@
+package fabric_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/topo/fabric"
+)
+
+// definition is the package comment's four votes, written down as they stand
+// there and without any thought of speed.
+type definition struct {
+	nodes  map[string][]cable
+	leaves map[string]bool
+}
+
+func (d *definition) cables(node, leaf string) int {
+	n := 0
+	for _, c := range d.nodes[node] {
+		if c.leaf == leaf {
+			n++
+		}
+	}
+	return n
+}
+
+func (d *definition) siblings(a, b string) bool {
+	all, both, other := 0, 0, 0
+	for node := range d.nodes {
+		x, y := d.cables(node, a), d.cables(node, b)
+		all, other, both = all+x, other+y, both+min(x, y)
+	}
+	return 2*both > all && 2*both > other
+}
+
+func (d *definition) anchor(leaf string) string {
+	least := leaf
+	for other := range d.leaves {
+		if other < least && d.siblings(leaf, other) {
+			least = other
+		}
+	}
+	return least
+}
+
+// usual is the rail from which more than half of a leaf's cables come, or -1.
+func (d *definition) usual(leaf string) int32 {
+	rails, all := map[int32]int{}, 0
+	for _, cables := range d.nodes {
+		for _, c := range cables {
+			if c.leaf == leaf {
+				rails[c.rail]++
+				all++
+			}
+		}
+	}
+	for rail, n := range rails {
+		if 2*n > all {
+			return rail
+		}
+	}
+	return -1
+}
+
+func most(votes map[string]int) string {
+	best := ""
+	for who, n := range votes {
+		if best == "" || n > votes[best] || n == votes[best] && who < best {
+			best = who
+		}
+	}
+	return best
+}
+
+// groups is the key of every node's group.
+func (d *definition) groups() map[string]string {
+	anchors, homes := map[string]string{}, map[string]string{}
+	for leaf := range d.leaves {
+		anchors[leaf] = d.anchor(leaf)
+	}
+	for leaf := range d.leaves {
+		votes := map[string]int{}
+		for node, cables := range d.nodes {
+			vote := map[string]int{}
+			for _, c := range cables {
+				vote[anchors[c.leaf]]++
+			}
+			if n := d.cables(node, leaf); n > 0 {
+				votes[most(vote)] += n
+			}
+		}
+		homes[leaf] = most(votes)
+	}
+	out := map[string]string{}
+	for node, cables := range d.nodes {
+		votes := map[string]int{}
+		for _, c := range cables {
+			votes[homes[c.leaf]] += 1000 // The second count decides between equals only.
+			if c.rail == d.usual(c.leaf) {
+				votes[homes[c.leaf]]++
+			}
+		}
+		out[node] = most(votes)
+	}
+	return out
+}
+
+func TestDefinition(t *testing.T) {
+	t.Parallel()
+	for seed := range 400 {
+		rng := rand.New(rand.NewPCG(uint64(seed), 5))
+		d := &definition{nodes: map[string][]cable{}, leaves: map[string]bool{}}
+		m := newMap(t, preset(t, fabric.ModeLeaf)...)
+		rails, leaves, chaos := 1+rng.IntN(5), 2+rng.IntN(12), rng.Float64()
+		for i := range 1 + rng.IntN(20) {
+			name := fmt.Sprintf("n%02d", i)
+			su := rng.IntN(4)
+			for rail := range rails {
+				leaf := (su*rails + rail) % leaves
+				if rng.Float64() < chaos {
+					leaf = rng.IntN(leaves)
+				}
+				c := cable{rail: int32(rail), leaf: fmt.Sprintf("%02x", leaf)}
+				d.nodes[name] = append(d.nodes[name], c)
+				d.leaves[c.leaf] = true
+			}
+			m.Put(node(name, report(d.nodes[name]...)))
+		}
+		got := map[string]string{}
+		for holders, e := range m.Snapshot(start).All() {
+			if e.Kind == "node" {
+				got[e.Name] = holders[0].Key
+			}
+		}
+		if diff := cmp.Diff(d.groups(), got); diff != "" {
+			t.Fatalf("seed %d (-definition +map):\n%s", seed, diff)
+		}
+	}
+}

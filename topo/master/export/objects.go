@@ -1,0 +1,162 @@
+package export
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/fabric"
+)
+
+// The labels and annotations of objects that topo-master writes.
+const (
+	ManagedByKey = "app.kubernetes.io/managed-by"
+	ManagedBy    = "heddle-topo-master"
+	// SpecHash is an annotation: what was written, so that it need not be read
+	// back to know that it is still right.
+	SpecHash = names.Prefix + "spec-hash"
+)
+
+// Object is an object of another project's API as it is applied.
+type Object struct {
+	APIVersion string         `json:"apiVersion"`
+	Kind       string         `json:"kind"`
+	Metadata   ObjectMetadata `json:"metadata"`
+	Spec       any            `json:"spec"`
+}
+
+// ObjectMetadata is the part that is written.
+type ObjectMetadata struct {
+	Name        string            `json:"name"`
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+func object(apiVersion, kind, name string, spec any) (Object, error) {
+	b, err := json.Marshal(spec)
+	if err != nil {
+		return Object{}, fmt.Errorf("encode %s %s: %w", kind, name, err)
+	}
+	sum := sha256.Sum256(b)
+	return Object{
+		APIVersion: apiVersion, Kind: kind, Spec: spec,
+		Metadata: ObjectMetadata{
+			Name: name, Labels: map[string]string{ManagedByKey: ManagedBy},
+			Annotations: map[string]string{SpecHash: hex.EncodeToString(sum[:8])},
+		},
+	}, nil
+}
+
+// Volcano's API of HyperNodes.
+const (
+	HyperNodeGroup    = "topology.volcano.sh"
+	HyperNodeVersion  = "v1alpha1"
+	HyperNodeResource = "hypernodes"
+)
+
+// HyperNodeSpec is the spec of a HyperNode
+// (https://github.com/volcano-sh/apis, pkg/apis/topology/v1alpha1).
+type HyperNodeSpec struct {
+	// Tier is lower for nodes that are nearer to each other.
+	Tier     int               `json:"tier"`
+	TierName string            `json:"tierName"`
+	Members  []HyperNodeMember `json:"members"`
+}
+
+// HyperNodeMember is a Node or another HyperNode.
+type HyperNodeMember struct {
+	Type     string            `json:"type"`
+	Selector HyperNodeSelector `json:"selector"`
+}
+
+// HyperNodeSelector names one member.
+type HyperNodeSelector struct {
+	ExactMatch ExactMatch `json:"exactMatch"`
+}
+
+// ExactMatch is a name.
+type ExactMatch struct {
+	Name string `json:"name"`
+}
+
+// HyperNodes are the groups of a snapshot as Volcano's HyperNodes, those that
+// hold others first.
+func HyperNodes(s *fabric.Snapshot, tiers Tiers) ([]Object, error) {
+	out := []Object{}
+	for _, e := range s.All() {
+		if e.Kind == v1alpha1.KindNode {
+			continue
+		}
+		spec := HyperNodeSpec{Tier: tiers.of(e.Kind), TierName: e.Kind}
+		for _, c := range e.Child {
+			m := HyperNodeMember{Type: "HyperNode", Selector: HyperNodeSelector{ExactMatch{objectName(c.Name)}}}
+			if c.Kind == v1alpha1.KindNode {
+				m = HyperNodeMember{Type: "Node", Selector: HyperNodeSelector{ExactMatch{c.Name}}}
+			}
+			spec.Members = append(spec.Members, m)
+		}
+		o, err := object(HyperNodeGroup+"/"+HyperNodeVersion, "HyperNode", objectName(e.Name), spec)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, o)
+	}
+	return out, nil
+}
+
+// objectName makes an object's name of a group's: lower-case, and another one
+// for another group.
+func objectName(group string) string {
+	if names.CheckDomain(group) == nil && len(group) <= names.MaxLabel {
+		return group
+	}
+	lower := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(group))
+	// Two groups may differ in what was replaced.
+	sum := sha256.Sum256([]byte(group))
+	return strings.Trim(names.Shorten(lower, names.MaxLabel-10), "-") + "-" + hex.EncodeToString(sum[:4])
+}
+
+// Kueue's API of topologies.
+const (
+	KueueGroup    = "kueue.x-k8s.io"
+	KueueResource = "topologies"
+	// KueueVersion is the one that is shown; the one that is written is the
+	// one that the API server prefers.
+	KueueVersion = "v1beta2"
+	// KueueName is the name of our Topology, for ResourceFlavors to name.
+	KueueName = "heddle"
+)
+
+// hostname is the lowest level of a Kueue Topology.
+const hostname = "kubernetes.io/hostname"
+
+// KueueSpec is the spec of a Topology
+// (https://kueue.sigs.k8s.io/docs/concepts/topology_aware_scheduling/).
+type KueueSpec struct {
+	Levels []KueueLevel `json:"levels"`
+}
+
+// KueueLevel is one level, the highest first.
+type KueueLevel struct {
+	NodeLabel string `json:"nodeLabel"`
+}
+
+// KueueTopology is the tree's levels as Kueue takes them, by the labels of a
+// template.
+func KueueTopology(version string, tiers Tiers, t Template) (Object, error) {
+	spec := KueueSpec{}
+	for i := len(tiers); i > 0; i-- {
+		spec.Levels = append(spec.Levels, KueueLevel{t.Key(i, tiers[i-1])})
+	}
+	spec.Levels = append(spec.Levels, KueueLevel{hostname})
+	return object(KueueGroup+"/"+version, "Topology", KueueName, spec)
+}

@@ -1,0 +1,225 @@
+package master
+
+import (
+	"context"
+	"strings"
+
+	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/master/facts"
+	"github.com/heddle-dev/heddle/topo/master/view"
+)
+
+// loop is what one goroutine knows.
+type loop struct {
+	*Master
+	fabric *fabric.Map
+	levels []fabric.Level
+	draft  view.Draft
+	// pods are those with GPUs, used their sums by node.
+	pods  map[string]facts.Pod
+	used  map[string]int32
+	clock clock
+
+	generation uint64
+	// last is what was published last; walked is the tree that its walks are
+	// of.
+	last   *view.View
+	walked *fabric.Snapshot
+}
+
+func newLoop(m *Master) (*loop, error) {
+	l := &loop{Master: m, pods: map[string]facts.Pod{}, used: map[string]int32{}}
+	return l, l.rebuild(m.options.Levels)
+}
+
+// rebuild starts a new tree with other levels, of what is known.
+func (l *loop) rebuild(levels []fabric.Level) error {
+	m, err := fabric.New(fabric.Config{Levels: levels, StaleAfter: l.options.StaleAfter})
+	if err != nil {
+		return err
+	}
+	l.fabric, l.levels, l.walked = m, levels, nil
+	l.draft.Names(func(name string, _ view.Detail) { l.put(name) })
+	return nil
+}
+
+// step takes what changed and publishes what came of it. slow is the tick, when
+// work is done that has time.
+func (l *loop) step(ctx context.Context, slow bool) {
+	if !l.options.Source.Synced() {
+		return
+	}
+	shown := l.take()
+	tree := l.fabric.Snapshot(l.clock.now(l.options.Now(), l.options.Source.Contact()))
+	next := view.View{Tree: tree, Levels: l.levels, CountsPods: l.options.CountsPods, Nodes: l.draft.Table()}
+	next.Walks = l.walks(tree, slow)
+	if l.last == nil || shown || tree != l.last.Tree {
+		l.generation++
+	} else if next.Nodes == l.last.Nodes && sameMap(next.Walks, l.last.Walks) {
+		return
+	}
+	next.Generation = l.generation
+	if l.last == nil {
+		l.options.Log.InfoContext(ctx, "first tree", "nodes", l.fabric.Len(), "etag", tree.ETag())
+	}
+	l.last = l.last.Next(next)
+	l.publish(l.last)
+}
+
+// take applies all changes; true if any of them shows.
+func (l *loop) take() bool {
+	batch := l.options.Source.Take()
+	// Pods first: they change the numbers that nodes are shown with.
+	shown := l.takePods(batch.Pods)
+	shown = l.takeNodes(batch.Nodes) || shown
+	return l.takeReports(batch.Reports) || shown
+}
+
+func (l *loop) takeNodes(c facts.Changes[facts.Node]) bool {
+	if c.All {
+		l.draft.Names(func(name string, d view.Detail) {
+			if c.Changed[name] == nil && d.Node != nil {
+				c.Changed[name] = nil
+			}
+		})
+	}
+	shown := false
+	for name, node := range c.Changed {
+		d, _ := l.draft.Of(name)
+		was := d.Node
+		switch {
+		case was == nil && node == nil, was != nil && node != nil && was.Same(node):
+			continue
+		}
+		shown = shown || was == nil || node == nil || !was.Shows(node)
+		d.Node, d.Used = node, l.used[name]
+		l.draft.Set(name, d)
+		l.put(name)
+	}
+	return shown
+}
+
+func (l *loop) takeReports(c facts.Changes[facts.Report]) bool {
+	if c.All {
+		l.draft.Names(func(name string, d view.Detail) {
+			if c.Changed[name] == nil && d.Report != nil {
+				c.Changed[name] = nil
+			}
+		})
+	}
+	shown := false
+	for name, report := range c.Changed {
+		d, _ := l.draft.Of(name)
+		was := d.Report
+		if was == nil && report == nil {
+			continue
+		}
+		if was != nil && report != nil && was.SameSpec(report) {
+			was.Beat(report.Heartbeat())
+			if d.Believed() != nil {
+				l.fabric.Beat(name, was.Heartbeat())
+			}
+			continue
+		}
+		d.Report, shown = report, true
+		l.draft.Set(name, d)
+		l.put(name)
+	}
+	return shown
+}
+
+// takePods keeps what each pod holds, and the sum for its node.
+func (l *loop) takePods(c facts.Changes[facts.Pod]) bool {
+	if c.All {
+		for key := range l.pods {
+			if c.Changed[key] == nil {
+				c.Changed[key] = nil
+			}
+		}
+	}
+	sums := map[string]int32{}
+	for key, pod := range c.Changed {
+		was := l.pods[key]
+		sums[was.Node] -= was.GPUs
+		if pod == nil {
+			delete(l.pods, key)
+			continue
+		}
+		sums[pod.Node] += pod.GPUs
+		l.pods[key] = *pod
+	}
+	shown := false
+	for name, change := range sums {
+		if name == "" || change == 0 {
+			continue
+		}
+		if l.used[name] += change; l.used[name] == 0 {
+			delete(l.used, name)
+		}
+		if d, ok := l.draft.Of(name); ok {
+			d.Used, shown = l.used[name], true
+			l.draft.Set(name, d)
+		}
+	}
+	return shown
+}
+
+// put tells the fabric what is known of a node.
+func (l *loop) put(name string) {
+	d, _ := l.draft.Of(name)
+	if d.Node == nil {
+		l.fabric.Remove(name)
+		return
+	}
+	n := fabric.Node{Name: name, Ready: d.Node.Ready, Since: d.Node.Since, Names: d.Node.Groups()}
+	if r := d.Believed(); r != nil {
+		n.Report, n.Heartbeat = r.Spec(), r.Heartbeat()
+	}
+	l.fabric.Put(n)
+}
+
+// walks says who walks which leaf, if anybody wants to know and any level is
+// made by it.
+func (l *loop) walks(tree *fabric.Snapshot, slow bool) map[string][]string {
+	if !l.wantWalks.Load() {
+		l.walked = nil
+		return nil
+	}
+	if l.last != nil && l.last.Walks != nil && (!slow || tree == l.walked) {
+		return l.last.Walks
+	}
+	l.walked = tree
+	bySpine := false
+	for _, level := range l.levels {
+		bySpine = bySpine || level.By == fabric.BySpine
+	}
+	if !bySpine {
+		return map[string][]string{}
+	}
+	answered := map[string]bool{}
+	l.draft.Names(func(_ string, d view.Detail) {
+		if r := d.Believed(); r != nil {
+			r.Leaves(func(id string) { answered[plainGUID(id)] = true })
+		}
+	})
+	return l.fabric.Walks(func(leaf string) bool { return answered[leaf] })
+}
+
+// plainGUID is a GUID as topo/fabric spells it: lower-case hex digits.
+func plainGUID(id string) string {
+	return strings.ReplaceAll(strings.TrimPrefix(strings.ToLower(id), "0x"), ":", "")
+}
+
+// sameMap compares what walks returns: a new map only if it was made anew.
+func sameMap(a, b map[string][]string) bool {
+	if len(a) != len(b) || (a == nil) != (b == nil) {
+		return false
+	}
+	for node, leaves := range a {
+		other, ok := b[node]
+		if !ok || strings.Join(leaves, " ") != strings.Join(other, " ") {
+			return false
+		}
+	}
+	return true
+}

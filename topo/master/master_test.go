@@ -1,0 +1,252 @@
+package master_test
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/test/fabrics"
+	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/master"
+	"github.com/heddle-dev/heddle/topo/master/publish"
+	"github.com/heddle-dev/heddle/topo/master/view"
+)
+
+// sample is the answer that clients of other suites read.
+const sample = `[{"name":"switchbox-sample1","kind":"switchbox","child":[{"name":"dragonfly-sample1","kind":"dragonfly","child":[{"name":"node-sample1","kind":"node","status":"Ready"},{"name":"node-sample2","kind":"node","status":"Ready"}],"status":"Ready"},{"name":"dragonfly-sample2","kind":"dragonfly","child":[{"name":"node-sample3","kind":"node","status":"Ready"},{"name":"node-sample4","kind":"node","status":"Ready"}],"status":"Ready"}],"status":"Ready"}]
+`
+
+func (c *cluster) sample() {
+	c.in("node-sample1", "switchbox-sample1", "dragonfly-sample1")
+	c.in("node-sample2", "switchbox-sample1", "dragonfly-sample1")
+	c.in("node-sample3", "switchbox-sample1", "dragonfly-sample2")
+	c.in("node-sample4", "switchbox-sample1", "dragonfly-sample2")
+}
+
+func TestNodeGroupIsTheSampleByteForByte(t *testing.T) {
+	c := newCluster(t)
+	c.sample()
+	r := c.replica(t, fabric.ModeSwitchbox)
+	r.until(t, "four reports", reports(4))
+	if diff := cmp.Diff(sample, get(t, r.url+"/node_group").body); diff != "" {
+		t.Errorf("node_group (-want +got):\n%s", diff)
+	}
+}
+
+// fill puts a fabric in some order.
+func (c *cluster) fill(f *fabrics.Fabric, rng *rand.Rand) {
+	for _, i := range rng.Perm(len(f.Nodes)) {
+		n := &f.Nodes[i]
+		c.report(n.Name, c.node(n.Name, i%7 != 0), n.Spec, time.Unix(1_700_000_000, 0))
+	}
+}
+
+func TestReplicasFedInAnotherOrderAnswerEqually(t *testing.T) {
+	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(100, 8), Rails: 4, Pod: 4})
+	f.Damage(rand.New(rand.NewPCG(1, 1)), 0.05)
+	still := func(o *master.Options) { o.Now = func() time.Time { return time.Unix(1_700_000_060, 0) } }
+	var tags []string
+	for seed := range uint64(2) {
+		c := newCluster(t)
+		r := c.replica(t, fabric.ModeAuto, still)
+		r.until(t, "nothing", nodes(0)) // One change at a time from here.
+		c.fill(f, rand.New(rand.NewPCG(seed, 2)))
+		r.until(t, "all reports", reports(100))
+		tree, all := get(t, r.url+"/node_group"), get(t, r.url+"/v1/topology")
+		tags = append(tags, tree.header.Get("Etag")+" "+all.header.Get("Etag"))
+		// A replica that starts now sees all at once.
+		late := c.replica(t, fabric.ModeAuto, still)
+		late.until(t, "all reports", reports(100))
+		if diff := cmp.Diff(tree.body, get(t, late.url+"/node_group").body); diff != "" {
+			t.Errorf("after a restart (-before +after):\n%s", diff)
+		}
+		if diff := cmp.Diff(all.body, get(t, late.url+"/v1/topology").body); diff != "" {
+			t.Errorf("topology after a restart (-before +after):\n%s", diff)
+		}
+	}
+	if tags[0] != tags[1] || strings.Contains(tags[0], `""`) {
+		t.Errorf("tags %s and %s", tags[0], tags[1])
+	}
+}
+
+func TestALyingReportIsIgnored(t *testing.T) {
+	c := newCluster(t)
+	c.in("honest", "switchbox-1", "dragonfly-1")
+	other := c.node("other", true)
+	path := v1alpha1.NodeTopologySpec{Path: []string{"switchbox-1", "dragonfly-1"}, PathSource: v1alpha1.SourceStatic}
+	c.node("claimed", true)
+	c.report("claimed", other, path, time.Time{}) // By the UID of another Node.
+	c.report("nowhere", other, path, time.Time{}) // About no Node at all.
+	c.node("orphan", true)
+	c.Put("nodetopologies", &v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "orphan"}, Spec: path})
+	r := c.replica(t, fabric.ModeSwitchbox)
+	r.until(t, "four nodes", nodes(4))
+	var got view.Topology
+	if err := json.Unmarshal([]byte(get(t, r.url+"/v1/topology").body), &got); err != nil {
+		t.Fatal(err)
+	}
+	want := []view.Ignored{
+		{Name: "claimed", Reason: "it is owned by an earlier Node of that name"},
+		{Name: "nowhere", Reason: "there is no Node of that name"},
+		{Name: "orphan", Reason: "it is not owned by the Node of its name"},
+	}
+	if diff := cmp.Diff(want, got.Ignored); diff != "" {
+		t.Errorf("ignored (-want +got):\n%s", diff)
+	}
+	if n := len(r.until(t, "the group", nodes(4)).Tree.Select("", "dragonfly-1")[0].Child); n != 1 {
+		t.Errorf("%d nodes in the group, want the honest one", n)
+	}
+	// The Node is made anew: its report is of the earlier one until the worker writes again.
+	c.Remove("nodes", "", "honest")
+	r.until(t, "three nodes", nodes(3))
+	uid := c.node("honest", true)
+	v := r.until(t, "the new node", nodes(4))
+	if d, _ := v.Nodes.Of("honest"); d.Believed() != nil {
+		t.Error("the report of the deleted Node is believed")
+	}
+	c.report("honest", uid, path, time.Time{})
+	r.until(t, "its report", reports(1))
+}
+
+func TestClocksApart(t *testing.T) {
+	c := newCluster(t)
+	now := time.Unix(1_800_000_000, 0)
+	spec := v1alpha1.NodeTopologySpec{Path: []string{"switchbox-1", "dragonfly-1"}, PathSource: v1alpha1.SourceStatic}
+	for name, off := range map[string]time.Duration{
+		"right": -30 * time.Second, "ahead": time.Hour, "behind": -time.Hour, "slightly": 20 * time.Second,
+	} {
+		c.report(name, c.node(name, true), spec, now.Add(off))
+	}
+	r := c.replica(t, fabric.ModeSwitchbox, func(o *master.Options) { o.Now = func() time.Time { return now } })
+	r.until(t, "all reports", reports(4))
+	want := map[string]string{"right": "Ready", "slightly": "Ready", "ahead": "Degraded clock", "behind": "Degraded stale"}
+	got := map[string]string{}
+	for name := range want {
+		var n view.Node
+		if err := json.Unmarshal([]byte(get(t, r.url+"/v1/nodes/"+name).body), &n); err != nil {
+			t.Fatal(err)
+		}
+		got[name] = n.Status
+		for _, reason := range n.Reasons {
+			got[name] += " " + reason.Kind
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("status (-want +got):\n%s", diff)
+	}
+	// A heartbeat heals.
+	c.report("behind", c.node("behind", true), spec, now)
+	r.until(t, "three ready", func(v *view.View) bool { return v.Tree.Nodes.Ready == 3 })
+}
+
+func TestHeartbeatsAloneChangeNothing(t *testing.T) {
+	c := newCluster(t)
+	c.in("n1", "switchbox-1", "dragonfly-1")
+	r := c.replica(t, fabric.ModeSwitchbox)
+	before := r.until(t, "the report", reports(1))
+	spec := v1alpha1.NodeTopologySpec{Path: []string{"switchbox-1", "dragonfly-1"}, PathSource: v1alpha1.SourceStatic}
+	beat := time.Now().Truncate(time.Second)
+	c.report("n1", c.node("n1", true), spec, beat)
+	eventually(t, "the heartbeat is seen", func() bool {
+		v, _ := r.Current()
+		d, _ := v.Nodes.Of("n1")
+		return d.Report.Heartbeat().Equal(beat)
+	})
+	if after, _ := r.Current(); after != before {
+		t.Error("a heartbeat made a view")
+	}
+}
+
+func TestFreeGPUs(t *testing.T) {
+	c := newCluster(t)
+	c.in("n1", "switchbox-1", "dragonfly-1")
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}}
+	pod.Spec.NodeName = "n1"
+	pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
+		Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("3")},
+	}}}
+	c.Put("pods", pod)
+	r := c.replica(t, fabric.ModeSwitchbox)
+	free := func(want int) {
+		t.Helper()
+		r.until(t, "free GPUs", func(v *view.View) bool {
+			n, ok := v.Node("n1", time.Now())
+			return ok && n.GPUs.Free != nil && *n.GPUs.Free == want && n.GPUs.Total == 8
+		})
+	}
+	free(5)
+	pod.Status.Phase = corev1.PodSucceeded
+	c.Put("pods", pod)
+	free(8)
+	var all view.Topology
+	if err := json.Unmarshal([]byte(get(t, r.url+"/v1/topology").body), &all); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(view.GPUs{Free: new(8), Total: 8}, all.GPUs); diff != "" {
+		t.Errorf("GPUs (-want +got):\n%s", diff)
+	}
+	c.node("n1", false)
+	free(0)
+}
+
+func TestTheAPIServerComesBack(t *testing.T) {
+	c := newCluster(t)
+	c.sample()
+	r := c.replica(t, fabric.ModeSwitchbox)
+	r.until(t, "four reports", reports(4))
+	c.Down(true)
+	if diff := cmp.Diff(sample, get(t, r.url+"/node_group").body); diff != "" {
+		t.Errorf("while the API server is down (-want +got):\n%s", diff)
+	}
+	if code := get(t, r.url+"/readyz").code; code != http.StatusOK {
+		t.Errorf("readyz: %d", code)
+	}
+	c.Remove("nodes", "", "node-sample4") // The watch does not see it.
+	c.Down(false)
+	r.until(t, "three nodes", nodes(3))
+}
+
+func TestLevelsChange(t *testing.T) {
+	c := newCluster(t)
+	c.sample()
+	levels := make(chan []fabric.Level)
+	r := c.replica(t, fabric.ModeSwitchbox, func(o *master.Options) { o.NewLevels = levels })
+	r.until(t, "four reports", reports(4))
+	levels <- []fabric.Level{{Kind: "switchbox", By: fabric.ByPath}}
+	r.until(t, "one level", func(v *view.View) bool {
+		return len(v.Tree.Select("dragonfly", "")) == 0 && len(v.Tree.Select("switchbox", "")) == 1
+	})
+	levels <- nil // Refused.
+	c.in("node-sample5", "switchbox-sample2")
+	r.until(t, "two switchboxes", func(v *view.View) bool { return len(v.Tree.Select("switchbox", "")) == 2 })
+}
+
+func TestReplicasAgreeOnLabelsThatWereWritten(t *testing.T) {
+	c := newCluster(t)
+	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(16, 4), Rails: 2})
+	c.fill(f, rand.New(rand.NewPCG(1, 1)))
+	leader, follower := c.replica(t, fabric.ModeLeaf), c.replica(t, fabric.ModeLeaf)
+	leader.until(t, "all reports", reports(16))
+	c.lead(t, leader, publish.Exports{Labels: true})
+	labeled := func(v *view.View) bool {
+		for _, d := range v.Nodes.All() {
+			if d.Node == nil || len(d.Node.Labels) != 1 {
+				return false
+			}
+		}
+		return true
+	}
+	a, b := leader.until(t, "labels", labeled), follower.until(t, "labels", labeled)
+	if a.Tree.ETag() != b.Tree.ETag() {
+		t.Errorf("tags %s and %s", a.Tree.ETag(), b.Tree.ETag())
+	}
+}

@@ -1,0 +1,216 @@
+// Wires the parts of the page together.
+
+import { Detail } from './detail.js';
+import { make, mark, set } from './dom.js';
+import { Faults } from './faults.js';
+import { handle, problem } from './keys.js';
+import { follow } from './live.js';
+import { FabricMap } from './map.js';
+import { build } from './model.js';
+import { Seek } from './seek.js';
+import { Side } from './side.js';
+import { nextTheme, showTheme } from './themes.js';
+import { Tip } from './tip.js';
+import { count, number, span } from './words.js';
+
+const $ = (id) => document.getElementById(id);
+
+let model = null;
+let skew = 0; // What the server's clock is ahead, in milliseconds.
+let state = { phase: 'connecting', at: 0, next: 0 };
+
+const map = new FabricMap($('map'));
+const side = new Side($('side'));
+const faults = new Faults($('faults'), (name) => choose(model.byId.get(`node:${name}`)));
+const detail = new Detail($('detail'), (id) => choose(model.byId.get(id)));
+const seek = new Seek({ field: $('query'), list: $('hits'), found: $('found') }, map, (item) => {
+  choose(item);
+  map.focus(item.isNode && map.size === 0 ? item.parent.id : item.id);
+});
+const tip = new Tip($('tip'), $('map'), map);
+
+/** choose shows an item in the map and its details beside it. */
+function choose(item, { quiet = false } = {}) {
+  if (!item) return;
+  map.select(item.id);
+  if (!quiet) map.reveal(item.id);
+  detail.show(item, skew);
+  side.open('detail');
+  history.replaceState(null, '', `#${encodeURIComponent(item.isNode ? item.name : item.id)}`);
+}
+
+function forget() {
+  map.select('');
+  detail.clear();
+  side.open('faults');
+  side.close();
+  history.replaceState(null, '', location.pathname + location.search);
+}
+
+/** chosen is the item that the address names. */
+function chosen() {
+  let name;
+  try {
+    name = decodeURIComponent(location.hash.slice(1));
+  } catch {
+    return undefined;
+  }
+  return name ? model.byId.get(`node:${name}`) ?? model.byId.get(name) : undefined;
+}
+
+function summary() {
+  const c = model.counts;
+  const total = c.ready + c.degraded + c.notReady;
+  const filter = (status, n, label) => make('button', {
+    type: 'button', class: 'stat', 'data-s': status, 'data-n': n, title: `Show nodes that are ${label}`, 'aria-pressed': seek.query === `is:${status}` ? 'true' : 'false',
+    onclick: () => {
+      seek.query = seek.query === `is:${status}` ? '' : `is:${status}`;
+      summary();
+    },
+  }, mark(status), make('b', {}, number(n)), make('span', {}, ` ${label}`));
+  const g = model.gpus;
+  const meter = make('i', { class: 'meter', 'aria-hidden': 'true' });
+  meter.style.setProperty('--share', g.total ? (g.free ?? 0) / g.total : 0);
+  const focused = document.activeElement?.dataset?.s;
+  const was = $('sum').contains(document.activeElement);
+  $('sum').replaceChildren(
+    make('span', { class: 'stat whole' }, make('b', {}, number(total)), ` ${total === 1 ? 'node' : 'nodes'}`),
+    filter('ready', c.ready, 'ready'), filter('degraded', c.degraded, 'degraded'), filter('notready', c.notReady, 'not ready'),
+    make('span', { class: 'stat gpus' }, meter, make('b', {}, number(g.free ?? g.total)),
+      g.free === undefined ? ' GPUs, free ones not counted' : ` of ${number(g.total)} GPUs free`));
+  if (was) $('sum').querySelector(`button[data-s="${focused}"]`)?.focus();
+  const wrong = model.faults.filter((f) => f.kind !== 'unseen').length;
+  $('sum-faults').textContent = number(wrong);
+  document.title = `${wrong ? `(${number(wrong)}) ` : ''}heddle fabric`;
+}
+
+/** tellChanges says what became worse or better, for those who do not see it. */
+function tellChanges(before) {
+  const worse = model.nodes.filter((n) => (before.byId.get(n.id)?.status ?? n.status) !== n.status);
+  if (!worse.length) return;
+  $('say').textContent = worse.length <= 3
+    ? worse.map((n) => `${n.name} is ${n.status === 'notready' ? 'not ready' : n.status}`).join(', ')
+    : `${count(worse.length, 'node')} changed status`;
+}
+
+function show(doc, ahead) {
+  const began = performance.now();
+  const before = model;
+  skew = ahead;
+  model = build(doc, before, Date.now() + skew);
+  map.show(model);
+  $('empty').hidden = model.nodes.length > 0;
+  $('empty').textContent = 'The cluster has no nodes yet.';
+  faults.show(model.faults, Date.now() + skew);
+  seek.show(model);
+  summary();
+  tip.refresh();
+  performance.clearMeasures('fabric-shown');
+  performance.measure('fabric-shown', { start: began });
+  if (!before) {
+    const item = chosen();
+    if (item) choose(item);
+    requestAnimationFrame(() => requestAnimationFrame(() => performance.mark('fabric-painted')));
+    return;
+  }
+  tellChanges(before);
+  const held = detail.id && model.byId.get(detail.id);
+  if (held) detail.show(held, skew);
+  else if (detail.id) forget();
+}
+
+function tell(next) {
+  state = next;
+  tick();
+}
+
+/** tick writes what depends on the time. */
+function tick() {
+  const now = Date.now();
+  const isOld = state.phase === 'old';
+  const words = {
+    connecting: 'Connecting', starting: 'Server starting', live: 'Live', polling: 'No stream', old: 'Not live',
+  };
+  set($('live'), 'data-phase', state.phase);
+  $('live').lastElementChild.textContent = words[state.phase];
+  set($('live'), 'title', state.at ? `the server last answered ${span(now - state.at)} ago` : null);
+  if (state.phase === 'starting') $('empty').textContent = 'The server is reading the cluster…';
+  $('old').hidden = !isOld;
+  document.body.classList.toggle('is-old', isOld && model !== null);
+  if (isOld) {
+    const wait = Math.max(0, Math.ceil((state.next - now) / 1000));
+    const what = model ? `The server does not answer. What you see is ${span(now - state.at)} old.` : 'The server does not answer.';
+    $('old').firstElementChild.textContent = `${what} ${wait ? `Trying again in ${wait} s.` : 'Trying again…'}`;
+    if (!model) $('empty').textContent = 'Nothing to show yet.';
+  }
+  faults.tick(now + skew);
+  detail.tick();
+}
+
+handle($('map'), map, (item) => choose(item, { quiet: true }));
+$('map').addEventListener('click', (event) => {
+  const item = map.item(event.target);
+  if (!item) return;
+  if (event.target.closest('.twist')) {
+    map.fold(item.id, !map.isOpen(item.id));
+    return;
+  }
+  map.focus(item.id);
+  choose(item, { quiet: true });
+});
+$('map').addEventListener('size', (event) => { $('size').textContent = event.detail; });
+$('map').addEventListener('wheel', (event) => {
+  if (!event.ctrlKey) return;
+  event.preventDefault();
+  wheel += event.deltaY;
+  if (Math.abs(wheel) < 40) return;
+  map.resize(wheel > 0 ? -1 : 1, event.target);
+  wheel = 0;
+}, { passive: false });
+let wheel = 0;
+$('smaller').addEventListener('click', () => map.resize(-1));
+$('larger').addEventListener('click', () => map.resize(1));
+$('fit').addEventListener('click', () => map.resize(0));
+$('theme').addEventListener('click', () => nextTheme($('theme')));
+$('help').addEventListener('click', () => $('keys').showModal());
+$('query').addEventListener('input', () => model && summary());
+// Letter and A4 with usual margins have about that many pixels.
+addEventListener('beforeprint', () => {
+  if (!model) return;
+  $('paper').textContent = `As of ${new Date(state.at).toLocaleString('en-GB')}, ${location.host}`;
+  map.print(700);
+});
+addEventListener('afterprint', () => model && map.print(0));
+addEventListener('hashchange', () => model && choose(chosen()));
+addEventListener('keydown', (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || $('keys').open) return;
+  if (event.key === 'Escape' && event.target !== $('query')) {
+    if (seek.query) seek.query = '';
+    else forget();
+    if (model) summary();
+    return;
+  }
+  if (event.target.closest('input')) return;
+  const act = {
+    '/': () => { $('query').focus(); $('query').select(); },
+    '+': () => map.resize(1), '=': () => map.resize(1), '-': () => map.resize(-1), 0: () => map.resize(0),
+    t: () => nextTheme($('theme')), '?': () => $('keys').showModal(),
+    n: () => jump(1), p: () => jump(-1),
+  }[event.key];
+  if (!act || !model) return;
+  event.preventDefault();
+  act();
+});
+
+function jump(step) {
+  const to = problem(model, model.byId.get(map.current), step);
+  if (!to) return;
+  map.reveal(to.id);
+  map.focus(map.size === 0 ? to.parent.id : to.id);
+  choose(to, { quiet: true });
+}
+
+showTheme($('theme'));
+const feed = follow({ show, tell });
+$('retry').addEventListener('click', () => feed.retry());
+setInterval(tick, 1000);

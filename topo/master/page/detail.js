@@ -1,0 +1,176 @@
+// All about one node or one group.
+
+import { make, mark } from './dom.js';
+import { age, ends } from './faults.js';
+import { detail } from './live.js';
+import { clock, count, far, faultName, gpus, number, port, reason, span, statusName } from './words.js';
+
+export class Detail {
+  #pane;
+  #choose;
+  #item = null;
+  #answer = null;
+  #note = '';
+  #abort = null;
+  #stamp = '';
+  #skew = 0;
+
+  constructor(pane, choose) {
+    this.#pane = pane;
+    this.#choose = choose;
+    this.clear();
+  }
+
+  get id() { return this.#item?.id ?? ''; }
+
+  clear() {
+    this.#abort?.abort();
+    [this.#item, this.#answer] = [null, null];
+    this.#pane.replaceChildren(make('p', { class: 'calm' }, 'Choose a node or a group: click it, or press Enter on it.'));
+  }
+
+  /** show draws an item; for a node it asks the server what else is known. */
+  show(item, skew) {
+    const same = this.#item?.id === item.id;
+    const stamp = item.isNode ? item.stamp + item.faults.map((f) => f.key).join() : '';
+    this.#skew = skew;
+    this.#item = item;
+    if (!same) [this.#answer, this.#note] = [null, ''];
+    this.#draw();
+    if (item.isNode && (!same || stamp !== this.#stamp)) this.#ask(item.name);
+    this.#stamp = stamp;
+  }
+
+  async #ask(name) {
+    this.#abort?.abort();
+    const { signal } = (this.#abort = new AbortController());
+    try {
+      const answer = await detail(name, signal);
+      this.#note = answer ? '' : 'The server does not know this node any more.';
+      this.#answer = answer;
+    } catch (err) {
+      if (signal.aborted) return;
+      this.#note = `More could not be read: ${err.message}.`;
+    }
+    if (!signal.aborted) this.#draw();
+  }
+
+  tick() {
+    const now = Date.now() + this.#skew;
+    for (const el of this.#pane.querySelectorAll('time[data-at]')) el.textContent = span(now - Number(el.dataset.at));
+  }
+
+  #draw() {
+    const scroll = this.#pane.scrollTop;
+    const item = this.#item;
+    this.#pane.replaceChildren(...(item.isNode ? this.#node(item) : this.#group(item)).flat().filter(Boolean));
+    this.#pane.scrollTop = scroll;
+  }
+
+  #title(item) {
+    const way = [];
+    for (let g = item.parent; g; g = g.parent) way.unshift(g);
+    return make('header', {},
+      way.length ? make('nav', { 'aria-label': 'Groups' }, way.map((g) =>
+        make('button', { type: 'button', class: 'link', onclick: () => this.#choose(g.id) }, g.name))) : '',
+      make('h2', {}, item.name),
+      make('p', { class: 'state', 'data-s': item.status }, mark(item.status), statusName(item.status),
+        item.cordoned ? make('span', { class: 'note' }, 'cordoned') : ''));
+  }
+
+  #pips(g) {
+    if (!g.total) return 'none';
+    const pips = make('span', { class: 'pips', 'aria-hidden': 'true' });
+    pips.style.setProperty('--n', g.total);
+    pips.style.setProperty('--k', g.free ?? 0);
+    return [g.total <= 32 ? pips : '', make('span', {}, gpus(g))];
+  }
+
+  #node(item) {
+    const a = this.#answer;
+    const now = Date.now() + this.#skew;
+    const rows = [
+      ['GPUs', this.#pips(item.gpus)],
+      ['Product', a?.product || item.product],
+      ['NVLink', a?.nvlinkDomain],
+      ['Given path', a?.path?.length ? `${a.path.join(' / ')} (${a.pathSource})` : ''],
+      ['Heartbeat', a?.heartbeat ? [this.#ago(a.heartbeat), ' ago'] : ''],
+      ['Ready', a ? [a.ready ? 'yes' : 'no', a.readySince ? [', for ', this.#ago(a.readySince)] : []].flat() : ''],
+      ['Walks', a?.walk?.length ? `uplinks of ${count(a.walk.length, 'leaf', 'leaves')}` : ''],
+    ];
+    return [
+      this.#title(item),
+      this.#why(item, now),
+      list(rows),
+      this.#note ? make('p', { class: 'note' }, this.#note) : '',
+      a?.ignored ? make('p', { class: 'note' }, `The report is not believed: ${a.ignored}.`) : '',
+      a?.rails?.length ? this.#rails(a.rails, item) : '',
+      a?.skipped?.length ? [make('h3', {}, 'Not read'), list(a.skipped.map((s) => [s.name, s.reason]))] : '',
+    ].flat();
+  }
+
+  #ago(at) {
+    const ms = Date.parse(at);
+    return make('time', { 'data-at': ms, title: new Date(ms).toLocaleString('en-GB') }, span(Date.now() + this.#skew - ms));
+  }
+
+  #why(item, now) {
+    if (!item.faults.length) {
+      return item.reasons.length ? make('p', { class: 'note' }, item.reasons.map(reason).join(', ')) : '';
+    }
+    return make('ul', { class: 'why' }, item.faults.map((f) => make('li', {},
+      make('span', { class: 'who' }, faultName(f.kind), f.finding ? make('small', {}, port(f.finding)) : ''),
+      make('span', { class: 'when' }, age(f, now) || `before ${clock(f.seen.at)}`), ends(f))));
+  }
+
+  #rails(rails, item) {
+    const faults = new Map(item.faults.filter((f) => f.finding).map((f) => [`${f.finding.rail}/${f.finding.plane ?? 0}/${f.finding.id}`, f]));
+    const row = (r) => {
+      const fault = faults.get(`${r.rail}/${r.plane ?? 0}/${r.id}`);
+      const bad = fault && fault.kind !== 'unseen';
+      return make('tr', { class: bad ? 'bad' : undefined },
+        make('td', {}, bad ? mark('degraded', faultName(fault.kind)) : '', r.plane ? `${r.rail}.${r.plane}` : String(r.rail)),
+        make('td', { title: r.id }, r.port > 1 ? `${r.hca}/${r.port}` : r.hca, r.role === 'fabric' ? '' : make('small', {}, ` ${r.role}`)),
+        make('td', {}, r.linkState === 'Active' ? (r.rateGbps ? `${number(r.rateGbps)}G` : 'up') : r.linkState),
+        make('td', { title: r.switch ? `${r.switch.id}, by ${r.source}` : undefined }, r.switch ? far({ ...r.switch, port: r.switchPort }) : '–'));
+    };
+    return make('table', { class: 'rails' }, make('thead', {}, make('tr', {},
+      ['Rail', 'HCA', 'Link', 'Switch'].map((h) => make('th', { scope: 'col' }, h)))), make('tbody', {}, rails.map(row)));
+  }
+
+  #group(item) {
+    const bad = [];
+    const walk = (i) => {
+      if (!i.isNode) i.child.forEach(walk);
+      else if (i.status !== 'ready') bad.push(i);
+    };
+    walk(item);
+    const c = item.counts;
+    return [
+      this.#title(item),
+      list([
+        ['Nodes', count(item.size, 'node')],
+        ['', [c.ready, c.degraded, c.notReady].map((n, i) => n ? make('span', { class: 'state', 'data-s': ['ready', 'degraded', 'notready'][i] },
+          mark(['ready', 'degraded', 'notready'][i]), `${number(n)} ${['ready', 'degraded', 'not ready'][i]} `) : '').filter(Boolean)],
+        ['GPUs', gpus(item.gpus)],
+        ['Switches', item.alias],
+        ['Known by', item.key],
+      ]),
+      item.rails.length ? [make('h3', {}, 'Leaves'), list(item.rails.map((r) =>
+        [`rail ${r.rail}${r.plane ? `.${r.plane}` : ''}`, make('span', { title: r.leaf.id }, r.leaf.name || r.leaf.id)]))] : '',
+      bad.length ? [make('h3', {}, 'Not Ready'), make('ul', { class: 'why' }, bad.slice(0, 50).map((n) =>
+        make('li', {}, make('button', { type: 'button', class: 'link', onclick: () => this.#choose(n.id) }, mark(n.status), n.name),
+          make('span', { class: 'when' }, n.reasons.map(reason).join(', ')))))] : '',
+      bad.length > 50 ? make('p', { class: 'note' }, `and ${number(bad.length - 50)} more`) : '',
+    ].flat();
+  }
+}
+
+function list(rows) {
+  const dl = make('dl', {});
+  for (const [name, value] of rows) {
+    if (!value || (Array.isArray(value) && !value.length)) continue;
+    dl.append(make('dt', {}, name), make('dd', {}, value));
+  }
+  return dl;
+}

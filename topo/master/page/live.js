@@ -1,0 +1,131 @@
+// Keeps the document current: streams what changes, reads it again, and says
+// how old it is. The only module that talks to the server.
+
+const QUIET = 45_000; // With no word for that long, ask.
+const OLD = 75_000; // And from then on what is shown counts as old.
+const LIMIT = 20_000; // No answer takes longer.
+
+/**
+ * follow calls show(document) for every new one, and tell(state) whenever the
+ * state changed: {phase, at, next}, phase being connecting, starting (the
+ * server reads the cluster), live, polling (no stream) or old; at is when the
+ * server last answered and next when it will be asked again, in milliseconds.
+ */
+export function follow({ show, tell }) {
+  const state = { phase: 'connecting', at: 0, next: 0 };
+  let tag = '';
+  let stream = null;
+  let streaming = false;
+  let failures = 0;
+  let timer = 0;
+  let reading = false;
+  let again = false;
+  let pause = 1000;
+  let last = 0;
+
+  const say = (phase) => {
+    state.phase = phase;
+    tell({ ...state });
+  };
+
+  const plan = (ms) => {
+    clearTimeout(timer);
+    state.next = Date.now() + ms;
+    timer = setTimeout(read, ms);
+  };
+
+  const alive = () => {
+    state.at = Date.now();
+    failures = 0;
+    say(streaming ? 'live' : 'polling');
+  };
+
+  async function read() {
+    if (reading) {
+      again = true;
+      return;
+    }
+    reading = true;
+    again = false;
+    last = Date.now();
+    const began = performance.now();
+    try {
+      const answer = await fetch('v1/topology', { cache: 'no-cache', signal: AbortSignal.timeout(LIMIT) });
+      if (answer.status === 503 && !tag) {
+        state.at = Date.now();
+        say('starting');
+        plan(2000);
+        return;
+      }
+      if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+      const next = answer.headers.get('etag') || String(performance.now());
+      const sent = Date.parse(answer.headers.get('date') ?? '');
+      if (next !== tag) {
+        const doc = await answer.json();
+        tag = next;
+        show(doc, Number.isNaN(sent) ? 0 : sent - Date.now());
+      }
+      // A large fabric that changes all the time is not read all the time.
+      pause = Math.max(1000, 10 * (performance.now() - began));
+      alive();
+      plan(QUIET);
+    } catch {
+      failures++;
+      say(Date.now() - state.at > OLD || failures > 1 || !tag ? 'old' : state.phase);
+      plan(Math.min(30_000, 1000 * 2 ** Math.min(failures, 5)));
+    } finally {
+      reading = false;
+      if (again) plan(pause);
+    }
+  }
+
+  // changed reads soon, and once for many changes.
+  const changed = () => {
+    alive();
+    if (reading) {
+      again = true;
+      return;
+    }
+    const wait = Math.max(50, last + pause - Date.now());
+    if (state.next > Date.now() + wait) plan(wait);
+  };
+
+  function open() {
+    stream?.close();
+    stream = new EventSource('v1/watch');
+    stream.onopen = () => {
+      streaming = true;
+      alive();
+    };
+    stream.onmessage = changed;
+    stream.addEventListener('generation', changed);
+    stream.onerror = () => {
+      streaming = false;
+      if (state.phase === 'live') say('polling');
+      plan(500);
+      // After an answer that is no stream the browser gives up for good.
+      if (stream.readyState === EventSource.CLOSED) setTimeout(open, Math.min(30_000, 1000 * 2 ** Math.min(failures + 1, 5)));
+    };
+  }
+
+  const retry = () => {
+    if (stream?.readyState === EventSource.CLOSED) open();
+    plan(0);
+  };
+  document.addEventListener('visibilitychange', () => {
+    if (!document.hidden) retry();
+  });
+  addEventListener('online', retry);
+  addEventListener('offline', () => plan(0));
+  read();
+  open();
+  return { retry };
+}
+
+/** detail reads all about one node; null if the server knows none of that name. */
+export async function detail(name, signal) {
+  const answer = await fetch(`v1/nodes/${encodeURIComponent(name)}`, { cache: 'no-cache', signal });
+  if (answer.status === 404) return null;
+  if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+  return answer.json();
+}

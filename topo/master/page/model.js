@@ -1,0 +1,189 @@
+// The document of v1/topology as items that know their place. Pure.
+
+import { faultOrder, reason, statusKey } from './words.js';
+
+/**
+ * build indexes a document. earlier is the model before, from which it learns
+ * since when a fault has been seen; now is in milliseconds.
+ */
+export function build(doc, earlier, now) {
+  const model = {
+    roots: [], groups: [], nodes: [], byId: new Map(),
+    counts: doc.nodes, gpus: doc.gpus, levels: doc.levels ?? [],
+    faults: [], first: new Map(), leaves: [],
+  };
+  model.roots = family(doc.tree ?? [], null, model);
+  shorten(model.nodes, (n) => n.name);
+  for (const list of byKind(model.groups).values()) {
+    const known = aliases(list);
+    shorten(list, known ? (g) => known.get(g) : bare);
+  }
+  order(model);
+  collect(doc, model, earlier, now);
+  return model;
+}
+
+/**
+ * order counts as people do, where names differ in a number only: 2 before 10.
+ * Other names keep the server's order.
+ */
+function order(model) {
+  const nodes = [];
+  const groups = [];
+  const walk = (items) => {
+    const numbers = items.map((i) => /^(\D*)(\d{1,15})$/.exec(i.short));
+    if (numbers.every((n) => n && n[1] === numbers[0][1])) {
+      items.forEach((item, i) => { item.number = Number(numbers[i][2]); });
+      items.sort((a, b) => a.number - b.number);
+    }
+    items.forEach((item, i) => {
+      item.index = i;
+      (item.isNode ? nodes : groups).push(item);
+      if (!item.isNode) walk(item.child);
+    });
+  };
+  walk(model.roots);
+  Object.assign(model, { nodes, groups, leaves: groups.filter((g) => g.isLeaf) });
+}
+
+/** family makes the items of a list; nodes beside groups get a box of their own. */
+function family(list, parent, model) {
+  const nodes = list.filter((e) => e.kind === 'node');
+  const groups = list.filter((e) => e.kind !== 'node');
+  const items = groups.map((e) => group(e, parent, model));
+  if (nodes.length && (groups.length || !parent)) {
+    items.push(group(loose(nodes), parent, model));
+  } else {
+    for (const e of nodes) items.push(node(e, parent, model));
+  }
+  return items;
+}
+
+/** loose is the box of nodes that are in no group. */
+function loose(nodes) {
+  const e = { name: 'in no group', kind: '', gpus: { total: 0 }, nodes: { ready: 0, degraded: 0, notReady: 0 }, child: nodes };
+  for (const n of nodes) {
+    e.gpus.total += n.gpus.total;
+    if (n.gpus.free !== undefined) e.gpus.free = (e.gpus.free ?? 0) + n.gpus.free;
+    e.nodes[n.status === 'Ready' ? 'ready' : n.status === 'NotReady' ? 'notReady' : 'degraded']++;
+  }
+  return e;
+}
+
+function group(e, parent, model) {
+  const base = `${parent?.id ?? ''}/${e.kind}:${e.name}`;
+  const id = model.byId.has(base) ? `${base}#${e.key}` : base;
+  const item = {
+    id, parent, isNode: false, kind: e.kind, name: e.name, key: e.key ?? '', gpus: e.gpus,
+    counts: e.nodes ?? { ready: 0, degraded: 0, notReady: 0 }, rails: e.rails ?? [],
+    status: statusKey(e.status ?? 'Ready'), depth: parent ? parent.depth + 1 : 0, index: 0,
+    prefix: '', short: e.name, alias: '', child: [], size: 0, faults: [],
+  };
+  model.byId.set(id, item);
+  model.groups.push(item);
+  item.child = family(e.child ?? [], item, model);
+  item.isLeaf = item.child.length > 0 && item.child[0].isNode;
+  item.size = item.counts.ready + item.counts.degraded + item.counts.notReady;
+  item.text = [e.kind, e.name, e.key, ...item.rails.map((r) => `${r.leaf.id} ${r.leaf.name ?? ''}`)].join(' ').toLowerCase();
+  return item;
+}
+
+function node(e, parent, model) {
+  const item = {
+    id: `node:${e.name}`, parent, isNode: true, kind: 'node', name: e.name, gpus: e.gpus,
+    status: statusKey(e.status), product: e.product ?? '', cordoned: Boolean(e.cordoned), reasons: e.reasons ?? [],
+    depth: parent.depth + 1, index: 0, prefix: '', short: e.name, faults: [], text: '',
+  };
+  item.text = [e.name, item.product, ...item.reasons.map(reason)].join(' ').toLowerCase();
+  item.stamp = [e.status, e.gpus.free, e.gpus.total, item.cordoned, item.product,
+    item.reasons.map((r) => `${r.kind}${r.count ?? ''}${r.since ?? ''}`)].join();
+  model.byId.set(item.id, item);
+  model.nodes.push(item);
+  return item;
+}
+
+function byKind(groups) {
+  const kinds = new Map();
+  for (const g of groups) {
+    if (!kinds.has(g.kind)) kinds.set(g.kind, []);
+    kinds.get(g.kind).push(g);
+  }
+  return kinds;
+}
+
+/** bare is a group's name without its kind. */
+function bare(g) {
+  return g.kind && g.name.startsWith(`${g.kind}-`) ? g.name.slice(g.kind.length + 1) : g.name;
+}
+
+/**
+ * aliases are what people call groups that are named after a switch's GUID: the
+ * common front of their leaves' names. Null unless every group has its own.
+ */
+function aliases(groups) {
+  const known = new Map();
+  for (const g of groups) {
+    const names = g.rails.map((r) => r.leaf.name ?? '');
+    if (!names.length) return null;
+    let front = names[0];
+    for (const name of names) while (!name.startsWith(front)) front = front.slice(0, -1);
+    if (names.length > 1) front = front.slice(0, front.search(/[-_./: ][^-_./: ]*$/));
+    if (front.length < 2) return null;
+    known.set(g, front);
+  }
+  if (new Set(known.values()).size < groups.length) return null;
+  for (const [g, alias] of known) g.alias = alias;
+  return known;
+}
+
+/** shorten splits names into what all have in common at the front, and the rest. */
+function shorten(items, nameOf) {
+  if (!items.length) return;
+  let common = items.length > 1 ? nameOf(items[0]) : '';
+  for (const item of items) {
+    const name = nameOf(item);
+    let n = 0;
+    while (n < common.length && n < name.length && common[n] === name[n]) n++;
+    common = common.slice(0, Math.min(n, name.length - 1));
+  }
+  // A whole word is better, unless it is long: g15, not 15.
+  const word = common.search(/[^-_./: ]*$/);
+  const longest = Math.max(...items.map((item) => nameOf(item).length));
+  if (longest - word <= 8) common = common.slice(0, word);
+  for (const item of items) {
+    item.prefix = common;
+    item.short = nameOf(item).slice(common.length);
+  }
+}
+
+/** collect makes the list of faults, and hangs each on its node. */
+function collect(doc, model, earlier, now) {
+  const add = (fault) => {
+    const was = earlier?.first.get(fault.key);
+    // What was there at the first look has been there for nobody knows how long.
+    fault.seen = was ?? (earlier ? { at: now, exact: true } : { at: now, exact: false });
+    model.first.set(fault.key, fault.seen);
+    model.faults.push(fault);
+    const owner = model.byId.get(`node:${fault.node}`);
+    if (!owner) return;
+    owner.faults.push(fault);
+    if (fault.finding) owner.text += ` ${fault.words}`;
+  };
+  for (const n of model.nodes) {
+    for (const r of n.reasons) {
+      if (r.count) continue; // Its findings follow.
+      add({ kind: r.kind, node: n.name, since: r.since ? Date.parse(r.since) : undefined, key: `${r.kind} ${n.name}`, words: '' });
+    }
+  }
+  for (const f of doc.findings ?? []) {
+    const key = [f.kind, f.node, f.id, f.port, f.rail, f.plane, f.other].join(' ');
+    const words = [f.kind, f.hca, f.found?.id, f.found?.name, f.expected?.id, f.expected?.name, f.other].join(' ').toLowerCase();
+    add({ kind: f.kind, node: f.node, finding: f, key, words });
+  }
+  for (const r of doc.ignored ?? []) {
+    add({ kind: 'ignored', node: r.name, note: r.reason, key: `ignored ${r.name}`, words: '' });
+  }
+  const rank = new Map(faultOrder.map((k, i) => [k, i]));
+  const at = (f) => rank.get(f.kind) ?? rank.size;
+  model.faults.sort((a, b) => at(a) - at(b));
+}

@@ -1,0 +1,97 @@
+// How things are called and numbers are written. Pure.
+
+const numbers = new Intl.NumberFormat('en-US');
+
+export const number = (n) => numbers.format(n);
+
+/** count(1, 'node') is "1 node". */
+export const count = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
+
+/** span writes a duration in milliseconds with two units at most. */
+export function span(ms) {
+  const s = Math.max(0, Math.round(ms / 1000));
+  if (s < 60) return `${s} s`;
+  const min = Math.floor(s / 60);
+  if (min < 60) return `${min} min`;
+  const h = Math.floor(min / 60);
+  if (h < 10) return min % 60 ? `${h} h ${min % 60} min` : `${h} h`;
+  if (h < 48) return `${h} h`;
+  return `${Math.floor(h / 24)} d`;
+}
+
+export const clock = (ms) =>
+  new Date(ms).toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' });
+
+const STATUS = { ready: 'Ready', degraded: 'Degraded', notready: 'Not ready' };
+
+/** status is the key by which styles know a status of the server. */
+export const statusKey = (s) => (s === 'Ready' ? 'ready' : s === 'NotReady' ? 'notready' : 'degraded');
+export const statusName = (key) => STATUS[key];
+
+/** The kinds of faults, the gravest first: [kind, title, one of them, many]. */
+const FAULTS = [
+  ['node-not-ready', 'Nodes not ready', 'node not ready', 'nodes not ready'],
+  ['stale', 'Reports too old', 'report too old', 'reports too old'],
+  ['clock', 'Clocks ahead', 'clock ahead', 'clocks ahead'],
+  ['dead', 'Dead ports', 'dead port', 'dead ports'],
+  ['missing', 'Missing rails', 'missing rail', 'missing rails'],
+  ['miscabled', 'Mis-cabled ports', 'mis-cabled port', 'mis-cabled ports'],
+  ['duplicate', 'Duplicate GUIDs', 'duplicate GUID', 'duplicate GUIDs'],
+  ['path', 'Contradicting paths', 'contradicting path', 'contradicting paths'],
+  ['ignored', 'Reports not believed', 'report not believed', 'reports not believed'],
+  ['unseen', 'Switch unknown', 'port without a known switch', 'ports without a known switch'],
+];
+
+export const faultOrder = FAULTS.map((f) => f[0]);
+
+export function faultTitle(kind) {
+  return FAULTS.find((f) => f[0] === kind)?.[1] ?? kind;
+}
+
+/** faultName is one fault of a kind, as a title. */
+export function faultName(kind) {
+  const name = FAULTS.find((f) => f[0] === kind)?.[2] ?? kind;
+  return name[0].toUpperCase() + name.slice(1);
+}
+
+/** reason is a reason in a few words: "2 dead ports", "node not ready". */
+export function reason(r) {
+  const fault = FAULTS.find((f) => f[0] === r.kind);
+  if (!fault) return r.count ? `${r.count} × ${r.kind}` : r.kind;
+  if (!r.count) return fault[2];
+  return `${number(r.count)} ${r.count === 1 ? fault[2] : fault[3]}`;
+}
+
+/** advice says what to look at for a kind of fault. */
+export function advice(kind) {
+  switch (kind) {
+    case 'node-not-ready': return 'The kubelet does not report Ready.';
+    case 'stale': return 'No heartbeat of the topo-worker: is its pod running?';
+    case 'clock': return 'The heartbeat is from the future: check the time service.';
+    case 'dead': return 'The link is not active: cable, transceiver or switch port.';
+    case 'missing': return 'Like nodes of the group have this rail, this one does not.';
+    case 'miscabled': return 'The cable ends on another leaf than the group’s for that rail.';
+    case 'duplicate': return 'Two nodes report the same HCA GUID.';
+    case 'path': return 'The given path contradicts the levels or the other members.';
+    case 'ignored': return 'The report does not belong to the node of its name.';
+    case 'unseen': return 'The link is active; nobody said to which switch. Not counted as a fault.';
+    default: return '';
+  }
+}
+
+/** port names a finding's port on its node: "mlx5_3 rail 3". */
+export function port(f) {
+  const device = f.hca ? (f.port > 1 ? `${f.hca}/${f.port}` : f.hca) : '';
+  const rail = f.kind === 'path' ? '' : `rail ${f.rail}${f.plane ? ` plane ${f.plane}` : ''}`;
+  return [device, rail].filter(Boolean).join(' · ');
+}
+
+/** far names a switch, with the port if it is known. */
+export const far = (s) => (s ? (s.name || s.id) + (s.port ? ` port ${s.port}` : '') : '');
+
+/** gpus says how many are free: "3 of 8 free". */
+export function gpus(g) {
+  if (!g.total) return 'no GPUs';
+  if (g.free === undefined) return count(g.total, 'GPU');
+  return `${number(g.free)} of ${number(g.total)} free`;
+}

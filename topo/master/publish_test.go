@@ -1,0 +1,361 @@
+package master_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/metadata"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/test/apiserver"
+	"github.com/heddle-dev/heddle/test/fabrics"
+	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/master/export"
+	"github.com/heddle-dev/heddle/topo/master/facts"
+	"github.com/heddle-dev/heddle/topo/master/publish"
+	"github.com/heddle-dev/heddle/topo/master/view"
+)
+
+// labels are a Node's.
+func (c *cluster) labels(name string) map[string]string {
+	var n corev1.Node
+	c.Read("nodes", "", name, &n)
+	return n.Labels
+}
+
+// label applies labels to a Node as another manager does.
+func (c *cluster) label(t *testing.T, manager, name string, labels map[string]string) {
+	t.Helper()
+	raw, err := facts.CoreClient(c.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := json.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": name, "labels": labels},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = raw.Patch("application/apply-patch+yaml").Resource("nodes").Name(name).
+		Param("fieldManager", manager).Param("force", "true").Body(body).Do(t.Context()).Error()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+const (
+	tier1 = "heddle.dev/topology.tier-1"
+	tier2 = "heddle.dev/topology.tier-2"
+)
+
+func TestLabelsAreWrittenRepairedAndTakenBack(t *testing.T) {
+	c := newCluster(t)
+	c.sample()
+	c.node("cpu1", true)
+	c.label(t, "someone", "node-sample1", map[string]string{"theirs": "stays"})
+	r := c.replica(t, fabric.ModeSwitchbox)
+	r.until(t, "four reports", reports(4))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := c.leadUntil(t, ctx, r, publish.Exports{Labels: true})
+	want := map[string]string{"theirs": "stays", tier1: "dragonfly-sample1", tier2: "switchbox-sample1"}
+	is := func(name string, want map[string]string) func() bool {
+		return func() bool { return cmp.Equal(want, c.labels(name)) }
+	}
+	eventually(t, "labels", is("node-sample1", want))
+	if l := c.labels("cpu1"); len(l) > 0 {
+		t.Errorf("a node in no group has %v", l)
+	}
+	// Somebody takes one away: it is put back.
+	var n corev1.Node
+	c.Read("nodes", "", "node-sample1", &n)
+	delete(n.Labels, tier1)
+	c.Put("nodes", &n)
+	eventually(t, "the label is put back", is("node-sample1", want))
+	// The node moves.
+	c.in("node-sample1", "switchbox-sample1", "dragonfly-sample2")
+	want[tier1] = "dragonfly-sample2"
+	eventually(t, "the new group", is("node-sample1", want))
+	// It leaves its groups.
+	c.in("node-sample1")
+	eventually(t, "only theirs", is("node-sample1", map[string]string{"theirs": "stays"}))
+	// A quiet leader writes nothing.
+	r.until(t, "no label", func(v *view.View) bool {
+		d, _ := v.Nodes.Of("node-sample1")
+		return len(d.Node.Labels) == 0
+	})
+	before := c.Requests("PATCH", "nodes")
+	c.node("cpu2", true)
+	r.until(t, "another node", nodes(6))
+	if after := c.Requests("PATCH", "nodes"); after != before {
+		t.Errorf("%d writes for nothing", after-before)
+	}
+	cancel()
+	<-ended
+	// The next leader writes no labels: what is ours goes.
+	c.lead(t, r, publish.Exports{})
+	eventually(t, "no label of ours", func() bool { return len(c.labels("node-sample2")) == 0 })
+}
+
+// leadUntil makes a replica write until ctx ends.
+func (c *cluster) leadUntil(t *testing.T, ctx context.Context, r *replica, exports publish.Exports) <-chan struct{} { //nolint:revive // Testing comes first.
+	t.Helper()
+	objects, err := metadata.NewForConfig(c.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := facts.CoreClient(c.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := publish.New(publish.Options{
+		Views: r.Master, Objects: objects, Raw: raw, Exports: exports, Templates: r.templates,
+		Settle: time.Millisecond, Registry: prometheus.NewRegistry(), Log: quiet(),
+	})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.Lead(ctx)
+	}()
+	return ended
+}
+
+func TestAnotherManagersLabel(t *testing.T) {
+	for _, force := range []bool{false, true} {
+		t.Run(fmt.Sprint("force ", force), func(t *testing.T) {
+			c := newCluster(t)
+			c.in("n1", "switchbox-1", "dragonfly-1")
+			c.label(t, "topograph", "n1", map[string]string{tier1: "theirs"})
+			r := c.replica(t, fabric.ModeSwitchbox)
+			r.until(t, "the report", reports(1))
+			c.lead(t, r, publish.Exports{Labels: true}, func(o *publish.Options) { o.Force = force })
+			want := map[string]string{tier1: "theirs", tier2: "switchbox-1"}
+			if force {
+				want[tier1] = "dragonfly-1"
+			}
+			eventually(t, "labels", func() bool { return cmp.Equal(want, c.labels("n1")) })
+		})
+	}
+}
+
+func TestADeletedNodeIsNotMadeAgain(t *testing.T) {
+	c := newCluster(t)
+	c.in("n1", "switchbox-1", "dragonfly-1")
+	c.in("n2", "switchbox-1", "dragonfly-1")
+	r := c.replica(t, fabric.ModeSwitchbox)
+	r.until(t, "two reports", reports(2))
+	held := c.replica(t, fabric.ModeSwitchbox) // It gives its old view to the publisher.
+	v := held.until(t, "two reports", reports(2))
+	c.Remove("nodes", "", "n1")
+	held.until(t, "one node", nodes(1))
+	c.lead(t, r, publish.Exports{Labels: true}, func(o *publish.Options) { o.Views = frozen{v} })
+	eventually(t, "the other label", func() bool { return c.labels("n2")[tier1] != "" })
+	if diff := cmp.Diff([]string{"n2"}, c.Names("nodes")); diff != "" {
+		t.Errorf("nodes (-want +got):\n%s", diff)
+	}
+}
+
+// frozen is a view that never changes.
+type frozen struct{ v *view.View }
+
+func (f frozen) Current() (*view.View, <-chan struct{}) { return f.v, nil }
+func (f frozen) WantWalks(bool)                         {}
+
+func (c *cluster) walks() map[string]string {
+	out := map[string]string{}
+	for _, name := range c.Names("nodetopologies") {
+		var nt v1alpha1.NodeTopology
+		c.Read("nodetopologies", "", name, &nt)
+		for _, leaf := range nt.Status.Walk {
+			out[leaf] = strings.TrimPrefix(out[leaf]+","+name, ",")
+		}
+	}
+	return out
+}
+
+func TestOneWorkerWalksEachLeaf(t *testing.T) {
+	c := newCluster(t)
+	f := fabrics.New(fabrics.Plan{Sizes: []int{3, 3}, Rails: 2})
+	beat := time.Now().Truncate(time.Second)
+	for i := range f.Nodes {
+		n := &f.Nodes[i]
+		c.report(n.Name, c.node(n.Name, true), n.Spec, beat)
+	}
+	r := c.replica(t, fabric.ModeAuto)
+	r.until(t, "six reports", reports(6))
+	c.lead(t, r, publish.Exports{})
+	one := func() bool {
+		walks := c.walks()
+		for _, who := range walks {
+			if strings.Contains(who, ",") {
+				return false
+			}
+		}
+		return len(walks) == 4
+	}
+	eventually(t, "one worker for each of four leaves", one)
+	var gone string
+	for _, who := range c.walks() {
+		gone = who
+	}
+	var nt v1alpha1.NodeTopology
+	c.Read("nodetopologies", "", gone, &nt)
+	if nt.Status.HeartbeatTime == nil || !nt.Status.HeartbeatTime.Time.Equal(beat) {
+		t.Errorf("the heartbeat became %v", nt.Status.HeartbeatTime)
+	}
+	// That node goes: another walks its leaves.
+	c.node(gone, false)
+	eventually(t, "another walks", func() bool {
+		for _, who := range c.walks() {
+			if who == gone {
+				return false
+			}
+		}
+		return one()
+	})
+}
+
+// volcano and kueue are kinds of other projects.
+func volcano() apiserver.Kind {
+	return apiserver.Kind{APIVersion: "topology.volcano.sh/v1alpha1", Name: "HyperNode", Plural: "hypernodes"}
+}
+
+func kueue() apiserver.Kind {
+	return apiserver.Kind{APIVersion: "kueue.x-k8s.io/v1beta1", Name: "Topology", Plural: "topologies", Immutable: true}
+}
+
+func TestHyperNodesFollowTheTree(t *testing.T) {
+	c := newCluster(t, volcano())
+	c.sample()
+	c.Put("hypernodes", map[string]any{"metadata": map[string]any{"name": "of-another"}})
+	r := c.replica(t, fabric.ModeSwitchbox)
+	r.until(t, "four reports", reports(4))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := c.leadUntil(t, ctx, r, publish.Exports{HyperNodes: true})
+	names := func(want ...string) func() bool {
+		return func() bool { return slices.Equal(want, c.Names("hypernodes")) }
+	}
+	eventually(t, "three groups", names("dragonfly-sample1", "dragonfly-sample2", "of-another", "switchbox-sample1"))
+	var o struct {
+		Metadata metav1.ObjectMeta
+		Spec     export.HyperNodeSpec
+	}
+	c.Read("hypernodes", "", "dragonfly-sample1", &o)
+	want := export.HyperNodeSpec{Tier: 1, TierName: "dragonfly", Members: []export.HyperNodeMember{
+		{Type: "Node", Selector: export.HyperNodeSelector{ExactMatch: export.ExactMatch{Name: "node-sample1"}}},
+		{Type: "Node", Selector: export.HyperNodeSelector{ExactMatch: export.ExactMatch{Name: "node-sample2"}}},
+	}}
+	if diff := cmp.Diff(want, o.Spec); diff != "" {
+		t.Errorf("spec (-want +got):\n%s", diff)
+	}
+	c.Remove("nodes", "", "node-sample3")
+	c.Remove("nodes", "", "node-sample4")
+	eventually(t, "two groups", names("dragonfly-sample1", "of-another", "switchbox-sample1"))
+	cancel()
+	<-ended
+	c.lead(t, r, publish.Exports{})
+	eventually(t, "none of ours", names("of-another"))
+}
+
+func TestKueueTopologyIsMadeAnew(t *testing.T) {
+	c := newCluster(t, kueue())
+	c.in("n1", "switchbox-1", "dragonfly-1")
+	r := c.replica(t, fabric.ModeSwitchbox)
+	r.until(t, "the report", reports(1))
+	c.lead(t, r, publish.Exports{Labels: true, Kueue: true})
+	levels := func(want ...string) func() bool {
+		return func() bool {
+			var o struct{ Spec export.KueueSpec }
+			c.Read("topologies", "", "heddle", &o)
+			var got []string
+			for _, l := range o.Spec.Levels {
+				got = append(got, l.NodeLabel)
+			}
+			return slices.Equal(want, got)
+		}
+	}
+	eventually(t, "two tiers", levels(tier2, tier1, "kubernetes.io/hostname"))
+	c.in("n1", "switchbox-1")
+	eventually(t, "one tier", levels(tier1, "kubernetes.io/hostname"))
+}
+
+func TestAnExportWithoutItsCRD(t *testing.T) {
+	c := newCluster(t)
+	c.in("n1", "switchbox-1", "dragonfly-1")
+	r := c.replica(t, fabric.ModeSwitchbox)
+	r.until(t, "the report", reports(1))
+	registry := prometheus.NewRegistry()
+	c.lead(t, r, publish.Exports{Labels: true, HyperNodes: true, Kueue: true},
+		func(o *publish.Options) { o.Registry = registry })
+	eventually(t, "labels", func() bool { return c.labels("n1")[tier1] != "" })
+	eventually(t, "a metric that says so", func() bool {
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := 0.0
+		for _, f := range families {
+			if f.GetName() == "heddle_topo_export_absent" {
+				for _, m := range f.GetMetric() {
+					sum += m.GetGauge().GetValue()
+				}
+			}
+		}
+		return sum == 2
+	})
+}
+
+func TestTheLeaseDecidesWhoWrites(t *testing.T) {
+	c := newCluster(t)
+	c.in("n1", "switchbox-1", "dragonfly-1")
+	r := c.replica(t, fabric.ModeSwitchbox)
+	r.until(t, "the report", reports(1))
+	objects, err := metadata.NewForConfig(c.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder := func() string {
+		var lease struct {
+			Spec struct{ HolderIdentity string }
+		}
+		c.Read("leases", "heddle-system", "heddle-topo-master", &lease)
+		return lease.Spec.HolderIdentity
+	}
+	begin := func(identity string) (stop func()) {
+		raw, err := facts.CoreClient(c.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := publish.New(publish.Options{
+			Views: r.Master, Objects: objects, Raw: raw, Exports: publish.Exports{Labels: true}, Templates: r.templates,
+			Settle: time.Millisecond, Registry: prometheus.NewRegistry(), Log: quiet(),
+		})
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() {
+			done <- p.Run(ctx, c.config, publish.Lease{Namespace: "heddle-system", Name: "heddle-topo-master", Identity: identity})
+		}()
+		return func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	stopA := begin("a")
+	eventually(t, "a leads", func() bool { return holder() == "a" && c.labels("n1")[tier1] != "" })
+	stopB := begin("b")
+	stopA()
+	eventually(t, "b follows within seconds", func() bool { return holder() == "b" })
+	stopB()
+	eventually(t, "the lease is given back", func() bool { return holder() == "" })
+}

@@ -1,0 +1,394 @@
+package serve
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/master/export"
+	"github.com/heddle-dev/heddle/topo/master/facts"
+	"github.com/heddle-dev/heddle/topo/master/view"
+)
+
+// scene is a tree that the test changes.
+type scene struct {
+	mu     sync.Mutex
+	tree   *fabric.Map
+	levels []fabric.Level
+	draft  view.Draft
+	v      *view.View
+	next   chan struct{}
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	levels, err := fabric.Preset(fabric.ModeSwitchbox, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := fabric.New(fabric.Config{Levels: levels})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &scene{tree: m, levels: levels, next: make(chan struct{})}
+}
+
+// put adds nodes of one dragonfly and publishes.
+func (s *scene) put(fly string, nodes ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range nodes {
+		s.tree.Put(fabric.Node{Name: name, Ready: true, Report: &v1alpha1.NodeTopologySpec{
+			Path: []string{"switchbox-1", fly}, PathSource: v1alpha1.SourceStatic,
+		}})
+		s.draft.Set(name, view.Detail{Node: &facts.Node{Name: name, UID: "u", Ready: true, GPUs: 8}})
+	}
+	generation := uint64(1)
+	if s.v != nil {
+		generation = s.v.Generation + 1
+	}
+	s.v = view.New(view.View{Generation: generation, Levels: s.levels, Tree: s.tree.Snapshot(time.Unix(1, 0)), Nodes: s.draft.Table()})
+	close(s.next)
+	s.next = make(chan struct{})
+}
+
+func (s *scene) Current() (*view.View, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.v, s.next
+}
+
+func newServer(v Views, change ...func(*Options)) *Server {
+	o := Options{
+		Views: v, Templates: []export.Template{export.DefaultTemplate}, Registry: prometheus.NewRegistry(),
+		Page:  fstest.MapFS{"index.html": {Data: []byte("the page")}},
+		Alive: func() string { return "" }, Ready: func() string { return "not yet" }, Log: slog.New(slog.DiscardHandler),
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	return New(o)
+}
+
+func ask(h http.Handler, method, target string, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, target, http.NoBody)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Add(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func unzip(t *testing.T, r io.Reader) string {
+	t.Helper()
+	z, err := gzip.NewReader(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+const (
+	tree = `[{"name":"switchbox-1","kind":"switchbox","child":[{"name":"dragonfly-1","kind":"dragonfly","child":[{"name":"n1","kind":"node","status":"Ready"},{"name":"n2","kind":"node","status":"Ready"}],"status":"Ready"},{"name":"dragonfly-2","kind":"dragonfly","child":[{"name":"n3","kind":"node","status":"Ready"}],"status":"Ready"}],"status":"Ready"}]
+`
+	fly2 = `[{"name":"dragonfly-2","kind":"dragonfly","child":[{"name":"n3","kind":"node","status":"Ready"}],"status":"Ready"}]
+`
+)
+
+func TestAnswers(t *testing.T) {
+	s := newScene(t)
+	h := newServer(s).Handler()
+	for _, path := range []string{"/node_group", "/v1/topology", "/v1/nodes/n1", "/v1/export/slurm-tree"} {
+		if w := ask(h, "GET", path); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
+			t.Errorf("%s before the first view: %d", path, w.Code)
+		}
+	}
+	s.put("dragonfly-1", "n1", "n2")
+	s.put("dragonfly-2", "n3")
+	for _, tt := range []struct {
+		name, method, target string
+		code                 int
+		contentType, body    string // body "…" is any
+	}{
+		{"the tree", "GET", "/node_group", 200, "application/json", tree},
+		{"a head", "HEAD", "/node_group", 200, "application/json", ""},
+		{"a kind and a name", "GET", "/node_group?kind=dragonfly&name=dragonfly-2", 200, "application/json", fly2},
+		{"a name", "GET", "/node_group?name=dragonfly-2", 200, "application/json", fly2},
+		{"a node", "GET", "/node_group?kind=node&name=n3", 200, "application/json", `[{"name":"n3","kind":"node","status":"Ready"}]` + "\n"},
+		{"nothing of that name", "GET", "/node_group?name=x", 200, "application/json", "[]\n"},
+		{"an unknown parameter", "GET", "/node_group?pretty=1", 200, "application/json", tree},
+		{"no way to write", "POST", "/node_group", 405, "text/plain; charset=utf-8", "…"},
+		{"an unknown node", "GET", "/v1/nodes/x", 404, "text/plain; charset=utf-8", "…"},
+		{"Slurm", "GET", "/v1/export/slurm-block?kind=dragonfly", 200, "text/plain; charset=utf-8", "BlockName=dragonfly-1 Nodes=n[1-2]\nBlockName=dragonfly-2 Nodes=n3\nBlockSizes=1,2\n"},
+		{"Slurm of no kind", "GET", "/v1/export/slurm-block?kind=x", 400, "text/plain; charset=utf-8", "…"},
+		{"an unknown format", "GET", "/v1/export/x", 404, "text/plain; charset=utf-8", "…"},
+		{"the page", "GET", "/", 200, "text/html; charset=utf-8", "the page"},
+		{"no page", "GET", "/x", 404, "text/plain; charset=utf-8", "…"},
+		{"alive", "GET", "/healthz", 200, "text/plain; charset=utf-8", "ok\n"},
+		{"not ready", "GET", "/readyz", 503, "text/plain; charset=utf-8", "not yet\n"},
+		{"metrics", "GET", "/metrics", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", "…"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := ask(h, tt.method, tt.target)
+			if w.Code != tt.code || tt.body != "…" && cmp.Diff(tt.body, w.Body.String()) != "" {
+				t.Errorf("%d %s", w.Code, w.Body)
+			}
+			// The recorder, unlike a server, does not look at the body for a type.
+			if got := w.Header().Get("Content-Type"); got != "" && got != tt.contentType {
+				t.Errorf("content type %s, want %s", got, tt.contentType)
+			}
+		})
+	}
+}
+
+func TestCompressedAnswersAreTheSame(t *testing.T) {
+	s := newScene(t)
+	s.put("dragonfly-1", "n1", "n2")
+	h := newServer(s).Handler()
+	for _, path := range []string{
+		"/node_group", "/node_group?kind=node", "/v1/topology", "/v1/nodes/n1",
+		"/v1/export/slurm-tree", "/v1/export/hypernodes", "/v1/export/kueue-topology", "/v1/export/node-labels",
+	} {
+		plain, packed := ask(h, "GET", path), ask(h, "GET", path, "Accept-Encoding", "br, gzip;q=0.5")
+		if diff := cmp.Diff(plain.Body.String(), unzip(t, packed.Body)); diff != "" {
+			t.Errorf("%s (-plain +compressed):\n%s", path, diff)
+		}
+		if packed.Header().Get("Content-Encoding") != "gzip" || plain.Header().Get("Content-Encoding") != "" ||
+			plain.Header().Get("Vary") != "Accept-Encoding" {
+			t.Errorf("%s: headers %v and %v", path, plain.Header(), packed.Header())
+		}
+		tag, other := plain.Header().Get("ETag"), packed.Header().Get("ETag")
+		if tag == other || tag == "" {
+			t.Errorf("%s: other bytes, tags %s and %s", path, tag, other)
+		}
+		if length, _ := strconv.Atoi(plain.Header().Get("Content-Length")); length != plain.Body.Len() {
+			t.Errorf("%s: length %d of %d bytes", path, length, plain.Body.Len())
+		}
+		// Either tag is good for either answer.
+		for _, theirs := range []string{tag, other, "W/" + tag, `"x", ` + other, "*"} {
+			for _, coding := range []string{"", "gzip"} {
+				w := ask(h, "GET", path, "If-None-Match", theirs, "Accept-Encoding", coding)
+				if w.Code != http.StatusNotModified || w.Body.Len() > 0 {
+					t.Errorf("%s with %s and %q: %d", path, theirs, coding, w.Code)
+				}
+			}
+		}
+		if w := ask(h, "GET", path, "If-None-Match", `"x"`); w.Code != http.StatusOK {
+			t.Errorf("%s with another tag: %d", path, w.Code)
+		}
+		if w := ask(h, "HEAD", path); w.Body.Len() > 0 || w.Header().Get("Content-Length") != plain.Header().Get("Content-Length") {
+			t.Errorf("head of %s: %d bytes, %v", path, w.Body.Len(), w.Header())
+		}
+	}
+	tag := ask(h, "GET", "/node_group").Header().Get("ETag")
+	s.put("dragonfly-1", "n3")
+	if w := ask(h, "GET", "/node_group", "If-None-Match", tag); w.Code != http.StatusOK {
+		t.Errorf("after a change: %d", w.Code)
+	}
+}
+
+func TestAcceptsGzip(t *testing.T) {
+	for header, want := range map[string]bool{
+		"gzip": true, "deflate, gzip": true, "GZIP": true, "gzip;q=0": false, "gzip; q=0.0": false, "gzip;q=0.1": true,
+		"identity": false, "": false, "x-gzip": false, "br;q=1": false,
+	} {
+		if got := acceptsGzip(http.Header{"Accept-Encoding": {header}}); got != want {
+			t.Errorf("%q: %t", header, got)
+		}
+	}
+}
+
+// pipes is a listener of connections in memory, without a buffer.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func newPipes() *pipes { return &pipes{make(chan net.Conn), make(chan struct{})} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	select {
+	case <-p.closed:
+	default:
+		close(p.closed)
+	}
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
+
+// watchIn opens /v1/watch on a new connection.
+func (p *pipes) watchIn(t *testing.T) (net.Conn, *bufio.Reader) {
+	t.Helper()
+	client, server := net.Pipe()
+	p.conns <- server
+	if _, err := io.WriteString(client, "GET /v1/watch HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	return client, bufio.NewReader(client)
+}
+
+// events reads lines with data until the n-th.
+func events(t *testing.T, r *bufio.Reader, n int) []string {
+	t.Helper()
+	var out []string
+	for len(out) < n {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatal(err, out)
+		}
+		if data, ok := strings.CutPrefix(line, "data: "); ok {
+			generation, _, _ := strings.Cut(strings.TrimPrefix(data, `{"generation":`), ",")
+			out = append(out, generation)
+		}
+	}
+	return out
+}
+
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, p := newScene(t), newPipes()
+		s.put("dragonfly-1", "n1")
+		server := newServer(s)
+		server.watchers = make(chan struct{}, 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- server.Serve(ctx, p, nil) }()
+
+		conn, quick := p.watchIn(t)
+		if got := events(t, quick, 1); got[0] != "1" {
+			t.Errorf("the first event is %v", got)
+		}
+		// A burst is one event, of the newest.
+		time.Sleep(pace)
+		synctest.Wait()
+		s.put("dragonfly-1", "n2")
+		if got := events(t, quick, 1); got[0] != "2" {
+			t.Errorf("the second event is %v", got)
+		}
+		s.put("dragonfly-1", "n3")
+		s.put("dragonfly-1", "n4")
+		if got := events(t, quick, 1); got[0] != "4" {
+			t.Errorf("after a burst the event is %v", got)
+		}
+
+		slow, _ := p.watchIn(t) // It never reads.
+		time.Sleep(patience + time.Second)
+		synctest.Wait()
+		if len(server.watchers) != 1 {
+			t.Errorf("%d readers; the slow one should be gone", len(server.watchers))
+		}
+		slow.Close()
+
+		another, r := p.watchIn(t)
+		events(t, r, 1)
+		full, r := p.watchIn(t)
+		if line, err := r.ReadString('\n'); err != nil || !strings.Contains(line, "503") {
+			t.Errorf("one reader too many: %q, %v", line, err)
+		}
+		cancel()
+		// Readers are let go at the end.
+		go func() { _, _ = io.Copy(io.Discard, quick) }()
+		go func() { _, _ = io.Copy(io.Discard, another) }()
+		go func() { _, _ = io.Copy(io.Discard, r) }()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		for _, c := range []net.Conn{conn, another, full} {
+			c.Close()
+		}
+	})
+}
+
+func TestConnectionsAreBounded(t *testing.T) {
+	p := newPipes()
+	l := limit(p, 1)
+	a, b := net.Pipe()
+	defer a.Close()
+	go func() { p.conns <- b }()
+	first, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := make(chan error, 1)
+	go func() {
+		_, err := l.Accept()
+		second <- err
+	}()
+	select {
+	case <-second:
+		t.Fatal("a second connection at a time")
+	case <-time.After(10 * time.Millisecond):
+	}
+	first.Close()
+	first.Close() // Twice gives one place back.
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-second; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("accept after close: %v", err)
+	}
+}
+
+func TestMetricsOfRequests(t *testing.T) {
+	s := newScene(t)
+	s.put("dragonfly-1", "n1")
+	server := newServer(s)
+	h := server.Handler()
+	ask(h, "GET", "/node_group")
+	ask(h, "GET", "/node_group", "If-None-Match", "*")
+	ask(h, "GET", "/v1/nodes/x")
+	families, err := server.options.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		if f.GetName() == "heddle_topo_http_requests_total" {
+			for _, m := range f.GetMetric() {
+				labels := map[string]string{}
+				for _, l := range m.GetLabel() {
+					labels[l.GetName()] = l.GetValue()
+				}
+				got[labels["route"]+" "+labels["code"]] = m.GetCounter().GetValue()
+			}
+		}
+	}
+	want := map[string]float64{"/node_group 200": 1, "/node_group 304": 1, "/v1/nodes/{name} 404": 1}
+	if !maps.Equal(want, got) {
+		t.Errorf("requests %v, want %v", got, want)
+	}
+}

@@ -1,0 +1,184 @@
+// Package view is what topo-master knows at one moment, and how it tells it.
+//
+// It owns the snapshot of tree and nodes that all answers are made of, and the
+// shapes of GET /v1/topology and /v1/nodes/{name}. It is pure: no clock, no
+// network, no API server. The tree and the bytes of /node_group are
+// topo/fabric's.
+package view
+
+import (
+	"sync"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/fabric"
+)
+
+// View is everything at one moment. It never changes, but for the heartbeats
+// of reports.
+type View struct {
+	// Generation counts the changes that this replica saw.
+	Generation uint64
+	Tree       *fabric.Snapshot
+	Levels     []fabric.Level
+	Nodes      *Table
+	// CountsPods tells whether Detail.Used is known.
+	CountsPods bool
+	// Walks says which node's worker walks which leaves; nil if nobody asked.
+	Walks map[string][]string
+
+	document func() (*Document, error)
+}
+
+// New makes a view.
+func New(v View) *View {
+	out := &v
+	out.document = sync.OnceValues(out.encode)
+	return out
+}
+
+// Document is GET /v1/topology, made at the first call.
+func (v *View) Document() (*Document, error) { return v.document() }
+
+// GPUs is how many accelerators there are.
+type GPUs struct {
+	// Free is how many a pod could get now: those that the kubelet offers on
+	// nodes that are Ready and not cordoned, less those that pods hold.
+	// Absent if pods are not counted.
+	Free *int `json:"free,omitempty"`
+	// Total is how many there are, offered or not.
+	Total int `json:"total"`
+}
+
+func (g *GPUs) add(o GPUs) {
+	g.Total += o.Total
+	if o.Free != nil {
+		if g.Free == nil {
+			g.Free = new(int)
+		}
+		*g.Free += *o.Free
+	}
+}
+
+func (v *View) gpus(d Detail) GPUs {
+	var g GPUs
+	if r := d.Believed(); r != nil {
+		g.Total = int(r.Accelerators())
+	}
+	if d.Node == nil {
+		return g
+	}
+	g.Total = max(g.Total, int(d.Node.GPUs))
+	if v.CountsPods && g.Total > 0 {
+		free := 0
+		if d.Node.Ready && !d.Node.Cordoned {
+			free = max(int(d.Node.GPUs-d.Used), 0)
+		}
+		g.Free = &free
+	}
+	return g
+}
+
+// Reason is why a node is not Ready.
+type Reason struct {
+	// Kind is one of topo/fabric's reasons and faults.
+	Kind string `json:"kind"`
+	// Count is how many faults of that kind there are.
+	Count int `json:"count,omitempty"`
+	// Since is when it began, if that is known.
+	Since *time.Time `json:"since,omitempty"`
+}
+
+func reasons(in []fabric.Reason) []Reason {
+	var out []Reason
+	for _, r := range in {
+		o := Reason{Kind: r.Kind, Count: r.Count}
+		if !r.Since.IsZero() {
+			o.Since = new(r.Since.UTC())
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+// Node is the answer of GET /v1/nodes/{name}.
+type Node struct {
+	Name   string `json:"name"`
+	Status string `json:"status"`
+	// Groups hold the node, top first.
+	Groups   []Group          `json:"groups"`
+	Reasons  []Reason         `json:"reasons,omitempty"`
+	Findings []fabric.Finding `json:"findings,omitempty"`
+
+	Ready      bool       `json:"ready"`
+	ReadySince *time.Time `json:"readySince,omitempty"`
+	Cordoned   bool       `json:"cordoned,omitempty"`
+	Product    string     `json:"product,omitempty"`
+	GPUs       GPUs       `json:"gpus"`
+
+	// Ignored says why the node's report is not believed; what follows is
+	// empty then.
+	Ignored      string             `json:"ignored,omitempty"`
+	NVLinkDomain string             `json:"nvlinkDomain,omitempty"`
+	Rails        []v1alpha1.Rail    `json:"rails,omitempty"`
+	Path         []string           `json:"path,omitempty"`
+	PathSource   v1alpha1.Source    `json:"pathSource,omitempty"`
+	Uplinks      int                `json:"uplinks,omitempty"`
+	Skipped      []v1alpha1.Skipped `json:"skipped,omitempty"`
+	Walk         []string           `json:"walk,omitempty"`
+	Heartbeat    *time.Time         `json:"heartbeat,omitempty"`
+	// HeartbeatAge is in seconds, by this replica's clock.
+	HeartbeatAge float64 `json:"heartbeatAgeSeconds,omitempty"`
+}
+
+// Group is a group that holds a node.
+type Group struct {
+	Name   string `json:"name"`
+	Kind   string `json:"kind"`
+	Status string `json:"status"`
+}
+
+// Node is all about one node at a time; false if there is none.
+func (v *View) Node(name string, now time.Time) (*Node, bool) {
+	d, ok := v.Nodes.Of(name)
+	if !ok || d.Node == nil {
+		return nil, false
+	}
+	n := &Node{
+		Name: name, Groups: []Group{}, Ready: d.Node.Ready, Cordoned: d.Node.Cordoned,
+		GPUs: v.gpus(d), Ignored: d.Ignored(),
+	}
+	if !d.Node.Since.IsZero() {
+		n.ReadySince = new(d.Node.Since.UTC())
+	}
+	for holders, e := range v.Tree.All() {
+		if e.Kind != v1alpha1.KindNode || e.Name != name {
+			continue
+		}
+		n.Status, n.Reasons, n.Findings = e.Status, reasons(e.Reasons), e.Findings
+		for _, h := range holders {
+			n.Groups = append(n.Groups, Group{h.Name, h.Kind, h.Status})
+		}
+		break
+	}
+	if r := d.Believed(); r != nil {
+		s := r.Spec()
+		n.Product, n.NVLinkDomain, n.Rails = r.Product(), s.NVLinkDomain, s.Rails
+		n.Path, n.PathSource, n.Uplinks, n.Skipped = s.Path, s.PathSource, len(s.Uplinks), s.Skipped
+		n.Walk = r.Walk
+		if at := r.Heartbeat(); !at.IsZero() {
+			n.Heartbeat, n.HeartbeatAge = &at, now.Sub(at).Round(time.Second).Seconds()
+		}
+	}
+	return n, true
+}
+
+// Next makes the view that follows v. With the same generation it tells the
+// same, so that what was encoded stays.
+func (v *View) Next(n View) *View {
+	out := New(n)
+	if v != nil && v.Generation == n.Generation {
+		out.document = v.document
+	}
+	return out
+}

@@ -1,0 +1,217 @@
+package clustermanager
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/worker/cable"
+)
+
+// How far an answer is believed, in percent: a server knows what was planned.
+const (
+	confidenceFresh = 80
+	confidenceOld   = 40
+	// old is the age from which on an answer counts less.
+	old = time.Hour
+	// firstRetry is the pause after a failure; it doubles up to the interval.
+	firstRetry = 10 * time.Second
+)
+
+// Options configures a Source.
+type Options struct {
+	// Secrets is a folder with the files user, password and, if the server's
+	// certificate is signed by an authority of one's own, ca.crt. Empty means
+	// no authentication.
+	Secrets string
+	// UserAgent is what the server hears of us.
+	UserAgent string
+	// Changed is called after an answer or a failure that differs from the
+	// one before. It must not block.
+	Changed func()
+	// Log gets failures, each once; nil discards.
+	Log *slog.Logger
+}
+
+// Source holds the last good answer. Run asks.
+type Source struct {
+	options Options
+	// kick has capacity one: it tells Run that there is a new target.
+	kick chan struct{}
+
+	// mu guards what follows.
+	mu     sync.Mutex
+	target target
+	last   Node
+	// at is when last came; zero before the first.
+	at      time.Time
+	failure string
+}
+
+// target is whom to ask about which node.
+type target struct {
+	address, node string
+	interval      time.Duration
+}
+
+// New returns a Source that asks nobody yet.
+func New(o Options) *Source {
+	if o.Changed == nil {
+		o.Changed = func() {}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Source{options: o, kick: make(chan struct{}, 1)}
+}
+
+// Kind implements [cable.Source].
+func (s *Source) Kind() v1alpha1.Source { return v1alpha1.SourceClusterManager }
+
+// Age is how old the last good answer is; ok is false if there is none.
+func (s *Source) Age() (age time.Duration, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Since(s.at), !s.at.IsZero()
+}
+
+// Look gives the last good answer, and never waits.
+func (s *Source) Look(_ context.Context, q cable.Question) cable.Report {
+	t := target{
+		address: string(q.Topology.ClusterManager.Address), node: q.Node,
+		interval: q.Topology.ClusterManager.Interval.Value(),
+	}
+	if !q.Topology.Uses(config.SourceClusterManager) {
+		t.address = ""
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t != s.target {
+		if t.address != s.target.address || t.node != s.target.node {
+			s.last, s.at, s.failure = Node{}, time.Time{}, ""
+		}
+		s.target = t
+		select {
+		case s.kick <- struct{}{}:
+		default:
+		}
+	}
+	return s.report(q)
+}
+
+func (s *Source) report(q cable.Question) cable.Report {
+	var r cable.Report
+	name := string(v1alpha1.SourceClusterManager)
+	switch {
+	case s.target.address == "":
+		return r
+	case s.at.IsZero() && s.failure == "":
+		r.PathDoubt = cable.Waiting
+		return r
+	case s.at.IsZero():
+		r.PathDoubt = cable.Blind
+		r.Skip(name, s.failure)
+		return r
+	case s.failure != "":
+		r.Skip(name, "no good answer since "+s.at.UTC().Format(time.RFC3339)+": "+s.failure)
+	}
+	confidence := int32(confidenceFresh)
+	if time.Since(s.at) > old {
+		confidence = confidenceOld
+	}
+	r.Path = s.last.Path
+	for i := range s.last.Rails {
+		rail := &s.last.Rails[i]
+		found := false
+		for j := range q.Ports {
+			p := &q.Ports[j]
+			if p.Role == machine.RoleFabric && p.Rail == rail.Rail && p.Plane == rail.Plane {
+				found = true
+				sw, port := rail.far()
+				r.Ends = append(r.Ends, cable.End{Key: p.Key, Switch: sw, SwitchPort: port, Confidence: confidence})
+			}
+		}
+		if !found {
+			r.Skip(name, fmt.Sprintf("rail %d, plane %d: the node has none", rail.Rail, rail.Plane))
+		}
+	}
+	return r
+}
+
+// Run asks until ctx ends, and then returns nil: at once, then every interval,
+// somewhat spread, so that the nodes of a cluster do not ask together. After
+// failures it waits ever longer.
+func (s *Source) Run(ctx context.Context) error {
+	var c *client
+	var timer <-chan time.Time
+	retry := firstRetry
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.kick:
+		case <-timer:
+		}
+		s.mu.Lock()
+		t := s.target
+		s.mu.Unlock()
+		if timer = nil; t.address == "" {
+			c = nil
+			continue
+		}
+		if c == nil || c.address != t.address {
+			c, retry = newClient(t.address, s.options), firstRetry
+		}
+		found, err := c.fetch(ctx, t.node)
+		if ctx.Err() != nil {
+			continue
+		}
+		s.keep(ctx, t, found, err)
+		pause := t.interval
+		if err != nil {
+			pause = min(retry, t.interval)
+			retry *= 2
+		} else {
+			retry = firstRetry
+		}
+		timer = time.After(spread(pause))
+	}
+}
+
+func newClient(address string, o Options) *client {
+	return &client{address: address, secrets: o.Secrets, agent: o.UserAgent, patience: patience}
+}
+
+// keep enters an outcome, unless the target has changed meanwhile.
+func (s *Source) keep(ctx context.Context, t target, found Node, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.address != s.target.address || t.node != s.target.node {
+		return
+	}
+	before := s.failure
+	if err != nil {
+		s.failure = err.Error()
+		if s.failure != before {
+			s.options.Log.WarnContext(ctx, "cluster manager gave no good answer", "address", t.address, "err", err)
+			s.options.Changed()
+		}
+		return
+	}
+	s.failure, s.at, s.last = "", time.Now(), found
+	if before != "" {
+		s.options.Log.InfoContext(ctx, "cluster manager answers again", "address", t.address)
+	}
+	s.options.Changed()
+}
+
+// spread is d, give or take a tenth.
+func spread(d time.Duration) time.Duration {
+	return d - d/10 + rand.N(d/5+1) //nolint:gosec // Not for secrets.
+}

@@ -1,0 +1,263 @@
+package lldp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/topo/worker/cable"
+)
+
+func tlv(kind int, value ...byte) []byte {
+	return append([]byte{byte(kind<<1 | len(value)>>8), byte(len(value))}, value...)
+}
+
+func text(kind int, s string) []byte { return tlv(kind, []byte(s)...) }
+
+// frame is an LLDP frame to the nearest bridge.
+func frame(tlvs ...[]byte) []byte {
+	head := []byte{0x01, 0x80, 0xc2, 0, 0, 0x0e, 0xce, 0x61, 0xa4, 0x9b, 0xc4, 0x51, 0x88, 0xcc}
+	return append(head, bytes.Join(tlvs, nil)...)
+}
+
+var (
+	chassis = tlv(1, 4, 2, 0, 0, 0, 0xee, 0)
+	swp1    = text(2, "\x05swp1")
+	ttl120  = tlv(3, 0, 120)
+	bridge  = tlv(7, 0, 0x14, 0, 0x04)
+	end     = tlv(0)
+)
+
+func TestParse(t *testing.T) {
+	leaf := Neighbor{Chassis: ID{MAC, "02:00:00:00:ee:00"}, Port: ID{Interface, "swp1"}, TTL: 2 * time.Minute}
+	with := func(change func(*Neighbor)) Neighbor {
+		n := leaf
+		change(&n)
+		return n
+	}
+	tagged := frame(chassis, swp1, ttl120, end)
+	tagged = append(tagged[:12:12], append([]byte{0x81, 0, 0, 5}, tagged[12:]...)...)
+	for _, tt := range []struct {
+		name  string
+		frame []byte
+		want  Neighbor
+		err   error
+	}{
+		{name: "least", frame: frame(chassis, swp1, ttl120, end), want: leaf},
+		{name: "padded", frame: append(frame(chassis, swp1, ttl120, end), make([]byte, 30)...), want: leaf},
+		{name: "without its end", frame: frame(chassis, swp1, ttl120), want: leaf},
+		{name: "in a VLAN", frame: tagged, want: leaf},
+		{
+			name: "all that is read", frame: frame(chassis, swp1, ttl120, text(4, "node042-rail0"), text(5, "dc1-leaf00"), text(6, "SONiC"), bridge, tlv(127, 0, 0x80, 0xc2, 1, 0, 1), end),
+			want: with(func(n *Neighbor) {
+				n.PortDescription, n.SystemName, n.Bridge = "node042-rail0", "dc1-leaf00", true
+			}),
+		},
+		{
+			name: "could be a bridge but is none", frame: frame(chassis, swp1, ttl120, tlv(7, 0, 0x04, 0, 0x80), end), want: leaf,
+		},
+		{
+			name: "port by address, chassis by IPv6", frame: frame(tlv(1, append([]byte{5, 2, 0xfd}, make([]byte, 15)...)...), tlv(2, 3, 1, 2, 3, 4, 5, 6), ttl120, end),
+			want: with(func(n *Neighbor) { n.Chassis, n.Port = ID{Network, "fd00::"}, ID{MAC, "01:02:03:04:05:06"} }),
+		},
+		{
+			name: "a local name, an address of the wrong length", frame: frame(text(1, "\x07vm\x00"), tlv(2, 3, 1, 2), ttl120, end),
+			want: with(func(n *Neighbor) { n.Chassis, n.Port = ID{Local, "vm"}, ID{Local, "0102"} }),
+		},
+		{
+			name: "texts of any bytes", frame: frame(text(1, "\x07\xff\x00a"), swp1, ttl120, text(5, " a\x1b[2J\xff\x00hidden"), end),
+			want: with(func(n *Neighbor) { n.Chassis, n.SystemName = ID{Local, "ff0061"}, "a?[2J?" }),
+		},
+		{name: "goodbye", frame: frame(chassis, swp1, tlv(3, 0, 0), end), want: with(func(n *Neighbor) { n.TTL = 0 })},
+		{name: "empty", err: errNotLLDP},
+		{name: "of another type", frame: append(frame()[:12:12], 0x08, 0x00), err: errNotLLDP},
+		{name: "tag without an end", frame: append(frame()[:12:12], 0x81, 0x00, 0, 5), err: errNotLLDP},
+		{name: "tag cut off", frame: append(frame()[:12:12], 0x81, 0x00), err: errNotLLDP},
+		{name: "larger than jumbo", frame: make([]byte, maxFrame+1), err: errNotLLDP},
+		{name: "no port", frame: frame(chassis, ttl120, end), err: errOrder},
+		{name: "port first", frame: frame(swp1, chassis, ttl120, end), err: errOrder},
+		{name: "ends too early", frame: frame(chassis, swp1, end), err: errOrder},
+		{name: "cut", frame: frame(chassis, swp1, ttl120, text(5, "leaf"))[:35], err: errShort},
+		{name: "two names", frame: frame(chassis, swp1, ttl120, text(5, "a"), text(5, "b"), end), err: errTwice},
+		{name: "empty chassis", frame: frame(tlv(1, 4), swp1, ttl120, end), err: errEmpty},
+		{name: "short time to live", frame: frame(chassis, swp1, tlv(3, 1), end), err: errShort},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := Parse(tt.frame)
+			if !errors.Is(err, tt.err) {
+				t.Fatalf("error %v, want %v", err, tt.err)
+			}
+			if diff := cmp.Diff(tt.want, got); err == nil && diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPortsName(t *testing.T) {
+	for _, tt := range []struct {
+		n    Neighbor
+		want string
+	}{
+		{Neighbor{Port: ID{Interface, "swp1"}, PortDescription: "to node042"}, "swp1"},
+		{Neighbor{Port: ID{MAC, "01:02:03:04:05:06"}, PortDescription: "swp1"}, "swp1"},
+		{Neighbor{Port: ID{MAC, "01:02:03:04:05:06"}}, "01:02:03:04:05:06"},
+		{Neighbor{Port: ID{Local, "517"}, PortDescription: "to node042"}, "517"},
+	} {
+		if got := tt.n.SwitchPort(); got != tt.want {
+			t.Errorf("%+v: %q, want %q", tt.n, got, tt.want)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(frame(chassis, swp1, ttl120, end))
+	f.Add(frame(chassis, swp1, ttl120, text(4, "d"), text(5, "leaf"), bridge, tlv(127, 1, 2, 3), end))
+	f.Add(frame(tlv(1, 5, 1, 10, 0, 0, 1), tlv(2, 7), ttl120))
+	f.Add(append(frame()[:12:12], 0x81, 0x00, 0, 5, 0x88, 0xa8, 0, 5, 0x88, 0xcc))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		n, err := Parse(b)
+		if err != nil {
+			return
+		}
+		for _, s := range []string{n.SwitchID(false), n.SwitchID(true), n.SwitchPort()} {
+			if s == "" || len(s) > cable.MaxName || strings.ToValidUTF8(s, "") != s {
+				t.Errorf("%q of %+v", s, n)
+			}
+		}
+		if len(n.SystemName) > cable.MaxSwitchName {
+			t.Errorf("%d bytes of name", len(n.SystemName))
+		}
+		var tab table
+		tab.hear(n, time.Unix(0, 0))
+		if got := tab.neighbors(time.Unix(0, 0)); (len(got) == 1) != (n.TTL > 0) {
+			t.Errorf("%d neighbors", len(got))
+		}
+	})
+}
+
+// device is a network device that a test plays.
+type device struct {
+	frames  chan []byte // Nil is the device going down.
+	closed  chan struct{}
+	running bool
+	gone    error
+}
+
+func newDevice() *device {
+	return &device{frames: make(chan []byte), closed: make(chan struct{}), running: true}
+}
+
+func (d *device) Receive(b []byte) (int, error) {
+	select {
+	case f := <-d.frames:
+		if f == nil {
+			return 0, ErrDown
+		}
+		return copy(b, f), nil
+	case <-d.closed:
+		return 0, errors.New("closed")
+	}
+}
+func (d *device) Running() (bool, error) { return d.running, d.gone }
+func (d *device) Close() error           { close(d.closed); return nil }
+
+func TestNeighborsLiveAsLongAsTheySay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eth0 := newDevice()
+		opened, changes := 0, 0
+		s := New(Options{
+			Listen:  func(string) (Conn, error) { opened++; return eth0, nil },
+			Changed: func() { changes++ },
+		})
+		key := cable.Key{ID: "0000:18:00.0", Port: 1}
+		q := cable.Question{Topology: config.Default().Topology, Ports: []cable.Port{{
+			Key: key, LinkLayer: machine.Ethernet, State: machine.PortActive, Netdevs: []string{"eth0"},
+		}}}
+		look := func(what string, wantEnds string, wantDoubt cable.Doubt, wantConfidence int32) {
+			t.Helper()
+			synctest.Wait()
+			r := s.Look(context.Background(), q)
+			id, confidence := "", int32(0)
+			for _, e := range r.Ends {
+				id, confidence = id+e.Switch.ID+" "+e.SwitchPort, e.Confidence
+			}
+			if id != wantEnds || r.Doubts[key] != wantDoubt || confidence != wantConfidence {
+				t.Errorf("%s: %q, confidence %d, doubt %d; want %q, %d, %d", what, id, confidence, r.Doubts[key], wantEnds, wantConfidence, wantDoubt)
+			}
+		}
+		const leaf = "02:00:00:00:ee:00 swp1"
+		look("at once", "", cable.Waiting, 0)
+		<-time.After(firstFrame)
+		look("after the first frame's time", "", cable.Silent, 0)
+
+		eth0.frames <- frame(chassis, swp1, ttl120, end)
+		look("heard", leaf, cable.Silent, 100)
+		<-time.After(100 * time.Second)
+		eth0.frames <- frame(chassis, swp1, ttl120, end)
+		<-time.After(119 * time.Second)
+		look("heard again", leaf, cable.Silent, 100)
+		<-time.After(time.Second)
+		look("silent for its time", "", cable.Silent, 0)
+
+		eth0.frames <- frame(chassis, swp1, ttl120, end)
+		eth0.frames <- frame(chassis, swp1, tlv(3, 0, 0), end)
+		look("said goodbye", "", cable.Silent, 0)
+
+		// A server's own firmware speaks on the cable too; and then a second
+		// switch.
+		eth0.frames <- frame(tlv(1, 4, 0, 0, 0, 0, 0, 1), tlv(2, 3, 0, 0, 0, 0, 0, 1), ttl120, end)
+		look("only what is no bridge", "00:00:00:00:00:01 00:00:00:00:00:01", cable.Silent, 100)
+		eth0.frames <- frame(chassis, swp1, ttl120, bridge, end)
+		look("a bridge is likelier", leaf, cable.Silent, 100)
+		eth0.frames <- frame(tlv(1, 4, 2, 0, 0, 0, 0xee, 9), swp1, ttl120, bridge, end)
+		look("two switches on one cable", leaf, cable.Silent, ambiguous)
+
+		eth0.frames <- nil
+		eth0.running = false
+		look("down", "", cable.Blind, 0)
+		eth0.running = true
+		look("up again", "", cable.Waiting, 0)
+		eth0.frames <- []byte("not LLDP at all, whatever it is")
+		look("after a bad frame", "", cable.Waiting, 0)
+
+		eth0.gone = errors.New("no such device")
+		old := eth0
+		eth0 = newDevice()
+		look("a new device of that name", "", cable.Waiting, 0)
+		select {
+		case <-old.closed:
+		default:
+			t.Error("the old device is still open")
+		}
+		q.Topology.Sources = nil
+		look("switched off", "", cable.Silent, 0)
+		if _, open := <-eth0.closed; open {
+			t.Error("still listening while switched off")
+		}
+		if opened != 2 || changes != 7 {
+			t.Errorf("%d sockets, %d changes", opened, changes)
+		}
+	})
+}
+
+func TestFloodIsBounded(t *testing.T) {
+	var tab table
+	now := time.Unix(0, 0)
+	for i := range 1000 {
+		tab.hear(Neighbor{Chassis: ID{MAC, string(rune(i))}, TTL: time.Hour, Scope: NearestNonTPMR}, now)
+	}
+	want := Neighbor{Chassis: ID{MAC, "leaf"}, TTL: time.Minute, Bridge: true}
+	tab.hear(want, now)
+	if got := tab.neighbors(now); len(got) != maxNeighbors || got[0] != want {
+		t.Errorf("%d neighbors, first %+v", len(got), got[0])
+	}
+}

@@ -1,0 +1,161 @@
+package lldp_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/test/lldpd"
+	"github.com/heddle-dev/heddle/topo/worker/cable"
+	"github.com/heddle-dev/heddle/topo/worker/lldp"
+)
+
+func ethernet(id string, netdevs ...string) cable.Port {
+	return cable.Port{
+		Key: cable.Key{ID: id, Port: 1}, HCA: id, LinkLayer: machine.Ethernet, State: machine.PortActive, Netdevs: netdevs,
+	}
+}
+
+func ask(ports ...cable.Port) cable.Question {
+	return cable.Question{Ports: ports, Topology: config.Default().Topology}
+}
+
+func end(p cable.Port, id, name, port string) cable.End {
+	return cable.End{Key: p.Key, Switch: v1alpha1.Switch{ID: id, Name: name}, SwitchPort: port, Confidence: 100}
+}
+
+// memberships are the LLDP groups that a network device listens to.
+func memberships(t *testing.T, netdev string) (n int) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/net/dev_mcast")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if f[1] == netdev && strings.HasPrefix(f[4], "0180c20000") {
+			n++
+		}
+	}
+	return n
+}
+
+// TestRealSwitches listens to two lldpd as the leaves of four rails.
+func TestRealSwitches(t *testing.T) {
+	if !lldpd.Isolate(t) {
+		return
+	}
+	ctx := t.Context()
+	var leaves []*lldpd.Switch
+	for i, rails := range [][2]string{{"rail0", "rail1"}, {"rail2", "rail3"}} {
+		s, err := lldpd.NewSwitch(ctx, "dc1-leaf0"+string(rune('0'+i)), "02:00:00:00:ee:0"+string(rune('0'+i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n, rail := range rails {
+			if err := s.Connect(ctx, rail, "swp"+string(rune('1'+n))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		leaves = append(leaves, s)
+	}
+	source := lldp.New(lldp.Options{})
+	ports := []cable.Port{ethernet("a", "rail0"), ethernet("b", "rail1"), ethernet("c", "rail2"), ethernet("d", "rail3")}
+	waiting := cable.Report{Doubts: map[cable.Key]cable.Doubt{}}
+	for _, p := range ports {
+		waiting.Doubts[p.Key] = cable.Waiting
+	}
+	lldpd.Eventually(t, "links up, no frame yet", func() bool { return cmp.Equal(waiting, source.Look(ctx, ask(ports...))) })
+	for _, s := range leaves {
+		if err := s.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if t.Failed() {
+				t.Log(s.Log())
+			}
+		}()
+	}
+	began := time.Now()
+	want := cable.Report{Ends: []cable.End{
+		end(ports[0], "02:00:00:00:ee:00", "dc1-leaf00", "swp1"), end(ports[1], "02:00:00:00:ee:00", "dc1-leaf00", "swp2"),
+		end(ports[2], "02:00:00:00:ee:01", "dc1-leaf01", "swp1"), end(ports[3], "02:00:00:00:ee:01", "dc1-leaf01", "swp2"),
+	}}
+	lldpd.Eventually(t, "four switches", func() bool { return cmp.Equal(want, source.Look(ctx, ask(ports...))) })
+	t.Log("all heard after", time.Since(began))
+	if n := memberships(t, "rail0"); n != 3 {
+		t.Errorf("%d groups joined, want 3", n)
+	}
+
+	// The switch's port goes down: the answer is gone at once, not after its
+	// time to live.
+	if err := leaves[0].Port(ctx, "swp2", "down"); err != nil {
+		t.Fatal(err)
+	}
+	down := want
+	down.Ends = []cable.End{want.Ends[0], want.Ends[2], want.Ends[3]}
+	down.Doubts = map[cable.Key]cable.Doubt{ports[1].Key: cable.Blind}
+	lldpd.Eventually(t, "rail1 down", func() bool { return cmp.Equal(down, source.Look(ctx, ask(ports...))) })
+	if err := leaves[0].Port(ctx, "swp2", "up"); err != nil {
+		t.Fatal(err)
+	}
+	lldpd.Eventually(t, "rail1 up again", func() bool { return cmp.Equal(want, source.Look(ctx, ask(ports...))) })
+
+	// lldpd says goodbye when it ends.
+	if err := leaves[1].Stop(); err != nil {
+		t.Fatal(err)
+	}
+	lldpd.Eventually(t, "leaf 1 has said goodbye", func() bool { return len(source.Look(ctx, ask(ports...)).Ends) == 2 })
+
+	if r := source.Look(ctx, ask(ports[0], ethernet("x", "none0"))); len(r.Ends) != 1 || len(r.Skipped) != 1 {
+		t.Errorf("a network device that is not there: %+v", r)
+	}
+	if n := memberships(t, "rail2"); n != 0 {
+		t.Errorf("%d groups are still joined where nobody asks any more", n)
+	}
+	if err := source.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := memberships(t, "rail0"); n != 0 {
+		t.Errorf("%d groups are still joined after the end", n)
+	}
+}
+
+// TestRealSwitchesOfOneIdentity has two switches that lldpd gives the same
+// chassis ID, because neither has an address to take.
+func TestRealSwitchesOfOneIdentity(t *testing.T) {
+	if !lldpd.Isolate(t) {
+		return
+	}
+	ctx := t.Context()
+	ports := []cable.Port{ethernet("a", "rail0"), ethernet("b", "rail1")}
+	for i, p := range ports {
+		s, err := lldpd.NewSwitch(ctx, "leaf"+string(rune('0'+i)), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Connect(ctx, p.Netdevs[0], "swp1"); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source := lldp.New(lldp.Options{})
+	defer source.Close()
+	var r cable.Report
+	lldpd.Eventually(t, "two switches", func() bool {
+		r = source.Look(ctx, ask(ports...))
+		return len(r.Ends) == 2
+	})
+	t.Logf("%+v", r.Ends)
+	if r.Ends[0].Switch.ID == r.Ends[1].Switch.ID || r.Ends[0].Switch.Name != "leaf0" || r.Ends[1].Switch.Name != "leaf1" {
+		t.Errorf("not told apart: %+v", r.Ends)
+	}
+}

@@ -1,0 +1,88 @@
+package worker
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+)
+
+// Metrics are the worker's figures, and what /healthz and /readyz answer.
+type Metrics struct {
+	passes, writes, beats, failures prometheus.Counter
+	seconds                         prometheus.Histogram
+	ports                           *prometheus.GaugeVec
+	skipped                         prometheus.Gauge
+
+	// lastBeat is when a round began, in Unix nanoseconds.
+	lastBeat atomic.Int64
+	// isReady is set once the topology stands in the API server.
+	isReady atomic.Bool
+}
+
+// NewMetrics registers the metrics with r.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "heddle", Subsystem: "topology", Name: name, Help: help,
+		})
+	}
+	m := &Metrics{
+		passes:   counter("passes_total", "Passes over all sources."),
+		writes:   counter("writes_total", "Writes of the NodeTopology's spec."),
+		beats:    counter("heartbeats_total", "Heartbeats written."),
+		failures: counter("write_failures_total", "Rounds that could not publish."),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "heddle", Subsystem: "topology", Name: "pass_seconds", Help: "Time of a pass.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
+		}),
+		ports: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "heddle", Subsystem: "topology", Name: "ports",
+			Help: "Ports of this node by who told the switch behind them; none if nobody did.",
+		}, []string{"source"}),
+		skipped: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "heddle", Subsystem: "topology", Name: "skipped", Help: "What the last pass could not read.",
+		}),
+	}
+	r.MustRegister(m.passes, m.writes, m.beats, m.failures, m.seconds, m.ports, m.skipped)
+	return m
+}
+
+// alive says what is wrong unless a round began lately: three intervals, and
+// the time that a round may take.
+func (m *Metrics) alive(interval time.Duration) string {
+	if time.Since(time.Unix(0, m.lastBeat.Load())) < 3*interval+lookTime+4*requestTime {
+		return ""
+	}
+	return "no round for three intervals"
+}
+
+// Ready says what is wrong unless the topology was published at least once.
+func (m *Metrics) Ready() string {
+	if m.isReady.Load() {
+		return ""
+	}
+	return "topology not published yet"
+}
+
+func (m *Metrics) beat()      { m.lastBeat.Store(time.Now().UnixNano()) }
+func (m *Metrics) ready()     { m.isReady.Store(true) }
+func (m *Metrics) failed()    { m.failures.Inc() }
+func (m *Metrics) wrote()     { m.writes.Inc() }
+func (m *Metrics) heartbeat() { m.beats.Inc() }
+
+func (m *Metrics) pass(spec *v1alpha1.NodeTopologySpec, took time.Duration) {
+	m.passes.Inc()
+	m.seconds.Observe(took.Seconds())
+	m.skipped.Set(float64(len(spec.Skipped)))
+	m.ports.Reset()
+	for i := range spec.Rails {
+		source := string(spec.Rails[i].Source)
+		if source == "" {
+			source = "none"
+		}
+		m.ports.WithLabelValues(source).Inc()
+	}
+}

@@ -1,0 +1,258 @@
+package worker
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/config/model"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/worker/cable"
+)
+
+// The bounds of a NodeTopology.
+const (
+	maxAccelerators = 16
+	maxDomain       = 128
+	maxSkipped      = 64
+)
+
+// accelerators counts the node's GPUs by product, as the labels do.
+func accelerators(m *machine.Machine) (out []v1alpha1.Accelerator) {
+	for _, g := range model.Groups(m.GPUs) {
+		out = append(out, v1alpha1.Accelerator{
+			Product: names.Value(g.Product), Count: int32(min(len(g.GPUs), math.MaxInt16)),
+		})
+	}
+	slices.SortFunc(out, func(a, b v1alpha1.Accelerator) int { return strings.Compare(a.Product, b.Product) })
+	return out[:min(len(out), maxAccelerators)]
+}
+
+// nvlinkDomain is the NVLink domain that all GPUs are in which are in one, as
+// in the label gpu.clique. A machine that is a domain of its own reports a
+// cluster of zeroes.
+func nvlinkDomain(m *machine.Machine) (domain, fault string) {
+	for i := range m.GPUs {
+		f := m.GPUs[i].Fabric
+		switch {
+		case f == nil:
+			continue
+		case f.State != machine.FabricCompleted || strings.Trim(f.ClusterUUID, "0-") == "":
+			return "", ""
+		}
+		own := f.ClusterUUID + "." + strconv.FormatUint(uint64(f.CliqueID), 10)
+		switch {
+		case len(own) > maxDomain:
+			return "", "a cluster UUID of " + strconv.Itoa(len(f.ClusterUUID)) + " bytes"
+		case domain != "" && domain != own:
+			return "", "the GPUs are in different cliques"
+		}
+		domain = own
+	}
+	return domain, ""
+}
+
+// rail is a port without its far end.
+func rail(p *cable.Port) v1alpha1.Rail {
+	return v1alpha1.Rail{
+		Rail: int32(p.Rail), Plane: int32(p.Plane), Port: int32(p.Port), //nolint:gosec // Bounded by cable.Ports.
+		HCA: p.HCA, ID: p.ID, GUID: p.GUID, Role: string(p.Role), GPUs: p.GPUs, Netdev: p.Netdev,
+		LinkState: linkState(p.State), LinkLayer: p.LinkLayer, RateGbps: int32(math.Round(p.Gbps)),
+	}
+}
+
+func linkState(state string) v1alpha1.LinkState {
+	switch state {
+	case machine.PortActive:
+		return v1alpha1.LinkActive
+	case machine.PortArmed:
+		return v1alpha1.LinkArmed
+	case machine.PortInit:
+		return v1alpha1.LinkInit
+	case machine.PortDown:
+		return v1alpha1.LinkDown
+	}
+	return v1alpha1.LinkUnknown
+}
+
+// input is what a pass has gathered.
+type input struct {
+	machine  *machine.Machine
+	topology *config.Topology
+	ports    []cable.Port
+	// omitted counts the ports that there was no room for.
+	omitted int
+	// answers are in the order of the sources' precedence.
+	answers []answer
+	// before is what is remembered of earlier passes.
+	before  *v1alpha1.NodeTopologySpec
+	uplinks []v1alpha1.Uplink
+	skipped []v1alpha1.Skipped
+}
+
+type answer struct {
+	source v1alpha1.Source
+	cable.Report
+}
+
+// merge makes the report of a pass. It is pure; equal inputs give equal
+// reports, byte for byte.
+func merge(in input) v1alpha1.NodeTopologySpec {
+	spec := v1alpha1.NodeTopologySpec{Accelerators: accelerators(in.machine), Uplinks: in.uplinks, Skipped: in.skipped}
+	skip := func(name, reason string) {
+		spec.Skipped = append(spec.Skipped, v1alpha1.Skipped{
+			Name: cable.Text(name, cable.MaxName), Reason: cable.Text(reason, cable.MaxReason),
+		})
+	}
+	if in.topology.Uses(config.SourceNVLink) {
+		domain, fault := nvlinkDomain(in.machine)
+		if spec.NVLinkDomain = domain; fault != "" {
+			skip("nvlink", fault)
+		}
+	}
+	if in.omitted > 0 {
+		skip("ports", fmt.Sprintf("%d more than there is room for", in.omitted))
+	}
+	for _, a := range in.answers {
+		spec.Skipped = append(spec.Skipped, a.Skipped...)
+	}
+	mergePath(&in, &spec, skip)
+	for i := range in.ports {
+		r := rail(&in.ports[i])
+		mergeEnd(&in, &r, in.ports[i].Key, skip)
+		spec.Rails = append(spec.Rails, r)
+	}
+	slices.SortFunc(spec.Rails, func(a, b v1alpha1.Rail) int {
+		return cmp.Or(cmp.Compare(a.Rail, b.Rail), cmp.Compare(a.Plane, b.Plane), strings.Compare(a.ID, b.ID),
+			cmp.Compare(a.Port, b.Port), strings.Compare(a.Netdev, b.Netdev))
+	})
+	slices.SortFunc(spec.Skipped, func(a, b v1alpha1.Skipped) int {
+		return cmp.Or(machine.CompareNames(a.Name, b.Name), strings.Compare(a.Reason, b.Reason))
+	})
+	spec.Skipped = slices.Compact(spec.Skipped)
+	spec.Skipped = spec.Skipped[:min(len(spec.Skipped), maxSkipped)]
+	return spec
+}
+
+// mergePath takes the groups from the first source that has some.
+func mergePath(in *input, spec *v1alpha1.NodeTopologySpec, skip func(name, reason string)) {
+	for _, a := range in.answers {
+		path := a.Path
+		if len(path) == 0 && a.PathDoubt != cable.Silent && in.before.PathSource == a.source {
+			path = in.before.Path
+		}
+		switch {
+		case len(path) == 0:
+		case spec.PathSource == "":
+			spec.Path, spec.PathSource = path, a.source
+		case !slices.Equal(path, spec.Path):
+			skip(string(a.source), fmt.Sprintf("says %s, but %s says %s and is believed",
+				strings.Join(path, "/"), spec.PathSource, strings.Join(spec.Path, "/")))
+		}
+	}
+}
+
+// The confidence, in percent, in what is not fresh and what is not agreed on.
+const (
+	remembered = 50
+	contested  = 70
+)
+
+// mergeEnd enters the far end of a cable from the first source that knows it.
+func mergeEnd(in *input, r *v1alpha1.Rail, k cable.Key, skip func(name, reason string)) {
+	for _, a := range in.answers {
+		end, ok := find(a.Ends, k)
+		if !ok {
+			end, ok = recall(in.before, a.source, r, a.Doubts[k])
+		}
+		switch {
+		case !ok:
+		case r.Switch == nil:
+			r.Switch, r.SwitchPort, r.Source, r.Confidence = &end.Switch, end.SwitchPort, a.source, end.Confidence
+		case !same(*r.Switch, end.Switch):
+			r.Confidence = min(r.Confidence, contested)
+			skip(fmt.Sprintf("%s port %d", r.HCA, r.Port), fmt.Sprintf("%s says %s, but %s says %s and is believed",
+				a.source, label(end.Switch), r.Source, label(*r.Switch)))
+		}
+	}
+}
+
+func find(ends []cable.End, k cable.Key) (cable.End, bool) {
+	i := slices.IndexFunc(ends, func(e cable.End) bool { return e.Key == k })
+	if i < 0 {
+		return cable.End{}, false
+	}
+	return ends[i], true
+}
+
+// recall is what the source said before, if it is in doubt now. A card of
+// another GUID in the slot is another end.
+func recall(
+	before *v1alpha1.NodeTopologySpec, s v1alpha1.Source, now *v1alpha1.Rail, doubt cable.Doubt,
+) (cable.End, bool) {
+	if doubt == cable.Silent {
+		return cable.End{}, false
+	}
+	for i := range before.Rails {
+		r := &before.Rails[i]
+		if r.Source != s || r.Switch == nil || r.GUID != now.GUID || r.ID != now.ID || r.Port != now.Port ||
+			r.Netdev != now.Netdev {
+			continue
+		}
+		end := cable.End{Switch: *r.Switch, SwitchPort: r.SwitchPort, Confidence: r.Confidence}
+		if doubt == cable.Blind {
+			end.Confidence = min(end.Confidence, remembered)
+		}
+		return end, true
+	}
+	return cable.End{}, false
+}
+
+// same tells whether two sources mean one switch: people write names for what
+// the switch calls by GUID or address, and spell those in many ways.
+func same(a, b v1alpha1.Switch) bool {
+	plain := func(s string) string {
+		s = strings.TrimPrefix(strings.ToLower(s), "0x")
+		return strings.NewReplacer(":", "", "-", "", ".", "").Replace(s)
+	}
+	for _, x := range []string{a.ID, a.Name} {
+		for _, y := range []string{b.ID, b.Name} {
+			if x != "" && plain(x) == plain(y) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func label(s v1alpha1.Switch) string {
+	if s.Name == "" {
+		return s.ID
+	}
+	return s.ID + " (" + s.Name + ")"
+}
+
+// remember is what a pass came to, and the rails that were there before it and
+// are not now: an HCA whose driver is loaded anew comes back where it was.
+func remember(before, now *v1alpha1.NodeTopologySpec) v1alpha1.NodeTopologySpec {
+	memory := *now
+	memory.Rails = slices.Clone(now.Rails)
+	for i := range before.Rails {
+		b := &before.Rails[i]
+		if len(memory.Rails) < maxMemory && !slices.ContainsFunc(now.Rails, func(r v1alpha1.Rail) bool {
+			return r.ID == b.ID && r.Port == b.Port && r.Netdev == b.Netdev
+		}) {
+			memory.Rails = append(memory.Rails, *b)
+		}
+	}
+	return memory
+}
+
+// maxMemory bounds the rails that are remembered.
+const maxMemory = 256

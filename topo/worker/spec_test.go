@@ -1,0 +1,183 @@
+package worker
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/test/machines"
+	"github.com/heddle-dev/heddle/topo/worker/cable"
+)
+
+var update = flag.Bool("update", false, "write testdata")
+
+// TestMachines shows what is published of every machine file, without cables.
+func TestMachines(t *testing.T) {
+	const file = "testdata/machines.txt"
+	var b strings.Builder
+	for _, name := range machines.Names(t) {
+		m := machines.Load(t, name)
+		topology := config.Default().Topology
+		in := input{machine: m, topology: &topology, before: &v1alpha1.NodeTopologySpec{}}
+		in.ports, in.omitted = cable.Ports(m, nil)
+		spec := merge(in)
+		fmt.Fprintf(&b, "%s: %v %s\n", name, spec.Accelerators, spec.NVLinkDomain)
+		for _, s := range spec.Skipped {
+			fmt.Fprintf(&b, "  skipped %s: %s\n", s.Name, s.Reason)
+		}
+		for i := range spec.Rails {
+			r := &spec.Rails[i]
+			fmt.Fprintf(&b, "  %s %d.%d %s port %d %s, %s %s %d Gb/s, %d GPUs\n", r.Role, r.Rail, r.Plane, r.HCA, r.Port,
+				r.Netdev, r.LinkLayer, r.LinkState, r.RateGbps, len(r.GPUs))
+		}
+	}
+	if *update {
+		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), b.String()); diff != "" {
+		t.Errorf("run with -update, and read the difference:\n%s", diff)
+	}
+}
+
+func TestNVLinkDomain(t *testing.T) {
+	fabric := func(cluster string, clique uint32, state string) machine.GPU {
+		return machine.GPU{Fabric: &machine.Fabric{ClusterUUID: cluster, CliqueID: clique, State: state}}
+	}
+	const done = machine.FabricCompleted
+	for _, tt := range []struct {
+		name          string
+		gpus          []machine.GPU
+		domain, fault string
+	}{
+		{"none", []machine.GPU{{}}, "", ""},
+		{"all in one", []machine.GPU{fabric("a-1", 2, done), fabric("a-1", 2, done)}, "a-1.2", ""},
+		{"one is lost", []machine.GPU{fabric("a-1", 2, done), {}}, "a-1.2", ""},
+		{"one is not there yet", []machine.GPU{fabric("a-1", 2, done), fabric("a-1", 2, machine.FabricInProgress)}, "", ""},
+		{"its own", []machine.GPU{fabric("00000000-0000-0000-0000-000000000000", 0, done)}, "", ""},
+		{"two cliques", []machine.GPU{fabric("a-1", 2, done), fabric("a-1", 3, done)}, "", "the GPUs are in different cliques"},
+		{"too long", []machine.GPU{fabric(strings.Repeat("a", 200), 2, done)}, "", "a cluster UUID of 200 bytes"},
+	} {
+		if domain, fault := nvlinkDomain(&machine.Machine{GPUs: tt.gpus}); domain != tt.domain || fault != tt.fault {
+			t.Errorf("%s: %q, %q", tt.name, domain, fault)
+		}
+	}
+}
+
+func TestMergeEnds(t *testing.T) {
+	key := cable.Key{ID: "0000:18:00.0", Port: 1}
+	port := cable.Port{Key: key, HCA: "mlx5_0", GUID: "g", Role: machine.RoleFabric, State: machine.PortActive}
+	end := func(id, name string, confidence int32) []cable.End {
+		return []cable.End{{Key: key, Switch: v1alpha1.Switch{ID: id, Name: name}, SwitchPort: "8", Confidence: confidence}}
+	}
+	doubt := func(d cable.Doubt) cable.Report { return cable.Report{Doubts: map[cable.Key]cable.Doubt{key: d}} }
+	known := func(source v1alpha1.Source, guid string) []v1alpha1.Rail {
+		return []v1alpha1.Rail{{
+			ID: key.ID, Port: 1, GUID: guid, Switch: &v1alpha1.Switch{ID: "old"}, SwitchPort: "1", Source: source, Confidence: 100,
+		}}
+	}
+	const ib, static = v1alpha1.SourceIB, v1alpha1.SourceStatic
+	for _, tt := range []struct {
+		name    string
+		answers []answer
+		before  []v1alpha1.Rail
+		want    string
+		skipped string
+	}{
+		{name: "nobody knows", want: "- 0"},
+		{name: "the switch itself", answers: []answer{{ib, cable.Report{Ends: end("2c5e", "leaf", 100)}}}, want: "ib 2c5e 8 100"},
+		{
+			name: "a file agrees, by name", want: "ib 2c5e 8 100",
+			answers: []answer{{ib, cable.Report{Ends: end("2c5e", "Leaf-1", 100)}}, {static, cable.Report{Ends: end("leaf-1", "", 80)}}},
+		},
+		{
+			name: "a file agrees, spelled otherwise", want: "lldp 02:00:00:00:ee:0a 8 100",
+			answers: []answer{{v1alpha1.SourceLLDP, cable.Report{Ends: end("02:00:00:00:ee:0a", "", 100)}}, {static, cable.Report{Ends: end("0200.0000.EE0A", "", 80)}}},
+		},
+		{
+			name: "a file says otherwise", want: "ib 2c5e 8 70",
+			answers: []answer{{ib, cable.Report{Ends: end("2c5e", "", 100)}}, {static, cable.Report{Ends: end("leaf-1", "", 80)}}},
+			skipped: "mlx5_0 port 1: static says leaf-1, but ib says 2c5e and is believed",
+		},
+		{name: "only a file", answers: []answer{{ib, cable.Report{}}, {static, cable.Report{Ends: end("leaf-1", "", 80)}}}, want: "static leaf-1 8 80"},
+		{name: "cannot see it now", answers: []answer{{ib, doubt(cable.Blind)}}, before: known(ib, "g"), want: "ib old 1 50"},
+		{name: "an answer may still come", answers: []answer{{ib, doubt(cable.Waiting)}}, before: known(ib, "g"), want: "ib old 1 100"},
+		{name: "there is none any more", answers: []answer{{ib, cable.Report{}}}, before: known(ib, "g"), want: "- 0"},
+		{name: "another card in the slot", answers: []answer{{ib, doubt(cable.Blind)}}, before: known(ib, "other"), want: "- 0"},
+		{name: "another source knew", answers: []answer{{ib, doubt(cable.Blind)}}, before: known(static, "g"), want: "- 0"},
+		{
+			name: "not now, but a file knows", answers: []answer{{ib, doubt(cable.Blind)}, {static, cable.Report{Ends: end("leaf-1", "", 80)}}}, before: known(ib, "h"),
+			want: "static leaf-1 8 80",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			spec := merge(input{
+				machine: &machine.Machine{}, topology: &config.Topology{}, ports: []cable.Port{port}, answers: tt.answers,
+				before: &v1alpha1.NodeTopologySpec{Rails: tt.before},
+			})
+			r := spec.Rails[0]
+			got := fmt.Sprintf("- %d", r.Confidence)
+			if r.Switch != nil {
+				got = fmt.Sprintf("%s %s %s %d", r.Source, r.Switch.ID, r.SwitchPort, r.Confidence)
+			}
+			skipped := ""
+			for _, s := range spec.Skipped {
+				skipped += s.Name + ": " + s.Reason
+			}
+			if got != tt.want || skipped != tt.skipped {
+				t.Errorf("%q, skipped %q\nwant %q, %q", got, skipped, tt.want, tt.skipped)
+			}
+		})
+	}
+}
+
+func TestMergePath(t *testing.T) {
+	a, b := []string{"switchbox-1", "dragonfly-2"}, []string{"switchbox-9", "dragonfly-9"}
+	const static, manager = v1alpha1.SourceStatic, v1alpha1.SourceClusterManager
+	for _, tt := range []struct {
+		name    string
+		answers []answer
+		before  v1alpha1.NodeTopologySpec
+		want    v1alpha1.NodeTopologySpec
+	}{
+		{name: "nobody", answers: []answer{{static, cable.Report{}}, {manager, cable.Report{}}}},
+		{
+			name: "the manager", answers: []answer{{static, cable.Report{}}, {manager, cable.Report{Path: a}}},
+			want: v1alpha1.NodeTopologySpec{Path: a, PathSource: manager},
+		},
+		{
+			name: "a file against the manager", answers: []answer{{static, cable.Report{Path: a}}, {manager, cable.Report{Path: b}}},
+			want: v1alpha1.NodeTopologySpec{Path: a, PathSource: static, Skipped: []v1alpha1.Skipped{{
+				Name: "cluster-manager", Reason: "says switchbox-9/dragonfly-9, but static says switchbox-1/dragonfly-2 and is believed",
+			}}},
+		},
+		{
+			name: "the manager has not answered since the start", answers: []answer{{manager, cable.Report{PathDoubt: cable.Waiting}}},
+			before: v1alpha1.NodeTopologySpec{Path: a, PathSource: manager},
+			want:   v1alpha1.NodeTopologySpec{Path: a, PathSource: manager},
+		},
+		{
+			name: "the manager knows the node no more", answers: []answer{{manager, cable.Report{}}},
+			before: v1alpha1.NodeTopologySpec{Path: a, PathSource: manager},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := merge(input{machine: &machine.Machine{}, topology: &config.Topology{}, answers: tt.answers, before: &tt.before})
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,356 @@
+package static
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/worker/cable"
+)
+
+// MaxFile is the largest file that is read, in bytes: what a ConfigMap holds.
+const MaxFile = 1 << 20
+
+// Version is the value of the key version.
+const Version = "v1"
+
+// The bounds of a NodeTopology.
+const (
+	maxPath  = 8
+	maxRail  = 127
+	maxPlane = 15
+)
+
+// Node is what a file says about one node.
+type Node struct {
+	// Path are its groups, top first.
+	Path  []string
+	Rails []Rail
+}
+
+// Rail is the switch that a rail leads to.
+type Rail struct {
+	Rail, Plane int
+	Switch      v1alpha1.Switch
+	Port        string
+}
+
+// Parse reads a file. The error has every fault in it, each with file, line
+// and place.
+func Parse(file string, text []byte) (map[string]Node, error) {
+	p := &parser{file: file, parents: map[string]parent{}, nodes: map[string]Node{}}
+	if len(text) > MaxFile {
+		return nil, fmt.Errorf("%s: more than %d bytes", file, MaxFile)
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var document, more yaml.Node
+	if err := decoder.Decode(&document); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil, fmt.Errorf("%s: is empty", file)
+		}
+		return nil, fmt.Errorf("%s: %s", file, strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: something follows the first YAML document", file)
+	}
+	p.root(document.Content[0])
+	if p.faults != nil {
+		return nil, errors.Join(p.faults...)
+	}
+	return p.nodes, nil
+}
+
+// maxFaults bounds what is said about one file.
+const maxFaults = 20
+
+type parser struct {
+	file   string
+	faults []error
+	// parents are the groups that stand in another, with the line that says so.
+	parents map[string]parent
+	nodes   map[string]Node
+}
+
+type parent struct {
+	name string
+	line int
+}
+
+func (p *parser) fault(n *yaml.Node, at, format string, args ...any) {
+	if len(p.faults) < maxFaults {
+		what := fmt.Sprintf(format, args...)
+		p.faults = append(p.faults, fmt.Errorf("%s:%d: %s: %s", p.file, n.Line, at, what))
+	}
+}
+
+func (p *parser) root(n *yaml.Node) {
+	var groups, nodes *yaml.Node
+	version := ""
+	p.section(n, "file", func(key, value *yaml.Node) bool {
+		switch key.Value {
+		case "version":
+			version = p.text(value, "version")
+		case "groups":
+			groups = value
+		case "nodes":
+			nodes = value
+		default:
+			return false
+		}
+		return true
+	})
+	if version != Version {
+		p.fault(n, "version", "%.20q is not %s", version, Version)
+	}
+	if groups != nil {
+		p.groups(groups)
+	}
+	if nodes == nil {
+		p.fault(n, "nodes", "is missing")
+		return
+	}
+	lines := map[string]*yaml.Node{}
+	p.section(nodes, "nodes", func(key, value *yaml.Node) bool {
+		lines[key.Value] = key
+		p.nodes[key.Value] = p.node(value, "nodes."+key.Value)
+		return true
+	})
+	p.cycles(n)
+	for name, node := range p.nodes {
+		p.derive(lines[name], name, node)
+	}
+}
+
+// section calls each for every key of a mapping; each says whether it knows
+// the key.
+func (p *parser) section(n *yaml.Node, at string, each func(key, value *yaml.Node) bool) {
+	if n.Kind != yaml.MappingNode {
+		p.fault(n, at, "is no section with keys")
+		return
+	}
+	seen := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		place := at + "." + key.Value
+		line, twice := seen[key.Value]
+		seen[key.Value] = key.Line
+		switch {
+		case key.Kind != yaml.ScalarNode || fancy(key) || fancy(value):
+			p.fault(key, at, "YAML anchors, aliases and tags are not read here")
+		case twice:
+			p.fault(key, place, "stands here twice; the first is on line %d", line)
+		case !each(key, value):
+			p.fault(key, place, "unknown key")
+		}
+	}
+}
+
+func fancy(n *yaml.Node) bool {
+	return n.Kind == yaml.AliasNode || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0
+}
+
+func (p *parser) text(n *yaml.Node, at string) string {
+	if n.Kind != yaml.ScalarNode || fancy(n) || n.ShortTag() == "!!null" {
+		p.fault(n, at, "is no text")
+		return ""
+	}
+	return n.Value
+}
+
+// group reads a group's name.
+func (p *parser) group(n *yaml.Node, at string) string {
+	name := p.text(n, at)
+	if name == "" {
+		return ""
+	}
+	if err := names.CheckValue(name); err != nil {
+		p.fault(n, at, "%v", err)
+		return ""
+	}
+	return name
+}
+
+func (p *parser) groups(n *yaml.Node) {
+	p.section(n, "groups", func(key, value *yaml.Node) bool {
+		at := "groups." + key.Value
+		if upper := p.group(value, at); upper != "" && p.group(key, at) != "" {
+			p.under(value, at, key.Value, upper)
+		}
+		return true
+	})
+}
+
+// under notes that one group stands in another, and refuses a second one.
+func (p *parser) under(n *yaml.Node, at, name, upper string) {
+	known, ok := p.parents[name]
+	if ok && known.name != upper {
+		p.fault(n, at, "%s is in %s here and in %s on line %d", name, upper, known.name, known.line)
+		return
+	}
+	if !ok {
+		p.parents[name] = parent{upper, n.Line}
+	}
+}
+
+func (p *parser) node(n *yaml.Node, at string) Node {
+	var out Node
+	var path, group *yaml.Node
+	p.section(n, at, func(key, value *yaml.Node) bool {
+		switch key.Value {
+		case "path":
+			path = value
+			out.Path = p.path(value, at+".path")
+		case "group":
+			group = value
+			if name := p.group(value, at+".group"); name != "" {
+				out.Path = []string{name}
+			}
+		case "rails":
+			out.Rails = p.rails(value, at+".rails")
+		default:
+			return false
+		}
+		return true
+	})
+	if path != nil && group != nil {
+		p.fault(group, at+".group", "stands beside a path; give one of them")
+	}
+	return out
+}
+
+func (p *parser) path(n *yaml.Node, at string) (path []string) {
+	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 || len(n.Content) > maxPath {
+		p.fault(n, at, "is no list of 1 to %d groups", maxPath)
+		return nil
+	}
+	for i, item := range n.Content {
+		place := at + "[" + strconv.Itoa(i) + "]"
+		name := p.group(item, place)
+		switch first := slices.Index(path, name); {
+		case name == "":
+			return nil
+		case first >= 0:
+			p.fault(item, place, "%s stands in itself: it is entry %d too", name, first)
+			return nil
+		case i > 0:
+			p.under(item, place, name, path[i-1])
+		}
+		path = append(path, name)
+	}
+	return path
+}
+
+func (p *parser) rails(n *yaml.Node, at string) (rails []Rail) {
+	p.section(n, at, func(key, value *yaml.Node) bool {
+		place := at + "." + key.Value
+		r, ok := number(key.Value)
+		if !ok {
+			p.fault(key, place, "is neither a rail (0 to %d) nor rail/plane", maxRail)
+			return true
+		}
+		if value.Kind == yaml.MappingNode {
+			p.section(value, place, func(key, value *yaml.Node) bool { return p.rail(&r, key, value, place) })
+		} else {
+			r.Switch.ID = p.text(value, place)
+		}
+		if r.Switch.ID = cable.Text(r.Switch.ID, cable.MaxName); r.Switch.ID == "" {
+			p.fault(value, place, "names no switch")
+		}
+		rails = append(rails, r)
+		return true
+	})
+	slices.SortFunc(rails, func(a, b Rail) int {
+		return cmp.Or(cmp.Compare(a.Rail, b.Rail), cmp.Compare(a.Plane, b.Plane))
+	})
+	return rails
+}
+
+func (p *parser) rail(r *Rail, key, value *yaml.Node, at string) bool {
+	switch key.Value {
+	case "switch":
+		r.Switch.ID = p.text(value, at+".switch")
+	case "name":
+		r.Switch.Name = cable.Text(p.text(value, at+".name"), cable.MaxSwitchName)
+	case "port":
+		r.Port = cable.Text(p.text(value, at+".port"), cable.MaxName)
+	default:
+		return false
+	}
+	return true
+}
+
+// number reads "3" or "3/1".
+func number(s string) (r Rail, ok bool) {
+	rail, plane, two := strings.Cut(s, "/")
+	var err, errPlane error
+	r.Rail, err = strconv.Atoi(rail)
+	if two {
+		r.Plane, errPlane = strconv.Atoi(plane)
+	}
+	ok = err == nil && errPlane == nil && r.Rail >= 0 && r.Rail <= maxRail && r.Plane >= 0 && r.Plane <= maxPlane
+	return r, ok && strconv.Itoa(r.Rail) == rail
+}
+
+// cycles refuses groups that stand in themselves, each circle once.
+func (p *parser) cycles(n *yaml.Node) {
+	done := map[string]bool{}
+	for name := range p.parents {
+		var way []string
+		for at := name; !done[at]; at = p.parents[at].name {
+			if first := slices.Index(way, at); first >= 0 {
+				p.circle(n, way[first:])
+				break
+			}
+			way = append(way, at)
+			if _, ok := p.parents[at]; !ok {
+				break
+			}
+		}
+		for _, at := range way {
+			done[at] = true
+		}
+	}
+}
+
+// circle reports groups that stand in each other, beginning with the one that
+// is written first.
+func (p *parser) circle(n *yaml.Node, way []string) {
+	first := 0
+	for i := range way {
+		if p.parents[way[i]].line < p.parents[way[first]].line {
+			first = i
+		}
+	}
+	way = slices.Concat(way[first:], way[:first+1])
+	p.fault(&yaml.Node{Line: max(p.parents[way[0]].line, n.Line)}, "groups", "%s: a circle", strings.Join(way, " is in "))
+}
+
+// derive puts the groups above a path's first on top of it.
+func (p *parser) derive(key *yaml.Node, name string, node Node) {
+	if p.faults != nil || len(node.Path) == 0 {
+		return
+	}
+	path := node.Path
+	for {
+		upper, ok := p.parents[path[0]]
+		if !ok {
+			break
+		}
+		if len(path) == maxPath {
+			p.fault(key, "nodes."+name, "is in more than %d groups", maxPath)
+			return
+		}
+		path = slices.Insert(slices.Clone(path), 0, upper.name)
+	}
+	node.Path = path
+	p.nodes[name] = node
+}

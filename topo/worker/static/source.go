@@ -1,0 +1,121 @@
+package static
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/worker/cable"
+)
+
+// Confidence is how far a file is believed, in percent: people write what
+// should be.
+const Confidence = 80
+
+// Source reads the file that the configuration names, when it changes.
+type Source struct {
+	log *slog.Logger
+
+	// path, stat and node are of the last read, file is its last good outcome
+	// for the node.
+	path, node string
+	stat       os.FileInfo
+	file       *Node
+	err        error
+}
+
+// New returns a Source that has read nothing. A nil log discards.
+func New(log *slog.Logger) *Source {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Source{log: log}
+}
+
+// Kind implements [cable.Source].
+func (s *Source) Kind() v1alpha1.Source { return v1alpha1.SourceStatic }
+
+// Look says what the file says about the node.
+func (s *Source) Look(ctx context.Context, q cable.Question) cable.Report {
+	var r cable.Report
+	path := string(q.Topology.StaticFile)
+	if path == "" || !q.Topology.Uses(config.SourceStatic) {
+		s.path, s.file = "", nil
+		return r
+	}
+	if path != s.path || q.Node != s.node {
+		s.path, s.node, s.stat, s.file = path, q.Node, nil, nil
+	}
+	s.read(ctx)
+	if s.err != nil {
+		r.Skip("static", s.err.Error())
+	}
+	if s.file == nil {
+		r.PathDoubt = cable.Blind
+		return r
+	}
+	r.Path = s.file.Path
+	for i := range s.file.Rails {
+		s.rail(&r, &s.file.Rails[i], q.Ports)
+	}
+	return r
+}
+
+// rail finds the port of a rail.
+func (s *Source) rail(r *cable.Report, rail *Rail, ports []cable.Port) {
+	found := false
+	for i := range ports {
+		p := &ports[i]
+		if p.Role != machine.RoleFabric || p.Rail != rail.Rail || p.Plane != rail.Plane {
+			continue
+		}
+		found = true
+		r.Ends = append(r.Ends, cable.End{
+			Key: p.Key, Switch: rail.Switch, SwitchPort: rail.Port, Confidence: Confidence,
+		})
+	}
+	if !found {
+		r.Skip("static", fmt.Sprintf("rail %d, plane %d: the node has none", rail.Rail, rail.Plane))
+	}
+}
+
+// read reads the file if it is another than before. A mounted ConfigMap is
+// replaced by renaming, so its inode changes too.
+func (s *Source) read(ctx context.Context) {
+	stat, err := os.Stat(s.path)
+	if err == nil && s.stat != nil && os.SameFile(stat, s.stat) && stat.ModTime().Equal(s.stat.ModTime()) &&
+		stat.Size() == s.stat.Size() {
+		return
+	}
+	s.stat = stat
+	var nodes map[string]Node
+	if err == nil {
+		nodes, err = load(s.path)
+	}
+	if err == nil {
+		node := nodes[s.node]
+		s.file = &node
+	} else if s.err == nil || s.err.Error() != err.Error() {
+		s.log.WarnContext(ctx, "static topology is bad, keeping the last good one", "err", err)
+	}
+	s.err = err
+}
+
+func load(path string) (map[string]Node, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path[strings.LastIndexByte(path, '/')+1:], b)
+}

@@ -1,0 +1,157 @@
+package static
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/worker/cable"
+)
+
+const good = `version: v1
+groups:
+  dragonfly-2: switchbox-1
+  dragonfly-3: switchbox-1
+nodes:
+  n1: {path: [switchbox-1, dragonfly-2]}
+  n2:
+    group: dragonfly-3
+    rails:
+      0: leaf-a
+      1: {switch: 2c5eab0300c26480, name: leaf b, port: 7}
+      0/1: leaf-c
+  n3: {rails: {}}
+`
+
+func TestParse(t *testing.T) {
+	got, err := Parse("f", []byte(good))
+	want := map[string]Node{
+		"n1": {Path: []string{"switchbox-1", "dragonfly-2"}},
+		"n2": {Path: []string{"switchbox-1", "dragonfly-3"}, Rails: []Rail{
+			{Rail: 0, Switch: v1alpha1.Switch{ID: "leaf-a"}},
+			{Rail: 0, Plane: 1, Switch: v1alpha1.Switch{ID: "leaf-c"}},
+			{Rail: 1, Switch: v1alpha1.Switch{ID: "2c5eab0300c26480", Name: "leaf b"}, Port: "7"},
+		}},
+		"n3": {},
+	}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+// TestDocumentation reads the example of docs/topology-sources.md.
+func TestDocumentation(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/topology-sources.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "```yaml\n")
+	text, _, _ = strings.Cut(text, "```")
+	nodes, err := Parse("f", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(nodes["node-2"].Path, nodes["node-1"].Path); diff != "" || len(nodes["node-3"].Rails) != 3 {
+		t.Errorf("group and path differ: %s\n%+v", diff, nodes["node-3"].Rails)
+	}
+}
+
+func TestFaults(t *testing.T) {
+	for _, tt := range []struct{ name, text, want string }{
+		{"empty", "", "f: is empty"},
+		{"no version", "nodes: {}", `f:1: version: "" is not v1`},
+		{"no nodes", "version: v1", "f:1: nodes: is missing"},
+		{"a list", "- a", "f:1: file: is no section with keys"},
+		{"no YAML", "a: [", "f: line 1: did not find expected node content"},
+		{"two documents", "version: v1\n---\n{}", "f: something follows the first YAML document"},
+		{"unknown key", "version: v1\nnodes:\n  n1:\n    paths: [a]\n", "f:4: nodes.n1.paths: unknown key"},
+		{"node twice", "version: v1\nnodes:\n  n1: {group: a}\n  n1: {group: b}\n", "f:4: nodes.n1: stands here twice; the first is on line 3"},
+		{"rail twice", "version: v1\nnodes:\n  n1:\n    rails:\n      0: a\n      0: b\n", "f:6: nodes.n1.rails.0: stands here twice"},
+		{"group in itself", "version: v1\nnodes:\n  n1: {path: [a, b, a]}\n", "f:3: nodes.n1.path[2]: a stands in itself: it is entry 0 too"},
+		{"circle of groups", "version: v1\ngroups:\n  a: b\n  b: c\n  c: a\nnodes: {}\n", "f:3: groups: a is in b is in c is in a: a circle"},
+		{"group that is its own", "version: v1\ngroups:\n  a: a\nnodes: {}\n", "f:3: groups: a is in a: a circle"},
+		{"circle over two nodes", "version: v1\nnodes:\n  n1: {path: [a, b]}\n  n2: {path: [b, a]}\n", "f:3: groups: b is in a is in b: a circle"},
+		{"two parents", "version: v1\nnodes:\n  n1: {path: [a, x]}\n  n2: {path: [b, x]}\n", "f:4: nodes.n2.path[1]: x is in b here and in a on line 3"},
+		{"path and group", "version: v1\nnodes:\n  n1: {path: [a], group: b}\n", "f:3: nodes.n1.group: stands beside a path"},
+		{"no list", "version: v1\nnodes:\n  n1: {path: a}\n", "f:3: nodes.n1.path: is no list of 1 to 8 groups"},
+		{"too deep", "version: v1\nnodes:\n  n1: {path: [a, b, c, d, e, f, g, h, i]}\n", "f:3: nodes.n1.path: is no list of 1 to 8 groups"},
+		{"too deep by groups", "version: v1\ngroups: {b: a}\nnodes:\n  n1: {path: [b, c, d, e, f, g, h, i]}\n", "f:4: nodes.n1: is in more than 8 groups"},
+		{"bad name", "version: v1\nnodes:\n  n1: {group: 'a b'}\n", "f:3: nodes.n1.group: \"a b\""},
+		{"bad rail", "version: v1\nnodes:\n  n1: {rails: {128: a}}\n", "f:3: nodes.n1.rails.128: is neither a rail"},
+		{"bad plane", "version: v1\nnodes:\n  n1: {rails: {1/x: a}}\n", "f:3: nodes.n1.rails.1/x: is neither a rail"},
+		{"no switch", "version: v1\nnodes:\n  n1: {rails: {1: {name: x}}}\n", "f:3: nodes.n1.rails.1: names no switch"},
+		{"alias", "version: v1\nnodes:\n  n1: &a {group: b}\n  n2: *a\n", "f:4: nodes: YAML anchors, aliases and tags"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			nodes, err := Parse("f", []byte(tt.text))
+			if err == nil || !strings.Contains(err.Error(), tt.want) || nodes != nil {
+				t.Errorf("error %v, want %s", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestSourceKeepsTheLastGoodFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "topology.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".new", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	topology := config.Default().Topology
+	topology.StaticFile = config.AbsolutePath(file)
+	port := func(id string, rail, plane int, role machine.Role) cable.Port {
+		return cable.Port{Key: cable.Key{ID: id, Port: 1}, Rail: rail, Plane: plane, Role: role}
+	}
+	q := cable.Question{Node: "n2", Topology: topology, Ports: []cable.Port{
+		port("a", 0, 0, machine.RoleFabric), port("b", 0, 1, machine.RoleFabric), port("s", 0, 0, machine.RoleStorage),
+	}}
+	s := New(nil)
+	if r := s.Look(t.Context(), q); r.PathDoubt != cable.Blind || len(r.Skipped) != 1 {
+		t.Errorf("no file: %+v", r)
+	}
+	write(good)
+	want := cable.Report{
+		Path: []string{"switchbox-1", "dragonfly-3"},
+		Ends: []cable.End{
+			{Key: cable.Key{ID: "a", Port: 1}, Switch: v1alpha1.Switch{ID: "leaf-a"}, Confidence: Confidence},
+			{Key: cable.Key{ID: "b", Port: 1}, Switch: v1alpha1.Switch{ID: "leaf-c"}, Confidence: Confidence},
+		},
+		Skipped: []v1alpha1.Skipped{{Name: "static", Reason: "rail 1, plane 0: the node has none"}},
+	}
+	if diff := cmp.Diff(want, s.Look(t.Context(), q)); diff != "" {
+		t.Errorf("good file (-want +got):\n%s", diff)
+	}
+	write("version: v2\nnodes: {}\n")
+	want.Skipped = append([]v1alpha1.Skipped{{Name: "static", Reason: `topology.yaml:1: version: "v2" is not v1`}}, want.Skipped...)
+	if diff := cmp.Diff(want, s.Look(t.Context(), q)); diff != "" {
+		t.Errorf("bad file (-want +got):\n%s", diff)
+	}
+	write("version: v1\nnodes: {}\n")
+	if diff := cmp.Diff(cable.Report{}, s.Look(t.Context(), q)); diff != "" {
+		t.Errorf("file without the node (-want +got):\n%s", diff)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(good))
+	f.Add([]byte("version: v1\ngroups: {a: b, b: a}\nnodes: {n: {group: a}}"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		nodes, err := Parse("f", b)
+		for name, n := range nodes {
+			if err != nil || len(n.Path) > maxPath {
+				t.Errorf("%s: %d groups, %v", name, len(n.Path), err)
+			}
+		}
+	})
+}

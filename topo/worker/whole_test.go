@@ -1,0 +1,214 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/test/ibsim"
+	"github.com/heddle-dev/heddle/test/machines"
+	"github.com/heddle-dev/heddle/topo/worker"
+	"github.com/heddle-dev/heddle/topo/worker/cable"
+	"github.com/heddle-dev/heddle/topo/worker/clustermanager"
+	"github.com/heddle-dev/heddle/topo/worker/ib"
+	"github.com/heddle-dev/heddle/topo/worker/lldp"
+	"github.com/heddle-dev/heddle/topo/worker/static"
+)
+
+// node is a replayed H800 whose eight InfiniBand HCAs are those of a host in
+// a simulated fabric.
+type node struct {
+	*worker.Worker
+	sim     *ibsim.Sim
+	tree    ibsim.FatTree
+	machine *machine.Machine
+	object  *v1alpha1.NodeTopology
+	writes  int
+}
+
+// simulatedHost is which host of the fabric the node is.
+const simulatedHost = 5
+
+func newNode(tb testing.TB) *node {
+	tb.Helper()
+	n := &node{
+		tree:    ibsim.FatTree{Hosts: 8, Rails: 8, PerUnit: 4, Spines: 2, Uplinks: 2},
+		machine: machines.Load(tb, "h800-8ib-bond"),
+	}
+	file, err := os.Create(filepath.Join(tb.TempDir(), "fat.net"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := errors.Join(n.tree.Write(file), file.Close()); err != nil {
+		tb.Fatal(err)
+	}
+	n.sim, err = ibsim.Start(context.WithoutCancel(tb.Context()), file.Name())
+	if missing, ok := errors.AsType[*ibsim.MissingError](err); ok {
+		tb.Skip(missing)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := n.sim.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	fabric := ib.New(ib.Options{Open: func(umad string) (ib.Transport, error) {
+		var number int
+		if _, err := fmt.Sscanf(umad, "umad%d", &number); err != nil {
+			return nil, err
+		}
+		return n.sim.Open(n.tree.HCA(simulatedHost, number))
+	}})
+	frames := lldp.New(lldp.Options{})
+	tb.Cleanup(func() { _ = frames.Close() })
+	n.Worker = worker.New(worker.Options{
+		NodeName: "node005", Machines: n, Configs: n,
+		Sources: []cable.Source{fabric, frames, static.New(nil), clustermanager.New(clustermanager.Options{})},
+		Walker:  fabric, Store: n, Interval: time.Minute,
+		Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
+	})
+	return n
+}
+
+func (n *node) Machine() *machine.Machine { return n.machine }
+func (n *node) Changed() <-chan struct{}  { return nil }
+func (n *node) Current() *config.Config   { return config.New(config.Default()) }
+
+func (n *node) Node(context.Context) (*metav1.ObjectMeta, error) {
+	return &metav1.ObjectMeta{UID: "u"}, nil
+}
+
+func (n *node) Load(context.Context) (*v1alpha1.NodeTopology, error) {
+	return nil, nil //nolint:nilnil // As Publisher's.
+}
+
+func (n *node) Apply(_ context.Context, _ types.UID, s *v1alpha1.NodeTopologySpec) (*v1alpha1.NodeTopology, error) {
+	n.writes++
+	n.object = &v1alpha1.NodeTopology{Spec: *s.DeepCopy()}
+	return n.object.DeepCopy(), nil
+}
+
+func (n *node) Beat(context.Context, time.Time) (*v1alpha1.NodeTopology, error) {
+	n.writes++
+	return n.object.DeepCopy(), nil
+}
+
+// TestCableMoves moves a cable in ibsim and looks at what is published.
+func TestCableMoves(t *testing.T) {
+	n := newNode(t)
+	expect := func(what string, moved map[int]string) {
+		t.Helper()
+		if err := n.Round(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		known := 0
+		for _, r := range n.object.Spec.Rails {
+			if r.Source != v1alpha1.SourceIB {
+				continue
+			}
+			known++
+			// Device umadN is rail N of the simulated host.
+			number := 0
+			for _, h := range n.machine.HCAs {
+				if h.Name == r.HCA {
+					_, _ = fmt.Sscanf(h.CharDevices.UMAD[0], "umad%d", &number)
+				}
+			}
+			leaf, port := n.tree.Leaf(simulatedHost, number)
+			want := fmt.Sprintf("%s %s port %d, %d%%", leaf[2:], n.tree.LeafName(simulatedHost, number), port, 100)
+			if other, ok := moved[number]; ok {
+				want = other
+			}
+			if got := fmt.Sprintf("%s %s port %s, %d%%", r.Switch.ID, r.Switch.Name, r.SwitchPort, r.Confidence); got != want {
+				t.Errorf("%s: rail %d (%s) is on %s, want %s", what, r.Rail, r.HCA, got, want)
+			}
+		}
+		if known != 8 {
+			t.Errorf("%s: %d rails known, want 8", what, known)
+		}
+	}
+	expect("as built", nil)
+	home, port := n.tree.Leaf(simulatedHost, 2)
+	other, _ := n.tree.Leaf(0, 2)
+	hca := n.tree.HCA(simulatedHost, 2)
+	move := func(to string, port int) {
+		t.Helper()
+		if err := n.sim.Move(hca, 1, to, port); err != nil {
+			t.Fatal(err)
+		}
+	}
+	move(other, 40)
+	expect("moved", map[int]string{2: other[2:] + " leaf-su0-rail2 port 40, 100%"})
+	move("", 0)
+	expect("pulled out", map[int]string{2: other[2:] + " leaf-su0-rail2 port 40, 50%"})
+	move(home, port)
+	expect("back", nil)
+	writes := n.writes
+	for range 100 {
+		if err := n.Round(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n.writes != writes {
+		t.Errorf("%d writes in 100 idle passes", n.writes-writes)
+	}
+	var skipped []string
+	for _, s := range n.object.Spec.Skipped {
+		skipped = append(skipped, s.Name+": "+s.Reason)
+	}
+	// The members of the replayed bond are not on this host.
+	if len(skipped) != 2 || !strings.HasPrefix(skipped[0], "ens15f0np0: ") || !strings.HasPrefix(skipped[1], "ens15f1np1: ") {
+		t.Errorf("skipped %q", skipped)
+	}
+}
+
+// BenchmarkPass is a pass over eight InfiniBand ports of a simulated fabric:
+// two SMPs each over a socket of its own, merged with what the other sources
+// say, and compared with what is published. Processor time is the worker's,
+// not the simulator's.
+func BenchmarkPass(b *testing.B) {
+	n := newNode(b)
+	if err := n.Round(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	writes, before := n.writes, processorTime(b)
+	for b.Loop() {
+		if err := n.Round(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64((processorTime(b)-before).Microseconds())/1e3/float64(b.N), "cpu-ms/op")
+	for _, r := range n.object.Spec.Rails {
+		if r.Role == string(machine.RoleFabric) && r.Confidence != 100 {
+			b.Errorf("%s: %+v", r.HCA, r)
+		}
+	}
+	if n.writes-writes > b.N/1000+2 {
+		b.Errorf("%d writes", n.writes-writes)
+	}
+}
+
+func processorTime(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

@@ -1,0 +1,353 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/worker/cable"
+)
+
+// bed is a worker whose surroundings a test plays.
+type bed struct {
+	*Worker
+	machine *machine.Machine
+	changed chan struct{}
+	config  *config.Config
+
+	// mu guards what follows, against the loop of a worker that runs.
+	mu sync.Mutex
+	// object is in the API server, uid the Node's, down the API server's fault.
+	object         *v1alpha1.NodeTopology
+	uid            types.UID
+	down           error
+	applies, beats int
+	// leaf is what the source says of port 1; empty is silence.
+	leaf  string
+	doubt cable.Doubt
+	// walked are the leaves asked for.
+	walked  []string
+	uplinks []v1alpha1.Uplink
+}
+
+func (b *bed) Machine() *machine.Machine { return b.machine }
+func (b *bed) Changed() <-chan struct{}  { return b.changed }
+func (b *bed) Current() *config.Config   { return b.config }
+func (b *bed) Kind() v1alpha1.Source     { return v1alpha1.SourceIB }
+
+// locked does something to the surroundings.
+func (b *bed) locked(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f()
+}
+
+func (b *bed) Look(_ context.Context, q cable.Question) (r cable.Report) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range q.Ports {
+		if b.leaf != "" {
+			r.Ends = append(r.Ends, cable.End{Key: p.Key, Switch: v1alpha1.Switch{ID: b.leaf}, Confidence: 100})
+		}
+		r.Doubt(p.Key, b.doubt)
+	}
+	return r
+}
+
+func (b *bed) Walk(_ context.Context, _ cable.Port, leaf string) ([]v1alpha1.Uplink, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.walked = append(b.walked, leaf)
+	return b.uplinks, nil
+}
+
+func (b *bed) Node(context.Context) (*metav1.ObjectMeta, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return &metav1.ObjectMeta{Name: "n1", UID: b.uid}, b.down
+}
+
+func (b *bed) Load(context.Context) (*v1alpha1.NodeTopology, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.object.DeepCopy(), b.down
+}
+
+func (b *bed) Apply(_ context.Context, owner types.UID, s *v1alpha1.NodeTopologySpec) (*v1alpha1.NodeTopology, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.down != nil {
+		return nil, b.down
+	}
+	b.applies++
+	if b.object == nil {
+		b.object = &v1alpha1.NodeTopology{}
+	}
+	b.object.OwnerReferences = []metav1.OwnerReference{{UID: owner}}
+	b.object.Spec = *s.DeepCopy()
+	b.object.Spec.PathSource = "" // As an older schema would drop what it does not know.
+	return b.object.DeepCopy(), nil
+}
+
+func (b *bed) Beat(_ context.Context, at time.Time) (*v1alpha1.NodeTopology, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.down != nil || b.object == nil {
+		return nil, b.down
+	}
+	b.beats++
+	b.object.Status.HeartbeatTime = &metav1.Time{Time: at}
+	return b.object.DeepCopy(), nil
+}
+
+func newBed() *bed {
+	b := &bed{
+		machine: &machine.Machine{Node: "n1", HCAs: []machine.HCA{{
+			Name: "mlx5_0", PCI: "0000:18:00.0", NodeGUID: "g", Role: machine.RoleFabric,
+			Ports: []machine.Port{{Number: 1, LinkLayer: machine.InfiniBand, State: machine.PortActive}},
+		}}},
+		changed: make(chan struct{}, 1), config: config.New(config.Default()), uid: "u1", leaf: "leaf-a",
+	}
+	b.restart()
+	return b
+}
+
+// restart is a new worker process beside the same API server.
+func (b *bed) restart() {
+	b.Worker = New(Options{
+		NodeName: "n1", Machines: b, Configs: b, Sources: []cable.Source{b}, Walker: b, Store: b, Interval: 30 * time.Second,
+		Metrics: NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
+	})
+}
+
+func (b *bed) round(t *testing.T) {
+	t.Helper()
+	if err := b.Round(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *bed) counts(t *testing.T, what string, applies, beats int) {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.applies != applies || b.beats != beats {
+		t.Errorf("%s: %d writes and %d heartbeats, want %d and %d", what, b.applies, b.beats, applies, beats)
+	}
+}
+
+func TestIdlePassesWriteNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed()
+		b.round(t)
+		b.counts(t, "first pass", 1, 1)
+		for range 100 {
+			b.round(t)
+		}
+		b.counts(t, "after 100 passes", 1, 1)
+
+		b.restart()
+		for range 100 {
+			b.round(t)
+		}
+		b.counts(t, "after a restart and 100 passes", 1, 1)
+
+		b.leaf = "leaf-b"
+		b.round(t)
+		b.counts(t, "after a moved cable", 2, 1)
+		if got := b.object.Spec.Rails[0].Switch.ID; got != "leaf-b" {
+			t.Errorf("published %s", got)
+		}
+	})
+}
+
+func TestHeartbeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed()
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- b.Run(ctx) }()
+		last := time.Time{}
+		for range 20 {
+			var at time.Time
+			for at.Equal(last) || at.IsZero() {
+				<-time.After(100 * time.Millisecond)
+				synctest.Wait()
+				b.locked(func() { at = b.object.Status.HeartbeatTime.Time })
+			}
+			if gap := at.Sub(last); !last.IsZero() && (gap < beatEvery-time.Second || gap > beatEvery+beatSpread+2*time.Second) {
+				t.Errorf("heartbeat after %s", gap)
+			}
+			last = at
+		}
+		b.counts(t, "20 heartbeats", 1, 20)
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestWhatOthersDoToTheObject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed()
+		b.round(t)
+		later := func() {
+			<-time.After(beatEvery + beatSpread)
+			b.round(t)
+		}
+		later()
+		b.counts(t, "nothing", 1, 2)
+
+		b.object.Spec.Rails[0].Switch.ID = "a lie"
+		later() // The heartbeat's answer shows it,
+		b.round(t)
+		b.counts(t, "somebody changed it", 2, 3)
+		if got := b.object.Spec.Rails[0].Switch.ID; got != "leaf-a" {
+			t.Errorf("published %s", got)
+		}
+
+		b.object = nil
+		later()
+		b.counts(t, "somebody deleted it", 3, 4)
+
+		b.object, b.uid = nil, "u2"
+		later()
+		if b.object.OwnerReferences[0].UID != "u2" {
+			t.Errorf("belongs to %v", b.object.OwnerReferences)
+		}
+		b.object.OwnerReferences[0].UID = "u1"
+		b.restart()
+		b.round(t)
+		if b.object.OwnerReferences[0].UID != "u2" {
+			t.Errorf("after a restart it belongs to %v", b.object.OwnerReferences)
+		}
+	})
+}
+
+func TestDownAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed()
+		b.down = errors.New("away")
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- b.Run(ctx) }()
+		<-time.After(10 * time.Minute)
+		synctest.Wait()
+		if b.Metrics.Ready() == "" || b.Alive() != "" {
+			t.Errorf("ready %q, alive %q", b.Metrics.Ready(), b.Alive())
+		}
+		b.locked(func() { b.down = nil })
+		<-time.After(time.Minute)
+		synctest.Wait()
+		b.counts(t, "back", 1, 1)
+		if b.Metrics.Ready() != "" {
+			t.Error(b.Metrics.Ready())
+		}
+		// Away while a cable moves.
+		b.locked(func() { b.down, b.leaf = errors.New("away"), "leaf-b" })
+		b.changed <- struct{}{}
+		<-time.After(time.Minute)
+		b.locked(func() { b.down = nil })
+		<-time.After(2 * time.Minute)
+		stop()
+		<-done
+		if got := b.object.Spec.Rails[0].Switch.ID; got != "leaf-b" {
+			t.Errorf("published %s", got)
+		}
+	})
+}
+
+func TestRestartRemembersWhatCannotBeSeen(t *testing.T) {
+	b := newBed()
+	b.round(t)
+	b.machine.HCAs[0].Ports[0].State = machine.PortDown
+	b.restart()
+	b.leaf, b.doubt = "", cable.Blind
+	b.round(t)
+	r := b.object.Spec.Rails[0]
+	want := v1alpha1.Rail{
+		HCA: "mlx5_0", ID: "0000:18:00.0", GUID: "g", Role: "fabric", Port: 1, LinkState: v1alpha1.LinkDown,
+		LinkLayer: machine.InfiniBand, Switch: &v1alpha1.Switch{ID: "leaf-a"}, Source: v1alpha1.SourceIB, Confidence: remembered,
+	}
+	if diff := cmp.Diff(want, r); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	// The driver is loaded anew: for a while there is no HCA.
+	hcas := b.machine.HCAs
+	b.machine = &machine.Machine{Node: "n1"}
+	b.round(t)
+	if n := len(b.object.Spec.Rails); n != 0 {
+		t.Errorf("%d rails of no HCA", n)
+	}
+	b.machine = &machine.Machine{Node: "n1", HCAs: hcas}
+	b.round(t)
+	if diff := cmp.Diff(want, b.object.Spec.Rails[0]); diff != "" {
+		t.Errorf("after the driver (-want +got):\n%s", diff)
+	}
+}
+
+func TestUplinksOnRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed()
+		b.uplinks = []v1alpha1.Uplink{{Leaf: "leaf-a", Port: 33, Peer: "spine-1"}}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- b.Run(ctx) }()
+		<-time.After(time.Hour)
+		synctest.Wait()
+		b.locked(func() {
+			if len(b.walked) != 0 {
+				t.Errorf("walked %v unasked", b.walked)
+			}
+			b.object.Status.Walk = []string{"leaf-a", "leaf-x"}
+		})
+		<-time.After(beatEvery + beatSpread + 3*time.Second)
+		synctest.Wait()
+		b.locked(func() {
+			if diff := cmp.Diff(b.uplinks, b.object.Spec.Uplinks); diff != "" {
+				t.Errorf("uplinks (-want +got):\n%s", diff)
+			}
+		})
+		<-time.After(30 * time.Second)
+		synctest.Wait()
+		n := 0
+		b.locked(func() {
+			want := []v1alpha1.Skipped{{Name: "uplinks of leaf-x", Reason: "no active port of this node leads to it"}}
+			if diff := cmp.Diff(want, b.object.Spec.Skipped); diff != "" {
+				t.Errorf("skipped (-want +got):\n%s", diff)
+			}
+			n = len(b.walked)
+		})
+		<-time.After(10 * walkEvery)
+		synctest.Wait()
+		b.locked(func() {
+			if got := len(b.walked) - n; got < 8 || got > 10 || slices.Contains(b.walked, "leaf-x") {
+				t.Errorf("walked %d times in ten intervals: %v", got, b.walked)
+			}
+			b.object.Status.Walk = nil
+		})
+		<-time.After(2 * beatEvery)
+		synctest.Wait()
+		b.locked(func() {
+			if len(b.object.Spec.Uplinks) != 0 || len(b.object.Spec.Skipped) != 0 {
+				t.Errorf("%+v", b.object.Spec)
+			}
+		})
+		stop()
+		<-done
+	})
+}
