@@ -119,7 +119,7 @@ func TestServe(t *testing.T) {
 		k.Wait(within, resource, func(s kubelet.State) bool { return len(s.Healthy) == n })
 	}
 	for path, want := range map[string]string{
-		report.Path: `"name":"nvidia.com/gpu","registered":true`, "/readyz": "ok", "/healthz": "ok",
+		report.Path: `"name":"nvidia.com/gpu","kind":"gpu","registered":true`, "/readyz": "ok", "/healthz": "ok",
 		"/metrics": `heddle_bindings{resource="nvidia.com/gpu"} 0`,
 	} {
 		resp, err := http.Get("http://" + address + path)

@@ -141,6 +141,9 @@ func TestDocumentedCommands(t *testing.T) {
 		for _, line := range commands(t, page) {
 			t.Run(page+": "+line, func(t *testing.T) {
 				words := strings.Fields(line)
+				for strings.Contains(words[0], "=") {
+					words = words[1:] // The environment.
+				}
 				switch words[0] {
 				case "helm":
 					checkHelm(t, words[1:])
@@ -153,12 +156,41 @@ func TestDocumentedCommands(t *testing.T) {
 							t.Errorf("no flag %s", w)
 						}
 					}
+				case "go":
+					checkGoTest(t, words)
 				case "docker", "make":
 				default:
 					t.Errorf("no test knows %s", words[0])
 				}
 				checkFiles(t, words)
 			})
+		}
+	}
+}
+
+// checkGoTest finds the tests and benchmarks that the command names.
+func checkGoTest(t *testing.T, words []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, words[len(words)-1], "*_test.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%s has no tests: %v", words[len(words)-1], err)
+	}
+	var code strings.Builder
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code.Write(text)
+	}
+	for i, w := range words[:len(words)-1] {
+		if w != "-run" && w != "-bench" {
+			continue
+		}
+		for name := range strings.SplitSeq(strings.Trim(words[i+1], "'^$"), "|") {
+			if name != "" && !strings.Contains(code.String(), "\nfunc "+name) {
+				t.Errorf("there is no %s", name)
+			}
 		}
 	}
 }
