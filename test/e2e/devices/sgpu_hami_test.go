@@ -141,6 +141,7 @@ func hamiVersions(t *testing.T, r *rig, locks *lockLog) {
 		r.waitPhase(t, "unlisted", "failed")
 		r.configure(t, strings.Replace(hamiConfig, "reject", "place", 1))
 		r.waitReady(t, "unlisted", waitStart)
+		r.configure(t, hamiConfig)
 		r.hasShares(t, "unlisted", "prepare", 0, slice(10, 1))
 		for _, b := range g.Containers {
 			r.hasShares(t, "unlisted", b.Name, 0, first(h.wanted(g, b.Name))...)
