@@ -42,7 +42,8 @@ func checkpoint(kubeletDir string) string {
 // later of its device manager, which needs the container runtime.
 func sockets(kubeletDir string) [2]string {
 	return [2]string{
-		filepath.Join(kubeletDir, "pod-resources", "kubelet.sock"), filepath.Join(kubeletDir, "device-plugins", "kubelet.sock"),
+		filepath.Join(kubeletDir, "pod-resources", "kubelet.sock"),
+		filepath.Join(kubeletDir, "device-plugins", "kubelet.sock"),
 	}
 }
 

@@ -283,9 +283,9 @@ func (r *rig) hamiCards(t *testing.T) map[string]allocation.HAMiCard {
 
 // waitHealthy waits until this many cards are healthy for HAMi; -1 is without
 // an annotation.
-func (r *rig) waitHealthy(t *testing.T, want int) time.Duration {
+func (r *rig) waitHealthy(t *testing.T, want int) {
 	t.Helper()
-	return eventually(t, waitStart, func() string {
+	eventually(t, waitStart, func() string {
 		n := -1
 		if cards := r.hamiCards(t); cards != nil {
 			n = 0

@@ -25,7 +25,7 @@ const hamiConfig = sharedCards + "sgpu: {unscheduled: reject, refusedFor: 0s, ha
 
 // TestHAMiSide drives the node by exactly what HAMi's scheduler writes, version
 // by version: the node lock, the pod's annotations, the Binding.
-func TestHAMiSide(t *testing.T) {
+func TestHAMiSide(t *testing.T) { //nolint:tparallel // Its parts share a rig.
 	r := sgpu(t)
 	r.configure(t, hamiConfig)
 	locks := r.locks(t)
@@ -113,7 +113,6 @@ func hamiVersions(t *testing.T, r *rig, locks *lockLog) {
 		{"2.10", "an init container that needs more has its own"},
 		{"2.10", "neither vcore nor vmemory"},
 	} {
-
 		t.Run(tt.version+" "+tt.pod, func(t *testing.T) {
 			h, g := r.hami(t, tt.version), golden(t, tt.version, tt.pod)
 			pod := fmt.Sprintf("hami-%d", i)
@@ -297,7 +296,7 @@ func hamiLocks(t *testing.T, r *rig, locks *lockLog) {
 		t.Fatal(err)
 	}
 	// That it stays can only be seen by waiting for a while.
-	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); pause(t, 200*time.Millisecond) {
 		if r.node(t).Annotations[apinames.HAMiLock] == "" {
 			t.Fatal("the lock of another plugin's pod is gone")
 		}
