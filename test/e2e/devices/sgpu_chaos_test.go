@@ -133,7 +133,7 @@ func (c *chaos) run(t *testing.T, seed uint64, d time.Duration) {
 	for i := range churners {
 		all.Go(func() { c.churn(ctx, t, rand.New(rand.NewPCG(seed, uint64(i+1))), i) })
 	}
-	c.kill(ctx, t, rand.New(rand.NewPCG(seed, 0)))
+	c.kill(t, rand.New(rand.NewPCG(seed, 0)), ctx.Done())
 	all.Wait()
 }
 
@@ -158,13 +158,11 @@ func (c *chaos) churn(ctx context.Context, t *testing.T, random *rand.Rand, n in
 		if random.IntN(3) > 0 {
 			patience = 20 * time.Second // Else it goes before it has run.
 		}
-		switch phase := c.rig.await(ctx, name, patience); phase {
-		case corev1.PodFailed:
+		if ran, failed := c.rig.await(ctx, name, patience); failed {
 			c.failed.Add(1)
-		case corev1.PodRunning:
+		} else if ran {
 			c.ran.Add(1)
 			sleep(ctx, time.Duration(random.IntN(2500))*time.Millisecond)
-		default:
 		}
 		if ctx.Err() != nil {
 			return
@@ -175,23 +173,18 @@ func (c *chaos) churn(ctx context.Context, t *testing.T, random *rand.Rand, n in
 	}
 }
 
-// await waits until a pod is ready, which is Running, or has failed, but no
-// longer than within.
-func (r *rig) await(ctx context.Context, pod string, within time.Duration) corev1.PodPhase {
+// await waits until a pod is ready or has failed, but no longer than within.
+func (r *rig) await(ctx context.Context, pod string, within time.Duration) (ran, failed bool) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for ctx.Err() == nil {
 		now, err := r.client.CoreV1().Pods(namespace).Get(ctx, pod, metav1.GetOptions{})
-		switch {
-		case err != nil:
-		case now.Status.Phase == corev1.PodFailed:
-			return corev1.PodFailed
-		case ready(now):
-			return corev1.PodRunning
+		if err == nil && (ready(now) || now.Status.Phase == corev1.PodFailed) {
+			return ready(now), !ready(now)
 		}
 		sleep(ctx, 200*time.Millisecond)
 	}
-	return corev1.PodPending
+	return false, false
 }
 
 // sleep waits, or until ctx ends.
@@ -202,14 +195,20 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// kill kills one or both, leaves them dead for a moment, and brings them back.
-func (c *chaos) kill(ctx context.Context, t *testing.T, random *rand.Rand) {
+// kill kills one or both, leaves them dead for a moment, and brings them back,
+// until done.
+func (c *chaos) kill(t *testing.T, random *rand.Rand, done <-chan struct{}) {
 	t.Helper()
 	r := c.rig
+	within := func(most time.Duration) <-chan time.Time {
+		return time.After(time.Duration(random.Int64N(int64(most))))
+	}
 	for {
-		sleep(ctx, time.Duration(300+random.IntN(5000))*time.Millisecond)
-		if ctx.Err() != nil {
-			break
+		select {
+		case <-within(5 * time.Second):
+		case <-done:
+			r.revive(t)
+			return
 		}
 		victim := random.IntN(4) // 0 and 1 the plugin, 2 the kubelet, 3 both
 		if victim != 2 && r.plugin.running() {
@@ -217,10 +216,10 @@ func (c *chaos) kill(ctx context.Context, t *testing.T, random *rand.Rand) {
 			c.plugins.Add(1)
 		}
 		if victim >= 2 {
-			r.killKubelet(t) //nolint:contextcheck // The chaos ends before the test does.
+			r.killKubelet(t)
 			c.kubelets.Add(1)
 		}
-		sleep(ctx, time.Duration(random.IntN(1500))*time.Millisecond)
+		<-within(1500 * time.Millisecond)
 		first, second := r.revivePlugin, r.reviveKubelet
 		if random.IntN(2) == 0 {
 			first, second = second, first
@@ -228,10 +227,15 @@ func (c *chaos) kill(ctx context.Context, t *testing.T, random *rand.Rand) {
 		first(t)
 		second(t)
 	}
-	r.reviveKubelet(t) //nolint:contextcheck // All must run again though the chaos has ended.
-	r.revivePlugin(t)  //nolint:contextcheck // As above.
-	// A kubelet with many containers takes its time to serve device plugins.
-	eventually(t, 90*time.Second, func() string { //nolint:contextcheck // As above.
+}
+
+// revive brings both back. A kubelet with many containers takes its time to
+// serve device plugins.
+func (r *rig) revive(t *testing.T) {
+	t.Helper()
+	r.reviveKubelet(t)
+	r.revivePlugin(t)
+	eventually(t, 90*time.Second, func() string {
 		if _, err := r.get(t.Context(), "/readyz"); err != nil {
 			return err.Error()
 		}
@@ -322,8 +326,8 @@ func (r *rig) truthful(t *testing.T) map[string]string {
 	found := map[string]string{}
 	for name, p := range tenants {
 		bound, err := boundTo(p)
-		if err != nil || bound == nil {
-			t.Errorf("%s: %v %v", name, bound, err)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
 			continue
 		}
 		for _, c := range p.Spec.Containers {

@@ -25,7 +25,7 @@ const hamiConfig = sharedCards + "sgpu: {unscheduled: reject, refusedFor: 0s, ha
 
 // TestHAMiSide drives the node by exactly what HAMi's scheduler writes, version
 // by version: the node lock, the pod's annotations, the Binding.
-func TestHAMiSide(t *testing.T) { //nolint:tparallel // Its steps share one rig, in order.
+func TestHAMiSide(t *testing.T) { //nolint:tparallel // Its parts share a rig.
 	r := sgpu(t)
 	r.configure(t, hamiConfig)
 	locks := r.locks(t)
@@ -140,6 +140,7 @@ func hamiVersions(t *testing.T, r *rig, locks *lockLog) {
 		r.waitPhase(t, "unlisted", "failed")
 		r.configure(t, strings.Replace(hamiConfig, "reject", "place", 1))
 		r.waitReady(t, "unlisted", waitStart)
+		r.configure(t, hamiConfig)
 		r.hasShares(t, "unlisted", "prepare", 0, slice(10, 1))
 		for _, b := range g.Containers {
 			r.hasShares(t, "unlisted", b.Name, 0, first(h.wanted(g, b.Name))...)

@@ -121,11 +121,11 @@ func (r *rig) index(t *testing.T, uuid string) int {
 	return -1
 }
 
-// boundTo is what a pod's annotation says; nil without one.
+// boundTo is what a pod's annotation says.
 func boundTo(p *corev1.Pod) (*allocation.Bound, error) {
 	text, ok := p.Annotations[apinames.SGPUBound]
 	if !ok {
-		return nil, nil //nolint:nilnil // None is an answer.
+		return nil, errors.New("it has no annotation " + apinames.SGPUBound)
 	}
 	return allocation.ParseBound(text)
 }
@@ -140,10 +140,7 @@ func (r *rig) waitBound(t *testing.T, pod, container string) allocation.BoundCon
 			return err.Error()
 		}
 		var ok bool
-		if b != nil {
-			got, ok = b.Containers[container]
-		}
-		if !ok {
+		if got, ok = b.Containers[container]; !ok {
 			return apinames.SGPUBound + " does not name container " + container
 		}
 		return ""
