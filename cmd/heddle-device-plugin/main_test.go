@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -93,6 +95,20 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// get is what an address answers, or why it does not.
+func get(url string) string {
+	resp, err := http.Get(url)
+	if err != nil {
+		return err.Error()
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err.Error()
+	}
+	return string(body)
+}
+
 // TestServe runs the daemon on a fake kubelet and without an API server.
 func TestServe(t *testing.T) {
 	k := kubelet.Start(t, kubelet.Dir(t))
@@ -122,15 +138,13 @@ func TestServe(t *testing.T) {
 		report.Path: `"name":"nvidia.com/gpu","kind":"gpu","registered":true`, "/readyz": "ok", "/healthz": "ok",
 		"/metrics": `heddle_bindings{resource="nvidia.com/gpu"} 0`,
 	} {
-		resp, err := http.Get("http://" + address + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var body bytes.Buffer
-		_, _ = body.ReadFrom(resp.Body)
-		resp.Body.Close()
-		if !strings.Contains(body.String(), want) {
-			t.Errorf("%s: %s has no %s", path, body.String(), want)
+		// The kubelet has the lists a moment before the daemon knows, and
+		// before it answers here.
+		for got := ""; !strings.Contains(got, want); runtime.Gosched() {
+			if within.Err() != nil {
+				t.Fatalf("%s: %s has no %s", path, got, want)
+			}
+			got = get("http://" + address + path)
 		}
 	}
 	cancel()
