@@ -1,4 +1,4 @@
-//go:build e2e && linux
+//go:build e2e && shares && linux
 
 package devices
 
@@ -130,7 +130,7 @@ func (b *bad) pod(r *rig) *corev1.Pod {
 // to one container at a time, and to a second only when it takes over what an
 // init container of its pod had. What the binder does when it is told so all the
 // same is a test of its own.
-func TestSGPUBadInput(t *testing.T) { //nolint:tparallel // Its steps share one rig, in order.
+func TestSGPUBadInput(t *testing.T) { //nolint:tparallel // Its parts share a rig.
 	r := sgpu(t)
 	rows := badInput(r, t)
 	answers := make([]error, len(rows))

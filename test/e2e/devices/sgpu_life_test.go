@@ -1,4 +1,4 @@
-//go:build e2e && linux
+//go:build e2e && shares && linux
 
 package devices
 
@@ -18,7 +18,7 @@ import (
 
 // TestSGPUContainers: every container of a pod has cards of its own, whatever
 // kind it is, and keeps them over restarts.
-func TestSGPUContainers(t *testing.T) { //nolint:tparallel // Its steps share one rig, in order.
+func TestSGPUContainers(t *testing.T) { //nolint:tparallel // Its parts share a rig.
 	r := sgpu(t)
 	for _, tt := range []struct {
 		name string
@@ -215,7 +215,7 @@ func ownWords(t *testing.T, r *rig) {
 	right := func() {
 		t.Helper()
 		r.waitPod(t, "words", 20*time.Second, func(p *corev1.Pod) string {
-			if b, err := boundTo(p); err != nil || b == nil || b.Containers["app"].Shares[0].VCore != 10 {
+			if b, err := boundTo(p); err != nil || b.Containers["app"].Shares[0].VCore != 10 {
 				return "its annotation is not put right: " + p.Annotations[apinames.SGPUBound]
 			}
 			return ""

@@ -1,4 +1,4 @@
-//go:build e2e && linux
+//go:build e2e && shares && linux
 
 package devices
 
@@ -224,13 +224,11 @@ func (l *load) work(ctx context.Context, t *testing.T, random *rand.Rand, n int)
 			return
 		}
 		l.pods.Add(1)
-		switch l.rig.await(ctx, name, 8*time.Second) {
-		case corev1.PodFailed:
+		if ran, failed := l.rig.await(ctx, name, 8*time.Second); failed {
 			l.failed.Add(1)
-		case corev1.PodRunning:
+		} else if ran {
 			l.ran.Add(1)
 			sleep(ctx, time.Duration(random.IntN(1500))*time.Millisecond)
-		default:
 		}
 		if err := api.Delete(last, name, metav1.DeleteOptions{}); err != nil {
 			t.Errorf("delete %s: %v", name, err)

@@ -1,4 +1,4 @@
-//go:build e2e && linux
+//go:build e2e && shares && linux
 
 package devices
 
@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	apinames "github.com/heddle-dev/heddle/api/names"
 	account "github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 )
@@ -90,11 +88,6 @@ func shares(cards, vcore, gib int) corev1.ResourceList {
 // share is a request for a part of one card.
 func share(vcore, gib int) corev1.ResourceList { return shares(1, vcore, gib) }
 
-// slice is what a container should have of a card, whichever it is.
-func slice(vcore, gib int) allocation.Share {
-	return allocation.Share{VCore: vcore, MemoryMiB: int64(gib) * 1024}
-}
-
 // card is the UUID of a card, by index.
 func (r *rig) card(t *testing.T, index int) string {
 	t.Helper()
@@ -121,60 +114,6 @@ func (r *rig) index(t *testing.T, uuid string) int {
 	return -1
 }
 
-// boundTo is what a pod's annotation says; nil without one.
-func boundTo(p *corev1.Pod) (*allocation.Bound, error) {
-	text, ok := p.Annotations[apinames.SGPUBound]
-	if !ok {
-		return nil, nil //nolint:nilnil // None is an answer.
-	}
-	return allocation.ParseBound(text)
-}
-
-// waitBound waits until a pod's annotation names a container.
-func (r *rig) waitBound(t *testing.T, pod, container string) allocation.BoundContainer {
-	t.Helper()
-	var got allocation.BoundContainer
-	r.waitPod(t, pod, waitStart, func(p *corev1.Pod) string {
-		b, err := boundTo(p)
-		if err != nil {
-			return err.Error()
-		}
-		var ok bool
-		if b != nil {
-			got, ok = b.Containers[container]
-		}
-		if !ok {
-			return apinames.SGPUBound + " does not name container " + container
-		}
-		return ""
-	})
-	return got
-}
-
-// hasShares fails the test unless a container sees exactly the cards that all
-// others say it has: it can open them and no other, its environment and its
-// file name them with the shares, and so does its pod's annotation. The shares
-// are as wanted, by amount.
-func (r *rig) hasShares(t *testing.T, pod, container string, hcas int, want ...allocation.Share) []allocation.Share {
-	t.Helper()
-	s := r.has(t, pod, container, len(want), hcas)
-	given, err := s.shares()
-	if err != nil {
-		t.Errorf("%s/%s: %v", pod, container, err)
-	}
-	if err := sameAmounts(given, want); err != nil {
-		t.Errorf("%s/%s: %v", pod, container, err)
-	}
-	if len(want) == 0 {
-		return nil
-	}
-	bound := r.waitBound(t, pod, container)
-	if diff := cmp.Diff(given, byCard(bound.Shares)); diff != "" {
-		t.Errorf("%s/%s: shares (-in the container +annotation):\n%s", pod, container, diff)
-	}
-	return given
-}
-
 // shares are those that a container was told of, by UUID.
 func (s *seen) shares() ([]allocation.Share, error) {
 	var all []allocation.Share
@@ -198,27 +137,6 @@ func (s *seen) shares() ([]allocation.Share, error) {
 		return nil, fmt.Errorf("shares (-file +%s):\n%s", binder.EnvShares, diff)
 	}
 	return byCard(all), nil
-}
-
-func byCard(all []allocation.Share) []allocation.Share {
-	return slices.SortedFunc(slices.Values(all), func(a, b allocation.Share) int { return strings.Compare(a.UUID, b.UUID) })
-}
-
-// sameAmounts compares without cards, or with those that are wanted.
-func sameAmounts(given, want []allocation.Share) error {
-	if len(given) != len(want) {
-		return fmt.Errorf("it has shares %v, want %v", given, want)
-	}
-	for i := range want {
-		w := want[i]
-		if w.UUID == "" {
-			w.UUID = given[i].UUID
-		}
-		if given[i] != w {
-			return fmt.Errorf("it has shares %v, want %v", given, want)
-		}
-	}
-	return nil
 }
 
 // account is what the plugin says of itself.
@@ -280,10 +198,4 @@ func (r *rig) heddle(t *testing.T, args ...string) string {
 		t.Fatalf("heddle %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return string(out)
-}
-
-// ticketOf is the card that a device ID of a slot names.
-func ticketOf(id string) string {
-	uuid, _, _ := strings.Cut(id, "::")
-	return uuid
 }

@@ -1,0 +1,138 @@
+//go:build e2e && shares && linux
+
+package devices
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	apinames "github.com/heddle-dev/heddle/api/names"
+)
+
+// hamiForged: what is not HAMi's word, or not of this pod, is not followed.
+func hamiForged(t *testing.T, r *rig, _ *lockLog) {
+	h, full := r.hami(t, "2.10"), r.card(t, firstCard)
+	g := golden(t, "2.10", "one container") // 60 % and 4 GiB of the first card.
+	set := func(key, value string) func(map[string]string) { return func(a map[string]string) { a[key] = value } }
+	cards := func(text string) func(map[string]string) { return set(apinames.HAMiAllocation, text) }
+	r.create(t, h.pod("holder", g))
+	if err := h.filter(t.Context(), "holder", g, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.bind(t.Context(), "holder"); err != nil {
+		t.Fatal(err)
+	}
+	r.waitReady(t, "holder", waitStart)
+	rows := []struct {
+		name   string
+		change func(map[string]string)
+		// foreign is a pod of another scheduler's, unbound one that HAMi did not
+		// bind.
+		foreign, unbound bool
+		says             string
+	}{
+		{name: "scheduler", foreign: true, says: `the pod's scheduler is "default-scheduler"`},
+		{name: "unbound", unbound: true, says: "HAMi has not bound the pod"},
+		{name: "node", change: set(apinames.HAMiNode, "node2"), says: `HAMi chose node "node2"`},
+		{
+			name: "later", change: set(apinames.HAMiPredicateTime, strconv.FormatInt(time.Now().Add(time.Hour).UnixNano(), 10)),
+			says: "HAMi chose again after it had bound",
+		},
+		{name: "card", change: cards(`[[{"uuid":"GPU-none","compute":60,"vRam":4096}]]`), says: "no shared card GPU-none"},
+		{name: "more", change: cards(`[[{"uuid":"` + r.card(t, 4) + `","compute":60,"vRam":8192}]]`), says: "the container asks for 4096"},
+		{name: "truncated", change: cards(`[[{"uuid":"` + r.card(t, 4)), says: apinames.HAMiAllocation},
+		{name: "count", change: cards(`[[]]`), says: "0 cards for container main, which asks for 1"},
+		{
+			name: "full", change: cards(`[[{"uuid":"` + full + `","compute":60,"vRam":4096}]]`),
+			says: "hami chose a card that cannot be had: card 2: 40 % of 100 left; needs 60",
+		},
+	}
+	for _, tt := range rows {
+		p := h.pod("forged-"+tt.name, g)
+		if tt.foreign {
+			p.Spec.SchedulerName = ""
+		}
+		if tt.foreign || tt.unbound {
+			p.Spec.NodeName = r.Node()
+			p.Annotations = map[string]string{}
+			for name, text := range g.Annotations {
+				p.Annotations[name] = h.here.Replace(text)
+			}
+			p.Annotations[apinames.HAMiNode] = r.Node()
+			if tt.unbound {
+				delete(p.Annotations, apinames.HAMiBindTime)
+			}
+			r.create(t, p)
+			continue
+		}
+		r.create(t, p)
+		if err := h.filter(t.Context(), p.Name, g, tt.change); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.bind(t.Context(), p.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	past := r.pod("forged-past", box{more: share(60, 4)})
+	past.Spec.NodeName = r.Node()
+	r.create(t, past)
+	for _, tt := range rows {
+		r.waitEvent(t, "forged-"+tt.name, "SGPURefused", tt.says, 20*time.Second)
+		if !tt.foreign && !tt.unbound {
+			r.waitPhase(t, "forged-"+tt.name, "failed")
+		}
+	}
+	r.waitEvent(t, "forged-past", "SGPURefused", "no scheduler chose a card, and sgpu.unscheduled is reject", 20*time.Second)
+	if got := r.count(t); len(got) != 1 || got[full].VCore != 60 {
+		t.Errorf("taken of cards: %+v", got)
+	}
+}
+
+// hamiLocks: a lock goes when its pod is gone, and stays where another plugin,
+// or nobody, is to release it.
+func hamiLocks(t *testing.T, r *rig, locks *lockLog) {
+	h := r.hami(t, "2.6")
+	value, err := h.lock(t.Context(), "deleted-long-ago")
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	gone := locks.waitGone(t, value)
+	t.Logf("the lock of a pod that is gone was released after %.1f s", gone.Sub(begin).Seconds())
+
+	r.run(t, r.pod("other-maker", box{}))
+	if _, err := h.lock(t.Context(), "other-maker"); err != nil {
+		t.Fatal(err)
+	}
+	// That it stays can only be seen by waiting for a while.
+	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); pause(t, 200*time.Millisecond) {
+		if r.node(t).Annotations[apinames.HAMiLock] == "" {
+			t.Fatal("the lock of another plugin's pod is gone")
+		}
+	}
+	r.remove(t, "other-maker")
+	eventually(t, 40*time.Second, func() string { return r.node(t).Annotations[apinames.HAMiLock] })
+}
+
+// hamiClosed: nothing is offered to HAMi while no kubelet could take it.
+func hamiClosed(t *testing.T, r *rig, _ *lockLog) {
+	r.waitHealthy(t, 8)
+	if err := r.plugin.stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.waitHealthy(t, 0)
+	t.Logf("open again %s after the start of the plugin, registration included", func() time.Duration {
+		begin := time.Now()
+		r.plugin.again(t)
+		r.waitHealthy(t, 8)
+		return time.Since(begin).Round(time.Millisecond)
+	}())
+	r.configure(t, strings.Replace(hamiConfig, "mode: sgpu", "mode: native", 1))
+	r.waitHealthy(t, -1)
+	r.configure(t, hamiConfig)
+	r.waitHealthy(t, 8)
+	r.configure(t, strings.Replace(hamiConfig, "enabled: true", "enabled: false", 1))
+	r.waitHealthy(t, -1)
+}

@@ -1,0 +1,192 @@
+//go:build e2e && shares && linux
+
+package devices
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// chaos is churn and kills.
+type chaos struct {
+	rig                                  *rig
+	plugins, kubelets, pods, ran, failed atomic.Int64
+}
+
+// run makes chaos for a time. Its pods stay when it ends, whatever they are up
+// to; plugin and kubelet run.
+func (c *chaos) run(t *testing.T, seed uint64, d time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	const churners = 6
+	var all sync.WaitGroup
+	for i := range churners {
+		all.Go(func() { c.churn(ctx, t, rand.New(rand.NewPCG(seed, uint64(i+1))), i) })
+	}
+	c.kill(t, rand.New(rand.NewPCG(seed, 0)), ctx.Done())
+	all.Wait()
+}
+
+// churn makes one pod after the other, with random shares and life, and takes
+// each away whatever it is up to.
+func (c *chaos) churn(ctx context.Context, t *testing.T, random *rand.Rand, n int) {
+	api := c.rig.client.CoreV1().Pods(namespace)
+	for i := 0; ctx.Err() == nil; i++ {
+		name := fmt.Sprintf("churn-%d-%d-%d", random.Uint32N(1e6), n, i)
+		p := c.rig.pod(name, box{more: shares(1+random.IntN(2), 5+random.IntN(30), 1+random.IntN(12))})
+		if random.IntN(4) == 0 {
+			p = c.rig.pod(name, box{more: share(5+random.IntN(30), 2)}, box{name: "before", more: share(10, 2), args: []string{"once"}})
+		}
+		if _, err := api.Create(ctx, p, metav1.CreateOptions{}); err != nil {
+			if ctx.Err() == nil {
+				t.Errorf("create %s: %v", name, err)
+			}
+			return
+		}
+		c.pods.Add(1)
+		patience := time.Duration(random.IntN(3000)) * time.Millisecond
+		if random.IntN(3) > 0 {
+			patience = 20 * time.Second // Else it goes before it has run.
+		}
+		if ran, failed := c.rig.await(ctx, name, patience); failed {
+			c.failed.Add(1)
+		} else if ran {
+			c.ran.Add(1)
+			sleep(ctx, time.Duration(random.IntN(2500))*time.Millisecond)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if err := api.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && ctx.Err() == nil {
+			t.Errorf("delete %s: %v", name, err)
+		}
+	}
+}
+
+// await waits until a pod is ready or has failed, but no longer than within.
+func (r *rig) await(ctx context.Context, pod string, within time.Duration) (ran, failed bool) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for ctx.Err() == nil {
+		now, err := r.client.CoreV1().Pods(namespace).Get(ctx, pod, metav1.GetOptions{})
+		if err == nil && (ready(now) || now.Status.Phase == corev1.PodFailed) {
+			return ready(now), !ready(now)
+		}
+		sleep(ctx, 200*time.Millisecond)
+	}
+	return false, false
+}
+
+// sleep waits, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// kill kills one or both, leaves them dead for a moment, and brings them back,
+// until done.
+func (c *chaos) kill(t *testing.T, random *rand.Rand, done <-chan struct{}) {
+	t.Helper()
+	r := c.rig
+	within := func(most time.Duration) <-chan time.Time {
+		return time.After(time.Duration(random.Int64N(int64(most))))
+	}
+	for {
+		select {
+		case <-within(5 * time.Second):
+		case <-done:
+			r.revive(t)
+			return
+		}
+		victim := random.IntN(4) // 0 and 1 the plugin, 2 the kubelet, 3 both
+		if victim != 2 && r.plugin.running() {
+			r.plugin.kill(t)
+			c.plugins.Add(1)
+		}
+		if victim >= 2 {
+			r.killKubelet(t)
+			c.kubelets.Add(1)
+		}
+		<-within(1500 * time.Millisecond)
+		first, second := r.revivePlugin, r.reviveKubelet
+		if random.IntN(2) == 0 {
+			first, second = second, first
+		}
+		first(t)
+		second(t)
+	}
+}
+
+// revive brings both back. A kubelet with many containers takes its time to
+// serve device plugins.
+func (r *rig) revive(t *testing.T) {
+	t.Helper()
+	r.reviveKubelet(t)
+	r.revivePlugin(t)
+	eventually(t, 90*time.Second, func() string {
+		if _, err := r.get(t.Context(), "/readyz"); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+}
+
+func (r *rig) kubeletPID(t *testing.T) int {
+	t.Helper()
+	for _, c := range r.Status(r.ctx(t)).Components {
+		if c.Name == "kubelet" {
+			return c.PID
+		}
+	}
+	return 0
+}
+
+// killKubelet is kill -9.
+func (r *rig) killKubelet(t *testing.T) {
+	t.Helper()
+	pid := r.kubeletPID(t)
+	if pid == 0 {
+		t.Fatal("the kubelet does not run")
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, func() string {
+		if r.kubeletPID(t) != 0 {
+			return "the kubelet lives"
+		}
+		return ""
+	})
+}
+
+func (r *rig) reviveKubelet(t *testing.T) {
+	t.Helper()
+	if r.kubeletPID(t) != 0 {
+		return
+	}
+	if err := r.StartKubelet(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *rig) revivePlugin(t *testing.T) {
+	t.Helper()
+	if r.plugin.running() {
+		return
+	}
+	if err := r.plugin.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
