@@ -30,10 +30,6 @@ test: ## Unit and integration tests, with the race detector
 e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real RDMA (HEDDLE_LONG_TESTS=1: ten minutes more)
 	$(TEST) -tags e2e -count=1 -timeout 60m -p 1 ./test/cluster/... ./test/e2e/... ./test/demo/... ./test/vm/...
 
-.PHONY: e2e-shares
-e2e-shares: ## Shares of GPUs on a real kubelet; apart from e2e until they have proved steady beside the other failures
-	$(TEST) -tags e2e,shares -count=1 -timeout 60m -run 'SGPU|HAMi|Card|Mode' ./test/e2e/devices
-
 .PHONY: lint
 lint: ## golangci-lint, the chart's lint, and what the other module files say
 	$(LINT) run ./...

@@ -1,4 +1,4 @@
-//go:build e2e && shares && linux
+//go:build e2e && linux
 
 package devices
 
