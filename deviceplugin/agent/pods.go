@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -191,4 +192,18 @@ func (k *Kube) Pod(ctx context.Context, pod binder.Pod) (*corev1.Pod, error) {
 		}
 	}
 	return nil, fmt.Errorf("%s is not among the pods of node %s", pod, k.node)
+}
+
+// gone tells whether the API server has shown that a pod is not on this node.
+func (a *Agent) gone(pod binder.Pod) bool {
+	if a.NodePods == nil {
+		return false
+	}
+	all, _, known := a.NodePods.Pods()
+	if !known {
+		return false
+	}
+	return !slices.ContainsFunc(all, func(p *corev1.Pod) bool {
+		return p.Namespace == pod.Namespace && p.Name == pod.Name && of(p, pod.UID)
+	})
 }

@@ -80,6 +80,9 @@ type Options struct {
 	// PodSpecs and Events may be nil.
 	PodSpecs PodSpecs
 	Events   Events
+	// Gone knows at once, without asking anybody, that a pod is not on this
+	// node. Nil never knows.
+	Gone func(Pod) bool
 	// NodeName is what schedulers call this node.
 	NodeName string
 	// Cards are the cards that are handed out in shares, with nothing taken;

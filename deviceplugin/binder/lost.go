@@ -17,7 +17,8 @@ const (
 // Lost are the device IDs of a resource that running containers have and that
 // the kubelet takes for free, because it lost its checkpoint; each with who has
 // it. It gives them to the next pod that asks. While a kubelet starts and
-// nobody knows yet, they are all that were bound.
+// nobody knows yet, they are all that were bound to pods that are not known to
+// be gone.
 func (b *Binder) Lost(resource string) map[string]string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -31,7 +32,10 @@ func (b *Binder) lostLocked(resource string, all bool) map[string]string {
 	}
 	lost := make(map[string]string)
 	for _, r := range b.records {
-		if r.Resource != resource || r.Owner == nil || !all && !b.lost[*r.Owner] {
+		if r.Resource != resource || r.Owner == nil {
+			continue
+		}
+		if !b.lost[*r.Owner] && (!all || b.options.Gone != nil && b.options.Gone(r.Owner.Pod)) {
 			continue
 		}
 		for _, id := range r.IDs {

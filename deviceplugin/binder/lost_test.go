@@ -66,3 +66,20 @@ func TestNamesakeHasLostNothing(t *testing.T) {
 		t.Errorf("events %v, lost %v", e, r.Lost(gpus))
 	}
 }
+
+// TestAStartingKubeletAndGonePods: while nobody knows what a new kubelet has
+// lost, the devices of pods that are gone are as good as any.
+func TestAStartingKubeletAndGonePods(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	r.options.Gone = func(p Pod) bool { return p.Name == "b" }
+	r.restart()
+	a, b := asks{gpus: r.cards(0)}, asks{gpus: r.cards(1)}
+	r.allocate(pod("a"), "main", a)
+	r.allocate(pod("b"), "main", b)
+	r.start(a)
+	r.start(b)
+	r.Wake()
+	if got := slices.Sorted(maps.Keys(r.Lost(gpus))); !slices.Equal(got, a[gpus]) {
+		t.Errorf("in use %v, want those of the pod that is there: %v", got, a[gpus])
+	}
+}

@@ -117,6 +117,7 @@ func TestKubeletRestartPluginHeldBack(t *testing.T) {
 			how.hold(t, r)
 			r.stopKubelet(t)
 			r.startKubelet(t)
+			r.admitted(t)
 			begin := time.Now()
 			n := r.crash(t, "big")
 			r.waitRestart(t, "big", "app", n+1, 30*time.Second)
@@ -130,6 +131,15 @@ func TestKubeletRestartPluginHeldBack(t *testing.T) {
 			r.consistent(t)
 		})
 	}
+}
+
+// admitted waits until a kubelet that has just started has taken all its pods
+// up: it does so in the order of their creation. A container that ends before
+// that has its devices allocated anew, and without a plugin its pod fails.
+func (r *rig) admitted(t *testing.T) {
+	t.Helper()
+	r.run(t, r.pod("canary", box{}))
+	r.remove(t, "canary")
 }
 
 // TestCheckpointLost: the kubelet forgets who has which devices. Containers
