@@ -261,21 +261,19 @@ func (p *pipes) watchIn(t *testing.T) (net.Conn, *bufio.Reader) {
 	return client, bufio.NewReader(client)
 }
 
-// events reads lines with data until the n-th.
-func events(t *testing.T, r *bufio.Reader, n int) []string {
+// nextEvent reads the next one's generation.
+func nextEvent(t *testing.T, r *bufio.Reader) string {
 	t.Helper()
-	var out []string
-	for len(out) < n {
+	for {
 		line, err := r.ReadString('\n')
 		if err != nil {
-			t.Fatal(err, out)
+			t.Fatal(err)
 		}
 		if data, ok := strings.CutPrefix(line, "data: "); ok {
 			generation, _, _ := strings.Cut(strings.TrimPrefix(data, `{"generation":`), ",")
-			out = append(out, generation)
+			return generation
 		}
 	}
-	return out
 }
 
 func TestWatch(t *testing.T) {
@@ -289,24 +287,24 @@ func TestWatch(t *testing.T) {
 		go func() { ended <- server.Serve(ctx, p, nil) }()
 
 		conn, quick := p.watchIn(t)
-		if got := events(t, quick, 1); got[0] != "1" {
-			t.Errorf("the first event is %v", got)
+		if got := nextEvent(t, quick); got != "1" {
+			t.Errorf("the first event is %s", got)
 		}
 		// A burst is one event, of the newest.
-		time.Sleep(pace)
+		<-time.After(pace)
 		synctest.Wait()
 		s.put("dragonfly-1", "n2")
-		if got := events(t, quick, 1); got[0] != "2" {
-			t.Errorf("the second event is %v", got)
+		if got := nextEvent(t, quick); got != "2" {
+			t.Errorf("the second event is %s", got)
 		}
 		s.put("dragonfly-1", "n3")
 		s.put("dragonfly-1", "n4")
-		if got := events(t, quick, 1); got[0] != "4" {
-			t.Errorf("after a burst the event is %v", got)
+		if got := nextEvent(t, quick); got != "4" {
+			t.Errorf("after a burst the event is %s", got)
 		}
 
 		slow, _ := p.watchIn(t) // It never reads.
-		time.Sleep(patience + time.Second)
+		<-time.After(patience + time.Second)
 		synctest.Wait()
 		if len(server.watchers) != 1 {
 			t.Errorf("%d readers; the slow one should be gone", len(server.watchers))
@@ -314,7 +312,7 @@ func TestWatch(t *testing.T) {
 		slow.Close()
 
 		another, r := p.watchIn(t)
-		events(t, r, 1)
+		nextEvent(t, r)
 		full, r := p.watchIn(t)
 		if line, err := r.ReadString('\n'); err != nil || !strings.Contains(line, "503") {
 			t.Errorf("one reader too many: %q, %v", line, err)
