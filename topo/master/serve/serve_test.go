@@ -331,6 +331,32 @@ func TestWatch(t *testing.T) {
 	})
 }
 
+// deadlines notes those of a connection and the writes between.
+type deadlines struct {
+	httptest.ResponseRecorder
+	calls []string
+}
+
+func (d *deadlines) SetWriteDeadline(at time.Time) error {
+	d.calls = append(d.calls, "deadline in "+map[bool]string{true: "no time", false: "some time"}[at.IsZero()])
+	return nil
+}
+
+func (d *deadlines) Write(b []byte) (int, error) {
+	d.calls = append(d.calls, "write")
+	return len(b), nil
+}
+
+func TestAnIdleReaderHasNoDeadline(t *testing.T) {
+	d := &deadlines{}
+	if err := (&stream{w: d, control: http.NewResponseController(d)}).send("x"); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"deadline in some time", "write", "deadline in no time"}, d.calls); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
 func TestConnectionsAreBounded(t *testing.T) {
 	p := newPipes()
 	l := limit(p, 1)
