@@ -93,7 +93,8 @@ func (p *Publisher) Lead(ctx context.Context) {
 	defer p.options.Views.WantWalks(false)
 	p.metrics.leader.Set(1)
 	defer p.metrics.leader.Set(0)
-	writers := []writer{newLabels(p), newWalks(p), newHyperNodes(p), newKueue(p)}
+	// Labels last: those of a new fleet take minutes.
+	writers := []writer{newWalks(p), newHyperNodes(p), newKueue(p), newLabels(p)}
 	full, wait := time.Now(), retryFirst
 	for ctx.Err() == nil {
 		v, next := p.options.Views.Current()
@@ -103,16 +104,36 @@ func (p *Publisher) Lead(ctx context.Context) {
 			if everything {
 				full = time.Now().Add(refresh)
 			}
-			if err := syncAll(ctx, writers, v, everything); err != nil && ctx.Err() == nil {
+			err := syncAll(ctx, writers, v, everything)
+			switch {
+			case err == nil, ctx.Err() != nil:
+				wait = retryFirst
+			case onlyUnfinished(err):
+				pause, wait = 0, retryFirst
+			default:
 				p.options.Log.WarnContext(ctx, "not all could be written", "err", err)
 				pause, full = wait, time.Time{}
 				wait = min(2*wait, retryLast)
-			} else {
-				wait = retryFirst
 			}
 		}
 		p.rest(ctx, next, pause)
 	}
+}
+
+// errUnfinished means that a writer stopped to look at a newer view.
+var errUnfinished = errors.New("not finished")
+
+// onlyUnfinished tells whether nothing else went wrong.
+func onlyUnfinished(err error) bool {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, part := range joined.Unwrap() {
+			if !onlyUnfinished(part) {
+				return false
+			}
+		}
+		return true
+	}
+	return errors.Is(err, errUnfinished)
 }
 
 // rest waits for the next view, and for others to come with it.
