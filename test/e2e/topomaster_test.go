@@ -96,10 +96,9 @@ func (m *topoMaster) get(t *testing.T, path string) (code int, tag, body string)
 	return resp.StatusCode, resp.Header.Get("ETag"), string(b)
 }
 
-// reportOf applies a NodeTopology of one InfiniBand port on a leaf.
-func (b *bed) reportOf(t *testing.T, node string, owner types.UID, leaf string) {
-	t.Helper()
-	text, err := json.Marshal(&v1alpha1.NodeTopology{
+// reportOf is a NodeTopology of one InfiniBand port on a leaf.
+func reportOf(node string, owner types.UID, leaf string) *v1alpha1.NodeTopology {
+	return &v1alpha1.NodeTopology{
 		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.Kind},
 		ObjectMeta: metav1.ObjectMeta{Name: node, OwnerReferences: []metav1.OwnerReference{
 			{APIVersion: "v1", Kind: "Node", Name: node, UID: owner},
@@ -108,7 +107,13 @@ func (b *bed) reportOf(t *testing.T, node string, owner types.UID, leaf string) 
 			HCA: "mlx5_0", ID: "0000:18:00.0", Role: "fabric", Port: 1, LinkState: v1alpha1.LinkActive,
 			Switch: &v1alpha1.Switch{ID: leaf}, Source: v1alpha1.SourceIB, Confidence: 100,
 		}}},
-	})
+	}
+}
+
+// report applies NodeTopologies at once.
+func (b *bed) report(t *testing.T, all ...*v1alpha1.NodeTopology) {
+	t.Helper()
+	text, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": all})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,10 +137,10 @@ func TestTopoMaster(t *testing.T) {
 		b.newNode(t, node, nil)
 		b.kubectl(t, "patch", "node", node, "--subresource=status", "-p",
 			`{"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "test", "message": "test"}]}}`)
-		b.reportOf(t, node, b.node(t, node).UID, leaf)
+		b.report(t, reportOf(node, b.node(t, node).UID, leaf))
 	}
 	b.newNode(t, "topo-liar", nil)
-	b.reportOf(t, "topo-liar", b.node(t, "topo-a1").UID, leafB)
+	b.report(t, reportOf("topo-liar", b.node(t, "topo-a1").UID, leafB))
 	exports := []string{"--exports", "labels,hypernodes"}
 	one := b.startTopoMaster(t, "one", 19401, exports...)
 	two := b.startTopoMaster(t, "two", 19402, exports...)
@@ -192,9 +197,8 @@ func TestTopoMaster(t *testing.T) {
 	_, before, _ := two.get(t, "/node_group")
 	one.stop()
 	const leafC = "a000000000000c01"
-	for _, node := range []string{"topo-a1", "topo-a2"} {
-		b.reportOf(t, node, b.node(t, node).UID, leafC)
-	}
+	// Both at once: one after the other they would be two groups for a while, and a new one takes its own name.
+	b.report(t, reportOf("topo-a1", b.node(t, "topo-a1").UID, leafC), reportOf("topo-a2", b.node(t, "topo-a2").UID, leafC))
 	eventually(t, 30*time.Second, func() string {
 		_, _, body := two.get(t, "/v1/nodes/topo-a2")
 		if !strings.Contains(body, leafC) {
