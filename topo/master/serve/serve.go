@@ -44,6 +44,8 @@ type Options struct {
 	Templates []export.Template
 	// Page is served at /; its index.html is the first to be seen.
 	Page fs.FS
+	// Policy is the Content-Security-Policy of those files.
+	Policy string
 	// Registry has the metrics to show, and gets the server's own.
 	Registry *prometheus.Registry
 	// Alive and Ready say what is wrong, "" if nothing is.
@@ -81,7 +83,7 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("GET /metrics", s.admit(promhttp.HandlerFor(s.options.Registry, promhttp.HandlerOpts{}).ServeHTTP))
 	mux.Handle("GET /healthz", probe(s.options.Alive))
 	mux.Handle("GET /readyz", probe(s.options.Ready))
-	mux.Handle("GET /", s.metrics.count("/", s.admit(page(s.options.Page))))
+	mux.Handle("GET /", s.metrics.count("/", s.admit(page(s.options.Page, s.options.Policy))))
 	return mux
 }
 
@@ -168,12 +170,11 @@ func probe(check func() string) http.HandlerFunc {
 	}
 }
 
-// page serves files, which may load nothing from elsewhere.
-func page(files fs.FS) http.HandlerFunc {
+// page serves files, which a browser is to hold to a policy.
+func page(files fs.FS, policy string) http.HandlerFunc {
 	server := http.FileServerFS(files)
 	return func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Security-Policy",
-			"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'")
+		w.Header().Set("Content-Security-Policy", policy)
 		w.Header().Set("Cache-Control", "no-cache")
 		server.ServeHTTP(w, r)
 	}
