@@ -44,7 +44,7 @@ type Options struct {
 	Templates []export.Template
 	// Page is served at /; its index.html is the first to be seen.
 	Page fs.FS
-	// Policy is the Content-Security-Policy of those files.
+	// Policy is the Content-Security-Policy of those files; "" for none.
 	Policy string
 	// Registry has the metrics to show, and gets the server's own.
 	Registry *prometheus.Registry
@@ -174,7 +174,9 @@ func probe(check func() string) http.HandlerFunc {
 func page(files fs.FS, policy string) http.HandlerFunc {
 	server := http.FileServerFS(files)
 	return func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Security-Policy", policy)
+		if policy != "" {
+			w.Header().Set("Content-Security-Policy", policy)
+		}
 		w.Header().Set("Cache-Control", "no-cache")
 		server.ServeHTTP(w, r)
 	}
