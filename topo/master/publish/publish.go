@@ -48,7 +48,7 @@ type Options struct {
 	Objects metadata.Interface
 	Raw     rest.Interface
 	Exports Exports
-	// Templates make the labels' keys.
+	// Templates make the labels' keys. None means export.DefaultTemplate.
 	Templates []export.Template
 	// Force takes labels over that another manager holds with another value.
 	Force bool
@@ -66,6 +66,9 @@ type Publisher struct {
 
 // New returns a publisher; Lead or Run uses it.
 func New(o Options) *Publisher {
+	if len(o.Templates) == 0 {
+		o.Templates = []export.Template{export.DefaultTemplate}
+	}
 	if o.Settle == 0 {
 		o.Settle = time.Second
 	}

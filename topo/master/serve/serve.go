@@ -40,7 +40,8 @@ type Gate interface {
 // Options are what a Server needs.
 type Options struct {
 	Views Views
-	// Templates are those of the Node labels; the first is Kueue's.
+	// Templates are those of the Node labels; the first is Kueue's. None means
+	// export.DefaultTemplate.
 	Templates []export.Template
 	// Page is served at /; its index.html is the first to be seen.
 	Page fs.FS
@@ -66,6 +67,9 @@ type Server struct {
 
 // New returns a server; Run or Handler use it.
 func New(o Options) *Server {
+	if len(o.Templates) == 0 {
+		o.Templates = []export.Template{export.DefaultTemplate}
+	}
 	return &Server{options: o, metrics: newMetrics(o.Registry), watchers: make(chan struct{}, maxWatchers)}
 }
 

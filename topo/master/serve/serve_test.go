@@ -18,7 +18,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/fabric"
-	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/facts"
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
@@ -73,7 +72,7 @@ func (s *scene) Current() (*view.View, <-chan struct{}) {
 
 func newServer(v Views, change ...func(*Options)) *Server {
 	o := Options{
-		Views: v, Templates: []export.Template{export.DefaultTemplate}, Registry: prometheus.NewRegistry(),
+		Views: v, Registry: prometheus.NewRegistry(),
 		Page:  fstest.MapFS{"index.html": {Data: []byte("the page")}},
 		Alive: func() string { return "" }, Ready: func() string { return "not yet" }, Log: slog.New(slog.DiscardHandler),
 	}
