@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
-BINARIES := heddle heddle-feature-discovery heddle-device-plugin heddle-topo-worker
+BINARIES := heddle heddle-feature-discovery heddle-device-plugin heddle-topo-worker heddle-topo-master
 HELM := go tool -modfile=tools/helm/go.mod helm
 # gotestsum names what failed and counts what was skipped, with the reasons.
 TEST := go tool -modfile=tools/gotestsum/go.mod gotestsum --format pkgname --

@@ -166,7 +166,8 @@ func (o *options) parts() error {
 		return fmt.Errorf("--levels: %w", err)
 	}
 	modes := []fabric.Mode{
-		"", fabric.ModeAuto, fabric.ModeDragonfly, fabric.ModeSwitchbox, fabric.ModeLeaf, fabric.ModeNVLink, fabric.ModeCustom,
+		"", fabric.ModeAuto, fabric.ModeDragonfly, fabric.ModeSwitchbox, fabric.ModeLeaf, fabric.ModeNVLink,
+		fabric.ModeCustom,
 	}
 	if !slices.Contains(modes, fabric.Mode(o.mode)) {
 		return fmt.Errorf("--mode: %.40q is none of auto, dragonfly, switchbox, leaf, nvlink, custom", o.mode)

@@ -127,7 +127,7 @@ func clientConfig(kubeconfig string) (*rest.Config, error) {
 func (d *daemon) server() (*serve.Server, *tls.Config, error) {
 	o := d.options
 	options := serve.Options{
-		Views: d.master, Templates: o.templates, Page: page.Files(), Registry: d.registry,
+		Views: d.master, Templates: o.templates, Page: page.Files(), Policy: page.Policy, Registry: d.registry,
 		Alive: d.master.Alive, Ready: d.master.Ready, Log: d.log,
 	}
 	if o.authenticate {

@@ -194,7 +194,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if o := k.objects[at.namespace+"/"+at.name]; o != nil {
-			answer(w, r, http.StatusOK, o)
+			answer(w, r, o)
 			return
 		}
 		fail(w, http.StatusNotFound, "NotFound", at.name+" not found")
@@ -276,12 +276,13 @@ func shape(r *http.Request, o *stored) json.RawMessage {
 	if !partial(r) {
 		return o.json
 	}
-	return encode(object{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": o.value()["metadata"]})
+	return encode(object{
+		"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": o.value()["metadata"],
+	})
 }
 
-func answer(w http.ResponseWriter, r *http.Request, code int, o *stored) {
+func answer(w http.ResponseWriter, r *http.Request, o *stored) {
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
 	_, _ = w.Write(shape(r, o))
 }
 

@@ -1,10 +1,10 @@
 package apiserver
 
 import (
-	"bytes"
 	"encoding/json"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -23,19 +23,23 @@ const backlog = 1 << 16
 // held and gives it back.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, k *kind) {
 	q := r.URL.Query()
-	if q.Get("resourceVersion") != "" && q.Get("resourceVersion") != "0" && q.Get("sendInitialEvents") == "" &&
-		q.Get("resourceVersion") != strconv.FormatInt(s.version, 10) {
+	if from := q.Get("resourceVersion"); from != "" && from != "0" && q.Get("sendInitialEvents") == "" &&
+		from != strconv.FormatInt(s.version, 10) {
 		// There is no history: the client lists again.
 		s.mu.Unlock()
 		fail(w, http.StatusGone, "Expired", "too old resource version")
 		return
 	}
 	to := &watcher{events: make(chan []byte, backlog), match: matcher(r)}
-	var first [][]byte
+	out := &stream{w: w}
+	if flusher, ok := w.(http.Flusher); ok {
+		out.flusher = flusher
+	}
+	var first []*stored
 	if q.Get("sendInitialEvents") == "true" {
 		for _, o := range k.objects {
 			if to.match(o) {
-				first = append(first, o.json)
+				first = append(first, o)
 			}
 		}
 	}
@@ -48,49 +52,61 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, k *kind) {
 		s.mu.Unlock()
 	}()
 	w.Header().Set("Content-Type", "application/json")
-	flush, _ := w.(http.Flusher)
-	var line bytes.Buffer
-	send := func(kind string, body []byte) bool {
-		line.Reset()
-		line.WriteString(`{"type":"` + kind + `","object":`)
-		line.Write(body)
-		line.WriteString("}\n")
-		_, err := w.Write(line.Bytes())
-		return err == nil
+	for _, o := range first {
+		out.send("ADDED", o.json)
 	}
-	for _, body := range first {
-		if !send("ADDED", body) {
-			return
-		}
+	if q.Get("sendInitialEvents") == "true" {
+		out.send("BOOKMARK", k.bookmark(version, true))
 	}
-	if q.Get("sendInitialEvents") == "true" && !send("BOOKMARK", k.bookmark(version, true)) {
-		return
-	}
-	flush.Flush()
+	out.flush()
+	s.follow(r, k, to, out)
+}
+
+// follow sends what happens.
+func (s *Server) follow(r *http.Request, k *kind, to *watcher, out *stream) {
 	beat := time.NewTicker(time.Minute)
 	defer beat.Stop()
-	for {
+	for out.err == nil {
 		select {
 		case <-r.Context().Done():
 			return
 		case <-beat.C:
 			s.mu.Lock()
-			version = s.version
+			version := s.version
 			s.mu.Unlock()
-			if !send("BOOKMARK", k.bookmark(version, false)) {
-				return
-			}
+			out.send("BOOKMARK", k.bookmark(version, false))
 		case event, ok := <-to.events:
 			if !ok {
 				return
 			}
-			if _, err := w.Write(event); err != nil {
-				return
-			}
+			out.write(event)
 		}
 		if len(to.events) == 0 {
-			flush.Flush()
+			out.flush()
 		}
+	}
+}
+
+// stream is a watch's connection; after an error it does nothing.
+type stream struct {
+	w       http.ResponseWriter
+	flusher http.Flusher
+	err     error
+}
+
+func (s *stream) send(kind string, body []byte) {
+	s.write(slices.Concat([]byte(`{"type":"`+kind+`","object":`), body, []byte("}\n")))
+}
+
+func (s *stream) write(b []byte) {
+	if s.err == nil {
+		_, s.err = s.w.Write(b)
+	}
+}
+
+func (s *stream) flush() {
+	if s.flusher != nil {
+		s.flusher.Flush()
 	}
 }
 

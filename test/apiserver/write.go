@@ -37,7 +37,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, k *kind, at path)
 		fail(w, http.StatusConflict, "Conflict", "the object has been modified")
 	case r.Method == http.MethodPost, r.Method == http.MethodPut:
 		meta(body)["name"], meta(body)["namespace"] = at.name, at.namespace
-		answer(w, r, http.StatusOK, s.store(k, body))
+		answer(w, r, s.store(k, body))
 	case r.Method != http.MethodPatch:
 		fail(w, http.StatusMethodNotAllowed, "MethodNotAllowed", r.Method)
 	case r.Header.Get("Content-Type") == "application/apply-patch+yaml":
@@ -50,7 +50,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, k *kind, at path)
 			body = object{"status": body["status"]}
 		}
 		merge(next, body)
-		answer(w, r, http.StatusOK, s.store(k, next))
+		answer(w, r, s.store(k, next))
 	}
 }
 
@@ -87,23 +87,7 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request, k *kind, at path,
 	}
 	owners := managers(next)
 	have, want := labelsOf(next), labelsOf(body)
-	var causes []any
-	for _, key := range slices.Sorted(maps.Keys(want)) {
-		theirs, there := have[key]
-		for other, keys := range owners {
-			if other == manager || !keys[key] || !there || theirs == want[key] {
-				continue
-			}
-			if !force {
-				causes = append(causes, object{
-					"reason": "FieldManagerConflict", "field": ".metadata.labels." + key,
-					"message": fmt.Sprintf("conflict with %q using v1", other),
-				})
-			}
-			delete(keys, key)
-		}
-	}
-	if len(causes) > 0 {
+	if causes := takeOver(owners, manager, have, want, force); len(causes) > 0 {
 		fail(w, http.StatusConflict, "Conflict", "Apply failed with conflicts", causes...)
 		return
 	}
@@ -111,15 +95,7 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request, k *kind, at path,
 		fail(w, http.StatusUnprocessableEntity, "Invalid", "field is immutable")
 		return
 	}
-	for key := range owners[manager] {
-		shared := false
-		for other, keys := range owners {
-			shared = shared || other != manager && keys[key]
-		}
-		if _, keep := want[key]; !keep && !shared {
-			delete(have, key)
-		}
-	}
+	release(owners, manager, have, want)
 	owners[manager] = map[string]bool{}
 	for key, value := range want {
 		have[key], owners[manager][key] = value, true
@@ -132,7 +108,47 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request, k *kind, at path,
 	if spec, ok := body["spec"]; ok {
 		next["spec"] = spec
 	}
-	answer(w, r, http.StatusOK, s.store(k, next))
+	answer(w, r, s.store(k, next))
+}
+
+// takeOver takes labels from other managers that have other values, by force;
+// else it returns who has them.
+func takeOver(
+	owners map[string]map[string]bool, manager string, have, want map[string]string, force bool,
+) (causes []any) {
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		theirs, there := have[key]
+		if !there || theirs == want[key] {
+			continue
+		}
+		for other, keys := range owners {
+			if other == manager || !keys[key] {
+				continue
+			}
+			if !force {
+				causes = append(causes, object{
+					"reason": "FieldManagerConflict", "field": ".metadata.labels." + key,
+					"message": fmt.Sprintf("conflict with %q using v1", other),
+				})
+			}
+			delete(keys, key)
+		}
+	}
+	return causes
+}
+
+// release removes the labels that a manager does not want any more and nobody
+// else owns.
+func release(owners map[string]map[string]bool, manager string, have, want map[string]string) {
+	for key := range owners[manager] {
+		shared := false
+		for other, keys := range owners {
+			shared = shared || other != manager && keys[key]
+		}
+		if _, keep := want[key]; !keep && !shared {
+			delete(have, key)
+		}
+	}
 }
 
 func decodeLabels(in map[string]string) object {

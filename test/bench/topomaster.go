@@ -48,7 +48,8 @@ func topoMaster(ctx context.Context, log io.Writer) (rows []row, err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	binary := filepath.Join(dir, "heddle-topo-master")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/heddle-topo-master")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary,
+		"./cmd/heddle-topo-master")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build topo-master: %w\n%s", err, out)
 	}
@@ -229,7 +230,7 @@ func (m *masterProcess) weigh(ctx context.Context, first time.Duration, log io.W
 	}
 	return append(rows, []row{
 		{what + "start to first tree", first.Seconds(), 60, "s", "exec until /readyz; the API server is beside it, all JSON"},
-		{what + "304, median", float64(percentile(unchanged, 50).Microseconds()), 500, "us", "with the client, over loopback"},
+		{what + "304, median", percentile(unchanged, 50).Seconds() * 1e6, 500, "us", "with the client, over loopback"},
 		{what + "full answer, p99", percentile(full, 99).Seconds() * 1e3, 20, "ms", pace},
 		{what + "resident memory", rss, 120, "MB", proc + ": VmRSS after the load"},
 		{what + "anonymous memory", anon, 100, "MB", proc + ": RssAnon"},

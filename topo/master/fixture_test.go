@@ -67,7 +67,7 @@ func (c *cluster) node(name string, ready bool) string {
 func (c *cluster) report(name, owner string, spec v1alpha1.NodeTopologySpec, beat time.Time) {
 	nt := v1alpha1.NodeTopology{}
 	c.Read("nodetopologies", "", name, &nt)
-	nt.ObjectMeta.Name = name
+	nt.Name = name
 	nt.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID(owner)}}
 	nt.Spec = spec
 	if !beat.IsZero() {
@@ -209,19 +209,11 @@ type answer struct {
 }
 
 // get asks without Go's own compression.
-func get(t *testing.T, url string, headers ...string) answer {
+func get(t *testing.T, url string) answer {
 	t.Helper()
-	return ask(t, http.MethodGet, url, headers...)
-}
-
-func ask(t *testing.T, method, url string, headers ...string) answer {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
-	}
-	for i := 0; i < len(headers); i += 2 {
-		req.Header.Add(headers[i], headers[i+1])
 	}
 	client := http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}}
 	resp, err := client.Do(req)

@@ -95,7 +95,7 @@ func TestALyingReportIsIgnored(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []view.Ignored{
-		{Name: "claimed", Reason: "it is owned by an earlier Node of that name"},
+		{Name: "claimed", Reason: "it is owned by another Node, or by an earlier one of its name"},
 		{Name: "nowhere", Reason: "there is no Node of that name"},
 		{Name: "orphan", Reason: "it is not owned by the Node of its name"},
 	}

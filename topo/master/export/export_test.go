@@ -3,6 +3,7 @@ package export_test
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -93,10 +94,7 @@ BlockSizes=3,6
 func TestLabels(t *testing.T) {
 	s, tiers := boxes(t)
 	l := export.NewLabeler(tiers, []export.Template{export.DefaultTemplate, "fabric.topograph.run/tier-{tier0}"})
-	got := map[string]map[string]string{}
-	for node, labels := range l.All(s) {
-		got[node] = labels
-	}
+	got := maps.Collect(l.All(s))
 	inBoth := func(fly, box string) map[string]string {
 		return map[string]string{
 			"heddle.dev/topology.tier-1": fly, "heddle.dev/topology.tier-2": box,

@@ -75,7 +75,8 @@ func (s *Source) Run(ctx context.Context) error {
 	reports := newReportReader()
 	pods := podReader{gpu: gpu, words: words{}}
 	group.Go(func() error {
-		watch(ctx, s.options.Core, "nodes", fields.Everything(), &corev1.Node{}, &store[Node]{feed: s.Nodes, read: nodes.read})
+		watch(ctx, s.options.Core, "nodes", fields.Everything(), &corev1.Node{},
+			&store[Node]{feed: s.Nodes, read: nodes.read})
 		return nil
 	})
 	group.Go(func() error {

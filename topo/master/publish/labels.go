@@ -8,6 +8,7 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -27,12 +28,15 @@ const (
 	// applyAttempts bounds the answers to conflicts: each attempt drops at
 	// least one key.
 	applyAttempts = 4
+	// turn is how long one view is written from: a node may have moved since.
+	turn = 10 * time.Second
 )
 
 // labels writes the tier labels of Nodes.
 type labels struct {
 	*Publisher
 	client metadata.ResourceInterface
+	turn   time.Duration
 
 	// mu guards the rest, by node.
 	mu sync.Mutex
@@ -47,7 +51,7 @@ type labels struct {
 func newLabels(p *Publisher) *labels {
 	return &labels{
 		Publisher: p, client: p.options.Objects.Resource(corev1.SchemeGroupVersion.WithResource("nodes")),
-		sent: map[string]*facts.Node{}, yielded: map[string]map[string]string{},
+		turn: turn, sent: map[string]*facts.Node{}, yielded: map[string]map[string]string{},
 	}
 }
 
@@ -63,10 +67,16 @@ func (l *labels) sync(ctx context.Context, v *view.View, full bool) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(parallel)
 	var faults sync.Map
+	var unfinished error
+	end := time.Now().Add(l.turn)
 	for name, want := range labeler.All(v.Tree) {
 		d, _ := v.Nodes.Of(name)
 		if d.Node == nil || !l.due(d.Node, want) || groupCtx.Err() != nil {
 			continue
+		}
+		if time.Now().After(end) {
+			unfinished = errUnfinished
+			break
 		}
 		group.Go(func() error {
 			if err := l.write(groupCtx, d.Node, want); err != nil {
@@ -79,7 +89,7 @@ func (l *labels) sync(ctx context.Context, v *view.View, full bool) error {
 		return err
 	}
 	l.tidy(v)
-	return firstOf(&faults, "label Nodes")
+	return errors.Join(firstOf(&faults, "label Nodes"), unfinished)
 }
 
 // due tells whether a Node has other labels than it should, as far as it is up

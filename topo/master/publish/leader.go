@@ -60,10 +60,9 @@ func (p *Publisher) Run(ctx context.Context, config *rest.Config, lease Lease) e
 					defer term.Unlock()
 					p.options.Log.InfoContext(ctx, "leading", "identity", lease.Identity)
 					p.Lead(ctx)
-				},
-				OnStoppedLeading: func() {
 					p.options.Log.InfoContext(ctx, "not leading", "identity", lease.Identity)
 				},
+				OnStoppedLeading: func() {}, // The context of the term says so too.
 			},
 		})
 		if err != nil {

@@ -48,7 +48,7 @@ type Options struct {
 	Objects metadata.Interface
 	Raw     rest.Interface
 	Exports Exports
-	// Templates make the labels' keys.
+	// Templates make the labels' keys. None means export.DefaultTemplate.
 	Templates []export.Template
 	// Force takes labels over that another manager holds with another value.
 	Force bool
@@ -66,6 +66,9 @@ type Publisher struct {
 
 // New returns a publisher; Lead or Run uses it.
 func New(o Options) *Publisher {
+	if len(o.Templates) == 0 {
+		o.Templates = []export.Template{export.DefaultTemplate}
+	}
 	if o.Settle == 0 {
 		o.Settle = time.Second
 	}
@@ -93,7 +96,8 @@ func (p *Publisher) Lead(ctx context.Context) {
 	defer p.options.Views.WantWalks(false)
 	p.metrics.leader.Set(1)
 	defer p.metrics.leader.Set(0)
-	writers := []writer{newLabels(p), newWalks(p), newHyperNodes(p), newKueue(p)}
+	// Labels last: those of a new fleet take minutes.
+	writers := []writer{newWalks(p), newHyperNodes(p), newKueue(p), newLabels(p)}
 	full, wait := time.Now(), retryFirst
 	for ctx.Err() == nil {
 		v, next := p.options.Views.Current()
@@ -103,16 +107,36 @@ func (p *Publisher) Lead(ctx context.Context) {
 			if everything {
 				full = time.Now().Add(refresh)
 			}
-			if err := syncAll(ctx, writers, v, everything); err != nil && ctx.Err() == nil {
+			err := syncAll(ctx, writers, v, everything)
+			switch {
+			case err == nil, ctx.Err() != nil:
+				wait = retryFirst
+			case onlyUnfinished(err):
+				pause, wait = 0, retryFirst
+			default:
 				p.options.Log.WarnContext(ctx, "not all could be written", "err", err)
 				pause, full = wait, time.Time{}
 				wait = min(2*wait, retryLast)
-			} else {
-				wait = retryFirst
 			}
 		}
 		p.rest(ctx, next, pause)
 	}
+}
+
+// errUnfinished means that a writer stopped to look at a newer view.
+var errUnfinished = errors.New("not finished")
+
+// onlyUnfinished tells whether nothing else went wrong.
+func onlyUnfinished(err error) bool {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, part := range joined.Unwrap() {
+			if !onlyUnfinished(part) {
+				return false
+			}
+		}
+		return true
+	}
+	return errors.Is(err, errUnfinished)
 }
 
 // rest waits for the next view, and for others to come with it.

@@ -79,7 +79,8 @@ func (w *walks) write(ctx context.Context, name string, leaves []string) error {
 	if err != nil {
 		return fmt.Errorf("encode walks: %w", err)
 	}
-	_, err = w.client.Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: FieldManager}, "status")
+	options := metav1.PatchOptions{FieldManager: FieldManager}
+	_, err = w.client.Patch(ctx, name, types.MergePatchType, body, options, "status")
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -44,6 +44,7 @@ func (n nobody) Write(b []byte) (int, error) { return len(b), nil }
 func (n nobody) WriteHeader(int)             {}
 
 func answerTo(b *testing.B, path string, headers ...string) {
+	b.Helper()
 	h := fleet(b)
 	r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
 	for i := 0; i < len(headers); i += 2 {

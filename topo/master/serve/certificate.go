@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"context"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -40,14 +39,12 @@ func NewCertificate(certFile, keyFile string, log *slog.Logger) (*Certificate, e
 func (c *Certificate) Config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
-		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return c.current(hello.Context()), nil
-		},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.current(), nil },
 	}
 }
 
 // current is the last good certificate, read again if the files changed.
-func (c *Certificate) current(ctx context.Context) *tls.Certificate {
+func (c *Certificate) current() *tls.Certificate {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if time.Since(c.looked) < lookAgain {
@@ -55,7 +52,7 @@ func (c *Certificate) current(ctx context.Context) *tls.Certificate {
 	}
 	c.looked = time.Now()
 	if err := c.read(); err != nil {
-		c.log.WarnContext(ctx, "certificate cannot be read, the last one stays", "err", err)
+		c.log.Warn("certificate cannot be read, the last one stays", "err", err)
 	}
 	return c.good
 }

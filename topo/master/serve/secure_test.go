@@ -64,7 +64,7 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	}
 	name := func() string {
 		t.Helper()
-		leaf, err := x509.ParseCertificate(c.current(t.Context()).Certificate[0])
+		leaf, err := x509.ParseCertificate(c.current().Certificate[0])
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -40,10 +40,13 @@ type Gate interface {
 // Options are what a Server needs.
 type Options struct {
 	Views Views
-	// Templates are those of the Node labels; the first is Kueue's.
+	// Templates are those of the Node labels; the first is Kueue's. None means
+	// export.DefaultTemplate.
 	Templates []export.Template
 	// Page is served at /; its index.html is the first to be seen.
 	Page fs.FS
+	// Policy is the Content-Security-Policy of those files; "" for none.
+	Policy string
 	// Registry has the metrics to show, and gets the server's own.
 	Registry *prometheus.Registry
 	// Alive and Ready say what is wrong, "" if nothing is.
@@ -64,6 +67,9 @@ type Server struct {
 
 // New returns a server; Run or Handler use it.
 func New(o Options) *Server {
+	if len(o.Templates) == 0 {
+		o.Templates = []export.Template{export.DefaultTemplate}
+	}
 	return &Server{options: o, metrics: newMetrics(o.Registry), watchers: make(chan struct{}, maxWatchers)}
 }
 
@@ -81,7 +87,7 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("GET /metrics", s.admit(promhttp.HandlerFor(s.options.Registry, promhttp.HandlerOpts{}).ServeHTTP))
 	mux.Handle("GET /healthz", probe(s.options.Alive))
 	mux.Handle("GET /readyz", probe(s.options.Ready))
-	mux.Handle("GET /", s.metrics.count("/", s.admit(page(s.options.Page))))
+	mux.Handle("GET /", s.metrics.count("/", s.admit(page(s.options.Page, s.options.Policy))))
 	return mux
 }
 
@@ -168,12 +174,13 @@ func probe(check func() string) http.HandlerFunc {
 	}
 }
 
-// page serves files, which may load nothing from elsewhere.
-func page(files fs.FS) http.HandlerFunc {
+// page serves files, which a browser is to hold to a policy.
+func page(files fs.FS, policy string) http.HandlerFunc {
 	server := http.FileServerFS(files)
 	return func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Security-Policy",
-			"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'")
+		if policy != "" {
+			w.Header().Set("Content-Security-Policy", policy)
+		}
 		w.Header().Set("Cache-Control", "no-cache")
 		server.ServeHTTP(w, r)
 	}

@@ -1,22 +1,16 @@
 package serve
 
 import (
-	"bufio"
 	"compress/gzip"
-	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"testing/fstest"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -24,7 +18,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/fabric"
-	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/facts"
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
@@ -79,7 +72,7 @@ func (s *scene) Current() (*view.View, <-chan struct{}) {
 
 func newServer(v Views, change ...func(*Options)) *Server {
 	o := Options{
-		Views: v, Templates: []export.Template{export.DefaultTemplate}, Registry: prometheus.NewRegistry(),
+		Views: v, Registry: prometheus.NewRegistry(),
 		Page:  fstest.MapFS{"index.html": {Data: []byte("the page")}},
 		Alive: func() string { return "" }, Ready: func() string { return "not yet" }, Log: slog.New(slog.DiscardHandler),
 	}
@@ -219,147 +212,6 @@ func TestAcceptsGzip(t *testing.T) {
 		if got := acceptsGzip(http.Header{"Accept-Encoding": {header}}); got != want {
 			t.Errorf("%q: %t", header, got)
 		}
-	}
-}
-
-// pipes is a listener of connections in memory, without a buffer.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-}
-
-func newPipes() *pipes { return &pipes{make(chan net.Conn), make(chan struct{})} }
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error {
-	select {
-	case <-p.closed:
-	default:
-		close(p.closed)
-	}
-	return nil
-}
-
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
-
-// watchIn opens /v1/watch on a new connection.
-func (p *pipes) watchIn(t *testing.T) (net.Conn, *bufio.Reader) {
-	t.Helper()
-	client, server := net.Pipe()
-	p.conns <- server
-	if _, err := io.WriteString(client, "GET /v1/watch HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	return client, bufio.NewReader(client)
-}
-
-// events reads lines with data until the n-th.
-func events(t *testing.T, r *bufio.Reader, n int) []string {
-	t.Helper()
-	var out []string
-	for len(out) < n {
-		line, err := r.ReadString('\n')
-		if err != nil {
-			t.Fatal(err, out)
-		}
-		if data, ok := strings.CutPrefix(line, "data: "); ok {
-			generation, _, _ := strings.Cut(strings.TrimPrefix(data, `{"generation":`), ",")
-			out = append(out, generation)
-		}
-	}
-	return out
-}
-
-func TestWatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, p := newScene(t), newPipes()
-		s.put("dragonfly-1", "n1")
-		server := newServer(s)
-		server.watchers = make(chan struct{}, 2)
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- server.Serve(ctx, p, nil) }()
-
-		conn, quick := p.watchIn(t)
-		if got := events(t, quick, 1); got[0] != "1" {
-			t.Errorf("the first event is %v", got)
-		}
-		// A burst is one event, of the newest.
-		time.Sleep(pace)
-		synctest.Wait()
-		s.put("dragonfly-1", "n2")
-		if got := events(t, quick, 1); got[0] != "2" {
-			t.Errorf("the second event is %v", got)
-		}
-		s.put("dragonfly-1", "n3")
-		s.put("dragonfly-1", "n4")
-		if got := events(t, quick, 1); got[0] != "4" {
-			t.Errorf("after a burst the event is %v", got)
-		}
-
-		slow, _ := p.watchIn(t) // It never reads.
-		time.Sleep(patience + time.Second)
-		synctest.Wait()
-		if len(server.watchers) != 1 {
-			t.Errorf("%d readers; the slow one should be gone", len(server.watchers))
-		}
-		slow.Close()
-
-		another, r := p.watchIn(t)
-		events(t, r, 1)
-		full, r := p.watchIn(t)
-		if line, err := r.ReadString('\n'); err != nil || !strings.Contains(line, "503") {
-			t.Errorf("one reader too many: %q, %v", line, err)
-		}
-		cancel()
-		// Readers are let go at the end.
-		go func() { _, _ = io.Copy(io.Discard, quick) }()
-		go func() { _, _ = io.Copy(io.Discard, another) }()
-		go func() { _, _ = io.Copy(io.Discard, r) }()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-		for _, c := range []net.Conn{conn, another, full} {
-			c.Close()
-		}
-	})
-}
-
-func TestConnectionsAreBounded(t *testing.T) {
-	p := newPipes()
-	l := limit(p, 1)
-	a, b := net.Pipe()
-	defer a.Close()
-	go func() { p.conns <- b }()
-	first, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	second := make(chan error, 1)
-	go func() {
-		_, err := l.Accept()
-		second <- err
-	}()
-	select {
-	case <-second:
-		t.Fatal("a second connection at a time")
-	case <-time.After(10 * time.Millisecond):
-	}
-	first.Close()
-	first.Close() // Twice gives one place back.
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-second; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("accept after close: %v", err)
 	}
 }
 

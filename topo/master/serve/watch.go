@@ -106,5 +106,9 @@ func (s *stream) send(text string) error {
 	if err := s.control.Flush(); err != nil {
 		return fmt.Errorf("write an event: %w", err)
 	}
+	// HTTP/2 resets a stream whose deadline passes, also between two writes.
+	if err := s.control.SetWriteDeadline(time.Time{}); err != nil {
+		return fmt.Errorf("bound a write: %w", err)
+	}
 	return nil
 }

@@ -36,7 +36,7 @@ func (d Detail) Ignored() string {
 	case d.Report.Owner == facts.ID{}:
 		return "it is not owned by the Node of its name"
 	case d.Report.Owner != d.Node.ID:
-		return "it is owned by an earlier Node of that name"
+		return "it is owned by another Node, or by an earlier one of its name"
 	}
 	return ""
 }

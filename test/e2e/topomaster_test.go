@@ -1,0 +1,243 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/master/view"
+)
+
+// hyperNodeCRD is Volcano's, without what nobody here looks at.
+const hyperNodeCRD = `{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+  "metadata": {"name": "hypernodes.topology.volcano.sh"},
+  "spec": {"group": "topology.volcano.sh", "scope": "Cluster",
+    "names": {"plural": "hypernodes", "singular": "hypernode", "kind": "HyperNode", "listKind": "HyperNodeList"},
+    "versions": [{"name": "v1alpha1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object",
+      "properties": {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}}}]}}`
+
+// topoMaster is a running heddle-topo-master.
+type topoMaster struct {
+	*bed
+	url  string
+	stop func()
+}
+
+func (b *bed) startTopoMaster(t *testing.T, name string, port int, args ...string) *topoMaster {
+	t.Helper()
+	binary, err := b.installer.Build(t.Context(), "heddle-topo-master")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), binary, append([]string{
+		"--kubeconfig", b.Kubeconfig(), "--listen", address, "--namespace", "default", "--identity", name, "--mode", "auto",
+	}, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Stderr = t.Output()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	m := &topoMaster{bed: b, url: "http://" + address}
+	stopped := false
+	m.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the end of %s: %v", name, err)
+		}
+	}
+	t.Cleanup(m.stop)
+	eventually(t, 30*time.Second, func() string {
+		if code, _, _ := m.get(t, "/readyz"); code != http.StatusOK {
+			return fmt.Sprint("readyz answers ", code)
+		}
+		return ""
+	})
+	return m
+}
+
+func (m *topoMaster) get(t *testing.T, path string) (code int, tag, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, m.url+path, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept-Encoding", "identity")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, "", err.Error()
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, "", err.Error()
+	}
+	return resp.StatusCode, resp.Header.Get("ETag"), string(b)
+}
+
+// reportOf is a NodeTopology of one InfiniBand port on a leaf.
+func reportOf(node string, owner types.UID, leaf string) *v1alpha1.NodeTopology {
+	return &v1alpha1.NodeTopology{
+		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.Kind},
+		ObjectMeta: metav1.ObjectMeta{Name: node, OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "Node", Name: node, UID: owner},
+		}},
+		Spec: v1alpha1.NodeTopologySpec{Rails: []v1alpha1.Rail{{
+			HCA: "mlx5_0", ID: "0000:18:00.0", Role: "fabric", Port: 1, LinkState: v1alpha1.LinkActive,
+			Switch: &v1alpha1.Switch{ID: leaf}, Source: v1alpha1.SourceIB, Confidence: 100,
+		}}},
+	}
+}
+
+// report applies NodeTopologies at once.
+func (b *bed) report(t *testing.T, all ...*v1alpha1.NodeTopology) {
+	t.Helper()
+	text, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": all})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Apply(t.Context(), string(text)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTopoMaster runs two replicas on the real API server: they agree, one of
+// them writes, a restart loses nothing, and what is ours goes when it is not
+// wanted any more.
+func TestTopoMaster(t *testing.T) {
+	b := shared
+	b.topologyCRD(t)
+	if err := b.Apply(t.Context(), hyperNodeCRD); err != nil {
+		t.Fatal(err)
+	}
+	b.kubectl(t, "wait", "crd/hypernodes.topology.volcano.sh", "--for=condition=Established", "--timeout=30s")
+	const leafA, leafB = "b83fd20000000a01", "b83fd20000000b01"
+	for node, leaf := range map[string]string{"topo-a1": leafA, "topo-a2": leafA, "topo-b1": leafB, "topo-b2": leafB} {
+		b.newNode(t, node, nil)
+		b.kubectl(t, "patch", "node", node, "--subresource=status", "-p",
+			`{"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "test", "message": "test"}]}}`)
+		b.report(t, reportOf(node, b.node(t, node).UID, leaf))
+	}
+	b.newNode(t, "topo-liar", nil)
+	b.report(t, reportOf("topo-liar", b.node(t, "topo-a1").UID, leafB))
+	exports := []string{"--exports", "labels,hypernodes"}
+	one := b.startTopoMaster(t, "one", 19401, exports...)
+	two := b.startTopoMaster(t, "two", 19402, exports...)
+
+	const tier = "heddle.dev/topology.tier-1"
+	label := func(node, want string) func() string {
+		return func() string {
+			if got := b.node(t, node).Labels[tier]; got != want {
+				return fmt.Sprintf("%s has %s=%q, want %q", node, tier, got, want)
+			}
+			return ""
+		}
+	}
+	eventually(t, 30*time.Second, label("topo-a1", "leaf-"+leafA))
+	eventually(t, 30*time.Second, label("topo-b2", "leaf-"+leafB))
+	if why := label("topo-liar", "")(); why != "" {
+		t.Error(why)
+	}
+	for _, path := range []string{"/node_group", "/v1/topology"} {
+		eventually(t, 10*time.Second, func() string {
+			_, tagOne, bodyOne := one.get(t, path)
+			_, tagTwo, bodyTwo := two.get(t, path)
+			if tagOne != tagTwo || tagOne == "" {
+				return "tags of " + path + ": " + tagOne + " and " + tagTwo
+			}
+			return cmp.Diff(bodyOne, bodyTwo)
+		})
+	}
+	_, _, body := one.get(t, "/v1/topology")
+	var all view.Topology
+	if err := json.Unmarshal([]byte(body), &all); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]view.Ignored{{Name: "topo-liar", Reason: "it is owned by another Node, or by an earlier one of its name"}}, all.Ignored); diff != "" {
+		t.Errorf("ignored (-want +got):\n%s", diff)
+	}
+	// One worker walks each leaf; the heartbeat beside it is the worker's.
+	walks := func() string {
+		t.Helper()
+		return b.kubectl(t, "get", "nt", "-o", `jsonpath={range .items[*]}{.status.walk}{end}`)
+	}
+	eventually(t, 30*time.Second, func() string {
+		if got := walks(); strings.Count(got, leafA) != 1 || strings.Count(got, leafB) != 1 {
+			return "walks: " + got
+		}
+		return ""
+	})
+	b.kubectl(t, "wait", "--for=create", "hypernode/leaf-"+leafA, "--timeout=30s")
+	if got := b.kubectl(t, "get", "hypernode", "leaf-"+leafA, "-o", "jsonpath={.spec.members[*].selector.exactMatch.name}"); got != "topo-a1 topo-a2" {
+		t.Errorf("members %q", got)
+	}
+
+	// The writer goes: the other follows. Names stay although the leaf is replaced under the nodes.
+	_, before, _ := two.get(t, "/node_group")
+	one.stop()
+	const leafC = "a000000000000c01"
+	// Both at once: one after the other they would be two groups for a while, and a new one takes its own name.
+	b.report(t, reportOf("topo-a1", b.node(t, "topo-a1").UID, leafC), reportOf("topo-a2", b.node(t, "topo-a2").UID, leafC))
+	eventually(t, 30*time.Second, func() string {
+		_, _, body := two.get(t, "/v1/nodes/topo-a2")
+		if !strings.Contains(body, leafC) {
+			return "no report of the new leaf: " + body
+		}
+		return ""
+	})
+	if _, after, _ := two.get(t, "/node_group"); after != before {
+		t.Errorf("the answer changed from %s to %s; its names should stay", before, after)
+	}
+	again := b.startTopoMaster(t, "again", 19401, exports...)
+	if _, after, _ := again.get(t, "/node_group"); after != before {
+		t.Errorf("after a restart %s, before %s", after, before)
+	}
+	eventually(t, 30*time.Second, func() string {
+		if got := walks(); strings.Count(got, leafC) != 1 || strings.Contains(got, leafA) {
+			return "walks after the leader changed: " + got
+		}
+		return ""
+	})
+	b.kubectl(t, "label", "node", "topo-b1", tier+"-")
+	eventually(t, 30*time.Second, label("topo-b1", "leaf-"+leafB))
+
+	// heddle topo, and Slurm's view of it.
+	heddle, err := b.installer.Build(t.Context(), "heddle")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), heddle, "topo", "export", "--format", "slurm", "--server", again.url)
+	cmd.Stdout, cmd.Stderr = &out, t.Output()
+	if err := cmd.Run(); err != nil || !strings.Contains(out.String(), "SwitchName=leaf-"+leafB+" Nodes=topo-b[1-2]\n") {
+		t.Errorf("%v, %s", err, &out)
+	}
+
+	// What is not wanted any more is taken back.
+	two.stop()
+	again.stop()
+	b.startTopoMaster(t, "last", 19402, "--exports", "none")
+	eventually(t, 30*time.Second, label("topo-b2", ""))
+	b.kubectl(t, "wait", "--for=delete", "hypernode/leaf-"+leafB, "--timeout=30s")
+}
