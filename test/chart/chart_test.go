@@ -135,7 +135,7 @@ func flagNames(t *testing.T, binary string) map[string]bool {
 		}
 		return true
 	})
-	if !found["node-name"] {
+	if !found["log-level"] {
 		t.Fatal("found no flags in flags.go")
 	}
 	return found
@@ -182,7 +182,17 @@ func TestPrivileges(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for _, tt := range []struct{ set, want string }{
-		{"topoDiscovery.deploy=true", "topoDiscovery.deploy=true: version 0.1.0 of this chart has no heddle-topo-worker and heddle-topo-master yet; leave it false"},
+		{"topoDiscovery.mode=torus", "/topoDiscovery/mode"},
+		{"topoDiscovery.worker.metricsPort=0", "/topoDiscovery/worker/metricsPort"},
+		{"topoDiscovery.deploy=true,topoDiscovery.worker.metricsPort=9101", "gpuLabel.metricsPort and topoDiscovery.worker.metricsPort are both 9101"},
+		{"topoDiscovery.switchbox.clusterManagerAddress=http://manager.example.com", "/topoDiscovery/switchbox/clusterManagerAddress"},
+		{"topoDiscovery.switchbox.clusterManagerUser=me@example", "/topoDiscovery/switchbox/clusterManagerUser"},
+		{"topoDiscovery.switchbox.clusterManagerUser=bWU=,topoDiscovery.switchbox.existingSecret=x", "give existingSecret, or user, password and authority"},
+		{"topoDiscovery.deploy=true,topoDiscovery.master.authenticate=true", "a token must not travel in the clear"},
+		{"topoDiscovery.deploy=true,topoDiscovery.master.exports[0]=kueue", "name labels too"},
+		{"topoDiscovery.master.exports[0]=slurm", "/topoDiscovery/master/exports/0"},
+		{"topoDiscovery.master.tierLabels[0]=example.com/rack", "/topoDiscovery/master/tierLabels/0"},
+		{"topoDiscovery.master.replicas=0", "/topoDiscovery/master/replicas"},
 		{"gpuScheduler.deploy=true", "has no heddle-scheduler yet"},
 		{"gpuDevice.sGPUHybridMode=true", "additional properties 'sGPUHybridMode' not allowed"},
 		{"gpuDevice.deploy=yes", "/gpuDevice/deploy"},

@@ -123,6 +123,8 @@ func decodeOne(t *testing.T, doc map[string]any) (id string, object any) {
 		object = &corev1.ConfigMap{}
 	case "v1 Pod":
 		object = &corev1.Pod{}
+	case "v1 Secret":
+		object = &corev1.Secret{}
 	case "v1 Service":
 		object = &corev1.Service{}
 	case "v1 ServiceAccount":

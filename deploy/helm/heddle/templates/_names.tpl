@@ -19,3 +19,30 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- define "heddle.configMapName" -}}
 {{ .Values.config.existingConfigMap | default "heddle-device-config" }}
 {{- end }}
+
+{{/* The cluster's NodeConfig, with what other values say of it. */}}
+{{- define "heddle.clusterConfig" -}}
+{{- $config := deepCopy .Values.config.cluster }}
+{{- $topology := $config.topology | default dict }}
+{{- with .Values.topoDiscovery }}
+{{- if .deploy }}
+{{- with .mode }}
+{{- $_ := set $topology "mode" . }}
+{{- end }}
+{{- with .switchbox.clusterManagerAddress }}
+{{- $_ := set $topology "clusterManager" (merge (dict "address" .) ($topology.clusterManager | default dict)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if $topology }}
+{{- $_ := set $config "topology" $topology }}
+{{- end }}
+{{- toYaml $config }}
+{{- end }}
+
+{{/* The Secret with user and password of the cluster manager, empty for none. */}}
+{{- define "heddle.clusterManagerSecret" -}}
+{{- with .Values.topoDiscovery.switchbox }}
+{{- if .existingSecret }}{{ .existingSecret }}{{ else if or .clusterManagerUser .clusterManagerPassword .clusterManagerCA }}heddle-cluster-manager{{ end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,187 @@
+package chart
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/master/publish"
+)
+
+// masterAttempt is a write to the Node n1 by the topo-master's token.
+func masterAttempt() *attempt {
+	a := &attempt{old: node(), new: node(), request: map[string]any{
+		"name": "n1", "operation": "UPDATE", "userInfo": map[string]any{
+			"username": "system:serviceaccount:heddle-system:heddle-topo-master",
+			"extra":    map[string]any{nodeNameKey: []string{"n7"}},
+		},
+	}}
+	a.old.Labels["heddle.dev/topology.tier-1"] = "leaf-a"
+	a.new.Labels["heddle.dev/topology.tier-1"] = "leaf-a"
+	return a
+}
+
+func TestTopoMasterPolicy(t *testing.T) {
+	const (
+		noLife = "heddle-topo-master may neither create nor delete a Node nor write its status"
+		hint   = "; the keys are those of the chart's topoDiscovery.master.tierLabels"
+	)
+	fields := func(words string) []string { return []string{"heddle-topo-master may not change " + words} }
+	for _, tt := range []struct {
+		name string
+		do   func(*attempt)
+		args []string
+		deny []string
+	}{
+		{name: "nothing", do: func(*attempt) {}},
+		{name: "a tier", do: func(a *attempt) { a.new.Labels["heddle.dev/topology.tier-1"] = "leaf-b" }},
+		{name: "a new tier", do: func(a *attempt) { a.new.Labels["heddle.dev/topology.tier-2"] = "spine-b" }},
+		{name: "a tier taken away", do: func(a *attempt) { delete(a.new.Labels, "heddle.dev/topology.tier-1") }},
+		{
+			name: "another project's keys", args: []string{"--set", "topoDiscovery.master.tierLabels[0]=fabric.example.com/tier-{tier0}"},
+			do: func(a *attempt) { a.new.Labels["fabric.example.com/tier-0"] = "leaf-b" },
+		},
+		{
+			name: "keys that it had", args: []string{"--set", "topoDiscovery.master.tierLabels[0]=fabric.example.com/tier-{tier0}"},
+			do: func(a *attempt) {
+				delete(a.new.Labels, "heddle.dev/topology.tier-1")
+				a.old.ManagedFields = append(a.old.ManagedFields,
+					managed(publish.FieldManager, metav1.ManagedFieldsOperationApply, "heddle.dev/topology.tier-1"))
+			},
+		},
+		{
+			name: "keys that were never its own", args: []string{"--set", "topoDiscovery.master.tierLabels[0]=fabric.example.com/tier-{tier0}"},
+			do:   func(a *attempt) { delete(a.new.Labels, "heddle.dev/topology.tier-1") },
+			deny: []string{"heddle-topo-master may not change labels heddle.dev/topology.tier-1" + hint},
+		},
+		{
+			name: "what a GPU is", do: func(a *attempt) { a.new.Labels["nvidia.com/gpu.product"] = "x" },
+			deny: []string{"heddle-topo-master may not change labels nvidia.com/gpu.product" + hint},
+		},
+		{
+			name: "a key that only begins so", do: func(a *attempt) { a.new.Labels["heddle.dev/topology.tier-"] = "x" },
+			deny: []string{"heddle-topo-master may not change labels heddle.dev/topology.tier-" + hint},
+		},
+		{
+			name: "an annotation", do: func(a *attempt) { a.new.Annotations["heddle.dev/cordoned-gpus"] = "x" },
+			deny: fields("metadata.annotations"),
+		},
+		{name: "a taint", do: func(a *attempt) { a.new.Spec.Taints = nil }, deny: fields("spec.taints")},
+		{name: "cordoned", do: func(a *attempt) { a.new.Spec.Unschedulable = true }, deny: fields("spec.unschedulable")},
+		{name: "the status", do: func(a *attempt) { a.request["subResource"] = "status" }, deny: []string{noLife}},
+		{
+			name: "a Node deleted", do: func(a *attempt) { a.request["operation"], a.new = "DELETE", nil },
+			deny: []string{noLife},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := masterAttempt()
+			tt.do(a)
+			p := policyOf(t, renderTopo(t, tt.args...), topoMaster)
+			if !p.matches(t, a) {
+				t.Fatal("the policy does not look at the request")
+			}
+			got := p.denials(t, a)
+			if a.new == nil && len(got) > 1 {
+				got = got[:1] // A deletion changes all there is.
+			}
+			if diff := cmp.Diff(tt.deny, got); diff != "" {
+				t.Errorf("denials (-want +got):\n%s", diff)
+			}
+			a.user()["username"] = "system:serviceaccount:heddle-system:heddle-topo-worker"
+			if p.matches(t, a) {
+				t.Error("the policy looks at requests of others")
+			}
+		})
+	}
+}
+
+func TestTopoWorkerPolicy(t *testing.T) {
+	const (
+		ownNode  = "heddle-topo-worker may write only the NodeTopology of the Node that its pod runs on, by the pod's own token"
+		oneOwner = "a NodeTopology has one owner, the Node of its name"
+		noDelete = "heddle-topo-worker may not delete a NodeTopology"
+	)
+	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "u"}
+	for _, tt := range []struct {
+		name   string
+		do     func(*v1alpha1.NodeTopology, map[string]any)
+		delete bool
+		deny   []string
+	}{
+		{name: "its own", do: func(*v1alpha1.NodeTopology, map[string]any) {}},
+		{name: "its heartbeat", do: func(_ *v1alpha1.NodeTopology, r map[string]any) { r["subResource"] = "status" }},
+		{
+			name: "another node's", do: func(n *v1alpha1.NodeTopology, _ map[string]any) {
+				n.Name, n.OwnerReferences[0].Name = "n2", "n2"
+			},
+			deny: []string{ownNode},
+		},
+		{
+			name: "owned by another Node", do: func(n *v1alpha1.NodeTopology, _ map[string]any) { n.OwnerReferences[0].Name = "n2" },
+			deny: []string{oneOwner},
+		},
+		{
+			name: "owned by two", do: func(n *v1alpha1.NodeTopology, _ map[string]any) {
+				n.OwnerReferences = append(n.OwnerReferences, owner)
+			},
+			deny: []string{oneOwner},
+		},
+		{
+			name: "owned by nobody", do: func(n *v1alpha1.NodeTopology, _ map[string]any) { n.OwnerReferences = nil },
+			deny: []string{oneOwner},
+		},
+		{
+			name: "a token without a node", do: func(_ *v1alpha1.NodeTopology, r map[string]any) {
+				delete(r["userInfo"].(map[string]any), "extra")
+			},
+			deny: []string{ownNode},
+		},
+		{name: "deleted", do: func(*v1alpha1.NodeTopology, map[string]any) {}, delete: true, deny: []string{noDelete}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			object := &v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{
+				Name: "n1", OwnerReferences: []metav1.OwnerReference{owner},
+			}}
+			request := map[string]any{"name": "n1", "operation": "UPDATE", "userInfo": map[string]any{
+				"username": "system:serviceaccount:heddle-system:heddle-topo-worker",
+				"extra":    map[string]any{nodeNameKey: []string{"n1"}},
+			}}
+			tt.do(object, request)
+			in := map[string]any{"object": plain(t, object), "oldObject": plain(t, object), "request": request}
+			if tt.delete {
+				in["object"], request["operation"] = nil, "DELETE"
+			}
+			p := policyOf(t, renderTopo(t), topoWorker)
+			in = p.withVariables(in)
+			if !p.matched(in) {
+				t.Fatal("the policy does not look at the request")
+			}
+			if diff := cmp.Diff(tt.deny, p.denied(t, in)); diff != "" {
+				t.Errorf("denials (-want +got):\n%s", diff)
+			}
+			request["userInfo"].(map[string]any)["username"] = "system:serviceaccount:other:heddle-topo-worker"
+			if p.matched(in) {
+				t.Error("the policy looks at requests of others")
+			}
+		})
+	}
+}
+
+// Nodes have hundreds of labels, and every write of a tier passes by them.
+func TestTopoMasterPolicyOnALargeNode(t *testing.T) {
+	a := masterAttempt()
+	for i := range 300 {
+		key := fmt.Sprintf("somebody.example.com/label-%d", i)
+		a.old.Labels[key], a.new.Labels[key] = "x", "x"
+		a.old.ManagedFields = append(a.old.ManagedFields, managed(key, metav1.ManagedFieldsOperationUpdate, key))
+	}
+	a.new.Labels["heddle.dev/topology.tier-1"] = "leaf-b"
+	delete(a.old.Labels, "heddle.dev/topology.tier-1")
+	if got := policyOf(t, renderTopo(t), topoMaster).denials(t, a); got != nil {
+		t.Errorf("denials: %q", got)
+	}
+}

@@ -1,0 +1,192 @@
+package chart
+
+import (
+	"encoding/base64"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+)
+
+const (
+	topoWorker = "heddle-topo-worker"
+	topoMaster = "heddle-topo-master"
+)
+
+func renderTopo(t *testing.T, args ...string) rendered {
+	t.Helper()
+	return render(t, append([]string{"--set", "topoDiscovery.deploy=true"}, args...)...)
+}
+
+func TestTopoWorker(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		args []string
+	}{
+		{"default", nil},
+		{"ethernet", []string{"--set", "topoDiscovery.worker.infiniband=false"}},
+		{"host", []string{
+			"--set", "topoDiscovery.worker.driverAccess=host", "--set", "topoDiscovery.worker.driverRoot=/run/nvidia/driver",
+			"--set", "topoDiscovery.switchbox.existingSecret=manager", "--set", "topoDiscovery.worker.staticConfigMap=racks",
+		}},
+		{"replay", []string{
+			"--set", "topoDiscovery.worker.machineConfigMap=dgx", "--set", "topoDiscovery.worker.machineKey=dgx-h100.json",
+			"--set", "topoDiscovery.worker.metricsPort=19103", "--set", "topoDiscovery.worker.infiniband=false",
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			compare(t, "topo-worker-"+tt.name, "topo-worker", append(tt.args, "--set", "topoDiscovery.deploy=true")...)
+		})
+	}
+}
+
+func TestTopoMaster(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		args []string
+	}{
+		{"default", nil},
+		{"secure", []string{
+			"--set", "topoDiscovery.master.tlsSecret=topo-tls", "--set", "topoDiscovery.master.authenticate=true",
+			"--set", "topoDiscovery.master.exports={labels,hypernodes,kueue}", "--set", "topoDiscovery.mode=leaf",
+			"--set", "config.existingConfigMap=mine", "--set", "topoDiscovery.master.replicas=3",
+		}},
+		{"nothing-written", []string{"--set", "topoDiscovery.master.exports=null", "--set", "topoDiscovery.master.countPods=false"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			text, err := helm(t, append([]string{
+				"template", generated, chartDir, "-n", namespace, "-s", "templates/topo-master/deployment.yaml",
+				"-s", "templates/topo-master/service.yaml", "-s", "templates/topo-master/rbac.yaml",
+				"--set", "topoDiscovery.deploy=true",
+			}, tt.args...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden := filepath.Join("testdata", "topo-master-"+tt.name+".yaml")
+			if *update {
+				if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), text); diff != "" {
+				t.Errorf("(-want +got), -update writes it:\n%s", diff)
+			}
+			known := flagNames(t, topoMaster)
+			d := get[*appsv1.Deployment](t, decode(t, text), "Deployment/"+topoMaster)
+			for _, arg := range d.Spec.Template.Spec.Containers[0].Args {
+				name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+				if !known[name] {
+					t.Errorf("%s has no flag --%s", topoMaster, name)
+				}
+			}
+		})
+	}
+}
+
+// The command of other suites, whose `echo` puts a newline into user and
+// password before base64 does its work.
+func TestClusterManager(t *testing.T) {
+	encode := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+	objects := renderTopo(t, "--set", "topoDiscovery.mode=switchbox",
+		"--set", "topoDiscovery.master.env[0].name=CLIENT_GO_QPS", "--set-string", "topoDiscovery.master.env[0].value=100",
+		"--set", "topoDiscovery.master.env[1].name=CLIENT_GO_BRUST", "--set-string", "topoDiscovery.master.env[1].value=100",
+		"--set", "topoDiscovery.switchbox.clusterManagerAddress=https://127.0.0.1",
+		"--set", "topoDiscovery.switchbox.clusterManagerUser="+encode("metax\n"),
+		"--set", "topoDiscovery.switchbox.clusterManagerPassword="+encode("test\n"))
+	secret := get[*corev1.Secret](t, objects, "Secret/heddle-cluster-manager")
+	// The worker drops the newline: TestCredentials in topo/worker/clustermanager.
+	want := map[string][]byte{"user": []byte("metax\n"), "password": []byte("test\n")}
+	if diff := cmp.Diff(want, secret.Data); diff != "" {
+		t.Errorf("Secret (-want +got):\n%s", diff)
+	}
+	config := get[*corev1.ConfigMap](t, objects, "ConfigMap/heddle-device-config")
+	checkConfig(t, config)
+	const wantConfig = "mode: native\ntopology:\n  clusterManager:\n    address: https://127.0.0.1\n  mode: switchbox\n"
+	if diff := cmp.Diff(wantConfig, config.Data["cluster-config"]); diff != "" {
+		t.Errorf("configuration (-want +got):\n%s", diff)
+	}
+	env := get[*appsv1.Deployment](t, objects, "Deployment/"+topoMaster).Spec.Template.Spec.Containers[0].Env
+	wantEnv := []corev1.EnvVar{{Name: "CLIENT_GO_QPS", Value: "100"}, {Name: "CLIENT_GO_BRUST", Value: "100"}}
+	if diff := cmp.Diff(wantEnv, env[len(env)-2:]); diff != "" {
+		t.Errorf("environment (-want +got):\n%s", diff)
+	}
+	for name, object := range objects {
+		if config, ok := object.(*corev1.ConfigMap); ok && strings.Contains(config.Data["cluster-config"], "dGVzdA") {
+			t.Errorf("%s has the password", name)
+		}
+	}
+}
+
+// The values of topoDiscovery add to what stands in config.cluster.
+func TestTopologyOfTheConfiguration(t *testing.T) {
+	objects := renderTopo(t, "--set", "config.cluster.topology.nodeNumber=4", "--set", "topoDiscovery.mode=dragonfly",
+		"--set", "config.cluster.topology.clusterManager.interval=10m",
+		"--set", "topoDiscovery.switchbox.clusterManagerAddress=https://manager.example.com/groups")
+	config := get[*corev1.ConfigMap](t, objects, "ConfigMap/heddle-device-config")
+	checkConfig(t, config)
+	const want = "mode: native\ntopology:\n  clusterManager:\n    address: https://manager.example.com/groups\n" +
+		"    interval: 10m\n  mode: dragonfly\n  nodeNumber: 4\n"
+	if diff := cmp.Diff(want, config.Data["cluster-config"]); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestTopoPermissions(t *testing.T) {
+	objects := renderTopo(t)
+	got := map[string][]rbacv1.PolicyRule{}
+	for _, name := range []string{topoWorker, topoMaster} {
+		got[name] = get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+name).Rules
+	}
+	got["lease"] = get[*rbacv1.Role](t, objects, "Role/"+topoMaster).Rules
+	rule := func(group, resource string, verbs ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
+	}
+	lease := rule("coordination.k8s.io", "leases", "get", "update")
+	lease.ResourceNames = []string{topoMaster}
+	want := map[string][]rbacv1.PolicyRule{
+		topoWorker: {
+			rule("", "nodes", "get"), rule("topology.heddle.dev", "nodetopologies", "get", "create", "patch"),
+			rule("topology.heddle.dev", "nodetopologies/status", "patch"),
+		},
+		topoMaster: {
+			rule("", "nodes", "list", "watch", "patch"), rule("", "pods", "list", "watch"),
+			rule("topology.heddle.dev", "nodetopologies", "list", "watch"),
+			rule("topology.heddle.dev", "nodetopologies/status", "patch"),
+			rule("topology.volcano.sh", "hypernodes", "list", "delete"), rule("kueue.x-k8s.io", "topologies", "list", "delete"),
+		},
+		"lease": {rule("coordination.k8s.io", "leases", "create"), lease},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Without InfiniBand the worker is root with one capability, and sees nothing
+// of the host's files.
+func TestTopoWorkerWithoutInfiniBand(t *testing.T) {
+	pod := get[*appsv1.DaemonSet](t, renderTopo(t, "--set", "topoDiscovery.worker.infiniband=false"),
+		"DaemonSet/"+topoWorker).Spec.Template.Spec
+	s := pod.Containers[0].SecurityContext
+	if s.Privileged != nil || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+		!slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_RAW"}) {
+		t.Errorf("security context %v", s)
+	}
+	for _, v := range pod.Volumes {
+		if v.HostPath != nil {
+			t.Errorf("it mounts %s of the host", v.HostPath.Path)
+		}
+	}
+	if len(pod.Containers[0].Ports) != 0 || pod.HostPID || !pod.HostNetwork {
+		t.Errorf("ports %v, hostPID %v, hostNetwork %v", pod.Containers[0].Ports, pod.HostPID, pod.HostNetwork)
+	}
+}
