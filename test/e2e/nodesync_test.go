@@ -219,7 +219,10 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 		}
 		return entries
 	}
-	if diff := cmp.Diff(ours(before), ours(b.node(t, "sync-quiet"))); diff != "" {
+	// The controllers of a Node without a kubelet replace the list of taints,
+	// and with it take the field from us.
+	fields := cmpopts.IgnoreFields(metav1.ManagedFieldsEntry{}, "FieldsV1")
+	if diff := cmp.Diff(ours(before), ours(b.node(t, "sync-quiet")), fields); diff != "" {
 		t.Errorf("our managed fields changed (-want +got):\n%s", diff)
 	}
 }
