@@ -140,7 +140,10 @@ func TestTopoMaster(t *testing.T) {
 		b.report(t, reportOf(node, b.node(t, node).UID, leaf))
 	}
 	b.newNode(t, "topo-liar", nil)
-	b.report(t, reportOf("topo-liar", b.node(t, "topo-a1").UID, leafB))
+	// Owned by a Node that is there, or the garbage collector would take it.
+	liar := reportOf("topo-liar", b.node(t, "topo-a1").UID, leafB)
+	liar.OwnerReferences[0].Name = "topo-a1"
+	b.report(t, liar)
 	exports := []string{"--exports", "labels,hypernodes"}
 	one := b.startTopoMaster(t, "one", 19401, exports...)
 	two := b.startTopoMaster(t, "two", 19402, exports...)
