@@ -136,6 +136,27 @@ func TestHealth(t *testing.T) {
 	}
 }
 
+func TestTopologyLevels(t *testing.T) {
+	c := parse(t, `
+topology:
+  mode: custom
+  levels:
+  - {kind: hall, by: spine}
+  - {kind: rack, by: path}
+  - {kind: pair, by: block, nodes: 2}
+`, "- {nodeName: a, usage: hybrid}")
+	want := []config.TopologyLevel{
+		{Kind: "hall", By: config.LevelBySpine},
+		{Kind: "rack", By: config.LevelByPath},
+		{Kind: "pair", By: config.LevelByBlock, Nodes: 2},
+	}
+	for _, node := range []string{"a", "b"} {
+		if diff := cmp.Diff(want, c.Resolve(node, nil).Topology.Levels); diff != "" {
+			t.Errorf("levels of node %s (-want +got):\n%s", node, diff)
+		}
+	}
+}
+
 func TestPresetYieldsToWhatIsWritten(t *testing.T) {
 	c := parse(t, "preset: scheme\ntaints: {gpuProduct: false}", "")
 	if c.Cluster.Taints.GPUProduct {

@@ -24,6 +24,32 @@ func TestFaults(t *testing.T) {
 			`cluster-config:4: topology.staticFile: "topo.yaml" is no clean path`,
 		}},
 		{"topology source twice", "topology:\n  sources: [ib, lldp,\n    ib]\n", "", []string{"cluster-config:3: topology.sources[2]: ib is also entry 0"}},
+		{"levels of no custom mode", "topology:\n  mode: leaf\n  levels: [{kind: rack, by: path}]\n", "", []string{
+			"cluster-config:3: topology.levels: are for mode custom; mode leaf has levels of its own",
+		}},
+		{"custom without levels", "topology:\n  mode: custom\n", "", []string{"cluster-config:2: topology.levels: are missing"}},
+		{"levels of nothing", "topology:\n  mode: custom\n  levels: []\n", "", []string{"cluster-config:3: topology.levels: are missing"}},
+		{"nine levels", "topology: {mode: custom, levels: [" + strings.Repeat("{kind: rack, by: path}, ", 9) + "]}", "", []string{
+			"topology.levels: 9 levels, more than 8", "topology.levels[8].kind: rack is also the kind of level 0",
+		}},
+		{"level without its parts", "topology:\n  mode: custom\n  levels:\n  - nodes: 0\n", "", []string{
+			"cluster-config:4: topology.levels[0].kind: is missing", "cluster-config:4: topology.levels[0].by: is missing",
+			"cluster-config:4: topology.levels[0].nodes: 0 is not between 1 and 4096",
+		}},
+		{"kinds of levels", "topology:\n  mode: custom\n  levels:\n  - {kind: Rack, by: path}\n  - {kind: node, by: leaf}\n  - {kind: a-b, by: leafs}\n", "", []string{
+			`cluster-config:4: topology.levels[0].kind: "Rack" is no word of 1 to 20`, `cluster-config:5: topology.levels[1].kind: "node" is what the nodes`,
+			`cluster-config:6: topology.levels[2].kind: "a-b" is no word`, `topology.levels[2].by: "leafs" is not one of`, `did you mean "leaf"?`,
+		}},
+		{"nodes of levels", "topology:\n  mode: custom\n  levels:\n  - {kind: rack, by: path, nodes: 4}\n  - {kind: pair, by: block}\n", "", []string{
+			"cluster-config:4: topology.levels[0].nodes: is for levels by block, not by path",
+			"cluster-config:5: topology.levels[1].nodes: is missing: levels by block need it",
+		}},
+		{"level with an unknown key", "topology: {mode: custom, levels: [{kind: rack, by: path, count: 2}]}", "", []string{
+			"topology.levels[0].count: unknown key; known here: kind, by, nodes",
+		}},
+		{"an override that changes the mode", "topology: {mode: custom, levels: [{kind: rack, by: path}]}", "- nodeName: a\n  topology:\n    mode: leaf\n", []string{
+			"nodes-config:3: [0].topology.levels: are for mode custom; mode leaf",
+		}},
 		{"cluster manager in the clear", "topology: {clusterManager: {address: 'http://a.example.com'}}", "", []string{`topology.clusterManager.address: "http://a.example.com" is no URL such as https://`}},
 		{"cluster manager with a password", "topology: {clusterManager: {address: 'https://u:secret@a'}}", "", []string{`"https://u:xxxxx@a" has a user in it`}},
 		{"cluster manager asked too often", "topology: {clusterManager: {interval: 1s}}", "", []string{"topology.clusterManager.interval: 1s is less than 30s"}},

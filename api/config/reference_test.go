@@ -273,6 +273,8 @@ func show(f reflect.StructField, v reflect.Value) string {
 		return ""
 	case v.Kind() == reflect.Struct:
 		return "see below"
+	case v.Kind() == reflect.Int && v.Int() == 0: // No range has it.
+		return "none"
 	case v.Kind() == reflect.Slice && v.Len() > 0:
 		return "see below"
 	case v.Kind() == reflect.Slice, v.Kind() == reflect.Map:

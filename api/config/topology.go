@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"path"
 	"slices"
+	"strings"
 )
 
 // Topology is how a node finds its place in the fabric, and how places become
@@ -13,7 +14,7 @@ type Topology struct {
 	// Mode says which groups there are: `auto` what the reports show, `leaf`
 	// leaf switches, `dragonfly` leaf groups of `nodeNumber` nodes and more,
 	// `switchbox` the groups that a cluster manager or a file names, `nvlink`
-	// NVLink domains, `custom` levels of your own. The cluster's section
+	// NVLink domains, `custom` what `levels` says. The cluster's section
 	// decides; overrides for nodes are not looked at.
 	//
 	// Read by: heddle-topo-master.
@@ -22,6 +23,11 @@ type Topology struct {
 	//
 	// Read by: heddle-topo-master.
 	NodeNumber int `yaml:"nodeNumber" range:"1-4096"`
+	// Levels are those of mode `custom`, top first: 1 to 8. The other modes
+	// have levels of their own, and levels beside them are an error.
+	//
+	// Read by: heddle-topo-master.
+	Levels []TopologyLevel `yaml:"levels"`
 	// Sources are who is asked: `ib` the switch behind an InfiniBand port,
 	// `lldp` the frames that an Ethernet switch sends, `nvlink` the GPU
 	// driver, `static` the file below, `cluster-manager` the server below.
@@ -34,6 +40,61 @@ type Topology struct {
 	// ClusterManager is a server that knows the groups of nodes.
 	ClusterManager ClusterManager `yaml:"clusterManager"`
 }
+
+// TopologyLevel is one level of groups, of mode `custom`.
+type TopologyLevel struct {
+	// Kind is what a group of the level is, and the first part of its name:
+	// `rack`. It is 1 to 20 lower-case letters and digits, not `node`, and no
+	// other level's.
+	Kind LevelKind `yaml:"kind" required:"true"`
+	// By is what puts nodes into one group: `path` the groups that a file or a
+	// cluster manager names, `spine` spine switches that their leaves share,
+	// `leaf` leaf switches, `nvlink` NVLink domains, `block` blocks of `nodes`
+	// neighbors.
+	By LevelEvidence `yaml:"by" required:"true"`
+	// Nodes is how many nodes a group has. Levels by `block` need it, others
+	// must not have it.
+	Nodes int `yaml:"nodes" range:"1-4096"`
+}
+
+// LevelKind is what the groups of a level are called.
+type LevelKind string
+
+// kindOfNodes is what the elements below all levels are.
+const kindOfNodes = "node"
+
+// maxLevelKind is the longest kind, in characters: a group's name is a label
+// value and must have room for more.
+const maxLevelKind = 20
+
+// Check tells what is wrong with a kind.
+func (k LevelKind) Check() error {
+	switch {
+	case k == "" || len(k) > maxLevelKind || strings.Trim(string(k), "abcdefghijklmnopqrstuvwxyz0123456789") != "":
+		return fmt.Errorf("%.40q is no word of 1 to %d lower-case letters and digits", string(k), maxLevelKind)
+	case k == kindOfNodes:
+		return fmt.Errorf("%q is what the nodes themselves are", string(k))
+	}
+	return nil
+}
+
+// LevelEvidence is what puts nodes into one group.
+type LevelEvidence string
+
+// The sorts of evidence.
+const (
+	LevelByPath   LevelEvidence = "path"
+	LevelBySpine  LevelEvidence = "spine"
+	LevelByLeaf   LevelEvidence = "leaf"
+	LevelByNVLink LevelEvidence = "nvlink"
+	LevelByBlock  LevelEvidence = "block"
+)
+
+// Words lists the sorts of evidence.
+func (LevelEvidence) Words() []string { return []string{"path", "spine", "leaf", "nvlink", "block"} }
+
+// maxLevels is how many levels a tree can have.
+const maxLevels = 8
 
 // ClusterManager is a server that knows the groups of nodes. What it is asked
 // and answers stands in docs/topology-sources.md. User, password and the
@@ -131,7 +192,34 @@ func (v *validator) topology(t *Topology) {
 			v.addf(fmt.Sprintf("topology.sources[%d]", i), "%s is also entry %d", s, first)
 		}
 	}
+	v.levels(t)
 	if i := t.ClusterManager.Interval; i.Value() < Duration(minClusterManagerInterval).Value() {
 		v.addf("topology.clusterManager.interval", "%s is less than %s", i, minClusterManagerInterval)
+	}
+}
+
+// levels checks the levels of mode custom, and that there are no others.
+func (v *validator) levels(t *Topology) {
+	const at = "topology.levels"
+	switch n := len(t.Levels); {
+	case t.Mode != TopologyCustom && n > 0:
+		v.addf(at, "are for mode custom; mode %s has levels of its own", t.Mode)
+		return
+	case t.Mode == TopologyCustom && n == 0:
+		v.addf(at, "are missing: mode custom has no others")
+	case n > maxLevels:
+		v.addf(at, "%d levels, more than %d", n, maxLevels)
+	}
+	for i, l := range t.Levels {
+		place := fmt.Sprintf("%s[%d].", at, i)
+		if first := slices.IndexFunc(t.Levels, func(o TopologyLevel) bool { return o.Kind == l.Kind }); first < i {
+			v.addf(place+"kind", "%s is also the kind of level %d", l.Kind, first)
+		}
+		switch {
+		case l.By == LevelByBlock && l.Nodes == 0:
+			v.addf(place+"nodes", "is missing: levels by block need it")
+		case l.By != LevelByBlock && l.Nodes != 0:
+			v.addf(place+"nodes", "is for levels by block, not by %s", l.By)
+		}
 	}
 }

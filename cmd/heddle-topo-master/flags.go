@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -68,7 +67,8 @@ func (o *options) register(fs *flag.FlagSet) {
 	fs.IntVar(&o.nodeNumber, "node-number", 0,
 		"nodes of a dragonfly in mode dragonfly; 0: topology.nodeNumber of the configuration")
 	fs.StringVar(&o.levelText, "levels", "",
-		"levels of mode custom, top first: kind=path|spine|leaf|nvlink|block:N, with commas between")
+		"levels of mode custom, top first: kind=path|spine|leaf|nvlink|block:N, with commas between; "+
+			"empty: topology.levels of the configuration")
 	fs.DurationVar(&o.staleAfter, "stale-after", fabric.DefaultStaleAfter,
 		"age from which a worker's heartbeat makes its node Degraded")
 	fs.StringVar(&o.gpuResource, "gpu-resource", "",
@@ -181,16 +181,4 @@ func (o *options) handler(w io.Writer) slog.Handler {
 		return slog.NewJSONHandler(w, h)
 	}
 	return slog.NewTextHandler(w, h)
-}
-
-// preset is the levels that flags and configuration come to.
-func (o *options) preset(mode string, nodeNumber int) ([]fabric.Level, error) {
-	mode = cmp.Or(o.mode, mode)
-	if fabric.Mode(mode) == fabric.ModeCustom {
-		if len(o.levels) == 0 {
-			return nil, errors.New("mode custom: give the levels with --levels")
-		}
-		return o.levels, nil
-	}
-	return fabric.Preset(fabric.Mode(mode), cmp.Or(o.nodeNumber, nodeNumber))
 }

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/topo/fabric"
 )
 
@@ -33,4 +36,30 @@ func parseLevels(text string) ([]fabric.Level, error) {
 		out = append(out, l)
 	}
 	return out, fabric.CheckLevels(out)
+}
+
+// preset is the levels that flags and configuration come to; what a flag says
+// wins.
+func (o *options) preset(t *config.Topology) ([]fabric.Level, error) {
+	mode := fabric.Mode(cmp.Or(o.mode, string(t.Mode)))
+	if mode != fabric.ModeCustom {
+		return fabric.Preset(mode, cmp.Or(o.nodeNumber, t.NodeNumber))
+	}
+	levels := o.levels
+	if len(levels) == 0 {
+		levels = configured(t.Levels)
+	}
+	if len(levels) == 0 {
+		return nil, errors.New("mode custom: give the levels with --levels or as topology.levels of the configuration")
+	}
+	return levels, fabric.CheckLevels(levels)
+}
+
+// configured are the levels of a configuration.
+func configured(in []config.TopologyLevel) []fabric.Level {
+	out := make([]fabric.Level, len(in))
+	for i, l := range in {
+		out[i] = fabric.Level{Kind: string(l.Kind), By: fabric.Evidence(l.By), Nodes: l.Nodes}
+	}
+	return out
 }

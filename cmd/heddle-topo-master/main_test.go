@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -20,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/apiserver"
 	"github.com/heddle-dev/heddle/topo/fabric"
@@ -55,7 +55,8 @@ func TestRun(t *testing.T) {
 		{name: "tokens in the clear", args: []string{"--namespace=x", "--authenticate"}, want: errUsage, stderr: "in the clear"},
 		{name: "QPS is no number", args: []string{"--namespace=x"}, env: map[string]string{"CLIENT_GO_QPS": "many"}, want: errUsage, stderr: `CLIENT_GO_QPS: "many"`},
 		{name: "no API server", args: []string{"--namespace=x"}, stderr: "--kubeconfig"},
-		{name: "custom without levels", args: []string{"--namespace=x", "--kubeconfig", kubeconfig, "--config", dir}, stderr: "--levels"},
+		{name: "custom without levels", args: []string{"--namespace=x", "--kubeconfig", kubeconfig, "--config", dir}, stderr: "cluster-config:1: topology.levels: are missing"},
+		{name: "mode custom without levels", args: []string{"--namespace=x", "--kubeconfig", kubeconfig, "--mode=custom"}, stderr: "topology.levels"},
 		{name: "no such certificate", args: []string{"--namespace=x", "--kubeconfig", kubeconfig, "--tls-cert=/x", "--tls-key=/x"}, stderr: "read certificate"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -133,6 +134,84 @@ func TestParseLevels(t *testing.T) {
 	}
 }
 
+// What the configuration takes, the fabric takes, and the flag alike.
+func TestConfiguredLevels(t *testing.T) {
+	for _, tt := range []struct {
+		name, yaml, flag string
+		want             []fabric.Level
+	}{
+		{
+			"every sort", "{kind: hall, by: spine}, {kind: rack, by: path}, {kind: l3, by: leaf}, {kind: nvl, by: nvlink}, {kind: pair, by: block, nodes: 2}",
+			"hall=spine,rack=path,l3=leaf,nvl=nvlink,pair=block:2",
+			[]fabric.Level{
+				{Kind: "hall", By: fabric.BySpine},
+				{Kind: "rack", By: fabric.ByPath},
+				{Kind: "l3", By: fabric.ByLeaf},
+				{Kind: "nvl", By: fabric.ByNVLink},
+				{Kind: "pair", By: fabric.ByBlock, Nodes: 2},
+			},
+		},
+		{
+			"the longest kind, the largest block", "{kind: abcdefghijklmnopqrst, by: block, nodes: 4096}", "abcdefghijklmnopqrst=block:4096",
+			[]fabric.Level{{Kind: "abcdefghijklmnopqrst", By: fabric.ByBlock, Nodes: 4096}},
+		},
+		{
+			"eight", "{kind: a, by: path}, {kind: b, by: path}, {kind: c, by: path}, {kind: d, by: path}, {kind: e, by: path}, {kind: f, by: path}, {kind: g, by: path}, {kind: h, by: path}",
+			"a=path,b=path,c=path,d=path,e=path,f=path,g=path,h=path",
+			[]fabric.Level{
+				{Kind: "a", By: fabric.ByPath},
+				{Kind: "b", By: fabric.ByPath},
+				{Kind: "c", By: fabric.ByPath},
+				{Kind: "d", By: fabric.ByPath},
+				{Kind: "e", By: fabric.ByPath},
+				{Kind: "f", By: fabric.ByPath},
+				{Kind: "g", By: fabric.ByPath},
+				{Kind: "h", By: fabric.ByPath},
+			},
+		},
+		{
+			"nine", "{kind: a, by: path}, {kind: b, by: path}, {kind: c, by: path}, {kind: d, by: path}, {kind: e, by: path}, {kind: f, by: path}, {kind: g, by: path}, {kind: h, by: path}, {kind: i, by: path}",
+			"a=path,b=path,c=path,d=path,e=path,f=path,g=path,h=path,i=path", nil,
+		},
+		{"a long kind", "{kind: abcdefghijklmnopqrstu, by: path}", "abcdefghijklmnopqrstu=path", nil},
+		{"a kind of other letters", "{kind: Rack, by: path}", "Rack=path", nil},
+		{"the kind of nodes", "{kind: node, by: path}", "node=path", nil},
+		{"a kind twice", "{kind: a, by: path}, {kind: a, by: leaf}", "a=path,a=leaf", nil},
+		{"an unknown sort", "{kind: a, by: shelf}", "a=shelf", nil},
+		{"a block of none", "{kind: a, by: block, nodes: 0}", "a=block:0", nil},
+		{"a block too large", "{kind: a, by: block, nodes: 4097}", "a=block:4097", nil},
+		{"nodes of no block", "{kind: a, by: leaf, nodes: 2}", "a=leaf:2", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			flagged, flagErr := parseLevels(tt.flag)
+			c, err := config.Parse(map[string][]byte{
+				config.KeyVersion: []byte("v1"), config.KeyCluster: []byte("topology: {mode: custom, levels: [" + tt.yaml + "]}"),
+			})
+			if (err == nil) != (tt.want != nil) || (flagErr == nil) != (tt.want != nil) {
+				t.Fatalf("configuration: %v; flag: %v", err, flagErr)
+			}
+			if err != nil {
+				return
+			}
+			got, err := (&options{}).preset(&c.Cluster.Topology)
+			if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
+				t.Errorf("%v; levels (-want +got):\n%s", err, diff)
+			}
+			if diff := cmp.Diff(tt.want, flagged); diff != "" {
+				t.Errorf("levels of the flag (-want +got):\n%s", diff)
+			}
+			// What a flag says wins.
+			other := []fabric.Level{{Kind: "other", By: fabric.ByLeaf}}
+			if got, err := (&options{mode: "custom", levels: other}).preset(&c.Cluster.Topology); err != nil || cmp.Diff(other, got) != "" {
+				t.Errorf("with --levels: %v, %v", got, err)
+			}
+			if got, err := (&options{mode: "leaf"}).preset(&c.Cluster.Topology); err != nil || got[0].Kind != "leaf" {
+				t.Errorf("with --mode: %v, %v", got, err)
+			}
+		})
+	}
+}
+
 func writeKubeconfig(t *testing.T, url string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
@@ -144,8 +223,16 @@ func writeKubeconfig(t *testing.T, url string) string {
 	return file
 }
 
-// The whole program: it serves, leads and labels; and it stops when told.
-func TestTheProgram(t *testing.T) {
+// program is heddle-topo-master beside an API server with one Node, n1, whose
+// report has a path.
+type program struct {
+	api  *apiserver.Server
+	url  string
+	done chan error
+}
+
+func launch(t *testing.T, args ...string) *program {
+	t.Helper()
 	s := apiserver.New()
 	s.Put("nodes", &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1"},
@@ -155,53 +242,105 @@ func TestTheProgram(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "n1", OwnerReferences: []metav1.OwnerReference{
 			{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "u1"},
 		}},
-		Spec: v1alpha1.NodeTopologySpec{Path: []string{"rack-7"}, PathSource: v1alpha1.SourceStatic},
+		Spec: v1alpha1.NodeTopologySpec{Path: []string{"hall-1", "rack-7"}, PathSource: v1alpha1.SourceStatic},
 	})
 	api := httptest.NewServer(s)
-	defer func() {
-		s.Down(true)
-		api.Close()
-	}()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := l.Addr().String()
 	l.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() {
-		done <- run(ctx, []string{
-			"--kubeconfig", writeKubeconfig(t, api.URL), "--listen", address, "--namespace", "heddle-system",
-			"--identity", "a", "--levels", "rack=path", "--tier-labels", "fabric.topograph.run/tier-{tier0}",
-			"--log-level", "error",
-		}, io.Discard, os.Stderr)
-	}()
-	labeled := func() bool {
-		var n corev1.Node
-		s.Read("nodes", "", "n1", &n)
-		return n.Labels["fabric.topograph.run/tier-0"] == "rack-7"
-	}
-	const want = `[{"name":"rack-7","kind":"rack","child":[{"name":"n1","kind":"node","status":"Ready"}],"status":"Ready"}]` + "\n"
+	p := &program{api: s, url: "http://" + address, done: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(context.Background())
+	args = append([]string{
+		"--kubeconfig", writeKubeconfig(t, api.URL), "--listen", address, "--namespace", "heddle-system",
+		"--identity", "a", "--log-level", "error",
+	}, args...)
+	go func() { p.done <- run(ctx, args, io.Discard, os.Stderr) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-p.done; err != nil {
+			t.Error(err)
+		}
+		s.Down(true) // Ends what is left of the watches.
+		api.Close()
+	})
+	return p
+}
+
+// answers waits until GET /node_group is want.
+func (p *program) answers(t *testing.T, want string) {
+	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(20 * time.Second)
-	for got := ""; got != want || !labeled(); {
+	late := time.After(time.Minute)
+	for got := ""; got != want; {
 		select {
-		case err := <-done:
+		case err := <-p.done:
+			p.done <- err
 			t.Fatal("it ended:", err)
 		case <-late:
-			t.Fatalf("it answers %q, labeled %t", got, labeled())
+			t.Fatalf("it answers %q, want %q", got, want)
 		case <-tick.C:
 		}
-		if resp, err := http.Get(fmt.Sprintf("http://%s/node_group", address)); err == nil {
+		if resp, err := http.Get(p.url + "/node_group"); err == nil {
 			body, _ := io.ReadAll(resp.Body)
 			resp.Body.Close()
 			got = string(body)
 		}
 	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
+}
+
+const (
+	inRack = `[{"name":"rack-7","kind":"rack","child":[{"name":"n1","kind":"node","status":"Ready"}],"status":"Ready"}]` + "\n"
+	inHall = `[{"name":"hall-1","kind":"hall","child":[` + `{"name":"rack-7","kind":"rack","child":[{"name":"n1","kind":"node","status":"Ready"}],"status":"Ready"}` +
+		`],"status":"Ready"}]` + "\n"
+)
+
+// The whole program: it serves, leads and labels; and it stops when told.
+func TestTheProgram(t *testing.T) {
+	p := launch(t, "--levels", "rack=path", "--tier-labels", "fabric.topograph.run/tier-{tier0}")
+	p.answers(t, inRack)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(time.Minute)
+	for {
+		var n corev1.Node
+		p.api.Read("nodes", "", "n1", &n)
+		if n.Labels["fabric.topograph.run/tier-0"] == "rack-7" {
+			return
+		}
+		select {
+		case <-late:
+			t.Fatalf("labels %v", n.Labels)
+		case <-tick.C:
+		}
 	}
+}
+
+// The levels of the configuration are taken over while it runs; bad ones are
+// not.
+func TestLevelsOfTheConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	write := func(text string) {
+		t.Helper()
+		for file, text := range map[string]string{"version": "v1", "cluster-config": text} {
+			// As a whole, as the kubelet does: a reader must see no half of it.
+			if err := os.WriteFile(filepath.Join(dir, ".new"), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(filepath.Join(dir, ".new"), filepath.Join(dir, file)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	write("topology: {mode: custom, levels: [{kind: rack, by: path}]}")
+	p := launch(t, "--config", dir, "--leader-elect=false")
+	p.answers(t, inRack)
+	write("topology: {mode: custom, levels: [{kind: hall, by: path}, {kind: rack, by: path}]}")
+	p.answers(t, inHall)
+	write("topology: {mode: custom, levels: [{kind: rack, by: shelf}]}")
+	write("topology: {mode: custom, levels: [{kind: rack, by: path}, {kind: pair, by: block, nodes: 2}]}")
+	p.answers(t, inRack)
 }

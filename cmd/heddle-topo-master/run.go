@@ -90,7 +90,7 @@ func (d *daemon) wire() error {
 	if o.gpuResource == "" {
 		o.gpuResource = cluster.Resources.GPU
 	}
-	levels, err := o.preset(string(cluster.Topology.Mode), cluster.Topology.NodeNumber)
+	levels, err := o.preset(&cluster.Topology)
 	if err != nil {
 		return fmt.Errorf("topology levels: %w", err)
 	}
@@ -172,8 +172,7 @@ func (d *daemon) relevel(ctx context.Context) error {
 			return nil
 		case <-d.configs.Changed():
 		}
-		t := &d.configs.Current().Cluster.Topology
-		levels, err := d.options.preset(string(t.Mode), t.NodeNumber)
+		levels, err := d.options.preset(&d.configs.Current().Cluster.Topology)
 		if err != nil {
 			d.log.ErrorContext(ctx, "new levels refused, the old ones stay", "err", err)
 			continue

@@ -212,8 +212,8 @@ func checkHelm(t *testing.T, words []string) {
 	args := []string{"template", generated, chartDir, "-n", namespace}
 	for i, w := range words {
 		switch w {
-		case "--set", "--set-string":
-			args = append(args, w, words[i+1])
+		case "--set", "--set-string", "--set-json":
+			args = append(args, w, strings.Trim(words[i+1], "'"))
 		case "-f":
 			args = append(args, w, filepath.Join(root, words[i+1]))
 		}

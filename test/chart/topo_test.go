@@ -57,7 +57,7 @@ func TestTopoMaster(t *testing.T) {
 			"--set", "topoDiscovery.master.exports={labels,hypernodes,kueue}", "--set", "topoDiscovery.mode=leaf",
 			"--set", "config.existingConfigMap=mine", "--set", "topoDiscovery.master.replicas=3",
 		}},
-		{"nothing-written", []string{"--set", "topoDiscovery.master.exports=null", "--set", "topoDiscovery.master.countPods=false"}},
+		{"nothing-written", []string{"--set-json", "topoDiscovery.master.exports=[]", "--set", "topoDiscovery.master.countPods=false"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			text, err := helm(t, append([]string{

@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -171,32 +170,16 @@ func (c *Cluster) writeFiles(o Options) error {
 
 // startForward makes the API server reachable from the host, and only there.
 func (c *Cluster) startForward(ctx context.Context, port int) error {
-	holder, err := c.holder()
+	server := net.JoinHostPort(serviceIP, "443")
+	address, err := c.forward(ctx, compForward, "port", port, server)
 	if err != nil {
 		return err
-	}
-	portFile := filepath.Join(c.state.Dir, "run", "port")
-	err = c.start(ctx, compForward, nil, []string{
-		c.state.Binaries.Node, "forward", "-listen", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
-		"-port-file", portFile, "-netns", fmt.Sprintf("/proc/%d/ns/net", holder),
-		"-to", net.JoinHostPort(serviceIP, "443"),
-	})
-	if err != nil {
-		return err
-	}
-	if err := c.waitFile(ctx, compForward, portFile); err != nil {
-		return err
-	}
-	chosen, err := os.ReadFile(portFile)
-	if err != nil {
-		return fmt.Errorf("read port: %w", err)
 	}
 	node, err := os.ReadFile(c.NodeKubeconfig())
 	if err != nil {
 		return fmt.Errorf("read kubeconfig: %w", err)
 	}
-	host := strings.Replace(string(node), net.JoinHostPort(serviceIP, "443"),
-		net.JoinHostPort("127.0.0.1", string(chosen)), 1)
+	host := strings.Replace(string(node), server, address, 1)
 	return os.WriteFile(c.Kubeconfig(), []byte(host), 0o600)
 }
 

@@ -6,6 +6,7 @@
 //	heddle-node hold -layout JSON -ready FILE
 //	heddle-node enter [-cgroup FILE]... [-holder PID] [-dir DIR] -- COMMAND ARGS...
 //	heddle-node forward -listen ADDR -port-file FILE -netns FILE -to ADDR
+//	heddle-node service -at ADDR -namespace NAME -name NAME -pki DIR -api ADDR -ready FILE
 package main
 
 import (
@@ -36,7 +37,7 @@ func main() {
 
 func run(ctx context.Context, args []string, stderr io.Writer) error {
 	if len(args) == 0 {
-		return errors.New("want hold, enter or forward")
+		return errors.New("want hold, enter, forward or service")
 	}
 	fs := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	fs.SetOutput(stderr)
@@ -47,6 +48,8 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 		return enter(fs, args[1:])
 	case "forward":
 		return forward(ctx, fs, args[1:])
+	case "service":
+		return service(ctx, fs, args[1:])
 	default:
 		return fmt.Errorf("unknown command %q", args[0])
 	}

@@ -2,7 +2,8 @@
 
 // Package nodens is the part of the test cluster that runs inside processes of
 // their own: the holder that pins the node's namespaces, the entry of a command
-// into them, and the forwarder from the host to the node's API server.
+// into them, the forwarder from the host to an address on the node, and the one
+// from a Service's address to its endpoints.
 //
 // It owns the set-up of the mount and network namespace. It never changes a mount
 // or an address outside of them.

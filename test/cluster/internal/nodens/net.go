@@ -69,6 +69,13 @@ func addAlias(fd int, name string, addr netip.Addr) error {
 // Forward accepts connections on l and carries each to target, dialed inside the
 // network namespace at netns, until ctx ends.
 func Forward(ctx context.Context, l net.Listener, netns, target string) error {
+	return relay(ctx, l, func(ctx context.Context) (net.Conn, error) { return dialIn(ctx, netns, target) })
+}
+
+// dialer makes the far half of a connection.
+type dialer func(ctx context.Context) (net.Conn, error)
+
+func relay(ctx context.Context, l net.Listener, dial dialer) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	var conns sync.WaitGroup
@@ -83,14 +90,14 @@ func Forward(ctx context.Context, l net.Listener, netns, target string) error {
 		}
 		conns.Go(func() {
 			defer context.AfterFunc(ctx, func() { _ = c.Close() })()
-			carry(ctx, c, netns, target)
+			carry(ctx, c, dial)
 		})
 	}
 }
 
-func carry(ctx context.Context, client net.Conn, netns, target string) {
+func carry(ctx context.Context, client net.Conn, dial dialer) {
 	defer func() { _ = client.Close() }()
-	server, err := dialIn(ctx, netns, target)
+	server, err := dial(ctx)
 	if err != nil {
 		return // The client sees its connection closed, as with a server that is not there.
 	}
