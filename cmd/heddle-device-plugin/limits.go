@@ -68,7 +68,7 @@ func newLimiter(ctx context.Context, o *options, library nvml.SystemLibrary, log
 	}
 	l := &limiter{
 		Limiter: enforce.New(options),
-		host:    enforce.Host{Root: o.hostRoot, Hook: o.cdiHook, SysRoot: o.sysfsRoot, ProcRoot: o.procRoot},
+		host:    enforce.Host{Root: o.hostRoot, Hook: o.cdiHook, SysRoot: o.SysfsRoot, ProcRoot: o.ProcRoot},
 	}
 	// A replayed machine has no driver, whatever this one has.
 	if library != nil || o.mpsRoot != "" {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/test/kubelet"
 )
@@ -49,13 +50,13 @@ func TestMistakes(t *testing.T) {
 	}{
 		{name: "help", args: []string{"--help"}, want: flag.ErrHelp, stderr: "-device-list-strategy"},
 		{name: "version", args: []string{"--version"}, stdout: "heddle-device-plugin dev"},
-		{name: "unknown flag", args: []string{"--take-over"}, want: errUsage, stderr: "take-over"},
-		{name: "stray argument", args: []string{"x"}, want: errUsage, stderr: `unexpected argument "x"`},
-		{name: "bad log format", args: []string{"--log-format=xml"}, want: errUsage, stderr: "neither text nor json"},
-		{name: "bad log level", args: []string{"--log-level=loud"}, want: errUsage, stderr: "log-level"},
-		{name: "bad strategy", args: []string{"--device-list-strategy=volume-mounts"}, want: errUsage, stderr: "neither cdi nor envvar"},
-		{name: "short interval", args: []string{"--interval=1ms"}, want: errUsage, stderr: "less than 1s"},
-		{name: "nodes for real GPUs", args: []string{"--replay-devices=/x"}, want: errUsage, stderr: "--machine FILE"},
+		{name: "unknown flag", args: []string{"--take-over"}, want: program.ErrUsage, stderr: "take-over"},
+		{name: "stray argument", args: []string{"x"}, want: program.ErrUsage, stderr: `unexpected argument "x"`},
+		{name: "bad log format", args: []string{"--log-format=xml"}, want: program.ErrUsage, stderr: "neither text nor json"},
+		{name: "bad log level", args: []string{"--log-level=loud"}, want: program.ErrUsage, stderr: "log-level"},
+		{name: "bad strategy", args: []string{"--device-list-strategy=volume-mounts"}, want: program.ErrUsage, stderr: "neither cdi nor envvar"},
+		{name: "short interval", args: []string{"--interval=1ms"}, want: program.ErrUsage, stderr: "less than 1s"},
+		{name: "nodes for real GPUs", args: []string{"--replay-devices=/x"}, want: program.ErrUsage, stderr: "--machine FILE"},
 		{name: "machine file cut in half", args: []string{"--machine", bad}, stderr: "half.json"},
 		{name: "no machine file", args: []string{"--machine", bad + ".x"}, stderr: "half.json.x"},
 		{name: "bad configuration", args: []string{"--machine", dgx, "--config", config}, stderr: "cluster-config:1"},
@@ -89,8 +90,8 @@ func TestDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.nodeName != "gpu-1" || o.interval != 10*time.Second || o.kubeletDir != "/var/lib/kubelet" ||
-		o.metricsAddress != ":9102" || o.machine != "host" || o.strategy != "cdi" {
+	if o.NodeName != "gpu-1" || o.Interval != 10*time.Second || o.kubeletDir != "/var/lib/kubelet" ||
+		o.metricsAddress != ":9102" || o.Machine != "host" || o.strategy != "cdi" {
 		t.Errorf("defaults %+v", o)
 	}
 }

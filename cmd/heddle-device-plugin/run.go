@@ -43,7 +43,7 @@ type source interface {
 func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	configs, err := config.NewWatcher(o.config, log)
+	configs, err := config.NewWatcher(o.Config, log)
 	if err != nil {
 		return err
 	}
@@ -61,10 +61,10 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	}
 	defer conn.Close()
 	options := agent.Options{
-		NodeName: o.nodeName, Configs: configs, Source: from,
+		NodeName: o.NodeName, Configs: configs, Source: from,
 		Generator: o.generator(log), Strategy: gpu.Strategy(o.strategy), Features: o.features(),
-		KubeletDir: o.kubeletDir, CDIDir: o.cdiDir, StateDir: o.stateDir, DevRoot: o.devRoot, Takeover: o.takeover,
-		Interval: o.interval, Registerer: registry, Log: log,
+		KubeletDir: o.kubeletDir, CDIDir: o.cdiDir, StateDir: o.stateDir, DevRoot: o.DevRoot, Takeover: o.takeover,
+		Interval: o.Interval, Registerer: registry, Log: log,
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	if kube := o.kube(log); kube != nil {
@@ -80,7 +80,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	options.Limiter = limits
 	if library != nil {
 		options.Poll = nvml.NewPinger(library, 0).Poll
-		options.Usage, options.Processes = nvml.NewMeter(library, 0).Read, cgroup.Proc{Root: o.procRoot}
+		options.Usage, options.Processes = nvml.NewMeter(library, 0).Read, cgroup.Proc{Root: o.ProcRoot}
 	}
 	a := agent.New(options, podresources.NewPodResourcesListerClient(conn))
 	if library != nil {
@@ -95,33 +95,33 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	group.Go(func() error { return a.Run(ctx) })
 	bindings := observe.Route{Path: report.Path, Handler: a}
 	group.Go(func() error { return observe.Serve(ctx, o.metricsAddress, registry, a.Alive, a.Ready, bindings) })
-	log.InfoContext(ctx, "started", "version", version, "node", o.nodeName, "machine", o.machine)
+	log.InfoContext(ctx, "started", "version", version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()
 }
 
 // openMachine also returns the library for events, for a machine that is real.
 func openMachine(o *options, log *slog.Logger) (source, nvml.SystemLibrary, error) {
-	if o.machine != "host" {
-		if _, err := replay.Load(o.machine); err != nil {
+	if o.Machine != "host" {
+		if _, err := replay.Load(o.Machine); err != nil {
 			return nil, nil, err
 		}
-		return replay.New(replay.Options{Path: o.machine, NodeName: o.nodeName, Logger: log}), nil, nil
+		return replay.New(replay.Options{Path: o.Machine, NodeName: o.NodeName, Logger: log}), nil, nil
 	}
-	library := nvml.System(o.driverRoot)
+	library := nvml.System(o.DriverRoot)
 	return host.New(host.Options{
-		SysfsRoot: o.sysfsRoot, DevRoot: o.devRoot, ProcRoot: o.procRoot, NVML: library,
-		NodeName: o.nodeName, Interval: o.interval, Logger: log,
+		SysfsRoot: o.SysfsRoot, DevRoot: o.DevRoot, ProcRoot: o.ProcRoot, NVML: library,
+		NodeName: o.NodeName, Interval: o.Interval, Logger: log,
 	}), library, nil
 }
 
 func (o *options) features() gpu.Features { return gpu.Features{GDRCopy: o.gdrcopy, GDS: o.gds} }
 
 func (o *options) generator(log *slog.Logger) gpu.Generator {
-	if o.machine != "host" {
+	if o.Machine != "host" {
 		return gpu.Replayed{Dir: o.replayDevices}
 	}
 	return gpu.NVCDI{
-		DriverRoot: o.driverRoot, HostDriverRoot: cmp.Or(o.hostDriverRoot, o.driverRoot),
+		DriverRoot: o.DriverRoot, HostDriverRoot: cmp.Or(o.hostDriverRoot, o.DriverRoot),
 		Hook: o.cdiHook, Features: o.features(), Log: log,
 	}
 }
@@ -134,7 +134,7 @@ func (o *options) kube(log *slog.Logger) *agent.Kube {
 		config.QPS, config.Burst = 50, 100
 		var client *rest.RESTClient
 		if client, err = nodesync.ClientFor(config, "heddle-device-plugin/"+version); err == nil {
-			return agent.NewKube(client, o.nodeName, log)
+			return agent.NewKube(client, o.NodeName, log)
 		}
 	}
 	log.Warn("no API server: no Events, no condition, no hints that heed the pod's own environment", "err", err)
@@ -142,16 +142,16 @@ func (o *options) kube(log *slog.Logger) *agent.Kube {
 }
 
 func (o *options) restConfig() (*rest.Config, error) {
-	if o.kubeconfig == "" {
+	if o.Kubeconfig == "" {
 		config, err := rest.InClusterConfig()
 		if err != nil {
 			return nil, fmt.Errorf("no --kubeconfig, and the pod's service account is not usable: %w", err)
 		}
 		return config, nil
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig %s: %w", o.kubeconfig, err)
+		return nil, fmt.Errorf("read kubeconfig %s: %w", o.Kubeconfig, err)
 	}
 	return config, nil
 }

@@ -3,42 +3,25 @@ package main
 import (
 	"errors"
 	"flag"
-	"fmt"
 	"io"
-	"log/slog"
-	"os"
 	"time"
+
+	"github.com/heddle-dev/heddle/cmd/internal/program"
 )
 
-// errUsage means that the flags were wrong; the reason is already printed.
-var errUsage = errors.New("usage")
-
 type options struct {
-	nodeName, machine, config, kubeconfig string
-	sysfsRoot, devRoot, procRoot          string
-	driverRoot                            string
-	outputFile, metricsAddress            string
-	logFormat                             string
-	logLevel                              slog.Level
-	interval                              time.Duration
-	oneshot, dryRun, cleanup, version     bool
+	program.Flags
+	program.Host
+	outputFile, metricsAddress string
+	oneshot, dryRun, cleanup   bool
 }
 
 func parseFlags(args []string, stderr io.Writer) (*options, error) {
 	o := &options{}
 	fs := flag.NewFlagSet("heddle-feature-discovery", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"),
-		"name of this machine's Node; default $NODE_NAME, then the host name")
-	fs.StringVar(&o.machine, "machine", "host", "host, or a dump of `heddle inspect -o json` to replay")
-	fs.StringVar(&o.config, "config", "", "directory with the ConfigMap's keys as files; empty: built-in defaults")
-	fs.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig; empty: the pod's service account")
-	fs.DurationVar(&o.interval, "interval", time.Minute, "longest time between two looks at the machine")
-	fs.StringVar(&o.sysfsRoot, "sysfs-root", "/sys", "where the host's sysfs is")
-	fs.StringVar(&o.devRoot, "dev-root", "/dev", "where the host's device nodes are")
-	fs.StringVar(&o.procRoot, "proc-root", "/proc", "where the host's procfs is")
-	fs.StringVar(&o.driverRoot, "driver-root", "",
-		"where the NVIDIA driver is installed; empty: the dynamic loader finds its library")
+	o.RegisterFlags(fs)
+	o.RegisterHost(fs, time.Minute)
 	fs.BoolVar(&o.oneshot, "oneshot", false, "look once, write, and exit")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would change and write nothing")
 	fs.BoolVar(&o.cleanup, "cleanup", false,
@@ -46,48 +29,16 @@ func parseFlags(args []string, stderr io.Writer) (*options, error) {
 	fs.StringVar(&o.outputFile, "output-file", "",
 		"write the labels to this node-feature-discovery feature file, not to the Node; no taints, no API server")
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":9101", "address of /metrics, /healthz and /readyz; empty: none")
-	fs.StringVar(&o.logFormat, "log-format", "text", "text or json")
-	fs.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
-	fs.BoolVar(&o.version, "version", false, "print the version and exit")
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil, err
-		}
-		return nil, errUsage
-	}
-	if err := o.check(fs); err != nil {
-		fmt.Fprintln(stderr, "heddle-feature-discovery:", err)
-		return nil, errUsage
+	if err := o.Parse(fs, args, o.check); err != nil {
+		return nil, err
 	}
 	return o, nil
 }
 
 // check finds what the flag package cannot, and fills the node's name.
-func (o *options) check(fs *flag.FlagSet) error {
-	switch {
-	case fs.NArg() > 0:
-		return fmt.Errorf("unexpected argument %q", fs.Arg(0))
-	case o.logFormat != "text" && o.logFormat != "json":
-		return fmt.Errorf("--log-format: %q is neither text nor json", o.logFormat)
-	case o.interval < time.Second:
-		return fmt.Errorf("--interval: %s is less than 1s", o.interval)
-	case o.cleanup && o.dryRun:
+func (o *options) check() error {
+	if o.cleanup && o.dryRun {
 		return errors.New("--cleanup and --dry-run exclude each other")
 	}
-	if o.nodeName == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			return fmt.Errorf("--node-name is not set, and the host has no name: %w", err)
-		}
-		o.nodeName = host
-	}
-	return nil
-}
-
-func (o *options) handler(w io.Writer) slog.Handler {
-	h := &slog.HandlerOptions{Level: o.logLevel}
-	if o.logFormat == "json" {
-		return slog.NewJSONHandler(w, h)
-	}
-	return slog.NewTextHandler(w, h)
+	return o.CheckHost()
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+
 	"bytes"
 	"errors"
 	"flag"
@@ -8,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/heddle-dev/heddle/cmd/internal/program"
 )
 
 const dgx = "../../test/machines/dgx-h100.json"
@@ -39,11 +42,11 @@ func TestRunOnce(t *testing.T) {
 	}{
 		{name: "help", args: []string{"--help"}, want: flag.ErrHelp, stderr: "-output-file"},
 		{name: "version", args: []string{"--version"}, stdout: "heddle-feature-discovery dev"},
-		{name: "unknown flag", args: []string{"--onshot"}, want: errUsage, stderr: "onshot"},
-		{name: "stray argument", args: []string{"x"}, want: errUsage, stderr: `unexpected argument "x"`},
-		{name: "bad log format", args: []string{"--log-format=xml"}, want: errUsage, stderr: "neither text nor json"},
-		{name: "short interval", args: []string{"--interval=1ms"}, want: errUsage, stderr: "less than 1s"},
-		{name: "cleanup of nothing", args: []string{"--cleanup", "--dry-run"}, want: errUsage, stderr: "exclude"},
+		{name: "unknown flag", args: []string{"--onshot"}, want: program.ErrUsage, stderr: "onshot"},
+		{name: "stray argument", args: []string{"x"}, want: program.ErrUsage, stderr: `unexpected argument "x"`},
+		{name: "bad log format", args: []string{"--log-format=xml"}, want: program.ErrUsage, stderr: "neither text nor json"},
+		{name: "short interval", args: []string{"--interval=1ms"}, want: program.ErrUsage, stderr: "less than 1s"},
+		{name: "cleanup of nothing", args: []string{"--cleanup", "--dry-run"}, want: program.ErrUsage, stderr: "exclude"},
 		{
 			name:   "dry run without an API server",
 			args:   []string{"--oneshot", "--dry-run", "--machine", dgx, "--node-name", "n1"},

@@ -47,9 +47,9 @@ func wire(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) (
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	p := &parts{registry: registry, options: feature.Options{
-		NodeName: o.nodeName, Interval: o.interval, Metrics: feature.NewMetrics(registry), Log: log,
+		NodeName: o.NodeName, Interval: o.Interval, Metrics: feature.NewMetrics(registry), Log: log,
 	}}
-	configs, err := config.NewWatcher(o.config, log)
+	configs, err := config.NewWatcher(o.Config, log)
 	if err != nil {
 		return nil, err
 	}
@@ -66,16 +66,16 @@ func wire(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) (
 }
 
 func openMachine(o *options, log *slog.Logger) (source, error) {
-	if o.machine == "host" {
+	if o.Machine == "host" {
 		return host.New(host.Options{
-			SysfsRoot: o.sysfsRoot, DevRoot: o.devRoot, ProcRoot: o.procRoot, DriverRoot: o.driverRoot,
-			NodeName: o.nodeName, Interval: o.interval, Logger: log,
+			SysfsRoot: o.SysfsRoot, DevRoot: o.DevRoot, ProcRoot: o.ProcRoot, DriverRoot: o.DriverRoot,
+			NodeName: o.NodeName, Interval: o.Interval, Logger: log,
 		}), nil
 	}
-	if _, err := replay.Load(o.machine); err != nil {
+	if _, err := replay.Load(o.Machine); err != nil {
 		return nil, err
 	}
-	return replay.New(replay.Options{Path: o.machine, NodeName: o.nodeName, Logger: log}), nil
+	return replay.New(replay.Options{Path: o.Machine, NodeName: o.NodeName, Logger: log}), nil
 }
 
 // wireSink chooses where the labels go. Only the Node needs an API server; a
@@ -84,11 +84,11 @@ func (p *parts) wireSink(o *options, stdout io.Writer) error {
 	if o.outputFile != "" {
 		p.options.Sink = feature.FileSink{Path: o.outputFile}
 	} else {
-		client, err := nodesync.NewClient(o.kubeconfig, "heddle-feature-discovery/"+version)
+		client, err := nodesync.NewClient(o.Kubeconfig, "heddle-feature-discovery/"+version)
 		switch {
 		case err == nil:
-			p.watch = nodesync.NewWatch(client, o.nodeName)
-			p.syncer = nodesync.New(nodesync.Options{Client: client, Node: o.nodeName})
+			p.watch = nodesync.NewWatch(client, o.NodeName)
+			p.syncer = nodesync.New(nodesync.Options{Client: client, Node: o.NodeName})
 			p.options.Nodes = p.watch
 			p.options.Sink = feature.NodeSink{Syncer: p.syncer}
 		case !o.dryRun:
@@ -119,7 +119,7 @@ func daemon(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer)
 	group.Go(func() error {
 		return observe.Serve(ctx, o.metricsAddress, p.registry, p.options.Alive, p.options.Metrics.Ready)
 	})
-	log.InfoContext(ctx, "started", "version", version, "node", o.nodeName, "machine", o.machine)
+	log.InfoContext(ctx, "started", "version", version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()
 }
 

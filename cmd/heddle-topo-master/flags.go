@@ -5,22 +5,20 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/publish"
 )
 
-// errUsage means that the flags were wrong; the reason is already printed.
-var errUsage = errors.New("usage")
-
 type options struct {
-	listen, config, kubeconfig     string
+	program.Flags
+	listen                         string
 	mode                           string
 	nodeNumber                     int
 	levels                         []fabric.Level
@@ -33,9 +31,6 @@ type options struct {
 	namespace, lease, identity     string
 	tlsCert, tlsKey                string
 	authenticate                   bool
-	logFormat                      string
-	logLevel                       slog.Level
-	version                        bool
 	levelText, exportText, keyText string
 	rate                           rate
 }
@@ -44,24 +39,16 @@ func parseFlags(args []string, stderr io.Writer) (*options, error) {
 	o := &options{}
 	fs := flag.NewFlagSet("heddle-topo-master", flag.ContinueOnError)
 	fs.SetOutput(stderr)
+	o.RegisterFlags(fs)
 	o.register(fs)
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil, err
-		}
-		return nil, errUsage
-	}
-	if err := o.check(fs); err != nil {
-		fmt.Fprintln(stderr, "heddle-topo-master:", err)
-		return nil, errUsage
+	if err := o.Parse(fs, args, o.check); err != nil {
+		return nil, err
 	}
 	return o, nil
 }
 
 func (o *options) register(fs *flag.FlagSet) {
 	fs.StringVar(&o.listen, "listen", ":9001", "address of the API and the page")
-	fs.StringVar(&o.config, "config", "", "directory with the ConfigMap's keys as files; empty: built-in defaults")
-	fs.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig; empty: the pod's service account")
 	fs.StringVar(&o.mode, "mode", "",
 		"auto, dragonfly, switchbox, leaf, nvlink or custom; empty: topology.mode of the configuration")
 	fs.IntVar(&o.nodeNumber, "node-number", 0,
@@ -90,21 +77,12 @@ func (o *options) register(fs *flag.FlagSet) {
 	fs.StringVar(&o.tlsKey, "tls-key", "", "private key of --tls-cert")
 	fs.BoolVar(&o.authenticate, "authenticate", false,
 		"ask for a bearer token whose user may get the path (nonResourceURLs of a ClusterRole); needs --tls-cert")
-	fs.StringVar(&o.logFormat, "log-format", "text", "text or json")
-	fs.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
-	fs.BoolVar(&o.version, "version", false, "print the version and exit")
 }
 
 // check finds what the flag package cannot, and reads what has a form of its
 // own.
-func (o *options) check(fs *flag.FlagSet) error {
+func (o *options) check() error {
 	switch {
-	case fs.NArg() > 0:
-		return fmt.Errorf("unexpected argument %q", fs.Arg(0))
-	case o.version:
-		return nil
-	case o.logFormat != "text" && o.logFormat != "json":
-		return fmt.Errorf("--log-format: %q is neither text nor json", o.logFormat)
 	case o.labelConflicts != "yield" && o.labelConflicts != "force":
 		return fmt.Errorf("--label-conflicts: %q is neither yield nor force", o.labelConflicts)
 	case o.staleAfter < time.Minute:
@@ -173,12 +151,4 @@ func (o *options) parts() error {
 		return fmt.Errorf("--mode: %.40q is none of auto, dragonfly, switchbox, leaf, nvlink, custom", o.mode)
 	}
 	return nil
-}
-
-func (o *options) handler(w io.Writer) slog.Handler {
-	h := &slog.HandlerOptions{Level: o.logLevel}
-	if o.logFormat == "json" {
-		return slog.NewJSONHandler(w, h)
-	}
-	return slog.NewTextHandler(w, h)
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/test/apiserver"
 	"github.com/heddle-dev/heddle/topo/fabric"
 )
@@ -42,18 +43,18 @@ func TestRun(t *testing.T) {
 	}{
 		{name: "help", args: []string{"--help"}, want: flag.ErrHelp, stderr: "-tier-labels"},
 		{name: "version", args: []string{"--version"}, stdout: "heddle-topo-master dev"},
-		{name: "unknown flag", args: []string{"--nod-number=2"}, want: errUsage, stderr: "nod-number"},
-		{name: "stray argument", args: []string{"x"}, want: errUsage, stderr: `unexpected argument "x"`},
-		{name: "no namespace", want: errUsage, stderr: "--namespace"},
-		{name: "unknown mode", args: []string{"--namespace=x", "--mode=torus"}, want: errUsage, stderr: `"torus" is none`},
-		{name: "unknown export", args: []string{"--namespace=x", "--exports=labels,nfd"}, want: errUsage, stderr: `"nfd" is none`},
-		{name: "Kueue without labels", args: []string{"--namespace=x", "--exports=kueue"}, want: errUsage, stderr: "name labels too"},
-		{name: "a label key twice", args: []string{"--namespace=x", "--tier-labels=a/{tier},a/{tier0}"}, want: errUsage, stderr: "both make"},
-		{name: "bad levels", args: []string{"--namespace=x", "--levels=rack=shelf"}, want: errUsage, stderr: "none of path"},
-		{name: "levels of a preset", args: []string{"--namespace=x", "--mode=leaf", "--levels=rack=path"}, want: errUsage, stderr: "mode custom"},
-		{name: "half a key pair", args: []string{"--namespace=x", "--tls-cert=a"}, want: errUsage, stderr: "go together"},
-		{name: "tokens in the clear", args: []string{"--namespace=x", "--authenticate"}, want: errUsage, stderr: "in the clear"},
-		{name: "QPS is no number", args: []string{"--namespace=x"}, env: map[string]string{"CLIENT_GO_QPS": "many"}, want: errUsage, stderr: `CLIENT_GO_QPS: "many"`},
+		{name: "unknown flag", args: []string{"--nod-number=2"}, want: program.ErrUsage, stderr: "nod-number"},
+		{name: "stray argument", args: []string{"x"}, want: program.ErrUsage, stderr: `unexpected argument "x"`},
+		{name: "no namespace", want: program.ErrUsage, stderr: "--namespace"},
+		{name: "unknown mode", args: []string{"--namespace=x", "--mode=torus"}, want: program.ErrUsage, stderr: `"torus" is none`},
+		{name: "unknown export", args: []string{"--namespace=x", "--exports=labels,nfd"}, want: program.ErrUsage, stderr: `"nfd" is none`},
+		{name: "Kueue without labels", args: []string{"--namespace=x", "--exports=kueue"}, want: program.ErrUsage, stderr: "name labels too"},
+		{name: "a label key twice", args: []string{"--namespace=x", "--tier-labels=a/{tier},a/{tier0}"}, want: program.ErrUsage, stderr: "both make"},
+		{name: "bad levels", args: []string{"--namespace=x", "--levels=rack=shelf"}, want: program.ErrUsage, stderr: "none of path"},
+		{name: "levels of a preset", args: []string{"--namespace=x", "--mode=leaf", "--levels=rack=path"}, want: program.ErrUsage, stderr: "mode custom"},
+		{name: "half a key pair", args: []string{"--namespace=x", "--tls-cert=a"}, want: program.ErrUsage, stderr: "go together"},
+		{name: "tokens in the clear", args: []string{"--namespace=x", "--authenticate"}, want: program.ErrUsage, stderr: "in the clear"},
+		{name: "QPS is no number", args: []string{"--namespace=x"}, env: map[string]string{"CLIENT_GO_QPS": "many"}, want: program.ErrUsage, stderr: `CLIENT_GO_QPS: "many"`},
 		{name: "no API server", args: []string{"--namespace=x"}, stderr: "--kubeconfig"},
 		{name: "custom without levels", args: []string{"--namespace=x", "--kubeconfig", kubeconfig, "--config", dir}, stderr: "cluster-config:1: topology.levels: are missing"},
 		{name: "mode custom without levels", args: []string{"--namespace=x", "--kubeconfig", kubeconfig, "--mode=custom"}, stderr: "topology.levels"},
@@ -223,15 +224,15 @@ func writeKubeconfig(t *testing.T, url string) string {
 	return file
 }
 
-// program is heddle-topo-master beside an API server with one Node, n1, whose
+// running is heddle-topo-master beside an API server with one Node, n1, whose
 // report has a path.
-type program struct {
+type running struct {
 	api  *apiserver.Server
 	url  string
 	done chan error
 }
 
-func launch(t *testing.T, args ...string) *program {
+func launch(t *testing.T, args ...string) *running {
 	t.Helper()
 	s := apiserver.New()
 	s.Put("nodes", &corev1.Node{
@@ -251,7 +252,7 @@ func launch(t *testing.T, args ...string) *program {
 	}
 	address := l.Addr().String()
 	l.Close()
-	p := &program{api: s, url: "http://" + address, done: make(chan error, 1)}
+	p := &running{api: s, url: "http://" + address, done: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
 	args = append([]string{
 		"--kubeconfig", writeKubeconfig(t, api.URL), "--listen", address, "--namespace", "heddle-system",
@@ -270,7 +271,7 @@ func launch(t *testing.T, args ...string) *program {
 }
 
 // answers waits until GET /node_group is want.
-func (p *program) answers(t *testing.T, want string) {
+func (p *running) answers(t *testing.T, want string) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()

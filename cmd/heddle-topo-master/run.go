@@ -71,10 +71,10 @@ func start(ctx context.Context, o *options, log *slog.Logger) error {
 func (d *daemon) wire() error {
 	o := d.options
 	var err error
-	if d.configs, err = config.NewWatcher(o.config, d.log); err != nil {
+	if d.configs, err = config.NewWatcher(o.Config, d.log); err != nil {
 		return err
 	}
-	if d.client, err = clientConfig(o.kubeconfig); err != nil {
+	if d.client, err = clientConfig(o.Kubeconfig); err != nil {
 		return err
 	}
 	d.client.QPS, d.client.Burst = float32(o.rate.qps), o.rate.burst

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/cmd/internal/program"
 )
 
 const h800 = "../../test/machines/h800-8ib-bond.json"
@@ -38,11 +39,11 @@ func TestRun(t *testing.T) {
 	}{
 		{name: "help", args: []string{"--help"}, want: flag.ErrHelp, stderr: "-cluster-manager-secret"},
 		{name: "version", args: []string{"--version"}, stdout: "heddle-topo-worker dev"},
-		{name: "unknown flag", args: []string{"--onshot"}, want: errUsage, stderr: "onshot"},
-		{name: "stray argument", args: []string{"x"}, want: errUsage, stderr: `unexpected argument "x"`},
-		{name: "bad log format", args: []string{"--log-format=xml"}, want: errUsage, stderr: "neither text nor json"},
-		{name: "short interval", args: []string{"--interval=1ms"}, want: errUsage, stderr: "less than 1s"},
-		{name: "dry run for ever", args: []string{"--dry-run"}, want: errUsage, stderr: "goes with --oneshot"},
+		{name: "unknown flag", args: []string{"--onshot"}, want: program.ErrUsage, stderr: "onshot"},
+		{name: "stray argument", args: []string{"x"}, want: program.ErrUsage, stderr: `unexpected argument "x"`},
+		{name: "bad log format", args: []string{"--log-format=xml"}, want: program.ErrUsage, stderr: "neither text nor json"},
+		{name: "short interval", args: []string{"--interval=1ms"}, want: program.ErrUsage, stderr: "less than 1s"},
+		{name: "dry run for ever", args: []string{"--dry-run"}, want: program.ErrUsage, stderr: "goes with --oneshot"},
 		{
 			name:   "dry run without an API server",
 			args:   []string{"--oneshot", "--dry-run", "--machine", h800, "--node-name", "n1"},

@@ -57,7 +57,7 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	p := &parts{registry: registry}
-	configs, err := config.NewWatcher(o.config, log)
+	configs, err := config.NewWatcher(o.Config, log)
 	if err != nil {
 		return nil, err
 	}
@@ -65,15 +65,15 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 		return nil, err
 	}
 	wo := worker.Options{
-		NodeName: o.nodeName, Machines: p.machines, Configs: configs, Interval: o.interval,
+		NodeName: o.NodeName, Machines: p.machines, Configs: configs, Interval: o.Interval,
 		Metrics: worker.NewMetrics(registry), Log: log,
 	}
 	if !o.dryRun {
-		client, err := nodesync.NewClient(o.kubeconfig, "heddle-topo-worker/"+version)
+		client, err := nodesync.NewClient(o.Kubeconfig, "heddle-topo-worker/"+version)
 		if err != nil {
 			return nil, err
 		}
-		wo.Store = worker.NewPublisher(client, o.nodeName)
+		wo.Store = worker.NewPublisher(client, o.NodeName)
 	}
 	p.runners = append(p.runners, configs, p.machines)
 	p.wireSources(o, &wo, log)
@@ -83,9 +83,9 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 // wireSources makes the sources, in the order of their precedence.
 func (p *parts) wireSources(o *options, wo *worker.Options, log *slog.Logger) {
 	wake := func() { p.worker.Wake() }
-	if o.machine == "host" {
+	if o.Machine == "host" {
 		fabric := ib.New(ib.Options{Open: func(device string) (ib.Transport, error) {
-			return ib.OpenUMAD(filepath.Join(o.devRoot, "infiniband", filepath.Base(device)))
+			return ib.OpenUMAD(filepath.Join(o.DevRoot, "infiniband", filepath.Base(device)))
 		}})
 		p.frames = lldp.New(lldp.Options{Changed: wake, Log: log})
 		wo.Sources, wo.Walker = []cable.Source{fabric, p.frames}, fabric
@@ -114,16 +114,16 @@ func managerAge(s *clustermanager.Source) prometheus.Collector {
 }
 
 func openMachine(o *options, log *slog.Logger) (source, error) {
-	if o.machine == "host" {
+	if o.Machine == "host" {
 		return host.New(host.Options{
-			SysfsRoot: o.sysfsRoot, DevRoot: o.devRoot, ProcRoot: o.procRoot, DriverRoot: o.driverRoot,
-			NodeName: o.nodeName, Interval: o.interval, Logger: log,
+			SysfsRoot: o.SysfsRoot, DevRoot: o.DevRoot, ProcRoot: o.ProcRoot, DriverRoot: o.DriverRoot,
+			NodeName: o.NodeName, Interval: o.Interval, Logger: log,
 		}), nil
 	}
-	if _, err := replay.Load(o.machine); err != nil {
+	if _, err := replay.Load(o.Machine); err != nil {
 		return nil, err
 	}
-	return replay.New(replay.Options{Path: o.machine, NodeName: o.nodeName, Logger: log}), nil
+	return replay.New(replay.Options{Path: o.Machine, NodeName: o.NodeName, Logger: log}), nil
 }
 
 func (p *parts) close() error {
@@ -145,7 +145,7 @@ func daemon(ctx context.Context, o *options, log *slog.Logger) error {
 	group.Go(func() error {
 		return observe.Serve(ctx, o.metricsAddress, p.registry, p.worker.Alive, p.worker.Metrics.Ready)
 	})
-	log.InfoContext(ctx, "started", "version", version, "node", o.nodeName, "machine", o.machine)
+	log.InfoContext(ctx, "started", "version", version, "node", o.NodeName, "machine", o.Machine)
 	return errors.Join(group.Wait(), p.close())
 }
 
@@ -177,7 +177,7 @@ func (p *parts) look(ctx context.Context, o *options, stdout io.Writer) error {
 	defer limit.Stop()
 	poll := time.NewTicker(time.Second)
 	defer poll.Stop()
-	section := p.worker.Configs.Current().Resolve(o.nodeName, nil)
+	section := p.worker.Configs.Current().Resolve(o.NodeName, nil)
 	spec := p.worker.Pass(ctx, &section)
 	for late := false; p.worker.Waiting() && !late; spec = p.worker.Pass(ctx, &section) {
 		select {
@@ -195,6 +195,6 @@ func (p *parts) look(ctx context.Context, o *options, stdout io.Writer) error {
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(&v1alpha1.NodeTopology{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.Kind},
-		ObjectMeta: metav1.ObjectMeta{Name: o.nodeName}, Spec: spec,
+		ObjectMeta: metav1.ObjectMeta{Name: o.NodeName}, Spec: spec,
 	})
 }

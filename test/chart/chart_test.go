@@ -110,31 +110,33 @@ func compare(t *testing.T, golden, part string, args ...string) {
 	}
 }
 
-// flagNames reads the flags in the source of a program: calls such as
-// fs.StringVar(&x, "name", ...).
+// flagNames reads the flags in the source of a program and in what it shares
+// with the others: calls such as fs.StringVar(&x, "name", ...).
 func flagNames(t *testing.T, binary string) map[string]bool {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), root+"/cmd/"+binary+"/flags.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
 	found := map[string]bool{}
-	ast.Inspect(file, func(n ast.Node) bool {
-		call, ok := n.(*ast.CallExpr)
-		if !ok || len(call.Args) < 3 {
-			return true
+	for _, path := range []string{binary + "/flags.go", "internal/program/flags.go", "internal/program/host.go"} {
+		file, err := parser.ParseFile(token.NewFileSet(), root+"/cmd/"+path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
 		}
-		method, ok := call.Fun.(*ast.SelectorExpr)
-		if !ok || !strings.HasSuffix(method.Sel.Name, "Var") {
-			return true
-		}
-		if literal, ok := call.Args[1].(*ast.BasicLit); ok {
-			if name, err := strconv.Unquote(literal.Value); err == nil {
-				found[name] = true
+		ast.Inspect(file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) < 3 {
+				return true
 			}
-		}
-		return true
-	})
+			method, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || !strings.HasSuffix(method.Sel.Name, "Var") {
+				return true
+			}
+			if literal, ok := call.Args[1].(*ast.BasicLit); ok {
+				if name, err := strconv.Unquote(literal.Value); err == nil {
+					found[name] = true
+				}
+			}
+			return true
+		})
+	}
 	if !found["log-level"] {
 		t.Fatal("found no flags in flags.go")
 	}
