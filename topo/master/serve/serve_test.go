@@ -204,6 +204,30 @@ func TestCompressedAnswersAreTheSame(t *testing.T) {
 	}
 }
 
+func TestAnswersSayHowOldTheyAre(t *testing.T) {
+	s := newScene(t)
+	s.put("dragonfly-1", "n1")
+	var contact time.Time
+	h := newServer(s, func(o *Options) { o.Contact = func() time.Time { return contact } }).Handler()
+	for _, path := range []string{"/node_group", "/v1/topology", "/v1/nodes/n1", "/v1/export/slurm-tree"} {
+		contact = time.Time{}
+		if age, ok := ask(h, "GET", path).Header()["Heddle-Contact-Age"]; ok {
+			t.Errorf("%s: age %v of no contact", path, age)
+		}
+		contact = time.Now().Add(-time.Hour)
+		for _, known := range []string{"", "*"} {
+			age, err := strconv.Atoi(ask(h, "GET", path, "If-None-Match", known).Header().Get("Heddle-Contact-Age"))
+			if err != nil || age < 3600 || age > 4200 {
+				t.Errorf("%s with %q: age %d, %v", path, known, age, err)
+			}
+		}
+		contact = time.Now().Add(time.Hour) // The clock was set back.
+		if age := ask(h, "GET", path).Header().Get("Heddle-Contact-Age"); age != "0" {
+			t.Errorf("%s: age %s", path, age)
+		}
+	}
+}
+
 func TestAcceptsGzip(t *testing.T) {
 	for header, want := range map[string]bool{
 		"gzip": true, "deflate, gzip": true, "GZIP": true, "gzip;q=0": false, "gzip; q=0.0": false, "gzip;q=0.1": true,
