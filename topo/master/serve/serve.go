@@ -91,7 +91,7 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("GET /metrics", s.admit(promhttp.HandlerFor(s.options.Registry, promhttp.HandlerOpts{}).ServeHTTP))
 	mux.Handle("GET /healthz", probe(s.options.Alive))
 	mux.Handle("GET /readyz", probe(s.options.Ready))
-	mux.Handle("GET /", s.metrics.count("/", s.admit(page(s.options.Page, s.options.Policy))))
+	mux.Handle("GET /", s.metrics.count("/", s.admit(s.page(bundle(s.options.Page)))))
 	return mux
 }
 
@@ -188,17 +188,5 @@ func probe(check func() string) http.HandlerFunc {
 			return
 		}
 		_, _ = w.Write([]byte("ok\n")) // A client that went away is no concern.
-	}
-}
-
-// page serves files, which a browser is to hold to a policy.
-func page(files fs.FS, policy string) http.HandlerFunc {
-	server := http.FileServerFS(files)
-	return func(w http.ResponseWriter, r *http.Request) {
-		if policy != "" {
-			w.Header().Set("Content-Security-Policy", policy)
-		}
-		w.Header().Set("Cache-Control", "no-cache")
-		server.ServeHTTP(w, r)
 	}
 }
