@@ -128,7 +128,7 @@ func (d *daemon) server() (*serve.Server, *tls.Config, error) {
 	o := d.options
 	options := serve.Options{
 		Views: d.master, Templates: o.templates, Page: page.Files(), Policy: page.Policy, Registry: d.registry,
-		Alive: d.master.Alive, Ready: d.master.Ready, Log: d.log,
+		Contact: d.source.Contact, Alive: d.master.Alive, Ready: d.master.Ready, Log: d.log,
 	}
 	if o.authenticate {
 		options.Gate = serve.NewTokenGate(d.core, d.log)

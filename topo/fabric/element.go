@@ -82,7 +82,8 @@ type Reason struct {
 	Kind string
 	// Count is how many faults of that kind there are, 0 for the others.
 	Count int
-	// Since is when it began; zero if the reports do not tell.
+	// Since is when it began, of several faults the first; zero if the reports
+	// do not tell.
 	Since time.Time
 }
 

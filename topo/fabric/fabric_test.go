@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/fabrics"
@@ -353,6 +354,57 @@ func TestFindings(t *testing.T) {
 			t.Parallel()
 			if diff := cmp.Diff(tt.want, put(newMap(t, preset(t, fabric.ModeAuto)...), tt.nodes...).Findings()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestSinceWhen(t *testing.T) {
+	t.Parallel()
+	early, late := start.Add(-2*time.Hour).UTC(), start.Add(-time.Hour).UTC()
+	full := func() *v1alpha1.NodeTopologySpec { return onto("1", "2", "3", "4") }
+	for _, tt := range []struct {
+		name       string
+		since      [2]time.Time // Of rails 1 and 2; zero is unknown.
+		down       bool
+		reason     time.Time
+		rail, next time.Time
+	}{
+		{"mis-cabled", [2]time.Time{late, early}, false, early, late, early},
+		{"dead", [2]time.Time{early, late}, true, early, early, late},
+		{"one of two is unknown", [2]time.Time{late, {}}, true, time.Time{}, late, time.Time{}},
+		{"unknown", [2]time.Time{}, false, time.Time{}, time.Time{}, time.Time{}},
+		{"nonsense", [2]time.Time{time.Unix(-5, 0), time.Unix(1<<40, 0)}, true, time.Time{}, time.Time{}, time.Time{}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			spec := onto("1", "3", "2", "4")
+			for i, at := range tt.since {
+				r := &spec.Rails[i+1]
+				if !at.IsZero() {
+					r.Since = new(metav1.NewTime(at.Local()))
+				}
+				if tt.down {
+					r.LinkState = v1alpha1.LinkDown
+				}
+			}
+			m := newMap(t, preset(t, fabric.ModeAuto)...)
+			s := put(m, node("a", full()), node("b", full()), node("c", full()), node("d", spec))
+			var got []time.Time
+			for _, f := range s.Findings() {
+				got = append(got, f.Since)
+			}
+			if diff := cmp.Diff([]time.Time{tt.rail, tt.next}, got); diff != "" {
+				t.Errorf("findings since (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.reason, s.Select("node", "d")[0].Reasons[0].Since); diff != "" {
+				t.Errorf("reason since (-want +got):\n%s", diff)
+			}
+			// A later time alone is news.
+			spec = spec.DeepCopy()
+			spec.Rails[1].Since = new(metav1.NewTime(start))
+			if now := put(m, node("d", spec)); now == s || !now.Findings()[0].Since.Equal(start) || now.ETag() != s.ETag() {
+				t.Errorf("after a change since %s", now.Findings()[0].Since)
 			}
 		})
 	}

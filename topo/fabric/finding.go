@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Fault is the sort of a finding.
@@ -55,6 +56,11 @@ type Finding struct {
 	Found    *Switch `json:"found,omitempty"`
 	// Other is the other node of a Duplicate, or the group of a BadPath.
 	Other string `json:"other,omitempty"`
+	// Since is when the port became what it is, by the node's clock: when the
+	// link went down, or the cable was plugged in where it is wrong. Zero if
+	// the report does not tell, as of what was so when the worker first looked
+	// and of what is no port's.
+	Since time.Time `json:"since,omitzero"`
 }
 
 // compareFindings orders by node, rail, plane, device and kind.

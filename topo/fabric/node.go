@@ -68,6 +68,9 @@ type port struct {
 	far      *v1alpha1.Switch
 	leafPort string
 	guid     uint64
+	// since is when the port became what it is, in seconds since 1970; 0 is
+	// unknown.
+	since int64
 }
 
 func (p *port) leafName() string {
@@ -79,7 +82,7 @@ func (p *port) leafName() string {
 
 // samePort tells whether two ports say the same, as far as the map listens.
 func samePort(a, b port) bool {
-	return samePlug(a, b) && a.guid == b.guid && (a.socket == b.socket || *a.socket == *b.socket) &&
+	return samePlug(a, b) && a.guid == b.guid && a.since == b.since && (a.socket == b.socket || *a.socket == *b.socket) &&
 		a.leafName() == b.leafName() && a.leafPort == b.leafPort
 }
 
@@ -172,8 +175,14 @@ func (r *record) on(leaf string) bool {
 // means that the source does not say.
 const trusted = 50
 
+// lastSecond is the end of the year 9999 in UTC; JSON has no later time.
+const lastSecond = 253402300799
+
 func readPort(rail *v1alpha1.Rail, known *sockets) port {
 	p := port{socket: known.of(rail), guid: guidOf(rail.GUID)}
+	if at := rail.Since; at != nil && at.Unix() > 0 && at.Unix() <= lastSecond {
+		p.since = at.Unix()
+	}
 	if s := rail.Switch; s != nil && (rail.Confidence == 0 || rail.Confidence >= trusted) {
 		p.leaf, p.far, p.leafPort = switchID(s.ID), s, rail.SwitchPort
 	}

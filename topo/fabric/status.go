@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"slices"
+	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
@@ -36,6 +37,7 @@ func (m *Map) findings(r *record) []Finding {
 		if o := m.other(p.guid, r); o != "" {
 			f := p.finding(r.name)
 			f.Kind, f.Other = Duplicate, o
+			f.Since = time.Time{} // The port's state is no reason.
 			out = append(out, f)
 		}
 	}
@@ -95,15 +97,31 @@ func (m *Map) reasons(r *record, findings []Finding) []Reason {
 		}
 	}
 	for _, kind := range []Fault{Dead, Missing, Miscabled, Duplicate, BadPath} {
-		n := 0
-		for i := range findings {
-			if findings[i].Kind == kind {
-				n++
-			}
-		}
-		if n > 0 {
-			out = append(out, Reason{Kind: string(kind), Count: n})
+		if r := reasonOf(kind, findings); r.Count > 0 {
+			out = append(out, r)
 		}
 	}
 	return out
+}
+
+// reasonOf sums the findings of a kind up: since the first of them, if that is
+// known of all.
+func reasonOf(kind Fault, findings []Finding) Reason {
+	r := Reason{Kind: string(kind)}
+	known := true
+	for i := range findings {
+		f := &findings[i]
+		if f.Kind != kind {
+			continue
+		}
+		r.Count++
+		known = known && !f.Since.IsZero()
+		if r.Count == 1 || f.Since.Before(r.Since) {
+			r.Since = f.Since
+		}
+	}
+	if !known {
+		r.Since = time.Time{}
+	}
+	return r
 }

@@ -1,6 +1,9 @@
 package fabric
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // verdict is what a cell says of one member's cables.
 type verdict struct {
@@ -103,6 +106,9 @@ func (s *slot) expectation() *Switch {
 
 func (p *port) finding(node string) Finding {
 	f := Finding{Node: node, HCA: p.hca, ID: p.id, Port: p.number, Rail: p.rail, Plane: p.plane}
+	if p.since != 0 {
+		f.Since = time.Unix(p.since, 0).UTC()
+	}
 	if p.leaf != "" {
 		f.Found = &Switch{ID: p.leaf, Name: p.far.Name, Port: p.leafPort}
 	}

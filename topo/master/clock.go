@@ -11,6 +11,10 @@ const (
 	grace = 2 * time.Minute
 )
 
+// away tells whether the API server has been silent for too long; contact is
+// when it last said anything, zero for never.
+func away(now, contact time.Time) bool { return !contact.IsZero() && now.Sub(contact) > silence }
+
 // clock is the time by which heartbeats are judged. It stands still while the
 // API server is away: that no heartbeat comes through says nothing about the
 // workers then.
@@ -21,11 +25,11 @@ type clock struct {
 
 // now takes the time, and when the API server last said anything (zero: never).
 func (c *clock) now(now, contact time.Time) time.Time {
-	away := !contact.IsZero() && now.Sub(contact) > silence
+	isAway := away(now, contact)
 	switch {
-	case away && c.frozen.IsZero():
+	case isAway && c.frozen.IsZero():
 		c.frozen = contact.Add(silence)
-	case away:
+	case isAway:
 		c.until = time.Time{}
 	case c.frozen.IsZero():
 		return now

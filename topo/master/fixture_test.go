@@ -121,7 +121,7 @@ func (c *cluster) replica(t *testing.T, mode fabric.Mode, change ...func(*master
 	run(t, r.Run)
 	ts := httptest.NewServer(serve.New(serve.Options{
 		Views: r.Master, Templates: r.templates, Page: fstest.MapFS{"index.html": {Data: []byte("page")}},
-		Registry: r.registry, Alive: r.Alive, Ready: r.Ready, Log: quiet(),
+		Registry: r.registry, Contact: source.Contact, Alive: r.Alive, Ready: r.Ready, Log: quiet(),
 	}).Handler())
 	t.Cleanup(ts.Close)
 	r.url = ts.URL

@@ -3,6 +3,7 @@ package master
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/facts"
@@ -50,10 +51,15 @@ func (l *loop) step(ctx context.Context, slow bool) {
 		return
 	}
 	shown := l.take()
-	tree := l.fabric.Snapshot(l.clock.now(l.options.Now(), l.options.Source.Contact()))
+	now, contact := l.options.Now(), l.options.Source.Contact()
+	tree := l.fabric.Snapshot(l.clock.now(now, contact))
 	next := view.View{Tree: tree, Levels: l.levels, CountsPods: l.options.CountsPods, Nodes: l.draft.Table()}
+	if away(now, contact) {
+		next.StaleSince = contact.UTC().Truncate(time.Second)
+	}
 	next.Walks = l.walks(tree, slow)
-	if l.last == nil || shown || tree != l.last.Tree {
+	l.tellStale(ctx, next.StaleSince)
+	if l.last == nil || shown || tree != l.last.Tree || !next.StaleSince.Equal(l.last.StaleSince) {
 		l.generation++
 	} else if next.Nodes == l.last.Nodes && sameMap(next.Walks, l.last.Walks) {
 		return
@@ -64,6 +70,17 @@ func (l *loop) step(ctx context.Context, slow bool) {
 	}
 	l.last = l.last.Next(next)
 	l.publish(l.last)
+}
+
+// tellStale logs when the API server goes away and comes back.
+func (l *loop) tellStale(ctx context.Context, since time.Time) {
+	switch {
+	case l.last == nil || since.IsZero() == l.last.StaleSince.IsZero():
+	case since.IsZero():
+		l.options.Log.InfoContext(ctx, "the API server is back", "silent_since", l.last.StaleSince)
+	default:
+		l.options.Log.WarnContext(ctx, "the API server is silent, the map becomes old", "silent_since", since)
+	}
 }
 
 // take applies all changes; true if any of them shows.

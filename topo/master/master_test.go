@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -191,11 +192,57 @@ func TestFreeGPUs(t *testing.T) {
 	if err := json.Unmarshal([]byte(get(t, r.url+"/v1/topology").body), &all); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(view.GPUs{Free: new(8), Total: 8}, all.GPUs); diff != "" {
+	if diff := cmp.Diff(view.GPUs{Free: new(8), Offered: 8, Total: 8}, all.GPUs); diff != "" {
 		t.Errorf("GPUs (-want +got):\n%s", diff)
 	}
 	c.node("n1", false)
 	free(0)
+}
+
+// What the worker counts, what the kubelet offers and what pods hold are three
+// things.
+func TestGPUsThatAreNotOffered(t *testing.T) {
+	c := newCluster(t)
+	put := func(name, offered string, counted int32) {
+		uid := c.node(name, true)
+		var n corev1.Node
+		c.Read("nodes", "", name, &n)
+		n.Status.Allocatable = corev1.ResourceList{}
+		if offered != "" {
+			n.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse(offered)
+		}
+		c.Put("nodes", &n)
+		if counted > 0 {
+			c.report(name, uid, v1alpha1.NodeTopologySpec{Accelerators: []v1alpha1.Accelerator{{Product: "H20", Count: counted}}}, time.Time{})
+		}
+	}
+	put("all", "8", 8)
+	put("one-unfit", "7", 8)
+	put("no-plugin", "", 8)
+	put("no-worker", "4", 0)
+	put("no-gpus", "", 0)
+	r := c.replica(t, fabric.ModeLeaf)
+	r.until(t, "three reports", reports(3))
+	r.until(t, "five nodes", nodes(5))
+	var all view.Topology
+	if err := json.Unmarshal([]byte(get(t, r.url+"/v1/topology").body), &all); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]view.GPUs{"": all.GPUs}
+	for i := range all.Tree {
+		got[all.Tree[i].Name] = all.Tree[i].GPUs
+	}
+	want := map[string]view.GPUs{
+		"":          {Free: new(19), Offered: 19, Total: 28},
+		"all":       {Free: new(8), Offered: 8, Total: 8},
+		"one-unfit": {Free: new(7), Offered: 7, Total: 8},
+		"no-plugin": {Free: new(0), Total: 8},
+		"no-worker": {Free: new(4), Offered: 4, Total: 4},
+		"no-gpus":   {},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("GPUs (-want +got):\n%s", diff)
+	}
 }
 
 func TestTheAPIServerComesBack(t *testing.T) {
@@ -213,6 +260,46 @@ func TestTheAPIServerComesBack(t *testing.T) {
 	c.Remove("nodes", "", "node-sample4") // The watch does not see it.
 	c.Down(false)
 	r.until(t, "three nodes", nodes(3))
+}
+
+// A map that is not of now says so, and no more when it is again.
+func TestAStaleMapSaysSo(t *testing.T) {
+	c := newCluster(t)
+	c.sample()
+	var late atomic.Int64
+	clock := func() time.Time { return time.Now().Add(time.Duration(late.Load())) }
+	r := c.replica(t, fabric.ModeSwitchbox, func(o *master.Options) { o.Now = clock })
+	r.until(t, "four reports", reports(4))
+	stale := func() (since *time.Time, tag string) {
+		a := get(t, r.url+"/v1/topology")
+		var all view.Topology
+		if err := json.Unmarshal([]byte(a.body), &all); err != nil {
+			t.Fatal(err)
+		}
+		return all.StaleSince, a.header.Get("Etag")
+	}
+	since, fresh := stale()
+	if since != nil {
+		t.Errorf("stale since %s while all is well", since)
+	}
+	if age := get(t, r.url+"/node_group").header.Get("Heddle-Contact-Age"); age == "" {
+		t.Error("nobody says how old the last contact is")
+	}
+	c.Down(true)
+	before := time.Now()
+	late.Store(int64(10 * time.Minute))
+	v := r.until(t, "its age", func(v *view.View) bool { return !v.StaleSince.IsZero() })
+	if since, _ := stale(); since == nil || since.After(before) || !since.Equal(v.StaleSince) {
+		t.Errorf("stale since %v, asked at %s", since, before)
+	}
+	if diff := cmp.Diff(sample, get(t, r.url+"/node_group").body); diff != "" {
+		t.Errorf("while the API server is down (-want +got):\n%s", diff)
+	}
+	c.Down(false)
+	r.until(t, "contact", func(v *view.View) bool { return v.StaleSince.IsZero() })
+	if since, tag := stale(); since != nil || tag != fresh {
+		t.Errorf("stale since %v, tag %s, want %s", since, tag, fresh)
+	}
 }
 
 func TestLevelsChange(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/config/model"
@@ -94,6 +95,8 @@ type input struct {
 	before  *v1alpha1.NodeTopologySpec
 	uplinks []v1alpha1.Uplink
 	skipped []v1alpha1.Skipped
+	// now is when the pass is made.
+	now time.Time
 }
 
 type answer struct {
@@ -126,6 +129,7 @@ func merge(in input) v1alpha1.NodeTopologySpec {
 	for i := range in.ports {
 		r := rail(&in.ports[i])
 		mergeEnd(&in, &r, in.ports[i].Key, skip)
+		r.Since = in.since(&r)
 		spec.Rails = append(spec.Rails, r)
 	}
 	slices.SortFunc(spec.Rails, func(a, b v1alpha1.Rail) int {
@@ -191,29 +195,6 @@ func find(ends []cable.End, k cable.Key) (cable.End, bool) {
 	return ends[i], true
 }
 
-// recall is what the source said before, if it is in doubt now. A card of
-// another GUID in the slot is another end.
-func recall(
-	before *v1alpha1.NodeTopologySpec, s v1alpha1.Source, now *v1alpha1.Rail, doubt cable.Doubt,
-) (cable.End, bool) {
-	if doubt == cable.Silent {
-		return cable.End{}, false
-	}
-	for i := range before.Rails {
-		r := &before.Rails[i]
-		if r.Source != s || r.Switch == nil || r.GUID != now.GUID || r.ID != now.ID || r.Port != now.Port ||
-			r.Netdev != now.Netdev {
-			continue
-		}
-		end := cable.End{Switch: *r.Switch, SwitchPort: r.SwitchPort, Confidence: r.Confidence}
-		if doubt == cable.Blind {
-			end.Confidence = min(end.Confidence, remembered)
-		}
-		return end, true
-	}
-	return cable.End{}, false
-}
-
 // same tells whether two sources mean one switch: people write names for what
 // the switch calls by GUID or address, and spell those in many ways.
 func same(a, b v1alpha1.Switch) bool {
@@ -237,22 +218,3 @@ func label(s v1alpha1.Switch) string {
 	}
 	return s.ID + " (" + s.Name + ")"
 }
-
-// remember is what a pass came to, and the rails that were there before it and
-// are not now: an HCA whose driver is loaded anew comes back where it was.
-func remember(before, now *v1alpha1.NodeTopologySpec) v1alpha1.NodeTopologySpec {
-	memory := *now
-	memory.Rails = slices.Clone(now.Rails)
-	for i := range before.Rails {
-		b := &before.Rails[i]
-		if len(memory.Rails) < maxMemory && !slices.ContainsFunc(now.Rails, func(r v1alpha1.Rail) bool {
-			return r.ID == b.ID && r.Port == b.Port && r.Netdev == b.Netdev
-		}) {
-			memory.Rails = append(memory.Rails, *b)
-		}
-	}
-	return memory
-}
-
-// maxMemory bounds the rails that are remembered.
-const maxMemory = 256

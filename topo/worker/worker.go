@@ -203,7 +203,7 @@ const labelsEvery = 5 * time.Minute
 func (w *Worker) Pass(ctx context.Context, c *config.NodeConfig) v1alpha1.NodeTopologySpec {
 	began := time.Now()
 	m := c.WithRoles(w.Machines.Machine())
-	in := input{machine: m, topology: &c.Topology, before: &w.memory}
+	in := input{machine: m, topology: &c.Topology, before: &w.memory, now: began}
 	in.ports, in.omitted = cable.Ports(m, w.memory.Rails)
 	looking, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()

@@ -272,32 +272,72 @@ func TestDownAPIServer(t *testing.T) {
 }
 
 func TestRestartRemembersWhatCannotBeSeen(t *testing.T) {
-	b := newBed()
-	b.round(t)
-	b.machine.HCAs[0].Ports[0].State = machine.PortDown
-	b.restart()
-	b.leaf, b.doubt = "", cable.Blind
-	b.round(t)
-	r := b.object.Spec.Rails[0]
-	want := v1alpha1.Rail{
-		HCA: "mlx5_0", ID: "0000:18:00.0", GUID: "g", Role: "fabric", Port: 1, LinkState: v1alpha1.LinkDown,
-		LinkLayer: machine.InfiniBand, Switch: &v1alpha1.Switch{ID: "leaf-a"}, Source: v1alpha1.SourceIB, Confidence: remembered,
-	}
-	if diff := cmp.Diff(want, r); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	// The driver is loaded anew: for a while there is no HCA.
-	hcas := b.machine.HCAs
-	b.machine = &machine.Machine{Node: "n1"}
-	b.round(t)
-	if n := len(b.object.Spec.Rails); n != 0 {
-		t.Errorf("%d rails of no HCA", n)
-	}
-	b.machine = &machine.Machine{Node: "n1", HCAs: hcas}
-	b.round(t)
-	if diff := cmp.Diff(want, b.object.Spec.Rails[0]); diff != "" {
-		t.Errorf("after the driver (-want +got):\n%s", diff)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed()
+		b.round(t)
+		b.machine.HCAs[0].Ports[0].State = machine.PortDown
+		b.restart()
+		b.leaf, b.doubt = "", cable.Blind
+		b.round(t)
+		r := b.object.Spec.Rails[0]
+		want := v1alpha1.Rail{
+			HCA: "mlx5_0", ID: "0000:18:00.0", GUID: "g", Role: "fabric", Port: 1, LinkState: v1alpha1.LinkDown,
+			LinkLayer: machine.InfiniBand, Switch: &v1alpha1.Switch{ID: "leaf-a"}, Source: v1alpha1.SourceIB, Confidence: remembered,
+			Since: new(metav1.NewTime(time.Now().UTC())),
+		}
+		if diff := cmp.Diff(want, r); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		// The driver is loaded anew: for a while there is no HCA.
+		hcas := b.machine.HCAs
+		b.machine = &machine.Machine{Node: "n1"}
+		b.round(t)
+		if n := len(b.object.Spec.Rails); n != 0 {
+			t.Errorf("%d rails of no HCA", n)
+		}
+		b.machine = &machine.Machine{Node: "n1", HCAs: hcas}
+		b.round(t)
+		if diff := cmp.Diff(want, b.object.Spec.Rails[0]); diff != "" {
+			t.Errorf("after the driver (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A rail is what it is since somebody touched its cable.
+func TestRailsSaySince(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed()
+		b.doubt = cable.Blind
+		start := time.Now()
+		port := &b.machine.HCAs[0].Ports[0]
+		for _, step := range []struct {
+			name string
+			do   func()
+			want int // Minutes from the start; -1 is unknown.
+		}{
+			{"the first look", func() {}, -1},
+			{"the link goes down", func() { port.State = machine.PortDown; b.leaf = "" }, 1},
+			{"it trains", func() { port.State = machine.PortInit }, 1},
+			{"it is up, the switch is not known yet", func() { port.State = machine.PortActive; b.doubt = cable.Silent }, 3},
+			{"the switch answers", func() { b.leaf = "leaf-a" }, 3},
+			{"a new worker", func() { b.restart() }, 3},
+			{"the cable goes elsewhere", func() { b.leaf = "leaf-b" }, 6},
+			{"nobody hears the switch", func() { b.leaf = "" }, 7},
+			{"another card", func() { b.machine.HCAs[0].NodeGUID = "h"; b.leaf = "leaf-b" }, 8},
+			{"nothing happens", func() {}, 8},
+		} {
+			step.do()
+			b.round(t)
+			got := b.object.Spec.Rails[0].Since
+			switch {
+			case step.want < 0 && got != nil:
+				t.Errorf("%s: since %s", step.name, got)
+			case step.want >= 0 && (got == nil || got.Sub(start) != time.Duration(step.want)*time.Minute):
+				t.Errorf("%s: since %v, want minute %d", step.name, got, step.want)
+			}
+			<-time.After(time.Minute)
+		}
+	})
 }
 
 func TestUplinksOnRequest(t *testing.T) {

@@ -1,5 +1,7 @@
 package v1alpha1
 
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 // Source is who said where a cable ends or which groups a node belongs to.
 //
 // +kubebuilder:validation:Enum=ib;lldp;static;cluster-manager
@@ -78,6 +80,11 @@ type Rail struct {
 	Netdev string `json:"netdev,omitempty"`
 	// LinkState is the port's.
 	LinkState LinkState `json:"linkState"`
+	// Since is when the worker saw the link come up or go down last, the cable
+	// end elsewhere, or another card take the HCA's place, by its own clock.
+	// Absent if nothing of that happened since it first looked.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
 	// RateGbps is the link's, in 10^9 bits a second, rounded to a whole
 	// number; 0 if unknown.
 	// +optional

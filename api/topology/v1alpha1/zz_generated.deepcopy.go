@@ -156,6 +156,10 @@ func (in *Rail) DeepCopyInto(out *Rail) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.Since != nil {
+		in, out := &in.Since, &out.Since
+		*out = (*in).DeepCopy()
+	}
 	if in.Switch != nil {
 		in, out := &in.Switch, &out.Switch
 		*out = new(Switch)

@@ -24,7 +24,7 @@ import (
 
 // browser is a tab of a headless Chromium that keeps what it should not do.
 type browser struct {
-	t   *testing.T
+	t   testing.TB
 	ctx context.Context //nolint:containedctx // It is the tab.
 	url string
 
@@ -38,7 +38,7 @@ type browser struct {
 const width, height = 1440, 900
 
 // open starts a Chromium of its own, with no profile.
-func open(t *testing.T, url string) *browser {
+func open(t testing.TB, url string) *browser {
 	t.Helper()
 	options := []chromedp.ExecAllocatorOption{
 		chromedp.ExecPath(chromium(t)), chromedp.UserDataDir(t.TempDir()), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
@@ -100,7 +100,7 @@ func value[T any](b *browser, expression string) T {
 }
 
 // chromium is the browser's path; without one the test is skipped.
-func chromium(t *testing.T) string {
+func chromium(t testing.TB) string {
 	t.Helper()
 	for _, name := range []string{os.Getenv("HEDDLE_CHROMIUM"), "chromium", "chromium-browser", "google-chrome"} {
 		if name == "" {

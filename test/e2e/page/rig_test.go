@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,20 +39,29 @@ type rig struct {
 	fabric *fabrics.Fabric
 	server *httptest.Server
 	routes http.Handler
+	// behind is how far the master's clock is, in nanoseconds.
+	behind atomic.Int64
 }
+
+func (r *rig) now() time.Time { return time.Now().Add(-time.Duration(r.behind.Load())) }
 
 // start fills an API server with a fabric's nodes, and runs a master on it.
 // touch may change a Node before it is there.
-func start(t *testing.T, f *fabrics.Fabric, touch func(i int, node *corev1.Node), used func(i int) int) *rig {
+func start(
+	t testing.TB, f *fabrics.Fabric, touch func(i int, node *corev1.Node), used func(i int) int, behind ...time.Duration,
+) *rig {
 	t.Helper()
 	r := &rig{api: apiserver.New(), fabric: f}
+	for _, d := range behind {
+		r.behind.Store(int64(d))
+	}
 	for i := range f.Nodes {
 		node := kubeNode(f.Nodes[i].Name)
 		if touch != nil {
 			touch(i, node)
 		}
 		r.api.Put("nodes", node)
-		r.report(i, time.Now())
+		r.report(i, r.now())
 		if n := used(i); n > 0 {
 			r.pod(f.Nodes[i].Name, n)
 		}
@@ -61,7 +71,7 @@ func start(t *testing.T, f *fabrics.Fabric, touch func(i int, node *corev1.Node)
 }
 
 // run starts the parts that heddle-topo-master wires.
-func (r *rig) run(t *testing.T) {
+func (r *rig) run(t testing.TB) {
 	t.Helper()
 	kube := httptest.NewServer(r.api)
 	t.Cleanup(kube.Close)
@@ -75,13 +85,13 @@ func (r *rig) run(t *testing.T) {
 	must(t, err)
 	source := facts.New(facts.Options{
 		Core: core, Topology: topology, GPU: gpu, Pods: true, Manager: "heddle-topo-master",
-		IsTier: func(string) bool { return false },
+		IsTier: func(string) bool { return false }, Now: r.now,
 	})
 	log := slog.New(slog.DiscardHandler)
-	m, err := master.New(master.Options{Source: source, CountsPods: true, Levels: levels, StaleAfter: time.Hour, Log: log})
+	m, err := master.New(master.Options{Source: source, CountsPods: true, Levels: levels, StaleAfter: time.Hour, Log: log, Now: r.now})
 	must(t, err)
 	r.routes = serve.New(serve.Options{
-		Views: m, Page: page.Files(), Registry: prometheus.NewRegistry(), Log: log,
+		Views: m, Page: page.Files(), Policy: page.Policy, Registry: prometheus.NewRegistry(), Log: log, Contact: source.Contact,
 		Alive: func() string { return "" }, Ready: func() string { return "" },
 	}).Handler()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -98,7 +108,7 @@ func (r *rig) run(t *testing.T) {
 }
 
 // listen answers on an address.
-func (r *rig) listen(t *testing.T, address string) {
+func (r *rig) listen(t testing.TB, address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
 	must(t, err)
@@ -113,7 +123,7 @@ func (r *rig) away() {
 }
 
 // await waits for the first tree.
-func (r *rig) await(t *testing.T) {
+func (r *rig) await(t testing.TB) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for time.Now().Before(deadline) {
@@ -172,7 +182,7 @@ func notReady(node *corev1.Node, ago time.Duration) {
 	node.Status.Conditions[0].LastTransitionTime = metav1.NewTime(time.Now().Add(-ago))
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

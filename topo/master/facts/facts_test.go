@@ -20,6 +20,7 @@ func TestReportKeepsAllButGPUs(t *testing.T) {
 		spec.Skipped = []v1alpha1.Skipped{{Name: "lldp", Reason: "no socket"}}
 		spec.Rails[0].Switch, spec.Rails[0].GPUs = nil, []string{"GPU-1"}
 		spec.Rails[1].Netdev = "eth0"
+		spec.Rails[2].Since = new(metav1.NewTime(time.Unix(1_700_000_000, 0).UTC()))
 		r, ok := newReportReader().read(&v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: spec})
 		if !ok {
 			t.Fatal("not read")

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
@@ -45,6 +47,7 @@ type rail struct {
 	far        *v1alpha1.Switch
 	switchPort string
 	guid       guid
+	since      int64 // Seconds since 1970, 0 for unknown.
 }
 
 // port is what nodes of one model have in common.
@@ -151,6 +154,9 @@ func (r *reportReader) shrink(in *v1alpha1.Rail) rail {
 		hca: in.HCA, id: in.ID, role: in.Role, netdev: in.Netdev, linkLayer: in.LinkLayer,
 		state: in.LinkState, source: in.Source,
 	})
+	if in.Since != nil {
+		out.since = in.Since.Unix()
+	}
 	if in.Switch != nil {
 		out.far = one(r.switches, *in.Switch)
 	}
@@ -172,6 +178,9 @@ func (r *Report) Spec() *v1alpha1.NodeTopologySpec {
 			Rail: p.rail, Plane: p.plane, Port: p.number, RateGbps: p.rate, Confidence: p.confidence,
 			HCA: p.hca, ID: p.id, Role: p.role, Netdev: p.netdev, LinkLayer: p.linkLayer, LinkState: p.state,
 			Source: p.source, GUID: in.guid.String(), SwitchPort: in.switchPort, Switch: in.far,
+		}
+		if in.since != 0 {
+			s.Rails[i].Since = new(metav1.NewTime(time.Unix(in.since, 0).UTC()))
 		}
 	}
 	return s

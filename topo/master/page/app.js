@@ -11,13 +11,13 @@ import { Seek } from './seek.js';
 import { Side } from './side.js';
 import { nextTheme, showTheme } from './themes.js';
 import { Tip } from './tip.js';
-import { count, number, span } from './words.js';
+import { count, idle, number, span } from './words.js';
 
 const $ = (id) => document.getElementById(id);
 
 let model = null;
 let skew = 0; // What the server's clock is ahead, in milliseconds.
-let state = { phase: 'connecting', at: 0, next: 0 };
+let state = { phase: 'connecting', at: 0, heard: 0, next: 0 };
 
 const map = new FabricMap($('map'));
 const side = new Side($('side'));
@@ -77,7 +77,9 @@ function summary() {
     make('span', { class: 'stat whole' }, make('b', {}, number(total)), ` ${total === 1 ? 'node' : 'nodes'}`),
     filter('ready', c.ready, 'ready'), filter('degraded', c.degraded, 'degraded'), filter('notready', c.notReady, 'not ready'),
     make('span', { class: 'stat gpus' }, meter, make('b', {}, number(g.free ?? g.total)),
-      g.free === undefined ? ' GPUs, free ones not counted' : ` of ${number(g.total)} GPUs free`));
+      g.free === undefined ? ' GPUs, free ones not counted' : ` of ${number(g.total)} GPUs free`,
+      idle(g) ? make('span', { class: 'idle', title: 'No kubelet offers them: no device plugin, unfit, or handed out in another way' },
+        `${number(idle(g))} not offered`) : ''));
   if (was) $('sum').querySelector(`button[data-s="${focused}"]`)?.focus();
   const wrong = model.faults.filter((f) => f.kind !== 'unseen').length;
   $('sum-faults').textContent = number(wrong);
@@ -124,23 +126,37 @@ function tell(next) {
   tick();
 }
 
+/** write changes a text only if it differs: an alert is read out again. */
+function write(el, text) {
+  if (el.textContent !== text) el.textContent = text;
+}
+
 /** tick writes what depends on the time. */
 function tick() {
   const now = Date.now();
   const isOld = state.phase === 'old';
+  const stale = isOld ? 0 : model?.stale;
   const words = {
-    connecting: 'Connecting', starting: 'Server starting', live: 'Live', polling: 'No stream', old: 'Not live',
+    connecting: 'Connecting', starting: 'Server starting', live: 'Live', polling: 'No stream', old: 'Not live', stale: 'Stale',
   };
-  set($('live'), 'data-phase', state.phase);
-  $('live').lastElementChild.textContent = words[state.phase];
-  set($('live'), 'title', state.at ? `the server last answered ${span(now - state.at)} ago` : null);
+  const phase = stale ? 'stale' : state.phase;
+  set($('live'), 'data-phase', phase);
+  $('live').lastElementChild.textContent = words[phase];
+  set($('live'), 'title', state.at ? `The server last answered ${span(now - state.at)} ago.${
+    state.heard ? ` The Kubernetes API last spoke to it ${span(now - state.heard)} ago.` : ''}` : null);
   if (state.phase === 'starting') $('empty').textContent = 'The server is reading the cluster…';
-  $('old').hidden = !isOld;
-  document.body.classList.toggle('is-old', isOld && model !== null);
+  $('old').hidden = !isOld && !stale;
+  $('retry').hidden = !isOld;
+  document.body.classList.toggle('is-old', (isOld && model !== null) || Boolean(stale));
+  if (stale) {
+    write($('old').firstElementChild,
+      `The server has not heard from the Kubernetes API for ${span(now + skew - stale)}. What you see is that old.`);
+  }
   if (isOld) {
     const wait = Math.max(0, Math.ceil((state.next - now) / 1000));
-    const what = model ? `The server does not answer. What you see is ${span(now - state.at)} old.` : 'The server does not answer.';
-    $('old').firstElementChild.textContent = `${what} ${wait ? `Trying again in ${wait} s.` : 'Trying again…'}`;
+    const what = model ? `The server does not answer. What you see is ${span(model.stale ? now + skew - model.stale : now - state.at)} old.`
+      : 'The server does not answer.';
+    write($('old').firstElementChild, `${what} ${wait ? `Trying again in ${wait} s.` : 'Trying again…'}`);
     if (!model) $('empty').textContent = 'Nothing to show yet.';
   }
   faults.tick(now + skew);
@@ -177,7 +193,7 @@ $('query').addEventListener('input', () => model && summary());
 // Letter and A4 with usual margins have about that many pixels.
 addEventListener('beforeprint', () => {
   if (!model) return;
-  $('paper').textContent = `As of ${new Date(state.at).toLocaleString('en-GB')}, ${location.host}`;
+  $('paper').textContent = `As of ${new Date(model.stale || state.at).toLocaleString('en-GB')}, ${location.host}`;
   map.print(700);
 });
 addEventListener('afterprint', () => model && map.print(0));

@@ -131,7 +131,7 @@ export class Detail {
       return make('tr', { class: bad ? 'bad' : undefined },
         make('td', {}, bad ? mark('degraded', faultName(fault.kind)) : '', r.plane ? `${r.rail}.${r.plane}` : String(r.rail)),
         make('td', { title: r.id }, r.port > 1 ? `${r.hca}/${r.port}` : r.hca, r.role === 'fabric' ? '' : make('small', {}, ` ${r.role}`)),
-        make('td', {}, r.linkState === 'Active' ? (r.rateGbps ? `${number(r.rateGbps)}G` : 'up') : r.linkState),
+        make('td', { title: r.since ? `since ${new Date(r.since).toLocaleString('en-GB')}` : undefined }, r.linkState === 'Active' ? (r.rateGbps ? `${number(r.rateGbps)}G` : 'up') : r.linkState),
         make('td', { title: r.switch ? `${r.switch.id}, by ${r.source}` : undefined }, r.switch ? far({ ...r.switch, port: r.switchPort }) : '–'));
     };
     return make('table', { class: 'rails' }, make('thead', {}, make('tr', {},

@@ -7,12 +7,13 @@ const LIMIT = 20_000; // No answer takes longer.
 
 /**
  * follow calls show(document) for every new one, and tell(state) whenever the
- * state changed: {phase, at, next}, phase being connecting, starting (the
+ * state changed: {phase, at, heard, next}, phase being connecting, starting (the
  * server reads the cluster), live, polling (no stream) or old; at is when the
- * server last answered and next when it will be asked again, in milliseconds.
+ * server last answered, heard when the API server last spoke to it and next when
+ * it will be asked again, in milliseconds, 0 for unknown.
  */
 export function follow({ show, tell }) {
-  const state = { phase: 'connecting', at: 0, next: 0 };
+  const state = { phase: 'connecting', at: 0, heard: 0, next: 0 };
   let tag = '';
   let stream = null;
   let streaming = false;
@@ -58,6 +59,8 @@ export function follow({ show, tell }) {
         return;
       }
       if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+      const age = answer.headers.get('heddle-contact-age');
+      state.heard = age === null ? 0 : Date.now() - 1000 * Number(age);
       const next = answer.headers.get('etag') || String(performance.now());
       const sent = Date.parse(answer.headers.get('date') ?? '');
       if (next !== tag) {

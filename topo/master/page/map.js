@@ -111,7 +111,7 @@ export class FabricMap {
     view.el.classList.toggle('leaf', item.isLeaf);
     view.el.classList.toggle('top', item.depth === 0);
     view.kids.className = item.isLeaf ? 'cells' : 'boxes';
-    const stamp = [item.prefix, item.short, item.gpus.free, item.gpus.total, ...Object.values(item.counts)].join();
+    const stamp = [item.prefix, item.short, item.gpus.free, item.gpus.offered, item.gpus.total, ...Object.values(item.counts)].join();
     if (stamp !== view.stamp) {
       view.stamp = stamp;
       this.#head(view, item);

@@ -10,6 +10,7 @@ export function build(doc, earlier, now) {
   const model = {
     roots: [], groups: [], nodes: [], byId: new Map(),
     counts: doc.nodes, gpus: doc.gpus, levels: doc.levels ?? [],
+    stale: doc.staleSince ? Date.parse(doc.staleSince) : 0, // Since when the server hears nothing.
     faults: [], first: new Map(), leaves: [],
   };
   model.roots = family(doc.tree ?? [], null, model);
@@ -61,8 +62,9 @@ function family(list, parent, model) {
 
 /** loose is the box of nodes that are in no group. */
 function loose(nodes) {
-  const e = { name: 'in no group', kind: '', gpus: { total: 0 }, nodes: { ready: 0, degraded: 0, notReady: 0 }, child: nodes };
+  const e = { name: 'in no group', kind: '', gpus: { offered: 0, total: 0 }, nodes: { ready: 0, degraded: 0, notReady: 0 }, child: nodes };
   for (const n of nodes) {
+    e.gpus.offered += n.gpus.offered ?? n.gpus.total;
     e.gpus.total += n.gpus.total;
     if (n.gpus.free !== undefined) e.gpus.free = (e.gpus.free ?? 0) + n.gpus.free;
     e.nodes[n.status === 'Ready' ? 'ready' : n.status === 'NotReady' ? 'notReady' : 'degraded']++;
@@ -95,7 +97,7 @@ function node(e, parent, model) {
     depth: parent.depth + 1, index: 0, prefix: '', short: e.name, faults: [], text: '',
   };
   item.text = [e.name, item.product, ...item.reasons.map(reason)].join(' ').toLowerCase();
-  item.stamp = [e.status, e.gpus.free, e.gpus.total, item.cordoned, item.product,
+  item.stamp = [e.status, e.gpus.free, e.gpus.offered, e.gpus.total, item.cordoned, item.product,
     item.reasons.map((r) => `${r.kind}${r.count ?? ''}${r.since ?? ''}`)].join();
   model.byId.set(item.id, item);
   model.nodes.push(item);
@@ -178,7 +180,7 @@ function collect(doc, model, earlier, now) {
   for (const f of doc.findings ?? []) {
     const key = [f.kind, f.node, f.id, f.port, f.rail, f.plane, f.other].join(' ');
     const words = [f.kind, f.hca, f.found?.id, f.found?.name, f.expected?.id, f.expected?.name, f.other].join(' ').toLowerCase();
-    add({ kind: f.kind, node: f.node, finding: f, key, words });
+    add({ kind: f.kind, node: f.node, finding: f, since: f.since ? Date.parse(f.since) : undefined, key, words });
   }
   for (const r of doc.ignored ?? []) {
     add({ kind: 'ignored', node: r.name, note: r.reason, key: `ignored ${r.name}`, words: '' });

@@ -89,9 +89,12 @@ export function port(f) {
 /** far names a switch, with the port if it is known. */
 export const far = (s) => (s ? (s.name || s.id) + (s.port ? ` port ${s.port}` : '') : '');
 
-/** gpus says how many are free: "3 of 8 free". */
+/** idle is how many GPUs are there and no pod can ask for. */
+export const idle = (g) => g.total - (g.offered ?? g.total);
+
+/** gpus says how many are free: "3 of 8 free", and "2 not offered" if so. */
 export function gpus(g) {
   if (!g.total) return 'no GPUs';
-  if (g.free === undefined) return count(g.total, 'GPU');
-  return `${number(g.free)} of ${number(g.total)} free`;
+  const free = g.free === undefined ? count(g.total, 'GPU') : `${number(g.free)} of ${number(g.total)} free`;
+  return idle(g) ? `${free}, ${number(idle(g))} not offered` : free;
 }

@@ -164,4 +164,6 @@ type event struct {
 	Generation uint64     `json:"generation"`
 	ETag       string     `json:"etag"`
 	Nodes      view.Count `json:"nodes"`
+	// StaleSince is as in view.Topology.
+	StaleSince time.Time `json:"staleSince,omitzero"`
 }

@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -49,6 +50,9 @@ type Options struct {
 	Policy string
 	// Registry has the metrics to show, and gets the server's own.
 	Registry *prometheus.Registry
+	// Contact is when the API server last said anything, zero for never; nil
+	// if that is not to be told.
+	Contact func() time.Time
 	// Alive and Ready say what is wrong, "" if nothing is.
 	Alive, Ready func() string
 	// Gate is nil if everyone may ask. Probes always may.
@@ -79,15 +83,15 @@ func (s *Server) Handler() http.Handler {
 	route := func(path string, h http.HandlerFunc) {
 		mux.Handle("GET "+path, s.metrics.count(path, s.admit(h)))
 	}
-	route("/node_group", s.nodeGroup)
-	route("/v1/topology", s.topology)
-	route("/v1/nodes/{name}", s.node)
-	route("/v1/export/{format}", s.export)
+	route("/node_group", s.dated(s.nodeGroup))
+	route("/v1/topology", s.dated(s.topology))
+	route("/v1/nodes/{name}", s.dated(s.node))
+	route("/v1/export/{format}", s.dated(s.export))
 	mux.Handle("GET /v1/watch", s.admit(s.watch)) // It has no duration.
 	mux.Handle("GET /metrics", s.admit(promhttp.HandlerFor(s.options.Registry, promhttp.HandlerOpts{}).ServeHTTP))
 	mux.Handle("GET /healthz", probe(s.options.Alive))
 	mux.Handle("GET /readyz", probe(s.options.Ready))
-	mux.Handle("GET /", s.metrics.count("/", s.admit(page(s.options.Page, s.options.Policy))))
+	mux.Handle("GET /", s.metrics.count("/", s.admit(s.page(bundle(s.options.Page)))))
 	return mux
 }
 
@@ -154,6 +158,19 @@ func (s *Server) admit(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
+// dated says in each answer, also in a 304, how many seconds ago the API server
+// last said anything.
+func (s *Server) dated(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if s.options.Contact != nil {
+			if at := s.options.Contact(); !at.IsZero() {
+				w.Header().Set("Heddle-Contact-Age", strconv.Itoa(int(max(time.Since(at), 0).Seconds())))
+			}
+		}
+		next(w, r)
+	}
+}
+
 // current is the view to answer from; without one it answers itself.
 func (s *Server) current(w http.ResponseWriter) *view.View {
 	v, _ := s.options.Views.Current()
@@ -171,17 +188,5 @@ func probe(check func() string) http.HandlerFunc {
 			return
 		}
 		_, _ = w.Write([]byte("ok\n")) // A client that went away is no concern.
-	}
-}
-
-// page serves files, which a browser is to hold to a policy.
-func page(files fs.FS, policy string) http.HandlerFunc {
-	server := http.FileServerFS(files)
-	return func(w http.ResponseWriter, r *http.Request) {
-		if policy != "" {
-			w.Header().Set("Content-Security-Policy", policy)
-		}
-		w.Header().Set("Cache-Control", "no-cache")
-		server.ServeHTTP(w, r)
 	}
 }

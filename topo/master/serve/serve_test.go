@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/fstest"
@@ -201,6 +202,90 @@ func TestCompressedAnswersAreTheSame(t *testing.T) {
 	s.put("dragonfly-1", "n3")
 	if w := ask(h, "GET", "/node_group", "If-None-Match", tag); w.Code != http.StatusOK {
 		t.Errorf("after a change: %d", w.Code)
+	}
+}
+
+// The files of the page are kept by browsers and asked for again: what did not
+// change is not sent, and what did shows at once.
+func TestPageFiles(t *testing.T) {
+	s := newScene(t)
+	script := strings.Repeat("let x = 1;\n", 100)
+	with := func(script string) http.Handler {
+		return newServer(s, func(o *Options) {
+			o.Page = fstest.MapFS{
+				"index.html": {Data: []byte("<!doctype html>")}, "app.js": {Data: []byte(script)}, "base.css": {Data: []byte("a{}")},
+				"icon.svg": {Data: []byte("<svg/>")}, "fonts/x.bin": {Data: []byte{1}},
+			}
+			o.Policy = "default-src 'none'"
+		}).Handler()
+	}
+	h := with(script)
+	for path, contentType := range map[string]string{
+		"/": "text/html; charset=utf-8", "/index.html": "text/html; charset=utf-8", "/app.js": "text/javascript; charset=utf-8",
+		"/base.css": "text/css; charset=utf-8", "/icon.svg": "image/svg+xml", "/fonts/x.bin": "application/octet-stream",
+	} {
+		for _, coding := range []string{"", "gzip"} {
+			w := ask(h, "GET", path, "Accept-Encoding", coding)
+			want := http.Header{
+				"Content-Type": {contentType}, "Cache-Control": {"no-cache"}, "Vary": {"Accept-Encoding"},
+				"X-Content-Type-Options": {"nosniff"}, "Content-Security-Policy": {"default-src 'none'"},
+				"Etag": w.Header()["Etag"], "Content-Length": {strconv.Itoa(w.Body.Len())},
+			}
+			if coding != "" {
+				want["Content-Encoding"] = []string{coding}
+			}
+			if diff := cmp.Diff(want, w.Header()); w.Code != http.StatusOK || diff != "" || len(w.Header()["Etag"]) != 1 {
+				t.Errorf("%s with %q: %d, headers (-want +got):\n%s", path, coding, w.Code, diff)
+			}
+			again := ask(h, "GET", path, "Accept-Encoding", coding, "If-None-Match", w.Header().Get("Etag"))
+			if again.Code != http.StatusNotModified || again.Body.Len() > 0 || again.Header().Get("Content-Security-Policy") == "" {
+				t.Errorf("%s again: %d with %v", path, again.Code, again.Header())
+			}
+			if head := ask(h, "HEAD", path, "Accept-Encoding", coding); head.Body.Len() > 0 || cmp.Diff(want, head.Header()) != "" {
+				t.Errorf("head of %s: %v", path, head.Header())
+			}
+		}
+	}
+	packed := ask(h, "GET", "/app.js", "Accept-Encoding", "gzip")
+	if n := packed.Body.Len(); n > len(script)/5 {
+		t.Errorf("%d bytes of %d", n, len(script))
+	}
+	if got := unzip(t, packed.Body); got != script {
+		t.Errorf("unpacked: %q", got)
+	}
+	// Another version of the program.
+	known := packed.Header().Get("Etag")
+	if w := ask(with("let x = 2;"), "GET", "/app.js", "If-None-Match", known); w.Code != http.StatusOK || w.Body.String() != "let x = 2;" {
+		t.Errorf("a new version: %d %s", w.Code, w.Body)
+	}
+	for _, path := range []string{"/none.js", "/fonts", "/fonts/", "/../serve.go", "/%2e%2e/serve.go"} {
+		if w := ask(h, "GET", path); w.Code != http.StatusNotFound && w.Code != http.StatusTemporaryRedirect && w.Code != http.StatusMovedPermanently {
+			t.Errorf("%s: %d", path, w.Code)
+		}
+	}
+}
+
+func TestAnswersSayHowOldTheyAre(t *testing.T) {
+	s := newScene(t)
+	s.put("dragonfly-1", "n1")
+	var contact time.Time
+	h := newServer(s, func(o *Options) { o.Contact = func() time.Time { return contact } }).Handler()
+	for _, path := range []string{"/node_group", "/v1/topology", "/v1/nodes/n1", "/v1/export/slurm-tree"} {
+		contact = time.Time{}
+		if age, ok := ask(h, "GET", path).Header()["Heddle-Contact-Age"]; ok {
+			t.Errorf("%s: age %v of no contact", path, age)
+		}
+		contact = time.Now().Add(-time.Hour)
+		for _, known := range []string{"", "*"} {
+			age, err := strconv.Atoi(ask(h, "GET", path, "If-None-Match", known).Header().Get("Heddle-Contact-Age"))
+			if err != nil || age < 3600 || age > 4200 {
+				t.Errorf("%s with %q: age %d, %v", path, known, age, err)
+			}
+		}
+		contact = time.Now().Add(time.Hour) // The clock was set back.
+		if age := ask(h, "GET", path).Header().Get("Heddle-Contact-Age"); age != "0" {
+			t.Errorf("%s: age %s", path, age)
+		}
 	}
 }
 

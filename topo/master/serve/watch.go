@@ -89,7 +89,7 @@ type stream struct {
 }
 
 func (s *stream) event(v *view.View) error {
-	data, err := json.Marshal(event{v.Generation, v.Tree.ETag(), view.Count(v.Tree.Nodes)})
+	data, err := json.Marshal(event{v.Generation, v.Tree.ETag(), view.Count(v.Tree.Nodes), v.StaleSince})
 	if err != nil {
 		return fmt.Errorf("encode an event: %w", err)
 	}

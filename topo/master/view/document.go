@@ -10,6 +10,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/fabric"
@@ -17,8 +18,12 @@ import (
 
 // Topology is the answer of GET /v1/topology: all but the ports of each node,
 // which /v1/nodes/{name} has. Nothing in it depends on the replica or on when
-// it is asked.
+// it is asked, but for StaleSince.
 type Topology struct {
+	// StaleSince is there if the replica has not heard from the API server for
+	// longer than that is ever silent: what follows is how the cluster was
+	// then.
+	StaleSince *time.Time `json:"staleSince,omitempty"`
 	// Levels are the kinds of groups that can be, top first.
 	Levels []Level `json:"levels"`
 	// Tree are the top-level elements.
@@ -124,11 +129,18 @@ func (v *View) write(w io.Writer) error {
 	for _, l := range v.Levels {
 		levels = append(levels, Level{l.Kind, l.By, l.Nodes})
 	}
-	if err := writeJSON(w, `{"levels":`, levels); err != nil {
+	head := `{"levels":`
+	if !v.StaleSince.IsZero() {
+		if err := writeJSON(w, `{"staleSince":`, v.StaleSince); err != nil {
+			return err
+		}
+		head = `,"levels":`
+	}
+	if err := writeJSON(w, head, levels); err != nil {
 		return err
 	}
 	var all GPUs
-	head := `,"tree":[`
+	head = `,"tree":[`
 	for _, e := range v.Tree.Child {
 		element := v.element(e)
 		all.add(element.GPUs)

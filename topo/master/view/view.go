@@ -26,6 +26,9 @@ type View struct {
 	CountsPods bool
 	// Walks says which node's worker walks which leaves; nil if nobody asked.
 	Walks map[string][]string
+	// StaleSince is when the API server last said anything if that is too long
+	// ago; zero while it does.
+	StaleSince time.Time
 
 	document func() (*Document, error)
 }
@@ -46,11 +49,16 @@ type GPUs struct {
 	// nodes that are Ready and not cordoned, less those that pods hold.
 	// Absent if pods are not counted.
 	Free *int `json:"free,omitempty"`
+	// Offered is how many the kubelets offer of the GPU resource, on nodes in
+	// any state. It is less than Total where a device plugin is away, or
+	// withholds GPUs that are not fit or handed out in another way.
+	Offered int `json:"offered"`
 	// Total is how many there are, offered or not.
 	Total int `json:"total"`
 }
 
 func (g *GPUs) add(o GPUs) {
+	g.Offered += o.Offered
 	g.Total += o.Total
 	if o.Free != nil {
 		if g.Free == nil {
@@ -68,11 +76,12 @@ func (v *View) gpus(d Detail) GPUs {
 	if d.Node == nil {
 		return g
 	}
-	g.Total = max(g.Total, int(d.Node.GPUs))
+	g.Offered = int(d.Node.GPUs)
+	g.Total = max(g.Total, g.Offered)
 	if v.CountsPods && g.Total > 0 {
 		free := 0
 		if d.Node.Ready && !d.Node.Cordoned {
-			free = max(int(d.Node.GPUs-d.Used), 0)
+			free = max(g.Offered-int(d.Used), 0)
 		}
 		g.Free = &free
 	}

@@ -57,7 +57,11 @@ func TestDocumentIsWhatEncodingJSONWrites(t *testing.T) {
 			}})
 			draft.Set(name, view.Detail{Node: &facts.Node{Name: name, Ready: i != 2, GPUs: 8, Cordoned: i == 1}, Used: int32(i)})
 		}
-		v := view.New(view.View{Tree: m.Snapshot(since), Levels: levels, Nodes: draft.Table(), CountsPods: true})
+		all := view.View{Tree: m.Snapshot(since), Levels: levels, Nodes: draft.Table(), CountsPods: true}
+		if n == 1 {
+			all.StaleSince = since.UTC()
+		}
+		v := view.New(all)
 		got := text(t, v)
 		var decoded view.Topology
 		strict := json.NewDecoder(bytes.NewReader([]byte(got)))
@@ -72,9 +76,12 @@ func TestDocumentIsWhatEncodingJSONWrites(t *testing.T) {
 		if diff := cmp.Diff(string(again)+"\n", got); diff != "" {
 			t.Errorf("%d nodes (-encoding/json +document):\n%s", n, diff)
 		}
+		if (n == 1) != (decoded.StaleSince != nil && decoded.StaleSince.Equal(since)) {
+			t.Errorf("%d nodes: stale since %v", n, decoded.StaleSince)
+		}
 		if n == 5 {
 			// n1 is cordoned and n2 not ready: 8 + 0 + 0 + 8-3 + 8-4.
-			if diff := cmp.Diff(view.GPUs{Free: new(17), Total: 40}, decoded.GPUs); diff != "" {
+			if diff := cmp.Diff(view.GPUs{Free: new(17), Offered: 40, Total: 40}, decoded.GPUs); diff != "" {
 				t.Errorf("GPUs (-want +got):\n%s", diff)
 			}
 			if len(decoded.Findings) != 5 || decoded.Nodes != (view.Count{Degraded: 4, NotReady: 1}) {

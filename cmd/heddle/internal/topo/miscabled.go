@@ -15,23 +15,27 @@ func (c *command) miscabled(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rows := [][]string{{"NODE", "WHAT", "RAIL", "HCA", "EXPECTED", "FOUND"}}
+	rows := [][]string{{"NODE", "WHAT", "RAIL", "HCA", "SINCE", "EXPECTED", "FOUND"}}
 	faults := 0
 	for i := range t.Findings {
 		f := &t.Findings[i]
-		rows = append(rows, []string{f.Node, string(f.Kind), rail(f), hca(f), end(f.Expected), found(f)})
+		since := ""
+		if !f.Since.IsZero() {
+			since = at(f.Since)
+		}
+		rows = append(rows, []string{f.Node, string(f.Kind), rail(f), hca(f), since, end(f.Expected), found(f)})
 		if f.Kind != fabric.Unseen {
 			faults++
 		}
 	}
 	for _, i := range t.Ignored {
-		rows = append(rows, []string{i.Name, "ignored", "", "", "", i.Reason})
+		rows = append(rows, []string{i.Name, "ignored", "", "", "", "", i.Reason})
 		faults++
 	}
 	if len(rows) == 1 {
-		return c.write("Every cable is where it belongs.\n")
+		return c.write("Every cable is where it belongs.\n" + stale(t))
 	}
-	if err := c.write(cli.Table(rows, 2)); err != nil {
+	if err := c.write(cli.Table(rows, 2) + stale(t)); err != nil {
 		return err
 	}
 	if faults > 0 {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/topo/master/export"
@@ -120,14 +121,27 @@ func (c *command) tree(ctx context.Context) error {
 	if t.GPUs.Total > 0 {
 		sum += "; GPUs: " + gpus(t.GPUs)
 	}
+	if missing := t.GPUs.Total - t.GPUs.Offered; missing > 0 {
+		sum += fmt.Sprintf(", %d not offered", missing)
+	}
 	if len(t.Findings) > 0 {
 		sum += "; " + cli.Count(len(t.Findings), "finding") + ", see heddle topo miscabled"
 	}
 	if len(t.Ignored) > 0 {
 		sum += "; " + cli.Count(len(t.Ignored), "report") + " not believed"
 	}
-	return c.write(cli.Table(rows, 2) + "\n" + sum + "\n")
+	return c.write(cli.Table(rows, 2) + "\n" + sum + "\n" + stale(t))
 }
+
+// stale warns of a map that is not of now.
+func stale(t *view.Topology) string {
+	if t.StaleSince == nil {
+		return ""
+	}
+	return "STALE: topo-master has not heard from the API server since " + at(*t.StaleSince) + "\n"
+}
+
+func at(when time.Time) string { return when.Format("2006-01-02 15:04:05 MST") }
 
 func (c *command) rows(rows [][]string, e *view.Element, depth int) [][]string {
 	isNode := e.Nodes == nil
@@ -164,7 +178,7 @@ func why(e *view.Element) string {
 			text = fmt.Sprintf("%d %s", r.Count, r.Kind)
 		}
 		if r.Since != nil {
-			text += " since " + r.Since.Format("2006-01-02 15:04:05 MST")
+			text += " since " + at(*r.Since)
 		}
 		out = append(out, text)
 	}

@@ -25,7 +25,8 @@ import (
 // in no group.
 func sample() view.Topology {
 	return view.Topology{
-		Nodes: view.Count{Ready: 2, Degraded: 1}, GPUs: view.GPUs{Free: new(5), Total: 16},
+		Nodes: view.Count{Ready: 2, Degraded: 1}, GPUs: view.GPUs{Free: new(5), Offered: 14, Total: 16},
+		StaleSince: new(time.Unix(1_700_000_100, 0).UTC()),
 		Tree: []view.Element{
 			{Name: "cpu1", Kind: "node", Status: "Ready"},
 			{
@@ -42,7 +43,7 @@ func sample() view.Topology {
 		},
 		Findings: []fabric.Finding{
 			{
-				Kind: fabric.Miscabled, Node: "n1", HCA: "mlx5_0", Port: 1, Rail: 3, Plane: 1,
+				Kind: fabric.Miscabled, Node: "n1", HCA: "mlx5_0", Port: 1, Rail: 3, Plane: 1, Since: time.Unix(1_700_000_000, 0).UTC(),
 				Expected: &fabric.Switch{ID: "b83f", Name: "leaf-3"}, Found: &fabric.Switch{ID: "b840", Port: "7"},
 			},
 			{Kind: fabric.Missing, Node: "n1", Rail: 4, Expected: &fabric.Switch{ID: "b841"}},
@@ -93,19 +94,22 @@ dragonfly-1  dragonfly  Degraded  2      5 of 16
   n1         node       Degraded         5 of 8     stale since 2023-11-14 22:13:20 UTC, 2 miscabled
   n2         node       Ready            0 of 8     cordoned
 
-3 nodes: 2 ready, 1 degraded, 0 not ready; GPUs: 5 of 16; 4 findings, see heddle topo miscabled; 1 report not believed
+3 nodes: 2 ready, 1 degraded, 0 not ready; GPUs: 5 of 16, 2 not offered; 4 findings, see heddle topo miscabled; 1 report not believed
+STALE: topo-master has not heard from the API server since 2023-11-14 22:15:00 UTC
 `, nil},
 		{"groups", []string{"tree", "--groups"}, `NAME         KIND       STATUS    NODES  FREE GPUS  WHY
 dragonfly-1  dragonfly  Degraded  2      5 of 16
 
-3 nodes: 2 ready, 1 degraded, 0 not ready; GPUs: 5 of 16; 4 findings, see heddle topo miscabled; 1 report not believed
+3 nodes: 2 ready, 1 degraded, 0 not ready; GPUs: 5 of 16, 2 not offered; 4 findings, see heddle topo miscabled; 1 report not believed
+STALE: topo-master has not heard from the API server since 2023-11-14 22:15:00 UTC
 `, nil},
-		{"miscabled", []string{"miscabled"}, `NODE  WHAT       RAIL  HCA       EXPECTED  FOUND
-n1    miscabled  3/1   mlx5_0:1  leaf-3    b840 port 7
-n1    missing    4               b841      -
-n1    duplicate  5     mlx5_5:1  -         the GUID is that of node n2 too
-n2    path                       -         most of dragonfly-1 say otherwise
-liar  ignored                              it is not owned by the Node of its name
+		{"miscabled", []string{"miscabled"}, `NODE  WHAT       RAIL  HCA       SINCE                    EXPECTED  FOUND
+n1    miscabled  3/1   mlx5_0:1  2023-11-14 22:13:20 UTC  leaf-3    b840 port 7
+n1    missing    4                                        b841      -
+n1    duplicate  5     mlx5_5:1                           -         the GUID is that of node n2 too
+n2    path                                                -         most of dragonfly-1 say otherwise
+liar  ignored                                                       it is not owned by the Node of its name
+STALE: topo-master has not heard from the API server since 2023-11-14 22:15:00 UTC
 `, cli.ErrFindings},
 		{"export", []string{"export", "--format", "slurm-block", "--kind", "leaf"}, "BlockName=x # of kind leaf\n", nil},
 	} {
