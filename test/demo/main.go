@@ -1,8 +1,8 @@
 //go:build linux
 
 // Command demo brings up a real one-node Kubernetes, installs heddle with its
-// chart, and shows what it does: a replayed DGX H100 on the real node, and a
-// small fleet of other machines on simulated ones.
+// chart, and shows what it does: a replayed DGX H100 on the real node, other
+// machines on simulated ones, and a fabric that 72 of them are in.
 //
 //	go run ./test/demo up     make demo
 //	go run ./test/demo down   make demo-down
@@ -42,6 +42,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return up(ctx, stdout, stderr)
 	case len(args) == 1 && args[0] == "down":
 		return down(ctx, stdout)
+	case len(args) > 0 && args[0] == "workers": // Of `up`; it ends with the cluster.
+		return workers(ctx, args[1:], stderr)
 	default:
 		return errors.New("want `up` or `down`")
 	}
@@ -96,7 +98,7 @@ func furnish(ctx context.Context, c *cluster.Cluster, cache string, stdout, stde
 		return err
 	}
 	s := &stage{Cluster: c, installer: i, out: stdout, log: stderr}
-	for _, step := range []func(context.Context) error{s.fleet, s.daemons, s.workloads, s.show} {
+	for _, step := range []func(context.Context) error{s.fleet, s.daemons, s.workloads, s.fabric, s.show} {
 		if err := step(ctx); err != nil {
 			return err
 		}
