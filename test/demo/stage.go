@@ -20,16 +20,34 @@ import (
 	"github.com/heddle-dev/heddle/test/install"
 )
 
-// discovery is the program that labels nodes.
-const discovery = "heddle-feature-discovery"
+// The programs that are there twice: as pods, and by name.
+const (
+	discovery    = "heddle-feature-discovery"
+	devicePlugin = "heddle-device-plugin"
+	topoWorker   = "heddle-topo-worker"
+	topoMaster   = "heddle-topo-master"
+)
 
 // stage is the cluster being furnished.
 type stage struct {
 	*cluster.Cluster
 	installer *install.Installer
-	out, log  io.Writer
+	// archives are the images of heddle.
+	archives []string
+	out, log io.Writer
 	// url is where topo-master answers.
 	url string
+}
+
+func (s *stage) furnish(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{
+		s.load, s.daemons, s.workloads, s.fabric, s.show, s.showDevices, s.showShares, s.showTopology, s.hints,
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // dump is a machine file.
@@ -39,6 +57,16 @@ func (s *stage) dump(machine string) string {
 
 // nodes is the directory of the device nodes; Down removes it.
 func (s *stage) nodes() string { return filepath.Join(s.Dir(), "devices") }
+
+// load brings images and simulated nodes into the cluster.
+func (s *stage) load(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, archive := range s.archives {
+		group.Go(func() error { return s.LoadImage(ctx, archive) })
+	}
+	group.Go(func() error { return s.fleet(ctx) })
+	return group.Wait()
+}
 
 // fleet makes the simulated nodes.
 func (s *stage) fleet(ctx context.Context) error {
@@ -72,11 +100,6 @@ const fabricOnly = "demo.heddle.dev/fabric-only"
 // H100. A simulated node runs no pods, so the same binary writes its labels
 // from here, with the same configuration.
 func (s *stage) daemons(ctx context.Context) error {
-	for _, binary := range []string{discovery, "heddle-device-plugin", topoWorker, topoMaster} {
-		if err := s.installer.Image(ctx, s.Cluster, binary); err != nil {
-			return err
-		}
-	}
 	dump := s.dump("dgx-h100")
 	// The replayed GPUs and HCAs get true device nodes, so that the device
 	// cgroup has something to guard. They have no driver.
@@ -206,15 +229,11 @@ func (s *stage) show(ctx context.Context) error {
 		}
 		fmt.Fprintf(s.out, "\n# %s\n$ %s\n%s", c.title, c.command, out)
 	}
-	if err := s.showDevices(ctx); err != nil {
-		return err
-	}
-	if err := s.showShares(ctx); err != nil {
-		return err
-	}
-	if err := s.showTopology(ctx); err != nil {
-		return err
-	}
+	return nil
+}
+
+// hints are what a person can do next.
+func (s *stage) hints(ctx context.Context) error {
 	kubectl := s.KubectlCommand(ctx).Path
 	fmt.Fprintf(s.out, "\n# Try it\nexport KUBECONFIG=%s PATH=%s:%s:$PATH\n"+
 		"kubectl describe node %s\n"+
@@ -249,16 +268,12 @@ func (s *stage) showDevices(ctx context.Context) error {
 // showShares shows who has what of the card that is shared, as doctor tells it
 // from anywhere, by way of the API server.
 func (s *stage) showShares(ctx context.Context) error {
-	heddle, err := s.installer.Build(ctx, "heddle")
-	if err != nil {
-		return err
-	}
 	// What each pod has is told within seconds of its start.
 	if _, err := s.Kubectl(ctx, "wait", "pod", "-l", "shares=gpu", "--timeout=30s",
 		`--for=jsonpath={.metadata.annotations.heddle\.dev/sgpu-bound}`); err != nil {
 		return err
 	}
-	out, err := heddleCommand(ctx, heddle, "doctor", "--node", s.Node(), "--kubeconfig", s.Kubeconfig())
+	out, err := s.heddle(ctx, "doctor", "--node", s.Node())
 	if err != nil {
 		return err
 	}

@@ -19,12 +19,8 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
 
-const (
-	topoWorker = "heddle-topo-worker"
-	topoMaster = "heddle-topo-master"
-	// topoPort is where the map is, on the node and, if it is free, on the host.
-	topoPort = 9001
-)
+// topoPort is where the map is, on the node and, if it is free, on the host.
+const topoPort = 9001
 
 // fleetDir has the machine files of the simulated nodes; Down removes it.
 func (s *stage) fleetDir() string { return filepath.Join(s.Dir(), "fleet") }
@@ -128,15 +124,11 @@ func (s *stage) showTopology(ctx context.Context) error {
 		"$ curl -s %s/node_group   # the first of %d bytes\n%.300s…\n"+
 		"$ curl -s '%s/node_group?kind=switchbox'\n%s",
 		s.Node(), fabricName, s.url, len(all), all, s.url, given)
-	heddle, err := s.installer.Build(ctx, "heddle")
-	if err != nil {
-		return err
-	}
 	for _, c := range []struct{ title, args string }{
 		{"The same for people; without --groups with every node", "topo tree --groups"},
 		{"The port that is in the wrong switch", "topo miscabled"},
 	} {
-		out, err := heddleCommand(ctx, heddle, append(strings.Fields(c.args), "--kubeconfig", s.Kubeconfig())...)
+		out, err := s.heddle(ctx, strings.Fields(c.args)...)
 		if err != nil {
 			return err
 		}
@@ -154,10 +146,11 @@ func (s *stage) showTopology(ctx context.Context) error {
 const tiers = "kubectl get nodes h20-1 rack1-tray02 -L heddle.dev/topology.tier-1,heddle.dev/topology.tier-2," +
 	"heddle.dev/topology.tier-3,heddle.dev/topology.tier-4"
 
-// heddleCommand runs the CLI. Findings are an exit code, and what the demo is to
-// show.
-func heddleCommand(ctx context.Context, heddle string, args ...string) ([]byte, error) {
-	out, err := exec.CommandContext(ctx, heddle, args...).Output()
+// heddle runs the CLI against the cluster. Findings are an exit code, and what
+// the demo is to show.
+func (s *stage) heddle(ctx context.Context, args ...string) ([]byte, error) {
+	args = append(args, "--kubeconfig", s.Kubeconfig())
+	out, err := exec.CommandContext(ctx, filepath.Join(s.installer.Dir, "heddle"), args...).Output()
 	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
 		return nil, fmt.Errorf("heddle %s: %w", args[0], err)
 	}
