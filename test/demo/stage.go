@@ -215,7 +215,8 @@ func (s *stage) show(ctx context.Context) error {
 		},
 		{
 			"Who is kept away from each node",
-			"kubectl get nodes -l " + fabricOnly + "!=true -o custom-columns=NODE:.metadata.name,TAINTS:.spec.taints[*].key,VALUES:.spec.taints[*].value",
+			"kubectl get nodes -l " + fabricOnly + "!=true " +
+				"-o custom-columns=NODE:.metadata.name,TAINTS:.spec.taints[*].key,VALUES:.spec.taints[*].value",
 		},
 		{
 			"Where pods landed",
