@@ -19,6 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/topo/master/export"
 )
 
 const (
@@ -137,8 +138,8 @@ func commands(t *testing.T, page string) []string {
 // Commands in the documentation work: values exist, objects and files are
 // there, flags are known.
 func TestDocumentedCommands(t *testing.T) {
-	objects := render(t, "--set", "gpuDevice.deploy=true")
-	for _, page := range []string{"docs/install.md", "docs/upgrade.md", "docs/gpu.md", "docs/sgpu.md"} {
+	objects := render(t, "--set", "gpuDevice.deploy=true", "--set", "topoDiscovery.deploy=true")
+	for _, page := range []string{"docs/install.md", "docs/upgrade.md", "docs/gpu.md", "docs/sgpu.md", "docs/topo-master.md"} {
 		for _, line := range commands(t, page) {
 			t.Run(page+": "+line, func(t *testing.T) {
 				words := strings.Fields(line)
@@ -158,7 +159,7 @@ func TestDocumentedCommands(t *testing.T) {
 						}
 					}
 				case "heddle":
-					if !slices.Contains([]string{"card", "config", "doctor", "inspect"}, words[1]) {
+					if !slices.Contains([]string{"card", "config", "doctor", "inspect", "topo"}, words[1]) {
 						t.Errorf("heddle has no command %s", words[1])
 					}
 				case "go":
@@ -223,17 +224,22 @@ func checkHelm(t *testing.T, words []string) {
 	}
 }
 
+// tierPrefix is how the labels of topo-master begin by default.
+var tierPrefix = strings.TrimSuffix(string(export.DefaultTemplate), "{tier}")
+
 // checkKubectl looks for objects of ours and for labels that we write.
 func checkKubectl(t *testing.T, objects rendered, words []string) {
 	t.Helper()
 	labels := names.DefaultDomains().NodeLabels()
 	for i, w := range words {
-		if name, ok := strings.CutPrefix(w, "ds/"); ok && objects["DaemonSet/"+name] == nil {
-			t.Errorf("the chart has no DaemonSet %s", name)
+		for prefix, kind := range map[string]string{"ds/": "DaemonSet/", "deploy/": "Deployment/", "svc/": "Service/"} {
+			if name, ok := strings.CutPrefix(w, prefix); ok && words[i-1] != "-f" && objects[kind+name] == nil {
+				t.Errorf("the chart has no %s%s", kind, name)
+			}
 		}
 		if w == "-L" {
 			for key := range strings.SplitSeq(words[i+1], ",") {
-				if !slices.Contains(labels, key) {
+				if !slices.Contains(labels, key) && !strings.HasPrefix(key, tierPrefix) {
 					t.Errorf("nobody writes label %s", key)
 				}
 			}
@@ -245,7 +251,7 @@ func checkFiles(t *testing.T, words []string) {
 	t.Helper()
 	for _, w := range words {
 		w = strings.TrimPrefix(w, "--from-file=")
-		if strings.HasPrefix(w, "deploy/") || strings.HasPrefix(w, "test/") {
+		if strings.HasPrefix(w, "deploy/") && !strings.HasPrefix(w, "deploy/heddle-") || strings.HasPrefix(w, "test/") {
 			if _, err := os.Stat(filepath.Join(root, w)); err != nil {
 				t.Error(err)
 			}

@@ -58,7 +58,9 @@ func (c *Cluster) Expose(ctx context.Context, namespace, name string, port int) 
 
 // forward carries connections from a port of 127.0.0.1 on the host to an address
 // on the node, and records the port in the state directory.
-func (c *Cluster) forward(ctx context.Context, component, file string, port int, to string) (address string, err error) {
+func (c *Cluster) forward(
+	ctx context.Context, component, file string, port int, to string,
+) (address string, err error) {
 	holder, err := c.holder()
 	if err != nil {
 		return "", err

@@ -5,11 +5,21 @@ package main
 import (
 	"bytes"
 	"errors"
+	"os"
 	"regexp"
 	"testing"
 
 	"github.com/heddle-dev/heddle/test/cluster"
 )
+
+// TestMain lets the test binary be what `up` starts of itself.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "workers" {
+		main()
+		return
+	}
+	m.Run()
+}
 
 // TestDemo is `make demo` and `make demo-down`, read as a person would.
 func TestDemo(t *testing.T) {
@@ -32,6 +42,16 @@ func TestDemo(t *testing.T) {
 		`\n7 \(GPU-\w+\)  default/notebook-a  main +30 +24 `,
 		`\n7 \(GPU-\w+\)  default/notebook-b  main +20 +8 `,
 		`\n7 \(GPU-\w+\)  default/notebook-c  main +10 +4 `,
+		`\n\$ curl -s http://127\.0\.0\.1:\d+/node_group .*\n\[\{"name":"`,
+		`\n\[\{"name":"switchbox-1","kind":"switchbox","child":\[\{"name":"dragonfly-1","kind":"dragonfly","child":\[\{"name":"h20-1"`,
+		`\nleaf-su1-rail0 +leaf +Ready +8 `,
+		`\nleaf-su3-rail\d +leaf +Degraded +8 `,
+		`\nleaf-rack2-rail0 +leaf +Ready +18 .*\n  nvlink-\S+ +nvlink +Ready +18 `,
+		`\n73 nodes: 72 ready, 1 degraded, 0 not ready; `,
+		`\nsu3-dgx5 +miscabled +5 .* su3-rail5 .* su2-rail5 port 9\n`,
+		`\nh20-1 +Ready .* dragonfly-1 +switchbox-1\n`,
+		`\nrack1-tray02 +Ready .* nvlink-\S+ +leaf-rack1-rail0 *\n`,
+		`\n# The page: open http://127\.0\.0\.1:\d+/\n`,
 		`\nexport KUBECONFIG=\S+`,
 		`\nmake demo-down\n`,
 	} {

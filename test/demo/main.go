@@ -1,8 +1,8 @@
 //go:build linux
 
 // Command demo brings up a real one-node Kubernetes, installs heddle with its
-// chart, and shows what it does: a replayed DGX H100 on the real node, and a
-// small fleet of other machines on simulated ones.
+// chart, and shows what it does: a replayed DGX H100 on the real node, other
+// machines on simulated ones, and a fabric that 72 of them are in.
 //
 //	go run ./test/demo up     make demo
 //	go run ./test/demo down   make demo-down
@@ -16,8 +16,11 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/heddle-dev/heddle/test/cluster"
 	"github.com/heddle-dev/heddle/test/install"
@@ -42,6 +45,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return up(ctx, stdout, stderr)
 	case len(args) == 1 && args[0] == "down":
 		return down(ctx, stdout)
+	case len(args) > 0 && args[0] == "workers": // Of `up`; it ends with the cluster.
+		return workers(ctx, args[1:], stderr)
 	default:
 		return errors.New("want `up` or `down`")
 	}
@@ -78,28 +83,51 @@ func up(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	fmt.Fprintf(stderr, "The first run builds Kubernetes, containerd and runc from source into %s:\n"+
 		"about 13 minutes of one core. Later runs take under 30 seconds.\n\n", cache)
-	c, err := cluster.Up(ctx, cluster.Options{Name: name, Kwok: true, Replace: true, Log: stderr})
+	i, err := install.New(ctx, filepath.Join(cache, "install-"+name), stderr)
 	if err != nil {
 		return err
 	}
-	if err := furnish(ctx, c, cache, stdout, stderr); err != nil {
+	c, archives, err := prepare(ctx, i, stderr)
+	if err == nil {
+		s := &stage{Cluster: c, installer: i, archives: archives, out: stdout, log: stderr}
+		err = s.furnish(ctx)
+	}
+	if err != nil && c != nil {
 		// A half-furnished demo helps nobody; what it built stays cached.
 		return errors.Join(err, c.Down(context.WithoutCancel(ctx)))
+	}
+	if err != nil {
+		return err
 	}
 	fmt.Fprintf(stdout, "\nUp after %.0f s. It stays up until you stop it.\n", time.Since(start).Seconds())
 	return nil
 }
 
-func furnish(ctx context.Context, c *cluster.Cluster, cache string, stdout, stderr io.Writer) error {
-	i, err := install.New(ctx, filepath.Join(cache, "install-"+name), stderr)
-	if err != nil {
+// prepare starts the cluster, and builds heddle and its images while that waits.
+// Both come back also with an error.
+func prepare(ctx context.Context, i *install.Installer, stderr io.Writer) (
+	c *cluster.Cluster, archives []string, err error,
+) {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		c, err = cluster.Up(ctx, cluster.Options{Name: name, Kwok: true, Replace: true, Log: stderr})
 		return err
-	}
-	s := &stage{Cluster: c, installer: i, out: stdout, log: stderr}
-	for _, step := range []func(context.Context) error{s.fleet, s.daemons, s.workloads, s.show} {
-		if err := step(ctx); err != nil {
+	})
+	group.Go(func() error {
+		images := []string{discovery, devicePlugin, topoWorker, topoMaster}
+		fmt.Fprintf(stderr, "building heddle, %s\n", strings.Join(images, ", "))
+		if err := i.BuildAll(ctx, append(images, "heddle")...); err != nil {
 			return err
 		}
-	}
-	return nil
+		for _, binary := range images {
+			archive, err := i.Pack(binary)
+			if err != nil {
+				return err
+			}
+			archives = append(archives, archive)
+		}
+		return nil
+	})
+	err = group.Wait()
+	return c, archives, err
 }

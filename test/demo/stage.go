@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,32 +13,41 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/test/cluster"
 	"github.com/heddle-dev/heddle/test/install"
 )
 
-// discovery is the program that labels nodes.
-const discovery = "heddle-feature-discovery"
-
-// fleet are the simulated nodes and what each replays, from test/machines.
-// Their purposes stand in values.yaml.
-func fleet() map[string]string {
-	return map[string]string{
-		"h20-1":    "h20-4nic",
-		"h20-2":    "h20-4nic",
-		"h800-1":   "h800-8ib-bond",
-		"gb200-1":  "gb200-tray",
-		"mixed-1":  "mixed-l40s-h100",
-		"storage1": "amd-epyc-no-gpu",
-	}
-}
+// The programs that are there twice: as pods, and by name.
+const (
+	discovery    = "heddle-feature-discovery"
+	devicePlugin = "heddle-device-plugin"
+	topoWorker   = "heddle-topo-worker"
+	topoMaster   = "heddle-topo-master"
+)
 
 // stage is the cluster being furnished.
 type stage struct {
 	*cluster.Cluster
 	installer *install.Installer
-	out, log  io.Writer
+	// archives are the images of heddle.
+	archives []string
+	out, log io.Writer
+	// url is where topo-master answers.
+	url string
+}
+
+func (s *stage) furnish(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{
+		s.load, s.daemons, s.workloads, s.fabric, s.show, s.showDevices, s.showShares, s.showTopology, s.hints,
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // dump is a machine file.
@@ -50,25 +58,48 @@ func (s *stage) dump(machine string) string {
 // nodes is the directory of the device nodes; Down removes it.
 func (s *stage) nodes() string { return filepath.Join(s.Dir(), "devices") }
 
+// load brings images and simulated nodes into the cluster.
+func (s *stage) load(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, archive := range s.archives {
+		group.Go(func() error { return s.LoadImage(ctx, archive) })
+	}
+	group.Go(func() error { return s.fleet(ctx) })
+	return group.Wait()
+}
+
 // fleet makes the simulated nodes.
 func (s *stage) fleet(ctx context.Context) error {
-	for node := range fleet() {
-		if err := s.AddSimulatedNode(ctx, cluster.SimulatedNode{Name: node}); err != nil {
+	gpus, err := s.writeFleet(s.fleetDir())
+	if err != nil {
+		return err
+	}
+	for _, m := range members(s.Node()) {
+		if m.name == s.Node() {
+			continue
+		}
+		n := cluster.SimulatedNode{Name: m.name}
+		if gpus[m.name] > 0 {
+			n.Capacity = map[string]string{"nvidia.com/gpu": fmt.Sprint(gpus[m.name])}
+		}
+		if m.fabricOnly {
+			n.Labels = map[string]string{fabricOnly: "true"}
+			n.Taints = []cluster.Taint{{Key: fabricOnly, Effect: "NoSchedule"}}
+		}
+		if err := s.AddSimulatedNode(ctx, n); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// daemons installs the chart: on the real node the DaemonSet replays a DGX
+// fabricOnly is the label and the taint of nodes that are there for their cables.
+const fabricOnly = "demo.heddle.dev/fabric-only"
+
+// daemons installs the chart: on the real node the DaemonSets replay a DGX
 // H100. A simulated node runs no pods, so the same binary writes its labels
 // from here, with the same configuration.
 func (s *stage) daemons(ctx context.Context) error {
-	for _, binary := range []string{discovery, "heddle-device-plugin"} {
-		if err := s.installer.Image(ctx, s.Cluster, binary); err != nil {
-			return err
-		}
-	}
 	dump := s.dump("dgx-h100")
 	// The replayed GPUs and HCAs get true device nodes, so that the device
 	// cgroup has something to guard. They have no driver.
@@ -78,6 +109,10 @@ func (s *stage) daemons(ctx context.Context) error {
 	for _, args := range [][]string{
 		{"create", "namespace", "heddle-system"},
 		{"-n", "heddle-system", "create", "configmap", "demo-machine", "--from-file=machine.json=" + dump},
+		{
+			"-n", "heddle-system", "create", "configmap", "demo-fabric",
+			"--from-file=" + filepath.Join(s.fleetDir(), fabricName),
+		},
 	} {
 		if _, err := s.Kubectl(ctx, args...); err != nil {
 			return err
@@ -87,19 +122,35 @@ func (s *stage) daemons(ctx context.Context) error {
 		"--set", "gpuDevice.replayDevices="+s.nodes()); err != nil {
 		return err
 	}
+	if err := s.startWorkers(ctx); err != nil {
+		return err
+	}
+	return s.label(ctx)
+}
+
+// label runs feature discovery for the simulated nodes that are there for more
+// than their cables.
+func (s *stage) label(ctx context.Context) error {
 	config, err := s.writeConfig(ctx)
 	if err != nil {
 		return err
 	}
-	for node, machine := range fleet() {
-		cmd := exec.CommandContext(ctx, filepath.Join(s.installer.Dir, discovery), "--oneshot", "--node-name", node,
-			"--machine", s.dump(machine),
-			"--config", config, "--kubeconfig", s.Kubeconfig(), "--log-level", "warn")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("label %s: %w\n%s", node, err, out)
+	group, ctx := errgroup.WithContext(ctx)
+	for _, m := range members(s.Node()) {
+		if m.fabricOnly || m.name == s.Node() {
+			continue
 		}
+		group.Go(func() error {
+			cmd := exec.CommandContext(ctx, filepath.Join(s.installer.Dir, discovery), "--oneshot", "--node-name", m.name,
+				"--machine", filepath.Join(s.fleetDir(), m.name+".json"),
+				"--config", config, "--kubeconfig", s.Kubeconfig(), "--log-level", "warn")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				return fmt.Errorf("label %s: %w\n%s", m.name, err, out)
+			}
+			return nil
+		})
 	}
-	return nil
+	return group.Wait()
 }
 
 // writeConfig copies the ConfigMap that the chart made into a directory, as
@@ -159,12 +210,13 @@ func (s *stage) show(ctx context.Context) error {
 	for _, c := range []struct{ title, command string }{
 		{
 			"What each node is",
-			"kubectl get nodes -L " +
+			"kubectl get nodes -l " + fabricOnly + "!=true -L " +
 				"nvidia.com/gpu.product,nvidia.com/gpu.count,heddle.dev/node.usage,heddle.dev/rdma.hca.count",
 		},
 		{
 			"Who is kept away from each node",
-			"kubectl get nodes -o custom-columns=NODE:.metadata.name,TAINTS:.spec.taints[*].key,VALUES:.spec.taints[*].value",
+			"kubectl get nodes -l " + fabricOnly + "!=true " +
+				"-o custom-columns=NODE:.metadata.name,TAINTS:.spec.taints[*].key,VALUES:.spec.taints[*].value",
 		},
 		{
 			"Where pods landed",
@@ -178,19 +230,20 @@ func (s *stage) show(ctx context.Context) error {
 		}
 		fmt.Fprintf(s.out, "\n# %s\n$ %s\n%s", c.title, c.command, out)
 	}
-	if err := s.showDevices(ctx); err != nil {
-		return err
-	}
-	if err := s.showShares(ctx); err != nil {
-		return err
-	}
+	return nil
+}
+
+// hints are what a person can do next.
+func (s *stage) hints(ctx context.Context) error {
 	kubectl := s.KubectlCommand(ctx).Path
 	fmt.Fprintf(s.out, "\n# Try it\nexport KUBECONFIG=%s PATH=%s:%s:$PATH\n"+
 		"kubectl describe node %s\n"+
 		"kubectl -n heddle-system logs ds/heddle-feature-discovery\n"+
 		"kubectl label node %s nvidia.com/gpu.product- && kubectl get node %s -L nvidia.com/gpu.product   # it comes back\n"+
+		"sed -i '/%s:/,/^  [^ ]/s/%s-rail%d/su3-rail%d/' %s && sleep 4 && heddle topo miscabled   # the cable in its place\n"+
 		"\n# Stop it\nmake demo-down\n",
-		s.Kubeconfig(), filepath.Dir(kubectl), s.installer.Dir, s.Node(), s.Node(), s.Node())
+		s.Kubeconfig(), filepath.Dir(kubectl), s.installer.Dir, s.Node(), s.Node(), s.Node(),
+		wrongNode, wrongGroup, wrongRail, wrongRail, filepath.Join(s.fleetDir(), fabricName))
 	return nil
 }
 
@@ -216,20 +269,14 @@ func (s *stage) showDevices(ctx context.Context) error {
 // showShares shows who has what of the card that is shared, as doctor tells it
 // from anywhere, by way of the API server.
 func (s *stage) showShares(ctx context.Context) error {
-	heddle, err := s.installer.Build(ctx, "heddle")
-	if err != nil {
-		return err
-	}
 	// What each pod has is told within seconds of its start.
 	if _, err := s.Kubectl(ctx, "wait", "pod", "-l", "shares=gpu", "--timeout=30s",
 		`--for=jsonpath={.metadata.annotations.heddle\.dev/sgpu-bound}`); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, heddle, "doctor", "--node", s.Node(), "--kubeconfig", s.Kubeconfig())
-	out, err := cmd.Output()
-	// Findings are an exit code, and what the demo is to show.
-	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
-		return fmt.Errorf("heddle doctor: %w", err)
+	out, err := s.heddle(ctx, "doctor", "--node", s.Node())
+	if err != nil {
+		return err
 	}
 	fmt.Fprintf(s.out, "\n# Three pods on one card, each with its share of it\n$ heddle doctor --node %s\n%s",
 		s.Node(), out)

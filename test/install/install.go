@@ -51,25 +51,40 @@ func New(ctx context.Context, dir string, log io.Writer) (*Installer, error) {
 
 // Build compiles one of cmd/ and returns the file.
 func (i *Installer) Build(ctx context.Context, binary string) (string, error) {
-	out := filepath.Join(i.Dir, binary)
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath",
-		"-ldflags", "-s -w -X main.version="+Tag, "-o", out, "./cmd/"+binary)
-	cmd.Dir = i.Root
-	if _, err := output(cmd); err != nil {
-		return "", err
+	return filepath.Join(i.Dir, binary), i.BuildAll(ctx, binary)
+}
+
+// BuildAll compiles several of cmd/ in one go, which looks at the module once.
+func (i *Installer) BuildAll(ctx context.Context, binaries ...string) error {
+	args := []string{"build", "-trimpath", "-ldflags", "-s -w -X main.version=" + Tag, "-o", i.Dir + "/"}
+	for _, b := range binaries {
+		args = append(args, "./cmd/"+b)
 	}
-	return out, nil
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = i.Root
+	_, err := output(cmd)
+	return err
 }
 
 // Image builds a binary, packs it with the libraries it needs, and loads it
 // into the node as localhost/<binary>:test.
 func (i *Installer) Image(ctx context.Context, c *cluster.Cluster, binary string) error {
 	fmt.Fprintf(i.Log, "building %s\n", binary)
-	file, err := i.Build(ctx, binary)
+	if _, err := i.Build(ctx, binary); err != nil {
+		return err
+	}
+	archive, err := i.Pack(binary)
 	if err != nil {
 		return err
 	}
-	archive := file + ".tar"
+	return c.LoadImage(ctx, archive)
+}
+
+// Pack packs a binary that is built with the libraries it needs, as
+// localhost/<binary>:test, and returns the file.
+func (i *Installer) Pack(binary string) (archive string, err error) {
+	file := filepath.Join(i.Dir, binary)
+	archive = file + ".tar"
 	err = image.Pack(archive, image.Spec{
 		Name:       Registry + "/" + binary + ":" + Tag,
 		Files:      map[string]string{"/usr/bin/" + binary: file},
@@ -77,9 +92,9 @@ func (i *Installer) Image(ctx context.Context, c *cluster.Cluster, binary string
 		User:       "65532:65532",
 	})
 	if err != nil {
-		return fmt.Errorf("pack %s: %w", binary, err)
+		return "", fmt.Errorf("pack %s: %w", binary, err)
 	}
-	return c.LoadImage(ctx, archive)
+	return archive, nil
 }
 
 // Helm runs the pinned Helm against the cluster, in the repository's root.
