@@ -23,13 +23,20 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
 
-// hyperNodeCRD is Volcano's, without what nobody here looks at.
-const hyperNodeCRD = `{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+// hyperNodeCRD is Volcano's, without its descriptions; tierName came with 1.14.
+func hyperNodeCRD(tierName string) string {
+	return `{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
   "metadata": {"name": "hypernodes.topology.volcano.sh"},
   "spec": {"group": "topology.volcano.sh", "scope": "Cluster",
     "names": {"plural": "hypernodes", "singular": "hypernode", "kind": "HyperNode", "listKind": "HyperNodeList"},
     "versions": [{"name": "v1alpha1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object",
-      "properties": {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}}}]}}`
+      "properties": {"spec": {"type": "object", "properties": {"tier": {"type": "integer"}, ` + tierName + `
+        "members": {"type": "array", "items": {"type": "object", "required": ["selector", "type"], "properties": {
+          "type": {"type": "string", "enum": ["Node", "HyperNode"]},
+          "selector": {"type": "object", "properties": {
+            "exactMatch": {"type": "object", "properties": {"name": {"type": "string"}}},
+            "regexMatch": {"type": "object", "properties": {"pattern": {"type": "string"}}}}}}}}}}}}}}]}}`
+}
 
 // topoMaster is a running heddle-topo-master.
 type topoMaster struct {
@@ -128,7 +135,7 @@ func (b *bed) report(t *testing.T, all ...*v1alpha1.NodeTopology) {
 func TestTopoMaster(t *testing.T) {
 	b := shared
 	b.topologyCRD(t)
-	if err := b.Apply(t.Context(), hyperNodeCRD); err != nil {
+	if err := b.Apply(t.Context(), hyperNodeCRD("")); err != nil {
 		t.Fatal(err)
 	}
 	b.kubectl(t, "wait", "crd/hypernodes.topology.volcano.sh", "--for=condition=Established", "--timeout=30s")
@@ -224,6 +231,27 @@ func TestTopoMaster(t *testing.T) {
 	})
 	b.kubectl(t, "label", "node", "topo-b1", tier+"-")
 	eventually(t, 30*time.Second, label("topo-b1", "leaf-"+leafB))
+
+	// Volcano is upgraded, and the next leader knows that tiers have names now.
+	tierName := func() string {
+		return b.kubectl(t, "get", "hypernode/leaf-"+leafB, "-o", "jsonpath={.spec.tier} {.spec.tierName} {.spec.members[*].selector.exactMatch.name}")
+	}
+	if got := tierName(); got != "1  topo-b1 topo-b2" {
+		t.Errorf("HyperNode of Volcano before 1.14: %q", got)
+	}
+	if err := b.Apply(t.Context(), hyperNodeCRD(`"tierName": {"type": "string"},`)); err != nil {
+		t.Fatal(err)
+	}
+	two.stop()
+	two = b.startTopoMaster(t, "two", 19402, exports...)
+	again.stop()
+	eventually(t, 30*time.Second, func() string {
+		if got := tierName(); got != "1 leaf topo-b1 topo-b2" {
+			return "HyperNode of Volcano 1.14: " + got
+		}
+		return ""
+	})
+	again = b.startTopoMaster(t, "again", 19401, exports...)
 
 	// heddle topo, and Slurm's view of it.
 	heddle, err := b.installer.Build(t.Context(), "heddle")

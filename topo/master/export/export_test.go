@@ -138,7 +138,7 @@ func TestCheckTemplates(t *testing.T) {
 
 func TestHyperNodes(t *testing.T) {
 	s, tiers := boxes(t)
-	objects, err := export.HyperNodes(s, tiers)
+	objects, err := export.HyperNodes(s, tiers, true)
 	if err != nil {
 		t.Fatal(err)
 	}

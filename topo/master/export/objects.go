@@ -62,8 +62,9 @@ const (
 // (https://github.com/volcano-sh/apis, pkg/apis/topology/v1alpha1).
 type HyperNodeSpec struct {
 	// Tier is lower for nodes that are nearer to each other.
-	Tier     int               `json:"tier"`
-	TierName string            `json:"tierName"`
+	Tier int `json:"tier"`
+	// TierName is the kind of the group; Volcano has it since 1.14.
+	TierName string            `json:"tierName,omitempty"`
 	Members  []HyperNodeMember `json:"members"`
 }
 
@@ -84,14 +85,17 @@ type ExactMatch struct {
 }
 
 // HyperNodes are the groups of a snapshot as Volcano's HyperNodes, those that
-// hold others first.
-func HyperNodes(s *fabric.Snapshot, tiers Tiers) ([]Object, error) {
+// hold others first; named says whether they have tier names.
+func HyperNodes(s *fabric.Snapshot, tiers Tiers, named bool) ([]Object, error) {
 	out := []Object{}
 	for _, e := range s.All() {
 		if e.Kind == v1alpha1.KindNode {
 			continue
 		}
-		spec := HyperNodeSpec{Tier: tiers.of(e.Kind), TierName: e.Kind}
+		spec := HyperNodeSpec{Tier: tiers.of(e.Kind)}
+		if named {
+			spec.TierName = e.Kind
+		}
 		for _, c := range e.Child {
 			m := HyperNodeMember{Type: "HyperNode", Selector: HyperNodeSelector{ExactMatch{objectName(c.Name)}}}
 			if c.Kind == v1alpha1.KindNode {

@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,15 +33,31 @@ type objects struct {
 
 func newHyperNodes(p *Publisher) *objects {
 	o := &objects{Publisher: p, what: "hypernodes", on: p.options.Exports.HyperNodes}
-	o.version = func(context.Context) (schema.GroupVersionResource, bool, error) {
+	named := true
+	o.version = func(ctx context.Context) (_ schema.GroupVersionResource, _ bool, err error) {
+		named, err = o.declares(ctx, export.HyperNodeGroup+"/"+export.HyperNodeVersion, "tierName")
 		return schema.GroupVersionResource{
 			Group: export.HyperNodeGroup, Version: export.HyperNodeVersion, Resource: export.HyperNodeResource,
-		}, true, nil
+		}, true, err
 	}
 	o.want = func(v *view.View, _ string) ([]export.Object, error) {
-		return export.HyperNodes(v.Tree, export.TiersOf(v.Levels, v.Tree))
+		return export.HyperNodes(v.Tree, export.TiersOf(v.Levels, v.Tree), named)
 	}
 	return o
+}
+
+// declares tells whether the schema of an API has a field: server-side apply
+// refuses an object with a field that is not there. Where the API server has no
+// schemas to show, it has.
+func (o *objects) declares(ctx context.Context, api, field string) (bool, error) {
+	body, err := o.options.Raw.Get().AbsPath("/openapi/v3/apis/"+api).SetHeader("Accept", "application/json").DoRaw(ctx)
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("ask for the schema of %s: %w", api, err)
+	}
+	return bytes.Contains(body, []byte(`"`+field+`"`)), nil
 }
 
 func newKueue(p *Publisher) *objects {

@@ -39,7 +39,7 @@ func (s *Server) export(w http.ResponseWriter, r *http.Request) {
 		kind := r.URL.Query().Get("kind")
 		s.text(w, r, func(b *bytes.Buffer) error { return export.SlurmBlock(b, v.Tree, tiers, kind) })
 	case export.FormatHyperNodes:
-		items, err := export.HyperNodes(v.Tree, tiers)
+		items, err := export.HyperNodes(v.Tree, tiers, true)
 		s.items(w, r, items, err)
 	case export.FormatKueue:
 		item, err := export.KueueTopology(export.KueueVersion, tiers, s.options.Templates[0])
