@@ -191,7 +191,7 @@ func New(o Options, pods PodResourcesClient) *Agent {
 	a.bridge = a.newBridge()
 	a.short = newShortages()
 	a.usage = newUsageMetrics(a)
-	o.Registerer.MustRegister(a.short, newBound(a), a.modes, a.usage)
+	o.Registerer.MustRegister(a.short, newBound(a), a.modes, a.usage, newMPSMetrics(a))
 	return a
 }
 

@@ -27,7 +27,7 @@ func (a *Agent) Report() report.Report {
 	m := a.machine()
 	r := report.Report{
 		Node: a.NodeName, GPUs: map[string]int{}, Cards: a.cardStates(), Strangers: a.modes.Strangers(),
-		Refused: a.refusals(), Enforcers: a.enforcers(),
+		Refused: a.refusals(), Enforcers: a.enforcers(), MPS: a.mpsDaemons(), Unmeasured: a.unmeasured(),
 	}
 	a.tellShares(r.Cards)
 	for i := range m.GPUs {

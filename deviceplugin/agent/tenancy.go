@@ -62,10 +62,11 @@ type tenancy struct {
 	evictions *rate.Limiter
 
 	// What follows is run's alone: what the Node was told, and when; what pods
-	// were told, by UID.
+	// were told, by UID; what was told of MPS daemons.
 	node   string
 	nodeAt time.Time
 	told   map[types.UID]toldPod
+	mps    mpsWatch
 
 	drift   *prometheus.CounterVec
 	refused *prometheus.GaugeVec
@@ -74,7 +75,7 @@ type tenancy struct {
 
 func newTenancy(a *Agent) *tenancy {
 	t := &tenancy{
-		agent: a, woken: make(chan struct{}, 1), told: map[types.UID]toldPod{},
+		agent: a, woken: make(chan struct{}, 1), told: map[types.UID]toldPod{}, mps: mpsWatch{},
 		evictions: rate.NewLimiter(rate.Every(evictEvery), evictBurst),
 		drift: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "heddle_sgpu_drift_total",
@@ -135,6 +136,7 @@ func (t *tenancy) look(ctx context.Context) {
 		// The report has the error, and those who are refused.
 		_ = a.Limiter.Configure(a.machine(), a.config())
 	}
+	t.watchMPS(ctx, time.Now())
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	cards, drifts, err := a.binder.Reconcile(ctx)
@@ -184,12 +186,16 @@ func (a *Agent) shares() bool {
 func (t *tenancy) drifted(ctx context.Context, d binder.Drift) {
 	t.drift.WithLabelValues(d.Kind).Inc()
 	t.agent.Log.WarnContext(ctx, "shares are not as recorded", "kind", d.Kind, "message", d.Message)
+	t.record(ctx, health.Notice{Warning: true, Reason: ReasonDrift, Message: d.Message})
+}
+
+// record makes an Event on the Node.
+func (t *tenancy) record(ctx context.Context, n health.Notice) {
 	if t.agent.Recorder == nil {
 		return
 	}
-	notice := health.Notice{Warning: true, Reason: ReasonDrift, Message: d.Message}
-	if err := t.agent.Recorder.Record(ctx, notice); err != nil {
-		t.agent.Log.WarnContext(ctx, "an Event could not be recorded", "err", err, "message", d.Message)
+	if err := t.agent.Recorder.Record(ctx, n); err != nil {
+		t.agent.Log.WarnContext(ctx, "an Event could not be recorded", "err", err, "message", n.Message)
 	}
 }
 

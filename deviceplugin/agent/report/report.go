@@ -32,6 +32,11 @@ type Report struct {
 	// limits of those hold that start now; nil if nothing is to.
 	Refused   []Refusal  `json:"refused,omitempty"`
 	Enforcers *Enforcers `json:"enforcers,omitempty"`
+	// MPS are the MPS daemons of the cards that have tenants with MPS.
+	MPS []enforce.Daemon `json:"mps,omitempty"`
+	// Unmeasured is why nothing is told of what containers use of shared cards;
+	// empty if it is, and on a node that shares none.
+	Unmeasured string `json:"unmeasured,omitempty"`
 }
 
 // Card is how one GPU is handed out.

@@ -149,3 +149,45 @@ func limits(e *report.Enforcers) []finding.Finding {
 	}
 	return all
 }
+
+// mps tells of MPS daemons that do not work, and of those that did not.
+func mps(all []enforce.Daemon) []finding.Finding {
+	var findings []finding.Finding
+	for i := range all {
+		d := &all[i]
+		f := finding.Finding{Level: finding.Problem, Subject: fmt.Sprintf("MPS daemon of card %d (%s)", d.Index, d.Card)}
+		switch {
+		case d.Reason != "":
+			f.Says = fmt.Sprintf("is %s since %s: %s (%s, %s)", d.State, d.Since.UTC().Format(time.RFC3339), d.Reason,
+				lastWell(d), cli.Count(d.Restarts, "restart"))
+			f.Do = "Its containers that ran have to be started again, new ones wait. Its own log is " +
+				"mps/" + d.Card + "/log/control.log in the state directory; see also heddle-device-plugin's log."
+		case d.Restarts > 0:
+			f.Level = finding.Note
+			f.Says = fmt.Sprintf("is %s since %s, after %s: %s", d.State, d.Since.UTC().Format(time.RFC3339),
+				cli.Count(d.Restarts, "restart"), d.Fault)
+			f.Do = "CUDA programs that used it before that fail until they are started again."
+		default:
+			continue
+		}
+		findings = append(findings, f)
+	}
+	return findings
+}
+
+func lastWell(d *enforce.Daemon) string {
+	if d.Well.IsZero() {
+		return "it never ran"
+	}
+	return "it last ran at " + d.Well.UTC().Format(time.RFC3339)
+}
+
+// unmeasured tells why there are no metrics of what containers use.
+func unmeasured(why string) []finding.Finding {
+	if why == "" {
+		return nil
+	}
+	return []finding.Finding{{
+		Level: finding.Note, Subject: "use of shared cards", Says: "is not measured: " + why,
+	}}
+}
