@@ -128,6 +128,9 @@ type Agent struct {
 	// tell wakes the loop that tells the Node; its capacity is one.
 	tell chan struct{}
 
+	// toldWithoutCDI is loop's alone: the log says that no shares are served.
+	toldWithoutCDI bool
+
 	// beat is when a round began, in Unix nanoseconds.
 	beat atomic.Int64
 
@@ -271,6 +274,7 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	a.cordon()
 	a.learnCounted(ctx, c)
 	told := a.modes.Round(m, c)
+	a.tellWithoutCDI(ctx)
 	a.driver.wake()
 	// What containers have is served too: without that they could not start
 	// again once the configuration has other names.

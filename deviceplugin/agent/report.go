@@ -15,11 +15,13 @@ import (
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
-// problemDriver names what is wrong with the driver's CDI spec, and
-// problemConfig a configuration that is not used because it is bad.
+// problemDriver names what is wrong with the driver's CDI spec, problemConfig a
+// configuration that is not used because it is bad, problemShares that no shares
+// are served though cards are shared.
 const (
 	problemDriver = "driver"
 	problemConfig = "config"
+	problemShares = "shares"
 )
 
 // Report tells what is served and who has what.
@@ -61,6 +63,9 @@ func (a *Agent) Report() report.Report {
 	}
 	if why := a.driver.Problem(); why != "" {
 		r.Problems = append(r.Problems, report.Problem{Name: problemDriver, Reason: why})
+	}
+	if why := a.withoutCDI(); why != "" {
+		r.Problems = append(r.Problems, report.Problem{Name: problemShares, Reason: why})
 	}
 	if err := a.Configs.Err(); err != nil {
 		r.Problems = append(r.Problems, report.Problem{Name: problemConfig, Reason: err.Error()})
