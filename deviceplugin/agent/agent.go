@@ -179,6 +179,9 @@ func New(o Options, pods PodResourcesClient) *Agent {
 	if o.Limiter != nil {
 		options.Limits = o.Limiter
 	}
+	if o.NodePods != nil {
+		options.Known = a.known
+	}
 	if o.Strategy != gpu.Envvar {
 		// So that a runtime with NVIDIA's hook adds nothing to the CDI devices.
 		options.GPUEnv = []string{"NVIDIA_VISIBLE_DEVICES=void"}

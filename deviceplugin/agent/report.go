@@ -78,7 +78,7 @@ func bindingOf(b *binder.Binding) report.Binding {
 	return report.Binding{
 		Namespace: b.Namespace, Pod: b.Pod, UID: b.UID, Container: b.Container,
 		GPUs: b.GPUs, HCAs: b.HCAs, HCAIDs: b.HCAIDs, Class: b.Class,
-		Shares: b.Shares, Policy: b.Policy, By: b.By, Enforced: b.Enforced, CDINames: b.CDINames,
+		Shares: b.Shares, Policy: b.Policy, By: b.By, Enforced: b.Enforced, Unrecorded: b.Unrecorded, CDINames: b.CDINames,
 	}
 }
 

@@ -89,7 +89,9 @@ func newTenancy(a *Agent) *tenancy {
 			Name: "heddle_sgpu_evicted_total", Help: "Pods that were evicted because they were refused for too long.",
 		}),
 	}
-	for _, kind := range []string{binder.DriftRecord, binder.DriftLost, binder.DriftOvercommit, binder.DriftAnnotation} {
+	for _, kind := range []string{
+		binder.DriftRecord, binder.DriftLost, binder.DriftOvercommit, binder.DriftUnrecorded, binder.DriftAnnotation,
+	} {
 		t.drift.WithLabelValues(kind)
 	}
 	a.Registerer.MustRegister(t.drift, t.refused, t.evicted)
@@ -139,6 +141,12 @@ func (t *tenancy) look(ctx context.Context) {
 	t.watchMPS(ctx, time.Now())
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
+	// What pods say of themselves is put right only after it was looked at: it may
+	// be all that is left of what their containers have.
+	sees := false
+	if a.NodePods != nil {
+		_, _, sees = a.NodePods.Pods()
+	}
 	cards, drifts, err := a.binder.Reconcile(ctx)
 	if err != nil {
 		a.Log.DebugContext(ctx, "it is not known who has which share", "err", err)
@@ -159,10 +167,8 @@ func (t *tenancy) look(ctx context.Context) {
 		return
 	}
 	t.tellNode(ctx, cards)
-	if a.NodePods == nil {
-		return
-	}
-	if pods, _, known := a.NodePods.Pods(); known {
+	if sees {
+		pods, _, _ := a.NodePods.Pods()
 		t.evictRefused(ctx, pods, time.Now())
 		t.tellPods(ctx, pods)
 	}

@@ -152,8 +152,11 @@ type Binding struct {
 	Policy string             `json:"policy,omitempty"`
 	By     string             `json:"by,omitempty"`
 	// Enforced is what makes the limits of the shares hold.
-	Enforced enforce.Enforced  `json:"enforced,omitzero"`
-	CDINames map[string]string `json:"cdiNames"`
+	Enforced enforce.Enforced `json:"enforced,omitzero"`
+	// Unrecorded tells that the device plugin has lost what it knew of the
+	// container: the shares are those that the pod's annotation names.
+	Unrecorded bool              `json:"unrecorded,omitempty"`
+	CDINames   map[string]string `json:"cdiNames"`
 }
 
 // Problem is something that is wrong: Name says with what, such as checkpoint

@@ -76,6 +76,7 @@ func (r *Report) tell(answer *report.Report) {
 	}
 	r.Findings = append(r.Findings, modesOf(answer, r.Findings)...)
 	r.Findings = append(r.Findings, refused(answer.Refused)...)
+	r.Findings = append(r.Findings, unrecorded(answer)...)
 	r.Findings = append(r.Findings, limits(answer.Enforcers)...)
 	r.Findings = append(r.Findings, mps(answer.MPS)...)
 	r.Findings = append(r.Findings, unmeasured(answer.Unmeasured)...)

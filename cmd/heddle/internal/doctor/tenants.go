@@ -115,6 +115,25 @@ func refused(all []report.Refusal) []finding.Finding {
 	return findings
 }
 
+// unrecorded tells of containers of which the device plugin has lost everything
+// but what their pod's annotation says.
+func unrecorded(p *report.Report) []finding.Finding {
+	var findings []finding.Finding
+	for i := range p.Bindings {
+		b := &p.Bindings[i]
+		if !b.Unrecorded {
+			continue
+		}
+		findings = append(findings, finding.Finding{
+			Level: finding.Problem, Subject: "pod " + podOf(b),
+			Says: "the record and the CDI spec of container " + b.Container + " were lost; its cards are those that the " +
+				"pod's annotation names, and nobody else gets them",
+			Do: "It runs on. When it starts again its cards are chosen anew; to have that now, delete the pod.",
+		})
+	}
+	return findings
+}
+
 // remedyOf is what to do about a refused pod, by the kind of refusal.
 func remedyOf(kind string) string {
 	switch kind {

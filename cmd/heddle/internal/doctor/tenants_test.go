@@ -175,6 +175,15 @@ func TestSharesThatAreNotWell(t *testing.T) {
 			"MPS daemon of card 6",
 		},
 		{
+			"a container of which only an annotation is left",
+			report.Report{Bindings: []report.Binding{{
+				Namespace: "ml", Pod: "x", Container: "main", Unrecorded: true, Shares: []allocation.Share{{UUID: card7, VCore: 1, MemoryMiB: 100}},
+			}}},
+			true,
+			[]string{"problem  pod ml/x\n  the record and the CDI spec of container main were lost; its cards are those that the pod's annotation names"},
+			"",
+		},
+		{
 			"what containers use is not known",
 			report.Report{Unmeasured: "no hostPID"},
 			false,
