@@ -56,7 +56,7 @@ func newLimiter(ctx context.Context, o *options, library nvml.SystemLibrary, log
 		Hook: o.cdiHook, HookDriverRoot: o.hostDriverRoot, Log: log,
 		Tell: func(n enforce.Notice) {
 			level := slog.LevelInfo
-			if n.State == enforce.Broken {
+			if n.State == enforce.Broken || n.State == enforce.Stopped && n.Reason != "" {
 				level = slog.LevelWarn
 			}
 			log.Log(ctx, level, "MPS daemon", "card", n.Card, "state", string(n.State),

@@ -128,6 +128,9 @@ type Agent struct {
 	// tell wakes the loop that tells the Node; its capacity is one.
 	tell chan struct{}
 
+	// toldWithoutCDI is loop's alone: the log says that no shares are served.
+	toldWithoutCDI bool
+
 	// beat is when a round began, in Unix nanoseconds.
 	beat atomic.Int64
 
@@ -176,6 +179,9 @@ func New(o Options, pods PodResourcesClient) *Agent {
 	if o.Limiter != nil {
 		options.Limits = o.Limiter
 	}
+	if o.NodePods != nil {
+		options.Known = a.known
+	}
 	if o.Strategy != gpu.Envvar {
 		// So that a runtime with NVIDIA's hook adds nothing to the CDI devices.
 		options.GPUEnv = []string{"NVIDIA_VISIBLE_DEVICES=void"}
@@ -191,7 +197,7 @@ func New(o Options, pods PodResourcesClient) *Agent {
 	a.bridge = a.newBridge()
 	a.short = newShortages()
 	a.usage = newUsageMetrics(a)
-	o.Registerer.MustRegister(a.short, newBound(a), a.modes, a.usage)
+	o.Registerer.MustRegister(a.short, newBound(a), a.modes, a.usage, newMPSMetrics(a))
 	return a
 }
 
@@ -271,6 +277,7 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	a.cordon()
 	a.learnCounted(ctx, c)
 	told := a.modes.Round(m, c)
+	a.tellWithoutCDI(ctx)
 	a.driver.wake()
 	// What containers have is served too: without that they could not start
 	// again once the configuration has other names.

@@ -26,13 +26,16 @@ type toldPod struct {
 // have. Many pods may start at once: what ctx has no time for is told at the
 // next look.
 func (t *tenancy) tellPods(ctx context.Context, pods []*corev1.Pod) {
-	bound := t.bound()
+	bound, blind := t.bound(), t.agent.binder.Blind()
 	live := make(map[types.UID]bool, len(pods))
 	for _, p := range pods {
 		live[p.UID] = true
 		text := ""
 		if b := bound[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]; b != nil && of(p, b.uid) {
 			text = b.String()
+		}
+		if text == "" && blind {
+			continue
 		}
 		if ctx.Err() == nil && p.Annotations[names.SGPUBound] != text {
 			t.tellPod(ctx, p, text)

@@ -65,7 +65,7 @@ func (a *Agent) tellHAMi() {
 		a.bridge.Bound(types.NamespacedName{Namespace: namespace, Name: name}, types.UID(uid), ok)
 	}
 	for _, b := range a.binder.Bindings() {
-		if b.By == allocation.ByHAMi {
+		if b.By == allocation.ByHAMi && !b.Unrecorded {
 			tell(b.Namespace, b.Pod, b.UID, true)
 		}
 	}

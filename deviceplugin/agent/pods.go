@@ -194,6 +194,20 @@ func (k *Kube) Pod(ctx context.Context, pod binder.Pod) (*corev1.Pod, error) {
 	return nil, fmt.Errorf("%s is not among the pods of node %s", pod, k.node)
 }
 
+// known is a pod of this node, as the API server has shown it; complete is
+// false until it has shown all.
+func (a *Agent) known(pod binder.Pod) (p *corev1.Pod, complete bool) {
+	all, _, complete := a.NodePods.Pods()
+	at := slices.IndexFunc(all, func(p *corev1.Pod) bool {
+		named := p.Namespace == pod.Namespace && p.Name == pod.Name
+		return of(p, pod.UID) && (named || pod.Name == "" && pod.UID != "")
+	})
+	if at < 0 {
+		return nil, complete
+	}
+	return all[at], complete
+}
+
 // gone tells whether the API server has shown that a pod is not on this node.
 func (a *Agent) gone(pod binder.Pod) bool {
 	if a.NodePods == nil {

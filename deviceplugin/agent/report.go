@@ -15,11 +15,13 @@ import (
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
-// problemDriver names what is wrong with the driver's CDI spec, and
-// problemConfig a configuration that is not used because it is bad.
+// problemDriver names what is wrong with the driver's CDI spec, problemConfig a
+// configuration that is not used because it is bad, problemShares that no shares
+// are served though cards are shared.
 const (
 	problemDriver = "driver"
 	problemConfig = "config"
+	problemShares = "shares"
 )
 
 // Report tells what is served and who has what.
@@ -27,7 +29,7 @@ func (a *Agent) Report() report.Report {
 	m := a.machine()
 	r := report.Report{
 		Node: a.NodeName, GPUs: map[string]int{}, Cards: a.cardStates(), Strangers: a.modes.Strangers(),
-		Refused: a.refusals(), Enforcers: a.enforcers(),
+		Refused: a.refusals(), Enforcers: a.enforcers(), MPS: a.mpsDaemons(), Unmeasured: a.unmeasured(),
 	}
 	a.tellShares(r.Cards)
 	for i := range m.GPUs {
@@ -62,6 +64,9 @@ func (a *Agent) Report() report.Report {
 	if why := a.driver.Problem(); why != "" {
 		r.Problems = append(r.Problems, report.Problem{Name: problemDriver, Reason: why})
 	}
+	if why := a.withoutCDI(); why != "" {
+		r.Problems = append(r.Problems, report.Problem{Name: problemShares, Reason: why})
+	}
 	if err := a.Configs.Err(); err != nil {
 		r.Problems = append(r.Problems, report.Problem{Name: problemConfig, Reason: err.Error()})
 	}
@@ -73,7 +78,7 @@ func bindingOf(b *binder.Binding) report.Binding {
 	return report.Binding{
 		Namespace: b.Namespace, Pod: b.Pod, UID: b.UID, Container: b.Container,
 		GPUs: b.GPUs, HCAs: b.HCAs, HCAIDs: b.HCAIDs, Class: b.Class,
-		Shares: b.Shares, Policy: b.Policy, By: b.By, Enforced: b.Enforced, CDINames: b.CDINames,
+		Shares: b.Shares, Policy: b.Policy, By: b.By, Enforced: b.Enforced, Unrecorded: b.Unrecorded, CDINames: b.CDINames,
 	}
 }
 

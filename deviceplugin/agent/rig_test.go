@@ -78,9 +78,11 @@ type api struct {
 	claimed    map[string]string
 	pods       []*corev1.Pod
 	podsNote   chan struct{}
-	labels     map[string]string
-	note       chan struct{}
-	changed    chan struct{}
+	// unlisted tells that there may be more pods.
+	unlisted bool
+	labels   map[string]string
+	note     chan struct{}
+	changed  chan struct{}
 	// hang makes every call wait for its context.
 	hang bool
 }
@@ -148,7 +150,7 @@ func (a *api) Claimed(ctx context.Context, resource string) (owner string, err e
 func (a *api) Pods() ([]*corev1.Pod, <-chan struct{}, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.Clone(a.pods), a.podsNote, true
+	return slices.Clone(a.pods), a.podsNote, !a.unlisted
 }
 
 func (a *api) Pod(_ context.Context, pod binder.Pod) (*corev1.Pod, error) {

@@ -107,11 +107,30 @@ func (a *Agent) plugin(name string, r plugin.Resource) *plugin.Plugin {
 	})
 }
 
+// withoutCDI says why a node that shares cards serves no share of them; empty if
+// it serves some, or shares none. CDI alone can bring cards that are chosen when
+// a container starts.
+func (a *Agent) withoutCDI() string {
+	if a.Strategy != gpu.Envvar || !a.shares() {
+		return ""
+	}
+	return "mode is sgpu, and no share is served: --device-list-strategy is envvar, which fixes a container's cards " +
+		"before it starts, and a share's card is chosen then; shares take cdi"
+}
+
+// tellWithoutCDI says so in the log, once.
+func (a *Agent) tellWithoutCDI(ctx context.Context) {
+	why := a.withoutCDI()
+	if why != "" && !a.toldWithoutCDI {
+		a.Log.WarnContext(ctx, "shares of GPUs are not served", "reason", why)
+	}
+	a.toldWithoutCDI = why != ""
+}
+
 // shareNames are the resources of shared cards: slots first. There are none of
-// them where no card is or was shared, nor without CDI, which alone can bring
-// cards that are chosen when a container starts.
+// them where no card is or was shared, nor without CDI.
 func (a *Agent) shareNames(c *config.NodeConfig) []string {
-	if !a.shares() || a.Strategy == gpu.Envvar {
+	if !a.shares() || a.withoutCDI() != "" {
 		return nil
 	}
 	names := []string{c.Resources.SGPU}

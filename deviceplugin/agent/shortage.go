@@ -35,6 +35,9 @@ const (
 func (a *Agent) shortages(m *machine.Machine, c *config.NodeConfig) []health.Shortage {
 	var all []health.Shortage
 	snapshot, running, wanted := a.monitor.Snapshot(), a.all(), a.wanted(m, c)
+	if why := a.withoutCDI(); why != "" {
+		all = append(all, health.Shortage{Resource: c.Resources.SGPU, Cause: NothingToOffer, Message: why})
+	}
 	for _, r := range capacity.Of(m, c) {
 		if !slices.Contains(wanted, r.Name) {
 			continue // It is another daemon's.

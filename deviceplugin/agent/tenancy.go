@@ -62,10 +62,11 @@ type tenancy struct {
 	evictions *rate.Limiter
 
 	// What follows is run's alone: what the Node was told, and when; what pods
-	// were told, by UID.
+	// were told, by UID; what was told of MPS daemons.
 	node   string
 	nodeAt time.Time
 	told   map[types.UID]toldPod
+	mps    mpsWatch
 
 	drift   *prometheus.CounterVec
 	refused *prometheus.GaugeVec
@@ -74,7 +75,7 @@ type tenancy struct {
 
 func newTenancy(a *Agent) *tenancy {
 	t := &tenancy{
-		agent: a, woken: make(chan struct{}, 1), told: map[types.UID]toldPod{},
+		agent: a, woken: make(chan struct{}, 1), told: map[types.UID]toldPod{}, mps: mpsWatch{},
 		evictions: rate.NewLimiter(rate.Every(evictEvery), evictBurst),
 		drift: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "heddle_sgpu_drift_total",
@@ -88,7 +89,9 @@ func newTenancy(a *Agent) *tenancy {
 			Name: "heddle_sgpu_evicted_total", Help: "Pods that were evicted because they were refused for too long.",
 		}),
 	}
-	for _, kind := range []string{binder.DriftRecord, binder.DriftLost, binder.DriftOvercommit, binder.DriftAnnotation} {
+	for _, kind := range []string{
+		binder.DriftRecord, binder.DriftLost, binder.DriftOvercommit, binder.DriftUnrecorded, binder.DriftAnnotation,
+	} {
 		t.drift.WithLabelValues(kind)
 	}
 	a.Registerer.MustRegister(t.drift, t.refused, t.evicted)
@@ -135,8 +138,15 @@ func (t *tenancy) look(ctx context.Context) {
 		// The report has the error, and those who are refused.
 		_ = a.Limiter.Configure(a.machine(), a.config())
 	}
+	t.watchMPS(ctx, time.Now())
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
+	// What pods say of themselves is put right only after it was looked at: it may
+	// be all that is left of what their containers have.
+	sees := false
+	if a.NodePods != nil {
+		_, _, sees = a.NodePods.Pods()
+	}
 	cards, drifts, err := a.binder.Reconcile(ctx)
 	if err != nil {
 		a.Log.DebugContext(ctx, "it is not known who has which share", "err", err)
@@ -157,10 +167,8 @@ func (t *tenancy) look(ctx context.Context) {
 		return
 	}
 	t.tellNode(ctx, cards)
-	if a.NodePods == nil {
-		return
-	}
-	if pods, _, known := a.NodePods.Pods(); known {
+	if sees {
+		pods, _, _ := a.NodePods.Pods()
 		t.evictRefused(ctx, pods, time.Now())
 		t.tellPods(ctx, pods)
 	}
@@ -184,12 +192,16 @@ func (a *Agent) shares() bool {
 func (t *tenancy) drifted(ctx context.Context, d binder.Drift) {
 	t.drift.WithLabelValues(d.Kind).Inc()
 	t.agent.Log.WarnContext(ctx, "shares are not as recorded", "kind", d.Kind, "message", d.Message)
+	t.record(ctx, health.Notice{Warning: true, Reason: ReasonDrift, Message: d.Message})
+}
+
+// record makes an Event on the Node.
+func (t *tenancy) record(ctx context.Context, n health.Notice) {
 	if t.agent.Recorder == nil {
 		return
 	}
-	notice := health.Notice{Warning: true, Reason: ReasonDrift, Message: d.Message}
-	if err := t.agent.Recorder.Record(ctx, notice); err != nil {
-		t.agent.Log.WarnContext(ctx, "an Event could not be recorded", "err", err, "message", d.Message)
+	if err := t.agent.Recorder.Record(ctx, n); err != nil {
+		t.agent.Log.WarnContext(ctx, "an Event could not be recorded", "err", err, "message", n.Message)
 	}
 }
 

@@ -36,7 +36,10 @@ const (
 type usageMetrics struct {
 	agent *Agent
 
-	vcore, memory, info, memoryUsed, smUsed *prometheus.Desc
+	vcore, memory, info, memoryUsed, smUsed, measured *prometheus.Desc
+
+	// told is run's alone: the log says why nothing is measured.
+	told bool
 
 	// mu guards what follows; used is replaced and never modified.
 	mu   sync.Mutex
@@ -60,27 +63,54 @@ func newUsageMetrics(a *Agent) *usageMetrics {
 			"Memory of a shared GPU that a container's CUDA processes have allocated; absent where that is not certain."),
 		smUsed: desc("heddle_share_sm_used_percent",
 			"Percent of the time that kernels of a container ran on a shared GPU; absent where that is not certain."),
+		measured: prometheus.NewDesc("heddle_share_usage_measured",
+			"Whether the node looks at what containers use of its shared GPUs; 0 if it cannot, absent if it shares none.",
+			nil, nil),
 	}
+}
+
+// against is why it cannot be told what containers use; empty if it can.
+func (u *usageMetrics) against() string {
+	switch {
+	case u.agent.Usage == nil || u.agent.Processes == nil:
+		return "a replayed machine has no driver that could be asked"
+	case !u.agent.Processes.HostPIDs():
+		return "heddle-device-plugin is not in the host's PID namespace (hostPID), so the driver's PIDs tell it nothing: " +
+			"the chart's gpuDevice.usageMetrics puts it there"
+	}
+	return ""
+}
+
+// unmeasured is for [report.Report].
+func (a *Agent) unmeasured() string {
+	if !a.shares() {
+		return ""
+	}
+	return a.usage.against()
 }
 
 // run takes what containers use until ctx ends.
 func (u *usageMetrics) run(ctx context.Context) error {
-	if u.agent.Usage == nil || u.agent.Processes == nil {
-		return nil
-	}
-	if !u.agent.Processes.HostPIDs() {
-		u.agent.Log.InfoContext(ctx, "no metrics of what containers use of shared GPUs: not in the host's PID namespace")
-		return nil
-	}
 	ticker := time.NewTicker(usageEvery)
 	defer ticker.Stop()
 	for {
-		u.take(ctx)
+		u.look(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
 		}
+	}
+}
+
+// look takes what containers use, or says once why it cannot.
+func (u *usageMetrics) look(ctx context.Context) {
+	switch why := u.against(); {
+	case why == "":
+		u.take(ctx)
+	case !u.told && u.agent.shares():
+		u.told = true
+		u.agent.Log.InfoContext(ctx, "it is not measured what containers use of shared GPUs", "reason", why)
 	}
 }
 
@@ -119,7 +149,7 @@ func (u *usageMetrics) containers() map[cgroup.Container]string {
 
 // Describe implements [prometheus.Collector].
 func (u *usageMetrics) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{u.vcore, u.memory, u.info, u.memoryUsed, u.smUsed} {
+	for _, d := range []*prometheus.Desc{u.vcore, u.memory, u.info, u.memoryUsed, u.smUsed, u.measured} {
 		descs <- d
 	}
 }
@@ -161,6 +191,13 @@ func (u *usageMetrics) Collect(metrics chan<- prometheus.Metric) {
 	}
 	gauge := func(d *prometheus.Desc, v float64, labels []string) {
 		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	if u.agent.shares() {
+		measured := 0.0
+		if u.against() == "" {
+			measured = 1
+		}
+		gauge(u.measured, measured, nil)
 	}
 	for labels, p := range parts {
 		gauge(u.vcore, p.vcore, labels[:])

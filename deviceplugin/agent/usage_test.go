@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -175,7 +176,7 @@ func (r *rig) shareSeries(uuid string) []string {
 	}
 	var all []string
 	for _, family := range families {
-		if !strings.HasPrefix(family.GetName(), "heddle_share_") {
+		if !strings.HasPrefix(family.GetName(), "heddle_share_") || family.GetName() == "heddle_share_usage_measured" {
 			continue
 		}
 		for _, m := range family.GetMetric() {
@@ -188,6 +189,50 @@ func (r *rig) shareSeries(uuid string) []string {
 	}
 	slices.Sort(all)
 	return all
+}
+
+// That nothing is measured is said, once in the log, and wherever people look.
+func TestWhyNothingIsMeasured(t *testing.T) {
+	const shared, metric = "mode: sgpu\nsgpu: {gpus: [0]}\n", "heddle_share_usage_measured"
+	usage := func(context.Context) []NVMLUsage { return nil }
+	for _, tt := range []struct {
+		name, config string
+		usage        func(context.Context) []NVMLUsage
+		procs        procs
+		says         string
+		want         map[string]float64
+	}{
+		{"it is", shared, usage, procs{1: {}}, "", map[string]float64{"": 1}},
+		{"no hostPID", shared, usage, procs{}, "gpuDevice.usageMetrics", map[string]float64{"": 0}},
+		{"a replayed machine", shared, nil, procs{1: {}}, "replayed", map[string]float64{"": 0}},
+		{"nothing is shared", "mode: native\n", usage, procs{}, "", map[string]float64{}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var log strings.Builder
+			r := newRig(t, "dgx-h100", func(o *Options) {
+				o.Usage, o.Processes = tt.usage, tt.procs
+				o.Log = slog.New(slog.NewTextHandler(&log, nil))
+			})
+			r.configure(tt.config)
+			r.resolve()
+			for range 2 {
+				r.usage.look(t.Context())
+			}
+			lines := 0
+			if tt.says != "" {
+				lines = 1
+			}
+			if got := strings.Count(log.String(), "it is not measured"); got != lines || !strings.Contains(log.String(), tt.says) {
+				t.Errorf("log:\n%s", &log)
+			}
+			if got := r.report().Unmeasured; (got == "") != (tt.says == "") || !strings.Contains(got, tt.says) {
+				t.Errorf("report: %q", got)
+			}
+			if diff := cmp.Diff(tt.want, r.samples(metric)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", metric, diff)
+			}
+		})
+	}
 }
 
 func TestUsageMetrics(t *testing.T) {

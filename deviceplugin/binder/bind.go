@@ -36,6 +36,8 @@ type account struct {
 	counted []holding
 	// listed are the pods that PodResources lists, by namespace and name.
 	listed map[[2]string]bool
+	// unknown are the containers that have shares, of which nobody knows yet.
+	unknown []owner
 	// checkpointErr is why the holdings come from PodResources alone.
 	checkpointErr error
 	// at is the number of the last decision before the account began.
@@ -69,6 +71,7 @@ func (b *Binder) look(ctx context.Context) (*account, error) {
 		}
 	}
 	b.adopt(a)
+	b.testify(a)
 	return a, nil
 }
 

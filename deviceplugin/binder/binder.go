@@ -83,6 +83,10 @@ type Options struct {
 	// Gone knows at once, without asking anybody, that a pod is not on this
 	// node. Nil never knows.
 	Gone func(Pod) bool
+	// Known is a pod of this node, without asking anybody; nil if it is not
+	// among those that are known, and complete is false while not all are. Nil
+	// knows nobody, ever.
+	Known func(Pod) (pod *corev1.Pod, complete bool)
 	// NodeName is what schedulers call this node.
 	NodeName string
 	// Cards are the cards that are handed out in shares, with nothing taken;
@@ -136,6 +140,11 @@ type Binder struct {
 	// refused are the pods that wait for a card, refusals counts by [Refusal].Kind.
 	refused  map[Pod]*refusing
 	refusals map[string]uint64
+	// testimonies are of containers of which nothing but their pod's annotation
+	// is left, silent those of which not even that is. blind is [Binder.Blind].
+	testimonies []testimony
+	silent      map[owner]string
+	blind       bool
 	// drifts are the differences that were found and not told yet, drifting
 	// those that are still there.
 	drifts   []Drift

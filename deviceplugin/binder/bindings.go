@@ -29,6 +29,9 @@ type Binding struct {
 	By     string             `json:"by,omitempty"`
 	// Enforced is what makes the limits of the shares hold.
 	Enforced enforce.Enforced `json:"enforced,omitzero"`
+	// Unrecorded tells that neither a record nor a CDI spec is left of it. Its
+	// cards are those that its pod's annotation names.
+	Unrecorded bool `json:"unrecorded,omitempty"`
 	// CDINames are the names that Allocate gave, by resource.
 	CDINames map[string]string `json:"cdiNames"`
 }
@@ -43,6 +46,7 @@ func (b *Binder) Bindings() []Binding {
 			byOwner[*r.Owner] = append(byOwner[*r.Owner], r)
 		}
 	}
+	unrecorded := b.unrecordedBindingsLocked()
 	b.mu.Unlock()
 	m := b.options.Machine()
 	names := make(map[string]string, len(m.HCAs))
@@ -75,12 +79,29 @@ func (b *Binder) Bindings() []Binding {
 		}
 		bindings = append(bindings, x)
 	}
+	bindings = append(bindings, unrecorded...)
 	slices.SortFunc(bindings, func(p, q Binding) int {
 		return strings.Compare(
 			strings.Join([]string{p.Namespace, p.Pod, p.Container, p.UID}, "\x00"),
 			strings.Join([]string{q.Namespace, q.Pod, q.Container, q.UID}, "\x00"))
 	})
 	return bindings
+}
+
+// unrecordedBindingsLocked are those of testimonies. It is for holders of mu.
+func (b *Binder) unrecordedBindingsLocked() []Binding {
+	var all []Binding
+	for i := range b.testimonies {
+		t := &b.testimonies[i]
+		if b.recordedLocked(t.owner) {
+			continue
+		}
+		all = append(all, Binding{
+			Namespace: t.Namespace, Pod: t.Name, UID: t.UID, Container: t.Container,
+			Shares: t.shares, Policy: string(t.policy), By: t.by, Unrecorded: true, CDINames: map[string]string{},
+		})
+	}
+	return all
 }
 
 // Bound says which HCA a ticket of an RDMA resource stands for now, or which

@@ -16,6 +16,8 @@ type claim struct {
 	turn   turn
 	share  allocation.Share
 	policy sharing.Policy
+	// hearsay tells that it comes of a [testimony].
+	hearsay bool
 }
 
 // ledger is who has what of the cards, as far as it is known at one time.
@@ -65,9 +67,10 @@ func (b *Binder) ledgerLocked(now *account) *ledger {
 	}
 	for o, r := range latest {
 		for _, s := range r.Shares {
-			l.claims = append(l.claims, claim{o, r.Turn, s, sharing.Policy(r.Policy)})
+			l.claims = append(l.claims, claim{owner: o, turn: r.Turn, share: s, policy: sharing.Policy(r.Policy)})
 		}
 	}
+	l.claims = append(l.claims, b.testifiedLocked()...)
 	c := b.options.Config()
 	for i := range now.holdings {
 		h := &now.holdings[i]
@@ -103,8 +106,13 @@ func (b *Binder) liveLocked(r *record, now *account, all holders) bool {
 // it gives the next pod something. A kubelet that has just started may not know
 // its pods yet; then nobody is gone.
 func (b *Binder) staleLocked(r *record, now *account) bool {
-	return r.Owner != nil && r.Owner.Name != "" && b.options.Now().Sub(b.woken) >= goneFor &&
-		now.checkpointErr == nil && !now.listed[[2]string{r.Owner.Namespace, r.Owner.Name}]
+	return r.Owner != nil && b.goneLocked(r.Owner.Pod, now)
+}
+
+// goneLocked tells that of a pod, if its name is known.
+func (b *Binder) goneLocked(p Pod, now *account) bool {
+	return p.Name != "" && b.options.Now().Sub(b.woken) >= goneFor &&
+		now.checkpointErr == nil && !now.listed[[2]string{p.Namespace, p.Name}]
 }
 
 func later(a, b *record) bool {
@@ -202,6 +210,8 @@ func (c *claim) color(card *sharing.Card) {
 	switch {
 	case c.share.VCore >= sharing.Whole:
 		card.Exclusive = true
+	case c.hearsay && card.Policy != "":
+		// Who is certainly there says what the card's policy is.
 	case card.Policy == "" || c.policy < card.Policy:
 		card.Policy = c.policy // If there are two, something is wrong already.
 	}

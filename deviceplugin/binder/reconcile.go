@@ -19,6 +19,9 @@ const (
 	// DriftOvercommit: containers have more of a card than there is, because
 	// the card or the configuration changed. Nobody new gets it.
 	DriftOvercommit = "overcommit"
+	// DriftUnrecorded: a container has shares, and neither a record nor a CDI
+	// spec is left of it; its pod's annotation says of which cards, or nobody.
+	DriftUnrecorded = "unrecorded"
 	// DriftAnnotation: a pod's annotation said something else than what its
 	// containers have, and was put right.
 	DriftAnnotation = "annotation"
@@ -109,8 +112,9 @@ func (b *Binder) Cards() []sharing.Card {
 			l.hold(r.IDs, *r.Owner)
 		}
 		for _, s := range r.Shares {
-			l.claims = append(l.claims, claim{*r.Owner, r.Turn, s, sharing.Policy(r.Policy)})
+			l.claims = append(l.claims, claim{owner: *r.Owner, turn: r.Turn, share: s, policy: sharing.Policy(r.Policy)})
 		}
 	}
+	l.claims = append(l.claims, b.testifiedLocked()...)
 	return l.fill(cards, m, nil, turn{})
 }

@@ -40,7 +40,7 @@ func (b *Binder) reserve(o owner, spec *corev1.Pod, now *account) (fresh bool, e
 	if b.options.Cards != nil {
 		s.cards = b.options.Cards()
 	}
-	chosen, err := b.choose(p, &s, now)
+	chosen, err := b.choose(o, &s, now)
 	b.refuseFor(p, err)
 	if err != nil {
 		return false, err
@@ -60,15 +60,21 @@ func (b *Binder) reserve(o owner, spec *corev1.Pod, now *account) (fresh bool, e
 }
 
 // choose is the part of reserve that nothing else may come between.
-func (b *Binder) choose(p Pod, s *selection, now *account) ([]*record, error) {
+func (b *Binder) choose(o owner, s *selection, now *account) ([]*record, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	waiting, err := b.waitingLocked(p, now)
+	waiting, err := b.waitingLocked(o, now)
 	if err != nil || len(waiting) == 0 {
 		return nil, err
 	}
 	if s.spec == nil {
-		return nil, fmt.Errorf("%s is not known yet, and so neither is what it asks for", p)
+		return nil, fmt.Errorf("%s is not known yet, and so neither is what it asks for", o.Pod)
+	}
+	for _, other := range now.unknown {
+		if !other.same(o.Pod) || other.Container != o.Container {
+			return nil, fmt.Errorf("the record of container %s of %s was lost, and it is not known yet which cards it has",
+				other.Container, other.Pod)
+		}
 	}
 	s.ledger = b.ledgerLocked(now)
 	for i := range waiting {
@@ -89,7 +95,8 @@ func (b *Binder) choose(p Pod, s *selection, now *account) ([]*record, error) {
 			return nil, err
 		}
 		for _, share := range shares {
-			s.ledger.claims = append(s.ledger.claims, claim{a.owner, a.turn, share, a.request.Policy})
+			s.ledger.claims = append(s.ledger.claims,
+				claim{owner: a.owner, turn: a.turn, share: share, policy: a.request.Policy})
 		}
 		for _, old := range a.records {
 			r := old.clone()
@@ -118,12 +125,17 @@ type applicant struct {
 }
 
 // waitingLocked are the containers of a pod that hold tickets and have no
-// cards. It is for holders of mu.
-func (b *Binder) waitingLocked(p Pod, now *account) ([]applicant, error) {
+// cards, when one of them starts. The others may run on cards that only their
+// pod's annotation names; the one that starts does not. It is for holders of mu.
+func (b *Binder) waitingLocked(starts owner, now *account) ([]applicant, error) {
 	var waiting []applicant
+	p := starts.Pod
 	for i := range now.holdings {
 		h := &now.holdings[i]
 		if !h.same(p) || !b.shares(h) {
+			continue
+		}
+		if h.Container != starts.Container && b.testimonyLocked(h.owner) != nil {
 			continue
 		}
 		records, err := b.recordsOf(h)

@@ -249,11 +249,20 @@ func (l *Limiter) Run(ctx context.Context) error { return l.mps.run(ctx) }
 // Daemon is the MPS daemon of a card.
 type Daemon struct {
 	// Card is the UUID, Index the driver's number.
-	Card     string `json:"card"`
-	Index    int    `json:"index"`
-	State    State  `json:"state"`
-	Reason   string `json:"reason,omitempty"`
-	Restarts int    `json:"restarts"`
+	Card  string `json:"card"`
+	Index int    `json:"index"`
+	// State is since when. Reason is what is wrong now: why the daemon is
+	// Broken, or was before it was started again, or which limits it does not
+	// take; empty if all is well.
+	State  State     `json:"state"`
+	Since  time.Time `json:"since,omitzero"`
+	Reason string    `json:"reason,omitempty"`
+	// Restarts counts how often it had to be started again, Fault is why it was
+	// the last time, also once it runs again. Well is when it last ran, zero if
+	// it never did.
+	Restarts int       `json:"restarts"`
+	Fault    string    `json:"fault,omitempty"`
+	Well     time.Time `json:"well,omitzero"`
 	// Percent and MemoryMiB are what a process of any tenant gets that takes
 	// its environment off; 0 MiB is no limit.
 	Percent   int   `json:"percent"`

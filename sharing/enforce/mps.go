@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
@@ -298,8 +299,13 @@ func (m *mps) daemons() []Daemon {
 		card := m.cards[uuid]
 		d := card.daemon
 		d.mu.Lock()
+		well := d.well
+		if d.state == Running {
+			well = time.Now()
+		}
 		list = append(list, Daemon{
-			Card: uuid, Index: card.index, State: d.state, Reason: d.reason, Restarts: d.restarts,
+			Card: uuid, Index: card.index, State: d.state, Since: d.since.UTC(), Reason: d.reason,
+			Restarts: d.restarts, Fault: d.fault, Well: well.UTC(),
 			Percent: d.want.Percent, MemoryMiB: d.want.MemoryMiB, Tenants: len(card.tenants),
 		})
 		d.mu.Unlock()

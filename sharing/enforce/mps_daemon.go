@@ -39,7 +39,7 @@ type Notice struct {
 	// Card is the UUID.
 	Card  string
 	State State
-	// Reason is why it is Broken.
+	// Reason is why it is Broken, or was before it was started again.
 	Reason string
 	// Restarts counts how often it had to be started again.
 	Restarts int
@@ -87,6 +87,10 @@ type daemon struct {
 	state    State
 	reason   string
 	restarts int
+	// since is when the state came, well when the daemon was last known to run,
+	// fault why it last had to be started again.
+	since, well time.Time
+	fault       string
 	// want are the limits of generation wanted; set is the generation that the
 	// daemon has, tried the last one that it was given.
 	want               daemonLimits
@@ -105,12 +109,17 @@ func (d *daemon) update(f func()) {
 func (d *daemon) become(state State, reason string) {
 	var n Notice
 	d.update(func() {
-		d.state, d.reason = state, reason
+		now := time.Now()
+		if d.state == Running {
+			d.well = now
+		}
+		d.state, d.reason, d.since = state, reason, now
 		if state != Running {
 			d.set, d.tried = 0, 0
 		}
 		if state == Broken {
 			d.restarts++
+			d.fault = reason
 		}
 		n = Notice{Card: d.program.card, State: state, Reason: reason, Restarts: d.restarts}
 	})
@@ -136,7 +145,10 @@ func (d *daemon) limit(ctx context.Context, l daemonLimits) error {
 		select {
 		case <-moved:
 		case <-ctx.Done():
-			return fmt.Errorf("%w: MPS daemon is %s: %s: %w", ErrNotReady, state, reason, context.Cause(ctx))
+			if reason != "" {
+				reason = ": " + reason
+			}
+			return fmt.Errorf("%w: MPS daemon is %s%s: %w", ErrNotReady, state, reason, context.Cause(ctx))
 		}
 	}
 }
@@ -166,15 +178,16 @@ func (d *daemon) ask(l daemonLimits) (generation int) {
 
 // run keeps the daemon alive until ctx ends, and then ends it.
 func (d *daemon) run(ctx context.Context) {
-	pause := d.pace.first
+	pause, fault := d.pace.first, ""
 	for {
 		began := time.Now()
-		d.become(Starting, "")
+		d.become(Starting, fault)
 		err := d.live(ctx)
 		if ctx.Err() != nil {
 			break
 		}
-		d.become(Broken, err.Error())
+		fault = err.Error()
+		d.become(Broken, fault)
 		if time.Since(began) >= d.pace.steady {
 			pause = d.pace.first
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/allocation"
@@ -239,8 +240,13 @@ func TestMPSLimitsClientsAndServer(t *testing.T) {
 		{Card: cardA, Index: 3, State: Running, Percent: 100, MemoryMiB: 20480, Tenants: 2},
 		{Card: cardB, Index: 3, State: Running, Percent: 50, MemoryMiB: 8192, Tenants: 1},
 	}
-	if diff := cmp.Diff(daemons, n.limiter.Daemons()); diff != "" {
+	if diff := cmp.Diff(daemons, n.limiter.Daemons(), cmpopts.IgnoreFields(Daemon{}, "Since", "Well")); diff != "" {
 		t.Errorf("daemons (-want +got):\n%s", diff)
+	}
+	for _, d := range n.limiter.Daemons() {
+		if d.Since.IsZero() || d.Well.Before(d.Since) {
+			t.Errorf("running since %s, well at %s", d.Since, d.Well)
+		}
 	}
 
 	// p2 and p3 are gone: the limits go down, and card B's daemon goes.
@@ -277,15 +283,25 @@ func TestMPSComesBack(t *testing.T) {
 			n.limiter.mps.pace.answer = 500 * time.Millisecond
 			n.edits(share("p1", cardA, 30, 4096))
 			n.await(cardA, Running)
+			began := n.limiter.Daemons()[0].Since
 			old := n.pids(cardA)
 			tt.harm(n)
 			got := n.await(cardA, Broken)
 			if diff := cmp.Diff(Notice{Card: cardA, State: Broken, Reason: tt.want, Restarts: 1}, got); diff != "" {
 				t.Errorf("notice (-want +got):\n%s", diff)
 			}
+			broken := n.limiter.Daemons()[0] // Or it runs again already.
+			if broken.State != Running && (broken.Reason == "" || broken.Well.Before(began) || broken.Since.Before(broken.Well)) {
+				t.Errorf("while it is broken: %+v", broken)
+			}
 			_ = os.Remove(filepath.Join(n.dir, "mps", cardA, "hang"))
 			n.await(cardA, Running)
 			n.gone(old) // Its server too.
+			again := n.limiter.Daemons()[0]
+			want := Daemon{Card: cardA, Index: 3, State: Running, Restarts: 1, Fault: tt.want, Percent: 30, MemoryMiB: 4096, Tenants: 1}
+			if diff := cmp.Diff(want, again, cmpopts.IgnoreFields(Daemon{}, "Since", "Well")); diff != "" {
+				t.Errorf("once it runs again (-want +got):\n%s", diff)
+			}
 			n.edits(share("p1", cardA, 30, 4096))
 			pids := n.pids(cardA)
 			n.end()
@@ -306,8 +322,16 @@ func TestMPSThatDoesNotStart(t *testing.T) {
 	if !errors.Is(err, ErrNotReady) {
 		t.Errorf("a container starts without its limit: %v", err)
 	}
-	if got := n.await(cardA, Broken); got.Reason != "the control daemon ended as it started: exit status 1" {
+	const reason = "the control daemon ended as it started: exit status 1"
+	if got := n.await(cardA, Broken); got.Reason != reason {
 		t.Errorf("reason is %q", got.Reason)
+	}
+	// Whoever looks between two attempts sees why.
+	if got := n.await(cardA, Starting); got.Reason != reason {
+		t.Errorf("while it is started again the reason is %q", got.Reason)
+	}
+	if got := n.limiter.Daemons()[0]; got.Reason != reason || got.Fault != reason || !got.Well.IsZero() {
+		t.Errorf("a daemon that never ran: %+v", got)
 	}
 	_ = os.Remove(filepath.Join(n.dir, "mps", cardA, "refuse"))
 	n.edits(share("p1", cardA, 30, 4096))

@@ -253,6 +253,33 @@ func TestDevicePrivilegesOfMPS(t *testing.T) {
 	}
 }
 
+// To measure what containers use takes the host's PIDs, and nothing else; a
+// replayed machine has nothing to measure.
+func TestDevicePrivilegesOfUsageMetrics(t *testing.T) {
+	plain := devicePod(t, renderDevice(t))
+	for _, tt := range []struct {
+		name, sets string
+		pid        bool
+	}{
+		{"off", "gpuDevice.usageMetrics=false", false},
+		{"on", "gpuDevice.usageMetrics=true", true},
+		{"a replayed machine", "gpuDevice.usageMetrics=true,gpuDevice.machineConfigMap=dgx", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			pod := devicePod(t, renderDevice(t, "--set", tt.sets))
+			if pod.HostPID != tt.pid || pod.HostIPC {
+				t.Errorf("hostPID %t, hostIPC %t", pod.HostPID, pod.HostIPC)
+			}
+			if diff := cmp.Diff(plain.Containers[0].SecurityContext, pod.Containers[0].SecurityContext); diff != "" {
+				t.Errorf("security context (-off +on):\n%s", diff)
+			}
+			if diff := cmp.Diff(hostPaths(plain), hostPaths(pod)); diff != "" && tt.pid {
+				t.Errorf("host paths (-off +on):\n%s", diff)
+			}
+		})
+	}
+}
+
 // The library to preload and NVIDIA's hook are on the host: they are seen
 // through its root, or, where that is not mounted, beside it.
 func TestDeviceSeesTheHostsFiles(t *testing.T) {
@@ -315,6 +342,24 @@ func TestEnforcersThatTheChartLacks(t *testing.T) {
 		{"a library that is not seen", driver + "," + library, "set gpuDevice.preloadDir to a directory above it"},
 		{"a library elsewhere", driver + "," + library + ",gpuDevice.preloadDir=/usr/local/vg", "set gpuDevice.preloadDir to a directory above it"},
 		{"a library that is seen", driver + "," + library + ",gpuDevice.preloadDir=/usr/local/vgpu", ""},
+		{"dmem without its hook", "config.cluster.sgpu.enforce.memory=dmem", "asks for dmem: set gpuDevice.cdiHook too"},
+		{"dmem on some nodes", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.memory=dmem", "asks for dmem: set gpuDevice.cdiHook too"},
+		{"dmem, and its hook", "gpuDevice.cdiHook=/usr/bin/nvidia-cdi-hook,config.cluster.sgpu.enforce.memory=dmem", ""},
+		{"preload of nothing", "config.cluster.sgpu.enforce.memory=preload", "asks for preload: set sgpu.enforce.preload.library too"},
+		{
+			"preload of nothing, on some nodes", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.compute=preload",
+			"asks for preload: set sgpu.enforce.preload.library too",
+		},
+		{"preload, of a node's own library", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.compute=preload,config.nodes[0].sgpu.enforce.preload.library=/usr/local/vgpu/libvgpu.so", ""},
+		{"preload, of the cluster's library", library + ",config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.compute=preload", ""},
+		{"overrides that say nothing", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce=null,config.nodes[1].nodeName=m,config.nodes[1].sgpu.enforce.preload=null", ""},
+		{"shares without CDI", "config.cluster.mode=sgpu,gpuDevice.deviceListStrategy=envvar", "mode: sgpu in config takes gpuDevice.deviceListStrategy=cdi"},
+		{"shares without CDI, on some nodes", "config.nodes[0].nodeName=n,config.nodes[0].mode=sgpu,gpuDevice.deviceListStrategy=envvar", "mode: sgpu in config takes gpuDevice.deviceListStrategy=cdi"},
+		{
+			"shares without CDI, of a replayed machine", "gpuDevice.machineConfigMap=dgx,config.cluster.mode=sgpu,gpuDevice.deviceListStrategy=envvar",
+			"mode: sgpu in config takes gpuDevice.deviceListStrategy=cdi",
+		},
+		{"no shares, and no CDI", "gpuDevice.deviceListStrategy=envvar", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := helm(t, "template", generated, chartDir, "-n", namespace, "--set", "gpuDevice.deploy=true", "--set", tt.sets)

@@ -32,6 +32,11 @@ type Report struct {
 	// limits of those hold that start now; nil if nothing is to.
 	Refused   []Refusal  `json:"refused,omitempty"`
 	Enforcers *Enforcers `json:"enforcers,omitempty"`
+	// MPS are the MPS daemons of the cards that have tenants with MPS.
+	MPS []enforce.Daemon `json:"mps,omitempty"`
+	// Unmeasured is why nothing is told of what containers use of shared cards;
+	// empty if it is, and on a node that shares none.
+	Unmeasured string `json:"unmeasured,omitempty"`
 }
 
 // Card is how one GPU is handed out.
@@ -147,8 +152,11 @@ type Binding struct {
 	Policy string             `json:"policy,omitempty"`
 	By     string             `json:"by,omitempty"`
 	// Enforced is what makes the limits of the shares hold.
-	Enforced enforce.Enforced  `json:"enforced,omitzero"`
-	CDINames map[string]string `json:"cdiNames"`
+	Enforced enforce.Enforced `json:"enforced,omitzero"`
+	// Unrecorded tells that the device plugin has lost what it knew of the
+	// container: the shares are those that the pod's annotation names.
+	Unrecorded bool              `json:"unrecorded,omitempty"`
+	CDINames   map[string]string `json:"cdiNames"`
 }
 
 // Problem is something that is wrong: Name says with what, such as checkpoint

@@ -76,7 +76,10 @@ func (r *Report) tell(answer *report.Report) {
 	}
 	r.Findings = append(r.Findings, modesOf(answer, r.Findings)...)
 	r.Findings = append(r.Findings, refused(answer.Refused)...)
+	r.Findings = append(r.Findings, unrecorded(answer)...)
 	r.Findings = append(r.Findings, limits(answer.Enforcers)...)
+	r.Findings = append(r.Findings, mps(answer.MPS)...)
+	r.Findings = append(r.Findings, unmeasured(answer.Unmeasured)...)
 	for _, p := range answer.Problems {
 		r.Findings = append(r.Findings, finding.Finding{
 			Level: finding.Problem, Subject: devicePlugin + ": " + p.Name, Says: p.Reason, Do: remedy(p.Name),
@@ -162,6 +165,8 @@ func remedy(name string) string {
 		return "The file was set aside beside itself, as .corrupt; or, for a cordon, see the Node's annotation."
 	case "modes-file", "cordon-file":
 		return "See --state-dir: it must be on a disk that is writable and not full. Until then no card changes its mode."
+	case "shares":
+		return "Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and cards are handed out whole."
 	case "config":
 		return "The last good configuration is in use: heddle config validate."
 	}

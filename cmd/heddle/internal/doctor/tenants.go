@@ -115,6 +115,25 @@ func refused(all []report.Refusal) []finding.Finding {
 	return findings
 }
 
+// unrecorded tells of containers of which the device plugin has lost everything
+// but what their pod's annotation says.
+func unrecorded(p *report.Report) []finding.Finding {
+	var findings []finding.Finding
+	for i := range p.Bindings {
+		b := &p.Bindings[i]
+		if !b.Unrecorded {
+			continue
+		}
+		findings = append(findings, finding.Finding{
+			Level: finding.Problem, Subject: "pod " + podOf(b),
+			Says: "the record and the CDI spec of container " + b.Container + " were lost; its cards are those that the " +
+				"pod's annotation names, and nobody else gets them",
+			Do: "It runs on. When it starts again its cards are chosen anew; to have that now, delete the pod.",
+		})
+	}
+	return findings
+}
+
 // remedyOf is what to do about a refused pod, by the kind of refusal.
 func remedyOf(kind string) string {
 	switch kind {
@@ -148,4 +167,46 @@ func limits(e *report.Enforcers) []finding.Finding {
 		}
 	}
 	return all
+}
+
+// mps tells of MPS daemons that do not work, and of those that did not.
+func mps(all []enforce.Daemon) []finding.Finding {
+	var findings []finding.Finding
+	for i := range all {
+		d := &all[i]
+		f := finding.Finding{Level: finding.Problem, Subject: fmt.Sprintf("MPS daemon of card %d (%s)", d.Index, d.Card)}
+		switch {
+		case d.Reason != "":
+			f.Says = fmt.Sprintf("is %s since %s: %s (%s, %s)", d.State, d.Since.UTC().Format(time.RFC3339), d.Reason,
+				lastWell(d), cli.Count(d.Restarts, "restart"))
+			f.Do = "Its containers that ran have to be started again, new ones wait. Its own log is " +
+				"mps/" + d.Card + "/log/control.log in the state directory; see also heddle-device-plugin's log."
+		case d.Restarts > 0:
+			f.Level = finding.Note
+			f.Says = fmt.Sprintf("is %s since %s, after %s: %s", d.State, d.Since.UTC().Format(time.RFC3339),
+				cli.Count(d.Restarts, "restart"), d.Fault)
+			f.Do = "CUDA programs that used it before that fail until they are started again."
+		default:
+			continue
+		}
+		findings = append(findings, f)
+	}
+	return findings
+}
+
+func lastWell(d *enforce.Daemon) string {
+	if d.Well.IsZero() {
+		return "it never ran"
+	}
+	return "it last ran at " + d.Well.UTC().Format(time.RFC3339)
+}
+
+// unmeasured tells why there are no metrics of what containers use.
+func unmeasured(why string) []finding.Finding {
+	if why == "" {
+		return nil
+	}
+	return []finding.Finding{{
+		Level: finding.Note, Subject: "use of shared cards", Says: "is not measured: " + why,
+	}}
 }

@@ -140,6 +140,56 @@ func TestSharesThatAreNotWell(t *testing.T) {
 			[]string{"problem  limits of shares\n  shares are refused: sgpu.enforce.memory is dmem, which cannot work here\n"},
 			"",
 		},
+		{
+			"an MPS daemon that does not start",
+			report.Report{MPS: []enforce.Daemon{{
+				Card: card7, Index: 7, State: enforce.Starting, Since: since, Restarts: 3, Tenants: 1,
+				Reason: "the control daemon ended as it started: exit status 1", Fault: "the control daemon ended as it started: exit status 1",
+			}}},
+			true,
+			[]string{
+				"problem  MPS daemon of card 7 (" + card7 + ")\n  is starting since 2026-11-21T10:00:00Z: " +
+					"the control daemon ended as it started: exit status 1 (it never ran, 3 restarts)\n  -> ",
+				"mps/" + card7 + "/log/control.log",
+			},
+			"",
+		},
+		{
+			"an MPS daemon that died",
+			report.Report{MPS: []enforce.Daemon{{
+				Card: card7, Index: 7, State: enforce.Broken, Since: since, Restarts: 1, Tenants: 1, Well: since.Add(-time.Second),
+				Reason: "the control daemon ended: signal: killed", Fault: "the control daemon ended: signal: killed",
+			}}},
+			true,
+			[]string{"is broken since 2026-11-21T10:00:00Z: the control daemon ended: signal: killed (it last ran at 2026-11-21T09:59:59Z, 1 restart)\n"},
+			"",
+		},
+		{
+			"one that runs again, and one that always ran",
+			report.Report{MPS: []enforce.Daemon{
+				{Card: card6, Index: 6, State: enforce.Running, Since: since, Tenants: 1},
+				{Card: card7, Index: 7, State: enforce.Running, Since: since, Restarts: 2, Fault: "the control daemon hangs", Tenants: 1},
+			}},
+			false,
+			[]string{"note  MPS daemon of card 7 (" + card7 + ")\n  is running since 2026-11-21T10:00:00Z, after 2 restarts: the control daemon hangs\n"},
+			"MPS daemon of card 6",
+		},
+		{
+			"a container of which only an annotation is left",
+			report.Report{Bindings: []report.Binding{{
+				Namespace: "ml", Pod: "x", Container: "main", Unrecorded: true, Shares: []allocation.Share{{UUID: card7, VCore: 1, MemoryMiB: 100}},
+			}}},
+			true,
+			[]string{"problem  pod ml/x\n  the record and the CDI spec of container main were lost; its cards are those that the pod's annotation names"},
+			"",
+		},
+		{
+			"what containers use is not known",
+			report.Report{Unmeasured: "no hostPID"},
+			false,
+			[]string{"note  use of shared cards\n  is not measured: no hostPID\n"},
+			"",
+		},
 		{"whole cards only", docReport(), false, nil, "TENANT"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

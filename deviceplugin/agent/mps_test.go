@@ -1,0 +1,201 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/sharing/enforce"
+)
+
+// What is told of daemons: each failure once, a flood never.
+func TestMPSWatch(t *testing.T) {
+	const a, b = "GPU-a", "GPU-b"
+	start := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	starting := func(card string) enforce.Daemon {
+		return enforce.Daemon{Card: card, State: enforce.Starting, Since: start}
+	}
+	runs := func(card string, since, restarts int, fault string) enforce.Daemon {
+		return enforce.Daemon{Card: card, State: enforce.Running, Since: at(since), Restarts: restarts, Fault: fault, Well: at(since)}
+	}
+	broken := func(card string, restarts int, reason string) enforce.Daemon {
+		return enforce.Daemon{Card: card, State: enforce.Broken, Since: at(1), Restarts: restarts, Reason: reason, Fault: reason}
+	}
+	died := func(card string, restarts int, reason string) enforce.Daemon {
+		d := broken(card, restarts, reason)
+		d.Well = at(1)
+		return d
+	}
+	stubborn := runs(a, 0, 0, "")
+	stubborn.Reason = "set_default_device_pinned_mem_limit: it says no"
+	type look struct {
+		at   int
+		all  []enforce.Daemon
+		want []string
+	}
+	failed := func(card, why string) string {
+		return "failed: the MPS daemon of card 0 (" + card + ") failed and is started again; " +
+			"CUDA programs that used it must be started again too: " + why
+	}
+	startless := func(card, why string) string {
+		return "failed: the MPS daemon of card 0 (" + card + ") does not start, and containers that need it wait: " + why
+	}
+	for _, tt := range []struct {
+		name  string
+		looks []look
+	}{
+		{"all is well", []look{
+			{0, nil, nil},
+			{1, []enforce.Daemon{starting(a)}, nil},
+			{2, []enforce.Daemon{runs(a, 1, 0, "")}, nil},
+			{99, []enforce.Daemon{runs(a, 1, 0, ""), runs(b, 50, 0, "")}, nil},
+		}},
+		{"it dies, and comes back", []look{
+			{0, []enforce.Daemon{runs(a, 0, 0, "")}, nil},
+			{2, []enforce.Daemon{died(a, 1, "killed")}, []string{failed(a, "killed")}},
+			{3, []enforce.Daemon{died(a, 1, "killed")}, nil},
+			{5, []enforce.Daemon{runs(a, 4, 1, "killed")}, nil},
+			{63, []enforce.Daemon{runs(a, 4, 1, "killed")}, nil},
+			{64, []enforce.Daemon{runs(a, 4, 1, "killed")}, []string{"well: the MPS daemon of card 0 (" + a + ") runs again"}},
+			{65, []enforce.Daemon{runs(a, 4, 1, "killed")}, nil},
+			{70, []enforce.Daemon{died(a, 2, "killed")}, []string{failed(a, "killed")}},
+		}},
+		{"it died and came back between two looks", []look{
+			{0, []enforce.Daemon{runs(a, 0, 0, "")}, nil},
+			{10, []enforce.Daemon{runs(a, 5, 1, "killed")}, []string{failed(a, "killed")}},
+			{20, []enforce.Daemon{runs(a, 5, 1, "killed")}, nil},
+		}},
+		{"it dies every few seconds", []look{
+			{0, []enforce.Daemon{died(a, 1, "killed")}, []string{failed(a, "killed")}},
+			{10, []enforce.Daemon{runs(a, 9, 2, "killed")}, nil},
+			{20, []enforce.Daemon{died(a, 3, "killed")}, nil},
+			{90, []enforce.Daemon{runs(a, 85, 4, "killed")}, nil},
+		}},
+		{"every time for another reason", []look{
+			{0, []enforce.Daemon{died(a, 1, "1")}, []string{failed(a, "1")}},
+			{10, []enforce.Daemon{died(a, 2, "2")}, []string{failed(a, "2")}},
+			{20, []enforce.Daemon{died(a, 3, "3")}, []string{failed(a, "3")}},
+			{30, []enforce.Daemon{died(a, 4, "4")}, []string{failed(a, "4")}},
+			{40, []enforce.Daemon{died(a, 5, "5")}, nil},
+		}},
+		{"it does not start", []look{
+			{0, []enforce.Daemon{starting(a)}, nil},
+			{10, []enforce.Daemon{broken(a, 1, "no such file")}, []string{startless(a, "no such file")}},
+			{20, []enforce.Daemon{broken(a, 2, "no such file")}, nil},
+		}},
+		{"it does not take limits", []look{
+			{0, []enforce.Daemon{stubborn}, []string{
+				"failed: the MPS daemon of card 0 (" + a + ") does not take the limits of its containers, and those that need them wait: " +
+					"set_default_device_pinned_mem_limit: it says no",
+			}},
+			{10, []enforce.Daemon{stubborn}, nil},
+		}},
+		{"the card's tenants go, and others come", []look{
+			{0, []enforce.Daemon{broken(a, 3, "x"), broken(b, 1, "x")}, []string{startless(a, "x"), startless(b, "x")}},
+			{10, []enforce.Daemon{broken(b, 1, "x")}, nil},
+			{20, []enforce.Daemon{broken(a, 1, "x"), broken(b, 2, "x")}, []string{startless(a, "x")}},
+		}},
+		{"the same between two looks", []look{
+			{0, []enforce.Daemon{broken(a, 3, "x")}, []string{startless(a, "x")}},
+			{10, []enforce.Daemon{broken(a, 1, "x")}, []string{startless(a, "x")}},
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := mpsWatch{}
+			for _, l := range tt.looks {
+				var got []string
+				for _, c := range w.see(at(l.at), l.all) {
+					got = append(got, map[bool]string{true: "failed: ", false: "well: "}[c.failed]+c.message)
+				}
+				if diff := cmp.Diff(l.want, got); diff != "" {
+					t.Errorf("after %d s (-want +got):\n%s", l.at, diff)
+				}
+			}
+		})
+	}
+}
+
+// mpsLimiter has MPS daemons.
+type mpsLimiter struct {
+	chooser
+
+	mu  sync.Mutex
+	all []enforce.Daemon // guarded by mu
+}
+
+func (*mpsLimiter) Edits(context.Context, *enforce.Limit) (*enforce.Edits, error) {
+	return &enforce.Edits{By: enforce.Enforced{Memory: enforce.MPS, Compute: enforce.MPS}}, nil
+}
+
+func (*mpsLimiter) Configure(*machine.Machine, *config.NodeConfig) error { return nil }
+
+func (l *mpsLimiter) Daemons() []enforce.Daemon {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.all)
+}
+
+func (l *mpsLimiter) set(all ...enforce.Daemon) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = all
+}
+
+// A daemon that died is in the report and in the metrics, and the Node and the
+// pods that used it are told, each once.
+func TestMPSDaemonThatDied(t *testing.T) {
+	l := &mpsLimiter{}
+	r := newRig(t, "dgx-h100", func(o *Options) { o.Limiter, o.Generator = l, anyNodes{} })
+	r.configure("mode: sgpu\nsgpu: {gpus: [6, 7]}\n")
+	r.run()
+	r.list(slots, 32, 0)
+	for _, name := range []string{"a", "b"} {
+		if err := r.tenant(name, "60/4", nil); err != nil { // A card each.
+			t.Fatal(err)
+		}
+	}
+	card := r.report().Bindings[0].Shares[0].UUID
+	other := r.report().Bindings[1].Shares[0].UUID
+	now := time.Now().UTC().Truncate(time.Second)
+	well := enforce.Daemon{Card: other, Index: 5, State: enforce.Running, Since: now, Well: now, Tenants: 1}
+	dead := enforce.Daemon{
+		Card: card, Index: 7, State: enforce.Broken, Since: now, Well: now, Restarts: 1, Tenants: 1,
+		Reason: "the control daemon ended: signal: killed", Fault: "the control daemon ended: signal: killed",
+	}
+	l.set(dead, well)
+	r.tenancy.wake()
+	r.api.wait(t, "the Event on the Node", func() bool {
+		return has(r.api.notices, "MPSFailed the MPS daemon of card 7 ("+card+") failed and is started again; ")
+	})
+	r.api.wait(t, "the Event on the pod", func() bool {
+		return has(r.api.warnings, "default/a MPSFailed: container main: the MPS daemon of card 7 ("+card+") failed")
+	})
+	if diff := cmp.Diff([]enforce.Daemon{dead, well}, r.report().MPS); diff != "" {
+		t.Errorf("report (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]float64{card: 0, other: 1}, r.samples("heddle_mps_daemon_running")); diff != "" {
+		t.Errorf("running (-want +got):\n%s", diff)
+	}
+	again := dead
+	again.State, again.Reason, again.Since = enforce.Running, "", now.Add(-mpsSteady)
+	l.set(again, well)
+	r.tenancy.wake()
+	r.api.wait(t, "the Event that it runs again", func() bool {
+		return has(r.api.notices, fmt.Sprintf("MPSRecovered the MPS daemon of card 7 (%s) runs again", card))
+	})
+	r.api.mu.Lock()
+	defer r.api.mu.Unlock()
+	told := slices.DeleteFunc(slices.Clone(r.api.warnings), func(s string) bool { return !strings.Contains(s, "MPSFailed") })
+	if len(told) != 1 {
+		t.Errorf("pods were told %q", told)
+	}
+}

@@ -1,0 +1,67 @@
+package agent
+
+import (
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/health"
+)
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder // guarded by mu
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) count(part string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), part)
+}
+
+// Who shares cards and has no CDI is told so, wherever he may look, and once.
+func TestSharesWithoutCDI(t *testing.T) {
+	const why = "mode is sgpu, and no share is served: --device-list-strategy is envvar"
+	log := &lines{}
+	r := newRig(t, "dgx-h100", func(o *Options) {
+		o.Strategy, o.Generator, o.Log = gpu.Envvar, anyNodes{}, slog.New(slog.NewTextHandler(log, nil))
+	})
+	r.configure("mode: sgpu\nsgpu: {gpus: [0]}\n")
+	r.run()
+	r.list(gpus, 7, 0)
+	r.api.wait(t, "the Event", func() bool { return has(r.api.notices, "NothingToOffer nvidia.com/sgpu: "+why) })
+	r.api.wait(t, "the condition", func() bool {
+		return slices.ContainsFunc(r.api.conditions, func(c health.Condition) bool { return !c.True && strings.Contains(c.Message, why) })
+	})
+	problem := func() bool {
+		return slices.ContainsFunc(r.report().Problems, func(p report.Problem) bool {
+			return p.Name == problemShares && strings.HasPrefix(p.Reason, why)
+		})
+	}
+	if !problem() {
+		t.Errorf("problems %v", r.report().Problems)
+	}
+	until(t, "the metric", func() bool { return r.samples("heddle_unavailable")["NothingToOffer nvidia.com/sgpu"] == 1 })
+	if r.all()[slots] != nil {
+		t.Error("slots are served")
+	}
+
+	r.configs.set(config.New(config.Default()))
+	r.list(gpus, 8, 0)
+	until(t, "all is well", func() bool { return !problem() && len(r.samples("heddle_unavailable")) == 0 })
+	if got := log.count("shares of GPUs are not served"); got != 1 {
+		t.Errorf("the log says so %d times", got)
+	}
+}
