@@ -2,7 +2,8 @@
 
 // Command bench measures the figures that the documentation states, on this
 // machine, and prints them beside their limits: `make bench`. A figure over
-// its limit makes it fail.
+// its limit makes it fail. Arguments choose parts: `go run ./test/bench
+// topology page`.
 package main
 
 import (
@@ -13,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -30,7 +32,7 @@ func (r row) ok() bool { return r.figure <= r.limit }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Stdout, os.Stderr)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -38,10 +40,39 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, stdout, stderr io.Writer) error {
+// part is some figures that are measured together.
+type part struct {
+	name    string
+	measure func(context.Context, io.Writer) ([]row, error)
+}
+
+func parts() []part {
+	return []part{
+		{"packages", packages},
+		{"shares", shares},
+		{"daemons", daemons},
+		{"topology", topology},
+		{"topo-master", topoMaster},
+		{"page", page},
+	}
+}
+
+func run(ctx context.Context, chosen []string, stdout, stderr io.Writer) error {
+	var known []string
+	for _, p := range parts() {
+		known = append(known, p.name)
+	}
+	for _, name := range chosen {
+		if !slices.Contains(known, name) {
+			return fmt.Errorf("%q is none of %s", name, strings.Join(known, ", "))
+		}
+	}
 	var rows []row
-	for _, measure := range []func(context.Context, io.Writer) ([]row, error){packages, shares, daemons, topology, topoMaster} {
-		got, err := measure(ctx, stderr)
+	for _, p := range parts() {
+		if len(chosen) > 0 && !slices.Contains(chosen, p.name) {
+			continue
+		}
+		got, err := p.measure(ctx, stderr)
 		if err != nil {
 			return err
 		}
