@@ -1,0 +1,294 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
+)
+
+const (
+	topoWorkerName = "heddle-topo-worker"
+	topoMasterName = "heddle-topo-master"
+)
+
+// topoValues are the values of the first installation: the worker reads the
+// real node, which has no HCA.
+const topoValues = `
+gpuLabel: {deploy: false}
+topoDiscovery:
+  deploy: true
+  worker:
+    interval: 2s
+    affinity: &real
+      nodeAffinity:
+        requiredDuringSchedulingIgnoredDuringExecution:
+          nodeSelectorTerms:
+          - matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node1]}]
+  master:
+    affinity: *real
+`
+
+// TestTopologyFromTheChart is the life of topo-worker and topo-master on a real
+// node, step by step; each step stands on those before.
+func TestTopologyFromTheChart(t *testing.T) {
+	b := shared
+	for _, binary := range []string{topoWorkerName, topoMasterName} {
+		if err := b.installer.Image(t.Context(), b.Cluster, binary); err != nil {
+			t.Fatal(err)
+		}
+	}
+	values := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(values, []byte(topoValues), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.installer.Chart(t.Context(), b.Cluster, "--values", values); err != nil {
+		t.Error(err)
+		for _, what := range []string{"ds/" + topoWorkerName, "deploy/" + topoMasterName} {
+			out, _ := b.Kubectl(t.Context(), "-n", suite, "describe", what)
+			log, _ := b.Kubectl(t.Context(), "-n", suite, "logs", what, "--tail=40")
+			t.Logf("%s\n%s", out, log)
+		}
+		t.FailNow()
+	}
+	release := strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q"))
+	t.Cleanup(func() {
+		_, err := b.installer.Helm(context.WithoutCancel(t.Context()), b.Cluster, "uninstall", release, "-n", suite, "--wait")
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	for _, node := range []string{"chart-a", "chart-b"} {
+		b.newNode(t, node, nil)
+	}
+	for _, step := range []struct {
+		name string
+		run  func(*testing.T, *bed, string)
+	}{
+		{"a privileged worker without InfiniBand is ready", stepPrivileged},
+		{"both replicas answer alike, at the Service's address and through the API server", stepAnswers},
+		{"the master labels Nodes under its policy", stepTiers},
+		{"a worker's token writes its own report and no other", stepWorkerToken},
+		{"the master's token writes tiers and walks and nothing else", stepMasterToken},
+		{"what is no NodeTopology is refused", stepValidation},
+		{"without InfiniBand NET_RAW alone hears switches", stepEthernet},
+		{"without exports the labels are taken back", stepTakenBack},
+	} {
+		if !t.Run(tt(step.name), func(t *testing.T) { step.run(t, b, release) }) {
+			return
+		}
+	}
+}
+
+// pods are the pods of a program of ours.
+func (b *bed) pods(t *testing.T, app string) []corev1.Pod {
+	t.Helper()
+	list, err := b.client.CoreV1().Pods(suite).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + app})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
+}
+
+func stepPrivileged(t *testing.T, b *bed, _ string) {
+	pods := b.pods(t, topoWorkerName)
+	if len(pods) != 1 || !*pods[0].Spec.Containers[0].SecurityContext.Privileged || pods[0].Status.ContainerStatuses[0].RestartCount != 0 {
+		t.Fatalf("pods of the worker: %+v", pods)
+	}
+	nt := b.reportOf(t, b.Node())
+	if len(nt.Spec.Rails) != 0 || nt.Status.HeartbeatTime == nil || nt.OwnerReferences[0].UID != b.node(t, b.Node()).UID {
+		t.Errorf("the report of a node without HCAs: %+v", nt)
+	}
+}
+
+// reportOf waits for the report of a node.
+func (b *bed) reportOf(t *testing.T, node string) *v1alpha1.NodeTopology {
+	t.Helper()
+	b.kubectl(t, "wait", "--for=create", "nt/"+node, "--timeout=20s")
+	b.kubectl(t, "wait", "nt/"+node, "--for=jsonpath={.status.heartbeatTime}", "--timeout=20s")
+	nt := &v1alpha1.NodeTopology{}
+	if err := json.Unmarshal([]byte(b.kubectl(t, "get", "nt", node, "-o", "json")), nt); err != nil {
+		t.Fatal(err)
+	}
+	return nt
+}
+
+func stepAnswers(t *testing.T, b *bed, _ string) {
+	const leaf = "b83fd20000000c01"
+	for _, node := range []string{"chart-a", "chart-b"} {
+		b.kubectl(t, "patch", "node", node, "--subresource=status", "-p",
+			`{"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "test", "message": "test"}]}}`)
+		b.report(t, reportOf(node, b.node(t, node).UID, leaf))
+	}
+	want := fmt.Sprintf(`{"name":"leaf-%s","kind":"leaf","child":[{"name":"chart-a",`, leaf)
+	address, err := b.Expose(t.Context(), suite, topoMasterName, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := strings.TrimSpace(b.kubectl(t, "-n", suite, "get", "svc", topoMasterName, "-o", "jsonpath={.spec.clusterIP}"))
+	pods := b.pods(t, topoMasterName)
+	if len(pods) != 2 {
+		t.Fatalf("%d replicas, want 2", len(pods))
+	}
+	eventually(t, 20*time.Second, func() string {
+		body, err := b.NodeExec(t.Context(), "busybox", "wget", "-qO-", "http://"+service+":9001/node_group")
+		if err != nil || !strings.Contains(body, want) {
+			return fmt.Sprintf("at the Service's address: %v, %s", err, body)
+		}
+		tags := map[string]int{}
+		for _, url := range []string{
+			"http://" + address, b.config.Host + "/api/v1/namespaces/" + suite + "/pods/" + pods[0].Name + ":9001/proxy",
+			b.config.Host + "/api/v1/namespaces/" + suite + "/pods/" + pods[1].Name + ":9001/proxy",
+		} {
+			got, tag := b.ask(t, url+"/node_group")
+			if got != body {
+				return cmp.Diff(body, got)
+			}
+			tags[tag]++
+		}
+		if len(tags) != 1 || tags[""] > 0 {
+			return fmt.Sprintf("tags %v", tags)
+		}
+		return ""
+	})
+	cli := b.laptop(t)
+	if out, code := cli.run(t, "topo"); code != 0 || !strings.Contains(out, "\nleaf-"+leaf+" ") || !strings.Contains(out, b.Node()) {
+		t.Errorf("heddle topo: exit %d\n%s", code, out)
+	}
+	if out, code := cli.run(t, "topo", "miscabled"); code != 0 || out != "Every cable is where it belongs.\n" {
+		t.Errorf("heddle topo miscabled: exit %d\n%s", code, out)
+	}
+}
+
+// ask is a GET with the administrator's credentials.
+func (b *bed) ask(t *testing.T, url string) (body, tag string) {
+	t.Helper()
+	client, err := rest.HTTPClientFor(b.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept-Encoding", "identity")
+	resp, err := client.Do(req)
+	if err != nil {
+		return err.Error(), ""
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err.Error(), ""
+	}
+	return string(text), resp.Header.Get("ETag")
+}
+
+const tierOne = "heddle.dev/topology.tier-1"
+
+func (b *bed) waitTier(t *testing.T, node, want string) {
+	t.Helper()
+	eventually(t, 30*time.Second, func() string {
+		if got := b.node(t, node).Labels[tierOne]; got != want {
+			return fmt.Sprintf("%s of %s is %q, want %q", tierOne, node, got, want)
+		}
+		return ""
+	})
+}
+
+func stepTiers(t *testing.T, b *bed, _ string) {
+	b.waitTier(t, "chart-a", "leaf-b83fd20000000c01")
+	b.waitTier(t, "chart-b", "leaf-b83fd20000000c01")
+	// One of the two walks the leaf.
+	eventually(t, 30*time.Second, func() string {
+		if got := b.kubectl(t, "get", "nt", "chart-a", "chart-b", "-o", `jsonpath={.items[*].status.walk}`); got != `["b83fd20000000c01"]` {
+			return "walks: " + got
+		}
+		return ""
+	})
+}
+
+// stepEthernet gives the unprivileged worker a machine with one RoCE port whose
+// network device is on the node, and a switch at the other end of that cable.
+func stepEthernet(t *testing.T, b *bed, release string) {
+	dir := filepath.Join(b.Dir(), "ethernet")
+	tree := sysfstest.At(t, dir)
+	sysfstest.DGXH100(tree)
+	const netdev = "ens1f0np0" // Of its storage adapter.
+	b.helm(t, "upgrade", release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--wait", "--timeout", "2m",
+		"--set", "topoDiscovery.worker.infiniband=false")
+	patch := `[{"op": "add", "path": "/spec/template/spec/volumes/-", "value": {"name": "fixture", "hostPath": {"path": "` + dir + `"}}},
+		{"op": "add", "path": "/spec/template/spec/containers/0/volumeMounts/-", "value": {"name": "fixture", "mountPath": "/fixture", "readOnly": true}},
+		{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--sysfs-root=/fixture/sys"},
+		{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--proc-root=/fixture/proc"}]`
+	b.kubectl(t, "-n", suite, "patch", "ds", topoWorkerName, "--type=json", "-p", patch)
+	b.kubectl(t, "-n", suite, "rollout", "status", "ds/"+topoWorkerName, "--timeout=60s")
+	pods := b.pods(t, topoWorkerName)
+	s := pods[0].Spec.Containers[0].SecurityContext
+	if s.Privileged != nil || !slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_RAW"}) || *s.AllowPrivilegeEscalation {
+		t.Fatalf("security context: %+v", s)
+	}
+	// Nobody has spoken; but the source listens, else it would have said why not.
+	eventually(t, 20*time.Second, func() string {
+		nt := b.reportOf(t, b.Node())
+		if len(nt.Spec.Rails) != 9 {
+			return fmt.Sprintf("%d rails", len(nt.Spec.Rails))
+		}
+		return ""
+	})
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	speaker, err := b.NodeCommand(t.Context(), self, speakLLDP, netdev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	speaker.Stderr = t.Output()
+	if err := speaker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = speaker.Process.Kill()
+		_ = speaker.Wait() // Killed, it says.
+	})
+	eventually(t, 20*time.Second, func() string {
+		nt := b.reportOf(t, b.Node())
+		for i := range nt.Spec.Rails {
+			r := &nt.Spec.Rails[i]
+			if r.Source != v1alpha1.SourceLLDP {
+				continue
+			}
+			want := v1alpha1.Switch{ID: "02:00:00:00:ee:00", Name: "leaf-07"}
+			if r.HCA != "mlx5_8" || r.Switch == nil || *r.Switch != want || r.SwitchPort != "swp1" || r.Confidence != 100 {
+				t.Fatalf("heard: %+v", r)
+			}
+			return ""
+		}
+		return fmt.Sprintf("no switch is heard; skipped: %+v", nt.Spec.Skipped)
+	})
+}
+
+func stepTakenBack(t *testing.T, b *bed, release string) {
+	b.helm(t, "upgrade", release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--wait", "--timeout", "2m",
+		"--force-conflicts", "--set-json", "topoDiscovery.master.exports=[]")
+	b.waitTier(t, "chart-a", "")
+	b.waitTier(t, "chart-b", "")
+}
