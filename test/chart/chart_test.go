@@ -196,7 +196,7 @@ func TestRefused(t *testing.T) {
 		{"topoDiscovery.master.tierLabels[0]=example.com/rack", "/topoDiscovery/master/tierLabels/0"},
 		{"topoDiscovery.master.replicas=0", "/topoDiscovery/master/replicas"},
 		{"gpuScheduler.deploy=true", "has no heddle-scheduler yet"},
-		{"gpuDevice.sGPUHybridMode=true", "additional properties 'sGPUHybridMode' not allowed"},
+		{"gpuDevice.sGPUHybrid=true", "additional properties 'sGPUHybrid' not allowed"},
 		{"gpuDevice.deploy=yes", "/gpuDevice/deploy"},
 		{"gpuDevice.driverAccess=none", "/gpuDevice/driverAccess"},
 		{"gpuDevice.driverRoot=run/nvidia", "/gpuDevice/driverRoot"},

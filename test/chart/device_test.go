@@ -454,3 +454,11 @@ func TestDeviceRollout(t *testing.T) {
 		t.Errorf("priority class %s", got)
 	}
 }
+
+// The command of other suites for nodes with whole and shared cards.
+func TestHybridMode(t *testing.T) {
+	want := render(t, "--set", "gpuDevice.deploy=true")
+	if diff := cmp.Diff(want, render(t, "--set", "gpuDevice.sGPUHybridMode=true")); diff != "" {
+		t.Errorf("not what gpuDevice.deploy=true makes (-want +got):\n%s", diff)
+	}
+}

@@ -20,6 +20,11 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{ .Values.config.existingConfigMap | default "heddle-device-config" }}
 {{- end }}
 
+{{/* Whether heddle-device-plugin runs: "true" or "". */}}
+{{- define "heddle.devicePlugin" -}}
+{{- if or .Values.gpuDevice.deploy .Values.gpuDevice.sGPUHybridMode }}true{{ end }}
+{{- end }}
+
 {{/* The cluster's NodeConfig, with what other values say of it. */}}
 {{- define "heddle.clusterConfig" -}}
 {{- $config := deepCopy .Values.config.cluster }}
