@@ -47,7 +47,7 @@ func newLimiter(ctx context.Context, o *options, library nvml.SystemLibrary, log
 	if o.mpsShmDir != defaultShm {
 		// Clients of any user make files there, as in any /dev/shm.
 		dir := filepath.Join(o.mpsRoot, defaultShm)
-		if err := os.Chmod(dir, 0o777|fs.ModeSticky); err != nil { //nolint:gosec // The administrator's directory, for all.
+		if err := os.Chmod(dir, 0o777|fs.ModeSticky); err != nil {
 			return nil, fmt.Errorf("shared memory of MPS: %w", err)
 		}
 	}
