@@ -65,6 +65,8 @@ func (a *Agent) Report() report.Report {
 		r.Problems = append(r.Problems, report.Problem{Name: problemDriver, Reason: why})
 	}
 	if why := a.withoutCDI(); why != "" {
+		names := a.config().Resources
+		r.Unserved = []string{names.SGPU, names.VCore, names.VMemory}
 		r.Problems = append(r.Problems, report.Problem{Name: problemShares, Reason: why})
 	}
 	if err := a.Configs.Err(); err != nil {

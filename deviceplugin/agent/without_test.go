@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/gpu"
@@ -54,8 +56,8 @@ func TestSharesWithoutCDI(t *testing.T) {
 		t.Errorf("problems %v", r.report().Problems)
 	}
 	until(t, "the metric", func() bool { return r.samples("heddle_unavailable")["NothingToOffer nvidia.com/sgpu"] == 1 })
-	if r.all()[slots] != nil {
-		t.Error("slots are served")
+	if diff := cmp.Diff([]string{slots, vcore, vmemory}, r.report().Unserved); diff != "" || r.all()[slots] != nil {
+		t.Errorf("resources that are not served (-want +got):\n%s", diff)
 	}
 
 	r.configs.set(config.New(config.Default()))

@@ -230,7 +230,9 @@ func TestWhatIsBelieved(t *testing.T) {
 		{"a card that is not there", entry("gpu-1", "main", share("GPU-9", `"vcore":60,"memoryMiB":4096`)), nil, [2]int{}, "says which"},
 		{
 			"two cards for one", entry("gpu-1", "main", share(uuid0, `"vcore":60,"memoryMiB":4096`)+","+share(uuid1, `"vcore":60,"memoryMiB":4096`)),
-			nil, [2]int{}, "names 2 cards, it asks for 1 and holds 1 tickets; delete the pod",
+			nil,
+			[2]int{},
+			"names 2 cards, it asks for 1 and holds 1 tickets; delete the pod",
 		},
 		{"of another node", entry("gpu-2", "main", share(uuid0, `"vcore":60,"memoryMiB":4096`)), nil, [2]int{}, "is of node gpu-2, and this is gpu-1"},
 		{"of another container", entry("gpu-1", "side", share(uuid0, `"vcore":60,"memoryMiB":4096`)), nil, [2]int{}, "does not say"},

@@ -32,6 +32,9 @@ type Report struct {
 	// limits of those hold that start now; nil if nothing is to.
 	Refused   []Refusal  `json:"refused,omitempty"`
 	Enforcers *Enforcers `json:"enforcers,omitempty"`
+	// Unserved are the resources that the configuration calls for and that
+	// nobody serves; Problems has the reason.
+	Unserved []string `json:"unserved,omitempty"`
 	// MPS are the MPS daemons of the cards that have tenants with MPS.
 	MPS []enforce.Daemon `json:"mps,omitempty"`
 	// Unmeasured is why nothing is told of what containers use of shared cards;

@@ -71,6 +71,11 @@ func (r *Report) addPluginOf(ctx context.Context, there *onNode) {
 // tell takes the device plugin's answer.
 func (r *Report) tell(answer *report.Report) {
 	r.plugin, r.Node = answer, cmp.Or(r.Node, answer.Node)
+	for i := range r.Resources {
+		if slices.Contains(answer.Unserved, r.Resources[i].Name) {
+			r.Resources[i].Count, r.Resources[i].Reason = 0, "the device plugin does not serve it: see below"
+		}
+	}
 	for i := range answer.Resources {
 		r.Findings = append(r.Findings, served(&answer.Resources[i])...)
 	}

@@ -210,6 +210,35 @@ func TestSharesThatAreNotWell(t *testing.T) {
 	}
 }
 
+// Who shares cards without CDI reads why there are no shares, and no count that
+// is not so.
+func TestSharesThatNobodyServes(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"version": "v1", "cluster-config": "mode: sgpu\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tells := report.Report{
+		Node: "gpu-1", Unserved: []string{"nvidia.com/sgpu", "nvidia.com/vcore", "nvidia.com/vmemory"},
+		Problems: []report.Problem{{Name: "shares", Reason: "mode is sgpu, and no share is served: envvar"}},
+	}
+	out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--config", dir, "--device-plugin", answering(t, tells))
+	if !errors.Is(err, cli.ErrFindings) {
+		t.Errorf("error %v", err)
+	}
+	for _, want := range []string{
+		"nvidia.com/sgpu             0      the device plugin does not serve it: see below\n",
+		"nvidia.com/vmemory          0      the device plugin does not serve it: see below\n",
+		"problem  heddle-device-plugin: shares\n  mode is sgpu, and no share is served: envvar\n" +
+			"  -> Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and cards are handed out whole.\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
 // From afar the device plugin is asked through the API server.
 func TestTenantsFromAfar(t *testing.T) {
 	plugin := pod("heddle-system", "dp-x", func(p *corev1.Pod) {
