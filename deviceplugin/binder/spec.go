@@ -83,7 +83,7 @@ type HCA struct {
 	Ports     []int    `json:"ports"`
 	LinkLayer string   `json:"linkLayer"`
 	RateGbps  *float64 `json:"rateGbps"`
-	// Rail counts fabric HCAs in PCI order; -1 for others.
+	// Rail is as in [affinity.Rails]; -1 for others.
 	Rail int `json:"rail"`
 	// GPU is the UUID of the container's nearest GPU, and Class the way to
 	// it; empty without GPUs.

@@ -16,7 +16,8 @@ import (
 func page(ctx context.Context, log io.Writer) ([]row, error) {
 	const pkg, name = "./test/e2e/page", "BenchmarkPage"
 	fmt.Fprintln(log, "running", name)
-	cmd := exec.CommandContext(ctx, "go", "test", "-tags", "e2e", "-run", "^$", "-bench", "^"+name+"$", "-benchtime", "1x", pkg)
+	cmd := exec.CommandContext(ctx, "go", "test", "-tags", "e2e", "-run", "^$", "-bench", "^"+name+"$",
+		"-benchtime", "1x", pkg)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w\n%s", name, err, out)

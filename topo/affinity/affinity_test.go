@@ -244,7 +244,7 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-func TestRailsFollowPCIOrder(t *testing.T) {
+func TestRailsOfMachines(t *testing.T) {
 	for name, want := range map[string]map[string]int{
 		"h800-8ib-bond": {
 			"mlx5_103": 0, "mlx5_100": 1, "mlx5_106": 2, "mlx5_101": 3,
@@ -262,6 +262,40 @@ func TestRailsFollowPCIOrder(t *testing.T) {
 				t.Errorf("rails (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Where buses are not numbered in the order of GPUs, the rail is the GPU's.
+func TestRailsFollowTheGPUs(t *testing.T) {
+	m := numaMachine("0-7", "8-15")
+	add := func(root string, numa int, gpu string, hcas ...string) {
+		if gpu != "" {
+			m.PCI = append(m.PCI, function(gpu, root, new(numa), root+":01.0", root+":02.0", root+":03.0"))
+			m.GPUs = append(m.GPUs, machine.GPU{UUID: gpu, PCI: gpu})
+		}
+		for _, hca := range hcas {
+			m.PCI = append(m.PCI, function(hca, root, new(numa), root+":01.0", root+":02.0", root+":04.0"))
+			m.HCAs = append(m.HCAs, machine.HCA{Name: "mlx5_" + hca[5:7], PCI: hca, Role: machine.RoleFabric})
+		}
+	}
+	add("pci0000:10", 0, "0000:90:00.0", "0000:11:00.0") // The second GPU is next to the first HCA.
+	add("pci0000:20", 0, "0000:21:00.0", "0000:80:00.0")
+	add("pci0000:a0", 1, "0000:a1:00.0", "0000:a3:00.0", "0000:a2:00.0") // Two next to one GPU: by address.
+	add("pci0000:05", 1, "", "0000:05:00.0")                             // Next to no GPU in particular: the nearest by NUMA node.
+	m.HCAs = append(m.HCAs,
+		machine.HCA{Name: "soft0", Role: machine.RoleFabric}, // Nobody knows where they are.
+		machine.HCA{Name: "soft1", Role: machine.RoleFabric},
+		machine.HCA{Name: "bond", PCI: "0000:22:00.0", Role: machine.RoleStorage},
+		machine.HCA{Name: "vf", PCI: "0000:80:00.2", PhysFn: "0000:80:00.0", Role: machine.RoleFabric})
+	got := map[string]int{}
+	for i, rail := range Rails(m) {
+		got[m.HCAs[i].Name] = rail
+	}
+	want := map[string]int{
+		"mlx5_80": 0, "vf": 0, "mlx5_11": 1, "mlx5_05": 2, "mlx5_a2": 3, "mlx5_a3": 4, "soft0": 5, "soft1": 6, "bond": -1,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("rails (-want +got):\n%s", diff)
 	}
 }
 

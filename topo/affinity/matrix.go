@@ -101,32 +101,65 @@ func IsGPU(d Device) bool { return d.GPU }
 // nodes, for [Matrix.Nearest].
 func IsFabricHCA(d Device) bool { return d.Role == machine.RoleFabric }
 
+// RailOrder lists the HCAs, as places in Devices, in the order in which rails
+// are numbered: by the GPU next to them, then by PCI address; an HCA that is
+// next to no GPU comes after those that are. GPUs of one number talk to each
+// other from node to node, each through the HCA next to it (NCCL), so it is the
+// GPU that says which HCAs belong together. Addresses alone say the same on
+// usual machines, and not where firmware numbers buses otherwise.
+func (x *Matrix) RailOrder() []int {
+	type place struct{ hca, gpu int }
+	var all []place
+	for i, d := range x.Devices {
+		if d.GPU {
+			continue
+		}
+		p := place{i, len(x.Devices)}
+		if near, class := x.Nearest(i, IsGPU); class.Kind != Unknown && len(near) > 0 {
+			p.gpu = near[0]
+		}
+		all = append(all, p)
+	}
+	// Devices are in the order of PCI addresses, and the sort is stable.
+	slices.SortStableFunc(all, func(a, b place) int { return cmp.Compare(a.gpu, b.gpu) })
+	out := make([]int, len(all))
+	for i, p := range all {
+		out[i] = p.hca
+	}
+	return out
+}
+
 // Rails gives every HCA of m, in the order of m.HCAs, its rail, or -1 for
-// those that are no fabric HCAs. Rails count from 0 in the numerical order of
-// PCI addresses, as NCCL pairs HCAs of different nodes; a virtual function has
-// the rail of its physical one. This is the local order only: which switch a
-// rail leads to is known where the fabric is known.
+// those that are no fabric HCAs. Rails count from 0 in [Matrix.RailOrder]; a
+// virtual function has the rail of its physical one. They are those that the
+// machine has now: topo/worker, which remembers, leaves a gap for an HCA that
+// fell off the bus, and says which switch each rail leads to.
 func Rails(m *machine.Machine) []int {
-	rails := make([]int, len(m.HCAs))
-	byPCI := make(map[string]int, len(m.HCAs))
+	byPCI := map[string]int{} // Of physical functions.
+	for i := range m.HCAs {
+		if h := &m.HCAs[i]; h.Role == machine.RoleFabric && h.PhysFn == "" && h.PCI != "" {
+			byPCI[h.PCI] = -1
+		}
+	}
+	x := Of(m)
+	rails := slices.Repeat([]int{-1}, len(m.HCAs))
 	next := 0
-	for _, i := range hcaOrder(m) {
-		rails[i] = -1
+	var virtual []int
+	for _, at := range x.RailOrder() {
+		i := x.Devices[at].Index
 		h := &m.HCAs[i]
 		if h.Role != machine.RoleFabric {
 			continue
 		}
-		if h.PhysFn != "" {
-			if rail, ok := byPCI[h.PhysFn]; ok {
-				rails[i] = rail
-				continue
-			}
+		if _, known := byPCI[h.PhysFn]; known && h.PhysFn != "" {
+			virtual = append(virtual, i)
+			continue
 		}
-		rails[i] = next
-		if h.PCI != "" {
-			byPCI[h.PCI] = next
-		}
+		rails[i], byPCI[h.PCI] = next, next
 		next++
+	}
+	for _, i := range virtual {
+		rails[i] = byPCI[m.HCAs[i].PhysFn]
 	}
 	return rails
 }

@@ -79,8 +79,10 @@ func New(c Config) (*Map, error) {
 		nodes:  make(map[string]*record, c.Nodes),
 		leaves: newCluster[*record](), spines: newCluster[*cell](), cells: map[string]*cell{},
 		guids: make(map[uint64]*record, usualPorts*c.Nodes), doubles: map[uint64][]*record{}, uplinks: map[string][]*record{},
-		root: &branch{level: -1},
+		root: &branch{level: -1}, alarms: make(alarms, 0, c.Nodes),
+		dirtyNodes: make([]*record, 0, c.Nodes), movedNodes: make([]*record, 0, c.Nodes),
 	}
+	m.leaves.moved = make([]*item[*record], 0, c.Nodes)
 	for _, l := range m.levels {
 		m.branches = append(m.branches, map[string]*branch{})
 		m.naming = append(m.naming, &naming{kind: l.Kind, claims: map[string][]*branch{}, derived: map[string][]*branch{}})

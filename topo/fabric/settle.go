@@ -166,7 +166,7 @@ func (c *cluster[T]) homes(homes []*feature[T]) []*item[T] {
 // keys is vote 4. Among equals it prefers the group on whose leaves the item's
 // cables start where they usually do.
 func (c *cluster[T]) keys(items []*item[T]) []movement[T] {
-	var moved []movement[T]
+	moved := make([]movement[T], 0, len(items))
 	var t tally
 	for _, it := range items {
 		it.inKey = false

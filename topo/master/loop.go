@@ -30,12 +30,13 @@ type loop struct {
 
 func newLoop(m *Master) (*loop, error) {
 	l := &loop{Master: m, pods: map[string]facts.Pod{}, used: map[string]int32{}}
-	return l, l.rebuild(m.options.Levels)
+	return l, l.rebuild(m.options.Levels, 0)
 }
 
-// rebuild starts a new tree with other levels, of what is known.
-func (l *loop) rebuild(levels []fabric.Level) error {
-	m, err := fabric.New(fabric.Config{Levels: levels, StaleAfter: l.options.StaleAfter})
+// rebuild starts a new tree with other levels, of what is known. nodes is how
+// many there will be, about.
+func (l *loop) rebuild(levels []fabric.Level, nodes int) error {
+	m, err := fabric.New(fabric.Config{Levels: levels, StaleAfter: l.options.StaleAfter, Nodes: nodes})
 	if err != nil {
 		return err
 	}
@@ -50,7 +51,7 @@ func (l *loop) step(ctx context.Context, slow bool) {
 	if !l.options.Source.Synced() {
 		return
 	}
-	shown := l.take()
+	shown := l.take(ctx)
 	now, contact := l.options.Now(), l.options.Source.Contact()
 	tree := l.fabric.Snapshot(l.clock.now(now, contact))
 	next := view.View{Tree: tree, Levels: l.levels, CountsPods: l.options.CountsPods, Nodes: l.draft.Table()}
@@ -84,8 +85,13 @@ func (l *loop) tellStale(ctx context.Context, since time.Time) {
 }
 
 // take applies all changes; true if any of them shows.
-func (l *loop) take() bool {
+func (l *loop) take(ctx context.Context) bool {
 	batch := l.options.Source.Take()
+	if n := len(batch.Nodes.Changed); l.fabric.Len() == 0 && n > 0 {
+		if err := l.rebuild(l.levels, n); err != nil { // The levels are good: they were taken before.
+			l.options.Log.ErrorContext(ctx, "room for the first tree", "err", err)
+		}
+	}
 	// Pods first: they change the numbers that nodes are shown with.
 	shown := l.takePods(batch.Pods)
 	shown = l.takeNodes(batch.Nodes) || shown

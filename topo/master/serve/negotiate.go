@@ -108,8 +108,8 @@ func (b *buffers) give(buffer *bytes.Buffer) {
 }
 
 // room is what a writer of long answers gathers, in bytes: the pieces of a tree
-// are smaller.
-const room = 64 << 10
+// are smaller, and each write wakes the reader.
+const room = 256 << 10
 
 func (b *buffers) writer(to io.Writer) *bufio.Writer {
 	if w, ok := b.writers.Get().(*bufio.Writer); ok {

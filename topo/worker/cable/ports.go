@@ -22,10 +22,12 @@ const (
 // NVSwitches have no cable, and virtual functions have that of their physical
 // one.
 //
-// Rails are numbered by role: by the nearest GPU, then by PCI address. before
-// are the rails that the node had: an HCA keeps its number while the node has
-// no more HCAs than then, so that one that fell off the bus leaves a gap and
-// does not move its neighbors to other rails.
+// Rails are numbered by role, in the order of [affinity.Matrix.RailOrder].
+// before are the rails that the node had: an HCA keeps its number while the
+// node has no more HCAs than then, so that one that fell off the bus leaves a
+// gap and does not move its neighbors to other rails. That alone is different
+// from [affinity.Rails], which the device plugin goes by: it pairs what is
+// there now.
 func Ports(m *machine.Machine, before []v1alpha1.Rail) (ports []Port, omitted int) {
 	for _, s := range rails(seats(m), before) {
 		h := &m.HCAs[s.hca]
@@ -84,33 +86,22 @@ type seat struct {
 func seats(m *machine.Machine) []seat {
 	matrix := affinity.Of(m)
 	ids := m.HCAIDs()
-	type placed struct {
-		seat
-		gpu int
-	}
-	var all []placed
-	for i, d := range matrix.Devices {
-		if d.GPU || d.Role == machine.RoleNVSwitch || m.HCAs[d.Index].PhysFn != "" {
+	var all []seat
+	for _, at := range matrix.RailOrder() {
+		d := matrix.Devices[at]
+		if d.Role == machine.RoleNVSwitch || m.HCAs[d.Index].PhysFn != "" {
 			continue
 		}
-		s := placed{seat{hca: d.Index, id: ids[d.Index], role: d.Role}, math.MaxInt}
-		if near, class := matrix.Nearest(i, affinity.IsGPU); class.Kind != affinity.Unknown && len(near) > 0 {
-			s.gpu = near[0]
+		s := seat{hca: d.Index, id: ids[d.Index], role: d.Role}
+		if near, class := matrix.Nearest(at, affinity.IsGPU); class.Kind != affinity.Unknown {
 			for _, g := range near[:min(len(near), maxGPUs)] {
 				s.gpus = append(s.gpus, m.GPUs[matrix.Devices[g].Index].UUID)
 			}
 		}
 		all = append(all, s)
 	}
-	// Devices are in the order of PCI addresses, and the sort is stable.
-	slices.SortStableFunc(all, func(a, b placed) int {
-		return cmp.Or(cmp.Compare(a.role, b.role), cmp.Compare(a.gpu, b.gpu))
-	})
-	out := make([]seat, len(all))
-	for i, s := range all {
-		out[i] = s.seat
-	}
-	return out
+	slices.SortStableFunc(all, func(a, b seat) int { return cmp.Compare(a.role, b.role) })
+	return all
 }
 
 // rails numbers the seats.
