@@ -10,7 +10,8 @@
 // again, and never finds another container's devices.
 //
 // Who has what is derived: from the kubelet's two accounts and the records of
-// the names given out. The package opens no device, decides nothing about
+// the names given out; where a record is lost from the CDI spec, and where that
+// is lost too, of shares, from the pod's annotation. The package opens no device, decides nothing about
 // health, and never writes to the API server.
 package binder
 
