@@ -19,6 +19,9 @@ import (
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
+// The agent tells people of MPS daemons if its limiter has some.
+var _ interface{ Daemons() []enforce.Daemon } = (*limiter)(nil)
+
 // library is the head of a shared object of this processor.
 func library(t *testing.T) []byte {
 	t.Helper()

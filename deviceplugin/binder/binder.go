@@ -10,7 +10,8 @@
 // again, and never finds another container's devices.
 //
 // Who has what is derived: from the kubelet's two accounts and the records of
-// the names given out. The package opens no device, decides nothing about
+// the names given out; where a record is lost from the CDI spec, and where that
+// is lost too, of shares, from the pod's annotation. The package opens no device, decides nothing about
 // health, and never writes to the API server.
 package binder
 
@@ -140,10 +141,9 @@ type Binder struct {
 	// refused are the pods that wait for a card, refusals counts by [Refusal].Kind.
 	refused  map[Pod]*refusing
 	refusals map[string]uint64
-	// testimonies are of containers of which nothing but their pod's annotation
-	// is left, silent those of which not even that is. blind is [Binder.Blind].
+	// testimonies are of containers whose records and specs are lost; blind is
+	// [Binder.Blind].
 	testimonies []testimony
-	silent      map[owner]string
 	blind       bool
 	// drifts are the differences that were found and not told yet, drifting
 	// those that are still there.
@@ -194,16 +194,18 @@ const (
 	faultCDI          = "cdi"
 	faultState        = "state"
 	faultDisk         = "disk"
+	faultUnrecorded   = "unrecorded"
 )
 
 // Problem is something that is wrong now.
 type Problem struct {
-	// Name is records, checkpoint, podresources, cdi, state or disk.
+	// Name is records, checkpoint, podresources, cdi, state, disk or unrecorded.
 	Name   string `json:"name"`
 	Reason string `json:"reason"`
 }
 
-// Problems are what is wrong now, by name.
+// Problems are what is wrong now, by name; several may be unrecorded, one for
+// each container.
 func (b *Binder) Problems() []Problem {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -211,7 +213,7 @@ func (b *Binder) Problems() []Problem {
 	for _, name := range slices.Sorted(maps.Keys(b.faults)) {
 		problems = append(problems, Problem{name, b.faults[name]})
 	}
-	return problems
+	return append(problems, b.doubtsLocked()...)
 }
 
 // note keeps what is wrong with something, or that nothing is any more.

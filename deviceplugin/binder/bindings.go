@@ -93,7 +93,7 @@ func (b *Binder) unrecordedBindingsLocked() []Binding {
 	var all []Binding
 	for i := range b.testimonies {
 		t := &b.testimonies[i]
-		if b.recordedLocked(t.owner) {
+		if t.doubt != "" || b.recordedLocked(t.owner) {
 			continue
 		}
 		all = append(all, Binding{

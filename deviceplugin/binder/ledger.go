@@ -16,8 +16,9 @@ type claim struct {
 	turn   turn
 	share  allocation.Share
 	policy sharing.Policy
-	// hearsay tells that it comes of a [testimony].
-	hearsay bool
+	// hearsay tells that it comes of a [testimony], whole that it is of all the
+	// card's memory, whatever the share says.
+	hearsay, whole bool
 }
 
 // ledger is who has what of the cards, as far as it is known at one time.
@@ -178,6 +179,9 @@ func (l *ledger) fill(cards []sharing.Card, m *machine.Machine, who *owner, its 
 		}
 		if own {
 			c.Pod = who.Pod
+		}
+		if c.whole {
+			c.share.MemoryMiB = cards[i].MemoryMiB
 		}
 		of[tenancy{i, c.Pod}] = append(of[tenancy{i, c.Pod}], c)
 		if !own || together(c.turn, its) {

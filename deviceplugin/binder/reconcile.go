@@ -20,7 +20,8 @@ const (
 	// the card or the configuration changed. Nobody new gets it.
 	DriftOvercommit = "overcommit"
 	// DriftUnrecorded: a container has shares, and neither a record nor a CDI
-	// spec is left of it; its pod's annotation says of which cards, or nobody.
+	// spec is left of it; its pod's annotation says of which cards, or its device
+	// IDs.
 	DriftUnrecorded = "unrecorded"
 	// DriftAnnotation: a pod's annotation said something else than what its
 	// containers have, and was put right.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,12 +23,19 @@ import (
 // from the cards and gives nobody one: a container that starts again is decided
 // anew, and no record is made of it. And it stands once it was given: to change
 // the annotation later frees nothing.
+//
+// Of a container that runs and whose pod says nothing that can be believed, the
+// tickets testify: they mostly name the cards that it has.
 type testimony struct {
 	owner
 	turn   turn
 	shares []allocation.Share
+	// whole tells that it has all memory of its cards, however much that is.
+	whole  bool
 	policy sharing.Policy
 	by     string
+	// doubt is why the pod's annotation is not believed; empty if it is.
+	doubt string
 }
 
 func (t *testimony) of(o owner) bool { return t.same(o.Pod) && t.Container == o.Container }
@@ -42,8 +48,7 @@ func (b *Binder) testify(now *account) {
 		return
 	}
 	var found []testimony
-	silent := make(map[owner]string)
-	c, cards := b.options.Config(), b.sharedCards()
+	c := b.options.Config()
 	for i := range open {
 		pod, complete := b.options.Known(open[i].Pod)
 		switch {
@@ -55,29 +60,22 @@ func (b *Binder) testify(now *account) {
 		}
 		o := open[i].owner
 		o.Namespace, o.Name, o.UID = pod.Namespace, pod.Name, cmp.Or(o.UID, string(pod.UID))
-		t, err := attest(pod, &open[i], c, b.options.NodeName, cards)
-		switch {
-		case err == nil:
-			t.owner = o
-			found = append(found, t)
-		case runs(pod, o.Container):
-			silent[o] = err.Error()
+		t, err := attest(pod, &open[i], c, b.options.NodeName)
+		if err != nil {
+			if !runs(pod, o.Container) {
+				continue // It has no card yet, or gets another one.
+			}
+			t = byTickets(pod, &open[i], c)
+			t.doubt = err.Error()
 		}
+		t.owner = o
+		found = append(found, t)
 	}
-	b.addTestimonies(found, silent, now)
+	b.addTestimonies(found, now)
 }
 
-// sharedCards are the shared cards with nothing taken.
-func (b *Binder) sharedCards() []sharing.Card {
-	if b.options.Cards == nil {
-		return nil
-	}
-	return b.options.Cards()
-}
-
-// addTestimonies adds those that are new, and tells of them and of containers
-// that run on cards that nobody knows.
-func (b *Binder) addTestimonies(found []testimony, silent map[owner]string, now *account) {
+// addTestimonies adds those that are new, and tells of them.
+func (b *Binder) addTestimonies(found []testimony, now *account) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.blind = b.blind || len(now.unknown) > 0
@@ -87,24 +85,31 @@ func (b *Binder) addTestimonies(found []testimony, silent map[owner]string, now 
 			continue
 		}
 		b.testimonies = append(b.testimonies, *t)
-		b.drifts = append(b.drifts, Drift{DriftUnrecorded, fmt.Sprintf(
-			"the record and the CDI spec of container %s of %s were lost; its pod's annotation says which cards it has, "+
-				"and nobody else gets them", t.Container, t.Pod)})
+		b.drifts = append(b.drifts, Drift{DriftUnrecorded, t.String()})
 		b.signal()
 	}
-	for _, o := range slices.SortedFunc(maps.Keys(silent), compareOwners) {
-		if _, told := b.silent[o]; !told {
-			b.drifts = append(b.drifts, Drift{DriftUnrecorded, fmt.Sprintf(
-				"the record and the CDI spec of container %s of %s were lost, and nobody knows which cards it has: %s; "+
-					"delete the pod, or its cards may be given to others as well", o.Container, o.Pod, silent[o])})
-		}
-	}
-	b.silent = silent
 }
 
-func compareOwners(x, y owner) int {
-	return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name),
-		cmp.Compare(x.UID, y.UID), cmp.Compare(x.Container, y.Container))
+// String says what is known, for people.
+func (t *testimony) String() string {
+	lost := fmt.Sprintf("the record and the CDI spec of container %s of %s were lost", t.Container, t.Pod)
+	if t.doubt == "" {
+		return lost + "; its pod's annotation says which cards it has, and nobody else gets them"
+	}
+	return fmt.Sprintf("%s, and nobody knows which cards it has: %s; those that its device IDs name are kept from "+
+		"others, and may be the wrong ones: delete the pod", lost, t.doubt)
+}
+
+// doubtsLocked are the testimonies that may be wrong, as problems. It is for
+// holders of mu.
+func (b *Binder) doubtsLocked() []Problem {
+	var all []Problem
+	for i := range b.testimonies {
+		if t := &b.testimonies[i]; t.doubt != "" && !b.recordedLocked(t.owner) {
+			all = append(all, Problem{faultUnrecorded, t.String()})
+		}
+	}
+	return all
 }
 
 // openHoldings are the containers that hold tickets of ours and of which there
@@ -191,17 +196,18 @@ func (b *Binder) testifiedLocked() []claim {
 			continue
 		}
 		for _, s := range t.shares {
-			claims = append(claims, claim{owner: t.owner, turn: t.turn, share: s, policy: t.policy, hearsay: true})
+			claims = append(claims, claim{
+				owner: t.owner, turn: t.turn, share: s, whole: t.whole, policy: t.policy, hearsay: true,
+			})
 		}
 	}
 	return claims
 }
 
 // attest is what a pod's annotation says of a container that holds tickets, or
-// why it is not believed.
-func attest(
-	pod *corev1.Pod, h *holding, c *config.NodeConfig, node string, cards []sharing.Card,
-) (testimony, error) {
+// why it is not believed. A card that the node does not share now may be back
+// later.
+func attest(pod *corev1.Pod, h *holding, c *config.NodeConfig, node string) (testimony, error) {
 	text, written := pod.Annotations[names.SGPUBound]
 	if !written {
 		return testimony{}, fmt.Errorf("its pod has no annotation %s", names.SGPUBound)
@@ -229,16 +235,34 @@ func attest(
 		return testimony{}, fmt.Errorf("annotation %s names %d cards, it asks for %d and holds %d tickets",
 			names.SGPUBound, len(entry.Shares), request.Cards, len(h.ids))
 	}
-	t := testimony{turn: when, policy: request.Policy, by: entry.By}
+	t := testimony{turn: when, whole: request.MemoryMiB == 0, policy: request.Policy, by: entry.By}
 	for _, s := range entry.Shares {
-		at := slices.IndexFunc(cards, func(c sharing.Card) bool { return c.UUID == s.UUID })
-		card := &sharing.Card{UUID: s.UUID, MemoryMiB: s.MemoryMiB} // It may be back, and shared, later.
-		if at >= 0 {
-			card = &cards[at]
-		}
+		card := sharing.Card{UUID: s.UUID, MemoryMiB: s.MemoryMiB}
 		t.shares = append(t.shares, card.Share(&request))
 	}
 	return t, nil
+}
+
+// byTickets takes the cards that a container's tickets name. What makes no sense
+// has none.
+func byTickets(pod *corev1.Pod, h *holding, c *config.NodeConfig) testimony {
+	container, when := containerOf(pod, h.Container)
+	if container == nil {
+		return testimony{}
+	}
+	t := testimony{turn: when}
+	request, err := sharing.ParseRequest(container.Resources.Limits, pod.Annotations, c)
+	if err != nil {
+		return t
+	}
+	t.whole, t.policy = request.MemoryMiB == 0, request.Policy
+	for _, id := range h.ids {
+		card := sharing.Card{UUID: cardOf(id)}
+		if !slices.ContainsFunc(t.shares, func(s allocation.Share) bool { return s.UUID == card.UUID }) {
+			t.shares = append(t.shares, card.Share(&request))
+		}
+	}
+	return t
 }
 
 // runs tells whether a container does, by its pod's status.

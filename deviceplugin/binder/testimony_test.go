@@ -231,13 +231,13 @@ func TestWhatIsBelieved(t *testing.T) {
 		{
 			"two cards for one", entry("gpu-1", "main", share(uuid0, `"vcore":60,"memoryMiB":4096`)+","+share(uuid1, `"vcore":60,"memoryMiB":4096`)),
 			nil,
-			[2]int{},
-			"names 2 cards, it asks for 1 and holds 1 tickets; delete the pod",
+			[2]int{60, 0},
+			"nobody knows which cards it has: annotation heddle.dev/sgpu-bound names 2 cards, it asks for 1 and holds 1 tickets; those that its device IDs name",
 		},
-		{"of another node", entry("gpu-2", "main", share(uuid0, `"vcore":60,"memoryMiB":4096`)), nil, [2]int{}, "is of node gpu-2, and this is gpu-1"},
-		{"of another container", entry("gpu-1", "side", share(uuid0, `"vcore":60,"memoryMiB":4096`)), nil, [2]int{}, "does not say"},
-		{"cut off", own[:50], nil, [2]int{}, "bound shares: unexpected EOF"},
-		{"none", "", nil, [2]int{}, "its pod has no annotation heddle.dev/sgpu-bound"},
+		{"of another node", entry("gpu-2", "main", share(uuid0, `"vcore":60,"memoryMiB":4096`)), nil, [2]int{60, 0}, "is of node gpu-2, and this is gpu-1"},
+		{"of another container", entry("gpu-1", "side", share(uuid0, `"vcore":60,"memoryMiB":4096`)), nil, [2]int{60, 0}, "does not say"},
+		{"cut off", own[:50], nil, [2]int{60, 0}, "bound shares: unexpected EOF"},
+		{"none", "", nil, [2]int{60, 0}, "its pod has no annotation heddle.dev/sgpu-bound"},
 		{"of a pod that has ended", own, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, [2]int{}, ""},
 		{"of a later pod of that name", own, func(p *corev1.Pod) { p.UID = "another" }, [2]int{}, ""},
 		{"none, and its container does not run", "", func(p *corev1.Pod) { p.Status.ContainerStatuses = nil }, [2]int{}, ""},
@@ -271,6 +271,47 @@ func TestWhatIsBelieved(t *testing.T) {
 			}
 			if again := r.driftsNow(); again != nil {
 				t.Errorf("told again: %q", again)
+			}
+			// What is a guess is a problem, and nobody is told that it is so.
+			sure := strings.Contains(tt.told, "says which") || tt.told == ""
+			if got := r.Problems(); sure != (len(got) == 0) || !sure && !strings.Contains(got[0].Reason, tt.told) {
+				t.Errorf("problems %+v", got)
+			}
+			if got := r.Bindings(); len(got) > 0 != strings.Contains(tt.told, "says which") {
+				t.Errorf("bindings %+v", got)
+			}
+		})
+	}
+}
+
+// TestWholeMemoryByTestimony: a share without vmemory is all of the card's,
+// whatever the annotation says, and also where only the tickets name the card.
+func TestWholeMemoryByTestimony(t *testing.T) {
+	for name, says := range map[string]func(*rig){
+		"the annotation names the card, and less": func(r *rig) {
+			b := allocation.Bound{Version: 1, Node: "gpu-1", Containers: map[string]allocation.BoundContainer{"main": {
+				Shares: []allocation.Share{{UUID: r.cards(0)[0], VCore: 30, MemoryMiB: 1}}, Policy: "fixed-share", By: allocation.ByNode,
+			}}}
+			r.says("a", b.String())
+		},
+		"its ticket does": func(r *rig) {
+			r.specs["default/a"].Status.ContainerStatuses = []corev1.ContainerStatus{{
+				Name: "main", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+			}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := shareRig(t, "0")
+			r.witnesses()
+			r.start(r.tenant("a", "30/", r.slot(0, 0)))
+			says(r)
+			r.wipe()
+			cards := r.nothingOvercommitted()
+			if cards[0].UsedMiB != cards[0].MemoryMiB || cards[0].VCore != 30 {
+				t.Errorf("taken: %+v", cards[0])
+			}
+			if err := r.bindShares(r.tenant("b", "30/1", r.slot(0, 1))); err == nil || !strings.Contains(err.Error(), "0 GiB of 79.6 left; needs 1") {
+				t.Errorf("error %v", err)
 			}
 		})
 	}
