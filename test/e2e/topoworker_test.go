@@ -208,6 +208,7 @@ func TestFullestTopologyIsValid(t *testing.T) {
 			GPUs: strings.Split(strings.Repeat("GPU-87164236-ab4c-4ca6-9341-f921ac72ba79,", 16)[:16*41-1], ","), LinkState: v1alpha1.LinkActive,
 			Switch:     &v1alpha1.Switch{ID: strings.Repeat("i", 128), Name: strings.Repeat("ä", 128)},
 			SwitchPort: strings.Repeat("p", 128), Source: v1alpha1.SourceLLDP, Confidence: 100, RateGbps: 1600,
+			Since: new(metav1.NewTime(time.Unix(1_700_000_000, 0).UTC())),
 		})
 	}
 	for i := range 2048 {

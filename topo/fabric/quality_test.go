@@ -39,10 +39,8 @@ func preset(tb testing.TB, mode fabric.Mode) []fabric.Level {
 
 func mapOf(tb testing.TB, mode fabric.Mode, f *fabrics.Fabric) *fabric.Map {
 	tb.Helper()
-	m, err := fabric.New(fabric.Config{Levels: preset(tb, mode), Nodes: len(f.Nodes)})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	m := newMap(tb, preset(tb, mode)...)
+	m.Reserve(len(f.Nodes))
 	for i := range f.Nodes {
 		m.Put(input(&f.Nodes[i]))
 	}

@@ -172,7 +172,7 @@ func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 // until waits for a view.
 func (r *replica) until(t *testing.T, what string, good func(*view.View) bool) *view.View {
 	t.Helper()
-	late := time.After(20 * time.Second)
+	late := time.After(time.Minute)
 	for {
 		v, next := r.Current()
 		if v != nil && good(v) {
@@ -189,7 +189,7 @@ func (r *replica) until(t *testing.T, what string, good func(*view.View) bool) *
 // eventually waits for the API server to have something.
 func eventually(t *testing.T, what string, good func() bool) {
 	t.Helper()
-	late := time.After(20 * time.Second)
+	late := time.After(time.Minute)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !good() {

@@ -30,15 +30,17 @@ type loop struct {
 
 func newLoop(m *Master) (*loop, error) {
 	l := &loop{Master: m, pods: map[string]facts.Pod{}, used: map[string]int32{}}
-	return l, l.rebuild(m.options.Levels, 0)
+	return l, l.rebuild(m.options.Levels)
 }
 
-// rebuild starts a new tree with other levels, of what is known. nodes is how
-// many there will be, about.
-func (l *loop) rebuild(levels []fabric.Level, nodes int) error {
-	m, err := fabric.New(fabric.Config{Levels: levels, StaleAfter: l.options.StaleAfter, Nodes: nodes})
+// rebuild starts a new tree with other levels, of what is known.
+func (l *loop) rebuild(levels []fabric.Level) error {
+	m, err := fabric.New(fabric.Config{Levels: levels, StaleAfter: l.options.StaleAfter})
 	if err != nil {
 		return err
+	}
+	if l.fabric != nil {
+		m.Reserve(l.fabric.Len())
 	}
 	l.fabric, l.levels, l.walked = m, levels, nil
 	l.draft.Names(func(name string, _ view.Detail) { l.put(name) })
@@ -51,7 +53,7 @@ func (l *loop) step(ctx context.Context, slow bool) {
 	if !l.options.Source.Synced() {
 		return
 	}
-	shown := l.take(ctx)
+	shown := l.take()
 	now, contact := l.options.Now(), l.options.Source.Contact()
 	tree := l.fabric.Snapshot(l.clock.now(now, contact))
 	next := view.View{Tree: tree, Levels: l.levels, CountsPods: l.options.CountsPods, Nodes: l.draft.Table()}
@@ -85,13 +87,9 @@ func (l *loop) tellStale(ctx context.Context, since time.Time) {
 }
 
 // take applies all changes; true if any of them shows.
-func (l *loop) take(ctx context.Context) bool {
+func (l *loop) take() bool {
 	batch := l.options.Source.Take()
-	if n := len(batch.Nodes.Changed); l.fabric.Len() == 0 && n > 0 {
-		if err := l.rebuild(l.levels, n); err != nil { // The levels are good: they were taken before.
-			l.options.Log.ErrorContext(ctx, "room for the first tree", "err", err)
-		}
-	}
+	l.fabric.Reserve(len(batch.Nodes.Changed)) // For the first tree.
 	// Pods first: they change the numbers that nodes are shown with.
 	shown := l.takePods(batch.Pods)
 	shown = l.takeNodes(batch.Nodes) || shown

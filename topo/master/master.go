@@ -119,7 +119,7 @@ func (m *Master) Run(ctx context.Context) error {
 			if slices.Equal(levels, l.levels) {
 				continue
 			}
-			if err := l.rebuild(levels, l.fabric.Len()); err != nil {
+			if err := l.rebuild(levels); err != nil {
 				m.options.Log.ErrorContext(ctx, "new levels refused, the old ones stay", "err", err)
 				continue
 			}

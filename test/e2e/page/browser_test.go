@@ -155,7 +155,7 @@ func (b *browser) load(path string) {
 // until waits for a JavaScript expression to be true.
 func (b *browser) until(expression string) {
 	b.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !value[bool](b, "Boolean("+expression+")") {
 		if time.Now().After(deadline) {
 			b.shot("failed")
