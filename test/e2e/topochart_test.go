@@ -291,6 +291,10 @@ func stepEthernet(t *testing.T, b *topoChart) {
 			if r.HCA != "mlx5_8" || r.Switch == nil || *r.Switch != want || r.SwitchPort != "swp1" || r.Confidence != 100 {
 				t.Fatalf("heard: %+v", r)
 			}
+			// Its eight InfiniBand ports stay without a switch, and it says why.
+			if s := nt.Spec.Skipped; len(s) != 8 || s[0].Reason != "open umad0: no such file or directory" {
+				t.Errorf("skipped: %+v", s)
+			}
 			return ""
 		}
 		return fmt.Sprintf("no switch is heard; skipped: %+v", nt.Spec.Skipped)
