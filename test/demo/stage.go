@@ -138,7 +138,8 @@ func (s *stage) daemons(ctx context.Context) error {
 
 // installed waits for what Helm makes first.
 func (s *stage) installed(ctx context.Context) error {
-	_, err := s.Kubectl(ctx, "-n", "heddle-system", "wait", "--for=create", "configmap/heddle-device-config", "--timeout=60s")
+	_, err := s.Kubectl(ctx, "-n", "heddle-system", "wait", "configmap/heddle-device-config",
+		"--for=create", "--timeout=60s")
 	return err
 }
 
