@@ -41,7 +41,7 @@ type stage struct {
 
 func (s *stage) furnish(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		s.load, s.daemons, s.workloads, s.fabric, s.show, s.showDevices, s.showShares, s.showTopology, s.hints,
+		s.load, s.daemons, s.fabric, s.show, s.showDevices, s.showShares, s.showTopology, s.hints,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -118,14 +118,29 @@ func (s *stage) daemons(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.installer.Chart(ctx, s.Cluster, "--values", "test/demo/values.yaml",
-		"--set", "gpuDevice.replayDevices="+s.nodes()); err != nil {
-		return err
-	}
-	if err := s.startWorkers(ctx); err != nil {
-		return err
-	}
-	return s.label(ctx)
+	// Helm waits until all pods are ready; what needs the configuration and the
+	// CRD alone goes on meanwhile.
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		return s.installer.Chart(ctx, s.Cluster, "--values", "test/demo/values.yaml",
+			"--set", "gpuDevice.replayDevices="+s.nodes())
+	})
+	group.Go(func() error {
+		for _, step := range []func(context.Context) error{s.installed, s.startWorkers, s.label, s.workloads} {
+			if err := step(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+// installed waits for what Helm makes first.
+func (s *stage) installed(ctx context.Context) error {
+	_, err := s.Kubectl(ctx, "-n", "heddle-system", "wait", "configmap/heddle-device-config",
+		"--for=create", "--timeout=60s")
+	return err
 }
 
 // label runs feature discovery for the simulated nodes that are there for more
