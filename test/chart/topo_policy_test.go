@@ -185,3 +185,50 @@ func TestTopoMasterPolicyOnALargeNode(t *testing.T) {
 		t.Errorf("denials: %q", got)
 	}
 }
+
+// The master says who walks which leaf, and cannot forge heartbeats.
+func TestTopoMasterWalksPolicy(t *testing.T) {
+	at := metav1.Now().Rfc3339Copy()
+	for _, tt := range []struct {
+		name string
+		do   func(object *v1alpha1.NodeTopology, request map[string]any)
+		deny []string
+	}{
+		{name: "who walks", do: func(n *v1alpha1.NodeTopology, _ map[string]any) { n.Status.Walk = []string{"a"} }},
+		{
+			name: "a heartbeat taken away", do: func(n *v1alpha1.NodeTopology, _ map[string]any) { n.Status.HeartbeatTime = nil },
+			deny: []string{"heddle-topo-master may not change status.heartbeatTime"},
+		},
+		{
+			name: "a forged heartbeat", do: func(n *v1alpha1.NodeTopology, _ map[string]any) {
+				n.Status.HeartbeatTime = &metav1.Time{Time: at.AddDate(1, 0, 0)}
+			},
+			deny: []string{"heddle-topo-master may not change status.heartbeatTime"},
+		},
+		{
+			name: "the report", do: func(_ *v1alpha1.NodeTopology, r map[string]any) { delete(r, "subResource") },
+			deny: []string{"heddle-topo-master may write the status of a NodeTopology only"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			old := &v1alpha1.NodeTopology{Status: v1alpha1.NodeTopologyStatus{HeartbeatTime: &at}}
+			object := old.DeepCopy()
+			request := map[string]any{"name": "n1", "operation": "UPDATE", "subResource": "status", "userInfo": map[string]any{
+				"username": "system:serviceaccount:heddle-system:heddle-topo-master",
+			}}
+			tt.do(object, request)
+			p := policyOf(t, renderTopo(t), topoMaster+"-walks")
+			in := p.withVariables(map[string]any{"object": plain(t, object), "oldObject": plain(t, old), "request": request})
+			if !p.matched(in) {
+				t.Fatal("the policy does not look at the request")
+			}
+			if diff := cmp.Diff(tt.deny, p.denied(t, in)); diff != "" {
+				t.Errorf("denials (-want +got):\n%s", diff)
+			}
+			request["userInfo"].(map[string]any)["username"] = "system:serviceaccount:heddle-system:heddle-topo-worker"
+			if p.matched(in) {
+				t.Error("the policy looks at requests of others")
+			}
+		})
+	}
+}
