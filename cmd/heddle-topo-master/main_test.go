@@ -24,6 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/test/apiserver"
 	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/master/page"
 )
 
 func TestRun(t *testing.T) {
@@ -303,6 +304,31 @@ const (
 func TestTheProgram(t *testing.T) {
 	p := launch(t, "--levels", "rack=path", "--tier-labels", "fabric.topograph.run/tier-{tier0}")
 	p.answers(t, inRack)
+	for path, want := range map[string]map[string]string{
+		"/": {
+			"Content-Security-Policy": page.Policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache",
+			"Content-Type": "text/html; charset=utf-8",
+		},
+		"/node_group": {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache", "Heddle-Contact-Age": "0"},
+	} {
+		resp, err := http.Get(p.url + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		for key, value := range want {
+			got := resp.Header.Get(key)
+			if key == "Heddle-Contact-Age" && got != "" { // Some seconds on a busy machine.
+				continue
+			}
+			if got != value {
+				t.Errorf("%s: %s is %q, want %q", path, key, got, value)
+			}
+		}
+		if resp.Header.Get("Etag") == "" {
+			t.Errorf("%s has no tag", path)
+		}
+	}
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	late := time.After(time.Minute)
