@@ -1,0 +1,381 @@
+package placement
+
+import (
+	"slices"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+)
+
+const kindNode = v1alpha1.KindNode
+
+// Planner makes plans on one map, one after another; between plans it keeps
+// its memory. It is not for concurrent use.
+type Planner struct {
+	tree *Tree
+	job  job
+
+	// Of a gang: barred nodes get none of its pods; base is how many leading
+	// pods each node takes. mates are the members that have a node, by node;
+	// held are the same by group.
+	barred []bool
+	base   []int32
+	mates  []int32
+	held   []int32
+	bounds filter
+
+	// Of an attempt: fit is what the nodes still take, the others what the
+	// groups do.
+	fit   []int32
+	pods  []int64
+	slots []int64
+	spare []bool
+	short int64
+	// take is how many leading pods each node gets, and tail one past the last
+	// node of the lowest group that gets the shorter block.
+	take []int32
+	tail int32
+	// free are leading ranks that go anywhere; fixed are those that go where
+	// their block is, and seats the guests.
+	free         []int32
+	fixed, seats []Member
+	guests       []int32
+
+	groups, nodes picker
+	// Of gangs with guests.
+	asked  []int32
+	cost   []int64
+	costly bool
+	banned []target
+	undo   []Member
+	used   []bool
+	// wanted are the guests of each task, sample one of them, and guestRoom
+	// how many each group takes.
+	wanted    []int64
+	sample    []int32
+	guestRoom []int64
+	least     []int64
+}
+
+// NewPlanner plans on a map.
+func NewPlanner(t *Tree) *Planner {
+	n, g := t.Len(), len(t.groups)
+	return &Planner{
+		tree:   t,
+		barred: make([]bool, n), base: make([]int32, n), mates: make([]int32, n), held: make([]int32, g),
+		fit: make([]int32, n), pods: make([]int64, g), slots: make([]int64, g), spare: make([]bool, g),
+		take: make([]int32, n), guests: make([]int32, n), cost: make([]int64, g), used: make([]bool, g),
+	}
+}
+
+// Place finds a place for every pod of a gang, or tells why there is none. It
+// changes neither the gang nor the capacity. Either the plan has nodes or the
+// refusal is not nil.
+func Place(t *Tree, g *Gang, c *Capacity) (Plan, *Refusal) {
+	return NewPlanner(t).Place(g, c)
+}
+
+// Place is the package's Place, in memory that the Planner has. The plan is
+// the caller's to keep.
+func (p *Planner) Place(g *Gang, c *Capacity) (Plan, *Refusal) {
+	j := &p.job
+	if refusal := j.read(p.tree, g, c); refusal != nil {
+		return Plan{}, refusal
+	}
+	p.join()
+	p.restrict()
+	p.load()
+	if p.attempt(len(j.pending)) {
+		return p.plan(), nil
+	}
+	least := max(0, j.want()-j.placed())
+	if n := p.most(least, len(j.pending)); n >= least {
+		p.attempt(n)
+		return p.plan(), nil
+	}
+	return Plan{}, p.refuse(least)
+}
+
+// join notes where members are.
+func (p *Planner) join() {
+	clear(p.mates)
+	clear(p.held)
+	for _, node := range p.job.at {
+		if node >= 0 {
+			p.mate(node, 1)
+		}
+	}
+}
+
+// mate adds members to a node. A node in no group is near to nothing.
+func (p *Planner) mate(node, n int32) {
+	if node >= p.tree.grouped {
+		return
+	}
+	p.mates[node] += n
+	for g := p.tree.home[node]; g >= 0; g = p.tree.groups[g].parent {
+		p.held[g] += n
+	}
+}
+
+// restrict reads what is required of the group, and which nodes are barred. If
+// members stand in several groups of the required kind, that cannot be mended:
+// what is left goes into these groups.
+func (p *Planner) restrict() {
+	t, g := p.tree, p.job.gang
+	p.bounds = filter{inside: t.bit(g.Require), nodes: g.Require == kindNode, kind: -1}
+	clear(p.barred)
+	for _, node := range g.Avoid {
+		if node >= 0 && int(node) < len(p.barred) {
+			p.barred[node] = true
+		}
+	}
+	if g.Require == "" || p.held[0] == 0 || p.gathered() {
+		return
+	}
+	for node := range p.barred {
+		if !p.beside(int32(node)) { //nolint:gosec // A node's ID.
+			p.barred[node] = true
+		}
+	}
+	p.bounds = filter{kind: -1}
+}
+
+// gathered tells whether one group of the required kind holds all members.
+func (p *Planner) gathered() bool {
+	at := p.common(0)
+	if p.bounds.nodes {
+		return at.node >= 0
+	}
+	return p.tree.groups[at.group].inside&p.bounds.inside != 0
+}
+
+// beside tells whether a group of the required kind around a node has members.
+func (p *Planner) beside(node int32) bool {
+	t := p.tree
+	if p.bounds.nodes || node >= t.grouped {
+		return p.mates[node] > 0
+	}
+	for g := t.home[node]; g > 0; g = t.groups[g].parent {
+		if kind := t.groups[g].kind; 1<<kind == p.bounds.inside {
+			return p.held[g] > 0
+		}
+	}
+	return false
+}
+
+// load finds how many leading pods each node takes: of several classes the
+// fewest, which holds for any mixture of them.
+func (p *Planner) load() {
+	for i, class := range p.job.classes {
+		fit := p.job.room.Fit[class]
+		if i == 0 {
+			copy(p.base, fit)
+			continue
+		}
+		for node, n := range fit {
+			p.base[node] = min(p.base[node], n)
+		}
+	}
+	for node, barred := range p.barred {
+		if barred || p.base[node] < 0 {
+			p.base[node] = 0
+		}
+	}
+}
+
+// attempt plans the first n pending pods.
+func (p *Planner) attempt(n int) bool {
+	copy(p.fit, p.base)
+	clear(p.take)
+	clear(p.guests)
+	p.undo = p.undo[:0]
+	p.tail, p.free, p.seats, p.fixed = 0, p.free[:0], p.seats[:0], p.fixed[:0]
+	ok := p.fix(n) && p.place(n)
+	for _, m := range p.fixed {
+		p.mate(m.Node, -1)
+	}
+	return ok
+}
+
+// place plans an attempt's pods that are not fixed.
+func (p *Planner) place(n int) bool {
+	block := p.job.block
+	w := part{blocks: int64(len(p.free) / block), short: int64(len(p.free) % block)}
+	p.short = w.short
+	p.sum()
+	if p.job.guests {
+		return p.mixed(w, n)
+	}
+	if len(p.free) == 0 {
+		return true
+	}
+	if at, ok := p.find(w, &p.bounds); ok {
+		p.put(at, w)
+		return true
+	}
+	return p.outside(w)
+}
+
+// most is the largest number of pending pods, from lo on and under hi, that
+// fit, the lowest ranks first; lo-1 if even lo do not.
+func (p *Planner) most(lo, hi int) int {
+	lo--
+	if !p.job.guests {
+		hi = int(min(int64(hi), p.bound()+int64(len(p.job.pending))-int64(len(p.free))+1))
+	}
+	// Without slices and guests that is the answer.
+	if hi-1 > lo {
+		if p.attempt(hi - 1) {
+			return hi - 1
+		}
+		hi--
+	}
+	for hi-lo > 1 {
+		if mid := lo + (hi-lo)/2; p.attempt(mid) {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return lo
+}
+
+// bound is the most leading pods that one group takes in which the gang may be.
+func (p *Planner) bound() int64 {
+	t, most := p.tree, int64(0)
+	copy(p.fit, p.base)
+	p.sum()
+	if p.bounds.inside == 0 {
+		all := p.pods[0]
+		for _, n := range p.fit[t.grouped:] {
+			all += int64(n)
+		}
+		return all
+	}
+	for i := range t.groups {
+		if t.groups[i].inside&p.bounds.inside != 0 {
+			most = max(most, p.pods[i])
+		}
+	}
+	return most
+}
+
+// fix gives the pods of a block that has members a place in their lowest
+// group, and collects the others. It is false if there is no room for them.
+func (p *Planner) fix(n int) bool {
+	j := &p.job
+	pending := j.pending[:n]
+	if j.block == 1 || len(j.pending) == j.ranks {
+		for _, rank := range pending {
+			if j.lead[j.task[rank]] {
+				p.free = append(p.free, rank)
+			}
+		}
+		return true
+	}
+	return p.fixBlocks(pending)
+}
+
+// fixBlocks goes through the ranks block by block.
+func (p *Planner) fixBlocks(pending []int32) bool {
+	j := &p.job
+	leading, last := 0, int32(-1)
+	if len(pending) > 0 {
+		last = pending[len(pending)-1]
+	}
+	var block []int32
+	flush := func() bool {
+		ok := p.fixBlock(block, last)
+		block = block[:0]
+		return ok
+	}
+	for rank := range j.at {
+		if !j.lead[j.task[rank]] {
+			continue
+		}
+		block = append(block, int32(rank)) //nolint:gosec // At most maxRanks.
+		if leading++; leading%j.block == 0 && !flush() {
+			return false
+		}
+	}
+	return flush()
+}
+
+// fixBlock places what is pending of one block, up to the rank last.
+func (p *Planner) fixBlock(block []int32, last int32) bool {
+	j, t := &p.job, p.tree
+	waits := int64(0)
+	var homes, loose []int32
+	for _, rank := range block {
+		switch at := j.at[rank]; {
+		case at == waiting && rank <= last:
+			waits++
+		case at < 0:
+		case at < t.grouped:
+			homes = append(homes, t.home[at])
+		default:
+			loose = append(loose, at)
+		}
+	}
+	if waits == 0 {
+		return true
+	}
+	if len(homes)+len(loose) == 0 && !slices.ContainsFunc(block, func(rank int32) bool { return j.at[rank] == None }) {
+		for _, rank := range block {
+			if rank <= last {
+				p.free = append(p.free, rank)
+			}
+		}
+		return true
+	}
+	for _, at := range loose {
+		if int64(p.fit[at]) >= waits {
+			p.seatBlock(block, last, at, at+1, waits)
+			return true
+		}
+	}
+	home := p.roomiest(homes, waits)
+	if home < 0 {
+		return false
+	}
+	p.seatBlock(block, last, t.groups[home].first, t.groups[home].last, waits)
+	return true
+}
+
+// seatBlock puts what is pending of a block on nodes from first up to last.
+func (p *Planner) seatBlock(block []int32, last, first, end int32, waits int64) {
+	p.spreadNodes(first, end, waits)
+	node := first
+	for _, rank := range block {
+		if p.job.at[rank] != waiting || rank > last {
+			continue
+		}
+		for p.take[node] == 0 {
+			node++
+		}
+		p.take[node]--
+		p.fit[node]--
+		p.fixed = append(p.fixed, Member{Rank: int(rank), Node: node})
+		p.mate(node, 1)
+	}
+}
+
+// roomiest is the lowest group among homes, or of all if there are none, that
+// takes so many pods with the least room to spare; None if none does.
+func (p *Planner) roomiest(homes []int32, pods int64) int32 {
+	t, best, least := p.tree, None, int64(0)
+	for i := range t.groups {
+		g := int32(i) //nolint:gosec // As many as in the tree.
+		if !t.groups[i].lowest || len(homes) > 0 && !slices.Contains(homes, g) {
+			continue
+		}
+		room := int64(0)
+		for _, n := range p.fit[t.groups[i].first:t.groups[i].last] {
+			room += int64(n)
+		}
+		if room >= pods && (best < 0 || room < least) {
+			best, least = g, room
+		}
+	}
+	return best
+}

@@ -1,0 +1,166 @@
+package placement
+
+// plan gives the ranks of the last attempt their nodes.
+//
+// Leading ranks go through the nodes in tree order, from one past the lowest
+// group with the shorter block and around to it, so that every group gets
+// consecutive ranks, and whole blocks before the shorter one.
+func (p *Planner) plan() Plan {
+	j := &p.job
+	out := make([]int32, j.ranks)
+	for rank, node := range j.at {
+		out[rank] = max(node, None)
+	}
+	for _, m := range p.fixed {
+		out[m.Rank] = m.Node
+	}
+	for _, m := range p.seats {
+		out[m.Rank] = m.Node
+	}
+	free := p.free
+	for _, span := range [2][2]int32{{p.tail, int32(len(p.take))}, {0, p.tail}} { //nolint:gosec // At most maxNodes.
+		for node := span[0]; node < span[1] && len(free) > 0; node++ {
+			for range min(int(p.take[node]), len(free)) {
+				out[free[0]] = node
+				free = free[1:]
+			}
+		}
+	}
+	plan := Plan{Nodes: out}
+	p.describe(&plan)
+	return plan
+}
+
+// describe finds the group that a plan reached, and counts its domains.
+func (p *Planner) describe(plan *Plan) {
+	t := p.tree
+	group, single, loose := None, None, false
+	clear(p.used)
+	last := None
+	for _, node := range plan.Nodes {
+		if node < 0 {
+			continue
+		}
+		plan.Pods++
+		if node == last {
+			continue
+		}
+		last = node
+		switch {
+		case plan.Pods == 1:
+			single = node
+		case node != single:
+			single = None
+		}
+		if node >= t.grouped {
+			loose = true
+			continue
+		}
+		home := t.home[node]
+		if p.used[home] {
+			continue
+		}
+		p.used[home] = true
+		plan.Domains++
+		if group < 0 {
+			group = home
+		}
+		for home < group || home >= t.groups[group].end {
+			group = t.groups[group].parent
+		}
+	}
+	if loose {
+		plan.Domains += p.looseNodes(plan.Nodes)
+	}
+	plan.Group, plan.Index = p.reached(group, single, loose)
+}
+
+// looseNodes counts the nodes of a plan that are in no group.
+func (p *Planner) looseNodes(nodes []int32) int {
+	t, n := p.tree, 0
+	for _, node := range nodes {
+		if node >= t.grouped && p.take[node] >= 0 {
+			p.take[node] = -1 - p.take[node]
+			n++
+		}
+	}
+	for node := t.grouped; int(node) < len(p.take); node++ {
+		if p.take[node] < 0 {
+			p.take[node] = -1 - p.take[node]
+		}
+	}
+	return n
+}
+
+func (p *Planner) reached(group, single int32, loose bool) (Group, int) {
+	t := p.tree
+	switch {
+	case single >= 0:
+		return t.single(single), -1
+	case loose:
+		return Group{Tier: t.whole() + 1, Parent: -1, End: int32(t.Len())}, -1 //nolint:gosec // At most maxNodes.
+	case group < 0:
+		return t.Group(0), 0
+	case t.groups[group].own:
+		group = t.groups[group].parent
+	}
+	return t.Group(int(group)), int(group)
+}
+
+// refuse tells how much of what must be placed would fit, and where.
+func (p *Planner) refuse(least int) *Refusal {
+	j, t := &p.job, p.tree
+	r := &Refusal{
+		Reason: ReasonNoRoom, Want: j.placed() + least, Slice: j.gang.Slice, Level: j.gang.Require, OfPods: true,
+	}
+	if j.placed() > 0 {
+		r.Reason = ReasonMembers
+	}
+	n := max(0, p.most(0, least))
+	p.attempt(n)
+	plan := p.plan()
+	r.Fit = plan.Pods
+	if r.Fit < j.placed()+n { // Members that stand on nodes without an ID.
+		r.Fit = j.placed() + n
+	}
+	for _, rank := range j.pending[n:least] {
+		if gpus := j.gang.Tasks[j.task[rank]].GPUs; gpus > 0 {
+			r.OfPods = false
+			r.Short += gpus
+		}
+	}
+	if r.OfPods {
+		r.Short = least - n
+	}
+	if at := plan.Group; r.Level != "" && plan.Pods > 0 {
+		for at.Kind != r.Level && at.Parent > 0 {
+			at = t.Group(at.Parent)
+		}
+		if plan.Group.Kind == kindNode && r.Level != kindNode {
+			at, _ = t.Around(plan.Group.First, r.Level)
+		}
+		r.Group, r.Kind = at.Name, at.Kind
+	}
+	for _, barred := range j.gang.Avoid {
+		if barred >= 0 && int(barred) < t.Len() {
+			r.Avoided++
+		}
+	}
+	r.Outside = p.strangers()
+	return r
+}
+
+// strangers counts the nodes with room that are in no group of the required
+// kind.
+func (p *Planner) strangers() (n int) {
+	t, bit := p.tree, p.tree.bit(p.job.gang.Require)
+	if bit == 0 {
+		return 0
+	}
+	for node, room := range p.base {
+		if room > 0 && t.groups[t.home[node]].inside&bit == 0 {
+			n++
+		}
+	}
+	return n
+}
