@@ -142,3 +142,26 @@ next:
 	}
 	return to
 }
+
+// Takes tells whether there is room for so many pods of each class at once.
+func (r *Room) Takes(classes []*Class, pods []int32) bool {
+	var total []Amount
+	left := int64(r.info.GetAllocatable().GetAllowedPodNumber()) - int64(len(r.info.GetPods())) - r.pods
+	for i, n := range pods {
+		if left -= int64(n); classes[i].alone && n > 1 {
+			return false
+		}
+		for _, a := range classes[i].Amounts {
+			total = add(total, []Amount{{a.Resource, a.Value * int64(n)}})
+		}
+	}
+	if left < 0 {
+		return false
+	}
+	for _, a := range total {
+		if r.free(a.Resource) < a.Value {
+			return false
+		}
+	}
+	return true
+}
