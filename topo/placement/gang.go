@@ -60,7 +60,8 @@ type Capacity struct {
 // Plan is a place for every pod of a gang.
 type Plan struct {
 	// Nodes are the nodes of the ranks; None for those beyond MinMember for
-	// which there is no room now. Placed members keep theirs.
+	// which there is no room now. Placed members keep theirs, None if the map
+	// does not know it.
 	Nodes []int32
 	// Group is the tightest group that holds all of them; one node is a group
 	// of kind "node" and tier 0. Its name and kind are empty if it is the whole
@@ -72,7 +73,7 @@ type Plan struct {
 	// Domains is how many lowest groups they are in; a node in no group counts
 	// as one.
 	Domains int
-	// Pods is how many ranks have a node.
+	// Pods is how many ranks have a node, known or not.
 	Pods int
 }
 

@@ -202,6 +202,11 @@ func (p *Planner) takes(node, lead, guest int32) bool {
 		p.asked = make([]int32, len(j.room.Fit))
 	}
 	p.asked = p.asked[:len(j.room.Fit)]
+	for _, m := range p.fixed {
+		if m.Node == node {
+			lead++
+		}
+	}
 	// A node that takes the same number of any leading class takes as many of
 	// a mixture: what pods ask for adds up.
 	for _, class := range j.classes {

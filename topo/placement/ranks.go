@@ -31,29 +31,37 @@ func (p *Planner) plan() Plan {
 	return plan
 }
 
+// counted marks nodes in no group that describe has seen.
+const counted = -1
+
 // describe finds the group that a plan reached, and counts its domains.
 func (p *Planner) describe(plan *Plan) {
 	t := p.tree
 	group, single, loose := None, None, false
 	clear(p.used)
 	last := None
-	for _, node := range plan.Nodes {
+	for rank, node := range plan.Nodes {
 		if node < 0 {
+			if p.job.at[rank] == None {
+				plan.Pods++
+			}
 			continue
 		}
 		plan.Pods++
 		if node == last {
 			continue
 		}
-		last = node
-		switch {
-		case plan.Pods == 1:
+		if single = None; last < 0 {
 			single = node
-		case node != single:
-			single = None
 		}
+		last = node
 		if node >= t.grouped {
 			loose = true
+			// Nodes in no group have no mates otherwise.
+			if p.mates[node] != counted {
+				p.mates[node] = counted
+				plan.Domains++
+			}
 			continue
 		}
 		home := t.home[node]
@@ -69,27 +77,7 @@ func (p *Planner) describe(plan *Plan) {
 			group = t.groups[group].parent
 		}
 	}
-	if loose {
-		plan.Domains += p.looseNodes(plan.Nodes)
-	}
 	plan.Group, plan.Index = p.reached(group, single, loose)
-}
-
-// looseNodes counts the nodes of a plan that are in no group.
-func (p *Planner) looseNodes(nodes []int32) int {
-	t, n := p.tree, 0
-	for _, node := range nodes {
-		if node >= t.grouped && p.take[node] >= 0 {
-			p.take[node] = -1 - p.take[node]
-			n++
-		}
-	}
-	for node := t.grouped; int(node) < len(p.take); node++ {
-		if p.take[node] < 0 {
-			p.take[node] = -1 - p.take[node]
-		}
-	}
-	return n
 }
 
 func (p *Planner) reached(group, single int32, loose bool) (Group, int) {
@@ -120,9 +108,6 @@ func (p *Planner) refuse(least int) *Refusal {
 	p.attempt(n)
 	plan := p.plan()
 	r.Fit = plan.Pods
-	if r.Fit < j.placed()+n { // Members that stand on nodes without an ID.
-		r.Fit = j.placed() + n
-	}
 	for _, rank := range j.pending[n:least] {
 		if gpus := j.gang.Tasks[j.task[rank]].GPUs; gpus > 0 {
 			r.OfPods = false
