@@ -78,12 +78,33 @@ func (p *Planner) fixBlock(block []int32, last int32) bool {
 			return true
 		}
 	}
-	home := p.roomiest(homes, waits)
-	if home < 0 {
+	if len(homes) == 0 && len(loose) > 0 {
 		return false
 	}
-	p.seatBlock(block, last, t.groups[home].first, t.groups[home].last, waits)
+	from, to := p.aroundBlock(homes, waits)
+	if from < 0 {
+		return false
+	}
+	p.seatBlock(block, last, from, to, waits)
 	return true
+}
+
+// aroundBlock is the nodes that take so many pods of one block: of the lowest
+// groups homes or, if there are none, of any.
+func (p *Planner) aroundBlock(homes []int32, pods int64) (from, to int32) {
+	if p.bounds.nodes {
+		for node, n := range p.fit {
+			at := int32(node) //nolint:gosec // A node's ID.
+			if int64(n) >= pods && (!p.joined() || p.mates[at] > 0) {
+				return at, at + 1
+			}
+		}
+		return None, None
+	}
+	if home := p.tightestOf(homes, pods); home >= 0 {
+		return p.tree.groups[home].first, p.tree.groups[home].last
+	}
+	return None, None
 }
 
 // seatBlock puts what is pending of a block on nodes from first up to last.
@@ -104,15 +125,13 @@ func (p *Planner) seatBlock(block []int32, last, first, end int32, waits int64) 
 	}
 }
 
-// roomiest is the lowest group among homes, or of all if there are none, that
+// tightestOf is the lowest group among homes, or of all if there are none, that
 // takes so many pods with the least room to spare; None if none does.
-func (p *Planner) roomiest(homes []int32, pods int64) int32 {
+func (p *Planner) tightestOf(homes []int32, pods int64) int32 {
 	t, best, least := p.tree, None, int64(0)
 	for i := range t.groups {
 		g := int32(i) //nolint:gosec // As many as in the tree.
-		switch {
-		case !t.groups[i].lowest, len(homes) > 0 && !slices.Contains(homes, g),
-			len(homes) == 0 && p.bounds.inside != 0 && t.groups[i].inside&p.bounds.inside == 0:
+		if !t.groups[i].lowest || len(homes) > 0 && !slices.Contains(homes, g) || !p.mayFix(g) {
 			continue
 		}
 		room := int64(0)
@@ -124,4 +143,19 @@ func (p *Planner) roomiest(homes []int32, pods int64) int32 {
 		}
 	}
 	return best
+}
+
+// mayFix tells whether pods that are fixed in a lowest group are with others in
+// one group of the required kind.
+func (p *Planner) mayFix(home int32) bool {
+	if p.bounds.inside == 0 || p.held[0] == 0 || p.tree.groups[home].first == p.tree.groups[home].last {
+		return true
+	}
+	around := p.required(p.tree.groups[home].first)
+	return around >= 0 && p.holdsMembers(around)
+}
+
+// joined tells whether any pod has a node that is known.
+func (p *Planner) joined() bool {
+	return len(p.fixed) > 0 || slices.ContainsFunc(p.job.at, func(at int32) bool { return at >= 0 })
 }

@@ -102,20 +102,21 @@ func (p *Planner) join() {
 	}
 }
 
-// mate adds members to a node. A node in no group is near to nothing.
+// mate adds members to a node. A node in no group is near to no other.
 func (p *Planner) mate(node, n int32) {
+	p.mates[node] += n
 	if node >= p.tree.grouped {
 		return
 	}
-	p.mates[node] += n
 	for g := p.tree.home[node]; g >= 0; g = p.tree.groups[g].parent {
 		p.held[g] += n
 	}
 }
 
-// restrict reads what is required of the group, and which nodes are barred. If
-// members stand in several groups of the required kind, that cannot be mended:
-// what is left goes into these groups.
+// restrict reads what is required of the group, and which nodes are barred: of
+// a required kind all that are in no such group or, if members are in one, not
+// beside them. Members in several groups of the kind cannot be mended: what is
+// left goes into these groups.
 func (p *Planner) restrict() {
 	t, g := p.tree, p.job.gang
 	p.bounds = filter{inside: t.bit(g.Require), nodes: g.Require == kindNode, kind: -1}
@@ -125,38 +126,64 @@ func (p *Planner) restrict() {
 			p.barred[node] = true
 		}
 	}
-	if g.Require == "" || p.held[0] == 0 || p.gathered() {
+	if g.Require == "" {
 		return
 	}
+	groups := p.memberGroups()
 	for node := range p.barred {
-		if !p.beside(int32(node)) { //nolint:gosec // A node's ID.
+		around := p.required(int32(node)) //nolint:gosec // A node's ID.
+		if around < 0 || groups > 0 && !p.holdsMembers(around) {
 			p.barred[node] = true
 		}
 	}
-	p.bounds = filter{kind: -1}
+	if groups > 1 {
+		p.bounds = filter{kind: -1}
+	}
 }
 
-// gathered tells whether one group of the required kind holds all members.
-func (p *Planner) gathered() bool {
-	at := p.common(0)
+// required is the group of the required kind that a node is in, or the node if
+// that is required; None if it is in none.
+func (p *Planner) required(node int32) int32 {
 	if p.bounds.nodes {
-		return at.node >= 0
+		return node
 	}
-	return p.tree.groups[at.group].inside&p.bounds.inside != 0
-}
-
-// beside tells whether a group of the required kind around a node has members.
-func (p *Planner) beside(node int32) bool {
 	t := p.tree
-	if p.bounds.nodes || node >= t.grouped {
-		return p.mates[node] > 0
-	}
 	for g := t.home[node]; g > 0; g = t.groups[g].parent {
-		if kind := t.groups[g].kind; 1<<kind == p.bounds.inside {
-			return p.held[g] > 0
+		if 1<<t.groups[g].kind == p.bounds.inside {
+			return g
 		}
 	}
-	return false
+	return None
+}
+
+// holdsMembers tells whether members are in what required returned.
+func (p *Planner) holdsMembers(at int32) bool {
+	if p.bounds.nodes {
+		return p.mates[at] > 0
+	}
+	return p.held[at] > 0
+}
+
+// memberGroups counts the groups of the required kind that members are in; two
+// stand for more.
+func (p *Planner) memberGroups() int {
+	first := None
+	for _, node := range p.job.at {
+		if node < 0 {
+			continue
+		}
+		switch at := p.required(node); {
+		case at < 0 || at == first:
+		case first >= 0:
+			return 2
+		default:
+			first = at
+		}
+	}
+	if first < 0 {
+		return 0
+	}
+	return 1
 }
 
 // load finds how many leading pods each node takes: of several classes the

@@ -57,7 +57,7 @@ func (p *Planner) describe(plan *Plan) {
 		last = node
 		if node >= t.grouped {
 			loose = true
-			// Nodes in no group have no mates otherwise.
+			// The members there are not needed any more.
 			if p.mates[node] != counted {
 				p.mates[node] = counted
 				plan.Domains++

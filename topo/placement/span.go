@@ -206,7 +206,6 @@ func (p *Planner) overflow(w part) bool {
 	if len(chosen) == 0 {
 		return false
 	}
-	p.within(0, in)
 	total, open := int64(0), len(chosen)-1
 	for i := range chosen {
 		total += chosen[i].slots
@@ -221,5 +220,6 @@ func (p *Planner) overflow(w part) bool {
 		}
 	}
 	p.putNode(chosen[open].id, out)
+	p.within(0, in) // It chooses nodes in the same memory.
 	return true
 }
