@@ -213,7 +213,7 @@ func (p *Planner) attempt(n int) bool {
 	clear(p.guests)
 	p.undo = p.undo[:0]
 	p.tail, p.free, p.seats, p.fixed = 0, p.free[:0], p.seats[:0], p.fixed[:0]
-	ok := p.fix(n) && p.place(n)
+	ok := n == 0 || p.fix(n) && p.place(n)
 	for _, m := range p.fixed {
 		p.mate(m.Node, -1)
 	}

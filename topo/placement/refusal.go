@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -14,7 +15,8 @@ const (
 	ReasonInvalid Reason = iota + 1
 	// ReasonNoRoom: it does not fit now.
 	ReasonNoRoom
-	// ReasonMembers: it does not fit beside its members that have a node.
+	// ReasonMembers: what is left of it does not fit beside its members that
+	// have a node.
 	ReasonMembers
 )
 
@@ -24,6 +26,8 @@ type Refusal struct {
 	// Want is how many pods must have a node, and Fit how many would at best,
 	// placed members included.
 	Want, Fit int
+	// Placed is how many have one already.
+	Placed int
 	// Group and Kind are where those would be. Group is empty for all nodes
 	// together.
 	Group, Kind string
@@ -33,6 +37,9 @@ type Refusal struct {
 	OfPods bool
 	// Slice is the gang's, in GPUs.
 	Slice int
+	// NoNode tells that no node at all has room for a pod of Task.
+	NoNode bool
+	Task   string
 	// Outside is how many nodes have room and are in no group that would do,
 	// and Level what these lack: the required kind.
 	Outside int
@@ -66,14 +73,21 @@ func (r *Refusal) Error() string {
 	if r.OfPods {
 		unit = "pod"
 	}
-	if r.Fit > 0 && r.Short > 0 {
+	if r.Placed > 0 {
+		fmt.Fprintf(&b, " (%d placed already)", r.Placed)
+	}
+	switch {
+	case r.NoNode:
+		fmt.Fprintf(&b, ", %s has room for a %s", r.nowhere(), cmp.Or(r.Task, "pod"))
+	case r.Fit > 0 && r.Short > 0:
 		fmt.Fprintf(&b, ", %s %s short", r.where(), count(r.Short, unit))
 	}
-	if r.Reason == ReasonMembers {
-		b.WriteString(", beside the members that have a node")
-	}
 	if r.Outside > 0 {
-		fmt.Fprintf(&b, "; %s with room stand in no %s", count(r.Outside, "node"), r.Level)
+		is := "are"
+		if r.Outside == 1 {
+			is = "is"
+		}
+		fmt.Fprintf(&b, "; %s with room %s in no %s", count(r.Outside, "node"), is, r.Level)
 	}
 	if r.Avoided > 0 {
 		fmt.Fprintf(&b, "; %s avoided", count(r.Avoided, "node"))
@@ -85,10 +99,17 @@ func (r *Refusal) where() string {
 	switch {
 	case r.Group == "":
 		return "all nodes together are"
-	case r.Kind == "node":
+	case r.Kind == kindNode:
 		return "node " + r.Group + " is"
 	}
 	return "group " + r.Group + " is"
+}
+
+func (r *Refusal) nowhere() string {
+	if r.Level == "" || r.Level == kindNode {
+		return "no node"
+	}
+	return "no node in a " + r.Level
 }
 
 func count(n int, what string) string {
