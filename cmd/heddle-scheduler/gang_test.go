@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
@@ -35,6 +34,8 @@ type world struct {
 	*testing.T
 	client *fake.Clientset
 	plugin *scheduler.Plugin
+	// version is the last resourceVersion that the test gave out.
+	version atomic.Int64
 }
 
 // start runs the scheduler with the documented configuration, and with what the
@@ -71,13 +72,13 @@ func start(t *testing.T, args string, nodes ...*corev1.Node) *world {
 		}
 	}
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: w.client.EventsV1()})
-	make_ := scheduler.Factory(slog.New(slog.DiscardHandler))
+	create := scheduler.Factory(slog.New(slog.DiscardHandler))
 	s, err := kube.New(ctx, w.client, factory, nil, profile.NewRecorderFactory(broadcaster),
 		kube.WithProfiles(c.Profiles...), kube.WithComponentConfigVersion(c.APIVersion),
 		kube.WithPodInitialBackoffSeconds(1), kube.WithPodMaxBackoffSeconds(1),
 		kube.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{
 			scheduler.Name: func(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
-				plugin, err := make_(ctx, args, h)
+				plugin, err := create(ctx, args, h)
 				if err == nil {
 					w.plugin = plugin.(*scheduler.Plugin)
 				}
@@ -104,8 +105,6 @@ func start(t *testing.T, args string, nodes ...*corev1.Node) *world {
 	return w
 }
 
-var _ informers.SharedInformerFactory = nil
-
 func (w *world) add(object runtime.Object) {
 	w.Helper()
 	if err := w.client.Tracker().Add(object); err != nil {
@@ -122,6 +121,8 @@ func (w *world) change(pod string, how func(*corev1.Pod)) {
 	}
 	changed := object.(*corev1.Pod).DeepCopy()
 	how(changed)
+	// An informer takes an object of the same version for the same object.
+	changed.ResourceVersion = strconv.FormatInt(w.version.Add(1), 10)
 	if err := w.client.Tracker().Update(gvr, changed, "default"); err != nil {
 		w.Error(err)
 	}
@@ -159,7 +160,7 @@ func (w *world) until(what string, ok func(map[string]*corev1.Pod) bool) map[str
 		case <-deadline:
 			var lines []string
 			for name, pod := range pods {
-				lines = append(lines, fmt.Sprintf("%s on %q: %s", name, pod.Spec.NodeName, why(pod)))
+				lines = append(lines, fmt.Sprintf("%s %v on %q: %s", name, pod.Labels, pod.Spec.NodeName, why(pod)))
 			}
 			w.Fatalf("not %s:\n%s", what, strings.Join(lines, "\n"))
 		case <-time.After(20 * time.Millisecond):
@@ -412,5 +413,3 @@ func TestRecreatedMemberFindsItsGang(t *testing.T) {
 	w.add(pod("x-2", 1, gangLabels("x", 4)))
 	w.until("bound again", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 4 })
 }
-
-var _ = json.Valid

@@ -43,6 +43,8 @@ type member struct {
 	stage stage
 	// node is where a member of stage planned to bound is.
 	node string
+	// told tells that the pod says why it has no node.
+	told bool
 }
 
 // live members are neither finished nor on their way out.
@@ -350,7 +352,8 @@ func (b *book) release(unit []*entry, why string) (waiting []types.UID) {
 // refuse notes why a gang has no nodes, and who tries again.
 func (b *book) refuse(e *entry, why string, leader types.UID) {
 	e.refusal, e.leader = why, leader
-	if leader != "" {
+	if m := e.members[leader]; m != nil {
+		m.told = true
 		return
 	}
 	for _, m := range ordered(e) {

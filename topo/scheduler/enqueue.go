@@ -19,7 +19,11 @@ func (p *Plugin) PreEnqueue(_ context.Context, pod *corev1.Pod) *framework.Statu
 	}
 	b := p.book
 	b.mu.Lock()
-	e, changed := b.put(pod)
+	// The queue's pod may be older than what the book has.
+	e, changed := b.of[pod.UID], false
+	if e == nil {
+		e, changed = b.put(pod)
+	}
 	if e == nil {
 		b.mu.Unlock()
 		return nil // Not in a gang, or a fault for PreFilter to tell.
@@ -29,7 +33,7 @@ func (p *Plugin) PreEnqueue(_ context.Context, pod *corev1.Pod) *framework.Statu
 	b.mu.Unlock()
 	// The queue may know a pod that has just gone, and nobody would tell again.
 	if changed && !p.exists(pod) {
-		p.gone(pod.UID)
+		p.gone(pod)
 	}
 	if !ok {
 		return framework.NewStatus(framework.UnschedulableAndUnresolvable, why)
@@ -45,9 +49,19 @@ func (p *Plugin) exists(pod *corev1.Pod) bool {
 	return err == nil && now.UID == pod.UID
 }
 
-// watch follows the pods.
+// watch follows the pods, and what nodes are.
 func (p *Plugin) watch() error {
-	_, err := p.handle.SharedInformerFactory().Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	_, err := p.handle.SharedInformerFactory().Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(_, object any) {
+			if node, ok := object.(*corev1.Node); ok {
+				p.another(node.Name)
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = p.handle.SharedInformerFactory().Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) {
 			if pod, ok := object.(*corev1.Pod); ok {
 				p.come(pod)
@@ -63,7 +77,7 @@ func (p *Plugin) watch() error {
 				object = last.Obj
 			}
 			if pod, ok := object.(*corev1.Pod); ok {
-				p.gone(pod.UID)
+				p.gone(pod)
 			}
 		},
 	})
@@ -95,8 +109,28 @@ func (p *Plugin) come(pod *corev1.Pod) {
 	}
 }
 
+// another is called when a node is not what it was: nobody avoids it any longer.
+func (p *Plugin) another(node string) {
+	var again []types.NamespacedName
+	p.book.mu.Lock()
+	for key, e := range p.book.gangs {
+		if _, ok := e.avoid[node]; ok {
+			delete(e.avoid, node)
+			again = append(again, key)
+		}
+	}
+	p.book.mu.Unlock()
+	for _, key := range again {
+		p.wake(key)
+	}
+}
+
 // gone forgets a pod.
-func (p *Plugin) gone(uid types.UID) {
+func (p *Plugin) gone(pod *corev1.Pod) {
+	uid := pod.UID
+	if pod.Spec.NodeName != "" {
+		p.another(pod.Spec.NodeName)
+	}
 	p.mu.Lock()
 	delete(p.blocked, uid)
 	p.mu.Unlock()

@@ -30,10 +30,7 @@ func (p *Plugin) EventsToRegister(context.Context) ([]framework.ClusterEventWith
 }
 
 // afterNode is after a node came or changed.
-func (p *Plugin) afterNode(_ logr.Logger, pod *corev1.Pod, _, newer any) (framework.QueueingHint, error) {
-	if node, ok := newer.(*corev1.Node); ok && node.Spec.Unschedulable {
-		return framework.QueueSkip, nil
-	}
+func (p *Plugin) afterNode(_ logr.Logger, pod *corev1.Pod, _, _ any) (framework.QueueingHint, error) {
 	return p.worth(pod), nil
 }
 

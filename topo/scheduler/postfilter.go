@@ -25,11 +25,11 @@ const (
 func (p *Plugin) PostFilter(
 	_ context.Context, state framework.CycleState, pod *corev1.Pod, statuses framework.NodeToStatusReader,
 ) (*framework.PostFilterResult, *framework.Status) {
-	goOn := framework.NewStatus(framework.Unschedulable)
+	goOn, stop := framework.NewStatus(framework.Unschedulable), framework.NewStatus(framework.UnschedulableAndUnresolvable)
 	c := read(state)
 	switch {
 	case c == nil && p.inGang(pod):
-		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, "no victims for a gang that would not fit")
+		return nil, stop
 	case c == nil:
 		return nil, goOn
 	case !c.member:
@@ -46,7 +46,7 @@ func (p *Plugin) PostFilter(
 	if away.again {
 		p.handle.Activate(p.logr, map[string]*corev1.Pod{pod.Namespace + "/" + pod.Name: pod})
 	}
-	return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, "no victims for a part of a gang")
+	return nil, stop
 }
 
 func (p *Plugin) inGang(pod *corev1.Pod) bool {

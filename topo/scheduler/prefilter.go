@@ -37,9 +37,10 @@ func (c *cycle) Clone() framework.StateData { return c }
 func (p *Plugin) PreFilter(
 	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
 ) (*framework.PreFilterResult, *framework.Status) {
-	c, others, status := p.prefilter(ctx, pod, nodes)
-	if len(others) > 0 {
-		p.handle.Activate(p.logr, others)
+	c, next, status := p.prefilter(ctx, pod, nodes)
+	p.reject(next.waiting, next.why)
+	if len(next.try) > 0 {
+		p.handle.Activate(p.logr, next.try)
 	}
 	if c != nil {
 		state.Write(stateKey, c)
@@ -53,37 +54,44 @@ func (p *Plugin) PreFilter(
 // PreFilterExtensions are none: Filter looks at the node that it is given.
 func (*Plugin) PreFilterExtensions() framework.PreFilterExtensions { return nil }
 
-// prefilter is PreFilter with the lock; others are pods to be tried next.
+// next is what else is to be done, without the lock.
+type next struct {
+	// try are pods to be tried at once.
+	try map[string]*corev1.Pod
+	// waiting are to be rejected, and why.
+	waiting []types.UID
+	why     string
+}
+
+// prefilter is PreFilter with the lock.
 func (p *Plugin) prefilter(
 	ctx context.Context, pod *corev1.Pod, nodes []framework.NodeInfo,
-) (c *cycle, others map[string]*corev1.Pod, status *framework.Status) {
+) (c *cycle, then next, status *framework.Status) {
 	b := p.book
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.of[pod.UID]
 	if e == nil {
 		if _, err := gang.Read(pod, b.domains); gang.Mentions(pod) && err != nil && !errors.Is(err, gang.ErrNone) {
-			return nil, nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, err.Error())
+			return nil, next{}, framework.NewStatus(framework.UnschedulableAndUnresolvable, err.Error())
 		}
 		if len(b.promises) == 0 {
-			return nil, nil, framework.NewStatus(framework.Skip)
+			return nil, next{}, framework.NewStatus(framework.Skip)
 		}
-		return b.cycle(pod), nil, nil
+		return b.cycle(pod), next{}, nil
 	}
 	m := e.members[pod.UID]
-	if why, final := p.placeFor(ctx, e, m, nodes); why != "" {
-		code := framework.Unschedulable
-		if final {
-			code = framework.UnschedulableAndUnresolvable
-		}
-		return nil, nil, framework.NewStatus(code, fmt.Sprintf("rejected by podgroup %s: %s", e.key.Name, why))
+	if why, waiting := p.placeFor(ctx, e, m, nodes); why != "" {
+		// Final: nobody's death would make room for the whole gang.
+		return nil, next{waiting: waiting, why: why}, framework.NewStatus(
+			framework.UnschedulableAndUnresolvable, fmt.Sprintf("rejected by podgroup %s: %s", e.key.Name, why))
 	}
 	if e.leader == pod.UID || e.refusal != "" {
 		e.refusal, e.leader = "", ""
 	}
 	c = b.cycle(pod)
 	c.member, c.node = true, m.node
-	return c, siblings(e, b, pod.UID), nil
+	return c, next{try: siblings(e, b, pod.UID)}, nil
 }
 
 // cycle is what Filter needs to know of any pod.
@@ -93,40 +101,44 @@ func (b *book) cycle(pod *corev1.Pod) *cycle {
 	}
 }
 
-// placeFor sees to it that a member has a place; else why not. Nothing that
-// another pod's death could change is final.
-func (p *Plugin) placeFor(ctx context.Context, e *entry, m *member, nodes []framework.NodeInfo) (why string, final bool) {
+// placeFor sees to it that a member has a place; else why not, and which members
+// give theirs back.
+func (p *Plugin) placeFor(
+	ctx context.Context, e *entry, m *member, nodes []framework.NodeInfo,
+) (why string, waiting []types.UID) {
 	b := p.book
 	unit, missing := b.unit(e)
 	switch {
 	case e.fault != nil:
-		return e.fault.Error(), true
+		return e.fault.Error(), nil
 	case m.stage >= planned && m.stage <= reserved:
-		return "", false
+		return "", nil
 	case missing != nil && !e.satisfied():
-		return fmt.Sprintf("podgroup %s of its groups does not exist", missing), true
+		return fmt.Sprintf("podgroup %s of its groups does not exist", missing), nil
 	case e.refusal != "" && e.leader != m.pod.UID && b.waits(e.leader):
-		return e.refusal, true
+		m.told = true
+		return e.refusal, nil
 	}
 	for _, u := range unit {
 		if u.fault != nil {
-			return fmt.Sprintf("podgroup %s of its groups: %v", u.key.Name, u.fault), true
+			return fmt.Sprintf("podgroup %s of its groups: %v", u.key.Name, u.fault), nil
 		}
 	}
 	l := planner{plugin: p, nodes: nodes}
 	if why = l.unit(ctx, unit, m.pod); why == "" {
-		return "", false
+		return "", nil
 	}
 	if anybodyLower(nodes, m.pod) {
 		l.preempt = true
 		if l.unit(ctx, unit, m.pod) == "" {
-			return "", false
+			return "", nil
 		}
 	}
-	for _, u := range unit {
-		b.refuse(u, why, m.pod.UID)
+	if !e.satisfied() {
+		waiting = b.release(unit, why)
 	}
-	return why, true
+	b.refuse(e, why, m.pod.UID)
+	return why, waiting
 }
 
 // waits tells whether a pod is there to be tried.

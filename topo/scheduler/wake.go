@@ -62,7 +62,10 @@ func (p *Plugin) rouse() {
 	b.mu.Lock()
 	for key := range woken {
 		if e := b.gangs[key]; e != nil {
-			b.callable(e, pods)
+			unit, _ := b.unit(e)
+			for _, u := range unit {
+				b.callable(u, pods)
+			}
 		}
 	}
 	if all {
@@ -81,8 +84,8 @@ func (p *Plugin) rouse() {
 	}
 }
 
-// callable adds the pods of a gang that are worth a try: those that have a
-// place, else the leader of a refused one, else all that wait.
+// callable adds the pods of a gang that are worth a try: of a refused gang the
+// leader, and who was not told yet, else all that wait.
 func (b *book) callable(e *entry, pods map[string]*corev1.Pod) {
 	if ok, _ := b.complete(e); !ok {
 		return
@@ -91,7 +94,7 @@ func (b *book) callable(e *entry, pods map[string]*corev1.Pod) {
 		b.refuse(e, e.refusal, "")
 	}
 	for uid, m := range e.members {
-		if !m.waits() || m.stage == pending && e.refusal != "" && uid != e.leader {
+		if !m.waits() || m.stage == pending && e.refusal != "" && uid != e.leader && m.told {
 			continue
 		}
 		pods[m.pod.Namespace+"/"+m.pod.Name] = m.pod
@@ -107,7 +110,8 @@ func (p *Plugin) unblock(blocked map[types.UID]bool, pods map[string]*corev1.Pod
 	}
 }
 
-// expire ends promises whose time is up.
+// expire ends promises whose time is up, and lets gangs try nodes again that
+// they have avoided long enough.
 func (p *Plugin) expire() {
 	type late struct {
 		waiting []types.UID
@@ -117,7 +121,14 @@ func (p *Plugin) expire() {
 	b := p.book
 	b.mu.Lock()
 	now := b.now()
+	var retry []types.NamespacedName
 	for _, e := range b.gangs {
+		for node, until := range e.avoid {
+			if now.After(until) {
+				delete(e.avoid, node)
+				retry = append(retry, e.key)
+			}
+		}
 		if e.deadline.IsZero() || now.Before(e.deadline) {
 			continue
 		}
@@ -127,6 +138,9 @@ func (p *Plugin) expire() {
 		all = append(all, late{b.release(unit, why), why})
 	}
 	b.mu.Unlock()
+	for _, key := range retry {
+		p.wake(key)
+	}
 	for _, l := range all {
 		p.reject(l.waiting, l.why)
 		p.wake(types.NamespacedName{})
