@@ -82,6 +82,44 @@ func BenchmarkPlace(b *testing.B) {
 	}
 }
 
+// BenchmarkShapes is 4,096 pods on maps that are nothing like a fat tree.
+func BenchmarkShapes(b *testing.B) {
+	const all = 100000
+	for _, tt := range []struct {
+		name string
+		size int
+	}{{"one-group", all}, {"pairs", 2}, {"no-groups", 0}} {
+		b.Run(tt.name, func(b *testing.B) {
+			names := make([]string, all)
+			room := make([]int32, all)
+			rng := rand.New(rand.NewPCG(8, 8))
+			for i := range names {
+				names[i], room[i] = fmt.Sprint("n", i), int32(rng.IntN(3))
+			}
+			groups := nodes(names...)
+			if tt.size > 0 {
+				var in []v1alpha1.Group
+				for i := 0; i < all; i += tt.size {
+					in = append(in, of("dragonfly", fmt.Sprint("d", i), groups[i:i+tt.size]...))
+				}
+				groups = in
+			}
+			tree, err := placement.New(groups)
+			if err != nil {
+				b.Fatal(err)
+			}
+			p := placement.NewPlanner(tree)
+			g, c := placement.Gang{Tasks: workers(4096)}, placement.Capacity{Fit: [][]int32{room}}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, refusal := p.Place(&g, &c); refusal != nil {
+					b.Fatal(refusal)
+				}
+			}
+		})
+	}
+}
+
 // BenchmarkNew is the map's way into a tree.
 func BenchmarkNew(b *testing.B) {
 	groups, _, _ := cluster(100000)

@@ -35,7 +35,7 @@ func (p *Planner) fixBlocks(pending []int32) bool {
 		if !j.lead[j.task[rank]] {
 			continue
 		}
-		block = append(block, int32(rank)) //nolint:gosec // At most maxRanks.
+		block = append(block, int32(rank))
 		if leading++; leading%j.block == 0 && !flush() {
 			return false
 		}
@@ -94,7 +94,7 @@ func (p *Planner) fixBlock(block []int32, last int32) bool {
 func (p *Planner) aroundBlock(homes []int32, pods int64) (from, to int32) {
 	if p.bounds.nodes {
 		for node, n := range p.fit {
-			at := int32(node) //nolint:gosec // A node's ID.
+			at := int32(node)
 			if int64(n) >= pods && (!p.joined() || p.mates[at] > 0) {
 				return at, at + 1
 			}
@@ -130,7 +130,7 @@ func (p *Planner) seatBlock(block []int32, last, first, end int32, waits int64) 
 func (p *Planner) tightestOf(homes []int32, pods int64) int32 {
 	t, best, least := p.tree, None, int64(0)
 	for i := range t.groups {
-		g := int32(i) //nolint:gosec // As many as in the tree.
+		g := int32(i)
 		if !t.groups[i].lowest || len(homes) > 0 && !slices.Contains(homes, g) || !p.mayFix(g) {
 			continue
 		}

@@ -176,7 +176,7 @@ func (b *builder) tiers() error {
 			g.tier = int32(t.tiers[g.kind]) //nolint:gosec // At most maxKinds.
 		}
 	}
-	t.groups[0].tier = int32(highest + 1) //nolint:gosec // At most maxKinds.
+	t.groups[0].tier = int32(highest + 1)
 	return nil
 }
 

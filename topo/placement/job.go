@@ -40,7 +40,7 @@ func (j *job) read(t *Tree, g *Gang, c *Capacity) *Refusal {
 	j.task, j.at, j.pending = j.task[:0], j.at[:0], j.pending[:0]
 	for i := range g.Tasks {
 		for range g.Tasks[i].Pods {
-			j.task, j.at = append(j.task, int32(i)), append(j.at, waiting) //nolint:gosec // At most maxRanks.
+			j.task, j.at = append(j.task, int32(i)), append(j.at, waiting)
 		}
 	}
 	for _, m := range g.Placed {
@@ -54,7 +54,7 @@ func (j *job) read(t *Tree, g *Gang, c *Capacity) *Refusal {
 	}
 	for rank, at := range j.at {
 		if at == waiting {
-			j.pending = append(j.pending, int32(rank)) //nolint:gosec // At most maxRanks.
+			j.pending = append(j.pending, int32(rank))
 		}
 	}
 	j.block = 1

@@ -1,6 +1,9 @@
 package placement
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Guests are the pods of a gang that are not alike with those that lead: a
 // master, parameter servers. Where the leading pods go is decided first. The
@@ -102,8 +105,8 @@ func (p *Planner) unseat() {
 		p.guests[m.Node] = 0
 	}
 	p.seats = p.seats[:0]
-	for i := len(p.undo) - 1; i >= 0; i-- {
-		p.fit[p.undo[i].Node] = int32(p.undo[i].Rank) //nolint:gosec // It was there.
+	for _, was := range slices.Backward(p.undo) {
+		p.fit[was.Node] = int32(was.Rank) //nolint:gosec // It was there.
 	}
 	p.undo = p.undo[:0]
 }
@@ -158,7 +161,7 @@ func (p *Planner) seatTask(first, last int32, ranks []int32) bool {
 				lead = max(lead, p.fit[node])
 			}
 			for len(ranks) > 0 && p.takes(node, lead, ranks[0]) {
-				p.take1(node, ranks[0])
+				p.sitDown(node, ranks[0])
 				ranks = ranks[1:]
 			}
 		}
@@ -166,7 +169,7 @@ func (p *Planner) seatTask(first, last int32, ranks []int32) bool {
 	return len(ranks) == 0
 }
 
-func (p *Planner) take1(node, rank int32) {
+func (p *Planner) sitDown(node, rank int32) {
 	p.seats = append(p.seats, Member{Rank: int(rank), Node: node})
 	p.guests[node]++
 }
@@ -287,7 +290,7 @@ func (p *Planner) reserve(first, last int32, n int) bool {
 			p.undo = append(p.undo, Member{Rank: int(p.fit[best]), Node: best})
 			p.fit[best] -= least
 		}
-		p.take1(best, rank)
+		p.sitDown(best, rank)
 	}
 	return true
 }

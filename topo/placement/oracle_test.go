@@ -132,9 +132,9 @@ func (q *question) each(p *part, n int, do func(take []int32)) {
 func (q *question) aligned(homes []*part, take []int32, short int) bool {
 	seen := 0
 	for _, h := range homes {
-		switch over := used(h, take) % q.block; {
-		case over == 0:
-		case over == short:
+		switch used(h, take) % q.block {
+		case 0:
+		case short:
 			seen++
 		default:
 			return false
@@ -276,7 +276,7 @@ func TestPlansAreOptimal(t *testing.T) {
 			g.Slice = 8 * q.block
 		}
 		plan, refusal := placement.Place(tree, &g, &placement.Capacity{Fit: [][]int32{q.fit}})
-		best := q.best(f.root, n, func(take []int32) []int { return []int{0} })
+		best := q.best(f.root, n, func([]int32) []int { return []int{0} })
 		if (refusal == nil) != (best != nil) {
 			t.Fatalf("seed %d: %d pods, %v: refusal %v, best %v", seed, n, q.fit, refusal, best)
 		}

@@ -128,9 +128,9 @@ func (p *picker) sort() {
 	for i := int64(1); i <= largest; i++ {
 		p.counts[i] += p.counts[i-1]
 	}
-	for i := len(p.items) - 1; i >= 0; i-- {
-		place := &p.counts[largest-p.items[i].room]
-		p.sorted[*place] = p.items[i]
+	for _, it := range slices.Backward(p.items) {
+		place := &p.counts[largest-it.room]
+		p.sorted[*place] = it
 		*place++
 	}
 }

@@ -131,7 +131,7 @@ func (p *Planner) restrict() {
 	}
 	groups := p.memberGroups()
 	for node := range p.barred {
-		around := p.required(int32(node)) //nolint:gosec // A node's ID.
+		around := p.required(int32(node))
 		if around < 0 || groups > 0 && !p.holdsMembers(around) {
 			p.barred[node] = true
 		}

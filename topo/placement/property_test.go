@@ -2,6 +2,7 @@ package placement_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -63,9 +64,7 @@ func newWorld(t *testing.T, rng *rand.Rand) *world {
 			if g.Kind == v1alpha1.KindNode {
 				id, _ := tree.ID(g.Name)
 				mine := map[string]string{"node": g.Name}
-				for k, v := range around {
-					mine[k] = v
-				}
+				maps.Copy(mine, around)
 				w.around[id] = mine
 				continue
 			}
@@ -336,9 +335,7 @@ func (w *world) said(plan *placement.Plan, fault func(string, ...any)) {
 		loose = loose || len(w.around[node]) == 1
 		if shared == nil {
 			shared = map[string]string{}
-			for k, v := range w.around[node] {
-				shared[k] = v
-			}
+			maps.Copy(shared, w.around[node])
 		}
 		for k, v := range shared {
 			if w.around[node][k] != v {

@@ -36,48 +36,57 @@ const counted = -1
 
 // describe finds the group that a plan reached, and counts its domains.
 func (p *Planner) describe(plan *Plan) {
-	t := p.tree
-	group, single, loose := None, None, false
+	group, single, last, loose := None, None, None, false
 	clear(p.used)
-	last := None
 	for rank, node := range plan.Nodes {
-		if node < 0 {
-			if p.job.at[rank] == None {
-				plan.Pods++
-			}
-			continue
+		if node >= 0 || p.job.at[rank] == None {
+			plan.Pods++
 		}
-		plan.Pods++
-		if node == last {
+		if node < 0 || node == last {
 			continue
 		}
 		if single = None; last < 0 {
 			single = node
 		}
 		last = node
-		if node >= t.grouped {
-			loose = true
-			// The members there are not needed any more.
-			if p.mates[node] != counted {
-				p.mates[node] = counted
-				plan.Domains++
-			}
-			continue
+		if p.newDomain(node) {
+			plan.Domains++
+			group = p.around(group, node)
 		}
-		home := t.home[node]
-		if p.used[home] {
-			continue
-		}
-		p.used[home] = true
-		plan.Domains++
-		if group < 0 {
-			group = home
-		}
-		for home < group || home >= t.groups[group].end {
-			group = t.groups[group].parent
-		}
+		loose = loose || node >= p.tree.grouped
 	}
 	plan.Group, plan.Index = p.reached(group, single, loose)
+}
+
+// newDomain tells, once for each, whether a node is in a lowest group that the
+// plan was not in yet.
+func (p *Planner) newDomain(node int32) bool {
+	if node >= p.tree.grouped {
+		// The members there are not needed any more.
+		was := p.mates[node]
+		p.mates[node] = counted
+		return was != counted
+	}
+	home := p.tree.home[node]
+	was := p.used[home]
+	p.used[home] = true
+	return !was
+}
+
+// around is the lowest group that has a group, if any, and a node in it.
+func (p *Planner) around(group, node int32) int32 {
+	t := p.tree
+	if node >= t.grouped {
+		return group
+	}
+	home := t.home[node]
+	if group < 0 {
+		return home
+	}
+	for home < group || home >= t.groups[group].end {
+		group = t.groups[group].parent
+	}
+	return group
 }
 
 func (p *Planner) reached(group, single int32, loose bool) (Group, int) {

@@ -21,7 +21,7 @@ const (
 )
 
 // Refusal is why a gang has no plan, as an error in people's words.
-type Refusal struct {
+type Refusal struct { //nolint:errname // It is an answer; Error tells it to people.
 	Reason Reason
 	// Want is how many pods must have a node, and Fit how many would at best,
 	// placed members included.

@@ -53,7 +53,7 @@ func (p *Planner) look(r *Refusal, task *Task) {
 	for node, home := range p.tree.home {
 		stranger := bit != 0 && p.tree.groups[home].inside&bit == 0
 		room, counts := c.Fit[task.Class][node] > 0 && !stranger, leading[node] > 0 && stranger
-		if !room && !counts || slices.Contains(g.Avoid, int32(node)) { //nolint:gosec // A node's ID.
+		if !room && !counts || slices.Contains(g.Avoid, int32(node)) {
 			continue
 		}
 		r.NoNode = r.NoNode && !room

@@ -23,7 +23,7 @@ func (p *Planner) find(w part, f *filter) (target, bool) {
 		preferred := *f
 		for i := range t.kinds {
 			if bit == 1<<i {
-				preferred.kind = int32(i) //nolint:gosec // At most maxKinds.
+				preferred.kind = int32(i)
 			}
 		}
 		if at, ok := p.tightest(0, w, &preferred); ok {

@@ -72,7 +72,8 @@ func TestNodesBesideGroups(t *testing.T) {
 		{"they are near", placement.Gang{Tasks: workers(2), Avoid: []int32{0}}, outcome{[]int32{2, 3}, "leaf leaf-0", 1, ""}},
 		{"they are a domain", placement.Gang{Tasks: workers(4), Slice: 16}, outcome{[]int32{0, 1, 2, 3}, "leaf leaf-0", 2, ""}},
 		{
-			"they are in no other kind", placement.Gang{Tasks: workers(3), Require: "nvlink"},
+			"they are in no other kind",
+			placement.Gang{Tasks: workers(3), Require: "nvlink"},
 			outcome{nil, " ", 0, "2 of 3 fit, group nvlink-0 is 8 GPUs short; 2 nodes with room are in no nvlink"},
 		},
 	} {
@@ -112,7 +113,8 @@ func TestLyingMaps(t *testing.T) {
 		{"too deep", []v1alpha1.Group{deep}, `map: group "g3" is more than 16 groups deep`},
 		{"too many kinds", many, `map: more than 64 kinds of groups`},
 		{
-			"kinds inside each other", []v1alpha1.Group{of("leaf", "l", of("spine", "s")), of("spine", "t", of("leaf", "m"))},
+			"kinds inside each other",
+			[]v1alpha1.Group{of("leaf", "l", of("spine", "s")), of("spine", "t", of("leaf", "m"))},
 			`map: kinds of groups contain each other`,
 		},
 		{"a kind inside itself", []v1alpha1.Group{of("leaf", "l", of("leaf", "m"))}, `map: kinds of groups contain each other`},
