@@ -80,8 +80,10 @@ type entry struct {
 	leader  types.UID
 	since   time.Time
 	// avoid are nodes that turned members away for what no plan sees.
-	avoid   map[string]time.Time
-	retries int
+	avoid map[string]time.Time
+	// turns is how often that happened since the gang had all its nodes last,
+	// retries since it let go of all.
+	turns, retries int
 }
 
 // book is who is in which gang, and who was promised what. Its lock is never
@@ -315,9 +317,10 @@ func (b *book) promise() {
 		}
 		open := false
 		for uid, m := range e.members {
-			if m.stage == planned || m.stage == reserved || m.stage == released {
+			// Who is being bound is on the node already.
+			if m.stage == planned || m.stage == reserved {
 				made[m.node] = append(made[m.node], fit.Promise{UID: uid, Priority: priorityOf(m.pod), Amounts: m.class.Amounts})
-				open = open || m.stage != released
+				open = true
 			}
 		}
 		if !open {

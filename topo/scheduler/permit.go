@@ -67,11 +67,11 @@ func (p *Plugin) unreserve(pod *corev1.Pod, node string) (waiting []types.UID, w
 func (p *Plugin) Permit(
 	_ context.Context, _ framework.CycleState, pod *corev1.Pod, _ string,
 ) (*framework.Status, time.Duration) {
-	go_, wait := p.permit(pod)
+	free, wait := p.permit(pod)
 	if wait > 0 {
 		return framework.NewStatus(framework.Wait), wait
 	}
-	for _, uid := range go_ {
+	for _, uid := range free {
 		if waiting := p.handle.GetWaitingPod(uid); waiting != nil {
 			waiting.Allow(Name)
 		}
@@ -105,7 +105,7 @@ func (p *Plugin) permit(pod *corev1.Pod) (free []types.UID, wait time.Duration) 
 				}
 			}
 		}
-		u.once, u.refusal, u.leader, u.retries = true, "", "", 0
+		u.once, u.refusal, u.leader, u.retries, u.turns = true, "", "", 0, 0
 	}
 	b.promise()
 	return free, 0

@@ -11,9 +11,10 @@ import (
 )
 
 const (
-	// avoidFor is how long a gang avoids a node that turned a member away for
-	// what no plan sees: volumes, other pods' affinity.
-	avoidFor = time.Minute
+	// A gang avoids a node that turned a member away for what no plan sees
+	// (volumes, other pods' affinity), at first for a moment, since the node may
+	// just be changing, and twice as long each time.
+	avoidFirst, avoidMost = 2 * time.Second, time.Minute
 	// maxRetries is how often a gang plans around such nodes before it lets go
 	// of all that it holds.
 	maxRetries = 3
@@ -81,7 +82,8 @@ func (p *Plugin) turnedAway(pod *corev1.Pod, node string, status *framework.Stat
 	if e.preempting && status.Code() == framework.Unschedulable {
 		return away{preempt: true}
 	}
-	e.avoid[node] = b.now().Add(avoidFor)
+	e.avoid[node] = b.now().Add(min(avoidFirst<<min(e.turns, 10), avoidMost))
+	e.turns++
 	e.retries++
 	if e.retries > maxRetries {
 		e.retries = 0
