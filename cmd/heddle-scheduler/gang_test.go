@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -36,6 +37,7 @@ type world struct {
 	plugin *scheduler.Plugin
 	// version is the last resourceVersion that the test gave out.
 	version atomic.Int64
+	writes  sync.Mutex
 }
 
 // start runs the scheduler with the documented configuration, and with what the
@@ -59,6 +61,13 @@ func start(t *testing.T, args string, nodes ...*corev1.Node) *world {
 			}
 		})
 		return true, binding, nil
+	})
+	// The tracker reads, patches and writes; nobody may write in between.
+	patch := clienttesting.ObjectReaction(w.client.Tracker())
+	w.client.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		w.writes.Lock()
+		defer w.writes.Unlock()
+		return patch(action)
 	})
 	for _, node := range nodes {
 		w.add(node)
@@ -113,6 +122,8 @@ func (w *world) add(object runtime.Object) {
 }
 
 func (w *world) change(pod string, how func(*corev1.Pod)) {
+	w.writes.Lock()
+	defer w.writes.Unlock()
 	gvr := corev1.SchemeGroupVersion.WithResource("pods")
 	object, err := w.client.Tracker().Get(gvr, "default", pod)
 	if err != nil {
