@@ -32,7 +32,7 @@ const gpu = "nvidia.com/gpu"
 
 // world is the whole scheduler on an API server that is a map in memory.
 type world struct {
-	*testing.T
+	testing.TB
 	client *fake.Clientset
 	plugin *scheduler.Plugin
 	// version is the last resourceVersion that the test gave out.
@@ -42,9 +42,9 @@ type world struct {
 
 // start runs the scheduler with the documented configuration, and with what the
 // test wants of the plugin's arguments.
-func start(t *testing.T, args string, nodes ...*corev1.Node) *world {
+func start(t testing.TB, args string, nodes ...*corev1.Node) *world {
 	t.Helper()
-	w := &world{T: t, client: fake.NewClientset()}
+	w := &world{TB: t, client: fake.NewClientset()}
 	w.client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		create := action.(clienttesting.CreateAction)
 		if create.GetSubresource() != "binding" {
