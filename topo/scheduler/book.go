@@ -57,9 +57,11 @@ func (m *member) waits() bool { return m.live() && m.stage < reserved }
 type entry struct {
 	key     types.NamespacedName
 	members map[types.UID]*member
-	// object is what a PodGroup object says; nil without one.
+	// object is what the PodGroup objects say; nil without one. said is by API
+	// group.
 	object      *gang.Spec
 	objectFault error
+	said        map[string]said
 
 	// gang and fault are of all that is said; stale tells that they are old.
 	gang  gang.Gang

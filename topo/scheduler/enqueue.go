@@ -57,6 +57,14 @@ func (p *Plugin) watch() error {
 				p.another(node.Name)
 			}
 		},
+		DeleteFunc: func(object any) {
+			if last, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = last.Obj
+			}
+			if node, ok := object.(*corev1.Node); ok {
+				p.tables.forget(node.Name)
+			}
+		},
 	})
 	if err != nil {
 		return err

@@ -72,13 +72,3 @@ func (p *Plugin) worth(pod *corev1.Pod) framework.QueueingHint {
 	}
 	return framework.Queue
 }
-
-// SignPod refuses to sign pods whose place depends on more than their spec says:
-// members of gangs, shares of GPUs, chosen GPUs. All others it leaves to the
-// other plugins, so that they are batched as in a stock scheduler.
-func (p *Plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]framework.SignFragment, *framework.Status) {
-	if gang.Mentions(pod) || p.particular(pod) {
-		return nil, framework.NewStatus(framework.Unschedulable)
-	}
-	return nil, nil
-}

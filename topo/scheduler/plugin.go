@@ -33,8 +33,10 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/kube-scheduler/framework"
 
+	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/feed"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
@@ -47,6 +49,7 @@ var (
 	_ framework.PreFilterPlugin   = (*Plugin)(nil)
 	_ framework.FilterPlugin      = (*Plugin)(nil)
 	_ framework.PostFilterPlugin  = (*Plugin)(nil)
+	_ framework.PreScorePlugin    = (*Plugin)(nil)
 	_ framework.ScorePlugin       = (*Plugin)(nil)
 	_ framework.ReservePlugin     = (*Plugin)(nil)
 	_ framework.PermitPlugin      = (*Plugin)(nil)
@@ -72,8 +75,9 @@ type Plugin struct {
 	logr   logr.Logger
 	source Map
 
-	book  *book
-	table fit.Table
+	book   *book
+	table  fit.Table
+	tables tables
 	// chart is the tree of the last plan; the scheduling cycle's alone.
 	chart chart
 
@@ -120,6 +124,16 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
 	p.done.Go(func() { p.tend(ctx) })
+	if config := handle.KubeConfig(); config != nil {
+		client, err := dynamic.NewForConfig(config)
+		if err != nil {
+			_ = p.Close() // It always ends well.
+			return nil, fmt.Errorf("client for podgroups: %w", err)
+		}
+		for _, group := range []string{gang.APIGroup, gang.APIGroupXK8s} {
+			p.done.Go(func() { p.follow(ctx, client, group) })
+		}
+	}
 	return p, nil
 }
 
