@@ -81,6 +81,9 @@ type entry struct {
 	refusal string
 	leader  types.UID
 	since   time.Time
+	// spread is the refusal that all members were told, and spreadAt when.
+	spread   string
+	spreadAt time.Time
 	// avoid are nodes that turned members away for what no plan sees.
 	avoid map[string]time.Time
 	// turns is how often that happened since the gang had all its nodes last,

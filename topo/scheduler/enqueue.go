@@ -63,6 +63,7 @@ func (p *Plugin) watch() error {
 			}
 			if node, ok := object.(*corev1.Node); ok {
 				p.tables.forget(node.Name)
+				p.cards.Forget(node.Name)
 			}
 		},
 	})
@@ -141,6 +142,7 @@ func (p *Plugin) gone(pod *corev1.Pod) {
 	}
 	p.mu.Lock()
 	delete(p.blocked, uid)
+	delete(p.decisions, uid)
 	p.mu.Unlock()
 	b := p.book
 	b.mu.Lock()

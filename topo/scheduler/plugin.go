@@ -36,7 +36,9 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/kube-scheduler/framework"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/cards"
 	"github.com/heddle-dev/heddle/topo/scheduler/feed"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
@@ -53,6 +55,7 @@ var (
 	_ framework.ScorePlugin       = (*Plugin)(nil)
 	_ framework.ReservePlugin     = (*Plugin)(nil)
 	_ framework.PermitPlugin      = (*Plugin)(nil)
+	_ framework.BindPlugin        = (*Plugin)(nil)
 	_ framework.PostBindPlugin    = (*Plugin)(nil)
 	_ framework.EnqueueExtensions = (*Plugin)(nil)
 	_ framework.SignPlugin        = (*Plugin)(nil)
@@ -78,6 +81,7 @@ type Plugin struct {
 	book   *book
 	table  fit.Table
 	tables tables
+	cards  cards.Book
 	// chart is the tree of the last plan; the scheduling cycle's alone.
 	chart chart
 
@@ -85,6 +89,8 @@ type Plugin struct {
 	wakes chan struct{}
 	mu    sync.Mutex
 	woken map[types.NamespacedName]bool
+	// decisions are the cards of pods that share some, until the pods are gone.
+	decisions map[types.UID]*allocation.Allocation
 	// blocked are pods of no gang that promises kept from a node.
 	blocked map[types.UID]bool
 
@@ -110,6 +116,7 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 		args: args, handle: handle, log: log, logr: logr.FromSlogHandler(log.Handler()), source: noMap{},
 		book: newBook(args.domains(), args.Ignored), wakes: make(chan struct{}, 1),
 		woken: map[types.NamespacedName]bool{}, blocked: map[types.UID]bool{},
+		cards: cards.Book{Config: args.nodeConfig()}, decisions: map[types.UID]*allocation.Allocation{},
 	}
 	ctx, p.stop = context.WithCancel(ctx)
 	if args.TopoMaster != "" {

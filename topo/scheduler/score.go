@@ -36,8 +36,11 @@ func (w wanted) Clone() framework.StateData { return w }
 func (p *Plugin) PreScore(
 	_ context.Context, state framework.CycleState, pod *corev1.Pod, _ []framework.NodeInfo,
 ) *framework.Status {
-	if c := read(state); c != nil && c.node != "" {
+	switch c := read(state); {
+	case c != nil && c.node != "":
 		return framework.NewStatus(framework.Skip)
+	case c != nil && c.shares != nil:
+		return nil
 	}
 	gpus := int64(0)
 	for i := range pod.Spec.Containers {
@@ -52,10 +55,14 @@ func (p *Plugin) PreScore(
 }
 
 // Score marks a node by its published GPU topology: what the GPUs that it would
-// give are worth together, and what that costs the rest.
+// give are worth together, and what that costs the rest; or, for a pod that
+// shares cards, by how full these are.
 func (p *Plugin) Score(
 	_ context.Context, state framework.CycleState, _ *corev1.Pod, info framework.NodeInfo,
 ) (int64, *framework.Status) {
+	if c := read(state); c != nil && c.shares != nil {
+		return p.scoreShares(c.shares, info), nil
+	}
 	data, err := state.Read(scoreKey)
 	if err != nil {
 		return noMark, nil //nolint:nilerr // PreScore always writes it, or skips us.
