@@ -40,14 +40,19 @@ func main() {
 
 func run(ctx context.Context, stdout, stderr io.Writer) error {
 	var rows []row
-	for _, measure := range []func(context.Context, io.Writer) ([]row, error){packages, shares, daemons, topology, topoMaster} {
+	steps := []func(context.Context, io.Writer) ([]row, error){packages, shares, daemons, topology, topoMaster, places}
+	for _, measure := range steps {
 		got, err := measure(ctx, stderr)
 		if err != nil {
 			return err
 		}
 		rows = append(rows, got...)
 	}
-	return print(stdout, rows)
+	got, err := weeks(stdout)
+	if err != nil {
+		return err
+	}
+	return print(stdout, append(rows, got...))
 }
 
 // print writes the table and fails if a figure is over its limit.

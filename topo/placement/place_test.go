@@ -58,7 +58,7 @@ type outcome struct {
 	Refused string
 }
 
-func ask4(tree *placement.Tree, g placement.Gang, c placement.Capacity) outcome {
+func placeOn(tree *placement.Tree, g placement.Gang, c placement.Capacity) outcome {
 	plan, refusal := placement.Place(tree, &g, &c)
 	return outcome{plan.Nodes, plan.Group.Kind + " " + plan.Group.Name, plan.Domains, said(refusal)}
 }
@@ -253,11 +253,28 @@ func TestPlace(t *testing.T) {
 		{"negative room is none", placement.Gang{Tasks: workers(1)}, []int32{-5, 0, 0, 0, 0, 0, 0, 0, 0, -1}, outcome{nil, " ", 0, "none of 1 fits, no node has room for a worker"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := ask4(fixture(t), tt.gang, placement.Capacity{Fit: [][]int32{tt.fit}})
+			got := placeOn(fixture(t), tt.gang, placement.Capacity{Fit: [][]int32{tt.fit}})
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Of nodes that take as many pods the one with the least free is used.
+func TestFree(t *testing.T) {
+	free := []int32{8, 8, 8, 8, 7, 8, 5, 8, 8, 6}
+	got := placeOn(fixture(t), placement.Gang{Tasks: workers(1)}, placement.Capacity{Fit: [][]int32{{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}}, Free: free})
+	if diff := cmp.Diff(outcome{[]int32{6}, "node b2", 1, ""}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	got = placeOn(fixture(t), placement.Gang{Tasks: workers(2)}, placement.Capacity{Fit: [][]int32{{0, 0, 0, 0, 1, 1, 1, 0, 0, 0}}, Free: free})
+	if diff := cmp.Diff(outcome{[]int32{4, 6}, "leaf leaf-1", 1, ""}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	got = placeOn(fixture(t), placement.Gang{Tasks: workers(2)}, placement.Capacity{Fit: [][]int32{make([]int32, 10)}, Free: free[:3]})
+	if diff := cmp.Diff(outcome{nil, " ", 0, "it is known of 3 nodes what is free, the map has 10"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
@@ -312,7 +329,7 @@ func TestGuests(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, ask4(fixture(t), tt.gang, tt.room)); diff != "" {
+			if diff := cmp.Diff(tt.want, placeOn(fixture(t), tt.gang, tt.room)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

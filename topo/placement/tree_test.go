@@ -78,7 +78,7 @@ func TestNodesBesideGroups(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, ask4(tree, tt.gang, one)); diff != "" {
+			if diff := cmp.Diff(tt.want, placeOn(tree, tt.gang, one)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -144,7 +144,7 @@ func TestEmptyMap(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := outcome{nil, " ", 0, "no group of the map is a leaf; it has no groups at all"}
-	if diff := cmp.Diff(want, ask4(tree, placement.Gang{Tasks: workers(1), Require: "leaf"}, placement.Capacity{Fit: [][]int32{{1, 1}}})); diff != "" {
+	if diff := cmp.Diff(want, placeOn(tree, placement.Gang{Tasks: workers(1), Require: "leaf"}, placement.Capacity{Fit: [][]int32{{1, 1}}})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
