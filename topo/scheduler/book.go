@@ -80,7 +80,12 @@ type entry struct {
 	// again for all.
 	refusal string
 	leader  types.UID
-	since   time.Time
+	// since is when the gang was complete last, or came to be.
+	since time.Time
+	// noticed is what people were told of pods that lack, and remarked tells
+	// that they were told of what is ignored.
+	noticed  string
+	remarked bool
 	// spread is the refusal that all members were told, and spreadAt when.
 	spread   string
 	spreadAt time.Time

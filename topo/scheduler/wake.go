@@ -39,6 +39,7 @@ func (p *Plugin) tend(ctx context.Context) {
 		case <-ticker.C:
 			p.expire()
 			p.sweep()
+			p.notice()
 		case <-changed:
 			_, changed = p.source.Current()
 			p.wake(types.NamespacedName{})
