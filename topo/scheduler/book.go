@@ -117,9 +117,6 @@ func newBook(d names.Domains, ignored []corev1.ResourceName) *book {
 	}
 }
 
-// errNameless is the fault of a pod whose gang has no name that could be kept.
-var errNameless = errors.New("names no gang")
-
 // put takes over what a pod is now. It is nil for a pod in no gang. changed
 // tells that something was said that had not been said before.
 func (b *book) put(pod *corev1.Pod) (e *entry, changed bool) {
@@ -302,7 +299,7 @@ func (b *book) complete(e *entry) (bool, string) {
 		return true, ""
 	}
 	if missing != nil {
-		return false, fmt.Sprintf("podgroup %s waits for podgroup %s of its groups, which nobody has made", e.key.Name, missing)
+		return false, fmt.Sprintf("podgroup %s waits for podgroup %s of its groups: there is none", e.key.Name, missing)
 	}
 	for _, u := range unit {
 		if u.fault != nil || u.once && u.gang.Policy == gang.OnceSatisfied {

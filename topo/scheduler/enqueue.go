@@ -63,7 +63,8 @@ func (p *Plugin) exists(pod *corev1.Pod) bool {
 
 // watch follows the pods, and what nodes are.
 func (p *Plugin) watch() error {
-	_, err := p.handle.SharedInformerFactory().Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	core := p.handle.SharedInformerFactory().Core().V1()
+	_, err := core.Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(_, object any) {
 			if node, ok := object.(*corev1.Node); ok {
 				p.another(node.Name)
@@ -82,7 +83,7 @@ func (p *Plugin) watch() error {
 	if err != nil {
 		return err
 	}
-	_, err = p.handle.SharedInformerFactory().Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	_, err = core.Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) {
 			if pod, ok := object.(*corev1.Pod); ok {
 				p.come(pod)

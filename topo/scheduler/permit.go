@@ -16,7 +16,9 @@ import (
 const slack = time.Minute
 
 // Reserve notes that a member holds its place, and decides on shared cards.
-func (p *Plugin) Reserve(_ context.Context, state framework.CycleState, pod *corev1.Pod, node string) *framework.Status {
+func (p *Plugin) Reserve(
+	_ context.Context, state framework.CycleState, pod *corev1.Pod, node string,
+) *framework.Status {
 	if c := read(state); c != nil && c.shares != nil {
 		if s := p.reserveShares(c.shares, pod, node); s != nil {
 			return s

@@ -236,25 +236,29 @@ func TestPermitIsAllOrNothing(t *testing.T) {
 					panic(s)
 				}
 			},
-			"allowed", map[types.UID]stage{"a": released, "b": released, "c": released},
+			"allowed",
+			map[types.UID]stage{"a": released, "b": released, "c": released},
 		},
 		{
 			"the third fails", func(p *Plugin, c *corev1.Pod) {
 				_ = p.Reserve(context.Background(), state{}, c, "n")
 				p.Unreserve(context.Background(), nil, c, "n")
 			},
-			"rejected by podgroup x: member c lost its place on node n", map[types.UID]stage{"a": pending, "b": pending, "c": pending},
+			"rejected by podgroup x: member c lost its place on node n",
+			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
 		},
 		{
 			"the third is deleted", func(p *Plugin, c *corev1.Pod) { p.gone(c) },
-			"rejected by podgroup x: podgroup x waits for pods: 2 of 3 exist", map[types.UID]stage{"a": pending, "b": pending},
+			"rejected by podgroup x: podgroup x waits for pods: 2 of 3 exist",
+			map[types.UID]stage{"a": pending, "b": pending},
 		},
 		{
 			"time is up", func(p *Plugin, _ *corev1.Pod) {
 				p.book.now = func() time.Time { return time.Now().Add(time.Hour) }
 				p.expire()
 			},
-			"rejected by podgroup x: 2 of 3 had a node after 1m0s", map[types.UID]stage{"a": pending, "b": pending, "c": pending},
+			"rejected by podgroup x: 2 of 3 had a node after 1m0s",
+			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -378,7 +382,7 @@ func TestIncompleteGangsAndRemarksAreTold(t *testing.T) {
 		if diff := cmp.Diff([]string{remark}, h.events); diff != "" {
 			t.Errorf("at first (-want +got):\n%s", diff)
 		}
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		p.notice()
 		p.notice()
 		want := []string{remark, "a GangIncomplete podgroup x waits for pods: 1 of 2 exist"}

@@ -65,7 +65,7 @@ func (p *Plugin) Score(
 	}
 	data, err := state.Read(scoreKey)
 	if err != nil {
-		return noMark, nil //nolint:nilerr // PreScore always writes it, or skips us.
+		return noMark, nil
 	}
 	gpus, _ := data.(wanted)
 	node := info.Node()

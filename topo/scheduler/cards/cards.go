@@ -158,7 +158,9 @@ func (b *Book) read(node *corev1.Node) *page {
 
 // charge takes what a pod has. silent tells that nobody says what a container
 // of it has.
-func (w *Want) charge(cards []sharing.Card, pod *corev1.Pod, node string, decided *allocation.Allocation) (silent bool) {
+func (w *Want) charge(
+	cards []sharing.Card, pod *corev1.Pod, node string, decided *allocation.Allocation,
+) (silent bool) {
 	var bound map[string]allocation.BoundContainer
 	if text, ok := pod.Annotations[names.SGPUBound]; ok {
 		if said, err := allocation.ParseBound(text); err == nil && said.Node == node {
