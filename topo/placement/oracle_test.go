@@ -272,13 +272,17 @@ func TestPlansAreOptimal(t *testing.T) {
 	fits, refusals := 0, 0
 	for seed := range uint64(6000) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		f := plant(rng, 1+rng.IntN(3), 3+rng.IntN(5))
+		// Many nodes with little room, or few with more.
+		size, most := 3+rng.IntN(5), 1+rng.IntN(4)
+		if rng.IntN(2) == 0 {
+			size, most = 8+rng.IntN(5), 1
+		}
+		f := plant(rng, 1+rng.IntN(3), size)
 		tree, err := placement.New(f.groups)
 		if err != nil {
 			t.Fatal(err)
 		}
 		q := question{f: f, block: 1 + rng.IntN(2)*rng.IntN(4), fit: make([]int32, f.nodes)}
-		most := 1 + rng.IntN(4)
 		for i := range q.fit {
 			q.fit[i] = int32(rng.IntN(most + 1))
 		}

@@ -90,7 +90,7 @@ func (p *Planner) tightestGroup(g int32, w part, f *filter) int32 {
 		if !p.holds(i, w) || t.groups[i].own && i != g || best >= 0 && t.groups[i].tier > t.groups[best].tier {
 			continue
 		}
-		if f != nil && !(p.allows(f, target{None, i}) && p.spares(i, w, f)) {
+		if f != nil && (!p.allows(f, target{None, i}) || !p.spares(i, w, f)) {
 			continue
 		}
 		if best < 0 || t.groups[i].tier < t.groups[best].tier {

@@ -55,7 +55,7 @@ type cluster struct {
 }
 
 func newCluster(plan Plan, seed uint64) *cluster {
-	rng := rand.New(rand.NewPCG(seed, 200)) //nolint:gosec // A simulation repeats itself.
+	rng := rand.New(rand.NewPCG(seed, 200))
 	var sizes []int
 	for range plan.Spines {
 		sizes = append(sizes, plan.Leaves...)
@@ -69,14 +69,14 @@ func newCluster(plan Plan, seed uint64) *cluster {
 		spine := v1alpha1.Group{Name: fmt.Sprintf("spine-%03d", s), Kind: "spine"}
 		inSpine := 0
 		for range plan.Leaves {
-			leaf := int32(len(c.leafSizes)) //nolint:gosec // Few.
+			leaf := int32(len(c.leafSizes))
 			size := sizes[leaf]
 			in := v1alpha1.Group{Name: fmt.Sprintf("leaf-%04d", leaf), Kind: "leaf"}
 			for range size {
 				in.Child = append(in.Child, v1alpha1.Group{Name: fmt.Sprintf("node-%05d", len(c.free)), Kind: v1alpha1.KindNode})
 				c.free = append(c.free, perNode)
 				c.leaf = append(c.leaf, leaf)
-				c.spine = append(c.spine, int32(s)) //nolint:gosec // Few.
+				c.spine = append(c.spine, int32(s))
 			}
 			spine.Child = append(spine.Child, in)
 			c.leafSizes = append(c.leafSizes, size)

@@ -61,7 +61,7 @@ func (m *Map) Start(c *cluster, _ uint64) {
 // Place plans the gang.
 func (m *Map) Place(c *cluster, a *Ask) []int32 {
 	for n := range m.fit {
-		m.fit[n] = c.room(int32(n), a.GPUs) //nolint:gosec // Few.
+		m.fit[n] = c.room(int32(n), a.GPUs)
 	}
 	g := placement.Gang{Tasks: []placement.Task{{Name: "worker", Pods: a.Pods, GPUs: int(a.GPUs)}}}
 	if m.Required {
@@ -89,7 +89,7 @@ func (b *BestFit) Name() string { return "best fit, no map" }
 
 // Start seeds its choices.
 func (b *BestFit) Start(_ *cluster, seed uint64) {
-	b.rng = rand.New(rand.NewPCG(seed, 300)) //nolint:gosec // A simulation repeats itself.
+	b.rng = rand.New(rand.NewPCG(seed, 300))
 }
 
 // Place chooses node by node.
@@ -106,7 +106,7 @@ func fill(rng *rand.Rand, c *cluster, a *Ask, allowed func(node int32) bool) []i
 	}
 	var nodes []choice
 	for n := range c.free {
-		node := int32(n) //nolint:gosec // Few.
+		node := int32(n)
 		if c.room(node, a.GPUs) > 0 && allowed(node) {
 			nodes = append(nodes, choice{node, c.free[node], rng.Int()})
 		}
@@ -151,7 +151,7 @@ func (n *Native) Name() string { return "native, one key required" }
 
 // Start seeds its choices.
 func (n *Native) Start(_ *cluster, seed uint64) {
-	n.rng = rand.New(rand.NewPCG(seed, 400)) //nolint:gosec // A simulation repeats itself.
+	n.rng = rand.New(rand.NewPCG(seed, 400))
 }
 
 // Place chooses a group, then node by node.
@@ -175,7 +175,7 @@ func (n *Native) Place(c *cluster, a *Ask) []int32 {
 
 // group is the group that a gang goes to; -1 if it has to wait.
 func (n *Native) group(c *cluster, a *Ask, of []int32, sizes []int) int32 {
-	pods := int32(a.Pods) //nolint:gosec // Few.
+	pods := int32(a.Pods)
 	for _, node := range a.Placed {
 		if node != nowhere {
 			return of[node]
@@ -183,7 +183,7 @@ func (n *Native) group(c *cluster, a *Ask, of []int32, sizes []int) int32 {
 	}
 	room, free := make([]int32, len(sizes)), make([]int32, len(sizes))
 	for node := range c.free {
-		at := int32(node) //nolint:gosec // Few.
+		at := int32(node)
 		room[of[node]] += c.room(at, a.GPUs)
 		free[of[node]] += c.free[node]
 	}
@@ -195,10 +195,10 @@ func (n *Native) group(c *cluster, a *Ask, of []int32, sizes []int) int32 {
 		used := 1 - float64(free[g]-pods*a.GPUs)/float64(sizes[g]*perNode)
 		switch {
 		case used > most:
-			best, most, ties = int32(g), used, 1 //nolint:gosec // Few.
+			best, most, ties = int32(g), used, 1
 		case used == most:
 			if ties++; n.rng.IntN(ties) == 0 {
-				best = int32(g) //nolint:gosec // Few.
+				best = int32(g)
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package week
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
 )
 
@@ -28,21 +29,19 @@ func Compare(plan Plan, seeds ...uint64) []Result {
 
 // Print writes the results of a cluster as a table.
 func Print(w io.Writer, plan Plan, results []Result) error {
-	_, err := fmt.Fprintf(w, "weeks of gangs on %s, %.0f %% of the GPUs asked for\n%-26s %7s %8s %9s %8s %8s %8s %8s %8s %8s\n",
-		plan.Name, 100*plan.Load, "", "placed", "groups", "fewest", "excess", "largest", "largest", "GPUs", "wait", "restarts")
-	if err != nil {
-		return err
+	const (
+		head = "%-26s %7s %8s %8s %8s %8s %9s %8s %9s %8s\n"
+		line = "%-26s %7d %8.3f %7.1f%% %8.3f %8.2f %9.1f %7.1f%% %9s %8d\n"
+	)
+	var b strings.Builder
+	fmt.Fprintf(&b, "weeks of gangs on %s, %.0f %% of the GPUs asked for\n", plan.Name, 100*plan.Load)
+	fmt.Fprintf(&b, head, "", "placed", "groups", "fewest", "excess", "largest", "largest", "GPUs", "wait", "restarts")
+	fmt.Fprintf(&b, head, "", "gangs", "/fewest", "groups", "tier", "in leaf", "in spine", "in use", "", "")
+	for i := range results {
+		r := &results[i]
+		fmt.Fprintf(&b, line, r.Policy, r.Gangs, r.Groups, 100*r.Optimal, r.Tier, r.Leaf, r.Spine,
+			100*r.Used, r.Wait.Round(time.Second), r.Restarts)
 	}
-	if _, err := fmt.Fprintf(w, "%-26s %7s %8s %9s %8s %8s %8s %8s\n",
-		"", "gangs", "/fewest", "groups", "tier", "in leaf", "in spine", "in use"); err != nil {
-		return err
-	}
-	for _, r := range results {
-		_, err := fmt.Fprintf(w, "%-26s %7d %8.3f %8.1f%% %8.3f %8.2f %8.1f %7.1f%% %8s %8d\n",
-			r.Policy, r.Gangs, r.Groups, 100*r.Optimal, r.Tier, r.Leaf, r.Spine, 100*r.Used, r.Wait.Round(time.Second), r.Restarts)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err := io.WriteString(w, b.String())
+	return err
 }

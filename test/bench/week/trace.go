@@ -58,6 +58,6 @@ func failures(rng *rand.Rand, c *cluster) (out []event) {
 		if at > Horizon {
 			return out
 		}
-		out = append(out, event{at: at, kind: failure, node: int32(rng.IntN(len(c.free)))}) //nolint:gosec // Few.
+		out = append(out, event{at: at, kind: failure, node: int32(rng.IntN(len(c.free)))})
 	}
 }

@@ -5,6 +5,7 @@
 package week
 
 import (
+	"cmp"
 	"container/heap"
 	"math/rand/v2"
 	"slices"
@@ -41,15 +42,13 @@ type event struct {
 
 type events []event
 
-func (e events) Len() int { return len(e) }
-func (e events) Less(i, j int) bool {
-	if e[i].at != e[j].at {
-		return e[i].at < e[j].at
-	}
-	return e[i].seq < e[j].seq
+func (e *events) Len() int { return len(*e) }
+func (e *events) Less(i, j int) bool {
+	a, b := &(*e)[i], &(*e)[j]
+	return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq)) < 0
 }
-func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
-func (e *events) Push(x any)   { *e = append(*e, x.(event)) } //nolint:forcetypeassert // heap.Push is called with events.
+func (e *events) Swap(i, j int) { (*e)[i], (*e)[j] = (*e)[j], (*e)[i] }
+func (e *events) Push(x any)    { *e = append(*e, x.(event)) } //nolint:forcetypeassert // Nothing else is pushed.
 func (e *events) Pop() any {
 	last := (*e)[len(*e)-1]
 	*e = (*e)[:len(*e)-1]
@@ -89,7 +88,7 @@ type week struct {
 func Run(plan Plan, policy Policy, seed uint64) Result {
 	w := &week{cluster: newCluster(plan, seed), policy: policy, running: map[*gang]bool{}}
 	policy.Start(w.cluster, seed)
-	rng := rand.New(rand.NewPCG(seed, 100)) //nolint:gosec // A simulation repeats itself.
+	rng := rand.New(rand.NewPCG(seed, 100))
 	for _, g := range arrivals(rng, w.cluster) {
 		w.push(event{at: g.at, kind: arrival, gang: g})
 	}
