@@ -390,3 +390,19 @@ func TestAGuestAmongManyGroups(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// Of two spines that hold a gang it goes to the one where it is in fewer
+// leaves, though more is left there.
+func TestFewestGroups(t *testing.T) {
+	tree, err := placement.New([]v1alpha1.Group{
+		of("spine", "a", of("leaf", "a0", nodes("a00")...), of("leaf", "a1", nodes("a10")...), of("leaf", "a2", nodes("a20")...)),
+		of("spine", "b", of("leaf", "b0", nodes("b00")...), of("leaf", "b1", nodes("b10")...), of("leaf", "b2", nodes("b20")...)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := placeOn(tree, placement.Gang{Tasks: workers(5)}, placement.Capacity{Fit: [][]int32{{2, 2, 2, 3, 3, 1}}})
+	if diff := cmp.Diff(outcome{[]int32{3, 3, 3, 4, 4}, "spine b", 2, ""}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
