@@ -252,23 +252,33 @@ func TestPlace(t *testing.T) {
 		},
 		{"room for other nodes", placement.Gang{Tasks: workers(1)}, one[:3], outcome{nil, " ", 0, "room is known for 3 nodes, the map has 10"}},
 		{
-			"negative room is none", placement.Gang{Tasks: workers(1)}, []int32{-5, 0, 0, 0, 0, 0, 0, 0, 0, -1},
+			"negative room is none",
+			placement.Gang{Tasks: workers(1)},
+			[]int32{-5, 0, 0, 0, 0, 0, 0, 0, 0, -1},
 			outcome{nil, " ", 0, "none of 1 fits, no node has room for a worker"},
 		},
 		{
-			"negative room takes nothing from others", placement.Gang{Tasks: workers(2)}, []int32{-5, 1, 1, 0, 0, 0, 0, 0, 0, 0},
+			"negative room takes nothing from others",
+			placement.Gang{Tasks: workers(2)},
+			[]int32{-5, 1, 1, 0, 0, 0, 0, 0, 0, 0},
 			outcome{[]int32{1, 2}, "leaf leaf-0", 1, ""},
 		},
 		{
-			"the last of equal nodes is not filled", placement.Gang{Tasks: workers(5)}, []int32{2, 2, 2, 0, 0, 0, 0, 0, 0, 0},
+			"the last of equal nodes is not filled",
+			placement.Gang{Tasks: workers(5)},
+			[]int32{2, 2, 2, 0, 0, 0, 0, 0, 0, 0},
 			outcome{[]int32{0, 0, 1, 1, 2}, "leaf leaf-0", 1, ""},
 		},
 		{
-			"slices: the shorter one on a node in no group", placement.Gang{Tasks: workers(5), Slice: 16}, []int32{0, 0, 0, 0, 0, 0, 0, 1, 1, 3},
+			"slices: the shorter one on a node in no group",
+			placement.Gang{Tasks: workers(5), Slice: 16},
+			[]int32{0, 0, 0, 0, 0, 0, 0, 1, 1, 3},
 			outcome{[]int32{7, 8, 9, 9, 9}, " ", 2, ""},
 		},
 		{
-			"slices: the shorter one in a group, another on a node in none", placement.Gang{Tasks: workers(5), Slice: 16}, []int32{0, 0, 0, 0, 1, 1, 1, 0, 0, 2},
+			"slices: the shorter one in a group, another on a node in none",
+			placement.Gang{Tasks: workers(5), Slice: 16},
+			[]int32{0, 0, 0, 0, 1, 1, 1, 0, 0, 2},
 			outcome{[]int32{9, 9, 4, 5, 6}, " ", 2, ""},
 		},
 	} {
@@ -330,7 +340,8 @@ func TestGuests(t *testing.T) {
 			outcome{[]int32{6, 4, 5}, "leaf leaf-1", 1, ""},
 		},
 		{
-			"where it costs no worker", placement.Gang{Tasks: master(2)},
+			"where it costs no worker",
+			placement.Gang{Tasks: master(2)},
 			placement.Capacity{Fit: [][]int32{{1, 1, 1, 0, 0, 0, 0, 0, 0, 0}, {1, 1, 1, 1, 0, 0, 0, 0, 0, 0}}},
 			outcome{[]int32{3, 0, 1}, "leaf leaf-0", 1, ""},
 		},
