@@ -74,6 +74,8 @@ type entry struct {
 	deadline time.Time
 	// preempting tells that the promises are of room that others still have.
 	preempting bool
+	// nudged is when members with a place were called last.
+	nudged time.Time
 	// called tells that the members with a place were called to be tried.
 	called bool
 	// refusal is why the gang has no node; leader is the member that tries
