@@ -39,7 +39,7 @@ func (p *Planner) mixed(w part, n int) bool {
 			tries, tier = 0, now
 		}
 		if tries++; tries > maxTries {
-			f.above, p.banned = tier+1, p.banned[:0]
+			f.from, p.banned = tier+1, p.banned[:0]
 		}
 	}
 	return p.mixedOutside(w, n)

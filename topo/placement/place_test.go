@@ -395,10 +395,35 @@ func TestAGuestAmongManyGroups(t *testing.T) {
 	for i := range nine {
 		nine[i] = 9
 	}
+	two := make([]int32, len(one))
+	for i := range two {
+		two[i] = 2
+	}
 	master := append([]placement.Task{{Name: "master", Class: 1, Pods: 1}}, workers(2)...)
-	got := placeOn(tree, placement.Gang{Tasks: master}, placement.Capacity{Fit: [][]int32{one, nine}})
-	if diff := cmp.Diff(outcome{[]int32{102, 100, 101}, "leaf leaf-50", 1, ""}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	masters := append([]placement.Task{{Name: "master", Class: 1, Pods: 2}}, workers(2)...)
+	for _, tt := range []struct {
+		name     string
+		tasks    []placement.Task
+		workers  []int32
+		together func(int32, []int32) bool
+		want     outcome
+	}{
+		{"one leaf has room for a master", master, one, nil, outcome{[]int32{102, 100, 101}, "leaf leaf-50", 1, ""}},
+		{"one node has room for the workers, none for a master", master, two, nil, outcome{[]int32{1, 0, 0}, "leaf leaf-00", 1, ""}},
+		{"the same, two masters", masters, two, nil, outcome{[]int32{1, 1, 0, 0}, "leaf leaf-00", 1, ""}},
+		{
+			"every node has room for one master", masters, two, func(_ int32, pods []int32) bool { return pods[1] <= 1 },
+			outcome{[]int32{0, 1, 0, 0}, "leaf leaf-00", 1, ""},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := placeOn(tree, placement.Gang{Tasks: tt.tasks}, placement.Capacity{
+				Fit: [][]int32{tt.workers, nine}, Together: tt.together,
+			})
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
