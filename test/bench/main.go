@@ -46,7 +46,7 @@ type part struct {
 	measure func(context.Context, io.Writer) ([]row, error)
 }
 
-func parts() []part {
+func parts(stdout io.Writer) []part {
 	return []part{
 		{"packages", packages},
 		{"shares", shares},
@@ -54,12 +54,15 @@ func parts() []part {
 		{"topology", topology},
 		{"topo-master", topoMaster},
 		{"page", page},
+		{"placement", places},
+		// Its tables are results too.
+		{"weeks", func(context.Context, io.Writer) ([]row, error) { return weeks(stdout) }},
 	}
 }
 
 func run(ctx context.Context, chosen []string, stdout, stderr io.Writer) error {
 	var known []string
-	for _, p := range parts() {
+	for _, p := range parts(stdout) {
 		known = append(known, p.name)
 	}
 	for _, name := range chosen {
@@ -68,7 +71,7 @@ func run(ctx context.Context, chosen []string, stdout, stderr io.Writer) error {
 		}
 	}
 	var rows []row
-	for _, p := range parts() {
+	for _, p := range parts(stdout) {
 		if len(chosen) > 0 && !slices.Contains(chosen, p.name) {
 			continue
 		}

@@ -1,0 +1,151 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"strconv"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/api/names"
+)
+
+const (
+	// noMark is the mark of a node that publishes nothing about a request: it
+	// never wins over one that does.
+	noMark = math.MinInt64
+	// maxTable is the longest annotation with a GPU topology that is read, in
+	// bytes, and maxScore bounds what a node says of itself.
+	maxTable = 16 << 10
+	maxScore = 1 << 40
+
+	scoreKey framework.StateKey = Name + "/score"
+)
+
+// wanted is how many GPUs a pod wants, for Score.
+type wanted int64
+
+// Clone is for the framework.
+func (w wanted) Clone() framework.StateData { return w }
+
+// PreScore leaves out pods without GPUs, and members of gangs, whose place is
+// decided.
+func (p *Plugin) PreScore(
+	_ context.Context, state framework.CycleState, pod *corev1.Pod, _ []framework.NodeInfo,
+) *framework.Status {
+	switch c := read(state); {
+	case c != nil && c.node != "":
+		return framework.NewStatus(framework.Skip)
+	case c != nil && c.shares != nil:
+		return nil
+	}
+	gpus := int64(0)
+	for i := range pod.Spec.Containers {
+		quantity := pod.Spec.Containers[i].Resources.Requests[corev1.ResourceName(p.book.domains.GPUResource())]
+		gpus += quantity.Value()
+	}
+	if gpus == 0 {
+		return framework.NewStatus(framework.Skip)
+	}
+	state.Write(scoreKey, wanted(gpus))
+	return nil
+}
+
+// Score marks a node by its published GPU topology: what the GPUs that it would
+// give are worth together, and what that costs the rest; or, for a pod that
+// shares cards, by how full these are.
+func (p *Plugin) Score(
+	_ context.Context, state framework.CycleState, _ *corev1.Pod, info framework.NodeInfo,
+) (int64, *framework.Status) {
+	if c := read(state); c != nil && c.shares != nil {
+		return p.scoreShares(c.shares, info), nil
+	}
+	data, err := state.Read(scoreKey)
+	if err != nil {
+		return noMark, nil
+	}
+	gpus, _ := data.(wanted)
+	node := info.Node()
+	return p.tables.of(node.Name, node.Annotations[names.GPUTopology]).mark(int64(gpus), p.args.GPUAware), nil
+}
+
+// ScoreExtensions brings marks to the framework's scale.
+func (p *Plugin) ScoreExtensions() framework.ScoreExtensions { return p }
+
+// NormalizeScore maps marks to 1 to 100, and none to 0. Equal marks are all
+// 100.
+func (*Plugin) NormalizeScore(
+	_ context.Context, _ framework.CycleState, _ *corev1.Pod, scores framework.NodeScoreList,
+) *framework.Status {
+	least, most := int64(math.MaxInt64), int64(noMark)
+	for i := range scores {
+		if s := scores[i].Score; s != noMark {
+			least, most = min(least, s), max(most, s)
+		}
+	}
+	for i := range scores {
+		switch s := scores[i].Score; {
+		case s == noMark:
+			scores[i].Score = framework.MinScore
+		case most == least:
+			scores[i].Score = framework.MaxScore
+		default:
+			part := float64(s-least) / (float64(most) - float64(least))
+			scores[i].Score = 1 + int64(part*float64(framework.MaxScore-1))
+		}
+	}
+	return nil
+}
+
+// topology is a node's table: what a request for n GPUs would get, and cost.
+type topology map[string]struct {
+	Score *int64 `json:"score"`
+	Loss  *int64 `json:"loss"`
+}
+
+// readTopology is empty for what is no table.
+func readTopology(text string) topology {
+	if len(text) > maxTable {
+		return nil
+	}
+	var t topology
+	if json.Unmarshal([]byte(text), &t) != nil {
+		return nil
+	}
+	return t
+}
+
+func (t topology) mark(gpus int64, w Weights) int64 {
+	entry, ok := t[strconv.FormatInt(gpus, 10)]
+	if !ok || entry.Score == nil || entry.Loss == nil {
+		return noMark
+	}
+	if *entry.Score < 0 || *entry.Score > maxScore || *entry.Loss < 0 || *entry.Loss > maxScore {
+		return noMark
+	}
+	return w.Weight**entry.Score - w.LossWeight**entry.Loss
+}
+
+// tables remembers what was read of each node; Score runs for many at once.
+type tables struct{ nodes sync.Map }
+
+type table struct {
+	text string
+	read topology
+}
+
+func (t *tables) of(node, text string) topology {
+	if had, ok := t.nodes.Load(node); ok {
+		if had, ok := had.(*table); ok && had.text == text {
+			return had.read
+		}
+	}
+	now := &table{text, readTopology(text)}
+	t.nodes.Store(node, now)
+	return now.read
+}
+
+func (t *tables) forget(node string) { t.nodes.Delete(node) }
