@@ -1,0 +1,274 @@
+package gang_test
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/topo/gang"
+)
+
+type m = map[string]string
+
+func key(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: "default", Name: name}
+}
+
+func TestRead(t *testing.T) {
+	const family, koordinator = "pod-group.scheduling.sigs.k8s.io", "gang.scheduling.koordinator.sh"
+	two := []types.NamespacedName{key("gang-example1"), key("gang-example2")}
+	for _, tt := range []struct {
+		name                string
+		labels, annotations m
+		want                gang.Spec
+		err                 string
+	}{
+		{name: "labels of the documented example", labels: m{family + "/name": "tf-smoke-gpu", family + "/min-available": "3"}, want: gang.Spec{Key: key("tf-smoke-gpu"), MinMember: 3}},
+		{name: "a PodGroup's name", labels: m{family + "/name": "nginx"}, want: gang.Spec{Key: key("nginx")}},
+		{name: "the bare key", labels: m{family: "nginx"}, want: gang.Spec{Key: key("nginx")}},
+		{name: "the key of the x API group", labels: m{"scheduling.x-k8s.io/pod-group": "nginx"}, want: gang.Spec{Key: key("nginx")}},
+		{name: "Koordinator", annotations: m{koordinator + "/name": "gang-example", koordinator + "/min-available": "2"}, want: gang.Spec{Key: key("gang-example"), MinMember: 2}},
+		{name: "both spellings alike", labels: m{family + "/name": "a"}, annotations: m{koordinator + "/name": "a"}, want: gang.Spec{Key: key("a")}},
+		{name: "match-policy", labels: m{family + "/name": "a", family + "/match-policy": "waiting-and-running"}, want: gang.Spec{Key: key("a"), Policy: gang.WaitingAndRunning}},
+		{
+			name: "groups", labels: m{family + "/name": "gang-example1"},
+			annotations: m{family + "/groups": `["default/gang-example1", "default/gang-example2"]`},
+			want:        gang.Spec{Key: key("gang-example1"), Groups: two},
+		},
+		{
+			name: "Koordinator's groups; itself is added, a bare name is of its namespace", labels: m{family + "/name": "gang-example1"},
+			annotations: m{koordinator + "/groups": `["gang-example2","default/gang-example2"]`},
+			want:        gang.Spec{Key: key("gang-example1"), Groups: two},
+		},
+		{
+			name: "slices, levels, patience, the map", labels: m{family + "/name": "a"},
+			annotations: m{"nvidia.com/gpu-group-size": "64", names.GangRequiredLevel: "leaf", names.GangPreferredLevel: "nvlink", koordinator + "/waiting-time": "30s", names.GangWithoutMap: "wait"},
+			want:        gang.Spec{Key: key("a"), GroupSize: 64, Required: "leaf", Preferred: "nvlink", Timeout: 30 * time.Second, WithoutMap: gang.Wait},
+		},
+		{name: "the alias of the slice", labels: m{family + "/name": "a"}, annotations: m{"metax-tech.com/gpu-group-size": "8"}, want: gang.Spec{Key: key("a"), GroupSize: 8}},
+		{
+			name:        "Koordinator's total-number and mode are ignored with a word",
+			annotations: m{koordinator + "/name": "a", koordinator + "/total-number": "9", koordinator + "/mode": "NonStrict"},
+			want: gang.Spec{Key: key("a"), Remarks: []string{
+				"annotation gang.scheduling.koordinator.sh/total-number is ignored", "annotation gang.scheduling.koordinator.sh/mode is ignored",
+			}},
+		},
+		{
+			name:        "Koordinator's gangs are once-satisfied",
+			annotations: m{koordinator + "/name": "a", koordinator + "/match-policy": "only-waiting"},
+			want: gang.Spec{Key: key("a"), Policy: gang.OnceSatisfied, Remarks: []string{
+				"annotation gang.scheduling.koordinator.sh/match-policy: only-waiting is ignored: a gang that gang.scheduling.koordinator.sh/name names is once-satisfied",
+			}},
+		},
+		{name: "in no gang", labels: m{"app": "x"}, annotations: m{"nvidia.com/gpu-group-size": "64"}, err: "is in no gang"},
+		{name: "min-available without a name", labels: m{family + "/min-available": "3"}, err: "label pod-group.scheduling.sigs.k8s.io/min-available without the name of a gang"},
+		{name: "two names", labels: m{family + "/name": "a", family: "b"}, want: gang.Spec{Key: key("a")}, err: `label pod-group.scheduling.sigs.k8s.io/name is "a" and label pod-group.scheduling.sigs.k8s.io is "b"`},
+		{name: "an empty name", labels: m{family + "/name": ""}, want: gang.Spec{Key: key("")}, err: "is empty"},
+		{name: "a name of no object", annotations: m{koordinator + "/name": "../etc"}, want: gang.Spec{Key: key("")}, err: "no name of an object"},
+		{name: "min-available is a word", labels: m{family + "/name": "a", family + "/min-available": "three"}, want: gang.Spec{Key: key("a")}, err: `min-available: "three" is not 1 to 100000`},
+		{name: "min-available 0", labels: m{family + "/name": "a", family + "/min-available": "0"}, want: gang.Spec{Key: key("a")}, err: "is not 1 to"},
+		{name: "min-available 1.5", labels: m{family + "/name": "a", family + "/min-available": "1.5"}, want: gang.Spec{Key: key("a")}, err: "is not 1 to"},
+		{name: "two values of min-available", labels: m{family + "/name": "a", family + "/min-available": "3"}, annotations: m{koordinator + "/min-available": "2"}, want: gang.Spec{Key: key("a"), MinMember: 3}, err: `"3" and annotation gang.scheduling.koordinator.sh/min-available is "2"`},
+		{name: "unknown match-policy", labels: m{family + "/name": "a", family + "/match-policy": "sometimes"}, want: gang.Spec{Key: key("a")}, err: `"sometimes" is none of once-satisfied`},
+		{name: "groups as a label", labels: m{family + "/name": "a", family + "/groups": "a.b"}, want: gang.Spec{Key: key("a")}, err: "it is an annotation"},
+		{name: "groups that are no JSON", labels: m{family + "/name": "a"}, annotations: m{family + "/groups": "a,b"}, want: gang.Spec{Key: key("a")}, err: "is no list"},
+		{name: "groups of no names", labels: m{family + "/name": "a"}, annotations: m{family + "/groups": `["default/b/c"]`}, want: gang.Spec{Key: key("a")}, err: `"default/b/c" is no namespace/name`},
+		{name: "two values of the slice", labels: m{family + "/name": "a"}, annotations: m{"nvidia.com/gpu-group-size": "64", "metax-tech.com/gpu-group-size": "8"}, want: gang.Spec{Key: key("a"), GroupSize: 64}, err: "gpu-group-size"},
+		{name: "a slice of no number", labels: m{family + "/name": "a"}, annotations: m{"nvidia.com/gpu-group-size": "-8"}, want: gang.Spec{Key: key("a")}, err: `"-8" is not 1 to`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", Labels: tt.labels, Annotations: tt.annotations}}
+			got, err := gang.Read(pod, names.DefaultDomains())
+			if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("error %v, want %q", err, tt.err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if mentions := gang.Mentions(pod); !mentions && got.Key.Name != "" {
+				t.Error("Mentions overlooks it")
+			}
+		})
+	}
+}
+
+func TestReadObject(t *testing.T) {
+	for _, tt := range []struct {
+		name, object string
+		want         gang.Spec
+		err          string
+	}{
+		{"the documented one", `{"metadata":{"name":"nginx","namespace":"default"},"spec":{"scheduleTimeoutSeconds":10,"minMember":3}}`, gang.Spec{Key: key("nginx"), MinMember: 3, Timeout: 10 * time.Second}, ""},
+		{"annotations", `{"metadata":{"name":"a","namespace":"default","annotations":{"gang.scheduling.koordinator.sh/groups":"[\"b\"]"}},"spec":{"minMember":1}}`, gang.Spec{Key: key("a"), MinMember: 1, Groups: []types.NamespacedName{key("a"), key("b")}}, ""},
+		{"nothing but a name", `{"metadata":{"name":"a","namespace":"default"}}`, gang.Spec{Key: key("a")}, ""},
+		{"no name", `{"spec":{"minMember":3}}`, gang.Spec{}, "no name"},
+		{"no number", `{"metadata":{"name":"a","namespace":"default"},"spec":{"minMember":"3"}}`, gang.Spec{Key: key("a")}, "PodGroup default/a: spec.minMember: 3 is not 1 to"},
+		{"a fraction", `{"metadata":{"name":"a","namespace":"default"},"spec":{"minMember":2.5,"scheduleTimeoutSeconds":-1}}`, gang.Spec{Key: key("a")}, "spec.scheduleTimeoutSeconds: -1"},
+		{"min-available contradicts", `{"metadata":{"name":"a","namespace":"default","annotations":{"gang.scheduling.koordinator.sh/min-available":"2"}},"spec":{"minMember":3}}`, gang.Spec{Key: key("a"), MinMember: 3}, "spec.minMember is 3 and its min-available 2"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var object map[string]any
+			if err := json.Unmarshal([]byte(tt.object), &object); err != nil {
+				t.Fatal(err)
+			}
+			got, err := gang.ReadObject(object, names.DefaultDomains())
+			if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("error %v, want %q", err, tt.err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestMerge(t *testing.T) {
+	three, four := gang.Spec{Key: key("a"), MinMember: 3}, gang.Spec{Key: key("a"), MinMember: 4}
+	silent := gang.Spec{Key: key("a")}
+	base := gang.Spec{Key: key("a"), MinMember: 3, Policy: gang.OnceSatisfied, Timeout: gang.DefaultTimeout}
+	sliced := base
+	sliced.GroupSize = 64
+	object := base
+	object.Timeout = 10 * time.Second
+	for _, tt := range []struct {
+		name    string
+		members []gang.Spec
+		object  *gang.Spec
+		want    gang.Gang
+		err     string
+	}{
+		{"one says it for all", []gang.Spec{silent, three, silent}, nil, gang.Gang{Spec: base}, ""},
+		{"the slice on any member holds for all", []gang.Spec{three, {Key: key("a"), GroupSize: 64}}, nil, gang.Gang{Spec: sliced}, ""},
+		{"two slices", []gang.Spec{three, {Key: key("a"), GroupSize: 64}, {Key: key("a"), GroupSize: 8}}, nil, gang.Gang{Spec: sliced}, "gpu-group-size: its members say 64 and 8"},
+		{"members disagree, said once", []gang.Spec{three, four, four, four}, nil, gang.Gang{Spec: base}, "min-available: its members say 3 and 4"},
+		{"the object says it", []gang.Spec{silent}, &gang.Spec{Key: key("a"), MinMember: 3, Timeout: 10 * time.Second}, gang.Gang{Spec: object, HasObject: true}, ""},
+		{"the object contradicts", []gang.Spec{three}, &four, gang.Gang{Spec: base, HasObject: true}, "min-available: its members and its PodGroup object say 3 and 4"},
+		{"other groups", []gang.Spec{three, {Key: key("a"), Groups: []types.NamespacedName{key("a")}}, {Key: key("a"), Groups: []types.NamespacedName{key("a"), key("b")}}}, nil, gang.Gang{Spec: func() gang.Spec { s := base; s.Groups = []types.NamespacedName{key("a")}; return s }()}, "groups: its members say different things"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := gang.Merge(tt.members, tt.object)
+			if (err == nil) != (tt.err == "") || err != nil && err.Error() != tt.err {
+				t.Errorf("error %v, want %q", err, tt.err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestOrder(t *testing.T) {
+	pod := func(name string, labels m) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	}
+	kubeflow := func(task, index string) m { return m{names.TaskKubeflow: task, names.IndexKubeflow: index} }
+	pods := []*corev1.Pod{
+		pod("w10", kubeflow("Worker", "10")), pod("w2", kubeflow("worker", "2")), pod("eval", kubeflow("evaluator", "0")),
+		pod("ps", kubeflow("ps", "0")), pod("chief", kubeflow("chief", "0")), pod("reader", kubeflow("reader", "0")),
+		pod("x-abc12", nil), pod("x-10", nil), pod("x-9", nil), pod("x-+1", nil),
+	}
+	gang.Order(pods)
+	var got []string
+	for _, p := range pods {
+		got = append(got, p.Name)
+	}
+	want := []string{"chief", "ps", "reader", "x-9", "x-10", "x-+1", "x-abc12", "w2", "w10", "eval"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestStateOf(t *testing.T) {
+	pending := corev1.Pod{}
+	bound := corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"}, Status: corev1.PodStatus{Phase: corev1.PodPending}}
+	running := corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+	stranded := corev1.Pod{Spec: corev1.PodSpec{NodeName: "lost"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+	done := corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"}, Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}
+	failed := corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"}, Status: corev1.PodStatus{Phase: corev1.PodFailed}}
+	leaving := *running.DeepCopy()
+	leaving.DeletionTimestamp = &metav1.Time{}
+	pulling := *bound.DeepCopy()
+	pulling.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}}}
+	for _, tt := range []struct {
+		name string
+		pods []corev1.Pod
+		min  int
+		want gang.State
+	}{
+		{"too few exist", []corev1.Pod{pending, pending}, 3, gang.State{Phase: gang.Queued, Reason: "2 of 3 pods exist", Pods: 2}},
+		{"wait for nodes", []corev1.Pod{pending, bound}, 2, gang.State{Phase: gang.Queued, Reason: "1 of 2 have a node", Pods: 2, Bound: 1}},
+		{"start", []corev1.Pod{running, bound}, 2, gang.State{Phase: gang.Starting, Reason: "1 of 2 run", Pods: 2, Bound: 2, Running: 1}},
+		{"run", []corev1.Pod{running, running, pending}, 2, gang.State{Phase: gang.Running, Pods: 3, Bound: 2, Running: 2}},
+		{"run, one is done", []corev1.Pod{running, done}, 2, gang.State{Phase: gang.Running, Pods: 2, Bound: 1, Running: 1, Succeeded: 1}},
+		{"done", []corev1.Pod{done, done}, 2, gang.State{Phase: gang.Succeeded, Pods: 2, Succeeded: 2}},
+		{"failed", []corev1.Pod{running, failed, failed, leaving}, 2, gang.State{Phase: gang.Unknown, Reason: "2 pods failed", Pods: 4, Bound: 2, Running: 1, Failed: 2}},
+		{"terminating", []corev1.Pod{leaving}, 1, gang.State{Phase: gang.Unknown, Reason: "1 pod terminating", Pods: 1, Bound: 1}},
+		{"image", []corev1.Pod{pulling}, 1, gang.State{Phase: gang.Unknown, Reason: "1 pod in ImagePullBackOff", Pods: 1, Bound: 1}},
+		{"node lost", []corev1.Pod{stranded}, 1, gang.State{Phase: gang.Unknown, Reason: "1 pod on a lost node", Pods: 1, Bound: 1, Running: 1}},
+		{"nobody knows how many", []corev1.Pod{pending}, 0, gang.State{Phase: gang.Queued, Reason: "0 of 1 have a node", Pods: 1}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var pods []*corev1.Pod
+			for i := range tt.pods {
+				pods = append(pods, &tt.pods[i])
+			}
+			got := gang.StateOf(pods, tt.min, func(node string) bool { return node == "lost" })
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add("tf", "3", `["default/a"]`, "only-waiting", "64", "10s")
+	f.Add("", "1e3", `[""]`, "", "-1", "-5s")
+	f.Add("a/b", "99999999999999999999", `[["x"]]`, "once-satisfied", "0x10", "9999999h")
+	f.Fuzz(func(t *testing.T, name, least, groups, policy, size, patience string) {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace:   "default",
+			Labels:      m{names.GangName: name, names.GangMinAvailable: least, names.GangMatchPolicy: policy},
+			Annotations: m{names.GangGroups: groups, "nvidia.com/gpu-group-size": size, names.KoordinatorWaitingTime: patience},
+		}}
+		got, err := gang.Read(pod, names.DefaultDomains())
+		if err != nil {
+			if errors.Is(err, gang.ErrNone) {
+				t.Error("a pod with a gang's name is in none")
+			}
+			return
+		}
+		if got.MinMember < 1 || got.MinMember > gang.MaxMembers || got.GroupSize < 1 || got.Timeout <= 0 ||
+			!got.Policy.Known() || len(got.Groups) == 0 || len(got.Groups) > gang.MaxGroups {
+			t.Errorf("accepted as %+v", got)
+		}
+		pod.Labels, pod.Annotations = maps.Clone(pod.Labels), maps.Clone(pod.Annotations)
+		again, err := gang.Read(pod, names.DefaultDomains())
+		if diff := cmp.Diff(got, again); diff != "" || err != nil {
+			t.Errorf("read again: %v\n%s", err, diff)
+		}
+	})
+}
+
+func FuzzReadObject(f *testing.F) {
+	f.Add([]byte(`{"metadata":{"name":"nginx","namespace":"default"},"spec":{"scheduleTimeoutSeconds":10,"minMember":3}}`))
+	f.Add([]byte(`{"metadata":[],"spec":7}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var object map[string]any
+		if json.Unmarshal(data, &object) != nil {
+			return
+		}
+		got, err := gang.ReadObject(object, names.DefaultDomains())
+		if err == nil && (got.Key.Name == "" || got.MinMember < 0 || got.MinMember > gang.MaxMembers || got.Timeout < 0) {
+			t.Errorf("accepted as %+v", got)
+		}
+	})
+}

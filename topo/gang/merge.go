@@ -1,0 +1,93 @@
+package gang
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Merge makes one gang of what its members say and of its PodGroup object, nil
+// if there is none. Members are in any order. What several say they must say
+// alike; the error names what they do not, and the gang then has the first of
+// the values.
+func Merge(members []Spec, object *Spec) (Gang, error) {
+	var g Gang
+	m := merger{gang: &g}
+	for i := range members {
+		m.add(&members[i], false)
+	}
+	if object != nil {
+		m.add(object, true)
+	}
+	if g.Policy == "" {
+		g.Policy = OnceSatisfied
+	}
+	if g.Timeout == 0 {
+		g.Timeout = DefaultTimeout
+	}
+	slices.Sort(g.Remarks)
+	g.Remarks = slices.Compact(g.Remarks)
+	return g, errors.Join(m.faults...)
+}
+
+type merger struct {
+	gang   *Gang
+	faults []error
+}
+
+func (m *merger) add(s *Spec, object bool) {
+	g := m.gang
+	g.Key, g.HasObject = s.Key, object
+	who := "its members say"
+	if object {
+		who = "its members and its PodGroup object say"
+	}
+	same(m, who, "min-available", &g.MinMember, s.MinMember)
+	same(m, who, "match-policy", &g.Policy, s.Policy)
+	same(m, who, "gpu-group-size", &g.GroupSize, s.GroupSize)
+	same(m, who, "required level", &g.Required, s.Required)
+	same(m, who, "preferred level", &g.Preferred, s.Preferred)
+	same(m, who, "without map", &g.WithoutMap, s.WithoutMap)
+	if s.Groups != nil {
+		if g.Groups != nil && !slices.Equal(g.Groups, s.Groups) {
+			m.fault(fmt.Errorf("groups: %s different things", who))
+		} else {
+			g.Groups = s.Groups
+		}
+	}
+	// Patience is no fact about the job: the object's counts, else the longest.
+	if object && s.Timeout > 0 {
+		g.Timeout = s.Timeout
+	} else {
+		g.Timeout = max(g.Timeout, s.Timeout)
+	}
+	for _, remark := range s.Remarks {
+		if len(g.Remarks) < MaxGroups && !slices.Contains(g.Remarks, remark) {
+			g.Remarks = append(g.Remarks, remark)
+		}
+	}
+}
+
+// same takes a value over, or finds that it is another one.
+func same[T comparable](m *merger, who, what string, to *T, value T) {
+	var none T
+	switch {
+	case value == none || value == *to:
+	case *to == none:
+		*to = value
+	default:
+		m.fault(fmt.Errorf("%s: %s %v and %v", what, who, *to, value))
+	}
+}
+
+// fault keeps the first of each kind: thousands of members would say the same.
+func (m *merger) fault(err error) {
+	for _, had := range m.faults {
+		if had.Error() == err.Error() {
+			return
+		}
+	}
+	if len(m.faults) < 4 {
+		m.faults = append(m.faults, err)
+	}
+}

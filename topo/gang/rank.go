@@ -1,0 +1,97 @@
+package gang
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/names"
+)
+
+// Order sorts the members of a gang by rank: tasks in order, then the index in
+// the task. Tasks that lead a job come first (master, chief, launcher, ps, ...),
+// others by name. A pod of no task is in the task "", which is last but for
+// workers'; one without an index follows those that have one, by name.
+//
+// The task is what the job's operator says in a label. The index is the
+// operator's, the Job's or the StatefulSet's, else the number at the end of the
+// pod's name.
+func Order(pods []*corev1.Pod) {
+	keys := make(map[*corev1.Pod]rank, len(pods))
+	for _, pod := range pods {
+		keys[pod] = rankOf(pod)
+	}
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
+		x, y := keys[a], keys[b]
+		return cmp.Or(cmp.Compare(x.lead, y.lead), cmp.Compare(x.task, y.task), cmp.Compare(x.index, y.index),
+			cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
+}
+
+// Task is the task of its job that a pod belongs to; empty if nobody says.
+func Task(pod *corev1.Pod) string {
+	for _, key := range []string{names.TaskKubeflow, names.TaskVolcano, names.TaskJobSet, names.TaskKubeflowV1} {
+		if text := pod.Labels[key]; text != "" {
+			return strings.ToLower(text)
+		}
+	}
+	return strings.ToLower(pod.Annotations[names.TaskVolcano])
+}
+
+type rank struct {
+	lead  int
+	task  string
+	index int
+}
+
+func rankOf(pod *corev1.Pod) rank {
+	task := Task(pod)
+	return rank{lead: lead(task), task: task, index: index(pod)}
+}
+
+// lead is the place of a task among those whose order their names say.
+func lead(task string) int {
+	leaders := []string{"master", "chief", "launcher", "leader", "driver", "head", "scheduler", "ps", "server"}
+	if i := slices.Index(leaders, task); i >= 0 {
+		return i
+	}
+	switch task {
+	case "worker", "workers":
+		return len(leaders) + 2
+	case "evaluator":
+		return len(leaders) + 3
+	case "":
+		return len(leaders) + 1
+	}
+	return len(leaders)
+}
+
+const noIndex = 1 << 30
+
+func index(pod *corev1.Pod) int {
+	for _, key := range []string{
+		names.IndexKubeflow, names.IndexVolcano, names.IndexJob, names.IndexStateful, names.IndexLeader, names.IndexKubeflow1,
+	} {
+		for _, from := range []map[string]string{pod.Labels, pod.Annotations} {
+			if n, ok := digits(from[key]); ok {
+				return n
+			}
+		}
+	}
+	if i := strings.LastIndexByte(pod.Name, '-'); i >= 0 {
+		if n, ok := digits(pod.Name[i+1:]); ok {
+			return n
+		}
+	}
+	return noIndex
+}
+
+// digits is a number that is written in digits alone; a generated suffix such
+// as 4x9bk is none.
+func digits(text string) (int, bool) {
+	n, err := strconv.Atoi(text)
+	return n, err == nil && n >= 0 && n < noIndex && text[0] != '+'
+}

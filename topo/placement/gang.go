@@ -1,0 +1,84 @@
+package placement
+
+// Gang is a set of pods that run together or not at all. Its ranks are its
+// pods, numbered from 0: the tasks in order, then by index.
+type Gang struct {
+	// Tasks are the gang's roles: master, then workers.
+	Tasks []Task
+	// Slice is how many GPUs work most closely together: every aligned block
+	// of Slice / GPUs-per-pod consecutive ranks of the pods that ask for GPUs
+	// goes into one lowest group. The last block may be shorter. 0 is none.
+	Slice int
+	// Require is the kind of the group that must hold the gang: a kind of the
+	// map, or "node". Empty: anything.
+	Require string
+	// Prefer is the kind of the group that should hold the gang: of those that
+	// do, the one with the least room is taken, before anything tighter is
+	// looked for inside it. Empty, or a kind that the map does not have: the
+	// tightest group of any kind.
+	Prefer string
+	// Placed are the pods that have a node already.
+	Placed []Member
+	// Avoid are nodes that get none of its pods.
+	Avoid []int32
+	// MinMember is how many pods must have a node now, those that have one
+	// included. Of the rest, the lowest ranks get one if there is room. 0: all.
+	MinMember int
+}
+
+// Task is a role in a gang: pods that are alike.
+type Task struct {
+	// Name is for people.
+	Name string
+	// Class says how many of them fit where: an index into Capacity.Fit.
+	Class int
+	// Pods is how many there are, and GPUs how many each of them asks for.
+	Pods, GPUs int
+}
+
+// Member is a pod that has a node.
+type Member struct {
+	Rank int
+	// Node is None if the map does not know it.
+	Node int32
+}
+
+// Capacity is the room that nodes have now.
+type Capacity struct {
+	// Fit is how many pods of a class a node takes, if it gets no other pod of
+	// the gang: Fit[class][node]. Pods of a gang that run already are taken
+	// off.
+	Fit [][]int32
+	// Together tells whether a node takes so many pods of each class at once.
+	// It is asked only about gangs with unlike classes, and may keep nothing of
+	// pods. Nil is the rule that holds whatever the pods ask for: the sum of
+	// pods/fit is at most 1. It refuses a pod without GPUs beside pods that
+	// have all the GPUs of a node.
+	Together func(node int32, pods []int32) bool
+}
+
+// Plan is a place for every pod of a gang.
+type Plan struct {
+	// Nodes are the nodes of the ranks; None for those beyond MinMember for
+	// which there is no room now. Placed members keep theirs, None if the map
+	// does not know it.
+	Nodes []int32
+	// Group is the tightest group that holds all of them; one node is a group
+	// of kind "node" and tier 0. Its name and kind are empty if it is the whole
+	// of all groups, or if a node in no group is among them.
+	Group Group
+	// Index is Group's index in the tree; -1 for a node, and if a node in no
+	// group is among several.
+	Index int
+	// Domains is how many lowest groups they are in; a node in no group counts
+	// as one.
+	Domains int
+	// Pods is how many ranks have a node, known or not.
+	Pods int
+}
+
+// Hole is the most pods of a class that one group of a kind takes.
+type Hole struct {
+	Kind, Name string
+	Pods       int
+}

@@ -1,0 +1,180 @@
+package placement_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/heddle-dev/heddle/topo/placement"
+)
+
+// What is left of a gang goes into the lowest group around its members that
+// holds it, and there into as few groups without members as possible.
+func TestTheRestGoesToItsMembers(t *testing.T) {
+	plans := 0
+	for seed := range uint64(10000) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		f := plant(rng, 1+rng.IntN(3), 3+rng.IntN(10))
+		tree, err := placement.New(f.groups)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := question{f: f, block: 1, fit: make([]int32, f.nodes)}
+		for i := range q.fit {
+			q.fit[i] = int32(rng.IntN(4))
+		}
+		g := placement.Gang{Tasks: []placement.Task{{Pods: 2 + rng.IntN(8), GPUs: 1}}}
+		rest := g.Tasks[0].Pods
+		member := make([]int32, f.nodes)
+		for rank := range 1 + rng.IntN(rest-1) {
+			node := int32(rng.IntN(f.nodes))
+			member[node]++
+			g.Placed = append(g.Placed, placement.Member{Rank: rank, Node: node})
+			rest--
+		}
+		plan, refusal := placement.Place(tree, &g, &placement.Capacity{Fit: [][]int32{q.fit}})
+		if want := q.room(f.root) >= rest; (refusal == nil) != want {
+			t.Fatalf("seed %d: %v, and room for %d", seed, refusal, q.room(f.root))
+		}
+		if refusal != nil {
+			continue
+		}
+		plans++
+		in := reach(f.root, member)
+		for q.room(in) < rest {
+			in = in.parent
+		}
+		all := takes(f.nodes, plan)
+		if at := reach(f.root, all); at != in {
+			t.Fatalf("seed %d: the gang reaches %q, and %q holds it: %v beside %v of %v", seed, at.name, in.name, all, member, q.fit)
+		}
+		for i := range all {
+			all[i] -= member[i]
+		}
+		if in.node < 0 {
+			q.beside(t, in, all, member)
+		}
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+	if plans < 5000 {
+		t.Errorf("%d plans", plans)
+	}
+}
+
+// beside checks that a part's children with members are filled before others
+// are opened, and that no more of either kind are used than must be.
+func (q *question) beside(t *testing.T, in *part, take, member []int32) {
+	t.Helper()
+	var near, far []int
+	rest, taken, got := used(in, take), 0, [2]int{}
+	for _, c := range in.children {
+		n := used(c, take)
+		with := 0
+		if used(c, member) > 0 {
+			near = append(near, q.room(c))
+			taken += n
+			with = 1
+		} else {
+			far = append(far, q.room(c))
+		}
+		if n > 0 {
+			got[with]++
+		}
+	}
+	room := 0
+	for _, n := range near {
+		room += n
+	}
+	want := [2]int{0, fewest(near, min(rest, room))}
+	if rest > room {
+		want = [2]int{fewest(far, rest-room), got[1]}
+		if taken != room {
+			t.Errorf("in %q %d of %d pods are beside members, and others are elsewhere", in.name, taken, room)
+		}
+	}
+	if got != want {
+		t.Errorf("in %q %v groups without and with members get pods, %v would do: %v beside %v of %v", in.name, got, want, take, member, q.fit)
+	}
+}
+
+// fewest is how many of the rooms hold n pods.
+func fewest(rooms []int, n int) (k int) {
+	slices.Sort(rooms)
+	for i := len(rooms) - 1; n > 0; i-- {
+		n -= rooms[i]
+		k++
+	}
+	return k
+}
+
+// A member that comes back is placed in the group of the others, if any node
+// there has room.
+func TestAMemberComesBack(t *testing.T) {
+	tree := fixture(t)
+	for _, tt := range []struct {
+		name   string
+		gang   placement.Gang
+		fit    []int32
+		nodes  []int32
+		reason string
+	}{
+		{
+			"its node has room again",
+			placement.Gang{Tasks: workers(3), Placed: []placement.Member{{0, 4}, {2, 6}}},
+			[]int32{1, 1, 1, 1, 0, 1, 0, 1, 1, 1},
+			[]int32{4, 5, 6},
+			"",
+		},
+		{
+			"the group is full, the next is in the same spine",
+			placement.Gang{Tasks: workers(3), Placed: []placement.Member{{0, 0}, {2, 2}}},
+			[]int32{0, 0, 0, 0, 1, 1, 1, 1, 1, 1},
+			[]int32{0, 4, 2},
+			"",
+		},
+		{
+			"the group is full, and required",
+			placement.Gang{Tasks: workers(3), Placed: []placement.Member{{0, 0}, {2, 2}}, Require: "leaf"},
+			[]int32{0, 0, 0, 0, 1, 1, 1, 1, 1, 1},
+			nil,
+			"2 of 3 fit (2 placed already), group leaf-0 is 8 GPUs short; 1 node with room is in no leaf",
+		},
+		{
+			"the map moved members apart: the rest is with any of them",
+			placement.Gang{Tasks: workers(4), Placed: []placement.Member{{0, 0}, {2, 7}}, Require: "leaf"},
+			[]int32{0, 1, 1, 1, 1, 1, 1, 0, 1, 1},
+			[]int32{0, 1, 7, 2},
+			"",
+		},
+		{
+			"a member's node left the map",
+			placement.Gang{Tasks: workers(3), Placed: []placement.Member{{0, placement.None}, {2, 8}}, Require: "leaf"},
+			[]int32{1, 1, 1, 1, 1, 1, 1, 1, 0, 1},
+			[]int32{placement.None, 7, 8},
+			"",
+		},
+		{
+			"its slice is in the other group",
+			placement.Gang{Tasks: workers(4), Slice: 16, Placed: []placement.Member{{0, 0}, {1, 1}, {3, 7}}},
+			[]int32{1, 1, 1, 1, 1, 1, 1, 0, 1, 1},
+			[]int32{0, 1, 8, 7},
+			"",
+		},
+		{
+			"there its slice has no room",
+			placement.Gang{Tasks: workers(4), Slice: 16, Placed: []placement.Member{{0, 0}, {1, 1}, {3, 7}}},
+			[]int32{1, 1, 1, 1, 1, 1, 1, 0, 0, 1},
+			nil,
+			"3 of 4 fit in slices of 16 GPUs (3 placed already), all nodes together are 8 GPUs short",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			plan, refusal := placement.Place(tree, &tt.gang, &placement.Capacity{Fit: [][]int32{tt.fit}})
+			if !slices.Equal(plan.Nodes, tt.nodes) || said(refusal) != tt.reason {
+				t.Errorf("%v, %s\nwant %v, %s", plan.Nodes, said(refusal), tt.nodes, tt.reason)
+			}
+		})
+	}
+}

@@ -1,0 +1,296 @@
+package placement
+
+import (
+	"math"
+	"slices"
+)
+
+// Guests are the pods of a gang that are not alike with those that lead: a
+// master, parameter servers. Where the leading pods go is decided first. The
+// guests are then seated among them where they cost the leading pods nothing;
+// if that is not possible, each is seated where it costs the fewest of them,
+// and the leading pods get what is left. For one guest that finds a place if
+// there is one; for more it is a heuristic, which never puts on a node what it
+// does not take.
+const (
+	// maxTries is how many groups of a tier are tried.
+	maxTries = 24
+	// maxReserved is how many guests are seated before the leading pods.
+	maxReserved = 64
+)
+
+// mixed places the first n pending pods of a gang with guests.
+func (p *Planner) mixed(w part, n int) bool {
+	f := p.bounds
+	f.guests = true
+	p.banned, p.costly = p.banned[:0], false
+	p.countGuests(n)
+	for tries, tier := 0, int32(-1); ; {
+		at, ok := p.find(w, &f)
+		if !ok {
+			break
+		}
+		if p.seatIn(at, w, n) {
+			return true
+		}
+		p.banned = append(p.banned, at)
+		if !p.costly {
+			p.price()
+		}
+		now := p.tier(at)
+		if now != tier {
+			tries, tier = 0, now
+		}
+		if tries++; tries > maxTries {
+			f.above, p.banned = tier+1, p.banned[:0]
+		}
+	}
+	return p.mixedOutside(w, n)
+}
+
+func (p *Planner) tier(at target) int32 {
+	if at.node >= 0 {
+		return 0
+	}
+	return p.tree.groups[at.group].tier
+}
+
+// mixedOutside uses nodes in no group too.
+func (p *Planner) mixedOutside(w part, n int) bool {
+	if p.bounds.inside != 0 || p.bounds.nodes {
+		return false
+	}
+	at, ok := target{None, 0}, p.holds(0, w)
+	if ok {
+		p.put(at, w)
+	} else {
+		ok = p.outside(w)
+	}
+	if ok && p.seat(0, int32(len(p.fit)), n) { //nolint:gosec // At most maxNodes.
+		return true
+	}
+	p.unseat()
+	return false
+}
+
+// seatIn places the leading pods in a target, and the guests beside them.
+func (p *Planner) seatIn(at target, w part, n int) bool {
+	first, last := at.node, at.node+1
+	if at.node < 0 {
+		first, last = p.tree.groups[at.group].first, p.tree.groups[at.group].last
+	}
+	p.put(at, w)
+	if p.seat(first, last, n) {
+		return true
+	}
+	p.unseat()
+	if p.reserve(first, last, n) {
+		p.sum()
+		fits := at.node >= 0 && int64(p.fit[at.node]) >= p.total(w) || at.node < 0 && p.holds(at.group, w)
+		if fits {
+			p.put(at, w)
+			return true
+		}
+	}
+	p.unseat()
+	p.sum()
+	return false
+}
+
+// unseat takes back all but the room that the gang found.
+func (p *Planner) unseat() {
+	clear(p.take)
+	p.tail = 0
+	for _, m := range p.seats {
+		p.guests[m.Node] = 0
+	}
+	p.seats = p.seats[:0]
+	for _, was := range slices.Backward(p.undo) {
+		p.fit[was.Node] = int32(was.Rank) //nolint:gosec // It was there.
+	}
+	p.undo = p.undo[:0]
+}
+
+// seat finds nodes from first up to last for the guests among the first n
+// pending pods. Nodes and groups that the gang uses come before others, and
+// nodes on which a guest takes no leading pod's room before those on which it
+// does.
+func (p *Planner) seat(first, last int32, n int) bool {
+	p.markUsed(first, last)
+	j := &p.job
+	for i := 0; i < n; {
+		rank := j.pending[i]
+		task := j.task[rank]
+		if j.lead[task] {
+			i++
+			continue
+		}
+		end := i
+		for end < n && j.task[j.pending[end]] == task {
+			end++
+		}
+		if !p.seatTask(first, last, j.pending[i:end]) {
+			return false
+		}
+		i = end
+	}
+	return true
+}
+
+// scope is how near to the gang a node is.
+type scope int
+
+const (
+	onNode scope = iota
+	inDomain
+	anywhere
+)
+
+// seatTask finds nodes for guests of one task.
+func (p *Planner) seatTask(first, last int32, ranks []int32) bool {
+	for _, pass := range [...]struct {
+		near scope
+		full bool
+	}{{onNode, true}, {inDomain, true}, {onNode, false}, {inDomain, false}, {anywhere, true}, {anywhere, false}} {
+		for node := first; node < last && len(ranks) > 0; node++ {
+			if p.scope(node) > pass.near {
+				continue
+			}
+			lead := p.take[node]
+			if pass.full {
+				lead = max(lead, p.fit[node])
+			}
+			for len(ranks) > 0 && p.takes(node, lead, ranks[0]) {
+				p.sitDown(node, ranks[0])
+				ranks = ranks[1:]
+			}
+		}
+	}
+	return len(ranks) == 0
+}
+
+func (p *Planner) sitDown(node, rank int32) {
+	p.seats = append(p.seats, Member{Rank: int(rank), Node: node})
+	p.guests[node]++
+}
+
+func (p *Planner) scope(node int32) scope {
+	switch {
+	case p.take[node] > 0 || p.mates[node] > 0 || p.guests[node] > 0:
+		return onNode
+	case node < p.tree.grouped && p.used[p.tree.home[node]]:
+		return inDomain
+	}
+	return anywhere
+}
+
+// markUsed notes the lowest groups that the gang uses.
+func (p *Planner) markUsed(first, last int32) {
+	clear(p.used)
+	for node := first; node < min(last, p.tree.grouped); node++ {
+		if p.take[node] > 0 || p.mates[node] > 0 {
+			p.used[p.tree.home[node]] = true
+		}
+	}
+}
+
+// takes asks whether a node takes so many leading pods, the guests that it has
+// and one more.
+func (p *Planner) takes(node, lead, guest int32) bool {
+	j := &p.job
+	if p.barred[node] {
+		return false
+	}
+	if cap(p.asked) < len(j.room.Fit) {
+		p.asked = make([]int32, len(j.room.Fit))
+	}
+	p.asked = p.asked[:len(j.room.Fit)]
+	for _, m := range p.fixed {
+		if m.Node == node {
+			lead++
+		}
+	}
+	// A node that takes the same number of any leading class takes as many of
+	// a mixture: what pods ask for adds up.
+	for _, class := range j.classes {
+		clear(p.asked)
+		p.asked[j.gang.Tasks[j.task[guest]].Class]++
+		if p.guests[node] > 0 {
+			for _, m := range p.seats {
+				if m.Node == node {
+					p.asked[j.gang.Tasks[j.task[m.Rank]].Class]++
+				}
+			}
+		}
+		p.asked[class] += lead
+		if !p.together(node) {
+			return false
+		}
+	}
+	return true
+}
+
+// together asks about p.asked.
+func (p *Planner) together(node int32) bool {
+	c := p.job.room
+	sum := 0.0
+	for class, n := range p.asked {
+		switch fit := c.Fit[class][node]; {
+		case n == 0:
+		case n > fit:
+			return false
+		default:
+			sum += float64(n) / float64(fit)
+		}
+	}
+	const rounding = 1e-12
+	return sum <= 1+rounding || c.Together != nil && c.Together(node, p.asked)
+}
+
+// loss is how many leading pods fewer a node takes with one guest more.
+func (p *Planner) loss(node, guest int32) int32 {
+	if !p.takes(node, 0, guest) {
+		return math.MaxInt32
+	}
+	lo, hi := int32(0), p.fit[node]+1
+	if p.takes(node, p.fit[node], guest) {
+		return 0
+	}
+	for hi-lo > 1 {
+		if mid := lo + (hi-lo)/2; p.takes(node, mid, guest) {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return p.fit[node] - lo
+}
+
+// reserve seats the guests where they cost the fewest leading pods.
+func (p *Planner) reserve(first, last int32, n int) bool {
+	j, seated := &p.job, 0
+	best, least := None, int32(0)
+	for _, rank := range j.pending[:n] {
+		if j.lead[j.task[rank]] {
+			continue
+		}
+		if seated++; seated > maxReserved {
+			return false
+		}
+		if best < 0 || p.loss(best, rank) > 0 {
+			best, least = None, math.MaxInt32
+			for node := first; node < last && least > 0; node++ {
+				if loss := p.loss(node, rank); loss < least {
+					best, least = node, loss
+				}
+			}
+			if best < 0 {
+				return false
+			}
+			p.undo = append(p.undo, Member{Rank: int(p.fit[best]), Node: best})
+			p.fit[best] -= least
+		}
+		p.sitDown(best, rank)
+	}
+	return true
+}

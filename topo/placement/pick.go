@@ -1,0 +1,153 @@
+package placement
+
+import (
+	"cmp"
+	"slices"
+)
+
+// item is a part of a group that can take pods: a group inside, or a node.
+type item struct {
+	// slots is how many whole blocks it takes, and room how many pods.
+	slots, room int64
+	id          int32
+	// spare tells that it takes the last, shorter block besides.
+	spare bool
+}
+
+// picker chooses the parts of a group that a gang spans.
+type picker struct {
+	items, sorted []item
+	// sum[i] is the slots of sorted[:i]; spare[i] the first place from i on
+	// with a spare item.
+	sum    []int64
+	spare  []int32
+	counts []int32
+	chosen []item
+}
+
+// pick takes the fewest items that hold blocks, and a last one, if any, that
+// is shorter: it is held by a slot or by an item's spare room. Of the sets with
+// so few items it is the one that leaves the largest items whole: their sizes
+// (slots, then room), the largest first, are least in lexicographic order. Of
+// equal items the first in the tree are taken. It is empty if all items together
+// do not do. The last of the chosen is the one that need not be filled.
+//
+// It goes through the items from the largest to the least and leaves out each
+// one without which the later ones still do; whether they do is one subtraction,
+// since the largest of the later ones are the best.
+func (p *picker) pick(blocks int64, short bool) []item {
+	p.sort()
+	p.index()
+	p.chosen = p.chosen[:0]
+	need, bonus := blocks, short
+	if short {
+		need++
+	}
+	k := 1
+	for !p.do(0, k, need, bonus) {
+		if k++; k > len(p.sorted) {
+			return nil
+		}
+	}
+	for i := 0; k > 0; i++ {
+		if p.do(i+1, k, need, bonus) {
+			continue
+		}
+		p.chosen = append(p.chosen, p.sorted[i])
+		need -= p.sorted[i].slots
+		if bonus && p.sorted[i].spare {
+			bonus, need = false, need-1
+		}
+		k--
+	}
+	p.last()
+	return p.chosen
+}
+
+// do tells whether k of the items from place i on hold what is needed. With
+// bonus, one spare item holds one more.
+func (p *picker) do(i, k int, need int64, bonus bool) bool {
+	if i+k > len(p.sorted) {
+		return false
+	}
+	have := p.sum[i+k] - p.sum[i]
+	if have >= need || !bonus || k == 0 {
+		return have >= need
+	}
+	at := int(p.spare[i])
+	switch {
+	case at == len(p.sorted):
+		return false
+	case at < i+k:
+		return have+1 >= need
+	}
+	return have-p.sorted[i+k-1].slots+p.sorted[at].slots+1 >= need
+}
+
+// last moves the smallest of the chosen, and of equal ones the one that comes
+// last in the tree, to the end.
+func (p *picker) last() {
+	end := len(p.chosen) - 1
+	at := end
+	for i := end; i >= 0 && compare(&p.chosen[i], &p.chosen[end]) == 0; i-- {
+		if p.chosen[i].id > p.chosen[at].id {
+			at = i
+		}
+	}
+	p.chosen[at], p.chosen[end] = p.chosen[end], p.chosen[at]
+}
+
+func compare(a, b *item) int {
+	if c := cmp.Compare(b.slots, a.slots); c != 0 {
+		return c
+	}
+	return cmp.Compare(b.room, a.room)
+}
+
+// sort orders the items by slots and room, the largest first, and equal ones
+// the last in the tree first, since the picker leaves out the first that it
+// can.
+func (p *picker) sort() {
+	const few, most = 48, 1 << 16
+	p.sorted = append(p.sorted[:0], p.items...)
+	slices.Reverse(p.sorted)
+	largest, sameOrder := int64(0), true
+	for i := range p.items {
+		largest = max(largest, p.items[i].room)
+		sameOrder = sameOrder && p.items[i].room == p.items[i].slots
+	}
+	if len(p.items) <= few || !sameOrder || largest > most {
+		slices.SortStableFunc(p.sorted, func(a, b item) int { return compare(&a, &b) })
+		return
+	}
+	// Counting keeps large flat maps linear.
+	p.counts = append(p.counts[:0], make([]int32, largest+2)...)
+	for i := range p.items {
+		p.counts[largest-p.items[i].room+1]++
+	}
+	for i := int64(1); i <= largest; i++ {
+		p.counts[i] += p.counts[i-1]
+	}
+	for _, it := range slices.Backward(p.items) {
+		place := &p.counts[largest-it.room]
+		p.sorted[*place] = it
+		*place++
+	}
+}
+
+// index adds up the sorted items.
+func (p *picker) index() {
+	n := len(p.sorted)
+	p.sum = append(p.sum[:0], 0)
+	for i := range p.sorted {
+		p.sum = append(p.sum, p.sum[i]+p.sorted[i].slots)
+	}
+	p.spare = slices.Grow(p.spare[:0], n+1)[:n+1]
+	p.spare[n] = int32(n) //nolint:gosec // At most maxNodes.
+	for i := n - 1; i >= 0; i-- {
+		p.spare[i] = p.spare[i+1]
+		if p.sorted[i].spare {
+			p.spare[i] = int32(i) //nolint:gosec // At most maxNodes.
+		}
+	}
+}

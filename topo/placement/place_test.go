@@ -1,0 +1,320 @@
+package placement_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/placement"
+)
+
+// of makes a group; nodes makes its nodes.
+func of(kind, name string, child ...v1alpha1.Group) v1alpha1.Group {
+	return v1alpha1.Group{Name: name, Kind: kind, Child: child, Status: v1alpha1.StatusReady}
+}
+
+func nodes(names ...string) (out []v1alpha1.Group) {
+	for _, name := range names {
+		out = append(out, of(v1alpha1.KindNode, name))
+	}
+	return out
+}
+
+// fixture has two spines: leaf-0 with the nodes 0 to 3 and leaf-1 with 4 to 6
+// in one, leaf-2 with 7 and 8 in the other; node 9 is in no group.
+func fixture(tb testing.TB) *placement.Tree {
+	tb.Helper()
+	tree, err := placement.New([]v1alpha1.Group{
+		of("spine", "spine-a",
+			of("leaf", "leaf-0", nodes("a0", "a1", "a2", "a3")...),
+			of("leaf", "leaf-1", nodes("b0", "b1", "b2")...)),
+		of(v1alpha1.KindNode, "x"),
+		of("spine", "spine-b", of("leaf", "leaf-2", nodes("c0", "c1")...)),
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return tree
+}
+
+// workers are pods of 8 GPUs.
+func workers(n int) []placement.Task {
+	return []placement.Task{{Name: "worker", Pods: n, GPUs: 8}}
+}
+
+func said(r *placement.Refusal) string {
+	if r == nil {
+		return ""
+	}
+	return r.Error()
+}
+
+// outcome is a plan and a refusal as the tables write them.
+type outcome struct {
+	Nodes   []int32
+	Reached string
+	Domains int
+	Refused string
+}
+
+func ask4(tree *placement.Tree, g placement.Gang, c placement.Capacity) outcome {
+	plan, refusal := placement.Place(tree, &g, &c)
+	return outcome{plan.Nodes, plan.Group.Kind + " " + plan.Group.Name, plan.Domains, said(refusal)}
+}
+
+func TestPlace(t *testing.T) {
+	const none = placement.None
+	one := []int32{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
+	for _, tt := range []struct {
+		name string
+		gang placement.Gang
+		fit  []int32
+		want outcome
+	}{
+		{"the smallest leaf that holds it", placement.Gang{Tasks: workers(2)}, one, outcome{[]int32{7, 8}, "leaf leaf-2", 1, ""}},
+		{"the next smallest", placement.Gang{Tasks: workers(3)}, one, outcome{[]int32{4, 5, 6}, "leaf leaf-1", 1, ""}},
+		{"a leaf rather than nothing tighter", placement.Gang{Tasks: workers(4)}, one, outcome{[]int32{0, 1, 2, 3}, "leaf leaf-0", 1, ""}},
+		{"one spine and not two", placement.Gang{Tasks: workers(5)}, one, outcome{[]int32{0, 1, 2, 3, 4}, "spine spine-a", 2, ""}},
+		{"the whole", placement.Gang{Tasks: workers(9)}, one, outcome{[]int32{0, 1, 2, 3, 4, 5, 6, 7, 8}, " ", 3, ""}},
+		{"the last resort", placement.Gang{Tasks: workers(10)}, one, outcome{[]int32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, " ", 4, ""}},
+		{
+			"more than there is",
+			placement.Gang{Tasks: workers(12)},
+			one,
+			outcome{nil, " ", 0, "10 of 12 fit, all nodes together are 16 GPUs short"},
+		},
+		{
+			"a node in no group comes after a spread gang",
+			placement.Gang{Tasks: workers(4)},
+			[]int32{1, 1, 0, 0, 1, 1, 0, 0, 0, 4},
+			outcome{[]int32{0, 1, 4, 5}, "spine spine-a", 2, ""},
+		},
+		{
+			"it comes alone if it does alone",
+			placement.Gang{Tasks: workers(5)},
+			[]int32{1, 1, 0, 0, 1, 1, 0, 0, 0, 5},
+			outcome{[]int32{9, 9, 9, 9, 9}, "node x", 1, ""},
+		},
+		{"one node", placement.Gang{Tasks: workers(2)}, []int32{1, 1, 1, 1, 1, 1, 2, 1, 1, 0}, outcome{[]int32{6, 6}, "node b2", 1, ""}},
+		{
+			"a node where the least is left around it",
+			placement.Gang{Tasks: workers(1)},
+			[]int32{1, 0, 0, 0, 1, 1, 1, 1, 1, 1},
+			outcome{[]int32{0}, "node a0", 1, ""},
+		},
+		{
+			"the leaf in the fuller spine",
+			placement.Gang{Tasks: workers(2)},
+			[]int32{1, 1, 0, 0, 1, 0, 0, 1, 1, 0},
+			outcome{[]int32{7, 8}, "leaf leaf-2", 1, ""},
+		},
+		{
+			"required and too small",
+			placement.Gang{Tasks: workers(5), Require: "leaf"},
+			one,
+			outcome{nil, " ", 0, "4 of 5 fit, group leaf-0 is 8 GPUs short; 1 node with room is in no leaf"},
+		},
+		{
+			"required, some of them now",
+			placement.Gang{Tasks: workers(5), Require: "leaf", MinMember: 3},
+			one,
+			outcome{[]int32{0, 1, 2, 3, none}, "leaf leaf-0", 1, ""},
+		},
+		{
+			"not even these",
+			placement.Gang{Tasks: workers(6), Require: "leaf", MinMember: 5},
+			one,
+			outcome{nil, " ", 0, "4 of 5 fit, group leaf-0 is 8 GPUs short; 1 node with room is in no leaf"},
+		},
+		{"required and wide", placement.Gang{Tasks: workers(5), Require: "spine"}, one, outcome{[]int32{0, 1, 2, 3, 4}, "spine spine-a", 2, ""}},
+		{
+			"a node is required",
+			placement.Gang{Tasks: workers(3), Require: "node"},
+			[]int32{1, 1, 1, 1, 1, 1, 2, 1, 1, 1},
+			outcome{nil, " ", 0, "2 of 3 fit, node b2 is 8 GPUs short"},
+		},
+		{
+			"a node is required, of those in no group",
+			placement.Gang{Tasks: workers(3), Require: "node"},
+			[]int32{1, 1, 1, 1, 1, 1, 2, 1, 1, 3},
+			outcome{[]int32{9, 9, 9}, "node x", 1, ""},
+		},
+		{
+			"a level that the map does not have",
+			placement.Gang{Tasks: workers(1), Require: "rack"},
+			one,
+			outcome{nil, " ", 0, "no group of the map is a rack; it has spine, leaf"},
+		},
+		{
+			"a preferred level keeps the roomy spine whole",
+			placement.Gang{Tasks: workers(2), Prefer: "spine"},
+			[]int32{1, 1, 0, 0, 1, 1, 1, 1, 1, 0},
+			outcome{[]int32{7, 8}, "leaf leaf-2", 1, ""},
+		},
+		{
+			"and without it the fuller leaf",
+			placement.Gang{Tasks: workers(1)},
+			[]int32{1, 0, 0, 0, 1, 1, 1, 1, 1, 0},
+			outcome{[]int32{0}, "node a0", 1, ""},
+		},
+		{
+			"the same, spines first",
+			placement.Gang{Tasks: workers(1), Prefer: "spine"},
+			[]int32{1, 0, 0, 0, 1, 1, 1, 1, 1, 0},
+			outcome{[]int32{7}, "node c0", 1, ""},
+		},
+		{
+			"a preferred level that is too small",
+			placement.Gang{Tasks: workers(5), Prefer: "leaf"},
+			one,
+			outcome{[]int32{0, 1, 2, 3, 4}, "spine spine-a", 2, ""},
+		},
+		{
+			"a preferred level that the map does not have",
+			placement.Gang{Tasks: workers(2), Prefer: "rack"},
+			one,
+			outcome{[]int32{7, 8}, "leaf leaf-2", 1, ""},
+		},
+		{
+			"avoided nodes",
+			placement.Gang{Tasks: workers(2), Avoid: []int32{8, 5, -1, 99}},
+			one,
+			outcome{[]int32{4, 6}, "leaf leaf-1", 1, ""},
+		},
+		{
+			"avoided and short",
+			placement.Gang{Tasks: workers(4), Avoid: []int32{0}, Require: "leaf"},
+			one,
+			outcome{nil, " ", 0, "3 of 4 fit, group leaf-0 is 8 GPUs short; 1 node with room is in no leaf; 1 node avoided"},
+		},
+		{
+			"slices: two leaves of two, not three and one",
+			placement.Gang{Tasks: workers(4), Slice: 16},
+			[]int32{1, 1, 1, 0, 1, 1, 1, 0, 0, 0},
+			outcome{[]int32{0, 1, 4, 5}, "spine spine-a", 2, ""},
+		},
+		{
+			"slices: the shorter one in what is left over",
+			placement.Gang{Tasks: workers(5), Slice: 16},
+			[]int32{1, 1, 1, 0, 1, 1, 0, 0, 0, 0},
+			outcome{[]int32{4, 5, 0, 1, 2}, "spine spine-a", 2, ""},
+		},
+		{
+			"slices: no leaf has room for one",
+			placement.Gang{Tasks: workers(8), Slice: 64},
+			one,
+			outcome{nil, " ", 0, "4 of 8 fit in slices of 64 GPUs, all nodes together are 32 GPUs short"},
+		},
+		{
+			"slices: no multiple",
+			placement.Gang{Tasks: workers(4), Slice: 12},
+			one,
+			outcome{nil, " ", 0, "slices of 12 GPUs are no multiple of the 8 GPUs of a pod"},
+		},
+		{
+			"slices: no GPUs",
+			placement.Gang{Tasks: []placement.Task{{Name: "w", Pods: 2}}, Slice: 12},
+			one,
+			outcome{nil, " ", 0, "slices of 12 GPUs, and no pod asks for one"},
+		},
+		{
+			"slices: unlike pods",
+			placement.Gang{Tasks: []placement.Task{{Pods: 2, GPUs: 8}, {Pods: 2, GPUs: 4}}, Slice: 16},
+			one,
+			outcome{nil, " ", 0, "slices of 16 GPUs, and pods that ask for 8 and for 4"},
+		},
+		{"no pods", placement.Gang{}, one, outcome{nil, " ", 0, "the gang has no pods"}},
+		{
+			"more members than pods",
+			placement.Gang{Tasks: workers(1), MinMember: 2},
+			one,
+			outcome{nil, " ", 0, "2 members must run, and the gang has 1 pod"},
+		},
+		{
+			"nothing is free",
+			placement.Gang{Tasks: workers(3), Require: "leaf"},
+			make([]int32, 10),
+			outcome{nil, " ", 0, "none of 3 fits, no node in a leaf has room for a worker"},
+		},
+		{
+			"nothing asked for",
+			placement.Gang{Tasks: []placement.Task{{Name: "w", Pods: 5}}, Require: "leaf"},
+			one,
+			outcome{nil, " ", 0, "4 of 5 fit, group leaf-0 is 1 pod short; 1 node with room is in no leaf"},
+		},
+		{
+			"a class without room",
+			placement.Gang{Tasks: []placement.Task{{Name: "w", Class: 1, Pods: 5}}},
+			one,
+			outcome{nil, " ", 0, `task "w" is of class 1, and room is known for 1`},
+		},
+		{"room for other nodes", placement.Gang{Tasks: workers(1)}, one[:3], outcome{nil, " ", 0, "room is known for 3 nodes, the map has 10"}},
+		{"negative room is none", placement.Gang{Tasks: workers(1)}, []int32{-5, 0, 0, 0, 0, 0, 0, 0, 0, -1}, outcome{nil, " ", 0, "none of 1 fits, no node has room for a worker"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := ask4(fixture(t), tt.gang, placement.Capacity{Fit: [][]int32{tt.fit}})
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A master without GPUs sits among its workers where it costs them nothing.
+func TestGuests(t *testing.T) {
+	beside := func(int32, []int32) bool { return true }
+	master := func(n int) []placement.Task {
+		return append([]placement.Task{{Name: "master", Class: 1, Pods: 1}}, workers(n)...)
+	}
+	one := []int32{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
+	for _, tt := range []struct {
+		name string
+		gang placement.Gang
+		room placement.Capacity
+		want outcome
+	}{
+		{
+			"beside a worker",
+			placement.Gang{Tasks: master(2)},
+			placement.Capacity{Fit: [][]int32{one, one}, Together: beside},
+			outcome{[]int32{7, 7, 8}, "leaf leaf-2", 1, ""},
+		},
+		{
+			"alike: a node each",
+			placement.Gang{Tasks: []placement.Task{{Name: "master", Class: 1, Pods: 1, GPUs: 8}, workers(2)[0]}},
+			placement.Capacity{Fit: [][]int32{one, one}},
+			outcome{[]int32{4, 5, 6}, "leaf leaf-1", 1, ""},
+		},
+		{
+			"nobody says that they go together",
+			placement.Gang{Tasks: master(2)},
+			placement.Capacity{Fit: [][]int32{one, {9, 9, 9, 9, 9, 9, 9, 9, 9, 9}}},
+			outcome{[]int32{6, 4, 5}, "leaf leaf-1", 1, ""},
+		},
+		{
+			"only elsewhere",
+			placement.Gang{Tasks: master(2)},
+			placement.Capacity{Fit: [][]int32{one, {0, 0, 0, 0, 0, 0, 1, 0, 0, 1}}, Together: beside},
+			outcome{[]int32{6, 4, 5}, "leaf leaf-1", 1, ""},
+		},
+		{
+			"only in no group",
+			placement.Gang{Tasks: master(2)},
+			placement.Capacity{Fit: [][]int32{one, {0, 0, 0, 0, 0, 0, 0, 0, 0, 1}}, Together: beside},
+			outcome{[]int32{9, 7, 8}, " ", 2, ""},
+		},
+		{
+			"nowhere",
+			placement.Gang{Tasks: master(2)},
+			placement.Capacity{Fit: [][]int32{one, make([]int32, 10)}, Together: beside},
+			outcome{nil, " ", 0, "none of 3 fits, no node has room for a master"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, ask4(fixture(t), tt.gang, tt.room)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}

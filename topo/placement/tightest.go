@@ -1,0 +1,171 @@
+package placement
+
+// target is a node, or a group if node is None.
+type target struct{ node, group int32 }
+
+// filter says which groups and nodes may hold the gang.
+type filter struct {
+	// inside are kinds of which one must be around; 0 is any.
+	inside uint64
+	// nodes asks for a node, kind for groups of a kind; -1 is any.
+	nodes bool
+	kind  int32
+	// above asks for groups of a higher tier; guests for room for these.
+	above  int32
+	guests bool
+}
+
+// find looks for the group that is to hold the gang: beside its members if
+// there are any, else of the preferred kind, else the tightest.
+func (p *Planner) find(w part, f *filter) (target, bool) {
+	t := p.tree
+	if bit := t.bit(p.job.gang.Prefer); bit != 0 && f.above == 0 {
+		preferred := *f
+		for i := range t.kinds {
+			if bit == 1<<i {
+				preferred.kind = int32(i)
+			}
+		}
+		if at, ok := p.tightest(0, w, &preferred); ok {
+			return at, true
+		}
+	}
+	return p.tightest(0, w, f)
+}
+
+// tightest is the group or node of the lowest tier inside g that holds a part.
+// Of several it is the one with the least room, then the one with the least
+// room around it, then the first. Without a filter g holds it, and there is
+// always an answer. If g has members, it is the lowest of the groups that hold
+// all of them.
+func (p *Planner) tightest(g int32, w part, f *filter) (target, bool) {
+	if p.held[g] > 0 {
+		return p.near(g, w, f)
+	}
+	if f == nil || f.kind < 0 && f.above == 0 {
+		if node := p.tightestNode(g, w, f); node >= 0 {
+			return target{node, p.tree.home[node]}, true
+		}
+	}
+	if f != nil && f.nodes {
+		return target{None, None}, false
+	}
+	best := p.tightestGroup(g, w, f)
+	return target{None, best}, best >= 0
+}
+
+func (p *Planner) tightestNode(g int32, w part, f *filter) int32 {
+	t, pods := p.tree, p.total(w)
+	best, least := None, int32(0)
+	for node := t.groups[g].first; node < t.groups[g].last; node++ {
+		n := p.fit[node]
+		if int64(n) < pods || best >= 0 && n > least {
+			continue
+		}
+		home := t.home[node]
+		if best >= 0 && n == least && !p.closer(home, t.home[best]) {
+			continue
+		}
+		if f != nil && !p.allows(f, target{node, home}) {
+			continue
+		}
+		best, least = node, n
+	}
+	return best
+}
+
+func (p *Planner) tightestGroup(g int32, w part, f *filter) int32 {
+	t, best := p.tree, None
+	for i := g; i < t.groups[g].end; i++ {
+		if !p.holds(i, w) || t.groups[i].own && i != g {
+			continue
+		}
+		if best >= 0 && !p.tighter(i, best) {
+			continue
+		}
+		if f == nil || p.allows(f, target{None, i}) && p.spares(i, w, f) {
+			best = i
+		}
+	}
+	return best
+}
+
+// tighter tells whether group a comes before group b, which is before it in
+// the tree.
+func (p *Planner) tighter(a, b int32) bool {
+	x, y := &p.tree.groups[a], &p.tree.groups[b]
+	if x.tier != y.tier {
+		return x.tier < y.tier
+	}
+	return p.closer(a, b)
+}
+
+// closer tells whether group a has less room than b or, if they have the same,
+// has less around it.
+func (p *Planner) closer(a, b int32) bool {
+	for a != b {
+		if p.pods[a] != p.pods[b] {
+			return p.pods[a] < p.pods[b]
+		}
+		a, b = p.tree.groups[a].parent, p.tree.groups[b].parent
+		if a < 0 || b < 0 {
+			return false
+		}
+	}
+	return false
+}
+
+// allows tells whether a filter lets a group or a node through.
+func (p *Planner) allows(f *filter, at target) bool {
+	g := &p.tree.groups[at.group]
+	switch {
+	case f.inside != 0 && g.inside&f.inside == 0,
+		at.node < 0 && (f.nodes || f.kind >= 0 && g.kind != f.kind || g.tier <= f.above),
+		at.node >= 0 && (f.kind >= 0 || f.above > 0):
+		return false
+	}
+	return !f.guests || p.welcomes(at)
+}
+
+// common is the lowest group inside g that holds all members there, or the
+// node.
+func (p *Planner) common(g int32) target {
+	t := p.tree
+	for !t.groups[g].lowest {
+		next := None
+		for c := g + 1; c < t.groups[g].end; c = t.groups[c].end {
+			if p.held[c] == p.held[g] {
+				next = c
+			}
+		}
+		if next < 0 {
+			return target{None, g}
+		}
+		g = next
+	}
+	for node := t.groups[g].first; node < t.groups[g].last; node++ {
+		if p.mates[node] == p.held[g] {
+			return target{node, g}
+		}
+	}
+	return target{None, g}
+}
+
+// near is the lowest group inside g that holds a part beside all members.
+func (p *Planner) near(g int32, w part, f *filter) (target, bool) {
+	at := p.common(g)
+	if at.node >= 0 && int64(p.fit[at.node]) >= p.total(w) && (f == nil || p.allows(f, at)) {
+		return at, true
+	}
+	at.node = None
+	for {
+		own := p.tree.groups[at.group].own && at.group != g
+		if !own && p.holds(at.group, w) && (f == nil || p.allows(f, at) && p.spares(at.group, w, f)) {
+			return at, true
+		}
+		if at.group == g {
+			return at, false
+		}
+		at.group = p.tree.groups[at.group].parent
+	}
+}

@@ -1,0 +1,215 @@
+package placement_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/placement"
+)
+
+func TestTree(t *testing.T) {
+	tree := fixture(t)
+	var got []string
+	for i := range tree.Groups() {
+		g := tree.Group(i)
+		got = append(got, fmt.Sprintf("%d in %d: %s %q of tier %d has [%d,%d)", i, g.Parent, g.Kind, g.Name, g.Tier, g.First, g.End))
+	}
+	for n := range int32(tree.Len()) {
+		leaf, ok := tree.Around(n, "leaf")
+		got = append(got, fmt.Sprintf("%s is %s, in group %d, leaf %q %v", tree.Name(n), tree.Status(n), tree.Home(n), leaf.Name, ok))
+		if id, known := tree.ID(tree.Name(n)); id != n || !known {
+			t.Errorf("node %d has the ID %d, %v", n, id, known)
+		}
+	}
+	want := []string{
+		`0 in -1:  "" of tier 3 has [0,9)`,
+		`1 in 0: spine "spine-a" of tier 2 has [0,7)`,
+		`2 in 1: leaf "leaf-0" of tier 1 has [0,4)`,
+		`3 in 1: leaf "leaf-1" of tier 1 has [4,7)`,
+		`4 in 0: spine "spine-b" of tier 2 has [7,9)`,
+		`5 in 4: leaf "leaf-2" of tier 1 has [7,9)`,
+		`a0 is Ready, in group 2, leaf "leaf-0" true`,
+		`a1 is Ready, in group 2, leaf "leaf-0" true`,
+		`a2 is Ready, in group 2, leaf "leaf-0" true`,
+		`a3 is Ready, in group 2, leaf "leaf-0" true`,
+		`b0 is Ready, in group 3, leaf "leaf-1" true`,
+		`b1 is Ready, in group 3, leaf "leaf-1" true`,
+		`b2 is Ready, in group 3, leaf "leaf-1" true`,
+		`c0 is Ready, in group 5, leaf "leaf-2" true`,
+		`c1 is Ready, in group 5, leaf "leaf-2" true`,
+		`x is Ready, in group 0, leaf "" false`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"spine", "leaf"}, tree.Kinds()); diff != "" {
+		t.Errorf("kinds (-want +got):\n%s", diff)
+	}
+	if _, ok := tree.ID("nobody"); ok {
+		t.Error("nobody is on the map")
+	}
+}
+
+// Nodes that stand beside groups are a lowest group, told as the group around.
+func TestNodesBesideGroups(t *testing.T) {
+	tree, err := placement.New([]v1alpha1.Group{of("leaf", "leaf-0",
+		append(nodes("n0", "n1"), of("nvlink", "nvlink-0", nodes("n2", "n3")...))...)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := placement.Capacity{Fit: [][]int32{{1, 1, 1, 1}}}
+	for _, tt := range []struct {
+		name string
+		gang placement.Gang
+		want outcome
+	}{
+		{"a group comes first", placement.Gang{Tasks: workers(2)}, outcome{[]int32{0, 1}, "nvlink nvlink-0", 1, ""}},
+		{"they are near", placement.Gang{Tasks: workers(2), Avoid: []int32{0}}, outcome{[]int32{2, 3}, "leaf leaf-0", 1, ""}},
+		{"they are a domain", placement.Gang{Tasks: workers(4), Slice: 16}, outcome{[]int32{0, 1, 2, 3}, "leaf leaf-0", 2, ""}},
+		{
+			"they are in no other kind",
+			placement.Gang{Tasks: workers(3), Require: "nvlink"},
+			outcome{nil, " ", 0, "2 of 3 fit, group nvlink-0 is 8 GPUs short; 2 nodes with room are in no nvlink"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, ask4(tree, tt.gang, one)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	if home := tree.Group(tree.Home(3)); home.Name != "leaf-0" {
+		t.Errorf("the home of a node beside groups is %+v", home)
+	}
+}
+
+func TestLyingMaps(t *testing.T) {
+	deep := of("leaf", "l", nodes("n")...)
+	for i := range 20 {
+		deep = of(fmt.Sprint("k", i), fmt.Sprint("g", i), deep)
+	}
+	var many []v1alpha1.Group
+	for i := range 65 {
+		many = append(many, of(fmt.Sprint("k", i), "g"))
+	}
+	with := nodes("a")
+	with[0].Child = nodes("b")
+	for _, tt := range []struct {
+		name   string
+		groups []v1alpha1.Group
+		want   string
+	}{
+		{"a node twice", append(nodes("a"), of("leaf", "l", nodes("a")...)), `map: node "a" stands in two places`},
+		{"a group twice", []v1alpha1.Group{of("leaf", "l"), of("spine", "s", of("leaf", "l"))}, `map: leaf "l" stands in two places`},
+		{"a node with children", with, `map: node "a" has children`},
+		{"a node without a name", nodes(""), `map: a node has no name`},
+		{"a group without a name", []v1alpha1.Group{of("leaf", "")}, `map: a group has the name "" and the kind "leaf"`},
+		{"a group without a kind", []v1alpha1.Group{of("", "l")}, `map: a group has the name "l" and the kind ""`},
+		{"too deep", []v1alpha1.Group{deep}, `map: group "g3" is more than 16 groups deep`},
+		{"too many kinds", many, `map: more than 64 kinds of groups`},
+		{
+			"kinds inside each other",
+			[]v1alpha1.Group{of("leaf", "l", of("spine", "s")), of("spine", "t", of("leaf", "m"))},
+			`map: kinds of groups contain each other`,
+		},
+		{"a kind inside itself", []v1alpha1.Group{of("leaf", "l", of("leaf", "m"))}, `map: kinds of groups contain each other`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := placement.New(tt.groups); err == nil || err.Error() != tt.want {
+				t.Errorf("%v, want %s", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestEmptyMap(t *testing.T) {
+	for _, groups := range [][]v1alpha1.Group{nil, {of("leaf", "l")}} {
+		tree, err := placement.New(groups)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, require := range []string{"", "node", "leaf"} {
+			if _, refusal := placement.Place(tree, &placement.Gang{Tasks: workers(1), Require: require}, &placement.Capacity{Fit: [][]int32{nil}}); refusal == nil {
+				t.Errorf("a gang is placed on %v", groups)
+			}
+		}
+	}
+	tree, err := placement.New(nodes("a", "b"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := outcome{nil, " ", 0, "no group of the map is a leaf; it has no groups at all"}
+	if diff := cmp.Diff(want, ask4(tree, placement.Gang{Tasks: workers(1), Require: "leaf"}, placement.Capacity{Fit: [][]int32{{1, 1}}})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestLargest(t *testing.T) {
+	p := placement.NewPlanner(fixture(t))
+	got := p.Largest([]int32{1, 0, 0, 0, 1, 1, 0, 2, 2, 9})
+	want := []placement.Hole{{Kind: "spine", Name: "spine-b", Pods: 4}, {Kind: "leaf", Name: "leaf-2", Pods: 4}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	// It leaves nothing behind.
+	plan, refusal := p.Place(&placement.Gang{Tasks: workers(3)}, &placement.Capacity{Fit: [][]int32{{1, 1, 1, 0, 0, 0, 0, 0, 0, 0}}})
+	if refusal != nil || plan.Group.Name != "leaf-0" {
+		t.Errorf("%+v, %v", plan, refusal)
+	}
+}
+
+// A map comes over the network: whatever it says, New returns, and a tree that
+// it returns can be planned on.
+func FuzzNew(f *testing.F) {
+	seed := func(groups ...v1alpha1.Group) {
+		b, err := json.Marshal(groups)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b, uint8(5), uint8(2))
+	}
+	seed(nodes("a", "b")...)
+	seed(of("spine", "s", of("leaf", "l", nodes("a", "b", "c")...), of("leaf", "m", nodes("d", "e")...)), nodes("x")[0])
+	seed(of("leaf", "l", append(nodes("n0"), of("nvlink", "v", nodes("n2")...))...))
+	seed(of("leaf", "l", of("leaf", "m")))
+	f.Fuzz(func(t *testing.T, b []byte, pods, block uint8) {
+		var groups []v1alpha1.Group
+		if json.Unmarshal(b, &groups) != nil {
+			return
+		}
+		tree, err := placement.New(groups)
+		if err != nil {
+			if strings.TrimSpace(err.Error()) == "" {
+				t.Error("an error without a word")
+			}
+			return
+		}
+		fit := make([]int32, tree.Len())
+		total := 0
+		for i := range fit {
+			fit[i] = int32(i % 3)
+			total += i % 3
+		}
+		g := placement.Gang{Tasks: workers(int(pods)), Slice: 8 * int(block)}
+		plan, refusal := placement.Place(tree, &g, &placement.Capacity{Fit: [][]int32{fit}})
+		if refusal != nil {
+			if block == 0 && pods > 0 && int(pods) <= total {
+				t.Errorf("%d pods are refused with room for %d: %v", pods, total, refusal)
+			}
+			return
+		}
+		for _, node := range plan.Nodes {
+			if fit[node]--; fit[node] < 0 {
+				t.Fatalf("node %d has too many pods", node)
+			}
+		}
+		for i := range tree.Groups() {
+			tree.Group(i)
+		}
+	})
+}

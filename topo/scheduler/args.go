@@ -1,0 +1,114 @@
+package scheduler
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/feed"
+)
+
+// Args are the plugin's in the scheduler's configuration: pluginConfig with the
+// name Heddle. Everything has a default.
+type Args struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// TopoMaster is the address of GET /node_group; "" is none, and gangs are
+	// placed by free room alone.
+	TopoMaster string `json:"topoMaster"`
+	// Interval and MaxAge are how often it is asked, and how long its last map
+	// is believed without an answer.
+	Interval metav1.Duration `json:"interval"`
+	MaxAge   metav1.Duration `json:"maxAge"`
+	// WithoutMap is what becomes of gangs while there is no map: wait or place.
+	// A gang's annotation may say otherwise.
+	WithoutMap gang.WithoutMap `json:"withoutMap"`
+	// Domains are those of the names of resources and annotations.
+	Domains Domains `json:"domains"`
+	// Ignored are resources that count for nothing when gangs are placed.
+	Ignored []corev1.ResourceName `json:"ignoredResources"`
+	// GPUAware are the weights of a node's published GPU topology.
+	GPUAware Weights `json:"gpuAware"`
+}
+
+// Domains are names.Domains in JSON.
+type Domains struct {
+	Vendor  string `json:"vendor"`
+	Card    string `json:"card"`
+	Company string `json:"company"`
+}
+
+// Weights are those of gpu-aware: a node's mark is Weight times the score of
+// the GPUs it would give, minus LossWeight times what that costs its rest.
+type Weights struct {
+	Weight     int64 `json:"weight"`
+	LossWeight int64 `json:"loss.weight"`
+}
+
+// DefaultTopoMaster is topo-master's Service in its own namespace.
+const DefaultTopoMaster = "http://heddle-topo-master.heddle-system.svc:9001/node_group"
+
+// maxWeight bounds weights, so that no mark overflows.
+const maxWeight = 1000
+
+// readArgs is strict: an unknown field is an error.
+func readArgs(object runtime.Object) (Args, error) {
+	d := names.DefaultDomains()
+	args := Args{
+		TopoMaster: DefaultTopoMaster, WithoutMap: gang.Place,
+		Domains:  Domains{d.Vendor, d.Card, d.Company},
+		GPUAware: Weights{1, 1},
+	}
+	args.Interval.Duration, args.MaxAge.Duration = feed.DefaultInterval, feed.DefaultMaxAge
+	if unknown, ok := object.(*runtime.Unknown); ok && unknown != nil && len(unknown.Raw) > 0 {
+		decoder := json.NewDecoder(bytes.NewReader(unknown.Raw))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(&args); err != nil {
+			return Args{}, fmt.Errorf("arguments of %s: %w", Name, err)
+		}
+	} else if object != nil && !ok {
+		return Args{}, fmt.Errorf("arguments of %s: %T is no JSON", Name, object)
+	}
+	if err := args.check(); err != nil {
+		return Args{}, fmt.Errorf("arguments of %s: %w", Name, err)
+	}
+	return args, nil
+}
+
+func (a *Args) check() error {
+	var faults []error
+	if a.TopoMaster != "" {
+		if u, err := url.Parse(a.TopoMaster); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			faults = append(faults, fmt.Errorf("topoMaster: %q is no http address", a.TopoMaster))
+		}
+	}
+	if a.Interval.Duration <= 0 || a.MaxAge.Duration < a.Interval.Duration {
+		faults = append(faults, errors.New("interval, maxAge: not positive, or maxAge is the shorter one"))
+	}
+	if a.WithoutMap != gang.Wait && a.WithoutMap != gang.Place {
+		faults = append(faults, fmt.Errorf("withoutMap: %q is neither %s nor %s", a.WithoutMap, gang.Wait, gang.Place))
+	}
+	for _, domain := range []string{a.Domains.Vendor, a.Domains.Company} {
+		faults = append(faults, names.CheckDomain(domain))
+	}
+	faults = append(faults, names.CheckKey(cmp.Or(a.Domains.Card, "/")))
+	for _, w := range []int64{a.GPUAware.Weight, a.GPUAware.LossWeight} {
+		if w < 0 || w > maxWeight {
+			faults = append(faults, fmt.Errorf("gpuAware: weight %d is not 0 to %d", w, maxWeight))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func (a *Args) domains() names.Domains {
+	return names.Domains{Vendor: a.Domains.Vendor, Card: a.Domains.Card, Company: a.Domains.Company}
+}

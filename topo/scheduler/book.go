@@ -1,0 +1,368 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+)
+
+// stage is how far a member of a gang is.
+type stage int
+
+const (
+	// pending members have no node.
+	pending stage = iota
+	// planned ones have been promised one.
+	planned
+	// reserved ones hold it and wait for the others in Permit.
+	reserved
+	// released ones are being bound.
+	released
+	// bound ones have it in the API.
+	bound
+	// done ones have finished.
+	done
+)
+
+// member is a pod of a gang.
+type member struct {
+	pod   *corev1.Pod
+	spec  gang.Spec
+	fault error
+	class *fit.Class
+	gpus  int
+	stage stage
+	// node is where a member of stage planned to bound is.
+	node string
+	// told tells that the pod says why it has no node.
+	told bool
+}
+
+// live members are neither finished nor on their way out.
+func (m *member) live() bool { return m.stage != done && m.pod.DeletionTimestamp == nil }
+
+// waits tells that the member is for the scheduler to place.
+func (m *member) waits() bool { return m.live() && m.stage < reserved }
+
+// entry is a gang.
+type entry struct {
+	key     types.NamespacedName
+	members map[types.UID]*member
+	// object is what a PodGroup object says; nil without one.
+	object      *gang.Spec
+	objectFault error
+
+	// gang and fault are of all that is said; stale tells that they are old.
+	gang  gang.Gang
+	fault error
+	stale bool
+
+	// once tells that the gang was satisfied and the policy asks no more.
+	once bool
+	// deadline is when the promises end; zero without any.
+	deadline time.Time
+	// preempting tells that the promises are of room that others still have.
+	preempting bool
+	// called tells that the members with a place were called to be tried.
+	called bool
+	// refusal is why the gang has no node; leader is the member that tries
+	// again for all.
+	refusal string
+	leader  types.UID
+	since   time.Time
+	// avoid are nodes that turned members away for what no plan sees.
+	avoid map[string]time.Time
+	// turns is how often that happened since the gang had all its nodes last,
+	// retries since it let go of all.
+	turns, retries int
+}
+
+// book is who is in which gang, and who was promised what. Its lock is never
+// held while the framework is called: queue and book would wait for each other.
+type book struct {
+	domains names.Domains
+	ignored []corev1.ResourceName
+	now     func() time.Time
+
+	mu    sync.Mutex
+	gangs map[types.NamespacedName]*entry
+	of    map[types.UID]*entry
+	// promises are made anew when they change; never changed.
+	promises fit.Promises
+}
+
+func newBook(d names.Domains, ignored []corev1.ResourceName) *book {
+	return &book{
+		domains: d, ignored: ignored, now: time.Now,
+		gangs: map[types.NamespacedName]*entry{}, of: map[types.UID]*entry{},
+	}
+}
+
+// errNameless is the fault of a pod whose gang has no name that could be kept.
+var errNameless = errors.New("names no gang")
+
+// put takes over what a pod is now. It is nil for a pod in no gang. changed
+// tells that something was said that had not been said before.
+func (b *book) put(pod *corev1.Pod) (e *entry, changed bool) {
+	spec, fault := gang.Read(pod, b.domains)
+	had := b.of[pod.UID]
+	if errors.Is(fault, gang.ErrNone) || spec.Key.Name == "" {
+		if had != nil {
+			b.remove(pod.UID)
+		}
+		return nil, had != nil
+	}
+	if had != nil && had.key != spec.Key {
+		b.remove(pod.UID)
+		had = nil
+	}
+	e = b.entry(spec.Key)
+	m := e.members[pod.UID]
+	if m == nil {
+		m = &member{class: fit.ClassOf(pod, b.ignored...)}
+		m.gpus = int(m.class.Amount(corev1.ResourceName(b.domains.GPUResource())))
+		e.members[pod.UID] = m
+		b.of[pod.UID] = e
+		changed = true
+	}
+	if changed || !sameSpec(&m.spec, &spec) || (m.fault == nil) != (fault == nil) || m.live() != alive(pod) {
+		changed, e.stale = true, true
+	}
+	m.pod, m.spec, m.fault = pod, spec, fault
+	switch {
+	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+		m.stage = done
+	case pod.Spec.NodeName != "":
+		m.stage, m.node = bound, pod.Spec.NodeName
+		e.once = true
+	}
+	return e, changed
+}
+
+func alive(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+}
+
+func sameSpec(a, b *gang.Spec) bool {
+	return a.MinMember == b.MinMember && a.Policy == b.Policy && a.Timeout == b.Timeout && a.GroupSize == b.GroupSize &&
+		a.Required == b.Required && a.Preferred == b.Preferred && a.WithoutMap == b.WithoutMap &&
+		slices.Equal(a.Groups, b.Groups)
+}
+
+// entry is the gang of a name, which comes to be.
+func (b *book) entry(key types.NamespacedName) *entry {
+	e := b.gangs[key]
+	if e == nil {
+		e = &entry{key: key, members: map[types.UID]*member{}, stale: true, since: b.now(), avoid: map[string]time.Time{}}
+		b.gangs[key] = e
+	}
+	return e
+}
+
+// remove forgets a pod.
+func (b *book) remove(uid types.UID) *entry {
+	e := b.of[uid]
+	if e == nil {
+		return nil
+	}
+	delete(b.of, uid)
+	delete(e.members, uid)
+	e.stale = true
+	if len(e.members) == 0 && e.object == nil {
+		delete(b.gangs, e.key)
+	}
+	return e
+}
+
+// settle makes gang and fault of what is said now.
+func (b *book) settle(e *entry) {
+	if !e.stale {
+		return
+	}
+	e.stale = false
+	specs := make([]gang.Spec, 0, len(e.members))
+	var faults []error
+	priority, lives := int32(0), 0
+	for _, m := range ordered(e) {
+		if !m.live() {
+			continue
+		}
+		specs = append(specs, m.spec)
+		if m.fault != nil && len(faults) == 0 {
+			faults = append(faults, m.fault)
+		}
+		if p := priorityOf(m.pod); lives == 0 {
+			priority = p
+		} else if p != priority && m.stage != bound {
+			faults = append(faults, fmt.Errorf("its members have the priorities %d and %d", priority, p))
+		}
+		lives++
+	}
+	if lives == 0 {
+		e.once = false
+	}
+	merged, err := gang.Merge(specs, e.object)
+	e.gang, e.fault = merged, errors.Join(append(faults[:min(len(faults), 3)], err, e.objectFault)...)
+	e.gang.Key = e.key
+}
+
+func priorityOf(pod *corev1.Pod) int32 {
+	if pod.Spec.Priority != nil {
+		return *pod.Spec.Priority
+	}
+	return 0
+}
+
+// ordered are the members by rank.
+func ordered(e *entry) []*member {
+	pods := make([]*corev1.Pod, 0, len(e.members))
+	for _, m := range e.members {
+		pods = append(pods, m.pod)
+	}
+	gang.Order(pods)
+	members := make([]*member, len(pods))
+	for i, pod := range pods {
+		members[i] = e.members[pod.UID]
+	}
+	return members
+}
+
+// count is how many members count towards the minimum if those of stage least
+// and later have a node.
+func (e *entry) count(least stage) int {
+	n := 0
+	for _, m := range e.members {
+		switch {
+		case m.stage == done:
+			if e.gang.Policy == gang.WaitingRunningSucceed && m.pod.Status.Phase == corev1.PodSucceeded {
+				n++
+			}
+		case m.stage == bound && e.gang.Policy == gang.OnlyWaiting, !m.live():
+		case m.stage >= least:
+			n++
+		}
+	}
+	return n
+}
+
+// satisfied tells that enough members of the gang have a node.
+func (e *entry) satisfied() bool {
+	if e.once && e.gang.Policy == gang.OnceSatisfied {
+		return true
+	}
+	return e.gang.MinMember > 0 && e.count(reserved) >= e.gang.MinMember
+}
+
+// unit is a gang and those that it runs with or not at all. missing is the
+// first of them that nobody has heard of.
+func (b *book) unit(e *entry) (unit []*entry, missing *types.NamespacedName) {
+	b.settle(e)
+	if e.gang.Alone() {
+		return []*entry{e}, nil
+	}
+	for i := range e.gang.Groups {
+		other := b.gangs[e.gang.Groups[i]]
+		if other == nil {
+			if missing == nil {
+				missing = &e.gang.Groups[i]
+			}
+			continue
+		}
+		b.settle(other)
+		unit = append(unit, other)
+	}
+	return unit, missing
+}
+
+// complete tells whether a gang has the pods that it needs, and whether those
+// that it runs with have theirs; else what it waits for. A fault is for the
+// scheduling cycle to tell.
+func (b *book) complete(e *entry) (bool, string) {
+	unit, missing := b.unit(e)
+	if e.fault != nil || e.once && e.gang.Policy == gang.OnceSatisfied {
+		return true, ""
+	}
+	if missing != nil {
+		return false, fmt.Sprintf("podgroup %s waits for podgroup %s of its groups, which nobody has made", e.key.Name, missing)
+	}
+	for _, u := range unit {
+		if u.fault != nil || u.once && u.gang.Policy == gang.OnceSatisfied {
+			continue
+		}
+		switch n := u.count(pending); {
+		case u.gang.MinMember == 0:
+			return false, fmt.Sprintf("podgroup %s has no min-available, and no PodGroup object says it", u.key.Name)
+		case n < u.gang.MinMember:
+			return false, fmt.Sprintf("podgroup %s waits for pods: %d of %d exist", u.key.Name, n, u.gang.MinMember)
+		}
+	}
+	return true, ""
+}
+
+// promise makes the promises anew.
+func (b *book) promise() {
+	made := fit.Promises{}
+	for _, e := range b.gangs {
+		if e.deadline.IsZero() {
+			continue
+		}
+		open := false
+		for uid, m := range e.members {
+			// Who is being bound is on the node already.
+			if m.stage == planned || m.stage == reserved {
+				made[m.node] = append(made[m.node], fit.Promise{UID: uid, Priority: priorityOf(m.pod), Amounts: m.class.Amounts})
+				open = true
+			}
+		}
+		if !open {
+			e.deadline = time.Time{}
+		}
+	}
+	b.promises = made
+}
+
+// release takes back what the gangs of a unit were promised or hold, unless
+// they are being bound. The pods that wait in Permit are for the caller to
+// reject, without the lock.
+func (b *book) release(unit []*entry, why string) (waiting []types.UID) {
+	for _, e := range unit {
+		for uid, m := range e.members {
+			switch m.stage {
+			case reserved:
+				waiting = append(waiting, uid)
+				m.stage, m.node = pending, ""
+			case planned:
+				m.stage, m.node = pending, ""
+			default:
+			}
+		}
+		e.deadline, e.preempting = time.Time{}, false
+		b.refuse(e, why, "")
+	}
+	b.promise()
+	return waiting
+}
+
+// refuse notes why a gang has no nodes, and who tries again.
+func (b *book) refuse(e *entry, why string, leader types.UID) {
+	e.refusal, e.leader = why, leader
+	if m := e.members[leader]; m != nil {
+		m.told = true
+		return
+	}
+	for _, m := range ordered(e) {
+		if m.waits() {
+			e.leader = m.pod.UID
+			return
+		}
+	}
+}

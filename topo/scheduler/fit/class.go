@@ -1,0 +1,168 @@
+// Package fit counts how many pods of one kind a node can take.
+//
+// It owns what makes pods alike, what of a node counts against them (taints,
+// required node affinity, unschedulable, Ready, every resource, what other
+// gangs have been promised), and a cache by node generation. It is what the
+// scheduler's own filters say of resources and static rules, without running
+// them: the others (volumes, inter-pod affinity but for one pod per host) run
+// on the nodes that were chosen. It chooses no node.
+package fit
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/component-helpers/resource"
+	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+)
+
+// Amount is so much of a resource, in thousandths for cpu, else in units.
+type Amount struct {
+	Resource corev1.ResourceName
+	Value    int64
+}
+
+// Key is equal for pods that fit on the same nodes in the same numbers.
+type Key [sha256.Size]byte
+
+// Class is a kind of pod. It is not changed once made.
+type Class struct {
+	Key Key
+	// Amounts are what one pod asks for, sorted by resource, without zeros.
+	Amounts []Amount
+
+	affinity    nodeaffinity.RequiredNodeAffinity
+	tolerations []corev1.Toleration
+	nodeName    string
+	// alone tells that no two of these pods can be on one node: they want a
+	// port of the host, or repel each other.
+	alone bool
+}
+
+// ClassOf is the class of a pod. Resources named in ignored count for nothing.
+func ClassOf(pod *corev1.Pod, ignored ...corev1.ResourceName) *Class {
+	c := &Class{
+		Amounts:     Requests(pod, ignored...),
+		affinity:    nodeaffinity.GetRequiredNodeAffinity(pod),
+		tolerations: pod.Spec.Tolerations,
+		nodeName:    pod.Spec.NodeName,
+		alone:       wantsHostPort(pod) || repelsItself(pod),
+	}
+	var required *corev1.NodeSelector
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		required = a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	}
+	// Maps are marshaled sorted, so equal pods give equal text. Nothing in it
+	// can fail to marshal.
+	text, _ := json.Marshal(struct {
+		Amounts     []Amount
+		Selector    map[string]string
+		Affinity    *corev1.NodeSelector
+		Tolerations []corev1.Toleration
+		NodeName    string
+		Alone       bool
+	}{c.Amounts, pod.Spec.NodeSelector, required, c.tolerations, c.nodeName, c.alone})
+	c.Key = sha256.Sum256(text)
+	return c
+}
+
+// Amount is how much of a resource one pod asks for.
+func (c *Class) Amount(name corev1.ResourceName) int64 {
+	for _, a := range c.Amounts {
+		if a.Resource == name {
+			return a.Value
+		}
+	}
+	return 0
+}
+
+// Requests are what a pod asks for, sorted by resource, without zeros.
+func Requests(pod *corev1.Pod, ignored ...corev1.ResourceName) []Amount {
+	list := resource.PodRequests(pod, resource.PodResourcesOptions{})
+	amounts := make([]Amount, 0, len(list))
+	for name, quantity := range list {
+		value := quantity.Value()
+		if name == corev1.ResourceCPU {
+			value = quantity.MilliValue()
+		}
+		if value > 0 && !slices.Contains(ignored, name) {
+			amounts = append(amounts, Amount{name, value})
+		}
+	}
+	slices.SortFunc(amounts, func(a, b Amount) int { return strings.Compare(string(a.Resource), string(b.Resource)) })
+	return amounts
+}
+
+// Eligible tells whether a node takes such pods at all, however much is free.
+func (c *Class) Eligible(node *corev1.Node) bool {
+	if c.nodeName != "" && c.nodeName != node.Name {
+		return false
+	}
+	if !ready(node) {
+		return false
+	}
+	if node.Spec.Unschedulable && !schedulehelpers.TolerationsTolerateTaint(logr.Discard(), c.tolerations, &corev1.Taint{
+		Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule,
+	}, false) {
+		return false
+	}
+	if _, repels := schedulehelpers.FindMatchingUntoleratedTaint(
+		logr.Discard(), node.Spec.Taints, c.tolerations, forbids, false,
+	); repels {
+		return false
+	}
+	match, err := c.affinity.Match(node)
+	return match && err == nil
+}
+
+// forbids leaves out PreferNoSchedule.
+func forbids(t *corev1.Taint) bool {
+	return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
+}
+
+// ready tells that nobody says that the node is not Ready. The taint for it
+// comes later than the condition.
+func ready(node *corev1.Node) bool {
+	for i := range node.Status.Conditions {
+		if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return true
+}
+
+func wantsHostPort(pod *corev1.Pod) bool {
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if slices.ContainsFunc(list[i].Ports, func(p corev1.ContainerPort) bool { return p.HostPort > 0 }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// repelsItself tells whether required anti-affinity keeps two such pods off one
+// host.
+func repelsItself(pod *corev1.Pod) bool {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
+		return false
+	}
+	for _, term := range pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+		if term.TopologyKey != corev1.LabelHostname || len(term.Namespaces) > 0 || term.NamespaceSelector != nil {
+			continue
+		}
+		selector, err := metav1.LabelSelectorAsSelector(term.LabelSelector)
+		if err == nil && selector.Matches(labels.Set(pod.Labels)) {
+			return true
+		}
+	}
+	return false
+}

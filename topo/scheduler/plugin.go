@@ -1,0 +1,140 @@
+// Package scheduler is a plugin of kube-scheduler that places gangs by the map
+// of the fabric.
+//
+// It owns the gangs that wait, the plans made for them, and what a plan
+// promises: a plan is a reservation, which Filter charges to all other pods
+// until its members are there or its time is up. It speaks the framework's
+// interfaces alone (k8s.io/kube-scheduler/framework), with all feature gates
+// off. Which node a rank gets is topo/placement's to say, what a gang is is
+// topo/gang's. It never asks topo-master within a scheduling cycle, and never
+// lets a pod die for half a gang.
+//
+// # The way of a gang
+//
+// PreEnqueue keeps the members out of the queue until there are as many as the
+// gang needs. The first that is tried plans for all (PreFilter): every member
+// has a node then, or the gang is refused with a reason. Filter accepts that
+// node alone. Permit holds the members until enough of them are reserved, of
+// this gang and of all gangs of its groups; then all are bound. Whatever goes
+// wrong before that, a member that goes away or a deadline that passes, frees
+// everything at once.
+//
+// Of a refused gang one member, the leader, tries again when something changed;
+// the others repeat what was said to it, so a gang of thousands costs one plan.
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/topo/scheduler/feed"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+)
+
+// Name is the plugin's in the scheduler's configuration.
+const Name = "Heddle"
+
+var (
+	_ framework.PreEnqueuePlugin  = (*Plugin)(nil)
+	_ framework.PreFilterPlugin   = (*Plugin)(nil)
+	_ framework.FilterPlugin      = (*Plugin)(nil)
+	_ framework.PostFilterPlugin  = (*Plugin)(nil)
+	_ framework.ScorePlugin       = (*Plugin)(nil)
+	_ framework.ReservePlugin     = (*Plugin)(nil)
+	_ framework.PermitPlugin      = (*Plugin)(nil)
+	_ framework.PostBindPlugin    = (*Plugin)(nil)
+	_ framework.EnqueueExtensions = (*Plugin)(nil)
+	_ framework.SignPlugin        = (*Plugin)(nil)
+)
+
+// Map is where the map comes from: feed.Feed.
+type Map interface {
+	// Current is the last map, and a channel that is closed when there is
+	// another one.
+	Current() (feed.Map, <-chan struct{})
+	// Fresh tells whether a map is young enough to be believed.
+	Fresh(m feed.Map, at time.Time) bool
+}
+
+// Plugin places gangs.
+type Plugin struct {
+	args   Args
+	handle framework.Handle
+	log    *slog.Logger
+	logr   logr.Logger
+	source Map
+
+	book  *book
+	table fit.Table
+	// chart is the tree of the last plan; the scheduling cycle's alone.
+	chart chart
+
+	// wakes has the gangs to try again; the empty name is all that were refused.
+	wakes chan struct{}
+	mu    sync.Mutex
+	woken map[types.NamespacedName]bool
+	// blocked are pods of no gang that promises kept from a node.
+	blocked map[types.UID]bool
+
+	stop context.CancelFunc
+	done sync.WaitGroup
+}
+
+// Factory makes the plugin, in the form that kube-scheduler registers.
+func Factory(log *slog.Logger) func(context.Context, runtime.Object, framework.Handle) (framework.Plugin, error) {
+	return func(ctx context.Context, object runtime.Object, handle framework.Handle) (framework.Plugin, error) {
+		args, err := readArgs(object)
+		if err != nil {
+			return nil, err
+		}
+		return New(ctx, args, handle, log)
+	}
+}
+
+// New makes the plugin and starts what it does in the background; Close ends
+// that.
+func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logger) (*Plugin, error) {
+	p := &Plugin{
+		args: args, handle: handle, log: log, logr: logr.FromSlogHandler(log.Handler()), source: noMap{},
+		book: newBook(args.domains(), args.Ignored), wakes: make(chan struct{}, 1),
+		woken: map[types.NamespacedName]bool{}, blocked: map[types.UID]bool{},
+	}
+	ctx, p.stop = context.WithCancel(ctx)
+	if args.TopoMaster != "" {
+		f := feed.New(feed.Options{
+			URL: args.TopoMaster, Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,
+		})
+		p.source = f
+		p.done.Go(func() { _ = f.Run(ctx) }) // Its error is always nil.
+	}
+	if err := p.watch(); err != nil {
+		p.stop()
+		return nil, fmt.Errorf("watch pods: %w", err)
+	}
+	p.done.Go(func() { p.tend(ctx) })
+	return p, nil
+}
+
+// Name is the plugin's.
+func (*Plugin) Name() string { return Name }
+
+// Close ends what runs in the background; the framework calls it.
+func (p *Plugin) Close() error {
+	p.stop()
+	p.done.Wait()
+	return nil
+}
+
+// noMap is the source without a topo-master.
+type noMap struct{}
+
+func (noMap) Current() (feed.Map, <-chan struct{}) { return feed.Map{}, nil }
+func (noMap) Fresh(feed.Map, time.Time) bool       { return false }

@@ -1,0 +1,164 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+)
+
+// stateKey is what cycle is under in the cycle's state.
+const stateKey framework.StateKey = Name
+
+// cycle is what PreFilter found out about a pod. It is not changed afterwards.
+type cycle struct {
+	uid      types.UID
+	priority int32
+	amounts  []fit.Amount
+	promises fit.Promises
+	// member tells that the pod is in a gang; node is its place then.
+	member bool
+	node   string
+}
+
+// Clone is for preemption, which tries things out.
+func (c *cycle) Clone() framework.StateData { return c }
+
+// PreFilter plans for the pod's gang, unless that has been done, and takes the
+// promises that Filter charges. A pod of no gang is none of its business while
+// there are no promises.
+func (p *Plugin) PreFilter(
+	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
+) (*framework.PreFilterResult, *framework.Status) {
+	c, next, status := p.prefilter(ctx, pod, nodes)
+	p.reject(next.waiting, next.why)
+	if len(next.try) > 0 {
+		p.handle.Activate(p.logr, next.try)
+	}
+	if c != nil {
+		state.Write(stateKey, c)
+	}
+	if status != nil || c == nil || c.node == "" {
+		return nil, status
+	}
+	return &framework.PreFilterResult{NodeNames: sets.New(c.node)}, nil
+}
+
+// PreFilterExtensions are none: Filter looks at the node that it is given.
+func (*Plugin) PreFilterExtensions() framework.PreFilterExtensions { return nil }
+
+// next is what else is to be done, without the lock.
+type next struct {
+	// try are pods to be tried at once.
+	try map[string]*corev1.Pod
+	// waiting are to be rejected, and why.
+	waiting []types.UID
+	why     string
+}
+
+// prefilter is PreFilter with the lock.
+func (p *Plugin) prefilter(
+	ctx context.Context, pod *corev1.Pod, nodes []framework.NodeInfo,
+) (c *cycle, then next, status *framework.Status) {
+	b := p.book
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.of[pod.UID]
+	if e == nil {
+		if _, err := gang.Read(pod, b.domains); gang.Mentions(pod) && err != nil && !errors.Is(err, gang.ErrNone) {
+			return nil, next{}, framework.NewStatus(framework.UnschedulableAndUnresolvable, err.Error())
+		}
+		if len(b.promises) == 0 {
+			return nil, next{}, framework.NewStatus(framework.Skip)
+		}
+		return b.cycle(pod), next{}, nil
+	}
+	m := e.members[pod.UID]
+	if why, waiting := p.placeFor(ctx, e, m, nodes); why != "" {
+		// Final: nobody's death would make room for the whole gang.
+		return nil, next{waiting: waiting, why: why}, framework.NewStatus(
+			framework.UnschedulableAndUnresolvable, fmt.Sprintf("rejected by podgroup %s: %s", e.key.Name, why))
+	}
+	if e.leader == pod.UID || e.refusal != "" {
+		e.refusal, e.leader = "", ""
+	}
+	c = b.cycle(pod)
+	c.member, c.node = true, m.node
+	return c, next{try: siblings(e, b, pod.UID)}, nil
+}
+
+// cycle is what Filter needs to know of any pod.
+func (b *book) cycle(pod *corev1.Pod) *cycle {
+	return &cycle{
+		uid: pod.UID, priority: priorityOf(pod), amounts: fit.Requests(pod, b.ignored...), promises: b.promises,
+	}
+}
+
+// placeFor sees to it that a member has a place; else why not, and which members
+// give theirs back.
+func (p *Plugin) placeFor(
+	ctx context.Context, e *entry, m *member, nodes []framework.NodeInfo,
+) (why string, waiting []types.UID) {
+	b := p.book
+	unit, missing := b.unit(e)
+	switch {
+	case e.fault != nil:
+		return e.fault.Error(), nil
+	case m.stage >= planned && m.stage <= reserved:
+		return "", nil
+	case missing != nil && !e.satisfied():
+		return fmt.Sprintf("podgroup %s of its groups does not exist", missing), nil
+	case e.refusal != "" && e.leader != m.pod.UID && b.waits(e.leader):
+		m.told = true
+		return e.refusal, nil
+	}
+	for _, u := range unit {
+		if u.fault != nil {
+			return fmt.Sprintf("podgroup %s of its groups: %v", u.key.Name, u.fault), nil
+		}
+	}
+	l := planner{plugin: p, nodes: nodes}
+	if why = l.unit(ctx, unit, m.pod); why == "" {
+		return "", nil
+	}
+	if anybodyLower(nodes, m.pod) {
+		l.preempt = true
+		if l.unit(ctx, unit, m.pod) == "" {
+			return "", nil
+		}
+	}
+	if !e.satisfied() {
+		waiting = b.release(unit, why)
+	}
+	b.refuse(e, why, m.pod.UID)
+	return why, waiting
+}
+
+// waits tells whether a pod is there to be tried.
+func (b *book) waits(uid types.UID) bool {
+	e := b.of[uid]
+	return e != nil && e.members[uid].waits()
+}
+
+// siblings are the members of a unit that have a plan and are not there yet,
+// but for one: they are to be tried at once.
+func siblings(e *entry, b *book, but types.UID) map[string]*corev1.Pod {
+	unit, _ := b.unit(e)
+	pods := map[string]*corev1.Pod{}
+	for _, u := range unit {
+		for uid, m := range u.members {
+			if m.stage == planned && uid != but && !u.called {
+				pods[m.pod.Namespace+"/"+m.pod.Name] = m.pod
+			}
+		}
+		u.called = true
+	}
+	return pods
+}
