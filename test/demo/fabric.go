@@ -65,7 +65,7 @@ func members(realNode string) []member {
 		for seat := range rackNodes {
 			if rack > 1 || seat > 0 { // The first is gb200-1.
 				all = append(all, member{
-					name: fmt.Sprintf("rack%d-tray%02d", rack, seat+1), machine: "gb200-tray", group: fmt.Sprintf("rack%d", rack),
+					name: fmt.Sprintf("r%d-tray%02d", rack, seat+1), machine: "gb200-tray", group: fmt.Sprintf("rack%d", rack),
 					rack: rack, seat: seat, fabricOnly: true,
 				})
 			}

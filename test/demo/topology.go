@@ -113,6 +113,10 @@ func (s *stage) showTopology(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// The job had to wait for the labels.
+	if _, err := s.Kubectl(ctx, "-n", "pretraining", "rollout", "status", "deploy", "--timeout=30s"); err != nil {
+		return err
+	}
 	given, err := s.ask(ctx, "/node_group?kind=switchbox")
 	if err != nil {
 		return err
@@ -134,17 +138,26 @@ func (s *stage) showTopology(ctx context.Context) error {
 		}
 		fmt.Fprintf(s.out, "\n# %s\n$ heddle %s\n%s", c.title, c.args, out)
 	}
-	out, err := s.Kubectl(ctx, strings.Fields(tiers)[1:]...)
-	if err != nil {
-		return err
+	for _, c := range []struct{ title, command string }{
+		{"The groups as labels for schedulers, tier-1 the lowest", tiers},
+		{"A job that names one in its nodeSelector: one group of leaf switches, and no other", inOneLeaf},
+	} {
+		out, err := s.Kubectl(ctx, strings.Fields(c.command)[1:]...)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(s.out, "\n# %s\n$ %s\n%s", c.title, c.command, out)
 	}
-	fmt.Fprintf(s.out, "\n# The groups as labels, tier-1 the lowest, for schedulers\n$ %s\n%s", tiers, out)
 	fmt.Fprintf(s.out, "\n# The page: open %s/\n", s.url)
 	return nil
 }
 
-const tiers = "kubectl get nodes h20-1 rack1-tray02 -L heddle.dev/topology.tier-1,heddle.dev/topology.tier-2," +
-	"heddle.dev/topology.tier-3,heddle.dev/topology.tier-4"
+const (
+	tiers = "kubectl get nodes h20-1 r1-tray02 su2-dgx1 -L heddle.dev/topology.tier-1,heddle.dev/topology.tier-2," +
+		"heddle.dev/topology.tier-3,heddle.dev/topology.tier-4"
+	inOneLeaf = "kubectl -n pretraining get pods --sort-by=.spec.nodeName " +
+		"-o custom-columns=POD:.metadata.name,NODE:.spec.nodeName"
+)
 
 // heddle runs the CLI against the cluster. Findings are an exit code, and what
 // the demo is to show.

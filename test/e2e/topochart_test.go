@@ -4,10 +4,13 @@ package e2e
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,10 +49,17 @@ topoDiscovery:
     affinity: *real
 `
 
+// topoChart is the chart as it is installed, and where its Service answers on
+// the host.
+type topoChart struct {
+	*bed
+	release, address string
+}
+
 // TestTopologyFromTheChart is the life of topo-worker and topo-master on a real
 // node, step by step; each step stands on those before.
 func TestTopologyFromTheChart(t *testing.T) {
-	b := shared
+	b := &topoChart{bed: shared}
 	for _, binary := range []string{topoWorkerName, topoMasterName} {
 		if err := b.installer.Image(t.Context(), b.Cluster, binary); err != nil {
 			t.Fatal(err)
@@ -68,9 +78,9 @@ func TestTopologyFromTheChart(t *testing.T) {
 		}
 		t.FailNow()
 	}
-	release := strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q"))
+	b.release = strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q"))
 	t.Cleanup(func() {
-		_, err := b.installer.Helm(context.WithoutCancel(t.Context()), b.Cluster, "uninstall", release, "-n", suite, "--wait")
+		_, err := b.installer.Helm(context.WithoutCancel(t.Context()), b.Cluster, "uninstall", b.release, "-n", suite, "--wait")
 		if err != nil {
 			t.Error(err)
 		}
@@ -80,7 +90,7 @@ func TestTopologyFromTheChart(t *testing.T) {
 	}
 	for _, step := range []struct {
 		name string
-		run  func(*testing.T, *bed, string)
+		run  func(*testing.T, *topoChart)
 	}{
 		{"a privileged worker without InfiniBand is ready", stepPrivileged},
 		{"both replicas answer alike, at the Service's address and through the API server", stepAnswers},
@@ -89,9 +99,10 @@ func TestTopologyFromTheChart(t *testing.T) {
 		{"the master's token writes tiers and walks and nothing else", stepMasterToken},
 		{"what is no NodeTopology is refused", stepValidation},
 		{"without InfiniBand NET_RAW alone hears switches", stepEthernet},
-		{"without exports the labels are taken back", stepTakenBack},
+		{"without exports the labels are taken back, and it answers throughout", stepTakenBack},
+		{"over HTTPS it asks for a token", stepTokens},
 	} {
-		if !t.Run(tt(step.name), func(t *testing.T) { step.run(t, b, release) }) {
+		if !t.Run(tt(step.name), func(t *testing.T) { step.run(t, b) }) {
 			return
 		}
 	}
@@ -107,7 +118,7 @@ func (b *bed) pods(t *testing.T, app string) []corev1.Pod {
 	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 }
 
-func stepPrivileged(t *testing.T, b *bed, _ string) {
+func stepPrivileged(t *testing.T, b *topoChart) {
 	pods := b.pods(t, topoWorkerName)
 	if len(pods) != 1 || !*pods[0].Spec.Containers[0].SecurityContext.Privileged || pods[0].Status.ContainerStatuses[0].RestartCount != 0 {
 		t.Fatalf("pods of the worker: %+v", pods)
@@ -130,7 +141,7 @@ func (b *bed) reportOf(t *testing.T, node string) *v1alpha1.NodeTopology {
 	return nt
 }
 
-func stepAnswers(t *testing.T, b *bed, _ string) {
+func stepAnswers(t *testing.T, b *topoChart) {
 	const leaf = "b83fd20000000c01"
 	for _, node := range []string{"chart-a", "chart-b"} {
 		b.kubectl(t, "patch", "node", node, "--subresource=status", "-p",
@@ -138,8 +149,8 @@ func stepAnswers(t *testing.T, b *bed, _ string) {
 		b.report(t, reportOf(node, b.node(t, node).UID, leaf))
 	}
 	want := fmt.Sprintf(`{"name":"leaf-%s","kind":"leaf","child":[{"name":"chart-a",`, leaf)
-	address, err := b.Expose(t.Context(), suite, topoMasterName, 0)
-	if err != nil {
+	var err error
+	if b.address, err = b.Expose(t.Context(), suite, topoMasterName, 0); err != nil {
 		t.Fatal(err)
 	}
 	service := strings.TrimSpace(b.kubectl(t, "-n", suite, "get", "svc", topoMasterName, "-o", "jsonpath={.spec.clusterIP}"))
@@ -154,7 +165,7 @@ func stepAnswers(t *testing.T, b *bed, _ string) {
 		}
 		tags := map[string]int{}
 		for _, url := range []string{
-			"http://" + address, b.config.Host + "/api/v1/namespaces/" + suite + "/pods/" + pods[0].Name + ":9001/proxy",
+			"http://" + b.address, b.config.Host + "/api/v1/namespaces/" + suite + "/pods/" + pods[0].Name + ":9001/proxy",
 			b.config.Host + "/api/v1/namespaces/" + suite + "/pods/" + pods[1].Name + ":9001/proxy",
 		} {
 			got, tag := b.ask(t, url+"/node_group")
@@ -213,7 +224,7 @@ func (b *bed) waitTier(t *testing.T, node, want string) {
 	})
 }
 
-func stepTiers(t *testing.T, b *bed, _ string) {
+func stepTiers(t *testing.T, b *topoChart) {
 	b.waitTier(t, "chart-a", "leaf-b83fd20000000c01")
 	b.waitTier(t, "chart-b", "leaf-b83fd20000000c01")
 	// One of the two walks the leaf.
@@ -227,12 +238,12 @@ func stepTiers(t *testing.T, b *bed, _ string) {
 
 // stepEthernet gives the unprivileged worker a machine with one RoCE port whose
 // network device is on the node, and a switch at the other end of that cable.
-func stepEthernet(t *testing.T, b *bed, release string) {
+func stepEthernet(t *testing.T, b *topoChart) {
 	dir := filepath.Join(b.Dir(), "ethernet")
 	tree := sysfstest.At(t, dir)
 	sysfstest.DGXH100(tree)
 	const netdev = "ens1f0np0" // Of its storage adapter.
-	b.helm(t, "upgrade", release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--wait", "--timeout", "2m",
+	b.helm(t, "upgrade", b.release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--wait", "--timeout", "2m",
 		"--set", "topoDiscovery.worker.infiniband=false")
 	patch := `[{"op": "add", "path": "/spec/template/spec/volumes/-", "value": {"name": "fixture", "hostPath": {"path": "` + dir + `"}}},
 		{"op": "add", "path": "/spec/template/spec/containers/0/volumeMounts/-", "value": {"name": "fixture", "mountPath": "/fixture", "readOnly": true}},
@@ -286,9 +297,99 @@ func stepEthernet(t *testing.T, b *bed, release string) {
 	})
 }
 
-func stepTakenBack(t *testing.T, b *bed, release string) {
-	b.helm(t, "upgrade", release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--wait", "--timeout", "2m",
+func stepTakenBack(t *testing.T, b *topoChart) {
+	ctx, cancel := context.WithCancel(t.Context())
+	refused := make(chan []string)
+	go func() { refused <- b.poll(ctx, t) }()
+	b.helm(t, "upgrade", b.release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--wait", "--timeout", "2m",
 		"--force-conflicts", "--set-json", "topoDiscovery.master.exports=[]")
 	b.waitTier(t, "chart-a", "")
 	b.waitTier(t, "chart-b", "")
+	cancel()
+	if all := <-refused; len(all) > 0 {
+		t.Errorf("%d questions without an answer: %q", len(all), all[:min(len(all), 5)])
+	}
+}
+
+// poll asks the Service until ctx ends, and returns what was no answer.
+func (b *topoChart) poll(ctx context.Context, t *testing.T) (refused []string) {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	asked := 0
+	for ctx.Err() == nil {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.address+"/node_group", http.NoBody)
+		if err != nil {
+			return []string{err.Error()}
+		}
+		resp, err := client.Do(req)
+		asked++
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			refused = append(refused, err.Error())
+			continue
+		case resp.StatusCode != http.StatusOK:
+			refused = append(refused, resp.Status)
+		}
+		if resp != nil {
+			_ = resp.Body.Close()
+		}
+	}
+	t.Logf("%d questions", asked)
+	return refused
+}
+
+// stepTokens serves HTTPS with a certificate of 127.0.0.1, where the host's end
+// of the Service is.
+func stepTokens(t *testing.T, b *topoChart) {
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	defer server.Close()
+	key, err := x509.MarshalPKCS8PrivateKey(server.TLS.Certificates[0].PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, block := range map[string]*pem.Block{
+		"tls.crt": {Type: "CERTIFICATE", Bytes: server.Certificate().Raw}, "tls.key": {Type: "PRIVATE KEY", Bytes: key},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.kubectl(t, "-n", suite, "create", "secret", "tls", "topo-tls", "--cert", filepath.Join(dir, "tls.crt"), "--key", filepath.Join(dir, "tls.key"))
+	t.Cleanup(func() { b.kubectlAfter(t, "-n", suite, "delete", "secret", "topo-tls") })
+	b.helm(t, "upgrade", b.release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--wait", "--timeout", "2m",
+		"--force-conflicts", "--set", "topoDiscovery.master.tlsSecret=topo-tls", "--set", "topoDiscovery.master.authenticate=true")
+	b.kubectl(t, "create", "clusterrole", "chart-reader", "--verb=get", "--non-resource-url=/node_group")
+	t.Cleanup(func() { b.kubectlAfter(t, "delete", "clusterrole", "chart-reader") })
+	b.kubectl(t, "create", "clusterrolebinding", "chart-reader", "--clusterrole=chart-reader", "--serviceaccount="+suite+":"+topoWorkerName)
+	t.Cleanup(func() { b.kubectlAfter(t, "delete", "clusterrolebinding", "chart-reader") })
+	token := func(account string) string {
+		return strings.TrimSpace(b.kubectl(t, "-n", suite, "create", "token", account))
+	}
+	reader, other := token(topoWorkerName), token("default")
+	client := server.Client() // It knows the certificate.
+	get := func(path, token string) string {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+b.address+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return err.Error()
+		}
+		defer resp.Body.Close()
+		return fmt.Sprint(resp.StatusCode)
+	}
+	// The old replicas may still be on their way out.
+	eventually(t, 20*time.Second, func() string {
+		return cmp.Diff("200", get("/node_group", reader))
+	})
+	got := []string{get("/node_group", ""), get("/node_group", other), get("/v1/topology", reader), get("/readyz", "")}
+	if diff := cmp.Diff([]string{"401", "403", "403", "200"}, got); diff != "" {
+		t.Errorf("nobody, a stranger, the reader elsewhere, a probe (-want +got):\n%s", diff)
+	}
 }

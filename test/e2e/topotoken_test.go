@@ -71,7 +71,7 @@ func try(t *testing.T, all []attempt) {
 	}
 }
 
-func stepWorkerToken(t *testing.T, b *bed, _ string) {
+func stepWorkerToken(t *testing.T, b *topoChart) {
 	pods := b.pods(t, topoWorkerName)
 	own := b.withToken(t, topoWorkerName, &pods[0])
 	loose := b.withToken(t, topoWorkerName, nil)
@@ -127,7 +127,7 @@ func stepWorkerToken(t *testing.T, b *bed, _ string) {
 	})
 }
 
-func stepMasterToken(t *testing.T, b *bed, _ string) {
+func stepMasterToken(t *testing.T, b *topoChart) {
 	pods := b.pods(t, topoMasterName)
 	master := b.withToken(t, topoMasterName, &pods[0])
 	edit := func(path, body string) func(context.Context) error {
@@ -163,7 +163,7 @@ func stepMasterToken(t *testing.T, b *bed, _ string) {
 }
 
 // stepValidation applies what is no report, as an administrator may.
-func stepValidation(t *testing.T, b *bed, _ string) {
+func stepValidation(t *testing.T, b *topoChart) {
 	rail := func(change string) string {
 		return `{"spec": {"rails": [{"hca": "mlx5_0", "id": "0000:18:00.0", "role": "fabric", "rail": 0, "port": 1, "linkState": "Active"` + change + `}]}}`
 	}
