@@ -15,11 +15,12 @@
 //  1. The gang is in a group of the lowest tier in which one holds it. A
 //     required kind must be around it; a preferred kind, where a group of that
 //     kind holds the gang, is looked at before anything tighter.
-//  2. Of the groups of that tier that hold it, it is in one with the least
-//     room, counted in pods of the gang; of these in one with the least room
-//     around it, level by level; of these in the first of the map.
-//  3. No group inside holds it, so it spans several: as few as possible. Of
-//     the sets of so few groups it takes the one that leaves the largest holes
+//  2. If that is a group of groups, none of these holds it, so it spans
+//     several: as few as possible. Of the groups of the tier it is in one
+//     where the fewest will do; of these in one with the least room, counted in
+//     pods of the gang; of these in one with the least room around it, level by
+//     level; of these in the first of the map.
+//  3. Of the sets of so few groups it takes the one that leaves the largest holes
 //     whole: with the largest of each set first, its sizes come first in
 //     lexicographic order. Equal groups are taken in the order of the map.
 //  4. All of these groups are filled but one, the smallest. What is left for

@@ -164,8 +164,13 @@ func reach(p *part, take []int32) *part {
 
 // where is the first half of the objective of the package's comment: how good
 // the group is that the gang reaches. Less is better.
-func (q *question) where(at *part) []int {
-	key := []int{at.tier}
+func (q *question) where(at *part, take []int32) []int {
+	key := []int{at.tier, 0}
+	for _, c := range at.children {
+		if !at.lowest() && used(c, take) > 0 {
+			key[1]++
+		}
+	}
 	for a := at; a != nil; a = a.parent {
 		key = append(key, q.room(a))
 	}
@@ -226,7 +231,7 @@ func (q *question) proves(t *testing.T, p *part, take []int32) {
 		return
 	}
 	at := reach(p, only)
-	where := func(take []int32) []int { return q.where(reach(p, take)) }
+	where := func(take []int32) []int { return q.where(reach(p, take), take) }
 	if got, want := where(only), q.best(p, n, where); slices.Compare(got, want) != 0 {
 		t.Fatalf("%d pods in blocks of %d in %q: %v is taken of %v\n got key %v\nbest key %v", n, q.block, p.name, only, q.fit, got, want)
 	}

@@ -36,18 +36,14 @@ type picker struct {
 // one without which the later ones still do; whether they do is one subtraction,
 // since the largest of the later ones are the best.
 func (p *picker) pick(blocks int64, short bool) []item {
-	p.sort()
-	p.index()
 	p.chosen = p.chosen[:0]
+	k := p.fewest(blocks, short)
+	if k == 0 {
+		return nil
+	}
 	need, bonus := blocks, short
 	if short {
 		need++
-	}
-	k := 1
-	for !p.do(0, k, need, bonus) {
-		if k++; k > len(p.sorted) {
-			return nil
-		}
 	}
 	for i := 0; k > 0; i++ {
 		if p.do(i+1, k, need, bonus) {
@@ -62,6 +58,23 @@ func (p *picker) pick(blocks int64, short bool) []item {
 	}
 	p.last()
 	return p.chosen
+}
+
+// fewest is how many items hold blocks, and a last one that is shorter; 0 if
+// all together do not.
+func (p *picker) fewest(blocks int64, short bool) int {
+	p.sort()
+	p.index()
+	need := blocks
+	if short {
+		need++
+	}
+	for k := 1; k <= len(p.sorted); k++ {
+		if p.do(0, k, need, short) {
+			return k
+		}
+	}
+	return 0
 }
 
 // do tells whether k of the items from place i on hold what is needed. With

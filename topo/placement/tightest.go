@@ -34,8 +34,9 @@ func (p *Planner) find(w part, f *filter) (target, bool) {
 }
 
 // tightest is the group or node of the lowest tier inside g that holds a part.
-// Of several it is the one with the least room, then the one with the least
-// room around it, then the first. Without a filter g holds it, and there is
+// Of several it is the one that holds it in the fewest groups, then the one
+// with the least room, then the one with the least room around it, then the
+// first. Without a filter g holds it, and there is
 // always an answer. If g has members, it is the lowest of the groups that hold
 // all of them.
 func (p *Planner) tightest(g int32, w part, f *filter) (target, bool) {
@@ -75,29 +76,36 @@ func (p *Planner) tightestNode(g int32, w part, f *filter) int32 {
 }
 
 func (p *Planner) tightestGroup(g int32, w part, f *filter) int32 {
-	t, best := p.tree, None
+	t, best, parts := p.tree, None, 0
 	for i := g; i < t.groups[g].end; i++ {
-		if !p.holds(i, w) || t.groups[i].own && i != g {
+		if !p.holds(i, w) || t.groups[i].own && i != g || best >= 0 && t.groups[i].tier > t.groups[best].tier {
 			continue
 		}
-		if best >= 0 && !p.tighter(i, best) {
+		if f != nil && !(p.allows(f, target{None, i}) && p.spares(i, w, f)) {
 			continue
 		}
-		if f == nil || p.allows(f, target{None, i}) && p.spares(i, w, f) {
-			best = i
+		if best < 0 || t.groups[i].tier < t.groups[best].tier {
+			best, parts = i, 0
+			continue
+		}
+		if parts == 0 {
+			parts = p.parts(best, w)
+		}
+		if n := p.parts(i, w); n < parts || n == parts && p.closer(i, best) {
+			best, parts = i, n
 		}
 	}
 	return best
 }
 
-// tighter tells whether group a comes before group b, which is before it in
-// the tree.
-func (p *Planner) tighter(a, b int32) bool {
-	x, y := &p.tree.groups[a], &p.tree.groups[b]
-	if x.tier != y.tier {
-		return x.tier < y.tier
+// parts is how many of the groups right inside one hold a part; 1 if there are
+// none.
+func (p *Planner) parts(g int32, w part) int {
+	if p.tree.groups[g].lowest {
+		return 1
 	}
-	return p.closer(a, b)
+	p.children(g, false)
+	return p.groups.fewest(w.blocks, w.short > 0)
 }
 
 // closer tells whether group a has less room than b or, if they have the same,
