@@ -147,6 +147,10 @@ func decodeOne(t *testing.T, doc map[string]any) (id string, object any) {
 		object = &admissionv1.ValidatingAdmissionPolicy{}
 	case "admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding":
 		object = &admissionv1.ValidatingAdmissionPolicyBinding{}
+	case "admissionregistration.k8s.io/v1 MutatingAdmissionPolicy":
+		object = &admissionv1.MutatingAdmissionPolicy{}
+	case "admissionregistration.k8s.io/v1 MutatingAdmissionPolicyBinding":
+		object = &admissionv1.MutatingAdmissionPolicyBinding{}
 	case "kubeflow.org/v1 MPIJob":
 		return id, doc // somebody else's CRD
 	default:
