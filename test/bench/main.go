@@ -53,6 +53,7 @@ func parts() []part {
 		{"daemons", daemons},
 		{"topology", topology},
 		{"topo-master", topoMaster},
+		{"placement", places},
 		{"page", page},
 	}
 }
@@ -78,7 +79,11 @@ func run(ctx context.Context, chosen []string, stdout, stderr io.Writer) error {
 		}
 		rows = append(rows, got...)
 	}
-	return print(stdout, rows)
+	got, err := weeks(stdout)
+	if err != nil {
+		return err
+	}
+	return print(stdout, append(rows, got...))
 }
 
 // print writes the table and fails if a figure is over its limit.

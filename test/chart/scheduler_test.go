@@ -97,8 +97,11 @@ func TestSchedulerRollsWithItsConfiguration(t *testing.T) {
 
 func TestSchedulerPermissions(t *testing.T) {
 	objects := render(t, "--set", "gpuScheduler.deploy=true")
-	if objects["ClusterRole/"+schedulerName] != nil {
-		t.Error("it has a ClusterRole of its own")
+	wantOwn := []rbacv1.PolicyRule{{
+		APIGroups: []string{"scheduling.x-k8s.io", "scheduling.sigs.k8s.io"}, Resources: []string{"podgroups"}, Verbs: []string{"list", "watch"},
+	}}
+	if diff := cmp.Diff(wantOwn, get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+schedulerName).Rules); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 	for _, role := range []string{"kube-scheduler", "volume-scheduler"} {
 		got := get[*rbacv1.ClusterRoleBinding](t, objects, "ClusterRoleBinding/heddle-scheduler-as-"+role)

@@ -140,7 +140,7 @@ const (
 	leafB = "b83fd20000001b01"
 )
 
-func names(prefix string, n int) (all []string) {
+func numbered(prefix string, n int) (all []string) {
 	for i := range n {
 		all = append(all, fmt.Sprintf("%s%d", prefix, i))
 	}
@@ -152,7 +152,7 @@ func names(prefix string, n int) (all []string) {
 func TestGangInOneLeaf(t *testing.T) {
 	f := newFleet(t, "gpuScheduler.map.address=http://127.0.0.1:19411/node_group", "gpuScheduler.map.interval=500ms",
 		"gpuScheduler.map.without=wait")
-	_, at := f.leaves(t, 19411, map[string][]string{leafA: names("leaf-a", 4), leafB: names("leaf-b", 3)})
+	_, at := f.leaves(t, 19411, map[string][]string{leafA: numbered("leaf-a", 4), leafB: numbered("leaf-b", 3)})
 	used := map[string]string{}
 	for _, tt := range []struct {
 		gang string
@@ -180,7 +180,7 @@ func TestGangInOneLeaf(t *testing.T) {
 func TestSchedulerKilled(t *testing.T) {
 	f := newFleet(t, "gpuScheduler.map.address=http://127.0.0.1:19412/node_group", "gpuScheduler.map.interval=500ms",
 		"gpuScheduler.map.without=wait")
-	_, at := f.leaves(t, 19412, map[string][]string{leafA: names("kill-a", 3), leafB: names("kill-b", 3)})
+	_, at := f.leaves(t, 19412, map[string][]string{leafA: numbered("kill-a", 3), leafB: numbered("kill-b", 3)})
 	f.kill(t)
 	text, err := os.ReadFile(f.config)
 	if err != nil {
@@ -240,7 +240,7 @@ func TestMapGone(t *testing.T) {
 	const age = 12 * time.Second
 	f := newFleet(t, "gpuScheduler.map.address=http://127.0.0.1:19413/node_group", "gpuScheduler.map.interval=500ms",
 		"gpuScheduler.map.maxAge="+age.String())
-	m, at := f.leaves(t, 19413, map[string][]string{leafA: names("gone-a", 2), leafB: names("gone-b", 3)})
+	m, at := f.leaves(t, 19413, map[string][]string{leafA: numbered("gone-a", 2), leafB: numbered("gone-b", 3)})
 	level := map[string]string{"heddle.dev/gang-required-level": "leaf", "heddle.dev/gang-without-map": "wait"}
 	// The scheduler has the map when it obeys it.
 	f.gang(t, "with", 2, 8, level)

@@ -25,7 +25,8 @@
 //     lexicographic order. Equal groups are taken in the order of the map.
 //  4. All of these groups are filled but one, the smallest. What is left for
 //     that one is placed in it as a gang of its own, by these rules. In a
-//     lowest group the same holds for its nodes.
+//     lowest group the same holds for its nodes; of nodes that take as many
+//     pods the one with the least free comes first.
 //
 // So the number of groups is minimal at the level below the group reached, and
 // below that given what is decided above: spines before leaves, since what

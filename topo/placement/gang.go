@@ -49,6 +49,10 @@ type Capacity struct {
 	// the gang: Fit[class][node]. Pods of a gang that run already are taken
 	// off.
 	Fit [][]int32
+	// Free is what each node has left of what pods compete for, in any unit:
+	// of nodes that take as many pods, the one with the least comes first. Nil
+	// is the same for all.
+	Free []int32
 	// Together tells whether a node takes so many pods of each class at once.
 	// It is asked only about gangs with unlike classes, and may keep nothing of
 	// pods. Nil is the rule that holds whatever the pods ask for: the sum of

@@ -19,7 +19,7 @@ func (p *Planner) Largest(fit []int32) []Hole {
 		holes[k].Kind = kind
 		for i := range t.groups {
 			g := &t.groups[i]
-			if g.kind < 0 || g.own || t.kinds[g.kind] != kind {
+			if g.kind < 0 || t.kinds[g.kind] != kind {
 				continue
 			}
 			if pods := int(p.pods[i]); pods > holes[k].Pods || holes[k].Name == "" {

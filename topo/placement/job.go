@@ -84,6 +84,8 @@ func check(t *Tree, g *Gang, c *Capacity) *Refusal {
 		ranks += k.Pods
 	}
 	switch {
+	case c.Free != nil && len(c.Free) != t.Len():
+		return invalid("it is known of %d nodes what is free, the map has %d", len(c.Free), t.Len())
 	case ranks == 0:
 		return invalid("the gang has no pods")
 	case ranks > maxRanks:

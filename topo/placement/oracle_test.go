@@ -86,6 +86,7 @@ func plant(rng *rand.Rand, depth, nodes int) *forest {
 type question struct {
 	f     *forest
 	fit   []int32
+	free  []int32
 	block int
 }
 
@@ -173,6 +174,9 @@ func (q *question) where(at *part, take []int32) []int {
 	}
 	for a := at; a != nil; a = a.parent {
 		key = append(key, q.room(a))
+		if a.node >= 0 && q.free != nil {
+			key = append(key, int(q.free[a.node]))
+		}
 	}
 	return key
 }
@@ -193,8 +197,11 @@ func (q *question) how(at *part, take []int32) (key []int) {
 		s := size{q.slots(c), q.room(c)}
 		if at.lowest() {
 			s = size{q.room(c), q.room(c)}
+			if q.free != nil {
+				s.room = int(q.free[c.node])
+			}
 		}
-		if n < s.slots*q.block && !at.lowest() || n < s.room && at.lowest() {
+		if n < s.slots*q.block && !at.lowest() || n < q.room(c) && at.lowest() {
 			open++
 		}
 		sizes = append(sizes, s)
@@ -239,7 +246,7 @@ func (q *question) proves(t *testing.T, p *part, take []int32) {
 		return
 	}
 	if at.lowest() {
-		q = &question{f: q.f, fit: q.fit, block: 1}
+		q = &question{f: q.f, fit: q.fit, free: q.free, block: 1}
 	}
 	how := func(take []int32) []int { return q.how(at, take) }
 	if got, want := how(only), q.best(at, n, how); slices.Compare(got, want) != 0 {
@@ -265,22 +272,31 @@ func TestPlansAreOptimal(t *testing.T) {
 	fits, refusals := 0, 0
 	for seed := range uint64(6000) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		f := plant(rng, 1+rng.IntN(3), 3+rng.IntN(5))
+		// Many nodes with little room, or few with more.
+		size, most := 3+rng.IntN(5), 1+rng.IntN(4)
+		if rng.IntN(2) == 0 {
+			size, most = 8+rng.IntN(5), 1
+		}
+		f := plant(rng, 1+rng.IntN(3), size)
 		tree, err := placement.New(f.groups)
 		if err != nil {
 			t.Fatal(err)
 		}
 		q := question{f: f, block: 1 + rng.IntN(2)*rng.IntN(4), fit: make([]int32, f.nodes)}
-		most := 1 + rng.IntN(4)
 		for i := range q.fit {
 			q.fit[i] = int32(rng.IntN(most + 1))
+		}
+		if rng.IntN(2) == 0 {
+			for _, n := range q.fit {
+				q.free = append(q.free, n*3+int32(rng.IntN(3)))
+			}
 		}
 		n := 1 + rng.IntN(max(1, min(12, q.room(f.root)+1)))
 		g := placement.Gang{Tasks: []placement.Task{{Name: "worker", Pods: n, GPUs: 8}}}
 		if q.block > 1 {
 			g.Slice = 8 * q.block
 		}
-		plan, refusal := placement.Place(tree, &g, &placement.Capacity{Fit: [][]int32{q.fit}})
+		plan, refusal := placement.Place(tree, &g, &placement.Capacity{Fit: [][]int32{q.fit}, Free: q.free})
 		best := q.best(f.root, n, func([]int32) []int { return []int{0} })
 		if (refusal == nil) != (best != nil) {
 			t.Fatalf("seed %d: %d pods, %v: refusal %v, best %v", seed, n, q.fit, refusal, best)

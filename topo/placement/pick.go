@@ -16,7 +16,7 @@ type item struct {
 
 // picker chooses the parts of a group that a gang spans.
 type picker struct {
-	items, sorted []item
+	items, sorted, buffer []item
 	// sum[i] is the slots of sorted[:i]; spare[i] the first place from i on
 	// with a spare item.
 	sum    []int64
@@ -124,26 +124,38 @@ func (p *picker) sort() {
 	const few, most = 48, 1 << 16
 	p.sorted = append(p.sorted[:0], p.items...)
 	slices.Reverse(p.sorted)
-	largest, sameOrder := int64(0), true
+	var slots, room int64
+	alike := true
 	for i := range p.items {
-		largest = max(largest, p.items[i].room)
-		sameOrder = sameOrder && p.items[i].room == p.items[i].slots
+		slots, room = max(slots, p.items[i].slots), max(room, p.items[i].room)
+		alike = alike && p.items[i].room == p.items[i].slots
 	}
-	if len(p.items) <= few || !sameOrder || largest > most {
+	if len(p.items) <= few || max(slots, room) > most {
 		slices.SortStableFunc(p.sorted, func(a, b item) int { return compare(&a, &b) })
 		return
 	}
 	// Counting keeps large flat maps linear.
-	p.counts = append(p.counts[:0], make([]int32, largest+2)...)
-	for i := range p.items {
-		p.counts[largest-p.items[i].room+1]++
+	if !alike {
+		p.count(room, func(it *item) int64 { return it.room })
+	}
+	p.count(slots, func(it *item) int64 { return it.slots })
+}
+
+// count sorts by a key that is at most largest, the largest first, and leaves
+// equal ones in their order.
+func (p *picker) count(largest int64, key func(*item) int64) {
+	p.counts = slices.Grow(p.counts[:0], int(largest)+2)[:largest+2]
+	clear(p.counts)
+	for i := range p.sorted {
+		p.counts[largest-key(&p.sorted[i])+1]++
 	}
 	for i := int64(1); i <= largest; i++ {
 		p.counts[i] += p.counts[i-1]
 	}
-	for _, it := range slices.Backward(p.items) {
-		place := &p.counts[largest-it.room]
-		p.sorted[*place] = it
+	p.buffer = append(p.buffer[:0], p.sorted...)
+	for i := range p.buffer {
+		place := &p.counts[largest-key(&p.buffer[i])]
+		p.sorted[*place] = p.buffer[i]
 		*place++
 	}
 }

@@ -1,6 +1,7 @@
 package placement_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -58,7 +59,7 @@ type outcome struct {
 	Refused string
 }
 
-func ask4(tree *placement.Tree, g placement.Gang, c placement.Capacity) outcome {
+func placeOn(tree *placement.Tree, g placement.Gang, c placement.Capacity) outcome {
 	plan, refusal := placement.Place(tree, &g, &c)
 	return outcome{plan.Nodes, plan.Group.Kind + " " + plan.Group.Name, plan.Domains, said(refusal)}
 }
@@ -250,14 +251,50 @@ func TestPlace(t *testing.T) {
 			outcome{nil, " ", 0, `task "w" is of class 1, and room is known for 1`},
 		},
 		{"room for other nodes", placement.Gang{Tasks: workers(1)}, one[:3], outcome{nil, " ", 0, "room is known for 3 nodes, the map has 10"}},
-		{"negative room is none", placement.Gang{Tasks: workers(1)}, []int32{-5, 0, 0, 0, 0, 0, 0, 0, 0, -1}, outcome{nil, " ", 0, "none of 1 fits, no node has room for a worker"}},
+		{
+			"negative room is none", placement.Gang{Tasks: workers(1)}, []int32{-5, 0, 0, 0, 0, 0, 0, 0, 0, -1},
+			outcome{nil, " ", 0, "none of 1 fits, no node has room for a worker"},
+		},
+		{
+			"negative room takes nothing from others", placement.Gang{Tasks: workers(2)}, []int32{-5, 1, 1, 0, 0, 0, 0, 0, 0, 0},
+			outcome{[]int32{1, 2}, "leaf leaf-0", 1, ""},
+		},
+		{
+			"the last of equal nodes is not filled", placement.Gang{Tasks: workers(5)}, []int32{2, 2, 2, 0, 0, 0, 0, 0, 0, 0},
+			outcome{[]int32{0, 0, 1, 1, 2}, "leaf leaf-0", 1, ""},
+		},
+		{
+			"slices: the shorter one on a node in no group", placement.Gang{Tasks: workers(5), Slice: 16}, []int32{0, 0, 0, 0, 0, 0, 0, 1, 1, 3},
+			outcome{[]int32{7, 8, 9, 9, 9}, " ", 2, ""},
+		},
+		{
+			"slices: the shorter one in a group, another on a node in none", placement.Gang{Tasks: workers(5), Slice: 16}, []int32{0, 0, 0, 0, 1, 1, 1, 0, 0, 2},
+			outcome{[]int32{9, 9, 4, 5, 6}, " ", 2, ""},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := ask4(fixture(t), tt.gang, placement.Capacity{Fit: [][]int32{tt.fit}})
+			got := placeOn(fixture(t), tt.gang, placement.Capacity{Fit: [][]int32{tt.fit}})
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Of nodes that take as many pods the one with the least free is used.
+func TestFree(t *testing.T) {
+	free := []int32{8, 8, 8, 8, 7, 8, 5, 8, 8, 6}
+	got := placeOn(fixture(t), placement.Gang{Tasks: workers(1)}, placement.Capacity{Fit: [][]int32{{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}}, Free: free})
+	if diff := cmp.Diff(outcome{[]int32{6}, "node b2", 1, ""}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	got = placeOn(fixture(t), placement.Gang{Tasks: workers(2)}, placement.Capacity{Fit: [][]int32{{0, 0, 0, 0, 1, 1, 1, 0, 0, 0}}, Free: free})
+	if diff := cmp.Diff(outcome{[]int32{4, 6}, "leaf leaf-1", 1, ""}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	got = placeOn(fixture(t), placement.Gang{Tasks: workers(2)}, placement.Capacity{Fit: [][]int32{make([]int32, 10)}, Free: free[:3]})
+	if diff := cmp.Diff(outcome{nil, " ", 0, "it is known of 3 nodes what is free, the map has 10"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
@@ -293,6 +330,11 @@ func TestGuests(t *testing.T) {
 			outcome{[]int32{6, 4, 5}, "leaf leaf-1", 1, ""},
 		},
 		{
+			"where it costs no worker", placement.Gang{Tasks: master(2)},
+			placement.Capacity{Fit: [][]int32{{1, 1, 1, 0, 0, 0, 0, 0, 0, 0}, {1, 1, 1, 1, 0, 0, 0, 0, 0, 0}}},
+			outcome{[]int32{3, 0, 1}, "leaf leaf-0", 1, ""},
+		},
+		{
 			"only elsewhere",
 			placement.Gang{Tasks: master(2)},
 			placement.Capacity{Fit: [][]int32{one, {0, 0, 0, 0, 0, 0, 1, 0, 0, 1}}, Together: beside},
@@ -312,9 +354,39 @@ func TestGuests(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, ask4(fixture(t), tt.gang, tt.room)); diff != "" {
+			if diff := cmp.Diff(tt.want, placeOn(fixture(t), tt.gang, tt.room)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Groups that have room for the workers alone do not hide the one that has
+// room for the master too, however many they are.
+func TestAGuestAmongManyGroups(t *testing.T) {
+	var leaves []v1alpha1.Group
+	var one []int32
+	for i := range 60 {
+		names := []string{fmt.Sprint("a", i), fmt.Sprint("b", i)}
+		if i == 50 {
+			names = append(names, "c")
+		}
+		leaves = append(leaves, of("leaf", fmt.Sprintf("leaf-%02d", i), nodes(names...)...))
+		for range names {
+			one = append(one, 1)
+		}
+	}
+	tree, err := placement.New(leaves)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nine := make([]int32, len(one))
+	for i := range nine {
+		nine[i] = 9
+	}
+	master := append([]placement.Task{{Name: "master", Class: 1, Pods: 1}}, workers(2)...)
+	got := placeOn(tree, placement.Gang{Tasks: master}, placement.Capacity{Fit: [][]int32{one, nine}})
+	if diff := cmp.Diff(outcome{[]int32{102, 100, 101}, "leaf leaf-50", 1, ""}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

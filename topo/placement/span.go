@@ -151,7 +151,7 @@ func (p *Planner) spreadSome(first, last int32, pods int64, mates bool) int64 {
 	total := int64(0)
 	for node := first; node < last; node++ {
 		if n := int64(p.fit[node]); n > 0 && mates == (p.mates[node] > 0) {
-			p.nodes.items = append(p.nodes.items, item{id: node, slots: n, room: n})
+			p.nodes.items = append(p.nodes.items, item{id: node, slots: n, room: p.left(node)})
 			total += n
 		}
 	}
@@ -167,6 +167,14 @@ func (p *Planner) spreadSome(first, last int32, pods int64, mates bool) int64 {
 	return pods
 }
 
+// left is how much a node has, to compare nodes that take as many pods.
+func (p *Planner) left(node int32) int64 {
+	if free := p.job.room.Free; free != nil {
+		return int64(free[node])
+	}
+	return int64(p.fit[node])
+}
+
 // outside places a part that the groups together do not hold: on one node in
 // no group or, after the groups are full, on the fewest of these.
 func (p *Planner) outside(w part) bool {
@@ -176,7 +184,8 @@ func (p *Planner) outside(w part) bool {
 	}
 	best := None
 	for node := t.grouped; int(node) < len(p.fit); node++ {
-		if n := p.fit[node]; int64(n) >= p.total(w) && (best < 0 || n < p.fit[best]) {
+		n := p.fit[node]
+		if int64(n) >= p.total(w) && (best < 0 || n < p.fit[best] || n == p.fit[best] && p.left(node) < p.left(best)) {
 			best = node
 		}
 	}
@@ -199,7 +208,7 @@ func (p *Planner) overflow(w part) bool {
 	for node := t.grouped; int(node) < len(p.fit); node++ {
 		if n := int64(p.fit[node]); n > 0 {
 			spare := out.short > 0 && n%block >= out.short && block > 1
-			p.nodes.items = append(p.nodes.items, item{id: node, slots: n / block, room: n, spare: spare})
+			p.nodes.items = append(p.nodes.items, item{id: node, slots: n / block, room: p.left(node), spare: spare})
 		}
 	}
 	chosen := p.nodes.pick(out.blocks, out.short > 0)

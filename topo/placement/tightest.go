@@ -64,7 +64,7 @@ func (p *Planner) tightestNode(g int32, w part, f *filter) int32 {
 			continue
 		}
 		home := t.home[node]
-		if best >= 0 && n == least && !p.closer(home, t.home[best]) {
+		if best >= 0 && n == least && !p.fuller(node, best) {
 			continue
 		}
 		if f != nil && !p.allows(f, target{node, home}) {
@@ -75,13 +75,22 @@ func (p *Planner) tightestNode(g int32, w part, f *filter) int32 {
 	return best
 }
 
+// fuller tells whether node a, which takes as many pods as b, has less free or,
+// if that is the same, less room around it.
+func (p *Planner) fuller(a, b int32) bool {
+	if free := p.job.room.Free; free != nil && free[a] != free[b] {
+		return free[a] < free[b]
+	}
+	return p.closer(p.tree.home[a], p.tree.home[b])
+}
+
 func (p *Planner) tightestGroup(g int32, w part, f *filter) int32 {
 	t, best, parts := p.tree, None, 0
 	for i := g; i < t.groups[g].end; i++ {
 		if !p.holds(i, w) || t.groups[i].own && i != g || best >= 0 && t.groups[i].tier > t.groups[best].tier {
 			continue
 		}
-		if f != nil && !(p.allows(f, target{None, i}) && p.spares(i, w, f)) {
+		if f != nil && (!p.allows(f, target{None, i}) || !p.spares(i, w, f)) {
 			continue
 		}
 		if best < 0 || t.groups[i].tier < t.groups[best].tier {

@@ -78,10 +78,22 @@ func TestNodesBesideGroups(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, ask4(tree, tt.gang, one)); diff != "" {
+			if diff := cmp.Diff(tt.want, placeOn(tree, tt.gang, one)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+	// They are no group that a gang could choose for its little room.
+	two, err := placement.New([]v1alpha1.Group{
+		of("leaf", "leaf-a", append(nodes("a0", "a1"), of("nvlink", "nvlink-a", nodes("a2")...))...),
+		of("leaf", "leaf-b", nodes("b0", "b1")...),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := placeOn(two, placement.Gang{Tasks: workers(2)}, placement.Capacity{Fit: [][]int32{{1, 1, 1, 1, 1}}})
+	if diff := cmp.Diff(outcome{[]int32{3, 4}, "leaf leaf-b", 1, ""}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if home := tree.Group(tree.Home(3)); home.Name != "leaf-0" {
 		t.Errorf("the home of a node beside groups is %+v", home)
@@ -144,7 +156,7 @@ func TestEmptyMap(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := outcome{nil, " ", 0, "no group of the map is a leaf; it has no groups at all"}
-	if diff := cmp.Diff(want, ask4(tree, placement.Gang{Tasks: workers(1), Require: "leaf"}, placement.Capacity{Fit: [][]int32{{1, 1}}})); diff != "" {
+	if diff := cmp.Diff(want, placeOn(tree, placement.Gang{Tasks: workers(1), Require: "leaf"}, placement.Capacity{Fit: [][]int32{{1, 1}}})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/feed"
@@ -34,8 +35,11 @@ type Args struct {
 	WithoutMap gang.WithoutMap `json:"withoutMap"`
 	// Domains are those of the names of resources and annotations.
 	Domains Domains `json:"domains"`
-	// Ignored are resources that count for nothing when gangs are placed.
+	// Ignored are resources that count for nothing when gangs are placed; vcore
+	// and vmemory if nothing is said: they are counted card by card.
 	Ignored []corev1.ResourceName `json:"ignoredResources"`
+	// Placement of shares on nodes and cards: binpack or spread.
+	Placement config.Placement `json:"placement"`
 	// GPUAware are the weights of a node's published GPU topology.
 	GPUAware Weights `json:"gpuAware"`
 }
@@ -66,7 +70,7 @@ func readArgs(object runtime.Object) (Args, error) {
 	args := Args{
 		TopoMaster: DefaultTopoMaster, WithoutMap: gang.Place,
 		Domains:  Domains{d.Vendor, d.Card, d.Company},
-		GPUAware: Weights{1, 1},
+		GPUAware: Weights{1, 1}, Placement: config.PlacementBinpack,
 	}
 	args.Interval.Duration, args.MaxAge.Duration = feed.DefaultInterval, feed.DefaultMaxAge
 	if unknown, ok := object.(*runtime.Unknown); ok && unknown != nil && len(unknown.Raw) > 0 {
@@ -80,6 +84,9 @@ func readArgs(object runtime.Object) (Args, error) {
 	}
 	if err := args.check(); err != nil {
 		return Args{}, fmt.Errorf("arguments of %s: %w", Name, err)
+	}
+	if d := args.domains(); args.Ignored == nil {
+		args.Ignored = []corev1.ResourceName{corev1.ResourceName(d.VCoreResource()), corev1.ResourceName(d.VMemoryResource())}
 	}
 	return args, nil
 }
@@ -97,6 +104,10 @@ func (a *Args) check() error {
 	if a.WithoutMap != gang.Wait && a.WithoutMap != gang.Place {
 		faults = append(faults, fmt.Errorf("withoutMap: %q is neither %s nor %s", a.WithoutMap, gang.Wait, gang.Place))
 	}
+	if a.Placement != config.PlacementBinpack && a.Placement != config.PlacementSpread {
+		faults = append(faults, fmt.Errorf("placement: %q is neither %s nor %s",
+			a.Placement, config.PlacementBinpack, config.PlacementSpread))
+	}
 	for _, domain := range []string{a.Domains.Vendor, a.Domains.Company} {
 		faults = append(faults, names.CheckDomain(domain))
 	}
@@ -107,6 +118,16 @@ func (a *Args) check() error {
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// nodeConfig has the names of shares; the rest of it is the nodes' business.
+func (a *Args) nodeConfig() *config.NodeConfig {
+	c := config.Default()
+	d := a.domains()
+	c.Domains = d
+	c.Resources.GPU, c.Resources.SGPU = d.GPUResource(), d.SGPUResource()
+	c.Resources.VCore, c.Resources.VMemory = d.VCoreResource(), d.VMemoryResource()
+	return &c
 }
 
 func (a *Args) domains() names.Domains {

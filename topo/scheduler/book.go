@@ -57,9 +57,11 @@ func (m *member) waits() bool { return m.live() && m.stage < reserved }
 type entry struct {
 	key     types.NamespacedName
 	members map[types.UID]*member
-	// object is what a PodGroup object says; nil without one.
+	// object is what the PodGroup objects say; nil without one. said is by API
+	// group.
 	object      *gang.Spec
 	objectFault error
+	said        map[string]said
 
 	// gang and fault are of all that is said; stale tells that they are old.
 	gang  gang.Gang
@@ -78,7 +80,15 @@ type entry struct {
 	// again for all.
 	refusal string
 	leader  types.UID
-	since   time.Time
+	// since is when the gang was complete last, or came to be.
+	since time.Time
+	// noticed is what people were told of pods that lack, and remarked tells
+	// that they were told of what is ignored.
+	noticed  string
+	remarked bool
+	// spread is the refusal that all members were told, and spreadAt when.
+	spread   string
+	spreadAt time.Time
 	// avoid are nodes that turned members away for what no plan sees.
 	avoid map[string]time.Time
 	// turns is how often that happened since the gang had all its nodes last,
@@ -106,9 +116,6 @@ func newBook(d names.Domains, ignored []corev1.ResourceName) *book {
 		gangs: map[types.NamespacedName]*entry{}, of: map[types.UID]*entry{},
 	}
 }
-
-// errNameless is the fault of a pod whose gang has no name that could be kept.
-var errNameless = errors.New("names no gang")
 
 // put takes over what a pod is now. It is nil for a pod in no gang. changed
 // tells that something was said that had not been said before.
@@ -292,7 +299,7 @@ func (b *book) complete(e *entry) (bool, string) {
 		return true, ""
 	}
 	if missing != nil {
-		return false, fmt.Sprintf("podgroup %s waits for podgroup %s of its groups, which nobody has made", e.key.Name, missing)
+		return false, fmt.Sprintf("podgroup %s waits for podgroup %s of its groups: there is none", e.key.Name, missing)
 	}
 	for _, u := range unit {
 		if u.fault != nil || u.once && u.gang.Policy == gang.OnceSatisfied {

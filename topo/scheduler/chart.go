@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"log/slog"
+	"slices"
 
 	"k8s.io/kube-scheduler/framework"
 
@@ -54,7 +55,7 @@ func (c *chart) update(ctx context.Context, m feed.Map, fresh bool, nodes []fram
 	for i, name := range c.names {
 		id, _ := tree.ID(name)
 		c.ids = append(c.ids, id)
-		c.at[id] = int32(i) //nolint:gosec // As many as there are nodes.
+		c.at[id] = int32(i)
 	}
 }
 
@@ -85,7 +86,7 @@ func join(groups []v1alpha1.Group, nodes []string) []v1alpha1.Group {
 		}
 	}
 	walk(groups)
-	out := groups[:len(groups):len(groups)]
+	out := slices.Clip(groups)
 	for _, name := range nodes {
 		if !known[name] {
 			out = append(out, v1alpha1.Group{Name: name, Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady})

@@ -17,31 +17,43 @@ func (p *Plugin) PreEnqueue(_ context.Context, pod *corev1.Pod) *framework.Statu
 	if !gang.Mentions(pod) {
 		return nil
 	}
-	b := p.book
-	b.mu.Lock()
-	// The queue's pod may be older than what the book has.
-	e, changed := b.of[pod.UID], false
-	if e == nil {
-		e, changed = b.put(pod)
-	}
-	if e == nil {
-		b.mu.Unlock()
+	known, changed := p.meet(pod)
+	if !known {
 		return nil // Not in a gang, or a fault for PreFilter to tell.
 	}
-	ok, why := b.complete(e)
-	key := e.key
-	b.mu.Unlock()
 	// The queue may know a pod that has just gone, and nobody would tell again.
 	if changed && !p.exists(pod) {
 		p.gone(pod)
+		return framework.NewStatus(framework.UnschedulableAndUnresolvable, "the pod is gone")
 	}
+	b := p.book
+	b.mu.Lock()
+	e := b.of[pod.UID]
+	ok, why := e != nil, "the pod is gone"
+	if ok {
+		ok, why = b.complete(e)
+	}
+	b.mu.Unlock()
 	if !ok {
 		return framework.NewStatus(framework.UnschedulableAndUnresolvable, why)
 	}
 	if changed {
-		p.wake(key)
+		p.wake(e.key)
 	}
 	return nil
+}
+
+// meet takes over a pod that was not known yet. One that was may be newer than
+// the queue's.
+func (p *Plugin) meet(pod *corev1.Pod) (known, changed bool) {
+	b := p.book
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.of[pod.UID] != nil {
+		return true, false
+	}
+	e, changed := b.put(pod)
+	return e != nil, changed
 }
 
 func (p *Plugin) exists(pod *corev1.Pod) bool {
@@ -51,17 +63,27 @@ func (p *Plugin) exists(pod *corev1.Pod) bool {
 
 // watch follows the pods, and what nodes are.
 func (p *Plugin) watch() error {
-	_, err := p.handle.SharedInformerFactory().Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	core := p.handle.SharedInformerFactory().Core().V1()
+	_, err := core.Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(_, object any) {
 			if node, ok := object.(*corev1.Node); ok {
 				p.another(node.Name)
+			}
+		},
+		DeleteFunc: func(object any) {
+			if last, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = last.Obj
+			}
+			if node, ok := object.(*corev1.Node); ok {
+				p.tables.forget(node.Name)
+				p.cards.Forget(node.Name)
 			}
 		},
 	})
 	if err != nil {
 		return err
 	}
-	_, err = p.handle.SharedInformerFactory().Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	_, err = core.Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) {
 			if pod, ok := object.(*corev1.Pod); ok {
 				p.come(pod)
@@ -133,6 +155,7 @@ func (p *Plugin) gone(pod *corev1.Pod) {
 	}
 	p.mu.Lock()
 	delete(p.blocked, uid)
+	delete(p.decisions, uid)
 	p.mu.Unlock()
 	b := p.book
 	b.mu.Lock()

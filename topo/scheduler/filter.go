@@ -24,7 +24,15 @@ func (p *Plugin) Filter(
 	if c.node != "" && c.node != node {
 		return framework.NewStatus(framework.UnschedulableAndUnresolvable, "node(s) are not the pod's place in its gang")
 	}
-	promised := c.promises[node]
+	if s := c.charge(info); s != nil || c.shares == nil {
+		return s
+	}
+	return p.filterShares(c.shares, info)
+}
+
+// charge tells whether what others were promised leaves room on a node.
+func (c *cycle) charge(info framework.NodeInfo) *framework.Status {
+	promised := c.promises[info.Node().Name]
 	if len(promised) == 0 {
 		return nil
 	}

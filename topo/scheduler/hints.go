@@ -17,15 +17,12 @@ func (p *Plugin) EventsToRegister(context.Context) ([]framework.ClusterEventWith
 	const node = framework.Add | framework.UpdateNodeAllocatable | framework.UpdateNodeLabel | framework.UpdateNodeTaint |
 		framework.UpdateNodeCondition
 	const self = framework.UpdatePodLabel | framework.UpdatePodToleration | framework.UpdatePodScaleDown
+	const room, come = framework.Delete | framework.UpdatePodScaleDown, framework.Add
 	return []framework.ClusterEventWithHint{
 		{Event: framework.ClusterEvent{Resource: framework.Node, ActionType: node}, QueueingHintFn: p.afterNode},
-		{Event: framework.ClusterEvent{Resource: framework.AssignedPod, ActionType: framework.Delete}, QueueingHintFn: p.afterRoom},
-		{
-			Event:          framework.ClusterEvent{Resource: framework.AssignedPod, ActionType: framework.UpdatePodScaleDown},
-			QueueingHintFn: p.afterRoom,
-		},
+		{Event: framework.ClusterEvent{Resource: framework.AssignedPod, ActionType: room}, QueueingHintFn: p.afterRoom},
 		{Event: framework.ClusterEvent{Resource: framework.TargetPod, ActionType: self}, QueueingHintFn: p.afterItself},
-		{Event: framework.ClusterEvent{Resource: framework.UnscheduledPod, ActionType: framework.Add}, QueueingHintFn: p.afterSibling},
+		{Event: framework.ClusterEvent{Resource: framework.UnscheduledPod, ActionType: come}, QueueingHintFn: p.afterSibling},
 	}, nil
 }
 
@@ -71,14 +68,4 @@ func (p *Plugin) worth(pod *corev1.Pod) framework.QueueingHint {
 		return framework.QueueSkip
 	}
 	return framework.Queue
-}
-
-// SignPod refuses to sign pods whose place depends on more than their spec says:
-// members of gangs, shares of GPUs, chosen GPUs. All others it leaves to the
-// other plugins, so that they are batched as in a stock scheduler.
-func (p *Plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]framework.SignFragment, *framework.Status) {
-	if gang.Mentions(pod) || p.particular(pod) {
-		return nil, framework.NewStatus(framework.Unschedulable)
-	}
-	return nil, nil
 }

@@ -15,8 +15,19 @@ import (
 // back.
 const slack = time.Minute
 
-// Reserve notes that a member holds its place.
-func (p *Plugin) Reserve(_ context.Context, _ framework.CycleState, pod *corev1.Pod, node string) *framework.Status {
+// Reserve notes that a member holds its place, and decides on shared cards.
+func (p *Plugin) Reserve(
+	_ context.Context, state framework.CycleState, pod *corev1.Pod, node string,
+) *framework.Status {
+	if c := read(state); c != nil && c.shares != nil {
+		if s := p.reserveShares(c.shares, pod, node); s != nil {
+			return s
+		}
+	}
+	return p.reserve(pod, node)
+}
+
+func (p *Plugin) reserve(pod *corev1.Pod, node string) *framework.Status {
 	b := p.book
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -36,6 +47,7 @@ func (p *Plugin) Reserve(_ context.Context, _ framework.CycleState, pod *corev1.
 // Unreserve takes a member's place back. If its gang still waits, it takes back
 // everything: what is left is no gang.
 func (p *Plugin) Unreserve(_ context.Context, _ framework.CycleState, pod *corev1.Pod, node string) {
+	p.forgetShares(pod.UID)
 	waiting, why := p.unreserve(pod, node)
 	p.reject(waiting, why)
 }

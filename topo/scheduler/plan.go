@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -80,32 +81,8 @@ func (l *planner) entry(e *entry) (why string) {
 			members = append(members, m)
 		}
 	}
-	g := placement.Gang{}
-	var classes []*fit.Class
-	var last *member
-	held := 0
-	for rank, m := range members {
-		if last == nil || m.class.Key != last.class.Key || gang.Task(m.pod) != gang.Task(last.pod) {
-			at := 0
-			for at < len(classes) && classes[at].Key != m.class.Key {
-				at++
-			}
-			if at == len(classes) {
-				classes = append(classes, m.class)
-			}
-			g.Tasks = append(g.Tasks, placement.Task{Name: gang.Task(m.pod), Class: at, GPUs: m.gpus})
-		}
-		g.Tasks[len(g.Tasks)-1].Pods++
-		last = m
-		if m.stage >= planned {
-			held++
-			id, ok := c.tree.ID(m.node)
-			if !ok {
-				id = placement.None
-			}
-			g.Placed = append(g.Placed, placement.Member{Rank: rank, Node: id})
-		}
-	}
+	g, classes := c.gang(members)
+	held := len(g.Placed)
 	g.MinMember = held + 1
 	if !e.satisfied() {
 		g.MinMember = held + max(1, e.gang.MinMember-e.count(planned))
@@ -132,6 +109,32 @@ func (l *planner) entry(e *entry) (why string) {
 	}
 	b.promise()
 	return ""
+}
+
+// gang is what placement needs to know of the members, which are in the order
+// of their ranks: tasks are runs of pods that are alike.
+func (c *chart) gang(members []*member) (g placement.Gang, classes []*fit.Class) {
+	var last *member
+	for rank, m := range members {
+		if last == nil || m.class.Key != last.class.Key || gang.Task(m.pod) != gang.Task(last.pod) {
+			at := slices.IndexFunc(classes, func(other *fit.Class) bool { return other.Key == m.class.Key })
+			if at < 0 {
+				at, classes = len(classes), append(classes, m.class)
+			}
+			g.Tasks = append(g.Tasks, placement.Task{Name: gang.Task(m.pod), Class: at, GPUs: m.gpus})
+		}
+		g.Tasks[len(g.Tasks)-1].Pods++
+		last = m
+		if m.stage < planned {
+			continue
+		}
+		id, ok := c.tree.ID(m.node)
+		if !ok {
+			id = placement.None
+		}
+		g.Placed = append(g.Placed, placement.Member{Rank: rank, Node: id})
+	}
+	return g, classes
 }
 
 // constrain adds what the gang wants of the map, and what it avoids.

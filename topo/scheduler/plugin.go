@@ -33,8 +33,12 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/kube-scheduler/framework"
 
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/cards"
 	"github.com/heddle-dev/heddle/topo/scheduler/feed"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
@@ -47,9 +51,11 @@ var (
 	_ framework.PreFilterPlugin   = (*Plugin)(nil)
 	_ framework.FilterPlugin      = (*Plugin)(nil)
 	_ framework.PostFilterPlugin  = (*Plugin)(nil)
+	_ framework.PreScorePlugin    = (*Plugin)(nil)
 	_ framework.ScorePlugin       = (*Plugin)(nil)
 	_ framework.ReservePlugin     = (*Plugin)(nil)
 	_ framework.PermitPlugin      = (*Plugin)(nil)
+	_ framework.BindPlugin        = (*Plugin)(nil)
 	_ framework.PostBindPlugin    = (*Plugin)(nil)
 	_ framework.EnqueueExtensions = (*Plugin)(nil)
 	_ framework.SignPlugin        = (*Plugin)(nil)
@@ -72,8 +78,10 @@ type Plugin struct {
 	logr   logr.Logger
 	source Map
 
-	book  *book
-	table fit.Table
+	book   *book
+	table  fit.Table
+	tables tables
+	cards  cards.Book
 	// chart is the tree of the last plan; the scheduling cycle's alone.
 	chart chart
 
@@ -81,6 +89,8 @@ type Plugin struct {
 	wakes chan struct{}
 	mu    sync.Mutex
 	woken map[types.NamespacedName]bool
+	// decisions are the cards of pods that share some, until the pods are gone.
+	decisions map[types.UID]*allocation.Allocation
 	// blocked are pods of no gang that promises kept from a node.
 	blocked map[types.UID]bool
 
@@ -106,6 +116,7 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 		args: args, handle: handle, log: log, logr: logr.FromSlogHandler(log.Handler()), source: noMap{},
 		book: newBook(args.domains(), args.Ignored), wakes: make(chan struct{}, 1),
 		woken: map[types.NamespacedName]bool{}, blocked: map[types.UID]bool{},
+		cards: cards.Book{Config: args.nodeConfig()}, decisions: map[types.UID]*allocation.Allocation{},
 	}
 	ctx, p.stop = context.WithCancel(ctx)
 	if args.TopoMaster != "" {
@@ -120,6 +131,16 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
 	p.done.Go(func() { p.tend(ctx) })
+	if config := handle.KubeConfig(); config != nil {
+		client, err := dynamic.NewForConfig(config)
+		if err != nil {
+			_ = p.Close() // It always ends well.
+			return nil, fmt.Errorf("client for podgroups: %w", err)
+		}
+		for _, group := range []string{gang.APIGroup, gang.APIGroupXK8s} {
+			p.done.Go(func() { p.follow(ctx, client, group) })
+		}
+	}
 	return p, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/cards"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
@@ -26,23 +27,30 @@ type cycle struct {
 	// member tells that the pod is in a gang; node is its place then.
 	member bool
 	node   string
+	// shares are what the pod asks for of shared cards; nil if nothing.
+	shares *cards.Want
 }
 
 // Clone is for preemption, which tries things out.
 func (c *cycle) Clone() framework.StateData { return c }
 
 // PreFilter plans for the pod's gang, unless that has been done, and takes the
-// promises that Filter charges. A pod of no gang is none of its business while
-// there are no promises.
+// promises that Filter charges. A pod of no gang that shares no card is none of
+// its business while there are no promises.
 func (p *Plugin) PreFilter(
 	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
 ) (*framework.PreFilterResult, *framework.Status) {
-	c, next, status := p.prefilter(ctx, pod, nodes)
+	shares, err := p.sharesOf(pod)
+	if err != nil {
+		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, err.Error())
+	}
+	c, next, status := p.prefilter(ctx, pod, nodes, shares != nil)
 	p.reject(next.waiting, next.why)
 	if len(next.try) > 0 {
 		p.handle.Activate(p.logr, next.try)
 	}
 	if c != nil {
+		c.shares = shares
 		state.Write(stateKey, c)
 	}
 	if status != nil || c == nil || c.node == "" {
@@ -65,7 +73,7 @@ type next struct {
 
 // prefilter is PreFilter with the lock.
 func (p *Plugin) prefilter(
-	ctx context.Context, pod *corev1.Pod, nodes []framework.NodeInfo,
+	ctx context.Context, pod *corev1.Pod, nodes []framework.NodeInfo, shares bool,
 ) (c *cycle, then next, status *framework.Status) {
 	b := p.book
 	b.mu.Lock()
@@ -75,7 +83,7 @@ func (p *Plugin) prefilter(
 		if _, err := gang.Read(pod, b.domains); gang.Mentions(pod) && err != nil && !errors.Is(err, gang.ErrNone) {
 			return nil, next{}, framework.NewStatus(framework.UnschedulableAndUnresolvable, err.Error())
 		}
-		if len(b.promises) == 0 {
+		if len(b.promises) == 0 && !shares {
 			return nil, next{}, framework.NewStatus(framework.Skip)
 		}
 		return b.cycle(pod), next{}, nil

@@ -5,66 +5,71 @@ import (
 	"encoding/json"
 	"math"
 	"strconv"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/names"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
-// noMark is the mark of a node that publishes nothing about a request: it never
-// wins over one that does.
-const noMark = math.MinInt64
+const (
+	// noMark is the mark of a node that publishes nothing about a request: it
+	// never wins over one that does.
+	noMark = math.MinInt64
+	// maxTable is the longest annotation with a GPU topology that is read, in
+	// bytes, and maxScore bounds what a node says of itself.
+	maxTable = 16 << 10
+	maxScore = 1 << 40
 
-// maxTable is the longest annotation with a GPU topology that is read, in
-// bytes: 64 entries.
-const maxTable = 16 << 10
+	scoreKey framework.StateKey = Name + "/score"
+)
 
-// maxScore bounds what a node says of itself.
-const maxScore = 1 << 40
+// wanted is how many GPUs a pod wants, for Score.
+type wanted int64
+
+// Clone is for the framework.
+func (w wanted) Clone() framework.StateData { return w }
+
+// PreScore leaves out pods without GPUs, and members of gangs, whose place is
+// decided.
+func (p *Plugin) PreScore(
+	_ context.Context, state framework.CycleState, pod *corev1.Pod, _ []framework.NodeInfo,
+) *framework.Status {
+	switch c := read(state); {
+	case c != nil && c.node != "":
+		return framework.NewStatus(framework.Skip)
+	case c != nil && c.shares != nil:
+		return nil
+	}
+	gpus := int64(0)
+	for i := range pod.Spec.Containers {
+		quantity := pod.Spec.Containers[i].Resources.Requests[corev1.ResourceName(p.book.domains.GPUResource())]
+		gpus += quantity.Value()
+	}
+	if gpus == 0 {
+		return framework.NewStatus(framework.Skip)
+	}
+	state.Write(scoreKey, wanted(gpus))
+	return nil
+}
 
 // Score marks a node by its published GPU topology: what the GPUs that it would
-// give are worth together, and what that costs the rest. Pods without GPUs, and
-// members of gangs, have one node or no preference.
+// give are worth together, and what that costs the rest; or, for a pod that
+// shares cards, by how full these are.
 func (p *Plugin) Score(
-	_ context.Context, _ framework.CycleState, pod *corev1.Pod, info framework.NodeInfo,
+	_ context.Context, state framework.CycleState, _ *corev1.Pod, info framework.NodeInfo,
 ) (int64, *framework.Status) {
-	gpus := gpusOf(pod, corev1.ResourceName(p.book.domains.GPUResource()))
-	if gpus == 0 {
-		return 0, nil
+	if c := read(state); c != nil && c.shares != nil {
+		return p.scoreShares(c.shares, info), nil
 	}
-	return mark(info.Node().Annotations[names.GPUTopology], gpus, p.args.GPUAware), nil
-}
-
-func gpusOf(pod *corev1.Pod, name corev1.ResourceName) int64 {
-	for _, a := range fit.Requests(pod) {
-		if a.Resource == name {
-			return a.Value
-		}
+	data, err := state.Read(scoreKey)
+	if err != nil {
+		return noMark, nil
 	}
-	return 0
-}
-
-// mark reads {"n": {"score": ..., "loss": ...}}.
-func mark(text string, gpus int64, w Weights) int64 {
-	if text == "" || len(text) > maxTable {
-		return noMark
-	}
-	var table map[string]struct {
-		Score, Loss *int64
-	}
-	if json.Unmarshal([]byte(text), &table) != nil {
-		return noMark
-	}
-	entry, ok := table[strconv.FormatInt(gpus, 10)]
-	if !ok || entry.Score == nil || entry.Loss == nil {
-		return noMark
-	}
-	if *entry.Score < 0 || *entry.Score > maxScore || *entry.Loss < 0 || *entry.Loss > maxScore {
-		return noMark
-	}
-	return w.Weight**entry.Score - w.LossWeight**entry.Loss
+	gpus, _ := data.(wanted)
+	node := info.Node()
+	return p.tables.of(node.Name, node.Annotations[names.GPUTopology]).mark(int64(gpus), p.args.GPUAware), nil
 }
 
 // ScoreExtensions brings marks to the framework's scale.
@@ -72,13 +77,10 @@ func (p *Plugin) ScoreExtensions() framework.ScoreExtensions { return p }
 
 // NormalizeScore maps marks to 1 to 100, and none to 0. Equal marks are all
 // 100.
-func (p *Plugin) NormalizeScore(
-	_ context.Context, _ framework.CycleState, pod *corev1.Pod, scores framework.NodeScoreList,
+func (*Plugin) NormalizeScore(
+	_ context.Context, _ framework.CycleState, _ *corev1.Pod, scores framework.NodeScoreList,
 ) *framework.Status {
-	if gpusOf(pod, corev1.ResourceName(p.book.domains.GPUResource())) == 0 {
-		return nil
-	}
-	least, most := int64(math.MaxInt64), int64(math.MinInt64)
+	least, most := int64(math.MaxInt64), int64(noMark)
 	for i := range scores {
 		if s := scores[i].Score; s != noMark {
 			least, most = min(least, s), max(most, s)
@@ -91,28 +93,59 @@ func (p *Plugin) NormalizeScore(
 		case most == least:
 			scores[i].Score = framework.MaxScore
 		default:
-			part := float64(s-least) / float64(most-least)
+			part := float64(s-least) / (float64(most) - float64(least))
 			scores[i].Score = 1 + int64(part*float64(framework.MaxScore-1))
 		}
 	}
 	return nil
 }
 
-// particular tells whether a pod's place depends on annotations or on shares.
-func (p *Plugin) particular(pod *corev1.Pod) bool {
-	d := p.book.domains
-	for _, key := range []string{d.UseGPUUUID(), d.NoUseGPUUUID(), names.UseGPUUUIDAlias, names.NoUseGPUUUIDAlias} {
-		if pod.Annotations[key] != "" {
-			return true
-		}
-	}
-	for i := range pod.Spec.Containers {
-		limits := pod.Spec.Containers[i].Resources.Limits
-		for _, name := range []string{d.SGPUResource(), d.VCoreResource(), d.VMemoryResource()} {
-			if _, ok := limits[corev1.ResourceName(name)]; ok {
-				return true
-			}
-		}
-	}
-	return false
+// topology is a node's table: what a request for n GPUs would get, and cost.
+type topology map[string]struct {
+	Score *int64 `json:"score"`
+	Loss  *int64 `json:"loss"`
 }
+
+// readTopology is empty for what is no table.
+func readTopology(text string) topology {
+	if len(text) > maxTable {
+		return nil
+	}
+	var t topology
+	if json.Unmarshal([]byte(text), &t) != nil {
+		return nil
+	}
+	return t
+}
+
+func (t topology) mark(gpus int64, w Weights) int64 {
+	entry, ok := t[strconv.FormatInt(gpus, 10)]
+	if !ok || entry.Score == nil || entry.Loss == nil {
+		return noMark
+	}
+	if *entry.Score < 0 || *entry.Score > maxScore || *entry.Loss < 0 || *entry.Loss > maxScore {
+		return noMark
+	}
+	return w.Weight**entry.Score - w.LossWeight**entry.Loss
+}
+
+// tables remembers what was read of each node; Score runs for many at once.
+type tables struct{ nodes sync.Map }
+
+type table struct {
+	text string
+	read topology
+}
+
+func (t *tables) of(node, text string) topology {
+	if had, ok := t.nodes.Load(node); ok {
+		if had, ok := had.(*table); ok && had.text == text {
+			return had.read
+		}
+	}
+	now := &table{text, readTopology(text)}
+	t.nodes.Store(node, now)
+	return now.read
+}
+
+func (t *tables) forget(node string) { t.nodes.Delete(node) }

@@ -39,11 +39,32 @@ func (p *Plugin) tend(ctx context.Context) {
 		case <-ticker.C:
 			p.expire()
 			p.sweep()
+			p.notice()
 		case <-changed:
 			_, changed = p.source.Current()
 			p.wake(types.NamespacedName{})
 		}
 	}
+}
+
+// spreadEvery is how often the members of a refused gang are told another
+// reason: the leader hears it at once, and each telling writes every pod.
+const spreadEvery = 30 * time.Second
+
+// tell lets all members of a refused gang be told the reason of now.
+func (e *entry) tell(now time.Time) (others bool) {
+	if e.refusal == "" || e.refusal == e.spread || now.Sub(e.spreadAt) < spreadEvery {
+		return false
+	}
+	first := e.spread == ""
+	e.spread, e.spreadAt = e.refusal, now
+	if first {
+		return false // They are told as they come.
+	}
+	for _, m := range e.members {
+		m.told = m.pod.UID == e.leader
+	}
+	return true
 }
 
 // rouse activates the pods of gangs that were woken.
@@ -110,8 +131,8 @@ func (p *Plugin) unblock(blocked map[types.UID]bool, pods map[string]*corev1.Pod
 	}
 }
 
-// expire ends promises whose time is up, and lets gangs try nodes again that
-// they have avoided long enough.
+// expire ends promises whose time is up, lets gangs try nodes again that they
+// have avoided long enough, and spreads reasons.
 func (p *Plugin) expire() {
 	type late struct {
 		waiting []types.UID
@@ -128,6 +149,9 @@ func (p *Plugin) expire() {
 				delete(e.avoid, node)
 				retry = append(retry, e.key)
 			}
+		}
+		if e.tell(now) {
+			retry = append(retry, e.key)
 		}
 		if e.deadline.IsZero() || now.Before(e.deadline) {
 			continue

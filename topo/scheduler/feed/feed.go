@@ -8,6 +8,7 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -132,7 +133,7 @@ func (f *Feed) poll(ctx context.Context) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch was := f.failure; {
-	case err != nil && ctx.Err() != nil && context.Cause(ctx) == context.Canceled:
+	case err != nil && ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled):
 		return
 	case err != nil:
 		if was == nil || was.Error() != err.Error() {

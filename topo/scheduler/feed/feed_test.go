@@ -71,7 +71,7 @@ func TestFeedOverTime(t *testing.T) {
 		}
 
 		answer = func(*http.Request) (*http.Response, error) { return says(304, `"1"`, "") }
-		time.Sleep(20 * time.Second)
+		<-time.After(20 * time.Second)
 		synctest.Wait()
 		if m, _ := f.Current(); m.Generation != 1 || !f.Fresh(m, time.Now()) {
 			t.Errorf("confirmed for long: %+v", m)
@@ -82,13 +82,13 @@ func TestFeedOverTime(t *testing.T) {
 
 		for _, lie := range []string{`{`, `[{"name":"","kind":"node"}]`, `<html>`} {
 			answer = func(*http.Request) (*http.Response, error) { return says(200, `"lie"`, lie) }
-			time.Sleep(2 * time.Second)
+			<-time.After(2 * time.Second)
 			synctest.Wait()
 			if m, _ := f.Current(); m.Generation != 1 || f.Failure() == nil {
 				t.Errorf("%s is believed: %+v", lie, m)
 			}
 		}
-		time.Sleep(10 * time.Second)
+		<-time.After(10 * time.Second)
 		if m, _ := f.Current(); f.Fresh(m, time.Now()) || len(m.Groups) != 2 {
 			t.Errorf("too old: %+v", m)
 		}
@@ -115,7 +115,7 @@ func TestFeedOverHTTP(t *testing.T) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, leafs)
 		}, ""},
-		{"not ready", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, "503 Service Unavailable"},
+		{"not ready", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, "503 Service Unavailable"},
 		{"a page", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }, "not application/json"},
 		{"endless", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
@@ -123,7 +123,7 @@ func TestFeedOverHTTP(t *testing.T) {
 				_, _ = io.WriteString(w, strings.Repeat(" ", 100))
 			}
 		}, "more than 1000 bytes"},
-		{"unasked 304", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(304) }, "304"},
+		{"unasked 304", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) }, "304"},
 		{"slow", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "no whole answer in time"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

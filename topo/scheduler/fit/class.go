@@ -25,8 +25,8 @@ import (
 
 // Amount is so much of a resource, in thousandths for cpu, else in units.
 type Amount struct {
-	Resource corev1.ResourceName
-	Value    int64
+	Resource corev1.ResourceName `json:"resource"`
+	Value    int64               `json:"value"`
 }
 
 // Key is equal for pods that fit on the same nodes in the same numbers.
@@ -62,12 +62,12 @@ func ClassOf(pod *corev1.Pod, ignored ...corev1.ResourceName) *Class {
 	// Maps are marshaled sorted, so equal pods give equal text. Nothing in it
 	// can fail to marshal.
 	text, _ := json.Marshal(struct {
-		Amounts     []Amount
-		Selector    map[string]string
-		Affinity    *corev1.NodeSelector
-		Tolerations []corev1.Toleration
-		NodeName    string
-		Alone       bool
+		Amounts     []Amount             `json:"amounts"`
+		Selector    map[string]string    `json:"selector"`
+		Affinity    *corev1.NodeSelector `json:"affinity"`
+		Tolerations []corev1.Toleration  `json:"tolerations"`
+		NodeName    string               `json:"nodeName"`
+		Alone       bool                 `json:"alone"`
 	}{c.Amounts, pod.Spec.NodeSelector, required, c.tolerations, c.nodeName, c.alone})
 	c.Key = sha256.Sum256(text)
 	return c

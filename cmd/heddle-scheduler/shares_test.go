@@ -1,0 +1,107 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/names"
+)
+
+// cardNode has shared cards of 16 GiB.
+func cardNode(name string, cards int) *corev1.Node {
+	n := node(name, 0)
+	all := allocation.Cards{Version: allocation.Version, Cards: []allocation.Card{}}
+	for i := range cards {
+		all.Cards = append(all.Cards, allocation.Card{
+			UUID: fmt.Sprintf("GPU-%s-%d", name, i), Index: i, MemoryMiB: 16 << 10, Slots: 16, Healthy: true,
+		})
+	}
+	n.Annotations = map[string]string{names.SGPUCards: all.String()}
+	for _, list := range []corev1.ResourceList{n.Status.Capacity, n.Status.Allocatable} {
+		list["nvidia.com/sgpu"] = *resource.NewQuantity(int64(16*cards), resource.DecimalSI)
+		list["nvidia.com/vcore"] = *resource.NewQuantity(int64(100*cards), resource.DecimalSI)
+		list["nvidia.com/vmemory"] = *resource.NewQuantity(int64(16*cards), resource.DecimalSI)
+	}
+	return n
+}
+
+func share(name string, cards, vcore, vmemory int64) *corev1.Pod {
+	p := pod(name, 0, nil)
+	for _, list := range []corev1.ResourceList{p.Spec.Containers[0].Resources.Limits, p.Spec.Containers[0].Resources.Requests} {
+		list["nvidia.com/sgpu"] = *resource.NewQuantity(cards, resource.DecimalSI)
+		list["nvidia.com/vcore"] = *resource.NewQuantity(vcore, resource.DecimalSI)
+		list["nvidia.com/vmemory"] = *resource.NewQuantity(vmemory, resource.DecimalSI)
+	}
+	return p
+}
+
+func TestSharesAreGivenCardByCard(t *testing.T) {
+	w := start(t, args(""), cardNode("a", 2), cardNode("b", 1))
+	// 60 percent each: one to a card, although the nodes' totals have room for
+	// five.
+	for i := range 4 {
+		w.add(share(fmt.Sprintf("s-%d", i), 1, 60, 4))
+	}
+	pods := w.until("three bound, one refused", func(pods map[string]*corev1.Pod) bool {
+		refused := 0
+		for _, p := range pods {
+			if strings.Contains(why(p), "no card left") {
+				refused++
+			}
+		}
+		return bound(pods, "s") == 3 && refused == 1
+	})
+	used := map[string]int{}
+	for name, p := range pods {
+		if p.Spec.NodeName == "" {
+			t.Log(why(p))
+			continue
+		}
+		got, err := allocation.ParseAllocation(p.Annotations[names.SGPUAllocation])
+		if err != nil || got.Node != p.Spec.NodeName || len(got.Containers["c"]) != 1 || got.Containers["c"][0].MemoryMiB != 4<<10 {
+			t.Errorf("%s has %+v, error %v", name, got, err)
+			continue
+		}
+		used[got.Containers["c"][0].UUID] += got.Containers["c"][0].VCore
+	}
+	if len(used) != 3 {
+		t.Errorf("cards have %v", used)
+	}
+	// A pod that goes leaves its card.
+	for name, p := range pods {
+		if p.Spec.NodeName != "" {
+			w.delete(name)
+			break
+		}
+	}
+	w.until("the fourth bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "s") == 3 && len(pods) == 3 })
+	w.add(share("two", 2, 40, 4))
+	pods = w.until("two cards of one node", func(pods map[string]*corev1.Pod) bool { return bound(pods, "two") == 1 })
+	if got, err := allocation.ParseAllocation(pods["two"].Annotations[names.SGPUAllocation]); err != nil || len(got.Containers["c"]) != 2 {
+		t.Errorf("two has %+v, error %v", got, err)
+	}
+}
+
+func TestSenselessShareIsRefused(t *testing.T) {
+	w := start(t, args(""), cardNode("a", 2))
+	w.add(share("bad", 1, 160, 4))
+	w.until("refused in words", func(pods map[string]*corev1.Pod) bool {
+		return strings.Contains(why(pods["bad"]), "is not 1 to 100 percent")
+	})
+}
+
+// gpu-aware: the node whose GPUs fit best wins; one that says nothing never does.
+func TestGPUAware(t *testing.T) {
+	good, bad, silent := node("good", 4), node("bad", 4), node("silent", 4)
+	good.Annotations = map[string]string{names.GPUTopology: `{"2":{"score":600,"loss":100,"hcas":1}}`}
+	bad.Annotations = map[string]string{names.GPUTopology: `{"2":{"score":600,"loss":500,"hcas":1},"1":{"score":0,"loss":0}}`}
+	w := start(t, args(""), silent, bad, good)
+	p := pod("sample-pod", 2, nil)
+	w.add(p)
+	w.until("on the good node", func(pods map[string]*corev1.Pod) bool { return pods["sample-pod"].Spec.NodeName == "good" })
+}

@@ -1,0 +1,58 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/heddle-dev/heddle/test/bench/week"
+)
+
+// places runs the benchmarks of topo/placement: one plan, on maps of 16 nodes
+// to a leaf and 16 leaves to a spine, half of them busy.
+func places(ctx context.Context, log io.Writer) ([]row, error) {
+	const planner, ms = "./topo/placement", "ms"
+	rows, err := runAll(ctx, log, []benchmark{{planner, "BenchmarkPlace/whole/64/16384", "2s", []figure{
+		{"a place for 64 pods among 16,384 nodes", "ns/op", 1e-6, 1, ms},
+		{"the same, allocations", "allocs/op", 1, 1, ""},
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	more, err := measure(ctx, log, []single{
+		{"the same, 8 pods to a node", planner, "BenchmarkPlace/shared/64/16384", "ns/op", 1e-6, 1, ms},
+		{"the same, in slices of 8 pods", planner, "BenchmarkPlace/slices/64/16384", "ns/op", 1e-6, 1, ms},
+		{"the same, and a master beside them", planner, "BenchmarkPlace/master/64/16384", "ns/op", 1e-6, 1, ms},
+		{"the same, refused", planner, "BenchmarkPlace/refused/64/16384", "ns/op", 1e-6, 5, ms},
+		{"a place for 4,096 pods among 100,000 nodes", planner, "BenchmarkPlace/whole/4096/100000", "ns/op", 1e-6, 10, ms},
+		{"the same, in slices of 8 pods", planner, "BenchmarkPlace/slices/4096/100000", "ns/op", 1e-6, 10, ms},
+		{"the same, groups of two nodes", planner, "BenchmarkShapes/pairs", "ns/op", 1e-6, 10, ms},
+	})
+	return append(rows, more...), err
+}
+
+// weeks simulates weeks of gangs, prints the tables, and checks what they are
+// for: with a map gangs are in fewer groups than without, and in no more than
+// with the native rule, under the same requirement.
+func weeks(w io.Writer) ([]row, error) {
+	var rows []row
+	for _, plan := range []week.Plan{week.Irregular(), week.Racks()} {
+		r := week.Compare(plan, 1, 2, 3)
+		if err := week.Print(w, plan, r); err != nil {
+			return nil, err
+		}
+		fmt.Fprintln(w)
+		none, native, required, ours := &r[0], &r[1], &r[2], &r[3]
+		how := "simulated, " + plan.Name
+		rows = append(rows,
+			row{"groups per gang, a map to none", ours.Groups / none.Groups, 0.5, "x", how},
+			row{"excess tier, a map to none", ours.Tier / none.Tier, 0.5, "x", how},
+			row{"largest gang that a leaf takes, none to a map", none.Leaf / ours.Leaf, 1, "x", how},
+			row{"groups per gang, to the native rule", required.Groups / native.Groups, 1, "x", how},
+			row{"wait, to the native rule", required.Wait.Hours() / native.Wait.Hours(), 1, "x", how},
+		)
+	}
+	return rows, nil
+}

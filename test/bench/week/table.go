@@ -1,0 +1,47 @@
+package week
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// Policies are the ways that the table compares: without a map, the native
+// rule, and ours with and without a required level.
+func Policies() []Policy {
+	return []Policy{&BestFit{}, &Native{}, &Map{Required: true}, &Map{}}
+}
+
+// Compare simulates the same weeks under every policy, and returns the means.
+// Weeks differ much: one large gang that waits holds up all others.
+func Compare(plan Plan, seeds ...uint64) []Result {
+	var out []Result
+	for _, policy := range Policies() {
+		var all []Result
+		for _, seed := range seeds {
+			all = append(all, Run(plan, policy, seed))
+		}
+		out = append(out, mean(all))
+	}
+	return out
+}
+
+// Print writes the results of a cluster as a table.
+func Print(w io.Writer, plan Plan, results []Result) error {
+	const (
+		head = "%-26s %7s %8s %8s %8s %8s %9s %8s %9s %8s\n"
+		line = "%-26s %7d %8.3f %7.1f%% %8.3f %8.2f %9.1f %7.1f%% %9s %8d\n"
+	)
+	var b strings.Builder
+	fmt.Fprintf(&b, "weeks of gangs on %s, %.0f %% of the GPUs asked for\n", plan.Name, 100*plan.Load)
+	fmt.Fprintf(&b, head, "", "placed", "groups", "fewest", "excess", "largest", "largest", "GPUs", "wait", "restarts")
+	fmt.Fprintf(&b, head, "", "gangs", "/fewest", "groups", "tier", "in leaf", "in spine", "in use", "", "")
+	for i := range results {
+		r := &results[i]
+		fmt.Fprintf(&b, line, r.Policy, r.Gangs, r.Groups, 100*r.Optimal, r.Tier, r.Leaf, r.Spine,
+			100*r.Used, r.Wait.Round(time.Second), r.Restarts)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

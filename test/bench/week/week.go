@@ -1,0 +1,206 @@
+// Package week simulates a week of gangs on a cluster, to compare where ways
+// to place them lead. It owns the trace, the clock and the measures; the ways
+// are in policy.go. It measures no time of this machine, and everything in it
+// follows from a seed.
+package week
+
+import (
+	"cmp"
+	"container/heap"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// Horizon is how long a simulation is.
+const Horizon = 7 * 24 * time.Hour
+
+// patience is how long a gang waits before younger ones may no longer overtake
+// it.
+const patience = 6 * time.Hour
+
+// kind is what an event is.
+type kind int
+
+const (
+	arrival kind = iota
+	departure
+	failure
+	repair
+)
+
+type event struct {
+	at   time.Duration
+	kind kind
+	// seq orders events of one moment.
+	seq  int
+	gang *gang
+	node int32
+	// run is the run of the gang that a departure ends.
+	run int
+}
+
+type events []event
+
+func (e *events) Len() int { return len(*e) }
+func (e *events) Less(i, j int) bool {
+	a, b := &(*e)[i], &(*e)[j]
+	return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq)) < 0
+}
+func (e *events) Swap(i, j int) { (*e)[i], (*e)[j] = (*e)[j], (*e)[i] }
+func (e *events) Push(x any)    { *e = append(*e, x.(event)) } //nolint:forcetypeassert // Nothing else is pushed.
+func (e *events) Pop() any {
+	last := (*e)[len(*e)-1]
+	*e = (*e)[:len(*e)-1]
+	return last
+}
+
+// gang is a job of the trace.
+type gang struct {
+	id       int
+	at       time.Duration
+	duration time.Duration
+	pods     int
+	gpus     int32
+	// nodes are where it runs; nil while it waits.
+	nodes []int32
+	since time.Duration
+	ends  time.Duration
+	run   int
+	// placed tells that it had a place once.
+	placed bool
+}
+
+// week is one simulation.
+type week struct {
+	cluster *cluster
+	policy  Policy
+	now     time.Duration
+	seq     int
+	queue   events
+	waiting []*gang
+	running map[*gang]bool
+	measure measure
+}
+
+// Run simulates a week on a cluster. The trace follows from the cluster and the
+// seed, not from the policy.
+func Run(plan Plan, policy Policy, seed uint64) Result {
+	w := &week{cluster: newCluster(plan, seed), policy: policy, running: map[*gang]bool{}}
+	policy.Start(w.cluster, seed)
+	rng := rand.New(rand.NewPCG(seed, 100))
+	for _, g := range arrivals(rng, w.cluster) {
+		w.push(event{at: g.at, kind: arrival, gang: g})
+	}
+	for _, f := range failures(rng, w.cluster) {
+		w.push(f)
+	}
+	for len(w.queue) > 0 {
+		e := heap.Pop(&w.queue).(event) //nolint:forcetypeassert // It holds nothing else.
+		if e.at > Horizon {
+			break
+		}
+		w.measure.pass(w.cluster, e.at-w.now)
+		w.now = e.at
+		w.handle(&e)
+		w.schedule()
+	}
+	w.measure.pass(w.cluster, Horizon-w.now)
+	return w.measure.result(policy.Name(), w)
+}
+
+func (w *week) push(e event) {
+	w.seq++
+	e.seq = w.seq
+	heap.Push(&w.queue, e)
+}
+
+func (w *week) handle(e *event) {
+	switch e.kind {
+	case arrival:
+		e.gang.since = w.now
+		w.waiting = append(w.waiting, e.gang)
+	case departure:
+		if e.gang.run == e.run && e.gang.nodes != nil {
+			w.stop(e.gang)
+		}
+	case failure:
+		w.fail(e.node)
+	case repair:
+		w.cluster.down[e.node] = false
+	}
+}
+
+// fail takes a node away. Gangs that had a pod there get another node for it
+// or, if there is none now, wait and start again.
+func (w *week) fail(node int32) {
+	if w.cluster.down[node] {
+		return
+	}
+	w.cluster.down[node] = true
+	w.push(event{at: w.now + repairTime, kind: repair, node: node})
+	var hit []*gang
+	for g := range w.running {
+		if slices.Contains(g.nodes, node) {
+			hit = append(hit, g)
+		}
+	}
+	slices.SortFunc(hit, func(a, b *gang) int { return a.id - b.id })
+	for _, g := range hit {
+		kept := slices.Clone(g.nodes)
+		for i, n := range kept {
+			if n == node {
+				kept[i] = nowhere
+			}
+		}
+		w.stop(g)
+		w.cluster.take(kept, g.gpus, 1)
+		next := w.policy.Place(w.cluster, &Ask{Pods: g.pods, GPUs: g.gpus, Placed: kept})
+		w.cluster.take(kept, g.gpus, -1)
+		if next == nil {
+			g.since = w.now
+			w.waiting = append(w.waiting, g)
+			w.measure.restarts++
+			continue
+		}
+		w.start(g, next, g.ends-w.now)
+	}
+}
+
+// schedule starts the waiting gangs that fit, the oldest first. One that has
+// waited too long lets none overtake it.
+func (w *week) schedule() {
+	left := w.waiting[:0]
+	blocked := false
+	for _, g := range w.waiting {
+		if !blocked {
+			if nodes := w.policy.Place(w.cluster, &Ask{Pods: g.pods, GPUs: g.gpus}); nodes != nil {
+				w.start(g, nodes, g.duration)
+				continue
+			}
+			blocked = w.now-g.since > patience
+		}
+		left = append(left, g)
+	}
+	clear(w.waiting[len(left):])
+	w.waiting = left
+}
+
+func (w *week) start(g *gang, nodes []int32, lasts time.Duration) {
+	w.cluster.take(nodes, g.gpus, 1)
+	if !g.placed {
+		w.measure.waited += w.now - g.at
+		w.measure.first++
+	}
+	g.nodes, g.placed, g.ends = nodes, true, w.now+lasts
+	g.run++
+	w.running[g] = true
+	w.measure.placed(w.cluster, g)
+	w.push(event{at: g.ends, kind: departure, gang: g, run: g.run})
+}
+
+func (w *week) stop(g *gang) {
+	w.cluster.take(g.nodes, g.gpus, -1)
+	g.nodes = nil
+	delete(w.running, g)
+}

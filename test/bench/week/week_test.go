@@ -1,0 +1,92 @@
+package week
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// few is a cluster on which a week takes no time.
+func few() Plan {
+	p := Irregular()
+	p.Spines = 2
+	return p
+}
+
+// strict checks every placement of a policy against the cluster's state.
+type strict struct {
+	Policy
+	t     *testing.T
+	plans int
+}
+
+func (s *strict) Place(c *cluster, a *Ask) []int32 {
+	before := append([]int32(nil), c.free...)
+	nodes := s.Policy.Place(c, a)
+	if diff := cmp.Diff(before, c.free); diff != "" {
+		s.t.Fatalf("%s changes the cluster: %s", s.Name(), diff)
+	}
+	if nodes == nil {
+		return nil
+	}
+	s.plans++
+	if len(nodes) != a.Pods {
+		s.t.Fatalf("%s gives %d pods %d nodes", s.Name(), a.Pods, len(nodes))
+	}
+	for rank, n := range nodes {
+		if a.Placed != nil && a.Placed[rank] != nowhere {
+			if n != a.Placed[rank] {
+				s.t.Fatalf("%s moves rank %d", s.Name(), rank)
+			}
+			continue
+		}
+		if before[n] -= a.GPUs; before[n] < 0 || c.down[n] {
+			s.t.Fatalf("%s puts rank %d on node %d, which is full or down", s.Name(), rank, n)
+		}
+	}
+	return nodes
+}
+
+func TestPoliciesAreSound(t *testing.T) {
+	for _, policy := range Policies() {
+		s := &strict{Policy: policy, t: t}
+		r := Run(few(), s, 1)
+		if s.plans < 500 || r.Gangs < 100 || r.Used < 0.3 || r.Used > 1 || r.Groups < 1 || r.Tier < 0 {
+			t.Errorf("%d plans, %+v", s.plans, r)
+		}
+	}
+}
+
+func TestAWeekRepeatsItself(t *testing.T) {
+	if diff := cmp.Diff(Compare(few(), 2), Compare(few(), 2)); diff != "" {
+		t.Errorf("(-first +second):\n%s", diff)
+	}
+	if cmp.Equal(Compare(few(), 2), Compare(few(), 3)) {
+		t.Error("another seed is the same week")
+	}
+}
+
+// What the documentation says of the table holds on other weeks too.
+func TestTheMapIsBetter(t *testing.T) {
+	small, racks := Irregular(), Racks()
+	small.Spines, racks.Spines = 4, 2
+	for _, plan := range []Plan{small, racks} {
+		r := Compare(plan, 11, 12)
+		none, native, required, ours := &r[0], &r[1], &r[2], &r[3]
+		for _, tt := range []struct {
+			what string
+			ok   bool
+		}{
+			{"fewer groups than without a map", ours.Groups < none.Groups/2},
+			{"lower tiers than without a map", ours.Tier < none.Tier/2},
+			{"larger holes than without a map", ours.Leaf > none.Leaf && ours.Spine > none.Spine},
+			{"fewer groups than the native rule", required.Groups < native.Groups},
+			{"no higher tiers than the native rule", required.Tier <= native.Tier},
+			{"shorter waits than the native rule", ours.Wait < native.Wait},
+		} {
+			if !tt.ok {
+				t.Errorf("%s: not %s:\n%+v", plan.Name, tt.what, r)
+			}
+		}
+	}
+}

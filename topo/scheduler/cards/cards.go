@@ -1,0 +1,201 @@
+// Package cards keeps account of shared GPUs card by card, for a scheduler: what
+// the cards of a node have left, and which ones a pod gets.
+//
+// It owns the order in which what is said is believed. A Node's annotation says
+// which cards there are and whether they are well; what is taken of them is
+// counted from the pods that are on the node: what the node bound
+// (heddle.dev/sgpu-bound) before what a scheduler decided
+// (heddle.dev/sgpu-allocation) before what this scheduler is about to decide.
+// Only for pods that say nothing the Node's own count is the least. Which card
+// is best is package sharing's.
+package cards
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/sharing"
+)
+
+// Want is what a pod asks for, container by container, init containers first.
+type Want struct {
+	names    []string
+	requests []sharing.Request
+}
+
+// Read is what a pod asks for. The error is sharing.ErrNone for a pod that asks
+// for no share, or names the container and what is wrong.
+func Read(pod *corev1.Pod, c *config.NodeConfig) (*Want, error) {
+	var w Want
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			r, err := sharing.ParseRequest(list[i].Resources.Limits, pod.Annotations, c)
+			if errors.Is(err, sharing.ErrNone) {
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("container %s: %w", list[i].Name, err)
+			}
+			w.names, w.requests = append(w.names, list[i].Name), append(w.requests, r)
+		}
+	}
+	if len(w.names) == 0 {
+		return nil, sharing.ErrNone
+	}
+	return &w, nil
+}
+
+// Place chooses cards for all containers, and takes their shares of cards. It is
+// an init container's for as long as the pod lives. why is empty if all have
+// theirs; else cards has been changed as well.
+func (w *Want) Place(cards []sharing.Card, how config.Placement) (got map[string][]allocation.Share, why string) {
+	got = make(map[string][]allocation.Share, len(w.names))
+	for i, name := range w.names {
+		r := &w.requests[i]
+		places, ok := sharing.Place(cards, r, how, nil)
+		if !ok {
+			return nil, sharing.Explain(cards, r)
+		}
+		for _, at := range places {
+			got[name] = append(got[name], cards[at].Share(r))
+			cards[at].Take(r)
+		}
+	}
+	return got, ""
+}
+
+// Load is how full cards are, 0 to 100: the mean of compute and memory taken.
+func Load(cards []sharing.Card) int64 {
+	if len(cards) == 0 {
+		return 0
+	}
+	sum := int64(0)
+	for i := range cards {
+		c := &cards[i]
+		sum += min(int64(c.VCore), sharing.Whole)
+		if c.MemoryMiB > 0 {
+			sum += min(100*c.UsedMiB/c.MemoryMiB, 100)
+		} else if c.Tenants > 0 {
+			sum += 100
+		}
+	}
+	return sum / int64(2*len(cards))
+}
+
+// Book reads nodes, and remembers what it read. Many may ask at once.
+type Book struct {
+	// Config has the names of resources and annotations.
+	Config *config.NodeConfig
+
+	nodes sync.Map
+}
+
+type page struct {
+	text  string
+	cards []sharing.Card
+	err   error
+}
+
+// Free are the cards of a node with what is taken now. decided are decisions
+// that the pods do not show yet. The error is that of the Node's annotation.
+func (b *Book) Free(
+	node *corev1.Node, pods []*corev1.Pod, decided func(types.UID) *allocation.Allocation,
+) ([]sharing.Card, error) {
+	p := b.read(node)
+	if p.err != nil {
+		return nil, p.err
+	}
+	cards := slices.Clone(p.cards)
+	for i := range cards {
+		c := &cards[i]
+		c.VCore, c.UsedMiB, c.Tenants, c.Policy, c.Exclusive = 0, 0, 0, "", false
+	}
+	silent := false
+	for _, pod := range pods {
+		want, err := Read(pod, b.Config)
+		if err != nil {
+			continue // No share, or none that the node would bind.
+		}
+		silent = want.charge(cards, pod, node.Name, decided(pod.UID)) || silent
+	}
+	if silent {
+		for i := range cards {
+			atLeast(&cards[i], &p.cards[i])
+		}
+	}
+	return cards, nil
+}
+
+// Forget is for nodes that are gone.
+func (b *Book) Forget(node string) { b.nodes.Delete(node) }
+
+func (b *Book) read(node *corev1.Node) *page {
+	text := node.Annotations[names.SGPUCards]
+	if had, ok := b.nodes.Load(node.Name); ok {
+		if had, ok := had.(*page); ok && had.text == text {
+			return had
+		}
+	}
+	now := &page{text: text}
+	if text == "" {
+		now.err = errors.New("node has no shared cards")
+	} else if all, err := allocation.ParseCards(text); err != nil {
+		now.err = err
+	} else {
+		now.cards = sharing.Published(all)
+	}
+	b.nodes.Store(node.Name, now)
+	return now
+}
+
+// charge takes what a pod has. silent tells that nobody says what a container
+// of it has.
+func (w *Want) charge(
+	cards []sharing.Card, pod *corev1.Pod, node string, decided *allocation.Allocation,
+) (silent bool) {
+	var bound map[string]allocation.BoundContainer
+	if text, ok := pod.Annotations[names.SGPUBound]; ok {
+		if said, err := allocation.ParseBound(text); err == nil && said.Node == node {
+			bound = said.Containers
+		}
+	}
+	var chosen map[string][]allocation.Share
+	if text, ok := pod.Annotations[names.SGPUAllocation]; ok {
+		if said, err := allocation.ParseAllocation(text); err == nil && said.Node == node {
+			chosen = said.Containers
+		}
+	} else if decided != nil && decided.Node == node {
+		chosen = decided.Containers
+	}
+	for i, name := range w.names {
+		shares, policy := chosen[name], w.requests[i].Policy
+		if said, ok := bound[name]; ok {
+			shares, policy = said.Shares, sharing.Policy(said.Policy)
+		}
+		silent = silent || len(shares) == 0
+		for _, share := range shares {
+			if at := slices.IndexFunc(cards, func(c sharing.Card) bool { return c.UUID == share.UUID }); at >= 0 {
+				cards[at].Add(share, policy)
+			}
+		}
+	}
+	return silent
+}
+
+// atLeast raises what is taken of a card to what its node says.
+func atLeast(c, said *sharing.Card) {
+	c.VCore, c.UsedMiB = max(c.VCore, said.VCore), max(c.UsedMiB, said.UsedMiB)
+	c.Tenants = max(c.Tenants, said.Tenants)
+	c.Exclusive = c.Exclusive || said.Exclusive
+	if c.Policy == "" {
+		c.Policy = said.Policy
+	}
+}

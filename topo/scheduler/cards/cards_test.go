@@ -1,0 +1,123 @@
+package cards_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/topo/scheduler/cards"
+)
+
+func node(taken int) *corev1.Node {
+	all := allocation.Cards{Version: 1, Cards: []allocation.Card{
+		{UUID: "GPU-a", Index: 0, MemoryMiB: 16 << 10, Slots: 4, Healthy: true, Taken: allocation.Taken{VCore: taken, Slots: min(taken, 1)}},
+		{UUID: "GPU-b", Index: 1, MemoryMiB: 16 << 10, Slots: 4, Reason: "lost"},
+	}}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{names.SGPUCards: all.String()}}}
+}
+
+func pod(uid string, vcore int64, annotations map[string]string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Name: uid, Annotations: annotations},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
+			"nvidia.com/sgpu": *resource.NewQuantity(1, resource.DecimalSI), "nvidia.com/vcore": *resource.NewQuantity(vcore, resource.DecimalSI),
+			"nvidia.com/vmemory": *resource.NewQuantity(4, resource.DecimalSI),
+		}}}}},
+	}
+}
+
+func chosen(node, uuid string, vcore int) *allocation.Allocation {
+	return &allocation.Allocation{Version: 1, Node: node, Containers: map[string][]allocation.Share{"c": {{UUID: uuid, VCore: vcore, MemoryMiB: 4 << 10}}}}
+}
+
+func bound(uuid string, vcore int) string {
+	b := allocation.Bound{Version: 1, Node: "n", Containers: map[string]allocation.BoundContainer{
+		"c": {Shares: []allocation.Share{{UUID: uuid, VCore: vcore, MemoryMiB: 4 << 10}}, Policy: "fixed-share", By: allocation.ByNode},
+	}}
+	return b.String()
+}
+
+func TestWhatIsBelieved(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		said    int
+		pods    []*corev1.Pod
+		decided map[types.UID]*allocation.Allocation
+		want    [2]int
+	}{
+		{"what the node counted is old news if all pods speak", 60, nil, nil, [2]int{0, 0}},
+		{"a decision that the pod shows", 0, []*corev1.Pod{pod("p", 30, map[string]string{names.SGPUAllocation: chosen("n", "GPU-a", 30).String()})}, nil, [2]int{30, 0}},
+		{"a decision that it does not show yet", 0, []*corev1.Pod{pod("p", 30, nil)}, map[types.UID]*allocation.Allocation{"p": chosen("n", "GPU-b", 30)}, [2]int{0, 30}},
+		{"what was bound before what was decided", 0, []*corev1.Pod{pod("p", 30, map[string]string{
+			names.SGPUAllocation: chosen("n", "GPU-a", 30).String(), names.SGPUBound: bound("GPU-b", 30),
+		})}, nil, [2]int{0, 30}},
+		{"a decision for another node is none", 60, []*corev1.Pod{pod("p", 30, map[string]string{names.SGPUAllocation: chosen("m", "GPU-a", 30).String()})}, nil, [2]int{60, 0}},
+		{"a pod that says nothing: the node's count is the least", 60, []*corev1.Pod{
+			pod("p", 30, nil), pod("q", 20, map[string]string{names.SGPUAllocation: chosen("n", "GPU-a", 20).String()}),
+		}, nil, [2]int{60, 0}},
+		{"nonsense is nothing", 50, []*corev1.Pod{pod("p", 30, map[string]string{names.SGPUAllocation: `{"version":1,`})}, nil, [2]int{50, 0}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := config.Default()
+			b := cards.Book{Config: &c}
+			got, err := b.Free(node(tt.said), tt.pods, func(uid types.UID) *allocation.Allocation { return tt.decided[uid] })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, [2]int{got[0].VCore, got[1].VCore}); diff != "" {
+				t.Errorf("vcore (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPlace(t *testing.T) {
+	c := config.Default()
+	b := cards.Book{Config: &c}
+	free, err := b.Free(node(0), nil, func(types.UID) *allocation.Allocation { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := cards.Read(pod("p", 60, nil), &c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, why := w.Place(free, config.PlacementBinpack)
+	if diff := cmp.Diff(chosen("n", "GPU-a", 60).Containers, got); diff != "" || why != "" {
+		t.Errorf("why %q (-want +got):\n%s", why, diff)
+	}
+	if load := cards.Load(free[:1]); load != (60+25)/2 {
+		t.Errorf("load %d", load)
+	}
+	if got, why := w.Place(free, config.PlacementBinpack); got != nil || !strings.Contains(why, "lost") {
+		t.Errorf("a second one has %v: %q", got, why)
+	}
+}
+
+func TestReadAndBroken(t *testing.T) {
+	c := config.Default()
+	plain := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
+	if _, err := cards.Read(plain, &c); !errors.Is(err, sharing.ErrNone) {
+		t.Errorf("a pod without shares: %v", err)
+	}
+	if _, err := cards.Read(pod("p", 160, nil), &c); err == nil || !strings.Contains(err.Error(), "container c: ") {
+		t.Errorf("160 percent: %v", err)
+	}
+	b := cards.Book{Config: &c}
+	for _, text := range []string{"", "{", `{"version":2,"cards":[]}`} {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{names.SGPUCards: text}}}
+		if got, err := b.Free(n, nil, nil); err == nil {
+			t.Errorf("%q is %v", text, got)
+		}
+	}
+}

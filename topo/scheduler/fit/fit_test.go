@@ -1,0 +1,206 @@
+package fit_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+)
+
+const gpu = "nvidia.com/gpu"
+
+// info is what of a NodeInfo is looked at.
+type info struct {
+	framework.NodeInfo
+	node       *corev1.Node
+	pods       []framework.PodInfo
+	generation int64
+}
+
+func (i *info) Node() *corev1.Node                 { return i.node }
+func (i *info) GetPods() []framework.PodInfo       { return i.pods }
+func (i *info) GetGeneration() int64               { return i.generation }
+func (i *info) GetAllocatable() framework.Resource { return amounts{i.node.Status.Allocatable} }
+
+func (i *info) GetRequested() framework.Resource {
+	sum := corev1.ResourceList{}
+	for _, p := range i.pods {
+		for name, q := range p.GetPod().Spec.Containers[0].Resources.Requests {
+			total := sum[name]
+			total.Add(q)
+			sum[name] = total
+		}
+	}
+	return amounts{sum}
+}
+
+type amounts struct{ list corev1.ResourceList }
+
+func (a amounts) GetMilliCPU() int64               { return a.list.Cpu().MilliValue() }
+func (a amounts) GetMemory() int64                 { return a.list.Memory().Value() }
+func (a amounts) GetEphemeralStorage() int64       { return a.list.StorageEphemeral().Value() }
+func (a amounts) GetAllowedPodNumber() int         { return int(a.list.Pods().Value()) }
+func (amounts) SetMaxResource(corev1.ResourceList) {}
+
+func (a amounts) GetScalarResources() map[corev1.ResourceName]int64 {
+	q := a.list[gpu]
+	return map[corev1.ResourceName]int64{gpu: q.Value()}
+}
+
+type podInfo struct {
+	framework.PodInfo
+	pod *corev1.Pod
+}
+
+func (p podInfo) GetPod() *corev1.Pod { return p.pod }
+
+func list(cpu, gpus, pods string) corev1.ResourceList {
+	l := corev1.ResourceList{}
+	for name, text := range map[corev1.ResourceName]string{corev1.ResourceCPU: cpu, gpu: gpus, corev1.ResourcePods: pods} {
+		if text != "" {
+			l[name] = resource.MustParse(text)
+		}
+	}
+	return l
+}
+
+func pod(uid, cpu, gpus string, priority int32) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Name: uid, Labels: map[string]string{"app": "x"}},
+		Spec: corev1.PodSpec{Priority: &priority, Containers: []corev1.Container{{
+			Resources: corev1.ResourceRequirements{Requests: list(cpu, gpus, "")},
+		}}},
+	}
+}
+
+func node(pods ...*corev1.Pod) *info {
+	i := &info{node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Allocatable: list("16", "8", "10")}}, generation: 1}
+	for _, p := range pods {
+		i.pods = append(i.pods, podInfo{pod: p})
+	}
+	return i
+}
+
+func TestCount(t *testing.T) {
+	two := func(change func(*corev1.Pod)) *corev1.Pod {
+		p := pod("new", "1", "2", 5)
+		if change != nil {
+			change(p)
+		}
+		return p
+	}
+	with := func(i *info, change func(*corev1.Node)) *info { change(i.node); return i }
+	taint := corev1.Taint{Key: "nvidia.com/gpu.product", Value: "H20", Effect: corev1.TaintEffectNoSchedule}
+	promise := func(uid string, priority int32, gpus int64) fit.Promises {
+		return fit.Promises{"n": {{UID: types.UID(uid), Priority: priority, Amounts: []fit.Amount{{Resource: gpu, Value: gpus}}}}}
+	}
+	for _, tt := range []struct {
+		name     string
+		node     *info
+		pod      *corev1.Pod
+		promises fit.Promises
+		preempt  bool
+		want     int32
+	}{
+		{"by GPUs", node(), two(nil), nil, false, 4},
+		{"by what is left", node(pod("a", "1", "3", 0)), two(nil), nil, false, 2},
+		{"by CPUs", node(pod("a", "14", "", 0)), two(nil), nil, false, 2},
+		{"by pods", node(), pod("new", "100m", "", 0), nil, false, 10},
+		{"one to a host", node(), two(func(p *corev1.Pod) { p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 22}} }), nil, false, 1},
+		{"repels itself", node(), two(func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}},
+			}}}}
+		}), nil, false, 1},
+		{"tainted", with(node(), func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{taint} }), two(nil), nil, false, 0},
+		{"tolerated", with(node(), func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{taint} }), two(func(p *corev1.Pod) {
+			p.Spec.Tolerations = []corev1.Toleration{{Key: taint.Key, Operator: corev1.TolerationOpExists}}
+		}), nil, false, 4},
+		{"cordoned", with(node(), func(n *corev1.Node) { n.Spec.Unschedulable = true }), two(nil), nil, false, 0},
+		{"not ready", with(node(), func(n *corev1.Node) {
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
+		}), two(nil), nil, false, 0},
+		{"selected otherwise", node(), two(func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"pool": "a"} }), nil, false, 0},
+		{"promised to another gang", node(), two(nil), promise("other", 5, 3), false, 2},
+		{"promised to who is there", node(pod("other", "1", "3", 0)), two(nil), promise("other", 5, 3), false, 2},
+		{"promised to a lower one", node(), two(nil), promise("other", 4, 3), false, 4},
+		{"if lower ones were gone", node(pod("a", "1", "3", 0), pod("b", "1", "2", 5)), two(nil), nil, true, 3},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			q := fit.Question{
+				Class: fit.ClassOf(tt.pod), Nodes: []framework.NodeInfo{tt.node}, Promises: tt.promises,
+				Priority: *tt.pod.Spec.Priority, Preempt: tt.preempt,
+			}
+			var table fit.Table
+			for _, again := range []string{"", " again"} {
+				if diff := cmp.Diff([]int32{tt.want}, table.Count(&q, nil)); diff != "" {
+					t.Errorf("count%s (-want +got):\n%s", again, diff)
+				}
+			}
+		})
+	}
+}
+
+func TestTableFollowsGenerations(t *testing.T) {
+	var table fit.Table
+	a, b := node(), node()
+	a.generation, b.generation = 1, 2
+	b.node = b.node.DeepCopy()
+	b.node.Name = "m"
+	q := fit.Question{Class: fit.ClassOf(pod("new", "1", "4", 0)), Nodes: []framework.NodeInfo{a, b}}
+	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, nil)); diff != "" {
+		t.Fatal(diff)
+	}
+	a.pods = append(a.pods, podInfo{pod: pod("a", "1", "4", 0)})
+	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, nil)); diff != "" {
+		t.Errorf("the same generation is looked at again: %s", diff)
+	}
+	a.generation = 3
+	if diff := cmp.Diff([]int32{1, 2}, table.Count(&q, nil)); diff != "" {
+		t.Error(diff)
+	}
+	q.Nodes = []framework.NodeInfo{b, a}
+	if diff := cmp.Diff([]int32{2, 1}, table.Count(&q, nil)); diff != "" {
+		t.Errorf("in another order: %s", diff)
+	}
+	q.Nodes = q.Nodes[1:]
+	if diff := cmp.Diff([]int32{1}, table.Count(&q, nil)); diff != "" {
+		t.Errorf("with a node less: %s", diff)
+	}
+}
+
+func TestTakes(t *testing.T) {
+	master, worker := fit.ClassOf(pod("m", "8", "", 0)), fit.ClassOf(pod("w", "2", "2", 0))
+	room := fit.RoomOf(node(), nil, 0, nil)
+	for _, tt := range []struct {
+		masters, workers int32
+		want             bool
+	}{{1, 4, true}, {2, 0, true}, {2, 1, false}, {0, 5, false}} {
+		if got := room.Takes([]*fit.Class{master, worker}, []int32{tt.masters, tt.workers}); got != tt.want {
+			t.Errorf("%d masters and %d workers: %t", tt.masters, tt.workers, got)
+		}
+	}
+	if lacks := room.Lacks([]fit.Amount{{Resource: gpu, Value: 9}}); lacks != gpu {
+		t.Errorf("lacks %q", lacks)
+	}
+}
+
+func TestClassesOfEqualPods(t *testing.T) {
+	a, b := pod("a", "1", "2", 0), pod("b", "1", "2", 9)
+	if fit.ClassOf(a).Key != fit.ClassOf(b).Key {
+		t.Error("pods that differ in name and priority are of two classes")
+	}
+	b.Spec.NodeSelector = map[string]string{"pool": "x"}
+	if fit.ClassOf(a).Key == fit.ClassOf(b).Key {
+		t.Error("another selector is the same class")
+	}
+	if got := fit.ClassOf(a, gpu).Amount(gpu); got != 0 {
+		t.Errorf("an ignored resource counts %d", got)
+	}
+}

@@ -1,0 +1,432 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/topo/gang"
+)
+
+// handle is what of the framework the plugin calls; the whole framework runs
+// in cmd/heddle-scheduler's tests.
+type handle struct {
+	framework.Handle
+	factory   informers.SharedInformerFactory
+	activated map[string]bool
+	waiting   map[types.UID]*waitingPod
+	events    []string
+}
+
+func (h *handle) SharedInformerFactory() informers.SharedInformerFactory { return h.factory }
+func (h *handle) KubeConfig() *restclient.Config                         { return nil }
+
+func (h *handle) Activate(_ logr.Logger, pods map[string]*corev1.Pod) {
+	for name := range pods {
+		h.activated[name] = true
+	}
+}
+
+func (h *handle) GetWaitingPod(uid types.UID) framework.WaitingPod {
+	if w := h.waiting[uid]; w != nil {
+		return w
+	}
+	return nil
+}
+
+func (h *handle) IterateOverWaitingPods(call func(framework.WaitingPod)) {
+	for _, w := range h.waiting {
+		call(w)
+	}
+}
+
+func (h *handle) EventRecorder() events.EventRecorderLogger { return recorder{h} }
+
+type recorder struct{ h *handle }
+
+func (r recorder) WithLogger(logr.Logger) events.EventRecorderLogger { return r }
+
+func (r recorder) Eventf(about, _ runtime.Object, _, reason, _, note string, args ...any) {
+	r.h.events = append(r.h.events, about.(*corev1.Pod).Name+" "+reason+" "+fmt.Sprintf(note, args...))
+}
+
+type waitingPod struct {
+	framework.WaitingPod
+	pod     *corev1.Pod
+	verdict string
+}
+
+func (w *waitingPod) GetPod() *corev1.Pod { return w.pod }
+func (w *waitingPod) Allow(string)        { w.verdict = "allowed" }
+
+func (w *waitingPod) Reject(_, why string) bool {
+	w.verdict = why
+	return true
+}
+
+// quiet is a plugin without what runs in the background.
+func quiet(t *testing.T) (*Plugin, *handle) {
+	t.Helper()
+	h := &handle{
+		factory: informers.NewSharedInformerFactory(fake.NewClientset(), 0), activated: map[string]bool{}, waiting: map[types.UID]*waitingPod{},
+	}
+	args, err := readArgs(&runtime.Unknown{Raw: []byte(`{"topoMaster": ""}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := New(t.Context(), args, h, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return p, h
+}
+
+func podOf(name string, labels map[string]string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), Labels: labels}}
+}
+
+func of(name, least string) map[string]string {
+	labels := map[string]string{names.GangName: name}
+	if least != "" {
+		labels[names.GangMinAvailable] = least
+	}
+	return labels
+}
+
+// known puts pods where PreEnqueue looks whether they exist.
+func (h *handle) known(t *testing.T, pods ...*corev1.Pod) {
+	t.Helper()
+	for _, pod := range pods {
+		if err := h.factory.Core().V1().Pods().Informer().GetStore().Add(pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestArgs(t *testing.T) {
+	for _, tt := range []struct{ name, text, err string }{
+		{"nothing", ``, ""},
+		{"all", `{"topoMaster":"https://m:9001/node_group","interval":"1s","maxAge":"1m","withoutMap":"wait","domains":{"vendor":"metax-tech.com","card":"gpu","company":"a.com"},"gpuAware":{"weight":2,"loss.weight":0},"placement":"spread"}`, ""},
+		{"a slip", `{"topomasters":""}`, "unknown field"},
+		{"no address", `{"topoMaster":"master"}`, `"master" is no http address`},
+		{"maxAge", `{"maxAge":"1s"}`, "maxAge is the shorter one"},
+		{"withoutMap", `{"withoutMap":"perhaps"}`, `"perhaps" is neither wait nor place`},
+		{"placement", `{"placement":"random"}`, `"random" is neither binpack nor spread`},
+		{"weight", `{"gpuAware":{"weight":-1}}`, "weight -1 is not"},
+		{"domain", `{"domains":{"vendor":"No Domain"}}`, "is no DNS domain"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := readArgs(&runtime.Unknown{Raw: []byte(tt.text)})
+			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("error %v, want %q", err, tt.err)
+			}
+		})
+	}
+}
+
+func TestPreEnqueueWaitsForTheGang(t *testing.T) {
+	p, h := quiet(t)
+	a, b := podOf("a", of("x", "2")), podOf("b", of("x", "2"))
+	h.known(t, a, b)
+	if s := p.PreEnqueue(t.Context(), podOf("plain", nil)); s != nil {
+		t.Errorf("a pod of no gang: %v", s)
+	}
+	if s := p.PreEnqueue(t.Context(), a); s.Message() != "podgroup x waits for pods: 1 of 2 exist" {
+		t.Errorf("the first: %v", s)
+	}
+	if s := p.PreEnqueue(t.Context(), b); s != nil {
+		t.Errorf("the last: %v", s)
+	}
+	p.rouse()
+	if diff := cmp.Diff(map[string]bool{"default/a": true, "default/b": true}, h.activated); diff != "" {
+		t.Errorf("called (-want +got):\n%s", diff)
+	}
+	// The queue may still have a pod that is gone.
+	p.gone(a)
+	if s := p.PreEnqueue(t.Context(), podOf("ghost", of("x", "2"))); s.IsSuccess() {
+		t.Error("a pod that does not exist completes a gang")
+	}
+	if s := p.PreEnqueue(t.Context(), b); s.IsSuccess() {
+		t.Error("the ghost stays")
+	}
+}
+
+func TestPodGroupObjects(t *testing.T) {
+	p, h := quiet(t)
+	object := func(group string, least int64) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": group + "/v1alpha1", "kind": "PodGroup",
+			"metadata": map[string]any{"name": "nginx", "namespace": "default"}, "spec": map[string]any{"minMember": least},
+		}}
+	}
+	a := podOf("a", of("nginx", ""))
+	h.known(t, a)
+	if s := p.PreEnqueue(t.Context(), a); !strings.Contains(s.Message(), "no PodGroup object says it") {
+		t.Errorf("without an object: %v", s)
+	}
+	p.object(gang.APIGroup, object(gang.APIGroup, 2), false)
+	if s := p.PreEnqueue(t.Context(), a); !strings.Contains(s.Message(), "1 of 2 exist") {
+		t.Errorf("with one for two: %v", s)
+	}
+	p.object(gang.APIGroup, object(gang.APIGroup, 1), false)
+	p.rouse()
+	if s := p.PreEnqueue(t.Context(), a); s != nil || !h.activated["default/a"] {
+		t.Errorf("with one for one: %v, called %v", s, h.activated)
+	}
+	p.object(gang.APIGroupXK8s, object(gang.APIGroupXK8s, 3), false)
+	p.book.mu.Lock()
+	e := p.book.of["a"]
+	p.book.settle(e)
+	if e.fault == nil || !strings.Contains(e.fault.Error(), "say 1 and 3 members") {
+		t.Errorf("two objects: %v", e.fault)
+	}
+	p.book.mu.Unlock()
+	p.object(gang.APIGroupXK8s, object(gang.APIGroupXK8s, 3), true)
+	p.object(gang.APIGroup, object(gang.APIGroup, 1), true)
+	if s := p.PreEnqueue(t.Context(), a); s.IsSuccess() {
+		t.Error("deleted objects still say how many")
+	}
+	p.gone(a)
+	if len(p.book.gangs) != 0 || len(p.book.of) != 0 {
+		t.Errorf("the book keeps %v", p.book.gangs)
+	}
+}
+
+// planOf gives pods places as a plan does.
+func (p *Plugin) planOf(e *entry, at map[types.UID]string) {
+	for uid, node := range at {
+		e.members[uid].stage, e.members[uid].node = planned, node
+	}
+	e.deadline = p.book.now().Add(e.gang.Timeout)
+	p.book.promise()
+}
+
+func TestPermitIsAllOrNothing(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		third  func(p *Plugin, c *corev1.Pod)
+		want   string
+		stages map[types.UID]stage
+	}{
+		{
+			"the third comes", func(p *Plugin, c *corev1.Pod) {
+				_ = p.Reserve(context.Background(), state{}, c, "n")
+				if s, _ := p.Permit(context.Background(), nil, c, "n"); !s.IsSuccess() {
+					panic(s)
+				}
+			},
+			"allowed",
+			map[types.UID]stage{"a": released, "b": released, "c": released},
+		},
+		{
+			"the third fails", func(p *Plugin, c *corev1.Pod) {
+				_ = p.Reserve(context.Background(), state{}, c, "n")
+				p.Unreserve(context.Background(), nil, c, "n")
+			},
+			"rejected by podgroup x: member c lost its place on node n",
+			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
+		},
+		{
+			"the third is deleted", func(p *Plugin, c *corev1.Pod) { p.gone(c) },
+			"rejected by podgroup x: podgroup x waits for pods: 2 of 3 exist",
+			map[types.UID]stage{"a": pending, "b": pending},
+		},
+		{
+			"time is up", func(p *Plugin, _ *corev1.Pod) {
+				p.book.now = func() time.Time { return time.Now().Add(time.Hour) }
+				p.expire()
+			},
+			"rejected by podgroup x: 2 of 3 had a node after 1m0s",
+			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p, h := quiet(t)
+			pods := []*corev1.Pod{podOf("a", of("x", "3")), podOf("b", of("x", "3")), podOf("c", of("x", "3"))}
+			h.known(t, pods...)
+			for _, pod := range pods {
+				p.PreEnqueue(t.Context(), pod)
+			}
+			e := p.book.of["a"]
+			p.planOf(e, map[types.UID]string{"a": "n", "b": "m", "c": "n"})
+			for _, pod := range pods[:2] {
+				node := e.members[pod.UID].node
+				if s := p.Reserve(t.Context(), state{}, pod, node); s != nil {
+					t.Fatal(s)
+				}
+				s, wait := p.Permit(t.Context(), nil, pod, node)
+				if !s.IsWait() || wait < e.gang.Timeout {
+					t.Fatalf("permit: %v for %s", s, wait)
+				}
+				h.waiting[pod.UID] = &waitingPod{pod: pod}
+			}
+			tt.third(p, pods[2])
+			stages := map[types.UID]stage{}
+			for uid, m := range e.members {
+				stages[uid] = m.stage
+			}
+			if diff := cmp.Diff(tt.stages, stages); diff != "" {
+				t.Errorf("stages (-want +got):\n%s", diff)
+			}
+			for _, w := range h.waiting {
+				if w.verdict != tt.want {
+					t.Errorf("%s: %q, want %q", w.pod.Name, w.verdict, tt.want)
+				}
+			}
+			if len(p.book.promises) > 0 {
+				t.Errorf("promises are left: %v", p.book.promises)
+			}
+		})
+	}
+}
+
+func TestReserveElsewhereIsRefused(t *testing.T) {
+	p, h := quiet(t)
+	a := podOf("a", of("x", "1"))
+	h.known(t, a)
+	p.PreEnqueue(t.Context(), a)
+	p.planOf(p.book.of["a"], map[types.UID]string{"a": "n"})
+	if s := p.Reserve(t.Context(), state{}, a, "m"); s.IsSuccess() {
+		t.Error("a member is reserved where the plan has it not")
+	}
+}
+
+// state is a cycle's state without anything in it.
+type state struct{ framework.CycleState }
+
+func (state) Read(framework.StateKey) (framework.StateData, error) {
+	return nil, framework.ErrNotFound
+}
+
+func TestSignPod(t *testing.T) {
+	p, _ := quiet(t)
+	steered := podOf("steered", nil)
+	steered.Annotations = map[string]string{"nvidia.com/use-gpuuuid": "GPU-a"}
+	shares := podOf("shares", nil)
+	shares.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/sgpu": {}}}}}
+	for _, tt := range []struct {
+		pod  *corev1.Pod
+		want bool
+	}{{podOf("plain", map[string]string{"app": "x"}), true}, {podOf("gang", of("x", "2")), false}, {steered, false}, {shares, false}} {
+		fragments, s := p.SignPod(t.Context(), tt.pod)
+		if s.IsSuccess() != tt.want || len(fragments) > 0 {
+			t.Errorf("%s: %v, %v", tt.pod.Name, fragments, s)
+		}
+	}
+}
+
+func TestOnlyTheLeaderOfARefusedGangIsWorthATry(t *testing.T) {
+	p, h := quiet(t)
+	a, b := podOf("a", of("x", "2")), podOf("b", of("x", "2"))
+	h.known(t, a, b)
+	p.PreEnqueue(t.Context(), a)
+	p.PreEnqueue(t.Context(), b)
+	e := p.book.of["a"]
+	p.book.refuse(e, "no room", "b")
+	e.members["a"].told = true
+	hint := func(pod *corev1.Pod) framework.QueueingHint {
+		got, err := p.afterNode(logr.Discard(), pod, nil, &corev1.Node{})
+		if err != nil {
+			t.Error(err)
+		}
+		return got
+	}
+	if hint(a) != framework.QueueSkip || hint(b) != framework.Queue || hint(podOf("plain", nil)) != framework.Queue {
+		t.Error("not the leader alone")
+	}
+	p.rouse() // What was asked for before.
+	clear(h.activated)
+	p.wake(types.NamespacedName{})
+	p.rouse()
+	if diff := cmp.Diff(map[string]bool{"default/b": true}, h.activated); diff != "" {
+		t.Errorf("called (-want +got):\n%s", diff)
+	}
+	p.gone(b)
+	if e.leader != "a" {
+		t.Errorf("the leader is %q once b is gone", e.leader)
+	}
+}
+
+func TestIncompleteGangsAndRemarksAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, h := quiet(t)
+		a := podOf("a", nil)
+		a.Annotations = map[string]string{
+			names.KoordinatorName: "x", names.KoordinatorMinAvailable: "2", names.KoordinatorTotalNumber: "9",
+		}
+		h.known(t, a)
+		p.PreEnqueue(t.Context(), a)
+		p.notice()
+		remark := "a GangRemark annotation gang.scheduling.koordinator.sh/total-number is ignored"
+		if diff := cmp.Diff([]string{remark}, h.events); diff != "" {
+			t.Errorf("at first (-want +got):\n%s", diff)
+		}
+		<-time.After(time.Minute)
+		p.notice()
+		p.notice()
+		want := []string{remark, "a GangIncomplete podgroup x waits for pods: 1 of 2 exist"}
+		if diff := cmp.Diff(want, h.events); diff != "" {
+			t.Errorf("later (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestMarks(t *testing.T) {
+	for _, tt := range []struct {
+		name, text string
+		gpus       int64
+		want       int64
+	}{
+		{"score less loss", `{"2":{"score":600,"loss":100,"hcas":2}}`, 2, 2*600 - 100},
+		{"no entry", `{"1":{"score":600,"loss":100}}`, 2, noMark},
+		{"half an entry", `{"2":{"score":600}}`, 2, noMark},
+		{"no text", ``, 2, noMark},
+		{"nonsense", `[1]`, 2, noMark},
+		{"a boast", `{"2":{"score":9223372036854775807,"loss":0}}`, 2, noMark},
+		{"negative", `{"2":{"score":5,"loss":-5}}`, 2, noMark},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := readTopology(tt.text).mark(tt.gpus, Weights{2, 1}); got != tt.want {
+				t.Errorf("%d, want %d", got, tt.want)
+			}
+		})
+	}
+	scores := framework.NodeScoreList{{Name: "a", Score: noMark}, {Name: "b", Score: -50}, {Name: "c", Score: 50}}
+	if s := (&Plugin{}).NormalizeScore(t.Context(), nil, nil, scores); s != nil {
+		t.Fatal(s)
+	}
+	if diff := cmp.Diff(framework.NodeScoreList{{Name: "a", Score: 0}, {Name: "b", Score: 1}, {Name: "c", Score: 100}}, scores); diff != "" {
+		t.Errorf("normalized (-want +got):\n%s", diff)
+	}
+}
+
+func FuzzTopology(f *testing.F) {
+	f.Add(`{"1":{"score":0,"loss":59750,"hcas":1},"2":{"score":1,"loss":2}}`, int64(2))
+	f.Add(`{"2":null}`, int64(2))
+	f.Fuzz(func(t *testing.T, text string, gpus int64) {
+		if got := readTopology(text).mark(gpus, Weights{maxWeight, maxWeight}); got != noMark && (got > maxWeight*maxScore || got < -maxWeight*maxScore) {
+			t.Errorf("mark %d", got)
+		}
+	})
+}

@@ -1,0 +1,117 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/topo/scheduler/cards"
+)
+
+// sharesOf is what a pod asks for of shared cards; nil if nothing.
+func (p *Plugin) sharesOf(pod *corev1.Pod) (*cards.Want, error) {
+	want, err := cards.Read(pod, p.cards.Config)
+	if errors.Is(err, sharing.ErrNone) {
+		return nil, nil //nolint:nilnil // Most pods share nothing, which is no error.
+	}
+	return want, err
+}
+
+// cardsOf are the cards of a node with what is taken now.
+func (p *Plugin) cardsOf(info framework.NodeInfo) ([]sharing.Card, error) {
+	pods := make([]*corev1.Pod, 0, len(info.GetPods()))
+	for _, pod := range info.GetPods() {
+		pods = append(pods, pod.GetPod())
+	}
+	return p.cards.Free(info.Node(), pods, p.decision)
+}
+
+// decision is what was decided for a pod whose annotation is not seen yet.
+func (p *Plugin) decision(uid types.UID) *allocation.Allocation {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.decisions[uid]
+}
+
+// filterShares tells why a node has no cards for a pod.
+func (p *Plugin) filterShares(want *cards.Want, info framework.NodeInfo) *framework.Status {
+	free, err := p.cardsOf(info)
+	if err != nil {
+		return framework.NewStatus(framework.UnschedulableAndUnresolvable, "node(s) have no shared cards")
+	}
+	if _, why := want.Place(free, p.args.Placement); why != "" {
+		return framework.NewStatus(framework.Unschedulable, "node(s) have no card left: "+why)
+	}
+	return nil
+}
+
+// scoreShares marks a node by how full its cards would be.
+func (p *Plugin) scoreShares(want *cards.Want, info framework.NodeInfo) int64 {
+	free, err := p.cardsOf(info)
+	if err != nil {
+		return noMark
+	}
+	if _, why := want.Place(free, p.args.Placement); why != "" {
+		return noMark
+	}
+	if p.args.Placement == config.PlacementSpread {
+		return framework.MaxScore - cards.Load(free)
+	}
+	return cards.Load(free)
+}
+
+// reserveShares decides which cards a pod gets.
+func (p *Plugin) reserveShares(want *cards.Want, pod *corev1.Pod, node string) *framework.Status {
+	info, err := p.handle.SnapshotSharedLister().NodeInfos().Get(node)
+	if err != nil {
+		return framework.AsStatus(fmt.Errorf("node %s: %w", node, err))
+	}
+	free, err := p.cardsOf(info)
+	if err != nil {
+		return framework.NewStatus(framework.Unschedulable, "node has no shared cards any more")
+	}
+	got, why := want.Place(free, p.args.Placement)
+	if why != "" {
+		return framework.NewStatus(framework.Unschedulable, why)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.decisions[pod.UID] = &allocation.Allocation{Version: allocation.Version, Node: node, Containers: got}
+	return nil
+}
+
+// forgetShares takes a decision back.
+func (p *Plugin) forgetShares(uid types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.decisions, uid)
+}
+
+// Bind binds pods that share cards, with the decision in the Binding: the API
+// server writes both or neither. All others are the next plugin's.
+func (p *Plugin) Bind(ctx context.Context, _ framework.CycleState, pod *corev1.Pod, node string) *framework.Status {
+	decision := p.decision(pod.UID)
+	if decision == nil || decision.Node != node {
+		return framework.NewStatus(framework.Skip)
+	}
+	err := p.handle.ClientSet().CoreV1().Pods(pod.Namespace).Bind(ctx, &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+			Annotations: map[string]string{names.SGPUAllocation: decision.String()},
+		},
+		Target: corev1.ObjectReference{Kind: "Node", Name: node},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return framework.AsStatus(fmt.Errorf("bind %s to %s: %w", pod.Name, node, err))
+	}
+	return nil
+}
