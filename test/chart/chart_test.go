@@ -200,6 +200,8 @@ func TestRefused(t *testing.T) {
 		{"gpuScheduler.assign=all", "/gpuScheduler/assign"},
 		{"gpuScheduler.replicas=0", "/gpuScheduler/replicas"},
 		{"gpuScheduler.map.address=heddle-topo-master:9001", "/gpuScheduler/map/address"},
+		{"gpuScheduler.podGroups[0]=scheduling.volcano.sh", "/gpuScheduler/podGroups/0"},
+		{"gpuScheduler.shares=best", "/gpuScheduler/shares"},
 		{"gpuScheduler.map.maxAge=5", "/gpuScheduler/map/maxAge"},
 		{"gpuScheduler.map.without=guess", "/gpuScheduler/map/without"},
 		{"gpuScheduler.gpuAware.weight=-1", "/gpuScheduler/gpuAware/weight"},

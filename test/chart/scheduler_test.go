@@ -137,3 +137,16 @@ func TestAssignFailsOpen(t *testing.T) {
 		t.Errorf("it binds %s", b.Spec.PolicyName)
 	}
 }
+
+// People's PodGroups outlive the release.
+func TestPodGroupsAreKept(t *testing.T) {
+	objects := render(t, "--set", "gpuScheduler.deploy=true,gpuScheduler.podGroups={scheduling.x-k8s.io,scheduling.sigs.k8s.io}")
+	for _, group := range []string{"scheduling.x-k8s.io", "scheduling.sigs.k8s.io"} {
+		crd := get[map[string]any](t, objects, "CustomResourceDefinition/podgroups."+group)
+		metadata, _ := crd["metadata"].(map[string]any)
+		annotations, _ := metadata["annotations"].(map[string]any)
+		if annotations["helm.sh/resource-policy"] != "keep" {
+			t.Errorf("%s goes with the release: %v", group, annotations)
+		}
+	}
+}
