@@ -200,13 +200,13 @@ func TestSchedulerKilled(t *testing.T) {
 		return n
 	}
 	eventually(t, time.Minute, func() string {
-		if bound() == 0 {
-			return "no pod is bound"
+		if n := bound(); n < pods/4 {
+			return fmt.Sprintf("%d pods are bound", n)
 		}
 		return ""
 	})
 	f.kill(t)
-	if n := bound(); n == 0 || n == pods {
+	if n := bound(); n == pods {
 		t.Fatalf("%d of %d are bound: it was not killed in the middle", n, pods)
 	} else {
 		t.Logf("killed with %d of %d bound", n, pods)
@@ -261,7 +261,7 @@ func TestMapGone(t *testing.T) {
 		t.Fatalf("the map was %s old: nothing is proved", took)
 	}
 	// It is too old when a gang that would wait for it waits.
-	time.Sleep(time.Until(stopped.Add(age + time.Second))) // The age itself is what is tested.
+	<-time.After(time.Until(stopped.Add(age + time.Second)))
 	f.gang(t, "wait", 2, 2, level)
 	t.Log(f.refused(t, "wait", 2, "waits for a map of the fabric"))
 	f.gang(t, "place", 2, 2, map[string]string{"heddle.dev/gang-required-level": "leaf"})
