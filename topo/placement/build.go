@@ -18,8 +18,13 @@ const (
 // refused whole: a node or a group that stands in two places, kinds that
 // contain each other, an element without name or kind, a node with children.
 func New(groups []v1alpha1.Group) (*Tree, error) {
+	// A map that is larger than this is refused below.
+	n := min(countNodes(groups, 0), maxNodes)
 	b := builder{
-		tree:  &Tree{ids: map[string]int32{}, groups: []group{{kind: -1, parent: -1}}},
+		tree: &Tree{
+			ids: make(map[string]int32, n), groups: []group{{kind: -1, parent: -1}},
+			names: make([]string, 0, n), statuses: make([]string, 0, n), home: make([]int32, 0, n),
+		},
 		kinds: map[string]int32{},
 		seen:  map[string]bool{},
 	}
@@ -46,6 +51,20 @@ func New(groups []v1alpha1.Group) (*Tree, error) {
 		return nil, fmt.Errorf("map: %w", err)
 	}
 	return t, nil
+}
+
+func countNodes(groups []v1alpha1.Group, depth int) (n int) {
+	if depth > maxDepth {
+		return 0
+	}
+	for i := range groups {
+		if groups[i].Kind == v1alpha1.KindNode {
+			n++
+			continue
+		}
+		n += countNodes(groups[i].Child, depth+1)
+	}
+	return n
 }
 
 // builder is the making of a tree.

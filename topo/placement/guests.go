@@ -94,6 +94,19 @@ func (p *Planner) welcomes(at target) bool {
 	return true
 }
 
+// sparesNode tells whether a node that holds a part does so with a guest.
+func (p *Planner) sparesNode(node int32, w part, f *filter) bool {
+	if !f.guests || !p.costly {
+		return true
+	}
+	for task, wanted := range p.wanted {
+		if wanted > 0 && int64(p.fit[node])-int64(p.loss(node, p.sample[task])) < p.total(w) {
+			return false
+		}
+	}
+	return true
+}
+
 // spares tells whether a group that holds a part does so with a guest.
 func (p *Planner) spares(g int32, w part, f *filter) bool {
 	if !f.guests || !p.costly || p.job.block > 1 {

@@ -158,7 +158,8 @@ func TestAMemberComesBack(t *testing.T) {
 		{
 			"slices with members somewhere are not in two groups",
 			placement.Gang{Tasks: workers(4), Slice: 16, Require: "leaf", Placed: []placement.Member{{0, placement.None}, {2, placement.None}}},
-			[]int32{0, 0, 0, 0, 1, 1, 0, 1, 0, 0}, nil,
+			[]int32{0, 0, 0, 0, 1, 1, 0, 1, 0, 0},
+			nil,
 			"3 of 4 fit in slices of 16 GPUs (2 placed already), group leaf-2 is 8 GPUs short",
 		},
 		{

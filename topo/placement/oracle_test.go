@@ -292,6 +292,12 @@ func TestPlansAreOptimal(t *testing.T) {
 			}
 		}
 		n := 1 + rng.IntN(max(1, min(12, q.room(f.root)+1)))
+		if rng.IntN(2) == 0 { // Just too large for a lowest group.
+			n = 1 + rng.IntN(2)
+			for _, h := range f.root.homes() {
+				n = max(n, q.room(h)+1)
+			}
+		}
 		g := placement.Gang{Tasks: []placement.Task{{Name: "worker", Pods: n, GPUs: 8}}}
 		if q.block > 1 {
 			g.Slice = 8 * q.block

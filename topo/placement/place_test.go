@@ -252,23 +252,33 @@ func TestPlace(t *testing.T) {
 		},
 		{"room for other nodes", placement.Gang{Tasks: workers(1)}, one[:3], outcome{nil, " ", 0, "room is known for 3 nodes, the map has 10"}},
 		{
-			"negative room is none", placement.Gang{Tasks: workers(1)}, []int32{-5, 0, 0, 0, 0, 0, 0, 0, 0, -1},
+			"negative room is none",
+			placement.Gang{Tasks: workers(1)},
+			[]int32{-5, 0, 0, 0, 0, 0, 0, 0, 0, -1},
 			outcome{nil, " ", 0, "none of 1 fits, no node has room for a worker"},
 		},
 		{
-			"negative room takes nothing from others", placement.Gang{Tasks: workers(2)}, []int32{-5, 1, 1, 0, 0, 0, 0, 0, 0, 0},
+			"negative room takes nothing from others",
+			placement.Gang{Tasks: workers(2)},
+			[]int32{-5, 1, 1, 0, 0, 0, 0, 0, 0, 0},
 			outcome{[]int32{1, 2}, "leaf leaf-0", 1, ""},
 		},
 		{
-			"the last of equal nodes is not filled", placement.Gang{Tasks: workers(5)}, []int32{2, 2, 2, 0, 0, 0, 0, 0, 0, 0},
+			"the last of equal nodes is not filled",
+			placement.Gang{Tasks: workers(5)},
+			[]int32{2, 2, 2, 0, 0, 0, 0, 0, 0, 0},
 			outcome{[]int32{0, 0, 1, 1, 2}, "leaf leaf-0", 1, ""},
 		},
 		{
-			"slices: the shorter one on a node in no group", placement.Gang{Tasks: workers(5), Slice: 16}, []int32{0, 0, 0, 0, 0, 0, 0, 1, 1, 3},
+			"slices: the shorter one on a node in no group",
+			placement.Gang{Tasks: workers(5), Slice: 16},
+			[]int32{0, 0, 0, 0, 0, 0, 0, 1, 1, 3},
 			outcome{[]int32{7, 8, 9, 9, 9}, " ", 2, ""},
 		},
 		{
-			"slices: the shorter one in a group, another on a node in none", placement.Gang{Tasks: workers(5), Slice: 16}, []int32{0, 0, 0, 0, 1, 1, 1, 0, 0, 2},
+			"slices: the shorter one in a group, another on a node in none",
+			placement.Gang{Tasks: workers(5), Slice: 16},
+			[]int32{0, 0, 0, 0, 1, 1, 1, 0, 0, 2},
 			outcome{[]int32{9, 9, 4, 5, 6}, " ", 2, ""},
 		},
 	} {
@@ -330,7 +340,8 @@ func TestGuests(t *testing.T) {
 			outcome{[]int32{6, 4, 5}, "leaf leaf-1", 1, ""},
 		},
 		{
-			"where it costs no worker", placement.Gang{Tasks: master(2)},
+			"where it costs no worker",
+			placement.Gang{Tasks: master(2)},
 			placement.Capacity{Fit: [][]int32{{1, 1, 1, 0, 0, 0, 0, 0, 0, 0}, {1, 1, 1, 1, 0, 0, 0, 0, 0, 0}}},
 			outcome{[]int32{3, 0, 1}, "leaf leaf-0", 1, ""},
 		},
@@ -384,9 +395,50 @@ func TestAGuestAmongManyGroups(t *testing.T) {
 	for i := range nine {
 		nine[i] = 9
 	}
+	two := make([]int32, len(one))
+	for i := range two {
+		two[i] = 2
+	}
 	master := append([]placement.Task{{Name: "master", Class: 1, Pods: 1}}, workers(2)...)
-	got := placeOn(tree, placement.Gang{Tasks: master}, placement.Capacity{Fit: [][]int32{one, nine}})
-	if diff := cmp.Diff(outcome{[]int32{102, 100, 101}, "leaf leaf-50", 1, ""}, got); diff != "" {
+	masters := append([]placement.Task{{Name: "master", Class: 1, Pods: 2}}, workers(2)...)
+	for _, tt := range []struct {
+		name     string
+		tasks    []placement.Task
+		workers  []int32
+		together func(int32, []int32) bool
+		want     outcome
+	}{
+		{"one leaf has room for a master", master, one, nil, outcome{[]int32{102, 100, 101}, "leaf leaf-50", 1, ""}},
+		{"one node has room for the workers, none for a master", master, two, nil, outcome{[]int32{1, 0, 0}, "leaf leaf-00", 1, ""}},
+		{"the same, two masters", masters, two, nil, outcome{[]int32{1, 1, 0, 0}, "leaf leaf-00", 1, ""}},
+		{
+			"every node has room for one master", masters, two, func(_ int32, pods []int32) bool { return pods[1] <= 1 },
+			outcome{[]int32{0, 1, 0, 0}, "leaf leaf-00", 1, ""},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := placeOn(tree, placement.Gang{Tasks: tt.tasks}, placement.Capacity{
+				Fit: [][]int32{tt.workers, nine}, Together: tt.together,
+			})
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Of two spines that hold a gang it goes to the one where it is in fewer
+// leaves, though more is left there.
+func TestFewestGroups(t *testing.T) {
+	tree, err := placement.New([]v1alpha1.Group{
+		of("spine", "a", of("leaf", "a0", nodes("a00")...), of("leaf", "a1", nodes("a10")...), of("leaf", "a2", nodes("a20")...)),
+		of("spine", "b", of("leaf", "b0", nodes("b00")...), of("leaf", "b1", nodes("b10")...), of("leaf", "b2", nodes("b20")...)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := placeOn(tree, placement.Gang{Tasks: workers(5)}, placement.Capacity{Fit: [][]int32{{2, 2, 2, 3, 3, 1}}})
+	if diff := cmp.Diff(outcome{[]int32{3, 3, 3, 4, 4}, "spine b", 2, ""}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -10,8 +10,8 @@ type filter struct {
 	// nodes asks for a node, kind for groups of a kind; -1 is any.
 	nodes bool
 	kind  int32
-	// above asks for groups of a higher tier; guests for room for these.
-	above  int32
+	// from is the lowest tier that will do; guests asks for room for these.
+	from   int32
 	guests bool
 }
 
@@ -19,7 +19,7 @@ type filter struct {
 // there are any, else of the preferred kind, else the tightest.
 func (p *Planner) find(w part, f *filter) (target, bool) {
 	t := p.tree
-	if bit := t.bit(p.job.gang.Prefer); bit != 0 && f.above == 0 {
+	if bit := t.bit(p.job.gang.Prefer); bit != 0 && f.from == 0 {
 		preferred := *f
 		for i := range t.kinds {
 			if bit == 1<<i {
@@ -43,7 +43,7 @@ func (p *Planner) tightest(g int32, w part, f *filter) (target, bool) {
 	if p.held[g] > 0 {
 		return p.near(g, w, f)
 	}
-	if f == nil || f.kind < 0 && f.above == 0 {
+	if f == nil || f.kind < 0 && f.from == 0 {
 		if node := p.tightestNode(g, w, f); node >= 0 {
 			return target{node, p.tree.home[node]}, true
 		}
@@ -67,7 +67,7 @@ func (p *Planner) tightestNode(g int32, w part, f *filter) int32 {
 		if best >= 0 && n == least && !p.fuller(node, best) {
 			continue
 		}
-		if f != nil && !p.allows(f, target{node, home}) {
+		if f != nil && (!p.allows(f, target{node, home}) || !p.sparesNode(node, w, f)) {
 			continue
 		}
 		best, least = node, n
@@ -137,8 +137,8 @@ func (p *Planner) allows(f *filter, at target) bool {
 	g := &p.tree.groups[at.group]
 	switch {
 	case f.inside != 0 && g.inside&f.inside == 0,
-		at.node < 0 && (f.nodes || f.kind >= 0 && g.kind != f.kind || g.tier <= f.above),
-		at.node >= 0 && (f.kind >= 0 || f.above > 0):
+		at.node < 0 && (f.nodes || f.kind >= 0 && g.kind != f.kind || g.tier < f.from),
+		at.node >= 0 && (f.kind >= 0 || f.from > 0):
 		return false
 	}
 	return !f.guests || p.welcomes(at)

@@ -102,7 +102,7 @@ func (l *planner) entry(e *entry) (why string) {
 			m.stage, m.node = planned, c.tree.Name(id)
 		}
 	}
-	e.preempting, e.called = l.preempt, false
+	e.preempting, e.called, e.nudged = l.preempt, false, b.now()
 	e.deadline = b.now().Add(e.gang.Timeout)
 	if l.preempt {
 		e.deadline = b.now().Add(max(e.gang.Timeout, preemptionTime))

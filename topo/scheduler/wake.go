@@ -67,6 +67,24 @@ func (e *entry) tell(now time.Time) (others bool) {
 	return true
 }
 
+// nudgeEvery is how often members are called that have a place and do not take
+// it. The queue loses events: a pod that preempts a victim a second time, while
+// the news of its death is on the way, is told of neither.
+const nudgeEvery = 2 * time.Second
+
+func (e *entry) nudge(now time.Time) bool {
+	if e.deadline.IsZero() || now.Sub(e.nudged) < nudgeEvery {
+		return false
+	}
+	e.nudged = now
+	for _, m := range e.members {
+		if m.stage == planned {
+			return true
+		}
+	}
+	return false
+}
+
 // rouse activates the pods of gangs that were woken.
 func (p *Plugin) rouse() {
 	p.mu.Lock()
@@ -150,7 +168,7 @@ func (p *Plugin) expire() {
 				retry = append(retry, e.key)
 			}
 		}
-		if e.tell(now) {
+		if e.tell(now) || e.nudge(now) {
 			retry = append(retry, e.key)
 		}
 		if e.deadline.IsZero() || now.Before(e.deadline) {
