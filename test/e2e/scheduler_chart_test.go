@@ -60,10 +60,16 @@ func TestSchedulerFromTheChart(t *testing.T) {
 	eventually(t, 30*time.Second, func() string { return f.goesTo(t, f.pod("probe", 1, nil), schedulerName) })
 	labels := map[string]string{"scheduling.x-k8s.io/pod-group": "pair"}
 	f.create(t, f.pod("pair-0", 2, labels))
-	f.refused(t, "pair", 1, "podgroup pair waits for pods: 1 of 2 exist")
+	// It is not in the queue yet, so only an Event says why.
+	eventually(t, 90*time.Second, func() string {
+		got := f.kubectl(t, "-n", f.namespace, "get", "events", "--field-selector=reason=GangIncomplete", "-o", "jsonpath={.items[*].message}")
+		if !strings.Contains(got, "podgroup pair waits for pods: 1 of 2 exist") {
+			return "Events: " + got
+		}
+		return ""
+	})
 	f.create(t, f.pod("pair-1", 2, labels))
-	// The scheduler looks for the kind every 30 s.
-	f.running(t, time.Minute, "pair", 2)
+	f.running(t, 30*time.Second, "pair", 2)
 	for _, p := range f.podsOf(t, "pair") {
 		if p.Spec.SchedulerName != schedulerName {
 			t.Errorf("%s went to %s", p.Name, p.Spec.SchedulerName)
