@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,13 +43,21 @@ func says(status int, tag, body string) (*http.Response, error) {
 
 func TestFeedOverTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
 		var asked []string
-		answer := func(*http.Request) (*http.Response, error) { return nil, errors.New("nobody listens") }
+		answer := func() (*http.Response, error) { return nil, errors.New("nobody listens") }
+		say := func(how func() (*http.Response, error)) {
+			mu.Lock()
+			defer mu.Unlock()
+			answer = how
+		}
 		f := feed.New(feed.Options{
 			URL: "http://master/node_group", Interval: time.Second, MaxAge: 10 * time.Second,
 			Client: &http.Client{Transport: master(func(r *http.Request) (*http.Response, error) {
+				mu.Lock()
+				defer mu.Unlock()
 				asked = append(asked, r.Header.Get("If-None-Match"))
-				return answer(r)
+				return answer()
 			})},
 			Log: slog.New(slog.DiscardHandler),
 		})
@@ -61,7 +70,7 @@ func TestFeedOverTime(t *testing.T) {
 			t.Errorf("without an answer: %+v, failure %v", m, f.Failure())
 		}
 
-		answer = func(*http.Request) (*http.Response, error) { return says(200, `"1"`, leafs) }
+		say(func() (*http.Response, error) { return says(200, `"1"`, leafs) })
 		_, changed := f.Current()
 		<-changed
 		first, changed := f.Current()
@@ -70,18 +79,20 @@ func TestFeedOverTime(t *testing.T) {
 			t.Errorf("failure %v (-want +got):\n%s", f.Failure(), diff)
 		}
 
-		answer = func(*http.Request) (*http.Response, error) { return says(304, `"1"`, "") }
+		say(func() (*http.Response, error) { return says(304, `"1"`, "") })
 		<-time.After(20 * time.Second)
 		synctest.Wait()
 		if m, _ := f.Current(); m.Generation != 1 || !f.Fresh(m, time.Now()) {
 			t.Errorf("confirmed for long: %+v", m)
 		}
+		mu.Lock()
 		if last := asked[len(asked)-1]; last != `"1"` {
 			t.Errorf("asked with %q", last)
 		}
+		mu.Unlock()
 
 		for _, lie := range []string{`{`, `[{"name":"","kind":"node"}]`, `<html>`} {
-			answer = func(*http.Request) (*http.Response, error) { return says(200, `"lie"`, lie) }
+			say(func() (*http.Response, error) { return says(200, `"lie"`, lie) })
 			<-time.After(2 * time.Second)
 			synctest.Wait()
 			if m, _ := f.Current(); m.Generation != 1 || f.Failure() == nil {
@@ -93,7 +104,7 @@ func TestFeedOverTime(t *testing.T) {
 			t.Errorf("too old: %+v", m)
 		}
 
-		answer = func(*http.Request) (*http.Response, error) { return says(200, `"2"`, `[]`) }
+		say(func() (*http.Response, error) { return says(200, `"2"`, `[]`) })
 		<-changed
 		if m, _ := f.Current(); m.Generation != 2 || len(m.Groups) != 0 || m.Groups == nil || !f.Fresh(m, time.Now()) {
 			t.Errorf("a new map: %+v", m)
