@@ -6,6 +6,8 @@ SHELL := /bin/bash
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 BINARIES := heddle heddle-feature-discovery heddle-device-plugin heddle-topo-worker heddle-topo-master
+# A module of its own, since it is kube-scheduler with a plugin.
+SCHEDULER := cmd/heddle-scheduler
 HELM := go tool -modfile=tools/helm/go.mod helm
 # gotestsum names what failed and counts what was skipped, with the reasons.
 TEST := go tool -modfile=tools/gotestsum/go.mod gotestsum --format pkgname --
@@ -23,10 +25,12 @@ help: ## List the commands
 .PHONY: build
 build: ## Build the binaries into bin/
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(BINARIES))
+	go build -C $(SCHEDULER) -trimpath -ldflags '$(LDFLAGS)' -o $(CURDIR)/bin/ .
 
 .PHONY: test
 test: ## Unit and integration tests, with the race detector
 	$(TEST) -race -timeout 15m ./...
+	go test -C $(SCHEDULER) -race -timeout 15m ./...
 
 .PHONY: e2e
 e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real RDMA (HEDDLE_LONG_TESTS=1: ten minutes more)

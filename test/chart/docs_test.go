@@ -288,7 +288,15 @@ func TestExamples(t *testing.T) {
 			checkConfig(t, get[*corev1.ConfigMap](t, render(t, "-f", file), "ConfigMap/heddle-device-config"))
 			continue
 		}
-		maps.Copy(all, decode(t, string(text)))
+		objects := decode(t, string(text))
+		if filepath.Base(file) == "gpu-pod.yaml" { // It has the name that people know, as sgpu-pod.yaml has.
+			pod := get[*corev1.Pod](t, objects, "Pod/sample-pod")
+			if _, ok := pod.Spec.Containers[0].Resources.Limits[corev1.ResourceName(names.DefaultDomains().GPUResource())]; !ok || pod.Spec.SchedulerName != "" {
+				t.Errorf("%s asks for no GPU, or names a scheduler", file)
+			}
+			continue
+		}
+		maps.Copy(all, objects)
 	}
 	want := []string{
 		"ConfigMap/heddle-device-config", "Deployment/inference-deployment", "Deployment/sgpu-plain", "Job/training-job",

@@ -147,7 +147,11 @@ func decodeOne(t *testing.T, doc map[string]any) (id string, object any) {
 		object = &admissionv1.ValidatingAdmissionPolicy{}
 	case "admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding":
 		object = &admissionv1.ValidatingAdmissionPolicyBinding{}
-	case "kubeflow.org/v1 MPIJob":
+	case "admissionregistration.k8s.io/v1 MutatingAdmissionPolicy":
+		object = &admissionv1.MutatingAdmissionPolicy{}
+	case "admissionregistration.k8s.io/v1 MutatingAdmissionPolicyBinding":
+		object = &admissionv1.MutatingAdmissionPolicyBinding{}
+	case "kubeflow.org/v1 MPIJob", "apiextensions.k8s.io/v1 CustomResourceDefinition":
 		return id, doc // somebody else's CRD
 	default:
 		t.Fatalf("no test knows %s %s", version, kind)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/heddle-dev/heddle/test/cluster"
@@ -55,10 +56,25 @@ func (i *Installer) Build(ctx context.Context, binary string) (string, error) {
 }
 
 // BuildAll compiles several of cmd/ in one go, which looks at the module once.
+// What is a module of its own is compiled in its directory.
 func (i *Installer) BuildAll(ctx context.Context, binaries ...string) error {
-	args := []string{"build", "-trimpath", "-ldflags", "-s -w -X main.version=" + Tag, "-o", i.Dir + "/"}
+	build := []string{"build", "-trimpath", "-ldflags", "-s -w -X main.version=" + Tag, "-o", i.Dir + "/"}
+	args := slices.Clone(build)
 	for _, b := range binaries {
-		args = append(args, "./cmd/"+b)
+		dir := filepath.Join(i.Root, "cmd", b)
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err != nil {
+			args = append(args, "./cmd/"+b)
+			continue
+		}
+		// Without -trimpath: Kubernetes is then compiled as for this module's tests, and once.
+		cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", i.Dir+"/", ".")
+		cmd.Dir = dir
+		if _, err := output(cmd); err != nil {
+			return err
+		}
+	}
+	if len(args) == len(build) {
+		return nil
 	}
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = i.Root

@@ -30,6 +30,7 @@ func (p *Plugin) tend(ctx context.Context) {
 	ticker := time.NewTicker(tendEvery)
 	defer ticker.Stop()
 	_, changed := p.source.Current()
+	fresh := p.fresh()
 	for {
 		select {
 		case <-ctx.Done():
@@ -37,14 +38,26 @@ func (p *Plugin) tend(ctx context.Context) {
 		case <-p.wakes:
 			p.rouse()
 		case <-ticker.C:
+			// A gang that may do without a map waits no longer for its level.
+			if fresh && !p.fresh() {
+				fresh = false
+				p.wake(types.NamespacedName{})
+			}
 			p.expire()
 			p.sweep()
 			p.notice()
 		case <-changed:
 			_, changed = p.source.Current()
+			fresh = p.fresh()
 			p.wake(types.NamespacedName{})
 		}
 	}
+}
+
+// fresh tells whether there is a map to go by.
+func (p *Plugin) fresh() bool {
+	m, _ := p.source.Current()
+	return p.source.Fresh(m, time.Now())
 }
 
 // spreadEvery is how often the members of a refused gang are told another

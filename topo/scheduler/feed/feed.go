@@ -145,13 +145,18 @@ func (f *Feed) poll(ctx context.Context) {
 		f.options.Log.InfoContext(ctx, "topo-master answers again", "url", f.options.URL)
 	}
 	f.failure = nil
-	f.now.Confirmed = time.Now()
-	if answer.unchanged {
+	// The same map, believed again, is news to who waited for one.
+	now := time.Now()
+	stale := !f.Fresh(f.now, now)
+	f.now.Confirmed = now
+	if answer.unchanged && !stale {
 		return
 	}
-	f.tag = answer.tag
-	f.now.Groups = answer.groups
-	f.now.Generation++
+	if !answer.unchanged {
+		f.tag = answer.tag
+		f.now.Groups = answer.groups
+		f.now.Generation++
+	}
 	close(f.changed)
 	f.changed = make(chan struct{})
 }

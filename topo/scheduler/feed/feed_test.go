@@ -104,6 +104,14 @@ func TestFeedOverTime(t *testing.T) {
 			t.Errorf("too old: %+v", m)
 		}
 
+		// The same map after all: who waited for a map hears of it.
+		say(func() (*http.Response, error) { return says(304, `"1"`, "") })
+		<-changed
+		m, changed := f.Current()
+		if m.Generation != 1 || !f.Fresh(m, time.Now()) {
+			t.Errorf("believed again: %+v", m)
+		}
+
 		say(func() (*http.Response, error) { return says(200, `"2"`, `[]`) })
 		<-changed
 		if m, _ := f.Current(); m.Generation != 2 || len(m.Groups) != 0 || m.Groups == nil || !f.Fresh(m, time.Now()) {

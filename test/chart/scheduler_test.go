@@ -1,0 +1,152 @@
+package chart
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+)
+
+const schedulerName = "heddle-scheduler"
+
+// mutating is what an API server from 1.36 on says of itself.
+var mutating = []string{"--api-versions", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"}
+
+func TestScheduler(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		args []string
+	}{
+		{"default", []string{"--set", "topoDiscovery.deploy=true"}},
+		{"assign", append([]string{
+			"-s", "templates/scheduler/assign.yaml", "--set", "gpuScheduler.assign=gpu-pods",
+			"--set", "config.cluster.domains.vendor=metax-tech.com", "--set", "gpuScheduler.replicas=1",
+			"--set", "gpuScheduler.map.without=wait", "--set", "gpuScheduler.map.maxAge=1m",
+		}, mutating...)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			text, err := helm(t, append([]string{
+				"template", generated, chartDir, "-n", namespace, "-s", "templates/scheduler/deployment.yaml",
+				"-s", "templates/scheduler/config.yaml", "-s", "templates/scheduler/rbac.yaml", "--set", "gpuScheduler.deploy=true",
+			}, tt.args...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden := filepath.Join("testdata", "scheduler-"+tt.name+".yaml")
+			if *update {
+				if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), text); diff != "" {
+				t.Errorf("(-want +got), -update writes it:\n%s", diff)
+			}
+			decode(t, text)
+		})
+	}
+}
+
+// The chart's configuration is the documented one, which cmd/heddle-scheduler
+// holds against kube-scheduler's own validation.
+func TestSchedulerConfiguration(t *testing.T) {
+	text, err := os.ReadFile(root + "/cmd/heddle-scheduler/testdata/scheduler.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := render(t, "--set", "gpuScheduler.deploy=true", "--set", "topoDiscovery.deploy=true")
+	read := func(text string) (object map[string]any) {
+		t.Helper()
+		if err := yaml.Unmarshal([]byte(text), &object); err != nil {
+			t.Fatal(err)
+		}
+		return object
+	}
+	config := get[*corev1.ConfigMap](t, objects, "ConfigMap/"+schedulerName).Data["scheduler.yaml"]
+	if diff := cmp.Diff(read(string(text)), read(config)); diff != "" {
+		t.Errorf("(-documented +chart):\n%s", diff)
+	}
+}
+
+// Another configuration makes other pods, since kube-scheduler reads it once.
+func TestSchedulerRollsWithItsConfiguration(t *testing.T) {
+	const key = "heddle.dev/scheduler-config"
+	sums := map[string]bool{}
+	for _, set := range []string{"topoDiscovery.deploy=false", "topoDiscovery.deploy=true", "gpuScheduler.map.without=wait"} {
+		d := get[*appsv1.Deployment](t, render(t, "--set", "gpuScheduler.deploy=true,"+set), "Deployment/"+schedulerName)
+		sums[d.Spec.Template.Annotations[key]] = true
+	}
+	if len(sums) != 3 {
+		t.Errorf("three configurations have the sums %v", sums)
+	}
+	objects := render(t, "--set", "gpuScheduler.deploy=true,gpuScheduler.existingConfigMap=mine")
+	d := get[*appsv1.Deployment](t, objects, "Deployment/"+schedulerName)
+	if got := d.Spec.Template.Spec.Volumes[0].ConfigMap.Name; got != "mine" || objects["ConfigMap/"+schedulerName] != nil {
+		t.Errorf("it mounts %s; the chart's own: %v", got, objects["ConfigMap/"+schedulerName])
+	}
+}
+
+func TestSchedulerPermissions(t *testing.T) {
+	objects := render(t, "--set", "gpuScheduler.deploy=true")
+	wantOwn := []rbacv1.PolicyRule{{
+		APIGroups: []string{"scheduling.x-k8s.io", "scheduling.sigs.k8s.io"}, Resources: []string{"podgroups"}, Verbs: []string{"list", "watch"},
+	}}
+	if diff := cmp.Diff(wantOwn, get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+schedulerName).Rules); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, role := range []string{"kube-scheduler", "volume-scheduler"} {
+		got := get[*rbacv1.ClusterRoleBinding](t, objects, "ClusterRoleBinding/heddle-scheduler-as-"+role)
+		if got.RoleRef.Name != "system:"+role || got.Subjects[0].Name != schedulerName {
+			t.Errorf("%s: %v %v", got.Name, got.RoleRef, got.Subjects)
+		}
+	}
+	reader := get[*rbacv1.RoleBinding](t, objects, "RoleBinding/heddle-scheduler-authentication")
+	if reader.Namespace != "kube-system" || reader.RoleRef.Name != "extension-apiserver-authentication-reader" {
+		t.Errorf("%s/%s gives %s", reader.Namespace, reader.Name, reader.RoleRef.Name)
+	}
+	want := []rbacv1.PolicyRule{
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create"}},
+		{
+			APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{schedulerName},
+			Verbs: []string{"get", "update"},
+		},
+	}
+	if diff := cmp.Diff(want, get[*rbacv1.Role](t, objects, "Role/"+schedulerName).Rules); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A policy that fails must not keep pods out of the cluster.
+func TestAssignFailsOpen(t *testing.T) {
+	args := []string{"--set", "gpuScheduler.deploy=true,gpuScheduler.assign=gpu-pods"}
+	p := get[*admissionv1.MutatingAdmissionPolicy](t, render(t, append(args, mutating...)...), "MutatingAdmissionPolicy/"+schedulerName)
+	if *p.Spec.FailurePolicy != admissionv1.Ignore || p.Spec.ParamKind != nil {
+		t.Errorf("failurePolicy %s, paramKind %v", *p.Spec.FailurePolicy, p.Spec.ParamKind)
+	}
+	b := get[*admissionv1.MutatingAdmissionPolicyBinding](t, render(t, append(args, mutating...)...), "MutatingAdmissionPolicyBinding/"+schedulerName)
+	if b.Spec.PolicyName != p.Name {
+		t.Errorf("it binds %s", b.Spec.PolicyName)
+	}
+}
+
+// People's PodGroups outlive the release.
+func TestPodGroupsAreKept(t *testing.T) {
+	objects := render(t, "--set", "gpuScheduler.deploy=true,gpuScheduler.podGroups={scheduling.x-k8s.io,scheduling.sigs.k8s.io}")
+	for _, group := range []string{"scheduling.x-k8s.io", "scheduling.sigs.k8s.io"} {
+		crd := get[map[string]any](t, objects, "CustomResourceDefinition/podgroups."+group)
+		metadata, _ := crd["metadata"].(map[string]any)
+		annotations, _ := metadata["annotations"].(map[string]any)
+		if annotations["helm.sh/resource-policy"] != "keep" {
+			t.Errorf("%s goes with the release: %v", group, annotations)
+		}
+	}
+}

@@ -1,0 +1,244 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/test/cluster"
+)
+
+const (
+	schedulerName = "heddle-scheduler"
+	gpu           = "nvidia.com/gpu"
+	gangName      = "pod-group.scheduling.sigs.k8s.io/name"
+	gangLeast     = "pod-group.scheduling.sigs.k8s.io/min-available"
+)
+
+// fleet is a scheduler of ours beside the cluster's own, on nodes that kwok
+// simulates.
+type fleet struct {
+	*bed
+	namespace string
+	config    string
+	process   *exec.Cmd
+}
+
+// newFleet writes the chart's configuration of heddle-scheduler and starts it.
+// The real node takes nothing, since images of the tests' pods are nowhere.
+func newFleet(t *testing.T, set ...string) *fleet {
+	t.Helper()
+	b := shared
+	f := &fleet{bed: b, namespace: "sched-" + strconv.FormatInt(time.Now().UnixNano()%1e9, 36)}
+	if _, err := b.installer.Build(t.Context(), schedulerName); err != nil {
+		t.Fatal(err)
+	}
+	b.kubectl(t, "create", "namespace", f.namespace)
+	b.kubectl(t, "cordon", b.Node())
+	t.Cleanup(func() {
+		b.kubectlAfter(t, "uncordon", b.Node())
+		b.kubectlAfter(t, "delete", "namespace", f.namespace, "--wait=false")
+		b.kubectlAfter(t, "-n", f.namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
+	})
+	b.kubectl(t, "wait", "--for=create", "-n", f.namespace, "serviceaccount/default", "--timeout=30s")
+	args := []string{
+		"template", "x", "deploy/helm/heddle", "-n", f.namespace, "-s", "templates/scheduler/config.yaml",
+		"--set", "gpuScheduler.deploy=true",
+	}
+	for _, s := range set {
+		args = append(args, "--set", s)
+	}
+	var object struct{ Data map[string]string }
+	if err := yaml.Unmarshal([]byte(b.helm(t, args...)), &object); err != nil {
+		t.Fatal(err)
+	}
+	f.config = filepath.Join(t.TempDir(), "scheduler.yaml")
+	f.write(t, object.Data["scheduler.yaml"]+fmt.Sprintf("\nclientConnection: {kubeconfig: %s, qps: 100, burst: 200}\n", b.Kubeconfig()))
+	t.Cleanup(func() { f.kill(t) })
+	f.start(t)
+	return f
+}
+
+func (f *fleet) write(t *testing.T, text string) {
+	t.Helper()
+	if err := os.WriteFile(f.config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// start runs heddle-scheduler on the host.
+func (f *fleet) start(t *testing.T) {
+	t.Helper()
+	f.process = exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(f.installer.Dir, schedulerName),
+		"--config", f.config, "--secure-port=0", "--v=2")
+	f.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	f.process.Stderr = t.Output()
+	if err := f.process.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// kill ends it with no time for anything.
+func (f *fleet) kill(t *testing.T) {
+	t.Helper()
+	if f.process == nil {
+		return
+	}
+	if err := f.process.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = f.process.Wait() // Killed, it says.
+	f.process = nil
+}
+
+// gpus adds a simulated node with GPUs.
+func (f *fleet) gpus(t *testing.T, name string, n int, annotations map[string]string) {
+	t.Helper()
+	err := f.AddSimulatedNode(t.Context(), cluster.SimulatedNode{
+		Name: name, Annotations: annotations, Capacity: map[string]string{gpu: strconv.Itoa(n)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.kubectlAfter(t, "delete", "node", name, "--wait=false") })
+	f.kubectl(t, "wait", "node/"+name, "--for=condition=Ready", "--timeout=30s")
+}
+
+// assign installs the chart's admission of GPU pods, and waits until it works.
+func (f *fleet) assign(t *testing.T) {
+	t.Helper()
+	text := f.helm(t, "template", "x", "deploy/helm/heddle", "-n", f.namespace, "-s", "templates/scheduler/assign.yaml",
+		"--set", "gpuScheduler.deploy=true,gpuScheduler.assign=gpu-pods",
+		"--api-versions", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy")
+	if err := f.Apply(t.Context(), text); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"mutatingadmissionpolicybinding", "mutatingadmissionpolicy"} {
+		t.Cleanup(func() { f.kubectlAfter(t, "delete", kind, schedulerName) })
+	}
+	eventually(t, 30*time.Second, func() string { return f.goesTo(t, f.pod("probe", 1, nil), schedulerName) })
+}
+
+// goesTo tells which scheduler a new pod would go to, if not to this one.
+func (f *fleet) goesTo(t *testing.T, pod *corev1.Pod, scheduler string) string {
+	t.Helper()
+	made, err := f.client.CoreV1().Pods(f.namespace).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		return err.Error()
+	}
+	if made.Spec.SchedulerName != scheduler {
+		return fmt.Sprintf("%s would go to %q, want %q", pod.Name, made.Spec.SchedulerName, scheduler)
+	}
+	return ""
+}
+
+// pod asks for GPUs and names no scheduler.
+func (f *fleet) pod(name string, gpus int, labels map[string]string) *corev1.Pod {
+	limits := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
+	if gpus > 0 {
+		limits[gpu] = *resource.NewQuantity(int64(gpus), resource.DecimalSI)
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: f.namespace, Labels: labels},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyOnFailure,
+			Containers:    []corev1.Container{{Name: "main", Image: "busybox:1.37", Resources: corev1.ResourceRequirements{Limits: limits}}},
+		},
+	}
+}
+
+// gang makes n pods of a gang that name our scheduler.
+func (f *fleet) gang(t *testing.T, name string, n, gpus int, annotations map[string]string) {
+	t.Helper()
+	for i := range n {
+		p := f.pod(fmt.Sprintf("%s-%d", name, i), gpus, map[string]string{gangName: name, gangLeast: strconv.Itoa(n)})
+		p.Spec.SchedulerName, p.Annotations = schedulerName, annotations
+		f.create(t, p)
+	}
+}
+
+func (f *fleet) create(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	if _, err := f.client.CoreV1().Pods(f.namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// podsOf are the pods whose names begin so.
+func (f *fleet) podsOf(t *testing.T, prefix string) (pods []corev1.Pod) {
+	t.Helper()
+	list, err := f.client.CoreV1().Pods(f.namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range list.Items {
+		if strings.HasPrefix(list.Items[i].Name, prefix) {
+			pods = append(pods, list.Items[i])
+		}
+	}
+	return pods
+}
+
+// running waits until n pods run, and returns where.
+func (f *fleet) running(t *testing.T, within time.Duration, prefix string, n int) (nodes map[string]int) {
+	t.Helper()
+	eventually(t, within, func() string {
+		nodes = map[string]int{}
+		running := 0
+		var why []string
+		for _, p := range f.podsOf(t, prefix) {
+			if p.Status.Phase == corev1.PodRunning {
+				running++
+				nodes[p.Spec.NodeName]++
+			} else {
+				why = append(why, p.Name+": "+whyNot(&p))
+			}
+		}
+		if running != n {
+			return fmt.Sprintf("%d of %d run\n%s", running, n, strings.Join(why, "\n"))
+		}
+		return ""
+	})
+	return nodes
+}
+
+// refused waits until each of n pods says these words, and has no node.
+func (f *fleet) refused(t *testing.T, prefix string, n int, words string) (why string) {
+	t.Helper()
+	eventually(t, 40*time.Second, func() string {
+		pods := f.podsOf(t, prefix)
+		for i := range pods {
+			if why = whyNot(&pods[i]); !strings.Contains(why, words) || pods[i].Spec.NodeName != "" {
+				return fmt.Sprintf("%s on %q: %q, want %q", pods[i].Name, pods[i].Spec.NodeName, why, words)
+			}
+		}
+		if len(pods) != n {
+			return fmt.Sprintf("%d of %d pods", len(pods), n)
+		}
+		return ""
+	})
+	return why
+}
+
+func whyNot(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled {
+			return c.Message
+		}
+	}
+	return ""
+}

@@ -1,0 +1,271 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestTFSmokeGPU is the documented TensorFlow example: 4 GPUs in the cluster, 8
+// wanted. Without a gang the PS and two workers would run and hold 4 GPUs idle.
+// The pods are as the TFJob operator makes them, which names no scheduler.
+func TestTFSmokeGPU(t *testing.T) {
+	f := newFleet(t)
+	f.assign(t)
+	f.gpus(t, "tf-a", 4, nil)
+	member := func(task string, index, gpus int) {
+		p := f.pod(fmt.Sprintf("tf-smoke-gpu-%s-%d", task, index), gpus, map[string]string{
+			gangName: "tf-smoke-gpu", gangLeast: "5",
+			"training.kubeflow.org/job-name": "tf-smoke-gpu", "training.kubeflow.org/operator-name": "tfjob-controller",
+			"training.kubeflow.org/replica-type": task, "training.kubeflow.org/replica-index": strconv.Itoa(index),
+		})
+		p.Spec.Containers[0].Name = "tensorflow"
+		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "tfjob-port", ContainerPort: 2222}}
+		f.create(t, p)
+	}
+	member("ps", 0, 0)
+	for i := range 4 {
+		member("worker", i, 2)
+	}
+	why := f.refused(t, "tf-smoke-gpu", 5, "rejected by podgroup tf-smoke-gpu")
+	t.Log(why)
+	for _, p := range f.podsOf(t, "tf-smoke-gpu") {
+		if p.Spec.SchedulerName != schedulerName || p.Status.Phase != corev1.PodPending {
+			t.Errorf("%s: scheduler %s, phase %s", p.Name, p.Spec.SchedulerName, p.Status.Phase)
+		}
+	}
+	f.gpus(t, "tf-b", 4, nil)
+	nodes := f.running(t, 30*time.Second, "tf-smoke-gpu", 5)
+	workers := map[string]int{}
+	for _, p := range f.podsOf(t, "tf-smoke-gpu-worker") {
+		workers[p.Spec.NodeName]++
+	}
+	if workers["tf-a"] != 2 || workers["tf-b"] != 2 {
+		t.Errorf("workers on %v, all on %v", workers, nodes)
+	}
+}
+
+// TestDocumentedGPUPod applies the example of two GPUs as it is: it names no
+// scheduler, and goes where the GPUs go together best.
+func TestDocumentedGPUPod(t *testing.T) {
+	f := newFleet(t)
+	f.assign(t)
+	topology := func(score, loss int) map[string]string {
+		return map[string]string{"heddle.dev/gpu-topology": fmt.Sprintf(`{"2": {"score": %d, "loss": %d, "hcas": 2}}`, score, loss)}
+	}
+	f.gpus(t, "one-a", 8, topology(100, 90))
+	f.gpus(t, "one-b", 8, topology(100, 10))
+	f.gpus(t, "one-c", 8, nil)
+	file := f.installer.Root + "/deploy/examples/gpu-pod.yaml"
+	f.kubectl(t, "-n", f.namespace, "apply", "-f", file)
+	nodes := f.running(t, 30*time.Second, "sample-pod", 1)
+	if nodes["one-b"] != 1 {
+		t.Errorf("it runs on %v", nodes)
+	}
+	if got := f.podsOf(t, "sample-pod")[0].Spec.SchedulerName; got != schedulerName {
+		t.Errorf("it went to %s", got)
+	}
+}
+
+// TestAssignment is which pods the chart's admission gives to heddle-scheduler.
+func TestAssignment(t *testing.T) {
+	f := newFleet(t)
+	f.assign(t)
+	const standard = "default-scheduler"
+	for _, tt := range []struct {
+		name string
+		do   func(*corev1.Pod)
+		want string
+	}{
+		{"neither GPU nor gang", func(*corev1.Pod) {}, standard},
+		{"a gang without GPUs", func(p *corev1.Pod) { p.Labels = map[string]string{gangName: "x"} }, schedulerName},
+		{"the bare key", func(p *corev1.Pod) { p.Labels = map[string]string{"pod-group.scheduling.sigs.k8s.io": "x"} }, schedulerName},
+		{"a key that only begins so", func(p *corev1.Pod) { p.Labels = map[string]string{"pod-group.scheduling.sigs.k8s.io.x/y": "x"} }, standard},
+		{
+			"Koordinator's gang",
+			func(p *corev1.Pod) { p.Annotations = map[string]string{"gang.scheduling.koordinator.sh/name": "x"} }, schedulerName,
+		},
+		{"a share of a GPU", func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources = f.pod("x", 0, nil).Spec.Containers[0].Resources
+			p.Spec.Containers[0].Resources.Limits["nvidia.com/sgpu"] = p.Spec.Containers[0].Resources.Limits[corev1.ResourceCPU]
+		}, schedulerName},
+		{"a GPU for an init container", func(p *corev1.Pod) {
+			p.Spec.InitContainers = f.pod("x", 1, nil).Spec.Containers
+			p.Spec.InitContainers[0].Name = "init"
+		}, schedulerName},
+		{"its owner chose", func(p *corev1.Pod) {
+			p.Spec.SchedulerName = "volcano"
+			p.Labels = map[string]string{gangName: "x"}
+		}, "volcano"},
+		{"its owner chose a node", func(p *corev1.Pod) {
+			p.Spec.NodeName = "anywhere"
+			p.Labels = map[string]string{gangName: "x"}
+		}, standard},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := f.pod("probe", 0, nil)
+			tt.do(p)
+			if why := f.goesTo(t, p, tt.want); why != "" {
+				t.Error(why)
+			}
+		})
+	}
+}
+
+// leaves reports nodes by the leaf that they are on, and starts a topo-master
+// that says so.
+func (f *fleet) leaves(t *testing.T, port int, all map[string][]string) (m *topoMaster, at map[string]string) {
+	t.Helper()
+	f.topologyCRD(t)
+	at = map[string]string{}
+	for leaf, nodes := range all {
+		for _, node := range nodes {
+			f.gpus(t, node, 8, nil)
+			f.report(t, reportOf(node, f.node(t, node).UID, leaf))
+			at[node] = leaf
+		}
+	}
+	return f.startTopoMaster(t, "sched", port, "--exports", "none"), at
+}
+
+const (
+	leafA = "b83fd20000001a01"
+	leafB = "b83fd20000001b01"
+)
+
+func numbered(prefix string, n int) (all []string) {
+	for i := range n {
+		all = append(all, fmt.Sprintf("%s%d", prefix, i))
+	}
+	return all
+}
+
+// TestGangInOneLeaf places gangs by the map of a real topo-master: each in one
+// group, where free room alone would spread them.
+func TestGangInOneLeaf(t *testing.T) {
+	f := newFleet(t, "gpuScheduler.map.address=http://127.0.0.1:19411/node_group", "gpuScheduler.map.interval=500ms",
+		"gpuScheduler.map.without=wait")
+	_, at := f.leaves(t, 19411, map[string][]string{leafA: numbered("leaf-a", 4), leafB: numbered("leaf-b", 3)})
+	used := map[string]string{}
+	for _, tt := range []struct {
+		gang string
+		n    int
+		leaf string
+	}{
+		// The tightest leaf that holds it, then what is left.
+		{"three", 3, leafB},
+		{"four", 4, leafA},
+	} {
+		f.gang(t, tt.gang, tt.n, 8, map[string]string{"heddle.dev/gang-required-level": "leaf"})
+		for node := range f.running(t, 30*time.Second, tt.gang, tt.n) {
+			if used[node] != "" || at[node] != tt.leaf {
+				t.Errorf("%s is on %s of %s, where %q is", tt.gang, node, at[node], used[node])
+			}
+			used[node] = tt.gang
+		}
+	}
+	f.gang(t, "more", 2, 8, nil)
+	t.Log(f.refused(t, "more", 2, "rejected by podgroup more"))
+}
+
+// TestSchedulerKilled ends the scheduler while a gang is half bound: the next
+// one finishes the gang in its leaf, and no node holds more than it has.
+func TestSchedulerKilled(t *testing.T) {
+	f := newFleet(t, "gpuScheduler.map.address=http://127.0.0.1:19412/node_group", "gpuScheduler.map.interval=500ms",
+		"gpuScheduler.map.without=wait")
+	_, at := f.leaves(t, 19412, map[string][]string{leafA: numbered("kill-a", 3), leafB: numbered("kill-b", 3)})
+	f.kill(t)
+	text, err := os.ReadFile(f.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Slow enough to be stopped in the middle.
+	f.write(t, strings.Replace(string(text), "qps: 100, burst: 200", "qps: 4, burst: 4", 1))
+	f.start(t)
+	const pods = 24
+	f.gang(t, "half", pods, 1, map[string]string{"heddle.dev/gang-required-level": "leaf"})
+	bound := func() (n int) {
+		for _, p := range f.podsOf(t, "half") {
+			if p.Spec.NodeName != "" {
+				n++
+			}
+		}
+		return n
+	}
+	eventually(t, time.Minute, func() string {
+		if n := bound(); n < pods/4 {
+			return fmt.Sprintf("%d pods are bound", n)
+		}
+		return ""
+	})
+	f.kill(t)
+	if n := bound(); n == pods {
+		t.Fatalf("%d of %d are bound: it was not killed in the middle", n, pods)
+	} else {
+		t.Logf("killed with %d of %d bound", n, pods)
+	}
+	f.write(t, string(text))
+	f.start(t)
+	nodes := f.running(t, time.Minute, "half", pods)
+	leaves := map[string]bool{}
+	for node, n := range nodes {
+		leaves[at[node]] = true
+		if n > 8 {
+			t.Errorf("%d pods on the 8 GPUs of %s", n, node)
+		}
+	}
+	if len(leaves) != 1 {
+		t.Errorf("the gang is on %v", nodes)
+	}
+	// What is free is counted once: the other leaf is whole.
+	f.gang(t, "next", pods, 1, map[string]string{"heddle.dev/gang-required-level": "leaf"})
+	for node, n := range f.running(t, 30*time.Second, "next", pods) {
+		if leaves[at[node]] || n != 8 {
+			t.Errorf("%d of the next gang on %s", n, node)
+		}
+	}
+}
+
+// TestMapGone is topo-master away: the last good map holds for its time, then
+// gangs wait or go without it, as they say, and a map that comes back wakes
+// those that wait.
+func TestMapGone(t *testing.T) {
+	const age = 12 * time.Second
+	f := newFleet(t, "gpuScheduler.map.address=http://127.0.0.1:19413/node_group", "gpuScheduler.map.interval=500ms",
+		"gpuScheduler.map.maxAge="+age.String())
+	m, at := f.leaves(t, 19413, map[string][]string{leafA: numbered("gone-a", 2), leafB: numbered("gone-b", 3)})
+	level := map[string]string{"heddle.dev/gang-required-level": "leaf", "heddle.dev/gang-without-map": "wait"}
+	// The scheduler has the map when it obeys it.
+	f.gang(t, "with", 2, 8, level)
+	for node := range f.running(t, 30*time.Second, "with", 2) {
+		if at[node] != leafA {
+			t.Errorf("with the map it is on %s", node)
+		}
+	}
+	m.stop()
+	stopped := time.Now()
+	f.gang(t, "last", 3, 4, level)
+	for node := range f.running(t, age, "last", 3) {
+		if at[node] != leafB {
+			t.Errorf("with the last good map it is on %s", node)
+		}
+	}
+	if took := time.Since(stopped); took > age {
+		t.Fatalf("the map was %s old: nothing is proved", took)
+	}
+	// It is too old when a gang that would wait for it waits.
+	<-time.After(time.Until(stopped.Add(age + time.Second)))
+	f.gang(t, "wait", 2, 2, level)
+	t.Log(f.refused(t, "wait", 2, "waits for a map of the fabric"))
+	f.gang(t, "place", 2, 2, map[string]string{"heddle.dev/gang-required-level": "leaf"})
+	f.running(t, 30*time.Second, "place", 2)
+	f.startTopoMaster(t, "back", 19413, "--exports", "none")
+	f.running(t, 30*time.Second, "wait", 2)
+}
