@@ -145,6 +145,15 @@ func (r *rig) settle(t *testing.T) {
 // can open, by container.
 func (r *rig) truthful(t *testing.T) map[string]string {
 	t.Helper()
+	// A pod is told what it has when its containers run already.
+	eventually(t, 30*time.Second, func() string {
+		for name, p := range r.tenants(t) {
+			if _, err := boundTo(p); err != nil {
+				return fmt.Sprintf("%s: %v", name, err)
+			}
+		}
+		return ""
+	})
 	m, tenants := r.machine(t), r.tenants(t)
 	var all sync.WaitGroup
 	var mu sync.Mutex
