@@ -57,7 +57,10 @@ func lend(t *testing.T, kind string, o options, restore func(*rig, *testing.T)) 
 		pool.made[kind]++
 		o.name = fmt.Sprintf("%s%d", kind, pool.made[kind])
 		pool.Unlock()
-		var err error
+		err := makeRoom()
+		if err != nil {
+			t.Error(err)
+		}
 		if r, err = upRig(context.WithoutCancel(t.Context()), o); err != nil {
 			t.Fatal(errors.Join(err, r.down()))
 		}
@@ -79,6 +82,28 @@ func lend(t *testing.T, kind string, o options, restore func(*rig, *testing.T)) 
 		pool.free[kind] = append(pool.free[kind], r)
 	})
 	return r
+}
+
+// makeRoom takes down the rigs that nobody has: a machine has room for eight or
+// so, by its limit of inotify instances. Those that tests share are not needed
+// any more when tests run side by side.
+func makeRoom() error {
+	pool.Lock()
+	var idle []*rig
+	for kind, free := range pool.free {
+		idle = append(idle, free...)
+		delete(pool.free, kind)
+	}
+	for name, r := range once.shared {
+		idle = append(idle, r)
+		delete(once.shared, name)
+	}
+	pool.Unlock()
+	var errs []error
+	for _, r := range idle {
+		errs = append(errs, r.down())
+	}
+	return errors.Join(errs...)
 }
 
 // take is a rig that nobody has; nil without one.
