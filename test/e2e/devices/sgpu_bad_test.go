@@ -192,10 +192,13 @@ func (r *rig) answered(t *testing.T, b *bad) {
 	}
 }
 
-// waitingFor is the message of a container that does not start.
+// waitingFor are the messages of containers that do not start.
 func waitingFor(p *corev1.Pod) string {
-	if w := status(p, "app").State.Waiting; w != nil {
-		return w.Message
+	var all []string
+	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		if w := s.State.Waiting; w != nil && w.Message != "" {
+			all = append(all, w.Message)
+		}
 	}
-	return ""
+	return strings.Join(all, "; ")
 }
