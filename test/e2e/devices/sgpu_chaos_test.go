@@ -167,6 +167,14 @@ func (r *rig) truthful(t *testing.T) map[string]string {
 		for _, c := range p.Spec.Containers {
 			all.Go(func() {
 				s, err := r.tryAsk(t.Context(), name, c.Name, m)
+				// A kubelet that has just started does not know its pods yet.
+				for range 60 {
+					if err == nil || !strings.Contains(err.Error(), "pod does not exist") {
+						break
+					}
+					pause(t, 500*time.Millisecond)
+					s, err = r.tryAsk(t.Context(), name, c.Name, m)
+				}
 				if err != nil {
 					t.Errorf("%s/%s: %v", name, c.Name, err)
 					return
