@@ -172,7 +172,7 @@ func New(o Options, pods PodResourcesClient) *Agent {
 		Machine: a.machine, Config: a.config, Against: a.against,
 		PodResources: pods, Checkpoint: checkpoint(o.KubeletDir), Sockets: sockets(o.KubeletDir),
 		PodSpecs: o.PodSpecs, Events: o.BinderEvents, Scheduler: hamiScheduler{a},
-		Gone: a.gone, NodeName: o.NodeName, Cards: a.sharedCards,
+		NodeName: o.NodeName, Cards: a.sharedCards,
 		CardEdits: func(uuid string) (*specs.ContainerEdits, error) { return a.driver.CardEdits(uuid) },
 		CDIDir:    o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Log: o.Log, Now: o.now,
 	}

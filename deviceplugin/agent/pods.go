@@ -207,17 +207,3 @@ func (a *Agent) known(pod binder.Pod) (p *corev1.Pod, complete bool) {
 	}
 	return all[at], complete
 }
-
-// gone tells whether the API server has shown that a pod is not on this node.
-func (a *Agent) gone(pod binder.Pod) bool {
-	if a.NodePods == nil {
-		return false
-	}
-	all, _, known := a.NodePods.Pods()
-	if !known {
-		return false
-	}
-	return !slices.ContainsFunc(all, func(p *corev1.Pod) bool {
-		return p.Namespace == pod.Namespace && p.Name == pod.Name && of(p, pod.UID)
-	})
-}

@@ -81,9 +81,6 @@ type Options struct {
 	// PodSpecs and Events may be nil.
 	PodSpecs PodSpecs
 	Events   Events
-	// Gone knows at once, without asking anybody, that a pod is not on this
-	// node. Nil never knows.
-	Gone func(Pod) bool
 	// Known is a pod of this node, without asking anybody; nil if it is not
 	// among those that are known, and complete is false while not all are. Nil
 	// knows nobody, ever.

@@ -35,7 +35,7 @@ func (b *Binder) lostLocked(resource string, all bool) map[string]string {
 		if r.Resource != resource || r.Owner == nil {
 			continue
 		}
-		if !b.lost[*r.Owner] && (!all || b.options.Gone != nil && b.options.Gone(r.Owner.Pod)) {
+		if !b.lost[*r.Owner] && (!all || b.knownGone(r.Owner.Pod)) {
 			continue
 		}
 		for _, id := range r.IDs {
@@ -43,6 +43,16 @@ func (b *Binder) lostLocked(resource string, all bool) map[string]string {
 		}
 	}
 	return lost
+}
+
+// knownGone tells whether the API server has shown that a pod is not on this
+// node any more.
+func (b *Binder) knownGone(p Pod) bool {
+	if b.options.Known == nil {
+		return false
+	}
+	pod, complete := b.options.Known(p)
+	return complete && pod == nil
 }
 
 // refuse keeps a container from starting on a GPU that another one still has,

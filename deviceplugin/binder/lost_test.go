@@ -71,7 +71,13 @@ func TestNamesakeHasLostNothing(t *testing.T) {
 // lost, the devices of pods that are gone are as good as any.
 func TestAStartingKubeletAndGonePods(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	r.options.Gone = func(p Pod) bool { return p.Name == "b" }
+	complete := false
+	r.options.Known = func(p Pod) (*corev1.Pod, bool) {
+		if p.Name == "a" {
+			return &corev1.Pod{}, complete
+		}
+		return nil, complete
+	}
 	r.restart()
 	a, b := asks{gpus: r.cards(0)}, asks{gpus: r.cards(1)}
 	r.allocate(pod("a"), "main", a)
@@ -79,6 +85,10 @@ func TestAStartingKubeletAndGonePods(t *testing.T) {
 	r.start(a)
 	r.start(b)
 	r.Wake()
+	if got := slices.Sorted(maps.Keys(r.Lost(gpus))); len(got) != 2 {
+		t.Errorf("in use %v, want those of both: the API server has not shown all pods yet", got)
+	}
+	complete = true
 	if got := slices.Sorted(maps.Keys(r.Lost(gpus))); !slices.Equal(got, a[gpus]) {
 		t.Errorf("in use %v, want those of the pod that is there: %v", got, a[gpus])
 	}
