@@ -9,13 +9,13 @@ import (
 	"runtime/debug"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/cmd/internal/observe"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/export"
@@ -41,8 +41,7 @@ type daemon struct {
 
 // start wires the daemon and runs it until ctx ends.
 func start(ctx context.Context, o *options, log *slog.Logger) error {
-	d := &daemon{options: o, log: log, registry: prometheus.NewRegistry(), levels: make(chan []fabric.Level)}
-	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	d := &daemon{options: o, log: log, registry: observe.NewRegistry(), levels: make(chan []fabric.Level)}
 	if err := d.wire(); err != nil {
 		return err
 	}
