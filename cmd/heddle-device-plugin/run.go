@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
@@ -104,7 +103,7 @@ func (o *options) generator(log *slog.Logger) gpu.Generator {
 
 // kube is nil where no API server can be asked: devices are served all the same.
 func (o *options) kube(log *slog.Logger) *agent.Kube {
-	config, err := o.restConfig()
+	config, err := nodesync.LoadConfig(o.Kubeconfig)
 	if err == nil {
 		// A hundred pods may start at once, each with an Event.
 		config.QPS, config.Burst = 50, 100
@@ -115,19 +114,4 @@ func (o *options) kube(log *slog.Logger) *agent.Kube {
 	}
 	log.Warn("no API server: no Events, no condition, no hints that heed the pod's own environment", "err", err)
 	return nil
-}
-
-func (o *options) restConfig() (*rest.Config, error) {
-	if o.Kubeconfig == "" {
-		config, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, fmt.Errorf("no --kubeconfig, and the pod's service account is not usable: %w", err)
-		}
-		return config, nil
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig %s: %w", o.Kubeconfig, err)
-	}
-	return config, nil
 }
