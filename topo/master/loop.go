@@ -2,6 +2,8 @@ package master
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +22,8 @@ type loop struct {
 	pods  map[string]facts.Pod
 	used  map[string]int32
 	clock clock
+	// again are the nodes that the fabric has to be told of.
+	again map[string]struct{}
 
 	generation uint64
 	// last is what was published last; walked is the tree that its walks are
@@ -29,7 +33,7 @@ type loop struct {
 }
 
 func newLoop(m *Master) (*loop, error) {
-	l := &loop{Master: m, pods: map[string]facts.Pod{}, used: map[string]int32{}}
+	l := &loop{Master: m, pods: map[string]facts.Pod{}, used: map[string]int32{}, again: map[string]struct{}{}}
 	return l, l.rebuild(m.options.Levels)
 }
 
@@ -43,7 +47,8 @@ func (l *loop) rebuild(levels []fabric.Level) error {
 		m.Reserve(l.fabric.Len())
 	}
 	l.fabric, l.levels, l.walked = m, levels, nil
-	l.draft.Names(func(name string, _ view.Detail) { l.put(name) })
+	l.draft.Names(func(name string, _ view.Detail) { l.again[name] = struct{}{} })
+	l.tell()
 	return nil
 }
 
@@ -93,7 +98,9 @@ func (l *loop) take() bool {
 	// Pods first: they change the numbers that nodes are shown with.
 	shown := l.takePods(batch.Pods)
 	shown = l.takeNodes(batch.Nodes) || shown
-	return l.takeReports(batch.Reports) || shown
+	shown = l.takeReports(batch.Reports) || shown
+	l.tell()
+	return shown
 }
 
 func (l *loop) takeNodes(c facts.Changes[facts.Node]) bool {
@@ -115,7 +122,7 @@ func (l *loop) takeNodes(c facts.Changes[facts.Node]) bool {
 		shown = shown || was == nil || node == nil || !was.Shows(node)
 		d.Node, d.Used = node, l.used[name]
 		l.draft.Set(name, d)
-		l.put(name)
+		l.again[name] = struct{}{}
 	}
 	return shown
 }
@@ -144,7 +151,7 @@ func (l *loop) takeReports(c facts.Changes[facts.Report]) bool {
 		}
 		d.Report, shown = report, true
 		l.draft.Set(name, d)
-		l.put(name)
+		l.again[name] = struct{}{}
 	}
 	return shown
 }
@@ -185,18 +192,28 @@ func (l *loop) takePods(c facts.Changes[facts.Pod]) bool {
 	return shown
 }
 
-// put tells the fabric what is known of a node.
-func (l *loop) put(name string) {
-	d, _ := l.draft.Of(name)
-	if d.Node == nil {
-		l.fabric.Remove(name)
-		return
+// tell tells the fabric what is known of nodes: by name, since neighbors by name
+// are neighbors by cable, and a part at a time, since reports are large.
+func (l *loop) tell() {
+	const part = 512
+	var nodes []fabric.Node
+	for names := range slices.Chunk(slices.Sorted(maps.Keys(l.again)), part) {
+		nodes = nodes[:0]
+		for _, name := range names {
+			d, _ := l.draft.Of(name)
+			if d.Node == nil {
+				l.fabric.Remove(name)
+				continue
+			}
+			n := fabric.Node{Name: name, Ready: d.Node.Ready, Since: d.Node.Since, Names: d.Node.Groups()}
+			if r := d.Believed(); r != nil {
+				n.Report, n.Heartbeat = r.Spec(), r.Heartbeat()
+			}
+			nodes = append(nodes, n)
+		}
+		l.fabric.Put(nodes...)
 	}
-	n := fabric.Node{Name: name, Ready: d.Node.Ready, Since: d.Node.Since, Names: d.Node.Groups()}
-	if r := d.Believed(); r != nil {
-		n.Report, n.Heartbeat = r.Spec(), r.Heartbeat()
-	}
-	l.fabric.Put(n)
+	l.again = map[string]struct{}{} // Not cleared: that of a first tree is large.
 }
 
 // walks says who walks which leaf, if anybody wants to know and any level is
