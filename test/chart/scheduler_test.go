@@ -2,7 +2,6 @@ package chart
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -31,27 +30,10 @@ func TestScheduler(t *testing.T) {
 		}, mutating...)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			text, err := helm(t, append([]string{
-				"template", generated, chartDir, "-n", namespace, "-s", "templates/scheduler/deployment.yaml",
-				"-s", "templates/scheduler/config.yaml", "-s", "templates/scheduler/rbac.yaml", "--set", "gpuScheduler.deploy=true",
+			renderGolden(t, "scheduler-"+tt.name, append([]string{
+				"-s", "templates/scheduler/deployment.yaml", "-s", "templates/scheduler/config.yaml",
+				"-s", "templates/scheduler/rbac.yaml", "--set", "gpuScheduler.deploy=true",
 			}, tt.args...)...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			golden := filepath.Join("testdata", "scheduler-"+tt.name+".yaml")
-			if *update {
-				if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), text); diff != "" {
-				t.Errorf("(-want +got), -update writes it:\n%s", diff)
-			}
-			decode(t, text)
 		})
 	}
 }
