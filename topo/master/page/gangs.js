@@ -112,7 +112,7 @@ export function facts(g, ago, link) {
     ['Pods', `${number(g.running)} of ${number(g.members)} run${g.bound > g.running ? `, ${number(g.bound)} have a node` : ''}${
       g.least ? `; ${number(g.least)} must` : ''}`],
     ['GPUs', g.gpus ? number(g.gpus) : 'none'],
-    ['Group', g.group ? [link(g.group), ` ${g.group.kind}`] : g.nodes.length ? 'no group holds all of it' : ''],
+    ['Group', g.group ? [link(g.group), ` ${g.group.alias ? `behind ${g.group.alias}` : g.group.kind}`] : g.nodes.length ? 'no group holds all of it' : ''],
     ['Lost nodes', g.missing.join(', ')],
   ];
 }

@@ -92,7 +92,7 @@ export function stateAdvice(state) {
 
 /** gangText says where a gang is and how large it is: "leaf-su2 · 8 nodes · 64 GPUs". */
 export const gangText = (g) => [
-  g.group?.name, g.nodes.length && count(g.nodes.length, 'node'), g.nodes.length ? '' : count(g.members, 'pod'),
+  g.group?.alias || g.group?.name, g.nodes.length && count(g.nodes.length, 'node'), g.nodes.length ? '' : count(g.members, 'pod'),
   g.gpus && count(g.gpus, 'GPU'),
 ].filter(Boolean).join(' · ');
 
