@@ -18,14 +18,15 @@ type loop struct {
 	fabric *fabric.Map
 	levels []fabric.Level
 	draft  view.Draft
-	// pods are those with GPUs, used their sums by node.
+	// pods are those with GPUs or in a gang, used the sums of GPUs by node.
 	pods  map[string]facts.Pod
 	used  map[string]int32
+	gangs *gangs
 	clock clock
 	// again are the nodes that the fabric has to be told of.
 	again map[string]struct{}
 
-	generation uint64
+	generation, mapped uint64
 	// last is what was published last; walked is the tree that its walks are
 	// of.
 	last   *view.View
@@ -33,7 +34,9 @@ type loop struct {
 }
 
 func newLoop(m *Master) (*loop, error) {
-	l := &loop{Master: m, pods: map[string]facts.Pod{}, used: map[string]int32{}, again: map[string]struct{}{}}
+	l := &loop{
+		Master: m, pods: map[string]facts.Pod{}, used: map[string]int32{}, gangs: newGangs(), again: map[string]struct{}{},
+	}
 	return l, l.rebuild(m.options.Levels)
 }
 
@@ -58,21 +61,28 @@ func (l *loop) step(ctx context.Context, slow bool) {
 	if !l.options.Source.Synced() {
 		return
 	}
-	shown := l.take()
+	shown, regrouped := l.take()
 	now, contact := l.options.Now(), l.options.Source.Contact()
 	tree := l.fabric.Snapshot(l.clock.now(now, contact))
 	next := view.View{Tree: tree, Levels: l.levels, CountsPods: l.options.CountsPods, Nodes: l.draft.Table()}
 	if away(now, contact) {
 		next.StaleSince = contact.UTC().Truncate(time.Second)
 	}
+	if l.options.CountsPods {
+		next.Gangs = l.gangs.draft.Table()
+	}
 	next.Walks = l.walks(tree, slow)
 	l.tellStale(ctx, next.StaleSince)
-	if l.last == nil || shown || tree != l.last.Tree || !next.StaleSince.Equal(l.last.StaleSince) {
+	switch {
+	case l.last == nil || shown || tree != l.last.Tree || !next.StaleSince.Equal(l.last.StaleSince):
 		l.generation++
-	} else if next.Nodes == l.last.Nodes && sameMap(next.Walks, l.last.Walks) {
+		l.mapped = l.generation
+	case regrouped:
+		l.generation++
+	case next.Nodes == l.last.Nodes && sameMap(next.Walks, l.last.Walks):
 		return
 	}
-	next.Generation = l.generation
+	next.Generation, next.Mapped = l.generation, l.mapped
 	if l.last == nil {
 		l.options.Log.InfoContext(ctx, "first tree", "nodes", l.fabric.Len(), "etag", tree.ETag())
 	}
@@ -91,16 +101,18 @@ func (l *loop) tellStale(ctx context.Context, since time.Time) {
 	}
 }
 
-// take applies all changes; true if any of them shows.
-func (l *loop) take() bool {
+// take applies all changes; shown tells whether any of them shows in the map,
+// regrouped whether any gang changed.
+func (l *loop) take() (shown, regrouped bool) {
 	batch := l.options.Source.Take()
 	l.fabric.Reserve(len(batch.Nodes.Changed)) // For the first tree.
 	// Pods first: they change the numbers that nodes are shown with.
-	shown := l.takePods(batch.Pods)
+	shown = l.takePods(batch.Pods)
+	regrouped = l.gangs.settle()
 	shown = l.takeNodes(batch.Nodes) || shown
 	shown = l.takeReports(batch.Reports) || shown
 	l.tell()
-	return shown
+	return shown, regrouped
 }
 
 func (l *loop) takeNodes(c facts.Changes[facts.Node]) bool {
@@ -156,7 +168,7 @@ func (l *loop) takeReports(c facts.Changes[facts.Report]) bool {
 	return shown
 }
 
-// takePods keeps what each pod holds, and the sum for its node.
+// takePods keeps what each pod holds, the sum for its node, and its gang.
 func (l *loop) takePods(c facts.Changes[facts.Pod]) bool {
 	if c.All {
 		for key := range l.pods {
@@ -167,14 +179,19 @@ func (l *loop) takePods(c facts.Changes[facts.Pod]) bool {
 	}
 	sums := map[string]int32{}
 	for key, pod := range c.Changed {
-		was := l.pods[key]
-		sums[was.Node] -= was.GPUs
+		was, had := l.pods[key]
 		if pod == nil {
+			pod = &facts.Pod{}
 			delete(l.pods, key)
+		} else {
+			l.pods[key] = *pod
+		}
+		if had && was.Same(pod) {
 			continue
 		}
+		sums[was.Node] -= was.GPUs
 		sums[pod.Node] += pod.GPUs
-		l.pods[key] = *pod
+		l.gangs.move(key, was.Member, pod.Member)
 	}
 	shown := false
 	for name, change := range sums {
