@@ -40,6 +40,9 @@ type Args struct {
 	Ignored []corev1.ResourceName `json:"ignoredResources"`
 	// Placement of shares on nodes and cards: binpack or spread.
 	Placement config.Placement `json:"placement"`
+	// PodGroups makes a PodGroup object of scheduling.x-k8s.io for each gang that
+	// labels describe.
+	PodGroups bool `json:"podGroups"`
 	// GPUAware are the weights of a node's published GPU topology.
 	GPUAware Weights `json:"gpuAware"`
 }

@@ -24,6 +24,8 @@ const (
 // without any.
 func decide(g *Gang, o *unstructured.Unstructured) act {
 	switch {
+	case g != nil && g.Theirs:
+		return nothing
 	case o == nil && g != nil && g.Labels && g.Make:
 		return create
 	case o == nil, !Ours(o), o.GetDeletionTimestamp() != nil:

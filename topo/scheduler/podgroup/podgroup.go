@@ -46,6 +46,8 @@ const (
 // Gang is one that has pods, as far as its object is concerned.
 type Gang struct {
 	Key types.NamespacedName
+	// Theirs tells that its pods are for another scheduler: nothing is done.
+	Theirs bool
 	// Labels tells that labels describe it, and that no object of its user's
 	// does: it may have one of ours.
 	Labels bool
