@@ -14,9 +14,6 @@ import (
 
 // What the metric says of client-go's election is what the plugin is told.
 func TestElection(t *testing.T) {
-	if leads, known := won(); leads || known {
-		t.Fatalf("before there is an election: leads %v, known %v", leads, known)
-	}
 	// Somebody else has the lease.
 	client := fake.NewClientset(&coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "heddle-scheduler"},

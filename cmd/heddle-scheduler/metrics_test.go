@@ -92,7 +92,9 @@ func TestMetrics(t *testing.T) {
 	for i := range 3 {
 		w.add(pod(fmt.Sprintf("y-%d", i), 4, gangLabels("y", 3)))
 	}
-	w.until("y refused", func(pods map[string]*corev1.Pod) bool { return strings.Contains(why(pods["y-0"]), "rejected by podgroup y") })
+	w.until("y refused", func(pods map[string]*corev1.Pod) bool {
+		return strings.Contains(why(pods["y-0"]), "rejected by podgroup y")
+	})
 	w.shows(map[string]float64{"heddle_scheduler_gangs{Queued}": 1, "heddle_scheduler_gang_refusals_total": 1})
 	if since, ok := w.figures()["heddle_scheduler_gang_rejected_seconds{default,y}"]; !ok || since <= 0 || since > 20 {
 		t.Errorf("y has been refused for %v s (%v)", since, ok)
@@ -110,4 +112,3 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("the map is %v s old", age)
 	}
 }
-

@@ -72,7 +72,7 @@ func readArgs(object runtime.Object) (Args, error) {
 	d := names.DefaultDomains()
 	args := Args{
 		TopoMaster: DefaultTopoMaster, WithoutMap: gang.Place,
-		Domains:  Domains{d.Vendor, d.Card, d.Company},
+		Domains: Domains{d.Vendor, d.Card, d.Company}, PodGroups: true,
 		GPUAware: Weights{1, 1}, Placement: config.PlacementBinpack,
 	}
 	args.Interval.Duration, args.MaxAge.Duration = feed.DefaultInterval, feed.DefaultMaxAge
