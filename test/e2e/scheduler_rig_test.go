@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,6 +39,10 @@ type fleet struct {
 	process   *exec.Cmd
 }
 
+// lease are shorter times than the documented ones, for tests that wait for a
+// scheduler to follow another.
+const lease = "leaderElect: true\n  leaseDuration: 6s\n  renewDeadline: 5s\n  retryPeriod: 500ms"
+
 // newFleet writes the chart's configuration of heddle-scheduler and starts it.
 // The real node takes nothing, since images of the tests' pods are nowhere.
 func newFleet(t *testing.T, set ...string) *fleet {
@@ -52,7 +57,7 @@ func newFleet(t *testing.T, set ...string) *fleet {
 	t.Cleanup(func() {
 		b.kubectlAfter(t, "uncordon", b.Node())
 		b.kubectlAfter(t, "delete", "namespace", f.namespace, "--wait=false")
-		b.kubectlAfter(t, "-n", f.namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
+		f.clear(t)
 	})
 	b.kubectl(t, "wait", "--for=create", "-n", f.namespace, "serviceaccount/default", "--timeout=30s")
 	args := []string{
@@ -67,7 +72,8 @@ func newFleet(t *testing.T, set ...string) *fleet {
 		t.Fatal(err)
 	}
 	f.config = filepath.Join(t.TempDir(), "scheduler.yaml")
-	f.write(t, object.Data["scheduler.yaml"]+fmt.Sprintf("\nclientConnection: {kubeconfig: %s, qps: 100, burst: 200}\n", b.Kubeconfig()))
+	f.write(t, strings.Replace(object.Data["scheduler.yaml"], "leaderElect: true", lease, 1)+
+		fmt.Sprintf("\nclientConnection: {kubeconfig: %s, qps: 100, burst: 200}\n", b.Kubeconfig()))
 	t.Cleanup(func() { f.kill(t) })
 	f.start(t)
 	return f
@@ -80,42 +86,88 @@ func (f *fleet) write(t *testing.T, text string) {
 	}
 }
 
+// replace changes the configuration for the next start.
+func (f *fleet) replace(t *testing.T, old, text string) {
+	t.Helper()
+	now, err := os.ReadFile(f.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(now), old) {
+		t.Fatalf("no %q in\n%s", old, now)
+	}
+	f.write(t, strings.Replace(string(now), old, text, 1))
+}
+
 // start runs heddle-scheduler on the host.
 func (f *fleet) start(t *testing.T) {
 	t.Helper()
-	f.process = exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(f.installer.Dir, schedulerName),
-		"--config", f.config, "--secure-port=0", "--v=2")
-	f.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	f.process.Stderr = t.Output()
-	if err := f.process.Start(); err != nil {
-		t.Fatal(err)
-	}
+	f.process = f.replica(t, t.Output())
 }
 
-// kill ends it with no time for anything.
+// replica runs another heddle-scheduler, which the caller ends.
+func (f *fleet) replica(t *testing.T, log io.Writer) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(f.installer.Dir, schedulerName),
+		"--config", f.config, "--secure-port=0", "--v=2")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+// kill ends the scheduler with no time for anything.
 func (f *fleet) kill(t *testing.T) {
 	t.Helper()
 	if f.process == nil {
 		return
 	}
-	if err := f.process.Process.Kill(); err != nil {
+	end(t, f.process)
+	f.process = nil
+}
+
+func end(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Process.Kill(); err != nil {
 		t.Error(err)
 	}
-	_ = f.process.Wait() // Killed, it says.
-	f.process = nil
+	_ = cmd.Wait() // Killed, it says.
+}
+
+// clear takes all pods away at once.
+func (f *fleet) clear(t *testing.T) {
+	t.Helper()
+	err := f.client.CoreV1().Pods(f.namespace).DeleteCollection(context.WithoutCancel(t.Context()),
+		metav1.DeleteOptions{GracePeriodSeconds: new(int64)}, metav1.ListOptions{})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// nodes adds simulated nodes, and waits until all are Ready.
+func (f *fleet) nodes(t *testing.T, all ...cluster.SimulatedNode) {
+	t.Helper()
+	targets := make([]string, len(all))
+	for i := range all {
+		targets[i] = "node/" + all[i].Name
+		if err := f.AddSimulatedNode(t.Context(), all[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { f.kubectlAfter(t, append([]string{"delete", "--wait=false"}, targets...)...) })
+	f.kubectl(t, append([]string{"wait", "--for=condition=Ready", "--timeout=60s"}, targets...)...)
 }
 
 // gpus adds a simulated node with GPUs.
 func (f *fleet) gpus(t *testing.T, name string, n int, annotations map[string]string) {
 	t.Helper()
-	err := f.AddSimulatedNode(t.Context(), cluster.SimulatedNode{
-		Name: name, Annotations: annotations, Capacity: map[string]string{gpu: strconv.Itoa(n)},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.kubectlAfter(t, "delete", "node", name, "--wait=false") })
-	f.kubectl(t, "wait", "node/"+name, "--for=condition=Ready", "--timeout=30s")
+	f.nodes(t, withGPUs(name, n, annotations))
+}
+
+func withGPUs(name string, n int, annotations map[string]string) cluster.SimulatedNode {
+	return cluster.SimulatedNode{Name: name, Annotations: annotations, Capacity: map[string]string{gpu: strconv.Itoa(n)}}
 }
 
 // assign installs the chart's admission of GPU pods, and waits until it works.
@@ -165,10 +217,27 @@ func (f *fleet) pod(name string, gpus int, labels map[string]string) *corev1.Pod
 func (f *fleet) gang(t *testing.T, name string, n, gpus int, annotations map[string]string) {
 	t.Helper()
 	for i := range n {
-		p := f.pod(fmt.Sprintf("%s-%d", name, i), gpus, map[string]string{gangName: name, gangLeast: strconv.Itoa(n)})
-		p.Spec.SchedulerName, p.Annotations = schedulerName, annotations
-		f.create(t, p)
+		f.create(t, f.member(name, i, n, gpus, annotations))
 	}
+}
+
+// member is a pod of a gang of n.
+func (f *fleet) member(name string, i, n, gpus int, annotations map[string]string) *corev1.Pod {
+	p := f.pod(fmt.Sprintf("%s-%d", name, i), gpus, map[string]string{gangName: name, gangLeast: strconv.Itoa(n)})
+	p.Spec.SchedulerName, p.Annotations = schedulerName, annotations
+	return p
+}
+
+// bound are the nodes of those pods that have one.
+func (f *fleet) bound(t *testing.T, prefix string) map[string]string {
+	t.Helper()
+	on := map[string]string{}
+	for _, p := range f.podsOf(t, prefix) {
+		if p.Spec.NodeName != "" {
+			on[p.Name] = p.Spec.NodeName
+		}
+	}
+	return on
 }
 
 func (f *fleet) create(t *testing.T, pod *corev1.Pod) {

@@ -4,13 +4,14 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/test/cluster"
 )
 
 // TestTFSmokeGPU is the documented TensorFlow example: 4 GPUs in the cluster, 8
@@ -125,13 +126,19 @@ func (f *fleet) leaves(t *testing.T, port int, all map[string][]string) (m *topo
 	t.Helper()
 	f.topologyCRD(t)
 	at = map[string]string{}
-	for leaf, nodes := range all {
-		for _, node := range nodes {
-			f.gpus(t, node, 8, nil)
-			f.report(t, reportOf(node, f.node(t, node).UID, leaf))
-			at[node] = leaf
+	var nodes []cluster.SimulatedNode
+	for leaf, names := range all {
+		for _, name := range names {
+			nodes = append(nodes, withGPUs(name, 8, nil))
+			at[name] = leaf
 		}
 	}
+	f.nodes(t, nodes...)
+	var reports []*v1alpha1.NodeTopology
+	for name, leaf := range at {
+		reports = append(reports, reportOf(name, f.node(t, name).UID, leaf))
+	}
+	f.report(t, reports...)
 	return f.startTopoMaster(t, "sched", port, "--exports", "none"), at
 }
 
@@ -173,64 +180,6 @@ func TestGangInOneLeaf(t *testing.T) {
 	}
 	f.gang(t, "more", 2, 8, nil)
 	t.Log(f.refused(t, "more", 2, "rejected by podgroup more"))
-}
-
-// TestSchedulerKilled ends the scheduler while a gang is half bound: the next
-// one finishes the gang in its leaf, and no node holds more than it has.
-func TestSchedulerKilled(t *testing.T) {
-	f := newFleet(t, "gpuScheduler.map.address=http://127.0.0.1:19412/node_group", "gpuScheduler.map.interval=500ms",
-		"gpuScheduler.map.without=wait")
-	_, at := f.leaves(t, 19412, map[string][]string{leafA: numbered("kill-a", 3), leafB: numbered("kill-b", 3)})
-	f.kill(t)
-	text, err := os.ReadFile(f.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Slow enough to be stopped in the middle.
-	f.write(t, strings.Replace(string(text), "qps: 100, burst: 200", "qps: 4, burst: 4", 1))
-	f.start(t)
-	const pods = 24
-	f.gang(t, "half", pods, 1, map[string]string{"heddle.dev/gang-required-level": "leaf"})
-	bound := func() (n int) {
-		for _, p := range f.podsOf(t, "half") {
-			if p.Spec.NodeName != "" {
-				n++
-			}
-		}
-		return n
-	}
-	eventually(t, time.Minute, func() string {
-		if n := bound(); n < pods/4 {
-			return fmt.Sprintf("%d pods are bound", n)
-		}
-		return ""
-	})
-	f.kill(t)
-	if n := bound(); n == pods {
-		t.Fatalf("%d of %d are bound: it was not killed in the middle", n, pods)
-	} else {
-		t.Logf("killed with %d of %d bound", n, pods)
-	}
-	f.write(t, string(text))
-	f.start(t)
-	nodes := f.running(t, time.Minute, "half", pods)
-	leaves := map[string]bool{}
-	for node, n := range nodes {
-		leaves[at[node]] = true
-		if n > 8 {
-			t.Errorf("%d pods on the 8 GPUs of %s", n, node)
-		}
-	}
-	if len(leaves) != 1 {
-		t.Errorf("the gang is on %v", nodes)
-	}
-	// What is free is counted once: the other leaf is whole.
-	f.gang(t, "next", pods, 1, map[string]string{"heddle.dev/gang-required-level": "leaf"})
-	for node, n := range f.running(t, 30*time.Second, "next", pods) {
-		if leaves[at[node]] || n != 8 {
-			t.Errorf("%d of the next gang on %s", n, node)
-		}
-	}
 }
 
 // TestMapGone is topo-master away: the last good map holds for its time, then

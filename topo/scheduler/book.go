@@ -24,6 +24,8 @@ type book struct {
 	mu    sync.Mutex
 	gangs map[types.NamespacedName]*entry
 	of    map[types.UID]*entry
+	// begun are gangs of which members have a node and others may wait.
+	begun map[types.NamespacedName]*entry
 	// promises are made anew when they change; never changed.
 	promises fit.Promises
 }
@@ -31,7 +33,7 @@ type book struct {
 func newBook(d names.Domains, ignored []corev1.ResourceName) *book {
 	return &book{
 		domains: d, ignored: ignored, now: time.Now,
-		gangs: map[types.NamespacedName]*entry{}, of: map[types.UID]*entry{},
+		gangs: map[types.NamespacedName]*entry{}, of: map[types.UID]*entry{}, begun: map[types.NamespacedName]*entry{},
 	}
 }
 
@@ -70,6 +72,7 @@ func (b *book) put(pod *corev1.Pod) (e *entry, changed bool) {
 		m.stage, m.node = bound, pod.Spec.NodeName
 		e.once = true
 	}
+	b.begin(e)
 	return e, changed
 }
 
