@@ -46,8 +46,16 @@ type fleet struct {
 const lease = "leaderElect: true\n  leaseDuration: 6s\n  renewDeadline: 5s\n  retryPeriod: 500ms"
 
 // newFleet writes the chart's configuration of heddle-scheduler and starts it.
-// The real node takes nothing, since images of the tests' pods are nowhere.
 func newFleet(t *testing.T, set ...string) *fleet {
+	t.Helper()
+	f := idleFleet(t, set...)
+	f.start(t)
+	return f
+}
+
+// idleFleet writes the configuration, for a scheduler that somebody starts later.
+// The real node takes nothing, since images of the tests' pods are nowhere.
+func idleFleet(t *testing.T, set ...string) *fleet {
 	t.Helper()
 	b := shared
 	f := &fleet{bed: b, namespace: "sched-" + strconv.FormatInt(time.Now().UnixNano()%1e9, 36)}
@@ -77,7 +85,6 @@ func newFleet(t *testing.T, set ...string) *fleet {
 	f.write(t, strings.Replace(object.Data["scheduler.yaml"], "leaderElect: true", lease, 1)+
 		fmt.Sprintf("\nclientConnection: {kubeconfig: %s, qps: 100, burst: 200}\n", b.Kubeconfig()))
 	t.Cleanup(func() { f.kill(t) })
-	f.start(t)
 	return f
 }
 
