@@ -54,8 +54,12 @@ func TestGangGroup(t *testing.T) {
 // remake makes a gang whose members a controller makes again.
 func (f *fleet) remake(t *testing.T, name string, n, gpus int, annotations map[string]string) {
 	t.Helper()
-	set := f.set(name, n, f.member(name, 0, n, gpus, annotations))
-	if _, err := f.client.AppsV1().StatefulSets(f.namespace).Create(t.Context(), set, metav1.CreateOptions{}); err != nil {
+	f.makeSet(t, name, n, f.member(name, 0, n, gpus, annotations))
+}
+
+func (f *fleet) makeSet(t *testing.T, name string, n int, template *corev1.Pod) {
+	t.Helper()
+	if _, err := f.client.AppsV1().StatefulSets(f.namespace).Create(t.Context(), f.set(name, n, template), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.kubectlAfter(t, "-n", f.namespace, "delete", "statefulset", name, "--cascade=orphan") })

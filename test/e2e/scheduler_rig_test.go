@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -158,15 +159,35 @@ func (f *fleet) clear(t *testing.T) {
 // nodes adds simulated nodes, and waits until all are Ready.
 func (f *fleet) nodes(t *testing.T, all ...cluster.SimulatedNode) {
 	t.Helper()
-	targets := make([]string, len(all))
+	api := f.client.CoreV1().Nodes()
+	ours := metav1.ListOptions{LabelSelector: "e2e-fleet=" + f.namespace}
 	for i := range all {
-		targets[i] = "node/" + all[i].Name
+		if all[i].Labels == nil {
+			all[i].Labels = map[string]string{}
+		}
+		all[i].Labels["e2e-fleet"] = f.namespace
 		if err := f.AddSimulatedNode(t.Context(), all[i]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	t.Cleanup(func() { f.kubectlAfter(t, append([]string{"delete", "--wait=false"}, targets...)...) })
-	f.kubectl(t, append([]string{"wait", "--for=condition=Ready", "--timeout=60s"}, targets...)...)
+	t.Cleanup(func() {
+		if err := api.DeleteCollection(context.WithoutCancel(t.Context()), metav1.DeleteOptions{}, ours); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, time.Minute, func() string {
+		list, err := api.List(t.Context(), ours)
+		if err != nil {
+			return err.Error()
+		}
+		for i := range list.Items {
+			ready := func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue }
+			if n := &list.Items[i]; !slices.ContainsFunc(n.Status.Conditions, ready) || len(n.Spec.Taints) > 0 {
+				return "node " + n.Name + " is not Ready"
+			}
+		}
+		return ""
+	})
 }
 
 // gpus adds a simulated node with GPUs.

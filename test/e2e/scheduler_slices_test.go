@@ -90,14 +90,14 @@ func TestSlicesOverDragonflies(t *testing.T) {
 	f := newFleet(t, "gpuScheduler.map.address=http://127.0.0.1:19423/node_group", "gpuScheduler.map.interval=500ms",
 		"gpuScheduler.map.without=wait")
 	_, box, fly := f.dragonflies(t, 19423, 4)
-	slices := map[string]string{gpu + "-group-size": "64"}
+	inSlices := map[string]string{gpu + "-group-size": "64"}
 	// The first dragonfly is whole no more, nor is its switchbox.
 	taken := f.pod("taken", 8, nil)
 	taken.Spec.SchedulerName, taken.Spec.NodeSelector = schedulerName, map[string]string{corev1.LabelHostname: "fly-00"}
 	f.create(t, taken)
 	f.running(t, 30*time.Second, "taken", 1)
 
-	f.job(t, "large", 16, slices)
+	f.job(t, "large", 16, inSlices)
 	in, large := map[string]int{}, f.ranks(t, "large", 16)
 	for rank, node := range large {
 		in[fly[node]]++
@@ -111,13 +111,13 @@ func TestSlicesOverDragonflies(t *testing.T) {
 	if in["dragonfly-2"] != 8 || in["dragonfly-3"] != 8 {
 		t.Errorf("ranks in %v", in)
 	}
-	f.job(t, "small", 8, slices)
+	f.job(t, "small", 8, inSlices)
 	for rank, node := range f.ranks(t, "small", 8) {
 		if fly[node] != "dragonfly-1" {
 			t.Errorf("rank %d is on %s of %s", rank, node, fly[node])
 		}
 	}
-	f.job(t, "third", 8, slices)
+	f.job(t, "third", 8, inSlices)
 	t.Log(f.refused(t, "third", 8, "rejected by podgroup third"))
 	f.kubectl(t, "-n", f.namespace, "delete", "pod", "taken", "--force", "--grace-period=0")
 	for rank, node := range f.ranks(t, "third", 8) {

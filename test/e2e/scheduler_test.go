@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"fmt"
-	"strconv"
 	"testing"
 	"time"
 
@@ -13,67 +12,6 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/cluster"
 )
-
-// TestTFSmokeGPU is the documented TensorFlow example: 4 GPUs in the cluster, 8
-// wanted. Without a gang the PS and two workers would run and hold 4 GPUs idle.
-// The pods are as the TFJob operator makes them, which names no scheduler.
-func TestTFSmokeGPU(t *testing.T) {
-	f := newFleet(t)
-	f.assign(t)
-	f.gpus(t, "tf-a", 4, nil)
-	member := func(task string, index, gpus int) {
-		p := f.pod(fmt.Sprintf("tf-smoke-gpu-%s-%d", task, index), gpus, map[string]string{
-			gangName: "tf-smoke-gpu", gangLeast: "5",
-			"training.kubeflow.org/job-name": "tf-smoke-gpu", "training.kubeflow.org/operator-name": "tfjob-controller",
-			"training.kubeflow.org/replica-type": task, "training.kubeflow.org/replica-index": strconv.Itoa(index),
-		})
-		p.Spec.Containers[0].Name = "tensorflow"
-		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "tfjob-port", ContainerPort: 2222}}
-		f.create(t, p)
-	}
-	member("ps", 0, 0)
-	for i := range 4 {
-		member("worker", i, 2)
-	}
-	why := f.refused(t, "tf-smoke-gpu", 5, "rejected by podgroup tf-smoke-gpu")
-	t.Log(why)
-	for _, p := range f.podsOf(t, "tf-smoke-gpu") {
-		if p.Spec.SchedulerName != schedulerName || p.Status.Phase != corev1.PodPending {
-			t.Errorf("%s: scheduler %s, phase %s", p.Name, p.Spec.SchedulerName, p.Status.Phase)
-		}
-	}
-	f.gpus(t, "tf-b", 4, nil)
-	nodes := f.running(t, 30*time.Second, "tf-smoke-gpu", 5)
-	workers := map[string]int{}
-	for _, p := range f.podsOf(t, "tf-smoke-gpu-worker") {
-		workers[p.Spec.NodeName]++
-	}
-	if workers["tf-a"] != 2 || workers["tf-b"] != 2 {
-		t.Errorf("workers on %v, all on %v", workers, nodes)
-	}
-}
-
-// TestDocumentedGPUPod applies the example of two GPUs as it is: it names no
-// scheduler, and goes where the GPUs go together best.
-func TestDocumentedGPUPod(t *testing.T) {
-	f := newFleet(t)
-	f.assign(t)
-	topology := func(score, loss int) map[string]string {
-		return map[string]string{"heddle.dev/gpu-topology": fmt.Sprintf(`{"2": {"score": %d, "loss": %d, "hcas": 2}}`, score, loss)}
-	}
-	f.gpus(t, "one-a", 8, topology(100, 90))
-	f.gpus(t, "one-b", 8, topology(100, 10))
-	f.gpus(t, "one-c", 8, nil)
-	file := f.installer.Root + "/deploy/examples/gpu-pod.yaml"
-	f.kubectl(t, "-n", f.namespace, "apply", "-f", file)
-	nodes := f.running(t, 30*time.Second, "sample-pod", 1)
-	if nodes["one-b"] != 1 {
-		t.Errorf("it runs on %v", nodes)
-	}
-	if got := f.podsOf(t, "sample-pod")[0].Spec.SchedulerName; got != schedulerName {
-		t.Errorf("it went to %s", got)
-	}
-}
 
 // TestAssignment is which pods the chart's admission gives to heddle-scheduler.
 func TestAssignment(t *testing.T) {
