@@ -25,6 +25,8 @@ type book struct {
 	mu    sync.Mutex
 	gangs map[types.NamespacedName]*entry
 	of    map[types.UID]*entry
+	// begun are gangs of which members have a node and others may wait.
+	begun map[types.NamespacedName]*entry
 	// promises are made anew when they change; never changed.
 	promises fit.Promises
 }
@@ -32,7 +34,7 @@ type book struct {
 func newBook(d names.Domains, ignored []corev1.ResourceName) *book {
 	return &book{
 		domains: d, ignored: ignored, now: time.Now, meters: newMeters(),
-		gangs: map[types.NamespacedName]*entry{}, of: map[types.UID]*entry{},
+		gangs: map[types.NamespacedName]*entry{}, of: map[types.UID]*entry{}, begun: map[types.NamespacedName]*entry{},
 	}
 }
 
@@ -71,6 +73,7 @@ func (b *book) put(pod *corev1.Pod) (e *entry, changed bool) {
 		m.stage, m.node = bound, pod.Spec.NodeName
 		e.once = true
 	}
+	b.begin(e)
 	return e, changed
 }
 

@@ -83,7 +83,9 @@ type Plugin struct {
 	book   *book
 	table  fit.Table
 	tables tables
-	cards  cards.Book
+	// accounts are of shared cards.
+	accounts accounts
+	cards    cards.Book
 	// chart is the tree of the last plan; the scheduling cycle's alone.
 	chart chart
 

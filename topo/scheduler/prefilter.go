@@ -136,6 +136,7 @@ func (p *Plugin) placeFor(
 		}
 	}
 	l := planner{plugin: p, nodes: nodes}
+	l.finish(ctx, e, priorityOf(m.pod))
 	if why = l.unit(ctx, unit, m.pod); why == "" {
 		return "", nil
 	}
