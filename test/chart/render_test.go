@@ -176,7 +176,11 @@ func decodeOne(t *testing.T, doc map[string]any) (id string, object any) {
 		object = &admissionv1.MutatingAdmissionPolicy{}
 	case "admissionregistration.k8s.io/v1 MutatingAdmissionPolicyBinding":
 		object = &admissionv1.MutatingAdmissionPolicyBinding{}
-	case "kubeflow.org/v1 MPIJob", "apiextensions.k8s.io/v1 CustomResourceDefinition":
+	case "apps/v1 StatefulSet":
+		object = &appsv1.StatefulSet{}
+	case "kubeflow.org/v1 MPIJob", "kubeflow.org/v1 TFJob", "scheduling.x-k8s.io/v1alpha1 PodGroup",
+		"apiextensions.k8s.io/v1 CustomResourceDefinition",
+		"monitoring.coreos.com/v1 ServiceMonitor", "monitoring.coreos.com/v1 PrometheusRule":
 		return id, doc // somebody else's CRD
 	default:
 		t.Fatalf("no test knows %s %s", version, kind)

@@ -109,10 +109,12 @@ func preset(tb testing.TB, mode fabric.Mode) []fabric.Level {
 func mapOf(tb testing.TB, mode fabric.Mode, f *fabrics.Fabric) *fabric.Map {
 	tb.Helper()
 	m := newMap(tb, preset(tb, mode)...)
-	m.Reserve(len(f.Nodes))
+	nodes := make([]fabric.Node, len(f.Nodes))
 	for i := range f.Nodes {
-		m.Put(input(&f.Nodes[i]))
+		nodes[i] = input(&f.Nodes[i])
 	}
+	m.Reserve(len(nodes))
+	m.Put(nodes...)
 	return m
 }
 
