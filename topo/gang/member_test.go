@@ -181,7 +181,7 @@ func TestMemberOf(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, in := gang.MemberOf(tt.pod)
-			if in != tt.in || in && (got.Gang != key("tf") || got.MinMember != tt.min) {
+			if in != tt.in || in && (got.Gang != "default/tf" || got.MinMember != tt.min) {
 				t.Errorf("member %+v, %t", got, in)
 			}
 		})

@@ -19,7 +19,7 @@ type loop struct {
 	// pods are those with GPUs or in a gang, used the sums of GPUs by node.
 	pods  map[string]facts.Pod
 	used  map[string]int32
-	gangs *gangs
+	gangs gangs
 	clock clock
 
 	generation, mapped uint64
@@ -30,7 +30,7 @@ type loop struct {
 }
 
 func newLoop(m *Master) (*loop, error) {
-	l := &loop{Master: m, pods: map[string]facts.Pod{}, used: map[string]int32{}, gangs: newGangs()}
+	l := &loop{Master: m, pods: map[string]facts.Pod{}, used: map[string]int32{}}
 	return l, l.rebuild(m.options.Levels)
 }
 
