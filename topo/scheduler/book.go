@@ -20,6 +20,7 @@ type book struct {
 	domains names.Domains
 	ignored []corev1.ResourceName
 	now     func() time.Time
+	meters  *meters
 
 	mu    sync.Mutex
 	gangs map[types.NamespacedName]*entry
@@ -32,7 +33,7 @@ type book struct {
 
 func newBook(d names.Domains, ignored []corev1.ResourceName) *book {
 	return &book{
-		domains: d, ignored: ignored, now: time.Now,
+		domains: d, ignored: ignored, now: time.Now, meters: newMeters(),
 		gangs: map[types.NamespacedName]*entry{}, of: map[types.UID]*entry{}, begun: map[types.NamespacedName]*entry{},
 	}
 }
@@ -161,6 +162,7 @@ func (b *book) release(unit []*entry, why string) (waiting []types.UID) {
 
 // refuse notes why a gang has no nodes, and who tries again.
 func (b *book) refuse(e *entry, why string, leader types.UID) {
+	b.refused(e, why)
 	e.refusal, e.leader = why, leader
 	if m := e.members[leader]; m != nil {
 		m.told = true
