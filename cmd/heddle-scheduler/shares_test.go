@@ -105,3 +105,38 @@ func TestGPUAware(t *testing.T) {
 	w.add(p)
 	w.until("on the good node", func(pods map[string]*corev1.Pod) bool { return pods["sample-pod"].Spec.NodeName == "good" })
 }
+
+// initially adds an init container that asks for what a container of another
+// pod asks for.
+func initially(p, like *corev1.Pod) *corev1.Pod {
+	c := *like.Spec.Containers[0].DeepCopy()
+	c.Name = "init"
+	p.Spec.InitContainers = append(p.Spec.InitContainers, c)
+	return p
+}
+
+// An init container's share is reused, not added: a pod of 60 percent in either
+// turn fits on a card.
+func TestInitContainersTakeTurns(t *testing.T) {
+	w := start(t, args(""), cardNode("a", 1))
+	w.add(initially(share("s", 1, 60, 4), share("", 1, 80, 2)))
+	pods := w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "s") == 1 })
+	got, err := allocation.ParseAllocation(pods["s"].Annotations[names.SGPUAllocation])
+	if err != nil || len(got.Containers["c"]) != 1 || len(got.Containers["init"]) != 1 {
+		t.Fatalf("s has %+v, error %v", got, err)
+	}
+	w.add(share("fits", 1, 20, 4))
+	w.until("what the larger turn leaves", func(pods map[string]*corev1.Pod) bool { return bound(pods, "fits") == 1 })
+	w.add(share("more", 1, 10, 4))
+	w.until("and no more", func(pods map[string]*corev1.Pod) bool { return strings.Contains(why(pods["more"]), "no card left") })
+}
+
+// A node is marked for the GPUs that the pod ever has at once.
+func TestGPUAwareCountsInitContainers(t *testing.T) {
+	good, bad := node("good", 4), node("bad", 4)
+	good.Annotations = map[string]string{names.GPUTopology: `{"2":{"score":600,"loss":100}}`}
+	bad.Annotations = map[string]string{names.GPUTopology: `{"1":{"score":600,"loss":0},"3":{"score":600,"loss":0}}`}
+	w := start(t, args(""), bad, good)
+	w.add(initially(pod("p", 1, nil), pod("", 2, nil)))
+	w.until("on the good node", func(pods map[string]*corev1.Pod) bool { return pods["p"].Spec.NodeName == "good" })
+}
