@@ -140,3 +140,57 @@ func TestGPUAwareCountsInitContainers(t *testing.T) {
 	w.add(initially(pod("p", 1, nil), pod("", 2, nil)))
 	w.until("on the good node", func(pods map[string]*corev1.Pod) bool { return pods["p"].Spec.NodeName == "good" })
 }
+
+// One pod's annotation comes before what is configured, of cards and of nodes.
+func TestPlacementOfOnePod(t *testing.T) {
+	annotated := func(name string, annotations map[string]string) *corev1.Pod {
+		p := share(name, 1, 10, 1)
+		p.Annotations = annotations
+		return p
+	}
+	for _, tt := range []struct {
+		name, configured string
+		annotations      map[string]string
+		node, card       bool // those that are used already
+	}{
+		{"binpack", "binpack", nil, true, true},
+		{"spread", "spread", nil, false, false},
+		{"ours against binpack", "binpack", map[string]string{names.SGPUPlacement: "spread"}, false, false},
+		{"ours against spread", "spread", map[string]string{names.SGPUPlacement: "binpack"}, true, true},
+		{"HAMi's of cards alone", "binpack", map[string]string{names.HAMiGPUPolicy: "spread"}, true, false},
+		{"HAMi's of nodes alone", "binpack", map[string]string{names.HAMiNodePolicy: "spread"}, false, false},
+		{"HAMi's and ours agree", "spread", map[string]string{names.SGPUPlacement: "binpack", names.HAMiGPUPolicy: "binpack"}, true, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := start(t, args(`"placement": "`+tt.configured+`"`), cardNode("a", 2), cardNode("b", 2))
+			w.add(share("first", 1, 10, 1))
+			first := cardOf(t, w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "first") == 1 })["first"])
+			w.add(annotated("second", tt.annotations))
+			second := cardOf(t, w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "second") == 1 })["second"])
+			if got := first.Node == second.Node; got != tt.node {
+				t.Errorf("on the used node: %t", got)
+			}
+			if got := first.Containers["c"][0].UUID == second.Containers["c"][0].UUID; got != tt.card {
+				t.Errorf("on the used card: %t", got)
+			}
+		})
+	}
+	w := start(t, args(""), cardNode("a", 1))
+	w.add(annotated("x", map[string]string{names.SGPUPlacement: "random"}))
+	w.add(annotated("y", map[string]string{names.HAMiGPUPolicy: "mutex"}))
+	w.add(annotated("z", map[string]string{names.SGPUPlacement: "binpack", names.HAMiNodePolicy: "spread"}))
+	w.until("all refused in words", func(pods map[string]*corev1.Pod) bool {
+		return strings.Contains(why(pods["x"]), `annotation heddle.dev/sgpu-placement: "random" is neither binpack nor spread`) &&
+			strings.Contains(why(pods["y"]), `annotation hami.io/gpu-scheduler-policy: "mutex" is neither`) &&
+			strings.Contains(why(pods["z"]), "annotations heddle.dev/sgpu-placement and hami.io/node-scheduler-policy are both present and differ")
+	})
+}
+
+func cardOf(t *testing.T, p *corev1.Pod) *allocation.Allocation {
+	t.Helper()
+	got, err := allocation.ParseAllocation(p.Annotations[names.SGPUAllocation])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}

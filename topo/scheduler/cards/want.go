@@ -1,6 +1,7 @@
 package cards
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,6 +18,8 @@ type Want struct {
 	// containers have the first choice of cards in this order: what runs to the
 	// end, then the init containers, as the node has it.
 	containers []container
+	// node is which nodes come first; empty is as configured.
+	node config.Placement
 }
 
 // container is one that asks for shares.
@@ -61,6 +64,23 @@ func Read(pod *corev1.Pod, c *config.NodeConfig) (*Want, error) {
 	}
 	return &w, nil
 }
+
+// Heed takes over what the pod's annotations say of binpack and spread, which
+// counts only for who chooses the cards.
+func (w *Want) Heed(annotations map[string]string) error {
+	card, node, err := sharing.Placements(annotations)
+	if err != nil {
+		return err
+	}
+	w.node = node
+	for i := range w.containers {
+		w.containers[i].request.Placement = card
+	}
+	return nil
+}
+
+// Node is which nodes come first, if otherwise is configured.
+func (w *Want) Node(otherwise config.Placement) config.Placement { return cmp.Or(w.node, otherwise) }
 
 // Place chooses cards for all containers, and takes what they come to of cards:
 // the most that any turn of the pod takes, not the sum. why is empty if all have
