@@ -82,6 +82,7 @@ type Plugin struct {
 	table  fit.Table
 	tables tables
 	cards  cards.Book
+	whole  cards.Whole
 	// chart is the tree of the last plan; the scheduling cycle's alone.
 	chart chart
 
@@ -118,6 +119,7 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 		woken: map[types.NamespacedName]bool{}, blocked: map[types.UID]bool{},
 		cards: cards.Book{Config: args.nodeConfig()}, decisions: map[types.UID]*allocation.Allocation{},
 	}
+	p.book.choose = p.choose
 	ctx, p.stop = context.WithCancel(ctx)
 	if args.TopoMaster != "" {
 		f := feed.New(feed.Options{

@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
 // handle is what of the framework the plugin calls; the whole framework runs
@@ -317,6 +319,20 @@ type state struct{ framework.CycleState }
 
 func (state) Read(framework.StateKey) (framework.StateData, error) {
 	return nil, framework.ErrNotFound
+}
+
+func TestMembersChoose(t *testing.T) {
+	p, _ := quiet(t)
+	class := func(name, use string) *fit.Class {
+		pod := podOf(name, of("x", "2"))
+		pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}}}
+		pod.Annotations = map[string]string{"nvidia.com/use-gpuuuid": use}
+		p.come(pod)
+		return p.book.of[pod.UID].members[pod.UID].class
+	}
+	if a, b, c := class("a", ""), class("b", "GPU-1"), class("c", "GPU-1"); a.Key == b.Key || b.Key != c.Key {
+		t.Error("classes do not tell who chooses which GPUs")
+	}
 }
 
 func TestSignPod(t *testing.T) {

@@ -43,12 +43,7 @@ func (p *Plugin) PreScore(
 	case c != nil && c.shares != nil:
 		return nil
 	}
-	gpus := int64(0)
-	for _, a := range fit.Requests(pod) {
-		if a.Resource == corev1.ResourceName(p.book.domains.GPUResource()) {
-			gpus = a.Value
-		}
-	}
+	gpus := fit.AmountOf(fit.Requests(pod), p.gpu())
 	if gpus == 0 {
 		return framework.NewStatus(framework.Skip)
 	}
