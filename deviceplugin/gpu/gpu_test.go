@@ -380,6 +380,12 @@ func TestFree(t *testing.T) {
 			t.Errorf("held %v: %s, want %s; error %v", test.held, got, test.want, err)
 		}
 	}
+	n = newNode(cut(cards(2), 1, "1g.10gb", 2))
+	n.config = parse(t, "mig: {strategy: single}")
+	const want = `{"version":1,"held":0,"free":[{"uuid":"GPU-0"},{"uuid":"MIG-1-0","of":"GPU-1"},{"uuid":"MIG-1-1","of":"GPU-1"}]}`
+	if got := gpu.New(n.options("nvidia.com/gpu")).Free(nil).String(); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
 }
 
 // Calls and refreshes at once, for the race detector.
