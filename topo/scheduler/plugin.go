@@ -123,7 +123,8 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 	ctx, p.stop = context.WithCancel(ctx)
 	if args.TopoMaster != "" {
 		f := feed.New(feed.Options{
-			URL: args.TopoMaster, Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,
+			URL: args.TopoMaster, CAFile: args.CAFile, TokenFile: args.TokenFile,
+			Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,
 		})
 		p.source = f
 		p.done.Go(func() { _ = f.Run(ctx) }) // Its error is always nil.
