@@ -79,6 +79,7 @@ func (p *Plugin) watch() error {
 				p.tables.forget(node.Name)
 				p.accounts.forget(node.Name)
 				p.cards.Forget(node.Name)
+				p.whole.Forget(node.Name)
 			}
 		},
 	})

@@ -89,6 +89,7 @@ type Plugin struct {
 	// accounts are of shared cards.
 	accounts accounts
 	cards    cards.Book
+	whole    cards.Whole
 	// chart is the tree of the last plan; the scheduling cycle's alone.
 	chart chart
 
@@ -147,10 +148,12 @@ func New(
 		option(p)
 	}
 	p.book.meters = p.meters
+	p.book.choose = p.choose
 	ctx, p.stop = context.WithCancel(ctx)
 	if args.TopoMaster != "" {
 		f := feed.New(feed.Options{
-			URL: args.TopoMaster, Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,
+			URL: args.TopoMaster, CAFile: args.CAFile, TokenFile: args.TokenFile,
+			Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,
 		})
 		p.source = f
 		p.done.Go(func() { _ = f.Run(ctx) }) // Its error is always nil.
