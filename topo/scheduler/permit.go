@@ -24,6 +24,9 @@ func (p *Plugin) Reserve(
 			return s
 		}
 	}
+	if t := trialOf(state); t != nil {
+		t.held[pod.UID] = true
+	}
 	return p.reserve(pod, node)
 }
 
@@ -125,6 +128,10 @@ func (p *Plugin) permit(pod *corev1.Pod) (free []types.UID, wait time.Duration) 
 
 // PostBind notes that a member has its node.
 func (p *Plugin) PostBind(_ context.Context, _ framework.CycleState, pod *corev1.Pod, node string) {
+	if p.isNative(pod) {
+		p.shy.forget(types.NamespacedName{Namespace: pod.Namespace, Name: *pod.Spec.SchedulingGroup.PodGroupName})
+		return
+	}
 	p.book.mu.Lock()
 	defer p.book.mu.Unlock()
 	if e := p.book.of[pod.UID]; e != nil {

@@ -93,6 +93,10 @@ type Plugin struct {
 	decisions map[types.UID]*allocation.Allocation
 	// blocked are pods of no gang that promises kept from a node.
 	blocked map[types.UID]bool
+	// shy is what native PodGroups avoid, and unasked tells once that the
+	// scheduler does not ask where they go.
+	shy     shy
+	unasked sync.Once
 
 	stop context.CancelFunc
 	done sync.WaitGroup

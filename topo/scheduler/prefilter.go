@@ -44,6 +44,12 @@ func (p *Plugin) PreFilter(
 	if err != nil {
 		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, err.Error())
 	}
+	if p.isNative(pod) {
+		return p.prefilterNative(ctx, state, pod, nodes, shares)
+	}
+	if state.IsPodGroupSchedulingCycle() && p.inGang(pod) {
+		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, errNotNative.Error())
+	}
 	c, next, status := p.prefilter(ctx, pod, nodes, shares != nil)
 	p.reject(next.waiting, next.why)
 	if len(next.try) > 0 {

@@ -21,10 +21,12 @@ type row struct {
 }
 
 // cell is a count that holds while the node's generation does. Generations are
-// never used twice, by any node.
+// never used twice, by any node; but a PodGroup's cycle tries things out on a
+// node (victims gone, members there) without another generation, so its pods are
+// counted too.
 type cell struct {
-	generation int64
-	count      int32
+	generation  int64
+	count, pods int32
 }
 
 // Question is what somebody wants to know of all nodes.
@@ -51,9 +53,9 @@ func (t *Table) Count(q *Question, into []int32) []int32 {
 	}
 	r := t.row(q.Class.Key, len(q.Nodes))
 	for i, info := range q.Nodes {
-		at, generation := &r.cells[i], info.GetGeneration()
-		if at.generation != generation {
-			*at = cell{generation, count(q.Class, info)}
+		at, generation, pods := &r.cells[i], info.GetGeneration(), int32(len(info.GetPods())) //nolint:gosec // A node has few.
+		if at.generation != generation || at.pods != pods {
+			*at = cell{generation, count(q.Class, info), pods}
 		}
 		n := at.count
 		if n > 0 && len(q.Promises) > 0 && len(q.Promises[info.Node().Name]) > 0 {
