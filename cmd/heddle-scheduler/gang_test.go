@@ -44,6 +44,11 @@ type world struct {
 // test wants of the plugin's arguments.
 func start(t testing.TB, args string, nodes ...*corev1.Node) *world {
 	t.Helper()
+	return startFrom(t, documented, args, nodes...)
+}
+
+func startFrom(t testing.TB, file, args string, nodes ...*corev1.Node) *world {
+	t.Helper()
 	w := &world{TB: t, client: fake.NewClientset()}
 	if _, ok := t.(*testing.B); ok {
 		// One that keeps no account of who owns which field, which costs more
@@ -79,7 +84,7 @@ func start(t testing.TB, args string, nodes ...*corev1.Node) *world {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	factory := kube.NewInformerFactory(w.client, 0, nil)
-	c := loaded(t)
+	c := loaded(t, file)
 	for i := range c.Profiles[0].PluginConfig {
 		if c.Profiles[0].PluginConfig[i].Name == scheduler.Name {
 			c.Profiles[0].PluginConfig[i].Args = &runtime.Unknown{Raw: []byte(args), ContentType: runtime.ContentTypeJSON}

@@ -9,10 +9,15 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/validation"
 )
 
-// loaded is the documented configuration, as kube-scheduler reads it.
-func loaded(t testing.TB) *config.KubeSchedulerConfiguration {
+const (
+	documented       = "testdata/scheduler.yaml"
+	documentedNative = "testdata/scheduler-generic-workload.yaml"
+)
+
+// loaded is a documented configuration, as kube-scheduler reads it.
+func loaded(t testing.TB, file string) *config.KubeSchedulerConfiguration {
 	t.Helper()
-	text, err := os.ReadFile("testdata/scheduler.yaml")
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +34,9 @@ func loaded(t testing.TB) *config.KubeSchedulerConfiguration {
 }
 
 func TestConfigurationIsValid(t *testing.T) {
-	if err := validation.ValidateKubeSchedulerConfiguration(loaded(t)); err != nil {
-		t.Error(err)
+	for _, file := range []string{documented, documentedNative} {
+		if err := validation.ValidateKubeSchedulerConfiguration(loaded(t, file)); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"fmt"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kube-scheduler/framework"
@@ -11,8 +12,9 @@ import (
 
 var _ framework.PlacementGeneratePlugin = (*Plugin)(nil)
 
-// maxPlacements bounds the list for a PodGroup.
-const maxPlacements = 4
+// maxPlacements is the length of the list for a PodGroup: one plan, and as many
+// more as a gang of ours gets before it lets go.
+const maxPlacements = 1 + maxRetries
 
 // GeneratePlacements lists where a native PodGroup may go: the tightest group of
 // the map that holds it, then what is around that, one tier after another. In
@@ -34,16 +36,24 @@ func (p *Plugin) GeneratePlacements(
 		fault = errNotNative
 	}
 	if fault != nil {
-		return nil, n.refuse(fault.Error(), false)
+		return nil, n.refuse(fault.Error())
 	}
-	plan, found, resolvable, why := p.planNative(ctx, n, parent.Nodes, nil)
-	if why != "" {
-		return nil, n.refuse(why, resolvable)
+	t := &trial{group: n, nodes: parent.Nodes, asked: map[types.UID]bool{}, held: map[types.UID]bool{}}
+	state.Write(trialKey, t)
+	plan, why := p.planNative(ctx, t, nil, false)
+	if why == "" {
+		all.Placements = p.chart.shortlist(&plan, parent)
+		return all, nil
 	}
-	state.Write(trialKey, &trial{
-		group: n, nodes: parent.Nodes, places: found, asked: map[types.UID]bool{}, held: map[types.UID]bool{},
-	})
-	all.Placements = p.chart.shortlist(&plan, parent)
+	if len(n.ranks) == 0 || !anybodyLower(parent.Nodes, n.ranks[0].pod) {
+		return nil, n.refuse(why)
+	}
+	if _, never := p.planNative(ctx, t, nil, true); never != "" {
+		return nil, n.refuse(why)
+	}
+	// The scheduler looks for victims only after it has tried a member:
+	// DynamicResources fails otherwise. They are all refused.
+	t.over = why
 	return all, nil
 }
 
@@ -56,12 +66,11 @@ func (p *Plugin) composite(group framework.PodGroupInfo) *framework.Status {
 		return nil
 	}
 	n := native{entry: entry{key: types.NamespacedName{Namespace: group.GetNamespace(), Name: group.GetName()}}}
-	return n.refuse("heddle-scheduler does not know topology constraints of composite podgroups; its podgroups may have them", false)
+	return n.refuse("heddle-scheduler does not know topology constraints of composite podgroups; its podgroups may have them")
 }
 
-// shortlist are the groups around a plan, the tightest first, and all nodes
-// last, at most maxPlacements and at least two, so that a plan can be made again
-// around a node that turned a pod away.
+// shortlist are the groups around a plan, the tightest first, and then all nodes:
+// in each, a plan is made around the nodes that turned a member away before.
 func (c *chart) shortlist(plan *placement.Plan, parent *framework.Placement) []*framework.Placement {
 	var out []*framework.Placement
 	add := func(name string, first, end int32) {
@@ -85,11 +94,8 @@ func (c *chart) shortlist(plan *placement.Plan, parent *framework.Placement) []*
 		add(g.Name, g.First, g.End)
 		at = g.Parent
 	}
-	if n := len(out); n == 0 || len(out[n-1].Nodes) < len(parent.Nodes) {
-		out = append(out, &framework.Placement{Name: "all nodes", Nodes: parent.Nodes})
-	}
-	if len(out) == 1 {
-		out = append(out, &framework.Placement{Name: out[0].Name + ", again", Nodes: out[0].Nodes})
+	for again := 1; len(out) < maxPlacements; again++ {
+		out = append(out, &framework.Placement{Name: fmt.Sprintf("all nodes (%d)", again), Nodes: parent.Nodes})
 	}
 	return out
 }

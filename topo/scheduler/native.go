@@ -102,51 +102,50 @@ func (p *Plugin) enroll(n *native, own *gang.Spec, placed, waiting []*corev1.Pod
 	return errors.Join(append(faults, err)...)
 }
 
-// refuse is how a PodGroup is told why it has no nodes. With resolvable the
-// scheduler looks for pods of lower priority that could make room.
-func (n *native) refuse(why string, resolvable bool) *framework.Status {
-	code := framework.UnschedulableAndUnresolvable
-	if resolvable {
-		code = framework.Unschedulable
-	}
-	return framework.NewStatus(code, fmt.Sprintf("rejected by podgroup %s: %s", n.key.Name, why))
+// refuse tells a PodGroup why it has no nodes, and that nobody's death would
+// help.
+func (n *native) refuse(why string) *framework.Status {
+	return framework.NewStatus(framework.UnschedulableAndUnresolvable, n.words(why))
 }
 
-// planNative finds a node for the members of a native PodGroup among the nodes,
-// or only among those within, which are some of them. Pods beyond the minimum
-// for which there is no room have no place. resolvable tells that there might be
-// room if other pods were gone.
+func (n *native) words(why string) string {
+	return fmt.Sprintf("rejected by podgroup %s: %s", n.key.Name, why)
+}
+
+// planNative finds a node for the members of a trial's PodGroup among its nodes,
+// or only among those within, which are some of them; with preempt as if all
+// pods of lower priority were gone. Pods beyond the minimum for which there is
+// no room get no place.
 func (p *Plugin) planNative(
-	ctx context.Context, n *native, nodes, within []framework.NodeInfo,
-) (plan placement.Plan, places map[types.UID]string, resolvable bool, why string) {
-	b, c := p.book, &p.chart
+	ctx context.Context, t *trial, within []framework.NodeInfo, preempt bool,
+) (plan placement.Plan, why string) {
+	b, c, n := p.book, &p.chart, t.group
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m, _ := p.source.Current()
-	c.update(ctx, m, p.source.Fresh(m, b.now()), nodes, p.log)
+	c.update(ctx, m, p.source.Fresh(m, b.now()), t.nodes, p.log)
 	g, classes := c.gang(n.ranks)
 	g.MinMember = max(len(g.Placed)+1, n.least)
 	if g.MinMember > len(n.ranks) {
-		return plan, nil, false, fmt.Sprintf("%d of %d pods exist", len(n.ranks), g.MinMember)
+		return plan, fmt.Sprintf("%d of %d pods exist", len(n.ranks), g.MinMember)
 	}
-	l := planner{plugin: p, nodes: nodes}
+	l := planner{plugin: p, nodes: t.nodes, preempt: preempt}
 	if why = l.constrain(&g, &n.entry); why != "" {
-		return plan, nil, false, why
+		return plan, why
 	}
-	s := search{chart: c, nodes: nodes, gang: &g, room: l.capacity(classes, n.ranks[0].pod)}
+	s := search{chart: c, nodes: t.nodes, gang: &g, room: l.capacity(classes, n.ranks[0].pod)}
 	if within != nil {
 		s.confine(within)
 	}
 	plan, err := s.place(n.topology)
 	if err != nil {
-		var refusal *placement.Refusal
-		return plan, nil, errors.As(err, &refusal) && refusal.Reason != placement.ReasonInvalid, err.Error()
+		return plan, err.Error()
 	}
-	places = make(map[types.UID]string, len(n.ranks))
+	t.places = make(map[types.UID]string, len(n.ranks))
 	for rank, id := range plan.Nodes {
 		if m := n.ranks[rank]; m.stage == pending && id != placement.None {
-			places[m.pod.UID] = c.tree.Name(id)
+			t.places[m.pod.UID] = c.tree.Name(id)
 		}
 	}
-	return plan, places, false, ""
+	return plan, ""
 }

@@ -19,13 +19,14 @@ const slack = time.Minute
 func (p *Plugin) Reserve(
 	_ context.Context, state framework.CycleState, pod *corev1.Pod, node string,
 ) *framework.Status {
-	if c := read(state); c != nil && c.shares != nil {
+	if c := read(state); c != nil && c.shares != nil && !p.recall(state, pod, node) {
 		if s := p.reserveShares(c.shares, pod, node); s != nil {
 			return s
 		}
 	}
 	if t := trialOf(state); t != nil {
 		t.held[pod.UID] = true
+		p.keep(state, pod)
 	}
 	return p.reserve(pod, node)
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/kube-scheduler/framework"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/topo/scheduler/cards"
 )
 
@@ -73,11 +74,12 @@ func (p *Plugin) prefilterNative(
 		}
 	}
 	if t.over != "" {
-		return nil, t.group.refuse(t.over, true)
+		return nil, framework.NewStatus(framework.Unschedulable, t.group.words(t.over))
 	}
 	t.asked[pod.UID] = true
 	if c.node = t.places[pod.UID]; c.node == "" {
-		return nil, t.group.refuse("others of it come before this pod, and there is no room for more", true)
+		return nil, framework.NewStatus(framework.Unschedulable,
+			t.group.words("others of it come before this pod, and there is no room for more"))
 	}
 	state.Write(stateKey, c)
 	return &framework.PreFilterResult{NodeNames: sets.New(c.node)}, nil
@@ -107,7 +109,41 @@ func (p *Plugin) begin(ctx context.Context, t *trial, within []framework.NodeInf
 		}
 	}
 	t.asked, t.held, t.places = map[types.UID]bool{}, map[types.UID]bool{}, nil
-	_, t.places, _, t.over = p.planNative(ctx, n, t.nodes, within)
+	_, t.over = p.planNative(ctx, t, within, false)
+}
+
+// sharesKey is what a trial's decision on shared cards is under in the state of
+// the pod's cycle.
+const sharesKey framework.StateKey = Name + "/shares"
+
+type kept struct{ *allocation.Allocation }
+
+// Clone is for the framework.
+func (k kept) Clone() framework.StateData { return k }
+
+// keep notes what a trial decided for a pod. The framework takes it back and,
+// once all members have a place, reserves for one after another, with a snapshot
+// that does not show what the others got.
+func (p *Plugin) keep(state framework.CycleState, pod *corev1.Pod) {
+	if decision := p.decision(pod.UID); decision != nil {
+		state.Write(sharesKey, kept{decision})
+	}
+}
+
+// recall decides as the trial did, and tells whether it did.
+func (p *Plugin) recall(state framework.CycleState, pod *corev1.Pod, node string) bool {
+	data, err := state.Read(sharesKey)
+	if err != nil {
+		return false
+	}
+	k, ok := data.(kept)
+	if !ok || k.Node != node {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.decisions[pod.UID] = k.Allocation
+	return true
 }
 
 // placed is how many members have a node.
