@@ -14,6 +14,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/featuregate"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/kubernetes/pkg/features"
 
 	"github.com/heddle-dev/heddle/api/allocation"
@@ -151,6 +152,7 @@ func TestNativeGroupFallsBackToTheNextTier(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w, at := startNative(t, &master{}, fourGPUs(4)...)
+			before := feasible(t)
 			for _, on := range tt.guards {
 				w.add(guard(on))
 			}
@@ -167,8 +169,35 @@ func TestNativeGroupFallsBackToTheNextTier(t *testing.T) {
 					t.Errorf("%s was refused first: %s", name, why(p))
 				}
 			}
+			// What is left of the list is not tried out: the next members would fit
+			// there too, and a placement be chosen by score.
+			if n := feasible(t) - before; n != 1 {
+				t.Errorf("%v placements were feasible", n)
+			}
 		})
 	}
+}
+
+// feasible is how many placements the scheduler found to be so.
+func feasible(t *testing.T) (n float64) {
+	t.Helper()
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "scheduler_placement_evaluations_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetValue() == "feasible" {
+					n += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return n
 }
 
 // More nodes turn members away than one cycle has placements: what was learned

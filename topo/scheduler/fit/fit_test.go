@@ -161,8 +161,7 @@ func TestTableFollowsGenerations(t *testing.T) {
 	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, nil)); diff != "" {
 		t.Errorf("the same generation is looked at again: %s", diff)
 	}
-	// A PodGroup's cycle takes pods off a node, or puts some there, and keeps
-	// the generation.
+	// A PodGroup's cycle puts members on a node, and keeps the generation.
 	b.pods = append(b.pods, podInfo{pod: pod("b", "1", "4", 0)})
 	if diff := cmp.Diff([]int32{2, 1}, table.Count(&q, nil)); diff != "" {
 		t.Errorf("with a pod tried out: %s", diff)

@@ -21,9 +21,8 @@ type row struct {
 }
 
 // cell is a count that holds while the node's generation does. Generations are
-// never used twice, by any node; but a PodGroup's cycle tries things out on a
-// node (victims gone, members there) without another generation, so its pods are
-// counted too.
+// never used twice, by any node; but the cycle of a PodGroup puts members on a
+// node without another generation, so its pods are counted too.
 type cell struct {
 	generation  int64
 	count, pods int32
