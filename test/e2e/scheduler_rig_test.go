@@ -35,6 +35,7 @@ type fleet struct {
 	*bed
 	namespace string
 	config    string
+	flags     []string
 	process   *exec.Cmd
 }
 
@@ -42,7 +43,11 @@ type fleet struct {
 // The real node takes nothing, since images of the tests' pods are nowhere.
 func newFleet(t *testing.T, set ...string) *fleet {
 	t.Helper()
-	b := shared
+	return newFleetOn(t, shared, set...)
+}
+
+func newFleetOn(t *testing.T, b *bed, set ...string) *fleet {
+	t.Helper()
 	f := &fleet{bed: b, namespace: "sched-" + strconv.FormatInt(time.Now().UnixNano()%1e9, 36)}
 	if _, err := b.installer.Build(t.Context(), schedulerName); err != nil {
 		t.Fatal(err)
@@ -55,16 +60,24 @@ func newFleet(t *testing.T, set ...string) *fleet {
 		b.kubectlAfter(t, "-n", f.namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
 	})
 	b.kubectl(t, "wait", "--for=create", "-n", f.namespace, "serviceaccount/default", "--timeout=30s")
-	args := []string{
-		"template", "x", "deploy/helm/heddle", "-n", f.namespace, "-s", "templates/scheduler/config.yaml",
-		"--set", "gpuScheduler.deploy=true",
-	}
-	for _, s := range set {
-		args = append(args, "--set", s)
+	render := func(file string) []byte {
+		args := []string{
+			"template", "x", "deploy/helm/heddle", "-n", f.namespace, "-s", "templates/scheduler/" + file,
+			"--api-versions", "scheduling.k8s.io/v1beta1/PodGroup", "--set", "gpuScheduler.deploy=true",
+		}
+		for _, s := range set {
+			args = append(args, "--set", s)
+		}
+		return []byte(b.helm(t, args...))
 	}
 	var object struct{ Data map[string]string }
-	if err := yaml.Unmarshal([]byte(b.helm(t, args...)), &object); err != nil {
+	if err := yaml.Unmarshal(render("config.yaml"), &object); err != nil {
 		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(render("deployment.yaml"))) {
+		if flag, ok := strings.CutPrefix(strings.TrimSpace(line), "- --feature-gates="); ok {
+			f.flags = append(f.flags, "--feature-gates="+flag)
+		}
 	}
 	f.config = filepath.Join(t.TempDir(), "scheduler.yaml")
 	f.write(t, object.Data["scheduler.yaml"]+fmt.Sprintf("\nclientConnection: {kubeconfig: %s, qps: 100, burst: 200}\n", b.Kubeconfig()))
@@ -84,7 +97,7 @@ func (f *fleet) write(t *testing.T, text string) {
 func (f *fleet) start(t *testing.T) {
 	t.Helper()
 	f.process = exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(f.installer.Dir, schedulerName),
-		"--config", f.config, "--secure-port=0", "--v=2")
+		append([]string{"--config", f.config, "--secure-port=0", "--v=2"}, f.flags...)...)
 	f.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	f.process.Stderr = t.Output()
 	if err := f.process.Start(); err != nil {
