@@ -381,3 +381,29 @@ func TestNativeGatesChangeNothingElse(t *testing.T) {
 		t.Errorf("cards are used %v", used)
 	}
 }
+
+// With only the one gate the scheduler asks nobody where a PodGroup may go: it
+// goes by what Kubernetes knows, whole or not at all.
+func TestNativeGroupWithoutPlacements(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.GenericWorkload, true)
+	w := startFrom(t, documentedNative, args(`"genericWorkload": true`), fourGPUs(2)...)
+	w.group("x", 3, 4, nil)
+	pods := w.until("x refused", func(pods map[string]*corev1.Pod) bool { return why(pods["x-0"]) != "" })
+	if n := bound(pods, "x"); n > 0 {
+		t.Errorf("%d of x have a node", n)
+	}
+	w.add(node("n2", 4))
+	w.until("x bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 3 })
+}
+
+// Gates without the argument are a mistake, which is told.
+func TestNativeGroupWithoutTheArgument(t *testing.T) {
+	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, map[featuregate.Feature]bool{
+		features.GenericWorkload: true, features.TopologyAwareWorkloadScheduling: true,
+	})
+	w := startFrom(t, documentedNative, args(""), fourGPUs(2)...)
+	w.group("x", 1, 4, nil)
+	w.until("told", func(pods map[string]*corev1.Pod) bool {
+		return strings.Contains(why(pods["x-0"]), "the argument genericWorkload of Heddle is not")
+	})
+}

@@ -22,8 +22,8 @@ const maxPlacements = 1 + maxRetries
 // nothing unless that one fails (see trial): the framework tries all that it is
 // given, and would then choose by score.
 //
-// The framework asks one plugin only: the profile must disable
-// TopologyPlacementGenerator, whose work this does as well.
+// A profile has one such plugin: it must disable TopologyPlacementGenerator,
+// whose work this does as well.
 func (p *Plugin) GeneratePlacements(
 	ctx context.Context, state framework.PodGroupCycleState, group framework.PodGroupInfo, parent *framework.Placement,
 ) (*framework.GeneratePlacementsResult, *framework.Status) {

@@ -61,8 +61,8 @@ func (p *Plugin) prefilterNative(
 	t := trialOf(state)
 	if t == nil {
 		p.unasked.Do(func() {
-			p.log.WarnContext(ctx, "a podgroup is placed without the map: the scheduler did not ask Heddle for placements",
-				"remedy", "turn on the gate TopologyAwareWorkloadScheduling, and disable the plugin TopologyPlacementGenerator")
+			p.log.WarnContext(ctx, "a podgroup is placed without the map: the scheduler did not ask for placements",
+				"remedy", "turn on the feature gate TopologyAwareWorkloadScheduling")
 		})
 		state.Write(stateKey, c)
 		return nil, nil
