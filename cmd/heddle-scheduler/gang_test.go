@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -45,13 +44,18 @@ type world struct {
 
 // start runs the scheduler with the documented configuration, and with what the
 // test wants of the plugin's arguments.
-func start(t testing.TB, args string, nodes ...*corev1.Node) *world {
-	t.Helper()
-	w := &world{TB: t, client: fake.NewClientset(), registry: prometheus.NewRegistry()}
-	if _, ok := t.(*testing.B); ok {
+func start(tb testing.TB, args string, nodes ...*corev1.Node) *world {
+	tb.Helper()
+	return startFrom(tb, documented, args, nodes...)
+}
+
+func startFrom(tb testing.TB, file, args string, nodes ...*corev1.Node) *world {
+	tb.Helper()
+	w := &world{TB: tb, client: fake.NewClientset(), registry: prometheus.NewRegistry()}
+	if _, ok := tb.(*testing.B); ok {
 		// One that keeps no account of who owns which field, which costs more
 		// than all scheduling.
-		w.client = fake.NewSimpleClientset() //nolint:staticcheck // As above.
+		w.client = fake.NewSimpleClientset()
 	}
 	w.client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		create := action.(clienttesting.CreateAction)
@@ -82,7 +86,7 @@ func start(t testing.TB, args string, nodes ...*corev1.Node) *world {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	factory := kube.NewInformerFactory(w.client, 0, nil)
-	c := loaded(t)
+	c := loaded(tb, file)
 	for i := range c.Profiles[0].PluginConfig {
 		if c.Profiles[0].PluginConfig[i].Name == scheduler.Name {
 			c.Profiles[0].PluginConfig[i].Args = &runtime.Unknown{Raw: []byte(args), ContentType: runtime.ContentTypeJSON}
@@ -103,16 +107,16 @@ func start(t testing.TB, args string, nodes ...*corev1.Node) *world {
 			},
 		}))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
 	if err := s.WaitForHandlersSync(ctx); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); s.Run(ctx) }()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		stop()
 		<-done
 		_ = w.plugin.Close()
@@ -226,7 +230,7 @@ func pod(name string, gpus int, labels map[string]string) *corev1.Pod {
 	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: name, UID: types.UID(uuid.NewUUID()), Labels: labels, CreationTimestamp: metav1.Now(),
+			Namespace: "default", Name: name, UID: uuid.NewUUID(), Labels: labels, CreationTimestamp: metav1.Now(),
 		},
 		Spec: corev1.PodSpec{
 			SchedulerName: "heddle-scheduler", Priority: new(int32),

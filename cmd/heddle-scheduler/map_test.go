@@ -152,7 +152,7 @@ func TestNewMapWakesGangs(t *testing.T) {
 	m.say("")
 	p := pod("y-0", 4, gangLabels("y", 1))
 	p.Annotations = map[string]string{"heddle.dev/gang-required-level": "leaf", "heddle.dev/gang-without-map": "place"}
-	time.Sleep(1500 * time.Millisecond)
+	<-time.After(1500 * time.Millisecond)
 	w.add(p)
 	w.until("y bound without the map", func(pods map[string]*corev1.Pod) bool { return pods["y-0"].Spec.NodeName == "a" })
 }

@@ -3,6 +3,8 @@ package chart
 import (
 	"os"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -17,6 +19,9 @@ import (
 )
 
 const schedulerName = "heddle-scheduler"
+
+// podGroups is what an API server with the gate GenericWorkload says of itself.
+var podGroups = []string{"--api-versions", "scheduling.k8s.io/v1beta1/PodGroup"}
 
 // mutating is what an API server from 1.36 on says of itself.
 var mutating = []string{"--api-versions", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"}
@@ -45,11 +50,6 @@ func TestScheduler(t *testing.T) {
 // The chart's configuration is the documented one, which cmd/heddle-scheduler
 // holds against kube-scheduler's own validation.
 func TestSchedulerConfiguration(t *testing.T) {
-	text, err := os.ReadFile(root + "/cmd/heddle-scheduler/testdata/scheduler.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	objects := render(t, "--set", "gpuScheduler.deploy=true", "--set", "topoDiscovery.deploy=true")
 	read := func(text string) (object map[string]any) {
 		t.Helper()
 		if err := yaml.Unmarshal([]byte(text), &object); err != nil {
@@ -57,9 +57,43 @@ func TestSchedulerConfiguration(t *testing.T) {
 		}
 		return object
 	}
-	config := get[*corev1.ConfigMap](t, objects, "ConfigMap/"+schedulerName).Data["scheduler.yaml"]
-	if diff := cmp.Diff(read(string(text)), read(config)); diff != "" {
-		t.Errorf("(-documented +chart):\n%s", diff)
+	for file, args := range map[string][]string{
+		"scheduler.yaml":                  nil,
+		"scheduler-generic-workload.yaml": append([]string{"--set", "gpuScheduler.genericWorkload=true"}, podGroups...),
+	} {
+		text, err := os.ReadFile(root + "/cmd/heddle-scheduler/testdata/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects := render(t, append(args, "--set", "gpuScheduler.deploy=true", "--set", "topoDiscovery.deploy=true")...)
+		config := get[*corev1.ConfigMap](t, objects, "ConfigMap/"+schedulerName).Data["scheduler.yaml"]
+		if diff := cmp.Diff(read(string(text)), read(config)); diff != "" {
+			t.Errorf("%s (-documented +chart):\n%s", file, diff)
+		}
+	}
+}
+
+// The gates, and the admission of a native gang's pods without GPUs: all of its
+// pods must have one scheduler.
+func TestGenericWorkload(t *testing.T) {
+	const gates = "--feature-gates=GenericWorkload=true,TopologyAwareWorkloadScheduling=true"
+	for _, on := range []bool{false, true} {
+		args := append(append([]string{
+			"--set", "gpuScheduler.deploy=true,gpuScheduler.assign=gpu-pods,gpuScheduler.genericWorkload=" + strconv.FormatBool(on),
+		}, mutating...), podGroups...)
+		objects := render(t, args...)
+		d := get[*appsv1.Deployment](t, objects, "Deployment/"+schedulerName)
+		if got := slices.Contains(d.Spec.Template.Spec.Containers[0].Args, gates); got != on {
+			t.Errorf("with genericWorkload=%t the scheduler runs with %v", on, d.Spec.Template.Spec.Containers[0].Args)
+		}
+		p := get[*admissionv1.MutatingAdmissionPolicy](t, objects, "MutatingAdmissionPolicy/"+schedulerName)
+		if got := strings.Contains(p.Spec.MatchConditions[1].Expression, "|| has(object.spec.schedulingGroup)"); got != on {
+			t.Errorf("with genericWorkload=%t: %s", on, p.Spec.MatchConditions[1].Expression)
+		}
+	}
+	_, err := helm(t, "template", generated, chartDir, "--set", "gpuScheduler.deploy=true,gpuScheduler.genericWorkload=true")
+	if err == nil || !strings.Contains(err.Error(), "scheduling.k8s.io/v1beta1") {
+		t.Errorf("without the API: %v", err)
 	}
 }
 

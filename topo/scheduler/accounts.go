@@ -17,17 +17,18 @@ type accounts struct{ nodes sync.Map }
 // before the next cycle sees it on its node.
 type account struct {
 	generation int64
+	pods       int // A PodGroup's cycle tries members out without another generation.
 	cards      []sharing.Card
 	err        error
 }
 
 // of is the account of a node, made anew if the node changed. The caller may
 // change what it gets.
-func (a *accounts) of(node string, generation int64, read func() ([]sharing.Card, error)) ([]sharing.Card, error) {
+func (a *accounts) of(node string, generation int64, pods int, read func() ([]sharing.Card, error)) ([]sharing.Card, error) {
 	had, _ := a.nodes.Load(node)
 	now, ok := had.(*account)
-	if !ok || now.generation != generation {
-		now = &account{generation: generation}
+	if !ok || now.generation != generation || now.pods != pods {
+		now = &account{generation: generation, pods: pods}
 		now.cards, now.err = read()
 		a.nodes.Store(node, now)
 	}

@@ -42,7 +42,7 @@ func TestAccountsHoldForAGeneration(t *testing.T) {
 	}
 	none := errors.New("node has no shared cards")
 	for range 2 {
-		if _, err := a.of("c", 1, func() ([]sharing.Card, error) { return nil, none }); !errors.Is(err, none) {
+		if _, err := a.of("c", 1, 0, func() ([]sharing.Card, error) { return nil, none }); !errors.Is(err, none) {
 			t.Errorf("error %v", err)
 		}
 	}

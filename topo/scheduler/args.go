@@ -38,6 +38,10 @@ type Args struct {
 	// WithoutMap is what becomes of gangs while there is no map: wait or place.
 	// A gang's annotation may say otherwise.
 	WithoutMap gang.WithoutMap `json:"withoutMap"`
+	// GenericWorkload tells that the scheduler's feature gates GenericWorkload and
+	// TopologyAwareWorkloadScheduling are on: pods with a schedulingGroup are in
+	// the PodGroup of scheduling.k8s.io that it names, and in no other gang.
+	GenericWorkload bool `json:"genericWorkload"`
 	// Domains are those of the names of resources and annotations.
 	Domains Domains `json:"domains"`
 	// Ignored are resources that count for nothing when gangs are placed; vcore

@@ -321,6 +321,8 @@ func TestReserveElsewhereIsRefused(t *testing.T) {
 // state is a cycle's state without anything in it.
 type state struct{ framework.CycleState }
 
+func (state) IsPodGroupSchedulingCycle() bool { return false }
+
 func (state) Read(framework.StateKey) (framework.StateData, error) {
 	return nil, framework.ErrNotFound
 }

@@ -50,6 +50,12 @@ func (p *Plugin) PreFilter(
 	if err = cmp.Or(err, wrong); err != nil {
 		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, err.Error())
 	}
+	if p.isNative(pod) {
+		return p.prefilterNative(ctx, state, pod, nodes, shares, chosen)
+	}
+	if state.IsPodGroupSchedulingCycle() && p.inGang(pod) {
+		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, errNotNative.Error())
+	}
 	c, next, status := p.prefilter(ctx, pod, nodes, shares != nil || chosen != nil)
 	p.reject(next.waiting, next.why)
 	if len(next.try) > 0 {

@@ -31,7 +31,7 @@ func (p *Plugin) sharesOf(pod *corev1.Pod) (*cards.Want, error) {
 
 // cardsOf are the cards of a node with what is taken now.
 func (p *Plugin) cardsOf(info framework.NodeInfo) ([]sharing.Card, error) {
-	return p.accounts.of(info.Node().Name, info.GetGeneration(), func() ([]sharing.Card, error) {
+	return p.accounts.of(info.Node().Name, info.GetGeneration(), len(info.GetPods()), func() ([]sharing.Card, error) {
 		pods := make([]*corev1.Pod, 0, len(info.GetPods()))
 		for _, pod := range info.GetPods() {
 			pods = append(pods, pod.GetPod())

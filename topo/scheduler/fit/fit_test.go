@@ -157,9 +157,18 @@ func TestTableFollowsGenerations(t *testing.T) {
 	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, nil)); diff != "" {
 		t.Fatal(diff)
 	}
-	a.pods = append(a.pods, podInfo{pod: pod("a", "1", "4", 0)})
+	a.node.Status.Allocatable = list("16", "4", "10")
 	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, nil)); diff != "" {
 		t.Errorf("the same generation is looked at again: %s", diff)
+	}
+	// A PodGroup's cycle puts members on a node, and keeps the generation.
+	b.pods = append(b.pods, podInfo{pod: pod("b", "1", "4", 0)})
+	if diff := cmp.Diff([]int32{2, 1}, table.Count(&q, nil)); diff != "" {
+		t.Errorf("with a pod tried out: %s", diff)
+	}
+	b.pods = nil
+	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, nil)); diff != "" {
+		t.Errorf("with the pod gone again: %s", diff)
 	}
 	a.generation = 3
 	if diff := cmp.Diff([]int32{1, 2}, table.Count(&q, nil)); diff != "" {

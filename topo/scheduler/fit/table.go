@@ -25,10 +25,11 @@ type row struct {
 }
 
 // cell is a count that holds while the node's generation does. Generations are
-// never used twice, by any node.
+// never used twice, by any node; but the cycle of a PodGroup puts members on a
+// node without another generation, so its pods are counted too.
 type cell struct {
-	generation int64
-	count      int32
+	generation  int64
+	count, pods int32
 }
 
 // Question is what somebody wants to know of all nodes.
@@ -67,9 +68,9 @@ func (t *Table) measure(q *Question, key Key, into []int32, gauge func(*Room) in
 			into = append(into, q.fresh(info, gauge))
 			continue
 		}
-		at, generation := &r.cells[i], info.GetGeneration()
-		if at.generation != generation {
-			*at = cell{generation: generation}
+		at, generation, pods := &r.cells[i], info.GetGeneration(), int32(len(info.GetPods())) //nolint:gosec // A node has few.
+		if at.generation != generation || at.pods != pods {
+			*at = cell{generation: generation, pods: pods}
 			if q.eligible(info.Node()) {
 				at.count = gauge(&Room{info: info})
 			}
