@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	fwk "k8s.io/kube-scheduler/framework"
 	kube "k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
@@ -35,6 +36,7 @@ type world struct {
 	testing.TB
 	client *fake.Clientset
 	plugin *scheduler.Plugin
+	stop   func()
 	// version is the last resourceVersion that the test gave out.
 	version atomic.Int64
 	writes  sync.Mutex
@@ -43,6 +45,18 @@ type world struct {
 // start runs the scheduler with the documented configuration, and with what the
 // test wants of the plugin's arguments.
 func start(t testing.TB, args string, nodes ...*corev1.Node) *world {
+	t.Helper()
+	c := loaded(t)
+	for i := range c.Profiles[0].PluginConfig {
+		if c.Profiles[0].PluginConfig[i].Name == scheduler.Name {
+			c.Profiles[0].PluginConfig[i].Args = &runtime.Unknown{Raw: []byte(args), ContentType: runtime.ContentTypeJSON}
+		}
+	}
+	return startAs(t, c, nodes...)
+}
+
+// startAs runs the scheduler with any configuration.
+func startAs(t testing.TB, c *config.KubeSchedulerConfiguration, nodes ...*corev1.Node) *world {
 	t.Helper()
 	w := &world{TB: t, client: fake.NewClientset()}
 	if _, ok := t.(*testing.B); ok {
@@ -79,12 +93,6 @@ func start(t testing.TB, args string, nodes ...*corev1.Node) *world {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	factory := kube.NewInformerFactory(w.client, 0, nil)
-	c := loaded(t)
-	for i := range c.Profiles[0].PluginConfig {
-		if c.Profiles[0].PluginConfig[i].Name == scheduler.Name {
-			c.Profiles[0].PluginConfig[i].Args = &runtime.Unknown{Raw: []byte(args), ContentType: runtime.ContentTypeJSON}
-		}
-	}
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: w.client.EventsV1()})
 	create := scheduler.Factory(slog.New(slog.DiscardHandler))
 	s, err := kube.New(ctx, w.client, factory, nil, profile.NewRecorderFactory(broadcaster),
@@ -109,13 +117,16 @@ func start(t testing.TB, args string, nodes ...*corev1.Node) *world {
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); s.Run(ctx) }()
-	t.Cleanup(func() {
+	w.stop = sync.OnceFunc(func() {
 		stop()
 		<-done
-		_ = w.plugin.Close()
+		if w.plugin != nil {
+			_ = w.plugin.Close()
+		}
 		factory.Shutdown()
 		broadcaster.Shutdown()
 	})
+	t.Cleanup(w.stop)
 	return w
 }
 

@@ -16,6 +16,12 @@ func loaded(t testing.TB) *config.KubeSchedulerConfiguration {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return decoded(t, text)
+}
+
+// decoded is a configuration with kube-scheduler's defaults.
+func decoded(t testing.TB, text []byte) *config.KubeSchedulerConfiguration {
+	t.Helper()
 	object, _, err := scheme.Codecs.UniversalDecoder().Decode(text, nil, nil)
 	if err != nil {
 		t.Fatal(err)
