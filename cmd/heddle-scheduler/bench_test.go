@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,8 +45,10 @@ type rival struct {
 }
 
 // turn is how many pods had a node per second, from the creation of the first
-// to the binding of the last, and how many groups of the map a gang is in.
-type turn struct{ pods, groups float64 }
+// to the binding of the last, how much processor time each took, in
+// milliseconds, the test's own included, and how many groups of the map a gang
+// is in.
+type turn struct{ pods, cpu, groups float64 }
 
 func newBench(b *testing.B) *bench {
 	watch.DefaultChanSize = 100000 // The tracker panics if a watcher is slower than the writer.
@@ -98,17 +101,20 @@ func (x *bench) run(gpus int, labels func(gang int) map[string]string) {
 	}
 	for i := range x.rivals {
 		r := &x.rivals[i]
-		var pods, groups, ratios []float64
+		var pods, cpu, groups, ratios, less []float64
 		for at, t := range r.turns {
-			pods, groups = append(pods, t.pods), append(groups, t.groups)
+			pods, cpu, groups = append(pods, t.pods), append(cpu, t.cpu), append(groups, t.groups)
 			ratios = append(ratios, x.rivals[0].turns[at].pods/t.pods)
+			less = append(less, t.cpu/x.rivals[0].turns[at].cpu)
 		}
 		x.ReportMetric(median(pods), r.name+"-pods/s")
+		x.ReportMetric(median(cpu), r.name+"-cpu-ms/pod")
 		x.ReportMetric(median(groups), r.name+"-groups/gang")
 		if i > 0 {
 			x.ReportMetric(median(ratios), "to-"+r.name)
+			x.ReportMetric(median(less), "cpu-to-"+r.name)
 		}
-		x.Logf("%s: %.0f", r.name, pods)
+		x.Logf("%s: %.0f pods/s, %.2f ms of processor time", r.name, pods, cpu)
 	}
 }
 
@@ -123,8 +129,8 @@ func (x *bench) turn(w *world, gpus int, labels func(gang int) map[string]string
 		}
 		return false, nil, nil
 	})
-	run := func(from, to int) time.Duration {
-		begin := time.Now()
+	run := func(from, to int) (took, cpu time.Duration) {
+		begin, before := time.Now(), processorTime(x)
 		for g := from; g < to; g++ {
 			for i := range benchSize {
 				w.add(pod(fmt.Sprintf("g%d-%d", g, i), gpus, labels(g)))
@@ -138,11 +144,11 @@ func (x *bench) turn(w *world, gpus int, labels func(gang int) map[string]string
 				x.Fatal("not all pods have a node after 5 minutes")
 			}
 		}
-		return time.Since(begin)
+		return time.Since(begin), processorTime(x) - before
 	}
 	run(0, 1)
 	runtime.GC()
-	took := run(1, 1+benchGangs)
+	took, cpu := run(1, 1+benchGangs)
 	pods := w.until("all bound", func(pods map[string]*corev1.Pod) bool {
 		return bound(pods, "g") == (1+benchGangs)*benchSize
 	})
@@ -153,7 +159,18 @@ func (x *bench) turn(w *world, gpus int, labels func(gang int) map[string]string
 		group, _, _ := strings.Cut(p.Spec.NodeName, "-")
 		in[gang+group] = true
 	}
-	return turn{benchGangs * benchSize / took.Seconds(), float64(len(in)) / (1 + benchGangs)}
+	const measured = benchGangs * benchSize
+	return turn{measured / took.Seconds(), cpu.Seconds() * 1e3 / measured, float64(len(in)) / (1 + benchGangs)}
+}
+
+// processorTime is what this process had so far.
+func processorTime(t testing.TB) time.Duration {
+	t.Helper()
+	var use syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &use); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
 }
 
 // BenchmarkGangs is what a map costs: gangs of 18 that fill a group each, to
