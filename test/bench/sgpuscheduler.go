@@ -18,7 +18,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/heddle-dev/heddle/api/allocation"
@@ -156,7 +158,7 @@ func (r *race) fill(ctx context.Context) error {
 
 func (r *race) run(ctx context.Context) ([]row, error) {
 	var shares, ratios []float64
-	for t := range shareTurns {
+	for range shareTurns {
 		first, err := r.turn(ctx, sharing)
 		if err != nil {
 			return nil, err
@@ -165,7 +167,6 @@ func (r *race) run(ctx context.Context) ([]row, error) {
 		if err != nil {
 			return nil, err
 		}
-		fmt.Fprintf(r.log, "turn %d: %.0f pods/s with shares, %.0f plain\n", t, first, second)
 		shares, ratios = append(shares, first), append(ratios, first/second)
 	}
 	slices.Sort(shares)
@@ -180,49 +181,61 @@ func (r *race) run(ctx context.Context) ([]row, error) {
 // turn makes pods, then starts their scheduler, and returns how many it bound a
 // second, from the first to the last.
 func (r *race) turn(ctx context.Context, scheduler string) (perSecond float64, err error) {
-	pods := r.client.CoreV1().Pods(shareNamespace)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	defer func() { err = errors.Join(err, r.clear(ctx)) }()
 	for i := range sharePods {
-		if _, err := pods.Create(ctx, sharePod(scheduler, i), metav1.CreateOptions{}); err != nil {
+		_, err := r.client.CoreV1().Pods(shareNamespace).Create(ctx, sharePod(scheduler, i), metav1.CreateOptions{})
+		if err != nil {
 			return 0, fmt.Errorf("make pod %d: %w", i, err)
 		}
 	}
-	defer func() { err = errors.Join(err, r.clear(ctx)) }()
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
-	defer cancel()
-	begin, err := pods.List(ctx, metav1.ListOptions{Limit: 1})
-	if err != nil {
-		return 0, fmt.Errorf("list pods: %w", err)
-	}
-	watch, err := pods.Watch(ctx, metav1.ListOptions{ResourceVersion: begin.ResourceVersion})
-	if err != nil {
-		return 0, fmt.Errorf("watch pods: %w", err)
-	}
-	defer watch.Stop()
+	bound, stop := r.follow(ctx)
+	defer stop()
 	cmd := exec.CommandContext(ctx, r.binary, "--config", r.configs[scheduler], "--secure-port=0")
 	cmd.Stderr = r.log
 	if err := cmd.Start(); err != nil {
 		return 0, fmt.Errorf("start %s: %w", scheduler, err)
 	}
-	defer func() {
-		err = errors.Join(err, cmd.Process.Kill())
-		_ = cmd.Wait() // It ends by the signal.
-	}()
 	var first time.Time
-	bound := map[string]*corev1.Pod{}
-	for event := range watch.ResultChan() {
-		pod, ok := event.Object.(*corev1.Pod)
-		if !ok || pod.Spec.NodeName == "" {
-			continue
-		}
-		if len(bound) == 0 {
-			first = time.Now()
-		}
-		if bound[pod.Name] = pod; len(bound) == sharePods {
-			took := time.Since(first)
-			return (sharePods - 1) / took.Seconds(), checkShares(scheduler, bound)
+	pods := map[string]*corev1.Pod{}
+	for len(pods) < sharePods && err == nil {
+		select {
+		case <-ctx.Done():
+			err = fmt.Errorf("%s bound %d of %d pods: %w", scheduler, len(pods), sharePods, ctx.Err())
+		case pod := <-bound:
+			if len(pods) == 0 {
+				first = time.Now()
+			}
+			pods[pod.Name] = pod
 		}
 	}
-	return 0, fmt.Errorf("%s: the watch ended with %d of %d pods bound: %w", scheduler, len(bound), sharePods, ctx.Err())
+	took := time.Since(first)
+	err = errors.Join(err, cmd.Process.Kill())
+	_ = cmd.Wait() // It ends by the signal.
+	used := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	perSecond = (sharePods - 1) / took.Seconds()
+	fmt.Fprintf(r.log, "%s: %.0f pods/s; the scheduler had %.1f s of processor time\n", scheduler, perSecond, used.Seconds())
+	return perSecond, errors.Join(err, checkShares(scheduler, pods))
+}
+
+// follow tells of pods that have a node.
+func (r *race) follow(ctx context.Context) (bound <-chan *corev1.Pod, stop func()) {
+	out := make(chan *corev1.Pod, 10*sharePods)
+	tell := func(object any) {
+		if pod, ok := object.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
+			out <- pod
+		}
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(r.client, 0, informers.WithNamespace(shareNamespace))
+	// It fails once the informer has stopped, which has not started.
+	_, _ = factory.Core().V1().Pods().Informer().AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: tell, UpdateFunc: func(_, object any) { tell(object) },
+	})
+	ctx, cancel := context.WithCancel(ctx)
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	return out, func() { cancel(); factory.Shutdown() }
 }
 
 // clear deletes all pods, and waits until they are gone.
