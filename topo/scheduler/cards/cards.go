@@ -96,6 +96,8 @@ type Book struct {
 	Config *config.NodeConfig
 
 	nodes sync.Map
+	// sheets are what Now found out.
+	sheets sync.Map
 }
 
 type page struct {
@@ -135,7 +137,10 @@ func (b *Book) Free(
 }
 
 // Forget is for nodes that are gone.
-func (b *Book) Forget(node string) { b.nodes.Delete(node) }
+func (b *Book) Forget(node string) {
+	b.nodes.Delete(node)
+	b.sheets.Delete(node)
+}
 
 func (b *Book) read(node *corev1.Node) *page {
 	text := node.Annotations[names.SGPUCards]
