@@ -430,6 +430,19 @@ func TestNoVictimsForHalfAGang(t *testing.T) {
 	})
 }
 
+// Of nodes that take as many members those with the fewest GPUs left get them:
+// the other one stays whole for who asks for three.
+func TestGangsLeaveLargerNodesWhole(t *testing.T) {
+	w := start(t, args(""), node("a", 3), node("b", 2), node("c", 2))
+	for i := range 2 {
+		w.add(pod(fmt.Sprintf("g-%d", i), 2, gangLabels("g", 2)))
+	}
+	pods := w.until("both bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "g") == 2 })
+	if at := pods["g-0"].Spec.NodeName + pods["g-1"].Spec.NodeName; at != "bc" && at != "cb" {
+		t.Errorf("they are on %q", at)
+	}
+}
+
 func TestRecreatedMemberFindsItsGang(t *testing.T) {
 	w := start(t, args(""), node("a", 4))
 	for i := range 4 {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
 const (
@@ -43,9 +44,10 @@ func (p *Plugin) PreScore(
 		return nil
 	}
 	gpus := int64(0)
-	for i := range pod.Spec.Containers {
-		quantity := pod.Spec.Containers[i].Resources.Requests[corev1.ResourceName(p.book.domains.GPUResource())]
-		gpus += quantity.Value()
+	for _, a := range fit.Requests(pod) {
+		if a.Resource == corev1.ResourceName(p.book.domains.GPUResource()) {
+			gpus = a.Value
+		}
 	}
 	if gpus == 0 {
 		return framework.NewStatus(framework.Skip)

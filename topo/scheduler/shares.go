@@ -23,6 +23,9 @@ func (p *Plugin) sharesOf(pod *corev1.Pod) (*cards.Want, error) {
 	if errors.Is(err, sharing.ErrNone) {
 		return nil, nil //nolint:nilnil // Most pods share nothing, which is no error.
 	}
+	if err == nil {
+		err = want.Heed(pod.Annotations)
+	}
 	return want, err
 }
 
@@ -59,7 +62,7 @@ func (p *Plugin) scoreShares(want *cards.Want, info framework.NodeInfo) int64 {
 	if _, why := want.Place(free, p.args.Placement); why != "" {
 		return noMark
 	}
-	if p.args.Placement == config.PlacementSpread {
+	if want.Node(p.args.Placement) == config.PlacementSpread {
 		return framework.MaxScore - cards.Load(free)
 	}
 	return cards.Load(free)

@@ -175,6 +175,34 @@ func TestTableFollowsGenerations(t *testing.T) {
 	}
 }
 
+func TestFree(t *testing.T) {
+	a, b := node(pod("a", "1", "3", 0)), node()
+	a.generation, b.generation = 1, 2
+	b.node.Name, b.node.Spec.Unschedulable = "m", true
+	promises := fit.Promises{"m": {{UID: "other", Priority: 5, Amounts: []fit.Amount{{Resource: gpu, Value: 2}}}}}
+	var table fit.Table
+	for _, tt := range []struct {
+		name string
+		q    fit.Question
+		want []int32
+	}{
+		{"as it is", fit.Question{}, []int32{5, 8}},
+		{"less what is promised", fit.Question{Promises: promises, Priority: 5}, []int32{5, 6}},
+		{"if lower ones were gone", fit.Question{Promises: promises, Priority: 5, Preempt: true}, []int32{8, 6}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.q.Nodes = []framework.NodeInfo{a, b}
+			if diff := cmp.Diff(tt.want, table.Free(&tt.q, gpu, nil)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	a.generation, a.pods = 3, nil
+	if diff := cmp.Diff([]int32{8, 8}, table.Free(&fit.Question{Nodes: []framework.NodeInfo{a, b}}, gpu, nil)); diff != "" {
+		t.Errorf("a pod has gone: %s", diff)
+	}
+}
+
 func TestTakes(t *testing.T) {
 	master, worker := fit.ClassOf(pod("m", "8", "", 0)), fit.ClassOf(pod("w", "2", "2", 0))
 	room := fit.RoomOf(node(), nil, 0, nil)
