@@ -19,26 +19,39 @@ type sheet struct {
 	generation int64
 	cards      []sharing.Card
 	err        error
+	// pods are what the node's pods say. An object of the API is never changed,
+	// so the same one still says the same.
+	pods map[*corev1.Pod]*words
 }
 
 // Now is Free, of a node as the scheduler has it. Filter and Score ask it of
-// every node for every pod, and one node at most has changed since: the pods of
-// the others are not read again.
+// every node for every pod, and one node at most has changed since, by one pod:
+// nothing else is read again.
 func (b *Book) Now(
 	info framework.NodeInfo, decided func(types.UID) *allocation.Allocation,
 ) ([]sharing.Card, error) {
 	node := info.Node()
-	if had, ok := b.sheets.Load(node.Name); ok {
-		if s, ok := had.(*sheet); ok && s.generation == info.GetGeneration() {
-			return slices.Clone(s.cards), s.err
+	var had *sheet
+	if last, ok := b.sheets.Load(node.Name); ok {
+		if had, _ = last.(*sheet); had != nil && had.generation == info.GetGeneration() {
+			return slices.Clone(had.cards), had.err
 		}
 	}
-	pods := make([]*corev1.Pod, 0, len(info.GetPods()))
-	for _, pod := range info.GetPods() {
-		pods = append(pods, pod.GetPod())
+	now := &sheet{generation: info.GetGeneration(), pods: make(map[*corev1.Pod]*words, len(info.GetPods()))}
+	all := make([]*words, 0, len(info.GetPods()))
+	for _, p := range info.GetPods() {
+		pod := p.GetPod()
+		var said *words
+		if had != nil {
+			said = had.pods[pod]
+		}
+		if said == nil {
+			said = b.listen(pod)
+		}
+		now.pods[pod] = said
+		all = append(all, said)
 	}
-	s := &sheet{generation: info.GetGeneration()}
-	s.cards, s.err = b.Free(node, pods, decided)
-	b.sheets.Store(node.Name, s)
-	return slices.Clone(s.cards), s.err
+	now.cards, now.err = b.free(node, all, decided)
+	b.sheets.Store(node.Name, now)
+	return slices.Clone(now.cards), now.err
 }
