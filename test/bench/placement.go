@@ -50,6 +50,7 @@ func weeks(w io.Writer) ([]row, error) {
 			atMost("groups per gang, a map to none", ours.Groups/none.Groups, 0.5, "x", how),
 			atMost("excess tier, a map to none", ours.Tier/none.Tier, 0.5, "x", how),
 			atMost("largest gang that a leaf takes, none to a map", none.Leaf/ours.Leaf, 1, "x", how),
+			atMost("groups per gang, to the fewest that had room", ours.Possible, 1.1, "x", how),
 			atMost("groups per gang, to the native rule", required.Groups/native.Groups, 1, "x", how),
 			atMost("wait, to the native rule", required.Wait.Hours()/native.Wait.Hours(), 1, "x", how),
 		)
