@@ -197,8 +197,8 @@ const (
 // Problem is something that is wrong now.
 type Problem struct {
 	// Name is records, checkpoint, podresources, cdi, state, disk or unrecorded.
-	Name   string `json:"name"`
-	Reason string `json:"reason"`
+	Name   string
+	Reason string
 }
 
 // Problems are what is wrong now, by name; several may be unrecorded, one for

@@ -88,6 +88,13 @@ func (s *stage) unknown(ctx context.Context) string {
 	return ""
 }
 
+// gangs starts two jobs that are placed by the map, which is whole by now. They
+// are waited for when they are shown.
+func (s *stage) gangs(ctx context.Context) error {
+	_, err := s.Kubectl(ctx, "apply", "-f", filepath.Join(s.installer.Root, "test/demo/gangs.yaml"))
+	return err
+}
+
 // ask is GET.
 func (s *stage) ask(ctx context.Context, path string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path, http.NoBody)
@@ -113,9 +120,10 @@ func (s *stage) showTopology(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The job had to wait for the labels.
-	if _, err := s.Kubectl(ctx, "-n", "pretraining", "rollout", "status", "deploy", "--timeout=30s"); err != nil {
-		return err
+	for _, gang := range []string{"llama", "moe"} {
+		if _, err := s.Kubectl(ctx, "-n", "pretraining", "rollout", "status", "statefulset/"+gang, "--timeout=30s"); err != nil {
+			return err
+		}
 	}
 	given, err := s.ask(ctx, "/node_group?kind=switchbox")
 	if err != nil {
@@ -129,7 +137,8 @@ func (s *stage) showTopology(ctx context.Context) error {
 		"$ curl -s '%s/node_group?kind=switchbox'\n%s",
 		s.Node(), fabricName, s.url, len(all), all, s.url, given)
 	for _, c := range []struct{ title, args string }{
-		{"The same for people; without --groups with every node", "topo tree --groups"},
+		{"Two gangs, 8 pods of 8 GPUs and 18 of 4: each in the smallest group that holds it, or nowhere", "topo gangs"},
+		{"The map for people, and where the gangs went; without --groups with every node", "topo tree --groups"},
 		{"The port that is in the wrong switch", "topo miscabled"},
 	} {
 		out, err := s.heddle(ctx, strings.Fields(c.args)...)
@@ -140,7 +149,7 @@ func (s *stage) showTopology(ctx context.Context) error {
 	}
 	for _, c := range []struct{ title, command string }{
 		{"The groups as labels for schedulers, tier-1 the lowest", tiers},
-		{"A job that names one in its nodeSelector: one group of leaf switches, and no other", inOneLeaf},
+		{"Who is where in the gang that has a rack: rank by rank", inOneRack},
 	} {
 		out, err := s.Kubectl(ctx, strings.Fields(c.command)[1:]...)
 		if err != nil {
@@ -148,15 +157,15 @@ func (s *stage) showTopology(ctx context.Context) error {
 		}
 		fmt.Fprintf(s.out, "\n# %s\n$ %s\n%s", c.title, c.command, out)
 	}
-	fmt.Fprintf(s.out, "\n# The page: open %s/\n", s.url)
+	fmt.Fprintf(s.out, "\n# The page: open %s/ and choose a gang\n", s.url)
 	return nil
 }
 
 const (
 	tiers = "kubectl get nodes h20-1 r1-tray02 su2-dgx1 -L heddle.dev/topology.tier-1,heddle.dev/topology.tier-2," +
 		"heddle.dev/topology.tier-3,heddle.dev/topology.tier-4"
-	inOneLeaf = "kubectl -n pretraining get pods --sort-by=.spec.nodeName " +
-		"-o custom-columns=POD:.metadata.name,NODE:.spec.nodeName"
+	inOneRack = "kubectl -n pretraining get pods -l app=moe --sort-by=.spec.nodeName " +
+		"-o custom-columns=POD:.metadata.name,NODE:.spec.nodeName,SCHEDULER:.spec.schedulerName"
 )
 
 // heddle runs the CLI against the cluster. Findings are an exit code, and what

@@ -25,9 +25,7 @@ func Order(pods []*corev1.Pod) {
 		keys[pod] = rankOf(pod)
 	}
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
-		x, y := keys[a], keys[b]
-		return cmp.Or(cmp.Compare(x.lead, y.lead), cmp.Compare(x.task, y.task), cmp.Compare(x.index, y.index),
-			cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+		return cmp.Or(keys[a].compare(keys[b]), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
 }
 
@@ -45,6 +43,10 @@ type rank struct {
 	lead  int
 	task  string
 	index int
+}
+
+func (r rank) compare(o rank) int {
+	return cmp.Or(cmp.Compare(r.lead, o.lead), cmp.Compare(r.task, o.task), cmp.Compare(r.index, o.index))
 }
 
 func rankOf(pod *corev1.Pod) rank {

@@ -32,6 +32,7 @@ func (p *Plugin) PreEnqueue(_ context.Context, pod *corev1.Pod) *framework.Statu
 	ok, why := e != nil, "the pod is gone"
 	if ok {
 		ok, why = b.complete(e)
+		e.completed(ok, b.now())
 	}
 	b.mu.Unlock()
 	if !ok {
@@ -83,7 +84,7 @@ func (p *Plugin) watch() error {
 	if err != nil {
 		return err
 	}
-	_, err = core.Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	pods, err := core.Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) {
 			if pod, ok := object.(*corev1.Pod); ok {
 				p.come(pod)
@@ -103,7 +104,11 @@ func (p *Plugin) watch() error {
 			}
 		},
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	p.seen(pods)
+	return nil
 }
 
 // come takes over what a pod is now.

@@ -60,7 +60,7 @@ func (b *book) notes(e *entry, now time.Time) (notes []note) {
 		}
 	}
 	if late {
-		e.noticed = why
+		e.noticed, e.rejected = why, time.Time{}
 		for _, pod := range waiting {
 			notes = append(notes, note{pod, corev1.EventTypeWarning, reasonIncomplete, why})
 		}

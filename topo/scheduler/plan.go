@@ -29,6 +29,8 @@ type planner struct {
 // unit gives every gang of a unit that lacks nodes a plan, or none of them any.
 // The pod is one that must get a node. why is empty if it is done.
 func (l *planner) unit(ctx context.Context, unit []*entry, pod *corev1.Pod) (why string) {
+	begin := time.Now()
+	defer func() { l.plugin.meters.planned(time.Since(begin), why) }()
 	source := l.plugin.source
 	m, _ := source.Current()
 	l.plugin.chart.update(ctx, m, source.Fresh(m, l.plugin.book.now()), l.nodes, l.plugin.log)
@@ -101,6 +103,9 @@ func (l *planner) entry(e *entry) (why string) {
 		if m := members[rank]; m.stage == pending && id != placement.None {
 			m.stage, m.node = planned, c.tree.Name(id)
 		}
+	}
+	if !e.satisfied() {
+		e.reached = plan.Group.Kind
 	}
 	e.preempting, e.called, e.nudged = l.preempt, false, b.now()
 	e.deadline = b.now().Add(e.gang.Timeout)

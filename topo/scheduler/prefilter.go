@@ -40,6 +40,8 @@ func (c *cycle) Clone() framework.StateData { return c }
 func (p *Plugin) PreFilter(
 	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
 ) (*framework.PreFilterResult, *framework.Status) {
+	p.led.Store(true)
+	p.survey(ctx, nodes)
 	shares, err := p.sharesOf(pod)
 	if err != nil {
 		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, err.Error())
@@ -118,6 +120,7 @@ func (p *Plugin) placeFor(
 	unit, missing := b.unit(e)
 	switch {
 	case e.fault != nil:
+		b.refused(e, e.fault.Error())
 		return e.fault.Error(), nil
 	case m.stage >= planned && m.stage <= reserved:
 		return "", nil
@@ -133,6 +136,7 @@ func (p *Plugin) placeFor(
 		}
 	}
 	l := planner{plugin: p, nodes: nodes}
+	l.finish(ctx, e, priorityOf(m.pod))
 	if why = l.unit(ctx, unit, m.pod); why == "" {
 		return "", nil
 	}
