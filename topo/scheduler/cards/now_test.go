@@ -68,6 +68,36 @@ func TestNowFollowsGenerations(t *testing.T) {
 	}
 }
 
+// Pods that want the same share one answer, others and other generations do
+// not.
+func TestTry(t *testing.T) {
+	c := config.Default()
+	b := cards.Book{Config: &c}
+	i := &info{node: node(0), generation: 1}
+	try := func(vcore int64) bool {
+		t.Helper()
+		w, err := cards.Read(pod("new", vcore, nil), &c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Heed(nil); err != nil {
+			t.Fatal(err)
+		}
+		load, why, err := b.Try(i, w, config.PlacementBinpack, func(types.UID) *allocation.Allocation { return nil })
+		if err != nil || (why == "") != (load > 0) {
+			t.Fatalf("load %d, why %q, error %v", load, why, err)
+		}
+		return why == ""
+	}
+	want := []bool{true, true, true, true, false}
+	got := []bool{try(60), try(60), try(30)}
+	i.generation = 2
+	i.pods = append(i.pods, podInfo{pod: pod("p", 50, map[string]string{names.SGPUAllocation: chosen("n", "GPU-a", 50).String()})})
+	if diff := cmp.Diff(want, append(got, try(30), try(60))); diff != "" {
+		t.Errorf("60 %%, 60 %%, 30 %%, and beside 50 %% 30 %% and 60 %%, (-want +got):\n%s", diff)
+	}
+}
+
 // BenchmarkNow is what Filter asks of every node for every pod, beside a node's
 // worth of pods that share its cards.
 func BenchmarkNow(b *testing.B) {
