@@ -21,6 +21,14 @@ func UUIDs(annotations map[string]string, d names.Domains) (use, avoid []string,
 	return use, avoid, errors.Join(useErr, avoidErr)
 }
 
+// Accepts tells whether a pod that names the only GPUs to use, none means all,
+// and those to avoid, whatever use says, accepts a device. parent is the GPU
+// that it is cut from, or its own UUID.
+func Accepts(use, avoid []string, id, parent string) bool {
+	in := func(list []string) bool { return slices.Contains(list, id) || slices.Contains(list, parent) }
+	return (len(use) == 0 || in(use)) && !in(avoid)
+}
+
 // uuids is the list under a key or its alias.
 func uuids(annotations map[string]string, key, alias string) ([]string, error) {
 	list, other := split(annotations[key]), split(annotations[alias])

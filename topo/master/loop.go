@@ -21,7 +21,7 @@ type loop struct {
 	// pods are those with GPUs or in a gang, used the sums of GPUs by node.
 	pods  map[string]facts.Pod
 	used  map[string]int32
-	gangs *gangs
+	gangs gangs
 	clock clock
 	// again are the nodes that the fabric has to be told of.
 	again map[string]struct{}
@@ -34,9 +34,7 @@ type loop struct {
 }
 
 func newLoop(m *Master) (*loop, error) {
-	l := &loop{
-		Master: m, pods: map[string]facts.Pod{}, used: map[string]int32{}, gangs: newGangs(), again: map[string]struct{}{},
-	}
+	l := &loop{Master: m, pods: map[string]facts.Pod{}, used: map[string]int32{}, again: map[string]struct{}{}}
 	return l, l.rebuild(m.options.Levels)
 }
 
@@ -63,7 +61,7 @@ func (l *loop) step(ctx context.Context, slow bool) {
 	}
 	shown, regrouped := l.take()
 	now, contact := l.options.Now(), l.options.Source.Contact()
-	tree := l.fabric.Snapshot(l.clock.now(now, contact))
+	tree := l.fabric.Snapshot(l.clock.now(now, l.options.Source.Heartbeats()))
 	next := view.View{Tree: tree, Levels: l.levels, CountsPods: l.options.CountsPods, Nodes: l.draft.Table()}
 	if away(now, contact) {
 		next.StaleSince = contact.UTC().Truncate(time.Second)
@@ -97,7 +95,7 @@ func (l *loop) tellStale(ctx context.Context, since time.Time) {
 	case since.IsZero():
 		l.options.Log.InfoContext(ctx, "the API server is back", "silent_since", l.last.StaleSince)
 	default:
-		l.options.Log.WarnContext(ctx, "the API server is silent, the map becomes old", "silent_since", since)
+		l.options.Log.WarnContext(ctx, "the API server is silent on a watch, the map becomes old", "silent_since", since)
 	}
 }
 

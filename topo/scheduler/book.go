@@ -21,6 +21,8 @@ type book struct {
 	ignored []corev1.ResourceName
 	now     func() time.Time
 	meters  *meters
+	// choose tells a new member's class which GPUs it accepts; nil tells nothing.
+	choose func(*corev1.Pod, *fit.Class)
 
 	mu    sync.Mutex
 	gangs map[types.NamespacedName]*entry
@@ -57,6 +59,9 @@ func (b *book) put(pod *corev1.Pod) (e *entry, changed bool) {
 	m := e.members[pod.UID]
 	if m == nil {
 		m = &member{class: fit.ClassOf(pod, b.ignored...)}
+		if b.choose != nil {
+			b.choose(pod, m.class)
+		}
 		m.gpus = int(m.class.Amount(corev1.ResourceName(b.domains.GPUResource())))
 		e.members[pod.UID] = m
 		b.of[pod.UID] = e

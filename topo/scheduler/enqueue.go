@@ -78,6 +78,7 @@ func (p *Plugin) watch() error {
 			if node, ok := object.(*corev1.Node); ok {
 				p.tables.forget(node.Name)
 				p.cards.Forget(node.Name)
+				p.whole.Forget(node.Name)
 			}
 		},
 	})

@@ -19,6 +19,9 @@
 // wrong before that, a member that goes away or a deadline that passes, frees
 // everything at once.
 //
+// A gang that labels describe has a PodGroup object for people to look at, which
+// podgroup keeps and which decides nothing.
+//
 // Of a refused gang one member, the leader, tries again when something changed;
 // the others repeat what was said to it, so a gang of thousands costs one plan.
 package scheduler
@@ -84,6 +87,7 @@ type Plugin struct {
 	table  fit.Table
 	tables tables
 	cards  cards.Book
+	whole  cards.Whole
 	// chart is the tree of the last plan; the scheduling cycle's alone.
 	chart chart
 
@@ -142,10 +146,12 @@ func New(
 		option(p)
 	}
 	p.book.meters = p.meters
+	p.book.choose = p.choose
 	ctx, p.stop = context.WithCancel(ctx)
 	if args.TopoMaster != "" {
 		f := feed.New(feed.Options{
-			URL: args.TopoMaster, Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,
+			URL: args.TopoMaster, CAFile: args.CAFile, TokenFile: args.TokenFile,
+			Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,
 		})
 		p.source = f
 		p.done.Go(func() { _ = f.Run(ctx) }) // Its error is always nil.

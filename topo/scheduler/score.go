@@ -45,7 +45,7 @@ func (w *wanted) Clone() framework.StateData { return w }
 func (p *Plugin) PreScore(
 	_ context.Context, state framework.CycleState, pod *corev1.Pod, _ []framework.NodeInfo,
 ) *framework.Status {
-	w := wanted{gpu: corev1.ResourceName(p.book.domains.GPUResource())}
+	w := wanted{gpu: p.gpu()}
 	if c := read(state); c != nil {
 		if c.node != "" {
 			return framework.NewStatus(framework.Skip)
@@ -53,12 +53,7 @@ func (p *Plugin) PreScore(
 		w.shares = c.shares
 	}
 	if w.shares == nil {
-		for _, a := range fit.Requests(pod) {
-			if a.Resource == w.gpu {
-				w.gpus = a.Value
-			}
-		}
-		if w.gpus == 0 {
+		if w.gpus = fit.AmountOf(fit.Requests(pod), w.gpu); w.gpus == 0 {
 			return framework.NewStatus(framework.Skip)
 		}
 	}

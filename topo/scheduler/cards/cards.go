@@ -8,6 +8,9 @@
 // (heddle.dev/sgpu-allocation) before what this scheduler is about to decide.
 // Only for pods that say nothing the Node's own count is the least. Which card
 // is best is package sharing's.
+//
+// Of whole GPUs it knows which ones a node says are free, for pods that name
+// those that they accept.
 package cards
 
 import (

@@ -219,6 +219,40 @@ func TestTakes(t *testing.T) {
 	}
 }
 
+func TestChoosyClasses(t *testing.T) {
+	left := func(n int64) func(framework.NodeInfo) int64 { return func(framework.NodeInfo) int64 { return n } }
+	class := func(words string, n int64) *fit.Class {
+		c := fit.ClassOf(pod("new", "1", "2", 5))
+		c.Choose(gpu, words, left(n))
+		return c
+	}
+	others := fit.Promises{"n": {{UID: "other", Priority: 5, Amounts: []fit.Amount{{Resource: gpu, Value: 2}}}}}
+	for _, tt := range []struct {
+		name     string
+		left     int64
+		promises fit.Promises
+		want     int32
+	}{
+		{"more than are free", 9, nil, 4},
+		{"fewer", 5, nil, 2},
+		{"none", 0, nil, 0},
+		{"less what is promised", 5, others, 1},
+	} {
+		var table fit.Table
+		got := table.Count(&fit.Question{Class: class("x", tt.left), Nodes: []framework.NodeInfo{node()}, Promises: tt.promises, Priority: 5}, nil)
+		if diff := cmp.Diff([]int32{tt.want}, got); diff != "" {
+			t.Errorf("%s: %s", tt.name, diff)
+		}
+	}
+	room := fit.RoomOf(node(), nil, 0, nil)
+	if room.Takes([]*fit.Class{class("x", 3)}, []int32{2}) || !room.Takes([]*fit.Class{class("x", 4)}, []int32{2}) {
+		t.Error("two pods of two GPUs need four of them")
+	}
+	if class("x", 3).Key == class("y", 3).Key || class("x", 3).Key == fit.ClassOf(pod("new", "1", "2", 5)).Key {
+		t.Error("pods that choose otherwise are one class")
+	}
+}
+
 func TestClassesOfEqualPods(t *testing.T) {
 	a, b := pod("a", "1", "2", 0), pod("b", "1", "2", 9)
 	if fit.ClassOf(a).Key != fit.ClassOf(b).Key {
