@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	fwk "k8s.io/kube-scheduler/framework"
 	kube "k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
@@ -35,6 +36,7 @@ type world struct {
 	testing.TB
 	client *fake.Clientset
 	plugin *scheduler.Plugin
+	stop   func()
 	// registry has the plugin's metrics.
 	registry *prometheus.Registry
 	// version is the last resourceVersion that the test gave out.
@@ -50,6 +52,18 @@ func start(tb testing.TB, args string, nodes ...*corev1.Node) *world {
 }
 
 func startFrom(tb testing.TB, file, args string, nodes ...*corev1.Node) *world {
+	tb.Helper()
+	c := loaded(tb, file)
+	for i := range c.Profiles[0].PluginConfig {
+		if c.Profiles[0].PluginConfig[i].Name == scheduler.Name {
+			c.Profiles[0].PluginConfig[i].Args = &runtime.Unknown{Raw: []byte(args), ContentType: runtime.ContentTypeJSON}
+		}
+	}
+	return startAs(tb, c, nodes...)
+}
+
+// startAs runs the scheduler with any configuration.
+func startAs(tb testing.TB, c *config.KubeSchedulerConfiguration, nodes ...*corev1.Node) *world {
 	tb.Helper()
 	w := &world{TB: tb, client: fake.NewClientset(), registry: prometheus.NewRegistry()}
 	if _, ok := tb.(*testing.B); ok {
@@ -86,12 +100,6 @@ func startFrom(tb testing.TB, file, args string, nodes ...*corev1.Node) *world {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	factory := kube.NewInformerFactory(w.client, 0, nil)
-	c := loaded(tb, file)
-	for i := range c.Profiles[0].PluginConfig {
-		if c.Profiles[0].PluginConfig[i].Name == scheduler.Name {
-			c.Profiles[0].PluginConfig[i].Args = &runtime.Unknown{Raw: []byte(args), ContentType: runtime.ContentTypeJSON}
-		}
-	}
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: w.client.EventsV1()})
 	create := scheduler.Factory(slog.New(slog.DiscardHandler), scheduler.WithMetrics(w.registry))
 	s, err := kube.New(ctx, w.client, factory, nil, profile.NewRecorderFactory(broadcaster),
@@ -116,13 +124,16 @@ func startFrom(tb testing.TB, file, args string, nodes ...*corev1.Node) *world {
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); s.Run(ctx) }()
-	tb.Cleanup(func() {
+	w.stop = sync.OnceFunc(func() {
 		stop()
 		<-done
-		_ = w.plugin.Close()
+		if w.plugin != nil {
+			_ = w.plugin.Close()
+		}
 		factory.Shutdown()
 		broadcaster.Shutdown()
 	})
+	tb.Cleanup(w.stop)
 	return w
 }
 

@@ -23,6 +23,12 @@ func loaded(tb testing.TB, file string) *config.KubeSchedulerConfiguration {
 	if err != nil {
 		tb.Fatal(err)
 	}
+	return decoded(tb, text)
+}
+
+// decoded is a configuration with kube-scheduler's defaults.
+func decoded(tb testing.TB, text []byte) *config.KubeSchedulerConfiguration {
+	tb.Helper()
 	object, _, err := scheme.Codecs.UniversalDecoder().Decode(text, nil, nil)
 	if err != nil {
 		tb.Fatal(err)

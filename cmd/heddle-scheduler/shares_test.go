@@ -194,3 +194,32 @@ func cardOf(t *testing.T, p *corev1.Pod) *allocation.Allocation {
 	}
 	return got
 }
+
+// Pods of no gang fill used nodes before whole ones, and pods without GPUs do
+// not, as in a stock scheduler.
+func TestWholeNodesStayWhole(t *testing.T) {
+	var nodes []*corev1.Node
+	for i := range 6 {
+		nodes = append(nodes, node(fmt.Sprintf("n%d", i), 4))
+	}
+	w := start(t, args(""), nodes...)
+	on := map[string]int{}
+	for i := range 8 {
+		name := fmt.Sprintf("gpu-%d", i)
+		w.add(pod(name, 1, nil))
+		pods := w.until(name+" bound", func(pods map[string]*corev1.Pod) bool { return pods[name].Spec.NodeName != "" })
+		on[pods[name].Spec.NodeName]++
+	}
+	if len(on) != 2 {
+		t.Errorf("8 pods of one GPU are on %v, with 4 GPUs each", on)
+	}
+	for i := range 4 {
+		name := fmt.Sprintf("none-%d", i)
+		w.add(pod(name, 0, nil))
+		pods := w.until(name+" bound", func(pods map[string]*corev1.Pod) bool { return pods[name].Spec.NodeName != "" })
+		on[pods[name].Spec.NodeName]++
+	}
+	if len(on) != 6 {
+		t.Errorf("with 4 pods of no GPU, which go where most is free: %v", on)
+	}
+}

@@ -77,7 +77,6 @@ func (p *Plugin) watch() error {
 			}
 			if node, ok := object.(*corev1.Node); ok {
 				p.tables.forget(node.Name)
-				p.accounts.forget(node.Name)
 				p.cards.Forget(node.Name)
 				p.whole.Forget(node.Name)
 			}

@@ -95,10 +95,8 @@ type Plugin struct {
 	book   *book
 	table  fit.Table
 	tables tables
-	// accounts are of shared cards.
-	accounts accounts
-	cards    cards.Book
-	whole    cards.Whole
+	cards  cards.Book
+	whole  cards.Whole
 	// chart is the tree of the last plan; the scheduling cycle's alone.
 	chart chart
 

@@ -434,12 +434,30 @@ func TestMarks(t *testing.T) {
 			}
 		})
 	}
-	scores := framework.NodeScoreList{{Name: "a", Score: noMark}, {Name: "b", Score: -50}, {Name: "c", Score: 50}}
-	if s := (&Plugin{}).NormalizeScore(t.Context(), nil, nil, scores); s != nil {
-		t.Fatal(s)
-	}
-	if diff := cmp.Diff(framework.NodeScoreList{{Name: "a", Score: 0}, {Name: "b", Score: 1}, {Name: "c", Score: 100}}, scores); diff != "" {
-		t.Errorf("normalized (-want +got):\n%s", diff)
+	for _, tt := range []struct {
+		name         string
+		scores, want []int64
+	}{
+		{"who publishes nothing never wins", []int64{noMark, noMark + fullest, -50, 50}, []int64{0, 0, 1, 100}},
+		{"of nodes that all publish nothing the fuller one", []int64{noMark + 25, noMark, noMark + 50}, []int64{50, 1, 100}},
+		{"equal", []int64{7, 7}, []int64{100, 100}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var scores framework.NodeScoreList
+			for _, s := range tt.scores {
+				scores = append(scores, framework.NodeScore{Score: s})
+			}
+			if s := (&Plugin{}).NormalizeScore(t.Context(), nil, nil, scores); s != nil {
+				t.Fatal(s)
+			}
+			var got []int64
+			for i := range scores {
+				got = append(got, scores[i].Score)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("normalized (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

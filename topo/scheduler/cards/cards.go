@@ -51,6 +51,8 @@ type Book struct {
 	Config *config.NodeConfig
 
 	nodes sync.Map
+	// sheets are what Now found out.
+	sheets sync.Map
 }
 
 type page struct {
@@ -64,6 +66,16 @@ type page struct {
 func (b *Book) Free(
 	node *corev1.Node, pods []*corev1.Pod, decided func(types.UID) *allocation.Allocation,
 ) ([]sharing.Card, error) {
+	words := make([]*words, 0, len(pods))
+	for _, pod := range pods {
+		words = append(words, b.listen(pod))
+	}
+	return b.free(node, words, decided)
+}
+
+func (b *Book) free(
+	node *corev1.Node, pods []*words, decided func(types.UID) *allocation.Allocation,
+) ([]sharing.Card, error) {
 	p := b.read(node)
 	if p.err != nil {
 		return nil, p.err
@@ -74,12 +86,10 @@ func (b *Book) Free(
 		c.VCore, c.UsedMiB, c.Tenants, c.Policy, c.Exclusive = 0, 0, 0, "", false
 	}
 	silent := false
-	for _, pod := range pods {
-		want, err := Read(pod, b.Config)
-		if err != nil {
-			continue // No share, or none that the node would bind.
+	for _, w := range pods {
+		if w.want != nil {
+			silent = w.charge(cards, node.Name, decided(w.pod.UID)) || silent
 		}
-		silent = want.charge(cards, pod, node.Name, decided(pod.UID)) || silent
 	}
 	if silent {
 		for i := range cards {
@@ -90,7 +100,10 @@ func (b *Book) Free(
 }
 
 // Forget is for nodes that are gone.
-func (b *Book) Forget(node string) { b.nodes.Delete(node) }
+func (b *Book) Forget(node string) {
+	b.nodes.Delete(node)
+	b.sheets.Delete(node)
+}
 
 func (b *Book) read(node *corev1.Node) *page {
 	text := node.Annotations[names.SGPUCards]
@@ -111,29 +124,52 @@ func (b *Book) read(node *corev1.Node) *page {
 	return now
 }
 
-// charge takes what a pod has: the most that any of its turns comes to. silent tells that nobody says what a container
-// of it has.
-func (w *Want) charge(
-	cards []sharing.Card, pod *corev1.Pod, node string, decided *allocation.Allocation,
-) (silent bool) {
-	var bound map[string]allocation.BoundContainer
-	if text, ok := pod.Annotations[names.SGPUBound]; ok {
-		if said, err := allocation.ParseBound(text); err == nil && said.Node == node {
-			bound = said.Containers
-		}
+// words are what a pod says of its cards.
+type words struct {
+	pod *corev1.Pod
+	// want is nil for a pod that shares no card, or none that a node would bind.
+	want *Want
+	// bound and chosen are nil if there is no such annotation, or it is nonsense.
+	bound  *allocation.Bound
+	chosen *allocation.Allocation
+}
+
+// listen reads a pod.
+func (b *Book) listen(pod *corev1.Pod) *words {
+	w := &words{pod: pod}
+	want, err := Read(pod, b.Config)
+	if err != nil {
+		return w
 	}
-	var chosen map[string][]allocation.Share
+	w.want = want
+	if text, ok := pod.Annotations[names.SGPUBound]; ok {
+		w.bound, _ = allocation.ParseBound(text) // Nonsense is nothing.
+	}
 	if text, ok := pod.Annotations[names.SGPUAllocation]; ok {
-		if said, err := allocation.ParseAllocation(text); err == nil && said.Node == node {
-			chosen = said.Containers
-		}
-	} else if decided != nil && decided.Node == node {
-		chosen = decided.Containers
+		w.chosen, _ = allocation.ParseAllocation(text)
+	}
+	return w
+}
+
+// charge takes what a pod has: the most that any of its turns comes to. silent
+// tells that nobody says what a container of it has.
+func (w *words) charge(cards []sharing.Card, node string, decided *allocation.Allocation) (silent bool) {
+	var bound map[string]allocation.BoundContainer
+	if w.bound != nil && w.bound.Node == node {
+		bound = w.bound.Containers
+	}
+	chosen := w.chosen
+	if _, ok := w.pod.Annotations[names.SGPUAllocation]; !ok {
+		chosen = decided
+	}
+	var shares map[string][]allocation.Share
+	if chosen != nil && chosen.Node == node {
+		shares = chosen.Containers
 	}
 	claims := make([][]sharing.Claim, len(cards))
-	for i := range w.containers {
-		c := &w.containers[i]
-		shares, policy := chosen[c.name], c.request.Policy
+	for i := range w.want.containers {
+		c := &w.want.containers[i]
+		shares, policy := shares[c.name], c.request.Policy
 		if said, ok := bound[c.name]; ok {
 			shares, policy = said.Shares, sharing.Policy(said.Policy)
 		}
@@ -146,7 +182,9 @@ func (w *Want) charge(
 		}
 	}
 	for at := range cards {
-		take(&cards[at], claims[at], nil)
+		if len(claims[at]) > 0 {
+			take(&cards[at], claims[at], nil)
+		}
 	}
 	return silent
 }

@@ -20,6 +20,8 @@ type Want struct {
 	containers []container
 	// node is which nodes come first; empty is as configured.
 	node config.Placement
+	// key is equal for pods that want the same, and empty before Heed.
+	key string
 }
 
 // container is one that asks for shares.
@@ -76,6 +78,7 @@ func (w *Want) Heed(annotations map[string]string) error {
 	for i := range w.containers {
 		w.containers[i].request.Placement = card
 	}
+	w.key = fmt.Sprintf("%#v", w.containers)
 	return nil
 }
 
