@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +35,8 @@ type world struct {
 	testing.TB
 	client *fake.Clientset
 	plugin *scheduler.Plugin
+	// registry has the plugin's metrics.
+	registry *prometheus.Registry
 	// version is the last resourceVersion that the test gave out.
 	version atomic.Int64
 	writes  sync.Mutex
@@ -48,7 +51,7 @@ func start(tb testing.TB, args string, nodes ...*corev1.Node) *world {
 
 func startFrom(tb testing.TB, file, args string, nodes ...*corev1.Node) *world {
 	tb.Helper()
-	w := &world{TB: tb, client: fake.NewClientset()}
+	w := &world{TB: tb, client: fake.NewClientset(), registry: prometheus.NewRegistry()}
 	if _, ok := tb.(*testing.B); ok {
 		// One that keeps no account of who owns which field, which costs more
 		// than all scheduling.
@@ -90,7 +93,7 @@ func startFrom(tb testing.TB, file, args string, nodes ...*corev1.Node) *world {
 		}
 	}
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: w.client.EventsV1()})
-	create := scheduler.Factory(slog.New(slog.DiscardHandler))
+	create := scheduler.Factory(slog.New(slog.DiscardHandler), scheduler.WithMetrics(w.registry))
 	s, err := kube.New(ctx, w.client, factory, nil, profile.NewRecorderFactory(broadcaster),
 		kube.WithProfiles(c.Profiles...), kube.WithComponentConfigVersion(c.APIVersion),
 		kube.WithPodInitialBackoffSeconds(1), kube.WithPodMaxBackoffSeconds(1),
@@ -421,6 +424,19 @@ func TestNoVictimsForHalfAGang(t *testing.T) {
 	w.until("the gang bound once it fits by preemption", func(pods map[string]*corev1.Pod) bool {
 		return bound(pods, "x") == 2 && bound(pods, "low") == 0
 	})
+}
+
+// Of nodes that take as many members those with the fewest GPUs left get them:
+// the other one stays whole for who asks for three.
+func TestGangsLeaveLargerNodesWhole(t *testing.T) {
+	w := start(t, args(""), node("a", 3), node("b", 2), node("c", 2))
+	for i := range 2 {
+		w.add(pod(fmt.Sprintf("g-%d", i), 2, gangLabels("g", 2)))
+	}
+	pods := w.until("both bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "g") == 2 })
+	if at := pods["g-0"].Spec.NodeName + pods["g-1"].Spec.NodeName; at != "bc" && at != "cb" {
+		t.Errorf("they are on %q", at)
+	}
 }
 
 func TestRecreatedMemberFindsItsGang(t *testing.T) {

@@ -45,8 +45,8 @@ func withGates(t *testing.T) *bed {
 	return b
 }
 
-// podGroup makes a PodGroup of scheduling.k8s.io and its pods.
-func (f *fleet) podGroup(t *testing.T, name string, n, gpus int, annotations map[string]string) {
+// nativeGroup makes a PodGroup of scheduling.k8s.io and its pods.
+func (f *fleet) nativeGroup(t *testing.T, name string, n, gpus int, annotations map[string]string) {
 	t.Helper()
 	text, err := json.Marshal(map[string]any{
 		"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup",
@@ -87,7 +87,7 @@ func TestNativePodGroups(t *testing.T) {
 		n    int
 		leaf string
 	}{{"three", 3, leafB}, {"four", 4, leafA}} {
-		f.podGroup(t, tt.gang, tt.n, 8, map[string]string{"heddle.dev/gang-required-level": "leaf"})
+		f.nativeGroup(t, tt.gang, tt.n, 8, map[string]string{"heddle.dev/gang-required-level": "leaf"})
 		for node := range f.running(t, 40*time.Second, tt.gang, tt.n) {
 			if used[node] != "" || at[node] != tt.leaf {
 				t.Errorf("%s is on %s of %s, where %q is", tt.gang, node, at[node], used[node])
@@ -101,7 +101,7 @@ func TestNativePodGroups(t *testing.T) {
 			return ""
 		})
 	}
-	f.podGroup(t, "more", 2, 8, nil)
+	f.nativeGroup(t, "more", 2, 8, nil)
 	t.Log(f.refused(t, "more", 2, "rejected by podgroup more: none of 2 fits"))
 	if got := f.scheduled(t, "more"); !strings.HasPrefix(got, "False rejected by podgroup more") {
 		t.Errorf("the PodGroup says %q", got)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,10 @@ type Args struct {
 	// TopoMaster is the address of GET /node_group; "" is none, and gangs are
 	// placed by free room alone.
 	TopoMaster string `json:"topoMaster"`
+	// CAFile has the authorities of topo-master's certificate, in PEM, and
+	// TokenFile the bearer token to ask it with; both are read again and again.
+	CAFile    string `json:"caFile"`
+	TokenFile string `json:"tokenFile"`
 	// Interval and MaxAge are how often it is asked, and how long its last map
 	// is believed without an answer.
 	Interval metav1.Duration `json:"interval"`
@@ -44,6 +49,9 @@ type Args struct {
 	Ignored []corev1.ResourceName `json:"ignoredResources"`
 	// Placement of shares on nodes and cards: binpack or spread.
 	Placement config.Placement `json:"placement"`
+	// PodGroups makes a PodGroup object of scheduling.x-k8s.io for each gang that
+	// labels describe.
+	PodGroups bool `json:"podGroups"`
 	// GPUAware are the weights of a node's published GPU topology.
 	GPUAware Weights `json:"gpuAware"`
 }
@@ -73,7 +81,7 @@ func readArgs(object runtime.Object) (Args, error) {
 	d := names.DefaultDomains()
 	args := Args{
 		TopoMaster: DefaultTopoMaster, WithoutMap: gang.Place,
-		Domains:  Domains{d.Vendor, d.Card, d.Company},
+		Domains: Domains{d.Vendor, d.Card, d.Company}, PodGroups: true,
 		GPUAware: Weights{1, 1}, Placement: config.PlacementBinpack,
 	}
 	args.Interval.Duration, args.MaxAge.Duration = feed.DefaultInterval, feed.DefaultMaxAge
@@ -101,6 +109,9 @@ func (a *Args) check() error {
 		if u, err := url.Parse(a.TopoMaster); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 			faults = append(faults, fmt.Errorf("topoMaster: %q is no http address", a.TopoMaster))
 		}
+	}
+	if (a.CAFile != "" || a.TokenFile != "") && !strings.HasPrefix(a.TopoMaster, "https://") {
+		faults = append(faults, errors.New("caFile, tokenFile: topoMaster is no https address"))
 	}
 	if a.Interval.Duration <= 0 || a.MaxAge.Duration < a.Interval.Duration {
 		faults = append(faults, errors.New("interval, maxAge: not positive, or maxAge is the shorter one"))

@@ -12,7 +12,6 @@ import (
 
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/placement"
-	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
 // native is a PodGroup of Kubernetes' own API (scheduling.k8s.io) in its cycle.
@@ -90,7 +89,7 @@ func (p *Plugin) enroll(n *native, own *gang.Spec, placed, waiting []*corev1.Pod
 			faults = append(faults, fmt.Errorf("pod %s: %w", pod.Name, fault))
 		}
 		specs = append(specs, spec)
-		m := &member{pod: pod, class: fit.ClassOf(pod, p.book.ignored...), stage: stages[pod.UID]}
+		m := &member{pod: pod, class: p.book.classOf(pod), stage: stages[pod.UID]}
 		if m.stage == bound {
 			m.node = pod.Spec.NodeName
 		}

@@ -26,7 +26,7 @@ func (p *Plugin) Reserve(
 	}
 	if t := trialOf(state); t != nil {
 		t.held[pod.UID] = true
-		p.keep(state, pod)
+		p.remember(state, pod)
 	}
 	return p.reserve(pod, node)
 }
@@ -121,6 +121,7 @@ func (p *Plugin) permit(pod *corev1.Pod) (free []types.UID, wait time.Duration) 
 				}
 			}
 		}
+		b.placed(u)
 		u.once, u.refusal, u.leader, u.retries, u.turns = true, "", "", 0, 0
 	}
 	b.promise()
@@ -139,6 +140,7 @@ func (p *Plugin) PostBind(_ context.Context, _ framework.CycleState, pod *corev1
 		if m := e.members[pod.UID]; m.stage == released {
 			m.stage, m.node = bound, node
 		}
+		p.book.started(e)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
 // handle is what of the framework the plugin calls; the whole framework runs
@@ -38,6 +40,7 @@ type handle struct {
 
 func (h *handle) SharedInformerFactory() informers.SharedInformerFactory { return h.factory }
 func (h *handle) KubeConfig() *restclient.Config                         { return nil }
+func (h *handle) ProfileName() string                                    { return "heddle-scheduler" }
 
 func (h *handle) Activate(_ logr.Logger, pods map[string]*corev1.Pod) {
 	for name := range pods {
@@ -130,6 +133,9 @@ func TestArgs(t *testing.T) {
 		{"all", `{"topoMaster":"https://m:9001/node_group","interval":"1s","maxAge":"1m","withoutMap":"wait","domains":{"vendor":"metax-tech.com","card":"gpu","company":"a.com"},"gpuAware":{"weight":2,"loss.weight":0},"placement":"spread"}`, ""},
 		{"a slip", `{"topomasters":""}`, "unknown field"},
 		{"no address", `{"topoMaster":"master"}`, `"master" is no http address`},
+		{"a token in the clear", `{"topoMaster":"http://m/node_group","tokenFile":"/t"}`, "no https address"},
+		{"an authority for nobody", `{"topoMaster":"","caFile":"/ca.crt"}`, "no https address"},
+		{"secured", `{"topoMaster":"https://m/node_group","caFile":"/ca.crt","tokenFile":"/t"}`, ""},
 		{"maxAge", `{"maxAge":"1s"}`, "maxAge is the shorter one"},
 		{"withoutMap", `{"withoutMap":"perhaps"}`, `"perhaps" is neither wait nor place`},
 		{"placement", `{"placement":"random"}`, `"random" is neither binpack nor spread`},
@@ -319,6 +325,20 @@ func (state) IsPodGroupSchedulingCycle() bool { return false }
 
 func (state) Read(framework.StateKey) (framework.StateData, error) {
 	return nil, framework.ErrNotFound
+}
+
+func TestMembersChoose(t *testing.T) {
+	p, _ := quiet(t)
+	class := func(name, use string) *fit.Class {
+		pod := podOf(name, of("x", "2"))
+		pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}}}
+		pod.Annotations = map[string]string{"nvidia.com/use-gpuuuid": use}
+		p.come(pod)
+		return p.book.of[pod.UID].members[pod.UID].class
+	}
+	if a, b, c := class("a", ""), class("b", "GPU-1"), class("c", "GPU-1"); a.Key == b.Key || b.Key != c.Key {
+		t.Error("classes do not tell who chooses which GPUs")
+	}
 }
 
 func TestSignPod(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
 const (
@@ -42,11 +43,7 @@ func (p *Plugin) PreScore(
 	case c != nil && c.shares != nil:
 		return nil
 	}
-	gpus := int64(0)
-	for i := range pod.Spec.Containers {
-		quantity := pod.Spec.Containers[i].Resources.Requests[corev1.ResourceName(p.book.domains.GPUResource())]
-		gpus += quantity.Value()
-	}
+	gpus := fit.AmountOf(fit.Requests(pod), p.gpu())
 	if gpus == 0 {
 		return framework.NewStatus(framework.Skip)
 	}

@@ -23,16 +23,21 @@ func (p *Plugin) sharesOf(pod *corev1.Pod) (*cards.Want, error) {
 	if errors.Is(err, sharing.ErrNone) {
 		return nil, nil //nolint:nilnil // Most pods share nothing, which is no error.
 	}
+	if err == nil {
+		err = want.Heed(pod.Annotations)
+	}
 	return want, err
 }
 
 // cardsOf are the cards of a node with what is taken now.
 func (p *Plugin) cardsOf(info framework.NodeInfo) ([]sharing.Card, error) {
-	pods := make([]*corev1.Pod, 0, len(info.GetPods()))
-	for _, pod := range info.GetPods() {
-		pods = append(pods, pod.GetPod())
-	}
-	return p.cards.Free(info.Node(), pods, p.decision)
+	return p.accounts.of(info.Node().Name, info.GetGeneration(), len(info.GetPods()), func() ([]sharing.Card, error) {
+		pods := make([]*corev1.Pod, 0, len(info.GetPods()))
+		for _, pod := range info.GetPods() {
+			pods = append(pods, pod.GetPod())
+		}
+		return p.cards.Free(info.Node(), pods, p.decision)
+	})
 }
 
 // decision is what was decided for a pod whose annotation is not seen yet.
@@ -63,7 +68,7 @@ func (p *Plugin) scoreShares(want *cards.Want, info framework.NodeInfo) int64 {
 	if _, why := want.Place(free, p.args.Placement); why != "" {
 		return noMark
 	}
-	if p.args.Placement == config.PlacementSpread {
+	if want.Node(p.args.Placement) == config.PlacementSpread {
 		return framework.MaxScore - cards.Load(free)
 	}
 	return cards.Load(free)

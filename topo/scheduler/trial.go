@@ -52,12 +52,13 @@ func trialOf(state framework.CycleState) *trial {
 // prefilterNative gives a member of a native PodGroup its place in the placement
 // that is tried.
 func (p *Plugin) prefilterNative(
-	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo, shares *cards.Want,
+	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
+	shares *cards.Want, chosen *cards.Chosen,
 ) (*framework.PreFilterResult, *framework.Status) {
 	p.book.mu.Lock()
 	c := p.book.cycle(pod)
 	p.book.mu.Unlock()
-	c.shares = shares
+	c.shares, c.chosen = shares, chosen
 	t := trialOf(state)
 	if t == nil {
 		p.unasked.Do(func() {
@@ -121,10 +122,10 @@ type kept struct{ *allocation.Allocation }
 // Clone is for the framework.
 func (k kept) Clone() framework.StateData { return k }
 
-// keep notes what a trial decided for a pod. The framework takes it back and,
+// remember notes what a trial decided for a pod. The framework takes it back and,
 // once all members have a place, reserves for one after another, with a snapshot
 // that does not show what the others got.
-func (p *Plugin) keep(state framework.CycleState, pod *corev1.Pod) {
+func (p *Plugin) remember(state framework.CycleState, pod *corev1.Pod) {
 	if decision := p.decision(pod.UID); decision != nil {
 		state.Write(sharesKey, kept{decision})
 	}

@@ -8,11 +8,13 @@
 // (heddle.dev/sgpu-allocation) before what this scheduler is about to decide.
 // Only for pods that say nothing the Node's own count is the least. Which card
 // is best is package sharing's.
+//
+// Of whole GPUs it knows which ones a node says are free, for pods that name
+// those that they accept.
 package cards
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 
@@ -24,53 +26,6 @@ import (
 	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/sharing"
 )
-
-// Want is what a pod asks for, container by container, init containers first.
-type Want struct {
-	names    []string
-	requests []sharing.Request
-}
-
-// Read is what a pod asks for. The error is sharing.ErrNone for a pod that asks
-// for no share, or names the container and what is wrong.
-func Read(pod *corev1.Pod, c *config.NodeConfig) (*Want, error) {
-	var w Want
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			r, err := sharing.ParseRequest(list[i].Resources.Limits, pod.Annotations, c)
-			if errors.Is(err, sharing.ErrNone) {
-				continue
-			}
-			if err != nil {
-				return nil, fmt.Errorf("container %s: %w", list[i].Name, err)
-			}
-			w.names, w.requests = append(w.names, list[i].Name), append(w.requests, r)
-		}
-	}
-	if len(w.names) == 0 {
-		return nil, sharing.ErrNone
-	}
-	return &w, nil
-}
-
-// Place chooses cards for all containers, and takes their shares of cards. It is
-// an init container's for as long as the pod lives. why is empty if all have
-// theirs; else cards has been changed as well.
-func (w *Want) Place(cards []sharing.Card, how config.Placement) (got map[string][]allocation.Share, why string) {
-	got = make(map[string][]allocation.Share, len(w.names))
-	for i, name := range w.names {
-		r := &w.requests[i]
-		places, ok := sharing.Place(cards, r, how, nil)
-		if !ok {
-			return nil, sharing.Explain(cards, r)
-		}
-		for _, at := range places {
-			got[name] = append(got[name], cards[at].Share(r))
-			cards[at].Take(r)
-		}
-	}
-	return got, ""
-}
 
 // Load is how full cards are, 0 to 100: the mean of compute and memory taken.
 func Load(cards []sharing.Card) int64 {
@@ -156,7 +111,7 @@ func (b *Book) read(node *corev1.Node) *page {
 	return now
 }
 
-// charge takes what a pod has. silent tells that nobody says what a container
+// charge takes what a pod has: the most that any of its turns comes to. silent tells that nobody says what a container
 // of it has.
 func (w *Want) charge(
 	cards []sharing.Card, pod *corev1.Pod, node string, decided *allocation.Allocation,
@@ -175,17 +130,23 @@ func (w *Want) charge(
 	} else if decided != nil && decided.Node == node {
 		chosen = decided.Containers
 	}
-	for i, name := range w.names {
-		shares, policy := chosen[name], w.requests[i].Policy
-		if said, ok := bound[name]; ok {
+	claims := make([][]sharing.Claim, len(cards))
+	for i := range w.containers {
+		c := &w.containers[i]
+		shares, policy := chosen[c.name], c.request.Policy
+		if said, ok := bound[c.name]; ok {
 			shares, policy = said.Shares, sharing.Policy(said.Policy)
 		}
 		silent = silent || len(shares) == 0
 		for _, share := range shares {
-			if at := slices.IndexFunc(cards, func(c sharing.Card) bool { return c.UUID == share.UUID }); at >= 0 {
-				cards[at].Add(share, policy)
+			at := slices.IndexFunc(cards, func(card sharing.Card) bool { return card.UUID == share.UUID })
+			if at >= 0 {
+				claims[at] = append(claims[at], sharing.Claim{Turn: c.turn, Share: share, Policy: policy})
 			}
 		}
+	}
+	for at := range cards {
+		take(&cards[at], claims[at], nil)
 	}
 	return silent
 }
