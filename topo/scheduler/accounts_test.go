@@ -14,9 +14,9 @@ import (
 func TestAccountsHoldForAGeneration(t *testing.T) {
 	var a accounts
 	read := 0
-	ask := func(node string, generation int64) []sharing.Card {
+	ask := func(node string, generation int64, pods int) []sharing.Card {
 		t.Helper()
-		got, err := a.of(node, generation, func() ([]sharing.Card, error) {
+		got, err := a.of(node, generation, pods, func() ([]sharing.Card, error) {
 			read++
 			return []sharing.Card{{VCore: read}}, nil
 		})
@@ -25,19 +25,20 @@ func TestAccountsHoldForAGeneration(t *testing.T) {
 		}
 		return got
 	}
-	ask("a", 1)[0].VCore = 50
+	ask("a", 1, 3)[0].VCore = 50
 	var got []int
 	for _, tt := range []struct {
 		node       string
 		generation int64
-	}{{"a", 1}, {"a", 2}, {"b", 2}, {"a", 2}, {"b", 2}, {"a", 1}} {
-		got = append(got, ask(tt.node, tt.generation)[0].VCore)
+		pods       int
+	}{{"a", 1, 3}, {"a", 2, 3}, {"b", 2, 3}, {"a", 2, 3}, {"b", 2, 3}, {"a", 1, 3}, {"a", 1, 4}, {"a", 1, 4}} {
+		got = append(got, ask(tt.node, tt.generation, tt.pods)[0].VCore)
 	}
-	if diff := cmp.Diff([]int{1, 2, 3, 2, 3, 4}, got); diff != "" {
+	if diff := cmp.Diff([]int{1, 2, 3, 2, 3, 4, 5, 5}, got); diff != "" {
 		t.Errorf("which reading is answered (-want +got):\n%s", diff)
 	}
 	a.forget("a")
-	if got := ask("a", 1)[0].VCore; got != 5 {
+	if got := ask("a", 1, 4)[0].VCore; got != 6 {
 		t.Errorf("a node that was forgotten has reading %d", got)
 	}
 	none := errors.New("node has no shared cards")
