@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/watch"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/featuregate"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
@@ -406,4 +408,40 @@ func TestNativeGroupWithoutTheArgument(t *testing.T) {
 	w.until("told", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["x-0"]), "the argument genericWorkload of Heddle is not")
 	})
+}
+
+// BenchmarkNativeGangs is BenchmarkGangs with PodGroups of scheduling.k8s.io.
+func BenchmarkNativeGangs(b *testing.B) {
+	watch.DefaultChanSize = 100000 // As in BenchmarkGangs.
+	featuregatetesting.SetFeatureGatesDuringTest(b, utilfeature.DefaultFeatureGate, map[featuregate.Feature]bool{
+		features.GenericWorkload: true, features.TopologyAwareWorkloadScheduling: true,
+	})
+	const groups, size, gangs = 256, 18, 24
+	m := &master{}
+	var names []string
+	var nodes []*corev1.Node
+	at := map[string]string{}
+	for i := range groups * size {
+		name := fmt.Sprintf("n%03d-%02d", i/size, i%size)
+		names, nodes = append(names, name), append(nodes, node(name, 8))
+		at[name] = fmt.Sprint(i / size)
+	}
+	m.say(leaves(size, names...))
+	server := httptest.NewServer(m)
+	defer server.Close()
+	w := startFrom(b, documentedNative, fmt.Sprintf(`{"topoMaster": %q, "interval": "1s", "genericWorkload": true}`, server.URL+"/node_group"), nodes...)
+	m.await()
+	for round := 0; b.Loop(); round++ {
+		prefix := fmt.Sprintf("r%d-", round)
+		for g := range gangs {
+			w.group(fmt.Sprintf("%s%d", prefix, g), size, 8, nil)
+		}
+		pods := w.until("all bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, prefix) == gangs*size })
+		in := 0
+		for g := range gangs {
+			in += len(groupOf(pods, fmt.Sprintf("%s%d-", prefix, g), at))
+		}
+		b.ReportMetric(float64(in)/gangs, "groups/gang")
+	}
+	b.ReportMetric(float64(gangs*size*b.N)/b.Elapsed().Seconds(), "pods/s")
 }
