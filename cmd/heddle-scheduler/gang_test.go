@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,6 +36,8 @@ type world struct {
 	testing.TB
 	client *fake.Clientset
 	plugin *scheduler.Plugin
+	// registry has the plugin's metrics.
+	registry *prometheus.Registry
 	// version is the last resourceVersion that the test gave out.
 	version atomic.Int64
 	writes  sync.Mutex
@@ -44,7 +47,7 @@ type world struct {
 // test wants of the plugin's arguments.
 func start(t testing.TB, args string, nodes ...*corev1.Node) *world {
 	t.Helper()
-	w := &world{TB: t, client: fake.NewClientset()}
+	w := &world{TB: t, client: fake.NewClientset(), registry: prometheus.NewRegistry()}
 	if _, ok := t.(*testing.B); ok {
 		// One that keeps no account of who owns which field, which costs more
 		// than all scheduling.
@@ -86,7 +89,7 @@ func start(t testing.TB, args string, nodes ...*corev1.Node) *world {
 		}
 	}
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: w.client.EventsV1()})
-	create := scheduler.Factory(slog.New(slog.DiscardHandler))
+	create := scheduler.Factory(slog.New(slog.DiscardHandler), scheduler.WithMetrics(w.registry))
 	s, err := kube.New(ctx, w.client, factory, nil, profile.NewRecorderFactory(broadcaster),
 		kube.WithProfiles(c.Profiles...), kube.WithComponentConfigVersion(c.APIVersion),
 		kube.WithPodInitialBackoffSeconds(1), kube.WithPodMaxBackoffSeconds(1),

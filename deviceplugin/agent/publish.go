@@ -21,7 +21,7 @@ const (
 // told is what the Node was told last, and when; zero is never.
 type told struct {
 	// conditions are by type.
-	conditions map[string]toldCondition
+	conditions    map[string]toldCondition
 	annotations   map[string]string
 	annotationsAt time.Time
 	// empty are the resources without any device, by name.

@@ -71,13 +71,13 @@ type api struct {
 	mu         sync.Mutex
 	conditions []health.Condition
 	// pending are the conditions HeddleModePending.
-	pending    []health.Condition
+	pending     []health.Condition
 	annotations []map[string]string
-	notices    []string
-	warnings   []string
-	claimed    map[string]string
-	pods       []*corev1.Pod
-	podsNote   chan struct{}
+	notices     []string
+	warnings    []string
+	claimed     map[string]string
+	pods        []*corev1.Pod
+	podsNote    chan struct{}
 	// unlisted tells that there may be more pods.
 	unlisted bool
 	labels   map[string]string

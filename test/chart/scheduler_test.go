@@ -2,7 +2,8 @@ package chart
 
 import (
 	"os"
-	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -33,27 +34,10 @@ func TestScheduler(t *testing.T) {
 		}, mutating...)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			text, err := helm(t, append([]string{
-				"template", generated, chartDir, "-n", namespace, "-s", "templates/scheduler/deployment.yaml",
-				"-s", "templates/scheduler/config.yaml", "-s", "templates/scheduler/rbac.yaml", "--set", "gpuScheduler.deploy=true",
+			renderGolden(t, "scheduler-"+tt.name, append([]string{
+				"-s", "templates/scheduler/deployment.yaml", "-s", "templates/scheduler/config.yaml",
+				"-s", "templates/scheduler/rbac.yaml", "--set", "gpuScheduler.deploy=true",
 			}, tt.args...)...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			golden := filepath.Join("testdata", "scheduler-"+tt.name+".yaml")
-			if *update {
-				if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), text); diff != "" {
-				t.Errorf("(-want +got), -update writes it:\n%s", diff)
-			}
-			decode(t, text)
 		})
 	}
 }
@@ -181,9 +165,11 @@ func TestSchedulerAsksASecuredMaster(t *testing.T) {
 
 func TestSchedulerPermissions(t *testing.T) {
 	objects := render(t, "--set", "gpuScheduler.deploy=true")
-	wantOwn := []rbacv1.PolicyRule{{
-		APIGroups: []string{"scheduling.x-k8s.io", "scheduling.sigs.k8s.io"}, Resources: []string{"podgroups"}, Verbs: []string{"list", "watch"},
-	}}
+	wantOwn := []rbacv1.PolicyRule{
+		{APIGroups: []string{"scheduling.x-k8s.io", "scheduling.sigs.k8s.io"}, Resources: []string{"podgroups"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"scheduling.x-k8s.io"}, Resources: []string{"podgroups"}, Verbs: []string{"create", "patch", "delete"}},
+		{APIGroups: []string{"scheduling.x-k8s.io"}, Resources: []string{"podgroups/status"}, Verbs: []string{"patch"}},
+	}
 	if diff := cmp.Diff(wantOwn, get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+schedulerName).Rules); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -232,5 +218,66 @@ func TestPodGroupsAreKept(t *testing.T) {
 		if annotations["helm.sh/resource-policy"] != "keep" {
 			t.Errorf("%s goes with the release: %v", group, annotations)
 		}
+	}
+}
+
+// Who makes no PodGroups may write none.
+func TestPodGroupsThatNobodyMakes(t *testing.T) {
+	for _, groups := range []string{`[]`, `["scheduling.sigs.k8s.io"]`} {
+		objects := render(t, "--set", "gpuScheduler.deploy=true", "--set-json", "gpuScheduler.podGroups="+groups)
+		want := []rbacv1.PolicyRule{{
+			APIGroups: []string{"scheduling.x-k8s.io", "scheduling.sigs.k8s.io"}, Resources: []string{"podgroups"}, Verbs: []string{"list", "watch"},
+		}}
+		if diff := cmp.Diff(want, get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+schedulerName).Rules); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", groups, diff)
+		}
+		config := get[*corev1.ConfigMap](t, objects, "ConfigMap/"+schedulerName).Data["scheduler.yaml"]
+		if !strings.Contains(config, "podGroups: false") {
+			t.Errorf("%s, and its configuration makes some:\n%s", groups, config)
+		}
+	}
+}
+
+// The kinds of the Prometheus Operator are made on demand alone, and the alerts
+// are of metrics that there are.
+func TestSchedulerMonitoring(t *testing.T) {
+	objects := render(t, "--set", "gpuScheduler.deploy=true")
+	if objects["PrometheusRule/"+schedulerName] != nil || objects["ServiceMonitor/"+schedulerName] != nil {
+		t.Error("made although nobody asked")
+	}
+	objects = render(t, "--set", "gpuScheduler.deploy=true,topoDiscovery.deploy=true,gpuScheduler.monitoring=true,gpuScheduler.monitoringLabels.release=prom")
+	service := get[*corev1.Service](t, objects, "Service/"+schedulerName)
+	pod := get[*appsv1.Deployment](t, objects, "Deployment/"+schedulerName).Spec.Template
+	port := pod.Spec.Containers[0].Ports[0]
+	if got := service.Spec.Ports[0]; got.TargetPort.StrVal != port.Name || got.Port != port.ContainerPort {
+		t.Errorf("the Service has %v, the pod %v", got, port)
+	}
+	for key, value := range service.Spec.Selector {
+		if pod.Labels[key] != value {
+			t.Errorf("the Service wants %s=%s, the pods have %v", key, value, pod.Labels)
+		}
+	}
+	source, err := os.ReadFile(root + "/topo/scheduler/gauges.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule, err := yaml.Marshal(get[map[string]any](t, objects, "PrometheusRule/"+schedulerName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics := regexp.MustCompile(`heddle_scheduler_(\w+)`).FindAllStringSubmatch(string(rule), -1)
+	for _, m := range metrics {
+		if !strings.Contains(string(source), `desc("`+m[1]+`",`) {
+			t.Errorf("there is no metric %s", m[0])
+		}
+	}
+	for _, want := range []string{"HeddleGangRejected", "> 1200", "HeddleMapTooOld", "{{ $labels.namespace }}/{{ $labels.podgroup }}", "release: prom"} {
+		if !strings.Contains(string(rule), want) {
+			t.Errorf("the rule lacks %q:\n%s", want, rule)
+		}
+	}
+	objects = render(t, "--set", "gpuScheduler.deploy=true,gpuScheduler.monitoring=true")
+	if rule, _ := yaml.Marshal(objects["PrometheusRule/"+schedulerName]); strings.Contains(string(rule), "HeddleMapTooOld") {
+		t.Error("without a map none can be too old")
 	}
 }

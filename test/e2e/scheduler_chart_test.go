@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +76,15 @@ func TestSchedulerFromTheChart(t *testing.T) {
 			t.Errorf("%s went to %s", p.Name, p.Spec.SchedulerName)
 		}
 	}
+	// By its own rights it makes what shows a gang of labels.
+	for i := range 2 {
+		f.create(t, f.pod(fmt.Sprintf("labeled-%d", i), 1, map[string]string{gangName: "labeled", gangLeast: "2"}))
+	}
+	f.gpus(t, "chart-more", 4, nil)
+	f.running(t, 30*time.Second, "labeled", 2)
+	f.says(t, 30*time.Second, "labeled", "{.spec.minMember} {.status.phase}", "2 Running")
+	f.kubectl(t, "-n", f.namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
+	f.says(t, 40*time.Second, "labeled", "{.metadata.uid}", "")
 	uninstall(t.Context())
 	b.kubectl(t, "get", "crd", podGroupCRD)
 	b.kubectl(t, "get", "-n", f.namespace, "podgroups."+strings.TrimPrefix(podGroupCRD, "podgroups."), "pair")

@@ -45,6 +45,9 @@ type Args struct {
 	Ignored []corev1.ResourceName `json:"ignoredResources"`
 	// Placement of shares on nodes and cards: binpack or spread.
 	Placement config.Placement `json:"placement"`
+	// PodGroups makes a PodGroup object of scheduling.x-k8s.io for each gang that
+	// labels describe.
+	PodGroups bool `json:"podGroups"`
 	// GPUAware are the weights of a node's published GPU topology.
 	GPUAware Weights `json:"gpuAware"`
 }
@@ -74,7 +77,7 @@ func readArgs(object runtime.Object) (Args, error) {
 	d := names.DefaultDomains()
 	args := Args{
 		TopoMaster: DefaultTopoMaster, WithoutMap: gang.Place,
-		Domains:  Domains{d.Vendor, d.Card, d.Company},
+		Domains: Domains{d.Vendor, d.Card, d.Company}, PodGroups: true,
 		GPUAware: Weights{1, 1}, Placement: config.PlacementBinpack,
 	}
 	args.Interval.Duration, args.MaxAge.Duration = feed.DefaultInterval, feed.DefaultMaxAge

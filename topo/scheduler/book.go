@@ -20,20 +20,23 @@ type book struct {
 	domains names.Domains
 	ignored []corev1.ResourceName
 	now     func() time.Time
+	meters  *meters
 	// choose tells a new member's class which GPUs it accepts; nil tells nothing.
 	choose func(*corev1.Pod, *fit.Class)
 
 	mu    sync.Mutex
 	gangs map[types.NamespacedName]*entry
 	of    map[types.UID]*entry
+	// begun are gangs of which members have a node and others may wait.
+	begun map[types.NamespacedName]*entry
 	// promises are made anew when they change; never changed.
 	promises fit.Promises
 }
 
 func newBook(d names.Domains, ignored []corev1.ResourceName) *book {
 	return &book{
-		domains: d, ignored: ignored, now: time.Now,
-		gangs: map[types.NamespacedName]*entry{}, of: map[types.UID]*entry{},
+		domains: d, ignored: ignored, now: time.Now, meters: newMeters(),
+		gangs: map[types.NamespacedName]*entry{}, of: map[types.UID]*entry{}, begun: map[types.NamespacedName]*entry{},
 	}
 }
 
@@ -75,6 +78,7 @@ func (b *book) put(pod *corev1.Pod) (e *entry, changed bool) {
 		m.stage, m.node = bound, pod.Spec.NodeName
 		e.once = true
 	}
+	b.begin(e)
 	return e, changed
 }
 
@@ -163,6 +167,7 @@ func (b *book) release(unit []*entry, why string) (waiting []types.UID) {
 
 // refuse notes why a gang has no nodes, and who tries again.
 func (b *book) refuse(e *entry, why string, leader types.UID) {
+	b.refused(e, why)
 	e.refusal, e.leader = why, leader
 	if m := e.members[leader]; m != nil {
 		m.told = true

@@ -32,6 +32,7 @@ func (p *Plugin) PreEnqueue(_ context.Context, pod *corev1.Pod) *framework.Statu
 	ok, why := e != nil, "the pod is gone"
 	if ok {
 		ok, why = b.complete(e)
+		e.completed(ok, b.now())
 	}
 	b.mu.Unlock()
 	if !ok {
@@ -76,6 +77,7 @@ func (p *Plugin) watch() error {
 			}
 			if node, ok := object.(*corev1.Node); ok {
 				p.tables.forget(node.Name)
+				p.accounts.forget(node.Name)
 				p.cards.Forget(node.Name)
 				p.whole.Forget(node.Name)
 			}
@@ -84,7 +86,7 @@ func (p *Plugin) watch() error {
 	if err != nil {
 		return err
 	}
-	_, err = core.Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	pods, err := core.Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) {
 			if pod, ok := object.(*corev1.Pod); ok {
 				p.come(pod)
@@ -104,7 +106,11 @@ func (p *Plugin) watch() error {
 			}
 		},
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	p.seen(pods)
+	return nil
 }
 
 // come takes over what a pod is now.

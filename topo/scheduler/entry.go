@@ -80,6 +80,11 @@ type entry struct {
 	// again for all.
 	refusal string
 	leader  types.UID
+	// rejected is since when the gang has been refused, without its members
+	// having had nodes in between; complete when it had the pods that it needs,
+	// until they are bound; reached is the kind of group that its plan stays in.
+	rejected, complete time.Time
+	reached            string
 	// since is when the gang was complete last, or came to be.
 	since time.Time
 	// noticed is what people were told of pods that lack, and remarked tells

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/podgroup"
 )
 
 // lookEvery is how often an API group is looked for that the cluster does not
@@ -27,11 +28,16 @@ func (p *Plugin) follow(ctx context.Context, client dynamic.Interface, group str
 	resource := schema.GroupVersionResource{Group: group, Version: gang.APIVersion, Resource: gang.Resource}
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
+	looked := false
 	for {
 		_, err := client.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1})
 		if err == nil {
 			break
 		}
+		if apierrors.IsNotFound(err) && !looked {
+			p.lacks(ctx, group)
+		}
+		looked = p.lookedFor(looked)
 		if !apierrors.IsNotFound(err) && ctx.Err() == nil {
 			p.log.WarnContext(ctx, "cannot list podgroups", "err", err, "group", group)
 		}
@@ -42,7 +48,8 @@ func (p *Plugin) follow(ctx context.Context, client dynamic.Interface, group str
 		}
 	}
 	factory := dynamicinformer.NewDynamicSharedInformerFactory(client, 0)
-	_, err := factory.ForResource(resource).Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	informer := factory.ForResource(resource).Informer()
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { p.object(group, object, false) },
 		UpdateFunc: func(_, object any) { p.object(group, object, false) },
 		DeleteFunc: func(object any) { p.object(group, object, true) },
@@ -52,6 +59,9 @@ func (p *Plugin) follow(ctx context.Context, client dynamic.Interface, group str
 		return
 	}
 	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	p.lookedFor(looked)
+	p.keep(ctx, group, client.Resource(resource), informer.GetStore())
 	<-ctx.Done()
 	factory.Shutdown()
 }
@@ -69,6 +79,8 @@ func (p *Plugin) object(group string, object any, gone bool) {
 	if spec.Key.Name == "" {
 		return
 	}
+	// What we made only repeats the pods.
+	gone = gone || podgroup.Ours(u)
 	b := p.book
 	b.mu.Lock()
 	e := b.say(group, &spec, fault, gone)

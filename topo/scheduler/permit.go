@@ -117,6 +117,7 @@ func (p *Plugin) permit(pod *corev1.Pod) (free []types.UID, wait time.Duration) 
 				}
 			}
 		}
+		b.placed(u)
 		u.once, u.refusal, u.leader, u.retries, u.turns = true, "", "", 0, 0
 	}
 	b.promise()
@@ -131,6 +132,7 @@ func (p *Plugin) PostBind(_ context.Context, _ framework.CycleState, pod *corev1
 		if m := e.members[pod.UID]; m.stage == released {
 			m.stage, m.node = bound, node
 		}
+		p.book.started(e)
 	}
 }
 

@@ -19,6 +19,9 @@
 // wrong before that, a member that goes away or a deadline that passes, frees
 // everything at once.
 //
+// A gang that labels describe has a PodGroup object for people to look at, which
+// podgroup keeps and which decides nothing.
+//
 // Of a refused gang one member, the leader, tries again when something changed;
 // the others repeat what was said to it, so a gang of thousands costs one plan.
 package scheduler
@@ -28,9 +31,11 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -81,8 +86,10 @@ type Plugin struct {
 	book   *book
 	table  fit.Table
 	tables tables
-	cards  cards.Book
-	whole  cards.Whole
+	// accounts are of shared cards.
+	accounts accounts
+	cards    cards.Book
+	whole    cards.Whole
 	// chart is the tree of the last plan; the scheduling cycle's alone.
 	chart chart
 
@@ -95,30 +102,52 @@ type Plugin struct {
 	// blocked are pods of no gang that promises kept from a node.
 	blocked map[types.UID]bool
 
+	// What the process has: see Option.
+	registry prometheus.Registerer
+	election func() (leads, known bool)
+	// led tells that this process schedules, synced that all pods were seen;
+	// looked counts the API groups of PodGroups that were looked for.
+	led        atomic.Bool
+	leadership leadership // tend's alone.
+	synced     func() bool
+	looked     atomic.Int32
+	meters     *meters
+	// room is what was free lately.
+	room room
+
 	stop context.CancelFunc
 	done sync.WaitGroup
 }
 
 // Factory makes the plugin, in the form that kube-scheduler registers.
-func Factory(log *slog.Logger) func(context.Context, runtime.Object, framework.Handle) (framework.Plugin, error) {
+func Factory(
+	log *slog.Logger, with ...Option,
+) func(context.Context, runtime.Object, framework.Handle) (framework.Plugin, error) {
 	return func(ctx context.Context, object runtime.Object, handle framework.Handle) (framework.Plugin, error) {
 		args, err := readArgs(object)
 		if err != nil {
 			return nil, err
 		}
-		return New(ctx, args, handle, log)
+		return New(ctx, args, handle, log, with...)
 	}
 }
 
 // New makes the plugin and starts what it does in the background; Close ends
 // that.
-func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logger) (*Plugin, error) {
+func New(
+	ctx context.Context, args Args, handle framework.Handle, log *slog.Logger, with ...Option,
+) (*Plugin, error) {
 	p := &Plugin{
 		args: args, handle: handle, log: log, logr: logr.FromSlogHandler(log.Handler()), source: noMap{},
 		book: newBook(args.domains(), args.Ignored), wakes: make(chan struct{}, 1),
 		woken: map[types.NamespacedName]bool{}, blocked: map[types.UID]bool{},
 		cards: cards.Book{Config: args.nodeConfig()}, decisions: map[types.UID]*allocation.Allocation{},
+		meters: newMeters(),
 	}
+	for _, option := range with {
+		option(p)
+	}
+	p.book.meters = p.meters
 	p.book.choose = p.choose
 	ctx, p.stop = context.WithCancel(ctx)
 	if args.TopoMaster != "" {
@@ -133,6 +162,7 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 		p.stop()
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
+	p.register(ctx)
 	p.done.Go(func() { p.tend(ctx) })
 	if config := handle.KubeConfig(); config != nil {
 		client, err := dynamic.NewForConfig(config)

@@ -40,6 +40,7 @@ type handle struct {
 
 func (h *handle) SharedInformerFactory() informers.SharedInformerFactory { return h.factory }
 func (h *handle) KubeConfig() *restclient.Config                         { return nil }
+func (h *handle) ProfileName() string                                    { return "heddle-scheduler" }
 
 func (h *handle) Activate(_ logr.Logger, pods map[string]*corev1.Pod) {
 	for name := range pods {

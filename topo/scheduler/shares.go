@@ -31,11 +31,13 @@ func (p *Plugin) sharesOf(pod *corev1.Pod) (*cards.Want, error) {
 
 // cardsOf are the cards of a node with what is taken now.
 func (p *Plugin) cardsOf(info framework.NodeInfo) ([]sharing.Card, error) {
-	pods := make([]*corev1.Pod, 0, len(info.GetPods()))
-	for _, pod := range info.GetPods() {
-		pods = append(pods, pod.GetPod())
-	}
-	return p.cards.Free(info.Node(), pods, p.decision)
+	return p.accounts.of(info.Node().Name, info.GetGeneration(), func() ([]sharing.Card, error) {
+		pods := make([]*corev1.Pod, 0, len(info.GetPods()))
+		for _, pod := range info.GetPods() {
+			pods = append(pods, pod.GetPod())
+		}
+		return p.cards.Free(info.Node(), pods, p.decision)
+	})
 }
 
 // decision is what was decided for a pod whose annotation is not seen yet.

@@ -45,7 +45,10 @@ func (p *Plugin) tend(ctx context.Context) {
 			}
 			p.expire()
 			p.sweep()
-			p.notice()
+			p.inquire(time.Now())
+			if p.leading() {
+				p.notice()
+			}
 		case <-changed:
 			_, changed = p.source.Current()
 			fresh = p.fresh()
@@ -189,6 +192,7 @@ func (p *Plugin) expire() {
 		}
 		b.settle(e)
 		unit, _ := b.unit(e)
+		b.meters.expired.Inc()
 		why := fmt.Sprintf("%d of %d had a node after %s", e.count(reserved), max(e.gang.MinMember, 1), e.gang.Timeout)
 		all = append(all, late{b.release(unit, why), why})
 	}

@@ -20,7 +20,10 @@ type Options struct {
 	Core, Topology rest.Interface
 	// GPU is the resource that pods ask for: nvidia.com/gpu.
 	GPU string
-	// Pods tells to watch pods, to know how many GPUs are free.
+	// Pods tells to watch pods, to know how many GPUs are free and what gangs
+	// there are. All of them: a gang's pods that wait for a node are of interest,
+	// and those that ended are; what says who is in a gang is a label or an
+	// annotation of several spellings, which no selector of the API finds.
 	Pods bool
 	// Manager is our field manager on Nodes.
 	Manager string
@@ -85,7 +88,7 @@ func (s *Source) Run(ctx context.Context) error {
 	gpu := corev1.ResourceName(s.options.GPU)
 	nodes := nodeReader{gpu: gpu, manager: s.options.Manager, isTier: s.options.IsTier, words: words{}}
 	reports := newReportReader()
-	pods := podReader{gpu: gpu, words: words{}}
+	pods := newPodReader(gpu)
 	group.Go(func() error {
 		watch(ctx, s.options.Core, "nodes", fields.Everything(), &corev1.Node{},
 			&store[Node]{feed: s.Nodes, read: nodes.read})
@@ -98,7 +101,8 @@ func (s *Source) Run(ctx context.Context) error {
 	})
 	if s.options.Pods {
 		group.Go(func() error {
-			watch(ctx, s.options.Core, "pods", podsOnNodes(), &corev1.Pod{}, &store[Pod]{feed: s.Pods, read: pods.read})
+			watch(ctx, s.options.Core, "pods", fields.Everything(), &corev1.Pod{},
+				&store[Pod]{feed: s.Pods, read: pods.read})
 			return nil
 		})
 	}

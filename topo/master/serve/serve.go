@@ -87,6 +87,7 @@ func (s *Server) Handler() http.Handler {
 	route("/node_group", s.dated(s.nodeGroup))
 	route("/v1/topology", s.dated(s.topology))
 	route("/v1/nodes/{name}", s.dated(s.node))
+	route("/v1/gangs", s.dated(s.gangs))
 	route("/v1/export/{format}", s.dated(s.export))
 	mux.Handle("GET /v1/watch", s.admit(s.watch)) // It has no duration.
 	mux.Handle("GET /metrics", s.admit(promhttp.HandlerFor(s.options.Registry, promhttp.HandlerOpts{}).ServeHTTP))

@@ -19,6 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/test/topomaster"
 	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
 
@@ -55,13 +56,41 @@ func sample() view.Topology {
 	}
 }
 
+// sampleGangs are one that waits, one that runs on both nodes and beyond, and
+// one that nobody knows the place of.
+func sampleGangs() view.Gangs {
+	began := time.Unix(1_700_000_000, 0).UTC()
+	return view.Gangs{
+		StaleSince: new(time.Unix(1_700_000_100, 0).UTC()),
+		Gangs: []view.Gang{
+			{
+				Namespace: "ai", Name: "big", State: gang.Queued, Members: 18, GPUs: 144, Since: began, RejectedSince: began.Add(time.Minute),
+				Reason: "rejected by podgroup ai/big: 2 of 18 fit", Nodes: []string{},
+			},
+			{Namespace: "ai", Name: "tf", State: gang.Running, Members: 2, Running: 2, GPUs: 8, Since: began, Nodes: []string{"n2", "n1"}, Group: &view.GroupName{Name: "dragonfly-1", Kind: "dragonfly"}},
+			{Namespace: "zoo", Name: "wide", State: gang.Unknown, Members: 3, GPUs: 3, Reason: "1 pod on a lost node", Nodes: []string{"n1", "gone", "cpu1"}},
+		},
+	}
+}
+
 func server(t *testing.T, all view.Topology) *httptest.Server {
+	t.Helper()
+	return serverWith(t, all, view.Gangs{Gangs: []view.Gang{}})
+}
+
+func serverWith(t *testing.T, all view.Topology, gangs view.Gangs) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		const proxy = "/api/v1/namespaces/gpu/services/heddle-topo-master:9001/proxy"
 		switch path := strings.TrimPrefix(r.URL.Path, proxy); path {
 		case "/v1/topology":
 			_ = json.NewEncoder(w).Encode(all)
+		case "/v1/gangs":
+			if gangs.Gangs == nil && !gangs.Unwatched {
+				http.Error(w, "an older topo-master", http.StatusNotFound)
+				return
+			}
+			_ = json.NewEncoder(w).Encode(gangs)
 		case "/v1/export/slurm-block":
 			_, _ = w.Write([]byte("BlockName=x # of kind " + r.URL.Query().Get("kind") + "\n"))
 		case "/api/v1/services":

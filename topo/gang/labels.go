@@ -1,0 +1,16 @@
+package gang
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/names"
+)
+
+// ByLabels tells whether a pod says all of its gang itself, in the PodGroup
+// spelling: the name in a label, and min-available in a label or an annotation.
+// Koordinator's annotations do not count: who writes them has objects of
+// Koordinator's own.
+func ByLabels(pod *corev1.Pod) bool {
+	name := pod.Labels[names.GangName] + pod.Labels[names.GangNameBare] + pod.Labels[names.GangNameXK8s]
+	return name != "" && pod.Labels[names.GangMinAvailable]+pod.Annotations[names.GangMinAvailable] != ""
+}

@@ -1,0 +1,372 @@
+package podgroup
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/heddle-dev/heddle/topo/gang"
+)
+
+func resource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: gang.APIGroupXK8s, Version: gang.APIVersion, Resource: gang.Resource}
+}
+
+func key(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: "default", Name: name}
+}
+
+func job(uid string) *metav1.OwnerReference {
+	return &metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: uid, UID: types.UID(uid)}
+}
+
+// labeled is a gang that labels describe.
+func labeled(least int) *Gang {
+	return &Gang{Key: key("x"), Labels: true, Make: true, MinMember: least, Status: Status{Phase: Pending}}
+}
+
+// written is what we made of a gang, and how it looks when others change it.
+func written(g *Gang, how ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
+	o := g.object()
+	o.Object["status"] = map[string]any{"phase": g.Status.Phase, "running": int64(g.Status.Running)}
+	o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: Manager, FieldsV1: fields(`{"f:spec":{"f:minMember":{}}}`)}})
+	for _, f := range how {
+		f(o)
+	}
+	return o
+}
+
+func fields(text string) *metav1.FieldsV1 {
+	var f metav1.FieldsV1
+	if err := f.UnmarshalJSON([]byte(text)); err != nil {
+		panic(err)
+	}
+	return &f
+}
+
+func by(manager, text string) func(*unstructured.Unstructured) {
+	return func(o *unstructured.Unstructured) {
+		o.SetManagedFields(append(o.GetManagedFields(), metav1.ManagedFieldsEntry{Manager: manager, FieldsV1: fields(text)}))
+	}
+}
+
+func TestDecide(t *testing.T) {
+	with := func(g *Gang, how func(*Gang)) *Gang { how(g); return g }
+	unlabeled := func(o *unstructured.Unstructured) { o.SetLabels(nil) }
+	for _, tt := range []struct {
+		name   string
+		gang   *Gang
+		object *unstructured.Unstructured
+		want   act
+	}{
+		{"no object yet", labeled(3), nil, create},
+		{"Koordinator's, or an object of the user's in the other group", with(labeled(3), func(g *Gang) { g.Labels = false }), nil, nothing},
+		{"finished, or its members contradict each other", with(labeled(3), func(g *Gang) { g.Make = false }), nil, nothing},
+		{"for another scheduler", with(labeled(3), func(g *Gang) { g.Theirs = true }), nil, nothing},
+		{"ours says it", labeled(3), written(labeled(3)), nothing},
+		{"ours is of another scheduler's gang", with(labeled(3), func(g *Gang) { g.Theirs = true }), written(labeled(2)), nothing},
+		{"pods say another number", labeled(4), written(labeled(3)), describe},
+		{"pods wait longer", with(labeled(3), func(g *Gang) { g.Timeout = 90 * time.Second }), written(labeled(3)), describe},
+		{"pods have another owner", with(labeled(3), func(g *Gang) { g.Owner = job("a") }), written(labeled(3)), describe},
+		{"pods contradict each other now", with(labeled(4), func(g *Gang) { g.Make = false }), written(labeled(3)), nothing},
+		{"it runs", with(labeled(3), func(g *Gang) { g.Status = Status{Phase: Running, Running: 3} }), written(labeled(3)), report},
+		{"no pod is left", nil, written(labeled(3)), remove},
+		{"its user made one in the other group", with(labeled(3), func(g *Gang) { g.Labels = false }), written(labeled(3)), remove},
+		{"it is going", nil, written(labeled(3), func(o *unstructured.Unstructured) { o.SetDeletionTimestamp(new(metav1.Now())) }), nothing},
+		{"a user's, of another size", labeled(4), written(labeled(3), unlabeled), nothing},
+		{"a user's, no pod is left", nil, written(labeled(3), unlabeled), nothing},
+		{"a user edited the spec", labeled(4), written(labeled(3), by("kubectl-edit", `{"f:spec":{"f:minMember":{}}}`)), nothing},
+		{"a user edited the spec, no pod is left", nil, written(labeled(3), by("kubectl-edit", `{"f:spec":{"f:minMember":{}}}`)), nothing},
+		{"a user annotated it", nil, written(labeled(3), by("kubectl-annotate", `{"f:metadata":{"f:annotations":{"f:spec":{}}}}`)), remove},
+		{"a controller writes its status", nil, written(labeled(3), by("controller", `{"f:status":{"f:phase":{}}}`)), remove},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := decide(tt.gang, tt.object); got != tt.want {
+				t.Errorf("%d, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestStatusOf(t *testing.T) {
+	for _, tt := range []struct {
+		state gang.State
+		want  Status
+	}{
+		{gang.State{Phase: gang.Queued}, Status{Phase: Pending}},
+		{gang.State{Phase: gang.Queued, Bound: 1}, Status{Phase: Scheduling, Scheduled: 1}},
+		{gang.State{Phase: gang.Starting, Bound: 3, Running: 1}, Status{Phase: Scheduled, Scheduled: 3, Running: 1}},
+		{gang.State{Phase: gang.Running, Bound: 2, Running: 2, Succeeded: 1}, Status{Phase: Running, Scheduled: 3, Running: 2, Succeeded: 1}},
+		{gang.State{Phase: gang.Unknown, Bound: 2, Running: 2}, Status{Phase: Unknown, Scheduled: 2, Running: 2}},
+		{gang.State{Phase: gang.Unknown, Failed: 1, Running: 2, Bound: 2}, Status{Phase: Failed, Scheduled: 2, Running: 2, Failed: 1}},
+		{gang.State{Phase: gang.Succeeded, Succeeded: 3}, Status{Phase: Finished, Scheduled: 3, Succeeded: 3}},
+	} {
+		if diff := cmp.Diff(tt.want, StatusOf(tt.state)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.state.Phase, diff)
+		}
+	}
+}
+
+// rig is a keeper with an API server that is a map in memory.
+type rig struct {
+	*testing.T
+	*Keeper
+	client *fake.FakeDynamicClient
+	gangs  map[types.NamespacedName]*Gang
+	leads  bool
+	at     time.Time
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{resource(): "PodGroupList"})
+	r := &rig{T: t, client: client, gangs: map[types.NamespacedName]*Gang{}, leads: true, at: time.Unix(1e9, 0)}
+	r.Keeper = &Keeper{
+		Client: client.Resource(resource()), Store: listed{t, client.Resource(resource())}, Log: slog.New(slog.DiscardHandler),
+		Gangs: func() (map[types.NamespacedName]*Gang, bool) { return r.gangs, r.leads },
+	}
+	return r
+}
+
+// listed is an informer that is never late.
+type listed struct {
+	*testing.T
+	client dynamic.ResourceInterface
+}
+
+func (l listed) List() (all []any) {
+	objects, err := l.client.List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		l.Fatal(err)
+	}
+	for i := range objects.Items {
+		all = append(all, &objects.Items[i])
+	}
+	return all
+}
+
+// after runs a round some time later, and returns what is there.
+func (r *rig) after(d time.Duration) map[string]any {
+	r.Helper()
+	r.at = r.at.Add(d)
+	r.client.ClearActions()
+	r.round(r.Context(), r.at)
+	o, err := r.client.Resource(resource()).Namespace("default").Get(r.Context(), "x", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
+	return o.Object
+}
+
+func (r *rig) writes() (n int) {
+	for _, a := range r.client.Actions() {
+		if verb := a.GetVerb(); verb != "list" && verb != "get" {
+			n++
+		}
+	}
+	return n
+}
+
+func TestLifeOfAnObject(t *testing.T) {
+	r := newRig(t)
+	g := labeled(3)
+	g.Owner, g.Timeout = job("a"), 1500*time.Millisecond
+	r.gangs[key("x")] = g
+	want := map[string]any{
+		"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup",
+		"metadata": map[string]any{
+			"name": "x", "namespace": "default", "labels": map[string]any{managedBy: Manager},
+			"ownerReferences": []any{map[string]any{"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "a"}},
+		},
+		"spec": map[string]any{"minMember": int64(3), "scheduleTimeoutSeconds": int64(2)},
+	}
+	if diff := cmp.Diff(want, r.after(every)); diff != "" {
+		t.Fatalf("made (-want +got):\n%s", diff)
+	}
+	count := func(s Status) map[string]any {
+		return map[string]any{
+			"phase": s.Phase, "scheduled": int64(s.Scheduled), "running": int64(s.Running),
+			"succeeded": int64(s.Succeeded), "failed": int64(s.Failed),
+		}
+	}
+	if diff := cmp.Diff(count(Status{Phase: Pending}), r.after(every)["status"]); diff != "" {
+		t.Errorf("status (-want +got):\n%s", diff)
+	}
+	if r.after(every); r.writes() != 0 {
+		t.Errorf("nothing changed, and it writes: %v", r.client.Actions())
+	}
+	g.Status = Status{Phase: Running, Scheduled: 3, Running: 3}
+	if diff := cmp.Diff(count(g.Status), r.after(every)["status"]); diff != "" {
+		t.Errorf("status (-want +got):\n%s", diff)
+	}
+	g.MinMember, g.Owner, g.Timeout = 2, nil, 0
+	got := r.after(every)
+	if diff := cmp.Diff(map[string]any{"minMember": int64(2)}, got["spec"]); diff != "" {
+		t.Errorf("spec (-want +got):\n%s", diff)
+	}
+	if owners := (&unstructured.Unstructured{Object: got}).GetOwnerReferences(); len(owners) > 0 {
+		t.Errorf("owners %v", owners)
+	}
+	delete(r.gangs, key("x"))
+	if r.after(every) == nil || r.after(grace/2) == nil {
+		t.Error("it goes while pods may be on their way")
+	}
+	if got := r.after(grace); got != nil {
+		t.Errorf("it stays: %v", got)
+	}
+	if r.after(every); len(r.notes) != 0 {
+		t.Errorf("it remembers %v", r.notes)
+	}
+}
+
+// A job that makes its pods anew keeps its object: time without pods does not
+// add up.
+func TestPodsThatComeAgainKeepTheObject(t *testing.T) {
+	r := newRig(t)
+	r.gangs[key("x")] = labeled(3)
+	r.after(every)
+	for range 2 {
+		delete(r.gangs, key("x"))
+		r.after(every)
+		if r.after(grace-time.Second) == nil {
+			t.Fatal("it is gone")
+		}
+		r.gangs[key("x")] = labeled(3)
+		r.after(every)
+	}
+	delete(r.gangs, key("x"))
+	r.after(every)
+	if r.after(grace) != nil {
+		t.Error("it stays")
+	}
+}
+
+func TestDeletedInMidFlightIsMadeAgain(t *testing.T) {
+	r := newRig(t)
+	r.gangs[key("x")] = labeled(3)
+	r.after(every)
+	if err := r.client.Tracker().Delete(resource(), "default", "x"); err != nil {
+		t.Fatal(err)
+	}
+	if r.after(every) != nil {
+		t.Error("it is made again at once")
+	}
+	if r.after(again) == nil {
+		t.Error("it is not made again")
+	}
+}
+
+func TestOnlyTheLeaderWrites(t *testing.T) {
+	r := newRig(t)
+	r.gangs[key("x")] = labeled(3)
+	r.leads = false
+	if r.after(every) != nil {
+		t.Error("a replica that waits writes")
+	}
+	r.leads = true
+	if r.after(every) == nil {
+		t.Error("the leader does not")
+	}
+}
+
+func TestRoundsAreBounded(t *testing.T) {
+	r := newRig(t)
+	for i := range 3 * maxWrites / 2 {
+		g := labeled(3)
+		g.Key = key("x" + string(rune('a'+i%26)) + string(rune('a'+i/26)))
+		r.gangs[g.Key] = g
+	}
+	r.after(every)
+	if n := r.writes(); n != maxWrites {
+		t.Errorf("%d writes in a round, want %d", n, maxWrites)
+	}
+}
+
+// What another CRD's schema drops is not written again and again.
+func TestStatusWithoutAPlace(t *testing.T) {
+	r := newRig(t)
+	r.gangs[key("x")] = labeled(3)
+	r.client.PrependReactor("patch", "podgroups", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &unstructured.Unstructured{Object: map[string]any{}}, nil
+	})
+	r.after(every)
+	if r.after(every); r.writes() != 1 {
+		t.Errorf("%d writes of the status", r.writes())
+	}
+	if r.after(every); r.writes() != 0 {
+		t.Error("it writes what it wrote")
+	}
+}
+
+func TestFailures(t *testing.T) {
+	group := schema.GroupResource{Group: gang.APIGroupXK8s, Resource: gang.Resource}
+	terminating := apierrors.NewForbidden(group, "x", errors.New("being terminated"))
+	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+	for _, tt := range []struct {
+		name string
+		err  error
+		// next is when it is tried again, told how often it is logged in three tries.
+		next time.Duration
+		told int
+	}{
+		{"somebody was faster", apierrors.NewAlreadyExists(group, "x"), again, 0},
+		{"the namespace is going", terminating, later, 0},
+		{"no such kind, or namespace", apierrors.NewNotFound(group, "x"), later, 0},
+		{"we may not", apierrors.NewForbidden(group, "x", errors.New("no")), refused, 1},
+		{"the API server is ill", apierrors.NewInternalError(errors.New("ill")), later, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t)
+			told := &counter{}
+			r.Log = slog.New(told)
+			r.gangs[key("x")] = labeled(3)
+			r.client.PrependReactor("create", "podgroups", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, nil, tt.err
+			})
+			if r.after(every); r.writes() != 1 {
+				t.Fatal("it does not try")
+			}
+			if r.after(tt.next - time.Second); r.writes() != 0 {
+				t.Error("it tries again at once")
+			}
+			if r.after(time.Second); r.writes() != 1 {
+				t.Errorf("it does not try again after %s", tt.next)
+			}
+			r.after(tt.next)
+			if told.n != tt.told {
+				t.Errorf("said %d times, want %d", told.n, tt.told)
+			}
+		})
+	}
+}
+
+// counter counts what is logged.
+type counter struct {
+	slog.Handler
+	n int
+}
+
+func (*counter) Enabled(context.Context, slog.Level) bool { return true }
+
+func (c *counter) Handle(context.Context, slog.Record) error {
+	c.n++
+	return nil
+}
