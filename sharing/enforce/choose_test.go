@@ -13,7 +13,7 @@ import (
 
 // full are the facts of a node where everything works.
 func full() Facts {
-	return Facts{Driver: "615.20.01", MPSControl: "/usr/bin/nvidia-cuda-mps-control", HostPID: true, CgroupV2: true, DMem: 8}
+	return Facts{Driver: "615.20.01", MPSControl: "/usr/bin/nvidia-cuda-mps-control", HostPID: true, CgroupV2: true}
 }
 
 func TestChoose(t *testing.T) {

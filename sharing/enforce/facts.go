@@ -34,11 +34,8 @@ type Facts struct {
 	// HostPID tells whether we are in the host's PID namespace: a control
 	// daemon knows its clients by the PIDs that the kernel gives it.
 	HostPID bool
-	// CgroupV2 tells whether /sys/fs/cgroup is the unified hierarchy, DMem how
-	// many GPUs the kernel's dmem controller counts for. With 0 the driver
-	// counts by itself.
+	// CgroupV2 tells whether /sys/fs/cgroup is the unified hierarchy.
 	CgroupV2 bool
-	DMem     int
 	// HookTrouble is why NVIDIA's hook cannot set memory limits.
 	HookTrouble string
 }
@@ -80,7 +77,7 @@ func (h *Host) Read(m *machine.Machine, shared func(*machine.GPU) bool) Facts {
 	f.MPSControl = h.findControl()
 	link, err := os.Readlink(filepath.Join(cmp.Or(h.ProcRoot, "/proc"), "self/ns/pid"))
 	f.HostPID = err == nil && link == initialPID
-	f.CgroupV2, f.DMem = h.cgroups()
+	f.CgroupV2 = h.unified()
 	f.HookTrouble = trouble(hookFault(h.Root, h.Hook))
 	return f
 }
@@ -136,28 +133,12 @@ func (h *Host) findControl() string {
 	return ""
 }
 
-// cgroups reads cgroup.controllers, which only the unified hierarchy has, and
-// dmem.capacity: lines such as "nvidia/0000:18:00.0/vidmem 85899345920".
-func (h *Host) cgroups() (unified bool, gpus int) {
-	dir := filepath.Join(cmp.Or(h.SysRoot, "/sys"), "fs/cgroup")
-	if _, err := os.Stat(filepath.Join(dir, "cgroup.controllers")); err != nil {
-		return false, 0
-	}
-	content, err := os.ReadFile(filepath.Join(dir, "dmem.capacity"))
-	if err != nil {
-		return true, 0
-	}
-	return true, parseCapacity(content)
-}
-
-func parseCapacity(content []byte) (gpus int) {
-	for line := range bytes.Lines(content) {
-		region, _, ok := strings.Cut(strings.TrimSpace(string(line)), " ")
-		if ok && strings.HasPrefix(region, "nvidia/") {
-			gpus++
-		}
-	}
-	return gpus
+// unified looks for cgroup.controllers, which only the unified hierarchy has.
+// Whether the kernel's dmem controller counts there, or the driver by itself, is
+// the same to us.
+func (h *Host) unified() bool {
+	_, err := os.Stat(filepath.Join(cmp.Or(h.SysRoot, "/sys"), "fs/cgroup/cgroup.controllers"))
+	return err == nil
 }
 
 // hookFault looks into the program for the subcommand's name: nvidia-cdi-hook

@@ -42,8 +42,6 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(sys, "fs/cgroup/cgroup.controllers"), "cpu memory dmem\n")
-	write(t, filepath.Join(sys, "fs/cgroup/dmem.capacity"),
-		"drm/0000:03:00.0/vram0 8514437120\nnvidia/0000:18:00.0/vidmem 85899345920\nnvidia/0000:2a:00.0/vidmem 85899345920\n")
 	if err := os.MkdirAll(filepath.Join(proc, "self/ns"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +60,7 @@ func TestRead(t *testing.T) {
 	}
 	want := Facts{
 		Driver: "615.20.01", MIG: []string{"GPU-2"}, Old: []string{"GPU-3"},
-		MPSControl: "/usr/bin/nvidia-cuda-mps-control", HostPID: true, CgroupV2: true, DMem: 2,
+		MPSControl: "/usr/bin/nvidia-cuda-mps-control", HostPID: true, CgroupV2: true,
 	}
 	if diff := cmp.Diff(want, h.Read(m, nil)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -111,15 +109,4 @@ func TestContains(t *testing.T) {
 			t.Errorf("byte by byte, %d bytes: %t, %v", len(text), got, err)
 		}
 	}
-}
-
-func FuzzParseCapacity(f *testing.F) {
-	f.Add([]byte("nvidia/0000:18:00.0/vidmem 85899345920\n"))
-	f.Add([]byte("nvidia/ "))
-	f.Add([]byte("\n\n"))
-	f.Fuzz(func(t *testing.T, content []byte) {
-		if got := parseCapacity(content); got < 0 || got > bytes.Count(content, []byte("nvidia/")) {
-			t.Errorf("%d GPUs of %q", got, content)
-		}
-	})
 }

@@ -77,12 +77,32 @@ func Pods(ctx context.Context, client rest.Interface, node string) ([]corev1.Pod
 
 // Runs tells whether a program of ours has a pod on any Node.
 func Runs(ctx context.Context, client rest.Interface, app string) (bool, error) {
+	pod, err := Pod(ctx, client, app)
+	return pod != nil, err
+}
+
+// Pod is any pod of a program of ours; nil if it has none.
+func Pod(ctx context.Context, client rest.Interface, app string) (*corev1.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var list corev1.PodList
 	err := client.Get().Resource("pods").Param("labelSelector", AppLabel+"="+app).Param("limit", "1").Do(ctx).Into(&list)
 	if err != nil {
-		return false, fmt.Errorf("list pods of %s: %w", app, err)
+		return nil, fmt.Errorf("list pods of %s: %w", app, err)
 	}
-	return len(list.Items) > 0, nil
+	if len(list.Items) == 0 {
+		return nil, nil //nolint:nilnil // That there is none is an answer.
+	}
+	return &list.Items[0], nil
+}
+
+// ConfigMap reads a ConfigMap.
+func ConfigMap(ctx context.Context, client rest.Interface, namespace, name string) (*corev1.ConfigMap, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	m := &corev1.ConfigMap{}
+	if err := client.Get().Namespace(namespace).Resource("configmaps").Name(name).Do(ctx).Into(m); err != nil {
+		return nil, fmt.Errorf("read ConfigMap %s/%s: %w", namespace, name, err)
+	}
+	return m, nil
 }

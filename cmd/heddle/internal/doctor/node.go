@@ -36,6 +36,8 @@ type onNode struct {
 	pods   []corev1.Pod
 	// elsewhere tells whether discovery has a pod on any Node.
 	elsewhere bool
+	// schedulers are heddle-scheduler's profiles.
+	schedulers schedulers
 	// ours tells whether the kubelet has a resource of the configuration.
 	ours bool
 }
@@ -55,6 +57,9 @@ func ask(ctx context.Context, api *cluster.Flags, name string) (*onNode, error) 
 	if n.elsewhere, err = cluster.Runs(ctx, client, discovery); err != nil {
 		return nil, err
 	}
+	if n.schedulers, err = askScheduler(ctx, client); err != nil {
+		return nil, err
+	}
 	return &n, nil
 }
 
@@ -69,6 +74,7 @@ func (r *Report) addNode(there *onNode, all *config.Config) {
 	r.Findings = append(r.Findings, devicesReady(node, plugin)...)
 	r.Findings = append(r.Findings, modesPending(node)...)
 	r.Findings = append(r.Findings, there.labeled()...)
+	r.Findings = append(r.Findings, there.schedulers.others(there.pods, &cfg)...)
 	if r.labels != nil {
 		r.Findings = append(r.Findings, lacks(node, r.labels, cfg.LabelConflict == config.Force)...)
 	} else {

@@ -51,14 +51,24 @@ func serve(t *testing.T, node *corev1.Node, pods []corev1.Pod, elsewhere ...core
 	mux.HandleFunc("GET /api/v1/pods", func(w http.ResponseWriter, r *http.Request) {
 		list := &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: pods}
 		switch q := r.URL.Query(); {
-		case q.Get("labelSelector") == "app.kubernetes.io/name=heddle-feature-discovery":
-			list.Items = slices.Concat(elsewhere, slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool {
-				return p.Labels["app.kubernetes.io/name"] != "heddle-feature-discovery"
-			}))
+		case q.Get("labelSelector") != "":
+			list.Items = slices.DeleteFunc(slices.Concat(elsewhere, pods), func(p corev1.Pod) bool {
+				return "app.kubernetes.io/name="+p.Labels["app.kubernetes.io/name"] != q.Get("labelSelector")
+			})
 		case q.Get("fieldSelector") != "spec.nodeName="+node.Name:
 			t.Errorf("listed pods by %v", q)
 		}
 		answer(w, list)
+	})
+	mux.HandleFunc("GET /api/v1/namespaces/heddle-system/configmaps/{name}", func(w http.ResponseWriter, r *http.Request) {
+		text, ok := map[string]string{"heddle-scheduler": schedulerConfig, "mine": mineConfig, "broken": "profiles: 3"}[r.PathValue("name")]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		answer(w, &corev1.ConfigMap{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, Data: map[string]string{"scheduler.yaml": text},
+		})
 	})
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)

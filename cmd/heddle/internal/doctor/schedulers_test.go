@@ -1,0 +1,124 @@
+package doctor
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// schedulerConfig is the documented configuration, shortened; mineConfig is
+// somebody's whose default scheduler has the plugin.
+const (
+	schedulerConfig = `kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: heddle-scheduler
+  plugins: {multiPoint: {enabled: [{name: Heddle, weight: 2}]}, bind: {enabled: [{name: Heddle}]}}
+`
+	mineConfig = `profiles:
+- plugins: {multiPoint: {enabled: [{name: Heddle}]}}
+- schedulerName: plain
+`
+)
+
+func TestOtherSchedulers(t *testing.T) {
+	asks := func(namespace, name, scheduler, resourceName string) corev1.Pod {
+		return pod(namespace, name, func(p *corev1.Pod) {
+			p.Spec.SchedulerName = scheduler
+			if resourceName != "" {
+				p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
+					Limits: corev1.ResourceList{corev1.ResourceName(resourceName): resource.MustParse("1")},
+				}}}
+			}
+		})
+	}
+	runs := func(from string) corev1.Pod {
+		return pod("heddle-system", "s", func(p *corev1.Pod) {
+			p.Labels = map[string]string{"app.kubernetes.io/name": "heddle-scheduler"}
+			p.Spec.Volumes = []corev1.Volume{
+				{VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}}},
+				{VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+					LocalObjectReference: corev1.LocalObjectReference{Name: from},
+				}}},
+			}
+		})
+	}
+	const gpu = "nvidia.com/gpu"
+	ours, theirs := asks("ml", "a", "heddle-scheduler", gpu), asks("ml", "b", "default-scheduler", gpu)
+	done, static := asks("ml", "done", "default-scheduler", gpu), asks("ml", "static", "default-scheduler", gpu)
+	done.Status.Phase = corev1.PodSucceeded
+	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
+	first := asks("ml", "init", "volcano", "nvidia.com/mig-1g.10gb")
+	first.Spec.InitContainers, first.Spec.Containers = first.Spec.Containers, nil
+	many := []corev1.Pod{ours}
+	for i := range 7 {
+		many = append(many, asks("ml", fmt.Sprintf("b-%d", i), "", gpu))
+	}
+	const do = "  -> Let one scheduler have the GPU nodes: spec.schedulerName: heddle-scheduler, or gpuScheduler.assign=gpu-pods in the chart."
+	for _, tt := range []struct {
+		name  string
+		pods  []corev1.Pod
+		where []corev1.Pod
+		want  []string
+	}{
+		{"all are its own", []corev1.Pod{ours, asks("kube-system", "dns", "default-scheduler", "")}, []corev1.Pod{runs("heddle-scheduler")}, nil},
+		{"it does not run", []corev1.Pod{ours, theirs}, nil, nil},
+		{"both on one node", []corev1.Pod{ours, theirs, done, static}, []corev1.Pod{runs("heddle-scheduler")}, []string{
+			"problem  heddle-scheduler", "  another scheduler bound 1 pod with GPUs here: default-scheduler: ml/b", do,
+		}},
+		{"none is its own", []corev1.Pod{theirs, first}, []corev1.Pod{runs("heddle-scheduler")}, []string{
+			"note  heddle-scheduler", "  another scheduler bound 2 pods with GPUs here: default-scheduler: ml/b; volcano: ml/init", do,
+		}},
+		{"a share of a GPU", []corev1.Pod{asks("ml", "s", "hami-scheduler", "nvidia.com/sgpu")}, []corev1.Pod{runs("heddle-scheduler")}, []string{
+			"note  heddle-scheduler", "  another scheduler bound 1 pod with GPUs here: hami-scheduler: ml/s", do,
+		}},
+		{"many", many, []corev1.Pod{runs("heddle-scheduler")}, []string{
+			"problem  heddle-scheduler",
+			"  another scheduler bound 7 pods with GPUs here: default-scheduler: ml/b-0, ml/b-1, ml/b-2, ml/b-3, ml/b-4, 2 more", do,
+		}},
+		{"it is the default scheduler", []corev1.Pod{theirs, ours}, []corev1.Pod{runs("mine")}, []string{
+			"problem  heddle-scheduler", "  another scheduler bound 1 pod with GPUs here: heddle-scheduler: ml/a",
+			strings.ReplaceAll(do, ": heddle-scheduler,", ": default-scheduler,"),
+		}},
+		{"its configuration cannot be read", []corev1.Pod{theirs}, []corev1.Pod{runs("broken")}, []string{
+			"note  heddle-scheduler", "  another scheduler bound 1 pod with GPUs here: default-scheduler: ml/b " +
+				"(its own name is taken to be heddle-scheduler: scheduler.yaml is no KubeSchedulerConfiguration)", do,
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			node := h20Node()
+			node.Labels = nil
+			dir := directory(t, map[string]string{"version": "v1"})
+			out, _ := doctor(t, "--node", "gpu-1", "--config", dir, "--kubeconfig", serve(t, node, tt.pods, tt.where...))
+			var got []string
+			lines := strings.Split(out, "\n")
+			for i, line := range lines {
+				if strings.HasSuffix(line, "  heddle-scheduler") {
+					got = lines[i : i+3]
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("findings (-want +got):\n%s\nof\n%s", diff, out)
+			}
+		})
+	}
+}
+
+// The documented configuration is read as what it is.
+func TestDocumentedProfiles(t *testing.T) {
+	text, err := os.ReadFile("../../../heddle-scheduler/testdata/scheduler.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := profiles(string(text))
+	if diff := cmp.Diff([]string{"heddle-scheduler"}, got); diff != "" || err != nil {
+		t.Errorf("error %v (-want +got):\n%s", err, diff)
+	}
+	if got, err := profiles("profiles: [{schedulerName: x}]"); err == nil {
+		t.Errorf("without the plugin: %v", got)
+	}
+}
