@@ -41,7 +41,6 @@ func (p *Plugin) PreFilter(
 	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
 ) (*framework.PreFilterResult, *framework.Status) {
 	p.led.Store(true)
-	p.survey(ctx, nodes)
 	shares, err := p.sharesOf(pod)
 	if err != nil {
 		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, err.Error())
@@ -77,6 +76,7 @@ type next struct {
 func (p *Plugin) prefilter(
 	ctx context.Context, pod *corev1.Pod, nodes []framework.NodeInfo, shares bool,
 ) (c *cycle, then next, status *framework.Status) {
+	p.survey(ctx, nodes)
 	b := p.book
 	b.mu.Lock()
 	defer b.mu.Unlock()
