@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/component-base/metrics"
 	fwk "k8s.io/kube-scheduler/framework"
 	kube "k8s.io/kubernetes/pkg/scheduler"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
@@ -37,7 +37,7 @@ type world struct {
 	client *fake.Clientset
 	plugin *scheduler.Plugin
 	// registry has the plugin's metrics.
-	registry *prometheus.Registry
+	registry metrics.KubeRegistry
 	// version is the last resourceVersion that the test gave out.
 	version atomic.Int64
 	writes  sync.Mutex
@@ -47,7 +47,7 @@ type world struct {
 // test wants of the plugin's arguments.
 func start(t testing.TB, args string, nodes ...*corev1.Node) *world {
 	t.Helper()
-	w := &world{TB: t, client: fake.NewClientset(), registry: prometheus.NewRegistry()}
+	w := &world{TB: t, client: fake.NewClientset()}
 	if _, ok := t.(*testing.B); ok {
 		// One that keeps no account of who owns which field, which costs more
 		// than all scheduling.
@@ -89,7 +89,8 @@ func start(t testing.TB, args string, nodes ...*corev1.Node) *world {
 		}
 	}
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: w.client.EventsV1()})
-	create := scheduler.Factory(slog.New(slog.DiscardHandler), scheduler.WithMetrics(w.registry))
+	w.registry = metrics.NewKubeRegistry()
+	create := scheduler.Factory(slog.New(slog.DiscardHandler), scheduler.WithMetrics(w.registry.Registerer()))
 	s, err := kube.New(ctx, w.client, factory, nil, profile.NewRecorderFactory(broadcaster),
 		kube.WithProfiles(c.Profiles...), kube.WithComponentConfigVersion(c.APIVersion),
 		kube.WithPodInitialBackoffSeconds(1), kube.WithPodMaxBackoffSeconds(1),

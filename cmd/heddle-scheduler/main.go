@@ -9,8 +9,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/component-base/cli"
-	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
-	"k8s.io/component-base/metrics/legacyregistry"
+	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of client-go
 	_ "k8s.io/component-base/metrics/prometheus/version"  // metric of the version
 	"k8s.io/klog/v2"
@@ -22,29 +21,5 @@ import (
 func main() {
 	// kube-scheduler logs through klog, and its flags say how.
 	log := slog.New(logr.ToSlogHandler(klog.Background()))
-	factory := scheduler.Factory(log, scheduler.WithMetrics(legacyregistry.Registerer()), scheduler.WithElection(won))
-	os.Exit(cli.Run(app.NewSchedulerCommand(app.WithPlugin(scheduler.Name, factory))))
-}
-
-// won tells whether this process has won kube-scheduler's leader election, and
-// whether there is one. kube-scheduler tells its plugins nothing of it; its
-// metric does, from when the election begins.
-func won() (leads, known bool) {
-	families, err := legacyregistry.DefaultGatherer.Gather()
-	if err != nil && len(families) == 0 {
-		return false, false
-	}
-	for _, family := range families {
-		if family.GetName() != "leader_election_master_status" {
-			continue
-		}
-		for _, metric := range family.GetMetric() {
-			for _, label := range metric.GetLabel() {
-				if label.GetName() == "name" && label.GetValue() == "kube-scheduler" {
-					return metric.GetGauge().GetValue() == 1, true
-				}
-			}
-		}
-	}
-	return false, false
+	os.Exit(cli.Run(app.NewSchedulerCommand(app.WithPlugin(scheduler.Name, scheduler.Factory(log, host()...)))))
 }
