@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
 )
 
 // Whole is the vcore of a card: a request for all of it is exclusive.
@@ -43,6 +44,9 @@ type Request struct {
 	// Use are the UUIDs of the only cards to use, none means all; Avoid are
 	// those of cards not to use, whatever Use says.
 	Use, Avoid []string
+	// Placement is which card comes first; empty is as the node or the
+	// scheduler is configured.
+	Placement config.Placement
 }
 
 // Card is one shared card: what it has, and what is taken of it.
@@ -90,9 +94,6 @@ func (c *Card) needs(r *Request) int64 {
 // [Card.Refuses].
 func (c *Card) Take(r *Request) { c.Add(c.Share(r), r.Policy) }
 
-// Give undoes Take, of whatever Refuses had allowed, in any order.
-func (c *Card) Give(r *Request) { c.Remove(c.Share(r)) }
-
 // Add is Take for a share that was given out before, which is what it is even
 // if the card cannot carry it.
 func (c *Card) Add(s allocation.Share, p Policy) {
@@ -103,19 +104,6 @@ func (c *Card) Add(s allocation.Share, p Policy) {
 		c.Exclusive = true
 	} else if c.Policy == "" {
 		c.Policy = p
-	}
-}
-
-// Remove undoes Add.
-func (c *Card) Remove(s allocation.Share) {
-	c.Tenants--
-	c.VCore -= s.VCore
-	c.UsedMiB -= s.MemoryMiB
-	if s.VCore >= Whole {
-		c.Exclusive = false
-	}
-	if c.Tenants == 0 {
-		c.Policy = ""
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/heddle-dev/heddle/cmd/internal/node"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/deviceplugin/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/plugin"
@@ -17,7 +18,7 @@ const defaultShm = "/dev/shm"
 
 type options struct {
 	program.Flags
-	program.Host
+	node.Host
 	kubeletDir, cdiDir, stateDir string
 	hostDriverRoot               string
 	cdiHook, replayDevices       string
@@ -65,7 +66,7 @@ func (o *options) check() error {
 	switch {
 	case o.strategy != string(gpu.CDI) && o.strategy != string(gpu.Envvar):
 		return fmt.Errorf("--device-list-strategy: %q is neither cdi nor envvar", o.strategy)
-	case o.Machine == "host" && o.replayDevices != "":
+	case !o.IsReplay() && o.replayDevices != "":
 		return errors.New("--replay-devices is for a replayed machine: --machine FILE")
 	}
 	return o.CheckHost()

@@ -3,12 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
-	"flag"
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -16,71 +13,26 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/cmd/internal/program"
+	"github.com/heddle-dev/heddle/cmd/internal/program/programtest"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/test/kubelet"
+	"github.com/heddle-dev/heddle/test/machines"
 )
 
 const dgx = "../../test/machines/dgx-h100.json"
 
 func TestMistakes(t *testing.T) {
-	dir := t.TempDir()
-	bad := filepath.Join(dir, "half.json")
-	whole, err := os.ReadFile(dgx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(bad, whole[:len(whole)/2], 0o600); err != nil {
-		t.Fatal(err)
-	}
-	config := filepath.Join(dir, "config")
-	if err := os.Mkdir(config, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for file, text := range map[string]string{"version": "v1", "cluster-config": "mode: nativ\n"} {
-		if err := os.WriteFile(filepath.Join(config, file), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	dir, bad := t.TempDir(), programtest.Half(t, machines.Dump(t, "dgx-h100"))
 	root := filepath.Dir(kubelet.Start(t, kubelet.Dir(t)).PluginDir())
-	for _, tt := range []struct {
-		name           string
-		args           []string
-		want           error
-		stdout, stderr string // parts that must be there; stderr also in the error
-	}{
-		{name: "help", args: []string{"--help"}, want: flag.ErrHelp, stderr: "-device-list-strategy"},
-		{name: "version", args: []string{"--version"}, stdout: "heddle-device-plugin dev"},
-		{name: "unknown flag", args: []string{"--take-over"}, want: program.ErrUsage, stderr: "take-over"},
-		{name: "stray argument", args: []string{"x"}, want: program.ErrUsage, stderr: `unexpected argument "x"`},
-		{name: "bad log format", args: []string{"--log-format=xml"}, want: program.ErrUsage, stderr: "neither text nor json"},
-		{name: "bad log level", args: []string{"--log-level=loud"}, want: program.ErrUsage, stderr: "log-level"},
-		{name: "bad strategy", args: []string{"--device-list-strategy=volume-mounts"}, want: program.ErrUsage, stderr: "neither cdi nor envvar"},
-		{name: "short interval", args: []string{"--interval=1ms"}, want: program.ErrUsage, stderr: "less than 1s"},
-		{name: "nodes for real GPUs", args: []string{"--replay-devices=/x"}, want: program.ErrUsage, stderr: "--machine FILE"},
-		{name: "machine file cut in half", args: []string{"--machine", bad}, stderr: "half.json"},
-		{name: "no machine file", args: []string{"--machine", bad + ".x"}, stderr: "half.json.x"},
-		{name: "bad configuration", args: []string{"--machine", dgx, "--config", config}, stderr: "cluster-config:1"},
-		{name: "bad address", args: []string{"--machine", dgx, "--kubelet-dir", root, "--state-dir", dir, "--cdi-dir", dir, "--metrics-address", "x.invalid:1"}, stderr: "x.invalid"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Setenv("KUBECONFIG", "")
-			var stdout, stderr bytes.Buffer
-			err := run(t.Context(), tt.args, &stdout, &stderr)
-			said := stderr.String()
-			if err != nil {
-				said += err.Error()
-			}
-			if tt.want != nil && !errors.Is(err, tt.want) {
-				t.Errorf("error %v, want %v", err, tt.want)
-			}
-			if tt.want == nil && (err != nil) != (tt.stderr != "") {
-				t.Errorf("error %v", err)
-			}
-			if !strings.Contains(stdout.String(), tt.stdout) || !strings.Contains(said, tt.stderr) {
-				t.Errorf("stdout %q\nstderr and error %q", stdout.String(), said)
-			}
-		})
-	}
+	programtest.Run(t, "heddle-device-plugin", run, []programtest.Case{
+		{Name: "bad strategy", Args: []string{"--device-list-strategy=volume-mounts"}, Err: program.ErrUsage, Stderr: "neither cdi nor envvar"},
+		{Name: "short interval", Args: []string{"--interval=1ms"}, Err: program.ErrUsage, Stderr: "less than 1s"},
+		{Name: "nodes for real GPUs", Args: []string{"--replay-devices=/x"}, Err: program.ErrUsage, Stderr: "--machine FILE"},
+		{Name: "machine file cut in half", Args: []string{"--machine", bad}, Stderr: "half.json"},
+		{Name: "no machine file", Args: []string{"--machine", bad + ".x"}, Stderr: "half.json.x"},
+		{Name: "bad configuration", Args: []string{"--machine", dgx, "--config", programtest.Config(t, "mode: nativ\n")}, Stderr: "cluster-config:1"},
+		{Name: "bad address", Args: []string{"--machine", dgx, "--kubelet-dir", root, "--state-dir", dir, "--cdi-dir", dir, "--metrics-address", "x.invalid:1"}, Stderr: "x.invalid"},
+	})
 }
 
 func TestDefaults(t *testing.T) {

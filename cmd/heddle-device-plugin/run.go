@@ -8,46 +8,36 @@ import (
 	"log/slog"
 	"path/filepath"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/cmd/internal/observe"
 	"github.com/heddle-dev/heddle/deviceplugin/agent"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/gpu"
-	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
-	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/discovery/nvml"
-	"github.com/heddle-dev/heddle/discovery/replay"
 )
-
-// source is a machine and its changes: a host or a replay.
-type source interface {
-	health.Source
-	Run(ctx context.Context) error
-	Scan(ctx context.Context) *machine.Machine
-}
 
 // serve wires the daemon and runs it. It fails on a bad configuration, on a
 // bad machine file and without a machine: a daemon that starts wrong should
 // not start.
 func serve(ctx context.Context, o *options, log *slog.Logger) error {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry := observe.NewRegistry()
 	configs, err := config.NewWatcher(o.Config, log)
 	if err != nil {
 		return err
 	}
-	from, library, err := openMachine(o, log)
+	// The library is for events too, of a machine that is real.
+	var library nvml.SystemLibrary
+	if !o.IsReplay() {
+		library = nvml.System(o.DriverRoot)
+	}
+	from, err := o.Open(library, log)
 	if err != nil {
 		return err
 	}
@@ -99,25 +89,10 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	return group.Wait()
 }
 
-// openMachine also returns the library for events, for a machine that is real.
-func openMachine(o *options, log *slog.Logger) (source, nvml.SystemLibrary, error) {
-	if o.Machine != "host" {
-		if _, err := replay.Load(o.Machine); err != nil {
-			return nil, nil, err
-		}
-		return replay.New(replay.Options{Path: o.Machine, NodeName: o.NodeName, Logger: log}), nil, nil
-	}
-	library := nvml.System(o.DriverRoot)
-	return host.New(host.Options{
-		SysfsRoot: o.SysfsRoot, DevRoot: o.DevRoot, ProcRoot: o.ProcRoot, NVML: library,
-		NodeName: o.NodeName, Interval: o.Interval, Logger: log,
-	}), library, nil
-}
-
 func (o *options) features() gpu.Features { return gpu.Features{GDRCopy: o.gdrcopy, GDS: o.gds} }
 
 func (o *options) generator(log *slog.Logger) gpu.Generator {
-	if o.Machine != "host" {
+	if o.IsReplay() {
 		return gpu.Replayed{Dir: o.replayDevices}
 	}
 	return gpu.NVCDI{
@@ -128,7 +103,7 @@ func (o *options) generator(log *slog.Logger) gpu.Generator {
 
 // kube is nil where no API server can be asked: devices are served all the same.
 func (o *options) kube(log *slog.Logger) *agent.Kube {
-	config, err := o.restConfig()
+	config, err := nodesync.LoadConfig(o.Kubeconfig)
 	if err == nil {
 		// A hundred pods may start at once, each with an Event.
 		config.QPS, config.Burst = 50, 100
@@ -139,19 +114,4 @@ func (o *options) kube(log *slog.Logger) *agent.Kube {
 	}
 	log.Warn("no API server: no Events, no condition, no hints that heed the pod's own environment", "err", err)
 	return nil
-}
-
-func (o *options) restConfig() (*rest.Config, error) {
-	if o.Kubeconfig == "" {
-		config, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, fmt.Errorf("no --kubeconfig, and the pod's service account is not usable: %w", err)
-		}
-		return config, nil
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig %s: %w", o.Kubeconfig, err)
-	}
-	return config, nil
 }

@@ -6,12 +6,13 @@ import (
 	"io"
 	"time"
 
+	"github.com/heddle-dev/heddle/cmd/internal/node"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 )
 
 type options struct {
 	program.Flags
-	program.Host
+	node.Host
 	outputFile, metricsAddress string
 	oneshot, dryRun, cleanup   bool
 }

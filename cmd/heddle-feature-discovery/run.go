@@ -7,16 +7,14 @@ import (
 	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/cmd/internal/node"
 	"github.com/heddle-dev/heddle/cmd/internal/observe"
 	"github.com/heddle-dev/heddle/discovery/feature"
-	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
-	"github.com/heddle-dev/heddle/discovery/replay"
 )
 
 // runner is whatever works until its context ends.
@@ -24,17 +22,10 @@ type runner interface {
 	Run(ctx context.Context) error
 }
 
-// source is a machine and its changes: a host or a replay.
-type source interface {
-	runner
-	feature.Machines
-	Scan(ctx context.Context) *machine.Machine
-}
-
 // parts is the wired daemon before it runs.
 type parts struct {
 	options  feature.Options
-	machines source
+	machines node.Machine
 	registry *prometheus.Registry
 	runners  []runner
 	watch    *nodesync.Watch
@@ -44,8 +35,7 @@ type parts struct {
 // wire builds everything that flags decide. It fails on a bad configuration
 // and on a bad machine file: a daemon that starts wrong should not start.
 func wire(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) (*parts, error) {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry := observe.NewRegistry()
 	p := &parts{registry: registry, options: feature.Options{
 		NodeName: o.NodeName, Interval: o.Interval, Metrics: feature.NewMetrics(registry), Log: log,
 	}}
@@ -54,7 +44,7 @@ func wire(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) (
 		return nil, err
 	}
 	p.options.Configs = configs
-	if p.machines, err = openMachine(o, log); err != nil {
+	if p.machines, err = o.Open(nil, log); err != nil {
 		return nil, err
 	}
 	p.options.Machines = p.machines
@@ -63,19 +53,6 @@ func wire(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) (
 		return nil, err
 	}
 	return p, ctx.Err()
-}
-
-func openMachine(o *options, log *slog.Logger) (source, error) {
-	if o.Machine == "host" {
-		return host.New(host.Options{
-			SysfsRoot: o.SysfsRoot, DevRoot: o.DevRoot, ProcRoot: o.ProcRoot, DriverRoot: o.DriverRoot,
-			NodeName: o.NodeName, Interval: o.Interval, Logger: log,
-		}), nil
-	}
-	if _, err := replay.Load(o.Machine); err != nil {
-		return nil, err
-	}
-	return replay.New(replay.Options{Path: o.Machine, NodeName: o.NodeName, Logger: log}), nil
 }
 
 // wireSink chooses where the labels go. Only the Node needs an API server; a
@@ -135,11 +112,11 @@ func once(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) e
 	}
 	p.options.Machines = still{m}
 	if p.syncer != nil {
-		node, err := p.syncer.Node(ctx)
+		own, err := p.syncer.Node(ctx)
 		if err != nil {
 			return err
 		}
-		p.watch.Keep(node)
+		p.watch.Keep(own)
 	}
 	return feature.New(p.options).Round(ctx)
 }

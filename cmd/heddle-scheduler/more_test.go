@@ -22,6 +22,45 @@ func TestHalfBoundGangIsFinishedAfterARestart(t *testing.T) {
 	w.until("all bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 5 })
 }
 
+// A gang that runs by half, since the scheduler was killed or members died, gets
+// the room that it alone lacks before one that has not begun, whoever is tried
+// first; unless that one is more important.
+func TestHalfBoundGangComesFirst(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		priority int32
+		first    string
+	}{{"the same priority", 0, "x"}, {"a higher priority", 1, "eager"}} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := start(t, args(""))
+			sizes := map[string]int{"eager": 5, "x": 6}
+			add := func(gang string, i int) {
+				p := pod(fmt.Sprintf("%s-%d", gang, i), 1, gangLabels(gang, sizes[gang]))
+				if gang == "eager" {
+					p.Spec.Priority, p.Spec.PreemptionPolicy = &tt.priority, new(corev1.PreemptNever)
+				} else if i < 2 {
+					p.Spec.NodeName = "a"
+				}
+				w.add(p)
+			}
+			for i := range 5 {
+				add("eager", i)
+			}
+			w.until("the eager gang refused", func(pods map[string]*corev1.Pod) bool { return why(pods["eager-4"]) != "" })
+			for i := range 6 {
+				add("x", i)
+			}
+			w.until("the other refused", func(pods map[string]*corev1.Pod) bool { return why(pods["x-5"]) != "" })
+			// Six GPUs are free: for the four that x lacks, or for the eager gang.
+			w.add(node("a", 8))
+			pods := w.until(tt.first+" bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, tt.first) == sizes[tt.first] })
+			if n := bound(pods, "eager"); tt.first == "x" && n > 0 {
+				t.Errorf("%d of the eager gang have a node", n)
+			}
+		})
+	}
+}
+
 // A plan is a reservation: pods that come in between do not take its places.
 func TestPlainPodsDoNotTakeWhatAGangWasPromised(t *testing.T) {
 	w := start(t, args(""), node("a", 4), node("b", 4), node("c", 4))

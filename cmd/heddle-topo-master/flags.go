@@ -60,7 +60,7 @@ func (o *options) register(fs *flag.FlagSet) {
 		"age from which a worker's heartbeat makes its node Degraded")
 	fs.StringVar(&o.gpuResource, "gpu-resource", "",
 		"resource of whole GPUs; empty: resources.gpu of the configuration")
-	fs.BoolVar(&o.countPods, "count-pods", true, "watch pods, to know how many GPUs are free")
+	fs.BoolVar(&o.countPods, "count-pods", true, "watch pods, to know how many GPUs are free and what gangs there are")
 	fs.StringVar(&o.exportText, "exports", "labels",
 		"what the leader writes: labels, hypernodes (Volcano), kueue, with commas between, or none; "+
 			"what is not named is taken back")

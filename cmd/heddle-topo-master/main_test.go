@@ -1,10 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"flag"
 	"io"
 	"net"
 	"net/http"
@@ -22,65 +19,31 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
+	"github.com/heddle-dev/heddle/cmd/internal/program/programtest"
 	"github.com/heddle-dev/heddle/test/apiserver"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/page"
 )
 
 func TestRun(t *testing.T) {
-	dir := t.TempDir()
-	for file, text := range map[string]string{"version": "v1", "cluster-config": "topology: {mode: custom}\n"} {
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	dir := programtest.Config(t, "topology: {mode: custom}\n")
 	kubeconfig := writeKubeconfig(t, "http://127.0.0.1:1")
-	for _, tt := range []struct {
-		name           string
-		args           []string
-		env            map[string]string
-		want           error
-		stdout, stderr string // Parts that must be there; stderr also in the error.
-	}{
-		{name: "help", args: []string{"--help"}, want: flag.ErrHelp, stderr: "-tier-labels"},
-		{name: "version", args: []string{"--version"}, stdout: "heddle-topo-master dev"},
-		{name: "unknown flag", args: []string{"--nod-number=2"}, want: program.ErrUsage, stderr: "nod-number"},
-		{name: "stray argument", args: []string{"x"}, want: program.ErrUsage, stderr: `unexpected argument "x"`},
-		{name: "no namespace", want: program.ErrUsage, stderr: "--namespace"},
-		{name: "unknown mode", args: []string{"--namespace=x", "--mode=torus"}, want: program.ErrUsage, stderr: `"torus" is none`},
-		{name: "unknown export", args: []string{"--namespace=x", "--exports=labels,nfd"}, want: program.ErrUsage, stderr: `"nfd" is none`},
-		{name: "Kueue without labels", args: []string{"--namespace=x", "--exports=kueue"}, want: program.ErrUsage, stderr: "name labels too"},
-		{name: "a label key twice", args: []string{"--namespace=x", "--tier-labels=a/{tier},a/{tier0}"}, want: program.ErrUsage, stderr: "both make"},
-		{name: "bad levels", args: []string{"--namespace=x", "--levels=rack=shelf"}, want: program.ErrUsage, stderr: "none of path"},
-		{name: "levels of a preset", args: []string{"--namespace=x", "--mode=leaf", "--levels=rack=path"}, want: program.ErrUsage, stderr: "mode custom"},
-		{name: "half a key pair", args: []string{"--namespace=x", "--tls-cert=a"}, want: program.ErrUsage, stderr: "go together"},
-		{name: "tokens in the clear", args: []string{"--namespace=x", "--authenticate"}, want: program.ErrUsage, stderr: "in the clear"},
-		{name: "QPS is no number", args: []string{"--namespace=x"}, env: map[string]string{"CLIENT_GO_QPS": "many"}, want: program.ErrUsage, stderr: `CLIENT_GO_QPS: "many"`},
-		{name: "no API server", args: []string{"--namespace=x"}, stderr: "--kubeconfig"},
-		{name: "custom without levels", args: []string{"--namespace=x", "--kubeconfig", kubeconfig, "--config", dir}, stderr: "cluster-config:1: topology.levels: are missing"},
-		{name: "mode custom without levels", args: []string{"--namespace=x", "--kubeconfig", kubeconfig, "--mode=custom"}, stderr: "topology.levels"},
-		{name: "no such certificate", args: []string{"--namespace=x", "--kubeconfig", kubeconfig, "--tls-cert=/x", "--tls-key=/x"}, stderr: "read certificate"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Setenv("KUBECONFIG", "")
-			t.Setenv("POD_NAMESPACE", "")
-			for key, value := range tt.env {
-				t.Setenv(key, value)
-			}
-			var stdout, stderr bytes.Buffer
-			err := run(t.Context(), tt.args, &stdout, &stderr)
-			said := stderr.String()
-			if err != nil {
-				said += err.Error()
-			}
-			if tt.want != nil && !errors.Is(err, tt.want) || tt.want == nil && tt.stderr != "" && err == nil {
-				t.Errorf("error %v, want %v", err, tt.want)
-			}
-			if !strings.Contains(stdout.String(), tt.stdout) || !strings.Contains(said, tt.stderr) {
-				t.Errorf("stdout %q\nstderr and error %q", stdout.String(), said)
-			}
-		})
-	}
+	programtest.Run(t, "heddle-topo-master", run, []programtest.Case{
+		{Name: "no namespace", Err: program.ErrUsage, Stderr: "--namespace"},
+		{Name: "unknown mode", Args: []string{"--namespace=x", "--mode=torus"}, Err: program.ErrUsage, Stderr: `"torus" is none`},
+		{Name: "unknown export", Args: []string{"--namespace=x", "--exports=labels,nfd"}, Err: program.ErrUsage, Stderr: `"nfd" is none`},
+		{Name: "Kueue without labels", Args: []string{"--namespace=x", "--exports=kueue"}, Err: program.ErrUsage, Stderr: "name labels too"},
+		{Name: "a label key twice", Args: []string{"--namespace=x", "--tier-labels=a/{tier},a/{tier0}"}, Err: program.ErrUsage, Stderr: "both make"},
+		{Name: "bad levels", Args: []string{"--namespace=x", "--levels=rack=shelf"}, Err: program.ErrUsage, Stderr: "none of path"},
+		{Name: "levels of a preset", Args: []string{"--namespace=x", "--mode=leaf", "--levels=rack=path"}, Err: program.ErrUsage, Stderr: "mode custom"},
+		{Name: "half a key pair", Args: []string{"--namespace=x", "--tls-cert=a"}, Err: program.ErrUsage, Stderr: "go together"},
+		{Name: "tokens in the clear", Args: []string{"--namespace=x", "--authenticate"}, Err: program.ErrUsage, Stderr: "in the clear"},
+		{Name: "QPS is no number", Args: []string{"--namespace=x"}, Env: map[string]string{"CLIENT_GO_QPS": "many"}, Err: program.ErrUsage, Stderr: `CLIENT_GO_QPS: "many"`},
+		{Name: "no API server", Args: []string{"--namespace=x"}, Stderr: "--kubeconfig"},
+		{Name: "custom without levels", Args: []string{"--namespace=x", "--kubeconfig", kubeconfig, "--config", dir}, Stderr: "cluster-config:1: topology.levels: are missing"},
+		{Name: "mode custom without levels", Args: []string{"--namespace=x", "--kubeconfig", kubeconfig, "--mode=custom"}, Stderr: "topology.levels"},
+		{Name: "no such certificate", Args: []string{"--namespace=x", "--kubeconfig", kubeconfig, "--tls-cert=/x", "--tls-key=/x"}, Stderr: "read certificate"},
+	})
 }
 
 func TestReadRate(t *testing.T) {

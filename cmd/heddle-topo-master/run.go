@@ -9,13 +9,13 @@ import (
 	"runtime/debug"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/cmd/internal/observe"
+	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/export"
@@ -41,8 +41,7 @@ type daemon struct {
 
 // start wires the daemon and runs it until ctx ends.
 func start(ctx context.Context, o *options, log *slog.Logger) error {
-	d := &daemon{options: o, log: log, registry: prometheus.NewRegistry(), levels: make(chan []fabric.Level)}
-	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	d := &daemon{options: o, log: log, registry: observe.NewRegistry(), levels: make(chan []fabric.Level)}
 	if err := d.wire(); err != nil {
 		return err
 	}
@@ -74,7 +73,7 @@ func (d *daemon) wire() error {
 	if d.configs, err = config.NewWatcher(o.Config, d.log); err != nil {
 		return err
 	}
-	if d.client, err = clientConfig(o.Kubeconfig); err != nil {
+	if d.client, err = nodesync.LoadConfig(o.Kubeconfig); err != nil {
 		return err
 	}
 	d.client.QPS, d.client.Burst = float32(o.rate.qps), o.rate.burst
@@ -106,22 +105,6 @@ func (d *daemon) wire() error {
 	}
 	d.master.Register(d.registry)
 	return nil
-}
-
-// clientConfig finds the API server.
-func clientConfig(kubeconfig string) (*rest.Config, error) {
-	if kubeconfig == "" {
-		c, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, fmt.Errorf("no --kubeconfig, and the pod's service account is not usable: %w", err)
-		}
-		return c, nil
-	}
-	c, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig %s: %w", kubeconfig, err)
-	}
-	return c, nil
 }
 
 func (d *daemon) server() (*serve.Server, *tls.Config, error) {

@@ -3,8 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,67 +12,27 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
+	"github.com/heddle-dev/heddle/cmd/internal/program/programtest"
 )
 
 const h800 = "../../test/machines/h800-8ib-bond.json"
 
-// configured is a folder with a configuration.
-func configured(t *testing.T, text string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for file, text := range map[string]string{"version": "v1", "cluster-config": text} {
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
-
 func TestRun(t *testing.T) {
-	for _, tt := range []struct {
-		name           string
-		args           []string
-		want           error
-		stdout, stderr string // parts that must be there; stderr also in the error
-	}{
-		{name: "help", args: []string{"--help"}, want: flag.ErrHelp, stderr: "-cluster-manager-secret"},
-		{name: "version", args: []string{"--version"}, stdout: "heddle-topo-worker dev"},
-		{name: "unknown flag", args: []string{"--onshot"}, want: program.ErrUsage, stderr: "onshot"},
-		{name: "stray argument", args: []string{"x"}, want: program.ErrUsage, stderr: `unexpected argument "x"`},
-		{name: "bad log format", args: []string{"--log-format=xml"}, want: program.ErrUsage, stderr: "neither text nor json"},
-		{name: "short interval", args: []string{"--interval=1ms"}, want: program.ErrUsage, stderr: "less than 1s"},
-		{name: "dry run for ever", args: []string{"--dry-run"}, want: program.ErrUsage, stderr: "goes with --oneshot"},
+	programtest.Run(t, "heddle-topo-worker", run, []programtest.Case{
+		{Name: "short interval", Args: []string{"--interval=1ms"}, Err: program.ErrUsage, Stderr: "less than 1s"},
+		{Name: "dry run for ever", Args: []string{"--dry-run"}, Err: program.ErrUsage, Stderr: "goes with --oneshot"},
 		{
-			name:   "dry run without an API server",
-			args:   []string{"--oneshot", "--dry-run", "--machine", h800, "--node-name", "n1"},
-			stdout: `"kind": "NodeTopology"`,
+			Name:   "dry run without an API server",
+			Args:   []string{"--oneshot", "--dry-run", "--machine", h800, "--node-name", "n1"},
+			Stdout: `"kind": "NodeTopology"`,
 		},
-		{name: "no machine file", args: []string{"--oneshot", "--dry-run", "--machine", "none.json"}, stderr: "none.json"},
+		{Name: "no machine file", Args: []string{"--oneshot", "--dry-run", "--machine", "none.json"}, Stderr: "none.json"},
 		{
-			name: "bad configuration", stderr: "topology.mode",
-			args: []string{"--oneshot", "--dry-run", "--machine", h800, "--config", configured(t, "topology: {mode: x}\n")},
+			Name: "bad configuration", Stderr: "topology.mode",
+			Args: []string{"--oneshot", "--dry-run", "--machine", h800, "--config", programtest.Config(t, "topology: {mode: x}\n")},
 		},
-		{name: "no API server", args: []string{"--oneshot", "--machine", h800}, stderr: "--kubeconfig"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Setenv("KUBECONFIG", "")
-			var stdout, stderr bytes.Buffer
-			err := run(t.Context(), tt.args, &stdout, &stderr)
-			said := stderr.String()
-			if err != nil {
-				said += err.Error()
-			}
-			if tt.want != nil && !errors.Is(err, tt.want) {
-				t.Errorf("error %v, want %v", err, tt.want)
-			}
-			if tt.want == nil && (err == nil) != (tt.stderr == "") {
-				t.Errorf("error %v", err)
-			}
-			if !strings.Contains(stdout.String(), tt.stdout) || !strings.Contains(said, tt.stderr) {
-				t.Errorf("stdout %q\nstderr and error %q", stdout.String(), said)
-			}
-		})
-	}
+		{Name: "no API server", Args: []string{"--oneshot", "--machine", h800}, Stderr: "--kubeconfig"},
+	})
 }
 
 // A replayed node gets its place from the static file.
@@ -86,7 +44,7 @@ func TestReplayWithAStaticFile(t *testing.T) {
 	}
 	args := []string{
 		"--oneshot", "--dry-run", "--machine", h800, "--node-name", "n1",
-		"--config", configured(t, "topology: {staticFile: "+file+"}\n"),
+		"--config", programtest.Config(t, "topology: {staticFile: "+file+"}\n"),
 	}
 	var stdout, stderr bytes.Buffer
 	if err := run(t.Context(), args, &stdout, &stderr); err != nil {

@@ -10,17 +10,14 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/cmd/internal/node"
 	"github.com/heddle-dev/heddle/cmd/internal/observe"
-	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
-	"github.com/heddle-dev/heddle/discovery/replay"
 	"github.com/heddle-dev/heddle/topo/worker"
 	"github.com/heddle-dev/heddle/topo/worker/cable"
 	"github.com/heddle-dev/heddle/topo/worker/clustermanager"
@@ -34,17 +31,10 @@ type runner interface {
 	Run(ctx context.Context) error
 }
 
-// source is a machine and its changes: a host or a replay.
-type source interface {
-	runner
-	worker.Machines
-	Scan(ctx context.Context) *machine.Machine
-}
-
 // parts is the wired worker before it runs.
 type parts struct {
 	worker   *worker.Worker
-	machines source
+	machines node.Machine
 	registry *prometheus.Registry
 	runners  []runner
 	// frames is nil for a replay.
@@ -54,14 +44,13 @@ type parts struct {
 // wire builds everything that flags decide. It fails on a bad configuration
 // and on a bad machine file: a worker that starts wrong should not start.
 func wire(o *options, log *slog.Logger) (*parts, error) {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry := observe.NewRegistry()
 	p := &parts{registry: registry}
 	configs, err := config.NewWatcher(o.Config, log)
 	if err != nil {
 		return nil, err
 	}
-	if p.machines, err = openMachine(o, log); err != nil {
+	if p.machines, err = o.Open(nil, log); err != nil {
 		return nil, err
 	}
 	wo := worker.Options{
@@ -83,7 +72,7 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 // wireSources makes the sources, in the order of their precedence.
 func (p *parts) wireSources(o *options, wo *worker.Options, log *slog.Logger) {
 	wake := func() { p.worker.Wake() }
-	if o.Machine == "host" {
+	if !o.IsReplay() {
 		fabric := ib.New(ib.Options{Open: func(device string) (ib.Transport, error) {
 			return ib.OpenUMAD(filepath.Join(o.DevRoot, "infiniband", filepath.Base(device)))
 		}})
@@ -111,19 +100,6 @@ func managerAge(s *clustermanager.Source) prometheus.Collector {
 		}
 		return age.Seconds()
 	})
-}
-
-func openMachine(o *options, log *slog.Logger) (source, error) {
-	if o.Machine == "host" {
-		return host.New(host.Options{
-			SysfsRoot: o.SysfsRoot, DevRoot: o.DevRoot, ProcRoot: o.ProcRoot, DriverRoot: o.DriverRoot,
-			NodeName: o.NodeName, Interval: o.Interval, Logger: log,
-		}), nil
-	}
-	if _, err := replay.Load(o.Machine); err != nil {
-		return nil, err
-	}
-	return replay.New(replay.Options{Path: o.Machine, NodeName: o.NodeName, Logger: log}), nil
 }
 
 func (p *parts) close() error {

@@ -27,6 +27,7 @@ const usage = `heddle shows and explains what a GPU node has.
   heddle card cordon|uncordon NODE UUID
                                take one GPU out for repair, or put it back
   heddle topo                  where the cluster's cables go: its groups of nodes, what is mis-cabled
+  heddle topo gangs            pods that run together or not at all: where they run, or why not
   heddle config validate DIR   check a configuration
   heddle version               the version of this program
   heddle help [COMMAND]        this text, or a command's

@@ -1,9 +1,7 @@
 package agent
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -15,12 +13,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
-	"github.com/heddle-dev/heddle/deviceplugin/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
-	"github.com/heddle-dev/heddle/test/kubelet"
 )
 
 func resourceList(limits map[string]string) corev1.ResourceList {
@@ -132,101 +129,13 @@ func TestReportOfEveryResource(t *testing.T) {
 	}
 }
 
-func TestReloadAddsAndRemovesAResource(t *testing.T) {
-	r := newRig(t, "dgx-h100").run()
-	r.list(gpus, 8, 0)
-	r.list(hcas, 512, 0)
-	held := r.admit("train", map[string]int{hcas: 2})[hcas]
-	r.start("train")
-	before := r.report().Bindings
-	r.configure("rdma: {resources: [{name: rdma/other, sharers: 2}]}")
-	r.list("rdma/other", 16, 0)
-	// What a pod holds stays listed, unhealthy; the rest follows in a minute.
-	state := r.list(hcas, 0, 512)
-	for _, id := range held {
-		if !slices.Contains(state.Unhealthy, id) {
-			t.Errorf("%s, which a pod holds, left the list", id)
-		}
-	}
-	// The container starts again, with what it had.
-	r.start("train")
-	if diff := cmp.Diff(before, r.report().Bindings); diff != "" {
-		t.Errorf("other devices after the reload:\n%s", diff)
-	}
-	for _, res := range r.report().Resources {
-		if res.Former != (res.Name == hcas) || res.Name == hcas && (res.Reason != "it is not configured any more" || res.Withdrawn != 512) {
-			t.Errorf("%+v", res)
-		}
-	}
-	r.configure("")
-	r.list(hcas, 512, 0)
-	r.list("rdma/other", 0, 16)
-}
-
-// TestRenamedGPUs: a GPU is in one resource at a time. The kubelet keeps
-// accounts by resource, and would give what a pod has under the old name to
-// another pod under the new one.
-func TestRenamedGPUs(t *testing.T) {
-	const renamed = "example.com/gpu"
-	r := newRig(t, "dgx-h100").run()
-	r.list(gpus, 8, 0)
-	r.list(hcas, 512, 0)
-	held := r.admit("train", map[string]int{gpus: 2, hcas: 1})
-	r.start("train")
-	before := r.report().Bindings
-	r.configure("resources: {gpu: " + renamed + "}\nrdma: {resources: []}")
-	// For a minute the kubelet may give out what it had when the name changed.
-	r.list(renamed, 0, 8)
-	r.list(gpus, 0, 8)
-	if got := r.kubelet.State(renamed); got.Updates != 1 {
-		t.Errorf("%d lists under the new name, want one", got.Updates)
-	}
-	r.api.wait(t, "the condition", func() bool {
-		last := r.api.conditions[len(r.api.conditions)-1]
-		return last.Reason == string(Draining) &&
-			strings.Contains(last.Message, "container main of default/train has it as nvidia.com/gpu")
-	})
-	// A plugin that starts with the new name knows by the records who has what,
-	// and serves the old names for those that have them.
-	r.again(t)
-	state := r.list(renamed, 6, 2)
-	if diff := cmp.Diff(held[gpus], state.Unhealthy); diff != "" {
-		t.Errorf("what the pod has is not what is held back (-want +got):\n%s", diff)
-	}
-	r.list(gpus, 0, 2)
-	r.list(hcas, 0, 1)
-	other := r.admit("other", map[string]int{renamed: 6})[renamed]
-	for _, id := range held[gpus] {
-		if slices.Contains(other, id) {
-			t.Errorf("two pods have %s", id)
-		}
-	}
-	r.start("other")
-	r.start("train")
-	after := slices.DeleteFunc(r.report().Bindings, func(b report.Binding) bool { return b.Pod == "other" })
-	if diff := cmp.Diff(before, after); diff != "" {
-		t.Errorf("other devices under the new configuration:\n%s", diff)
-	}
-}
-
-func TestModeSGPUWithdrawsCards(t *testing.T) {
-	r := newRig(t, "dgx-h100").run()
-	r.list(gpus, 8, 0)
-	r.api.wait(t, "a condition", func() bool { return len(r.api.conditions) > 0 })
-	r.configure("mode: sgpu")
-	r.list(gpus, 0, 8)
-	if got := r.shortages(r.machine(), r.config()); len(got) > 0 {
-		t.Errorf("that GPUs are shared is a shortage: %v", got)
-	}
-}
-
 func TestLostGPUReachesTheListAndTheNode(t *testing.T) {
 	r := newRig(t, "dgx-h100").run()
 	r.list(gpus, 8, 0)
 	// The condition comes before the annotation: a GPU lost between the two
 	// would be in the first annotation already.
 	r.api.wait(t, "that all is well", func() bool {
-		return len(r.api.conditions) > 0 && r.api.conditions[0].True && len(r.api.topologies) > 0
+		return len(r.api.conditions) > 0 && r.api.conditions[0].True && len(r.api.annotations) > 0
 	})
 	r.alter(func(m *machine.Machine) {
 		m.GPUs[3].Health = machine.Health{State: machine.Lost, Reason: "XID 79"}
@@ -236,7 +145,12 @@ func TestLostGPUReachesTheListAndTheNode(t *testing.T) {
 		last := r.api.conditions[len(r.api.conditions)-1]
 		return !last.True && last.Reason == string(health.Lost) && strings.Contains(last.Message, "GPU 3: ")
 	})
-	r.api.wait(t, "another annotation", func() bool { return len(r.api.topologies) > 1 })
+	r.api.wait(t, "that seven are free", func() bool {
+		last := r.api.annotations[len(r.api.annotations)-1]
+		free, err := allocation.ParseFreeGPUs(last[names.FreeGPUs])
+		return err == nil && len(free.Free) == 7 && free.Held == 0 && !strings.Contains(last[names.GPUTopology], `"8":`) &&
+			!slices.Contains(free.Free, allocation.FreeGPU{UUID: r.machine().GPUs[3].UUID})
+	})
 	if diff := cmp.Diff(map[string]float64{"Lost nvidia.com/gpu": 1}, r.samples("heddle_unavailable")); diff != "" {
 		t.Errorf("heddle_unavailable (-want +got):\n%s", diff)
 	}
@@ -273,7 +187,7 @@ func TestNothingToOfferIsTold(t *testing.T) {
 func TestUnchangedNodeIsNotToldAgain(t *testing.T) {
 	r := newRig(t, "dgx-h100", func(o *Options) { o.Interval = 10 * time.Millisecond }).run()
 	r.list(gpus, 8, 0)
-	r.api.wait(t, "an annotation", func() bool { return len(r.api.topologies) > 0 })
+	r.api.wait(t, "an annotation", func() bool { return len(r.api.annotations) > 0 })
 	began := r.beat.Load()
 	for i := 0; i < 20; {
 		if now := r.beat.Load(); now != began {
@@ -283,48 +197,8 @@ func TestUnchangedNodeIsNotToldAgain(t *testing.T) {
 	}
 	r.api.mu.Lock()
 	defer r.api.mu.Unlock()
-	if len(r.api.conditions) != 1 || len(r.api.topologies) != 1 {
-		t.Errorf("%d conditions and %d annotations for one state", len(r.api.conditions), len(r.api.topologies))
-	}
-}
-
-// hung is a driver that never answers.
-type hung struct{ end <-chan struct{} }
-
-func (h hung) Generate(*machine.Machine) (*gpu.Generated, error) {
-	<-h.end
-	return nil, errors.New("ended")
-}
-
-func TestNothingSlowHoldsBackTheList(t *testing.T) {
-	r := newRig(t, "dgx-h100")
-	r.api.hang = true
-	r.run()
-	// The first registration waits a second for the API server, once.
-	r.list(gpus, 8, 0)
-	r.list(hcas, 512, 0)
-	end := make(chan struct{})
-	t.Cleanup(func() { close(end) })
-	slow := newRig(t, "dgx-h100", func(o *Options) { o.Generator = hung{end} }).run()
-	slow.list(hcas, 512, 0)
-	if got := slow.Ready(); got != gpus+" waits for the driver's CDI spec" {
-		t.Errorf("Ready says %q", got)
-	}
-	for _, r := range []*rig{r, slow} {
-		port := func(state string) func(*machine.Machine) {
-			return func(m *machine.Machine) {
-				at := slices.IndexFunc(m.HCAs, func(h machine.HCA) bool { return h.Role == machine.RoleFabric })
-				m.HCAs[at].Ports[0].State = state
-			}
-		}
-		r.configure("health: {hcaDownAfter: 0s}")
-		began := time.Now()
-		r.alter(port(machine.PortDown))
-		r.list(hcas, 448, 64)
-		// Nobody waited until a call that hangs was given up.
-		if took := time.Since(began); took >= publishTimeout {
-			t.Errorf("a dead port was in the list after %s", took)
-		}
+	if len(r.api.conditions) != 1 || len(r.api.annotations) != 1 {
+		t.Errorf("%d conditions and %d annotations for one state", len(r.api.conditions), len(r.api.annotations))
 	}
 }
 
@@ -342,71 +216,5 @@ func TestClaimedResourceIsLeftAlone(t *testing.T) {
 	}
 	if got := r.kubelet.State(hcas); got.Registrations > 0 {
 		t.Errorf("registered all the same: %+v", got)
-	}
-}
-
-func TestLabelsThatChooseTheConfiguration(t *testing.T) {
-	r := newRig(t, "dgx-h100")
-	c, err := config.Parse(map[string][]byte{
-		"version": []byte("v1"), "cluster-config": nil,
-		"nodes-config": []byte("- nodeSelector: {pool: shared}\n  mode: sgpu\n"),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.configs.set(c)
-	r.api.labels = nil
-	r.run()
-	if got := r.kubelet.State(gpus); got.Registrations > 0 {
-		t.Errorf("served before the labels are known: %+v", got)
-	}
-	label := func(labels map[string]string) {
-		r.api.mu.Lock()
-		r.api.labels = labels
-		r.api.mu.Unlock()
-		signal(r.api.changed)
-	}
-	label(map[string]string{"pool": "shared"})
-	r.list(hcas, 512, 0)
-	if got := r.kubelet.State(gpus); len(got.Healthy)+len(got.Unhealthy) > 0 {
-		t.Errorf("GPUs were listed that are shared: %+v", got)
-	}
-	label(nil) // Somebody deletes the Node; the kubelet makes it anew.
-	label(map[string]string{})
-	r.list(gpus, 8, 0)
-}
-
-func TestKubeletThatRestarts(t *testing.T) {
-	r := newRig(t, "dgx-h100").run()
-	r.list(gpus, 8, 0)
-	r.list(hcas, 512, 0)
-	r.admit("train", map[string]int{gpus: 2, hcas: 2})
-	r.start("train")
-	before := r.report().Bindings
-	r.kubelet.Restart()
-	r.list(gpus, 8, 0)
-	r.list(hcas, 512, 0)
-	r.start("train")
-	if diff := cmp.Diff(before, r.report().Bindings); diff != "" {
-		t.Errorf("other devices after the restart:\n%s", diff)
-	}
-}
-
-func TestAgentThatRestarts(t *testing.T) {
-	r := newRig(t, "dgx-h100").run()
-	r.list(gpus, 8, 0)
-	r.list(hcas, 512, 0)
-	r.admit("train", map[string]int{gpus: 2, hcas: 2})
-	r.start("train")
-	before := r.report().Bindings
-	r.again(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	for _, resource := range []string{gpus, hcas} {
-		r.kubelet.Wait(ctx, resource, func(s kubelet.State) bool { return s.Registrations == 2 && len(s.Unhealthy) == 0 })
-	}
-	r.start("train")
-	if diff := cmp.Diff(before, r.report().Bindings); diff != "" {
-		t.Errorf("other devices after the restart:\n%s", diff)
 	}
 }

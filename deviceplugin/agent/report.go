@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/sharing"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
@@ -53,7 +52,7 @@ func (a *Agent) Report() report.Report {
 		})
 	}
 	for _, b := range a.binder.Bindings() {
-		r.Bindings = append(r.Bindings, bindingOf(&b))
+		r.Bindings = append(r.Bindings, report.Binding(b))
 	}
 	for _, p := range a.binder.Problems() {
 		r.Problems = append(r.Problems, report.Problem(p))
@@ -74,14 +73,6 @@ func (a *Agent) Report() report.Report {
 	}
 	slices.SortFunc(r.Problems, func(a, b report.Problem) int { return cmp.Compare(a.Name, b.Name) })
 	return r
-}
-
-func bindingOf(b *binder.Binding) report.Binding {
-	return report.Binding{
-		Namespace: b.Namespace, Pod: b.Pod, UID: b.UID, Container: b.Container,
-		GPUs: b.GPUs, HCAs: b.HCAs, HCAIDs: b.HCAIDs, Class: b.Class,
-		Shares: b.Shares, Policy: b.Policy, By: b.By, Enforced: b.Enforced, Unrecorded: b.Unrecorded, CDINames: b.CDINames,
-	}
 }
 
 // tellShares says of shared cards what is taken.

@@ -89,12 +89,6 @@ func Renew(old *Scores, m *machine.Machine) *Scores {
 	return s
 }
 
-// Pair is pair(i, j) in MB/s; 0 for a GPU with itself.
-func (s *Scores) Pair(i, j int) int { return int(s.pairs[i*s.n+j]) }
-
-// Usable is the mask of the GPUs that are not lost.
-func (s *Scores) Usable() uint64 { return s.usable }
-
 // Choose gives the best size GPUs of available that include must. Lost GPUs are
 // chosen only where must names them or the others do not suffice: the kubelet
 // may not yet have heard of the loss, and a pod that it admits must get an

@@ -135,9 +135,8 @@ type Binder struct {
 	// lost are the containers that have devices and of which the kubelet knows
 	// none: it lost its checkpoint. Each was told.
 	lost map[owner]bool
-	// refused are the pods that wait for a card, refusals counts by [Refusal].Kind.
-	refused  map[Pod]*refusing
-	refusals map[string]uint64
+	// refused are the pods that wait for a card.
+	refused map[Pod]*refusing
 	// testimonies are of containers whose records and specs are lost; blind is
 	// [Binder.Blind].
 	testimonies []testimony
@@ -173,7 +172,7 @@ func New(o Options) *Binder {
 		options: o, lister: newLister(o.PodResources), checkpoint: checkpoint{path: o.Checkpoint},
 		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		gone: make(map[string]time.Time), faults: make(map[string]string),
-		lost: make(map[owner]bool), refused: make(map[Pod]*refusing), refusals: make(map[string]uint64),
+		lost: make(map[owner]bool), refused: make(map[Pod]*refusing),
 		drifting: make(map[Drift]bool),
 	}
 	b.settler.dir, b.settler.done = b.recordDir(), func(err error) { b.note(faultDisk, err) }
@@ -197,8 +196,8 @@ const (
 // Problem is something that is wrong now.
 type Problem struct {
 	// Name is records, checkpoint, podresources, cdi, state, disk or unrecorded.
-	Name   string `json:"name"`
-	Reason string `json:"reason"`
+	Name   string
+	Reason string
 }
 
 // Problems are what is wrong now, by name; several may be unrecorded, one for

@@ -11,29 +11,29 @@ import (
 
 // Binding is what a container has.
 type Binding struct {
-	Namespace string `json:"namespace"`
-	Pod       string `json:"pod"`
-	UID       string `json:"uid,omitempty"`
-	Container string `json:"container"`
+	Namespace string
+	Pod       string
+	UID       string
+	Container string
 	// GPUs are UUIDs, HCAs RDMA names, HCAIDs identities in the same order.
-	GPUs   []string `json:"gpus"`
-	HCAs   []string `json:"hcas"`
-	HCAIDs []string `json:"hcaIDs"`
+	GPUs   []string
+	HCAs   []string
+	HCAIDs []string
 	// Class is the longest way from one of the HCAs to the nearest GPU of the
 	// container; empty without either.
-	Class string `json:"class,omitempty"`
+	Class string
 	// Shares are the parts of shared cards, of QoS policy Policy, which By
 	// chose; see package allocation.
-	Shares []allocation.Share `json:"shares,omitempty"`
-	Policy string             `json:"policy,omitempty"`
-	By     string             `json:"by,omitempty"`
+	Shares []allocation.Share
+	Policy string
+	By     string
 	// Enforced is what makes the limits of the shares hold.
-	Enforced enforce.Enforced `json:"enforced,omitzero"`
+	Enforced enforce.Enforced
 	// Unrecorded tells that neither a record nor a CDI spec is left of it. Its
 	// cards are those that its pod's annotation names.
-	Unrecorded bool `json:"unrecorded,omitempty"`
+	Unrecorded bool
 	// CDINames are the names that Allocate gave, by resource.
-	CDINames map[string]string `json:"cdiNames"`
+	CDINames map[string]string
 }
 
 // Bindings are those of all containers that have started, by namespace, pod

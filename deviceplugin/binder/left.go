@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/deviceplugin/rdma"
+	"github.com/heddle-dev/heddle/discovery/capacity"
 )
 
 // Recorded are the resources, sorted, that names were given out for and that
@@ -69,7 +70,7 @@ func (d *decision) same(r *record) ([]pick, error) {
 			continue
 		}
 		h := &d.scene.machine.HCAs[at]
-		if why := rdma.Unfit(h, d.against); why != "" && !started {
+		if why := capacity.Unfit(h, d.against); why != "" && !started {
 			refused = append(refused, h.Name+": "+why)
 			continue
 		}

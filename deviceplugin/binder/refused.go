@@ -26,12 +26,12 @@ const (
 // Refusal is a pod whose containers wait for cards, none of which has started
 // that asks for one.
 type Refusal struct {
-	Pod       Pod    `json:"pod"`
-	Container string `json:"container"`
+	Pod       Pod
+	Container string
 	// Kind is request, allocation, unscheduled or full.
-	Kind   string    `json:"kind"`
-	Reason string    `json:"reason"`
-	Since  time.Time `json:"since"`
+	Kind   string
+	Reason string
+	Since  time.Time
 }
 
 // refusedError is why a container gets no card.
@@ -76,7 +76,6 @@ func (b *Binder) refuseFor(p Pod, err error) {
 		old = &refusing{Refusal: Refusal{Pod: p, Since: b.options.Now()}, told: make(map[string]bool)}
 		b.refused[p] = old
 	}
-	b.refusals[why.kind]++
 	old.Container, old.Kind, old.Reason = why.container, why.kind, why.reason
 	tell := !old.told[why.Error()] && len(old.told) < maxTold
 	if tell {
@@ -106,13 +105,6 @@ func (b *Binder) Refused() []Refusal {
 			cmp.Compare(x.Pod.UID, y.Pod.UID))
 	})
 	return all
-}
-
-// Refusals counts the starts that were refused, by kind.
-func (b *Binder) Refusals() map[string]uint64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return maps.Clone(b.refusals)
 }
 
 // forgetRefused drops refused pods that are gone.

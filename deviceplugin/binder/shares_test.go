@@ -178,6 +178,9 @@ func TestRefusedUntilThereIsRoom(t *testing.T) {
 	if err := r.bindShares(third); err == nil {
 		t.Fatal("it got a card")
 	}
+	if got := r.Refused(); len(got) != 1 || got[0].Pod.Name != "third" || got[0].Kind != RefusedFull {
+		t.Errorf("refused %+v", got)
+	}
 	r.kubelet.Delete("default", "first")
 	r.tenant("other", "1/1", r.slot(1, 1)) // The kubelet forgets the devices of gone pods when it admits the next.
 	if err := r.bindShares(third); err != nil {
@@ -185,9 +188,6 @@ func TestRefusedUntilThereIsRoom(t *testing.T) {
 	}
 	if diff := cmp.Diff([]int{0}, r.cardsOf("third", "main")); diff != "" || len(r.Refused()) > 0 {
 		t.Errorf("cards (-want +got):\n%srefused %v", diff, r.Refused())
-	}
-	if got := r.Refusals(); got[RefusedFull] != 1 {
-		t.Errorf("refusals %v", got)
 	}
 }
 

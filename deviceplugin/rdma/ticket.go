@@ -7,6 +7,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/capacity"
 )
 
 // AllHCAs stands in for the HCA in the tickets of a resource with count all:
@@ -44,9 +45,7 @@ type Member struct {
 }
 
 // Members are the HCAs of resource r, in the order of m.HCAs, whose roles are
-// corrected. The health of an HCA is what against says of it, empty if it is
-// well; without against it is what the scan saw. An HCA without a device node
-// is never well.
+// corrected; see [capacity.Unfit] for against.
 func Members(m *machine.Machine, r *config.RDMAResource, against func(*machine.HCA) string) []Member {
 	ids := m.HCAIDs()
 	var members []Member
@@ -55,37 +54,7 @@ func Members(m *machine.Machine, r *config.RDMAResource, against func(*machine.H
 		if selected, _ := r.Selectors.Select(m, h); !selected {
 			continue
 		}
-		members = append(members, Member{Index: i, ID: ids[i], Against: Unfit(h, against)})
+		members = append(members, Member{Index: i, ID: ids[i], Against: capacity.Unfit(h, against)})
 	}
 	return members
-}
-
-// Unfit says why an HCA cannot be handed out now, empty if it can; against is
-// as in [Members].
-func Unfit(h *machine.HCA, against func(*machine.HCA) string) string {
-	if against == nil {
-		against = PortsAgainst
-	}
-	reason := against(h)
-	if reason == "" && len(h.CharDevices.UVerbs) == 0 {
-		reason = "it has no uverbs device (module ib_uverbs)"
-	}
-	return reason
-}
-
-// PortsAgainst says why an HCA cannot carry traffic as far as one scan can
-// see: none of its ports is active. Empty means that it can.
-func PortsAgainst(h *machine.HCA) string {
-	if len(h.Ports) == 0 {
-		return "no port could be read"
-	}
-	var ports []string
-	for i := range h.Ports {
-		p := &h.Ports[i]
-		if p.State == machine.PortActive {
-			return ""
-		}
-		ports = append(ports, fmt.Sprintf("port %d is %s", p.Number, p.State))
-	}
-	return strings.Join(ports, ", ")
 }

@@ -20,7 +20,7 @@ func hcas(m *machine.Machine, r *config.RDMAResource) Resource {
 			rejected = append(rejected, h.Name+": "+reason)
 			continue
 		}
-		t.add(h.Name, unusable(h), int64(r.Sharers))
+		t.add(h.Name, Unfit(h, nil), int64(r.Sharers))
 	}
 	out := t.resource()
 	if r.Count == config.CountAll {
@@ -40,8 +40,23 @@ func hcas(m *machine.Machine, r *config.RDMAResource) Resource {
 	return out
 }
 
-// unusable tells why an HCA cannot be handed out.
-func unusable(h *machine.HCA) string {
+// Unfit says why an HCA cannot be handed out, empty if it can. The health of an
+// HCA is what against says of it, empty if it is well; without against it is
+// what one scan sees. An HCA without a device node is never well.
+func Unfit(h *machine.HCA, against func(*machine.HCA) string) string {
+	if against == nil {
+		against = portsAgainst
+	}
+	reason := against(h)
+	if reason == "" && len(h.CharDevices.UVerbs) == 0 {
+		reason = "it has no uverbs device (module ib_uverbs)"
+	}
+	return reason
+}
+
+// portsAgainst says why an HCA cannot carry traffic: none of its ports is
+// active.
+func portsAgainst(h *machine.HCA) string {
 	if len(h.Ports) == 0 {
 		return "no port could be read"
 	}
@@ -49,9 +64,6 @@ func unusable(h *machine.HCA) string {
 	for i := range h.Ports {
 		p := &h.Ports[i]
 		if p.State == machine.PortActive {
-			if len(h.CharDevices.UVerbs) == 0 {
-				return "it has no uverbs device (module ib_uverbs)"
-			}
 			return ""
 		}
 		ports = append(ports, fmt.Sprintf("port %d is %s", p.Number, p.State))

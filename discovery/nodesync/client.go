@@ -16,7 +16,7 @@ import (
 // registers every API of Kubernetes, some 5 MB in a daemon that needs Nodes
 // and Events. An empty kubeconfig means the pod's service account.
 func NewClient(kubeconfig, userAgent string) (*rest.RESTClient, error) {
-	config, err := loadConfig(kubeconfig)
+	config, err := LoadConfig(kubeconfig)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +45,9 @@ func ClientFor(config *rest.Config, userAgent string) (*rest.RESTClient, error) 
 	return client, nil
 }
 
-func loadConfig(kubeconfig string) (*rest.Config, error) {
+// LoadConfig finds the API server: by a kubeconfig, or, if that is empty, by the
+// pod's service account.
+func LoadConfig(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		config, err := rest.InClusterConfig()
 		if err != nil {

@@ -158,7 +158,7 @@ func TestMIGDevices(t *testing.T) {
 	}
 }
 
-// On a machine without NVIDIA's library, the real one says so and nothing else.
+// The real library, where there is one: every GPU that it counts can be read.
 func TestSystem(t *testing.T) {
 	l := System("")
 	driver, count, err := l.Open()

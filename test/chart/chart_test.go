@@ -5,8 +5,6 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -80,28 +78,15 @@ func TestDaemonSet(t *testing.T) {
 // golden file, and its arguments with the flags of its program.
 func compare(t *testing.T, golden, part string, args ...string) {
 	t.Helper()
-	text, err := helm(t, append([]string{
-		"template", generated, chartDir, "-n", namespace, "-s", "templates/" + part + "/daemonset.yaml",
-	}, args...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden = filepath.Join("testdata", golden+".yaml")
-	if *update {
-		if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), text); diff != "" {
-		t.Errorf("(-want +got), -update writes it:\n%s", diff)
-	}
+	objects := renderGolden(t, golden, append([]string{"-s", "templates/" + part + "/daemonset.yaml"}, args...)...)
 	binary := "heddle-" + part
+	checkFlags(t, binary, get[*appsv1.DaemonSet](t, objects, "DaemonSet/"+binary).Spec.Template.Spec)
+}
+
+// checkFlags holds the arguments of a pod against the flags of its program.
+func checkFlags(t *testing.T, binary string, pod corev1.PodSpec) {
+	t.Helper()
 	known := flagNames(t, binary)
-	pod := get[*appsv1.DaemonSet](t, decode(t, text), "DaemonSet/"+binary).Spec.Template.Spec
 	for _, arg := range pod.Containers[0].Args {
 		name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 		if !known[name] {
@@ -115,7 +100,7 @@ func compare(t *testing.T, golden, part string, args ...string) {
 func flagNames(t *testing.T, binary string) map[string]bool {
 	t.Helper()
 	found := map[string]bool{}
-	for _, path := range []string{binary + "/flags.go", "internal/program/flags.go", "internal/program/host.go"} {
+	for _, path := range []string{binary + "/flags.go", "internal/program/flags.go", "internal/node/host.go"} {
 		file, err := parser.ParseFile(token.NewFileSet(), root+"/cmd/"+path, nil, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -205,7 +190,7 @@ func TestRefused(t *testing.T) {
 		{"gpuScheduler.map.maxAge=5", "/gpuScheduler/map/maxAge"},
 		{"gpuScheduler.map.without=guess", "/gpuScheduler/map/without"},
 		{"gpuScheduler.gpuAware.weight=-1", "/gpuScheduler/gpuAware/weight"},
-		{"gpuScheduler.deploy=true,topoDiscovery.deploy=true,topoDiscovery.master.tlsSecret=x", "knows no certificate authority"},
+		{"topoDiscovery.master.tlsAuthorityKey=a/b", "/topoDiscovery/master/tlsAuthorityKey"},
 		{"gpuDevice.sGPUHybrid=true", "additional properties 'sGPUHybrid' not allowed"},
 		{"gpuDevice.deploy=yes", "/gpuDevice/deploy"},
 		{"gpuDevice.driverAccess=none", "/gpuDevice/driverAccess"},

@@ -18,12 +18,7 @@ import (
 
 // deviceAttempt is a write to the Node n1 by the device plugin's token on n1.
 func deviceAttempt() *attempt {
-	a := &attempt{old: node(), new: node(), request: map[string]any{
-		"name": "n1", "operation": "UPDATE", "userInfo": map[string]any{
-			"username": "system:serviceaccount:heddle-system:heddle-device-plugin",
-			"extra":    map[string]any{nodeNameKey: []string{"n1"}},
-		},
-	}}
+	a := &attempt{old: node(), new: node(), request: updating("n1", devicePlugin, "n1")}
 	for _, n := range []*corev1.Node{a.old, a.new} {
 		n.Status = corev1.NodeStatus{
 			Capacity: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},
@@ -209,7 +204,7 @@ func TestDevicePolicyKeys(t *testing.T) {
 		"resources": p.spec.MatchConstraints.ResourceRules[0].Resources,
 	}
 	want := map[string][]string{
-		"annotations": {names.GPUTopology, names.SGPUCards}, "conditions": {health.ConditionType, mode.ConditionType}, "resources": {"nodes", "nodes/status"},
+		"annotations": {names.GPUTopology, names.FreeGPUs, names.SGPUCards}, "conditions": {health.ConditionType, mode.ConditionType}, "resources": {"nodes", "nodes/status"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(p.spec.MatchConstraints.ResourceRules) != 1 {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -299,8 +299,10 @@ func TestExamples(t *testing.T) {
 		maps.Copy(all, objects)
 	}
 	want := []string{
-		"ConfigMap/heddle-device-config", "Deployment/inference-deployment", "Deployment/sgpu-plain", "Job/training-job",
-		"MPIJob/nccl-test", "Pod/gpu-rdma", "Pod/sample-pod", "Pod/sgpu-best-effort", "Pod/sgpu-burst", "Service/inference-service",
+		"ConfigMap/heddle-device-config", "Deployment/inference-deployment", "Deployment/nginx", "Deployment/sgpu-plain",
+		"Job/training-job", "MPIJob/nccl-test", "Pod/gpu-rdma", "Pod/sample-pod", "Pod/sgpu-best-effort", "Pod/sgpu-burst",
+		"PodGroup/nginx", "Service/inference-service", "StatefulSet/gang-example", "StatefulSet/gang-example1",
+		"StatefulSet/gang-example2", "StatefulSet/gang-labels", "TFJob/tf-smoke-gpu",
 	}
 	if diff := gocmp.Diff(want, slices.Sorted(maps.Keys(all))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

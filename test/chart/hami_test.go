@@ -38,7 +38,7 @@ func TestKeysOfHAMi(t *testing.T) {
 			got := map[string][]string{"node": p.texts(t, "allowedAnnotations"), "removable": p.texts(t, "removableAnnotations")}
 			got["pods"] = policyOf(t, objects, podsPolicy).texts(t, "allowedAnnotations")
 			want := map[string][]string{
-				"node": {names.GPUTopology, names.SGPUCards}, "removable": {names.HAMiCards}, "pods": {names.SGPUBound},
+				"node": {names.GPUTopology, names.FreeGPUs, names.SGPUCards}, "removable": {names.HAMiCards}, "pods": {names.SGPUBound},
 			}
 			if tt.on {
 				want["node"] = append(want["node"], names.HAMiCards)
@@ -93,23 +93,8 @@ func TestDevicePolicyWithHAMi(t *testing.T) {
 	}
 }
 
-// podAttempt is a write to a pod, as the policies of Nodes have theirs.
-type podAttempt struct {
-	old, new *corev1.Pod
-	request  map[string]any
-}
-
-func (a *podAttempt) in(t *testing.T, p *policy) map[string]any {
-	t.Helper()
-	in := map[string]any{"object": nil, "oldObject": nil, "request": a.request}
-	if a.new != nil {
-		in["object"] = plain(t, a.new)
-	}
-	if a.old != nil {
-		in["oldObject"] = plain(t, a.old)
-	}
-	return p.withVariables(in)
-}
+// podAttempt is a write to a pod.
+type podAttempt = write[corev1.Pod]
 
 func TestPodsPolicy(t *testing.T) {
 	const (
@@ -129,7 +114,6 @@ func TestPodsPolicy(t *testing.T) {
 		}
 	}
 	fields := func(words string) []string { return []string{"heddle-device-plugin may not change " + words} }
-	user := func(a *podAttempt) map[string]any { return a.request["userInfo"].(map[string]any) }
 	for _, tt := range []struct {
 		name string
 		do   func(*podAttempt)
@@ -164,22 +148,17 @@ func TestPodsPolicy(t *testing.T) {
 		{name: "the phase of its life", do: func(a *podAttempt) { a.new.Status.Phase = corev1.PodFailed }, deny: fields("status.phase")},
 		{name: "a pod of another node", do: func(a *podAttempt) { a.old.Spec.NodeName, a.new.Spec.NodeName = "n2", "n2" }, deny: []string{ownNode}},
 		{name: "a pod of no node", do: func(a *podAttempt) { a.old.Spec.NodeName, a.new.Spec.NodeName = "", "" }, deny: []string{ownNode}},
-		{name: "a token without a node", do: func(a *podAttempt) { user(a)["extra"] = map[string]any{} }, deny: []string{ownNode}},
-		{name: "a token without anything", do: func(a *podAttempt) { delete(user(a), "extra") }, deny: []string{ownNode}},
+		{name: "a token without a node", do: func(a *podAttempt) { a.user()["extra"] = map[string]any{} }, deny: []string{ownNode}},
+		{name: "a token without anything", do: func(a *podAttempt) { delete(a.user(), "extra") }, deny: []string{ownNode}},
 		{name: "a token with two nodes", do: func(a *podAttempt) {
-			user(a)["extra"] = map[string]any{nodeNameKey: []string{"n1", "n2"}}
+			a.user()["extra"] = map[string]any{nodeNameKey: []string{"n1", "n2"}}
 		}, deny: []string{ownNode}},
 		{name: "the status", do: func(a *podAttempt) { a.request["subResource"] = "status" }, deny: []string{noLife}},
 		{name: "a new pod", do: func(a *podAttempt) { a.request["operation"], a.old = "CREATE", nil }, deny: []string{noLife, ownNode}},
 		{name: "a pod deleted", do: func(a *podAttempt) { a.request["operation"], a.new = "DELETE", nil }, deny: []string{noLife}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			a := &podAttempt{old: pod(), new: pod(), request: map[string]any{
-				"name": "train", "operation": "UPDATE", "userInfo": map[string]any{
-					"username": "system:serviceaccount:heddle-system:heddle-device-plugin",
-					"extra":    map[string]any{nodeNameKey: []string{"n1"}},
-				},
-			}}
+			a := &podAttempt{old: pod(), new: pod(), request: updating("train", devicePlugin, "n1")}
 			tt.do(a)
 			p := policyOf(t, renderDevice(t, "--set", hamiOn), podsPolicy)
 			in := a.in(t, p)
@@ -190,7 +169,7 @@ func TestPodsPolicy(t *testing.T) {
 				t.Errorf("denials (-want +got):\n%s", diff)
 			}
 			for _, other := range []string{"system:node:n1", "system:serviceaccount:heddle-system:heddle-feature-discovery"} {
-				user(a)["username"] = other
+				a.user()["username"] = other
 				if p.matched(a.in(t, p)) {
 					t.Errorf("the policy looks at requests of %s", other)
 				}
@@ -211,12 +190,7 @@ func TestPodsPolicyOnALargePod(t *testing.T) {
 		}
 		return p
 	}
-	a := &podAttempt{old: large(), new: large(), request: map[string]any{
-		"name": "train", "operation": "UPDATE", "userInfo": map[string]any{
-			"username": "system:serviceaccount:heddle-system:heddle-device-plugin",
-			"extra":    map[string]any{nodeNameKey: []string{"n1"}},
-		},
-	}}
+	a := &podAttempt{old: large(), new: large(), request: updating("train", devicePlugin, "n1")}
 	a.new.Annotations = maps.Clone(a.new.Annotations)
 	a.new.Annotations[names.HAMiBindPhase] = "success"
 	p := policyOf(t, renderDevice(t, "--set", hamiOn), podsPolicy)

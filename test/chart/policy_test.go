@@ -27,10 +27,37 @@ const (
 	callLimit = 1_000_000
 )
 
-// attempt is one write to the Node n1 by the token of a pod on n1.
-type attempt struct {
-	old, new *corev1.Node
+// write is a request to write an object; old or new is nil where it is made or
+// deleted.
+type write[T any] struct {
+	old, new *T
 	request  map[string]any
+}
+
+// attempt is a write to the Node n1.
+type attempt = write[corev1.Node]
+
+// updating is the request to change an object, by the token of a daemon's pod.
+func updating(name, daemon, podsNode string) map[string]any {
+	return map[string]any{"name": name, "operation": "UPDATE", "userInfo": map[string]any{
+		"username": "system:serviceaccount:heddle-system:" + daemon,
+		"extra":    map[string]any{nodeNameKey: []string{podsNode}},
+	}}
+}
+
+func (w *write[T]) user() map[string]any { return w.request["userInfo"].(map[string]any) }
+
+// in is what the expressions of a policy see.
+func (w *write[T]) in(t *testing.T, p *policy) map[string]any {
+	t.Helper()
+	in := map[string]any{"object": nil, "oldObject": nil, "request": w.request}
+	if w.new != nil {
+		in["object"] = plain(t, w.new)
+	}
+	if w.old != nil {
+		in["oldObject"] = plain(t, w.old)
+	}
+	return p.withVariables(in)
 }
 
 // node is n1 as others left it.
@@ -195,12 +222,7 @@ func TestPolicy(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			a := &attempt{old: node(), new: node(), request: map[string]any{
-				"name": "n1", "operation": "UPDATE", "userInfo": map[string]any{
-					"username": "system:serviceaccount:heddle-system:heddle-feature-discovery",
-					"extra":    map[string]any{nodeNameKey: []string{"n1"}},
-				},
-			}}
+			a := &attempt{old: node(), new: node(), request: updating("n1", "heddle-feature-discovery", "n1")}
 			tt.do(a)
 			p := loadPolicy(t, "--set", "config.cluster.labels[0].key=ring", "--set", "config.cluster.labels[0].value=node.name",
 				"--set", "admissionPolicy.extraLabelKeys={example.com/*.size}")
@@ -249,8 +271,6 @@ func TestPolicyOnALargeNode(t *testing.T) {
 		t.Errorf("denials: %q", got)
 	}
 }
-
-func (a *attempt) user() map[string]any { return a.request["userInfo"].(map[string]any) }
 
 // policy evaluates the rendered policy as the API server does: variables
 // lazily, in order, an error in a validation being a denial.
@@ -307,18 +327,6 @@ func plain[T any](t *testing.T, object *T) map[string]any {
 	return out
 }
 
-func (p *policy) activation(t *testing.T, a *attempt) map[string]any {
-	t.Helper()
-	in := map[string]any{"object": nil, "oldObject": nil, "request": a.request}
-	if a.new != nil {
-		in["object"] = plain(t, a.new)
-	}
-	if a.old != nil {
-		in["oldObject"] = plain(t, a.old)
-	}
-	return p.withVariables(in)
-}
-
 // withVariables adds the policy's variables to a request.
 func (p *policy) withVariables(in map[string]any) map[string]any {
 	variables := map[string]any{}
@@ -350,7 +358,7 @@ func (p *policy) eval(expression string, in map[string]any) (ref.Val, error) {
 
 func (p *policy) matches(t *testing.T, a *attempt) bool {
 	t.Helper()
-	return p.matched(p.activation(t, a))
+	return p.matched(a.in(t, p))
 }
 
 func (p *policy) matched(in map[string]any) bool {
@@ -365,7 +373,7 @@ func (p *policy) matched(in map[string]any) bool {
 // denials are the messages of all validations that fail.
 func (p *policy) denials(t *testing.T, a *attempt) []string {
 	t.Helper()
-	return p.denied(t, p.activation(t, a))
+	return p.denied(t, a.in(t, p))
 }
 
 func (p *policy) denied(t *testing.T, in map[string]any) []string {

@@ -21,6 +21,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -81,6 +82,30 @@ func render(t *testing.T, args ...string) rendered {
 	text, err := helm(t, append([]string{"template", generated, chartDir, "-n", namespace}, args...)...)
 	if err != nil {
 		t.Fatalf("helm template: %v", err)
+	}
+	return decode(t, text)
+}
+
+// renderGolden renders some templates and compares their text with a file of
+// testdata, which -update writes.
+func renderGolden(t *testing.T, name string, args ...string) rendered {
+	t.Helper()
+	text, err := helm(t, append([]string{"template", generated, chartDir, "-n", namespace}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join("testdata", name+".yaml")
+	if *update {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), text); diff != "" {
+		t.Errorf("(-want +got), -update writes it:\n%s", diff)
 	}
 	return decode(t, text)
 }
@@ -151,7 +176,10 @@ func decodeOne(t *testing.T, doc map[string]any) (id string, object any) {
 		object = &admissionv1.MutatingAdmissionPolicy{}
 	case "admissionregistration.k8s.io/v1 MutatingAdmissionPolicyBinding":
 		object = &admissionv1.MutatingAdmissionPolicyBinding{}
-	case "kubeflow.org/v1 MPIJob", "apiextensions.k8s.io/v1 CustomResourceDefinition",
+	case "apps/v1 StatefulSet":
+		object = &appsv1.StatefulSet{}
+	case "kubeflow.org/v1 MPIJob", "kubeflow.org/v1 TFJob", "scheduling.x-k8s.io/v1alpha1 PodGroup",
+		"apiextensions.k8s.io/v1 CustomResourceDefinition",
 		"monitoring.coreos.com/v1 ServiceMonitor", "monitoring.coreos.com/v1 PrometheusRule":
 		return id, doc // somebody else's CRD
 	default:

@@ -13,12 +13,7 @@ import (
 
 // masterAttempt is a write to the Node n1 by the topo-master's token.
 func masterAttempt() *attempt {
-	a := &attempt{old: node(), new: node(), request: map[string]any{
-		"name": "n1", "operation": "UPDATE", "userInfo": map[string]any{
-			"username": "system:serviceaccount:heddle-system:heddle-topo-master",
-			"extra":    map[string]any{nodeNameKey: []string{"n7"}},
-		},
-	}}
+	a := &attempt{old: node(), new: node(), request: updating("n1", topoMaster, "n7")}
 	a.old.Labels["heddle.dev/topology.tier-1"] = "leaf-a"
 	a.new.Labels["heddle.dev/topology.tier-1"] = "leaf-a"
 	return a
@@ -146,10 +141,7 @@ func TestTopoWorkerPolicy(t *testing.T) {
 			object := &v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{
 				Name: "n1", OwnerReferences: []metav1.OwnerReference{owner},
 			}}
-			request := map[string]any{"name": "n1", "operation": "UPDATE", "userInfo": map[string]any{
-				"username": "system:serviceaccount:heddle-system:heddle-topo-worker",
-				"extra":    map[string]any{nodeNameKey: []string{"n1"}},
-			}}
+			request := updating("n1", topoWorker, "n1")
 			tt.do(object, request)
 			in := map[string]any{"object": plain(t, object), "oldObject": plain(t, object), "request": request}
 			if tt.delete {

@@ -2,8 +2,6 @@ package chart
 
 import (
 	"encoding/base64"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -60,35 +58,11 @@ func TestTopoMaster(t *testing.T) {
 		{"nothing-written", []string{"--set-json", "topoDiscovery.master.exports=[]", "--set", "topoDiscovery.master.countPods=false"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			text, err := helm(t, append([]string{
-				"template", generated, chartDir, "-n", namespace, "-s", "templates/topo-master/deployment.yaml",
-				"-s", "templates/topo-master/service.yaml", "-s", "templates/topo-master/rbac.yaml",
-				"--set", "topoDiscovery.deploy=true",
+			objects := renderGolden(t, "topo-master-"+tt.name, append([]string{
+				"-s", "templates/topo-master/deployment.yaml", "-s", "templates/topo-master/service.yaml",
+				"-s", "templates/topo-master/rbac.yaml", "--set", "topoDiscovery.deploy=true",
 			}, tt.args...)...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			golden := filepath.Join("testdata", "topo-master-"+tt.name+".yaml")
-			if *update {
-				if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), text); diff != "" {
-				t.Errorf("(-want +got), -update writes it:\n%s", diff)
-			}
-			known := flagNames(t, topoMaster)
-			d := get[*appsv1.Deployment](t, decode(t, text), "Deployment/"+topoMaster)
-			for _, arg := range d.Spec.Template.Spec.Containers[0].Args {
-				name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-				if !known[name] {
-					t.Errorf("%s has no flag --%s", topoMaster, name)
-				}
-			}
+			checkFlags(t, topoMaster, get[*appsv1.Deployment](t, objects, "Deployment/"+topoMaster).Spec.Template.Spec)
 		})
 	}
 }

@@ -2,7 +2,8 @@
 
 // Command demo brings up a real one-node Kubernetes, installs heddle with its
 // chart, and shows what it does: a replayed DGX H100 on the real node, other
-// machines on simulated ones, and a fabric that 72 of them are in.
+// machines on simulated ones, a fabric that 72 of them are in, and two gangs that
+// are placed by it.
 //
 //	go run ./test/demo up     make demo
 //	go run ./test/demo down   make demo-down
@@ -114,7 +115,7 @@ func prepare(ctx context.Context, i *install.Installer, stderr io.Writer) (
 		return err
 	})
 	group.Go(func() error {
-		images := []string{discovery, devicePlugin, topoWorker, topoMaster}
+		images := []string{discovery, devicePlugin, topoWorker, topoMaster, scheduler}
 		fmt.Fprintf(stderr, "building heddle, %s\n", strings.Join(images, ", "))
 		if err := i.BuildAll(ctx, append(images, "heddle")...); err != nil {
 			return err

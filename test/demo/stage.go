@@ -26,6 +26,7 @@ const (
 	devicePlugin = "heddle-device-plugin"
 	topoWorker   = "heddle-topo-worker"
 	topoMaster   = "heddle-topo-master"
+	scheduler    = "heddle-scheduler"
 )
 
 // stage is the cluster being furnished.
@@ -41,7 +42,7 @@ type stage struct {
 
 func (s *stage) furnish(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		s.load, s.daemons, s.fabric, s.show, s.showDevices, s.showShares, s.showTopology, s.hints,
+		s.load, s.daemons, s.fabric, s.gangs, s.show, s.showDevices, s.showShares, s.showTopology, s.hints,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -113,6 +114,7 @@ func (s *stage) daemons(ctx context.Context) error {
 			"-n", "heddle-system", "create", "configmap", "demo-fabric",
 			"--from-file=" + filepath.Join(s.fleetDir(), fabricName),
 		},
+		{"apply", "-f", filepath.Join(s.installer.Root, "test/demo/map.yaml")},
 	} {
 		if _, err := s.Kubectl(ctx, args...); err != nil {
 			return err
@@ -193,6 +195,9 @@ func (s *stage) workloads(ctx context.Context) error {
 	if err := s.waitLabels(ctx); err != nil {
 		return err
 	}
+	if err := s.waitAssigned(ctx); err != nil {
+		return err
+	}
 	file := filepath.Join(s.installer.Root, "test/demo/workloads.yaml")
 	if _, err := s.Kubectl(ctx, "apply", "-f", file); err != nil {
 		return err
@@ -202,18 +207,32 @@ func (s *stage) workloads(ctx context.Context) error {
 }
 
 func (s *stage) waitLabels(ctx context.Context) error {
+	return s.until(ctx, func(out string) bool { return out != "" }, "the labels of node "+s.Node(),
+		"get", "node", s.Node(), "-o", `jsonpath={.metadata.labels.nvidia\.com/gpu\.product}`)
+}
+
+// waitAssigned waits until a pod that asks for GPUs goes to heddle-scheduler: the
+// API server takes a new policy over within a second or two.
+func (s *stage) waitAssigned(ctx context.Context) error {
+	return s.until(ctx, func(out string) bool { return out == scheduler }, "the admission of GPU pods",
+		"create", "--dry-run=server", "-o", "jsonpath={.spec.schedulerName}",
+		"-f", filepath.Join(s.installer.Root, "deploy/examples/gpu-pod.yaml"))
+}
+
+// until asks kubectl again until the answer is good.
+func (s *stage) until(ctx context.Context, good func(string) bool, what string, kubectl ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		out, err := s.Kubectl(ctx, "get", "node", s.Node(), "-o", `jsonpath={.metadata.labels.nvidia\.com/gpu\.product}`)
-		if err == nil && out != "" {
+		out, err := s.Kubectl(ctx, kubectl...)
+		if err == nil && good(out) {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("node %s has no labels from heddle-feature-discovery: %w", s.Node(), ctx.Err())
+			return fmt.Errorf("waited for %s: %w; last %q, %v", what, ctx.Err(), out, err) //nolint:errorlint // Perhaps nil.
 		case <-tick.C:
 		}
 	}
@@ -255,6 +274,7 @@ func (s *stage) hints(ctx context.Context) error {
 		"kubectl describe node %s\n"+
 		"kubectl -n heddle-system logs ds/heddle-feature-discovery\n"+
 		"kubectl label node %s nvidia.com/gpu.product- && kubectl get node %s -L nvidia.com/gpu.product   # it comes back\n"+
+		"kubectl -n pretraining delete pod moe-3 && sleep 4 && heddle topo gangs   # made again where the others are\n"+
 		"sed -i '/%s:/,/^  [^ ]/s/%s-rail%d/su3-rail%d/' %s && sleep 4 && heddle topo miscabled   # the cable in its place\n"+
 		"\n# Stop it\nmake demo-down\n",
 		s.Kubeconfig(), filepath.Dir(kubectl), s.installer.Dir, s.Node(), s.Node(), s.Node(),

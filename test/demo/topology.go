@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
 
@@ -34,8 +35,11 @@ func (s *stage) startWorkers(ctx context.Context) error {
 	return s.StartDaemon(ctx, "demo-workers", self, "workers", s.fleetDir(), s.Kubeconfig())
 }
 
-// fabric makes topo-master's Service answer on the host too, and waits until it
-// knows every node.
+// mapService is topo-master for heddle-scheduler and for the host.
+const mapService = "demo-map"
+
+// fabric makes topo-master answer at its Service's address, and on the host too,
+// and waits until it knows every node.
 func (s *stage) fabric(ctx context.Context) error {
 	port := topoPort
 	if l, err := (&net.ListenConfig{}).Listen(ctx, "tcp4", net.JoinHostPort("127.0.0.1", fmt.Sprint(port))); err != nil {
@@ -43,26 +47,56 @@ func (s *stage) fabric(ctx context.Context) error {
 	} else if err := l.Close(); err != nil {
 		return err
 	}
-	address, err := s.Expose(ctx, "heddle-system", topoMaster, port)
+	address, err := s.Expose(ctx, "heddle-system", mapService, port)
 	if err != nil {
 		return err
 	}
 	s.url = "http://" + address
+	return s.patient(ctx, s.unknown)
+}
+
+// patient waits until topo-master lacks nothing.
+func (s *stage) patient(ctx context.Context, lacks func(context.Context) string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
+	last := ""
 	for {
-		why := s.unknown(ctx)
+		why := lacks(ctx)
 		if why == "" {
 			return nil
 		}
+		if ctx.Err() == nil {
+			last = why
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("topo-master: %s: %w", why, ctx.Err())
+			return fmt.Errorf("topo-master: %s: %w", last, ctx.Err())
 		case <-tick.C:
 		}
 	}
+}
+
+// waiting says which gang does not run yet, and why.
+func (s *stage) waiting(ctx context.Context) string {
+	body, err := s.ask(ctx, "/v1/gangs")
+	if err != nil {
+		return err.Error()
+	}
+	var all view.Gangs
+	if err := json.Unmarshal(body, &all); err != nil {
+		return err.Error()
+	}
+	for i := range all.Gangs {
+		if g := &all.Gangs[i]; g.State != gang.Running {
+			return fmt.Sprintf("%s/%s is %s: %s", g.Namespace, g.Name, g.State, g.Reason)
+		}
+	}
+	if len(all.Gangs) != 2 {
+		return fmt.Sprintf("%d gangs of 2", len(all.Gangs))
+	}
+	return ""
 }
 
 // unknown says what topo-master does not know yet.
@@ -86,6 +120,13 @@ func (s *stage) unknown(ctx context.Context) string {
 		}
 	}
 	return ""
+}
+
+// gangs starts two jobs that are placed by the map, which is whole by now. They
+// are waited for when they are shown.
+func (s *stage) gangs(ctx context.Context) error {
+	_, err := s.Kubectl(ctx, "apply", "-f", filepath.Join(s.installer.Root, "test/demo/gangs.yaml"))
+	return err
 }
 
 // ask is GET.
@@ -113,8 +154,7 @@ func (s *stage) showTopology(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The job had to wait for the labels.
-	if _, err := s.Kubectl(ctx, "-n", "pretraining", "rollout", "status", "deploy", "--timeout=30s"); err != nil {
+	if err := s.patient(ctx, s.waiting); err != nil {
 		return err
 	}
 	given, err := s.ask(ctx, "/node_group?kind=switchbox")
@@ -129,7 +169,8 @@ func (s *stage) showTopology(ctx context.Context) error {
 		"$ curl -s '%s/node_group?kind=switchbox'\n%s",
 		s.Node(), fabricName, s.url, len(all), all, s.url, given)
 	for _, c := range []struct{ title, args string }{
-		{"The same for people; without --groups with every node", "topo tree --groups"},
+		{"Two gangs, 8 pods of 8 GPUs and 18 of 4: each in the smallest group that holds it, or nowhere", "topo gangs"},
+		{"The map for people, and where the gangs went; without --groups with every node", "topo tree --groups"},
 		{"The port that is in the wrong switch", "topo miscabled"},
 	} {
 		out, err := s.heddle(ctx, strings.Fields(c.args)...)
@@ -140,7 +181,7 @@ func (s *stage) showTopology(ctx context.Context) error {
 	}
 	for _, c := range []struct{ title, command string }{
 		{"The groups as labels for schedulers, tier-1 the lowest", tiers},
-		{"A job that names one in its nodeSelector: one group of leaf switches, and no other", inOneLeaf},
+		{"Who is where in the gang that has a rack: rank by rank", inOneRack},
 	} {
 		out, err := s.Kubectl(ctx, strings.Fields(c.command)[1:]...)
 		if err != nil {
@@ -148,15 +189,15 @@ func (s *stage) showTopology(ctx context.Context) error {
 		}
 		fmt.Fprintf(s.out, "\n# %s\n$ %s\n%s", c.title, c.command, out)
 	}
-	fmt.Fprintf(s.out, "\n# The page: open %s/\n", s.url)
+	fmt.Fprintf(s.out, "\n# The page: open %s/ and choose a gang\n", s.url)
 	return nil
 }
 
 const (
 	tiers = "kubectl get nodes h20-1 r1-tray02 su2-dgx1 -L heddle.dev/topology.tier-1,heddle.dev/topology.tier-2," +
 		"heddle.dev/topology.tier-3,heddle.dev/topology.tier-4"
-	inOneLeaf = "kubectl -n pretraining get pods --sort-by=.spec.nodeName " +
-		"-o custom-columns=POD:.metadata.name,NODE:.spec.nodeName"
+	inOneRack = "kubectl -n pretraining get pods -l app=moe --sort-by=.spec.nodeName " +
+		"-o custom-columns=POD:.metadata.name,NODE:.spec.nodeName,SCHEDULER:.spec.schedulerName"
 )
 
 // heddle runs the CLI against the cluster. Findings are an exit code, and what

@@ -5,9 +5,12 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,6 +18,7 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,14 +39,31 @@ type fleet struct {
 	*bed
 	namespace string
 	config    string
+	flags     []string
 	process   *exec.Cmd
 }
 
+// lease are shorter times than the documented ones, for tests that wait for a
+// scheduler to follow another.
+const lease = "leaderElect: true\n  leaseDuration: 6s\n  renewDeadline: 5s\n  retryPeriod: 500ms"
+
 // newFleet writes the chart's configuration of heddle-scheduler and starts it.
-// The real node takes nothing, since images of the tests' pods are nowhere.
 func newFleet(t *testing.T, set ...string) *fleet {
 	t.Helper()
-	b := shared
+	return newFleetOn(t, shared, set...)
+}
+
+func newFleetOn(t *testing.T, b *bed, set ...string) *fleet {
+	t.Helper()
+	f := idleFleet(t, b, set...)
+	f.start(t)
+	return f
+}
+
+// idleFleet writes the configuration, for a scheduler that somebody starts later.
+// The real node takes nothing, since images of the tests' pods are nowhere.
+func idleFleet(t *testing.T, b *bed, set ...string) *fleet {
+	t.Helper()
 	f := &fleet{bed: b, namespace: "sched-" + strconv.FormatInt(time.Now().UnixNano()%1e9, 36)}
 	if _, err := b.installer.Build(t.Context(), schedulerName); err != nil {
 		t.Fatal(err)
@@ -52,24 +73,32 @@ func newFleet(t *testing.T, set ...string) *fleet {
 	t.Cleanup(func() {
 		b.kubectlAfter(t, "uncordon", b.Node())
 		b.kubectlAfter(t, "delete", "namespace", f.namespace, "--wait=false")
-		b.kubectlAfter(t, "-n", f.namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
+		f.clear(t)
 	})
 	b.kubectl(t, "wait", "--for=create", "-n", f.namespace, "serviceaccount/default", "--timeout=30s")
-	args := []string{
-		"template", "x", "deploy/helm/heddle", "-n", f.namespace, "-s", "templates/scheduler/config.yaml",
-		"--set", "gpuScheduler.deploy=true",
-	}
-	for _, s := range set {
-		args = append(args, "--set", s)
+	render := func(file string) []byte {
+		args := []string{
+			"template", "x", "deploy/helm/heddle", "-n", f.namespace, "-s", "templates/scheduler/" + file,
+			"--api-versions", "scheduling.k8s.io/v1beta1/PodGroup", "--set", "gpuScheduler.deploy=true",
+		}
+		for _, s := range set {
+			args = append(args, "--set", s)
+		}
+		return []byte(b.helm(t, args...))
 	}
 	var object struct{ Data map[string]string }
-	if err := yaml.Unmarshal([]byte(b.helm(t, args...)), &object); err != nil {
+	if err := yaml.Unmarshal(render("config.yaml"), &object); err != nil {
 		t.Fatal(err)
 	}
+	for line := range strings.Lines(string(render("deployment.yaml"))) {
+		if flag, ok := strings.CutPrefix(strings.TrimSpace(line), "- --feature-gates="); ok {
+			f.flags = append(f.flags, "--feature-gates="+flag)
+		}
+	}
 	f.config = filepath.Join(t.TempDir(), "scheduler.yaml")
-	f.write(t, object.Data["scheduler.yaml"]+fmt.Sprintf("\nclientConnection: {kubeconfig: %s, qps: 100, burst: 200}\n", b.Kubeconfig()))
+	f.write(t, strings.Replace(object.Data["scheduler.yaml"], "leaderElect: true", lease, 1)+
+		fmt.Sprintf("\nclientConnection: {kubeconfig: %s, qps: 100, burst: 200}\n", b.Kubeconfig()))
 	t.Cleanup(func() { f.kill(t) })
-	f.start(t)
 	return f
 }
 
@@ -80,42 +109,110 @@ func (f *fleet) write(t *testing.T, text string) {
 	}
 }
 
+// replace changes the configuration for the next start.
+func (f *fleet) replace(t *testing.T, old, text string) {
+	t.Helper()
+	now, err := os.ReadFile(f.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(now), old) {
+		t.Fatalf("no %q in\n%s", old, now)
+	}
+	f.write(t, strings.Replace(string(now), old, text, 1))
+}
+
 // start runs heddle-scheduler on the host.
 func (f *fleet) start(t *testing.T) {
 	t.Helper()
-	f.process = exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(f.installer.Dir, schedulerName),
-		"--config", f.config, "--secure-port=0", "--v=2")
-	f.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	f.process.Stderr = t.Output()
-	if err := f.process.Start(); err != nil {
-		t.Fatal(err)
-	}
+	f.process = f.replica(t, t.Output())
 }
 
-// kill ends it with no time for anything.
+// replica runs another heddle-scheduler, which the caller ends.
+func (f *fleet) replica(t *testing.T, log io.Writer) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(f.installer.Dir, schedulerName),
+		append([]string{"--config", f.config, "--secure-port=0", "--v=2"}, f.flags...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+// kill ends the scheduler with no time for anything.
 func (f *fleet) kill(t *testing.T) {
 	t.Helper()
 	if f.process == nil {
 		return
 	}
-	if err := f.process.Process.Kill(); err != nil {
+	end(t, f.process)
+	f.process = nil
+}
+
+func end(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Process.Kill(); err != nil {
 		t.Error(err)
 	}
-	_ = f.process.Wait() // Killed, it says.
-	f.process = nil
+	_ = cmd.Wait() // Killed, it says.
+}
+
+// clear takes all pods away at once.
+func (f *fleet) clear(t *testing.T) {
+	t.Helper()
+	err := f.client.CoreV1().Pods(f.namespace).DeleteCollection(context.WithoutCancel(t.Context()),
+		metav1.DeleteOptions{GracePeriodSeconds: new(int64)}, metav1.ListOptions{})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// nodes adds simulated nodes, and waits until all are Ready.
+func (f *fleet) nodes(t *testing.T, all ...cluster.SimulatedNode) {
+	t.Helper()
+	api := f.client.CoreV1().Nodes()
+	ours := metav1.ListOptions{LabelSelector: "e2e-fleet=" + f.namespace}
+	for i := range all {
+		if all[i].Labels == nil {
+			all[i].Labels = map[string]string{}
+		}
+		all[i].Labels["e2e-fleet"] = f.namespace
+		if err := f.AddSimulatedNode(t.Context(), all[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if err := api.DeleteCollection(context.WithoutCancel(t.Context()), metav1.DeleteOptions{}, ours); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, time.Minute, func() string {
+		list, err := api.List(t.Context(), ours)
+		if err != nil {
+			return err.Error()
+		}
+		for i := range list.Items {
+			ready := func(c corev1.NodeCondition) bool {
+				return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+			}
+			if n := &list.Items[i]; !slices.ContainsFunc(n.Status.Conditions, ready) || len(n.Spec.Taints) > 0 {
+				return "node " + n.Name + " is not Ready"
+			}
+		}
+		return ""
+	})
 }
 
 // gpus adds a simulated node with GPUs.
 func (f *fleet) gpus(t *testing.T, name string, n int, annotations map[string]string) {
 	t.Helper()
-	err := f.AddSimulatedNode(t.Context(), cluster.SimulatedNode{
-		Name: name, Annotations: annotations, Capacity: map[string]string{gpu: strconv.Itoa(n)},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.kubectlAfter(t, "delete", "node", name, "--wait=false") })
-	f.kubectl(t, "wait", "node/"+name, "--for=condition=Ready", "--timeout=30s")
+	f.nodes(t, withGPUs(name, n, annotations))
+}
+
+func withGPUs(name string, n int, annotations map[string]string) cluster.SimulatedNode {
+	return cluster.SimulatedNode{Name: name, Annotations: annotations, Capacity: map[string]string{gpu: strconv.Itoa(n)}}
 }
 
 // assign installs the chart's admission of GPU pods, and waits until it works.
@@ -165,10 +262,27 @@ func (f *fleet) pod(name string, gpus int, labels map[string]string) *corev1.Pod
 func (f *fleet) gang(t *testing.T, name string, n, gpus int, annotations map[string]string) {
 	t.Helper()
 	for i := range n {
-		p := f.pod(fmt.Sprintf("%s-%d", name, i), gpus, map[string]string{gangName: name, gangLeast: strconv.Itoa(n)})
-		p.Spec.SchedulerName, p.Annotations = schedulerName, annotations
-		f.create(t, p)
+		f.create(t, f.member(name, i, n, gpus, annotations))
 	}
+}
+
+// member is a pod of a gang of n.
+func (f *fleet) member(name string, i, n, gpus int, annotations map[string]string) *corev1.Pod {
+	p := f.pod(fmt.Sprintf("%s-%d", name, i), gpus, map[string]string{gangName: name, gangLeast: strconv.Itoa(n)})
+	p.Spec.SchedulerName, p.Annotations = schedulerName, annotations
+	return p
+}
+
+// bound are the nodes of those pods that have one.
+func (f *fleet) bound(t *testing.T, prefix string) map[string]string {
+	t.Helper()
+	on := map[string]string{}
+	for _, p := range f.podsOf(t, prefix) {
+		if p.Spec.NodeName != "" {
+			on[p.Name] = p.Spec.NodeName
+		}
+	}
+	return on
 }
 
 func (f *fleet) create(t *testing.T, pod *corev1.Pod) {
@@ -241,4 +355,21 @@ func whyNot(pod *corev1.Pod) string {
 		}
 	}
 	return ""
+}
+
+// set is a StatefulSet of n pods, which are made all at once.
+func (f *fleet) set(name string, n int, pod *corev1.Pod) *appsv1.StatefulSet {
+	labels := map[string]string{"app": name}
+	maps.Copy(labels, pod.Labels)
+	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	return &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: f.namespace},
+		Spec: appsv1.StatefulSetSpec{
+			Replicas: new(int32(n)), PodManagementPolicy: appsv1.ParallelPodManagement,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: pod.Annotations}, Spec: pod.Spec,
+			},
+		},
+	}
 }

@@ -4,75 +4,14 @@ package e2e
 
 import (
 	"fmt"
-	"os"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/test/cluster"
 )
-
-// TestTFSmokeGPU is the documented TensorFlow example: 4 GPUs in the cluster, 8
-// wanted. Without a gang the PS and two workers would run and hold 4 GPUs idle.
-// The pods are as the TFJob operator makes them, which names no scheduler.
-func TestTFSmokeGPU(t *testing.T) {
-	f := newFleet(t)
-	f.assign(t)
-	f.gpus(t, "tf-a", 4, nil)
-	member := func(task string, index, gpus int) {
-		p := f.pod(fmt.Sprintf("tf-smoke-gpu-%s-%d", task, index), gpus, map[string]string{
-			gangName: "tf-smoke-gpu", gangLeast: "5",
-			"training.kubeflow.org/job-name": "tf-smoke-gpu", "training.kubeflow.org/operator-name": "tfjob-controller",
-			"training.kubeflow.org/replica-type": task, "training.kubeflow.org/replica-index": strconv.Itoa(index),
-		})
-		p.Spec.Containers[0].Name = "tensorflow"
-		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "tfjob-port", ContainerPort: 2222}}
-		f.create(t, p)
-	}
-	member("ps", 0, 0)
-	for i := range 4 {
-		member("worker", i, 2)
-	}
-	why := f.refused(t, "tf-smoke-gpu", 5, "rejected by podgroup tf-smoke-gpu")
-	t.Log(why)
-	for _, p := range f.podsOf(t, "tf-smoke-gpu") {
-		if p.Spec.SchedulerName != schedulerName || p.Status.Phase != corev1.PodPending {
-			t.Errorf("%s: scheduler %s, phase %s", p.Name, p.Spec.SchedulerName, p.Status.Phase)
-		}
-	}
-	f.gpus(t, "tf-b", 4, nil)
-	nodes := f.running(t, 30*time.Second, "tf-smoke-gpu", 5)
-	workers := map[string]int{}
-	for _, p := range f.podsOf(t, "tf-smoke-gpu-worker") {
-		workers[p.Spec.NodeName]++
-	}
-	if workers["tf-a"] != 2 || workers["tf-b"] != 2 {
-		t.Errorf("workers on %v, all on %v", workers, nodes)
-	}
-}
-
-// TestDocumentedGPUPod applies the example of two GPUs as it is: it names no
-// scheduler, and goes where the GPUs go together best.
-func TestDocumentedGPUPod(t *testing.T) {
-	f := newFleet(t)
-	f.assign(t)
-	topology := func(score, loss int) map[string]string {
-		return map[string]string{"heddle.dev/gpu-topology": fmt.Sprintf(`{"2": {"score": %d, "loss": %d, "hcas": 2}}`, score, loss)}
-	}
-	f.gpus(t, "one-a", 8, topology(100, 90))
-	f.gpus(t, "one-b", 8, topology(100, 10))
-	f.gpus(t, "one-c", 8, nil)
-	file := f.installer.Root + "/deploy/examples/gpu-pod.yaml"
-	f.kubectl(t, "-n", f.namespace, "apply", "-f", file)
-	nodes := f.running(t, 30*time.Second, "sample-pod", 1)
-	if nodes["one-b"] != 1 {
-		t.Errorf("it runs on %v", nodes)
-	}
-	if got := f.podsOf(t, "sample-pod")[0].Spec.SchedulerName; got != schedulerName {
-		t.Errorf("it went to %s", got)
-	}
-}
 
 // TestAssignment is which pods the chart's admission gives to heddle-scheduler.
 func TestAssignment(t *testing.T) {
@@ -125,13 +64,19 @@ func (f *fleet) leaves(t *testing.T, port int, all map[string][]string) (m *topo
 	t.Helper()
 	f.topologyCRD(t)
 	at = map[string]string{}
-	for leaf, nodes := range all {
-		for _, node := range nodes {
-			f.gpus(t, node, 8, nil)
-			f.report(t, reportOf(node, f.node(t, node).UID, leaf))
-			at[node] = leaf
+	var nodes []cluster.SimulatedNode
+	for leaf, names := range all {
+		for _, name := range names {
+			nodes = append(nodes, withGPUs(name, 8, nil))
+			at[name] = leaf
 		}
 	}
+	f.nodes(t, nodes...)
+	var reports []*v1alpha1.NodeTopology
+	for name, leaf := range at {
+		reports = append(reports, reportOf(name, f.node(t, name).UID, leaf))
+	}
+	f.report(t, reports...)
 	return f.startTopoMaster(t, "sched", port, "--exports", "none"), at
 }
 
@@ -173,64 +118,6 @@ func TestGangInOneLeaf(t *testing.T) {
 	}
 	f.gang(t, "more", 2, 8, nil)
 	t.Log(f.refused(t, "more", 2, "rejected by podgroup more"))
-}
-
-// TestSchedulerKilled ends the scheduler while a gang is half bound: the next
-// one finishes the gang in its leaf, and no node holds more than it has.
-func TestSchedulerKilled(t *testing.T) {
-	f := newFleet(t, "gpuScheduler.map.address=http://127.0.0.1:19412/node_group", "gpuScheduler.map.interval=500ms",
-		"gpuScheduler.map.without=wait")
-	_, at := f.leaves(t, 19412, map[string][]string{leafA: numbered("kill-a", 3), leafB: numbered("kill-b", 3)})
-	f.kill(t)
-	text, err := os.ReadFile(f.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Slow enough to be stopped in the middle.
-	f.write(t, strings.Replace(string(text), "qps: 100, burst: 200", "qps: 4, burst: 4", 1))
-	f.start(t)
-	const pods = 24
-	f.gang(t, "half", pods, 1, map[string]string{"heddle.dev/gang-required-level": "leaf"})
-	bound := func() (n int) {
-		for _, p := range f.podsOf(t, "half") {
-			if p.Spec.NodeName != "" {
-				n++
-			}
-		}
-		return n
-	}
-	eventually(t, time.Minute, func() string {
-		if n := bound(); n < pods/4 {
-			return fmt.Sprintf("%d pods are bound", n)
-		}
-		return ""
-	})
-	f.kill(t)
-	if n := bound(); n == pods {
-		t.Fatalf("%d of %d are bound: it was not killed in the middle", n, pods)
-	} else {
-		t.Logf("killed with %d of %d bound", n, pods)
-	}
-	f.write(t, string(text))
-	f.start(t)
-	nodes := f.running(t, time.Minute, "half", pods)
-	leaves := map[string]bool{}
-	for node, n := range nodes {
-		leaves[at[node]] = true
-		if n > 8 {
-			t.Errorf("%d pods on the 8 GPUs of %s", n, node)
-		}
-	}
-	if len(leaves) != 1 {
-		t.Errorf("the gang is on %v", nodes)
-	}
-	// What is free is counted once: the other leaf is whole.
-	f.gang(t, "next", pods, 1, map[string]string{"heddle.dev/gang-required-level": "leaf"})
-	for node, n := range f.running(t, 30*time.Second, "next", pods) {
-		if leaves[at[node]] || n != 8 {
-			t.Errorf("%d of the next gang on %s", n, node)
-		}
-	}
 }
 
 // TestMapGone is topo-master away: the last good map holds for its time, then

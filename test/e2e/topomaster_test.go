@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -41,8 +42,9 @@ func hyperNodeCRD(tierName string) string {
 // topoMaster is a running heddle-topo-master.
 type topoMaster struct {
 	*bed
-	url  string
-	stop func()
+	url     string
+	stop    func()
+	process *os.Process
 }
 
 func (b *bed) startTopoMaster(t *testing.T, name string, port int, args ...string) *topoMaster {
@@ -60,7 +62,7 @@ func (b *bed) startTopoMaster(t *testing.T, name string, port int, args ...strin
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	m := &topoMaster{bed: b, url: "http://" + address}
+	m := &topoMaster{bed: b, url: "http://" + address, process: cmd.Process}
 	stopped := false
 	m.stop = func() {
 		if stopped {

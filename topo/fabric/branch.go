@@ -3,7 +3,6 @@ package fabric
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"slices"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/names"
@@ -47,9 +46,9 @@ const (
 
 // keys are the node's groups by level, "" where it has none, and whether its
 // path made sense.
-func (r *record) keys(levels []Level) ([]string, bool) {
-	out, sound := pathNames(levels, r.path)
-	pathed := slices.ContainsFunc(out, func(s string) bool { return s != "" })
+func (r *record) keys(levels []Level) (out keys, sound bool) {
+	out, sound = pathNames(levels, r.path)
+	pathed := out != (keys{})
 	for i, l := range levels {
 		switch {
 		case out[i] != "":

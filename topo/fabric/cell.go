@@ -49,16 +49,29 @@ const maxRail, maxPlane = 128, 16
 // slotIndex finds a slot by rail and plane; 0 is none.
 type slotIndex [maxRail * maxPlane]uint16
 
+// judge is one of several who judge cells at the same time. Cells share leaves,
+// so every judge has notes of its own on each.
+type judge struct {
+	worker int
+	// turn tells the cells apart that it judges.
+	turn  uint64
+	index slotIndex
+}
+
+// on is what a leaf is to the cell whose turn it is.
+func (j *judge) on(f *feature[*record]) *standing { return &f.standings[j.worker] }
+
 // judge recomputes what the cell expects of its cables, and then what is wrong
 // with those of its members. It returns the members for whom that changed.
-func (c *cell) judge(turn uint64) []*record {
-	var index slotIndex
-	c.count(turn, &index)
-	wired := c.expect(&index)
-	shapes := c.shapes(&index)
+func (c *cell) judge(j *judge) []*record {
+	j.turn++
+	clear(j.index[:])
+	c.count(j)
+	wired := c.expect(j)
+	shapes := c.shapes(&j.index)
 	var changed []*record
 	for _, r := range c.members {
-		v := verdict{cell: c, record: r, index: &index, wired: wired, shape: shapes[r.shape]}
+		v := verdict{cell: c, record: r, judge: j, wired: wired, shape: shapes[r.shape]}
 		bad := v.findings()
 		if !sameFindings(bad, r.bad) {
 			r.bad = bad
@@ -68,7 +81,7 @@ func (c *cell) judge(turn uint64) []*record {
 	return changed
 }
 
-// standing is what a leaf is to the cell whose turn it is.
+// standing is what a leaf is to the cell that one judge looks at.
 type standing struct {
 	turn    uint64
 	foreign bool
@@ -80,34 +93,34 @@ const fresh = -1
 
 // fits tells whether a group could expect the leaf at a slot: it is not
 // foreign, and no other rail is the usual one there.
-func (f *feature[T]) fits(s *slot) bool {
-	return !f.standing.foreign && (f.usual == noHint || f.usual == s.hint())
+func (j *judge) fits(f *feature[*record], s *slot) bool {
+	return !j.on(f).foreign && (f.usual == noHint || f.usual == s.hint())
 }
 
 // land counts a port on a leaf.
-func (s *slot) land(f *feature[*record]) {
+func (j *judge) land(s *slot, f *feature[*record]) {
 	at := -1
-	if f.standing.at != fresh {
-		at = s.find(f)
+	if j.on(f).at != fresh {
+		at = j.find(s, f)
 	}
 	if at < 0 {
 		at = len(s.found)
 		s.found = append(s.found, landing{leaf: f})
 	}
 	s.found[at].n++
-	f.standing.at = int32(at)
+	j.on(f).at = int32(at)
 }
 
-// on is how many of the slot's ports are on a leaf.
-func (s *slot) on(f *feature[*record]) int32 {
-	if at := s.find(f); at >= 0 {
+// landed is how many of the slot's ports are on a leaf.
+func (j *judge) landed(s *slot, f *feature[*record]) int32 {
+	if at := j.find(s, f); at >= 0 {
 		return s.found[at].n
 	}
 	return 0
 }
 
-func (s *slot) find(f *feature[*record]) int {
-	if at := int(f.standing.at); at < len(s.found) && s.found[at].leaf == f {
+func (j *judge) find(s *slot, f *feature[*record]) int {
+	if at := int(j.on(f).at); at < len(s.found) && s.found[at].leaf == f {
 		return at
 	}
 	return slices.IndexFunc(s.found, func(l landing) bool { return l.leaf == f })
@@ -119,13 +132,13 @@ func hintOf(rail, plane int32) int32 { return rail*maxPlane + plane }
 
 // count fills the slots and the cell's own leaves, and tells what its leaves
 // are to it.
-func (c *cell) count(turn uint64, index *slotIndex) {
+func (c *cell) count(j *judge) {
 	c.slots, c.own = nil, tally{}
 	for _, r := range c.members {
 		plugged := 0 // The item's cables are the ports with a leaf, in order.
 		for i := range r.ports {
 			p := &r.ports[i]
-			at := &index[p.hint()]
+			at := &j.index[p.hint()]
 			if *at == 0 {
 				c.slots = append(c.slots, slot{rail: p.rail, plane: p.plane})
 				*at = uint16(len(c.slots)) //nolint:gosec // At most maxRail * maxPlane.
@@ -135,11 +148,11 @@ func (c *cell) count(turn uint64, index *slotIndex) {
 			}
 			f := r.item.cables[plugged].feature
 			plugged++
-			if f.standing.turn != turn {
-				f.standing = standing{turn: turn, foreign: f.claims.foreign(c.key), at: fresh}
+			if s := j.on(f); s.turn != j.turn {
+				*s = standing{turn: j.turn, foreign: f.claims.foreign(c.key), at: fresh}
 			}
-			c.slots[*at-1].land(f)
-			if !f.standing.foreign {
+			j.land(&c.slots[*at-1], f)
+			if !j.on(f).foreign {
 				c.own.add(p.leaf, 1)
 			}
 		}
@@ -148,21 +161,21 @@ func (c *cell) count(turn uint64, index *slotIndex) {
 		return int(a.hint() - b.hint())
 	})
 	for i := range c.slots {
-		index[c.slots[i].hint()] = uint16(i + 1)
+		j.index[c.slots[i].hint()] = uint16(i + 1)
 	}
 }
 
 // expect decides which leaf is right at each slot, and whether the cell is
 // wired by rail.
-func (c *cell) expect(index *slotIndex) bool {
+func (c *cell) expect(j *judge) bool {
 	agree, total := int32(0), int32(0)
 	for i := range c.slots {
 		s := &c.slots[i]
 		for _, l := range s.found {
-			if l.leaf.fits(s) && c.prefers(l, s) {
+			if j.fits(l.leaf, s) && c.prefers(l, s) {
 				s.expected, s.agree = l.leaf.id, l.n
 			}
-			if !l.leaf.standing.foreign {
+			if !j.on(l.leaf).foreign {
 				total += l.n
 			}
 		}
@@ -171,7 +184,7 @@ func (c *cell) expect(index *slotIndex) bool {
 	for _, r := range c.members {
 		for i := range r.ports {
 			p := &r.ports[i]
-			if s := &c.slots[index[p.hint()]-1]; p.leaf != "" && p.leaf == s.expected && p.far.Name != "" {
+			if s := &c.slots[j.index[p.hint()]-1]; p.leaf != "" && p.leaf == s.expected && p.far.Name != "" {
 				s.names.add(p.far.Name, 1)
 			}
 		}

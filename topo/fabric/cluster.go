@@ -25,8 +25,10 @@ type feature[T any] struct {
 	// mass is how many cables end here.
 	mass  int32
 	links []link[T]
-	// near are the features that share items, sorted by serial.
+	// near are the features that share items, sorted by serial; next is where
+	// the one that is met next probably is.
 	near []near[T]
+	next int
 	// anchor and home are outcomes of votes 1 and 3.
 	anchor, home string
 	// claims are the cables by their items' groups.
@@ -36,8 +38,9 @@ type feature[T any] struct {
 	hints []hinted
 	usual int32
 
-	// standing is what a leaf is to the cell that is judged.
-	standing standing
+	// standings are what a leaf is to the cells that are judged now, one for
+	// each judge.
+	standings [workers]standing
 
 	isTouched, inAnchor, inHome, inClaim bool
 	// isTurned tells that usual changed since the last settle.
@@ -187,14 +190,8 @@ func (f *feature[T]) unlink(it *item[T]) {
 
 // meet changes how many cables f and o have from the same items.
 func (f *feature[T]) meet(o *feature[T], n int32) {
-	i, end := 0, len(f.near)
-	for i < end { // The inner loop of a first tree.
-		if half := int(uint(i+end) >> 1); f.near[half].serial < o.serial {
-			i = half + 1
-		} else {
-			end = half
-		}
-	}
+	i := f.seek(o.serial)
+	f.next = i + 1
 	switch {
 	case i == len(f.near) || f.near[i].serial != o.serial:
 		f.near = slices.Insert(f.near, i, near[T]{o, o.serial, n})
@@ -203,4 +200,24 @@ func (f *feature[T]) meet(o *feature[T], n int32) {
 	default:
 		f.near[i].n += n
 	}
+}
+
+// seek finds the place of a feature in near. It is the inner loop of a first
+// tree: the nodes of a group meet the same leaves, in the same order.
+func (f *feature[T]) seek(serial uint32) int {
+	if f.next >= len(f.near) {
+		f.next = 0
+	}
+	if f.next < len(f.near) && f.near[f.next].serial == serial {
+		return f.next
+	}
+	i, end := 0, len(f.near)
+	for i < end {
+		if half := int(uint(i+end) >> 1); f.near[half].serial < serial {
+			i = half + 1
+		} else {
+			end = half
+		}
+	}
+	return i
 }

@@ -3,8 +3,8 @@
 //
 // It owns the definition of a group, the groups' names, the status of every
 // element and the bytes that GET /node_group answers. It reads no API, file
-// or clock, starts nothing and never fails on what a report says: a lie moves
-// the liar, and is bounded.
+// or clock, starts nothing that outlives a call and never fails on what a
+// report says: a lie moves the liar, and is bounded.
 //
 // # Which nodes belong together
 //

@@ -134,11 +134,13 @@ func CheckLevels(levels []Level) error {
 	return errors.Join(faults...)
 }
 
+// keys are one for each level, "" for none.
+type keys [MaxLevels]string
+
 // pathNames aligns a report's path with the levels: by the kinds that its
 // elements name, else from the bottom. The answer has a name for each level or
 // "". It is false if the path contradicts the levels' order, as a cycle does.
-func pathNames(levels []Level, path []string) ([]string, bool) {
-	out := make([]string, len(levels))
+func pathNames(levels []Level, path []string) (out keys, sound bool) {
 	if len(path) == 0 {
 		return out, true
 	}
@@ -149,7 +151,7 @@ func pathNames(levels []Level, path []string) ([]string, bool) {
 				continue
 			}
 			if i <= last {
-				return make([]string, len(levels)), false
+				return keys{}, false
 			}
 			out[i], last, named = names.Value(element), i, true
 			break

@@ -32,19 +32,19 @@ type Map struct {
 	now        time.Time
 
 	nodes  map[string]*record
+	spare  []record
 	leaves *cluster[*record]
 	spines *cluster[*cell]
 	cells  map[string]*cell
 	// guids are the HCAs' nodes; doubles those of a GUID that several report.
-	guids   map[uint64]*record
+	guids   owners
 	doubles map[uint64][]*record
 	// uplinks are the nodes that report a leaf's, by its ID.
 	uplinks map[string][]*record
 	alarms  alarms
-	// turns counts the judgments of cells.
-	turns uint64
-
-	sockets sockets
+	// models and judges are one for each that shares the work.
+	models [workers]models
+	judges [workers]judge
 
 	// branches are the groups by level and key.
 	branches []map[string]*branch
@@ -76,8 +76,11 @@ func New(c Config) (*Map, error) {
 		levels: slices.Clone(c.Levels), staleAfter: c.StaleAfter,
 		nodes:  map[string]*record{},
 		leaves: newCluster[*record](), spines: newCluster[*cell](), cells: map[string]*cell{},
-		guids: map[uint64]*record{}, doubles: map[uint64][]*record{}, uplinks: map[string][]*record{},
+		doubles: map[uint64][]*record{}, uplinks: map[string][]*record{},
 		root: &branch{level: -1},
+	}
+	for worker := range m.judges {
+		m.judges[worker].worker = worker
 	}
 	for _, l := range m.levels {
 		m.branches = append(m.branches, map[string]*branch{})
@@ -86,21 +89,17 @@ func New(c Config) (*Map, error) {
 	return m, nil
 }
 
-// Reserve makes room for about that many nodes, before the first Put: a first
-// tree is made faster, and leaves less garbage.
+// Reserve makes room for about that many nodes in an empty map: a first tree is
+// made faster, and leaves less garbage.
 func (m *Map) Reserve(nodes int) {
-	if len(m.nodes) > 0 || len(m.guids) > 0 {
+	if len(m.nodes) > 0 {
 		return
 	}
-	m.nodes, m.guids = make(map[string]*record, nodes), make(map[uint64]*record, usualPorts*nodes)
+	m.nodes = make(map[string]*record, nodes)
+	m.guids.reserve(usualPorts * nodes)
 	m.alarms = slices.Grow(m.alarms, nodes)
 	m.dirtyNodes, m.movedNodes = slices.Grow(m.dirtyNodes, nodes), slices.Grow(m.movedNodes, nodes)
 	m.leaves.moved = slices.Grow(m.leaves.moved, nodes)
-}
-
-func (m *Map) nextTurn() uint64 {
-	m.turns++
-	return m.turns
 }
 
 // usualPorts is how many fabric ports a node has.
@@ -109,32 +108,70 @@ const usualPorts = 8
 // Len is the number of nodes.
 func (m *Map) Len() int { return len(m.nodes) }
 
-// Put adds a node or replaces all that is known of it.
-func (m *Map) Put(n Node) {
-	r := m.nodes[n.Name]
-	if r == nil {
-		r = &record{name: n.Name, chain: make([]*branch, len(m.levels))}
-		r.item.owner = r
-		m.nodes[n.Name] = r
+// Put adds nodes or replaces all that is known of them; of two with one name
+// the last counts. Many at once, as for a first tree, are read on all
+// processors.
+func (m *Map) Put(nodes ...Node) {
+	const few = 1024 // They stay in the processors' caches.
+	readings := make([]reading, min(len(nodes), few))
+	for part := range slices.Chunk(nodes, few) {
+		share(len(part), func(worker, from, to int) {
+			for i := from; i < to; i++ {
+				readings[i] = part[i].read(&m.models[worker])
+			}
+		})
+		for i := range part {
+			m.put(part[i].Name, &readings[i])
+		}
 	}
-	oldPorts, oldUps, oldUpLeaves, oldShape := r.ports, r.ups, r.upLeaves, r.shape
-	if !slices.Equal(r.names, n.Names) {
+}
+
+// put takes over what was read of a node.
+func (m *Map) put(name string, now *reading) {
+	r := m.nodes[name]
+	if r == nil {
+		r = m.record(name)
+	}
+	was := r.reading
+	if !slices.Equal(was.names, now.names) {
 		m.leave(r) // While the groups know by which names it came.
 	}
 	m.forget(r)
-	r.read(&n, &m.sockets)
+	r.reading = *now
 	m.learn(r)
-	if !slices.EqualFunc(oldPorts, r.ports, samePlug) {
+	if !slices.EqualFunc(was.ports, r.ports, samePlug) {
 		m.leaves.set(&r.item, r.plug(m.leaves))
 	}
-	if r.cell != nil && (oldShape != r.shape || !slices.EqualFunc(oldPorts, r.ports, samePort)) {
+	if r.cell != nil && (was.shape != r.shape || !slices.EqualFunc(was.ports, r.ports, samePort)) {
 		m.dirtyCell(r.cell)
 	}
-	if !slices.Equal(oldUpLeaves, r.upLeaves) || !slices.Equal(oldUps, r.ups) {
-		m.dirtyUplinks = append(append(m.dirtyUplinks, oldUpLeaves...), r.upLeaves...)
+	if !slices.Equal(was.upLeaves, r.upLeaves) || !slices.Equal(was.ups, r.ups) {
+		m.dirtyUplinks = append(append(m.dirtyUplinks, was.upLeaves...), r.upLeaves...)
 	}
 	m.move(r)
 	m.dirty(r)
+}
+
+// record makes room for a node. Those of the first tree are made many at a
+// time: most stay as long as the map.
+func (m *Map) record(name string) *record {
+	const many = 64
+	if len(m.spare) == 0 {
+		n := 1
+		if m.last == nil {
+			n = many
+		}
+		m.spare = make([]record, n)
+		chains := make([]*branch, n*len(m.levels))
+		for i := range m.spare {
+			m.spare[i].chain = chains[i*len(m.levels) : (i+1)*len(m.levels) : (i+1)*len(m.levels)]
+		}
+	}
+	r := &m.spare[0]
+	m.spare = m.spare[1:]
+	r.name, r.item.owner = name, r
+	m.nodes[name] = r
+	return r
 }
 
 // Beat records a heartbeat.
@@ -202,11 +239,8 @@ func (m *Map) claim(guid uint64, r *record) {
 	if guid == 0 {
 		return
 	}
-	first := m.guids[guid]
-	if first == nil {
-		m.guids[guid] = r
-	}
-	if first == nil || first == r {
+	first := m.guids.claim(guid, r)
+	if first == r {
 		return
 	}
 	all := m.doubles[guid]
@@ -223,9 +257,7 @@ func (m *Map) claim(guid uint64, r *record) {
 func (m *Map) unclaim(guid uint64, r *record) {
 	all := m.doubles[guid]
 	if all == nil {
-		if m.guids[guid] == r {
-			delete(m.guids, guid)
-		}
+		m.guids.release(guid, r)
 		return
 	}
 	i, found := slices.BinarySearchFunc(all, r.name, compareName)
@@ -234,7 +266,8 @@ func (m *Map) unclaim(guid uint64, r *record) {
 	}
 	m.disturb(all, i)
 	all = slices.Delete(all, i, i+1)
-	m.doubles[guid], m.guids[guid] = all, all[0]
+	m.doubles[guid] = all
+	m.guids.give(guid, all[0])
 	if len(all) == 1 {
 		delete(m.doubles, guid)
 	}

@@ -44,15 +44,38 @@ type socket struct {
 
 func (s *socket) hint() int32 { return hintOf(s.rail, s.plane) }
 
-// sockets are those read last, by hint.
-type sockets [recents]*socket
+// models are what one reader has seen last: nodes of one model come one after
+// the other.
+type models struct {
+	// sockets are by hint.
+	sockets [recents]*socket
+	// shape is of the accelerators.
+	accelerators []v1alpha1.Accelerator
+	shape        string
+}
 
-func (s *sockets) of(rail *v1alpha1.Rail) *socket {
+// shapeOf is what nodes with equal hardware have in common.
+func (m *models) shapeOf(all []v1alpha1.Accelerator) string {
+	if slices.Equal(all, m.accelerators) {
+		return m.shape
+	}
+	var shape strings.Builder
+	for i, a := range all {
+		if i > 0 {
+			shape.WriteByte(',')
+		}
+		shape.WriteString(a.Product + "*" + strconv.Itoa(int(a.Count)))
+	}
+	m.accelerators, m.shape = all, shape.String()
+	return m.shape
+}
+
+func (m *models) socket(rail *v1alpha1.Rail) *socket {
 	now := socket{
 		rail: rail.Rail, plane: rail.Plane, number: rail.Port, hca: rail.HCA, id: rail.ID, netdev: rail.Netdev,
 		alive: rail.LinkState == v1alpha1.LinkActive,
 	}
-	last := &s[now.hint()%recents]
+	last := &m.sockets[now.hint()%recents]
 	if *last == nil || **last != now {
 		*last = new(now)
 	}
@@ -89,9 +112,8 @@ func samePort(a, b port) bool {
 // samePlug tells whether two cables start and end alike.
 func samePlug(a, b port) bool { return a.leaf == b.leaf && a.hint() == b.hint() }
 
-// record is a node in the map.
-type record struct {
-	name   string
+// reading is what is kept of a Node.
+type reading struct {
 	ready  bool
 	since  time.Time
 	beat   time.Time
@@ -105,7 +127,12 @@ type record struct {
 
 	// upLeaves are the leaves whose uplinks it reports and which it is on.
 	upLeaves []string
+}
 
+// record is a node in the map.
+type record struct {
+	name string
+	reading
 	item item[*record]
 	// cell is the leaf group, nil without one; block the part of it.
 	cell  *cell
@@ -120,31 +147,22 @@ type record struct {
 	// shown is what the tree says of it, below parent.
 	shown  *Element
 	parent *branch
-	// overdue is what shown says of its heartbeat; alarm is when to look at
-	// it again, zero for never.
-	overdue bool
-	alarm   time.Time
+	// overdue is what shown says of its heartbeat; look is when it may say
+	// something else, alarm when it is looked at again; zero for never.
+	overdue     bool
+	look, alarm time.Time
 
 	isDirty, isMoved, isGone bool
 }
 
 // read takes over a node's facts.
-func (r *record) read(n *Node, known *sockets) {
-	r.ready, r.since, r.beat = n.Ready, n.Since, n.Heartbeat
-	r.names = n.Names
-	r.seen = n.Report != nil
-	r.ports, r.ups, r.upLeaves = nil, nil, nil
-	r.shape, r.nvlink, r.path = "", "", nil
-	if n.Report == nil {
-		return
+func (n *Node) read(known *models) reading {
+	r := reading{ready: n.Ready, since: n.Since, beat: n.Heartbeat, names: n.Names, seen: n.Report != nil}
+	if !r.seen {
+		return r
 	}
 	r.nvlink, r.path, r.ups = n.Report.NVLinkDomain, n.Report.Path, n.Report.Uplinks
-	for _, a := range n.Report.Accelerators {
-		if r.shape != "" {
-			r.shape += ","
-		}
-		r.shape += a.Product + "*" + strconv.Itoa(int(a.Count))
-	}
+	r.shape = known.shapeOf(n.Report.Accelerators)
 	rails := n.Report.Rails
 	r.ports = make([]port, 0, min(len(rails), maxPorts))
 	for i := range rails {
@@ -164,10 +182,11 @@ func (r *record) read(n *Node, known *sockets) {
 			r.upLeaves = append(r.upLeaves, leaf)
 		}
 	}
+	return r
 }
 
 // on tells whether a cable of the node ends in that leaf.
-func (r *record) on(leaf string) bool {
+func (r *reading) on(leaf string) bool {
 	return slices.ContainsFunc(r.ports, func(p port) bool { return p.leaf == leaf && leaf != "" })
 }
 
@@ -178,8 +197,8 @@ const trusted = 50
 // lastSecond is the end of the year 9999 in UTC; JSON has no later time.
 const lastSecond = 253402300799
 
-func readPort(rail *v1alpha1.Rail, known *sockets) port {
-	p := port{socket: known.of(rail), guid: guidOf(rail.GUID)}
+func readPort(rail *v1alpha1.Rail, known *models) port {
+	p := port{socket: known.socket(rail), guid: guidOf(rail.GUID)}
 	if at := rail.Since; at != nil && at.Unix() > 0 && at.Unix() <= lastSecond {
 		p.since = at.Unix()
 	}

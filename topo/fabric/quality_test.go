@@ -5,61 +5,12 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/test/fabrics"
 	"github.com/heddle-dev/heddle/topo/fabric"
 )
-
-var start = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
-
-func input(n *fabrics.Node) fabric.Node {
-	return fabric.Node{Name: n.Name, Ready: true, Report: &n.Spec, Heartbeat: start}
-}
-
-func newMap(tb testing.TB, levels ...fabric.Level) *fabric.Map {
-	tb.Helper()
-	m, err := fabric.New(fabric.Config{Levels: levels})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return m
-}
-
-func preset(tb testing.TB, mode fabric.Mode) []fabric.Level {
-	tb.Helper()
-	levels, err := fabric.Preset(mode, 0)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return levels
-}
-
-func mapOf(tb testing.TB, mode fabric.Mode, f *fabrics.Fabric) *fabric.Map {
-	tb.Helper()
-	m := newMap(tb, preset(tb, mode)...)
-	m.Reserve(len(f.Nodes))
-	for i := range f.Nodes {
-		m.Put(input(&f.Nodes[i]))
-	}
-	return m
-}
-
-// groups is which nodes are together at the lowest level.
-func groups(s *fabric.Snapshot) map[string]string {
-	out := map[string]string{}
-	for holders, e := range s.All() {
-		if e.Kind == "node" {
-			out[e.Name] = ""
-			if len(holders) > 0 {
-				out[e.Name] = holders[len(holders)-1].Name
-			}
-		}
-	}
-	return out
-}
 
 // misplaced are the nodes that are not with the most of their group, or that
 // are with those of another one.

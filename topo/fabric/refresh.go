@@ -73,9 +73,20 @@ func (m *Map) place(r *record, key string) {
 
 // judge looks again at the cells that changed.
 func (m *Map) judge() {
+	verdicts := make([]struct {
+		was     []slot
+		changed []*record
+	}, len(m.dirtyCells))
+	share(len(m.dirtyCells), func(worker, from, to int) {
+		for i, c := range m.dirtyCells[from:to] {
+			v := &verdicts[from+i]
+			v.was = c.slots
+			v.changed = c.judge(&m.judges[worker])
+		}
+	})
 	block := slices.IndexFunc(m.levels, func(l Level) bool { return l.By == ByBlock })
 	spine := slices.ContainsFunc(m.levels, func(l Level) bool { return l.By == BySpine })
-	for _, c := range m.dirtyCells {
+	for i, c := range m.dirtyCells {
 		c.isDirty = false
 		if len(c.members) == 0 {
 			m.spines.set(&c.item, nil)
@@ -84,8 +95,7 @@ func (m *Map) judge() {
 			}
 			continue
 		}
-		was := c.slots
-		m.dirty(c.judge(m.nextTurn())...)
+		m.dirty(verdicts[i].changed...)
 		if spine {
 			m.raise(c)
 		}
@@ -94,7 +104,7 @@ func (m *Map) judge() {
 				m.move(r)
 			}
 		}
-		if !slices.EqualFunc(was, c.slots, sameExpectation) {
+		if !slices.EqualFunc(verdicts[i].was, c.slots, sameExpectation) {
 			for _, b := range c.shownBy {
 				m.dirtyBranch(b)
 			}
@@ -146,9 +156,9 @@ func (m *Map) regroup() {
 			r.badPath = !sound
 			m.dirty(r)
 		}
-		if !slices.EqualFunc(keys, r.chain, hasKey) {
+		if !slices.EqualFunc(keys[:len(m.levels)], r.chain, hasKey) {
 			m.leave(r)
-			m.join(r, keys)
+			m.join(r, &keys)
 		}
 	}
 	m.movedNodes = nil
@@ -163,9 +173,9 @@ func hasKey(key string, b *branch) bool {
 }
 
 // join puts a node that is in no group into those with the keys.
-func (m *Map) join(r *record, keys []string) {
-	for i, key := range keys {
-		if key != "" {
+func (m *Map) join(r *record, keys *keys) {
+	for i := range r.chain {
+		if key := keys[i]; key != "" {
 			r.chain[i] = m.branch(i, key, r)
 		}
 	}
@@ -231,10 +241,21 @@ func (m *Map) rename() {
 // showNodes makes the elements of the dirty nodes and puts them where they
 // belong.
 func (m *Map) showNodes() {
-	for _, r := range m.dirtyNodes {
+	elements := make([]*Element, len(m.dirtyNodes))
+	share(len(m.dirtyNodes), func(_, from, to int) {
+		for i, r := range m.dirtyNodes[from:to] {
+			if !r.isGone {
+				elements[from+i] = m.nodeElement(r)
+			}
+		}
+	})
+	for i, r := range m.dirtyNodes {
 		r.isDirty = false
 		if r.isGone {
 			continue
+		}
+		if !r.look.IsZero() {
+			m.alarm(r, r.look)
 		}
 		parent := m.root
 		for _, b := range r.chain {
@@ -242,7 +263,7 @@ func (m *Map) showNodes() {
 				parent = b
 			}
 		}
-		shown := m.nodeElement(r)
+		shown := elements[i]
 		if r.parent == parent && r.shown != nil && r.shown.same(shown) {
 			continue
 		}

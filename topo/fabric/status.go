@@ -7,7 +7,8 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
-// nodeElement is what the tree says of a node.
+// nodeElement is what the tree says of a node. It changes nothing but the
+// record, so that several can be made at the same time.
 func (m *Map) nodeElement(r *record) *Element {
 	e := &Element{Name: r.name, Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady}
 	e.Findings = m.findings(r)
@@ -74,14 +75,13 @@ func (m *Map) contradicted(r *record) string {
 	return ""
 }
 
-// reasons say why a node is not Ready, and set the alarm for when that may
-// change by itself.
+// reasons say why a node is not Ready, and note when that may change by itself.
 func (m *Map) reasons(r *record, findings []Finding) []Reason {
 	var out []Reason
 	if !r.ready {
 		out = append(out, Reason{Kind: ReasonNodeNotReady, Since: r.since})
 	}
-	r.overdue = false
+	r.overdue, r.look = false, time.Time{}
 	if r.seen && !r.beat.IsZero() {
 		late := r.beat.Add(m.staleAfter)
 		switch {
@@ -91,9 +91,9 @@ func (m *Map) reasons(r *record, findings []Finding) []Reason {
 		case r.beat.After(m.now.Add(maxSkew)):
 			out = append(out, Reason{Kind: ReasonClock})
 			r.overdue = true
-			m.alarm(r, r.beat.Add(-maxSkew))
+			r.look = r.beat.Add(-maxSkew)
 		default:
-			m.alarm(r, late.Add(1))
+			r.look = late.Add(1)
 		}
 	}
 	for _, kind := range []Fault{Dead, Missing, Miscabled, Duplicate, BadPath} {

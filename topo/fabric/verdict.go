@@ -9,7 +9,7 @@ import (
 type verdict struct {
 	cell   *cell
 	record *record
-	index  *slotIndex
+	judge  *judge
 	wired  bool
 	shape  *shape
 }
@@ -20,7 +20,7 @@ func (v *verdict) findings() []Finding {
 	plugged := 0 // See count.
 	for i := range v.record.ports {
 		p := &v.record.ports[i]
-		s := &v.cell.slots[v.index[p.hint()]-1]
+		s := &v.cell.slots[v.judge.index[p.hint()]-1]
 		var leaf *feature[*record]
 		if p.leaf != "" {
 			leaf = v.record.item.cables[plugged].feature
@@ -52,9 +52,9 @@ func (v *verdict) fault(p *port, s *slot, leaf *feature[*record], shifted bool) 
 		return Unseen
 	case p.leaf == s.expected:
 		return ""
-	case leaf.standing.foreign:
+	case v.judge.on(leaf).foreign:
 		return Miscabled
-	case v.wired && !shifted && (!leaf.fits(s) || s.agree > s.on(leaf)):
+	case v.wired && !shifted && (!v.judge.fits(leaf, s) || s.agree > v.judge.landed(s, leaf)):
 		return Miscabled
 	}
 	return ""
@@ -68,7 +68,7 @@ func (v *verdict) missing() (slots []int, shifted bool) {
 	have := make([]bool, len(v.cell.slots))
 	for i := range v.record.ports {
 		p := &v.record.ports[i]
-		have[v.index[p.hint()]-1] = true
+		have[v.judge.index[p.hint()]-1] = true
 	}
 	var lacked []int
 	for at := range v.cell.slots {

@@ -2,6 +2,8 @@ package master
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,12 +18,15 @@ type loop struct {
 	fabric *fabric.Map
 	levels []fabric.Level
 	draft  view.Draft
-	// pods are those with GPUs, used their sums by node.
+	// pods are those with GPUs or in a gang, used the sums of GPUs by node.
 	pods  map[string]facts.Pod
 	used  map[string]int32
+	gangs gangs
 	clock clock
+	// again are the nodes that the fabric has to be told of.
+	again map[string]struct{}
 
-	generation uint64
+	generation, mapped uint64
 	// last is what was published last; walked is the tree that its walks are
 	// of.
 	last   *view.View
@@ -29,7 +34,7 @@ type loop struct {
 }
 
 func newLoop(m *Master) (*loop, error) {
-	l := &loop{Master: m, pods: map[string]facts.Pod{}, used: map[string]int32{}}
+	l := &loop{Master: m, pods: map[string]facts.Pod{}, used: map[string]int32{}, again: map[string]struct{}{}}
 	return l, l.rebuild(m.options.Levels)
 }
 
@@ -43,7 +48,8 @@ func (l *loop) rebuild(levels []fabric.Level) error {
 		m.Reserve(l.fabric.Len())
 	}
 	l.fabric, l.levels, l.walked = m, levels, nil
-	l.draft.Names(func(name string, _ view.Detail) { l.put(name) })
+	l.draft.Names(func(name string, _ view.Detail) { l.again[name] = struct{}{} })
+	l.tell()
 	return nil
 }
 
@@ -53,21 +59,28 @@ func (l *loop) step(ctx context.Context, slow bool) {
 	if !l.options.Source.Synced() {
 		return
 	}
-	shown := l.take()
+	shown, regrouped := l.take()
 	now, contact := l.options.Now(), l.options.Source.Contact()
-	tree := l.fabric.Snapshot(l.clock.now(now, contact))
+	tree := l.fabric.Snapshot(l.clock.now(now, l.options.Source.Heartbeats()))
 	next := view.View{Tree: tree, Levels: l.levels, CountsPods: l.options.CountsPods, Nodes: l.draft.Table()}
 	if away(now, contact) {
 		next.StaleSince = contact.UTC().Truncate(time.Second)
 	}
+	if l.options.CountsPods {
+		next.Gangs = l.gangs.draft.Table()
+	}
 	next.Walks = l.walks(tree, slow)
 	l.tellStale(ctx, next.StaleSince)
-	if l.last == nil || shown || tree != l.last.Tree || !next.StaleSince.Equal(l.last.StaleSince) {
+	switch {
+	case l.last == nil || shown || tree != l.last.Tree || !next.StaleSince.Equal(l.last.StaleSince):
 		l.generation++
-	} else if next.Nodes == l.last.Nodes && sameMap(next.Walks, l.last.Walks) {
+		l.mapped = l.generation
+	case regrouped:
+		l.generation++
+	case next.Nodes == l.last.Nodes && sameMap(next.Walks, l.last.Walks):
 		return
 	}
-	next.Generation = l.generation
+	next.Generation, next.Mapped = l.generation, l.mapped
 	if l.last == nil {
 		l.options.Log.InfoContext(ctx, "first tree", "nodes", l.fabric.Len(), "etag", tree.ETag())
 	}
@@ -82,18 +95,22 @@ func (l *loop) tellStale(ctx context.Context, since time.Time) {
 	case since.IsZero():
 		l.options.Log.InfoContext(ctx, "the API server is back", "silent_since", l.last.StaleSince)
 	default:
-		l.options.Log.WarnContext(ctx, "the API server is silent, the map becomes old", "silent_since", since)
+		l.options.Log.WarnContext(ctx, "the API server is silent on a watch, the map becomes old", "silent_since", since)
 	}
 }
 
-// take applies all changes; true if any of them shows.
-func (l *loop) take() bool {
+// take applies all changes; shown tells whether any of them shows in the map,
+// regrouped whether any gang changed.
+func (l *loop) take() (shown, regrouped bool) {
 	batch := l.options.Source.Take()
 	l.fabric.Reserve(len(batch.Nodes.Changed)) // For the first tree.
 	// Pods first: they change the numbers that nodes are shown with.
-	shown := l.takePods(batch.Pods)
+	shown = l.takePods(batch.Pods)
+	regrouped = l.gangs.settle()
 	shown = l.takeNodes(batch.Nodes) || shown
-	return l.takeReports(batch.Reports) || shown
+	shown = l.takeReports(batch.Reports) || shown
+	l.tell()
+	return shown, regrouped
 }
 
 func (l *loop) takeNodes(c facts.Changes[facts.Node]) bool {
@@ -115,7 +132,7 @@ func (l *loop) takeNodes(c facts.Changes[facts.Node]) bool {
 		shown = shown || was == nil || node == nil || !was.Shows(node)
 		d.Node, d.Used = node, l.used[name]
 		l.draft.Set(name, d)
-		l.put(name)
+		l.again[name] = struct{}{}
 	}
 	return shown
 }
@@ -144,12 +161,12 @@ func (l *loop) takeReports(c facts.Changes[facts.Report]) bool {
 		}
 		d.Report, shown = report, true
 		l.draft.Set(name, d)
-		l.put(name)
+		l.again[name] = struct{}{}
 	}
 	return shown
 }
 
-// takePods keeps what each pod holds, and the sum for its node.
+// takePods keeps what each pod holds, the sum for its node, and its gang.
 func (l *loop) takePods(c facts.Changes[facts.Pod]) bool {
 	if c.All {
 		for key := range l.pods {
@@ -160,14 +177,19 @@ func (l *loop) takePods(c facts.Changes[facts.Pod]) bool {
 	}
 	sums := map[string]int32{}
 	for key, pod := range c.Changed {
-		was := l.pods[key]
-		sums[was.Node] -= was.GPUs
+		was, had := l.pods[key]
 		if pod == nil {
+			pod = &facts.Pod{}
 			delete(l.pods, key)
+		} else {
+			l.pods[key] = *pod
+		}
+		if had && was.Same(pod) {
 			continue
 		}
+		sums[was.Node] -= was.GPUs
 		sums[pod.Node] += pod.GPUs
-		l.pods[key] = *pod
+		l.gangs.move(key, was.Member, pod.Member)
 	}
 	shown := false
 	for name, change := range sums {
@@ -185,18 +207,28 @@ func (l *loop) takePods(c facts.Changes[facts.Pod]) bool {
 	return shown
 }
 
-// put tells the fabric what is known of a node.
-func (l *loop) put(name string) {
-	d, _ := l.draft.Of(name)
-	if d.Node == nil {
-		l.fabric.Remove(name)
-		return
+// tell tells the fabric what is known of nodes: by name, since neighbors by name
+// are neighbors by cable, and a part at a time, since reports are large.
+func (l *loop) tell() {
+	const part = 512
+	var nodes []fabric.Node
+	for names := range slices.Chunk(slices.Sorted(maps.Keys(l.again)), part) {
+		nodes = nodes[:0]
+		for _, name := range names {
+			d, _ := l.draft.Of(name)
+			if d.Node == nil {
+				l.fabric.Remove(name)
+				continue
+			}
+			n := fabric.Node{Name: name, Ready: d.Node.Ready, Since: d.Node.Since, Names: d.Node.Groups()}
+			if r := d.Believed(); r != nil {
+				n.Report, n.Heartbeat = r.Spec(), r.Heartbeat()
+			}
+			nodes = append(nodes, n)
+		}
+		l.fabric.Put(nodes...)
 	}
-	n := fabric.Node{Name: name, Ready: d.Node.Ready, Since: d.Node.Since, Names: d.Node.Groups()}
-	if r := d.Believed(); r != nil {
-		n.Report, n.Heartbeat = r.Spec(), r.Heartbeat()
-	}
-	l.fabric.Put(n)
+	l.again = map[string]struct{}{} // Not cleared: that of a first tree is large.
 }
 
 // walks says who walks which leaf, if anybody wants to know and any level is

@@ -5,6 +5,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/gang"
 )
 
 // gauges show the current view when they are read.
@@ -16,6 +17,7 @@ type gauges struct {
 	findings   *prometheus.Desc
 	ignored    *prometheus.Desc
 	contact    *prometheus.Desc
+	gangs      *prometheus.Desc
 }
 
 // Register adds the master's metrics.
@@ -30,13 +32,14 @@ func (m *Master) Register(r prometheus.Registerer) {
 		groups:     desc("groups", "Groups by kind.", "kind"),
 		findings:   desc("findings", "Ports and paths that are not as they should be, by kind.", "kind"),
 		ignored:    desc("reports_ignored", "NodeTopologies that are not believed: see /v1/topology."),
-		contact:    desc("last_contact_seconds", "When the API server last said anything, in seconds since 1970."),
+		contact:    desc("last_contact_seconds", "When the API server last said anything on the watch that is silent for longest, in seconds since 1970."),
+		gangs:      desc("gangs", "Gangs by state.", "state"),
 	})
 }
 
 // Describe is for prometheus.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.generation, g.nodes, g.groups, g.findings, g.ignored, g.contact} {
+	for _, d := range []*prometheus.Desc{g.generation, g.nodes, g.groups, g.findings, g.ignored, g.contact, g.gangs} {
 		out <- d
 	}
 }
@@ -87,6 +90,15 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	show(g.ignored, float64(ignored))
+	if v.Gangs != nil {
+		states, list := map[gang.Phase]int{}, v.GangList()
+		for i := range list {
+			states[list[i].State]++
+		}
+		for _, state := range gang.Phases() {
+			show(g.gangs, float64(states[state]), string(state))
+		}
+	}
 }
 
 // Ready says what is missing, "" if answers are whole.

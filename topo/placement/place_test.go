@@ -1,7 +1,6 @@
 package placement_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -305,125 +304,6 @@ func TestFree(t *testing.T) {
 	got = placeOn(fixture(t), placement.Gang{Tasks: workers(2)}, placement.Capacity{Fit: [][]int32{make([]int32, 10)}, Free: free[:3]})
 	if diff := cmp.Diff(outcome{nil, " ", 0, "it is known of 3 nodes what is free, the map has 10"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// A master without GPUs sits among its workers where it costs them nothing.
-func TestGuests(t *testing.T) {
-	beside := func(int32, []int32) bool { return true }
-	master := func(n int) []placement.Task {
-		return append([]placement.Task{{Name: "master", Class: 1, Pods: 1}}, workers(n)...)
-	}
-	one := []int32{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
-	for _, tt := range []struct {
-		name string
-		gang placement.Gang
-		room placement.Capacity
-		want outcome
-	}{
-		{
-			"beside a worker",
-			placement.Gang{Tasks: master(2)},
-			placement.Capacity{Fit: [][]int32{one, one}, Together: beside},
-			outcome{[]int32{7, 7, 8}, "leaf leaf-2", 1, ""},
-		},
-		{
-			"alike: a node each",
-			placement.Gang{Tasks: []placement.Task{{Name: "master", Class: 1, Pods: 1, GPUs: 8}, workers(2)[0]}},
-			placement.Capacity{Fit: [][]int32{one, one}},
-			outcome{[]int32{4, 5, 6}, "leaf leaf-1", 1, ""},
-		},
-		{
-			"nobody says that they go together",
-			placement.Gang{Tasks: master(2)},
-			placement.Capacity{Fit: [][]int32{one, {9, 9, 9, 9, 9, 9, 9, 9, 9, 9}}},
-			outcome{[]int32{6, 4, 5}, "leaf leaf-1", 1, ""},
-		},
-		{
-			"where it costs no worker",
-			placement.Gang{Tasks: master(2)},
-			placement.Capacity{Fit: [][]int32{{1, 1, 1, 0, 0, 0, 0, 0, 0, 0}, {1, 1, 1, 1, 0, 0, 0, 0, 0, 0}}},
-			outcome{[]int32{3, 0, 1}, "leaf leaf-0", 1, ""},
-		},
-		{
-			"only elsewhere",
-			placement.Gang{Tasks: master(2)},
-			placement.Capacity{Fit: [][]int32{one, {0, 0, 0, 0, 0, 0, 1, 0, 0, 1}}, Together: beside},
-			outcome{[]int32{6, 4, 5}, "leaf leaf-1", 1, ""},
-		},
-		{
-			"only in no group",
-			placement.Gang{Tasks: master(2)},
-			placement.Capacity{Fit: [][]int32{one, {0, 0, 0, 0, 0, 0, 0, 0, 0, 1}}, Together: beside},
-			outcome{[]int32{9, 7, 8}, " ", 2, ""},
-		},
-		{
-			"nowhere",
-			placement.Gang{Tasks: master(2)},
-			placement.Capacity{Fit: [][]int32{one, make([]int32, 10)}, Together: beside},
-			outcome{nil, " ", 0, "none of 3 fits, no node has room for a master"},
-		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, placeOn(fixture(t), tt.gang, tt.room)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-// Groups that have room for the workers alone do not hide the one that has
-// room for the master too, however many they are.
-func TestAGuestAmongManyGroups(t *testing.T) {
-	var leaves []v1alpha1.Group
-	var one []int32
-	for i := range 60 {
-		names := []string{fmt.Sprint("a", i), fmt.Sprint("b", i)}
-		if i == 50 {
-			names = append(names, "c")
-		}
-		leaves = append(leaves, of("leaf", fmt.Sprintf("leaf-%02d", i), nodes(names...)...))
-		for range names {
-			one = append(one, 1)
-		}
-	}
-	tree, err := placement.New(leaves)
-	if err != nil {
-		t.Fatal(err)
-	}
-	nine := make([]int32, len(one))
-	for i := range nine {
-		nine[i] = 9
-	}
-	two := make([]int32, len(one))
-	for i := range two {
-		two[i] = 2
-	}
-	master := append([]placement.Task{{Name: "master", Class: 1, Pods: 1}}, workers(2)...)
-	masters := append([]placement.Task{{Name: "master", Class: 1, Pods: 2}}, workers(2)...)
-	for _, tt := range []struct {
-		name     string
-		tasks    []placement.Task
-		workers  []int32
-		together func(int32, []int32) bool
-		want     outcome
-	}{
-		{"one leaf has room for a master", master, one, nil, outcome{[]int32{102, 100, 101}, "leaf leaf-50", 1, ""}},
-		{"one node has room for the workers, none for a master", master, two, nil, outcome{[]int32{1, 0, 0}, "leaf leaf-00", 1, ""}},
-		{"the same, two masters", masters, two, nil, outcome{[]int32{1, 1, 0, 0}, "leaf leaf-00", 1, ""}},
-		{
-			"every node has room for one master", masters, two, func(_ int32, pods []int32) bool { return pods[1] <= 1 },
-			outcome{[]int32{0, 1, 0, 0}, "leaf leaf-00", 1, ""},
-		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			got := placeOn(tree, placement.Gang{Tasks: tt.tasks}, placement.Capacity{
-				Fit: [][]int32{tt.workers, nine}, Together: tt.together,
-			})
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
 	}
 }
 

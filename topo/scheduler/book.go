@@ -21,10 +21,14 @@ type book struct {
 	ignored []corev1.ResourceName
 	now     func() time.Time
 	meters  *meters
+	// choose tells a new member's class which GPUs it accepts; nil tells nothing.
+	choose func(*corev1.Pod, *fit.Class)
 
 	mu    sync.Mutex
 	gangs map[types.NamespacedName]*entry
 	of    map[types.UID]*entry
+	// begun are gangs of which members have a node and others may wait.
+	begun map[types.NamespacedName]*entry
 	// promises are made anew when they change; never changed.
 	promises fit.Promises
 }
@@ -32,7 +36,7 @@ type book struct {
 func newBook(d names.Domains, ignored []corev1.ResourceName) *book {
 	return &book{
 		domains: d, ignored: ignored, now: time.Now, meters: newMeters(),
-		gangs: map[types.NamespacedName]*entry{}, of: map[types.UID]*entry{},
+		gangs: map[types.NamespacedName]*entry{}, of: map[types.UID]*entry{}, begun: map[types.NamespacedName]*entry{},
 	}
 }
 
@@ -54,7 +58,7 @@ func (b *book) put(pod *corev1.Pod) (e *entry, changed bool) {
 	e = b.entry(spec.Key)
 	m := e.members[pod.UID]
 	if m == nil {
-		m = &member{class: fit.ClassOf(pod, b.ignored...)}
+		m = &member{class: b.classOf(pod)}
 		m.gpus = int(m.class.Amount(corev1.ResourceName(b.domains.GPUResource())))
 		e.members[pod.UID] = m
 		b.of[pod.UID] = e
@@ -71,6 +75,7 @@ func (b *book) put(pod *corev1.Pod) (e *entry, changed bool) {
 		m.stage, m.node = bound, pod.Spec.NodeName
 		e.once = true
 	}
+	b.begin(e)
 	return e, changed
 }
 
@@ -171,4 +176,13 @@ func (b *book) refuse(e *entry, why string, leader types.UID) {
 			return
 		}
 	}
+}
+
+// classOf is what a member asks for.
+func (b *book) classOf(pod *corev1.Pod) *fit.Class {
+	class := fit.ClassOf(pod, b.ignored...)
+	if b.choose != nil {
+		b.choose(pod, class)
+	}
+	return class
 }

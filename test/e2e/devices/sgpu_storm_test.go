@@ -3,17 +3,14 @@
 package devices
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // TestHundredSGPUPodsAtOnce creates a hundred pods at once that ask for
@@ -27,7 +24,7 @@ func TestHundredSGPUPodsAtOnce(t *testing.T) {
 	// has 16 tenants, or 93 % or 75 GiB given out.
 	cores := func(i int) int { return 5 + i%4 }
 	gib := func(i int) int { return 1 + i%5 }
-	begin, mark := time.Now(), r.plugin.log.mark()
+	mark := r.plugin.log.mark()
 	t.Cleanup(func() {
 		var all []string
 		for i := range crowd {
@@ -35,35 +32,9 @@ func TestHundredSGPUPodsAtOnce(t *testing.T) {
 		}
 		r.remove(t, all...)
 	})
-	var creators sync.WaitGroup
-	failed := make([]error, crowd)
-	for i := range crowd {
-		creators.Go(func() {
-			p := r.pod(fmt.Sprintf("slice-%03d", i), box{more: share(cores(i), gib(i))})
-			_, failed[i] = r.client.CoreV1().Pods(namespace).Create(t.Context(), p, metav1.CreateOptions{})
-		})
-	}
-	creators.Wait()
-	if err := errors.Join(failed...); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, 4*time.Minute, func() string {
-		list, err := r.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			return err.Error()
-		}
-		var waiting []string
-		for i := range list.Items {
-			if !ready(&list.Items[i]) {
-				waiting = append(waiting, inShort(&list.Items[i]))
-			}
-		}
-		if len(waiting) > 0 {
-			return fmt.Sprintf("%d of %d pods wait, such as %q", len(waiting), len(list.Items), waiting[0])
-		}
-		return ""
+	r.storm(t, crowd, func(i int) *corev1.Pod {
+		return r.pod(fmt.Sprintf("slice-%03d", i), box{more: share(cores(i), gib(i))})
 	})
-	t.Logf("%d pods created at once were ready after %.1f s", crowd, time.Since(begin).Seconds())
 
 	held, steered := r.held(t), 0
 	byTest := tally{}

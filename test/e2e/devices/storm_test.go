@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
@@ -32,36 +33,9 @@ func TestHundredPodsAtOnce(t *testing.T) {
 		}
 		return 0
 	}
-	begin := time.Now()
-	var creators sync.WaitGroup
-	failed := make([]error, crowd)
-	for i := range crowd {
-		creators.Go(func() {
-			p := r.pod(fmt.Sprintf("crowd-%03d", i), box{gpus: gpusOf(i), hcas: 1})
-			_, failed[i] = r.client.CoreV1().Pods(namespace).Create(t.Context(), p, metav1.CreateOptions{})
-		})
-	}
-	creators.Wait()
-	if err := errors.Join(failed...); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, 4*time.Minute, func() string {
-		list, err := r.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			return err.Error()
-		}
-		var waiting []string
-		for i := range list.Items {
-			if !ready(&list.Items[i]) {
-				waiting = append(waiting, inShort(&list.Items[i]))
-			}
-		}
-		if len(waiting) > 0 {
-			return fmt.Sprintf("%d of %d pods wait, such as %q", len(waiting), len(list.Items), waiting[0])
-		}
-		return ""
+	r.storm(t, crowd, func(i int) *corev1.Pod {
+		return r.pod(fmt.Sprintf("crowd-%03d", i), box{gpus: gpusOf(i), hcas: 1})
 	})
-	t.Logf("%d pods created at once were ready after %.1f s", crowd, time.Since(begin).Seconds())
 
 	m, held, bindings, specs := r.machine(t), r.held(t), r.bindings(t), r.specs(t)
 	load := map[string]int{}
@@ -101,6 +75,40 @@ func TestHundredPodsAtOnce(t *testing.T) {
 	if problems := r.plugin.log.grep("level=ERROR"); len(problems) > 0 {
 		t.Errorf("the plugin complains: %q", problems)
 	}
+}
+
+// storm creates pods all at once and waits until all there are are ready.
+func (r *rig) storm(t *testing.T, crowd int, pod func(i int) *corev1.Pod) {
+	t.Helper()
+	begin := time.Now()
+	var creators sync.WaitGroup
+	failed := make([]error, crowd)
+	for i := range crowd {
+		creators.Go(func() {
+			_, failed[i] = r.client.CoreV1().Pods(namespace).Create(t.Context(), pod(i), metav1.CreateOptions{})
+		})
+	}
+	creators.Wait()
+	if err := errors.Join(failed...); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 4*time.Minute, func() string {
+		list, err := r.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		var waiting []string
+		for i := range list.Items {
+			if !ready(&list.Items[i]) {
+				waiting = append(waiting, inShort(&list.Items[i]))
+			}
+		}
+		if len(waiting) > 0 {
+			return fmt.Sprintf("%d of %d pods wait, such as %q", len(waiting), len(list.Items), waiting[0])
+		}
+		return ""
+	})
+	t.Logf("%d pods created at once were ready after %.1f s", crowd, time.Since(begin).Seconds())
 }
 
 // fits holds a record's CDI spec against what the container sees.

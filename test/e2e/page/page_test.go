@@ -202,7 +202,7 @@ func TestIsAccessible(t *testing.T) {
 			t.Errorf("a %s has no name", n.role)
 		}
 	}
-	want := map[string]int{"tree": 1, "treeitem": 2 + 8 + 16, "tab": 2, "combobox": 1}
+	want := map[string]int{"tree": 1, "treeitem": 2 + 8 + 16, "tab": 3, "combobox": 1}
 	for role, n := range want {
 		if roles[role] != n {
 			t.Errorf("%d elements are a %s, want %d", roles[role], role, n)

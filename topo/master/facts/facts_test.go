@@ -1,6 +1,8 @@
 package facts
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -8,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	helper "k8s.io/component-helpers/resource"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/fabrics"
@@ -151,11 +154,72 @@ func TestPodGPUs(t *testing.T) {
 		{"nonsense", nil, []corev1.Container{with("-1"), with("9999999999999")}, maxCount},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := podReader{gpu: "nvidia.com/gpu", words: words{}}
+			r := newPodReader("nvidia.com/gpu")
 			if got := r.gpus(&corev1.PodSpec{InitContainers: tt.init, Containers: tt.containers}); got != tt.want {
 				t.Errorf("%d GPUs, want %d", got, tt.want)
 			}
 		})
+	}
+}
+
+// Of pods that hold no GPU and are in no gang nothing is kept.
+func TestPodKeeps(t *testing.T) {
+	type labels = map[string]string
+	pod := func(node string, phase corev1.PodPhase, gpus string, l labels) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", Labels: l}}
+		p.Spec.NodeName, p.Status.Phase = node, phase
+		p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(gpus)},
+		}}}
+		return p
+	}
+	tf := labels{"pod-group.scheduling.sigs.k8s.io/name": "tf"}
+	type kept struct {
+		Node, Gang  string
+		Holds, Asks int32
+	}
+	for _, tt := range []struct {
+		name string
+		pod  *corev1.Pod
+		want *kept
+	}{
+		{"one that runs", pod("n1", corev1.PodRunning, "2", nil), &kept{Node: "n1", Holds: 2}},
+		{"one that waits", pod("", corev1.PodPending, "2", nil), nil},
+		{"one that ended", pod("n1", corev1.PodSucceeded, "2", nil), nil},
+		{"one without GPUs", pod("n1", corev1.PodRunning, "0", nil), nil},
+		{"a gang's that runs", pod("n1", corev1.PodRunning, "2", tf), &kept{Node: "n1", Gang: "ns/tf", Holds: 2, Asks: 2}},
+		{"a gang's that waits", pod("", corev1.PodPending, "2", tf), &kept{Gang: "ns/tf", Asks: 2}},
+		{"a gang's that ended", pod("n1", corev1.PodFailed, "2", tf), &kept{Gang: "ns/tf", Asks: 2}},
+		{"a gang's without GPUs", pod("n1", corev1.PodRunning, "0", tf), &kept{Gang: "ns/tf"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p, ok := newPodReader("nvidia.com/gpu").read(tt.pod)
+			var got *kept
+			if p != nil {
+				got = &kept{Node: p.Node, Holds: p.GPUs}
+				if p.Member != nil {
+					got.Gang, got.Asks = p.Member.Gang, p.Member.GPUs
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); !ok || diff != "" {
+				t.Errorf("kept (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// What schedulers say anew every minute does not pile up.
+func TestRefusalsAreBounded(t *testing.T) {
+	r := newPodReader("nvidia.com/gpu")
+	for i := range 3 * maxRefusals {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"pod-group.scheduling.sigs.k8s.io/name": "tf"}}}
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: fmt.Sprint(i)}}
+		if _, ok := r.read(p); !ok {
+			t.Fatal("not read")
+		}
+	}
+	if len(r.refusals) == 0 || len(r.refusals) > maxRefusals {
+		t.Errorf("%d refusals are kept", len(r.refusals))
 	}
 }
 
@@ -204,6 +268,35 @@ func TestGUIDsKeepTheirSpelling(t *testing.T) {
 	} {
 		if got := guidOf(text).String(); got != text {
 			t.Errorf("%q became %q", text, got)
+		}
+	}
+}
+
+// TestGPUsAsTheKubeletCounts: what is held for a pod is what the scheduler and
+// the kubelet count for it.
+func TestGPUsAsTheKubeletCounts(t *testing.T) {
+	const gpu = "nvidia.com/gpu"
+	container := func(n int64, always bool) corev1.Container {
+		q := corev1.ResourceList{gpu: *resource.NewQuantity(n, resource.DecimalSI)}
+		c := corev1.Container{Resources: corev1.ResourceRequirements{Limits: q, Requests: q}}
+		if always {
+			c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+		}
+		return c
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	r := podReader{gpu: gpu, words: words{}}
+	for range 500 {
+		var spec corev1.PodSpec
+		for range random.IntN(4) {
+			spec.InitContainers = append(spec.InitContainers, container(random.Int64N(9), random.IntN(2) == 0))
+		}
+		for range 1 + random.IntN(2) {
+			spec.Containers = append(spec.Containers, container(random.Int64N(9), false))
+		}
+		want := helper.PodRequests(&corev1.Pod{Spec: spec}, helper.PodResourcesOptions{})[gpu]
+		if got := r.gpus(&spec); int64(got) != want.Value() {
+			t.Fatalf("%d GPUs, the kubelet counts %d, of %v and %v", got, want.Value(), spec.InitContainers, spec.Containers)
 		}
 	}
 }

@@ -2,40 +2,65 @@ package facts
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/heddle-dev/heddle/topo/gang"
 )
 
-// Pod is a pod that holds GPUs on a node.
+// Pod is a pod that holds GPUs on a node, or is in a gang, or both. It never
+// changes.
 type Pod struct {
+	// Node and GPUs are what it holds; a pod that ended holds nothing.
 	Node string
 	GPUs int32
+	// Member is nil if the pod is in no gang.
+	Member *gang.Member
 }
 
-// podsOnNodes selects pods that are bound and have not ended; the API server
-// sends a pod that ends as deleted.
-func podsOnNodes() fields.Selector {
-	return fields.AndSelectors(
-		fields.OneTermNotEqualSelector("spec.nodeName", ""),
-		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
-		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
-	)
+// Same tells whether nothing that is used changed.
+func (p *Pod) Same(o *Pod) bool {
+	return p.Node == o.Node && p.GPUs == o.GPUs && (p.Member == nil) == (o.Member == nil) &&
+		(p.Member == nil || *p.Member == *o.Member)
 }
 
+// podReader says what to keep of a pod.
 type podReader struct {
 	gpu   corev1.ResourceName
 	words words
+	// refusals are what schedulers said, of which there is more every day.
+	refusals words
 }
 
-// read keeps nothing of a pod without GPUs.
+// maxRefusals bounds the memory for them.
+const maxRefusals = 1 << 10
+
+func newPodReader(gpu corev1.ResourceName) *podReader {
+	return &podReader{gpu: gpu, words: words{}, refusals: words{}}
+}
+
+// read keeps nothing of a pod that has no GPUs and is in no gang.
 func (r *podReader) read(obj any) (*Pod, bool) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
 		return nil, false
 	}
-	if n := r.gpus(&pod.Spec); n > 0 && pod.Spec.NodeName != "" {
-		return &Pod{Node: r.words.one(pod.Spec.NodeName), GPUs: n}, true
+	out := &Pod{}
+	asks := r.gpus(&pod.Spec)
+	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	if asks > 0 && pod.Spec.NodeName != "" && !ended {
+		out.Node, out.GPUs = r.words.one(pod.Spec.NodeName), asks
 	}
-	return nil, true
+	if m, ok := gang.MemberOf(pod); ok {
+		m.GPUs = asks
+		if len(r.refusals) >= maxRefusals {
+			clear(r.refusals)
+		}
+		m.Share(r.words.one, r.refusals.one)
+		out.Member = m
+	}
+	if out.GPUs == 0 && out.Member == nil {
+		return nil, true
+	}
+	return out, true
 }
 
 // gpus is what the kubelet holds for a pod: the containers and the sidecars,

@@ -20,7 +20,10 @@ type Options struct {
 	Core, Topology rest.Interface
 	// GPU is the resource that pods ask for: nvidia.com/gpu.
 	GPU string
-	// Pods tells to watch pods, to know how many GPUs are free.
+	// Pods tells to watch pods, to know how many GPUs are free and what gangs
+	// there are. All of them: a gang's pods that wait for a node are of interest,
+	// and those that ended are; what says who is in a gang is a label or an
+	// annotation of several spellings, which no selector of the API finds.
 	Pods bool
 	// Manager is our field manager on Nodes.
 	Manager string
@@ -58,14 +61,26 @@ func (s *Source) Changed() <-chan struct{} { return s.changed }
 // Synced tells whether everything has been seen once.
 func (s *Source) Synced() bool { return s.Nodes.Synced() && s.Reports.Synced() && s.Pods.Synced() }
 
-// Contact is when the API server last said anything about Nodes or reports.
+// Contact is how old what is known may be: when the API server last said
+// anything on the watch that has been silent for longest. Zero means that one of
+// them never said anything.
 func (s *Source) Contact() time.Time {
-	nodes, reports := s.Nodes.Contact(), s.Reports.Contact()
-	if nodes.After(reports) {
-		return nodes
+	oldest := s.Nodes.Contact()
+	watches := []time.Time{s.Reports.Contact()}
+	if s.options.Pods {
+		watches = append(watches, s.Pods.Contact())
 	}
-	return reports
+	for _, at := range watches {
+		if at.Before(oldest) {
+			oldest = at
+		}
+	}
+	return oldest
 }
+
+// Heartbeats is when the API server last said anything about reports, whose
+// heartbeats come by that watch.
+func (s *Source) Heartbeats() time.Time { return s.Reports.Contact() }
 
 // Run watches until ctx ends. It returns nil: what goes wrong is retried.
 func (s *Source) Run(ctx context.Context) error {
@@ -73,7 +88,7 @@ func (s *Source) Run(ctx context.Context) error {
 	gpu := corev1.ResourceName(s.options.GPU)
 	nodes := nodeReader{gpu: gpu, manager: s.options.Manager, isTier: s.options.IsTier, words: words{}}
 	reports := newReportReader()
-	pods := podReader{gpu: gpu, words: words{}}
+	pods := newPodReader(gpu)
 	group.Go(func() error {
 		watch(ctx, s.options.Core, "nodes", fields.Everything(), &corev1.Node{},
 			&store[Node]{feed: s.Nodes, read: nodes.read})
@@ -86,7 +101,8 @@ func (s *Source) Run(ctx context.Context) error {
 	})
 	if s.options.Pods {
 		group.Go(func() error {
-			watch(ctx, s.options.Core, "pods", podsOnNodes(), &corev1.Pod{}, &store[Pod]{feed: s.Pods, read: pods.read})
+			watch(ctx, s.options.Core, "pods", fields.Everything(), &corev1.Pod{},
+				&store[Pod]{feed: s.Pods, read: pods.read})
 			return nil
 		})
 	}

@@ -1,8 +1,10 @@
 // Wires the parts of the page together.
 
+import { crew } from './crew.js';
 import { Detail } from './detail.js';
 import { make, mark, set } from './dom.js';
 import { Faults } from './faults.js';
+import { Gangs } from './gangs.js';
 import { handle, problem } from './keys.js';
 import { follow } from './live.js';
 import { FabricMap } from './map.js';
@@ -22,25 +24,36 @@ let state = { phase: 'connecting', at: 0, heard: 0, next: 0 };
 const map = new FabricMap($('map'));
 const side = new Side($('side'));
 const faults = new Faults($('faults'), (name) => choose(model.byId.get(`node:${name}`)));
+const gangs = new Gangs($('gangs'), (id) => choose(model.byId.get(id)));
 const detail = new Detail($('detail'), (id) => choose(model.byId.get(id)));
 const seek = new Seek({ field: $('query'), list: $('hits'), found: $('found') }, map, (item) => {
   choose(item);
-  map.focus(item.isNode && map.size === 0 ? item.parent.id : item.id);
+  const at = item.isGang ? item.nodes[0] : item;
+  if (at) map.focus(at.isNode && map.size === 0 ? at.parent.id : at.id);
 });
 const tip = new Tip($('tip'), $('map'), map);
 
-/** choose shows an item in the map and its details beside it. */
+/** choose shows an item, or the nodes of a gang, in the map and its details beside it. */
 function choose(item, { quiet = false } = {}) {
   if (!item) return;
   map.select(item.id);
-  if (!quiet) map.reveal(item.id);
+  point(item);
+  const at = item.isGang ? item.nodes[0] : item;
+  if (!quiet && at) map.reveal(at.id);
   detail.show(item, skew);
   side.open('detail');
   history.replaceState(null, '', `#${encodeURIComponent(item.isNode ? item.name : item.id)}`);
 }
 
+/** point marks a gang, or none, wherever gangs are shown. */
+function point(item) {
+  map.mark(item?.isGang ? item.lit : null);
+  gangs.current(item?.isGang ? item.id : '');
+}
+
 function forget() {
   map.select('');
+  point(null);
   detail.clear();
   side.open('faults');
   side.close();
@@ -83,6 +96,7 @@ function summary() {
   if (was) $('sum').querySelector(`button[data-s="${focused}"]`)?.focus();
   const wrong = model.faults.filter((f) => f.kind !== 'unseen').length;
   $('sum-faults').textContent = number(wrong);
+  $('sum-gangs').textContent = number(model.gangs.length);
   document.title = `${wrong ? `(${number(wrong)}) ` : ''}heddle fabric`;
 }
 
@@ -95,15 +109,16 @@ function tellChanges(before) {
     : `${count(worse.length, 'node')} changed status`;
 }
 
-function show(doc, ahead) {
+function show(doc, team, ahead) {
   const began = performance.now();
   const before = model;
   skew = ahead;
-  model = build(doc, before, Date.now() + skew);
+  model = crew(team, build(doc, before, Date.now() + skew));
   map.show(model);
   $('empty').hidden = model.nodes.length > 0;
   $('empty').textContent = 'The cluster has no nodes yet.';
   faults.show(model.faults, Date.now() + skew);
+  gangs.show(model, Date.now() + skew);
   seek.show(model);
   summary();
   tip.refresh();
@@ -117,8 +132,10 @@ function show(doc, ahead) {
   }
   tellChanges(before);
   const held = detail.id && model.byId.get(detail.id);
-  if (held) detail.show(held, skew);
-  else if (detail.id) forget();
+  if (held) {
+    detail.show(held, skew);
+    point(held);
+  } else if (detail.id) forget();
 }
 
 function tell(next) {
@@ -160,6 +177,7 @@ function tick() {
     if (!model) $('empty').textContent = 'Nothing to show yet.';
   }
   faults.tick(now + skew);
+  gangs.tick(now + skew);
   detail.tick();
 }
 
@@ -212,6 +230,7 @@ addEventListener('keydown', (event) => {
     '+': () => map.resize(1), '=': () => map.resize(1), '-': () => map.resize(-1), 0: () => map.resize(0),
     t: () => nextTheme($('theme')), '?': () => $('keys').showModal(),
     n: () => jump(1), p: () => jump(-1),
+    g: () => { side.open('gangs'); gangs.focus(); },
   }[event.key];
   if (!act || !model) return;
   event.preventDefault();

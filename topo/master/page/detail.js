@@ -1,7 +1,8 @@
-// All about one node or one group.
+// All about one node, one group or one gang.
 
 import { make, mark } from './dom.js';
 import { age, ends } from './faults.js';
+import { facts } from './gangs.js';
 import { detail } from './live.js';
 import { clock, count, far, faultName, gpus, number, port, reason, span, statusName } from './words.js';
 
@@ -26,7 +27,7 @@ export class Detail {
   clear() {
     this.#abort?.abort();
     [this.#item, this.#answer] = [null, null];
-    this.#pane.replaceChildren(make('p', { class: 'calm' }, 'Choose a node or a group: click it, or press Enter on it.'));
+    this.#pane.replaceChildren(make('p', { class: 'calm' }, 'Choose a node, a group or a gang: click it, or press Enter on it.'));
   }
 
   /** show draws an item; for a node it asks the server what else is known. */
@@ -63,7 +64,7 @@ export class Detail {
   #draw() {
     const scroll = this.#pane.scrollTop;
     const item = this.#item;
-    this.#pane.replaceChildren(...(item.isNode ? this.#node(item) : this.#group(item)).flat().filter(Boolean));
+    this.#pane.replaceChildren(...(item.isNode ? this.#node(item) : item.isGang ? this.#gang(item) : this.#group(item)).flat().filter(Boolean));
     this.#pane.scrollTop = scroll;
   }
 
@@ -74,7 +75,7 @@ export class Detail {
       way.length ? make('nav', { 'aria-label': 'Groups' }, way.map((g) =>
         make('button', { type: 'button', class: 'link', onclick: () => this.#choose(g.id) }, g.name))) : '',
       make('h2', {}, item.name),
-      make('p', { class: 'state', 'data-s': item.status }, mark(item.status), statusName(item.status),
+      make('p', { class: 'state', 'data-s': item.status }, mark(item.status), item.state ?? statusName(item.status),
         item.cordoned ? make('span', { class: 'note' }, 'cordoned') : ''));
   }
 
@@ -91,6 +92,7 @@ export class Detail {
     const now = Date.now() + this.#skew;
     const rows = [
       ['GPUs', this.#pips(item.gpus)],
+      ['Gangs', this.#links(item.gangs)],
       ['Product', a?.product || item.product],
       ['NVLink', a?.nvlinkDomain],
       ['Given path', a?.path?.length ? `${a.path.join(' / ')} (${a.pathSource})` : ''],
@@ -109,8 +111,29 @@ export class Detail {
     ].flat();
   }
 
+  /** links leads to items, and says how many more there are. */
+  #links(items, most = 12) {
+    if (!items.length) return '';
+    return make('span', { class: 'links' }, items.slice(0, most).map((i) => this.#link(i)),
+      items.length > most ? make('span', {}, `and ${number(items.length - most)} more`) : '');
+  }
+
+  #link(item) {
+    return make('button', { type: 'button', class: 'link', onclick: () => this.#choose(item.id) },
+      item.isGang ? mark(item.status) : '', item.name);
+  }
+
+  #gang(item) {
+    return [
+      this.#title(item),
+      list(facts(item, (at) => this.#ago(at), (i) => this.#link(i))),
+      item.nodes.length ? [make('h3', {}, `${count(item.nodes.length, 'node')}, by rank`),
+        make('div', { class: 'ranks' }, this.#links(item.nodes, 200))] : '',
+    ].flat();
+  }
+
   #ago(at) {
-    const ms = Date.parse(at);
+    const ms = Number(at) || Date.parse(at);
     return make('time', { 'data-at': ms, title: new Date(ms).toLocaleString('en-GB') }, span(Date.now() + this.#skew - ms));
   }
 
@@ -140,9 +163,14 @@ export class Detail {
 
   #group(item) {
     const bad = [];
+    const gangs = new Set();
     const walk = (i) => {
-      if (!i.isNode) i.child.forEach(walk);
-      else if (i.status !== 'ready') bad.push(i);
+      if (!i.isNode) {
+        i.child.forEach(walk);
+        return;
+      }
+      if (i.status !== 'ready') bad.push(i);
+      i.gangs.forEach((g) => gangs.add(g));
     };
     walk(item);
     const c = item.counts;
@@ -153,6 +181,7 @@ export class Detail {
         ['', [c.ready, c.degraded, c.notReady].map((n, i) => n ? make('span', { class: 'state', 'data-s': ['ready', 'degraded', 'notready'][i] },
           mark(['ready', 'degraded', 'notready'][i]), `${number(n)} ${['ready', 'degraded', 'not ready'][i]} `) : '').filter(Boolean)],
         ['GPUs', gpus(item.gpus)],
+        ['Gangs', this.#links([...gangs])],
         ['Switches', item.alias],
         ['Known by', item.key],
       ]),

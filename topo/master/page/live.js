@@ -6,7 +6,7 @@ const OLD = 75_000; // And from then on what is shown counts as old.
 const LIMIT = 20_000; // No answer takes longer.
 
 /**
- * follow calls show(document) for every new one, and tell(state) whenever the
+ * follow calls show(topology, gangs, ahead) when either document is new, and tell(state) whenever the
  * state changed: {phase, at, heard, next}, phase being connecting, starting (the
  * server reads the cluster), live, polling (no stream) or old; at is when the
  * server last answered, heard when the API server last spoke to it and next when
@@ -15,6 +15,7 @@ const LIMIT = 20_000; // No answer takes longer.
 export function follow({ show, tell }) {
   const state = { phase: 'connecting', at: 0, heard: 0, next: 0 };
   let tag = '';
+  const known = new Map(); // Paths to what was read last.
   let stream = null;
   let streaming = false;
   let failures = 0;
@@ -41,6 +42,17 @@ export function follow({ show, tell }) {
     say(streaming ? 'live' : 'polling');
   };
 
+  // fetched asks for a document; it is parsed only if it is another one.
+  async function fetched(path) {
+    const answer = await fetch(path, { cache: 'no-cache', signal: AbortSignal.timeout(LIMIT) });
+    return { path, answer, tag: answer.headers.get('etag') || String(performance.now()) };
+  }
+
+  async function parsed({ path, answer, tag: next }) {
+    if (known.get(path)?.tag !== next) known.set(path, { tag: next, doc: await answer.json() });
+    return known.get(path).doc;
+  }
+
   async function read() {
     if (reading) {
       again = true;
@@ -51,22 +63,25 @@ export function follow({ show, tell }) {
     last = Date.now();
     const began = performance.now();
     try {
-      const answer = await fetch('v1/topology', { cache: 'no-cache', signal: AbortSignal.timeout(LIMIT) });
+      const [whole, crew] = await Promise.all([fetched('v1/topology'), fetched('v1/gangs')]);
+      const { answer } = whole;
       if (answer.status === 503 && !tag) {
         state.at = Date.now();
         say('starting');
         plan(2000);
         return;
       }
-      if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+      for (const { ok, status } of [answer, crew.answer]) {
+        if (!ok) throw new Error(`the server answers ${status}`);
+      }
       const age = answer.headers.get('heddle-contact-age');
       state.heard = age === null ? 0 : Date.now() - 1000 * Number(age);
-      const next = answer.headers.get('etag') || String(performance.now());
+      const next = `${whole.tag} ${crew.tag}`;
       const sent = Date.parse(answer.headers.get('date') ?? '');
       if (next !== tag) {
-        const doc = await answer.json();
+        const docs = [await parsed(whole), await parsed(crew)];
         tag = next;
-        show(doc, Number.isNaN(sent) ? 0 : sent - Date.now());
+        show(...docs, Number.isNaN(sent) ? 0 : sent - Date.now());
       }
       // A large fabric that changes all the time is not read all the time.
       pause = Math.max(1000, 10 * (performance.now() - began));

@@ -3,7 +3,7 @@
 
 import { make, mark, set, tally } from './dom.js';
 import { SIZES, SMALLEST, arrange, box, eighths, fit, room, sized, stretch, widths } from './layout.js';
-import { count, gpus, number, reason, statusName } from './words.js';
+import { count, gangsOf, gpus, number, reason, statusName } from './words.js';
 
 const NEAR = 500; // Pixels beyond the window in which nodes are made.
 const MANY = 10_000; // With more nodes than that, those far away are unmade.
@@ -17,7 +17,8 @@ export class FabricMap {
   #shape = null; // And what it measures.
   #auto = true;
   #width = 0;
-  #lit = null;
+  #found = null; // What a search found, and what is marked without one.
+  #marked = null;
   #selected = '';
   #current = '';
   #watch;
@@ -192,7 +193,7 @@ export class FabricMap {
     el.tabIndex = item.id === this.#current ? 0 : -1;
     const cell = { el, item };
     this.#paint(cell, item);
-    if (this.#lit?.has(item.id)) el.classList.add('hit');
+    if ((this.#found ?? this.#marked)?.has(item.id)) el.classList.add('hit');
     if (item.id === this.#selected) el.setAttribute('aria-selected', 'true');
     view.cells.set(item.id, cell);
     this.#of.set(el, item);
@@ -205,7 +206,7 @@ export class FabricMap {
     el.classList.toggle('cordoned', item.cordoned);
     const why = item.reasons.map(reason);
     set(el, 'aria-label', [item.name, item.status !== 'ready' && statusName(item.status), ...why,
-      item.cordoned && 'cordoned', gpus(item.gpus)].filter(Boolean).join(', '));
+      item.cordoned && 'cordoned', gpus(item.gpus), item.gangs.length && `in use by ${gangsOf(item)}`].filter(Boolean).join(', '));
     if (!this.#shape.detail) return;
     const total = item.gpus.total;
     const pips = make('span', { class: 'pips' });
@@ -218,7 +219,8 @@ export class FabricMap {
       make('span', { class: 'top' }, make('span', { class: 'name' }, ...name),
         item.status === 'ready' ? '' : mark(item.status)),
       total ? pips : '',
-      make('span', { class: 'line' }, why[0] ?? (item.cordoned ? `cordoned · ${gpus(item.gpus)}` : gpus(item.gpus))));
+      make('span', { class: 'line' }, why[0] ?? 
+        [item.cordoned && 'cordoned', gpus(item.gpus), item.gangs[0]?.short].filter(Boolean).join(' · ')));
   }
 
   /** arrange sizes all boxes, for a step of the zoom or for what fits. */
@@ -312,9 +314,20 @@ export class FabricMap {
     if (open) this.#fillNear();
   }
 
-  /** light marks what a search found; null ends it. */
-  light(lit) {
-    this.#lit = lit;
+  /** light shows what a search found; null ends it. */
+  light(found) {
+    this.#found = found;
+    this.#shine();
+  }
+
+  /** mark shows a gang's nodes, while there is no search; null ends it. */
+  mark(marked) {
+    this.#marked = marked;
+    this.#shine();
+  }
+
+  #shine() {
+    const lit = this.#found ?? this.#marked;
     this.#root.classList.toggle('seeking', lit !== null);
     for (const view of this.#views.values()) {
       view.el.classList.toggle('hit', lit?.has(view.item.id) ?? false);

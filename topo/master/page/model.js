@@ -94,7 +94,7 @@ function node(e, parent, model) {
   const item = {
     id: `node:${e.name}`, parent, isNode: true, kind: 'node', name: e.name, gpus: e.gpus,
     status: statusKey(e.status), product: e.product ?? '', cordoned: Boolean(e.cordoned), reasons: e.reasons ?? [],
-    depth: parent.depth + 1, index: 0, prefix: '', short: e.name, faults: [], text: '',
+    depth: parent.depth + 1, index: 0, prefix: '', short: e.name, faults: [], gangs: [], text: '',
   };
   item.text = [e.name, item.product, ...item.reasons.map(reason)].join(' ').toLowerCase();
   item.stamp = [e.status, e.gpus.free, e.gpus.offered, e.gpus.total, item.cordoned, item.product,

@@ -1,4 +1,4 @@
-// The side beside the map, a drawer below it on narrow screens: two tabs.
+// The side beside the map, a drawer below it on narrow screens: tabs.
 
 import { set } from './dom.js';
 
@@ -17,7 +17,8 @@ export class Side {
       });
       tab.addEventListener('keydown', (event) => {
         if (event.key !== 'ArrowLeft' && event.key !== 'ArrowRight') return;
-        const other = this.#tabs.find((t) => t !== tab);
+        const step = event.key === 'ArrowLeft' ? -1 : 1;
+        const other = this.#tabs.at((this.#tabs.indexOf(tab) + step) % this.#tabs.length);
         this.#show(other);
         other.focus();
       });
@@ -28,7 +29,7 @@ export class Side {
   /** open brings a tab to the front, by its pane's id. */
   open(pane) {
     this.#show(this.#tabs.find((t) => t.getAttribute('aria-controls') === pane));
-    if (pane === 'detail') this.#draw(true);
+    if (pane !== 'faults') this.#draw(true);
   }
 
   close() { this.#draw(false); }
@@ -41,11 +42,15 @@ export class Side {
   }
 
   #show(tab) {
+    const focused = document.activeElement;
     for (const t of this.#tabs) {
       const on = t === tab;
+      const pane = document.getElementById(t.getAttribute('aria-controls'));
       set(t, 'aria-selected', on);
       t.tabIndex = on ? 0 : -1;
-      document.getElementById(t.getAttribute('aria-controls')).hidden = !on;
+      // What has the focus must not vanish with its pane.
+      if (!on && pane.contains(focused)) tab.focus();
+      pane.hidden = !on;
     }
   }
 }

@@ -1,7 +1,7 @@
 // What the pointer or the focus is on, in a few lines.
 
 import { make, mark } from './dom.js';
-import { count, gpus, reason, statusName } from './words.js';
+import { count, gangsOf, gpus, reason, statusName } from './words.js';
 
 export class Tip {
   #el;
@@ -58,6 +58,7 @@ export class Tip {
     if (item.isNode) {
       const state = [item.status !== 'ready' && statusName(item.status), item.cordoned && 'cordoned'].filter(Boolean).join(', ');
       lines.push(make('span', {}, [state, gpus(item.gpus)].filter(Boolean).join(' · ')), ...item.reasons.map((r) => make('span', { class: 'why' }, reason(r))));
+      if (item.gangs.length) lines.push(make('span', {}, gangsOf(item)));
     } else {
       if (item.alias) lines.push(make('span', {}, `behind ${item.alias}`));
       lines.push(make('span', {}, `${count(item.size, 'node')} · ${gpus(item.gpus)}`));

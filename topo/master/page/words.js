@@ -79,6 +79,30 @@ export function advice(kind) {
   }
 }
 
+/** stateAdvice says what a gang's state means. */
+export function stateAdvice(state) {
+  switch (state) {
+    case 'Unknown': return 'Somebody should look: pods failed, crash or are being deleted, or their node is not ready.';
+    case 'Queued': return 'They wait for pods or for nodes.';
+    case 'Starting': return 'They have nodes; too few of their pods run yet.';
+    case 'Succeeded': return 'All of their pods have ended well.';
+    default: return '';
+  }
+}
+
+/** gangText says where a gang is and how large it is: "leaf-su2 · 8 nodes · 64 GPUs". */
+export const gangText = (g) => [
+  g.group?.alias || g.group?.name, g.nodes.length && count(g.nodes.length, 'node'), g.nodes.length ? '' : count(g.members, 'pod'),
+  g.gpus && count(g.gpus, 'GPU'),
+].filter(Boolean).join(' · ');
+
+/** gangsOf names the gangs on a node, the first few of them. */
+export function gangsOf(node) {
+  const names = node.gangs.slice(0, 3).map((g) => g.name);
+  if (node.gangs.length > 3) names.push(`${number(node.gangs.length - 3)} more`);
+  return names.join(', ');
+}
+
 /** port names a finding's port on its node: "mlx5_3 rail 3". */
 export function port(f) {
   const device = f.hca ? (f.port > 1 ? `${f.hca}/${f.port}` : f.hca) : '';

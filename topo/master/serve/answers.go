@@ -101,6 +101,11 @@ func (s *Server) topology(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	d, err := v.Document()
+	s.document(w, r, v, d, err)
+}
+
+// document answers with what is compressed already.
+func (s *Server) document(w http.ResponseWriter, r *http.Request, v *view.View, d *view.Document, err error) {
 	if err != nil {
 		s.failed(w, r, err)
 		return

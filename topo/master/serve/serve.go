@@ -50,7 +50,8 @@ type Options struct {
 	Policy string
 	// Registry has the metrics to show, and gets the server's own.
 	Registry *prometheus.Registry
-	// Contact is when the API server last said anything, zero for never; nil
+	// Contact is how old what is known may be: when the API server last said
+	// anything on each watch, zero for never; nil
 	// if that is not to be told.
 	Contact func() time.Time
 	// Alive and Ready say what is wrong, "" if nothing is.
@@ -86,6 +87,7 @@ func (s *Server) Handler() http.Handler {
 	route("/node_group", s.dated(s.nodeGroup))
 	route("/v1/topology", s.dated(s.topology))
 	route("/v1/nodes/{name}", s.dated(s.node))
+	route("/v1/gangs", s.dated(s.gangs))
 	route("/v1/export/{format}", s.dated(s.export))
 	mux.Handle("GET /v1/watch", s.admit(s.watch)) // It has no duration.
 	mux.Handle("GET /metrics", s.admit(promhttp.HandlerFor(s.options.Registry, promhttp.HandlerOpts{}).ServeHTTP))

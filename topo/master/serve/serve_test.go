@@ -29,6 +29,7 @@ type scene struct {
 	tree   *fabric.Map
 	levels []fabric.Level
 	draft  view.Draft
+	gangs  view.GangDraft
 	v      *view.View
 	next   chan struct{}
 }
@@ -60,7 +61,10 @@ func (s *scene) put(fly string, nodes ...string) {
 	if s.v != nil {
 		generation = s.v.Generation + 1
 	}
-	s.v = view.New(view.View{Generation: generation, Levels: s.levels, Tree: s.tree.Snapshot(time.Unix(1, 0)), Nodes: s.draft.Table()})
+	s.v = view.New(view.View{
+		Generation: generation, Mapped: generation, Levels: s.levels, Tree: s.tree.Snapshot(time.Unix(1, 0)), Nodes: s.draft.Table(),
+		Gangs: s.gangs.Table(),
+	})
 	close(s.next)
 	s.next = make(chan struct{})
 }

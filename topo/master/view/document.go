@@ -95,19 +95,22 @@ type Document struct {
 
 // encode makes the document, one top-level element at a time so that no more
 // than that is in memory twice.
-func (v *View) encode() (*Document, error) {
+func (v *View) encode() (*Document, error) { return pack(v.write) }
+
+// pack compresses what write writes.
+func pack(write func(io.Writer) error) (*Document, error) {
 	var b bytes.Buffer
 	z, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
 	if err != nil {
-		return nil, fmt.Errorf("compress the topology: %w", err)
+		return nil, fmt.Errorf("compress an answer: %w", err)
 	}
 	hash := sha256.New()
 	size := &length{w: io.MultiWriter(z, hash)}
-	if err := v.write(size); err != nil {
-		return nil, fmt.Errorf("encode the topology: %w", err)
+	if err := write(size); err != nil {
+		return nil, fmt.Errorf("encode an answer: %w", err)
 	}
 	if err := z.Close(); err != nil {
-		return nil, fmt.Errorf("compress the topology: %w", err)
+		return nil, fmt.Errorf("compress an answer: %w", err)
 	}
 	return &Document{Gzip: bytes.Clone(b.Bytes()), Size: size.n, Tag: hex.EncodeToString(hash.Sum(nil)[:16])}, nil
 }

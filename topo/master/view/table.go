@@ -4,6 +4,7 @@ import (
 	"iter"
 	"maps"
 
+	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/master/facts"
 )
 
@@ -45,20 +46,26 @@ func (d Detail) Ignored() string {
 const shards = 256
 
 // Table maps names of nodes to details. It never changes.
-type Table struct{ parts [shards]map[string]Detail }
+type Table = table[Detail]
 
-// Of is what is known of a node.
-func (t *Table) Of(name string) (Detail, bool) {
-	d, ok := t.parts[shard(name)][name]
-	return d, ok
+// GangTable maps gangs, as "namespace/name", to their members in no order. It
+// never changes.
+type GangTable = table[[]*gang.Member]
+
+type table[V any] struct{ parts [shards]map[string]V }
+
+// Of is what is known of a name.
+func (t *table[V]) Of(name string) (V, bool) {
+	v, ok := t.parts[shard(name)][name]
+	return v, ok
 }
 
-// All are the details in no order.
-func (t *Table) All() iter.Seq2[string, Detail] {
-	return func(yield func(string, Detail) bool) {
+// All is everything, in no order.
+func (t *table[V]) All() iter.Seq2[string, V] {
+	return func(yield func(string, V) bool) {
 		for _, part := range t.parts {
-			for name, d := range part {
-				if !yield(name, d) {
+			for name, v := range part {
+				if !yield(name, v) {
 					return
 				}
 			}
@@ -66,38 +73,57 @@ func (t *Table) All() iter.Seq2[string, Detail] {
 	}
 }
 
-// Draft is a table that is being changed, by one goroutine. The zero value is
+// Draft is a Table that is being changed, by one goroutine. The zero value is
 // an empty one.
-type Draft struct {
-	parts [shards]map[string]Detail
-	mine  [shards]bool
-	last  *Table
+type Draft struct{ draft[Detail] }
+
+// Set replaces what is known of a node; nothing to know removes it.
+func (d *Draft) Set(name string, v Detail) {
+	if v.Node == nil && v.Report == nil {
+		d.Delete(name)
+		return
+	}
+	d.draft.Set(name, v)
 }
 
-// Of is what the draft knows of a node.
-func (d *Draft) Of(name string) (Detail, bool) {
+// GangDraft is a GangTable that is being changed, by one goroutine. The zero
+// value is an empty one.
+type GangDraft = draft[[]*gang.Member]
+
+type draft[V any] struct {
+	parts [shards]map[string]V
+	mine  [shards]bool
+	last  *table[V]
+}
+
+// Of is what the draft knows of a name.
+func (d *draft[V]) Of(name string) (V, bool) {
 	v, ok := d.parts[shard(name)][name]
 	return v, ok
 }
 
-// Set replaces what is known of a node; nothing to know removes it.
-func (d *Draft) Set(name string, v Detail) {
-	i := shard(name)
+// Set replaces what is known of a name.
+func (d *draft[V]) Set(name string, v V) {
+	part := d.own(shard(name))
+	if *part == nil {
+		*part = map[string]V{}
+	}
+	(*part)[name] = v
+}
+
+// Delete forgets a name.
+func (d *draft[V]) Delete(name string) { delete(*d.own(shard(name)), name) }
+
+// own is a part that no table has.
+func (d *draft[V]) own(i uint8) *map[string]V {
 	if !d.mine[i] {
 		d.parts[i], d.mine[i], d.last = maps.Clone(d.parts[i]), true, nil
 	}
-	if v.Node == nil && v.Report == nil {
-		delete(d.parts[i], name)
-		return
-	}
-	if d.parts[i] == nil {
-		d.parts[i] = map[string]Detail{}
-	}
-	d.parts[i][name] = v
+	return &d.parts[i]
 }
 
 // Names calls visit with every name.
-func (d *Draft) Names(visit func(name string, v Detail)) {
+func (d *draft[V]) Names(visit func(name string, v V)) {
 	for _, part := range d.parts {
 		for name, v := range part {
 			visit(name, v)
@@ -106,9 +132,9 @@ func (d *Draft) Names(visit func(name string, v Detail)) {
 }
 
 // Table is the draft as it is now. The draft can be changed on.
-func (d *Draft) Table() *Table {
+func (d *draft[V]) Table() *table[V] {
 	if d.last == nil {
-		d.last, d.mine = &Table{parts: d.parts}, [shards]bool{}
+		d.last, d.mine = &table[V]{parts: d.parts}, [shards]bool{}
 	}
 	return d.last
 }

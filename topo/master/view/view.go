@@ -1,7 +1,7 @@
 // Package view is what topo-master knows at one moment, and how it tells it.
 //
-// It owns the snapshot of tree and nodes that all answers are made of, and the
-// shapes of GET /v1/topology and /v1/nodes/{name}. It is pure: no clock, no
+// It owns the snapshot of tree, nodes and gangs that all answers are made of, and
+// the shapes of GET /v1/topology, /v1/nodes/{name} and /v1/gangs. It is pure: no clock, no
 // network, no API server. The tree and the bytes of /node_group are
 // topo/fabric's.
 package view
@@ -19,9 +19,14 @@ import (
 type View struct {
 	// Generation counts the changes that this replica saw.
 	Generation uint64
-	Tree       *fabric.Snapshot
-	Levels     []fabric.Level
-	Nodes      *Table
+	// Mapped is the generation of the last change that Document tells: all but
+	// those of gangs alone.
+	Mapped uint64
+	Tree   *fabric.Snapshot
+	Levels []fabric.Level
+	Nodes  *Table
+	// Gangs are nil if pods are not watched.
+	Gangs *GangTable
 	// CountsPods tells whether Detail.Used is known.
 	CountsPods bool
 	// Walks says which node's worker walks which leaves; nil if nobody asked.
@@ -30,13 +35,17 @@ type View struct {
 	// ago; zero while it does.
 	StaleSince time.Time
 
-	document func() (*Document, error)
+	document     func() (*Document, error)
+	gangs        func() []Gang
+	gangDocument func() (*Document, error)
 }
 
 // New makes a view.
 func New(v View) *View {
 	out := &v
 	out.document = sync.OnceValues(out.encode)
+	out.gangs = sync.OnceValue(out.listGangs)
+	out.gangDocument = sync.OnceValues(func() (*Document, error) { return pack(out.writeGangs) })
 	return out
 }
 
@@ -182,12 +191,15 @@ func (v *View) Node(name string, now time.Time) (*Node, bool) {
 	return n, true
 }
 
-// Next makes the view that follows v. With the same generation it tells the
-// same, so that what was encoded stays.
+// Next makes the view that follows v. With the same generation, or the same map,
+// it tells the same, so that what was encoded stays.
 func (v *View) Next(n View) *View {
 	out := New(n)
-	if v != nil && v.Generation == n.Generation {
+	if v != nil && v.Mapped == n.Mapped {
 		out.document = v.document
+	}
+	if v != nil && v.Generation == n.Generation {
+		out.gangs, out.gangDocument = v.gangs, v.gangDocument
 	}
 	return out
 }

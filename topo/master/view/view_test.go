@@ -101,10 +101,16 @@ func TestTheSameGenerationIsNotEncodedAgain(t *testing.T) {
 	v := view.New(all)
 	a, errA := v.Document()
 	b, errB := v.Next(all).Document()
-	all.Generation = 2
+	all.Generation, all.Mapped = 2, 2
 	c, errC := v.Next(all).Document()
 	if errA != nil || errB != nil || errC != nil || a != b || a == c || a.Tag != c.Tag {
 		t.Errorf("documents %p, %p, %p with tags %s, %s", a, b, c, a.Tag, c.Tag)
+	}
+	v = v.Next(all)
+	c, errC = v.Document()
+	all.Generation = 3 // Gangs changed, and nothing else.
+	if d, err := v.Next(all).Document(); errC != nil || err != nil || c != d {
+		t.Errorf("a change of gangs alone makes another document: %v, %v", errC, err)
 	}
 }
 

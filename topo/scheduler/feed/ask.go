@@ -11,6 +11,7 @@ import (
 	"os"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/placement"
 )
 
 // Bounds on a tree that is believed.
@@ -37,7 +38,11 @@ func (f *Feed) ask(ctx context.Context, tag string) (answer, error) {
 	if tag != "" {
 		request.Header.Set("If-None-Match", tag)
 	}
-	response, err := f.options.Client.Do(request)
+	asker, err := f.authorize(request)
+	if err != nil {
+		return answer{}, err
+	}
+	response, err := asker.Do(request)
 	if err != nil {
 		return answer{}, cause(ctx, err)
 	}
@@ -66,7 +71,8 @@ func (f *Feed) ask(ctx context.Context, tag string) (answer, error) {
 
 // Decode reads an answer of GET /node_group, and refuses as a whole what is no
 // tree of groups: no names, nodes with children or in two places, too deep or
-// too large.
+// too large; and what nobody could plan by: groups in two places, kinds that
+// contain each other.
 func Decode(body []byte) ([]v1alpha1.Group, error) {
 	var groups []v1alpha1.Group
 	if err := json.Unmarshal(body, &groups); err != nil {
@@ -77,6 +83,10 @@ func Decode(body []byte) ([]v1alpha1.Group, error) {
 	}
 	c := checker{nodes: make(map[string]bool)}
 	if err := c.check(groups, 1); err != nil {
+		return nil, fmt.Errorf("node groups: %w", err)
+	}
+	// Now, since who plans by it later has no other map any more.
+	if _, err := placement.New(groups); err != nil {
 		return nil, fmt.Errorf("node groups: %w", err)
 	}
 	return groups, nil

@@ -187,6 +187,11 @@ func TestDecodeRefuses(t *testing.T) {
 	for _, tt := range []struct{ name, text, err string }{
 		{"a node twice", `[{"name":"a","kind":"node"},{"name":"l","kind":"leaf","child":[{"name":"a","kind":"node"}]}]`, `node "a" is in two places`},
 		{"a node with children", `[{"name":"a","kind":"node","child":[{"name":"b","kind":"node"}]}]`, `node "a" has children`},
+		{"a group twice", `[{"name":"l","kind":"leaf"},{"name":"s","kind":"spine","child":[{"name":"l","kind":"leaf"}]}]`, `leaf "l" stands in two places`},
+		{
+			"kinds inside each other", `[{"name":"l","kind":"leaf","child":[{"name":"s","kind":"spine"}]},{"name":"t","kind":"spine","child":[{"name":"m","kind":"leaf"}]}]`,
+			"kinds of groups contain each other",
+		},
 		{"no kind", `[{"name":"a"}]`, `no name and kind`},
 		{"too deep", deep, "deeper than 16 levels"},
 		{"no list", `{"name":"a"}`, "node groups"},

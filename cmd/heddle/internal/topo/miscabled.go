@@ -33,9 +33,9 @@ func (c *command) miscabled(ctx context.Context) error {
 		faults++
 	}
 	if len(rows) == 1 {
-		return c.write("Every cable is where it belongs.\n" + stale(t))
+		return c.write("Every cable is where it belongs.\n" + old(t))
 	}
-	if err := c.write(cli.Table(rows, 2) + stale(t)); err != nil {
+	if err := c.write(cli.Table(rows, 2) + old(t)); err != nil {
 		return err
 	}
 	if faults > 0 {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,14 +16,16 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
 
-const usage = `heddle topo: where every cable of the cluster goes.
+const usage = `heddle topo: where every cable of the cluster goes, and which gangs run where.
 
-  heddle topo [tree]       the groups and their nodes: status, free GPUs, reasons
+  heddle topo [tree]       the groups and their nodes: status, free GPUs, reasons, gangs
+  heddle topo gangs        pods that run together or not at all: where they run, or why not
   heddle topo miscabled    every port that is not as it should be; exit code 1 if there is any
   heddle topo export       the same tree for other projects, see --format
 
 The answer comes from heddle-topo-master, through the API server's service
-proxy or from --server.`
+proxy or from --server; one that asks for a token is only reached by --server
+and --token-file.`
 
 // command is one run.
 type command struct {
@@ -59,10 +62,10 @@ func Run(ctx context.Context, args []string, stdout io.Writer) error {
 		return cli.Usagef("topo", "topo: --format is for export")
 	}
 	run, ok := map[string]func(context.Context) error{
-		"tree": c.tree, "miscabled": c.miscabled, "export": c.export,
+		"tree": c.tree, "gangs": c.gangs, "miscabled": c.miscabled, "export": c.export,
 	}[verb]
 	if !ok {
-		return cli.Usagef("topo", "topo: %q is none of tree, miscabled, export", verb)
+		return cli.Usagef("topo", "topo: %q is none of tree, gangs, miscabled, export", verb)
 	}
 	if verb == "export" && c.path() == "" {
 		return cli.Usagef("topo", "topo: --format %q is none of slurm, slurm-block, kueue, hypernode, nodes", c.format)
@@ -111,9 +114,20 @@ func (c *command) tree(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rows := [][]string{{"NAME", "KIND", "STATUS", "NODES", "FREE GPUS", "WHY"}}
+	// The tree is worth showing without them, as by an older topo-master.
+	gangs, blind := c.askGangs(ctx)
+	if blind != nil {
+		gangs = &view.Gangs{}
+	}
+	rows := [][]string{{"NAME", "KIND", "STATUS", "NODES", "FREE GPUS", "GANGS", "WHY"}}
+	on := guestsOf(gangs.Gangs)
 	for i := range t.Tree {
-		rows = c.rows(rows, &t.Tree[i], 0)
+		rows = c.rows(rows, &t.Tree[i], on, 0)
+	}
+	if len(on) == 0 {
+		for i := range rows {
+			rows[i] = slices.Delete(rows[i], gangsColumn, gangsColumn+1)
+		}
 	}
 	nodes := t.Nodes.Ready + t.Nodes.Degraded + t.Nodes.NotReady
 	sum := fmt.Sprintf("%s: %d ready, %d degraded, %d not ready", cli.Count(nodes, "node"),
@@ -130,20 +144,27 @@ func (c *command) tree(ctx context.Context) error {
 	if len(t.Ignored) > 0 {
 		sum += "; " + cli.Count(len(t.Ignored), "report") + " not believed"
 	}
-	return c.write(cli.Table(rows, 2) + "\n" + sum + "\n" + stale(t))
+	sum += "\n"
+	if blind != nil {
+		sum += "Gangs are not known: " + blind.Error() + "\n"
+	}
+	return c.write(cli.Table(rows, 2) + "\n" + sum + old(t))
 }
 
-// stale warns of a map that is not of now.
-func stale(t *view.Topology) string {
+// gangsColumn is the one that is there if there are any.
+const gangsColumn = 5
+
+// old warns of a map that is not of now.
+func old(t *view.Topology) string {
 	if t.StaleSince == nil {
 		return ""
 	}
-	return "STALE: topo-master has not heard from the API server since " + at(*t.StaleSince) + "\n"
+	return stale(*t.StaleSince)
 }
 
 func at(when time.Time) string { return when.Format("2006-01-02 15:04:05 MST") }
 
-func (c *command) rows(rows [][]string, e *view.Element, depth int) [][]string {
+func (c *command) rows(rows [][]string, e *view.Element, on guests, depth int) [][]string {
 	isNode := e.Nodes == nil
 	if isNode && c.groups {
 		return rows
@@ -155,9 +176,9 @@ func (c *command) rows(rows [][]string, e *view.Element, depth int) [][]string {
 	if e.GPUs.Total > 0 {
 		free = gpus(e.GPUs)
 	}
-	rows = append(rows, []string{strings.Repeat("  ", depth) + e.Name, e.Kind, e.Status, count, free, why(e)})
+	rows = append(rows, []string{strings.Repeat("  ", depth) + e.Name, e.Kind, e.Status, count, free, on.in(e), why(e)})
 	for i := range e.Child {
-		rows = c.rows(rows, &e.Child[i], depth+1)
+		rows = c.rows(rows, &e.Child[i], on, depth+1)
 	}
 	return rows
 }

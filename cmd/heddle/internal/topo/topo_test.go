@@ -17,7 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/test/topomaster"
 	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
 
@@ -54,13 +56,41 @@ func sample() view.Topology {
 	}
 }
 
+// sampleGangs are one that waits, one that runs on both nodes and beyond, and
+// one that nobody knows the place of.
+func sampleGangs() view.Gangs {
+	began := time.Unix(1_700_000_000, 0).UTC()
+	return view.Gangs{
+		StaleSince: new(time.Unix(1_700_000_100, 0).UTC()),
+		Gangs: []view.Gang{
+			{
+				Namespace: "ai", Name: "big", State: gang.Queued, Members: 18, GPUs: 144, Since: began, RejectedSince: began.Add(time.Minute),
+				Reason: "rejected by podgroup ai/big: 2 of 18 fit", Nodes: []string{},
+			},
+			{Namespace: "ai", Name: "tf", State: gang.Running, Members: 2, Running: 2, GPUs: 8, Since: began, Nodes: []string{"n2", "n1"}, Group: &view.GroupName{Name: "dragonfly-1", Kind: "dragonfly"}},
+			{Namespace: "zoo", Name: "wide", State: gang.Unknown, Members: 3, GPUs: 3, Reason: "1 pod on a lost node", Nodes: []string{"n1", "gone", "cpu1"}},
+		},
+	}
+}
+
 func server(t *testing.T, all view.Topology) *httptest.Server {
+	t.Helper()
+	return serverWith(t, all, view.Gangs{Gangs: []view.Gang{}})
+}
+
+func serverWith(t *testing.T, all view.Topology, gangs view.Gangs) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		const proxy = "/api/v1/namespaces/gpu/services/heddle-topo-master:9001/proxy"
 		switch path := strings.TrimPrefix(r.URL.Path, proxy); path {
 		case "/v1/topology":
 			_ = json.NewEncoder(w).Encode(all)
+		case "/v1/gangs":
+			if gangs.Gangs == nil && !gangs.Unwatched {
+				http.Error(w, "an older topo-master", http.StatusNotFound)
+				return
+			}
+			_ = json.NewEncoder(w).Encode(gangs)
 		case "/v1/export/slurm-block":
 			_, _ = w.Write([]byte("BlockName=x # of kind " + r.URL.Query().Get("kind") + "\n"))
 		case "/api/v1/services":
@@ -148,6 +178,37 @@ func TestThroughTheAPIServer(t *testing.T) {
 	}
 }
 
+// TestSecured asks topo-master's own handler, behind TLS and its token gate.
+func TestSecured(t *testing.T) {
+	s := topomaster.Start(t)
+	reader, bound := topomaster.TokenFile(t, topomaster.Reader), topomaster.TokenFile(t, topomaster.Bound)
+	for _, tt := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"a token for the API server", []string{"--ca-file", s.CAFile, "--token-file", reader}, ""},
+		{"a token for topo-master", []string{"--ca-file", s.CAFile, "--token-file", bound}, ""},
+		{"by another address", []string{"--ca-file", s.CAFile, "--token-file", bound, "--tls-server-name", topomaster.ServerName}, ""},
+		{"the certificate's name is another", []string{"--ca-file", s.CAFile, "--token-file", bound, "--tls-server-name", "a.org"}, "not a.org"},
+		{"no token", []string{"--ca-file", s.CAFile}, "topo-master answers 401 Unauthorized"},
+		{"who may not", []string{"--ca-file", s.CAFile, "--token-file", topomaster.TokenFile(t, topomaster.Stranger)}, "topo-master answers 403 Forbidden"},
+		{"no authority", []string{"--token-file", reader}, "unknown authority"},
+		{"no token file", []string{"--ca-file", s.CAFile, "--token-file", "/nowhere"}, "/nowhere"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var stdout bytes.Buffer
+			err := Run(t.Context(), append([]string{"tree", "--server", s.URL}, tt.args...), &stdout)
+			if tt.want == "" && (err != nil || !strings.Contains(stdout.String(), "dragonfly-1")) {
+				t.Errorf("error %v, output:\n%s", err, stdout.String())
+			}
+			if tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
 func TestNothingIsWrong(t *testing.T) {
 	var stdout bytes.Buffer
 	if err := Run(t.Context(), []string{"miscabled", "--server", server(t, view.Topology{}).URL}, &stdout); err != nil {
@@ -172,6 +233,9 @@ func TestFaults(t *testing.T) {
 		{"a format of nothing", []string{"tree", "--format", "slurm"}, true, "for export"},
 		{"no URL", []string{"--server", "10.0.0.7:9001"}, true, "no URL"},
 		{"not found", []string{"export", "--format", "kueue", "--server", s.URL}, false, "404"},
+		{"a token in the clear", []string{"--server", s.URL, "--token-file", "t"}, true, "--token-file is for a --server of https://"},
+		{"a token for the API server to pass on", []string{"--token-file", "t"}, true, "--token-file is for --server"},
+		{"no authority there", []string{"--server", "https://127.0.0.1:1", "--ca-file", "/nowhere"}, false, "/nowhere"},
 		{"nobody there", []string{"--server", "http://127.0.0.1:1"}, false, "ask topo-master"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,13 +1,22 @@
-package program
+// Package node is what heddle's daemons on every node have in common: the flags
+// that say which machine they read, and that machine.
+package node
 
 import (
+	"context"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/host"
+	"github.com/heddle-dev/heddle/discovery/nvml"
+	"github.com/heddle-dev/heddle/discovery/replay"
 )
 
-// Host are the flags of a daemon that reads the machine it runs on.
+// Host are the flags of a daemon that reads the machine it runs on; see Open.
 type Host struct {
 	// NodeName is what the cluster calls the machine.
 	NodeName string
@@ -47,4 +56,33 @@ func (h *Host) CheckHost() error {
 		h.NodeName = name
 	}
 	return nil
+}
+
+// IsReplay tells whether the machine comes from a dump.
+func (h *Host) IsReplay() bool { return h.Machine != "host" }
+
+// Machine is a machine and its changes: a host or a replay.
+type Machine interface {
+	Run(ctx context.Context) error
+	// Scan looks now; nil if nothing could be read.
+	Scan(ctx context.Context) *machine.Machine
+	// Machine is the newest machine, nil before the first.
+	Machine() *machine.Machine
+	Changed() <-chan struct{}
+}
+
+// Open finds the machine that the flags name; nothing of a host is read yet, a
+// dump must be a good one. A host's GPUs are read by library, nil for that of
+// DriverRoot.
+func (h *Host) Open(library nvml.Library, log *slog.Logger) (Machine, error) {
+	if !h.IsReplay() {
+		return host.New(host.Options{
+			SysfsRoot: h.SysfsRoot, DevRoot: h.DevRoot, ProcRoot: h.ProcRoot, DriverRoot: h.DriverRoot, NVML: library,
+			NodeName: h.NodeName, Interval: h.Interval, Logger: log,
+		}), nil
+	}
+	if _, err := replay.Load(h.Machine); err != nil {
+		return nil, err
+	}
+	return replay.New(replay.Options{Path: h.Machine, NodeName: h.NodeName, Logger: log}), nil
 }

@@ -1,0 +1,75 @@
+package topo
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/master/view"
+)
+
+func TestGangs(t *testing.T) {
+	many := view.Gangs{}
+	for i := range 5 {
+		many.Gangs = append(many.Gangs, view.Gang{Namespace: "ai", Name: fmt.Sprint("g", i), State: gang.Running, Nodes: []string{"n1"}})
+	}
+	far := view.Gang{Namespace: "ai", Name: "far", State: gang.Starting, Since: time.Unix(1_700_000_000, 0).UTC()}
+	for i := range 20 {
+		far.Nodes = append(far.Nodes, fmt.Sprintf("node%d-rack%d", i, i*i))
+	}
+	const sum = "\n3 nodes: 2 ready, 1 degraded, 0 not ready; GPUs: 5 of 16, 2 not offered; 4 findings, see heddle topo miscabled; 1 report not believed\n"
+	const stale = "STALE: topo-master has not heard from the API server since 2023-11-14 22:15:00 UTC\n"
+	for _, tt := range []struct {
+		name  string
+		gangs view.Gangs
+		args  []string
+		want  string
+	}{
+		{"all", sampleGangs(), []string{"gangs"}, `NAMESPACE  NAME  STATE    PODS     GPUS  GROUP        NODES         SINCE                    WHY
+ai         big   Queued   0 of 18  144   -            -             2023-11-14 22:13:20 UTC  rejected by podgroup ai/big: 2 of 18 fit, since 2023-11-14 22:14:20 UTC
+ai         tf    Running  2 of 2   8     dragonfly-1  n[1-2]        2023-11-14 22:13:20 UTC
+zoo        wide  Unknown  0 of 3   3     -            cpu1,gone,n1                           1 pod on a lost node
+` + stale},
+		{"a list of nodes that is too long", view.Gangs{Gangs: []view.Gang{far}}, []string{"gangs"}, `NAMESPACE  NAME  STATE     PODS    GPUS  GROUP  NODES  SINCE                    WHY
+ai         far   Starting  0 of 0  0     -      20     2023-11-14 22:13:20 UTC
+`},
+		{"none", view.Gangs{Gangs: []view.Gang{}}, []string{"gangs"}, "No pod is in a gang.\n"},
+		{"in the tree", sampleGangs(), nil, `NAME         KIND       STATUS    NODES  FREE GPUS  GANGS                           WHY
+cpu1         node       Ready                       zoo/wide
+dragonfly-1  dragonfly  Degraded  2      5 of 16    ai/tf, zoo/wide (1 of 3 nodes)
+  n1         node       Degraded         5 of 8     ai/tf, zoo/wide                 stale since 2023-11-14 22:13:20 UTC, 2 miscabled
+  n2         node       Ready            0 of 8     ai/tf                           cordoned
+` + sum + stale},
+		{"many on one node", many, []string{"tree", "--groups"}, `NAME         KIND       STATUS    NODES  FREE GPUS  GANGS                            WHY
+dragonfly-1  dragonfly  Degraded  2      5 of 16    ai/g0, ai/g1, ai/g2, and 2 more
+` + sum + stale},
+		{"the tree of an older topo-master", view.Gangs{}, []string{"tree", "--groups"}, `NAME         KIND       STATUS    NODES  FREE GPUS  WHY
+dragonfly-1  dragonfly  Degraded  2      5 of 16
+` + sum + "Gangs are not known: topo-master answers 404 Not Found: an older topo-master\n" + stale},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var stdout bytes.Buffer
+			if err := Run(t.Context(), append(tt.args, "--server", serverWith(t, sample(), tt.gangs).URL), &stdout); err != nil {
+				t.Error(err)
+			}
+			if diff := cmp.Diff(tt.want, stdout.String()); diff != "" {
+				t.Errorf("output (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNoGangsAreKnown(t *testing.T) {
+	for name, gangs := range map[string]view.Gangs{"--count-pods=false": {Unwatched: true}, "404": {}} {
+		var stdout bytes.Buffer
+		err := Run(t.Context(), []string{"gangs", "--server", serverWith(t, sample(), gangs).URL}, &stdout)
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("error %v", err)
+		}
+	}
+}

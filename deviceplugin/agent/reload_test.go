@@ -1,0 +1,131 @@
+package agent
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+)
+
+func TestReloadAddsAndRemovesAResource(t *testing.T) {
+	r := newRig(t, "dgx-h100").run()
+	r.list(gpus, 8, 0)
+	r.list(hcas, 512, 0)
+	held := r.admit("train", map[string]int{hcas: 2})[hcas]
+	r.start("train")
+	before := r.report().Bindings
+	r.configure("rdma: {resources: [{name: rdma/other, sharers: 2}]}")
+	r.list("rdma/other", 16, 0)
+	// What a pod holds stays listed, unhealthy; the rest follows in a minute.
+	state := r.list(hcas, 0, 512)
+	for _, id := range held {
+		if !slices.Contains(state.Unhealthy, id) {
+			t.Errorf("%s, which a pod holds, left the list", id)
+		}
+	}
+	// The container starts again, with what it had.
+	r.start("train")
+	if diff := cmp.Diff(before, r.report().Bindings); diff != "" {
+		t.Errorf("other devices after the reload:\n%s", diff)
+	}
+	for _, res := range r.report().Resources {
+		if res.Former != (res.Name == hcas) || res.Name == hcas && (res.Reason != "it is not configured any more" || res.Withdrawn != 512) {
+			t.Errorf("%+v", res)
+		}
+	}
+	r.configure("")
+	r.list(hcas, 512, 0)
+	r.list("rdma/other", 0, 16)
+}
+
+// TestRenamedGPUs: a GPU is in one resource at a time. The kubelet keeps
+// accounts by resource, and would give what a pod has under the old name to
+// another pod under the new one.
+func TestRenamedGPUs(t *testing.T) {
+	const renamed = "example.com/gpu"
+	r := newRig(t, "dgx-h100").run()
+	r.list(gpus, 8, 0)
+	r.list(hcas, 512, 0)
+	held := r.admit("train", map[string]int{gpus: 2, hcas: 1})
+	r.start("train")
+	before := r.report().Bindings
+	r.configure("resources: {gpu: " + renamed + "}\nrdma: {resources: []}")
+	// For a minute the kubelet may give out what it had when the name changed.
+	r.list(renamed, 0, 8)
+	r.list(gpus, 0, 8)
+	if got := r.kubelet.State(renamed); got.Updates != 1 {
+		t.Errorf("%d lists under the new name, want one", got.Updates)
+	}
+	r.api.wait(t, "the condition", func() bool {
+		last := r.api.conditions[len(r.api.conditions)-1]
+		return last.Reason == string(Draining) &&
+			strings.Contains(last.Message, "container main of default/train has it as nvidia.com/gpu")
+	})
+	// A plugin that starts with the new name knows by the records who has what,
+	// and serves the old names for those that have them.
+	r.again(t)
+	state := r.list(renamed, 6, 2)
+	if diff := cmp.Diff(held[gpus], state.Unhealthy); diff != "" {
+		t.Errorf("what the pod has is not what is held back (-want +got):\n%s", diff)
+	}
+	r.list(gpus, 0, 2)
+	r.list(hcas, 0, 1)
+	other := r.admit("other", map[string]int{renamed: 6})[renamed]
+	for _, id := range held[gpus] {
+		if slices.Contains(other, id) {
+			t.Errorf("two pods have %s", id)
+		}
+	}
+	r.start("other")
+	r.start("train")
+	after := slices.DeleteFunc(r.report().Bindings, func(b report.Binding) bool { return b.Pod == "other" })
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("other devices under the new configuration:\n%s", diff)
+	}
+}
+
+func TestModeSGPUWithdrawsCards(t *testing.T) {
+	r := newRig(t, "dgx-h100").run()
+	r.list(gpus, 8, 0)
+	r.api.wait(t, "a condition", func() bool { return len(r.api.conditions) > 0 })
+	r.configure("mode: sgpu")
+	r.list(gpus, 0, 8)
+	if got := r.shortages(r.machine(), r.config()); len(got) > 0 {
+		t.Errorf("that GPUs are shared is a shortage: %v", got)
+	}
+}
+
+func TestLabelsThatChooseTheConfiguration(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	c, err := config.Parse(map[string][]byte{
+		"version": []byte("v1"), "cluster-config": nil,
+		"nodes-config": []byte("- nodeSelector: {pool: shared}\n  mode: sgpu\n"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.configs.set(c)
+	r.api.labels = nil
+	r.run()
+	if got := r.kubelet.State(gpus); got.Registrations > 0 {
+		t.Errorf("served before the labels are known: %+v", got)
+	}
+	label := func(labels map[string]string) {
+		r.api.mu.Lock()
+		r.api.labels = labels
+		r.api.mu.Unlock()
+		signal(r.api.changed)
+	}
+	label(map[string]string{"pool": "shared"})
+	r.list(hcas, 512, 0)
+	if got := r.kubelet.State(gpus); len(got.Healthy)+len(got.Unhealthy) > 0 {
+		t.Errorf("GPUs were listed that are shared: %+v", got)
+	}
+	label(nil) // Somebody deletes the Node; the kubelet makes it anew.
+	label(map[string]string{})
+	r.list(gpus, 8, 0)
+}

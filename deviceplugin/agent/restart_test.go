@@ -1,0 +1,90 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/gpu"
+	"github.com/heddle-dev/heddle/test/kubelet"
+)
+
+// hung is a driver that never answers.
+type hung struct{ end <-chan struct{} }
+
+func (h hung) Generate(*machine.Machine) (*gpu.Generated, error) {
+	<-h.end
+	return nil, errors.New("ended")
+}
+
+func TestNothingSlowHoldsBackTheList(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	r.api.hang = true
+	r.run()
+	// The first registration waits a second for the API server, once.
+	r.list(gpus, 8, 0)
+	r.list(hcas, 512, 0)
+	end := make(chan struct{})
+	t.Cleanup(func() { close(end) })
+	slow := newRig(t, "dgx-h100", func(o *Options) { o.Generator = hung{end} }).run()
+	slow.list(hcas, 512, 0)
+	if got := slow.Ready(); got != gpus+" waits for the driver's CDI spec" {
+		t.Errorf("Ready says %q", got)
+	}
+	for _, r := range []*rig{r, slow} {
+		port := func(state string) func(*machine.Machine) {
+			return func(m *machine.Machine) {
+				at := slices.IndexFunc(m.HCAs, func(h machine.HCA) bool { return h.Role == machine.RoleFabric })
+				m.HCAs[at].Ports[0].State = state
+			}
+		}
+		r.configure("health: {hcaDownAfter: 0s}")
+		began := time.Now()
+		r.alter(port(machine.PortDown))
+		r.list(hcas, 448, 64)
+		// Nobody waited until a call that hangs was given up.
+		if took := time.Since(began); took >= publishTimeout {
+			t.Errorf("a dead port was in the list after %s", took)
+		}
+	}
+}
+
+func TestKubeletThatRestarts(t *testing.T) {
+	r := newRig(t, "dgx-h100").run()
+	r.list(gpus, 8, 0)
+	r.list(hcas, 512, 0)
+	r.admit("train", map[string]int{gpus: 2, hcas: 2})
+	r.start("train")
+	before := r.report().Bindings
+	r.kubelet.Restart()
+	r.list(gpus, 8, 0)
+	r.list(hcas, 512, 0)
+	r.start("train")
+	if diff := cmp.Diff(before, r.report().Bindings); diff != "" {
+		t.Errorf("other devices after the restart:\n%s", diff)
+	}
+}
+
+func TestAgentThatRestarts(t *testing.T) {
+	r := newRig(t, "dgx-h100").run()
+	r.list(gpus, 8, 0)
+	r.list(hcas, 512, 0)
+	r.admit("train", map[string]int{gpus: 2, hcas: 2})
+	r.start("train")
+	before := r.report().Bindings
+	r.again(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for _, resource := range []string{gpus, hcas} {
+		r.kubelet.Wait(ctx, resource, func(s kubelet.State) bool { return s.Registrations == 2 && len(s.Unhealthy) == 0 })
+	}
+	r.start("train")
+	if diff := cmp.Diff(before, r.report().Bindings); diff != "" {
+		t.Errorf("other devices after the restart:\n%s", diff)
+	}
+}

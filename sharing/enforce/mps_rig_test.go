@@ -1,0 +1,203 @@
+package enforce
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/sharing"
+)
+
+// node is a node with a fake nvidia-cuda-mps-control.
+type node struct {
+	t       *testing.T
+	dir     string
+	limiter *Limiter
+	notices chan Notice
+	modes   *modes
+	end     func()
+}
+
+type modes struct{ set chan string }
+
+func (m *modes) ExclusiveProcess(uuid string, on bool) error {
+	m.set <- uuid + " " + strconv.FormatBool(on)
+	return nil
+}
+
+const cardA, cardB = "GPU-aaaaaaaa-0000-0000-0000-000000000001", "GPU-bbbbbbbb-0000-0000-0000-000000000002"
+
+func newNode(t *testing.T, c config.Enforce) *node {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("MPS is on Linux only")
+	}
+	// t.TempDir's path is too long for a socket.
+	dir, err := os.MkdirTemp("", "mps") //nolint:usetesting // See above.
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	control := fakeControl(t)
+	n := &node{t: t, dir: dir, notices: make(chan Notice, 100), modes: &modes{make(chan string, 100)}}
+	n.limiter = New(Options{
+		StateDir: dir, ShmDir: "/dev/shm/heddle", Modes: n.modes,
+		Tell: func(x Notice) { n.notices <- x },
+	})
+	n.limiter.mps.pace = pace{
+		answer: 20 * time.Second, start: 60 * time.Second, stop: 500 * time.Millisecond, poll: 10 * time.Millisecond,
+		health: 50 * time.Millisecond, misses: 2, first: time.Millisecond, longest: 10 * time.Millisecond, steady: time.Hour,
+	}
+	facts := &Facts{Driver: "570.86.15", MPSControl: control, HostPID: true}
+	c.Memory, c.Compute = config.MemoryMPS, config.ComputeMPS
+	if err := n.limiter.Configure(&c, facts); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	t.Cleanup(func() {
+		n.end()
+		n.leaks()
+	})
+	return n
+}
+
+// leaks waits until no goroutine of the enforcer is left.
+func (n *node) leaks() {
+	n.t.Helper()
+	ticker, deadline := time.NewTicker(5*time.Millisecond), time.After(time.Minute)
+	defer ticker.Stop()
+	stacks := make([]byte, 1<<20)
+	for {
+		text := string(stacks[:runtime.Stack(stacks, true)])
+		if !strings.Contains(text, "enforce.(*daemon)") && !strings.Contains(text, "enforce.(*program)") {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			n.t.Fatalf("goroutines are left:\n%s", text)
+		}
+	}
+}
+
+func (n *node) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := n.limiter.Run(ctx); err != nil {
+			n.t.Error(err)
+		}
+	}()
+	n.end = func() {
+		cancel()
+		<-ended
+	}
+}
+
+// await waits for a state of a card's daemon.
+func (n *node) await(card string, state State) Notice {
+	n.t.Helper()
+	timeout := time.After(time.Minute)
+	for {
+		select {
+		case x := <-n.notices:
+			if x.Card == card && x.State == state {
+				return x
+			}
+		case <-timeout:
+			n.t.Fatalf("daemon of %s never was %s", card, state)
+		}
+	}
+}
+
+// pids are the daemon's and its server's.
+func (n *node) pids(card string) []int {
+	n.t.Helper()
+	text, err := os.ReadFile(filepath.Join(n.dir, "mps", card, "pids"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var pids []int
+	for word := range strings.FieldsSeq(string(text)) {
+		pid, err := strconv.Atoi(word)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// gone waits for the end of processes: one of another's children is a zombie
+// for a moment.
+func (n *node) gone(pids []int) {
+	n.t.Helper()
+	ticker, deadline := time.NewTicker(5*time.Millisecond), time.After(time.Minute)
+	defer ticker.Stop()
+	for len(alive(pids)) > 0 {
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			n.t.Fatalf("still alive: %v", alive(pids))
+		}
+	}
+}
+
+// heard is what the daemon of card A was told since it started.
+func (n *node) heard() []string {
+	n.t.Helper()
+	text, err := os.ReadFile(filepath.Join(n.dir, "mps", cardA, "log", "control.log"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSpace(string(text)), "\n")
+}
+
+func (n *node) touch(card, name string) {
+	n.t.Helper()
+	path := filepath.Join(n.dir, "mps", card, name)
+	if err := replace(path, nil, 0o600, quick); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func share(pod, card string, vcore int, mib int64) *Limit {
+	return &Limit{
+		Pod: pod, Container: "c", Policy: sharing.FixedShare,
+		Cards: []Card{{Share: allocation.Share{UUID: card, VCore: vcore, MemoryMiB: mib}, Index: 3, TotalMiB: 81559}},
+	}
+}
+
+func (n *node) edits(l *Limit) *Edits {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
+	defer cancel()
+	e, err := n.limiter.Edits(ctx, l)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return e
+}
+
+// answers waits until a daemon does.
+func (n *node) answers(p *program) {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
+	defer cancel()
+	for {
+		if _, err := p.percent(ctx); err == nil {
+			return
+		}
+		if !rest(ctx, 5*time.Millisecond) {
+			n.t.Fatal("no answer")
+		}
+	}
+}

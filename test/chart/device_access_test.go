@@ -1,0 +1,230 @@
+package chart
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// What the container can touch of the host. Whoever adds to this list says why
+// in docs/security.md.
+func TestDevicePrivileges(t *testing.T) {
+	pod := devicePod(t, renderDevice(t))
+	unprivileged := &corev1.SecurityContext{
+		RunAsUser: new(int64(0)), RunAsGroup: new(int64(0)),
+		ReadOnlyRootFilesystem: new(true), AllowPrivilegeEscalation: new(false),
+		Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+	if diff := cmp.Diff(unprivileged, pod.Containers[0].SecurityContext); diff != "" {
+		t.Errorf("default (-want +got):\n%s", diff)
+	}
+	const kubelet = "/var/lib/kubelet/"
+	paths := map[string]string{
+		kubelet + "device-plugins": "rw", kubelet + "pod-resources": "ro", kubelet + "plugins_registry": "ro",
+		"/var/run/cdi": "rw", "/var/lib/heddle/device-plugin": "rw", "/dev": "ro", "/": "ro",
+	}
+	if diff := cmp.Diff(paths, hostPaths(pod)); diff != "" {
+		t.Errorf("host paths (-want +got):\n%s", diff)
+	}
+	if pod.HostPID || pod.HostIPC || !pod.HostNetwork {
+		t.Errorf("hostPID %v, hostIPC %v, hostNetwork %v; want only the last", pod.HostPID, pod.HostIPC, pod.HostNetwork)
+	}
+
+	pod = devicePod(t, renderDevice(t, "--set", "gpuDevice.driverAccess=host"))
+	privileged := &corev1.SecurityContext{Privileged: new(true), RunAsUser: new(int64(0)), ReadOnlyRootFilesystem: new(true)}
+	if diff := cmp.Diff(privileged, pod.Containers[0].SecurityContext); diff != "" {
+		t.Errorf("host (-want +got):\n%s", diff)
+	}
+
+	// A machine from a file needs no driver and nothing of /dev.
+	pod = devicePod(t, renderDevice(t, "--set", "gpuDevice.driverAccess=host", "--set", "gpuDevice.machineConfigMap=dgx"))
+	if diff := cmp.Diff(unprivileged, pod.Containers[0].SecurityContext); diff != "" {
+		t.Errorf("replay (-want +got):\n%s", diff)
+	}
+	maps.DeleteFunc(paths, func(path, _ string) bool { return path == "/" || path == "/dev" })
+	if diff := cmp.Diff(paths, hostPaths(pod)); diff != "" {
+		t.Errorf("host paths of a replay (-want +got):\n%s", diff)
+	}
+}
+
+// What MPS takes: nothing where it is off or nobody has a driver.
+func TestDevicePrivilegesOfMPS(t *testing.T) {
+	const state, shm = "/var/lib/heddle/device-plugin", "/dev/shm/heddle-mps"
+	for _, tt := range []struct {
+		name   string
+		sets   string
+		add    []corev1.Capability
+		pid    bool
+		mounts map[string]string // of the volumes that MPS is about
+		args   []string
+	}{
+		{"off", "gpuDevice.mps=false", nil, false, map[string]string{state: state}, nil},
+		{"a replayed machine", "gpuDevice.mps=true,gpuDevice.machineConfigMap=dgx", nil, false, map[string]string{state: state}, nil},
+		{
+			"in the container", "gpuDevice.mps=true",
+			[]corev1.Capability{"KILL", "SETGID", "SETUID"},
+			true,
+			map[string]string{state: state, "/dev/shm": shm},
+			[]string{"--mps-shm-dir=" + shm},
+		},
+		{
+			"beside others", "gpuDevice.mps=true,gpuDevice.securityContext.capabilities.add={SETUID,IPC_LOCK}",
+			[]corev1.Capability{"IPC_LOCK", "KILL", "SETGID", "SETUID"},
+			true,
+			map[string]string{state: state, "/dev/shm": shm},
+			[]string{"--mps-shm-dir=" + shm},
+		},
+		{
+			"in the driver's root", "gpuDevice.mps=true,gpuDevice.driverAccess=host", nil, true,
+			map[string]string{state: state, "/driver-root" + state: state, "/driver-root/dev/shm": shm},
+			[]string{"--mps-root=/driver-root", "--mps-shm-dir=" + shm},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			pod := devicePod(t, renderDevice(t, "--set", tt.sets))
+			c := pod.Containers[0]
+			var add []corev1.Capability
+			if c.SecurityContext.Capabilities != nil {
+				add = c.SecurityContext.Capabilities.Add
+				if diff := cmp.Diff([]corev1.Capability{"ALL"}, c.SecurityContext.Capabilities.Drop); diff != "" {
+					t.Errorf("dropped (-want +got):\n%s", diff)
+				}
+			}
+			if diff := cmp.Diff(tt.add, add); diff != "" || pod.HostPID != tt.pid {
+				t.Errorf("hostPID %t, capabilities (-want +got):\n%s", pod.HostPID, diff)
+			}
+			mounts := map[string]string{}
+			for _, m := range c.VolumeMounts {
+				for _, v := range pod.Volumes {
+					if v.Name == m.Name && (v.Name == "state" || v.Name == "mps-shm") {
+						mounts[m.MountPath] = v.HostPath.Path
+					}
+				}
+			}
+			if diff := cmp.Diff(tt.mounts, mounts); diff != "" {
+				t.Errorf("mounts (-want +got):\n%s", diff)
+			}
+			args := slices.DeleteFunc(slices.Clone(c.Args), func(a string) bool { return !strings.HasPrefix(a, "--mps-") })
+			if diff := cmp.Diff(tt.args, args, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("arguments (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// To measure what containers use takes the host's PIDs, and nothing else; a
+// replayed machine has nothing to measure.
+func TestDevicePrivilegesOfUsageMetrics(t *testing.T) {
+	plain := devicePod(t, renderDevice(t))
+	for _, tt := range []struct {
+		name, sets string
+		pid        bool
+	}{
+		{"off", "gpuDevice.usageMetrics=false", false},
+		{"on", "gpuDevice.usageMetrics=true", true},
+		{"a replayed machine", "gpuDevice.usageMetrics=true,gpuDevice.machineConfigMap=dgx", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			pod := devicePod(t, renderDevice(t, "--set", tt.sets))
+			if pod.HostPID != tt.pid || pod.HostIPC {
+				t.Errorf("hostPID %t, hostIPC %t", pod.HostPID, pod.HostIPC)
+			}
+			if diff := cmp.Diff(plain.Containers[0].SecurityContext, pod.Containers[0].SecurityContext); diff != "" {
+				t.Errorf("security context (-off +on):\n%s", diff)
+			}
+			if diff := cmp.Diff(hostPaths(plain), hostPaths(pod)); diff != "" && tt.pid {
+				t.Errorf("host paths (-off +on):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The library to preload and NVIDIA's hook are on the host: they are seen
+// through its root, or, where that is not mounted, beside it.
+func TestDeviceSeesTheHostsFiles(t *testing.T) {
+	const hook, dir = "gpuDevice.cdiHook=/usr/bin/nvidia-cdi-hook", "gpuDevice.preloadDir=/usr/local/vgpu"
+	for _, tt := range []struct {
+		name, sets, root string
+		want             map[string]string
+	}{
+		{"the whole host", hook + "," + dir, "/driver-root", map[string]string{}},
+		{
+			"a driver container", "gpuDevice.driverRoot=/run/nvidia/driver," + hook + "," + dir, "/host",
+			map[string]string{"/host/usr/bin": "/usr/bin", "/host/usr/local/vgpu": "/usr/local/vgpu"},
+		},
+		{
+			"both in one", "gpuDevice.driverRoot=/run/nvidia/driver," + hook + ",gpuDevice.preloadDir=/usr/bin", "/host",
+			map[string]string{"/host/usr/bin": "/usr/bin"},
+		},
+		{"neither", "gpuDevice.driverRoot=/run/nvidia/driver", "/host", map[string]string{}},
+		{
+			"a replayed machine", "gpuDevice.machineConfigMap=dgx," + dir, "/host",
+			map[string]string{"/host/usr/local/vgpu": "/usr/local/vgpu"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			pod := devicePod(t, renderDevice(t, "--set", tt.sets))
+			got := map[string]string{}
+			for _, m := range pod.Containers[0].VolumeMounts {
+				for _, v := range pod.Volumes {
+					if v.Name == m.Name && strings.HasPrefix(m.MountPath, "/host/") {
+						got[m.MountPath] = v.HostPath.Path
+						if !m.ReadOnly {
+							t.Errorf("%s is writable", m.MountPath)
+						}
+					}
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("mounts (-want +got):\n%s", diff)
+			}
+			if !slices.Contains(pod.Containers[0].Args, "--host-root="+tt.root) {
+				t.Errorf("arguments %v, want the host at %s", pod.Containers[0].Args, tt.root)
+			}
+		})
+	}
+}
+
+// hostPaths are the host's directories in a container, and how.
+func hostPaths(pod corev1.PodSpec) map[string]string {
+	found := map[string]string{}
+	for _, v := range pod.Volumes {
+		for _, m := range pod.Containers[0].VolumeMounts {
+			switch {
+			case v.HostPath == nil || m.Name != v.Name:
+			case m.ReadOnly:
+				found[v.HostPath.Path] = "ro"
+			default:
+				found[v.HostPath.Path] = "rw"
+			}
+		}
+	}
+	return found
+}
+
+// What has one name on the host and inside: the kubelet dials sockets and the
+// container runtime reads CDI specs by the paths that the daemon writes.
+func TestDevicePathsAreTheHosts(t *testing.T) {
+	for _, args := range [][]string{
+		nil,
+		{"--set", "gpuDevice.kubeletDir=/data/kubelet", "--set", "gpuDevice.cdiDir=/etc/cdi"},
+		{"--set", "gpuDevice.machineConfigMap=dgx", "--set", "gpuDevice.replayDevices=/run/replay"},
+	} {
+		pod := devicePod(t, renderDevice(t, args...))
+		inside := map[string]string{}
+		for _, m := range pod.Containers[0].VolumeMounts {
+			inside[m.Name] = m.MountPath
+		}
+		for _, v := range pod.Volumes {
+			if v.HostPath != nil && v.Name != "driver-root" && inside[v.Name] != v.HostPath.Path {
+				t.Errorf("%v: %s of the host is %s inside", args, v.HostPath.Path, inside[v.Name])
+			}
+		}
+	}
+}

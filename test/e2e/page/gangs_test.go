@@ -1,0 +1,267 @@
+//go:build e2e
+
+package page
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/names"
+)
+
+// gangs puts gangs of all states on the small fabric.
+func gangs(t *testing.T) *rig {
+	r := small(t)
+	for i, node := range []string{"node000005", "node000004", "node000007", "node000006"} {
+		r.member("ai", "llama", i, node, runs(3*time.Hour+20*time.Minute))
+	}
+	for i := range 3 {
+		r.member("ai", "next", i, "", refused("rejected by podgroup ai/next: 2 of 3 fit, group dragonfly-3 is 8 GPUs short", 90*time.Second))
+	}
+	r.member("ai", "start", 0, "node000000", runs(time.Minute))
+	r.member("ai", "start", 1, "node000001", nil)
+	r.member("zoo", "crash", 0, "node000009", runs(time.Hour)) // A node that is not ready.
+	for i := range 2 {
+		r.member("zoo", "done", i, "node000002", ended(50*time.Hour))
+	}
+	return r
+}
+
+// listed is the list of gangs as a person reads it.
+const listed = `[...document.querySelectorAll('#gangs .sort')].flatMap((s) => [s.dataset.state,
+	...[...s.querySelectorAll('.gang')].map((g) => [g.querySelector('.who').textContent, g.querySelector('time').textContent,
+		...[...g.querySelectorAll('.ends > span')].map((e) => e.textContent)].join(' | '))])`
+
+func TestGangs(t *testing.T) {
+	r := gangs(t)
+	b := open(t, r.server.URL)
+	b.load("/")
+	b.until(`document.querySelector('#sum-gangs').textContent === '5'`)
+	b.click("#tab-gangs")
+	want := []string{
+		"Unknown", "zoo/crash | 17 min | 1 pod on a lost node | dragonfly-4 · 1 node · 8 GPUs",
+		"Queued", "ai/next | 2 h | rejected by podgroup ai/next: 2 of 3 fit, group dragonfly-3 is 8 GPUs short | 3 pods · 24 GPUs",
+		"Starting", "ai/start | 10 s | 1 of 2 run | dragonfly-0 · 2 nodes · 16 GPUs",
+		"Running", "ai/llama | 3 h 20 min | switchbox-0 · 4 nodes · 32 GPUs",
+		"Succeeded", "zoo/done | 2 d | 2 pods",
+	}
+	got := value[[]string](b, listed)
+	for i := range got {
+		if strings.HasPrefix(got[i], "ai/start") {
+			got[i] = strings.Replace(got[i], got[i][11:strings.Index(got[i], " | 1 of")], "10 s", 1) // It goes on.
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the list (-want +got):\n%s", diff)
+	}
+	b.shot("gangs-light")
+
+	// Choosing one lights its nodes, and no others.
+	b.click(`[data-gang="gang:ai/llama"]`)
+	b.until(`document.querySelector('#detail h2')?.textContent === 'ai/llama'`)
+	lit := `[...document.querySelectorAll('#map.seeking .node.hit')].map((n) => n.ariaLabel.split(',')[0])`
+	if diff := cmp.Diff([]string{"node000004", "node000005", "node000006", "node000007"}, value[[]string](b, lit)); diff != "" {
+		t.Errorf("lit (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff("node000005 node000004 node000007 node000006",
+		value[string](b, `[...document.querySelectorAll('#detail .ranks .link')].map((n) => n.textContent).join(' ')`)); diff != "" {
+		t.Errorf("ranks (-want +got):\n%s", diff)
+	}
+	if at := value[string](b, `decodeURIComponent(location.hash)`); at != "#gang:ai/llama" {
+		t.Errorf("the address is %s", at)
+	}
+	b.shot("gangs-light-chosen")
+	b.scheme("dark")
+	b.shot("gangs-dark-chosen")
+	for _, low := range value[[]string](b, contrasts) {
+		t.Errorf("dark: %s", low)
+	}
+	b.scheme("light")
+	for _, low := range value[[]string](b, contrasts) {
+		t.Errorf("light: %s", low)
+	}
+
+	// A node names the gangs on it, and leads back; then nothing else is lit.
+	b.click(`#detail .ranks .link`)
+	b.until(`document.querySelector('#detail h2')?.textContent === 'node000005'`)
+	if n := value[int](b, `document.querySelectorAll('#map.seeking').length`); n != 0 {
+		t.Error("a node is chosen and a gang is lit")
+	}
+	if got := value[string](b, `document.querySelector('#detail .links').textContent`); got != "ai/llama" {
+		t.Errorf("the node's gangs are %q", got)
+	}
+	if got := value[string](b, `document.querySelector('[aria-label^=node000005]').ariaLabel`); !strings.HasSuffix(got, "in use by ai/llama") {
+		t.Errorf("the node is called %q", got)
+	}
+	b.click(`#detail .links .link`)
+	b.until(`document.querySelector('#detail h2')?.textContent === 'ai/llama' && document.querySelector('#map.seeking')`)
+	b.shortcut("Escape")
+	b.until(`!document.querySelector('#map.seeking') && document.querySelector('#detail h2') === null`)
+	b.clean()
+}
+
+// Everything is within reach of the keys.
+func TestGangKeys(t *testing.T) {
+	r := gangs(t)
+	b := open(t, r.server.URL)
+	b.load("/")
+	value[any](b, `document.querySelector('#map [tabindex="0"]').focus()`)
+	b.shortcut("g")
+	first := `document.activeElement?.dataset.gang`
+	b.until(first + ` === 'gang:zoo/crash'`)
+	b.keys(kb.ArrowDown, kb.ArrowDown, kb.ArrowDown)
+	b.until(first + ` === 'gang:ai/llama'`)
+	b.keys(kb.Enter)
+	b.until(`document.querySelector('#detail h2')?.textContent === 'ai/llama'`)
+	// The focus is not lost with the list, and the arrows go back to it.
+	b.until(`document.activeElement?.id === 'tab-detail'`)
+	b.keys(kb.ArrowLeft)
+	b.until(`document.activeElement?.id === 'tab-gangs' && !document.querySelector('#gangs').hidden`)
+	b.shortcut("g")
+	b.until(first + ` === 'gang:ai/llama'`)
+	// The search finds them, first of all, and lights their nodes.
+	act(b, chromedp.SendKeys(chromedp.CSS("#query"), "llama"))
+	b.until(`document.querySelector('#hits [role=option] .name')?.textContent === 'ai/llama'`)
+	if got := value[string](b, `document.querySelector('#found').textContent`); got != "4 nodes" {
+		t.Errorf("found %s", got)
+	}
+	b.shot("gangs-light-search")
+	b.keys(kb.Enter)
+	b.until(`document.querySelector('#detail h2')?.textContent === 'ai/llama'`)
+	value[any](b, `(() => { const q = document.querySelector('#query'); q.value = 'is:queued'; q.dispatchEvent(new Event('input')); })()`)
+	if got := value[string](b, `document.querySelector('#hits').innerText.replace(/\s+/g, ' ').trim()`); got != "ai/next Queued · 3 pods · 24 GPUs" {
+		t.Errorf("is:queued finds %q", got)
+	}
+	// An address names a gang, also in a new window.
+	b.load("/?again#gang:ai/next")
+	b.until(`document.querySelector('#detail h2')?.textContent === 'ai/next'`)
+	b.clean()
+}
+
+// What happens to a gang is seen without a reload.
+func TestGangsLive(t *testing.T) {
+	r := gangs(t)
+	b := open(t, r.server.URL)
+	b.load("/#gang:ai/next")
+	b.until(`document.querySelector('#live').dataset.phase === 'live'`)
+	b.until(`document.querySelector('#detail .state')?.textContent === 'Queued'`)
+	value[any](b, `window.sameDocument = true`)
+	for i, node := range []string{"node000013", "node000014", "node000015"} {
+		r.member("ai", "next", i, node, runs(time.Second))
+	}
+	b.until(`document.querySelector('#detail .state')?.textContent === 'Running'`)
+	b.until(`document.querySelectorAll('#map.seeking .node.hit').length === 3`)
+	b.until(`document.querySelector('[data-state=Running]').querySelectorAll('.gang').length === 2`)
+	for i := range 3 {
+		r.api.Remove("pods", "ai", fmt.Sprint("next-", i))
+	}
+	b.until(`document.querySelector('#sum-gangs').textContent === '4' && document.querySelector('#detail h2') === null`)
+	b.until(`!document.querySelector('#map.seeking')`)
+	if !value[bool](b, `window.sameDocument === true`) {
+		t.Error("the page was loaded again")
+	}
+	b.clean()
+}
+
+// TestManyGangs is 600 gangs on 5,000 nodes.
+func TestManyGangs(t *testing.T) {
+	r := large(t)
+	rng := rand.New(rand.NewPCG(5, 6))
+	at := 0
+	for i := range 600 {
+		name := fmt.Sprintf("job-%03d", i)
+		switch {
+		case i%20 == 3:
+			for rank := range 4 {
+				r.member(fmt.Sprint("team-", i%7), name, rank, "", refused("rejected by podgroup: 3 of 4 fit", time.Hour))
+			}
+		default:
+			for rank := range 1 + rng.IntN(14) {
+				r.member(fmt.Sprint("team-", i%7), name, rank, r.fabric.Nodes[at%5000].Name, runs(time.Duration(i)*time.Minute))
+				at++
+			}
+		}
+	}
+	b := open(t, r.server.URL)
+	b.load("/")
+	b.until(`document.querySelector('#sum-gangs').textContent === '600'`)
+	b.click("#tab-gangs")
+	b.shot("5000-gangs-light")
+	took := value[float64](b, painted(`document.querySelector('[data-state=Running] .gang').click();`))
+	t.Logf("a gang of 5,000 nodes' map is lit after %.0f ms", took)
+	if took > 1000 {
+		t.Errorf("choosing a gang takes %.0f ms", took)
+	}
+	b.shot("5000-gangs-light-chosen")
+	b.scheme("dark")
+	b.shot("5000-gangs-dark-chosen")
+	b.size(390, 844)
+	b.load("/?phone")
+	b.click("#tab-gangs")
+	if wide := value[int](b, `document.documentElement.scrollWidth`); wide > 390 {
+		t.Errorf("on a phone the page is %d pixels wide", wide)
+	}
+	b.shot("5000-gangs-phone")
+	b.clean()
+}
+
+// member is a pod of a gang that asks for 8 GPUs; of no node it waits, since two
+// hours.
+func (r *rig) member(namespace, gang string, rank int, node string, change func(*corev1.Pod)) {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: fmt.Sprint(gang, "-", rank), Labels: map[string]string{names.GangName: gang},
+			CreationTimestamp: metav1.NewTime(time.Now().Add(-2 * time.Hour)),
+		},
+		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{
+			Name: "train", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{gpu: resource.MustParse("8")}},
+		}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
+	}
+	if node != "" {
+		p.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-10 * time.Second)),
+		}}
+	}
+	if change != nil {
+		change(p)
+	}
+	r.api.Put("pods", p)
+}
+
+func runs(ago time.Duration) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.Phase = corev1.PodRunning
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{
+			Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(time.Now().Add(-ago))},
+		}}}
+	}
+}
+
+func ended(ago time.Duration) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.Phase = corev1.PodSucceeded
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(time.Now().Add(-ago))},
+		}}}
+	}
+}
+
+func refused(why string, ago time.Duration) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+			Message: "0/16 nodes are available: " + why + ".", LastTransitionTime: metav1.NewTime(time.Now().Add(-ago)),
+		}}
+	}
+}

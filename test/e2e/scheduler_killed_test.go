@@ -1,0 +1,161 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	fast = "qps: 100, burst: 200"
+	// slow is slow enough to be stopped in the middle of a gang.
+	slow = "qps: 4, burst: 4"
+)
+
+// halfBound makes a gang of n pods for one leaf, and waits until a quarter of
+// them have their nodes.
+func (f *fleet) halfBound(t *testing.T, name string, n int) {
+	t.Helper()
+	f.gang(t, name, n, 1, map[string]string{"heddle.dev/gang-required-level": "leaf"})
+	eventually(t, time.Minute, func() string {
+		if got := len(f.bound(t, name)); got < n/4 {
+			return fmt.Sprintf("%d pods are bound", got)
+		}
+		return ""
+	})
+}
+
+// middle are the bound pods of a gang of n that nobody binds any longer.
+func (f *fleet) middle(t *testing.T, name string, n int) map[string]string {
+	t.Helper()
+	on := f.bound(t, name)
+	if len(on) == 0 || len(on) == n {
+		t.Fatalf("%d of %d are bound: the scheduler was not stopped in the middle", len(on), n)
+	}
+	t.Logf("stopped with %d of %d bound", len(on), n)
+	return on
+}
+
+// whole waits until a gang of n runs, in one leaf, where its first pods were
+// bound, and no node has more than its 8 GPUs.
+func (f *fleet) whole(t *testing.T, name string, n int, at, first map[string]string) (leaf string) {
+	t.Helper()
+	for node, pods := range f.running(t, time.Minute, name, n) {
+		if pods > 8 || leaf != "" && at[node] != leaf {
+			t.Errorf("%d pods of %s on %s of leaf %s", pods, name, node, at[node])
+		}
+		leaf = at[node]
+	}
+	now := f.bound(t, name)
+	for pod, node := range first {
+		if now[pod] != node {
+			t.Errorf("%s was on %s and is on %q", pod, node, now[pod])
+		}
+	}
+	return leaf
+}
+
+// TestSchedulerKilled ends the scheduler while a gang is half bound, and the
+// next one as well: the third finishes the gang in its leaf, although others
+// that came first by name want the rest of it. No node holds more than it has,
+// and what is free is counted once.
+func TestSchedulerKilled(t *testing.T) {
+	f := idleFleet(t, shared, "gpuScheduler.map.address=http://127.0.0.1:19412/node_group", "gpuScheduler.map.interval=500ms",
+		"gpuScheduler.map.without=wait")
+	_, at := f.leaves(t, 19412, map[string][]string{leafA: numbered("kill-a", 3), leafB: numbered("kill-b", 3)})
+	f.replace(t, fast, slow)
+	f.start(t)
+	const pods = 24
+	f.halfBound(t, "half", pods)
+	f.kill(t)
+	first := f.middle(t, "half", pods)
+	f.gang(t, "eager", pods-len(first), 1, map[string]string{"heddle.dev/gang-required-level": "leaf"})
+	f.start(t)
+	eventually(t, time.Minute, func() string {
+		if got := len(f.bound(t, "half")); got <= len(first) {
+			return fmt.Sprintf("%d pods are bound, as before", got)
+		}
+		return ""
+	})
+	f.kill(t)
+	second := f.middle(t, "half", pods)
+	maps.Copy(second, first)
+	f.replace(t, slow, fast)
+	f.start(t)
+	leaf := f.whole(t, "half", pods, at, second)
+	if other := f.whole(t, "eager", pods-len(first), at, nil); other == leaf {
+		t.Errorf("both gangs are in leaf %s", leaf)
+	}
+	// What is left in the other leaf is the whole truth.
+	f.gang(t, "next", len(first), 1, map[string]string{"heddle.dev/gang-required-level": "leaf"})
+	f.whole(t, "next", len(first), at, nil)
+	on := map[string]int{}
+	for _, node := range f.bound(t, "") {
+		on[node]++
+	}
+	for node := range at {
+		if on[node] != 8 {
+			t.Errorf("%d pods on the 8 GPUs of %s", on[node], node)
+		}
+	}
+	f.gang(t, "over", 1, 1, nil)
+	t.Log(f.refused(t, "over", 1, "rejected by podgroup over"))
+}
+
+// TestSecondReplica kills the replica that schedules in the middle of a gang:
+// the other one, which has waited for the lease, finishes it.
+func TestSecondReplica(t *testing.T) {
+	f := idleFleet(t, shared, "gpuScheduler.map.address=http://127.0.0.1:19414/node_group", "gpuScheduler.map.interval=500ms",
+		"gpuScheduler.map.without=wait")
+	_, at := f.leaves(t, 19414, map[string][]string{leafA: numbered("lease-a", 3), leafB: numbered("lease-b", 3)})
+	f.replace(t, fast, slow)
+	f.start(t)
+	holder := func() string {
+		return f.kubectl(t, "-n", f.namespace, "get", "lease", schedulerName, "-o", "jsonpath={.spec.holderIdentity}")
+	}
+	leads := f.leader(t)
+	f.replace(t, slow, fast)
+	other := f.replica(t, t.Output())
+	t.Cleanup(func() { end(t, other) })
+	// It has every pod and node, and waits.
+	const pods = 24
+	f.halfBound(t, "half", pods)
+	if got := holder(); got != leads {
+		t.Fatalf("%s leads, not %s", got, leads)
+	}
+	f.kill(t)
+	first := f.middle(t, "half", pods)
+	killed := time.Now()
+	f.whole(t, "half", pods, at, first)
+	if got := holder(); got == leads || got == "" {
+		t.Errorf("%q leads after its end", got)
+	}
+	t.Logf("the gang runs %.1f s after the end of the replica", time.Since(killed).Seconds())
+}
+
+// leader waits until a scheduler holds the lease, and that has renewed it.
+func (f *fleet) leader(t *testing.T) (identity string) {
+	t.Helper()
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := ""
+	eventually(t, 30*time.Second, func() string {
+		got := f.kubectl(t, "-n", f.namespace, "get", "lease", schedulerName, "--ignore-not-found",
+			"-o", "jsonpath={.spec.holderIdentity} {.spec.renewTime}")
+		was := before
+		before = got
+		if !strings.HasPrefix(got, host) || was == "" || was == got {
+			return "the lease says " + got
+		}
+		identity, _, _ = strings.Cut(got, " ")
+		return ""
+	})
+	return identity
+}

@@ -1,0 +1,133 @@
+package fabric_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/test/fabrics"
+	"github.com/heddle-dev/heddle/topo/fabric"
+)
+
+// cable is a fabric port: rail, leaf, and what is particular.
+type cable struct {
+	rail  int32
+	leaf  string
+	plane int32
+	port  string
+	role  string
+	down  bool
+	sure  int32
+}
+
+func report(cables ...cable) *v1alpha1.NodeTopologySpec {
+	spec := &v1alpha1.NodeTopologySpec{}
+	for _, c := range cables {
+		r := v1alpha1.Rail{
+			Rail: c.rail, Plane: c.plane, HCA: "mlx5_" + string('0'+c.rail), ID: "0000:0" + string('0'+c.rail) + ":00.0",
+			Port: c.plane + 1, Role: "fabric", LinkState: v1alpha1.LinkActive, SwitchPort: c.port, Confidence: c.sure,
+		}
+		if c.role != "" {
+			r.Role = c.role
+		}
+		if c.down {
+			r.LinkState = v1alpha1.LinkDown
+		}
+		if c.leaf != "" {
+			r.Switch = &v1alpha1.Switch{ID: c.leaf, Name: "sw-" + c.leaf}
+		}
+		spec.Rails = append(spec.Rails, r)
+	}
+	return spec
+}
+
+// onto is a report with rail i on the i-th leaf.
+func onto(leaves ...string) *v1alpha1.NodeTopologySpec {
+	var all []cable
+	for i, leaf := range leaves {
+		all = append(all, cable{rail: int32(i), leaf: leaf})
+	}
+	return report(all...)
+}
+
+func node(name string, spec *v1alpha1.NodeTopologySpec, names ...string) fabric.Node {
+	return fabric.Node{Name: name, Ready: true, Report: spec, Heartbeat: start, Names: names}
+}
+
+func put(m *fabric.Map, all ...fabric.Node) *fabric.Snapshot {
+	for _, n := range all {
+		m.Put(n)
+	}
+	return m.Snapshot(start)
+}
+
+// outline is the tree in short: group(child child), a node by its name.
+func outline(list []v1alpha1.Group) string {
+	var parts []string
+	for _, g := range list {
+		s := g.Name
+		if g.Kind != v1alpha1.KindNode {
+			s += "(" + outline(g.Child) + ")"
+		}
+		if g.Status != v1alpha1.StatusReady {
+			s += ":" + g.Status
+		}
+		parts = append(parts, s)
+	}
+	return strings.Join(parts, " ")
+}
+
+func pathed(path ...string) *v1alpha1.NodeTopologySpec {
+	return &v1alpha1.NodeTopologySpec{Path: path, PathSource: v1alpha1.SourceStatic}
+}
+
+var start = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+
+func input(n *fabrics.Node) fabric.Node {
+	return fabric.Node{Name: n.Name, Ready: true, Report: &n.Spec, Heartbeat: start}
+}
+
+func newMap(tb testing.TB, levels ...fabric.Level) *fabric.Map {
+	tb.Helper()
+	m, err := fabric.New(fabric.Config{Levels: levels})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return m
+}
+
+func preset(tb testing.TB, mode fabric.Mode) []fabric.Level {
+	tb.Helper()
+	levels, err := fabric.Preset(mode, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return levels
+}
+
+func mapOf(tb testing.TB, mode fabric.Mode, f *fabrics.Fabric) *fabric.Map {
+	tb.Helper()
+	m := newMap(tb, preset(tb, mode)...)
+	nodes := make([]fabric.Node, len(f.Nodes))
+	for i := range f.Nodes {
+		nodes[i] = input(&f.Nodes[i])
+	}
+	m.Reserve(len(nodes))
+	m.Put(nodes...)
+	return m
+}
+
+// groups is which nodes are together at the lowest level.
+func groups(s *fabric.Snapshot) map[string]string {
+	out := map[string]string{}
+	for holders, e := range s.All() {
+		if e.Kind == "node" {
+			out[e.Name] = ""
+			if len(holders) > 0 {
+				out[e.Name] = holders[len(holders)-1].Name
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,218 @@
+package gang_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/topo/gang"
+)
+
+// clock is a time of day, by minutes.
+func clock(minute int) metav1.Time { return metav1.Unix(1_700_000_000+60*int64(minute), 0) }
+
+func at(minute int) time.Time { return clock(minute).UTC() }
+
+// member is a pod of gang "tf" that was made at minute 1.
+func member(name string, change ...func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: name, CreationTimestamp: clock(1), Labels: m{names.GangName: "tf", names.GangMinAvailable: "2"},
+	}}
+	for _, f := range change {
+		f(pod)
+	}
+	return pod
+}
+
+func scheduled(status corev1.ConditionStatus, reason, message string, minute int) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
+			Type: corev1.PodScheduled, Status: status, Reason: reason, Message: message, LastTransitionTime: clock(minute),
+		})
+	}
+}
+
+func refused(message string, minute int) func(*corev1.Pod) {
+	return scheduled(corev1.ConditionFalse, corev1.PodReasonUnschedulable, message, minute)
+}
+
+func onNode(node string, minute int) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.NodeName, p.Status.Phase = node, corev1.PodPending
+		scheduled(corev1.ConditionTrue, "", "", minute)(p)
+	}
+}
+
+func runs(minute int) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		onNode("n1", 2)(p)
+		p.Status.Phase = corev1.PodRunning
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{
+			{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: clock(minute + 1)}}},
+			{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: clock(minute)}}},
+		}
+	}
+}
+
+func ends(phase corev1.PodPhase, minute int) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		onNode("n1", 2)(p)
+		p.Status.Phase = phase
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{
+			{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: clock(minute)}}},
+		}
+	}
+}
+
+func pulls(minute int) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		onNode("n1", 2)(p)
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{
+			{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}},
+		}
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
+			Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: clock(minute),
+		})
+	}
+}
+
+func TestStateOfMembers(t *testing.T) {
+	const short = "rejected by podgroup default/tf: 1 of 2 fit, group leaf-07 is 2 GPUs short"
+	later := func(p *corev1.Pod) { p.CreationTimestamp = clock(5) }
+	lost := func(node string) (time.Time, bool) { return at(9), node == "lost" }
+	for _, tt := range []struct {
+		name string
+		pods []*corev1.Pod
+		min  int
+		want gang.State
+	}{
+		{
+			"queued since the first that waits was made", []*corev1.Pod{member("a", later), member("b", later), member("c", runs(2))}, 2,
+			gang.State{Phase: gang.Queued, Reason: "1 of 2 have a node", Since: at(5), Pods: 3, Bound: 1, Running: 1},
+		},
+		{
+			"rejected, in the plugin's words alone, since the first was", []*corev1.Pod{
+				member("a", refused("0/73 nodes are available: "+short+". no new claims to deallocate, preemption: 0/73 nodes are available: 73 Preemption is not helpful for scheduling.", 4)),
+				member("b", refused("0/73 nodes are available: "+short+". no new claims to deallocate, preemption: not eligible", 3)),
+			}, 2,
+			gang.State{Phase: gang.Queued, Reason: short, Since: at(1), RejectedSince: at(3), Pods: 2},
+		},
+		{
+			"of an older Kubernetes", []*corev1.Pod{member("a", refused("0/73 nodes are available: "+short+". preemption: 0/73 nodes are available: 73 no.", 3))}, 1,
+			gang.State{Phase: gang.Queued, Reason: short, Since: at(1), RejectedSince: at(3), Pods: 1},
+		},
+		{
+			"what most are told", []*corev1.Pod{member("a", refused("x", 3)), member("b", refused("y", 3)), member("c", refused("y", 3))}, 3,
+			gang.State{Phase: gang.Queued, Reason: "y", Since: at(1), RejectedSince: at(3), Pods: 3},
+		},
+		{
+			"one that is behind a gate was not rejected",
+			[]*corev1.Pod{member("a", scheduled(corev1.ConditionFalse, corev1.PodReasonSchedulingGated, "Scheduling is blocked due to non-empty scheduling gates", 2))}, 1,
+			gang.State{Phase: gang.Queued, Reason: "Scheduling is blocked due to non-empty scheduling gates", Since: at(1), Pods: 1},
+		},
+		{
+			"pods that are missing come first", []*corev1.Pod{member("a", refused(short, 3))}, 2,
+			gang.State{Phase: gang.Queued, Reason: "1 of 2 pods exist", Since: at(1), RejectedSince: at(3), Pods: 1},
+		},
+		{
+			"starts since the last was bound", []*corev1.Pod{member("a", runs(3)), member("b", onNode("n1", 4)), member("c", onNode("n2", 6))}, 3,
+			gang.State{Phase: gang.Starting, Reason: "1 of 3 run", Since: at(6), Pods: 3, Bound: 3, Running: 1},
+		},
+		{
+			"runs since the last that it needs does", []*corev1.Pod{member("a", runs(3)), member("b", runs(9)), member("c", runs(4)), member("d", refused("x", 8))}, 2,
+			gang.State{Phase: gang.Running, Since: at(4), Pods: 4, Bound: 3, Running: 3},
+		},
+		{
+			"done since the last was", []*corev1.Pod{member("a", ends(corev1.PodSucceeded, 30)), member("b", ends(corev1.PodSucceeded, 20))}, 2,
+			gang.State{Phase: gang.Succeeded, Since: at(30), Pods: 2, Succeeded: 2},
+		},
+		{
+			"failed since the first did", []*corev1.Pod{member("a", ends(corev1.PodFailed, 30)), member("b", ends(corev1.PodFailed, 20))}, 2,
+			gang.State{Phase: gang.Unknown, Reason: "2 pods failed", Since: at(20), Pods: 2, Failed: 2},
+		},
+		{
+			"an image that is not there", []*corev1.Pod{member("a", pulls(7))}, 1,
+			gang.State{Phase: gang.Unknown, Reason: "1 pod in ImagePullBackOff", Since: at(7), Pods: 1, Bound: 1},
+		},
+		{
+			"its node is lost since the node is", []*corev1.Pod{member("a", runs(3), func(p *corev1.Pod) { p.Spec.NodeName = "lost" })}, 1,
+			gang.State{Phase: gang.Unknown, Reason: "1 pod on a lost node", Since: at(9), Pods: 1, Bound: 1, Running: 1},
+		},
+		{
+			"one that ended on a lost node is no loss",
+			[]*corev1.Pod{member("a", ends(corev1.PodSucceeded, 20), func(p *corev1.Pod) { p.Spec.NodeName = "lost" })}, 1,
+			gang.State{Phase: gang.Succeeded, Since: at(20), Pods: 1, Succeeded: 1},
+		},
+		{
+			"nobody knows since when", []*corev1.Pod{member("a", func(p *corev1.Pod) { p.Spec.NodeName = "n1"; p.Status.Phase = corev1.PodRunning })}, 1,
+			gang.State{Phase: gang.Running, Pods: 1, Bound: 1, Running: 1},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var members []*gang.Member
+			for _, pod := range tt.pods {
+				m, ok := gang.MemberOf(pod)
+				if !ok {
+					t.Fatalf("%s is in no gang", pod.Name)
+				}
+				m.Share(strings.Clone, strings.Clone)
+				members = append(members, m)
+			}
+			if diff := cmp.Diff(tt.want, gang.StateOfMembers(members, tt.min, lost)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestMemberOf(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		pod  *corev1.Pod
+		in   bool
+		min  int32
+	}{
+		{"of no gang", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: m{"app": "x"}}}, false, 0},
+		{"a key without a name", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: m{names.GangMinAvailable: "2"}}}, false, 0},
+		{"a gang's", member("a"), true, 2},
+		{"one whose min-available is no number", member("a", func(p *corev1.Pod) { p.Labels[names.GangMinAvailable] = "five" }), true, 0},
+		{"Koordinator's", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Annotations: m{names.KoordinatorName: "tf"}}}, true, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, in := gang.MemberOf(tt.pod)
+			if in != tt.in || in && (got.Gang != "default/tf" || got.MinMember != tt.min) {
+				t.Errorf("member %+v, %t", got, in)
+			}
+		})
+	}
+}
+
+// Members are ordered as the scheduler orders the pods.
+func TestOrderMembers(t *testing.T) {
+	task := func(task string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Labels[names.TaskKubeflow] = task }
+	}
+	pods := []*corev1.Pod{
+		member("w-10", task("worker")), member("w-2", task("worker")), member("e-0", task("evaluator")), member("m-0", task("master")),
+		member("x-b"), member("x-a"),
+	}
+	var members []*gang.Member
+	for _, pod := range pods {
+		m, _ := gang.MemberOf(pod)
+		members = append(members, m)
+	}
+	gang.OrderMembers(members)
+	gang.Order(pods)
+	var want, got []string
+	for i := range pods {
+		want, got = append(want, pods[i].Name), append(got, members[i].Name)
+	}
+	if diff := cmp.Diff(want, got); diff != "" || got[0] != "m-0" {
+		t.Errorf("(-pods +members):\n%s", diff)
+	}
+}
