@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/component-base/metrics"
 	fwk "k8s.io/kube-scheduler/framework"
 	kube "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
@@ -38,7 +38,7 @@ type world struct {
 	plugin *scheduler.Plugin
 	stop   func()
 	// registry has the plugin's metrics.
-	registry *prometheus.Registry
+	registry metrics.KubeRegistry
 	// version is the last resourceVersion that the test gave out.
 	version atomic.Int64
 	writes  sync.Mutex
@@ -65,7 +65,7 @@ func startFrom(tb testing.TB, file, args string, nodes ...*corev1.Node) *world {
 // startAs runs the scheduler with any configuration.
 func startAs(tb testing.TB, c *config.KubeSchedulerConfiguration, nodes ...*corev1.Node) *world {
 	tb.Helper()
-	w := &world{TB: tb, client: fake.NewClientset(), registry: prometheus.NewRegistry()}
+	w := &world{TB: tb, client: fake.NewClientset()}
 	if _, ok := tb.(*testing.B); ok {
 		// One that keeps no account of who owns which field, which costs more
 		// than all scheduling.
@@ -101,7 +101,8 @@ func startAs(tb testing.TB, c *config.KubeSchedulerConfiguration, nodes ...*core
 	ctx, stop := context.WithCancel(context.Background())
 	factory := kube.NewInformerFactory(w.client, 0, nil)
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: w.client.EventsV1()})
-	create := scheduler.Factory(slog.New(slog.DiscardHandler), scheduler.WithMetrics(w.registry))
+	w.registry = metrics.NewKubeRegistry()
+	create := scheduler.Factory(slog.New(slog.DiscardHandler), scheduler.WithMetrics(w.registry.Registerer()))
 	s, err := kube.New(ctx, w.client, factory, nil, profile.NewRecorderFactory(broadcaster),
 		kube.WithProfiles(c.Profiles...), kube.WithComponentConfigVersion(c.APIVersion),
 		kube.WithPodInitialBackoffSeconds(1), kube.WithPodMaxBackoffSeconds(1),

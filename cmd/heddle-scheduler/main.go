@@ -13,8 +13,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/cli"
-	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
-	"k8s.io/component-base/metrics/legacyregistry"
+	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of client-go
 	_ "k8s.io/component-base/metrics/prometheus/version"  // metric of the version
 	"k8s.io/klog/v2"
@@ -36,8 +35,7 @@ func main() {
 func command() *cobra.Command {
 	// kube-scheduler logs through klog, and its flags say how.
 	log := slog.New(logr.ToSlogHandler(klog.Background()))
-	factory := scheduler.Factory(log, scheduler.WithMetrics(legacyregistry.Registerer()), scheduler.WithElection(won))
-	c := app.NewSchedulerCommand(app.WithPlugin(scheduler.Name, factory))
+	c := app.NewSchedulerCommand(app.WithPlugin(scheduler.Name, scheduler.Factory(log, host()...)))
 	run := c.RunE
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if f := c.Flags().Lookup("version"); f != nil && f.Value.String() == "true" {
@@ -59,27 +57,4 @@ func versions(w io.Writer) error {
 	}
 	_, err := fmt.Fprintf(w, "heddle-scheduler %s\nKubernetes %s\n", version, kubernetes)
 	return err
-}
-
-// won tells whether this process has won kube-scheduler's leader election, and
-// whether there is one. kube-scheduler tells its plugins nothing of it; its
-// metric does, from when the election begins.
-func won() (leads, known bool) {
-	families, err := legacyregistry.DefaultGatherer.Gather()
-	if err != nil && len(families) == 0 {
-		return false, false
-	}
-	for _, family := range families {
-		if family.GetName() != "leader_election_master_status" {
-			continue
-		}
-		for _, metric := range family.GetMetric() {
-			for _, label := range metric.GetLabel() {
-				if label.GetName() == "name" && label.GetValue() == "kube-scheduler" {
-					return metric.GetGauge().GetValue() == 1, true
-				}
-			}
-		}
-	}
-	return false, false
 }

@@ -27,8 +27,8 @@ func podGroups(t *testing.T) {
 	b.kubectl(t, "wait", "--for=condition=Established", "crd/"+podGroupCRD, "--timeout=30s")
 }
 
-// podGroup is what of a PodGroup the path says; "" if there is none.
-func (f *fleet) podGroup(t *testing.T, name, path string) string {
+// labeledGroup is what of a PodGroup the path says; "" if there is none.
+func (f *fleet) labeledGroup(t *testing.T, name, path string) string {
 	t.Helper()
 	return f.kubectl(t, "-n", f.namespace, "get", "podgroups.scheduling.x-k8s.io", name, "--ignore-not-found", "-o", "jsonpath="+path)
 }
@@ -37,7 +37,7 @@ func (f *fleet) podGroup(t *testing.T, name, path string) string {
 func (f *fleet) says(t *testing.T, within time.Duration, name, path, want string) {
 	t.Helper()
 	eventually(t, within, func() string {
-		if got := f.podGroup(t, name, path); got != want {
+		if got := f.labeledGroup(t, name, path); got != want {
 			return fmt.Sprintf("%s of %s is %q, want %q", path, name, got, want)
 		}
 		return ""
@@ -72,7 +72,7 @@ func TestPodGroupsOfLabelGangs(t *testing.T) {
 		f.create(t, p)
 	}
 	f.userPodGroup(t, "mine", 2)
-	mine := f.podGroup(t, "mine", "{.metadata.resourceVersion}")
+	mine := f.labeledGroup(t, "mine", "{.metadata.resourceVersion}")
 	f.gang(t, "mine", 2, 1, nil)
 	f.running(t, 30*time.Second, "job", 3)
 	f.running(t, 30*time.Second, "mine", 2)
@@ -85,10 +85,10 @@ func TestPodGroupsOfLabelGangs(t *testing.T) {
 	f.says(t, 20*time.Second, "job", "{.spec.minMember}", "2")
 
 	// Somebody deletes it in mid-flight: the gang runs on, and it is made again.
-	uid := f.podGroup(t, "job", "{.metadata.uid}")
+	uid := f.labeledGroup(t, "job", "{.metadata.uid}")
 	f.kubectl(t, "-n", f.namespace, "delete", "podgroups.scheduling.x-k8s.io", "job")
 	eventually(t, 30*time.Second, func() string {
-		if got := f.podGroup(t, "job", "{.metadata.uid}"); got == "" || got == uid {
+		if got := f.labeledGroup(t, "job", "{.metadata.uid}"); got == "" || got == uid {
 			return fmt.Sprintf("its uid is %q, and was %q", got, uid)
 		}
 		return ""
@@ -98,8 +98,8 @@ func TestPodGroupsOfLabelGangs(t *testing.T) {
 	// No pod is left: ours goes, and the user's stays as it was.
 	f.kubectl(t, "-n", f.namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
 	f.says(t, 40*time.Second, "job", "{.metadata.uid}", "")
-	if got := f.podGroup(t, "mine", "{.metadata.resourceVersion}"); got != mine {
-		t.Errorf("the user's is %s, and was %s:\n%s", got, mine, f.podGroup(t, "mine", "{}"))
+	if got := f.labeledGroup(t, "mine", "{.metadata.resourceVersion}"); got != mine {
+		t.Errorf("the user's is %s, and was %s:\n%s", got, mine, f.labeledGroup(t, "mine", "{}"))
 	}
 }
 
@@ -117,7 +117,7 @@ func TestPodGroupTakenOver(t *testing.T) {
 	t.Log(f.refused(t, "taken", 1, "its members and its PodGroup object say 2 and 1"))
 	f.kubectl(t, "-n", f.namespace, "delete", "pod", "taken-0", "--force", "--grace-period=0")
 	<-time.After(20 * time.Second)
-	if got := f.podGroup(t, "taken", "{.spec.minMember}"); got != "1" {
+	if got := f.labeledGroup(t, "taken", "{.spec.minMember}"); got != "1" {
 		t.Errorf("it says %q, want what its editor wrote", got)
 	}
 }
@@ -167,7 +167,7 @@ func TestSchedulerThatWaitsWritesNothing(t *testing.T) {
 	}
 	// An incomplete gang is told of after 30 s.
 	<-time.After(45 * time.Second)
-	if got := f.podGroup(t, "lone", "{.metadata.uid}") + events(); got != "" {
+	if got := f.labeledGroup(t, "lone", "{.metadata.uid}") + events(); got != "" {
 		t.Errorf("the replica that waits wrote: %s", got)
 	}
 	f.kubectl(t, "-n", f.namespace, "delete", "lease", schedulerName)

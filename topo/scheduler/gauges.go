@@ -101,7 +101,7 @@ func (p *Plugin) count() (states map[gang.Phase]int, rejected []crowd) {
 		}
 	}
 	slices.SortFunc(rejected, func(a, b crowd) int {
-		return cmp.Or(a.rejected.Compare(b.rejected), cmp.Compare(a.key.Namespace, b.key.Namespace), cmp.Compare(a.key.Name, b.key.Name))
+		return cmp.Or(a.rejected.Compare(b.rejected), cmp.Compare(a.key.String(), b.key.String()))
 	})
 	return states, rejected[:min(len(rejected), maxRejected)]
 }

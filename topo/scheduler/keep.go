@@ -31,8 +31,8 @@ func (p *Plugin) lacks(ctx context.Context, group string) {
 	}
 }
 
-// keep keeps our PodGroup objects, until the context ends.
-func (p *Plugin) keep(
+// keepPodGroups keeps our PodGroup objects, until the context ends.
+func (p *Plugin) keepPodGroups(
 	ctx context.Context, group string, client dynamic.NamespaceableResourceInterface, store podgroup.Store,
 ) {
 	if !p.args.PodGroups || group != gang.APIGroupXK8s {
@@ -123,7 +123,8 @@ func (c *crowd) state() gang.State { return gang.StateOf(c.pods, c.min, c.lost) 
 // described is what its object is to say.
 func (c *crowd) described() *podgroup.Gang {
 	g := &podgroup.Gang{
-		Key: c.key, Theirs: !c.ours, MinMember: c.min, Timeout: c.timeout, Owner: c.owner(), Status: podgroup.StatusOf(c.state()),
+		Key: c.key, Theirs: !c.ours, MinMember: c.min, Timeout: c.timeout, Owner: c.owner(),
+		Status: podgroup.StatusOf(c.state()),
 	}
 	for _, pod := range c.pods {
 		g.Labels = g.Labels || gang.ByLabels(pod)

@@ -62,7 +62,9 @@ func TestDescribedGangs(t *testing.T) {
 	}{
 		{"by labels", []*corev1.Pod{ourPod("a", of("x", "2"), "")}, nil, bare},
 		{
-			"with one controller", []*corev1.Pod{ourPod("a", of("x", "2"), "job"), ourPod("b", of("x", "2"), "job")}, nil,
+			"with one controller",
+			[]*corev1.Pod{ourPod("a", of("x", "2"), "job"), ourPod("b", of("x", "2"), "job")},
+			nil,
 			with(func(g *podgroup.Gang) {
 				g.Owner = &metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "job", UID: "job"}
 			}),
@@ -73,7 +75,9 @@ func TestDescribedGangs(t *testing.T) {
 			g.Labels, g.Timeout = false, 90*time.Second
 		})},
 		{
-			"contradictory", []*corev1.Pod{ourPod("a", of("x", "2"), ""), ourPod("b", of("x", "3"), "")}, nil,
+			"contradictory",
+			[]*corev1.Pod{ourPod("a", of("x", "2"), ""), ourPod("b", of("x", "3"), "")},
+			nil,
 			with(func(g *podgroup.Gang) { g.Make = false }),
 		},
 		{"finished", []*corev1.Pod{done}, nil, with(func(g *podgroup.Gang) {
@@ -84,11 +88,14 @@ func TestDescribedGangs(t *testing.T) {
 		})},
 		{"for another scheduler", []*corev1.Pod{elsewhere}, nil, with(func(g *podgroup.Gang) { g.Theirs = true })},
 		{
-			"with an object of its user's", []*corev1.Pod{ourPod("a", of("x", "2"), "")}, podGroup(gang.APIGroup, 2, nil),
+			"with an object of its user's",
+			[]*corev1.Pod{ourPod("a", of("x", "2"), "")},
+			podGroup(gang.APIGroup, 2, nil),
 			with(func(g *podgroup.Gang) { g.Labels = false }),
 		},
 		{
-			"with an object of ours, which is never believed", []*corev1.Pod{ourPod("a", of("x", "2"), "")},
+			"with an object of ours, which is never believed",
+			[]*corev1.Pod{ourPod("a", of("x", "2"), "")},
 			podGroup(gang.APIGroupXK8s, 7, map[string]string{"app.kubernetes.io/managed-by": "heddle-scheduler"}), bare,
 		},
 	} {
@@ -167,9 +174,9 @@ func TestOnlyTheLeaderTells(t *testing.T) {
 				if tt.cycle {
 					_, _ = p.PreFilter(t.Context(), state{}, podOf("plain", nil), nil)
 				}
-				time.Sleep(time.Minute)
+				<-time.After(time.Minute)
 				p.inquire(time.Now())
-				time.Sleep(time.Minute)
+				<-time.After(time.Minute)
 				p.inquire(time.Now())
 				if p.leading() != tt.want {
 					t.Errorf("%v, want %v", p.leading(), tt.want)

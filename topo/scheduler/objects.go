@@ -61,7 +61,7 @@ func (p *Plugin) follow(ctx context.Context, client dynamic.Interface, group str
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
 	p.lookedFor(looked)
-	p.keep(ctx, group, client.Resource(resource), informer.GetStore())
+	p.keepPodGroups(ctx, group, client.Resource(resource), informer.GetStore())
 	<-ctx.Done()
 	factory.Shutdown()
 }

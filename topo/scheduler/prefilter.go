@@ -44,7 +44,6 @@ func (p *Plugin) PreFilter(
 	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
 ) (*framework.PreFilterResult, *framework.Status) {
 	p.led.Store(true)
-	p.survey(ctx, nodes)
 	shares, err := p.sharesOf(pod)
 	chosen, wrong := p.chosenBy(pod)
 	if err = cmp.Or(err, wrong); err != nil {
@@ -87,6 +86,7 @@ type next struct {
 func (p *Plugin) prefilter(
 	ctx context.Context, pod *corev1.Pod, nodes []framework.NodeInfo, particular bool,
 ) (c *cycle, then next, status *framework.Status) {
+	p.survey(ctx, nodes)
 	b := p.book
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -61,7 +61,7 @@ func (p *Plugin) survey(ctx context.Context, nodes []framework.NodeInfo) {
 		r.free += free
 		if free == has {
 			r.whole += free
-			whole[c.ids[i]] = int32(min(free, 1<<20)) //nolint:gosec // At most a million.
+			whole[c.ids[i]] = int32(min(free, 1<<20))
 		}
 	}
 	for _, hole := range c.planner.Largest(whole) {

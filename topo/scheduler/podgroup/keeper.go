@@ -173,7 +173,8 @@ func (k *Keeper) write(
 		if err != nil {
 			return fmt.Errorf("podgroup %s: %w", key, err)
 		}
-		_, err = client.Patch(ctx, key.Name, types.MergePatchType, text, metav1.PatchOptions{FieldManager: Manager}, subresources...)
+		options := metav1.PatchOptions{FieldManager: Manager}
+		_, err = client.Patch(ctx, key.Name, types.MergePatchType, text, options, subresources...)
 		return err
 	}
 	switch what {
