@@ -76,5 +76,5 @@ func seconds(at metav1.Time) second {
 	if at.IsZero() {
 		return 0
 	}
-	return second(max(0, min(at.Unix(), math.MaxUint32))) //nolint:gosec // It is within its bounds.
+	return second(max(0, min(at.Unix(), math.MaxUint32)))
 }
