@@ -155,6 +155,13 @@ func TestStateOfMembers(t *testing.T) {
 			gang.State{Phase: gang.Unknown, Reason: "2 pods failed", Since: at(20), Pods: 2, Failed: 2},
 		},
 		{
+			"terminating since somebody asked for it, not until its grace ends",
+			[]*corev1.Pod{member("a", runs(3), func(p *corev1.Pod) {
+				p.DeletionTimestamp, p.DeletionGracePeriodSeconds = new(clock(9)), new(int64(120))
+			})}, 1,
+			gang.State{Phase: gang.Unknown, Reason: "1 pod terminating", Since: at(7), Pods: 1, Bound: 1},
+		},
+		{
 			"an image that is not there",
 			[]*corev1.Pod{member("a", pulls(7))},
 			1,
