@@ -92,64 +92,97 @@ func TestStateOfMembers(t *testing.T) {
 		want gang.State
 	}{
 		{
-			"queued since the first that waits was made", []*corev1.Pod{member("a", later), member("b", later), member("c", runs(2))}, 2,
+			"queued since the first that waits was made",
+			[]*corev1.Pod{member("a", later), member("b", later), member("c", runs(2))},
+			2,
 			gang.State{Phase: gang.Queued, Reason: "1 of 2 have a node", Since: at(5), Pods: 3, Bound: 1, Running: 1},
 		},
 		{
-			"rejected, in the plugin's words alone, since the first was", []*corev1.Pod{
+			"rejected, in the plugin's words alone, since the first was",
+			[]*corev1.Pod{
 				member("a", refused("0/73 nodes are available: "+short+". no new claims to deallocate, preemption: 0/73 nodes are available: 73 Preemption is not helpful for scheduling.", 4)),
 				member("b", refused("0/73 nodes are available: "+short+". no new claims to deallocate, preemption: not eligible", 3)),
-			}, 2,
+			},
+			2,
 			gang.State{Phase: gang.Queued, Reason: short, Since: at(1), RejectedSince: at(3), Pods: 2},
 		},
 		{
-			"of an older Kubernetes", []*corev1.Pod{member("a", refused("0/73 nodes are available: "+short+". preemption: 0/73 nodes are available: 73 no.", 3))}, 1,
+			"of an older Kubernetes",
+			[]*corev1.Pod{member("a", refused("0/73 nodes are available: "+short+". preemption: 0/73 nodes are available: 73 no.", 3))},
+			1,
 			gang.State{Phase: gang.Queued, Reason: short, Since: at(1), RejectedSince: at(3), Pods: 1},
 		},
 		{
-			"what most are told", []*corev1.Pod{member("a", refused("x", 3)), member("b", refused("y", 3)), member("c", refused("y", 3))}, 3,
+			"what most are told",
+			[]*corev1.Pod{member("a", refused("x", 3)), member("b", refused("y", 3)), member("c", refused("y", 3))},
+			3,
 			gang.State{Phase: gang.Queued, Reason: "y", Since: at(1), RejectedSince: at(3), Pods: 3},
 		},
 		{
 			"one that is behind a gate was not rejected",
-			[]*corev1.Pod{member("a", scheduled(corev1.ConditionFalse, corev1.PodReasonSchedulingGated, "Scheduling is blocked due to non-empty scheduling gates", 2))}, 1,
+			[]*corev1.Pod{member("a", scheduled(corev1.ConditionFalse, corev1.PodReasonSchedulingGated, "Scheduling is blocked due to non-empty scheduling gates", 2))},
+			1,
 			gang.State{Phase: gang.Queued, Reason: "Scheduling is blocked due to non-empty scheduling gates", Since: at(1), Pods: 1},
 		},
 		{
-			"pods that are missing come first", []*corev1.Pod{member("a", refused(short, 3))}, 2,
+			"pods that are missing come first",
+			[]*corev1.Pod{member("a", refused(short, 3))},
+			2,
 			gang.State{Phase: gang.Queued, Reason: "1 of 2 pods exist", Since: at(1), RejectedSince: at(3), Pods: 1},
 		},
 		{
-			"starts since the last was bound", []*corev1.Pod{member("a", runs(3)), member("b", onNode("n1", 4)), member("c", onNode("n2", 6))}, 3,
+			"starts since the last was bound",
+			[]*corev1.Pod{member("a", runs(3)), member("b", onNode("n1", 4)), member("c", onNode("n2", 6))},
+			3,
 			gang.State{Phase: gang.Starting, Reason: "1 of 3 run", Since: at(6), Pods: 3, Bound: 3, Running: 1},
 		},
 		{
-			"runs since the last that it needs does", []*corev1.Pod{member("a", runs(3)), member("b", runs(9)), member("c", runs(4)), member("d", refused("x", 8))}, 2,
+			"runs since the last that it needs does",
+			[]*corev1.Pod{member("a", runs(3)), member("b", runs(9)), member("c", runs(4)), member("d", refused("x", 8))},
+			2,
 			gang.State{Phase: gang.Running, Since: at(4), Pods: 4, Bound: 3, Running: 3},
 		},
 		{
-			"done since the last was", []*corev1.Pod{member("a", ends(corev1.PodSucceeded, 30)), member("b", ends(corev1.PodSucceeded, 20))}, 2,
+			"done since the last was",
+			[]*corev1.Pod{member("a", ends(corev1.PodSucceeded, 30)), member("b", ends(corev1.PodSucceeded, 20))},
+			2,
 			gang.State{Phase: gang.Succeeded, Since: at(30), Pods: 2, Succeeded: 2},
 		},
 		{
-			"failed since the first did", []*corev1.Pod{member("a", ends(corev1.PodFailed, 30)), member("b", ends(corev1.PodFailed, 20))}, 2,
+			"failed since the first did",
+			[]*corev1.Pod{member("a", ends(corev1.PodFailed, 30)), member("b", ends(corev1.PodFailed, 20))},
+			2,
 			gang.State{Phase: gang.Unknown, Reason: "2 pods failed", Since: at(20), Pods: 2, Failed: 2},
 		},
 		{
-			"an image that is not there", []*corev1.Pod{member("a", pulls(7))}, 1,
+			"terminating since somebody asked for it, not until its grace ends",
+			[]*corev1.Pod{member("a", runs(3), func(p *corev1.Pod) {
+				p.DeletionTimestamp, p.DeletionGracePeriodSeconds = new(clock(9)), new(int64(120))
+			})}, 1,
+			gang.State{Phase: gang.Unknown, Reason: "1 pod terminating", Since: at(7), Pods: 1, Bound: 1},
+		},
+		{
+			"an image that is not there",
+			[]*corev1.Pod{member("a", pulls(7))},
+			1,
 			gang.State{Phase: gang.Unknown, Reason: "1 pod in ImagePullBackOff", Since: at(7), Pods: 1, Bound: 1},
 		},
 		{
-			"its node is lost since the node is", []*corev1.Pod{member("a", runs(3), func(p *corev1.Pod) { p.Spec.NodeName = "lost" })}, 1,
+			"its node is lost since the node is",
+			[]*corev1.Pod{member("a", runs(3), func(p *corev1.Pod) { p.Spec.NodeName = "lost" })},
+			1,
 			gang.State{Phase: gang.Unknown, Reason: "1 pod on a lost node", Since: at(9), Pods: 1, Bound: 1, Running: 1},
 		},
 		{
 			"one that ended on a lost node is no loss",
-			[]*corev1.Pod{member("a", ends(corev1.PodSucceeded, 20), func(p *corev1.Pod) { p.Spec.NodeName = "lost" })}, 1,
+			[]*corev1.Pod{member("a", ends(corev1.PodSucceeded, 20), func(p *corev1.Pod) { p.Spec.NodeName = "lost" })},
+			1,
 			gang.State{Phase: gang.Succeeded, Since: at(20), Pods: 1, Succeeded: 1},
 		},
 		{
-			"nobody knows since when", []*corev1.Pod{member("a", func(p *corev1.Pod) { p.Spec.NodeName = "n1"; p.Status.Phase = corev1.PodRunning })}, 1,
+			"nobody knows since when",
+			[]*corev1.Pod{member("a", func(p *corev1.Pod) { p.Spec.NodeName = "n1"; p.Status.Phase = corev1.PodRunning })},
+			1,
 			gang.State{Phase: gang.Running, Pods: 1, Bound: 1, Running: 1},
 		},
 	} {

@@ -60,7 +60,7 @@ func lead(task string) int8 {
 	if i := slices.Index(leaders, task); i >= 0 {
 		return int8(i) //nolint:gosec // There are nine.
 	}
-	others := int8(len(leaders))
+	others := int8(len(leaders)) //nolint:gosec // There are nine.
 	switch task {
 	case "worker", "workers":
 		return others + 2

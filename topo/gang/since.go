@@ -2,6 +2,7 @@ package gang
 
 import (
 	"math"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,7 +15,7 @@ func since(pod *corev1.Pod, at stage, inTrouble bool) second {
 	case at == succeeded, at == failed:
 		return ended(pod)
 	case pod.DeletionTimestamp != nil:
-		return seconds(*pod.DeletionTimestamp)
+		return deleted(pod)
 	case inTrouble:
 		// It has not been ready since then.
 		return changed(pod, corev1.PodReady)
@@ -24,6 +25,15 @@ func since(pod *corev1.Pod, at stage, inTrouble bool) second {
 		return changed(pod, corev1.PodScheduled)
 	}
 	return started(pod)
+}
+
+// deleted is when somebody asked for it: the timestamp is when its grace ends.
+func deleted(pod *corev1.Pod) second {
+	at := pod.DeletionTimestamp.Time
+	if grace := pod.DeletionGracePeriodSeconds; grace != nil {
+		at = at.Add(-time.Duration(min(max(*grace, 0), math.MaxInt32)) * time.Second)
+	}
+	return seconds(metav1.Time{Time: at})
 }
 
 // ended is when the last container did.
@@ -76,5 +86,5 @@ func seconds(at metav1.Time) second {
 	if at.IsZero() {
 		return 0
 	}
-	return second(max(0, min(at.Unix(), math.MaxUint32))) //nolint:gosec // It is within its bounds.
+	return second(max(0, min(at.Unix(), math.MaxUint32)))
 }

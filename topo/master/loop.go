@@ -177,19 +177,7 @@ func (l *loop) takePods(c facts.Changes[facts.Pod]) bool {
 	}
 	sums := map[string]int32{}
 	for key, pod := range c.Changed {
-		was, had := l.pods[key]
-		if pod == nil {
-			pod = &facts.Pod{}
-			delete(l.pods, key)
-		} else {
-			l.pods[key] = *pod
-		}
-		if had && was.Same(pod) {
-			continue
-		}
-		sums[was.Node] -= was.GPUs
-		sums[pod.Node] += pod.GPUs
-		l.gangs.move(key, was.Member, pod.Member)
+		l.takePod(key, pod, sums)
 	}
 	shown := false
 	for name, change := range sums {
@@ -205,6 +193,24 @@ func (l *loop) takePods(c facts.Changes[facts.Pod]) bool {
 		}
 	}
 	return shown
+}
+
+// takePod takes one pod, nil if it is gone, and adds what that changes to the sums
+// of its nodes.
+func (l *loop) takePod(key string, pod *facts.Pod, sums map[string]int32) {
+	was, had := l.pods[key]
+	if pod == nil {
+		pod = &facts.Pod{}
+		delete(l.pods, key)
+	} else {
+		l.pods[key] = *pod
+	}
+	if had && was.Same(pod) {
+		return
+	}
+	sums[was.Node] -= was.GPUs
+	sums[pod.Node] += pod.GPUs
+	l.gangs.move(key, was.Member, pod.Member)
 }
 
 // tell tells the fabric what is known of nodes: by name, since neighbors by name
