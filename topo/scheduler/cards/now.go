@@ -29,8 +29,14 @@ type sheet struct {
 	pods map[*corev1.Pod]*words
 
 	mu sync.Mutex
-	// answers are those of Try, by what was wanted.
-	answers map[string]answer
+	// answers are those of Try.
+	answers map[question]answer
+}
+
+// question is what is wanted, and how cards are chosen unless that says it.
+type question struct {
+	want key
+	how  config.Placement
 }
 
 // answer is how full the cards would be, or why there are none.
@@ -64,8 +70,8 @@ func (b *Book) Try(
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := string(how) + " " + w.key
-	if a, ok := s.answers[key]; ok && w.key != "" {
+	q := question{w.key, how}
+	if a, ok := s.answers[q]; ok {
 		return a.load, a.why, nil
 	}
 	free := slices.Clone(s.cards)
@@ -73,8 +79,8 @@ func (b *Book) Try(
 	if _, a.why = w.Place(free, how); a.why == "" {
 		a.load = Load(free)
 	}
-	if len(s.answers) < maxAnswers {
-		s.answers[key] = a
+	if w.key != (key{}) && len(s.answers) < maxAnswers {
+		s.answers[q] = a
 	}
 	return a.load, a.why, nil
 }
@@ -89,7 +95,7 @@ func (b *Book) sheet(info framework.NodeInfo, decided func(types.UID) *allocatio
 		}
 	}
 	now := &sheet{
-		generation: info.GetGeneration(), count: len(info.GetPods()), answers: map[string]answer{},
+		generation: info.GetGeneration(), count: len(info.GetPods()), answers: map[question]answer{},
 		pods: make(map[*corev1.Pod]*words, len(info.GetPods())),
 	}
 	all := make([]*words, 0, len(info.GetPods()))

@@ -2,6 +2,7 @@ package cards
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -20,9 +21,11 @@ type Want struct {
 	containers []container
 	// node is which nodes come first; empty is as configured.
 	node config.Placement
-	// key is equal for pods that want the same, and empty before Heed.
-	key string
+	// key is equal for pods that want the same, and zero before Heed.
+	key key
 }
+
+type key [sha256.Size]byte
 
 // container is one that asks for shares.
 type container struct {
@@ -78,7 +81,7 @@ func (w *Want) Heed(annotations map[string]string) error {
 	for i := range w.containers {
 		w.containers[i].request.Placement = card
 	}
-	w.key = fmt.Sprintf("%#v", w.containers)
+	w.key = sha256.Sum256(fmt.Appendf(nil, "%#v", w.containers))
 	return nil
 }
 
