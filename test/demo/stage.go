@@ -114,6 +114,7 @@ func (s *stage) daemons(ctx context.Context) error {
 			"-n", "heddle-system", "create", "configmap", "demo-fabric",
 			"--from-file=" + filepath.Join(s.fleetDir(), fabricName),
 		},
+		{"apply", "-f", filepath.Join(s.installer.Root, "test/demo/map.yaml")},
 	} {
 		if _, err := s.Kubectl(ctx, args...); err != nil {
 			return err
@@ -273,6 +274,7 @@ func (s *stage) hints(ctx context.Context) error {
 		"kubectl describe node %s\n"+
 		"kubectl -n heddle-system logs ds/heddle-feature-discovery\n"+
 		"kubectl label node %s nvidia.com/gpu.product- && kubectl get node %s -L nvidia.com/gpu.product   # it comes back\n"+
+		"kubectl -n pretraining delete pod moe-3 && sleep 4 && heddle topo gangs   # made again where the others are\n"+
 		"sed -i '/%s:/,/^  [^ ]/s/%s-rail%d/su3-rail%d/' %s && sleep 4 && heddle topo miscabled   # the cable in its place\n"+
 		"\n# Stop it\nmake demo-down\n",
 		s.Kubeconfig(), filepath.Dir(kubectl), s.installer.Dir, s.Node(), s.Node(), s.Node(),

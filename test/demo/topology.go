@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
 
@@ -34,8 +35,11 @@ func (s *stage) startWorkers(ctx context.Context) error {
 	return s.StartDaemon(ctx, "demo-workers", self, "workers", s.fleetDir(), s.Kubeconfig())
 }
 
-// fabric makes topo-master's Service answer on the host too, and waits until it
-// knows every node.
+// mapService is topo-master for heddle-scheduler and for the host.
+const mapService = "demo-map"
+
+// fabric makes topo-master answer at its Service's address, and on the host too,
+// and waits until it knows every node.
 func (s *stage) fabric(ctx context.Context) error {
 	port := topoPort
 	if l, err := (&net.ListenConfig{}).Listen(ctx, "tcp4", net.JoinHostPort("127.0.0.1", fmt.Sprint(port))); err != nil {
@@ -43,26 +47,56 @@ func (s *stage) fabric(ctx context.Context) error {
 	} else if err := l.Close(); err != nil {
 		return err
 	}
-	address, err := s.Expose(ctx, "heddle-system", topoMaster, port)
+	address, err := s.Expose(ctx, "heddle-system", mapService, port)
 	if err != nil {
 		return err
 	}
 	s.url = "http://" + address
+	return s.patient(ctx, s.unknown)
+}
+
+// patient waits until topo-master lacks nothing.
+func (s *stage) patient(ctx context.Context, lacks func(context.Context) string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
+	last := ""
 	for {
-		why := s.unknown(ctx)
+		why := lacks(ctx)
 		if why == "" {
 			return nil
 		}
+		if ctx.Err() == nil {
+			last = why
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("topo-master: %s: %w", why, ctx.Err())
+			return fmt.Errorf("topo-master: %s: %w", last, ctx.Err())
 		case <-tick.C:
 		}
 	}
+}
+
+// waiting says which gang does not run yet, and why.
+func (s *stage) waiting(ctx context.Context) string {
+	body, err := s.ask(ctx, "/v1/gangs")
+	if err != nil {
+		return err.Error()
+	}
+	var all view.Gangs
+	if err := json.Unmarshal(body, &all); err != nil {
+		return err.Error()
+	}
+	for i := range all.Gangs {
+		if g := &all.Gangs[i]; g.State != gang.Running {
+			return fmt.Sprintf("%s/%s is %s: %s", g.Namespace, g.Name, g.State, g.Reason)
+		}
+	}
+	if len(all.Gangs) != 2 {
+		return fmt.Sprintf("%d gangs of 2", len(all.Gangs))
+	}
+	return ""
 }
 
 // unknown says what topo-master does not know yet.
@@ -120,10 +154,8 @@ func (s *stage) showTopology(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, gang := range []string{"llama", "moe"} {
-		if _, err := s.Kubectl(ctx, "-n", "pretraining", "rollout", "status", "statefulset/"+gang, "--timeout=30s"); err != nil {
-			return err
-		}
+	if err := s.patient(ctx, s.waiting); err != nil {
+		return err
 	}
 	given, err := s.ask(ctx, "/node_group?kind=switchbox")
 	if err != nil {

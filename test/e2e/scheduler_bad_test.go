@@ -72,8 +72,8 @@ func TestGangBadInput(t *testing.T) {
 			p.Annotations["gang.scheduling.koordinator.sh/"+key] = value
 		}
 	})
-	f.told(t, 10*time.Second, "remark-", "GangRemark", "annotation gang.scheduling.koordinator.sh/mode is ignored")
-	f.told(t, 10*time.Second, "remark-", "GangRemark", "annotation gang.scheduling.koordinator.sh/total-number is ignored")
+	f.told(t, 10*time.Second, "remark-", "GangRemark", "annotation gang.scheduling.koordinator.sh/mode is ignored; "+
+		"annotation gang.scheduling.koordinator.sh/total-number is ignored")
 	f.running(t, 30*time.Second, "remark-", 2)
 	f.later(t, "plain")
 

@@ -105,7 +105,9 @@ func TestDocumentedGPUPod(t *testing.T) {
 	topology := func(score, loss int) map[string]string {
 		return map[string]string{"heddle.dev/gpu-topology": fmt.Sprintf(`{"2": {"score": %d, "loss": %d, "hcas": 2}}`, score, loss)}
 	}
-	f.nodes(t, withGPUs("one-a", 8, topology(100, 90)), withGPUs("one-b", 8, topology(100, 10)), withGPUs("one-c", 8, nil))
+	f.gpus(t, "one-a", 8, topology(100, 90))
+	f.gpus(t, "one-b", 8, topology(100, 10))
+	f.gpus(t, "one-c", 8, nil)
 	f.kubectl(t, "-n", f.namespace, "apply", "-f", f.example("gpu-pod.yaml"))
 	nodes := f.running(t, 30*time.Second, "sample-pod", 1)
 	if nodes["one-b"] != 1 {

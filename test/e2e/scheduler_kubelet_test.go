@@ -15,8 +15,10 @@ import (
 func (f *fleet) lend(t *testing.T, gpus int) {
 	t.Helper()
 	patch := func(value string) []string {
-		return []string{"patch", "node", f.Node(), "--subresource=status", "--type=merge", "-p",
-			fmt.Sprintf(`{"status": {"capacity": {%[1]q: %[2]s}, "allocatable": {%[1]q: %[2]s}}}`, gpu, value)}
+		return []string{
+			"patch", "node", f.Node(), "--subresource=status", "--type=merge", "-p",
+			fmt.Sprintf(`{"status": {"capacity": {%[1]q: %[2]s}, "allocatable": {%[1]q: %[2]s}}}`, gpu, value),
+		}
 	}
 	f.kubectl(t, patch(fmt.Sprintf("%q", fmt.Sprint(gpus)))...)
 	t.Cleanup(func() { f.kubectlAfter(t, patch("null")...) })

@@ -181,7 +181,9 @@ func (f *fleet) nodes(t *testing.T, all ...cluster.SimulatedNode) {
 			return err.Error()
 		}
 		for i := range list.Items {
-			ready := func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue }
+			ready := func(c corev1.NodeCondition) bool {
+				return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+			}
 			if n := &list.Items[i]; !slices.ContainsFunc(n.Status.Conditions, ready) || len(n.Spec.Taints) > 0 {
 				return "node " + n.Name + " is not Ready"
 			}

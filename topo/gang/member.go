@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/names"
 )
@@ -15,7 +14,8 @@ import (
 // those who watch many pods and keep few facts of each. Two members are the same
 // if they are equal.
 type Member struct {
-	Gang types.NamespacedName
+	// Gang is "namespace/name".
+	Gang string
 	Name string
 	// Node is spec.nodeName.
 	Node string
@@ -25,15 +25,18 @@ type Member struct {
 	// MinMember is what the pod says, 0 for nothing.
 	MinMember int32
 
-	stage stage
 	// since is when it came to its stage, or into trouble; rejected is since
-	// when no node is good enough for it. Seconds since 1970, 0 for unknown.
-	since, rejected int64
-	// trouble is what is the matter with it, in a word; refusal why it has no
-	// node, in the scheduler's words.
-	trouble, refusal string
-	rank             rank
+	// when no node is good enough for it.
+	since, rejected second
+	stage           stage
+	trouble         trouble
+	// refusal is why it has no node, in the scheduler's words.
+	refusal string
+	rank    rank
 }
+
+// second counts from 1970, to the year 2106; 0 is unknown.
+type second uint32
 
 // stage is how far a pod has come.
 type stage uint8
@@ -58,7 +61,7 @@ func MemberOf(pod *corev1.Pod) (*Member, bool) {
 		return nil, false
 	}
 	m := memberOf(pod)
-	m.Gang, m.MinMember = spec.Key, int32(spec.MinMember) //nolint:gosec // At most MaxMembers.
+	m.Gang, m.MinMember = spec.Key.String(), int32(spec.MinMember) //nolint:gosec // At most MaxMembers.
 	return m, true
 }
 
@@ -77,7 +80,7 @@ func memberOf(pod *corev1.Pod) *Member {
 	default:
 		m.stage = bound
 	}
-	m.since = since(pod, m.stage, m.trouble != "")
+	m.since = since(pod, m.stage, m.trouble != none)
 	return m
 }
 
@@ -85,9 +88,7 @@ func memberOf(pod *corev1.Pod) *Member {
 // the copy to keep, and is not asked for names of pods. refusal is for texts,
 // which are longer and come and go.
 func (m *Member) Share(one, refusal func(string) string) {
-	for _, s := range []*string{&m.Gang.Namespace, &m.Gang.Name, &m.Node, &m.trouble, &m.rank.task} {
-		*s = one(*s)
-	}
+	m.Gang, m.Node, m.rank.task = one(m.Gang), one(m.Node), one(m.rank.task)
 	m.refusal = refusal(m.refusal)
 }
 
@@ -101,14 +102,36 @@ func OrderMembers(members []*Member) {
 	})
 }
 
-// wrong is what is the matter with a pod, in a word; empty if nothing is. A lost
-// node is not in the pod.
-func wrong(pod *corev1.Pod) string {
+// trouble is what is the matter with a pod.
+type trouble uint8
+
+const (
+	none trouble = iota
+	hasFailed
+	terminating
+	lostNode
+	imagePullBackOff
+	errImagePull
+	invalidImageName
+	crashLoopBackOff
+	createContainerConfigError
+)
+
+// String is the trouble in a word or two.
+func (t trouble) String() string {
+	return [...]string{
+		"", "failed", "terminating", "on a lost node", "in ImagePullBackOff", "in ErrImagePull", "in InvalidImageName",
+		"in CrashLoopBackOff", "in CreateContainerConfigError",
+	}[t]
+}
+
+// wrong is what is the matter with a pod. A lost node is not in the pod.
+func wrong(pod *corev1.Pod) trouble {
 	switch {
 	case pod.Status.Phase == corev1.PodSucceeded:
-		return ""
+		return none
 	case pod.Status.Phase == corev1.PodFailed:
-		return "failed"
+		return hasFailed
 	case pod.DeletionTimestamp != nil:
 		return terminating
 	}
@@ -118,23 +141,22 @@ func wrong(pod *corev1.Pod) string {
 			if state == nil {
 				continue
 			}
-			switch state.Reason {
-			case "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CrashLoopBackOff", "CreateContainerConfigError":
-				return "in " + state.Reason
+			for t := imagePullBackOff; t <= createContainerConfigError; t++ {
+				if t.String() == "in "+state.Reason {
+					return t
+				}
 			}
 		}
 	}
-	return ""
+	return none
 }
-
-const terminating = "terminating"
 
 // maxRefusal bounds what a scheduler wrote, in bytes.
 const maxRefusal = 400
 
 // refusal is why a pod has no node, and since when that is so: the condition
 // PodScheduled. A pod with gates was not refused.
-func refusal(pod *corev1.Pod) (text string, at int64) {
+func refusal(pod *corev1.Pod) (text string, at second) {
 	c := condition(pod, corev1.PodScheduled)
 	if c == nil || c.Status != corev1.ConditionFalse {
 		return "", 0

@@ -98,9 +98,13 @@ func TestStateOfMembers(t *testing.T) {
 		{
 			"rejected, in the plugin's words alone, since the first was", []*corev1.Pod{
 				member("a", refused("0/73 nodes are available: "+short+". no new claims to deallocate, preemption: 0/73 nodes are available: 73 Preemption is not helpful for scheduling.", 4)),
-				member("b", refused("0/73 nodes are available: "+short+". preemption: not eligible", 3)),
+				member("b", refused("0/73 nodes are available: "+short+". no new claims to deallocate, preemption: not eligible", 3)),
 			}, 2,
 			gang.State{Phase: gang.Queued, Reason: short, Since: at(1), RejectedSince: at(3), Pods: 2},
+		},
+		{
+			"of an older Kubernetes", []*corev1.Pod{member("a", refused("0/73 nodes are available: "+short+". preemption: 0/73 nodes are available: 73 no.", 3))}, 1,
+			gang.State{Phase: gang.Queued, Reason: short, Since: at(1), RejectedSince: at(3), Pods: 1},
 		},
 		{
 			"what most are told", []*corev1.Pod{member("a", refused("x", 3)), member("b", refused("y", 3)), member("c", refused("y", 3))}, 3,
@@ -181,7 +185,7 @@ func TestMemberOf(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, in := gang.MemberOf(tt.pod)
-			if in != tt.in || in && (got.Gang != key("tf") || got.MinMember != tt.min) {
+			if in != tt.in || in && (got.Gang != "default/tf" || got.MinMember != tt.min) {
 				t.Errorf("member %+v, %t", got, in)
 			}
 		})

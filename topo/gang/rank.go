@@ -40,9 +40,9 @@ func Task(pod *corev1.Pod) string {
 }
 
 type rank struct {
-	lead  int
 	task  string
-	index int
+	index int32
+	lead  int8
 }
 
 func (r rank) compare(o rank) int {
@@ -55,25 +55,26 @@ func rankOf(pod *corev1.Pod) rank {
 }
 
 // lead is the place of a task among those whose order their names say.
-func lead(task string) int {
+func lead(task string) int8 {
 	leaders := []string{"master", "chief", "launcher", "leader", "driver", "head", "scheduler", "ps", "server"}
 	if i := slices.Index(leaders, task); i >= 0 {
-		return i
+		return int8(i) //nolint:gosec // There are nine.
 	}
+	others := int8(len(leaders))
 	switch task {
 	case "worker", "workers":
-		return len(leaders) + 2
+		return others + 2
 	case "evaluator":
-		return len(leaders) + 3
+		return others + 3
 	case "":
-		return len(leaders) + 1
+		return others + 1
 	}
-	return len(leaders)
+	return others
 }
 
 const noIndex = 1 << 30
 
-func index(pod *corev1.Pod) int {
+func index(pod *corev1.Pod) int32 {
 	for _, key := range []string{
 		names.IndexKubeflow, names.IndexVolcano, names.IndexJob, names.IndexStateful, names.IndexLeader, names.IndexKubeflow1,
 	} {
@@ -93,7 +94,7 @@ func index(pod *corev1.Pod) int {
 
 // digits is a number that is written in digits alone; a generated suffix such
 // as 4x9bk is none.
-func digits(text string) (int, bool) {
-	n, err := strconv.Atoi(text)
-	return n, err == nil && n >= 0 && n < noIndex && text[0] != '+'
+func digits(text string) (int32, bool) {
+	n, err := strconv.ParseInt(text, 10, 32)
+	return int32(n), err == nil && n >= 0 && n < noIndex && text[0] != '+'
 }

@@ -1,13 +1,15 @@
 package gang
 
 import (
+	"math"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // since is when a pod came to its stage, or into trouble, by what its status
-// says: seconds since 1970, 0 for unknown.
-func since(pod *corev1.Pod, at stage, inTrouble bool) int64 {
+// says.
+func since(pod *corev1.Pod, at stage, inTrouble bool) second {
 	switch {
 	case at == succeeded, at == failed:
 		return ended(pod)
@@ -25,8 +27,8 @@ func since(pod *corev1.Pod, at stage, inTrouble bool) int64 {
 }
 
 // ended is when the last container did.
-func ended(pod *corev1.Pod) int64 {
-	last := int64(0)
+func ended(pod *corev1.Pod) second {
+	last := second(0)
 	for i := range pod.Status.ContainerStatuses {
 		if t := pod.Status.ContainerStatuses[i].State.Terminated; t != nil {
 			last = max(last, seconds(t.FinishedAt))
@@ -39,8 +41,8 @@ func ended(pod *corev1.Pod) int64 {
 }
 
 // started is when the first of the containers that run did.
-func started(pod *corev1.Pod) int64 {
-	first := int64(0)
+func started(pod *corev1.Pod) second {
+	first := second(0)
 	for i := range pod.Status.ContainerStatuses {
 		if r := pod.Status.ContainerStatuses[i].State.Running; r != nil {
 			if at := seconds(r.StartedAt); first == 0 || at < first {
@@ -54,7 +56,7 @@ func started(pod *corev1.Pod) int64 {
 	return first
 }
 
-func changed(pod *corev1.Pod, kind corev1.PodConditionType) int64 {
+func changed(pod *corev1.Pod, kind corev1.PodConditionType) second {
 	if c := condition(pod, kind); c != nil {
 		return seconds(c.LastTransitionTime)
 	}
@@ -70,9 +72,9 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 	return nil
 }
 
-func seconds(at metav1.Time) int64 {
+func seconds(at metav1.Time) second {
 	if at.IsZero() {
 		return 0
 	}
-	return at.Unix()
+	return second(max(0, min(at.Unix(), math.MaxUint32))) //nolint:gosec // It is within its bounds.
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Phase is the state of a gang in one word for people.
@@ -93,29 +94,26 @@ func queued(s *State, need int, refusals map[string]int) string {
 	return fmt.Sprintf("%d of %d have a node", s.Bound+s.Succeeded, need)
 }
 
-// tally is what members add up to. The times are in seconds since 1970, none of
-// them 0.
+// tally is what members add up to. None of the times is 0.
 type tally struct {
 	State
-	trouble, refusals                               map[string]int
-	troubled, ended, started, bound, made, rejected []int64
+	trouble                                         map[trouble]int
+	refusals                                        map[string]int
+	troubled, ended, started, bound, made, rejected []second
 }
 
 func count(members []*Member, lost func(string) (time.Time, bool)) tally {
-	c := tally{trouble: map[string]int{}, refusals: map[string]int{}}
+	c := tally{trouble: map[trouble]int{}, refusals: map[string]int{}}
 	for _, m := range members {
 		c.add(m)
-		trouble, since := m.trouble, m.since
-		if trouble == "" && lost != nil && (m.stage == bound || m.stage == running) {
+		what, since := m.trouble, m.since
+		if what == none && lost != nil && (m.stage == bound || m.stage == running) {
 			if at, ok := lost(m.Node); ok {
-				trouble, since = "on a lost node", 0
-				if !at.IsZero() {
-					since = at.Unix()
-				}
+				what, since = lostNode, seconds(metav1.Time{Time: at})
 			}
 		}
-		if trouble != "" {
-			c.trouble[trouble]++
+		if what != none {
+			c.trouble[what]++
 			note(&c.troubled, since)
 		}
 	}
@@ -148,28 +146,32 @@ func (c *tally) add(m *Member) {
 	}
 }
 
-func note(to *[]int64, at int64) {
+func note(to *[]second, at second) {
 	if at != 0 {
 		*to = append(*to, at)
 	}
 }
 
 // first is the earliest of some times.
-func first(at []int64) time.Time { return nth(at, 1) }
+func first(at []second) time.Time { return nth(at, 1) }
 
 // nth is the n-th of some times, counted from 1, or the next that there is.
-func nth(at []int64, n int) time.Time {
+func nth(at []second, n int) time.Time {
 	if len(at) == 0 {
 		return time.Time{}
 	}
 	slices.Sort(at)
-	return time.Unix(at[min(max(n, 1), len(at))-1], 0).UTC()
+	return time.Unix(int64(at[min(max(n, 1), len(at))-1]), 0).UTC()
 }
 
 // worst is the most frequent trouble.
-func worst(trouble map[string]int) string {
-	word := most(trouble)
-	if n := trouble[word]; n > 1 {
+func worst(troubles map[trouble]int) string {
+	words := make(map[string]int, len(troubles))
+	for what, n := range troubles {
+		words[what.String()] = n
+	}
+	word := most(words)
+	if n := words[word]; n > 1 {
 		return fmt.Sprintf("%d pods %s", n, word)
 	}
 	return "1 pod " + word

@@ -1,10 +1,7 @@
 package master
 
 import (
-	"maps"
-	"slices"
-
-	"k8s.io/apimachinery/pkg/types"
+	"strings"
 
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/master/view"
@@ -12,49 +9,57 @@ import (
 
 // gangs is who is in which gang.
 type gangs struct {
-	// members are by the key of their pod.
-	members map[types.NamespacedName]map[string]*gang.Member
-	// touched are gangs whose members are not those of the draft.
-	touched map[types.NamespacedName]bool
-	draft   view.GangDraft
+	draft view.GangDraft
+	// moved are members by gang and name that are not yet as the draft has
+	// them; nil is gone.
+	moved map[string]map[string]*gang.Member
 }
 
-func newGangs() *gangs {
-	return &gangs{
-		members: map[types.NamespacedName]map[string]*gang.Member{}, touched: map[types.NamespacedName]bool{},
-	}
-}
-
-// move takes a pod out of the gang that it was in and puts it where it is; nil
-// is in none.
+// move takes a pod, by its key, out of the gang that it was in and puts it where
+// it is now; nil is in none.
 func (g *gangs) move(pod string, was, now *gang.Member) {
+	_, name, _ := strings.Cut(pod, "/")
 	if was != nil && (now == nil || was.Gang != now.Gang) {
-		delete(g.members[was.Gang], pod)
-		g.touched[was.Gang] = true
+		g.note(was.Gang, name, nil)
 	}
-	if now == nil {
-		return
+	if now != nil {
+		now.Name = name // One copy of it is enough.
+		g.note(now.Gang, name, now)
 	}
-	if g.members[now.Gang] == nil {
-		g.members[now.Gang] = map[string]*gang.Member{}
+}
+
+func (g *gangs) note(key, name string, m *gang.Member) {
+	if g.moved == nil {
+		g.moved = map[string]map[string]*gang.Member{}
 	}
-	g.members[now.Gang][pod] = now
-	g.touched[now.Gang] = true
+	if g.moved[key] == nil {
+		g.moved[key] = map[string]*gang.Member{}
+	}
+	g.moved[key][name] = m
 }
 
 // settle brings the draft up to date, once for all moves; true if there was any.
 func (g *gangs) settle() bool {
-	if len(g.touched) == 0 {
-		return false
-	}
-	for key := range g.touched {
-		if len(g.members[key]) == 0 {
-			delete(g.members, key)
-			g.draft.Delete(key.String())
-			continue
+	for key, moved := range g.moved {
+		was, _ := g.draft.Of(key)
+		members := make([]*gang.Member, 0, len(was)+len(moved))
+		for _, m := range was {
+			if _, ok := moved[m.Name]; !ok {
+				members = append(members, m)
+			}
 		}
-		g.draft.Set(key.String(), slices.Collect(maps.Values(g.members[key])))
+		for _, m := range moved {
+			if m != nil {
+				members = append(members, m)
+			}
+		}
+		if len(members) == 0 {
+			g.draft.Delete(key)
+		} else {
+			g.draft.Set(key, members)
+		}
 	}
-	clear(g.touched)
-	return true
+	some := g.moved != nil
+	g.moved = nil // After the first list there are few.
+	return some
 }

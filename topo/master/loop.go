@@ -21,7 +21,7 @@ type loop struct {
 	// pods are those with GPUs or in a gang, used the sums of GPUs by node.
 	pods  map[string]facts.Pod
 	used  map[string]int32
-	gangs *gangs
+	gangs gangs
 	clock clock
 	// again are the nodes that the fabric has to be told of.
 	again map[string]struct{}
@@ -34,9 +34,7 @@ type loop struct {
 }
 
 func newLoop(m *Master) (*loop, error) {
-	l := &loop{
-		Master: m, pods: map[string]facts.Pod{}, used: map[string]int32{}, gangs: newGangs(), again: map[string]struct{}{},
-	}
+	l := &loop{Master: m, pods: map[string]facts.Pod{}, used: map[string]int32{}, again: map[string]struct{}{}}
 	return l, l.rebuild(m.options.Levels)
 }
 

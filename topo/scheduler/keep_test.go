@@ -212,12 +212,13 @@ func TestPodGroupDeletedInMidFlight(t *testing.T) {
 	}
 }
 
-// One that we made only repeats the pods: nobody notices that it goes.
+// One that we made only repeats the pods, perhaps late: nobody notices what it
+// says, or that it goes.
 func TestOurPodGroupDeletedInMidFlight(t *testing.T) {
 	p, h := quiet(t)
 	a, b := podOf("a", of("x", "2")), podOf("b", of("x", "2"))
 	h.known(t, a, b)
-	object := podGroup(gang.APIGroupXK8s, 2, map[string]string{"app.kubernetes.io/managed-by": podgroup.Manager})
+	object := podGroup(gang.APIGroupXK8s, 3, map[string]string{"app.kubernetes.io/managed-by": podgroup.Manager})
 	p.object(gang.APIGroupXK8s, object, false)
 	for _, pod := range []*corev1.Pod{a, b} {
 		p.PreEnqueue(t.Context(), pod)
@@ -228,6 +229,7 @@ func TestOurPodGroupDeletedInMidFlight(t *testing.T) {
 	}
 	w := &waitingPod{pod: a}
 	h.waiting["a"] = w
+	p.object(gang.APIGroupXK8s, object, false)
 	p.object(gang.APIGroupXK8s, object, true)
 	if len(p.book.promises["n"]) != 2 || w.verdict != "" {
 		t.Errorf("promises %v, and who waits is told %q", p.book.promises, w.verdict)

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -65,11 +66,21 @@ func (b *book) notes(e *entry, now time.Time) (notes []note) {
 			notes = append(notes, note{pod, corev1.EventTypeWarning, reasonIncomplete, why})
 		}
 	}
-	if !e.remarked && len(waiting) > 0 {
+	if pod := e.untold(now); !e.remarked && pod != nil && len(remarks) > 0 {
 		e.remarked = true
-		for _, remark := range remarks {
-			notes = append(notes, note{waiting[0], corev1.EventTypeWarning, reasonRemark, remark})
-		}
+		// In one: a second Event of one reason about one pod counts as the first.
+		notes = append(notes, note{pod, corev1.EventTypeWarning, reasonRemark, strings.Join(remarks, "; ")})
 	}
 	return notes
+}
+
+// untold is the first member that waits, or is so young that it got its node at
+// once; older ones with a node were told by a scheduler before this one.
+func (e *entry) untold(now time.Time) *corev1.Pod {
+	for _, m := range ordered(e) {
+		if m.waits() || m.live() && now.Sub(m.pod.CreationTimestamp.Time) < incompleteFor {
+			return m.pod
+		}
+	}
+	return nil
 }

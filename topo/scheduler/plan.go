@@ -27,7 +27,9 @@ type planner struct {
 }
 
 // unit gives every gang of a unit that lacks nodes a plan, or none of them any.
-// The pod is one that must get a node. why is empty if it is done.
+// The pod's gang is planned for even if it has what it needs. why is empty if it
+// is done; then the pod may have no place nevertheless, beyond what there is room
+// for.
 func (l *planner) unit(ctx context.Context, unit []*entry, pod *corev1.Pod) (why string) {
 	begin := time.Now()
 	defer func() { l.plugin.meters.planned(time.Since(begin), why) }()
@@ -41,14 +43,11 @@ func (l *planner) unit(ctx context.Context, unit []*entry, pod *corev1.Pod) (why
 		if !own && (e.satisfied() || !e.deadline.IsZero()) {
 			continue
 		}
-		if why = l.entry(e); why == "" && own && e.members[pod.UID].stage == pending {
-			why = "others of the gang come before this pod, and there is no room for more"
-		}
-		if why != "" {
+		if why = l.entry(e); why != "" {
 			if len(unit) > 1 {
 				why = fmt.Sprintf("podgroup %s of its groups: %s", e.key.Name, why)
 			}
-			l.undo(append(made, e))
+			l.undo(made)
 			return why
 		}
 		made = append(made, e)
@@ -56,8 +55,8 @@ func (l *planner) unit(ctx context.Context, unit []*entry, pod *corev1.Pod) (why
 	return ""
 }
 
-// undo takes back promises that were made just now; none of these gangs had
-// one before that has not ended.
+// undo takes back what gangs were promised just now, and before: one of those
+// that they run with has no room.
 func (l *planner) undo(made []*entry) {
 	for _, e := range made {
 		held := false
@@ -74,7 +73,7 @@ func (l *planner) undo(made []*entry) {
 	l.plugin.book.promise()
 }
 
-// entry plans for one gang.
+// entry plans for one gang; if there is no room for it, nothing changes.
 func (l *planner) entry(e *entry) (why string) {
 	b, c := l.plugin.book, &l.plugin.chart
 	members := make([]*member, 0, len(e.members))

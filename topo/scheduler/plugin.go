@@ -19,6 +19,9 @@
 // wrong before that, a member that goes away or a deadline that passes, frees
 // everything at once.
 //
+// A gang that labels describe has a PodGroup object for people to look at, which
+// podgroup keeps and which decides nothing.
+//
 // Of a refused gang one member, the leader, tries again when something changed;
 // the others repeat what was said to it, so a gang of thousands costs one plan.
 package scheduler

@@ -93,7 +93,7 @@ func (p *Plugin) prefilter(
 	m := e.members[pod.UID]
 	if why, waiting := p.placeFor(ctx, e, m, nodes); why != "" {
 		// Final: nobody's death would make room for the whole gang.
-		return nil, next{waiting: waiting, why: why}, framework.NewStatus(
+		return nil, next{try: siblings(e, b, pod.UID), waiting: waiting, why: why}, framework.NewStatus(
 			framework.UnschedulableAndUnresolvable, fmt.Sprintf("rejected by podgroup %s: %s", e.key.Name, why))
 	}
 	if e.leader == pod.UID || e.refusal != "" {
@@ -138,19 +138,41 @@ func (p *Plugin) placeFor(
 	l := planner{plugin: p, nodes: nodes}
 	l.finish(ctx, e, priorityOf(m.pod))
 	if why = l.unit(ctx, unit, m.pod); why == "" {
-		return "", nil
+		return e.beyond(m), nil
 	}
 	if anybodyLower(nodes, m.pod) {
 		l.preempt = true
 		if l.unit(ctx, unit, m.pod) == "" {
-			return "", nil
+			return e.beyond(m), nil
 		}
+	}
+	if e.stands() {
+		// There is no room for one more, and the others are on their way.
+		m.told = true
+		return why, nil
 	}
 	if !e.satisfied() {
 		waiting = b.release(unit, why)
 	}
 	b.refuse(e, why, m.pod.UID)
 	return why, waiting
+}
+
+// beyond is what a member is told that has no place in the plan made for its
+// gang: those of lower ranks have. Nobody waits for it.
+func (e *entry) beyond(m *member) string {
+	if m.stage != pending {
+		return ""
+	}
+	m.told = true
+	e.refusal, e.leader = "", ""
+	return "others of the gang come before this pod, and there is no room for more"
+}
+
+// stands tells that as many members as the gang needs were promised a place,
+// which not all of them have taken yet.
+func (e *entry) stands() bool {
+	return !e.deadline.IsZero() && e.gang.MinMember > 0 && e.count(planned) >= e.gang.MinMember && !e.satisfied()
 }
 
 // waits tells whether a pod is there to be tried.

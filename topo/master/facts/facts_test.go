@@ -196,7 +196,7 @@ func TestPodKeeps(t *testing.T) {
 			if p != nil {
 				got = &kept{Node: p.Node, Holds: p.GPUs}
 				if p.Member != nil {
-					got.Gang, got.Asks = p.Member.Gang.String(), p.Member.GPUs
+					got.Gang, got.Asks = p.Member.Gang, p.Member.GPUs
 				}
 			}
 			if diff := cmp.Diff(tt.want, got); !ok || diff != "" {

@@ -111,8 +111,8 @@ func (v *View) listGangs() []Gang {
 func (v *View) gang(shared []*gang.Member, at map[string][]*fabric.Element) Gang {
 	members := slices.Clone(shared)
 	gang.OrderMembers(members)
-	key := members[0].Gang
-	out := Gang{Namespace: key.Namespace, Name: key.Name, Nodes: []string{}}
+	out := Gang{Nodes: []string{}}
+	out.Namespace, out.Name, _ = strings.Cut(members[0].Gang, "/")
 	seen := make(map[string]bool, len(members))
 	for _, m := range members {
 		// What they say differently the scheduler refuses.

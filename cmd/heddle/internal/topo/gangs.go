@@ -79,7 +79,7 @@ func nodes(names []string) string {
 
 // refusal is why a gang is not further, and since when it is refused.
 func refusal(g *view.Gang) string {
-	if g.RejectedSince.IsZero() {
+	if g.RejectedSince.IsZero() || g.RejectedSince.Equal(g.Since) {
 		return g.Reason
 	}
 	return g.Reason + ", since " + at(g.RejectedSince)
