@@ -39,6 +39,7 @@ e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real
 .PHONY: lint
 lint: ## golangci-lint, the chart's lint, and what the other module files say
 	$(LINT) run ./...
+	cd $(SCHEDULER) && go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint run ./...
 	$(HELM) lint --quiet deploy/helm/heddle
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	  $(GENERATE) output:object:dir="$$dir" output:crd:dir="$$dir" && \

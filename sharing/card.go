@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
 )
 
 // Whole is the vcore of a card: a request for all of it is exclusive.
@@ -43,6 +44,9 @@ type Request struct {
 	// Use are the UUIDs of the only cards to use, none means all; Avoid are
 	// those of cards not to use, whatever Use says.
 	Use, Avoid []string
+	// Placement is which card comes first; empty is as the node or the
+	// scheduler is configured.
+	Placement config.Placement
 }
 
 // Card is one shared card: what it has, and what is taken of it.

@@ -1,6 +1,7 @@
 package sharing
 
 import (
+	"cmp"
 	"math/bits"
 
 	"github.com/heddle-dev/heddle/api/config"
@@ -13,7 +14,7 @@ const MaxCards = 64
 // Place chooses r.Cards different cards that take the request, and gives their
 // places in cards, sorted, in the storage of out. It is false if they are too
 // few: [Explain] says why. It is exact and deterministic, and allocates nothing
-// if out has room.
+// if out has room. What the request says itself comes before how.
 //
 // Binpack wants other cards to stay whole, and what is left of used ones to
 // stay useful. What is left of a card is v percent and m MiB. A card with
@@ -59,7 +60,7 @@ func Place(cards []Card, r *Request, how config.Placement, out []int) ([]int, bo
 		return out, false
 	}
 	s := search{cards: cards[:min(len(cards), MaxCards)]}
-	able := s.look(r, how)
+	able := s.look(r, cmp.Or(r.Placement, how))
 	if bits.OnesCount64(able) < r.Cards {
 		return out, false
 	}

@@ -9,6 +9,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/sharing"
 )
 
@@ -220,5 +221,30 @@ func TestPlaceAllocatesNothing(t *testing.T) {
 	r, c := share(1, 90, 4), all[0]
 	if allocs := testing.AllocsPerRun(10, func() { _ = c.Refuses(&r); c.Take(&r) }); allocs != 0 {
 		t.Errorf("Refuses and Take: %v allocations", allocs)
+	}
+}
+
+func TestRequestSaysHow(t *testing.T) {
+	cards := []sharing.Card{
+		{UUID: "used", MemoryMiB: 1 << 14, Slots: 4, VCore: 10, UsedMiB: 1 << 10, Tenants: 1, Policy: sharing.FixedShare},
+		{UUID: "idle", MemoryMiB: 1 << 14, Slots: 4},
+	}
+	for _, tt := range []struct {
+		pod, configured config.Placement
+		want            int
+	}{
+		{"", config.PlacementBinpack, 0},
+		{"", config.PlacementSpread, 1},
+		{config.PlacementSpread, config.PlacementBinpack, 1},
+		{config.PlacementBinpack, config.PlacementSpread, 0},
+	} {
+		annotations := map[string]string{names.SGPUPlacement: string(tt.pod)}
+		r, err := sharing.ParseRequest(limits(t, "sgpu=1 vcore=10 vmemory=1"), annotations, node(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := sharing.Place(cards, &r, tt.configured, nil); !ok || got[0] != tt.want {
+			t.Errorf("%q before %q: card %v", tt.pod, tt.configured, got)
+		}
 	}
 }

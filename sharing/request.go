@@ -49,6 +49,9 @@ func ParseRequest(limits corev1.ResourceList, annotations map[string]string, c *
 	if r.Use, r.Avoid, err = UUIDs(annotations, c.Domains); err != nil {
 		p.faults = append(p.faults, err)
 	}
+	if r.Placement, err = placement(annotations, names.SGPUPlacement); err != nil {
+		p.faults = append(p.faults, err)
+	}
 	if len(p.faults) > 0 {
 		return Request{}, errors.Join(p.faults...)
 	}

@@ -1,11 +1,13 @@
 package sharing
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/names"
 )
 
@@ -19,6 +21,14 @@ func UUIDs(annotations map[string]string, d names.Domains) (use, avoid []string,
 	return use, avoid, errors.Join(useErr, avoidErr)
 }
 
+// Accepts tells whether a pod that names the only GPUs to use, none means all,
+// and those to avoid, whatever use says, accepts a device. parent is the GPU
+// that it is cut from, or its own UUID.
+func Accepts(use, avoid []string, id, parent string) bool {
+	in := func(list []string) bool { return slices.Contains(list, id) || slices.Contains(list, parent) }
+	return (len(use) == 0 || in(use)) && !in(avoid)
+}
+
 // uuids is the list under a key or its alias.
 func uuids(annotations map[string]string, key, alias string) ([]string, error) {
 	list, other := split(annotations[key]), split(annotations[alias])
@@ -29,6 +39,34 @@ func uuids(annotations map[string]string, key, alias string) ([]string, error) {
 		return list, nil
 	}
 	return nil, differ(key, alias)
+}
+
+// Placements are what a pod's annotations say of its cards and of its node, to
+// a scheduler: ours of both, or HAMi's, which has one for each. Empty is
+// nothing. It fails if ours and HAMi's differ, and for any other word, also for
+// those of HAMi that nobody else knows the meaning of.
+func Placements(annotations map[string]string) (cards, nodes config.Placement, err error) {
+	both, err := placement(annotations, names.SGPUPlacement)
+	errs := []error{err}
+	one := func(key string) config.Placement {
+		its, err := placement(annotations, key)
+		if err == nil && both != "" && its != "" && its != both {
+			err = differ(names.SGPUPlacement, key)
+		}
+		errs = append(errs, err)
+		return cmp.Or(both, its)
+	}
+	cards, nodes = one(names.HAMiGPUPolicy), one(names.HAMiNodePolicy)
+	return cards, nodes, errors.Join(errs...)
+}
+
+func placement(annotations map[string]string, key string) (config.Placement, error) {
+	how := config.Placement(strings.TrimSpace(annotations[key]))
+	if how == "" || slices.Contains(how.Words(), string(how)) {
+		return how, nil
+	}
+	return "", fmt.Errorf("annotation %s: %q is neither %s nor %s",
+		key, clip(string(how)), config.PlacementBinpack, config.PlacementSpread)
 }
 
 func differ(key, alias string) error {

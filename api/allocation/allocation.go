@@ -1,6 +1,7 @@
 // Package allocation is the text of annotations about shares of GPUs: which
 // cards a scheduler chose for a pod, which ones its node bound, what the cards
-// of a Node have left; and HAMi's spelling of the same.
+// of a Node have left; and HAMi's spelling of the same. And which whole GPUs of
+// a Node are free.
 //
 // It owns the JSON, its versions and its bounds. What others write is hostile:
 // every parser is strict, bounded and fuzzed, and a text that says anything

@@ -151,3 +151,25 @@ func TestBadBoundAndCards(t *testing.T) {
 		}
 	}
 }
+
+func TestFreeGPUs(t *testing.T) {
+	const text = `{"version":1,"held":2,"free":[{"uuid":"GPU-a"},{"uuid":"MIG-b","of":"GPU-c"}]}`
+	want := &allocation.FreeGPUs{Version: 1, Held: 2, Free: []allocation.FreeGPU{{UUID: "GPU-a"}, {UUID: "MIG-b", Of: "GPU-c"}}}
+	got, err := allocation.ParseFreeGPUs(text)
+	if diff := cmp.Diff(want, got); diff != "" || err != nil || want.String() != text {
+		t.Errorf("error %v, text %s (-want +got):\n%s", err, want, diff)
+	}
+	for _, tt := range []struct{ text, err string }{
+		{``, "free GPUs: empty"},
+		{`{"version":2,"held":0,"free":[]}`, "free GPUs: version 2 is unknown, 1 is known"},
+		{`{"version":1,"held":-1,"free":[]}`, "free GPUs: held: -1 is not between 0 and 448"},
+		{`{"version":1,"held":0,"free":[{"uuid":"GPU-a"},{"uuid":"GPU-a"}]}`, `free GPUs: device "GPU-a": is there twice`},
+		{`{"version":1,"held":0,"free":[{"uuid":"a b"}]}`, `free GPUs: device "a b": "a b" is no UUID`},
+		{`{"version":1,"held":0,"free":[{"uuid":"MIG-a","of":" "}]}`, `free GPUs: device "MIG-a": " " is no UUID`},
+		{`{"version":1,"held":0,"free":[],"more":1}`, `free GPUs: json: unknown field "more"`},
+	} {
+		if _, err := allocation.ParseFreeGPUs(tt.text); err == nil || err.Error() != tt.err {
+			t.Errorf("%s: error %v, want %s", tt.text, err, tt.err)
+		}
+	}
+}

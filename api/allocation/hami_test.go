@@ -109,10 +109,12 @@ func FuzzParse(f *testing.F) {
 	f.Add(`{"version":1,"node":"n1","containers":{"main":{"shares":[{"uuid":"GPU-a"}],"policy":"fixed-share","by":"hami"}}}`)
 	f.Add(`{"version":1,"cards":[{"uuid":"GPU-a","index":1,"memoryMiB":9,"slots":1,"numa":0,"zone":2,"healthy":false,"reason":"<&>",` +
 		`"policy":"best-effort","taken":{"vcore":1,"memoryMiB":2,"slots":3}}]}`)
+	f.Add(`{"version":1,"held":2,"free":[{"uuid":"GPU-a"},{"uuid":"MIG-b","of":"GPU-c"}]}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		again(t, text, allocation.ParseAllocation)
 		again(t, text, allocation.ParseBound)
 		again(t, text, allocation.ParseCards)
+		again(t, text, allocation.ParseFreeGPUs)
 		again(t, text, allocation.ParseHAMiNode)
 		again(t, text, allocation.ParseHAMiPod)
 	})

@@ -14,6 +14,10 @@ const (
 	HAMiAllocation = "metax-tech.com/gpu-devices-allocated"
 	// HAMiPredicateTime is on a pod: when HAMi chose, in Unix nanoseconds.
 	HAMiPredicateTime = "metax-tech.com/predicate-time"
+	// HAMiGPUPolicy and HAMiNodePolicy are on a pod: binpack or spread, and for
+	// cards what only HAMi does (topology-aware, mutex).
+	HAMiGPUPolicy  = "hami.io/gpu-scheduler-policy"
+	HAMiNodePolicy = "hami.io/node-scheduler-policy"
 	// HAMiNode is on a pod: the node that HAMi chose.
 	HAMiNode = "hami.io/vgpu-node"
 	// HAMiChosenTime is on a pod: when HAMi chose, in Unix seconds.

@@ -70,6 +70,10 @@ const TopologyLabels = Prefix + "topology.*"
 // {"n": {"score": …, "loss": …, "hcas": …}}. See deviceplugin/alloc.
 const GPUTopology = Prefix + "gpu-topology"
 
+// FreeGPUs is the Node annotation that tells schedulers which whole GPUs of the
+// node are free, by UUID; see api/allocation.
+const FreeGPUs = Prefix + "free-gpus"
+
 // The annotations of shares of a GPU; their values are in api/allocation.
 const (
 	// SGPUAllocation is on a pod: the cards that heddle-scheduler chose.

@@ -12,6 +12,10 @@ func (d Domains) NoUseGPUUUID() string { return d.VendorKey(noUseGPUUUID) }
 // fixed-share, burst-share or best-effort: nvidia.com/sgpu-qos-policy.
 func (d Domains) SGPUQoSPolicy() string { return d.VendorKey(sgpuQoSPolicy) }
 
+// SGPUPlacement is the pod annotation that says which card, and which node, the
+// pod's shares go to first: binpack, used ones, or spread, the others.
+const SGPUPlacement = Prefix + "sgpu-placement"
+
 // The spelling of the same annotations by the sGPU scheme of the field.
 const (
 	SGPUQoSPolicyAlias = "metax-tech.com/" + sgpuQoSPolicy

@@ -16,13 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
 	fwk "k8s.io/kube-scheduler/framework"
 	kube "k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
@@ -36,6 +36,7 @@ type world struct {
 	testing.TB
 	client *fake.Clientset
 	plugin *scheduler.Plugin
+	stop   func()
 	// registry has the plugin's metrics.
 	registry *prometheus.Registry
 	// version is the last resourceVersion that the test gave out.
@@ -45,13 +46,30 @@ type world struct {
 
 // start runs the scheduler with the documented configuration, and with what the
 // test wants of the plugin's arguments.
-func start(t testing.TB, args string, nodes ...*corev1.Node) *world {
-	t.Helper()
-	w := &world{TB: t, client: fake.NewClientset(), registry: prometheus.NewRegistry()}
-	if _, ok := t.(*testing.B); ok {
+func start(tb testing.TB, args string, nodes ...*corev1.Node) *world {
+	tb.Helper()
+	return startFrom(tb, documented, args, nodes...)
+}
+
+func startFrom(tb testing.TB, file, args string, nodes ...*corev1.Node) *world {
+	tb.Helper()
+	c := loaded(tb, file)
+	for i := range c.Profiles[0].PluginConfig {
+		if c.Profiles[0].PluginConfig[i].Name == scheduler.Name {
+			c.Profiles[0].PluginConfig[i].Args = &runtime.Unknown{Raw: []byte(args), ContentType: runtime.ContentTypeJSON}
+		}
+	}
+	return startAs(tb, c, nodes...)
+}
+
+// startAs runs the scheduler with any configuration.
+func startAs(tb testing.TB, c *config.KubeSchedulerConfiguration, nodes ...*corev1.Node) *world {
+	tb.Helper()
+	w := &world{TB: tb, client: fake.NewClientset(), registry: prometheus.NewRegistry()}
+	if _, ok := tb.(*testing.B); ok {
 		// One that keeps no account of who owns which field, which costs more
 		// than all scheduling.
-		w.client = fake.NewSimpleClientset() //nolint:staticcheck // As above.
+		w.client = fake.NewSimpleClientset()
 	}
 	w.client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		create := action.(clienttesting.CreateAction)
@@ -82,12 +100,6 @@ func start(t testing.TB, args string, nodes ...*corev1.Node) *world {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	factory := kube.NewInformerFactory(w.client, 0, nil)
-	c := loaded(t)
-	for i := range c.Profiles[0].PluginConfig {
-		if c.Profiles[0].PluginConfig[i].Name == scheduler.Name {
-			c.Profiles[0].PluginConfig[i].Args = &runtime.Unknown{Raw: []byte(args), ContentType: runtime.ContentTypeJSON}
-		}
-	}
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: w.client.EventsV1()})
 	create := scheduler.Factory(slog.New(slog.DiscardHandler), scheduler.WithMetrics(w.registry))
 	s, err := kube.New(ctx, w.client, factory, nil, profile.NewRecorderFactory(broadcaster),
@@ -103,22 +115,25 @@ func start(t testing.TB, args string, nodes ...*corev1.Node) *world {
 			},
 		}))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
 	if err := s.WaitForHandlersSync(ctx); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); s.Run(ctx) }()
-	t.Cleanup(func() {
+	w.stop = sync.OnceFunc(func() {
 		stop()
 		<-done
-		_ = w.plugin.Close()
+		if w.plugin != nil {
+			_ = w.plugin.Close()
+		}
 		factory.Shutdown()
 		broadcaster.Shutdown()
 	})
+	tb.Cleanup(w.stop)
 	return w
 }
 
@@ -226,7 +241,7 @@ func pod(name string, gpus int, labels map[string]string) *corev1.Pod {
 	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: name, UID: types.UID(uuid.NewUUID()), Labels: labels, CreationTimestamp: metav1.Now(),
+			Namespace: "default", Name: name, UID: uuid.NewUUID(), Labels: labels, CreationTimestamp: metav1.Now(),
 		},
 		Spec: corev1.PodSpec{
 			SchedulerName: "heddle-scheduler", Priority: new(int32),
@@ -420,6 +435,19 @@ func TestNoVictimsForHalfAGang(t *testing.T) {
 	w.until("the gang bound once it fits by preemption", func(pods map[string]*corev1.Pod) bool {
 		return bound(pods, "x") == 2 && bound(pods, "low") == 0
 	})
+}
+
+// Of nodes that take as many members those with the fewest GPUs left get them:
+// the other one stays whole for who asks for three.
+func TestGangsLeaveLargerNodesWhole(t *testing.T) {
+	w := start(t, args(""), node("a", 3), node("b", 2), node("c", 2))
+	for i := range 2 {
+		w.add(pod(fmt.Sprintf("g-%d", i), 2, gangLabels("g", 2)))
+	}
+	pods := w.until("both bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "g") == 2 })
+	if at := pods["g-0"].Spec.NodeName + pods["g-1"].Spec.NodeName; at != "bc" && at != "cb" {
+		t.Errorf("they are on %q", at)
+	}
 }
 
 func TestRecreatedMemberFindsItsGang(t *testing.T) {

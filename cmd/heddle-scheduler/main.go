@@ -4,10 +4,14 @@
 package main
 
 import (
+	"fmt"
+	"io"
 	"log/slog"
 	"os"
+	"runtime/debug"
 
 	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -19,11 +23,42 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler"
 )
 
+// version is set by the linker.
+var version = "dev"
+
 func main() {
+	os.Exit(cli.Run(command()))
+}
+
+// command is kube-scheduler's, with the plugin; --version tells both versions,
+// where kube-scheduler's own would tell neither: it takes Kubernetes' build to
+// set it.
+func command() *cobra.Command {
 	// kube-scheduler logs through klog, and its flags say how.
 	log := slog.New(logr.ToSlogHandler(klog.Background()))
 	factory := scheduler.Factory(log, scheduler.WithMetrics(legacyregistry.Registerer()), scheduler.WithElection(won))
-	os.Exit(cli.Run(app.NewSchedulerCommand(app.WithPlugin(scheduler.Name, factory))))
+	c := app.NewSchedulerCommand(app.WithPlugin(scheduler.Name, factory))
+	run := c.RunE
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if f := c.Flags().Lookup("version"); f != nil && f.Value.String() == "true" {
+			return versions(c.OutOrStdout())
+		}
+		return run(c, args)
+	}
+	return c
+}
+
+func versions(w io.Writer) error {
+	kubernetes := "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range info.Deps {
+			if m.Path == "k8s.io/kubernetes" {
+				kubernetes = m.Version
+			}
+		}
+	}
+	_, err := fmt.Fprintf(w, "heddle-scheduler %s\nKubernetes %s\n", version, kubernetes)
+	return err
 }
 
 // won tells whether this process has won kube-scheduler's leader election, and

@@ -2,6 +2,8 @@ package main
 
 import (
 	"os"
+	"regexp"
+	"strings"
 	"testing"
 
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
@@ -9,27 +11,50 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/validation"
 )
 
-// loaded is the documented configuration, as kube-scheduler reads it.
-func loaded(t testing.TB) *config.KubeSchedulerConfiguration {
-	t.Helper()
-	text, err := os.ReadFile("testdata/scheduler.yaml")
+const (
+	documented       = "testdata/scheduler.yaml"
+	documentedNative = "testdata/scheduler-generic-workload.yaml"
+)
+
+// loaded is a documented configuration, as kube-scheduler reads it.
+func loaded(tb testing.TB, file string) *config.KubeSchedulerConfiguration {
+	tb.Helper()
+	text, err := os.ReadFile(file)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
+	return decoded(tb, text)
+}
+
+// decoded is a configuration with kube-scheduler's defaults.
+func decoded(tb testing.TB, text []byte) *config.KubeSchedulerConfiguration {
+	tb.Helper()
 	object, _, err := scheme.Codecs.UniversalDecoder().Decode(text, nil, nil)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	c, ok := object.(*config.KubeSchedulerConfiguration)
 	if !ok {
-		t.Fatalf("it is a %T", object)
+		tb.Fatalf("it is a %T", object)
 	}
-	c.TypeMeta.APIVersion = "kubescheduler.config.k8s.io/v1"
+	c.APIVersion = "kubescheduler.config.k8s.io/v1"
 	return c
 }
 
+func TestVersions(t *testing.T) {
+	var out strings.Builder
+	if err := versions(&out); err != nil {
+		t.Fatal(err)
+	}
+	if !regexp.MustCompile(`^heddle-scheduler dev\nKubernetes v1\.\d+\.\d+\n$`).MatchString(out.String()) {
+		t.Errorf("it says %q", out.String())
+	}
+}
+
 func TestConfigurationIsValid(t *testing.T) {
-	if err := validation.ValidateKubeSchedulerConfiguration(loaded(t)); err != nil {
-		t.Error(err)
+	for _, file := range []string{documented, documentedNative} {
+		if err := validation.ValidateKubeSchedulerConfiguration(loaded(t, file)); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/watch"
 )
 
 // master is a topo-master that answers what the test says.
@@ -152,7 +151,7 @@ func TestNewMapWakesGangs(t *testing.T) {
 	m.say("")
 	p := pod("y-0", 4, gangLabels("y", 1))
 	p.Annotations = map[string]string{"heddle.dev/gang-required-level": "leaf", "heddle.dev/gang-without-map": "place"}
-	time.Sleep(1500 * time.Millisecond)
+	<-time.After(1500 * time.Millisecond)
 	w.add(p)
 	w.until("y bound without the map", func(pods map[string]*corev1.Pod) bool { return pods["y-0"].Spec.NodeName == "a" })
 }
@@ -172,57 +171,5 @@ func TestNominationIsNoWayAroundThePlan(t *testing.T) {
 	}
 	if len(on) != 1 {
 		t.Errorf("the gang is on %v", on)
-	}
-}
-
-// BenchmarkGangs is the figure of the documentation: pods a second on 4,608
-// nodes in 256 groups, in gangs of 18 that fill a group each.
-func BenchmarkGangs(b *testing.B) {
-	watch.DefaultChanSize = 100000 // The tracker panics if a watcher is slower than the writer.
-	const groups, size = 256, 18
-	m := &master{}
-	var names []string
-	var nodes []*corev1.Node
-	at := map[string]string{}
-	for g := range groups {
-		for n := range size {
-			name := fmt.Sprintf("n%03d-%02d", g, n)
-			names = append(names, name)
-			nodes = append(nodes, node(name, 8))
-			at[name] = fmt.Sprint(g)
-		}
-	}
-	m.say(leaves(size, names...))
-	for _, tt := range []struct {
-		name string
-		gang bool
-	}{{"gangs", true}, {"plain", false}} {
-		b.Run(tt.name, func(b *testing.B) {
-			server := httptest.NewServer(m)
-			defer server.Close()
-			w := start(b, fmt.Sprintf(`{"topoMaster": %q, "interval": "1s"}`, server.URL+"/node_group"), nodes...)
-			m.await()
-			const gangs = 24
-			begin := time.Now()
-			for range b.N {
-				for g := range gangs {
-					for i := range size {
-						labels := gangLabels(fmt.Sprintf("g%d", g), size)
-						if !tt.gang {
-							labels = nil
-						}
-						w.add(pod(fmt.Sprintf("g%d-%d", g, i), 8, labels))
-					}
-				}
-				pods := w.until("all bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "g") == gangs*size })
-				took := time.Since(begin)
-				in := 0
-				for g := range gangs {
-					in += len(groupOf(pods, fmt.Sprintf("g%d-", g), at))
-				}
-				b.ReportMetric(float64(gangs*size)/took.Seconds(), "pods/s")
-				b.ReportMetric(float64(in)/gangs, "groups/gang")
-			}
-		})
 	}
 }

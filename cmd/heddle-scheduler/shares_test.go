@@ -105,3 +105,121 @@ func TestGPUAware(t *testing.T) {
 	w.add(p)
 	w.until("on the good node", func(pods map[string]*corev1.Pod) bool { return pods["sample-pod"].Spec.NodeName == "good" })
 }
+
+// initially adds an init container that asks for what a container of another
+// pod asks for.
+func initially(p, like *corev1.Pod) *corev1.Pod {
+	c := *like.Spec.Containers[0].DeepCopy()
+	c.Name = "init"
+	p.Spec.InitContainers = append(p.Spec.InitContainers, c)
+	return p
+}
+
+// An init container's share is reused, not added: a pod of 60 percent in either
+// turn fits on a card.
+func TestInitContainersTakeTurns(t *testing.T) {
+	w := start(t, args(""), cardNode("a", 1))
+	w.add(initially(share("s", 1, 60, 4), share("", 1, 80, 2)))
+	pods := w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "s") == 1 })
+	got, err := allocation.ParseAllocation(pods["s"].Annotations[names.SGPUAllocation])
+	if err != nil || len(got.Containers["c"]) != 1 || len(got.Containers["init"]) != 1 {
+		t.Fatalf("s has %+v, error %v", got, err)
+	}
+	w.add(share("fits", 1, 20, 4))
+	w.until("what the larger turn leaves", func(pods map[string]*corev1.Pod) bool { return bound(pods, "fits") == 1 })
+	w.add(share("more", 1, 10, 4))
+	w.until("and no more", func(pods map[string]*corev1.Pod) bool { return strings.Contains(why(pods["more"]), "no card left") })
+}
+
+// A node is marked for the GPUs that the pod ever has at once.
+func TestGPUAwareCountsInitContainers(t *testing.T) {
+	good, bad := node("good", 4), node("bad", 4)
+	good.Annotations = map[string]string{names.GPUTopology: `{"2":{"score":600,"loss":100}}`}
+	bad.Annotations = map[string]string{names.GPUTopology: `{"1":{"score":600,"loss":0},"3":{"score":600,"loss":0}}`}
+	w := start(t, args(""), bad, good)
+	w.add(initially(pod("p", 1, nil), pod("", 2, nil)))
+	w.until("on the good node", func(pods map[string]*corev1.Pod) bool { return pods["p"].Spec.NodeName == "good" })
+}
+
+// One pod's annotation comes before what is configured, of cards and of nodes.
+func TestPlacementOfOnePod(t *testing.T) {
+	annotated := func(name string, annotations map[string]string) *corev1.Pod {
+		p := share(name, 1, 10, 1)
+		p.Annotations = annotations
+		return p
+	}
+	for _, tt := range []struct {
+		name, configured string
+		annotations      map[string]string
+		node, card       bool // those that are used already
+	}{
+		{"binpack", "binpack", nil, true, true},
+		{"spread", "spread", nil, false, false},
+		{"ours against binpack", "binpack", map[string]string{names.SGPUPlacement: "spread"}, false, false},
+		{"ours against spread", "spread", map[string]string{names.SGPUPlacement: "binpack"}, true, true},
+		{"HAMi's of cards alone", "binpack", map[string]string{names.HAMiGPUPolicy: "spread"}, true, false},
+		{"HAMi's of nodes alone", "binpack", map[string]string{names.HAMiNodePolicy: "spread"}, false, false},
+		{"HAMi's and ours agree", "spread", map[string]string{names.SGPUPlacement: "binpack", names.HAMiGPUPolicy: "binpack"}, true, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := start(t, args(`"placement": "`+tt.configured+`"`), cardNode("a", 2), cardNode("b", 2))
+			w.add(share("first", 1, 10, 1))
+			first := cardOf(t, w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "first") == 1 })["first"])
+			w.add(annotated("second", tt.annotations))
+			second := cardOf(t, w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "second") == 1 })["second"])
+			if got := first.Node == second.Node; got != tt.node {
+				t.Errorf("on the used node: %t", got)
+			}
+			if got := first.Containers["c"][0].UUID == second.Containers["c"][0].UUID; got != tt.card {
+				t.Errorf("on the used card: %t", got)
+			}
+		})
+	}
+	w := start(t, args(""), cardNode("a", 1))
+	w.add(annotated("x", map[string]string{names.SGPUPlacement: "random"}))
+	w.add(annotated("y", map[string]string{names.HAMiGPUPolicy: "mutex"}))
+	w.add(annotated("z", map[string]string{names.SGPUPlacement: "binpack", names.HAMiNodePolicy: "spread"}))
+	w.until("all refused in words", func(pods map[string]*corev1.Pod) bool {
+		return strings.Contains(why(pods["x"]), `annotation heddle.dev/sgpu-placement: "random" is neither binpack nor spread`) &&
+			strings.Contains(why(pods["y"]), `annotation hami.io/gpu-scheduler-policy: "mutex" is neither`) &&
+			strings.Contains(why(pods["z"]), "annotations heddle.dev/sgpu-placement and hami.io/node-scheduler-policy are both present and differ")
+	})
+}
+
+func cardOf(t *testing.T, p *corev1.Pod) *allocation.Allocation {
+	t.Helper()
+	got, err := allocation.ParseAllocation(p.Annotations[names.SGPUAllocation])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// Pods of no gang fill used nodes before whole ones, and pods without GPUs do
+// not, as in a stock scheduler.
+func TestWholeNodesStayWhole(t *testing.T) {
+	var nodes []*corev1.Node
+	for i := range 6 {
+		nodes = append(nodes, node(fmt.Sprintf("n%d", i), 4))
+	}
+	w := start(t, args(""), nodes...)
+	on := map[string]int{}
+	for i := range 8 {
+		name := fmt.Sprintf("gpu-%d", i)
+		w.add(pod(name, 1, nil))
+		pods := w.until(name+" bound", func(pods map[string]*corev1.Pod) bool { return pods[name].Spec.NodeName != "" })
+		on[pods[name].Spec.NodeName]++
+	}
+	if len(on) != 2 {
+		t.Errorf("8 pods of one GPU are on %v, with 4 GPUs each", on)
+	}
+	for i := range 4 {
+		name := fmt.Sprintf("none-%d", i)
+		w.add(pod(name, 0, nil))
+		pods := w.until(name+" bound", func(pods map[string]*corev1.Pod) bool { return pods[name].Spec.NodeName != "" })
+		on[pods[name].Spec.NodeName]++
+	}
+	if len(on) != 6 {
+		t.Errorf("with 4 pods of no GPU, which go where most is free: %v", on)
+	}
+}

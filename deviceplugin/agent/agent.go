@@ -55,7 +55,7 @@ type Publisher interface {
 	// SetCondition sets a condition of ours, Annotate the annotation for schedulers
 	// (empty: none), if the Node has another.
 	SetCondition(ctx context.Context, c health.Condition) error
-	Annotate(ctx context.Context, topology string) error
+	Annotate(ctx context.Context, annotations map[string]string) error
 }
 
 // Claims knows resources that are not to be served by device plugins at all.

@@ -13,7 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 )
@@ -133,7 +135,7 @@ func TestLostGPUReachesTheListAndTheNode(t *testing.T) {
 	// The condition comes before the annotation: a GPU lost between the two
 	// would be in the first annotation already.
 	r.api.wait(t, "that all is well", func() bool {
-		return len(r.api.conditions) > 0 && r.api.conditions[0].True && len(r.api.topologies) > 0
+		return len(r.api.conditions) > 0 && r.api.conditions[0].True && len(r.api.annotations) > 0
 	})
 	r.alter(func(m *machine.Machine) {
 		m.GPUs[3].Health = machine.Health{State: machine.Lost, Reason: "XID 79"}
@@ -143,7 +145,12 @@ func TestLostGPUReachesTheListAndTheNode(t *testing.T) {
 		last := r.api.conditions[len(r.api.conditions)-1]
 		return !last.True && last.Reason == string(health.Lost) && strings.Contains(last.Message, "GPU 3: ")
 	})
-	r.api.wait(t, "another annotation", func() bool { return len(r.api.topologies) > 1 })
+	r.api.wait(t, "that seven are free", func() bool {
+		last := r.api.annotations[len(r.api.annotations)-1]
+		free, err := allocation.ParseFreeGPUs(last[names.FreeGPUs])
+		return err == nil && len(free.Free) == 7 && free.Held == 0 && !strings.Contains(last[names.GPUTopology], `"8":`) &&
+			!slices.Contains(free.Free, allocation.FreeGPU{UUID: r.machine().GPUs[3].UUID})
+	})
 	if diff := cmp.Diff(map[string]float64{"Lost nvidia.com/gpu": 1}, r.samples("heddle_unavailable")); diff != "" {
 		t.Errorf("heddle_unavailable (-want +got):\n%s", diff)
 	}
@@ -180,7 +187,7 @@ func TestNothingToOfferIsTold(t *testing.T) {
 func TestUnchangedNodeIsNotToldAgain(t *testing.T) {
 	r := newRig(t, "dgx-h100", func(o *Options) { o.Interval = 10 * time.Millisecond }).run()
 	r.list(gpus, 8, 0)
-	r.api.wait(t, "an annotation", func() bool { return len(r.api.topologies) > 0 })
+	r.api.wait(t, "an annotation", func() bool { return len(r.api.annotations) > 0 })
 	began := r.beat.Load()
 	for i := 0; i < 20; {
 		if now := r.beat.Load(); now != began {
@@ -190,8 +197,8 @@ func TestUnchangedNodeIsNotToldAgain(t *testing.T) {
 	}
 	r.api.mu.Lock()
 	defer r.api.mu.Unlock()
-	if len(r.api.conditions) != 1 || len(r.api.topologies) != 1 {
-		t.Errorf("%d conditions and %d annotations for one state", len(r.api.conditions), len(r.api.topologies))
+	if len(r.api.conditions) != 1 || len(r.api.annotations) != 1 {
+		t.Errorf("%d conditions and %d annotations for one state", len(r.api.conditions), len(r.api.annotations))
 	}
 }
 

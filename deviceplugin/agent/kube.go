@@ -69,18 +69,27 @@ func (k *Kube) Labels() map[string]string {
 // Changed receives when Labels may differ.
 func (k *Kube) Changed() <-chan struct{} { return k.watch.Changed() }
 
-// Annotate writes the annotation for schedulers if the Node has another; empty
-// removes it.
-func (k *Kube) Annotate(ctx context.Context, topology string) error {
+// Annotate writes those annotations for schedulers of which the Node has others;
+// empty removes one.
+func (k *Kube) Annotate(ctx context.Context, annotations map[string]string) error {
 	node, err := k.read(ctx)
-	if err != nil || node.Annotations[names.GPUTopology] == topology {
+	if err != nil {
 		return err
 	}
-	var value any // null removes it
-	if topology != "" {
-		value = topology
+	changed := map[string]any{}
+	for key, value := range annotations {
+		switch {
+		case node.Annotations[key] == value:
+		case value == "":
+			changed[key] = nil // null removes it
+		default:
+			changed[key] = value
+		}
 	}
-	patch := map[string]any{"metadata": map[string]any{"annotations": map[string]any{names.GPUTopology: value}}}
+	if len(changed) == 0 {
+		return nil
+	}
+	patch := map[string]any{"metadata": map[string]any{"annotations": changed}}
 	if err := k.patch(ctx, patch, ""); err != nil {
 		return fmt.Errorf("annotate node %s: %w", k.node, err)
 	}

@@ -201,8 +201,8 @@ func TestAnnotationIsWrittenWhenItDiffers(t *testing.T) {
 		{has: `{"1":{}}`, set: `{"1":{}}`},
 		{has: `{"1":{}}`, set: "", want: []string{` {"metadata":{"annotations":{"heddle.dev/gpu-topology":null}}}`}},
 	} {
-		s.node.Annotations = map[string]string{names.GPUTopology: tt.has}
-		if err := k.Annotate(t.Context(), tt.set); err != nil {
+		s.node.Annotations = map[string]string{names.GPUTopology: tt.has, names.FreeGPUs: "same"}
+		if err := k.Annotate(t.Context(), map[string]string{names.GPUTopology: tt.set, names.FreeGPUs: "same"}); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(tt.want, s.take()); diff != "" {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 )
 
@@ -19,9 +21,9 @@ const (
 // told is what the Node was told last, and when; zero is never.
 type told struct {
 	// conditions are by type.
-	conditions map[string]toldCondition
-	topology   string
-	topologyAt time.Time
+	conditions    map[string]toldCondition
+	annotations   map[string]string
+	annotationsAt time.Time
 	// empty are the resources without any device, by name.
 	empty map[string]bool
 }
@@ -63,7 +65,7 @@ func (a *Agent) publish(ctx context.Context, last *told) error {
 	return errors.Join(
 		a.publishCondition(ctx, health.ConditionOf(short), last),
 		a.publishCondition(ctx, modeCondition(a.cardStates()), last),
-		a.publishTopology(ctx, last),
+		a.publishGPUs(ctx, last),
 	)
 }
 
@@ -78,7 +80,9 @@ func (a *Agent) publishCondition(ctx context.Context, c health.Condition, last *
 	return nil
 }
 
-func (a *Agent) publishTopology(ctx context.Context, last *told) error {
+// publishGPUs tells schedulers which whole GPUs are free, and how well they go
+// together.
+func (a *Agent) publishGPUs(ctx context.Context, last *told) error {
 	name := a.config().Resources.GPU
 	whole := a.all()[name]
 	if whole == nil || whole.gpu == nil {
@@ -88,14 +92,16 @@ func (a *Agent) publishTopology(ctx context.Context, last *told) error {
 	if err != nil {
 		return fmt.Errorf("who holds GPUs: %w", err)
 	}
-	topology := whole.gpu.Annotation(held)
-	if topology == last.topology && time.Since(last.topologyAt) < publishAgain {
+	now := map[string]string{
+		names.GPUTopology: whole.gpu.Annotation(held), names.FreeGPUs: whole.gpu.Free(held).String(),
+	}
+	if maps.Equal(now, last.annotations) && time.Since(last.annotationsAt) < publishAgain {
 		return nil
 	}
-	if err := a.Publisher.Annotate(ctx, topology); err != nil {
+	if err := a.Publisher.Annotate(ctx, now); err != nil {
 		return err
 	}
-	last.topology, last.topologyAt = topology, time.Now()
+	last.annotations, last.annotationsAt = now, time.Now()
 	return nil
 }
 

@@ -71,13 +71,13 @@ type api struct {
 	mu         sync.Mutex
 	conditions []health.Condition
 	// pending are the conditions HeddleModePending.
-	pending    []health.Condition
-	topologies []string
-	notices    []string
-	warnings   []string
-	claimed    map[string]string
-	pods       []*corev1.Pod
-	podsNote   chan struct{}
+	pending     []health.Condition
+	annotations []map[string]string
+	notices     []string
+	warnings    []string
+	claimed     map[string]string
+	pods        []*corev1.Pod
+	podsNote    chan struct{}
 	// unlisted tells that there may be more pods.
 	unlisted bool
 	labels   map[string]string
@@ -128,8 +128,8 @@ func (a *api) SetCondition(ctx context.Context, c health.Condition) error {
 	})
 }
 
-func (a *api) Annotate(ctx context.Context, topology string) error {
-	return a.do(ctx, func() { a.topologies = append(a.topologies, topology) })
+func (a *api) Annotate(ctx context.Context, annotations map[string]string) error {
+	return a.do(ctx, func() { a.annotations = append(a.annotations, annotations) })
 }
 
 func (a *api) Record(ctx context.Context, n health.Notice) error {

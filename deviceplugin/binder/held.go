@@ -41,7 +41,7 @@ func (b *Binder) Held(ctx context.Context) ([]Held, error) {
 	defer b.mu.Unlock()
 	shares := b.options.Config().Resources.SGPU
 	for _, c := range b.ledgerLocked(now).claims {
-		held = append(held, Held{Resource: shares, ID: c.share.UUID + slotMark, Pod: c.String()})
+		held = append(held, Held{Resource: shares, ID: c.Share.UUID + slotMark, Pod: c.String()})
 	}
 	b.accountLocked(now)
 	for _, r := range b.records {

@@ -13,12 +13,15 @@ import (
 // claim is what one container has of one card.
 type claim struct {
 	owner
-	turn   turn
-	share  allocation.Share
-	policy sharing.Policy
+	sharing.Claim
 	// hearsay tells that it comes of a [testimony], whole that it is of all the
 	// card's memory, whatever the share says.
 	hearsay, whole bool
+}
+
+// claimOf is what a record says that a container has of one card.
+func claimOf(o owner, r *record, s allocation.Share) claim {
+	return claim{owner: o, Claim: sharing.Claim{Turn: r.Turn, Share: s, Policy: sharing.Policy(r.Policy)}}
 }
 
 // ledger is who has what of the cards, as far as it is known at one time.
@@ -68,7 +71,7 @@ func (b *Binder) ledgerLocked(now *account) *ledger {
 	}
 	for o, r := range latest {
 		for _, s := range r.Shares {
-			l.claims = append(l.claims, claim{owner: o, turn: r.Turn, share: s, policy: sharing.Policy(r.Policy)})
+			l.claims = append(l.claims, claimOf(o, r, s))
 		}
 	}
 	l.claims = append(l.claims, b.testifiedLocked()...)
@@ -120,46 +123,10 @@ func later(a, b *record) bool {
 	return cmp.Or(cmp.Compare(a.decided, b.decided), a.Created.Compare(b.Created), cmp.Compare(a.Device, b.Device)) > 0
 }
 
-// load is what claims come to on one card.
-type load struct {
-	vcore, tenants int
-	memory         int64
-}
-
-// peak is the most that a pod's claims on one card come to at any time at which
-// a container of turn with runs; at any time at all without one.
-func peak(claims []claim, with *turn) load {
-	phases := []turn{{}}
-	for i := range claims {
-		if t := claims[i].turn; t.Kind == turnInit && !slices.Contains(phases, t) {
-			phases = append(phases, t)
-		}
-	}
-	if with != nil && with.Kind == turnInit && !slices.Contains(phases, *with) {
-		phases = append(phases, *with)
-	}
-	var most load
-	for _, phase := range phases {
-		if with != nil && !with.during(phase) {
-			continue
-		}
-		var sum load
-		for i := range claims {
-			if c := &claims[i]; c.turn.during(phase) {
-				sum.vcore, sum.memory, sum.tenants = sum.vcore+c.share.VCore, sum.memory+c.share.MemoryMiB, sum.tenants+1
-			}
-		}
-		most = load{
-			max(most.vcore, sum.vcore), max(most.tenants, sum.tenants), max(most.memory, sum.memory),
-		}
-	}
-	return most
-}
-
 // fill puts what is taken into cards, which have nothing taken: all of it, or
 // with a container, what is not to be had by it: what other pods have at most at
 // any time, and what its own pod has while it runs.
-func (l *ledger) fill(cards []sharing.Card, m *machine.Machine, who *owner, its turn) []sharing.Card {
+func (l *ledger) fill(cards []sharing.Card, m *machine.Machine, who *owner, its sharing.Turn) []sharing.Card {
 	cards = slices.Clone(cards)
 	at := make(map[string]int, len(cards))
 	for i := range cards {
@@ -170,9 +137,9 @@ func (l *ledger) fill(cards []sharing.Card, m *machine.Machine, who *owner, its 
 		card int
 		pod  Pod
 	}
-	of := make(map[tenancy][]claim)
+	of := make(map[tenancy][]sharing.Claim)
 	for _, c := range l.claims {
-		i, ok := at[c.share.UUID]
+		i, ok := at[c.Share.UUID]
 		own := who != nil && c.same(who.Pod)
 		if !ok || own && c.Container == who.Container {
 			continue
@@ -181,20 +148,19 @@ func (l *ledger) fill(cards []sharing.Card, m *machine.Machine, who *owner, its 
 			c.Pod = who.Pod
 		}
 		if c.whole {
-			c.share.MemoryMiB = cards[i].MemoryMiB
+			c.Share.MemoryMiB = cards[i].MemoryMiB
 		}
-		of[tenancy{i, c.Pod}] = append(of[tenancy{i, c.Pod}], c)
-		if !own || together(c.turn, its) {
+		of[tenancy{i, c.Pod}] = append(of[tenancy{i, c.Pod}], c.Claim)
+		if !own || c.Turn.Beside(its) {
 			c.color(&cards[i])
 		}
 	}
 	for t, claims := range of {
-		var with *turn
+		var with *sharing.Turn
 		if who != nil && t.pod == who.Pod {
 			with = &its
 		}
-		sum, card := peak(claims, with), &cards[t.card]
-		card.VCore, card.UsedMiB, card.Tenants = card.VCore+sum.vcore, card.UsedMiB+sum.memory, card.Tenants+sum.tenants
+		cards[t.card].Charge(sharing.Peak(claims, with))
 	}
 	return cards
 }
@@ -209,15 +175,11 @@ func (l *ledger) close(cards []sharing.Card, m *machine.Machine) {
 	}
 }
 
-// color gives a card what all its tenants have in common.
+// color gives a card what all its tenants have in common. Who is certainly
+// there says what the card's policy is.
 func (c *claim) color(card *sharing.Card) {
-	switch {
-	case c.share.VCore >= sharing.Whole:
-		card.Exclusive = true
-	case c.hearsay && card.Policy != "":
-		// Who is certainly there says what the card's policy is.
-	case card.Policy == "" || c.policy < card.Policy:
-		card.Policy = c.policy // If there are two, something is wrong already.
+	if !c.hearsay || card.Policy == "" || c.Share.VCore >= sharing.Whole {
+		c.Mark(card)
 	}
 }
 

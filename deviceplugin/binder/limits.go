@@ -28,7 +28,7 @@ type Shares struct {
 	Shares   []allocation.Share `json:"shares"`
 	Policy   string             `json:"policy"`
 	By       string             `json:"by"`
-	Turn     turn               `json:"turn,omitzero"`
+	Turn     sharing.Turn       `json:"turn,omitzero"`
 	RunAs    *int64             `json:"runAs,omitempty"`
 	Enforced enforce.Enforced   `json:"enforced,omitzero"`
 }

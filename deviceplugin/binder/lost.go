@@ -73,7 +73,7 @@ func (b *Binder) refuse(held []holding, now *account) error {
 		}
 		for _, id := range held[i].ids {
 			parent := parentOf(b.options.Machine(), id)
-			at := slices.IndexFunc(claims, func(c claim) bool { return c.share.UUID == parent })
+			at := slices.IndexFunc(claims, func(c claim) bool { return c.Share.UUID == parent })
 			if at >= 0 && !claims[at].same(held[i].Pod) {
 				return fmt.Errorf("%s %s is shared by container %s of %s", resource, id, claims[at].Container, claims[at].Pod)
 			}

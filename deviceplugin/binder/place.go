@@ -22,7 +22,7 @@ func (s *selection) place(a *applicant, cards []sharing.Card) ([]string, error) 
 	how := s.config.SGPU.Placement
 	own := slices.DeleteFunc(slices.Clone(cards), func(c sharing.Card) bool {
 		return !slices.ContainsFunc(s.ledger.claims, func(x claim) bool {
-			return x.share.UUID == c.UUID && x.same(a.owner.Pod) && !together(x.turn, a.turn) && !x.hearsay
+			return x.Share.UUID == c.UUID && x.same(a.owner.Pod) && !x.Turn.Beside(a.turn) && !x.hearsay
 		})
 	})
 	if places, ok := sharing.Place(own, &a.request, how, nil); ok {

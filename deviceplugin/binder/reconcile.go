@@ -79,7 +79,7 @@ func (b *Binder) taken(now *account) []sharing.Card {
 	cards, m := b.options.Cards(), b.options.Machine()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.ledgerLocked(now).fill(cards, m, nil, turn{})
+	return b.ledgerLocked(now).fill(cards, m, nil, sharing.Turn{})
 }
 
 // overcommitted says what is too much on a card.
@@ -113,9 +113,9 @@ func (b *Binder) Cards() []sharing.Card {
 			l.hold(r.IDs, *r.Owner)
 		}
 		for _, s := range r.Shares {
-			l.claims = append(l.claims, claim{owner: *r.Owner, turn: r.Turn, share: s, policy: sharing.Policy(r.Policy)})
+			l.claims = append(l.claims, claimOf(*r.Owner, r, s))
 		}
 	}
 	l.claims = append(l.claims, b.testifiedLocked()...)
-	return l.fill(cards, m, nil, turn{})
+	return l.fill(cards, m, nil, sharing.Turn{})
 }

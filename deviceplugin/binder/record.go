@@ -16,6 +16,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/sharing"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -63,7 +64,7 @@ type record struct {
 	By     string             `json:"by,omitempty"`
 	// Turn is when the container with the shares runs, RunAs its user as far as
 	// its pod says, Enforced what its limits were first made to hold by.
-	Turn     turn             `json:"turn,omitzero"`
+	Turn     sharing.Turn     `json:"turn,omitzero"`
 	RunAs    *int64           `json:"runAs,omitempty"`
 	Enforced enforce.Enforced `json:"enforced,omitzero"`
 

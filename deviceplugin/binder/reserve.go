@@ -84,7 +84,7 @@ func (b *Binder) choose(o owner, s *selection, now *account) ([]*record, error) 
 	}
 	// What runs to the end has the first choice; init containers follow it.
 	slices.SortStableFunc(waiting, func(x, y applicant) int {
-		return cmp.Or(truth(x.turn.Kind == turnInit, y.turn.Kind == turnInit), cmp.Compare(x.place, y.place))
+		return cmp.Or(truth(x.turn.Passes(), y.turn.Passes()), cmp.Compare(x.place, y.place))
 	})
 	var chosen []*record
 	b.decisions++
@@ -95,8 +95,9 @@ func (b *Binder) choose(o owner, s *selection, now *account) ([]*record, error) 
 			return nil, err
 		}
 		for _, share := range shares {
-			s.ledger.claims = append(s.ledger.claims,
-				claim{owner: a.owner, turn: a.turn, share: share, policy: a.request.Policy})
+			s.ledger.claims = append(s.ledger.claims, claim{
+				owner: a.owner, Claim: sharing.Claim{Turn: a.turn, Share: share, Policy: a.request.Policy},
+			})
 		}
 		for _, old := range a.records {
 			r := old.clone()
@@ -115,7 +116,7 @@ func (b *Binder) choose(o owner, s *selection, now *account) ([]*record, error) 
 // applicant is a container that waits for cards.
 type applicant struct {
 	owner   owner
-	turn    turn
+	turn    sharing.Turn
 	ids     []string
 	records []*record
 	request sharing.Request
@@ -183,7 +184,7 @@ type selection struct {
 
 // prepare finds out what a container asks for.
 func (s *selection) prepare(a *applicant) error {
-	container, t := containerOf(s.spec, a.owner.Container)
+	container, t := sharing.ContainerOf(s.spec, a.owner.Container)
 	if container == nil {
 		return fmt.Errorf("%s as it is known has no container %s", a.owner.Pod, a.owner.Container)
 	}

@@ -28,7 +28,7 @@ import (
 // tickets testify: they mostly name the cards that it has.
 type testimony struct {
 	owner
-	turn   turn
+	turn   sharing.Turn
 	shares []allocation.Share
 	// whole tells that it has all memory of its cards, however much that is.
 	whole  bool
@@ -197,7 +197,7 @@ func (b *Binder) testifiedLocked() []claim {
 		}
 		for _, s := range t.shares {
 			claims = append(claims, claim{
-				owner: t.owner, turn: t.turn, share: s, whole: t.whole, policy: t.policy, hearsay: true,
+				owner: t.owner, Claim: sharing.Claim{Turn: t.turn, Share: s, Policy: t.policy}, whole: t.whole, hearsay: true,
 			})
 		}
 	}
@@ -216,7 +216,7 @@ func attest(pod *corev1.Pod, h *holding, c *config.NodeConfig, node string) (tes
 	if err != nil {
 		return testimony{}, fmt.Errorf("annotation %s: %w", names.SGPUBound, err)
 	}
-	container, when := containerOf(pod, h.Container)
+	container, when := sharing.ContainerOf(pod, h.Container)
 	if container == nil {
 		return testimony{}, errors.New("its pod has no such container")
 	}
@@ -246,7 +246,7 @@ func attest(pod *corev1.Pod, h *holding, c *config.NodeConfig, node string) (tes
 // byTickets takes the cards that a container's tickets name. What makes no sense
 // has none.
 func byTickets(pod *corev1.Pod, h *holding, c *config.NodeConfig) testimony {
-	container, when := containerOf(pod, h.Container)
+	container, when := sharing.ContainerOf(pod, h.Container)
 	if container == nil {
 		return testimony{}
 	}

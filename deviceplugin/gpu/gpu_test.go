@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/gpu"
@@ -359,6 +360,31 @@ func TestAnnotation(t *testing.T) {
 		if got := r.Annotation(test.held); got != test.want {
 			t.Errorf("held %v: %s, want %s", test.held, got, test.want)
 		}
+	}
+}
+
+func TestFree(t *testing.T) {
+	n := newNode(cards(3))
+	n.sick["GPU-1"] = "XID 79"
+	r := gpu.New(n.options("nvidia.com/gpu"))
+	for _, test := range []struct {
+		held map[string]bool
+		want string
+	}{
+		{nil, `{"version":1,"held":0,"free":[{"uuid":"GPU-0"},{"uuid":"GPU-2"}]}`},
+		{map[string]bool{"GPU-0": true}, `{"version":1,"held":1,"free":[{"uuid":"GPU-2"}]}`},
+		{map[string]bool{"GPU-0": true, "GPU-1": true, "GPU-2": true}, `{"version":1,"held":3,"free":[]}`},
+	} {
+		got := r.Free(test.held).String()
+		if _, err := allocation.ParseFreeGPUs(got); got != test.want || err != nil {
+			t.Errorf("held %v: %s, want %s; error %v", test.held, got, test.want, err)
+		}
+	}
+	n = newNode(cut(cards(2), 1, "1g.10gb", 2))
+	n.config = parse(t, "mig: {strategy: single}")
+	const want = `{"version":1,"held":0,"free":[{"uuid":"GPU-0"},{"uuid":"MIG-1-0","of":"GPU-1"},{"uuid":"MIG-1-1","of":"GPU-1"}]}`
+	if got := gpu.New(n.options("nvidia.com/gpu")).Free(nil).String(); got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 

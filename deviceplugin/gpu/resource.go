@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/alloc"
@@ -193,6 +194,23 @@ func numaOf(m *machine.Machine, g *machine.GPU) []int64 {
 
 // Faults says of every unhealthy device why.
 func (r *Resource) Faults() map[string]string { return maps.Clone(r.now.Load().faults) }
+
+// Free says which devices can be had while containers hold the IDs in held.
+func (r *Resource) Free(held map[string]bool) *allocation.FreeGPUs {
+	s := r.now.Load()
+	free := &allocation.FreeGPUs{Version: allocation.Version, Held: len(held), Free: []allocation.FreeGPU{}}
+	for _, id := range slices.Sorted(maps.Keys(s.cards)) {
+		if held[id] || s.faults[id] != "" {
+			continue
+		}
+		g := allocation.FreeGPU{UUID: id}
+		if parent := s.uuids[s.cards[id].gpu]; parent != id {
+			g.Of = parent
+		}
+		free.Free = append(free.Free, g)
+	}
+	return free
+}
 
 // Annotation is the value of [github.com/heddle-dev/heddle/api/names.GPUTopology]
 // while containers hold the IDs in held: what requests for whole GPUs of every

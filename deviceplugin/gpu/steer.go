@@ -3,7 +3,6 @@ package gpu
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
@@ -31,8 +30,7 @@ func (t Steering) None() bool { return len(t.Use) == 0 && len(t.Avoid) == 0 }
 
 // accepts tells whether a device, of the GPU parent, is acceptable.
 func (t Steering) accepts(id, parent string) bool {
-	in := func(list []string) bool { return slices.Contains(list, id) || slices.Contains(list, parent) }
-	return (len(t.Use) == 0 || in(t.Use)) && !in(t.Avoid)
+	return sharing.Accepts(t.Use, t.Avoid, id, parent)
 }
 
 // Check tells what is wrong with giving a pod these devices of m: a UUID that

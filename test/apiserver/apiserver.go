@@ -38,6 +38,7 @@ type Server struct {
 // kind is one kind of objects.
 type kind struct {
 	Kind
+	down     bool
 	objects  map[string]*stored // By namespace/name.
 	watchers map[*watcher]bool
 }
@@ -131,6 +132,17 @@ func (s *Server) Down(down bool) {
 	}
 }
 
+// KindDown is Down for one kind of objects, as if its requests alone were lost.
+func (s *Server) KindDown(plural string, down bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := s.kinds[plural]
+	k.down = down
+	for w := range k.watchers {
+		k.drop(w)
+	}
+}
+
 // path is a request's path, taken apart.
 type path struct{ apiVersion, namespace, plural, name, sub string }
 
@@ -165,8 +177,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	at, ok := parsePath(r.URL.Path)
 	s.mu.Lock()
 	k := s.kinds[at.plural]
-	if !ok || k == nil || k.APIVersion != at.apiVersion || s.down {
-		down := s.down
+	if !ok || k == nil || k.APIVersion != at.apiVersion || s.down || k.down {
+		down := s.down || k != nil && k.down
 		s.mu.Unlock()
 		if down {
 			fail(w, http.StatusServiceUnavailable, "ServiceUnavailable", "down")

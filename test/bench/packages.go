@@ -90,21 +90,33 @@ func measure(ctx context.Context, log io.Writer, singles []single) ([]row, error
 func runAll(ctx context.Context, log io.Writer, all []benchmark) ([]row, error) {
 	var rows []row
 	for _, b := range all {
-		fmt.Fprintln(log, "running", b.name)
-		cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^"+b.name+"$", "-benchtime", b.time, b.pkg)
-		out, err := cmd.CombinedOutput()
+		out, err := goBench(ctx, log, ".", b.name, b.time, b.pkg)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w\n%s", b.name, err, out)
+			return nil, err
 		}
 		for _, f := range b.figures {
-			value, err := metric(string(out), f.metric)
+			value, err := metric(out, f.metric)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", b.name, err)
 			}
-			rows = append(rows, row{f.what, value * f.scale, f.limit, f.unit, "go test -bench " + b.name + " " + b.pkg})
+			rows = append(rows, atMost(f.what, value*f.scale, f.limit, f.unit, "go test -bench "+b.name+" "+b.pkg))
 		}
 	}
 	return rows, nil
+}
+
+// goBench runs one benchmark in the module of a folder; more is what go test is
+// told beside its name, the package last. It returns what was printed.
+func goBench(ctx context.Context, log io.Writer, module, name, benchtime string, more ...string) (string, error) {
+	fmt.Fprintln(log, "running", name)
+	args := append([]string{"test", "-run", "^$", "-bench", "^" + name + "$", "-benchtime", benchtime}, more...)
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = module
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w\n%s", name, err, out)
+	}
+	return string(out), nil
 }
 
 // metric finds a value by its unit in the output of go test -bench.

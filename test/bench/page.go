@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os/exec"
 	"strings"
 )
 
@@ -15,14 +14,11 @@ import (
 // there is one.
 func page(ctx context.Context, log io.Writer) ([]row, error) {
 	const pkg, name = "./test/e2e/page", "BenchmarkPage"
-	fmt.Fprintln(log, "running", name)
-	cmd := exec.CommandContext(ctx, "go", "test", "-tags", "e2e", "-run", "^$", "-bench", "^"+name+"$",
-		"-benchtime", "1x", pkg)
-	out, err := cmd.CombinedOutput()
+	out, err := goBench(ctx, log, ".", name, "1x", "-tags", "e2e", pkg)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w\n%s", name, err, out)
+		return nil, err
 	}
-	if strings.Contains(string(out), "no chromium") {
+	if strings.Contains(out, "no chromium") {
 		fmt.Fprintln(log, "no chromium: the page is not measured")
 		return nil, nil
 	}
@@ -33,9 +29,9 @@ func page(ctx context.Context, log io.Writer) ([]row, error) {
 		{"the same, a search", "search-ms", 1, 500, "ms"},
 		{"the same, JavaScript to show a change", "change-ms", 1, 100, "ms"},
 	} {
-		value, errMetric := metric(string(out), f.metric)
+		value, errMetric := metric(out, f.metric)
 		err = errors.Join(err, errMetric)
-		rows = append(rows, row{f.what, value * f.scale, f.limit, f.unit, "go test -tags e2e -bench " + name + " " + pkg})
+		rows = append(rows, atMost(f.what, value*f.scale, f.limit, f.unit, "go test -tags e2e -bench "+name+" "+pkg))
 	}
 	return rows, err
 }

@@ -47,11 +47,12 @@ func weeks(w io.Writer) ([]row, error) {
 		none, native, required, ours := &r[0], &r[1], &r[2], &r[3]
 		how := "simulated, " + plan.Name
 		rows = append(rows,
-			row{"groups per gang, a map to none", ours.Groups / none.Groups, 0.5, "x", how},
-			row{"excess tier, a map to none", ours.Tier / none.Tier, 0.5, "x", how},
-			row{"largest gang that a leaf takes, none to a map", none.Leaf / ours.Leaf, 1, "x", how},
-			row{"groups per gang, to the native rule", required.Groups / native.Groups, 1, "x", how},
-			row{"wait, to the native rule", required.Wait.Hours() / native.Wait.Hours(), 1, "x", how},
+			atMost("groups per gang, a map to none", ours.Groups/none.Groups, 0.5, "x", how),
+			atMost("excess tier, a map to none", ours.Tier/none.Tier, 0.5, "x", how),
+			atMost("largest gang that a leaf takes, none to a map", none.Leaf/ours.Leaf, 1, "x", how),
+			atMost("groups per gang, to the fewest that had room", ours.Possible, 1.1, "x", how),
+			atMost("groups per gang, to the native rule", required.Groups/native.Groups, 1, "x", how),
+			atMost("wait, to the native rule", required.Wait.Hours()/native.Wait.Hours(), 1, "x", how),
 		)
 	}
 	return rows, nil

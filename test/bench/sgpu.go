@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os/exec"
 )
 
 // shares runs pods with shares of GPUs through the plugin, on a kubelet of
@@ -22,17 +21,15 @@ func shares(ctx context.Context, log io.Writer) ([]row, error) {
 		{"PreStartContainer of a share beside 127 others, p99", "BenchmarkStartShare", "p99-ms", "2s", 10},
 		{"1,000 pods with shares bound and released, for each", "BenchmarkThousandShares", "ms/pod", "3x", 5},
 	} {
-		fmt.Fprintln(log, "running", b.name)
-		cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^"+b.name+"$", "-benchtime", b.benchtime, pkg)
-		out, err := cmd.CombinedOutput()
+		out, err := goBench(ctx, log, ".", b.name, b.benchtime, pkg)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w\n%s", b.name, err, out)
+			return nil, err
 		}
-		value, err := metric(string(out), b.metric)
+		value, err := metric(out, b.metric)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", b.name, err)
 		}
-		rows = append(rows, row{b.what, value, b.limit, "ms", "go test -bench " + b.name + " " + pkg})
+		rows = append(rows, atMost(b.what, value, b.limit, "ms", "go test -bench "+b.name+" "+pkg))
 	}
 	return rows, nil
 }

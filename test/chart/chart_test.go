@@ -190,7 +190,7 @@ func TestRefused(t *testing.T) {
 		{"gpuScheduler.map.maxAge=5", "/gpuScheduler/map/maxAge"},
 		{"gpuScheduler.map.without=guess", "/gpuScheduler/map/without"},
 		{"gpuScheduler.gpuAware.weight=-1", "/gpuScheduler/gpuAware/weight"},
-		{"gpuScheduler.deploy=true,topoDiscovery.deploy=true,topoDiscovery.master.tlsSecret=x", "knows no certificate authority"},
+		{"topoDiscovery.master.tlsAuthorityKey=a/b", "/topoDiscovery/master/tlsAuthorityKey"},
 		{"gpuDevice.sGPUHybrid=true", "additional properties 'sGPUHybrid' not allowed"},
 		{"gpuDevice.deploy=yes", "/gpuDevice/deploy"},
 		{"gpuDevice.driverAccess=none", "/gpuDevice/driverAccess"},

@@ -204,7 +204,7 @@ func TestDevicePolicyKeys(t *testing.T) {
 		"resources": p.spec.MatchConstraints.ResourceRules[0].Resources,
 	}
 	want := map[string][]string{
-		"annotations": {names.GPUTopology, names.SGPUCards}, "conditions": {health.ConditionType, mode.ConditionType}, "resources": {"nodes", "nodes/status"},
+		"annotations": {names.GPUTopology, names.FreeGPUs, names.SGPUCards}, "conditions": {health.ConditionType, mode.ConditionType}, "resources": {"nodes", "nodes/status"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(p.spec.MatchConstraints.ResourceRules) != 1 {
 		t.Errorf("(-want +got):\n%s", diff)

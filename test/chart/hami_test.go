@@ -38,7 +38,7 @@ func TestKeysOfHAMi(t *testing.T) {
 			got := map[string][]string{"node": p.texts(t, "allowedAnnotations"), "removable": p.texts(t, "removableAnnotations")}
 			got["pods"] = policyOf(t, objects, podsPolicy).texts(t, "allowedAnnotations")
 			want := map[string][]string{
-				"node": {names.GPUTopology, names.SGPUCards}, "removable": {names.HAMiCards}, "pods": {names.SGPUBound},
+				"node": {names.GPUTopology, names.FreeGPUs, names.SGPUCards}, "removable": {names.HAMiCards}, "pods": {names.SGPUBound},
 			}
 			if tt.on {
 				want["node"] = append(want["node"], names.HAMiCards)

@@ -3,6 +3,8 @@ package chart
 import (
 	"os"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -12,9 +14,14 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/heddle-dev/heddle/topo/master/serve"
 )
 
 const schedulerName = "heddle-scheduler"
+
+// podGroups is what an API server with the gate GenericWorkload says of itself.
+var podGroups = []string{"--api-versions", "scheduling.k8s.io/v1beta1/PodGroup"}
 
 // mutating is what an API server from 1.36 on says of itself.
 var mutating = []string{"--api-versions", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"}
@@ -43,11 +50,6 @@ func TestScheduler(t *testing.T) {
 // The chart's configuration is the documented one, which cmd/heddle-scheduler
 // holds against kube-scheduler's own validation.
 func TestSchedulerConfiguration(t *testing.T) {
-	text, err := os.ReadFile(root + "/cmd/heddle-scheduler/testdata/scheduler.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	objects := render(t, "--set", "gpuScheduler.deploy=true", "--set", "topoDiscovery.deploy=true")
 	read := func(text string) (object map[string]any) {
 		t.Helper()
 		if err := yaml.Unmarshal([]byte(text), &object); err != nil {
@@ -55,9 +57,43 @@ func TestSchedulerConfiguration(t *testing.T) {
 		}
 		return object
 	}
-	config := get[*corev1.ConfigMap](t, objects, "ConfigMap/"+schedulerName).Data["scheduler.yaml"]
-	if diff := cmp.Diff(read(string(text)), read(config)); diff != "" {
-		t.Errorf("(-documented +chart):\n%s", diff)
+	for file, args := range map[string][]string{
+		"scheduler.yaml":                  nil,
+		"scheduler-generic-workload.yaml": append([]string{"--set", "gpuScheduler.genericWorkload=true"}, podGroups...),
+	} {
+		text, err := os.ReadFile(root + "/cmd/heddle-scheduler/testdata/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects := render(t, append(args, "--set", "gpuScheduler.deploy=true", "--set", "topoDiscovery.deploy=true")...)
+		config := get[*corev1.ConfigMap](t, objects, "ConfigMap/"+schedulerName).Data["scheduler.yaml"]
+		if diff := cmp.Diff(read(string(text)), read(config)); diff != "" {
+			t.Errorf("%s (-documented +chart):\n%s", file, diff)
+		}
+	}
+}
+
+// The gates, and the admission of a native gang's pods without GPUs: all of its
+// pods must have one scheduler.
+func TestGenericWorkload(t *testing.T) {
+	const gates = "--feature-gates=GenericWorkload=true,TopologyAwareWorkloadScheduling=true"
+	for _, on := range []bool{false, true} {
+		args := append(append([]string{
+			"--set", "gpuScheduler.deploy=true,gpuScheduler.assign=gpu-pods,gpuScheduler.genericWorkload=" + strconv.FormatBool(on),
+		}, mutating...), podGroups...)
+		objects := render(t, args...)
+		d := get[*appsv1.Deployment](t, objects, "Deployment/"+schedulerName)
+		if got := slices.Contains(d.Spec.Template.Spec.Containers[0].Args, gates); got != on {
+			t.Errorf("with genericWorkload=%t the scheduler runs with %v", on, d.Spec.Template.Spec.Containers[0].Args)
+		}
+		p := get[*admissionv1.MutatingAdmissionPolicy](t, objects, "MutatingAdmissionPolicy/"+schedulerName)
+		if got := strings.Contains(p.Spec.MatchConditions[1].Expression, "|| has(object.spec.schedulingGroup)"); got != on {
+			t.Errorf("with genericWorkload=%t: %s", on, p.Spec.MatchConditions[1].Expression)
+		}
+	}
+	_, err := helm(t, "template", generated, chartDir, "--set", "gpuScheduler.deploy=true,gpuScheduler.genericWorkload=true")
+	if err == nil || !strings.Contains(err.Error(), "scheduling.k8s.io/v1beta1") {
+		t.Errorf("without the API: %v", err)
 	}
 }
 
@@ -76,6 +112,88 @@ func TestSchedulerRollsWithItsConfiguration(t *testing.T) {
 	d := get[*appsv1.Deployment](t, objects, "Deployment/"+schedulerName)
 	if got := d.Spec.Template.Spec.Volumes[0].ConfigMap.Name; got != "mine" || objects["ConfigMap/"+schedulerName] != nil {
 		t.Errorf("it mounts %s; the chart's own: %v", got, objects["ConfigMap/"+schedulerName])
+	}
+}
+
+// A topo-master that asks for tokens gets one that is good for nothing else, by a
+// certificate that is judged by its authority.
+func TestSchedulerAsksASecuredMaster(t *testing.T) {
+	const secured = "gpuScheduler.deploy=true,topoDiscovery.deploy=true,topoDiscovery.master.tlsSecret=topo-tls"
+	ca := corev1.VolumeProjection{Secret: &corev1.SecretProjection{
+		LocalObjectReference: corev1.LocalObjectReference{Name: "topo-tls"}, Items: []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}},
+	}}
+	selfSigned := *ca.DeepCopy()
+	selfSigned.Secret.Items[0].Key = "tls.crt"
+	token := corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
+		Audience: serve.Audience, ExpirationSeconds: new(int64(3600)), Path: "token",
+	}}
+	for _, tt := range []struct {
+		name, set string
+		args      map[string]any
+		volume    []corev1.VolumeProjection
+		may       bool
+	}{
+		{
+			name: "certificate and token", set: secured + ",topoDiscovery.master.authenticate=true",
+			args: map[string]any{
+				"topoMaster": "https://heddle-topo-master." + namespace + ".svc:9001/node_group",
+				"caFile":     "/etc/heddle-topo-master/ca.crt", "tokenFile": "/etc/heddle-topo-master/token",
+			},
+			volume: []corev1.VolumeProjection{ca, token}, may: true,
+		},
+		{
+			name: "a certificate of its own", set: secured + ",topoDiscovery.master.tlsAuthorityKey=tls.crt",
+			args: map[string]any{
+				"topoMaster": "https://heddle-topo-master." + namespace + ".svc:9001/node_group",
+				"caFile":     "/etc/heddle-topo-master/ca.crt",
+			},
+			volume: []corev1.VolumeProjection{selfSigned},
+		},
+		{
+			name: "another place", set: secured + ",gpuScheduler.map.address=http://elsewhere/node_group",
+			args: map[string]any{"topoMaster": "http://elsewhere/node_group"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			objects := render(t, "--set", tt.set)
+			var config struct {
+				Profiles []struct {
+					PluginConfig []struct {
+						Name string
+						Args map[string]any
+					} `yaml:"pluginConfig"`
+				}
+			}
+			if err := yaml.Unmarshal([]byte(get[*corev1.ConfigMap](t, objects, "ConfigMap/"+schedulerName).Data["scheduler.yaml"]), &config); err != nil {
+				t.Fatal(err)
+			}
+			got := map[string]any{}
+			for _, key := range []string{"topoMaster", "caFile", "tokenFile"} {
+				if value, ok := config.Profiles[0].PluginConfig[0].Args[key]; ok {
+					got[key] = value
+				}
+			}
+			if diff := cmp.Diff(tt.args, got); diff != "" {
+				t.Errorf("arguments (-want +got):\n%s", diff)
+			}
+			pod := get[*appsv1.Deployment](t, objects, "Deployment/"+schedulerName).Spec.Template.Spec
+			var volume []corev1.VolumeProjection
+			for _, v := range pod.Volumes {
+				if v.Projected != nil {
+					volume = v.Projected.Sources
+				}
+			}
+			if diff := cmp.Diff(tt.volume, volume); diff != "" || len(pod.Containers[0].VolumeMounts) != 1+min(len(tt.volume), 1) {
+				t.Errorf("%d mounts, volume (-want +got):\n%s", len(pod.Containers[0].VolumeMounts), diff)
+			}
+			may := false
+			for _, rule := range get[*rbacv1.ClusterRole](t, objects, "ClusterRole/"+schedulerName).Rules {
+				may = may || cmp.Equal(rule, rbacv1.PolicyRule{NonResourceURLs: []string{"/node_group"}, Verbs: []string{"get"}})
+			}
+			if may != tt.may {
+				t.Errorf("it may ask: %t", may)
+			}
+		})
 	}
 }
 

@@ -65,7 +65,7 @@ func (f *fleet) whole(t *testing.T, name string, n int, at, first map[string]str
 // that came first by name want the rest of it. No node holds more than it has,
 // and what is free is counted once.
 func TestSchedulerKilled(t *testing.T) {
-	f := idleFleet(t, "gpuScheduler.map.address=http://127.0.0.1:19412/node_group", "gpuScheduler.map.interval=500ms",
+	f := idleFleet(t, shared, "gpuScheduler.map.address=http://127.0.0.1:19412/node_group", "gpuScheduler.map.interval=500ms",
 		"gpuScheduler.map.without=wait")
 	_, at := f.leaves(t, 19412, map[string][]string{leafA: numbered("kill-a", 3), leafB: numbered("kill-b", 3)})
 	f.replace(t, fast, slow)
@@ -110,7 +110,7 @@ func TestSchedulerKilled(t *testing.T) {
 // TestSecondReplica kills the replica that schedules in the middle of a gang:
 // the other one, which has waited for the lease, finishes it.
 func TestSecondReplica(t *testing.T) {
-	f := idleFleet(t, "gpuScheduler.map.address=http://127.0.0.1:19414/node_group", "gpuScheduler.map.interval=500ms",
+	f := idleFleet(t, shared, "gpuScheduler.map.address=http://127.0.0.1:19414/node_group", "gpuScheduler.map.interval=500ms",
 		"gpuScheduler.map.without=wait")
 	_, at := f.leaves(t, 19414, map[string][]string{leafA: numbered("lease-a", 3), leafB: numbered("lease-b", 3)})
 	f.replace(t, fast, slow)

@@ -39,6 +39,7 @@ type fleet struct {
 	*bed
 	namespace string
 	config    string
+	flags     []string
 	process   *exec.Cmd
 }
 
@@ -49,16 +50,20 @@ const lease = "leaderElect: true\n  leaseDuration: 6s\n  renewDeadline: 5s\n  re
 // newFleet writes the chart's configuration of heddle-scheduler and starts it.
 func newFleet(t *testing.T, set ...string) *fleet {
 	t.Helper()
-	f := idleFleet(t, set...)
+	return newFleetOn(t, shared, set...)
+}
+
+func newFleetOn(t *testing.T, b *bed, set ...string) *fleet {
+	t.Helper()
+	f := idleFleet(t, b, set...)
 	f.start(t)
 	return f
 }
 
 // idleFleet writes the configuration, for a scheduler that somebody starts later.
 // The real node takes nothing, since images of the tests' pods are nowhere.
-func idleFleet(t *testing.T, set ...string) *fleet {
+func idleFleet(t *testing.T, b *bed, set ...string) *fleet {
 	t.Helper()
-	b := shared
 	f := &fleet{bed: b, namespace: "sched-" + strconv.FormatInt(time.Now().UnixNano()%1e9, 36)}
 	if _, err := b.installer.Build(t.Context(), schedulerName); err != nil {
 		t.Fatal(err)
@@ -71,16 +76,24 @@ func idleFleet(t *testing.T, set ...string) *fleet {
 		f.clear(t)
 	})
 	b.kubectl(t, "wait", "--for=create", "-n", f.namespace, "serviceaccount/default", "--timeout=30s")
-	args := []string{
-		"template", "x", "deploy/helm/heddle", "-n", f.namespace, "-s", "templates/scheduler/config.yaml",
-		"--set", "gpuScheduler.deploy=true",
-	}
-	for _, s := range set {
-		args = append(args, "--set", s)
+	render := func(file string) []byte {
+		args := []string{
+			"template", "x", "deploy/helm/heddle", "-n", f.namespace, "-s", "templates/scheduler/" + file,
+			"--api-versions", "scheduling.k8s.io/v1beta1/PodGroup", "--set", "gpuScheduler.deploy=true",
+		}
+		for _, s := range set {
+			args = append(args, "--set", s)
+		}
+		return []byte(b.helm(t, args...))
 	}
 	var object struct{ Data map[string]string }
-	if err := yaml.Unmarshal([]byte(b.helm(t, args...)), &object); err != nil {
+	if err := yaml.Unmarshal(render("config.yaml"), &object); err != nil {
 		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(render("deployment.yaml"))) {
+		if flag, ok := strings.CutPrefix(strings.TrimSpace(line), "- --feature-gates="); ok {
+			f.flags = append(f.flags, "--feature-gates="+flag)
+		}
 	}
 	f.config = filepath.Join(t.TempDir(), "scheduler.yaml")
 	f.write(t, strings.Replace(object.Data["scheduler.yaml"], "leaderElect: true", lease, 1)+
@@ -119,7 +132,7 @@ func (f *fleet) start(t *testing.T) {
 func (f *fleet) replica(t *testing.T, log io.Writer) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(f.installer.Dir, schedulerName),
-		"--config", f.config, "--secure-port=0", "--v=2")
+		append([]string{"--config", f.config, "--secure-port=0", "--v=2"}, f.flags...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = log
 	if err := cmd.Start(); err != nil {

@@ -61,7 +61,7 @@ func (f *fleet) share(name string, vcore, vmemory int64) *corev1.Pod {
 // card has more tenants than it carries.
 func TestThousandSharedPods(t *testing.T) {
 	const nodes, pods = 50, 1000
-	f := idleFleet(t)
+	f := idleFleet(t, shared)
 	f.replace(t, fast, "qps: 1000, burst: 1000")
 	f.start(t)
 	var all []cluster.SimulatedNode

@@ -67,7 +67,7 @@ func (i *Installer) BuildAll(ctx context.Context, binaries ...string) error {
 			continue
 		}
 		// Without -trimpath: Kubernetes is then compiled as for this module's tests, and once.
-		cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", i.Dir+"/", ".")
+		cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w -X main.version="+Tag, "-o", i.Dir+"/", ".")
 		cmd.Dir = dir
 		if _, err := output(cmd); err != nil {
 			return err

@@ -152,19 +152,7 @@ func (r *reader) read(s *Spec, koordinator bool, d names.Domains) {
 	if text, at := r.one(place{names.KoordinatorWaitingTime, false}); text != "" {
 		s.Timeout = r.duration(at, text)
 	}
-	places := []place{{d.GPUGroupSize(), false}}
-	if d.GPUGroupSize() != names.GPUGroupSizeAlias {
-		places = append(places, place{names.GPUGroupSizeAlias, false})
-	}
-	if text, at := r.one(places...); text != "" {
-		s.GroupSize = r.number(at, text, MaxGroupSize)
-	}
-	s.Required, s.Preferred = r.kind(names.GangRequiredLevel), r.kind(names.GangPreferredLevel)
-	if text, at := r.one(place{names.GangWithoutMap, false}); text != "" {
-		if s.WithoutMap = WithoutMap(text); s.WithoutMap != Wait && s.WithoutMap != Place {
-			r.fault("%s: %q is neither %s nor %s", at, clip(text), Wait, Place)
-		}
-	}
+	r.wishes(s, d)
 	for _, key := range []string{names.KoordinatorTotalNumber, names.KoordinatorMode} {
 		if _, ok := r.annotations[key]; ok {
 			r.remarks = append(r.remarks, "annotation "+key+" is ignored")

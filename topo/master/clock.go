@@ -11,13 +11,13 @@ const (
 	grace = 2 * time.Minute
 )
 
-// away tells whether the API server has been silent for too long; contact is
+// away tells whether a watch has been silent for too long; contact is
 // when it last said anything, zero for never.
 func away(now, contact time.Time) bool { return !contact.IsZero() && now.Sub(contact) > silence }
 
 // clock is the time by which heartbeats are judged. It stands still while the
-// API server is away: that no heartbeat comes through says nothing about the
-// workers then.
+// API server is away for the watch of reports: that no heartbeat comes through
+// says nothing about the workers then.
 type clock struct {
 	frozen time.Time // When it stopped, zero while it runs.
 	until  time.Time // When it runs again, zero while the API server is away.

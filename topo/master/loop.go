@@ -61,7 +61,7 @@ func (l *loop) step(ctx context.Context, slow bool) {
 	}
 	shown, regrouped := l.take()
 	now, contact := l.options.Now(), l.options.Source.Contact()
-	tree := l.fabric.Snapshot(l.clock.now(now, contact))
+	tree := l.fabric.Snapshot(l.clock.now(now, l.options.Source.Heartbeats()))
 	next := view.View{Tree: tree, Levels: l.levels, CountsPods: l.options.CountsPods, Nodes: l.draft.Table()}
 	if away(now, contact) {
 		next.StaleSince = contact.UTC().Truncate(time.Second)
@@ -95,7 +95,7 @@ func (l *loop) tellStale(ctx context.Context, since time.Time) {
 	case since.IsZero():
 		l.options.Log.InfoContext(ctx, "the API server is back", "silent_since", l.last.StaleSince)
 	default:
-		l.options.Log.WarnContext(ctx, "the API server is silent, the map becomes old", "silent_since", since)
+		l.options.Log.WarnContext(ctx, "the API server is silent on a watch, the map becomes old", "silent_since", since)
 	}
 }
 

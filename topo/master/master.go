@@ -24,6 +24,7 @@ type Source interface {
 	Changed() <-chan struct{}
 	Synced() bool
 	Contact() time.Time
+	Heartbeats() time.Time
 	Take() facts.Batch
 }
 

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -299,6 +301,67 @@ func TestAStaleMapSaysSo(t *testing.T) {
 	r.until(t, "contact", func(v *view.View) bool { return v.StaleSince.IsZero() })
 	if since, tag := stale(); since != nil || tag != fresh {
 		t.Errorf("stale since %v, tag %s, want %s", since, tag, fresh)
+	}
+}
+
+// Nodes, reports and pods come by watches of their own: the loss of one makes the
+// map old, however much the others say. Heartbeats are judged by their own
+// watch alone.
+func TestOneSilentWatchMakesTheMapStale(t *testing.T) {
+	for _, plural := range []string{"nodes", "nodetopologies", "pods"} {
+		t.Run(plural, func(t *testing.T) {
+			c := newCluster(t)
+			c.in("n1", "switchbox-1", "dragonfly-1")
+			var late atomic.Int64
+			clock := func() time.Time { return time.Now().Add(time.Duration(late.Load())) }
+			spec := v1alpha1.NodeTopologySpec{Path: []string{"switchbox-1", "dragonfly-1"}, PathSource: v1alpha1.SourceStatic}
+			c.report("n1", c.node("n1", true), spec, clock())
+			r := c.replica(t, fabric.ModeSwitchbox, func(o *master.Options) { o.Now = clock })
+			r.until(t, "the report", reports(1))
+			c.KindDown(plural, true)
+			late.Store(int64(10 * time.Minute))
+			others := func(i int) {
+				if plural != "nodes" {
+					c.node("n1", i%2 == 0)
+				}
+				if plural != "nodetopologies" {
+					var n corev1.Node
+					c.Read("nodes", "", "n1", &n)
+					c.report("n1", string(n.UID), spec, clock())
+				}
+				if plural != "pods" {
+					pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: strconv.Itoa(i)}}
+					pod.Spec.NodeName = "n1"
+					c.Put("pods", pod)
+				}
+			}
+			i := 0
+			eventually(t, "the map is stale", func() bool {
+				others(i)
+				i++
+				v, _ := r.Current()
+				return !v.StaleSince.IsZero()
+			})
+			if v, _ := r.Current(); clock().Sub(v.StaleSince) < 9*time.Minute {
+				t.Errorf("stale since %s", v.StaleSince)
+			}
+			// Past the time that workers have once their watch is heard again.
+			eventually(t, "the worker is not blamed", func() bool {
+				late.Add(int64(30 * time.Second))
+				others(i)
+				i++
+				var n view.Node
+				if err := json.Unmarshal([]byte(get(t, r.url+"/v1/nodes/n1").body), &n); err != nil {
+					t.Fatal(err)
+				}
+				return i > 30 && !slices.ContainsFunc(n.Reasons, func(reason view.Reason) bool {
+					return reason.Kind == "stale" || reason.Kind == "clock"
+				})
+			})
+			c.KindDown(plural, false)
+			others(i)
+			r.until(t, "contact", func(v *view.View) bool { return v.StaleSince.IsZero() })
+		})
 	}
 }
 

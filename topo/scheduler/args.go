@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,10 @@ type Args struct {
 	// TopoMaster is the address of GET /node_group; "" is none, and gangs are
 	// placed by free room alone.
 	TopoMaster string `json:"topoMaster"`
+	// CAFile has the authorities of topo-master's certificate, in PEM, and
+	// TokenFile the bearer token to ask it with; both are read again and again.
+	CAFile    string `json:"caFile"`
+	TokenFile string `json:"tokenFile"`
 	// Interval and MaxAge are how often it is asked, and how long its last map
 	// is believed without an answer.
 	Interval metav1.Duration `json:"interval"`
@@ -33,6 +38,10 @@ type Args struct {
 	// WithoutMap is what becomes of gangs while there is no map: wait or place.
 	// A gang's annotation may say otherwise.
 	WithoutMap gang.WithoutMap `json:"withoutMap"`
+	// GenericWorkload tells that the scheduler's feature gates GenericWorkload and
+	// TopologyAwareWorkloadScheduling are on: pods with a schedulingGroup are in
+	// the PodGroup of scheduling.k8s.io that it names, and in no other gang.
+	GenericWorkload bool `json:"genericWorkload"`
 	// Domains are those of the names of resources and annotations.
 	Domains Domains `json:"domains"`
 	// Ignored are resources that count for nothing when gangs are placed; vcore
@@ -100,6 +109,9 @@ func (a *Args) check() error {
 		if u, err := url.Parse(a.TopoMaster); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 			faults = append(faults, fmt.Errorf("topoMaster: %q is no http address", a.TopoMaster))
 		}
+	}
+	if (a.CAFile != "" || a.TokenFile != "") && !strings.HasPrefix(a.TopoMaster, "https://") {
+		faults = append(faults, errors.New("caFile, tokenFile: topoMaster is no https address"))
 	}
 	if a.Interval.Duration <= 0 || a.MaxAge.Duration < a.Interval.Duration {
 		faults = append(faults, errors.New("interval, maxAge: not positive, or maxAge is the shorter one"))

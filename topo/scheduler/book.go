@@ -21,6 +21,8 @@ type book struct {
 	ignored []corev1.ResourceName
 	now     func() time.Time
 	meters  *meters
+	// choose tells a new member's class which GPUs it accepts; nil tells nothing.
+	choose func(*corev1.Pod, *fit.Class)
 
 	mu    sync.Mutex
 	gangs map[types.NamespacedName]*entry
@@ -56,7 +58,7 @@ func (b *book) put(pod *corev1.Pod) (e *entry, changed bool) {
 	e = b.entry(spec.Key)
 	m := e.members[pod.UID]
 	if m == nil {
-		m = &member{class: fit.ClassOf(pod, b.ignored...)}
+		m = &member{class: b.classOf(pod)}
 		m.gpus = int(m.class.Amount(corev1.ResourceName(b.domains.GPUResource())))
 		e.members[pod.UID] = m
 		b.of[pod.UID] = e
@@ -174,4 +176,13 @@ func (b *book) refuse(e *entry, why string, leader types.UID) {
 			return
 		}
 	}
+}
+
+// classOf is what a member asks for.
+func (b *book) classOf(pod *corev1.Pod) *fit.Class {
+	class := fit.ClassOf(pod, b.ignored...)
+	if b.choose != nil {
+		b.choose(pod, class)
+	}
+	return class
 }

@@ -14,7 +14,7 @@ import (
 // PreEnqueue keeps a member out of the queue until its gang has as many as it
 // needs. It runs under the queue's lock.
 func (p *Plugin) PreEnqueue(_ context.Context, pod *corev1.Pod) *framework.Status {
-	if !gang.Mentions(pod) {
+	if p.isNative(pod) || !gang.Mentions(pod) {
 		return nil
 	}
 	known, changed := p.meet(pod)
@@ -77,8 +77,8 @@ func (p *Plugin) watch() error {
 			}
 			if node, ok := object.(*corev1.Node); ok {
 				p.tables.forget(node.Name)
-				p.accounts.forget(node.Name)
 				p.cards.Forget(node.Name)
+				p.whole.Forget(node.Name)
 			}
 		},
 	})
@@ -117,7 +117,7 @@ func (p *Plugin) come(pod *corev1.Pod) {
 	b := p.book
 	b.mu.Lock()
 	had := b.of[pod.UID]
-	if had == nil && !gang.Mentions(pod) {
+	if had == nil && (p.isNative(pod) || !gang.Mentions(pod)) {
 		b.mu.Unlock()
 		return
 	}
@@ -139,6 +139,7 @@ func (p *Plugin) come(pod *corev1.Pod) {
 
 // another is called when a node is not what it was: nobody avoids it any longer.
 func (p *Plugin) another(node string) {
+	p.shy.forgive(node)
 	var again []types.NamespacedName
 	p.book.mu.Lock()
 	for key, e := range p.book.gangs {

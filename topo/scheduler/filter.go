@@ -24,10 +24,14 @@ func (p *Plugin) Filter(
 	if c.node != "" && c.node != node {
 		return framework.NewStatus(framework.UnschedulableAndUnresolvable, "node(s) are not the pod's place in its gang")
 	}
-	if s := c.charge(info); s != nil || c.shares == nil {
-		return s
+	s := c.charge(info)
+	if s == nil && c.chosen != nil {
+		s = p.filterChosen(c, info)
 	}
-	return p.filterShares(c.shares, info)
+	if s == nil && c.shares != nil {
+		s = p.filterShares(c.shares, info)
+	}
+	return s
 }
 
 // charge tells whether what others were promised leaves room on a node.
@@ -36,7 +40,7 @@ func (c *cycle) charge(info framework.NodeInfo) *framework.Status {
 	if len(promised) == 0 {
 		return nil
 	}
-	room := fit.RoomOf(info, promised, c.priority, func(uid types.UID) bool { return uid == c.uid })
+	room := fit.RoomOf(info, promised, c.priority, c.own)
 	if !room.Promised() {
 		return nil
 	}
@@ -45,6 +49,8 @@ func (c *cycle) charge(info framework.NodeInfo) *framework.Status {
 	}
 	return nil
 }
+
+func (c *cycle) own(uid types.UID) bool { return uid == c.uid }
 
 // read is what PreFilter wrote; nil if it had nothing to say.
 func read(state framework.CycleState) *cycle {

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/kube-scheduler/framework"
 
+	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/topo/gang"
 )
 
@@ -20,6 +21,10 @@ func (p *Plugin) EventsToRegister(context.Context) ([]framework.ClusterEventWith
 	const room, come = framework.Delete | framework.UpdatePodScaleDown, framework.Add
 	return []framework.ClusterEventWithHint{
 		{Event: framework.ClusterEvent{Resource: framework.Node, ActionType: node}, QueueingHintFn: p.afterNode},
+		{
+			Event:          framework.ClusterEvent{Resource: framework.Node, ActionType: framework.UpdateNodeAnnotation},
+			QueueingHintFn: p.afterAnnotation,
+		},
 		{Event: framework.ClusterEvent{Resource: framework.AssignedPod, ActionType: room}, QueueingHintFn: p.afterRoom},
 		{Event: framework.ClusterEvent{Resource: framework.TargetPod, ActionType: self}, QueueingHintFn: p.afterItself},
 		{Event: framework.ClusterEvent{Resource: framework.UnscheduledPod, ActionType: come}, QueueingHintFn: p.afterSibling},
@@ -29,6 +34,22 @@ func (p *Plugin) EventsToRegister(context.Context) ([]framework.ClusterEventWith
 // afterNode is after a node came or changed.
 func (p *Plugin) afterNode(_ logr.Logger, pod *corev1.Pod, _, _ any) (framework.QueueingHint, error) {
 	return p.worth(pod), nil
+}
+
+// afterAnnotation is after a node's annotations changed: only pods with shares,
+// or that name GPUs, look at what it publishes.
+func (p *Plugin) afterAnnotation(_ logr.Logger, pod *corev1.Pod, older, newer any) (framework.QueueingHint, error) {
+	was, ok := older.(*corev1.Node)
+	now, too := newer.(*corev1.Node)
+	if !ok || !too || !p.particular(pod) {
+		return framework.QueueSkip, nil
+	}
+	for _, key := range []string{names.SGPUCards, names.FreeGPUs} {
+		if was.Annotations[key] != now.Annotations[key] {
+			return p.worth(pod), nil
+		}
+	}
+	return framework.QueueSkip, nil
 }
 
 // afterRoom is after another pod left room.

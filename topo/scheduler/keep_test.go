@@ -165,7 +165,7 @@ func TestOnlyTheLeaderTells(t *testing.T) {
 					t.Errorf("at first: %v", p.leading())
 				}
 				if tt.cycle {
-					_, _ = p.PreFilter(t.Context(), nil, podOf("plain", nil), nil)
+					_, _ = p.PreFilter(t.Context(), state{}, podOf("plain", nil), nil)
 				}
 				time.Sleep(time.Minute)
 				p.inquire(time.Now())

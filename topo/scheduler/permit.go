@@ -19,10 +19,14 @@ const slack = time.Minute
 func (p *Plugin) Reserve(
 	_ context.Context, state framework.CycleState, pod *corev1.Pod, node string,
 ) *framework.Status {
-	if c := read(state); c != nil && c.shares != nil {
+	if c := read(state); c != nil && c.shares != nil && !p.recall(state, pod, node) {
 		if s := p.reserveShares(c.shares, pod, node); s != nil {
 			return s
 		}
+	}
+	if t := trialOf(state); t != nil {
+		t.held[pod.UID] = true
+		p.remember(state, pod)
 	}
 	return p.reserve(pod, node)
 }
@@ -126,6 +130,10 @@ func (p *Plugin) permit(pod *corev1.Pod) (free []types.UID, wait time.Duration) 
 
 // PostBind notes that a member has its node.
 func (p *Plugin) PostBind(_ context.Context, _ framework.CycleState, pod *corev1.Pod, node string) {
+	if p.isNative(pod) {
+		p.shy.forget(types.NamespacedName{Namespace: pod.Namespace, Name: *pod.Spec.SchedulingGroup.PodGroupName})
+		return
+	}
 	p.book.mu.Lock()
 	defer p.book.mu.Unlock()
 	if e := p.book.of[pod.UID]; e != nil {

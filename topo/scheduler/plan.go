@@ -181,6 +181,15 @@ func (l *planner) capacity(classes []*fit.Class, pod *corev1.Pod) *placement.Cap
 			}
 		}
 	}
+	// Pods compete for GPUs: of nodes that take as many of them the one with the
+	// fewest left comes first, and larger requests find the others whole.
+	counts = l.plugin.table.Free(&fit.Question{
+		Nodes: l.nodes, Promises: b.promises, Priority: priorityOf(pod), Preempt: l.preempt,
+	}, corev1.ResourceName(b.domains.GPUResource()), counts)
+	out.Free = make([]int32, c.tree.Len())
+	for at, n := range counts {
+		out.Free[c.ids[at]] = n
+	}
 	if len(classes) < 2 {
 		return &out
 	}

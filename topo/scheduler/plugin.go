@@ -4,8 +4,7 @@
 // It owns the gangs that wait, the plans made for them, and what a plan
 // promises: a plan is a reservation, which Filter charges to all other pods
 // until its members are there or its time is up. It speaks the framework's
-// interfaces alone (k8s.io/kube-scheduler/framework), with all feature gates
-// off. Which node a rank gets is topo/placement's to say, what a gang is is
+// interfaces alone (k8s.io/kube-scheduler/framework). Which node a rank gets is topo/placement's to say, what a gang is is
 // topo/gang's. It never asks topo-master within a scheduling cycle, and never
 // lets a pod die for half a gang.
 //
@@ -24,6 +23,16 @@
 //
 // Of a refused gang one member, the leader, tries again when something changed;
 // the others repeat what was said to it, so a gang of thousands costs one plan.
+//
+// # The way of a native PodGroup
+//
+// All of that is with the feature gates off. With GenericWorkload on, Kubernetes
+// keeps the members of a PodGroup of scheduling.k8s.io together, in one cycle of
+// the scheduler, and asks where they may go (GeneratePlacements). The answer is
+// a short list, the tightest group first; PreFilter gives every member its node
+// of the plan, and Filter accepts that alone, as above. If one is turned away,
+// the next placement on the list is planned around that node. Nothing of it is
+// in the book: what other gangs were promised counts, and nothing is promised.
 package scheduler
 
 import (
@@ -86,9 +95,8 @@ type Plugin struct {
 	book   *book
 	table  fit.Table
 	tables tables
-	// accounts are of shared cards.
-	accounts accounts
-	cards    cards.Book
+	cards  cards.Book
+	whole  cards.Whole
 	// chart is the tree of the last plan; the scheduling cycle's alone.
 	chart chart
 
@@ -100,6 +108,10 @@ type Plugin struct {
 	decisions map[types.UID]*allocation.Allocation
 	// blocked are pods of no gang that promises kept from a node.
 	blocked map[types.UID]bool
+	// shy is what native PodGroups avoid, and unasked tells once that the
+	// scheduler does not ask where they go.
+	shy     shy
+	unasked sync.Once
 
 	// What the process has: see Option.
 	registry prometheus.Registerer
@@ -147,10 +159,12 @@ func New(
 		option(p)
 	}
 	p.book.meters = p.meters
+	p.book.choose = p.choose
 	ctx, p.stop = context.WithCancel(ctx)
 	if args.TopoMaster != "" {
 		f := feed.New(feed.Options{
-			URL: args.TopoMaster, Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,
+			URL: args.TopoMaster, CAFile: args.CAFile, TokenFile: args.TokenFile,
+			Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,
 		})
 		p.source = f
 		p.done.Go(func() { _ = f.Run(ctx) }) // Its error is always nil.

@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
 // handle is what of the framework the plugin calls; the whole framework runs
@@ -131,6 +133,9 @@ func TestArgs(t *testing.T) {
 		{"all", `{"topoMaster":"https://m:9001/node_group","interval":"1s","maxAge":"1m","withoutMap":"wait","domains":{"vendor":"metax-tech.com","card":"gpu","company":"a.com"},"gpuAware":{"weight":2,"loss.weight":0},"placement":"spread"}`, ""},
 		{"a slip", `{"topomasters":""}`, "unknown field"},
 		{"no address", `{"topoMaster":"master"}`, `"master" is no http address`},
+		{"a token in the clear", `{"topoMaster":"http://m/node_group","tokenFile":"/t"}`, "no https address"},
+		{"an authority for nobody", `{"topoMaster":"","caFile":"/ca.crt"}`, "no https address"},
+		{"secured", `{"topoMaster":"https://m/node_group","caFile":"/ca.crt","tokenFile":"/t"}`, ""},
 		{"maxAge", `{"maxAge":"1s"}`, "maxAge is the shorter one"},
 		{"withoutMap", `{"withoutMap":"perhaps"}`, `"perhaps" is neither wait nor place`},
 		{"placement", `{"placement":"random"}`, `"random" is neither binpack nor spread`},
@@ -316,8 +321,24 @@ func TestReserveElsewhereIsRefused(t *testing.T) {
 // state is a cycle's state without anything in it.
 type state struct{ framework.CycleState }
 
+func (state) IsPodGroupSchedulingCycle() bool { return false }
+
 func (state) Read(framework.StateKey) (framework.StateData, error) {
 	return nil, framework.ErrNotFound
+}
+
+func TestMembersChoose(t *testing.T) {
+	p, _ := quiet(t)
+	class := func(name, use string) *fit.Class {
+		pod := podOf(name, of("x", "2"))
+		pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}}}
+		pod.Annotations = map[string]string{"nvidia.com/use-gpuuuid": use}
+		p.come(pod)
+		return p.book.of[pod.UID].members[pod.UID].class
+	}
+	if a, b, c := class("a", ""), class("b", "GPU-1"), class("c", "GPU-1"); a.Key == b.Key || b.Key != c.Key {
+		t.Error("classes do not tell who chooses which GPUs")
+	}
 }
 
 func TestSignPod(t *testing.T) {
@@ -413,12 +434,30 @@ func TestMarks(t *testing.T) {
 			}
 		})
 	}
-	scores := framework.NodeScoreList{{Name: "a", Score: noMark}, {Name: "b", Score: -50}, {Name: "c", Score: 50}}
-	if s := (&Plugin{}).NormalizeScore(t.Context(), nil, nil, scores); s != nil {
-		t.Fatal(s)
-	}
-	if diff := cmp.Diff(framework.NodeScoreList{{Name: "a", Score: 0}, {Name: "b", Score: 1}, {Name: "c", Score: 100}}, scores); diff != "" {
-		t.Errorf("normalized (-want +got):\n%s", diff)
+	for _, tt := range []struct {
+		name         string
+		scores, want []int64
+	}{
+		{"who publishes nothing never wins", []int64{noMark, noMark + fullest, -50, 50}, []int64{0, 0, 1, 100}},
+		{"of nodes that all publish nothing the fuller one", []int64{noMark + 25, noMark, noMark + 50}, []int64{50, 1, 100}},
+		{"equal", []int64{7, 7}, []int64{100, 100}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var scores framework.NodeScoreList
+			for _, s := range tt.scores {
+				scores = append(scores, framework.NodeScore{Score: s})
+			}
+			if s := (&Plugin{}).NormalizeScore(t.Context(), nil, nil, scores); s != nil {
+				t.Fatal(s)
+			}
+			var got []int64
+			for i := range scores {
+				got = append(got, scores[i].Score)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("normalized (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,8 @@ type cycle struct {
 	node   string
 	// shares are what the pod asks for of shared cards; nil if nothing.
 	shares *cards.Want
+	// chosen are the whole GPUs that it accepts; nil if any.
+	chosen *cards.Chosen
 }
 
 // Clone is for preemption, which tries things out.
@@ -43,16 +46,23 @@ func (p *Plugin) PreFilter(
 	p.led.Store(true)
 	p.survey(ctx, nodes)
 	shares, err := p.sharesOf(pod)
-	if err != nil {
+	chosen, wrong := p.chosenBy(pod)
+	if err = cmp.Or(err, wrong); err != nil {
 		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, err.Error())
 	}
-	c, next, status := p.prefilter(ctx, pod, nodes, shares != nil)
+	if p.isNative(pod) {
+		return p.prefilterNative(ctx, state, pod, nodes, shares, chosen)
+	}
+	if state.IsPodGroupSchedulingCycle() && p.inGang(pod) {
+		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, errNotNative.Error())
+	}
+	c, next, status := p.prefilter(ctx, pod, nodes, shares != nil || chosen != nil)
 	p.reject(next.waiting, next.why)
 	if len(next.try) > 0 {
 		p.handle.Activate(p.logr, next.try)
 	}
 	if c != nil {
-		c.shares = shares
+		c.shares, c.chosen = shares, chosen
 		state.Write(stateKey, c)
 	}
 	if status != nil || c == nil || c.node == "" {
@@ -75,7 +85,7 @@ type next struct {
 
 // prefilter is PreFilter with the lock.
 func (p *Plugin) prefilter(
-	ctx context.Context, pod *corev1.Pod, nodes []framework.NodeInfo, shares bool,
+	ctx context.Context, pod *corev1.Pod, nodes []framework.NodeInfo, particular bool,
 ) (c *cycle, then next, status *framework.Status) {
 	b := p.book
 	b.mu.Lock()
@@ -85,7 +95,7 @@ func (p *Plugin) prefilter(
 		if _, err := gang.Read(pod, b.domains); gang.Mentions(pod) && err != nil && !errors.Is(err, gang.ErrNone) {
 			return nil, next{}, framework.NewStatus(framework.UnschedulableAndUnresolvable, err.Error())
 		}
-		if len(b.promises) == 0 && !shares {
+		if len(b.promises) == 0 && !particular {
 			return nil, next{}, framework.NewStatus(framework.Skip)
 		}
 		return b.cycle(pod), next{}, nil

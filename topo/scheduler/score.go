@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -11,6 +12,8 @@ import (
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/topo/scheduler/cards"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
 
 const (
@@ -21,79 +24,102 @@ const (
 	// bytes, and maxScore bounds what a node says of itself.
 	maxTable = 16 << 10
 	maxScore = 1 << 40
+	// fullest is a node whose GPUs are all in use.
+	fullest = 100
 
 	scoreKey framework.StateKey = Name + "/score"
 )
 
-// wanted is how many GPUs a pod wants, for Score.
-type wanted int64
+// wanted is what a pod wants, for Score: GPUs, or shares of some.
+type wanted struct {
+	gpu    corev1.ResourceName
+	gpus   int64
+	shares *cards.Want
+}
 
 // Clone is for the framework.
-func (w wanted) Clone() framework.StateData { return w }
+func (w *wanted) Clone() framework.StateData { return w }
 
 // PreScore leaves out pods without GPUs, and members of gangs, whose place is
 // decided.
 func (p *Plugin) PreScore(
 	_ context.Context, state framework.CycleState, pod *corev1.Pod, _ []framework.NodeInfo,
 ) *framework.Status {
-	switch c := read(state); {
-	case c != nil && c.node != "":
-		return framework.NewStatus(framework.Skip)
-	case c != nil && c.shares != nil:
-		return nil
+	w := wanted{gpu: p.gpu()}
+	if c := read(state); c != nil {
+		if c.node != "" {
+			return framework.NewStatus(framework.Skip)
+		}
+		w.shares = c.shares
 	}
-	gpus := int64(0)
-	for i := range pod.Spec.Containers {
-		quantity := pod.Spec.Containers[i].Resources.Requests[corev1.ResourceName(p.book.domains.GPUResource())]
-		gpus += quantity.Value()
+	if w.shares == nil {
+		if w.gpus = fit.AmountOf(fit.Requests(pod), w.gpu); w.gpus == 0 {
+			return framework.NewStatus(framework.Skip)
+		}
 	}
-	if gpus == 0 {
-		return framework.NewStatus(framework.Skip)
-	}
-	state.Write(scoreKey, wanted(gpus))
+	state.Write(scoreKey, &w)
 	return nil
 }
 
 // Score marks a node by its published GPU topology: what the GPUs that it would
-// give are worth together, and what that costs the rest; or, for a pod that
-// shares cards, by how full these are.
+// give are worth together, and what that costs the rest; among equal ones, and
+// among those that publish nothing, by how many of its GPUs are in use already.
+// For a pod that shares cards it is how full these are.
 func (p *Plugin) Score(
 	_ context.Context, state framework.CycleState, _ *corev1.Pod, info framework.NodeInfo,
 ) (int64, *framework.Status) {
-	if c := read(state); c != nil && c.shares != nil {
-		return p.scoreShares(c.shares, info), nil
-	}
 	data, err := state.Read(scoreKey)
 	if err != nil {
 		return noMark, nil
 	}
-	gpus, _ := data.(wanted)
-	node := info.Node()
-	return p.tables.of(node.Name, node.Annotations[names.GPUTopology]).mark(int64(gpus), p.args.GPUAware), nil
+	w, _ := data.(*wanted)
+	if w.shares != nil {
+		return p.scoreShares(w.shares, info), nil
+	}
+	mark, node := int64(noMark), info.Node()
+	if text := node.Annotations[names.GPUTopology]; text != "" {
+		mark = p.tables.of(node.Name, text).mark(w.gpus, p.args.GPUAware)
+	}
+	if mark != noMark {
+		mark *= fullest + 1
+	}
+	return mark + full(info, w.gpu), nil
+}
+
+// full is how many of a node's GPUs are in use, 0 to fullest.
+func full(info framework.NodeInfo, gpu corev1.ResourceName) int64 {
+	has := info.GetAllocatable().GetScalarResources()[gpu]
+	if has <= 0 {
+		return 0
+	}
+	return fullest * min(max(info.GetRequested().GetScalarResources()[gpu], 0), has) / has
 }
 
 // ScoreExtensions brings marks to the framework's scale.
 func (p *Plugin) ScoreExtensions() framework.ScoreExtensions { return p }
 
-// NormalizeScore maps marks to 1 to 100, and none to 0. Equal marks are all
-// 100.
+// NormalizeScore maps marks to 1 to 100, and those of nodes that publish nothing
+// to 0, unless none does. Equal marks are all 100.
 func (*Plugin) NormalizeScore(
 	_ context.Context, _ framework.CycleState, _ *corev1.Pod, scores framework.NodeScoreList,
 ) *framework.Status {
-	least, most := int64(math.MaxInt64), int64(noMark)
+	silent := func(score int64) bool { return score <= noMark+fullest }
+	speaks := func(s framework.NodeScore) bool { return !silent(s.Score) }
+	anybody := slices.ContainsFunc(scores, speaks)
+	least, most := int64(math.MaxInt64), int64(math.MinInt64)
 	for i := range scores {
-		if s := scores[i].Score; s != noMark {
+		if s := scores[i].Score; !anybody || !silent(s) {
 			least, most = min(least, s), max(most, s)
 		}
 	}
 	for i := range scores {
 		switch s := scores[i].Score; {
-		case s == noMark:
+		case anybody && silent(s):
 			scores[i].Score = framework.MinScore
 		case most == least:
 			scores[i].Score = framework.MaxScore
 		default:
-			part := float64(s-least) / (float64(most) - float64(least))
+			part := float64(s-least) / float64(most-least)
 			scores[i].Score = 1 + int64(part*float64(framework.MaxScore-1))
 		}
 	}

@@ -23,18 +23,10 @@ func (p *Plugin) sharesOf(pod *corev1.Pod) (*cards.Want, error) {
 	if errors.Is(err, sharing.ErrNone) {
 		return nil, nil //nolint:nilnil // Most pods share nothing, which is no error.
 	}
+	if err == nil {
+		err = want.Heed(pod.Annotations)
+	}
 	return want, err
-}
-
-// cardsOf are the cards of a node with what is taken now.
-func (p *Plugin) cardsOf(info framework.NodeInfo) ([]sharing.Card, error) {
-	return p.accounts.of(info.Node().Name, info.GetGeneration(), func() ([]sharing.Card, error) {
-		pods := make([]*corev1.Pod, 0, len(info.GetPods()))
-		for _, pod := range info.GetPods() {
-			pods = append(pods, pod.GetPod())
-		}
-		return p.cards.Free(info.Node(), pods, p.decision)
-	})
 }
 
 // decision is what was decided for a pod whose annotation is not seen yet.
@@ -46,11 +38,10 @@ func (p *Plugin) decision(uid types.UID) *allocation.Allocation {
 
 // filterShares tells why a node has no cards for a pod.
 func (p *Plugin) filterShares(want *cards.Want, info framework.NodeInfo) *framework.Status {
-	free, err := p.cardsOf(info)
-	if err != nil {
+	switch _, why, err := p.cards.Try(info, want, p.args.Placement, p.decision); {
+	case err != nil:
 		return framework.NewStatus(framework.UnschedulableAndUnresolvable, "node(s) have no shared cards")
-	}
-	if _, why := want.Place(free, p.args.Placement); why != "" {
+	case why != "":
 		return framework.NewStatus(framework.Unschedulable, "node(s) have no card left: "+why)
 	}
 	return nil
@@ -58,17 +49,14 @@ func (p *Plugin) filterShares(want *cards.Want, info framework.NodeInfo) *framew
 
 // scoreShares marks a node by how full its cards would be.
 func (p *Plugin) scoreShares(want *cards.Want, info framework.NodeInfo) int64 {
-	free, err := p.cardsOf(info)
-	if err != nil {
+	load, why, err := p.cards.Try(info, want, p.args.Placement, p.decision)
+	switch {
+	case err != nil || why != "":
 		return noMark
+	case want.Node(p.args.Placement) == config.PlacementSpread:
+		return framework.MaxScore - load
 	}
-	if _, why := want.Place(free, p.args.Placement); why != "" {
-		return noMark
-	}
-	if p.args.Placement == config.PlacementSpread {
-		return framework.MaxScore - cards.Load(free)
-	}
-	return cards.Load(free)
+	return load
 }
 
 // reserveShares decides which cards a pod gets.
@@ -77,7 +65,7 @@ func (p *Plugin) reserveShares(want *cards.Want, pod *corev1.Pod, node string) *
 	if err != nil {
 		return framework.AsStatus(fmt.Errorf("node %s: %w", node, err))
 	}
-	free, err := p.cardsOf(info)
+	free, err := p.cards.Now(info, p.decision)
 	if err != nil {
 		return framework.NewStatus(framework.Unschedulable, "node has no shared cards any more")
 	}

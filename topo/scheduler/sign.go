@@ -14,7 +14,7 @@ import (
 // members of gangs, shares of GPUs, chosen GPUs. All others it leaves to the
 // other plugins, so that they are batched as in a stock scheduler.
 func (p *Plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]framework.SignFragment, *framework.Status) {
-	if gang.Mentions(pod) || p.particular(pod) {
+	if p.isNative(pod) || gang.Mentions(pod) || p.particular(pod) {
 		return nil, framework.NewStatus(framework.Unschedulable)
 	}
 	return nil, nil

@@ -18,13 +18,28 @@ type Result struct {
 	// gang on an empty cluster; Optimal the share of gangs with that few.
 	Groups  float64
 	Optimal float64
+	// Possible is the mean of lowest groups used over the fewest that had room
+	// for the gang when it was placed, gangs that lost a node left out.
+	Possible float64
 	// Tier is the mean of tiers reached over the lowest possible.
 	Tier float64
-	// Leaf and Spine are the largest gangs, in nodes, that one leaf and one
-	// spine could take, on average over time.
-	Leaf, Spine float64
+	// Holes are on average over time, Days day by day.
+	Holes
+
+	Days [days]Holes
 	// Used is the share of all GPUs in use, on average over time.
 	Used float64
+}
+
+// days is how many a week has.
+const days = int(Horizon / (24 * time.Hour))
+
+// Holes are the largest gangs, in nodes, that one leaf and one spine could take.
+type Holes struct{ Leaf, Spine float64 }
+
+func (h *Holes) add(other Holes, times float64) {
+	h.Leaf += times * other.Leaf
+	h.Spine += times * other.Spine
 }
 
 type measure struct {
@@ -32,8 +47,15 @@ type measure struct {
 	groups, tiers                   float64
 	waited                          time.Duration
 	time                            time.Duration
-	leaf, spine, used               float64
+	holes                           Holes
+	used                            float64
 	passed                          time.Duration
+	// days are the holes of each day, times hours.
+	days [days]Holes
+	// fresh is how many gangs were placed whole, possible the sum of their
+	// groups over the fewest then.
+	fresh    int
+	possible float64
 }
 
 // warm is when measuring over time begins.
@@ -41,8 +63,9 @@ const warm = 12 * time.Hour
 
 // pass notes what the cluster was like for a time.
 func (m *measure) pass(c *cluster, d time.Duration) {
+	from := m.passed
 	m.passed += d
-	if m.passed < warm || d <= 0 {
+	if d <= 0 {
 		return
 	}
 	perLeaf, perSpine := make([]int, len(c.leafSizes)), make([]int, len(c.spineSizes))
@@ -54,14 +77,33 @@ func (m *measure) pass(c *cluster, d time.Duration) {
 			perSpine[c.spine[n]]++
 		}
 	}
+	holes := Holes{float64(slices.Max(perLeaf)), float64(slices.Max(perSpine))}
+	const day = 24 * time.Hour
+	for at := from; at < m.passed; {
+		next := min((at/day+1)*day, m.passed)
+		m.days[min(int(at/day), days-1)].add(holes, (next - at).Hours())
+		at = next
+	}
+	if m.passed < warm {
+		return
+	}
 	m.time += d
-	m.leaf += float64(slices.Max(perLeaf)) * d.Hours()
-	m.spine += float64(slices.Max(perSpine)) * d.Hours()
+	m.holes.add(holes, d.Hours())
 	m.used += float64(used) / float64(len(c.free)*perNode) * d.Hours()
 }
 
-// placed notes where a gang went.
-func (m *measure) placed(c *cluster, g *gang) {
+// possible is the fewest lowest groups that have room for a gang now.
+func possible(c *cluster, g *gang) int {
+	room := make([]int, len(c.leafSizes))
+	for n := range c.free {
+		room[c.leaf[n]] += int(c.room(int32(n), g.gpus))
+	}
+	return fewest(room, g.pods)
+}
+
+// placed notes where a gang went; then is the fewest groups that had room for
+// it, 0 if it had been there in part.
+func (m *measure) placed(c *cluster, g *gang, then int) {
 	if g.pods < 2 {
 		return
 	}
@@ -77,6 +119,10 @@ func (m *measure) placed(c *cluster, g *gang) {
 	m.tiers += float64(tier - lowest)
 	if len(leaves) == least {
 		m.optimal++
+	}
+	if then > 0 {
+		m.fresh++
+		m.possible += float64(len(leaves)) / float64(then)
 	}
 }
 
@@ -112,34 +158,42 @@ func (m *measure) result(name string, w *week) Result {
 		}
 	}
 	gangs, hours := float64(max(1, m.gangs)), m.time.Hours()
-	return Result{
+	r := Result{
 		Policy: name, Gangs: m.gangs, Restarts: m.restarts,
 		Wait:   waited / time.Duration(max(1, all)),
 		Groups: m.groups / gangs, Optimal: float64(m.optimal) / gangs, Tier: m.tiers / gangs,
-		Leaf: m.leaf / hours, Spine: m.spine / hours, Used: m.used / hours,
+		Possible: m.possible / float64(max(1, m.fresh)),
+		Used:     m.used / hours,
 	}
+	r.Holes.add(m.holes, 1/hours)
+	for i := range r.Days {
+		r.Days[i].add(m.days[i], 1.0/24)
+	}
+	return r
 }
 
 // mean is the mean week of one policy; counts are rounded down.
 func mean(weeks []Result) Result {
 	var sum Result
+	n := float64(len(weeks))
 	for i := range weeks {
 		w := &weeks[i]
 		sum.Policy = w.Policy
 		sum.Gangs += w.Gangs
 		sum.Wait += w.Wait
 		sum.Restarts += w.Restarts
-		sum.Groups += w.Groups
-		sum.Optimal += w.Optimal
-		sum.Tier += w.Tier
-		sum.Leaf += w.Leaf
-		sum.Spine += w.Spine
-		sum.Used += w.Used
+		sum.Groups += w.Groups / n
+		sum.Optimal += w.Optimal / n
+		sum.Tier += w.Tier / n
+		sum.Possible += w.Possible / n
+		sum.Used += w.Used / n
+		sum.Holes.add(w.Holes, 1/n)
+		for day := range sum.Days {
+			sum.Days[day].add(w.Days[day], 1/n)
+		}
 	}
-	n := float64(len(weeks))
-	return Result{
-		Policy: sum.Policy, Gangs: sum.Gangs / len(weeks), Wait: sum.Wait / time.Duration(len(weeks)),
-		Restarts: sum.Restarts / len(weeks), Groups: sum.Groups / n, Optimal: sum.Optimal / n, Tier: sum.Tier / n,
-		Leaf: sum.Leaf / n, Spine: sum.Spine / n, Used: sum.Used / n,
-	}
+	sum.Gangs /= len(weeks)
+	sum.Wait /= time.Duration(len(weeks))
+	sum.Restarts /= len(weeks)
+	return sum
 }

@@ -27,20 +27,28 @@ func Compare(plan Plan, seeds ...uint64) []Result {
 	return out
 }
 
-// Print writes the results of a cluster as a table.
+// Print writes the results of a cluster as two tables.
 func Print(w io.Writer, plan Plan, results []Result) error {
 	const (
-		head = "%-26s %7s %8s %8s %8s %8s %9s %8s %9s %8s\n"
-		line = "%-26s %7d %8.3f %7.1f%% %8.3f %8.2f %9.1f %7.1f%% %9s %8d\n"
+		head = "%-26s %7s %8s %8s %9s %8s %8s %9s %8s %9s %8s\n"
+		line = "%-26s %7d %8.3f %7.1f%% %9.3f %8.3f %8.2f %9.1f %7.1f%% %9s %8d\n"
 	)
 	var b strings.Builder
 	fmt.Fprintf(&b, "weeks of gangs on %s, %.0f %% of the GPUs asked for\n", plan.Name, 100*plan.Load)
-	fmt.Fprintf(&b, head, "", "placed", "groups", "fewest", "excess", "largest", "largest", "GPUs", "wait", "restarts")
-	fmt.Fprintf(&b, head, "", "gangs", "/fewest", "groups", "tier", "in leaf", "in spine", "in use", "", "")
+	fmt.Fprintf(&b, head, "", "placed", "groups", "fewest", "groups", "excess", "largest", "largest", "GPUs", "wait", "restarts")
+	fmt.Fprintf(&b, head, "", "gangs", "/fewest", "groups", "/possible", "tier", "in leaf", "in spine", "in use", "", "")
 	for i := range results {
 		r := &results[i]
-		fmt.Fprintf(&b, line, r.Policy, r.Gangs, r.Groups, 100*r.Optimal, r.Tier, r.Leaf, r.Spine,
+		fmt.Fprintf(&b, line, r.Policy, r.Gangs, r.Groups, 100*r.Optimal, r.Possible, r.Tier, r.Leaf, r.Spine,
 			100*r.Used, r.Wait.Round(time.Second), r.Restarts)
+	}
+	b.WriteString("largest gang in one leaf / spine, day by day\n")
+	for i := range results {
+		fmt.Fprintf(&b, "%-26s", results[i].Policy)
+		for _, h := range results[i].Days {
+			fmt.Fprintf(&b, " %5.1f / %-5.1f", h.Leaf, h.Spine)
+		}
+		b.WriteString("\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

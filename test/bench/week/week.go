@@ -163,7 +163,7 @@ func (w *week) fail(node int32) {
 			w.measure.restarts++
 			continue
 		}
-		w.start(g, next, g.ends-w.now)
+		w.start(g, next, g.ends-w.now, 0)
 	}
 }
 
@@ -175,7 +175,7 @@ func (w *week) schedule() {
 	for _, g := range w.waiting {
 		if !blocked {
 			if nodes := w.policy.Place(w.cluster, &Ask{Pods: g.pods, GPUs: g.gpus}); nodes != nil {
-				w.start(g, nodes, g.duration)
+				w.start(g, nodes, g.duration, possible(w.cluster, g))
 				continue
 			}
 			blocked = w.now-g.since > patience
@@ -186,7 +186,9 @@ func (w *week) schedule() {
 	w.waiting = left
 }
 
-func (w *week) start(g *gang, nodes []int32, lasts time.Duration) {
+// start lets a gang run; then is the fewest groups that have room for it, 0 if
+// it is there in part.
+func (w *week) start(g *gang, nodes []int32, lasts time.Duration, then int) {
 	w.cluster.take(nodes, g.gpus, 1)
 	if !g.placed {
 		w.measure.waited += w.now - g.at
@@ -195,7 +197,7 @@ func (w *week) start(g *gang, nodes []int32, lasts time.Duration) {
 	g.nodes, g.placed, g.ends = nodes, true, w.now+lasts
 	g.run++
 	w.running[g] = true
-	w.measure.placed(w.cluster, g)
+	w.measure.placed(w.cluster, g, then)
 	w.push(event{at: g.ends, kind: departure, gang: g, run: g.run})
 }
 

@@ -1,6 +1,7 @@
 package week
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -83,10 +84,25 @@ func TestTheMapIsBetter(t *testing.T) {
 			{"fewer groups than the native rule", required.Groups < native.Groups},
 			{"no higher tiers than the native rule", required.Tier <= native.Tier},
 			{"shorter waits than the native rule", ours.Wait < native.Wait},
+			{"nearly as few groups as had room", ours.Possible >= 1 && ours.Possible < 1.1 && ours.Possible < native.Possible},
+			{"larger holes than without a map, on every day", slices.IndexFunc(ours.Days[:], func(h Holes) bool { return h.Leaf == 0 }) < 0 &&
+				ours.Days[6].Leaf > none.Days[6].Leaf && ours.Days[6].Spine > none.Days[6].Spine},
 		} {
 			if !tt.ok {
 				t.Errorf("%s: not %s:\n%+v", plan.Name, tt.what, r)
 			}
+		}
+	}
+}
+
+// What was possible is counted from free room, by hand here: three leaves of 1,
+// 2 and 3 nodes, one of which is down and one half in use.
+func TestPossible(t *testing.T) {
+	c := newCluster(Plan{Leaves: []int{1, 2, 3}, Spines: 1}, 1)
+	c.down[3], c.free[4] = true, 4
+	for _, tt := range []struct{ pods, gpus, want int }{{1, 8, 1}, {2, 8, 1}, {3, 8, 2}, {4, 8, 3}, {4, 4, 1}, {7, 4, 2}} {
+		if got := possible(c, &gang{pods: tt.pods, gpus: int32(tt.gpus)}); got != tt.want {
+			t.Errorf("%d pods of %d GPUs: %d groups, want %d", tt.pods, tt.gpus, got, tt.want)
 		}
 	}
 }

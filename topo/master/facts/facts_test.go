@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	helper "k8s.io/component-helpers/resource"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/fabrics"
@@ -266,6 +268,35 @@ func TestGUIDsKeepTheirSpelling(t *testing.T) {
 	} {
 		if got := guidOf(text).String(); got != text {
 			t.Errorf("%q became %q", text, got)
+		}
+	}
+}
+
+// TestGPUsAsTheKubeletCounts: what is held for a pod is what the scheduler and
+// the kubelet count for it.
+func TestGPUsAsTheKubeletCounts(t *testing.T) {
+	const gpu = "nvidia.com/gpu"
+	container := func(n int64, always bool) corev1.Container {
+		q := corev1.ResourceList{gpu: *resource.NewQuantity(n, resource.DecimalSI)}
+		c := corev1.Container{Resources: corev1.ResourceRequirements{Limits: q, Requests: q}}
+		if always {
+			c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+		}
+		return c
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	r := podReader{gpu: gpu, words: words{}}
+	for range 500 {
+		var spec corev1.PodSpec
+		for range random.IntN(4) {
+			spec.InitContainers = append(spec.InitContainers, container(random.Int64N(9), random.IntN(2) == 0))
+		}
+		for range 1 + random.IntN(2) {
+			spec.Containers = append(spec.Containers, container(random.Int64N(9), false))
+		}
+		want := helper.PodRequests(&corev1.Pod{Spec: spec}, helper.PodResourcesOptions{})[gpu]
+		if got := r.gpus(&spec); int64(got) != want.Value() {
+			t.Fatalf("%d GPUs, the kubelet counts %d, of %v and %v", got, want.Value(), spec.InitContainers, spec.Containers)
 		}
 	}
 }

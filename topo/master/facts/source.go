@@ -61,14 +61,26 @@ func (s *Source) Changed() <-chan struct{} { return s.changed }
 // Synced tells whether everything has been seen once.
 func (s *Source) Synced() bool { return s.Nodes.Synced() && s.Reports.Synced() && s.Pods.Synced() }
 
-// Contact is when the API server last said anything about Nodes or reports.
+// Contact is how old what is known may be: when the API server last said
+// anything on the watch that has been silent for longest. Zero means that one of
+// them never said anything.
 func (s *Source) Contact() time.Time {
-	nodes, reports := s.Nodes.Contact(), s.Reports.Contact()
-	if nodes.After(reports) {
-		return nodes
+	oldest := s.Nodes.Contact()
+	watches := []time.Time{s.Reports.Contact()}
+	if s.options.Pods {
+		watches = append(watches, s.Pods.Contact())
 	}
-	return reports
+	for _, at := range watches {
+		if at.Before(oldest) {
+			oldest = at
+		}
+	}
+	return oldest
 }
+
+// Heartbeats is when the API server last said anything about reports, whose
+// heartbeats come by that watch.
+func (s *Source) Heartbeats() time.Time { return s.Reports.Contact() }
 
 // Run watches until ctx ends. It returns nil: what goes wrong is retried.
 func (s *Source) Run(ctx context.Context) error {

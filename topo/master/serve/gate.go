@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,7 +18,7 @@ import (
 )
 
 // TokenGate admits who the API server says may: a bearer token is reviewed by
-// TokenReview, and its user needs "get" on the path as on one of the API
+// TokenReview, for [Audience] or for the API server, and its user needs "get" on the path as on one of the API
 // server's own (nonResourceURLs of a ClusterRole).
 type TokenGate struct {
 	client rest.Interface
@@ -27,6 +28,10 @@ type TokenGate struct {
 	mu      sync.Mutex
 	answers map[question]verdict
 }
+
+// Audience is that of tokens for topo-master alone: a ServiceAccount's token with
+// this audience is good for nothing else.
+const Audience = "heddle-topo-master"
 
 type question [sha256.Size]byte
 
@@ -93,14 +98,13 @@ func (g *TokenGate) remember(asked question, code int) {
 }
 
 func (g *TokenGate) review(ctx context.Context, token, path string) (int, error) {
-	who := &authnv1.TokenReview{Spec: authnv1.TokenReviewSpec{Token: token}}
-	if err := g.ask(ctx, "/apis/authentication.k8s.io/v1/tokenreviews", who); err != nil {
+	user, err := g.user(ctx, token)
+	if err != nil {
 		return 0, err
 	}
-	if !who.Status.Authenticated {
+	if user == nil {
 		return http.StatusUnauthorized, nil
 	}
-	user := who.Status.User
 	may := &authzv1.SubjectAccessReview{Spec: authzv1.SubjectAccessReviewSpec{
 		User: user.Username, UID: user.UID, Groups: user.Groups,
 		NonResourceAttributes: &authzv1.NonResourceAttributes{Path: path, Verb: "get"},
@@ -118,6 +122,22 @@ func (g *TokenGate) review(ctx context.Context, token, path string) (int, error)
 		return http.StatusForbidden, nil
 	}
 	return 0, nil
+}
+
+// user is whose a token is: one for topo-master, or one for the API server. Nil
+// is nobody's.
+func (g *TokenGate) user(ctx context.Context, token string) (*authnv1.UserInfo, error) {
+	for _, audiences := range [][]string{{Audience}, nil} {
+		who := &authnv1.TokenReview{Spec: authnv1.TokenReviewSpec{Token: token, Audiences: audiences}}
+		if err := g.ask(ctx, "/apis/authentication.k8s.io/v1/tokenreviews", who); err != nil {
+			return nil, err
+		}
+		// Who authenticates without knowing audiences names none.
+		if who.Status.Authenticated && (audiences == nil || slices.Contains(who.Status.Audiences, Audience)) {
+			return &who.Status.User, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // Nobody is no error.
 }
 
 // ask posts a review and reads the answer into it.

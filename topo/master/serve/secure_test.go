@@ -103,8 +103,16 @@ func TestTokenGate(t *testing.T) {
 			if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
 				t.Error(err)
 			}
-			review.Status.Authenticated = review.Spec.Token != "forged"
+			bound, forUs := review.Spec.Token == "bound", len(review.Spec.Audiences) > 0
+			if forUs && (len(review.Spec.Audiences) != 1 || review.Spec.Audiences[0] != Audience) {
+				t.Errorf("audiences %v", review.Spec.Audiences)
+			}
+			// An authenticator that knows no audiences names none.
+			review.Status.Authenticated = review.Spec.Token != "forged" && (bound == forUs || review.Spec.Token == "unaware")
 			review.Status.User.Username = review.Spec.Token
+			if bound && forUs {
+				review.Status.User.Username, review.Status.Audiences = "alice", review.Spec.Audiences
+			}
 			_ = json.NewEncoder(w).Encode(review)
 		default:
 			var review authzv1.SubjectAccessReview
@@ -130,11 +138,13 @@ func TestTokenGate(t *testing.T) {
 	}{
 		{"no token", "/node_group", "", 401, 0},
 		{"no bearer", "/node_group", "Basic YTpi", 401, 0},
-		{"a forged token", "/node_group", "Bearer forged", 401, 1},
-		{"one who may not", "/node_group", "Bearer bob", 403, 2},
-		{"one who may", "/node_group", "Bearer alice", 200, 2},
+		{"a forged token", "/node_group", "Bearer forged", 401, 2},
+		{"one who may not", "/node_group", "Bearer bob", 403, 3},
+		{"one who may", "/node_group", "Bearer alice", 200, 3},
+		{"a token for topo-master", "/node_group", "Bearer bound", 200, 2},
+		{"one of whom no audience is known", "/node_group", "Bearer unaware", 403, 3},
 		{"again, from memory", "/node_group", "Bearer alice", 200, 0},
-		{"not that path", "/v1/topology", "Bearer alice", 403, 2},
+		{"not that path", "/v1/topology", "Bearer alice", 403, 3},
 		{"a probe", "/healthz", "", 200, 0},
 		{"metrics", "/metrics", "", 401, 0},
 	} {

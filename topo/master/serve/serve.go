@@ -50,7 +50,8 @@ type Options struct {
 	Policy string
 	// Registry has the metrics to show, and gets the server's own.
 	Registry *prometheus.Registry
-	// Contact is when the API server last said anything, zero for never; nil
+	// Contact is how old what is known may be: when the API server last said
+	// anything on each watch, zero for never; nil
 	// if that is not to be told.
 	Contact func() time.Time
 	// Alive and Ready say what is wrong, "" if nothing is.

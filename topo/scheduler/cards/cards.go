@@ -8,11 +8,13 @@
 // (heddle.dev/sgpu-allocation) before what this scheduler is about to decide.
 // Only for pods that say nothing the Node's own count is the least. Which card
 // is best is package sharing's.
+//
+// Of whole GPUs it knows which ones a node says are free, for pods that name
+// those that they accept.
 package cards
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 
@@ -24,53 +26,6 @@ import (
 	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/sharing"
 )
-
-// Want is what a pod asks for, container by container, init containers first.
-type Want struct {
-	names    []string
-	requests []sharing.Request
-}
-
-// Read is what a pod asks for. The error is sharing.ErrNone for a pod that asks
-// for no share, or names the container and what is wrong.
-func Read(pod *corev1.Pod, c *config.NodeConfig) (*Want, error) {
-	var w Want
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			r, err := sharing.ParseRequest(list[i].Resources.Limits, pod.Annotations, c)
-			if errors.Is(err, sharing.ErrNone) {
-				continue
-			}
-			if err != nil {
-				return nil, fmt.Errorf("container %s: %w", list[i].Name, err)
-			}
-			w.names, w.requests = append(w.names, list[i].Name), append(w.requests, r)
-		}
-	}
-	if len(w.names) == 0 {
-		return nil, sharing.ErrNone
-	}
-	return &w, nil
-}
-
-// Place chooses cards for all containers, and takes their shares of cards. It is
-// an init container's for as long as the pod lives. why is empty if all have
-// theirs; else cards has been changed as well.
-func (w *Want) Place(cards []sharing.Card, how config.Placement) (got map[string][]allocation.Share, why string) {
-	got = make(map[string][]allocation.Share, len(w.names))
-	for i, name := range w.names {
-		r := &w.requests[i]
-		places, ok := sharing.Place(cards, r, how, nil)
-		if !ok {
-			return nil, sharing.Explain(cards, r)
-		}
-		for _, at := range places {
-			got[name] = append(got[name], cards[at].Share(r))
-			cards[at].Take(r)
-		}
-	}
-	return got, ""
-}
 
 // Load is how full cards are, 0 to 100: the mean of compute and memory taken.
 func Load(cards []sharing.Card) int64 {
@@ -96,6 +51,8 @@ type Book struct {
 	Config *config.NodeConfig
 
 	nodes sync.Map
+	// sheets are what Now found out.
+	sheets sync.Map
 }
 
 type page struct {
@@ -109,6 +66,16 @@ type page struct {
 func (b *Book) Free(
 	node *corev1.Node, pods []*corev1.Pod, decided func(types.UID) *allocation.Allocation,
 ) ([]sharing.Card, error) {
+	words := make([]*words, 0, len(pods))
+	for _, pod := range pods {
+		words = append(words, b.listen(pod))
+	}
+	return b.free(node, words, decided)
+}
+
+func (b *Book) free(
+	node *corev1.Node, pods []*words, decided func(types.UID) *allocation.Allocation,
+) ([]sharing.Card, error) {
 	p := b.read(node)
 	if p.err != nil {
 		return nil, p.err
@@ -119,12 +86,10 @@ func (b *Book) Free(
 		c.VCore, c.UsedMiB, c.Tenants, c.Policy, c.Exclusive = 0, 0, 0, "", false
 	}
 	silent := false
-	for _, pod := range pods {
-		want, err := Read(pod, b.Config)
-		if err != nil {
-			continue // No share, or none that the node would bind.
+	for _, w := range pods {
+		if w.want != nil {
+			silent = w.charge(cards, node.Name, decided(w.pod.UID)) || silent
 		}
-		silent = want.charge(cards, pod, node.Name, decided(pod.UID)) || silent
 	}
 	if silent {
 		for i := range cards {
@@ -135,7 +100,10 @@ func (b *Book) Free(
 }
 
 // Forget is for nodes that are gone.
-func (b *Book) Forget(node string) { b.nodes.Delete(node) }
+func (b *Book) Forget(node string) {
+	b.nodes.Delete(node)
+	b.sheets.Delete(node)
+}
 
 func (b *Book) read(node *corev1.Node) *page {
 	text := node.Annotations[names.SGPUCards]
@@ -156,35 +124,66 @@ func (b *Book) read(node *corev1.Node) *page {
 	return now
 }
 
-// charge takes what a pod has. silent tells that nobody says what a container
-// of it has.
-func (w *Want) charge(
-	cards []sharing.Card, pod *corev1.Pod, node string, decided *allocation.Allocation,
-) (silent bool) {
-	var bound map[string]allocation.BoundContainer
+// words are what a pod says of its cards.
+type words struct {
+	pod *corev1.Pod
+	// want is nil for a pod that shares no card, or none that a node would bind.
+	want *Want
+	// bound and chosen are nil if there is no such annotation, or it is nonsense.
+	bound  *allocation.Bound
+	chosen *allocation.Allocation
+}
+
+// listen reads a pod.
+func (b *Book) listen(pod *corev1.Pod) *words {
+	w := &words{pod: pod}
+	want, err := Read(pod, b.Config)
+	if err != nil {
+		return w
+	}
+	w.want = want
 	if text, ok := pod.Annotations[names.SGPUBound]; ok {
-		if said, err := allocation.ParseBound(text); err == nil && said.Node == node {
-			bound = said.Containers
-		}
+		w.bound, _ = allocation.ParseBound(text) // Nonsense is nothing.
 	}
-	var chosen map[string][]allocation.Share
 	if text, ok := pod.Annotations[names.SGPUAllocation]; ok {
-		if said, err := allocation.ParseAllocation(text); err == nil && said.Node == node {
-			chosen = said.Containers
-		}
-	} else if decided != nil && decided.Node == node {
-		chosen = decided.Containers
+		w.chosen, _ = allocation.ParseAllocation(text)
 	}
-	for i, name := range w.names {
-		shares, policy := chosen[name], w.requests[i].Policy
-		if said, ok := bound[name]; ok {
+	return w
+}
+
+// charge takes what a pod has: the most that any of its turns comes to. silent
+// tells that nobody says what a container of it has.
+func (w *words) charge(cards []sharing.Card, node string, decided *allocation.Allocation) (silent bool) {
+	var bound map[string]allocation.BoundContainer
+	if w.bound != nil && w.bound.Node == node {
+		bound = w.bound.Containers
+	}
+	chosen := w.chosen
+	if _, ok := w.pod.Annotations[names.SGPUAllocation]; !ok {
+		chosen = decided
+	}
+	var shares map[string][]allocation.Share
+	if chosen != nil && chosen.Node == node {
+		shares = chosen.Containers
+	}
+	claims := make([][]sharing.Claim, len(cards))
+	for i := range w.want.containers {
+		c := &w.want.containers[i]
+		shares, policy := shares[c.name], c.request.Policy
+		if said, ok := bound[c.name]; ok {
 			shares, policy = said.Shares, sharing.Policy(said.Policy)
 		}
 		silent = silent || len(shares) == 0
 		for _, share := range shares {
-			if at := slices.IndexFunc(cards, func(c sharing.Card) bool { return c.UUID == share.UUID }); at >= 0 {
-				cards[at].Add(share, policy)
+			at := slices.IndexFunc(cards, func(card sharing.Card) bool { return card.UUID == share.UUID })
+			if at >= 0 {
+				claims[at] = append(claims[at], sharing.Claim{Turn: c.turn, Share: share, Policy: policy})
 			}
+		}
+	}
+	for at := range cards {
+		if len(claims[at]) > 0 {
+			take(&cards[at], claims[at], nil)
 		}
 	}
 	return silent

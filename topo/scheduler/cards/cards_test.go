@@ -104,6 +104,86 @@ func TestPlace(t *testing.T) {
 	}
 }
 
+func sharer(name string, vcore, gib int64) corev1.Container {
+	c := pod(name, vcore, nil).Spec.Containers[0]
+	c.Name = name
+	c.Resources.Limits["nvidia.com/vmemory"] = *resource.NewQuantity(gib, resource.DecimalSI)
+	return c
+}
+
+func sidecar(c corev1.Container) corev1.Container {
+	c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+	return c
+}
+
+// TestTurns: a pod takes the most that any of its turns takes, while it is
+// placed and once it is there; deviceplugin/binder has the same cases.
+func TestTurns(t *testing.T) {
+	type list = []corev1.Container
+	for _, tt := range []struct {
+		name       string
+		init, apps list
+		takes      sharing.Load
+		exclusive  bool
+		none       bool // it does not fit at all
+	}{
+		{name: "an init container and one app", init: list{sharer("i", 30, 1)}, apps: list{sharer("a", 60, 1)}, takes: sharing.Load{VCore: 60, Tenants: 1, MemoryMiB: 1 << 10}},
+		{name: "a larger init container", init: list{sharer("i", 70, 1)}, apps: list{sharer("a", 60, 2)}, takes: sharing.Load{VCore: 70, Tenants: 1, MemoryMiB: 2 << 10}},
+		{
+			name: "init containers run one by one", init: list{sharer("i", 70, 1), sharer("j", 80, 1)},
+			apps: list{sharer("a", 40, 1), sharer("b", 40, 1)}, takes: sharing.Load{VCore: 80, Tenants: 2, MemoryMiB: 2 << 10},
+		},
+		{
+			name: "a sidecar runs beside what comes after it",
+			init: list{sharer("i", 80, 1), sidecar(sharer("s", 20, 1)), sharer("j", 70, 1)},
+			apps: list{sharer("a", 60, 1)}, takes: sharing.Load{VCore: 90, Tenants: 2, MemoryMiB: 2 << 10},
+		},
+		{name: "alone in its turn", init: list{sharer("i", 100, 1)}, apps: list{sharer("a", 100, 1)}, takes: sharing.Load{VCore: 100, Tenants: 1, MemoryMiB: 1 << 10}, exclusive: true},
+		{name: "too much beside its sidecar", init: list{sidecar(sharer("s", 50, 1))}, apps: list{sharer("a", 60, 1)}, none: true},
+		{name: "memory too", init: list{sharer("i", 1, 14)}, apps: list{sharer("a", 1, 8)}, takes: sharing.Load{VCore: 1, Tenants: 1, MemoryMiB: 14 << 10}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := config.Default()
+			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "p"}, Spec: corev1.PodSpec{InitContainers: tt.init, Containers: tt.apps}}
+			w, err := cards.Read(p, &c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := cards.Book{Config: &c}
+			nobody := func(types.UID) *allocation.Allocation { return nil }
+			free, err := b.Free(node(0), nil, nobody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, why := w.Place(free, config.PlacementBinpack)
+			if (why != "") != tt.none || len(got) != len(tt.init)+len(tt.apps) && !tt.none {
+				t.Fatalf("placed %v: %q", got, why)
+			}
+			want := sharing.Card{
+				UUID: "GPU-a", MemoryMiB: 16 << 10, Slots: 4, NUMA: -1, Exclusive: tt.exclusive,
+				VCore: tt.takes.VCore, UsedMiB: tt.takes.MemoryMiB, Tenants: tt.takes.Tenants,
+			}
+			if !tt.none && !tt.exclusive {
+				want.Policy = sharing.FixedShare
+			}
+			if diff := cmp.Diff(want, free[0]); diff != "" {
+				t.Errorf("card once placed (-want +got):\n%s", diff)
+			}
+			if tt.none {
+				return
+			}
+			decided := &allocation.Allocation{Version: allocation.Version, Node: "n", Containers: got}
+			there, err := b.Free(node(0), []*corev1.Pod{p}, func(types.UID) *allocation.Allocation { return decided })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, there[0]); diff != "" {
+				t.Errorf("card with the pod on the node (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestReadAndBroken(t *testing.T) {
 	c := config.Default()
 	plain := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}

@@ -38,7 +38,11 @@ func (f *Feed) ask(ctx context.Context, tag string) (answer, error) {
 	if tag != "" {
 		request.Header.Set("If-None-Match", tag)
 	}
-	response, err := f.options.Client.Do(request)
+	asker, err := f.authorize(request)
+	if err != nil {
+		return answer{}, err
+	}
+	response, err := asker.Do(request)
 	if err != nil {
 		return answer{}, cause(ctx, err)
 	}

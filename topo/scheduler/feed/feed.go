@@ -38,7 +38,11 @@ type Options struct {
 	Timeout time.Duration
 	// MaxBytes is the longest answer that is read.
 	MaxBytes int64
-	// Client is nil for a client of its own.
+	// CAFile has the authorities, in PEM, that vouch for topo-master; empty is
+	// those of the system. TokenFile has the bearer token to ask with; empty is
+	// none. Both are read at every question: they are renewed.
+	CAFile, TokenFile string
+	// Client is nil for a client of its own, and never changed.
 	Client *http.Client
 	Log    *slog.Logger
 }
@@ -56,6 +60,9 @@ type Map struct {
 // Feed asks.
 type Feed struct {
 	options Options
+	// secured is the client that believes in the authorities of pem; it is Run's.
+	secured *http.Client
+	pem     []byte
 
 	mu      sync.Mutex
 	now     Map
@@ -72,7 +79,7 @@ func New(o Options) *Feed {
 	o.Timeout = orDefault(o.Timeout, DefaultTimeout)
 	o.MaxBytes = orDefault(o.MaxBytes, DefaultMaxBytes)
 	if o.Client == nil {
-		o.Client = &http.Client{Transport: &http.Transport{MaxResponseHeaderBytes: 64 << 10, IdleConnTimeout: time.Minute}}
+		o.Client = client(nil)
 	}
 	return &Feed{options: o, changed: make(chan struct{})}
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/component-helpers/resource"
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/kube-scheduler/framework"
 )
 
 // Amount is so much of a resource, in thousandths for cpu, else in units.
@@ -44,6 +45,10 @@ type Class struct {
 	// alone tells that no two of these pods can be on one node: they want a
 	// port of the host, or repel each other.
 	alone bool
+	// left is how many units of choice a node has that the pods accept; nil if
+	// they accept any.
+	choice corev1.ResourceName
+	left   func(framework.NodeInfo) int64
 }
 
 // ClassOf is the class of a pod. Resources named in ignored count for nothing.
@@ -71,6 +76,14 @@ func ClassOf(pod *corev1.Pod, ignored ...corev1.ResourceName) *Class {
 	}{c.Amounts, pod.Spec.NodeSelector, required, c.tolerations, c.nodeName, c.alone})
 	c.Key = sha256.Sum256(text)
 	return c
+}
+
+// Choose makes it the class of pods that accept only some units of a resource
+// that they ask for: left is how many of a node's that nobody has. Equal words
+// choose alike. It is for who has just made the class.
+func (c *Class) Choose(name corev1.ResourceName, words string, left func(framework.NodeInfo) int64) {
+	c.choice, c.left = name, left
+	c.Key = sha256.Sum256(append(c.Key[:], words...))
 }
 
 // Amount is how much of a resource one pod asks for.

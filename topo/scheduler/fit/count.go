@@ -79,11 +79,17 @@ func (r *Room) Count(c *Class) int32 {
 	for _, a := range c.Amounts {
 		n = min(n, r.free(a.Resource)/a.Value)
 	}
+	if c.left != nil {
+		n = min(n, r.leftFor(c)/c.Amount(c.choice))
+	}
 	if c.alone {
 		n = min(n, 1)
 	}
 	return int32(max(0, min(n, math.MaxInt32)))
 }
+
+// leftFor is how many units of what a class is choosy about are left for it.
+func (r *Room) leftFor(c *Class) int64 { return c.left(r.info) - AmountOf(r.promised, c.choice) }
 
 // Lacks is the first resource of which there is not enough for such a pod;
 // empty if there is.
@@ -104,7 +110,7 @@ func (r *Room) Promised() bool { return len(r.promised) > 0 || r.pods > 0 }
 
 func (r *Room) free(name corev1.ResourceName) int64 {
 	has, used := r.info.GetAllocatable(), r.info.GetRequested()
-	return amountOf(has, name) - amountOf(used, name) - find(r.promised, name) + find(r.spared, name)
+	return amountOf(has, name) - amountOf(used, name) - AmountOf(r.promised, name) + AmountOf(r.spared, name)
 }
 
 func amountOf(r framework.Resource, name corev1.ResourceName) int64 {
@@ -120,7 +126,11 @@ func amountOf(r framework.Resource, name corev1.ResourceName) int64 {
 	}
 }
 
-func find(amounts []Amount, name corev1.ResourceName) int64 {
+// Promise is how much of a resource is promised to others.
+func (r *Room) Promise(name corev1.ResourceName) int64 { return AmountOf(r.promised, name) }
+
+// AmountOf is how much of a resource there is in a list.
+func AmountOf(amounts []Amount, name corev1.ResourceName) int64 {
 	for _, a := range amounts {
 		if a.Resource == name {
 			return a.Value
@@ -149,6 +159,9 @@ func (r *Room) Takes(classes []*Class, pods []int32) bool {
 	left := int64(r.info.GetAllocatable().GetAllowedPodNumber()) - int64(len(r.info.GetPods())) - r.pods
 	for i, n := range pods {
 		if left -= int64(n); classes[i].alone && n > 1 {
+			return false
+		}
+		if c := classes[i]; c.left != nil && int64(n)*c.Amount(c.choice) > r.leftFor(c) {
 			return false
 		}
 		for _, a := range classes[i].Amounts {

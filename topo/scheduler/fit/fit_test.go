@@ -157,9 +157,18 @@ func TestTableFollowsGenerations(t *testing.T) {
 	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, nil)); diff != "" {
 		t.Fatal(diff)
 	}
-	a.pods = append(a.pods, podInfo{pod: pod("a", "1", "4", 0)})
+	a.node.Status.Allocatable = list("16", "4", "10")
 	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, nil)); diff != "" {
 		t.Errorf("the same generation is looked at again: %s", diff)
+	}
+	// A PodGroup's cycle puts members on a node, and keeps the generation.
+	b.pods = append(b.pods, podInfo{pod: pod("b", "1", "4", 0)})
+	if diff := cmp.Diff([]int32{2, 1}, table.Count(&q, nil)); diff != "" {
+		t.Errorf("with a pod tried out: %s", diff)
+	}
+	b.pods = nil
+	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, nil)); diff != "" {
+		t.Errorf("with the pod gone again: %s", diff)
 	}
 	a.generation = 3
 	if diff := cmp.Diff([]int32{1, 2}, table.Count(&q, nil)); diff != "" {
@@ -172,6 +181,34 @@ func TestTableFollowsGenerations(t *testing.T) {
 	q.Nodes = q.Nodes[1:]
 	if diff := cmp.Diff([]int32{1}, table.Count(&q, nil)); diff != "" {
 		t.Errorf("with a node less: %s", diff)
+	}
+}
+
+func TestFree(t *testing.T) {
+	a, b := node(pod("a", "1", "3", 0)), node()
+	a.generation, b.generation = 1, 2
+	b.node.Name, b.node.Spec.Unschedulable = "m", true
+	promises := fit.Promises{"m": {{UID: "other", Priority: 5, Amounts: []fit.Amount{{Resource: gpu, Value: 2}}}}}
+	var table fit.Table
+	for _, tt := range []struct {
+		name string
+		q    fit.Question
+		want []int32
+	}{
+		{"as it is", fit.Question{}, []int32{5, 8}},
+		{"less what is promised", fit.Question{Promises: promises, Priority: 5}, []int32{5, 6}},
+		{"if lower ones were gone", fit.Question{Promises: promises, Priority: 5, Preempt: true}, []int32{8, 6}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.q.Nodes = []framework.NodeInfo{a, b}
+			if diff := cmp.Diff(tt.want, table.Free(&tt.q, gpu, nil)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	a.generation, a.pods = 3, nil
+	if diff := cmp.Diff([]int32{8, 8}, table.Free(&fit.Question{Nodes: []framework.NodeInfo{a, b}}, gpu, nil)); diff != "" {
+		t.Errorf("a pod has gone: %s", diff)
 	}
 }
 
@@ -188,6 +225,40 @@ func TestTakes(t *testing.T) {
 	}
 	if lacks := room.Lacks([]fit.Amount{{Resource: gpu, Value: 9}}); lacks != gpu {
 		t.Errorf("lacks %q", lacks)
+	}
+}
+
+func TestChoosyClasses(t *testing.T) {
+	left := func(n int64) func(framework.NodeInfo) int64 { return func(framework.NodeInfo) int64 { return n } }
+	class := func(words string, n int64) *fit.Class {
+		c := fit.ClassOf(pod("new", "1", "2", 5))
+		c.Choose(gpu, words, left(n))
+		return c
+	}
+	others := fit.Promises{"n": {{UID: "other", Priority: 5, Amounts: []fit.Amount{{Resource: gpu, Value: 2}}}}}
+	for _, tt := range []struct {
+		name     string
+		left     int64
+		promises fit.Promises
+		want     int32
+	}{
+		{"more than are free", 9, nil, 4},
+		{"fewer", 5, nil, 2},
+		{"none", 0, nil, 0},
+		{"less what is promised", 5, others, 1},
+	} {
+		var table fit.Table
+		got := table.Count(&fit.Question{Class: class("x", tt.left), Nodes: []framework.NodeInfo{node()}, Promises: tt.promises, Priority: 5}, nil)
+		if diff := cmp.Diff([]int32{tt.want}, got); diff != "" {
+			t.Errorf("%s: %s", tt.name, diff)
+		}
+	}
+	room := fit.RoomOf(node(), nil, 0, nil)
+	if room.Takes([]*fit.Class{class("x", 3)}, []int32{2}) || !room.Takes([]*fit.Class{class("x", 4)}, []int32{2}) {
+		t.Error("two pods of two GPUs need four of them")
+	}
+	if class("x", 3).Key == class("y", 3).Key || class("x", 3).Key == fit.ClassOf(pod("new", "1", "2", 5)).Key {
+		t.Error("pods that choose otherwise are one class")
 	}
 }
 

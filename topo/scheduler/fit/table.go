@@ -1,6 +1,10 @@
 package fit
 
 import (
+	"crypto/sha256"
+	"math"
+
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kube-scheduler/framework"
 )
@@ -21,10 +25,11 @@ type row struct {
 }
 
 // cell is a count that holds while the node's generation does. Generations are
-// never used twice, by any node.
+// never used twice, by any node; but the cycle of a PodGroup puts members on a
+// node without another generation, so its pods are counted too.
 type cell struct {
-	generation int64
-	count      int32
+	generation  int64
+	count, pods int32
 }
 
 // Question is what somebody wants to know of all nodes.
@@ -42,47 +47,57 @@ type Question struct {
 // Count writes how many pods fit on each node, in the order of Nodes, into the
 // storage of into.
 func (t *Table) Count(q *Question, into []int32) []int32 {
+	return t.measure(q, q.Class.Key, into, func(r *Room) int32 { return r.Count(q.Class) })
+}
+
+// Free writes how much of a resource each node has left, likewise. The question
+// has no class.
+func (t *Table) Free(q *Question, name corev1.ResourceName, into []int32) []int32 {
+	return t.measure(q, sha256.Sum256([]byte(name)), into, func(r *Room) int32 {
+		return int32(max(0, min(r.free(name), math.MaxInt32)))
+	})
+}
+
+// measure asks about every node, or remembers. A node with nothing to give has
+// promised nothing either.
+func (t *Table) measure(q *Question, key Key, into []int32, gauge func(*Room) int32) []int32 {
 	into = into[:0]
-	if q.Preempt {
-		for _, info := range q.Nodes {
-			into = append(into, q.fresh(info))
-		}
-		return into
-	}
-	r := t.row(q.Class.Key, len(q.Nodes))
+	r := t.row(key, len(q.Nodes))
 	for i, info := range q.Nodes {
-		at, generation := &r.cells[i], info.GetGeneration()
-		if at.generation != generation {
-			*at = cell{generation, count(q.Class, info)}
+		if q.Preempt {
+			into = append(into, q.fresh(info, gauge))
+			continue
+		}
+		at, generation, pods := &r.cells[i], info.GetGeneration(), int32(len(info.GetPods())) //nolint:gosec // A node has few.
+		if at.generation != generation || at.pods != pods {
+			*at = cell{generation: generation, pods: pods}
+			if q.eligible(info.Node()) {
+				at.count = gauge(&Room{info: info})
+			}
 		}
 		n := at.count
 		if n > 0 && len(q.Promises) > 0 && len(q.Promises[info.Node().Name]) > 0 {
-			n = q.fresh(info)
+			n = q.fresh(info, gauge)
 		}
 		into = append(into, n)
 	}
 	return into
 }
 
-// count is without promises.
-func count(c *Class, info framework.NodeInfo) int32 {
-	if info.Node() == nil || !c.Eligible(info.Node()) {
-		return 0
-	}
-	room := Room{info: info}
-	return room.Count(c)
-}
-
-// fresh is with everything.
-func (q *Question) fresh(info framework.NodeInfo) int32 {
-	if info.Node() == nil || !q.Class.Eligible(info.Node()) {
+// fresh is with promises, and preemption.
+func (q *Question) fresh(info framework.NodeInfo, gauge func(*Room) int32) int32 {
+	if !q.eligible(info.Node()) {
 		return 0
 	}
 	room := RoomOf(info, q.Promises[info.Node().Name], q.Priority, q.Mine)
 	if q.Preempt {
 		room.Spare(q.Priority)
 	}
-	return room.Count(q.Class)
+	return gauge(&room)
+}
+
+func (q *Question) eligible(node *corev1.Node) bool {
+	return node != nil && (q.Class == nil || q.Class.Eligible(node))
 }
 
 // row is that of a class, with so many cells. The one that was asked for least

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
@@ -33,12 +34,14 @@ type place struct {
 	cluster   cluster.Flags
 	server    string
 	namespace string
+	secrets   secrets
 }
 
 func (p *place) register(set *cli.FlagSet) {
 	set.StringVar(&p.server, "server", "",
 		"`URL` of topo-master, such as http://10.0.0.7:9001; default: its Service, through the API server")
 	set.StringVar(&p.namespace, "namespace", "", "`NAME` of the Service's namespace; default: where one is found")
+	p.secrets.register(set)
 	p.cluster.Register(set.FlagSet)
 }
 
@@ -48,7 +51,17 @@ func (p *place) asker(ctx context.Context) (asker, error) {
 		if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
 			return nil, cli.Usagef("topo", "topo: --server %q is no URL such as http://10.0.0.7:9001", p.server)
 		}
-		return &direct{base: base}, nil
+		if err := p.secrets.check(base); err != nil {
+			return nil, err
+		}
+		client, err := p.secrets.client()
+		if err != nil {
+			return nil, err
+		}
+		return &direct{base: base, client: client}, nil
+	}
+	if err := p.secrets.check(nil); err != nil {
+		return nil, err
 	}
 	client, err := p.cluster.Client()
 	if err != nil {
@@ -82,7 +95,10 @@ func (p *place) service(ctx context.Context, client rest.Interface) (asker, erro
 }
 
 // direct asks a URL.
-type direct struct{ base *url.URL }
+type direct struct {
+	base   *url.URL
+	client *http.Client
+}
 
 func (d *direct) get(ctx context.Context, path, kind string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -95,7 +111,7 @@ func (d *direct) get(ctx context.Context, path, kind string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask topo-master: %w", err)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := d.client.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("ask topo-master: %w", err)
 	}
@@ -127,6 +143,10 @@ func (p *proxied) get(ctx context.Context, path, kind string) ([]byte, error) {
 		req = req.Param("kind", kind)
 	}
 	body, err := req.DoRaw(ctx)
+	if apierrors.IsUnauthorized(err) {
+		return nil, fmt.Errorf("ask Service %s/%s: %w: if it is topo-master that wants a token, "+
+			"the API server passes none on: give --server and --token-file", p.namespace, p.name, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("ask Service %s/%s: %w", p.namespace, p.name, err)
 	}

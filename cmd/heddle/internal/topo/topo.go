@@ -24,7 +24,8 @@ const usage = `heddle topo: where every cable of the cluster goes, and which gan
   heddle topo export       the same tree for other projects, see --format
 
 The answer comes from heddle-topo-master, through the API server's service
-proxy or from --server.`
+proxy or from --server; one that asks for a token is only reached by --server
+and --token-file.`
 
 // command is one run.
 type command struct {

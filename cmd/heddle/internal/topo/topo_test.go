@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/test/topomaster"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/master/view"
@@ -177,6 +178,37 @@ func TestThroughTheAPIServer(t *testing.T) {
 	}
 }
 
+// TestSecured asks topo-master's own handler, behind TLS and its token gate.
+func TestSecured(t *testing.T) {
+	s := topomaster.Start(t)
+	reader, bound := topomaster.TokenFile(t, topomaster.Reader), topomaster.TokenFile(t, topomaster.Bound)
+	for _, tt := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"a token for the API server", []string{"--ca-file", s.CAFile, "--token-file", reader}, ""},
+		{"a token for topo-master", []string{"--ca-file", s.CAFile, "--token-file", bound}, ""},
+		{"by another address", []string{"--ca-file", s.CAFile, "--token-file", bound, "--tls-server-name", topomaster.ServerName}, ""},
+		{"the certificate's name is another", []string{"--ca-file", s.CAFile, "--token-file", bound, "--tls-server-name", "a.org"}, "not a.org"},
+		{"no token", []string{"--ca-file", s.CAFile}, "topo-master answers 401 Unauthorized"},
+		{"who may not", []string{"--ca-file", s.CAFile, "--token-file", topomaster.TokenFile(t, topomaster.Stranger)}, "topo-master answers 403 Forbidden"},
+		{"no authority", []string{"--token-file", reader}, "unknown authority"},
+		{"no token file", []string{"--ca-file", s.CAFile, "--token-file", "/nowhere"}, "/nowhere"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var stdout bytes.Buffer
+			err := Run(t.Context(), append([]string{"tree", "--server", s.URL}, tt.args...), &stdout)
+			if tt.want == "" && (err != nil || !strings.Contains(stdout.String(), "dragonfly-1")) {
+				t.Errorf("error %v, output:\n%s", err, stdout.String())
+			}
+			if tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
 func TestNothingIsWrong(t *testing.T) {
 	var stdout bytes.Buffer
 	if err := Run(t.Context(), []string{"miscabled", "--server", server(t, view.Topology{}).URL}, &stdout); err != nil {
@@ -201,6 +233,9 @@ func TestFaults(t *testing.T) {
 		{"a format of nothing", []string{"tree", "--format", "slurm"}, true, "for export"},
 		{"no URL", []string{"--server", "10.0.0.7:9001"}, true, "no URL"},
 		{"not found", []string{"export", "--format", "kueue", "--server", s.URL}, false, "404"},
+		{"a token in the clear", []string{"--server", s.URL, "--token-file", "t"}, true, "--token-file is for a --server of https://"},
+		{"a token for the API server to pass on", []string{"--token-file", "t"}, true, "--token-file is for --server"},
+		{"no authority there", []string{"--server", "https://127.0.0.1:1", "--ca-file", "/nowhere"}, false, "/nowhere"},
 		{"nobody there", []string{"--server", "http://127.0.0.1:1"}, false, "ask topo-master"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -115,7 +115,7 @@ api/names (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares them.
      to set. heddle.dev/cordoned-gpus is in none: it is for people, and the
      daemon obeys it. */}}
 {{- define "heddle.deviceNodeAnnotations" -}}
-{{- $keys := list "heddle.dev/gpu-topology" "heddle.dev/sgpu-cards" }}
+{{- $keys := list "heddle.dev/gpu-topology" "heddle.dev/free-gpus" "heddle.dev/sgpu-cards" }}
 {{- if include "heddle.hami" . }}
 {{- $keys = append $keys "metax-tech.com/node-gpu-devices" }}
 {{- end }}

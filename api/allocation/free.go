@@ -1,0 +1,70 @@
+package allocation
+
+import (
+	"errors"
+	"fmt"
+)
+
+// FreeGPUs is what of a Node's whole GPUs is free: the annotation
+// heddle.dev/free-gpus, for pods that name the GPUs which they accept. Who came
+// to the Node since it was written is not in it; Held tells how many these are.
+type FreeGPUs struct {
+	Version int `json:"version"`
+	// Held is how many devices of the resource containers hold.
+	Held int `json:"held"`
+	// Free are those that are well and nobody holds, sorted by UUID.
+	Free []FreeGPU `json:"free"`
+}
+
+// FreeGPU is a whole GPU, or a MIG device that is handed out as one.
+type FreeGPU struct {
+	UUID string `json:"uuid"`
+	// Of is the GPU that a MIG device is cut from; empty for a GPU.
+	Of string `json:"of,omitempty"`
+}
+
+// maxFree is the most GPUs of a node, each cut into seven.
+const maxFree = maxCards * 7
+
+// ParseFreeGPUs reads an annotation.
+func ParseFreeGPUs(text string) (*FreeGPUs, error) {
+	var f FreeGPUs
+	err := decode(text, &f)
+	switch {
+	case err != nil:
+	case f.Version != Version:
+		err = fmt.Errorf("version %d is unknown, %d is known", f.Version, Version)
+	case len(f.Free) > maxFree:
+		err = fmt.Errorf("%d devices; at most %d", len(f.Free), maxFree)
+	default:
+		err = f.check()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("free GPUs: %w", err)
+	}
+	return &f, nil
+}
+
+func (f *FreeGPUs) check() error {
+	if err := within("held", int64(f.Held), maxFree); err != nil {
+		return err
+	}
+	seen := make(map[string]bool, len(f.Free))
+	for _, g := range f.Free {
+		err := checkUUID(g.UUID)
+		if err == nil && g.Of != "" {
+			err = checkUUID(g.Of)
+		}
+		if err == nil && seen[g.UUID] {
+			err = errors.New("is there twice")
+		}
+		if err != nil {
+			return fmt.Errorf("device %q: %w", clip(g.UUID), err)
+		}
+		seen[g.UUID] = true
+	}
+	return nil
+}
+
+// String is the annotation's text.
+func (f *FreeGPUs) String() string { return encode(f) }

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	kuberuntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+)
+
+// The cluster of the benchmarks is 4,608 nodes in 256 groups. benchGangs gangs
+// that fill a group each come at once, a quarter of what there is room for.
+const (
+	benchGroups = 256
+	benchSize   = 18
+	benchGangs  = 64
+	// benchRounds is how often each scheduler has its turn.
+	benchRounds = 5
+)
+
+// bench is the cluster, its map, and the schedulers that are compared.
+type bench struct {
+	*testing.B
+	nodes  []*corev1.Node
+	master string
+	rivals []rival
+}
+
+// rival is a scheduler; turns are how it went each time.
+type rival struct {
+	name  string
+	start func() *world
+	turns []turn
+}
+
+// turn is how many pods had a node per second, from the creation of the first
+// to the binding of the last, how much processor time each took, in
+// milliseconds, the test's own included, and how many groups of the map a gang
+// is in.
+type turn struct{ pods, cpu, groups float64 }
+
+func newBench(b *testing.B) *bench {
+	watch.DefaultChanSize = 100000 // The tracker panics if a watcher is slower than the writer.
+	klog.SetLogger(logr.Discard()) // Its lines would be among the results.
+	x := &bench{B: b}
+	var names []string
+	for g := range benchGroups {
+		for n := range benchSize {
+			names = append(names, fmt.Sprintf("n%03d-%02d", g, n))
+			x.nodes = append(x.nodes, node(names[len(names)-1], 8))
+		}
+	}
+	m := &master{}
+	m.say(leaves(benchSize, names...))
+	server := httptest.NewServer(m)
+	b.Cleanup(server.Close)
+	x.rivals = []rival{
+		{name: "heddle", start: func() *world {
+			w := start(b, fmt.Sprintf(`{"topoMaster": %q, "interval": "1s"}`, server.URL+"/node_group"), x.nodes...)
+			m.await()
+			return w
+		}},
+		{name: "plain", start: func() *world { return startAs(b, stock(b, ""), x.nodes...) }},
+	}
+	return x
+}
+
+// stock is kube-scheduler as it comes, but for what is added to its profile.
+func stock(b *testing.B, more string) *config.KubeSchedulerConfiguration {
+	b.Helper()
+	return decoded(b, []byte(`
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: heddle-scheduler
+`+more))
+}
+
+// run lets each scheduler have its turn, one after the other and again, on an
+// empty cluster each time and with the same pods, and reports medians: ratios
+// are of turns that followed each other.
+func (x *bench) run(gpus int, labels func(gang int) map[string]string) {
+	for range x.N {
+		for range benchRounds {
+			for i := range x.rivals {
+				r := &x.rivals[i]
+				r.turns = append(r.turns, x.turn(r.start(), gpus, labels))
+			}
+		}
+	}
+	for i := range x.rivals {
+		r := &x.rivals[i]
+		var pods, cpu, groups, ratios, less []float64
+		for at, t := range r.turns {
+			pods, cpu, groups = append(pods, t.pods), append(cpu, t.cpu), append(groups, t.groups)
+			ratios = append(ratios, x.rivals[0].turns[at].pods/t.pods)
+			less = append(less, t.cpu/x.rivals[0].turns[at].cpu)
+		}
+		x.ReportMetric(median(pods), r.name+"-pods/s")
+		x.ReportMetric(median(cpu), r.name+"-cpu-ms/pod")
+		x.ReportMetric(median(groups), r.name+"-groups/gang")
+		if i > 0 {
+			x.ReportMetric(median(ratios), "to-"+r.name)
+			x.ReportMetric(median(less), "cpu-to-"+r.name)
+		}
+		x.Logf("%s: %.0f pods/s, %.2f ms of processor time", r.name, pods, cpu)
+	}
+}
+
+func median(all []float64) float64 { return slices.Sorted(slices.Values(all))[len(all)/2] }
+
+// turn runs one gang that warms everything up, then all others.
+func (x *bench) turn(w *world, gpus int, labels func(gang int) map[string]string) turn {
+	bindings := make(chan struct{}, (1+benchGangs)*benchSize)
+	w.client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, kuberuntime.Object, error) {
+		if action.GetSubresource() == "binding" {
+			bindings <- struct{}{}
+		}
+		return false, nil, nil
+	})
+	run := func(from, to int) (took, cpu time.Duration) {
+		begin, before := time.Now(), processorTime(x)
+		for g := from; g < to; g++ {
+			for i := range benchSize {
+				w.add(pod(fmt.Sprintf("g%d-%d", g, i), gpus, labels(g)))
+			}
+		}
+		late := time.After(5 * time.Minute)
+		for range (to - from) * benchSize {
+			select {
+			case <-bindings:
+			case <-late:
+				x.Fatal("not all pods have a node after 5 minutes")
+			}
+		}
+		return time.Since(begin), processorTime(x) - before
+	}
+	run(0, 1)
+	runtime.GC()
+	took, cpu := run(1, 1+benchGangs)
+	pods := w.until("all bound", func(pods map[string]*corev1.Pod) bool {
+		return bound(pods, "g") == (1+benchGangs)*benchSize
+	})
+	w.stop()
+	in := map[string]bool{}
+	for _, p := range pods {
+		gang, _, _ := strings.Cut(p.Name, "-")
+		group, _, _ := strings.Cut(p.Spec.NodeName, "-")
+		in[gang+group] = true
+	}
+	const measured = benchGangs * benchSize
+	return turn{measured / took.Seconds(), cpu.Seconds() * 1e3 / measured, float64(len(in)) / (1 + benchGangs)}
+}
+
+// processorTime is what this process had so far.
+func processorTime(t testing.TB) time.Duration {
+	t.Helper()
+	var use syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &use); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
+}
+
+// BenchmarkGangs is what a map costs: gangs of 18 that fill a group each, to
+// kube-scheduler that knows neither gangs nor groups.
+func BenchmarkGangs(b *testing.B) {
+	x := newBench(b)
+	x.rivals = append(x.rivals, rival{name: "batching", start: func() *world {
+		// Its default spreading forbids it to take one pod's nodes for the next
+		// that is equal.
+		return startAs(b, stock(b, "  pluginConfig: [{name: PodTopologySpread, args: {defaultingType: List}}]"), x.nodes...)
+	}})
+	x.run(8, func(gang int) map[string]string { return gangLabels(fmt.Sprintf("g%d", gang), benchSize) })
+}
+
+// BenchmarkOtherPods is what the plugin costs pods that are none of its
+// business.
+func BenchmarkOtherPods(b *testing.B) {
+	for _, tt := range []struct {
+		name string
+		gpus int
+	}{{"gpus", 8}, {"none", 0}} {
+		b.Run(tt.name, func(b *testing.B) {
+			newBench(b).run(tt.gpus, func(int) map[string]string { return nil })
+		})
+	}
+}

@@ -1,0 +1,44 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+)
+
+// gangs runs the benchmarks of heddle-scheduler's module: whole schedulers in
+// one process, on a client without an API server, turn by turn on 4,608 empty
+// nodes in 256 groups, with the same 1,152 pods.
+func gangs(ctx context.Context, log io.Writer) ([]row, error) {
+	const module, to = "cmd/heddle-scheduler", "to-plain"
+	const whole, gpus, others = "BenchmarkGangs", "BenchmarkOtherPods/gpus", "BenchmarkOtherPods/none"
+	out := map[string]string{}
+	for _, name := range []string{whole, gpus, others} {
+		text, err := goBench(ctx, log, module, name, "1x", ".")
+		if err != nil {
+			return nil, err
+		}
+		out[name] = text
+	}
+	var rows []row
+	var faults []error
+	for _, f := range []struct {
+		sense              func(what string, figure, limit float64, unit, method string) row
+		what, name, metric string
+		limit              float64
+		unit               string
+	}{
+		{atLeast, "gangs of 18 pods, a second, to plain kube-scheduler", whole, to, 1.3, "x"},
+		{atLeast, "the same, pods a second", whole, "heddle-pods/s", 250, ""},
+		{atMost, "the same, groups per gang", whole, "heddle-groups/gang", 1, ""},
+		{atLeast, "pods of no gang with GPUs, to kube-scheduler", gpus, to, 0.95, "x"},
+		{atLeast, "pods of no gang without GPUs, to kube-scheduler", others, to, 0.95, "x"},
+	} {
+		value, err := metric(out[f.name], f.metric)
+		faults = append(faults, err)
+		rows = append(rows, f.sense(f.what, value, f.limit, f.unit, "go test -C "+module+" -bench "+f.name))
+	}
+	return rows, errors.Join(faults...)
+}

@@ -1,0 +1,115 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/heddle-dev/heddle/test/cluster"
+)
+
+// withGates is a cluster of its own whose control plane has Kubernetes' own
+// gangs. The shared one has Kubernetes' defaults, as those have for whom all
+// other tests are.
+func withGates(t *testing.T) *bed {
+	t.Helper()
+	c, err := cluster.Up(t.Context(), cluster.Options{
+		Name: "e2e-native", Kwok: true, Replace: true, Log: t.Output(),
+		FeatureGates:  map[string]bool{"GenericWorkload": true, "TopologyAwareWorkloadScheduling": true},
+		APIServerArgs: []string{"--runtime-config=scheduling.k8s.io/v1beta1=true"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Down(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	b := &bed{Cluster: c, installer: shared.installer}
+	if b.config, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig()); err != nil {
+		t.Fatal(err)
+	}
+	if b.client, err = kubernetes.NewForConfig(b.config); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// nativeGroup makes a PodGroup of scheduling.k8s.io and its pods.
+func (f *fleet) nativeGroup(t *testing.T, name string, n, gpus int, annotations map[string]string) {
+	t.Helper()
+	text, err := json.Marshal(map[string]any{
+		"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup",
+		"metadata": map[string]any{"name": name, "namespace": f.namespace, "annotations": annotations},
+		"spec":     map[string]any{"schedulingPolicy": map[string]any{"gang": map[string]any{"minCount": n}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Apply(t.Context(), string(text)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		p := f.pod(fmt.Sprintf("%s-%d", name, i), gpus, nil)
+		p.Spec.SchedulerName, p.Spec.SchedulingGroup = schedulerName, &corev1.PodSchedulingGroup{PodGroupName: &name}
+		f.create(t, p)
+	}
+}
+
+// scheduled is what the PodGroup itself says.
+func (f *fleet) scheduled(t *testing.T, name string) string {
+	t.Helper()
+	return f.kubectl(t, "-n", f.namespace, "get", "podgroups.v1beta1.scheduling.k8s.io", name, "-o",
+		`jsonpath={.status.conditions[?(@.type=="PodGroupInitiallyScheduled")].status} `+
+			`{.status.conditions[?(@.type=="PodGroupInitiallyScheduled")].message}`)
+}
+
+// TestNativePodGroups places gangs of Kubernetes' own API by the map of a real
+// topo-master: each in the tightest leaf that holds it, or not at all, and by the
+// flags and the configuration of the chart.
+func TestNativePodGroups(t *testing.T) {
+	f := newFleetOn(t, withGates(t), "gpuScheduler.genericWorkload=true", "gpuScheduler.map.interval=500ms",
+		"gpuScheduler.map.address=http://127.0.0.1:19421/node_group", "gpuScheduler.map.without=wait")
+	_, at := f.leaves(t, 19421, map[string][]string{leafA: numbered("native-a", 4), leafB: numbered("native-b", 3)})
+	used := map[string]string{}
+	for _, tt := range []struct {
+		gang string
+		n    int
+		leaf string
+	}{{"three", 3, leafB}, {"four", 4, leafA}} {
+		f.nativeGroup(t, tt.gang, tt.n, 8, map[string]string{"heddle.dev/gang-required-level": "leaf"})
+		for node := range f.running(t, 40*time.Second, tt.gang, tt.n) {
+			if used[node] != "" || at[node] != tt.leaf {
+				t.Errorf("%s is on %s of %s, where %q is", tt.gang, node, at[node], used[node])
+			}
+			used[node] = tt.gang
+		}
+		eventually(t, 10*time.Second, func() string {
+			if got := f.scheduled(t, tt.gang); !strings.HasPrefix(got, "True") {
+				return tt.gang + " says " + got
+			}
+			return ""
+		})
+	}
+	f.nativeGroup(t, "more", 2, 8, nil)
+	t.Log(f.refused(t, "more", 2, "rejected by podgroup more: none of 2 fits"))
+	if got := f.scheduled(t, "more"); !strings.HasPrefix(got, "False rejected by podgroup more") {
+		t.Errorf("the PodGroup says %q", got)
+	}
+	// One GPU node is no room for two; two are.
+	f.kubectl(t, "-n", f.namespace, "delete", "pod", "three-0", "three-1", "--force", "--grace-period=0")
+	f.running(t, 40*time.Second, "more", 2)
+	if n := len(f.podsOf(t, "three")); n != 1 {
+		t.Errorf("three has %d pods", n)
+	}
+}

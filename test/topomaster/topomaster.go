@@ -1,0 +1,145 @@
+// Package topomaster runs topo-master's own handler behind TLS and its token
+// gate, for tests of who asks it. The API server that reviews tokens is a double;
+// everything else is what ships.
+package topomaster
+
+import (
+	"encoding/json"
+	"encoding/pem"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	authnv1 "k8s.io/api/authentication/v1"
+	authzv1 "k8s.io/api/authorization/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/master/facts"
+	"github.com/heddle-dev/heddle/topo/master/serve"
+	"github.com/heddle-dev/heddle/topo/master/view"
+)
+
+// The tokens that the API server knows: Reader may ask for everything, Stranger
+// for nothing. Bound is Reader's, and good for topo-master alone.
+const (
+	Reader   = "reader"
+	Stranger = "stranger"
+	Bound    = "bound"
+)
+
+// ServerName is the name in the server's certificate.
+const ServerName = "example.com"
+
+// Secured is a topo-master that asks for tokens.
+type Secured struct {
+	URL string
+	// CAFile has the authority of its certificate.
+	CAFile string
+	// PlainReviews counts reviews of tokens as the API server's own.
+	PlainReviews atomic.Int32
+}
+
+// Start runs one that knows the node n1, in dragonfly-1 of switchbox-1.
+func Start(t testing.TB) *Secured {
+	t.Helper()
+	s := &Secured{CAFile: filepath.Join(t.TempDir(), "ca.crt")}
+	api := httptest.NewServer(http.HandlerFunc(s.review))
+	t.Cleanup(api.Close)
+	client, err := facts.CoreClient(&rest.Config{Host: api.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	server := httptest.NewTLSServer(serve.New(serve.Options{
+		Views: one(t), Page: fstest.MapFS{"index.html": {Data: []byte("page")}}, Registry: prometheus.NewRegistry(),
+		Alive: well, Ready: well, Gate: serve.NewTokenGate(client, log), Log: log,
+	}).Handler())
+	t.Cleanup(server.Close)
+	s.URL = server.URL
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	if err := os.WriteFile(s.CAFile, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TokenFile has a token.
+func TokenFile(t testing.TB, token string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// review is the API server: a token's name is its user's.
+func (s *Secured) review(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	var token authnv1.TokenReview
+	var access authzv1.SubjectAccessReview
+	switch r.URL.Path {
+	case "/apis/authentication.k8s.io/v1/tokenreviews":
+		if json.NewDecoder(r.Body).Decode(&token) != nil {
+			http.Error(w, "no review", http.StatusBadRequest)
+			return
+		}
+		bound := slices.Contains(token.Spec.Audiences, serve.Audience)
+		if !bound {
+			s.PlainReviews.Add(1)
+		}
+		token.Status.Authenticated = bound && token.Spec.Token == Bound ||
+			!bound && (token.Spec.Token == Reader || token.Spec.Token == Stranger)
+		if token.Status.Authenticated {
+			token.Status.User.Username, token.Status.Audiences = token.Spec.Token, token.Spec.Audiences
+		}
+		_ = json.NewEncoder(w).Encode(token)
+	default:
+		if json.NewDecoder(r.Body).Decode(&access) != nil {
+			http.Error(w, "no review", http.StatusBadRequest)
+			return
+		}
+		access.Status.Allowed = access.Spec.User != Stranger
+		_ = json.NewEncoder(w).Encode(access)
+	}
+}
+
+func well() string { return "" }
+
+// still is a view that never changes.
+type still struct {
+	view *view.View
+	next chan struct{}
+}
+
+func (s still) Current() (*view.View, <-chan struct{}) { return s.view, s.next }
+
+func one(t testing.TB) still {
+	t.Helper()
+	levels, err := fabric.Preset(fabric.ModeSwitchbox, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := fabric.New(fabric.Config{Levels: levels})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Put(fabric.Node{Name: "n1", Ready: true, Report: &v1alpha1.NodeTopologySpec{
+		Path: []string{"switchbox-1", "dragonfly-1"}, PathSource: v1alpha1.SourceStatic,
+	}})
+	var draft view.Draft
+	draft.Set("n1", view.Detail{Node: &facts.Node{Name: "n1", UID: "u", Ready: true, GPUs: 8}})
+	return still{view.New(view.View{
+		Generation: 1, Levels: levels, Tree: m.Snapshot(time.Unix(1, 0)), Nodes: draft.Table(),
+	}), make(chan struct{})}
+}
