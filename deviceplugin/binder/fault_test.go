@@ -147,12 +147,12 @@ func TestCheckpointThatDoesNotHelp(t *testing.T) {
 				t.Errorf("a lost name leads to %+v", s)
 			}
 			r.pass(time.Hour)
-			err = r.Collect(t.Context())
-			r.pass(time.Hour)
-			if (err != nil) != tt.problem {
-				t.Errorf("collect: %v", err)
+			for range 2 {
+				if err := r.Collect(t.Context()); (err != nil) != tt.problem {
+					t.Errorf("collect: %v", err)
+				}
+				r.pass(time.Hour)
 			}
-			_ = r.Collect(t.Context())
 			r.mustEnter(names)
 			if err := r.Bind(t.Context(), hcas, r.tickets("mlx5_4")); err == nil || tt.problem && !strings.Contains(err.Error(), "checkpoint") {
 				t.Errorf("devices that nobody is known to hold: %v", err)

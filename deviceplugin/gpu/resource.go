@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -96,8 +95,8 @@ type Options struct {
 // Resource is one resource of GPUs for [plugin.Plugin]. Its methods may be
 // called at once.
 type Resource struct {
+	*plugin.List
 	options Options
-	changed chan struct{}
 	now     atomic.Pointer[snapshot]
 
 	// mu makes refreshes take turns and guards seen.
@@ -109,8 +108,7 @@ type Resource struct {
 
 // snapshot is what a resource is at one time.
 type snapshot struct {
-	devices []plugin.Device
-	cards   map[string]card
+	cards map[string]card
 	// faults are why cards are unhealthy, by ID.
 	faults map[string]string
 	// uuids are those of the machine's GPUs, by index.
@@ -134,7 +132,7 @@ func New(o Options) *Resource {
 	if o.Strategy == "" {
 		o.Strategy = CDI
 	}
-	r := &Resource{options: o, changed: make(chan struct{}, 1), seen: map[string]bool{}}
+	r := &Resource{List: plugin.NewList(), options: o, seen: map[string]bool{}}
 	r.Refresh()
 	return r
 }
@@ -148,23 +146,19 @@ func (r *Resource) Refresh() {
 	if old == nil {
 		old = &snapshot{}
 	}
-	s := r.look(old)
+	s, devices := r.look(old)
 	r.now.Store(s)
 	for id := range s.cards {
 		r.seen[id] = true
 	}
-	if !slices.EqualFunc(old.devices, s.devices, sameDevice) {
-		r.options.Log.Info("GPUs changed", "resource", r.options.Name, "devices", len(s.devices), "faults", len(s.faults))
-		select {
-		case r.changed <- struct{}{}:
-		default:
-		}
+	if r.Offer(devices) {
+		r.options.Log.Info("GPUs changed", "resource", r.options.Name, "devices", len(devices), "faults", len(s.faults))
 	}
 }
 
-func (r *Resource) look(old *snapshot) *snapshot {
+func (r *Resource) look(old *snapshot) (s *snapshot, devices []plugin.Device) {
 	m, c := r.options.Machine(), r.options.Config()
-	s := &snapshot{cards: map[string]card{}, faults: map[string]string{}}
+	s = &snapshot{cards: map[string]card{}, faults: map[string]string{}}
 	s.scores = alloc.Renew(old.scores, c.WithRoles(m))
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
@@ -185,11 +179,10 @@ func (r *Resource) look(old *snapshot) *snapshot {
 			if fault = cmp.Or(fault, r.options.Elsewhere(card.id)); fault != "" {
 				s.faults[card.id] = fault
 			}
-			s.devices = append(s.devices, plugin.Device{ID: card.id, Healthy: fault == "", NUMA: numaOf(m, g)})
+			devices = append(devices, plugin.Device{ID: card.id, Healthy: fault == "", NUMA: numaOf(m, g)})
 		}
 	}
-	slices.SortFunc(s.devices, func(a, b plugin.Device) int { return strings.Compare(a.ID, b.ID) })
-	return s
+	return s, devices
 }
 
 func numaOf(m *machine.Machine, g *machine.GPU) []int64 {
@@ -199,16 +192,6 @@ func numaOf(m *machine.Machine, g *machine.GPU) []int64 {
 	}
 	return []int64{int64(*f.NUMA)}
 }
-
-func sameDevice(a, b plugin.Device) bool {
-	return a.ID == b.ID && a.Healthy == b.Healthy && slices.Equal(a.NUMA, b.NUMA)
-}
-
-// Devices implements [plugin.Resource].
-func (r *Resource) Devices() []plugin.Device { return r.now.Load().devices }
-
-// Changed implements [plugin.Resource].
-func (r *Resource) Changed() <-chan struct{} { return r.changed }
 
 // Faults says of every unhealthy device why.
 func (r *Resource) Faults() map[string]string { return maps.Clone(r.now.Load().faults) }

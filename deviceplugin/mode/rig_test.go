@@ -79,12 +79,14 @@ func start(t *testing.T, dir string, k *kubelet) (tracker *Tracker, stop func())
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	tracker = New(Options{Kubelet: k, StateDir: dir})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = tracker.Run(ctx)
-	}()
-	return tracker, func() { cancel(); <-done }
+	done := make(chan error, 1)
+	go func() { done <- tracker.Run(ctx) }()
+	return tracker, sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
 }
 
 // round is an agent's: it tells the resources, and looks again as long as

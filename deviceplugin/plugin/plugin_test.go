@@ -1,7 +1,6 @@
 package plugin_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -27,18 +26,15 @@ const gpu = "nvidia.com/gpu"
 // rack is a Resource of named devices. Its answer to Allocate is one CDI
 // device for each ID.
 type rack struct {
-	changed chan struct{}
-
-	mu      sync.Mutex
-	devices []plugin.Device
-	prefer  func(available, must []string, size int) ([]string, error)
+	*plugin.List
+	prefer func(available, must []string, size int) ([]string, error)
 	// allocate and prestart run, when set, inside the calls.
 	allocate func(ctx context.Context, ids []string) error
 	prestart func(ctx context.Context, ids []string) error
 }
 
 func newRack(ids ...string) *rack {
-	r := &rack{changed: make(chan struct{}, 1)}
+	r := &rack{List: plugin.NewList()}
 	r.set(ids...)
 	return r
 }
@@ -52,23 +48,8 @@ func (r *rack) set(ids ...string) {
 			devices[i] = plugin.Device{ID: id[1:], NUMA: []int64{0}}
 		}
 	}
-	slices.SortFunc(devices, func(a, b plugin.Device) int { return cmp.Compare(a.ID, b.ID) })
-	r.mu.Lock()
-	r.devices = devices
-	r.mu.Unlock()
-	select {
-	case r.changed <- struct{}{}:
-	default:
-	}
+	r.Offer(devices)
 }
-
-func (r *rack) Devices() []plugin.Device {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.devices
-}
-
-func (r *rack) Changed() <-chan struct{} { return r.changed }
 
 func (r *rack) Prefer(available, must []string, size int) ([]string, error) {
 	if r.prefer != nil {

@@ -3,7 +3,6 @@ package rdma
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -40,52 +39,35 @@ type Options struct {
 
 // Resource is one RDMA resource, as a [plugin.Resource].
 type Resource struct {
+	*plugin.List
 	options Options
-	changed chan struct{}
 
 	mu       sync.Mutex // guards snapshot
 	snapshot snapshot
 }
 
 type snapshot struct {
-	devices []plugin.Device
-	known   map[string]bool
+	known map[string]bool
 	// reason is why there are fewer tickets than there could be.
 	reason string
 }
 
 // New makes the resource and takes its first snapshot.
 func New(o Options) *Resource {
-	r := &Resource{options: o, changed: make(chan struct{}, 1)}
-	r.snapshot = r.look()
+	r := &Resource{List: plugin.NewList(), options: o}
+	r.Refresh()
 	return r
 }
 
 // Refresh takes a new snapshot: call it when the machine, the configuration,
 // an HCA's health or a binding changed.
 func (r *Resource) Refresh() {
-	now := r.look()
+	now, tickets := r.look()
 	r.mu.Lock()
-	differs := !reflect.DeepEqual(r.snapshot.devices, now.devices)
 	r.snapshot = now
 	r.mu.Unlock()
-	if differs {
-		select {
-		case r.changed <- struct{}{}:
-		default:
-		}
-	}
+	r.Offer(tickets)
 }
-
-// Devices are the tickets, sorted.
-func (r *Resource) Devices() []plugin.Device {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.snapshot.devices
-}
-
-// Changed tells that Devices differ.
-func (r *Resource) Changed() <-chan struct{} { return r.changed }
 
 // Reason says why there are none or fewer healthy tickets than the HCAs could
 // give; empty if nothing is wrong.
@@ -125,28 +107,26 @@ func (r *Resource) PreStart(ctx context.Context, ids []string) error {
 	return r.options.Binder.Bind(ctx, r.options.Name, ids)
 }
 
-// look makes a snapshot of what is known now.
-func (r *Resource) look() snapshot {
+// look makes a snapshot of what is known now, and its tickets.
+func (r *Resource) look() (s snapshot, devices []plugin.Device) {
 	c := r.options.Config()
 	m := c.WithRoles(r.options.Machine())
 	at := slices.IndexFunc(c.RDMA.Resources, func(x config.RDMAResource) bool { return x.Name == r.options.Name })
 	if at < 0 {
-		return snapshot{reason: "it is not configured any more"}
+		return snapshot{reason: "it is not configured any more"}, nil
 	}
 	entry := &c.RDMA.Resources[at]
 	members := Members(m, entry, r.options.Against)
-	s := snapshot{reason: reasonOf(m, entry, members)}
 	if entry.Count == config.CountAll {
-		s.devices = whole(entry, members)
+		devices = whole(entry, members)
 	} else {
-		s.devices = tickets(m, entry, members, r.options.Binder.Bound(r.options.Name))
+		devices = tickets(m, entry, members, r.options.Binder.Bound(r.options.Name))
 	}
-	slices.SortFunc(s.devices, func(a, b plugin.Device) int { return strings.Compare(a.ID, b.ID) })
-	s.known = make(map[string]bool, len(s.devices))
-	for i := range s.devices {
-		s.known[s.devices[i].ID] = true
+	s = snapshot{reason: reasonOf(m, entry, members), known: make(map[string]bool, len(devices))}
+	for i := range devices {
+		s.known[devices[i].ID] = true
 	}
-	return s
+	return s, devices
 }
 
 // whole are the tickets of a resource with count all.

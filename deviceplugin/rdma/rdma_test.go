@@ -230,6 +230,9 @@ func TestRefreshTellsChangesOnly(t *testing.T) {
 			return false
 		}
 	}
+	if !changed() {
+		t.Error("the first list is no change")
+	}
 	r.Refresh()
 	if changed() {
 		t.Error("nothing changed")

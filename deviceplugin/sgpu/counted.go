@@ -3,9 +3,6 @@ package sgpu
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
-	"sync"
 
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
@@ -26,13 +23,10 @@ func GiB(c *sharing.Card) int { return int(c.MemoryMiB / 1024) }
 // are a coarse gate for schedulers that know no cards. Its calls answer nothing,
 // and its plugin is to skip GetPreferredAllocation and PreStartContainer.
 type Counted struct {
-	word    string
-	cards   func() []sharing.Card
-	worth   func(*sharing.Card) int
-	changed chan struct{}
-
-	mu      sync.Mutex // guards devices
-	devices []plugin.Device
+	*plugin.List
+	word  string
+	cards func() []sharing.Card
+	worth func(*sharing.Card) int
 }
 
 var _ plugin.Resource = (*Counted)(nil)
@@ -40,7 +34,7 @@ var _ plugin.Resource = (*Counted)(nil)
 // NewCounted makes the resource and takes its first snapshot. The word begins
 // its device IDs.
 func NewCounted(word string, cards func() []sharing.Card, worth func(*sharing.Card) int) *Counted {
-	r := &Counted{word: word, cards: cards, worth: worth, changed: make(chan struct{}, 1)}
+	r := &Counted{List: plugin.NewList(), word: word, cards: cards, worth: worth}
 	r.Refresh()
 	return r
 }
@@ -58,28 +52,8 @@ func (r *Counted) Refresh() {
 	for i := range devices {
 		devices[i] = plugin.Device{ID: fmt.Sprintf("%s-%04d", r.word, i), Healthy: true}
 	}
-	slices.SortFunc(devices, func(a, b plugin.Device) int { return strings.Compare(a.ID, b.ID) })
-	r.mu.Lock()
-	differs := len(r.devices) != n
-	r.devices = devices
-	r.mu.Unlock()
-	if differs {
-		select {
-		case r.changed <- struct{}{}:
-		default:
-		}
-	}
+	r.Offer(devices)
 }
-
-// Devices implements [plugin.Resource].
-func (r *Counted) Devices() []plugin.Device {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.devices
-}
-
-// Changed implements [plugin.Resource].
-func (r *Counted) Changed() <-chan struct{} { return r.changed }
 
 // Prefer leaves the choice to the kubelet: all are the same.
 func (*Counted) Prefer([]string, []string, int) ([]string, error) { return nil, nil }

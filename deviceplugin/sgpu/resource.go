@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -79,19 +78,14 @@ type Options struct {
 // Resource is the slots of shared cards, as a [plugin.Resource]. Its methods
 // may be called at once.
 type Resource struct {
+	*plugin.List
 	options Options
-	changed chan struct{}
-	now     atomic.Pointer[snapshot]
+	// faults are why cards are not handed out, by UUID.
+	faults atomic.Pointer[map[string]string]
 
 	// mu makes refreshes take turns and guards seen.
 	mu   sync.Mutex
 	seen map[string]bool
-}
-
-type snapshot struct {
-	devices []plugin.Device
-	// faults are why cards are not handed out, by UUID.
-	faults map[string]string
 }
 
 var _ plugin.Resource = (*Resource)(nil)
@@ -101,7 +95,7 @@ func New(o Options) *Resource {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	r := &Resource{options: o, changed: make(chan struct{}, 1), seen: map[string]bool{}}
+	r := &Resource{List: plugin.NewList(), options: o, seen: map[string]bool{}}
 	r.Refresh()
 	return r
 }
@@ -111,32 +105,28 @@ func New(o Options) *Resource {
 func (r *Resource) Refresh() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	old, s := r.now.Load(), r.look()
-	r.now.Store(s)
-	for i := range s.devices {
-		r.seen[s.devices[i].ID] = true
+	devices, faults := r.look()
+	r.faults.Store(&faults)
+	for i := range devices {
+		r.seen[devices[i].ID] = true
 	}
-	if old == nil || !slices.EqualFunc(old.devices, s.devices, sameDevice) {
-		r.options.Log.Info("slots changed", "resource", r.options.Name, "devices", len(s.devices), "faults", len(s.faults))
-		select {
-		case r.changed <- struct{}{}:
-		default:
-		}
+	if r.Offer(devices) {
+		r.options.Log.Info("slots changed", "resource", r.options.Name, "devices", len(devices), "faults", len(faults))
 	}
 }
 
-// look makes a snapshot. A slot is as healthy as the card that it names, or
+// look finds the slots and what is against cards. A slot is as healthy as the card that it names, or
 // once bound, as the one that it stands for; so all slots of a card that nobody
 // uses go together.
-func (r *Resource) look() *snapshot {
+func (r *Resource) look() (devices []plugin.Device, faults map[string]string) {
 	cards, bound := r.options.Cards(), r.options.Binder.Bound(r.options.Name)
-	s := &snapshot{faults: map[string]string{}}
+	faults = map[string]string{}
 	well := make(map[string]bool, len(cards))
 	for i := range cards {
 		c := &cards[i]
 		well[c.UUID] = c.Against == ""
 		if c.Against != "" {
-			s.faults[c.UUID] = c.Against
+			faults[c.UUID] = c.Against
 		}
 	}
 	for i := range cards {
@@ -150,25 +140,14 @@ func (r *Resource) look() *snapshot {
 			if card, ok := bound[d.ID]; ok {
 				d.Healthy = well[card]
 			}
-			s.devices = append(s.devices, d)
+			devices = append(devices, d)
 		}
 	}
-	slices.SortFunc(s.devices, func(a, b plugin.Device) int { return strings.Compare(a.ID, b.ID) })
-	return s
+	return devices, faults
 }
-
-func sameDevice(a, b plugin.Device) bool {
-	return a.ID == b.ID && a.Healthy == b.Healthy && slices.Equal(a.NUMA, b.NUMA)
-}
-
-// Devices implements [plugin.Resource].
-func (r *Resource) Devices() []plugin.Device { return r.now.Load().devices }
-
-// Changed implements [plugin.Resource].
-func (r *Resource) Changed() <-chan struct{} { return r.changed }
 
 // Faults says of every card that nobody new gets why, by UUID.
-func (r *Resource) Faults() map[string]string { return maps.Clone(r.now.Load().faults) }
+func (r *Resource) Faults() map[string]string { return maps.Clone(*r.faults.Load()) }
 
 // Prefer implements [plugin.Resource].
 func (r *Resource) Prefer(available, must []string, size int) ([]string, error) {

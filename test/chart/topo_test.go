@@ -78,7 +78,7 @@ func TestClusterManager(t *testing.T) {
 		"--set", "topoDiscovery.switchbox.clusterManagerUser="+encode("metax\n"),
 		"--set", "topoDiscovery.switchbox.clusterManagerPassword="+encode("test\n"))
 	secret := get[*corev1.Secret](t, objects, "Secret/heddle-cluster-manager")
-	// The worker drops the newline: TestCredentials in topo/worker/clustermanager.
+	// The worker drops the newline: TestQuestion in topo/worker/clustermanager.
 	want := map[string][]byte{"user": []byte("metax\n"), "password": []byte("test\n")}
 	if diff := cmp.Diff(want, secret.Data); diff != "" {
 		t.Errorf("Secret (-want +got):\n%s", diff)

@@ -150,6 +150,18 @@ func (c *Cluster) StartContainerd(ctx context.Context) error {
 	})
 }
 
+// StopAPIServer ends the API server; etcd keeps what it had, and everything else
+// runs on.
+func (c *Cluster) StopAPIServer(ctx context.Context) error { return c.stop(ctx, compAPIServer) }
+
+// StartAPIServer starts the API server and waits until it is ready.
+func (c *Cluster) StartAPIServer(ctx context.Context) error {
+	if err := c.startStopped(ctx, compAPIServer); err != nil {
+		return err
+	}
+	return c.waitAPI(ctx)
+}
+
 func (c *Cluster) stop(ctx context.Context, component string) error {
 	p, ok := loadPID(c.pidFile(component))
 	if !ok {
