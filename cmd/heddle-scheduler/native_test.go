@@ -17,6 +17,7 @@ import (
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/kubernetes/pkg/scheduler/metrics"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/names"
@@ -182,6 +183,8 @@ func TestNativeGroupFallsBackToTheNextTier(t *testing.T) {
 // feasible is how many placements the scheduler found to be so.
 func feasible(t *testing.T) (n float64) {
 	t.Helper()
+	// It registers its metrics once, and this one only if the gate is on then.
+	_ = legacyregistry.Register(metrics.PlacementEvaluations)
 	families, err := legacyregistry.DefaultGatherer.Gather()
 	if err != nil {
 		t.Fatal(err)
