@@ -6,11 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/validation"
-	"k8s.io/kubernetes/pkg/scheduler/metrics"
 )
 
 const (
@@ -41,21 +39,6 @@ func decoded(tb testing.TB, text []byte) *config.KubeSchedulerConfiguration {
 	}
 	c.APIVersion = "kubescheduler.config.k8s.io/v1"
 	return c
-}
-
-// TestMain registers kube-scheduler's metrics, which a process does once, while
-// the gates are on that those of PodGroups take.
-func TestMain(m *testing.M) {
-	gates := utilfeature.DefaultMutableFeatureGate
-	set := func(on string) {
-		if err := gates.Set("GenericWorkload=" + on + ",TopologyAwareWorkloadScheduling=" + on); err != nil {
-			panic(err) // The gates have other names now.
-		}
-	}
-	set("true")
-	metrics.Register()
-	set("false")
-	os.Exit(m.Run())
 }
 
 func TestVersions(t *testing.T) {

@@ -47,13 +47,18 @@ func TestNowFollowsGenerations(t *testing.T) {
 		got[0].VCore = 77 // Whoever asks may change what it gets.
 		return vcore
 	}
-	share := podInfo{pod: pod("p", 30, map[string]string{names.SGPUAllocation: chosen("n", "GPU-a", 30).String()})}
-	before := taken()
-	i.pods = append(i.pods, share)
-	same := taken()
+	share := func(name string, vcore int64) podInfo {
+		return podInfo{pod: pod(name, vcore, map[string]string{names.SGPUAllocation: chosen("n", "GPU-a", vcore).String()})}
+	}
+	got := []int{taken()}
+	i.pods = []framework.PodInfo{share("p", 30)} // As a PodGroup's cycle tries it out.
+	got = append(got, taken())
+	i.pods = []framework.PodInfo{share("q", 10)}
+	got = append(got, taken())
 	i.generation = 2
-	if diff := cmp.Diff([]int{0, 0, 30, 30}, []int{before, same, taken(), taken()}); diff != "" {
-		t.Errorf("vcore before, at the same generation, at the next, again (-want +got):\n%s", diff)
+	got = append(got, taken(), taken())
+	if diff := cmp.Diff([]int{0, 30, 30, 10, 10}, got); diff != "" {
+		t.Errorf("vcore of nobody, of one more, of another at the same generation, at the next, again (-want +got):\n%s", diff)
 	}
 	i.generation, i.node = 3, node(0)
 	i.node.Annotations = nil
