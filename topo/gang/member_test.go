@@ -158,7 +158,8 @@ func TestStateOfMembers(t *testing.T) {
 			"terminating since somebody asked for it, not until its grace ends",
 			[]*corev1.Pod{member("a", runs(3), func(p *corev1.Pod) {
 				p.DeletionTimestamp, p.DeletionGracePeriodSeconds = new(clock(9)), new(int64(120))
-			})}, 1,
+			})},
+			1,
 			gang.State{Phase: gang.Unknown, Reason: "1 pod terminating", Since: at(7), Pods: 1, Bound: 1},
 		},
 		{

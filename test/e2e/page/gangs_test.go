@@ -180,16 +180,16 @@ func TestManyGangs(t *testing.T) {
 	at := 0
 	for i := range 600 {
 		name := fmt.Sprintf("job-%03d", i)
-		switch {
-		case i%20 == 3:
+		namespace := fmt.Sprint("team-", i%7)
+		if i%20 == 3 {
 			for rank := range 4 {
-				r.member(fmt.Sprint("team-", i%7), name, rank, "", refused("rejected by podgroup: 3 of 4 fit", time.Hour))
+				r.member(namespace, name, rank, "", refused("rejected by podgroup: 3 of 4 fit", time.Hour))
 			}
-		default:
-			for rank := range 1 + rng.IntN(14) {
-				r.member(fmt.Sprint("team-", i%7), name, rank, r.fabric.Nodes[at%5000].Name, runs(time.Duration(i)*time.Minute))
-				at++
-			}
+			continue
+		}
+		for rank := range 1 + rng.IntN(14) {
+			r.member(namespace, name, rank, r.fabric.Nodes[at%5000].Name, runs(time.Duration(i)*time.Minute))
+			at++
 		}
 	}
 	b := open(t, r.server.URL)
