@@ -145,7 +145,7 @@ func (s schedulers) others(pods []corev1.Pod, cfg *config.NodeConfig) []finding.
 	}
 	f := finding.Finding{
 		Level: level, Subject: scheduler,
-		Says: fmt.Sprintf("another scheduler bound %s with GPUs here: %s", cli.Count(count, "pod"), strings.Join(words, "; ")),
+		Says: "another scheduler bound " + cli.Count(count, "pod") + " with GPUs here: " + strings.Join(words, "; "),
 		Do: "Let one scheduler have the GPU nodes: spec.schedulerName: " + s.names[0] +
 			", or gpuScheduler.assign=gpu-pods in the chart.",
 	}

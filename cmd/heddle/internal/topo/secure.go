@@ -30,8 +30,8 @@ func (s *secrets) check(server *url.URL) error {
 		switch {
 		case flag.value == "":
 		case server == nil:
-			return cli.Usagef("topo", "topo: --%s is for --server: the API server vouches for topo-master, and passes no token on",
-				flag.name)
+			return cli.Usagef("topo", "topo: --%s is for --server: the API server vouches for topo-master, "+
+				"and passes no token on", flag.name)
 		case server.Scheme != "https":
 			return cli.Usagef("topo", "topo: --%s is for a --server of https://", flag.name)
 		}
