@@ -94,7 +94,8 @@ func featureDiscovery(
 	}
 	const proc = "/proc/PID/status after 100 looks, client-go watching, CEL rules on"
 	return []row{
-		atMost("feature-discovery: start to first labels", first.Seconds(), 1, "s", "exec until the API server has the label"),
+		atMost("feature-discovery: start to first labels", first.Seconds(), 1, "s",
+			"exec until the API server has the label"),
 		atMost("feature-discovery: anonymous resident memory", anon, 15, "MB", proc+": RssAnon"),
 		atMost("feature-discovery: resident memory", rss, 45, "MB", proc+": VmRSS"),
 		atMost("feature-discovery: API writes in 100 quiet looks", after-before, 0, "", counter),

@@ -137,7 +137,8 @@ func (r *race) fill(ctx context.Context) error {
 		all := allocation.Cards{Version: allocation.Version}
 		for card := range shareCards {
 			all.Cards = append(all.Cards, allocation.Card{
-				UUID: fmt.Sprintf("GPU-%08d-0000-4000-8000-%012d", n, card), Index: card, MemoryMiB: 80 << 10, Slots: 16, Healthy: true,
+				UUID: fmt.Sprintf("GPU-%08d-0000-4000-8000-%012d", n, card), Index: card,
+				MemoryMiB: 80 << 10, Slots: 16, Healthy: true,
 			})
 		}
 		d := names.DefaultDomains()
@@ -215,7 +216,8 @@ func (r *race) turn(ctx context.Context, scheduler string) (perSecond float64, e
 	_ = cmd.Wait() // It ends by the signal.
 	used := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	perSecond = (sharePods - 1) / took.Seconds()
-	fmt.Fprintf(r.log, "%s: %.0f pods/s; the scheduler had %.1f s of processor time\n", scheduler, perSecond, used.Seconds())
+	fmt.Fprintf(r.log, "%s: %.0f pods/s; the scheduler had %.1f s of processor time\n",
+		scheduler, perSecond, used.Seconds())
 	return perSecond, errors.Join(err, checkShares(scheduler, pods))
 }
 

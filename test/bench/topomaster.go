@@ -261,10 +261,12 @@ func (m *masterProcess) weigh(ctx context.Context, first time.Duration, log io.W
 		return nil, err
 	}
 	return append(rows, []row{
-		atMost(what+"start to first tree", first.Seconds(), 60, "s", "exec until /readyz; the API server is beside it, all JSON"),
+		atMost(what+"start to first tree", first.Seconds(), 60, "s",
+			"exec until /readyz; the API server is beside it, all JSON"),
 		atMost(what+"304, median", percentile(unchanged, 50).Seconds()*1e6, 500, "us", "with the client, over loopback"),
 		atMost(what+"full answer, p99", percentile(full, 99).Seconds()*1e3, 20, "ms", pace),
-		atMost(what+"gangs, first answer", gangs.Seconds()*1e3, 100, "ms", "512 gangs of 32; once for each change, if asked"),
+		atMost(what+"gangs, first answer", gangs.Seconds()*1e3, 100, "ms",
+			"512 gangs of 32 pods; once for each change, if asked"),
 		atMost(what+"resident memory", rss, 120, "MB", proc+": VmRSS after the load"),
 		atMost(what+"anonymous memory", anon, 100, "MB", proc+": RssAnon"),
 		atMost(what+"peak memory", peak, 160, "MB", proc+": VmHWM, while it read everything"),

@@ -35,7 +35,8 @@ func Print(w io.Writer, plan Plan, results []Result) error {
 	)
 	var b strings.Builder
 	fmt.Fprintf(&b, "weeks of gangs on %s, %.0f %% of the GPUs asked for\n", plan.Name, 100*plan.Load)
-	fmt.Fprintf(&b, head, "", "placed", "groups", "fewest", "groups", "excess", "largest", "largest", "GPUs", "wait", "restarts")
+	fmt.Fprintf(&b, head, "", "placed", "groups", "fewest", "groups", "excess", "largest", "largest",
+		"GPUs", "wait", "restarts")
 	fmt.Fprintf(&b, head, "", "gangs", "/fewest", "groups", "/possible", "tier", "in leaf", "in spine", "in use", "", "")
 	for i := range results {
 		r := &results[i]

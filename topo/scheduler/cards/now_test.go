@@ -48,7 +48,7 @@ func TestNowFollowsGenerations(t *testing.T) {
 		return vcore
 	}
 	share := func(name string, vcore int64) podInfo {
-		return podInfo{pod: pod(name, vcore, map[string]string{names.SGPUAllocation: chosen("n", "GPU-a", vcore).String()})}
+		return podInfo{pod: pod(name, vcore, map[string]string{names.SGPUAllocation: chosen("n", "GPU-a", int(vcore)).String()})}
 	}
 	got := []int{taken()}
 	i.pods = []framework.PodInfo{share("p", 30)} // As a PodGroup's cycle tries it out.
