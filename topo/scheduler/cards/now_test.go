@@ -68,7 +68,7 @@ func TestNowFollowsGenerations(t *testing.T) {
 		}
 	}
 	b.Forget("n")
-	if got := func() int { i.node = node(0); return taken() }(); got != 30 {
+	if got := func() int { i.node = node(0); return taken() }(); got != 10 {
 		t.Errorf("a node that was forgotten has %d of its cards taken", got)
 	}
 }
