@@ -39,7 +39,9 @@ func (o *owners) reserve(n int) {
 
 // home is where a GUID is if nothing is in the way. GUIDs of one vendor differ
 // in few bits, which the multiplication (by 2^64 over the golden ratio) spreads.
-func (o *owners) home(guid uint64) int { return int(guid * 0x9e3779b97f4a7c15 >> o.shift) } //nolint:gosec // Less than len(slots).
+func (o *owners) home(guid uint64) int {
+	return int(guid * 0x9e3779b97f4a7c15 >> o.shift) //nolint:gosec // Less than len(slots).
+}
 
 // find is the slot of a GUID, or the free one where it would be.
 func (o *owners) find(guid uint64) int {

@@ -238,9 +238,8 @@ func (m *Map) rename() {
 	}
 }
 
-// showNodes makes the elements of the dirty nodes and puts them where they
-// belong.
-func (m *Map) showNodes() {
+// nodeElements are those of the dirty nodes; nil for nodes that are gone.
+func (m *Map) nodeElements() []*Element {
 	elements := make([]*Element, len(m.dirtyNodes))
 	share(len(m.dirtyNodes), func(_, from, to int) {
 		for i, r := range m.dirtyNodes[from:to] {
@@ -249,6 +248,13 @@ func (m *Map) showNodes() {
 			}
 		}
 	})
+	return elements
+}
+
+// showNodes makes the elements of the dirty nodes and puts them where they
+// belong.
+func (m *Map) showNodes() {
+	elements := m.nodeElements()
 	for i, r := range m.dirtyNodes {
 		r.isDirty = false
 		if r.isGone {
