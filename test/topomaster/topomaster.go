@@ -50,35 +50,35 @@ type Secured struct {
 }
 
 // Start runs one that knows the node n1, in dragonfly-1 of switchbox-1.
-func Start(t testing.TB) *Secured {
-	t.Helper()
-	s := &Secured{CAFile: filepath.Join(t.TempDir(), "ca.crt")}
+func Start(tb testing.TB) *Secured {
+	tb.Helper()
+	s := &Secured{CAFile: filepath.Join(tb.TempDir(), "ca.crt")}
 	api := httptest.NewServer(http.HandlerFunc(s.review))
-	t.Cleanup(api.Close)
+	tb.Cleanup(api.Close)
 	client, err := facts.CoreClient(&rest.Config{Host: api.URL})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
 	server := httptest.NewTLSServer(serve.New(serve.Options{
-		Views: one(t), Page: fstest.MapFS{"index.html": {Data: []byte("page")}}, Registry: prometheus.NewRegistry(),
+		Views: one(tb), Page: fstest.MapFS{"index.html": {Data: []byte("page")}}, Registry: prometheus.NewRegistry(),
 		Alive: well, Ready: well, Gate: serve.NewTokenGate(client, log), Log: log,
 	}).Handler())
-	t.Cleanup(server.Close)
+	tb.Cleanup(server.Close)
 	s.URL = server.URL
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	if err := os.WriteFile(s.CAFile, text, 0o600); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return s
 }
 
 // TokenFile has a token.
-func TokenFile(t testing.TB, token string) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "token")
+func TokenFile(tb testing.TB, token string) string {
+	tb.Helper()
+	file := filepath.Join(tb.TempDir(), "token")
 	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return file
 }
@@ -124,15 +124,15 @@ type still struct {
 
 func (s still) Current() (*view.View, <-chan struct{}) { return s.view, s.next }
 
-func one(t testing.TB) still {
-	t.Helper()
+func one(tb testing.TB) still {
+	tb.Helper()
 	levels, err := fabric.Preset(fabric.ModeSwitchbox, 0)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	m, err := fabric.New(fabric.Config{Levels: levels})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	m.Put(fabric.Node{Name: "n1", Ready: true, Report: &v1alpha1.NodeTopologySpec{
 		Path: []string{"switchbox-1", "dragonfly-1"}, PathSource: v1alpha1.SourceStatic,

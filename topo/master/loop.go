@@ -22,6 +22,8 @@ type loop struct {
 	pods  map[string]facts.Pod
 	used  map[string]int32
 	gangs gangs
+	// heard is when the API server last said anything about reports.
+	heard time.Time
 	clock clock
 	// again are the nodes that the fabric has to be told of.
 	again map[string]struct{}
@@ -61,7 +63,7 @@ func (l *loop) step(ctx context.Context, slow bool) {
 	}
 	shown, regrouped := l.take()
 	now, contact := l.options.Now(), l.options.Source.Contact()
-	tree := l.fabric.Snapshot(l.clock.now(now, l.options.Source.Heartbeats()))
+	tree := l.fabric.Snapshot(l.clock.now(now, l.heard))
 	next := view.View{Tree: tree, Levels: l.levels, CountsPods: l.options.CountsPods, Nodes: l.draft.Table()}
 	if away(now, contact) {
 		next.StaleSince = contact.UTC().Truncate(time.Second)
@@ -103,6 +105,7 @@ func (l *loop) tellStale(ctx context.Context, since time.Time) {
 // regrouped whether any gang changed.
 func (l *loop) take() (shown, regrouped bool) {
 	batch := l.options.Source.Take()
+	l.heard = batch.Heard
 	l.fabric.Reserve(len(batch.Nodes.Changed)) // For the first tree.
 	// Pods first: they change the numbers that nodes are shown with.
 	shown = l.takePods(batch.Pods)

@@ -24,7 +24,6 @@ type Source interface {
 	Changed() <-chan struct{}
 	Synced() bool
 	Contact() time.Time
-	Heartbeats() time.Time
 	Take() facts.Batch
 }
 

@@ -32,8 +32,9 @@ func (m *Master) Register(r prometheus.Registerer) {
 		groups:     desc("groups", "Groups by kind.", "kind"),
 		findings:   desc("findings", "Ports and paths that are not as they should be, by kind.", "kind"),
 		ignored:    desc("reports_ignored", "NodeTopologies that are not believed: see /v1/topology."),
-		contact:    desc("last_contact_seconds", "When the API server last said anything on the watch that is silent for longest, in seconds since 1970."),
-		gangs:      desc("gangs", "Gangs by state.", "state"),
+		contact: desc("last_contact_seconds",
+			"When the API server last said anything on the watch that is silent for longest, in seconds since 1970."),
+		gangs: desc("gangs", "Gangs by state.", "state"),
 	})
 }
 

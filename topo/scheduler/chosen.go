@@ -29,7 +29,8 @@ func (p *Plugin) filterChosen(c *cycle, info framework.NodeInfo) *framework.Stat
 	}
 	promised := fit.RoomOf(info, c.promises[info.Node().Name], c.priority, c.own)
 	if left-promised.Promise(p.gpu()) < fit.AmountOf(c.amounts, p.gpu()) {
-		return framework.NewStatus(framework.UnschedulableAndUnresolvable, "node(s) have too few free GPUs that the pod accepts")
+		return framework.NewStatus(framework.UnschedulableAndUnresolvable,
+			"node(s) have too few free GPUs that the pod accepts")
 	}
 	return nil
 }

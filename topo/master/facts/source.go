@@ -78,10 +78,6 @@ func (s *Source) Contact() time.Time {
 	return oldest
 }
 
-// Heartbeats is when the API server last said anything about reports, whose
-// heartbeats come by that watch.
-func (s *Source) Heartbeats() time.Time { return s.Reports.Contact() }
-
 // Run watches until ctx ends. It returns nil: what goes wrong is retried.
 func (s *Source) Run(ctx context.Context) error {
 	var group errgroup.Group
@@ -120,10 +116,16 @@ func watch(
 
 // Batch is what changed since the last take.
 type Batch struct {
+	// Heard is when the API server last said anything about reports, whose
+	// heartbeats come by that watch.
+	Heard time.Time
+
 	Nodes   Changes[Node]
 	Reports Changes[Report]
 	Pods    Changes[Pod]
 }
 
 // Take hands the changes over.
-func (s *Source) Take() Batch { return Batch{s.Nodes.Take(), s.Reports.Take(), s.Pods.Take()} }
+func (s *Source) Take() Batch {
+	return Batch{Heard: s.Reports.Contact(), Nodes: s.Nodes.Take(), Reports: s.Reports.Take(), Pods: s.Pods.Take()}
+}

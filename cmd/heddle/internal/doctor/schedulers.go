@@ -45,11 +45,11 @@ func askScheduler(ctx context.Context, client rest.Interface) (schedulers, error
 	if pod == nil || err != nil {
 		return schedulers{}, err
 	}
-	names, err := profilesOf(ctx, client, pod)
-	if err != nil {
-		return schedulers{names: []string{scheduler}, doubt: err}, nil
+	names, doubt := profilesOf(ctx, client, pod)
+	if doubt != nil {
+		names = []string{scheduler}
 	}
-	return schedulers{names: names}, nil
+	return schedulers{names: names, doubt: doubt}, nil
 }
 
 // profilesOf are the schedulerNames of the profiles with our plugin.
