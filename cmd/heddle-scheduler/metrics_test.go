@@ -106,7 +106,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("y runs, and has been refused for %v s", since)
 	}
 	m.say("")
-	time.Sleep(1500 * time.Millisecond)
+	<-time.After(1500 * time.Millisecond)
 	w.shows(map[string]float64{"heddle_scheduler_map_fresh": 0})
 	if age := w.figures()["heddle_scheduler_map_age_seconds"]; age < 1 {
 		t.Errorf("the map is %v s old", age)

@@ -28,12 +28,15 @@ func TestReadWishes(t *testing.T) {
 			"gang.scheduling.koordinator.sh/name": "other", "gang.scheduling.koordinator.sh/min-available": "nine",
 		}, gang.Spec{Key: key}, ""},
 		{
-			"two sizes", map[string]string{"nvidia.com/gpu-group-size": "8", "metax-tech.com/gpu-group-size": "16"},
+			"two sizes",
+			map[string]string{"nvidia.com/gpu-group-size": "8", "metax-tech.com/gpu-group-size": "16"},
 			gang.Spec{Key: key, GroupSize: 8},
 			`annotation nvidia.com/gpu-group-size is "8" and annotation metax-tech.com/gpu-group-size is "16"`,
 		},
 		{
-			"no policy", map[string]string{"heddle.dev/gang-without-map": "guess"}, gang.Spec{Key: key, WithoutMap: "guess"},
+			"no policy",
+			map[string]string{"heddle.dev/gang-without-map": "guess"},
+			gang.Spec{Key: key, WithoutMap: "guess"},
 			`annotation heddle.dev/gang-without-map: "guess" is neither wait nor place`,
 		},
 	} {

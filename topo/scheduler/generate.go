@@ -66,7 +66,7 @@ func (p *Plugin) composite(group framework.PodGroupInfo) *framework.Status {
 		return nil
 	}
 	n := native{entry: entry{key: types.NamespacedName{Namespace: group.GetNamespace(), Name: group.GetName()}}}
-	return n.refuse("heddle-scheduler does not know topology constraints of composite podgroups; its podgroups may have them")
+	return n.refuse("topology constraints of composite podgroups are not known here; its podgroups may have some")
 }
 
 // shortlist are the groups around a plan, the tightest first, and then all nodes:

@@ -68,7 +68,8 @@ func (t *Table) measure(q *Question, key Key, into []int32, gauge func(*Room) in
 			into = append(into, q.fresh(info, gauge))
 			continue
 		}
-		at, generation, pods := &r.cells[i], info.GetGeneration(), int32(len(info.GetPods())) //nolint:gosec // A node has few.
+		at, generation := &r.cells[i], info.GetGeneration()
+		pods := int32(len(info.GetPods())) //nolint:gosec // A node has few.
 		if at.generation != generation || at.pods != pods {
 			*at = cell{generation: generation, pods: pods}
 			if q.eligible(info.Node()) {
