@@ -240,11 +240,12 @@ func (r *race) follow(ctx context.Context) (bound <-chan *corev1.Pod, stop func(
 	return out, func() { cancel(); factory.Shutdown() }
 }
 
-// clear deletes all pods, and waits until they are gone.
+// clear deletes all pods. With no grace they are gone when that is answered.
 func (r *race) clear(ctx context.Context) error {
-	_, err := r.cluster.Kubectl(context.WithoutCancel(ctx), "-n", shareNamespace, "delete", "pods", "--all", "--force",
-		"--grace-period=0")
-	return err
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	return r.client.CoreV1().Pods(shareNamespace).DeleteCollection(ctx,
+		metav1.DeleteOptions{GracePeriodSeconds: new(int64)}, metav1.ListOptions{})
 }
 
 // sharePod asks for a tenth of a card from the one scheduler, and for a

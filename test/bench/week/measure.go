@@ -80,7 +80,7 @@ func (m *measure) pass(c *cluster, d time.Duration) {
 	holes := Holes{float64(slices.Max(perLeaf)), float64(slices.Max(perSpine))}
 	const day = 24 * time.Hour
 	for at := from; at < m.passed; {
-		next := min((at/day+1)*day, m.passed)
+		next := min(at.Truncate(day)+day, m.passed)
 		m.days[min(int(at/day), days-1)].add(holes, (next - at).Hours())
 		at = next
 	}
@@ -165,7 +165,7 @@ func (m *measure) result(name string, w *week) Result {
 		Possible: m.possible / float64(max(1, m.fresh)),
 		Used:     m.used / hours,
 	}
-	r.Holes.add(m.holes, 1/hours)
+	r.add(m.holes, 1/hours)
 	for i := range r.Days {
 		r.Days[i].add(m.days[i], 1.0/24)
 	}
@@ -187,7 +187,7 @@ func mean(weeks []Result) Result {
 		sum.Tier += w.Tier / n
 		sum.Possible += w.Possible / n
 		sum.Used += w.Used / n
-		sum.Holes.add(w.Holes, 1/n)
+		sum.add(w.Holes, 1/n)
 		for day := range sum.Days {
 			sum.Days[day].add(w.Days[day], 1/n)
 		}
