@@ -33,7 +33,6 @@ const (
 type bench struct {
 	*testing.B
 	nodes  []*corev1.Node
-	master string
 	rivals []rival
 }
 
@@ -51,6 +50,7 @@ type rival struct {
 type turn struct{ pods, cpu, groups float64 }
 
 func newBench(b *testing.B) *bench {
+	b.Helper()
 	watch.DefaultChanSize = 100000 // The tracker panics if a watcher is slower than the writer.
 	klog.SetLogger(logr.Discard()) // Its lines would be among the results.
 	x := &bench{B: b}
@@ -164,11 +164,11 @@ func (x *bench) turn(w *world, gpus int, labels func(gang int) map[string]string
 }
 
 // processorTime is what this process had so far.
-func processorTime(t testing.TB) time.Duration {
-	t.Helper()
+func processorTime(tb testing.TB) time.Duration {
+	tb.Helper()
 	var use syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &use); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
 }

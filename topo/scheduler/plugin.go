@@ -4,9 +4,10 @@
 // It owns the gangs that wait, the plans made for them, and what a plan
 // promises: a plan is a reservation, which Filter charges to all other pods
 // until its members are there or its time is up. It speaks the framework's
-// interfaces alone (k8s.io/kube-scheduler/framework). Which node a rank gets is topo/placement's to say, what a gang is is
-// topo/gang's. It never asks topo-master within a scheduling cycle, and never
-// lets a pod die for half a gang.
+// interfaces alone (k8s.io/kube-scheduler/framework). Which node a rank gets is
+// topo/placement's to say, what a gang is is topo/gang's. It never asks
+// topo-master within a scheduling cycle, and never lets a pod die for half a
+// gang.
 //
 // # The way of a gang
 //
