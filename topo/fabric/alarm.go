@@ -66,12 +66,3 @@ func (m *Map) ring() {
 		}
 	}
 }
-
-// Alarm is when Snapshot has to be called next although nothing was put: a
-// heartbeat becomes too old. It is false if there is no such time.
-func (m *Map) Alarm() (time.Time, bool) {
-	if len(m.alarms) == 0 {
-		return time.Time{}, false
-	}
-	return m.alarms[0].at, true
-}

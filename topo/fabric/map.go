@@ -42,8 +42,8 @@ type Map struct {
 	// uplinks are the nodes that report a leaf's, by its ID.
 	uplinks map[string][]*record
 	alarms  alarms
-	// models and judges are one for each that shares the work.
-	models [workers]models
+	models  models
+	// judges are one for each that shares the work.
 	judges [workers]judge
 
 	// branches are the groups by level and key.
@@ -109,25 +109,40 @@ const usualPorts = 8
 func (m *Map) Len() int { return len(m.nodes) }
 
 // Put adds nodes or replaces all that is known of them; of two with one name
-// the last counts. Many at once, as for a first tree, are read on all
-// processors.
+// the last counts. Of many at once, as for a first tree, the next are read while
+// the last are put.
 func (m *Map) Put(nodes ...Node) {
-	const few = 1024 // They stay in the processors' caches.
-	readings := make([]reading, min(len(nodes), few))
-	for part := range slices.Chunk(nodes, few) {
-		share(len(part), func(worker, from, to int) {
-			for i := from; i < to; i++ {
-				readings[i] = part[i].read(&m.models[worker])
+	if len(nodes) <= batch {
+		for i := range nodes {
+			m.put(nodes[i].Name, nodes[i].read(&m.models))
+		}
+		return
+	}
+	batches := make(chan []reading)
+	go func() {
+		defer close(batches)
+		for part := range slices.Chunk(nodes, batch) {
+			readings := make([]reading, len(part))
+			for i := range part {
+				readings[i] = part[i].read(&m.models)
 			}
-		})
-		for i := range part {
-			m.put(part[i].Name, &readings[i])
+			batches <- readings
+		}
+	}()
+	at := 0
+	for readings := range batches {
+		for _, r := range readings {
+			m.put(nodes[at].Name, r)
+			at++
 		}
 	}
 }
 
+// batch is how many nodes are read in one go.
+const batch = 256
+
 // put takes over what was read of a node.
-func (m *Map) put(name string, now *reading) {
+func (m *Map) put(name string, now reading) {
 	r := m.nodes[name]
 	if r == nil {
 		r = m.record(name)
@@ -137,7 +152,7 @@ func (m *Map) put(name string, now *reading) {
 		m.leave(r) // While the groups know by which names it came.
 	}
 	m.forget(r)
-	r.reading = *now
+	r.reading = now
 	m.learn(r)
 	if !slices.EqualFunc(was.ports, r.ports, samePlug) {
 		m.leaves.set(&r.item, r.plug(m.leaves))
