@@ -42,29 +42,30 @@ type Resource struct {
 	*plugin.List
 	options Options
 
-	mu       sync.Mutex // guards snapshot
-	snapshot snapshot
-}
-
-type snapshot struct {
-	known map[string]bool
+	mu sync.Mutex // guards what follows
+	// seen are all tickets that were ever offered: the kubelet may ask for one
+	// of a list that it read before the last change.
+	seen map[string]bool
 	// reason is why there are fewer tickets than there could be.
 	reason string
 }
 
-// New makes the resource and takes its first snapshot.
+// New makes the resource and looks for the first time.
 func New(o Options) *Resource {
-	r := &Resource{List: plugin.NewList(), options: o}
+	r := &Resource{List: plugin.NewList(), options: o, seen: map[string]bool{}}
 	r.Refresh()
 	return r
 }
 
-// Refresh takes a new snapshot: call it when the machine, the configuration,
+// Refresh looks again: call it when the machine, the configuration,
 // an HCA's health or a binding changed.
 func (r *Resource) Refresh() {
-	now, tickets := r.look()
+	tickets, reason := r.look()
 	r.mu.Lock()
-	r.snapshot = now
+	r.reason = reason
+	for i := range tickets {
+		r.seen[tickets[i].ID] = true
+	}
 	r.mu.Unlock()
 	r.Offer(tickets)
 }
@@ -74,7 +75,7 @@ func (r *Resource) Refresh() {
 func (r *Resource) Reason() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.snapshot.reason
+	return r.reason
 }
 
 // Prefer chooses tickets of different HCAs first, and of those with the most
@@ -87,13 +88,8 @@ func (r *Resource) Prefer(available, must []string, size int) ([]string, error) 
 // Allocate gives out a CDI name. It refuses only tickets that nobody offered:
 // its error would fail the pod for good, while PreStart's is tried again.
 func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.ContainerAllocateResponse, error) {
-	r.mu.Lock()
-	known := r.snapshot.known
-	r.mu.Unlock()
-	for _, id := range ids {
-		if !known[id] {
-			return nil, fmt.Errorf("%s has no device %q", r.options.Name, id)
-		}
+	if id := r.unknown(ids); id != "" {
+		return nil, fmt.Errorf("%s has no device %q", r.options.Name, id)
 	}
 	name, err := r.options.Binder.Name(r.options.Name, ids)
 	if err != nil {
@@ -102,18 +98,30 @@ func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.Container
 	return &v1beta1.ContainerAllocateResponse{CdiDevices: []*v1beta1.CDIDevice{{Name: name}}}, nil
 }
 
+// unknown is the first that nobody offered.
+func (r *Resource) unknown(ids []string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, id := range ids {
+		if !r.seen[id] {
+			return id
+		}
+	}
+	return ""
+}
+
 // PreStart binds the container's devices.
 func (r *Resource) PreStart(ctx context.Context, ids []string) error {
 	return r.options.Binder.Bind(ctx, r.options.Name, ids)
 }
 
-// look makes a snapshot of what is known now, and its tickets.
-func (r *Resource) look() (s snapshot, devices []plugin.Device) {
+// look makes the tickets of what is known now, and says why there are not more.
+func (r *Resource) look() (devices []plugin.Device, reason string) {
 	c := r.options.Config()
 	m := c.WithRoles(r.options.Machine())
 	at := slices.IndexFunc(c.RDMA.Resources, func(x config.RDMAResource) bool { return x.Name == r.options.Name })
 	if at < 0 {
-		return snapshot{reason: "it is not configured any more"}, nil
+		return nil, "it is not configured any more"
 	}
 	entry := &c.RDMA.Resources[at]
 	members := Members(m, entry, r.options.Against)
@@ -122,11 +130,7 @@ func (r *Resource) look() (s snapshot, devices []plugin.Device) {
 	} else {
 		devices = tickets(m, entry, members, r.options.Binder.Bound(r.options.Name))
 	}
-	s = snapshot{reason: reasonOf(m, entry, members), known: make(map[string]bool, len(devices))}
-	for i := range devices {
-		s.known[devices[i].ID] = true
-	}
-	return s, devices
+	return devices, reasonOf(m, entry, members)
 }
 
 // whole are the tickets of a resource with count all.

@@ -310,6 +310,11 @@ func TestAllocate(t *testing.T) {
 	if _, err := r.Allocate(t.Context(), []string{ids[0], "0000:00:00.0::0"}); err == nil || !strings.Contains(err.Error(), "has no device") {
 		t.Errorf("a device that nobody offered: %v", err)
 	}
+	n.machine.HCAs = nil
+	r.Refresh()
+	if _, err := r.Allocate(t.Context(), ids); err != nil || len(r.Devices()) > 0 {
+		t.Errorf("%d devices; one that has just left: %v", len(r.Devices()), err)
+	}
 	n.binder.err = errors.New("disk full")
 	if _, err := r.Allocate(t.Context(), ids); !errors.Is(err, n.binder.err) {
 		t.Errorf("error %v", err)
