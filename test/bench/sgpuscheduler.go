@@ -55,8 +55,8 @@ const (
 	shareNamespace = "default"
 )
 
-// sgpuScheduler lets both bind as many pods, in turns: shares of GPUs, card by
-// card, and plain ones.
+// sgpuScheduler lets both bind the same pods, in turns: one chooses a card for
+// each, the other counts their resources by node.
 func sgpuScheduler(ctx context.Context, log io.Writer) (rows []row, err error) {
 	dir, err := os.MkdirTemp("", "heddle-bench-*")
 	if err != nil {
@@ -174,7 +174,7 @@ func (r *race) run(ctx context.Context) ([]row, error) {
 	slices.Sort(ratios)
 	how := fmt.Sprintf("%d nodes, real API server, median of %d turns of %d pods", shareNodes, shareTurns, sharePods)
 	return []row{
-		atLeast("pods with shares of GPUs, to plain kube-scheduler", ratios[shareTurns/2], 0.9, "x", how),
+		atLeast("pods with shares of GPUs, to kube-scheduler without cards", ratios[shareTurns/2], 0.9, "x", how),
 		atLeast("the same, pods a second", shares[shareTurns/2], 20, "", how),
 	}, nil
 }
@@ -248,15 +248,13 @@ func (r *race) clear(ctx context.Context) error {
 		metav1.DeleteOptions{GracePeriodSeconds: new(int64)}, metav1.ListOptions{})
 }
 
-// sharePod asks for a tenth of a card from the one scheduler, and for a
-// processor from the other.
+// sharePod asks for a tenth of a card, which plain kube-scheduler takes for three
+// numbers of the node.
 func sharePod(scheduler string, i int) *corev1.Pod {
 	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
-	if scheduler == sharing {
-		d := names.DefaultDomains()
-		for name, n := range map[string]int64{d.SGPUResource(): 1, d.VCoreResource(): 10, d.VMemoryResource(): 4} {
-			list[corev1.ResourceName(name)] = *resource.NewQuantity(n, resource.DecimalSI)
-		}
+	d := names.DefaultDomains()
+	for name, n := range map[string]int64{d.SGPUResource(): 1, d.VCoreResource(): 10, d.VMemoryResource(): 4} {
+		list[corev1.ResourceName(name)] = *resource.NewQuantity(n, resource.DecimalSI)
 	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("share-%03d", i)},
