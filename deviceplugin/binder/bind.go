@@ -50,8 +50,8 @@ func (b *Binder) look(ctx context.Context) (*account, error) {
 	b.mu.Lock()
 	a := &account{at: b.decisions}
 	b.mu.Unlock()
-	b.noteStart()
 	pods, err := b.lister.list(ctx)
+	b.noteStart() // After the list: it may have waited for a kubelet that starts.
 	b.note(faultPodResources, err)
 	if err != nil {
 		return nil, err

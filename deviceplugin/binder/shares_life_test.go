@@ -1,6 +1,7 @@
 package binder
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -11,7 +12,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
 // TestSharesOutliveRestartsInEveryGap kills the plugin, the kubelet or both
@@ -262,5 +265,46 @@ func TestNobodyIsGoneWhileAKubeletStarts(t *testing.T) {
 				t.Errorf("taken: %+v", cards[0])
 			}
 		})
+	}
+}
+
+// startsMeanwhile is a kubelet that starts while it is asked.
+type startsMeanwhile struct {
+	PodResources
+	start func()
+}
+
+func (s startsMeanwhile) List(
+	ctx context.Context, in *podresources.ListPodResourcesRequest, opts ...grpc.CallOption,
+) (*podresources.ListPodResourcesResponse, error) {
+	s.start()
+	return s.PodResources.List(ctx, in, opts...)
+}
+
+// TestNobodyIsGoneWhenAKubeletStartsMeanwhile: a question may wait for a kubelet
+// that starts, which then answers that it knows nobody.
+func TestNobodyIsGoneWhenAKubeletStartsMeanwhile(t *testing.T) {
+	r := shareRig(t, "0")
+	dir := t.TempDir()
+	r.options.Sockets = [2]string{filepath.Join(dir, "first"), filepath.Join(dir, "second")}
+	touch := func(socket string, at time.Time) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(socket, nil, 0o600), os.Chtimes(socket, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, socket := range r.options.Sockets {
+		touch(socket, r.now.Add(-time.Minute))
+	}
+	r.restart()
+	r.start(r.tenant("a", "60/40", r.slot(0, 0)))
+	r.pass(goneFor + time.Minute)
+	r.options.PodResources = startsMeanwhile{r.options.PodResources, func() {
+		touch(r.options.Sockets[0], r.now)
+		r.kubelet.Delete("default", "a")
+	}}
+	r.restart()
+	if cards := r.nothingOvercommitted(); cards[0].VCore != 60 || len(r.Bindings()) != 1 {
+		t.Errorf("taken %+v, bindings %+v", cards[0], r.Bindings())
 	}
 }
