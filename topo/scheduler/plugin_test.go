@@ -2,8 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,119 +11,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes/fake"
-	restclient "k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 )
-
-// handle is what of the framework the plugin calls; the whole framework runs
-// in cmd/heddle-scheduler's tests.
-type handle struct {
-	framework.Handle
-	factory   informers.SharedInformerFactory
-	activated map[string]bool
-	waiting   map[types.UID]*waitingPod
-	events    []string
-}
-
-func (h *handle) SharedInformerFactory() informers.SharedInformerFactory { return h.factory }
-func (h *handle) KubeConfig() *restclient.Config                         { return nil }
-func (h *handle) ProfileName() string                                    { return "heddle-scheduler" }
-
-func (h *handle) Activate(_ logr.Logger, pods map[string]*corev1.Pod) {
-	for name := range pods {
-		h.activated[name] = true
-	}
-}
-
-func (h *handle) GetWaitingPod(uid types.UID) framework.WaitingPod {
-	if w := h.waiting[uid]; w != nil {
-		return w
-	}
-	return nil
-}
-
-func (h *handle) IterateOverWaitingPods(call func(framework.WaitingPod)) {
-	for _, w := range h.waiting {
-		call(w)
-	}
-}
-
-func (h *handle) EventRecorder() events.EventRecorderLogger { return recorder{h} }
-
-type recorder struct{ h *handle }
-
-func (r recorder) WithLogger(logr.Logger) events.EventRecorderLogger { return r }
-
-func (r recorder) Eventf(about, _ runtime.Object, _, reason, _, note string, args ...any) {
-	r.h.events = append(r.h.events, about.(*corev1.Pod).Name+" "+reason+" "+fmt.Sprintf(note, args...))
-}
-
-type waitingPod struct {
-	framework.WaitingPod
-	pod     *corev1.Pod
-	verdict string
-}
-
-func (w *waitingPod) GetPod() *corev1.Pod { return w.pod }
-func (w *waitingPod) Allow(string)        { w.verdict = "allowed" }
-
-func (w *waitingPod) Reject(_, why string) bool {
-	w.verdict = why
-	return true
-}
-
-// quiet is a plugin without what runs in the background.
-func quiet(t *testing.T) (*Plugin, *handle) {
-	t.Helper()
-	h := &handle{
-		factory: informers.NewSharedInformerFactory(fake.NewClientset(), 0), activated: map[string]bool{}, waiting: map[types.UID]*waitingPod{},
-	}
-	args, err := readArgs(&runtime.Unknown{Raw: []byte(`{"topoMaster": ""}`)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := New(t.Context(), args, h, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return p, h
-}
-
-func podOf(name string, labels map[string]string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), Labels: labels}}
-}
-
-func of(name, least string) map[string]string {
-	labels := map[string]string{names.GangName: name}
-	if least != "" {
-		labels[names.GangMinAvailable] = least
-	}
-	return labels
-}
-
-// known puts pods where PreEnqueue looks whether they exist.
-func (h *handle) known(t *testing.T, pods ...*corev1.Pod) {
-	t.Helper()
-	for _, pod := range pods {
-		if err := h.factory.Core().V1().Pods().Informer().GetStore().Add(pod); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
 
 func TestArgs(t *testing.T) {
 	for _, tt := range []struct{ name, text, err string }{
@@ -219,15 +113,6 @@ func TestPodGroupObjects(t *testing.T) {
 	}
 }
 
-// planOf gives pods places as a plan does.
-func (p *Plugin) planOf(e *entry, at map[types.UID]string) {
-	for uid, node := range at {
-		e.members[uid].stage, e.members[uid].node = planned, node
-	}
-	e.deadline = p.book.now().Add(e.gang.Timeout)
-	p.book.promise()
-}
-
 func TestPermitIsAllOrNothing(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -318,15 +203,6 @@ func TestReserveElsewhereIsRefused(t *testing.T) {
 	}
 }
 
-// state is a cycle's state without anything in it.
-type state struct{ framework.CycleState }
-
-func (state) IsPodGroupSchedulingCycle() bool { return false }
-
-func (state) Read(framework.StateKey) (framework.StateData, error) {
-	return nil, framework.ErrNotFound
-}
-
 func TestMembersChoose(t *testing.T) {
 	p, _ := quiet(t)
 	class := func(name, use string) *fit.Class {
@@ -410,63 +286,6 @@ func TestIncompleteGangsAndRemarksAreTold(t *testing.T) {
 		want := []string{remark, "a GangIncomplete podgroup x waits for pods: 1 of 2 exist"}
 		if diff := cmp.Diff(want, h.events); diff != "" {
 			t.Errorf("later (-want +got):\n%s", diff)
-		}
-	})
-}
-
-func TestMarks(t *testing.T) {
-	for _, tt := range []struct {
-		name, text string
-		gpus       int64
-		want       int64
-	}{
-		{"score less loss", `{"2":{"score":600,"loss":100,"hcas":2}}`, 2, 2*600 - 100},
-		{"no entry", `{"1":{"score":600,"loss":100}}`, 2, noMark},
-		{"half an entry", `{"2":{"score":600}}`, 2, noMark},
-		{"no text", ``, 2, noMark},
-		{"nonsense", `[1]`, 2, noMark},
-		{"a boast", `{"2":{"score":9223372036854775807,"loss":0}}`, 2, noMark},
-		{"negative", `{"2":{"score":5,"loss":-5}}`, 2, noMark},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			if got := readTopology(tt.text).mark(tt.gpus, Weights{2, 1}); got != tt.want {
-				t.Errorf("%d, want %d", got, tt.want)
-			}
-		})
-	}
-	for _, tt := range []struct {
-		name         string
-		scores, want []int64
-	}{
-		{"who publishes nothing never wins", []int64{noMark, noMark + fullest, -50, 50}, []int64{0, 0, 1, 100}},
-		{"of nodes that all publish nothing the fuller one", []int64{noMark + 25, noMark, noMark + 50}, []int64{50, 1, 100}},
-		{"equal", []int64{7, 7}, []int64{100, 100}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			var scores framework.NodeScoreList
-			for _, s := range tt.scores {
-				scores = append(scores, framework.NodeScore{Score: s})
-			}
-			if s := (&Plugin{}).NormalizeScore(t.Context(), nil, nil, scores); s != nil {
-				t.Fatal(s)
-			}
-			var got []int64
-			for i := range scores {
-				got = append(got, scores[i].Score)
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("normalized (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func FuzzTopology(f *testing.F) {
-	f.Add(`{"1":{"score":0,"loss":59750,"hcas":1},"2":{"score":1,"loss":2}}`, int64(2))
-	f.Add(`{"2":null}`, int64(2))
-	f.Fuzz(func(t *testing.T, text string, gpus int64) {
-		if got := readTopology(text).mark(gpus, Weights{maxWeight, maxWeight}); got != noMark && (got > maxWeight*maxScore || got < -maxWeight*maxScore) {
-			t.Errorf("mark %d", got)
 		}
 	})
 }

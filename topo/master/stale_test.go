@@ -1,0 +1,138 @@
+package master_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/master"
+	"github.com/heddle-dev/heddle/topo/master/view"
+)
+
+func TestTheAPIServerComesBack(t *testing.T) {
+	c := newCluster(t)
+	c.sample()
+	r := c.replica(t, fabric.ModeSwitchbox)
+	r.until(t, "four reports", reports(4))
+	c.Down(true)
+	if diff := cmp.Diff(sample, get(t, r.url+"/node_group").body); diff != "" {
+		t.Errorf("while the API server is down (-want +got):\n%s", diff)
+	}
+	if code := get(t, r.url+"/readyz").code; code != http.StatusOK {
+		t.Errorf("readyz: %d", code)
+	}
+	c.Remove("nodes", "", "node-sample4") // The watch does not see it.
+	c.Down(false)
+	r.until(t, "three nodes", nodes(3))
+}
+
+// A map that is not of now says so, and no more when it is again.
+func TestAStaleMapSaysSo(t *testing.T) {
+	c := newCluster(t)
+	c.sample()
+	var late atomic.Int64
+	clock := func() time.Time { return time.Now().Add(time.Duration(late.Load())) }
+	r := c.replica(t, fabric.ModeSwitchbox, func(o *master.Options) { o.Now = clock })
+	r.until(t, "four reports", reports(4))
+	stale := func() (since *time.Time, tag string) {
+		a := get(t, r.url+"/v1/topology")
+		var all view.Topology
+		if err := json.Unmarshal([]byte(a.body), &all); err != nil {
+			t.Fatal(err)
+		}
+		return all.StaleSince, a.header.Get("Etag")
+	}
+	since, fresh := stale()
+	if since != nil {
+		t.Errorf("stale since %s while all is well", since)
+	}
+	if age := get(t, r.url+"/node_group").header.Get("Heddle-Contact-Age"); age == "" {
+		t.Error("nobody says how old the last contact is")
+	}
+	c.Down(true)
+	before := time.Now()
+	late.Store(int64(10 * time.Minute))
+	v := r.until(t, "its age", func(v *view.View) bool { return !v.StaleSince.IsZero() })
+	if since, _ := stale(); since == nil || since.After(before) || !since.Equal(v.StaleSince) {
+		t.Errorf("stale since %v, asked at %s", since, before)
+	}
+	if diff := cmp.Diff(sample, get(t, r.url+"/node_group").body); diff != "" {
+		t.Errorf("while the API server is down (-want +got):\n%s", diff)
+	}
+	c.Down(false)
+	r.until(t, "contact", func(v *view.View) bool { return v.StaleSince.IsZero() })
+	if since, tag := stale(); since != nil || tag != fresh {
+		t.Errorf("stale since %v, tag %s, want %s", since, tag, fresh)
+	}
+}
+
+// Nodes, reports and pods come by watches of their own: the loss of one makes the
+// map old, however much the others say. Heartbeats are judged by their own
+// watch alone.
+func TestOneSilentWatchMakesTheMapStale(t *testing.T) {
+	for _, plural := range []string{"nodes", "nodetopologies", "pods"} {
+		t.Run(plural, func(t *testing.T) {
+			c := newCluster(t)
+			c.in("n1", "switchbox-1", "dragonfly-1")
+			var late atomic.Int64
+			clock := func() time.Time { return time.Now().Add(time.Duration(late.Load())) }
+			spec := v1alpha1.NodeTopologySpec{Path: []string{"switchbox-1", "dragonfly-1"}, PathSource: v1alpha1.SourceStatic}
+			c.report("n1", c.node("n1", true), spec, clock())
+			r := c.replica(t, fabric.ModeSwitchbox, func(o *master.Options) { o.Now = clock })
+			r.until(t, "the report", reports(1))
+			c.KindDown(plural, true)
+			late.Store(int64(10 * time.Minute))
+			others := func(i int) {
+				if plural != "nodes" {
+					c.node("n1", i%2 == 0)
+				}
+				if plural != "nodetopologies" {
+					var n corev1.Node
+					c.Read("nodes", "", "n1", &n)
+					c.report("n1", string(n.UID), spec, clock())
+				}
+				if plural != "pods" {
+					pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: strconv.Itoa(i)}}
+					pod.Spec.NodeName = "n1"
+					c.Put("pods", pod)
+				}
+			}
+			i := 0
+			eventually(t, "the map is stale", func() bool {
+				others(i)
+				i++
+				v, _ := r.Current()
+				return !v.StaleSince.IsZero()
+			})
+			if v, _ := r.Current(); clock().Sub(v.StaleSince) < 9*time.Minute {
+				t.Errorf("stale since %s", v.StaleSince)
+			}
+			// Past the time that workers have once their watch is heard again.
+			eventually(t, "the worker is not blamed", func() bool {
+				late.Add(int64(30 * time.Second))
+				others(i)
+				i++
+				var n view.Node
+				if err := json.Unmarshal([]byte(get(t, r.url+"/v1/nodes/n1").body), &n); err != nil {
+					t.Fatal(err)
+				}
+				return i > 30 && !slices.ContainsFunc(n.Reasons, func(reason view.Reason) bool {
+					return reason.Kind == "stale" || reason.Kind == "clock"
+				})
+			})
+			c.KindDown(plural, false)
+			others(i)
+			r.until(t, "contact", func(v *view.View) bool { return v.StaleSince.IsZero() })
+		})
+	}
+}
