@@ -177,7 +177,7 @@ type Roles struct {
 type Taints struct {
 	// GPUProduct sets `<vendor>/<card>.product=<product>` on nodes with GPUs.
 	// It locks out every DaemonSet that does not tolerate it; `heddle doctor
-	// taints --if gpuProduct` lists them. On with `preset: scheme`.
+	// taints --if gpuProduct --node NODE` lists them. On with `preset: scheme`.
 	//
 	// Read by: heddle-feature-discovery.
 	GPUProduct bool `yaml:"gpuProduct"`
