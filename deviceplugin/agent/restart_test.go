@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/gpu"
 	"github.com/heddle-dev/heddle/test/kubelet"
 )
@@ -54,13 +55,19 @@ func TestNothingSlowHoldsBackTheList(t *testing.T) {
 	}
 }
 
-func TestKubeletThatRestarts(t *testing.T) {
+// training is a node with a pod on it, and what that has.
+func training(t *testing.T) (*rig, []report.Binding) {
+	t.Helper()
 	r := newRig(t, "dgx-h100").run()
 	r.list(gpus, 8, 0)
 	r.list(hcas, 512, 0)
 	r.admit("train", map[string]int{gpus: 2, hcas: 2})
 	r.start("train")
-	before := r.report().Bindings
+	return r, r.report().Bindings
+}
+
+func TestKubeletThatRestarts(t *testing.T) {
+	r, before := training(t)
 	r.kubelet.Restart()
 	r.list(gpus, 8, 0)
 	r.list(hcas, 512, 0)
@@ -71,12 +78,7 @@ func TestKubeletThatRestarts(t *testing.T) {
 }
 
 func TestAgentThatRestarts(t *testing.T) {
-	r := newRig(t, "dgx-h100").run()
-	r.list(gpus, 8, 0)
-	r.list(hcas, 512, 0)
-	r.admit("train", map[string]int{gpus: 2, hcas: 2})
-	r.start("train")
-	before := r.report().Bindings
+	r, before := training(t)
 	r.again(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
