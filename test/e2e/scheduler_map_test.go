@@ -16,44 +16,60 @@ import (
 	"time"
 )
 
-// TestTopoMasterStale is topo-master that hangs: it takes connections and never
-// answers. The last good map holds for its time, then gangs wait or go without
-// it, as they say, and those that wait go on once it answers.
+// The last good map holds for its time; then gangs wait or go without it, as they
+// say, and those that wait go on once there is one again.
+
+// TestMapGone is a topo-master that ends, and another one that begins.
+func TestMapGone(t *testing.T) {
+	away(t, 19413, func(_ *fleet, m *topoMaster) { m.stop() },
+		func(f *fleet, _ *topoMaster) { f.startTopoMaster(t, "back", 19413, "--exports", "none") })
+}
+
+// TestTopoMasterStale is one that hangs: it takes connections and never answers.
 func TestTopoMasterStale(t *testing.T) {
-	const age = 10 * time.Second
-	f := newFleet(t, "gpuScheduler.map.address=http://127.0.0.1:19424/node_group", "gpuScheduler.map.interval=500ms",
-		"gpuScheduler.map.maxAge="+age.String())
-	m, at := f.leaves(t, 19424, map[string][]string{leafA: numbered("stale-a", 2), leafB: numbered("stale-b", 3)})
+	signal := func(m *topoMaster, s syscall.Signal) {
+		if err := m.process.Signal(s); err != nil {
+			t.Error(err)
+		}
+	}
+	away(t, 19424, func(_ *fleet, m *topoMaster) {
+		signal(m, syscall.SIGSTOP)
+		t.Cleanup(func() { signal(m, syscall.SIGCONT) }) // It cannot end else.
+	}, func(_ *fleet, m *topoMaster) { signal(m, syscall.SIGCONT) })
+}
+
+// away takes a topo-master away and brings it back.
+func away(t *testing.T, port int, goes, comes func(*fleet, *topoMaster)) {
+	t.Helper()
+	const age = 12 * time.Second
+	f := newFleet(t, fmt.Sprintf("gpuScheduler.map.address=http://127.0.0.1:%d/node_group", port),
+		"gpuScheduler.map.interval=500ms", "gpuScheduler.map.maxAge="+age.String())
+	m, at := f.leaves(t, port, map[string][]string{leafA: numbered("away-a", 2), leafB: numbered("away-b", 3)})
 	waits := map[string]string{inOneLeaf: "leaf", "heddle.dev/gang-without-map": "wait"}
+	// The scheduler has the map when it obeys it.
 	f.gang(t, "with", 2, 8, waits)
 	for node := range f.running(t, 30*time.Second, "with", 2) {
 		if at[node] != leafA {
 			t.Errorf("with the map it is on %s", node)
 		}
 	}
-	signal := func(s syscall.Signal) {
-		if err := m.process.Signal(s); err != nil {
-			t.Error(err)
-		}
-	}
-	signal(syscall.SIGSTOP)
-	t.Cleanup(func() { signal(syscall.SIGCONT) })
-	stopped := time.Now()
+	goes(f, m)
+	gone := time.Now()
 	f.gang(t, "last", 3, 4, waits)
 	for node := range f.running(t, age, "last", 3) {
 		if at[node] != leafB {
 			t.Errorf("with the last good map it is on %s", node)
 		}
 	}
-	if took := time.Since(stopped); took > age {
+	if took := time.Since(gone); took > age {
 		t.Fatalf("the map was %s old: nothing is proved", took)
 	}
-	<-time.After(time.Until(stopped.Add(age + time.Second)))
+	<-time.After(time.Until(gone.Add(age + time.Second)))
 	f.gang(t, "wait", 2, 2, waits)
 	t.Log(f.refused(t, "wait", 2, "waits for a map of the fabric"))
 	f.gang(t, "place", 2, 2, map[string]string{inOneLeaf: "leaf"})
 	f.running(t, 30*time.Second, "place", 2)
-	signal(syscall.SIGCONT)
+	comes(f, m)
 	f.running(t, 30*time.Second, "wait", 2)
 }
 
