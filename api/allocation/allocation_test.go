@@ -48,7 +48,7 @@ func TestBoundText(t *testing.T) {
 }
 
 func TestCardsText(t *testing.T) {
-	want := &allocation.Cards{Version: 1, Cards: []allocation.Card{
+	want := &allocation.NodeGPUs{Version: 1, Cards: []allocation.GPU{
 		{
 			UUID: "GPU-a", MemoryMiB: 81559, Slots: 16, NUMA: new(0), Zone: 1, Healthy: true, Policy: "fixed-share",
 			Taken: allocation.Taken{VCore: 60, MemoryMiB: 4096, Slots: 1},
@@ -61,7 +61,7 @@ func TestCardsText(t *testing.T) {
 	if got := want.String(); got != text {
 		t.Errorf("text is %s\nwant %s", got, text)
 	}
-	got, err := allocation.ParseCards(text)
+	got, err := allocation.ParseNodeGPUs(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestBadBoundAndCards(t *testing.T) {
 	} {
 		var err error
 		if strings.Contains(test.text, "cards") {
-			_, err = allocation.ParseCards(test.text)
+			_, err = allocation.ParseNodeGPUs(test.text)
 		} else {
 			_, err = allocation.ParseBound(test.text)
 		}

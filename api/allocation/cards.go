@@ -5,17 +5,17 @@ import (
 	"fmt"
 )
 
-// Cards is the shared cards of a Node and what is taken of them: the annotation
+// NodeGPUs is the shared cards of a Node and what is taken of them: the annotation
 // heddle.dev/sgpu-cards. Bindings that are younger than it are in their pods'
 // [Bound] annotations only.
-type Cards struct {
+type NodeGPUs struct {
 	Version int `json:"version"`
 	// Cards are sorted by Index.
-	Cards []Card `json:"cards"`
+	Cards []GPU `json:"cards"`
 }
 
-// Card is one shared card.
-type Card struct {
+// GPU is one shared card.
+type GPU struct {
 	UUID string `json:"uuid"`
 	// Index is the driver's number, for people: it changes when a card is lost.
 	Index int `json:"index"`
@@ -45,9 +45,9 @@ type Taken struct {
 	Slots     int   `json:"slots"`
 }
 
-// ParseCards reads an annotation.
-func ParseCards(text string) (*Cards, error) {
-	var c Cards
+// ParseNodeGPUs reads an annotation.
+func ParseNodeGPUs(text string) (*NodeGPUs, error) {
+	var c NodeGPUs
 	err := decode(text, &c)
 	if err == nil && c.Version != Version {
 		err = fmt.Errorf("version %d is unknown, %d is known", c.Version, Version)
@@ -77,9 +77,9 @@ func ParseCards(text string) (*Cards, error) {
 }
 
 // String is the annotation's text.
-func (c *Cards) String() string { return encode(c) }
+func (c *NodeGPUs) String() string { return encode(c) }
 
-func (c *Card) check() error {
+func (c *GPU) check() error {
 	err := errors.Join(
 		checkUUID(c.UUID),
 		within("index", int64(c.Index), maxIndex),

@@ -14,7 +14,7 @@ import (
 // shares overflows.
 const MaxMemoryMiB = 1 << 26
 
-// MaxReason bounds [Card.Reason], in bytes.
+// MaxReason bounds [GPU.Reason], in bytes.
 const MaxReason = 256
 
 // The other bounds. All annotations of an object together have 256 KiB.

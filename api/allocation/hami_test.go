@@ -113,7 +113,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		again(t, text, allocation.ParseAllocation)
 		again(t, text, allocation.ParseBound)
-		again(t, text, allocation.ParseCards)
+		again(t, text, allocation.ParseNodeGPUs)
 		again(t, text, allocation.ParseFreeGPUs)
 		again(t, text, allocation.ParseHAMiNode)
 		again(t, text, allocation.ParseHAMiPod)

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // checkChoice finds what is wrong with the part of an override that chooses
@@ -17,7 +17,7 @@ func (c *Config) checkChoice(o *Override) (problems []problem) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(o.NodeSelector)) {
 		at := "nodeSelector." + key
-		if err := errors.Join(names.CheckKey(key), names.CheckValue(o.NodeSelector[key])); err != nil {
+		if err := errors.Join(wellknown.CheckKey(key), wellknown.CheckValue(o.NodeSelector[key])); err != nil {
 			problems = append(problems, problem{at, err})
 		}
 		switch {
@@ -36,13 +36,13 @@ func (c *Config) checkChoice(o *Override) (problems []problem) {
 // from the hardware.
 func (c *NodeConfig) decides(key string) bool {
 	d := c.Domains
-	return slices.Contains(c.ruleKeys(), key) || names.Match(d.MIGResources(), key) || slices.Contains([]string{
-		d.Usage(), d.ControlPlane(), d.CardKey(names.CardSharingStrategy), d.CardKey(names.CardReplicas),
-		d.VendorKey(names.MIGStrategy), d.VendorKey(names.MPSCapable),
+	return slices.Contains(c.ruleKeys(), key) || wellknown.Match(d.MIGResources(), key) || slices.Contains([]string{
+		d.Usage(), d.ControlPlane(), d.CardKey(wellknown.CardSharingStrategy), d.CardKey(wellknown.CardReplicas),
+		d.VendorKey(wellknown.MIGStrategy), d.VendorKey(wellknown.MPSCapable),
 	}, key)
 }
 
 // describes tells whether discovery writes a label under this configuration.
 func (c *NodeConfig) describes(key string) bool {
-	return slices.ContainsFunc(c.Domains.NodeLabels(), func(pattern string) bool { return names.Match(pattern, key) })
+	return slices.ContainsFunc(c.Domains.NodeLabels(), func(pattern string) bool { return wellknown.Match(pattern, key) })
 }

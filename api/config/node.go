@@ -5,7 +5,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // The comments of the fields below are docs/configuration.md: their last
@@ -30,7 +30,7 @@ type NodeConfig struct {
 	// Domains are the prefixes of label and resource names.
 	//
 	// Read by: every program.
-	Domains names.Domains `yaml:"domains"`
+	Domains wellknown.Domains `yaml:"domains"`
 	// Resources are full resource names, for clusters whose names follow no
 	// rule. Each default is built from `domains`.
 	//
@@ -224,9 +224,9 @@ func defaults(p Preset) NodeConfig {
 		Mode:    ModeNative,
 		SGPU:    defaultSGPU(),
 		MIG:     MIG{Strategy: MIGNone},
-		Domains: names.DefaultDomains(),
+		Domains: wellknown.DefaultDomains(),
 		RDMA: RDMA{Resources: []RDMAResource{{
-			Name:      names.RDMAResource,
+			Name:      wellknown.RDMAResource,
 			Sharers:   defaultSharers,
 			Count:     CountDistinct,
 			Selectors: Selectors{Match: Match{Roles: []RoleName{RoleName(machine.RoleFabric)}}},

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // problem is what is wrong at one path of a NodeConfig.
@@ -43,16 +43,16 @@ func (v *validator) add(path string, err error) {
 
 func (v *validator) addf(path, format string, args ...any) { v.add(path, fmt.Errorf(format, args...)) }
 
-func (v *validator) domains(d names.Domains) {
+func (v *validator) domains(d wellknown.Domains) {
 	for _, domain := range []struct{ path, value string }{
 		{"domains.vendor", d.Vendor}, {"domains.company", d.Company},
 	} {
-		v.add(domain.path, names.CheckDomain(domain.value))
+		v.add(domain.path, wellknown.CheckDomain(domain.value))
 		if domain.value == "kubernetes.io" || strings.HasSuffix(domain.value, ".kubernetes.io") {
 			v.addf(domain.path, "%q is a domain of Kubernetes' own", domain.value)
 		}
 	}
-	if err := names.CheckKey(d.Card); err != nil || len(d.Card) > maxCard || strings.Contains(d.Card, "/") {
+	if err := wellknown.CheckKey(d.Card); err != nil || len(d.Card) > maxCard || strings.Contains(d.Card, "/") {
 		v.addf("domains.card", "%q is no word of 1 to %d letters, digits, '-', '_' and '.'", d.Card, maxCard)
 	}
 }
@@ -61,10 +61,10 @@ func (v *validator) domains(d names.Domains) {
 func (v *validator) resources(c *NodeConfig) {
 	owners := map[string]string{}
 	take := func(path, name string) {
-		v.add(path, names.CheckResource(name))
+		v.add(path, wellknown.CheckResource(name))
 		if owner, taken := owners[name]; taken {
 			v.addf(path, "%s is the name of %s too", name, owner)
-		} else if c.MIG.Strategy == MIGMixed && names.Match(c.Domains.MIGResources(), name) {
+		} else if c.MIG.Strategy == MIGMixed && wellknown.Match(c.Domains.MIGResources(), name) {
 			v.addf(path, "%s is a name of MIG devices under mig.strategy mixed", name)
 		}
 		owners[name] = path
@@ -90,16 +90,16 @@ func (v *validator) rules(c *NodeConfig) {
 	if len(c.Labels) > MaxRules {
 		v.addf("labels", "%d rules, more than %d", len(c.Labels), MaxRules)
 	}
-	owned := append(c.Domains.NodeLabels(), names.TopologyLabels)
-	kubelets := names.KubeletLabels()
+	owned := append(c.Domains.NodeLabels(), wellknown.TopologyLabels)
+	kubelets := wellknown.KubeletLabels()
 	keys := c.ruleKeys()
 	for i, key := range keys {
 		at := rulePath(i, "key")
-		v.add(at, names.CheckKey(key))
+		v.add(at, wellknown.CheckKey(key))
 		if first := slices.Index(keys, key); first < i {
 			v.addf(at, "two rules for %s; the first is %s", key, rulePath(first, ""))
 		}
-		if slices.ContainsFunc(owned, func(pattern string) bool { return names.Match(pattern, key) }) {
+		if slices.ContainsFunc(owned, func(pattern string) bool { return wellknown.Match(pattern, key) }) {
 			v.add(at, errors.New(key+" is a label that heddle writes itself"))
 		}
 		if slices.Contains(kubelets, key) {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/heddle-dev/heddle/cmd/internal/node"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
-	"github.com/heddle-dev/heddle/deviceplugin/gpu"
-	"github.com/heddle-dev/heddle/deviceplugin/plugin"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/server"
 )
 
 // defaultShm is where programs share memory.
@@ -36,7 +36,7 @@ func parseFlags(args []string, stderr io.Writer) (*options, error) {
 	o.RegisterHost(fs, 10*time.Second)
 	fs.StringVar(&o.replayDevices, "replay-devices", "",
 		"directory with a character device for every GPU of a replayed machine, named by UUID")
-	fs.StringVar(&o.kubeletDir, "kubelet-dir", plugin.DefaultKubeletDir, "the kubelet's --root-dir")
+	fs.StringVar(&o.kubeletDir, "kubelet-dir", server.DefaultKubeletDir, "the kubelet's --root-dir")
 	fs.StringVar(&o.cdiDir, "cdi-dir", "/var/run/cdi", "where CDI specs go; the container runtime must watch it")
 	fs.StringVar(&o.stateDir, "state-dir", "/var/lib/heddle/device-plugin",
 		"what outlives a restart; the same path on the host and in the container")

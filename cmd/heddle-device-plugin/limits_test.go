@@ -15,8 +15,8 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/cmd/internal/node"
-	"github.com/heddle-dev/heddle/sharing"
 	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // The agent tells people of MPS daemons if its limiter has some.
@@ -44,7 +44,7 @@ func TestLimiterFollowsTheNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	limit := &enforce.Limit{
-		Pod: "u", Container: "main", Policy: sharing.FixedShare,
+		Pod: "u", Container: "main", Policy: quota.FixedShare,
 		Cards: []enforce.Card{{Share: allocation.Share{UUID: "GPU-a", VCore: 50, MemoryMiB: 1024}, TotalMiB: 81559}},
 	}
 	if _, err := l.Edits(t.Context(), limit); err == nil {

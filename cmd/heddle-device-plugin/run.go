@@ -17,10 +17,10 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/agent"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
-	"github.com/heddle-dev/heddle/deviceplugin/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
+	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
-	"github.com/heddle-dev/heddle/discovery/nvml"
 )
 
 // serve wires the daemon and runs it. It fails on a bad configuration, on a

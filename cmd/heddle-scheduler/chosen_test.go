@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 const useGPUUUID = "nvidia.com/use-gpuuuid"
@@ -17,7 +17,7 @@ const useGPUUUID = "nvidia.com/use-gpuuuid"
 // gpuNode publishes the GPUs that are free; it has as many as it holds besides.
 func gpuNode(name string, held int, free ...string) *corev1.Node {
 	n := node(name, held+len(free))
-	n.Annotations = map[string]string{names.FreeGPUs: freeGPUs(held, free...)}
+	n.Annotations = map[string]string{wellknown.FreeGPUs: freeGPUs(held, free...)}
 	return n
 }
 
@@ -43,7 +43,7 @@ func (w *world) republish(name, text string) {
 			return err
 		}
 		changed := n.(*corev1.Node).DeepCopy()
-		changed.Annotations[names.FreeGPUs] = text
+		changed.Annotations[wellknown.FreeGPUs] = text
 		changed.ResourceVersion = fmt.Sprint(w.version.Add(1))
 		return w.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("nodes"), changed, "")
 	})

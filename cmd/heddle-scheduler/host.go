@@ -3,13 +3,13 @@ package main
 import (
 	"k8s.io/component-base/metrics/legacyregistry"
 
-	"github.com/heddle-dev/heddle/topo/scheduler"
+	"github.com/heddle-dev/heddle/topo/scheduler/plugin"
 )
 
 // host is what kube-scheduler has for the plugin beside the framework: its
 // metrics, and who has won its leader election.
-func host() []scheduler.Option {
-	return []scheduler.Option{scheduler.WithMetrics(legacyregistry.Registerer()), scheduler.WithElection(won)}
+func host() []plugin.Option {
+	return []plugin.Option{plugin.WithMetrics(legacyregistry.Registerer()), plugin.WithElection(won)}
 }
 
 // won tells whether this process has won kube-scheduler's leader election, and

@@ -19,7 +19,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 
-	"github.com/heddle-dev/heddle/topo/scheduler"
+	"github.com/heddle-dev/heddle/topo/scheduler/plugin"
 )
 
 // version is set by the linker.
@@ -35,7 +35,7 @@ func main() {
 func command() *cobra.Command {
 	// kube-scheduler logs through klog, and its flags say how.
 	log := slog.New(logr.ToSlogHandler(klog.Background()))
-	c := app.NewSchedulerCommand(app.WithPlugin(scheduler.Name, scheduler.Factory(log, host()...)))
+	c := app.NewSchedulerCommand(app.WithPlugin(plugin.Name, plugin.Factory(log, host()...)))
 	run := c.RunE
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if f := c.Flags().Lookup("version"); f != nil && f.Value.String() == "true" {

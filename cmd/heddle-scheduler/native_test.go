@@ -14,7 +14,7 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 func TestNativeGroupGoesToTheTightestLeaf(t *testing.T) {
@@ -249,8 +249,8 @@ func TestNativeWithoutAMap(t *testing.T) {
 // Everything else is as with the gates off.
 func TestNativeGatesChangeNothingElse(t *testing.T) {
 	good, bad := node("n0", 4), node("n1", 4)
-	good.Annotations = map[string]string{names.GPUTopology: `{"2":{"score":600,"loss":100,"hcas":1}}`}
-	bad.Annotations = map[string]string{names.GPUTopology: `{"2":{"score":600,"loss":500,"hcas":1}}`}
+	good.Annotations = map[string]string{wellknown.GPUTopology: `{"2":{"score":600,"loss":100,"hcas":1}}`}
+	bad.Annotations = map[string]string{wellknown.GPUTopology: `{"2":{"score":600,"loss":500,"hcas":1}}`}
 	w, at := startNative(t, &master{}, good, bad, node("n2", 4), node("n3", 4), cardNode("n4", 2))
 	w.add(pod("plain", 2, nil))
 	pods := w.until("plain bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "plain") == 1 })
@@ -277,7 +277,7 @@ func TestNativeGatesChangeNothingElse(t *testing.T) {
 	pods = w.until("shares bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "shares") == 2 })
 	used := map[string]int{}
 	for i := range 2 {
-		got, err := allocation.ParseAllocation(pods[fmt.Sprintf("shares-%d", i)].Annotations[names.SGPUAllocation])
+		got, err := allocation.ParseAllocation(pods[fmt.Sprintf("shares-%d", i)].Annotations[wellknown.SGPUAllocation])
 		if err != nil || len(got.Containers["c"]) != 1 {
 			t.Fatalf("shares-%d has %+v, error %v", i, got, err)
 		}

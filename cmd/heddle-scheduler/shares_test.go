@@ -9,19 +9,19 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // cardNode has shared cards of 16 GiB.
 func cardNode(name string, cards int) *corev1.Node {
 	n := node(name, 0)
-	all := allocation.Cards{Version: allocation.Version, Cards: []allocation.Card{}}
+	all := allocation.NodeGPUs{Version: allocation.Version, Cards: []allocation.GPU{}}
 	for i := range cards {
-		all.Cards = append(all.Cards, allocation.Card{
+		all.Cards = append(all.Cards, allocation.GPU{
 			UUID: fmt.Sprintf("GPU-%s-%d", name, i), Index: i, MemoryMiB: 16 << 10, Slots: 16, Healthy: true,
 		})
 	}
-	n.Annotations = map[string]string{names.SGPUCards: all.String()}
+	n.Annotations = map[string]string{wellknown.SGPUCards: all.String()}
 	for _, list := range []corev1.ResourceList{n.Status.Capacity, n.Status.Allocatable} {
 		list["nvidia.com/sgpu"] = *resource.NewQuantity(int64(16*cards), resource.DecimalSI)
 		list["nvidia.com/vcore"] = *resource.NewQuantity(int64(100*cards), resource.DecimalSI)
@@ -62,7 +62,7 @@ func TestSharesAreGivenCardByCard(t *testing.T) {
 			t.Log(why(p))
 			continue
 		}
-		got, err := allocation.ParseAllocation(p.Annotations[names.SGPUAllocation])
+		got, err := allocation.ParseAllocation(p.Annotations[wellknown.SGPUAllocation])
 		if err != nil || got.Node != p.Spec.NodeName || len(got.Containers["c"]) != 1 || got.Containers["c"][0].MemoryMiB != 4<<10 {
 			t.Errorf("%s has %+v, error %v", name, got, err)
 			continue
@@ -82,7 +82,7 @@ func TestSharesAreGivenCardByCard(t *testing.T) {
 	w.until("the fourth bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "s") == 3 && len(pods) == 3 })
 	w.add(share("two", 2, 40, 4))
 	pods = w.until("two cards of one node", func(pods map[string]*corev1.Pod) bool { return bound(pods, "two") == 1 })
-	if got, err := allocation.ParseAllocation(pods["two"].Annotations[names.SGPUAllocation]); err != nil || len(got.Containers["c"]) != 2 {
+	if got, err := allocation.ParseAllocation(pods["two"].Annotations[wellknown.SGPUAllocation]); err != nil || len(got.Containers["c"]) != 2 {
 		t.Errorf("two has %+v, error %v", got, err)
 	}
 }
@@ -98,8 +98,8 @@ func TestSenselessShareIsRefused(t *testing.T) {
 // gpu-aware: the node whose GPUs fit best wins; one that says nothing never does.
 func TestGPUAware(t *testing.T) {
 	good, bad, silent := node("good", 4), node("bad", 4), node("silent", 4)
-	good.Annotations = map[string]string{names.GPUTopology: `{"2":{"score":600,"loss":100,"hcas":1}}`}
-	bad.Annotations = map[string]string{names.GPUTopology: `{"2":{"score":600,"loss":500,"hcas":1},"1":{"score":0,"loss":0}}`}
+	good.Annotations = map[string]string{wellknown.GPUTopology: `{"2":{"score":600,"loss":100,"hcas":1}}`}
+	bad.Annotations = map[string]string{wellknown.GPUTopology: `{"2":{"score":600,"loss":500,"hcas":1},"1":{"score":0,"loss":0}}`}
 	w := start(t, args(""), silent, bad, good)
 	p := pod("sample-pod", 2, nil)
 	w.add(p)
@@ -121,7 +121,7 @@ func TestInitContainersTakeTurns(t *testing.T) {
 	w := start(t, args(""), cardNode("a", 1))
 	w.add(initially(share("s", 1, 60, 4), share("", 1, 80, 2)))
 	pods := w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "s") == 1 })
-	got, err := allocation.ParseAllocation(pods["s"].Annotations[names.SGPUAllocation])
+	got, err := allocation.ParseAllocation(pods["s"].Annotations[wellknown.SGPUAllocation])
 	if err != nil || len(got.Containers["c"]) != 1 || len(got.Containers["init"]) != 1 {
 		t.Fatalf("s has %+v, error %v", got, err)
 	}
@@ -134,8 +134,8 @@ func TestInitContainersTakeTurns(t *testing.T) {
 // A node is marked for the GPUs that the pod ever has at once.
 func TestGPUAwareCountsInitContainers(t *testing.T) {
 	good, bad := node("good", 4), node("bad", 4)
-	good.Annotations = map[string]string{names.GPUTopology: `{"2":{"score":600,"loss":100}}`}
-	bad.Annotations = map[string]string{names.GPUTopology: `{"1":{"score":600,"loss":0},"3":{"score":600,"loss":0}}`}
+	good.Annotations = map[string]string{wellknown.GPUTopology: `{"2":{"score":600,"loss":100}}`}
+	bad.Annotations = map[string]string{wellknown.GPUTopology: `{"1":{"score":600,"loss":0},"3":{"score":600,"loss":0}}`}
 	w := start(t, args(""), bad, good)
 	w.add(initially(pod("p", 1, nil), pod("", 2, nil)))
 	w.until("on the good node", func(pods map[string]*corev1.Pod) bool { return pods["p"].Spec.NodeName == "good" })
@@ -155,11 +155,11 @@ func TestPlacementOfOnePod(t *testing.T) {
 	}{
 		{"binpack", "binpack", nil, true, true},
 		{"spread", "spread", nil, false, false},
-		{"ours against binpack", "binpack", map[string]string{names.SGPUPlacement: "spread"}, false, false},
-		{"ours against spread", "spread", map[string]string{names.SGPUPlacement: "binpack"}, true, true},
-		{"HAMi's of cards alone", "binpack", map[string]string{names.HAMiGPUPolicy: "spread"}, true, false},
-		{"HAMi's of nodes alone", "binpack", map[string]string{names.HAMiNodePolicy: "spread"}, false, false},
-		{"HAMi's and ours agree", "spread", map[string]string{names.SGPUPlacement: "binpack", names.HAMiGPUPolicy: "binpack"}, true, true},
+		{"ours against binpack", "binpack", map[string]string{wellknown.SGPUPlacement: "spread"}, false, false},
+		{"ours against spread", "spread", map[string]string{wellknown.SGPUPlacement: "binpack"}, true, true},
+		{"HAMi's of cards alone", "binpack", map[string]string{wellknown.HAMiGPUPolicy: "spread"}, true, false},
+		{"HAMi's of nodes alone", "binpack", map[string]string{wellknown.HAMiNodePolicy: "spread"}, false, false},
+		{"HAMi's and ours agree", "spread", map[string]string{wellknown.SGPUPlacement: "binpack", wellknown.HAMiGPUPolicy: "binpack"}, true, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := start(t, args(`"placement": "`+tt.configured+`"`), cardNode("a", 2), cardNode("b", 2))
@@ -176,9 +176,9 @@ func TestPlacementOfOnePod(t *testing.T) {
 		})
 	}
 	w := start(t, args(""), cardNode("a", 1))
-	w.add(annotated("x", map[string]string{names.SGPUPlacement: "random"}))
-	w.add(annotated("y", map[string]string{names.HAMiGPUPolicy: "mutex"}))
-	w.add(annotated("z", map[string]string{names.SGPUPlacement: "binpack", names.HAMiNodePolicy: "spread"}))
+	w.add(annotated("x", map[string]string{wellknown.SGPUPlacement: "random"}))
+	w.add(annotated("y", map[string]string{wellknown.HAMiGPUPolicy: "mutex"}))
+	w.add(annotated("z", map[string]string{wellknown.SGPUPlacement: "binpack", wellknown.HAMiNodePolicy: "spread"}))
 	w.until("all refused in words", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["x"]), `annotation heddle.dev/sgpu-placement: "random" is neither binpack nor spread`) &&
 			strings.Contains(why(pods["y"]), `annotation hami.io/gpu-scheduler-policy: "mutex" is neither`) &&
@@ -188,7 +188,7 @@ func TestPlacementOfOnePod(t *testing.T) {
 
 func cardOf(t *testing.T, p *corev1.Pod) *allocation.Allocation {
 	t.Helper()
-	got, err := allocation.ParseAllocation(p.Annotations[names.SGPUAllocation])
+	got, err := allocation.ParseAllocation(p.Annotations[wellknown.SGPUAllocation])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ import (
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
-	"github.com/heddle-dev/heddle/topo/scheduler"
+	"github.com/heddle-dev/heddle/topo/scheduler/plugin"
 )
 
 const gpu = "nvidia.com/gpu"
@@ -35,7 +35,7 @@ const gpu = "nvidia.com/gpu"
 type world struct {
 	testing.TB
 	client *fake.Clientset
-	plugin *scheduler.Plugin
+	plugin *plugin.Plugin
 	stop   func()
 	// registry has the plugin's metrics.
 	registry metrics.KubeRegistry
@@ -55,7 +55,7 @@ func startFrom(tb testing.TB, file, args string, nodes ...*corev1.Node) *world {
 	tb.Helper()
 	c := loaded(tb, file)
 	for i := range c.Profiles[0].PluginConfig {
-		if c.Profiles[0].PluginConfig[i].Name == scheduler.Name {
+		if c.Profiles[0].PluginConfig[i].Name == plugin.Name {
 			c.Profiles[0].PluginConfig[i].Args = &runtime.Unknown{Raw: []byte(args), ContentType: runtime.ContentTypeJSON}
 		}
 	}
@@ -102,15 +102,15 @@ func startAs(tb testing.TB, c *config.KubeSchedulerConfiguration, nodes ...*core
 	factory := kube.NewInformerFactory(w.client, 0, nil)
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: w.client.EventsV1()})
 	w.registry = metrics.NewKubeRegistry()
-	create := scheduler.Factory(slog.New(slog.DiscardHandler), scheduler.WithMetrics(w.registry.Registerer()))
+	create := plugin.Factory(slog.New(slog.DiscardHandler), plugin.WithMetrics(w.registry.Registerer()))
 	s, err := kube.New(ctx, w.client, factory, nil, profile.NewRecorderFactory(broadcaster),
 		kube.WithProfiles(c.Profiles...), kube.WithComponentConfigVersion(c.APIVersion),
 		kube.WithPodInitialBackoffSeconds(1), kube.WithPodMaxBackoffSeconds(1),
 		kube.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{
-			scheduler.Name: func(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+			plugin.Name: func(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 				plugin, err := create(ctx, args, h)
 				if err == nil {
-					w.plugin = plugin.(*scheduler.Plugin)
+					w.plugin = plugin.(*plugin.Plugin)
 				}
 				return plugin, err
 			},

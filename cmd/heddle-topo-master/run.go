@@ -19,10 +19,10 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/export"
-	"github.com/heddle-dev/heddle/topo/master/facts"
+	"github.com/heddle-dev/heddle/topo/master/httpapi"
+	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/page"
 	"github.com/heddle-dev/heddle/topo/master/publish"
-	"github.com/heddle-dev/heddle/topo/master/serve"
 )
 
 // daemon is what the flags come to.
@@ -34,7 +34,7 @@ type daemon struct {
 	registry *prometheus.Registry
 
 	core   *rest.RESTClient
-	source *facts.Source
+	source *informers.Source
 	master *master.Master
 	levels chan []fabric.Level
 }
@@ -78,10 +78,10 @@ func (d *daemon) wire() error {
 	}
 	d.client.QPS, d.client.Burst = float32(o.rate.qps), o.rate.burst
 	d.client.UserAgent = "heddle-topo-master/" + version
-	if d.core, err = facts.CoreClient(d.client); err != nil {
+	if d.core, err = informers.CoreClient(d.client); err != nil {
 		return err
 	}
-	topology, err := facts.TopologyClient(d.client)
+	topology, err := informers.TopologyClient(d.client)
 	if err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func (d *daemon) wire() error {
 	if err != nil {
 		return fmt.Errorf("topology levels: %w", err)
 	}
-	d.source = facts.New(facts.Options{
+	d.source = informers.New(informers.Options{
 		Core: d.core, Topology: topology, GPU: o.gpuResource, Pods: o.countPods, Manager: publish.FieldManager,
 		IsTier: export.IsTier(o.templates),
 	})
@@ -107,23 +107,23 @@ func (d *daemon) wire() error {
 	return nil
 }
 
-func (d *daemon) server() (*serve.Server, *tls.Config, error) {
+func (d *daemon) server() (*httpapi.Server, *tls.Config, error) {
 	o := d.options
-	options := serve.Options{
+	options := httpapi.Options{
 		Views: d.master, Templates: o.templates, Page: page.Files(), Policy: page.Policy, Registry: d.registry,
 		Contact: d.source.Contact, Alive: d.master.Alive, Ready: d.master.Ready, Log: d.log,
 	}
 	if o.authenticate {
-		options.Gate = serve.NewTokenGate(d.core, d.log)
+		options.Gate = httpapi.NewTokenGate(d.core, d.log)
 	}
 	if o.tlsCert == "" {
-		return serve.New(options), nil, nil
+		return httpapi.New(options), nil, nil
 	}
-	certificate, err := serve.NewCertificate(o.tlsCert, o.tlsKey, d.log)
+	certificate, err := httpapi.NewCertificate(o.tlsCert, o.tlsKey, d.log)
 	if err != nil {
 		return nil, nil, err
 	}
-	return serve.New(options), certificate.Config(), nil
+	return httpapi.New(options), certificate.Config(), nil
 }
 
 func (d *daemon) publisher() (*publish.Publisher, error) {

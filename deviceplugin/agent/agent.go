@@ -26,10 +26,10 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
-	"github.com/heddle-dev/heddle/deviceplugin/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/mode"
-	"github.com/heddle-dev/heddle/deviceplugin/plugin"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/sharing/hami"
 )
 
@@ -148,7 +148,7 @@ var _ http.Handler = (*Agent)(nil)
 
 // served is one resource and its plugin.
 type served struct {
-	plugin *plugin.Plugin
+	plugin *server.Plugin
 	// refresh makes the resource look again, reason says why not all of it can
 	// be had.
 	refresh func()

@@ -15,7 +15,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 )
@@ -147,8 +147,8 @@ func TestLostGPUReachesTheListAndTheNode(t *testing.T) {
 	})
 	r.api.wait(t, "that seven are free", func() bool {
 		last := r.api.annotations[len(r.api.annotations)-1]
-		free, err := allocation.ParseFreeGPUs(last[names.FreeGPUs])
-		return err == nil && len(free.Free) == 7 && free.Held == 0 && !strings.Contains(last[names.GPUTopology], `"8":`) &&
+		free, err := allocation.ParseFreeGPUs(last[wellknown.FreeGPUs])
+		return err == nil && len(free.Free) == 7 && free.Held == 0 && !strings.Contains(last[wellknown.GPUTopology], `"8":`) &&
 			!slices.Contains(free.Free, allocation.FreeGPU{UUID: r.machine().GPUs[3].UUID})
 	})
 	if diff := cmp.Diff(map[string]float64{"Lost nvidia.com/gpu": 1}, r.samples("heddle_unavailable")); diff != "" {

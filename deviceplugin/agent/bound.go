@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 )
 
@@ -22,7 +22,7 @@ type toldPod struct {
 	at         time.Time
 }
 
-// tellPods writes [names.SGPUBound] where it differs from what the containers
+// tellPods writes [wellknown.SGPUBound] where it differs from what the containers
 // have. Many pods may start at once: what ctx has no time for is told at the
 // next look.
 func (t *tenancy) tellPods(ctx context.Context, pods []*corev1.Pod) {
@@ -37,7 +37,7 @@ func (t *tenancy) tellPods(ctx context.Context, pods []*corev1.Pod) {
 		if text == "" && blind {
 			continue
 		}
-		if ctx.Err() == nil && p.Annotations[names.SGPUBound] != text {
+		if ctx.Err() == nil && p.Annotations[wellknown.SGPUBound] != text {
 			t.tellPod(ctx, p, text)
 		}
 	}
@@ -54,7 +54,7 @@ func (t *tenancy) tellPods(ctx context.Context, pods []*corev1.Pod) {
 // tellPod writes the annotation of a pod that lives, unless the watch may not
 // have shown yet what was written.
 func (t *tenancy) tellPod(ctx context.Context, p *corev1.Pod, text string) {
-	now := p.Annotations[names.SGPUBound]
+	now := p.Annotations[wellknown.SGPUBound]
 	last, told := t.told[p.UID]
 	switch {
 	case p.DeletionTimestamp != nil, p.Status.Phase == corev1.PodSucceeded, p.Status.Phase == corev1.PodFailed:
@@ -67,7 +67,7 @@ func (t *tenancy) tellPod(ctx context.Context, p *corev1.Pod, text string) {
 		value = &text
 	}
 	key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
-	if err := t.agent.Cluster.AnnotatePod(ctx, key, p.UID, map[string]*string{names.SGPUBound: value}); err != nil {
+	if err := t.agent.Cluster.AnnotatePod(ctx, key, p.UID, map[string]*string{wellknown.SGPUBound: value}); err != nil {
 		t.wake()
 		if ctx.Err() == nil {
 			t.agent.Log.WarnContext(ctx, "a pod does not say yet which cards it has", "pod", key.String(), "err", err)
@@ -77,7 +77,7 @@ func (t *tenancy) tellPod(ctx context.Context, p *corev1.Pod, text string) {
 	// What was there is ours if it is what we wrote; then somebody got more.
 	if now != "" && now != last.text {
 		t.drifted(ctx, binder.Drift{Kind: binder.DriftAnnotation, Message: fmt.Sprintf(
-			"annotation %s of pod %s was not what its containers have, and is put right", names.SGPUBound, key)})
+			"annotation %s of pod %s was not what its containers have, and is put right", wellknown.SGPUBound, key)})
 	}
 	t.told[p.UID] = toldPod{text, now, time.Now()}
 }

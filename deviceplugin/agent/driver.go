@@ -5,7 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 )
 
 // driver keeps the driver's CDI spec, apart from the loop that tells the

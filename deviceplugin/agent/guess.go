@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/names"
-	"github.com/heddle-dev/heddle/deviceplugin/sgpu"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // guessTimeout is how long a preference waits for a pod to be known: less than
@@ -107,16 +107,16 @@ func (t *tenancy) cardsFor(pods []*corev1.Pod, resource string, size int) []stri
 // tell.
 func (t *tenancy) wanted(p *corev1.Pod, container string) []string {
 	c := t.agent.config()
-	var request sharing.Request
+	var request quota.Request
 	for _, one := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
 		if one.Name == container {
 			var err error
-			if request, err = sharing.ParseRequest(one.Resources.Limits, p.Annotations, c); err != nil {
+			if request, err = quota.ParseRequest(one.Resources.Limits, p.Annotations, c); err != nil {
 				return nil
 			}
 		}
 	}
-	if text, ok := p.Annotations[names.SGPUAllocation]; ok {
+	if text, ok := p.Annotations[wellknown.SGPUAllocation]; ok {
 		chosen, err := allocation.ParseAllocation(text)
 		if err != nil {
 			return nil
@@ -127,7 +127,7 @@ func (t *tenancy) wanted(p *corev1.Pod, container string) []string {
 		return uuidsOf(shares)
 	}
 	cards := t.agent.binder.Cards()
-	places, _ := sharing.Place(cards, &request, c.SGPU.Placement, nil)
+	places, _ := quota.Place(cards, &request, c.SGPU.Placement, nil)
 	uuids := make([]string, len(places))
 	for i, place := range places {
 		uuids[i] = cards[place].UUID

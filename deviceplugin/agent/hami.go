@@ -11,8 +11,8 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
-	"github.com/heddle-dev/heddle/sharing"
 	"github.com/heddle-dev/heddle/sharing/hami"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // HAMi is the API server, as far as HAMi's protocol needs it.
@@ -82,7 +82,7 @@ var _ binder.Scheduler = hamiScheduler{}
 
 // Scheduled implements [binder.Scheduler].
 func (h hamiScheduler) Scheduled(
-	pod *corev1.Pod, container string, want *sharing.Request,
+	pod *corev1.Pod, container string, want *quota.Request,
 ) (shares []allocation.Share, by string, err error) {
 	c := h.agent.config()
 	if !c.SGPU.HAMi.Enabled {
@@ -107,7 +107,7 @@ func (h hamiScheduler) Scheduled(
 
 func (a *Agent) hamiState() hami.State {
 	c, m := a.config(), a.machine()
-	var cards []sharing.Card
+	var cards []quota.GPU
 	if last := a.tenancy.cards.Load(); last != nil {
 		cards = *last
 	}
@@ -117,7 +117,7 @@ func (a *Agent) hamiState() hami.State {
 		state.Open = status.Registered && status.Streams > 0
 	}
 	for i := range cards {
-		card := hami.Card{Card: cards[i]}
+		card := hami.Card{GPU: cards[i]}
 		if g := gpuAt(m, card.UUID); g != nil {
 			card.BDF, card.Model = g.PCI, g.Product
 		}

@@ -18,15 +18,15 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/names"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/hami"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 func hamiPod(name string) *corev1.Pod {
 	p := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}
 	p.Namespace, p.Name, p.UID = "default", name, types.UID("uid-"+name)
-	p.Annotations = map[string]string{names.HAMiBindTime: strconv.FormatInt(time.Now().Unix(), 10), names.HAMiBindPhase: "allocating"}
+	p.Annotations = map[string]string{wellknown.HAMiBindTime: strconv.FormatInt(time.Now().Unix(), 10), wellknown.HAMiBindPhase: "allocating"}
 	p.Spec.SchedulerName = "hami-scheduler"
 	p.Spec.Containers = []corev1.Container{{
 		Name: "main", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/sgpu": resource.MustParse("1")}},
@@ -45,7 +45,7 @@ func TestHAMiBindsPodAfterPod(t *testing.T) {
 		Node: node, Watched: k, Reader: k, Writer: k, Log: slog.New(slog.DiscardHandler),
 		State: func() hami.State {
 			return hami.State{Enabled: true, Open: true, Resource: "nvidia.com/sgpu", Cards: []hami.Card{
-				{Card: sharing.Card{UUID: "GPU-1", MemoryMiB: 81920, Slots: 16}},
+				{GPU: quota.GPU{UUID: "GPU-1", MemoryMiB: 81920, Slots: 16}},
 			}}
 		},
 		Ours: func(uuid string) bool { return uuid == "GPU-1" },
@@ -53,31 +53,31 @@ func TestHAMiBindsPodAfterPod(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- b.Run(ctx) }()
-	s.await(t, func() bool { return strings.Contains(s.node.Annotations[names.HAMiCards], `"healthy":true`) })
+	s.await(t, func() bool { return strings.Contains(s.node.Annotations[wellknown.HAMiCards], `"healthy":true`) })
 	start := time.Now()
 	for i := range 20 {
 		pod := hamiPod("p" + strconv.Itoa(i))
 		s.do(func() {
 			s.pods[pod.Name] = pod
 			s.putNode(func(n *corev1.Node) {
-				n.Annotations[names.HAMiLock] = time.Now().Format(time.RFC3339) + ",default," + pod.Name
+				n.Annotations[wellknown.HAMiLock] = time.Now().Format(time.RFC3339) + ",default," + pod.Name
 			})
 		})
 		// The kubelet and others write the Node too.
 		s.do(func() { s.putNode(func(n *corev1.Node) { n.Labels = map[string]string{"pod": pod.Name} }) })
 		s.do(func() {
 			bound := pod.DeepCopy()
-			bound.Annotations[names.HAMiBindTime] = strconv.FormatInt(time.Now().Unix(), 10)
+			bound.Annotations[wellknown.HAMiBindTime] = strconv.FormatInt(time.Now().Unix(), 10)
 			bound.Spec.NodeName = node
 			s.putPod(bound)
 		})
-		s.await(t, func() bool { return s.node.Annotations[names.HAMiLock] == "" })
+		s.await(t, func() bool { return s.node.Annotations[wellknown.HAMiLock] == "" })
 		b.Bound(types.NamespacedName{Namespace: "default", Name: pod.Name}, pod.UID, true)
 	}
 	t.Logf("20 locks released in %s", time.Since(start))
 	s.await(t, func() bool {
 		for _, p := range s.pods {
-			if p.Annotations[names.HAMiBindPhase] != "success" {
+			if p.Annotations[wellknown.HAMiBindPhase] != "success" {
 				return false
 			}
 		}
@@ -87,7 +87,7 @@ func TestHAMiBindsPodAfterPod(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if got := s.node.Annotations[names.HAMiCards]; strings.Contains(got, `"healthy":true`) || got == "" {
+	if got := s.node.Annotations[wellknown.HAMiCards]; strings.Contains(got, `"healthy":true`) || got == "" {
 		t.Errorf("a node without a plugin shows HAMi %s", got)
 	}
 }
@@ -142,8 +142,8 @@ func TestHAMiAsTheBinderKnowsIt(t *testing.T) {
 		p := hamiPod("p1")
 		p.Spec.NodeName = node
 		p.Annotations = map[string]string{
-			names.HAMiAllocation: `[[{"uuid":"GPU-1","compute":60,"vRam":4096}]]`, names.HAMiNode: node,
-			names.HAMiPredicateTime: "1795223838726454907", names.HAMiBindTime: "1795223839",
+			wellknown.HAMiAllocation: `[[{"uuid":"GPU-1","compute":60,"vRam":4096}]]`, wellknown.HAMiNode: node,
+			wellknown.HAMiPredicateTime: "1795223838726454907", wellknown.HAMiBindTime: "1795223839",
 		}
 		do(p)
 		return p
@@ -161,14 +161,14 @@ func TestHAMiAsTheBinderKnowsIt(t *testing.T) {
 			shares: []allocation.Share{{UUID: "GPU-1", VCore: 60, MemoryMiB: 4096}},
 		},
 		{name: "HAMi is off", off: true, pod: chosen(func(*corev1.Pod) {})},
-		{name: "not chosen", pod: chosen(func(p *corev1.Pod) { delete(p.Annotations, names.HAMiAllocation) })},
+		{name: "not chosen", pod: chosen(func(p *corev1.Pod) { delete(p.Annotations, wellknown.HAMiAllocation) })},
 		{
 			name: "forged", pod: chosen(func(p *corev1.Pod) { p.Spec.SchedulerName = "default-scheduler" }), by: allocation.ByHAMi,
 			err: `metax-tech.com/gpu-devices-allocated is not believed: the pod's scheduler is "default-scheduler", and HAMi is "hami-scheduler"`,
 		},
 		{
 			name: "a card that left", pod: chosen(func(p *corev1.Pod) {
-				p.Annotations[names.HAMiAllocation] = `[[{"uuid":"GPU-2","compute":60,"vRam":4096}]]`
+				p.Annotations[wellknown.HAMiAllocation] = `[[{"uuid":"GPU-2","compute":60,"vRam":4096}]]`
 			}), by: allocation.ByHAMi, err: "metax-tech.com/gpu-devices-allocated: this node has no shared card GPU-2",
 		},
 	} {
@@ -177,7 +177,7 @@ func TestHAMiAsTheBinderKnowsIt(t *testing.T) {
 			c.SGPU.HAMi.Enabled = !tt.off
 			m := &machine.Machine{GPUs: []machine.GPU{{UUID: "GPU-1", MemoryMiB: 81920}}}
 			h := hamiScheduler{&Agent{Options: Options{NodeName: node, Source: source{newCell(m)}}, cfg: &c}}
-			shares, by, err := h.Scheduled(tt.pod, "main", &sharing.Request{Cards: 1, VCore: 60, MemoryMiB: 4096})
+			shares, by, err := h.Scheduled(tt.pod, "main", &quota.Request{Cards: 1, VCore: 60, MemoryMiB: 4096})
 			if diff := cmp.Diff(tt.shares, shares); diff != "" || by != tt.by || (err == nil) != (tt.err == "") || err != nil && err.Error() != tt.err {
 				t.Errorf("by %q, %v (-want +got):\n%s", by, err, diff)
 			}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
@@ -39,7 +39,7 @@ type Kube struct {
 func NewKube(client rest.Interface, node string, log *slog.Logger) *Kube {
 	watch := nodesync.NewWatch(client, node)
 	return &Kube{
-		client: client, node: node, log: log, watch: watch, hami: watch.Follow(names.HAMiLock, names.HAMiCards),
+		client: client, node: node, log: log, watch: watch, hami: watch.Follow(wellknown.HAMiLock, wellknown.HAMiCards),
 		pods: newPods(client, node), events: newEvents(client, node, log), claims: &claims{client: client},
 	}
 }
@@ -102,7 +102,7 @@ func (k *Kube) Cordoned() (text string, known bool) {
 	if n == nil {
 		return "", false
 	}
-	return n.Annotations[names.CordonedGPUs], true
+	return n.Annotations[wellknown.CordonedGPUs], true
 }
 
 // SetCondition patches one condition alone, if the Node has another: the list

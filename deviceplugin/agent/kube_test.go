@@ -19,15 +19,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
 
-// server answers as an API server for one Node would. The real one is in
+// apiServer answers as an API server for one Node would. The real one is in
 // test/e2e.
-type server struct {
+type apiServer struct {
 	t      *testing.T
 	mu     sync.Mutex
 	node   corev1.Node
@@ -40,9 +40,9 @@ type server struct {
 	note    chan struct{}
 }
 
-func newServer(t *testing.T) (*server, *Kube) {
+func newServer(t *testing.T) (*apiServer, *Kube) {
 	t.Helper()
-	s := &server{t: t, note: make(chan struct{})}
+	s := &apiServer{t: t, note: make(chan struct{})}
 	s.node = corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}}
 	s.node.Name, s.node.ResourceVersion = node, "1"
 	ts := httptest.NewServer(s)
@@ -54,7 +54,7 @@ func newServer(t *testing.T) (*server, *Kube) {
 	return s, NewKube(client, node, slog.New(slog.DiscardHandler))
 }
 
-func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		s.t.Errorf("read request: %v", err)
@@ -112,7 +112,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *server) answer(w io.Writer, v any) {
+func (s *apiServer) answer(w io.Writer, v any) {
 	if err := json.NewEncoder(w).Encode(v); err != nil {
 		s.t.Error(err)
 	}
@@ -125,7 +125,7 @@ func fail(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 	})
 }
 
-func (s *server) take() []string {
+func (s *apiServer) take() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := s.writes
@@ -201,8 +201,8 @@ func TestAnnotationIsWrittenWhenItDiffers(t *testing.T) {
 		{has: `{"1":{}}`, set: `{"1":{}}`},
 		{has: `{"1":{}}`, set: "", want: []string{` {"metadata":{"annotations":{"heddle.dev/gpu-topology":null}}}`}},
 	} {
-		s.node.Annotations = map[string]string{names.GPUTopology: tt.has, names.FreeGPUs: "same"}
-		if err := k.Annotate(t.Context(), map[string]string{names.GPUTopology: tt.set, names.FreeGPUs: "same"}); err != nil {
+		s.node.Annotations = map[string]string{wellknown.GPUTopology: tt.has, wellknown.FreeGPUs: "same"}
+		if err := k.Annotate(t.Context(), map[string]string{wellknown.GPUTopology: tt.set, wellknown.FreeGPUs: "same"}); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(tt.want, s.take()); diff != "" {

@@ -7,7 +7,7 @@ import (
 	"maps"
 	"time"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 )
 
@@ -93,7 +93,7 @@ func (a *Agent) publishGPUs(ctx context.Context, last *told) error {
 		return fmt.Errorf("who holds GPUs: %w", err)
 	}
 	now := map[string]string{
-		names.GPUTopology: whole.gpu.Annotation(held), names.FreeGPUs: whole.gpu.Free(held).String(),
+		wellknown.GPUTopology: whole.gpu.Annotation(held), wellknown.FreeGPUs: whole.gpu.Free(held).String(),
 	}
 	if maps.Equal(now, last.annotations) && time.Since(last.annotationsAt) < publishAgain {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
-	"github.com/heddle-dev/heddle/sharing"
 	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // problemDriver names what is wrong with the driver's CDI spec, problemConfig a
@@ -79,7 +79,7 @@ func (a *Agent) Report() report.Report {
 func (a *Agent) tellShares(cards []report.Card) {
 	taken := a.binder.Cards()
 	for i := range cards {
-		at := slices.IndexFunc(taken, func(c sharing.Card) bool { return c.UUID == cards[i].UUID })
+		at := slices.IndexFunc(taken, func(c quota.GPU) bool { return c.UUID == cards[i].UUID })
 		if at < 0 {
 			continue
 		}

@@ -15,13 +15,13 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
-	"github.com/heddle-dev/heddle/deviceplugin/gpu"
-	"github.com/heddle-dev/heddle/deviceplugin/plugin"
-	"github.com/heddle-dev/heddle/deviceplugin/rdma"
-	"github.com/heddle-dev/heddle/deviceplugin/sgpu"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
+	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/discovery/capacity"
-	"github.com/heddle-dev/heddle/discovery/nvml"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // NVMLPulse is one answer of a GPU to a cheap question.
@@ -90,16 +90,16 @@ func (a *Agent) elsewhere(name, id string) string {
 		if other == name || s.gpu == nil {
 			continue
 		}
-		if slices.ContainsFunc(s.plugin.List(), func(d plugin.Device) bool { return d.ID == id }) {
+		if slices.ContainsFunc(s.plugin.List(), func(d server.Device) bool { return d.ID == id }) {
 			return "the kubelet has it as " + other
 		}
 	}
 	return ""
 }
 
-func (a *Agent) plugin(name string, r plugin.Resource) *plugin.Plugin {
+func (a *Agent) plugin(name string, r server.Resource) *server.Plugin {
 	_, counted := r.(*sgpu.Counted)
-	return plugin.New(plugin.Options{
+	return server.New(server.Options{
 		Name: name, KubeletDir: a.KubeletDir, Resource: r,
 		Holders: func(ctx context.Context) (map[string]bool, error) { return a.binder.Holders(ctx, name) },
 		Claimed: a.claimed(name), Takeover: a.Takeover, Registered: a.binder.Wake, Streamed: a.wakeBridge,
@@ -143,7 +143,7 @@ func (a *Agent) shareNames(c *config.NodeConfig) []string {
 // serveSlots makes a resource of the slots of shared cards. Under a name that
 // the configuration has no more there are none but those that containers have.
 func (a *Agent) serveSlots(name string) *served {
-	cards := func() []sharing.Card {
+	cards := func() []quota.GPU {
 		if a.config().Resources.SGPU != name {
 			return nil
 		}
@@ -193,7 +193,7 @@ const claimTimeout = time.Second
 
 // claimed asks the node and then the API server who else has a resource.
 func (a *Agent) claimed(name string) func(context.Context) (string, error) {
-	rival := plugin.Rival(a.KubeletDir, name, a.pods)
+	rival := server.Rival(a.KubeletDir, name, a.pods)
 	return func(ctx context.Context) (string, error) {
 		owner, err := rival(ctx)
 		if owner != "" || a.Claims == nil {

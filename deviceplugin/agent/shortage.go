@@ -12,7 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/mode"
-	"github.com/heddle-dev/heddle/deviceplugin/rdma"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 )
 

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/deviceplugin/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 )
 
 const use, avoid = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"

@@ -11,12 +11,12 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
-	"github.com/heddle-dev/heddle/deviceplugin/sgpu"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // ReasonDrift is the Event on the Node when who has which share is not what it
@@ -57,7 +57,7 @@ type tenancy struct {
 	// woken has a capacity of one.
 	woken chan struct{}
 	// cards are those of the last look.
-	cards     atomic.Pointer[[]sharing.Card]
+	cards     atomic.Pointer[[]quota.GPU]
 	guesses   guesses
 	evictions *rate.Limiter
 
@@ -181,7 +181,7 @@ func (t *tenancy) nodeSays() bool {
 		return false
 	}
 	node, _ := t.agent.HAMi.Node()
-	return node != nil && node.Annotations[names.SGPUCards] != ""
+	return node != nil && node.Annotations[wellknown.SGPUCards] != ""
 }
 
 // shares tells whether the node shares cards, or did.
@@ -217,19 +217,19 @@ func (t *tenancy) count() {
 	}
 }
 
-// tellNode writes [names.SGPUCards] if it differs from the last time; a Node
+// tellNode writes [wellknown.SGPUCards] if it differs from the last time; a Node
 // without shared cards has none.
-func (t *tenancy) tellNode(ctx context.Context, cards []sharing.Card) {
+func (t *tenancy) tellNode(ctx context.Context, cards []quota.GPU) {
 	text := ""
 	var value *string
 	if len(cards) > 0 {
-		text = sharing.Publish(cards).String()
+		text = quota.Publish(cards).String()
 		value = &text
 	}
 	if text == t.node && (text == "" || time.Since(t.nodeAt) < publishAgain) && !t.nodeSays() {
 		return
 	}
-	if err := t.agent.Cluster.AnnotateNode(ctx, "", map[string]*string{names.SGPUCards: value}); err != nil {
+	if err := t.agent.Cluster.AnnotateNode(ctx, "", map[string]*string{wellknown.SGPUCards: value}); err != nil {
 		t.agent.Log.WarnContext(ctx, "the Node does not say yet what its shared cards have left", "err", err)
 		signal(t.woken)
 		return
@@ -238,7 +238,7 @@ func (t *tenancy) tellNode(ctx context.Context, cards []sharing.Card) {
 }
 
 // sharedCards are the cards that are handed out in shares, with nothing taken.
-func (a *Agent) sharedCards() []sharing.Card {
+func (a *Agent) sharedCards() []quota.GPU {
 	cards := sgpu.Cards(a.machine(), a.config(), a.modes, a.healthOf)
 	for i := range cards {
 		if cards[i].Against != "" {

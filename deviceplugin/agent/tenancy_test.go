@@ -17,7 +17,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // cluster is an API server for shares.
@@ -37,7 +37,7 @@ func (c *cluster) AnnotateNode(_ context.Context, _ string, annotations map[stri
 	if c.refuse != nil {
 		return c.refuse
 	}
-	c.node = append(c.node, valueOf(annotations[names.SGPUCards]))
+	c.node = append(c.node, valueOf(annotations[wellknown.SGPUCards]))
 	return nil
 }
 
@@ -49,7 +49,7 @@ func (c *cluster) AnnotatePod(
 	c.mu.Lock()
 	refuse := c.refuse
 	if refuse == nil {
-		c.pods[pod.Name] = append(c.pods[pod.Name], valueOf(annotations[names.SGPUBound]))
+		c.pods[pod.Name] = append(c.pods[pod.Name], valueOf(annotations[wellknown.SGPUBound]))
 	}
 	c.mu.Unlock()
 	if refuse != nil {
@@ -59,10 +59,10 @@ func (c *cluster) AnnotatePod(
 		if p.UID != uid {
 			return
 		}
-		if v := annotations[names.SGPUBound]; v != nil {
-			p.Annotations[names.SGPUBound] = *v
+		if v := annotations[wellknown.SGPUBound]; v != nil {
+			p.Annotations[wellknown.SGPUBound] = *v
 		} else {
-			delete(p.Annotations, names.SGPUBound)
+			delete(p.Annotations, wellknown.SGPUBound)
 		}
 	})
 	return nil
@@ -146,14 +146,14 @@ func (c *cluster) bound(pod string) []string {
 	return slices.Clone(c.pods[pod])
 }
 
-func (c *cluster) cards(t *testing.T) []allocation.Card {
+func (c *cluster) cards(t *testing.T) []allocation.GPU {
 	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.node) == 0 || c.node[len(c.node)-1] == "" {
 		return nil
 	}
-	all, err := allocation.ParseCards(c.node[len(c.node)-1])
+	all, err := allocation.ParseNodeGPUs(c.node[len(c.node)-1])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,9 @@ func TestSchedulersAreToldOfShares(t *testing.T) {
 		t.Errorf("annotation (-want +got):\n%s", diff)
 	}
 	// Somebody else's word is put right, and told.
-	r.api.edit("a", func(p *corev1.Pod) { p.Annotations[names.SGPUBound] = `{"version":1,"node":"gpu-9","containers":{}}` })
+	r.api.edit("a", func(p *corev1.Pod) {
+		p.Annotations[wellknown.SGPUBound] = `{"version":1,"node":"gpu-9","containers":{}}`
+	})
 	until(t, "the annotation put right", func() bool { return len(c.bound("a")) == 2 })
 	if got := c.bound("a"); got[0] != got[1] {
 		t.Errorf("annotations %q", got)
@@ -245,13 +247,13 @@ func TestForgedAnnotations(t *testing.T) {
 	forged := allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.BoundContainer{
 		"main": {Shares: []allocation.Share{share(100)}, Policy: "fixed-share", By: allocation.ByNode},
 	}}
-	p := wish("forger", map[string]string{}, map[string]string{names.SGPUBound: forged.String()})
+	p := wish("forger", map[string]string{}, map[string]string{wellknown.SGPUBound: forged.String()})
 	r.api.create(p)
 	until(t, "the forged annotation taken away", func() bool { return slices.Equal(c.bound("forger"), []string{""}) })
-	if err := r.tenant("a", "60/4", map[string]string{names.SGPUAllocation: chosen(60)}); err != nil {
+	if err := r.tenant("a", "60/4", map[string]string{wellknown.SGPUAllocation: chosen(60)}); err != nil {
 		t.Fatal(err)
 	}
-	err := r.tenant("b", "60/4", map[string]string{names.SGPUAllocation: chosen(60)})
+	err := r.tenant("b", "60/4", map[string]string{wellknown.SGPUAllocation: chosen(60)})
 	if err == nil || !strings.Contains(err.Error(), "card 0: 40 % of 100 left; needs 60") {
 		t.Errorf("error %v", err)
 	}
@@ -284,7 +286,7 @@ func TestTicketsNameTheCard(t *testing.T) {
 			"main": {{UUID: uuid, VCore: 60, MemoryMiB: 4096}},
 		}}
 		name := fmt.Sprintf("pod-%d", i)
-		if err := r.tenant(name, "60/4", map[string]string{names.SGPUAllocation: a.String()}); err != nil {
+		if err := r.tenant(name, "60/4", map[string]string{wellknown.SGPUAllocation: a.String()}); err != nil {
 			t.Fatal(err)
 		}
 		r.api.edit(name, func(p *corev1.Pod) { p.Status.StartTime = new(metav1.Now()) })

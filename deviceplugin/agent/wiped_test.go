@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 )
 
@@ -57,7 +57,7 @@ func TestWipedNode(t *testing.T) {
 		t.Errorf("the annotation was changed: %q", got)
 	}
 	p, err := r.api.Pod(t.Context(), binder.Pod{Namespace: "default", Name: "a"})
-	if err != nil || p.Annotations[names.SGPUBound] == "" {
+	if err != nil || p.Annotations[wellknown.SGPUBound] == "" {
 		t.Errorf("pod %+v, error %v", p, err)
 	}
 	if got := r.drifts("unrecorded"); got != 1 {
@@ -69,7 +69,7 @@ func TestWipedNode(t *testing.T) {
 		}
 	}
 	// Its pod is told nothing else when somebody forges it now.
-	r.api.edit("a", func(p *corev1.Pod) { delete(p.Annotations, names.SGPUBound) })
+	r.api.edit("a", func(p *corev1.Pod) { delete(p.Annotations, wellknown.SGPUBound) })
 	until(t, "the annotation put back", func() bool { return len(c.bound("a")) == 2 })
 	if got := c.bound("a"); got[0] != got[1] {
 		t.Errorf("annotations %q", got)

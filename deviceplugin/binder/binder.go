@@ -30,7 +30,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // PodSpecs knows what pods' owners wrote.
@@ -89,7 +89,7 @@ type Options struct {
 	NodeName string
 	// Cards are the cards that are handed out in shares, with nothing taken;
 	// Against has what is wrong with one. Nil is none.
-	Cards func() []sharing.Card
+	Cards func() []quota.GPU
 	// CardEdits are the device nodes of a card.
 	CardEdits func(uuid string) (*cdi.ContainerEdits, error)
 	// Limits makes the limits of shares hold, Scheduler knows another

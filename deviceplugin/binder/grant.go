@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/rdma"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
 )
 
 // against says why an HCA is unhealthy; empty if it is well.

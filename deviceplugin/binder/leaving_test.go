@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // TestPromisedSlotOfALeavingCard: the kubelet admitted a pod to a slot just
@@ -15,7 +15,7 @@ import (
 func TestPromisedSlotOfALeavingCard(t *testing.T) {
 	r := shareRig(t)
 	cards := r.options.Cards
-	r.options.Cards = func() []sharing.Card {
+	r.options.Cards = func() []quota.GPU {
 		all := cards()
 		for i := range all {
 			all[i].Against, all[i].Leaving = "moves to native when default/a ends", true

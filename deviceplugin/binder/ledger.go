@@ -7,13 +7,13 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // claim is what one container has of one card.
 type claim struct {
 	owner
-	sharing.Claim
+	quota.Claim
 	// hearsay tells that it comes of a [testimony], whole that it is of all the
 	// card's memory, whatever the share says.
 	hearsay, whole bool
@@ -21,7 +21,7 @@ type claim struct {
 
 // claimOf is what a record says that a container has of one card.
 func claimOf(o owner, r *record, s allocation.Share) claim {
-	return claim{owner: o, Claim: sharing.Claim{Turn: r.Turn, Share: s, Policy: sharing.Policy(r.Policy)}}
+	return claim{owner: o, Claim: quota.Claim{Turn: r.Turn, Share: s, Policy: quota.Policy(r.Policy)}}
 }
 
 // ledger is who has what of the cards, as far as it is known at one time.
@@ -126,7 +126,7 @@ func later(a, b *record) bool {
 // fill puts what is taken into cards, which have nothing taken: all of it, or
 // with a container, what is not to be had by it: what other pods have at most at
 // any time, and what its own pod has while it runs.
-func (l *ledger) fill(cards []sharing.Card, m *machine.Machine, who *owner, its sharing.Turn) []sharing.Card {
+func (l *ledger) fill(cards []quota.GPU, m *machine.Machine, who *owner, its quota.Phase) []quota.GPU {
 	cards = slices.Clone(cards)
 	at := make(map[string]int, len(cards))
 	for i := range cards {
@@ -137,7 +137,7 @@ func (l *ledger) fill(cards []sharing.Card, m *machine.Machine, who *owner, its 
 		card int
 		pod  Pod
 	}
-	of := make(map[tenancy][]sharing.Claim)
+	of := make(map[tenancy][]quota.Claim)
 	for _, c := range l.claims {
 		i, ok := at[c.Share.UUID]
 		own := who != nil && c.same(who.Pod)
@@ -151,24 +151,24 @@ func (l *ledger) fill(cards []sharing.Card, m *machine.Machine, who *owner, its 
 			c.Share.MemoryMiB = cards[i].MemoryMiB
 		}
 		of[tenancy{i, c.Pod}] = append(of[tenancy{i, c.Pod}], c.Claim)
-		if !own || c.Turn.Beside(its) {
+		if !own || c.Turn.Overlaps(its) {
 			c.color(&cards[i])
 		}
 	}
 	for t, claims := range of {
-		var with *sharing.Turn
+		var with *quota.Phase
 		if who != nil && t.pod == who.Pod {
 			with = &its
 		}
-		cards[t.card].Charge(sharing.Peak(claims, with))
+		cards[t.card].Charge(quota.Peak(claims, with))
 	}
 	return cards
 }
 
 // close says of the cards that somebody has whole who that is.
-func (l *ledger) close(cards []sharing.Card, m *machine.Machine) {
+func (l *ledger) close(cards []quota.GPU, m *machine.Machine) {
 	for _, id := range slices.Sorted(maps.Keys(l.whole)) {
-		i := slices.IndexFunc(cards, func(c sharing.Card) bool { return c.UUID == parentOf(m, id) })
+		i := slices.IndexFunc(cards, func(c quota.GPU) bool { return c.UUID == parentOf(m, id) })
 		if i >= 0 && (cards[i].Against == "" || cards[i].Leaving) {
 			cards[i].Against, cards[i].Leaving = "held whole by "+l.whole[id].String(), false
 		}
@@ -177,8 +177,8 @@ func (l *ledger) close(cards []sharing.Card, m *machine.Machine) {
 
 // color gives a card what all its tenants have in common. Who is certainly
 // there says what the card's policy is.
-func (c *claim) color(card *sharing.Card) {
-	if !c.hearsay || card.Policy == "" || c.Share.VCore >= sharing.Whole {
+func (c *claim) color(card *quota.GPU) {
+	if !c.hearsay || card.Policy == "" || c.Share.VCore >= quota.Whole {
 		c.Mark(card)
 	}
 }

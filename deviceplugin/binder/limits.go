@@ -12,8 +12,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/sharing"
 	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // Limits makes the limits of shares hold.
@@ -28,7 +28,7 @@ type Shares struct {
 	Shares   []allocation.Share `json:"shares"`
 	Policy   string             `json:"policy"`
 	By       string             `json:"by"`
-	Turn     sharing.Turn       `json:"turn,omitzero"`
+	Turn     quota.Phase         `json:"turn,omitzero"`
 	RunAs    *int64             `json:"runAs,omitempty"`
 	Enforced enforce.Enforced   `json:"enforced,omitzero"`
 }
@@ -98,7 +98,7 @@ func (b *Binder) memories() map[string]int64 {
 // limitOf is the limit of a record with shares.
 func (b *Binder) limitOf(r *record, m *machine.Machine, memories map[string]int64) enforce.Limit {
 	l := enforce.Limit{
-		Pod: r.Owner.UID, Container: r.Owner.Container, Policy: sharing.Policy(r.Policy), UID: r.RunAs, By: r.Enforced,
+		Pod: r.Owner.UID, Container: r.Owner.Container, Policy: quota.Policy(r.Policy), UID: r.RunAs, By: r.Enforced,
 	}
 	addresses := make(map[string]string, len(r.Shares))
 	for _, s := range r.Shares {

@@ -8,35 +8,35 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // place chooses cards where no scheduler did: those that containers of its pod
 // had or will have at another time, then as configured, and of equal ones those
 // that the tickets name.
-func (s *selection) place(a *applicant, cards []sharing.Card) ([]string, error) {
+func (s *selection) place(a *applicant, cards []quota.GPU) ([]string, error) {
 	if s.config.SGPU.Unscheduled == config.UnscheduledReject {
 		return nil, a.refuse(RefusedUnscheduled, "no scheduler chose a card, and sgpu.unscheduled is %s",
 			s.config.SGPU.Unscheduled)
 	}
 	how := s.config.SGPU.Placement
-	own := slices.DeleteFunc(slices.Clone(cards), func(c sharing.Card) bool {
+	own := slices.DeleteFunc(slices.Clone(cards), func(c quota.GPU) bool {
 		return !slices.ContainsFunc(s.ledger.claims, func(x claim) bool {
-			return x.Share.UUID == c.UUID && x.same(a.owner.Pod) && !x.Turn.Beside(a.turn) && !x.hearsay
+			return x.Share.UUID == c.UUID && x.same(a.owner.Pod) && !x.Turn.Overlaps(a.turn) && !x.hearsay
 		})
 	})
-	if places, ok := sharing.Place(own, &a.request, how, nil); ok {
+	if places, ok := quota.Place(own, &a.request, how, nil); ok {
 		return uuidsOf(own, places), nil
 	}
-	places, ok := sharing.Place(cards, &a.request, how, nil)
+	places, ok := quota.Place(cards, &a.request, how, nil)
 	if !ok {
-		return nil, a.refuse(RefusedFull, "%s", sharing.Explain(cards, &a.request))
+		return nil, a.refuse(RefusedFull, "%s", quota.Explain(cards, &a.request))
 	}
-	named := slices.DeleteFunc(slices.Clone(cards), func(c sharing.Card) bool {
+	named := slices.DeleteFunc(slices.Clone(cards), func(c quota.GPU) bool {
 		return !slices.ContainsFunc(a.ids, func(id string) bool { return cardOf(id) == c.UUID })
 	})
 	best := uuidsOf(cards, places)
-	if places, ok := sharing.Place(named, &a.request, how, nil); ok {
+	if places, ok := quota.Place(named, &a.request, how, nil); ok {
 		if uuids := uuidsOf(named, places); alike(cards, uuids, best) {
 			return uuids, nil
 		}
@@ -46,7 +46,7 @@ func (s *selection) place(a *applicant, cards []sharing.Card) ([]string, error) 
 
 // alike tells whether a container can have the ones as well as the others: the
 // same is left of them, and they are joined alike.
-func alike(cards []sharing.Card, ones, others []string) bool {
+func alike(cards []quota.GPU, ones, others []string) bool {
 	var left [2][]string
 	for i, uuids := range [][]string{ones, others} {
 		nodes := map[int]bool{}
@@ -63,7 +63,7 @@ func alike(cards []sharing.Card, ones, others []string) bool {
 	return slices.Equal(left[0], left[1])
 }
 
-func uuidsOf(cards []sharing.Card, places []int) []string {
+func uuidsOf(cards []quota.GPU, places []int) []string {
 	uuids := make([]string, len(places))
 	for i, place := range places {
 		uuids[i] = cards[place].UUID

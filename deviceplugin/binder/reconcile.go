@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // Kinds of [Drift].
@@ -33,7 +33,7 @@ type Drift struct{ Kind, Message string }
 
 // Reconcile looks at who has what, and gives the shared cards with all that is
 // taken, and the differences that are new since the last call.
-func (b *Binder) Reconcile(ctx context.Context) (cards []sharing.Card, drifts []Drift, err error) {
+func (b *Binder) Reconcile(ctx context.Context) (cards []quota.GPU, drifts []Drift, err error) {
 	ctx, cancel := context.WithTimeout(ctx, bindTimeout)
 	defer cancel()
 	now, err := b.look(ctx)
@@ -72,20 +72,20 @@ func (b *Binder) Reconcile(ctx context.Context) (cards []sharing.Card, drifts []
 }
 
 // taken are the shared cards with all that is taken.
-func (b *Binder) taken(now *account) []sharing.Card {
+func (b *Binder) taken(now *account) []quota.GPU {
 	if b.options.Cards == nil {
 		return nil
 	}
 	cards, m := b.options.Cards(), b.options.Machine()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.ledgerLocked(now).fill(cards, m, nil, sharing.Turn{})
+	return b.ledgerLocked(now).fill(cards, m, nil, quota.Phase{})
 }
 
 // overcommitted says what is too much on a card.
-func overcommitted(c *sharing.Card) string {
+func overcommitted(c *quota.GPU) string {
 	switch {
-	case c.VCore > sharing.Whole:
+	case c.VCore > quota.Whole:
 		return fmt.Sprintf("card %d (%s): its tenants have %d %% of its compute", c.Index, c.UUID, c.VCore)
 	case c.UsedMiB > c.MemoryMiB:
 		return fmt.Sprintf("card %d (%s): its tenants have %d MiB of %d", c.Index, c.UUID, c.UsedMiB, c.MemoryMiB)
@@ -97,7 +97,7 @@ func overcommitted(c *sharing.Card) string {
 
 // Cards are the shared cards with what is taken by containers that we know of,
 // without asking the kubelet.
-func (b *Binder) Cards() []sharing.Card {
+func (b *Binder) Cards() []quota.GPU {
 	if b.options.Cards == nil {
 		return nil
 	}
@@ -117,5 +117,5 @@ func (b *Binder) Cards() []sharing.Card {
 		}
 	}
 	l.claims = append(l.claims, b.testifiedLocked()...)
-	return l.fill(cards, m, nil, sharing.Turn{})
+	return l.fill(cards, m, nil, quota.Phase{})
 }

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/names"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // vendor is the part of our CDI names before the slash.
@@ -64,7 +64,7 @@ type record struct {
 	By     string             `json:"by,omitempty"`
 	// Turn is when the container with the shares runs, RunAs its user as far as
 	// its pod says, Enforced what its limits were first made to hold by.
-	Turn     sharing.Turn     `json:"turn,omitzero"`
+	Turn     quota.Phase       `json:"turn,omitzero"`
 	RunAs    *int64           `json:"runAs,omitempty"`
 	Enforced enforce.Enforced `json:"enforced,omitzero"`
 
@@ -195,7 +195,7 @@ func readRecord(path, device string) (*record, error) {
 	case !strings.HasPrefix(device, digest(r.Resource, r.IDs)):
 		return nil, errors.New("its name was made for other device IDs")
 	}
-	if err := names.CheckResource(r.Resource); err != nil {
+	if err := wellknown.CheckResource(r.Resource); err != nil {
 		return nil, fmt.Errorf("its resource: %w", err)
 	}
 	return &r, nil

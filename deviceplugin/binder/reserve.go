@@ -11,7 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // Scheduler is a scheduler of others that knows cards.
@@ -19,7 +19,7 @@ type Scheduler interface {
 	// Scheduled are the cards that it chose for a container of a pod, one share
 	// each; none if it chose nothing. Only the cards of the shares count. The
 	// error says why its choice is not believed.
-	Scheduled(pod *corev1.Pod, container string, r *sharing.Request) (shares []allocation.Share, by string, err error)
+	Scheduled(pod *corev1.Pod, container string, r *quota.Request) (shares []allocation.Share, by string, err error)
 }
 
 // reserve decides which cards the containers of a pod have when one of them
@@ -84,7 +84,7 @@ func (b *Binder) choose(o owner, s *selection, now *account) ([]*record, error) 
 	}
 	// What runs to the end has the first choice; init containers follow it.
 	slices.SortStableFunc(waiting, func(x, y applicant) int {
-		return cmp.Or(truth(x.turn.Passes(), y.turn.Passes()), cmp.Compare(x.place, y.place))
+		return cmp.Or(truth(x.turn.Terminates(), y.turn.Terminates()), cmp.Compare(x.place, y.place))
 	})
 	var chosen []*record
 	b.decisions++
@@ -96,7 +96,7 @@ func (b *Binder) choose(o owner, s *selection, now *account) ([]*record, error) 
 		}
 		for _, share := range shares {
 			s.ledger.claims = append(s.ledger.claims, claim{
-				owner: a.owner, Claim: sharing.Claim{Turn: a.turn, Share: share, Policy: a.request.Policy},
+				owner: a.owner, Claim: quota.Claim{Turn: a.turn, Share: share, Policy: a.request.Policy},
 			})
 		}
 		for _, old := range a.records {
@@ -116,10 +116,10 @@ func (b *Binder) choose(o owner, s *selection, now *account) ([]*record, error) 
 // applicant is a container that waits for cards.
 type applicant struct {
 	owner   owner
-	turn    sharing.Turn
+	turn    quota.Phase
 	ids     []string
 	records []*record
-	request sharing.Request
+	request quota.Request
 	runAs   *int64
 	// place is the container's in its pod's list.
 	place int
@@ -178,20 +178,20 @@ type selection struct {
 	node      string
 	scheduler Scheduler
 	// cards have nothing taken.
-	cards  []sharing.Card
+	cards  []quota.GPU
 	ledger *ledger
 }
 
 // prepare finds out what a container asks for.
 func (s *selection) prepare(a *applicant) error {
-	container, t := sharing.ContainerOf(s.spec, a.owner.Container)
+	container, t := quota.ContainerOf(s.spec, a.owner.Container)
 	if container == nil {
 		return fmt.Errorf("%s as it is known has no container %s", a.owner.Pod, a.owner.Container)
 	}
 	a.turn, a.runAs = t, runAs(s.spec, container)
 	a.place = slices.IndexFunc(s.spec.Spec.Containers, func(c corev1.Container) bool { return c.Name == container.Name })
-	request, err := sharing.ParseRequest(container.Resources.Limits, s.spec.Annotations, s.config)
-	if errors.Is(err, sharing.ErrNone) {
+	request, err := quota.ParseRequest(container.Resources.Limits, s.spec.Annotations, s.config)
+	if errors.Is(err, quota.ErrNone) {
 		return fmt.Errorf("container %s holds %d tickets and %w", a.owner.Container, len(a.ids), err)
 	}
 	if err != nil {
@@ -217,7 +217,7 @@ func (s *selection) decide(a *applicant) (shares []allocation.Share, by string, 
 		return nil, "", err
 	}
 	for _, uuid := range uuids {
-		i := slices.IndexFunc(cards, func(c sharing.Card) bool { return c.UUID == uuid })
+		i := slices.IndexFunc(cards, func(c quota.GPU) bool { return c.UUID == uuid })
 		if i < 0 {
 			return nil, "", a.refuse(RefusedAllocation, "%s chose card %s, which this node does not share", by, uuid)
 		}
@@ -232,7 +232,7 @@ func (s *selection) decide(a *applicant) (shares []allocation.Share, by string, 
 // stay lets a container start on cards that are about to change their mode if
 // its tickets name them. They wait for it to end in any case, and where all of
 // a node's cards change it could go nowhere else.
-func (a *applicant) stay(cards []sharing.Card) {
+func (a *applicant) stay(cards []quota.GPU) {
 	for i := range cards {
 		c := &cards[i]
 		if c.Leaving && slices.ContainsFunc(a.ids, func(id string) bool { return cardOf(id) == c.UUID }) {

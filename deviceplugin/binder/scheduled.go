@@ -2,7 +2,7 @@ package binder
 
 import (
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // scheduled are the cards that a scheduler chose for a container, and who it
@@ -19,7 +19,7 @@ import (
 //
 // One that was written after the container was bound is not looked at.
 func (s *selection) scheduled(a *applicant) (uuids []string, by string, err error) {
-	text, written := s.spec.Annotations[names.SGPUAllocation]
+	text, written := s.spec.Annotations[wellknown.SGPUAllocation]
 	if !written {
 		if s.scheduler == nil {
 			return nil, "", nil
@@ -38,22 +38,22 @@ func (s *selection) scheduled(a *applicant) (uuids []string, by string, err erro
 	}
 	chosen, err := allocation.ParseAllocation(text)
 	if err != nil {
-		return nil, "", a.refuse(RefusedAllocation, "annotation %s: %s", names.SGPUAllocation, err)
+		return nil, "", a.refuse(RefusedAllocation, "annotation %s: %s", wellknown.SGPUAllocation, err)
 	}
 	if chosen.Node != s.node {
 		return nil, "", a.refuse(RefusedAllocation, "annotation %s is for node %s, and this is %s",
-			names.SGPUAllocation, chosen.Node, s.node)
+			wellknown.SGPUAllocation, chosen.Node, s.node)
 	}
 	shares := chosen.Containers[a.owner.Container]
 	if len(shares) != a.request.Cards {
 		return nil, "", a.refuse(RefusedAllocation, "annotation %s has %d cards for the container, which asks for %d",
-			names.SGPUAllocation, len(shares), a.request.Cards)
+			wellknown.SGPUAllocation, len(shares), a.request.Cards)
 	}
 	for _, share := range shares {
 		if !s.agrees(&share, a) {
 			return nil, "", a.refuse(RefusedAllocation,
 				"annotation %s gives vcore %d and %d MiB of card %s, and the container asks for others",
-				names.SGPUAllocation, share.VCore, share.MemoryMiB, share.UUID)
+				wellknown.SGPUAllocation, share.VCore, share.MemoryMiB, share.UUID)
 		}
 		uuids = append(uuids, share.UUID)
 	}

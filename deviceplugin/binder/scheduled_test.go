@@ -10,8 +10,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/names"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // TestSchedulersChoice is the table of answers to what is written on a pod.
@@ -99,7 +99,7 @@ func TestSchedulersChoice(t *testing.T) {
 			r := shareRig(t)
 			for i, other := range []string{"60/40", "100/70"} {
 				card, name := i*7, "other-"+string(rune('a'+i))
-				r.wants(name, map[string]string{names.SGPUAllocation: text("gpu-1", shares{"main": {r.share(card, other)}})}, sharer("main", other))
+				r.wants(name, map[string]string{wellknown.SGPUAllocation: text("gpu-1", shares{"main": {r.share(card, other)}})}, sharer("main", other))
 				want := asks{slots: {r.slot(card, 0)}}
 				r.allocate(pod(name), "main", want)
 				r.start(want)
@@ -109,7 +109,7 @@ func TestSchedulersChoice(t *testing.T) {
 				what = "30/10"
 			}
 			r.wants("a", map[string]string{
-				names.SGPUAllocation: tt.text(r), "nvidia.com/nouse-gpuuuid": r.cards(6)[0],
+				wellknown.SGPUAllocation: tt.text(r), "nvidia.com/nouse-gpuuuid": r.cards(6)[0],
 			}, sharer("main", what))
 			want := asks{slots: {r.slot(1, 3)}}
 			if strings.HasPrefix(what, "2:") {
@@ -143,7 +143,7 @@ func TestSchedulersChoice(t *testing.T) {
 // other is a scheduler of others.
 type other func(pod *corev1.Pod, container string) ([]allocation.Share, error)
 
-func (o other) Scheduled(p *corev1.Pod, container string, _ *sharing.Request) ([]allocation.Share, string, error) {
+func (o other) Scheduled(p *corev1.Pod, container string, _ *quota.Request) ([]allocation.Share, string, error) {
 	shares, err := o(p, container)
 	return shares, allocation.ByHAMi, err
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/names"
-	"github.com/heddle-dev/heddle/deviceplugin/sgpu"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 const slots = "nvidia.com/sgpu"
@@ -27,7 +27,7 @@ func shareRig(tb testing.TB, cards ...config.Card) *rig {
 	tb.Helper()
 	r := newRig(tb, "dgx-h100", func(c *config.NodeConfig) { c.Mode, c.SGPU.GPUs = config.ModeSGPU, cards })
 	r.options.NodeName = "gpu-1"
-	r.options.Cards = func() []sharing.Card { return sgpu.Cards(r.options.Machine(), &r.config, nil, nil) }
+	r.options.Cards = func() []quota.GPU { return sgpu.Cards(r.options.Machine(), &r.config, nil, nil) }
 	r.options.CardEdits = func(uuid string) (*cdispec.ContainerEdits, error) {
 		for i, g := range r.options.Machine().GPUs {
 			if g.UUID == uuid {
@@ -105,7 +105,7 @@ func (r *rig) cardsOf(pod, container string) []int {
 
 // chosen is heddle-scheduler's annotation: container, card, share.
 func (r *rig) chosen(node string, shares map[string][]allocation.Share) map[string]string {
-	return map[string]string{names.SGPUAllocation: text(node, shares)}
+	return map[string]string{wellknown.SGPUAllocation: text(node, shares)}
 }
 
 func text(node string, shares map[string][]allocation.Share) string {
@@ -114,7 +114,7 @@ func text(node string, shares map[string][]allocation.Share) string {
 }
 
 // nothingOvercommitted fails the test if a card is.
-func (r *rig) nothingOvercommitted() []sharing.Card {
+func (r *rig) nothingOvercommitted() []quota.GPU {
 	r.tb.Helper()
 	cards, drifts, err := r.Reconcile(context.WithoutCancel(r.tb.Context()))
 	if err != nil {

@@ -10,12 +10,12 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/names"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // testimony is what is known of a container's shares when both its record and
-// its CDI spec are lost: its pod's annotation [names.SGPUBound].
+// its CDI spec are lost: its pod's annotation [wellknown.SGPUBound].
 //
 // Whoever may change a pod may have written that. So it is believed only of
 // containers that hold tickets by the kubelet's account, and only the names of
@@ -28,11 +28,11 @@ import (
 // tickets testify: they mostly name the cards that it has.
 type testimony struct {
 	owner
-	turn   sharing.Turn
+	turn   quota.Phase
 	shares []allocation.Share
 	// whole tells that it has all memory of its cards, however much that is.
 	whole  bool
-	policy sharing.Policy
+	policy quota.Policy
 	by     string
 	// doubt is why the pod's annotation is not believed; empty if it is.
 	doubt string
@@ -197,7 +197,7 @@ func (b *Binder) testifiedLocked() []claim {
 		}
 		for _, s := range t.shares {
 			claims = append(claims, claim{
-				owner: t.owner, Claim: sharing.Claim{Turn: t.turn, Share: s, Policy: t.policy}, whole: t.whole, hearsay: true,
+				owner: t.owner, Claim: quota.Claim{Turn: t.turn, Share: s, Policy: t.policy}, whole: t.whole, hearsay: true,
 			})
 		}
 	}
@@ -208,36 +208,36 @@ func (b *Binder) testifiedLocked() []claim {
 // why it is not believed. A card that the node does not share now may be back
 // later.
 func attest(pod *corev1.Pod, h *holding, c *config.NodeConfig, node string) (testimony, error) {
-	text, written := pod.Annotations[names.SGPUBound]
+	text, written := pod.Annotations[wellknown.SGPUBound]
 	if !written {
-		return testimony{}, fmt.Errorf("its pod has no annotation %s", names.SGPUBound)
+		return testimony{}, fmt.Errorf("its pod has no annotation %s", wellknown.SGPUBound)
 	}
 	bound, err := allocation.ParseBound(text)
 	if err != nil {
-		return testimony{}, fmt.Errorf("annotation %s: %w", names.SGPUBound, err)
+		return testimony{}, fmt.Errorf("annotation %s: %w", wellknown.SGPUBound, err)
 	}
-	container, when := sharing.ContainerOf(pod, h.Container)
+	container, when := quota.ContainerOf(pod, h.Container)
 	if container == nil {
 		return testimony{}, errors.New("its pod has no such container")
 	}
 	entry, told := bound.Containers[h.Container]
 	switch {
 	case bound.Node != node:
-		return testimony{}, fmt.Errorf("annotation %s is of node %s, and this is %s", names.SGPUBound, bound.Node, node)
+		return testimony{}, fmt.Errorf("annotation %s is of node %s, and this is %s", wellknown.SGPUBound, bound.Node, node)
 	case !told:
-		return testimony{}, fmt.Errorf("annotation %s does not say", names.SGPUBound)
+		return testimony{}, fmt.Errorf("annotation %s does not say", wellknown.SGPUBound)
 	}
-	request, err := sharing.ParseRequest(container.Resources.Limits, pod.Annotations, c)
+	request, err := quota.ParseRequest(container.Resources.Limits, pod.Annotations, c)
 	if err != nil {
 		return testimony{}, err
 	}
 	if len(entry.Shares) != request.Cards || len(h.ids) != request.Cards {
 		return testimony{}, fmt.Errorf("annotation %s names %d cards, it asks for %d and holds %d tickets",
-			names.SGPUBound, len(entry.Shares), request.Cards, len(h.ids))
+			wellknown.SGPUBound, len(entry.Shares), request.Cards, len(h.ids))
 	}
 	t := testimony{turn: when, whole: request.MemoryMiB == 0, policy: request.Policy, by: entry.By}
 	for _, s := range entry.Shares {
-		card := sharing.Card{UUID: s.UUID, MemoryMiB: s.MemoryMiB}
+		card := quota.GPU{UUID: s.UUID, MemoryMiB: s.MemoryMiB}
 		t.shares = append(t.shares, card.Share(&request))
 	}
 	return t, nil
@@ -246,18 +246,18 @@ func attest(pod *corev1.Pod, h *holding, c *config.NodeConfig, node string) (tes
 // byTickets takes the cards that a container's tickets name. What makes no sense
 // has none.
 func byTickets(pod *corev1.Pod, h *holding, c *config.NodeConfig) testimony {
-	container, when := sharing.ContainerOf(pod, h.Container)
+	container, when := quota.ContainerOf(pod, h.Container)
 	if container == nil {
 		return testimony{}
 	}
 	t := testimony{turn: when}
-	request, err := sharing.ParseRequest(container.Resources.Limits, pod.Annotations, c)
+	request, err := quota.ParseRequest(container.Resources.Limits, pod.Annotations, c)
 	if err != nil {
 		return t
 	}
 	t.whole, t.policy = request.MemoryMiB == 0, request.Policy
 	for _, id := range h.ids {
-		card := sharing.Card{UUID: cardOf(id)}
+		card := quota.GPU{UUID: cardOf(id)}
 		if !slices.ContainsFunc(t.shares, func(s allocation.Share) bool { return s.UUID == card.UUID }) {
 			t.shares = append(t.shares, card.Share(&request))
 		}

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/test/kubelet"
 )
 
@@ -48,7 +48,7 @@ func (r *rig) says(pod, text string) {
 	if p.Annotations == nil {
 		p.Annotations = map[string]string{}
 	}
-	p.Annotations[names.SGPUBound] = text
+	p.Annotations[wellknown.SGPUBound] = text
 	r.specs["default/"+pod] = p
 }
 
@@ -131,7 +131,7 @@ func TestTestimonyIsToldOnce(t *testing.T) {
 		t.Errorf("drifts (-want +got):\n%s", diff)
 	}
 	// Whoever changes the annotation now frees nothing.
-	delete(r.specs["default/a"].Annotations, names.SGPUBound)
+	delete(r.specs["default/a"].Annotations, wellknown.SGPUBound)
 	r.pass(goneFor + time.Second)
 	if got := r.driftsNow(); got != nil {
 		t.Errorf("told again: %q", got)

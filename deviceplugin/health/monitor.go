@@ -15,7 +15,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/nvml"
+	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 )
 
 // DefaultPollInterval is how often GPUs are asked whether they are alive. A

@@ -5,7 +5,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/nvml"
+	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 )
 
 // tracker is the state machine: it takes what is seen, each with its time, and

@@ -4,14 +4,14 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// Cordon takes the value of [names.CordonedGPUs], the Node's annotation, empty
+// Cordon takes the value of [wellknown.CordonedGPUs], the Node's annotation, empty
 // if the Node has none. What is unknown to the API server's client must not be
 // given: then the last known cards stay cordoned. Call it before Round.
 func (t *Tracker) Cordon(text string) {
-	uuids, err := names.ParseCordoned(text)
+	uuids, err := wellknown.ParseCordoned(text)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.note(FaultCordon, err)

@@ -13,7 +13,7 @@ import (
 	"slices"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // The files in the state directory.
@@ -69,7 +69,7 @@ func (m *modesText) check() error {
 		return fmt.Errorf("version %d with %d cards", m.Version, len(m.Modes))
 	}
 	for uuid, mode := range m.Modes {
-		if !names.IsCardUUID(uuid) || !slices.Contains(mode.Words(), string(mode)) {
+		if !wellknown.IsCardUUID(uuid) || !slices.Contains(mode.Words(), string(mode)) {
 			return fmt.Errorf("mode %.32q of card %.100q", mode, uuid)
 		}
 	}
@@ -83,10 +83,10 @@ func loadCordons(dir string) ([]string, error) {
 	switch {
 	case errors.Is(err, errNoFile):
 		return nil, nil
-	case err == nil && (text.Version != version || len(text.Cordoned) > names.MaxCordoned):
+	case err == nil && (text.Version != version || len(text.Cordoned) > wellknown.MaxCordoned):
 		err = fmt.Errorf("version %d with %d cards", text.Version, len(text.Cordoned))
 	}
-	if at := slices.IndexFunc(text.Cordoned, func(s string) bool { return !names.IsCardUUID(s) }); err == nil && at >= 0 {
+	if at := slices.IndexFunc(text.Cordoned, func(s string) bool { return !wellknown.IsCardUUID(s) }); err == nil && at >= 0 {
 		err = fmt.Errorf("card %.100q", text.Cordoned[at])
 	}
 	if err != nil {
@@ -165,12 +165,12 @@ func (t *Tracker) modesLocked() map[string]config.Mode {
 	modes := map[string]config.Mode{}
 	for i := range t.machine.GPUs {
 		uuid := t.machine.GPUs[i].UUID
-		if c := t.cards[uuid]; c.mode != "" && names.IsCardUUID(uuid) {
+		if c := t.cards[uuid]; c.mode != "" && wellknown.IsCardUUID(uuid) {
 			modes[uuid] = c.mode
 		}
 	}
 	for _, uuid := range slices.Sorted(maps.Keys(t.cards)) {
-		if c := t.cards[uuid]; c.mode != "" && len(modes) < maxCards && names.IsCardUUID(uuid) {
+		if c := t.cards[uuid]; c.mode != "" && len(modes) < maxCards && wellknown.IsCardUUID(uuid) {
 			modes[uuid] = c.mode
 		}
 	}

@@ -9,12 +9,12 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/deviceplugin/plugin"
+	"github.com/heddle-dev/heddle/deviceplugin/server"
 )
 
 // gate is a resource whose calls the Tracker knows of.
 type gate struct {
-	plugin.Resource
+	server.Resource
 	tracker *Tracker
 	mode    config.Mode
 }
@@ -23,11 +23,11 @@ type gate struct {
 // flight that may give it to somebody. Allocate of a card that has moved fails,
 // which ends the pod; it takes a kubelet that needed longer than 0.5 s from its
 // choice to the call.
-func (t *Tracker) Gate(in config.Mode, r plugin.Resource) plugin.Resource {
+func (t *Tracker) Gate(in config.Mode, r server.Resource) server.Resource {
 	return &gate{Resource: r, tracker: t, mode: in}
 }
 
-// Allocate implements [plugin.Allocator].
+// Allocate implements [server.Allocator].
 func (g *gate) Allocate(ctx context.Context, ids []string) (*v1beta1.ContainerAllocateResponse, error) {
 	end, err := g.tracker.allocate(g.mode, ids)
 	if err != nil {
@@ -37,7 +37,7 @@ func (g *gate) Allocate(ctx context.Context, ids []string) (*v1beta1.ContainerAl
 	return g.Resource.Allocate(ctx, ids)
 }
 
-// PreStart implements [plugin.Allocator].
+// PreStart implements [server.Allocator].
 func (g *gate) PreStart(ctx context.Context, ids []string) error {
 	defer g.tracker.bind(g.mode)()
 	return g.Resource.PreStart(ctx, ids)

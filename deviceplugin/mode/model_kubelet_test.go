@@ -13,7 +13,7 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/deviceplugin/plugin"
+	"github.com/heddle-dev/heddle/deviceplugin/server"
 )
 
 func pause(d time.Duration) { <-time.After(d) }
@@ -126,7 +126,7 @@ var errDied = errors.New("the plugin has died")
 
 // backing is a resource behind the gate.
 type backing struct {
-	plugin.Resource
+	server.Resource
 	model   *model
 	tracker *Tracker
 	mode    config.Mode

@@ -9,7 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/config/model"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 func (b *builder) setInt(key string, value int64) { b.labels[key] = strconv.FormatInt(value, 10) }
@@ -32,7 +32,7 @@ func (b *builder) gpus() {
 	b.mig(groups)
 	b.fabric()
 	b.vgpu(groups[0])
-	b.set(b.domains.CardKey(names.CardMachine), cmp.Or(names.Value(b.machine.Product), "unknown"))
+	b.set(b.domains.CardKey(wellknown.CardMachine), cmp.Or(wellknown.Value(b.machine.Product), "unknown"))
 }
 
 // card sets what describes the model that the machine has most of. All values
@@ -40,21 +40,21 @@ func (b *builder) gpus() {
 func (b *builder) card(g model.Group) {
 	d := b.domains
 	b.set(d.Product(), g.Product)
-	b.setInt(d.CardKey(names.CardCount), int64(len(g.GPUs)))
+	b.setInt(d.CardKey(wellknown.CardCount), int64(len(g.GPUs)))
 	if mib := g.MemoryMiB(); mib > 0 {
-		b.setInt(d.CardKey(names.CardMemory), mib)
+		b.setInt(d.CardKey(wellknown.CardMemory), mib)
 	}
 	generation := g.Architecture()
 	if major, minor, ok := strings.Cut(g.ComputeCapability(), "."); ok {
-		b.set(d.CardKey(names.CardComputeMajor), major)
-		b.set(d.CardKey(names.CardComputeMinor), minor)
+		b.set(d.CardKey(wellknown.CardComputeMajor), major)
+		b.set(d.CardKey(wellknown.CardComputeMinor), minor)
 		generation = cmp.Or(generation, family(major, minor))
 	}
-	b.set(d.CardKey(names.CardFamily), generation)
-	b.set(d.CardKey(names.CardMode), b.mode(g))
+	b.set(d.CardKey(wellknown.CardFamily), generation)
+	b.set(d.CardKey(wellknown.CardMode), b.mode(g))
 	strategy, replicas := b.sharing(g)
-	b.set(d.CardKey(names.CardSharingStrategy), strategy)
-	b.setInt(d.CardKey(names.CardReplicas), int64(replicas))
+	b.set(d.CardKey(wellknown.CardSharingStrategy), strategy)
+	b.setInt(d.CardKey(wellknown.CardReplicas), int64(replicas))
 }
 
 // family is gpu-feature-discovery's word for a compute capability, for dumps
@@ -147,15 +147,15 @@ func (b *builder) models(groups []model.Group) {
 	named := 0
 	for _, g := range groups {
 		named += len(g.GPUs)
-		key := b.domains.CardModelCount(names.Value(g.Product))
-		if _, name, ok := strings.Cut(key, "/"); ok && len(name) > names.MaxLabel {
-			room := names.MaxLabel - (len(name) - len(names.Value(g.Product)))
-			key = b.domains.CardModelCount(names.Shorten(names.Value(g.Product), room))
+		key := b.domains.CardModelCount(wellknown.Value(g.Product))
+		if _, name, ok := strings.Cut(key, "/"); ok && len(name) > wellknown.MaxLabel {
+			room := wellknown.MaxLabel - (len(name) - len(wellknown.Value(g.Product)))
+			key = b.domains.CardModelCount(wellknown.Shorten(wellknown.Value(g.Product), room))
 		}
 		b.setInt(key, int64(len(g.GPUs)))
 	}
 	if lost := len(b.machine.GPUs) - named; lost > 0 {
-		b.problem(b.domains.CardKey(names.CardCount),
+		b.problem(b.domains.CardKey(wellknown.CardCount),
 			strconv.Itoa(lost)+" GPUs no longer tell their product and count with no model")
 	}
 }
@@ -164,35 +164,35 @@ func (b *builder) models(groups []model.Group) {
 func (b *builder) driver() {
 	d := b.domains
 	version := b.machine.Driver.Version
-	b.set(d.CardKey(names.CardDriverVersion), version)
-	b.set(d.VendorKey(names.CUDADriverVersionFull), version)
+	b.set(d.CardKey(wellknown.CardDriverVersion), version)
+	b.set(d.VendorKey(wellknown.CUDADriverVersionFull), version)
 	parts := strings.Split(version, ".")
 	switch {
 	case version == "":
 	case len(parts) < 2 || len(parts) > 3:
-		b.problem(d.VendorKey(names.CUDADriverVersionMajor), "driver version "+strconv.Quote(version)+" is not X.Y or X.Y.Z")
+		b.problem(d.VendorKey(wellknown.CUDADriverVersionMajor), "driver version "+strconv.Quote(version)+" is not X.Y or X.Y.Z")
 	default:
 		revision := ""
 		if len(parts) == 3 {
-			revision = names.Value(parts[2])
+			revision = wellknown.Value(parts[2])
 		}
-		b.set(d.VendorKey(names.CUDADriverMajor), parts[0])
-		b.set(d.VendorKey(names.CUDADriverVersionMajor), parts[0])
-		b.set(d.VendorKey(names.CUDADriverMinor), parts[1])
-		b.set(d.VendorKey(names.CUDADriverVersionMinor), parts[1])
+		b.set(d.VendorKey(wellknown.CUDADriverMajor), parts[0])
+		b.set(d.VendorKey(wellknown.CUDADriverVersionMajor), parts[0])
+		b.set(d.VendorKey(wellknown.CUDADriverMinor), parts[1])
+		b.set(d.VendorKey(wellknown.CUDADriverVersionMinor), parts[1])
 		// gpu-feature-discovery writes these two empty for a version X.Y.
-		b.labels[d.VendorKey(names.CUDADriverRev)] = revision
-		b.labels[d.VendorKey(names.CUDADriverVersionRevision)] = revision
+		b.labels[d.VendorKey(wellknown.CUDADriverRev)] = revision
+		b.labels[d.VendorKey(wellknown.CUDADriverVersionRevision)] = revision
 	}
 	major, minor, ok := strings.Cut(b.machine.Driver.CUDA, ".")
 	if !ok {
 		return
 	}
-	b.set(d.VendorKey(names.CUDARuntimeMajor), major)
-	b.set(d.VendorKey(names.CUDARuntimeVersionMajor), major)
-	b.set(d.VendorKey(names.CUDARuntimeMinor), minor)
-	b.set(d.VendorKey(names.CUDARuntimeVersionMinor), minor)
-	b.set(d.VendorKey(names.CUDARuntimeVersionFull), b.machine.Driver.CUDA)
+	b.set(d.VendorKey(wellknown.CUDARuntimeMajor), major)
+	b.set(d.VendorKey(wellknown.CUDARuntimeVersionMajor), major)
+	b.set(d.VendorKey(wellknown.CUDARuntimeMinor), minor)
+	b.set(d.VendorKey(wellknown.CUDARuntimeVersionMinor), minor)
+	b.set(d.VendorKey(wellknown.CUDARuntimeVersionFull), b.machine.Driver.CUDA)
 }
 
 // fabric sets the place in a multi-node NVLink fabric, once all GPUs that have
@@ -210,25 +210,25 @@ func (b *builder) fabric() {
 		case place == nil:
 			place = f
 		case place.ClusterUUID != f.ClusterUUID || place.CliqueID != f.CliqueID:
-			b.problem(b.domains.CardKey(names.CardClique), "the GPUs are in different cliques")
+			b.problem(b.domains.CardKey(wellknown.CardClique), "the GPUs are in different cliques")
 			return
 		}
 	}
 	if place == nil {
 		return
 	}
-	b.set(b.domains.CardKey(names.CardClique), place.ClusterUUID+"."+strconv.FormatUint(uint64(place.CliqueID), 10))
-	b.set(names.NVLinkDomain, place.ClusterUUID)
+	b.set(b.domains.CardKey(wellknown.CardClique), place.ClusterUUID+"."+strconv.FormatUint(uint64(place.CliqueID), 10))
+	b.set(wellknown.NVLinkDomain, place.ClusterUUID)
 }
 
 // vgpu tells virtual GPUs, and the host's driver under them.
 func (b *builder) vgpu(g model.Group) {
 	d := b.domains
 	virtual := func(gpu machine.GPU) bool { return gpu.VGPU != nil }
-	b.setBool(d.VendorKey(names.VGPUPresent), slices.ContainsFunc(b.machine.GPUs, virtual))
+	b.setBool(d.VendorKey(wellknown.VGPUPresent), slices.ContainsFunc(b.machine.GPUs, virtual))
 	if i := slices.IndexFunc(g.GPUs, virtual); i >= 0 {
-		b.set(d.VendorKey(names.VGPUHostDriverVersion), g.GPUs[i].VGPU.HostDriverVersion)
-		b.set(d.VendorKey(names.VGPUHostDriverBranch), g.GPUs[i].VGPU.HostDriverBranch)
+		b.set(d.VendorKey(wellknown.VGPUHostDriverVersion), g.GPUs[i].VGPU.HostDriverVersion)
+		b.set(d.VendorKey(wellknown.VGPUHostDriverBranch), g.GPUs[i].VGPU.HostDriverBranch)
 	}
 	// Only where the configuration names MPS, as in gpu-feature-discovery:
 	// NVIDIA's chart starts MPS daemons on nodes with this label.
@@ -236,5 +236,5 @@ func (b *builder) vgpu(g model.Group) {
 	mps := b.config.Mode == config.ModeSGPU &&
 		(enforce.Memory == config.MemoryMPS || enforce.Compute == config.ComputeMPS)
 	cut := slices.ContainsFunc(b.machine.GPUs, func(gpu machine.GPU) bool { return gpu.MIG.Enabled })
-	b.setBool(d.VendorKey(names.MPSCapable), mps && !cut)
+	b.setBool(d.VendorKey(wellknown.MPSCapable), mps && !cut)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config/model"
 	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // Result is what a Node should carry.
@@ -58,14 +58,14 @@ func Compute(m *machine.Machine, c *config.NodeConfig) Result {
 type builder struct {
 	machine  *machine.Machine
 	config   *config.NodeConfig
-	domains  names.Domains
+	domains  wellknown.Domains
 	labels   map[string]string
 	problems []Problem
 }
 
 // set sets a label to any text, made valid; what is unknown sets none.
 func (b *builder) set(key, value string) {
-	if value = names.Value(value); value != "" {
+	if value = wellknown.Value(value); value != "" {
 		b.labels[key] = value
 	}
 }
@@ -128,7 +128,7 @@ func (b *builder) taints() (taints []Taint) {
 }
 
 // Keys are what configurations can put on a Node. A "*" in a label's key
-// stands for a part that depends on the hardware; see [names.Match].
+// stands for a part that depends on the hardware; see [wellknown.Match].
 type Keys struct {
 	Labels      []string
 	Taints      []string
@@ -139,7 +139,7 @@ type Keys struct {
 // the given configurations, sorted and once each: what an admission policy has
 // to let through.
 func Allowed(sections ...*config.NodeConfig) Keys {
-	k := Keys{Annotations: names.NodeAnnotations()}
+	k := Keys{Annotations: wellknown.NodeAnnotations()}
 	for _, c := range sections {
 		k.Labels = append(k.Labels, c.Domains.NodeLabels()...)
 		k.Taints = append(k.Taints, c.Domains.NodeTaints()...)
@@ -157,16 +157,16 @@ func Allowed(sections ...*config.NodeConfig) Keys {
 // rdma sets the labels of HCAs with role fabric.
 func (b *builder) rdma() {
 	if len(b.machine.HCAs) > 0 {
-		b.set(names.RDMANetnsMode, b.machine.RDMA.NetnsMode)
+		b.set(wellknown.RDMANetnsMode, b.machine.RDMA.NetnsMode)
 	}
 	fabric := model.FabricOf(b.machine)
 	if fabric.HCAs == 0 {
 		return
 	}
-	b.setInt(names.RDMACount, int64(fabric.HCAs))
-	b.set(names.RDMAType, fabric.Type)
-	b.set(names.RDMALinkLayer, fabric.LinkLayer)
+	b.setInt(wellknown.RDMACount, int64(fabric.HCAs))
+	b.set(wellknown.RDMAType, fabric.Type)
+	b.set(wellknown.RDMALinkLayer, fabric.LinkLayer)
 	if fabric.RateGbps > 0 {
-		b.setInt(names.RDMARate, int64(fabric.RateGbps))
+		b.setInt(wellknown.RDMARate, int64(fabric.RateGbps))
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
@@ -308,13 +308,13 @@ func valid(t *testing.T, c *config.NodeConfig, r labels.Result) {
 	t.Helper()
 	allowed := labels.Allowed(c)
 	for key, value := range r.Labels {
-		if err := names.CheckKey(key); err != nil {
+		if err := wellknown.CheckKey(key); err != nil {
 			t.Error(err)
 		}
-		if err := names.CheckValue(value); err != nil {
+		if err := wellknown.CheckValue(value); err != nil {
 			t.Errorf("%s: %v", key, err)
 		}
-		if !slices.ContainsFunc(allowed.Labels, func(pattern string) bool { return names.Match(pattern, key) }) {
+		if !slices.ContainsFunc(allowed.Labels, func(pattern string) bool { return wellknown.Match(pattern, key) }) {
 			t.Errorf("%s is not among the allowed labels", key)
 		}
 	}

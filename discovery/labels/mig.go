@@ -4,7 +4,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/config/model"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // mig sets the labels of MIG devices as gpu-feature-discovery does under each
@@ -14,13 +14,13 @@ func (b *builder) mig(groups []model.Group) {
 	for i := range b.machine.GPUs {
 		capable = capable || b.machine.GPUs[i].MIG.Capable
 	}
-	b.setBool(b.domains.VendorKey(names.MIGCapable), capable)
+	b.setBool(b.domains.VendorKey(wellknown.MIGCapable), capable)
 	switch b.config.MIG.Strategy {
 	case config.MIGSingle:
-		b.set(b.domains.VendorKey(names.MIGStrategy), string(config.MIGSingle))
+		b.set(b.domains.VendorKey(wellknown.MIGStrategy), string(config.MIGSingle))
 		b.migSingle(groups)
 	case config.MIGMixed:
-		b.set(b.domains.VendorKey(names.MIGStrategy), string(config.MIGMixed))
+		b.set(b.domains.VendorKey(wellknown.MIGStrategy), string(config.MIGMixed))
 		for _, s := range slicesOf(groups) {
 			b.migLabels(s, func(suffix string) string { return b.domains.MIGKey(s.device.Profile, suffix) })
 		}
@@ -86,9 +86,9 @@ func (b *builder) migSingle(groups []model.Group) {
 		reason = "the GPUs with MIG devices do not tell their product"
 	}
 	if reason != "" {
-		b.problem(b.domains.VendorKey(names.MIGStrategy), "strategy single: "+reason)
+		b.problem(b.domains.VendorKey(wellknown.MIGStrategy), "strategy single: "+reason)
 		b.set(b.domains.Product(), groups[0].Product+"-MIG-INVALID")
-		for _, suffix := range []string{names.CardCount, names.CardReplicas, names.CardMemory} {
+		for _, suffix := range []string{wellknown.CardCount, wellknown.CardReplicas, wellknown.CardMemory} {
 			b.setInt(b.domains.CardKey(suffix), 0)
 		}
 		return
@@ -98,23 +98,23 @@ func (b *builder) migSingle(groups []model.Group) {
 
 // migLabels sets what describes one profile.
 func (b *builder) migLabels(s slice, key func(suffix string) string) {
-	b.set(key(names.CardProduct), s.product+"-MIG-"+names.MIGProfile(s.device.Profile))
-	b.set(key(names.CardSharingStrategy), "none")
+	b.set(key(wellknown.CardProduct), s.product+"-MIG-"+wellknown.MIGProfile(s.device.Profile))
+	b.set(key(wellknown.CardSharingStrategy), "none")
 	for _, attribute := range []struct {
 		suffix string
 		value  int64
 	}{
-		{names.CardCount, int64(s.count)},
-		{names.CardReplicas, 1},
-		{names.CardMemory, s.device.MemoryMiB},
-		{names.MIGMultiprocessors, int64(s.device.Multiprocessors)},
-		{names.MIGSlicesGI, int64(s.device.GPUSlices)},
-		{names.MIGSlicesCI, int64(s.device.ComputeSlices)},
-		{names.MIGEnginesCopy, int64(s.device.CopyEngines)},
-		{names.MIGEnginesDecoder, int64(s.device.DecoderEngines)},
-		{names.MIGEnginesEncoder, int64(s.device.EncoderEngines)},
-		{names.MIGEnginesJPEG, int64(s.device.JPEGEngines)},
-		{names.MIGEnginesOFA, int64(s.device.OFAEngines)},
+		{wellknown.CardCount, int64(s.count)},
+		{wellknown.CardReplicas, 1},
+		{wellknown.CardMemory, s.device.MemoryMiB},
+		{wellknown.MIGMultiprocessors, int64(s.device.Multiprocessors)},
+		{wellknown.MIGSlicesGI, int64(s.device.GPUSlices)},
+		{wellknown.MIGSlicesCI, int64(s.device.ComputeSlices)},
+		{wellknown.MIGEnginesCopy, int64(s.device.CopyEngines)},
+		{wellknown.MIGEnginesDecoder, int64(s.device.DecoderEngines)},
+		{wellknown.MIGEnginesEncoder, int64(s.device.EncoderEngines)},
+		{wellknown.MIGEnginesJPEG, int64(s.device.JPEGEngines)},
+		{wellknown.MIGEnginesOFA, int64(s.device.OFAEngines)},
 	} {
 		b.setInt(key(attribute.suffix), attribute.value)
 	}

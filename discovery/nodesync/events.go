@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // eventMessage is the API's limit on an Event's message, in bytes.
@@ -26,7 +26,7 @@ func (s *Syncer) Warn(ctx context.Context, reason, message string) error {
 		Reason:         reason,
 		Message:        message[:min(len(message), eventMessage)],
 		Type:           corev1.EventTypeWarning,
-		Source:         corev1.EventSource{Component: names.FieldManager, Host: s.node},
+		Source:         corev1.EventSource{Component: wellknown.FieldManager, Host: s.node},
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}
 	err := s.client.Post().Namespace(metav1.NamespaceDefault).Resource("events").Body(event).Do(ctx).Error()

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // applyAttempts bounds the answers to conflicts: each attempt drops at least
@@ -37,7 +37,7 @@ func planLabels(node *corev1.Node, want map[string]string, force bool) labelPlan
 	p := labelPlan{apply: make(map[string]string, len(want))}
 	owned := map[string]bool{}
 	for key, managers := range owners {
-		owned[key] = slices.Contains(managers, names.FieldManager)
+		owned[key] = slices.Contains(managers, wellknown.FieldManager)
 	}
 	for key, value := range want {
 		theirs, there := node.Labels[key]
@@ -65,7 +65,7 @@ func planLabels(node *corev1.Node, want map[string]string, force bool) labelPlan
 func labelOwners(fields []metav1.ManagedFieldsEntry) map[string][]string {
 	owners := map[string][]string{}
 	for _, entry := range fields {
-		if entry.Manager == names.FieldManager && entry.Operation != metav1.ManagedFieldsOperationApply {
+		if entry.Manager == wellknown.FieldManager && entry.Operation != metav1.ManagedFieldsOperationApply {
 			continue
 		}
 		for _, key := range labelKeys(entry.FieldsV1) {
@@ -142,7 +142,7 @@ func (s *Syncer) applyLabels(ctx context.Context, labels map[string]string, forc
 	}
 	node := &corev1.Node{}
 	err = s.client.Patch(types.ApplyPatchType).Resource("nodes").Name(s.node).
-		VersionedParams(&metav1.PatchOptions{FieldManager: names.FieldManager, Force: &force}, metav1.ParameterCodec).
+		VersionedParams(&metav1.PatchOptions{FieldManager: wellknown.FieldManager, Force: &force}, metav1.ParameterCodec).
 		Body(body).Do(ctx).Into(node)
 	return node, err
 }

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // owns is a managedFields entry of manager for the label keys.
@@ -39,14 +39,14 @@ func TestPlanLabels(t *testing.T) {
 		{
 			name:   "nothing changed",
 			labels: map[string]string{"a": "1", "zone": "z"},
-			fields: []metav1.ManagedFieldsEntry{owns(names.FieldManager, apply, "a"), owns("kubelet", update, "zone")},
+			fields: []metav1.ManagedFieldsEntry{owns(wellknown.FieldManager, apply, "a"), owns("kubelet", update, "zone")},
 			want:   map[string]string{"a": "1"},
 			plan:   labelPlan{apply: map[string]string{"a": "1"}},
 		},
 		{
 			name:   "a stale label goes",
 			labels: map[string]string{"a": "1", "old": "1"},
-			fields: []metav1.ManagedFieldsEntry{owns(names.FieldManager, apply, "a", "old")},
+			fields: []metav1.ManagedFieldsEntry{owns(wellknown.FieldManager, apply, "a", "old")},
 			want:   map[string]string{"a": "1"},
 			plan:   labelPlan{apply: map[string]string{"a": "1"}, write: true},
 		},
@@ -60,7 +60,7 @@ func TestPlanLabels(t *testing.T) {
 		{
 			name:   "another labeler with another value is yielded to",
 			labels: map[string]string{"a": "2", "b": "1"},
-			fields: []metav1.ManagedFieldsEntry{owns("gfd", update, "a"), owns(names.FieldManager, apply, "b")},
+			fields: []metav1.ManagedFieldsEntry{owns("gfd", update, "a"), owns(wellknown.FieldManager, apply, "b")},
 			want:   map[string]string{"a": "1", "b": "1"},
 			plan: labelPlan{
 				apply:     map[string]string{"b": "1"},
@@ -84,7 +84,7 @@ func TestPlanLabels(t *testing.T) {
 		{
 			name:   "our own Update entry is not ownership",
 			labels: map[string]string{"a": "1"},
-			fields: []metav1.ManagedFieldsEntry{owns(names.FieldManager, update, "a")},
+			fields: []metav1.ManagedFieldsEntry{owns(wellknown.FieldManager, update, "a")},
 			want:   map[string]string{},
 			plan:   labelPlan{apply: map[string]string{}},
 		},
@@ -181,7 +181,7 @@ func TestPlanTaints(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			node := &corev1.Node{Spec: corev1.NodeSpec{Taints: tt.has}}
 			if tt.record != "" {
-				node.Annotations = map[string]string{names.OwnedTaints: tt.record}
+				node.Annotations = map[string]string{wellknown.OwnedTaints: tt.record}
 			}
 			got := planTaints(node, tt.want)
 			if diff := cmp.Diff(tt.plan, got, cmp.AllowUnexported(taintPlan{})); diff != "" {
@@ -195,8 +195,8 @@ func TestPreview(t *testing.T) {
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Labels:        map[string]string{"old": "1", "a": "1", "zone": "z"},
-			Annotations:   map[string]string{names.OwnedTaints: `["usage:NoSchedule"]`},
-			ManagedFields: []metav1.ManagedFieldsEntry{owns(names.FieldManager, metav1.ManagedFieldsOperationApply, "a", "old")},
+			Annotations:   map[string]string{wellknown.OwnedTaints: `["usage:NoSchedule"]`},
+			ManagedFields: []metav1.ManagedFieldsEntry{owns(wellknown.FieldManager, metav1.ManagedFieldsOperationApply, "a", "old")},
 		},
 		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "usage", Value: "training", Effect: "NoSchedule"}}},
 	}

@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // Preview tells what a Sync would change, one line each, sorted: "+ key=value"
@@ -17,7 +17,7 @@ func Preview(node *corev1.Node, want Desired) (changes []string, conflicts []Con
 	labels := planLabels(node, want.Labels, want.Force)
 	after := maps.Clone(labels.apply)
 	for key, managers := range labelOwners(node.ManagedFields) {
-		if _, kept := after[key]; !kept && slices.Equal(managers, []string{names.FieldManager}) {
+		if _, kept := after[key]; !kept && slices.Equal(managers, []string{wellknown.FieldManager}) {
 			changes = append(changes, fmt.Sprintf("- %s=%s", key, node.Labels[key]))
 		}
 	}
@@ -47,7 +47,7 @@ func Preview(node *corev1.Node, want Desired) (changes []string, conflicts []Con
 }
 
 // LabelOwners lists, for every label key of a Node, the field managers that
-// hold it, sorted: [names.FieldManager] for what discovery applied.
+// hold it, sorted: [wellknown.FieldManager] for what discovery applied.
 func LabelOwners(node *corev1.Node) map[string][]string { return labelOwners(node.ManagedFields) }
 
 func containsTaint(list []corev1.Taint, t corev1.Taint) bool {

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // server answers as an API server would for one Node; each request takes the
@@ -116,7 +116,7 @@ func TestSyncWritesTaintsOverTheNewestVersion(t *testing.T) {
 	if _, err := s.Sync(t.Context(), node("1", nil), want); err != nil {
 		t.Fatal(err)
 	}
-	patch := `PATCH application/merge-patch+json {"metadata":{"annotations":{"` + names.OwnedTaints +
+	patch := `PATCH application/merge-patch+json {"metadata":{"annotations":{"` + wellknown.OwnedTaints +
 		`":"[\"usage:NoSchedule\"]"},"resourceVersion":"`
 	requests := []string{
 		patch + `1"},"spec":{"taints":[{"key":"usage","value":"training","effect":"NoSchedule"}]}}`,
@@ -149,7 +149,7 @@ func TestSyncReportsAndStillDoesTheOtherHalf(t *testing.T) {
 func TestSyncIsQuietWhenNothingChanged(t *testing.T) {
 	s, api := newSyncer(t)
 	n := node("1", map[string]string{"a": "1"})
-	n.ManagedFields = []metav1.ManagedFieldsEntry{owns(names.FieldManager, metav1.ManagedFieldsOperationApply, "a")}
+	n.ManagedFields = []metav1.ManagedFieldsEntry{owns(wellknown.FieldManager, metav1.ManagedFieldsOperationApply, "a")}
 	for range 100 {
 		if _, err := s.Sync(t.Context(), n, Desired{Labels: map[string]string{"a": "1"}}); err != nil {
 			t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // writeAttempts bounds the races with other writers of the Node's taints, such
@@ -86,7 +86,7 @@ func ownedTaints(node *corev1.Node) map[string]bool {
 // recordedTaints is the annotation's list. One that does not parse owns
 // nothing: rather a taint too many than somebody else's removed.
 func recordedTaints(node *corev1.Node) []string {
-	text, ok := node.Annotations[names.OwnedTaints]
+	text, ok := node.Annotations[wellknown.OwnedTaints]
 	if !ok {
 		return nil
 	}
@@ -135,7 +135,7 @@ func (s *Syncer) writeTaints(ctx context.Context, version string, p taintPlan) (
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{
 			"resourceVersion": version,
-			"annotations":     map[string]any{names.OwnedTaints: record},
+			"annotations":     map[string]any{wellknown.OwnedTaints: record},
 		},
 		"spec": map[string]any{"taints": p.taints},
 	})
@@ -144,7 +144,7 @@ func (s *Syncer) writeTaints(ctx context.Context, version string, p taintPlan) (
 	}
 	node := &corev1.Node{}
 	err = s.client.Patch(types.MergePatchType).Resource("nodes").Name(s.node).
-		VersionedParams(&metav1.PatchOptions{FieldManager: names.FieldManager}, metav1.ParameterCodec).
+		VersionedParams(&metav1.PatchOptions{FieldManager: wellknown.FieldManager}, metav1.ParameterCodec).
 		Body(body).Do(ctx).Into(node)
 	return node, err
 }

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // Watch keeps the newest version of one Node. It is the store of a client-go
@@ -132,8 +132,8 @@ func (w *Watch) Update(obj any) error {
 	w.Keep(slim(node))
 	w.notify(before, node)
 	if before == nil || !maps.Equal(before.Labels, node.Labels) ||
-		before.Annotations[names.OwnedTaints] != node.Annotations[names.OwnedTaints] ||
-		before.Annotations[names.CordonedGPUs] != node.Annotations[names.CordonedGPUs] ||
+		before.Annotations[wellknown.OwnedTaints] != node.Annotations[wellknown.OwnedTaints] ||
+		before.Annotations[wellknown.CordonedGPUs] != node.Annotations[wellknown.CordonedGPUs] ||
 		!equality.Semantic.DeepEqual(before.Spec.Taints, node.Spec.Taints) {
 		signal(w.changed)
 	}

@@ -8,7 +8,7 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // full are the facts of a node where everything works.
@@ -125,7 +125,7 @@ func TestDMemEdits(t *testing.T) {
 			Env:  []string{"NVIDIA_CTK_DEBUG=false"},
 		}
 	}
-	for policy, request := range map[sharing.Policy]string{sharing.FixedShare: "4096", sharing.BurstShare: "4096", sharing.BestEffort: "0"} {
+	for policy, request := range map[quota.Policy]string{quota.FixedShare: "4096", quota.BurstShare: "4096", quota.BestEffort: "0"} {
 		limit.Policy = policy
 		got, err := l.Edits(t.Context(), limit)
 		if err != nil {

@@ -8,7 +8,7 @@ import (
 
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // The contract of NVIDIA's hook, from nvidia-container-toolkit 1.20.1
@@ -48,7 +48,7 @@ func (d *dmem) edits(_ context.Context, l *Limit, _ aspects) (*Edits, error) {
 	// What a share has is on the account of its card, so it can be guaranteed;
 	// best-effort gives way.
 	request := limit
-	if l.Policy == sharing.BestEffort {
+	if l.Policy == quota.BestEffort {
 		request = 0
 	}
 	return &Edits{

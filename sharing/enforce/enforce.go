@@ -22,7 +22,7 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // Kind is an enforcer. Its words are those of the configuration.
@@ -62,7 +62,7 @@ type Card struct {
 // whole tells whether the container has the card to itself, with all of it:
 // there is nothing to limit, and nobody to protect.
 func (c *Card) whole() bool {
-	return c.Share.VCore >= sharing.Whole && c.TotalMiB > 0 && c.Share.MemoryMiB >= c.TotalMiB
+	return c.Share.VCore >= quota.Whole && c.TotalMiB > 0 && c.Share.MemoryMiB >= c.TotalMiB
 }
 
 // Limit is what one container may use at most.
@@ -70,7 +70,7 @@ type Limit struct {
 	// Pod is the pod's UID, Container the container's name in it; the names of
 	// files are made of both.
 	Pod, Container string
-	Policy         sharing.Policy
+	Policy         quota.Policy
 	// Cards are in the order in which the container's CUDA counts them, which
 	// is that of their PCI addresses.
 	Cards []Card
@@ -88,10 +88,10 @@ func (l *Limit) key() string { return l.Pod + "_" + l.Container }
 // percent is the compute limit of a card as the policy means it: burst-share
 // and best-effort may take what is idle.
 func (l *Limit) percent(c *Card) int {
-	if l.Policy != sharing.FixedShare && l.Policy != "" || c.Share.VCore <= 0 {
-		return sharing.Whole
+	if l.Policy != quota.FixedShare && l.Policy != "" || c.Share.VCore <= 0 {
+		return quota.Whole
 	}
-	return min(c.Share.VCore, sharing.Whole)
+	return min(c.Share.VCore, quota.Whole)
 }
 
 // Edits are what makes a container keep its limit. The slices are the caller's.

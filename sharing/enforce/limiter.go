@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // Options are what a Limiter works with.
@@ -181,7 +181,7 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
 func needed(limit *Limit, chosen Enforced) Enforced {
 	alone, whole := true, true
 	for i := range limit.Cards {
-		alone = alone && limit.Cards[i].Share.VCore >= sharing.Whole
+		alone = alone && limit.Cards[i].Share.VCore >= quota.Whole
 		whole = whole && limit.Cards[i].whole()
 	}
 	if whole {

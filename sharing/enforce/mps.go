@@ -14,7 +14,7 @@ import (
 
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // What a client of MPS gets (NVIDIA's "Appendix: Environment Variables").
@@ -95,13 +95,13 @@ func (m *mps) edits(ctx context.Context, l *Limit, what aspects) (*Edits, error)
 	if what.compute {
 		env = append(env, envThreads+"="+strconv.Itoa(l.percent(c)))
 	} else {
-		env = append(env, envThreads+"="+strconv.Itoa(sharing.Whole))
+		env = append(env, envThreads+"="+strconv.Itoa(quota.Whole))
 	}
 	if what.memory {
 		env = append(env, fmt.Sprintf("%s=0=%dM", envPinned, c.Share.MemoryMiB))
 	}
 	priority := "0"
-	if l.Policy == sharing.BestEffort {
+	if l.Policy == quota.BestEffort {
 		priority = "1"
 	}
 	return &Edits{
@@ -138,7 +138,7 @@ func (m *mps) enter(l *Limit, what aspects) (*daemon, daemonLimits, error) {
 func tenantOf(l *Limit, what aspects) tenant {
 	c := &l.Cards[0]
 	t := tenant{
-		limits: daemonLimits{Percent: sharing.Whole, MemoryMiB: max(c.TotalMiB, c.Share.MemoryMiB)},
+		limits: daemonLimits{Percent: quota.Whole, MemoryMiB: max(c.TotalMiB, c.Share.MemoryMiB)},
 		memory: what.memory,
 	}
 	if l.UID != nil {

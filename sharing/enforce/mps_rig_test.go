@@ -12,7 +12,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // node is a node with a fake nvidia-cuda-mps-control.
@@ -171,7 +171,7 @@ func (n *node) touch(card, name string) {
 
 func share(pod, card string, vcore int, mib int64) *Limit {
 	return &Limit{
-		Pod: pod, Container: "c", Policy: sharing.FixedShare,
+		Pod: pod, Container: "c", Policy: quota.FixedShare,
 		Cards: []Card{{Share: allocation.Share{UUID: card, VCore: vcore, MemoryMiB: mib}, Index: 3, TotalMiB: 81559}},
 	}
 }

@@ -15,7 +15,7 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 func TestMPSLimitsClientsAndServer(t *testing.T) {
@@ -42,7 +42,7 @@ func TestMPSLimitsClientsAndServer(t *testing.T) {
 		t.Errorf("edits (-want +got):\n%s", diff)
 	}
 	best := share("p2", cardA, 0, 20480)
-	best.Policy = sharing.BestEffort
+	best.Policy = quota.BestEffort
 	got = n.edits(best)
 	if diff := cmp.Diff([]string{
 		"CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100",

@@ -11,7 +11,7 @@ import (
 
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // HAMi-core's contract (src/multiprocess/multiprocess_memory_limit.c), which
@@ -96,7 +96,7 @@ func preloadEnv(l *Limit, what aspects) []string {
 		envDisable + "=false", envOversubscribe + "=false",
 		envRegion + "=" + filepath.Join(containerRegion, regionFile),
 	}
-	least, same := sharing.Whole, true
+	least, same := quota.Whole, true
 	for i := range l.Cards {
 		c := &l.Cards[i]
 		if what.memory {
@@ -123,17 +123,17 @@ func preloadEnv(l *Limit, what aspects) []string {
 // the policy lets it be passed, since that is the library's business.
 func smPercent(c *Card, what aspects) int {
 	if !what.compute {
-		return sharing.Whole
+		return quota.Whole
 	}
-	return min(cmp.Or(max(c.Share.VCore, 0), sharing.Whole), sharing.Whole)
+	return min(cmp.Or(max(c.Share.VCore, 0), quota.Whole), quota.Whole)
 }
 
 // policyWord is the policy in HAMi-core's words.
-func policyWord(policy sharing.Policy, what aspects) string {
+func policyWord(policy quota.Policy, what aspects) string {
 	switch {
-	case !what.compute || policy == sharing.BestEffort:
+	case !what.compute || policy == quota.BestEffort:
 		return "disable"
-	case policy == sharing.BurstShare:
+	case policy == quota.BurstShare:
 		return "default"
 	}
 	return "force"

@@ -14,7 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // shop is a node with a library, below a root that is not ours.
@@ -107,11 +107,11 @@ func TestPreloadEdits(t *testing.T) {
 func TestPreloadEnvironment(t *testing.T) {
 	both := aspects{memory: true, compute: true}
 	two := func(a, b int) *Limit {
-		return &Limit{Policy: sharing.FixedShare, Cards: []Card{
+		return &Limit{Policy: quota.FixedShare, Cards: []Card{
 			{Share: allocation.Share{VCore: a, MemoryMiB: 1024}}, {Share: allocation.Share{VCore: b, MemoryMiB: 2048}},
 		}}
 	}
-	policy := func(l *Limit, p sharing.Policy) *Limit {
+	policy := func(l *Limit, p quota.Policy) *Limit {
 		l.Policy = p
 		return l
 	}
@@ -124,10 +124,10 @@ func TestPreloadEnvironment(t *testing.T) {
 		{"fixed share", share("p", cardA, 60, 4096), both, []string{
 			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=60", "GPU_CORE_UTILIZATION_POLICY=force",
 		}},
-		{"burst share", policy(share("p", cardA, 60, 4096), sharing.BurstShare), both, []string{
+		{"burst share", policy(share("p", cardA, 60, 4096), quota.BurstShare), both, []string{
 			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=60", "GPU_CORE_UTILIZATION_POLICY=default",
 		}},
-		{"best effort has no limit, which is 100 and never 0", policy(share("p", cardA, 0, 4096), sharing.BestEffort), both, []string{
+		{"best effort has no limit, which is 100 and never 0", policy(share("p", cardA, 0, 4096), quota.BestEffort), both, []string{
 			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=100", "GPU_CORE_UTILIZATION_POLICY=disable",
 		}},
 		{"two cards alike", two(50, 50), both, []string{

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/hami"
 )
 
@@ -76,7 +76,7 @@ func TestTheLockOfTheNextPodOfThatName(t *testing.T) {
 		<-time.After(time.Second)
 		same(t, "later", c.take(), "1s get pod p1")
 		next := asking("p1", "n1", sgpu)
-		next.Annotations[names.HAMiBindTime] = "1795224000"
+		next.Annotations[wellknown.HAMiBindTime] = "1795224000"
 		c.put("p1", next)
 		same(t, "bound", c.take(), "1.5s node -"+lockKey)
 	})

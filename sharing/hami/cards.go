@@ -6,12 +6,12 @@ import (
 	"slices"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // Card is one shared card and what is left of it.
 type Card struct {
-	sharing.Card
+	quota.GPU
 	// BDF is the PCI address, Model the product's name; "" is unknown.
 	BDF, Model string
 }
@@ -30,8 +30,8 @@ func Cards(cards []Card, open bool) string {
 func entry(c *Card, open bool) allocation.HAMiCard {
 	one := allocation.HAMiCard{
 		UUID: c.UUID, BDF: c.BDF, Model: c.Model,
-		TotalDevCount: limit(c.Slots), TotalCompute: sharing.Whole, TotalVRam: limit(c.MemoryMiB),
-		AvailableDevCount: limit(c.Slots - c.Tenants), AvailableCompute: limit(sharing.Whole - c.VCore),
+		TotalDevCount: limit(c.Slots), TotalCompute: quota.Whole, TotalVRam: limit(c.MemoryMiB),
+		AvailableDevCount: limit(c.Slots - c.Tenants), AvailableCompute: limit(quota.Whole - c.VCore),
 		AvailableVRam: limit(c.MemoryMiB - c.UsedMiB),
 		NUMA:          c.NUMA, Healthy: c.Against == "" && open, LinkZone: limit(c.Zone),
 	}

@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/names"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // Rules are what HAMi's choice is checked by.
@@ -29,21 +29,21 @@ type Lookup func(uuid string) (memoryMiB int64, known bool)
 // error is a [*RefusedError]; of several reasons it has the first in the order of
 // the constants. The cards are HAMi's, the amounts the container's own: HAMi's
 // count only where its limits leave them open.
-func Choice(pod *corev1.Pod, container string, want *sharing.Request, rules Rules) ([]allocation.Share, error) {
-	text, written := pod.Annotations[names.HAMiAllocation]
+func Choice(pod *corev1.Pod, container string, want *quota.Request, rules Rules) ([]allocation.Share, error) {
+	text, written := pod.Annotations[wellknown.HAMiAllocation]
 	if !written {
-		return nil, refuse(Absent, "%s is not there: HAMi chose no card", names.HAMiAllocation)
+		return nil, refuse(Absent, "%s is not there: HAMi chose no card", wellknown.HAMiAllocation)
 	}
 	if pod.Spec.SchedulerName != rules.SchedulerName {
 		return nil, refuse(Forged, "%s is not believed: the pod's scheduler is %q, and HAMi is %q",
-			names.HAMiAllocation, pod.Spec.SchedulerName, rules.SchedulerName)
+			wellknown.HAMiAllocation, pod.Spec.SchedulerName, rules.SchedulerName)
 	}
 	if err := bindingOf(pod, rules.Node); err != nil {
 		return nil, err
 	}
 	all, err := allocation.ParseHAMiPod(text)
 	if err != nil {
-		return nil, refuse(Malformed, "%s: %v", names.HAMiAllocation, err)
+		return nil, refuse(Malformed, "%s: %v", wellknown.HAMiAllocation, err)
 	}
 	listed, initial, refusal := partOf(all, pod, container)
 	if refusal != nil {
@@ -52,12 +52,12 @@ func Choice(pod *corev1.Pod, container string, want *sharing.Request, rules Rule
 	if initial {
 		if listed = listed[:min(len(listed), max(want.Cards, 0))]; len(listed) < want.Cards {
 			return nil, refuse(Absent, "%s: HAMi chose %d of %d cards for init container %s",
-				names.HAMiAllocation, len(listed), want.Cards, container)
+				wellknown.HAMiAllocation, len(listed), want.Cards, container)
 		}
 	}
 	if len(listed) != want.Cards {
 		return nil, refuse(WrongCount, "%s: %d cards for container %s, which asks for %d",
-			names.HAMiAllocation, len(listed), container, want.Cards)
+			wellknown.HAMiAllocation, len(listed), container, want.Cards)
 	}
 	shares := make([]allocation.Share, 0, len(listed))
 	for _, s := range listed {
@@ -76,19 +76,19 @@ func Choice(pod *corev1.Pod, container string, want *sharing.Request, rules Rule
 // whole seconds, so a Filter within the second of the binding passes; the
 // ledger judges what it wrote as it does all others.
 func bindingOf(pod *corev1.Pod, node string) error {
-	chosen := pod.Annotations[names.HAMiNode]
+	chosen := pod.Annotations[wellknown.HAMiNode]
 	if chosen != node || pod.Spec.NodeName != node {
 		return refuse(OtherNode, "%s: HAMi chose node %q, the pod is bound to %q, this is %s",
-			names.HAMiAllocation, chosen, pod.Spec.NodeName, node)
+			wellknown.HAMiAllocation, chosen, pod.Spec.NodeName, node)
 	}
-	text, bound := pod.Annotations[names.HAMiBindTime]
+	text, bound := pod.Annotations[wellknown.HAMiBindTime]
 	if !bound {
 		return refuse(Unbound, "%s is not believed: without %s HAMi has not bound the pod",
-			names.HAMiAllocation, names.HAMiBindTime)
+			wellknown.HAMiAllocation, wellknown.HAMiBindTime)
 	}
 	at, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return refuse(Malformed, "%s: %q is no time in seconds", names.HAMiBindTime, text)
+		return refuse(Malformed, "%s: %q is no time in seconds", wellknown.HAMiBindTime, text)
 	}
 	since, refusal := chosenAt(pod)
 	if refusal != nil {
@@ -96,20 +96,20 @@ func bindingOf(pod *corev1.Pod, node string) error {
 	}
 	if at < since {
 		return refuse(Stale, "%s is of %s, and the pod was bound at %s: HAMi chose again after it had bound",
-			names.HAMiAllocation, clock(since), clock(at))
+			wellknown.HAMiAllocation, clock(since), clock(at))
 	}
 	return nil
 }
 
 // chosenAt is when HAMi's Filter wrote, in Unix seconds.
 func chosenAt(pod *corev1.Pod) (int64, *RefusedError) {
-	key, unit := names.HAMiPredicateTime, int64(time.Second)
+	key, unit := wellknown.HAMiPredicateTime, int64(time.Second)
 	text, ok := pod.Annotations[key]
 	if !ok {
-		key, unit = names.HAMiChosenTime, 1
+		key, unit = wellknown.HAMiChosenTime, 1
 		if text, ok = pod.Annotations[key]; !ok {
 			return 0, refuse(Malformed, "%s has no time: neither %s nor %s",
-				names.HAMiAllocation, names.HAMiPredicateTime, names.HAMiChosenTime)
+				wellknown.HAMiAllocation, wellknown.HAMiPredicateTime, wellknown.HAMiChosenTime)
 		}
 	}
 	at, err := strconv.ParseInt(text, 10, 64)
@@ -141,37 +141,37 @@ func partOf(
 		return all[inits+app], false, nil
 	case len(all) == apps && initial:
 		return nil, true, refuse(Absent, "%s: HAMi before 2.9 chooses no card for init container %s",
-			names.HAMiAllocation, container)
+			wellknown.HAMiAllocation, container)
 	case len(all) == apps:
 		return all[app], false, nil
 	}
 	return nil, initial, refuse(Malformed, "%s has %d entries for a pod of %d containers and %d init containers",
-		names.HAMiAllocation, len(all), apps, inits)
+		wellknown.HAMiAllocation, len(all), apps, inits)
 }
 
 // shareOf is a container's share of one card. HAMi 2.9 and later write down
 // for an init container the share of an app container that is large enough:
 // the card is the same, the amounts are the init container's own.
 func shareOf(
-	s allocation.HAMiShare, initial bool, want *sharing.Request, card Lookup,
+	s allocation.HAMiShare, initial bool, want *quota.Request, card Lookup,
 ) (allocation.Share, *RefusedError) {
 	total, known := card(s.UUID)
 	compute, memory := int(s.Compute), int64(s.VRam)
 	switch {
 	case !known:
-		return allocation.Share{}, refuse(UnknownCard, "%s: this node has no shared card %s", names.HAMiAllocation, s.UUID)
+		return allocation.Share{}, refuse(UnknownCard, "%s: this node has no shared card %s", wellknown.HAMiAllocation, s.UUID)
 	case memory == 0:
 		// No enforcer can tell "none" from "no limit", and HAMi never means it.
-		return allocation.Share{}, refuse(Malformed, "%s: no memory of card %s", names.HAMiAllocation, s.UUID)
+		return allocation.Share{}, refuse(Malformed, "%s: no memory of card %s", wellknown.HAMiAllocation, s.UUID)
 	case memory > total:
 		return allocation.Share{}, refuse(Exceeds, "%s: %d MiB of card %s, which has %d",
-			names.HAMiAllocation, memory, s.UUID, total)
+			wellknown.HAMiAllocation, memory, s.UUID, total)
 	case !initial && want.MemoryMiB > 0 && memory > want.MemoryMiB:
 		return allocation.Share{}, refuse(Exceeds, "%s: %d MiB of card %s, the container asks for %d",
-			names.HAMiAllocation, memory, s.UUID, want.MemoryMiB)
+			wellknown.HAMiAllocation, memory, s.UUID, want.MemoryMiB)
 	case !initial && want.VCore > 0 && compute > want.VCore:
 		return allocation.Share{}, refuse(Exceeds, "%s: %d %% of card %s, the container asks for %d",
-			names.HAMiAllocation, compute, s.UUID, want.VCore)
+			wellknown.HAMiAllocation, compute, s.UUID, want.VCore)
 	}
 	// HAMi does not count the compute of online pods: a cap stays a cap.
 	return allocation.Share{

@@ -15,9 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/names"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/hami"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 const (
@@ -53,8 +53,8 @@ type asked struct {
 	MemoryMiB int64  `json:"memoryMiB"`
 }
 
-func (a asked) request() *sharing.Request {
-	return &sharing.Request{Cards: a.Cards, VCore: a.VCore, MemoryMiB: a.MemoryMiB}
+func (a asked) request() *quota.Request {
+	return &quota.Request{Cards: a.Cards, VCore: a.VCore, MemoryMiB: a.MemoryMiB}
 }
 
 func containers(list []asked) (all []corev1.Container) {
@@ -115,9 +115,9 @@ func TestEveryVersionIsUnderstood(t *testing.T) {
 // card A, side has none.
 func bound() *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p1", Annotations: map[string]string{
-		names.HAMiAllocation:    `[[{"uuid":"` + cardA + `","compute":60,"vRam":4096}],[]]`,
-		names.HAMiPredicateTime: "1795223838726454907", names.HAMiChosenTime: "1795223838",
-		names.HAMiNode: "n1", names.HAMiBindTime: "1795223839", names.HAMiBindPhase: "allocating",
+		wellknown.HAMiAllocation:    `[[{"uuid":"` + cardA + `","compute":60,"vRam":4096}],[]]`,
+		wellknown.HAMiPredicateTime: "1795223838726454907", wellknown.HAMiChosenTime: "1795223838",
+		wellknown.HAMiNode: "n1", wellknown.HAMiBindTime: "1795223839", wellknown.HAMiBindPhase: "allocating",
 	}}}
 	pod.Spec = corev1.PodSpec{
 		NodeName: "n1", SchedulerName: "hami-scheduler",
@@ -136,7 +136,7 @@ func TestWhatHAMiWroteIsJudged(t *testing.T) {
 		}
 	}
 	list := func(text string) func(*corev1.Pod) {
-		return set(names.HAMiAllocation, strings.NewReplacer("A", cardA, "B", cardB).Replace(text))
+		return set(wellknown.HAMiAllocation, strings.NewReplacer("A", cardA, "B", cardB).Replace(text))
 	}
 	const ok = hami.Reason("")
 	for _, tt := range []struct {
@@ -147,7 +147,7 @@ func TestWhatHAMiWroteIsJudged(t *testing.T) {
 		message   string
 	}{
 		{name: "as it is", do: func(*corev1.Pod) {}, want: ok},
-		{name: "no annotation", do: drop(names.HAMiAllocation), want: hami.Absent},
+		{name: "no annotation", do: drop(wellknown.HAMiAllocation), want: hami.Absent},
 		{name: "no such container", do: func(*corev1.Pod) {}, container: "x", want: hami.Absent},
 		{
 			name: "the default scheduler's pod", do: func(p *corev1.Pod) { p.Spec.SchedulerName = "default-scheduler" }, want: hami.Forged,
@@ -155,25 +155,25 @@ func TestWhatHAMiWroteIsJudged(t *testing.T) {
 		},
 		{name: "no scheduler", do: func(p *corev1.Pod) { p.Spec.SchedulerName = "" }, want: hami.Forged},
 		{
-			name: "chosen for another node", do: set(names.HAMiNode, "n2"), want: hami.OtherNode,
+			name: "chosen for another node", do: set(wellknown.HAMiNode, "n2"), want: hami.OtherNode,
 			message: `metax-tech.com/gpu-devices-allocated: HAMi chose node "n2", the pod is bound to "n1", this is n1`,
 		},
 		{name: "bound to another node", do: func(p *corev1.Pod) { p.Spec.NodeName = "n2" }, want: hami.OtherNode},
-		{name: "no node", do: drop(names.HAMiNode), want: hami.OtherNode},
-		{name: "never bound", do: drop(names.HAMiBindTime), want: hami.Unbound},
-		{name: "bound at no time", do: set(names.HAMiBindTime, "yesterday"), want: hami.Malformed},
-		{name: "chosen at no time", do: set(names.HAMiPredicateTime, "yesterday"), want: hami.Malformed},
+		{name: "no node", do: drop(wellknown.HAMiNode), want: hami.OtherNode},
+		{name: "never bound", do: drop(wellknown.HAMiBindTime), want: hami.Unbound},
+		{name: "bound at no time", do: set(wellknown.HAMiBindTime, "yesterday"), want: hami.Malformed},
+		{name: "chosen at no time", do: set(wellknown.HAMiPredicateTime, "yesterday"), want: hami.Malformed},
 		{
-			name: "chosen again later", do: set(names.HAMiPredicateTime, "1795223840000000000"), want: hami.Stale,
+			name: "chosen again later", do: set(wellknown.HAMiPredicateTime, "1795223840000000000"), want: hami.Stale,
 			message: "metax-tech.com/gpu-devices-allocated is of 2026-11-21T01:17:20Z, and the pod was bound at 2026-11-21T01:17:19Z: HAMi chose again after it had bound",
 		},
-		{name: "chosen in the second of the binding", do: set(names.HAMiPredicateTime, "1795223839999999999"), want: ok},
-		{name: "only the older time", do: drop(names.HAMiPredicateTime), want: ok},
+		{name: "chosen in the second of the binding", do: set(wellknown.HAMiPredicateTime, "1795223839999999999"), want: ok},
+		{name: "only the older time", do: drop(wellknown.HAMiPredicateTime), want: ok},
 		{name: "the older time, later", do: func(p *corev1.Pod) {
-			drop(names.HAMiPredicateTime)(p)
-			set(names.HAMiChosenTime, "1795223840")(p)
+			drop(wellknown.HAMiPredicateTime)(p)
+			set(wellknown.HAMiChosenTime, "1795223840")(p)
 		}, want: hami.Stale},
-		{name: "no time of choice", do: drop(names.HAMiPredicateTime, names.HAMiChosenTime), want: hami.Malformed},
+		{name: "no time of choice", do: drop(wellknown.HAMiPredicateTime, wellknown.HAMiChosenTime), want: hami.Malformed},
 		{name: "empty", do: list(``), want: hami.Malformed},
 		{name: "truncated", do: list(`[[{"uuid":"A","compute":60,"vRa`), want: hami.Malformed},
 		{name: "two lists", do: list(`[[],[]][[],[]]`), want: hami.Malformed},
@@ -205,7 +205,7 @@ func TestWhatHAMiWroteIsJudged(t *testing.T) {
 			if tt.container == "" {
 				tt.container = "main"
 			}
-			got, err := hami.Choice(pod, tt.container, &sharing.Request{Cards: 1, VCore: 60, MemoryMiB: 4096}, rules())
+			got, err := hami.Choice(pod, tt.container, &quota.Request{Cards: 1, VCore: 60, MemoryMiB: 4096}, rules())
 			if tt.want == ok {
 				if err != nil || len(got) != 1 || got[0].VCore != 60 || got[0].MemoryMiB != 4096 {
 					t.Errorf("got %+v, %v", got, err)
@@ -222,8 +222,8 @@ func TestWhatHAMiWroteIsJudged(t *testing.T) {
 
 func TestAWholeCardIsNoMoreThanTheCard(t *testing.T) {
 	pod := bound()
-	pod.Annotations[names.HAMiAllocation] = `[[{"uuid":"` + cardA + `","compute":100,"vRam":143772}],[]]`
-	_, err := hami.Choice(pod, "main", &sharing.Request{Cards: 1, VCore: 100}, rules())
+	pod.Annotations[wellknown.HAMiAllocation] = `[[{"uuid":"` + cardA + `","compute":100,"vRam":143772}],[]]`
+	_, err := hami.Choice(pod, "main", &quota.Request{Cards: 1, VCore: 100}, rules())
 	if refusal, ok := errors.AsType[*hami.RefusedError](err); !ok || refusal.Reason != hami.Exceeds {
 		t.Errorf("got %v", err)
 	}
@@ -234,16 +234,16 @@ func TestAWholeCardIsNoMoreThanTheCard(t *testing.T) {
 func FuzzChoice(f *testing.F) {
 	for _, v := range versions(f) {
 		for _, p := range v.Pods {
-			f.Add(p.Annotations[names.HAMiAllocation], p.Annotations[names.HAMiPredicateTime], p.Annotations[names.HAMiBindTime], 1, 30, int64(2048))
+			f.Add(p.Annotations[wellknown.HAMiAllocation], p.Annotations[wellknown.HAMiPredicateTime], p.Annotations[wellknown.HAMiBindTime], 1, 30, int64(2048))
 		}
 	}
 	f.Add(`[[{"uuid":"GPU-aaaa-0000-0001","compute":60,"vRam":4096}],[]]`, "1795223838726454907", "1795223839", -1, 0, int64(0))
 	f.Fuzz(func(t *testing.T, text, chosen, at string, cards, vcore int, memory int64) {
 		pod := bound()
-		pod.Annotations[names.HAMiAllocation] = text
-		pod.Annotations[names.HAMiPredicateTime], pod.Annotations[names.HAMiBindTime] = chosen, at
+		pod.Annotations[wellknown.HAMiAllocation] = text
+		pod.Annotations[wellknown.HAMiPredicateTime], pod.Annotations[wellknown.HAMiBindTime] = chosen, at
 		pod.Spec.InitContainers = []corev1.Container{{Name: "prepare"}}
-		want := &sharing.Request{Cards: cards, VCore: vcore, MemoryMiB: memory}
+		want := &quota.Request{Cards: cards, VCore: vcore, MemoryMiB: memory}
 		for _, name := range []string{"prepare", "main", "side"} {
 			got, err := hami.Choice(pod, name, want, rules())
 			if err == nil && len(got) != cards || err != nil && got != nil {

@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/hami"
 )
 
@@ -135,7 +135,7 @@ func told(annotations map[string]*string) string {
 		switch {
 		case value == nil:
 			words = append(words, "-"+key)
-		case key == names.HAMiCards:
+		case key == wellknown.HAMiCards:
 			healthy := strings.Count(*value, `"healthy":true`)
 			words = append(words, key+"="+strconv.Itoa(healthy)+"/"+strconv.Itoa(strings.Count(*value, `"uuid"`)))
 		default:

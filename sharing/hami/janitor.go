@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 const (
@@ -36,7 +36,7 @@ type lockView struct {
 
 // release takes the lock away if it is over. It says when to look again.
 func (b *Bridge) release(ctx context.Context, node *corev1.Node, state *State) (again time.Duration, err error) {
-	value := node.Annotations[names.HAMiLock]
+	value := node.Annotations[wellknown.HAMiLock]
 	if value == "" || !state.Enabled {
 		b.lock = lockView{}
 		return glance, nil
@@ -129,7 +129,7 @@ func (b *Bridge) watched(lock Lock) (pod *corev1.Pod, listed bool) {
 func (b *Bridge) unlock(ctx context.Context, version, value string) error {
 	var err error
 	for range lockTries {
-		err = b.Writer.AnnotateNode(ctx, version, map[string]*string{names.HAMiLock: nil})
+		err = b.Writer.AnnotateNode(ctx, version, map[string]*string{wellknown.HAMiLock: nil})
 		if !apierrors.IsConflict(err) {
 			return err
 		}
@@ -137,7 +137,7 @@ func (b *Bridge) unlock(ctx context.Context, version, value string) error {
 		if readErr != nil {
 			return readErr
 		}
-		if node.Annotations[names.HAMiLock] != value {
+		if node.Annotations[wellknown.HAMiLock] != value {
 			return nil
 		}
 		version = node.ResourceVersion

@@ -10,7 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // ErrAnonymous is a lock that names no pod: HAMi before 2.6, or somebody's own.
@@ -93,7 +93,7 @@ func (l Lock) Over(pod *corev1.Pod, node, resource string) string {
 // another pod's of the same name that we do not know of yet: of a StatefulSet.
 // HAMi writes the time of binding after it took the lock.
 func (l Lock) before(pod *corev1.Pod) bool {
-	bound, err := strconv.ParseInt(pod.Annotations[names.HAMiBindTime], 10, 64)
+	bound, err := strconv.ParseInt(pod.Annotations[wellknown.HAMiBindTime], 10, 64)
 	return err != nil || bound < l.Since.Unix()
 }
 

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 const (
@@ -89,11 +89,11 @@ func (b *Bridge) tellNow(ctx context.Context, one phase) error {
 	if err != nil {
 		return err
 	}
-	had := pod.Annotations[names.HAMiBindPhase]
-	if _, bound := pod.Annotations[names.HAMiBindTime]; !bound || had == one.value || had == phaseSuccess {
+	had := pod.Annotations[wellknown.HAMiBindPhase]
+	if _, bound := pod.Annotations[wellknown.HAMiBindTime]; !bound || had == one.value || had == phaseSuccess {
 		return nil
 	}
-	return b.Writer.AnnotatePod(ctx, one.pod, one.uid, map[string]*string{names.HAMiBindPhase: &one.value})
+	return b.Writer.AnnotatePod(ctx, one.pod, one.uid, map[string]*string{wellknown.HAMiBindPhase: &one.value})
 }
 
 // podOf is the pod as it is watched, or read if the watch is behind.

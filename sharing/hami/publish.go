@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // lull is how long what is left of cards may be out of date. HAMi does not
@@ -19,7 +19,7 @@ const lull = 30 * time.Second
 // publish makes the Node say what it should, if it does not. It says when to
 // look again.
 func (b *Bridge) publish(ctx context.Context, node *corev1.Node, state *State) (again time.Duration, err error) {
-	has, there := node.Annotations[names.HAMiCards]
+	has, there := node.Annotations[wellknown.HAMiCards]
 	want := b.wanted(has, there, state)
 	switch {
 	case want == nil && !there, want != nil && there && *want == has:
@@ -29,7 +29,7 @@ func (b *Bridge) publish(ctx context.Context, node *corev1.Node, state *State) (
 			return rest, nil
 		}
 	}
-	if err := b.Writer.AnnotateNode(ctx, "", map[string]*string{names.HAMiCards: want}); err != nil {
+	if err := b.Writer.AnnotateNode(ctx, "", map[string]*string{wellknown.HAMiCards: want}); err != nil {
 		return glance, fmt.Errorf("publish cards for HAMi: %w", err)
 	}
 	b.wrote = time.Now()

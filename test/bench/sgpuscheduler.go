@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/test/cluster"
 	"github.com/heddle-dev/heddle/test/install"
 )
@@ -134,16 +134,16 @@ func (r *race) fill(ctx context.Context) error {
 	}
 	for n := range shareNodes {
 		name := fmt.Sprintf("cards-%02d", n)
-		all := allocation.Cards{Version: allocation.Version}
+		all := allocation.NodeGPUs{Version: allocation.Version}
 		for card := range shareCards {
-			all.Cards = append(all.Cards, allocation.Card{
+			all.Cards = append(all.Cards, allocation.GPU{
 				UUID: fmt.Sprintf("GPU-%08d-0000-4000-8000-%012d", n, card), Index: card,
 				MemoryMiB: 80 << 10, Slots: 16, Healthy: true,
 			})
 		}
-		d := names.DefaultDomains()
+		d := wellknown.DefaultDomains()
 		if err := r.cluster.AddSimulatedNode(ctx, cluster.SimulatedNode{
-			Name: name, Annotations: map[string]string{names.SGPUCards: all.String()},
+			Name: name, Annotations: map[string]string{wellknown.SGPUCards: all.String()},
 			Capacity: map[string]string{
 				d.SGPUResource():    strconv.Itoa(16 * shareCards),
 				d.VCoreResource():   strconv.Itoa(100 * shareCards),
@@ -252,7 +252,7 @@ func (r *race) clear(ctx context.Context) error {
 // numbers of the node.
 func sharePod(scheduler string, i int) *corev1.Pod {
 	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
-	d := names.DefaultDomains()
+	d := wellknown.DefaultDomains()
 	for name, n := range map[string]int64{d.SGPUResource(): 1, d.VCoreResource(): 10, d.VMemoryResource(): 4} {
 		list[corev1.ResourceName(name)] = *resource.NewQuantity(n, resource.DecimalSI)
 	}
@@ -275,9 +275,9 @@ func checkShares(scheduler string, pods map[string]*corev1.Pod) error {
 	}
 	used := map[string]int{}
 	for name, pod := range pods {
-		got, err := allocation.ParseAllocation(pod.Annotations[names.SGPUAllocation])
+		got, err := allocation.ParseAllocation(pod.Annotations[wellknown.SGPUAllocation])
 		if err != nil || got.Node != pod.Spec.NodeName || len(got.Containers["main"]) != 1 {
-			return fmt.Errorf("pod %s has no card: %q: %w", name, pod.Annotations[names.SGPUAllocation], err)
+			return fmt.Errorf("pod %s has no card: %q: %w", name, pod.Annotations[wellknown.SGPUAllocation], err)
 		}
 		card := got.Containers["main"][0]
 		if used[card.UUID] += card.VCore; used[card.UUID] > 100 {

@@ -23,8 +23,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/test/apiserver"
 	"github.com/heddle-dev/heddle/test/fabrics"
 )
@@ -140,7 +140,7 @@ func benchPod(node string, i int) *corev1.Pod {
 	job := fmt.Sprintf("job-%04d", i/32)
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "default", Name: fmt.Sprint(job, "-worker-", i%32), CreationTimestamp: metav1.Now(),
-		Labels: map[string]string{names.GangName: job, names.GangMinAvailable: "32"},
+		Labels: map[string]string{wellknown.GangName: job, wellknown.GangMinAvailable: "32"},
 	}}
 	p.Spec.NodeName = node
 	p.Spec.Containers = []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/mode"
 )
@@ -29,7 +29,7 @@ func deviceAttempt() *attempt {
 			},
 			Images: []corev1.ContainerImage{{Names: []string{"a"}, SizeBytes: 7}},
 		}
-		n.Annotations[names.GPUTopology] = "{}"
+		n.Annotations[wellknown.GPUTopology] = "{}"
 	}
 	return a
 }
@@ -52,27 +52,27 @@ func TestDevicePolicy(t *testing.T) {
 		deny []string
 	}{
 		{name: "nothing", do: func(*attempt) {}},
-		{name: "the annotation", do: func(a *attempt) { a.new.Annotations[names.GPUTopology] = `{"1":{}}` }},
-		{name: "the annotation for the first time", do: func(a *attempt) { delete(a.old.Annotations, names.GPUTopology) }},
-		{name: "the annotation removed", do: func(a *attempt) { delete(a.new.Annotations, names.GPUTopology) }},
-		{name: "shared cards", do: func(a *attempt) { a.new.Annotations[names.SGPUCards] = `{"version":1}` }},
-		{name: "shared cards taken away", do: func(a *attempt) { a.old.Annotations[names.SGPUCards] = `{"version":1}` }},
+		{name: "the annotation", do: func(a *attempt) { a.new.Annotations[wellknown.GPUTopology] = `{"1":{}}` }},
+		{name: "the annotation for the first time", do: func(a *attempt) { delete(a.old.Annotations, wellknown.GPUTopology) }},
+		{name: "the annotation removed", do: func(a *attempt) { delete(a.new.Annotations, wellknown.GPUTopology) }},
+		{name: "shared cards", do: func(a *attempt) { a.new.Annotations[wellknown.SGPUCards] = `{"version":1}` }},
+		{name: "shared cards taken away", do: func(a *attempt) { a.old.Annotations[wellknown.SGPUCards] = `{"version":1}` }},
 		{
 			name: "other annotations", do: func(a *attempt) {
-				a.new.Annotations[names.OwnedTaints] = "[]"
+				a.new.Annotations[wellknown.OwnedTaints] = "[]"
 				delete(a.new.Annotations, "node.alpha.kubernetes.io/ttl")
 			},
 			deny: fields("annotations heddle.dev/owned-taints, node.alpha.kubernetes.io/ttl"),
 		},
 		{
 			name: "a card that an operator took out", do: func(a *attempt) {
-				a.old.Annotations[names.CordonedGPUs] = "GPU-a,GPU-b"
-				a.new.Annotations[names.CordonedGPUs] = "GPU-a"
+				a.old.Annotations[wellknown.CordonedGPUs] = "GPU-a,GPU-b"
+				a.new.Annotations[wellknown.CordonedGPUs] = "GPU-a"
 			},
 			deny: fields("annotations heddle.dev/cordoned-gpus"),
 		},
 		{
-			name: "a card that it takes out itself", do: func(a *attempt) { a.new.Annotations[names.CordonedGPUs] = "GPU-a" },
+			name: "a card that it takes out itself", do: func(a *attempt) { a.new.Annotations[wellknown.CordonedGPUs] = "GPU-a" },
 			deny: fields("annotations heddle.dev/cordoned-gpus"),
 		},
 		{name: "the condition of modes", do: status(func(s *corev1.NodeStatus) {
@@ -204,7 +204,7 @@ func TestDevicePolicyKeys(t *testing.T) {
 		"resources": p.spec.MatchConstraints.ResourceRules[0].Resources,
 	}
 	want := map[string][]string{
-		"annotations": {names.GPUTopology, names.FreeGPUs, names.SGPUCards}, "conditions": {health.ConditionType, mode.ConditionType}, "resources": {"nodes", "nodes/status"},
+		"annotations": {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SGPUCards}, "conditions": {health.ConditionType, mode.ConditionType}, "resources": {"nodes", "nodes/status"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(p.spec.MatchConstraints.ResourceRules) != 1 {
 		t.Errorf("(-want +got):\n%s", diff)

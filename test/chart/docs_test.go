@@ -17,8 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/names"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/topo/master/export"
 )
 
@@ -230,7 +230,7 @@ var tierPrefix = strings.TrimSuffix(string(export.DefaultTemplate), "{tier}")
 // checkKubectl looks for objects of ours and for labels that we write.
 func checkKubectl(t *testing.T, objects rendered, words []string) {
 	t.Helper()
-	labels := names.DefaultDomains().NodeLabels()
+	labels := wellknown.DefaultDomains().NodeLabels()
 	for i, w := range words {
 		for prefix, kind := range map[string]string{"ds/": "DaemonSet/", "deploy/": "Deployment/", "svc/": "Service/"} {
 			if name, ok := strings.CutPrefix(w, prefix); ok && words[i-1] != "-f" && objects[kind+name] == nil {
@@ -291,7 +291,7 @@ func TestExamples(t *testing.T) {
 		objects := decode(t, string(text))
 		if filepath.Base(file) == "gpu-pod.yaml" { // It has the name that people know, as sgpu-pod.yaml has.
 			pod := get[*corev1.Pod](t, objects, "Pod/sample-pod")
-			if _, ok := pod.Spec.Containers[0].Resources.Limits[corev1.ResourceName(names.DefaultDomains().GPUResource())]; !ok || pod.Spec.SchedulerName != "" {
+			if _, ok := pod.Spec.Containers[0].Resources.Limits[corev1.ResourceName(wellknown.DefaultDomains().GPUResource())]; !ok || pod.Spec.SchedulerName != "" {
 				t.Errorf("%s asks for no GPU, or names a scheduler", file)
 			}
 			continue
@@ -309,22 +309,22 @@ func TestExamples(t *testing.T) {
 	}
 	checkConfig(t, get[*corev1.ConfigMap](t, all, "ConfigMap/heddle-device-config"))
 	limits := get[*corev1.Pod](t, all, "Pod/gpu-rdma").Spec.Containers[0].Resources.Limits
-	for _, key := range []string{names.DefaultDomains().GPUResource(), names.RDMAResource} {
+	for _, key := range []string{wellknown.DefaultDomains().GPUResource(), wellknown.RDMAResource} {
 		if _, ok := limits[corev1.ResourceName(key)]; !ok {
 			t.Errorf("the pod with GPUs and HCAs asks for no %s", key)
 		}
 	}
-	for id, want := range map[string]sharing.Request{
-		"Pod/sample-pod":       {Cards: 1, VCore: 60, MemoryMiB: 4 << 10, Policy: sharing.FixedShare},
-		"Pod/sgpu-burst":       {Cards: 1, VCore: 50, MemoryMiB: 20 << 10, Policy: sharing.BurstShare},
-		"Pod/sgpu-best-effort": {Cards: 1, MemoryMiB: 8 << 10, Policy: sharing.BestEffort},
+	for id, want := range map[string]quota.Request{
+		"Pod/sample-pod":       {Cards: 1, VCore: 60, MemoryMiB: 4 << 10, Policy: quota.FixedShare},
+		"Pod/sgpu-burst":       {Cards: 1, VCore: 50, MemoryMiB: 20 << 10, Policy: quota.BurstShare},
+		"Pod/sgpu-best-effort": {Cards: 1, MemoryMiB: 8 << 10, Policy: quota.BestEffort},
 	} {
 		pod := get[*corev1.Pod](t, all, id)
 		checkShare(t, id, pod.Spec, pod.Annotations, want)
 	}
 	plain := get[*appsv1.Deployment](t, all, "Deployment/sgpu-plain").Spec.Template
 	checkShare(t, "Deployment/sgpu-plain", plain.Spec, plain.Annotations,
-		sharing.Request{Cards: 1, VCore: 30, MemoryMiB: 10 << 10, Policy: sharing.FixedShare})
+		quota.Request{Cards: 1, VCore: 30, MemoryMiB: 10 << 10, Policy: quota.FixedShare})
 	if name := get[*corev1.Pod](t, all, "Pod/sample-pod").Spec.SchedulerName; name != config.Default().SGPU.HAMi.SchedulerName {
 		t.Errorf("the pod for HAMi is of scheduler %q", name)
 	}
@@ -333,13 +333,13 @@ func TestExamples(t *testing.T) {
 }
 
 // checkShare compares what the node makes of a pod with what its example says.
-func checkShare(t *testing.T, id string, pod corev1.PodSpec, annotations map[string]string, want sharing.Request) {
+func checkShare(t *testing.T, id string, pod corev1.PodSpec, annotations map[string]string, want quota.Request) {
 	t.Helper()
 	c := config.Default()
 	if err := c.Complete(); err != nil {
 		t.Fatal(err)
 	}
-	got, err := sharing.ParseRequest(pod.Containers[0].Resources.Limits, annotations, &c)
+	got, err := quota.ParseRequest(pod.Containers[0].Resources.Limits, annotations, &c)
 	if diff := gocmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%s: error %v (-want +got):\n%s", id, err, diff)
 	}
@@ -358,7 +358,7 @@ func checkConfig(t *testing.T, m *corev1.ConfigMap) {
 
 func checkPool(t *testing.T, usage string, pod corev1.PodSpec) {
 	t.Helper()
-	key := names.DefaultDomains().Usage()
+	key := wellknown.DefaultDomains().Usage()
 	in := func(values ...string) []corev1.NodeSelectorRequirement {
 		return []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values}}
 	}
@@ -377,7 +377,7 @@ func checkPool(t *testing.T, usage string, pod corev1.PodSpec) {
 	for _, toleration := range pod.Tolerations {
 		tolerated = append(tolerated, toleration.Key+"="+toleration.Value)
 	}
-	wantTolerated := []string{key + "=" + usage, key + "=hybrid", names.DefaultDomains().Product() + "=NVIDIA-H20"}
+	wantTolerated := []string{key + "=" + usage, key + "=hybrid", wellknown.DefaultDomains().Product() + "=NVIDIA-H20"}
 	if diff := gocmp.Diff(wantTolerated, tolerated); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", usage, diff)
 	}

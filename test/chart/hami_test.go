@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 const (
@@ -38,12 +38,12 @@ func TestKeysOfHAMi(t *testing.T) {
 			got := map[string][]string{"node": p.texts(t, "allowedAnnotations"), "removable": p.texts(t, "removableAnnotations")}
 			got["pods"] = policyOf(t, objects, podsPolicy).texts(t, "allowedAnnotations")
 			want := map[string][]string{
-				"node": {names.GPUTopology, names.FreeGPUs, names.SGPUCards}, "removable": {names.HAMiCards}, "pods": {names.SGPUBound},
+				"node": {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SGPUCards}, "removable": {wellknown.HAMiCards}, "pods": {wellknown.SGPUBound},
 			}
 			if tt.on {
-				want["node"] = append(want["node"], names.HAMiCards)
-				want["removable"] = append(want["removable"], names.HAMiLock)
-				want["pods"] = append(want["pods"], names.HAMiBindPhase)
+				want["node"] = append(want["node"], wellknown.HAMiCards)
+				want["removable"] = append(want["removable"], wellknown.HAMiLock)
+				want["pods"] = append(want["pods"], wellknown.HAMiBindPhase)
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("keys (-want +got):\n%s", diff)
@@ -59,21 +59,21 @@ func TestDevicePolicyWithHAMi(t *testing.T) {
 		do       func(*attempt)
 		on, deny []string
 	}{
-		{name: "cards", do: func(a *attempt) { a.new.Annotations[names.HAMiCards] = "[]" }, deny: fields("annotations " + names.HAMiCards)},
-		{name: "cards taken away", do: func(a *attempt) { a.old.Annotations[names.HAMiCards] = "[]" }},
+		{name: "cards", do: func(a *attempt) { a.new.Annotations[wellknown.HAMiCards] = "[]" }, deny: fields("annotations " + wellknown.HAMiCards)},
+		{name: "cards taken away", do: func(a *attempt) { a.old.Annotations[wellknown.HAMiCards] = "[]" }},
 		{
-			name: "the lock released", do: func(a *attempt) { a.old.Annotations[names.HAMiLock] = "x" },
-			deny: fields("annotations " + names.HAMiLock),
+			name: "the lock released", do: func(a *attempt) { a.old.Annotations[wellknown.HAMiLock] = "x" },
+			deny: fields("annotations " + wellknown.HAMiLock),
 		},
 		{
-			name: "the lock set", do: func(a *attempt) { a.new.Annotations[names.HAMiLock] = "x" },
-			on: fields("annotations " + names.HAMiLock), deny: fields("annotations " + names.HAMiLock),
+			name: "the lock set", do: func(a *attempt) { a.new.Annotations[wellknown.HAMiLock] = "x" },
+			on: fields("annotations " + wellknown.HAMiLock), deny: fields("annotations " + wellknown.HAMiLock),
 		},
 		{
 			name: "the lock of another", do: func(a *attempt) {
-				a.old.Annotations[names.HAMiLock], a.new.Annotations[names.HAMiLock] = "x", "y"
+				a.old.Annotations[wellknown.HAMiLock], a.new.Annotations[wellknown.HAMiLock] = "x", "y"
 			},
-			on: fields("annotations " + names.HAMiLock), deny: fields("annotations " + names.HAMiLock),
+			on: fields("annotations " + wellknown.HAMiLock), deny: fields("annotations " + wellknown.HAMiLock),
 		},
 		{
 			name: "another of HAMi's", do: func(a *attempt) { a.new.Annotations["hami.io/node-nvidia-register"] = "[]" },
@@ -106,7 +106,7 @@ func TestPodsPolicy(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "ml", Name: "train", UID: "u", ResourceVersion: "7", Labels: map[string]string{"app": "train"},
 				Annotations: map[string]string{
-					names.HAMiBindPhase: "allocating", names.HAMiAllocation: "[[]]", names.SGPUBound: "{}", names.SGPUAllocation: "{}",
+					wellknown.HAMiBindPhase: "allocating", wellknown.HAMiAllocation: "[[]]", wellknown.SGPUBound: "{}", wellknown.SGPUAllocation: "{}",
 				},
 			},
 			Spec:   corev1.PodSpec{NodeName: "n1", SchedulerName: "hami-scheduler", Containers: []corev1.Container{{Name: "main", Image: "a"}}},
@@ -120,26 +120,26 @@ func TestPodsPolicy(t *testing.T) {
 		deny []string
 	}{
 		{name: "nothing", do: func(*podAttempt) {}},
-		{name: "the phase", do: func(a *podAttempt) { a.new.Annotations[names.HAMiBindPhase] = "success" }},
+		{name: "the phase", do: func(a *podAttempt) { a.new.Annotations[wellknown.HAMiBindPhase] = "success" }},
 		{name: "the phase for the first time", do: func(a *podAttempt) {
 			a.old.Annotations = nil
-			a.new.Annotations = map[string]string{names.HAMiBindPhase: "failed"}
+			a.new.Annotations = map[string]string{wellknown.HAMiBindPhase: "failed"}
 		}},
-		{name: "shares", do: func(a *podAttempt) { a.new.Annotations[names.SGPUBound] = `{"version":1}` }},
-		{name: "shares for the first time", do: func(a *podAttempt) { delete(a.old.Annotations, names.SGPUBound) }},
-		{name: "shares that are no more", do: func(a *podAttempt) { delete(a.new.Annotations, names.SGPUBound) }},
+		{name: "shares", do: func(a *podAttempt) { a.new.Annotations[wellknown.SGPUBound] = `{"version":1}` }},
+		{name: "shares for the first time", do: func(a *podAttempt) { delete(a.old.Annotations, wellknown.SGPUBound) }},
+		{name: "shares that are no more", do: func(a *podAttempt) { delete(a.new.Annotations, wellknown.SGPUBound) }},
 		{
-			name: "what a scheduler chose", do: func(a *podAttempt) { a.new.Annotations[names.SGPUAllocation] = `{"version":1}` },
-			deny: fields("annotations " + names.SGPUAllocation),
+			name: "what a scheduler chose", do: func(a *podAttempt) { a.new.Annotations[wellknown.SGPUAllocation] = `{"version":1}` },
+			deny: fields("annotations " + wellknown.SGPUAllocation),
 		},
 		{name: "what the API server writes", do: func(a *podAttempt) { a.new.ResourceVersion, a.new.Generation = "8", 2 }},
 		{
-			name: "another annotation", do: func(a *podAttempt) { a.new.Annotations[names.HAMiAllocation] = "[]" },
-			deny: fields("annotations " + names.HAMiAllocation),
+			name: "another annotation", do: func(a *podAttempt) { a.new.Annotations[wellknown.HAMiAllocation] = "[]" },
+			deny: fields("annotations " + wellknown.HAMiAllocation),
 		},
 		{
-			name: "another annotation removed", do: func(a *podAttempt) { delete(a.new.Annotations, names.HAMiAllocation) },
-			deny: fields("annotations " + names.HAMiAllocation),
+			name: "another annotation removed", do: func(a *podAttempt) { delete(a.new.Annotations, wellknown.HAMiAllocation) },
+			deny: fields("annotations " + wellknown.HAMiAllocation),
 		},
 		{name: "a label", do: func(a *podAttempt) { a.new.Labels["app"] = "x" }, deny: fields("metadata.labels")},
 		{name: "a finalizer", do: func(a *podAttempt) { a.new.Finalizers = []string{"a/b"} }, deny: fields("metadata.finalizers")},
@@ -192,7 +192,7 @@ func TestPodsPolicyOnALargePod(t *testing.T) {
 	}
 	a := &podAttempt{old: large(), new: large(), request: updating("train", devicePlugin, "n1")}
 	a.new.Annotations = maps.Clone(a.new.Annotations)
-	a.new.Annotations[names.HAMiBindPhase] = "success"
+	a.new.Annotations[wellknown.HAMiBindPhase] = "success"
 	p := policyOf(t, renderDevice(t, "--set", hamiOn), podsPolicy)
 	if got := p.denied(t, a.in(t, p)); got != nil {
 		t.Errorf("denials: %q", got)

@@ -8,21 +8,21 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // The policy allows exactly the keys that the code writes.
 func TestPolicyKeys(t *testing.T) {
-	moved := names.Domains{Vendor: "metax-tech.com", Card: "gpu", Company: "maip.example.com"}
-	one := names.Domains{Vendor: "metax-tech.com", Card: "npu", Company: "maip.example.com"}
+	moved := wellknown.Domains{Vendor: "metax-tech.com", Card: "gpu", Company: "maip.example.com"}
+	one := wellknown.Domains{Vendor: "metax-tech.com", Card: "npu", Company: "maip.example.com"}
 	for _, tt := range []struct {
 		name    string
 		args    []string
-		domains []names.Domains
+		domains []wellknown.Domains
 		more    []string
 		effects []string
 	}{
-		{name: "default", domains: []names.Domains{names.DefaultDomains()}, effects: []string{"NoSchedule"}},
+		{name: "default", domains: []wellknown.Domains{wellknown.DefaultDomains()}, effects: []string{"NoSchedule"}},
 		{
 			name: "domains, rules and effects of cluster and nodes",
 			args: []string{
@@ -33,14 +33,14 @@ func TestPolicyKeys(t *testing.T) {
 				"--set", "config.nodes[0].taints.effect=NoExecute",
 				"--set", "admissionPolicy.extraLabelKeys={rack,example.com/*.size}",
 			},
-			domains: []names.Domains{moved, one},
+			domains: []wellknown.Domains{moved, one},
 			more:    []string{"cloud.ebtech.com/gpu", "ring", "rack", "example.com/*.size"},
 			effects: []string{"NoExecute", "NoSchedule"},
 		},
 		{
 			name:    "an existing ConfigMap, described",
 			args:    []string{"--set", "config.existingConfigMap=mine", "--set", "config.cluster.domains.vendor=metax-tech.com", "--set", "config.cluster.domains.company=maip.example.com"},
-			domains: []names.Domains{moved},
+			domains: []wellknown.Domains{moved},
 			effects: []string{"NoSchedule"},
 		},
 	} {
@@ -60,7 +60,7 @@ func TestPolicyKeys(t *testing.T) {
 			want := map[string][]string{
 				"labels":      unique(labels),
 				"taints":      unique(taints),
-				"annotations": names.NodeAnnotations(),
+				"annotations": wellknown.NodeAnnotations(),
 				"effects":     tt.effects,
 			}
 			if diff := cmp.Diff(want, got); diff != "" {

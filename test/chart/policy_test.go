@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 const (
@@ -69,7 +69,7 @@ func node() *corev1.Node {
 			Annotations: map[string]string{"node.alpha.kubernetes.io/ttl": "0"},
 			ManagedFields: []metav1.ManagedFieldsEntry{
 				managed("kubelet", metav1.ManagedFieldsOperationUpdate, "kubernetes.io/hostname", "rack"),
-				managed(names.FieldManager, metav1.ManagedFieldsOperationApply,
+				managed(wellknown.FieldManager, metav1.ManagedFieldsOperationApply,
 					"kubernetes.io/hostname", "rack", "old.example.com/gpu.product"),
 			},
 		},
@@ -166,9 +166,9 @@ func TestPolicy(t *testing.T) {
 			},
 			deny: []string{"heddle-feature-discovery may not change labels rack" + labelHint},
 		},
-		{name: "our annotation", do: func(a *attempt) { a.new.Annotations[names.OwnedTaints] = "[]" }},
+		{name: "our annotation", do: func(a *attempt) { a.new.Annotations[wellknown.OwnedTaints] = "[]" }},
 		{
-			name: "a card that an operator took out", do: func(a *attempt) { a.new.Annotations[names.CordonedGPUs] = "GPU-a" },
+			name: "a card that an operator took out", do: func(a *attempt) { a.new.Annotations[wellknown.CordonedGPUs] = "GPU-a" },
 			deny: []string{"heddle-feature-discovery may not change annotations heddle.dev/cordoned-gpus"},
 		},
 		{
@@ -266,7 +266,7 @@ func TestPolicyOnALargeNode(t *testing.T) {
 		return !strings.HasPrefix(k, "old.example.com/label-")
 	})
 	a.old.ManagedFields = append(a.old.ManagedFields,
-		managed(names.FieldManager, metav1.ManagedFieldsOperationApply, retired...))
+		managed(wellknown.FieldManager, metav1.ManagedFieldsOperationApply, retired...))
 	if got := loadPolicy(t).denials(t, a); got != nil {
 		t.Errorf("denials: %q", got)
 	}

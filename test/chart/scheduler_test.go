@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 
-	"github.com/heddle-dev/heddle/topo/master/serve"
+	"github.com/heddle-dev/heddle/topo/master/httpapi"
 )
 
 const schedulerName = "heddle-scheduler"
@@ -125,7 +125,7 @@ func TestSchedulerAsksASecuredMaster(t *testing.T) {
 	selfSigned := *ca.DeepCopy()
 	selfSigned.Secret.Items[0].Key = "tls.crt"
 	token := corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
-		Audience: serve.Audience, ExpirationSeconds: new(int64(3600)), Path: "token",
+		Audience: httpapi.Audience, ExpirationSeconds: new(int64(3600)), Path: "token",
 	}}
 	for _, tt := range []struct {
 		name, set string

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/sharing"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // docs/sgpu.md answers bad requests in the words of the program.
@@ -54,7 +54,7 @@ func TestAnswersToBadRequests(t *testing.T) {
 		for _, said := range code.FindAllStringSubmatch(cells[3], -1) {
 			want = append(want, said[1])
 		}
-		_, err := sharing.ParseRequest(limits, annotations, &c)
+		_, err := quota.ParseRequest(limits, annotations, &c)
 		if err == nil {
 			err = errors.New("")
 		}

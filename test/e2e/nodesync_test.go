@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
 
@@ -168,8 +168,8 @@ func TestForeignTaintsAreNeverTouched(t *testing.T) {
 		if diff := cmp.Diff(want, got, byKey); diff != "" {
 			t.Errorf("%s: taints (-want +got):\n%s", step, diff)
 		}
-		if n.Annotations[names.OwnedTaints] != record {
-			t.Errorf("%s: record %q, want %q", step, n.Annotations[names.OwnedTaints], record)
+		if n.Annotations[wellknown.OwnedTaints] != record {
+			t.Errorf("%s: record %q, want %q", step, n.Annotations[wellknown.OwnedTaints], record)
 		}
 	}
 	stale, err := s.Node(t.Context())
@@ -213,7 +213,7 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 	}
 	ours := func(n *corev1.Node) (entries []metav1.ManagedFieldsEntry) {
 		for _, f := range n.ManagedFields {
-			if f.Manager == names.FieldManager {
+			if f.Manager == wellknown.FieldManager {
 				entries = append(entries, f)
 			}
 		}

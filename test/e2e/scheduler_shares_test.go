@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/test/cluster"
 )
 
@@ -29,14 +29,14 @@ func cardUUID(node string, card int) string { return fmt.Sprintf("GPU-%s-%d", no
 
 // sharing is a node of eight cards that heddle-device-plugin has published.
 func sharing(name string) cluster.SimulatedNode {
-	all := allocation.Cards{Version: allocation.Version}
+	all := allocation.NodeGPUs{Version: allocation.Version}
 	for i := range cardsOfNode {
-		all.Cards = append(all.Cards, allocation.Card{
+		all.Cards = append(all.Cards, allocation.GPU{
 			UUID: cardUUID(name, i), Index: i, MemoryMiB: cardMiB, Slots: cardSlots, Zone: 1, Healthy: true,
 		})
 	}
 	return cluster.SimulatedNode{
-		Name: name, Annotations: map[string]string{names.SGPUCards: all.String()},
+		Name: name, Annotations: map[string]string{wellknown.SGPUCards: all.String()},
 		Capacity: map[string]string{
 			"nvidia.com/sgpu": fmt.Sprint(cardsOfNode * cardSlots), "nvidia.com/vcore": fmt.Sprint(cardsOfNode * 100),
 			"nvidia.com/vmemory": fmt.Sprint(cardsOfNode * cardMiB >> 10),
@@ -127,9 +127,9 @@ func checkCards(t *testing.T, pods []corev1.Pod) {
 	taken := map[string]allocation.Taken{}
 	for i := range pods {
 		p := &pods[i]
-		a, err := allocation.ParseAllocation(p.Annotations[names.SGPUAllocation])
+		a, err := allocation.ParseAllocation(p.Annotations[wellknown.SGPUAllocation])
 		if err != nil || a.Node != p.Spec.NodeName || len(a.Containers["main"]) != 1 {
-			t.Fatalf("%s on %s has %q (%v)", p.Name, p.Spec.NodeName, p.Annotations[names.SGPUAllocation], err)
+			t.Fatalf("%s on %s has %q (%v)", p.Name, p.Spec.NodeName, p.Annotations[wellknown.SGPUAllocation], err)
 		}
 		got, limits := a.Containers["main"][0], p.Spec.Containers[0].Resources.Limits
 		vcore, vmemory := limits["nvidia.com/vcore"], limits["nvidia.com/vmemory"]

@@ -24,8 +24,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/fabric"
-	"github.com/heddle-dev/heddle/topo/master/facts"
-	"github.com/heddle-dev/heddle/topo/master/serve"
+	"github.com/heddle-dev/heddle/topo/master/httpapi"
+	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
 
@@ -55,14 +55,14 @@ func Start(tb testing.TB) *Secured {
 	s := &Secured{CAFile: filepath.Join(tb.TempDir(), "ca.crt")}
 	api := httptest.NewServer(http.HandlerFunc(s.review))
 	tb.Cleanup(api.Close)
-	client, err := facts.CoreClient(&rest.Config{Host: api.URL})
+	client, err := informers.CoreClient(&rest.Config{Host: api.URL})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	server := httptest.NewTLSServer(serve.New(serve.Options{
+	server := httptest.NewTLSServer(httpapi.New(httpapi.Options{
 		Views: one(tb), Page: fstest.MapFS{"index.html": {Data: []byte("page")}}, Registry: prometheus.NewRegistry(),
-		Alive: well, Ready: well, Gate: serve.NewTokenGate(client, log), Log: log,
+		Alive: well, Ready: well, Gate: httpapi.NewTokenGate(client, log), Log: log,
 	}).Handler())
 	tb.Cleanup(server.Close)
 	s.URL = server.URL
@@ -94,7 +94,7 @@ func (s *Secured) review(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "no review", http.StatusBadRequest)
 			return
 		}
-		bound := slices.Contains(token.Spec.Audiences, serve.Audience)
+		bound := slices.Contains(token.Spec.Audiences, httpapi.Audience)
 		if !bound {
 			s.PlainReviews.Add(1)
 		}
@@ -138,7 +138,7 @@ func one(tb testing.TB) still {
 		Path: []string{"switchbox-1", "dragonfly-1"}, PathSource: v1alpha1.SourceStatic,
 	}})
 	var draft view.Draft
-	draft.Set("n1", view.Detail{Node: &facts.Node{Name: "n1", UID: "u", Ready: true, GPUs: 8}})
+	draft.Set("n1", view.Detail{Node: &informers.Node{Name: "n1", UID: "u", Ready: true, GPUs: 8}})
 	return still{view.New(view.View{
 		Generation: 1, Levels: levels, Tree: m.Snapshot(time.Unix(1, 0)), Nodes: draft.Table(),
 	}), make(chan struct{})}

@@ -5,8 +5,8 @@ import (
 	"encoding/hex"
 	"strings"
 
-	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // branch is a group that changes; its Elements do not.
@@ -86,12 +86,12 @@ func derive(kind, key string) string {
 	if leaf, block, cut := strings.Cut(value, "/"); cut && key[0] == keyBlock && hexadecimal(leaf) {
 		plain = kind + "-" + leaf + "-" + block
 	}
-	if names.CheckValue(plain) == nil {
+	if wellknown.CheckValue(plain) == nil {
 		return plain
 	}
 	sum := sha256.Sum256([]byte(value)) // What Value drops must not make two names one.
-	id := names.Shorten(names.Value(value), names.MaxLabel-len(kind)-10)
-	return names.Value(kind + "-" + id + "-" + hex.EncodeToString(sum[:4]))
+	id := wellknown.Shorten(wellknown.Value(value), wellknown.MaxLabel-len(kind)-10)
+	return wellknown.Value(kind + "-" + id + "-" + hex.EncodeToString(sum[:4]))
 }
 
 // enter keeps what a group knows of its members: one comes with sign 1 and
@@ -121,7 +121,7 @@ func (b *branch) enter(r *record, sign int32, kind string) {
 func (r *record) remembers(kind string) string {
 	for _, name := range r.names {
 		if len(name) > len(kind)+1 && name[len(kind)] == '-' && strings.HasPrefix(name, kind) &&
-			names.CheckValue(name) == nil {
+			wellknown.CheckValue(name) == nil {
 			return name
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // Evidence is what puts a node into a group of a level.
@@ -153,7 +153,7 @@ func pathNames(levels []Level, path []string) (out keys, sound bool) {
 			if i <= last {
 				return keys{}, false
 			}
-			out[i], last, named = names.Value(element), i, true
+			out[i], last, named = wellknown.Value(element), i, true
 			break
 		}
 	}
@@ -163,7 +163,7 @@ func pathNames(levels []Level, path []string) (out keys, sound bool) {
 	rest := path
 	for i := len(levels) - 1; i >= 0 && len(rest) > 0; i-- {
 		if levels[i].byPath() {
-			out[i] = names.Value(levels[i].Kind + "-" + rest[len(rest)-1])
+			out[i] = wellknown.Value(levels[i].Kind + "-" + rest[len(rest)-1])
 			rest = rest[:len(rest)-1]
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // naming gives the groups of one level their names; see the package comment.
@@ -139,7 +139,7 @@ func (n *naming) name(b *branch) string {
 	for i := 2; ; i++ {
 		name := base
 		if i > 2 {
-			name = names.Shorten(base, names.MaxLabel-6) + "-" + strconv.Itoa(i-1)
+			name = wellknown.Shorten(base, wellknown.MaxLabel-6) + "-" + strconv.Itoa(i-1)
 		}
 		if o := n.owner(name); o == nil || o == b {
 			return name

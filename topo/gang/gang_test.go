@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
 )
 
@@ -51,7 +51,7 @@ func TestRead(t *testing.T) {
 		},
 		{
 			name: "slices, levels, patience, the map", labels: m{family + "/name": "a"},
-			annotations: m{"nvidia.com/gpu-group-size": "64", names.GangRequiredLevel: "leaf", names.GangPreferredLevel: "nvlink", koordinator + "/waiting-time": "30s", names.GangWithoutMap: "wait"},
+			annotations: m{"nvidia.com/gpu-group-size": "64", wellknown.GangRequiredLevel: "leaf", wellknown.GangPreferredLevel: "nvlink", koordinator + "/waiting-time": "30s", wellknown.GangWithoutMap: "wait"},
 			want:        gang.Spec{Key: key("a"), GroupSize: 64, Required: "leaf", Preferred: "nvlink", Timeout: 30 * time.Second, WithoutMap: gang.Wait},
 		},
 		{name: "the alias of the slice", labels: m{family + "/name": "a"}, annotations: m{"metax-tech.com/gpu-group-size": "8"}, want: gang.Spec{Key: key("a"), GroupSize: 8}},
@@ -87,7 +87,7 @@ func TestRead(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", Labels: tt.labels, Annotations: tt.annotations}}
-			got, err := gang.Read(pod, names.DefaultDomains())
+			got, err := gang.Read(pod, wellknown.DefaultDomains())
 			if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("error %v, want %q", err, tt.err)
 			}
@@ -120,7 +120,7 @@ func TestReadObject(t *testing.T) {
 			if err := json.Unmarshal([]byte(tt.object), &object); err != nil {
 				t.Fatal(err)
 			}
-			got, err := gang.ReadObject(object, names.DefaultDomains())
+			got, err := gang.ReadObject(object, wellknown.DefaultDomains())
 			if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("error %v, want %q", err, tt.err)
 			}
@@ -170,7 +170,7 @@ func TestOrder(t *testing.T) {
 	pod := func(name string, labels m) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
 	}
-	kubeflow := func(task, index string) m { return m{names.TaskKubeflow: task, names.IndexKubeflow: index} }
+	kubeflow := func(task, index string) m { return m{wellknown.TaskKubeflow: task, wellknown.IndexKubeflow: index} }
 	pods := []*corev1.Pod{
 		pod("w10", kubeflow("Worker", "10")), pod("w2", kubeflow("worker", "2")), pod("eval", kubeflow("evaluator", "0")),
 		pod("ps", kubeflow("ps", "0")), pod("chief", kubeflow("chief", "0")), pod("reader", kubeflow("reader", "0")),
@@ -236,10 +236,10 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, least, groups, policy, size, patience string) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace:   "default",
-			Labels:      m{names.GangName: name, names.GangMinAvailable: least, names.GangMatchPolicy: policy},
-			Annotations: m{names.GangGroups: groups, "nvidia.com/gpu-group-size": size, names.KoordinatorWaitingTime: patience},
+			Labels:      m{wellknown.GangName: name, wellknown.GangMinAvailable: least, wellknown.GangMatchPolicy: policy},
+			Annotations: m{wellknown.GangGroups: groups, "nvidia.com/gpu-group-size": size, wellknown.KoordinatorWaitingTime: patience},
 		}}
-		got, err := gang.Read(pod, names.DefaultDomains())
+		got, err := gang.Read(pod, wellknown.DefaultDomains())
 		if err != nil {
 			if errors.Is(err, gang.ErrNone) {
 				t.Error("a pod with a gang's name is in none")
@@ -251,7 +251,7 @@ func FuzzRead(f *testing.F) {
 			t.Errorf("accepted as %+v", got)
 		}
 		pod.Labels, pod.Annotations = maps.Clone(pod.Labels), maps.Clone(pod.Annotations)
-		again, err := gang.Read(pod, names.DefaultDomains())
+		again, err := gang.Read(pod, wellknown.DefaultDomains())
 		if diff := cmp.Diff(got, again); diff != "" || err != nil {
 			t.Errorf("read again: %v\n%s", err, diff)
 		}
@@ -266,7 +266,7 @@ func FuzzReadObject(f *testing.F) {
 		if json.Unmarshal(data, &object) != nil {
 			return
 		}
-		got, err := gang.ReadObject(object, names.DefaultDomains())
+		got, err := gang.ReadObject(object, wellknown.DefaultDomains())
 		if err == nil && (got.Key.Name == "" || got.MinMember < 0 || got.MinMember > gang.MaxMembers || got.Timeout < 0) {
 			t.Errorf("accepted as %+v", got)
 		}

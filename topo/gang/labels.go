@@ -3,7 +3,7 @@ package gang
 import (
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // ByLabels tells whether a pod says all of its gang itself, in the PodGroup
@@ -11,6 +11,6 @@ import (
 // Koordinator's annotations do not count: who writes them has objects of
 // Koordinator's own.
 func ByLabels(pod *corev1.Pod) bool {
-	name := pod.Labels[names.GangName] + pod.Labels[names.GangNameBare] + pod.Labels[names.GangNameXK8s]
-	return name != "" && pod.Labels[names.GangMinAvailable]+pod.Annotations[names.GangMinAvailable] != ""
+	name := pod.Labels[wellknown.GangName] + pod.Labels[wellknown.GangNameBare] + pod.Labels[wellknown.GangNameXK8s]
+	return name != "" && pod.Labels[wellknown.GangMinAvailable]+pod.Annotations[wellknown.GangMinAvailable] != ""
 }

@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // Member is one pod of a gang, as much of it as [StateOfMembers] needs: for
@@ -56,7 +56,7 @@ func MemberOf(pod *corev1.Pod) (*Member, bool) {
 		return nil, false
 	}
 	// The domains are for gpu-group-size, which is not used here.
-	spec, _ := Read(pod, names.DefaultDomains()) // Its faults are refusals.
+	spec, _ := Read(pod, wellknown.DefaultDomains()) // Its faults are refusals.
 	if spec.Key.Name == "" {
 		return nil, false
 	}

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
 )
 
@@ -21,7 +21,7 @@ func at(minute int) time.Time { return clock(minute).UTC() }
 // member is a pod of gang "tf" that was made at minute 1.
 func member(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "default", Name: name, CreationTimestamp: clock(1), Labels: m{names.GangName: "tf", names.GangMinAvailable: "2"},
+		Namespace: "default", Name: name, CreationTimestamp: clock(1), Labels: m{wellknown.GangName: "tf", wellknown.GangMinAvailable: "2"},
 	}}
 	for _, f := range change {
 		f(pod)
@@ -212,10 +212,10 @@ func TestMemberOf(t *testing.T) {
 		min  int32
 	}{
 		{"of no gang", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: m{"app": "x"}}}, false, 0},
-		{"a key without a name", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: m{names.GangMinAvailable: "2"}}}, false, 0},
+		{"a key without a name", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: m{wellknown.GangMinAvailable: "2"}}}, false, 0},
 		{"a gang's", member("a"), true, 2},
-		{"one whose min-available is no number", member("a", func(p *corev1.Pod) { p.Labels[names.GangMinAvailable] = "five" }), true, 0},
-		{"Koordinator's", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Annotations: m{names.KoordinatorName: "tf"}}}, true, 0},
+		{"one whose min-available is no number", member("a", func(p *corev1.Pod) { p.Labels[wellknown.GangMinAvailable] = "five" }), true, 0},
+		{"Koordinator's", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Annotations: m{wellknown.KoordinatorName: "tf"}}}, true, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, in := gang.MemberOf(tt.pod)
@@ -229,7 +229,7 @@ func TestMemberOf(t *testing.T) {
 // Members are ordered as the scheduler orders the pods.
 func TestOrderMembers(t *testing.T) {
 	task := func(task string) func(*corev1.Pod) {
-		return func(p *corev1.Pod) { p.Labels[names.TaskKubeflow] = task }
+		return func(p *corev1.Pod) { p.Labels[wellknown.TaskKubeflow] = task }
 	}
 	pods := []*corev1.Pod{
 		member("w-10", task("worker")), member("w-2", task("worker")), member("e-0", task("evaluator")), member("m-0", task("master")),

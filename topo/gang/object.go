@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // The API groups that have a PodGroup, all in version v1alpha1. The second is
@@ -26,7 +26,7 @@ const (
 // maps: spec.minMember and spec.scheduleTimeoutSeconds, and the annotations
 // that pods may have as well. The error names every field or key that has a
 // fault.
-func ReadObject(object map[string]any, d names.Domains) (Spec, error) {
+func ReadObject(object map[string]any, d wellknown.Domains) (Spec, error) {
 	meta, _ := object["metadata"].(map[string]any)
 	name, _ := meta["name"].(string)
 	namespace, _ := meta["namespace"].(string)

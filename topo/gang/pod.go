@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // ErrNone is the error of [Read] for a pod that is in no gang.
@@ -19,12 +19,12 @@ var ErrNone = errors.New("is in no gang")
 
 // Read reads what a pod says. The error is [ErrNone], or names every key that
 // has a fault; then the Key is set nevertheless if the name is well.
-func Read(pod *corev1.Pod, d names.Domains) (Spec, error) {
+func Read(pod *corev1.Pod, d wellknown.Domains) (Spec, error) {
 	r := reader{labels: pod.Labels, annotations: pod.Annotations}
 	name, koordinator := r.name()
 	if name == "" && len(r.faults) == 0 {
 		if key := r.orphan(); key != "" {
-			return Spec{}, fmt.Errorf("%s without the name of a gang: it is in %s", key, names.GangName)
+			return Spec{}, fmt.Errorf("%s without the name of a gang: it is in %s", key, wellknown.GangName)
 		}
 		return Spec{}, ErrNone
 	}
@@ -40,16 +40,16 @@ func Mentions(pod *corev1.Pod) bool {
 		return false
 	}
 	for _, key := range []string{
-		names.GangName, names.GangNameBare, names.GangNameXK8s, names.GangMinAvailable, names.GangMatchPolicy,
-		names.GangGroups,
+		wellknown.GangName, wellknown.GangNameBare, wellknown.GangNameXK8s, wellknown.GangMinAvailable, wellknown.GangMatchPolicy,
+		wellknown.GangGroups,
 	} {
 		if _, ok := pod.Labels[key]; ok {
 			return true
 		}
 	}
 	for _, key := range []string{
-		names.KoordinatorName, names.KoordinatorMinAvailable, names.KoordinatorGroups, names.GangGroups,
-		names.GangMinAvailable,
+		wellknown.KoordinatorName, wellknown.KoordinatorMinAvailable, wellknown.KoordinatorGroups, wellknown.GangGroups,
+		wellknown.GangMinAvailable,
 	} {
 		if _, ok := pod.Annotations[key]; ok {
 			return true
@@ -107,8 +107,8 @@ func (r *reader) one(places ...place) (value string, at place) {
 // name is the gang's name, and whether Koordinator's annotation has it.
 func (r *reader) name() (name string, koordinator bool) {
 	name, at := r.one(
-		place{names.GangName, true}, place{names.GangNameBare, true}, place{names.GangNameXK8s, true},
-		place{names.KoordinatorName, false},
+		place{wellknown.GangName, true}, place{wellknown.GangNameBare, true}, place{wellknown.GangNameXK8s, true},
+		place{wellknown.KoordinatorName, false},
 	)
 	if name != "" && !isName(name) {
 		r.fault("%s: %q is no name of an object", at, clip(name))
@@ -120,13 +120,13 @@ func (r *reader) name() (name string, koordinator bool) {
 // orphan is a key that makes no sense without a gang's name.
 func (r *reader) orphan() string {
 	for _, p := range []place{
-		{names.GangMinAvailable, true},
-		{names.GangGroups, true},
-		{names.GangMatchPolicy, true},
-		{names.GangMinAvailable, false},
-		{names.GangGroups, false},
-		{names.KoordinatorMinAvailable, false},
-		{names.KoordinatorGroups, false},
+		{wellknown.GangMinAvailable, true},
+		{wellknown.GangGroups, true},
+		{wellknown.GangMatchPolicy, true},
+		{wellknown.GangMinAvailable, false},
+		{wellknown.GangGroups, false},
+		{wellknown.KoordinatorMinAvailable, false},
+		{wellknown.KoordinatorGroups, false},
 	} {
 		from := r.annotations
 		if p.label {
@@ -140,20 +140,20 @@ func (r *reader) orphan() string {
 }
 
 // read fills in everything but the key.
-func (r *reader) read(s *Spec, koordinator bool, d names.Domains) {
+func (r *reader) read(s *Spec, koordinator bool, d wellknown.Domains) {
 	if text, at := r.one(
-		place{names.GangMinAvailable, true}, place{names.GangMinAvailable, false},
-		place{names.KoordinatorMinAvailable, false},
+		place{wellknown.GangMinAvailable, true}, place{wellknown.GangMinAvailable, false},
+		place{wellknown.KoordinatorMinAvailable, false},
 	); text != "" {
 		s.MinMember = r.number(at, text, MaxMembers)
 	}
 	s.Policy = r.policy(koordinator)
 	s.Groups = r.groups(s.Key)
-	if text, at := r.one(place{names.KoordinatorWaitingTime, false}); text != "" {
+	if text, at := r.one(place{wellknown.KoordinatorWaitingTime, false}); text != "" {
 		s.Timeout = r.duration(at, text)
 	}
 	r.wishes(s, d)
-	for _, key := range []string{names.KoordinatorTotalNumber, names.KoordinatorMode} {
+	for _, key := range []string{wellknown.KoordinatorTotalNumber, wellknown.KoordinatorMode} {
 		if _, ok := r.annotations[key]; ok {
 			r.remarks = append(r.remarks, "annotation "+key+" is ignored")
 		}
@@ -163,7 +163,7 @@ func (r *reader) read(s *Spec, koordinator bool, d names.Domains) {
 
 func (r *reader) kind(key string) string {
 	text, at := r.one(place{key, false})
-	if text != "" && names.CheckValue(text) != nil {
+	if text != "" && wellknown.CheckValue(text) != nil {
 		r.fault("%s: %q is no kind of group", at, clip(text))
 		return ""
 	}
@@ -191,7 +191,7 @@ func (r *reader) duration(at place, text string) time.Duration {
 
 func (r *reader) policy(koordinator bool) Policy {
 	text, at := r.one(
-		place{names.GangMatchPolicy, true}, place{names.GangMatchPolicy, false}, place{names.KoordinatorMatchPolicy, false},
+		place{wellknown.GangMatchPolicy, true}, place{wellknown.GangMatchPolicy, false}, place{wellknown.KoordinatorMatchPolicy, false},
 	)
 	p := Policy(text)
 	switch {
@@ -203,7 +203,7 @@ func (r *reader) policy(koordinator bool) Policy {
 		return ""
 	case koordinator && p != OnceSatisfied:
 		r.remarks = append(r.remarks, fmt.Sprintf("%s: %s is ignored: a gang that %s names is %s",
-			at, p, names.KoordinatorName, OnceSatisfied))
+			at, p, wellknown.KoordinatorName, OnceSatisfied))
 		return OnceSatisfied
 	}
 	return p
@@ -211,11 +211,11 @@ func (r *reader) policy(koordinator bool) Policy {
 
 // groups are the gangs of the group, sorted, with the gang itself.
 func (r *reader) groups(self types.NamespacedName) []types.NamespacedName {
-	if _, ok := r.labels[names.GangGroups]; ok {
-		r.fault("label %s: it is an annotation; a list in JSON is no label value", names.GangGroups)
+	if _, ok := r.labels[wellknown.GangGroups]; ok {
+		r.fault("label %s: it is an annotation; a list in JSON is no label value", wellknown.GangGroups)
 	}
-	ours, at := r.groupsAt(names.GangGroups, self)
-	theirs, other := r.groupsAt(names.KoordinatorGroups, self)
+	ours, at := r.groupsAt(wellknown.GangGroups, self)
+	theirs, other := r.groupsAt(wellknown.KoordinatorGroups, self)
 	if ours != nil && theirs != nil && !slices.Equal(ours, theirs) {
 		r.fault("%s and %s list different gangs", at, other)
 	}
@@ -240,7 +240,7 @@ func (r *reader) groupsAt(key string, self types.NamespacedName) ([]types.Namesp
 
 // isName tells whether s can be the name of an object or of a namespace.
 func isName(s string) bool {
-	return names.CheckDomain(s) == nil
+	return wellknown.CheckDomain(s) == nil
 }
 
 // clip bounds what strangers wrote.

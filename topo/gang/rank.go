@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // Order sorts the members of a gang by rank: tasks in order, then the index in
@@ -31,12 +31,12 @@ func Order(pods []*corev1.Pod) {
 
 // Task is the task of its job that a pod belongs to; empty if nobody says.
 func Task(pod *corev1.Pod) string {
-	for _, key := range []string{names.TaskKubeflow, names.TaskVolcano, names.TaskJobSet, names.TaskKubeflowV1} {
+	for _, key := range []string{wellknown.TaskKubeflow, wellknown.TaskVolcano, wellknown.TaskJobSet, wellknown.TaskKubeflowV1} {
 		if text := pod.Labels[key]; text != "" {
 			return strings.ToLower(text)
 		}
 	}
-	return strings.ToLower(pod.Annotations[names.TaskVolcano])
+	return strings.ToLower(pod.Annotations[wellknown.TaskVolcano])
 }
 
 type rank struct {
@@ -76,7 +76,7 @@ const noIndex = 1 << 30
 
 func index(pod *corev1.Pod) int32 {
 	for _, key := range []string{
-		names.IndexKubeflow, names.IndexVolcano, names.IndexJob, names.IndexStateful, names.IndexLeader, names.IndexKubeflow1,
+		wellknown.IndexKubeflow, wellknown.IndexVolcano, wellknown.IndexJob, wellknown.IndexStateful, wellknown.IndexLeader, wellknown.IndexKubeflow1,
 	} {
 		for _, from := range []map[string]string{pod.Labels, pod.Annotations} {
 			if n, ok := digits(from[key]); ok {

@@ -23,9 +23,9 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/export"
-	"github.com/heddle-dev/heddle/topo/master/facts"
+	"github.com/heddle-dev/heddle/topo/master/httpapi"
+	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/publish"
-	"github.com/heddle-dev/heddle/topo/master/serve"
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
 
@@ -95,11 +95,11 @@ func (c *cluster) replica(t *testing.T, mode fabric.Mode, change ...func(*master
 	if err != nil {
 		t.Fatal(err)
 	}
-	core, err := facts.CoreClient(c.config)
+	core, err := informers.CoreClient(c.config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	topology, err := facts.TopologyClient(c.config)
+	topology, err := informers.TopologyClient(c.config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func (c *cluster) replica(t *testing.T, mode fabric.Mode, change ...func(*master
 	for _, f := range change {
 		f(&o)
 	}
-	source := facts.New(facts.Options{
+	source := informers.New(informers.Options{
 		Core: core, Topology: topology, GPU: "nvidia.com/gpu", Pods: true, Manager: publish.FieldManager,
 		IsTier: export.IsTier(r.templates), Now: o.Now,
 	})
@@ -119,7 +119,7 @@ func (c *cluster) replica(t *testing.T, mode fabric.Mode, change ...func(*master
 	r.Register(r.registry)
 	run(t, source.Run)
 	run(t, r.Run)
-	ts := httptest.NewServer(serve.New(serve.Options{
+	ts := httptest.NewServer(httpapi.New(httpapi.Options{
 		Views: r.Master, Templates: r.templates, Page: fstest.MapFS{"index.html": {Data: []byte("page")}},
 		Registry: r.registry, Contact: source.Contact, Alive: r.Alive, Ready: r.Ready, Log: quiet(),
 	}).Handler())
@@ -135,7 +135,7 @@ func (c *cluster) lead(t *testing.T, r *replica, exports publish.Exports, change
 	if err != nil {
 		t.Fatal(err)
 	}
-	raw, err := facts.CoreClient(c.config)
+	raw, err := informers.CoreClient(c.config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/master"
@@ -23,7 +23,7 @@ import (
 func (c *cluster) gangPod(name, gang, node string, change ...func(*corev1.Pod)) {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ai", Name: name, CreationTimestamp: metav1.Unix(1_700_000_000, 0),
-		Labels: map[string]string{names.GangName: gang, names.GangMinAvailable: "2"},
+		Labels: map[string]string{wellknown.GangName: gang, wellknown.GangMinAvailable: "2"},
 	}}
 	p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
 		Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("4")},

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/topo/fabric"
-	"github.com/heddle-dev/heddle/topo/master/facts"
+	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
 
@@ -19,7 +19,7 @@ type loop struct {
 	levels []fabric.Level
 	draft  view.Draft
 	// pods are those with GPUs or in a gang, used the sums of GPUs by node.
-	pods  map[string]facts.Pod
+	pods  map[string]informers.Pod
 	used  map[string]int32
 	gangs gangs
 	// heard is when the API server last said anything about reports.
@@ -36,7 +36,7 @@ type loop struct {
 }
 
 func newLoop(m *Master) (*loop, error) {
-	l := &loop{Master: m, pods: map[string]facts.Pod{}, used: map[string]int32{}, again: map[string]struct{}{}}
+	l := &loop{Master: m, pods: map[string]informers.Pod{}, used: map[string]int32{}, again: map[string]struct{}{}}
 	return l, l.rebuild(m.options.Levels)
 }
 
@@ -116,7 +116,7 @@ func (l *loop) take() (shown, regrouped bool) {
 	return shown, regrouped
 }
 
-func (l *loop) takeNodes(c facts.Changes[facts.Node]) bool {
+func (l *loop) takeNodes(c informers.Changes[informers.Node]) bool {
 	if c.All {
 		l.draft.Names(func(name string, d view.Detail) {
 			if c.Changed[name] == nil && d.Node != nil {
@@ -140,7 +140,7 @@ func (l *loop) takeNodes(c facts.Changes[facts.Node]) bool {
 	return shown
 }
 
-func (l *loop) takeReports(c facts.Changes[facts.Report]) bool {
+func (l *loop) takeReports(c informers.Changes[informers.Report]) bool {
 	if c.All {
 		l.draft.Names(func(name string, d view.Detail) {
 			if c.Changed[name] == nil && d.Report != nil {
@@ -170,7 +170,7 @@ func (l *loop) takeReports(c facts.Changes[facts.Report]) bool {
 }
 
 // takePods keeps what each pod holds, the sum for its node, and its gang.
-func (l *loop) takePods(c facts.Changes[facts.Pod]) bool {
+func (l *loop) takePods(c informers.Changes[informers.Pod]) bool {
 	if c.All {
 		for key := range l.pods {
 			if c.Changed[key] == nil {
@@ -200,10 +200,10 @@ func (l *loop) takePods(c facts.Changes[facts.Pod]) bool {
 
 // takePod takes one pod, nil if it is gone, and adds what that changes to the sums
 // of its nodes.
-func (l *loop) takePod(key string, pod *facts.Pod, sums map[string]int32) {
+func (l *loop) takePod(key string, pod *informers.Pod, sums map[string]int32) {
 	was, had := l.pods[key]
 	if pod == nil {
-		pod = &facts.Pod{}
+		pod = &informers.Pod{}
 		delete(l.pods, key)
 	} else {
 		l.pods[key] = *pod

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/topo/fabric"
-	"github.com/heddle-dev/heddle/topo/master/facts"
+	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
 
@@ -24,7 +24,7 @@ type Source interface {
 	Changed() <-chan struct{}
 	Synced() bool
 	Contact() time.Time
-	Take() facts.Batch
+	Take() informers.Batch
 }
 
 // Options are what a Master needs.

@@ -21,7 +21,7 @@ import (
 	"github.com/heddle-dev/heddle/test/fabrics"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/export"
-	"github.com/heddle-dev/heddle/topo/master/facts"
+	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/publish"
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
@@ -36,7 +36,7 @@ func (c *cluster) labels(name string) map[string]string {
 // label applies labels to a Node as another manager does.
 func (c *cluster) label(t *testing.T, manager, name string, labels map[string]string) {
 	t.Helper()
-	raw, err := facts.CoreClient(c.config)
+	raw, err := informers.CoreClient(c.config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func (c *cluster) leadUntil(t *testing.T, ctx context.Context, r *replica, expor
 	if err != nil {
 		t.Fatal(err)
 	}
-	raw, err := facts.CoreClient(c.config)
+	raw, err := informers.CoreClient(c.config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +331,7 @@ func TestTheLeaseDecidesWhoWrites(t *testing.T) {
 		return lease.Spec.HolderIdentity
 	}
 	begin := func(identity string) (stop func()) {
-		raw, err := facts.CoreClient(c.config)
+		raw, err := informers.CoreClient(c.config)
 		if err != nil {
 			t.Fatal(err)
 		}

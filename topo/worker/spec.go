@@ -12,8 +12,8 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/config/model"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/worker/cable"
 )
 
@@ -28,7 +28,7 @@ const (
 func accelerators(m *machine.Machine) (out []v1alpha1.Accelerator) {
 	for _, g := range model.Groups(m.GPUs) {
 		out = append(out, v1alpha1.Accelerator{
-			Product: names.Value(g.Product), Count: int32(min(len(g.GPUs), math.MaxInt16)),
+			Product: wellknown.Value(g.Product), Count: int32(min(len(g.GPUs), math.MaxInt16)),
 		})
 	}
 	slices.SortFunc(out, func(a, b v1alpha1.Accelerator) int { return strings.Compare(a.Product, b.Product) })

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // Group is all GPUs of one product.
@@ -30,7 +30,7 @@ func Groups(gpus []machine.GPU) []Group {
 	var groups []Group
 	var nameless []machine.GPU
 	for i := range gpus {
-		if names.Value(gpus[i].Product) == "" {
+		if wellknown.Value(gpus[i].Product) == "" {
 			nameless = append(nameless, gpus[i])
 			continue
 		}
@@ -64,13 +64,13 @@ func Name(product string) string {
 	if !series(words[0]) {
 		head, _, _ := strings.Cut(words[0], "-")
 		if strings.ContainsAny(head, "0123456789") {
-			return names.Value(head)
+			return wellknown.Value(head)
 		}
 	}
 	if end := slices.IndexFunc(words[1:], edition); end >= 0 {
 		words = words[:end+1]
 	}
-	return names.Value(strings.Join(words, " "))
+	return wellknown.Value(strings.Join(words, " "))
 }
 
 // brand tells words that stand before the model.

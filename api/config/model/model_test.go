@@ -8,7 +8,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config/model"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 func TestNameAndMemory(t *testing.T) {
@@ -154,7 +154,7 @@ func FuzzName(f *testing.F) {
 	f.Add("-- 0GB \x00é", int64(-5))
 	f.Fuzz(func(t *testing.T, product string, mib int64) {
 		for _, v := range []string{model.Name(product), model.Memory(product, mib)} {
-			if err := names.CheckValue(v); err != nil {
+			if err := wellknown.CheckValue(v); err != nil {
 				t.Errorf("%q, %d: %v", product, mib, err)
 			}
 		}

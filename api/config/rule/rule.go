@@ -17,7 +17,7 @@ import (
 	"cel.dev/cel-go/ext"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 const (
@@ -116,7 +116,7 @@ func (c *Compiler) program(text string, want *cel.Type) (cel.Program, error) {
 		return nil, err
 	}
 	if value, literal := literalText(ast); literal {
-		if err := names.CheckValue(value); err != nil {
+		if err := wellknown.CheckValue(value); err != nil {
 			return nil, fmt.Errorf("no label value: %w", err)
 		}
 	}
@@ -202,7 +202,7 @@ func (r *Rule) Eval(f *Facts) (value string, ok bool, err error) {
 		return "", false, fmt.Errorf("value: %w", err)
 	}
 	value, _ = out.(string)
-	if err := names.CheckValue(value); err != nil {
+	if err := wellknown.CheckValue(value); err != nil {
 		return "", false, fmt.Errorf("no label value: %w", err)
 	}
 	return value, value != "", nil

@@ -8,7 +8,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 func h800() *machine.Machine {
@@ -180,7 +180,7 @@ func FuzzCompile(f *testing.F) {
 			return
 		}
 		got, ok, err := r.Eval(facts)
-		if err == nil && ok && names.CheckValue(got) != nil {
+		if err == nil && ok && wellknown.CheckValue(got) != nil {
 			t.Errorf("%q gives %q", value, got)
 		}
 	})

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 	"github.com/heddle-dev/heddle/discovery/host"
-	"github.com/heddle-dev/heddle/discovery/nvml"
 	"github.com/heddle-dev/heddle/discovery/replay"
 )
 

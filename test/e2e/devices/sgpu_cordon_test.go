@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
-	apinames "github.com/heddle-dev/heddle/api/names"
+	apinames "github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // TestCardCordon takes a card out for repair by the command, while a pod has a

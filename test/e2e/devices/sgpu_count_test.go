@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	apinames "github.com/heddle-dev/heddle/api/names"
+	apinames "github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // tally is what is given out of cards, by UUID, as this test counts it.
@@ -159,13 +159,13 @@ func (*rig) live(containers map[string][]allocation.Share, pod string) bool {
 }
 
 // published is the Node's annotation.
-func (r *rig) published(t *testing.T) *allocation.Cards {
+func (r *rig) published(t *testing.T) *allocation.NodeGPUs {
 	t.Helper()
 	text, ok := r.node(t).Annotations[apinames.SGPUCards]
 	if !ok {
-		return &allocation.Cards{}
+		return &allocation.NodeGPUs{}
 	}
-	cards, err := allocation.ParseCards(text)
+	cards, err := allocation.ParseNodeGPUs(text)
 	if err != nil {
 		t.Fatal(err)
 	}

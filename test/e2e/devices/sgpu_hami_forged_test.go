@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	apinames "github.com/heddle-dev/heddle/api/names"
+	apinames "github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // hamiForged: what is not HAMi's word, or not of this pod, is not followed.

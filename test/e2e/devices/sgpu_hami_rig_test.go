@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	apinames "github.com/heddle-dev/heddle/api/names"
+	apinames "github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // hamiScheduler is HAMi's name as a scheduler.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/machine"
-	apinames "github.com/heddle-dev/heddle/api/names"
+	apinames "github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 )
 

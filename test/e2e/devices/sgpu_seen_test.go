@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	apinames "github.com/heddle-dev/heddle/api/names"
+	apinames "github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // slice is what a container should have of a card, whichever it is.

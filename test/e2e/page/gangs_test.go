@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // gangs puts gangs of all states on the small fabric.
@@ -220,7 +220,7 @@ func TestManyGangs(t *testing.T) {
 func (r *rig) member(namespace, gang string, rank int, node string, change func(*corev1.Pod)) {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: fmt.Sprint(gang, "-", rank), Labels: map[string]string{names.GangName: gang},
+			Namespace: namespace, Name: fmt.Sprint(gang, "-", rank), Labels: map[string]string{wellknown.GangName: gang},
 			CreationTimestamp: metav1.NewTime(time.Now().Add(-2 * time.Hour)),
 		},
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{

@@ -26,9 +26,9 @@ import (
 	"github.com/heddle-dev/heddle/test/fabrics"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
-	"github.com/heddle-dev/heddle/topo/master/facts"
+	"github.com/heddle-dev/heddle/topo/master/httpapi"
+	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/page"
-	"github.com/heddle-dev/heddle/topo/master/serve"
 )
 
 const gpu = "nvidia.com/gpu"
@@ -77,20 +77,20 @@ func (r *rig) run(t testing.TB) {
 	t.Cleanup(kube.Close)
 	t.Cleanup(kube.CloseClientConnections)
 	config := &rest.Config{Host: kube.URL, QPS: -1}
-	core, err := facts.CoreClient(config)
+	core, err := informers.CoreClient(config)
 	must(t, err)
-	topology, err := facts.TopologyClient(config)
+	topology, err := informers.TopologyClient(config)
 	must(t, err)
 	levels, err := fabric.Preset(fabric.ModeAuto, 0)
 	must(t, err)
-	source := facts.New(facts.Options{
+	source := informers.New(informers.Options{
 		Core: core, Topology: topology, GPU: gpu, Pods: true, Manager: "heddle-topo-master",
 		IsTier: func(string) bool { return false }, Now: r.now,
 	})
 	log := slog.New(slog.DiscardHandler)
 	m, err := master.New(master.Options{Source: source, CountsPods: true, Levels: levels, StaleAfter: time.Hour, Log: log, Now: r.now})
 	must(t, err)
-	r.routes = serve.New(serve.Options{
+	r.routes = httpapi.New(httpapi.Options{
 		Views: m, Page: page.Files(), Policy: page.Policy, Registry: prometheus.NewRegistry(), Log: log, Contact: source.Contact,
 		Alive: func() string { return "" }, Ready: func() string { return "" },
 	}).Handler()

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/fabric"
 )
 
@@ -18,7 +18,7 @@ const (
 	ManagedBy    = "heddle-topo-master"
 	// SpecHash is an annotation: what was written, so that it need not be read
 	// back to know that it is still right.
-	SpecHash = names.Prefix + "spec-hash"
+	SpecHash = wellknown.Prefix + "spec-hash"
 )
 
 // Object is an object of another project's API as it is applied.
@@ -115,7 +115,7 @@ func HyperNodes(s *fabric.Snapshot, tiers Tiers, named bool) ([]Object, error) {
 // objectName makes an object's name of a group's: lower-case, and another one
 // for another group.
 func objectName(group string) string {
-	if names.CheckDomain(group) == nil && len(group) <= names.MaxLabel {
+	if wellknown.CheckDomain(group) == nil && len(group) <= wellknown.MaxLabel {
 		return group
 	}
 	lower := strings.Map(func(r rune) rune {
@@ -126,7 +126,7 @@ func objectName(group string) string {
 	}, strings.ToLower(group))
 	// Two groups may differ in what was replaced.
 	sum := sha256.Sum256([]byte(group))
-	return strings.Trim(names.Shorten(lower, names.MaxLabel-10), "-") + "-" + hex.EncodeToString(sum[:4])
+	return strings.Trim(wellknown.Shorten(lower, wellknown.MaxLabel-10), "-") + "-" + hex.EncodeToString(sum[:4])
 }
 
 // Kueue's API of topologies.

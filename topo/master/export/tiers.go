@@ -13,8 +13,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/fabric"
 )
 
@@ -53,7 +53,7 @@ func (t Tiers) of(kind string) int { return slices.Index(t, kind) + 1 }
 type Template string
 
 // DefaultTemplate makes heddle.dev/topology.tier-1 and so on.
-const DefaultTemplate Template = names.Prefix + "topology.tier-{tier}"
+const DefaultTemplate Template = wellknown.Prefix + "topology.tier-{tier}"
 
 // The places in a template.
 const (
@@ -78,7 +78,7 @@ func CheckTemplates(list []Template) error {
 		}
 		for tier := 1; tier <= fabric.MaxLevels; tier++ {
 			key := t.Key(tier, "kind"+strconv.Itoa(tier))
-			if err := names.CheckKey(key); err != nil {
+			if err := wellknown.CheckKey(key); err != nil {
 				faults = append(faults, fmt.Errorf("label template %.100q: %w", string(t), err))
 				break
 			}
@@ -107,7 +107,7 @@ func IsTier(list []Template) func(key string) bool {
 		patterns[i] = places.Replace(string(t))
 	}
 	return func(key string) bool {
-		return slices.ContainsFunc(patterns, func(p string) bool { return names.Match(p, key) })
+		return slices.ContainsFunc(patterns, func(p string) bool { return wellknown.Match(p, key) })
 	}
 }
 
@@ -133,7 +133,7 @@ func NewLabeler(tiers Tiers, templates []Template) *Labeler {
 func (l *Labeler) Labels(holders []*fabric.Element) map[string]string {
 	out := make(map[string]string, len(holders))
 	for _, h := range holders {
-		if names.CheckValue(h.Name) != nil {
+		if wellknown.CheckValue(h.Name) != nil {
 			continue
 		}
 		for _, key := range l.keys[h.Kind] {

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/metadata"
 
 	"github.com/heddle-dev/heddle/topo/master/export"
-	"github.com/heddle-dev/heddle/topo/master/facts"
+	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
 
@@ -42,7 +42,7 @@ type labels struct {
 	mu sync.Mutex
 	// sent is the Node as it was when we wrote: until the watch shows another
 	// there is nothing to add.
-	sent map[string]*facts.Node
+	sent map[string]*informers.Node
 	// yielded are the keys that another manager holds, with the value that
 	// was refused.
 	yielded map[string]map[string]string
@@ -51,7 +51,7 @@ type labels struct {
 func newLabels(p *Publisher) *labels {
 	return &labels{
 		Publisher: p, client: p.options.Objects.Resource(corev1.SchemeGroupVersion.WithResource("nodes")),
-		turn: turn, sent: map[string]*facts.Node{}, yielded: map[string]map[string]string{},
+		turn: turn, sent: map[string]*informers.Node{}, yielded: map[string]map[string]string{},
 	}
 }
 
@@ -94,7 +94,7 @@ func (l *labels) sync(ctx context.Context, v *view.View, full bool) error {
 
 // due tells whether a Node has other labels than it should, as far as it is up
 // to us.
-func (l *labels) due(n *facts.Node, want map[string]string) bool {
+func (l *labels) due(n *informers.Node, want map[string]string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.sent[n.Name] == n {
@@ -118,7 +118,7 @@ func (l *labels) due(n *facts.Node, want map[string]string) bool {
 }
 
 // write applies exactly these labels, less those that conflict.
-func (l *labels) write(ctx context.Context, n *facts.Node, want map[string]string) error {
+func (l *labels) write(ctx context.Context, n *informers.Node, want map[string]string) error {
 	refused := map[string]string{}
 	for range applyAttempts {
 		err := l.apply(ctx, n, want)
@@ -147,7 +147,7 @@ func (l *labels) write(ctx context.Context, n *facts.Node, want map[string]strin
 
 // apply is one server-side apply. The UID keeps it from making a Node that is
 // gone.
-func (l *labels) apply(ctx context.Context, n *facts.Node, want map[string]string) error {
+func (l *labels) apply(ctx context.Context, n *informers.Node, want map[string]string) error {
 	about := map[string]any{"name": n.Name, "uid": n.UID}
 	if len(want) > 0 {
 		about["labels"] = want
@@ -161,7 +161,7 @@ func (l *labels) apply(ctx context.Context, n *facts.Node, want map[string]strin
 	return l.metrics.count("labels", err)
 }
 
-func (l *labels) note(n *facts.Node, refused map[string]string) {
+func (l *labels) note(n *informers.Node, refused map[string]string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sent[n.Name] = n

@@ -17,7 +17,7 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/export"
-	"github.com/heddle-dev/heddle/topo/master/facts"
+	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
 
@@ -33,7 +33,7 @@ func fleet(t *testing.T, n int) *view.View {
 	for i := range n {
 		name := fmt.Sprint("n", i)
 		m.Put(fabric.Node{Name: name, Ready: true, Report: &v1alpha1.NodeTopologySpec{Path: []string{"rack-1"}}})
-		draft.Set(name, view.Detail{Node: &facts.Node{Name: name, UID: "u"}})
+		draft.Set(name, view.Detail{Node: &informers.Node{Name: name, UID: "u"}})
 	}
 	return view.New(view.View{Levels: levels, Tree: m.Snapshot(time.Unix(1, 0)), Nodes: draft.Table()})
 }

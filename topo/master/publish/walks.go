@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/metadata"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/topo/master/facts"
+	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
 
@@ -23,12 +23,12 @@ const maxWalk = 32
 type walks struct {
 	*Publisher
 	client metadata.ResourceInterface
-	sent   map[string]*facts.Report
+	sent   map[string]*informers.Report
 }
 
 func newWalks(p *Publisher) *walks {
 	return &walks{
-		Publisher: p, client: p.options.Objects.Resource(v1alpha1.Resource()), sent: map[string]*facts.Report{},
+		Publisher: p, client: p.options.Objects.Resource(v1alpha1.Resource()), sent: map[string]*informers.Report{},
 	}
 }
 

@@ -10,11 +10,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/test/fabrics"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/master/facts"
+	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
 
@@ -36,10 +36,10 @@ func crowded(tb testing.TB, n, size int) view.View {
 	for i := range f.Nodes {
 		node := &f.Nodes[i]
 		m.Put(fabric.Node{Name: node.Name, Ready: true, Report: &node.Spec})
-		draft.Set(node.Name, view.Detail{Node: &facts.Node{Name: node.Name, Ready: true, GPUs: 8}})
+		draft.Set(node.Name, view.Detail{Node: &informers.Node{Name: node.Name, Ready: true, GPUs: 8}})
 		job := fmt.Sprintf("job-%04d", i/size)
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: fmt.Sprint(job, "-worker-", i%size), Labels: map[string]string{names.GangName: job},
+			Namespace: "default", Name: fmt.Sprint(job, "-worker-", i%size), Labels: map[string]string{wellknown.GangName: job},
 		}}
 		p.Spec.NodeName, p.Status.Phase = node.Name, corev1.PodRunning
 		member, _ := gang.MemberOf(p)

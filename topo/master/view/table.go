@@ -5,20 +5,20 @@ import (
 	"maps"
 
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/master/facts"
+	"github.com/heddle-dev/heddle/topo/master/informers"
 )
 
 // Detail is what is known of one node beside its place in the tree. Node is nil
 // while only a report is there, Report while only a Node is.
 type Detail struct {
-	Node   *facts.Node
-	Report *facts.Report
+	Node   *informers.Node
+	Report *informers.Report
 	// Used is how many GPUs pods hold.
 	Used int32
 }
 
 // Believed is the report if it is about this node, else nil.
-func (d Detail) Believed() *facts.Report {
+func (d Detail) Believed() *informers.Report {
 	if d.Ignored() != "" {
 		return nil
 	}
@@ -34,7 +34,7 @@ func (d Detail) Ignored() string {
 		return ""
 	case d.Node == nil:
 		return "there is no Node of that name"
-	case d.Report.Owner == facts.ID{}:
+	case d.Report.Owner == informers.ID{}:
 		return "it is not owned by the Node of its name"
 	case d.Report.Owner != d.Node.ID:
 		return "it is owned by another Node, or by an earlier one of its name"

@@ -13,7 +13,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/fabric"
-	"github.com/heddle-dev/heddle/topo/master/facts"
+	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/view"
 )
 
@@ -55,7 +55,7 @@ func TestDocumentIsWhatEncodingJSONWrites(t *testing.T) {
 				Path: []string{fmt.Sprint("switchbox-", i/4), fmt.Sprint("dragonfly-", i/2)}, PathSource: v1alpha1.SourceStatic,
 				Rails: []v1alpha1.Rail{{HCA: "mlx5_0", ID: "0000:18:00.0", Role: "fabric", Port: 1, LinkState: v1alpha1.LinkDown}},
 			}})
-			draft.Set(name, view.Detail{Node: &facts.Node{Name: name, Ready: i != 2, GPUs: 8, Cordoned: i == 1}, Used: int32(i)})
+			draft.Set(name, view.Detail{Node: &informers.Node{Name: name, Ready: i != 2, GPUs: 8, Cordoned: i == 1}, Used: int32(i)})
 		}
 		all := view.View{Tree: m.Snapshot(since), Levels: levels, Nodes: draft.Table(), CountsPods: true}
 		if n == 1 {
@@ -117,7 +117,7 @@ func TestTheSameGenerationIsNotEncodedAgain(t *testing.T) {
 func TestTablesDoNotChange(t *testing.T) {
 	var draft view.Draft
 	set := func(name string, used int32) {
-		draft.Set(name, view.Detail{Node: &facts.Node{Name: name}, Used: used})
+		draft.Set(name, view.Detail{Node: &informers.Node{Name: name}, Used: used})
 	}
 	for i := range 1000 {
 		set(fmt.Sprint("n", i), 0)

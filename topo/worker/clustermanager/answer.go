@@ -7,8 +7,8 @@ import (
 	"io"
 	"slices"
 
-	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/worker/cable"
 )
 
@@ -175,7 +175,7 @@ func (n *Node) check() error {
 		if name == "" {
 			return fmt.Errorf("path[%d] is empty", i)
 		}
-		if err := names.CheckValue(name); err != nil {
+		if err := wellknown.CheckValue(name); err != nil {
 			return fmt.Errorf("path[%d]: %w", i, err)
 		}
 		if first := slices.Index(n.Path, name); first < i {

@@ -12,8 +12,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/heddle-dev/heddle/api/names"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/worker/cable"
 )
 
@@ -172,7 +172,7 @@ func (p *parser) group(n *yaml.Node, at string) string {
 	if name == "" {
 		return ""
 	}
-	if err := names.CheckValue(name); err != nil {
+	if err := wellknown.CheckValue(name); err != nil {
 		p.fault(n, at, "%v", err)
 		return ""
 	}

@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
@@ -60,7 +60,7 @@ func Run(ctx context.Context, args []string, stdout io.Writer) error {
 	switch {
 	case len(words) == 2 && words[0] == list:
 	case len(words) == 3 && (words[0] == cordon || words[0] == uncordon):
-		if !names.IsCardUUID(words[2]) {
+		if !wellknown.IsCardUUID(words[2]) {
 			return cli.Usagef("card", "card: %.100q is no UUID of a GPU", words[2])
 		}
 	default:
@@ -90,7 +90,7 @@ func change(ctx context.Context, client rest.Interface, words []string, stdout i
 		if err != nil {
 			return err
 		}
-		cordoned, err := names.ParseCordoned(node.Annotations[names.CordonedGPUs])
+		cordoned, err := wellknown.ParseCordoned(node.Annotations[wellknown.CordonedGPUs])
 		if err != nil {
 			return fmt.Errorf("node %s: %w: mend the annotation by hand", name, err)
 		}
@@ -98,10 +98,10 @@ func change(ctx context.Context, client rest.Interface, words []string, stdout i
 		if slices.Equal(next, cordoned) {
 			return say(stdout, "GPU %s of node %s %s\n", uuid, name, already(verb))
 		}
-		if len(next) > names.MaxCordoned {
-			return fmt.Errorf("node %s: more than %d cards would be cordoned", name, names.MaxCordoned)
+		if len(next) > wellknown.MaxCordoned {
+			return fmt.Errorf("node %s: more than %d cards would be cordoned", name, wellknown.MaxCordoned)
 		}
-		err = write(ctx, client, node, names.FormatCordoned(next))
+		err = write(ctx, client, node, wellknown.FormatCordoned(next))
 		if apierrors.IsConflict(err) {
 			continue
 		}
@@ -141,9 +141,9 @@ func already(verb string) string {
 func write(ctx context.Context, client rest.Interface, node *corev1.Node, value string) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	annotation := map[string]any{names.CordonedGPUs: nil}
+	annotation := map[string]any{wellknown.CordonedGPUs: nil}
 	if value != "" {
-		annotation[names.CordonedGPUs] = value
+		annotation[wellknown.CordonedGPUs] = value
 	}
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": node.ResourceVersion, "annotations": annotation,
@@ -163,7 +163,7 @@ func show(ctx context.Context, client rest.Interface, name string, stdout io.Wri
 	if err != nil {
 		return err
 	}
-	cordoned, wrong := names.ParseCordoned(node.Annotations[names.CordonedGPUs])
+	cordoned, wrong := wellknown.ParseCordoned(node.Annotations[wellknown.CordonedGPUs])
 	there, err := cluster.Report(ctx, client, name)
 	rows := [][]string{{"CARD", "UUID", "MODE", "CORDONED", "PENDING"}}
 	text := ""

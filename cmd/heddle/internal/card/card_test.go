@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 )
 
@@ -98,7 +98,7 @@ func newServer(t *testing.T, cordoned string, tells *report.Report) *server {
 	s := &server{t: t, tells: tells}
 	s.node.APIVersion, s.node.Kind, s.node.Name, s.node.ResourceVersion = "v1", "Node", "gpu-1", "7"
 	if cordoned != "" {
-		s.node.Annotations = map[string]string{names.CordonedGPUs: cordoned}
+		s.node.Annotations = map[string]string{wellknown.CordonedGPUs: cordoned}
 	}
 	return s
 }

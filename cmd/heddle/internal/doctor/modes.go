@@ -6,7 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 )
@@ -57,7 +57,7 @@ func modesPending(node *corev1.Node) []finding.Finding {
 			note(says, "")
 		}
 	}
-	uuids, err := names.ParseCordoned(node.Annotations[names.CordonedGPUs])
+	uuids, err := wellknown.ParseCordoned(node.Annotations[wellknown.CordonedGPUs])
 	for _, uuid := range uuids {
 		note(cordonedCard(uuid), putBack(node.Name, uuid))
 	}

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/mode"
 )
@@ -46,7 +46,7 @@ func TestCardsOfTheNode(t *testing.T) {
 	}
 	n := h20Node()
 	n.Status.Capacity = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
-	n.Annotations = map[string]string{names.CordonedGPUs: "GPU-c,no UUID"}
+	n.Annotations = map[string]string{wellknown.CordonedGPUs: "GPU-c,no UUID"}
 	n.Status.Conditions = []corev1.NodeCondition{{
 		Type: conditionModes, Status: corev1.ConditionTrue, Reason: "ModePending",
 		Message: "card 3: native until ml/train ends, then sgpu; card 5: sgpu until ml/a and ml/b end, then native",

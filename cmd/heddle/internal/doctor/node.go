@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/discovery/labels"
@@ -169,7 +169,7 @@ func (n *onNode) labeled() []finding.Finding {
 // with a blank before it; empty if nobody recorded it.
 func applied(node *corev1.Node) (wrote bool, when string) {
 	for _, e := range node.ManagedFields {
-		if e.Manager != names.FieldManager {
+		if e.Manager != wellknown.FieldManager {
 			continue
 		}
 		wrote = true

@@ -8,7 +8,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 )
 
@@ -30,15 +30,15 @@ func promises(node *corev1.Node, cfg *config.NodeConfig) []promise {
 		}
 		return ""
 	}
-	cards := count(d.CardKey(names.CardCount))
+	cards := count(d.CardKey(wellknown.CardCount))
 	whole, shared := cards, cards
-	switch node.Labels[d.CardKey(names.CardSharingStrategy)] {
+	switch node.Labels[d.CardKey(wellknown.CardSharingStrategy)] {
 	case "sgpu":
 		whole = ""
 	case "none":
 		shared = ""
 	}
-	if node.Labels[d.CardKey(names.CardReplicas)] == "0" {
+	if node.Labels[d.CardKey(wellknown.CardReplicas)] == "0" {
 		whole = "" // All cut by MIG.
 	}
 	all := []promise{{cfg.Resources.GPU, whole}}
@@ -49,7 +49,7 @@ func promises(node *corev1.Node, cfg *config.NodeConfig) []promise {
 		r := &cfg.RDMA.Resources[i]
 		p := promise{resource: r.Name}
 		if fabricOnly(r.Selectors) {
-			p.devices = count(names.RDMACount)
+			p.devices = count(wellknown.RDMACount)
 		}
 		all = append(all, p)
 	}

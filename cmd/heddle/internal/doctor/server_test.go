@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 func pod(namespace, name string, change func(*corev1.Pod)) corev1.Pod {
@@ -84,9 +84,9 @@ func serve(t *testing.T, node *corev1.Node, pods []corev1.Pod, elsewhere ...core
 func h20Node() *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name:   "gpu-1",
-		Labels: map[string]string{"nvidia.com/gpu.product": "NVIDIA-H20", "nvidia.com/gpu.count": "8", names.RDMACount: "4"},
+		Labels: map[string]string{"nvidia.com/gpu.product": "NVIDIA-H20", "nvidia.com/gpu.count": "8", wellknown.RDMACount: "4"},
 		ManagedFields: []metav1.ManagedFieldsEntry{{
-			Manager: names.FieldManager, Operation: metav1.ManagedFieldsOperationApply,
+			Manager: wellknown.FieldManager, Operation: metav1.ManagedFieldsOperationApply,
 		}},
 	}}
 }

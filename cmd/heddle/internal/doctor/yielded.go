@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/discovery/labels"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
@@ -26,7 +26,7 @@ func yielded(node *corev1.Node, cfg *config.NodeConfig) []finding.Finding {
 	var all []finding.Finding
 	for _, key := range slices.Sorted(maps.Keys(node.Labels)) {
 		by := owners[key]
-		if len(by) == 0 || slices.Contains(by, names.FieldManager) || !writes(cfg, key) {
+		if len(by) == 0 || slices.Contains(by, wellknown.FieldManager) || !writes(cfg, key) {
 			continue
 		}
 		all = append(all, finding.Finding{
@@ -49,10 +49,10 @@ func writes(cfg *config.NodeConfig, key string) bool {
 		return cfg.Usage != config.UsageUnset
 	case key == d.ControlPlane():
 		return cfg.ControlPlane
-	case names.Match(d.MIGResources(), key):
+	case wellknown.Match(d.MIGResources(), key):
 		return cfg.MIG.Strategy == config.MIGMixed
-	case key == d.VendorKey(names.MIGStrategy):
+	case key == d.VendorKey(wellknown.MIGStrategy):
 		return cfg.MIG.Strategy != config.MIGNone
 	}
-	return slices.ContainsFunc(labels.Allowed(cfg).Labels, func(pattern string) bool { return names.Match(pattern, key) })
+	return slices.ContainsFunc(labels.Allowed(cfg).Labels, func(pattern string) bool { return wellknown.Match(pattern, key) })
 }

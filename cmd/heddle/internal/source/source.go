@@ -14,7 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/names"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/replay"
 )
@@ -44,7 +44,7 @@ func (l *nodeLabels) Set(text string) error {
 	}
 	for pair := range strings.SplitSeq(text, ",") {
 		key, value, ok := strings.Cut(pair, "=")
-		if err := errors.Join(names.CheckKey(key), names.CheckValue(value)); !ok || err != nil {
+		if err := errors.Join(wellknown.CheckKey(key), wellknown.CheckValue(value)); !ok || err != nil {
 			return fmt.Errorf("%q is no label such as pool=inference", pair)
 		}
 		(*l)[key] = value

@@ -1,7 +1,7 @@
 {{/*
 The keys that heddle-feature-discovery may write on its Node, as JSON lists. In
 label patterns one "*" stands for what depends on the hardware. The lists repeat
-api/names (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares them.
+api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares them.
 */}}
 
 {{/* Every set of domains in the configuration, as a JSON list: the cluster's,

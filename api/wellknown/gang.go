@@ -1,0 +1,69 @@
+package wellknown
+
+// What a pod, or a PodGroup object, says about its gang. The first family is
+// that of the PodGroup API (scheduling.sigs.k8s.io) and of the clouds that
+// took it over: labels, of which min-available and match-policy may be
+// annotations too, and groups must be.
+const (
+	// GangName is the label with the gang's name; GangNameBare and
+	// GangNameXK8s name a PodGroup object as well.
+	GangName     = gangFamily + "/name"
+	GangNameBare = gangFamily
+	GangNameXK8s = "scheduling.x-k8s.io/pod-group"
+
+	GangMinAvailable = gangFamily + "/min-available"
+	GangMatchPolicy  = gangFamily + "/match-policy"
+	GangGroups       = gangFamily + "/groups"
+
+	gangFamily = "pod-group.scheduling.sigs.k8s.io"
+)
+
+// Koordinator's annotations of gangs (apis/extension/coscheduling.go).
+const (
+	KoordinatorName         = koordinatorGang + "/name"
+	KoordinatorMinAvailable = koordinatorGang + "/min-available"
+	KoordinatorGroups       = koordinatorGang + "/groups"
+	KoordinatorMatchPolicy  = koordinatorGang + "/match-policy"
+	KoordinatorWaitingTime  = koordinatorGang + "/waiting-time"
+	KoordinatorTotalNumber  = koordinatorGang + "/total-number"
+	KoordinatorMode         = koordinatorGang + "/mode"
+
+	koordinatorGang = "gang.scheduling.koordinator.sh"
+)
+
+// Our own annotations of gangs: the kind of group that a gang must, or would
+// like to, be inside of, and what to do while nobody knows the map.
+const (
+	GangRequiredLevel  = Prefix + "gang-required-level"
+	GangPreferredLevel = Prefix + "gang-preferred-level"
+	// GangWithoutMap is "wait" or "place".
+	GangWithoutMap = Prefix + "gang-without-map"
+)
+
+// GPUGroupSize is the pod annotation with the size of a slice in GPUs: so many
+// consecutive ranks' GPUs are in one lowest group. On any member it holds for
+// the gang: nvidia.com/gpu-group-size.
+func (d Domains) GPUGroupSize() string { return d.VendorKey(gpuGroupSize) }
+
+// GPUGroupSizeAlias is the spelling of the field's sGPU scheme.
+const (
+	GPUGroupSizeAlias = "metax-tech.com/" + gpuGroupSize
+
+	gpuGroupSize = "gpu-group-size"
+)
+
+// Labels and annotations of operators that say which task of a job a pod
+// belongs to, and which number it has in it; and what a Job's and a
+// StatefulSet's controllers write.
+const (
+	TaskKubeflow   = "training.kubeflow.org/replica-type"
+	IndexKubeflow  = "training.kubeflow.org/replica-index"
+	TaskVolcano    = "volcano.sh/task-spec"
+	IndexVolcano   = "volcano.sh/task-index"
+	IndexJob       = "batch.kubernetes.io/job-completion-index"
+	IndexStateful  = "apps.kubernetes.io/pod-index"
+	IndexLeader    = "leaderworkerset.sigs.k8s.io/worker-index"
+	TaskJobSet     = "jobset.sigs.k8s.io/replicatedjob-name"
+	TaskKubeflowV1 = "replica-type"
+	IndexKubeflow1 = "replica-index"
+)

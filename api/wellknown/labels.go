@@ -1,0 +1,148 @@
+package wellknown
+
+import (
+	"cmp"
+	"strings"
+)
+
+// What follows [Domains.CardKey] in the labels of the accelerator, spelled as
+// gpu-feature-discovery spells them.
+const (
+	CardProduct         = "product"
+	CardCount           = "count"
+	CardMemory          = "memory"
+	CardFamily          = "family"
+	CardComputeMajor    = "compute.major"
+	CardComputeMinor    = "compute.minor"
+	CardReplicas        = "replicas"
+	CardSharingStrategy = "sharing-strategy"
+	CardMachine         = "machine"
+	CardMode            = "mode"
+	CardClique          = "clique"
+	CardDriverVersion   = "driver-version"
+)
+
+// What describes MIG devices: after [Domains.CardKey] under MIG strategy
+// single, after [Domains.MIGKey] under mixed.
+const (
+	MIGMultiprocessors = "multiprocessors"
+	MIGSlicesGI        = "slices.gi"
+	MIGSlicesCI        = "slices.ci"
+	MIGEnginesCopy     = "engines.copy"
+	MIGEnginesDecoder  = "engines.decoder"
+	MIGEnginesEncoder  = "engines.encoder"
+	MIGEnginesJPEG     = "engines.jpeg"
+	MIGEnginesOFA      = "engines.ofa"
+)
+
+// What follows [Domains.VendorKey] in labels. The first five are
+// gpu-feature-discovery's older spelling, which is still selected on.
+const (
+	CUDADriverMajor           = "cuda.driver.major"
+	CUDADriverMinor           = "cuda.driver.minor"
+	CUDADriverRev             = "cuda.driver.rev"
+	CUDARuntimeMajor          = "cuda.runtime.major"
+	CUDARuntimeMinor          = "cuda.runtime.minor"
+	CUDADriverVersionMajor    = "cuda.driver-version.major"
+	CUDADriverVersionMinor    = "cuda.driver-version.minor"
+	CUDADriverVersionRevision = "cuda.driver-version.revision"
+	CUDADriverVersionFull     = "cuda.driver-version.full"
+	CUDARuntimeVersionMajor   = "cuda.runtime-version.major"
+	CUDARuntimeVersionMinor   = "cuda.runtime-version.minor"
+	CUDARuntimeVersionFull    = "cuda.runtime-version.full"
+	MIGCapable                = "mig.capable"
+	MIGStrategy               = "mig.strategy"
+	MPSCapable                = "mps.capable"
+	VGPUPresent               = "vgpu.present"
+	VGPUHostDriverVersion     = "vgpu.host-driver-version"
+	VGPUHostDriverBranch      = "vgpu.host-driver-branch"
+)
+
+// maxProfile is the longest MIG profile in a name, in characters.
+const maxProfile = 32
+
+// MIGProfile is a MIG profile as a part of names: 1g.10gb.me of 1g.10gb+me.
+func MIGProfile(profile string) string {
+	return cmp.Or(Shorten(Value(strings.ReplaceAll(profile, "+", ".")), maxProfile), "unknown")
+}
+
+// MIGResource is the resource of MIG devices of one profile under MIG strategy
+// mixed: MIGResource("1g.10gb") is nvidia.com/mig-1g.10gb.
+func (d Domains) MIGResource(profile string) string { return d.VendorKey("mig-" + MIGProfile(profile)) }
+
+// MIGResources matches every [Domains.MIGResource].
+func (d Domains) MIGResources() string { return d.VendorKey("mig-*") }
+
+// MIGKey is a label of MIG devices of one profile under MIG strategy mixed.
+func (d Domains) MIGKey(profile, suffix string) string { return d.MIGResource(profile) + "." + suffix }
+
+// CardModelCount is the label with the number of accelerators of one model,
+// written on nodes with several: CardModelCount("NVIDIA-L40S") is
+// nvidia.com/gpu.NVIDIA-L40S.count. The model is a label value.
+func (d Domains) CardModelCount(model string) string { return d.CardKey(model + "." + CardCount) }
+
+// NodeLabels lists every label key that discovery writes by itself, sorted by
+// kind. A "*" stands for a part that depends on the hardware: a product, a MIG
+// profile. See [Match].
+func (d Domains) NodeLabels() []string {
+	var keys []string
+	for _, suffix := range []string{
+		CardProduct, CardCount, CardMemory, CardFamily, CardComputeMajor, CardComputeMinor, CardReplicas,
+		CardSharingStrategy, CardMachine, CardMode, CardClique, CardDriverVersion,
+	} {
+		keys = append(keys, d.CardKey(suffix))
+	}
+	for _, suffix := range migSuffixes() {
+		keys = append(keys, d.CardKey(suffix))
+	}
+	keys = append(keys, d.CardModelCount("*"))
+	for _, name := range []string{
+		CUDADriverMajor, CUDADriverMinor, CUDADriverRev, CUDARuntimeMajor, CUDARuntimeMinor,
+		CUDADriverVersionMajor, CUDADriverVersionMinor, CUDADriverVersionRevision, CUDADriverVersionFull,
+		CUDARuntimeVersionMajor, CUDARuntimeVersionMinor, CUDARuntimeVersionFull,
+		MIGCapable, MIGStrategy, MPSCapable, VGPUPresent, VGPUHostDriverVersion, VGPUHostDriverBranch,
+	} {
+		keys = append(keys, d.VendorKey(name))
+	}
+	for _, suffix := range append([]string{
+		CardProduct, CardCount, CardReplicas, CardSharingStrategy, CardMemory,
+	}, migSuffixes()...) {
+		keys = append(keys, d.MIGResources()+"."+suffix)
+	}
+	return append(keys,
+		RDMACount, RDMALinkLayer, RDMARate, RDMAType, RDMANetnsMode, NVLinkDomain,
+		d.Usage(), d.ControlPlane(),
+	)
+}
+
+// KubeletLabels are those that a kubelet writes again whenever it starts, and
+// that say what a node is.
+func KubeletLabels() []string {
+	return []string{
+		"kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch", "beta.kubernetes.io/os",
+		"beta.kubernetes.io/arch",
+	}
+}
+
+// NodeTaints lists every taint key that discovery may write.
+func (d Domains) NodeTaints() []string { return []string{d.Product(), d.Usage(), d.ControlPlane()} }
+
+// NodeAnnotations lists the annotations that discovery writes on its Node.
+func NodeAnnotations() []string { return []string{OwnedTaints} }
+
+func migSuffixes() []string {
+	return []string{
+		MIGMultiprocessors, MIGSlicesGI, MIGSlicesCI, MIGEnginesCopy, MIGEnginesDecoder, MIGEnginesEncoder,
+		MIGEnginesJPEG, MIGEnginesOFA,
+	}
+}
+
+// Match tells whether key is pattern, or what pattern says with its one "*"
+// replaced by one or more characters.
+func Match(pattern, key string) bool {
+	head, tail, star := strings.Cut(pattern, "*")
+	if !star {
+		return pattern == key
+	}
+	return len(key) > len(head)+len(tail) && strings.HasPrefix(key, head) && strings.HasSuffix(key, tail)
+}

@@ -1,0 +1,90 @@
+// Package names spells every label, taint, annotation and resource name of
+// heddle. Names that operators may move to a domain of their own are built
+// from [Domains]; the others are constants. No other package spells a key.
+package wellknown
+
+// Domains are the prefixes of configurable names.
+type Domains struct {
+	// Vendor is the DNS domain of what describes the hardware: the part
+	// before the slash in nvidia.com/gpu.product. Default nvidia.com.
+	Vendor string `yaml:"vendor"`
+	// Card is the word for the accelerator in those names. Default gpu.
+	Card string `yaml:"card"`
+	// Company is the DNS domain of what the operator decides, such as
+	// heddle.dev/node.usage. Default heddle.dev.
+	Company string `yaml:"company"`
+}
+
+// DefaultDomains are the ones that the field's charts and Jobs use.
+func DefaultDomains() Domains {
+	return Domains{Vendor: "nvidia.com", Card: "gpu", Company: "heddle.dev"}
+}
+
+// CardKey is a label of the accelerator: CardKey("product") is
+// nvidia.com/gpu.product.
+func (d Domains) CardKey(suffix string) string { return d.Vendor + "/" + d.Card + "." + suffix }
+
+// VendorKey is a label or resource of the vendor: VendorKey("sgpu") is
+// nvidia.com/sgpu, VendorKey("mig.capable") is nvidia.com/mig.capable.
+func (d Domains) VendorKey(name string) string { return d.Vendor + "/" + name }
+
+// CompanyKey is a label of the operator: CompanyKey("node.usage") is
+// heddle.dev/node.usage.
+func (d Domains) CompanyKey(name string) string { return d.Company + "/" + name }
+
+// Product is the label, and the taint, with the accelerator's model.
+func (d Domains) Product() string { return d.CardKey("product") }
+
+// Usage is the label, and the taint, with what a node is for.
+func (d Domains) Usage() string { return d.CompanyKey("node.usage") }
+
+// ControlPlane is the label, and the taint, of nodes kept for the control
+// plane.
+func (d Domains) ControlPlane() string { return d.CompanyKey("control-plane") }
+
+// FieldManager owns our labels in the Node's managedFields.
+const FieldManager = "heddle-feature-discovery"
+
+// Prefix is the domain of the names that no configuration moves.
+const Prefix = "heddle.dev/"
+
+// OwnedTaints is the Node annotation that records which taints we set, as a
+// JSON list of "key:effect": taints are an atomic list without owners.
+const OwnedTaints = Prefix + "owned-taints"
+
+// Labels of the node's RDMA side and its NVLink domain.
+const (
+	RDMACount     = Prefix + "rdma.hca.count"
+	RDMALinkLayer = Prefix + "rdma.hca.link-layer"
+	RDMARate      = Prefix + "rdma.hca.rate"
+	RDMAType      = Prefix + "rdma.hca.type"
+	RDMANetnsMode = Prefix + "rdma.netns-mode"
+	NVLinkDomain  = Prefix + "nvlink.domain"
+)
+
+// TopologyLabels matches the labels that topo-master writes on Nodes.
+const TopologyLabels = Prefix + "topology.*"
+
+// GPUTopology is the Node annotation that tells schedulers what a request for
+// n GPUs would get of the node now, and what that would cost the rest, as JSON:
+// {"n": {"score": …, "loss": …, "hcas": …}}. See deviceplugin/alloc.
+const GPUTopology = Prefix + "gpu-topology"
+
+// FreeGPUs is the Node annotation that tells schedulers which whole GPUs of the
+// node are free, by UUID; see api/allocation.
+const FreeGPUs = Prefix + "free-gpus"
+
+// The annotations of shares of a GPU; their values are in api/allocation.
+const (
+	// SGPUAllocation is on a pod: the cards that heddle-scheduler chose.
+	SGPUAllocation = Prefix + "sgpu-allocation"
+	// SGPUBound is on a pod: the cards that its containers have, as its node
+	// bound them.
+	SGPUBound = Prefix + "sgpu-bound"
+	// SGPUCards is on a Node: its shared cards and what is left of each.
+	SGPUCards = Prefix + "sgpu-cards"
+)
+
+// CordonedGPUs is the Node annotation with the UUIDs of the GPUs that nobody
+// new gets, as a comma list. `heddle card cordon` writes it.
+const CordonedGPUs = Prefix + "cordoned-gpus"

@@ -1,0 +1,105 @@
+package wellknown_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
+)
+
+func TestSyntax(t *testing.T) {
+	long := strings.Repeat("a", 64)
+	for _, tt := range []struct {
+		name  string
+		check func(string) error
+		good  []string
+		bad   []string
+	}{
+		{"value", wellknown.CheckValue, []string{"", "a", "H800_NVLINK_80GB", "a.b-c_D9", long[:63]}, []string{"a b", "-a", "a.", "é", long, "a/b"}},
+		{"key", wellknown.CheckKey, []string{"ring", "cloud.ebtech.com/gpu", "a/B_c"}, []string{"", "/a", "a/", "A/b", "a/b/c", "a..b/c", "-a/b", strings.Repeat("a", 254) + "/b"}},
+		{"resource", wellknown.CheckResource, []string{"rdma/hca_shared_devices_ib", "nvidia.com/gpu"}, []string{"gpu", "kubernetes.io/gpu", "node.kubernetes.io/gpu", "requests.x/gpu", "A.com/gpu"}},
+		{"domain", wellknown.CheckDomain, []string{"a", "nvidia.com", "a-b.c0"}, []string{"", "a..b", "a-.b", "A", "a_b"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, s := range tt.good {
+				if err := tt.check(s); err != nil {
+					t.Errorf("%q: %v", s, err)
+				}
+			}
+			for _, s := range tt.bad {
+				if tt.check(s) == nil {
+					t.Errorf("%q passes", s)
+				}
+			}
+		})
+	}
+}
+
+func TestValue(t *testing.T) {
+	long := strings.Repeat("ab-", 40)
+	for in, want := range map[string]string{
+		"NVIDIA H100 80GB HBM3":          "NVIDIA-H100-80GB-HBM3",
+		"Standard PC (Q35 + ICH9, 2009)": "Standard-PC-Q35--ICH9-2009",
+		"  .-_":                          "",
+		"é":                              "",
+	} {
+		if got := wellknown.Value(in); got != want {
+			t.Errorf("Value(%q) = %q, want %q", in, got, want)
+		}
+	}
+	got := wellknown.Value(long)
+	if len(got) > wellknown.MaxLabel || got == wellknown.Value(long+"c") || got != wellknown.Value(long) {
+		t.Errorf("shortened to %q", got)
+	}
+	if wellknown.Shorten("short", 10) != "short" {
+		t.Error("what fits was shortened")
+	}
+}
+
+func TestMatch(t *testing.T) {
+	for _, tt := range []struct {
+		pattern, key string
+		want         bool
+	}{
+		{"a.com/b", "a.com/b", true},
+		{"a.com/b", "a.com/bb", false},
+		{"a.com/b.*.count", "a.com/b.x.count", true},
+		{"a.com/b.*.count", "a.com/b.count", false},
+		{"a.com/b.*.count", "a.com/b..count", false},
+		{"a/x*", "a/x", false},
+	} {
+		if got := wellknown.Match(tt.pattern, tt.key); got != tt.want {
+			t.Errorf("Match(%q, %q) = %t", tt.pattern, tt.key, got)
+		}
+	}
+}
+
+func TestNamesAreValidAndDistinct(t *testing.T) {
+	d := wellknown.DefaultDomains()
+	keys := d.NodeLabels()
+	for _, key := range append(keys, d.MIGKey("1g.10gb+me", wellknown.CardCount), d.MIGResource("")) {
+		if err := wellknown.CheckKey(strings.ReplaceAll(key, "*", "x")); err != nil {
+			t.Error(err)
+		}
+	}
+	slices.Sort(keys)
+	if slices.Contains(keys, d.Product()) == false || len(slices.Compact(slices.Clone(keys))) != len(keys) {
+		t.Errorf("doubled keys in %v", keys)
+	}
+	for _, resource := range []string{d.GPUResource(), d.SGPUResource(), d.VCoreResource(), d.VMemoryResource(), wellknown.RDMAResource} {
+		if err := wellknown.CheckResource(resource); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func FuzzValue(f *testing.F) {
+	f.Add("NVIDIA H100 80GB HBM3")
+	f.Add(strings.Repeat(".", 53) + "x" + strings.Repeat("-", 20) + "y")
+	f.Fuzz(func(t *testing.T, s string) {
+		if err := wellknown.CheckValue(wellknown.Value(s)); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,112 @@
+package wellknown
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// MaxLabel is the length in bytes of the longest label value, and of the
+// longest key after its slash
+// (https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/).
+const MaxLabel = 63
+
+// MaxDomain is the length in bytes of the longest DNS subdomain.
+const MaxDomain = 253
+
+// broken is the error of this file: the text, or the beginning of a long one,
+// and the rule that it breaks.
+func broken(s, rule string) error { return fmt.Errorf("%.100q %s", s, rule) }
+
+// CheckValue tells what is wrong with a label value. The empty one is valid.
+func CheckValue(s string) error {
+	if s == "" {
+		return nil
+	}
+	return checkName(s)
+}
+
+// CheckKey tells what is wrong with a label, taint or annotation key: an
+// optional DNS domain and a slash, then a name.
+func CheckKey(s string) error {
+	domain, name, slash := strings.Cut(s, "/")
+	if !slash {
+		return checkName(s)
+	}
+	return errors.Join(CheckDomain(domain), checkName(name))
+}
+
+// CheckResource tells what is wrong with an extended resource's name: it needs
+// a domain, which is not one of Kubernetes' own.
+func CheckResource(s string) error {
+	domain, name, slash := strings.Cut(s, "/")
+	switch {
+	case !slash:
+		return broken(s, "has no domain: write domain/name")
+	case domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io"):
+		return broken(s, "is in a domain of Kubernetes' own")
+	case strings.HasPrefix(s, "requests."):
+		return broken(s, "begins with requests., which quotas keep for themselves")
+	}
+	return errors.Join(CheckDomain(domain), checkName(name))
+}
+
+// CheckDomain tells what is wrong with a DNS subdomain of RFC 1123.
+func CheckDomain(s string) error {
+	if s == "" || len(s) > MaxDomain {
+		return broken(s, fmt.Sprintf("is no DNS domain: it needs 1 to %d characters", MaxDomain))
+	}
+	for part := range strings.SplitSeq(s, ".") {
+		bad := func(r rune) bool { return r != '-' && (!alphanumeric(r) || r >= 'A' && r <= 'Z') }
+		if part == "" || strings.ContainsFunc(part, bad) || part[0] == '-' || part[len(part)-1] == '-' {
+			return broken(s, "is no DNS domain of lower-case letters, digits, '-' and '.'")
+		}
+	}
+	return nil
+}
+
+func checkName(s string) error {
+	if s == "" || len(s) > MaxLabel {
+		return broken(s, fmt.Sprintf("has %d characters; 1 to %d are allowed", len(s), MaxLabel))
+	}
+	if strings.ContainsFunc(s, func(r rune) bool { return !alphanumeric(r) && !strings.ContainsRune("-_.", r) }) {
+		return broken(s, "has other characters than letters, digits, '-', '_' and '.'")
+	}
+	if !alphanumeric(rune(s[0])) || !alphanumeric(rune(s[len(s)-1])) {
+		return broken(s, "does not begin and end with a letter or digit")
+	}
+	return nil
+}
+
+func alphanumeric(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+}
+
+// Value makes a valid label value of any text as gpu-feature-discovery does:
+// blanks become '-', other foreign characters go away. What is longer than
+// [MaxLabel] is shortened by [Shorten].
+func Value(s string) string {
+	kept := strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case alphanumeric(r), strings.ContainsRune("-_.", r):
+			return r
+		}
+		return -1
+	}, s)
+	return Shorten(strings.Trim(kept, "-_."), MaxLabel)
+}
+
+// Shorten cuts s to at most n bytes, of which the last nine are then a '-' and
+// a hash of the whole, so that equal texts stay equal and others apart. n is 10
+// or more.
+func Shorten(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	sum := sha256.Sum256([]byte(s))
+	return strings.TrimRight(s[:n-9], "-_.") + "-" + hex.EncodeToString(sum[:4])
+}

@@ -1,0 +1,325 @@
+package gpu_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/server"
+	"github.com/heddle-dev/heddle/discovery/capacity"
+	"github.com/heddle-dev/heddle/test/machines"
+)
+
+func TestDevices(t *testing.T) {
+	faulty := cards(4)
+	faulty.GPUs[1].Health = machine.Health{State: machine.Lost, Reason: "GPU is lost"}
+	faulty.PCI[3].NUMA = nil
+	for _, test := range []struct {
+		name    string
+		machine *machine.Machine
+		config  string
+		sick    map[string]string
+		want    map[string][]server.Device
+		faults  map[string]string
+	}{
+		{
+			name: "whole GPUs", machine: faulty, sick: map[string]string{"GPU-2": "XID 79", "GPU-3": ""},
+			want: map[string][]server.Device{"nvidia.com/gpu": {
+				{ID: "GPU-0", Healthy: true, NUMA: []int64{0}},
+				{ID: "GPU-1", NUMA: []int64{0}},
+				{ID: "GPU-2", NUMA: []int64{1}},
+				{ID: "GPU-3"},
+			}},
+			faults: map[string]string{"GPU-1": "lost: GPU is lost", "GPU-2": "XID 79", "GPU-3": "unhealthy"},
+		},
+		{
+			name: "no GPUs", machine: cards(0),
+			want: map[string][]server.Device{"nvidia.com/gpu": nil},
+		},
+		{
+			name: "shared cards are not offered", machine: cards(3),
+			config: "mode: sgpu\nsgpu: {gpus: [0, GPU-2]}",
+			want:   map[string][]server.Device{"nvidia.com/gpu": {{ID: "GPU-1", Healthy: true, NUMA: []int64{0}}}},
+		},
+		{
+			name: "MIG without names", machine: cut(cards(2), 1, "1g.10gb", 2),
+			want: map[string][]server.Device{"nvidia.com/gpu": {
+				{ID: "GPU-0", Healthy: true, NUMA: []int64{0}},
+				{ID: "GPU-1", NUMA: []int64{0}},
+			}},
+			faults: map[string]string{"GPU-1": "MIG is on, and mig.strategy is none"},
+		},
+		{
+			name: "MIG under one name", machine: cut(cards(3), 2, "1g.10gb", 2), config: "mig: {strategy: single}",
+			sick: map[string]string{"GPU-2": "XID 48"},
+			want: map[string][]server.Device{"nvidia.com/gpu": {
+				{ID: "GPU-0", Healthy: true, NUMA: []int64{0}},
+				{ID: "GPU-1", Healthy: true, NUMA: []int64{0}},
+				{ID: "MIG-2-0", NUMA: []int64{1}},
+				{ID: "MIG-2-1", NUMA: []int64{1}},
+			}},
+			faults: map[string]string{"MIG-2-0": "XID 48", "MIG-2-1": "XID 48"},
+		},
+		{
+			name:    "MIG by profile",
+			machine: cut(cut(cut(cards(4), 1, "3g.40gb", 1), 2, "1g.10gb+me", 1), 3, "", 0), config: "mig: {strategy: mixed}",
+			want: map[string][]server.Device{
+				"nvidia.com/gpu": {
+					{ID: "GPU-0", Healthy: true, NUMA: []int64{0}},
+					{ID: "GPU-3", NUMA: []int64{1}},
+				},
+				"nvidia.com/mig-1g.10gb.me": {{ID: "MIG-2-0", Healthy: true, NUMA: []int64{1}}},
+				"nvidia.com/mig-3g.40gb":    {{ID: "MIG-1-0", Healthy: true, NUMA: []int64{0}}},
+			},
+			faults: map[string]string{"GPU-3": "MIG is on, and there are no MIG devices"},
+		},
+		{
+			name: "one UUID twice", machine: func() *machine.Machine { m := cards(2); m.GPUs[1].UUID = "GPU-0"; return m }(),
+			want: map[string][]server.Device{"nvidia.com/gpu": {{ID: "GPU-0", Healthy: true, NUMA: []int64{0}}}},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			n := newNode(test.machine)
+			n.config = parse(t, test.config)
+			if test.sick != nil {
+				n.sick = test.sick
+			}
+			got, faults := map[string][]server.Device{}, map[string]string{}
+			for _, name := range gpu.Names(n.machine, &n.config, nil) {
+				r := gpu.New(n.options(name))
+				got[name] = r.Devices()
+				maps.Copy(faults, r.Faults())
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("devices (-want +got):\n%s", diff)
+			}
+			if test.faults == nil {
+				test.faults = map[string]string{}
+			}
+			if diff := cmp.Diff(test.faults, faults); diff != "" {
+				t.Errorf("faults (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// What people are told the node can offer is what the kubelet hears.
+func TestDevicesAgreeWithCapacity(t *testing.T) {
+	for _, name := range machines.Names(t) {
+		for _, strategy := range []config.MIGStrategy{config.MIGNone, config.MIGSingle, config.MIGMixed} {
+			n := newNode(machines.Load(t, name))
+			n.config.MIG.Strategy = strategy
+			want, got := map[string][2]int{}, map[string][2]int{}
+			for _, r := range capacity.Of(n.machine, &n.config) {
+				want[r.Name] = [2]int{r.Devices, r.Healthy}
+			}
+			for _, resource := range gpu.Names(n.machine, &n.config, nil) {
+				healthy := 0
+				devices := gpu.New(n.options(resource)).Devices()
+				for _, d := range devices {
+					if d.Healthy {
+						healthy++
+					}
+				}
+				got[resource] = [2]int{len(devices), healthy}
+			}
+			for resource := range want {
+				if _, ours := got[resource]; !ours {
+					delete(want, resource) // HCAs.
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s, MIG %s: devices and healthy ones (-capacity +plugin):\n%s", name, strategy, diff)
+			}
+		}
+	}
+}
+
+func TestRefreshTellsOfChangesOnly(t *testing.T) {
+	n := newNode(cards(2))
+	r := gpu.New(n.options("nvidia.com/gpu"))
+	told := func() bool {
+		select {
+		case <-r.Changed():
+			return true
+		default:
+			return false
+		}
+	}
+	told()
+	r.Refresh()
+	if told() {
+		t.Error("told of a change where there is none")
+	}
+	n.sick["GPU-1"] = "XID 79"
+	before := r.Devices()
+	r.Refresh()
+	r.Refresh()
+	if !told() || told() {
+		t.Error("one change, not told once")
+	}
+	if !before[1].Healthy || r.Devices()[1].Healthy {
+		t.Errorf("before %v, after %v", before, r.Devices())
+	}
+}
+
+func TestAllocate(t *testing.T) {
+	void := map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}
+	for _, test := range []struct {
+		name   string
+		change func(*gpu.Options)
+		want   *v1beta1.ContainerAllocateResponse
+	}{
+		{"CDI", nil, &v1beta1.ContainerAllocateResponse{Envs: void, CdiDevices: []*v1beta1.CDIDevice{
+			{Name: "heddle.dev/gpu=call-1"}, {Name: "driver.heddle.dev/gpu=GPU-0"}, {Name: "driver.heddle.dev/gpu=GPU-2"},
+		}}},
+		{
+			"environment", func(o *gpu.Options) { o.Strategy, o.Static = gpu.Envvar, nil },
+			&v1beta1.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-2"}},
+		},
+		{"environment with features", func(o *gpu.Options) {
+			o.Strategy = gpu.Envvar
+			o.Features = gpu.Features{GDRCopy: true, GDS: true, IMEXChannels: []int{0, 3}}
+		}, &v1beta1.ContainerAllocateResponse{Envs: map[string]string{
+			"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-2", "NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled", "NVIDIA_IMEX_CHANNELS": "0,3",
+		}}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			n := newNode(cards(4))
+			o := n.options("nvidia.com/gpu")
+			if test.change != nil {
+				test.change(&o)
+			}
+			r := gpu.New(o)
+			got, err := r.Allocate(t.Context(), []string{"GPU-2", "GPU-0"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got, protocmp.Transform()); diff != "" {
+				t.Errorf("answer (-want +got):\n%s", diff)
+			}
+			if err := r.PreStart(t.Context(), []string{"GPU-2", "GPU-0"}); err != nil {
+				t.Fatal(err)
+			}
+			calls := [][]string{{"nvidia.com/gpu", "GPU-0", "GPU-2"}}
+			if diff := cmp.Diff([2][][]string{calls, calls}, [2][][]string{n.named, n.bound}); diff != "" {
+				t.Errorf("named and bound (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAllocateRefusesWhatNobodyAdvertised(t *testing.T) {
+	n := newNode(cards(2))
+	r := gpu.New(n.options("nvidia.com/gpu"))
+	for _, ids := range [][]string{nil, {"GPU-7"}, {"GPU-0", "GPU-7"}, {"GPU-0", "GPU-0"}} {
+		if got, err := r.Allocate(t.Context(), ids); err == nil {
+			t.Errorf("%v: %v and no error", ids, got)
+		}
+	}
+	if len(n.named) > 0 {
+		t.Errorf("names were given out for refused calls: %v", n.named)
+	}
+	n.nameErr = errors.New("disk full")
+	if _, err := r.Allocate(t.Context(), []string{"GPU-0"}); !errors.Is(err, n.nameErr) {
+		t.Errorf("error %v, want that of the name", err)
+	}
+}
+
+// The kubelet may have chosen a GPU just before it left.
+func TestAllocateTakesWhatHasJustLeft(t *testing.T) {
+	n := newNode(cards(2))
+	r := gpu.New(n.options("nvidia.com/gpu"))
+	n.machine = cards(1)
+	r.Refresh()
+	if len(r.Devices()) != 1 {
+		t.Fatalf("devices %v", r.Devices())
+	}
+	if _, err := r.Allocate(t.Context(), []string{"GPU-1"}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnnotation(t *testing.T) {
+	n := newNode(cards(3))
+	n.sick["GPU-1"] = "XID 79"
+	r := gpu.New(n.options("nvidia.com/gpu"))
+	for _, test := range []struct {
+		held map[string]bool
+		want string
+	}{
+		{nil, `{"1":{"score":0,"loss":4000,"hcas":0},"2":{"score":12000,"loss":4000,"hcas":0}}`},
+		{map[string]bool{"GPU-0": true}, `{"1":{"score":0,"loss":0,"hcas":0}}`},
+		{map[string]bool{"GPU-0": true, "GPU-2": true}, `{}`},
+	} {
+		if got := r.Annotation(test.held); got != test.want {
+			t.Errorf("held %v: %s, want %s", test.held, got, test.want)
+		}
+	}
+}
+
+func TestFree(t *testing.T) {
+	n := newNode(cards(3))
+	n.sick["GPU-1"] = "XID 79"
+	r := gpu.New(n.options("nvidia.com/gpu"))
+	for _, test := range []struct {
+		held map[string]bool
+		want string
+	}{
+		{nil, `{"version":1,"held":0,"free":[{"uuid":"GPU-0"},{"uuid":"GPU-2"}]}`},
+		{map[string]bool{"GPU-0": true}, `{"version":1,"held":1,"free":[{"uuid":"GPU-2"}]}`},
+		{map[string]bool{"GPU-0": true, "GPU-1": true, "GPU-2": true}, `{"version":1,"held":3,"free":[]}`},
+	} {
+		got := r.Free(test.held).String()
+		if _, err := allocation.ParseFreeGPUs(got); got != test.want || err != nil {
+			t.Errorf("held %v: %s, want %s; error %v", test.held, got, test.want, err)
+		}
+	}
+	n = newNode(cut(cards(2), 1, "1g.10gb", 2))
+	n.config = parse(t, "mig: {strategy: single}")
+	const want = `{"version":1,"held":0,"free":[{"uuid":"GPU-0"},{"uuid":"MIG-1-0","of":"GPU-1"},{"uuid":"MIG-1-1","of":"GPU-1"}]}`
+	if got := gpu.New(n.options("nvidia.com/gpu")).Free(nil).String(); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// Calls and refreshes at once, for the race detector.
+func TestCallsAtOnce(t *testing.T) {
+	n := newNode(cards(8))
+	r := gpu.New(n.options("nvidia.com/gpu"))
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for range 50 {
+				n.mu.Lock()
+				n.sick = map[string]string{fmt.Sprintf("GPU-%d", i): "XID 79"}
+				n.mu.Unlock()
+				r.Refresh()
+				ids := []string{}
+				for _, d := range r.Devices() {
+					ids = append(ids, d.ID)
+				}
+				chosen, err := r.Prefer(ids, nil, 2)
+				if err != nil || !slices.Contains(ids, chosen[0]) {
+					t.Errorf("chosen %v of %v: %v", chosen, ids, err)
+				}
+				if _, err := r.Allocate(t.Context(), chosen); err != nil {
+					t.Error(err)
+				}
+				r.Annotation(nil)
+			}
+		})
+	}
+	wg.Wait()
+}

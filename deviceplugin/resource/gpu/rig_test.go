@@ -1,0 +1,105 @@
+package gpu_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+)
+
+// node is everything around a resource that a test changes.
+type node struct {
+	mu      sync.Mutex
+	machine *machine.Machine
+	config  config.NodeConfig
+	sick    map[string]string
+	steer   *gpu.Steering
+
+	named, bound [][]string
+	nameErr      error
+}
+
+func newNode(m *machine.Machine) *node {
+	return &node{machine: m, config: config.Default(), sick: map[string]string{}}
+}
+
+func (n *node) options(name string) gpu.Options {
+	return gpu.Options{
+		Name:    name,
+		Machine: func() *machine.Machine { n.mu.Lock(); defer n.mu.Unlock(); return n.machine },
+		Config:  func() *config.NodeConfig { n.mu.Lock(); defer n.mu.Unlock(); c := n.config; return &c },
+		Health: func(uuid string) (bool, string) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			reason, sick := n.sick[uuid]
+			return !sick, reason
+		},
+		Namer: n, Binder: n, Static: n, Pods: n,
+	}
+}
+
+func (n *node) Name(resource string, ids []string) (string, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.named = append(n.named, append([]string{resource}, ids...))
+	return fmt.Sprintf("heddle.dev/gpu=call-%d", len(n.named)), n.nameErr
+}
+
+func (n *node) Bind(_ context.Context, resource string, ids []string) error {
+	n.bound = append(n.bound, append([]string{resource}, ids...))
+	return nil
+}
+
+func (n *node) Mend() error { return nil }
+
+func (n *node) Names(ids []string) []string {
+	var out []string
+	for _, id := range ids {
+		out = append(out, gpu.DriverKind+"="+id)
+	}
+	return out
+}
+
+func (n *node) Expected(string, int) (gpu.Steering, bool) {
+	if n.steer == nil {
+		return gpu.Steering{}, false
+	}
+	return *n.steer, true
+}
+
+// cards has n GPUs, two on each NUMA node, named GPU-0...
+func cards(n int) *machine.Machine {
+	m := &machine.Machine{}
+	for i := range n {
+		address := fmt.Sprintf("0000:%02x:00.0", i+1)
+		m.PCI = append(m.PCI, machine.PCIFunction{Address: address, Root: address, NUMA: new(i / 2)})
+		m.CPU.NUMA = append(m.CPU.NUMA, machine.NUMANode{ID: i, CPUs: "0"})
+		m.GPUs = append(m.GPUs, machine.GPU{
+			UUID: fmt.Sprintf("GPU-%d", i), Index: i, PCI: address, Health: machine.Health{State: machine.Healthy},
+		})
+	}
+	return m
+}
+
+// cut gives a GPU MIG devices of a profile.
+func cut(m *machine.Machine, index int, profile string, n int) *machine.Machine {
+	mig := machine.MIG{Capable: true, Enabled: true}
+	for i := range n {
+		mig.Devices = append(mig.Devices, machine.MIGDevice{UUID: fmt.Sprintf("MIG-%d-%d", index, i), Profile: profile})
+	}
+	m.GPUs[index].MIG = mig
+	return m
+}
+
+func parse(t *testing.T, text string) config.NodeConfig {
+	t.Helper()
+	loaded, err := config.Parse(map[string][]byte{"version": []byte("v1"), "cluster-config": []byte(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loaded.Cluster
+}

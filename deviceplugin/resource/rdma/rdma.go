@@ -1,0 +1,214 @@
+package rdma
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/server"
+)
+
+// Binder decides which HCAs a container gets.
+type Binder interface {
+	// Name makes up the CDI device of one Allocate call.
+	Name(resource string, ids []string) (string, error)
+	// Bind puts HCAs behind the names of those that hold ids.
+	Bind(ctx context.Context, resource string, ids []string) error
+	// Bound says which HCA a ticket in use stands for, by ticket.
+	Bound(resource string) map[string]string
+}
+
+// Options are what a Resource is made of.
+type Options struct {
+	// Name is the full name: rdma/hca_shared_devices_ib.
+	Name string
+	// Machine and Config are the latest; neither is nil or ever changed.
+	Machine func() *machine.Machine
+	Config  func() *config.NodeConfig
+	// Against says why an HCA is unhealthy, empty if it is well. Nil takes the
+	// word of the scan.
+	Against func(*machine.HCA) string
+	Binder  Binder
+}
+
+// Resource is one RDMA resource, as a [server.Resource].
+type Resource struct {
+	*server.List
+	options Options
+
+	mu sync.Mutex // guards what follows
+	// seen are all tickets that were ever offered: the kubelet may ask for one
+	// of a list that it read before the last change.
+	seen map[string]bool
+	// reason is why there are fewer tickets than there could be.
+	reason string
+}
+
+// New makes the resource and looks for the first time.
+func New(o Options) *Resource {
+	r := &Resource{List: server.NewList(), options: o, seen: map[string]bool{}}
+	r.Refresh()
+	return r
+}
+
+// Refresh looks again: call it when the machine, the configuration,
+// an HCA's health or a binding changed.
+func (r *Resource) Refresh() {
+	tickets, reason := r.look()
+	r.mu.Lock()
+	r.reason = reason
+	for i := range tickets {
+		r.seen[tickets[i].ID] = true
+	}
+	r.mu.Unlock()
+	r.Offer(tickets)
+}
+
+// Reason says why there are none or fewer healthy tickets than the HCAs could
+// give; empty if nothing is wrong.
+func (r *Resource) Reason() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reason
+}
+
+// Prefer chooses tickets of different HCAs first, and of those with the most
+// free slots. Which HCAs are beside the container's GPUs is not known yet: the
+// binder sees to that.
+func (r *Resource) Prefer(available, must []string, size int) ([]string, error) {
+	return Prefer(available, must, size)
+}
+
+// Allocate gives out a CDI name. It refuses only tickets that nobody offered:
+// its error would fail the pod for good, while PreStart's is tried again.
+func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.ContainerAllocateResponse, error) {
+	if id := r.unknown(ids); id != "" {
+		return nil, fmt.Errorf("%s has no device %q", r.options.Name, id)
+	}
+	name, err := r.options.Binder.Name(r.options.Name, ids)
+	if err != nil {
+		return nil, err
+	}
+	return &v1beta1.ContainerAllocateResponse{CdiDevices: []*v1beta1.CDIDevice{{Name: name}}}, nil
+}
+
+// unknown is the first that nobody offered.
+func (r *Resource) unknown(ids []string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, id := range ids {
+		if !r.seen[id] {
+			return id
+		}
+	}
+	return ""
+}
+
+// PreStart binds the container's devices.
+func (r *Resource) PreStart(ctx context.Context, ids []string) error {
+	return r.options.Binder.Bind(ctx, r.options.Name, ids)
+}
+
+// look makes the tickets of what is known now, and says why there are not more.
+func (r *Resource) look() (devices []server.Device, reason string) {
+	c := r.options.Config()
+	m := c.WithRoles(r.options.Machine())
+	at := slices.IndexFunc(c.RDMA.Resources, func(x config.RDMAResource) bool { return x.Name == r.options.Name })
+	if at < 0 {
+		return nil, "it is not configured any more"
+	}
+	entry := &c.RDMA.Resources[at]
+	members := Members(m, entry, r.options.Against)
+	if entry.Count == config.CountAll {
+		devices = whole(entry, members)
+	} else {
+		devices = tickets(m, entry, members, r.options.Binder.Bound(r.options.Name))
+	}
+	return devices, reasonOf(m, entry, members)
+}
+
+// whole are the tickets of a resource with count all.
+func whole(entry *config.RDMAResource, members []Member) []server.Device {
+	if len(members) == 0 {
+		return nil
+	}
+	healthy := slices.ContainsFunc(members, func(m Member) bool { return m.Against == "" })
+	devices := make([]server.Device, entry.Sharers)
+	for slot := range devices {
+		devices[slot] = server.Device{ID: Ticket(AllHCAs, slot), Healthy: healthy}
+	}
+	return devices
+}
+
+// tickets are those of a resource that counts HCAs. A ticket is as healthy as
+// the HCA that it names, or once bound, as the one that it stands for.
+func tickets(
+	m *machine.Machine, entry *config.RDMAResource, members []Member, bound map[string]string,
+) []server.Device {
+	well := make(map[string]bool, len(members))
+	for _, member := range members {
+		well[member.ID] = member.Against == ""
+	}
+	devices := make([]server.Device, 0, len(members)*entry.Sharers)
+	for _, member := range members {
+		near := numaOf(m, &m.HCAs[member.Index])
+		for slot := range entry.Sharers {
+			id := Ticket(member.ID, slot)
+			d := server.Device{ID: id, Healthy: well[member.ID], NUMA: near}
+			if hca, ok := bound[id]; ok {
+				d.Healthy = well[hca]
+			}
+			devices = append(devices, d)
+		}
+	}
+	return devices
+}
+
+// numaOf is the NUMA node of an HCA, none if the kernel does not say.
+func numaOf(m *machine.Machine, h *machine.HCA) []int64 {
+	f := m.Function(h.PCI)
+	if f == nil && h.PhysFn != "" {
+		f = m.Function(h.PhysFn)
+	}
+	if f == nil || f.NUMA == nil {
+		return nil
+	}
+	return []int64{int64(*f.NUMA)}
+}
+
+// netnsExclusive is the kernel's mode in which an HCA belongs to one network
+// namespace.
+const netnsExclusive = "exclusive"
+
+// reasonOf says what is wrong with a resource.
+func reasonOf(m *machine.Machine, entry *config.RDMAResource, members []Member) string {
+	var faults []string
+	for _, member := range members {
+		if member.Against != "" {
+			faults = append(faults, m.HCAs[member.Index].Name+": "+member.Against)
+		}
+	}
+	if len(members) == 0 {
+		for i := range m.HCAs {
+			_, why := entry.Selectors.Select(m, &m.HCAs[i])
+			faults = append(faults, m.HCAs[i].Name+": "+why)
+		}
+		if len(faults) == 0 {
+			faults = append(faults, "there are no RDMA devices")
+		}
+	}
+	if m.RDMA.NetnsMode == netnsExclusive && len(members) > 0 {
+		faults = append(faults, "RDMA devices belong to one network namespace (netns mode exclusive): "+
+			"only pods on the host's network can open them")
+	}
+	if len(members) > 0 && !m.RDMA.RDMACM {
+		faults = append(faults, "there is no /dev/infiniband/rdma_cm (module rdma_ucm)")
+	}
+	return strings.Join(faults, "; ")
+}

@@ -1,0 +1,337 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/server"
+	"github.com/heddle-dev/heddle/test/machines"
+)
+
+const name = "rdma/hca_shared_devices_ib"
+
+// binder stands in for the real one.
+type binder struct {
+	bound map[string]string
+	named []string
+	err   error
+}
+
+func (b *binder) Name(resource string, ids []string) (string, error) {
+	b.named = append(b.named, fmt.Sprint(resource, ids))
+	return "heddle.dev/rdma=x", b.err
+}
+func (b *binder) Bind(context.Context, string, []string) error { return b.err }
+func (b *binder) Bound(string) map[string]string               { return b.bound }
+
+var _ server.Resource = (*Resource)(nil)
+
+// node is a machine and a configuration that tests change.
+type node struct {
+	machine *machine.Machine
+	config  config.NodeConfig
+	binder  binder
+	against func(*machine.HCA) string
+}
+
+func (n *node) resource() *Resource {
+	return New(Options{
+		Name:    name,
+		Machine: func() *machine.Machine { return n.machine }, Config: func() *config.NodeConfig { return &n.config },
+		Against: n.against, Binder: &n.binder,
+	})
+}
+
+func newNode(tb testing.TB, file string) *node {
+	tb.Helper()
+	n := &node{machine: machines.Load(tb, file), config: config.Default()}
+	n.config.RDMA.Resources = slices.Clone(n.config.RDMA.Resources)
+	n.config.RDMA.Resources[0].Sharers = 2
+	return n
+}
+
+func (n *node) hca(rdma string) *machine.HCA {
+	return &n.machine.HCAs[slices.IndexFunc(n.machine.HCAs, func(h machine.HCA) bool { return h.Name == rdma })]
+}
+
+// lines are tickets as text, with the HCA's RDMA name in place of its address.
+func (n *node) lines(devices []server.Device) []string {
+	var lines []string
+	ids := n.machine.HCAIDs()
+	for _, d := range devices {
+		hca, slot, err := ParseTicket(d.ID)
+		if at := slices.Index(ids, hca); at >= 0 {
+			hca = n.machine.HCAs[at].Name
+		}
+		word := "well"
+		if !d.Healthy {
+			word = "ill"
+		}
+		if err != nil {
+			word = err.Error()
+		}
+		lines = append(lines, fmt.Sprintf("%s/%d %s %v", hca, slot, word, d.NUMA))
+	}
+	return lines
+}
+
+func TestDevices(t *testing.T) {
+	for _, tt := range []struct {
+		name, machine string
+		change        func(*node)
+		want          []string
+		reason        string
+	}{
+		{
+			name: "an HCA has a ticket for each sharer", machine: "h20-4nic",
+			want: []string{
+				"mlx5_0/0 well [0]", "mlx5_0/1 well [0]", "mlx5_1/0 well [0]", "mlx5_1/1 well [0]",
+				"mlx5_2/0 well [1]", "mlx5_2/1 well [1]", "mlx5_3/0 well [1]", "mlx5_3/1 well [1]",
+			},
+		},
+		{
+			name: "a port that is down", machine: "h20-4nic",
+			change: func(n *node) {
+				n.config.RDMA.Resources[0].Selectors.PCIAddresses = []config.Glob{config.Glob(n.hca("mlx5_1").PCI)}
+				n.hca("mlx5_1").Ports[0].State = machine.PortDown
+			},
+			want: []string{"mlx5_1/0 ill [0]", "mlx5_1/1 ill [0]"}, reason: "mlx5_1: port 1 is DOWN",
+		},
+		{
+			name: "a ticket in use is as well as what it is bound to", machine: "h20-4nic",
+			change: func(n *node) {
+				n.config.RDMA.Resources[0].Selectors.IfNames = nil
+				n.config.RDMA.Resources[0].Selectors.Exclude.PCIAddresses = []config.Glob{
+					config.Glob(n.hca("mlx5_2").PCI), config.Glob(n.hca("mlx5_3").PCI),
+				}
+				n.hca("mlx5_1").Ports[0].State = machine.PortDown
+				n.binder.bound = map[string]string{
+					Ticket(n.hca("mlx5_0").PCI, 1): n.hca("mlx5_1").PCI,
+					Ticket(n.hca("mlx5_1").PCI, 0): n.hca("mlx5_0").PCI,
+				}
+			},
+			want:   []string{"mlx5_0/0 well [0]", "mlx5_0/1 ill [0]", "mlx5_1/0 well [0]", "mlx5_1/1 ill [0]"},
+			reason: "mlx5_1: port 1 is DOWN",
+		},
+		{
+			name: "health is what one is told", machine: "h20-4nic",
+			change: func(n *node) {
+				n.config.RDMA.Resources[0].Sharers = 1
+				n.against = func(h *machine.HCA) string {
+					if h.Name == "mlx5_3" {
+						return "its rate fell"
+					}
+					return ""
+				}
+				n.hca("mlx5_0").CharDevices.UVerbs = nil
+			},
+			want:   []string{"mlx5_0/0 ill [0]", "mlx5_1/0 well [0]", "mlx5_2/0 well [1]", "mlx5_3/0 ill [1]"},
+			reason: "mlx5_0: it has no uverbs device (module ib_uverbs); mlx5_3: its rate fell",
+		},
+		{
+			name: "all is one ticket for each sharer", machine: "h20-4nic",
+			change: func(n *node) { n.config.RDMA.Resources[0].Count = config.CountAll },
+			want:   []string{"all/0 well []", "all/1 well []"},
+		},
+		{
+			name: "all, and none is well", machine: "h20-4nic",
+			change: func(n *node) {
+				n.config.RDMA.Resources[0].Count = config.CountAll
+				n.against = func(*machine.HCA) string { return "ill" }
+			},
+			want:   []string{"all/0 ill []", "all/1 ill []"},
+			reason: "mlx5_0: ill; mlx5_1: ill; mlx5_2: ill; mlx5_3: ill",
+		},
+		{
+			name: "none is selected", machine: "soft-rdma-only",
+			reason: "rxe0: roles: virtual is not among fabric; siw0: roles: virtual is not among fabric",
+		},
+		{
+			name: "soft devices by their GUID", machine: "soft-rdma-only",
+			change: func(n *node) {
+				n.config.RDMA.Resources[0].Selectors.Roles = []config.RoleName{"virtual"}
+				n.config.RDMA.Resources[0].Sharers = 1
+			},
+			want: []string{"rxe0/0 well []", "siw0/0 well []"},
+		},
+		{
+			name: "it is not configured any more", machine: "h20-4nic",
+			change: func(n *node) { n.config.RDMA.Resources = nil }, reason: "it is not configured any more",
+		},
+		{
+			name: "an exclusive HCA is told apart", machine: "h20-4nic",
+			change: func(n *node) {
+				n.config.RDMA.Resources[0].Selectors.PCIAddresses = []config.Glob{config.Glob(n.hca("mlx5_1").PCI)}
+				n.machine.RDMA = machine.RDMA{NetnsMode: "exclusive"}
+			},
+			want: []string{"mlx5_1/0 well [0]", "mlx5_1/1 well [0]"},
+			reason: "RDMA devices belong to one network namespace (netns mode exclusive): only pods on the host's network can open them; " +
+				"there is no /dev/infiniband/rdma_cm (module rdma_ucm)",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t, tt.machine)
+			if tt.change != nil {
+				tt.change(n)
+			}
+			r := n.resource()
+			got := r.Devices()
+			if !slices.IsSortedFunc(got, func(a, b server.Device) int { return strings.Compare(a.ID, b.ID) }) {
+				t.Errorf("not sorted: %v", got)
+			}
+			lines := n.lines(got)
+			slices.Sort(lines)
+			if diff := cmp.Diff(tt.want, lines); diff != "" {
+				t.Errorf("devices (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.reason, r.Reason()); diff != "" {
+				t.Errorf("reason (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestEveryMachine: IDs are unique, and zero has a reason.
+func TestEveryMachine(t *testing.T) {
+	for _, file := range machines.Names(t) {
+		t.Run(file, func(t *testing.T) {
+			n := newNode(t, file)
+			devices := n.resource().Devices()
+			seen := make(map[string]bool)
+			for _, d := range devices {
+				if _, _, err := ParseTicket(d.ID); err != nil || seen[d.ID] {
+					t.Errorf("device %q: %v, again %v", d.ID, err, seen[d.ID])
+				}
+				seen[d.ID] = true
+			}
+			if len(devices) == 0 && n.resource().Reason() == "" {
+				t.Error("there are none, and no reason")
+			}
+		})
+	}
+}
+
+func TestRefreshTellsChangesOnly(t *testing.T) {
+	n := newNode(t, "h20-4nic")
+	r := n.resource()
+	changed := func() bool {
+		select {
+		case <-r.Changed():
+			return true
+		default:
+			return false
+		}
+	}
+	if !changed() {
+		t.Error("the first list is no change")
+	}
+	r.Refresh()
+	if changed() {
+		t.Error("nothing changed")
+	}
+	n.hca("mlx5_0").Ports[0].State = machine.PortDown
+	r.Refresh()
+	r.Refresh()
+	if !changed() || changed() {
+		t.Error("a port went down: want one signal")
+	}
+}
+
+func TestPrefer(t *testing.T) {
+	const a, b, c = "0000:0a:00.0", "0000:b0:00.0", "10000:01:00.0"
+	all := func(hcas ...string) (tickets []string) {
+		for _, hca := range hcas {
+			for slot := range 12 {
+				tickets = append(tickets, Ticket(hca, slot))
+			}
+		}
+		return tickets
+	}
+	for _, tt := range []struct {
+		name            string
+		available, must []string
+		size            int
+		want            []string
+	}{
+		{"different HCAs", all(b, c, a), nil, 2, []string{a + "::0", b + "::0"}},
+		{"each once, then again", all(a, b), nil, 3, []string{a + "::0", a + "::1", b + "::0"}},
+		{"the one with the most free slots", append(all(a)[3:], all(b)...), nil, 1, []string{b + "::0"}},
+		{"slots are numbers", all(a)[2:], nil, 1, []string{a + "::2"}},
+		{"beside what must be", all(a, b, c), []string{a + "::7"}, 3, []string{a + "::7", b + "::0", c + "::0"}},
+		{"all that must be", all(a), []string{a + "::5", a + "::4"}, 2, []string{a + "::4", a + "::5"}},
+		{"everything", all(a)[:2], nil, 2, []string{a + "::0", a + "::1"}},
+		{"tickets for all HCAs", []string{"all::3", "all::1"}, nil, 1, []string{"all::1"}},
+		{"nothing", all(a), nil, 0, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := Prefer(tt.available, tt.must, tt.size)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("preferred (-want +got):\n%s", diff)
+			}
+		})
+	}
+	for _, tt := range []struct {
+		available, must []string
+		size            int
+	}{
+		{all(a), nil, 13}, {all(a), all(a), 3}, {[]string{"x"}, nil, 1}, {all(a)[:2], []string{b + "::0"}, 4},
+	} {
+		if got, err := Prefer(tt.available, tt.must, tt.size); err == nil {
+			t.Errorf("Prefer(%v, %v, %d) = %v, want an error", tt.available, tt.must, tt.size, got)
+		}
+	}
+}
+
+func TestAllocate(t *testing.T) {
+	n := newNode(t, "h20-4nic")
+	r := n.resource()
+	ids := []string{r.Devices()[0].ID, r.Devices()[2].ID}
+	got, err := r.Allocate(t.Context(), ids)
+	if err != nil || len(got.GetCdiDevices()) != 1 || got.GetCdiDevices()[0].GetName() != "heddle.dev/rdma=x" {
+		t.Errorf("%v, %v", got, err)
+	}
+	if len(got.GetEnvs())+len(got.GetDevices())+len(got.GetMounts())+len(got.GetAnnotations()) != 0 {
+		t.Errorf("more than a name: %v", got)
+	}
+	if diff := cmp.Diff([]string{fmt.Sprint(name, ids)}, n.binder.named); diff != "" {
+		t.Errorf("named (-want +got):\n%s", diff)
+	}
+	if _, err := r.Allocate(t.Context(), []string{ids[0], "0000:00:00.0::0"}); err == nil || !strings.Contains(err.Error(), "has no device") {
+		t.Errorf("a device that nobody offered: %v", err)
+	}
+	n.machine.HCAs = nil
+	r.Refresh()
+	if _, err := r.Allocate(t.Context(), ids); err != nil || len(r.Devices()) > 0 {
+		t.Errorf("%d devices; one that has just left: %v", len(r.Devices()), err)
+	}
+	n.binder.err = errors.New("disk full")
+	if _, err := r.Allocate(t.Context(), ids); !errors.Is(err, n.binder.err) {
+		t.Errorf("error %v", err)
+	}
+	if err := r.PreStart(t.Context(), ids); !errors.Is(err, n.binder.err) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func FuzzTicket(f *testing.F) {
+	f.Add("0000:18:00.0::3")
+	f.Add("::3")
+	f.Add("a::b::-1")
+	f.Fuzz(func(t *testing.T, id string) {
+		hca, slot, err := ParseTicket(id)
+		if err == nil && Ticket(hca, slot) != id {
+			t.Errorf("%q is %q and %d", id, hca, slot)
+		}
+	})
+}

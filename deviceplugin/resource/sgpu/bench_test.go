@@ -1,0 +1,185 @@
+package sgpu_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
+	"github.com/heddle-dev/heddle/deviceplugin/server"
+	"github.com/heddle-dev/heddle/sharing/quota"
+	"github.com/heddle-dev/heddle/test/kubelet"
+	"github.com/heddle-dev/heddle/test/machines"
+)
+
+// known are the pods that the API server would know.
+type known struct {
+	mu  sync.Mutex
+	all map[string]*corev1.Pod
+}
+
+func (k *known) Pod(_ context.Context, p binder.Pod) (*corev1.Pod, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if pod := k.all[p.Name]; pod != nil {
+		return pod, nil
+	}
+	return nil, fmt.Errorf("%s is not known", p)
+}
+
+func (k *known) add(name, vcore, vmemory string) kubelet.Pod {
+	p := &corev1.Pod{}
+	p.Namespace, p.Name, p.UID = "default", name, types.UID("uid-"+name)
+	p.Spec.Containers = []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
+		"nvidia.com/sgpu": resource.MustParse("1"), "nvidia.com/vcore": resource.MustParse(vcore),
+		"nvidia.com/vmemory": resource.MustParse(vmemory),
+	}}}}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.all[name] = p
+	return kubelet.Pod{
+		Namespace: "default", Name: name, UID: "uid-" + name,
+		Containers: []kubelet.Container{{Name: "main", Limits: map[string]int{slotsName: 1}}},
+	}
+}
+
+const slotsName = "nvidia.com/sgpu"
+
+// host is a node with a kubelet, the plugin of sgpu and its binder.
+type host struct {
+	*kubelet.Kubelet
+	*binder.Binder
+	pods *known
+}
+
+func newHost(b *testing.B) *host {
+	b.Helper()
+	h := &host{Kubelet: kubelet.Start(b, kubelet.Dir(b)), pods: &known{all: map[string]*corev1.Pod{}}}
+	m, c := machines.Load(b, "dgx-h100"), config.Default()
+	c.Mode = config.ModeSGPU
+	conn, err := binder.Dial(h.PodResourcesSocket())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = conn.Close() })
+	// The CDI directory is on a tmpfs, as /var/run/cdi; the state is on a disk.
+	dir := b.TempDir()
+	memory, err := os.MkdirTemp("/dev/shm", "cdi") //nolint:usetesting // TempDir is on a disk.
+	if err != nil {
+		memory = filepath.Join(dir, "cdi")
+	}
+	b.Cleanup(func() { _ = os.RemoveAll(memory) })
+	cards := func() []quota.GPU { return sgpu.Cards(m, &c, nil, nil) }
+	h.Binder = binder.New(binder.Options{
+		Machine: func() *machine.Machine { return m }, Config: func() *config.NodeConfig { return &c },
+		PodResources: podresources.NewPodResourcesListerClient(conn), Checkpoint: h.Checkpoint(), PodSpecs: h.pods,
+		NodeName: "gpu-1", Cards: cards, CDIDir: memory, StateDir: filepath.Join(dir, "state"),
+		CardEdits: func(string) (*cdispec.ContainerEdits, error) {
+			return &cdispec.ContainerEdits{DeviceNodes: []*cdispec.DeviceNode{{Path: "/dev/nvidia0"}}}, nil
+		},
+	})
+	p := server.New(server.Options{
+		Name: slotsName, KubeletDir: filepath.Dir(h.PluginDir()),
+		Resource: sgpu.New(sgpu.Options{Name: slotsName, Cards: cards, Binder: h.Binder, Static: &static{}}),
+	})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
+	var running sync.WaitGroup
+	running.Go(func() { _ = p.Run(ctx) })
+	running.Go(func() { _ = h.Run(ctx) })
+	b.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	h.Wait(b.Context(), slotsName, func(s kubelet.State) bool { return len(s.Healthy) == 128 })
+	return h
+}
+
+// admit and start are what the kubelet does for one pod.
+func (h *host) admit(b *testing.B, name, vcore, vmemory string) {
+	b.Helper()
+	if err := h.AdmitPod(b.Context(), h.pods.add(name, vcore, vmemory)); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (h *host) start(b *testing.B, name string) {
+	b.Helper()
+	if _, err := h.StartContainer(b.Context(), "default", name, "main"); err != nil {
+		b.Error(err)
+	}
+}
+
+// BenchmarkStartShare is PreStartContainer of one more pod on a node with 127
+// tenants: 16 cards' worth of slots, each with its own share.
+func BenchmarkStartShare(b *testing.B) {
+	h := newHost(b)
+	for i := range 127 {
+		name := fmt.Sprintf("tenant-%d", i)
+		h.admit(b, name, "6", "4")
+		h.start(b, name)
+	}
+	var took []time.Duration
+	limit := time.NewTicker(12 * time.Millisecond) // The kubelet takes 100 calls a second.
+	defer limit.Stop()
+	for i := 0; b.Loop(); i++ {
+		b.StopTimer()
+		name := fmt.Sprintf("next-%d", i)
+		h.admit(b, name, "6", "4")
+		<-limit.C
+		b.StartTimer()
+		began := time.Now()
+		h.start(b, name)
+		took = append(took, time.Since(began))
+		b.StopTimer()
+		h.Delete("default", name)
+		b.StartTimer()
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+}
+
+// BenchmarkThousandShares is a thousand pods that are admitted one by one, as
+// the kubelet does, started side by side, and gone: with 100 of them at a time
+// on the node.
+func BenchmarkThousandShares(b *testing.B) {
+	const pods, live = 1000, 100
+	var took time.Duration
+	for b.Loop() {
+		h := newHost(b)
+		room := make(chan struct{}, live)
+		began := time.Now()
+		var all sync.WaitGroup
+		for i := range pods {
+			room <- struct{}{}
+			name := fmt.Sprintf("pod-%d", i)
+			h.admit(b, name, "5", "4")
+			all.Go(func() {
+				h.start(b, name)
+				h.Delete("default", name)
+				<-room
+			})
+		}
+		all.Wait()
+		took += time.Since(began)
+		calls, rejected := h.PodResourcesCalls()
+		b.Logf("%d pods in %v, %d calls of PodResources, %d rejected", pods, time.Since(began), calls, rejected)
+	}
+	each := took.Seconds() / float64(pods*b.N)
+	b.ReportMetric(1/each, "pods/s")
+	b.ReportMetric(each*1000, "ms/pod")
+}

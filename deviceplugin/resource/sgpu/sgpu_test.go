@@ -1,0 +1,341 @@
+package sgpu_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
+	"github.com/heddle-dev/heddle/discovery/capacity"
+	"github.com/heddle-dev/heddle/sharing/quota"
+	"github.com/heddle-dev/heddle/test/machines"
+)
+
+const name = "nvidia.com/sgpu"
+
+// node is a machine whose cards can be changed.
+type node struct {
+	cards []quota.GPU
+	bound map[string]string
+	names []string
+	calls []string
+}
+
+func (n *node) Name(resource string, ids []string) (string, error) {
+	if len(n.names) == 0 {
+		return "", errors.New("no room on the disk")
+	}
+	n.calls = append(n.calls, fmt.Sprint("name ", resource, ids))
+	return n.names[0], nil
+}
+
+func (n *node) Bind(_ context.Context, resource string, ids []string) error {
+	n.calls = append(n.calls, fmt.Sprint("bind ", resource, ids))
+	return nil
+}
+
+func (n *node) Bound(string) map[string]string { return n.bound }
+
+type static struct{ mended int }
+
+func (*static) Names(ids []string) []string {
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = "driver=" + id
+	}
+	return names
+}
+
+func (s *static) Mend() error {
+	s.mended++
+	return nil
+}
+
+func cards(n, slots int) []quota.GPU {
+	all := make([]quota.GPU, n)
+	for i := range all {
+		all[i] = quota.GPU{UUID: fmt.Sprintf("GPU-%d", i), Index: i, MemoryMiB: 81559, Slots: slots, NUMA: i % 2}
+	}
+	return all
+}
+
+func (n *node) resource(s *static) *sgpu.Resource {
+	o := sgpu.Options{Name: name, Cards: func() []quota.GPU { return n.cards }, Binder: n}
+	if s != nil {
+		o.Static = s
+	}
+	return sgpu.New(o)
+}
+
+// well lists the healthy devices.
+func well(r *sgpu.Resource) []string {
+	var ids []string
+	for _, d := range r.Devices() {
+		if d.Healthy {
+			ids = append(ids, d.ID)
+		}
+	}
+	return ids
+}
+
+func changed(r interface{ Changed() <-chan struct{} }) bool {
+	select {
+	case <-r.Changed():
+		return true
+	default:
+		return false
+	}
+}
+
+func TestSlotsGoWithTheirCard(t *testing.T) {
+	n := &node{cards: cards(2, 2)}
+	r := n.resource(nil)
+	changed(r)
+	if got := r.Devices()[3]; got.ID != "GPU-1::1" || !got.Healthy || !slices.Equal(got.NUMA, []int64{1}) {
+		t.Errorf("last slot %+v", got)
+	}
+	r.Refresh()
+	if changed(r) {
+		t.Error("nothing changed, and it says so")
+	}
+	n.cards = cards(2, 2)
+	n.cards[0].Against = "XID 79"
+	r.Refresh()
+	if diff := cmp.Diff([]string{"GPU-1::0", "GPU-1::1"}, well(r)); diff != "" || !changed(r) || len(r.Devices()) != 4 {
+		t.Errorf("card 0 is ill: healthy (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]string{"GPU-0": "XID 79"}, r.Faults()); diff != "" {
+		t.Errorf("faults (-want +got):\n%s", diff)
+	}
+	// A slot in use is as well as the card that it stands for.
+	n.bound = map[string]string{"GPU-0::1": "GPU-1", "GPU-1::0": "GPU-0"}
+	r.Refresh()
+	if diff := cmp.Diff([]string{"GPU-0::1", "GPU-1::1"}, well(r)); diff != "" {
+		t.Errorf("bound: healthy (-want +got):\n%s", diff)
+	}
+	n.cards = nil
+	r.Refresh()
+	if len(r.Devices()) != 0 || !changed(r) {
+		t.Errorf("without cards: %v", r.Devices())
+	}
+}
+
+func TestAllocate(t *testing.T) {
+	n, s := &node{cards: cards(1, 4), names: []string{"heddle.dev/sgpu=x"}}, &static{}
+	r := n.resource(s)
+	answer, err := r.Allocate(t.Context(), []string{"GPU-0::1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var devices []string
+	for _, d := range answer.GetCdiDevices() {
+		devices = append(devices, d.GetName())
+	}
+	if diff := cmp.Diff([]string{"heddle.dev/sgpu=x", "driver=common"}, devices); diff != "" || len(answer.GetEnvs())+len(answer.GetMounts()) > 0 {
+		t.Errorf("answer %v (-want +got):\n%s", answer, diff)
+	}
+	n.cards = nil // The card has left; who was told of it may still ask.
+	r.Refresh()
+	if _, err := r.Allocate(t.Context(), []string{"GPU-0::2"}); err != nil {
+		t.Error(err)
+	}
+	if err := r.PreStart(t.Context(), []string{"GPU-0::1"}); err != nil || s.mended != 1 {
+		t.Errorf("error %v, mended %d times", err, s.mended)
+	}
+	want := []string{"name nvidia.com/sgpu[GPU-0::1]", "name nvidia.com/sgpu[GPU-0::2]", "bind nvidia.com/sgpu[GPU-0::1]"}
+	if diff := cmp.Diff(want, n.calls); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+	for _, ids := range [][]string{nil, {"GPU-0::4"}, {"GPU-1::0"}, {"GPU-0"}} {
+		if _, err := r.Allocate(t.Context(), ids); err == nil {
+			t.Errorf("%v are given out", ids)
+		}
+	}
+	n.names = nil
+	if _, err := r.Allocate(t.Context(), []string{"GPU-0::1"}); err == nil {
+		t.Error("a name that is not on disk is given out")
+	}
+}
+
+func TestPrefer(t *testing.T) {
+	all := func(counts ...int) []string {
+		var ids []string
+		for card, n := range counts {
+			for slot := range n {
+				ids = append(ids, sgpu.Slot(fmt.Sprintf("GPU-%d", card), slot))
+			}
+		}
+		return ids
+	}
+	for _, tt := range []struct {
+		name            string
+		available, must []string
+		wanted          []string
+		size            int
+		want            []string
+		err             string
+	}{
+		{name: "the wanted card", available: all(2, 2, 2), wanted: []string{"GPU-1"}, size: 1, want: []string{"GPU-1::0"}},
+		{name: "in the wanted order", available: all(2, 2, 2), wanted: []string{"GPU-2", "GPU-0"}, size: 1, want: []string{"GPU-2::0"}},
+		{name: "different cards, wanted first", available: all(2, 2, 2), wanted: []string{"GPU-2", "GPU-0"}, size: 2, want: []string{"GPU-0::0", "GPU-2::0"}},
+		{name: "the fullest card", available: all(3, 1, 2), size: 1, want: []string{"GPU-1::0"}},
+		{name: "a wanted card without slots", available: all(1, 1), wanted: []string{"GPU-7"}, size: 1, want: []string{"GPU-0::0"}},
+		{name: "different from what is given", available: all(2, 2), must: []string{"GPU-0::1"}, size: 2, want: []string{"GPU-0::1", "GPU-1::0"}},
+		{name: "more than there are cards", available: all(2, 1), size: 3, want: []string{"GPU-0::0", "GPU-0::1", "GPU-1::0"}},
+		{name: "all that is given", available: all(2), must: all(2), size: 2, want: all(2)},
+		{name: "too many", available: all(1), size: 2, err: "2 of 1 slots"},
+		{name: "no slot", available: []string{"GPU-0"}, size: 1, err: "no card and slot"},
+		{name: "no number", available: []string{"GPU-0::x"}, size: 1, err: "no slot number"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := sgpu.Prefer(tt.available, tt.must, tt.wanted, tt.size)
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("error %v, want %s", err, tt.err)
+				}
+				return
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" || err != nil {
+				t.Errorf("error %v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
+
+// FuzzPrefer: the answer is of the available slots, has what is given, and is
+// as long as asked; no card is taken twice while another has none.
+func FuzzPrefer(f *testing.F) {
+	f.Add(uint64(0x0f0f), uint64(1), uint64(2), 3)
+	f.Add(uint64(1)<<63, uint64(0), uint64(0), 1)
+	f.Fuzz(func(t *testing.T, free, must, wanted uint64, size int) {
+		var available, given, cards []string
+		counts := map[string]int{}
+		for i := range 64 {
+			card := fmt.Sprintf("GPU-%d", i/8)
+			if free>>i&1 == 0 {
+				continue
+			}
+			available = append(available, sgpu.Slot(card, i%8))
+			counts[card]++
+			if must>>i&1 == 1 {
+				given = append(given, sgpu.Slot(card, i%8))
+			}
+			if wanted>>i&1 == 1 {
+				cards = append(cards, card)
+			}
+		}
+		got, err := sgpu.Prefer(available, given, cards, size)
+		if err != nil {
+			if size <= len(available) && size >= len(given) {
+				t.Fatalf("%d of %v with %v: %v", size, available, given, err)
+			}
+			return
+		}
+		taken := map[string]int{}
+		for _, id := range got {
+			if !slices.Contains(available, id) {
+				t.Errorf("%s is not free", id)
+			}
+			uuid, _, _ := sgpu.ParseSlot(id)
+			taken[uuid]++
+		}
+		for _, id := range given {
+			if !slices.Contains(got, id) {
+				t.Errorf("%s is given, and not in %v", id, got)
+			}
+		}
+		if len(got) != max(size, 0) || len(slices.Compact(slices.Clone(got))) != len(got) {
+			t.Errorf("%d slots: %v", size, got)
+		}
+		for card := range counts {
+			for other := range counts {
+				if len(given) == 0 && taken[card] > taken[other]+1 && taken[other] < counts[other] {
+					t.Errorf("%d of %s and %d of %s, which has %d", taken[card], card, taken[other], other, counts[other])
+				}
+			}
+		}
+	})
+}
+
+func TestCounted(t *testing.T) {
+	all := cards(2, 16)
+	cores := sgpu.NewCounted("vcore", func() []quota.GPU { return all }, sgpu.Cores)
+	memory := sgpu.NewCounted("vmemory", func() []quota.GPU { return all }, sgpu.GiB)
+	if devices := cores.Devices(); len(devices) != 200 || devices[17].ID != "vcore-0017" || !devices[17].Healthy || devices[17].NUMA != nil {
+		t.Errorf("%d cores, %+v", len(devices), devices[17])
+	}
+	if devices := memory.Devices(); len(devices) != 2*79 || devices[157].ID != "vmemory-0157" {
+		t.Errorf("%d GiB", len(devices))
+	}
+	changed(cores)
+	all[1].Against = "lost"
+	cores.Refresh()
+	if len(cores.Devices()) != 100 || !changed(cores) {
+		t.Errorf("%d cores of one card", len(cores.Devices()))
+	}
+	cores.Refresh()
+	if changed(cores) {
+		t.Error("nothing changed, and it says so")
+	}
+	answer, err := cores.Allocate(t.Context(), []string{"vcore-0001"})
+	if err != nil || len(answer.GetCdiDevices())+len(answer.GetEnvs())+len(answer.GetMounts()) > 0 {
+		t.Errorf("answer %v, error %v", answer, err)
+	}
+}
+
+// TestCardsAgreeWithCapacity: what is offered is what `heddle inspect -o
+// resources` says.
+func TestCardsAgreeWithCapacity(t *testing.T) {
+	for _, file := range machines.Names(t) {
+		m := machines.Load(t, file)
+		c := config.Default()
+		c.Mode = config.ModeSGPU
+		slots, cores, memory := 0, 0, 0
+		for _, card := range sgpu.Cards(m, &c, nil, nil) {
+			if card.Against == "" {
+				slots, cores, memory = slots+card.Slots, cores+sgpu.Cores(&card), memory+sgpu.GiB(&card)
+			}
+		}
+		got := map[string]int64{c.Resources.SGPU: int64(slots), c.Resources.VCore: int64(cores), c.Resources.VMemory: int64(memory)}
+		for _, r := range capacity.Of(m, &c) {
+			if n, ours := got[r.Name]; ours && n != r.Count {
+				t.Errorf("%s: %d of %s, and capacity says %d", file, n, r.Name, r.Count)
+			}
+		}
+	}
+}
+
+func TestCards(t *testing.T) {
+	m := machines.Load(t, "a100-pcie-pairs")
+	c := config.Default()
+	c.Mode, c.SGPU.GPUs = config.ModeSGPU, []config.Card{"1", "2", "3"}
+	m.GPUs[2].Health = machine.Health{State: machine.Unhealthy, Reason: "ECC"}
+	got := sgpu.Cards(m, &c, nil, func(uuid string) (bool, string) {
+		return uuid != m.GPUs[3].UUID, "XID 79"
+	})
+	if len(got) != 3 || got[0].Index != 1 || got[0].Against != "" || got[1].Against != "unhealthy: ECC" || got[2].Against != "XID 79" {
+		t.Fatalf("%+v", got)
+	}
+	// NVLink bridges join pairs.
+	if got[0].Zone == 0 || got[1].Zone != got[2].Zone || got[0].Zone == got[1].Zone {
+		t.Errorf("zones %d, %d and %d", got[0].Zone, got[1].Zone, got[2].Zone)
+	}
+	for i := range got {
+		if f := m.Function(m.GPUs[i+1].PCI); f.NUMA == nil || got[i].NUMA != *f.NUMA {
+			t.Errorf("card %d: NUMA %d", i+1, got[i].NUMA)
+		}
+	}
+	whole := sgpu.Cards(machines.Load(t, "dgx-h100"), &config.NodeConfig{Mode: config.ModeSGPU}, nil, nil)
+	for _, card := range whole {
+		if card.Zone != 1 {
+			t.Errorf("behind switches: %+v", card)
+		}
+	}
+}

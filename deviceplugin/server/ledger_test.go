@@ -1,0 +1,210 @@
+package server
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// shown is the list as "ID health".
+func (l *ledger) shown() []string {
+	list := []string{}
+	for _, d := range l.current().devices {
+		health := "-"
+		if d.GetHealth() == v1beta1.Healthy {
+			health = "+"
+		}
+		list = append(list, d.GetID()+health)
+	}
+	return list
+}
+
+func healthy(ids ...string) []Device {
+	devices := make([]Device, len(ids))
+	for i, id := range ids {
+		devices[i] = Device{ID: id, Healthy: true}
+	}
+	return devices
+}
+
+// One story for each thing that keeps an ID in the list: "b" is named first
+// and then not, and the list is as wanted from then on, at each look.
+func TestAnIDOnceAdvertisedStaysListed(t *testing.T) {
+	const look = 5 * time.Second
+	tests := []struct {
+		name string
+		// begin runs before b is withdrawn; at, before the look at that time.
+		begin func(l *ledger)
+		at    map[time.Duration]func(l *ledger)
+		// holds tells whether a pod holds b at the time.
+		holds func(time.Duration) bool
+		// until is when b leaves the list, 0 for never within an hour.
+		until time.Duration
+	}{
+		{
+			name:  "nobody has it: the kubelet gets a minute",
+			until: time.Minute,
+		},
+		{
+			name:  "a pod holds it for half an hour",
+			holds: func(d time.Duration) bool { return d < 30*time.Minute },
+			until: 30 * time.Minute,
+		},
+		{
+			name:  "an Allocate of ten minutes is in flight",
+			begin: func(l *ledger) { _ = l.begin("r", []string{"b"}) },
+			at:    map[time.Duration]func(*ledger){10 * time.Minute: func(l *ledger) { l.end([]string{"b"}) }},
+			// The kubelet books after our answer: another minute.
+			until: 11 * time.Minute,
+		},
+		{
+			name:  "a stream hangs for five minutes, and does not learn of it",
+			begin: func(l *ledger) { l.sent(l.join(), l.current().generation) },
+			at: map[time.Duration]func(*ledger){
+				5 * time.Minute: func(l *ledger) { l.sent(1, l.current().generation) },
+			},
+			until: 6*time.Minute - look,
+		},
+		{
+			name:  "the stream that hung is gone",
+			begin: func(l *ledger) { l.join() },
+			at:    map[time.Duration]func(*ledger){5 * time.Minute: func(l *ledger) { l.leave(1) }},
+			until: 6*time.Minute - look,
+		},
+		{
+			name: "the Resource names it again",
+			at: map[time.Duration]func(*ledger){
+				30 * time.Second: func(l *ledger) { l.update(append(healthy("a"), Device{ID: "b"})) },
+			},
+		},
+		{
+			name:  "held for ever",
+			holds: func(time.Duration) bool { return true },
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLedger()
+				l.update(healthy("a", "b"))
+				if tt.begin != nil {
+					tt.begin(l)
+				}
+				l.update(healthy("a"))
+				start := time.Now()
+				for range 720 {
+					d := time.Since(start)
+					if act := tt.at[d]; act != nil {
+						act(l)
+					}
+					l.held(map[string]bool{"b": tt.holds != nil && tt.holds(d)}, time.Now())
+					want := []string{"a+", "b-"}
+					if tt.until > 0 && d >= tt.until {
+						want = []string{"a+"}
+					}
+					if diff := cmp.Diff(want, l.shown()); diff != "" {
+						t.Fatalf("list after %v (-want +got):\n%s", d, diff)
+					}
+					<-time.After(look)
+				}
+			})
+		})
+	}
+}
+
+func TestADeviceThatWasUnhealthyLeavesToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger()
+		l.update([]Device{{ID: "a"}})
+		stream := l.join()
+		l.sent(stream, l.current().generation)
+		// The list does not change, so no stream will ever send another.
+		if l.update(nil) {
+			t.Error("withdrawing an unhealthy device changed the list")
+		}
+		<-time.After(linger)
+		l.held(nil, time.Now())
+		if diff := cmp.Diff([]string{}, l.shown()); diff != "" {
+			t.Errorf("list (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// After a restart of the plugin, pods hold what the Resource may not name.
+func TestHeldIDsThatNobodyNamesAreListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger()
+		l.update(healthy("a"))
+		l.held(map[string]bool{"a": true, "z": true}, time.Now())
+		if diff := cmp.Diff([]string{"a+", "z-"}, l.shown()); diff != "" {
+			t.Errorf("list (-want +got):\n%s", diff)
+		}
+		if err := l.begin("r", []string{"z"}); err != nil {
+			t.Errorf("a listed ID is refused: %v", err)
+		}
+		l.end([]string{"z"})
+		<-time.After(linger)
+		l.held(map[string]bool{"a": true}, time.Now())
+		if diff := cmp.Diff([]string{"a+"}, l.shown()); diff != "" {
+			t.Errorf("list without holder (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A look that began before the call ended must not free what the call gave.
+func TestAnOldLookFreesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger()
+		l.update(healthy("a"))
+		l.update(nil)
+		<-time.After(time.Hour)
+		asked := time.Now()
+		<-time.After(time.Second)
+		if err := l.begin("r", []string{"a"}); err != nil {
+			t.Fatal(err)
+		}
+		l.end([]string{"a"})
+		l.held(nil, asked)
+		if diff := cmp.Diff([]string{"a-"}, l.shown()); diff != "" {
+			t.Errorf("list (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestDrainWaitsForHolders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := New(Options{Name: "nvidia.com/gpu"})
+		p.ledger.update(healthy("a", "b"))
+		drained := make(chan error, 1)
+		go func() { drained <- p.Drain(t.Context()) }()
+		synctest.Wait()
+		p.ledger.update(healthy("a", "b"))
+		if diff := cmp.Diff([]string{"a-", "b-"}, p.ledger.shown()); diff != "" {
+			t.Errorf("list while draining (-want +got):\n%s", diff)
+		}
+		<-time.After(time.Hour)
+		p.ledger.held(map[string]bool{"a": true}, time.Now())
+		synctest.Wait()
+		select {
+		case err := <-drained:
+			t.Fatalf("drained with a holder: %v", err)
+		default:
+		}
+		p.ledger.held(nil, time.Now())
+		if err := <-drained; err != nil {
+			t.Error(err)
+		}
+
+		p.ledger.held(map[string]bool{"a": true}, time.Now())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		const want = "drain nvidia.com/gpu: 1 devices are still listed: context deadline exceeded"
+		if err := p.Drain(ctx); err == nil || err.Error() != want {
+			t.Errorf("error\n got %v\nwant %s", err, want)
+		}
+	})
+}

@@ -1,0 +1,127 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+const (
+	// pluginDir is the kubelet's directory for sockets of device plugins.
+	pluginDir     = "device-plugins"
+	kubeletSocket = "kubelet.sock"
+	socketSuffix  = ".sock"
+	// ours begins the name of every socket of this package. The whole name
+	// takes 43 bytes at most: a path of a socket holds 107.
+	ours          = "heddle-"
+	shownResource = 16
+)
+
+// socketPrefix begins the names of a resource's sockets:
+// heddle-nvidia.com_gpu-<hash of the resource>-. Each life adds a random part,
+// because a kubelet refuses a path that it still holds (v1.37 manager.go,
+// PluginConnected):
+//
+//	if _, exists := m.endpointStore[resourceName][e.socketPath()]; exists {
+//		return fmt.Errorf("device plugin already connected: %s", e.socketPath())
+//
+// and forgets both connections when it cleans up after that (server/handler.go,
+// deregisterClient removes by name and path), so that the path stays taken
+// until the kubelet restarts: a plugin that restarts faster than the kubelet
+// notices the end of its stream would be locked out. With another path the
+// kubelet calls the newer endpoint and drops the older one when it ends.
+func socketPrefix(resource string) string {
+	sum := sha256.Sum256([]byte(resource))
+	shown := strings.ReplaceAll(resource, "/", "_")
+	shown = shown[:min(len(shown), shownResource)]
+	return ours + shown + "-" + hex.EncodeToString(sum[:3]) + "-"
+}
+
+func socketName(resource string) string {
+	return socketPrefix(resource) + strings.ToLower(rand.Text()[:8]) + socketSuffix
+}
+
+// listen binds a new socket for the resource. Closing it removes its file.
+func listen(ctx context.Context, dir, resource string) (net.Listener, error) {
+	var config net.ListenConfig
+	path := filepath.Join(dir, socketName(resource))
+	listener, err := config.Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	return listener, nil
+}
+
+// sweep removes sockets that an earlier process of ours left behind. One that
+// somebody listens on belongs to a process that still serves: a rolling
+// upgrade.
+func sweep(ctx context.Context, dir, resource string) error {
+	paths, err := filepath.Glob(filepath.Join(dir, socketPrefix(resource)+"*"+socketSuffix))
+	if err != nil {
+		return fmt.Errorf("list sockets: %w", err)
+	}
+	var errs []error
+	for _, path := range paths {
+		if alive(ctx, path) {
+			continue
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove stale socket: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// alive tells whether somebody listens on a socket. Connecting and going away
+// is nothing to a gRPC server.
+func alive(ctx context.Context, path string) bool {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
+}
+
+// identity tells one kubelet.sock from the next at the same path. Inode
+// numbers are used again at once, so the time counts too; a socket's mtime is
+// when it was bound, and neither chmod nor use changes it.
+type identity struct {
+	inode uint64
+	bound int64 // ns since 1970
+}
+
+var errDirectoryGone = errors.New("the directory was deleted under its mount; only a new container mounts it anew")
+
+// identify reads the identity of a socket; false if there is none.
+func identify(path string) (identity, bool) {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode()&os.ModeSocket == 0 {
+		return identity{}, false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return identity{}, false
+	}
+	return identity{inode: stat.Ino, bound: info.ModTime().UnixNano()}, true
+}
+
+// orphaned tells whether the directory is one that was deleted while mounted:
+// it has no link left, and no kubelet will ever put a socket into it.
+func orphaned(dir string) bool {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && stat.Nlink == 0
+}

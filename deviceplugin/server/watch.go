@@ -1,0 +1,88 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// watchDir signals wake when kubelet.sock or a socket of ours comes or goes in
+// dir, or dir itself does, until ctx ends. Where inotify is not to be had
+// (fs.inotify.max_user_instances is small and shared by all of root's
+// processes) it says so once, and the slow poll remains.
+func watchDir(ctx context.Context, dir string, wake chan<- struct{}, log *slog.Logger) {
+	said := false
+	for ctx.Err() == nil {
+		err := follow(ctx, dir, wake, log)
+		if err != nil && !said {
+			log.Warn("directory is not watched, only polled", "dir", dir, "poll", poll, "err", err)
+		}
+		said = err != nil
+		if err != nil {
+			wait(ctx, poll)
+		}
+	}
+}
+
+// follow watches until the directory goes (nil) or cannot be watched.
+func follow(ctx context.Context, dir string, wake chan<- struct{}, log *slog.Logger) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch: %w", err)
+	}
+	defer watcher.Close()
+	// The parent tells when a deleted directory comes back. In a container it
+	// is not the host's, and never tells anything.
+	parent := filepath.Dir(dir)
+	if err := watcher.Add(parent); err != nil {
+		return fmt.Errorf("watch %s: %w", parent, err)
+	}
+	// A missing directory is not an error: the parent tells when it comes.
+	watching := watcher.Add(dir) == nil
+	signal(wake)
+	for {
+		select {
+		case event, ok := <-watcher.Events:
+			if !ok {
+				return nil
+			}
+			switch {
+			case event.Name == dir && event.Has(fsnotify.Create) && !watching:
+				watching = watcher.Add(dir) == nil
+				signal(wake)
+			case event.Name == dir && event.Has(fsnotify.Remove|fsnotify.Rename):
+				signal(wake)
+				return nil
+			case filepath.Dir(event.Name) == dir && relevant(event):
+				signal(wake)
+			}
+		case err := <-watcher.Errors:
+			// An overflow: events were lost, so look.
+			log.Debug("events were lost", "err", err)
+			signal(wake)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// relevant leaves out the checkpoint, which the kubelet renames into place at
+// every allocation, and the coming of our own sockets.
+func relevant(event fsnotify.Event) bool {
+	name := filepath.Base(event.Name)
+	if name == kubeletSocket {
+		return true
+	}
+	return strings.HasPrefix(name, ours) && event.Has(fsnotify.Remove|fsnotify.Rename)
+}
+
+func signal(wake chan<- struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}

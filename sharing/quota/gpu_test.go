@@ -1,0 +1,179 @@
+package quota_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/sharing/quota"
+)
+
+const gib = 1024
+
+func TestRefuses(t *testing.T) {
+	const fixed, burst, best = quota.FixedShare, quota.BurstShare, quota.BestEffort
+	idle := quota.GPU{UUID: "GPU-3", Index: 3, MemoryMiB: 80 * gib, Slots: 4, NUMA: -1}
+	with := func(edit func(*quota.GPU)) quota.GPU {
+		c := idle
+		edit(&c)
+		return c
+	}
+	taken := func(rs ...quota.Request) quota.GPU {
+		return with(func(c *quota.GPU) {
+			for i := range rs {
+				c.Take(&rs[i])
+			}
+		})
+	}
+	request := func(vcore int, memory int64, p quota.Policy) quota.Request {
+		return quota.Request{Cards: 1, VCore: vcore, MemoryMiB: memory * gib, Policy: p}
+	}
+	small, alone := request(30, 4, fixed), request(100, 4, fixed)
+	for _, test := range []struct {
+		name string
+		card quota.GPU
+		r    quota.Request
+		want string
+	}{
+		{"idle", idle, small, ""},
+		{"idle, alone", idle, alone, ""},
+		{"idle, all of it", idle, request(100, 0, fixed), ""},
+		{"room for one more", taken(small), request(70, 76, fixed), ""},
+		{"no compute is asked", taken(request(99, 4, best)), request(0, 4, best), ""},
+		{"memory", taken(request(30, 78, fixed)), small, "card 3: 2 GiB of 80 left; needs 4"},
+		{"nearly enough memory", with(func(c *quota.GPU) { c.Tenants, c.UsedMiB = 1, 76*gib+1 }), small, "card 3: 3.9 GiB of 80 left; needs 4"},
+		{
+			"a card that is no round number", with(func(c *quota.GPU) { c.MemoryMiB, c.UsedMiB, c.Tenants = 81559, 80*gib-512, 1 }), small,
+			"card 3: 0.1 GiB of 79.6 left; needs 4",
+		},
+		{"whole memory", taken(small), request(30, 0, fixed), "card 3: 76 GiB of 80 left; needs 80"},
+		{"whole memory taken", taken(request(30, 0, fixed)), small, "card 3: 0 GiB of 80 left; needs 4"},
+		{"compute", taken(request(60, 4, fixed)), request(60, 4, fixed), "card 3: 40 % of 100 left; needs 60"},
+		{"larger than the card", taken(small), request(30, 200, fixed), "card 3: 80 GiB in all; needs 200"},
+		{"alone among others", taken(small), alone, "card 3: 1 tenant; needs it idle"},
+		{"another is alone", taken(alone), small, "card 3: a tenant has it alone"},
+		{"another is alone, no compute is asked", taken(request(100, 4, best)), request(0, 4, best), "card 3: a tenant has it alone"},
+		{"alone among many others", taken(small, small), alone, "card 3: 2 tenants; needs it idle"},
+		{"policy", taken(small), request(30, 4, burst), "card 3: its tenants are fixed-share, not burst-share"},
+		{"policy, alone", idle, request(100, 4, best), ""},
+		{"slots", taken(small, small, small, request(1, 1, fixed)), request(1, 1, fixed), "card 3: all 4 slots are taken"},
+		{"ill", with(func(c *quota.GPU) { c.Against = "XID 79: fallen off the bus" }), small, "card 3: XID 79: fallen off the bus"},
+		{"use", idle, quota.Request{Cards: 1, VCore: 1, MemoryMiB: 1, Policy: fixed, Use: []string{"GPU-1", "GPU-3"}}, ""},
+		{"use others", idle, quota.Request{Cards: 1, VCore: 1, MemoryMiB: 1, Policy: fixed, Use: []string{"GPU-1"}}, "card 3: the pod does not ask for it"},
+		{
+			"use and avoid", idle,
+			quota.Request{Cards: 1, VCore: 1, MemoryMiB: 1, Policy: fixed, Use: []string{"GPU-3"}, Avoid: []string{"GPU-3"}},
+			"card 3: the pod avoids it",
+		},
+		{"given more than it has", with(func(c *quota.GPU) { c.Tenants, c.UsedMiB, c.VCore = 2, 90*gib, 20 }), small, "card 3: 0 GiB of 80 left; needs 4"},
+		{"memory unknown", with(func(c *quota.GPU) { c.MemoryMiB = 0 }), request(30, 0, fixed), ""},
+		{"memory unknown, an amount", with(func(c *quota.GPU) { c.MemoryMiB = 0 }), small, "card 3: 0 GiB in all; needs 4"},
+		{"memory unknown, taken", with(func(c *quota.GPU) { c.MemoryMiB, c.Tenants = 0, 1 }), request(30, 0, fixed), "card 3: 1 tenant; needs it idle"},
+	} {
+		if got := test.card.Refuses(&test.r); got.String() != test.want || got.None() != (test.want == "") {
+			t.Errorf("%s: %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+func randomRequest(rng *rand.Rand) quota.Request {
+	r := quota.Request{Cards: 1, VCore: 1 + rng.IntN(60), MemoryMiB: int64(1+rng.IntN(24)) * 512, Policy: quota.FixedShare}
+	switch rng.IntN(12) {
+	case 0:
+		r.VCore = 100
+	case 1:
+		r.MemoryMiB = 0
+	case 2, 3:
+		r.Policy = quota.BurstShare
+	case 4:
+		r.Policy, r.VCore = quota.BestEffort, 0
+	case 5:
+		r.Policy = quota.BestEffort
+	}
+	return r
+}
+
+// TestTake gives a card at random what it does not refuse, and counts it anew
+// whenever a tenant left, as the node does: it never has more tenants, percent
+// or memory than there is, nor two policies, nor company for an exclusive
+// tenant, in whatever order the tenants are counted.
+func TestTake(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	idle := quota.GPU{UUID: "GPU-0", MemoryMiB: 20 * gib, Slots: 6, NUMA: -1}
+	took, refused := 0, 0
+	for range 2000 {
+		c := idle
+		var tenants []quota.Request
+		for range 60 {
+			if r := randomRequest(rng); c.Refuses(&r).None() {
+				c.Take(&r)
+				tenants = append(tenants, r)
+				took++
+			} else {
+				refused++
+			}
+			check(t, &c, tenants)
+			if len(tenants) > 0 && rng.IntN(2) == 0 {
+				i := rng.IntN(len(tenants))
+				tenants = append(tenants[:i], tenants[i+1:]...)
+				rng.Shuffle(len(tenants), func(i, j int) { tenants[i], tenants[j] = tenants[j], tenants[i] })
+				c = idle
+				for i := range tenants {
+					c.Take(&tenants[i])
+				}
+				check(t, &c, tenants)
+			}
+		}
+	}
+	if took < 10_000 || refused < 10_000 {
+		t.Errorf("took %d and refused %d: the test tries too little", took, refused)
+	}
+}
+
+// check computes anew what is taken of a card.
+func check(t *testing.T, c *quota.GPU, tenants []quota.Request) {
+	t.Helper()
+	want := quota.GPU{UUID: c.UUID, MemoryMiB: c.MemoryMiB, Slots: c.Slots, NUMA: c.NUMA, Tenants: len(tenants)}
+	for _, r := range tenants {
+		memory := r.MemoryMiB
+		if memory == 0 {
+			memory = c.MemoryMiB
+		}
+		want.VCore += r.VCore
+		want.UsedMiB += memory
+		if r.VCore == 100 {
+			want.Exclusive = true
+		} else {
+			want.Policy = r.Policy
+		}
+		if r.VCore < 100 && r.Policy != tenants[0].Policy {
+			t.Fatalf("%s beside %s", r.Policy, tenants[0].Policy)
+		}
+	}
+	if diff := cmp.Diff(want, *c); diff != "" {
+		t.Fatalf("(-want +got):\n%s", diff)
+	}
+	if c.VCore > 100 || c.UsedMiB > c.MemoryMiB || c.Tenants > c.Slots || c.Exclusive && c.Tenants > 1 {
+		t.Fatalf("over-committed: %+v", *c)
+	}
+}
+
+func TestPublish(t *testing.T) {
+	cards := []quota.GPU{
+		{
+			UUID: "GPU-a", Index: 0, MemoryMiB: 80 * gib, Slots: 16, NUMA: 1, Zone: 2, VCore: 30, UsedMiB: 4 * gib, Tenants: 1,
+			Policy: quota.BurstShare,
+		},
+		{UUID: "GPU-b", Index: 1, MemoryMiB: 80 * gib, Slots: 16, NUMA: -1, Against: "cordoned"},
+		{UUID: "GPU-c", Index: 2, MemoryMiB: 80 * gib, Slots: 16, NUMA: 0, VCore: 100, UsedMiB: 80 * gib, Tenants: 1, Exclusive: true},
+	}
+	all, err := allocation.ParseNodeGPUs(quota.Publish(cards).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(cards, quota.Published(all)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,217 @@
+package quota
+
+import (
+	"cmp"
+	"math/bits"
+
+	"github.com/heddle-dev/heddle/api/config"
+)
+
+// MaxCards is how many cards a node can have for [Place]; more are never
+// chosen.
+const MaxCards = 64
+
+// Place chooses r.Cards different cards that take the request, and gives their
+// places in cards, sorted, in the storage of out. It is false if they are too
+// few: [Explain] says why. It is exact and deterministic, and allocates nothing
+// if out has room. What the request says itself comes before how.
+//
+// Binpack wants other cards to stay whole, and what is left of used ones to
+// stay useful. What is left of a card is v percent and m MiB. A card with
+// plenty of memory and no compute takes nobody, so neither a sum nor the larger
+// of the two says what it is worth. Its worth is v*m: of all requests (1 to 100
+// percent, 1 MiB to the card's memory) that is the number that it could still
+// take, so if every request is equally likely, the one that comes next fits with
+// this probability, but for a constant. The loss of a request (dv, dm) is
+//
+//	v*m - (v-dv)*(m-dm) = v*dm + m*dv - dv*dm
+//
+// which is least on the card with the least left, each resource weighted by how
+// much is asked of the other: what asks for much compute and little memory goes
+// where memory is short. A used card comes before an idle one whatever the
+// loss: the idle one alone can take an exclusive request or one of another QoS
+// policy. So binpack orders cards by
+//
+//	(idle, loss, worth afterwards, idle cards in the zone if it is one, place)
+//
+// of which the third decides where nothing is asked of one resource, and the
+// fourth breaks the smallest NVLink zone.
+//
+// Spread wants tenants to disturb each other least. It orders cards by
+//
+//	(fraction of the scarcer resource that is taken afterwards, the other's,
+//	tenants, idle cards in the zone if it is one, place)
+//
+// fractions in millionths.
+//
+// Several cards work together, so how they are joined comes before what they
+// cost. They come from one NVLink zone if one has enough cards that take the
+// request: the one with the fewest of these, so that larger zones stay for
+// larger requests; and from one NUMA node of it if one has enough, again the one
+// with the fewest. If no zone has enough, they come from one NUMA node if one
+// has enough, and from as few zones as possible: the largest whole, then the
+// smallest that has the rest. Of groups of one size the one with the least sum
+// of costs is taken, added up number by number, and in a group the cards that
+// cost least. A card without a zone, or whose NUMA node is unknown, is a group
+// by itself.
+func Place(cards []GPU, r *Request, how config.Placement, out []int) ([]int, bool) {
+	out = out[:0]
+	if r.Cards < 1 || r.Cards > min(len(cards), MaxCards) {
+		return out, false
+	}
+	s := search{cards: cards[:min(len(cards), MaxCards)]}
+	able := s.look(r, cmp.Or(r.Placement, how))
+	if bits.OnesCount64(able) < r.Cards {
+		return out, false
+	}
+	for chosen := s.choose(able, r.Cards); chosen != 0; chosen &= chosen - 1 {
+		out = append(out, bits.TrailingZeros64(chosen))
+	}
+	return out, true
+}
+
+// search is one call of Place. Bit i of its masks is cards[i].
+type search struct {
+	cards []GPU
+	costs [MaxCards]cost
+}
+
+// look finds the cards that take the request, and what each costs.
+func (s *search) look(r *Request, how config.Placement) (able uint64) {
+	var idle uint64
+	for i := range s.cards {
+		c := &s.cards[i]
+		if !c.Refuses(r).None() {
+			continue
+		}
+		able |= 1 << i
+		if c.Tenants == 0 {
+			idle |= 1 << i
+		}
+		if how == config.PlacementSpread {
+			s.costs[i] = c.load(r)
+		} else {
+			s.costs[i] = c.loss(r)
+		}
+	}
+	for rest := idle; rest != 0; rest &= rest - 1 {
+		i := bits.TrailingZeros64(rest)
+		s.costs[i][3] = int64(bits.OnesCount64(s.group(i, idle, zone)))
+	}
+	return able
+}
+
+// choose takes n of the cards in able, which has as many.
+func (s *search) choose(able uint64, n int) uint64 {
+	if n == 1 {
+		return s.cheapest(able, 1)
+	}
+	if in := s.smallest(able, n, zone); in != 0 {
+		if node := s.smallest(in, n, numa); node != 0 {
+			in = node
+		}
+		return s.cheapest(in, n)
+	}
+	if node := s.smallest(able, n, numa); node != 0 {
+		able = node
+	}
+	var chosen uint64
+	for n > 0 {
+		in := s.smallest(able, n, zone)
+		if in == 0 {
+			in = s.largest(able)
+		}
+		got := s.cheapest(in, min(n, bits.OnesCount64(in)))
+		chosen |= got
+		able &^= got
+		n -= bits.OnesCount64(got)
+	}
+	return chosen
+}
+
+// level is what joins cards into groups.
+type level int
+
+const (
+	zone level = iota
+	numa
+)
+
+// group is the cards of a set that are joined with card i, and i itself.
+func (s *search) group(i int, among uint64, by level) uint64 {
+	in := uint64(1) << i
+	c := &s.cards[i]
+	if by == zone && c.Zone <= 0 || by == numa && c.NUMA < 0 {
+		return in
+	}
+	for rest := among; rest != 0; rest &= rest - 1 {
+		j := bits.TrailingZeros64(rest)
+		if other := &s.cards[j]; by == zone && other.Zone == c.Zone || by == numa && other.NUMA == c.NUMA {
+			in |= 1 << j
+		}
+	}
+	return in
+}
+
+// smallest is the smallest group of a set that has n cards; 0 if none has.
+func (s *search) smallest(among uint64, n int, by level) uint64 {
+	var best uint64
+	for rest := among; rest != 0; {
+		in := s.group(bits.TrailingZeros64(rest), rest, by)
+		rest &^= in
+		size := bits.OnesCount64(in)
+		if size < n {
+			continue
+		}
+		if had := bits.OnesCount64(best); best == 0 || size < had || size == had && s.cheaper(in, best, n) {
+			best = in
+		}
+	}
+	return best
+}
+
+// largest is the zone of a set with the most cards.
+func (s *search) largest(among uint64) uint64 {
+	var best uint64
+	for rest := among; rest != 0; {
+		in := s.group(bits.TrailingZeros64(rest), rest, zone)
+		rest &^= in
+		size, had := bits.OnesCount64(in), bits.OnesCount64(best)
+		if size > had || size == had && s.cheaper(in, best, size) {
+			best = in
+		}
+	}
+	return best
+}
+
+// cheapest is the n cards of a set that cost least, the first of equal ones.
+// Costs are compared number by number, so these have the least sum too.
+func (s *search) cheapest(among uint64, n int) uint64 {
+	var chosen uint64
+	for range n {
+		best := -1
+		for rest := among &^ chosen; rest != 0; rest &= rest - 1 {
+			i := bits.TrailingZeros64(rest)
+			if best < 0 || s.costs[i].compare(&s.costs[best]) < 0 {
+				best = i
+			}
+		}
+		chosen |= 1 << best
+	}
+	return chosen
+}
+
+// cheaper tells whether n cards of the group a cost less than n of b.
+func (s *search) cheaper(a, b uint64, n int) bool {
+	x, y := s.sum(s.cheapest(a, n)), s.sum(s.cheapest(b, n))
+	return x.compare(&y) < 0
+}
+
+func (s *search) sum(of uint64) (sum cost) {
+	for rest := of; rest != 0; rest &= rest - 1 {
+		for k, v := range s.costs[bits.TrailingZeros64(rest)] {
+			sum[k] += v
+		}
+	}
+	return sum
+}

@@ -1,0 +1,250 @@
+package quota_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/sharing/quota"
+)
+
+const (
+	binpack = config.PlacementBinpack
+	spread  = config.PlacementSpread
+)
+
+// cards makes idle cards of 80 GiB, from `NUMA/zone` each.
+func cards(tb testing.TB, where ...string) []quota.GPU {
+	tb.Helper()
+	all := make([]quota.GPU, len(where))
+	for i, w := range where {
+		c := &all[i]
+		*c = quota.GPU{UUID: fmt.Sprintf("GPU-%d", i), Index: i, MemoryMiB: 80 * gib, Slots: 16}
+		if _, err := fmt.Sscanf(w, "%d/%d", &c.NUMA, &c.Zone); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return all
+}
+
+// hgx are 8 cards on an NVSwitch, four at each processor; pairs are joined two
+// by two with bridges; pcie are joined with none.
+func hgx(tb testing.TB) []quota.GPU {
+	tb.Helper()
+	return cards(tb, "0/1", "0/1", "0/1", "0/1", "1/1", "1/1", "1/1", "1/1")
+}
+
+func pairs(tb testing.TB) []quota.GPU {
+	tb.Helper()
+	return cards(tb, "0/1", "0/1", "0/2", "0/2", "1/3", "1/3", "1/4", "1/4")
+}
+
+func pcie(tb testing.TB) []quota.GPU {
+	tb.Helper()
+	return cards(tb, "0/0", "0/0", "1/0", "1/0")
+}
+
+// fill gives each card a fixed-share tenant of percent/GiB; "" none.
+func fill(t *testing.T, cards []quota.GPU, tenants ...string) []quota.GPU {
+	t.Helper()
+	for i, text := range tenants {
+		r := quota.Request{Cards: 1, Policy: quota.FixedShare}
+		if text == "" {
+			continue
+		}
+		if _, err := fmt.Sscanf(text, "%d/%d", &r.VCore, &r.MemoryMiB); err != nil {
+			t.Fatal(err)
+		}
+		r.MemoryMiB *= gib
+		cards[i].Take(&r)
+	}
+	return cards
+}
+
+func share(n, vcore int, memory int64) quota.Request {
+	return quota.Request{Cards: n, VCore: vcore, MemoryMiB: memory * gib, Policy: quota.FixedShare}
+}
+
+func TestPlace(t *testing.T) {
+	ill := func(cards []quota.GPU, of ...int) []quota.GPU {
+		for _, i := range of {
+			cards[i].Against = "ill"
+		}
+		return cards
+	}
+	small := func(cards []quota.GPU, of ...int) []quota.GPU {
+		for _, i := range of {
+			cards[i].MemoryMiB = 24 * gib
+		}
+		return cards
+	}
+	for _, test := range []struct {
+		name  string
+		cards []quota.GPU
+		r     quota.Request
+		how   config.Placement
+		want  []int
+	}{
+		{"an idle node", hgx(t), share(1, 30, 4), binpack, []int{0}},
+		{"a used card before idle ones", fill(t, hgx(t), "", "", "30/4"), share(1, 30, 4), binpack, []int{2}},
+		{"the fuller one", fill(t, hgx(t), "", "", "30/30", "40/40"), share(1, 30, 4), binpack, []int{3}},
+		{"the fuller one is too full", fill(t, hgx(t), "", "", "30/30", "80/40"), share(1, 30, 4), binpack, []int{2}},
+		{"much compute where memory is short", fill(t, hgx(t), "40/8", "8/40"), share(1, 50, 2), binpack, []int{1}},
+		{"much memory where compute is short", fill(t, hgx(t), "40/8", "8/40"), share(1, 2, 40), binpack, []int{0}},
+		{"the smaller card, alone", small(hgx(t), 5), share(1, 100, 0), binpack, []int{5}},
+		{"a broken pair, not a whole one", fill(t, pairs(t), "", "", "", "", "", "100/1"), share(1, 100, 0), binpack, []int{4}},
+		{"spread over an idle node", hgx(t), share(1, 30, 4), spread, []int{0}},
+		{"spread to the next idle card", fill(t, hgx(t), "1/1", "1/1"), share(1, 30, 4), spread, []int{2}},
+		{"spread to the one with the most left", fill(t, pcie(t), "50/4", "30/30", "20/70", "40/40"), share(1, 10, 4), spread, []int{1}},
+		{"spread to the one with fewer tenants", fill(t, fill(t, pcie(t), "10/10", "20/20", "20/20", "20/20"), "10/10"), share(1, 10, 10), spread, []int{1}},
+		{"one NUMA node of the switch", hgx(t), share(4, 100, 0), binpack, []int{0, 1, 2, 3}},
+		{"the node that has enough", ill(hgx(t), 1), share(4, 100, 0), binpack, []int{4, 5, 6, 7}},
+		{"the node with fewer", ill(hgx(t), 5, 6), share(2, 100, 0), binpack, []int{4, 7}},
+		{"all nodes", ill(hgx(t), 1, 6), share(5, 100, 0), binpack, []int{0, 2, 3, 4, 5}},
+		{"a pair", fill(t, pairs(t), "10/10", "", "", "10/10"), share(2, 100, 0), binpack, []int{4, 5}},
+		{"a pair, although single cards are fuller", fill(t, pairs(t), "50/50", "10/10", "50/50"), share(2, 10, 10), binpack, []int{0, 1}},
+		{"two pairs of a node", ill(pairs(t), 0), share(4, 100, 0), binpack, []int{4, 5, 6, 7}},
+		{"a pair and one of a broken pair", ill(pairs(t), 0, 4, 5), share(3, 100, 0), binpack, []int{1, 2, 3}},
+		{"two pairs before single cards", ill(pairs(t), 0, 4), share(4, 100, 0), binpack, []int{2, 3, 6, 7}},
+		{"the smaller zone", cards(t, "0/1", "0/1", "0/1", "0/2", "0/2"), share(2, 30, 4), binpack, []int{3, 4}},
+		{"no zones: a NUMA node", ill(pcie(t), 0), share(2, 30, 4), binpack, []int{2, 3}},
+		{"no zones: the fuller node", fill(t, pcie(t), "", "", "10/10"), share(2, 30, 4), binpack, []int{2, 3}},
+		{"no zones, nodes unknown", fill(t, cards(t, "-1/0", "-1/0", "-1/0"), "", "10/10"), share(2, 30, 4), binpack, []int{0, 1}},
+		{"spread in a zone", fill(t, hgx(t), "10/10", "", "10/10", "", "", "", "", "10/10"), share(2, 30, 4), spread, []int{1, 3}},
+		{"as many as there are", pcie(t), share(4, 30, 4), binpack, []int{0, 1, 2, 3}},
+		{"more than there are", pcie(t), share(5, 30, 4), binpack, nil},
+		{"no cards", nil, share(1, 30, 4), binpack, nil},
+		{"none asked", pcie(t), share(0, 30, 4), binpack, nil},
+		{"none free", fill(t, pcie(t), "80/4", "80/4", "80/4", "80/4"), share(1, 30, 4), binpack, nil},
+	} {
+		got, ok := quota.Place(test.cards, &test.r, test.how, nil)
+		if diff := gocmp.Diff(test.want, got); diff != "" || ok != (test.want != nil) {
+			t.Errorf("%s: %v (-want +got):\n%s", test.name, ok, diff)
+		}
+	}
+}
+
+func TestPlaceKeepsToItself(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for range 500 {
+		cards, r := random(rng), randomRequest(rng)
+		r.Cards = 1 + rng.IntN(3)
+		before := slices.Clone(cards)
+		first, ok := quota.Place(cards, &r, binpack, nil)
+		if diff := gocmp.Diff(before, cards); diff != "" {
+			t.Fatalf("Place changed the cards (-want +got):\n%s", diff)
+		}
+		second, again := quota.Place(cards, &r, binpack, make([]int, 30))
+		if ok != again || !slices.Equal(first, second) {
+			t.Fatalf("%v and then %v", first, second)
+		}
+		if why := quota.Explain(cards, &r); ok != (why == "") || len(why) > quota.MaxExplanation {
+			t.Fatalf("placed %v, explained %q", ok, why)
+		}
+	}
+}
+
+func TestPlaceManyCards(t *testing.T) {
+	all := make([]quota.GPU, 100)
+	for i := range all {
+		all[i] = quota.GPU{UUID: fmt.Sprint(i), Index: i, MemoryMiB: gib, Slots: 1, NUMA: i % 8, Zone: i % 16}
+	}
+	r := share(quota.MaxCards, 10, 1)
+	out, ok := quota.Place(all, &r, binpack, nil)
+	if !ok || len(out) != quota.MaxCards || out[quota.MaxCards-1] >= quota.MaxCards {
+		t.Errorf("%v %v, want the first %d", out, ok, quota.MaxCards)
+	}
+	r.Cards++
+	if out, ok := quota.Place(all, &r, binpack, out); ok || len(out) > 0 {
+		t.Errorf("%v cards placed", out)
+	}
+}
+
+// busy is 16 cards in two zones on two nodes with 16 tenants each.
+func busy() []quota.GPU {
+	rng := rand.New(rand.NewPCG(7, 8))
+	all := make([]quota.GPU, 16)
+	for i := range all {
+		c := &all[i]
+		*c = quota.GPU{UUID: fmt.Sprintf("GPU-%08d-0000-0000-0000-000000000000", i), Index: i, MemoryMiB: 143771, Slots: 100, NUMA: i / 8, Zone: 1 + i/8}
+		for c.Tenants < 16 {
+			r := share(1, 1+rng.IntN(5), int64(1+rng.IntN(7)))
+			if c.Refuses(&r).None() {
+				c.Take(&r)
+			}
+		}
+	}
+	return all
+}
+
+// requests are of all sorts, 256 of them.
+func requests(all []quota.GPU, n int) []quota.Request {
+	rng := rand.New(rand.NewPCG(9, 10))
+	list := make([]quota.Request, 256)
+	for i := range list {
+		list[i] = share(n, 1+rng.IntN(25), int64(1+rng.IntN(40)))
+		if i%4 == 0 {
+			list[i].Use = []string{all[3].UUID, all[5].UUID, all[7].UUID, all[9].UUID}
+			list[i].Avoid = []string{all[5].UUID}
+		}
+	}
+	return list
+}
+
+func TestPlaceAllocatesNothing(t *testing.T) {
+	all := busy()
+	for _, how := range []config.Placement{binpack, spread} {
+		for _, n := range []int{1, 2, 3, 8, 12, 17} {
+			out, list, placed := make([]int, 0, 16), requests(all, n), 0
+			allocs := testing.AllocsPerRun(4, func() {
+				placed = 0
+				for i := range list {
+					var ok bool
+					if out, ok = quota.Place(all, &list[i], how, out); ok {
+						placed++
+					}
+				}
+			})
+			if allocs != 0 {
+				t.Errorf("%s of %d cards: %v allocations", how, n, allocs)
+			}
+			if n <= 8 && placed == 0 {
+				t.Errorf("%s of %d cards: none of %d placed", how, n, len(list))
+			}
+		}
+	}
+	r, c := share(1, 90, 4), all[0]
+	if allocs := testing.AllocsPerRun(10, func() { _ = c.Refuses(&r); c.Take(&r) }); allocs != 0 {
+		t.Errorf("Refuses and Take: %v allocations", allocs)
+	}
+}
+
+func TestRequestSaysHow(t *testing.T) {
+	cards := []quota.GPU{
+		{UUID: "used", MemoryMiB: 1 << 14, Slots: 4, VCore: 10, UsedMiB: 1 << 10, Tenants: 1, Policy: quota.FixedShare},
+		{UUID: "idle", MemoryMiB: 1 << 14, Slots: 4},
+	}
+	for _, tt := range []struct {
+		pod, configured config.Placement
+		want            int
+	}{
+		{"", config.PlacementBinpack, 0},
+		{"", config.PlacementSpread, 1},
+		{config.PlacementSpread, config.PlacementBinpack, 1},
+		{config.PlacementBinpack, config.PlacementSpread, 0},
+	} {
+		annotations := map[string]string{wellknown.SGPUPlacement: string(tt.pod)}
+		r, err := quota.ParseRequest(limits(t, "sgpu=1 vcore=10 vmemory=1"), annotations, node(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := quota.Place(cards, &r, tt.configured, nil); !ok || got[0] != tt.want {
+			t.Errorf("%q before %q: card %v", tt.pod, tt.configured, got)
+		}
+	}
+}

@@ -1,0 +1,216 @@
+package quota
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/wellknown"
+)
+
+// ErrNone is the error of [ParseRequest] for a container that asks for no
+// share.
+var ErrNone = errors.New("asks for no share of a GPU")
+
+// ParseRequest reads what a container asks for, from its limits and its pod's
+// annotations. The error is [ErrNone], or names every fault with the resource
+// or annotation that has it. What no card of a node can give is no fault: see
+// [Explain].
+//
+//	sgpu     cards, 1 to [MaxCards]. None or 0 without the others is ErrNone.
+//	vcore    percent, 1 to 100. None is 100, the card alone; with best-effort
+//	         none is no limit, and nothing is counted.
+//	vmemory  a plain number is GiB. With a unit suffix it is bytes, rounded up
+//	         to MiB. None is the whole memory.
+//
+// An API server spells numbers anew: 1000 becomes 1k, 5000000 becomes 5M. So a
+// suffix k counts as none, since bytes are never meant by it; and decimal bytes
+// so few that they can hardly be meant are refused.
+func ParseRequest(limits corev1.ResourceList, annotations map[string]string, c *config.NodeConfig) (Request, error) {
+	p := parser{limits: limits}
+	sgpu, vcore, vmemory := c.Resources.SGPU, c.Resources.VCore, c.Resources.VMemory
+	if !p.asks(sgpu) {
+		if !p.asks(vcore) && !p.asks(vmemory) {
+			return Request{}, ErrNone
+		}
+		p.without(vcore, sgpu)
+		p.without(vmemory, sgpu)
+		return Request{}, errors.Join(p.faults...)
+	}
+	r := Request{Cards: p.cards(sgpu), Policy: p.policy(annotations, c.Domains)}
+	r.VCore = p.percent(vcore, sgpu, r.Policy)
+	r.MemoryMiB = p.memory(vmemory)
+	var err error
+	if r.Use, r.Avoid, err = UUIDs(annotations, c.Domains); err != nil {
+		p.faults = append(p.faults, err)
+	}
+	if r.Placement, err = placement(annotations, wellknown.SGPUPlacement); err != nil {
+		p.faults = append(p.faults, err)
+	}
+	if len(p.faults) > 0 {
+		return Request{}, errors.Join(p.faults...)
+	}
+	return r, nil
+}
+
+// String is the request in words.
+func (r *Request) String() string {
+	words := r.each() + " of one card"
+	if r.Cards != 1 {
+		words = fmt.Sprintf("%s of each of %d cards", r.each(), r.Cards)
+	}
+	return words + ", " + string(r.Policy)
+}
+
+// each is what is asked of each card.
+func (r *Request) each() string {
+	memory := "all memory"
+	if r.MemoryMiB > 0 {
+		memory = gib(r.MemoryMiB, up) + " GiB"
+	}
+	switch {
+	case r.VCore >= Whole:
+		return "all compute and " + memory
+	case r.VCore > 0:
+		return fmt.Sprintf("%d %% of compute and %s", r.VCore, memory)
+	}
+	return memory
+}
+
+// parser collects faults.
+type parser struct {
+	limits corev1.ResourceList
+	faults []error
+}
+
+func (p *parser) fault(format string, args ...any) {
+	p.faults = append(p.faults, fmt.Errorf(format, args...))
+}
+
+// asks tells whether there is a limit and it is not 0.
+func (p *parser) asks(name string) bool {
+	q, ok := p.limits[corev1.ResourceName(name)]
+	return ok && !q.IsZero()
+}
+
+func (p *parser) without(name, sgpu string) {
+	if p.asks(name) {
+		p.fault("%s: %s without %s: it says how much of how many cards", name, p.text(name), sgpu)
+	}
+}
+
+// text is a limit as it is written, within bounds.
+func (p *parser) text(name string) string {
+	q := p.limits[corev1.ResourceName(name)]
+	return clip(q.String())
+}
+
+// whole is a quantity as a number up to most; too large ones are most + 1.
+func whole(q resource.Quantity, most int64) (n int64, ok bool) {
+	if q.CmpInt64(most) > 0 {
+		return most + 1, true
+	}
+	if q.Sign() < 0 {
+		return -1, true
+	}
+	n = q.Value()
+	return n, q.CmpInt64(n) == 0
+}
+
+func (p *parser) cards(name string) int {
+	n, ok := whole(p.limits[corev1.ResourceName(name)], MaxCards)
+	switch {
+	case !ok:
+		p.fault("%s: %s is no whole number of cards", name, p.text(name))
+	case n < 0:
+		p.fault("%s: %s is negative", name, p.text(name))
+	case n > MaxCards:
+		p.fault("%s: %s cards are more than any node has", name, p.text(name))
+	}
+	return int(n)
+}
+
+func (p *parser) percent(name, sgpu string, policy Policy) int {
+	q, ok := p.limits[corev1.ResourceName(name)]
+	if !ok {
+		if policy == BestEffort {
+			return 0
+		}
+		return Whole
+	}
+	n, ok := whole(q, Whole)
+	switch {
+	case !ok:
+		p.fault("%s: %s is no whole number of percent", name, p.text(name))
+	case n < 1:
+		p.fault("%s: %s is not 1 to 100 percent of a card; without %s it is 100, the card alone", name, p.text(name), name)
+	case n > Whole:
+		p.fault("%s: %s is not 1 to 100 percent of a card; more cards are more %s", name, p.text(name), sgpu)
+	}
+	return int(n)
+}
+
+// memory is in MiB; 0 if there is no limit.
+func (p *parser) memory(name string) int64 {
+	q, ok := p.limits[corev1.ResourceName(name)]
+	if !ok {
+		return 0
+	}
+	const most, mib = allocation.MaxMemoryMiB, 1 << 20
+	text := q.String()
+	if q.Sign() <= 0 {
+		p.fault("%s: %s is no memory; without %s it is the card's whole memory", name, p.text(name), name)
+		return 0
+	}
+	if !hasUnit(text) {
+		n, ok := whole(q, most/1024)
+		switch {
+		case !ok:
+			p.fault("%s: %s is no whole number of GiB; write it with a unit, such as 512Mi", name, p.text(name))
+		case n > most/1024:
+			p.fault("%s: %s GiB is more than any card has; a plain number is GiB", name, p.text(name))
+		}
+		return n * 1024
+	}
+	if q.CmpInt64(most*mib) > 0 {
+		p.fault("%s: %s is more than any card has", name, p.text(name))
+		return 0
+	}
+	bytes := q.Value()
+	if q.Format == resource.DecimalSI && bytes < 16*mib {
+		p.fault("%s: %s is %d bytes; for GiB write a plain number, for less 512Mi", name, p.text(name), bytes)
+	}
+	return (bytes + mib - 1) / mib
+}
+
+// hasUnit tells whether a quantity has a suffix that means bytes. An exponent
+// and a fraction's suffix do not, nor does k.
+func hasUnit(text string) bool {
+	return strings.HasSuffix(text, "i") || strings.TrimRight(text, "MGTPE") != text
+}
+
+// policy is the pod's QoS policy, under either spelling.
+func (p *parser) policy(annotations map[string]string, d wellknown.Domains) Policy {
+	key := d.SGPUQoSPolicy()
+	value, other := strings.TrimSpace(annotations[key]), strings.TrimSpace(annotations[wellknown.SGPUQoSPolicyAlias])
+	switch {
+	case value == "":
+		key, value = wellknown.SGPUQoSPolicyAlias, other
+	case other != "" && other != value:
+		p.faults = append(p.faults, differ(key, wellknown.SGPUQoSPolicyAlias))
+		return FixedShare
+	}
+	switch policy := Policy(value); policy {
+	case "":
+		return FixedShare
+	case FixedShare, BurstShare, BestEffort:
+		return policy
+	}
+	p.fault("annotation %s: %q is none of %s, %s, %s", key, clip(value), FixedShare, BurstShare, BestEffort)
+	return FixedShare
+}

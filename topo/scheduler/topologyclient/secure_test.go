@@ -1,0 +1,106 @@
+package topologyclient_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/heddle-dev/heddle/test/topomaster"
+	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
+)
+
+// run asks until the test ends.
+func run(t *testing.T, o topologyclient.Options) *topologyclient.Feed {
+	t.Helper()
+	o.Interval, o.Log = time.Millisecond, slog.New(slog.DiscardHandler)
+	f := topologyclient.New(o)
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- f.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-done })
+	return f
+}
+
+// eventually looks every millisecond.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	late, tick := time.After(20*time.Second), time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-late:
+			t.Fatalf("never: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func failure(f *topologyclient.Feed) string {
+	if err := f.Failure(); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func TestSecuredMaster(t *testing.T) {
+	s := topomaster.Start(t)
+	foreign := topomaster.Start(t).CAFile // httptest's certificate is one for all.
+	other := filepath.Join(t.TempDir(), "other.crt")
+	if err := os.WriteFile(other, []byte("no certificate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ name, ca, token, want string }{
+		{"a token for topo-master", s.CAFile, topomaster.TokenFile(t, topomaster.Bound), ""},
+		{"a token for the API server", foreign, topomaster.TokenFile(t, topomaster.Reader), ""},
+		{"no token", s.CAFile, "", "it answers 401 Unauthorized"},
+		{"who may not", s.CAFile, topomaster.TokenFile(t, topomaster.Stranger), "it answers 403 Forbidden"},
+		{"nobody's token", s.CAFile, topomaster.TokenFile(t, "forged"), "it answers 401 Unauthorized"},
+		{"an empty token", s.CAFile, topomaster.TokenFile(t, ""), "token: the file is empty"},
+		{"no token file", s.CAFile, "/nowhere/token", "token: open /nowhere/token"},
+		{"no authority", "", topomaster.TokenFile(t, topomaster.Bound), "certificate signed by unknown authority"},
+		{"no certificate", other, topomaster.TokenFile(t, topomaster.Bound), "has no certificate"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := run(t, topologyclient.Options{URL: s.URL + "/node_group", CAFile: tt.ca, TokenFile: tt.token})
+			if tt.want != "" {
+				eventually(t, tt.want, func() bool { return strings.Contains(failure(f), tt.want) })
+				return
+			}
+			eventually(t, "a map", func() bool {
+				m, _ := f.Current()
+				return len(m.Groups) == 1 && m.Groups[0].Name == "switchbox-1"
+			})
+		})
+	}
+}
+
+// Tokens are renewed every hour, authorities now and then.
+func TestFilesAreReadAgain(t *testing.T) {
+	s := topomaster.Start(t)
+	token := topomaster.TokenFile(t, "forged")
+	text, err := os.ReadFile(s.CAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca := filepath.Join(t.TempDir(), "ca.crt")
+	write := func(file, text string) {
+		t.Helper()
+		if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".new", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(ca, "not yet")
+	f := run(t, topologyclient.Options{URL: s.URL + "/node_group", CAFile: ca, TokenFile: token})
+	eventually(t, "no authority", func() bool { return strings.Contains(failure(f), "has no certificate") })
+	write(ca, string(text))
+	eventually(t, "a forged token", func() bool { return strings.Contains(failure(f), "401") })
+	write(token, topomaster.Bound)
+	eventually(t, "a map", func() bool { m, _ := f.Current(); return len(m.Groups) == 1 && f.Failure() == nil })
+}
