@@ -1,4 +1,4 @@
-// Package names spells every label, taint, annotation and resource name of
+// Package wellknown spells every label, taint, annotation and resource name of
 // heddle. Names that operators may move to a domain of their own are built
 // from [Domains]; the others are constants. No other package spells a key.
 package wellknown

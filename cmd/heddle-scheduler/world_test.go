@@ -108,11 +108,11 @@ func startAs(tb testing.TB, c *config.KubeSchedulerConfiguration, nodes ...*core
 		kube.WithPodInitialBackoffSeconds(1), kube.WithPodMaxBackoffSeconds(1),
 		kube.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{
 			plugin.Name: func(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
-				plugin, err := create(ctx, args, h)
+				made, err := create(ctx, args, h)
 				if err == nil {
-					w.plugin = plugin.(*plugin.Plugin)
+					w.plugin = made.(*plugin.Plugin)
 				}
-				return plugin, err
+				return made, err
 			},
 		}))
 	if err != nil {

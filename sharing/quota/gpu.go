@@ -1,4 +1,4 @@
-// Package sharing decides which card a request for a share of a GPU gets: what
+// Package quota decides which card a request for a share of a GPU gets: what
 // a card has left, which requests go together on one card, and why not.
 //
 // It is pure: it computes from cards and requests, and knows neither pods nor

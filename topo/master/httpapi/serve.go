@@ -1,4 +1,4 @@
-// Package serve answers over HTTP what topo-master knows.
+// Package httpapi answers over HTTP what topo-master knows.
 //
 // It owns the routes, what a client may cache, and the bounds on what clients
 // can make the server do. It reads the current view and nothing else: no

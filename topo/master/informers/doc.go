@@ -1,4 +1,4 @@
-// Package facts keeps what topo-master uses of Nodes, NodeTopologies and pods,
+// Package informers keeps what topo-master uses of Nodes, NodeTopologies and pods,
 // as they are in the API server.
 //
 // It owns the watches, what is dropped of every object before it is kept, and

@@ -1,4 +1,4 @@
-// Package scheduler is a plugin of kube-scheduler that places gangs by the map
+// Package plugin is a plugin of kube-scheduler that places gangs by the map
 // of the fabric.
 //
 // It owns the gangs that wait, the plans made for them, and what a plan

@@ -1,4 +1,4 @@
-// Package cards keeps account of shared GPUs card by card, for a scheduler: what
+// Package sgpu keeps account of shared GPUs card by card, for a scheduler: what
 // the cards of a node have left, and which ones a pod gets.
 //
 // It owns the order in which what is said is believed. A Node's annotation says

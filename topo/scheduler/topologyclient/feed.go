@@ -1,4 +1,4 @@
-// Package feed keeps the last good map of the fabric: what topo-master answers
+// Package topologyclient keeps the last good map of the fabric: what topo-master answers
 // to GET /node_group.
 //
 // It owns the polling, what of an answer is believed, and how old a map may
