@@ -28,7 +28,7 @@ type Shares struct {
 	Shares   []allocation.Share `json:"shares"`
 	Policy   string             `json:"policy"`
 	By       string             `json:"by"`
-	Turn     quota.Phase         `json:"turn,omitzero"`
+	Turn     quota.Phase        `json:"turn,omitzero"`
 	RunAs    *int64             `json:"runAs,omitempty"`
 	Enforced enforce.Enforced   `json:"enforced,omitzero"`
 }

@@ -64,7 +64,7 @@ type record struct {
 	By     string             `json:"by,omitempty"`
 	// Turn is when the container with the shares runs, RunAs its user as far as
 	// its pod says, Enforced what its limits were first made to hold by.
-	Turn     quota.Phase       `json:"turn,omitzero"`
+	Turn     quota.Phase      `json:"turn,omitzero"`
 	RunAs    *int64           `json:"runAs,omitempty"`
 	Enforced enforce.Enforced `json:"enforced,omitzero"`
 
