@@ -235,11 +235,11 @@ func kindOf(f reflect.StructField) string {
 	if t.Kind() == reflect.Slice {
 		t, list = t.Elem(), "list of "
 	}
-	words, isEnum := reflect.TypeAssert[interface{ Words() []string }](reflect.Zero(t))
+	words, isEnum := reflect.TypeAssert[interface{ Values() []string }](reflect.Zero(t))
 	switch {
 	case isEnum:
 		var quoted []string
-		for _, word := range words.Words() {
+		for _, word := range words.Values() {
 			if word != "" {
 				quoted = append(quoted, "`"+word+"`")
 			}
