@@ -31,7 +31,7 @@ func TestReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := reference{
-		t: t, docs: comments(t, "node.go", "sgpu.go", "health.go", "topology.go", "config.go", "../names/names.go"), facts: comments(t, "rule/facts.go"),
+		t: t, docs: comments(t, "node.go", "sgpu.go", "health.go", "topology.go", "config.go", "../wellknown/names.go"), facts: comments(t, "rule/facts.go"),
 	}
 	page := string(text)
 	for mark, replacement := range map[string]string{

@@ -112,7 +112,7 @@ func defaultSGPU() SGPU {
 		Advertise:   AdvertiseAuto,
 		Unscheduled: UnscheduledPlace,
 		Placement:   PlacementBinpack,
-		RejectedFor:  "1m",
+		RejectedFor: "1m",
 		ModeSwitch:  ModeSwitchCordon,
 		HAMi:        HAMi{SchedulerName: "hami-scheduler"},
 	}
