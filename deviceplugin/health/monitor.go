@@ -57,7 +57,7 @@ type Monitor struct {
 	snapshot atomic.Pointer[Snapshot]
 	// pollNow and timerNow wake the loops of Run.
 	pollNow, timerNow notify.Signal
-	notices           chan Notice
+	notices           chan NodeEvent
 	xids              *prometheus.CounterVec
 
 	// mu guards what follows, and makes publishing take turns.
@@ -81,7 +81,7 @@ func New(o Options) *Monitor {
 	}
 	m := &Monitor{
 		options: o, log: o.Log, pollNow: notify.New(), timerNow: notify.New(),
-		notices: make(chan Notice, maxNotices), config: o.Config(), logged: map[report]time.Time{}, xids: newXIDs(),
+		notices: make(chan NodeEvent, maxNotices), config: o.Config(), logged: map[report]time.Time{}, xids: newXIDs(),
 	}
 	m.tracker = newTracker(m.config.Health)
 	m.snapshot.Store(&Snapshot{})
