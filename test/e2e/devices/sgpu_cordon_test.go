@@ -24,9 +24,9 @@ func TestCardCordon(t *testing.T) {
 	mine := r.hasShares(t, "tenant", "app", 0, slice(30, 4))
 	uuid := mine[0].UUID
 	before := r.started(t, "tenant")
-	t.Cleanup(func() { r.heddle(t, "card", "uncordon", r.Node(), uuid) })
+	t.Cleanup(func() { r.heddle(t, "gpu", "uncordon", r.Node(), uuid) })
 
-	out := r.heddle(t, "card", "cordon", r.Node(), uuid)
+	out := r.heddle(t, "gpu", "cordon", r.Node(), uuid)
 	begin := time.Now()
 	if !strings.Contains(out, "is cordoned") || r.node(t).Annotations[apinames.CordonedGPUs] != uuid {
 		t.Errorf("it says %q; the Node's annotations are %v", out, r.node(t).Annotations)
@@ -53,13 +53,13 @@ func TestCardCordon(t *testing.T) {
 	if out := r.heddle(t, "doctor", "--node", r.Node()); !strings.Contains(out, "GPU "+uuid+" is cordoned") {
 		t.Errorf("doctor does not tell:\n%s", out)
 	}
-	if out := r.heddle(t, "card", "list", r.Node()); !slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool {
+	if out := r.heddle(t, "gpu", "list", r.Node()); !slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool {
 		return strings.Contains(line, uuid) && strings.Contains(line, "yes")
 	}) {
 		t.Errorf("card list does not tell:\n%s", out)
 	}
 
-	r.heddle(t, "card", "uncordon", r.Node(), uuid)
+	r.heddle(t, "gpu", "uncordon", r.Node(), uuid)
 	r.waitShares(t, allSlots, allCores, allGiB)
 	if left, ok := r.node(t).Annotations[apinames.CordonedGPUs]; ok {
 		t.Errorf("the Node still has %q", left)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
@@ -29,53 +30,89 @@ const (
 	maxAnswer = 128 << 20
 )
 
-// place is where topo-master is.
-type place struct {
-	cluster   cluster.Flags
-	server    string
-	namespace string
-	secrets   secrets
+// master is the flags that say where topo-master is and, for one with
+// --tls-cert and --authenticate, how to ask it.
+type master struct {
+	cluster                       cluster.Flags
+	server, namespace             string
+	tokenFile, caFile, serverName string
 }
 
-func (p *place) register(set *cli.FlagSet) {
-	set.StringVar(&p.server, "server", "",
+// client asks topo-master by GET: directly, or through the API server.
+type client interface {
+	get(ctx context.Context, path, kind string) ([]byte, error)
+}
+
+// register adds the flags to a command and to those below it.
+func (m *master) register(c *cobra.Command) {
+	set := c.PersistentFlags()
+	set.StringVar(&m.server, "server", "",
 		"`URL` of topo-master, such as http://10.0.0.7:9001; default: its Service, through the API server")
-	set.StringVar(&p.namespace, "namespace", "", "`NAME` of the Service's namespace; default: where one is found")
-	p.secrets.register(set)
-	p.cluster.Register(set.FlagSet)
+	const where = "`namespace` of topo-master's Service; default: where one is found"
+	set.StringVar(&m.namespace, "service-namespace", "", where)
+	set.StringVarP(&m.namespace, "namespace", "n", "", where)
+	set.StringVar(&m.tokenFile, "token-file", "",
+		"`file` with a bearer token for --server, such as of kubectl create token --audience=heddle-topo-master")
+	set.StringVar(&m.caFile, "ca-file", "",
+		"`file` with the authorities, in PEM, that sign --server's certificate; default those of the system")
+	set.StringVar(&m.serverName, "tls-server-name", "",
+		"`name` in the certificate of --server, if it is asked at another address, such as a forwarded port")
+	m.cluster.Register(c)
 }
 
-func (p *place) asker(ctx context.Context) (asker, error) {
-	if p.server != "" {
-		base, err := url.Parse(p.server)
+// client finds topo-master. An error of the command line names the command.
+func (m *master) client(c *cobra.Command) (client, error) {
+	secrets := []struct{ name, value string }{
+		{"token-file", m.tokenFile}, {"ca-file", m.caFile}, {"tls-server-name", m.serverName},
+	}
+	var base *url.URL
+	if m.server != "" {
+		var err error
+		base, err = url.Parse(m.server)
 		if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-			return nil, cli.Usagef("topo", "topo: --server %q is no URL such as http://10.0.0.7:9001", p.server)
+			return nil, cli.UsageErrorf(c, "--server %q is no URL such as http://10.0.0.7:9001", m.server)
 		}
-		if err := p.secrets.check(base); err != nil {
-			return nil, err
-		}
-		client, err := p.secrets.client()
-		if err != nil {
-			return nil, err
-		}
-		return &direct{base: base, client: client}, nil
 	}
-	if err := p.secrets.check(nil); err != nil {
-		return nil, err
+	for _, flag := range secrets {
+		switch {
+		case flag.value == "":
+		case base == nil:
+			return nil, cli.UsageErrorf(c, "--%s is for --server: the API server authenticates topo-master, "+
+				"and passes no token on", flag.name)
+		case base.Scheme != "https":
+			return nil, cli.UsageErrorf(c, "--%s is for a --server of https://", flag.name)
+		}
 	}
-	client, err := p.cluster.Client()
+	if base != nil {
+		return m.direct(base)
+	}
+	api, err := m.cluster.Client()
 	if err != nil {
 		return nil, err
 	}
-	return p.service(ctx, client)
+	return m.service(c.Context(), api)
+}
+
+// direct asks only that server: a token is not for where a redirect leads.
+func (m *master) direct(base *url.URL) (client, error) {
+	transport, err := rest.TransportFor(&rest.Config{
+		BearerTokenFile: m.tokenFile, TLSClientConfig: rest.TLSClientConfig{CAFile: m.caFile, ServerName: m.serverName},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read --token-file and --ca-file: %w", err)
+	}
+	return &direct{base: base, client: &http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
 }
 
 // service finds topo-master's Service by its label.
-func (p *place) service(ctx context.Context, client rest.Interface) (asker, error) {
+func (m *master) service(ctx context.Context, api rest.Interface) (client, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var list corev1.ServiceList
-	err := client.Get().Namespace(p.namespace).Resource("services").
+	err := api.Get().Namespace(m.namespace).Resource("services").
 		Param("labelSelector", cluster.AppLabel+"="+app).Do(ctx).Into(&list)
 	if err != nil {
 		return nil, fmt.Errorf("list Services: %w", err)
@@ -87,7 +124,7 @@ func (p *place) service(ctx context.Context, client rest.Interface) (asker, erro
 			if port.Name == "https" {
 				name = "https:" + name
 			}
-			return &proxied{client: client, namespace: s.Namespace, name: name}, nil
+			return &proxied{client: api, namespace: s.Namespace, name: name}, nil
 		}
 	}
 	return nil, errors.New("no Service with label " + cluster.AppLabel + "=" + app +
@@ -144,7 +181,7 @@ func (p *proxied) get(ctx context.Context, path, kind string) ([]byte, error) {
 	}
 	body, err := req.DoRaw(ctx)
 	if apierrors.IsUnauthorized(err) {
-		return nil, fmt.Errorf("ask Service %s/%s: %w: if it is topo-master that wants a token, "+
+		return nil, fmt.Errorf("ask Service %s/%s: %w: if topo-master asks for a token, "+
 			"the API server passes none on: give --server and --token-file", p.namespace, p.name, err)
 	}
 	if err != nil {

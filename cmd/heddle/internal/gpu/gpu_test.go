@@ -1,4 +1,4 @@
-package card
+package gpu
 
 import (
 	"encoding/json"
@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 )
 
@@ -24,8 +25,8 @@ type server struct {
 	t     *testing.T
 	node  corev1.Node
 	tells *report.Report
-	// rivals is how many writes somebody else makes first.
-	rivals int
+	// others is how many writes another client makes first.
+	others int
 	writes []string
 }
 
@@ -44,8 +45,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if err != nil || r.Header.Get("Content-Type") != "application/merge-patch+json" {
 			s.t.Errorf("%v, %v", err, r.Header)
 		}
-		if s.rivals > 0 {
-			s.rivals--
+		if s.others > 0 {
+			s.others--
 			s.node.ResourceVersion += "0"
 			s.fail(w, http.StatusConflict, metav1.StatusReasonConflict)
 			return
@@ -88,9 +89,8 @@ func (s *server) run(args ...string) (string, error) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
-	var out strings.Builder
-	err := Run(s.t.Context(), append(args, "--kubeconfig", path), &out)
-	return out.String(), err
+	out, _, err := clitest.Run(s.t, NewCommand(), append(args, "--kubeconfig", path)...)
+	return out, err
 }
 
 func newServer(t *testing.T, cordoned string, tells *report.Report) *server {
@@ -116,7 +116,7 @@ func TestCordon(t *testing.T) {
 		name     string
 		cordoned string
 		tells    *report.Report
-		rivals   int
+		others   int
 		args     []string
 		writes   []string
 		out, err string
@@ -125,7 +125,7 @@ func TestCordon(t *testing.T) {
 			"the first", "", two(), 0,
 			[]string{"cordon", "gpu-1", "GPU-b"},
 			[]string{wrote + `"GPU-b"},"resourceVersion":"7"}}`},
-			"GPU GPU-b of node gpu-1 is cordoned: nobody new gets it, and pods that have it run on.\n", "",
+			"GPU GPU-b of node gpu-1 is cordoned: no new pod gets it, and pods that have it run on.\n", "",
 		},
 		{
 			"another", "GPU-b", two(), 0,
@@ -135,15 +135,15 @@ func TestCordon(t *testing.T) {
 		},
 		{"once more", "GPU-b", two(), 0, []string{"cordon", "gpu-1", "GPU-b"}, nil, "GPU GPU-b of node gpu-1 was cordoned already.\n", ""},
 		{
-			"somebody writes in between", "", two(), 2,
+			"another client writes in between", "", two(), 2,
 			[]string{"cordon", "gpu-1", "GPU-b"},
 			[]string{wrote + `"GPU-b"},"resourceVersion":"700"}}`},
 			"is cordoned", "",
 		},
-		{"somebody always does", "", two(), 100, []string{"cordon", "gpu-1", "GPU-b"}, nil, "", "each of 5 times"},
-		{"a card that is not there", "", two(), 0, []string{"cordon", "gpu-1", "GPU-c"}, nil, "", "node gpu-1 has no GPU GPU-c; it has GPU-a GPU-b"},
+		{"another client always does", "", two(), 100, []string{"cordon", "gpu-1", "GPU-b"}, nil, "", "each of 5 times"},
+		{"a GPU that is not there", "", two(), 0, []string{"cordon", "gpu-1", "GPU-c"}, nil, "", "node gpu-1 has no GPU GPU-c; it has GPU-a GPU-b"},
 		{
-			"nobody can tell what is there", "", nil, 0,
+			"what is there is not known", "", nil, 0,
 			[]string{"cordon", "gpu-1", "GPU-c"},
 			[]string{wrote + `"GPU-c"},"resourceVersion":"7"}}`},
 			"is cordoned", "",
@@ -167,21 +167,21 @@ func TestCordon(t *testing.T) {
 			"is handed out again", "",
 		},
 		{"one that was not cordoned", "", two(), 0, []string{"uncordon", "gpu-1", "GPU-a"}, nil, "was not cordoned", ""},
-		{"an annotation that somebody spoilt", "GPU_a", two(), 0, []string{"cordon", "gpu-1", "GPU-a"}, nil, "", "mend the annotation by hand"},
+		{"an invalid annotation", "GPU_a", two(), 0, []string{"cordon", "gpu-1", "GPU-a"}, nil, "", "correct the annotation by hand"},
 		{"no such Node", "", two(), 0, []string{"cordon", "gpu-9", "GPU-a"}, nil, "", "read Node gpu-9"},
 		{"no UUID", "", two(), 0, []string{"cordon", "gpu-1", "GPU-a,GPU-b"}, nil, "", "is no UUID of a GPU"},
-		{"no verb", "", two(), 0, []string{"drain", "gpu-1", "GPU-a"}, nil, "", "the uses are"},
-		{"a verb too few", "", two(), 0, []string{"cordon", "gpu-1"}, nil, "", "the uses are"},
+		{"an unknown verb", "", two(), 0, []string{"drain", "gpu-1", "GPU-a"}, nil, "", `unknown command "drain"`},
+		{"an argument too few", "", two(), 0, []string{"cordon", "gpu-1"}, nil, "", "accepts 2 arg(s), received 1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newServer(t, tt.cordoned, tt.tells)
-			s.rivals = tt.rivals
+			s.others = tt.others
 			out, err := s.run(tt.args...)
 			if diff := cmp.Diff(tt.writes, s.writes); diff != "" {
 				t.Errorf("writes (-want +got):\n%s", diff)
 			}
 			if !strings.Contains(out, tt.out) || (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
-				t.Errorf("said %q, error %v", out, err)
+				t.Errorf("output %q, error %v", out, err)
 			}
 		})
 	}
@@ -193,16 +193,16 @@ func TestList(t *testing.T) {
 		tells *report.Report
 		want  string
 	}{
-		{"all is known", two(), `CARD  UUID   MODE    CORDONED  PENDING
-0     GPU-a  native  no        -
-1     GPU-b  native  yes       card 1: native until ml/train ends, then sgpu
-?     GPU-c  -       yes       -
+		{"all is known", two(), `GPU  UUID   MODE    CORDONED  PENDING
+0    GPU-a  native  no        -
+1    GPU-b  native  yes       card 1: native until ml/train ends, then sgpu
+?    GPU-c  -       yes       -
 `},
-		{"the device plugin does not answer", nil, `What node gpu-1 has is not known: heddle-device-plugin has no pod there.
+		{"the device plugin does not answer", nil, `What node gpu-1 has is not known: heddle-device-plugin has no pod on it.
 
-CARD  UUID   MODE  CORDONED  PENDING
-?     GPU-b  -     yes       -
-?     GPU-c  -     yes       -
+GPU  UUID   MODE  CORDONED  PENDING
+?    GPU-b  -     yes       -
+?    GPU-c  -     yes       -
 `},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
