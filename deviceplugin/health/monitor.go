@@ -56,7 +56,7 @@ type Monitor struct {
 	snapshot atomic.Pointer[Snapshot]
 	// pollNow and timerNow wake the loops of Run.
 	pollNow, timerNow chan struct{}
-	notices           chan Notice
+	notices           chan NodeEvent
 	xids              *prometheus.CounterVec
 
 	// mu guards what follows, and makes publishing take turns.
@@ -80,7 +80,7 @@ func New(o Options) *Monitor {
 	}
 	m := &Monitor{
 		options: o, log: o.Log, pollNow: make(chan struct{}, 1), timerNow: make(chan struct{}, 1),
-		notices: make(chan Notice, maxNotices), config: o.Config(), logged: map[report]time.Time{}, xids: newXIDs(),
+		notices: make(chan NodeEvent, maxNotices), config: o.Config(), logged: map[report]time.Time{}, xids: newXIDs(),
 	}
 	m.tracker = newTracker(m.config.Health)
 	m.snapshot.Store(&Snapshot{})

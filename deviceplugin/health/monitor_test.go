@@ -45,7 +45,7 @@ type recorder struct {
 	hang    atomic.Bool
 }
 
-func (r *recorder) Record(ctx context.Context, n Notice) error {
+func (r *recorder) Record(ctx context.Context, n NodeEvent) error {
 	if r.hang.Load() {
 		<-ctx.Done()
 		return ctx.Err()

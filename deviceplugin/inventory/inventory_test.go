@@ -12,7 +12,7 @@ import (
 func TestSharedGPUs(t *testing.T) {
 	m := machines.Load(t, "a100-pcie-pairs")
 	c := config.Default()
-	c.Mode, c.SGPU.GPUs = config.ModeSGPU, []config.Card{"1", "2", "3"}
+	c.Mode, c.SGPU.GPUs = config.ModeSGPU, []config.GPURef{"1", "2", "3"}
 	m.GPUs[2].Health = machine.Health{State: machine.Unhealthy, Reason: "ECC"}
 	gpus := map[string]inventory.GPU{}
 	for i := range m.GPUs {

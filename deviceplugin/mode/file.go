@@ -69,7 +69,7 @@ func (m *modesText) check() error {
 		return fmt.Errorf("version %d with %d cards", m.Version, len(m.Modes))
 	}
 	for uuid, mode := range m.Modes {
-		if !wellknown.IsCardUUID(uuid) || !slices.Contains(mode.Words(), string(mode)) {
+		if !wellknown.IsCardUUID(uuid) || !slices.Contains(mode.Values(), string(mode)) {
 			return fmt.Errorf("mode %.32q of card %.100q", mode, uuid)
 		}
 	}

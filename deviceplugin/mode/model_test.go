@@ -75,7 +75,7 @@ func (m *model) configure() {
 		c.Mode = config.ModeSGPU
 		for i := range m.machine.GPUs {
 			if m.draw(2) == 0 {
-				c.SGPU.GPUs = append(c.SGPU.GPUs, config.Card(strconv.Itoa(i)))
+				c.SGPU.GPUs = append(c.SGPU.GPUs, config.GPURef(strconv.Itoa(i)))
 			}
 		}
 	}

@@ -14,10 +14,10 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// ErrNone is the error of [Read] for a pod that is in no gang.
-var ErrNone = errors.New("is in no gang")
+// ErrNoGang is the error of [Read] for a pod that is in no gang.
+var ErrNoGang = errors.New("is in no gang")
 
-// Read reads what a pod says. The error is [ErrNone], or names every key that
+// Read reads what a pod says. The error is [ErrNoGang], or names every key that
 // has a fault; then the Key is set nevertheless if the name is well.
 func Read(pod *corev1.Pod, d wellknown.Domains) (Spec, error) {
 	r := reader{labels: pod.Labels, annotations: pod.Annotations}
@@ -26,7 +26,7 @@ func Read(pod *corev1.Pod, d wellknown.Domains) (Spec, error) {
 		if key := r.orphan(); key != "" {
 			return Spec{}, fmt.Errorf("%s without the name of a gang: it is in %s", key, wellknown.GangName)
 		}
-		return Spec{}, ErrNone
+		return Spec{}, ErrNoGang
 	}
 	spec := Spec{Key: types.NamespacedName{Namespace: pod.Namespace, Name: name}}
 	r.read(&spec, koordinator, d)
@@ -158,7 +158,7 @@ func (r *reader) read(s *Spec, koordinator bool, d wellknown.Domains) {
 			r.remarks = append(r.remarks, "annotation "+key+" is ignored")
 		}
 	}
-	s.Remarks = r.remarks
+	s.Ignored = r.remarks
 }
 
 func (r *reader) kind(key string) string {

@@ -8,12 +8,12 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// ReadWishes reads what annotations say of the place of a gang whose members,
+// ReadPlacement reads what annotations say of the place of a gang whose members,
 // size and name are told elsewhere: a PodGroup of Kubernetes' own API
 // (scheduling.k8s.io), or a pod of it. That is the size of a slice, the levels
 // of the map, and what to do without one; nothing else is looked at. The error
 // names every key that has a fault.
-func ReadWishes(key types.NamespacedName, annotations map[string]string, d wellknown.Domains) (Spec, error) {
+func ReadPlacement(key types.NamespacedName, annotations map[string]string, d wellknown.Domains) (Spec, error) {
 	spec := Spec{Key: key}
 	if len(annotations) == 0 {
 		return spec, nil
