@@ -14,7 +14,6 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -192,11 +191,11 @@ func (a *Agent) shares() bool {
 func (t *tenancy) drifted(ctx context.Context, d binder.Drift) {
 	t.drift.WithLabelValues(d.Kind).Inc()
 	t.agent.Log.WarnContext(ctx, "shares are not as recorded", "kind", d.Kind, "message", d.Message)
-	t.record(ctx, health.Notice{Warning: true, Reason: ReasonDrift, Message: d.Message})
+	t.record(ctx, health.NodeEvent{Warning: true, Reason: ReasonDrift, Message: d.Message})
 }
 
 // record makes an Event on the Node.
-func (t *tenancy) record(ctx context.Context, n health.Notice) {
+func (t *tenancy) record(ctx context.Context, n health.NodeEvent) {
 	if t.agent.Recorder == nil {
 		return
 	}
@@ -235,18 +234,4 @@ func (t *tenancy) tellNode(ctx context.Context, cards []quota.GPU) {
 		return
 	}
 	t.node, t.nodeAt = text, time.Now()
-}
-
-// sharedCards are the cards that are handed out in shares, with nothing taken.
-func (a *Agent) sharedCards() []quota.GPU {
-	cards := sgpu.Cards(a.machine(), a.config(), a.modes, a.healthOf)
-	for i := range cards {
-		if cards[i].Against != "" {
-			continue
-		}
-		if _, err := a.driver.CardEdits(cards[i].UUID); err != nil {
-			cards[i].Against = err.Error()
-		}
-	}
-	return cards
 }
