@@ -53,4 +53,3 @@ func TestEviction(t *testing.T) {
 		t.Errorf("another pod has the name: %v", err)
 	}
 }
-
