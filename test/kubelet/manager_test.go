@@ -21,7 +21,7 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-func started(t *testing.T, ids ...string) (*kubelet.Kubelet, *kubelet.Stranger) {
+func started(t *testing.T, ids ...string) (*kubelet.Kubelet, *kubelet.OtherPlugin) {
 	t.Helper()
 	k := kubelet.Start(t, kubelet.Dir(t))
 	s := kubelet.NewStranger(t, k, "gpu.sock", gpu, ids...)

@@ -106,16 +106,16 @@ func TestCorruptSpec(t *testing.T) {
 	if at < 0 {
 		t.Fatalf("no spec of big: %+v", big)
 	}
-	for _, name := range []string{"heddle-gpu-" + big[at].Device + ".json", "stranger.json"} {
+	for _, name := range []string{"heddle-gpu-" + big[at].Device + ".json", "otherPlugin.json"} {
 		r.spoil(t, filepath.Join(r.NodeDir("/run/cdi"), name))
 	}
-	t.Cleanup(func() { _ = os.Remove(filepath.Join(r.NodeDir("/run/cdi"), "stranger.json")) })
+	t.Cleanup(func() { _ = os.Remove(filepath.Join(r.NodeDir("/run/cdi"), "otherPlugin.json")) })
 	r.lands(t, "new")
 	r.remove(t, "new")
 	n := r.crash(t, "big")
 	r.waitRestart(t, "big", "app", n+1, 45*time.Second)
 	r.sameDevices(t, before)
-	if err := os.Remove(filepath.Join(r.NodeDir("/run/cdi"), "stranger.json")); err != nil {
+	if err := os.Remove(filepath.Join(r.NodeDir("/run/cdi"), "otherPlugin.json")); err != nil {
 		t.Fatal(err)
 	}
 	r.consistent(t)
