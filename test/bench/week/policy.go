@@ -25,7 +25,7 @@ type Policy interface {
 }
 
 // level is the lowest at which one group could hold a gang on an empty
-// cluster: what somebody who knows the cluster writes into the gang.
+// cluster: what a user who knows the cluster writes into the gang.
 func level(c *cluster, a *Ask) string {
 	needs := (a.Pods*int(a.GPUs) + perNode - 1) / perNode
 	switch {
@@ -41,11 +41,10 @@ func level(c *cluster, a *Ask) string {
 // could hold the gang.
 type Map struct {
 	Required bool
-	planner  *placement.Planner
 	fit      []int32
 }
 
-// Name says what it is.
+// Name describes the policy.
 func (m *Map) Name() string {
 	if m.Required {
 		return "heddle, level required"
@@ -53,9 +52,9 @@ func (m *Map) Name() string {
 	return "heddle"
 }
 
-// Start makes a planner.
+// Start makes room for the capacity of each node.
 func (m *Map) Start(c *cluster, _ uint64) {
-	m.planner, m.fit = placement.NewPlanner(c.tree), make([]int32, len(c.free))
+	m.fit = make([]int32, len(c.free))
 }
 
 // Place plans the gang.
@@ -72,8 +71,8 @@ func (m *Map) Place(c *cluster, a *Ask) []int32 {
 			g.Placed = append(g.Placed, placement.Member{Rank: rank, Node: node})
 		}
 	}
-	plan, refusal := m.planner.Place(&g, &placement.Capacity{Fit: [][]int32{m.fit}, Free: c.free})
-	if refusal != nil {
+	plan, err := placement.Place(c.tree, &g, &placement.Capacity{Fit: [][]int32{m.fit}, Free: c.free})
+	if err != nil {
 		return nil
 	}
 	return plan.Nodes
@@ -84,7 +83,7 @@ func (m *Map) Place(c *cluster, a *Ask) []int32 {
 // with MostAllocated does.
 type BestFit struct{ rng *rand.Rand }
 
-// Name says what it is.
+// Name describes the policy.
 func (b *BestFit) Name() string { return "best fit, no map" }
 
 // Start seeds its choices.
@@ -146,7 +145,7 @@ func fill(rng *rand.Rand, c *cluster, a *Ask, allowed func(node int32) bool) []i
 // has no key.
 type Native struct{ rng *rand.Rand }
 
-// Name says what it is.
+// Name describes the policy.
 func (n *Native) Name() string { return "native, one key required" }
 
 // Start seeds its choices.

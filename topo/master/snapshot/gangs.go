@@ -1,0 +1,194 @@
+package snapshot
+
+import (
+	"cmp"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/gang"
+)
+
+// Gangs is the answer of GET /v1/gangs. Nothing in it depends on the replica or
+// on when it is asked, but for StaleSince.
+type Gangs struct {
+	// StaleSince is as in Topology.
+	StaleSince *time.Time `json:"staleSince,omitempty"`
+	// Unwatched tells that the replica watches no pods, and so knows no gangs.
+	Unwatched bool `json:"unwatched,omitempty"`
+	// Gangs are ordered by namespace and name.
+	Gangs []Gang `json:"gangs"`
+}
+
+// Gang is pods that run together or not at all.
+type Gang struct {
+	Namespace string     `json:"namespace"`
+	Name      string     `json:"name"`
+	State     gang.Phase `json:"state"`
+	// Reason is why it is not further, in the scheduler's words while it is
+	// refused.
+	Reason string `json:"reason,omitempty"`
+	// Since is when the state began, RejectedSince since when the scheduler
+	// refuses it; absent if nobody knows.
+	Since         time.Time `json:"since,omitzero"`
+	RejectedSince time.Time `json:"rejectedSince,omitzero"`
+	// MinMember is how many members must run for any to run, as they say
+	// themselves; 0 if none of them says it.
+	MinMember int `json:"minMember"`
+	// Members are the pods that exist; those Bound have a node and have not
+	// ended, Running is how many of them run.
+	Members int `json:"members"`
+	Bound   int `json:"bound"`
+	Running int `json:"running"`
+	// GPUs is how many the members that have not ended ask for.
+	GPUs int `json:"gpus"`
+	// Group is the lowest group that holds all the nodes; absent if none does.
+	Group *GroupName `json:"group,omitempty"`
+	// Nodes are where members are bound, each once, in the order of ranks.
+	Nodes []string `json:"nodes"`
+}
+
+// GroupName is a group of the tree.
+type GroupName struct {
+	Name string `json:"name"`
+	Kind string `json:"kind"`
+}
+
+// GangList are all gangs, made at the first call: what many changes in a row
+// come to is worked out once, and only if somebody asks. It is shared: not to be
+// written to.
+func (v *Snapshot) GangList() []Gang { return v.gangs() }
+
+// GangDocument is GET /v1/gangs, made at the first call.
+func (v *Snapshot) GangDocument() (*Document, error) { return v.gangDocument() }
+
+// SelectGangs are those of a namespace in a state; "" is any.
+func (v *Snapshot) SelectGangs(namespace string, state gang.Phase) Gangs {
+	list := []Gang{}
+	for _, g := range v.GangList() {
+		if (namespace == "" || g.Namespace == namespace) && (state == "" || g.State == state) {
+			list = append(list, g)
+		}
+	}
+	return v.answer(list)
+}
+
+func (v *Snapshot) answer(list []Gang) Gangs {
+	out := Gangs{Unwatched: v.Gangs == nil, Gangs: list}
+	if !v.StaleSince.IsZero() {
+		out.StaleSince = new(v.StaleSince)
+	}
+	return out
+}
+
+func (v *Snapshot) writeGangs(w io.Writer) error {
+	if err := writeJSON(w, "", v.answer(v.GangList())); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, "\n")
+	return err
+}
+
+func (v *Snapshot) listGangs() []Gang {
+	out := []Gang{}
+	if v.Gangs == nil {
+		return out
+	}
+	at := v.places()
+	for _, members := range v.Gangs.All() {
+		out = append(out, v.gang(members, at))
+	}
+	slices.SortFunc(out, func(a, b Gang) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return out
+}
+
+// gang sums up the members of one, of which there is one at least.
+func (v *Snapshot) gang(shared []*gang.Member, at map[string][]*fabric.Element) Gang {
+	members := slices.Clone(shared)
+	gang.OrderMembers(members)
+	out := Gang{Nodes: []string{}}
+	out.Namespace, out.Name, _ = strings.Cut(members[0].Gang, "/")
+	seen := make(map[string]bool, len(members))
+	for _, m := range members {
+		// What they say differently the scheduler refuses.
+		out.MinMember = cmp.Or(out.MinMember, int(m.MinMember))
+		if m.Ended() {
+			continue
+		}
+		out.GPUs += int(m.GPUs)
+		if m.Node != "" && !seen[m.Node] {
+			seen[m.Node] = true
+			out.Nodes = append(out.Nodes, m.Node)
+		}
+	}
+	s := gang.StateOfMembers(members, out.MinMember, v.lost)
+	out.State, out.Reason, out.Since, out.RejectedSince = s.Phase, s.Reason, s.Since, s.RejectedSince
+	out.Members, out.Bound, out.Running = s.Pods, s.Bound, s.Running
+	out.Group = lowest(out.Nodes, at)
+	return out
+}
+
+// lost tells of a node whether it is not ready, and since when.
+func (v *Snapshot) lost(name string) (time.Time, bool) {
+	d, _ := v.Nodes.Of(name)
+	if d.Node == nil {
+		return time.Time{}, true
+	}
+	return d.Node.Since, !d.Node.Ready
+}
+
+// places are the groups, top first, that hold each node with a member.
+func (v *Snapshot) places() map[string][]*fabric.Element {
+	at := map[string][]*fabric.Element{}
+	for _, members := range v.Gangs.All() {
+		for _, m := range members {
+			if m.Node != "" && !m.Ended() {
+				at[m.Node] = nil
+			}
+		}
+	}
+	if len(at) == 0 {
+		return at
+	}
+	// Neighbors share what holds them.
+	var last []*fabric.Element
+	for holders, e := range v.Tree.All() {
+		if e.Kind != v1alpha1.KindNode || len(holders) == 0 {
+			continue
+		}
+		if _, wanted := at[e.Name]; !wanted {
+			continue
+		}
+		if len(last) == 0 || last[len(last)-1] != holders[len(holders)-1] {
+			last = slices.Clone(holders)
+		}
+		at[e.Name] = last
+	}
+	return at
+}
+
+// lowest is the lowest group that holds all the nodes, nil if there is none.
+func lowest(nodes []string, at map[string][]*fabric.Element) *GroupName {
+	if len(nodes) == 0 {
+		return nil
+	}
+	common := at[nodes[0]]
+	for _, name := range nodes[1:] {
+		way := at[name]
+		n := 0
+		for n < len(common) && n < len(way) && common[n] == way[n] {
+			n++
+		}
+		common = common[:n]
+	}
+	if len(common) == 0 {
+		return nil
+	}
+	group := common[len(common)-1]
+	return &GroupName{Name: group.Name, Kind: group.Kind}
+}

@@ -1,0 +1,82 @@
+package snapshot_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/test/fabrics"
+	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/master/informers"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
+)
+
+// crowded is a fat tree of n nodes with a pod each, in gangs of a size.
+func crowded(tb testing.TB, n, size int) snapshot.Snapshot {
+	tb.Helper()
+	levels, err := fabric.Preset(fabric.ModeAuto, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	m, err := fabric.New(fabric.Config{Levels: levels})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var draft snapshot.Draft
+	var gangs snapshot.GangDraft
+	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(n, 32), Rails: 8, Pod: 16})
+	byGang := map[string][]*gang.Member{}
+	for i := range f.Nodes {
+		node := &f.Nodes[i]
+		m.Put(fabric.Node{Name: node.Name, Ready: true, Report: &node.Spec})
+		draft.Set(node.Name, snapshot.Detail{Node: &informers.Node{Name: node.Name, Ready: true, GPUs: 8}})
+		job := fmt.Sprintf("job-%04d", i/size)
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: fmt.Sprint(job, "-worker-", i%size), Labels: map[string]string{wellknown.GangName: job},
+		}}
+		p.Spec.NodeName, p.Status.Phase = node.Name, corev1.PodRunning
+		member, _ := gang.MemberOf(p)
+		byGang[member.Gang] = append(byGang[member.Gang], member)
+	}
+	for key, members := range byGang {
+		gangs.Set(key, members)
+	}
+	return snapshot.Snapshot{Generation: 1, Tree: m.Snapshot(time.Unix(1, 0)), Nodes: draft.Table(), Gangs: gangs.Table(), CountsPods: true}
+}
+
+// Where a gang is, by the groups that hold its nodes.
+func TestGangsGroups(t *testing.T) {
+	for size, want := range map[int]map[string]int{
+		16: {"leaf": 64}, 32: {"leaf": 32}, 64: {"spine": 16}, 512: {"spine": 2}, 1024: {"": 1},
+	} {
+		got := map[string]int{}
+		list := snapshot.New(crowded(t, 1024, size)).GangList()
+		for i := range list {
+			kind := ""
+			if list[i].Group != nil {
+				kind = list[i].Group.Kind
+			}
+			got[kind]++
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("gangs of %d (-want +got):\n%s", size, diff)
+		}
+	}
+}
+
+// BenchmarkGangs is the first answer after a change.
+func BenchmarkGangs(b *testing.B) {
+	all := crowded(b, 16384, 32)
+	for b.Loop() {
+		if d, err := snapshot.New(all).GangDocument(); err != nil || d.Size == 0 {
+			b.Fatal(err)
+		}
+	}
+}

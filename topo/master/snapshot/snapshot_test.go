@@ -1,0 +1,149 @@
+package snapshot_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/master/informers"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
+)
+
+func text(t *testing.T, v *snapshot.Snapshot) string {
+	t.Helper()
+	d, err := v.Document()
+	if err != nil {
+		t.Fatal(err)
+	}
+	z, err := gzip.NewReader(bytes.NewReader(d.Gzip))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if int64(len(b)) != d.Size {
+		t.Errorf("size %d of %d bytes", d.Size, len(b))
+	}
+	return string(b)
+}
+
+func TestDocumentIsWhatEncodingJSONWrites(t *testing.T) {
+	levels, err := fabric.Preset(fabric.ModeSwitchbox, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	since := time.Unix(1_700_000_000, 0)
+	for _, n := range []int{0, 1, 5} {
+		m, err := fabric.New(fabric.Config{Levels: levels})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var draft snapshot.Draft
+		for i := range n {
+			name := fmt.Sprintf("n<%d>", i)
+			m.Put(fabric.Node{Name: name, Ready: i != 2, Since: since, Report: &v1alpha1.NodeTopologySpec{
+				Path: []string{fmt.Sprint("switchbox-", i/4), fmt.Sprint("dragonfly-", i/2)}, PathSource: v1alpha1.SourceStatic,
+				Rails: []v1alpha1.Rail{{HCA: "mlx5_0", ID: "0000:18:00.0", Role: "fabric", Port: 1, LinkState: v1alpha1.LinkDown}},
+			}})
+			draft.Set(name, snapshot.Detail{Node: &informers.Node{Name: name, Ready: i != 2, GPUs: 8, Cordoned: i == 1}, Used: int32(i)})
+		}
+		all := snapshot.Snapshot{Tree: m.Snapshot(since), Levels: levels, Nodes: draft.Table(), CountsPods: true}
+		if n == 1 {
+			all.StaleSince = since.UTC()
+		}
+		v := snapshot.New(all)
+		got := text(t, v)
+		var decoded snapshot.Topology
+		strict := json.NewDecoder(bytes.NewReader([]byte(got)))
+		strict.DisallowUnknownFields()
+		if err := strict.Decode(&decoded); err != nil {
+			t.Fatal(err)
+		}
+		again, err := json.Marshal(decoded)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(again)+"\n", got); diff != "" {
+			t.Errorf("%d nodes (-encoding/json +document):\n%s", n, diff)
+		}
+		if (n == 1) != (decoded.StaleSince != nil && decoded.StaleSince.Equal(since)) {
+			t.Errorf("%d nodes: stale since %v", n, decoded.StaleSince)
+		}
+		if n == 5 {
+			// n1 is cordoned and n2 not ready: 8 + 0 + 0 + 8-3 + 8-4.
+			if diff := cmp.Diff(snapshot.GPUs{Free: new(17), Offered: 40, Total: 40}, decoded.GPUs); diff != "" {
+				t.Errorf("GPUs (-want +got):\n%s", diff)
+			}
+			if len(decoded.Findings) != 5 || decoded.Nodes != (snapshot.Count{Degraded: 4, NotReady: 1}) {
+				t.Errorf("findings %v, nodes %+v", decoded.Findings, decoded.Nodes)
+			}
+		}
+	}
+}
+
+func TestTheSameGenerationIsNotEncodedAgain(t *testing.T) {
+	m, err := fabric.New(fabric.Config{Levels: []fabric.Level{{Kind: "leaf", By: fabric.ByLeaf}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var draft snapshot.Draft
+	all := snapshot.Snapshot{Generation: 1, Tree: m.Snapshot(time.Unix(1, 0)), Nodes: draft.Table()}
+	v := snapshot.New(all)
+	a, errA := v.Document()
+	b, errB := v.Next(all).Document()
+	all.Generation, all.Mapped = 2, 2
+	c, errC := v.Next(all).Document()
+	if errA != nil || errB != nil || errC != nil || a != b || a == c || a.Tag != c.Tag {
+		t.Errorf("documents %p, %p, %p with tags %s, %s", a, b, c, a.Tag, c.Tag)
+	}
+	v = v.Next(all)
+	c, errC = v.Document()
+	all.Generation = 3 // Gangs changed, and nothing else.
+	if d, err := v.Next(all).Document(); errC != nil || err != nil || c != d {
+		t.Errorf("a change of gangs alone makes another document: %v, %v", errC, err)
+	}
+}
+
+func TestTablesDoNotChange(t *testing.T) {
+	var draft snapshot.Draft
+	set := func(name string, used int32) {
+		draft.Set(name, snapshot.Detail{Node: &informers.Node{Name: name}, Used: used})
+	}
+	for i := range 1000 {
+		set(fmt.Sprint("n", i), 0)
+	}
+	before := draft.Table()
+	if draft.Table() != before {
+		t.Error("another table without a change")
+	}
+	for i := range 1000 {
+		set(fmt.Sprint("n", i), 1)
+	}
+	draft.Set("n7", snapshot.Detail{})
+	after := draft.Table()
+	count := func(table *snapshot.Table) (n, used int) {
+		for _, d := range table.All() {
+			n, used = n+1, used+int(d.Used)
+		}
+		return n, used
+	}
+	if n, used := count(before); n != 1000 || used != 0 {
+		t.Errorf("the table before has %d nodes, %d used", n, used)
+	}
+	if n, used := count(after); n != 999 || used != 999 {
+		t.Errorf("the table after has %d nodes, %d used", n, used)
+	}
+	if _, ok := after.Of("n7"); ok {
+		t.Error("a node that is gone is there")
+	}
+}

@@ -1,0 +1,87 @@
+package ui_test
+
+import (
+	"io/fs"
+	"path"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/heddle-dev/heddle/topo/master/ui"
+)
+
+// read is all files of the page by name.
+func read(t *testing.T) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := fs.WalkDir(ui.Files(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := fs.ReadFile(ui.Files(), name)
+		files[name] = string(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// TestPolicyHolds finds what the policy would forbid, without a browser.
+func TestPolicyHolds(t *testing.T) {
+	forbidden := []struct {
+		what string
+		in   *regexp.Regexp
+		in2  string // The extension.
+	}{
+		{"an inline script", regexp.MustCompile(`<script(?:[^>s]|s[^r])*>`), ".html"},
+		{"an inline style", regexp.MustCompile(`<style|\sstyle=`), ".html"},
+		{"an inline handler", regexp.MustCompile(`\son[a-z]+=`), ".html"},
+		{"HTML made of text", regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function`), ".js"},
+		{"a style attribute", regexp.MustCompile(`setAttribute\('style'|cssText`), ".js"},
+		{"an import of CSS", regexp.MustCompile(`@import|url\(`), ".css"},
+		{"another host", regexp.MustCompile(`(?:https?:)?//[a-z0-9-]+\.`), ""},
+		{"an address that is not relative", regexp.MustCompile(`(?:href|src)="/|(?:fetch|EventSource)\(['` + "`" + `]/`), ""},
+	}
+	for name, text := range read(t) {
+		text = strings.ReplaceAll(text, `xmlns="http://www.w3.org/2000/svg"`, "")
+		for _, f := range forbidden {
+			if f.in2 != "" && path.Ext(name) != f.in2 {
+				continue
+			}
+			if at := f.in.FindString(text); at != "" {
+				t.Errorf("%s has %s: %q", name, f.what, at)
+			}
+		}
+	}
+}
+
+func TestEverythingReferredToIsThere(t *testing.T) {
+	files := read(t)
+	used := map[string]bool{"index.html": true}
+	reference := regexp.MustCompile(`(?:href|src)="([a-z0-9.-]+\.(?:css|js|svg))"|from '\./([a-z0-9.-]+)'`)
+	for name, text := range files {
+		for _, m := range reference.FindAllStringSubmatch(text, -1) {
+			target := m[1] + m[2]
+			used[target] = true
+			if _, ok := files[target]; !ok {
+				t.Errorf("%s refers to %s, which is not there", name, target)
+			}
+		}
+	}
+	for name := range files {
+		if !used[name] {
+			t.Errorf("nothing refers to %s", name)
+		}
+	}
+}
+
+// TestPageSaysThePolicy: a server that sends no policy is not the end of it.
+func TestPageSaysThePolicy(t *testing.T) {
+	// A meta element cannot say who may frame the page.
+	inside, _, _ := strings.Cut(ui.Policy, "; frame-ancestors")
+	if !strings.Contains(read(t)["index.html"], `content="`+inside+`"`) {
+		t.Errorf("index.html does not have the policy %q", inside)
+	}
+}
