@@ -41,8 +41,6 @@ type Builder struct {
 	leafGroups map[string]*leafGroup
 	spines     grouping[*leafGroup]
 	hcas       hcas
-	// uplinks are the nodes that report a leaf's, by its ID.
-	uplinks map[string][]*node
 
 	// domains are the groups of the tree by level and key; root holds what is
 	// in no group.
@@ -98,7 +96,7 @@ func New(c Config) (*Builder, error) {
 	b := &Builder{
 		levels: slices.Clone(c.Levels), staleAfter: c.StaleAfter, nodes: map[string]*node{},
 		leaves: newGrouping[*node](), leafGroups: map[string]*leafGroup{}, spines: newGrouping[*leafGroup](),
-		hcas: hcas{first: map[uint64]*node{}, doubles: map[uint64][]*node{}}, uplinks: map[string][]*node{},
+		hcas: hcas{first: map[uint64]*node{}, doubles: map[uint64][]*node{}},
 	}
 	b.root = newDomain(len(b.levels), "")
 	b.changes.groups, b.changes.members = set[*leafGroup]{}, set[*domain]{}
@@ -146,9 +144,13 @@ func (b *Builder) put(name string, now report) {
 	if !slices.Equal(was.names, now.names) {
 		b.leave(n) // While its domains count the old names.
 	}
-	b.unindex(n)
+	for i := range was.ports {
+		b.changed(b.hcas.remove(was.ports[i].guid, n))
+	}
 	n.report = now
-	b.index(n)
+	for i := range now.ports {
+		b.changed(b.hcas.add(now.ports[i].guid, n))
+	}
 	if !slices.EqualFunc(was.ports, now.ports, sameLink) {
 		b.leaves.set(&n.member, now.links())
 	}
@@ -161,6 +163,9 @@ func (b *Builder) put(name string, now report) {
 	b.changes.move(n)
 	b.changes.show(n)
 }
+
+// Len is the number of nodes.
+func (b *Builder) Len() int { return len(b.nodes) }
 
 // Heartbeat records a heartbeat of a node.
 func (b *Builder) Heartbeat(name string, at time.Time) {
@@ -183,7 +188,9 @@ func (b *Builder) Remove(name string) {
 	}
 	delete(b.nodes, name)
 	b.changes.uplinks = append(b.changes.uplinks, n.upLeaves...)
-	b.unindex(n)
+	for i := range n.ports {
+		b.changed(b.hcas.remove(n.ports[i].guid, n))
+	}
 	n.report = report{}
 	b.leaves.set(&n.member, nil)
 	b.leave(n)

@@ -103,13 +103,18 @@ const spinesPerLeaf = 4
 func (b *Builder) spinesOf(g *leafGroup) []string {
 	var out []string
 	for _, own := range g.cabling.own.list {
-		reporters := b.uplinks[own.id]
-		if len(reporters) == 0 {
+		var first *node
+		for _, l := range b.leaves.switches[own.id].links {
+			if n := l.member.owner; slices.Contains(n.upLeaves, own.id) && (first == nil || n.name < first.name) {
+				first = n
+			}
+		}
+		if first == nil {
 			continue
 		}
 		var peers []string
-		for i := range reporters[0].ups {
-			u := &reporters[0].ups[i]
+		for i := range first.ups {
+			u := &first.ups[i]
 			if peer := switchID(u.Peer); switchID(u.Leaf) == own.id && peer != own.id && peer != "" {
 				peers = append(peers, peer)
 			}
