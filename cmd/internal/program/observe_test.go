@@ -1,4 +1,4 @@
-package observe
+package program
 
 import (
 	"context"
@@ -25,11 +25,11 @@ func TestServe(t *testing.T) {
 	registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "heddle_test", Help: "A test."}))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	well := func() string { return "" }
+	healthy := func() string { return "" }
 	more := Route{Path: "/v1/more", Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "more")
 	})}
-	go func() { done <- Serve(ctx, address, registry, well, func() string { return "not yet" }, more) }()
+	go func() { done <- Serve(ctx, address, registry, healthy, func() string { return "not yet" }, more) }()
 	get := func(path string) (int, string) {
 		for {
 			resp, err := http.Get("http://" + address + path)

@@ -1,6 +1,4 @@
-// Package observe answers what every daemon is asked: /metrics, /healthz and
-// /readyz, and what a daemon has to tell besides.
-package observe
+package program
 
 import (
 	"context"
@@ -15,23 +13,24 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// NewRegistry returns one that has the figures of the process itself.
+// NewRegistry returns a registry with the metrics of the process itself.
 func NewRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 
-// Check says what is wrong; "" if nothing is.
+// Check returns what is wrong; "" if nothing is.
 type Check func() string
 
-// Route is one more thing to ask by GET.
+// Route is one more path that answers GET.
 type Route struct {
 	Path    string
 	Handler http.Handler
 }
 
-// Serve answers on address until ctx ends. An empty address serves nothing.
+// Serve answers /metrics, /healthz, /readyz and more on address until ctx ends.
+// An empty address serves nothing.
 func Serve(ctx context.Context, address string, g prometheus.Gatherer, alive, ready Check, more ...Route) error {
 	if address == "" {
 		return nil

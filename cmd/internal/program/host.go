@@ -1,6 +1,4 @@
-// Package node is what heddle's daemons on every node have in common: the flags
-// that say which machine they read, and that machine.
-package node
+package program
 
 import (
 	"context"
@@ -26,7 +24,7 @@ type Host struct {
 	// host are; DriverRoot is where the NVIDIA driver is, empty to let the
 	// dynamic loader find its library.
 	SysfsRoot, DevRoot, ProcRoot, DriverRoot string
-	// Interval is the longest time between two looks at the machine.
+	// Interval is the longest time between two scans of the machine.
 	Interval time.Duration
 }
 
@@ -35,7 +33,7 @@ func (h *Host) RegisterHost(fs *flag.FlagSet, interval time.Duration) {
 	fs.StringVar(&h.NodeName, "node-name", os.Getenv("NODE_NAME"),
 		"name of this machine's Node; default $NODE_NAME, then the host name")
 	fs.StringVar(&h.Machine, "machine", "host", "host, or a dump of `heddle inspect -o json` to replay")
-	fs.DurationVar(&h.Interval, "interval", interval, "longest time between two looks at the machine")
+	fs.DurationVar(&h.Interval, "interval", interval, "longest time between two scans of the machine")
 	fs.StringVar(&h.SysfsRoot, "sysfs-root", "/sys", "where the host's sysfs is")
 	fs.StringVar(&h.DevRoot, "dev-root", "/dev", "where the host's device nodes are")
 	fs.StringVar(&h.ProcRoot, "proc-root", "/proc", "where the host's procfs is")
@@ -58,13 +56,13 @@ func (h *Host) CheckHost() error {
 	return nil
 }
 
-// IsReplay tells whether the machine comes from a dump.
+// IsReplay reports whether the machine comes from a dump.
 func (h *Host) IsReplay() bool { return h.Machine != "host" }
 
 // Machine is a machine and its changes: a host or a replay.
 type Machine interface {
 	Run(ctx context.Context) error
-	// Scan looks now; nil if nothing could be read.
+	// Scan reads now; it returns nil if nothing could be read.
 	Scan(ctx context.Context) *machine.Machine
 	// Machine is the newest machine, nil before the first.
 	Machine() *machine.Machine
