@@ -8,59 +8,52 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// act is what is to be done about an object.
-type act int
+// action is what an object needs.
+type action int
 
 const (
-	nothing act = iota
+	nothing action = iota
 	create
-	// describe writes the spec and the owner, report the status.
-	describe
-	report
+	updateSpec
+	updateStatus
 	remove
 )
 
-// decide compares a gang, nil without any pod, with the object of its name, nil
-// without any.
-func decide(g *Gang, o *unstructured.Unstructured) act {
+// decide compares a gang, nil without pods, with the object of its name, nil if
+// there is none.
+func decide(g *Gang, o *unstructured.Unstructured) action {
 	switch {
-	case g != nil && g.Theirs:
+	case g != nil && g.Foreign:
 		return nothing
-	case o == nil && g != nil && g.Labels && g.Make:
+	case o == nil && g != nil && g.ByLabels && g.Create:
 		return create
-	case o == nil, !Ours(o), o.GetDeletionTimestamp() != nil:
+	case o == nil, !Managed(o), o.GetDeletionTimestamp() != nil:
 		return nothing
-	case g == nil, !g.Labels:
+	case g == nil, !g.ByLabels:
 		return remove
-	case g.Make && !describes(o, g):
-		return describe
+	case g.Create && !g.matchesSpec(o):
+		return updateSpec
 	case statusOf(o) != g.Status:
-		return report
+		return updateStatus
 	}
 	return nothing
 }
 
-// describes tells whether an object says what the gang's pods say.
-func describes(o *unstructured.Unstructured, g *Gang) bool {
+// matchesSpec compares the spec and the owner.
+func (g *Gang) matchesSpec(o *unstructured.Unstructured) bool {
 	least, _, _ := unstructured.NestedInt64(o.Object, "spec", "minMember")
 	timeout, _, _ := unstructured.NestedInt64(o.Object, "spec", "scheduleTimeoutSeconds")
-	owner := metav1.OwnerReference{}
-	if owners := o.GetOwnerReferences(); len(owners) > 1 {
+	owners := o.GetOwnerReferences()
+	if len(owners) > 1 || (len(owners) == 1) != (g.Owner != nil) || g.Owner != nil && owners[0].UID != g.Owner.UID {
 		return false
-	} else if len(owners) == 1 {
-		owner = owners[0]
 	}
-	want := metav1.OwnerReference{}
-	if g.Owner != nil {
-		want = *g.Owner
-	}
-	return least == int64(g.MinMember) && timeout == seconds(g.Timeout) && owner.UID == want.UID
+	return least == int64(g.MinMember) && timeout == seconds(g.Timeout)
 }
 
-// seconds are whole ones; a part of one counts as one.
+// seconds rounds up.
 func seconds(d time.Duration) int64 { return int64(math.Ceil(d.Seconds())) }
 
-// statusOf reads the status of an object; what it does not say is zero.
+// statusOf reads the status of an object; what it lacks is zero.
 func statusOf(o *unstructured.Unstructured) Status {
 	count := func(field string) int {
 		n, _, _ := unstructured.NestedInt64(o.Object, "status", field)
@@ -70,7 +63,7 @@ func statusOf(o *unstructured.Unstructured) Status {
 	return Status{phase, count("scheduled"), count("running"), count("succeeded"), count("failed")}
 }
 
-// object is a gang's, new.
+// object is a new one.
 func (g *Gang) object() *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": apiVersion, "kind": "PodGroup", "spec": map[string]any{"minMember": int64(g.MinMember)},
@@ -87,15 +80,15 @@ func (g *Gang) object() *unstructured.Unstructured {
 	return o
 }
 
-// same is the part of a merge patch that holds for the very object that was
-// looked at: one that changed since refuses it.
-func same(o *unstructured.Unstructured) map[string]any {
+// precondition is the part of a merge patch that makes the API server reject it if
+// the object has changed since it was read.
+func precondition(o *unstructured.Unstructured) map[string]any {
 	return map[string]any{"uid": string(o.GetUID()), "resourceVersion": o.GetResourceVersion()}
 }
 
-// describing is the patch that makes an object say what the gang's pods say.
-func (g *Gang) describing(o *unstructured.Unstructured) map[string]any {
-	metadata, spec := same(o), map[string]any{"minMember": g.MinMember, "scheduleTimeoutSeconds": nil}
+// specPatch writes the spec and the owner.
+func (g *Gang) specPatch(o *unstructured.Unstructured) map[string]any {
+	metadata, spec := precondition(o), map[string]any{"minMember": g.MinMember, "scheduleTimeoutSeconds": nil}
 	metadata["ownerReferences"] = nil
 	if g.Owner != nil {
 		metadata["ownerReferences"] = []metav1.OwnerReference{*g.Owner}
@@ -106,10 +99,10 @@ func (g *Gang) describing(o *unstructured.Unstructured) map[string]any {
 	return map[string]any{"metadata": metadata, "spec": spec}
 }
 
-// reporting is the patch of an object's status.
-func (g *Gang) reporting(o *unstructured.Unstructured) map[string]any {
+// statusPatch writes the status.
+func (g *Gang) statusPatch(o *unstructured.Unstructured) map[string]any {
 	s := &g.Status
-	return map[string]any{"metadata": same(o), "status": map[string]any{
+	return map[string]any{"metadata": precondition(o), "status": map[string]any{
 		"phase": s.Phase, "scheduled": s.Scheduled, "running": s.Running, "succeeded": s.Succeeded, "failed": s.Failed,
 	}}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
@@ -34,26 +35,26 @@ type master func(*http.Request) (*http.Response, error)
 
 func (m master) RoundTrip(r *http.Request) (*http.Response, error) { return m(r) }
 
-func says(status int, tag, body string) (*http.Response, error) {
+func reply(status int, tag, body string) (*http.Response, error) {
 	return &http.Response{
 		StatusCode: status, Header: http.Header{"Content-Type": {"application/json; charset=utf-8"}, "Etag": {tag}},
 		Body: io.NopCloser(strings.NewReader(body)),
 	}, nil
 }
 
-func TestFeedOverTime(t *testing.T) {
+func TestPolling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var asked []string
-		answer := func() (*http.Response, error) { return nil, errors.New("nobody listens") }
-		say := func(how func() (*http.Response, error)) {
+		answer := func() (*http.Response, error) { return nil, errors.New("connection refused") }
+		set := func(how func() (*http.Response, error)) {
 			mu.Lock()
 			defer mu.Unlock()
 			answer = how
 		}
 		f := topologyclient.New(topologyclient.Options{
 			URL: "http://master/node_group", Interval: time.Second, MaxAge: 10 * time.Second,
-			Client: &http.Client{Transport: master(func(r *http.Request) (*http.Response, error) {
+			HTTP: &http.Client{Transport: master(func(r *http.Request) (*http.Response, error) {
 				mu.Lock()
 				defer mu.Unlock()
 				asked = append(asked, r.Header.Get("If-None-Match"))
@@ -62,27 +63,27 @@ func TestFeedOverTime(t *testing.T) {
 			Log: slog.New(slog.DiscardHandler),
 		})
 		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- f.Run(ctx) }()
+		done := make(chan struct{})
+		go func() { defer close(done); f.Run(ctx) }()
 
 		synctest.Wait()
-		if m, _ := f.Current(); f.Fresh(m, time.Now()) || m.Groups != nil || f.Failure() == nil {
-			t.Errorf("without an answer: %+v, failure %v", m, f.Failure())
+		if m, _ := f.Current(); m.Fresh(time.Now()) || m.Groups != nil || f.Err() == nil {
+			t.Errorf("without an answer: %+v, error %v", m, f.Err())
 		}
 
-		say(func() (*http.Response, error) { return says(200, `"1"`, leafs) })
+		set(func() (*http.Response, error) { return reply(200, `"1"`, leafs) })
 		_, changed := f.Current()
 		<-changed
 		first, changed := f.Current()
-		want := topologyclient.Map{Groups: groups(), Generation: 1, Confirmed: time.Now()}
-		if diff := cmp.Diff(want, first); diff != "" || f.Failure() != nil {
-			t.Errorf("failure %v (-want +got):\n%s", f.Failure(), diff)
+		want := topologyclient.Tree{Groups: groups(), Generation: 1, Confirmed: time.Now()}
+		if diff := cmp.Diff(want, first, cmpopts.IgnoreUnexported(topologyclient.Tree{})); diff != "" || f.Err() != nil {
+			t.Errorf("error %v (-want +got):\n%s", f.Err(), diff)
 		}
 
-		say(func() (*http.Response, error) { return says(304, `"1"`, "") })
+		set(func() (*http.Response, error) { return reply(304, `"1"`, "") })
 		<-time.After(20 * time.Second)
 		synctest.Wait()
-		if m, _ := f.Current(); m.Generation != 1 || !f.Fresh(m, time.Now()) {
+		if m, _ := f.Current(); m.Generation != 1 || !m.Fresh(time.Now()) {
 			t.Errorf("confirmed for long: %+v", m)
 		}
 		mu.Lock()
@@ -91,40 +92,38 @@ func TestFeedOverTime(t *testing.T) {
 		}
 		mu.Unlock()
 
-		for _, lie := range []string{`{`, `[{"name":"","kind":"node"}]`, `<html>`} {
-			say(func() (*http.Response, error) { return says(200, `"lie"`, lie) })
+		for _, invalid := range []string{`{`, `[{"name":"","kind":"node"}]`, `<html>`} {
+			set(func() (*http.Response, error) { return reply(200, `"invalid"`, invalid) })
 			<-time.After(2 * time.Second)
 			synctest.Wait()
-			if m, _ := f.Current(); m.Generation != 1 || f.Failure() == nil {
-				t.Errorf("%s is believed: %+v", lie, m)
+			if m, _ := f.Current(); m.Generation != 1 || f.Err() == nil {
+				t.Errorf("%s is accepted: %+v", invalid, m)
 			}
 		}
 		<-time.After(10 * time.Second)
-		if m, _ := f.Current(); f.Fresh(m, time.Now()) || len(m.Groups) != 2 {
+		if m, _ := f.Current(); m.Fresh(time.Now()) || len(m.Groups) != 2 {
 			t.Errorf("too old: %+v", m)
 		}
 
-		// The same map after all: who waited for a map hears of it.
-		say(func() (*http.Response, error) { return says(304, `"1"`, "") })
+		// The same tree, fresh again.
+		set(func() (*http.Response, error) { return reply(304, `"1"`, "") })
 		<-changed
 		m, changed := f.Current()
-		if m.Generation != 1 || !f.Fresh(m, time.Now()) {
-			t.Errorf("believed again: %+v", m)
+		if m.Generation != 1 || !m.Fresh(time.Now()) {
+			t.Errorf("fresh again: %+v", m)
 		}
 
-		say(func() (*http.Response, error) { return says(200, `"2"`, `[]`) })
+		set(func() (*http.Response, error) { return reply(200, `"2"`, `[]`) })
 		<-changed
-		if m, _ := f.Current(); m.Generation != 2 || len(m.Groups) != 0 || m.Groups == nil || !f.Fresh(m, time.Now()) {
-			t.Errorf("a new map: %+v", m)
+		if m, _ := f.Current(); m.Generation != 2 || len(m.Groups) != 0 || m.Groups == nil || !m.Fresh(time.Now()) {
+			t.Errorf("a new tree: %+v", m)
 		}
 		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		<-done
 	})
 }
 
-func TestFeedOverHTTP(t *testing.T) {
+func TestAnswers(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		answer http.HandlerFunc
@@ -135,15 +134,15 @@ func TestFeedOverHTTP(t *testing.T) {
 			_, _ = io.WriteString(w, leafs)
 		}, ""},
 		{"not ready", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, "503 Service Unavailable"},
-		{"a page", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }, "not application/json"},
+		{"a page", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }, "want application/json"},
 		{"endless", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			for range 100 {
 				_, _ = io.WriteString(w, strings.Repeat(" ", 100))
 			}
 		}, "more than 1000 bytes"},
-		{"unasked 304", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) }, "304"},
-		{"slow", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "no whole answer in time"},
+		{"304 without If-None-Match", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) }, "304"},
+		{"slow", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "no complete answer in time"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			server := httptest.NewServer(tt.answer)
@@ -151,21 +150,21 @@ func TestFeedOverHTTP(t *testing.T) {
 			asked := make(chan struct{}, 10)
 			f := topologyclient.New(topologyclient.Options{
 				URL: server.URL + "/node_group", Interval: time.Hour, MaxBytes: 1000, Timeout: 500 * time.Millisecond,
-				Log: slog.New(tell{asked}), Client: &http.Client{},
+				Log: slog.New(notifier{asked}), HTTP: &http.Client{},
 			})
 			ctx, stop := context.WithCancel(t.Context())
-			done := make(chan error)
-			go func() { done <- f.Run(ctx) }()
+			done := make(chan struct{})
+			go func() { defer close(done); f.Run(ctx) }()
 			_, changed := f.Current()
 			select {
 			case <-changed:
-			case <-asked: // The feed logs a failure under its lock, just before Failure has it.
+			case <-asked: // The client logs an error under its lock, just before Err has it.
 			case <-time.After(10 * time.Second):
 				t.Fatal("nothing happens")
 			}
-			err := f.Failure()
+			err := f.Err()
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
-				t.Errorf("failure %v, want %q", err, tt.err)
+				t.Errorf("error %v, want %q", err, tt.err)
 			}
 			stop()
 			<-done
@@ -173,16 +172,16 @@ func TestFeedOverHTTP(t *testing.T) {
 	}
 }
 
-// tell is a log handler that tells a channel.
-type tell struct{ to chan struct{} }
+// notifier is a log handler that notifies a channel.
+type notifier struct{ to chan struct{} }
 
-func (tell) Enabled(context.Context, slog.Level) bool { return true }
+func (notifier) Enabled(context.Context, slog.Level) bool { return true }
 
-func (h tell) Handle(context.Context, slog.Record) error { h.to <- struct{}{}; return nil }
-func (h tell) WithAttrs([]slog.Attr) slog.Handler        { return h }
-func (h tell) WithGroup(string) slog.Handler             { return h }
+func (h notifier) Handle(context.Context, slog.Record) error { h.to <- struct{}{}; return nil }
+func (h notifier) WithAttrs([]slog.Attr) slog.Handler        { return h }
+func (h notifier) WithGroup(string) slog.Handler             { return h }
 
-func TestDecodeRefuses(t *testing.T) {
+func TestDecodeRejects(t *testing.T) {
 	deep := strings.Repeat(`[{"name":"g","kind":"leaf","child":`, 20) + `[]` + strings.Repeat(`}]`, 20)
 	for _, tt := range []struct{ name, text, err string }{
 		{"a node twice", `[{"name":"a","kind":"node"},{"name":"l","kind":"leaf","child":[{"name":"a","kind":"node"}]}]`, `node "a" is in two places`},
