@@ -47,6 +47,10 @@ lint: ## golangci-lint, the chart's lint, and what the other module files say
 	  diff deploy/helm/heddle/crds/topology.heddle.dev_nodetopologies.yaml "$$dir"/topology.heddle.dev_nodetopologies.yaml || \
 	  { echo "generated files are old: make generate" >&2; exit 1; }
 
+.PHONY: house
+house: ## The size of the code, and the words in it that the vocabulary replaces
+	@go run -C tools/house .
+
 .PHONY: generate
 generate: ## Deepcopy functions and CRDs from the types under api/
 	go generate ./api/...

@@ -92,7 +92,7 @@ rdma:
 	want.Preset = config.PresetScheme
 	want.Domains.Vendor, want.Domains.Company, want.Domains.Card = "example.com", "corp.example.com", "dcu"
 	want.SGPU.SlotsPerGPU = 8
-	want.SGPU.GPUs = []config.Card{"0", "GPU-1"}
+	want.SGPU.GPUs = []config.GPURef{"0", "GPU-1"}
 	want.SGPU.Enforce = config.Enforce{Memory: config.MemoryMPS, Compute: config.ComputeMPS}
 	want.Taints = config.Taints{GPUProduct: true, NodeUsage: true, ControlPlane: true, Effect: config.NoExecute}
 	want.Resources = config.Resources{

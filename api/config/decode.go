@@ -91,7 +91,7 @@ func (d *document) fault(n *yaml.Node, at, format string, args ...any) {
 type checker interface{ Check() error }
 
 // enum is a type of few words.
-type enum interface{ Words() []string }
+type enum interface{ Values() []string }
 
 // check compares a node with the Go type that it is for and reports everything
 // that does not fit, each with its line. What passes can be decoded.
@@ -189,7 +189,7 @@ func (d *document) checkScalar(n *yaml.Node, t reflect.Type, at string) {
 	}
 	zero := reflect.Zero(t).Interface()
 	if words, ok := zero.(enum); ok {
-		d.checkWord(n, words.Words(), at)
+		d.checkWord(n, words.Values(), at)
 		return
 	}
 	if _, ok := zero.(checker); ok {

@@ -58,8 +58,8 @@ const (
 	CheckRate     HealthCheck = "rate"
 )
 
-// Words lists the checks.
-func (HealthCheck) Words() []string {
+// Values lists the checks.
+func (HealthCheck) Values() []string {
 	return []string{"all", "xids", "ecc", "recovery-action", "lost", "hcas", "rate"}
 }
 

@@ -31,7 +31,7 @@ func TestReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := reference{
-		t: t, docs: comments(t, "node.go", "sgpu.go", "health.go", "topology.go", "config.go", "../names/names.go"), facts: comments(t, "rule/facts.go"),
+		t: t, docs: comments(t, "node.go", "sgpu.go", "health.go", "topology.go", "config.go", "../wellknown/names.go"), facts: comments(t, "rule/facts.go"),
 	}
 	page := string(text)
 	for mark, replacement := range map[string]string{
@@ -235,11 +235,11 @@ func kindOf(f reflect.StructField) string {
 	if t.Kind() == reflect.Slice {
 		t, list = t.Elem(), "list of "
 	}
-	words, isEnum := reflect.TypeAssert[interface{ Words() []string }](reflect.Zero(t))
+	words, isEnum := reflect.TypeAssert[interface{ Values() []string }](reflect.Zero(t))
 	switch {
 	case isEnum:
 		var quoted []string
-		for _, word := range words.Words() {
+		for _, word := range words.Values() {
 			if word != "" {
 				quoted = append(quoted, "`"+word+"`")
 			}

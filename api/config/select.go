@@ -15,7 +15,7 @@ func (c *NodeConfig) Shares(g *machine.GPU) bool {
 		return false
 	}
 	return len(c.SGPU.GPUs) == 0 ||
-		slices.ContainsFunc(c.SGPU.GPUs, func(card Card) bool { return card.Names(g) })
+		slices.ContainsFunc(c.SGPU.GPUs, func(ref GPURef) bool { return ref.Names(g) })
 }
 
 // WithRoles gives the machine with the roles of its HCAs corrected. It is m

@@ -7,7 +7,7 @@ type SGPU struct {
 	// a GPU is lost, UUIDs do not.
 	//
 	// Read by: heddle-device-plugin, heddle-feature-discovery.
-	GPUs []Card `yaml:"gpus"`
+	GPUs []GPURef `yaml:"gpus"`
 	// SlotsPerGPU is how many containers can share one card at most.
 	//
 	// Read by: heddle-device-plugin, heddle-feature-discovery.
@@ -32,12 +32,12 @@ type SGPU struct {
 	//
 	// Read by: heddle-device-plugin.
 	Placement Placement `yaml:"placement"`
-	// RefusedFor is how long a pod may be refused for want of a card until it
+	// RejectedFor is how long a pod may be refused for want of a card until it
 	// is evicted, to be scheduled again. Only a pod that never started and that
 	// a controller makes anew is; a bare pod keeps the Event. `0s` is never.
 	//
 	// Read by: heddle-device-plugin.
-	RefusedFor Duration `yaml:"refusedFor"`
+	RejectedFor Duration `yaml:"refusedFor"`
 	// ModeSwitch says what a change of mode does with a card that pods hold:
 	// `cordon-card` gives it to nobody new and moves it once they have ended,
 	// `wait` goes on handing it out as before until nobody happens to hold it.
@@ -112,7 +112,7 @@ func defaultSGPU() SGPU {
 		Advertise:   AdvertiseAuto,
 		Unscheduled: UnscheduledPlace,
 		Placement:   PlacementBinpack,
-		RefusedFor:  "1m",
+		RejectedFor: "1m",
 		ModeSwitch:  ModeSwitchCordon,
 		HAMi:        HAMi{SchedulerName: "hami-scheduler"},
 	}

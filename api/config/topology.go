@@ -90,8 +90,8 @@ const (
 	LevelByBlock  LevelEvidence = "block"
 )
 
-// Words lists the sorts of evidence.
-func (LevelEvidence) Words() []string { return []string{"path", "spine", "leaf", "nvlink", "block"} }
+// Values lists the sorts of evidence.
+func (LevelEvidence) Values() []string { return []string{"path", "spine", "leaf", "nvlink", "block"} }
 
 // maxLevels is how many levels a tree can have.
 const maxLevels = 8
@@ -123,8 +123,8 @@ const (
 	TopologyCustom    TopologyMode = "custom"
 )
 
-// Words lists the modes.
-func (TopologyMode) Words() []string {
+// Values lists the modes.
+func (TopologyMode) Values() []string {
 	return []string{"auto", "dragonfly", "switchbox", "leaf", "nvlink", "custom"}
 }
 
@@ -140,8 +140,8 @@ const (
 	SourceClusterManager TopologySource = "cluster-manager"
 )
 
-// Words lists the sources.
-func (TopologySource) Words() []string {
+// Values lists the sources.
+func (TopologySource) Values() []string {
 	return []string{"ib", "lldp", "nvlink", "static", "cluster-manager"}
 }
 

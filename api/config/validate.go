@@ -78,7 +78,7 @@ func (v *validator) resources(c *NodeConfig) {
 	}
 }
 
-func (v *validator) duplicates(path string, cards []Card) {
+func (v *validator) duplicates(path string, cards []GPURef) {
 	for i, card := range cards {
 		if first := slices.Index(cards, card); first < i {
 			v.addf(fmt.Sprintf("%s[%d]", path, i), "%s is also entry %d", card, first)

@@ -69,7 +69,7 @@ func (k *Kube) Warn(pod binder.Pod, reason, message string) {
 }
 
 // Record implements [health.Recorder]: an Event on the Node.
-func (k *Kube) Record(_ context.Context, n health.Notice) error {
+func (k *Kube) Record(_ context.Context, n health.NodeEvent) error {
 	kind := corev1.EventTypeNormal
 	if n.Warning {
 		kind = corev1.EventTypeWarning

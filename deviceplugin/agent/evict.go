@@ -61,7 +61,7 @@ func (k *Kube) Evict(ctx context.Context, pod types.NamespacedName, uid types.UI
 // evictRefused evicts pods that have waited for a card for too long, so that
 // they are scheduled again.
 func (t *tenancy) evictRefused(ctx context.Context, pods []*corev1.Pod, now time.Time) {
-	patience := t.agent.config().SGPU.RefusedFor.Value()
+	patience := t.agent.config().SGPU.RejectedFor.Value()
 	if patience <= 0 {
 		return
 	}

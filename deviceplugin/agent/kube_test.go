@@ -304,7 +304,7 @@ func TestEvents(t *testing.T) {
 	k.Warn(pod, "FewerHCAs", "3 of 4") // The kubelet tries again and again.
 	k.Warn(binder.Pod{UID: "u2"}, "FewerHCAs", "a pod without a name is in the log only")
 	k.Warn(pod, "Long", strings.Repeat("é", 600))
-	if err := k.Record(t.Context(), health.Notice{Reason: health.ReasonRecovered, Message: "GPU 3 is healthy again"}); err != nil {
+	if err := k.Record(t.Context(), health.NodeEvent{Reason: health.ReasonRecovered, Message: "GPU 3 is healthy again"}); err != nil {
 		t.Fatal(err)
 	}
 	for {

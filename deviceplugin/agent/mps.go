@@ -108,7 +108,7 @@ func mpsFailure(d *enforce.Daemon, fault string) string {
 func (t *tenancy) watchMPS(ctx context.Context, now time.Time) {
 	a := t.agent
 	for _, c := range t.mps.see(now, a.mpsDaemons()) {
-		notice := health.Notice{Warning: c.failed, Reason: ReasonMPSRecovered, Message: c.message}
+		notice := health.NodeEvent{Warning: c.failed, Reason: ReasonMPSRecovered, Message: c.message}
 		if c.failed {
 			notice.Reason = ReasonMPSFailed
 			a.Log.WarnContext(ctx, "MPS does not work on a card", "card", c.daemon.Card, "message", c.message)

@@ -109,13 +109,13 @@ func (a *Agent) publishGPUs(ctx context.Context, last *told) error {
 // without any device. Health has Events of its own about single devices.
 func (a *Agent) announce(ctx context.Context, short []health.Shortage, last *told) {
 	now := map[string]bool{}
-	var notices []health.Notice
+	var notices []health.NodeEvent
 	for _, s := range short {
 		if s.Cause != NothingToOffer {
 			continue
 		}
 		if now[s.Resource] = true; !last.empty[s.Resource] {
-			notices = append(notices, health.Notice{
+			notices = append(notices, health.NodeEvent{
 				Warning: true, Reason: string(NothingToOffer), Message: s.Resource + ": " + s.Message,
 			})
 		}

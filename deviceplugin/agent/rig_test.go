@@ -132,7 +132,7 @@ func (a *api) Annotate(ctx context.Context, annotations map[string]string) error
 	return a.do(ctx, func() { a.annotations = append(a.annotations, annotations) })
 }
 
-func (a *api) Record(ctx context.Context, n health.Notice) error {
+func (a *api) Record(ctx context.Context, n health.NodeEvent) error {
 	return a.do(ctx, func() { a.notices = append(a.notices, n.Reason+" "+n.Message) })
 }
 

@@ -192,11 +192,11 @@ func (a *Agent) shares() bool {
 func (t *tenancy) drifted(ctx context.Context, d binder.Drift) {
 	t.drift.WithLabelValues(d.Kind).Inc()
 	t.agent.Log.WarnContext(ctx, "shares are not as recorded", "kind", d.Kind, "message", d.Message)
-	t.record(ctx, health.Notice{Warning: true, Reason: ReasonDrift, Message: d.Message})
+	t.record(ctx, health.NodeEvent{Warning: true, Reason: ReasonDrift, Message: d.Message})
 }
 
 // record makes an Event on the Node.
-func (t *tenancy) record(ctx context.Context, n health.Notice) {
+func (t *tenancy) record(ctx context.Context, n health.NodeEvent) {
 	if t.agent.Recorder == nil {
 		return
 	}

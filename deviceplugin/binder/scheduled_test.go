@@ -227,7 +227,7 @@ func TestUnknownPod(t *testing.T) {
 }
 
 func TestPolicies(t *testing.T) {
-	r := shareRig(t, config.Card("0"))
+	r := shareRig(t, config.GPURef("0"))
 	policy := func(name, text, policy string, slot int) error {
 		r.wants(name, map[string]string{"nvidia.com/sgpu-qos-policy": policy}, sharer("main", text))
 		want := asks{slots: {r.slot(0, slot)}}

@@ -23,7 +23,7 @@ import (
 const slots = "nvidia.com/sgpu"
 
 // shareRig is a node whose cards are shared, or some of them.
-func shareRig(tb testing.TB, cards ...config.Card) *rig {
+func shareRig(tb testing.TB, cards ...config.GPURef) *rig {
 	tb.Helper()
 	r := newRig(tb, "dgx-h100", func(c *config.NodeConfig) { c.Mode, c.SGPU.GPUs = config.ModeSGPU, cards })
 	r.options.NodeName = "gpu-1"

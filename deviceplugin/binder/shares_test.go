@@ -95,7 +95,7 @@ func TestNodePlaces(t *testing.T) {
 		{name: "a whole card", ask: "", ticket: []int{2}, want: []int{2}},
 		{
 			name: "two with 40 % left", before: []string{"60/1", "60/1"}, ask: "60/1", ticket: []int{0},
-			change: func(c *config.NodeConfig) { c.SGPU.GPUs = []config.Card{"0", "1"} },
+			change: func(c *config.NodeConfig) { c.SGPU.GPUs = []config.GPURef{"0", "1"} },
 			reason: "container main gets no card: no card of 2 can give 60 % of compute and 1 GiB. " +
 				"cards 0-1: 40 % of 100 left; needs 60",
 		},

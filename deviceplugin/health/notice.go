@@ -13,8 +13,8 @@ const (
 	ReasonRecovered = "DeviceRecovered"
 )
 
-// Notice is an Event to be: a device that fell ill, or is well again.
-type Notice struct {
+// NodeEvent is an Event to be: a device that fell ill, or is well again.
+type NodeEvent struct {
 	// Warning is false for a device that is well again.
 	Warning bool
 	// Reason is ReasonUnhealthy or ReasonRecovered.
@@ -24,7 +24,7 @@ type Notice struct {
 
 // Recorder makes Events of notices. It may block until ctx ends.
 type Recorder interface {
-	Record(ctx context.Context, n Notice) error
+	Record(ctx context.Context, n NodeEvent) error
 }
 
 const (
@@ -46,7 +46,7 @@ func (m *Monitor) announce(changes []Change) {
 		}
 		m.log.Info("the health of a device changed", "kind", c.Kind, "device", c.ID, "name", c.Name,
 			"healthy", c.To.Healthy, "cause", c.To.Cause, "reason", c.To.Reason)
-		n := Notice{Warning: !c.To.Healthy, Reason: ReasonUnhealthy, Message: c.String()}
+		n := NodeEvent{Warning: !c.To.Healthy, Reason: ReasonUnhealthy, Message: c.String()}
 		if c.To.Healthy {
 			n.Reason = ReasonRecovered
 		}
@@ -92,7 +92,7 @@ func (m *Monitor) recordLoop(ctx context.Context) {
 	}
 }
 
-func (m *Monitor) record(ctx context.Context, n Notice) {
+func (m *Monitor) record(ctx context.Context, n NodeEvent) {
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
 	if err := m.options.Recorder.Record(ctx, n); err != nil {

@@ -75,7 +75,7 @@ func (m *model) configure() {
 		c.Mode = config.ModeSGPU
 		for i := range m.machine.GPUs {
 			if m.draw(2) == 0 {
-				c.SGPU.GPUs = append(c.SGPU.GPUs, config.Card(strconv.Itoa(i)))
+				c.SGPU.GPUs = append(c.SGPU.GPUs, config.GPURef(strconv.Itoa(i)))
 			}
 		}
 	}
@@ -161,7 +161,7 @@ func TestThousandSwitches(t *testing.T) {
 		m.boot()
 		for range 1000 {
 			m.configure()
-			signal(m.tracker.changed)
+			m.tracker.changed.Notify()
 			for range m.draw(8) {
 				m.admit()
 				pause(m.chance(400 * time.Millisecond))

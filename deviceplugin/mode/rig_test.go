@@ -68,7 +68,7 @@ func two() *machine.Machine {
 	return &machine.Machine{GPUs: []machine.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1}}}
 }
 
-func configured(mode config.Mode, how config.ModeSwitch, cards ...config.Card) *config.NodeConfig {
+func configured(mode config.Mode, how config.ModeSwitch, cards ...config.GPURef) *config.NodeConfig {
 	c := config.Default()
 	c.Mode, c.SGPU.ModeSwitch, c.SGPU.GPUs = mode, how, cards
 	return &c

@@ -62,11 +62,11 @@ func Placements(annotations map[string]string) (cards, nodes config.Placement, e
 
 func placement(annotations map[string]string, key string) (config.Placement, error) {
 	how := config.Placement(strings.TrimSpace(annotations[key]))
-	if how == "" || slices.Contains(how.Words(), string(how)) {
+	if how == "" || slices.Contains(how.Values(), string(how)) {
 		return how, nil
 	}
 	return "", fmt.Errorf("annotation %s: %q is neither %s nor %s",
-		key, clip(string(how)), config.PlacementBinpack, config.PlacementSpread)
+		key, wellknown.Clip(string(how)), config.PlacementBinpack, config.PlacementSpread)
 }
 
 func differ(key, alias string) error {

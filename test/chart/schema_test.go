@@ -98,17 +98,17 @@ func TestSchemaFollowsTheConfiguration(t *testing.T) {
 		t.Errorf("keys (-configuration +schema):\n%s", diff)
 	}
 	for name, words := range map[string][]string{
-		"preset":        config.Preset("").Words(),
-		"mode":          config.Mode("").Words(),
-		"usage":         config.Usage("").Words(),
-		"labelConflict": config.Conflict("").Words(),
+		"preset":        config.Preset("").Values(),
+		"mode":          config.Mode("").Values(),
+		"usage":         config.Usage("").Values(),
+		"labelConflict": config.Conflict("").Values(),
 	} {
 		if diff := cmp.Diff(words, definition.Properties[name].Enum); diff != "" {
 			t.Errorf("%s (-configuration +schema):\n%s", name, diff)
 		}
 	}
 	effects := definition.Properties["taints"].Properties["effect"].Enum
-	if diff := cmp.Diff(config.Effect("").Words(), effects); diff != "" {
+	if diff := cmp.Diff(config.Effect("").Values(), effects); diff != "" {
 		t.Errorf("effect (-configuration +schema):\n%s", diff)
 	}
 }

@@ -106,16 +106,9 @@ type Spec struct {
 	Required, Preferred string
 	// WithoutMap is empty if the scheduler's configuration decides.
 	WithoutMap WithoutMap
-	// Remarks are what was ignored, in words.
-	Remarks []string
+	// Ignored are the keys that have no effect, with the reason, in words.
+	Ignored []string
 }
 
-// Gang is what all members and the PodGroup object together say.
-type Gang struct {
-	Spec
-	// HasObject tells that a PodGroup object is there.
-	HasObject bool
-}
-
-// Alone tells that the gang waits for no other one.
-func (g *Gang) Alone() bool { return len(g.Groups) <= 1 }
+// Alone is true of a gang that is not in a group of gangs.
+func (s *Spec) Alone() bool { return len(s.Groups) <= 1 }

@@ -58,14 +58,14 @@ func TestRead(t *testing.T) {
 		{
 			name:        "Koordinator's total-number and mode are ignored with a word",
 			annotations: m{koordinator + "/name": "a", koordinator + "/total-number": "9", koordinator + "/mode": "NonStrict"},
-			want: gang.Spec{Key: key("a"), Remarks: []string{
+			want: gang.Spec{Key: key("a"), Ignored: []string{
 				"annotation gang.scheduling.koordinator.sh/total-number is ignored", "annotation gang.scheduling.koordinator.sh/mode is ignored",
 			}},
 		},
 		{
 			name:        "Koordinator's gangs are once-satisfied",
 			annotations: m{koordinator + "/name": "a", koordinator + "/match-policy": "only-waiting"},
-			want: gang.Spec{Key: key("a"), Policy: gang.OnceSatisfied, Remarks: []string{
+			want: gang.Spec{Key: key("a"), Policy: gang.OnceSatisfied, Ignored: []string{
 				"annotation gang.scheduling.koordinator.sh/match-policy: only-waiting is ignored: a gang that gang.scheduling.koordinator.sh/name names is once-satisfied",
 			}},
 		},
@@ -143,16 +143,16 @@ func TestMerge(t *testing.T) {
 		name    string
 		members []gang.Spec
 		object  *gang.Spec
-		want    gang.Gang
+		want    gang.Spec
 		err     string
 	}{
-		{"one says it for all", []gang.Spec{silent, three, silent}, nil, gang.Gang{Spec: base}, ""},
-		{"the slice on any member holds for all", []gang.Spec{three, {Key: key("a"), GroupSize: 64}}, nil, gang.Gang{Spec: sliced}, ""},
-		{"two slices", []gang.Spec{three, {Key: key("a"), GroupSize: 64}, {Key: key("a"), GroupSize: 8}}, nil, gang.Gang{Spec: sliced}, "gpu-group-size: its members say 64 and 8"},
-		{"members disagree, said once", []gang.Spec{three, four, four, four}, nil, gang.Gang{Spec: base}, "min-available: its members say 3 and 4"},
-		{"the object says it", []gang.Spec{silent}, &gang.Spec{Key: key("a"), MinMember: 3, Timeout: 10 * time.Second}, gang.Gang{Spec: object, HasObject: true}, ""},
-		{"the object contradicts", []gang.Spec{three}, &four, gang.Gang{Spec: base, HasObject: true}, "min-available: its members and its PodGroup object say 3 and 4"},
-		{"other groups", []gang.Spec{three, {Key: key("a"), Groups: []types.NamespacedName{key("a")}}, {Key: key("a"), Groups: []types.NamespacedName{key("a"), key("b")}}}, nil, gang.Gang{Spec: func() gang.Spec { s := base; s.Groups = []types.NamespacedName{key("a")}; return s }()}, "groups: its members say different things"},
+		{"one says it for all", []gang.Spec{silent, three, silent}, nil, base, ""},
+		{"the slice on any member holds for all", []gang.Spec{three, {Key: key("a"), GroupSize: 64}}, nil, sliced, ""},
+		{"two slices", []gang.Spec{three, {Key: key("a"), GroupSize: 64}, {Key: key("a"), GroupSize: 8}}, nil, sliced, "gpu-group-size: its members say 64 and 8"},
+		{"members disagree, said once", []gang.Spec{three, four, four, four}, nil, base, "min-available: its members say 3 and 4"},
+		{"the object says it", []gang.Spec{silent}, &gang.Spec{Key: key("a"), MinMember: 3, Timeout: 10 * time.Second}, object, ""},
+		{"the object contradicts", []gang.Spec{three}, &four, base, "min-available: its members and its PodGroup object say 3 and 4"},
+		{"other groups", []gang.Spec{three, {Key: key("a"), Groups: []types.NamespacedName{key("a")}}, {Key: key("a"), Groups: []types.NamespacedName{key("a"), key("b")}}}, nil, func() gang.Spec { s := base; s.Groups = []types.NamespacedName{key("a")}; return s }(), "groups: its members say different things"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := gang.Merge(tt.members, tt.object)
@@ -241,7 +241,7 @@ func FuzzRead(f *testing.F) {
 		}}
 		got, err := gang.Read(pod, wellknown.DefaultDomains())
 		if err != nil {
-			if errors.Is(err, gang.ErrNone) {
+			if errors.Is(err, gang.ErrNoGang) {
 				t.Error("a pod with a gang's name is in none")
 			}
 			return

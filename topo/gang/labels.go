@@ -6,11 +6,11 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// ByLabels tells whether a pod says all of its gang itself, in the PodGroup
+// IsLabeled tells whether a pod says all of its gang itself, in the PodGroup
 // spelling: the name in a label, and min-available in a label or an annotation.
 // Koordinator's annotations do not count: who writes them has objects of
 // Koordinator's own.
-func ByLabels(pod *corev1.Pod) bool {
+func IsLabeled(pod *corev1.Pod) bool {
 	name := pod.Labels[wellknown.GangName] + pod.Labels[wellknown.GangNameBare] + pod.Labels[wellknown.GangNameXK8s]
 	return name != "" && pod.Labels[wellknown.GangMinAvailable]+pod.Annotations[wellknown.GangMinAvailable] != ""
 }

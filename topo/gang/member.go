@@ -84,10 +84,10 @@ func memberOf(pod *corev1.Pod) *Member {
 	return m
 }
 
-// Share gives equal strings of many members one place in memory; one returns
+// Intern gives equal strings of many members one place in memory; one returns
 // the copy to keep, and is not asked for names of pods. refusal is for texts,
 // which are longer and come and go.
-func (m *Member) Share(one, refusal func(string) string) {
+func (m *Member) Intern(one, refusal func(string) string) {
 	m.Gang, m.Node, m.rank.task = one(m.Gang), one(m.Node), one(m.rank.task)
 	m.refusal = refusal(m.refusal)
 }

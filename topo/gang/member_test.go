@@ -194,7 +194,7 @@ func TestStateOfMembers(t *testing.T) {
 				if !ok {
 					t.Fatalf("%s is in no gang", pod.Name)
 				}
-				m.Share(strings.Clone, strings.Clone)
+				m.Intern(strings.Clone, strings.Clone)
 				members = append(members, m)
 			}
 			if diff := cmp.Diff(tt.want, gang.StateOfMembers(members, tt.min, lost)); diff != "" {

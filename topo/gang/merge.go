@@ -10,8 +10,8 @@ import (
 // if there is none. Members are in any order. What several say they must say
 // alike; the error names what they do not, and the gang then has the first of
 // the values.
-func Merge(members []Spec, object *Spec) (Gang, error) {
-	var g Gang
+func Merge(members []Spec, object *Spec) (Spec, error) {
+	var g Spec
 	m := merger{gang: &g}
 	for i := range members {
 		m.add(&members[i], false)
@@ -25,19 +25,19 @@ func Merge(members []Spec, object *Spec) (Gang, error) {
 	if g.Timeout == 0 {
 		g.Timeout = DefaultTimeout
 	}
-	slices.Sort(g.Remarks)
-	g.Remarks = slices.Compact(g.Remarks)
+	slices.Sort(g.Ignored)
+	g.Ignored = slices.Compact(g.Ignored)
 	return g, errors.Join(m.faults...)
 }
 
 type merger struct {
-	gang   *Gang
+	gang   *Spec
 	faults []error
 }
 
 func (m *merger) add(s *Spec, object bool) {
 	g := m.gang
-	g.Key, g.HasObject = s.Key, object
+	g.Key = s.Key
 	who := "its members say"
 	if object {
 		who = "its members and its PodGroup object say"
@@ -61,9 +61,9 @@ func (m *merger) add(s *Spec, object bool) {
 	} else {
 		g.Timeout = max(g.Timeout, s.Timeout)
 	}
-	for _, remark := range s.Remarks {
-		if len(g.Remarks) < MaxGroups && !slices.Contains(g.Remarks, remark) {
-			g.Remarks = append(g.Remarks, remark)
+	for _, remark := range s.Ignored {
+		if len(g.Ignored) < MaxGroups && !slices.Contains(g.Ignored, remark) {
+			g.Ignored = append(g.Ignored, remark)
 		}
 	}
 }

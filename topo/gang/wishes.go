@@ -8,12 +8,12 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// ReadWishes reads what annotations say of the place of a gang whose members,
+// ReadPlacement reads what annotations say of the place of a gang whose members,
 // size and name are told elsewhere: a PodGroup of Kubernetes' own API
 // (scheduling.k8s.io), or a pod of it. That is the size of a slice, the levels
 // of the map, and what to do without one; nothing else is looked at. The error
 // names every key that has a fault.
-func ReadWishes(key types.NamespacedName, annotations map[string]string, d wellknown.Domains) (Spec, error) {
+func ReadPlacement(key types.NamespacedName, annotations map[string]string, d wellknown.Domains) (Spec, error) {
 	spec := Spec{Key: key}
 	if len(annotations) == 0 {
 		return spec, nil
@@ -35,7 +35,7 @@ func (r *reader) wishes(s *Spec, d wellknown.Domains) {
 	s.Required, s.Preferred = r.kind(wellknown.GangRequiredLevel), r.kind(wellknown.GangPreferredLevel)
 	if text, at := r.one(place{wellknown.GangWithoutMap, false}); text != "" {
 		if s.WithoutMap = WithoutMap(text); s.WithoutMap != Wait && s.WithoutMap != Place {
-			r.fault("%s: %q is neither %s nor %s", at, clip(text), Wait, Place)
+			r.fault("%s: %q is neither %s nor %s", at, wellknown.Clip(text), Wait, Place)
 		}
 	}
 }

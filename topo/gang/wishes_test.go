@@ -41,7 +41,7 @@ func TestReadWishes(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := gang.ReadWishes(key, tt.annotations, wellknown.DefaultDomains())
+			got, err := gang.ReadPlacement(key, tt.annotations, wellknown.DefaultDomains())
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

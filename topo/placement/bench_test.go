@@ -65,8 +65,7 @@ func BenchmarkPlace(b *testing.B) {
 			{"refused", placement.Gang{Tasks: []placement.Task{workers}, Require: "leaf"}, placement.Capacity{Fit: [][]int32{whole}}},
 		} {
 			b.Run(fmt.Sprintf("%s/%d/%d", tt.name, size.pods, size.nodes), func(b *testing.B) {
-				p := placement.NewPlanner(tree)
-				plan, refusal := p.Place(&tt.gang, &tt.room)
+				plan, refusal := placement.Place(tree, &tt.gang, &tt.room)
 				if (refusal != nil) != (tt.name == "refused" && size.pods > 16) {
 					b.Fatal(refusal)
 				}
@@ -75,7 +74,9 @@ func BenchmarkPlace(b *testing.B) {
 				}
 				b.ReportAllocs()
 				for b.Loop() {
-					p.Place(&tt.gang, &tt.room)
+					if _, err := placement.Place(tree, &tt.gang, &tt.room); (err != nil) != (refusal != nil) {
+						b.Fatal(err)
+					}
 				}
 			})
 		}
@@ -108,11 +109,10 @@ func BenchmarkShapes(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			p := placement.NewPlanner(tree)
 			g, c := placement.Gang{Tasks: workers(4096)}, placement.Capacity{Fit: [][]int32{room}}
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, refusal := p.Place(&g, &c); refusal != nil {
+				if _, refusal := placement.Place(tree, &g, &c); refusal != nil {
 					b.Fatal(refusal)
 				}
 			}

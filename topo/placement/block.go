@@ -4,7 +4,7 @@ import "slices"
 
 // fix gives the pods of a block that has members a place in their lowest
 // group, and collects the others. It is false if there is no room for them.
-func (p *Planner) fix(n int) bool {
+func (p *planner) fix(n int) bool {
 	j := &p.job
 	pending := j.pending[:n]
 	if j.block == 1 || len(j.pending) == j.ranks {
@@ -19,7 +19,7 @@ func (p *Planner) fix(n int) bool {
 }
 
 // fixBlocks goes through the ranks block by block.
-func (p *Planner) fixBlocks(pending []int32) bool {
+func (p *planner) fixBlocks(pending []int32) bool {
 	j := &p.job
 	leading, last := 0, int32(-1)
 	if len(pending) > 0 {
@@ -44,7 +44,7 @@ func (p *Planner) fixBlocks(pending []int32) bool {
 }
 
 // fixBlock places what is pending of one block, up to the rank last.
-func (p *Planner) fixBlock(block []int32, last int32) bool {
+func (p *planner) fixBlock(block []int32, last int32) bool {
 	j, t := &p.job, p.tree
 	waits, members := int64(0), false
 	var homes, loose []int32
@@ -91,7 +91,7 @@ func (p *Planner) fixBlock(block []int32, last int32) bool {
 
 // aroundBlock is the nodes that take so many pods of one block: of the lowest
 // groups homes or, if there are none, of any.
-func (p *Planner) aroundBlock(homes []int32, pods int64) (from, to int32) {
+func (p *planner) aroundBlock(homes []int32, pods int64) (from, to int32) {
 	if p.bounds.nodes {
 		for node, n := range p.fit {
 			at := int32(node)
@@ -108,7 +108,7 @@ func (p *Planner) aroundBlock(homes []int32, pods int64) (from, to int32) {
 }
 
 // seatBlock puts what is pending of a block on nodes from first up to last.
-func (p *Planner) seatBlock(block []int32, last, first, end int32, waits int64) {
+func (p *planner) seatBlock(block []int32, last, first, end int32, waits int64) {
 	p.spreadNodes(first, end, waits)
 	node := first
 	for _, rank := range block {
@@ -127,7 +127,7 @@ func (p *Planner) seatBlock(block []int32, last, first, end int32, waits int64) 
 
 // tightestOf is the lowest group among homes, or of all if there are none, that
 // takes so many pods with the least room to spare; None if none does.
-func (p *Planner) tightestOf(homes []int32, pods int64) int32 {
+func (p *planner) tightestOf(homes []int32, pods int64) int32 {
 	t, best, least := p.tree, None, int64(0)
 	for i := range t.groups {
 		g := int32(i)
@@ -147,7 +147,7 @@ func (p *Planner) tightestOf(homes []int32, pods int64) int32 {
 
 // mayFix tells whether pods that are fixed in a lowest group are with others in
 // one group of the required kind.
-func (p *Planner) mayFix(home int32) bool {
+func (p *planner) mayFix(home int32) bool {
 	if p.bounds.inside == 0 || p.held[0] == 0 || p.tree.groups[home].first == p.tree.groups[home].last {
 		return true
 	}
@@ -156,6 +156,6 @@ func (p *Planner) mayFix(home int32) bool {
 }
 
 // joined tells whether any pod has a node that is known.
-func (p *Planner) joined() bool {
+func (p *planner) joined() bool {
 	return len(p.fixed) > 0 || slices.ContainsFunc(p.job.at, func(at int32) bool { return at >= 0 })
 }

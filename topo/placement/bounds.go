@@ -4,7 +4,7 @@ package placement
 // a required kind all that are in no such group or, if members are in one, not
 // beside them. Members in several groups of the kind cannot be mended: what is
 // left goes into these groups.
-func (p *Planner) restrict() {
+func (p *planner) restrict() {
 	t, g := p.tree, p.job.gang
 	p.bounds = filter{inside: t.bit(g.Require), nodes: g.Require == kindNode, kind: -1}
 	clear(p.barred)
@@ -30,7 +30,7 @@ func (p *Planner) restrict() {
 
 // required is the group of the required kind that a node is in, or the node if
 // that is required; None if it is in none.
-func (p *Planner) required(node int32) int32 {
+func (p *planner) required(node int32) int32 {
 	if p.bounds.nodes {
 		return node
 	}
@@ -44,7 +44,7 @@ func (p *Planner) required(node int32) int32 {
 }
 
 // holdsMembers tells whether members are in what required returned.
-func (p *Planner) holdsMembers(at int32) bool {
+func (p *planner) holdsMembers(at int32) bool {
 	if p.bounds.nodes {
 		return p.mates[at] > 0
 	}
@@ -53,7 +53,7 @@ func (p *Planner) holdsMembers(at int32) bool {
 
 // memberGroups counts the groups of the required kind that members are in; two
 // stand for more.
-func (p *Planner) memberGroups() int {
+func (p *planner) memberGroups() int {
 	first := None
 	for _, node := range p.job.at {
 		if node < 0 {

@@ -13,12 +13,12 @@ func (w part) need() int64 {
 }
 
 // total is how many pods a part is.
-func (p *Planner) total(w part) int64 { return w.blocks*int64(p.job.block) + w.short }
+func (p *planner) total(w part) int64 { return w.blocks*int64(p.job.block) + w.short }
 
 // sum adds up what the nodes take, group by group. A block goes into one
 // lowest group, so what is left over there counts for nothing but the shorter
 // block.
-func (p *Planner) sum() {
+func (p *planner) sum() {
 	t, block := p.tree, int64(p.job.block)
 	clear(p.pods)
 	clear(p.slots)
@@ -45,7 +45,7 @@ func (p *Planner) sum() {
 }
 
 // holds tells whether a group takes a part.
-func (p *Planner) holds(g int32, w part) bool {
+func (p *planner) holds(g int32, w part) bool {
 	have, need := p.slots[g], w.need()
 	if w.short > 0 && p.spare[g] {
 		have++

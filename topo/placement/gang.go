@@ -81,8 +81,8 @@ type Plan struct {
 	Pods int
 }
 
-// Hole is the most pods of a class that one group of a kind takes.
-type Hole struct {
+// Domain is a group of a kind, and how many pods of a class it takes.
+type Domain struct {
 	Kind, Name string
 	Pods       int
 }

@@ -7,7 +7,7 @@ import (
 
 // countGuests prepares the search for room for the guests among the first n
 // pending pods.
-func (p *Planner) countGuests(n int) {
+func (p *planner) countGuests(n int) {
 	j := &p.job
 	p.wanted = append(p.wanted[:0], make([]int64, len(j.gang.Tasks))...)
 	p.sample = append(p.sample[:0], make([]int32, len(j.gang.Tasks))...)
@@ -28,7 +28,7 @@ func (p *Planner) countGuests(n int) {
 }
 
 // addGuests adds up by group how many guests nodes take.
-func (p *Planner) addGuests(room []int64, fit []int32) {
+func (p *planner) addGuests(room []int64, fit []int32) {
 	t := p.tree
 	for i := len(t.groups) - 1; i >= 0; i-- {
 		g := &t.groups[i]
@@ -46,7 +46,7 @@ func (p *Planner) addGuests(room []int64, fit []int32) {
 }
 
 // price finds for every group the fewest leading pods that a guest costs.
-func (p *Planner) price() {
+func (p *planner) price() {
 	t := p.tree
 	p.costly = true
 	clear(p.cost)
@@ -57,7 +57,7 @@ func (p *Planner) price() {
 	}
 }
 
-func (p *Planner) priceTask(t *Tree, guest int32) {
+func (p *planner) priceTask(t *Tree, guest int32) {
 	p.least = slices.Grow(p.least[:0], len(t.groups))[:len(t.groups)]
 	for i := range p.least {
 		p.least[i] = math.MaxInt32
@@ -77,7 +77,7 @@ func (p *Planner) priceTask(t *Tree, guest int32) {
 }
 
 // welcomes tells whether a target may hold the guests.
-func (p *Planner) welcomes(at target) bool {
+func (p *planner) welcomes(at target) bool {
 	if slices.Contains(p.banned, at) {
 		return false
 	}
@@ -95,7 +95,7 @@ func (p *Planner) welcomes(at target) bool {
 }
 
 // sparesNode tells whether a node that holds a part does so with a guest.
-func (p *Planner) sparesNode(node int32, w part, f *filter) bool {
+func (p *planner) sparesNode(node int32, w part, f *filter) bool {
 	if !f.guests || !p.costly {
 		return true
 	}
@@ -108,7 +108,7 @@ func (p *Planner) sparesNode(node int32, w part, f *filter) bool {
 }
 
 // spares tells whether a group that holds a part does so with a guest.
-func (p *Planner) spares(g int32, w part, f *filter) bool {
+func (p *planner) spares(g int32, w part, f *filter) bool {
 	if !f.guests || !p.costly || p.job.block > 1 {
 		return true
 	}

@@ -90,7 +90,7 @@ func newCrew(rng *rand.Rand, masters int) *crew {
 	return c
 }
 
-func (c *crew) place(t *testing.T) (int, *placement.Refusal) {
+func (c *crew) place(t *testing.T) (int, error) {
 	t.Helper()
 	tree, err := placement.New(c.f.groups)
 	if err != nil {

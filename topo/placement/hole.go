@@ -1,31 +1,39 @@
 package placement
 
-// Largest is, for every kind, the widest first, the group that takes the most
-// pods of a class, with fit pods on each node; the first of several. Its Pods
-// are the largest gang of one pod a rank that the kind can hold.
-func (p *Planner) Largest(fit []int32) []Hole {
-	t := p.tree
-	for node := range p.fit {
-		p.fit[node] = 0
-		if node < len(fit) {
-			p.fit[node] = max(0, fit[node])
-		}
-	}
-	p.job.block, p.short = 1, 0
-	p.sum()
+// LargestFree is, for every kind, the widest first, the group that takes the
+// most pods of a class, with fit pods on each node; the first of several. Its
+// Pods are the largest gang of one pod a rank that the kind can hold.
+func (t *Tree) LargestFree(fit []int32) []Domain {
+	pods := make([]int64, len(t.groups))
+	t.sum(pods, fit)
 	kinds := t.Kinds()
-	holes := make([]Hole, len(kinds))
+	domains := make([]Domain, len(kinds))
 	for k, kind := range kinds {
-		holes[k].Kind = kind
+		domains[k].Kind = kind
 		for i := range t.groups {
 			g := &t.groups[i]
 			if g.kind < 0 || t.kinds[g.kind] != kind {
 				continue
 			}
-			if pods := int(p.pods[i]); pods > holes[k].Pods || holes[k].Name == "" {
-				holes[k] = Hole{Kind: kind, Name: g.name, Pods: pods}
+			if n := int(pods[i]); n > domains[k].Pods || domains[k].Name == "" {
+				domains[k] = Domain{Kind: kind, Name: g.name, Pods: n}
 			}
 		}
 	}
-	return holes
+	return domains
+}
+
+// sum adds up by group how many pods the nodes take.
+func (t *Tree) sum(pods []int64, fit []int32) {
+	for i := len(t.groups) - 1; i >= 0; i-- {
+		g := &t.groups[i]
+		if g.lowest {
+			for _, n := range fit[g.first:g.last] {
+				pods[i] += int64(max(n, 0))
+			}
+		}
+		if g.parent >= 0 {
+			pods[g.parent] += pods[i]
+		}
+	}
 }

@@ -17,7 +17,7 @@ const (
 )
 
 // mixed places the first n pending pods of a gang with guests.
-func (p *Planner) mixed(w part, n int) bool {
+func (p *planner) mixed(w part, n int) bool {
 	f := p.bounds
 	f.guests = true
 	p.banned, p.costly = p.banned[:0], false
@@ -45,7 +45,7 @@ func (p *Planner) mixed(w part, n int) bool {
 	return p.mixedOutside(w, n)
 }
 
-func (p *Planner) tier(at target) int32 {
+func (p *planner) tier(at target) int32 {
 	if at.node >= 0 {
 		return 0
 	}
@@ -53,7 +53,7 @@ func (p *Planner) tier(at target) int32 {
 }
 
 // mixedOutside uses nodes in no group too.
-func (p *Planner) mixedOutside(w part, n int) bool {
+func (p *planner) mixedOutside(w part, n int) bool {
 	if p.bounds.inside != 0 || p.bounds.nodes {
 		return false
 	}
@@ -71,7 +71,7 @@ func (p *Planner) mixedOutside(w part, n int) bool {
 }
 
 // seatIn places the leading pods in a target, and the guests beside them.
-func (p *Planner) seatIn(at target, w part, n int) bool {
+func (p *planner) seatIn(at target, w part, n int) bool {
 	first, last := at.node, at.node+1
 	if at.node < 0 {
 		first, last = p.tree.groups[at.group].first, p.tree.groups[at.group].last
@@ -95,7 +95,7 @@ func (p *Planner) seatIn(at target, w part, n int) bool {
 }
 
 // unseat takes back all but the room that the gang found.
-func (p *Planner) unseat() {
+func (p *planner) unseat() {
 	clear(p.take)
 	p.tail = 0
 	for _, m := range p.seats {
@@ -112,7 +112,7 @@ func (p *Planner) unseat() {
 // pending pods. Nodes and groups that the gang uses come before others, and
 // nodes on which a guest takes no leading pod's room before those on which it
 // does.
-func (p *Planner) seat(first, last int32, n int) bool {
+func (p *planner) seat(first, last int32, n int) bool {
 	p.markUsed(first, last)
 	j := &p.job
 	for i := 0; i < n; {
@@ -144,7 +144,7 @@ const (
 )
 
 // seatTask finds nodes for guests of one task.
-func (p *Planner) seatTask(first, last int32, ranks []int32) bool {
+func (p *planner) seatTask(first, last int32, ranks []int32) bool {
 	for _, pass := range [...]struct {
 		near scope
 		full bool
@@ -166,12 +166,12 @@ func (p *Planner) seatTask(first, last int32, ranks []int32) bool {
 	return len(ranks) == 0
 }
 
-func (p *Planner) sitDown(node, rank int32) {
+func (p *planner) sitDown(node, rank int32) {
 	p.seats = append(p.seats, Member{Rank: int(rank), Node: node})
 	p.guests[node]++
 }
 
-func (p *Planner) scope(node int32) scope {
+func (p *planner) scope(node int32) scope {
 	switch {
 	case p.take[node] > 0 || p.mates[node] > 0 || p.guests[node] > 0:
 		return onNode
@@ -182,7 +182,7 @@ func (p *Planner) scope(node int32) scope {
 }
 
 // markUsed notes the lowest groups that the gang uses.
-func (p *Planner) markUsed(first, last int32) {
+func (p *planner) markUsed(first, last int32) {
 	clear(p.used)
 	for node := first; node < min(last, p.tree.grouped); node++ {
 		if p.take[node] > 0 || p.mates[node] > 0 {

@@ -18,7 +18,6 @@ func TestMoreRoomIsNeverWorse(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := placement.NewPlanner(tree)
 		fit := make([]int32, f.nodes)
 		for i := range fit {
 			fit[i] = int32(rng.IntN(4))
@@ -28,7 +27,7 @@ func TestMoreRoomIsNeverWorse(t *testing.T) {
 			Avoid:   []int32{int32(rng.IntN(f.nodes))},
 			Require: []string{"", "leaf", "spine"}[rng.IntN(3)],
 		}
-		plan, refusal := p.Place(&g, &placement.Capacity{Fit: [][]int32{fit}})
+		plan, refusal := placement.Place(tree, &g, &placement.Capacity{Fit: [][]int32{fit}})
 		if refusal != nil {
 			continue
 		}
@@ -46,7 +45,7 @@ func TestMoreRoomIsNeverWorse(t *testing.T) {
 			gang *placement.Gang
 			fit  []int32
 		}{{"more room", &g, more}, {"a smaller gang", &less, fit}, {"nothing to avoid", &freer, fit}} {
-			other, refusal := p.Place(tt.gang, &placement.Capacity{Fit: [][]int32{tt.fit}})
+			other, refusal := placement.Place(tree, tt.gang, &placement.Capacity{Fit: [][]int32{tt.fit}})
 			if refusal != nil || other.Group.Tier > plan.Group.Tier {
 				t.Fatalf("seed %d: %s: %v, %+v, it was %+v", seed, tt.name, refusal, other, plan)
 			}

@@ -43,7 +43,7 @@ func workers(n int) []placement.Task {
 	return []placement.Task{{Name: "worker", Pods: n, GPUs: 8}}
 }
 
-func said(r *placement.Refusal) string {
+func said(r error) string {
 	if r == nil {
 		return ""
 	}

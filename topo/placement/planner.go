@@ -4,9 +4,9 @@ import "github.com/heddle-dev/heddle/api/topology/v1alpha1"
 
 const kindNode = v1alpha1.KindNode
 
-// Planner makes plans on one map, one after another; between plans it keeps
+// planner makes plans on one map, one after another; between plans it keeps
 // its memory. It is not for concurrent use.
-type Planner struct {
+type planner struct {
 	tree *Tree
 	job  job
 
@@ -52,10 +52,10 @@ type Planner struct {
 	least     []int64
 }
 
-// NewPlanner plans on a map.
-func NewPlanner(t *Tree) *Planner {
+// newPlanner plans on a map.
+func newPlanner(t *Tree) *planner {
 	n, g := t.Len(), len(t.groups)
-	return &Planner{
+	return &planner{
 		tree:   t,
 		barred: make([]bool, n), base: make([]int32, n), mates: make([]int32, n), held: make([]int32, g),
 		fit: make([]int32, n), pods: make([]int64, g), slots: make([]int64, g), spare: make([]bool, g),
@@ -63,16 +63,23 @@ func NewPlanner(t *Tree) *Planner {
 	}
 }
 
-// Place finds a place for every pod of a gang, or tells why there is none. It
-// changes neither the gang nor the capacity. Either the plan has nodes or the
-// refusal is not nil.
-func Place(t *Tree, g *Gang, c *Capacity) (Plan, *Refusal) {
-	return NewPlanner(t).Place(g, c)
+// Place assigns a node to every pod of a gang. It changes neither the gang nor
+// the capacity; the plan is the caller's to keep. The error is why there is no
+// plan, in a sentence for users.
+func Place(t *Tree, g *Gang, c *Capacity) (Plan, error) {
+	p, ok := t.planners.Get().(*planner)
+	if !ok {
+		p = newPlanner(t)
+	}
+	defer t.planners.Put(p)
+	plan, refusal := p.place(g, c)
+	if refusal != nil {
+		return plan, refusal
+	}
+	return plan, nil
 }
 
-// Place is the package's Place, in memory that the Planner has. The plan is
-// the caller's to keep.
-func (p *Planner) Place(g *Gang, c *Capacity) (Plan, *Refusal) {
+func (p *planner) place(g *Gang, c *Capacity) (Plan, *Refusal) {
 	j := &p.job
 	if refusal := j.read(p.tree, g, c); refusal != nil {
 		return Plan{}, refusal
@@ -92,7 +99,7 @@ func (p *Planner) Place(g *Gang, c *Capacity) (Plan, *Refusal) {
 }
 
 // join notes where members are.
-func (p *Planner) join() {
+func (p *planner) join() {
 	clear(p.mates)
 	clear(p.held)
 	for _, node := range p.job.at {
@@ -103,7 +110,7 @@ func (p *Planner) join() {
 }
 
 // mate adds members to a node. A node in no group is near to no other.
-func (p *Planner) mate(node, n int32) {
+func (p *planner) mate(node, n int32) {
 	p.mates[node] += n
 	if node >= p.tree.grouped {
 		return
@@ -115,7 +122,7 @@ func (p *Planner) mate(node, n int32) {
 
 // load finds how many leading pods each node takes: of several classes the
 // fewest, which holds for any mixture of them.
-func (p *Planner) load() {
+func (p *planner) load() {
 	for i, class := range p.job.classes {
 		fit := p.job.room.Fit[class]
 		if i == 0 {
@@ -134,21 +141,21 @@ func (p *Planner) load() {
 }
 
 // attempt plans the first n pending pods.
-func (p *Planner) attempt(n int) bool {
+func (p *planner) attempt(n int) bool {
 	copy(p.fit, p.base)
 	clear(p.take)
 	clear(p.guests)
 	p.undo = p.undo[:0]
 	p.tail, p.free, p.seats, p.fixed = 0, p.free[:0], p.seats[:0], p.fixed[:0]
-	ok := n == 0 || p.fix(n) && p.place(n)
+	ok := n == 0 || p.fix(n) && p.rest(n)
 	for _, m := range p.fixed {
 		p.mate(m.Node, -1)
 	}
 	return ok
 }
 
-// place plans an attempt's pods that are not fixed.
-func (p *Planner) place(n int) bool {
+// rest plans an attempt's pods that are not fixed.
+func (p *planner) rest(n int) bool {
 	block := p.job.block
 	w := part{blocks: int64(len(p.free) / block), short: int64(len(p.free) % block)}
 	p.short = w.short
@@ -168,7 +175,7 @@ func (p *Planner) place(n int) bool {
 
 // most is the largest number of pending pods, from lo on and under hi, that
 // fit, the lowest ranks first; lo-1 if even lo do not.
-func (p *Planner) most(lo, hi int) int {
+func (p *planner) most(lo, hi int) int {
 	lo--
 	if !p.job.guests {
 		hi = int(min(int64(hi), p.bound()+int64(len(p.job.pending))-int64(len(p.free))+1))
@@ -191,7 +198,7 @@ func (p *Planner) most(lo, hi int) int {
 }
 
 // bound is the most leading pods that one group takes in which the gang may be.
-func (p *Planner) bound() int64 {
+func (p *planner) bound() int64 {
 	t, most := p.tree, int64(0)
 	copy(p.fit, p.base)
 	p.sum()

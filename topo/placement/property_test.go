@@ -165,13 +165,16 @@ func TestPlansAreSound(t *testing.T) {
 	for seed := range uint64(6000) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		w := newWorld(t, rng)
-		p := placement.NewPlanner(w.tree)
 		for range 3 {
 			a := w.ask(rng)
-			plan, refusal := p.Place(&a.gang, &a.room)
-			fresh, freshRefusal := placement.Place(w.tree, &a.gang, &a.room)
-			if diff := cmp.Diff(fresh, plan) + cmp.Diff(freshRefusal, refusal, cmp.AllowUnexported(placement.Refusal{})); diff != "" {
-				t.Fatalf("seed %d: a used planner plans otherwise (-fresh +used):\n%s", seed, diff)
+			plan, refusal := placement.Place(w.tree, &a.gang, &a.room)
+			fresh, err := placement.New(w.groups)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, rejection := placement.Place(fresh, &a.gang, &a.room)
+			if diff := cmp.Diff(want, plan) + cmp.Diff(said(rejection), said(refusal)); diff != "" {
+				t.Fatalf("seed %d: a plan depends on those before it (-fresh tree +used tree):\n%s", seed, diff)
 			}
 			if refusal != nil {
 				refusals++

@@ -5,7 +5,7 @@ package placement
 // Leading ranks go through the nodes in tree order, from one past the lowest
 // group with the shorter block and around to it, so that every group gets
 // consecutive ranks, and whole blocks before the shorter one.
-func (p *Planner) plan() Plan {
+func (p *planner) plan() Plan {
 	j := &p.job
 	out := make([]int32, j.ranks)
 	for rank, node := range j.at {
@@ -35,7 +35,7 @@ func (p *Planner) plan() Plan {
 const counted = -1
 
 // describe finds the group that a plan reached, and counts its domains.
-func (p *Planner) describe(plan *Plan) {
+func (p *planner) describe(plan *Plan) {
 	group, single, last, loose := None, None, None, false
 	clear(p.used)
 	for rank, node := range plan.Nodes {
@@ -60,7 +60,7 @@ func (p *Planner) describe(plan *Plan) {
 
 // newDomain tells, once for each, whether a node is in a lowest group that the
 // plan was not in yet.
-func (p *Planner) newDomain(node int32) bool {
+func (p *planner) newDomain(node int32) bool {
 	if node >= p.tree.grouped {
 		// The members there are not needed any more.
 		was := p.mates[node]
@@ -74,7 +74,7 @@ func (p *Planner) newDomain(node int32) bool {
 }
 
 // around is the lowest group that has a group, if any, and a node in it.
-func (p *Planner) around(group, node int32) int32 {
+func (p *planner) around(group, node int32) int32 {
 	t := p.tree
 	if node >= t.grouped {
 		return group
@@ -89,7 +89,7 @@ func (p *Planner) around(group, node int32) int32 {
 	return group
 }
 
-func (p *Planner) reached(group, single int32, loose bool) (Group, int) {
+func (p *planner) reached(group, single int32, loose bool) (Group, int) {
 	t := p.tree
 	switch {
 	case single >= 0:

@@ -3,7 +3,7 @@ package placement
 import "slices"
 
 // refuse tells how much of what must be placed would fit, and where.
-func (p *Planner) refuse(least int) *Refusal {
+func (p *planner) refuse(least int) *Refusal {
 	j, t := &p.job, p.tree
 	r := &Refusal{
 		Reason: ReasonNoRoom, Want: j.placed() + least, Placed: j.placed(),
@@ -45,7 +45,7 @@ func (p *Planner) refuse(least int) *Refusal {
 
 // look tells whether any node has room for one pod more, and counts the nodes
 // with room for leading ones that are in no group of the required kind.
-func (p *Planner) look(r *Refusal, task *Task) {
+func (p *planner) look(r *Refusal, task *Task) {
 	g, c := p.job.gang, p.job.room
 	bit := p.tree.bit(g.Require)
 	r.Task, r.NoNode = task.Name, true

@@ -1,7 +1,7 @@
 package placement
 
 // put gives a target the leading pods that it holds.
-func (p *Planner) put(at target, w part) {
+func (p *planner) put(at target, w part) {
 	if at.node >= 0 {
 		p.putNode(at.node, w)
 		return
@@ -9,7 +9,7 @@ func (p *Planner) put(at target, w part) {
 	p.within(at.group, w)
 }
 
-func (p *Planner) putNode(node int32, w part) {
+func (p *planner) putNode(node int32, w part) {
 	p.take[node] += int32(p.total(w)) //nolint:gosec // At most what the node takes.
 	if w.short > 0 {
 		p.tail = node + 1
@@ -22,7 +22,7 @@ func (p *Planner) putNode(node int32, w part) {
 // within places a part that a group holds: in the tightest group inside or, if
 // that is a group of groups, over the fewest of these. All of them but one are
 // filled; what is left for that one is placed as a gang of its own.
-func (p *Planner) within(g int32, w part) {
+func (p *planner) within(g int32, w part) {
 	for w != (part{}) {
 		at, _ := p.tightest(g, w, nil)
 		switch {
@@ -43,7 +43,7 @@ func (p *Planner) within(g int32, w part) {
 // span places a part over the fewest groups in g, which holds it and none of
 // them does. Those with members count for nothing: they come first. It returns
 // the group that is not filled and its part.
-func (p *Planner) span(g int32, w part) (int32, part) {
+func (p *planner) span(g int32, w part) (int32, part) {
 	if p.held[g] > 0 {
 		p.children(g, true)
 		if chosen := p.groups.pick(w.blocks, w.short > 0); len(chosen) > 0 {
@@ -58,7 +58,7 @@ func (p *Planner) span(g int32, w part) (int32, part) {
 }
 
 // children collects the groups right inside g, with or without members.
-func (p *Planner) children(g int32, members bool) {
+func (p *planner) children(g int32, members bool) {
 	t := p.tree
 	p.groups.items = p.groups.items[:0]
 	for c := g + 1; c < t.groups[g].end; c = t.groups[c].end {
@@ -69,7 +69,7 @@ func (p *Planner) children(g int32, members bool) {
 }
 
 // settle fills all the chosen groups but one.
-func (p *Planner) settle(chosen []item, w part) (int32, part) {
+func (p *planner) settle(chosen []item, w part) (int32, part) {
 	total := int64(0)
 	for i := range chosen {
 		total += chosen[i].slots
@@ -92,7 +92,7 @@ func (p *Planner) settle(chosen []item, w part) (int32, part) {
 
 // fillAll fills all the groups collected, which do not hold a part, and
 // returns what is left of it.
-func (p *Planner) fillAll(w part) part {
+func (p *planner) fillAll(w part) part {
 	open := item{id: None}
 	for _, c := range p.groups.items {
 		if w.short > 0 && c.spare && open.id < 0 {
@@ -110,7 +110,7 @@ func (p *Planner) fillAll(w part) part {
 }
 
 // fill gives a group all the blocks that it takes.
-func (p *Planner) fill(g int32) {
+func (p *planner) fill(g int32) {
 	t := p.tree
 	if p.job.block == 1 {
 		from, to := t.groups[g].first, t.groups[g].last
@@ -126,12 +126,12 @@ func (p *Planner) fill(g int32) {
 
 // spread puts pods on the fewest nodes of a lowest group that has room for
 // them.
-func (p *Planner) spread(g int32, pods int64) {
+func (p *planner) spread(g int32, pods int64) {
 	t := p.tree
 	p.spreadNodes(t.groups[g].first, t.groups[g].last, pods)
 }
 
-func (p *Planner) spreadNodes(first, last int32, pods int64) {
+func (p *planner) spreadNodes(first, last int32, pods int64) {
 	mates := false
 	for node := first; node < last; node++ {
 		mates = mates || p.mates[node] > 0
@@ -146,7 +146,7 @@ func (p *Planner) spreadNodes(first, last int32, pods int64) {
 
 // spreadSome puts pods on nodes with members, or on the others, and returns
 // those for which these have no room.
-func (p *Planner) spreadSome(first, last int32, pods int64, mates bool) int64 {
+func (p *planner) spreadSome(first, last int32, pods int64, mates bool) int64 {
 	p.nodes.items = p.nodes.items[:0]
 	total := int64(0)
 	for node := first; node < last; node++ {
@@ -168,7 +168,7 @@ func (p *Planner) spreadSome(first, last int32, pods int64, mates bool) int64 {
 }
 
 // left is how much a node has, to compare nodes that take as many pods.
-func (p *Planner) left(node int32) int64 {
+func (p *planner) left(node int32) int64 {
 	if free := p.job.room.Free; free != nil {
 		return int64(free[node])
 	}
@@ -177,7 +177,7 @@ func (p *Planner) left(node int32) int64 {
 
 // outside places a part that the groups together do not hold: on one node in
 // no group or, after the groups are full, on the fewest of these.
-func (p *Planner) outside(w part) bool {
+func (p *planner) outside(w part) bool {
 	t := p.tree
 	if p.bounds.inside != 0 {
 		return false
@@ -197,7 +197,7 @@ func (p *Planner) outside(w part) bool {
 }
 
 // overflow fills the groups and puts the rest on nodes in no group.
-func (p *Planner) overflow(w part) bool {
+func (p *planner) overflow(w part) bool {
 	t, block := p.tree, int64(p.job.block)
 	in := part{blocks: min(w.blocks, p.slots[0])}
 	if p.spare[0] {

@@ -17,7 +17,7 @@ type filter struct {
 
 // find looks for the group that is to hold the gang: beside its members if
 // there are any, else of the preferred kind, else the tightest.
-func (p *Planner) find(w part, f *filter) (target, bool) {
+func (p *planner) find(w part, f *filter) (target, bool) {
 	t := p.tree
 	if bit := t.bit(p.job.gang.Prefer); bit != 0 && f.from == 0 {
 		preferred := *f
@@ -39,7 +39,7 @@ func (p *Planner) find(w part, f *filter) (target, bool) {
 // first. Without a filter g holds it, and there is
 // always an answer. If g has members, it is the lowest of the groups that hold
 // all of them.
-func (p *Planner) tightest(g int32, w part, f *filter) (target, bool) {
+func (p *planner) tightest(g int32, w part, f *filter) (target, bool) {
 	if p.held[g] > 0 {
 		return p.near(g, w, f)
 	}
@@ -55,7 +55,7 @@ func (p *Planner) tightest(g int32, w part, f *filter) (target, bool) {
 	return target{None, best}, best >= 0
 }
 
-func (p *Planner) tightestNode(g int32, w part, f *filter) int32 {
+func (p *planner) tightestNode(g int32, w part, f *filter) int32 {
 	t, pods := p.tree, p.total(w)
 	best, least := None, int32(0)
 	for node := t.groups[g].first; node < t.groups[g].last; node++ {
@@ -77,14 +77,14 @@ func (p *Planner) tightestNode(g int32, w part, f *filter) int32 {
 
 // fuller tells whether node a, which takes as many pods as b, has less free or,
 // if that is the same, less room around it.
-func (p *Planner) fuller(a, b int32) bool {
+func (p *planner) fuller(a, b int32) bool {
 	if free := p.job.room.Free; free != nil && free[a] != free[b] {
 		return free[a] < free[b]
 	}
 	return p.closer(p.tree.home[a], p.tree.home[b])
 }
 
-func (p *Planner) tightestGroup(g int32, w part, f *filter) int32 {
+func (p *planner) tightestGroup(g int32, w part, f *filter) int32 {
 	t, best, parts := p.tree, None, 0
 	for i := g; i < t.groups[g].end; i++ {
 		if !p.holds(i, w) || t.groups[i].own && i != g || best >= 0 && t.groups[i].tier > t.groups[best].tier {
@@ -109,7 +109,7 @@ func (p *Planner) tightestGroup(g int32, w part, f *filter) int32 {
 
 // parts is how many of the groups right inside one hold a part; 1 if there are
 // none.
-func (p *Planner) parts(g int32, w part) int {
+func (p *planner) parts(g int32, w part) int {
 	if p.tree.groups[g].lowest {
 		return 1
 	}
@@ -119,7 +119,7 @@ func (p *Planner) parts(g int32, w part) int {
 
 // closer tells whether group a has less room than b or, if they have the same,
 // has less around it.
-func (p *Planner) closer(a, b int32) bool {
+func (p *planner) closer(a, b int32) bool {
 	for a != b {
 		if p.pods[a] != p.pods[b] {
 			return p.pods[a] < p.pods[b]
@@ -133,7 +133,7 @@ func (p *Planner) closer(a, b int32) bool {
 }
 
 // allows tells whether a filter lets a group or a node through.
-func (p *Planner) allows(f *filter, at target) bool {
+func (p *planner) allows(f *filter, at target) bool {
 	g := &p.tree.groups[at.group]
 	switch {
 	case f.inside != 0 && g.inside&f.inside == 0,
@@ -146,7 +146,7 @@ func (p *Planner) allows(f *filter, at target) bool {
 
 // common is the lowest group inside g that holds all members there, or the
 // node.
-func (p *Planner) common(g int32) target {
+func (p *planner) common(g int32) target {
 	t := p.tree
 	for !t.groups[g].lowest {
 		next := None
@@ -169,7 +169,7 @@ func (p *Planner) common(g int32) target {
 }
 
 // near is the lowest group inside g that holds a part beside all members.
-func (p *Planner) near(g int32, w part, f *filter) (target, bool) {
+func (p *planner) near(g int32, w part, f *filter) (target, bool) {
 	at := p.common(g)
 	if at.node >= 0 && int64(p.fit[at.node]) >= p.total(w) && (f == nil || p.allows(f, at)) {
 		return at, true

@@ -4,7 +4,7 @@ import "math"
 
 // takes asks whether a node takes so many leading pods, the guests that it has
 // and one more.
-func (p *Planner) takes(node, lead, guest int32) bool {
+func (p *planner) takes(node, lead, guest int32) bool {
 	j := &p.job
 	if p.barred[node] {
 		return false
@@ -39,7 +39,7 @@ func (p *Planner) takes(node, lead, guest int32) bool {
 }
 
 // together asks about p.asked.
-func (p *Planner) together(node int32) bool {
+func (p *planner) together(node int32) bool {
 	c := p.job.room
 	sum := 0.0
 	for class, n := range p.asked {
@@ -56,7 +56,7 @@ func (p *Planner) together(node int32) bool {
 }
 
 // loss is how many leading pods fewer a node takes with one guest more.
-func (p *Planner) loss(node, guest int32) int32 {
+func (p *planner) loss(node, guest int32) int32 {
 	if !p.takes(node, 0, guest) {
 		return math.MaxInt32
 	}
@@ -75,7 +75,7 @@ func (p *Planner) loss(node, guest int32) int32 {
 }
 
 // reserve seats the guests where they cost the fewest leading pods.
-func (p *Planner) reserve(first, last int32, n int) bool {
+func (p *planner) reserve(first, last int32, n int) bool {
 	j, seated := &p.job, 0
 	best, least := None, int32(0)
 	for _, rank := range j.pending[:n] {

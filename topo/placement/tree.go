@@ -1,6 +1,10 @@
 package placement
 
-import "github.com/heddle-dev/heddle/api/topology/v1alpha1"
+import (
+	"sync"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+)
 
 // None is no node.
 const None int32 = -1
@@ -22,7 +26,8 @@ type Tree struct {
 	kinds []string
 	tiers []int
 	// grouped is how many nodes are in a group.
-	grouped int32
+	grouped  int32
+	planners sync.Pool
 }
 
 // group is an element of the tree that is no node.

@@ -162,14 +162,14 @@ func TestEmptyMap(t *testing.T) {
 }
 
 func TestLargest(t *testing.T) {
-	p := placement.NewPlanner(fixture(t))
-	got := p.Largest([]int32{1, 0, 0, 0, 1, 1, 0, 2, 2, 9})
-	want := []placement.Hole{{Kind: "spine", Name: "spine-b", Pods: 4}, {Kind: "leaf", Name: "leaf-2", Pods: 4}}
+	tree := fixture(t)
+	got := tree.LargestFree([]int32{1, 0, 0, 0, 1, 1, 0, 2, 2, 9})
+	want := []placement.Domain{{Kind: "spine", Name: "spine-b", Pods: 4}, {Kind: "leaf", Name: "leaf-2", Pods: 4}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	// It leaves nothing behind.
-	plan, refusal := p.Place(&placement.Gang{Tasks: workers(3)}, &placement.Capacity{Fit: [][]int32{{1, 1, 1, 0, 0, 0, 0, 0, 0, 0}}})
+	plan, refusal := placement.Place(tree, &placement.Gang{Tasks: workers(3)}, &placement.Capacity{Fit: [][]int32{{1, 1, 1, 0, 0, 0, 0, 0, 0, 0}}})
 	if refusal != nil || plan.Group.Name != "leaf-0" {
 		t.Errorf("%+v, %v", plan, refusal)
 	}

@@ -315,7 +315,7 @@ func TestCardsAgreeWithCapacity(t *testing.T) {
 func TestCards(t *testing.T) {
 	m := machines.Load(t, "a100-pcie-pairs")
 	c := config.Default()
-	c.Mode, c.SGPU.GPUs = config.ModeSGPU, []config.Card{"1", "2", "3"}
+	c.Mode, c.SGPU.GPUs = config.ModeSGPU, []config.GPURef{"1", "2", "3"}
 	m.GPUs[2].Health = machine.Health{State: machine.Unhealthy, Reason: "ECC"}
 	got := sgpu.Cards(m, &c, nil, func(uuid string) (bool, string) {
 		return uuid != m.GPUs[3].UUID, "XID 79"

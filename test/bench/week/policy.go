@@ -41,7 +41,6 @@ func level(c *cluster, a *Ask) string {
 // could hold the gang.
 type Map struct {
 	Required bool
-	planner  *placement.Planner
 	fit      []int32
 }
 
@@ -53,9 +52,9 @@ func (m *Map) Name() string {
 	return "heddle"
 }
 
-// Start makes a planner.
+// Start makes room for the capacity of each node.
 func (m *Map) Start(c *cluster, _ uint64) {
-	m.planner, m.fit = placement.NewPlanner(c.tree), make([]int32, len(c.free))
+	m.fit = make([]int32, len(c.free))
 }
 
 // Place plans the gang.
@@ -72,8 +71,8 @@ func (m *Map) Place(c *cluster, a *Ask) []int32 {
 			g.Placed = append(g.Placed, placement.Member{Rank: rank, Node: node})
 		}
 	}
-	plan, refusal := m.planner.Place(&g, &placement.Capacity{Fit: [][]int32{m.fit}, Free: c.free})
-	if refusal != nil {
+	plan, err := placement.Place(c.tree, &g, &placement.Capacity{Fit: [][]int32{m.fit}, Free: c.free})
+	if err != nil {
 		return nil
 	}
 	return plan.Nodes

@@ -54,7 +54,7 @@ func (r *podReader) read(obj any) (*Pod, bool) {
 		if len(r.refusals) >= maxRefusals {
 			clear(r.refusals)
 		}
-		m.Share(r.words.one, r.refusals.one)
+		m.Intern(r.words.one, r.refusals.one)
 		out.Member = m
 	}
 	if out.GPUs == 0 && out.Member == nil {

@@ -45,7 +45,7 @@ func newBook(d wellknown.Domains, ignored []corev1.ResourceName) *book {
 func (b *book) put(pod *corev1.Pod) (e *entry, changed bool) {
 	spec, fault := gang.Read(pod, b.domains)
 	had := b.of[pod.UID]
-	if errors.Is(fault, gang.ErrNone) || spec.Key.Name == "" {
+	if errors.Is(fault, gang.ErrNoGang) || spec.Key.Name == "" {
 		if had != nil {
 			b.remove(pod.UID)
 		}

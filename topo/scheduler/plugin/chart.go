@@ -15,8 +15,7 @@ import (
 // chart is the map with the nodes that the scheduler knows. Nodes that the map
 // does not know stand beside its groups.
 type chart struct {
-	tree    *placement.Tree
-	planner *placement.Planner
+	tree *placement.Tree
 	// generation and fresh are of the map that the tree was made of.
 	generation uint64
 	fresh      bool
@@ -47,7 +46,7 @@ func (c *chart) update(ctx context.Context, m topologyclient.Map, fresh bool, no
 		tree, _ = placement.New(join(nil, c.names))
 		fresh = false
 	}
-	c.tree, c.planner, c.generation, c.fresh = tree, placement.NewPlanner(tree), m.Generation, fresh
+	c.tree, c.generation, c.fresh = tree, m.Generation, fresh
 	c.ids, c.at = c.ids[:0], make([]int32, tree.Len())
 	for i := range c.at {
 		c.at[i] = -1

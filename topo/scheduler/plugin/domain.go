@@ -47,7 +47,7 @@ func (s *search) bar(which func(at int) bool) {
 // of all places if there is no label.
 func (s *search) place(label string) (placement.Plan, error) {
 	if label == "" {
-		return s.plan(s.chart.planner)
+		return placement.Place(s.chart.tree, s.gang, s.room)
 	}
 	s.bar(func(at int) bool { return s.nodes[at].Node().Labels[label] == "" })
 	held, err := s.values(label, s.members())
@@ -58,10 +58,10 @@ func (s *search) place(label string) (placement.Plan, error) {
 		return placement.Plan{}, fmt.Errorf("its members are in %s of %s already", strings.Join(held, ", "), label)
 	case len(held) == 1:
 		s.bar(func(at int) bool { return s.nodes[at].Node().Labels[label] != held[0] })
-		return s.plan(s.chart.planner)
+		return placement.Place(s.chart.tree, s.gang, s.room)
 	}
 	// Mostly the tightest place of the map is in one domain of the label.
-	plan, err := s.plan(s.chart.planner)
+	plan, err := placement.Place(s.chart.tree, s.gang, s.room)
 	if err != nil {
 		return plan, err
 	}
@@ -79,10 +79,9 @@ func (s *search) domain(label string) (placement.Plan, error) {
 		return placement.Plan{}, fmt.Errorf("label %s: %w", label, err)
 	}
 	domains := search{chart: s.chart, nodes: s.nodes, gang: s.inside(label), room: s.translate(tree)}
-	planner := placement.NewPlanner(tree)
 	var last error
 	for range maxDomains {
-		plan, err := domains.plan(planner)
+		plan, err := placement.Place(tree, domains.gang, domains.room)
 		if err != nil {
 			if last == nil {
 				last = err
@@ -94,7 +93,7 @@ func (s *search) domain(label string) (placement.Plan, error) {
 		inside := *s
 		inside.room = s.copy()
 		inside.bar(func(at int) bool { return s.nodes[at].Node().Labels[label] != group.Name })
-		if plan, err = inside.plan(s.chart.planner); err == nil {
+		if plan, err = placement.Place(s.chart.tree, inside.gang, inside.room); err == nil {
 			return plan, nil
 		}
 		last = err
@@ -103,15 +102,6 @@ func (s *search) domain(label string) (placement.Plan, error) {
 		}
 	}
 	return placement.Plan{}, last
-}
-
-// plan is the planner's, with an error that is nil if there is none.
-func (s *search) plan(planner *placement.Planner) (placement.Plan, error) {
-	plan, refusal := planner.Place(s.gang, s.room)
-	if refusal != nil {
-		return plan, refusal
-	}
-	return plan, nil
 }
 
 // members are the nodes of those that have one.

@@ -62,7 +62,7 @@ type entry struct {
 	said        map[string]said
 
 	// gang and fault are of all that is said; stale tells that they are old.
-	gang  gang.Gang
+	gang  gang.Spec
 	fault error
 	stale bool
 

@@ -79,9 +79,9 @@ func TestShortlist(t *testing.T) {
 					room.Fit[0][id] = 1
 				}
 			}
-			plan, refusal := c.planner.Place(&tt.gang, &room)
-			if refusal != nil {
-				t.Fatal(refusal)
+			plan, err := placement.Place(c.tree, &tt.gang, &room)
+			if err != nil {
+				t.Fatal(err)
 			}
 			var got []string
 			for _, p := range c.shortlist(&plan, &framework.Placement{Nodes: nodes}) {

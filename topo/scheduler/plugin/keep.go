@@ -127,7 +127,7 @@ func (c *crowd) described() *podgroup.Gang {
 		Status: podgroup.StatusOf(c.state()),
 	}
 	for _, pod := range c.pods {
-		g.Labels = g.Labels || gang.ByLabels(pod)
+		g.Labels = g.Labels || gang.IsLabeled(pod)
 	}
 	g.Labels = g.Labels && !c.object
 	g.Make = c.live && !c.fault && c.min > 0

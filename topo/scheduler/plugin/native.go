@@ -62,7 +62,7 @@ func (p *Plugin) nativeOf(group framework.PodGroupInfo) (*native, error) {
 			n.topology = constraint.Key
 		}
 	}
-	own, fault := gang.ReadWishes(key, object.Annotations, p.book.domains)
+	own, fault := gang.ReadPlacement(key, object.Annotations, p.book.domains)
 	if fault != nil {
 		return n, fmt.Errorf("PodGroup: %w", fault)
 	}
@@ -84,7 +84,7 @@ func (p *Plugin) enroll(n *native, own *gang.Spec, placed, waiting []*corev1.Pod
 	specs := make([]gang.Spec, 0, len(pods))
 	var faults []error
 	for _, pod := range pods {
-		spec, fault := gang.ReadWishes(n.key, pod.Annotations, p.book.domains)
+		spec, fault := gang.ReadPlacement(n.key, pod.Annotations, p.book.domains)
 		if fault != nil && len(faults) == 0 {
 			faults = append(faults, fmt.Errorf("pod %s: %w", pod.Name, fault))
 		}

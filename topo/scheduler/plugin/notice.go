@@ -50,7 +50,7 @@ func (b *book) notes(e *entry, now time.Time) (notes []note) {
 		e.since, e.noticed = now, ""
 	}
 	late := !ok && why != e.noticed && now.Sub(e.since) >= incompleteFor
-	remarks := e.gang.Remarks
+	remarks := e.gang.Ignored
 	if !late && (len(remarks) == 0 || e.remarked) {
 		return nil
 	}

@@ -94,9 +94,9 @@ func (l *planner) entry(e *entry) (why string) {
 	if why := l.constrain(&g, e); why != "" {
 		return why
 	}
-	plan, refusal := c.planner.Place(&g, l.capacity(classes, members[0].pod))
-	if refusal != nil {
-		return refusal.Error()
+	plan, err := placement.Place(c.tree, &g, l.capacity(classes, members[0].pod))
+	if err != nil {
+		return err.Error()
 	}
 	for rank, id := range plan.Nodes {
 		if m := members[rank]; m.stage == pending && id != placement.None {

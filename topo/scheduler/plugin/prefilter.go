@@ -92,7 +92,7 @@ func (p *Plugin) prefilter(
 	defer b.mu.Unlock()
 	e := b.of[pod.UID]
 	if e == nil {
-		if _, err := gang.Read(pod, b.domains); gang.Mentions(pod) && err != nil && !errors.Is(err, gang.ErrNone) {
+		if _, err := gang.Read(pod, b.domains); gang.Mentions(pod) && err != nil && !errors.Is(err, gang.ErrNoGang) {
 			return nil, next{}, framework.NewStatus(framework.UnschedulableAndUnresolvable, err.Error())
 		}
 		if len(b.promises) == 0 && !particular {

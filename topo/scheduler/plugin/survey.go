@@ -64,8 +64,8 @@ func (p *Plugin) survey(ctx context.Context, nodes []framework.NodeInfo) {
 			whole[c.ids[i]] = int32(min(free, 1<<20))
 		}
 	}
-	for _, hole := range c.planner.Largest(whole) {
-		r.largest[hole.Kind] = hole.Pods
+	for _, d := range c.tree.LargestFree(whole) {
+		r.largest[d.Kind] = d.Pods
 	}
 	p.mu.Lock()
 	p.room = r

@@ -9,7 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// The types of this file have few values. Words lists them, for the checks of
+// The types of this file have few values. Values lists them, for the checks of
 // decode.go and for docs/configuration.md.
 
 // Preset is a set of defaults.
@@ -21,8 +21,8 @@ const (
 	PresetScheme Preset = "scheme"
 )
 
-// Words lists the presets.
-func (Preset) Words() []string { return []string{"", "scheme"} }
+// Values lists the presets.
+func (Preset) Values() []string { return []string{"", "scheme"} }
 
 // Mode is how GPUs are handed out.
 type Mode string
@@ -33,8 +33,8 @@ const (
 	ModeSGPU   Mode = "sgpu"
 )
 
-// Words lists the modes.
-func (Mode) Words() []string { return []string{"native", "sgpu"} }
+// Values lists the modes.
+func (Mode) Values() []string { return []string{"native", "sgpu"} }
 
 // MemoryEnforcer is what makes a memory limit hold.
 type MemoryEnforcer string
@@ -48,8 +48,8 @@ const (
 	MemoryMPS     MemoryEnforcer = "mps"
 )
 
-// Words lists the memory enforcers.
-func (MemoryEnforcer) Words() []string { return []string{"auto", "none", "dmem", "preload", "mps"} }
+// Values lists the memory enforcers.
+func (MemoryEnforcer) Values() []string { return []string{"auto", "none", "dmem", "preload", "mps"} }
 
 // ComputeEnforcer is what makes a compute limit hold.
 type ComputeEnforcer string
@@ -62,8 +62,8 @@ const (
 	ComputePreload ComputeEnforcer = "preload"
 )
 
-// Words lists the compute enforcers.
-func (ComputeEnforcer) Words() []string { return []string{"auto", "none", "mps", "preload"} }
+// Values lists the compute enforcers.
+func (ComputeEnforcer) Values() []string { return []string{"auto", "none", "mps", "preload"} }
 
 // Advertise is which sGPU resources the kubelet hears of.
 type Advertise string
@@ -75,8 +75,8 @@ const (
 	AdvertiseAll  Advertise = "all"
 )
 
-// Words lists what can be advertised.
-func (Advertise) Words() []string { return []string{"auto", "sgpu", "all"} }
+// Values lists what can be advertised.
+func (Advertise) Values() []string { return []string{"auto", "sgpu", "all"} }
 
 // Unscheduled is what happens to sGPU containers without a card.
 type Unscheduled string
@@ -87,8 +87,8 @@ const (
 	UnscheduledReject Unscheduled = "reject"
 )
 
-// Words lists what can happen.
-func (Unscheduled) Words() []string { return []string{"place", "reject"} }
+// Values lists what can happen.
+func (Unscheduled) Values() []string { return []string{"place", "reject"} }
 
 // Placement is which card the node chooses for a share.
 type Placement string
@@ -99,8 +99,8 @@ const (
 	PlacementSpread  Placement = "spread"
 )
 
-// Words lists the placements.
-func (Placement) Words() []string { return []string{"binpack", "spread"} }
+// Values lists the placements.
+func (Placement) Values() []string { return []string{"binpack", "spread"} }
 
 // ModeSwitch is what a change of mode does with a card in use.
 type ModeSwitch string
@@ -111,8 +111,8 @@ const (
 	ModeSwitchWait   ModeSwitch = "wait"
 )
 
-// Words lists what it can do.
-func (ModeSwitch) Words() []string { return []string{"cordon-card", "wait"} }
+// Values lists what it can do.
+func (ModeSwitch) Values() []string { return []string{"cordon-card", "wait"} }
 
 // MIGStrategy is what MIG devices are called.
 type MIGStrategy string
@@ -124,8 +124,8 @@ const (
 	MIGMixed  MIGStrategy = "mixed"
 )
 
-// Words lists the MIG strategies.
-func (MIGStrategy) Words() []string { return []string{"none", "single", "mixed"} }
+// Values lists the MIG strategies.
+func (MIGStrategy) Values() []string { return []string{"none", "single", "mixed"} }
 
 // Count is what a pod gets that asks for n HCAs.
 type Count string
@@ -137,26 +137,26 @@ const (
 	CountAll      Count = "all"
 )
 
-// Words lists the ways to count.
-func (Count) Words() []string { return []string{"distinct", "strict", "all"} }
+// Values lists the ways to count.
+func (Count) Values() []string { return []string{"distinct", "strict", "all"} }
 
 // LinkType is the kind of a network device, as the kernel's tools spell it.
 type LinkType string
 
-// Words lists the link types.
-func (LinkType) Words() []string { return []string{"ether", "infiniband"} }
+// Values lists the link types.
+func (LinkType) Values() []string { return []string{"ether", "infiniband"} }
 
 // LinkLayer is the link layer of a port.
 type LinkLayer string
 
-// Words lists the link layers.
-func (LinkLayer) Words() []string { return []string{"infiniband", "ethernet"} }
+// Values lists the link layers.
+func (LinkLayer) Values() []string { return []string{"infiniband", "ethernet"} }
 
 // RoleName is a [machine.Role] that a selector can name.
 type RoleName machine.Role
 
-// Words lists the roles.
-func (RoleName) Words() []string { return []string{"fabric", "storage", "management", "virtual"} }
+// Values lists the roles.
+func (RoleName) Values() []string { return []string{"fabric", "storage", "management", "virtual"} }
 
 // Usage is what a node is for.
 type Usage string
@@ -169,8 +169,8 @@ const (
 	UsageHybrid    Usage = "hybrid"
 )
 
-// Words lists the usages.
-func (Usage) Words() []string { return []string{"", "inference", "training", "hybrid"} }
+// Values lists the usages.
+func (Usage) Values() []string { return []string{"", "inference", "training", "hybrid"} }
 
 // Effect is a taint's.
 type Effect string
@@ -182,8 +182,8 @@ const (
 	NoExecute        Effect = "NoExecute"
 )
 
-// Words lists the effects.
-func (Effect) Words() []string { return []string{"NoSchedule", "PreferNoSchedule", "NoExecute"} }
+// Values lists the effects.
+func (Effect) Values() []string { return []string{"NoSchedule", "PreferNoSchedule", "NoExecute"} }
 
 // Conflict is what happens to labels that somebody else holds.
 type Conflict string
@@ -194,14 +194,14 @@ const (
 	Force Conflict = "force"
 )
 
-// Words lists what can happen.
-func (Conflict) Words() []string { return []string{"yield", "force"} }
+// Values lists what can happen.
+func (Conflict) Values() []string { return []string{"yield", "force"} }
 
-// Card names a GPU by index ("3") or UUID ("GPU-…").
-type Card string
+// GPURef names a GPU by index ("3") or UUID ("GPU-…").
+type GPURef string
 
 // Check tells what is wrong with the name of a card.
-func (c Card) Check() error {
+func (c GPURef) Check() error {
 	if strings.HasPrefix(string(c), "GPU-") && len(c) > len("GPU-") {
 		return nil
 	}
@@ -212,7 +212,7 @@ func (c Card) Check() error {
 }
 
 // Names tells whether c is this GPU.
-func (c Card) Names(g *machine.GPU) bool {
+func (c GPURef) Names(g *machine.GPU) bool {
 	return string(c) == g.UUID || string(c) == strconv.Itoa(g.Index)
 }
 
