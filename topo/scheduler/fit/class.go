@@ -50,8 +50,8 @@ type Class struct {
 	selector *sgpu.Selector
 }
 
-// ClassOf is the class of a pod; selector is its device selector, if it has one.
-// Resources named in ignored count for nothing.
+// ClassOf is the class of a pod. Its selector counts if it requests whole GPUs;
+// resources named in ignored count for nothing.
 func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.ResourceName) *Class {
 	c := &Class{
 		Amounts:     Requests(pod, ignored...),
@@ -59,7 +59,9 @@ func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.Resourc
 		tolerations: pod.Spec.Tolerations,
 		nodeName:    pod.Spec.NodeName,
 		exclusive:   wantsHostPort(pod) || repelsItself(pod),
-		selector:    selector,
+	}
+	if selector != nil && c.Amount(selector.Resource) > 0 {
+		c.selector = selector
 	}
 	var required *corev1.NodeSelector
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
@@ -75,7 +77,7 @@ func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.Resourc
 		NodeName    string               `json:"nodeName"`
 		Exclusive   bool                 `json:"exclusive"`
 		GPUs        string               `json:"gpus"`
-	}{c.Amounts, pod.Spec.NodeSelector, required, c.tolerations, c.nodeName, c.exclusive, selector.String()})
+	}{c.Amounts, pod.Spec.NodeSelector, required, c.tolerations, c.nodeName, c.exclusive, c.selector.String()})
 	c.Key = sha256.Sum256(text)
 	return c
 }

@@ -71,8 +71,8 @@ func (s *Scheduler) try(r *Request, info framework.NodeInfo) (percent int64, rea
 	return out.load, out.reason, nil
 }
 
-// free are the GPUs of a node with what is taken of each; a copy.
-func (s *Scheduler) free(info framework.NodeInfo) ([]quota.GPU, error) {
+// left are the GPUs of a node with what is taken of each; a copy.
+func (s *Scheduler) left(info framework.NodeInfo) ([]quota.GPU, error) {
 	state := s.state(info)
 	return slices.Clone(state.gpus), state.err
 }

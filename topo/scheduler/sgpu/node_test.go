@@ -46,7 +46,7 @@ func TestStateFollowsGenerations(t *testing.T) {
 	i := holding(node(0))
 	taken := func() (vcore int) {
 		t.Helper()
-		got, err := s.free(i)
+		got, err := s.left(i)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +70,7 @@ func TestStateFollowsGenerations(t *testing.T) {
 	i.generation, i.node = 3, node(0)
 	i.node.Annotations = nil
 	for range 2 {
-		if _, err := s.free(i); err == nil {
+		if _, err := s.left(i); err == nil {
 			t.Error("a node without an annotation has GPUs")
 		}
 	}
@@ -121,7 +121,7 @@ func BenchmarkState(b *testing.B) {
 		b.Run(tt.name, func(b *testing.B) {
 			for b.Loop() {
 				i.generation += tt.next
-				if _, err := s.free(i); err != nil {
+				if _, err := s.left(i); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -74,6 +74,3 @@ func parseFree(text string) (*allocation.FreeGPUs, error) {
 	}
 	return allocation.ParseFreeGPUs(text)
 }
-
-// ForgetNode is for nodes that are gone.
-func (f *FreeGPUs) ForgetNode(node string) { f.nodes.Forget(node) }

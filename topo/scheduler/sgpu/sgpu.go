@@ -36,6 +36,8 @@ type Scheduler struct {
 	placement config.Placement
 
 	published AnnotationCache[[]quota.GPU]
+	free      FreeGPUs
+	topology  AnnotationCache[topology]
 	// states are by node.
 	states sync.Map
 
@@ -47,7 +49,9 @@ type Scheduler struct {
 // New returns a scheduler. c has the names of resources and annotations, placement
 // is for pods that have no preference.
 func New(c *config.NodeConfig, placement config.Placement) *Scheduler {
-	return &Scheduler{config: c, placement: placement, decisions: map[types.UID]*allocation.Allocation{}}
+	return &Scheduler{
+		config: c, placement: placement, free: FreeGPUs{Domains: c.Domains}, decisions: map[types.UID]*allocation.Allocation{},
+	}
 }
 
 // Request is what a pod requests; nil if nothing.
@@ -62,7 +66,32 @@ func (s *Scheduler) Request(pod *corev1.Pod) (*Request, error) {
 	return r, err
 }
 
-// Filter rejects a node whose GPUs have no room for a request.
+// Selector is which whole GPUs a pod accepts; nil for any.
+func (s *Scheduler) Selector(pod *corev1.Pod) (*Selector, error) {
+	return s.free.Selector(pod.Annotations)
+}
+
+// Concerns reports whether a pod's place depends on its shares or its selector.
+func (s *Scheduler) Concerns(pod *corev1.Pod) bool {
+	d := s.config.Domains
+	for _, key := range []string{d.UseGPUUUID(), d.NoUseGPUUUID(), wellknown.UseGPUUUIDAlias, wellknown.NoUseGPUUUIDAlias} {
+		if pod.Annotations[key] != "" {
+			return true
+		}
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			for _, name := range []string{d.SGPUResource(), d.VCoreResource(), d.VMemoryResource()} {
+				if _, ok := list[i].Resources.Limits[corev1.ResourceName(name)]; ok {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// Filter rejects a node without room for a request.
 func (s *Scheduler) Filter(r *Request, info framework.NodeInfo) *framework.Status {
 	switch _, reason, err := s.try(r, info); {
 	case err != nil:
@@ -73,19 +102,9 @@ func (s *Scheduler) Filter(r *Request, info framework.NodeInfo) *framework.Statu
 	return nil
 }
 
-// Score is how full the node's GPUs would be, 0 to 100, or how free if the pod is
-// to be spread; false without room.
-func (s *Scheduler) Score(r *Request, info framework.NodeInfo) (int64, bool) {
-	load, reason, err := s.try(r, info)
-	if r.nodePlacement(s.placement) == config.PlacementSpread {
-		load = framework.MaxScore - load
-	}
-	return load, err == nil && reason == ""
-}
-
 // Reserve decides which GPUs of a node a pod gets.
 func (s *Scheduler) Reserve(r *Request, pod *corev1.Pod, info framework.NodeInfo) *framework.Status {
-	free, err := s.free(info)
+	free, err := s.left(info)
 	if err != nil {
 		return framework.NewStatus(framework.Unschedulable, "node has no shared GPUs any more")
 	}
@@ -141,6 +160,8 @@ func (s *Scheduler) Bind(ctx context.Context, client kubernetes.Interface, pod *
 // ForgetNode is for nodes that are gone.
 func (s *Scheduler) ForgetNode(node string) {
 	s.published.Forget(node)
+	s.free.nodes.Forget(node)
+	s.topology.Forget(node)
 	s.states.Delete(node)
 }
 

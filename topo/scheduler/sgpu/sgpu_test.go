@@ -84,7 +84,7 @@ func TestSourcesOfAllocations(t *testing.T) {
 			for uid, a := range tt.decided {
 				s.Restore(uid, a)
 			}
-			got, err := s.free(holding(node(tt.published), tt.pods...))
+			got, err := s.left(holding(node(tt.published), tt.pods...))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -97,7 +97,7 @@ func TestSourcesOfAllocations(t *testing.T) {
 
 func TestPlace(t *testing.T) {
 	s := scheduler()
-	free, err := s.free(holding(node(0)))
+	free, err := s.left(holding(node(0)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestContainerPhases(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			free, err := s.free(holding(node(0)))
+			free, err := s.left(holding(node(0)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -184,7 +184,7 @@ func TestContainerPhases(t *testing.T) {
 				return
 			}
 			s.Restore("p", &allocation.Allocation{Version: allocation.Version, Node: "n", Containers: got})
-			there, err := s.free(holding(node(0), p))
+			there, err := s.left(holding(node(0), p))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -206,7 +206,7 @@ func TestInvalidRequestsAndNodes(t *testing.T) {
 	}
 	for _, text := range []string{"", "{", `{"version":2,"cards":[]}`} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{wellknown.SGPUCards: text}}}
-		if got, err := s.free(holding(n)); err == nil {
+		if got, err := s.left(holding(n)); err == nil {
 			t.Errorf("%q is %v", text, got)
 		}
 	}

@@ -6,15 +6,15 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/plugin"
 )
 
-// host is what kube-scheduler has for the plugin beside the framework: its
-// metrics, and who has won its leader election.
-func host() []plugin.Option {
-	return []plugin.Option{plugin.WithMetrics(legacyregistry.Registerer()), plugin.WithElection(won)}
+// process is what kube-scheduler has for the plugin beside the framework: its
+// metrics, and its leader election.
+func process() plugin.Process {
+	return plugin.Process{Registerer: legacyregistry.Registerer(), Won: won}
 }
 
-// won tells whether this process has won kube-scheduler's leader election, and
-// whether there is one. kube-scheduler tells its plugins nothing of it; its
-// metric does, from when the election begins.
+// won reports whether this process has won kube-scheduler's leader election, and
+// whether there is one. kube-scheduler does not pass that to plugins; its metric has
+// it, from when the election begins.
 func won() (leads, known bool) {
 	families, err := legacyregistry.DefaultGatherer.Gather()
 	if err != nil && len(families) == 0 {

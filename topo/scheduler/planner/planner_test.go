@@ -1,8 +1,11 @@
-package plugin
+package planner
 
 import (
+	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -11,11 +14,13 @@ import (
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/placement"
+	"github.com/heddle-dev/heddle/topo/scheduler/metrics"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
 
-// named is a NodeInfo of which the name is looked at.
+// named is a NodeInfo of which only the name is read.
 type named struct {
 	framework.NodeInfo
 	name string
@@ -36,9 +41,25 @@ func leaf(name string, nodes ...int) v1alpha1.Group {
 	return g
 }
 
+// newPlanner is one that has a topology tree.
+func newPlanner(t *testing.T, groups []v1alpha1.Group) *Planner {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(groups)
+	}))
+	t.Cleanup(server.Close)
+	log := slog.New(slog.DiscardHandler)
+	client := topologyclient.New(topologyclient.Options{URL: server.URL, Log: log})
+	_, changed := client.Current()
+	go client.Run(t.Context())
+	<-changed
+	return New(client, gang.Wait, "nvidia.com/gpu", metrics.New(client), log)
+}
+
 // The list of a PodGroup begins with the tightest group of its plan, and goes up
 // tier by tier; a tier with the same nodes is no other placement.
-func TestShortlist(t *testing.T) {
+func TestPlacements(t *testing.T) {
 	groups := []v1alpha1.Group{
 		branch("pod", "pod-1",
 			branch("spine", "spine-1", leaf("leaf-1", 0, 1), leaf("leaf-2", 2, 3)),
@@ -51,8 +72,9 @@ func TestShortlist(t *testing.T) {
 			nodes = append(nodes, named{name: fmt.Sprint("n", i)})
 		}
 	}
-	var c chart
-	c.update(t.Context(), topologyclient.Map{Groups: groups, Generation: 1}, true, nodes, slog.New(slog.DiscardHandler))
+	p := newPlanner(t, groups)
+	p.update(t.Context(), nodes)
+	tree := &p.tree
 	const all = "n0 n1 n2 n3 n4 n6 n7"
 	for _, tt := range []struct {
 		name string
@@ -73,20 +95,20 @@ func TestShortlist(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			room := placement.Capacity{Fit: [][]int32{make([]int32, c.tree.Len())}}
+			room := placement.Capacity{Fit: [][]int32{make([]int32, tree.placement.Len())}}
 			for id := range room.Fit[0] {
-				if c.at[id] >= 0 {
+				if tree.at[id] >= 0 {
 					room.Fit[0][id] = 1
 				}
 			}
-			plan, err := placement.Place(c.tree, &tt.gang, &room)
+			plan, err := placement.Place(tree.placement, &tt.gang, &room)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var got []string
-			for _, p := range c.shortlist(&plan, &framework.Placement{Nodes: nodes}) {
-				line := p.Name + ":"
-				for _, n := range p.Nodes {
+			for _, place := range p.Placements(&Plan{found: plan}, nodes, 4) {
+				line := place.Name + ":"
+				for _, n := range place.Nodes {
 					line += " " + n.Node().Name
 				}
 				got = append(got, line)
