@@ -14,7 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 	"github.com/heddle-dev/heddle/sharing/enforce"
@@ -162,7 +164,7 @@ func TestContainerNames(t *testing.T) {
 	p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "sidecar", ContainerID: "cri-o://2e"}}
 	want := map[cgroup.Container]string{{PodUID: "uid-a", ID: "1f"}: "main", {PodUID: "uid-a", ID: "2e"}: "sidecar"}
 	// The statuses as the watch keeps them.
-	if diff := cmp.Diff(want, containerNames([]*corev1.Pod{leanPod(p)})); diff != "" {
+	if diff := cmp.Diff(want, containerNames([]*corev1.Pod{apiserver.Lean(p)})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -214,7 +216,7 @@ func TestWhyNothingIsMeasured(t *testing.T) {
 				o.Log = slog.New(slog.NewTextHandler(&log, nil))
 			})
 			r.configure(tt.config)
-			r.resolve()
+			r.now.Store(inventory.Configured(r.machine(), r.resolve()))
 			for range 2 {
 				r.usage.look(t.Context())
 			}

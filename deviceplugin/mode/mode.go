@@ -266,6 +266,13 @@ type Card struct {
 	// empty if there is none.
 	Until    string
 	Cordoned bool
+	// Offered is the mode in which it is offered: Mode, or empty while a change
+	// is being written.
+	Offered config.Mode
+	// Unavailable is why no new pod gets it, empty if one can; Draining tells
+	// that it is so only because its mode is to change.
+	Unavailable string
+	Draining    bool
 }
 
 // Cards are those of the machine, in its order.
@@ -286,9 +293,17 @@ func (t *Tracker) cardsLocked() []Card {
 			continue
 		}
 		c := t.cards[g.UUID]
-		cards = append(cards, Card{
+		now := Card{
 			Index: g.Index, UUID: g.UUID, Mode: c.mode, Wanted: c.wanted, Until: c.until(), Cordoned: t.cordoned[g.UUID],
-		})
+			Offered: c.mode, Unavailable: c.against(), Draining: c.withdrawn && c.mode != c.wanted && !t.cordoned[g.UUID],
+		}
+		switch {
+		case c.writing:
+			now.Offered, now.Unavailable, now.Draining = "", "", false
+		case now.Cordoned:
+			now.Unavailable = Cordoned
+		}
+		cards = append(cards, now)
 	}
 	return cards
 }
