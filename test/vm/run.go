@@ -85,5 +85,5 @@ func outcome(exitCode int) Outcome {
 	case 0:
 		return Died
 	}
-	return Refused
+	return NotStarted
 }

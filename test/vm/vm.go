@@ -74,8 +74,8 @@ const (
 	Failed
 	// TimedOut means that QEMU was killed for want of time.
 	TimedOut
-	// Refused means that QEMU itself gave up, before or beside the guest.
-	Refused
+	// NotStarted means that QEMU itself gave up, before or beside the guest.
+	NotStarted
 )
 
 // String is the outcome's word.
@@ -87,7 +87,7 @@ func (v Outcome) String() string {
 		return "failed"
 	case TimedOut:
 		return "timed out"
-	case Refused:
+	case NotStarted:
 		return "refused by QEMU"
 	case Died:
 	}

@@ -21,8 +21,8 @@ func TestOutcomeOfExitCode(t *testing.T) {
 		{"tests passed", 33, Passed},
 		{"tests failed", 35, Failed},
 		{"the guest reset without a word", 0, Died},
-		{"QEMU's own failure, never a pass", 1, Refused},
-		{"killed", -1, Refused},
+		{"QEMU's own failure, never a pass", 1, NotStarted},
+		{"killed", -1, NotStarted},
 	} {
 		if got := outcome(tt.code); got != tt.want {
 			t.Errorf("%s: code %d is %q, want %q", tt.name, tt.code, got, tt.want)
@@ -95,7 +95,7 @@ func TestRunReportsHowTheGuestEnded(t *testing.T) {
 		{"panicked", "echo Kernel panic; exit 0", 0, Result{Outcome: Died, Output: "Kernel panic\n"}},
 		{
 			"a device that QEMU does not have", "echo no such device >&2; exit 1", 0,
-			Result{Outcome: Refused, Output: "no such device\n"},
+			Result{Outcome: NotStarted, Output: "no such device\n"},
 		},
 		{"hung", "exec sleep 60", 50 * time.Millisecond, Result{Outcome: TimedOut}},
 	} {
