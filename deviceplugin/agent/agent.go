@@ -10,7 +10,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -22,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/config"
@@ -34,6 +34,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/mode"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
+	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/hami"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -42,6 +43,9 @@ import (
 // configuration depends on them. Then devices are served all the same: the
 // API server may be away for hours.
 const labelsTimeout = 10 * time.Second
+
+// askTimeout bounds a question that a round, or a resource that starts, waits for.
+const askTimeout = time.Second
 
 // Configs is where the configuration comes from; config.Watcher.
 type Configs interface {
@@ -90,7 +94,9 @@ type Agent struct {
 	binder  *binder.Binder
 	driver  *driver
 	modes   *mode.Tracker
-	pods    PodResourcesClient
+	pods    podresources.PodResourcesListerClient
+	// kubelet is set when a plugin registered or a kubelet follows its list.
+	kubelet notify.Signal
 	short   *shortages
 	steer   *steering
 	tenancy *tenancy
@@ -134,8 +140,8 @@ type served struct {
 }
 
 // New wires an Agent. Nothing runs yet.
-func New(o Options, pods PodResourcesClient) *Agent {
-	a := &Agent{Options: o, pods: pods, served: map[string]*served{}, tell: make(chan struct{}, 1)}
+func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
+	a := &Agent{Options: o, pods: pods, kubelet: notify.New(), served: map[string]*served{}, tell: make(chan struct{}, 1)}
 	a.beat.Store(time.Now().UnixNano())
 	a.now.Store(inventory.New(a.Source.Machine(), a.resolve(), nil, map[string]string{}))
 	a.monitor = health.New(health.Options{
@@ -190,6 +196,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.publishLoop(ctx) })
 	group.Go(func() error { return a.tenancy.run(ctx) })
 	group.Go(func() error { return a.runBridge(ctx) })
+	group.Go(func() error { return a.watchPlugins(ctx) })
 	group.Go(func() error { return a.usage.run(ctx) })
 	group.Go(func() error { return a.loop(ctx, group) })
 	return group.Wait()
@@ -277,12 +284,7 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 		a.mu.Lock()
 		a.served[name] = s
 		a.mu.Unlock()
-		group.Go(func() error {
-			if err := s.plugin.Run(ctx); err != nil {
-				return fmt.Errorf("serve %s: %w", name, err)
-			}
-			return nil
-		})
+		group.Go(func() error { return a.run(ctx, name, s.plugin) })
 	}
 	for _, s := range a.all() {
 		s.refresh(inv)

@@ -26,7 +26,7 @@ const (
 
 // accounts is the kubelet's account of devices for the modes of cards.
 type accounts struct {
-	pods   PodResourcesClient
+	pods   podresources.PodResourcesListerClient
 	binder *binder.Binder
 	// served are the resources whose lists the kubelet hears.
 	served func() map[string]*served

@@ -74,7 +74,7 @@ type rig struct {
 	api      *api
 	registry *prometheus.Registry
 	options  Options
-	client   PodResourcesClient
+	client   podresources.PodResourcesListerClient
 	stop     func()
 }
 

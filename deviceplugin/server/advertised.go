@@ -13,7 +13,7 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// ledger keeps the list that every stream sends, and the rule that an ID once
+// advertised is the list that every stream sends, and the rule that an ID once
 // advertised stays listed. A kubelet (v1.37, pkg/kubelet/cm/devicemanager)
 // replaces its devices by every list:
 //
@@ -36,12 +36,11 @@ import (
 // So an ID that the Resource no longer names is only marked Unhealthy. It
 // leaves when every stream has sent that and linger has passed, no call is in
 // flight for it or was within linger, and no pod is known to hold it. linger
-// is for what the kubelet does outside our sight: between choosing the ID and
-// calling Allocate, and between our answer and its PodResources.
-type ledger struct {
-	mu       sync.Mutex
-	entries  map[string]*entry
-	draining bool
+// is for what the plugin does not see of the kubelet: between choosing the ID and
+// calling Allocate, and between the answer and its PodResources.
+type advertised struct {
+	mu      sync.Mutex
+	entries map[string]*entry
 	// list is what streams send: immutable, sorted by ID, never nil.
 	list []*v1beta1.Device
 	// generation counts the lists, and since is when the last one was made.
@@ -61,27 +60,24 @@ type entry struct {
 	// withdrawn is when it was seen that the Resource does not, or later, when
 	// a stream had still to send that.
 	withdrawn time.Time
-	// generation is the first list's that said it.
+	// generation is the first list's that shows it.
 	generation uint64
 	// calls are in flight; lastCall is when the last one ended.
 	calls    int
 	lastCall time.Time
 }
 
-func newLedger() *ledger {
-	return &ledger{
+func newAdvertised() *advertised {
+	return &advertised{
 		entries: map[string]*entry{}, list: []*v1beta1.Device{}, since: time.Now(),
 		changed: make(chan struct{}), streams: map[uint64]uint64{},
 	}
 }
 
 // update takes the Resource's devices. It reports whether the list differs.
-func (l *ledger) update(devices []Device) bool {
+func (l *advertised) update(devices []Device) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.draining {
-		devices = nil
-	}
 	named := make(map[string]bool, len(devices))
 	for _, d := range devices {
 		named[d.ID] = true
@@ -106,18 +102,10 @@ func (l *ledger) update(devices []Device) bool {
 	return differs
 }
 
-// drain withdraws all devices for good.
-func (l *ledger) drain() {
-	l.mu.Lock()
-	l.draining = true
-	l.mu.Unlock()
-	l.update(nil)
-}
-
-// held takes the IDs that pods hold, from a look that began at asked. IDs that
-// nobody names (the plugin was restarted meanwhile) come into the list, and
-// those that nobody holds any more leave it.
-func (l *ledger) held(holders map[string]bool, asked time.Time) {
+// held takes the IDs that pods hold, from a question that was asked at that time.
+// IDs that the Resource does not name (the plugin was restarted meanwhile) enter
+// the list, and those that no pod holds any more leave it.
+func (l *advertised) held(holders map[string]bool, asked time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for id, holds := range holders {
@@ -142,8 +130,8 @@ func (l *ledger) held(holders map[string]bool, asked time.Time) {
 	l.publishLocked()
 }
 
-// publishLocked makes the list anew and reports whether it differs.
-func (l *ledger) publishLocked() bool {
+// publishLocked makes the list again and reports whether it differs.
+func (l *advertised) publishLocked() bool {
 	list := make([]*v1beta1.Device, 0, len(l.entries))
 	for _, id := range slices.Sorted(maps.Keys(l.entries)) {
 		e := l.entries[id]
@@ -170,7 +158,7 @@ func (l *ledger) publishLocked() bool {
 }
 
 // again makes streams send the list once more.
-func (l *ledger) again() {
+func (l *advertised) again() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.since = time.Now()
@@ -185,8 +173,8 @@ func sameDevice(a, b *v1beta1.Device) bool {
 		slices.EqualFunc(a.GetTopology().GetNodes(), b.GetTopology().GetNodes(), sameNode)
 }
 
-// edition is one list to send.
-type edition struct {
+// listVersion is one list to send.
+type listVersion struct {
 	devices    []*v1beta1.Device
 	generation uint64
 	since      time.Time
@@ -194,14 +182,14 @@ type edition struct {
 	next <-chan struct{}
 }
 
-func (l *ledger) current() edition {
+func (l *advertised) current() listVersion {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return edition{devices: l.list, generation: l.generation, since: l.since, next: l.changed}
+	return listVersion{devices: l.list, generation: l.generation, since: l.since, next: l.changed}
 }
 
 // join adds a stream, which has sent nothing yet.
-func (l *ledger) join() (stream uint64) {
+func (l *advertised) join() (stream uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lastID++
@@ -209,25 +197,25 @@ func (l *ledger) join() (stream uint64) {
 	return l.lastID
 }
 
-func (l *ledger) sent(stream, generation uint64) {
+func (l *advertised) sent(stream, generation uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.streams[stream] = generation
 }
 
-func (l *ledger) leave(stream uint64) {
+func (l *advertised) leave(stream uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.streams, stream)
 }
 
-// begin notes a call of Allocate. IDs that are not listed are refused.
-func (l *ledger) begin(resource string, ids []string) error {
+// begin notes a call of Allocate. IDs that are not listed are rejected.
+func (l *advertised) begin(resource string, ids []string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	unknown := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return l.entries[id] != nil })
 	if len(unknown) > 0 || len(ids) == 0 {
-		return status.Error(codes.InvalidArgument, refusal(resource, unknown))
+		return status.Error(codes.InvalidArgument, rejection(resource, unknown))
 	}
 	for _, id := range ids {
 		l.entries[id].calls++
@@ -235,7 +223,7 @@ func (l *ledger) begin(resource string, ids []string) error {
 	return nil
 }
 
-func (l *ledger) end(ids []string) {
+func (l *advertised) end(ids []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, id := range ids {
@@ -249,7 +237,7 @@ func (l *ledger) end(ids []string) {
 // shownIDs bounds how many IDs an error names.
 const shownIDs = 8
 
-func refusal(resource string, unknown []string) string {
+func rejection(resource string, unknown []string) string {
 	if len(unknown) == 0 {
 		return resource + ": a request without device IDs"
 	}
@@ -266,7 +254,7 @@ type counts struct {
 	capacity, allocatable, withdrawn, streams int
 }
 
-func (l *ledger) counts() counts {
+func (l *advertised) counts() counts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := counts{capacity: len(l.list), streams: len(l.streams)}

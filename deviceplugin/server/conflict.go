@@ -14,7 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+	pluginregistration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
@@ -27,49 +27,40 @@ const (
 	maxSockets = 64
 )
 
-// Allocatable lists the healthy devices that the kubelet knows:
-// PodResourcesListerClient.
-type Allocatable interface {
-	GetAllocatableResources(
-		ctx context.Context, in *podresources.AllocatableResourcesRequest, opts ...grpc.CallOption,
-	) (*podresources.AllocatableResourcesResponse, error)
-}
-
-// Rival makes a function for Options.Claimed that looks on this node for
-// another device plugin of the resource. In this order it finds: a socket in
-// plugins_registry that names the resource; a socket in device-plugins that
-// somebody listens on and whose name says the resource; devices that the
-// kubelet has without any socket of ours being alive (pods nil: not looked
-// at). It never watches another plugin's devices: some hand a change to one
-// stream only.
-func Rival(kubeletDir, resource string, pods Allocatable) func(ctx context.Context) (string, error) {
-	return func(ctx context.Context) (string, error) {
-		owner, err := registered(ctx, filepath.Join(kubeletDir, registryDir), resource)
-		if owner != "" {
-			return owner, nil
-		}
-		others, mine, listErr := neighbors(ctx, filepath.Join(kubeletDir, pluginDir), resource)
-		if err = errors.Join(err, listErr); err != nil {
-			return "", err
-		}
-		for _, name := range others {
-			if serves(name, resource) {
-				return pluginDir + "/" + name, nil
-			}
-		}
-		if mine || pods == nil {
-			return "", nil
-		}
-		n, err := allocatable(ctx, pods, resource)
-		if err != nil || n == 0 {
-			return "", err
-		}
-		slices.Sort(others)
-		return fmt.Sprintf("another device plugin with %d devices (sockets: %s)", n, strings.Join(others, ", ")), nil
+// Conflict names another device plugin of the resource on this node, empty for
+// none. In this order it finds: a socket in plugins_registry that names the
+// resource; a socket in device-plugins that another process listens on and that
+// is named after the resource; devices that the kubelet has without any socket of
+// heddle being alive (pods nil: not looked at). It never watches another plugin's
+// devices: some hand a change to one stream only.
+func Conflict(
+	ctx context.Context, kubeletDir, resource string, pods podresources.PodResourcesListerClient,
+) (string, error) {
+	owner, err := registered(ctx, filepath.Join(kubeletDir, registryDir), resource)
+	if owner != "" {
+		return owner, nil
 	}
+	others, mine, listErr := neighbors(ctx, filepath.Join(kubeletDir, pluginDir), resource)
+	if err = errors.Join(err, listErr); err != nil {
+		return "", err
+	}
+	for _, name := range others {
+		if serves(name, resource) {
+			return pluginDir + "/" + name, nil
+		}
+	}
+	if mine || pods == nil {
+		return "", nil
+	}
+	n, err := allocatable(ctx, pods, resource)
+	if err != nil || n == 0 {
+		return "", err
+	}
+	slices.Sort(others)
+	return fmt.Sprintf("another device plugin with %d devices (sockets: %s)", n, strings.Join(others, ", ")), nil
 }
 
-// registered asks the sockets of plugins_registry what they serve.
+// registered asks the sockets of plugins_registry which resource they serve.
 func registered(ctx context.Context, dir, resource string) (string, error) {
 	names, err := sockets(dir)
 	if err != nil {
@@ -81,14 +72,14 @@ func registered(ctx context.Context, dir, resource string) (string, error) {
 			// A stale socket, or a plugin that is busy: no claim.
 			continue
 		}
-		if info.GetType() == registration.DevicePlugin && info.GetName() == resource {
+		if info.GetType() == pluginregistration.DevicePlugin && info.GetName() == resource {
 			return registryDir + "/" + name, nil
 		}
 	}
 	return "", nil
 }
 
-func info(ctx context.Context, path string) (*registration.PluginInfo, error) {
+func info(ctx context.Context, path string) (*pluginregistration.PluginInfo, error) {
 	conn, err := grpc.NewClient("passthrough:///plugin",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
@@ -100,11 +91,11 @@ func info(ctx context.Context, path string) (*registration.PluginInfo, error) {
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, infoTimeout)
 	defer cancel()
-	return registration.NewRegistrationClient(conn).GetInfo(ctx, &registration.InfoRequest{})
+	return pluginregistration.NewRegistrationClient(conn).GetInfo(ctx, &pluginregistration.InfoRequest{})
 }
 
-// neighbors lists the live sockets of others, and tells whether one of the
-// resource's own is alive.
+// neighbors lists the live sockets of other plugins, and reports whether one of
+// the resource's own is alive.
 func neighbors(ctx context.Context, dir, resource string) (others []string, mine bool, err error) {
 	names, err := sockets(dir)
 	if err != nil {
@@ -142,8 +133,8 @@ func sockets(dir string) ([]string, error) {
 	return names, nil
 }
 
-// serves tells whether a socket's name says the resource, as plugins of the
-// field name theirs: nvidia-gpu.sock for nvidia.com/gpu, amd.com_gpu.sock,
+// serves reports whether a socket is named after the resource, as common plugins
+// name theirs: nvidia-gpu.sock for nvidia.com/gpu, amd.com_gpu.sock,
 // hca_shared_devices_a.sock for rdma/hca_shared_devices_a.
 func serves(file, resource string) bool {
 	domain, name, _ := strings.Cut(resource, "/")
@@ -167,7 +158,7 @@ func serves(file, resource string) bool {
 }
 
 // allocatable counts the healthy devices that the kubelet has of a resource.
-func allocatable(ctx context.Context, pods Allocatable, resource string) (int, error) {
+func allocatable(ctx context.Context, pods podresources.PodResourcesListerClient, resource string) (int, error) {
 	resp, err := pods.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
 	if err != nil {
 		return 0, fmt.Errorf("allocatable resources: %w", err)

@@ -38,7 +38,7 @@ func (w watcherPlugin) GetInfo(context.Context, *registration.InfoRequest) (*reg
 	return &registration.PluginInfo{Type: registration.DevicePlugin, Name: w.resource}, nil
 }
 
-func TestRivalBySocket(t *testing.T) {
+func TestConflictBySocket(t *testing.T) {
 	tests := []struct {
 		resource, socket, want string
 	}{
@@ -58,7 +58,7 @@ func TestRivalBySocket(t *testing.T) {
 			dir := kubelet.Dir(t)
 			k := kubelet.Start(t, dir)
 			stop := squat(t, k, tt.socket)
-			look := server.Rival(dir, tt.resource, podResources(t, k))
+			look := conflictIn(dir, tt.resource, podResources(t, k))
 			if got, err := look(t.Context()); got != tt.want || err != nil {
 				t.Errorf("owner %q, %v; want %q", got, err, tt.want)
 			}
@@ -72,7 +72,7 @@ func TestRivalBySocket(t *testing.T) {
 	}
 }
 
-func TestRivalInPluginsRegistry(t *testing.T) {
+func TestConflictInPluginsRegistry(t *testing.T) {
 	dir := kubelet.Dir(t)
 	registry := filepath.Join(dir, "plugins_registry")
 	if err := os.MkdirAll(registry, 0o750); err != nil {
@@ -91,7 +91,7 @@ func TestRivalInPluginsRegistry(t *testing.T) {
 	}()
 	defer func() { registrar.Stop(); <-done }()
 	for resource, want := range map[string]string{"rdma/hca": "plugins_registry/reg.sock", "rdma/other": ""} {
-		if got, err := server.Rival(dir, resource, nil)(t.Context()); got != want || err != nil {
+		if got, err := server.Conflict(t.Context(), dir, resource, nil); got != want || err != nil {
 			t.Errorf("%s: owner %q, %v; want %q", resource, got, err, want)
 		}
 	}
@@ -99,19 +99,19 @@ func TestRivalInPluginsRegistry(t *testing.T) {
 
 // A plugin whose socket says nothing is found by what the kubelet has; ours is
 // none, nor is another process of ours.
-func TestRivalByAllocatable(t *testing.T) {
+func TestConflictByAllocatable(t *testing.T) {
 	dir := kubelet.Dir(t)
 	k := kubelet.Start(t, dir)
-	look := server.Rival(dir, gpu, podResources(t, k))
+	look := conflictIn(dir, gpu, podResources(t, k))
 	stop := run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: newRack("a", "b")}))
 	k.Wait(within(t), gpu, serving(2))
 	if got, err := look(t.Context()); got != "" || err != nil {
-		t.Errorf("our own plugin is a rival: %q, %v", got, err)
+		t.Errorf("our own plugin is a conflict: %q, %v", got, err)
 	}
 	stop()
 	k.Wait(within(t), gpu, serving0)
 	if got, err := look(t.Context()); got != "" || err != nil {
-		t.Errorf("nobody is a rival: %q, %v", got, err)
+		t.Errorf("nobody is a conflict: %q, %v", got, err)
 	}
 	foreign(t, k, "dp.sock", "a", "b")
 	const want = "another device plugin with 2 devices (sockets: dp.sock)"
@@ -125,23 +125,12 @@ func TestAForeignPluginIsLeftAlone(t *testing.T) {
 	dir := kubelet.Dir(t)
 	k := kubelet.Start(t, dir)
 	foreign(t, k, "nvidia-gpu.sock", "x")
-	asked := make(chan struct{}, 1)
-	rival := server.Rival(dir, gpu, podResources(t, k))
 	options := server.Options{
 		Name: gpu, KubeletDir: dir, Resource: newRack("a", "b"), Registerer: prometheus.NewRegistry(),
-		Claimed: func(ctx context.Context) (string, error) {
-			defer func() {
-				select {
-				case asked <- struct{}{}:
-				default:
-				}
-			}()
-			return rival(ctx)
-		},
+		PodResources: podResources(t, k),
 	}
 	p := server.New(options)
 	stop := run(t, p)
-	<-asked
 	until(t, "the owner", func() bool { return p.Status().Owner != "" })
 	want := server.Status{Resource: gpu, Owner: owner, Capacity: 2, Allocatable: 2}
 	if diff := cmp.Diff(want, p.Status()); diff != "" {
@@ -166,11 +155,17 @@ func TestAForeignPluginIsLeftAlone(t *testing.T) {
 func TestAnUnknownOwnerIsNobody(t *testing.T) {
 	dir := kubelet.Dir(t)
 	k := kubelet.Start(t, dir)
-	run(t, server.New(server.Options{
-		Name: gpu, KubeletDir: dir, Resource: newRack("a"),
-		Claimed: func(context.Context) (string, error) { return "", errors.New("no API server") },
-	}))
+	pods := podResources(t, k)
+	k.Disturb(func(context.Context, string) error { return errors.New("down") })
+	run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: newRack("a"), PodResources: pods}))
 	k.Wait(within(t), gpu, serving(1))
+}
+
+// conflictIn asks for another plugin of a resource.
+func conflictIn(
+	dir, resource string, pods podresources.PodResourcesListerClient,
+) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) { return server.Conflict(ctx, dir, resource, pods) }
 }
 
 // foreign serves and registers another plugin for the GPU resource.
@@ -184,11 +179,11 @@ func foreign(t *testing.T, k *kubelet.Kubelet, socket string, ids ...string) {
 
 func serving0(s kubelet.State) bool { return s.Connected == 0 }
 
-func TestRivalIsUnknown(t *testing.T) {
+func TestConflictIsUnknown(t *testing.T) {
 	dir := kubelet.Dir(t)
 	k := kubelet.Start(t, dir)
 	k.Disturb(func(context.Context, string) error { return errors.New("down") })
-	if got, err := server.Rival(dir, gpu, podResources(t, k))(t.Context()); err == nil || got != "" {
+	if got, err := server.Conflict(t.Context(), dir, gpu, podResources(t, k)); err == nil || got != "" {
 		t.Errorf("owner %q, error %v", got, err)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // server answers the kubelet on one socket.
@@ -20,15 +22,15 @@ type server struct {
 	name     string
 	resource Resource
 	options  *v1beta1.DevicePluginOptions
-	ledger   *ledger
+	list     *advertised
 	metrics  *metrics
 	log      *slog.Logger
 
 	traffic *traffic
 	// ending is closed when streams shall end.
 	ending chan struct{}
-	// streamed is told when a stream has sent its first list, and when it ends.
-	streamed func()
+	// changed is set when a stream has sent its first list, and when it ends.
+	changed notify.Signal
 }
 
 func (s *server) GetDevicePluginOptions(context.Context, *v1beta1.Empty) (*v1beta1.DevicePluginOptions, error) {
@@ -40,19 +42,19 @@ func (s *server) GetDevicePluginOptions(context.Context, *v1beta1.Empty) (*v1bet
 func (s *server) ListAndWatch(
 	_ *v1beta1.Empty, stream grpc.ServerStreamingServer[v1beta1.ListAndWatchResponse],
 ) error {
-	id := s.ledger.join()
+	id := s.list.join()
 	defer func() {
-		s.ledger.leave(id)
-		s.streamed()
+		s.list.leave(id)
+		s.changed.Notify()
 	}()
 	for first := true; ; first = false {
-		now := s.ledger.current()
+		now := s.list.current()
 		if err := stream.Send(&v1beta1.ListAndWatchResponse{Devices: now.devices}); err != nil {
 			return fmt.Errorf("send devices: %w", err)
 		}
-		s.ledger.sent(id, now.generation)
+		s.list.sent(id, now.generation)
 		if first {
-			s.streamed()
+			s.changed.Notify()
 		} else {
 			s.metrics.updates.Observe(time.Since(now.since).Seconds())
 		}
@@ -96,8 +98,8 @@ func (s *server) prefer(c *v1beta1.ContainerPreferredAllocationRequest) (ids []s
 	return s.resource.Prefer(c.GetAvailableDeviceIDs(), c.GetMustIncludeDeviceIDs(), int(c.GetAllocationSize()))
 }
 
-// Allocate refuses IDs that were never in the list: a kubelet asks for such
-// only if somebody else's list reached it for the same resource.
+// Allocate rejects IDs that were never in the list: a kubelet asks for such only
+// if another plugin's list reached it for the same resource.
 func (s *server) Allocate(ctx context.Context, req *v1beta1.AllocateRequest) (*v1beta1.AllocateResponse, error) {
 	resp := &v1beta1.AllocateResponse{}
 	for _, c := range req.GetContainerRequests() {
@@ -111,10 +113,10 @@ func (s *server) Allocate(ctx context.Context, req *v1beta1.AllocateRequest) (*v
 }
 
 func (s *server) allocate(ctx context.Context, ids []string) (*v1beta1.ContainerAllocateResponse, error) {
-	if err := s.ledger.begin(s.name, ids); err != nil {
+	if err := s.list.begin(s.name, ids); err != nil {
 		return nil, err
 	}
-	defer s.ledger.end(ids)
+	defer s.list.end(ids)
 	answer, err := s.resource.Allocate(ctx, ids)
 	if err != nil {
 		return nil, fmt.Errorf("allocate %s: %w", s.name, err)
@@ -151,7 +153,7 @@ func (s *server) intercept(
 	}()
 	resp, err = handler(ctx, req)
 	if err != nil {
-		s.log.WarnContext(ctx, "call refused", "method", method, "err", err)
+		s.log.WarnContext(ctx, "call rejected", "method", method, "err", err)
 	}
 	return resp, err
 }

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,7 +10,7 @@ import (
 )
 
 // shown is the list as "ID health".
-func (l *ledger) shown() []string {
+func (l *advertised) shown() []string {
 	list := []string{}
 	for _, d := range l.current().devices {
 		health := "-"
@@ -38,8 +37,8 @@ func TestAnIDOnceAdvertisedStaysListed(t *testing.T) {
 	tests := []struct {
 		name string
 		// begin runs before b is withdrawn; at, before the look at that time.
-		begin func(l *ledger)
-		at    map[time.Duration]func(l *ledger)
+		begin func(l *advertised)
+		at    map[time.Duration]func(l *advertised)
 		// holds tells whether a pod holds b at the time.
 		holds func(time.Duration) bool
 		// until is when b leaves the list, 0 for never within an hour.
@@ -56,29 +55,29 @@ func TestAnIDOnceAdvertisedStaysListed(t *testing.T) {
 		},
 		{
 			name:  "an Allocate of ten minutes is in flight",
-			begin: func(l *ledger) { _ = l.begin("r", []string{"b"}) },
-			at:    map[time.Duration]func(*ledger){10 * time.Minute: func(l *ledger) { l.end([]string{"b"}) }},
+			begin: func(l *advertised) { _ = l.begin("r", []string{"b"}) },
+			at:    map[time.Duration]func(*advertised){10 * time.Minute: func(l *advertised) { l.end([]string{"b"}) }},
 			// The kubelet books after our answer: another minute.
 			until: 11 * time.Minute,
 		},
 		{
 			name:  "a stream hangs for five minutes, and does not learn of it",
-			begin: func(l *ledger) { l.sent(l.join(), l.current().generation) },
-			at: map[time.Duration]func(*ledger){
-				5 * time.Minute: func(l *ledger) { l.sent(1, l.current().generation) },
+			begin: func(l *advertised) { l.sent(l.join(), l.current().generation) },
+			at: map[time.Duration]func(*advertised){
+				5 * time.Minute: func(l *advertised) { l.sent(1, l.current().generation) },
 			},
 			until: 6*time.Minute - look,
 		},
 		{
 			name:  "the stream that hung is gone",
-			begin: func(l *ledger) { l.join() },
-			at:    map[time.Duration]func(*ledger){5 * time.Minute: func(l *ledger) { l.leave(1) }},
+			begin: func(l *advertised) { l.join() },
+			at:    map[time.Duration]func(*advertised){5 * time.Minute: func(l *advertised) { l.leave(1) }},
 			until: 6*time.Minute - look,
 		},
 		{
 			name: "the Resource names it again",
-			at: map[time.Duration]func(*ledger){
-				30 * time.Second: func(l *ledger) { l.update(append(healthy("a"), Device{ID: "b"})) },
+			at: map[time.Duration]func(*advertised){
+				30 * time.Second: func(l *advertised) { l.update(append(healthy("a"), Device{ID: "b"})) },
 			},
 		},
 		{
@@ -89,7 +88,7 @@ func TestAnIDOnceAdvertisedStaysListed(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := newLedger()
+				l := newAdvertised()
 				l.update(healthy("a", "b"))
 				if tt.begin != nil {
 					tt.begin(l)
@@ -118,7 +117,7 @@ func TestAnIDOnceAdvertisedStaysListed(t *testing.T) {
 
 func TestADeviceThatWasUnhealthyLeavesToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedger()
+		l := newAdvertised()
 		l.update([]Device{{ID: "a"}})
 		stream := l.join()
 		l.sent(stream, l.current().generation)
@@ -137,7 +136,7 @@ func TestADeviceThatWasUnhealthyLeavesToo(t *testing.T) {
 // After a restart of the plugin, pods hold what the Resource may not name.
 func TestHeldIDsThatNobodyNamesAreListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedger()
+		l := newAdvertised()
 		l.update(healthy("a"))
 		l.held(map[string]bool{"a": true, "z": true}, time.Now())
 		if diff := cmp.Diff([]string{"a+", "z-"}, l.shown()); diff != "" {
@@ -158,7 +157,7 @@ func TestHeldIDsThatNobodyNamesAreListed(t *testing.T) {
 // A look that began before the call ended must not free what the call gave.
 func TestAnOldLookFreesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedger()
+		l := newAdvertised()
 		l.update(healthy("a"))
 		l.update(nil)
 		<-time.After(time.Hour)
@@ -171,40 +170,6 @@ func TestAnOldLookFreesNothing(t *testing.T) {
 		l.held(nil, asked)
 		if diff := cmp.Diff([]string{"a-"}, l.shown()); diff != "" {
 			t.Errorf("list (-want +got):\n%s", diff)
-		}
-	})
-}
-
-func TestDrainWaitsForHolders(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := New(Options{Name: "nvidia.com/gpu"})
-		p.ledger.update(healthy("a", "b"))
-		drained := make(chan error, 1)
-		go func() { drained <- p.Drain(t.Context()) }()
-		synctest.Wait()
-		p.ledger.update(healthy("a", "b"))
-		if diff := cmp.Diff([]string{"a-", "b-"}, p.ledger.shown()); diff != "" {
-			t.Errorf("list while draining (-want +got):\n%s", diff)
-		}
-		<-time.After(time.Hour)
-		p.ledger.held(map[string]bool{"a": true}, time.Now())
-		synctest.Wait()
-		select {
-		case err := <-drained:
-			t.Fatalf("drained with a holder: %v", err)
-		default:
-		}
-		p.ledger.held(nil, time.Now())
-		if err := <-drained; err != nil {
-			t.Error(err)
-		}
-
-		p.ledger.held(map[string]bool{"a": true}, time.Now())
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		const want = "drain nvidia.com/gpu: 1 devices are still listed: context deadline exceeded"
-		if err := p.Drain(ctx); err == nil || err.Error() != want {
-			t.Errorf("error\n got %v\nwant %s", err, want)
 		}
 	})
 }

@@ -31,22 +31,30 @@ var (
 	errNoKubelet = errors.New("the kubelet does not listen")
 )
 
-// life is one registration: a socket of its own, served until it is stopped.
-type life struct {
-	// kubelet is the kubelet.sock that took the registration.
+// registration is one registration with a kubelet: a socket of its own, served
+// until it is stopped.
+type registration struct {
+	// kubelet is the kubelet.sock that took it.
 	kubelet identity
 	socket  string
-	// intact tells whether the socket is still in the directory.
-	intact func() bool
-	// streams tells how many kubelets watch; note is closed when that changes.
-	streams func() (n int, note <-chan struct{})
-	// stop ends it; calls in flight go on until the context ends.
-	stop func(ctx context.Context)
+	// bound is the socket as it was made; known is false if it is unknown.
+	bound   identity
+	known   bool
+	server  *server
+	grpc    *grpc.Server
+	serving sync.WaitGroup
+	broken  atomic.Bool
 }
 
-// open begins a life: it connects to the kubelet, serves, and registers. The
+// intact reports whether the socket is still in the directory and served.
+func (r *registration) intact() bool {
+	now, ok := identify(r.socket)
+	return r.known && ok && now == r.bound && !r.broken.Load()
+}
+
+// open registers: it connects to the kubelet, serves, and registers. The
 // connection comes first, so that an absent kubelet costs no socket.
-func (p *Plugin) open(ctx context.Context) (*life, error) {
+func (p *Plugin) open(ctx context.Context) (*registration, error) {
 	conn, kubelet, err := connect(ctx, filepath.Join(p.dir, kubeletSocket))
 	if err != nil {
 		return nil, err
@@ -57,34 +65,27 @@ func (p *Plugin) open(ctx context.Context) (*life, error) {
 		return nil, fmt.Errorf("registration client: %w", err)
 	}
 	defer func() { _ = registry.Close() }()
-	l, err := p.serve(ctx)
+	r, err := p.serve(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l.kubelet = kubelet
+	r.kubelet = kubelet
 	calling, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
 	_, err = v1beta1.NewRegistrationClient(registry).Register(calling, &v1beta1.RegisterRequest{
-		Version: v1beta1.Version, Endpoint: filepath.Base(l.socket), ResourceName: p.options.Name, Options: p.promises(),
+		Version: v1beta1.Version, Endpoint: filepath.Base(r.socket), ResourceName: p.options.Name, Options: r.server.options,
 	})
 	if err != nil {
 		// The kubelet may have taken it all the same, and call already.
-		l.drain(ctx)
+		r.stop(ctx)
 		return nil, fmt.Errorf("register %s: %w", p.options.Name, err)
 	}
-	return l, nil
+	return r, nil
 }
 
-// drain stops a life, also after ctx, and lets calls end for a bounded time.
-func (l *life) drain(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
-	defer cancel()
-	l.stop(ctx)
-}
-
-// connect connects to kubelet.sock and says which one it was: the same before
-// and after, so that a kubelet which restarts meanwhile is told from the one
-// that takes the registration.
+// connect connects to kubelet.sock, with its identity: the same before and after,
+// so that a kubelet which restarts meanwhile is not taken for the one that takes
+// the registration.
 func connect(ctx context.Context, path string) (net.Conn, identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -118,51 +119,47 @@ func clientOn(conn net.Conn) (*grpc.ClientConn, error) {
 }
 
 // serve listens on a new socket.
-func (p *Plugin) serve(ctx context.Context) (*life, error) {
+func (p *Plugin) serve(ctx context.Context) (*registration, error) {
 	listener, err := listen(ctx, p.dir, p.options.Name)
 	if err != nil {
 		return nil, err
 	}
 	s := &server{
-		name: p.options.Name, resource: p.options.Resource, options: p.promises(), ledger: p.ledger,
-		metrics: p.metrics, log: p.log, traffic: newTraffic(), ending: make(chan struct{}),
-		streamed: p.streamed,
+		name: p.options.Name, resource: p.options.Resource, list: p.list, metrics: p.metrics, log: p.log,
+		traffic: newTraffic(), ending: make(chan struct{}), changed: p.options.Changed,
+		options: &v1beta1.DevicePluginOptions{
+			PreStartRequired:                !p.options.SkipPreStart,
+			GetPreferredAllocationAvailable: !p.options.SkipPrefer,
+		},
 	}
-	g := grpc.NewServer(grpc.UnaryInterceptor(s.intercept), grpc.StatsHandler(s.traffic))
-	v1beta1.RegisterDevicePluginServer(g, s)
-	var serving sync.WaitGroup
-	var broken atomic.Bool
-	serving.Go(func() {
-		if err := g.Serve(listener); err != nil {
-			broken.Store(true)
+	r := &registration{
+		socket: listener.Addr().String(), server: s,
+		grpc: grpc.NewServer(grpc.UnaryInterceptor(s.intercept), grpc.StatsHandler(s.traffic)),
+	}
+	r.bound, r.known = identify(r.socket)
+	v1beta1.RegisterDevicePluginServer(r.grpc, s)
+	r.serving.Go(func() {
+		if err := r.grpc.Serve(listener); err != nil {
+			r.broken.Store(true)
 			p.log.Error("serving ended", "err", err)
 		}
 	})
-	path := listener.Addr().String()
-	made, known := identify(path)
-	return &life{
-		socket: path,
-		intact: func() bool {
-			now, ok := identify(path)
-			return known && ok && now == made && !broken.Load()
-		},
-		streams: s.traffic.streaming,
-		stop: func(ctx context.Context) {
-			s.stop(ctx, g)
-			serving.Wait()
-		},
-	}, nil
+	return r, nil
 }
 
-// stop drains the server. Calls come first: a kubelet whose stream ends closes
-// the connection (plugin/v1beta1/client.go, Disconnect), and its calls in
-// flight fail, Allocate's for good.
-func (s *server) stop(ctx context.Context, g *grpc.Server) {
-	s.traffic.idle(ctx)
-	close(s.ending)
+// stop ends the registration, also after ctx, and lets calls end for a bounded
+// time. Calls come first: a kubelet whose stream ends closes the connection
+// (plugin/v1beta1/client.go, Disconnect), and its calls in flight fail,
+// Allocate's for good.
+func (r *registration) stop(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	defer cancel()
+	defer r.serving.Wait()
+	r.server.traffic.idle(ctx)
+	close(r.server.ending)
 	graceful := make(chan struct{})
 	go func() {
-		g.GracefulStop()
+		r.grpc.GracefulStop()
 		close(graceful)
 	}()
 	select {
@@ -171,18 +168,10 @@ func (s *server) stop(ctx context.Context, g *grpc.Server) {
 	case <-ctx.Done():
 	}
 	// Stop cancels the calls. One that ignores this cannot be waited for.
-	g.Stop()
+	r.grpc.Stop()
 	select {
 	case <-graceful:
 	case <-time.After(stopGrace):
-		s.log.Error("a call does not end though it is canceled", "calls", s.traffic.inFlight())
-	}
-}
-
-// promises are the options of the kubelet's API.
-func (p *Plugin) promises() *v1beta1.DevicePluginOptions {
-	return &v1beta1.DevicePluginOptions{
-		PreStartRequired:                !p.options.SkipPreStart,
-		GetPreferredAllocationAvailable: !p.options.SkipPrefer,
+		r.server.log.Error("a canceled call does not end", "calls", r.server.traffic.inFlight())
 	}
 }
