@@ -9,11 +9,11 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 )
 
-func TestWalks(t *testing.T) {
+func TestUplinkDiscovery(t *testing.T) {
 	t.Parallel()
 	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(64, 16), Rails: 8})
 	m := mapOf(t, fabric.ModeAuto, f)
-	first := m.Walks(nil)
+	first := m.UplinkDiscovery()
 	owner, most := map[string]string{}, 0
 	for node, leaves := range first {
 		most = max(most, len(leaves))
@@ -27,7 +27,7 @@ func TestWalks(t *testing.T) {
 	gone := owner[f.Leaf(1, 3, 0).ID]
 	m.Remove(gone)
 	second := map[string]string{}
-	for node, leaves := range m.Walks(nil) {
+	for node, leaves := range m.UplinkDiscovery() {
 		for _, leaf := range leaves {
 			second[leaf] = node
 		}
