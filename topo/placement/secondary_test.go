@@ -11,9 +11,9 @@ import (
 	"github.com/heddle-dev/heddle/topo/placement"
 )
 
-// crew is a gang of unlike pods: masters and workers, and what nodes have of
+// unlike is a gang of unlike pods: masters and workers, and what nodes have of
 // processors and GPUs.
-type crew struct {
+type unlike struct {
 	f       *forest
 	free    [][2]int32
 	needs   [2][2]int32
@@ -21,7 +21,7 @@ type crew struct {
 	workers int
 }
 
-func (c *crew) fit(class int) []int32 {
+func (c *unlike) fit(class int) []int32 {
 	var out []int32
 	for _, free := range c.free {
 		out = append(out, c.most(free, class))
@@ -29,7 +29,7 @@ func (c *crew) fit(class int) []int32 {
 	return out
 }
 
-func (c *crew) most(free [2]int32, class int) int32 {
+func (c *unlike) most(free [2]int32, class int) int32 {
 	n := free[0] / c.needs[class][0]
 	if gpus := c.needs[class][1]; gpus > 0 {
 		n = min(n, free[1]/gpus)
@@ -37,7 +37,7 @@ func (c *crew) most(free [2]int32, class int) int32 {
 	return n
 }
 
-func (c *crew) together(node int32, pods []int32) bool {
+func (c *unlike) together(node int32, pods []int32) bool {
 	for r := range 2 {
 		if pods[0]*c.needs[0][r]+pods[1]*c.needs[1][r] > c.free[node][r] {
 			return false
@@ -46,9 +46,9 @@ func (c *crew) together(node int32, pods []int32) bool {
 	return true
 }
 
-// holds tells whether a part of the tree takes the crew, by trying every way
+// holds tells whether a part of the tree takes the gang, by trying every way
 // to distribute the masters.
-func (c *crew) holds(p *part) bool {
+func (c *unlike) holds(p *part) bool {
 	nodes := p.nodes()
 	var try func(i, masters, workers int) bool
 	try = func(i, masters, workers int) bool {
@@ -67,8 +67,8 @@ func (c *crew) holds(p *part) bool {
 	return try(0, c.masters, c.workers)
 }
 
-// tier is the lowest in which a part takes the crew; -1 if none does.
-func (c *crew) tier() int {
+// tier is the lowest in which a part takes the unlike; -1 if none does.
+func (c *unlike) tier() int {
 	best := -1
 	for _, p := range c.f.root.all() {
 		if (best < 0 || p.tier < best) && c.holds(p) {
@@ -78,8 +78,8 @@ func (c *crew) tier() int {
 	return best
 }
 
-func newCrew(rng *rand.Rand, masters int) *crew {
-	c := &crew{f: plant(rng, 1+rng.IntN(3), 3+rng.IntN(6)), masters: masters, workers: 1 + rng.IntN(8)}
+func newUnlike(rng *rand.Rand, masters int) *unlike {
+	c := &unlike{f: plant(rng, 1+rng.IntN(3), 3+rng.IntN(6)), masters: masters, workers: 1 + rng.IntN(8)}
 	for range c.f.nodes {
 		c.free = append(c.free, [2]int32{int32(rng.IntN(24)), int32(rng.IntN(9))})
 	}
@@ -90,59 +90,59 @@ func newCrew(rng *rand.Rand, masters int) *crew {
 	return c
 }
 
-func (c *crew) place(t *testing.T) (int, error) {
+func (c *unlike) place(t *testing.T) (int, error) {
 	t.Helper()
 	tree, err := placement.New(c.f.groups)
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan, refusal := placement.Place(tree, &placement.Gang{Tasks: []placement.Task{
+	plan, rejection := placement.Place(tree, &placement.Gang{Tasks: []placement.Task{
 		{Name: "master", Class: 0, Pods: c.masters, GPUs: int(c.needs[0][1])},
 		{Name: "worker", Class: 1, Pods: c.workers, GPUs: int(c.needs[1][1])},
 	}}, &placement.Capacity{Fit: [][]int32{c.fit(0), c.fit(1)}, Together: c.together})
-	return plan.Group.Tier, refusal
+	return plan.Group.Tier, rejection
 }
 
 // A master and its workers reach the lowest tier that holds both.
-func TestOneGuestIsOptimal(t *testing.T) {
-	plans, refusals := 0, 0
+func TestOneSecondaryPodIsOptimal(t *testing.T) {
+	plans, rejections := 0, 0
 	for seed := range uint64(6000) {
-		c := newCrew(rand.New(rand.NewPCG(seed, 3)), 1)
+		c := newUnlike(rand.New(rand.NewPCG(seed, 3)), 1)
 		if c.needs[0][1] > int32(c.workers)*c.needs[1][1] {
-			continue // Then the workers are the guests.
+			continue // Then the workers are the secondary pods.
 		}
-		tier, refusal := c.place(t)
+		tier, rejection := c.place(t)
 		want := c.tier()
 		switch {
-		case (refusal == nil) != (want >= 0):
-			t.Fatalf("seed %d: %v, and tier %d would do: %+v", seed, refusal, want, c)
-		case refusal != nil:
-			refusals++
+		case (rejection == nil) != (want >= 0):
+			t.Fatalf("seed %d: %v, and tier %d would do: %+v", seed, rejection, want, c)
+		case rejection != nil:
+			rejections++
 		case tier != want:
 			t.Fatalf("seed %d: tier %d, and %d would do: %+v", seed, tier, want, c)
 		default:
 			plans++
 		}
 	}
-	if plans < 1500 || refusals < 600 {
-		t.Errorf("%d plans and %d refusals", plans, refusals)
+	if plans < 1500 || rejections < 600 {
+		t.Errorf("%d plans and %d rejections", plans, rejections)
 	}
 }
 
-// Of gangs with many guests few miss the lowest tier.
-func TestManyGuestsAreNearlyOptimal(t *testing.T) {
+// Of gangs with many secondary pods few miss the lowest tier.
+func TestManySecondaryPodsAreNearlyOptimal(t *testing.T) {
 	plans, lost, higher := 0, 0, 0
 	for seed := range uint64(6000) {
 		rng := rand.New(rand.NewPCG(seed, 4))
-		c := newCrew(rng, 2+rng.IntN(4))
-		tier, refusal := c.place(t)
+		c := newUnlike(rng, 2+rng.IntN(4))
+		tier, rejection := c.place(t)
 		want := c.tier()
 		switch {
-		case want < 0 && refusal == nil:
+		case want < 0 && rejection == nil:
 			t.Fatalf("seed %d: planned what does not fit: %+v", seed, c)
 		case want < 0:
 			continue
-		case refusal != nil:
+		case rejection != nil:
 			lost++
 		case tier > want:
 			higher++
@@ -151,14 +151,14 @@ func TestManyGuestsAreNearlyOptimal(t *testing.T) {
 		}
 		plans++
 	}
-	t.Logf("of %d gangs that fit %d are refused and %d reach a higher tier", plans, lost, higher)
+	t.Logf("of %d gangs that fit %d are rejected and %d reach a higher tier", plans, lost, higher)
 	if lost*100 > plans || higher*100 > plans {
-		t.Errorf("of %d gangs that fit %d are refused and %d reach a higher tier", plans, lost, higher)
+		t.Errorf("of %d gangs that fit %d are rejected and %d reach a higher tier", plans, lost, higher)
 	}
 }
 
-// A master without GPUs sits among its workers where it costs them nothing.
-func TestGuests(t *testing.T) {
+// A master without GPUs goes among its workers where it costs them nothing.
+func TestSecondaryPods(t *testing.T) {
 	beside := func(int32, []int32) bool { return true }
 	master := func(n int) []placement.Task {
 		return append([]placement.Task{{Name: "master", Class: 1, Pods: 1}}, workers(n)...)
@@ -183,7 +183,7 @@ func TestGuests(t *testing.T) {
 			outcome{[]int32{4, 5, 6}, "leaf leaf-1", 1, ""},
 		},
 		{
-			"nobody says that they go together",
+			"together only by the sum of fractions",
 			placement.Gang{Tasks: master(2)},
 			placement.Capacity{Fit: [][]int32{one, {9, 9, 9, 9, 9, 9, 9, 9, 9, 9}}},
 			outcome{[]int32{6, 4, 5}, "leaf leaf-1", 1, ""},
@@ -223,7 +223,7 @@ func TestGuests(t *testing.T) {
 
 // Groups that have room for the workers alone do not hide the one that has
 // room for the master too, however many they are.
-func TestAGuestAmongManyGroups(t *testing.T) {
+func TestSecondaryPodAmongManyGroups(t *testing.T) {
 	var leaves []v1alpha1.Group
 	var one []int32
 	for i := range 60 {

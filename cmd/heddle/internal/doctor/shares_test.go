@@ -27,8 +27,8 @@ const (
 	card7 = "GPU-7a7b7c7d-1111-2222-3333-444444444444"
 )
 
-// sharedReport is of a node with two shared cards: one with three tenants of which one
-// has HCAs too, and one that a tenant has alone.
+// sharedReport is of a node with two shared GPUs: one with three consumers of
+// which one has HCAs too, and one that a consumer has alone.
 func sharedReport() report.Report {
 	share := func(pod, container, uuid string, vcore int, gib int64, by string) report.Binding {
 		return report.Binding{
@@ -62,8 +62,8 @@ func sharedReport() report.Report {
 	return r
 }
 
-// TestTenants compares with what docs/troubleshooting.md shows.
-func TestTenants(t *testing.T) {
+// TestShares compares with what docs/troubleshooting.md shows.
+func TestShares(t *testing.T) {
 	b, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
@@ -82,27 +82,27 @@ func TestTenants(t *testing.T) {
 	}
 }
 
-func TestSharesThatAreNotWell(t *testing.T) {
+func TestSharesWithFindings(t *testing.T) {
 	since := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	refusal := func(kind string) report.Report {
 		return report.Report{Refused: []report.Refusal{{
 			Namespace: "ml", Pod: "x", Container: "main", Kind: kind, Reason: "card 7: 2 GiB of 80 left; needs 4", Since: since,
 		}}}
 	}
-	const head = "problem  pod ml/x\n  container main gets no card since 2026-11-21T10:00:00Z: card 7: 2 GiB of 80 left; needs 4\n  -> "
+	const head = "problem  pod ml/x\n  container main gets no GPU since 2026-11-21T10:00:00Z: card 7: 2 GiB of 80 left; needs 4\n  -> "
 	for _, tt := range []struct {
-		name  string
-		tells report.Report
-		wrong bool
-		want  []string
-		not   string
+		name    string
+		reports report.Report
+		wrong   bool
+		want    []string
+		not     string
 	}{
 		{"no room", refusal(binder.RefusedFull), true, []string{head + "It starts when there is room."}, ""},
-		{"nonsense", refusal(binder.RefusedRequest), true, []string{head + "Put its limits or annotations right"}, ""},
-		{"a wrong choice", refusal(binder.RefusedAllocation), true, []string{head + "Its scheduler chose so."}, ""},
-		{"no choice", refusal(binder.RefusedUnscheduled), true, []string{head + "Let a scheduler that knows cards have it"}, ""},
+		{"an invalid request", refusal(binder.RefusedRequest), true, []string{head + "Correct its limits or annotations"}, ""},
+		{"an invalid choice", refusal(binder.RefusedAllocation), true, []string{head + "Its scheduler chose so."}, ""},
+		{"no choice", refusal(binder.RefusedUnscheduled), true, []string{head + "Use a scheduler that knows shared GPUs"}, ""},
 		{
-			"nobody has any, and nobody gets any",
+			"a cordoned GPU without consumers",
 			report.Report{
 				GPUs: map[string]int{card7: 7},
 				Cards: []report.Card{{Index: 7, UUID: card7, Mode: "sgpu", Shared: &report.Shared{
@@ -110,11 +110,11 @@ func TestSharesThatAreNotWell(t *testing.T) {
 				}}},
 			},
 			false,
-			[]string{"7 (GPU-7a7b7c7d)  sgpu  -       0/100  0/79.6      0/16     cordoned\n", "No container has devices.\n"},
-			"TENANT  ",
+			[]string{"7 (GPU-7a7b7c7d)  sgpu  -       0/100  0/79.6      0/16       cordoned\n", "No container has devices.\n"},
+			"CHOSEN BY",
 		},
 		{
-			"a card that is not there any more",
+			"a GPU that is not there any more",
 			report.Report{
 				Bindings: []report.Binding{{
 					UID: "u-1", Container: "init", Shares: []allocation.Share{{UUID: card7, VCore: 1, MemoryMiB: 100}},
@@ -124,7 +124,7 @@ func TestSharesThatAreNotWell(t *testing.T) {
 			},
 			false,
 			[]string{"GPU-7a7b7c7d  UID u-1  init       1      0.1         -           -\n"},
-			"POD  ",
+			"GPUS  ",
 		},
 		{
 			"limits",
@@ -137,7 +137,7 @@ func TestSharesThatAreNotWell(t *testing.T) {
 			"no limits",
 			report.Report{Enforcers: &report.Enforcers{Fault: "sgpu.enforce.memory is dmem, which cannot work here"}},
 			true,
-			[]string{"problem  limits of shares\n  shares are refused: sgpu.enforce.memory is dmem, which cannot work here\n"},
+			[]string{"problem  limits of shares\n  shares are rejected: sgpu.enforce.memory is dmem, which cannot work here\n"},
 			"",
 		},
 		{
@@ -148,7 +148,7 @@ func TestSharesThatAreNotWell(t *testing.T) {
 			}}},
 			true,
 			[]string{
-				"problem  MPS daemon of card 7 (" + card7 + ")\n  is starting since 2026-11-21T10:00:00Z: " +
+				"problem  MPS daemon of GPU 7 (" + card7 + ")\n  is starting since 2026-11-21T10:00:00Z: " +
 					"the control daemon ended as it started: exit status 1 (it never ran, 3 restarts)\n  -> ",
 				"mps/" + card7 + "/log/control.log",
 			},
@@ -171,30 +171,30 @@ func TestSharesThatAreNotWell(t *testing.T) {
 				{Card: card7, Index: 7, State: enforce.Running, Since: since, Restarts: 2, Fault: "the control daemon hangs", Tenants: 1},
 			}},
 			false,
-			[]string{"note  MPS daemon of card 7 (" + card7 + ")\n  is running since 2026-11-21T10:00:00Z, after 2 restarts: the control daemon hangs\n"},
-			"MPS daemon of card 6",
+			[]string{"note  MPS daemon of GPU 7 (" + card7 + ")\n  is running since 2026-11-21T10:00:00Z, after 2 restarts: the control daemon hangs\n"},
+			"MPS daemon of GPU 6",
 		},
 		{
-			"a container of which only an annotation is left",
+			"a container without a checkpoint entry",
 			report.Report{Bindings: []report.Binding{{
 				Namespace: "ml", Pod: "x", Container: "main", Unrecorded: true, Shares: []allocation.Share{{UUID: card7, VCore: 1, MemoryMiB: 100}},
 			}}},
 			true,
-			[]string{"problem  pod ml/x\n  the record and the CDI spec of container main were lost; its cards are those that the pod's annotation names"},
+			[]string{"problem  pod ml/x\n  the checkpoint entry and the CDI spec of container main were lost; its GPUs are those that the pod's annotation names"},
 			"",
 		},
 		{
-			"what containers use is not known",
+			"use is not measured",
 			report.Report{Unmeasured: "no hostPID"},
 			false,
-			[]string{"note  use of shared cards\n  is not measured: no hostPID\n"},
+			[]string{"note  use of shared GPUs\n  is not measured: no hostPID\n"},
 			"",
 		},
-		{"whole cards only", docReport(), false, nil, "TENANT"},
+		{"exclusive GPUs only", docReport(), false, nil, "CONSUMERS"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.tells.Node = "gpu-1"
-			out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--device-plugin", answering(t, tt.tells))
+			tt.reports.Node = "gpu-1"
+			out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--device-plugin", answering(t, tt.reports))
 			if errors.Is(err, cli.ErrFindings) != tt.wrong {
 				t.Errorf("error %v", err)
 			}
@@ -210,20 +210,19 @@ func TestSharesThatAreNotWell(t *testing.T) {
 	}
 }
 
-// Who shares cards without CDI reads why there are no shares, and no count that
-// is not so.
-func TestSharesThatNobodyServes(t *testing.T) {
+// Without CDI there are no shares: the reason is shown, and no count.
+func TestSharesThatAreNotServed(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"version": "v1", "cluster-config": "mode: sgpu\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	tells := report.Report{
+	reports := report.Report{
 		Node: "gpu-1", Unserved: []string{"nvidia.com/sgpu", "nvidia.com/vcore", "nvidia.com/vmemory"},
 		Problems: []report.Problem{{Name: "shares", Reason: "mode is sgpu, and no share is served: envvar"}},
 	}
-	out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--config", dir, "--device-plugin", answering(t, tells))
+	out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--config", dir, "--device-plugin", answering(t, reports))
 	if !errors.Is(err, cli.ErrFindings) {
 		t.Errorf("error %v", err)
 	}
@@ -231,7 +230,7 @@ func TestSharesThatNobodyServes(t *testing.T) {
 		"nvidia.com/sgpu             0      the device plugin does not serve it: see below\n",
 		"nvidia.com/vmemory          0      the device plugin does not serve it: see below\n",
 		"problem  heddle-device-plugin: shares\n  mode is sgpu, and no share is served: envvar\n" +
-			"  -> Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and cards are handed out whole.\n",
+			"  -> Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and GPUs are exclusive.\n",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
@@ -239,8 +238,8 @@ func TestSharesThatNobodyServes(t *testing.T) {
 	}
 }
 
-// From afar the device plugin is asked through the API server.
-func TestTenantsFromAfar(t *testing.T) {
+// TestDevicePluginThroughTheAPI asks from another machine.
+func TestDevicePluginThroughTheAPI(t *testing.T) {
 	plugin := pod("heddle-system", "dp-x", func(p *corev1.Pod) {
 		p.Labels = map[string]string{"app.kubernetes.io/name": devicePlugin}
 		p.Annotations = map[string]string{"prometheus.io/port": "9999"}
@@ -251,8 +250,8 @@ func TestTenantsFromAfar(t *testing.T) {
 		may       bool
 		want, not string
 	}{
-		{"it tells", []corev1.Pod{plugin}, true, "\n7 (GPU-7a7b7c7d)  sgpu  best-effort  60/100   56/79.6", "not known"},
-		{"no right to ask", []corev1.Pod{plugin}, false, "\nnote  heddle-device-plugin\n  who has which devices is not known: ", "TENANTS"},
+		{"it answers", []corev1.Pod{plugin}, true, "\n7 (GPU-7a7b7c7d)  sgpu  best-effort  60/100   56/79.6", "not known"},
+		{"no right to ask", []corev1.Pod{plugin}, false, "\nnote  heddle-device-plugin\n  which container has which devices is not known: ", "CONSUMERS"},
 		{"it does not run", nil, true, "", "not known"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/gang"
 )
 
-func TestReadWishes(t *testing.T) {
+func TestReadPlacement(t *testing.T) {
 	key := types.NamespacedName{Namespace: "default", Name: "train"}
 	for _, tt := range []struct {
 		name        string
@@ -23,7 +23,7 @@ func TestReadWishes(t *testing.T) {
 			"metax-tech.com/gpu-group-size": "64", "heddle.dev/gang-required-level": "spine",
 			"heddle.dev/gang-preferred-level": "leaf", "heddle.dev/gang-without-map": "wait",
 		}, gang.Spec{Key: key, GroupSize: 64, Required: "spine", Preferred: "leaf", WithoutMap: gang.Wait}, ""},
-		// Who is in the gang and how many must be is told elsewhere.
+		// The name and the size are in fields.
 		{"other keys of a gang", map[string]string{
 			"gang.scheduling.koordinator.sh/name": "other", "gang.scheduling.koordinator.sh/min-available": "nine",
 		}, gang.Spec{Key: key}, ""},
