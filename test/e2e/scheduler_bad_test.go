@@ -53,7 +53,7 @@ func TestGangBadInput(t *testing.T) {
 		words  string
 	}{
 		{"slices", func(_ int, p *corev1.Pod) { p.Annotations[size] = "7" }, "slices of 7 GPUs are no multiple of the 2 GPUs of a pod"},
-		{"sizes", func(i int, p *corev1.Pod) { p.Annotations[size] = fmt.Sprint(8 << i) }, "gpu-group-size: its members say 8 and 16"},
+		{"sizes", func(i int, p *corev1.Pod) { p.Annotations[size] = fmt.Sprint(8 << i) }, "gpu-group-size: its members have 8 and 16"},
 		{"policy", func(_ int, p *corev1.Pod) { p.Labels[policy] = "sometimes" }, policy + `: "sometimes" is none of once-satisfied`},
 		{"number", func(_ int, p *corev1.Pod) { p.Labels[gangLeast] = "five" }, gangLeast + `: "five" is not 1 to 100000`},
 		{"zero", func(_ int, p *corev1.Pod) { p.Labels[gangLeast] = "0" }, gangLeast + `: "0" is not 1 to 100000`},
@@ -72,7 +72,7 @@ func TestGangBadInput(t *testing.T) {
 			p.Annotations["gang.scheduling.koordinator.sh/"+key] = value
 		}
 	})
-	f.reported(t, 10*time.Second, "remark-", "GangRemark", "annotation gang.scheduling.koordinator.sh/mode is ignored; "+
+	f.reported(t, 10*time.Second, "remark-", "GangInvalidAnnotation", "annotation gang.scheduling.koordinator.sh/mode is ignored; "+
 		"annotation gang.scheduling.koordinator.sh/total-number is ignored")
 	f.running(t, 30*time.Second, "remark-", 2)
 	f.later(t, "plain")
@@ -80,7 +80,7 @@ func TestGangBadInput(t *testing.T) {
 	for prefix, words := range map[string]string{
 		"few":      "podgroup few waits for pods: 2 of 5 exist",
 		"alone":    fmt.Sprintf("podgroup alone waits for podgroup %s/never of its groups: there is none", f.namespace),
-		"nameless": "podgroup nameless has no min-available, and no PodGroup object says it",
+		"nameless": "podgroup nameless has no min-available, and there is no PodGroup object with minMember",
 	} {
 		f.reported(t, time.Minute, prefix+"-", "GangIncomplete", words)
 	}
