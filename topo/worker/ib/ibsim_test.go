@@ -143,11 +143,11 @@ func TestUplinksOfALeaf(t *testing.T) {
 			})
 		}
 	}
-	got, err := source.Walk(t.Context(), port("x", "u"), leaf[2:])
+	got, err := source.Uplinks(t.Context(), port("x", "u"), leaf[2:])
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	if _, err := source.Walk(t.Context(), port("x", "u"), "b83fd20300009900"); err == nil {
+	if _, err := source.Uplinks(t.Context(), port("x", "u"), "b83fd20300009900"); err == nil {
 		t.Error("walked a leaf that is not there")
 	}
 }
@@ -215,7 +215,7 @@ func TestRealFabric(t *testing.T) {
 		var ports []worker.Port
 		for _, hca := range batch {
 			p := port(hca, hca)
-			p.Port = want[hca].from
+			p.Port = int32(want[hca].from)
 			ports = append(ports, p)
 		}
 		r := source.Discover(t.Context(), ask(ports...))
