@@ -167,7 +167,7 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestRejected(t *testing.T) {
 	for _, tt := range []struct{ set, want string }{
 		{"topoDiscovery.mode=torus", "/topoDiscovery/mode"},
 		{"topoDiscovery.worker.metricsPort=0", "/topoDiscovery/worker/metricsPort"},
@@ -180,7 +180,7 @@ func TestRefused(t *testing.T) {
 		{"topoDiscovery.master.exports[0]=slurm", "/topoDiscovery/master/exports/0"},
 		{"topoDiscovery.master.tierLabels[0]=example.com/rack", "/topoDiscovery/master/tierLabels/0"},
 		{"topoDiscovery.master.replicas=0", "/topoDiscovery/master/replicas"},
-		{"gpuScheduler.assign=gpu-pods", "wait for a scheduler that nobody runs"},
+		{"gpuScheduler.assign=gpu-pods", "wait for a scheduler that is not installed"},
 		{"gpuScheduler.deploy=true,gpuScheduler.assign=gpu-pods", "needs MutatingAdmissionPolicy"},
 		{"gpuScheduler.assign=all", "/gpuScheduler/assign"},
 		{"gpuScheduler.replicas=0", "/gpuScheduler/replicas"},
@@ -239,7 +239,7 @@ func TestRefused(t *testing.T) {
 func TestExistingConfigMap(t *testing.T) {
 	objects := render(t, "--set", "config.existingConfigMap=mine")
 	if objects["ConfigMap/heddle-device-config"] != nil {
-		t.Error("the chart makes a ConfigMap that nobody reads")
+		t.Error("the chart makes a ConfigMap that no daemon reads")
 	}
 	for _, v := range daemonSet(t, objects).Spec.Template.Spec.Volumes {
 		if v.Name == "config" && (v.ConfigMap == nil || v.ConfigMap.Name != "mine") {

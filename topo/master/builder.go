@@ -47,7 +47,7 @@ type Builder struct {
 	// turned is when the loop last turned, in nanoseconds since 1970.
 	turned atomic.Int64
 
-	fabric *fabric.Map
+	fabric *fabric.Builder
 	levels []fabric.Level
 	clock  heartbeatClock
 	// last is the newest snapshot; discovered is the tree that its Discovery is of.
@@ -160,7 +160,6 @@ func (b *Builder) logStale(ctx context.Context, was, since time.Time) {
 // apply passes what changed to the fabric, and removes from changes what did
 // not change after all. visible tells whether answers about nodes change.
 func (b *Builder) apply(nodes snapshot.Table[*informers.NodeState], changes *informers.Changes) (visible bool) {
-	b.fabric.Reserve(len(changes.Nodes)) // For the first tree.
 	var put []*informers.NodeState
 	for _, name := range slices.Sorted(maps.Keys(changes.Nodes)) {
 		now := changes.Nodes[name]
@@ -181,7 +180,7 @@ func (b *Builder) apply(nodes snapshot.Table[*informers.NodeState], changes *inf
 	b.put(put)
 	for name, at := range changes.Heartbeats {
 		if n, ok := nodes.Get(name); ok && n.Believed() != nil {
-			b.fabric.Beat(name, at)
+			b.fabric.Heartbeat(name, at)
 		}
 	}
 	return visible
@@ -219,13 +218,5 @@ func (b *Builder) discovery(was map[string][]string, next *snapshot.Snapshot, sl
 	if !slices.ContainsFunc(b.levels, func(l fabric.Level) bool { return l.By == fabric.BySpine }) {
 		return map[string][]string{}
 	}
-	infiniband := map[string]bool{}
-	for _, n := range next.Nodes {
-		if r := n.Believed(); r != nil {
-			for _, id := range r.InfiniBandLeaves() {
-				infiniband[plainGUID(id)] = true
-			}
-		}
-	}
-	return b.fabric.Walks(func(leaf string) bool { return infiniband[leaf] })
+	return b.fabric.UplinkDiscovery()
 }

@@ -1,9 +1,6 @@
 package master
 
-import (
-	"strings"
-	"time"
-)
+import "time"
 
 const (
 	// silence is how long the API server may send nothing on a watch: it sends
@@ -42,9 +39,4 @@ func (c *heartbeatClock) now(now, contact time.Time) time.Time {
 		return now
 	}
 	return c.stopped
-}
-
-// plainGUID is a GUID as topo/fabric spells it: lower-case hex digits.
-func plainGUID(id string) string {
-	return strings.ReplaceAll(strings.TrimPrefix(strings.ToLower(id), "0x"), ":", "")
 }

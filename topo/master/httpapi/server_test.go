@@ -24,7 +24,7 @@ import (
 
 // fixture is a tree that the test changes.
 type fixture struct {
-	tree   *fabric.Map
+	tree   *fabric.Builder
 	now    snapshot.Snapshot
 	latest *snapshot.Latest
 }

@@ -134,19 +134,6 @@ func (r *Report) Spec() *v1alpha1.NodeTopologySpec {
 	return &s
 }
 
-// InfiniBandLeaves are the IDs of the switches that answered a rail's port over
-// InfiniBand.
-func (r *Report) InfiniBandLeaves() []string {
-	var out []string
-	for i := range r.rails {
-		in := &r.rails[i]
-		if in.port.Value().source == v1alpha1.SourceIB && in.peer != (unique.Handle[v1alpha1.Switch]{}) {
-			out = append(out, in.peer.Value().ID)
-		}
-	}
-	return out
-}
-
 // Product is the most numerous accelerator's, empty without any.
 func (r *Report) Product() string {
 	product, most := "", int32(0)
