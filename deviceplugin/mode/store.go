@@ -27,10 +27,10 @@ const (
 const (
 	// version is of both files.
 	version = 1
-	// maxFile bounds a file, in bytes, and maxCards the cards in it: those that
-	// a node has had in its life.
-	maxFile  = 256 << 10
-	maxCards = 1024
+	// maxFile bounds a file, in bytes, and maxGPUs the GPUs in it: those that a
+	// node has ever had.
+	maxFile = 256 << 10
+	maxGPUs = 1024
 )
 
 // modesText is the file of modes.
@@ -59,18 +59,18 @@ func loadModes(dir string) (map[string]config.Mode, error) {
 		err = text.check()
 	}
 	if err != nil {
-		return nil, setAside(dir, modesFile, fmt.Errorf("%w; modes are taken from who holds the cards", err))
+		return nil, setAside(dir, modesFile, fmt.Errorf("%w; modes are taken from the holders of the GPUs", err))
 	}
 	return text.Modes, nil
 }
 
 func (m *modesText) check() error {
-	if m.Version != version || len(m.Modes) > maxCards {
-		return fmt.Errorf("version %d with %d cards", m.Version, len(m.Modes))
+	if m.Version != version || len(m.Modes) > maxGPUs {
+		return fmt.Errorf("version %d with %d GPUs", m.Version, len(m.Modes))
 	}
 	for uuid, mode := range m.Modes {
 		if !wellknown.IsCardUUID(uuid) || !slices.Contains(mode.Values(), string(mode)) {
-			return fmt.Errorf("mode %.32q of card %.100q", mode, uuid)
+			return fmt.Errorf("mode %.32q of GPU %.100q", mode, uuid)
 		}
 	}
 	return nil
@@ -84,13 +84,13 @@ func loadCordons(dir string) ([]string, error) {
 	case errors.Is(err, errNoFile):
 		return nil, nil
 	case err == nil && (text.Version != version || len(text.Cordoned) > wellknown.MaxCordoned):
-		err = fmt.Errorf("version %d with %d cards", text.Version, len(text.Cordoned))
+		err = fmt.Errorf("version %d with %d GPUs", text.Version, len(text.Cordoned))
 	}
 	if at := slices.IndexFunc(text.Cordoned, func(s string) bool { return !wellknown.IsCardUUID(s) }); err == nil && at >= 0 {
-		err = fmt.Errorf("card %.100q", text.Cordoned[at])
+		err = fmt.Errorf("GPU %.100q", text.Cordoned[at])
 	}
 	if err != nil {
-		return nil, setAside(dir, cordonsFile, fmt.Errorf("%w; cards are cordoned when the Node has been read", err))
+		return nil, setAside(dir, cordonsFile, fmt.Errorf("%w; GPUs are cordoned when the Node has been read", err))
 	}
 	return text.Cordoned, nil
 }
@@ -135,7 +135,7 @@ func setAside(dir, name string, why error) error {
 
 // save writes the modes if the file lacks one. Hold mu: it is released
 // meanwhile, since a disk takes its time and Allocate must not wait for it. A
-// card on its way is in no resource then.
+// GPU whose mode is being written is in no resource then.
 func (t *Tracker) save() {
 	if !t.unsaved {
 		return
@@ -146,31 +146,31 @@ func (t *Tracker) save() {
 	t.mu.Lock()
 	t.note(FaultSaving, err)
 	t.unsaved = err != nil
-	for uuid, c := range t.cards {
+	for uuid, c := range t.gpus {
 		switch {
 		case !c.writing:
 			continue
 		case err == nil:
 			c.writing = false
 		default:
-			c = back(c)
+			c = revert(c)
 		}
-		t.cards[uuid] = c
+		t.gpus[uuid] = c
 	}
 }
 
-// modesLocked are the modes of the machine's cards, and of so many that it has
+// modesLocked are the modes of the machine's GPUs, and of so many that it has
 // lost as the file may have: a GPU that was reset comes back.
 func (t *Tracker) modesLocked() map[string]config.Mode {
 	modes := map[string]config.Mode{}
 	for i := range t.machine.GPUs {
 		uuid := t.machine.GPUs[i].UUID
-		if c := t.cards[uuid]; c.mode != "" && wellknown.IsCardUUID(uuid) {
+		if c := t.gpus[uuid]; c.mode != "" && wellknown.IsCardUUID(uuid) {
 			modes[uuid] = c.mode
 		}
 	}
-	for _, uuid := range slices.Sorted(maps.Keys(t.cards)) {
-		if c := t.cards[uuid]; c.mode != "" && len(modes) < maxCards && wellknown.IsCardUUID(uuid) {
+	for _, uuid := range slices.Sorted(maps.Keys(t.gpus)) {
+		if c := t.gpus[uuid]; c.mode != "" && len(modes) < maxGPUs && wellknown.IsCardUUID(uuid) {
 			modes[uuid] = c.mode
 		}
 	}
