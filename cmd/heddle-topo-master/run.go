@@ -16,7 +16,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
-	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/export"
@@ -74,7 +74,7 @@ func (d *daemon) wire() error {
 	if d.configs, err = config.NewWatcher(o.Config, d.log); err != nil {
 		return err
 	}
-	if d.client, err = nodesync.LoadConfig(o.Kubeconfig); err != nil {
+	if d.client, err = kube.LoadConfig(o.Kubeconfig); err != nil {
 		return err
 	}
 	d.client.QPS, d.client.Burst = float32(o.rate.qps), o.rate.burst
