@@ -16,6 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/internal/observe"
 	"github.com/heddle-dev/heddle/deviceplugin/agent"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
@@ -57,12 +58,8 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 		Interval: o.Interval, Registerer: registry, Log: log,
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	if kube := o.kube(log); kube != nil {
-		options.PodSpecs, options.BinderEvents, options.Recorder, options.Publisher = kube, kube, kube, kube
-		options.NodePods, options.Claims, options.Cordons = kube, kube, kube
-		options.HAMi, options.Cluster, options.Counts = kube, kube, kube
-		group.Go(func() error { return kube.Run(ctx) })
-	}
+	options.API = o.apiServer(log)
+	group.Go(func() error { return options.API.Run(ctx) })
 	limits, err := newLimiter(ctx, o, library, log)
 	if err != nil {
 		return err
@@ -101,15 +98,15 @@ func (o *options) generator(log *slog.Logger) gpu.Generator {
 	}
 }
 
-// kube is nil where no API server can be asked: devices are served all the same.
-func (o *options) kube(log *slog.Logger) *agent.Kube {
+// apiServer is nil where there is none: devices are served all the same.
+func (o *options) apiServer(log *slog.Logger) *apiserver.Client {
 	config, err := nodesync.LoadConfig(o.Kubeconfig)
 	if err == nil {
 		// A hundred pods may start at once, each with an Event.
 		config.QPS, config.Burst = 50, 100
 		var client *rest.RESTClient
 		if client, err = nodesync.ClientFor(config, "heddle-device-plugin/"+version); err == nil {
-			return agent.NewKube(client, o.NodeName, log)
+			return apiserver.New(client, o.NodeName, log)
 		}
 	}
 	log.Warn("no API server: no Events, no condition, no hints that heed the pod's own environment", "err", err)

@@ -65,7 +65,7 @@ func (a *Agent) serveGPUs(name string) *served {
 		InUse:    func() map[string]string { return a.binder.Lost(name) },
 		Strategy: a.Strategy, Features: a.Features, Log: a.Log,
 	}
-	if a.NodePods != nil {
+	if a.API.Online() {
 		options.Pods = a.steer
 	}
 	r := gpu.New(options, a.now.Load())
@@ -121,7 +121,7 @@ func (a *Agent) shareNames(c *config.NodeConfig) []string {
 // serveSlots makes a resource of the slots of shared GPUs.
 func (a *Agent) serveSlots(name string) *served {
 	options := sgpu.Options{Name: name, Binder: a.binder, Static: a.driver, Log: a.Log}
-	if a.NodePods != nil {
+	if a.API.Online() {
 		options.Pods = a.tenancy
 	}
 	r := sgpu.New(options, a.now.Load())
@@ -167,12 +167,12 @@ func (a *Agent) claimed(name string) func(context.Context) (string, error) {
 	rival := server.Rival(a.KubeletDir, name, a.pods)
 	return func(ctx context.Context) (string, error) {
 		owner, err := rival(ctx)
-		if owner != "" || a.Claims == nil {
+		if owner != "" {
 			return owner, err
 		}
 		ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 		defer cancel()
-		owner, claimsErr := a.Claims.Claimed(ctx, name)
+		owner, claimsErr := a.API.DeviceClass(ctx, name)
 		if owner != "" {
 			return owner, nil
 		}

@@ -144,7 +144,7 @@ func TestPlace(t *testing.T) {
 			"a level that the map does not have",
 			placement.Gang{Tasks: workers(1), Require: "rack"},
 			one,
-			outcome{nil, " ", 0, "no group of the map is a rack; it has spine, leaf"},
+			outcome{nil, " ", 0, "the topology has no rack; it has spine, leaf"},
 		},
 		{
 			"a preferred level keeps the roomy spine whole",
@@ -247,9 +247,9 @@ func TestPlace(t *testing.T) {
 			"a class without room",
 			placement.Gang{Tasks: []placement.Task{{Name: "w", Class: 1, Pods: 5}}},
 			one,
-			outcome{nil, " ", 0, `task "w" is of class 1, and room is known for 1`},
+			outcome{nil, " ", 0, `task "w" is of class 1, and capacity has 1`},
 		},
-		{"room for other nodes", placement.Gang{Tasks: workers(1)}, one[:3], outcome{nil, " ", 0, "room is known for 3 nodes, the map has 10"}},
+		{"room for other nodes", placement.Gang{Tasks: workers(1)}, one[:3], outcome{nil, " ", 0, "capacity has 3 nodes, the topology tree 10"}},
 		{
 			"negative room is none",
 			placement.Gang{Tasks: workers(1)},
@@ -302,7 +302,7 @@ func TestFree(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	got = placeOn(fixture(t), placement.Gang{Tasks: workers(2)}, placement.Capacity{Fit: [][]int32{make([]int32, 10)}, Free: free[:3]})
-	if diff := cmp.Diff(outcome{nil, " ", 0, "it is known of 3 nodes what is free, the map has 10"}, got); diff != "" {
+	if diff := cmp.Diff(outcome{nil, " ", 0, "free capacity has 3 nodes, the topology tree 10"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -116,20 +116,20 @@ func TestLyingMaps(t *testing.T) {
 		groups []v1alpha1.Group
 		want   string
 	}{
-		{"a node twice", append(nodes("a"), of("leaf", "l", nodes("a")...)), `map: node "a" stands in two places`},
-		{"a group twice", []v1alpha1.Group{of("leaf", "l"), of("spine", "s", of("leaf", "l"))}, `map: leaf "l" stands in two places`},
-		{"a node with children", with, `map: node "a" has children`},
-		{"a node without a name", nodes(""), `map: a node has no name`},
-		{"a group without a name", []v1alpha1.Group{of("leaf", "")}, `map: a group has the name "" and the kind "leaf"`},
-		{"a group without a kind", []v1alpha1.Group{of("", "l")}, `map: a group has the name "l" and the kind ""`},
-		{"too deep", []v1alpha1.Group{deep}, `map: group "g3" is more than 16 groups deep`},
-		{"too many kinds", many, `map: more than 64 kinds of groups`},
+		{"a node twice", append(nodes("a"), of("leaf", "l", nodes("a")...)), `topology: node "a" stands in two places`},
+		{"a group twice", []v1alpha1.Group{of("leaf", "l"), of("spine", "s", of("leaf", "l"))}, `topology: leaf "l" stands in two places`},
+		{"a node with children", with, `topology: node "a" has children`},
+		{"a node without a name", nodes(""), `topology: a node has no name`},
+		{"a group without a name", []v1alpha1.Group{of("leaf", "")}, `topology: a group has the name "" and the kind "leaf"`},
+		{"a group without a kind", []v1alpha1.Group{of("", "l")}, `topology: a group has the name "l" and the kind ""`},
+		{"too deep", []v1alpha1.Group{deep}, `topology: group "g3" is more than 16 groups deep`},
+		{"too many kinds", many, `topology: more than 64 kinds of groups`},
 		{
 			"kinds inside each other",
 			[]v1alpha1.Group{of("leaf", "l", of("spine", "s")), of("spine", "t", of("leaf", "m"))},
-			`map: kinds of groups contain each other`,
+			`topology: kinds of groups contain each other`,
 		},
-		{"a kind inside itself", []v1alpha1.Group{of("leaf", "l", of("leaf", "m"))}, `map: kinds of groups contain each other`},
+		{"a kind inside itself", []v1alpha1.Group{of("leaf", "l", of("leaf", "m"))}, `topology: kinds of groups contain each other`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if _, err := placement.New(tt.groups); err == nil || err.Error() != tt.want {
@@ -155,7 +155,7 @@ func TestEmptyMap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := outcome{nil, " ", 0, "no group of the map is a leaf; it has no groups at all"}
+	want := outcome{nil, " ", 0, "the topology has no leaf; it has no groups"}
 	if diff := cmp.Diff(want, placeOn(tree, placement.Gang{Tasks: workers(1), Require: "leaf"}, placement.Capacity{Fit: [][]int32{{1, 1}}})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

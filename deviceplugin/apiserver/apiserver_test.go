@@ -1,8 +1,9 @@
-package agent
+package apiserver
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,13 +18,29 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
+
+const (
+	node = "gpu-1"
+	gpus = "nvidia.com/gpu"
+	hcas = "rdma/hca_shared_devices_ib"
+)
+
+// podNamed is a pod as the API server has it before the kubelet admits it.
+func podNamed(name string) *corev1.Pod {
+	p := &corev1.Pod{}
+	p.Namespace, p.Name, p.UID = "default", name, types.UID("uid-"+name)
+	p.Status.Phase = corev1.PodPending
+	p.Spec.Containers = []corev1.Container{{Name: "main"}}
+	return p
+}
 
 // apiServer answers as an API server for one Node would. The real one is in
 // test/e2e.
@@ -40,7 +57,7 @@ type apiServer struct {
 	note    chan struct{}
 }
 
-func newServer(t *testing.T) (*apiServer, *Kube) {
+func newServer(t *testing.T) (*apiServer, *Client) {
 	t.Helper()
 	s := &apiServer{t: t, note: make(chan struct{})}
 	s.node = corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}}
@@ -51,7 +68,7 @@ func newServer(t *testing.T) (*apiServer, *Kube) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s, NewKube(client, node, slog.New(slog.DiscardHandler))
+	return s, New(client, node, slog.New(slog.DiscardHandler))
 }
 
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -97,7 +114,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		s.reads = append(s.reads, "list")
 		s.answer(w, corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: s.pods})
-	case r.URL.Path == deviceClasses && s.classes != "":
+	case r.URL.Path == classesPath && s.classes != "":
 		s.reads = append(s.reads, "classes")
 		_, _ = io.WriteString(w, s.classes)
 	default:
@@ -211,8 +228,8 @@ func TestAnnotationIsWrittenWhenItDiffers(t *testing.T) {
 	}
 }
 
-// running runs a Kube, and makes sure that all of it ends.
-func running(t *testing.T, k *Kube) {
+// running runs a Client, and makes sure that all of it ends.
+func running(t *testing.T, k *Client) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
@@ -227,7 +244,7 @@ func running(t *testing.T, k *Kube) {
 
 func TestPodsAreKnownByEveryName(t *testing.T) {
 	s, k := newServer(t)
-	train, mirror := wish("train", nil, nil), wish("etcd-gpu-1", nil, nil)
+	train, mirror := podNamed("train"), podNamed("etcd-gpu-1")
 	mirror.Annotations = map[string]string{"kubernetes.io/config.mirror": "0123"}
 	for _, p := range []*corev1.Pod{train, mirror} {
 		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "NCCL_IB_HCA", Value: "mlx5_0"}}
@@ -236,17 +253,17 @@ func TestPodsAreKnownByEveryName(t *testing.T) {
 	}
 	tests := []struct {
 		name, want string
-		pod        binder.Pod
+		pod        kubelet.Pod
 		reads      []string // before the pods are watched
 	}{
-		{name: "by name", pod: binder.Pod{Namespace: "default", Name: "train"}, want: "train", reads: []string{"get train"}},
-		{name: "by name and UID", pod: binder.Pod{Namespace: "default", Name: "train", UID: "uid-train"}, want: "train", reads: []string{"get train"}},
-		{name: "a later pod of that name", pod: binder.Pod{Namespace: "default", Name: "train", UID: "other"}, reads: []string{"get train"}},
-		{name: "by UID", pod: binder.Pod{UID: "uid-train"}, want: "train", reads: []string{"list"}},
-		{name: "a static pod", pod: binder.Pod{UID: "0123"}, want: "etcd-gpu-1", reads: []string{"list"}},
-		{name: "a static pod by name", pod: binder.Pod{Namespace: "default", Name: "etcd-gpu-1", UID: "0123"}, want: "etcd-gpu-1", reads: []string{"get etcd-gpu-1"}},
-		{name: "not there", pod: binder.Pod{UID: "4567"}, reads: []string{"list"}},
-		{name: "no such name", pod: binder.Pod{Namespace: "default", Name: "x"}},
+		{name: "by name", pod: kubelet.Pod{Namespace: "default", Name: "train"}, want: "train", reads: []string{"get train"}},
+		{name: "by name and UID", pod: kubelet.Pod{Namespace: "default", Name: "train", UID: "uid-train"}, want: "train", reads: []string{"get train"}},
+		{name: "a later pod of that name", pod: kubelet.Pod{Namespace: "default", Name: "train", UID: "other"}, reads: []string{"get train"}},
+		{name: "by UID", pod: kubelet.Pod{UID: "uid-train"}, want: "train", reads: []string{"list"}},
+		{name: "a static pod", pod: kubelet.Pod{UID: "0123"}, want: "etcd-gpu-1", reads: []string{"list"}},
+		{name: "a static pod by name", pod: kubelet.Pod{Namespace: "default", Name: "etcd-gpu-1", UID: "0123"}, want: "etcd-gpu-1", reads: []string{"get etcd-gpu-1"}},
+		{name: "not there", pod: kubelet.Pod{UID: "4567"}, reads: []string{"list"}},
+		{name: "no such name", pod: kubelet.Pod{Namespace: "default", Name: "x"}},
 	}
 	check := func(watched bool) {
 		for _, tt := range tests {
@@ -299,11 +316,11 @@ func TestLabelsAreKnownOnceTheNodeIs(t *testing.T) {
 func TestEvents(t *testing.T) {
 	s, k := newServer(t)
 	running(t, k)
-	pod := binder.Pod{Namespace: "ml", Name: "train", UID: "u1"}
-	k.Warn(pod, "FewerHCAs", "3 of 4")
-	k.Warn(pod, "FewerHCAs", "3 of 4") // The kubelet tries again and again.
-	k.Warn(binder.Pod{UID: "u2"}, "FewerHCAs", "a pod without a name is in the log only")
-	k.Warn(pod, "Long", strings.Repeat("é", 600))
+	pod := kubelet.Pod{Namespace: "ml", Name: "train", UID: "u1"}
+	k.WarnPod(pod, "FewerHCAs", "3 of 4")
+	k.WarnPod(pod, "FewerHCAs", "3 of 4") // The kubelet tries again and again.
+	k.WarnPod(kubelet.Pod{UID: "u2"}, "FewerHCAs", "a pod without a name is in the log only")
+	k.WarnPod(pod, "Long", strings.Repeat("é", 600))
 	if err := k.Record(t.Context(), health.NodeEvent{Reason: health.ReasonRecovered, Message: "GPU 3 is healthy again"}); err != nil {
 		t.Fatal(err)
 	}
@@ -339,27 +356,61 @@ func TestEvents(t *testing.T) {
 
 func TestDeviceClassesClaim(t *testing.T) {
 	s, k := newServer(t)
-	if got, err := k.Claimed(t.Context(), gpus); got != "" || err != nil {
+	if got, err := k.DeviceClass(t.Context(), gpus); got != "" || err != nil {
 		t.Errorf("without that API: %q, %v", got, err)
 	}
 	s.classes = `{"items":[{"metadata":{"name":"plain"},"spec":{}},` +
 		`{"metadata":{"name":"gpu.nvidia.com"},"spec":{"extendedResourceName":"nvidia.com/gpu"}}]}`
-	k.claims.listed = time.Time{}
+	k.classes.listed = time.Time{}
 	for range 3 {
-		got, err := k.Claimed(t.Context(), gpus)
+		got, err := k.DeviceClass(t.Context(), gpus)
 		if want := "DeviceClass gpu.nvidia.com (spec.extendedResourceName)"; got != want || err != nil {
 			t.Errorf("%q, %v; want %q", got, err, want)
 		}
 	}
-	if got, err := k.Claimed(t.Context(), hcas); got != "" || err != nil {
+	if got, err := k.DeviceClass(t.Context(), hcas); got != "" || err != nil {
 		t.Errorf("%q, %v for a resource that no class names", got, err)
 	}
 	if diff := cmp.Diff([]string{"classes"}, s.reads); diff != "" {
 		t.Errorf("one list serves for a minute:\n%s", diff)
 	}
 	s.classes = "{"
-	k.claims.listed = time.Time{}
-	if got, err := k.Claimed(t.Context(), gpus); got != "" || err == nil {
+	k.classes.listed = time.Time{}
+	if got, err := k.DeviceClass(t.Context(), gpus); got != "" || err == nil {
 		t.Errorf("%q, %v of what is no list", got, err)
+	}
+}
+
+func TestOffline(t *testing.T) {
+	var c *Client
+	if err := c.Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, _, known := c.Pods(); known || c.Online() || c.Labels() != nil || c.Changed() != nil {
+		t.Error("something is known without an API server")
+	}
+	if _, known := c.Annotation("a/b"); known {
+		t.Error("an annotation is known without an API server")
+	}
+	c.WarnPod(kubelet.Pod{Name: "a"}, "Reason", "message")
+	for name, err := range map[string]error{
+		"record": c.Record(t.Context(), health.NodeEvent{}), "condition": c.SetCondition(t.Context(), health.Condition{}),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if owner, err := c.DeviceClass(t.Context(), gpus); owner != "" || err != nil {
+		t.Errorf("%q, %v", owner, err)
+	}
+	_, errNode := c.ReadNode(t.Context())
+	_, errPod := c.Pod(t.Context(), kubelet.Pod{UID: "1"})
+	for _, err := range []error{
+		errNode, errPod, c.AnnotateNode(t.Context(), "", nil), c.Evict(t.Context(), types.NamespacedName{}, ""),
+		c.AnnotatePod(t.Context(), types.NamespacedName{}, "", nil),
+	} {
+		if !errors.Is(err, ErrOffline) {
+			t.Errorf("%v", err)
+		}
 	}
 }

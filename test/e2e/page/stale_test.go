@@ -16,7 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/test/fabrics"
 )
 
-func TestSaysWhenItIsOld(t *testing.T) {
+func TestShowsWhenItIsOld(t *testing.T) {
 	r := small(t)
 	b := open(t, r.server.URL)
 	b.load("/")
@@ -25,7 +25,7 @@ func TestSaysWhenItIsOld(t *testing.T) {
 	r.away()
 	b.until(`!document.querySelector('#old').hidden`)
 	if got := value[string](b, `document.querySelector('#old').innerText`); !strings.Contains(got, "What you see is ") {
-		t.Errorf("without a server the page says %q", got)
+		t.Errorf("without a server the page shows %q", got)
 	}
 	b.shot("16-light-old")
 	// What happened meanwhile is there at once.
@@ -36,9 +36,9 @@ func TestSaysWhenItIsOld(t *testing.T) {
 	b.until(`document.querySelector('#live').dataset.phase === 'live'`)
 }
 
-// The worker says when a cable became what it is; the page shows that age, and
+// The worker reports when a cable became what it is; the page shows that age, and
 // not since when it looks.
-func TestSaysSinceWhen(t *testing.T) {
+func TestShowsSinceWhen(t *testing.T) {
 	r := small(t)
 	b := open(t, r.server.URL)
 	b.load("/")
@@ -60,7 +60,7 @@ func TestSaysSinceWhen(t *testing.T) {
 }
 
 // GPUs that are there and that no kubelet offers are neither free nor in use.
-func TestSaysWhatIsNotOffered(t *testing.T) {
+func TestShowsWhatIsNotOffered(t *testing.T) {
 	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(16, 4), Rails: 8, Dragonfly: 2, Switchbox: 4})
 	r := start(t, f, func(i int, node *corev1.Node) {
 		switch i {
@@ -96,8 +96,8 @@ func TestSaysWhatIsNotOffered(t *testing.T) {
 	b.clean()
 }
 
-// A server that answers and does not know the present says so.
-func TestSaysWhenTheMapIsStale(t *testing.T) {
+// A server that answers and does not know the present reports it.
+func TestShowsWhenTheMapIsStale(t *testing.T) {
 	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(16, 4), Rails: 8, Dragonfly: 2, Switchbox: 4})
 	r := start(t, f, nil, func(int) int { return 8 }, 10*time.Minute)
 	b := open(t, r.server.URL)
@@ -110,7 +110,7 @@ func TestSaysWhenTheMapIsStale(t *testing.T) {
 	r.behind.Store(0) // Ten minutes pass.
 	b.until(`document.querySelector('#live').dataset.phase === 'stale'`)
 	if got := value[string](b, `document.querySelector('#old').innerText`); got != "The server has not heard from the Kubernetes API for 10 min. What you see is that old." {
-		t.Errorf("without an API server the page says %q", got)
+		t.Errorf("without an API server the page shows %q", got)
 	}
 	if live := value[string](b, `document.querySelector('#live').innerText`); live != "Stale" {
 		t.Errorf("and %q", live)

@@ -1,4 +1,4 @@
-package agent
+package apiserver
 
 import (
 	"encoding/json"
@@ -35,7 +35,7 @@ type store struct {
 	note    chan struct{}
 }
 
-func newStore(t *testing.T) (*store, *Kube) {
+func newStore(t *testing.T) (*store, *Client) {
 	t.Helper()
 	s := &store{
 		t: t, version: 1, pods: map[string]*corev1.Pod{}, watches: map[chan<- metav1.WatchEvent]string{}, note: make(chan struct{}),
@@ -48,7 +48,7 @@ func newStore(t *testing.T) (*store, *Kube) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s, NewKube(client, node, slog.New(slog.DiscardHandler))
+	return s, New(client, node, slog.New(slog.DiscardHandler))
 }
 
 func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -127,8 +127,8 @@ func (s *store) patch(w http.ResponseWriter, r *http.Request, kind string) {
 	if err != nil || r.Header.Get("Content-Type") != string(types.MergePatchType) {
 		s.t.Errorf("patch of type %s: %v", r.Header.Get("Content-Type"), err)
 	}
-	var patch merge
-	if err := json.Unmarshal(body, &patch); err != nil {
+	var merge patch
+	if err := json.Unmarshal(body, &merge); err != nil {
 		s.t.Error(err)
 	}
 	s.mu.Lock()
@@ -141,7 +141,7 @@ func (s *store) patch(w http.ResponseWriter, r *http.Request, kind string) {
 	parts := strings.Split(r.URL.Path, "/")
 	name := parts[len(parts)-1]
 	apply := func(into map[string]string) {
-		for key, value := range patch.Metadata.Annotations {
+		for key, value := range merge.Metadata.Annotations {
 			if value == nil {
 				delete(into, key)
 			} else {
@@ -157,8 +157,8 @@ func (s *store) patch(w http.ResponseWriter, r *http.Request, kind string) {
 		}
 		old = s.pods[name]
 	}
-	if v := patch.Metadata.ResourceVersion; v != "" && v != old.GetResourceVersion() ||
-		patch.Metadata.UID != "" && patch.Metadata.UID != old.GetUID() {
+	if v := merge.Metadata.ResourceVersion; v != "" && v != old.GetResourceVersion() ||
+		merge.Metadata.UID != "" && merge.Metadata.UID != old.GetUID() {
 		fail(w, http.StatusConflict, metav1.StatusReasonConflict)
 		return
 	}

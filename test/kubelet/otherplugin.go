@@ -13,10 +13,10 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// Stranger is a device plugin of somebody else: healthy devices without
+// OtherPlugin is a device plugin that is not heddle's: healthy devices without
 // topology, one list, no preference, no PreStartContainer. Allocate answers
 // with the IDs in the variable DEVICES.
-type Stranger struct {
+type OtherPlugin struct {
 	v1beta1.UnimplementedDevicePluginServer
 	k                *Kubelet
 	socket, resource string
@@ -26,9 +26,9 @@ type Stranger struct {
 
 // NewStranger serves a resource on a socket in the plugin directory, without
 // registering.
-func NewStranger(tb testing.TB, k *Kubelet, socket, resource string, ids ...string) *Stranger {
+func NewStranger(tb testing.TB, k *Kubelet, socket, resource string, ids ...string) *OtherPlugin {
 	tb.Helper()
-	s := &Stranger{k: k, socket: socket, resource: resource}
+	s := &OtherPlugin{k: k, socket: socket, resource: resource}
 	for _, id := range ids {
 		s.devices = append(s.devices, &v1beta1.Device{ID: id, Health: v1beta1.Healthy})
 	}
@@ -48,8 +48,8 @@ func NewStranger(tb testing.TB, k *Kubelet, socket, resource string, ids ...stri
 	return s
 }
 
-// Register registers with the kubelet, and says what the kubelet answers.
-func (s *Stranger) Register(ctx context.Context) error {
+// Register registers with the kubelet, and returns the kubelet's answer.
+func (s *OtherPlugin) Register(ctx context.Context) error {
 	conn, err := dial(s.k.Socket())
 	if err != nil {
 		return err
@@ -62,15 +62,15 @@ func (s *Stranger) Register(ctx context.Context) error {
 }
 
 // Stop ends the plugin and removes its socket.
-func (s *Stranger) Stop() { s.stop() }
+func (s *OtherPlugin) Stop() { s.stop() }
 
 // GetDevicePluginOptions asks for nothing.
-func (s *Stranger) GetDevicePluginOptions(context.Context, *v1beta1.Empty) (*v1beta1.DevicePluginOptions, error) {
+func (s *OtherPlugin) GetDevicePluginOptions(context.Context, *v1beta1.Empty) (*v1beta1.DevicePluginOptions, error) {
 	return &v1beta1.DevicePluginOptions{}, nil
 }
 
 // ListAndWatch sends one list.
-func (s *Stranger) ListAndWatch(
+func (s *OtherPlugin) ListAndWatch(
 	_ *v1beta1.Empty, stream grpc.ServerStreamingServer[v1beta1.ListAndWatchResponse],
 ) error {
 	if err := stream.Send(&v1beta1.ListAndWatchResponse{Devices: s.devices}); err != nil {
@@ -81,7 +81,7 @@ func (s *Stranger) ListAndWatch(
 }
 
 // Allocate names the devices in the environment.
-func (s *Stranger) Allocate(_ context.Context, req *v1beta1.AllocateRequest) (*v1beta1.AllocateResponse, error) {
+func (s *OtherPlugin) Allocate(_ context.Context, req *v1beta1.AllocateRequest) (*v1beta1.AllocateResponse, error) {
 	resp := &v1beta1.AllocateResponse{}
 	for _, c := range req.GetContainerRequests() {
 		resp.ContainerResponses = append(resp.ContainerResponses, &v1beta1.ContainerAllocateResponse{

@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// speakLLDP makes the test binary a switch: it lays a cable to a network device
-// that it makes, in the network namespace that it runs in, and says every second
+// lldpSender makes the test binary a switch: it lays a cable to a network device
+// that it makes, in the network namespace that it runs in, and sends every second
 // who is at its end.
-const speakLLDP = "speak-lldp"
+const lldpSender = "send-lldp"
 
-func speak(netdev string) error {
+func sendLLDP(netdev string) error {
 	const port = "swp1"
 	cable := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: netdev}, PeerName: port}
 	if err := netlink.LinkAdd(cable); err != nil {

@@ -1,4 +1,4 @@
-package agent
+package apiserver
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
 const (
@@ -30,7 +30,8 @@ const (
 	maxRecent = 1024
 )
 
-// events sends Events off everybody's path.
+// events is a queue of Events: none of those who report one waits for the API
+// server.
 type events struct {
 	client rest.Interface
 	node   string
@@ -38,11 +39,11 @@ type events struct {
 	queue  chan *corev1.Event
 
 	mu     sync.Mutex
-	recent map[statement]time.Time // guarded by mu
+	recent map[reported]time.Time // guarded by mu
 }
 
-// statement is one thing that was told.
-type statement struct {
+// reported is an Event that was queued.
+type reported struct {
 	about           corev1.ObjectReference
 	reason, message string
 }
@@ -50,37 +51,44 @@ type statement struct {
 func newEvents(client rest.Interface, node string, log *slog.Logger) *events {
 	return &events{
 		client: client, node: node, log: log,
-		queue: make(chan *corev1.Event, maxEvents), recent: map[statement]time.Time{},
+		queue: make(chan *corev1.Event, maxEvents), recent: map[reported]time.Time{},
 	}
 }
 
-// Warn implements [binder.Events].
-func (k *Kube) Warn(pod binder.Pod, reason, message string) {
+// WarnPod queues an Event on a pod, unless the same was queued a moment ago. It
+// returns at once.
+func (c *Client) WarnPod(pod kubelet.Pod, reason, message string) {
+	if c == nil {
+		return
+	}
 	about := corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(pod.UID),
 	}
-	if k.events.repeated(statement{about, reason, message}) {
+	if c.events.repeated(reported{about, reason, message}) {
 		return
 	}
-	k.log.Warn("a pod should know", "pod", pod.String(), "reason", reason, "message", message)
+	c.log.Warn("event on a pod", "pod", pod.String(), "reason", reason, "message", message)
 	if pod.Name != "" {
-		k.events.put(about, corev1.EventTypeWarning, reason, message)
+		c.events.put(about, corev1.EventTypeWarning, reason, message)
 	}
 }
 
-// Record implements [health.Recorder]: an Event on the Node.
-func (k *Kube) Record(_ context.Context, n health.NodeEvent) error {
+// Record queues an Event on the Node. It returns at once.
+func (c *Client) Record(_ context.Context, n health.NodeEvent) error {
+	if c == nil {
+		return nil
+	}
 	kind := corev1.EventTypeNormal
 	if n.Warning {
 		kind = corev1.EventTypeWarning
 	}
 	// kubectl finds a Node's Events by its name used as UID, as the kubelet does.
-	about := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: k.node, UID: types.UID(k.node)}
-	k.events.put(about, kind, n.Reason, n.Message)
+	about := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: c.node, UID: types.UID(c.node)}
+	c.events.put(about, kind, n.Reason, n.Message)
 	return nil
 }
 
-func (e *events) repeated(one statement) bool {
+func (e *events) repeated(one reported) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
@@ -112,7 +120,7 @@ func (e *events) put(about corev1.ObjectReference, kind, reason, message string)
 	select {
 	case e.queue <- event:
 	default:
-		e.log.Warn("too many Events are waiting; one is left out", "reason", reason, "message", message)
+		e.log.Warn("event dropped: too many are waiting", "reason", reason, "message", message)
 	}
 }
 

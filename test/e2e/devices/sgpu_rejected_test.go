@@ -18,13 +18,13 @@ import (
 // patience is sgpu.refusedFor in this test.
 const patience = 4 * time.Second
 
-// TestSGPURefusedAndRescheduled: two cards have 40 % left each, so the Node's
-// total says that a pod fits that asks for 60 %, and no card has it. The pod is
-// told, and if a controller makes it anew, evicted: then the scheduler finds the
+// TestSGPURejectedAndRescheduled: two cards have 40 % left each, so the Node's
+// total suggests that a pod of 60 % fits, and no GPU has it. The pod is
+// reported, and if a controller makes it again, evicted: then the scheduler finds the
 // node that has come meanwhile. A bare pod stays, and starts when it can.
-func TestSGPURefusedAndRescheduled(t *testing.T) {
+func TestSGPURejectedAndRescheduled(t *testing.T) {
 	r := sgpu(t)
-	r.configure(t, sharedCards+fmt.Sprintf("sgpu: {gpus: [0, 1], refusedFor: %s}\n", patience))
+	r.configure(t, sharedGPUs+fmt.Sprintf("sgpu: {gpus: [0, 1], refusedFor: %s}\n", patience))
 	r.waitShares(t, 2*16, 200, 2*79)
 	r.waitAllocatable(t, gpuResource, 6, waitStart)
 	r.create(t, r.pod("first", box{more: share(60, 4)}), r.pod("second", box{more: share(60, 4)}))
@@ -33,14 +33,14 @@ func TestSGPURefusedAndRescheduled(t *testing.T) {
 	r.count(t)
 
 	app := r.replicated(t, "trainer", box{more: share(60, 4)})
-	refused := r.waitOnly(t, app, waitStart, func(p *corev1.Pod) string {
+	rejected := r.waitOnly(t, app, waitStart, func(p *corev1.Pod) string {
 		if p.Spec.NodeName != r.Node() || !strings.Contains(waitingFor(p), "gets no card") {
 			return "it is not refused"
 		}
 		return ""
 	})
 	since := time.Now()
-	r.waitEvent(t, refused.Name, "SGPURefused", "no card of 2 can give 60 % of compute and 4 GiB. "+
+	r.waitEvent(t, rejected.Name, "SGPURefused", "no card of 2 can give 60 % of compute and 4 GiB. "+
 		"cards 0-1: 40 % of 100 left; needs 60", 20*time.Second)
 	r.simulate(t, "elsewhere")
 	moved := r.waitOnly(t, app, waitStart, func(p *corev1.Pod) string {
@@ -49,10 +49,10 @@ func TestSGPURefusedAndRescheduled(t *testing.T) {
 		}
 		return ""
 	})
-	if moved.UID == refused.UID {
+	if moved.UID == rejected.UID {
 		t.Error("a pod has moved from node to node")
 	}
-	r.waitEvent(t, refused.Name, "SGPUEvicted", "refused for 4s", 20*time.Second)
+	r.waitEvent(t, rejected.Name, "SGPUEvicted", "refused for 4s", 20*time.Second)
 	t.Logf("refused for want of a card, the pod ran elsewhere %.1f s later", time.Since(since).Seconds())
 	app.stop(t)
 
@@ -79,7 +79,7 @@ func TestSGPURefusedAndRescheduled(t *testing.T) {
 	r.count(t)
 	for _, line := range r.metrics(t, "heddle_sgpu_evicted_total") {
 		if !strings.HasSuffix(line, " 1") {
-			t.Errorf("metrics say %s", line)
+			t.Errorf("metrics have %s", line)
 		}
 	}
 }
@@ -123,7 +123,7 @@ func (c controlled) pods(t *testing.T) []corev1.Pod {
 	return all
 }
 
-// waitOnly waits until ok says "" of the only pod of a controller.
+// waitOnly waits until ok returns "" for the only pod of a controller.
 func (r *rig) waitOnly(t *testing.T, c controlled, within time.Duration, ok func(*corev1.Pod) string) *corev1.Pod {
 	t.Helper()
 	var only corev1.Pod

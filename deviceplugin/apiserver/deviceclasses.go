@@ -1,4 +1,4 @@
-package agent
+package apiserver
 
 import (
 	"context"
@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// deviceClasses is where the API server has the classes of DRA devices.
-	deviceClasses = "/apis/resource.k8s.io/v1/deviceclasses"
-	// claimsFor is how long one list serves: every resource of every node asks.
-	claimsFor = time.Minute
+	// classesPath is where the API server has the classes of DRA devices.
+	classesPath = "/apis/resource.k8s.io/v1/deviceclasses"
+	// listedFor is how long one list serves: every resource of every node asks.
+	listedFor = time.Minute
 )
 
-// claims are the extended resources that DeviceClasses stand for: the
+// deviceClasses are the extended resources that DeviceClasses stand for: the
 // scheduler hands such a request to DRA, and a device plugin's devices of the
 // same name would be given out a second time.
-type claims struct {
+type deviceClasses struct {
 	client rest.Interface
 
 	mu     sync.Mutex // guards all below; held while asking, so that one asks
@@ -29,16 +29,21 @@ type claims struct {
 	byName map[string]string // extended resource to DeviceClass
 }
 
-// Claimed implements [Claims]. Without that API, or the right to read it,
-// nobody claims anything.
-func (k *Kube) Claimed(ctx context.Context, resource string) (string, error) {
-	return k.claims.of(ctx, resource)
+// DeviceClass names the DeviceClass that stands for a resource, such as
+// "DeviceClass gpu.nvidia.com (spec.extendedResourceName)"; empty if none does,
+// or without that API or the right to read it. An error means that it is not
+// known.
+func (c *Client) DeviceClass(ctx context.Context, resource string) (string, error) {
+	if c == nil {
+		return "", nil
+	}
+	return c.classes.of(ctx, resource)
 }
 
-func (c *claims) of(ctx context.Context, resource string) (string, error) {
+func (c *deviceClasses) of(ctx context.Context, resource string) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if time.Since(c.listed) > claimsFor {
+	if time.Since(c.listed) > listedFor {
 		byName, err := c.list(ctx)
 		if err != nil {
 			return "", err
@@ -53,8 +58,8 @@ func (c *claims) of(ctx context.Context, resource string) (string, error) {
 
 // list asks the API server's cache, and decodes the two fields that matter: the
 // typed API would cost memory.
-func (c *claims) list(ctx context.Context) (map[string]string, error) {
-	body, err := c.client.Get().AbsPath(deviceClasses).Param("resourceVersion", "0").
+func (c *deviceClasses) list(ctx context.Context) (map[string]string, error) {
+	body, err := c.client.Get().AbsPath(classesPath).Param("resourceVersion", "0").
 		SetHeader("Accept", "application/json").DoRaw(ctx)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
