@@ -2,15 +2,13 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"strings"
-
-	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/mode"
 )
 
@@ -26,30 +24,30 @@ const (
 
 // accounts is the kubelet's account of devices for the modes of cards.
 type accounts struct {
-	pods   PodResourcesClient
-	binder *binder.Binder
+	kubelet *kubelet.Reader
+	state   *devicestate.State
 	// served are the resources whose lists the kubelet hears.
 	served func() map[string]*served
 }
 
 // Offered implements [mode.Kubelet].
 func (a *accounts) Offered(ctx context.Context) ([]mode.Device, error) {
-	answer, err := a.pods.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
+	offered, err := a.kubelet.Allocatable(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("kubelet PodResources, allocatable: %w", err)
+		return nil, err
 	}
-	var offered []mode.Device
-	for _, d := range answer.GetDevices() {
-		for _, id := range d.GetDeviceIds() {
-			offered = append(offered, mode.Device{Resource: d.GetResourceName(), ID: id})
+	var devices []mode.Device
+	for resource, ids := range offered {
+		for _, id := range ids {
+			devices = append(devices, mode.Device{Resource: resource, ID: id})
 		}
 	}
-	return offered, nil
+	return devices, nil
 }
 
 // Held implements [mode.Kubelet].
 func (a *accounts) Held(ctx context.Context) ([]mode.Held, error) {
-	all, err := a.binder.Held(ctx)
+	all, err := a.state.Held(ctx)
 	held := make([]mode.Held, 0, len(all))
 	for _, h := range all {
 		held = append(held, mode.Held{

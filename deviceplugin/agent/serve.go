@@ -4,16 +4,11 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"google.golang.org/grpc"
-	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
-
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
@@ -25,26 +20,6 @@ import (
 // NVMLPulse is one answer of a GPU to a cheap question.
 type NVMLPulse = nvml.Pulse
 
-// PodResourcesClient is the kubelet's account of devices.
-type PodResourcesClient interface {
-	binder.PodResources
-	GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest, ...grpc.CallOption) (
-		*podresources.AllocatableResourcesResponse, error)
-}
-
-func checkpoint(kubeletDir string) string {
-	return filepath.Join(kubeletDir, "device-plugins", "kubelet_internal_checkpoint")
-}
-
-// sockets are those that a kubelet makes when it starts: of PodResources, and
-// later of its device manager, which needs the container runtime.
-func sockets(kubeletDir string) [2]string {
-	return [2]string{
-		filepath.Join(kubeletDir, "pod-resources", "kubelet.sock"),
-		filepath.Join(kubeletDir, "device-plugins", "kubelet.sock"),
-	}
-}
-
 // rdmaAt is the place of an RDMA resource in the configuration, -1 for none.
 func rdmaAt(c *config.NodeConfig, name string) int {
 	return slices.IndexFunc(c.RDMA.Resources, func(r config.RDMAResource) bool { return r.Name == name })
@@ -53,7 +28,7 @@ func rdmaAt(c *config.NodeConfig, name string) int {
 // serveHCAs makes a resource of HCAs and its plugin.
 func (a *Agent) serveHCAs(name string) *served {
 	r := rdma.New(rdma.Options{
-		Name: name, Binder: a.binder,
+		Name: name, State: a.state,
 	}, a.now.Load())
 	return &served{plugin: a.plugin(name, r), refresh: r.Refresh, reason: r.Reason}
 }
@@ -61,8 +36,8 @@ func (a *Agent) serveHCAs(name string) *served {
 // serveGPUs makes a resource of whole GPUs or of MIG devices.
 func (a *Agent) serveGPUs(name string) *served {
 	options := gpu.Options{
-		Name: name, Namer: a.binder, Binder: a.steer, Static: a.driver,
-		InUse:    func() map[string]string { return a.binder.Lost(name) },
+		Name: name, Allocator: a.state, Preparer: a.steer, Static: a.driver,
+		InUse:    func() map[string]string { return a.state.Forgotten(name) },
 		Strategy: a.Strategy, Features: a.Features, Log: a.Log,
 	}
 	if a.API.Online() {
@@ -79,8 +54,8 @@ func (a *Agent) plugin(name string, r server.Resource) *server.Plugin {
 	_, counted := r.(*sgpu.Counted)
 	return server.New(server.Options{
 		Name: name, KubeletDir: a.KubeletDir, Resource: r,
-		Holders: func(ctx context.Context) (map[string]bool, error) { return a.binder.Holders(ctx, name) },
-		Claimed: a.claimed(name), Takeover: a.Takeover, Registered: a.binder.Wake, Streamed: a.wakeBridge,
+		Holders: func(ctx context.Context) (map[string]bool, error) { return a.state.Holders(ctx, name) },
+		Claimed: a.claimed(name), Takeover: a.Takeover, Registered: a.state.Registered, Streamed: a.wakeBridge,
 		SkipPreStart: counted, SkipPrefer: counted, Log: a.Log, Registerer: a.Registerer,
 	})
 }
@@ -120,7 +95,7 @@ func (a *Agent) shareNames(c *config.NodeConfig) []string {
 
 // serveSlots makes a resource of the slots of shared GPUs.
 func (a *Agent) serveSlots(name string) *served {
-	options := sgpu.Options{Name: name, Binder: a.binder, Static: a.driver, Log: a.Log}
+	options := sgpu.Options{Name: name, State: a.state, Static: a.driver, Log: a.Log}
 	if a.API.Online() {
 		options.Pods = a.tenancy
 	}

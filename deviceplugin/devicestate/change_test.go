@@ -30,7 +30,7 @@ func TestHCAsThatFail(t *testing.T) {
 	if got := r.mustEnter(names); !slices.Equal(got.given(), []string{"mlx5_0", "mlx5_4"}) {
 		t.Errorf("at the next start: %v", got.given())
 	}
-	if e := r.events.take(); len(e) != 1 || !strings.Contains(e[0], "HCANotLocal") {
+	if e := r.specs.takeEvents(); len(e) != 1 || !strings.Contains(e[0], "HCANotLocal") {
 		t.Errorf("events: %v", e)
 	}
 	r.up("mlx5_3")
@@ -105,7 +105,7 @@ func TestTwoResourcesInOneContainer(t *testing.T) {
 	if got := r.mustEnter(names); len(got.Nodes) != 5 {
 		t.Errorf("more than there are HCAs: %+v", got)
 	}
-	if e := r.events.take(); e != nil {
+	if e := r.specs.takeEvents(); e != nil {
 		t.Errorf("events: %v", e)
 	}
 }

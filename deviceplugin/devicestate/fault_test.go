@@ -122,7 +122,7 @@ func TestCheckpointThatDoesNotHelp(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, "dgx-h100")
-			r.options.KubeletDir = t.TempDir()
+			r.kubeletDir = t.TempDir()
 			if tt.content != "" {
 				r.writeCheckpoint(tt.content)
 			}

@@ -49,10 +49,10 @@ func (s *State) forgottenLocked(resource string, all bool) map[string]string {
 // knownGone reports whether the API server has shown that a pod is not on this
 // node any more.
 func (s *State) knownGone(p kubelet.Pod) bool {
-	if s.options.Pods == nil {
+	if s.options.API == nil {
 		return false
 	}
-	pod, complete := s.options.Pods.Known(p)
+	pod, complete := s.options.API.Watched(p)
 	return complete && pod == nil
 }
 
@@ -116,11 +116,11 @@ func (s *State) searchForgotten(ctx context.Context) {
 // exists reports whether this very pod is there; without an API server, whether
 // that is unknown.
 func (s *State) exists(ctx context.Context, p kubelet.Pod) bool {
-	if s.options.Pods == nil {
+	if s.options.API == nil {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
-	_, err := s.options.Pods.Pod(ctx, p)
+	_, err := s.options.API.Pod(ctx, p)
 	return err == nil
 }

@@ -64,7 +64,7 @@ func TestNamesakeHasLostNothing(t *testing.T) {
 	p.UID = "another"
 	r.allocate(p, "main", nil)
 	r.collect()
-	if e := r.events.take(); len(e) > 0 || len(r.Forgotten(gpus)) > 0 {
+	if e := r.specs.takeEvents(); len(e) > 0 || len(r.Forgotten(gpus)) > 0 {
 		t.Errorf("events %v, lost %v", e, r.Forgotten(gpus))
 	}
 }

@@ -100,7 +100,7 @@ func TestSharersHoldAtOnce(t *testing.T) {
 	}
 }
 
-func BenchmarkBind(b *testing.B) {
+func BenchmarkPrepare(b *testing.B) {
 	r := newRig(b, "dgx-h100")
 	// The CDI directory is on a tmpfs, as /var/run/cdi; the state is on a disk.
 	if dir, err := os.MkdirTemp("/dev/shm", "cdi"); err == nil { //nolint:usetesting // TempDir is on a disk.

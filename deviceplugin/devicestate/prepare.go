@@ -122,19 +122,19 @@ func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observat
 }
 
 func (s *State) warn(p kubelet.Pod, reason, message string) {
-	if s.options.Events != nil {
-		s.options.Events.Warn(p, reason, message)
+	if s.options.API != nil {
+		s.options.API.WarnPod(p, reason, message)
 	}
 }
 
 // pod reads a pod; nil if it is not known in time.
 func (s *State) pod(ctx context.Context, p kubelet.Pod) *corev1.Pod {
-	if s.options.Pods == nil {
+	if s.options.API == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
-	pod, err := s.options.Pods.Pod(ctx, p)
+	pod, err := s.options.API.Pod(ctx, p)
 	if err != nil {
 		s.options.Log.Warn("pod is not known, its containers get no hints", "pod", p.String(), "err", err)
 		return nil

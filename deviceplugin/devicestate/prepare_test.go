@@ -67,7 +67,7 @@ func TestContainerGetsGPUsAndHCAsTogether(t *testing.T) {
 			if diff := cmp.Diff(wantBinding, r.Allocations()); diff != "" {
 				t.Errorf("bindings (-want +got):\n%s", diff)
 			}
-			if e := r.events.take(); e != nil {
+			if e := r.specs.takeEvents(); e != nil {
 				t.Errorf("events: %v", e)
 			}
 		})
@@ -165,7 +165,7 @@ func TestWhatAContainerGets(t *testing.T) {
 			}
 			if tt.before != nil {
 				tt.before(r)
-				r.events.take()
+				r.specs.takeEvents()
 			}
 			want := asks{hcas: r.tickets(tt.tickets...)}
 			if tt.gpus != nil {
@@ -189,7 +189,7 @@ func TestWhatAContainerGets(t *testing.T) {
 			if diff := cmp.Diff(tt.want, strings.Join(got.given(), ",")); diff != "" {
 				t.Errorf("HCAs (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff(tt.events, r.events.take()); diff != "" {
+			if diff := cmp.Diff(tt.events, r.specs.takeEvents()); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
 			for _, b := range r.Allocations() {
@@ -201,7 +201,7 @@ func TestWhatAContainerGets(t *testing.T) {
 			if again := r.mustEnter(names); !cmp.Equal(got, again) {
 				t.Errorf("at the next start (-first +next):\n%s", cmp.Diff(got, again))
 			}
-			if e := r.events.take(); e != nil {
+			if e := r.specs.takeEvents(); e != nil {
 				t.Errorf("events at the next start: %v", e)
 			}
 		})

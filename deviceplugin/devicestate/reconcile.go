@@ -153,12 +153,12 @@ func (s *State) recover(seen *observation) {
 	s.recovered = s.nodeLocked(seen).StillRecovered()
 	unrecorded := s.nodeLocked(seen).Unrecorded()
 	s.mu.Unlock()
-	if s.options.Pods == nil {
+	if s.options.API == nil {
 		return
 	}
 	for i := range unrecorded {
 		a := &unrecorded[i]
-		pod, complete := s.options.Pods.Known(a.Pod)
+		pod, complete := s.options.API.Watched(a.Pod)
 		if pod == nil {
 			if !complete {
 				seen.unknown = append(seen.unknown, a.Container)

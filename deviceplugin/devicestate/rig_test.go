@@ -44,12 +44,14 @@ type rig struct {
 	kubelet *testkubelet.Kubelet
 	*State
 	options Options
-	machine *machine.Machine
-	config  config.NodeConfig
+	// podResources and kubeletDir are what the state reads of the kubelet.
+	podResources podresources.PodResourcesListerClient
+	kubeletDir   string
+	machine      *machine.Machine
+	config       config.NodeConfig
 	// change alters the inventory that the state gets.
 	change func(*inventory.Inventory)
 	specs  *podSpecs
-	events events
 	now    time.Time
 	mu     sync.Mutex // guards machine, now
 }
@@ -59,9 +61,12 @@ type rig struct {
 type podSpecs struct {
 	pods    map[string]*corev1.Pod
 	unknown bool
+
+	mu     sync.Mutex // guards events
+	events []string
 }
 
-// Pod implements [Pods].
+// Pod implements [API].
 func (p *podSpecs) Pod(_ context.Context, pod kubelet.Pod) (*corev1.Pod, error) {
 	if spec := p.pods[pod.Namespace+"/"+pod.Name]; spec != nil {
 		return spec, nil
@@ -74,8 +79,8 @@ func (p *podSpecs) Pod(_ context.Context, pod kubelet.Pod) (*corev1.Pod, error) 
 	return nil, errors.New("not known")
 }
 
-// Known implements [Pods].
-func (p *podSpecs) Known(pod kubelet.Pod) (*corev1.Pod, bool) {
+// Watched implements [API].
+func (p *podSpecs) Watched(pod kubelet.Pod) (*corev1.Pod, bool) {
 	for _, spec := range p.pods {
 		named := pod.Namespace == spec.Namespace && pod.Name == spec.Name
 		if !p.unknown && (pod.UID == string(spec.UID) || pod.UID == "" && named) {
@@ -85,23 +90,20 @@ func (p *podSpecs) Known(pod kubelet.Pod) (*corev1.Pod, bool) {
 	return nil, !p.unknown
 }
 
-type events struct {
-	mu   sync.Mutex
-	list []string
+// WarnPod implements [API].
+func (p *podSpecs) WarnPod(pod kubelet.Pod, reason, message string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.events = append(p.events, fmt.Sprintf("%s %s: %s", pod, reason, message))
 }
 
-func (e *events) Warn(pod kubelet.Pod, reason, message string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.list = append(e.list, fmt.Sprintf("%s %s: %s", pod, reason, message))
-}
-
-func (e *events) take() []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	list := e.list
-	e.list = nil
-	return list
+// takeEvents returns the Events since the last call.
+func (p *podSpecs) takeEvents() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	events := p.events
+	p.events = nil
+	return events
 }
 
 func newRig(tb testing.TB, name string, change ...func(*config.NodeConfig)) *rig {
@@ -110,7 +112,7 @@ func newRig(tb testing.TB, name string, change ...func(*config.NodeConfig)) *rig
 	r := &rig{
 		tb: tb, kubelet: testkubelet.Start(tb, dir), machine: machines.Load(tb, name),
 		config: config.Default(), specs: &podSpecs{pods: map[string]*corev1.Pod{}}, now: time.Now(),
-		change: func(*inventory.Inventory) {},
+		change: func(*inventory.Inventory) {}, kubeletDir: dir,
 	}
 	for _, f := range change {
 		f(&r.config)
@@ -120,14 +122,14 @@ func newRig(tb testing.TB, name string, change ...func(*config.NodeConfig)) *rig
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = conn.Close() })
+	r.podResources = podresources.NewPodResourcesListerClient(conn)
 	// It has run for a while: all its pods are known.
 	for _, socket := range []string{r.kubelet.PodResourcesSocket(), r.kubelet.Socket()} {
 		r.touch(socket, r.now.Add(-time.Hour))
 	}
 	files := tb.TempDir()
 	r.options = Options{
-		PodResources: podresources.NewPodResourcesListerClient(conn), KubeletDir: dir,
-		Pods: r.specs, Events: &r.events,
+		API:    r.specs,
 		CDIDir: filepath.Join(files, "cdi"), StateDir: filepath.Join(files, "state"), DevRoot: filepath.Join(files, "dev"),
 		GPUEnv: []string{"NVIDIA_VISIBLE_DEVICES=void"},
 		Now: func() time.Time {
@@ -143,7 +145,7 @@ func newRig(tb testing.TB, name string, change ...func(*config.NodeConfig)) *rig
 // writeCheckpoint replaces the kubelet's.
 func (r *rig) writeCheckpoint(content string) {
 	r.tb.Helper()
-	path := filepath.Join(r.options.KubeletDir, "device-plugins", "kubelet_internal_checkpoint")
+	path := filepath.Join(r.kubeletDir, "device-plugins", "kubelet_internal_checkpoint")
 	err := os.MkdirAll(filepath.Dir(path), 0o750)
 	if err == nil {
 		err = os.WriteFile(path, []byte(content), 0o600)
@@ -162,7 +164,10 @@ func (r *rig) touch(path string, made time.Time) {
 }
 
 // restart is a plugin that was killed and comes back.
-func (r *rig) restart() { r.State = New(r.options, r.inventory()) }
+func (r *rig) restart() {
+	r.options.Kubelet = kubelet.NewReader(r.podResources, r.kubeletDir, r.options.Now)
+	r.State = New(r.options, r.inventory())
+}
 
 // inventory is the node as it is configured now.
 func (r *rig) inventory() *inventory.Inventory {

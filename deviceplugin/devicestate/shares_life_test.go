@@ -265,7 +265,7 @@ func TestNoPodIsGoneWhenAKubeletStartsMeanwhile(t *testing.T) {
 	r := shareRig(t, "0")
 	r.start(r.tenant("a", "60/40", r.slot(0, 0)))
 	r.pass(goneFor + time.Minute)
-	r.options.PodResources = startsMeanwhile{r.options.PodResources, func() {
+	r.podResources = startsMeanwhile{r.podResources, func() {
 		r.touch(r.kubelet.PodResourcesSocket(), r.now)
 		r.kubelet.Delete("default", "a")
 	}}

@@ -26,7 +26,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
@@ -37,22 +36,19 @@ import (
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
-// Pods are the pods of this node.
-type Pods interface {
+// API is the API server; deviceplugin/apiserver's client.
+type API interface {
 	// Pod returns a pod, by UID if there is one, else by namespace and name. A
 	// static pod's UID is the kubelet's, which its mirror in the API has as
 	// annotation kubernetes.io/config.mirror. It may ask the API server and wait
 	// until ctx ends. The pod is not changed.
 	Pod(ctx context.Context, pod kubelet.Pod) (*corev1.Pod, error)
-	// Known returns a pod without asking the API server, nil if it is not among
-	// those that are known; complete is false while not all are.
-	Known(pod kubelet.Pod) (known *corev1.Pod, complete bool)
-}
-
-// Events records Events on pods. Warn returns at once: no start of a container
-// waits for the API server.
-type Events interface {
-	Warn(pod kubelet.Pod, reason, message string)
+	// Watched returns a pod of this node without a request, nil if it is not among
+	// those that are watched; complete is false while not all are.
+	Watched(pod kubelet.Pod) (watched *corev1.Pod, complete bool)
+	// WarnPod records an Event. It returns at once: no start of a container waits
+	// for the API server.
+	WarnPod(pod kubelet.Pod, reason, message string)
 }
 
 // Limiter enforces the limits of shares.
@@ -75,13 +71,9 @@ const (
 type Options struct {
 	// NodeName is what schedulers call this node.
 	NodeName string
-	// PodResources is a client of the kubelet's socket, see [kubelet.Dial];
-	// KubeletDir is /var/lib/kubelet.
-	PodResources podresources.PodResourcesListerClient
-	KubeletDir   string
-	// Pods, Events and Limiter may be nil.
-	Pods    Pods
-	Events  Events
+	Kubelet  *kubelet.Reader
+	// API and Limiter may be nil.
+	API     API
 	Limiter Limiter
 	// CDIDir is a directory whose specs the runtime watches: /var/run/cdi.
 	CDIDir string
@@ -153,7 +145,7 @@ func New(o Options, inv *inventory.Inventory) *State {
 		o.DevRoot = "/dev"
 	}
 	s := &State{
-		options: o, kubelet: kubelet.NewReader(o.PodResources, o.KubeletDir, o.Now),
+		options: o, kubelet: o.Kubelet,
 		checkpoint: checkpoint.NewDir(filepath.Join(o.StateDir, "records")),
 		cdi:        cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
 		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log},

@@ -123,7 +123,7 @@ func TestSpecLivesAsLongAsItsPod(t *testing.T) {
 	r.pass(time.Hour)
 	r.collect()
 	r.mustEnter(names)
-	e := r.events.take()
+	e := r.specs.takeEvents()
 	if len(e) != 1 || !strings.HasPrefix(e[0], "default/a DevicesLost: ") {
 		t.Errorf("events: %v", e)
 	}

@@ -170,8 +170,6 @@ func remedy(name string) string {
 		return "The file was set aside beside itself, as .corrupt; or, for a cordon, see the Node's annotation."
 	case "modes-file", "cordon-file":
 		return "See --state-dir: it must be on a disk that is writable and not full. Until then no card changes its mode."
-	case "unrecorded":
-		return "Delete the pod: it is made anew, with cards that are on record."
 	case "shares":
 		return "Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and cards are handed out whole."
 	case "config":

@@ -115,8 +115,8 @@ func refused(all []report.Refusal) []finding.Finding {
 	return findings
 }
 
-// unrecorded tells of containers of which the device plugin has lost everything
-// but what their pod's annotation says.
+// unrecorded reports containers of which the device plugin has lost the checkpoint
+// entry and the CDI spec.
 func unrecorded(p *report.Report) []finding.Finding {
 	var findings []finding.Finding
 	for i := range p.Bindings {
@@ -126,9 +126,9 @@ func unrecorded(p *report.Report) []finding.Finding {
 		}
 		findings = append(findings, finding.Finding{
 			Level: finding.Problem, Subject: "pod " + podOf(b),
-			Says: "the record and the CDI spec of container " + b.Container + " were lost; its cards are those that the " +
-				"pod's annotation names, and nobody else gets them",
-			Do: "It runs on. When it starts again its cards are chosen anew; to have that now, delete the pod.",
+			Says: "the checkpoint entry and the CDI spec of container " + b.Container + " were lost; no other pod gets the " +
+				"GPUs that it may have until the pod is gone",
+			Do: "It runs on. Delete the pod: its controller makes another one, with GPUs that are recorded.",
 		})
 	}
 	return findings
