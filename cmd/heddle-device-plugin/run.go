@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 
 	"golang.org/x/sync/errgroup"
@@ -12,7 +13,7 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/cmd/internal/observe"
+	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/deviceplugin/agent"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
@@ -23,11 +24,12 @@ import (
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
 
-// serve wires the daemon and runs it. It fails on a bad configuration, on a
-// bad machine file and without a machine: a daemon that starts wrong should
-// not start.
-func serve(ctx context.Context, o *options, log *slog.Logger) error {
-	registry := observe.NewRegistry()
+// Run wires the daemon and runs it. It fails on a bad configuration, on a bad
+// machine file and without a machine: a daemon that starts wrong should not
+// start.
+func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error {
+	program.SmallHeap()
+	registry := program.NewRegistry()
 	configs, err := config.NewWatcher(o.Config, log)
 	if err != nil {
 		return err
@@ -79,8 +81,8 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	group.Go(func() error { return from.Run(ctx) })
 	group.Go(func() error { return limits.Run(ctx) })
 	group.Go(func() error { return a.Run(ctx) })
-	bindings := observe.Route{Path: report.Path, Handler: a}
-	group.Go(func() error { return observe.Serve(ctx, o.metricsAddress, registry, a.Alive, a.Ready, bindings) })
+	bindings := program.Route{Path: report.Path, Handler: a}
+	group.Go(func() error { return program.Serve(ctx, o.metricsAddress, registry, a.Alive, a.Ready, bindings) })
 	log.InfoContext(ctx, "started", "version", version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()
 }

@@ -10,7 +10,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -33,6 +32,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/mode"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
+	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/hami"
 )
 
@@ -40,6 +40,9 @@ import (
 // configuration depends on them. Then devices are served all the same: the
 // API server may be away for hours.
 const labelsTimeout = 10 * time.Second
+
+// askTimeout bounds a question that a round, or a resource that starts, waits for.
+const askTimeout = time.Second
 
 // Configs is where the configuration comes from; config.Watcher.
 type Configs interface {
@@ -89,6 +92,8 @@ type Agent struct {
 	driver  *driver
 	modes   *mode.Tracker
 	pods    podresources.PodResourcesListerClient
+	// kubelet is set when a plugin registered or a kubelet follows its list.
+	kubelet notify.Signal
 	short   *shortages
 	steer   *steering
 	tenancy *tenancy
@@ -136,7 +141,7 @@ func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
 	if o.now == nil {
 		o.now = time.Now
 	}
-	a := &Agent{Options: o, pods: pods, served: map[string]*served{}, tell: make(chan struct{}, 1)}
+	a := &Agent{Options: o, pods: pods, kubelet: notify.New(), served: map[string]*served{}, tell: make(chan struct{}, 1)}
 	a.beat.Store(time.Now().UnixNano())
 	a.now.Store(inventory.New(a.Source.Machine(), a.resolve(), nil, map[string]string{}))
 	a.monitor = health.New(health.Options{
@@ -187,6 +192,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.publishLoop(ctx) })
 	group.Go(func() error { return a.tenancy.run(ctx) })
 	group.Go(func() error { return a.runBridge(ctx) })
+	group.Go(func() error { return a.watchPlugins(ctx) })
 	group.Go(func() error { return a.usage.run(ctx) })
 	group.Go(func() error { return a.loop(ctx, group) })
 	return group.Wait()
@@ -275,12 +281,7 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 		a.mu.Lock()
 		a.served[name] = s
 		a.mu.Unlock()
-		group.Go(func() error {
-			if err := s.plugin.Run(ctx); err != nil {
-				return fmt.Errorf("serve %s: %w", name, err)
-			}
-			return nil
-		})
+		group.Go(func() error { return a.run(ctx, name, s.plugin) })
 	}
 	for _, s := range a.all() {
 		s.refresh(inv)

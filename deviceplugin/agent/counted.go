@@ -30,7 +30,7 @@ func (a *Agent) learnCounted(ctx context.Context, c *config.NodeConfig) {
 	if !a.API.Online() || a.learned || !a.shares() || a.counts(c) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	node, err := a.API.ReadNode(ctx)
 	if err != nil {

@@ -114,7 +114,7 @@ func TestCLINamesAMissingNode(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), cli.heddle, "doctor", "--node", "gpu-l", "--kubeconfig", cli.kubeconfig)
 	out, err := cmd.CombinedOutput()
 	exit, ok := errors.AsType[*exec.ExitError](err)
-	if want := "heddle: read Node gpu-l: nodes \"gpu-l\" not found\n"; string(out) != want || !ok || exit.ExitCode() != 1 {
+	if want := "heddle: read Node gpu-l: nodes \"gpu-l\" not found\n"; string(out) != want || !ok || exit.ExitCode() != 2 {
 		t.Errorf("error %v, output %q, want %q", err, out, want)
 	}
 }

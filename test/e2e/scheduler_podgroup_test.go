@@ -114,7 +114,7 @@ func TestPodGroupTakenOver(t *testing.T) {
 	f.create(t, p)
 	f.shows(t, 20*time.Second, "taken", "{.spec.minMember} {.status.phase}", "2 Pending")
 	f.kubectl(t, "-n", f.namespace, "patch", "podgroups.scheduling.x-k8s.io", "taken", "--type=merge", "-p", `{"spec": {"minMember": 1}}`)
-	t.Log(f.rejected(t, "taken", 1, "its members and its PodGroup object say 2 and 1"))
+	t.Log(f.rejected(t, "taken", 1, "its members and its PodGroup object have 2 and 1"))
 	f.kubectl(t, "-n", f.namespace, "delete", "pod", "taken-0", "--force", "--grace-period=0")
 	<-time.After(20 * time.Second)
 	if got := f.labeledGroup(t, "taken", "{.spec.minMember}"); got != "1" {

@@ -77,31 +77,38 @@ func (s *search) fix(block []int32, last int32, at target, pods int64) {
 // that takes so many pods of a block with the least room to spare; a node, if
 // that is required.
 func (s *search) blockTarget(homes []int32, pods int64) (target, bool) {
-	r, t := s.room, s.tree
 	if s.require.nodes {
-		anywhere := len(s.pack.fixed) == 0 && !slices.ContainsFunc(s.demand.at, func(at int32) bool { return at >= 0 })
-		for node, n := range r.fit {
-			if int64(n) >= pods && (anywhere || r.placed[node] > 0) {
-				return target{node: int32(node)}, true
-			}
-		}
-		return target{}, false
+		return s.blockNode(pods)
 	}
 	best, least := target{None, None}, int64(0)
-	for i := range t.groups {
-		g := int32(i)
-		if !t.groups[i].lowest || len(homes) > 0 && !slices.Contains(homes, g) || !s.mayFix(g) {
+	for i := range s.tree.groups {
+		at := target{None, int32(i)}
+		if !s.tree.groups[i].lowest || len(homes) > 0 && !slices.Contains(homes, at.group) || !s.mayFix(at.group) {
 			continue
 		}
 		room := int64(0)
-		for _, n := range r.fit[t.groups[i].first:t.groups[i].last] {
+		first, last := s.tree.span(at)
+		for _, n := range s.room.fit[first:last] {
 			room += int64(n)
 		}
 		if room >= pods && (best.group < 0 || room < least) {
-			best.group, least = g, room
+			best, least = at, room
 		}
 	}
 	return best, best.group >= 0
+}
+
+// blockNode is the first node that takes so many pods, beside members if there
+// are any.
+func (s *search) blockNode(pods int64) (target, bool) {
+	known := func(at int32) bool { return at >= 0 }
+	anywhere := len(s.pack.fixed) == 0 && !slices.ContainsFunc(s.demand.at, known)
+	for node, n := range s.room.fit {
+		if int64(n) >= pods && (anywhere || s.room.placed[node] > 0) {
+			return target{node: int32(node)}, true
+		}
+	}
+	return target{}, false
 }
 
 // mayFix is true if pods that are fixed in a lowest group are with others in
@@ -111,5 +118,5 @@ func (s *search) mayFix(home int32) bool {
 		return true
 	}
 	in := s.tree.ancestor(home, s.require.around)
-	return in >= 0 && s.hasMembers(in)
+	return in >= 0 && s.room.placedIn[in] > 0
 }

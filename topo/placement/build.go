@@ -33,9 +33,6 @@ type builder struct {
 	tree  *Tree
 	kinds map[string]int32
 	seen  map[string]bool
-	// above has bit p of element k if a group of kind k is right inside one of
-	// kind p.
-	above [maxKinds]uint64
 }
 
 // build adds the groups, then the nodes in no group, which have the last IDs.
@@ -64,10 +61,8 @@ func (b *builder) group(g *v1alpha1.Group, parent int32, depth int) error {
 		return err
 	}
 	t := b.tree
-	if outer := t.groups[parent].kind; outer >= 0 {
-		b.above[kind] |= 1 << outer
-	}
-	self := b.open(group{name: g.Name, kind: kind, parent: parent, around: t.groups[parent].around | 1<<kind, lowest: true})
+	around := t.groups[parent].around | 1<<kind
+	self := b.open(group{name: g.Name, kind: kind, parent: parent, around: around, lowest: true})
 	nodes := 0
 	for i := range g.Child {
 		if g.Child[i].Kind == kindNode {
@@ -82,7 +77,7 @@ func (b *builder) group(g *v1alpha1.Group, parent int32, depth int) error {
 	home := self
 	if !t.groups[self].lowest && nodes > 0 {
 		home = b.open(group{
-			name: g.Name, kind: kind, parent: self, around: t.groups[self].around, lowest: true, remainder: true,
+			name: g.Name, kind: kind, parent: self, around: around, lowest: true, remainder: true,
 		})
 	}
 	if err := b.nodes(g.Child, home); err != nil {
@@ -168,30 +163,27 @@ func (b *builder) setTiers() error {
 	}
 	// The longest chain of n kinds has n links, so n rounds are enough, unless
 	// kinds contain each other.
-	for round := 0; b.raise(); round++ {
+	for round := 0; t.raise(); round++ {
 		if round == len(t.kinds) {
 			return errors.New("kinds of groups contain each other")
 		}
 	}
-	for _, tier := range t.tiers {
-		root = max(root, tier+1)
-	}
-	t.groups[0].tier = int32(root) //nolint:gosec // At most maxKinds + 1.
 	for i := range t.groups[1:] {
 		g := &t.groups[i+1]
 		g.tier = int32(t.tiers[g.kind]) //nolint:gosec // At most maxKinds.
+		root = max(root, t.tiers[g.kind]+1)
 	}
+	t.groups[0].tier = int32(root)
 	return nil
 }
 
-// raise lifts every kind above those it holds, and returns whether one moved.
-func (b *builder) raise() (moved bool) {
-	t := b.tree
-	for kind := range t.kinds {
-		for outer := range t.kinds {
-			if b.above[kind]&(1<<outer) != 0 && t.tiers[outer] <= t.tiers[kind] {
-				t.tiers[outer], moved = t.tiers[kind]+1, true
-			}
+// raise lifts every kind above those that its groups hold, and returns whether
+// one moved.
+func (t *Tree) raise() (moved bool) {
+	for i := len(t.groups) - 1; i > 0; i-- {
+		g := &t.groups[i]
+		if outer := t.groups[g.parent].kind; outer >= 0 && !g.remainder && t.tiers[outer] <= t.tiers[g.kind] {
+			t.tiers[outer], moved = t.tiers[g.kind]+1, true
 		}
 	}
 	return moved

@@ -115,7 +115,8 @@ func (d *demand) choosePrimary() {
 	}
 	d.isPrimary, d.classes = d.isPrimary[:0], d.classes[:0]
 	for i := range tasks {
-		alike := tasks[i].GPUs == tasks[first].GPUs && slices.Equal(d.room.Fit[tasks[i].Class], d.room.Fit[tasks[first].Class])
+		alike := tasks[i].GPUs == tasks[first].GPUs &&
+			slices.Equal(d.room.Fit[tasks[i].Class], d.room.Fit[tasks[first].Class])
 		primary := alike || d.gang.Slice > 0 && tasks[i].GPUs > 0
 		d.isPrimary = append(d.isPrimary, primary)
 		if class := d.class(i); primary && !slices.Contains(d.classes, class) {

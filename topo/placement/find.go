@@ -159,23 +159,17 @@ func (s *finder) besideMembers(g int32, a amount, f *filter) (target, bool) {
 
 // members is the lowest group inside g that has all members of g, or the node.
 func (s *finder) members(g int32) target {
-	groups, all := s.tree.groups, s.placedIn[g]
-	for !groups[g].lowest {
-		inner := None
-		for c := g + 1; c < groups[g].next; c = groups[c].next {
-			if s.placedIn[c] == all {
-				inner = c
-			}
+	t, first, last := s.tree, None, None
+	for node := t.groups[g].first; node < t.groups[g].last; node++ {
+		if s.placed[node] == 0 {
+			continue
 		}
-		if inner < 0 {
-			return target{None, g}
-		}
-		g = inner
-	}
-	for node := groups[g].first; node < groups[g].last; node++ {
-		if s.placed[node] == all {
-			return target{node, g}
+		if last = node; first < 0 {
+			first = node
 		}
 	}
-	return target{None, g}
+	if first == last {
+		return target{first, t.home[first]}
+	}
+	return target{None, t.common(first, last)}
 }

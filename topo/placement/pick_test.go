@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The two ways to sort agree, and both are what pick says.
+// The two ways to sort agree, and both are the order that pick documents.
 func TestSortedItems(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 9))
@@ -31,7 +31,7 @@ func TestSortedItems(t *testing.T) {
 // Of all sets of items the picker takes the best.
 func TestPickIsOptimal(t *testing.T) {
 	var p picker
-	picked, refused := 0, 0
+	picked, rejected := 0, 0
 	for seed := range uint64(20000) {
 		rng := rand.New(rand.NewPCG(seed, 10))
 		p.items = p.items[:0]
@@ -51,7 +51,7 @@ func TestPickIsOptimal(t *testing.T) {
 			if want != nil {
 				t.Fatalf("seed %d: nothing, and %v do for %+v", seed, want, a)
 			}
-			refused++
+			rejected++
 			continue
 		}
 		picked++
@@ -66,8 +66,8 @@ func TestPickIsOptimal(t *testing.T) {
 			t.Fatalf("seed %d: %+v of %v (-want +got):\n%s", seed, a, p.items, diff)
 		}
 	}
-	if picked < 5000 || refused < 2000 {
-		t.Errorf("%d sets and %d refusals", picked, refused)
+	if picked < 5000 || rejected < 2000 {
+		t.Errorf("%d sets and %d rejections", picked, rejected)
 	}
 }
 

@@ -43,24 +43,24 @@ func workers(n int) []placement.Task {
 	return []placement.Task{{Name: "worker", Pods: n, GPUs: 8}}
 }
 
-func said(r error) string {
+func message(r error) string {
 	if r == nil {
 		return ""
 	}
 	return r.Error()
 }
 
-// outcome is a plan and a refusal as the tables write them.
+// outcome is a plan and a rejection as the tables write them.
 type outcome struct {
-	Nodes   []int32
-	Reached string
-	Domains int
-	Refused string
+	Nodes    []int32
+	Reached  string
+	Domains  int
+	Rejected string
 }
 
 func placeOn(tree *placement.Tree, g placement.Gang, c placement.Capacity) outcome {
-	plan, refusal := placement.Place(tree, &g, &c)
-	return outcome{plan.Nodes, plan.Group.Kind + " " + plan.Group.Name, plan.Domains, said(refusal)}
+	plan, rejection := placement.Place(tree, &g, &c)
+	return outcome{plan.Nodes, plan.Group.Kind + " " + plan.Group.Name, plan.Domains, message(rejection)}
 }
 
 func TestPlace(t *testing.T) {
@@ -141,7 +141,7 @@ func TestPlace(t *testing.T) {
 			outcome{[]int32{9, 9, 9}, "node x", 1, ""},
 		},
 		{
-			"a level that the map does not have",
+			"a level that the topology does not have",
 			placement.Gang{Tasks: workers(1), Require: "rack"},
 			one,
 			outcome{nil, " ", 0, "the topology has no rack; it has spine, leaf"},
@@ -171,7 +171,7 @@ func TestPlace(t *testing.T) {
 			outcome{[]int32{0, 1, 2, 3, 4}, "spine spine-a", 2, ""},
 		},
 		{
-			"a preferred level that the map does not have",
+			"a preferred level that the topology does not have",
 			placement.Gang{Tasks: workers(2), Prefer: "rack"},
 			one,
 			outcome{[]int32{7, 8}, "leaf leaf-2", 1, ""},

@@ -35,56 +35,38 @@ func (s *search) plan() Plan {
 // domains.
 func (s *search) describe(plan *Plan) {
 	t := s.tree
-	group, single, last, ungrouped := None, None, None, false
+	first, last := t.nodes(), None
 	clear(s.used)
 	for rank, node := range plan.Nodes {
 		if node >= 0 || s.demand.at[rank] == None {
 			plan.Pods++
 		}
-		if node < 0 || node == last {
+		if node < 0 {
 			continue
 		}
-		if single = None; last < 0 {
-			single = node
-		}
-		last = node
+		first, last = min(first, node), max(last, node)
 		domain := int(t.home[node])
 		if node >= t.grouped {
-			ungrouped, domain = true, len(t.groups)+int(node-t.grouped)
-		} else {
-			group = t.common(group, t.home[node])
+			domain = len(t.groups) + int(node-t.grouped)
 		}
 		if !s.used[domain] {
 			s.used[domain] = true
 			plan.Domains++
 		}
 	}
-	plan.Group, plan.Index = t.reached(group, single, ungrouped)
-}
-
-// common is the lowest group that has two groups in it; a may be None.
-func (t *Tree) common(a, b int32) int32 {
-	if a < 0 {
-		return b
-	}
-	for b < a || b >= t.groups[a].next {
-		a = t.groups[a].parent
-	}
-	return a
-}
-
-// reached is a plan's group: a single node, the root with nodes in no group, or
-// a group.
-func (t *Tree) reached(group, single int32, ungrouped bool) (Group, int) {
+	plan.Index = -1
 	switch {
-	case single >= 0:
-		return Group{Name: t.names[single], Kind: kindNode, Parent: -1, First: single, End: single + 1}, -1
-	case ungrouped:
-		return Group{Tier: int(t.groups[0].tier) + 1, Parent: -1, End: t.nodes()}, -1
-	case group < 0:
-		group = 0
-	case t.groups[group].remainder:
-		group = t.groups[group].parent
+	case last == None:
+		plan.Group, plan.Index = t.Group(0), 0
+	case first == last:
+		plan.Group = Group{Name: t.names[first], Kind: kindNode, Parent: -1, First: first, End: first + 1}
+	case last >= t.grouped:
+		plan.Group = Group{Tier: int(t.groups[0].tier) + 1, Parent: -1, End: t.nodes()}
+	default:
+		g := t.common(first, last)
+		if t.groups[g].remainder {
+			g = t.groups[g].parent
+		}
+		plan.Group, plan.Index = t.Group(int(g)), int(g)
 	}
-	return t.Group(int(group)), int(group)
 }

@@ -99,14 +99,18 @@ func (s *search) restrict() {
 	if g.Require == "" {
 		return
 	}
-	groups := s.memberGroups()
+	members := map[int32]bool{}
+	for _, node := range s.demand.at {
+		if node >= 0 && s.required(node) >= 0 {
+			members[s.required(node)] = true
+		}
+	}
 	for node := range s.excluded {
-		in := s.required(int32(node))
-		if in < 0 || groups > 0 && !s.hasMembers(in) {
+		if in := s.required(int32(node)); in < 0 || len(members) > 0 && !members[in] {
 			s.excluded[node] = true
 		}
 	}
-	if groups > 1 {
+	if len(members) > 1 {
 		s.require = filter{}
 	}
 }
@@ -118,36 +122,6 @@ func (s *search) required(node int32) int32 {
 		return node
 	}
 	return s.tree.ancestor(s.tree.home[node], s.require.around)
-}
-
-// hasMembers is true if members are in what required returned.
-func (s *search) hasMembers(in int32) bool {
-	if s.require.nodes {
-		return s.room.placed[in] > 0
-	}
-	return s.room.placedIn[in] > 0
-}
-
-// memberGroups counts the groups of the required kind that members are in; two
-// stand for more.
-func (s *search) memberGroups() int {
-	first := None
-	for _, node := range s.demand.at {
-		if node < 0 {
-			continue
-		}
-		switch in := s.required(node); {
-		case in < 0 || in == first:
-		case first >= 0:
-			return 2
-		default:
-			first = in
-		}
-	}
-	if first < 0 {
-		return 0
-	}
-	return 1
 }
 
 // attempt plans the first n pending pods.

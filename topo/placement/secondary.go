@@ -230,30 +230,35 @@ func (s *secondary) distance(node int32) distance {
 
 // reserve assigns the secondary pods where they cost the fewest primary ones.
 func (s *secondary) reserve(first, last int32) bool {
-	best, least, reserved := None, int32(0), 0
-	for i := range s.tasks {
-		task := &s.tasks[i]
+	best, reserved := None, 0
+	for _, task := range s.tasks {
+		if reserved += len(task.ranks); reserved > maxReserved {
+			return false
+		}
 		for _, rank := range task.ranks {
-			if reserved++; reserved > maxReserved {
-				return false
-			}
 			if best < 0 || s.loss(best, task.class) > 0 {
-				best, least = None, math.MaxInt32
-				for node := first; node < last && least > 0; node++ {
-					if loss := s.loss(node, task.class); loss < least {
-						best, least = node, loss
-					}
-				}
-				if best < 0 {
+				if best = s.cheapest(first, last, task.class); best < 0 {
 					return false
 				}
 				s.reduced = append(s.reduced, Member{Rank: int(s.fit[best]), Node: best})
-				s.fit[best] -= least
+				s.fit[best] -= s.loss(best, task.class)
 			}
 			s.assign(best, rank)
 		}
 	}
 	return true
+}
+
+// cheapest is the first of the nodes that lose the fewest primary pods to one
+// of a class.
+func (s *secondary) cheapest(first, last, class int32) int32 {
+	best, least := None, int32(math.MaxInt32)
+	for node := first; node < last && least > 0; node++ {
+		if loss := s.loss(node, class); loss < least {
+			best, least = node, loss
+		}
+	}
+	return best
 }
 
 // takes is true if a node takes so many primary pods, the secondary ones that

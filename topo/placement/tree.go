@@ -138,11 +138,20 @@ func (t *Tree) Around(node int32, kind string) (Group, bool) {
 // bit; None if none has it.
 func (t *Tree) ancestor(g int32, bit uint64) int32 {
 	for ; g > 0; g = t.groups[g].parent {
-		if 1<<t.groups[g].kind == bit {
+		if 1<<t.groups[g].kind == bit && !t.groups[g].remainder {
 			return g
 		}
 	}
 	return None
+}
+
+// common is the lowest group that has all nodes from first to last.
+func (t *Tree) common(first, last int32) int32 {
+	g := t.home[first]
+	for last >= t.groups[g].last {
+		g = t.groups[g].parent
+	}
+	return g
 }
 
 // bit is the bit of a kind in group.around; 0 if no group is of that kind.
@@ -167,17 +176,15 @@ type Domain struct {
 func (t *Tree) LargestFree(fit []int32) []Domain {
 	pods := make([]int64, len(t.groups))
 	t.sum(pods, fit, nil)
-	kinds := t.Kinds()
-	out := make([]Domain, len(kinds))
-	for k, kind := range kinds {
-		out[k].Kind = kind
-		bit := t.bit(kind)
-		for i := range t.groups[1:] {
-			g := &t.groups[i+1]
-			if n := int(pods[i+1]); 1<<g.kind == bit && (n > out[k].Pods || out[k].Name == "") {
-				out[k].Name, out[k].Pods = g.name, n
+	var out []Domain
+	for _, kind := range t.Kinds() {
+		best, bit := Domain{Kind: kind}, t.bit(kind)
+		for i := 1; i < len(t.groups); i++ {
+			if g := &t.groups[i]; 1<<g.kind == bit && (best.Name == "" || int(pods[i]) > best.Pods) {
+				best.Name, best.Pods = g.name, int(pods[i])
 			}
 		}
+		out = append(out, best)
 	}
 	return out
 }

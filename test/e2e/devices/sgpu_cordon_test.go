@@ -24,9 +24,9 @@ func TestGPUCordon(t *testing.T) {
 	mine := r.hasShares(t, "consumer", "app", 0, slice(30, 4))
 	uuid := mine[0].UUID
 	before := r.started(t, "consumer")
-	t.Cleanup(func() { r.heddle(t, "card", "uncordon", r.Node(), uuid) })
+	t.Cleanup(func() { r.heddle(t, "gpu", "uncordon", r.Node(), uuid) })
 
-	out := r.heddle(t, "card", "cordon", r.Node(), uuid)
+	out := r.heddle(t, "gpu", "cordon", r.Node(), uuid)
 	begin := time.Now()
 	if !strings.Contains(out, "is cordoned") || r.node(t).Annotations[apinames.CordonedGPUs] != uuid {
 		t.Errorf("it prints %q; the Node's annotations are %v", out, r.node(t).Annotations)
@@ -51,15 +51,15 @@ func TestGPUCordon(t *testing.T) {
 	r.waitRestart(t, "consumer", "app", 1, waitStart)
 	r.hasShares(t, "consumer", "app", 0, mine...)
 	if out := r.heddle(t, "doctor", "--node", r.Node()); !strings.Contains(out, "GPU "+uuid+" is cordoned") {
-		t.Errorf("doctor does not print:\n%s", out)
+		t.Errorf("doctor does not show it:\n%s", out)
 	}
-	if out := r.heddle(t, "card", "list", r.Node()); !slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool {
+	if out := r.heddle(t, "gpu", "list", r.Node()); !slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool {
 		return strings.Contains(line, uuid) && strings.Contains(line, "yes")
 	}) {
-		t.Errorf("card list does not print:\n%s", out)
+		t.Errorf("gpu list does not show it:\n%s", out)
 	}
 
-	r.heddle(t, "card", "uncordon", r.Node(), uuid)
+	r.heddle(t, "gpu", "uncordon", r.Node(), uuid)
 	r.waitShares(t, allSlots, allCores, allGiB)
 	if left, ok := r.node(t).Annotations[apinames.CordonedGPUs]; ok {
 		t.Errorf("the Node still has %q", left)

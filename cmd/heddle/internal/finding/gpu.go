@@ -6,7 +6,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// gpus explains GPUs that are ill, or apart from their like.
+// gpus explains GPUs that are unhealthy, or differ from others of their model.
 func gpus(m *machine.Machine) []Finding {
 	var all []Finding
 	usual := usualLinks(m)
@@ -15,7 +15,7 @@ func gpus(m *machine.Machine) []Finding {
 		subject := fmt.Sprintf("GPU %d (%s, %s)", g.Index, g.PCI, g.UUID)
 		switch g.Health.State {
 		case machine.Healthy:
-			all = append(all, apart(g, subject, usual[g.Product])...)
+			all = append(all, nvlinks(g, subject, usual[g.Product])...)
 		case machine.Lost:
 			all = append(all, Finding{
 				Problem, subject, "lost: " + g.Health.Reason + ". It counts as unhealthy; pods keep the others.",
@@ -24,15 +24,15 @@ func gpus(m *machine.Machine) []Finding {
 		case machine.Unhealthy:
 			all = append(all, Finding{
 				Problem, subject, "unhealthy: " + g.Health.Reason,
-				"nvidia-smi -q tells the recovery action; drain the node before a reset.",
+				"nvidia-smi -q shows the recovery action; drain the node before a reset.",
 			})
 		}
 	}
 	return all
 }
 
-// apart explains a healthy GPU with fewer NVLinks than most of its model.
-func apart(g *machine.GPU, subject string, usual int) []Finding {
+// nvlinks explains a healthy GPU with fewer NVLinks than most of its model.
+func nvlinks(g *machine.GPU, subject string, usual int) []Finding {
 	var all []Finding
 	if g.Fabric != nil && g.Fabric.State != machine.FabricCompleted {
 		all = append(all, Finding{
