@@ -147,9 +147,8 @@ func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
 	a.monitor = health.New(health.Options{
 		Source: o.Source, Config: a.config, Poll: o.Poll, Recorder: o.API, Registerer: o.Registerer, Log: o.Log,
 	})
-	reader := kubelet.NewReader(pods, o.KubeletDir, o.now)
 	options := devicestate.Options{
-		NodeName: o.NodeName, Kubelet: reader,
+		NodeName: o.NodeName, Kubelet: kubelet.NewReader(pods, o.KubeletDir, o.now),
 		CDIDir: o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Log: o.Log, Now: o.now,
 	}
 	if o.Limiter != nil {
@@ -163,7 +162,7 @@ func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
 		options.GPUEnv = []string{"NVIDIA_VISIBLE_DEVICES=void"}
 	}
 	a.state = devicestate.New(options, a.now.Load())
-	a.modes = mode.New(mode.Options{Kubelet: &accounts{reader, a.state, a.all}, StateDir: o.StateDir, Log: o.Log})
+	a.modes = mode.New(mode.Options{StateDir: o.StateDir, Log: o.Log})
 	a.driver = newDriver(gpu.NewDriverSpec(o.CDIDir, o.Generator, o.Log), a.machine, o.Log)
 	a.steer = &steering{
 		api: o.API, state: a.state,
@@ -187,7 +186,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.monitor.Run(ctx) })
 	group.Go(func() error { return a.state.Run(ctx) })
 	group.Go(func() error { return a.driver.run(ctx) })
-	group.Go(func() error { return a.modes.Run(ctx) })
+	group.Go(func() error { return a.watchModes(ctx) })
 	group.Go(func() error { return a.steer.run(ctx) })
 	group.Go(func() error { return a.publishLoop(ctx) })
 	group.Go(func() error { return a.tenancy.run(ctx) })
@@ -248,7 +247,7 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	m, c := a.latest(), a.resolve()
 	a.cordon()
 	a.learnCounted(ctx, c)
-	told := a.modes.Round(m, c)
+	withdrawals := a.modes.Round(m, c)
 	inv := a.inventory(m, c)
 	a.now.Store(inv)
 	a.state.Update(inv)
@@ -286,7 +285,7 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	for _, s := range a.all() {
 		s.refresh(inv)
 	}
-	told()
+	a.modes.Published(withdrawals)
 	a.short.set(a.shortages(inv))
 	a.tellHAMi()
 	a.tenancy.wake()
