@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestClockStandsStillWhileTheAPIServerIsAway(t *testing.T) {
+func TestHeartbeatClockStopsWhileAPIServerIsAway(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
 	at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
 	type step struct {
@@ -33,7 +33,7 @@ func TestClockStandsStillWhileTheAPIServerIsAway(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var c clock
+			var c heartbeatClock
 			for _, s := range tt.steps {
 				contact := at(s.contact)
 				if s.contact < 0 {

@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -23,20 +22,16 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// scene is a tree that the test changes.
-type scene struct {
-	mu     sync.Mutex
+// fixture is a tree that the test changes.
+type fixture struct {
 	tree   *fabric.Builder
-	levels []fabric.Level
-	draft  snapshot.Draft
-	gangs  snapshot.GangDraft
-	v      *snapshot.Snapshot
-	next   chan struct{}
+	now    snapshot.Snapshot
+	latest *snapshot.Latest
 }
 
-func newScene(t *testing.T) *scene {
+func newFixture(t testing.TB, mode fabric.Mode) *fixture {
 	t.Helper()
-	levels, err := fabric.Preset(fabric.ModeSwitchbox, 0)
+	levels, err := fabric.Preset(mode, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,42 +39,31 @@ func newScene(t *testing.T) *scene {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &scene{tree: m, levels: levels, next: make(chan struct{})}
+	return &fixture{tree: m, now: snapshot.Snapshot{Levels: levels, CountsPods: true}, latest: snapshot.NewLatest()}
+}
+
+// node adds a node to the next snapshot.
+func (f *fixture) node(name string, spec *v1alpha1.NodeTopologySpec) {
+	f.tree.Put(fabric.Node{Name: name, Ready: true, Report: spec})
+	n := &informers.NodeState{Name: name, Node: &informers.Node{Name: name, UID: "u", Ready: true, GPUs: 8}}
+	f.now.Nodes = f.now.Nodes.With(map[string]*informers.NodeState{name: n})
 }
 
 // put adds nodes of one dragonfly and publishes.
-func (s *scene) put(fly string, nodes ...string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (f *fixture) put(fly string, nodes ...string) {
 	for _, name := range nodes {
-		s.tree.Put(fabric.Node{Name: name, Ready: true, Report: &v1alpha1.NodeTopologySpec{
-			Path: []string{"switchbox-1", fly}, PathSource: v1alpha1.SourceStatic,
-		}})
-		s.draft.Set(name, snapshot.Detail{Node: &informers.Node{Name: name, UID: "u", Ready: true, GPUs: 8}})
+		f.node(name, &v1alpha1.NodeTopologySpec{Path: []string{"switchbox-1", fly}, PathSource: v1alpha1.SourceStatic})
 	}
-	generation := uint64(1)
-	if s.v != nil {
-		generation = s.v.Generation + 1
-	}
-	s.v = snapshot.New(snapshot.Snapshot{
-		Generation: generation, Mapped: generation, Levels: s.levels, Tree: s.tree.Snapshot(time.Unix(1, 0)), Nodes: s.draft.Table(),
-		Gangs: s.gangs.Table(),
-	})
-	close(s.next)
-	s.next = make(chan struct{})
+	f.now.Generation++
+	f.now.Mapped, f.now.Tree = f.now.Generation, f.tree.Snapshot(time.Unix(1, 0))
+	f.latest.Set(snapshot.New(f.now))
 }
 
-func (s *scene) Current() (*snapshot.Snapshot, <-chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.v, s.next
-}
-
-func newServer(v Views, change ...func(*Options)) *Server {
+func newServer(f *fixture, change ...func(*Options)) *Server {
 	o := Options{
-		Views: v, Registry: prometheus.NewRegistry(),
-		Page:  fstest.MapFS{"index.html": {Data: []byte("the page")}},
-		Alive: func() string { return "" }, Ready: func() string { return "not yet" }, Log: slog.New(slog.DiscardHandler),
+		Latest: f.latest, Registry: prometheus.NewRegistry(),
+		UI:    fstest.MapFS{"index.html": {Data: []byte("the page")}},
+		Alive: func() string { return "stuck" }, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range change {
 		f(&o)
@@ -118,15 +102,18 @@ const (
 )
 
 func TestAnswers(t *testing.T) {
-	s := newScene(t)
-	h := newServer(s).Handler()
+	f := newFixture(t, fabric.ModeSwitchbox)
+	h := newServer(f).Handler()
 	for _, path := range []string{"/node_group", "/v1/topology", "/v1/nodes/n1", "/v1/export/slurm-tree"} {
 		if w := ask(h, "GET", path); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
-			t.Errorf("%s before the first view: %d", path, w.Code)
+			t.Errorf("%s before the first snapshot: %d", path, w.Code)
 		}
 	}
-	s.put("dragonfly-1", "n1", "n2")
-	s.put("dragonfly-2", "n3")
+	if w := ask(h, "GET", "/readyz"); w.Code != http.StatusServiceUnavailable {
+		t.Errorf("ready before the first snapshot: %d", w.Code)
+	}
+	f.put("dragonfly-1", "n1", "n2")
+	f.put("dragonfly-2", "n3")
 	for _, tt := range []struct {
 		name, method, target string
 		code                 int
@@ -146,8 +133,8 @@ func TestAnswers(t *testing.T) {
 		{"an unknown format", "GET", "/v1/export/x", 404, "text/plain; charset=utf-8", "…"},
 		{"the page", "GET", "/", 200, "text/html; charset=utf-8", "the page"},
 		{"no page", "GET", "/x", 404, "text/plain; charset=utf-8", "…"},
-		{"alive", "GET", "/healthz", 200, "text/plain; charset=utf-8", "ok\n"},
-		{"not ready", "GET", "/readyz", 503, "text/plain; charset=utf-8", "not yet\n"},
+		{"not alive", "GET", "/healthz", 503, "text/plain; charset=utf-8", "stuck\n"},
+		{"ready", "GET", "/readyz", 200, "text/plain; charset=utf-8", "ok\n"},
 		{"metrics", "GET", "/metrics", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", "…"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -164,9 +151,9 @@ func TestAnswers(t *testing.T) {
 }
 
 func TestCompressedAnswersAreTheSame(t *testing.T) {
-	s := newScene(t)
-	s.put("dragonfly-1", "n1", "n2")
-	h := newServer(s).Handler()
+	f := newFixture(t, fabric.ModeSwitchbox)
+	f.put("dragonfly-1", "n1", "n2")
+	h := newServer(f).Handler()
 	for _, path := range []string{
 		"/node_group", "/node_group?kind=node", "/v1/topology", "/v1/nodes/n1",
 		"/v1/export/slurm-tree", "/v1/export/hypernodes", "/v1/export/kueue-topology", "/v1/export/node-labels",
@@ -203,7 +190,7 @@ func TestCompressedAnswersAreTheSame(t *testing.T) {
 		}
 	}
 	tag := ask(h, "GET", "/node_group").Header().Get("ETag")
-	s.put("dragonfly-1", "n3")
+	f.put("dragonfly-1", "n3")
 	if w := ask(h, "GET", "/node_group", "If-None-Match", tag); w.Code != http.StatusOK {
 		t.Errorf("after a change: %d", w.Code)
 	}
@@ -212,11 +199,11 @@ func TestCompressedAnswersAreTheSame(t *testing.T) {
 // The files of the page are kept by browsers and asked for again: what did not
 // change is not sent, and what did shows at once.
 func TestPageFiles(t *testing.T) {
-	s := newScene(t)
+	f := newFixture(t, fabric.ModeSwitchbox)
 	script := strings.Repeat("let x = 1;\n", 100)
 	with := func(script string) http.Handler {
-		return newServer(s, func(o *Options) {
-			o.Page = fstest.MapFS{
+		return newServer(f, func(o *Options) {
+			o.UI = fstest.MapFS{
 				"index.html": {Data: []byte("<!doctype html>")}, "app.js": {Data: []byte(script)}, "base.css": {Data: []byte("a{}")},
 				"icon.svg": {Data: []byte("<svg/>")}, "fonts/x.bin": {Data: []byte{1}},
 			}
@@ -262,7 +249,7 @@ func TestPageFiles(t *testing.T) {
 	if w := ask(with("let x = 2;"), "GET", "/app.js", "If-None-Match", known); w.Code != http.StatusOK || w.Body.String() != "let x = 2;" {
 		t.Errorf("a new version: %d %s", w.Code, w.Body)
 	}
-	for _, path := range []string{"/none.js", "/fonts", "/fonts/", "/../serve.go", "/%2e%2e/serve.go"} {
+	for _, path := range []string{"/none.js", "/fonts", "/fonts/", "/../server.go", "/%2e%2e/server.go"} {
 		if w := ask(h, "GET", path); w.Code != http.StatusNotFound && w.Code != http.StatusTemporaryRedirect && w.Code != http.StatusMovedPermanently {
 			t.Errorf("%s: %d", path, w.Code)
 		}
@@ -270,10 +257,10 @@ func TestPageFiles(t *testing.T) {
 }
 
 func TestAnswersSayHowOldTheyAre(t *testing.T) {
-	s := newScene(t)
-	s.put("dragonfly-1", "n1")
+	f := newFixture(t, fabric.ModeSwitchbox)
+	f.put("dragonfly-1", "n1")
 	var contact time.Time
-	h := newServer(s, func(o *Options) { o.Contact = func() time.Time { return contact } }).Handler()
+	h := newServer(f, func(o *Options) { o.Contact = func() time.Time { return contact } }).Handler()
 	for _, path := range []string{"/node_group", "/v1/topology", "/v1/nodes/n1", "/v1/export/slurm-tree"} {
 		contact = time.Time{}
 		if age, ok := ask(h, "GET", path).Header()["Heddle-Contact-Age"]; ok {
@@ -305,9 +292,9 @@ func TestAcceptsGzip(t *testing.T) {
 }
 
 func TestMetricsOfRequests(t *testing.T) {
-	s := newScene(t)
-	s.put("dragonfly-1", "n1")
-	server := newServer(s)
+	f := newFixture(t, fabric.ModeSwitchbox)
+	f.put("dragonfly-1", "n1")
+	server := newServer(f)
 	h := server.Handler()
 	ask(h, "GET", "/node_group")
 	ask(h, "GET", "/node_group", "If-None-Match", "*")

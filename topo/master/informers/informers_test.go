@@ -1,10 +1,10 @@
 package informers
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
+	"unique"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -24,11 +24,8 @@ func TestReportKeepsAllButGPUs(t *testing.T) {
 		spec.Rails[0].Switch, spec.Rails[0].GPUs = nil, []string{"GPU-1"}
 		spec.Rails[1].Netdev = "eth0"
 		spec.Rails[2].Since = new(metav1.NewTime(time.Unix(1_700_000_000, 0).UTC()))
-		r, ok := newReportReader().read(&v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: spec})
-		if !ok {
-			t.Fatal("not read")
-		}
 		want := *spec.DeepCopy()
+		r := readReport(&v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: spec})
 		want.Rails[0].GPUs = nil
 		if diff := cmp.Diff(&want, r.Spec()); diff != "" {
 			t.Errorf("spec (-want +got):\n%s", diff)
@@ -49,46 +46,51 @@ func TestReportOwner(t *testing.T) {
 		want string
 	}{
 		{"its Node", []metav1.OwnerReference{ref("v1", "Node", "n1")}, "u"},
-		{"nobody", nil, ""},
+		{"none", nil, ""},
 		{"another Node", []metav1.OwnerReference{ref("v1", "Node", "n2")}, ""},
 		{"another kind", []metav1.OwnerReference{ref("v1", "Pod", "n1")}, ""},
 		{"another group's Node", []metav1.OwnerReference{ref("x/v1", "Node", "n1")}, ""},
 		{"a pod and its Node", []metav1.OwnerReference{ref("v1", "Pod", "p"), ref("v1", "Node", "n1")}, "u"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r, _ := newReportReader().read(&v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "n1", OwnerReferences: tt.refs}})
-			if r.Owner != IDOf(tt.want) {
-				t.Errorf("owner %x, want that of %q", r.Owner, tt.want)
+			r := readReport(&v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "n1", OwnerReferences: tt.refs}})
+			if string(r.Owner) != tt.want {
+				t.Errorf("owner %q, want %q", r.Owner, tt.want)
 			}
 		})
 	}
 }
 
-func TestSameSpec(t *testing.T) {
+func TestReportKeepsOldSpec(t *testing.T) {
 	read := func(change func(*v1alpha1.NodeTopology)) *Report {
 		nt := &v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{
 			Name: "n1", UID: "u", Generation: 3,
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "o"}},
 		}}
 		change(nt)
-		r, _ := newReportReader().read(nt)
-		return r
+		return readReport(nt)
 	}
-	base := read(func(*v1alpha1.NodeTopology) {})
+	beat := time.Unix(1_700_000_000, 0).UTC()
 	for _, tt := range []struct {
 		name   string
 		change func(*v1alpha1.NodeTopology)
 		want   bool
 	}{
-		{"a heartbeat", func(nt *v1alpha1.NodeTopology) { nt.Status.HeartbeatTime = new(metav1.Now()) }, true},
+		{"a heartbeat", func(*v1alpha1.NodeTopology) {}, true},
 		{"another spec", func(nt *v1alpha1.NodeTopology) { nt.Generation++ }, false},
 		{"another object", func(nt *v1alpha1.NodeTopology) { nt.UID = "v" }, false},
 		{"another owner", func(nt *v1alpha1.NodeTopology) { nt.OwnerReferences[0].UID = "p" }, false},
 		{"another walk", func(nt *v1alpha1.NodeTopology) { nt.Status.Walk = []string{"a"} }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := base.SameSpec(read(tt.change)); got != tt.want {
-				t.Errorf("got %t", got)
+			old := read(func(*v1alpha1.NodeTopology) {})
+			now := read(func(nt *v1alpha1.NodeTopology) {
+				nt.Status.HeartbeatTime = new(metav1.NewTime(beat))
+				tt.change(nt)
+			})
+			kept := now.keep(old)
+			if (kept == old) != tt.want || !kept.Heartbeat().Equal(beat) {
+				t.Errorf("kept the old one: %t, heartbeat %s", kept == old, kept.Heartbeat())
 			}
 		})
 	}
@@ -102,11 +104,11 @@ func TestNode(t *testing.T) {
 	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: "n1", UID: "u",
-		Labels: map[string]string{"tier-1": "leaf-1", "tier-2": "spine-1", "old": "ours", "theirs": "x"},
+		Labels: map[string]string{"tier-1": "leaf-1", "tier-2": "spine-1", "old": "owned", "foreign": "x"},
 		ManagedFields: []metav1.ManagedFieldsEntry{
-			fields("another", `{"f:metadata":{"f:labels":{"f:tier-2":{},"f:theirs":{}}}}`),
-			fields("us", `{"f:metadata":{"f:labels":{"f:tier-1":{},"f:old":{}}}}`),
-			fields("us", `{"f:metadata":`),
+			fields("another", `{"f:metadata":{"f:labels":{"f:tier-2":{},"f:foreign":{}}}}`),
+			fields("heddle", `{"f:metadata":{"f:labels":{"f:tier-1":{},"f:old":{}}}}`),
+			fields("heddle", `{"f:metadata":`),
 		},
 	}}
 	node.Spec.Unschedulable = true
@@ -115,20 +117,14 @@ func TestNode(t *testing.T) {
 		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Unix(5, 0)},
 	}
 	node.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
-	r := nodeReader{
-		gpu: "nvidia.com/gpu", manager: "us", words: words{},
-		isTier: func(key string) bool { return key == "tier-1" || key == "tier-2" || key == "tier-3" },
+	r := nodeReader{gpu: "nvidia.com/gpu", manager: "heddle", tiers: []string{"tier-*"}}
+	want := &Node{Name: "n1", UID: "u", Ready: true, Since: time.Unix(5, 0), GPUs: 8, Cordoned: true}
+	for _, l := range []Label{{"old", "owned", true}, {"tier-1", "leaf-1", true}, {"tier-2", "spine-1", false}} {
+		want.Labels = append(want.Labels, unique.Make(l))
 	}
-	got, ok := r.read(node)
-	want := &Node{
-		Name: "n1", UID: "u", ID: IDOf("u"), Ready: true, Since: time.Unix(5, 0), GPUs: 8, Cordoned: true,
-		Labels: []Label{{"old", "ours", true}, {"tier-1", "leaf-1", true}, {"tier-2", "spine-1", false}},
-	}
-	if diff := cmp.Diff(want, got); !ok || diff != "" {
+	labels := cmp.Comparer(func(a, b unique.Handle[Label]) bool { return a == b })
+	if diff := cmp.Diff(want, r.read(node), labels); diff != "" {
 		t.Errorf("node (-want +got):\n%s", diff)
-	}
-	if _, ok := r.read(&corev1.Pod{}); ok {
-		t.Error("a pod is a node")
 	}
 }
 
@@ -154,7 +150,7 @@ func TestPodGPUs(t *testing.T) {
 		{"nonsense", nil, []corev1.Container{with("-1"), with("9999999999999")}, maxCount},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newPodReader("nvidia.com/gpu")
+			r := podReader{"nvidia.com/gpu"}
 			if got := r.gpus(&corev1.PodSpec{InitContainers: tt.init, Containers: tt.containers}); got != tt.want {
 				t.Errorf("%d GPUs, want %d", got, tt.want)
 			}
@@ -175,8 +171,8 @@ func TestPodKeeps(t *testing.T) {
 	}
 	tf := labels{"pod-group.scheduling.sigs.k8s.io/name": "tf"}
 	type kept struct {
-		Node, Gang  string
-		Holds, Asks int32
+		Node, Gang      string
+		Holds, Requests int32
 	}
 	for _, tt := range []struct {
 		name string
@@ -184,91 +180,28 @@ func TestPodKeeps(t *testing.T) {
 		want *kept
 	}{
 		{"one that runs", pod("n1", corev1.PodRunning, "2", nil), &kept{Node: "n1", Holds: 2}},
-		{"one that waits", pod("", corev1.PodPending, "2", nil), nil},
-		{"one that ended", pod("n1", corev1.PodSucceeded, "2", nil), nil},
+		{"one that waits", pod("", corev1.PodPending, "2", nil), &kept{}},
+		{"one that ended", pod("n1", corev1.PodSucceeded, "2", nil), &kept{}},
 		{"one without GPUs", pod("n1", corev1.PodRunning, "0", nil), nil},
-		{"a gang's that runs", pod("n1", corev1.PodRunning, "2", tf), &kept{Node: "n1", Gang: "ns/tf", Holds: 2, Asks: 2}},
-		{"a gang's that waits", pod("", corev1.PodPending, "2", tf), &kept{Gang: "ns/tf", Asks: 2}},
-		{"a gang's that ended", pod("n1", corev1.PodFailed, "2", tf), &kept{Gang: "ns/tf", Asks: 2}},
+		{"a gang's that runs", pod("n1", corev1.PodRunning, "2", tf), &kept{Node: "n1", Gang: "ns/tf", Holds: 2, Requests: 2}},
+		{"a gang's that waits", pod("", corev1.PodPending, "2", tf), &kept{Gang: "ns/tf", Requests: 2}},
+		{"a gang's that ended", pod("n1", corev1.PodFailed, "2", tf), &kept{Gang: "ns/tf", Requests: 2}},
 		{"a gang's without GPUs", pod("n1", corev1.PodRunning, "0", tf), &kept{Gang: "ns/tf"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p, ok := newPodReader("nvidia.com/gpu").read(tt.pod)
+			r := podReader{"nvidia.com/gpu"}
 			var got *kept
-			if p != nil {
+			if r.wants(tt.pod) {
+				p := r.read(tt.pod)
 				got = &kept{Node: p.Node, Holds: p.GPUs}
 				if p.Member != nil {
-					got.Gang, got.Asks = p.Member.Gang, p.Member.GPUs
+					got.Gang, got.Requests = p.Member.Gang, p.Member.GPUs
 				}
 			}
-			if diff := cmp.Diff(tt.want, got); !ok || diff != "" {
+			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("kept (-want +got):\n%s", diff)
 			}
 		})
-	}
-}
-
-// What schedulers say anew every minute does not pile up.
-func TestRefusalsAreBounded(t *testing.T) {
-	r := newPodReader("nvidia.com/gpu")
-	for i := range 3 * maxRefusals {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"pod-group.scheduling.sigs.k8s.io/name": "tf"}}}
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: fmt.Sprint(i)}}
-		if _, ok := r.read(p); !ok {
-			t.Fatal("not read")
-		}
-	}
-	if len(r.refusals) == 0 || len(r.refusals) > maxRefusals {
-		t.Errorf("%d refusals are kept", len(r.refusals))
-	}
-}
-
-func TestFeedCoalesces(t *testing.T) {
-	signal := make(chan struct{}, 1)
-	now := time.Unix(1, 0)
-	f := &Feed[Pod]{signal: signal, now: func() time.Time { return now }}
-	f.put("a", &Pod{GPUs: 1})
-	f.put("a", &Pod{GPUs: 2})
-	f.put("b", &Pod{GPUs: 1})
-	f.put("b", nil)
-	want := Changes[Pod]{Changed: map[string]*Pod{"a": {GPUs: 2}, "b": nil}}
-	if diff := cmp.Diff(want, f.Take()); diff != "" || f.Synced() {
-		t.Errorf("changes (-want +got):\n%s", diff)
-	}
-	f.put("c", &Pod{GPUs: 1}) // The list that follows knows better.
-	now = time.Unix(2, 0)
-	f.replace(map[string]*Pod{"d": {GPUs: 1}, "e": {GPUs: 1}})
-	f.put("e", nil)
-	want = Changes[Pod]{All: true, Changed: map[string]*Pod{"d": {GPUs: 1}}}
-	if diff := cmp.Diff(want, f.Take()); diff != "" || !f.Synced() || !f.Contact().Equal(now) {
-		t.Errorf("changes (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(Changes[Pod]{}, f.Take()); diff != "" || len(signal) != 1 {
-		t.Errorf("after that %s and %d signals", diff, len(signal))
-	}
-}
-
-func TestStoreRefusesAnotherKind(t *testing.T) {
-	s := &store[Node]{feed: &Feed[Node]{signal: make(chan struct{}, 1), now: time.Now}, read: (&nodeReader{words: words{}}).read}
-	if err := s.Add(&corev1.Pod{}); err == nil {
-		t.Error("a pod was taken")
-	}
-	if err := s.Add("text"); err == nil {
-		t.Error("text was taken")
-	}
-	if err := s.Replace([]any{&corev1.Pod{}}, "1"); err == nil || s.feed.Synced() {
-		t.Error("a list of pods was taken")
-	}
-}
-
-func TestGUIDsKeepTheirSpelling(t *testing.T) {
-	for _, text := range []string{
-		"", "946d:ae03:00e5:a3c0", "946D:ae03:00e5:a3c0", "946dae0300e5a3c0", "0000:0000:0000:0000", "0000:0000:0000:0001",
-		"ffff:ffff:ffff:ffff", "946d:ae03:00e5", "nonsense", ":", "9:46dae0300e5a3c0",
-	} {
-		if got := guidOf(text).String(); got != text {
-			t.Errorf("%q became %q", text, got)
-		}
 	}
 }
 
@@ -285,7 +218,7 @@ func TestGPUsAsTheKubeletCounts(t *testing.T) {
 		return c
 	}
 	random := rand.New(rand.NewPCG(1, 2))
-	r := podReader{gpu: gpu, words: words{}}
+	r := podReader{gpu}
 	for range 500 {
 		var spec corev1.PodSpec
 		for range random.IntN(4) {
