@@ -2,11 +2,8 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
-
-	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
@@ -53,17 +50,18 @@ func (a *Agent) watchModes(ctx context.Context) error {
 func (a *Agent) observe(ctx context.Context) *mode.Observation {
 	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
-	answer, err := a.pods.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
-	if err != nil {
-		return &mode.Observation{Err: fmt.Errorf("kubelet PodResources, allocatable: %w", err)}
-	}
 	o := &mode.Observation{}
-	for _, d := range answer.GetDevices() {
-		for _, id := range d.GetDeviceIds() {
-			o.Offered = append(o.Offered, mode.Device{Resource: d.GetResourceName(), ID: id})
+	offered, err := a.kubelet.Allocatable(ctx)
+	if err != nil {
+		o.Err = err
+		return o
+	}
+	for resource, ids := range offered {
+		for _, id := range ids {
+			o.Offered = append(o.Offered, mode.Device{Resource: resource, ID: id})
 		}
 	}
-	held, err := a.binder.Held(ctx)
+	held, err := a.state.Held(ctx)
 	o.Err = err
 	for _, h := range held {
 		o.Held = append(o.Held, mode.Held{

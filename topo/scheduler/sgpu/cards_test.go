@@ -117,7 +117,7 @@ func sidecar(c corev1.Container) corev1.Container {
 }
 
 // TestTurns: a pod takes the most that any of its turns takes, while it is
-// placed and once it is there; deviceplugin/binder has the same cases.
+// placed and once it is there; deviceplugin/devicestate has the same cases.
 func TestTurns(t *testing.T) {
 	type list = []corev1.Container
 	for _, tt := range []struct {
