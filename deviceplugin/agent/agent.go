@@ -92,13 +92,12 @@ type Agent struct {
 	driver  *driver
 	modes   *mode.Tracker
 	pods    podresources.PodResourcesListerClient
-	kubelet *kubelet.Reader
-	// registered is set when a plugin registered or a kubelet follows its list.
-	registered notify.Signal
-	short      *shortages
-	steer      *steering
-	tenancy    *tenancy
-	usage      *usageMetrics
+	// kubelet is set when a plugin registered or a kubelet follows its list.
+	kubelet notify.Signal
+	short   *shortages
+	steer   *steering
+	tenancy *tenancy
+	usage   *usageMetrics
 	// bridge is nil without an API server.
 	bridge *hami.Bridge
 	// now is the inventory of the last round.
@@ -142,15 +141,14 @@ func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
 	if o.now == nil {
 		o.now = time.Now
 	}
-	a := &Agent{Options: o, pods: pods, registered: notify.New(), served: map[string]*served{}, tell: make(chan struct{}, 1)}
+	a := &Agent{Options: o, pods: pods, kubelet: notify.New(), served: map[string]*served{}, tell: make(chan struct{}, 1)}
 	a.beat.Store(time.Now().UnixNano())
 	a.now.Store(inventory.New(a.Source.Machine(), a.resolve(), nil, map[string]string{}))
 	a.monitor = health.New(health.Options{
 		Source: o.Source, Config: a.config, Poll: o.Poll, Recorder: o.API, Registerer: o.Registerer, Log: o.Log,
 	})
-	a.kubelet = kubelet.NewReader(pods, o.KubeletDir, o.now)
 	options := devicestate.Options{
-		NodeName: o.NodeName, Kubelet: a.kubelet,
+		NodeName: o.NodeName, Kubelet: kubelet.NewReader(pods, o.KubeletDir, o.now),
 		CDIDir: o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Log: o.Log, Now: o.now,
 	}
 	if o.Limiter != nil {

@@ -2,8 +2,11 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
+
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
@@ -50,15 +53,14 @@ func (a *Agent) watchModes(ctx context.Context) error {
 func (a *Agent) observe(ctx context.Context) *mode.Observation {
 	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
-	o := &mode.Observation{}
-	offered, err := a.kubelet.Allocatable(ctx)
+	answer, err := a.pods.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
 	if err != nil {
-		o.Err = err
-		return o
+		return &mode.Observation{Err: fmt.Errorf("kubelet PodResources, allocatable: %w", err)}
 	}
-	for resource, ids := range offered {
-		for _, id := range ids {
-			o.Offered = append(o.Offered, mode.Device{Resource: resource, ID: id})
+	o := &mode.Observation{}
+	for _, d := range answer.GetDevices() {
+		for _, id := range d.GetDeviceIds() {
+			o.Offered = append(o.Offered, mode.Device{Resource: d.GetResourceName(), ID: id})
 		}
 	}
 	held, err := a.state.Held(ctx)

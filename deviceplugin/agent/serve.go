@@ -56,7 +56,7 @@ func (a *Agent) plugin(name string, r server.Resource) *server.Plugin {
 	_, counted := r.(*sgpu.Counted)
 	return server.New(server.Options{
 		Name: name, KubeletDir: a.KubeletDir, Resource: r,
-		PodResources: a.pods, API: a.API, Takeover: a.Takeover, Changed: a.registered,
+		PodResources: a.pods, API: a.API, Takeover: a.Takeover, Changed: a.kubelet,
 		SkipPreStart: counted, SkipPrefer: counted, Log: a.Log, Registerer: a.Registerer,
 	})
 }
@@ -109,7 +109,7 @@ func (a *Agent) watchPlugins(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-a.registered:
+		case <-a.kubelet:
 		}
 		now := 0
 		for _, s := range a.all() {

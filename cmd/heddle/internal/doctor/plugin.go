@@ -169,16 +169,16 @@ func rejectedRemedy(kind string) string {
 	return ""
 }
 
-// checkUnrecorded explains containers of which the device plugin has lost
-// the checkpoint entry and the CDI spec.
+// checkUnrecorded explains containers of which the device plugin has lost the
+// checkpoint entry and the CDI spec.
 func checkUnrecorded(all []report.Binding) []finding.Finding {
 	var found []finding.Finding
 	for i := range all {
 		if b := &all[i]; b.Unrecorded {
 			found = append(found, problem("pod "+podName(b.Namespace, b.Pod, b.UID),
-				"the checkpoint entry and the CDI spec of container "+b.Container+" were lost; no other pod gets the "+
-					"GPUs that it may have until the pod is gone",
-				"It runs on. Delete the pod: its controller makes another one, with GPUs that are recorded."))
+				"the checkpoint entry and the CDI spec of container "+b.Container+" were lost; no other pod gets the GPUs "+
+					"that it may have until the pod is gone",
+				"It runs on. Delete the pod: its controller makes another, with GPUs that are in the checkpoint."))
 		}
 	}
 	return found

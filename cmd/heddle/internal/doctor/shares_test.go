@@ -175,7 +175,7 @@ func TestSharesWithFindings(t *testing.T) {
 			"MPS daemon of GPU 6",
 		},
 		{
-			"a container of which the checkpoint entry is lost",
+			"a container without a checkpoint entry",
 			report.Report{Bindings: []report.Binding{{
 				Namespace: "ml", Pod: "x", Container: "main", Unrecorded: true, GPUs: []string{card7},
 			}}},

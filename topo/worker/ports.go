@@ -1,4 +1,4 @@
-package cable
+package worker
 
 import (
 	"cmp"
@@ -29,17 +29,18 @@ const (
 // from [affinity.Rails], which the device plugin goes by: it pairs what is
 // there now.
 func Ports(m *machine.Machine, before []v1alpha1.Rail) (ports []Port, omitted int) {
-	for _, s := range rails(seats(m), before) {
-		h := &m.HCAs[s.hca]
+	for _, s := range rails(hcasOf(m), before) {
+		h := &m.HCAs[s.index]
 		plane := 0
 		for i := range h.Ports {
 			for _, p := range cables(h, &h.Ports[i]) {
-				p.ID, p.Rail, p.Plane, p.GPUs = s.id, s.rail, plane, s.gpus
-				plane++
-				if p.Rail >= maxRails || p.Plane >= maxPlanes || len(ports) == maxRails {
+				if s.rail >= maxRails || plane >= maxPlanes || len(ports) == maxRails {
+					plane++
 					omitted++
 					continue
 				}
+				p.ID, p.Rail.Rail, p.Plane, p.GPUs = s.id, int32(s.rail), int32(plane), s.gpus //nolint:gosec // Small.
+				plane++
 				ports = append(ports, p)
 			}
 		}
@@ -47,14 +48,15 @@ func Ports(m *machine.Machine, before []v1alpha1.Rail) (ports []Port, omitted in
 	return ports, omitted
 }
 
-// cables are the cables of one port: one for each slave under a LAG, else one.
+// cables are the ends of the cables in one port: one for each slave under a
+// LAG, else one.
 func cables(h *machine.HCA, p *machine.Port) []Port {
-	one := Port{
-		Key: Key{Port: p.Number}, HCA: h.Name, GUID: h.NodeGUID, Role: h.Role,
-		LinkLayer: p.LinkLayer, State: p.State, UMAD: h.CharDevices.UMAD,
-	}
+	one := Port{UMAD: h.CharDevices.UMAD, Rail: v1alpha1.Rail{
+		Port: int32(p.Number), HCA: h.Name, GUID: h.NodeGUID, Role: string(h.Role), //nolint:gosec // 1 to 255.
+		LinkLayer: p.LinkLayer, LinkState: linkState(p.State),
+	}}
 	if p.RateGbps != nil && !math.IsNaN(*p.RateGbps) {
-		one.Gbps = min(max(*p.RateGbps, 0), math.MaxInt32)
+		one.RateGbps = int32(math.Round(min(max(*p.RateGbps, 0), math.MaxInt32)))
 	}
 	if len(h.BondSlaves) == 0 {
 		for _, n := range p.Netdevs {
@@ -72,27 +74,41 @@ func cables(h *machine.HCA, p *machine.Port) []Port {
 	return all
 }
 
-// seat is one HCA's place among those of its role.
-type seat struct {
-	hca  int
-	id   string
-	role machine.Role
-	gpus []string
-	rail int
+func linkState(state string) v1alpha1.LinkState {
+	switch state {
+	case machine.PortActive:
+		return v1alpha1.LinkActive
+	case machine.PortArmed:
+		return v1alpha1.LinkArmed
+	case machine.PortInit:
+		return v1alpha1.LinkInit
+	case machine.PortDown:
+		return v1alpha1.LinkDown
+	}
+	return v1alpha1.LinkUnknown
 }
 
-// seats lists the HCAs that have cables of their own, by role and in the order
+// hca is one HCA's place among those of its role.
+type hca struct {
+	index int
+	id    string
+	role  machine.Role
+	gpus  []string
+	rail  int
+}
+
+// hcasOf lists the HCAs that have cables of their own, by role and in the order
 // of rails.
-func seats(m *machine.Machine) []seat {
+func hcasOf(m *machine.Machine) []hca {
 	matrix := affinity.Of(m)
 	ids := m.HCAIDs()
-	var all []seat
+	var all []hca
 	for _, at := range matrix.RailOrder() {
 		d := matrix.Devices[at]
 		if d.Role == machine.RoleNVSwitch || m.HCAs[d.Index].PhysFn != "" {
 			continue
 		}
-		s := seat{hca: d.Index, id: ids[d.Index], role: d.Role}
+		s := hca{index: d.Index, id: ids[d.Index], role: d.Role}
 		if near, class := matrix.Nearest(at, affinity.IsGPU); class.Kind != affinity.Unknown {
 			for _, g := range near[:min(len(near), maxGPUs)] {
 				s.gpus = append(s.gpus, m.GPUs[matrix.Devices[g].Index].UUID)
@@ -100,13 +116,13 @@ func seats(m *machine.Machine) []seat {
 		}
 		all = append(all, s)
 	}
-	slices.SortStableFunc(all, func(a, b seat) int { return cmp.Compare(a.role, b.role) })
+	slices.SortStableFunc(all, func(a, b hca) int { return cmp.Compare(a.role, b.role) })
 	return all
 }
 
-// rails numbers the seats.
-func rails(all []seat, before []v1alpha1.Rail) []seat {
-	var out []seat
+// rails numbers the HCAs.
+func rails(all []hca, before []v1alpha1.Rail) []hca {
+	var out []hca
 	for len(all) > 0 {
 		n := 1
 		for n < len(all) && all[n].role == all[0].role {
@@ -116,14 +132,14 @@ func rails(all []seat, before []v1alpha1.Rail) []seat {
 		out = append(out, all[:n]...)
 		all = all[n:]
 	}
-	slices.SortStableFunc(out, func(a, b seat) int {
+	slices.SortStableFunc(out, func(a, b hca) int {
 		return cmp.Or(cmp.Compare(a.role, b.role), cmp.Compare(a.rail, b.rail))
 	})
 	return out
 }
 
 // number gives the HCAs of one role their rails.
-func number(group []seat, before []v1alpha1.Rail) {
+func number(group []hca, before []v1alpha1.Rail) {
 	known := map[string]int{}
 	count := 0
 	for i := range before {
@@ -134,7 +150,7 @@ func number(group []seat, before []v1alpha1.Rail) {
 		}
 	}
 	if len(group) > count {
-		known = nil // The node has grown: nobody's number is certain.
+		known = nil // The node has grown: no number is certain.
 	}
 	taken := map[int]bool{}
 	for i := range group {

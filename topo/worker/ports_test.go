@@ -1,4 +1,4 @@
-package cable
+package worker
 
 import (
 	"fmt"
@@ -11,8 +11,8 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
-// hca is a fabric HCA with one active InfiniBand port.
-func hca(name, pci string) machine.HCA {
+// fabricHCA is a fabric HCA with one active InfiniBand port.
+func fabricHCA(name, pci string) machine.HCA {
 	return machine.HCA{
 		Name: name, PCI: pci, NodeGUID: "0001:" + name, Role: machine.RoleFabric,
 		Ports:       []machine.Port{{Number: 1, LinkLayer: machine.InfiniBand, State: machine.PortActive, RateGbps: new(400.0)}},
@@ -20,9 +20,9 @@ func hca(name, pci string) machine.HCA {
 	}
 }
 
-// node is a machine of GPUs and HCAs in pairs under switches of their own,
+// pairs is a machine of GPUs and HCAs in pairs under switches of their own,
 // whose HCAs are named against the order of addresses.
-func node(n int) *machine.Machine {
+func pairs(n int) *machine.Machine {
 	m := &machine.Machine{}
 	for i := range n {
 		bridge := fmt.Sprintf("0000:%02x:00.0", 0x10*(i+1))
@@ -31,7 +31,7 @@ func node(n int) *machine.Machine {
 			m.PCI = append(m.PCI, machine.PCIFunction{Address: a, Root: fmt.Sprint("pci", i), Upstream: []string{bridge}, NUMA: new(0)})
 		}
 		m.GPUs = append(m.GPUs, machine.GPU{UUID: fmt.Sprint("GPU-", i), PCI: gpu})
-		m.HCAs = append(m.HCAs, hca(fmt.Sprint("mlx5_", n-i), nic))
+		m.HCAs = append(m.HCAs, fabricHCA(fmt.Sprint("mlx5_", n-i), nic))
 	}
 	return m
 }
@@ -41,11 +41,11 @@ func without(m *machine.Machine, i int) *machine.Machine {
 	return m
 }
 
-// published are the rails that a worker would have written.
-func published(m *machine.Machine, before []v1alpha1.Rail) (out []v1alpha1.Rail) {
+// railsOf are the rails that a worker would have written.
+func railsOf(m *machine.Machine, before []v1alpha1.Rail) (out []v1alpha1.Rail) {
 	ports, _ := Ports(m, before)
 	for _, p := range ports {
-		out = append(out, v1alpha1.Rail{ID: p.ID, Rail: int32(p.Rail), Role: string(p.Role)})
+		out = append(out, p.Rail)
 	}
 	return out
 }
@@ -54,31 +54,31 @@ func published(m *machine.Machine, before []v1alpha1.Rail) (out []v1alpha1.Rail)
 func show(ports []Port) string {
 	var words []string
 	for _, p := range ports {
-		words = append(words, fmt.Sprintf("%d.%d=%s/%d@%s", p.Rail, p.Plane, p.HCA, p.Port, p.Netdev))
+		words = append(words, fmt.Sprintf("%d.%d=%s/%d@%s", p.Rail.Rail, p.Plane, p.HCA, p.Port, p.Netdev))
 	}
 	return strings.Join(words, " ")
 }
 
 func TestRails(t *testing.T) {
-	four := published(node(4), nil)
-	lost := published(without(node(4), 1), four)
-	swapped := node(4)
-	swapped.HCAs[1] = hca("mlx5_9", "0000:2f:00.0")
+	four := railsOf(pairs(4), nil)
+	lost := railsOf(without(pairs(4), 1), four)
+	swapped := pairs(4)
+	swapped.HCAs[1] = fabricHCA("mlx5_9", "0000:2f:00.0")
 	for _, tt := range []struct {
 		name   string
 		m      *machine.Machine
 		before []v1alpha1.Rail
 		want   string
 	}{
-		{"by GPU, not by name", node(4), nil, "0.0=mlx5_4/1@ 1.0=mlx5_3/1@ 2.0=mlx5_2/1@ 3.0=mlx5_1/1@"},
-		{"one is lost, unknown before", without(node(4), 1), nil, "0.0=mlx5_4/1@ 1.0=mlx5_2/1@ 2.0=mlx5_1/1@"},
-		{"one is lost", without(node(4), 1), four, "0.0=mlx5_4/1@ 2.0=mlx5_2/1@ 3.0=mlx5_1/1@"},
-		{"one is lost, after a restart", without(node(4), 1), lost, "0.0=mlx5_4/1@ 2.0=mlx5_2/1@ 3.0=mlx5_1/1@"},
-		{"it is back", node(4), lost, "0.0=mlx5_4/1@ 1.0=mlx5_3/1@ 2.0=mlx5_2/1@ 3.0=mlx5_1/1@"},
+		{"by GPU, not by name", pairs(4), nil, "0.0=mlx5_4/1@ 1.0=mlx5_3/1@ 2.0=mlx5_2/1@ 3.0=mlx5_1/1@"},
+		{"one is lost, unknown before", without(pairs(4), 1), nil, "0.0=mlx5_4/1@ 1.0=mlx5_2/1@ 2.0=mlx5_1/1@"},
+		{"one is lost", without(pairs(4), 1), four, "0.0=mlx5_4/1@ 2.0=mlx5_2/1@ 3.0=mlx5_1/1@"},
+		{"one is lost, after a restart", without(pairs(4), 1), lost, "0.0=mlx5_4/1@ 2.0=mlx5_2/1@ 3.0=mlx5_1/1@"},
+		{"it is back", pairs(4), lost, "0.0=mlx5_4/1@ 1.0=mlx5_3/1@ 2.0=mlx5_2/1@ 3.0=mlx5_1/1@"},
 		{"another is in its place", swapped, lost, "0.0=mlx5_4/1@ 1.0=mlx5_9/1@ 2.0=mlx5_2/1@ 3.0=mlx5_1/1@"},
-		{"the node has grown", node(4), published(without(without(node(4), 0), 0), nil), "0.0=mlx5_4/1@ 1.0=mlx5_3/1@ 2.0=mlx5_2/1@ 3.0=mlx5_1/1@"},
+		{"the node has grown", pairs(4), railsOf(without(without(pairs(4), 0), 0), nil), "0.0=mlx5_4/1@ 1.0=mlx5_3/1@ 2.0=mlx5_2/1@ 3.0=mlx5_1/1@"},
 		{
-			"a published list that lies", node(2),
+			"a railsOf list that lies", pairs(2),
 			[]v1alpha1.Rail{{ID: "0000:11:00.0", Role: "fabric", Rail: 1}, {ID: "0000:21:00.0", Role: "fabric", Rail: 1}},
 			"0.0=mlx5_1/1@ 1.0=mlx5_2/1@",
 		},
@@ -93,7 +93,7 @@ func TestRails(t *testing.T) {
 }
 
 func TestCablesOfOneHCA(t *testing.T) {
-	m := node(1)
+	m := pairs(1)
 	two := &m.HCAs[0]
 	two.Ports = append(two.Ports, machine.Port{Number: 2, LinkLayer: machine.InfiniBand, State: machine.PortDown})
 	m.HCAs = append(m.HCAs,
@@ -126,7 +126,7 @@ func TestCablesOfOneHCA(t *testing.T) {
 func TestPortsAreBounded(t *testing.T) {
 	m := &machine.Machine{}
 	for i := range 200 {
-		m.HCAs = append(m.HCAs, hca(fmt.Sprint("mlx5_", i), ""))
+		m.HCAs = append(m.HCAs, fabricHCA(fmt.Sprint("mlx5_", i), ""))
 	}
 	if ports, omitted := Ports(m, nil); len(ports) != maxRails || omitted != 200-maxRails {
 		t.Errorf("%d ports, %d omitted", len(ports), omitted)
