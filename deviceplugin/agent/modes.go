@@ -63,7 +63,7 @@ func (a *Agent) observe(ctx context.Context) *mode.Observation {
 			o.Offered = append(o.Offered, mode.Device{Resource: d.GetResourceName(), ID: id})
 		}
 	}
-	held, err := a.binder.Held(ctx)
+	held, err := a.state.Held(ctx)
 	o.Err = err
 	for _, h := range held {
 		o.Held = append(o.Held, mode.Held{

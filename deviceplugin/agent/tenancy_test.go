@@ -149,7 +149,7 @@ func TestForgedAnnotations(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "card 0: 40 % of 100 left; needs 60") {
 		t.Errorf("error %v", err)
 	}
-	r.api.wait(t, "the Event", func() bool { return has(r.api.warnings, "default/b SGPURefused: container main gets no card") })
+	r.api.wait(t, "the Event", func() bool { return has(r.api.warnings, "default/b SGPURefused: container main gets no GPU") })
 }
 
 // TestAnAPIServerThatRefuses is asked again, and holds up nobody.

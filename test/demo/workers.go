@@ -18,10 +18,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/discovery/replay"
+	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/topo/worker"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
 	"github.com/heddle-dev/heddle/topo/worker/static"
 )
 
@@ -60,7 +59,7 @@ func workers(ctx context.Context, args []string, stderr io.Writer) error {
 			return fmt.Errorf("%s is no machine", file)
 		}
 		w := worker.New(worker.Options{
-			NodeName: node, Machines: machines, Configs: configs, Sources: []cable.Source{static.New(log)},
+			NodeName: node, Machines: machines, Configs: configs, Sources: []worker.Source{static.New(log)},
 			Store: worker.NewPublisher(client, node), Interval: lookEvery,
 			Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: log,
 		})
@@ -92,7 +91,7 @@ func client(kubeconfig string) (rest.Interface, error) {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
 	c.QPS, c.Burst = 500, 500
-	return nodesync.ClientFor(c, "heddle-demo")
+	return kube.ClientFor(c, "heddle-demo")
 }
 
 // unchanging is a configuration that stays.

@@ -21,13 +21,12 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/test/ibsim"
 	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 	"github.com/heddle-dev/heddle/topo/worker"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
 	"github.com/heddle-dev/heddle/topo/worker/ib"
 )
 
@@ -90,7 +89,7 @@ func (c *cables) newWorker(t *testing.T, host int) *worker.Worker {
 		g := c.tree.HCA(host, rail(t, m.HCAs[i].CharDevices.UMAD[0]))[2:]
 		m.HCAs[i].NodeGUID = strings.Join([]string{g[:4], g[4:8], g[8:12], g[12:]}, ":")
 	}
-	client, err := nodesync.NewClient(c.Kubeconfig(), "e2e")
+	client, err := kube.NewClient(c.Kubeconfig(), "e2e")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +98,7 @@ func (c *cables) newWorker(t *testing.T, host int) *worker.Worker {
 	}})
 	s := simulated{m}
 	return worker.New(worker.Options{
-		NodeName: cableNode(host), Machines: s, Configs: s, Sources: []cable.Source{source}, Walker: source,
+		NodeName: cableNode(host), Machines: s, Configs: s, Sources: []worker.Source{source}, Uplinks: source,
 		Store: worker.NewPublisher(client, cableNode(host)), Interval: time.Minute,
 		Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
 	})

@@ -18,7 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -97,10 +97,10 @@ func TestSharesWithFindings(t *testing.T) {
 		want    []string
 		not     string
 	}{
-		{"no room", refusal(binder.RefusedFull), true, []string{head + "It starts when there is room."}, ""},
-		{"an invalid request", refusal(binder.RefusedRequest), true, []string{head + "Correct its limits or annotations"}, ""},
-		{"an invalid choice", refusal(binder.RefusedAllocation), true, []string{head + "Its scheduler chose so."}, ""},
-		{"no choice", refusal(binder.RefusedUnscheduled), true, []string{head + "Use a scheduler that knows shared GPUs"}, ""},
+		{"no room", refusal(allocate.RejectedFull), true, []string{head + "It starts when there is room."}, ""},
+		{"an invalid request", refusal(allocate.RejectedRequest), true, []string{head + "Correct its limits or annotations"}, ""},
+		{"an invalid choice", refusal(allocate.RejectedAllocation), true, []string{head + "Its scheduler chose so."}, ""},
+		{"no choice", refusal(allocate.RejectedUnscheduled), true, []string{head + "Use a scheduler that knows shared GPUs"}, ""},
 		{
 			"a cordoned GPU without consumers",
 			report.Report{
@@ -177,10 +177,10 @@ func TestSharesWithFindings(t *testing.T) {
 		{
 			"a container without a checkpoint entry",
 			report.Report{Bindings: []report.Binding{{
-				Namespace: "ml", Pod: "x", Container: "main", Unrecorded: true, Shares: []allocation.Share{{UUID: card7, VCore: 1, MemoryMiB: 100}},
+				Namespace: "ml", Pod: "x", Container: "main", Unrecorded: true, GPUs: []string{card7},
 			}}},
 			true,
-			[]string{"problem  pod ml/x\n  the checkpoint entry and the CDI spec of container main were lost; its GPUs are those that the pod's annotation names"},
+			[]string{"problem  pod ml/x\n  the checkpoint entry and the CDI spec of container main were lost; no other pod gets the GPUs that it may have"},
 			"",
 		},
 		{
