@@ -207,26 +207,3 @@ func TestParseVPD(t *testing.T) {
 		t.Error("a resource that is cut off is no error")
 	}
 }
-
-// configuration is the space of a virtual GPU: the vendor-specific capability
-// after another one.
-func configuration() []byte {
-	b := make([]byte, 256)
-	b[0x06], b[0x34] = 0x10, 0x60
-	copy(b[0x60:], []byte{0x05, 0x80})
-	record := append([]byte{0x09, 0, 0, 'V', 'F', 2, 4, 0xff, 0xff, 0, 22}, "550.90.05\x00r550_00\x00\x00\x00"...)
-	record[2] = byte(len(record))
-	copy(b[0x80:], record)
-	return b
-}
-
-func TestParseVGPU(t *testing.T) {
-	want := &machine.VGPU{HostDriverVersion: "550.90.05", HostDriverBranch: "r550_00"}
-	got, err := parseVGPU(configuration())
-	if diff := cmp.Diff(want, got); diff != "" || err != nil {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
-	}
-	if got, err := parseVGPU(make([]byte, 256)); got != nil || err != nil {
-		t.Errorf("physical GPU: %v, %v", got, err)
-	}
-}

@@ -18,7 +18,7 @@ func parseBusID(s string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("bus ID: %w", err)
 	}
-	return fmt.Sprintf("%04x:%02x:%02x.%x", a.Domain, a.Bus, a.Device, a.Function), nil
+	return a.String(), nil
 }
 
 // cudaVersion spells nvmlSystemGetCudaDriverVersion: 1000 * major + 10 * minor.
@@ -61,11 +61,11 @@ func architecture(major, minor int) string {
 	return "undefined"
 }
 
-// mIGProfile is the field's name for the shape of an instance. NVML appends it
+// migProfile is the field's name for the shape of an instance. NVML appends it
 // to the GPU's name ("NVIDIA A100-SXM4-40GB MIG 1g.5gb"); else it is made from
 // slices and memory as NVIDIA's go-nvlib does: the instance's share of the GPU
 // in eighths, of the GPU's memory in whole GiB.
-func mIGProfile(name string, compute, gpu int, memoryMiB, totalMiB int64) string {
+func migProfile(name string, compute, gpu int, memoryMiB, totalMiB int64) string {
 	if _, profile, ok := strings.Cut(name, " MIG "); ok && profile != "" {
 		return profile
 	}
