@@ -32,6 +32,10 @@ test: ## Unit and integration tests, with the race detector
 	$(TEST) -race -timeout 15m ./...
 	go test -C $(SCHEDULER) -race -timeout 15m ./...
 
+.PHONY: check
+check: ## The fast loop: vet, test and lint the packages that differ from BASE (HEAD), and the words
+	tools/check.sh
+
 .PHONY: e2e
 e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real RDMA (HEDDLE_LONG_TESTS=1: ten minutes more)
 	$(TEST) -tags e2e -count=1 -timeout 60m -p 1 ./test/cluster/... ./test/e2e/... ./test/demo/... ./test/vm/...

@@ -13,6 +13,8 @@ package allocation
 import (
 	"errors"
 	"fmt"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // Version is the one that this package reads and writes.
@@ -91,7 +93,7 @@ func ParseBound(text string) (*Bound, error) {
 	}
 	err := checkPod(b.Version, b.Node, b.Containers, func(c BoundContainer) error {
 		if c.By != ByScheduler && c.By != ByHAMi && c.By != ByNode {
-			return fmt.Errorf("by: unknown %q", clip(c.By))
+			return fmt.Errorf("by: unknown %q", wellknown.Clip(c.By))
 		}
 		return errors.Join(checkShares(c.Shares), checkPolicy(c.Policy))
 	})

@@ -3,6 +3,8 @@ package allocation
 import (
 	"errors"
 	"fmt"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // NodeGPUs is the shared cards of a Node and what is taken of them: the annotation
@@ -67,7 +69,7 @@ func ParseNodeGPUs(text string) (*NodeGPUs, error) {
 		}
 		seen[card.UUID] = true
 		if e != nil {
-			err = errors.Join(err, fmt.Errorf("card %q: %w", clip(card.UUID), e))
+			err = errors.Join(err, fmt.Errorf("card %q: %w", wellknown.Clip(card.UUID), e))
 		}
 	}
 	if err != nil {

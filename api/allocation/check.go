@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // MaxMemoryMiB bounds a card's memory and a share's: 64 TiB, so that no sum of
@@ -71,14 +73,14 @@ func checkPod[C any](version int, node string, containers map[string]C, check fu
 		return fmt.Errorf("version %d is unknown, %d is known", version, Version)
 	}
 	if node == "" || len(node) > maxName {
-		return fmt.Errorf("node %q is no name of a Node", clip(node))
+		return fmt.Errorf("node %q is no name of a Node", wellknown.Clip(node))
 	}
 	if len(containers) > maxContainers {
 		return fmt.Errorf("%d containers; at most %d", len(containers), maxContainers)
 	}
 	for _, name := range slices.Sorted(maps.Keys(containers)) {
 		if !isLabel(name) {
-			return fmt.Errorf("%q is no name of a container", clip(name))
+			return fmt.Errorf("%q is no name of a container", wellknown.Clip(name))
 		}
 		if err := check(containers[name]); err != nil {
 			return fmt.Errorf("container %q: %w", name, err)
@@ -96,7 +98,7 @@ func isLabel(s string) bool {
 
 func checkPolicy(policy string) error {
 	if !isLabel(policy) {
-		return fmt.Errorf("policy %q is no word", clip(policy))
+		return fmt.Errorf("policy %q is no word", wellknown.Clip(policy))
 	}
 	return nil
 }
@@ -128,7 +130,7 @@ func checkUUID(uuid string) error {
 		ok = ok && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.:/", r))
 	}
 	if !ok {
-		return fmt.Errorf("%q is no UUID", clip(uuid))
+		return fmt.Errorf("%q is no UUID", wellknown.Clip(uuid))
 	}
 	return nil
 }
@@ -138,13 +140,4 @@ func within(name string, value, most int64) error {
 		return fmt.Errorf("%s: %d is not between 0 and %d", name, value, most)
 	}
 	return nil
-}
-
-// clip bounds what errors repeat of a text.
-func clip(s string) string {
-	const most = 64
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "..."
-	}
-	return s
 }

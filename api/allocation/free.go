@@ -3,6 +3,8 @@ package allocation
 import (
 	"errors"
 	"fmt"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // FreeGPUs is what of a Node's whole GPUs is free: the annotation
@@ -59,7 +61,7 @@ func (f *FreeGPUs) check() error {
 			err = errors.New("is there twice")
 		}
 		if err != nil {
-			return fmt.Errorf("device %q: %w", clip(g.UUID), err)
+			return fmt.Errorf("device %q: %w", wellknown.Clip(g.UUID), err)
 		}
 		seen[g.UUID] = true
 	}

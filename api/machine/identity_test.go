@@ -18,3 +18,18 @@ func TestHCAIDs(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+func TestParentGPU(t *testing.T) {
+	m := &Machine{GPUs: []GPU{
+		{UUID: "GPU-a"},
+		{UUID: "GPU-b", MIG: MIG{Devices: []MIGDevice{{UUID: "MIG-1"}, {UUID: "MIG-2"}}}},
+	}}
+	for uuid, want := range map[string]string{"MIG-2": "GPU-b", "GPU-b": "", "MIG-3": ""} {
+		if got := m.ParentGPU(uuid); got != want {
+			t.Errorf("%s: got %q, want %q", uuid, got, want)
+		}
+	}
+	if got := (*Machine)(nil).ParentGPU("MIG-1"); got != "" {
+		t.Errorf("no machine: got %q", got)
+	}
+}

@@ -57,6 +57,22 @@ func TestValue(t *testing.T) {
 	}
 }
 
+func TestClip(t *testing.T) {
+	for in, want := range map[string]string{
+		"":          "",
+		"12345678":  "12345678",
+		"123456789": "12345...",
+		"1234é6789": "1234...", // é has two bytes, of which one would remain.
+	} {
+		if got := wellknown.ClipTo(in, 8); got != want {
+			t.Errorf("ClipTo(%q) = %q, want %q", in, got, want)
+		}
+	}
+	if got := wellknown.Clip(strings.Repeat("x", 1<<20)); len(got) != 80 {
+		t.Errorf("%d bytes", len(got))
+	}
+}
+
 func TestMatch(t *testing.T) {
 	for _, tt := range []struct {
 		pattern, key string

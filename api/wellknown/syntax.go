@@ -100,6 +100,20 @@ func Value(s string) string {
 	return Shorten(strings.Trim(kept, "-_."), MaxLabel)
 }
 
+// Clip bounds what errors, logs and Events repeat of a text from outside: users
+// and devices may have written any amount.
+func Clip(s string) string { return ClipTo(s, 80) }
+
+// ClipTo is s, or its first bytes and three dots, at most n together. n is 3 or
+// more.
+func ClipTo(s string, n int) string {
+	const dots = "..."
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n-len(dots)], "") + dots
+}
+
 // Shorten cuts s to at most n bytes, of which the last nine are then a '-' and
 // a hash of the whole, so that equal texts stay equal and others apart. n is 10
 // or more.

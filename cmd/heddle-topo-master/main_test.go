@@ -22,7 +22,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/internal/program/programtest"
 	"github.com/heddle-dev/heddle/test/apiserver"
 	"github.com/heddle-dev/heddle/topo/fabric"
-	"github.com/heddle-dev/heddle/topo/master/page"
+	"github.com/heddle-dev/heddle/topo/master/ui"
 )
 
 func TestRun(t *testing.T) {
@@ -269,7 +269,7 @@ func TestTheProgram(t *testing.T) {
 	p.answers(t, inRack)
 	for path, want := range map[string]map[string]string{
 		"/": {
-			"Content-Security-Policy": page.Policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache",
+			"Content-Security-Policy": ui.Policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache",
 			"Content-Type": "text/html; charset=utf-8",
 		},
 		"/node_group": {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache", "Heddle-Contact-Age": "0"},

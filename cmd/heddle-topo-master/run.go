@@ -21,8 +21,8 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/master/page"
 	"github.com/heddle-dev/heddle/topo/master/publish"
+	"github.com/heddle-dev/heddle/topo/master/ui"
 )
 
 // daemon is what the flags come to.
@@ -110,7 +110,7 @@ func (d *daemon) wire() error {
 func (d *daemon) server() (*httpapi.Server, *tls.Config, error) {
 	o := d.options
 	options := httpapi.Options{
-		Views: d.master, Templates: o.templates, Page: page.Files(), Policy: page.Policy, Registry: d.registry,
+		Views: d.master, Templates: o.templates, Page: ui.Files(), Policy: ui.Policy, Registry: d.registry,
 		Contact: d.source.Contact, Alive: d.master.Alive, Ready: d.master.Ready, Log: d.log,
 	}
 	if o.authenticate {

@@ -27,10 +27,12 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/mode"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/sharing/hami"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // labelsTimeout is how long a start waits for the Node's labels if the
@@ -125,6 +127,8 @@ type Agent struct {
 	usage   *usageMetrics
 	// bridge is nil without an API server.
 	bridge *hami.Bridge
+	// now is the inventory of the last round.
+	now atomic.Pointer[inventory.Inventory]
 	// tell wakes the loop that tells the Node; its capacity is one.
 	tell chan struct{}
 
@@ -137,7 +141,6 @@ type Agent struct {
 	// mu guards what follows.
 	mu     sync.Mutex
 	served map[string]*served
-	cfg    *config.NodeConfig
 	labels map[string]string
 	// named tells whether the Node's status names percents, as far as that is
 	// learned.
@@ -151,7 +154,7 @@ type served struct {
 	plugin *server.Plugin
 	// refresh makes the resource look again, reason says why not all of it can
 	// be had.
-	refresh func()
+	refresh func(*inventory.Inventory)
 	reason  func() string
 	// gpu is the resource if it is one of GPUs; shared tells whether it is one of
 	// slots of shared GPUs.
@@ -164,15 +167,15 @@ type served struct {
 func New(o Options, pods PodResourcesClient) *Agent {
 	a := &Agent{Options: o, pods: pods, served: map[string]*served{}, tell: make(chan struct{}, 1)}
 	a.beat.Store(time.Now().UnixNano())
-	a.resolve()
+	a.now.Store(inventory.New(a.Source.Machine(), a.resolve(), nil, map[string]string{}))
 	a.monitor = health.New(health.Options{
 		Source: o.Source, Config: a.config, Poll: o.Poll, Recorder: o.Recorder, Registerer: o.Registerer, Log: o.Log,
 	})
 	options := binder.Options{
-		Machine: a.machine, Config: a.config, Against: a.against,
+		Machine: a.machine, Config: a.config, Against: func(h *machine.HCA) string { return a.now.Load().HCAUnhealthy(h) },
 		PodResources: pods, Checkpoint: checkpoint(o.KubeletDir), Sockets: sockets(o.KubeletDir),
 		PodSpecs: o.PodSpecs, Events: o.BinderEvents, Scheduler: hamiScheduler{a},
-		NodeName: o.NodeName, Cards: a.sharedCards,
+		NodeName: o.NodeName, Cards: func() []quota.GPU { return a.now.Load().Shared },
 		CardEdits: func(uuid string) (*specs.ContainerEdits, error) { return a.driver.CardEdits(uuid) },
 		CDIDir:    o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Log: o.Log, Now: o.now,
 	}
@@ -272,17 +275,18 @@ func (a *Agent) awaitLabels(ctx context.Context) {
 
 func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	a.beat.Store(time.Now().UnixNano())
-	a.resolve()
-	m, c := a.machine(), a.config()
+	m, c := a.latest(), a.resolve()
 	a.cordon()
 	a.learnCounted(ctx, c)
 	told := a.modes.Round(m, c)
+	inv := a.inventory(m, c)
+	a.now.Store(inv)
 	a.tellWithoutCDI(ctx)
 	a.driver.wake()
 	// What containers have is served too: without that they could not start
 	// again once the configuration has other names.
 	gpus, hcas, slots := a.binder.Recorded()
-	for _, name := range slices.Concat(a.wanted(m, c), gpus, hcas, slots) {
+	for _, name := range slices.Concat(a.wanted(inv), gpus, hcas, slots) {
 		a.mu.Lock()
 		_, running := a.served[name]
 		a.mu.Unlock()
@@ -314,10 +318,10 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 		})
 	}
 	for _, s := range a.all() {
-		s.refresh()
+		s.refresh(inv)
 	}
 	told()
-	a.short.set(a.shortages(m, c))
+	a.short.set(a.shortages(inv))
 	a.tellHAMi()
 	a.tenancy.wake()
 	signal(a.tell)
@@ -331,10 +335,10 @@ func (a *Agent) all() map[string]*served {
 }
 
 // wanted are the resources that the configuration calls for on this machine.
-func (a *Agent) wanted(m *machine.Machine, c *config.NodeConfig) []string {
-	names := append(gpu.Names(m, c, a.modes), a.shareNames(c)...)
-	for i := range c.RDMA.Resources {
-		names = append(names, c.RDMA.Resources[i].Name)
+func (a *Agent) wanted(inv *inventory.Inventory) []string {
+	names := append(gpu.Names(inv), a.shareNames(inv.Config)...)
+	for i := range inv.Config.RDMA.Resources {
+		names = append(names, inv.Config.RDMA.Resources[i].Name)
 	}
 	return names
 }
@@ -342,7 +346,7 @@ func (a *Agent) wanted(m *machine.Machine, c *config.NodeConfig) []string {
 // resolve takes the configuration of this node. Labels that were known stay
 // so: a Node that somebody deletes, and whose kubelet makes it anew, must not
 // have another configuration for a moment.
-func (a *Agent) resolve() {
+func (a *Agent) resolve() *config.NodeConfig {
 	var labels map[string]string
 	if a.Publisher != nil {
 		labels = a.Publisher.Labels()
@@ -353,24 +357,12 @@ func (a *Agent) resolve() {
 		a.labels = labels
 	}
 	c := a.Configs.Current().Resolve(a.NodeName, a.labels)
-	a.cfg = &c
+	return &c
 }
 
-func (a *Agent) config() *config.NodeConfig {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.cfg
-}
+func (a *Agent) config() *config.NodeConfig { return a.now.Load().Config }
 
-// machine is what health was judged by, so that no part is ahead of another.
-func (a *Agent) machine() *machine.Machine {
-	if a.monitor != nil {
-		if m := a.monitor.Snapshot().Machine; m != nil {
-			return m
-		}
-	}
-	return a.Source.Machine()
-}
+func (a *Agent) machine() *machine.Machine { return a.now.Load().Machine }
 
 // signal fills a channel of capacity one, or leaves it full.
 func signal(c chan<- struct{}) {

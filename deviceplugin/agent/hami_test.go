@@ -19,6 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/sharing/hami"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -176,7 +177,8 @@ func TestHAMiAsTheBinderKnowsIt(t *testing.T) {
 			c := config.Default()
 			c.SGPU.HAMi.Enabled = !tt.off
 			m := &machine.Machine{GPUs: []machine.GPU{{UUID: "GPU-1", MemoryMiB: 81920}}}
-			h := hamiScheduler{&Agent{Options: Options{NodeName: node, Source: source{newCell(m)}}, cfg: &c}}
+			h := hamiScheduler{&Agent{Options: Options{NodeName: node}}}
+			h.agent.now.Store(inventory.Configured(m, &c))
 			shares, by, err := h.Scheduled(tt.pod, "main", &quota.Request{Cards: 1, VCore: 60, MemoryMiB: 4096})
 			if diff := cmp.Diff(tt.shares, shares); diff != "" || by != tt.by || (err == nil) != (tt.err == "") || err != nil && err.Error() != tt.err {
 				t.Errorf("by %q, %v (-want +got):\n%s", by, err, diff)

@@ -60,7 +60,7 @@ func (a *Agent) publishLoop(ctx context.Context) error {
 func (a *Agent) publish(ctx context.Context, last *told) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	short := a.shortages(a.machine(), a.config())
+	short := a.shortages(a.now.Load())
 	a.announce(ctx, short, last)
 	return errors.Join(
 		a.publishCondition(ctx, health.ConditionOf(short), last),

@@ -33,7 +33,7 @@ func (a *Agent) Ready() string {
 			wrong = append(wrong, name+" is not registered yet")
 		}
 	}
-	for _, name := range a.wanted(a.machine(), a.config()) {
+	for _, name := range a.wanted(a.now.Load()) {
 		switch {
 		case running[name] != nil:
 		case a.driver.known() && !a.modes.Known():

@@ -38,7 +38,7 @@ func (a *Agent) Report() report.Report {
 			r.GPUs[g.MIG.Devices[j].UUID] = g.Index
 		}
 	}
-	served, wanted := a.all(), a.wanted(m, a.config())
+	served, wanted := a.all(), a.wanted(a.now.Load())
 	for _, name := range slices.Sorted(maps.Keys(served)) {
 		status, kind := served[name].plugin.Status(), report.KindHCA
 		if served[name].gpu != nil {

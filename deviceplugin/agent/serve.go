@@ -13,7 +13,6 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
@@ -21,7 +20,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
-	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // NVMLPulse is one answer of a GPU to a cheap question.
@@ -55,46 +53,26 @@ func rdmaAt(c *config.NodeConfig, name string) int {
 // serveHCAs makes a resource of HCAs and its plugin.
 func (a *Agent) serveHCAs(name string) *served {
 	r := rdma.New(rdma.Options{
-		Name: name, Machine: a.machine, Config: a.config, Against: a.against, Binder: a.binder,
-	})
+		Name: name, Binder: a.binder,
+	}, a.now.Load())
 	return &served{plugin: a.plugin(name, r), refresh: r.Refresh, reason: r.Reason}
 }
 
 // serveGPUs makes a resource of whole GPUs or of MIG devices.
 func (a *Agent) serveGPUs(name string) *served {
 	options := gpu.Options{
-		Name: name, Machine: a.machine, Config: a.config, Health: a.healthOf, Modes: a.modes,
-		Namer: a.binder, Binder: a.steer, Static: a.driver,
-		InUse:     func() map[string]string { return a.binder.Lost(name) },
-		Elsewhere: func(id string) string { return a.elsewhere(name, id) },
-		Strategy:  a.Strategy, Features: a.Features, Log: a.Log,
+		Name: name, Namer: a.binder, Binder: a.steer, Static: a.driver,
+		InUse:    func() map[string]string { return a.binder.Lost(name) },
+		Strategy: a.Strategy, Features: a.Features, Log: a.Log,
 	}
 	if a.NodePods != nil {
 		options.Pods = a.steer
 	}
-	r := gpu.New(options)
+	r := gpu.New(options, a.now.Load())
 	return &served{
 		plugin: a.plugin(name, a.modes.Gate(config.ModeNative, r)), refresh: r.Refresh, gpu: r,
 		reason: func() string { return a.lacks(name, r) },
 	}
-}
-
-// elsewhere says who has a GPU under another name than this: a container, or
-// the kubelet, which has been offered it under that name and may be about to
-// give it to somebody. That list drops it once nobody has it, after a minute.
-func (a *Agent) elsewhere(name, id string) string {
-	if who := a.binder.Elsewhere(name, id); who != "" {
-		return who
-	}
-	for other, s := range a.all() {
-		if other == name || s.gpu == nil {
-			continue
-		}
-		if slices.ContainsFunc(s.plugin.List(), func(d server.Device) bool { return d.ID == id }) {
-			return "the kubelet has it as " + other
-		}
-	}
-	return ""
 }
 
 func (a *Agent) plugin(name string, r server.Resource) *server.Plugin {
@@ -140,20 +118,13 @@ func (a *Agent) shareNames(c *config.NodeConfig) []string {
 	return names
 }
 
-// serveSlots makes a resource of the slots of shared cards. Under a name that
-// the configuration has no more there are none but those that containers have.
+// serveSlots makes a resource of the slots of shared GPUs.
 func (a *Agent) serveSlots(name string) *served {
-	cards := func() []quota.GPU {
-		if a.config().Resources.SGPU != name {
-			return nil
-		}
-		return a.sharedCards()
-	}
-	options := sgpu.Options{Name: name, Cards: cards, Binder: a.binder, Static: a.driver, Log: a.Log}
+	options := sgpu.Options{Name: name, Binder: a.binder, Static: a.driver, Log: a.Log}
 	if a.NodePods != nil {
 		options.Pods = a.tenancy
 	}
-	r := sgpu.New(options)
+	r := sgpu.New(options, a.now.Load())
 	return &served{
 		plugin: a.plugin(name, a.modes.Gate(config.ModeSGPU, r)), refresh: r.Refresh, shared: true,
 		reason: func() string { return a.lacksShares(name) },
@@ -162,11 +133,11 @@ func (a *Agent) serveSlots(name string) *served {
 
 // serveCounted makes the resource of percents or of GiB of shared cards.
 func (a *Agent) serveCounted(name string, c *config.NodeConfig) *served {
-	word, worth := "vcore", sgpu.Cores
+	unit := sgpu.Cores
 	if name == c.Resources.VMemory {
-		word, worth = "vmemory", sgpu.GiB
+		unit = sgpu.GiB
 	}
-	r := sgpu.NewCounted(word, a.sharedCards, worth)
+	r := sgpu.NewCounted(unit, a.now.Load())
 	return &served{
 		plugin: a.plugin(name, r), refresh: r.Refresh, reason: func() string { return a.lacksShares(name) },
 	}
@@ -175,7 +146,7 @@ func (a *Agent) serveCounted(name string, c *config.NodeConfig) *served {
 // lacksShares says why not all of a resource of shared cards can be had.
 func (a *Agent) lacksShares(name string) string {
 	byID := map[string]string{}
-	cards := a.sharedCards()
+	cards := a.now.Load().Shared
 	for i := range cards {
 		if cards[i].Against != "" {
 			byID[cards[i].UUID] = cards[i].Against
@@ -225,47 +196,6 @@ func (a *Agent) offersNone(name string) string {
 		}
 	}
 	return "it is not configured any more"
-}
-
-// healthOf is the verdict on a GPU, or on the GPU that a MIG device is cut from.
-func (a *Agent) healthOf(uuid string) (healthy bool, reason string) {
-	s := a.monitor.Snapshot()
-	if state, known := s.GPUs[uuid]; known {
-		return state.Healthy, state.Reason
-	}
-	if parent := parentOf(s.Machine, uuid); parent != "" {
-		state := s.GPU(parent)
-		return state.Healthy, state.Reason
-	}
-	return true, ""
-}
-
-func parentOf(m *machine.Machine, mig string) string {
-	if m == nil {
-		return ""
-	}
-	for i := range m.GPUs {
-		for _, d := range m.GPUs[i].MIG.Devices {
-			if d.UUID == mig {
-				return m.GPUs[i].UUID
-			}
-		}
-	}
-	return ""
-}
-
-// against says why an HCA is unhealthy, "" if it is well.
-func (a *Agent) against(h *machine.HCA) string {
-	s := a.monitor.Snapshot()
-	if s.Machine == nil {
-		return ""
-	}
-	for i, id := range s.Machine.HCAIDs() {
-		if s.Machine.HCAs[i].Name == h.Name {
-			return s.HCA(id).Reason
-		}
-	}
-	return ""
 }
 
 func faults(byID map[string]string) string {

@@ -11,6 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/mode"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
 	"github.com/heddle-dev/heddle/discovery/capacity"
@@ -32,9 +33,10 @@ const (
 
 // shortages are the devices that no pod can get, and why: what is ill,
 // resources without any device, and those that somebody else serves.
-func (a *Agent) shortages(m *machine.Machine, c *config.NodeConfig) []health.Shortage {
+func (a *Agent) shortages(inv *inventory.Inventory) []health.Shortage {
+	m, c := inv.Machine, inv.Config
 	var all []health.Shortage
-	snapshot, running, wanted := a.monitor.Snapshot(), a.all(), a.wanted(m, c)
+	snapshot, running, wanted := a.monitor.Snapshot(), a.all(), a.wanted(inv)
 	if why := a.withoutCDI(); why != "" {
 		all = append(all, health.Shortage{Resource: c.Resources.SGPU, Cause: NothingToOffer, Message: why})
 	}
@@ -46,9 +48,9 @@ func (a *Agent) shortages(m *machine.Machine, c *config.NodeConfig) []health.Sho
 		s := running[r.Name]
 		switch at := rdmaAt(c, r.Name); {
 		case at >= 0:
-			states = a.hcaStates(m, c, &c.RDMA.Resources[at], snapshot)
+			states = a.hcaStates(inv, &c.RDMA.Resources[at], snapshot)
 		case s != nil && s.gpu != nil:
-			states = a.gpuStates(m, r.Name, s, snapshot)
+			states = a.gpuStates(inv, r.Name, s, snapshot)
 		case s != nil && s.shared:
 			states = a.shareStates(snapshot)
 		}
@@ -84,13 +86,14 @@ func allShared(m *machine.Machine, c *config.NodeConfig, resource string) bool {
 
 // gpuStates are those of a resource's GPUs, by what people call them.
 func (a *Agent) gpuStates(
-	m *machine.Machine, resource string, s *served, snapshot *health.Snapshot,
+	inv *inventory.Inventory, resource string, s *served, snapshot *health.Snapshot,
 ) map[string]health.State {
+	m := inv.Machine
 	states := map[string]health.State{}
 	faults := s.gpu.Faults()
 	for _, d := range s.gpu.Devices() {
 		name, state := d.ID, health.State{Healthy: true}
-		card := cmp.Or(parentOf(m, d.ID), d.ID)
+		card := cmp.Or(inv.ParentOf(d.ID), d.ID)
 		if at := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == d.ID }); at >= 0 {
 			name = fmt.Sprintf("GPU %d", m.GPUs[at].Index)
 		}
@@ -102,7 +105,7 @@ func (a *Agent) gpuStates(
 					state = health.State{Cause: Cordoned, Reason: mode.Cordoned}
 				case pending:
 					continue // It goes to another resource, and a condition of its own says so.
-				case faults[d.ID] == a.elsewhere(resource, d.ID):
+				case faults[d.ID] == inv.Elsewhere[resource][d.ID]:
 					state.Cause = Draining
 				}
 			}
@@ -119,7 +122,7 @@ func (a *Agent) gpuStates(
 // shareStates are those of shared GPUs.
 func (a *Agent) shareStates(snapshot *health.Snapshot) map[string]health.State {
 	states := map[string]health.State{}
-	for _, card := range a.sharedCards() {
+	for _, card := range a.now.Load().Shared {
 		state := health.State{Healthy: true}
 		if card.Against != "" {
 			if state = snapshot.GPU(card.UUID); state.Healthy {
@@ -139,11 +142,12 @@ func (a *Agent) shareStates(snapshot *health.Snapshot) map[string]health.State {
 
 // hcaStates are those of a resource's HCAs, by RDMA name.
 func (a *Agent) hcaStates(
-	m *machine.Machine, c *config.NodeConfig, r *config.RDMAResource, snapshot *health.Snapshot,
+	inv *inventory.Inventory, r *config.RDMAResource, snapshot *health.Snapshot,
 ) map[string]health.State {
+	m := inv.Machine
 	states := map[string]health.State{}
 	s := a.all()[r.Name]
-	for _, member := range rdma.Members(c.WithRoles(m), r, a.against) {
+	for _, member := range rdma.MembersOf(inv, inv.Config.WithRoles(m), r) {
 		name := m.HCAs[member.Index].Name
 		state := snapshot.HCA(member.ID)
 		if state.Healthy && member.Against != "" {

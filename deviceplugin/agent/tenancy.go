@@ -14,7 +14,6 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -235,18 +234,4 @@ func (t *tenancy) tellNode(ctx context.Context, cards []quota.GPU) {
 		return
 	}
 	t.node, t.nodeAt = text, time.Now()
-}
-
-// sharedCards are the cards that are handed out in shares, with nothing taken.
-func (a *Agent) sharedCards() []quota.GPU {
-	cards := sgpu.Cards(a.machine(), a.config(), a.modes, a.healthOf)
-	for i := range cards {
-		if cards[i].Against != "" {
-			continue
-		}
-		if _, err := a.driver.CardEdits(cards[i].UUID); err != nil {
-			cards[i].Against = err.Error()
-		}
-	}
-	return cards
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 	"github.com/heddle-dev/heddle/sharing/enforce"
@@ -214,7 +215,7 @@ func TestWhyNothingIsMeasured(t *testing.T) {
 				o.Log = slog.New(slog.NewTextHandler(&log, nil))
 			})
 			r.configure(tt.config)
-			r.resolve()
+			r.now.Store(inventory.Configured(r.machine(), r.resolve()))
 			for range 2 {
 				r.usage.look(t.Context())
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -27,7 +28,7 @@ func shareRig(tb testing.TB, cards ...config.GPURef) *rig {
 	tb.Helper()
 	r := newRig(tb, "dgx-h100", func(c *config.NodeConfig) { c.Mode, c.SGPU.GPUs = config.ModeSGPU, cards })
 	r.options.NodeName = "gpu-1"
-	r.options.Cards = func() []quota.GPU { return sgpu.Cards(r.options.Machine(), &r.config, nil, nil) }
+	r.options.Cards = func() []quota.GPU { return inventory.Configured(r.options.Machine(), &r.config).Shared }
 	r.options.CardEdits = func(uuid string) (*cdispec.ContainerEdits, error) {
 		for i, g := range r.options.Machine().GPUs {
 			if g.UUID == uuid {

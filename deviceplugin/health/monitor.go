@@ -16,6 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // DefaultPollInterval is how often GPUs are asked whether they are alive. A
@@ -55,7 +56,7 @@ type Monitor struct {
 	log      *slog.Logger
 	snapshot atomic.Pointer[Snapshot]
 	// pollNow and timerNow wake the loops of Run.
-	pollNow, timerNow chan struct{}
+	pollNow, timerNow notify.Signal
 	notices           chan NodeEvent
 	xids              *prometheus.CounterVec
 
@@ -64,7 +65,7 @@ type Monitor struct {
 	tracker *tracker
 	config  *config.NodeConfig
 	next    time.Time
-	waiting []chan struct{}
+	waiting []notify.Signal
 	logged  map[report]time.Time
 }
 
@@ -79,7 +80,7 @@ func New(o Options) *Monitor {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	m := &Monitor{
-		options: o, log: o.Log, pollNow: make(chan struct{}, 1), timerNow: make(chan struct{}, 1),
+		options: o, log: o.Log, pollNow: notify.New(), timerNow: notify.New(),
 		notices: make(chan NodeEvent, maxNotices), config: o.Config(), logged: map[report]time.Time{}, xids: newXIDs(),
 	}
 	m.tracker = newTracker(m.config.Health)
@@ -100,7 +101,7 @@ func (m *Monitor) Snapshot() *Snapshot { return m.snapshot.Load() }
 func (m *Monitor) Subscribe() <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := make(chan struct{}, 1)
+	c := notify.New()
 	m.waiting = append(m.waiting, c)
 	return c
 }
@@ -111,7 +112,7 @@ func (m *Monitor) Tell(e nvml.Event) {
 	m.apply(func(now time.Time) {
 		policy, poll := m.tracker.event(now, e)
 		if poll {
-			signal(m.pollNow)
+			m.pollNow.Notify()
 		}
 		m.report(now, e, policy)
 	})
@@ -192,7 +193,7 @@ func (m *Monitor) apply(change func(now time.Time)) {
 	snapshot, next := m.tracker.judge(now)
 	if !next.Equal(m.next) {
 		m.next = next
-		signal(m.timerNow)
+		m.timerNow.Notify()
 	}
 	last := m.snapshot.Load()
 	if snapshot.equal(last) {
@@ -200,7 +201,7 @@ func (m *Monitor) apply(change func(now time.Time)) {
 	}
 	m.snapshot.Store(snapshot)
 	for _, c := range m.waiting {
-		signal(c)
+		c.Notify()
 	}
 	m.announce(changes(last, snapshot))
 }
@@ -237,14 +238,6 @@ func (m *Monitor) report(now time.Time, e nvml.Event, p Policy) {
 		return
 	}
 	m.log.Info("the driver reports an error", "gpu", e.GPU, "error", text, "policy", p)
-}
-
-// signal fills a channel of capacity one, or leaves it full.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 func (c Change) String() string {

@@ -15,16 +15,17 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // source is a machine that a test changes.
 type source struct {
 	machine atomic.Pointer[machine.Machine]
-	changed chan struct{}
+	changed notify.Signal
 }
 
 func newSource(m *machine.Machine) *source {
-	s := &source{changed: make(chan struct{}, 1)}
+	s := &source{changed: notify.New()}
 	s.machine.Store(m)
 	return s
 }
@@ -35,7 +36,7 @@ func (s *source) Changed() <-chan struct{} { return s.changed }
 
 func (s *source) set(m *machine.Machine) {
 	s.machine.Store(m)
-	signal(s.changed)
+	s.changed.Notify()
 }
 
 // recorder keeps notices; it may hang.

@@ -8,6 +8,8 @@
 package inventory
 
 import (
+	"maps"
+
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -20,21 +22,82 @@ type Inventory struct {
 	// GPUs are by UUID, whole GPUs and MIG devices.
 	GPUs map[string]GPU
 	// HCAs are the reasons why HCAs are unhealthy, by name (mlx5_0); a healthy
-	// HCA is not in it.
+	// HCA is not in it. Nil means that only the scan is known.
 	HCAs map[string]string
-	// Shared are the GPUs that are handed out in shares, in the machine's
-	// order, with nothing taken.
+	// Shared are the GPUs that are handed out in shares, by index, with nothing
+	// taken.
 	Shared []quota.GPU
+	// Elsewhere names who has a GPU under another resource, by resource and
+	// device ID. Such a GPU is listed and not handed out.
+	Elsewhere map[string]map[string]string
 }
 
 // GPU is how one GPU or MIG device is handed out.
 type GPU struct {
 	// Mode is the resource that it is in: whole (native) or in shares (sgpu).
-	// Empty while it is not known.
+	// Empty while it is in none: the mode is not known, or about to change.
 	Mode config.Mode
 	// Unhealthy is why the device is unhealthy; empty if it is healthy.
 	Unhealthy string
 	// Unavailable is why a new pod cannot get it although it is healthy: it is
 	// cordoned, or draining before a change of mode. Empty if a pod can.
 	Unavailable string
+	// Draining: it is unavailable only because its mode is to change. A
+	// container that holds a share of it may still start.
+	Draining bool
+	// CDIError is why the driver's CDI spec does not describe it.
+	CDIError string
+}
+
+// New builds an inventory. A MIG device that is not among gpus is handed out as
+// the GPU that it is cut from.
+func New(m *machine.Machine, c *config.NodeConfig, gpus map[string]GPU, hcas map[string]string) *Inventory {
+	inv := &Inventory{Machine: m, Config: c, GPUs: map[string]GPU{}, HCAs: hcas}
+	maps.Copy(inv.GPUs, gpus)
+	for i := range m.GPUs {
+		parent := gpus[m.GPUs[i].UUID]
+		for j := range m.GPUs[i].MIG.Devices {
+			uuid := m.GPUs[i].MIG.Devices[j].UUID
+			if _, ok := inv.GPUs[uuid]; !ok {
+				inv.GPUs[uuid] = parent
+			}
+		}
+	}
+	inv.Shared = inv.shared()
+	return inv
+}
+
+// Configured is the inventory of a node on which every GPU is in the mode that
+// the configuration wants, and as healthy as the scan has it.
+func Configured(m *machine.Machine, c *config.NodeConfig) *Inventory {
+	gpus := make(map[string]GPU, len(m.GPUs))
+	for i := range m.GPUs {
+		gpus[m.GPUs[i].UUID] = GPU{Mode: Wanted(c, &m.GPUs[i])}
+	}
+	return New(m, c, gpus, nil)
+}
+
+// Wanted is the mode that the configuration gives a GPU. A GPU with MIG is
+// never shared.
+func Wanted(c *config.NodeConfig, g *machine.GPU) config.Mode {
+	if c.Shares(g) {
+		return config.ModeSGPU
+	}
+	return config.ModeNative
+}
+
+// HCAUnhealthy is why an HCA is unhealthy, empty if it is healthy.
+func (inv *Inventory) HCAUnhealthy(h *machine.HCA) string { return inv.HCAs[h.Name] }
+
+// ParentOf is the UUID of the GPU that a MIG device is cut from; empty if the
+// machine has no such MIG device.
+func (inv *Inventory) ParentOf(mig string) string {
+	for i := range inv.Machine.GPUs {
+		for _, d := range inv.Machine.GPUs[i].MIG.Devices {
+			if d.UUID == mig {
+				return inv.Machine.GPUs[i].UUID
+			}
+		}
+	}
+	return ""
 }

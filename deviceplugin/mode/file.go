@@ -14,13 +14,13 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/internal/atomicfile"
 )
 
 // The files in the state directory.
 const (
 	modesFile   = "card-modes.json"
 	cordonsFile = "card-cordons.json"
-	tempEnd     = ".tmp"
 	corruptEnd  = ".corrupt"
 )
 
@@ -177,34 +177,16 @@ func (t *Tracker) modesLocked() map[string]config.Mode {
 	return modes
 }
 
-// store writes a file whole or not at all; an error means that the old one is
-// still there. Only one writer has the name of the new one, so that one that
-// was killed leaves nothing that is not written over.
+// store writes a value as a file. Should a loss of power bring the old file
+// back, its modes are compared with the holders.
 func store(dir, name string, value any) error {
 	content, err := json.Marshal(value)
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", name, err)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // Containers get files below it mounted.
-		return fmt.Errorf("make the state directory: %w", err)
-	}
 	path := filepath.Join(dir, name)
-	f, err := os.OpenFile(path+tempEnd, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
+	if err := atomicfile.Write(path, append(content, '\n'), 0o600, atomicfile.Durable); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
-	}
-	_, err = f.Write(append(content, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(path+tempEnd, path)
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	// The new file is in place for every later process. After a loss of power
-	// the old one may be back; then its modes are compared with the holders.
-	if d, err := os.Open(dir); err == nil {
-		_ = d.Sync()
-		_ = d.Close()
 	}
 	return nil
 }

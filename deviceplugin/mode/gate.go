@@ -50,7 +50,7 @@ func (t *Tracker) allocate(in config.Mode, ids []string) (end func(), err error)
 	uuids := map[string]bool{}
 	for _, id := range ids {
 		uuid, _, _ := strings.Cut(id, slot)
-		if parent := t.parents[uuid]; parent != "" {
+		if parent := t.machine.ParentGPU(uuid); parent != "" {
 			uuid = parent
 		}
 		if c, ok := t.cards[uuid]; ok && (c.mode != in || c.writing) {

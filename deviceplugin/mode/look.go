@@ -91,7 +91,7 @@ func (t *Tracker) look(ctx context.Context) (soon bool) {
 	}
 	t.save()
 	if !maps.EqualFunc(before, t.cards, func(a, b card) bool { return a.same(&b) }) {
-		signal(t.changed)
+		t.changed.Notify()
 		return true
 	}
 	return t.moving()
@@ -178,7 +178,7 @@ func (t *Tracker) cardOf(d Device) (uuid string, mode config.Mode) {
 	if share && d.Resource != t.config.Resources.GPU || d.Resource == t.config.Resources.SGPU {
 		return uuid, config.ModeSGPU
 	}
-	if parent := t.parents[uuid]; parent != "" {
+	if parent := t.machine.ParentGPU(uuid); parent != "" {
 		uuid = parent
 	}
 	return uuid, config.ModeNative

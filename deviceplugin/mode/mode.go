@@ -19,6 +19,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // ConditionType is the Node condition that is true while a card has another
@@ -63,8 +64,8 @@ type Options struct {
 // Tracker keeps the mode of every card. Its methods may be called at once.
 type Tracker struct {
 	options Options
-	changed chan struct{}
-	wake    chan struct{}
+	changed notify.Signal
+	wake    notify.Signal
 
 	mu sync.Mutex // guards all below
 	// cards are by UUID, also those that the machine has lost.
@@ -72,8 +73,6 @@ type Tracker struct {
 	// machine and config are those of the last round; nil before it.
 	machine *machine.Machine
 	config  *config.NodeConfig
-	// parents are the cards of MIG devices, by the UUID of the device.
-	parents map[string]string
 	// turns counts withdrawals.
 	turns uint64
 	// allocating counts calls of Allocate in flight, by card; binding are the
@@ -106,8 +105,8 @@ func New(o Options) *Tracker {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	t := &Tracker{
-		options: o, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		cards: map[string]card{}, parents: map[string]string{}, allocating: map[string]int{},
+		options: o, changed: notify.New(), wake: notify.New(),
+		cards: map[string]card{}, allocating: map[string]int{},
 		binding: map[uint64]bind{}, cordoned: map[string]bool{}, faults: map[string]string{},
 	}
 	modes, err := loadModes(o.StateDir)
@@ -139,16 +138,12 @@ func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) (told func()) 
 	defer t.mu.Unlock()
 	before := t.present()
 	t.machine, t.config = m, c
-	clear(t.parents)
 	turns := map[string]uint64{}
 	idle := true
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
 		if g.UUID == "" {
 			continue
-		}
-		for j := range g.MIG.Devices {
-			t.parents[g.MIG.Devices[j].UUID] = g.UUID
 		}
 		old := t.cards[g.UUID]
 		now := aim(old, Wanted(c, g), c.SGPU.ModeSwitch)
@@ -160,7 +155,7 @@ func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) (told func()) 
 		}
 	}
 	if !idle {
-		signal(t.wake)
+		t.wake.Notify()
 	}
 	return func() { t.told(turns) }
 }
@@ -271,6 +266,13 @@ type Card struct {
 	// empty if there is none.
 	Until    string
 	Cordoned bool
+	// Offered is the mode in which it is offered: Mode, or empty while a change
+	// is being written.
+	Offered config.Mode
+	// Unavailable is why no new pod gets it, empty if one can; Draining tells
+	// that it is so only because its mode is to change.
+	Unavailable string
+	Draining    bool
 }
 
 // Cards are those of the machine, in its order.
@@ -291,9 +293,17 @@ func (t *Tracker) cardsLocked() []Card {
 			continue
 		}
 		c := t.cards[g.UUID]
-		cards = append(cards, Card{
+		now := Card{
 			Index: g.Index, UUID: g.UUID, Mode: c.mode, Wanted: c.wanted, Until: c.until(), Cordoned: t.cordoned[g.UUID],
-		})
+			Offered: c.mode, Unavailable: c.against(), Draining: c.withdrawn && c.mode != c.wanted && !t.cordoned[g.UUID],
+		}
+		switch {
+		case c.writing:
+			now.Offered, now.Unavailable, now.Draining = "", "", false
+		case now.Cordoned:
+			now.Unavailable = Cordoned
+		}
+		cards = append(cards, now)
 	}
 	return cards
 }
@@ -328,13 +338,5 @@ func (t *Tracker) note(name string, err error) {
 	case err != nil && err.Error() != old:
 		t.faults[name] = err.Error()
 		t.options.Log.Warn("trouble", "with", name, "err", err)
-	}
-}
-
-// signal fills a channel of capacity one, or leaves it full.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }

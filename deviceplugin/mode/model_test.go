@@ -161,7 +161,7 @@ func TestThousandSwitches(t *testing.T) {
 		m.boot()
 		for range 1000 {
 			m.configure()
-			signal(m.tracker.changed)
+			m.tracker.changed.Notify()
 			for range m.draw(8) {
 				m.admit()
 				pause(m.chance(400 * time.Millisecond))

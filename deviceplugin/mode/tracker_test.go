@@ -2,6 +2,7 @@ package mode
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -248,15 +249,15 @@ func TestAModeThatCannotBeWrittenIsNotTaken(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, modesFile), []byte(`{"version":1,"modes":{"GPU-a":"native","GPU-b":"native"}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// A directory in the way of the new file.
-	obstacle := filepath.Join(dir, modesFile+tempEnd)
-	if err := os.Mkdir(obstacle, 0o750); err != nil {
-		t.Fatal(err)
-	}
 	synctest.Test(t, func(t *testing.T) {
 		k, m, c := &kubelet{}, two(), configured(shared, cordon, "1")
 		tracker, stop := start(t, dir, k)
 		defer stop()
+		// A directory in the way of the new file.
+		obstacle := filepath.Join(dir, modesFile)
+		if err := errors.Join(os.Remove(obstacle), os.Mkdir(obstacle, 0o750)); err != nil {
+			t.Fatal(err)
+		}
 		round(tracker, m, c)
 		later(tracker, m, c, 5*time.Second)
 		want(t, tracker, "full disk", "native of native", "native of sgpu until its mode is on disk")

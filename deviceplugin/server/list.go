@@ -4,18 +4,20 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // List is what a [Resource] offers now: its Devices and Changed, for one to
 // embed. Its methods may be called from any goroutine.
 type List struct {
 	devices atomic.Pointer[[]Device]
-	changed chan struct{}
+	changed notify.Signal
 }
 
 // NewList returns a list without devices.
 func NewList() *List {
-	l := &List{changed: make(chan struct{}, 1)}
+	l := &List{changed: notify.New()}
 	l.devices.Store(new([]Device))
 	return l
 }
@@ -34,10 +36,7 @@ func (l *List) Offer(devices []Device) (differ bool) {
 	if slices.EqualFunc(*l.devices.Swap(&devices), devices, Device.equal) {
 		return false
 	}
-	select {
-	case l.changed <- struct{}{}:
-	default:
-	}
+	l.changed.Notify()
 	return true
 }
 

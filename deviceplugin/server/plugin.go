@@ -20,6 +20,7 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // DefaultKubeletDir is the kubelet's --root-dir.
@@ -136,7 +137,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	p.ledger.update(p.options.Resource.Devices())
 	known := p.askHolders(ctx)
 
-	wake := make(chan struct{}, 1)
+	wake := notify.New()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		watchDir(ctx, p.dir, wake, p.log)

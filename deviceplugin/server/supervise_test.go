@@ -10,11 +10,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // node is a kubelet's directory without sockets, in the test's own time.
 type node struct {
-	wake chan struct{}
+	wake notify.Signal
 
 	mu       sync.Mutex
 	start    time.Time
@@ -50,7 +52,7 @@ func (l *fakeLife) watch(by int) {
 	l.note = make(chan struct{})
 }
 
-func newNode() *node { return &node{wake: make(chan struct{}, 1), start: time.Now()} }
+func newNode() *node { return &node{wake: notify.New(), start: time.Now()} }
 
 // up makes a kubelet.sock that answers; its streams open and the directory
 // tells.
@@ -60,7 +62,7 @@ func (n *node) up(silent bool) {
 	n.there, n.listens = true, true
 	n.mu.Unlock()
 	if !silent {
-		signal(n.wake)
+		n.wake.Notify()
 	}
 }
 
@@ -174,7 +176,7 @@ func TestSupervisorInTime(t *testing.T) {
 			n.mu.Lock()
 			n.kubelet.inode, n.there = 1, true
 			n.mu.Unlock()
-			signal(n.wake)
+			n.wake.Notify()
 			after(2500 * time.Microsecond)
 			n.mu.Lock()
 			n.listens = true
@@ -189,7 +191,7 @@ func TestSupervisorInTime(t *testing.T) {
 			n.mu.Lock()
 			n.kubelet.inode++
 			n.mu.Unlock()
-			signal(n.wake)
+			n.wake.Notify()
 			after(2500 * time.Microsecond)
 			n.mu.Lock()
 			n.listens = true
@@ -202,7 +204,7 @@ func TestSupervisorInTime(t *testing.T) {
 			l.mu.Lock()
 			l.gone = true
 			l.mu.Unlock()
-			signal(n.wake)
+			n.wake.Notify()
 		}, []taken{{1, 0}, {1, time.Hour}}},
 		{"stream lost, kubelet runs", false, func(n *node, s bool) {
 			n.up(s)

@@ -8,13 +8,15 @@ import (
 	"strings"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // watchDir signals wake when kubelet.sock or a socket of ours comes or goes in
 // dir, or dir itself does, until ctx ends. Where inotify is not to be had
 // (fs.inotify.max_user_instances is small and shared by all of root's
 // processes) it says so once, and the slow poll remains.
-func watchDir(ctx context.Context, dir string, wake chan<- struct{}, log *slog.Logger) {
+func watchDir(ctx context.Context, dir string, wake notify.Signal, log *slog.Logger) {
 	said := false
 	for ctx.Err() == nil {
 		err := follow(ctx, dir, wake, log)
@@ -29,7 +31,7 @@ func watchDir(ctx context.Context, dir string, wake chan<- struct{}, log *slog.L
 }
 
 // follow watches until the directory goes (nil) or cannot be watched.
-func follow(ctx context.Context, dir string, wake chan<- struct{}, log *slog.Logger) error {
+func follow(ctx context.Context, dir string, wake notify.Signal, log *slog.Logger) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch: %w", err)
@@ -43,7 +45,7 @@ func follow(ctx context.Context, dir string, wake chan<- struct{}, log *slog.Log
 	}
 	// A missing directory is not an error: the parent tells when it comes.
 	watching := watcher.Add(dir) == nil
-	signal(wake)
+	wake.Notify()
 	for {
 		select {
 		case event, ok := <-watcher.Events:
@@ -53,17 +55,17 @@ func follow(ctx context.Context, dir string, wake chan<- struct{}, log *slog.Log
 			switch {
 			case event.Name == dir && event.Has(fsnotify.Create) && !watching:
 				watching = watcher.Add(dir) == nil
-				signal(wake)
+				wake.Notify()
 			case event.Name == dir && event.Has(fsnotify.Remove|fsnotify.Rename):
-				signal(wake)
+				wake.Notify()
 				return nil
 			case filepath.Dir(event.Name) == dir && relevant(event):
-				signal(wake)
+				wake.Notify()
 			}
 		case err := <-watcher.Errors:
 			// An overflow: events were lost, so look.
 			log.Debug("events were lost", "err", err)
-			signal(wake)
+			wake.Notify()
 		case <-ctx.Done():
 			return nil
 		}
@@ -78,11 +80,4 @@ func relevant(event fsnotify.Event) bool {
 		return true
 	}
 	return strings.HasPrefix(name, ours) && event.Has(fsnotify.Remove|fsnotify.Rename)
-}
-
-func signal(wake chan<- struct{}) {
-	select {
-	case wake <- struct{}{}:
-	default:
-	}
 }

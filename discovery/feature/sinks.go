@@ -3,7 +3,6 @@ package feature
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -14,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/atomicfile"
 )
 
 // NodeSink writes the Node through the API server.
@@ -42,31 +42,19 @@ func (s FileSink) Put(_ context.Context, _ *corev1.Node, want nodesync.Desired) 
 		return nodesync.Result{}, fmt.Errorf("feature file %s: %d bytes, node-feature-discovery reads %d",
 			s.Path, b.Len(), maxFeatureFile)
 	}
-	if old, err := os.ReadFile(s.Path); err == nil && bytes.Equal(old, b.Bytes()) {
+	if atomicfile.Holds(s.Path, b.Bytes()) {
 		return nodesync.Result{}, nil
 	}
-	if err := replaceFile(s.Path, b.Bytes()); err != nil {
+	// The directory is node-feature-discovery's: none means that no worker of
+	// it reads the file.
+	_, err := os.Stat(filepath.Dir(s.Path))
+	if err == nil {
+		err = atomicfile.Write(s.Path, b.Bytes(), 0o644, atomicfile.Quick)
+	}
+	if err != nil {
 		return nodesync.Result{}, fmt.Errorf("write feature file: %w", err)
 	}
 	return nodesync.Result{Writes: 1}, nil
-}
-
-// replaceFile writes a hidden file beside path and renames it: readers of a
-// feature directory skip names that begin with a dot.
-func replaceFile(path string, content []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".heddle-*")
-	if err != nil {
-		return err
-	}
-	_, errWrite := tmp.Write(content)
-	err = errors.Join(errWrite, tmp.Chmod(0o644), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
-	}
-	return nil
 }
 
 // Warn has nobody to tell but the log.

@@ -25,6 +25,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 	"github.com/heddle-dev/heddle/discovery/rdma"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // DefaultInterval is how often a scan runs without an event. InfiniBand port
@@ -58,7 +59,7 @@ type Host struct {
 	rdma     *rdma.Reader
 	netlink  *rdma.Netlink
 	gpus     *nvml.Reader
-	changed  chan struct{}
+	changed  notify.Signal
 	snapshot atomic.Pointer[machine.Machine]
 
 	// mu makes scans take turns and guards what they remember.
@@ -96,7 +97,7 @@ func New(o Options) *Host {
 		options: o, logger: o.Logger, tree: tree,
 		rdma: rdma.New(tree, o.DevRoot, o.Timeout), netlink: rdma.NewNetlink(tree.Root(), o.Timeout),
 		gpus:    nvml.NewReader(o.NVML, o.Timeout),
-		changed: make(chan struct{}, 1),
+		changed: notify.New(),
 		memory:  memory{gpus: map[string]machine.GPU{}},
 	}
 }
@@ -130,7 +131,7 @@ func (h *Host) Scan(ctx context.Context) *machine.Machine {
 	h.snapshot.Store(m)
 	h.logger.Info("machine changed", "took", time.Since(began), "gpus", len(m.GPUs), "hcas", len(m.HCAs),
 		"skipped", len(m.Skipped))
-	signal(h.changed)
+	h.changed.Notify()
 	return m
 }
 

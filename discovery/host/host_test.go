@@ -16,6 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // gpus is a library of DGX GPUs; answer, unless nil, decides what each says.
@@ -258,7 +259,7 @@ func TestLoop(t *testing.T) {
 		h := at(tree, &gpus{count: 1, answer: func(i int) (machine.GPU, error) { scans.Add(1); return gpu(i), nil }})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		events := make(chan struct{}, 1)
+		events := notify.New()
 		done := make(chan error)
 		go func() { done <- h.loop(ctx, events) }()
 		expect := func(when string, want int32) {
@@ -270,7 +271,7 @@ func TestLoop(t *testing.T) {
 		}
 		expect("at the start", 1)
 		for range 50 {
-			signal(events)
+			events.Notify()
 		}
 		expect("while events are gathered", 1)
 		<-time.After(settle)

@@ -3,6 +3,8 @@ package host
 import (
 	"context"
 	"time"
+
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // settle is how long events are gathered before a scan. An RDMA device brings
@@ -13,7 +15,7 @@ const settle = 200 * time.Millisecond
 // the start, after kernel events, and every Interval. Where the kernel gives no events (another
 // system, no permission), the interval is all there is; that is logged once.
 func (h *Host) Run(ctx context.Context) error {
-	events := make(chan struct{}, 1)
+	events := notify.New()
 	wait := watch(ctx, h.matters, events)
 	watching := make(chan struct{})
 	go func() {
@@ -58,12 +60,4 @@ func gather(ctx context.Context, events <-chan struct{}) bool {
 	default:
 	}
 	return true
-}
-
-// signal fills a channel of capacity one, or leaves it full.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

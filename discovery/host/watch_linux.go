@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // watch signals events for whatever may have changed the machine: the kernel's
@@ -17,7 +19,7 @@ import (
 // so that what happens during the first scan is not missed. wait returns when
 // ctx ended or both sources failed, with their errors; one that fails does not
 // end the other.
-func watch(ctx context.Context, matters func(netdev string) bool, events chan<- struct{}) (wait func() error) {
+func watch(ctx context.Context, matters func(netdev string) bool, events notify.Signal) (wait func() error) {
 	// Group 1 has the kernel's own messages, before udev's rules have run.
 	objects := source{"kernel object events", unix.NETLINK_KOBJECT_UEVENT, 1, func(b []byte) bool {
 		e, ok := parseUevent(b)
@@ -69,7 +71,7 @@ func (s source) open() (*os.File, error) {
 	return file, nil
 }
 
-func (s source) listen(ctx context.Context, file *os.File, events chan<- struct{}) error {
+func (s source) listen(ctx context.Context, file *os.File, events notify.Signal) error {
 	stop := context.AfterFunc(ctx, func() { _ = file.Close() }) // Ends the read below.
 	defer stop()
 	raw, err := file.SyscallConn()
@@ -81,13 +83,13 @@ func (s source) listen(ctx context.Context, file *os.File, events chan<- struct{
 		n, fromKernel, err := receive(raw, buf)
 		switch {
 		case errors.Is(err, unix.ENOBUFS): // Events were lost.
-			signal(events)
+			events.Notify()
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
 			return fmt.Errorf("%s: %w", s.name, err)
 		case fromKernel && s.accept(buf[:n]):
-			signal(events)
+			events.Notify()
 		}
 	}
 	return nil

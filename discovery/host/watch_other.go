@@ -5,9 +5,11 @@ package host
 import (
 	"context"
 	"errors"
+
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // watch has no events on other systems than Linux.
-func watch(context.Context, func(netdev string) bool, chan<- struct{}) (wait func() error) {
+func watch(context.Context, func(netdev string) bool, notify.Signal) (wait func() error) {
 	return func() error { return errors.New("not Linux") }
 }

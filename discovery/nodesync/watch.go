@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // Watch keeps the newest version of one Node. It is the store of a client-go
@@ -22,7 +23,7 @@ type Watch struct {
 	client rest.Interface
 	name   string
 	// changed has capacity one: many changes make one signal.
-	changed chan struct{}
+	changed notify.Signal
 
 	// mu guards what follows. The node is replaced and never modified.
 	mu        sync.Mutex
@@ -33,12 +34,12 @@ type Watch struct {
 // follower hears of some annotations.
 type follower struct {
 	keys    []string
-	changed chan struct{}
+	changed notify.Signal
 }
 
 // NewWatch returns a watch of the named Node; Run starts it.
 func NewWatch(client rest.Interface, name string) *Watch {
-	return &Watch{client: client, name: name, changed: make(chan struct{}, 1)}
+	return &Watch{client: client, name: name, changed: notify.New()}
 }
 
 // Run watches until ctx ends. It returns nil: what goes wrong is retried.
@@ -64,7 +65,7 @@ func (w *Watch) Changed() <-chan struct{} { return w.changed }
 // was seen for the first time or deleted. It has one reader and a capacity of
 // one.
 func (w *Watch) Follow(annotations ...string) <-chan struct{} {
-	f := follower{keys: annotations, changed: make(chan struct{}, 1)}
+	f := follower{keys: annotations, changed: notify.New()}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.followers = append(w.followers, f)
@@ -81,7 +82,7 @@ func (w *Watch) notify(before, after *corev1.Node) {
 			now, has := after.Annotations[key]
 			return had != has || old != now
 		}) {
-			signal(f.changed)
+			f.changed.Notify()
 		}
 	}
 }
@@ -111,13 +112,6 @@ func slim(node *corev1.Node) *corev1.Node {
 	return &n
 }
 
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // Add is called by the reflector.
 func (w *Watch) Add(obj any) error { return w.Update(obj) }
 
@@ -135,7 +129,7 @@ func (w *Watch) Update(obj any) error {
 		before.Annotations[wellknown.OwnedTaints] != node.Annotations[wellknown.OwnedTaints] ||
 		before.Annotations[wellknown.CordonedGPUs] != node.Annotations[wellknown.CordonedGPUs] ||
 		!equality.Semantic.DeepEqual(before.Spec.Taints, node.Spec.Taints) {
-		signal(w.changed)
+		w.changed.Notify()
 	}
 	return nil
 }
@@ -146,7 +140,7 @@ func (w *Watch) Delete(any) error {
 	w.node = nil
 	w.mu.Unlock()
 	w.notify(nil, nil)
-	signal(w.changed)
+	w.changed.Notify()
 	return nil
 }
 

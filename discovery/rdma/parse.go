@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // parseWords reads "4: ACTIVE" or "1: CA" and returns the words. An attribute
@@ -11,20 +13,20 @@ import (
 func parseWords(s string) string {
 	number, words, ok := strings.Cut(s, ":")
 	if _, err := strconv.ParseUint(strings.TrimSpace(number), 10, 16); !ok || err != nil {
-		return clip(strings.TrimSpace(s))
+		return wellknown.Clip(strings.TrimSpace(s))
 	}
-	return clip(strings.TrimSpace(words))
+	return wellknown.Clip(strings.TrimSpace(words))
 }
 
 // parseRate reads the number of "400 Gb/sec (4X NDR)", in 10^9 bits a second.
 func parseRate(s string) (float64, error) {
 	number, unit, ok := strings.Cut(s, " ")
 	if !ok || !strings.HasPrefix(unit, "Gb/sec") {
-		return 0, fmt.Errorf("%q is no rate", clip(s))
+		return 0, fmt.Errorf("%q is no rate", wellknown.Clip(s))
 	}
 	gbps, err := strconv.ParseFloat(number, 64)
 	if err != nil || !(gbps >= 0 && gbps < 1e6) {
-		return 0, fmt.Errorf("%q is no rate", clip(s))
+		return 0, fmt.Errorf("%q is no rate", wellknown.Clip(s))
 	}
 	return gbps, nil
 }
@@ -34,7 +36,7 @@ func parseLID(s string) (int, error) {
 	digits, ok := strings.CutPrefix(s, "0x")
 	n, err := strconv.ParseUint(digits, 16, 31)
 	if !ok || err != nil {
-		return 0, fmt.Errorf("%q is no LID", clip(s))
+		return 0, fmt.Errorf("%q is no LID", wellknown.Clip(s))
 	}
 	return int(n), nil
 }
@@ -46,7 +48,7 @@ func parseGUID(s string) (string, error) {
 		return "", fmt.Errorf("empty")
 	}
 	if len(s) != len("946d:ae03:0012:0000") || !isGroups(s, 4) {
-		return "", fmt.Errorf("%q is no GUID", clip(s))
+		return "", fmt.Errorf("%q is no GUID", wellknown.Clip(s))
 	}
 	if strings.Trim(s, "0:") == "" {
 		return "", nil
@@ -59,7 +61,7 @@ func parseGUID(s string) (string, error) {
 func parseGID(s string) (string, error) {
 	const half = len("fe80:0000:0000:0000:")
 	if len(s) != 2*half-1 || !isGroups(s, 8) {
-		return "", fmt.Errorf("%q is no GID", clip(s))
+		return "", fmt.Errorf("%q is no GID", wellknown.Clip(s))
 	}
 	return parseGUID(s[half:])
 }
@@ -75,13 +77,4 @@ func isGroups(s string, n int) bool {
 		}
 	}
 	return true
-}
-
-// clip bounds text from devices; node_desc is 64 bytes in the kernel.
-func clip(s string) string {
-	const most = 64
-	if len(s) > most {
-		return s[:most]
-	}
-	return s
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
@@ -76,7 +77,7 @@ func (d *device) text(part, attribute string) string {
 	if err != nil && !sysfs.Unknown(err) {
 		d.skip(part, err.Error())
 	}
-	return clip(text)
+	return wellknown.Clip(text)
 }
 
 // read tells false for an entry that is no device.

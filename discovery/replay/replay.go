@@ -24,6 +24,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // DefaultInterval is how often the file is read without an event: inotify
@@ -49,7 +50,7 @@ type Options struct {
 type Replay struct {
 	options  Options
 	logger   *slog.Logger
-	changed  chan struct{}
+	changed  notify.Signal
 	snapshot atomic.Pointer[machine.Machine]
 
 	// mu makes scans take turns and guards what follows.
@@ -66,7 +67,7 @@ func New(o Options) *Replay {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Replay{options: o, logger: o.Logger, changed: make(chan struct{}, 1)}
+	return &Replay{options: o, logger: o.Logger, changed: notify.New()}
 }
 
 // Load reads a dump once. The error names the file and the place in it.
@@ -141,10 +142,7 @@ func (r *Replay) load() error {
 	}
 	r.snapshot.Store(m)
 	r.logger.Info("machine changed", "file", r.options.Path, "gpus", len(m.GPUs), "hcas", len(m.HCAs))
-	select {
-	case r.changed <- struct{}{}:
-	default:
-	}
+	r.changed.Notify()
 	return nil
 }
 

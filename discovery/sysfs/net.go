@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // Interface is one network device (/sys/class/net/NAME).
@@ -80,7 +81,7 @@ func encapsulation(number string) string {
 	case "772":
 		return "loopback"
 	}
-	return clip(number)
+	return wellknown.Clip(number)
 }
 
 // InterfacePCI is the PCI function under a network device: the first one on

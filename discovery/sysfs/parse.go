@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 func sorted(names []string) []string {
@@ -70,7 +71,7 @@ func isHex(s string) bool {
 func parseHex(s string) (string, error) {
 	digits, ok := strings.CutPrefix(strings.ToLower(s), "0x")
 	if !ok || !isHex(digits) {
-		return "", fmt.Errorf("%q is no hexadecimal word", clip(s))
+		return "", fmt.Errorf("%q is no hexadecimal word", wellknown.Clip(s))
 	}
 	return "0x" + digits, nil
 }
@@ -80,7 +81,7 @@ func parseHex(s string) (string, error) {
 func parseNUMA(s string) (*int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < -1 || n > 1<<16 {
-		return nil, fmt.Errorf("%q is no NUMA node", clip(s))
+		return nil, fmt.Errorf("%q is no NUMA node", wellknown.Clip(s))
 	}
 	if n == -1 {
 		return nil, nil //nolint:nilnil // Unknown is a value here.
@@ -98,14 +99,14 @@ func parseCPUList(s string) (string, error) {
 		first, last, isRange := strings.Cut(part, "-")
 		a, err := strconv.ParseUint(first, 10, 32)
 		if err != nil {
-			return "", fmt.Errorf("%q is no list of CPUs", clip(s))
+			return "", fmt.Errorf("%q is no list of CPUs", wellknown.Clip(s))
 		}
 		if !isRange {
 			continue
 		}
 		b, err := strconv.ParseUint(last, 10, 32)
 		if err != nil || b < a {
-			return "", fmt.Errorf("%q is no list of CPUs", clip(s))
+			return "", fmt.Errorf("%q is no list of CPUs", wellknown.Clip(s))
 		}
 	}
 	return s, nil
@@ -118,7 +119,7 @@ func parseDistances(s string) ([]int, error) {
 	for _, field := range fields {
 		n, err := strconv.Atoi(field)
 		if err != nil || n < 0 {
-			return nil, fmt.Errorf("%q is no row of distances", clip(s))
+			return nil, fmt.Errorf("%q is no row of distances", wellknown.Clip(s))
 		}
 		distances = append(distances, n)
 	}
@@ -133,13 +134,4 @@ func parseLinkWidth(s string) int {
 		return 0
 	}
 	return n
-}
-
-// clip keeps hostile text out of reasons, which end in logs and Events.
-func clip(s string) string {
-	const most = 40
-	if len(s) > most {
-		return s[:most] + "…"
-	}
-	return s
 }

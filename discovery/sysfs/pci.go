@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 const pciDevices = "bus/pci/devices/"
@@ -23,7 +24,7 @@ func (f FS) PCI(carry map[string]bool) ([]machine.PCIFunction, []machine.Skipped
 	for _, name := range names {
 		if _, err := machine.ParseAddress(name); err != nil {
 			reason := "in " + f.Path(pciDevices) + " and no PCI address"
-			skipped = append(skipped, machine.Skipped{Name: clip(name), Reason: reason})
+			skipped = append(skipped, machine.Skipped{Name: wellknown.Clip(name), Reason: reason})
 			continue
 		}
 		class, err := f.word(name, "class")
@@ -142,7 +143,7 @@ func linkSpeed(s string) string {
 	if strings.HasPrefix(s, "Unknown") {
 		return ""
 	}
-	return clip(s)
+	return wellknown.Clip(s)
 }
 
 func base(path string) string {

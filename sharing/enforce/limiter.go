@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -77,7 +78,7 @@ func New(o Options) *Limiter {
 	m := &mps{
 		dir: filepath.Join(o.StateDir, "mps"), root: o.MPSRoot, shm: cmp.Or(o.ShmDir, containerShm),
 		pace: usualPace(), modes: o.Modes, tell: o.Tell, log: o.Log,
-		wake: make(chan struct{}, 1), cards: make(map[string]*mpsCard),
+		wake: notify.New(), cards: make(map[string]*mpsCard),
 	}
 	p := &preload{hostRoot: o.HostRoot, dir: filepath.Join(o.StateDir, "preload")}
 	return &Limiter{

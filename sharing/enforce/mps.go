@@ -14,6 +14,7 @@ import (
 
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -51,7 +52,7 @@ type mps struct {
 	modes          ComputeModes
 	tell           func(Notice)
 	log            *slog.Logger
-	wake           chan struct{} // room for one
+	wake           notify.Signal
 
 	mu sync.Mutex // guards what follows
 	// path, multiUser and exclusive are the configuration; a daemon has those
@@ -185,7 +186,7 @@ func (m *mps) card(c *Card) (*mpsCard, error) {
 	d := &daemon{
 		program: program{root: m.root, card: c.Share.UUID, pipe: pipe, log: filepath.Join(dir, "log"), answer: m.pace.answer},
 		pace:    m.pace, tell: m.tell, state: Stopped, marker: m.marker(c.Share.UUID),
-		changed: make(chan struct{}, 1), moved: make(chan struct{}),
+		changed: notify.New(), moved: make(chan struct{}),
 	}
 	m.fit(d)
 	card := &mpsCard{index: c.Index, tenants: make(map[string]tenant), daemon: d}
@@ -205,10 +206,7 @@ func (m *mps) fit(d *daemon) {
 }
 
 func (m *mps) rouse() {
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
+	m.wake.Notify()
 }
 
 // keep makes the live containers the tenants: after a restart of ours their

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // program is nvidia-cuda-mps-control for one card.
@@ -53,7 +55,7 @@ func (p *program) percent(ctx context.Context) (float64, error) {
 	}
 	percent, err := strconv.ParseFloat(lastLine(text), 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s: it says %q", askPercent, clip(text))
+		return 0, fmt.Errorf("%s: it says %q", askPercent, wellknown.ClipTo(text, 200))
 	}
 	return percent, nil
 }
@@ -84,13 +86,4 @@ func (p *program) limit(ctx context.Context, l daemonLimits) error {
 
 func lastLine(text string) string {
 	return strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:])
-}
-
-// clip bounds what a program says.
-func clip(text string) string {
-	const most = 200
-	if len(text) > most {
-		return text[:most] + "…"
-	}
-	return text
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // daemonLimits are those of one card's daemon. They hold for every client that
@@ -81,7 +83,7 @@ type daemon struct {
 	running bool
 	cancel  context.CancelFunc
 
-	changed chan struct{} // new limits; room for one
+	changed notify.Signal // new limits
 
 	mu       sync.Mutex // guards what follows
 	state    State
@@ -168,10 +170,7 @@ func (d *daemon) ask(l daemonLimits) (generation int) {
 	if d.want != l || d.wanted == 0 || refused {
 		d.want = l
 		d.wanted++
-		select {
-		case d.changed <- struct{}{}:
-		default:
-		}
+		d.changed.Notify()
 	}
 	return d.wanted
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/heddle-dev/heddle/internal/atomicfile"
 )
 
 // ComputeModes sets what NVML calls a GPU's compute mode. It may block for
@@ -27,7 +29,7 @@ func (d *daemon) exclusive(ctx context.Context, on bool) error {
 		return nil
 	}
 	if on {
-		if err := replace(d.marker, []byte(d.program.card+"\n"), 0o644, durable); err != nil {
+		if err := atomicfile.Write(d.marker, []byte(d.program.card+"\n"), 0o644, atomicfile.Durable); err != nil {
 			return fmt.Errorf("note of the compute mode: %w", err)
 		}
 	}

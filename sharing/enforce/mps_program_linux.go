@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // This is the only file that starts programs: the control daemon of MPS is one,
@@ -122,7 +124,7 @@ func (p *program) ask(ctx context.Context, command string) (string, error) {
 	case ctx.Err() != nil:
 		return "", fmt.Errorf("%s: no answer: %w", command, context.Cause(ctx))
 	case err != nil:
-		return "", fmt.Errorf("%s: %w: %s", command, err, clip(text))
+		return "", fmt.Errorf("%s: %w: %s", command, err, wellknown.ClipTo(text, 200))
 	}
 	return text, nil
 }

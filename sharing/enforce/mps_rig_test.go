@@ -12,6 +12,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/internal/atomicfile"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -164,7 +165,7 @@ func (n *node) heard() []string {
 func (n *node) touch(card, name string) {
 	n.t.Helper()
 	path := filepath.Join(n.dir, "mps", card, name)
-	if err := replace(path, nil, 0o600, quick); err != nil {
+	if err := atomicfile.Write(path, nil, 0o600, atomicfile.Quick); err != nil {
 		n.t.Fatal(err)
 	}
 }

@@ -1,7 +1,6 @@
 package enforce
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -13,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/heddle-dev/heddle/internal/atomicfile"
 )
 
 // The layout below the preload directory:
@@ -78,10 +79,10 @@ func (p *preload) version() (string, error) {
 	sum := sha256.Sum256(content)
 	version := hex.EncodeToString(sum[:])[:hashLength]
 	// Whatever is there under this name is this content, unless a disk failed.
-	if err := replace(p.versionFile(version), content, 0o755, durable); err != nil {
+	if err := atomicfile.Write(p.versionFile(version), content, 0o755, atomicfile.Durable); err != nil {
 		return "", fmt.Errorf("copy of the library: %w", err)
 	}
-	if err := replace(p.listFile(), []byte(containerLibrary+"\n"), 0o644, durable); err != nil {
+	if err := atomicfile.Write(p.listFile(), []byte(containerLibrary+"\n"), 0o644, atomicfile.Durable); err != nil {
 		return "", fmt.Errorf("list of libraries: %w", err)
 	}
 	if err := openDir(p.locks()); err != nil {
@@ -106,10 +107,10 @@ func (p *preload) dress(l *Limit, version string, env []string) (containerFiles,
 		err = openDir(files.region)
 	}
 	if err == nil {
-		err = replace(files.override, override(env), 0o644, quick)
+		err = atomicfile.Write(files.override, override(env), 0o644, atomicfile.Quick)
 	}
 	if err == nil {
-		err = replace(filepath.Join(dir, versionName), []byte(version), 0o644, quick)
+		err = atomicfile.Write(filepath.Join(dir, versionName), []byte(version), 0o644, atomicfile.Quick)
 	}
 	if err != nil {
 		return files, fmt.Errorf("files of container %s: %w", l.Container, err)
@@ -166,38 +167,6 @@ func (p *preload) dropVersions(used map[string]bool) error {
 		errs = append(errs, os.Remove(filepath.Join(p.dir, libDir, e.Name())))
 	}
 	return errors.Join(errs...)
-}
-
-// care is whether a file must outlive a crash of the node.
-type care bool
-
-const (
-	durable care = true
-	quick   care = false
-)
-
-// replace writes a file whole or not at all, and only if it differs.
-func replace(path string, content []byte, mode os.FileMode, how care) error {
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
-		return nil
-	}
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // Containers of any user read below it.
-		return err
-	}
-	temp, err := os.CreateTemp(dir, ".new-*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(temp.Name()) }() // Gone if all went well.
-	_, err = temp.Write(content)
-	if how == durable {
-		err = errors.Join(err, temp.Sync())
-	}
-	if err = errors.Join(err, temp.Chmod(mode), temp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp.Name(), path)
 }
 
 // openDir makes a directory that every user may write in: which one a

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 const (
@@ -24,7 +26,7 @@ const (
 // Bridge is a node's side of the protocol. One Run at a time.
 type Bridge struct {
 	Options
-	wake chan struct{}
+	wake notify.Signal
 	// phases are to be told to pods.
 	phases chan phase
 
@@ -40,17 +42,14 @@ type Bridge struct {
 // New returns a Bridge that does nothing yet.
 func New(o Options) *Bridge {
 	return &Bridge{
-		Options: o, wake: make(chan struct{}, 1),
+		Options: o, wake: notify.New(),
 		phases: make(chan phase, maxPhases), told: map[types.UID]string{},
 	}
 }
 
 // Wake tells that State may differ. It never waits.
 func (b *Bridge) Wake() {
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
+	b.wake.Notify()
 }
 
 // Run follows the Node and its pods until ctx ends, and then shows no card as

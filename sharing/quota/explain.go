@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // MaxExplanation bounds what [Explain] says, in bytes: an Event's note has
@@ -109,7 +111,7 @@ func (r *Request) unknown(cards []GPU) []string {
 	var unknown []string
 	for _, uuid := range r.Use {
 		if !slices.ContainsFunc(cards, func(c GPU) bool { return c.UUID == uuid }) {
-			unknown = append(unknown, clip(uuid))
+			unknown = append(unknown, wellknown.Clip(uuid))
 		}
 	}
 	if more := len(unknown) - most; more > 0 {

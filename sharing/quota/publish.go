@@ -1,6 +1,9 @@
 package quota
 
-import "github.com/heddle-dev/heddle/api/allocation"
+import (
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/wellknown"
+)
 
 // Publish gives cards as the Node's annotation has them.
 func Publish(cards []GPU) *allocation.NodeGPUs {
@@ -9,7 +12,7 @@ func Publish(cards []GPU) *allocation.NodeGPUs {
 		c := &cards[i]
 		card := allocation.GPU{
 			UUID: c.UUID, Index: c.Index, MemoryMiB: c.MemoryMiB, Slots: c.Slots, Zone: max(0, c.Zone),
-			Healthy: c.Against == "", Reason: cut(c.Against, allocation.MaxReason),
+			Healthy: c.Against == "", Reason: wellknown.ClipTo(c.Against, allocation.MaxReason),
 			Policy: string(c.Policy), Exclusive: c.Exclusive,
 			Taken: allocation.Taken{VCore: c.VCore, MemoryMiB: c.UsedMiB, Slots: c.Tenants},
 		}

@@ -3,7 +3,8 @@ package quota
 import (
 	"fmt"
 	"strconv"
-	"strings"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // Cause is the kind of a [Reason].
@@ -65,7 +66,7 @@ func (r Reason) words() string {
 	case Avoided:
 		return "the pod avoids it"
 	case Unfit:
-		return clip(r.Word)
+		return wellknown.Clip(r.Word)
 	case TooSmall:
 		return fmt.Sprintf("%s GiB in all; needs %s", gib(r.Of, nearest), gib(r.Need, up))
 	case Alone:
@@ -78,7 +79,7 @@ func (r Reason) words() string {
 	case NoSlot:
 		return fmt.Sprintf("all %d slots are taken", r.Of)
 	case OtherPolicy:
-		return "its tenants are " + clip(r.Word) + ", not " + string(r.Policy)
+		return "its tenants are " + wellknown.Clip(r.Word) + ", not " + string(r.Policy)
 	case NoCompute:
 		return fmt.Sprintf("%d %% of 100 left; needs %d", r.Left, r.Need)
 	case NoMemory:
@@ -103,16 +104,4 @@ func gib(mib int64, round int64) string {
 		return strconv.FormatInt(tenths/10, 10)
 	}
 	return fmt.Sprintf("%d.%d", tenths/10, tenths%10)
-}
-
-// clip bounds a text from outside.
-func clip(s string) string { return cut(s, 80) }
-
-// cut is the first bytes of a text, with three dots if there were more.
-func cut(s string, most int) string {
-	const dots = "..."
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most-len(dots)], "") + dots
 }

@@ -107,7 +107,7 @@ func (p *parser) without(name, sgpu string) {
 // text is a limit as it is written, within bounds.
 func (p *parser) text(name string) string {
 	q := p.limits[corev1.ResourceName(name)]
-	return clip(q.String())
+	return wellknown.Clip(q.String())
 }
 
 // whole is a quantity as a number up to most; too large ones are most + 1.
@@ -211,6 +211,6 @@ func (p *parser) policy(annotations map[string]string, d wellknown.Domains) Poli
 	case FixedShare, BurstShare, BestEffort:
 		return policy
 	}
-	p.fault("annotation %s: %q is none of %s, %s, %s", key, clip(value), FixedShare, BurstShare, BestEffort)
+	p.fault("annotation %s: %q is none of %s, %s, %s", key, wellknown.Clip(value), FixedShare, BurstShare, BestEffort)
 	return FixedShare
 }

@@ -66,7 +66,7 @@ func placement(annotations map[string]string, key string) (config.Placement, err
 		return how, nil
 	}
 	return "", fmt.Errorf("annotation %s: %q is neither %s nor %s",
-		key, clip(string(how)), config.PlacementBinpack, config.PlacementSpread)
+		key, wellknown.Clip(string(how)), config.PlacementBinpack, config.PlacementSpread)
 }
 
 func differ(key, alias string) error {

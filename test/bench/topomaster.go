@@ -255,7 +255,7 @@ func (m *masterProcess) weigh(ctx context.Context, first time.Duration, log io.W
 	const what, pace = "topo-master, 16384 nodes: ", "100 requests/s over loopback, 1.3 MB each"
 	const proc = "/proc/PID/status, Nodes, pods, reports watched"
 	rows, err := measure(ctx, log, []single{
-		{what + "304, in the server", "./topo/master/serve", "BenchmarkNotModified", "ns/op", 1e-3, 50, "us"},
+		{what + "304, in the server", "./topo/master/httpapi", "BenchmarkNotModified", "ns/op", 1e-3, 50, "us"},
 	})
 	if err != nil {
 		return nil, err

@@ -180,7 +180,7 @@ func TestRefused(t *testing.T) {
 		{"topoDiscovery.master.exports[0]=slurm", "/topoDiscovery/master/exports/0"},
 		{"topoDiscovery.master.tierLabels[0]=example.com/rack", "/topoDiscovery/master/tierLabels/0"},
 		{"topoDiscovery.master.replicas=0", "/topoDiscovery/master/replicas"},
-		{"gpuScheduler.assign=gpu-pods", "wait for a scheduler that nobody runs"},
+		{"gpuScheduler.assign=gpu-pods", "wait for a scheduler that is not installed"},
 		{"gpuScheduler.deploy=true,gpuScheduler.assign=gpu-pods", "needs MutatingAdmissionPolicy"},
 		{"gpuScheduler.assign=all", "/gpuScheduler/assign"},
 		{"gpuScheduler.replicas=0", "/gpuScheduler/replicas"},

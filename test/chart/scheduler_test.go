@@ -1,7 +1,9 @@
 package chart
 
 import (
+	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -291,17 +293,14 @@ func TestSchedulerMonitoring(t *testing.T) {
 			t.Errorf("the Service wants %s=%s, the pods have %v", key, value, pod.Labels)
 		}
 	}
-	source, err := os.ReadFile(root + "/topo/scheduler/gauges.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := goSource(t, root+"/topo/scheduler")
 	rule, err := yaml.Marshal(get[map[string]any](t, objects, "PrometheusRule/"+schedulerName))
 	if err != nil {
 		t.Fatal(err)
 	}
 	metrics := regexp.MustCompile(`heddle_scheduler_(\w+)`).FindAllStringSubmatch(string(rule), -1)
 	for _, m := range metrics {
-		if !strings.Contains(string(source), `desc("`+m[1]+`",`) {
+		if !strings.Contains(source, `"`+m[1]+`",`) {
 			t.Errorf("there is no metric %s", m[0])
 		}
 	}
@@ -314,4 +313,22 @@ func TestSchedulerMonitoring(t *testing.T) {
 	if rule, _ := yaml.Marshal(objects["PrometheusRule/"+schedulerName]); strings.Contains(string(rule), "HeddleMapTooOld") {
 		t.Error("without a map none can be too old")
 	}
+}
+
+// goSource is the production code below a folder.
+func goSource(t *testing.T, dir string) string {
+	t.Helper()
+	var all strings.Builder
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		all.Write(content)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all.String()
 }

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // topoPort is where the map is, on the node and, if it is free, on the host.
@@ -84,7 +84,7 @@ func (s *stage) waiting(ctx context.Context) string {
 	if err != nil {
 		return err.Error()
 	}
-	var all view.Gangs
+	var all snapshot.Gangs
 	if err := json.Unmarshal(body, &all); err != nil {
 		return err.Error()
 	}
@@ -105,7 +105,7 @@ func (s *stage) unknown(ctx context.Context) string {
 	if err != nil {
 		return err.Error()
 	}
-	var t view.Topology
+	var t snapshot.Topology
 	if err := json.Unmarshal(body, &t); err != nil {
 		return err.Error()
 	}

@@ -25,7 +25,7 @@ import (
 	"github.com/heddle-dev/heddle/test/ibsim"
 	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/topo/fabric"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 	"github.com/heddle-dev/heddle/topo/worker"
 	"github.com/heddle-dev/heddle/topo/worker/cable"
 	"github.com/heddle-dev/heddle/topo/worker/ib"
@@ -161,7 +161,7 @@ func (m *topoMaster) placed(t *testing.T) (groups map[string][]string, degraded 
 func (m *topoMaster) findings(t *testing.T) (out []fabric.Finding) {
 	t.Helper()
 	_, _, body := m.get(t, "/v1/topology")
-	var all view.Topology
+	var all snapshot.Topology
 	if err := json.Unmarshal([]byte(body), &all); err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // hyperNodeCRD is Volcano's, without its descriptions; tierName came with 1.14.
@@ -182,11 +182,11 @@ func TestTopoMaster(t *testing.T) {
 		})
 	}
 	_, _, body := one.get(t, "/v1/topology")
-	var all view.Topology
+	var all snapshot.Topology
 	if err := json.Unmarshal([]byte(body), &all); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]view.Ignored{{Name: "topo-liar", Reason: "it is not owned by the Node of its name"}}, all.Ignored); diff != "" {
+	if diff := cmp.Diff([]snapshot.Ignored{{Name: "topo-liar", Reason: "it is not owned by the Node of its name"}}, all.Ignored); diff != "" {
 		t.Errorf("ignored (-want +got):\n%s", diff)
 	}
 	// One worker walks each leaf; the heartbeat beside it is the worker's.

@@ -26,7 +26,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // The tokens that the API server knows: Reader may ask for everything, Stranger
@@ -118,11 +118,11 @@ func well() string { return "" }
 
 // still is a view that never changes.
 type still struct {
-	view *view.View
+	view *snapshot.Snapshot
 	next chan struct{}
 }
 
-func (s still) Current() (*view.View, <-chan struct{}) { return s.view, s.next }
+func (s still) Current() (*snapshot.Snapshot, <-chan struct{}) { return s.view, s.next }
 
 func one(tb testing.TB) still {
 	tb.Helper()
@@ -137,9 +137,9 @@ func one(tb testing.TB) still {
 	m.Put(fabric.Node{Name: "n1", Ready: true, Report: &v1alpha1.NodeTopologySpec{
 		Path: []string{"switchbox-1", "dragonfly-1"}, PathSource: v1alpha1.SourceStatic,
 	}})
-	var draft view.Draft
-	draft.Set("n1", view.Detail{Node: &informers.Node{Name: "n1", UID: "u", Ready: true, GPUs: 8}})
-	return still{view.New(view.View{
+	var draft snapshot.Draft
+	draft.Set("n1", snapshot.Detail{Node: &informers.Node{Name: "n1", UID: "u", Ready: true, GPUs: 8}})
+	return still{snapshot.New(snapshot.Snapshot{
 		Generation: 1, Levels: levels, Tree: m.Snapshot(time.Unix(1, 0)), Nodes: draft.Table(),
 	}), make(chan struct{})}
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // maxGroupsText is the longest annotation that can list MaxGroups gangs, in
@@ -23,7 +25,7 @@ func readGroups(text string, self types.NamespacedName) ([]types.NamespacedName,
 	}
 	var words []string
 	if err := json.Unmarshal([]byte(text), &words); err != nil {
-		return nil, fmt.Errorf(`%q is no list such as ["namespace/gang-a", "namespace/gang-b"]`, clip(text))
+		return nil, fmt.Errorf(`%q is no list such as ["namespace/gang-a", "namespace/gang-b"]`, wellknown.Clip(text))
 	}
 	groups := make([]types.NamespacedName, 0, len(words)+1)
 	if self.Name != "" {
@@ -35,7 +37,7 @@ func readGroups(text string, self types.NamespacedName) ([]types.NamespacedName,
 			namespace, name = self.Namespace, namespace
 		}
 		if !isName(namespace) || !isName(name) || strings.Contains(namespace, ".") {
-			return nil, fmt.Errorf("%q is no namespace/name", clip(word))
+			return nil, fmt.Errorf("%q is no namespace/name", wellknown.Clip(word))
 		}
 		groups = append(groups, types.NamespacedName{Namespace: namespace, Name: name})
 	}

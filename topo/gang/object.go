@@ -68,7 +68,7 @@ func (r *reader) field(name string, value any, most int) int {
 		}
 	}
 	if n < 1 || n > int64(most) {
-		r.fault("%s: %v is not 1 to %d", name, clip(fmt.Sprint(value)), most)
+		r.fault("%s: %v is not 1 to %d", name, wellknown.Clip(fmt.Sprint(value)), most)
 		return 0
 	}
 	return int(n)

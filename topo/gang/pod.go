@@ -98,7 +98,7 @@ func (r *reader) one(places ...place) (value string, at place) {
 		case value == "":
 			value, at = text, p
 		case text != value:
-			r.fault("%s is %q and %s is %q", at, clip(value), p, clip(text))
+			r.fault("%s is %q and %s is %q", at, wellknown.Clip(value), p, wellknown.Clip(text))
 		}
 	}
 	return value, at
@@ -111,7 +111,7 @@ func (r *reader) name() (name string, koordinator bool) {
 		place{wellknown.KoordinatorName, false},
 	)
 	if name != "" && !isName(name) {
-		r.fault("%s: %q is no name of an object", at, clip(name))
+		r.fault("%s: %q is no name of an object", at, wellknown.Clip(name))
 		name = ""
 	}
 	return name, !at.label
@@ -164,7 +164,7 @@ func (r *reader) read(s *Spec, koordinator bool, d wellknown.Domains) {
 func (r *reader) kind(key string) string {
 	text, at := r.one(place{key, false})
 	if text != "" && wellknown.CheckValue(text) != nil {
-		r.fault("%s: %q is no kind of group", at, clip(text))
+		r.fault("%s: %q is no kind of group", at, wellknown.Clip(text))
 		return ""
 	}
 	return text
@@ -174,7 +174,7 @@ func (r *reader) kind(key string) string {
 func (r *reader) number(at place, text string, most int) int {
 	n, err := strconv.Atoi(text)
 	if err != nil || strconv.Itoa(n) != text || n < 1 || n > most {
-		r.fault("%s: %q is not 1 to %d", at, clip(text), most)
+		r.fault("%s: %q is not 1 to %d", at, wellknown.Clip(text), most)
 		return 0
 	}
 	return n
@@ -183,7 +183,7 @@ func (r *reader) number(at place, text string, most int) int {
 func (r *reader) duration(at place, text string) time.Duration {
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 || d > maxTimeout {
-		r.fault("%s: %q is no time from 1ns to %s, such as 30s", at, clip(text), maxTimeout)
+		r.fault("%s: %q is no time from 1ns to %s, such as 30s", at, wellknown.Clip(text), maxTimeout)
 		return 0
 	}
 	return d
@@ -198,7 +198,7 @@ func (r *reader) policy(koordinator bool) Policy {
 	case text == "":
 		return ""
 	case !p.Known():
-		r.fault("%s: %q is none of %s, %s, %s, %s", at, clip(text),
+		r.fault("%s: %q is none of %s, %s, %s, %s", at, wellknown.Clip(text),
 			OnceSatisfied, OnlyWaiting, WaitingAndRunning, WaitingRunningSucceed)
 		return ""
 	case koordinator && p != OnceSatisfied:
@@ -241,13 +241,4 @@ func (r *reader) groupsAt(key string, self types.NamespacedName) ([]types.Namesp
 // isName tells whether s can be the name of an object or of a namespace.
 func isName(s string) bool {
 	return wellknown.CheckDomain(s) == nil
-}
-
-// clip bounds what strangers wrote.
-func clip(s string) string {
-	const most = 80
-	if len(s) <= most {
-		return s
-	}
-	return s[:most] + "..."
 }

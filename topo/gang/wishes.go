@@ -35,7 +35,7 @@ func (r *reader) wishes(s *Spec, d wellknown.Domains) {
 	s.Required, s.Preferred = r.kind(wellknown.GangRequiredLevel), r.kind(wellknown.GangPreferredLevel)
 	if text, at := r.one(place{wellknown.GangWithoutMap, false}); text != "" {
 		if s.WithoutMap = WithoutMap(text); s.WithoutMap != Wait && s.WithoutMap != Place {
-			r.fault("%s: %q is neither %s nor %s", at, clip(text), Wait, Place)
+			r.fault("%s: %q is neither %s nor %s", at, wellknown.Clip(text), Wait, Place)
 		}
 	}
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/publish"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // cluster is an API server and what replicas of topo-master see of it.
@@ -170,7 +170,7 @@ func run(t *testing.T, f func(context.Context) error) {
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // until waits for a view.
-func (r *replica) until(t *testing.T, what string, good func(*view.View) bool) *view.View {
+func (r *replica) until(t *testing.T, what string, good func(*snapshot.Snapshot) bool) *snapshot.Snapshot {
 	t.Helper()
 	late := time.After(time.Minute)
 	for {
@@ -228,12 +228,14 @@ func get(t *testing.T, url string) answer {
 	return answer{resp.StatusCode, resp.Header, string(body)}
 }
 
-func nodes(n int) func(*view.View) bool {
-	return func(v *view.View) bool { return v.Tree.Nodes.Ready+v.Tree.Nodes.Degraded+v.Tree.Nodes.NotReady == n }
+func nodes(n int) func(*snapshot.Snapshot) bool {
+	return func(v *snapshot.Snapshot) bool {
+		return v.Tree.Nodes.Ready+v.Tree.Nodes.Degraded+v.Tree.Nodes.NotReady == n
+	}
 }
 
-func reports(n int) func(*view.View) bool {
-	return func(v *view.View) bool {
+func reports(n int) func(*snapshot.Snapshot) bool {
+	return func(v *snapshot.Snapshot) bool {
 		believed := 0
 		for _, d := range v.Nodes.All() {
 			if d.Believed() != nil {

@@ -4,12 +4,12 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // gangs is who is in which gang.
 type gangs struct {
-	draft view.GangDraft
+	draft snapshot.GangDraft
 	// moved are members by gang and name that are not yet as the draft has
 	// them; nil is gone.
 	moved map[string]map[string]*gang.Member

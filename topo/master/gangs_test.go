@@ -16,7 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/master"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // gangPod puts a member with 4 GPUs; of no node it waits, else it runs.
@@ -40,9 +40,9 @@ func (c *cluster) gangPod(name, gang, node string, change ...func(*corev1.Pod)) 
 }
 
 // gangs is GET /v1/gangs.
-func (r *replica) gangs(t *testing.T, query string) []view.Gang {
+func (r *replica) gangs(t *testing.T, query string) []snapshot.Gang {
 	t.Helper()
-	var all view.Gangs
+	var all snapshot.Gangs
 	if err := json.Unmarshal([]byte(get(t, r.url+"/v1/gangs"+query).body), &all); err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func (r *replica) gangs(t *testing.T, query string) []view.Gang {
 }
 
 // untilGangs waits until the gangs are these.
-func (r *replica) untilGangs(t *testing.T, what string, want []view.Gang) {
+func (r *replica) untilGangs(t *testing.T, what string, want []snapshot.Gang) {
 	t.Helper()
 	var diff string
 	defer func() {
@@ -93,10 +93,10 @@ func TestGangs(t *testing.T) {
 	r.untilGangs(t, "none", nil)
 
 	made, began := time.Unix(1_700_000_000, 0).UTC(), time.Unix(1_700_000_060, 0).UTC()
-	fly, box := &view.GroupName{Name: "dragonfly-1", Kind: "dragonfly"}, &view.GroupName{Name: "switchbox-1", Kind: "switchbox"}
-	tf := view.Gang{Namespace: "ai", Name: "tf", State: gang.Queued, Reason: "1 of 2 pods exist", Since: made, MinMember: 2, Members: 1, GPUs: 4}
+	fly, box := &snapshot.GroupName{Name: "dragonfly-1", Kind: "dragonfly"}, &snapshot.GroupName{Name: "switchbox-1", Kind: "switchbox"}
+	tf := snapshot.Gang{Namespace: "ai", Name: "tf", State: gang.Queued, Reason: "1 of 2 pods exist", Since: made, MinMember: 2, Members: 1, GPUs: 4}
 	c.gangPod("tf-worker-0", "tf", "")
-	r.untilGangs(t, "a pod is missing", []view.Gang{tf})
+	r.untilGangs(t, "a pod is missing", []snapshot.Gang{tf})
 
 	refuse := func(p *corev1.Pod) {
 		p.Status.Conditions = []corev1.PodCondition{{
@@ -107,23 +107,23 @@ func TestGangs(t *testing.T) {
 	c.gangPod("tf-worker-0", "tf", "", refuse)
 	c.gangPod("tf-worker-1", "tf", "", refuse)
 	tf.Members, tf.GPUs, tf.Reason, tf.RejectedSince = 2, 8, "rejected by podgroup ai/tf: 1 of 2 fit", time.Unix(1_700_000_030, 0).UTC()
-	r.untilGangs(t, "it is refused", []view.Gang{tf})
+	r.untilGangs(t, "it is refused", []snapshot.Gang{tf})
 
 	// Rank 1 is on n1: ranks decide the order of nodes, not their names.
 	c.gangPod("tf-worker-1", "tf", "n1")
 	c.gangPod("tf-worker-0", "tf", "n2")
-	tf = view.Gang{
+	tf = snapshot.Gang{
 		Namespace: "ai", Name: "tf", State: gang.Running, Since: began, MinMember: 2, Members: 2, Bound: 2, Running: 2, GPUs: 8,
 		Group: fly, Nodes: []string{"n2", "n1"},
 	}
-	r.untilGangs(t, "it runs", []view.Gang{tf})
+	r.untilGangs(t, "it runs", []snapshot.Gang{tf})
 
 	// Another comes, over two groups, and one of another namespace's name.
 	c.gangPod("a-0", "a", "n1")
 	c.gangPod("a-1", "a", "n3")
 	a := tf
 	a.Name, a.Group, a.Nodes = "a", box, []string{"n1", "n3"}
-	r.untilGangs(t, "two", []view.Gang{a, tf})
+	r.untilGangs(t, "two", []snapshot.Gang{a, tf})
 	want := map[string]float64{"Queued": 0, "Starting": 0, "Running": 2, "Unknown": 0, "Succeeded": 0}
 	if diff := cmp.Diff(want, r.gauges(t, "heddle_topo_gangs")); diff != "" {
 		t.Errorf("metric (-want +got):\n%s", diff)
@@ -132,8 +132,8 @@ func TestGangs(t *testing.T) {
 	// A node is lost, and so is a's member on it.
 	c.node("n3", false)
 	a.State, a.Reason, a.Since = gang.Unknown, "1 pod on a lost node", time.Unix(1_700_000_000, 0).UTC()
-	r.untilGangs(t, "a lost node", []view.Gang{a, tf})
-	if diff := cmp.Diff([]view.Gang{a}, r.gangs(t, "?state=Unknown&namespace=ai")); diff != "" {
+	r.untilGangs(t, "a lost node", []snapshot.Gang{a, tf})
+	if diff := cmp.Diff([]snapshot.Gang{a}, r.gangs(t, "?state=Unknown&namespace=ai")); diff != "" {
 		t.Errorf("selected (-want +got):\n%s", diff)
 	}
 
@@ -148,10 +148,10 @@ func TestGangs(t *testing.T) {
 		c.gangPod(fmt.Sprint("tf-worker-", i), "tf", node, done)
 		c.Remove("pods", "ai", fmt.Sprint("a-", i))
 	}
-	tf = view.Gang{
+	tf = snapshot.Gang{
 		Namespace: "ai", Name: "tf", State: gang.Succeeded, Since: time.Unix(1_700_000_090, 0).UTC(), MinMember: 2, Members: 2,
 	}
-	r.untilGangs(t, "it is done", []view.Gang{tf})
+	r.untilGangs(t, "it is done", []snapshot.Gang{tf})
 	// Nothing of it is left when its pods are gone.
 	c.Remove("pods", "ai", "tf-worker-0")
 	c.Remove("pods", "ai", "tf-worker-1")
@@ -165,14 +165,14 @@ func TestAGangAloneIsNoNewMap(t *testing.T) {
 	r := c.replica(t, fabric.ModeSwitchbox)
 	before := r.until(t, "the report", reports(1))
 	c.gangPod("tf-0", "tf", "")
-	after := r.until(t, "a gang", func(v *view.View) bool { return len(v.GangList()) == 1 })
+	after := r.until(t, "a gang", func(v *snapshot.Snapshot) bool { return len(v.GangList()) == 1 })
 	if after.Generation <= before.Generation || after.Mapped != before.Mapped || after.Tree != before.Tree {
 		t.Errorf("generation %d after %d, the map's %d after %d", after.Generation, before.Generation, after.Mapped, before.Mapped)
 	}
 	// The same again changes nothing.
 	c.gangPod("tf-0", "tf", "", func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} })
 	c.gangPod("tf-1", "tf", "")
-	last := r.until(t, "two members", func(v *view.View) bool { return v.GangList()[0].Members == 2 })
+	last := r.until(t, "two members", func(v *snapshot.Snapshot) bool { return v.GangList()[0].Members == 2 })
 	if last.Generation > after.Generation+1 {
 		t.Errorf("%d generations for one member", last.Generation-after.Generation)
 	}
@@ -187,7 +187,7 @@ func TestGangsOfReplicas(t *testing.T) {
 	for i := range 40 {
 		c.gangPod(fmt.Sprint("x-", i), fmt.Sprint("x", i%7), "n1")
 	}
-	full := func(v *view.View) bool {
+	full := func(v *snapshot.Snapshot) bool {
 		n := 0
 		for _, g := range v.GangList() {
 			n += g.Bound

@@ -9,7 +9,7 @@ import (
 
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // loop is what one goroutine knows.
@@ -17,7 +17,7 @@ type loop struct {
 	*Master
 	fabric *fabric.Map
 	levels []fabric.Level
-	draft  view.Draft
+	draft  snapshot.Draft
 	// pods are those with GPUs or in a gang, used the sums of GPUs by node.
 	pods  map[string]informers.Pod
 	used  map[string]int32
@@ -31,7 +31,7 @@ type loop struct {
 	generation, mapped uint64
 	// last is what was published last; walked is the tree that its walks are
 	// of.
-	last   *view.View
+	last   *snapshot.Snapshot
 	walked *fabric.Snapshot
 }
 
@@ -50,7 +50,7 @@ func (l *loop) rebuild(levels []fabric.Level) error {
 		m.Reserve(l.fabric.Len())
 	}
 	l.fabric, l.levels, l.walked = m, levels, nil
-	l.draft.Names(func(name string, _ view.Detail) { l.again[name] = struct{}{} })
+	l.draft.Names(func(name string, _ snapshot.Detail) { l.again[name] = struct{}{} })
 	l.tell()
 	return nil
 }
@@ -64,7 +64,7 @@ func (l *loop) step(ctx context.Context, slow bool) {
 	shown, regrouped := l.take()
 	now, contact := l.options.Now(), l.options.Source.Contact()
 	tree := l.fabric.Snapshot(l.clock.now(now, l.heard))
-	next := view.View{Tree: tree, Levels: l.levels, CountsPods: l.options.CountsPods, Nodes: l.draft.Table()}
+	next := snapshot.Snapshot{Tree: tree, Levels: l.levels, CountsPods: l.options.CountsPods, Nodes: l.draft.Table()}
 	if away(now, contact) {
 		next.StaleSince = contact.UTC().Truncate(time.Second)
 	}
@@ -118,7 +118,7 @@ func (l *loop) take() (shown, regrouped bool) {
 
 func (l *loop) takeNodes(c informers.Changes[informers.Node]) bool {
 	if c.All {
-		l.draft.Names(func(name string, d view.Detail) {
+		l.draft.Names(func(name string, d snapshot.Detail) {
 			if c.Changed[name] == nil && d.Node != nil {
 				c.Changed[name] = nil
 			}
@@ -142,7 +142,7 @@ func (l *loop) takeNodes(c informers.Changes[informers.Node]) bool {
 
 func (l *loop) takeReports(c informers.Changes[informers.Report]) bool {
 	if c.All {
-		l.draft.Names(func(name string, d view.Detail) {
+		l.draft.Names(func(name string, d snapshot.Detail) {
 			if c.Changed[name] == nil && d.Report != nil {
 				c.Changed[name] = nil
 			}
@@ -259,7 +259,7 @@ func (l *loop) walks(tree *fabric.Snapshot, slow bool) map[string][]string {
 		return map[string][]string{}
 	}
 	answered := map[string]bool{}
-	l.draft.Names(func(_ string, d view.Detail) {
+	l.draft.Names(func(_ string, d snapshot.Detail) {
 		if r := d.Believed(); r != nil {
 			r.Leaves(func(id string) { answered[plainGUID(id)] = true })
 		}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // Source is where Nodes, reports and pods come from: facts.Source.
@@ -62,7 +62,7 @@ type Master struct {
 
 // state is a view and the channel that is closed when the next one is there.
 type state struct {
-	view *view.View
+	view *snapshot.Snapshot
 	next chan struct{}
 }
 
@@ -81,7 +81,7 @@ func New(o Options) (*Master, error) {
 
 // Current is the last view, nil before the first, and a channel that is closed
 // when there is another.
-func (m *Master) Current() (v *view.View, next <-chan struct{}) {
+func (m *Master) Current() (v *snapshot.Snapshot, next <-chan struct{}) {
 	s := m.state.Load()
 	return s.view, s.next
 }
@@ -130,7 +130,7 @@ func (m *Master) Run(ctx context.Context) error {
 }
 
 // publish makes v the current view.
-func (m *Master) publish(v *view.View) {
+func (m *Master) publish(v *snapshot.Snapshot) {
 	old := m.state.Swap(&state{view: v, next: make(chan struct{})})
 	close(old.next)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/publish"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // sample is the answer that clients of other suites read.
@@ -89,11 +89,11 @@ func TestALyingReportIsIgnored(t *testing.T) {
 	c.Put("nodetopologies", &v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "orphan"}, Spec: path})
 	r := c.replica(t, fabric.ModeSwitchbox)
 	r.until(t, "four nodes", nodes(4))
-	var got view.Topology
+	var got snapshot.Topology
 	if err := json.Unmarshal([]byte(get(t, r.url+"/v1/topology").body), &got); err != nil {
 		t.Fatal(err)
 	}
-	want := []view.Ignored{
+	want := []snapshot.Ignored{
 		{Name: "claimed", Reason: "it is owned by another Node, or by an earlier one of its name"},
 		{Name: "nowhere", Reason: "there is no Node of that name"},
 		{Name: "orphan", Reason: "it is not owned by the Node of its name"},
@@ -130,7 +130,7 @@ func TestClocksApart(t *testing.T) {
 	want := map[string]string{"right": "Ready", "slightly": "Ready", "ahead": "Degraded clock", "behind": "Degraded stale"}
 	got := map[string]string{}
 	for name := range want {
-		var n view.Node
+		var n snapshot.Node
 		if err := json.Unmarshal([]byte(get(t, r.url+"/v1/nodes/"+name).body), &n); err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +144,7 @@ func TestClocksApart(t *testing.T) {
 	}
 	// A heartbeat heals.
 	c.report("behind", c.node("behind", true), spec, now)
-	r.until(t, "three ready", func(v *view.View) bool { return v.Tree.Nodes.Ready == 3 })
+	r.until(t, "three ready", func(v *snapshot.Snapshot) bool { return v.Tree.Nodes.Ready == 3 })
 }
 
 func TestHeartbeatsAloneChangeNothing(t *testing.T) {
@@ -177,7 +177,7 @@ func TestFreeGPUs(t *testing.T) {
 	r := c.replica(t, fabric.ModeSwitchbox)
 	free := func(want int) {
 		t.Helper()
-		r.until(t, "free GPUs", func(v *view.View) bool {
+		r.until(t, "free GPUs", func(v *snapshot.Snapshot) bool {
 			n, ok := v.Node("n1", time.Now())
 			return ok && n.GPUs.Free != nil && *n.GPUs.Free == want && n.GPUs.Total == 8
 		})
@@ -186,11 +186,11 @@ func TestFreeGPUs(t *testing.T) {
 	pod.Status.Phase = corev1.PodSucceeded
 	c.Put("pods", pod)
 	free(8)
-	var all view.Topology
+	var all snapshot.Topology
 	if err := json.Unmarshal([]byte(get(t, r.url+"/v1/topology").body), &all); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(view.GPUs{Free: new(8), Offered: 8, Total: 8}, all.GPUs); diff != "" {
+	if diff := cmp.Diff(snapshot.GPUs{Free: new(8), Offered: 8, Total: 8}, all.GPUs); diff != "" {
 		t.Errorf("GPUs (-want +got):\n%s", diff)
 	}
 	c.node("n1", false)
@@ -222,15 +222,15 @@ func TestGPUsThatAreNotOffered(t *testing.T) {
 	r := c.replica(t, fabric.ModeLeaf)
 	r.until(t, "three reports", reports(3))
 	r.until(t, "five nodes", nodes(5))
-	var all view.Topology
+	var all snapshot.Topology
 	if err := json.Unmarshal([]byte(get(t, r.url+"/v1/topology").body), &all); err != nil {
 		t.Fatal(err)
 	}
-	got := map[string]view.GPUs{"": all.GPUs}
+	got := map[string]snapshot.GPUs{"": all.GPUs}
 	for i := range all.Tree {
 		got[all.Tree[i].Name] = all.Tree[i].GPUs
 	}
-	want := map[string]view.GPUs{
+	want := map[string]snapshot.GPUs{
 		"":          {Free: new(19), Offered: 19, Total: 28},
 		"all":       {Free: new(8), Offered: 8, Total: 8},
 		"one-unfit": {Free: new(7), Offered: 7, Total: 8},
@@ -250,12 +250,12 @@ func TestLevelsChange(t *testing.T) {
 	r := c.replica(t, fabric.ModeSwitchbox, func(o *master.Options) { o.NewLevels = levels })
 	r.until(t, "four reports", reports(4))
 	levels <- []fabric.Level{{Kind: "switchbox", By: fabric.ByPath}}
-	r.until(t, "one level", func(v *view.View) bool {
+	r.until(t, "one level", func(v *snapshot.Snapshot) bool {
 		return len(v.Tree.Select("dragonfly", "")) == 0 && len(v.Tree.Select("switchbox", "")) == 1
 	})
 	levels <- nil // Refused.
 	c.in("node-sample5", "switchbox-sample2")
-	r.until(t, "two switchboxes", func(v *view.View) bool { return len(v.Tree.Select("switchbox", "")) == 2 })
+	r.until(t, "two switchboxes", func(v *snapshot.Snapshot) bool { return len(v.Tree.Select("switchbox", "")) == 2 })
 }
 
 func TestReplicasAgreeOnLabelsThatWereWritten(t *testing.T) {
@@ -265,7 +265,7 @@ func TestReplicasAgreeOnLabelsThatWereWritten(t *testing.T) {
 	leader, follower := c.replica(t, fabric.ModeLeaf), c.replica(t, fabric.ModeLeaf)
 	leader.until(t, "all reports", reports(16))
 	c.lead(t, leader, publish.Exports{Labels: true})
-	labeled := func(v *view.View) bool {
+	labeled := func(v *snapshot.Snapshot) bool {
 		for _, d := range v.Nodes.All() {
 			if d.Node == nil || len(d.Node.Labels) != 1 {
 				return false

@@ -23,7 +23,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/publish"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // labels are a Node's.
@@ -89,7 +89,7 @@ func TestLabelsAreWrittenRepairedAndTakenBack(t *testing.T) {
 	c.in("node-sample1")
 	eventually(t, "only theirs", is("node-sample1", map[string]string{"theirs": "stays"}))
 	// A quiet leader writes nothing.
-	r.until(t, "no label", func(v *view.View) bool {
+	r.until(t, "no label", func(v *snapshot.Snapshot) bool {
 		d, _ := v.Nodes.Of("node-sample1")
 		return len(d.Node.Labels) == 0
 	})
@@ -165,10 +165,10 @@ func TestADeletedNodeIsNotMadeAgain(t *testing.T) {
 }
 
 // frozen is a view that never changes.
-type frozen struct{ v *view.View }
+type frozen struct{ v *snapshot.Snapshot }
 
-func (f frozen) Current() (*view.View, <-chan struct{}) { return f.v, nil }
-func (f frozen) WantWalks(bool)                         {}
+func (f frozen) Current() (*snapshot.Snapshot, <-chan struct{}) { return f.v, nil }
+func (f frozen) WantWalks(bool)                                 {}
 
 func (c *cluster) walks() map[string]string {
 	out := map[string]string{}

@@ -16,7 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 func TestTheAPIServerComesBack(t *testing.T) {
@@ -46,7 +46,7 @@ func TestAStaleMapSaysSo(t *testing.T) {
 	r.until(t, "four reports", reports(4))
 	stale := func() (since *time.Time, tag string) {
 		a := get(t, r.url+"/v1/topology")
-		var all view.Topology
+		var all snapshot.Topology
 		if err := json.Unmarshal([]byte(a.body), &all); err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func TestAStaleMapSaysSo(t *testing.T) {
 	c.Down(true)
 	before := time.Now()
 	late.Store(int64(10 * time.Minute))
-	v := r.until(t, "its age", func(v *view.View) bool { return !v.StaleSince.IsZero() })
+	v := r.until(t, "its age", func(v *snapshot.Snapshot) bool { return !v.StaleSince.IsZero() })
 	if since, _ := stale(); since == nil || since.After(before) || !since.Equal(v.StaleSince) {
 		t.Errorf("stale since %v, asked at %s", since, before)
 	}
@@ -70,7 +70,7 @@ func TestAStaleMapSaysSo(t *testing.T) {
 		t.Errorf("while the API server is down (-want +got):\n%s", diff)
 	}
 	c.Down(false)
-	r.until(t, "contact", func(v *view.View) bool { return v.StaleSince.IsZero() })
+	r.until(t, "contact", func(v *snapshot.Snapshot) bool { return v.StaleSince.IsZero() })
 	if since, tag := stale(); since != nil || tag != fresh {
 		t.Errorf("stale since %v, tag %s, want %s", since, tag, fresh)
 	}
@@ -122,17 +122,17 @@ func TestOneSilentWatchMakesTheMapStale(t *testing.T) {
 				late.Add(int64(30 * time.Second))
 				others(i)
 				i++
-				var n view.Node
+				var n snapshot.Node
 				if err := json.Unmarshal([]byte(get(t, r.url+"/v1/nodes/n1").body), &n); err != nil {
 					t.Fatal(err)
 				}
-				return i > 30 && !slices.ContainsFunc(n.Reasons, func(reason view.Reason) bool {
+				return i > 30 && !slices.ContainsFunc(n.Reasons, func(reason snapshot.Reason) bool {
 					return reason.Kind == "stale" || reason.Kind == "clock"
 				})
 			})
 			c.KindDown(plural, false)
 			others(i)
-			r.until(t, "contact", func(v *view.View) bool { return v.StaleSince.IsZero() })
+			r.until(t, "contact", func(v *snapshot.Snapshot) bool { return v.StaleSince.IsZero() })
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/topo/worker/cable"
 )
 
@@ -66,7 +67,7 @@ const requestTime = 20 * time.Second
 // Worker is the loop.
 type Worker struct {
 	Options
-	wake chan struct{}
+	wake notify.Signal
 
 	// memory is what is remembered between passes; before the first it is
 	// what was published.
@@ -82,15 +83,12 @@ type Worker struct {
 
 // New returns a Worker; Run starts it.
 func New(o Options) *Worker {
-	return &Worker{Options: o, wake: make(chan struct{}, 1), walks: newWalks(o.Walker)}
+	return &Worker{Options: o, wake: notify.New(), walks: newWalks(o.Walker)}
 }
 
 // Wake asks for a pass now. It never blocks; sources call it.
 func (w *Worker) Wake() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	w.wake.Notify()
 }
 
 // settle is how long changes are gathered: the switches of a node that starts

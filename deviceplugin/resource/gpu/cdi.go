@@ -18,6 +18,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/internal/atomicfile"
 )
 
 // DriverKind is the kind of our static CDI devices, and DriverFile the spec's
@@ -153,7 +154,7 @@ func (d *DriverSpec) update(ctx context.Context, m *machine.Machine) error {
 	devices, features := d.complete(m, generated)
 	content, err := encode(&generated.Common, devices)
 	if err == nil {
-		err = put(d.path(), content)
+		err = d.write(content)
 	}
 	if err != nil {
 		return fmt.Errorf("write the driver's CDI spec: %w", err)
@@ -178,7 +179,18 @@ func (d *DriverSpec) Mend() error {
 	if content == nil {
 		return nil
 	}
-	return replaceFile(d.path(), content)
+	return atomicfile.Write(d.path(), content, 0o644, atomicfile.Durable)
+}
+
+// write replaces the file, or removes it if there is no content.
+func (d *DriverSpec) write(content []byte) error {
+	if content != nil {
+		return atomicfile.Write(d.path(), content, 0o644, atomicfile.Durable)
+	}
+	if err := os.Remove(d.path()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // missing tells of devices that pods may get and that are not in the spec.
@@ -305,39 +317,4 @@ func encode(common *specs.ContainerEdits, devices map[string]specs.Device) ([]by
 		return nil, err
 	}
 	return append(content, '\n'), nil
-}
-
-// put replaces the file, or removes it if there is no content.
-func put(path string, content []byte) error {
-	if content != nil {
-		return replaceFile(path, content)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// replaceFile writes a file whole or not at all. The temporary file lies in the
-// same directory, since a CDI cache renews itself on the event of a file that
-// is renamed away (container-device-interface, pkg/cdi/cache.go), and ends
-// neither in .json nor in .yaml, so that no runtime reads it.
-func replaceFile(path string, content []byte) error {
-	if old, err := os.ReadFile(path); err == nil && string(old) == string(content) {
-		return nil
-	}
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // Runtimes read what is in it.
-		return err
-	}
-	temp, err := os.CreateTemp(dir, ".driver-*.tmp")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(temp.Name()) }() // Gone if all went well.
-	_, err = temp.Write(content)
-	if err = errors.Join(err, temp.Chmod(0o644), temp.Sync(), temp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp.Name(), path)
 }

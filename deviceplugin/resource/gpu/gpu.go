@@ -19,21 +19,21 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
-// Names lists the resources of m's GPUs: whole GPUs first, whether there are
+// Names lists the resources of the node's GPUs: whole GPUs first, whether there are
 // any or not, then one for every MIG profile under strategy mixed.
-// Nil modes are the configuration's.
-func Names(m *machine.Machine, c *config.NodeConfig, modes Modes) []string {
+func Names(inv *inventory.Inventory) []string {
 	profiles := map[string]bool{}
-	for i := range m.GPUs {
-		for _, card := range cardsOf(m, c, modes, i) {
-			if card.resource != c.Resources.GPU {
+	for i := range inv.Machine.GPUs {
+		for _, card := range cardsOf(inv, i) {
+			if card.resource != inv.Config.Resources.GPU {
 				profiles[card.resource] = true
 			}
 		}
 	}
-	return append([]string{c.Resources.GPU}, slices.Sorted(maps.Keys(profiles))...)
+	return append([]string{inv.Config.Resources.GPU}, slices.Sorted(maps.Keys(profiles))...)
 }
 
 // card is a GPU or a MIG device that a container can have.
@@ -48,33 +48,14 @@ type card struct {
 	against string
 }
 
-// Modes says how cards are handed out now: a card that pods hold stays as it
-// is until they end.
-type Modes interface {
-	// Native tells whether a card is handed out whole, or as its MIG devices,
-	// and why nobody new gets it; empty if somebody may.
-	Native(g *machine.GPU) (native bool, against string)
-}
-
-// configured are the modes of a node whose cards are all as the configuration
-// wants them.
-type configured struct{ config *config.NodeConfig }
-
-func (c configured) Native(g *machine.GPU) (native bool, against string) {
-	return !c.config.Shares(g) || g.MIG.Enabled, ""
-}
-
 // cardsOf lists what the GPU at an index is handed out as: itself, its MIG
 // devices, or nothing if it is shared. Where no card is on its way from one
 // mode to the other it agrees with discovery/capacity.
-func cardsOf(m *machine.Machine, c *config.NodeConfig, modes Modes, index int) []card {
-	if modes == nil {
-		modes = configured{c}
-	}
-	g := &m.GPUs[index]
-	native, withheld := modes.Native(g)
+func cardsOf(inv *inventory.Inventory, index int) []card {
+	g, c := &inv.Machine.GPUs[index], inv.Config
+	withheld := inv.GPUs[g.UUID].Unavailable
 	switch {
-	case !native:
+	case inv.GPUs[g.UUID].Mode != config.ModeNative:
 		return nil
 	case !g.MIG.Enabled || c.MIG.Strategy == config.MIGNone || len(g.MIG.Devices) == 0:
 		return []card{{id: g.UUID, resource: c.Resources.GPU, gpu: index, against: cmp.Or(unfit(g), withheld)}}

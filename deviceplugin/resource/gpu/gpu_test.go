@@ -96,8 +96,8 @@ func TestDevices(t *testing.T) {
 				n.sick = test.sick
 			}
 			got, faults := map[string][]server.Device{}, map[string]string{}
-			for _, name := range gpu.Names(n.machine, &n.config, nil) {
-				r := gpu.New(n.options(name))
+			for _, name := range gpu.Names(n.inventory()) {
+				r := gpu.New(n.options(name), n.inventory())
 				got[name] = r.Devices()
 				maps.Copy(faults, r.Faults())
 			}
@@ -124,9 +124,9 @@ func TestDevicesAgreeWithCapacity(t *testing.T) {
 			for _, r := range capacity.Of(n.machine, &n.config) {
 				want[r.Name] = [2]int{r.Devices, r.Healthy}
 			}
-			for _, resource := range gpu.Names(n.machine, &n.config, nil) {
+			for _, resource := range gpu.Names(n.inventory()) {
 				healthy := 0
-				devices := gpu.New(n.options(resource)).Devices()
+				devices := gpu.New(n.options(resource), n.inventory()).Devices()
 				for _, d := range devices {
 					if d.Healthy {
 						healthy++
@@ -148,7 +148,7 @@ func TestDevicesAgreeWithCapacity(t *testing.T) {
 
 func TestRefreshTellsOfChangesOnly(t *testing.T) {
 	n := newNode(cards(2))
-	r := gpu.New(n.options("nvidia.com/gpu"))
+	r := gpu.New(n.options("nvidia.com/gpu"), n.inventory())
 	told := func() bool {
 		select {
 		case <-r.Changed():
@@ -158,14 +158,14 @@ func TestRefreshTellsOfChangesOnly(t *testing.T) {
 		}
 	}
 	told()
-	r.Refresh()
+	r.Refresh(n.inventory())
 	if told() {
 		t.Error("told of a change where there is none")
 	}
 	n.sick["GPU-1"] = "XID 79"
 	before := r.Devices()
-	r.Refresh()
-	r.Refresh()
+	r.Refresh(n.inventory())
+	r.Refresh(n.inventory())
 	if !told() || told() {
 		t.Error("one change, not told once")
 	}
@@ -201,7 +201,7 @@ func TestAllocate(t *testing.T) {
 			if test.change != nil {
 				test.change(&o)
 			}
-			r := gpu.New(o)
+			r := gpu.New(o, n.inventory())
 			got, err := r.Allocate(t.Context(), []string{"GPU-2", "GPU-0"})
 			if err != nil {
 				t.Fatal(err)
@@ -222,7 +222,7 @@ func TestAllocate(t *testing.T) {
 
 func TestAllocateRefusesWhatNobodyAdvertised(t *testing.T) {
 	n := newNode(cards(2))
-	r := gpu.New(n.options("nvidia.com/gpu"))
+	r := gpu.New(n.options("nvidia.com/gpu"), n.inventory())
 	for _, ids := range [][]string{nil, {"GPU-7"}, {"GPU-0", "GPU-7"}, {"GPU-0", "GPU-0"}} {
 		if got, err := r.Allocate(t.Context(), ids); err == nil {
 			t.Errorf("%v: %v and no error", ids, got)
@@ -240,9 +240,9 @@ func TestAllocateRefusesWhatNobodyAdvertised(t *testing.T) {
 // The kubelet may have chosen a GPU just before it left.
 func TestAllocateTakesWhatHasJustLeft(t *testing.T) {
 	n := newNode(cards(2))
-	r := gpu.New(n.options("nvidia.com/gpu"))
+	r := gpu.New(n.options("nvidia.com/gpu"), n.inventory())
 	n.machine = cards(1)
-	r.Refresh()
+	r.Refresh(n.inventory())
 	if len(r.Devices()) != 1 {
 		t.Fatalf("devices %v", r.Devices())
 	}
@@ -254,7 +254,7 @@ func TestAllocateTakesWhatHasJustLeft(t *testing.T) {
 func TestAnnotation(t *testing.T) {
 	n := newNode(cards(3))
 	n.sick["GPU-1"] = "XID 79"
-	r := gpu.New(n.options("nvidia.com/gpu"))
+	r := gpu.New(n.options("nvidia.com/gpu"), n.inventory())
 	for _, test := range []struct {
 		held map[string]bool
 		want string
@@ -272,7 +272,7 @@ func TestAnnotation(t *testing.T) {
 func TestFree(t *testing.T) {
 	n := newNode(cards(3))
 	n.sick["GPU-1"] = "XID 79"
-	r := gpu.New(n.options("nvidia.com/gpu"))
+	r := gpu.New(n.options("nvidia.com/gpu"), n.inventory())
 	for _, test := range []struct {
 		held map[string]bool
 		want string
@@ -289,7 +289,7 @@ func TestFree(t *testing.T) {
 	n = newNode(cut(cards(2), 1, "1g.10gb", 2))
 	n.config = parse(t, "mig: {strategy: single}")
 	const want = `{"version":1,"held":0,"free":[{"uuid":"GPU-0"},{"uuid":"MIG-1-0","of":"GPU-1"},{"uuid":"MIG-1-1","of":"GPU-1"}]}`
-	if got := gpu.New(n.options("nvidia.com/gpu")).Free(nil).String(); got != want {
+	if got := gpu.New(n.options("nvidia.com/gpu"), n.inventory()).Free(nil).String(); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
@@ -297,7 +297,7 @@ func TestFree(t *testing.T) {
 // Calls and refreshes at once, for the race detector.
 func TestCallsAtOnce(t *testing.T) {
 	n := newNode(cards(8))
-	r := gpu.New(n.options("nvidia.com/gpu"))
+	r := gpu.New(n.options("nvidia.com/gpu"), n.inventory())
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
@@ -305,7 +305,7 @@ func TestCallsAtOnce(t *testing.T) {
 				n.mu.Lock()
 				n.sick = map[string]string{fmt.Sprintf("GPU-%d", i): "XID 79"}
 				n.mu.Unlock()
-				r.Refresh()
+				r.Refresh(n.inventory())
 				ids := []string{}
 				for _, d := range r.Devices() {
 					ids = append(ids, d.ID)

@@ -7,20 +7,10 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/test/machines"
 )
-
-// present are the modes of cards: by index why nobody new gets one, and which
-// are not native.
-type present struct {
-	against map[int]string
-	shared  map[int]bool
-}
-
-func (p present) Native(g *machine.GPU) (native bool, against string) {
-	return !p.shared[g.Index], p.against[g.Index]
-}
 
 // TestCardsAreWhatTheyAreNow: the configuration wants all shared, and one still
 // is native, because a pod has it.
@@ -28,12 +18,18 @@ func TestCardsAreWhatTheyAreNow(t *testing.T) {
 	n := newNode(machines.Load(t, "dgx-h100"))
 	n.config.Mode = config.ModeSGPU
 	o := n.options("nvidia.com/gpu")
-	modes := present{map[int]string{3: "moves to sgpu when ml/train ends"}, map[int]bool{}}
-	for i := range 8 {
-		modes.shared[i] = i != 3 && i != 5
+	// The modes by index: two GPUs are still native.
+	modes := map[int]inventory.GPU{
+		3: {Mode: config.ModeNative, Unavailable: "moves to sgpu when ml/train ends"}, 5: {Mode: config.ModeNative},
 	}
-	o.Modes = modes
-	r := gpu.New(o)
+	now := func() *inventory.Inventory {
+		states := map[string]inventory.GPU{}
+		for i := range n.machine.GPUs {
+			states[n.machine.GPUs[i].UUID] = modes[i]
+		}
+		return inventory.New(n.machine, &n.config, states, nil)
+	}
+	r := gpu.New(o, now())
 	got := map[string]bool{}
 	for _, d := range r.Devices() {
 		got[d.ID] = d.Healthy
@@ -42,23 +38,23 @@ func TestCardsAreWhatTheyAreNow(t *testing.T) {
 	if diff := cmp.Diff(map[string]bool{held: false, free: true}, got); diff != "" {
 		t.Errorf("devices (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[string]string{held: modes.against[3]}, r.Faults()); diff != "" {
+	if diff := cmp.Diff(map[string]string{held: modes[3].Unavailable}, r.Faults()); diff != "" {
 		t.Errorf("faults (-want +got):\n%s", diff)
 	}
 	// What is wrong with the card itself comes first, and holds for MIG devices.
 	n.machine.GPUs[3].Health = machine.Health{State: machine.Lost, Reason: "it fell off the bus"}
 	n.machine.GPUs[5].MIG = machine.MIG{Enabled: true, Devices: []machine.MIGDevice{{UUID: "MIG-5", Profile: "1g.10gb"}}}
 	n.config.MIG.Strategy = config.MIGMixed
-	modes.against[5] = "cordoned"
-	r.Refresh()
+	modes[5] = inventory.GPU{Mode: config.ModeNative, Unavailable: "cordoned"}
+	r.Refresh(now())
 	if diff := cmp.Diff(map[string]string{held: "lost: it fell off the bus"}, r.Faults()); diff != "" {
 		t.Errorf("faults (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"nvidia.com/gpu", "nvidia.com/mig-1g.10gb"}, gpu.Names(n.machine, &n.config, modes)); diff != "" {
+	if diff := cmp.Diff([]string{"nvidia.com/gpu", "nvidia.com/mig-1g.10gb"}, gpu.Names(now())); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
 	o.Name = "nvidia.com/mig-1g.10gb"
-	if diff := cmp.Diff(map[string]string{"MIG-5": "cordoned"}, gpu.New(o).Faults()); diff != "" {
+	if diff := cmp.Diff(map[string]string{"MIG-5": "cordoned"}, gpu.New(o, now()).Faults()); diff != "" {
 		t.Errorf("faults of MIG devices (-want +got):\n%s", diff)
 	}
 }

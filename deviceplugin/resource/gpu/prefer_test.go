@@ -55,7 +55,7 @@ func TestPrefer(t *testing.T) {
 				n.config.MIG.Strategy = test.strategy
 				name = "nvidia.com/mig-1g.10gb"
 			}
-			got, err := gpu.New(n.options(name)).Prefer(test.available, test.must, test.size)
+			got, err := gpu.New(n.options(name), n.inventory()).Prefer(test.available, test.must, test.size)
 			if (err != nil) != test.fails {
 				t.Fatalf("error %v", err)
 			}
@@ -72,7 +72,7 @@ func TestPreferLeavesOutWhatContainersHave(t *testing.T) {
 	n := newNode(cards(4))
 	o := n.options("nvidia.com/gpu")
 	o.InUse = func() map[string]string { return map[string]string{"GPU-0": "a", "GPU-1": "a"} }
-	r := gpu.New(o)
+	r := gpu.New(o, n.inventory())
 	all := []string{"GPU-0", "GPU-1", "GPU-2", "GPU-3"}
 	for size, want := range map[int][]string{2: all[2:], 4: all} {
 		got, err := r.Prefer(all, nil, size)

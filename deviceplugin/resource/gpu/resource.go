@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/alloc"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 )
 
@@ -65,15 +65,7 @@ type Features struct {
 // Options are what a Resource works with.
 type Options struct {
 	// Name is one of [Names].
-	Name string
-	// Machine and Config are the latest; neither is nil or ever changed.
-	Machine func() *machine.Machine
-	Config  func() *config.NodeConfig
-	// Health is the verdict on a GPU, by its UUID, and why it is bad. Nil takes
-	// the word of the scan, which counts in any case.
-	Health func(uuid string) (healthy bool, reason string)
-	// Modes may be nil: then every card is handed out as it is configured.
-	Modes  Modes
+	Name   string
 	Namer  Namer
 	Binder Binder
 	// Static may be nil with Envvar.
@@ -83,9 +75,6 @@ type Options struct {
 	// InUse are devices that the kubelet offers although containers have them,
 	// by ID, with who has each: they are preferred to none. Nil is none.
 	InUse func() map[string]string
-	// Elsewhere says who has a device under another resource, empty for nobody:
-	// such a device is listed, and not handed out. Nil is nobody.
-	Elsewhere func(id string) string
 	// Pods may be nil: then nothing steers the choice.
 	Pods Pods
 	// Log defaults to none.
@@ -119,34 +108,27 @@ type snapshot struct {
 var _ server.Resource = (*Resource)(nil)
 
 // New makes a resource of the machine as it is now.
-func New(o Options) *Resource {
+func New(o Options, inv *inventory.Inventory) *Resource {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Health == nil {
-		o.Health = func(string) (bool, string) { return true, "" }
-	}
-	if o.Elsewhere == nil {
-		o.Elsewhere = func(string) string { return "" }
 	}
 	if o.Strategy == "" {
 		o.Strategy = CDI
 	}
 	r := &Resource{List: server.NewList(), options: o, seen: map[string]bool{}}
-	r.Refresh()
+	r.Refresh(inv)
 	return r
 }
 
-// Refresh looks at machine, configuration and health again. Call it when one
-// of them changed.
-func (r *Resource) Refresh() {
+// Refresh takes a new snapshot.
+func (r *Resource) Refresh(inv *inventory.Inventory) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.now.Load()
 	if old == nil {
 		old = &snapshot{}
 	}
-	s, devices := r.look(old)
+	s, devices := r.look(old, inv)
 	r.now.Store(s)
 	for id := range s.cards {
 		r.seen[id] = true
@@ -156,27 +138,20 @@ func (r *Resource) Refresh() {
 	}
 }
 
-func (r *Resource) look(old *snapshot) (s *snapshot, devices []server.Device) {
-	m, c := r.options.Machine(), r.options.Config()
+func (r *Resource) look(old *snapshot, inv *inventory.Inventory) (s *snapshot, devices []server.Device) {
+	m, c := inv.Machine, inv.Config
 	s = &snapshot{cards: map[string]card{}, faults: map[string]string{}}
 	s.scores = alloc.Renew(old.scores, c.WithRoles(m))
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
 		s.uuids = append(s.uuids, g.UUID)
-		healthy, reason := r.options.Health(g.UUID)
-		if !healthy && reason == "" {
-			reason = "unhealthy"
-		}
-		for _, card := range cardsOf(m, c, r.options.Modes, i) {
+		for _, card := range cardsOf(inv, i) {
 			if _, twice := s.cards[card.id]; twice || card.id == "" || card.resource != r.options.Name {
 				continue
 			}
 			s.cards[card.id] = card
-			fault := card.against
-			if fault == "" && !healthy {
-				fault = reason
-			}
-			if fault = cmp.Or(fault, r.options.Elsewhere(card.id)); fault != "" {
+			fault := cmp.Or(card.against, inv.GPUs[g.UUID].Unhealthy, inv.Elsewhere[r.options.Name][card.id])
+			if fault != "" {
 				s.faults[card.id] = fault
 			}
 			devices = append(devices, server.Device{ID: card.id, Healthy: fault == "", NUMA: numaOf(m, g)})

@@ -1,13 +1,16 @@
 package gpu_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 )
 
@@ -29,17 +32,20 @@ func newNode(m *machine.Machine) *node {
 
 func (n *node) options(name string) gpu.Options {
 	return gpu.Options{
-		Name:    name,
-		Machine: func() *machine.Machine { n.mu.Lock(); defer n.mu.Unlock(); return n.machine },
-		Config:  func() *config.NodeConfig { n.mu.Lock(); defer n.mu.Unlock(); c := n.config; return &c },
-		Health: func(uuid string) (bool, string) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			reason, sick := n.sick[uuid]
-			return !sick, reason
-		},
-		Namer: n, Binder: n, Static: n, Pods: n,
+		Name: name, Namer: n, Binder: n, Static: n, Pods: n,
 	}
+}
+
+// inventory is the node as it is now.
+func (n *node) inventory() *inventory.Inventory {
+	c := n.config
+	states := maps.Clone(inventory.Configured(n.machine, &c).GPUs)
+	for uuid, reason := range n.sick {
+		state := states[uuid]
+		state.Unhealthy = cmp.Or(reason, "unhealthy")
+		states[uuid] = state
+	}
+	return inventory.New(n.machine, &c, states, nil)
 }
 
 func (n *node) Name(resource string, ids []string) (string, error) {

@@ -1,8 +1,10 @@
 package gpu
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
@@ -37,24 +39,18 @@ func (t Steering) accepts(id, parent string) bool {
 // the node does not have, with those that it has, or a device that the pod does
 // not accept. A UUID to avoid may be another node's.
 func (t Steering) Check(m *machine.Machine, ids []string) error {
-	parents := map[string]string{}
 	var have []string
 	for i := range m.GPUs {
-		g := &m.GPUs[i]
-		parents[g.UUID] = g.UUID
-		have = append(have, g.UUID)
-		for j := range g.MIG.Devices {
-			parents[g.MIG.Devices[j].UUID] = g.UUID
-		}
+		have = append(have, m.GPUs[i].UUID)
 	}
 	var errs []error
 	for _, uuid := range t.Use {
-		if _, ok := parents[uuid]; !ok {
+		if m.ParentGPU(uuid) == "" && !slices.Contains(have, uuid) {
 			errs = append(errs, fmt.Errorf("the node has no GPU %q; it has %s", uuid, strings.Join(have, ", ")))
 		}
 	}
 	for _, id := range ids {
-		if !t.accepts(id, parents[id]) {
+		if !t.accepts(id, cmp.Or(m.ParentGPU(id), id)) {
 			errs = append(errs, fmt.Errorf("the pod does not accept GPU %s", id))
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 )
 
@@ -27,14 +28,8 @@ type Binder interface {
 // Options are what a Resource is made of.
 type Options struct {
 	// Name is the full name: rdma/hca_shared_devices_ib.
-	Name string
-	// Machine and Config are the latest; neither is nil or ever changed.
-	Machine func() *machine.Machine
-	Config  func() *config.NodeConfig
-	// Against says why an HCA is unhealthy, empty if it is well. Nil takes the
-	// word of the scan.
-	Against func(*machine.HCA) string
-	Binder  Binder
+	Name   string
+	Binder Binder
 }
 
 // Resource is one RDMA resource, as a [server.Resource].
@@ -50,17 +45,16 @@ type Resource struct {
 	reason string
 }
 
-// New makes the resource and looks for the first time.
-func New(o Options) *Resource {
+// New makes the resource and takes its first snapshot.
+func New(o Options, inv *inventory.Inventory) *Resource {
 	r := &Resource{List: server.NewList(), options: o, seen: map[string]bool{}}
-	r.Refresh()
+	r.Refresh(inv)
 	return r
 }
 
-// Refresh looks again: call it when the machine, the configuration,
-// an HCA's health or a binding changed.
-func (r *Resource) Refresh() {
-	tickets, reason := r.look()
+// Refresh takes a new snapshot.
+func (r *Resource) Refresh(inv *inventory.Inventory) {
+	tickets, reason := r.look(inv)
 	r.mu.Lock()
 	r.reason = reason
 	for i := range tickets {
@@ -116,15 +110,15 @@ func (r *Resource) PreStart(ctx context.Context, ids []string) error {
 }
 
 // look makes the tickets of what is known now, and says why there are not more.
-func (r *Resource) look() (devices []server.Device, reason string) {
-	c := r.options.Config()
-	m := c.WithRoles(r.options.Machine())
+func (r *Resource) look(inv *inventory.Inventory) (devices []server.Device, reason string) {
+	c := inv.Config
+	m := c.WithRoles(inv.Machine)
 	at := slices.IndexFunc(c.RDMA.Resources, func(x config.RDMAResource) bool { return x.Name == r.options.Name })
 	if at < 0 {
 		return nil, "it is not configured any more"
 	}
 	entry := &c.RDMA.Resources[at]
-	members := Members(m, entry, r.options.Against)
+	members := MembersOf(inv, m, entry)
 	if entry.Count == config.CountAll {
 		devices = whole(entry, members)
 	} else {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/test/machines"
 )
@@ -43,11 +44,20 @@ type node struct {
 }
 
 func (n *node) resource() *Resource {
-	return New(Options{
-		Name:    name,
-		Machine: func() *machine.Machine { return n.machine }, Config: func() *config.NodeConfig { return &n.config },
-		Against: n.against, Binder: &n.binder,
-	})
+	return New(Options{Name: name, Binder: &n.binder}, n.inventory())
+}
+
+func (n *node) inventory() *inventory.Inventory {
+	inv := inventory.Configured(n.machine, &n.config)
+	if n.against != nil {
+		inv.HCAs = map[string]string{}
+		for i := range n.machine.HCAs {
+			if reason := n.against(&n.machine.HCAs[i]); reason != "" {
+				inv.HCAs[n.machine.HCAs[i].Name] = reason
+			}
+		}
+	}
+	return inv
 }
 
 func newNode(tb testing.TB, file string) *node {
@@ -233,13 +243,13 @@ func TestRefreshTellsChangesOnly(t *testing.T) {
 	if !changed() {
 		t.Error("the first list is no change")
 	}
-	r.Refresh()
+	r.Refresh(n.inventory())
 	if changed() {
 		t.Error("nothing changed")
 	}
 	n.hca("mlx5_0").Ports[0].State = machine.PortDown
-	r.Refresh()
-	r.Refresh()
+	r.Refresh(n.inventory())
+	r.Refresh(n.inventory())
 	if !changed() || changed() {
 		t.Error("a port went down: want one signal")
 	}
@@ -311,7 +321,7 @@ func TestAllocate(t *testing.T) {
 		t.Errorf("a device that nobody offered: %v", err)
 	}
 	n.machine.HCAs = nil
-	r.Refresh()
+	r.Refresh(n.inventory())
 	if _, err := r.Allocate(t.Context(), ids); err != nil || len(r.Devices()) > 0 {
 		t.Errorf("%d devices; one that has just left: %v", len(r.Devices()), err)
 	}

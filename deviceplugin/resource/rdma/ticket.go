@@ -7,6 +7,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 )
 
@@ -57,4 +58,13 @@ func Members(m *machine.Machine, r *config.RDMAResource, against func(*machine.H
 		members = append(members, Member{Index: i, ID: ids[i], Against: capacity.Unfit(h, against)})
 	}
 	return members
+}
+
+// MembersOf are the HCAs of resource r, in the order of m.HCAs, with the health
+// that the inventory has of them.
+func MembersOf(inv *inventory.Inventory, m *machine.Machine, r *config.RDMAResource) []Member {
+	if inv.HCAs == nil {
+		return Members(m, r, nil)
+	}
+	return Members(m, r, inv.HCAUnhealthy)
 }

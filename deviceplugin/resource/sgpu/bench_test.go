@@ -19,6 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -83,7 +84,7 @@ func newHost(b *testing.B) *host {
 		memory = filepath.Join(dir, "cdi")
 	}
 	b.Cleanup(func() { _ = os.RemoveAll(memory) })
-	cards := func() []quota.GPU { return sgpu.Cards(m, &c, nil, nil) }
+	cards := func() []quota.GPU { return inventory.Configured(m, &c).Shared }
 	h.Binder = binder.New(binder.Options{
 		Machine: func() *machine.Machine { return m }, Config: func() *config.NodeConfig { return &c },
 		PodResources: podresources.NewPodResourcesListerClient(conn), Checkpoint: h.Checkpoint(), PodSpecs: h.pods,
@@ -94,7 +95,7 @@ func newHost(b *testing.B) *host {
 	})
 	p := server.New(server.Options{
 		Name: slotsName, KubeletDir: filepath.Dir(h.PluginDir()),
-		Resource: sgpu.New(sgpu.Options{Name: slotsName, Cards: cards, Binder: h.Binder, Static: &static{}}),
+		Resource: sgpu.New(sgpu.Options{Name: slotsName, Binder: h.Binder, Static: &static{}}, inventory.Configured(m, &c)),
 	})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
 	var running sync.WaitGroup

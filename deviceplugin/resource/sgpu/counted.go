@@ -6,51 +6,59 @@ import (
 
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// Cores is how many devices of vcore a card is worth, GiB how many of vmemory:
-// whole ones, since a request is for one card.
-func Cores(*quota.GPU) int { return quota.Whole }
+// Unit is what a [Counted] resource counts; it begins its device IDs.
+type Unit string
 
-// GiB is how many devices of vmemory a card is worth; see [Cores].
-func GiB(c *quota.GPU) int { return int(c.MemoryMiB / 1024) }
+// Cores are percent of compute, GiB of memory.
+const (
+	Cores Unit = "vcore"
+	GiB   Unit = "vmemory"
+)
+
+// Of is how many devices a GPU is worth: whole ones, since a request is for one
+// GPU.
+func (u Unit) Of(g *quota.GPU) int {
+	if u == Cores {
+		return quota.Whole
+	}
+	return int(g.MemoryMiB / 1024)
+}
 
 // Counted is a resource that is only counted, as a [server.Resource]: devices
-// without a card, such as vcore-0017, as many as all healthy shared cards are
-// worth together. What a container has of which card is not theirs to say; they
-// are a coarse gate for schedulers that know no cards. Its calls answer nothing,
-// and its plugin is to skip GetPreferredAllocation and PreStartContainer.
+// without a GPU, such as vcore-0017, as many as all healthy shared GPUs are worth
+// together. They do not state what a container has of which GPU; they are a
+// coarse gate for schedulers that count resources only. Its calls answer
+// nothing, and its plugin skips GetPreferredAllocation and PreStartContainer.
 type Counted struct {
 	*server.List
-	word  string
-	cards func() []quota.GPU
-	worth func(*quota.GPU) int
+	unit Unit
 }
 
 var _ server.Resource = (*Counted)(nil)
 
-// NewCounted makes the resource and takes its first snapshot. The word begins
-// its device IDs.
-func NewCounted(word string, cards func() []quota.GPU, worth func(*quota.GPU) int) *Counted {
-	r := &Counted{List: server.NewList(), word: word, cards: cards, worth: worth}
-	r.Refresh()
+// NewCounted makes the resource and takes its first snapshot.
+func NewCounted(unit Unit, inv *inventory.Inventory) *Counted {
+	r := &Counted{List: server.NewList(), unit: unit}
+	r.Refresh(inv)
 	return r
 }
 
 // Refresh counts again.
-func (r *Counted) Refresh() {
+func (r *Counted) Refresh(inv *inventory.Inventory) {
 	n := 0
-	cards := r.cards()
-	for i := range cards {
-		if cards[i].Against == "" {
-			n += r.worth(&cards[i])
+	for i := range inv.Shared {
+		if inv.Shared[i].Against == "" {
+			n += r.unit.Of(&inv.Shared[i])
 		}
 	}
 	devices := make([]server.Device, n)
 	for i := range devices {
-		devices[i] = server.Device{ID: fmt.Sprintf("%s-%04d", r.word, i), Healthy: true}
+		devices[i] = server.Device{ID: fmt.Sprintf("%s-%04d", r.unit, i), Healthy: true}
 	}
 	r.Offer(devices)
 }

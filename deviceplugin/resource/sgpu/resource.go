@@ -1,3 +1,11 @@
+// Package sgpu hands out shares of GPUs: slots of shared GPUs (`sgpu`), and what
+// a share is counted in, percent of compute (`vcore`) and GiB (`vmemory`).
+//
+// A slot names a GPU, which only helps readers of the kubelet's PodResources:
+// which GPU a container gets, and how much of it, is decided when it starts.
+// Percents and GiB name no GPU at all. The package keeps no account of who has
+// what, and opens no GPU; its calls read an immutable snapshot, which Refresh
+// replaces.
 package sgpu
 
 import (
@@ -13,6 +21,7 @@ import (
 
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -63,9 +72,7 @@ type Pods interface {
 // Options are what a Resource works with.
 type Options struct {
 	// Name is the full name: nvidia.com/sgpu.
-	Name string
-	// Cards are the shared cards now, as [Cards] gives them.
-	Cards  func() []quota.GPU
+	Name   string
 	Binder Binder
 	// Static is nil where there is no CDI: then nothing is named of it.
 	Static Static
@@ -91,21 +98,25 @@ type Resource struct {
 var _ server.Resource = (*Resource)(nil)
 
 // New makes the resource and takes its first snapshot.
-func New(o Options) *Resource {
+func New(o Options, inv *inventory.Inventory) *Resource {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	r := &Resource{List: server.NewList(), options: o, seen: map[string]bool{}}
-	r.Refresh()
+	r.Refresh(inv)
 	return r
 }
 
-// Refresh takes a new snapshot: call it when the machine, the configuration, a
-// card's health or mode, or a binding changed.
-func (r *Resource) Refresh() {
+// Refresh takes a new snapshot. Under a name that the configuration has no more
+// there are no slots but those that containers have.
+func (r *Resource) Refresh(inv *inventory.Inventory) {
+	var shared []quota.GPU
+	if inv.Config.Resources.SGPU == r.options.Name {
+		shared = inv.Shared
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	devices, faults := r.look()
+	devices, faults := r.devices(shared)
 	r.faults.Store(&faults)
 	for i := range devices {
 		r.seen[devices[i].ID] = true
@@ -115,11 +126,11 @@ func (r *Resource) Refresh() {
 	}
 }
 
-// look finds the slots and what is against cards. A slot is as healthy as the card that it names, or
-// once bound, as the one that it stands for; so all slots of a card that nobody
-// uses go together.
-func (r *Resource) look() (devices []server.Device, faults map[string]string) {
-	cards, bound := r.options.Cards(), r.options.Binder.Bound(r.options.Name)
+// devices are the slots, with what is against GPUs. A slot is as healthy as the
+// GPU that it names, or once bound, as the one that it stands for; so all slots
+// of an unused GPU go together.
+func (r *Resource) devices(cards []quota.GPU) (devices []server.Device, faults map[string]string) {
+	bound := r.options.Binder.Bound(r.options.Name)
 	faults = map[string]string{}
 	well := make(map[string]bool, len(cards))
 	for i := range cards {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -67,11 +67,19 @@ func cards(n, slots int) []quota.GPU {
 }
 
 func (n *node) resource(s *static) *sgpu.Resource {
-	o := sgpu.Options{Name: name, Cards: func() []quota.GPU { return n.cards }, Binder: n}
+	o := sgpu.Options{Name: name, Binder: n}
 	if s != nil {
 		o.Static = s
 	}
-	return sgpu.New(o)
+	return sgpu.New(o, n.inventory())
+}
+
+// inventory is a node with the shared GPUs as they are.
+func (n *node) inventory() *inventory.Inventory { return sharing(n.cards) }
+
+func sharing(gpus []quota.GPU) *inventory.Inventory {
+	c := config.Default()
+	return &inventory.Inventory{Config: &c, Shared: gpus}
 }
 
 // well lists the healthy devices.
@@ -101,13 +109,13 @@ func TestSlotsGoWithTheirCard(t *testing.T) {
 	if got := r.Devices()[3]; got.ID != "GPU-1::1" || !got.Healthy || !slices.Equal(got.NUMA, []int64{1}) {
 		t.Errorf("last slot %+v", got)
 	}
-	r.Refresh()
+	r.Refresh(n.inventory())
 	if changed(r) {
 		t.Error("nothing changed, and it says so")
 	}
 	n.cards = cards(2, 2)
 	n.cards[0].Against = "XID 79"
-	r.Refresh()
+	r.Refresh(n.inventory())
 	if diff := cmp.Diff([]string{"GPU-1::0", "GPU-1::1"}, well(r)); diff != "" || !changed(r) || len(r.Devices()) != 4 {
 		t.Errorf("card 0 is ill: healthy (-want +got):\n%s", diff)
 	}
@@ -116,12 +124,12 @@ func TestSlotsGoWithTheirCard(t *testing.T) {
 	}
 	// A slot in use is as well as the card that it stands for.
 	n.bound = map[string]string{"GPU-0::1": "GPU-1", "GPU-1::0": "GPU-0"}
-	r.Refresh()
+	r.Refresh(n.inventory())
 	if diff := cmp.Diff([]string{"GPU-0::1", "GPU-1::1"}, well(r)); diff != "" {
 		t.Errorf("bound: healthy (-want +got):\n%s", diff)
 	}
 	n.cards = nil
-	r.Refresh()
+	r.Refresh(n.inventory())
 	if len(r.Devices()) != 0 || !changed(r) {
 		t.Errorf("without cards: %v", r.Devices())
 	}
@@ -142,7 +150,7 @@ func TestAllocate(t *testing.T) {
 		t.Errorf("answer %v (-want +got):\n%s", answer, diff)
 	}
 	n.cards = nil // The card has left; who was told of it may still ask.
-	r.Refresh()
+	r.Refresh(n.inventory())
 	if _, err := r.Allocate(t.Context(), []string{"GPU-0::2"}); err != nil {
 		t.Error(err)
 	}
@@ -266,8 +274,8 @@ func FuzzPrefer(f *testing.F) {
 
 func TestCounted(t *testing.T) {
 	all := cards(2, 16)
-	cores := sgpu.NewCounted("vcore", func() []quota.GPU { return all }, sgpu.Cores)
-	memory := sgpu.NewCounted("vmemory", func() []quota.GPU { return all }, sgpu.GiB)
+	cores := sgpu.NewCounted(sgpu.Cores, sharing(all))
+	memory := sgpu.NewCounted(sgpu.GiB, sharing(all))
 	if devices := cores.Devices(); len(devices) != 200 || devices[17].ID != "vcore-0017" || !devices[17].Healthy || devices[17].NUMA != nil {
 		t.Errorf("%d cores, %+v", len(devices), devices[17])
 	}
@@ -276,11 +284,11 @@ func TestCounted(t *testing.T) {
 	}
 	changed(cores)
 	all[1].Against = "lost"
-	cores.Refresh()
+	cores.Refresh(sharing(all))
 	if len(cores.Devices()) != 100 || !changed(cores) {
 		t.Errorf("%d cores of one card", len(cores.Devices()))
 	}
-	cores.Refresh()
+	cores.Refresh(sharing(all))
 	if changed(cores) {
 		t.Error("nothing changed, and it says so")
 	}
@@ -298,9 +306,9 @@ func TestCardsAgreeWithCapacity(t *testing.T) {
 		c := config.Default()
 		c.Mode = config.ModeSGPU
 		slots, cores, memory := 0, 0, 0
-		for _, card := range sgpu.Cards(m, &c, nil, nil) {
+		for _, card := range inventory.Configured(m, &c).Shared {
 			if card.Against == "" {
-				slots, cores, memory = slots+card.Slots, cores+sgpu.Cores(&card), memory+sgpu.GiB(&card)
+				slots, cores, memory = slots+card.Slots, cores+sgpu.Cores.Of(&card), memory+sgpu.GiB.Of(&card)
 			}
 		}
 		got := map[string]int64{c.Resources.SGPU: int64(slots), c.Resources.VCore: int64(cores), c.Resources.VMemory: int64(memory)}
@@ -308,34 +316,6 @@ func TestCardsAgreeWithCapacity(t *testing.T) {
 			if n, ours := got[r.Name]; ours && n != r.Count {
 				t.Errorf("%s: %d of %s, and capacity says %d", file, n, r.Name, r.Count)
 			}
-		}
-	}
-}
-
-func TestCards(t *testing.T) {
-	m := machines.Load(t, "a100-pcie-pairs")
-	c := config.Default()
-	c.Mode, c.SGPU.GPUs = config.ModeSGPU, []config.GPURef{"1", "2", "3"}
-	m.GPUs[2].Health = machine.Health{State: machine.Unhealthy, Reason: "ECC"}
-	got := sgpu.Cards(m, &c, nil, func(uuid string) (bool, string) {
-		return uuid != m.GPUs[3].UUID, "XID 79"
-	})
-	if len(got) != 3 || got[0].Index != 1 || got[0].Against != "" || got[1].Against != "unhealthy: ECC" || got[2].Against != "XID 79" {
-		t.Fatalf("%+v", got)
-	}
-	// NVLink bridges join pairs.
-	if got[0].Zone == 0 || got[1].Zone != got[2].Zone || got[0].Zone == got[1].Zone {
-		t.Errorf("zones %d, %d and %d", got[0].Zone, got[1].Zone, got[2].Zone)
-	}
-	for i := range got {
-		if f := m.Function(m.GPUs[i+1].PCI); f.NUMA == nil || got[i].NUMA != *f.NUMA {
-			t.Errorf("card %d: NUMA %d", i+1, got[i].NUMA)
-		}
-	}
-	whole := sgpu.Cards(machines.Load(t, "dgx-h100"), &config.NodeConfig{Mode: config.ModeSGPU}, nil, nil)
-	for _, card := range whole {
-		if card.Zone != 1 {
-			t.Errorf("behind switches: %+v", card)
 		}
 	}
 }

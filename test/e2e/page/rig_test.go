@@ -28,7 +28,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/master/page"
+	"github.com/heddle-dev/heddle/topo/master/ui"
 )
 
 const gpu = "nvidia.com/gpu"
@@ -91,7 +91,7 @@ func (r *rig) run(t testing.TB) {
 	m, err := master.New(master.Options{Source: source, CountsPods: true, Levels: levels, StaleAfter: time.Hour, Log: log, Now: r.now})
 	must(t, err)
 	r.routes = httpapi.New(httpapi.Options{
-		Views: m, Page: page.Files(), Policy: page.Policy, Registry: prometheus.NewRegistry(), Log: log, Contact: source.Contact,
+		Views: m, Page: ui.Files(), Policy: ui.Policy, Registry: prometheus.NewRegistry(), Log: log, Contact: source.Contact,
 		Alive: func() string { return "" }, Ready: func() string { return "" },
 	}).Handler()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/topo/fabric"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // nodeGroup is GET /node_group: the tree, or with kind= and name= the elements
@@ -105,7 +105,7 @@ func (s *Server) topology(w http.ResponseWriter, r *http.Request) {
 }
 
 // document answers with what is compressed already.
-func (s *Server) document(w http.ResponseWriter, r *http.Request, v *view.View, d *view.Document, err error) {
+func (s *Server) document(w http.ResponseWriter, r *http.Request, v *snapshot.Snapshot, d *snapshot.Document, err error) {
 	if err != nil {
 		s.failed(w, r, err)
 		return
@@ -166,9 +166,9 @@ func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
 
 // event is what /v1/watch sends.
 type event struct {
-	Generation uint64     `json:"generation"`
-	ETag       string     `json:"etag"`
-	Nodes      view.Count `json:"nodes"`
+	Generation uint64         `json:"generation"`
+	ETag       string         `json:"etag"`
+	Nodes      snapshot.Count `json:"nodes"`
 	// StaleSince is as in view.Topology.
 	StaleSince time.Time `json:"staleSince,omitzero"`
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/test/fabrics"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // fleet is a server for 16,384 nodes.
@@ -28,9 +28,9 @@ func fleet(b *testing.B) http.Handler {
 	for i := range f.Nodes {
 		n := &f.Nodes[i]
 		m.Put(fabric.Node{Name: n.Name, Ready: true, Report: &n.Spec})
-		s.draft.Set(n.Name, view.Detail{Node: &informers.Node{Name: n.Name, Ready: true, GPUs: 8}})
+		s.draft.Set(n.Name, snapshot.Detail{Node: &informers.Node{Name: n.Name, Ready: true, GPUs: 8}})
 	}
-	s.v = view.New(view.View{
+	s.v = snapshot.New(snapshot.Snapshot{
 		Generation: 1, Tree: m.Snapshot(time.Unix(1, 0)), Levels: levels, Nodes: s.draft.Table(), CountsPods: true,
 	})
 	return newServer(s).Handler()

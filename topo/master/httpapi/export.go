@@ -5,7 +5,7 @@ import (
 	"net/http"
 
 	"github.com/heddle-dev/heddle/topo/master/export"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // list is Kubernetes' List: kubectl apply takes it.
@@ -52,7 +52,7 @@ func (s *Server) export(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *Server) labels(v *view.View, tiers export.Tiers) []labeled {
+func (s *Server) labels(v *snapshot.Snapshot, tiers export.Tiers) []labeled {
 	out := []labeled{}
 	for name, labels := range export.NewLabeler(tiers, s.options.Templates).All(v.Tree) {
 		if len(labels) == 0 {

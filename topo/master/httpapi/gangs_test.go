@@ -12,7 +12,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // gang puts a gang of pods on nodes and publishes; "" is none.
@@ -72,12 +72,12 @@ func TestGangs(t *testing.T) {
 		t.Error("another node, and another tag")
 	}
 	s.gang("a", "x", "n1", "n3")
-	var got view.Gangs
+	var got snapshot.Gangs
 	w := ask(h, "GET", "/v1/gangs?namespace=a")
 	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Header().Get("ETag") == before.Header().Get("ETag") {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(&view.GroupName{Name: "switchbox-1", Kind: "switchbox"}, got.Gangs[0].Group); diff != "" {
+	if diff := cmp.Diff(&snapshot.GroupName{Name: "switchbox-1", Kind: "switchbox"}, got.Gangs[0].Group); diff != "" {
 		t.Errorf("the group of two dragonflies (-want +got):\n%s", diff)
 	}
 }

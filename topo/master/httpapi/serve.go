@@ -22,14 +22,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/heddle-dev/heddle/topo/master/export"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // Views is where the current view comes from: master.Master.
 type Views interface {
 	// Current is the last view, nil before the first, and a channel that is
 	// closed when there is another.
-	Current() (v *view.View, next <-chan struct{})
+	Current() (v *snapshot.Snapshot, next <-chan struct{})
 }
 
 // Gate says who may ask.
@@ -174,7 +174,7 @@ func (s *Server) dated(next http.HandlerFunc) http.HandlerFunc {
 }
 
 // current is the view to answer from; without one it answers itself.
-func (s *Server) current(w http.ResponseWriter) *view.View {
+func (s *Server) current(w http.ResponseWriter) *snapshot.Snapshot {
 	v, _ := s.options.Views.Current()
 	if v == nil {
 		w.Header().Set("Retry-After", "1")

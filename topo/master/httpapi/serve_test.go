@@ -20,7 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // scene is a tree that the test changes.
@@ -28,9 +28,9 @@ type scene struct {
 	mu     sync.Mutex
 	tree   *fabric.Map
 	levels []fabric.Level
-	draft  view.Draft
-	gangs  view.GangDraft
-	v      *view.View
+	draft  snapshot.Draft
+	gangs  snapshot.GangDraft
+	v      *snapshot.Snapshot
 	next   chan struct{}
 }
 
@@ -55,13 +55,13 @@ func (s *scene) put(fly string, nodes ...string) {
 		s.tree.Put(fabric.Node{Name: name, Ready: true, Report: &v1alpha1.NodeTopologySpec{
 			Path: []string{"switchbox-1", fly}, PathSource: v1alpha1.SourceStatic,
 		}})
-		s.draft.Set(name, view.Detail{Node: &informers.Node{Name: name, UID: "u", Ready: true, GPUs: 8}})
+		s.draft.Set(name, snapshot.Detail{Node: &informers.Node{Name: name, UID: "u", Ready: true, GPUs: 8}})
 	}
 	generation := uint64(1)
 	if s.v != nil {
 		generation = s.v.Generation + 1
 	}
-	s.v = view.New(view.View{
+	s.v = snapshot.New(snapshot.Snapshot{
 		Generation: generation, Mapped: generation, Levels: s.levels, Tree: s.tree.Snapshot(time.Unix(1, 0)), Nodes: s.draft.Table(),
 		Gangs: s.gangs.Table(),
 	})
@@ -69,7 +69,7 @@ func (s *scene) put(fly string, nodes ...string) {
 	s.next = make(chan struct{})
 }
 
-func (s *scene) Current() (*view.View, <-chan struct{}) {
+func (s *scene) Current() (*snapshot.Snapshot, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.v, s.next

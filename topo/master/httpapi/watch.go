@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 const (
@@ -88,8 +88,8 @@ type stream struct {
 	control *http.ResponseController
 }
 
-func (s *stream) event(v *view.View) error {
-	data, err := json.Marshal(event{v.Generation, v.Tree.ETag(), view.Count(v.Tree.Nodes), v.StaleSince})
+func (s *stream) event(v *snapshot.Snapshot) error {
+	data, err := json.Marshal(event{v.Generation, v.Tree.ETag(), snapshot.Count(v.Tree.Nodes), v.StaleSince})
 	if err != nil {
 		return fmt.Errorf("encode an event: %w", err)
 	}

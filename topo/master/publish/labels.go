@@ -19,7 +19,7 @@ import (
 
 	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 const (
@@ -55,7 +55,7 @@ func newLabels(p *Publisher) *labels {
 	}
 }
 
-func (l *labels) sync(ctx context.Context, v *view.View, full bool) error {
+func (l *labels) sync(ctx context.Context, v *snapshot.Snapshot, full bool) error {
 	if full {
 		clear(l.sent)
 		clear(l.yielded)
@@ -172,7 +172,7 @@ func (l *labels) note(n *informers.Node, refused map[string]string) {
 }
 
 // tidy forgets Nodes that are gone.
-func (l *labels) tidy(v *view.View) {
+func (l *labels) tidy(v *snapshot.Snapshot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	conflicts := 0

@@ -18,24 +18,24 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // fleet is a view of n nodes without labels.
-func fleet(t *testing.T, n int) *view.View {
+func fleet(t *testing.T, n int) *snapshot.Snapshot {
 	t.Helper()
 	levels := []fabric.Level{{Kind: "rack", By: fabric.ByPath}}
 	m, err := fabric.New(fabric.Config{Levels: levels})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var draft view.Draft
+	var draft snapshot.Draft
 	for i := range n {
 		name := fmt.Sprint("n", i)
 		m.Put(fabric.Node{Name: name, Ready: true, Report: &v1alpha1.NodeTopologySpec{Path: []string{"rack-1"}}})
-		draft.Set(name, view.Detail{Node: &informers.Node{Name: name, UID: "u"}})
+		draft.Set(name, snapshot.Detail{Node: &informers.Node{Name: name, UID: "u"}})
 	}
-	return view.New(view.View{Levels: levels, Tree: m.Snapshot(time.Unix(1, 0)), Nodes: draft.Table()})
+	return snapshot.New(snapshot.Snapshot{Levels: levels, Tree: m.Snapshot(time.Unix(1, 0)), Nodes: draft.Table()})
 }
 
 func TestLabelsOfAFleetTakeTurns(t *testing.T) {

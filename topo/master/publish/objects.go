@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/topo/master/export"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // objects keeps objects of another project's API: those with our managed-by
@@ -24,7 +24,7 @@ type objects struct {
 	on   bool
 	// version is the API to use; false if the API server has none.
 	version func(ctx context.Context) (schema.GroupVersionResource, bool, error)
-	want    func(v *view.View, version string) ([]export.Object, error)
+	want    func(v *snapshot.Snapshot, version string) ([]export.Object, error)
 
 	resource schema.GroupVersionResource
 	there    bool
@@ -40,7 +40,7 @@ func newHyperNodes(p *Publisher) *objects {
 			Group: export.HyperNodeGroup, Version: export.HyperNodeVersion, Resource: export.HyperNodeResource,
 		}, true, err
 	}
-	o.want = func(v *view.View, _ string) ([]export.Object, error) {
+	o.want = func(v *snapshot.Snapshot, _ string) ([]export.Object, error) {
 		return export.HyperNodes(v.Tree, export.TiersOf(v.Levels, v.Tree), named)
 	}
 	return o
@@ -63,7 +63,7 @@ func (o *objects) declares(ctx context.Context, api, field string) (bool, error)
 func newKueue(p *Publisher) *objects {
 	o := &objects{Publisher: p, what: "kueue", on: p.options.Exports.Kueue}
 	o.version = o.preferredKueue
-	o.want = func(v *view.View, version string) ([]export.Object, error) {
+	o.want = func(v *snapshot.Snapshot, version string) ([]export.Object, error) {
 		topology, err := export.KueueTopology(version, export.TiersOf(v.Levels, v.Tree), p.options.Templates[0])
 		return []export.Object{topology}, err
 	}
@@ -88,7 +88,7 @@ func (o *objects) preferredKueue(ctx context.Context) (schema.GroupVersionResour
 	}, group.PreferredVersion.Version != "", nil
 }
 
-func (o *objects) sync(ctx context.Context, v *view.View, full bool) error {
+func (o *objects) sync(ctx context.Context, v *snapshot.Snapshot, full bool) error {
 	if full || o.known == nil {
 		if err := o.look(ctx); err != nil {
 			return err

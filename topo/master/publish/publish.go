@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/topo/master/export"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // FieldManager owns what we apply.
@@ -29,7 +29,7 @@ const FieldManager = "heddle-topo-master"
 type Views interface {
 	// Current is the last view, nil before the first, and a channel that is
 	// closed when there is another.
-	Current() (v *view.View, next <-chan struct{})
+	Current() (v *snapshot.Snapshot, next <-chan struct{})
 	// WantWalks says whether views are to have Walks.
 	WantWalks(on bool)
 }
@@ -86,7 +86,7 @@ const (
 // writer brings one kind of objects up to date with a view. full means that
 // nothing is taken for known.
 type writer interface {
-	sync(ctx context.Context, v *view.View, full bool) error
+	sync(ctx context.Context, v *snapshot.Snapshot, full bool) error
 }
 
 // Lead writes until ctx ends: what is wrong at the beginning, what changes,
@@ -159,7 +159,7 @@ func (p *Publisher) rest(ctx context.Context, next <-chan struct{}, pause time.D
 }
 
 // syncAll lets every writer work: one that fails does not keep the others from it.
-func syncAll(ctx context.Context, writers []writer, v *view.View, full bool) error {
+func syncAll(ctx context.Context, writers []writer, v *snapshot.Snapshot, full bool) error {
 	var faults []error
 	for _, w := range writers {
 		if err := w.sync(ctx, v, full); err != nil {

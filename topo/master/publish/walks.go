@@ -13,7 +13,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // maxWalk is how many leaves one worker may get: NodeTopology's bound.
@@ -32,7 +32,7 @@ func newWalks(p *Publisher) *walks {
 	}
 }
 
-func (w *walks) sync(ctx context.Context, v *view.View, full bool) error {
+func (w *walks) sync(ctx context.Context, v *snapshot.Snapshot, full bool) error {
 	if v.Walks == nil {
 		return nil // Nobody has worked them out yet.
 	}

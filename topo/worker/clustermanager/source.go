@@ -11,6 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/topo/worker/cable"
 )
 
@@ -43,7 +44,7 @@ type Options struct {
 type Source struct {
 	options Options
 	// kick has capacity one: it tells Run that there is a new target.
-	kick chan struct{}
+	kick notify.Signal
 
 	// mu guards what follows.
 	mu     sync.Mutex
@@ -68,7 +69,7 @@ func New(o Options) *Source {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Source{options: o, kick: make(chan struct{}, 1)}
+	return &Source{options: o, kick: notify.New()}
 }
 
 // Kind implements [cable.Source].
@@ -97,10 +98,7 @@ func (s *Source) Look(_ context.Context, q cable.Question) cable.Report {
 			s.last, s.at, s.failure = Node{}, time.Time{}, ""
 		}
 		s.target = t
-		select {
-		case s.kick <- struct{}{}:
-		default:
-		}
+		s.kick.Notify()
 	}
 	return s.report(q)
 }

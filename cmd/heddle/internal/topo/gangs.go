@@ -13,7 +13,7 @@ import (
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/topo/master/export"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // gangs lists the pods that run together or not at all.
@@ -50,12 +50,12 @@ func (c *command) gangs(ctx context.Context) error {
 	return c.write(cli.Table(rows, 2) + old)
 }
 
-func (c *command) askGangs(ctx context.Context) (*view.Gangs, error) {
+func (c *command) askGangs(ctx context.Context) (*snapshot.Gangs, error) {
 	body, err := c.from.get(ctx, "/v1/gangs", "")
 	if err != nil {
 		return nil, err
 	}
-	var all view.Gangs
+	var all snapshot.Gangs
 	if err := json.Unmarshal(body, &all); err != nil {
 		return nil, fmt.Errorf("read topo-master's answer: %w", err)
 	}
@@ -78,7 +78,7 @@ func nodes(names []string) string {
 }
 
 // refusal is why a gang is not further, and since when it is refused.
-func refusal(g *view.Gang) string {
+func refusal(g *snapshot.Gang) string {
 	if g.RejectedSince.IsZero() || g.RejectedSince.Equal(g.Since) {
 		return g.Reason
 	}
@@ -86,9 +86,9 @@ func refusal(g *view.Gang) string {
 }
 
 // guests is which gangs are on which node.
-type guests map[string][]*view.Gang
+type guests map[string][]*snapshot.Gang
 
-func guestsOf(list []view.Gang) guests {
+func guestsOf(list []snapshot.Gang) guests {
 	on := guests{}
 	for i := range list {
 		for _, node := range list[i].Nodes {
@@ -100,11 +100,11 @@ func guestsOf(list []view.Gang) guests {
 
 // in names the gangs on a node or, for a group of nodes, those in it, with how
 // many of their nodes are if that is not all.
-func (g guests) in(e *view.Element) string {
+func (g guests) in(e *snapshot.Element) string {
 	if e.Nodes == nil {
-		return few(g[e.Name], func(*view.Gang) string { return "" })
+		return few(g[e.Name], func(*snapshot.Gang) string { return "" })
 	}
-	count := map[*view.Gang]int{}
+	count := map[*snapshot.Gang]int{}
 	for i := range e.Child {
 		if e.Child[i].Nodes == nil {
 			for _, gang := range g[e.Child[i].Name] {
@@ -112,11 +112,11 @@ func (g guests) in(e *view.Element) string {
 			}
 		}
 	}
-	list := make([]*view.Gang, 0, len(count))
+	list := make([]*snapshot.Gang, 0, len(count))
 	for gang := range count {
 		list = append(list, gang)
 	}
-	return few(list, func(gang *view.Gang) string {
+	return few(list, func(gang *snapshot.Gang) string {
 		if n := count[gang]; n < len(gang.Nodes) {
 			return fmt.Sprintf(" (%d of %d nodes)", n, len(gang.Nodes))
 		}
@@ -127,8 +127,8 @@ func (g guests) in(e *view.Element) string {
 // maxGuests is how many gangs a row names.
 const maxGuests = 3
 
-func few(list []*view.Gang, more func(*view.Gang) string) string {
-	slices.SortFunc(list, func(a, b *view.Gang) int {
+func few(list []*snapshot.Gang, more func(*snapshot.Gang) string) string {
+	slices.SortFunc(list, func(a, b *snapshot.Gang) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	var out []string

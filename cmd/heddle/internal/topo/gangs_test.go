@@ -10,15 +10,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 func TestGangs(t *testing.T) {
-	many := view.Gangs{}
+	many := snapshot.Gangs{}
 	for i := range 5 {
-		many.Gangs = append(many.Gangs, view.Gang{Namespace: "ai", Name: fmt.Sprint("g", i), State: gang.Running, Nodes: []string{"n1"}})
+		many.Gangs = append(many.Gangs, snapshot.Gang{Namespace: "ai", Name: fmt.Sprint("g", i), State: gang.Running, Nodes: []string{"n1"}})
 	}
-	far := view.Gang{Namespace: "ai", Name: "far", State: gang.Starting, Since: time.Unix(1_700_000_000, 0).UTC()}
+	far := snapshot.Gang{Namespace: "ai", Name: "far", State: gang.Starting, Since: time.Unix(1_700_000_000, 0).UTC()}
 	for i := range 20 {
 		far.Nodes = append(far.Nodes, fmt.Sprintf("node%d-rack%d", i, i*i))
 	}
@@ -26,7 +26,7 @@ func TestGangs(t *testing.T) {
 	const stale = "STALE: topo-master has not heard from the API server since 2023-11-14 22:15:00 UTC\n"
 	for _, tt := range []struct {
 		name  string
-		gangs view.Gangs
+		gangs snapshot.Gangs
 		args  []string
 		want  string
 	}{
@@ -35,10 +35,10 @@ ai         big   Queued   0 of 18  144   -            -             2023-11-14 2
 ai         tf    Running  2 of 2   8     dragonfly-1  n[1-2]        2023-11-14 22:13:20 UTC
 zoo        wide  Unknown  0 of 3   3     -            cpu1,gone,n1                           1 pod on a lost node
 ` + stale},
-		{"a list of nodes that is too long", view.Gangs{Gangs: []view.Gang{far}}, []string{"gangs"}, `NAMESPACE  NAME  STATE     PODS    GPUS  GROUP  NODES  SINCE                    WHY
+		{"a list of nodes that is too long", snapshot.Gangs{Gangs: []snapshot.Gang{far}}, []string{"gangs"}, `NAMESPACE  NAME  STATE     PODS    GPUS  GROUP  NODES  SINCE                    WHY
 ai         far   Starting  0 of 0  0     -      20     2023-11-14 22:13:20 UTC
 `},
-		{"none", view.Gangs{Gangs: []view.Gang{}}, []string{"gangs"}, "No pod is in a gang.\n"},
+		{"none", snapshot.Gangs{Gangs: []snapshot.Gang{}}, []string{"gangs"}, "No pod is in a gang.\n"},
 		{"in the tree", sampleGangs(), nil, `NAME         KIND       STATUS    NODES  FREE GPUS  GANGS                           WHY
 cpu1         node       Ready                       zoo/wide
 dragonfly-1  dragonfly  Degraded  2      5 of 16    ai/tf, zoo/wide (1 of 3 nodes)
@@ -48,7 +48,7 @@ dragonfly-1  dragonfly  Degraded  2      5 of 16    ai/tf, zoo/wide (1 of 3 node
 		{"many on one node", many, []string{"tree", "--groups"}, `NAME         KIND       STATUS    NODES  FREE GPUS  GANGS                            WHY
 dragonfly-1  dragonfly  Degraded  2      5 of 16    ai/g0, ai/g1, ai/g2, and 2 more
 ` + sum + stale},
-		{"the tree of an older topo-master", view.Gangs{}, []string{"tree", "--groups"}, `NAME         KIND       STATUS    NODES  FREE GPUS  WHY
+		{"the tree of an older topo-master", snapshot.Gangs{}, []string{"tree", "--groups"}, `NAME         KIND       STATUS    NODES  FREE GPUS  WHY
 dragonfly-1  dragonfly  Degraded  2      5 of 16
 ` + sum + "Gangs are not known: topo-master answers 404 Not Found: an older topo-master\n" + stale},
 	} {
@@ -65,7 +65,7 @@ dragonfly-1  dragonfly  Degraded  2      5 of 16
 }
 
 func TestNoGangsAreKnown(t *testing.T) {
-	for name, gangs := range map[string]view.Gangs{"--count-pods=false": {Unwatched: true}, "404": {}} {
+	for name, gangs := range map[string]snapshot.Gangs{"--count-pods=false": {Unwatched: true}, "404": {}} {
 		var stdout bytes.Buffer
 		err := Run(t.Context(), []string{"gangs", "--server", serverWith(t, sample(), gangs).URL}, &stdout)
 		if err == nil || !strings.Contains(err.Error(), name) {

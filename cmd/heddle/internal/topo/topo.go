@@ -13,7 +13,7 @@ import (
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/topo/master/export"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 const usage = `heddle topo: where every cable of the cluster goes, and which gangs run where.
@@ -97,12 +97,12 @@ func (c *command) export(ctx context.Context) error {
 	return c.write(string(body))
 }
 
-func (c *command) topology(ctx context.Context) (*view.Topology, error) {
+func (c *command) topology(ctx context.Context) (*snapshot.Topology, error) {
 	body, err := c.from.get(ctx, "/v1/topology", "")
 	if err != nil {
 		return nil, err
 	}
-	var t view.Topology
+	var t snapshot.Topology
 	if err := json.Unmarshal(body, &t); err != nil {
 		return nil, fmt.Errorf("read topo-master's answer: %w", err)
 	}
@@ -117,7 +117,7 @@ func (c *command) tree(ctx context.Context) error {
 	// The tree is worth showing without them, as by an older topo-master.
 	gangs, blind := c.askGangs(ctx)
 	if blind != nil {
-		gangs = &view.Gangs{}
+		gangs = &snapshot.Gangs{}
 	}
 	rows := [][]string{{"NAME", "KIND", "STATUS", "NODES", "FREE GPUS", "GANGS", "WHY"}}
 	on := guestsOf(gangs.Gangs)
@@ -155,7 +155,7 @@ func (c *command) tree(ctx context.Context) error {
 const gangsColumn = 5
 
 // old warns of a map that is not of now.
-func old(t *view.Topology) string {
+func old(t *snapshot.Topology) string {
 	if t.StaleSince == nil {
 		return ""
 	}
@@ -164,7 +164,7 @@ func old(t *view.Topology) string {
 
 func at(when time.Time) string { return when.Format("2006-01-02 15:04:05 MST") }
 
-func (c *command) rows(rows [][]string, e *view.Element, on guests, depth int) [][]string {
+func (c *command) rows(rows [][]string, e *snapshot.Element, on guests, depth int) [][]string {
 	isNode := e.Nodes == nil
 	if isNode && c.groups {
 		return rows
@@ -184,14 +184,14 @@ func (c *command) rows(rows [][]string, e *view.Element, on guests, depth int) [
 }
 
 // gpus is "3 of 8", or "8" where nobody counts pods.
-func gpus(g view.GPUs) string {
+func gpus(g snapshot.GPUs) string {
 	if g.Free == nil {
 		return fmt.Sprint(g.Total)
 	}
 	return fmt.Sprintf("%d of %d", *g.Free, g.Total)
 }
 
-func why(e *view.Element) string {
+func why(e *snapshot.Element) string {
 	var out []string
 	for _, r := range e.Reasons {
 		text := r.Kind

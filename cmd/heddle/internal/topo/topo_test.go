@@ -20,26 +20,26 @@ import (
 	"github.com/heddle-dev/heddle/test/topomaster"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // sample is a dragonfly of two nodes, one of which is wired wrongly, and a node
 // in no group.
-func sample() view.Topology {
-	return view.Topology{
-		Nodes: view.Count{Ready: 2, Degraded: 1}, GPUs: view.GPUs{Free: new(5), Offered: 14, Total: 16},
+func sample() snapshot.Topology {
+	return snapshot.Topology{
+		Nodes: snapshot.Count{Ready: 2, Degraded: 1}, GPUs: snapshot.GPUs{Free: new(5), Offered: 14, Total: 16},
 		StaleSince: new(time.Unix(1_700_000_100, 0).UTC()),
-		Tree: []view.Element{
+		Tree: []snapshot.Element{
 			{Name: "cpu1", Kind: "node", Status: "Ready"},
 			{
-				Name: "dragonfly-1", Kind: "dragonfly", Status: "Degraded", GPUs: view.GPUs{Free: new(5), Total: 16},
-				Nodes: &view.Count{Ready: 1, Degraded: 1},
-				Child: []view.Element{
+				Name: "dragonfly-1", Kind: "dragonfly", Status: "Degraded", GPUs: snapshot.GPUs{Free: new(5), Total: 16},
+				Nodes: &snapshot.Count{Ready: 1, Degraded: 1},
+				Child: []snapshot.Element{
 					{
-						Name: "n1", Kind: "node", Status: "Degraded", GPUs: view.GPUs{Free: new(5), Total: 8},
-						Reasons: []view.Reason{{Kind: "stale", Since: new(time.Unix(1_700_000_000, 0).UTC())}, {Kind: "miscabled", Count: 2}},
+						Name: "n1", Kind: "node", Status: "Degraded", GPUs: snapshot.GPUs{Free: new(5), Total: 8},
+						Reasons: []snapshot.Reason{{Kind: "stale", Since: new(time.Unix(1_700_000_000, 0).UTC())}, {Kind: "miscabled", Count: 2}},
 					},
-					{Name: "n2", Kind: "node", Status: "Ready", GPUs: view.GPUs{Free: new(0), Total: 8}, Cordoned: true},
+					{Name: "n2", Kind: "node", Status: "Ready", GPUs: snapshot.GPUs{Free: new(0), Total: 8}, Cordoned: true},
 				},
 			},
 		},
@@ -52,33 +52,33 @@ func sample() view.Topology {
 			{Kind: fabric.Duplicate, Node: "n1", HCA: "mlx5_5", Port: 1, Rail: 5, Other: "n2"},
 			{Kind: fabric.BadPath, Node: "n2", Other: "dragonfly-1"},
 		},
-		Ignored: []view.Ignored{{Name: "liar", Reason: "it is not owned by the Node of its name"}},
+		Ignored: []snapshot.Ignored{{Name: "liar", Reason: "it is not owned by the Node of its name"}},
 	}
 }
 
 // sampleGangs are one that waits, one that runs on both nodes and beyond, and
 // one that nobody knows the place of.
-func sampleGangs() view.Gangs {
+func sampleGangs() snapshot.Gangs {
 	began := time.Unix(1_700_000_000, 0).UTC()
-	return view.Gangs{
+	return snapshot.Gangs{
 		StaleSince: new(time.Unix(1_700_000_100, 0).UTC()),
-		Gangs: []view.Gang{
+		Gangs: []snapshot.Gang{
 			{
 				Namespace: "ai", Name: "big", State: gang.Queued, Members: 18, GPUs: 144, Since: began, RejectedSince: began.Add(time.Minute),
 				Reason: "rejected by podgroup ai/big: 2 of 18 fit", Nodes: []string{},
 			},
-			{Namespace: "ai", Name: "tf", State: gang.Running, Members: 2, Running: 2, GPUs: 8, Since: began, Nodes: []string{"n2", "n1"}, Group: &view.GroupName{Name: "dragonfly-1", Kind: "dragonfly"}},
+			{Namespace: "ai", Name: "tf", State: gang.Running, Members: 2, Running: 2, GPUs: 8, Since: began, Nodes: []string{"n2", "n1"}, Group: &snapshot.GroupName{Name: "dragonfly-1", Kind: "dragonfly"}},
 			{Namespace: "zoo", Name: "wide", State: gang.Unknown, Members: 3, GPUs: 3, Reason: "1 pod on a lost node", Nodes: []string{"n1", "gone", "cpu1"}},
 		},
 	}
 }
 
-func server(t *testing.T, all view.Topology) *httptest.Server {
+func server(t *testing.T, all snapshot.Topology) *httptest.Server {
 	t.Helper()
-	return serverWith(t, all, view.Gangs{Gangs: []view.Gang{}})
+	return serverWith(t, all, snapshot.Gangs{Gangs: []snapshot.Gang{}})
 }
 
-func serverWith(t *testing.T, all view.Topology, gangs view.Gangs) *httptest.Server {
+func serverWith(t *testing.T, all snapshot.Topology, gangs snapshot.Gangs) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		const proxy = "/api/v1/namespaces/gpu/services/heddle-topo-master:9001/proxy"
@@ -211,7 +211,7 @@ func TestSecured(t *testing.T) {
 
 func TestNothingIsWrong(t *testing.T) {
 	var stdout bytes.Buffer
-	if err := Run(t.Context(), []string{"miscabled", "--server", server(t, view.Topology{}).URL}, &stdout); err != nil {
+	if err := Run(t.Context(), []string{"miscabled", "--server", server(t, snapshot.Topology{}).URL}, &stdout); err != nil {
 		t.Error(err)
 	}
 	if got := stdout.String(); got != "Every cable is where it belongs.\n" {

@@ -70,7 +70,7 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- end }}
 
 {{/* The effects that the configuration asks for; NoExecute evicts, so it is
-     allowed only where somebody configured it. */}}
+     allowed only where it is configured. */}}
 {{- define "heddle.taintEffects" -}}
 {{- $effects := list "NoSchedule" }}
 {{- range prepend .Values.config.nodes .Values.config.cluster }}
@@ -104,7 +104,7 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- if and $shares $patient }}true{{ end }}
 {{- end }}
 
-{{/* Whether a NodeConfig says that refused pods are never evicted. */}}
+{{/* Whether a NodeConfig disables the eviction of rejected pods. */}}
 {{- define "heddle.never" -}}
 {{- if regexMatch "^(0+([.]0*)?(ns|us|µs|ms|s|m|h)?)+$" (get (.sgpu | default dict) "refusedFor" | toString) }}true{{ end }}
 {{- end }}
@@ -139,7 +139,7 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- end }}
 
 {{/* A list of texts in CEL. Between quotes stands only what needs no escape:
-     whatever else comes here is refused, also where Helm was told to skip the
+     anything else is rejected, also where Helm skips the
      schema of the values. */}}
 {{- define "heddle.celTexts" -}}
 {{- $texts := list }}

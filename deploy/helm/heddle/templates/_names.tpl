@@ -25,7 +25,7 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- if or .Values.gpuDevice.deploy .Values.gpuDevice.sGPUHybridMode }}true{{ end }}
 {{- end }}
 
-{{/* The cluster's NodeConfig, with what other values say of it. */}}
+{{/* The cluster's NodeConfig, merged with other values that set parts of it. */}}
 {{- define "heddle.clusterConfig" -}}
 {{- $config := deepCopy .Values.config.cluster }}
 {{- $topology := $config.topology | default dict }}

@@ -1,4 +1,4 @@
-package view_test
+package snapshot_test
 
 import (
 	"bytes"
@@ -14,10 +14,10 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-func text(t *testing.T, v *view.View) string {
+func text(t *testing.T, v *snapshot.Snapshot) string {
 	t.Helper()
 	d, err := v.Document()
 	if err != nil {
@@ -48,22 +48,22 @@ func TestDocumentIsWhatEncodingJSONWrites(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var draft view.Draft
+		var draft snapshot.Draft
 		for i := range n {
 			name := fmt.Sprintf("n<%d>", i)
 			m.Put(fabric.Node{Name: name, Ready: i != 2, Since: since, Report: &v1alpha1.NodeTopologySpec{
 				Path: []string{fmt.Sprint("switchbox-", i/4), fmt.Sprint("dragonfly-", i/2)}, PathSource: v1alpha1.SourceStatic,
 				Rails: []v1alpha1.Rail{{HCA: "mlx5_0", ID: "0000:18:00.0", Role: "fabric", Port: 1, LinkState: v1alpha1.LinkDown}},
 			}})
-			draft.Set(name, view.Detail{Node: &informers.Node{Name: name, Ready: i != 2, GPUs: 8, Cordoned: i == 1}, Used: int32(i)})
+			draft.Set(name, snapshot.Detail{Node: &informers.Node{Name: name, Ready: i != 2, GPUs: 8, Cordoned: i == 1}, Used: int32(i)})
 		}
-		all := view.View{Tree: m.Snapshot(since), Levels: levels, Nodes: draft.Table(), CountsPods: true}
+		all := snapshot.Snapshot{Tree: m.Snapshot(since), Levels: levels, Nodes: draft.Table(), CountsPods: true}
 		if n == 1 {
 			all.StaleSince = since.UTC()
 		}
-		v := view.New(all)
+		v := snapshot.New(all)
 		got := text(t, v)
-		var decoded view.Topology
+		var decoded snapshot.Topology
 		strict := json.NewDecoder(bytes.NewReader([]byte(got)))
 		strict.DisallowUnknownFields()
 		if err := strict.Decode(&decoded); err != nil {
@@ -81,10 +81,10 @@ func TestDocumentIsWhatEncodingJSONWrites(t *testing.T) {
 		}
 		if n == 5 {
 			// n1 is cordoned and n2 not ready: 8 + 0 + 0 + 8-3 + 8-4.
-			if diff := cmp.Diff(view.GPUs{Free: new(17), Offered: 40, Total: 40}, decoded.GPUs); diff != "" {
+			if diff := cmp.Diff(snapshot.GPUs{Free: new(17), Offered: 40, Total: 40}, decoded.GPUs); diff != "" {
 				t.Errorf("GPUs (-want +got):\n%s", diff)
 			}
-			if len(decoded.Findings) != 5 || decoded.Nodes != (view.Count{Degraded: 4, NotReady: 1}) {
+			if len(decoded.Findings) != 5 || decoded.Nodes != (snapshot.Count{Degraded: 4, NotReady: 1}) {
 				t.Errorf("findings %v, nodes %+v", decoded.Findings, decoded.Nodes)
 			}
 		}
@@ -96,9 +96,9 @@ func TestTheSameGenerationIsNotEncodedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var draft view.Draft
-	all := view.View{Generation: 1, Tree: m.Snapshot(time.Unix(1, 0)), Nodes: draft.Table()}
-	v := view.New(all)
+	var draft snapshot.Draft
+	all := snapshot.Snapshot{Generation: 1, Tree: m.Snapshot(time.Unix(1, 0)), Nodes: draft.Table()}
+	v := snapshot.New(all)
 	a, errA := v.Document()
 	b, errB := v.Next(all).Document()
 	all.Generation, all.Mapped = 2, 2
@@ -115,9 +115,9 @@ func TestTheSameGenerationIsNotEncodedAgain(t *testing.T) {
 }
 
 func TestTablesDoNotChange(t *testing.T) {
-	var draft view.Draft
+	var draft snapshot.Draft
 	set := func(name string, used int32) {
-		draft.Set(name, view.Detail{Node: &informers.Node{Name: name}, Used: used})
+		draft.Set(name, snapshot.Detail{Node: &informers.Node{Name: name}, Used: used})
 	}
 	for i := range 1000 {
 		set(fmt.Sprint("n", i), 0)
@@ -129,9 +129,9 @@ func TestTablesDoNotChange(t *testing.T) {
 	for i := range 1000 {
 		set(fmt.Sprint("n", i), 1)
 	}
-	draft.Set("n7", view.Detail{})
+	draft.Set("n7", snapshot.Detail{})
 	after := draft.Table()
-	count := func(table *view.Table) (n, used int) {
+	count := func(table *snapshot.Table) (n, used int) {
 		for _, d := range table.All() {
 			n, used = n+1, used+int(d.Used)
 		}

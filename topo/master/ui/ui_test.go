@@ -1,4 +1,4 @@
-package page_test
+package ui_test
 
 import (
 	"io/fs"
@@ -7,18 +7,18 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/heddle-dev/heddle/topo/master/page"
+	"github.com/heddle-dev/heddle/topo/master/ui"
 )
 
 // read is all files of the page by name.
 func read(t *testing.T) map[string]string {
 	t.Helper()
 	files := map[string]string{}
-	err := fs.WalkDir(page.Files(), ".", func(name string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(ui.Files(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		b, err := fs.ReadFile(page.Files(), name)
+		b, err := fs.ReadFile(ui.Files(), name)
 		files[name] = string(b)
 		return err
 	})
@@ -80,7 +80,7 @@ func TestEverythingReferredToIsThere(t *testing.T) {
 // TestPageSaysThePolicy: a server that sends no policy is not the end of it.
 func TestPageSaysThePolicy(t *testing.T) {
 	// A meta element cannot say who may frame the page.
-	inside, _, _ := strings.Cut(page.Policy, "; frame-ancestors")
+	inside, _, _ := strings.Cut(ui.Policy, "; frame-ancestors")
 	if !strings.Contains(read(t)["index.html"], `content="`+inside+`"`) {
 		t.Errorf("index.html does not have the policy %q", inside)
 	}

@@ -1,4 +1,4 @@
-package view
+package snapshot
 
 import (
 	"cmp"
@@ -60,13 +60,13 @@ type GroupName struct {
 // GangList are all gangs, made at the first call: what many changes in a row
 // come to is worked out once, and only if somebody asks. It is shared: not to be
 // written to.
-func (v *View) GangList() []Gang { return v.gangs() }
+func (v *Snapshot) GangList() []Gang { return v.gangs() }
 
 // GangDocument is GET /v1/gangs, made at the first call.
-func (v *View) GangDocument() (*Document, error) { return v.gangDocument() }
+func (v *Snapshot) GangDocument() (*Document, error) { return v.gangDocument() }
 
 // SelectGangs are those of a namespace in a state; "" is any.
-func (v *View) SelectGangs(namespace string, state gang.Phase) Gangs {
+func (v *Snapshot) SelectGangs(namespace string, state gang.Phase) Gangs {
 	list := []Gang{}
 	for _, g := range v.GangList() {
 		if (namespace == "" || g.Namespace == namespace) && (state == "" || g.State == state) {
@@ -76,7 +76,7 @@ func (v *View) SelectGangs(namespace string, state gang.Phase) Gangs {
 	return v.answer(list)
 }
 
-func (v *View) answer(list []Gang) Gangs {
+func (v *Snapshot) answer(list []Gang) Gangs {
 	out := Gangs{Unwatched: v.Gangs == nil, Gangs: list}
 	if !v.StaleSince.IsZero() {
 		out.StaleSince = new(v.StaleSince)
@@ -84,7 +84,7 @@ func (v *View) answer(list []Gang) Gangs {
 	return out
 }
 
-func (v *View) writeGangs(w io.Writer) error {
+func (v *Snapshot) writeGangs(w io.Writer) error {
 	if err := writeJSON(w, "", v.answer(v.GangList())); err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (v *View) writeGangs(w io.Writer) error {
 	return err
 }
 
-func (v *View) listGangs() []Gang {
+func (v *Snapshot) listGangs() []Gang {
 	out := []Gang{}
 	if v.Gangs == nil {
 		return out
@@ -108,7 +108,7 @@ func (v *View) listGangs() []Gang {
 }
 
 // gang sums up the members of one, of which there is one at least.
-func (v *View) gang(shared []*gang.Member, at map[string][]*fabric.Element) Gang {
+func (v *Snapshot) gang(shared []*gang.Member, at map[string][]*fabric.Element) Gang {
 	members := slices.Clone(shared)
 	gang.OrderMembers(members)
 	out := Gang{Nodes: []string{}}
@@ -134,7 +134,7 @@ func (v *View) gang(shared []*gang.Member, at map[string][]*fabric.Element) Gang
 }
 
 // lost tells of a node whether it is not ready, and since when.
-func (v *View) lost(name string) (time.Time, bool) {
+func (v *Snapshot) lost(name string) (time.Time, bool) {
 	d, _ := v.Nodes.Of(name)
 	if d.Node == nil {
 		return time.Time{}, true
@@ -143,7 +143,7 @@ func (v *View) lost(name string) (time.Time, bool) {
 }
 
 // places are the groups, top first, that hold each node with a member.
-func (v *View) places() map[string][]*fabric.Element {
+func (v *Snapshot) places() map[string][]*fabric.Element {
 	at := map[string][]*fabric.Element{}
 	for _, members := range v.Gangs.All() {
 		for _, m := range members {

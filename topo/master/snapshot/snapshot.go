@@ -1,10 +1,10 @@
-// Package view is what topo-master knows at one moment, and how it tells it.
+// Package snapshot is what topo-master knows at one moment, and how it tells it.
 //
 // It owns the snapshot of tree, nodes and gangs that all answers are made of, and
 // the shapes of GET /v1/topology, /v1/nodes/{name} and /v1/gangs. It is pure: no clock, no
 // network, no API server. The tree and the bytes of /node_group are
 // topo/fabric's.
-package view
+package snapshot
 
 import (
 	"sync"
@@ -14,9 +14,9 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 )
 
-// View is everything at one moment. It never changes, but for the heartbeats
+// Snapshot is everything at one moment. It never changes, but for the heartbeats
 // of reports.
-type View struct {
+type Snapshot struct {
 	// Generation counts the changes that this replica saw.
 	Generation uint64
 	// Mapped is the generation of the last change that Document tells: all but
@@ -41,7 +41,7 @@ type View struct {
 }
 
 // New makes a view.
-func New(v View) *View {
+func New(v Snapshot) *Snapshot {
 	out := &v
 	out.document = sync.OnceValues(out.encode)
 	out.gangs = sync.OnceValue(out.listGangs)
@@ -50,7 +50,7 @@ func New(v View) *View {
 }
 
 // Document is GET /v1/topology, made at the first call.
-func (v *View) Document() (*Document, error) { return v.document() }
+func (v *Snapshot) Document() (*Document, error) { return v.document() }
 
 // GPUs is how many accelerators there are.
 type GPUs struct {
@@ -77,7 +77,7 @@ func (g *GPUs) add(o GPUs) {
 	}
 }
 
-func (v *View) gpus(d Detail) GPUs {
+func (v *Snapshot) gpus(d Detail) GPUs {
 	var g GPUs
 	if r := d.Believed(); r != nil {
 		g.Total = int(r.Accelerators())
@@ -157,7 +157,7 @@ type Group struct {
 }
 
 // Node is all about one node at a time; false if there is none.
-func (v *View) Node(name string, now time.Time) (*Node, bool) {
+func (v *Snapshot) Node(name string, now time.Time) (*Node, bool) {
 	d, ok := v.Nodes.Of(name)
 	if !ok || d.Node == nil {
 		return nil, false
@@ -193,7 +193,7 @@ func (v *View) Node(name string, now time.Time) (*Node, bool) {
 
 // Next makes the view that follows v. With the same generation, or the same map,
 // it tells the same, so that what was encoded stays.
-func (v *View) Next(n View) *View {
+func (v *Snapshot) Next(n Snapshot) *Snapshot {
 	out := New(n)
 	if v != nil && v.Mapped == n.Mapped {
 		out.document = v.document

@@ -1,4 +1,4 @@
-package view_test
+package snapshot_test
 
 import (
 	"fmt"
@@ -15,11 +15,11 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/master/view"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // crowded is a fat tree of n nodes with a pod each, in gangs of a size.
-func crowded(tb testing.TB, n, size int) view.View {
+func crowded(tb testing.TB, n, size int) snapshot.Snapshot {
 	tb.Helper()
 	levels, err := fabric.Preset(fabric.ModeAuto, 0)
 	if err != nil {
@@ -29,14 +29,14 @@ func crowded(tb testing.TB, n, size int) view.View {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	var draft view.Draft
-	var gangs view.GangDraft
+	var draft snapshot.Draft
+	var gangs snapshot.GangDraft
 	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(n, 32), Rails: 8, Pod: 16})
 	byGang := map[string][]*gang.Member{}
 	for i := range f.Nodes {
 		node := &f.Nodes[i]
 		m.Put(fabric.Node{Name: node.Name, Ready: true, Report: &node.Spec})
-		draft.Set(node.Name, view.Detail{Node: &informers.Node{Name: node.Name, Ready: true, GPUs: 8}})
+		draft.Set(node.Name, snapshot.Detail{Node: &informers.Node{Name: node.Name, Ready: true, GPUs: 8}})
 		job := fmt.Sprintf("job-%04d", i/size)
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: fmt.Sprint(job, "-worker-", i%size), Labels: map[string]string{wellknown.GangName: job},
@@ -48,7 +48,7 @@ func crowded(tb testing.TB, n, size int) view.View {
 	for key, members := range byGang {
 		gangs.Set(key, members)
 	}
-	return view.View{Generation: 1, Tree: m.Snapshot(time.Unix(1, 0)), Nodes: draft.Table(), Gangs: gangs.Table(), CountsPods: true}
+	return snapshot.Snapshot{Generation: 1, Tree: m.Snapshot(time.Unix(1, 0)), Nodes: draft.Table(), Gangs: gangs.Table(), CountsPods: true}
 }
 
 // Where a gang is, by the groups that hold its nodes.
@@ -57,7 +57,7 @@ func TestGangsGroups(t *testing.T) {
 		16: {"leaf": 64}, 32: {"leaf": 32}, 64: {"spine": 16}, 512: {"spine": 2}, 1024: {"": 1},
 	} {
 		got := map[string]int{}
-		list := view.New(crowded(t, 1024, size)).GangList()
+		list := snapshot.New(crowded(t, 1024, size)).GangList()
 		for i := range list {
 			kind := ""
 			if list[i].Group != nil {
@@ -75,7 +75,7 @@ func TestGangsGroups(t *testing.T) {
 func BenchmarkGangs(b *testing.B) {
 	all := crowded(b, 16384, 32)
 	for b.Loop() {
-		if d, err := view.New(all).GangDocument(); err != nil || d.Size == 0 {
+		if d, err := snapshot.New(all).GangDocument(); err != nil || d.Size == 0 {
 			b.Fatal(err)
 		}
 	}

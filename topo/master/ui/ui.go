@@ -1,4 +1,4 @@
-// Package page is the web page that topo-master serves at its root: the fabric
+// Package ui is the web page that topo-master serves at its root: the fabric
 // as nested boxes, and what is wrong in it.
 //
 // It owns the page's files and the policy that a browser is to hold them to.
@@ -6,7 +6,7 @@
 // reads v1/topology, v1/nodes/{name} and v1/watch by addresses relative to its
 // own, so that it works behind a path too, as under kubectl proxy. This package
 // serves nothing itself and knows nothing of the tree.
-package page
+package ui
 
 import (
 	"embed"

@@ -1,4 +1,4 @@
-package view
+package snapshot
 
 import (
 	"bytes"
@@ -95,7 +95,7 @@ type Document struct {
 
 // encode makes the document, one top-level element at a time so that no more
 // than that is in memory twice.
-func (v *View) encode() (*Document, error) { return pack(v.write) }
+func (v *Snapshot) encode() (*Document, error) { return pack(v.write) }
 
 // pack compresses what write writes.
 func pack(write func(io.Writer) error) (*Document, error) {
@@ -127,7 +127,7 @@ func (l *length) Write(b []byte) (int, error) {
 }
 
 // write writes a Topology as encoding/json would.
-func (v *View) write(w io.Writer) error {
+func (v *Snapshot) write(w io.Writer) error {
 	levels := []Level{}
 	for _, l := range v.Levels {
 		levels = append(levels, Level{l.Kind, l.By, l.Nodes})
@@ -187,7 +187,7 @@ func writeJSON(w io.Writer, head string, value any) error {
 	return err
 }
 
-func (v *View) element(e *fabric.Element) Element {
+func (v *Snapshot) element(e *fabric.Element) Element {
 	out := Element{Name: e.Name, Kind: e.Kind, Status: e.Status, Key: e.Key, Reasons: reasons(e.Reasons)}
 	if e.Kind == v1alpha1.KindNode {
 		d, _ := v.Nodes.Of(e.Name)
@@ -215,7 +215,7 @@ func (v *View) element(e *fabric.Element) Element {
 // maxIgnored bounds a list of what is not believed.
 const maxIgnored = 1000
 
-func (v *View) ignored() []Ignored {
+func (v *Snapshot) ignored() []Ignored {
 	out := []Ignored{}
 	for name, d := range v.Nodes.All() {
 		if why := d.Ignored(); why != "" {

@@ -1,0 +1,78 @@
+package inventory_test
+
+import (
+	"testing"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/test/machines"
+)
+
+func TestSharedGPUs(t *testing.T) {
+	m := machines.Load(t, "a100-pcie-pairs")
+	c := config.Default()
+	c.Mode, c.SGPU.GPUs = config.ModeSGPU, []config.GPURef{"1", "2", "3"}
+	m.GPUs[2].Health = machine.Health{State: machine.Unhealthy, Reason: "ECC"}
+	gpus := map[string]inventory.GPU{}
+	for i := range m.GPUs {
+		gpus[m.GPUs[i].UUID] = inventory.GPU{Mode: inventory.Wanted(&c, &m.GPUs[i])}
+	}
+	gpus[m.GPUs[3].UUID] = inventory.GPU{Mode: config.ModeSGPU, Unhealthy: "XID 79"}
+	got := inventory.New(m, &c, gpus, nil).Shared
+	if len(got) != 3 || got[0].Index != 1 || got[0].Against != "" || got[1].Against != "unhealthy: ECC" || got[2].Against != "XID 79" {
+		t.Fatalf("%+v", got)
+	}
+	// NVLink bridges join pairs.
+	if got[0].Zone == 0 || got[1].Zone != got[2].Zone || got[0].Zone == got[1].Zone {
+		t.Errorf("zones %d, %d and %d", got[0].Zone, got[1].Zone, got[2].Zone)
+	}
+	for i := range got {
+		if f := m.Function(m.GPUs[i+1].PCI); f.NUMA == nil || got[i].NUMA != *f.NUMA {
+			t.Errorf("GPU %d: NUMA %d", i+1, got[i].NUMA)
+		}
+	}
+	whole := inventory.Configured(machines.Load(t, "dgx-h100"), &config.NodeConfig{Mode: config.ModeSGPU}).Shared
+	for _, card := range whole {
+		if card.Zone != 1 {
+			t.Errorf("behind switches: %+v", card)
+		}
+	}
+}
+
+func TestMIGDevicesAreHandedOutAsTheirGPU(t *testing.T) {
+	m := machines.Load(t, "dgx-h100")
+	m.GPUs[1].MIG = machine.MIG{Enabled: true, Devices: []machine.MIGDevice{{UUID: "MIG-1", Profile: "1g.10gb"}}}
+	c := config.Default()
+	state := inventory.GPU{Mode: config.ModeNative, Unhealthy: "XID 79", Unavailable: "cordoned"}
+	inv := inventory.New(m, &c, map[string]inventory.GPU{m.GPUs[1].UUID: state}, nil)
+	if inv.GPUs["MIG-1"] != state || inv.ParentOf("MIG-1") != m.GPUs[1].UUID || inv.ParentOf("MIG-2") != "" {
+		t.Errorf("MIG device %+v of %q", inv.GPUs["MIG-1"], inv.ParentOf("MIG-1"))
+	}
+}
+
+// TestWhyNewPodsCannotGetAShare: the scan's reason comes first, then the mode's;
+// a GPU that is ill while it drains is not merely draining.
+func TestWhyNewPodsCannotGetAShare(t *testing.T) {
+	for name, test := range map[string]struct {
+		state    inventory.GPU
+		scan     machine.HealthState
+		want     string
+		draining bool
+	}{
+		"draining":      {inventory.GPU{Unavailable: "moves", Draining: true}, machine.Healthy, "moves", true},
+		"draining, ill": {inventory.GPU{Unavailable: "moves", Draining: true, Unhealthy: "XID 79"}, machine.Healthy, "XID 79", false},
+		"lost":          {inventory.GPU{Unavailable: "moves", Draining: true}, machine.Lost, "lost", false},
+		"cordoned, ill": {inventory.GPU{Unavailable: "cordoned", Unhealthy: "XID 79"}, machine.Healthy, "cordoned", false},
+		"without CDI":   {inventory.GPU{CDIError: "no device node"}, machine.Healthy, "no device node", false},
+	} {
+		m := machines.Load(t, "dgx-h100")
+		m.GPUs[0].Health = machine.Health{State: test.scan}
+		c := config.Default()
+		test.state.Mode = config.ModeSGPU
+		got := inventory.New(m, &c, map[string]inventory.GPU{m.GPUs[0].UUID: test.state}, nil).Shared
+		if len(got) != 1 || got[0].Against != test.want || got[0].Leaving != test.draining {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}

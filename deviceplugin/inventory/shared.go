@@ -1,0 +1,85 @@
+package inventory
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/sharing/quota"
+)
+
+// shared are the GPUs that are handed out in shares. What the scan has against
+// a GPU comes first, then its mode, then its health, then its CDI spec.
+func (inv *Inventory) shared() []quota.GPU {
+	zones := zonesOf(inv.Machine)
+	var all []quota.GPU
+	for i := range inv.Machine.GPUs {
+		g := &inv.Machine.GPUs[i]
+		state := inv.GPUs[g.UUID]
+		if state.Mode != config.ModeSGPU || g.UUID == "" {
+			continue
+		}
+		scanned := scannedFault(g)
+		shared := quota.GPU{
+			UUID: g.UUID, Index: g.Index, MemoryMiB: g.MemoryMiB, Slots: inv.Config.SGPU.SlotsPerGPU, NUMA: -1, Zone: zones[i],
+			Against: cmp.Or(scanned, state.Unavailable), Leaving: scanned == "" && state.Draining,
+		}
+		if f := inv.Machine.Function(g.PCI); f != nil && f.NUMA != nil {
+			shared.NUMA = *f.NUMA
+		}
+		if state.Unhealthy != "" && (shared.Against == "" || shared.Leaving) {
+			shared.Against, shared.Leaving = state.Unhealthy, false
+		}
+		shared.Against = cmp.Or(shared.Against, state.CDIError)
+		all = append(all, shared)
+	}
+	slices.SortStableFunc(all, func(a, b quota.GPU) int { return cmp.Compare(a.Index, b.Index) })
+	return all
+}
+
+// scannedFault is why a GPU cannot be shared as far as the scan knows.
+func scannedFault(g *machine.GPU) string {
+	switch {
+	case g.Health.State == machine.Lost || g.Health.State == machine.Unhealthy:
+		return strings.TrimSuffix(string(g.Health.State)+": "+g.Health.Reason, ": ")
+	case g.MIG.Enabled:
+		return "MIG is on"
+	}
+	return ""
+}
+
+// zonesOf numbers the GPUs that NVLinks join, from 1, by place in the machine;
+// 0 is joined to none.
+func zonesOf(m *machine.Machine) []int {
+	zones := make([]int, len(m.GPUs))
+	last := 0
+	var join func(i int)
+	join = func(i int) {
+		zones[i] = last
+		for j := range m.GPUs {
+			if zones[j] == 0 && joined(&m.GPUs[i], &m.GPUs[j]) {
+				join(j)
+			}
+		}
+	}
+	for i := range m.GPUs {
+		alone := !slices.ContainsFunc(m.GPUs, func(g machine.GPU) bool {
+			return g.PCI != m.GPUs[i].PCI && joined(&m.GPUs[i], &g)
+		})
+		if zones[i] == 0 && !alone {
+			last++
+			join(i)
+		}
+	}
+	return zones
+}
+
+// joined tells whether NVLink joins two GPUs, directly or through switches.
+func joined(a, b *machine.GPU) bool {
+	to := func(g *machine.GPU, peer string) bool {
+		return slices.ContainsFunc(g.NVLinks, func(l machine.NVLink) bool { return l.Peer == peer && l.Links > 0 })
+	}
+	return to(a, b.PCI) || to(b, a.PCI) || to(a, machine.PeerNVSwitch) && to(b, machine.PeerNVSwitch)
+}

@@ -1,0 +1,106 @@
+// Package atomicfile replaces files whole or not at all: a reader sees the old
+// content or the new one, never half of one. It owns the temporary file, the
+// choice of fsync, and the rename; it never locks a file and never reads more
+// than the one that it compares with.
+//
+// github.com/google/renameio and github.com/moby/sys/atomicwriter always fsync,
+// which a container's start must not wait for, and end the temporary name with
+// the target's own.
+package atomicfile
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// The name of a temporary file. It lies in the target's directory, because the
+// CDI caches in use (container-device-interface up to 1.1.0, in containerd 2.2)
+// refresh on the event of a file renamed away and not of one that appears:
+// "eventMask := fsnotify.Rename | fsnotify.Remove | fsnotify.Write",
+// pkg/cdi/cache.go. It is hidden, since readers of node-feature-discovery's
+// feature directory skip such names, and ends in neither .json nor .yaml, so
+// that no container runtime reads it.
+const (
+	tempPrefix = ".heddle-"
+	tempSuffix = ".tmp"
+)
+
+// Durability is what a file that was written survives.
+type Durability bool
+
+const (
+	// Quick survives the end of the process.
+	Quick Durability = false
+	// Durable survives the end of the node too: the content is on the disk
+	// before the file has its name.
+	Durable Durability = true
+)
+
+// Write replaces the file at path, and leaves it alone if it has this content
+// already. It makes the directory where there is none. After an error the old
+// file is still there.
+func Write(path string, content []byte, perm fs.FileMode, durability Durability) error {
+	if Holds(path, content) {
+		return nil
+	}
+	err := replace(path, content, perm, durability)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	// Runtimes, and containers of any user, read below the directory.
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // See above.
+		return err
+	}
+	return replace(path, content, perm, durability)
+}
+
+// Holds reports whether the file at path has this content.
+func Holds(path string, content []byte) bool {
+	old, err := os.ReadFile(path)
+	return err == nil && bytes.Equal(old, content)
+}
+
+// IsTemp reports whether a file of this name is one that a Write has not
+// renamed yet, or never will if its process has ended.
+func IsTemp(name string) bool {
+	return strings.HasPrefix(name, tempPrefix) && strings.HasSuffix(name, tempSuffix)
+}
+
+func replace(path string, content []byte, perm fs.FileMode, durability Durability) error {
+	dir := filepath.Dir(path)
+	temp, err := os.CreateTemp(dir, tempPrefix+"*"+tempSuffix)
+	if err != nil {
+		return err
+	}
+	_, err = temp.Write(content)
+	if err == nil && durability == Durable {
+		err = temp.Sync()
+	}
+	// CreateTemp makes files that only their owner reads, and Chmod ignores
+	// the umask.
+	err = errors.Join(err, temp.Chmod(perm), temp.Close())
+	if err == nil {
+		err = os.Rename(temp.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(temp.Name()))
+	}
+	if durability == Durable {
+		syncDir(dir)
+	}
+	return nil
+}
+
+// syncDir writes the new name to the disk. Every process sees the new file
+// already, so a failure is no failure of the write: after a loss of power the
+// old file may be back, and it is whole.
+func syncDir(dir string) {
+	if d, err := os.Open(dir); err == nil {
+		_ = d.Sync()
+		_ = d.Close()
+	}
+}
