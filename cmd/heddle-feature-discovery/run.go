@@ -14,6 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/internal/node"
 	"github.com/heddle-dev/heddle/cmd/internal/observe"
 	"github.com/heddle-dev/heddle/discovery/feature"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
 
@@ -38,6 +39,7 @@ func wire(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) (
 	registry := observe.NewRegistry()
 	p := &parts{registry: registry, options: feature.Options{
 		NodeName: o.NodeName, Interval: o.Interval, Metrics: feature.NewMetrics(registry), Log: log,
+		Vendors: vendors.All(),
 	}}
 	configs, err := config.NewWatcher(o.Config, log)
 	if err != nil {

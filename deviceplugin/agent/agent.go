@@ -26,11 +26,13 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/mode"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/sharing/hami"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -73,16 +75,17 @@ type Options struct {
 	Configs  Configs
 	// Source gives the first machine before Run is called.
 	Source health.Source
-	// Poll is as in health.Options.
-	Poll func(context.Context) []NVMLPulse
-	// Usage asks all GPUs who uses them, Processes whose those are; nil does not
-	// tell what containers use.
-	Usage     func(context.Context) []NVMLUsage
+	// Vendors are those whose GPUs the node may have. GPUs are polled and watched,
+	// and asked who uses them; none for a replayed machine.
+	Vendors devgpu.Vendors
+	GPUs    devgpu.Pollers
+	// Processes knows the containers of processes; nil does not report what
+	// containers use.
 	Processes Processes
 	// Generator makes the driver's static CDI spec.
-	Generator gpu.Generator
+	Generator devgpu.EditsGenerator
 	Strategy  gpu.Strategy
-	Features  gpu.Features
+	Features  devgpu.Features
 
 	KubeletDir, CDIDir, StateDir, DevRoot string
 	Takeover                              bool
@@ -169,14 +172,14 @@ func New(o Options, pods PodResourcesClient) *Agent {
 	a.beat.Store(time.Now().UnixNano())
 	a.now.Store(inventory.New(a.Source.Machine(), a.resolve(), nil, map[string]string{}))
 	a.monitor = health.New(health.Options{
-		Source: o.Source, Config: a.config, Poll: o.Poll, Recorder: o.Recorder, Registerer: o.Registerer, Log: o.Log,
+		Source: o.Source, Config: a.config, GPUs: o.GPUs, Recorder: o.Recorder, Registerer: o.Registerer, Log: o.Log,
 	})
 	options := binder.Options{
 		Machine: a.machine, Config: a.config, Against: func(h *machine.HCA) string { return a.now.Load().HCAUnhealthy(h) },
 		PodResources: pods, Checkpoint: checkpoint(o.KubeletDir), Sockets: sockets(o.KubeletDir),
 		PodSpecs: o.PodSpecs, Events: o.BinderEvents, Scheduler: hamiScheduler{a},
 		NodeName: o.NodeName, Cards: func() []quota.GPU { return a.now.Load().Shared },
-		CardEdits: func(uuid string) (*specs.ContainerEdits, error) { return a.driver.CardEdits(uuid) },
+		CardEdits: func(uuid string) (*specs.ContainerEdits, error) { return a.driver.GPUEdits(uuid) },
 		CDIDir:    o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Log: o.Log, Now: o.now,
 	}
 	if o.Limiter != nil {
@@ -186,12 +189,12 @@ func New(o Options, pods PodResourcesClient) *Agent {
 		options.Known = a.known
 	}
 	if o.Strategy != gpu.Envvar {
-		// So that a runtime with NVIDIA's hook adds nothing to the CDI devices.
-		options.GPUEnv = []string{"NVIDIA_VISIBLE_DEVICES=void"}
+		// So that a runtime with the vendor's hook adds nothing to the CDI devices.
+		options.GPUEnv = o.Vendors.Present(a.latest()).HiddenEnv()
 	}
 	a.binder = binder.New(options)
 	a.modes = mode.New(mode.Options{Kubelet: &accounts{pods, a.binder, a.all}, StateDir: o.StateDir, Log: o.Log})
-	a.driver = newDriver(gpu.NewDriverSpec(o.CDIDir, o.Generator, o.Log), a.machine, o.Log)
+	a.driver = newDriver(cdi.NewDriverSpec(o.CDIDir, o.Generator, o.Vendors, o.Log), a.machine, o.Log)
 	a.steer = &steering{
 		pods: o.NodePods, specs: o.PodSpecs, events: o.BinderEvents, binder: a.binder,
 		machine: a.machine, config: a.config, started: make(chan started, maxStarted), log: o.Log,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -51,7 +52,7 @@ func containerNames(pods []*corev1.Pod) map[cgroup.Container]string {
 // belong to: the pod's containers, or all on the card. Containers with MPS are
 // left out, since the driver counts for the server what its clients use.
 func attribute(
-	bindings []binder.Binding, cards []NVMLUsage, where func(pid int) (cgroup.Container, error),
+	bindings []binder.Binding, cards []devgpu.Usage, where func(pid int) (cgroup.Container, error),
 	named map[cgroup.Container]string,
 ) map[consumer]consumed {
 	used := make(map[consumer]consumed)

@@ -5,13 +5,13 @@ import (
 	"log/slog"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 )
 
 // driver keeps the driver's CDI spec, apart from the loop that tells the
 // kubelet: a driver that hangs must not hold back the health of a device.
 type driver struct {
-	*gpu.DriverSpec
+	*cdi.DriverSpec
 	machine func() *machine.Machine
 	log     *slog.Logger
 	look    chan struct{}
@@ -19,7 +19,7 @@ type driver struct {
 	ready chan struct{}
 }
 
-func newDriver(spec *gpu.DriverSpec, m func() *machine.Machine, log *slog.Logger) *driver {
+func newDriver(spec *cdi.DriverSpec, m func() *machine.Machine, log *slog.Logger) *driver {
 	return &driver{
 		DriverSpec: spec, machine: m, log: log, look: make(chan struct{}, 1), ready: make(chan struct{}),
 	}

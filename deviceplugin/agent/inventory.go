@@ -31,7 +31,7 @@ func (a *Agent) inventory(m *machine.Machine, c *config.NodeConfig) *inventory.I
 			state.Unhealthy = cmp.Or(found.Reason, "unhealthy")
 		}
 		if state.Mode == config.ModeSGPU {
-			if _, err := a.driver.CardEdits(now.UUID); err != nil {
+			if _, err := a.driver.GPUEdits(now.UUID); err != nil {
 				state.CDIError = err.Error()
 			}
 		}

@@ -23,6 +23,8 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/mode"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/test/kubelet"
 	"github.com/heddle-dev/heddle/test/machines"
 )
@@ -223,8 +225,8 @@ func newRig(tb testing.TB, name string, change ...func(*Options)) *rig {
 	r.client = podresources.NewPodResourcesListerClient(conn)
 	r.options = Options{
 		NodeName: node, Configs: r.configs, Source: r.source,
-		Generator: gpu.Replayed{Dir: filepath.Join(dir, "nodes")},
-		Strategy:  gpu.CDI, KubeletDir: filepath.Dir(r.kubelet.PluginDir()),
+		Generator: devgpu.ReplayedEdits{Dir: filepath.Join(dir, "nodes"), Vendors: vendors.All()}, Vendors: vendors.All(),
+		Strategy: gpu.CDI, KubeletDir: filepath.Dir(r.kubelet.PluginDir()),
 		CDIDir: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), DevRoot: filepath.Join(dir, "dev"),
 		PodSpecs: r.api, BinderEvents: r.api, Recorder: r.api, Publisher: r.api, NodePods: r.api, Claims: r.api,
 		Interval: time.Second, Registerer: r.registry, Log: slog.New(slog.DiscardHandler),

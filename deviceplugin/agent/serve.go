@@ -19,11 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/discovery/capacity"
-	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 )
-
-// NVMLPulse is one answer of a GPU to a cheap question.
-type NVMLPulse = nvml.Pulse
 
 // PodResourcesClient is the kubelet's account of devices.
 type PodResourcesClient interface {
@@ -61,9 +57,9 @@ func (a *Agent) serveHCAs(name string) *served {
 // serveGPUs makes a resource of whole GPUs or of MIG devices.
 func (a *Agent) serveGPUs(name string) *served {
 	options := gpu.Options{
-		Name: name, Namer: a.binder, Binder: a.steer, Static: a.driver,
+		Name: name, Namer: a.binder, Binder: a.steer, Driver: a.driver.DriverSpec,
 		InUse:    func() map[string]string { return a.binder.Lost(name) },
-		Strategy: a.Strategy, Features: a.Features, Log: a.Log,
+		Strategy: a.Strategy, Features: a.Features, Vendors: a.Vendors, Log: a.Log,
 	}
 	if a.NodePods != nil {
 		options.Pods = a.steer
@@ -190,7 +186,7 @@ func (a *Agent) lacks(name string, r *gpu.Resource) string {
 
 // offersNone says why there is nothing of a resource.
 func (a *Agent) offersNone(name string) string {
-	for _, c := range capacity.Of(a.machine(), a.config()) {
+	for _, c := range capacity.Of(a.machine(), a.config(), a.Vendors) {
 		if c.Name == name {
 			return c.Reason
 		}

@@ -40,7 +40,7 @@ func (a *Agent) shortages(inv *inventory.Inventory) []health.Shortage {
 	if why := a.withoutCDI(); why != "" {
 		all = append(all, health.Shortage{Resource: c.Resources.SGPU, Cause: NothingToOffer, Message: why})
 	}
-	for _, r := range capacity.Of(m, c) {
+	for _, r := range capacity.Of(m, c, a.Vendors) {
 		if !slices.Contains(wanted, r.Name) {
 			continue // It is another daemon's.
 		}

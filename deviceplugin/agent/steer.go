@@ -61,13 +61,13 @@ var (
 // Expected implements [gpu.Pods]: what all pods want that are bound to this
 // node, ask for so many devices, and that the kubelet has not admitted yet. If
 // there is none, though the kubelet asks, it waits a moment for one.
-func (s *steering) Expected(resource string, size int) (gpu.Steering, bool) {
+func (s *steering) Expected(resource string, size int) (gpu.Selector, bool) {
 	timer := time.NewTimer(expectTimeout)
 	defer timer.Stop()
 	for {
 		pods, changed, known := s.pods.Pods()
 		if !known {
-			return gpu.Steering{}, false
+			return gpu.Selector{}, false
 		}
 		waiting := slices.DeleteFunc(pods, func(p *corev1.Pod) bool { return !awaits(p, resource, size) })
 		if len(waiting) > 0 {
@@ -76,7 +76,7 @@ func (s *steering) Expected(resource string, size int) (gpu.Steering, bool) {
 		select {
 		case <-changed:
 		case <-timer.C:
-			return gpu.Steering{}, false
+			return gpu.Selector{}, false
 		}
 	}
 }
@@ -96,16 +96,16 @@ func awaits(p *corev1.Pod, resource string, size int) bool {
 
 // common is what pods want if they want the same. Annotations that contradict
 // each other want nothing; the pod is told when it starts.
-func (s *steering) common(pods []*corev1.Pod) (gpu.Steering, bool) {
+func (s *steering) common(pods []*corev1.Pod) (gpu.Selector, bool) {
 	domains := s.config().Domains
-	var all gpu.Steering
+	var all gpu.Selector
 	for i, p := range pods {
-		one, err := gpu.SteeringOf(p.Annotations, domains)
+		one, err := gpu.SelectorOf(p.Annotations, domains)
 		if err != nil {
-			one = gpu.Steering{}
+			one = gpu.Selector{}
 		}
 		if i > 0 && (!slices.Equal(one.Use, all.Use) || !slices.Equal(one.Avoid, all.Avoid)) {
-			return gpu.Steering{}, false
+			return gpu.Selector{}, false
 		}
 		all = one
 	}
@@ -155,7 +155,7 @@ func (s *steering) check(ctx context.Context, one started) {
 			s.log.DebugContext(ctx, "a start is not checked", "pod", b.Pod, "err", err)
 			continue
 		}
-		steering, err := gpu.SteeringOf(pod.Annotations, s.config().Domains)
+		steering, err := gpu.SelectorOf(pod.Annotations, s.config().Domains)
 		if err == nil && !steering.None() {
 			err = steering.Check(s.machine(), one.ids)
 		}

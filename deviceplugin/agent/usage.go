@@ -10,11 +10,7 @@ import (
 
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
-	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 )
-
-// NVMLUsage is who uses a GPU.
-type NVMLUsage = nvml.Usage
 
 // Processes knows where the processes of the node run; [cgroup.Proc] does.
 type Processes interface {
@@ -72,7 +68,7 @@ func newUsageMetrics(a *Agent) *usageMetrics {
 // against is why it cannot be told what containers use; empty if it can.
 func (u *usageMetrics) against() string {
 	switch {
-	case u.agent.Usage == nil || u.agent.Processes == nil:
+	case len(u.agent.GPUs) == 0 || u.agent.Processes == nil:
 		return "a replayed machine has no driver that could be asked"
 	case !u.agent.Processes.HostPIDs():
 		return "heddle-device-plugin is not in the host's PID namespace (hostPID), so the driver's PIDs tell it nothing: " +
@@ -118,7 +114,7 @@ func (u *usageMetrics) look(ctx context.Context) {
 func (u *usageMetrics) take(ctx context.Context) {
 	var used map[consumer]consumed
 	if bindings := u.shares(); len(bindings) > 0 {
-		cards := u.agent.Usage(ctx)
+		cards := u.agent.GPUs.Usage(ctx)
 		used = attribute(bindings, cards, u.agent.Processes.Container, u.containers())
 	}
 	u.mu.Lock()

@@ -22,6 +22,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/labels"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
@@ -67,7 +68,9 @@ type Options struct {
 	Configs  Configs
 	Nodes    Nodes
 	Sink     Sink
-	// Interval is the longest time between two looks.
+	// Vendors are those whose GPUs are known.
+	Vendors gpu.Vendors
+	// Interval is the longest time between two rounds.
 	Interval time.Duration
 	Metrics  *Metrics
 	Log      *slog.Logger
@@ -144,7 +147,7 @@ func (d *Daemon) Round(ctx context.Context) error {
 	}
 	d.reportConfig(ctx)
 	resolved := d.Configs.Current().Resolve(d.NodeName, nodeLabels)
-	want := labels.Compute(m, &resolved)
+	want := labels.Compute(m, &resolved, d.Vendors)
 	d.reportChange(ctx, want)
 
 	start := time.Now()

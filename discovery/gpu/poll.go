@@ -3,6 +3,7 @@ package gpu
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -127,4 +128,35 @@ func (p *Poller) Usage(ctx context.Context) []Usage {
 		}
 	}
 	return slices.DeleteFunc(all, func(u Usage) bool { return errors.Is(u.Err, ErrAbsent) })
+}
+
+// Pollers ask the GPUs of all vendors of a node. None, as for a replayed
+// machine, asks nothing.
+type Pollers []*Poller
+
+// Poll is [Poller.Poll] of all.
+func (p Pollers) Poll(ctx context.Context) []Pulse {
+	var all []Pulse
+	for _, one := range p {
+		all = append(all, one.Poll(ctx)...)
+	}
+	return all
+}
+
+// Usage is [Poller.Usage] of all.
+func (p Pollers) Usage(ctx context.Context) []Usage {
+	var all []Usage
+	for _, one := range p {
+		all = append(all, one.Usage(ctx)...)
+	}
+	return all
+}
+
+// Watch is [Watch] of all; it returns when ctx has ended.
+func (p Pollers) Watch(ctx context.Context, logger *slog.Logger, events chan<- Event) {
+	var wg sync.WaitGroup
+	for _, one := range p {
+		wg.Go(func() { Watch(ctx, one.telemetry, logger, events) })
+	}
+	wg.Wait()
 }

@@ -13,6 +13,7 @@ package gpu
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
@@ -39,10 +40,20 @@ type Vendor struct {
 	// Labels are the groups of labels that the vendor's nodes have beside those
 	// of every GPU.
 	Labels Labels
+	// Remedies are what an administrator is advised to do.
+	Remedies Remedies
 	// Codes is the catalog of error reports.
 	Codes Catalog
 	// Environment is how the vendor's own container runtime is configured.
 	Environment Environment
+}
+
+// Remedies are sentences for an administrator. Link begins a sentence that goes
+// on with the PCI address of the GPU.
+type Remedies struct {
+	// Driver is for a driver that does not answer, Lost and Unhealthy for GPUs,
+	// Fabric for a GPU that is not registered, Link for links that are down.
+	Driver, Lost, Unhealthy, Fabric, Link string
 }
 
 // PCI is how a vendor's functions are recognized on the PCI bus.
@@ -59,6 +70,33 @@ type Labels struct {
 	// CUDA are the versions of driver and runtime and the compute capability,
 	// MIG the instances, MPS and VGPU whether the node has them.
 	CUDA, MIG, MPS, VGPU bool
+	// Families are the generations by compute capability, for GPUs whose
+	// generation the driver does not report.
+	Families []Family
+}
+
+// Family is the generation of compute capabilities from one on.
+type Family struct {
+	Major, Minor int
+	Name         string
+}
+
+// Family is the generation of a compute capability ("9.0"); empty if the vendor
+// has no such thing.
+func (l *Labels) Family(capability string) string {
+	name := ""
+	major, minor, _ := strings.Cut(capability, ".")
+	x, errX := strconv.Atoi(major)
+	y, errY := strconv.Atoi(minor)
+	if errX != nil || errY != nil {
+		return ""
+	}
+	for _, f := range l.Families {
+		if x > f.Major || x == f.Major && y >= f.Minor {
+			name = f.Name
+		}
+	}
+	return name
 }
 
 // IsGPU tells whether a function is one of the vendor's GPUs.
@@ -96,11 +134,19 @@ func (v Vendors) IsSwitch(vendor, class string) bool {
 func (v Vendors) Of(m *machine.Machine, g *machine.GPU) *Vendor {
 	f := m.Function(g.PCI)
 	for _, one := range v {
-		if f == nil || one.PCI.Vendor == f.Vendor {
+		if f == nil || f.Vendor == "" || one.PCI.Vendor == f.Vendor {
 			return one
 		}
 	}
 	return nil
+}
+
+// Present are the vendors of a machine's GPUs, those without a driver too.
+func (v Vendors) Present(m *machine.Machine) Vendors {
+	return slices.DeleteFunc(slices.Clone(v), func(one *Vendor) bool {
+		known := slices.ContainsFunc(m.GPUs, func(g machine.GPU) bool { return v.Of(m, &g) == one })
+		return !known && !slices.ContainsFunc(m.PCI, func(f machine.PCIFunction) bool { return one.IsGPU(&f) })
+	})
 }
 
 // OnBus counts a vendor's GPUs on the PCI bus: those that the GPU driver could

@@ -26,7 +26,7 @@ func TestProcesses(t *testing.T) {
 		return []nvml.ProcessInfo{{Pid: 41, UsedGpuMemory: 3 << 30}, {Pid: 42, UsedGpuMemory: math.MaxUint64}}, answer
 	}
 	got, err := b.library.Processes("GPU-1")
-	if diff := cmp.Diff([]gpu.Process{{41, 3 << 30}, {42, -1}}, got); diff != "" || err != nil {
+	if diff := cmp.Diff([]gpu.Process{{PID: 41, Bytes: 3 << 30}, {PID: 42, Bytes: -1}}, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	answer = nvml.ERROR_GPU_IS_LOST
@@ -55,7 +55,7 @@ func TestSamples(t *testing.T) {
 				nvml.ProcessUtilizationSample{Pid: 41, TimeStamp: 150, SmUtil: 60, MemUtil: 3},
 				nvml.ProcessUtilizationSample{Pid: 42, TimeStamp: 151, SmUtil: 4207},
 				nvml.ProcessUtilizationSample{Pid: 43, TimeStamp: 100, SmUtil: 1}, nvml.ProcessUtilizationSample{}),
-			[]gpu.Sample{{41, 150, 60}, {42, 151, -1}},
+			[]gpu.Sample{{PID: 41, At: 150, SM: 60}, {PID: 42, At: 151, SM: -1}},
 			"",
 		},
 		{"nobody did anything", "", answer(nvml.ERROR_NOT_FOUND), nil, ""},

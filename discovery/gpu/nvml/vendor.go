@@ -26,8 +26,15 @@ func Vendor() *gpu.Vendor {
 		PCI:    gpu.PCI{Vendor: "0x10de", GPUs: []string{"0x03"}, Switches: []string{"0x0680"}},
 		Module: "nvidia",
 		Node:   "/dev/nvidia",
-		Labels: gpu.Labels{CUDA: true, MIG: true, MPS: true, VGPU: true},
-		Codes:  catalog(),
+		Labels: gpu.Labels{CUDA: true, MIG: true, MPS: true, VGPU: true, Families: families()},
+		Remedies: gpu.Remedies{
+			Driver:    "Install or load NVIDIA's driver, and see that libnvidia-ml.so.1 is of its version: nvidia-smi, dmesg.",
+			Lost:      "Drain the node, then reset the GPU or reboot; dmesg has the XID.",
+			Unhealthy: "nvidia-smi -q shows the recovery action; drain the node before a reset.",
+			Fabric:    "See nvidia-fabricmanager's log, then reset the GPU or reboot.",
+			Link:      "See nvidia-smi nvlink -s -i",
+		},
+		Codes: catalog(),
 		Environment: gpu.Environment{
 			// "void or empty or unset: nvidia-container-runtime will have the same
 			// behavior as runc",

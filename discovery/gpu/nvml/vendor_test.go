@@ -2,6 +2,7 @@ package nvml
 
 import (
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -102,4 +103,32 @@ func FuzzParseVGPU(f *testing.F) {
 			t.Errorf("%+v, %v", got, err)
 		}
 	})
+}
+
+func TestCatalog(t *testing.T) {
+	codes := catalog()
+	seen := map[uint64]bool{}
+	for _, x := range codes.Rows {
+		if x.First > x.Last || x.Text == "" || strings.HasSuffix(x.Text, ".") {
+			t.Errorf("row %+v", x)
+		}
+		for n := x.First; n <= x.Last; n++ {
+			if seen[n] {
+				t.Errorf("XID %d has two rows", n)
+			}
+			seen[n] = true
+		}
+	}
+	// What NVIDIA's own plugin has wrong, and what it has right.
+	for n, want := range map[uint64]gpu.Severity{
+		109: gpu.Fatal, 94: gpu.Application, 63: gpu.Ignore, 92: gpu.Ignore, 13: gpu.Application, 31: gpu.Application, 43: gpu.Ignore, 45: gpu.Application,
+		68: gpu.Application, 48: gpu.Fatal, 64: gpu.Fatal, 79: gpu.Fatal, 95: gpu.Fatal, 119: gpu.Fatal, 140: gpu.Fatal, 74: gpu.Driver, 154: gpu.Driver, 12345: gpu.Driver,
+	} {
+		if got := codes.Code(n).Severity; got != want {
+			t.Errorf("XID %d is %s, want %s", n, got, want)
+		}
+	}
+	if got := codes.Code(12345).String(); got != "XID 12345" {
+		t.Error(got)
+	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/discovery/capacity"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
@@ -129,9 +130,9 @@ type Report struct {
 
 // Machine explains a machine under its configuration.
 func Machine(s *source.Subject) Report {
-	r := Report{Node: s.Machine.Node, Resources: capacity.Of(s.Machine, &s.Config)}
+	r := Report{Node: s.Machine.Node, Resources: capacity.Of(s.Machine, &s.Config, vendors.All())}
 	r.Findings = finding.Of(s.Config.WithRoles(s.Machine))
-	result := labels.Compute(s.Machine, &s.Config)
+	result := labels.Compute(s.Machine, &s.Config, vendors.All())
 	r.labels = &result
 	r.Findings = append(r.Findings, finding.Labels(result.Problems, &s.Config)...)
 	if s.Doubt != "" {

@@ -14,6 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
@@ -59,7 +60,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 // made, a configuration that may be another node's.
 func complaints(s *source.Subject, format string) (all []string) {
 	if format == "labels" {
-		for _, p := range labels.Compute(s.Machine, &s.Config).Problems {
+		for _, p := range labels.Compute(s.Machine, &s.Config, vendors.All()).Problems {
 			all = append(all, "label "+p.Key+" cannot be made: "+p.Reason)
 		}
 	}
@@ -90,7 +91,7 @@ func Render(s *source.Subject, format string) (string, error) {
 		return Matrix(m), nil
 	}
 	problems := finding.Of(m)
-	problems = append(problems, finding.Labels(labels.Compute(s.Machine, &s.Config).Problems, &s.Config)...)
+	problems = append(problems, finding.Labels(labels.Compute(s.Machine, &s.Config, vendors.All()).Problems, &s.Config)...)
 	finding.Sort(problems)
 	return Table(m, problems), nil
 }
