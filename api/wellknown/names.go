@@ -86,5 +86,5 @@ const (
 )
 
 // CordonedGPUs is the Node annotation with the UUIDs of the GPUs that nobody
-// new gets, as a comma list. `heddle card cordon` writes it.
+// new gets, as a comma list. `heddle gpu cordon` writes it.
 const CordonedGPUs = Prefix + "cordoned-gpus"

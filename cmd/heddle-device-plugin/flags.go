@@ -4,10 +4,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"time"
 
-	"github.com/heddle-dev/heddle/cmd/internal/node"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
@@ -18,7 +16,7 @@ const defaultShm = "/dev/shm"
 
 type options struct {
 	program.Flags
-	node.Host
+	program.Host
 	kubeletDir, cdiDir, stateDir string
 	hostDriverRoot               string
 	cdiHook, replayDevices       string
@@ -27,11 +25,8 @@ type options struct {
 	takeover, gdrcopy, gds       bool
 }
 
-func parseFlags(args []string, stderr io.Writer) (*options, error) {
-	o := &options{}
-	fs := flag.NewFlagSet("heddle-device-plugin", flag.ContinueOnError)
-	fs.SetOutput(stderr)
-	o.RegisterFlags(fs)
+// Register implements [program.Daemon].
+func (o *options) Register(fs *flag.FlagSet) {
 	// The state of an InfiniBand port changes without an event.
 	o.RegisterHost(fs, 10*time.Second)
 	fs.StringVar(&o.replayDevices, "replay-devices", "",
@@ -55,14 +50,10 @@ func parseFlags(args []string, stderr io.Writer) (*options, error) {
 	fs.BoolVar(&o.takeover, "takeover", false, "serve a resource although another device plugin does")
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":9102",
 		"address of /metrics, /healthz, /readyz and /v1/bindings; empty: none")
-	if err := o.Parse(fs, args, o.check); err != nil {
-		return nil, err
-	}
-	return o, nil
 }
 
-// check finds what the flag package cannot, and fills the node's name.
-func (o *options) check() error {
+// Check finds what the flag package cannot, and fills the node's name.
+func (o *options) Check() error {
 	switch {
 	case o.strategy != string(gpu.CDI) && o.strategy != string(gpu.Envvar):
 		return fmt.Errorf("--device-list-strategy: %q is neither cdi nor envvar", o.strategy)

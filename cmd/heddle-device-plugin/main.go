@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 
 	"github.com/heddle-dev/heddle/cmd/internal/program"
@@ -16,15 +15,5 @@ var version = "dev"
 func main() { program.Main("heddle-device-plugin", run) }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	o, err := parseFlags(args, stderr)
-	if err != nil {
-		return err
-	}
-	if o.Version {
-		_, err := fmt.Fprintln(stdout, "heddle-device-plugin", version)
-		return err
-	}
-	log := o.Logger(stderr)
-	program.SmallHeap()
-	return serve(ctx, o, log)
+	return program.Run(ctx, "heddle-device-plugin", version, &options{}, args, stdout, stderr)
 }

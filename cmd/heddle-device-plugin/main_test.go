@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"flag"
 	"io"
 	"net"
 	"net/http"
@@ -38,10 +39,8 @@ func TestMistakes(t *testing.T) {
 func TestDefaults(t *testing.T) {
 	t.Setenv("NODE_NAME", "gpu-1")
 	t.Setenv("KUBECONFIG", "")
-	o, err := parseFlags(nil, &bytes.Buffer{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := &options{}
+	o.Register(flag.NewFlagSet("", flag.PanicOnError))
 	if o.NodeName != "gpu-1" || o.Interval != 10*time.Second || o.kubeletDir != "/var/lib/kubelet" ||
 		o.metricsAddress != ":9102" || o.Machine != "host" || o.strategy != "cdi" {
 		t.Errorf("defaults %+v", o)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"path/filepath"
 
@@ -12,9 +13,10 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/cmd/internal/observe"
+	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/deviceplugin/agent"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	resource "github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
@@ -24,11 +26,12 @@ import (
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
-// serve wires the daemon and runs it. It fails on a bad configuration, on a
-// bad machine file and without a machine: a daemon that starts wrong should
-// not start.
-func serve(ctx context.Context, o *options, log *slog.Logger) error {
-	registry := observe.NewRegistry()
+// Run wires the daemon and runs it. It fails on a bad configuration, on a bad
+// machine file and without a machine: a daemon that starts wrong should not
+// start.
+func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error {
+	program.SmallHeap()
+	registry := program.NewRegistry()
 	configs, err := config.NewWatcher(o.Config, log)
 	if err != nil {
 		return err
@@ -62,12 +65,8 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 		Interval: o.Interval, Registerer: registry, Log: log,
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	if kube := o.kube(log); kube != nil {
-		options.PodSpecs, options.BinderEvents, options.Recorder, options.Publisher = kube, kube, kube, kube
-		options.NodePods, options.Claims, options.Cordons = kube, kube, kube
-		options.HAMi, options.Cluster, options.Counts = kube, kube, kube
-		group.Go(func() error { return kube.Run(ctx) })
-	}
+	options.API = o.apiServer(log)
+	group.Go(func() error { return options.API.Run(ctx) })
 	limits, err := newLimiter(ctx, o, computeModes(gpus), log)
 	if err != nil {
 		return err
@@ -81,8 +80,8 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	group.Go(func() error { return from.Run(ctx) })
 	group.Go(func() error { return limits.Run(ctx) })
 	group.Go(func() error { return a.Run(ctx) })
-	bindings := observe.Route{Path: report.Path, Handler: a}
-	group.Go(func() error { return observe.Serve(ctx, o.metricsAddress, registry, a.Alive, a.Ready, bindings) })
+	bindings := program.Route{Path: report.Path, Handler: a}
+	group.Go(func() error { return program.Serve(ctx, o.metricsAddress, registry, a.Alive, a.Ready, bindings) })
 	log.InfoContext(ctx, "started", "version", version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()
 }
@@ -107,15 +106,15 @@ func computeModes(gpus gpu.Sources) enforce.ComputeModes {
 	return nil
 }
 
-// kube is nil where no API server can be asked: devices are served all the same.
-func (o *options) kube(log *slog.Logger) *agent.Kube {
+// apiServer is nil where there is none: devices are served all the same.
+func (o *options) apiServer(log *slog.Logger) *apiserver.Client {
 	config, err := nodesync.LoadConfig(o.Kubeconfig)
 	if err == nil {
 		// A hundred pods may start at once, each with an Event.
 		config.QPS, config.Burst = 50, 100
 		var client *rest.RESTClient
 		if client, err = nodesync.ClientFor(config, "heddle-device-plugin/"+version); err == nil {
-			return agent.NewKube(client, o.NodeName, log)
+			return apiserver.New(client, o.NodeName, log)
 		}
 	}
 	log.Warn("no API server: no Events, no condition, no hints that heed the pod's own environment", "err", err)

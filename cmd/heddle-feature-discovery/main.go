@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 
 	"github.com/heddle-dev/heddle/cmd/internal/program"
@@ -16,18 +15,5 @@ var version = "dev"
 func main() { program.Main("heddle-feature-discovery", run) }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	o, err := parseFlags(args, stderr)
-	if err != nil {
-		return err
-	}
-	if o.Version {
-		_, err := fmt.Fprintln(stdout, "heddle-feature-discovery", version)
-		return err
-	}
-	log := o.Logger(stderr)
-	program.SmallHeap()
-	if o.oneshot {
-		return once(ctx, o, log, stdout)
-	}
-	return daemon(ctx, o, log, stdout)
+	return program.Run(ctx, "heddle-feature-discovery", version, &options{}, args, stdout, stderr)
 }

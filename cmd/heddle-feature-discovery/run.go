@@ -11,8 +11,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/cmd/internal/node"
-	"github.com/heddle-dev/heddle/cmd/internal/observe"
+	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/discovery/feature"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
@@ -26,7 +25,7 @@ type runner interface {
 // parts is the wired daemon before it runs.
 type parts struct {
 	options  feature.Options
-	machines node.Machine
+	machines program.Machine
 	registry *prometheus.Registry
 	runners  []runner
 	watch    *nodesync.Watch
@@ -36,7 +35,7 @@ type parts struct {
 // wire builds everything that flags decide. It fails on a bad configuration
 // and on a bad machine file: a daemon that starts wrong should not start.
 func wire(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) (*parts, error) {
-	registry := observe.NewRegistry()
+	registry := program.NewRegistry()
 	p := &parts{registry: registry, options: feature.Options{
 		NodeName: o.NodeName, Interval: o.Interval, Metrics: feature.NewMetrics(registry), Log: log,
 		Vendors: vendors.All(),
@@ -83,7 +82,16 @@ func (p *parts) wireSink(o *options, stdout io.Writer) error {
 	return nil
 }
 
-func daemon(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) error {
+// Run implements [program.Daemon].
+func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) error {
+	program.SmallHeap()
+	if o.oneshot {
+		return once(ctx, o, log, stdout)
+	}
+	return serve(ctx, o, log, stdout)
+}
+
+func serve(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) error {
 	p, err := wire(ctx, o, log, stdout)
 	if err != nil {
 		return err
@@ -96,7 +104,7 @@ func daemon(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer)
 		group.Go(func() error { return r.Run(ctx) })
 	}
 	group.Go(func() error {
-		return observe.Serve(ctx, o.metricsAddress, p.registry, p.options.Alive, p.options.Metrics.Ready)
+		return program.Serve(ctx, o.metricsAddress, p.registry, p.options.Alive, p.options.Metrics.Ready)
 	})
 	log.InfoContext(ctx, "started", "version", version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()

@@ -61,7 +61,7 @@ func TestNativeGroupIsRefusedWhole(t *testing.T) {
 	}
 	w.group("rack", 1, 1, required("rack"))
 	w.until("told what the map has", func(pods map[string]*corev1.Pod) bool {
-		return strings.Contains(why(pods["rack-0"]), "no group of the map is a rack; it has leaf")
+		return strings.Contains(why(pods["rack-0"]), "the topology has no rack; it has leaf")
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -35,19 +34,8 @@ type options struct {
 	rate                           rate
 }
 
-func parseFlags(args []string, stderr io.Writer) (*options, error) {
-	o := &options{}
-	fs := flag.NewFlagSet("heddle-topo-master", flag.ContinueOnError)
-	fs.SetOutput(stderr)
-	o.RegisterFlags(fs)
-	o.register(fs)
-	if err := o.Parse(fs, args, o.check); err != nil {
-		return nil, err
-	}
-	return o, nil
-}
-
-func (o *options) register(fs *flag.FlagSet) {
+// Register implements [program.Daemon].
+func (o *options) Register(fs *flag.FlagSet) {
 	fs.StringVar(&o.listen, "listen", ":9001", "address of the API and the page")
 	fs.StringVar(&o.mode, "mode", "",
 		"auto, dragonfly, switchbox, leaf, nvlink or custom; empty: topology.mode of the configuration")
@@ -79,9 +67,9 @@ func (o *options) register(fs *flag.FlagSet) {
 		"ask for a bearer token whose user may get the path (nonResourceURLs of a ClusterRole); needs --tls-cert")
 }
 
-// check finds what the flag package cannot, and reads what has a form of its
+// Check finds what the flag package cannot, and reads what has a form of its
 // own.
-func (o *options) check() error {
+func (o *options) Check() error {
 	switch {
 	case o.labelConflicts != "yield" && o.labelConflicts != "force":
 		return fmt.Errorf("--label-conflicts: %q is neither yield nor force", o.labelConflicts)

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 
 	"github.com/heddle-dev/heddle/cmd/internal/program"
@@ -16,14 +15,5 @@ var version = "dev"
 func main() { program.Main("heddle-topo-master", run) }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	o, err := parseFlags(args, stderr)
-	if err != nil {
-		return err
-	}
-	if o.Version {
-		_, err := fmt.Fprintln(stdout, "heddle-topo-master", version)
-		return err
-	}
-	log := o.Logger(stderr)
-	return start(ctx, o, log)
+	return program.Run(ctx, "heddle-topo-master", version, &options{}, args, stdout, stderr)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"runtime/debug"
@@ -14,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/cmd/internal/observe"
+	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
@@ -39,9 +40,9 @@ type daemon struct {
 	levels chan []fabric.Level
 }
 
-// start wires the daemon and runs it until ctx ends.
-func start(ctx context.Context, o *options, log *slog.Logger) error {
-	d := &daemon{options: o, log: log, registry: observe.NewRegistry(), levels: make(chan []fabric.Level)}
+// Run wires the daemon and runs it until ctx ends.
+func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error {
+	d := &daemon{options: o, log: log, registry: program.NewRegistry(), levels: make(chan []fabric.Level)}
 	if err := d.wire(); err != nil {
 		return err
 	}

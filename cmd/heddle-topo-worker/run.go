@@ -15,8 +15,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/cmd/internal/node"
-	"github.com/heddle-dev/heddle/cmd/internal/observe"
+	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/topo/worker"
 	"github.com/heddle-dev/heddle/topo/worker/cable"
@@ -34,7 +33,7 @@ type runner interface {
 // parts is the wired worker before it runs.
 type parts struct {
 	worker   *worker.Worker
-	machines node.Machine
+	machines program.Machine
 	registry *prometheus.Registry
 	runners  []runner
 	// frames is nil for a replay.
@@ -44,7 +43,7 @@ type parts struct {
 // wire builds everything that flags decide. It fails on a bad configuration
 // and on a bad machine file: a worker that starts wrong should not start.
 func wire(o *options, log *slog.Logger) (*parts, error) {
-	registry := observe.NewRegistry()
+	registry := program.NewRegistry()
 	p := &parts{registry: registry}
 	configs, err := config.NewWatcher(o.Config, log)
 	if err != nil {
@@ -109,7 +108,16 @@ func (p *parts) close() error {
 	return p.frames.Close()
 }
 
-func daemon(ctx context.Context, o *options, log *slog.Logger) error {
+// Run implements [program.Daemon].
+func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) error {
+	program.SmallHeap()
+	if o.oneshot {
+		return once(ctx, o, log, stdout)
+	}
+	return serve(ctx, o, log)
+}
+
+func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	p, err := wire(o, log)
 	if err != nil {
 		return err
@@ -119,7 +127,7 @@ func daemon(ctx context.Context, o *options, log *slog.Logger) error {
 		group.Go(func() error { return r.Run(ctx) })
 	}
 	group.Go(func() error {
-		return observe.Serve(ctx, o.metricsAddress, p.registry, p.worker.Alive, p.worker.Metrics.Ready)
+		return program.Serve(ctx, o.metricsAddress, p.registry, p.worker.Alive, p.worker.Metrics.Ready)
 	})
 	log.InfoContext(ctx, "started", "version", version, "node", o.NodeName, "machine", o.Machine)
 	return errors.Join(group.Wait(), p.close())

@@ -1,85 +1,65 @@
-// Command heddle shows and explains what one node has, for people: the same
-// code as the daemons run, without a cluster.
+// Command heddle shows and explains what nodes have, for people: it runs the
+// same code as the daemons. As kubectl-heddle it is a plugin of kubectl.
 package main
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
 
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/card"
+	"github.com/spf13/cobra"
+
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/doctor"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/gpu"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/inspect"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/topo"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/validate"
 )
 
-const usage = `heddle shows and explains what a GPU node has.
-
-  heddle inspect               what the node has: a table, the dump, labels, resources, a matrix
-  heddle doctor                what is wrong, why a resource is 0, and what to do about it
-  heddle doctor taints         who could not come back to a node if a taint were set
-  heddle card list NODE        how the GPUs of a node are handed out
-  heddle card cordon|uncordon NODE UUID
-                               take one GPU out for repair, or put it back
-  heddle topo                  where the cluster's cables go: its groups of nodes, what is mis-cabled
-  heddle topo gangs            pods that run together or not at all: where they run, or why not
-  heddle config validate DIR   check a configuration
-  heddle version               the version of this program
-  heddle help [COMMAND]        this text, or a command's
+const long = `heddle shows and explains what GPU nodes have.
 
 inspect and doctor read this host, or with --machine FILE a dump of another:
-heddle inspect -o json > FILE. Exit code 0: all is well; 1: something is wrong;
-2: the command line is.`
+heddle inspect -o json > FILE. Exit code 0: nothing is wrong; 1: something is;
+2: the command could not find out.`
 
 // version is set by the linker.
 var version = "dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	err := newCommand(os.Args[0]).ExecuteContext(ctx)
 	stop()
 	os.Exit(cli.Exit(err, os.Stderr))
 }
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	if len(args) == 0 {
-		return cli.Usagef("", "no command")
+// newCommand is the program under the name that it was called by.
+func newCommand(program string) *cobra.Command {
+	root := &cobra.Command{
+		Use: "heddle", Short: "Show and explain what GPU nodes have", Long: long,
+		SilenceErrors: true, SilenceUsage: true, DisableAutoGenTag: true,
+		Args: cobra.NoArgs,
 	}
-	switch command, rest := args[0], args[1:]; command {
-	case "inspect":
-		return inspect.Run(ctx, rest, stdout, stderr)
-	case "doctor":
-		return doctor.Run(ctx, rest, stdout)
-	case "card":
-		return card.Run(ctx, rest, stdout)
-	case "topo":
-		return topo.Run(ctx, rest, stdout)
-	case "config":
-		return validate.Run(ctx, rest, stdout)
-	case "version", "-version", "--version":
-		if _, err := fmt.Fprintln(stdout, "heddle", version); err != nil {
-			return fmt.Errorf("write version: %w", err)
+	if strings.HasPrefix(filepath.Base(program), "kubectl-heddle") {
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl heddle"}
+	}
+	printVersion := func(c *cobra.Command, _ []string) error { return cli.Write(c, "heddle "+version+"\n") }
+	// cobra's own flag would need a template, and text/template makes the linker
+	// keep every exported method: 7 MB more.
+	asked := root.Flags().Bool("version", false, "print the version")
+	root.RunE = func(c *cobra.Command, args []string) error {
+		if *asked {
+			return printVersion(c, args)
 		}
-		return nil
-	case "help", "-h", "-help", "--help":
-		return help(ctx, rest, stdout, stderr)
-	default:
-		return cli.Usagef("", "%q is no command", command)
+		return cli.NeedCommand(c, args)
 	}
-}
-
-// help prints a command's text by asking the command.
-func help(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	if len(args) > 0 && args[0] != "help" {
-		return run(ctx, append(args, "-h"), stdout, stderr)
-	}
-	if _, err := fmt.Fprintln(stdout, usage); err != nil {
-		return fmt.Errorf("write help: %w", err)
-	}
-	return nil
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return cli.UsageErrorf(c, "%w", err) })
+	root.AddCommand(
+		inspect.NewCommand(), doctor.NewCommand(), gpu.NewCommand(), topo.NewCommand(), validate.NewCommand(),
+		&cobra.Command{Use: "version", Short: "Print the version of this program", Args: cobra.NoArgs, RunE: printVersion},
+	)
+	return root
 }

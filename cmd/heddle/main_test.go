@@ -1,11 +1,23 @@
 package main
 
 import (
+	"flag"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
 )
+
+var update = flag.Bool("update", false, "write docs/cli.md")
 
 // TestExitCodes runs the program as a shell does.
 func TestExitCodes(t *testing.T) {
@@ -17,39 +29,127 @@ func TestExitCodes(t *testing.T) {
 		stdout string
 		stderr string
 	}{
-		{"no command", nil, 2, "", "heddle: no command\nTry: heddle help\n"},
-		{"unknown command", []string{"topology"}, 2, "", "heddle: \"topology\" is no command\nTry: heddle help\n"},
-		{"unknown flag", []string{"inspect", "--format"}, 2, "", "flag provided but not defined: -format\nTry: heddle help inspect\n"},
-		{"unknown format", []string{"inspect", "-o", "yaml"}, 2, "", "-o yaml: not one of table, json, labels, resources, matrix\n"},
-		{"no such file", []string{"inspect", "--machine", "none.json"}, 1, "", "none.json"},
-		{"help", []string{"help"}, 0, "heddle config validate DIR", ""},
-		{"help about a command", []string{"help", "doctor"}, 0, "heddle doctor: what is wrong here", ""},
-		{"help about card", []string{"help", "card", "cordon"}, 0, "heddle card cordon NODE UUID", ""},
+		{"no command", nil, 2, "", "heddle: no command\nSee 'heddle --help'\n"},
+		{"unknown command", []string{"topology"}, 2, "", `heddle: unknown command "topology" for "heddle"`},
+		{"unknown flag", []string{"inspect", "--format"}, 2, "", "heddle: unknown flag: --format\nSee 'heddle inspect --help'\n"},
+		{"unknown format", []string{"inspect", "-o", "xml"}, 2, "", "not one of table, wide, json, yaml, labels, resources, matrix\n"},
+		{"no such file", []string{"inspect", "--machine", "none.json"}, 2, "", "none.json"},
+		{"help", []string{"help"}, 0, "Take a GPU out for repair", ""},
+		{"help about a command", []string{"help", "doctor"}, 0, "Show what is wrong on a node", ""},
+		{"help about gpu", []string{"help", "gpu", "cordon"}, 0, "heddle gpu cordon NODE UUID", ""},
+		{"gpu by its first name", []string{"card", "cordon", "--help"}, 0, "heddle gpu cordon NODE UUID", ""},
 		{"help flag", []string{"inspect", "--help"}, 0, "--machine host", ""},
 		{"help about a subcommand", []string{"help", "config", "validate"}, 0, "heddle config validate DIR", ""},
-		{"help flag after a word", []string{"config", "validate", "--help"}, 0, "heddle config validate DIR", ""},
-		{"a flag after its command's argument", []string{"config", "validate", ".", "--strict"}, 2, "", "not defined: -strict\nTry: heddle help config\n"},
-		{"a file without its flag", []string{"inspect", "node.json"}, 2, "", "inspect: unexpected argument \"node.json\"\n"},
-		{"help about a part of doctor", []string{"help", "doctor", "taints"}, 0, "who could not come back", ""},
+		{"help flag after an argument", []string{"config", "validate", ".", "--help"}, 0, "heddle config validate DIR", ""},
+		{"a flag after its command's argument", []string{"config", "validate", ".", "--strict"}, 2, "", "unknown flag: --strict\n"},
+		{"a file without its flag", []string{"inspect", "node.json"}, 2, "", `unknown command "node.json" for "heddle inspect"`},
+		{"help about a part of doctor", []string{"help", "doctor", "taints"}, 0, "that do not tolerate the taint", ""},
 		{"version", []string{"version"}, 0, "heddle dev\n", ""},
+		{"version flag", []string{"--version"}, 0, "heddle dev\n", ""},
 		{"matrix", []string{"inspect", "--machine", sound, "-o", "matrix"}, 0, "NV18", ""},
+		{"a long flag", []string{"inspect", "--machine", sound, "--output=labels"}, 0, "nvidia.com/gpu.count=8", ""},
 		{"a sound machine", []string{"doctor", "--machine", sound}, 0, "dgx-h100: 0 problems", ""},
 		{"an ill machine", []string{"doctor", "--machine", ill}, 1, "one-dead-port: 3 problems", ""},
+		{"an ill machine as JSON", []string{"doctor", "--machine", ill, "-o", "json"}, 1, `"level": "problem"`, ""},
 		{"an ill machine is shown", []string{"inspect", "--machine", ill}, 0, "PROBLEMS", ""},
+		{"completion", []string{"completion", "bash"}, 0, "__start_heddle", ""},
+		{"completion of a format", []string{"__complete", "topo", "export", "--format", ""}, 0, "slurm-block\n", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Setenv("NODE_NAME", "")
-			var stdout, stderr strings.Builder
-			code := cli.Exit(run(t.Context(), tt.args, &stdout, &stderr), &stderr)
+			var stderr strings.Builder
+			stdout, diagnostics, err := clitest.Run(t, newCommand("heddle"), tt.args...)
+			stderr.WriteString(diagnostics)
+			code := cli.Exit(err, &stderr)
 			if code != tt.code {
 				t.Errorf("exit %d, want %d; stderr: %s", code, tt.code, stderr.String())
 			}
-			if !strings.Contains(stdout.String(), tt.stdout) || !strings.Contains(stderr.String(), tt.stderr) {
-				t.Errorf("stdout %q, want %q; stderr %q, want %q", stdout.String(), tt.stdout, stderr.String(), tt.stderr)
+			if !strings.Contains(stdout, tt.stdout) || !strings.Contains(stderr.String(), tt.stderr) {
+				t.Errorf("stdout %q, want %q; stderr %q, want %q", stdout, tt.stdout, stderr.String(), tt.stderr)
 			}
-			if tt.stdout == "" && stdout.Len() > 0 || tt.stderr == "" && stderr.Len() > 0 {
-				t.Errorf("unasked output: stdout %q, stderr %q", stdout.String(), stderr.String())
+			if tt.stdout == "" && stdout != "" || tt.stderr == "" && stderr.Len() > 0 && !strings.HasPrefix(tt.name, "completion of") {
+				t.Errorf("unasked output: stdout %q, stderr %q", stdout, stderr.String())
 			}
 		})
+	}
+}
+
+// TestReference keeps docs/cli.md equal to the program's help.
+func TestReference(t *testing.T) {
+	const page = "../../docs/cli.md"
+	old, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const mark = "<!-- What follows is the program's help; go test ./cmd/heddle -update writes it. -->\n"
+	head, _, ok := strings.Cut(string(old), mark)
+	if !ok {
+		t.Fatalf("%s lacks the line %s", page, mark)
+	}
+	var b strings.Builder
+	b.WriteString(head + mark)
+	describe(t, &b, newCommand("heddle"))
+	if *update {
+		if err := os.WriteFile(page, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(string(old), b.String()); diff != "" {
+		t.Errorf("the page and the program differ (-page +program; -update writes it):\n%s", diff)
+	}
+}
+
+// describe writes the help of a command and of those below it.
+func describe(t *testing.T, b *strings.Builder, c *cobra.Command) {
+	t.Helper()
+	words := strings.Fields(c.CommandPath())[1:]
+	out, _, err := clitest.Run(t, newCommand("heddle"), append(words, "--help")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.WriteString("\n## " + c.CommandPath() + "\n\n```text\n" + strings.TrimSpace(out) + "\n```\n")
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() {
+			describe(t, b, sub)
+		}
+	}
+}
+
+// TestPluginOfKubectl has the name that users type.
+func TestPluginOfKubectl(t *testing.T) {
+	out, _, err := clitest.Run(t, newCommand("/usr/local/bin/kubectl-heddle"), "topo", "--help")
+	if err != nil || !strings.Contains(out, "kubectl heddle topo [command]") {
+		t.Errorf("error %v, output\n%s", err, out)
+	}
+}
+
+// TestCompletionOfNodes asks the API server for names.
+func TestCompletionOfNodes(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/api/v1/nodes" {
+			t.Errorf("asked for %s", r.URL)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"apiVersion": "v1", "kind": "NodeList", "items": [{"metadata": {"name": "gpu-1"}}, {"metadata": {"name": "gpu-2"}}]}`)
+	}))
+	defer server.Close()
+	config := filepath.Join(t.TempDir(), "kubeconfig")
+	text := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: " + server.URL + "}}]\n" +
+		"contexts: [{name: prod, context: {cluster: c}}]\ncurrent-context: prod\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBECONFIG", config)
+	for _, args := range [][]string{
+		{"doctor", "--node", ""}, {"doctor", "taints", "--node", ""}, {"gpu", "list", ""}, {"gpu", "cordon", ""},
+	} {
+		out, _, err := clitest.Run(t, newCommand("heddle"), append([]string{"__complete"}, args...)...)
+		if err != nil || !strings.HasPrefix(out, "gpu-1\ngpu-2\n") {
+			t.Errorf("%v: error %v, output %q", args, err, out)
+		}
+	}
+	out, _, err := clitest.Run(t, newCommand("heddle"), "__complete", "topo", "--context", "")
+	if err != nil || !strings.HasPrefix(out, "prod\n") {
+		t.Errorf("contexts: error %v, output %q", err, out)
 	}
 }

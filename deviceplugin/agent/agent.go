@@ -10,7 +10,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -21,18 +20,23 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/mode"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/hami"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -42,31 +46,14 @@ import (
 // API server may be away for hours.
 const labelsTimeout = 10 * time.Second
 
+// askTimeout bounds a question that a round, or a resource that starts, waits for.
+const askTimeout = time.Second
+
 // Configs is where the configuration comes from; config.Watcher.
 type Configs interface {
 	Current() *config.Config
 	Err() error
 	Changed() <-chan struct{}
-}
-
-// Publisher knows the Node and tells it. Its calls are off the path of every
-// pod.
-type Publisher interface {
-	// Labels are the Node's, for overrides by nodeSelector; nil while unknown.
-	Labels() map[string]string
-	// Changed receives when Labels may differ.
-	Changed() <-chan struct{}
-	// SetCondition sets a condition of ours, Annotate the annotation for schedulers
-	// (empty: none), if the Node has another.
-	SetCondition(ctx context.Context, c health.Condition) error
-	Annotate(ctx context.Context, annotations map[string]string) error
-}
-
-// Claims knows resources that are not to be served by device plugins at all.
-type Claims interface {
-	// Claimed names who claims a resource, "" for nobody. An error means that
-	// it is not known.
-	Claimed(ctx context.Context, resource string) (owner string, err error)
 }
 
 // Options are what an Agent is made of.
@@ -89,22 +76,9 @@ type Options struct {
 
 	KubeletDir, CDIDir, StateDir, DevRoot string
 	Takeover                              bool
-	// PodSpecs, BinderEvents, Recorder, Publisher, NodePods, Claims and Cordons
-	// may be nil: no API server.
-	PodSpecs     binder.PodSpecs
-	BinderEvents binder.Events
-	Recorder     health.Recorder
-	Publisher    Publisher
-	NodePods     NodePods
-	Claims       Claims
-	Cordons      Cordons
-	// Counts may be nil: then only this process knows what it has advertised.
-	Counts Counts
-	// HAMi is for HAMi's protocol; nil speaks none.
-	HAMi HAMi
-	// Cluster tells of shares; nil without an API server. Limiter makes their
-	// limits hold; nil does not.
-	Cluster Cluster
+	// API is nil without an API server.
+	API *apiserver.Client
+	// Limiter makes the limits of shares hold; nil does not.
 	Limiter Limiter
 
 	Interval   time.Duration
@@ -123,7 +97,9 @@ type Agent struct {
 	binder  *binder.Binder
 	driver  *driver
 	modes   *mode.Tracker
-	pods    PodResourcesClient
+	pods    podresources.PodResourcesListerClient
+	// kubelet is set when a plugin registered or a kubelet follows its list.
+	kubelet notify.Signal
 	short   *shortages
 	steer   *steering
 	tenancy *tenancy
@@ -167,26 +143,27 @@ type served struct {
 }
 
 // New wires an Agent. Nothing runs yet.
-func New(o Options, pods PodResourcesClient) *Agent {
-	a := &Agent{Options: o, pods: pods, served: map[string]*served{}, tell: make(chan struct{}, 1)}
+func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
+	a := &Agent{Options: o, pods: pods, kubelet: notify.New(), served: map[string]*served{}, tell: make(chan struct{}, 1)}
 	a.beat.Store(time.Now().UnixNano())
 	a.now.Store(inventory.New(a.Source.Machine(), a.resolve(), nil, map[string]string{}))
 	a.monitor = health.New(health.Options{
-		Source: o.Source, Config: a.config, GPUs: o.GPUs, Recorder: o.Recorder, Registerer: o.Registerer, Log: o.Log,
+		Source: o.Source, Config: a.config, GPUs: o.GPUs, Recorder: o.API, Registerer: o.Registerer, Log: o.Log,
 	})
 	options := binder.Options{
 		Machine: a.machine, Config: a.config, Against: func(h *machine.HCA) string { return a.now.Load().HCAUnhealthy(h) },
 		PodResources: pods, Checkpoint: checkpoint(o.KubeletDir), Sockets: sockets(o.KubeletDir),
-		PodSpecs: o.PodSpecs, Events: o.BinderEvents, Scheduler: hamiScheduler{a},
-		NodeName: o.NodeName, Cards: func() []quota.GPU { return a.now.Load().Shared },
+		Scheduler: hamiScheduler{a},
+		NodeName:  o.NodeName, Cards: func() []quota.GPU { return a.now.Load().Shared },
 		CardEdits: func(uuid string) (*specs.ContainerEdits, error) { return a.driver.GPUEdits(uuid) },
 		CDIDir:    o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Log: o.Log, Now: o.now,
 	}
 	if o.Limiter != nil {
 		options.Limits = o.Limiter
 	}
-	if o.NodePods != nil {
-		options.Known = a.known
+	if o.API.Online() {
+		options.PodSpecs, options.Events = podSpecs{o.API}, podSpecs{o.API}
+		options.Known = func(pod binder.Pod) (*corev1.Pod, bool) { return o.API.Watched(kubelet.Pod(pod)) }
 	}
 	if o.Strategy != gpu.Envvar {
 		// So that a runtime with the vendor's hook adds nothing to the CDI devices.
@@ -196,7 +173,7 @@ func New(o Options, pods PodResourcesClient) *Agent {
 	a.modes = mode.New(mode.Options{Kubelet: &accounts{pods, a.binder, a.all}, StateDir: o.StateDir, Log: o.Log})
 	a.driver = newDriver(cdi.NewDriverSpec(o.CDIDir, o.Generator, o.Vendors, o.Log), a.machine, o.Log)
 	a.steer = &steering{
-		pods: o.NodePods, specs: o.PodSpecs, events: o.BinderEvents, binder: a.binder,
+		api: o.API, binder: a.binder,
 		machine: a.machine, config: a.config, started: make(chan started, maxStarted), log: o.Log,
 	}
 	a.tenancy = newTenancy(a)
@@ -222,6 +199,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.publishLoop(ctx) })
 	group.Go(func() error { return a.tenancy.run(ctx) })
 	group.Go(func() error { return a.runBridge(ctx) })
+	group.Go(func() error { return a.watchPlugins(ctx) })
 	group.Go(func() error { return a.usage.run(ctx) })
 	group.Go(func() error { return a.loop(ctx, group) })
 	return group.Wait()
@@ -231,10 +209,6 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 	a.awaitLabels(ctx)
 	changed := a.monitor.Subscribe()
-	var labels <-chan struct{}
-	if a.Publisher != nil {
-		labels = a.Publisher.Changed()
-	}
 	ready := a.driver.ready
 	ticker := time.NewTicker(a.Interval)
 	defer ticker.Stop()
@@ -244,7 +218,7 @@ func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 		case <-ctx.Done():
 		case <-changed:
 		case <-a.Configs.Changed():
-		case <-labels:
+		case <-a.API.Changed():
 		case <-a.binder.Changed():
 		case <-a.modes.Changed():
 		case <-ready:
@@ -259,16 +233,16 @@ func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 // them: what is served by another configuration cannot be taken back from the
 // pods that came in between.
 func (a *Agent) awaitLabels(ctx context.Context) {
-	if a.Publisher == nil || !a.Configs.Current().NeedsLabels(a.NodeName) {
+	if !a.API.Online() || !a.Configs.Current().NeedsLabels(a.NodeName) {
 		return
 	}
 	timer := time.NewTimer(labelsTimeout)
 	defer timer.Stop()
-	for a.Publisher.Labels() == nil {
+	for a.API.Labels() == nil {
 		select {
 		case <-ctx.Done():
 			return
-		case <-a.Publisher.Changed():
+		case <-a.API.Changed():
 		case <-timer.C:
 			a.Log.WarnContext(ctx, "the Node's labels are not known, and the configuration has entries that ask for them")
 			return
@@ -313,12 +287,7 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 		a.mu.Lock()
 		a.served[name] = s
 		a.mu.Unlock()
-		group.Go(func() error {
-			if err := s.plugin.Run(ctx); err != nil {
-				return fmt.Errorf("serve %s: %w", name, err)
-			}
-			return nil
-		})
+		group.Go(func() error { return a.run(ctx, name, s.plugin) })
 	}
 	for _, s := range a.all() {
 		s.refresh(inv)
@@ -350,10 +319,7 @@ func (a *Agent) wanted(inv *inventory.Inventory) []string {
 // so: a Node that somebody deletes, and whose kubelet makes it anew, must not
 // have another configuration for a moment.
 func (a *Agent) resolve() *config.NodeConfig {
-	var labels map[string]string
-	if a.Publisher != nil {
-		labels = a.Publisher.Labels()
-	}
+	labels := a.API.Labels()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if labels != nil {

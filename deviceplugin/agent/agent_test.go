@@ -204,14 +204,14 @@ func TestUnchangedNodeIsNotToldAgain(t *testing.T) {
 
 func TestClaimedResourceIsLeftAlone(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	r.api.claimed = map[string]string{hcas: "DeviceClass hca"}
+	r.api.claimed = map[string]string{hcas: "hca"}
 	r.run()
 	r.list(gpus, 8, 0)
 	r.api.wait(t, "the condition", func() bool {
 		at := slices.IndexFunc(r.api.conditions, func(c health.Condition) bool { return c.Reason == string(ServedByOthers) })
-		return at >= 0 && strings.Contains(r.api.conditions[at].Message, hcas+": it is left to DeviceClass hca")
+		return at >= 0 && strings.Contains(r.api.conditions[at].Message, hcas+": it is left to DeviceClass hca (spec.extendedResourceName)")
 	})
-	if got := r.Ready(); got != hcas+" is served by DeviceClass hca" {
+	if got := r.Ready(); got != hcas+" is served by DeviceClass hca (spec.extendedResourceName)" {
 		t.Errorf("Ready says %q", got)
 	}
 	if got := r.kubelet.State(hcas); got.Registrations > 0 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 )
 
@@ -67,7 +68,7 @@ func (t *tenancy) tellPod(ctx context.Context, p *corev1.Pod, text string) {
 		value = &text
 	}
 	key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
-	if err := t.agent.Cluster.AnnotatePod(ctx, key, p.UID, map[string]*string{wellknown.SGPUBound: value}); err != nil {
+	if err := t.agent.API.AnnotatePod(ctx, key, p.UID, map[string]*string{wellknown.SGPUBound: value}); err != nil {
 		t.wake()
 		if ctx.Err() == nil {
 			t.agent.Log.WarnContext(ctx, "a pod does not say yet which cards it has", "pod", key.String(), "err", err)
@@ -88,7 +89,7 @@ type boundPod struct {
 	uid string
 }
 
-func of(p *corev1.Pod, uid string) bool { return uid == "" || is(p, uid) }
+func of(p *corev1.Pod, uid string) bool { return uid == "" || apiserver.HasUID(p, uid) }
 
 // bound are the annotations of all pods with shares.
 func (t *tenancy) bound() map[types.NamespacedName]*boundPod {

@@ -2,30 +2,11 @@ package agent
 
 import (
 	"context"
-	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
 )
-
-// Counts knows which resources a Node has ever counted.
-type Counts interface {
-	// Counted tells whether the Node's status names a resource, be it 0 of it.
-	Counted(ctx context.Context, resource string) (bool, error)
-}
-
-// Counted implements [Counts].
-func (k *Kube) Counted(ctx context.Context, resource string) (bool, error) {
-	node, err := k.read(ctx)
-	if err != nil {
-		return false, err
-	}
-	for name := range node.Status.Capacity {
-		if string(name) == resource {
-			return true, nil
-		}
-	}
-	return false, nil
-}
 
 // counts tells whether the kubelet hears of percents and GiB of shared cards: as
 // configured, or because it once did. A pod that names a resource which the
@@ -46,16 +27,17 @@ func (a *Agent) counts(c *config.NodeConfig) bool {
 // learnCounted asks the Node, once, whether it has counted percents before this
 // process began.
 func (a *Agent) learnCounted(ctx context.Context, c *config.NodeConfig) {
-	if a.Counts == nil || a.learned || !a.shares() || a.counts(c) {
+	if !a.API.Online() || a.learned || !a.shares() || a.counts(c) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	named, err := a.Counts.Counted(ctx, c.Resources.VCore)
+	node, err := a.API.ReadNode(ctx)
 	if err != nil {
-		a.Log.DebugContext(ctx, "what the Node has counted is not known yet", "err", fmt.Errorf("counted resources: %w", err))
+		a.Log.DebugContext(ctx, "capacity of the node is not known yet", "err", err)
 		return
 	}
+	_, named := node.Status.Capacity[corev1.ResourceName(c.Resources.VCore)]
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.learned, a.named = true, named

@@ -1,20 +1,10 @@
 package agent
 
 import (
-	"context"
-	"errors"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 )
-
-// named is a Node's status, as far as it names resources.
-type named struct {
-	resources map[string]bool
-	err       error
-}
-
-func (n named) Counted(_ context.Context, resource string) (bool, error) {
-	return n.resources[resource], n.err
-}
 
 const toHAMi = "hami: {enabled: true}"
 
@@ -33,18 +23,20 @@ func TestWhatWasCountedStaysCounted(t *testing.T) {
 
 func TestCountedBeforeThisProcess(t *testing.T) {
 	for _, tt := range []struct {
-		name   string
-		node   Counts
-		counts bool
+		name    string
+		prepare func(*rig)
+		counts  bool
 	}{
-		{"a new node", named{}, false},
-		{"a node that names them, be it with 0", named{resources: map[string]bool{vcore: true}}, true},
-		{"a node that does not answer", named{err: errors.New("no route")}, false},
-		{"no API server", nil, false},
+		{"a new node", func(*rig) {}, false},
+		{"a node that names them, be it with 0", func(r *rig) {
+			r.api.editNode(func(n *corev1.Node) { n.Status.Capacity = resourceList(map[string]string{vcore: "0"}) })
+		}, true},
+		{"a node that does not answer", func(r *rig) { r.api.hang = true }, false},
+		{"no API server", func(r *rig) { r.API = nil }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, _ := sharer(t, toHAMi)
-			r.Counts = tt.node
+			tt.prepare(r)
 			r.run()
 			r.list(slots, 8*16, 0)
 			if !tt.counts {

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
 // ReasonEvicted is the Event on a pod that was refused for too long and is
@@ -25,38 +25,6 @@ const (
 	evictEvery = 6 * time.Second
 	evictBurst = 5
 )
-
-// Evict asks the API server to end a pod, by the Eviction API, which heeds
-// PodDisruptionBudgets. The UID makes it a conflict if another pod has the name
-// by now.
-func (k *Kube) Evict(ctx context.Context, pod types.NamespacedName, uid types.UID) error {
-	var eviction struct {
-		APIVersion string `json:"apiVersion"`
-		Kind       string `json:"kind"`
-		Metadata   struct {
-			Namespace string `json:"namespace"`
-			Name      string `json:"name"`
-		} `json:"metadata"`
-		DeleteOptions struct {
-			Preconditions struct {
-				UID types.UID `json:"uid"`
-			} `json:"preconditions"`
-		} `json:"deleteOptions"`
-	}
-	eviction.APIVersion, eviction.Kind = "policy/v1", "Eviction"
-	eviction.Metadata.Namespace, eviction.Metadata.Name = pod.Namespace, pod.Name
-	eviction.DeleteOptions.Preconditions.UID = uid
-	body, err := json.Marshal(&eviction)
-	if err != nil {
-		return err
-	}
-	err = k.client.Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("eviction").
-		SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
-	if err != nil {
-		return fmt.Errorf("evict pod %s: %w", pod, err)
-	}
-	return nil
-}
 
 // evictRefused evicts pods that have waited for a card for too long, so that
 // they are scheduled again.
@@ -78,14 +46,12 @@ func (t *tenancy) evictRefused(ctx context.Context, pods []*corev1.Pod, now time
 			return
 		}
 		key := types.NamespacedName{Namespace: r.Pod.Namespace, Name: r.Pod.Name}
-		err := t.agent.Cluster.Evict(ctx, key, types.UID(r.Pod.UID))
+		err := t.agent.API.Evict(ctx, key, types.UID(r.Pod.UID))
 		switch {
 		case err == nil:
 			t.evicted.Inc()
 			t.agent.Log.InfoContext(ctx, "evicted", "pod", r.Pod.String(), "reason", r.Reason)
-			if t.agent.BinderEvents != nil {
-				t.agent.BinderEvents.Warn(r.Pod, ReasonEvicted, fmt.Sprintf("refused for %s: %s", patience, r.Reason))
-			}
+			t.agent.API.WarnPod(kubelet.Pod(r.Pod), ReasonEvicted, fmt.Sprintf("refused for %s: %s", patience, r.Reason))
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err): // It is gone.
 		default:
 			t.agent.Log.WarnContext(ctx, "a refused pod is not evicted yet", "err", err)

@@ -1,60 +1,11 @@
 package agent
 
 import (
-	"io"
-	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
-
-	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
-
-// TestEviction is what the API server is asked, and what it may answer.
-func TestEviction(t *testing.T) {
-	var asked []string
-	status := http.StatusCreated
-	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		asked = append(asked, r.Method+" "+r.URL.Path, r.Header.Get("Content-Type"), string(body))
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(status)
-		reason := map[int]string{http.StatusConflict: "Conflict", http.StatusTooManyRequests: "TooManyRequests"}[status]
-		if status == http.StatusCreated {
-			return
-		}
-		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"`+reason+`"}`)
-	}))
-	t.Cleanup(ts.Close)
-	client, err := nodesync.ClientFor(&rest.Config{Host: ts.URL}, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	k := NewKube(client, node, slog.New(slog.DiscardHandler))
-	pod := types.NamespacedName{Namespace: "team", Name: "a"}
-	if err := k.Evict(t.Context(), pod, "uid-a"); err != nil {
-		t.Fatal(err)
-	}
-	want := []string{
-		"POST /api/v1/namespaces/team/pods/a/eviction", "application/json",
-		`{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"namespace":"team","name":"a"},` +
-			`"deleteOptions":{"preconditions":{"uid":"uid-a"}}}`,
-	}
-	if diff := cmp.Diff(want, asked); diff != "" {
-		t.Errorf("asked (-want +got):\n%s", diff)
-	}
-	status = http.StatusConflict
-	if err := k.Evict(t.Context(), pod, "uid-a"); !apierrors.IsConflict(err) {
-		t.Errorf("another pod has the name: %v", err)
-	}
-}
 
 // TestRefusedPodsAreEvicted: two cards with 40 % left each, and pods that ask
 // for 60 %. Those that a controller makes anew go; the others stay.

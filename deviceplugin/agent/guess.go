@@ -63,24 +63,12 @@ var _ sgpu.Pods = (*tenancy)(nil)
 // first one that it has not admitted yet. A wrong guess costs nothing but a
 // ticket that names another card than its container gets.
 func (t *tenancy) Expected(size int) []string {
-	timer := time.NewTimer(guessTimeout)
-	defer timer.Stop()
 	resource := t.agent.config().Resources.SGPU
-	for {
-		pods, changed, known := t.agent.NodePods.Pods()
-		if !known {
-			return nil
-		}
-		waiting := slices.DeleteFunc(pods, func(p *corev1.Pod) bool { return !awaits(p, resource, size) })
-		if len(waiting) > 0 {
-			return t.cardsFor(waiting, resource, size)
-		}
-		select {
-		case <-changed:
-		case <-timer.C:
-			return nil
-		}
+	waiting := t.agent.API.Await(guessTimeout, func(p *corev1.Pod) bool { return awaits(p, resource, size) })
+	if len(waiting) == 0 {
+		return nil
 	}
+	return t.cardsFor(waiting, resource, size)
 }
 
 // cardsFor are the cards of the first container of pods that wants so many.

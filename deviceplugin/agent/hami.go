@@ -15,26 +15,14 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// HAMi is the API server, as far as HAMi's protocol needs it.
-type HAMi interface {
-	hami.Watched
-	hami.Reader
-	hami.Writer
-}
-
-var _ HAMi = (*Kube)(nil)
-
-// Node implements [hami.Watched].
-func (k *Kube) Node() (node *corev1.Node, changed <-chan struct{}) { return k.watch.Node(), k.hami }
-
 // newBridge makes the node's side of HAMi's protocol; nil without an API
 // server.
 func (a *Agent) newBridge() *hami.Bridge {
-	if a.HAMi == nil {
+	if !a.API.Online() {
 		return nil
 	}
 	return hami.New(hami.Options{
-		Node: a.NodeName, Watched: a.HAMi, Reader: a.HAMi, Writer: a.HAMi, State: a.hamiState, Log: a.Log,
+		Node: a.NodeName, Watched: a.API, Reader: a.API, Writer: a.API, State: a.hamiState, Log: a.Log,
 		Ours: func(uuid string) bool { return gpuAt(a.machine(), uuid) != nil },
 	})
 }

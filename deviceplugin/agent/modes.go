@@ -7,18 +7,12 @@ import (
 
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/mode"
 )
-
-// Cordons knows which cards an operator took out.
-type Cordons interface {
-	// Cordoned is the Node's annotation [names.CordonedGPUs]; known is false
-	// while the Node is not.
-	Cordoned() (text string, known bool)
-}
 
 // The reasons of [mode.ConditionType], and the cause of devices that no pod can
 // get on purpose.
@@ -32,7 +26,7 @@ const (
 
 // accounts is the kubelet's account of devices for the modes of cards.
 type accounts struct {
-	pods   PodResourcesClient
+	pods   podresources.PodResourcesListerClient
 	binder *binder.Binder
 	// served are the resources whose lists the kubelet hears.
 	served func() map[string]*served
@@ -77,10 +71,7 @@ func (a *accounts) Renew() {
 
 // cordon takes the cards that the Node says an operator took out.
 func (a *Agent) cordon() {
-	if a.Cordons == nil {
-		return
-	}
-	if text, known := a.Cordons.Cordoned(); known {
+	if text, known := a.API.Annotation(wellknown.CordonedGPUs); known {
 		a.modes.Cordon(text)
 	}
 }

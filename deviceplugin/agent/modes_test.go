@@ -3,13 +3,15 @@ package agent
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 )
 
@@ -85,12 +87,13 @@ func TestACardInUseKeepsItsMode(t *testing.T) {
 }
 
 func TestACordonedCardIsForNobodyNew(t *testing.T) {
-	cordons := &cordonText{}
-	r := newRig(t, "dgx-h100", func(o *Options) { o.Cordons = cordons }).run()
+	r := newRig(t, "dgx-h100").run()
+	cordon := func(text string) {
+		r.api.editNode(func(n *corev1.Node) { n.Annotations[wellknown.CordonedGPUs] = text })
+	}
 	r.list(gpus, 8, 0)
 	uuid := r.machine().GPUs[3].UUID
-	cordons.set(uuid+",GPU-gone", true)
-	signal(r.api.changed)
+	cordon(uuid + ",GPU-gone")
 	if got := r.list(gpus, 7, 1).Unhealthy; got[0] != uuid {
 		t.Errorf("%v is unhealthy, cordoned is %s", got, uuid)
 	}
@@ -101,33 +104,15 @@ func TestACordonedCardIsForNobodyNew(t *testing.T) {
 	if got := r.report(); !got.Cards[3].Cordoned || !cmp.Equal(got.Strangers, []string{"GPU-gone"}) {
 		t.Errorf("cards %+v, strangers %v", got.Cards, got.Strangers)
 	}
-	// Without API server, from the disk; and then its word counts again.
-	cordons.set("", false)
+	// Without the Node, from the disk; and then the annotation counts again.
+	r.api.show(false)
+	cordon("")
 	r.again(t)
 	if got := r.list(gpus, 7, 1).Unhealthy; got[0] != uuid {
 		t.Errorf("%v is unhealthy after a restart, cordoned is %s", got, uuid)
 	}
-	cordons.set("", true)
+	r.api.show(true)
 	r.list(gpus, 8, 0)
-}
-
-// cordonText is the Node's annotation.
-type cordonText struct {
-	mu    sync.Mutex
-	text  string
-	known bool
-}
-
-func (c *cordonText) set(text string, known bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.text, c.known = text, known
-}
-
-func (c *cordonText) Cordoned() (text string, known bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.text, c.known
 }
 
 // TestSwitchesBackAndForth has pods come and go while the mode changes: none

@@ -10,6 +10,7 @@ import (
 
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -120,14 +121,14 @@ func (t *tenancy) watchMPS(ctx context.Context, now time.Time) {
 
 // warnMPS tells the pods whose containers were started with a daemon that ran.
 func (t *tenancy) warnMPS(c *mpsChange) {
-	if t.agent.BinderEvents == nil || c.daemon.Well.IsZero() {
+	if c.daemon.Well.IsZero() {
 		return
 	}
 	for _, b := range t.agent.binder.Bindings() {
 		if !usesMPS(&b, c.daemon.Card) {
 			continue
 		}
-		t.agent.BinderEvents.Warn(binder.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID}, ReasonMPSFailed,
+		t.agent.API.WarnPod(kubelet.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID}, ReasonMPSFailed,
 			fmt.Sprintf("container %s: %s", b.Container, c.message))
 	}
 }

@@ -36,7 +36,7 @@ type toldCondition struct {
 // publishLoop tells the Node, apart from the loop that tells the kubelet: an
 // API server that is slow must not hold back the health of a device.
 func (a *Agent) publishLoop(ctx context.Context) error {
-	if a.Publisher == nil {
+	if !a.API.Online() {
 		return nil
 	}
 	last := &told{empty: map[string]bool{}, conditions: map[string]toldCondition{}}
@@ -73,7 +73,7 @@ func (a *Agent) publishCondition(ctx context.Context, c health.Condition, last *
 	if old := last.conditions[c.Type]; c == old.Condition && time.Since(old.at) < publishAgain {
 		return nil
 	}
-	if err := a.Publisher.SetCondition(ctx, c); err != nil {
+	if err := a.API.SetCondition(ctx, c); err != nil {
 		return err
 	}
 	last.conditions[c.Type] = toldCondition{c, time.Now()}
@@ -98,7 +98,7 @@ func (a *Agent) publishGPUs(ctx context.Context, last *told) error {
 	if maps.Equal(now, last.annotations) && time.Since(last.annotationsAt) < publishAgain {
 		return nil
 	}
-	if err := a.Publisher.Annotate(ctx, now); err != nil {
+	if err := a.API.Annotate(ctx, now); err != nil {
 		return err
 	}
 	last.annotations, last.annotationsAt = now, time.Now()
@@ -121,11 +121,8 @@ func (a *Agent) announce(ctx context.Context, short []health.Shortage, last *tol
 		}
 	}
 	last.empty = now
-	if a.Recorder == nil {
-		return
-	}
 	for _, n := range notices {
-		if err := a.Recorder.Record(ctx, n); err != nil {
+		if err := a.API.Record(ctx, n); err != nil {
 			a.Log.WarnContext(ctx, "an Event could not be recorded", "err", err, "message", n.Message)
 		}
 	}

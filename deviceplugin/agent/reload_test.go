@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 )
@@ -109,23 +111,20 @@ func TestLabelsThatChooseTheConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.configs.set(c)
-	r.api.labels = nil
+	r.api.show(false)
 	r.run()
 	if got := r.kubelet.State(gpus); got.Registrations > 0 {
 		t.Errorf("served before the labels are known: %+v", got)
 	}
-	label := func(labels map[string]string) {
-		r.api.mu.Lock()
-		r.api.labels = labels
-		r.api.mu.Unlock()
-		signal(r.api.changed)
-	}
-	label(map[string]string{"pool": "shared"})
+	r.api.editNode(func(n *corev1.Node) { n.Labels = map[string]string{"pool": "shared"} })
+	r.api.show(true)
 	r.list(hcas, 512, 0)
 	if got := r.kubelet.State(gpus); len(got.Healthy)+len(got.Unhealthy) > 0 {
 		t.Errorf("GPUs were listed that are shared: %+v", got)
 	}
-	label(nil) // Somebody deletes the Node; the kubelet makes it anew.
-	label(map[string]string{})
+	// The Node is deleted, and the kubelet creates it again.
+	r.api.show(false)
+	r.api.editNode(func(n *corev1.Node) { n.Labels = nil })
+	r.api.show(true)
 	r.list(gpus, 8, 0)
 }

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"path/filepath"
 	"runtime"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
@@ -20,8 +20,6 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
-	"github.com/heddle-dev/heddle/deviceplugin/health"
-	"github.com/heddle-dev/heddle/deviceplugin/mode"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
@@ -68,133 +66,6 @@ type configs struct{ *cell[*config.Config] }
 func (c configs) Current() *config.Config { return c.get() }
 func (configs) Err() error                { return nil }
 
-// api is an API server that is asked through the agent's interfaces.
-type api struct {
-	mu         sync.Mutex
-	conditions []health.Condition
-	// pending are the conditions HeddleModePending.
-	pending     []health.Condition
-	annotations []map[string]string
-	notices     []string
-	warnings    []string
-	claimed     map[string]string
-	pods        []*corev1.Pod
-	podsNote    chan struct{}
-	// unlisted tells that there may be more pods.
-	unlisted bool
-	labels   map[string]string
-	note     chan struct{}
-	changed  chan struct{}
-	// hang makes every call wait for its context.
-	hang bool
-}
-
-func newAPI() *api {
-	return &api{
-		labels: map[string]string{}, note: make(chan struct{}), changed: make(chan struct{}, 1), podsNote: make(chan struct{}),
-	}
-}
-
-// do makes a call, and wakes those who wait.
-func (a *api) do(ctx context.Context, f func()) error {
-	a.mu.Lock()
-	hang := a.hang
-	if !hang {
-		f()
-	}
-	close(a.note)
-	a.note = make(chan struct{})
-	a.mu.Unlock()
-	if hang {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	return nil
-}
-
-func (a *api) Labels() map[string]string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.labels
-}
-
-func (a *api) Changed() <-chan struct{} { return a.changed }
-
-func (a *api) SetCondition(ctx context.Context, c health.Condition) error {
-	return a.do(ctx, func() {
-		if c.Type == mode.ConditionType {
-			a.pending = append(a.pending, c)
-			return
-		}
-		a.conditions = append(a.conditions, c)
-	})
-}
-
-func (a *api) Annotate(ctx context.Context, annotations map[string]string) error {
-	return a.do(ctx, func() { a.annotations = append(a.annotations, annotations) })
-}
-
-func (a *api) Record(ctx context.Context, n health.NodeEvent) error {
-	return a.do(ctx, func() { a.notices = append(a.notices, n.Reason+" "+n.Message) })
-}
-
-func (a *api) Warn(pod binder.Pod, reason, message string) {
-	_ = a.do(context.Background(), func() {
-		a.warnings = append(a.warnings, pod.String()+" "+reason+": "+message)
-	})
-}
-
-func (a *api) Claimed(ctx context.Context, resource string) (owner string, err error) {
-	err = a.do(ctx, func() { owner = a.claimed[resource] })
-	return owner, err
-}
-
-func (a *api) Pods() ([]*corev1.Pod, <-chan struct{}, bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Clone(a.pods), a.podsNote, !a.unlisted
-}
-
-func (a *api) Pod(_ context.Context, pod binder.Pod) (*corev1.Pod, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, p := range a.pods {
-		if p.Namespace == pod.Namespace && p.Name == pod.Name {
-			return p, nil
-		}
-	}
-	return nil, errors.New("not known")
-}
-
-func (a *api) create(p *corev1.Pod) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.pods = append(a.pods, p)
-	close(a.podsNote)
-	a.podsNote = make(chan struct{})
-}
-
-// wait blocks until ok, which is called with the lock held.
-func (a *api) wait(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	for {
-		a.mu.Lock()
-		done, note := ok(), a.note
-		a.mu.Unlock()
-		if done {
-			return
-		}
-		select {
-		case <-note:
-		case <-tb.Context().Done():
-		case <-time.After(20 * time.Second):
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			tb.Fatalf("%s did not come; conditions %v, notices %v, warnings %v", what, a.conditions, a.notices, a.warnings)
-		}
-	}
-}
-
 // rig is a node with a kubelet and an agent.
 type rig struct {
 	t       testing.TB
@@ -205,7 +76,7 @@ type rig struct {
 	api      *api
 	registry *prometheus.Registry
 	options  Options
-	client   PodResourcesClient
+	client   podresources.PodResourcesListerClient
 	stop     func()
 }
 
@@ -214,7 +85,7 @@ func newRig(tb testing.TB, name string, change ...func(*Options)) *rig {
 	tb.Helper()
 	r := &rig{
 		t: tb, kubelet: kubelet.Start(tb, kubelet.Dir(tb)), source: source{newCell(machines.Load(tb, name))},
-		configs: configs{newCell(config.New(config.Default()))}, api: newAPI(), registry: prometheus.NewRegistry(),
+		configs: configs{newCell(config.New(config.Default()))}, api: newAPI(tb), registry: prometheus.NewRegistry(),
 	}
 	conn, err := binder.Dial(r.kubelet.PodResourcesSocket())
 	if err != nil {
@@ -228,7 +99,7 @@ func newRig(tb testing.TB, name string, change ...func(*Options)) *rig {
 		Generator: devgpu.ReplayedEdits{Dir: filepath.Join(dir, "nodes"), Vendors: vendors.All()}, Vendors: vendors.All(),
 		Strategy: gpu.CDI, KubeletDir: filepath.Dir(r.kubelet.PluginDir()),
 		CDIDir: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), DevRoot: filepath.Join(dir, "dev"),
-		PodSpecs: r.api, BinderEvents: r.api, Recorder: r.api, Publisher: r.api, NodePods: r.api, Claims: r.api,
+		API:      r.api.client(),
 		Interval: time.Second, Registerer: r.registry, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range change {
@@ -242,7 +113,10 @@ func newRig(tb testing.TB, name string, change ...func(*Options)) *rig {
 func (r *rig) run() *rig {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.t.Context()))
 	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return r.API.Run(ctx) })
+	group.Go(func() error { return r.Run(ctx) })
+	go func() { done <- group.Wait() }()
 	r.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -259,6 +133,9 @@ func (r *rig) again(t *testing.T) {
 	r.stop()
 	r.registry = prometheus.NewRegistry()
 	r.options.Registerer = r.registry
+	if r.options.API.Online() {
+		r.options.API = r.api.client()
+	}
 	r.Agent = New(r.options, r.client)
 	r.run()
 }

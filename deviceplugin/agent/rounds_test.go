@@ -38,7 +38,7 @@ func newBusy(tb testing.TB) *busy {
 	b := &busy{}
 	b.rig = newRig(tb, "dgx-h100", func(o *Options) {
 		o.now = func() time.Time { return time.Now().Add(time.Duration(b.passed.Load())) }
-		o.NodePods = nil // A preference would wait for each pod to be known.
+		o.API = nil // A preference would wait for each pod to be known.
 		// A node's /var/run is a tmpfs too; the records' disk is not what is
 		// looked at here.
 		if dir, err := os.MkdirTemp("/dev/shm", "heddle"); err == nil { //nolint:usetesting // TempDir is on a disk.

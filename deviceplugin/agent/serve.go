@@ -2,31 +2,22 @@ package agent
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"google.golang.org/grpc"
-	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 )
-
-// PodResourcesClient is the kubelet's account of devices.
-type PodResourcesClient interface {
-	binder.PodResources
-	GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest, ...grpc.CallOption) (
-		*podresources.AllocatableResourcesResponse, error)
-}
 
 func checkpoint(kubeletDir string) string {
 	return filepath.Join(kubeletDir, "device-plugins", "kubelet_internal_checkpoint")
@@ -61,7 +52,7 @@ func (a *Agent) serveGPUs(name string) *served {
 		InUse:    func() map[string]string { return a.binder.Lost(name) },
 		Strategy: a.Strategy, Features: a.Features, Vendors: a.Vendors, Log: a.Log,
 	}
-	if a.NodePods != nil {
+	if a.API.Online() {
 		options.Pods = a.steer
 	}
 	r := gpu.New(options, a.now.Load())
@@ -75,10 +66,71 @@ func (a *Agent) plugin(name string, r server.Resource) *server.Plugin {
 	_, counted := r.(*sgpu.Counted)
 	return server.New(server.Options{
 		Name: name, KubeletDir: a.KubeletDir, Resource: r,
-		Holders: func(ctx context.Context) (map[string]bool, error) { return a.binder.Holders(ctx, name) },
-		Claimed: a.claimed(name), Takeover: a.Takeover, Registered: a.binder.Wake, Streamed: a.wakeBridge,
+		PodResources: a.pods, API: a.API, Takeover: a.Takeover, Changed: a.kubelet,
 		SkipPreStart: counted, SkipPrefer: counted, Log: a.Log, Registerer: a.Registerer,
 	})
+}
+
+// holdersEvery is how often the holders of devices are looked at while some wait
+// for theirs.
+const holdersEvery = 5 * time.Second
+
+// run serves a resource until ctx ends. The first list that the kubelet gets has
+// all devices that pods hold.
+func (a *Agent) run(ctx context.Context, name string, p *server.Plugin) error {
+	a.askHolders(ctx, name, p)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		ticker := time.NewTicker(holdersEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-ticker.C:
+			}
+			if p.NeedsHolders() {
+				a.askHolders(ctx, name, p)
+			}
+		}
+	})
+	group.Go(func() error {
+		if err := p.Run(ctx); err != nil {
+			return fmt.Errorf("serve %s: %w", name, err)
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+func (a *Agent) askHolders(ctx context.Context, name string, p *server.Plugin) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	h := server.Holders{Asked: time.Now()}
+	h.IDs, h.Err = a.binder.Holders(ctx, name)
+	p.SetHolders(h)
+}
+
+// watchPlugins reports registrations to the device state, and streams to HAMi,
+// until ctx ends.
+func (a *Agent) watchPlugins(ctx context.Context) error {
+	registrations := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.kubelet:
+		}
+		now := 0
+		for _, s := range a.all() {
+			now += s.plugin.Status().Registrations
+		}
+		if now > registrations {
+			a.binder.Wake()
+		}
+		registrations = now
+		a.wakeBridge()
+	}
 }
 
 // withoutCDI says why a node that shares cards serves no share of them; empty if
@@ -117,7 +169,7 @@ func (a *Agent) shareNames(c *config.NodeConfig) []string {
 // serveSlots makes a resource of the slots of shared GPUs.
 func (a *Agent) serveSlots(name string) *served {
 	options := sgpu.Options{Name: name, Binder: a.binder, Static: a.driver, Log: a.Log}
-	if a.NodePods != nil {
+	if a.API.Online() {
 		options.Pods = a.tenancy
 	}
 	r := sgpu.New(options, a.now.Load())
@@ -152,28 +204,6 @@ func (a *Agent) lacksShares(name string) string {
 		return why
 	}
 	return a.offersNone(name)
-}
-
-// claimTimeout bounds the question to the API server, for which no resource
-// waits longer.
-const claimTimeout = time.Second
-
-// claimed asks the node and then the API server who else has a resource.
-func (a *Agent) claimed(name string) func(context.Context) (string, error) {
-	rival := server.Rival(a.KubeletDir, name, a.pods)
-	return func(ctx context.Context) (string, error) {
-		owner, err := rival(ctx)
-		if owner != "" || a.Claims == nil {
-			return owner, err
-		}
-		ctx, cancel := context.WithTimeout(ctx, claimTimeout)
-		defer cancel()
-		owner, claimsErr := a.Claims.Claimed(ctx, name)
-		if owner != "" {
-			return owner, nil
-		}
-		return "", errors.Join(err, claimsErr)
-	}
 }
 
 // lacks says why not all of a resource of GPUs can be had.

@@ -10,7 +10,10 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 )
 
@@ -27,13 +30,6 @@ const (
 	maxStarted = 128
 )
 
-// NodePods are the pods of this node as the API server has them.
-type NodePods interface {
-	// Pods are immutable. changed is closed when there are others; known is
-	// false until they were listed once.
-	Pods() (pods []*corev1.Pod, changed <-chan struct{}, known bool)
-}
-
 // started is a container that was bound.
 type started struct {
 	resource string
@@ -43,9 +39,7 @@ type started struct {
 // steering heeds which GPUs pods ask for by annotation: it guesses for whom
 // the kubelet asks, and tells the pod where the guess was wrong.
 type steering struct {
-	pods    NodePods
-	specs   binder.PodSpecs
-	events  binder.Events
+	api     *apiserver.Client
 	binder  *binder.Binder
 	machine func() *machine.Machine
 	config  func() *config.NodeConfig
@@ -62,23 +56,8 @@ var (
 // node, ask for so many devices, and that the kubelet has not admitted yet. If
 // there is none, though the kubelet asks, it waits a moment for one.
 func (s *steering) Expected(resource string, size int) (gpu.Selector, bool) {
-	timer := time.NewTimer(expectTimeout)
-	defer timer.Stop()
-	for {
-		pods, changed, known := s.pods.Pods()
-		if !known {
-			return gpu.Selector{}, false
-		}
-		waiting := slices.DeleteFunc(pods, func(p *corev1.Pod) bool { return !awaits(p, resource, size) })
-		if len(waiting) > 0 {
-			return s.common(waiting)
-		}
-		select {
-		case <-changed:
-		case <-timer.C:
-			return gpu.Selector{}, false
-		}
-	}
+	pods := s.api.Await(expectTimeout, func(p *corev1.Pod) bool { return awaits(p, resource, size) })
+	return common(pods, s.config().Domains)
 }
 
 // awaits tells whether the kubelet may be asking for a pod: it sets a start
@@ -96,8 +75,7 @@ func awaits(p *corev1.Pod, resource string, size int) bool {
 
 // common is what pods want if they want the same. Annotations that contradict
 // each other want nothing; the pod is told when it starts.
-func (s *steering) common(pods []*corev1.Pod) (gpu.Selector, bool) {
-	domains := s.config().Domains
+func common(pods []*corev1.Pod, domains wellknown.Domains) (gpu.Selector, bool) {
 	var all gpu.Selector
 	for i, p := range pods {
 		one, err := gpu.SelectorOf(p.Annotations, domains)
@@ -118,7 +96,7 @@ func (s *steering) Bind(ctx context.Context, resource string, ids []string) erro
 	if err := s.binder.Bind(ctx, resource, ids); err != nil {
 		return err
 	}
-	if s.specs == nil || s.events == nil {
+	if !s.api.Online() {
 		return nil
 	}
 	select {
@@ -150,7 +128,7 @@ func (s *steering) check(ctx context.Context, one started) {
 		if !holds(&b, one) {
 			continue
 		}
-		pod, err := s.specs.Pod(ctx, binder.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID})
+		pod, err := s.api.Pod(ctx, kubelet.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID})
 		if err != nil {
 			s.log.DebugContext(ctx, "a start is not checked", "pod", b.Pod, "err", err)
 			continue
@@ -160,8 +138,8 @@ func (s *steering) check(ctx context.Context, one started) {
 			err = steering.Check(s.machine(), one.ids)
 		}
 		if err != nil {
-			about := binder.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}
-			s.events.Warn(about, ReasonSteering, err.Error())
+			about := kubelet.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}
+			s.api.WarnPod(about, ReasonSteering, err.Error())
 		}
 	}
 }

@@ -3,9 +3,8 @@ package agent
 import (
 	"slices"
 	"testing"
-	"testing/synctest"
-	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
@@ -25,9 +24,7 @@ func TestPodGetsTheGPUsThatItAsksFor(t *testing.T) {
 	}
 	r.start("picky")
 	// Its GPU is taken: another pod that insists starts elsewhere, and is told.
-	r.api.mu.Lock()
-	r.api.pods = nil
-	r.api.mu.Unlock()
+	r.api.removeAll()
 	r.api.create(wish("late", map[string]string{gpus: "1"}, map[string]string{use: want + ",GPU-of-another-node"}))
 	got := r.admit("late", map[string]int{gpus: 1})[gpus]
 	r.start("late")
@@ -67,56 +64,24 @@ func TestExpected(t *testing.T) {
 		{name: "another of another size", pods: []string{"one", "small"}, want: gpu.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s, api := newSteering()
-				for _, name := range tt.pods {
-					switch name {
-					case "started":
-						api.create(started)
-					case "plain":
-						api.create(wish(name, ask, nil))
-					case "small":
-						api.create(wish(name, map[string]string{gpus: "1"}, map[string]string{use: "GPU-d"}))
-					default:
-						api.create(wish(name, ask, wants))
-					}
+			var pods []*corev1.Pod
+			for _, name := range tt.pods {
+				switch name {
+				case "started":
+					pods = append(pods, started)
+				case "plain":
+					pods = append(pods, wish(name, ask, nil))
+				case "small":
+					pods = append(pods, wish(name, map[string]string{gpus: "1"}, map[string]string{use: "GPU-d"}))
+				default:
+					pods = append(pods, wish(name, ask, wants))
 				}
-				began := time.Now()
-				got, ok := s.Expected(gpus, 2)
-				if ok != tt.ok || ok && (!slices.Equal(got.Use, tt.want.Use) || len(got.Avoid) > 0) {
-					t.Errorf("got %v, %v; want %v, %v", got, ok, tt.want, tt.ok)
-				}
-				if took := time.Since(began); took > expectTimeout || len(tt.pods) > 0 && took > 0 {
-					t.Errorf("a preference waited %s", took)
-				}
-			})
+			}
+			pods = slices.DeleteFunc(pods, func(p *corev1.Pod) bool { return !awaits(p, gpus, 2) })
+			got, ok := common(pods, config.Default().Domains)
+			if ok != tt.ok || ok && (!slices.Equal(got.Use, tt.want.Use) || len(got.Avoid) > 0) {
+				t.Errorf("got %v, %v; want %v, %v", got, ok, tt.want, tt.ok)
+			}
 		})
 	}
-}
-
-func TestPodThatIsKnownAMomentLater(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		after time.Duration
-		want  bool
-	}{{"soon enough", expectTimeout - 1, true}, {"too late", expectTimeout + 1, false}} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s, api := newSteering()
-				time.AfterFunc(tt.after, func() {
-					api.create(wish("one", map[string]string{gpus: "2"}, map[string]string{use: "GPU-a"}))
-				})
-				if _, ok := s.Expected(gpus, 2); ok != tt.want {
-					t.Errorf("the pod was seen: %t, want %t", ok, tt.want)
-				}
-				<-time.After(time.Second)
-			})
-		})
-	}
-}
-
-// newSteering reads the pods of an API server and no more.
-func newSteering() (*steering, *api) {
-	a, c := newAPI(), config.Default()
-	return &steering{pods: a, config: func() *config.NodeConfig { return &c }}, a
 }

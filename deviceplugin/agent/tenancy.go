@@ -29,16 +29,6 @@ const (
 	tenancyPause = time.Second
 )
 
-// Cluster is the API server, as far as shares need it.
-type Cluster interface {
-	// AnnotateNode merges annotations into our own Node, AnnotatePod into a pod;
-	// nil takes one away. A UID makes it a conflict if it is another pod's.
-	AnnotateNode(ctx context.Context, version string, annotations map[string]*string) error
-	AnnotatePod(ctx context.Context, pod types.NamespacedName, uid types.UID, annotations map[string]*string) error
-	// Evict ends a pod, by the Eviction API.
-	Evict(ctx context.Context, pod types.NamespacedName, uid types.UID) error
-}
-
 // Limiter makes the limits of shares hold; see [enforce.Limiter].
 type Limiter interface {
 	binder.Limits
@@ -105,10 +95,7 @@ func (t *tenancy) run(ctx context.Context) error {
 	ticker := time.NewTicker(tenancyEvery)
 	defer ticker.Stop()
 	for {
-		var pods <-chan struct{}
-		if t.agent.NodePods != nil {
-			_, pods, _ = t.agent.NodePods.Pods()
-		}
+		_, pods, _ := t.agent.API.Pods()
 		t.look(ctx)
 		pause := time.NewTimer(tenancyPause)
 		select {
@@ -142,10 +129,7 @@ func (t *tenancy) look(ctx context.Context) {
 	defer cancel()
 	// What pods say of themselves is put right only after it was looked at: it may
 	// be all that is left of what their containers have.
-	sees := false
-	if a.NodePods != nil {
-		_, _, sees = a.NodePods.Pods()
-	}
+	_, _, sees := a.API.Pods()
 	cards, drifts, err := a.binder.Reconcile(ctx)
 	if err != nil {
 		a.Log.DebugContext(ctx, "it is not known who has which share", "err", err)
@@ -162,12 +146,12 @@ func (t *tenancy) look(ctx context.Context) {
 		}
 	}
 	t.count()
-	if a.Cluster == nil {
+	if !a.API.Online() {
 		return
 	}
 	t.tellNode(ctx, cards)
 	if sees {
-		pods, _, _ := a.NodePods.Pods()
+		pods, _, _ := a.API.Pods()
 		t.evictRefused(ctx, pods, time.Now())
 		t.tellPods(ctx, pods)
 	}
@@ -176,11 +160,11 @@ func (t *tenancy) look(ctx context.Context) {
 // nodeSays tells whether the Node has an annotation of shared cards, which may
 // be of another life of ours.
 func (t *tenancy) nodeSays() bool {
-	if t.agent.HAMi == nil || !t.nodeAt.IsZero() {
+	if !t.nodeAt.IsZero() {
 		return false
 	}
-	node, _ := t.agent.HAMi.Node()
-	return node != nil && node.Annotations[wellknown.SGPUCards] != ""
+	text, _ := t.agent.API.Annotation(wellknown.SGPUCards)
+	return text != ""
 }
 
 // shares tells whether the node shares cards, or did.
@@ -196,10 +180,7 @@ func (t *tenancy) drifted(ctx context.Context, d binder.Drift) {
 
 // record makes an Event on the Node.
 func (t *tenancy) record(ctx context.Context, n health.NodeEvent) {
-	if t.agent.Recorder == nil {
-		return
-	}
-	if err := t.agent.Recorder.Record(ctx, n); err != nil {
+	if err := t.agent.API.Record(ctx, n); err != nil {
 		t.agent.Log.WarnContext(ctx, "an Event could not be recorded", "err", err, "message", n.Message)
 	}
 }
@@ -228,7 +209,7 @@ func (t *tenancy) tellNode(ctx context.Context, cards []quota.GPU) {
 	if text == t.node && (text == "" || time.Since(t.nodeAt) < publishAgain) && !t.nodeSays() {
 		return
 	}
-	if err := t.agent.Cluster.AnnotateNode(ctx, "", map[string]*string{wellknown.SGPUCards: value}); err != nil {
+	if err := t.agent.API.AnnotateNode(ctx, "", map[string]*string{wellknown.SGPUCards: value}); err != nil {
 		t.agent.Log.WarnContext(ctx, "the Node does not say yet what its shared cards have left", "err", err)
 		signal(t.woken)
 		return

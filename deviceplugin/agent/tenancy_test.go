@@ -1,115 +1,27 @@
 package agent
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// cluster is an API server for shares.
-type cluster struct {
-	api *api
-
-	mu      sync.Mutex
-	node    []string // values of the Node's annotation
-	pods    map[string][]string
-	evicted []string
-	refuse  error
-}
-
-func (c *cluster) AnnotateNode(_ context.Context, _ string, annotations map[string]*string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.refuse != nil {
-		return c.refuse
-	}
-	c.node = append(c.node, valueOf(annotations[wellknown.SGPUCards]))
-	return nil
-}
-
-// AnnotatePod writes into the pods that the agent watches, as the API server
-// does.
-func (c *cluster) AnnotatePod(
-	_ context.Context, pod types.NamespacedName, uid types.UID, annotations map[string]*string,
-) error {
-	c.mu.Lock()
-	refuse := c.refuse
-	if refuse == nil {
-		c.pods[pod.Name] = append(c.pods[pod.Name], valueOf(annotations[wellknown.SGPUBound]))
-	}
-	c.mu.Unlock()
-	if refuse != nil {
-		return refuse
-	}
-	c.api.edit(pod.Name, func(p *corev1.Pod) {
-		if p.UID != uid {
-			return
-		}
-		if v := annotations[wellknown.SGPUBound]; v != nil {
-			p.Annotations[wellknown.SGPUBound] = *v
-		} else {
-			delete(p.Annotations, wellknown.SGPUBound)
-		}
-	})
-	return nil
-}
-
-func (c *cluster) Evict(_ context.Context, pod types.NamespacedName, uid types.UID) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.evicted = append(c.evicted, pod.String()+" "+string(uid))
-	return c.refuse
-}
-
-func valueOf(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
-}
-
-// edit replaces a pod by a changed copy.
-func (a *api) edit(name string, change func(*corev1.Pod)) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for i, p := range a.pods {
-		if p.Name != name {
-			continue
-		}
-		p = p.DeepCopy()
-		if p.Annotations == nil {
-			p.Annotations = map[string]string{}
-		}
-		change(p)
-		a.pods = slices.Clone(a.pods)
-		a.pods[i] = p
-	}
-	close(a.podsNote)
-	a.podsNote = make(chan struct{})
-}
-
 // sharer is a rig whose cards are shared.
-func sharer(t *testing.T, settings string) (*rig, *cluster) {
+func sharer(t *testing.T, settings string) (*rig, *api) {
 	t.Helper()
-	c := &cluster{pods: map[string][]string{}}
-	r := newRig(t, "dgx-h100", func(o *Options) { o.Generator, o.Cluster = anyNodes{}, c })
-	c.api = r.api
+	r := newRig(t, "dgx-h100", func(o *Options) { o.Generator = anyNodes{} })
 	r.configure("mode: sgpu\nsgpu: {" + settings + "}\n")
-	return r, c
+	return r, r.api
 }
 
 // tenant is a pod of one container that asks for "vcore/GiB", as the scheduler
@@ -140,26 +52,6 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func (c *cluster) bound(pod string) []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.pods[pod])
-}
-
-func (c *cluster) cards(t *testing.T) []allocation.GPU {
-	t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.node) == 0 || c.node[len(c.node)-1] == "" {
-		return nil
-	}
-	all, err := allocation.ParseNodeGPUs(c.node[len(c.node)-1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all.Cards
-}
-
 func TestSchedulersAreToldOfShares(t *testing.T) {
 	r, c := sharer(t, "gpus: [0, 1]")
 	r.run()
@@ -168,18 +60,18 @@ func TestSchedulersAreToldOfShares(t *testing.T) {
 	r.list("nvidia.com/vmemory", 2*79, 0)
 	// A card is well once the driver's CDI spec has it.
 	until(t, "the Node's annotation", func() bool {
-		cards := c.cards(t)
+		cards := c.sharedGPUs(t)
 		return len(cards) == 2 && cards[0].Healthy && cards[1].Healthy
 	})
-	if card := c.cards(t)[1]; card.UUID != r.source.get().GPUs[1].UUID || !card.Healthy || card.Slots != 16 || card.Taken.Slots != 0 {
+	if card := c.sharedGPUs(t)[1]; card.UUID != r.source.get().GPUs[1].UUID || !card.Healthy || card.Slots != 16 || card.Taken.Slots != 0 {
 		t.Errorf("card 1: %+v", card)
 	}
 	if err := r.tenant("a", "60/4", nil); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the pod's annotation", func() bool { return len(c.bound("a")) == 1 })
-	until(t, "what is taken", func() bool { return c.cards(t)[0].Taken.VCore+c.cards(t)[1].Taken.VCore == 60 })
-	b, err := allocation.ParseBound(c.bound("a")[0])
+	until(t, "the pod's annotation", func() bool { return len(c.boundOf("a")) == 1 })
+	until(t, "what is taken", func() bool { return c.sharedGPUs(t)[0].Taken.VCore+c.sharedGPUs(t)[1].Taken.VCore == 60 })
+	b, err := allocation.ParseBound(c.boundOf("a")[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,8 +86,8 @@ func TestSchedulersAreToldOfShares(t *testing.T) {
 	r.api.edit("a", func(p *corev1.Pod) {
 		p.Annotations[wellknown.SGPUBound] = `{"version":1,"node":"gpu-9","containers":{}}`
 	})
-	until(t, "the annotation put right", func() bool { return len(c.bound("a")) == 2 })
-	if got := c.bound("a"); got[0] != got[1] {
+	until(t, "the annotation put right", func() bool { return len(c.boundOf("a")) == 2 })
+	if got := c.boundOf("a"); got[0] != got[1] {
 		t.Errorf("annotations %q", got)
 	}
 	r.api.wait(t, "an Event", func() bool { return has(r.api.notices, "SGPUDrift annotation heddle.dev/sgpu-bound of pod default/a") })
@@ -207,13 +99,13 @@ func TestSchedulersAreToldOfShares(t *testing.T) {
 		m.GPUs[1].Health = machine.Health{State: machine.Lost, Reason: "fell off the bus"}
 	})
 	r.list("nvidia.com/vcore", 100, 100)
-	until(t, "the card's trouble", func() bool { return !c.cards(t)[1].Healthy })
+	until(t, "the card's trouble", func() bool { return !c.sharedGPUs(t)[1].Healthy })
 	// What is freed is told: the kubelet writes it down when it admits the next.
 	r.kubelet.Delete("default", "a")
 	if err := r.tenant("next", "1/1", nil); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "what is left", func() bool { return c.cards(t)[0].Taken.VCore+c.cards(t)[1].Taken.VCore == 1 })
+	until(t, "what is left", func() bool { return c.sharedGPUs(t)[0].Taken.VCore+c.sharedGPUs(t)[1].Taken.VCore == 1 })
 }
 
 func (r *rig) drifts(kind string) float64 {
@@ -249,7 +141,7 @@ func TestForgedAnnotations(t *testing.T) {
 	}}
 	p := wish("forger", map[string]string{}, map[string]string{wellknown.SGPUBound: forged.String()})
 	r.api.create(p)
-	until(t, "the forged annotation taken away", func() bool { return slices.Equal(c.bound("forger"), []string{""}) })
+	until(t, "the forged annotation taken away", func() bool { return slices.Equal(c.boundOf("forger"), []string{""}) })
 	if err := r.tenant("a", "60/4", map[string]string{wellknown.SGPUAllocation: chosen(60)}); err != nil {
 		t.Fatal(err)
 	}
@@ -263,16 +155,16 @@ func TestForgedAnnotations(t *testing.T) {
 // TestAnAPIServerThatRefuses is asked again, and holds up nobody.
 func TestAnAPIServerThatRefuses(t *testing.T) {
 	r, c := sharer(t, "gpus: [0]")
-	c.refuse = errors.New("no")
+	c.refuse = true
 	r.run()
 	r.list("nvidia.com/sgpu", 16, 0)
 	if err := r.tenant("a", "60/4", nil); err != nil {
 		t.Fatal(err)
 	}
 	c.mu.Lock()
-	c.refuse = nil
+	c.refuse = false
 	c.mu.Unlock()
-	until(t, "what the API server missed", func() bool { return len(c.bound("a")) == 1 && len(c.cards(t)) == 1 })
+	until(t, "what the API server missed", func() bool { return len(c.boundOf("a")) == 1 && len(c.sharedGPUs(t)) == 1 })
 }
 
 // TestTicketsNameTheCard that the container will be bound to.
@@ -310,15 +202,12 @@ func TestTicketsNameTheCard(t *testing.T) {
 
 // TestNativeNodesHaveNoShares, and no annotation of them.
 func TestNativeNodesHaveNoShares(t *testing.T) {
-	c := &cluster{pods: map[string][]string{}}
-	r := newRig(t, "dgx-h100", func(o *Options) { o.Cluster = c })
-	c.api = r.api
-	r.run()
+	r := newRig(t, "dgx-h100").run()
 	r.list(gpus, 8, 0)
 	if state := r.kubelet.State("nvidia.com/sgpu"); state.Registrations != 0 {
 		t.Errorf("%+v", state)
 	}
-	if got := c.cards(t); got != nil {
+	if got := r.api.sharedGPUs(t); got != nil {
 		t.Errorf("cards %v", got)
 	}
 }

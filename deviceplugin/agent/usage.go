@@ -136,10 +136,7 @@ func (u *usageMetrics) shares() []binder.Binding {
 // containers are the names of those that run now, by cgroup, as far as the API
 // server knows them.
 func (u *usageMetrics) containers() map[cgroup.Container]string {
-	if u.agent.NodePods == nil {
-		return nil
-	}
-	pods, _, _ := u.agent.NodePods.Pods()
+	pods, _, _ := u.agent.API.Pods()
 	return containerNames(pods)
 }
 

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
@@ -164,7 +165,7 @@ func TestContainerNames(t *testing.T) {
 	p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "sidecar", ContainerID: "cri-o://2e"}}
 	want := map[cgroup.Container]string{{PodUID: "uid-a", ID: "1f"}: "main", {PodUID: "uid-a", ID: "2e"}: "sidecar"}
 	// The statuses as the watch keeps them.
-	if diff := cmp.Diff(want, containerNames([]*corev1.Pod{leanPod(p)})); diff != "" {
+	if diff := cmp.Diff(want, containerNames([]*corev1.Pod{apiserver.Lean(p)})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

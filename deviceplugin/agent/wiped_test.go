@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
 )
 
 // Somebody removed the state and the CDI specs of a node while a container ran.
@@ -22,14 +21,13 @@ func TestWipedNode(t *testing.T) {
 	if err := r.tenant("a", "60/4", nil); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the pod's annotation", func() bool { return len(c.bound("a")) == 1 })
+	until(t, "the pod's annotation", func() bool { return len(c.boundOf("a")) == 1 })
 	r.stop()
 	if err := errors.Join(os.RemoveAll(r.options.StateDir), os.RemoveAll(r.options.CDIDir)); err != nil {
 		t.Fatal(err)
 	}
 	r.api.mu.Lock()
-	pods := r.api.pods
-	r.api.pods, r.api.unlisted = nil, true
+	r.api.unlisted = true
 	r.api.mu.Unlock()
 	r.again(t)
 	r.list(slots, 16, 0)
@@ -37,10 +35,12 @@ func TestWipedNode(t *testing.T) {
 		t.Errorf("before the API server tells of the pods: %v", err)
 	}
 	r.api.mu.Lock()
-	r.api.pods, r.api.unlisted = append(pods, r.api.pods...), false
-	close(r.api.podsNote)
-	r.api.podsNote = make(chan struct{})
+	r.api.unlisted = false
 	r.api.mu.Unlock()
+	until(t, "the list of pods", func() bool {
+		_, _, known := r.API.Pods()
+		return known
+	})
 
 	if err := r.tenant("late", "50/4", nil); err == nil || !strings.Contains(err.Error(), "40 % of 100 left; needs 50") {
 		t.Errorf("error %v", err)
@@ -52,13 +52,12 @@ func TestWipedNode(t *testing.T) {
 		return has(r.api.notices, "SGPUDrift the record and the CDI spec of container main of default/a were lost")
 	})
 	// All pods were told what they have by then.
-	until(t, "the other's annotation", func() bool { return len(c.bound("b")) == 1 })
-	if got := c.bound("a"); len(got) != 1 {
+	until(t, "the other's annotation", func() bool { return len(c.boundOf("b")) == 1 })
+	if got := c.boundOf("a"); len(got) != 1 {
 		t.Errorf("the annotation was changed: %q", got)
 	}
-	p, err := r.api.Pod(t.Context(), binder.Pod{Namespace: "default", Name: "a"})
-	if err != nil || p.Annotations[wellknown.SGPUBound] == "" {
-		t.Errorf("pod %+v, error %v", p, err)
+	if p := r.api.pod("a"); p.Annotations[wellknown.SGPUBound] == "" {
+		t.Errorf("pod %+v", p)
 	}
 	if got := r.drifts("unrecorded"); got != 1 {
 		t.Errorf("%v drifts", got)
@@ -70,8 +69,8 @@ func TestWipedNode(t *testing.T) {
 	}
 	// Its pod is told nothing else when somebody forges it now.
 	r.api.edit("a", func(p *corev1.Pod) { delete(p.Annotations, wellknown.SGPUBound) })
-	until(t, "the annotation put back", func() bool { return len(c.bound("a")) == 2 })
-	if got := c.bound("a"); got[0] != got[1] {
+	until(t, "the annotation put back", func() bool { return len(c.boundOf("a")) == 2 })
+	if got := c.boundOf("a"); got[0] != got[1] {
 		t.Errorf("annotations %q", got)
 	}
 }

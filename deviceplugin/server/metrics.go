@@ -19,14 +19,11 @@ type metrics struct {
 	faults        *prometheus.CounterVec
 }
 
-func newMetrics(l *ledger, registerer prometheus.Registerer) (*metrics, func(), error) {
-	opts := func(name, help string) prometheus.Opts {
-		return prometheus.Opts{Namespace: "heddle", Subsystem: "resource", Name: name, Help: help}
-	}
-	gauge := func(name, help string, value func(counts) int) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts(name, help)),
-			func() float64 { return float64(value(l.counts())) })
-	}
+func opts(name, help string) prometheus.Opts {
+	return prometheus.Opts{Namespace: "heddle", Subsystem: "resource", Name: name, Help: help}
+}
+
+func newMetrics() *metrics {
 	seconds := func(name, help string) prometheus.HistogramOpts {
 		return prometheus.HistogramOpts{
 			Namespace: "heddle", Subsystem: "resource", Name: name, Help: help,
@@ -34,21 +31,29 @@ func newMetrics(l *ledger, registerer prometheus.Registerer) (*metrics, func(), 
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 10),
 		}
 	}
-	m := &metrics{
+	return &metrics{
 		rpc: prometheus.NewHistogramVec(
 			seconds("rpc_seconds", "Time to answer the kubelet."), []string{"method", "code"}),
 		updates: prometheus.NewHistogram(
 			seconds("update_seconds", "From a change of the devices until a stream has sent it.")),
 		preferFaults: prometheus.NewCounter(prometheus.CounterOpts(
-			opts("preference_failures_total", "Allocations left to the kubelet's own choice, because ours failed."))),
+			opts("preference_failures_total", "Allocations left to the kubelet's own choice, because the plugin's failed."))),
 		registrations: prometheus.NewCounter(prometheus.CounterOpts(
 			opts("registrations_total", "Registrations that the kubelet took."))),
 		registered: prometheus.NewGauge(prometheus.GaugeOpts(
 			opts("registered", "1 while the resource is registered with the running kubelet."))),
 		claimed: prometheus.NewGaugeVec(prometheus.GaugeOpts(
-			opts("claimed", "1 for whoever else serves the resource.")), []string{"owner"}),
+			opts("claimed", "1 for another plugin, or DeviceClass, that serves the resource.")), []string{"owner"}),
 		faults: prometheus.NewCounterVec(prometheus.CounterOpts(
 			opts("failures_total", "Steps of serving the resource that failed.")), []string{"step"}),
+	}
+}
+
+// register adds the metrics, and those of the list, to a registry until done.
+func (m *metrics) register(l *advertised, registerer prometheus.Registerer) (done func(), err error) {
+	gauge := func(name, help string, value func(counts) int) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts(name, help)),
+			func() float64 { return float64(value(l.counts())) })
 	}
 	all := []prometheus.Collector{
 		m.rpc, m.updates, m.preferFaults, m.registrations, m.registered, m.claimed, m.faults,
@@ -62,10 +67,10 @@ func newMetrics(l *ledger, registerer prometheus.Registerer) (*metrics, func(), 
 	for i, c := range all {
 		if err := registerer.Register(c); err != nil {
 			unregister(registerer, all[:i])
-			return nil, nil, fmt.Errorf("register metrics: %w", err)
+			return nil, fmt.Errorf("register metrics: %w", err)
 		}
 	}
-	return m, func() { unregister(registerer, all) }, nil
+	return func() { unregister(registerer, all) }, nil
 }
 
 func unregister(registerer prometheus.Registerer, collectors []prometheus.Collector) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -73,10 +74,8 @@ func TestAResourceWithoutDevicesIsServedWhilePodsHoldThem(t *testing.T) {
 	dir := kubelet.Dir(t)
 	k := kubelet.Start(t, dir)
 	r := newRack("a", "b")
-	p := server.New(server.Options{
-		Name: gpu, KubeletDir: dir, Resource: r,
-		Holders: func(context.Context) (map[string]bool, error) { return map[string]bool{"b": true}, nil },
-	})
+	p := server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r})
+	p.SetHolders(server.Holders{IDs: map[string]bool{"b": true}, Asked: time.Now()})
 	run(t, p)
 	k.Wait(within(t), gpu, serving(2))
 	r.prefer = func(_, _ []string, _ int) ([]string, error) { return []string{"b"}, nil }
@@ -118,10 +117,9 @@ func TestADeviceIsWithdrawnDuringAllocate(t *testing.T) {
 		k.Wait(ctx, gpu, serving(0))
 		return nil
 	}
-	run(t, server.New(server.Options{
-		Name: gpu, KubeletDir: dir, Resource: r,
-		Holders: func(context.Context) (map[string]bool, error) { return map[string]bool{}, nil },
-	}))
+	p := server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r})
+	p.SetHolders(server.Holders{Asked: time.Now()})
+	run(t, p)
 	k.Wait(within(t), gpu, serving(1))
 	if ids, err := k.Admit(within(t), "pod", "main", gpu, 1); err != nil || len(ids) != 1 {
 		t.Errorf("the pod got %v, %v", ids, err)

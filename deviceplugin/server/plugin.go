@@ -1,8 +1,8 @@
-// Package server owns the life of one resource on the kubelet's socket: it
-// serves, registers, notices that the kubelet is another one, and stops. It
-// keeps the list of devices that the kubelet sees, with the rule that an ID
-// once advertised stays listed until no pod holds it. It knows no devices, and
-// never reads hardware or the API server.
+// Package server owns one resource on the kubelet's socket: it serves, registers,
+// notices that the kubelet is another one, and stops. It keeps the list of devices
+// that the kubelet sees, with the rule that an ID once advertised stays listed
+// until no pod holds it. It leaves a resource to another plugin, or to a
+// DeviceClass, that has it. It knows no devices, and never reads hardware.
 package server
 
 import (
@@ -18,8 +18,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
@@ -30,8 +32,10 @@ const (
 	// linger is how long an ID stays listed at least after it was withdrawn;
 	// see ledger.
 	linger = time.Minute
-	// askTimeout bounds a question to Holders or Claimed.
-	askTimeout = 2 * time.Second
+	// askTimeout bounds the question who else serves the resource, classTimeout
+	// the part of it that the API server answers.
+	askTimeout   = 2 * time.Second
+	classTimeout = time.Second
 )
 
 // Options of a Plugin.
@@ -41,23 +45,16 @@ type Options struct {
 	// KubeletDir is the kubelet's directory; "" is DefaultKubeletDir.
 	KubeletDir string
 	Resource   Resource
-	// Holders lists the device IDs of this resource that pods hold. It must
-	// show what the kubelet handed out before the call began, more than a
-	// minute ago. Nil, or an error, keeps IDs listed.
-	Holders func(ctx context.Context) (map[string]bool, error)
-	// Claimed names who else serves the resource, "" for nobody: see Rival.
-	// While it names somebody the resource is not registered for the first
-	// time. An error means nobody: with the API server away, devices must
-	// still be served. Nil means nobody.
-	Claimed func(ctx context.Context) (owner string, err error)
-	// Takeover registers no matter what Claimed says.
+	// PodResources is the kubelet's, API the API server: they know who else
+	// serves the resource. While another plugin, or a DeviceClass, does, it is not
+	// registered for the first time. Either may be nil.
+	PodResources podresources.PodResourcesListerClient
+	API          *apiserver.Client
+	// Takeover registers although another plugin serves the resource.
 	Takeover bool
-	// Registered is called after each registration, and returns at once. Nil is
-	// nobody.
-	Registered func()
-	// Streamed is called after a kubelet began to follow the list or ceased to,
-	// and returns at once. Nil is nobody.
-	Streamed func()
+	// Changed is set after a registration, and after a kubelet began to follow
+	// the list or ceased to; see [Plugin.Status].
+	Changed notify.Signal
 	// SkipPreStart and SkipPrefer tell the kubelet not to make these calls.
 	SkipPreStart, SkipPrefer bool
 	// Log gets changes and faults; nil discards.
@@ -71,28 +68,43 @@ type Plugin struct {
 	options Options
 	dir     string
 	log     *slog.Logger
-	ledger  *ledger
+	list    *advertised
 	metrics *metrics
+	// wake is set when something changed that decides on registrations.
+	wake notify.Signal
 
-	// mu guards status.
+	// mu guards what follows.
 	mu     sync.Mutex
 	status Status
+	// ownerKnown tells whether it was asked who else serves the resource,
+	// holdersKnown whether it was learned who holds its devices.
+	ownerKnown, holdersKnown bool
+}
+
+// Holders are the device IDs of a resource that pods hold, from a question that
+// was asked at a time. They show what the kubelet handed out more than a minute
+// before that. After an error no ID leaves the list.
+type Holders struct {
+	IDs   map[string]bool
+	Asked time.Time
+	Err   error
 }
 
 // Status is what a Plugin is doing now.
 type Status struct {
 	Resource string
-	// Registered tells whether the running kubelet took our registration, and
-	// Socket where it calls us.
-	Registered bool
-	Socket     string
-	// Owner is who else serves the resource. Unless Registered, we wait for
-	// him.
+	// Registered tells whether the running kubelet took the registration, and
+	// Socket where it calls the plugin. Registrations counts them.
+	Registered    bool
+	Registrations int
+	Socket        string
+	// Owner is who else serves the resource. Unless Registered, the plugin waits
+	// for it to end.
 	Owner string
 	// Fault is why the last try to register failed, "" when it did not.
 	Fault string
 	// Streams counts the kubelets that follow the list: while there is none, the
-	// node's kubelet would refuse for good who is sent to it.
+	// node's kubelet would fail for good the pods that are sent to it.
 	Streams int
 	// Capacity and Allocatable count listed and healthy devices, Withdrawn
 	// those that only wait for their holders.
@@ -112,7 +124,8 @@ func New(o Options) *Plugin {
 	}
 	return &Plugin{
 		options: o, dir: filepath.Join(o.KubeletDir, pluginDir),
-		log: o.Log.With("resource", o.Name), ledger: newLedger(), status: Status{Resource: o.Name},
+		log: o.Log.With("resource", o.Name), list: newAdvertised(), metrics: newMetrics(), wake: notify.New(),
+		status: Status{Resource: o.Name},
 	}
 }
 
@@ -125,44 +138,34 @@ func (p *Plugin) Run(ctx context.Context) error {
 		return fmt.Errorf("resource name: %w", err)
 	}
 	registerer := prometheus.WrapRegistererWith(prometheus.Labels{"resource": p.options.Name}, p.options.Registerer)
-	m, done, err := newMetrics(p.ledger, registerer)
+	done, err := p.metrics.register(p.list, registerer)
 	if err != nil {
 		return fmt.Errorf("resource %s: %w", p.options.Name, err)
 	}
 	defer done()
-	p.metrics = m
 	if err := sweep(ctx, p.dir, p.options.Name); err != nil {
-		p.log.Warn("old sockets stay", "err", err)
+		p.log.Warn("stale sockets not removed", "err", err)
 	}
-	p.ledger.update(p.options.Resource.Devices())
-	known := p.askHolders(ctx)
-
-	wake := notify.New()
+	p.list.update(p.options.Resource.Devices())
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		watchDir(ctx, p.dir, wake, p.log)
-		return nil
-	})
-	group.Go(func() error {
-		p.keep(ctx, known)
-		return nil
-	})
-	group.Go(func() error { return p.supervisor(wake).run(ctx) })
+	for _, run := range []func(context.Context){
+		func(ctx context.Context) { watchDir(ctx, p.dir, p.wake, p.log) }, p.follow, p.watchOwner,
+	} {
+		group.Go(func() error {
+			run(ctx)
+			return nil
+		})
+	}
+	group.Go(func() error { return p.supervise(ctx) })
 	if err := group.Wait(); err != nil {
 		return fmt.Errorf("resource %s: %w", p.options.Name, err)
 	}
 	return nil
 }
 
-func (p *Plugin) streamed() {
-	if p.options.Streamed != nil {
-		p.options.Streamed()
-	}
-}
-
 // Status reports what the Plugin is doing now.
 func (p *Plugin) Status() Status {
-	c := p.ledger.counts()
+	c := p.list.counts()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.status
@@ -170,105 +173,58 @@ func (p *Plugin) Status() Status {
 	return s
 }
 
-// Drain withdraws all devices for good and waits until none is listed: none is
-// held, none is being allocated, and the kubelet has had a minute. The Plugin
-// goes on to serve until Run's context ends.
-func (p *Plugin) Drain(ctx context.Context) error {
-	p.ledger.drain()
-	for {
-		now := p.ledger.current()
-		if len(now.devices) == 0 {
-			return nil
-		}
-		select {
-		case <-now.next:
-		case <-ctx.Done():
-			return fmt.Errorf("drain %s: %d devices are still listed: %w",
-				p.options.Name, len(now.devices), context.Cause(ctx))
-		}
-	}
-}
-
 // Resend sends the list once more, as it is. A kubelet writes its checkpoint
 // after every list (v1.37 pkg/kubelet/cm/devicemanager/manager.go,
 // genericDeviceUpdateCallback), and otherwise only when it allocates; what it
 // writes then has no pods that had ended when PodResources was last asked.
-func (p *Plugin) Resend() { p.ledger.again() }
+func (p *Plugin) Resend() { p.list.again() }
 
-// keep follows the Resource and the holders of its devices.
-func (p *Plugin) keep(ctx context.Context, known bool) {
+// follow takes the Resource's devices whenever they change.
+func (p *Plugin) follow(ctx context.Context) {
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
-	for {
+	for ctx.Err() == nil {
 		select {
 		case <-p.options.Resource.Changed():
-			p.ledger.update(p.options.Resource.Devices())
 		case <-ticker.C:
-			p.ledger.update(p.options.Resource.Devices())
-			if !known || p.ledger.counts().withdrawn > 0 {
-				known = p.askHolders(ctx) || known
-			}
 		case <-ctx.Done():
-			return
 		}
+		p.list.update(p.options.Resource.Devices())
 	}
 }
 
-// askHolders reports whether the answer is known.
-func (p *Plugin) askHolders(ctx context.Context) bool {
-	if p.options.Holders == nil {
-		return true
-	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	asked := time.Now()
-	holders, err := p.options.Holders(ctx)
-	if err != nil {
-		if !errors.Is(err, context.Canceled) {
+// NeedsHolders reports whether [Plugin.SetHolders] should be called: the holders
+// are not known, or devices wait for theirs.
+func (p *Plugin) NeedsHolders() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.holdersKnown || p.list.counts().withdrawn > 0
+}
+
+// SetHolders takes who holds devices. Call it before Run, so that the first list
+// has all that pods hold, and then as long as [Plugin.NeedsHolders].
+func (p *Plugin) SetHolders(h Holders) {
+	if h.Err != nil {
+		if !errors.Is(h.Err, context.Canceled) {
 			p.metrics.faults.WithLabelValues("holders").Inc()
-			p.log.Debug("holders of devices are not known", "err", err)
+			p.log.Debug("holders of devices are not known", "err", h.Err)
 		}
-		return false
+		return
 	}
-	p.ledger.held(holders, asked)
-	return true
+	p.list.held(h.IDs, h.Asked)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.holdersKnown = true
 }
 
-func (p *Plugin) supervisor(wake <-chan struct{}) *supervisor {
-	return &supervisor{
-		look: func() (identity, bool, error) {
-			if orphaned(p.dir) {
-				return identity{}, false, fmt.Errorf("%s: %w", p.dir, errDirectoryGone)
-			}
-			id, there := identify(filepath.Join(p.dir, kubeletSocket))
-			return id, there, nil
-		},
-		open: p.open, claimed: p.claimed, takeover: p.options.Takeover, wake: wake, log: p.log,
-		registered: p.noteRegistered, owner: p.noteOwner, failed: p.noteFailure,
-	}
-}
-
-func (p *Plugin) claimed(ctx context.Context) string {
-	if p.options.Claimed == nil {
-		return ""
-	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	owner, err := p.options.Claimed(ctx)
-	if err != nil && !errors.Is(err, context.Canceled) {
-		p.metrics.faults.WithLabelValues("claimed").Inc()
-		p.log.Warn("it is not known whether somebody else serves the resource", "err", err)
-	}
-	if err != nil {
-		return ""
-	}
-	return owner
+func (p *Plugin) owner() (owner string, known bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.status.Owner, p.ownerKnown
 }
 
 func (p *Plugin) noteRegistered(socket string) {
-	if p.options.Registered != nil && socket != "" {
-		p.options.Registered()
-	}
+	defer p.options.Changed.Notify()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.status.Socket, p.status.Registered = socket, socket != ""
@@ -277,14 +233,16 @@ func (p *Plugin) noteRegistered(socket string) {
 		return
 	}
 	p.status.Fault = ""
+	p.status.Registrations++
 	p.metrics.registered.Set(1)
 	p.metrics.registrations.Inc()
-	p.log.Info("registered with the kubelet", "socket", filepath.Base(socket))
+	p.log.Info("registered with kubelet", "socket", filepath.Base(socket))
 }
 
 func (p *Plugin) noteOwner(owner string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.ownerKnown = true
 	p.metrics.owner(owner)
 	if owner == p.status.Owner {
 		return
@@ -292,13 +250,13 @@ func (p *Plugin) noteOwner(owner string) {
 	p.status.Owner = owner
 	switch {
 	case owner == "":
-		p.log.Info("nobody else serves the resource any more")
+		p.log.Info("the conflicting plugin is gone")
 	case p.options.Takeover:
-		p.log.Warn("the resource is taken over from somebody else", "owner", owner)
+		p.log.Warn("taking the resource over from a conflicting plugin", "owner", owner)
 	case p.status.Registered:
-		p.log.Warn("somebody else serves the resource too", "owner", owner)
+		p.log.Warn("another plugin serves the resource too", "owner", owner)
 	default:
-		p.log.Warn("the resource is left to somebody else", "owner", owner)
+		p.log.Warn("leaving the resource to a conflicting plugin", "owner", owner)
 	}
 }
 
@@ -314,13 +272,13 @@ func (p *Plugin) noteFailure(err error) {
 		p.log.Debug("no kubelet to register with", "err", err)
 		return
 	}
-	p.log.Warn("not registered", "err", err)
+	p.log.Warn("registration failed", "err", err)
 }
 
 // List is what the kubelet is shown now, sorted by ID.
 func (p *Plugin) List() []Device {
 	var list []Device
-	for _, d := range p.ledger.current().devices {
+	for _, d := range p.list.current().devices {
 		numa := make([]int64, 0, len(d.GetTopology().GetNodes()))
 		for _, node := range d.GetTopology().GetNodes() {
 			numa = append(numa, node.GetID())

@@ -18,6 +18,7 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/heddle-dev/heddle/deviceplugin/server"
+	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/test/kubelet"
 )
 
@@ -249,13 +250,8 @@ func TestAStreamEndsWithItsContext(t *testing.T) {
 	dir := kubelet.Dir(t)
 	k := kubelet.Start(t, dir)
 	r := newRack("a")
-	streamed := make(chan struct{}, 1)
-	p := server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r, Streamed: func() {
-		select {
-		case streamed <- struct{}{}:
-		default:
-		}
-	}})
+	streamed := notify.New()
+	p := server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r, Changed: streamed})
 	await := func(want int) {
 		t.Helper()
 		for p.Status().Streams != want {

@@ -27,7 +27,7 @@ const (
 )
 
 // socketPrefix begins the names of a resource's sockets:
-// heddle-nvidia.com_gpu-<hash of the resource>-. Each life adds a random part,
+// heddle-nvidia.com_gpu-<hash of the resource>-. Each registration adds a random part,
 // because a kubelet refuses a path that it still holds (v1.37 manager.go,
 // PluginConnected):
 //
@@ -61,9 +61,8 @@ func listen(ctx context.Context, dir, resource string) (net.Listener, error) {
 	return listener, nil
 }
 
-// sweep removes sockets that an earlier process of ours left behind. One that
-// somebody listens on belongs to a process that still serves: a rolling
-// upgrade.
+// sweep removes sockets that an earlier process left behind. One that
+// is listened on belongs to a process that still serves: a rolling upgrade.
 func sweep(ctx context.Context, dir, resource string) error {
 	paths, err := filepath.Glob(filepath.Join(dir, socketPrefix(resource)+"*"+socketSuffix))
 	if err != nil {
@@ -81,7 +80,7 @@ func sweep(ctx context.Context, dir, resource string) error {
 	return errors.Join(errs...)
 }
 
-// alive tells whether somebody listens on a socket. Connecting and going away
+// alive reports whether a process listens on a socket. Connecting and going away
 // is nothing to a gRPC server.
 func alive(ctx context.Context, path string) bool {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
@@ -100,7 +99,7 @@ type identity struct {
 	bound int64 // ns since 1970
 }
 
-var errDirectoryGone = errors.New("the directory was deleted under its mount; only a new container mounts it anew")
+var errDirectoryGone = errors.New("the directory was deleted under its mount; only a new container mounts it again")
 
 // identify reads the identity of a socket; false if there is none.
 func identify(path string) (identity, bool) {

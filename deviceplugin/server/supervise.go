@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
-	"log/slog"
+	"errors"
+	"fmt"
+	"path/filepath"
 	"sync"
 	"time"
 )
@@ -11,7 +13,7 @@ const (
 	// poll is how often everything is looked at without an event.
 	poll = 5 * time.Second
 	// firstDelay and poll bound the one backoff. A kubelet that has bound its
-	// socket and does not listen yet refuses for less than a millisecond.
+	// socket and does not listen yet rejects for less than a millisecond.
 	firstDelay = time.Millisecond
 	// orphan is how long a registration may be without a stream. A kubelet
 	// opens it right after Register, and never a second time (v1.37
@@ -21,232 +23,255 @@ const (
 	// steady is how long a registration holds until its successor starts
 	// without delay.
 	steady = 10 * time.Second
-	// vacant is how long the resource must be free after somebody else had it:
+	// vacant is how long the resource must be free after another plugin had it:
 	// a kubelet that restarts shows all resources free for a moment.
 	vacant = 30 * time.Second
 	// drain bounds how long calls in flight may hold up an end.
 	drain = 10 * time.Second
 )
 
-// supervisor keeps exactly one registration with the kubelet that runs. What
-// touches the world is a function.
-type supervisor struct {
-	// look says which kubelet.sock there is, false for none. Its error is for
-	// good.
-	look func() (identity, bool, error)
-	// open registers.
-	open func(context.Context) (*life, error)
-	// claimed names who else has the resource, "" for nobody. takeover: it is
-	// asked and not obeyed.
-	claimed  func(context.Context) string
-	takeover bool
-	// wake receives when something changed in the directory.
-	wake <-chan struct{}
-	log  *slog.Logger
-	// registered is told when a registration begins and when it is lost, and
-	// owner who else has the resource, each time anew.
-	registered func(socket string)
-	owner      func(string)
-	// failed is told of registrations that fail.
-	failed func(error)
+// Reasons for a new registration.
+const (
+	kubeletReplaced = "the kubelet has a new socket"
+	socketGone      = "the plugin's socket was deleted"
+	streamLost      = "the kubelet watches no longer"
+)
 
-	// ending counts lives that are being stopped.
-	ending sync.WaitGroup
-	// delay is the backoff after failures with one kubelet.sock.
-	delay   time.Duration
-	refused identity
+// observation is what a decision is made of.
+type observation struct {
+	now time.Time
+	// kubelet is the kubelet.sock, if one is there.
+	kubelet identity
+	there   bool
+	// owner is who else serves the resource; asked is false while that was never
+	// asked.
+	owner string
+	asked bool
+	// intact and streams are of the registration, if there is one.
+	intact  bool
+	streams int
 }
 
-func (s *supervisor) run(ctx context.Context) error {
-	defer s.ending.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if !s.vacancy(ctx) {
-		return nil
+// supervisor decides when to register, so that there is exactly one registration
+// with the kubelet that runs. It is pure.
+type supervisor struct {
+	// takeover: the resource is registered although another plugin serves it.
+	takeover bool
+	// cleared: the resource was free once. taken: another plugin had it before,
+	// and freed is since when it has not.
+	cleared, taken bool
+	freed          time.Time
+
+	// registered with kubelet since began; unwatched is since when no stream
+	// follows, zero while one does.
+	registered bool
+	kubelet    identity
+	began      time.Time
+	unwatched  time.Time
+
+	// delay is the backoff with one kubelet.sock, failed, until retry.
+	delay  time.Duration
+	failed identity
+	retry  time.Time
+}
+
+// decide reports whether to register now; lost is why the registration that was
+// there needs a successor. Otherwise it decides again after wait, or when
+// something changes.
+func (s *supervisor) decide(o *observation) (register bool, lost string, wait time.Duration) {
+	if !s.vacancy(o) {
+		wait = poll
+		if !s.freed.IsZero() {
+			wait = min(wait, s.freed.Add(vacant).Sub(o.now))
+		}
+		return false, "", wait
 	}
-	s.ending.Go(func() { s.observe(ctx) })
-	var current *life
+	if s.registered {
+		if lost = s.outdated(o); lost == "" {
+			wait = poll
+			if !s.unwatched.IsZero() {
+				wait = min(wait, s.unwatched.Add(orphan).Sub(o.now))
+			}
+			return false, "", wait
+		}
+		s.lose(o, lost)
+	}
+	switch {
+	case !o.there:
+		return false, lost, poll
+	case o.kubelet == s.failed && o.now.Before(s.retry):
+		return false, lost, s.retry.Sub(o.now)
+	}
+	return true, lost, 0
+}
+
+// vacancy reports whether the resource has been free. Another plugin that comes
+// later was second, and pods may hold devices: the registration stays.
+func (s *supervisor) vacancy(o *observation) bool {
+	switch {
+	case s.cleared || !o.asked:
+	case s.takeover:
+		s.cleared = true
+	case o.owner != "":
+		s.taken, s.freed = true, time.Time{}
+	case !s.taken:
+		s.cleared = true
+	case s.freed.IsZero():
+		s.freed = o.now
+	default:
+		s.cleared = o.now.Sub(s.freed) >= vacant
+	}
+	return s.cleared
+}
+
+// outdated is why the registration needs a successor, empty if it needs none.
+func (s *supervisor) outdated(o *observation) string {
+	switch {
+	case o.streams > 0:
+		s.unwatched = time.Time{}
+	case s.unwatched.IsZero():
+		s.unwatched = o.now
+	}
+	switch {
+	case o.there && o.kubelet != s.kubelet:
+		return kubeletReplaced
+	case o.there && !o.intact:
+		return socketGone
+	case !s.unwatched.IsZero() && o.now.Sub(s.unwatched) >= orphan:
+		return streamLost
+	}
+	// Without a kubelet.sock there is nothing to register with. The kubelet may
+	// still run: its connections outlive its socket.
+	return ""
+}
+
+// lose ends the registration. The next one does not wait for a new kubelet, nor
+// after one that held.
+func (s *supervisor) lose(o *observation, reason string) {
+	s.registered = false
+	if reason == kubeletReplaced || o.now.Sub(s.began) > steady {
+		s.delay, s.retry = 0, o.now
+		return
+	}
+	s.backOff(s.kubelet, o.now)
+}
+
+// rejected notes that a kubelet did not take a registration.
+func (s *supervisor) rejected(kubelet identity, now time.Time) {
+	if kubelet != s.failed {
+		s.delay = 0
+	}
+	s.backOff(kubelet, now)
+}
+
+func (s *supervisor) backOff(kubelet identity, now time.Time) {
+	s.delay = min(max(2*s.delay, firstDelay), poll)
+	s.failed, s.retry = kubelet, now.Add(s.delay)
+}
+
+// accepted notes a registration.
+func (s *supervisor) accepted(kubelet identity, now time.Time) {
+	s.registered, s.kubelet, s.began, s.unwatched = true, kubelet, now, now
+}
+
+// supervise keeps the plugin registered until ctx ends.
+func (p *Plugin) supervise(ctx context.Context) error {
+	s := supervisor{takeover: p.options.Takeover}
+	var current *registration
+	var ending sync.WaitGroup
+	defer ending.Wait()
+	retire := func(r *registration) {
+		if r != nil {
+			ending.Go(func() { r.stop(ctx) })
+		}
+	}
 	defer func() {
-		s.registered("")
-		s.retire(ctx, current)
+		p.noteRegistered("")
+		retire(current)
 	}()
 	for ctx.Err() == nil {
-		kubelet, there, err := s.look()
-		if err != nil {
-			return err
+		if orphaned(p.dir) {
+			return fmt.Errorf("%s: %w", p.dir, errDirectoryGone)
 		}
-		if !there {
-			s.pause(ctx, poll)
+		o := observation{now: time.Now()}
+		o.kubelet, o.there = identify(filepath.Join(p.dir, kubeletSocket))
+		o.owner, o.asked = p.owner()
+		var streams <-chan struct{}
+		if current != nil {
+			o.intact = current.intact()
+			o.streams, streams = current.server.traffic.streaming()
+		}
+		register, lost, wait := s.decide(&o)
+		if lost != "" {
+			p.noteRegistered("")
+			p.log.Info("registering again", "reason", lost)
+		}
+		if !register {
+			p.await(ctx, streams, wait)
 			continue
 		}
-		next, err := s.open(ctx)
+		next, err := p.open(ctx)
 		if err != nil {
-			s.failed(err)
-			s.again(ctx, kubelet)
+			p.noteFailure(err)
+			s.rejected(o.kubelet, time.Now())
 			continue
 		}
 		// The new one is registered before the old one ends: the kubelet then
 		// has devices all the time.
-		s.retire(ctx, current)
+		retire(current)
 		current = next
-		s.registered(current.socket)
-		start := time.Now()
-		reason := s.watch(ctx, current)
-		if ctx.Err() != nil {
-			return nil
-		}
-		s.registered("")
-		s.log.Info("registering again", "reason", reason)
-		s.settle(ctx, reason, start)
+		s.accepted(current.kubelet, time.Now())
+		p.noteRegistered(current.socket)
 	}
 	return nil
 }
 
-// Reasons for a new registration.
-const (
-	kubeletReplaced = "the kubelet has a new socket"
-	socketGone      = "our socket was deleted"
-	streamLost      = "the kubelet watches no longer"
-)
-
-// settle decides whether the next registration waits: not for a new kubelet,
-// and not after one that held.
-func (s *supervisor) settle(ctx context.Context, reason string, since time.Time) {
-	if reason == kubeletReplaced || time.Since(since) > steady {
-		s.delay = 0
-		return
-	}
-	s.delay = longer(s.delay)
-	s.pause(ctx, s.delay)
-}
-
-func longer(delay time.Duration) time.Duration { return min(max(2*delay, firstDelay), poll) }
-
-// again waits for the next try: the backoff's time, or a kubelet.sock other
-// than the one that failed.
-func (s *supervisor) again(ctx context.Context, failed identity) {
-	if failed != s.refused {
-		s.refused, s.delay = failed, 0
-	}
-	s.delay = longer(s.delay)
-	timer := time.NewTimer(s.delay)
-	defer timer.Stop()
-	for {
-		select {
-		case <-s.wake:
-			if now, there, err := s.look(); err != nil || !there || now != failed {
-				return
-			}
-		case <-timer.C:
-			return
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// watch returns why the life needs a successor, or when ctx ends.
-func (s *supervisor) watch(ctx context.Context, l *life) string {
-	ticker := time.NewTicker(poll)
-	defer ticker.Stop()
-	lonely := time.NewTimer(orphan)
-	defer lonely.Stop()
-	watched := 0
-	for ctx.Err() == nil {
-		if reason := s.outdated(l); reason != "" {
-			return reason
-		}
-		n, note := l.streams()
-		if n > 0 {
-			lonely.Stop()
-		} else if watched > 0 {
-			lonely.Reset(orphan)
-		}
-		watched = n
-		select {
-		case <-s.wake:
-		case <-ticker.C:
-		case <-note:
-		case <-lonely.C:
-			if n, _ := l.streams(); n == 0 {
-				return streamLost
-			}
-		case <-ctx.Done():
-		}
-	}
-	return ""
-}
-
-func (s *supervisor) outdated(l *life) string {
-	now, there, err := s.look()
-	switch {
-	case err != nil:
-		// run meets the error again and returns it.
-		return socketGone
-	case !there:
-		// Nobody to register with. The kubelet may still run: its connections
-		// outlive its socket.
-		return ""
-	case now != l.kubelet:
-		return kubeletReplaced
-	case !l.intact():
-		return socketGone
-	}
-	return ""
-}
-
-// vacancy waits until nobody else has the resource. False when ctx ends.
-func (s *supervisor) vacancy(ctx context.Context) bool {
-	var taken bool
-	var free time.Time
-	for ctx.Err() == nil {
-		owner := s.claimed(ctx)
-		s.owner(owner)
-		switch {
-		case s.takeover:
-			return true
-		case owner != "":
-			taken, free = true, time.Time{}
-		case !taken:
-			return ctx.Err() == nil
-		case free.IsZero():
-			free = time.Now()
-		case time.Since(free) >= vacant:
-			return ctx.Err() == nil
-		}
-		wait(ctx, poll)
-	}
-	return false
-}
-
-// observe keeps looking for somebody who claims the resource while we serve
-// it. We were first and pods may hold devices, so we stay, and say so.
-func (s *supervisor) observe(ctx context.Context) {
-	for ctx.Err() == nil {
-		wait(ctx, vacant)
-		if ctx.Err() == nil {
-			s.owner(s.claimed(ctx))
-		}
-	}
-}
-
-// retire stops a life without waiting for its calls.
-func (s *supervisor) retire(ctx context.Context, l *life) {
-	if l == nil {
-		return
-	}
-	s.ending.Go(func() { l.drain(ctx) })
-}
-
-// pause waits for a time or an event.
-func (s *supervisor) pause(ctx context.Context, d time.Duration) {
+// await waits for a time or a change.
+func (p *Plugin) await(ctx context.Context, streams <-chan struct{}, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
-	case <-s.wake:
+	case <-p.wake:
+	case <-streams:
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+}
+
+// watchOwner keeps asking who else serves the resource.
+func (p *Plugin) watchOwner(ctx context.Context) {
+	for ctx.Err() == nil {
+		p.noteOwner(p.askOwner(ctx))
+		p.wake.Notify()
+		pause := vacant
+		if !p.Status().Registered {
+			pause = poll
+		}
+		wait(ctx, pause)
+	}
+}
+
+// askOwner names another device plugin of the resource, or the DeviceClass that
+// claims it. An error means none: with the API server away, devices must still
+// be served.
+func (p *Plugin) askOwner(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	owner, err := Conflict(ctx, p.options.KubeletDir, p.options.Name, p.options.PodResources)
+	if owner != "" {
+		return owner
+	}
+	asking, cancel := context.WithTimeout(ctx, classTimeout)
+	defer cancel()
+	class, classErr := p.options.API.DeviceClass(asking, p.options.Name)
+	if class != "" {
+		return class
+	}
+	if err = errors.Join(err, classErr); err != nil && !errors.Is(err, context.Canceled) {
+		p.metrics.faults.WithLabelValues("claimed").Inc()
+		p.log.Warn("conflicting plugins are not known", "err", err)
+	}
+	return ""
 }
 
 func wait(ctx context.Context, d time.Duration) {

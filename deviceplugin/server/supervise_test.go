@@ -1,352 +1,206 @@
 package server
 
 import (
-	"context"
-	"errors"
-	"log/slog"
-	"sync"
+	"cmp"
+	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/heddle-dev/heddle/internal/notify"
+	gocmp "github.com/google/go-cmp/cmp"
 )
 
-// node is a kubelet's directory without sockets, in the test's own time.
+// node is a kubelet and its directory, in the test's own time.
 type node struct {
-	wake notify.Signal
+	start, now time.Time
+	kubelet    identity
+	there      bool
+	listens    bool
+	// intact and streams are of the last registration; brief: the kubelet ends
+	// each stream at once.
+	intact, brief bool
+	streams       int
+	owner         string
 
-	mu       sync.Mutex
-	start    time.Time
-	kubelet  identity
-	there    bool
-	listens  bool
-	owner    string
-	lives    []*fakeLife
-	owners   []string
-	attempts int
-	// registrations holds, for each, the kubelet and when.
 	registrations []taken
+	lost          []string
 }
 
+// taken is a registration: which kubelet took it, and when.
 type taken struct {
 	kubelet uint64
 	at      time.Duration
 }
 
-type fakeLife struct {
-	mu      sync.Mutex
-	gone    bool
-	streams int
-	note    chan struct{}
-	stopped bool
+// happening is something that happens at a time.
+type happening struct {
+	at time.Duration
+	do func(n *node)
+	// silent: there is no event, as where inotify is not to be had.
+	silent bool
 }
 
-func (l *fakeLife) watch(by int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.streams += by
-	close(l.note)
-	l.note = make(chan struct{})
-}
-
-func newNode() *node { return &node{wake: notify.New(), start: time.Now()} }
-
-// up makes a kubelet.sock that answers; its streams open and the directory
-// tells.
-func (n *node) up(silent bool) {
-	n.mu.Lock()
+func (n *node) up() {
 	n.kubelet.inode++
 	n.there, n.listens = true, true
-	n.mu.Unlock()
-	if !silent {
-		n.wake.Notify()
-	}
 }
 
 // kill ends the kubelet; its socket file stays.
-func (n *node) kill() {
-	n.mu.Lock()
-	n.listens = false
-	lives := n.lives
-	n.mu.Unlock()
-	for _, l := range lives {
-		l.mu.Lock()
-		open := l.streams
-		l.mu.Unlock()
-		l.watch(-open)
-	}
-}
+func (n *node) kill() { n.listens, n.streams = false, 0 }
 
-func (n *node) first() *fakeLife {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.lives[0]
-}
-
-func (n *node) open(context.Context) (*life, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.attempts++
-	if !n.listens {
-		return nil, errors.New("refused")
-	}
-	f := &fakeLife{streams: 1, note: make(chan struct{})}
-	n.lives = append(n.lives, f)
-	n.registrations = append(n.registrations, taken{n.kubelet.inode, time.Since(n.start)})
-	return &life{
-		kubelet: n.kubelet,
-		socket:  "s",
-		intact: func() bool {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			return !f.gone
-		},
-		streams: func() (int, <-chan struct{}) {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			return f.streams, f.note
-		},
-		stop: func(context.Context) {
-			f.mu.Lock()
-			f.stopped = true
-			open := f.streams
-			f.mu.Unlock()
-			f.watch(-open)
-		},
-	}, nil
-}
-
-func (n *node) supervisor() *supervisor {
-	return &supervisor{
-		look: func() (identity, bool, error) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			return n.kubelet, n.there, nil
-		},
-		open: n.open,
-		claimed: func(context.Context) string {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			return n.owner
-		},
-		wake: n.wake, log: slog.New(slog.DiscardHandler),
-		registered: func(string) {}, failed: func(error) {},
-		owner: func(owner string) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			if len(n.owners) == 0 || n.owners[len(n.owners)-1] != owner {
-				n.owners = append(n.owners, owner)
+// run decides until the end, at every event and when a decision asks for it.
+func (n *node) run(t *testing.T, s *supervisor, end time.Duration, story ...happening) {
+	t.Helper()
+	n.start = time.Unix(1_700_000_000, 0)
+	n.now = n.start
+	due := n.now
+	ownerAt := n.now
+	owner := n.owner
+	for decisions := 0; n.now.Sub(n.start) <= end; decisions++ {
+		if decisions > 1_000_000 {
+			t.Fatal("it never waits")
+		}
+		for len(story) > 0 && !n.now.Before(n.start.Add(story[0].at)) {
+			story[0].do(n)
+			if !story[0].silent {
+				due = n.now
 			}
-		},
+			story = story[1:]
+		}
+		if !n.now.Before(ownerAt) { // As watchOwner asks.
+			owner, ownerAt = n.owner, n.now.Add(poll)
+			if s.registered {
+				ownerAt = n.now.Add(vacant)
+			}
+			due = n.now
+		}
+		if !n.now.Before(due) {
+			due = n.now.Add(n.step(s, owner))
+			continue
+		}
+		next := slices.MinFunc([]time.Time{due, ownerAt}, time.Time.Compare)
+		if len(story) > 0 {
+			next = slices.MinFunc([]time.Time{next, n.start.Add(story[0].at)}, time.Time.Compare)
+		}
+		n.now = next
 	}
+}
+
+// step decides once, and registers if that was decided.
+func (n *node) step(s *supervisor, owner string) (wait time.Duration) {
+	o := observation{
+		now: n.now, kubelet: n.kubelet, there: n.there, owner: owner, asked: true, intact: n.intact, streams: n.streams,
+	}
+	register, lost, wait := s.decide(&o)
+	if lost != "" {
+		n.lost = append(n.lost, lost)
+	}
+	switch {
+	case !register:
+		return wait
+	case !n.listens:
+		s.rejected(n.kubelet, n.now)
+	default:
+		s.accepted(n.kubelet, n.now)
+		n.intact, n.streams = true, 1
+		if n.brief {
+			n.streams = 0
+		}
+		n.registrations = append(n.registrations, taken{n.kubelet.inode, n.now.Sub(n.start)})
+	}
+	return 0
 }
 
 func TestSupervisorInTime(t *testing.T) {
-	after := func(d time.Duration) { <-time.After(d) }
+	const ms, hour = time.Millisecond, time.Hour
+	up := func(at time.Duration) happening { return happening{at: at, do: (*node).up} }
+	kill := func(at time.Duration) happening { return happening{at: at, do: (*node).kill} }
+	listen := func(n *node) { n.listens = true }
 	tests := []struct {
-		name string
-		// silent drops every event, as where inotify is not to be had.
-		silent bool
-		story  func(n *node, silent bool)
-		want   []taken
+		name  string
+		story []happening
+		want  []taken
 	}{
-		{"kubelet is there", false, func(n *node, _ bool) { n.up(false) }, []taken{{1, 0}}},
-		{"1 s late", false, func(n *node, s bool) { after(time.Second); n.up(s) }, []taken{{1, time.Second}}},
-		{"7 s late", false, func(n *node, s bool) { after(7 * time.Second); n.up(s) }, []taken{{1, 7 * time.Second}}},
-		{"60 s late", false, func(n *node, s bool) { after(time.Minute); n.up(s) }, []taken{{1, time.Minute}}},
-		{"7 s late, no events", true, func(n *node, s bool) { after(7 * time.Second); n.up(s) }, []taken{{1, 10 * time.Second}}},
-		{"restart", false, func(n *node, s bool) {
-			n.up(s)
-			after(time.Hour)
-			n.kill()
-			after(100 * time.Millisecond)
-			n.up(s)
-		}, []taken{{1, 0}, {2, time.Hour + 100*time.Millisecond}}},
-		{"kubelet away for 10 minutes, its dead socket in place", false, func(n *node, s bool) {
-			n.up(s)
-			after(time.Hour)
-			n.kill()
-			after(10 * time.Minute)
-			n.up(s)
-		}, []taken{{1, 0}, {2, time.Hour + 10*time.Minute}}},
-		{"socket bound a moment before it listens", false, func(n *node, _ bool) {
-			n.mu.Lock()
-			n.kubelet.inode, n.there = 1, true
-			n.mu.Unlock()
-			n.wake.Notify()
-			after(2500 * time.Microsecond)
-			n.mu.Lock()
-			n.listens = true
-			n.mu.Unlock()
-			// Tries at 0, 1 and 3 ms.
-		}, []taken{{1, 3 * time.Millisecond}}},
-		{"the same after a long time of refusals", false, func(n *node, s bool) {
-			n.up(s)
-			after(time.Hour)
-			n.kill()
-			after(10 * time.Minute)
-			n.mu.Lock()
-			n.kubelet.inode++
-			n.mu.Unlock()
-			n.wake.Notify()
-			after(2500 * time.Microsecond)
-			n.mu.Lock()
-			n.listens = true
-			n.mu.Unlock()
-		}, []taken{{1, 0}, {2, time.Hour + 10*time.Minute + 3*time.Millisecond}}},
-		{"our socket deleted", false, func(n *node, s bool) {
-			n.up(s)
-			after(time.Hour)
-			l := n.first()
-			l.mu.Lock()
-			l.gone = true
-			l.mu.Unlock()
-			n.wake.Notify()
-		}, []taken{{1, 0}, {1, time.Hour}}},
-		{"stream lost, kubelet runs", false, func(n *node, s bool) {
-			n.up(s)
-			after(time.Hour)
-			n.first().watch(-1)
-		}, []taken{{1, 0}, {1, time.Hour + time.Second}}},
-		{"stream lost and found within a second", false, func(n *node, s bool) {
-			n.up(s)
-			after(time.Hour)
-			n.first().watch(-1)
-			after(900 * time.Millisecond)
-			n.first().watch(1)
+		{"kubelet is there", []happening{up(0)}, []taken{{1, 0}}},
+		{"1 s late", []happening{up(time.Second)}, []taken{{1, time.Second}}},
+		{"60 s late", []happening{up(time.Minute)}, []taken{{1, time.Minute}}},
+		{"7 s late, no events", []happening{{at: 7 * time.Second, do: (*node).up, silent: true}}, []taken{{1, 10 * time.Second}}},
+		{"restart", []happening{up(0), kill(hour), up(hour + 100*ms)}, []taken{{1, 0}, {2, hour + 100*ms}}},
+		{
+			"kubelet away for 10 minutes, its dead socket in place",
+			[]happening{up(0), kill(hour), up(hour + 10*time.Minute)}, []taken{{1, 0}, {2, hour + 10*time.Minute}},
+		},
+		{"socket bound a moment before it listens", []happening{
+			{at: 0, do: func(n *node) { n.kubelet.inode, n.there = 1, true }},
+			{at: 2500 * time.Microsecond, do: listen, silent: true}, // Tries at 0, 1 and 3 ms.
+		}, []taken{{1, 3 * ms}}},
+		{"the same after a long time of rejections", []happening{
+			up(0), kill(hour),
+			{at: hour + 10*time.Minute, do: func(n *node) { n.kubelet.inode++ }},
+			{at: hour + 10*time.Minute + 2500*time.Microsecond, do: listen, silent: true},
+		}, []taken{{1, 0}, {2, hour + 10*time.Minute + 3*ms}}},
+		{
+			"own socket deleted", []happening{up(0), {at: hour, do: func(n *node) { n.intact = false }}},
+			[]taken{{1, 0}, {1, hour}},
+		},
+		{
+			"stream lost, kubelet runs", []happening{up(0), {at: hour, do: func(n *node) { n.streams = 0 }}},
+			[]taken{{1, 0}, {1, hour + time.Second}},
+		},
+		{"stream lost and found within a second", []happening{
+			up(0), {at: hour, do: func(n *node) { n.streams = 0 }}, {at: hour + 900*ms, do: func(n *node) { n.streams = 1 }},
 		}, []taken{{1, 0}}},
+		{"kubelet.sock deleted, kubelet runs", []happening{up(0), {at: hour, do: func(n *node) { n.there = false }}}, []taken{{1, 0}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNode()
-				ctx, cancel := context.WithCancel(t.Context())
-				done := make(chan error, 1)
-				go func() { done <- n.supervisor().run(ctx) }()
-				tt.story(n, tt.silent)
-				// Stale timers of the reference fire within 30 s.
-				<-time.After(5 * time.Minute)
-				synctest.Wait()
-				if diff := cmp.Diff(tt.want, n.registrations, cmp.AllowUnexported(taken{})); diff != "" {
-					t.Errorf("registrations (-want +got):\n%s", diff)
-				}
-				for i, l := range n.lives[:len(n.lives)-1] {
-					if !l.stopped {
-						t.Errorf("registration %d was replaced and still serves", i)
-					}
-				}
-				if n.lives[len(n.lives)-1].stopped {
-					t.Error("the last registration does not serve")
-				}
-				cancel()
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
-				if !n.lives[len(n.lives)-1].stopped {
-					t.Error("the last registration still serves after the end")
-				}
-			})
+			n := &node{}
+			n.run(t, &supervisor{}, 2*hour, tt.story...)
+			if diff := gocmp.Diff(tt.want, n.registrations, gocmp.AllowUnexported(taken{})); diff != "" {
+				t.Errorf("registrations (-want +got):\n%s", diff)
+			}
+			if len(n.lost) != len(n.registrations)-1 {
+				t.Errorf("lost %q", n.lost)
+			}
 		})
 	}
 }
 
 // A kubelet that ends each stream at once must not be asked in a tight loop.
 func TestRegistrationsThatDoNotHoldBackOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode()
-		n.up(false)
-		s := n.supervisor()
-		open := s.open
-		s.open = func(ctx context.Context) (*life, error) {
-			l, err := open(ctx)
-			n.lives[len(n.lives)-1].watch(-1)
-			return l, err
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- s.run(ctx) }()
-		<-time.After(10 * time.Minute)
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		// One second to notice and five to wait: about 100 in ten minutes.
-		if got := len(n.registrations); got < 90 || got > 120 {
-			t.Errorf("%d registrations in ten minutes", got)
-		}
-	})
+	n := &node{brief: true}
+	n.run(t, &supervisor{}, 10*time.Minute, happening{do: (*node).up})
+	// One second to notice and five to wait: about 100 in ten minutes.
+	if got := len(n.registrations); got < 90 || got > 120 {
+		t.Errorf("%d registrations in ten minutes", got)
+	}
 }
 
-func TestAForeignOwnerIsWaitedFor(t *testing.T) {
+func TestAConflictingPluginIsWaitedFor(t *testing.T) {
 	const foreign = "device-plugins/nvidia-gpu.sock"
-	set := func(n *node, owner string) {
-		n.mu.Lock()
-		n.owner = owner
-		n.mu.Unlock()
+	set := func(at time.Duration, owner string) happening {
+		return happening{at: at, do: func(n *node) { n.owner = owner }, silent: true}
 	}
-	tests := []struct {
+	for _, tt := range []struct {
 		name     string
 		takeover bool
-		story    func(n *node)
+		story    []happening
 		want     []taken
-		owners   []string
 	}{
-		{"leaves for good", false, func(n *node) {
-			set(n, foreign)
-			n.up(false)
-			<-time.After(time.Hour + time.Second)
-			set(n, "")
-		}, []taken{{1, time.Hour + 35*time.Second}}, []string{foreign, ""}},
-		{"away for the moment of a kubelet's restart", false, func(n *node) {
-			set(n, foreign)
-			n.up(false)
-			<-time.After(time.Hour + time.Second)
-			set(n, "")
-			<-time.After(20 * time.Second)
-			set(n, foreign)
-		}, nil, []string{foreign, "", foreign}},
-		{"taken over", true, func(n *node) {
-			set(n, foreign)
-			n.up(false)
-		}, []taken{{1, 0}}, []string{foreign}},
-		{"comes later", false, func(n *node) {
-			n.up(false)
-			<-time.After(time.Hour)
-			set(n, foreign)
-		}, []taken{{1, 0}}, []string{"", foreign}},
-	}
-	for _, tt := range tests {
+		{"leaves for good", false, []happening{set(0, foreign), set(time.Hour+time.Second, "")}, []taken{{1, time.Hour + 35*time.Second}}},
+		{"away for the moment of a kubelet's restart", false, []happening{
+			set(0, foreign), set(time.Hour+time.Second, ""), set(time.Hour+21*time.Second, foreign),
+		}, nil},
+		{"taken over", true, []happening{set(0, foreign)}, []taken{{1, 0}}},
+		{"comes later", false, []happening{set(time.Hour, foreign)}, []taken{{1, 0}}},
+	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNode()
-				s := n.supervisor()
-				s.takeover = tt.takeover
-				ctx, cancel := context.WithCancel(t.Context())
-				done := make(chan error, 1)
-				if tt.name == "comes later" {
-					go func() { done <- s.run(ctx) }()
-					tt.story(n)
-				} else {
-					go tt.story(n)
-					synctest.Wait()
-					go func() { done <- s.run(ctx) }()
-				}
-				<-time.After(2 * time.Hour)
-				synctest.Wait()
-				if diff := cmp.Diff(tt.want, n.registrations, cmp.AllowUnexported(taken{})); diff != "" {
-					t.Errorf("registrations (-want +got):\n%s", diff)
-				}
-				if diff := cmp.Diff(tt.owners, n.owners); diff != "" {
-					t.Errorf("owners that were named (-want +got):\n%s", diff)
-				}
-				cancel()
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
-			})
+			n := &node{}
+			story := slices.SortedStableFunc(slices.Values(append(tt.story, happening{do: (*node).up})),
+				func(a, b happening) int { return cmp.Compare(a.at, b.at) })
+			n.run(t, &supervisor{takeover: tt.takeover}, 2*time.Hour, story...)
+			if diff := gocmp.Diff(tt.want, n.registrations, gocmp.AllowUnexported(taken{})); diff != "" {
+				t.Errorf("registrations (-want +got):\n%s", diff)
+			}
 		})
 	}
 }

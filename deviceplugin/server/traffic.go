@@ -14,7 +14,7 @@ type traffic struct {
 	mu      sync.Mutex
 	calls   int
 	streams int
-	// note is closed, and made anew, when either changes.
+	// note is closed, and replaced, when either changes.
 	note chan struct{}
 }
 

@@ -12,18 +12,18 @@ import (
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// watchDir signals wake when kubelet.sock or a socket of ours comes or goes in
+// watchDir signals wake when kubelet.sock or a socket of the plugin comes or goes in
 // dir, or dir itself does, until ctx ends. Where inotify is not to be had
 // (fs.inotify.max_user_instances is small and shared by all of root's
-// processes) it says so once, and the slow poll remains.
+// processes) it logs that once, and the slow poll remains.
 func watchDir(ctx context.Context, dir string, wake notify.Signal, log *slog.Logger) {
-	said := false
+	reported := false
 	for ctx.Err() == nil {
 		err := follow(ctx, dir, wake, log)
-		if err != nil && !said {
+		if err != nil && !reported {
 			log.Warn("directory is not watched, only polled", "dir", dir, "poll", poll, "err", err)
 		}
-		said = err != nil
+		reported = err != nil
 		if err != nil {
 			wait(ctx, poll)
 		}
@@ -37,13 +37,13 @@ func follow(ctx context.Context, dir string, wake notify.Signal, log *slog.Logge
 		return fmt.Errorf("watch: %w", err)
 	}
 	defer watcher.Close()
-	// The parent tells when a deleted directory comes back. In a container it
-	// is not the host's, and never tells anything.
+	// The parent reports when a deleted directory comes back. In a container it
+	// is not the host's, and never reports anything.
 	parent := filepath.Dir(dir)
 	if err := watcher.Add(parent); err != nil {
 		return fmt.Errorf("watch %s: %w", parent, err)
 	}
-	// A missing directory is not an error: the parent tells when it comes.
+	// A missing directory is not an error: the parent reports when it comes.
 	watching := watcher.Add(dir) == nil
 	wake.Notify()
 	for {
@@ -73,7 +73,7 @@ func follow(ctx context.Context, dir string, wake notify.Signal, log *slog.Logge
 }
 
 // relevant leaves out the checkpoint, which the kubelet renames into place at
-// every allocation, and the coming of our own sockets.
+// every allocation, and the appearance of the plugin's own sockets.
 func relevant(event fsnotify.Event) bool {
 	name := filepath.Base(event.Name)
 	if name == kubeletSocket {

@@ -126,8 +126,8 @@ func (k *kind) drop(w *watcher) {
 	}
 }
 
-// tell sends a change to all watches: old and new are nil where there is none.
-func (k *kind) tell(old, now *stored) {
+// notify sends a change to all watches: old and new are nil where there is none.
+func (k *kind) notify(old, now *stored) {
 	for w := range k.watchers {
 		was, is := old != nil && w.match(old), now != nil && w.match(now)
 		kind, body := "", json.RawMessage(nil)
@@ -179,7 +179,7 @@ func (s *Server) store(k *kind, o object) *stored {
 	about["resourceVersion"], about["generation"] = strconv.FormatInt(s.version, 10), generation
 	now := &stored{encode(o)}
 	k.objects[keyOf(o)] = now
-	k.tell(old, now)
+	k.notify(old, now)
 	return now
 }
 
@@ -190,6 +190,6 @@ func (s *Server) remove(k *kind, key string) bool {
 	}
 	delete(k.objects, key)
 	s.version++
-	k.tell(old, nil)
+	k.notify(old, nil)
 	return true
 }

@@ -137,8 +137,8 @@ func takeOver(
 	return causes
 }
 
-// release removes the labels that a manager does not want any more and nobody
-// else owns.
+// release removes the labels that a manager does not want any more and that no other
+// manager owns.
 func release(owners map[string]map[string]bool, manager string, have, want map[string]string) {
 	for key := range owners[manager] {
 		shared := false

@@ -39,14 +39,14 @@ func benchmarks() []benchmark {
 			figure{"GPUs that go together, 8 GPUs, p99 of all requests", "p99-us", 1e-3, 0.2, ms}),
 		one(alloc, "BenchmarkEveryRequest/16", figure{"the same, 16 GPUs", "p99-us", 1e-3, 2, ms}),
 		one("./sharing", "BenchmarkPlace/1",
-			figure{"a share among 16 cards with 16 tenants each, p99", "p99-us", 1, 20, "us"}),
+			figure{"a share among 16 GPUs with 16 consumers each, p99", "p99-us", 1, 20, "us"}),
 		{"./sharing", "BenchmarkPlace/12", normal, []figure{
 			{"the same, 12 shares of different cards", "p99-us", 1, 20, "us"},
 			{"the same, allocations", "allocs/op", 1, 0, ""},
 		}},
 		one("./deviceplugin/plugin", "BenchmarkRegister",
 			figure{"kubelet.sock created to registered, p99", "p99-ms", 1, 10, ms}),
-		one(agent, "BenchmarkXID", figure{"XID told to the kubelet having the list, p99", "p99-ms", 1, 100, ms}),
+		one(agent, "BenchmarkXID", figure{"XID reported, to the kubelet having the list, p99", "p99-ms", 1, 100, ms}),
 		one(binder, "BenchmarkBind", figure{"PreStartContainer with 100 bound pods, p99", "p99-ms", 1, 10, ms}),
 		{binder, "BenchmarkInject", normal, []figure{
 			{"the runtime's CDI work per container, no other pod", "p50-ms-0", 1, 2, ms},
@@ -106,7 +106,7 @@ func runAll(ctx context.Context, log io.Writer, all []benchmark) ([]row, error) 
 }
 
 // goBench runs one benchmark in the module of a folder; more is what go test is
-// told beside its name, the package last. It returns what was printed.
+// given beside its name, the package last. It returns what was printed.
 func goBench(ctx context.Context, log io.Writer, module, name, benchtime string, more ...string) (string, error) {
 	fmt.Fprintln(log, "running", name)
 	args := append([]string{"test", "-run", "^$", "-bench", "^" + name + "$", "-benchtime", benchtime}, more...)

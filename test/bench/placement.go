@@ -25,7 +25,7 @@ func places(ctx context.Context, log io.Writer) ([]row, error) {
 		{"the same, 8 pods to a node", planner, "BenchmarkPlace/shared/64/16384", "ns/op", 1e-6, 1, ms},
 		{"the same, in slices of 8 pods", planner, "BenchmarkPlace/slices/64/16384", "ns/op", 1e-6, 1, ms},
 		{"the same, and a master beside them", planner, "BenchmarkPlace/master/64/16384", "ns/op", 1e-6, 1, ms},
-		{"the same, refused", planner, "BenchmarkPlace/refused/64/16384", "ns/op", 1e-6, 5, ms},
+		{"the same, rejected", planner, "BenchmarkPlace/rejected/64/16384", "ns/op", 1e-6, 5, ms},
 		{"a place for 4,096 pods among 100,000 nodes", planner, "BenchmarkPlace/whole/4096/100000", "ns/op", 1e-6, 10, ms},
 		{"the same, in slices of 8 pods", planner, "BenchmarkPlace/slices/4096/100000", "ns/op", 1e-6, 10, ms},
 		{"the same, groups of two nodes", planner, "BenchmarkShapes/pairs", "ns/op", 1e-6, 10, ms},

@@ -29,11 +29,11 @@ import (
 	"github.com/heddle-dev/heddle/test/install"
 )
 
-// The fleet of shares: so many nodes, cards of a node, pods that come at once,
+// The fleet of shares: so many nodes, GPU of a node, pods that come at once,
 // and turns of each scheduler.
 const (
 	shareNodes = 50
-	shareCards = 8
+	sharedGPUs = 8
 	sharePods  = 600
 	shareTurns = 5
 )
@@ -55,7 +55,7 @@ const (
 	shareNamespace = "default"
 )
 
-// sgpuScheduler lets both bind the same pods, in turns: one chooses a card for
+// sgpuScheduler lets both bind the same pods, in turns: one chooses a GPU for
 // each, the other counts their resources by node.
 func sgpuScheduler(ctx context.Context, log io.Writer) (rows []row, err error) {
 	dir, err := os.MkdirTemp("", "heddle-bench-*")
@@ -133,11 +133,11 @@ func (r *race) fill(ctx context.Context) error {
 		return err
 	}
 	for n := range shareNodes {
-		name := fmt.Sprintf("cards-%02d", n)
+		name := fmt.Sprintf("GPU-%02d", n)
 		all := allocation.NodeGPUs{Version: allocation.Version}
-		for card := range shareCards {
+		for index := range sharedGPUs {
 			all.Cards = append(all.Cards, allocation.GPU{
-				UUID: fmt.Sprintf("GPU-%08d-0000-4000-8000-%012d", n, card), Index: card,
+				UUID: fmt.Sprintf("GPU-%08d-0000-4000-8000-%012d", n, index), Index: index,
 				MemoryMiB: 80 << 10, Slots: 16, Healthy: true,
 			})
 		}
@@ -145,9 +145,9 @@ func (r *race) fill(ctx context.Context) error {
 		if err := r.cluster.AddSimulatedNode(ctx, cluster.SimulatedNode{
 			Name: name, Annotations: map[string]string{wellknown.SGPUCards: all.String()},
 			Capacity: map[string]string{
-				d.SGPUResource():    strconv.Itoa(16 * shareCards),
-				d.VCoreResource():   strconv.Itoa(100 * shareCards),
-				d.VMemoryResource(): strconv.Itoa(80 * shareCards),
+				d.SGPUResource():    strconv.Itoa(16 * sharedGPUs),
+				d.VCoreResource():   strconv.Itoa(100 * sharedGPUs),
+				d.VMemoryResource(): strconv.Itoa(80 * sharedGPUs),
 			},
 		}); err != nil {
 			return err
@@ -174,7 +174,7 @@ func (r *race) run(ctx context.Context) ([]row, error) {
 	slices.Sort(ratios)
 	how := fmt.Sprintf("%d nodes, real API server, median of %d turns of %d pods", shareNodes, shareTurns, sharePods)
 	return []row{
-		atLeast("pods with shares of GPUs, to kube-scheduler without cards", ratios[shareTurns/2], 0.9, "x", how),
+		atLeast("pods with shares of GPUs, to kube-scheduler without GPU", ratios[shareTurns/2], 0.9, "x", how),
 		atLeast("the same, pods a second", shares[shareTurns/2], 20, "", how),
 	}, nil
 }
@@ -221,10 +221,10 @@ func (r *race) turn(ctx context.Context, scheduler string) (perSecond float64, e
 	return perSecond, errors.Join(err, checkShares(scheduler, pods))
 }
 
-// follow tells of pods that have a node.
+// follow reports pods that have a node.
 func (r *race) follow(ctx context.Context) (bound <-chan *corev1.Pod, stop func()) {
 	out := make(chan *corev1.Pod, 10*sharePods)
-	tell := func(object any) {
+	report := func(object any) {
 		if pod, ok := object.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
 			out <- pod
 		}
@@ -232,7 +232,7 @@ func (r *race) follow(ctx context.Context) (bound <-chan *corev1.Pod, stop func(
 	factory := informers.NewSharedInformerFactoryWithOptions(r.client, 0, informers.WithNamespace(shareNamespace))
 	// It fails once the informer has stopped, which has not started.
 	_, _ = factory.Core().V1().Pods().Informer().AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: tell, UpdateFunc: func(_, object any) { tell(object) },
+		AddFunc: report, UpdateFunc: func(_, object any) { report(object) },
 	})
 	ctx, cancel := context.WithCancel(ctx)
 	factory.Start(ctx.Done())
@@ -248,7 +248,7 @@ func (r *race) clear(ctx context.Context) error {
 		metav1.DeleteOptions{GracePeriodSeconds: new(int64)}, metav1.ListOptions{})
 }
 
-// sharePod asks for a tenth of a card, which plain kube-scheduler takes for three
+// sharePod asks for a tenth of a GPU, which plain kube-scheduler takes for three
 // numbers of the node.
 func sharePod(scheduler string, i int) *corev1.Pod {
 	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
@@ -268,7 +268,7 @@ func sharePod(scheduler string, i int) *corev1.Pod {
 }
 
 // checkShares makes sure that what was measured is what was asked for: every pod
-// has a card, and no card more than it has.
+// has a GPU, and no GPU more than it has.
 func checkShares(scheduler string, pods map[string]*corev1.Pod) error {
 	if scheduler != sharing {
 		return nil
@@ -277,11 +277,11 @@ func checkShares(scheduler string, pods map[string]*corev1.Pod) error {
 	for name, pod := range pods {
 		got, err := allocation.ParseAllocation(pod.Annotations[wellknown.SGPUAllocation])
 		if err != nil || got.Node != pod.Spec.NodeName || len(got.Containers["main"]) != 1 {
-			return fmt.Errorf("pod %s has no card: %q: %w", name, pod.Annotations[wellknown.SGPUAllocation], err)
+			return fmt.Errorf("pod %s has no GPU: %q: %w", name, pod.Annotations[wellknown.SGPUAllocation], err)
 		}
-		card := got.Containers["main"][0]
-		if used[card.UUID] += card.VCore; used[card.UUID] > 100 {
-			return fmt.Errorf("card %s is given away twice", card.UUID)
+		share := got.Containers["main"][0]
+		if used[share.UUID] += share.VCore; used[share.UUID] > 100 {
+			return fmt.Errorf("GPU %s is allocated twice", share.UUID)
 		}
 	}
 	return nil

@@ -167,7 +167,7 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestRejected(t *testing.T) {
 	for _, tt := range []struct{ set, want string }{
 		{"topoDiscovery.mode=torus", "/topoDiscovery/mode"},
 		{"topoDiscovery.worker.metricsPort=0", "/topoDiscovery/worker/metricsPort"},
@@ -239,7 +239,7 @@ func TestRefused(t *testing.T) {
 func TestExistingConfigMap(t *testing.T) {
 	objects := render(t, "--set", "config.existingConfigMap=mine")
 	if objects["ConfigMap/heddle-device-config"] != nil {
-		t.Error("the chart makes a ConfigMap that nobody reads")
+		t.Error("the chart makes a ConfigMap that no daemon reads")
 	}
 	for _, v := range daemonSet(t, objects).Spec.Template.Spec.Volumes {
 		if v.Name == "config" && (v.ConfigMap == nil || v.ConfigMap.Name != "mine") {

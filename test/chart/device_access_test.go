@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// What the container can touch of the host. Whoever adds to this list says why
+// What the container can touch of the host. An addition to this list comes with the reason
 // in docs/security.md.
 func TestDevicePrivileges(t *testing.T) {
 	pod := devicePod(t, renderDevice(t))
@@ -53,7 +53,7 @@ func TestDevicePrivileges(t *testing.T) {
 	}
 }
 
-// What MPS takes: nothing where it is off or nobody has a driver.
+// What MPS takes: nothing where it is off or no node has a driver.
 func TestDevicePrivilegesOfMPS(t *testing.T) {
 	const state, shm = "/var/lib/heddle/device-plugin", "/dev/shm/heddle-mps"
 	for _, tt := range []struct {

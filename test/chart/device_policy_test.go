@@ -212,12 +212,12 @@ func TestDevicePolicyKeys(t *testing.T) {
 }
 
 // A kubelet lists 50 images and more; every write of the condition passes by
-// them and by everybody else's labels.
+// them and by other owners' labels.
 func TestDevicePolicyOnALargeNode(t *testing.T) {
 	a := deviceAttempt()
 	a.request["subResource"] = "status"
 	for i := range 300 {
-		key := fmt.Sprintf("somebody.example.com/label-%d", i)
+		key := fmt.Sprintf("other.example.com/label-%d", i)
 		for _, n := range []*corev1.Node{a.old, a.new} {
 			n.Labels[key], n.Annotations[key] = "x", strings.Repeat("x", 500)
 			n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{key, key + "@sha256"}, SizeBytes: 1})

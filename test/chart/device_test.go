@@ -171,7 +171,7 @@ func TestEnforcersThatTheChartLacks(t *testing.T) {
 		},
 		{"preload, of a node's own library", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.compute=preload,config.nodes[0].sgpu.enforce.preload.library=/usr/local/vgpu/libvgpu.so", ""},
 		{"preload, of the cluster's library", library + ",config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.compute=preload", ""},
-		{"overrides that say nothing", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce=null,config.nodes[1].nodeName=m,config.nodes[1].sgpu.enforce.preload=null", ""},
+		{"empty overrides", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce=null,config.nodes[1].nodeName=m,config.nodes[1].sgpu.enforce.preload=null", ""},
 		{"shares without CDI", "config.cluster.mode=sgpu,gpuDevice.deviceListStrategy=envvar", "mode: sgpu in config takes gpuDevice.deviceListStrategy=cdi"},
 		{"shares without CDI, on some nodes", "config.nodes[0].nodeName=n,config.nodes[0].mode=sgpu,gpuDevice.deviceListStrategy=envvar", "mode: sgpu in config takes gpuDevice.deviceListStrategy=cdi"},
 		{
@@ -190,7 +190,7 @@ func TestEnforcersThatTheChartLacks(t *testing.T) {
 }
 
 // Both daemons are on every node's network, and a declared port would make the
-// scheduler evict whoever has it.
+// scheduler evict the pod that has it.
 func TestDaemonsShareTheNode(t *testing.T) {
 	objects := renderDevice(t)
 	ports := map[string]string{}

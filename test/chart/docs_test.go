@@ -27,7 +27,7 @@ const (
 	tableEnd   = "<!-- /values -->"
 )
 
-// The table of docs/install.md says what values.yaml says.
+// The table of docs/install.md repeats values.yaml.
 func TestValuesTable(t *testing.T) {
 	text, err := os.ReadFile(chartDir + "/values.yaml")
 	if err != nil {
@@ -159,7 +159,7 @@ func TestDocumentedCommands(t *testing.T) {
 						}
 					}
 				case "heddle":
-					if !slices.Contains([]string{"card", "config", "doctor", "inspect", "topo"}, words[1]) {
+					if !slices.Contains([]string{"config", "doctor", "gpu", "inspect", "topo"}, words[1]) {
 						t.Errorf("heddle has no command %s", words[1])
 					}
 				case "go":
@@ -227,7 +227,7 @@ func checkHelm(t *testing.T, words []string) {
 // tierPrefix is how the labels of topo-master begin by default.
 var tierPrefix = strings.TrimSuffix(string(export.DefaultTemplate), "{tier}")
 
-// checkKubectl looks for objects of ours and for labels that we write.
+// checkKubectl looks for heddle's objects and for labels that it writes.
 func checkKubectl(t *testing.T, objects rendered, words []string) {
 	t.Helper()
 	labels := wellknown.DefaultDomains().NodeLabels()
@@ -240,7 +240,7 @@ func checkKubectl(t *testing.T, objects rendered, words []string) {
 		if w == "-L" {
 			for key := range strings.SplitSeq(words[i+1], ",") {
 				if !slices.Contains(labels, key) && !strings.HasPrefix(key, tierPrefix) {
-					t.Errorf("nobody writes label %s", key)
+					t.Errorf("no daemon writes label %s", key)
 				}
 			}
 		}
@@ -332,7 +332,7 @@ func TestExamples(t *testing.T) {
 	checkPool(t, "inference", get[*appsv1.Deployment](t, all, "Deployment/inference-deployment").Spec.Template.Spec)
 }
 
-// checkShare compares what the node makes of a pod with what its example says.
+// checkShare compares what the node makes of a pod with its example.
 func checkShare(t *testing.T, id string, pod corev1.PodSpec, annotations map[string]string, want quota.Request) {
 	t.Helper()
 	c := config.Default()

@@ -184,7 +184,7 @@ func TestPodsPolicyOnALargePod(t *testing.T) {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{}, Annotations: map[string]string{}}}
 		p.Spec.NodeName = "n1"
 		for i := range 200 {
-			key := "somebody.example.com/key-" + strings.Repeat("x", i%20) + string(rune('a'+i%26)) + string(rune('a'+i/26))
+			key := "other.example.com/key-" + strings.Repeat("x", i%20) + string(rune('a'+i%26)) + string(rune('a'+i/26))
 			p.Labels[key], p.Annotations[key] = "x", strings.Repeat("x", 500)
 			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: key, Env: []corev1.EnvVar{{Name: key, Value: key}}})
 		}

@@ -123,7 +123,7 @@ func literal[T any](t *testing.T, p *policy, name string) []T {
 }
 
 // Keys become part of CEL. The schema refuses what is no key, and the template
-// does so again: Helm can be told to skip the schema.
+// does so again: Helm can skip the schema.
 func TestKeysCannotChangeThePolicy(t *testing.T) {
 	for _, tt := range []struct{ name, set, want string }{
 		{"end of the text", "admissionPolicy.extraLabelKeys[0]=x'] + ['y", "letters, digits and -_./ only"},

@@ -119,8 +119,8 @@ func TestPolicy(t *testing.T) {
 		deny []string
 	}{
 		{name: "nothing", do: func(*attempt) {}},
-		{name: "a label of ours", do: label("nvidia.com/gpu.product", "NVIDIA-H20")},
-		{name: "a label of ours by pattern", do: label("nvidia.com/gpu.NVIDIA-L40S.count", "3")},
+		{name: "a label of heddle's", do: label("nvidia.com/gpu.product", "NVIDIA-H20")},
+		{name: "a label of heddle's by pattern", do: label("nvidia.com/gpu.NVIDIA-L40S.count", "3")},
 		{name: "a MIG label", do: label("nvidia.com/mig-1g.10gb.count", "7")},
 		{name: "the label of a rule", do: label("ring", "ff")},
 		{name: "a label by a pattern of the administrator", do: label("example.com/a.size", "1")},
@@ -129,7 +129,7 @@ func TestPolicy(t *testing.T) {
 			deny: []string{"heddle-feature-discovery may not change labels nvidia.com/gpu..count" + labelHint},
 		},
 		{
-			name: "somebody else's label under the vendor's domain", do: label("nvidia.com/gpu.deploy.driver", "false"),
+			name: "another owner's label under the vendor's domain", do: label("nvidia.com/gpu.deploy.driver", "false"),
 			deny: []string{"heddle-feature-discovery may not change labels nvidia.com/gpu.deploy.driver" + labelHint},
 		},
 		{
@@ -137,7 +137,7 @@ func TestPolicy(t *testing.T) {
 			deny: []string{"heddle-feature-discovery may not change labels kubernetes.io/hostname" + labelHint},
 		},
 		{
-			name: "a removed label that somebody else holds too", do: func(a *attempt) { delete(a.new.Labels, "rack") },
+			name: "a removed label that another manager holds too", do: func(a *attempt) { delete(a.new.Labels, "rack") },
 			deny: []string{"heddle-feature-discovery may not change labels rack" + labelHint},
 		},
 		{
@@ -160,7 +160,7 @@ func TestPolicy(t *testing.T) {
 			deny: []string{"heddle-feature-discovery may not change labels kubernetes.io/hostname" + labelHint},
 		},
 		{
-			name: "a label removed that nobody is recorded for", do: func(a *attempt) {
+			name: "a label removed without a recorded manager", do: func(a *attempt) {
 				delete(a.new.Labels, "rack")
 				a.old.ManagedFields = nil
 			},
@@ -178,10 +178,10 @@ func TestPolicy(t *testing.T) {
 			},
 			deny: []string{"heddle-feature-discovery may not change annotations csi.volume.kubernetes.io/nodeid, node.alpha.kubernetes.io/ttl"},
 		},
-		{name: "a taint of ours", do: taint("nvidia.com/gpu.product", corev1.TaintEffectNoSchedule)},
-		{name: "a taint of ours removed", do: func(a *attempt) { taint("heddle.dev/node.usage", "NoExecute")(&attempt{new: a.old}) }},
+		{name: "a taint of heddle's", do: taint("nvidia.com/gpu.product", corev1.TaintEffectNoSchedule)},
+		{name: "a taint of heddle's removed", do: func(a *attempt) { taint("heddle.dev/node.usage", "NoExecute")(&attempt{new: a.old}) }},
 		{
-			name: "a taint of ours that evicts", do: taint("heddle.dev/node.usage", corev1.TaintEffectNoExecute),
+			name: "a taint of heddle's that evicts", do: taint("heddle.dev/node.usage", corev1.TaintEffectNoExecute),
 			deny: []string{"heddle-feature-discovery may not add taints of effect NoExecute"},
 		},
 		{
@@ -249,7 +249,7 @@ func TestPolicyOnALargeNode(t *testing.T) {
 	}}
 	var foreign, ours []string
 	for i := range 300 {
-		foreign = append(foreign, fmt.Sprintf("somebody.example.com/label-%d", i))
+		foreign = append(foreign, fmt.Sprintf("other.example.com/label-%d", i))
 		ours = append(ours, fmt.Sprintf("nvidia.com/mig-%dg.slices.gi", i))
 		a.new.Labels[foreign[i]], a.old.Labels[foreign[i]] = "x", "x"
 		a.new.Labels[ours[i]] = "x"
@@ -332,7 +332,7 @@ func (p *policy) withVariables(in map[string]any) map[string]any {
 	variables := map[string]any{}
 	in["variables"] = variables
 	for _, v := range p.spec.Variables {
-		// One that fails stays absent, and fails whoever needs it.
+		// One that fails stays absent, and fails the tests that need it.
 		if value, err := p.eval(v.Expression, in); err == nil {
 			variables[v.Name] = value.Value()
 		}

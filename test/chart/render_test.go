@@ -1,7 +1,7 @@
 // Package chart tests deploy/helm/heddle, its examples and the commands in the
 // documentation, by rendering the chart with the Helm that the project pins.
 //
-// It needs no cluster: what a real API server says to these objects is the
+// It needs no cluster: the answer of a real API server to these objects is the
 // business of test/e2e.
 package chart
 
@@ -181,7 +181,7 @@ func decodeOne(t *testing.T, doc map[string]any) (id string, object any) {
 	case "kubeflow.org/v1 MPIJob", "kubeflow.org/v1 TFJob", "scheduling.x-k8s.io/v1alpha1 PodGroup",
 		"apiextensions.k8s.io/v1 CustomResourceDefinition",
 		"monitoring.coreos.com/v1 ServiceMonitor", "monitoring.coreos.com/v1 PrometheusRule":
-		return id, doc // somebody else's CRD
+		return id, doc // another project's CRD
 	default:
 		t.Fatalf("no test knows %s %s", version, kind)
 	}

@@ -22,10 +22,10 @@ import (
 
 const schedulerName = "heddle-scheduler"
 
-// podGroups is what an API server with the gate GenericWorkload says of itself.
+// podGroups is what an API server with the gate GenericWorkload serves.
 var podGroups = []string{"--api-versions", "scheduling.k8s.io/v1beta1/PodGroup"}
 
-// mutating is what an API server from 1.36 on says of itself.
+// mutating is what an API server from 1.36 on serves.
 var mutating = []string{"--api-versions", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"}
 
 func TestScheduler(t *testing.T) {
@@ -279,7 +279,7 @@ func TestPodGroupsThatNobodyMakes(t *testing.T) {
 func TestSchedulerMonitoring(t *testing.T) {
 	objects := render(t, "--set", "gpuScheduler.deploy=true")
 	if objects["PrometheusRule/"+schedulerName] != nil || objects["ServiceMonitor/"+schedulerName] != nil {
-		t.Error("made although nobody asked")
+		t.Error("made although it is off")
 	}
 	objects = render(t, "--set", "gpuScheduler.deploy=true,topoDiscovery.deploy=true,gpuScheduler.monitoring=true,gpuScheduler.monitoringLabels.release=prom")
 	service := get[*corev1.Service](t, objects, "Service/"+schedulerName)

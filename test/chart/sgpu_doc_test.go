@@ -51,8 +51,8 @@ func TestAnswersToBadRequests(t *testing.T) {
 			limits[corev1.ResourceName("nvidia.com/"+key)] = q
 		}
 		var want []string
-		for _, said := range code.FindAllStringSubmatch(cells[3], -1) {
-			want = append(want, said[1])
+		for _, quoted := range code.FindAllStringSubmatch(cells[3], -1) {
+			want = append(want, quoted[1])
 		}
 		_, err := quota.ParseRequest(limits, annotations, &c)
 		if err == nil {

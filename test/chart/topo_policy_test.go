@@ -126,7 +126,7 @@ func TestTopoWorkerPolicy(t *testing.T) {
 			deny: []string{oneOwner},
 		},
 		{
-			name: "owned by nobody", do: func(n *v1alpha1.NodeTopology, _ map[string]any) { n.OwnerReferences = nil },
+			name: "without an owner", do: func(n *v1alpha1.NodeTopology, _ map[string]any) { n.OwnerReferences = nil },
 			deny: []string{oneOwner},
 		},
 		{
@@ -167,7 +167,7 @@ func TestTopoWorkerPolicy(t *testing.T) {
 func TestTopoMasterPolicyOnALargeNode(t *testing.T) {
 	a := masterAttempt()
 	for i := range 300 {
-		key := fmt.Sprintf("somebody.example.com/label-%d", i)
+		key := fmt.Sprintf("other.example.com/label-%d", i)
 		a.old.Labels[key], a.new.Labels[key] = "x", "x"
 		a.old.ManagedFields = append(a.old.ManagedFields, managed(key, metav1.ManagedFieldsOperationUpdate, key))
 	}
@@ -178,7 +178,7 @@ func TestTopoMasterPolicyOnALargeNode(t *testing.T) {
 	}
 }
 
-// The master says who walks which leaf, and cannot forge heartbeats.
+// The master names the worker that discovers a leaf, and cannot forge heartbeats.
 func TestTopoMasterWalksPolicy(t *testing.T) {
 	at := metav1.Now().Rfc3339Copy()
 	for _, tt := range []struct {

@@ -211,7 +211,7 @@ func (b Builder) goBuild(ctx context.Context, dir string, env, args []string) er
 }
 
 // output runs a command and returns its standard output; a failure carries the
-// end of what the command said.
+// end of the command's output.
 func (Builder) output(ctx context.Context, cmd *exec.Cmd) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

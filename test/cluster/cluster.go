@@ -21,16 +21,16 @@ import (
 
 // Errors that callers branch on.
 var (
-	// ErrRunning says that Up found a running cluster of this name.
+	// ErrRunning means that Up found a running cluster of this name.
 	ErrRunning = errors.New("cluster is already running")
-	// ErrNotUp says that Open found no cluster of this name.
+	// ErrNotUp means that Open found no cluster of this name.
 	ErrNotUp = errors.New("cluster is not up")
 )
 
-// Options say what cluster to run. The zero value is a cluster named heddle with
+// Options describe the cluster to run. The zero value is a cluster named heddle with
 // one real node named node1.
 type Options struct {
-	// Name tells clusters on one machine apart; lower-case letters, digits and dashes.
+	// Name distinguishes clusters on one machine; lower-case letters, digits and dashes.
 	Name string
 	// Cache is where everything is built and kept; empty means DefaultCache.
 	Cache string
@@ -200,7 +200,7 @@ type ComponentStatus struct {
 	LogFile string
 }
 
-// Running tells whether every process runs and the node is Ready.
+// Running reports whether every process runs and the node is Ready.
 func (s Status) Running() bool {
 	for _, c := range s.Components {
 		if c.PID == 0 {

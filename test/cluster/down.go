@@ -28,7 +28,7 @@ func (c *Cluster) remove(ctx context.Context) error {
 	if _, err := os.Stat(c.state.Dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	// All daemons, shims and containers live below our cgroup root, whoever their
+	// All daemons, shims and containers live below heddle's cgroup root, whatever their
 	// parent is now. Mounts and interfaces go with the last process of the namespaces.
 	if err := c.cgroups.kill(ctx, ""); err != nil {
 		return err

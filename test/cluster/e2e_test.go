@@ -299,12 +299,12 @@ func simulatedNode(t *testing.T, c *Cluster) {
 	// The controller must leave the real node alone.
 	if out := kubectl(t, c, "get", "node", c.Node(), "-o", "jsonpath={.status.nodeInfo.kubeletVersion}"); out[0] != 'v' ||
 		strings.Contains(out, "kwok") {
-		t.Errorf("real node says its kubelet is %q", out)
+		t.Errorf("real node reports kubelet %q", out)
 	}
 }
 
-// killedRun: whoever owned the cluster died, and part of it too. The next Up of
-// the same name has to succeed without being told.
+// killedRun: the owner of the cluster died, and part of it too. The next Up of
+// the same name has to succeed without a hint.
 func killedRun(t *testing.T) {
 	c := up(t, Options{Name: "e2e-killed"})
 	for _, component := range []string{compHolder, compKubelet, compAPIServer} {

@@ -30,7 +30,7 @@ func lockFile(ctx context.Context, name string) (func(), error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// poll calls done at once and then every interval, until it says so, fails, or ctx ends.
+// poll calls done at once and then every interval, until it is true, fails, or ctx ends.
 func poll(ctx context.Context, interval time.Duration, done func() (bool, error)) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -48,7 +48,7 @@ func poll(ctx context.Context, interval time.Duration, done func() (bool, error)
 }
 
 // lockDir makes a directory and locks the directory itself. The holder may remove
-// it: whoever waited notices that the name stands for another directory and starts over.
+// it: a process that waited notices that the name stands for another directory and starts over.
 func lockDir(ctx context.Context, dir string) (func(), error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return nil, fmt.Errorf("create directory of lock: %w", err)

@@ -123,7 +123,7 @@ func (b Builder) kubernetesPart() part {
 	return p
 }
 
-// kubernetesFlags are the linker flags that tell the components their version:
+// kubernetesFlags are the linker flags that set the components' version:
 // built as dependencies they would call themselves v0.0.0-master+$Format.
 func kubernetesFlags(version string) string {
 	minor := ""

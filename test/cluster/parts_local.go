@@ -89,7 +89,7 @@ func (b Builder) packBusybox(ctx context.Context, out string) error {
 	})
 }
 
-// static tells whether a program needs no loader.
+// static reports whether a program needs no loader.
 func static(file string) bool {
 	f, err := elf.Open(file)
 	if err != nil {

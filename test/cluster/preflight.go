@@ -113,8 +113,8 @@ func (m machine) kernel(string) []Missing {
 	return all
 }
 
-// hasModule tells whether the kernel has a feature, loaded, built in or loadable;
-// known is false when this machine does not say.
+// hasModule reports whether the kernel has a feature, loaded, built in or loadable;
+// known is false when this machine does not show it.
 func (m machine) hasModule(name string) (known, have bool) {
 	if _, err := os.Stat(m.path("/sys/module/" + name)); err == nil {
 		return true, true
@@ -151,7 +151,7 @@ func (m machine) memory(string) []Missing {
 	return nil
 }
 
-// built tells whether the cache holds some version of a part.
+// built reports whether the cache holds some version of a part.
 func (machine) built(cache, part string) bool {
 	found, _ := filepath.Glob(filepath.Join(cache, "bin", part+"-????????????")) // Only a bad pattern is an error.
 	return len(found) > 0

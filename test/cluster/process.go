@@ -58,14 +58,14 @@ func parseStat(pid int, stat string) (p process, state byte, ok bool) {
 	return process{pid: pid, start: start}, state, true
 }
 
-// running tells whether a pid is in use by more than a zombie: process 1 of a
+// running reports whether a pid is in use by more than a zombie: process 1 of a
 // small machine may take seconds to reap, while kill(pid, 0) keeps succeeding.
 func running(pid int) bool {
 	_, state, ok := readProcess(pid)
 	return ok && state != 'Z' && state != 'X'
 }
 
-// alive tells whether this very process still runs.
+// alive reports whether this very process still runs.
 func (p process) alive() bool {
 	now, state, ok := readProcess(p.pid)
 	return ok && now == p && state != 'Z' && state != 'X'

@@ -119,7 +119,7 @@ func (c *Cluster) waitFile(ctx context.Context, component, file string) error {
 	})
 }
 
-// wait polls until done says so; it fails early when one of the components it
+// wait polls until done is true; it fails early when one of the components it
 // depends on has ended, with the end of that one's log.
 func (c *Cluster) wait(ctx context.Context, what string, needs []string, done func() bool) error {
 	const limit = 3 * time.Minute

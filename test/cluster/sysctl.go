@@ -88,7 +88,7 @@ func (s sysctls) release(ctx context.Context, holder string) error {
 	})
 }
 
-// forgetGone drops clusters whose state directory somebody deleted by hand.
+// forgetGone drops clusters with a state directory that was deleted by hand.
 func (sysctls) forgetGone(r *sysctlRecord) {
 	r.Holders = slices.DeleteFunc(r.Holders, func(h string) bool {
 		_, err := os.Stat(h)
@@ -97,7 +97,7 @@ func (sysctls) forgetGone(r *sysctlRecord) {
 }
 
 // update changes the record under its lock. An empty record is removed together
-// with its directory, the only thing of ours outside the cache.
+// with its directory, the only thing of heddle's outside the cache.
 func (s sysctls) update(ctx context.Context, change func(*sysctlRecord) error) error {
 	dir := filepath.Dir(s.record)
 	// The lock is beside the directory's entries, not the record: flock on a file

@@ -20,9 +20,9 @@ type member struct {
 	group string
 	// path are its groups where a file names them, top first.
 	path []string
-	// rack tells NVLink domains apart; 0 is none.
+	// rack distinguishes NVLink domains; 0 is none.
 	rack int
-	// fabricOnly nodes are there for their cables: nobody labels them, and
+	// fabricOnly nodes are there for their cables: no daemon labels them, and
 	// the demo's own pods stay away.
 	fabricOnly bool
 	// seat is its place in the group, from 0, and so the port of each leaf.

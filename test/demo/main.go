@@ -94,7 +94,7 @@ func up(ctx context.Context, stdout, stderr io.Writer) error {
 		err = s.furnish(ctx)
 	}
 	if err != nil && c != nil {
-		// A half-furnished demo helps nobody; what it built stays cached.
+		// A half-furnished demo helps no one; what it built stays cached.
 		return errors.Join(err, c.Down(context.WithoutCancel(ctx)))
 	}
 	if err != nil {

@@ -301,10 +301,10 @@ func (s *stage) showDevices(ctx context.Context) error {
 	return nil
 }
 
-// showShares shows who has what of the card that is shared, as doctor tells it
+// showShares shows the consumers of the GPU that is shared, as doctor prints it
 // from anywhere, by way of the API server.
 func (s *stage) showShares(ctx context.Context) error {
-	// What each pod has is told within seconds of its start.
+	// What each pod has is published within seconds of its start.
 	if _, err := s.Kubectl(ctx, "wait", "pod", "-l", "shares=gpu", "--timeout=30s",
 		`--for=jsonpath={.metadata.annotations.heddle\.dev/sgpu-bound}`); err != nil {
 		return err

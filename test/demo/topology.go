@@ -43,7 +43,7 @@ const mapService = "demo-map"
 func (s *stage) fabric(ctx context.Context) error {
 	port := topoPort
 	if l, err := (&net.ListenConfig{}).Listen(ctx, "tcp4", net.JoinHostPort("127.0.0.1", fmt.Sprint(port))); err != nil {
-		port = 0 // Somebody has it.
+		port = 0 // It is in use.
 	} else if err := l.Close(); err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (s *stage) patient(ctx context.Context, lacks func(context.Context) string)
 	}
 }
 
-// waiting says which gang does not run yet, and why.
+// waiting names a gang that does not run yet, and the reason.
 func (s *stage) waiting(ctx context.Context) string {
 	body, err := s.ask(ctx, "/v1/gangs")
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *stage) waiting(ctx context.Context) string {
 	return ""
 }
 
-// unknown says what topo-master does not know yet.
+// unknown names what topo-master does not know yet.
 func (s *stage) unknown(ctx context.Context) string {
 	body, err := s.ask(ctx, "/v1/topology")
 	if err != nil {
@@ -164,7 +164,7 @@ func (s *stage) showTopology(ctx context.Context) error {
 	fmt.Fprintf(s.out, "\n# Where the cables go: 72 nodes with GPUs, and one without\n"+
 		"# %s's worker is a pod of the chart's DaemonSet, like the two replicas that answer. A simulated node\n"+
 		"# runs no pods: its worker is the same code in a process beside the cluster. Machines are replayed, and\n"+
-		"# a replayed machine has no cables to look into: the file %s says where they go.\n"+
+		"# a replayed machine has no cables to look into: the file %s contains where they go.\n"+
 		"$ curl -s %s/node_group   # the first of %d bytes\n%.300s…\n"+
 		"$ curl -s '%s/node_group?kind=switchbox'\n%s",
 		s.Node(), fabricName, s.url, len(all), all, s.url, given)

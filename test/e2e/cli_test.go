@@ -90,7 +90,7 @@ func TestCLIDoctorOfANode(t *testing.T) {
 		`label nvidia.com/gpu.replicas: nfd-master holds it with value "10"; heddle-feature-discovery leaves it to them`,
 	}
 	if diff := cmp.Diff(want, problems(out)); diff != "" || code != 1 {
-		t.Errorf("a label that somebody else holds: exit %d, problems (-want +got):\n%s", code, diff)
+		t.Errorf("a label that another manager holds: exit %d, problems (-want +got):\n%s", code, diff)
 	}
 	out, code = cli.run(t, "doctor", "--node", "doctor-conflict", "--machine", dgx)
 	want = []string{
@@ -104,7 +104,7 @@ func TestCLIDoctorOfANode(t *testing.T) {
 	out, code = cli.run(t, "doctor", "--node", "doctor-bare")
 	want = []string{"heddle-feature-discovery: has no pod here, so the Node has none of our labels"}
 	if diff := cmp.Diff(want, problems(out)); diff != "" || code != 1 {
-		t.Errorf("a Node without labels of ours: exit %d, problems (-want +got):\n%s", code, diff)
+		t.Errorf("a Node without heddle's labels: exit %d, problems (-want +got):\n%s", code, diff)
 	}
 }
 
@@ -114,7 +114,7 @@ func TestCLINamesAMissingNode(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), cli.heddle, "doctor", "--node", "gpu-l", "--kubeconfig", cli.kubeconfig)
 	out, err := cmd.CombinedOutput()
 	exit, ok := errors.AsType[*exec.ExitError](err)
-	if want := "heddle: read Node gpu-l: nodes \"gpu-l\" not found\n"; string(out) != want || !ok || exit.ExitCode() != 1 {
+	if want := "heddle: read Node gpu-l: nodes \"gpu-l\" not found\n"; string(out) != want || !ok || exit.ExitCode() != 2 {
 		t.Errorf("error %v, output %q, want %q", err, out, want)
 	}
 }

@@ -44,9 +44,9 @@ func TestFeatureDiscoveryFromTheChart(t *testing.T) {
 		run  func(*testing.T, *bed)
 	}{
 		{"labels and taints of the replayed machine", stepLabels},
-		{"a label that somebody removed comes back", stepHeal},
+		{"a label that was removed comes back", stepHeal},
 		{"a machine that changes changes the labels", stepMachine},
-		{"a bad configuration keeps the last good one and says so", stepBadConfig},
+		{"a bad configuration keeps the last good one and reports it", stepBadConfig},
 		{"a good configuration is taken without a restart", stepGoodConfig},
 		{"the token may write its own Node and our keys only", stepPolicy},
 		{"documented node pools land where they should", stepNodePools},
@@ -318,7 +318,7 @@ func (b *bed) kubectlAfter(t *testing.T, args ...string) {
 func stepCleanup(t *testing.T, b *bed) {
 	b.kubectl(t, "taint", "node", b.Node(), "example.com/kept=1:PreferNoSchedule")
 	// Helm 4 applies server-side: a ConfigMap that was edited by hand is a
-	// conflict, and the operator has to say who wins.
+	// conflict, and the operator has to decide which one wins.
 	release := strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q"))
 	b.helm(t, "upgrade", release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--wait", "--timeout", "2m", "--force-conflicts",
 		"--set", "gpuLabel.cleanup=true", "--set", "registry="+install.Registry, "--set", "tag="+install.Tag)

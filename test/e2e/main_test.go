@@ -35,8 +35,8 @@ type bed struct {
 var shared *bed
 
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == speakLLDP {
-		fmt.Fprintln(os.Stderr, speak(os.Args[2]))
+	if len(os.Args) == 3 && os.Args[1] == lldpSender {
+		fmt.Fprintln(os.Stderr, sendLLDP(os.Args[2]))
 		return
 	}
 	code, err := runAll(m)

@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// told waits until an Event of a pod has a reason and these words.
-func (f *fleet) told(t *testing.T, within time.Duration, prefix, reason, words string) {
+// reported waits until an Event of a pod has a reason and these words.
+func (f *fleet) reported(t *testing.T, within time.Duration, prefix, reason, words string) {
 	t.Helper()
 	eventually(t, within, func() string {
 		all := f.kubectl(t, "-n", f.namespace, "get", "events", "--field-selector=reason="+reason, "-o",
@@ -22,7 +22,7 @@ func (f *fleet) told(t *testing.T, within time.Duration, prefix, reason, words s
 				return ""
 			}
 		}
-		return fmt.Sprintf("no Event %s of %s says %q:\n%s", reason, prefix, words, all)
+		return fmt.Sprintf("no Event %s of %s contains %q:\n%s", reason, prefix, words, all)
 	})
 }
 
@@ -43,7 +43,7 @@ func TestGangBadInput(t *testing.T) {
 			f.create(t, p)
 		}
 	}
-	// Those that only time tells apart from slow operators come first.
+	// Those that only time distinguishes from slow operators come first.
 	gang("few", 2, 1, func(_ int, p *corev1.Pod) { p.Labels[gangLeast] = "5" })
 	gang("alone", 2, 1, func(_ int, p *corev1.Pod) { p.Annotations[gangGroups] = `["alone", "never"]` })
 	gang("nameless", 1, 1, func(_ int, p *corev1.Pod) { delete(p.Labels, gangLeast) })
@@ -53,7 +53,7 @@ func TestGangBadInput(t *testing.T) {
 		words  string
 	}{
 		{"slices", func(_ int, p *corev1.Pod) { p.Annotations[size] = "7" }, "slices of 7 GPUs are no multiple of the 2 GPUs of a pod"},
-		{"sizes", func(i int, p *corev1.Pod) { p.Annotations[size] = fmt.Sprint(8 << i) }, "gpu-group-size: its members say 8 and 16"},
+		{"sizes", func(i int, p *corev1.Pod) { p.Annotations[size] = fmt.Sprint(8 << i) }, "gpu-group-size: its members have 8 and 16"},
 		{"policy", func(_ int, p *corev1.Pod) { p.Labels[policy] = "sometimes" }, policy + `: "sometimes" is none of once-satisfied`},
 		{"number", func(_ int, p *corev1.Pod) { p.Labels[gangLeast] = "five" }, gangLeast + `: "five" is not 1 to 100000`},
 		{"zero", func(_ int, p *corev1.Pod) { p.Labels[gangLeast] = "0" }, gangLeast + `: "0" is not 1 to 100000`},
@@ -62,17 +62,17 @@ func TestGangBadInput(t *testing.T) {
 		{"twofold", func(_ int, p *corev1.Pod) { p.Labels["pod-group.scheduling.sigs.k8s.io"] = "other" }, `is "other"`},
 	} {
 		gang(tt.name, 2, 2, tt.change)
-		t.Log(f.refused(t, tt.name+"-", 2, tt.words))
-		f.told(t, 10*time.Second, tt.name+"-", "FailedScheduling", tt.words)
+		t.Log(f.rejected(t, tt.name+"-", 2, tt.words))
+		f.reported(t, 10*time.Second, tt.name+"-", "FailedScheduling", tt.words)
 	}
-	// Ignored, and told: a gang of Koordinator's that would run by half.
+	// Ignored, and reported: a gang of Koordinator's that would run by half.
 	gang("remark", 2, 1, func(_ int, p *corev1.Pod) {
 		p.Labels = nil
 		for key, value := range map[string]string{"name": "remark", "min-available": "2", "total-number": "3", "mode": "NonStrict"} {
 			p.Annotations["gang.scheduling.koordinator.sh/"+key] = value
 		}
 	})
-	f.told(t, 10*time.Second, "remark-", "GangRemark", "annotation gang.scheduling.koordinator.sh/mode is ignored; "+
+	f.reported(t, 10*time.Second, "remark-", "GangRemark", "annotation gang.scheduling.koordinator.sh/mode is ignored; "+
 		"annotation gang.scheduling.koordinator.sh/total-number is ignored")
 	f.running(t, 30*time.Second, "remark-", 2)
 	f.later(t, "plain")
@@ -82,9 +82,9 @@ func TestGangBadInput(t *testing.T) {
 		"alone":    fmt.Sprintf("podgroup alone waits for podgroup %s/never of its groups: there is none", f.namespace),
 		"nameless": "podgroup nameless has no min-available, and no PodGroup object says it",
 	} {
-		f.told(t, time.Minute, prefix+"-", "GangIncomplete", words)
+		f.reported(t, time.Minute, prefix+"-", "GangIncomplete", words)
 	}
-	t.Logf("after %.0f s everybody was told", time.Since(begun).Seconds())
+	t.Logf("after %.0f s every pod had its reason", time.Since(begun).Seconds())
 	for pod := range f.bound(t, "") {
 		if !strings.HasPrefix(pod, "remark-") && pod != "plain" {
 			t.Errorf("%s has a node", pod)

@@ -61,7 +61,7 @@ func TestSchedulerFromTheChart(t *testing.T) {
 	eventually(t, 30*time.Second, func() string { return f.goesTo(t, f.pod("probe", 1, nil), schedulerName) })
 	labels := map[string]string{"scheduling.x-k8s.io/pod-group": "pair"}
 	f.create(t, f.pod("pair-0", 2, labels))
-	// It is not in the queue yet, so only an Event says why.
+	// It is not in the queue yet, so only an Event has the reason.
 	eventually(t, 90*time.Second, func() string {
 		got := f.kubectl(t, "-n", f.namespace, "get", "events", "--field-selector=reason=GangIncomplete", "-o", "jsonpath={.items[*].message}")
 		if !strings.Contains(got, "podgroup pair waits for pods: 1 of 2 exist") {
@@ -82,9 +82,9 @@ func TestSchedulerFromTheChart(t *testing.T) {
 	}
 	f.gpus(t, "chart-more", 4, nil)
 	f.running(t, 30*time.Second, "labeled", 2)
-	f.says(t, 30*time.Second, "labeled", "{.spec.minMember} {.status.phase}", "2 Running")
+	f.shows(t, 30*time.Second, "labeled", "{.spec.minMember} {.status.phase}", "2 Running")
 	f.kubectl(t, "-n", f.namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
-	f.says(t, 40*time.Second, "labeled", "{.metadata.uid}", "")
+	f.shows(t, 40*time.Second, "labeled", "{.metadata.uid}", "")
 	uninstall(t.Context())
 	b.kubectl(t, "get", "crd", podGroupCRD)
 	b.kubectl(t, "get", "-n", f.namespace, "podgroups."+strings.TrimPrefix(podGroupCRD, "podgroups."), "pair")

@@ -80,7 +80,7 @@ func TestTFSmokeGPU(t *testing.T) {
 	if job != "tf-smoke-gpu" || pods != 5 {
 		t.Fatalf("the example is %s of %d pods", job, pods)
 	}
-	t.Log(f.refused(t, job, pods, "rejected by podgroup tf-smoke-gpu"))
+	t.Log(f.rejected(t, job, pods, "rejected by podgroup tf-smoke-gpu"))
 	for _, p := range f.podsOf(t, job) {
 		if p.Spec.SchedulerName != schedulerName || p.Status.Phase != corev1.PodPending {
 			t.Errorf("%s: scheduler %s, phase %s", p.Name, p.Spec.SchedulerName, p.Status.Phase)
@@ -177,7 +177,7 @@ func TestGangLabels(t *testing.T) {
 	f.kubectl(t, "-n", there.namespace, "apply", "-f", f.example("gang-labels.yaml"))
 	gangs := map[string]int{"nginx": 3, "gang-labels": 3, "gang-example": 2, "gang-example1": 2, "gang-example2": 2}
 	for gang, n := range gangs {
-		why := there.refused(t, gang+"-", n, "rejected by podgroup "+gang)
+		why := there.rejected(t, gang+"-", n, "rejected by podgroup "+gang)
 		t.Log(why)
 	}
 	f.later(t, "later")

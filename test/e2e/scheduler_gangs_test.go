@@ -40,8 +40,8 @@ func TestGangGroup(t *testing.T) {
 		t.Errorf("without the other role %v", on)
 	}
 	f.gang(t, "decode", 3, 1, together)
-	t.Log(f.refused(t, "prefill", 2, "rejected by podgroup prefill"))
-	t.Log(f.refused(t, "decode", 3, "rejected by podgroup decode"))
+	t.Log(f.rejected(t, "prefill", 2, "rejected by podgroup prefill"))
+	t.Log(f.rejected(t, "decode", 3, "rejected by podgroup decode"))
 	f.later(t, "later-2")
 	if on := f.bound(t, "decode"); len(on) > 0 {
 		t.Errorf("without room for both %v", on)
@@ -65,7 +65,7 @@ func (f *fleet) makeSet(t *testing.T, name string, n int, template *corev1.Pod) 
 	t.Cleanup(func() { f.kubectlAfter(t, "-n", f.namespace, "delete", "statefulset", name, "--cascade=orphan") })
 }
 
-// uids tell pods of one name apart.
+// uids distinguish pods of one name.
 func (f *fleet) uids(t *testing.T, prefix string) map[string]types.UID {
 	t.Helper()
 	all := map[string]types.UID{}
@@ -113,8 +113,8 @@ func TestMemberRecreated(t *testing.T) {
 	}
 }
 
-// notReady makes a simulated node say what a kubelet says whose runtime is gone,
-// and returns how it is well again.
+// notReady makes a simulated node report what a kubelet without a runtime reports,
+// and returns how it recovers.
 func (f *fleet) notReady(t *testing.T, node string) (well func()) {
 	t.Helper()
 	f.kubectl(t, "annotate", "node", node, "kwok.x-k8s.io/node-")
@@ -140,11 +140,11 @@ func TestNodeNotReady(t *testing.T) {
 	well := f.notReady(t, lost)
 	eventually(t, 30*time.Second, func() string {
 		if _, _, body := m.get(t, "/node_group"); !strings.Contains(body, `"name":"`+lost+`","kind":"node","status":"NotReady"`) {
-			return "the map says " + body
+			return "the map shows " + body
 		}
 		return ""
 	})
-	// As whoever repairs the node does; the others stay where they are.
+	// As an operator who repairs the node does; the others stay where they are.
 	f.kubectl(t, "-n", f.namespace, "delete", "pod", "train-1", "--force", "--grace-period=0")
 	f.again(t, "train", 3, before, "train-1")
 	now := f.bound(t, "train")
@@ -158,15 +158,15 @@ func TestNodeNotReady(t *testing.T) {
 		}
 	}
 	f.gang(t, "last", 1, 8, nil)
-	t.Log(f.refused(t, "last", 1, "rejected by podgroup last"))
+	t.Log(f.rejected(t, "last", 1, "rejected by podgroup last"))
 	well()
 	if nodes := f.running(t, 30*time.Second, "last", 1); nodes[lost] != 1 {
 		t.Errorf("the last is on %v, not on %s", nodes, lost)
 	}
 }
 
-// TestPreemption is a gang of a higher priority: whom it needs gone goes, and
-// nobody does for one that would not fit even then.
+// TestPreemption is a gang of a higher priority: the pods in its place are preempted, and
+// no pod is for one that would not fit even then.
 func TestPreemption(t *testing.T) {
 	f := newFleet(t)
 	class := "high-" + f.namespace
@@ -188,7 +188,7 @@ func TestPreemption(t *testing.T) {
 	}
 	before := f.uids(t, "low")
 	high("three", 3)
-	t.Log(f.refused(t, "three", 3, "rejected by podgroup three"))
+	t.Log(f.rejected(t, "three", 3, "rejected by podgroup three"))
 	f.later(t, "later")
 	for _, p := range f.podsOf(t, "low") {
 		if p.DeletionTimestamp != nil || p.UID != before[p.Name] {

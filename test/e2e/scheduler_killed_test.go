@@ -30,7 +30,7 @@ func (f *fleet) halfBound(t *testing.T, name string, n int) {
 	})
 }
 
-// middle are the bound pods of a gang of n that nobody binds any longer.
+// middle are the bound pods of a gang of n that no scheduler binds any longer.
 func (f *fleet) middle(t *testing.T, name string, n int) map[string]string {
 	t.Helper()
 	on := f.bound(t, name)
@@ -104,7 +104,7 @@ func TestSchedulerKilled(t *testing.T) {
 		}
 	}
 	f.gang(t, "over", 1, 1, nil)
-	t.Log(f.refused(t, "over", 1, "rejected by podgroup over"))
+	t.Log(f.rejected(t, "over", 1, "rejected by podgroup over"))
 }
 
 // TestSecondReplica kills the replica that schedules in the middle of a gang:
@@ -152,7 +152,7 @@ func (f *fleet) leader(t *testing.T) (identity string) {
 		was := before
 		before = got
 		if !strings.HasPrefix(got, host) || was == "" || was == got {
-			return "the lease says " + got
+			return "the lease has " + got
 		}
 		identity, _, _ = strings.Cut(got, " ")
 		return ""

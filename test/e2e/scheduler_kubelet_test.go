@@ -67,7 +67,7 @@ func TestGangOnTheRealNode(t *testing.T) {
 	template := f.member(gang, 0, n, 1, nil)
 	template.Spec.Containers[0].Image = cluster.PauseImage
 	f.makeSet(t, gang, n, template)
-	t.Log(f.refused(t, gang, n, "rejected by podgroup mixed: 2 of 4 fit"))
+	t.Log(f.rejected(t, gang, n, "rejected by podgroup mixed: 2 of 4 fit"))
 	if got := f.containers(t, gang); got != 0 {
 		t.Errorf("%d containers of a gang that has no room", got)
 	}

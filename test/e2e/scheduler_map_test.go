@@ -17,7 +17,7 @@ import (
 )
 
 // The last good map holds for its time; then gangs wait or go without it, as they
-// say, and those that wait go on once there is one again.
+// decide, and those that wait go on once there is one again.
 
 // TestMapGone is a topo-master that ends, and another one that begins.
 func TestMapGone(t *testing.T) {
@@ -66,14 +66,14 @@ func away(t *testing.T, port int, goes, comes func(*fleet, *topoMaster)) {
 	}
 	<-time.After(time.Until(gone.Add(age + time.Second)))
 	f.gang(t, "wait", 2, 2, waits)
-	t.Log(f.refused(t, "wait", 2, "waits for a map of the fabric"))
+	t.Log(f.rejected(t, "wait", 2, "waits for a map of the fabric"))
 	f.gang(t, "place", 2, 2, map[string]string{inOneLeaf: "leaf"})
 	f.running(t, 30*time.Second, "place", 2)
 	comes(f, m)
 	f.running(t, 30*time.Second, "wait", 2)
 }
 
-// liar stands before a topo-master, and says something else when it is told to.
+// liar stands before a topo-master, and answers something else when the test sets it.
 type liar struct {
 	mu    sync.Mutex
 	truth http.Handler
@@ -93,9 +93,9 @@ func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.asked++
 }
 
-// say changes the answer, and waits until it was heard. A question follows the
-// answer before it, so the second one tells that the first was dealt with.
-func (l *liar) say(t *testing.T, lie http.HandlerFunc) {
+// script changes the answer, and waits until it was received. A question follows the
+// answer before it, so the second one reports that the first was dealt with.
+func (l *liar) script(t *testing.T, lie http.HandlerFunc) {
 	t.Helper()
 	l.mu.Lock()
 	l.lie, l.asked = lie, 0
@@ -110,7 +110,7 @@ func (l *liar) say(t *testing.T, lie http.HandlerFunc) {
 	})
 }
 
-func says(kind, body string) http.HandlerFunc {
+func shows(kind, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", kind)
 		_, _ = io.WriteString(w, body)
@@ -128,7 +128,7 @@ func tree(groups ...string) http.HandlerFunc {
 		}
 		all = append(all, fmt.Sprintf(`{"name":%q,"kind":"leaf","child":[%s],"status":"Ready"}`, name, strings.Join(children, ",")))
 	}
-	return says("application/json", "["+strings.Join(all, ",")+"]")
+	return shows("application/json", "["+strings.Join(all, ",")+"]")
 }
 
 // TestTopoMasterLies is a topo-master that answers what cannot be: each answer
@@ -155,16 +155,16 @@ func TestTopoMasterLies(t *testing.T) {
 		}
 		f.clear(t)
 	}
-	l.say(t, nil)
+	l.script(t, nil)
 	inLeafB(t, "truth")
 	for i, tt := range []struct {
 		name string
 		lie  http.HandlerFunc
 	}{
-		{"no JSON", says(json, `[{"name": `)},
-		{"no list", says(json, `{"name": "leaf-1", "kind": "leaf", "child": []}`)},
-		{"a page", says("text/html", "<html><body>It works!</body></html>")},
-		{"a page that claims to be JSON", says(json, "<html><body>Sign in</body></html>")},
+		{"no JSON", shows(json, `[{"name": `)},
+		{"no list", shows(json, `{"name": "leaf-1", "kind": "leaf", "child": []}`)},
+		{"a page", shows("text/html", "<html><body>It works!</body></html>")},
+		{"a page that claims to be JSON", shows(json, "<html><body>Sign in</body></html>")},
 		{"an error", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, `[]`, http.StatusInternalServerError) }},
 		{"an answer that breaks off", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", json)
@@ -173,18 +173,18 @@ func TestTopoMasterLies(t *testing.T) {
 		}},
 		{"a node in two leaves", tree("x: lies-a0 lies-a1 lies-b0", "y: lies-b0 lies-b1 lies-b2")},
 		{"a leaf in two places", tree("x: lies-a0 lies-a1", "x: lies-b0")},
-		{"leaves and spines in each other", says(json, `[{"name":"l","kind":"leaf","child":[{"name":"s","kind":"spine","child":[]}]},
+		{"leaves and spines in each other", shows(json, `[{"name":"l","kind":"leaf","child":[{"name":"s","kind":"spine","child":[]}]},
 			{"name":"t","kind":"spine","child":[{"name":"m","kind":"leaf","child":[]}]}]`)},
 	} {
 		t.Run(strings.ReplaceAll(tt.name, " ", "-"), func(t *testing.T) {
-			l.say(t, tt.lie)
+			l.script(t, tt.lie)
 			inLeafB(t, fmt.Sprintf("lie-%d", i))
 		})
 	}
 	// Nodes that are no more, or not yet: a map may be ahead or behind. They take
 	// nothing.
-	l.say(t, tree("x: ghost-0 ghost-1 ghost-2 ghost-3", "y: lies-a0 lies-a1", "z: lies-b0 lies-b1 lies-b2 ghost-4"))
+	l.script(t, tree("x: ghost-0 ghost-1 ghost-2 ghost-3", "y: lies-a0 lies-a1", "z: lies-b0 lies-b1 lies-b2 ghost-4"))
 	inLeafB(t, "ghosts")
 	f.gang(t, "four", 4, 8, map[string]string{inOneLeaf: "leaf"})
-	t.Log(f.refused(t, "four", 4, "rejected by podgroup four"))
+	t.Log(f.rejected(t, "four", 4, "rejected by podgroup four"))
 }

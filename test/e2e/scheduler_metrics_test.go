@@ -33,7 +33,7 @@ func TestSchedulerMetrics(t *testing.T) {
 	f.gang(t, "seen", 3, 1, nil)
 	f.gang(t, "big", 3, 4, nil)
 	f.running(t, time.Minute, "seen", 3)
-	f.refused(t, "big", 3, "rejected by podgroup big")
+	f.rejected(t, "big", 3, "rejected by podgroup big")
 
 	f.kubectl(t, "-n", f.namespace, "create", "serviceaccount", "prometheus")
 	f.kubectl(t, "create", "clusterrole", f.namespace, "--verb=get", "--non-resource-url=/metrics")

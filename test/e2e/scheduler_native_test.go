@@ -18,7 +18,7 @@ import (
 )
 
 // withGates is a cluster of its own whose control plane has Kubernetes' own
-// gangs. The shared one has Kubernetes' defaults, as those have for whom all
+// gangs. The shared one has Kubernetes' defaults, as clusters have where all
 // other tests are.
 func withGates(t *testing.T) *bed {
 	t.Helper()
@@ -66,7 +66,7 @@ func (f *fleet) nativeGroup(t *testing.T, name string, n, gpus int, annotations 
 	}
 }
 
-// scheduled is what the PodGroup itself says.
+// scheduled is what the PodGroup itself shows.
 func (f *fleet) scheduled(t *testing.T, name string) string {
 	t.Helper()
 	return f.kubectl(t, "-n", f.namespace, "get", "podgroups.v1beta1.scheduling.k8s.io", name, "-o",
@@ -96,15 +96,15 @@ func TestNativePodGroups(t *testing.T) {
 		}
 		eventually(t, 10*time.Second, func() string {
 			if got := f.scheduled(t, tt.gang); !strings.HasPrefix(got, "True") {
-				return tt.gang + " says " + got
+				return tt.gang + " shows " + got
 			}
 			return ""
 		})
 	}
 	f.nativeGroup(t, "more", 2, 8, nil)
-	t.Log(f.refused(t, "more", 2, "rejected by podgroup more: none of 2 fits"))
+	t.Log(f.rejected(t, "more", 2, "rejected by podgroup more: none of 2 fits"))
 	if got := f.scheduled(t, "more"); !strings.HasPrefix(got, "False rejected by podgroup more") {
-		t.Errorf("the PodGroup says %q", got)
+		t.Errorf("the PodGroup shows %q", got)
 	}
 	// One GPU node is no room for two; two are.
 	f.kubectl(t, "-n", f.namespace, "delete", "pod", "three-0", "three-1", "--force", "--grace-period=0")

@@ -27,14 +27,14 @@ func podGroups(t *testing.T) {
 	b.kubectl(t, "wait", "--for=condition=Established", "crd/"+podGroupCRD, "--timeout=30s")
 }
 
-// labeledGroup is what of a PodGroup the path says; "" if there is none.
+// labeledGroup is the field of a PodGroup at the path; "" if there is none.
 func (f *fleet) labeledGroup(t *testing.T, name, path string) string {
 	t.Helper()
 	return f.kubectl(t, "-n", f.namespace, "get", "podgroups.scheduling.x-k8s.io", name, "--ignore-not-found", "-o", "jsonpath="+path)
 }
 
-// says waits until a PodGroup says this.
-func (f *fleet) says(t *testing.T, within time.Duration, name, path, want string) {
+// shows waits until a PodGroup shows this.
+func (f *fleet) shows(t *testing.T, within time.Duration, name, path, want string) {
 	t.Helper()
 	eventually(t, within, func() string {
 		if got := f.labeledGroup(t, name, path); got != want {
@@ -78,13 +78,13 @@ func TestPodGroupsOfLabelGangs(t *testing.T) {
 	f.running(t, 30*time.Second, "mine", 2)
 	const all = "{.metadata.labels.app\\.kubernetes\\.io/managed-by} {.spec.minMember} {.metadata.ownerReferences[*].uid} " +
 		"{.status.phase} {.status.scheduled} {.status.running}"
-	f.says(t, 20*time.Second, "job", all, fmt.Sprintf("heddle-scheduler 3 %s Running 3 3", operator.UID))
+	f.shows(t, 20*time.Second, "job", all, fmt.Sprintf("heddle-scheduler 3 %s Running 3 3", operator.UID))
 	t.Log("\n" + f.kubectl(t, "-n", f.namespace, "get", "podgroups.scheduling.x-k8s.io"))
 
 	f.kubectl(t, "-n", f.namespace, "label", "pods", "job-0", "job-1", "job-2", gangLeast+"=2", "--overwrite")
-	f.says(t, 20*time.Second, "job", "{.spec.minMember}", "2")
+	f.shows(t, 20*time.Second, "job", "{.spec.minMember}", "2")
 
-	// Somebody deletes it in mid-flight: the gang runs on, and it is made again.
+	// It is deleted in mid-flight: the gang runs on, and it is made again.
 	uid := f.labeledGroup(t, "job", "{.metadata.uid}")
 	f.kubectl(t, "-n", f.namespace, "delete", "podgroups.scheduling.x-k8s.io", "job")
 	eventually(t, 30*time.Second, func() string {
@@ -97,14 +97,14 @@ func TestPodGroupsOfLabelGangs(t *testing.T) {
 
 	// No pod is left: ours goes, and the user's stays as it was.
 	f.kubectl(t, "-n", f.namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
-	f.says(t, 40*time.Second, "job", "{.metadata.uid}", "")
+	f.shows(t, 40*time.Second, "job", "{.metadata.uid}", "")
 	if got := f.labeledGroup(t, "mine", "{.metadata.resourceVersion}"); got != mine {
 		t.Errorf("the user's is %s, and was %s:\n%s", got, mine, f.labeledGroup(t, "mine", "{}"))
 	}
 }
 
 // TestPodGroupTakenOver edits an object that the scheduler made: it is the
-// editor's from then on, and says what it says.
+// editor's from then on, and keeps what the editor wrote.
 func TestPodGroupTakenOver(t *testing.T) {
 	podGroups(t)
 	f := newFleet(t)
@@ -112,13 +112,13 @@ func TestPodGroupTakenOver(t *testing.T) {
 	p := f.pod("taken-0", 1, map[string]string{gangName: "taken", gangLeast: "2"})
 	p.Spec.SchedulerName = schedulerName
 	f.create(t, p)
-	f.says(t, 20*time.Second, "taken", "{.spec.minMember} {.status.phase}", "2 Pending")
+	f.shows(t, 20*time.Second, "taken", "{.spec.minMember} {.status.phase}", "2 Pending")
 	f.kubectl(t, "-n", f.namespace, "patch", "podgroups.scheduling.x-k8s.io", "taken", "--type=merge", "-p", `{"spec": {"minMember": 1}}`)
-	t.Log(f.refused(t, "taken", 1, "its members and its PodGroup object say 2 and 1"))
+	t.Log(f.rejected(t, "taken", 1, "its members and its PodGroup object have 2 and 1"))
 	f.kubectl(t, "-n", f.namespace, "delete", "pod", "taken-0", "--force", "--grace-period=0")
 	<-time.After(20 * time.Second)
 	if got := f.labeledGroup(t, "taken", "{.spec.minMember}"); got != "1" {
-		t.Errorf("it says %q, want what its editor wrote", got)
+		t.Errorf("it shows %q, want what its editor wrote", got)
 	}
 }
 
@@ -134,9 +134,9 @@ func TestPodGroupOfUserDeletedInMidFlight(t *testing.T) {
 		p.Spec.SchedulerName = schedulerName
 		f.create(t, p)
 	}
-	t.Log(f.refused(t, "big", 3, "rejected by podgroup big"))
+	t.Log(f.rejected(t, "big", 3, "rejected by podgroup big"))
 	f.kubectl(t, "-n", f.namespace, "delete", "podgroups.scheduling.x-k8s.io", "big")
-	// There is room now, and nobody knows for how many.
+	// There is room now, and it is unknown for how many.
 	f.gpus(t, "midflight-more", 2, nil)
 	p := f.pod("plain", 2, nil)
 	p.Spec.SchedulerName = schedulerName
@@ -165,13 +165,13 @@ func TestSchedulerThatWaitsWritesNothing(t *testing.T) {
 	events := func() string {
 		return f.kubectl(t, "-n", f.namespace, "get", "events", "--field-selector=reason=GangIncomplete", "-o", "jsonpath={.items[*].message}")
 	}
-	// An incomplete gang is told of after 30 s.
+	// An incomplete gang is reported after 30 s.
 	<-time.After(45 * time.Second)
 	if got := f.labeledGroup(t, "lone", "{.metadata.uid}") + events(); got != "" {
 		t.Errorf("the replica that waits wrote: %s", got)
 	}
 	f.kubectl(t, "-n", f.namespace, "delete", "lease", schedulerName)
-	f.says(t, 30*time.Second, "lone", "{.status.phase}", "Pending")
+	f.shows(t, 30*time.Second, "lone", "{.status.phase}", "Pending")
 	eventually(t, 10*time.Second, func() string {
 		if got := events(); !strings.Contains(got, "podgroup lone waits for pods: 1 of 2 exist") {
 			return "Events: " + got
@@ -180,7 +180,7 @@ func TestSchedulerThatWaitsWritesNothing(t *testing.T) {
 	})
 }
 
-// held gives the lease to somebody else, for an hour.
+// held gives the lease to another holder, for an hour.
 func (f *fleet) held(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	leases := client.CoordinationV1().Leases(f.namespace)
@@ -190,7 +190,7 @@ func (f *fleet) held(t *testing.T, client kubernetes.Interface) {
 	_, err := leases.Create(t.Context(), &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: schedulerName},
 		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity: new("somebody-else"), LeaseDurationSeconds: new(int32(3600)),
+			HolderIdentity: new("another-holder"), LeaseDurationSeconds: new(int32(3600)),
 			AcquireTime: new(metav1.NowMicro()), RenewTime: new(metav1.NowMicro()),
 		},
 	}, metav1.CreateOptions{})

@@ -33,7 +33,7 @@ const (
 	gangLeast     = "pod-group.scheduling.sigs.k8s.io/min-available"
 )
 
-// fleet is a scheduler of ours beside the cluster's own, on nodes that kwok
+// fleet is a heddle-scheduler beside the cluster's own, on nodes that kwok
 // simulates.
 type fleet struct {
 	*bed
@@ -60,7 +60,7 @@ func newFleetOn(t *testing.T, b *bed, set ...string) *fleet {
 	return f
 }
 
-// idleFleet writes the configuration, for a scheduler that somebody starts later.
+// idleFleet writes the configuration, for a scheduler that is started later.
 // The real node takes nothing, since images of the tests' pods are nowhere.
 func idleFleet(t *testing.T, b *bed, set ...string) *fleet {
 	t.Helper()
@@ -156,7 +156,7 @@ func end(t *testing.T, cmd *exec.Cmd) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Error(err)
 	}
-	_ = cmd.Wait() // Killed, it says.
+	_ = cmd.Wait() // It was killed.
 }
 
 // clear takes all pods away at once.
@@ -230,7 +230,7 @@ func (f *fleet) assign(t *testing.T) {
 	eventually(t, 30*time.Second, func() string { return f.goesTo(t, f.pod("probe", 1, nil), schedulerName) })
 }
 
-// goesTo tells which scheduler a new pod would go to, if not to this one.
+// goesTo returns which scheduler a new pod would go to, if not to this one.
 func (f *fleet) goesTo(t *testing.T, pod *corev1.Pod, scheduler string) string {
 	t.Helper()
 	made, err := f.client.CoreV1().Pods(f.namespace).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -330,8 +330,8 @@ func (f *fleet) running(t *testing.T, within time.Duration, prefix string, n int
 	return nodes
 }
 
-// refused waits until each of n pods says these words, and has no node.
-func (f *fleet) refused(t *testing.T, prefix string, n int, words string) (why string) {
+// refused waits until each of n pods has these words as its reason, and no node.
+func (f *fleet) rejected(t *testing.T, prefix string, n int, words string) (why string) {
 	t.Helper()
 	eventually(t, 40*time.Second, func() string {
 		pods := f.podsOf(t, prefix)

@@ -20,26 +20,26 @@ import (
 )
 
 const (
-	cardsOfNode = 8
-	cardMiB     = 80 << 10
-	cardSlots   = 16
+	gpusOfNode = 8
+	gpuMiB     = 80 << 10
+	gpuSlots   = 16
 )
 
-func cardUUID(node string, card int) string { return fmt.Sprintf("GPU-%s-%d", node, card) }
+func gpuUUID(node string, gpuAt int) string { return fmt.Sprintf("GPU-%s-%d", node, gpuAt) }
 
 // sharing is a node of eight cards that heddle-device-plugin has published.
 func sharing(name string) cluster.SimulatedNode {
 	all := allocation.NodeGPUs{Version: allocation.Version}
-	for i := range cardsOfNode {
+	for i := range gpusOfNode {
 		all.Cards = append(all.Cards, allocation.GPU{
-			UUID: cardUUID(name, i), Index: i, MemoryMiB: cardMiB, Slots: cardSlots, Zone: 1, Healthy: true,
+			UUID: gpuUUID(name, i), Index: i, MemoryMiB: gpuMiB, Slots: gpuSlots, Zone: 1, Healthy: true,
 		})
 	}
 	return cluster.SimulatedNode{
 		Name: name, Annotations: map[string]string{wellknown.SGPUCards: all.String()},
 		Capacity: map[string]string{
-			"nvidia.com/sgpu": fmt.Sprint(cardsOfNode * cardSlots), "nvidia.com/vcore": fmt.Sprint(cardsOfNode * 100),
-			"nvidia.com/vmemory": fmt.Sprint(cardsOfNode * cardMiB >> 10),
+			"nvidia.com/sgpu": fmt.Sprint(gpusOfNode * gpuSlots), "nvidia.com/vcore": fmt.Sprint(gpusOfNode * 100),
+			"nvidia.com/vmemory": fmt.Sprint(gpusOfNode * gpuMiB >> 10),
 		},
 	}
 }
@@ -58,7 +58,7 @@ func (f *fleet) share(name string, vcore, vmemory int64) *corev1.Pod {
 
 // TestThousandSharedPods gives 1,000 pods a share each of the 400 cards of 50
 // nodes, of which 1,200 have room: all get one, of a card of their node, and no
-// card has more tenants than it carries.
+// GPU has more consumers than slots.
 func TestThousandSharedPods(t *testing.T) {
 	const nodes, pods = 50, 1000
 	f := idleFleet(t, shared)
@@ -118,11 +118,11 @@ func TestThousandSharedPods(t *testing.T) {
 	if len(list.Items) != pods {
 		t.Errorf("%d pods", len(list.Items))
 	}
-	checkCards(t, list.Items)
+	checkGPUs(t, list.Items)
 }
 
-// checkCards adds up what the pods' annotations say of each card.
-func checkCards(t *testing.T, pods []corev1.Pod) {
+// checkCards adds up what the pods' annotations contain for each GPU.
+func checkGPUs(t *testing.T, pods []corev1.Pod) {
 	t.Helper()
 	taken := map[string]allocation.Taken{}
 	for i := range pods {
@@ -137,8 +137,8 @@ func checkCards(t *testing.T, pods []corev1.Pod) {
 			t.Errorf("%s asks for %s and %s, and gets %+v", p.Name, vcore.String(), vmemory.String(), got)
 		}
 		known := false
-		for card := range cardsOfNode {
-			known = known || got.UUID == cardUUID(p.Spec.NodeName, card)
+		for gpuAt := range gpusOfNode {
+			known = known || got.UUID == gpuUUID(p.Spec.NodeName, gpuAt)
 		}
 		if !known {
 			t.Errorf("%s has card %s, which is not of %s", p.Name, got.UUID, p.Spec.NodeName)
@@ -146,9 +146,9 @@ func checkCards(t *testing.T, pods []corev1.Pod) {
 		now := taken[got.UUID]
 		taken[got.UUID] = allocation.Taken{VCore: now.VCore + got.VCore, MemoryMiB: now.MemoryMiB + got.MemoryMiB, Slots: now.Slots + 1}
 	}
-	for card, sum := range taken {
-		if sum.VCore > 100 || sum.MemoryMiB > cardMiB || sum.Slots > cardSlots {
-			t.Errorf("card %s has %+v", card, sum)
+	for gpuAt, sum := range taken {
+		if sum.VCore > 100 || sum.MemoryMiB > gpuMiB || sum.Slots > gpuSlots {
+			t.Errorf("card %s has %+v", gpuAt, sum)
 		}
 	}
 	t.Logf("%d cards in use", len(taken))

@@ -15,7 +15,7 @@ import (
 	"github.com/heddle-dev/heddle/test/cluster"
 )
 
-// dragonflies reports nodes of eight GPUs as a static file says where they are,
+// dragonflies reports nodes of eight GPUs as a static file places them,
 // eight to a dragonfly and two dragonflies to a switchbox, and starts a
 // topo-master of that mode.
 func (f *fleet) dragonflies(t *testing.T, port, n int) (m *topoMaster, box, fly map[string]string) {
@@ -25,7 +25,7 @@ func (f *fleet) dragonflies(t *testing.T, port, n int) (m *topoMaster, box, fly 
 	var nodes []cluster.SimulatedNode
 	for i := range n {
 		for k := range 8 {
-			// Names tell nothing of where a node is.
+			// Names do not show where a node is.
 			name := fmt.Sprintf("fly-%02d", k*n+i)
 			nodes = append(nodes, withGPUs(name, 8, nil))
 			box[name], fly[name] = fmt.Sprint("switchbox-", i/2), fmt.Sprint("dragonfly-", i)
@@ -118,7 +118,7 @@ func TestSlicesOverDragonflies(t *testing.T) {
 		}
 	}
 	f.job(t, "third", 8, inSlices)
-	t.Log(f.refused(t, "third", 8, "rejected by podgroup third"))
+	t.Log(f.rejected(t, "third", 8, "rejected by podgroup third"))
 	f.kubectl(t, "-n", f.namespace, "delete", "pod", "taken", "--force", "--grace-period=0")
 	for rank, node := range f.ranks(t, "third", 8) {
 		if fly[node] != "dragonfly-0" {

@@ -59,7 +59,7 @@ func TestAssignment(t *testing.T) {
 }
 
 // leaves reports nodes by the leaf that they are on, and starts a topo-master
-// that says so.
+// that reports it.
 func (f *fleet) leaves(t *testing.T, port int, all map[string][]string) (m *topoMaster, at map[string]string) {
 	t.Helper()
 	f.topologyCRD(t)
@@ -117,5 +117,5 @@ func TestGangInOneLeaf(t *testing.T) {
 		}
 	}
 	f.gang(t, "more", 2, 8, nil)
-	t.Log(f.refused(t, "more", 2, "rejected by podgroup more"))
+	t.Log(f.rejected(t, "more", 2, "rejected by podgroup more"))
 }

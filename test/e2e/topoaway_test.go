@@ -14,8 +14,8 @@ import (
 )
 
 // TestAPIServerRestart takes the API server away from two replicas of
-// topo-master: both go on answering what they knew, and say how old it is. When
-// it is back they hear what happened then, and agree again.
+// topo-master: both go on answering what they knew, and report how old it is. When
+// it is back they receive what happened meanwhile, and agree again.
 func TestAPIServerRestart(t *testing.T) {
 	b := shared
 	b.topologyCRD(t)
@@ -63,7 +63,7 @@ func TestAPIServerRestart(t *testing.T) {
 	for _, m := range []*topoMaster{one, two} {
 		eventually(t, 30*time.Second, func() string {
 			if age := m.age(t); age < 3 {
-				return fmt.Sprintf("the map is said to be %d s old", age)
+				return fmt.Sprintf("the map is reported to be %d s old", age)
 			}
 			return ""
 		})
@@ -94,8 +94,8 @@ func TestAPIServerRestart(t *testing.T) {
 	}
 }
 
-// age is how long ago the API server said anything, in seconds, as the master
-// says.
+// age is the time since the API server's last answer, in seconds, as topo-master
+// reports it.
 func (m *topoMaster) age(t *testing.T) int {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, m.url+"/node_group", http.NoBody)

@@ -98,7 +98,7 @@ func TestTopologyFromTheChart(t *testing.T) {
 		{"a worker's token writes its own report and no other", stepWorkerToken},
 		{"the master's token writes tiers and walks and nothing else", stepMasterToken},
 		{"what is no NodeTopology is refused", stepValidation},
-		{"without InfiniBand NET_RAW alone hears switches", stepEthernet},
+		{"without InfiniBand NET_RAW alone receives LLDP", stepEthernet},
 		{"without exports the labels are taken back, and it answers throughout", stepTakenBack},
 		{"over HTTPS it asks for a token", stepTokens},
 	} {
@@ -108,7 +108,7 @@ func TestTopologyFromTheChart(t *testing.T) {
 	}
 }
 
-// pods are the pods of a program of ours.
+// pods are the pods of one of heddle's programs.
 func (b *bed) pods(t *testing.T, app string) []corev1.Pod {
 	t.Helper()
 	list, err := b.client.CoreV1().Pods(suite).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + app})
@@ -256,7 +256,7 @@ func stepEthernet(t *testing.T, b *topoChart) {
 	if s.Privileged != nil || !slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_RAW"}) || *s.AllowPrivilegeEscalation {
 		t.Fatalf("security context: %+v", s)
 	}
-	// Nobody has spoken; but the source listens, else it would have said why not.
+	// No frame has come; but the source listens, else it would have reported the reason.
 	eventually(t, 20*time.Second, func() string {
 		nt := b.reportOf(t, b.Node())
 		if len(nt.Spec.Rails) != 9 {
@@ -268,7 +268,7 @@ func stepEthernet(t *testing.T, b *topoChart) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	speaker, err := b.NodeCommand(t.Context(), self, speakLLDP, netdev)
+	speaker, err := b.NodeCommand(t.Context(), self, lldpSender, netdev)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func stepEthernet(t *testing.T, b *topoChart) {
 	}
 	t.Cleanup(func() {
 		_ = speaker.Process.Kill()
-		_ = speaker.Wait() // Killed, it says.
+		_ = speaker.Wait() // It was killed.
 	})
 	eventually(t, 20*time.Second, func() string {
 		nt := b.reportOf(t, b.Node())
@@ -289,34 +289,34 @@ func stepEthernet(t *testing.T, b *topoChart) {
 			}
 			want := v1alpha1.Switch{ID: "02:00:00:00:ee:00", Name: "leaf-07"}
 			if r.HCA != "mlx5_8" || r.Switch == nil || *r.Switch != want || r.SwitchPort != "swp1" || r.Confidence != 100 {
-				t.Fatalf("heard: %+v", r)
+				t.Fatalf("received: %+v", r)
 			}
-			// Its eight InfiniBand ports stay without a switch, and it says why.
+			// Its eight InfiniBand ports stay without a switch, and it has the reason.
 			if s := nt.Spec.Skipped; len(s) != 8 || s[0].Reason != "open umad0: no such file or directory" {
 				t.Errorf("skipped: %+v", s)
 			}
 			return ""
 		}
-		return fmt.Sprintf("no switch is heard; skipped: %+v", nt.Spec.Skipped)
+		return fmt.Sprintf("no switch was received; skipped: %+v", nt.Spec.Skipped)
 	})
 }
 
 func stepTakenBack(t *testing.T, b *topoChart) {
 	ctx, cancel := context.WithCancel(t.Context())
-	refused := make(chan []string)
-	go func() { refused <- b.poll(ctx, t) }()
+	rejected := make(chan []string)
+	go func() { rejected <- b.poll(ctx, t) }()
 	b.helm(t, "upgrade", b.release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--wait", "--timeout", "2m",
 		"--force-conflicts", "--set-json", "topoDiscovery.master.exports=[]")
 	b.waitTier(t, "chart-a", "")
 	b.waitTier(t, "chart-b", "")
 	cancel()
-	if all := <-refused; len(all) > 0 {
+	if all := <-rejected; len(all) > 0 {
 		t.Errorf("%d questions without an answer: %q", len(all), all[:min(len(all), 5)])
 	}
 }
 
 // poll asks the Service until ctx ends, and returns what was no answer.
-func (b *topoChart) poll(ctx context.Context, t *testing.T) (refused []string) {
+func (b *topoChart) poll(ctx context.Context, t *testing.T) (rejected []string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
 	asked := 0
@@ -330,17 +330,17 @@ func (b *topoChart) poll(ctx context.Context, t *testing.T) (refused []string) {
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
-			refused = append(refused, err.Error())
+			rejected = append(rejected, err.Error())
 			continue
 		case resp.StatusCode != http.StatusOK:
-			refused = append(refused, resp.Status)
+			rejected = append(rejected, resp.Status)
 		}
 		if resp != nil {
 			_ = resp.Body.Close()
 		}
 	}
 	t.Logf("%d questions", asked)
-	return refused
+	return rejected
 }
 
 // stepTokens serves HTTPS with a certificate of 127.0.0.1, where the host's end
@@ -394,6 +394,6 @@ func stepTokens(t *testing.T, b *topoChart) {
 	})
 	got := []string{get("/node_group", ""), get("/node_group", other), get("/v1/topology", reader), get("/readyz", "")}
 	if diff := cmp.Diff([]string{"401", "403", "403", "200"}, got); diff != "" {
-		t.Errorf("nobody, a stranger, the reader elsewhere, a probe (-want +got):\n%s", diff)
+		t.Errorf("no token, another account, the reader elsewhere, a probe (-want +got):\n%s", diff)
 	}
 }

@@ -51,11 +51,11 @@ func patch(ctx context.Context, c rest.Interface, path, body string) error {
 	return c.Patch(types.MergePatchType).AbsPath(path).Body([]byte(body)).Do(ctx).Error()
 }
 
-// attempt is a write, and what the API server says to it: "" lets it through.
+// attempt is a write, and the API server's answer: "" lets it through.
 type attempt struct {
 	name   string
 	do     func(ctx context.Context) error
-	refuse string
+	reject string
 }
 
 func try(t *testing.T, all []attempt) {
@@ -63,10 +63,10 @@ func try(t *testing.T, all []attempt) {
 	for _, a := range all {
 		err := a.do(t.Context())
 		switch {
-		case a.refuse == "" && err != nil:
+		case a.reject == "" && err != nil:
 			t.Errorf("%s: refused: %v", a.name, err)
-		case a.refuse != "" && (err == nil || !strings.Contains(err.Error(), a.refuse)):
-			t.Errorf("%s: %v, want %q", a.name, err, a.refuse)
+		case a.reject != "" && (err == nil || !strings.Contains(err.Error(), a.reject)):
+			t.Errorf("%s: %v, want %q", a.name, err, a.reject)
 		}
 	}
 }

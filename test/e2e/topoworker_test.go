@@ -157,7 +157,7 @@ func TestTopoWorkerPublishes(t *testing.T) {
 	await(".spec.rails[0].linkState", "Down")
 
 	// A worker that comes back writes nothing if nothing changed, and again if
-	// somebody deleted its object.
+	// its object was deleted.
 	stop()
 	before = b.topology(t).ResourceVersion
 	stop = b.startTopoWorker(t, machine, filepath.Join(dir, "config"))

@@ -8,7 +8,7 @@ import (
 
 // Wrong is a port whose cable is not as planned.
 type Wrong struct {
-	// Dead tells a dead port from one whose cable is elsewhere.
+	// Dead distinguishes a dead port from one whose cable is elsewhere.
 	Dead bool
 	Node string
 	Rail int32

@@ -28,7 +28,7 @@ const (
 	anyLID     = 0xffff
 
 	patience = 2 * time.Second
-	// attempts are made for each MAD: ibsim can be told to lose some.
+	// attempts are made for each MAD: ibsim can drop some.
 	attempts = 4
 	answerIn = 250 * time.Millisecond
 )

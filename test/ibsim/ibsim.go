@@ -1,5 +1,5 @@
 // Package ibsim runs ibsim, the InfiniBand fabric simulator of the subnet
-// managers' authors, and speaks to it: management datagrams over its sockets,
+// managers' authors, and connects to it: management datagrams over its sockets,
 // moved cables over its console.
 //
 // It owns the life of one ibsim process and of its clients. It needs no root
@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// MissingError says what this machine lacks. A test that meets it skips, with
+// MissingError names what this machine lacks. A test that meets it skips, with
 // this reason.
 type MissingError struct {
 	// What is absent, and Remedy how to get it.
@@ -76,7 +76,7 @@ func Start(ctx context.Context, netFile string) (*Sim, error) {
 	return s, nil
 }
 
-// prompt reads what ibsim says up to its prompt.
+// prompt reads ibsim's output up to its prompt.
 func (s *Sim) prompt() (string, error) {
 	var text strings.Builder
 	for !strings.HasSuffix(text.String(), "sim> ") {
@@ -89,7 +89,7 @@ func (s *Sim) prompt() (string, error) {
 	return strings.TrimSuffix(text.String(), "sim> "), nil
 }
 
-// Command runs one command of ibsim's console and returns what it said. What
+// Command runs one command of ibsim's console and returns its output. What
 // it changes is changed when this returns.
 func (s *Sim) Command(format string, args ...any) (string, error) {
 	line := fmt.Sprintf(format, args...)

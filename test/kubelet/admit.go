@@ -91,7 +91,7 @@ func (k *Kubelet) allocateResource(ctx context.Context, pod Pod, container, reso
 	_, registered := k.healthy[resource]
 	_, allocated := k.used[resource]
 	if !registered && !allocated {
-		// "isDevicePluginResource": not ours, somebody else's business.
+		// "isDevicePluginResource": another plugin's resource.
 		k.mu.Unlock()
 		return nil
 	}

@@ -21,7 +21,7 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-func started(t *testing.T, ids ...string) (*kubelet.Kubelet, *kubelet.Stranger) {
+func started(t *testing.T, ids ...string) (*kubelet.Kubelet, *kubelet.OtherPlugin) {
 	t.Helper()
 	k := kubelet.Start(t, kubelet.Dir(t))
 	s := kubelet.NewStranger(t, k, "gpu.sock", gpu, ids...)
@@ -92,9 +92,9 @@ func TestAllocationsOutliveTheKubelet(t *testing.T) {
 	if diff := cmp.Diff(want, k.State(gpu)); diff != "" {
 		t.Errorf("after the restart (-want +got):\n%s", diff)
 	}
-	const refusal = "admit default/two: no healthy devices present; cannot allocate unhealthy devices example.com/gpu"
-	if _, err := k.Admit(bounded(t), "two", "main", gpu, 1); err == nil || err.Error() != refusal {
-		t.Errorf("error\n got %v\nwant %s", err, refusal)
+	const rejection = "admit default/two: no healthy devices present; cannot allocate unhealthy devices example.com/gpu"
+	if _, err := k.Admit(bounded(t), "two", "main", gpu, 1); err == nil || err.Error() != rejection {
+		t.Errorf("error\n got %v\nwant %s", err, rejection)
 	}
 	if _, err := k.StartContainer(bounded(t), "default", "one", "main"); err != nil {
 		t.Errorf("a container restarts: %v", err)

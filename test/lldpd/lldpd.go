@@ -25,13 +25,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// envInside tells the process that it is in the namespaces.
+// envInside marks the process that is in the namespaces.
 const envInside = "HEDDLE_TEST_NAMESPACES"
 
 // Isolate runs the calling top-level test in network, mount and process
 // namespaces of its own, by running this test binary again for this test only.
 // There it returns true. Outside it returns false once that run has ended, and
-// the test has its verdict; or the test is skipped for want of root, ip or
+// the test has its result; or the test is skipped for want of root, ip or
 // lldpd.
 func Isolate(t *testing.T) bool {
 	t.Helper()
@@ -120,7 +120,7 @@ func (s *Switch) ip(ctx context.Context, args ...string) error {
 	return run(ctx, "nsenter", append([]string{"-t", s.pid(), "-n", "ip"}, args...)...)
 }
 
-// Connect lays a cable from a network device of ours, which it makes, to a
+// Connect lays a cable from a network device that it makes to a
 // port of the switch. Ports must be there before Start.
 func (s *Switch) Connect(ctx context.Context, netdev, port string) error {
 	s.ports = append(s.ports, port)
@@ -163,7 +163,7 @@ func (s *Switch) Start(ctx context.Context) error {
 	return nil
 }
 
-// Log is what lldpd said.
+// Log is the output of lldpd.
 func (s *Switch) Log() string {
 	b, err := os.ReadFile(filepath.Join(dir, s.name+".log"))
 	if err != nil {
@@ -172,7 +172,7 @@ func (s *Switch) Log() string {
 	return string(b)
 }
 
-// Stop ends lldpd, which says goodbye on its ports.
+// Stop ends lldpd, which sends shutdown frames on its ports.
 func (s *Switch) Stop() error {
 	if err := s.daemon.Process.Signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("switch %s: %w", s.name, err)

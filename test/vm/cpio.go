@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Modes of the two kinds of entry that an initramfs of ours has.
+// Modes of the two kinds of entry that this initramfs has.
 const (
 	modeDir  = 0o040755
 	modeFile = 0o100755

@@ -10,7 +10,7 @@ import (
 )
 
 // roots are the modules that the guests want, by name. crc32_generic is
-// nobody's dependency, but rdma_rxe asks the crypto layer for "crc32" when a
+// no module's dependency, but rdma_rxe asks the crypto layer for "crc32" when a
 // link is added and fails with ENOENT without it.
 func roots() []string {
 	return []string{

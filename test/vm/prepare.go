@@ -32,7 +32,7 @@ func CacheDir() (string, error) {
 
 // Prepare returns a guest's kernel and modules from the cache, and fetches them
 // with apt-get download if they are not there; nothing is installed. It may run
-// several times at once. Progress goes to out. A [MissingError] says that this
+// several times at once. Progress goes to out. A [MissingError] means that this
 // machine cannot: no QEMU, no apt, no network.
 func Prepare(ctx context.Context, cacheDir string, out io.Writer) (*Guest, error) {
 	if err := checkTools(); err != nil {

@@ -86,7 +86,7 @@ func TestPrepareLeavesNothingHalfDone(t *testing.T) {
 	}
 }
 
-func TestCacheDirIsWhereTheUserSays(t *testing.T) {
+func TestCacheDirFollowsTheUser(t *testing.T) {
 	t.Setenv("HEDDLE_CACHE", "/big/disk")
 	if dir, err := CacheDir(); err != nil || dir != "/big/disk/vm" {
 		t.Errorf("%q, %v", dir, err)

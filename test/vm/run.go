@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Run boots the guest and waits for its verdict, at most spec.Timeout. An error
+// Run boots the guest and waits for its outcome, at most spec.Timeout. An error
 // means that nothing was learned: the files are not there, or ctx ended. What
 // the guest did is in the Result, also if it died or hung.
 func (g *Guest) Run(ctx context.Context, spec Spec) (Result, error) {
@@ -37,11 +37,11 @@ func (g *Guest) Run(ctx context.Context, spec Spec) (Result, error) {
 	case ctx.Err() != nil:
 		return result, fmt.Errorf("guest: %w", context.Cause(ctx))
 	case bounded.Err() != nil:
-		result.Verdict = TimedOut
+		result.Outcome = TimedOut
 	case err != nil:
 		return result, fmt.Errorf("guest: %w", err)
 	default:
-		result.Verdict = verdict(code)
+		result.Outcome = outcome(code)
 	}
 	result.Tests = testsOf(result.Output)
 	return result, nil
@@ -67,7 +67,7 @@ func boot(ctx context.Context, args []string) (output string, code int, err erro
 
 // What the guest writes to the port of isa-debug-exit. QEMU then exits with
 // twice the value plus one (hw/misc/debugexit.c). Zero would be QEMU's own
-// code for a failure, and could not be told from it.
+// code for a failure, and could not be distinguished from it.
 const (
 	// DebugExitPort is the address, written through /dev/port.
 	DebugExitPort = 0xf4
@@ -76,7 +76,7 @@ const (
 	CodeFailed = 0x11
 )
 
-func verdict(exitCode int) Verdict {
+func outcome(exitCode int) Outcome {
 	switch exitCode {
 	case 2*CodePassed + 1:
 		return Passed
@@ -85,5 +85,5 @@ func verdict(exitCode int) Verdict {
 	case 0:
 		return Died
 	}
-	return Refused
+	return NotStarted
 }

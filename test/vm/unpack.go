@@ -90,7 +90,7 @@ func readPackage(ctx context.Context, deb string, wanted []string, found *conten
 	}
 	readErr := readTar(ctx, stdout, wanted, found)
 	if readErr != nil {
-		_ = cmd.Process.Kill() // Our own child, which nobody reads any more.
+		_ = cmd.Process.Kill() // A child process without a reader.
 	}
 	if err := errors.Join(readErr, ignoreIf(readErr != nil, cmd.Wait())); err != nil {
 		return fmt.Errorf("dpkg-deb: %w %s", err, strings.TrimSpace(stderr.String()))

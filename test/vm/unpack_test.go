@@ -56,7 +56,7 @@ func TestUnpackKernel(t *testing.T) {
 				t.Errorf("%d bytes, want %d: %v", len(got), len(kernel), err)
 			}
 			if _, err := unpackKernel(t.Context(), bzImage(packed, len(kernel)+1)); err == nil {
-				t.Error("a kernel of another size than its header says is taken")
+				t.Error("a kernel of another size than in its header is taken")
 			}
 		})
 	}
@@ -171,7 +171,7 @@ func TestNeedsOfAModule(t *testing.T) {
 	}{
 		{"two", module("license=GPL\x00depends=ib_core,udp-tunnel\x00name=rdma_rxe\x00"), []string{"ib_core", "udp_tunnel"}, false},
 		{"none", module("license=GPL\x00depends=\x00"), nil, false},
-		{"nothing said", module("license=GPL\x00"), nil, false},
+		{"no vermagic", module("license=GPL\x00"), nil, false},
 		{"no ELF", []byte("module"), nil, true},
 	} {
 		got, err := needs(tt.data)

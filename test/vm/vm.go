@@ -45,9 +45,9 @@ type Spec struct {
 
 const defaultTimeout = 2 * time.Minute
 
-// Result is what a guest said.
+// Result is what a guest reported.
 type Result struct {
-	Verdict Verdict
+	Outcome Outcome
 	// Output is the serial console's, without carriage returns.
 	Output string
 	// Tests are the top-level tests that the output reports, in order.
@@ -61,25 +61,25 @@ type Test struct {
 	Outcome string // PASS, FAIL or SKIP.
 }
 
-// Verdict is how a boot ended.
-type Verdict uint8
+// Outcome is how a boot ended.
+type Outcome uint8
 
-// The verdicts.
+// The outcomes.
 const (
 	// Died means that the guest ended without a word: a kernel panic, or a
 	// test binary that crashed.
-	Died Verdict = iota
+	Died Outcome = iota
 	// Passed and Failed are what the guest's tests returned.
 	Passed
 	Failed
 	// TimedOut means that QEMU was killed for want of time.
 	TimedOut
-	// Refused means that QEMU itself gave up, before or beside the guest.
-	Refused
+	// NotStarted means that QEMU itself gave up, before or beside the guest.
+	NotStarted
 )
 
-// String is the verdict's word.
-func (v Verdict) String() string {
+// String is the outcome's word.
+func (v Outcome) String() string {
 	switch v {
 	case Passed:
 		return "passed"
@@ -87,14 +87,14 @@ func (v Verdict) String() string {
 		return "failed"
 	case TimedOut:
 		return "timed out"
-	case Refused:
+	case NotStarted:
 		return "refused by QEMU"
 	case Died:
 	}
-	return "died without a verdict"
+	return "died without a outcome"
 }
 
-// MissingError says what this machine lacks to boot guests at all. A test that
+// MissingError names what this machine lacks to boot guests at all. A test that
 // meets it skips, with this reason.
 type MissingError struct {
 	// What is absent, and Remedy how to get it.

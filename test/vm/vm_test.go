@@ -45,9 +45,9 @@ func runInGuest(t *testing.T, pkg string, spec vm.Spec) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%s in %s, %s:\n%s", g.Version, result.Took.Round(1e8), result.Verdict, result.Output)
-	if result.Verdict != vm.Passed || len(result.Tests) == 0 {
-		t.Errorf("the guest %s, with %d tests", result.Verdict, len(result.Tests))
+	t.Logf("%s in %s, %s:\n%s", g.Version, result.Took.Round(1e8), result.Outcome, result.Output)
+	if result.Outcome != vm.Passed || len(result.Tests) == 0 {
+		t.Errorf("the guest %s, with %d tests", result.Outcome, len(result.Tests))
 	}
 	for _, test := range result.Tests {
 		t.Run(test.Name, func(t *testing.T) {

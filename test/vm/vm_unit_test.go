@@ -12,19 +12,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestVerdictOfExitCode(t *testing.T) {
+func TestOutcomeOfExitCode(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		code int
-		want Verdict
+		want Outcome
 	}{
 		{"tests passed", 33, Passed},
 		{"tests failed", 35, Failed},
 		{"the guest reset without a word", 0, Died},
-		{"QEMU's own failure, never a pass", 1, Refused},
-		{"killed", -1, Refused},
+		{"QEMU's own failure, never a pass", 1, NotStarted},
+		{"killed", -1, NotStarted},
 	} {
-		if got := verdict(tt.code); got != tt.want {
+		if got := outcome(tt.code); got != tt.want {
 			t.Errorf("%s: code %d is %q, want %q", tt.name, tt.code, got, tt.want)
 		}
 	}
@@ -89,15 +89,15 @@ func TestRunReportsHowTheGuestEnded(t *testing.T) {
 	}{
 		{
 			"passed", `printf -- '--- PASS: TestA (0.00s)\r\nPASS\r\n'; exit 33`, 0,
-			Result{Verdict: Passed, Output: "--- PASS: TestA (0.00s)\nPASS\n", Tests: []Test{{"TestA", "PASS"}}},
+			Result{Outcome: Passed, Output: "--- PASS: TestA (0.00s)\nPASS\n", Tests: []Test{{"TestA", "PASS"}}},
 		},
-		{"failed", "exit 35", 0, Result{Verdict: Failed}},
-		{"panicked", "echo Kernel panic; exit 0", 0, Result{Verdict: Died, Output: "Kernel panic\n"}},
+		{"failed", "exit 35", 0, Result{Outcome: Failed}},
+		{"panicked", "echo Kernel panic; exit 0", 0, Result{Outcome: Died, Output: "Kernel panic\n"}},
 		{
 			"a device that QEMU does not have", "echo no such device >&2; exit 1", 0,
-			Result{Verdict: Refused, Output: "no such device\n"},
+			Result{Outcome: NotStarted, Output: "no such device\n"},
 		},
-		{"hung", "exec sleep 60", 50 * time.Millisecond, Result{Verdict: TimedOut}},
+		{"hung", "exec sleep 60", 50 * time.Millisecond, Result{Outcome: TimedOut}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			fakeQEMU(t, tt.script)

@@ -77,7 +77,7 @@ func BenchmarkChange(b *testing.B) {
 			name   string
 			change func()
 		}{
-			{"beat", func() { m.Beat(pick().Name, start.Add(time.Duration(rng.IntN(60))*time.Second)) }},
+			{"beat", func() { m.Heartbeat(pick().Name, start.Add(time.Duration(rng.IntN(60))*time.Second)) }},
 			{"status", func() {
 				in := input(pick())
 				in.Ready = rng.IntN(2) == 0

@@ -41,7 +41,7 @@ type Element struct {
 	digest     digest
 }
 
-// same tells whether two nodes' elements say the same.
+// same reports whether two nodes' elements are equal.
 func (e *Element) same(o *Element) bool {
 	return e.Status == o.Status && e.Name == o.Name && sameFindings(e.Findings, o.Findings) &&
 		slices.EqualFunc(e.Reasons, o.Reasons, func(a, b Reason) bool {
@@ -52,12 +52,6 @@ func (e *Element) same(o *Element) bool {
 // Count is how many nodes are in which status.
 type Count struct {
 	Ready, Degraded, NotReady int
-}
-
-func (c *Count) add(o Count, sign int) {
-	c.Ready += sign * o.Ready
-	c.Degraded += sign * o.Degraded
-	c.NotReady += sign * o.NotReady
 }
 
 // Rail is the leaf that a group expects behind one rail and plane.
@@ -83,12 +77,12 @@ type Reason struct {
 	// Count is how many faults of that kind there are, 0 for the others.
 	Count int
 	// Since is when it began, of several faults the first; zero if the reports
-	// do not tell.
+	// do not contain it.
 	Since time.Time
 }
 
-// digest stands for an element's JSON. Sums of digests stand for sets of
-// children, so that one child's change costs one addition.
+// digest stands for an element's JSON. Sums of digests stand for lists of
+// children: they are sorted, and no two are equal.
 type digest [4]uint64
 
 func digestOf(b []byte) digest {
@@ -103,12 +97,6 @@ func digestOf(b []byte) digest {
 func (d *digest) add(o digest) {
 	for i := range d {
 		d[i] += o[i]
-	}
-}
-
-func (d *digest) sub(o digest) {
-	for i := range d {
-		d[i] -= o[i]
 	}
 }
 
@@ -146,13 +134,13 @@ func (e *Element) encodeNode() {
 // piece.
 const joined = 16 << 10
 
-func (e *Element) encodeGroup(k *kids) {
+func (e *Element) encodeGroup(s *summary) {
 	head := appendString([]byte(`{"name":`), e.Name)
 	head = appendString(append(head, `,"kind":`...), e.Kind)
 	head = append(head, `,"child":[`...)
 	tail := append(appendString([]byte(`],"status":`), e.Status), '}')
-	e.size = len(head) + k.size + len(k.sorted) - 1 + len(tail)
-	e.digest = digestOf(k.digest.append(append(slices.Clone(head), tail...)))
+	e.size = len(head) + s.size + len(e.Child) - 1 + len(tail)
+	e.digest = digestOf(s.digest.append(append(slices.Clone(head), tail...)))
 	if e.size > joined {
 		e.head, e.tail = string(head), string(tail)
 		return

@@ -55,7 +55,7 @@ func BenchmarkHostile(b *testing.B) {
 		for i := range nodes {
 			nodes[i] = hostile(name, i)
 		}
-		var m *fabric.Map
+		var m *fabric.Builder
 		first := func(b *testing.B) {
 			b.Helper()
 			m = newMap(b, preset(b, fabric.ModeAuto)...)

@@ -1,148 +1,94 @@
 package fabric
 
 import (
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// naming gives the groups of one level their names; see the package comment.
-type naming struct {
-	kind string
-	// claims are the groups whose members remember a name, derived those
-	// whose key gives it.
-	claims, derived map[string][]*branch
-	// dirty are the names whose groups have to be looked at.
-	dirty []string
-}
-
-// enlist and strike keep the groups that there are.
-func (n *naming) enlist(b *branch) {
-	name := derive(n.kind, b.key)
-	n.derived[name] = append(n.derived[name], b)
-	n.dirty = append(n.dirty, name)
-}
-
-func (n *naming) strike(b *branch) {
-	name := derive(n.kind, b.key)
-	drop(n.derived, name, b)
-	n.claim(b, "")
-	n.dirty = append(n.dirty, name)
-}
-
-func drop(m map[string][]*branch, name string, b *branch) {
-	rest := slices.DeleteFunc(m[name], func(o *branch) bool { return o == b })
-	if len(rest) == 0 {
-		delete(m, name)
-	} else {
-		m[name] = rest
+// rename names the domains of the levels of which domains have other members.
+func (b *Builder) rename() {
+	changed := make([]bool, len(b.levels))
+	for d := range b.changes.members {
+		changed[d.level] = true
 	}
-}
-
-// remember brings a group's claim up to date: the name that more than half of
-// its members carry.
-func (n *naming) remember(b *branch) {
-	if !b.kept() {
-		return
-	}
-	name := b.memory.most()
-	if 2*b.memory.count(name) <= b.members {
-		name = ""
-	}
-	n.claim(b, name)
-	if name != "" && len(n.claims[name]) > 1 {
-		n.dirty = append(n.dirty, name) // The count decides between them.
-	}
-}
-
-func (n *naming) claim(b *branch, name string) {
-	if name == b.claimed {
-		return
-	}
-	if b.claimed != "" {
-		drop(n.claims, b.claimed, b)
-		n.dirty = append(n.dirty, b.claimed)
-	}
-	b.claimed = name
-	n.dirty = append(n.dirty, derive(n.kind, b.key))
-	if name != "" {
-		n.claims[name] = append(n.claims[name], b)
-		n.dirty = append(n.dirty, name)
-	}
-}
-
-// owner is the group that a name belongs to, nil if to nobody: one whose name
-// is given, else the one in which most members remember it, else one whose key
-// gives it.
-func (n *naming) owner(name string) *branch {
-	var given, first *branch
-	for _, b := range n.derived[name] {
-		if !b.kept() && (given == nil || b.key > given.key) { // Paths before NVLink domains.
-			given = b
-		}
-		if first == nil || b.key < first.key {
-			first = b
-		}
-	}
-	if given != nil {
-		return given
-	}
-	var best *branch
-	for _, b := range n.claims[name] {
-		if best == nil {
-			best = b
+	clear(b.changes.members)
+	for i, domains := range b.domains {
+		if !changed[i] {
 			continue
 		}
-		x, y := b.memory.count(name), best.memory.count(name)
-		if x > y || x == y && b.key < best.key {
-			best = b
+		names := namesOf(domains)
+		for _, d := range domains {
+			if name := names.name(d); name != d.name {
+				d.name = name
+				b.showAgain(d)
+			}
 		}
 	}
-	if best != nil {
-		return best
+}
+
+// names are those that the domains of one level may have; see the package
+// comment.
+type names struct {
+	// claimed are the domains of which most members remember a name, derived
+	// those with a key that gives it.
+	claimed, derived map[string][]*domain
+}
+
+func namesOf(domains map[string]*domain) names {
+	n := names{claimed: map[string][]*domain{}, derived: make(map[string][]*domain, len(domains))}
+	for _, d := range domains {
+		n.derived[d.derived] = append(n.derived[d.derived], d)
+		if d.claimed != "" {
+			n.claimed[d.claimed] = append(n.claimed[d.claimed], d)
+		}
+	}
+	return n
+}
+
+// owner is the domain that a name belongs to, nil if to none: one whose name is
+// given, else the one in which most members remember it, else one whose key
+// gives it.
+func (n *names) owner(name string) *domain {
+	if given := best(n.derived[name], func(a, b *domain) bool {
+		if a.remembers() != b.remembers() {
+			return b.remembers()
+		}
+		return a.key > b.key // Paths before NVLink domains.
+	}); given != nil && !given.remembers() {
+		return given
+	}
+	if claimed := best(n.claimed[name], func(a, b *domain) bool {
+		x, y := a.memory.count(name), b.memory.count(name)
+		return x > y || x == y && a.key < b.key
+	}); claimed != nil {
+		return claimed
+	}
+	return best(n.derived[name], func(a, b *domain) bool { return a.key < b.key })
+}
+
+// best is the first by an order, nil of none.
+func best(all []*domain, before func(a, b *domain) bool) *domain {
+	var first *domain
+	for _, d := range all {
+		if first == nil || before(d, first) {
+			first = d
+		}
 	}
 	return first
 }
 
-// settle names again whoever a change may concern, and returns the groups
-// whose names changed.
-func (n *naming) settle() []*branch {
-	var changed []*branch
-	again := func(all []*branch) {
-		for _, b := range all {
-			if name := n.name(b); name != b.name && b.members > 0 {
-				b.name = name
-				changed = append(changed, b)
-			}
-		}
+// name is the domain's: what it remembers unless another has a better claim,
+// else what its key gives, else that with a number.
+func (n *names) name(d *domain) string {
+	if d.claimed != "" && n.owner(d.claimed) == d {
+		return d.claimed
 	}
-	for _, name := range n.dirty {
-		again(n.claims[name])
-		again(n.derived[name])
-		if i := strings.LastIndexByte(name, '-'); i > 0 { // It may have been somebody's way out.
-			again(n.derived[name[:i]])
-		}
-	}
-	n.dirty = n.dirty[:0]
-	return changed
-}
-
-// name is the group's: what it remembers if nobody has a better claim, else
-// what its key gives, else that with a number.
-func (n *naming) name(b *branch) string {
-	if b.claimed != "" && n.owner(b.claimed) == b {
-		return b.claimed
-	}
-	base := derive(n.kind, b.key)
-	for i := 2; ; i++ {
-		name := base
-		if i > 2 {
-			name = wellknown.Shorten(base, wellknown.MaxLabel-6) + "-" + strconv.Itoa(i-1)
-		}
-		if o := n.owner(name); o == nil || o == b {
+	name := d.derived
+	for i := 1; ; i++ {
+		if o := n.owner(name); o == nil || o == d {
 			return name
 		}
+		name = wellknown.Shorten(d.derived, wellknown.MaxLabel-6) + "-" + strconv.Itoa(i+1)
 	}
 }

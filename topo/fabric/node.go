@@ -19,13 +19,12 @@ type Node struct {
 	// condition last changed.
 	Ready bool
 	Since time.Time
-	// Names are the groups that the node has been told it is in, of any
-	// kind: the values of its topology labels. They keep names stable.
+	// Names are the values of the node's topology labels: the groups of any
+	// kind that it was in. They keep names stable.
 	Names []string
 	// Report is the node's NodeTopology, nil if there is none. Of its rails
 	// nothing is kept but strings and switches, which many rails can share;
-	// the rest is kept as an informer keeps it: nobody may write to it any
-	// more.
+	// the rest is kept: it must not be written to.
 	Report *v1alpha1.NodeTopologySpec
 	// Heartbeat is when the worker last ended a pass; zero if unknown.
 	Heartbeat time.Time
@@ -34,60 +33,32 @@ type Node struct {
 // maxPorts is how many ports of one report are read.
 const maxPorts = 128
 
-// socket is what a port is on its own node. Nodes of one model have equal ones,
+// device is what a port is on its own node. Nodes of one model have equal ones,
 // and share them.
-type socket struct {
+type device struct {
 	rail, plane, number int32
 	hca, id, netdev     string
-	alive               bool
+	active, infiniband  bool
 }
 
-func (s *socket) hint() int32 { return hintOf(s.rail, s.plane) }
+// position numbers the rails and planes.
+func (d *device) position() int32 { return positionOf(d.rail, d.plane) }
 
-// models are what one reader has seen last: nodes of one model come one after
-// the other.
-type models struct {
-	// sockets are by hint.
-	sockets [recents]*socket
-	// shape is of the accelerators.
-	accelerators []v1alpha1.Accelerator
-	shape        string
-}
+func positionOf(rail, plane int32) int32 { return rail*maxPlane + plane }
 
-// shapeOf is what nodes with equal hardware have in common.
-func (m *models) shapeOf(all []v1alpha1.Accelerator) string {
-	if slices.Equal(all, m.accelerators) {
-		return m.shape
-	}
-	var shape strings.Builder
-	for i, a := range all {
-		if i > 0 {
-			shape.WriteByte(',')
-		}
-		shape.WriteString(a.Product + "*" + strconv.Itoa(int(a.Count)))
-	}
-	m.accelerators, m.shape = all, shape.String()
-	return m.shape
-}
+// maxRail and maxPlane bound the numbers that a report can use.
+const maxRail, maxPlane = 128, 16
 
-func (m *models) socket(rail *v1alpha1.Rail) *socket {
-	now := socket{
-		rail: rail.Rail, plane: rail.Plane, number: rail.Port, hca: rail.HCA, id: rail.ID, netdev: rail.Netdev,
-		alive: rail.LinkState == v1alpha1.LinkActive,
-	}
-	last := &m.sockets[now.hint()%recents]
-	if *last == nil || **last != now {
-		*last = new(now)
-	}
-	return *last
-}
+// leaf is a switch at which nodes' links end.
+type leaf = hub[*node]
 
-// port is one cable of the fabric as its node reports it.
+// port is what is kept of a v1alpha1.Rail of role fabric: one port and the leaf
+// at the other end of its cable.
 type port struct {
-	*socket
-	// leaf is the switch's canonical ID, "" if unknown or not believed; far is
-	// the switch as it was reported, and leafPort its port.
-	leaf     string
+	*device
+	// far is the switch as it was reported, nil if unknown or not trusted,
+	// leaf is that switch, and leafPort its port.
+	leaf     *leaf
 	far      *v1alpha1.Switch
 	leafPort string
 	guid     uint64
@@ -97,23 +68,23 @@ type port struct {
 }
 
 func (p *port) leafName() string {
-	if p.leaf == "" {
+	if p.far == nil {
 		return ""
 	}
 	return p.far.Name
 }
 
-// samePort tells whether two ports say the same, as far as the map listens.
+// samePort reports whether two ports are equal in all that the tree shows.
 func samePort(a, b port) bool {
-	return samePlug(a, b) && a.guid == b.guid && a.since == b.since && (a.socket == b.socket || *a.socket == *b.socket) &&
+	return sameLink(a, b) && a.guid == b.guid && a.since == b.since && (a.device == b.device || *a.device == *b.device) &&
 		a.leafName() == b.leafName() && a.leafPort == b.leafPort
 }
 
-// samePlug tells whether two cables start and end alike.
-func samePlug(a, b port) bool { return a.leaf == b.leaf && a.hint() == b.hint() }
+// sameLink reports whether two links start and end alike.
+func sameLink(a, b port) bool { return a.leaf == b.leaf && a.position() == b.position() }
 
-// reading is what is kept of a Node.
-type reading struct {
+// report is what is kept of a Node.
+type report struct {
 	ready  bool
 	since  time.Time
 	beat   time.Time
@@ -129,65 +100,102 @@ type reading struct {
 	upLeaves []string
 }
 
-// record is a node in the map.
-type record struct {
+// node is a node of the tree.
+type node struct {
 	name string
-	reading
-	item item[*record]
-	// cell is the leaf group, nil without one; block the part of it.
-	cell  *cell
+	report
+	member member[*node]
+	// group is the leaf group, nil without one; block the part of it.
+	group *leafGroup
 	block string
-	// chain are the groups by level, nil where the node has none.
-	chain []*branch
-	// bad are the faults of its cabling. badPath says that its path makes no
-	// sense, dissent at which levels others contradict it, by bit.
-	bad     []Finding
+	// chain are the domains by level, nil where the node has none; home is the
+	// one that shows it.
+	chain []*domain
+	home  *domain
+	// cabling are the faults of its cabling. badPath is set if its path makes
+	// no sense, dissent are the levels at which others contradict it, by bit.
+	cabling []Finding
 	badPath bool
 	dissent uint32
-	// shown is what the tree says of it, below parent.
-	shown  *Element
-	parent *branch
-	// overdue is what shown says of its heartbeat; look is when it may say
-	// something else, alarm when it is looked at again; zero for never.
-	overdue     bool
-	look, alarm time.Time
+	shown   *Element
+	// overdue is set while shown reports its heartbeat.
+	overdue bool
 
-	isDirty, isMoved, isGone bool
+	isChanged, isMoved, isGone bool
 }
 
-// read takes over a node's facts.
-func (n *Node) read(known *models) reading {
-	r := reading{ready: n.Ready, since: n.Since, beat: n.Heartbeat, names: n.Names, seen: n.Report != nil}
+// reader makes reports of Nodes. It remembers what it read last: nodes of one
+// model come one after the other.
+type reader struct {
+	devices [recent]*device // By position.
+	// shape is of the accelerators.
+	accelerators []v1alpha1.Accelerator
+	shape        string
+}
+
+const recent = 256
+
+// read leaves the leaves to resolve.
+func (rd *reader) read(n *Node) report {
+	r := report{ready: n.Ready, since: n.Since, beat: n.Heartbeat, names: n.Names, seen: n.Report != nil}
 	if !r.seen {
 		return r
 	}
 	r.nvlink, r.path, r.ups = n.Report.NVLinkDomain, n.Report.Path, n.Report.Uplinks
-	r.shape = known.shapeOf(n.Report.Accelerators)
+	r.shape = rd.shapeOf(n.Report.Accelerators)
 	rails := n.Report.Rails
 	r.ports = make([]port, 0, min(len(rails), maxPorts))
 	for i := range rails {
 		rail := &rails[i]
-		if rail.Role != string(machine.RoleFabric) || len(r.ports) == maxPorts ||
-			rail.Rail < 0 || rail.Rail >= maxRail || rail.Plane < 0 || rail.Plane >= maxPlane {
-			continue
+		if rail.Role == string(machine.RoleFabric) && len(r.ports) < maxPorts &&
+			rail.Rail >= 0 && rail.Rail < maxRail && rail.Plane >= 0 && rail.Plane < maxPlane {
+			r.ports = append(r.ports, rd.port(rail))
 		}
-		r.ports = append(r.ports, readPort(rail, known))
 	}
 	if !slices.IsSortedFunc(r.ports, comparePorts) {
 		slices.SortStableFunc(r.ports, comparePorts)
 	}
-	for i := range r.ups {
-		leaf := switchID(r.ups[i].Leaf)
-		if r.on(leaf) && !slices.Contains(r.upLeaves, leaf) {
-			r.upLeaves = append(r.upLeaves, leaf)
-		}
-	}
 	return r
 }
 
-// on tells whether a cable of the node ends in that leaf.
-func (r *reading) on(leaf string) bool {
-	return slices.ContainsFunc(r.ports, func(p port) bool { return p.leaf == leaf && leaf != "" })
+// resolve finds the leaves of a report's ports.
+func (b *Builder) resolve(r *report) {
+	for i := range r.ports {
+		if p := &r.ports[i]; p.far != nil {
+			p.leaf = b.leaf(switchID(p.far.ID), p.position())
+		}
+	}
+	for i := range r.ups {
+		if id := switchID(r.ups[i].Leaf); r.on(id) && !slices.Contains(r.upLeaves, id) {
+			r.upLeaves = append(r.upLeaves, id)
+		}
+	}
+}
+
+// leaf is the one with that ID. Neighbors by name are neighbors by cable, and
+// come one after the other.
+func (b *Builder) leaf(id string, position int32) *leaf {
+	last := &b.recent[position%recent]
+	if *last == nil || (*last).id != id || len((*last).links) == 0 {
+		*last = b.leaves.at(id)
+	}
+	return *last
+}
+
+// on reports whether a cable of the node ends at that leaf.
+func (r *report) on(id string) bool {
+	return slices.ContainsFunc(r.ports, func(p port) bool { return p.leaf != nil && p.leaf.id == id })
+}
+
+// links are the node's links to leaves.
+func (r *report) links() []link[*node] {
+	out := make([]link[*node], 0, len(r.ports))
+	for i := range r.ports {
+		if p := &r.ports[i]; p.leaf != nil {
+			out = append(out, link[*node]{p.leaf, p.position()})
+		}
+	}
+	return out
 }
 
 // trusted is the least confidence, in percent, with which a switch counts; 0
@@ -197,36 +205,47 @@ const trusted = 50
 // lastSecond is the end of the year 9999 in UTC; JSON has no later time.
 const lastSecond = 253402300799
 
-func readPort(rail *v1alpha1.Rail, known *models) port {
-	p := port{socket: known.socket(rail), guid: guidOf(rail.GUID)}
+func (rd *reader) port(rail *v1alpha1.Rail) port {
+	p := port{device: rd.device(rail), guid: guidOf(rail.GUID)}
 	if at := rail.Since; at != nil && at.Unix() > 0 && at.Unix() <= lastSecond {
 		p.since = at.Unix()
 	}
-	if s := rail.Switch; s != nil && (rail.Confidence == 0 || rail.Confidence >= trusted) {
-		p.leaf, p.far, p.leafPort = switchID(s.ID), s, rail.SwitchPort
+	if s := rail.Switch; s != nil && s.ID != "" && (rail.Confidence == 0 || rail.Confidence >= trusted) {
+		p.far, p.leafPort = s, rail.SwitchPort
 	}
 	return p
 }
 
-// plug makes the node's cables to leaves. The ports share the leaves' strings.
-func (r *record) plug(leaves *cluster[*record]) []cable[*record] {
-	out := make([]cable[*record], 0, len(r.ports))
-	for i := range r.ports {
-		if p := &r.ports[i]; p.leaf != "" {
-			f := leaves.recent[p.hint()%recents]
-			if f == nil || f.mass == 0 || f.id != p.leaf {
-				f = leaves.of(p.leaf)
-				leaves.recent[p.hint()%recents] = f
-			}
-			p.leaf = f.id
-			out = append(out, cable[*record]{f, p.hint()})
-		}
+func (rd *reader) device(rail *v1alpha1.Rail) *device {
+	now := device{
+		rail: rail.Rail, plane: rail.Plane, number: rail.Port, hca: rail.HCA, id: rail.ID, netdev: rail.Netdev,
+		active: rail.LinkState == v1alpha1.LinkActive, infiniband: rail.Source == v1alpha1.SourceIB,
 	}
-	return out
+	last := &rd.devices[now.position()%recent]
+	if *last == nil || **last != now {
+		*last = new(now)
+	}
+	return *last
+}
+
+// shapeOf is what nodes with equal hardware have in common.
+func (rd *reader) shapeOf(all []v1alpha1.Accelerator) string {
+	if slices.Equal(all, rd.accelerators) {
+		return rd.shape
+	}
+	var shape strings.Builder
+	for i, a := range all {
+		if i > 0 {
+			shape.WriteByte(',')
+		}
+		shape.WriteString(a.Product + "*" + strconv.Itoa(int(a.Count)))
+	}
+	rd.accelerators, rd.shape = all, shape.String()
+	return rd.shape
 }
 
 func comparePorts(a, b port) int {
-	if c := cmp.Compare(a.hint(), b.hint()); c != 0 {
+	if c := cmp.Compare(a.position(), b.position()); c != 0 {
 		return c
 	}
 	return cmp.Or(strings.Compare(a.id, b.id), cmp.Compare(a.number, b.number), strings.Compare(a.netdev, b.netdev))

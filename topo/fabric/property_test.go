@@ -94,7 +94,7 @@ type world struct {
 func (w *world) pick() *fabrics.Node { return &w.fabric.Nodes[w.rng.IntN(len(w.fabric.Nodes))] }
 
 // step does one random thing to the world and tells the map.
-func (w *world) step(m *fabric.Map) {
+func (w *world) step(m *fabric.Builder) {
 	n := w.pick()
 	known, there := w.nodes[n.Name]
 	switch w.rng.IntN(12) {
@@ -109,7 +109,7 @@ func (w *world) step(m *fabric.Map) {
 		if there {
 			known.Heartbeat = w.now.Add(time.Duration(w.rng.IntN(900)-600) * time.Second)
 			w.nodes[n.Name] = known
-			m.Beat(n.Name, known.Heartbeat)
+			m.Heartbeat(n.Name, known.Heartbeat)
 		}
 		return
 	case 3: // The report is lost.
@@ -129,7 +129,7 @@ func (w *world) step(m *fabric.Map) {
 }
 
 // names are labels that the node or another one may have had.
-func (w *world) names(m *fabric.Map) []string {
+func (w *world) names(m *fabric.Builder) []string {
 	var out []string
 	name := w.pick().Name
 	for holders, e := range m.Snapshot(w.now).All() {

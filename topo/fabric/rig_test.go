@@ -55,7 +55,7 @@ func node(name string, spec *v1alpha1.NodeTopologySpec, names ...string) fabric.
 	return fabric.Node{Name: name, Ready: true, Report: spec, Heartbeat: start, Names: names}
 }
 
-func put(m *fabric.Map, all ...fabric.Node) *fabric.Snapshot {
+func put(m *fabric.Builder, all ...fabric.Node) *fabric.Snapshot {
 	for _, n := range all {
 		m.Put(n)
 	}
@@ -88,7 +88,7 @@ func input(n *fabrics.Node) fabric.Node {
 	return fabric.Node{Name: n.Name, Ready: true, Report: &n.Spec, Heartbeat: start}
 }
 
-func newMap(tb testing.TB, levels ...fabric.Level) *fabric.Map {
+func newMap(tb testing.TB, levels ...fabric.Level) *fabric.Builder {
 	tb.Helper()
 	m, err := fabric.New(fabric.Config{Levels: levels})
 	if err != nil {
@@ -106,14 +106,13 @@ func preset(tb testing.TB, mode fabric.Mode) []fabric.Level {
 	return levels
 }
 
-func mapOf(tb testing.TB, mode fabric.Mode, f *fabrics.Fabric) *fabric.Map {
+func mapOf(tb testing.TB, mode fabric.Mode, f *fabrics.Fabric) *fabric.Builder {
 	tb.Helper()
 	m := newMap(tb, preset(tb, mode)...)
 	nodes := make([]fabric.Node, len(f.Nodes))
 	for i := range f.Nodes {
 		nodes[i] = input(&f.Nodes[i])
 	}
-	m.Reserve(len(nodes))
 	m.Put(nodes...)
 	return m
 }

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"sync"
-	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
@@ -33,24 +33,21 @@ type content struct {
 	gzip   func() ([]byte, error)
 }
 
-// Snapshot brings the tree up to date and returns it. now decides which
-// heartbeats are too old. Without any change the same snapshot comes back.
-func (m *Map) Snapshot(now time.Time) *Snapshot {
-	m.refresh(now)
-	k := &m.root.kids
-	if m.last != nil && !m.root.changed {
-		return m.last
+// next is the snapshot after s, nil before the first. It is s itself if nothing
+// is different.
+func (s *Snapshot) next(children []*Element) *Snapshot {
+	if s != nil && slices.Equal(s.Child, children) {
+		return s
 	}
-	m.root.changed = false
-	s := &Snapshot{Child: k.sorted, Nodes: k.nodes, size: k.size + max(len(k.sorted)-1, 0) + len("[]\n")}
-	if m.last != nil && m.last.content.digest == k.digest {
-		s.content = m.last.content
-	} else {
-		s.content = &content{digest: k.digest, etag: etag(k.digest)}
-		s.content.gzip = sync.OnceValues(s.compress)
+	sum := summarize(children)
+	now := &Snapshot{Child: children, Nodes: sum.nodes, size: sum.size + max(len(children)-1, 0) + len("[]\n")}
+	if s != nil && s.content.digest == sum.digest {
+		now.content = s.content
+		return now
 	}
-	m.last = s
-	return s
+	now.content = &content{digest: sum.digest, etag: etag(sum.digest)}
+	now.content.gzip = sync.OnceValues(now.compress)
+	return now
 }
 
 func etag(d digest) string {

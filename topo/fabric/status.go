@@ -7,14 +7,14 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
-// nodeElement is what the tree says of a node. It changes nothing but the
-// record, so that several can be made at the same time.
-func (m *Map) nodeElement(r *record) *Element {
-	e := &Element{Name: r.name, Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady}
-	e.Findings = m.findings(r)
-	e.Reasons = m.reasons(r, e.Findings)
+// nodeElement is what the tree shows of a node. It changes nothing: several are
+// made at the same time.
+func (b *Builder) nodeElement(n *node) *Element {
+	e := &Element{Name: n.name, Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady}
+	e.Findings = b.findings(n)
+	e.Reasons = b.reasons(n, e.Findings)
 	switch {
-	case !r.ready:
+	case !n.ready:
 		e.Status, e.Nodes.NotReady = v1alpha1.StatusNotReady, 1
 	case len(e.Reasons) > 0:
 		e.Status, e.Nodes.Degraded = v1alpha1.StatusDegraded, 1
@@ -26,26 +26,26 @@ func (m *Map) nodeElement(r *record) *Element {
 }
 
 // findings are all that is wrong with a node.
-func (m *Map) findings(r *record) []Finding {
-	out := r.bad
-	if r.cell == nil {
-		out = r.alone()
+func (b *Builder) findings(n *node) []Finding {
+	out := n.cabling
+	if n.group == nil {
+		out = n.alone()
 	}
 	cabling := len(out)
 	out = slices.Clip(out) // Snapshots share it: appending must not write to it.
-	for i := range r.ports {
-		p := &r.ports[i]
-		if o := m.other(p.guid, r); o != "" {
-			f := p.finding(r.name)
+	for i := range n.ports {
+		p := &n.ports[i]
+		if o := b.hcas.other(p.guid, n); o != "" {
+			f := p.finding(n.name)
 			f.Kind, f.Other = Duplicate, o
 			f.Since = time.Time{} // The port's state is no reason.
 			out = append(out, f)
 		}
 	}
-	if r.badPath || r.dissent != 0 {
-		f := Finding{Kind: BadPath, Node: r.name}
-		if r.dissent != 0 {
-			f.Other = m.contradicted(r)
+	if n.badPath || n.dissent != 0 {
+		f := Finding{Kind: BadPath, Node: n.name}
+		if n.dissent != 0 {
+			f.Other = n.contradicted()
 		}
 		out = append(out, f)
 	}
@@ -55,46 +55,25 @@ func (m *Map) findings(r *record) []Finding {
 	return out
 }
 
-// other is the first other node that reports a GUID, "" if none does.
-func (m *Map) other(guid uint64, r *record) string {
-	for _, o := range m.doubles[guid] {
-		if o != r {
-			return o.name
+// contradicted is the group of which the other members report another one
+// above.
+func (n *node) contradicted() string {
+	for i, d := range n.chain {
+		if d != nil && n.dissent&(1<<i) != 0 {
+			return d.key[1:]
 		}
 	}
 	return ""
 }
 
-// contradicted is the group whose other members say that it is elsewhere.
-func (m *Map) contradicted(r *record) string {
-	for i, b := range r.chain {
-		if b != nil && r.dissent&(1<<i) != 0 {
-			return b.key[1:]
-		}
-	}
-	return ""
-}
-
-// reasons say why a node is not Ready, and note when that may change by itself.
-func (m *Map) reasons(r *record, findings []Finding) []Reason {
+// reasons are why a node is not Ready.
+func (b *Builder) reasons(n *node, findings []Finding) []Reason {
 	var out []Reason
-	if !r.ready {
-		out = append(out, Reason{Kind: ReasonNodeNotReady, Since: r.since})
+	if !n.ready {
+		out = append(out, Reason{Kind: ReasonNodeNotReady, Since: n.since})
 	}
-	r.overdue, r.look = false, time.Time{}
-	if r.seen && !r.beat.IsZero() {
-		late := r.beat.Add(m.staleAfter)
-		switch {
-		case m.now.After(late):
-			out = append(out, Reason{Kind: ReasonStale, Since: late})
-			r.overdue = true
-		case r.beat.After(m.now.Add(maxSkew)):
-			out = append(out, Reason{Kind: ReasonClock})
-			r.overdue = true
-			r.look = r.beat.Add(-maxSkew)
-		default:
-			r.look = late.Add(1)
-		}
+	if reason, _ := b.heartbeat(n); reason.Kind != "" {
+		out = append(out, reason)
 	}
 	for _, kind := range []Fault{Dead, Missing, Miscabled, Duplicate, BadPath} {
 		if r := reasonOf(kind, findings); r.Count > 0 {
@@ -102,6 +81,21 @@ func (m *Map) reasons(r *record, findings []Finding) []Reason {
 		}
 	}
 	return out
+}
+
+// heartbeat is what is wrong with a node's heartbeat, and when that changes by
+// itself; zero for never.
+func (b *Builder) heartbeat(n *node) (reason Reason, next time.Time) {
+	late := n.beat.Add(b.staleAfter)
+	switch {
+	case !n.seen || n.beat.IsZero():
+		return Reason{}, time.Time{}
+	case b.now.After(late):
+		return Reason{Kind: ReasonStale, Since: late}, time.Time{}
+	case n.beat.After(b.now.Add(maxSkew)):
+		return Reason{Kind: ReasonClock}, n.beat.Add(-maxSkew)
+	}
+	return Reason{}, late.Add(1)
 }
 
 // reasonOf sums the findings of a kind up: since the first of them, if that is

@@ -36,19 +36,19 @@ func TestStatus(t *testing.T) {
 		}, "leaf-1(a b)", nil},
 		{"not stale yet", func() *fabric.Snapshot { return m.Snapshot(start.Add(fabric.DefaultStaleAfter)) }, "leaf-1(a b)", nil},
 		{"stale", func() *fabric.Snapshot {
-			m.Beat("b", start.Add(time.Minute))
+			m.Heartbeat("b", start.Add(time.Minute))
 			return m.Snapshot(start.Add(fabric.DefaultStaleAfter + 1))
 		}, "leaf-1(a:Degraded b):Degraded", []fabric.Reason{{Kind: fabric.ReasonStale, Since: start.Add(fabric.DefaultStaleAfter)}}},
 		{"a heartbeat", func() *fabric.Snapshot {
-			m.Beat("a", start.Add(5*time.Minute))
+			m.Heartbeat("a", start.Add(5*time.Minute))
 			return m.Snapshot(start.Add(fabric.DefaultStaleAfter + 2))
 		}, "leaf-1(a b)", nil},
 		{"from the future", func() *fabric.Snapshot {
-			m.Beat("a", start.Add(24*time.Hour))
+			m.Heartbeat("a", start.Add(24*time.Hour))
 			return m.Snapshot(start.Add(fabric.DefaultStaleAfter + 3))
 		}, "leaf-1(a:Degraded b):Degraded", []fabric.Reason{{Kind: fabric.ReasonClock}}},
 		{"its time has come", func() *fabric.Snapshot {
-			m.Beat("b", start.Add(24*time.Hour))
+			m.Heartbeat("b", start.Add(24*time.Hour))
 			return m.Snapshot(start.Add(24 * time.Hour))
 		}, "leaf-1(a b)", nil},
 		{"no report any more: the place is unknown, the age as well", func() *fabric.Snapshot {

@@ -1,9 +1,9 @@
-// Package gang reads what pods and PodGroup objects say about gangs: pods that
-// run together or not at all.
+// Package gang reads what pods and PodGroup objects contain about gangs: pods
+// that run together or not at all.
 //
-// It owns every spelling of a gang and makes one struct of them, says what is
-// contradictory or senseless and names the key, orders the members by rank, and
-// tells the state of a gang in people's words. It decides nothing about nodes,
+// It owns every spelling of a gang and makes one struct of them, rejects what
+// is contradictory or invalid with the key's name, orders the members by rank,
+// and summarizes the state of a gang for users. It decides nothing about nodes,
 // watches nothing and writes nothing.
 //
 // # Spellings
@@ -14,39 +14,43 @@
 // gang.scheduling.koordinator.sh/name. How many members it needs is in
 // pod-group.scheduling.sigs.k8s.io/min-available (label or annotation), in
 // Koordinator's min-available (annotation), or in the PodGroup object of that
-// name, of either API group.
+// name, of either API group. A PodGroup of Kubernetes' own API
+// (scheduling.k8s.io) has both in fields of its own; see [ReadPlacement].
 //
 // # Rules for contradictions and bad input
 //
-// What says how many, with whom or how large slices are is never guessed: the
-// pod is refused with the key's name.
+// The number of members, the group of gangs and the size of slices are never
+// guessed: the pod is rejected with the key's name.
 //
-//   - Two spellings of one thing with different values are refused: on one pod,
-//     between members, and between a pod and its PodGroup object. Nothing said
-//     is no contradiction.
+//   - Two spellings of one field with different values are rejected: on one pod,
+//     between members, and between a pod and its PodGroup object. A missing
+//     value is no contradiction.
 //   - min-available is 1 to 100000, in digits.
-//   - An unknown match-policy is refused. A gang that Koordinator's annotations
-//     name is once-satisfied; another known policy is ignored with a remark.
+//   - An unknown match-policy is rejected. A gang that Koordinator's annotations
+//     name is once-satisfied; another known policy is ignored and reported.
 //   - groups is an annotation with a JSON list of "namespace/name", at most 64;
-//     a name alone is in the pod's namespace. A label of that key is refused,
+//     a name alone is in the pod's namespace. A label of that key is rejected,
 //     since no label value is JSON. The gang itself is added if it is missing.
 //   - gpu-group-size is 1 to 1048576 in digits. Two values among the members
-//     are refused.
-//   - Koordinator's total-number and mode are ignored with a remark: the first
+//     are rejected.
+//   - Koordinator's total-number and mode are ignored and reported: the first
 //     adds nothing to min-available, and the second would let half a gang run.
-//   - min-available that is larger than the number of pods is no fault that a
-//     pod shows: the gang waits for the others, and its state says for how many.
-//   - A key without a gang's name (min-available alone) is refused, but for
+//   - min-available that is larger than the number of pods is no error: the gang
+//     waits for the others, and its state counts them.
+//   - A key without a gang's name (min-available alone) is rejected, but for
 //     gpu-group-size, which a single pod may carry.
 package gang
 
 import (
+	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Policy tells which members count towards MinMember.
+// Policy selects the members that count towards MinMember.
 type Policy string
 
 // The policies. Pods that wait have a node reserved; running ones are bound and
@@ -58,20 +62,16 @@ const (
 	WaitingRunningSucceed Policy = "waiting-running-succeed"
 )
 
-// Known tells whether p is one of the policies.
+// Known is true for the policies above.
 func (p Policy) Known() bool {
-	switch p {
-	case OnceSatisfied, OnlyWaiting, WaitingAndRunning, WaitingRunningSucceed:
-		return true
-	}
-	return false
+	return p == OnceSatisfied || p == OnlyWaiting || p == WaitingAndRunning || p == WaitingRunningSucceed
 }
 
-// WithoutMap is what becomes of a gang while no map of the fabric is known, or
-// only one that is too old.
+// WithoutMap is what happens to a gang while the topology of the fabric is
+// unknown or too old.
 type WithoutMap string
 
-// What to do without a map.
+// The values of WithoutMap.
 const (
 	Wait  WithoutMap = "wait"
 	Place WithoutMap = "place"
@@ -80,7 +80,7 @@ const (
 // DefaultTimeout is how long the members that have a node wait for the others.
 const DefaultTimeout = time.Minute
 
-// Bounds on what pods and objects say.
+// Bounds on what pods and objects contain.
 const (
 	MaxMembers   = 100000
 	MaxGroups    = 64
@@ -88,8 +88,8 @@ const (
 	maxTimeout   = 24 * time.Hour
 )
 
-// Spec is what one pod, or one PodGroup object, says about its gang. What it
-// does not say is the zero value.
+// Spec is what one pod, or one PodGroup object, contains about its gang, or
+// what all of them do. A missing field is the zero value.
 type Spec struct {
 	Key types.NamespacedName
 	// MinMember is how many members must run for any to run.
@@ -112,3 +112,78 @@ type Spec struct {
 
 // Alone is true of a gang that is not in a group of gangs.
 func (s *Spec) Alone() bool { return len(s.Groups) <= 1 }
+
+// Merge makes one gang of the specs of its members and of its PodGroup object,
+// nil if there is none. Members are in any order. Their values must agree; the
+// error names those that do not, and the gang then has the first of the values.
+func Merge(members []Spec, object *Spec) (Spec, error) {
+	var m merger
+	for i := range members {
+		m.add(&members[i], "its members have")
+	}
+	if object != nil {
+		m.add(object, "its members and its PodGroup object have")
+		// The timeout is a preference, not a fact about the job: the object's
+		// counts, else the longest.
+		if object.Timeout > 0 {
+			m.gang.Timeout = object.Timeout
+		}
+	}
+	g := &m.gang
+	if g.Policy == "" {
+		g.Policy = OnceSatisfied
+	}
+	if g.Timeout == 0 {
+		g.Timeout = DefaultTimeout
+	}
+	slices.Sort(g.Ignored)
+	return m.gang, errors.Join(m.errs...)
+}
+
+type merger struct {
+	gang Spec
+	errs []error
+}
+
+func (m *merger) add(s *Spec, who string) {
+	g := &m.gang
+	g.Key = s.Key
+	merge(m, who, "min-available", &g.MinMember, s.MinMember)
+	merge(m, who, "match-policy", &g.Policy, s.Policy)
+	merge(m, who, "gpu-group-size", &g.GroupSize, s.GroupSize)
+	merge(m, who, "required level", &g.Required, s.Required)
+	merge(m, who, "preferred level", &g.Preferred, s.Preferred)
+	merge(m, who, "without map", &g.WithoutMap, s.WithoutMap)
+	switch {
+	case g.Groups == nil:
+		g.Groups = s.Groups
+	case s.Groups != nil && !slices.Equal(g.Groups, s.Groups):
+		m.errorf("groups: %s different values", who)
+	}
+	g.Timeout = max(g.Timeout, s.Timeout)
+	for _, text := range s.Ignored {
+		if len(g.Ignored) < MaxGroups && !slices.Contains(g.Ignored, text) {
+			g.Ignored = append(g.Ignored, text)
+		}
+	}
+}
+
+// merge takes a value over, or finds that it is another one.
+func merge[T comparable](m *merger, who, what string, to *T, value T) {
+	var none T
+	switch {
+	case value == none || value == *to:
+	case *to == none:
+		*to = value
+	default:
+		m.errorf("%s: %s %v and %v", what, who, *to, value)
+	}
+}
+
+// errorf keeps the first of each kind: thousands of members have the same.
+func (m *merger) errorf(format string, args ...any) {
+	err := fmt.Errorf(format, args...)
+	if len(m.errs) < 4 && !slices.ContainsFunc(m.errs, func(had error) bool { return had.Error() == err.Error() }) {
+		m.errs = append(m.errs, err)
+	}
+}

@@ -146,13 +146,13 @@ func TestMerge(t *testing.T) {
 		want    gang.Spec
 		err     string
 	}{
-		{"one says it for all", []gang.Spec{silent, three, silent}, nil, base, ""},
+		{"one value holds for all", []gang.Spec{silent, three, silent}, nil, base, ""},
 		{"the slice on any member holds for all", []gang.Spec{three, {Key: key("a"), GroupSize: 64}}, nil, sliced, ""},
-		{"two slices", []gang.Spec{three, {Key: key("a"), GroupSize: 64}, {Key: key("a"), GroupSize: 8}}, nil, sliced, "gpu-group-size: its members say 64 and 8"},
-		{"members disagree, said once", []gang.Spec{three, four, four, four}, nil, base, "min-available: its members say 3 and 4"},
-		{"the object says it", []gang.Spec{silent}, &gang.Spec{Key: key("a"), MinMember: 3, Timeout: 10 * time.Second}, object, ""},
-		{"the object contradicts", []gang.Spec{three}, &four, base, "min-available: its members and its PodGroup object say 3 and 4"},
-		{"other groups", []gang.Spec{three, {Key: key("a"), Groups: []types.NamespacedName{key("a")}}, {Key: key("a"), Groups: []types.NamespacedName{key("a"), key("b")}}}, nil, func() gang.Spec { s := base; s.Groups = []types.NamespacedName{key("a")}; return s }(), "groups: its members say different things"},
+		{"two slices", []gang.Spec{three, {Key: key("a"), GroupSize: 64}, {Key: key("a"), GroupSize: 8}}, nil, sliced, "gpu-group-size: its members have 64 and 8"},
+		{"members disagree, reported once", []gang.Spec{three, four, four, four}, nil, base, "min-available: its members have 3 and 4"},
+		{"the object has it", []gang.Spec{silent}, &gang.Spec{Key: key("a"), MinMember: 3, Timeout: 10 * time.Second}, object, ""},
+		{"the object contradicts", []gang.Spec{three}, &four, base, "min-available: its members and its PodGroup object have 3 and 4"},
+		{"other groups", []gang.Spec{three, {Key: key("a"), Groups: []types.NamespacedName{key("a")}}, {Key: key("a"), Groups: []types.NamespacedName{key("a"), key("b")}}}, nil, func() gang.Spec { s := base; s.Groups = []types.NamespacedName{key("a")}; return s }(), "groups: its members have different values"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := gang.Merge(tt.members, tt.object)
@@ -214,7 +214,7 @@ func TestStateOf(t *testing.T) {
 		{"terminating", []corev1.Pod{leaving}, 1, gang.State{Phase: gang.Unknown, Reason: "1 pod terminating", Pods: 1, Bound: 1}},
 		{"image", []corev1.Pod{pulling}, 1, gang.State{Phase: gang.Unknown, Reason: "1 pod in ImagePullBackOff", Pods: 1, Bound: 1}},
 		{"node lost", []corev1.Pod{stranded}, 1, gang.State{Phase: gang.Unknown, Reason: "1 pod on a lost node", Pods: 1, Bound: 1, Running: 1}},
-		{"nobody knows how many", []corev1.Pod{pending}, 0, gang.State{Phase: gang.Queued, Reason: "0 of 1 have a node", Pods: 1}},
+		{"an unknown minimum", []corev1.Pod{pending}, 0, gang.State{Phase: gang.Queued, Reason: "0 of 1 have a node", Pods: 1}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var pods []*corev1.Pod

@@ -2,37 +2,40 @@ package gang
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // Member is one pod of a gang, as much of it as [StateOfMembers] needs: for
-// those who watch many pods and keep few facts of each. Two members are the same
-// if they are equal.
+// watchers of many pods that keep little of each. Two members are the same if
+// they are equal.
 type Member struct {
 	// Gang is "namespace/name".
 	Gang string
 	Name string
 	// Node is spec.nodeName.
 	Node string
-	// GPUs is how many it asks for; whoever knows the name of the resource says
-	// it.
+	// GPUs is how many it asks for; the caller sets it, since the name of the
+	// resource depends on the vendor.
 	GPUs int32
-	// MinMember is what the pod says, 0 for nothing.
+	// MinMember is the pod's, 0 without any.
 	MinMember int32
 
-	// since is when it came to its stage, or into trouble; rejected is since
-	// when no node is good enough for it.
+	// since is when it came to its stage, or when its problem began; rejected is
+	// since when no node is good enough for it.
 	since, rejected second
 	stage           stage
-	trouble         trouble
-	// refusal is why it has no node, in the scheduler's words.
-	refusal string
-	rank    rank
+	problem         string
+	// rejection is why it has no node, as the scheduler wrote it.
+	rejection string
+	rank      rank
 }
 
 // second counts from 1970, to the year 2106; 0 is unknown.
@@ -49,14 +52,14 @@ const (
 	failed
 )
 
-// MemberOf reads a pod; false if it is in no gang. What else the pod says wrongly
-// of its gang is the scheduler's to tell.
+// MemberOf reads a pod; false if it is in no gang. The scheduler reports what
+// else is invalid.
 func MemberOf(pod *corev1.Pod) (*Member, bool) {
 	if !Mentions(pod) {
 		return nil, false
 	}
 	// The domains are for gpu-group-size, which is not used here.
-	spec, _ := Read(pod, wellknown.DefaultDomains()) // Its faults are refusals.
+	spec, _ := Read(pod, wellknown.DefaultDomains())
 	if spec.Key.Name == "" {
 		return nil, false
 	}
@@ -67,32 +70,32 @@ func MemberOf(pod *corev1.Pod) (*Member, bool) {
 
 // memberOf reads what does not depend on the gang.
 func memberOf(pod *corev1.Pod) *Member {
-	m := &Member{Name: pod.Name, Node: pod.Spec.NodeName, trouble: wrong(pod), rank: rankOf(pod)}
+	m := &Member{Name: pod.Name, Node: pod.Spec.NodeName, problem: problemOf(pod), rank: rankOf(pod)}
 	switch {
 	case pod.Status.Phase == corev1.PodSucceeded:
 		m.stage = succeeded
 	case pod.Status.Phase == corev1.PodFailed:
 		m.stage = failed
 	case pod.Spec.NodeName == "":
-		m.refusal, m.rejected = refusal(pod)
+		m.rejection, m.rejected = rejectionOf(pod)
 	case pod.Status.Phase == corev1.PodRunning:
 		m.stage = running
 	default:
 		m.stage = bound
 	}
-	m.since = since(pod, m.stage, m.trouble != none)
+	m.since = m.sinceOf(pod)
 	return m
 }
 
-// Intern gives equal strings of many members one place in memory; one returns
-// the copy to keep, and is not asked for names of pods. refusal is for texts,
-// which are longer and come and go.
-func (m *Member) Intern(one, refusal func(string) string) {
-	m.Gang, m.Node, m.rank.task = one(m.Gang), one(m.Node), one(m.rank.task)
-	m.refusal = refusal(m.refusal)
+// Intern gives equal strings of many members one place in memory; name returns
+// the copy to keep, and is not called for names of pods. text is for
+// rejections, which are longer and come and go.
+func (m *Member) Intern(name, text func(string) string) {
+	m.Gang, m.Node, m.rank.task = name(m.Gang), name(m.Node), name(m.rank.task)
+	m.rejection = text(m.rejection)
 }
 
-// Ended tells that the pod has ended, well or not.
+// Ended is true if the pod succeeded or failed.
 func (m *Member) Ended() bool { return m.stage == succeeded || m.stage == failed }
 
 // OrderMembers sorts by rank, as [Order] does.
@@ -102,34 +105,19 @@ func OrderMembers(members []*Member) {
 	})
 }
 
-// trouble is what is the matter with a pod.
-type trouble uint8
-
+// Problems of pods, in a word or two. Others are the reasons for which a
+// container waits.
 const (
-	none trouble = iota
-	hasFailed
-	terminating
-	lostNode
-	imagePullBackOff
-	errImagePull
-	invalidImageName
-	crashLoopBackOff
-	createContainerConfigError
+	hasFailed   = "failed"
+	terminating = "terminating"
+	lostNode    = "on a lost node"
 )
 
-// String is the trouble in a word or two.
-func (t trouble) String() string {
-	return [...]string{
-		"", "failed", "terminating", "on a lost node", "in ImagePullBackOff", "in ErrImagePull", "in InvalidImageName",
-		"in CrashLoopBackOff", "in CreateContainerConfigError",
-	}[t]
-}
-
-// wrong is what is the matter with a pod. A lost node is not in the pod.
-func wrong(pod *corev1.Pod) trouble {
+// problemOf reads the status. A lost node is not in the pod.
+func problemOf(pod *corev1.Pod) string {
 	switch {
 	case pod.Status.Phase == corev1.PodSucceeded:
-		return none
+		return ""
 	case pod.Status.Phase == corev1.PodFailed:
 		return hasFailed
 	case pod.DeletionTimestamp != nil:
@@ -137,32 +125,39 @@ func wrong(pod *corev1.Pod) trouble {
 	}
 	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i := range list {
-			state := list[i].State.Waiting
-			if state == nil {
+			if list[i].State.Waiting == nil {
 				continue
 			}
-			for t := imagePullBackOff; t <= createContainerConfigError; t++ {
-				if t.String() == "in "+state.Reason {
-					return t
-				}
+			// Constants, so that members share the text.
+			switch list[i].State.Waiting.Reason {
+			case "ImagePullBackOff":
+				return "in ImagePullBackOff"
+			case "ErrImagePull":
+				return "in ErrImagePull"
+			case "InvalidImageName":
+				return "in InvalidImageName"
+			case "CrashLoopBackOff":
+				return "in CrashLoopBackOff"
+			case "CreateContainerConfigError":
+				return "in CreateContainerConfigError"
 			}
 		}
 	}
-	return none
+	return ""
 }
 
-// maxRefusal bounds what a scheduler wrote, in bytes.
-const maxRefusal = 400
+// maxRejection bounds what a scheduler wrote, in bytes.
+const maxRejection = 400
 
-// refusal is why a pod has no node, and since when that is so: the condition
-// PodScheduled. A pod with gates was not refused.
-func refusal(pod *corev1.Pod) (text string, at second) {
+// rejectionOf is why a pod has no node, and since when that is so: the condition
+// PodScheduled. A pod with gates was not rejected.
+func rejectionOf(pod *corev1.Pod) (text string, at second) {
 	c := condition(pod, corev1.PodScheduled)
 	if c == nil || c.Status != corev1.ConditionFalse {
 		return "", 0
 	}
 	text = c.Message
-	// Kube-scheduler counts the nodes before the reason, and after it says why
+	// Kube-scheduler counts the nodes before the reason, and after it writes why
 	// preemption is of no use.
 	if count, rest, ok := strings.Cut(text, " nodes are available: "); ok && strings.HasPrefix(count, "0/") {
 		text = rest
@@ -171,11 +166,85 @@ func refusal(pod *corev1.Pod) (text string, at second) {
 		text, _, _ = strings.Cut(text, tail)
 	}
 	text = strings.TrimRight(text, " .,")
-	if len(text) > maxRefusal {
-		text = strings.ToValidUTF8(text[:maxRefusal], "") + "..."
+	if len(text) > maxRejection {
+		text = strings.ToValidUTF8(text[:maxRejection], "") + "..."
 	}
 	if c.Reason == corev1.PodReasonUnschedulable {
 		at = seconds(c.LastTransitionTime)
 	}
 	return text, at
+}
+
+// sinceOf is when a pod came to its stage, or when its problem began, from its
+// status.
+func (m *Member) sinceOf(pod *corev1.Pod) second {
+	switch {
+	case m.Ended():
+		return ended(pod)
+	case pod.DeletionTimestamp != nil:
+		// The timestamp is when the grace period ends.
+		at := pod.DeletionTimestamp.Time
+		if grace := pod.DeletionGracePeriodSeconds; grace != nil {
+			at = at.Add(-time.Duration(min(max(*grace, 0), math.MaxInt32)) * time.Second)
+		}
+		return seconds(metav1.Time{Time: at})
+	case m.problem != "":
+		// It has not been ready since then.
+		return changed(pod, corev1.PodReady)
+	case m.stage == waiting:
+		return seconds(pod.CreationTimestamp)
+	case m.stage == bound:
+		return changed(pod, corev1.PodScheduled)
+	}
+	return started(pod)
+}
+
+// ended is when the last container did.
+func ended(pod *corev1.Pod) second {
+	last := second(0)
+	for i := range pod.Status.ContainerStatuses {
+		if t := pod.Status.ContainerStatuses[i].State.Terminated; t != nil {
+			last = max(last, seconds(t.FinishedAt))
+		}
+	}
+	if last == 0 {
+		return changed(pod, corev1.PodReady)
+	}
+	return last
+}
+
+// started is when the first of the running containers did.
+func started(pod *corev1.Pod) second {
+	first := second(0)
+	for i := range pod.Status.ContainerStatuses {
+		if r := pod.Status.ContainerStatuses[i].State.Running; r != nil {
+			if at := seconds(r.StartedAt); first == 0 || at < first {
+				first = at
+			}
+		}
+	}
+	if first == 0 && pod.Status.StartTime != nil {
+		return seconds(*pod.Status.StartTime)
+	}
+	return first
+}
+
+func changed(pod *corev1.Pod, kind corev1.PodConditionType) second {
+	if c := condition(pod, kind); c != nil {
+		return seconds(c.LastTransitionTime)
+	}
+	return 0
+}
+
+func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == kind {
+			return c
+		}
+	}
+	return nil
+}
+
+func seconds(at metav1.Time) second {
+	return second(max(0, min(at.Unix(), math.MaxUint32)))
 }

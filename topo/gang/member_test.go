@@ -37,7 +37,7 @@ func scheduled(status corev1.ConditionStatus, reason, message string, minute int
 	}
 }
 
-func refused(message string, minute int) func(*corev1.Pod) {
+func rejected(message string, minute int) func(*corev1.Pod) {
 	return scheduled(corev1.ConditionFalse, corev1.PodReasonUnschedulable, message, minute)
 }
 
@@ -100,21 +100,21 @@ func TestStateOfMembers(t *testing.T) {
 		{
 			"rejected, in the plugin's words alone, since the first was",
 			[]*corev1.Pod{
-				member("a", refused("0/73 nodes are available: "+short+". no new claims to deallocate, preemption: 0/73 nodes are available: 73 Preemption is not helpful for scheduling.", 4)),
-				member("b", refused("0/73 nodes are available: "+short+". no new claims to deallocate, preemption: not eligible", 3)),
+				member("a", rejected("0/73 nodes are available: "+short+". no new claims to deallocate, preemption: 0/73 nodes are available: 73 Preemption is not helpful for scheduling.", 4)),
+				member("b", rejected("0/73 nodes are available: "+short+". no new claims to deallocate, preemption: not eligible", 3)),
 			},
 			2,
 			gang.State{Phase: gang.Queued, Reason: short, Since: at(1), RejectedSince: at(3), Pods: 2},
 		},
 		{
 			"of an older Kubernetes",
-			[]*corev1.Pod{member("a", refused("0/73 nodes are available: "+short+". preemption: 0/73 nodes are available: 73 no.", 3))},
+			[]*corev1.Pod{member("a", rejected("0/73 nodes are available: "+short+". preemption: 0/73 nodes are available: 73 no.", 3))},
 			1,
 			gang.State{Phase: gang.Queued, Reason: short, Since: at(1), RejectedSince: at(3), Pods: 1},
 		},
 		{
-			"what most are told",
-			[]*corev1.Pod{member("a", refused("x", 3)), member("b", refused("y", 3)), member("c", refused("y", 3))},
+			"the most frequent reason",
+			[]*corev1.Pod{member("a", rejected("x", 3)), member("b", rejected("y", 3)), member("c", rejected("y", 3))},
 			3,
 			gang.State{Phase: gang.Queued, Reason: "y", Since: at(1), RejectedSince: at(3), Pods: 3},
 		},
@@ -126,7 +126,7 @@ func TestStateOfMembers(t *testing.T) {
 		},
 		{
 			"pods that are missing come first",
-			[]*corev1.Pod{member("a", refused(short, 3))},
+			[]*corev1.Pod{member("a", rejected(short, 3))},
 			2,
 			gang.State{Phase: gang.Queued, Reason: "1 of 2 pods exist", Since: at(1), RejectedSince: at(3), Pods: 1},
 		},
@@ -138,7 +138,7 @@ func TestStateOfMembers(t *testing.T) {
 		},
 		{
 			"runs since the last that it needs does",
-			[]*corev1.Pod{member("a", runs(3)), member("b", runs(9)), member("c", runs(4)), member("d", refused("x", 8))},
+			[]*corev1.Pod{member("a", runs(3)), member("b", runs(9)), member("c", runs(4)), member("d", rejected("x", 8))},
 			2,
 			gang.State{Phase: gang.Running, Since: at(4), Pods: 4, Bound: 3, Running: 3},
 		},
@@ -155,7 +155,7 @@ func TestStateOfMembers(t *testing.T) {
 			gang.State{Phase: gang.Unknown, Reason: "2 pods failed", Since: at(20), Pods: 2, Failed: 2},
 		},
 		{
-			"terminating since somebody asked for it, not until its grace ends",
+			"terminating since the deletion request, not until its grace ends",
 			[]*corev1.Pod{member("a", runs(3), func(p *corev1.Pod) {
 				p.DeletionTimestamp, p.DeletionGracePeriodSeconds = new(clock(9)), new(int64(120))
 			})},
@@ -181,7 +181,7 @@ func TestStateOfMembers(t *testing.T) {
 			gang.State{Phase: gang.Succeeded, Since: at(20), Pods: 1, Succeeded: 1},
 		},
 		{
-			"nobody knows since when",
+			"unknown since when",
 			[]*corev1.Pod{member("a", func(p *corev1.Pod) { p.Spec.NodeName = "n1"; p.Status.Phase = corev1.PodRunning })},
 			1,
 			gang.State{Phase: gang.Running, Pods: 1, Bound: 1, Running: 1},

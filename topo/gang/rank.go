@@ -16,9 +16,8 @@ import (
 // others by name. A pod of no task is in the task "", which is last but for
 // workers'; one without an index follows those that have one, by name.
 //
-// The task is what the job's operator says in a label. The index is the
-// operator's, the Job's or the StatefulSet's, else the number at the end of the
-// pod's name.
+// The task is in a label of the job's operator. The index is the operator's, the
+// Job's or the StatefulSet's, else the number at the end of the pod's name.
 func Order(pods []*corev1.Pod) {
 	keys := make(map[*corev1.Pod]rank, len(pods))
 	for _, pod := range pods {
@@ -29,9 +28,11 @@ func Order(pods []*corev1.Pod) {
 	})
 }
 
-// Task is the task of its job that a pod belongs to; empty if nobody says.
+// Task is the task of its job that a pod belongs to; empty if unknown.
 func Task(pod *corev1.Pod) string {
-	for _, key := range []string{wellknown.TaskKubeflow, wellknown.TaskVolcano, wellknown.TaskJobSet, wellknown.TaskKubeflowV1} {
+	for _, key := range []string{
+		wellknown.TaskKubeflow, wellknown.TaskVolcano, wellknown.TaskJobSet, wellknown.TaskKubeflowV1,
+	} {
 		if text := pod.Labels[key]; text != "" {
 			return strings.ToLower(text)
 		}
@@ -54,29 +55,26 @@ func rankOf(pod *corev1.Pod) rank {
 	return rank{lead: lead(task), task: task, index: index(pod)}
 }
 
-// lead is the place of a task among those whose order their names say.
+// lead is the place of a task among those that their names put in order; "*"
+// stands for all others.
 func lead(task string) int8 {
-	leaders := []string{"master", "chief", "launcher", "leader", "driver", "head", "scheduler", "ps", "server"}
-	if i := slices.Index(leaders, task); i >= 0 {
-		return int8(i) //nolint:gosec // There are nine.
+	order := []string{
+		"master", "chief", "launcher", "leader", "driver", "head", "scheduler", "ps", "server",
+		"*", "", "worker", "workers", "evaluator",
 	}
-	others := int8(len(leaders)) //nolint:gosec // There are nine.
-	switch task {
-	case "worker", "workers":
-		return others + 2
-	case "evaluator":
-		return others + 3
-	case "":
-		return others + 1
+	at := slices.Index(order, task)
+	if at < 0 {
+		at = slices.Index(order, "*")
 	}
-	return others
+	return int8(at) //nolint:gosec // There are few.
 }
 
 const noIndex = 1 << 30
 
 func index(pod *corev1.Pod) int32 {
 	for _, key := range []string{
-		wellknown.IndexKubeflow, wellknown.IndexVolcano, wellknown.IndexJob, wellknown.IndexStateful, wellknown.IndexLeader, wellknown.IndexKubeflow1,
+		wellknown.IndexKubeflow, wellknown.IndexVolcano, wellknown.IndexJob, wellknown.IndexStateful,
+		wellknown.IndexLeader, wellknown.IndexKubeflow1,
 	} {
 		for _, from := range []map[string]string{pod.Labels, pod.Annotations} {
 			if n, ok := digits(from[key]); ok {

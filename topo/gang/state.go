@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Phase is the state of a gang in one word for people.
+// Phase is the state of a gang in one word.
 type Phase string
 
 // The phases.
@@ -19,8 +19,9 @@ const (
 	// Starting gangs have nodes; too few members run yet.
 	Starting Phase = "Starting"
 	Running  Phase = "Running"
-	// Unknown gangs need somebody: a member failed, is being deleted, cannot
-	// pull its image, crashes again and again, or its node is lost.
+	// Unknown gangs need the user's attention: a member failed, is being
+	// deleted, cannot pull its image, crashes again and again, or its node is
+	// lost.
 	Unknown   Phase = "Unknown"
 	Succeeded Phase = "Succeeded"
 )
@@ -28,22 +29,22 @@ const (
 // Phases are all of them, in the order of a gang's life.
 func Phases() []Phase { return []Phase{Queued, Starting, Running, Unknown, Succeeded} }
 
-// State is what people are told about a gang.
+// State is the state of a gang for users.
 type State struct {
 	Phase Phase
-	// Reason says what is missing or wrong, for Queued in the scheduler's
-	// words if it has said any; empty for Running and Succeeded.
+	// Reason is what is missing or wrong, for Queued as the scheduler wrote it
+	// if it did; empty for Running and Succeeded.
 	Reason string
 	// Since is when the phase began, RejectedSince since when the scheduler
-	// refuses the members of a Queued gang. Both are whole seconds, zero if
-	// nobody knows.
+	// rejects the members of a Queued gang. Both are whole seconds, zero if
+	// unknown.
 	Since, RejectedSince time.Time
 	// Pods are all that exist; Bound have a node and are not finished.
 	Pods, Bound, Running, Succeeded, Failed int
 }
 
-// StateOf tells the state of a gang from its pods. minMember 0 is unknown: then
-// all pods are needed. lost says of a node whether it is not ready; nil is never.
+// StateOf is the state of a gang by its pods. minMember 0 is unknown: then all
+// pods are needed. lost is true for a node that is not ready; nil is never.
 func StateOf(pods []*corev1.Pod, minMember int, lost func(node string) bool) State {
 	members := make([]*Member, len(pods))
 	for i, pod := range pods {
@@ -56,65 +57,61 @@ func StateOf(pods []*corev1.Pod, minMember int, lost func(node string) bool) Sta
 	return StateOfMembers(members, minMember, since)
 }
 
-// StateOfMembers is StateOf by compact facts. lost also says since when a node is
+// StateOfMembers is [StateOf] by members. lost also returns since when a node is
 // not ready, zero if that is unknown.
 func StateOfMembers(members []*Member, minMember int, lost func(node string) (time.Time, bool)) State {
 	c := count(members, lost)
 	s := c.State
-	s.Pods = len(members)
 	need := minMember
 	if need == 0 {
 		need = max(1, s.Pods)
 	}
 	switch {
-	case len(c.trouble) > 0:
-		s.Phase, s.Reason, s.Since = Unknown, worst(c.trouble), first(c.troubled)
+	case len(c.problems) > 0:
+		s.Phase, s.Reason, s.Since = Unknown, worst(c.problems), nth(c.problem, 1)
 	case s.Pods > 0 && s.Succeeded == s.Pods:
-		s.Phase, s.Since = Succeeded, nth(c.ended, s.Pods)
+		s.Phase, s.Since = Succeeded, nth(c.since[succeeded], s.Pods)
 	case s.Running+s.Succeeded >= need && s.Running > 0:
 		// It runs since the last of those that it needs does.
-		s.Phase, s.Since = Running, nth(c.started, need-s.Succeeded)
+		s.Phase, s.Since = Running, nth(c.since[running], need-s.Succeeded)
 	case s.Bound+s.Succeeded >= need:
-		s.Phase, s.Reason, s.Since = Starting, fmt.Sprintf("%d of %d run", s.Running, need), nth(c.bound, len(c.bound))
+		s.Phase, s.Reason, s.Since = Starting, fmt.Sprintf("%d of %d run", s.Running, need), nth(c.since[bound], s.Pods)
 	default:
-		s.Phase, s.Since, s.RejectedSince = Queued, first(c.made), first(c.rejected)
-		s.Reason = queued(&s, need, c.refusals)
+		s.Phase, s.Since, s.RejectedSince = Queued, nth(c.since[waiting], 1), nth(c.rejected, 1)
+		switch {
+		case s.Pods < need:
+			s.Reason = fmt.Sprintf("%d of %d pods exist", s.Pods, need)
+		case len(c.rejections) > 0:
+			s.Reason = most(c.rejections)
+		default:
+			s.Reason = fmt.Sprintf("%d of %d have a node", s.Bound+s.Succeeded, need)
+		}
 	}
 	return s
 }
 
-// queued is why a gang has not its nodes yet.
-func queued(s *State, need int, refusals map[string]int) string {
-	switch {
-	case s.Pods < need:
-		return fmt.Sprintf("%d of %d pods exist", s.Pods, need)
-	case len(refusals) > 0:
-		return most(refusals)
-	}
-	return fmt.Sprintf("%d of %d have a node", s.Bound+s.Succeeded, need)
-}
-
-// tally is what members add up to. None of the times is 0.
+// tally is what members add up to, and since when, without unknown times.
 type tally struct {
 	State
-	trouble                                         map[trouble]int
-	refusals                                        map[string]int
-	troubled, ended, started, bound, made, rejected []second
+	since                [failed + 1][]second
+	problem, rejected    []second
+	problems, rejections map[string]int
 }
 
 func count(members []*Member, lost func(string) (time.Time, bool)) tally {
-	c := tally{trouble: map[trouble]int{}, refusals: map[string]int{}}
+	c := tally{problems: map[string]int{}, rejections: map[string]int{}}
+	c.Pods = len(members)
 	for _, m := range members {
 		c.add(m)
-		what, since := m.trouble, m.since
-		if what == none && lost != nil && (m.stage == bound || m.stage == running) {
+		what, since := m.problem, m.since
+		if what == "" && lost != nil && (m.stage == bound || m.stage == running) {
 			if at, ok := lost(m.Node); ok {
 				what, since = lostNode, seconds(metav1.Time{Time: at})
 			}
 		}
-		if what != none {
-			c.trouble[what]++
-			note(&c.troubled, since)
+		if what != "" {
+			c.problems[what]++
+			c.problem = note(c.problem, since)
 		}
 	}
 	return c
@@ -125,35 +122,31 @@ func (c *tally) add(m *Member) {
 	switch m.stage {
 	case succeeded:
 		c.Succeeded++
-		note(&c.ended, m.since)
 	case failed:
 		c.Failed++
 	case running:
 		c.Bound++
-		if m.trouble != terminating {
-			c.Running++
-			note(&c.started, m.since)
+		if m.problem == terminating {
+			return
 		}
+		c.Running++
 	case bound:
 		c.Bound++
-		note(&c.bound, m.since)
 	case waiting:
-		note(&c.made, m.since)
-		note(&c.rejected, m.rejected)
-		if m.refusal != "" {
-			c.refusals[m.refusal]++
+		c.rejected = note(c.rejected, m.rejected)
+		if m.rejection != "" {
+			c.rejections[m.rejection]++
 		}
 	}
+	c.since[m.stage] = note(c.since[m.stage], m.since)
 }
 
-func note(to *[]second, at second) {
-	if at != 0 {
-		*to = append(*to, at)
+func note(to []second, at second) []second {
+	if at == 0 {
+		return to
 	}
+	return append(to, at)
 }
-
-// first is the earliest of some times.
-func first(at []second) time.Time { return nth(at, 1) }
 
 // nth is the n-th of some times, counted from 1, or the next that there is.
 func nth(at []second, n int) time.Time {
@@ -164,17 +157,13 @@ func nth(at []second, n int) time.Time {
 	return time.Unix(int64(at[min(max(n, 1), len(at))-1]), 0).UTC()
 }
 
-// worst is the most frequent trouble.
-func worst(troubles map[trouble]int) string {
-	words := make(map[string]int, len(troubles))
-	for what, n := range troubles {
-		words[what.String()] = n
+// worst is the most frequent problem.
+func worst(problems map[string]int) string {
+	what := most(problems)
+	if n := problems[what]; n > 1 {
+		return fmt.Sprintf("%d pods %s", n, what)
 	}
-	word := most(words)
-	if n := words[word]; n > 1 {
-		return fmt.Sprintf("%d pods %s", n, word)
-	}
-	return "1 pod " + word
+	return "1 pod " + what
 }
 
 // most is the most frequent text, the first of those that are as frequent.

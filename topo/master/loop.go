@@ -15,7 +15,7 @@ import (
 // loop is what one goroutine knows.
 type loop struct {
 	*Master
-	fabric *fabric.Map
+	fabric *fabric.Builder
 	levels []fabric.Level
 	draft  snapshot.Draft
 	// pods are those with GPUs or in a gang, used the sums of GPUs by node.
@@ -45,9 +45,6 @@ func (l *loop) rebuild(levels []fabric.Level) error {
 	m, err := fabric.New(fabric.Config{Levels: levels, StaleAfter: l.options.StaleAfter})
 	if err != nil {
 		return err
-	}
-	if l.fabric != nil {
-		m.Reserve(l.fabric.Len())
 	}
 	l.fabric, l.levels, l.walked = m, levels, nil
 	l.draft.Names(func(name string, _ snapshot.Detail) { l.again[name] = struct{}{} })
@@ -106,7 +103,6 @@ func (l *loop) tellStale(ctx context.Context, since time.Time) {
 func (l *loop) take() (shown, regrouped bool) {
 	batch := l.options.Source.Take()
 	l.heard = batch.Heard
-	l.fabric.Reserve(len(batch.Nodes.Changed)) // For the first tree.
 	// Pods first: they change the numbers that nodes are shown with.
 	shown = l.takePods(batch.Pods)
 	regrouped = l.gangs.settle()
@@ -158,7 +154,7 @@ func (l *loop) takeReports(c informers.Changes[informers.Report]) bool {
 		if was != nil && report != nil && was.SameSpec(report) {
 			was.Beat(report.Heartbeat())
 			if d.Believed() != nil {
-				l.fabric.Beat(name, was.Heartbeat())
+				l.fabric.Heartbeat(name, was.Heartbeat())
 			}
 			continue
 		}
@@ -258,18 +254,7 @@ func (l *loop) walks(tree *fabric.Snapshot, slow bool) map[string][]string {
 	if !bySpine {
 		return map[string][]string{}
 	}
-	answered := map[string]bool{}
-	l.draft.Names(func(_ string, d snapshot.Detail) {
-		if r := d.Believed(); r != nil {
-			r.Leaves(func(id string) { answered[plainGUID(id)] = true })
-		}
-	})
-	return l.fabric.Walks(func(leaf string) bool { return answered[leaf] })
-}
-
-// plainGUID is a GUID as topo/fabric spells it: lower-case hex digits.
-func plainGUID(id string) string {
-	return strings.ReplaceAll(strings.TrimPrefix(strings.ToLower(id), "0x"), ":", "")
+	return l.fabric.UplinkDiscovery()
 }
 
 // sameMap compares what walks returns: a new map only if it was made anew.

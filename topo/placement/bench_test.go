@@ -9,7 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/placement"
 )
 
-// cluster is a map of nodes, 16 to a leaf and 16 leaves to a spine, half of
+// cluster is a topology of nodes, 16 to a leaf and 16 leaves to a spine, half of
 // them busy: each has room for none or one pod of 8 GPUs, or for up to 8 of
 // one.
 func cluster(nodes int) (groups []v1alpha1.Group, whole, shared []int32) {
@@ -62,19 +62,19 @@ func BenchmarkPlace(b *testing.B) {
 				Fit:      [][]int32{whole, light},
 				Together: func(int32, []int32) bool { return true },
 			}},
-			{"refused", placement.Gang{Tasks: []placement.Task{workers}, Require: "leaf"}, placement.Capacity{Fit: [][]int32{whole}}},
+			{"rejected", placement.Gang{Tasks: []placement.Task{workers}, Require: "leaf"}, placement.Capacity{Fit: [][]int32{whole}}},
 		} {
 			b.Run(fmt.Sprintf("%s/%d/%d", tt.name, size.pods, size.nodes), func(b *testing.B) {
-				plan, refusal := placement.Place(tree, &tt.gang, &tt.room)
-				if (refusal != nil) != (tt.name == "refused" && size.pods > 16) {
-					b.Fatal(refusal)
+				plan, rejection := placement.Place(tree, &tt.gang, &tt.room)
+				if (rejection != nil) != (tt.name == "rejected" && size.pods > 16) {
+					b.Fatal(rejection)
 				}
-				if refusal == nil && plan.Pods != size.pods && plan.Pods != size.pods+1 {
+				if rejection == nil && plan.Pods != size.pods && plan.Pods != size.pods+1 {
 					b.Fatalf("%+v", plan)
 				}
 				b.ReportAllocs()
 				for b.Loop() {
-					if _, err := placement.Place(tree, &tt.gang, &tt.room); (err != nil) != (refusal != nil) {
+					if _, err := placement.Place(tree, &tt.gang, &tt.room); (err != nil) != (rejection != nil) {
 						b.Fatal(err)
 					}
 				}
@@ -112,15 +112,15 @@ func BenchmarkShapes(b *testing.B) {
 			g, c := placement.Gang{Tasks: workers(4096)}, placement.Capacity{Fit: [][]int32{room}}
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, refusal := placement.Place(tree, &g, &c); refusal != nil {
-					b.Fatal(refusal)
+				if _, rejection := placement.Place(tree, &g, &c); rejection != nil {
+					b.Fatal(rejection)
 				}
 			}
 		})
 	}
 }
 
-// BenchmarkNew is the map's way into a tree.
+// BenchmarkNew reads a topology into a tree.
 func BenchmarkNew(b *testing.B) {
 	groups, _, _ := cluster(100000)
 	b.ReportAllocs()

@@ -7,74 +7,51 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
-// Bounds on what a map may hold; it comes over the network.
+// Bounds on what a topology may hold; it comes over the network.
 const (
 	maxDepth = 16
 	maxKinds = 64
 	maxNodes = 1 << 20
 )
 
-// New reads the answer of GET /node_group. A map that contradicts itself is
-// refused whole: a node or a group that stands in two places, kinds that
+// New reads the answer of GET /node_group. A topology that contradicts itself
+// is rejected whole: a node or a group that stands in two places, kinds that
 // contain each other, an element without name or kind, a node with children.
 func New(groups []v1alpha1.Group) (*Tree, error) {
-	// A map that is larger than this is refused below.
-	n := min(countNodes(groups, 0), maxNodes)
 	b := builder{
-		tree: &Tree{
-			ids: make(map[string]int32, n), groups: []group{{kind: -1, parent: -1}},
-			names: make([]string, 0, n), statuses: make([]string, 0, n), home: make([]int32, 0, n),
-		},
+		tree:  &Tree{ids: map[string]int32{}, groups: []group{{kind: -1, parent: -1}}},
 		kinds: map[string]int32{},
 		seen:  map[string]bool{},
 	}
-	var loose []*v1alpha1.Group
-	for i := range groups {
-		if groups[i].Kind == v1alpha1.KindNode {
-			loose = append(loose, &groups[i])
-			continue
-		}
-		if err := b.group(&groups[i], 0, 1); err != nil {
-			return nil, fmt.Errorf("map: %w", err)
-		}
+	if err := b.build(groups); err != nil {
+		return nil, fmt.Errorf("topology: %w", err)
 	}
-	t := b.tree
-	t.grouped = int32(len(t.names)) //nolint:gosec // At most maxNodes.
-	for _, n := range loose {
-		if err := b.node(n, 0); err != nil {
-			return nil, fmt.Errorf("map: %w", err)
-		}
-	}
-	t.groups[0].end = int32(len(t.groups)) //nolint:gosec // Every group has a name of its own in memory.
-	t.groups[0].last = t.grouped
-	if err := b.tiers(); err != nil {
-		return nil, fmt.Errorf("map: %w", err)
-	}
-	return t, nil
+	return b.tree, nil
 }
 
-func countNodes(groups []v1alpha1.Group, depth int) (n int) {
-	if depth > maxDepth {
-		return 0
-	}
-	for i := range groups {
-		if groups[i].Kind == v1alpha1.KindNode {
-			n++
-			continue
-		}
-		n += countNodes(groups[i].Child, depth+1)
-	}
-	return n
-}
-
-// builder is the making of a tree.
 type builder struct {
 	tree  *Tree
 	kinds map[string]int32
 	seen  map[string]bool
-	// above has bit p of element k if a group of kind k is right inside one of
-	// kind p.
-	above [maxKinds]uint64
+}
+
+// build adds the groups, then the nodes in no group, which have the last IDs.
+func (b *builder) build(groups []v1alpha1.Group) error {
+	t := b.tree
+	for i := range groups {
+		if groups[i].Kind == kindNode {
+			continue
+		}
+		if err := b.group(&groups[i], 0, 1); err != nil {
+			return err
+		}
+	}
+	t.grouped = t.nodes()
+	b.close(0)
+	if err := b.nodes(groups, 0); err != nil {
+		return err
+	}
+	return b.setTiers()
 }
 
 // group adds a group and all that is inside.
@@ -84,18 +61,11 @@ func (b *builder) group(g *v1alpha1.Group, parent int32, depth int) error {
 		return err
 	}
 	t := b.tree
-	self := int32(len(t.groups)) //nolint:gosec // Bounded by memory far below.
-	around := &t.groups[parent]
-	if around.kind >= 0 {
-		b.above[kind] |= 1 << around.kind
-	}
-	first := int32(len(t.names)) //nolint:gosec // At most maxNodes.
-	t.groups = append(t.groups, group{
-		name: g.Name, kind: kind, parent: parent, first: first, inside: around.inside | 1<<kind, lowest: true,
-	})
+	around := t.groups[parent].around | 1<<kind
+	self := b.open(group{name: g.Name, kind: kind, parent: parent, around: around, lowest: true})
 	nodes := 0
 	for i := range g.Child {
-		if g.Child[i].Kind == v1alpha1.KindNode {
+		if g.Child[i].Kind == kindNode {
 			nodes++
 			continue
 		}
@@ -106,28 +76,32 @@ func (b *builder) group(g *v1alpha1.Group, parent int32, depth int) error {
 	}
 	home := self
 	if !t.groups[self].lowest && nodes > 0 {
-		home = int32(len(t.groups)) //nolint:gosec // As above.
-		t.groups = append(t.groups, group{
-			name: g.Name, kind: kind, parent: self, first: int32(len(t.names)), //nolint:gosec // As above.
-			inside: t.groups[self].inside, lowest: true, own: true,
+		home = b.open(group{
+			name: g.Name, kind: kind, parent: self, around: around, lowest: true, remainder: true,
 		})
 	}
-	for i := range g.Child {
-		if g.Child[i].Kind != v1alpha1.KindNode {
-			continue
-		}
-		if err := b.node(&g.Child[i], home); err != nil {
-			return err
-		}
+	if err := b.nodes(g.Child, home); err != nil {
+		return err
 	}
-	for _, made := range []int32{self, home} {
-		t.groups[made].end = int32(len(t.groups)) //nolint:gosec // As above.
-		t.groups[made].last = int32(len(t.names)) //nolint:gosec // As above.
-	}
+	b.close(home)
+	b.close(self)
 	return nil
 }
 
-// check refuses what no group can be, and gives its kind a number.
+// open begins a group; close ends it behind all groups and nodes so far.
+func (b *builder) open(g group) int32 {
+	g.first = b.tree.nodes()
+	b.tree.groups = append(b.tree.groups, g)
+	return int32(len(b.tree.groups) - 1) //nolint:gosec // Every group has a name of its own in memory.
+}
+
+func (b *builder) close(g int32) {
+	t := b.tree
+	t.groups[g].next = int32(len(t.groups)) //nolint:gosec // As above.
+	t.groups[g].last = t.nodes()
+}
+
+// check rejects what no group can be, and gives its kind a number.
 func (b *builder) check(g *v1alpha1.Group, depth int) (int32, error) {
 	switch {
 	case g.Name == "" || g.Kind == "":
@@ -150,63 +124,66 @@ func (b *builder) check(g *v1alpha1.Group, depth int) (int32, error) {
 	return kind, nil
 }
 
-// node adds a node; home is its lowest group.
-func (b *builder) node(n *v1alpha1.Group, home int32) error {
+// nodes adds the nodes among the children of a group; home is their lowest
+// group.
+func (b *builder) nodes(children []v1alpha1.Group, home int32) error {
 	t := b.tree
-	_, twice := t.ids[n.Name]
-	switch {
-	case n.Name == "":
-		return errors.New("a node has no name")
-	case len(n.Child) > 0:
-		return fmt.Errorf("node %.80q has children", n.Name)
-	case twice:
-		return fmt.Errorf("node %.80q stands in two places", n.Name)
-	case len(t.names) == maxNodes:
-		return fmt.Errorf("more than %d nodes", maxNodes)
+	for i := range children {
+		n := &children[i]
+		if n.Kind != kindNode {
+			continue
+		}
+		_, twice := t.ids[n.Name]
+		switch {
+		case n.Name == "":
+			return errors.New("a node has no name")
+		case len(n.Child) > 0:
+			return fmt.Errorf("node %.80q has children", n.Name)
+		case twice:
+			return fmt.Errorf("node %.80q stands in two places", n.Name)
+		case len(t.names) == maxNodes:
+			return fmt.Errorf("more than %d nodes", maxNodes)
+		}
+		t.ids[n.Name] = t.nodes()
+		t.names = append(t.names, n.Name)
+		t.statuses = append(t.statuses, n.Status)
+		t.home = append(t.home, home)
 	}
-	t.ids[n.Name] = int32(len(t.names)) //nolint:gosec // At most maxNodes.
-	t.names = append(t.names, n.Name)
-	t.statuses = append(t.statuses, n.Status)
-	t.home = append(t.home, home)
 	return nil
 }
 
-// tiers numbers the kinds: one more than the highest kind that groups of the
-// kind hold.
-func (b *builder) tiers() error {
+// setTiers numbers the kinds: one more than the highest kind that groups of
+// the kind hold.
+func (b *builder) setTiers() error {
 	t := b.tree
 	t.tiers = make([]int, len(t.kinds))
+	root := 1
 	for i := range t.tiers {
 		t.tiers[i] = 1
 	}
-	// The longest chain of n kinds has n links, so n rounds settle it, unless
+	// The longest chain of n kinds has n links, so n rounds are enough, unless
 	// kinds contain each other.
-	for round := 0; b.raise(); round++ {
+	for round := 0; t.raise(); round++ {
 		if round == len(t.kinds) {
 			return errors.New("kinds of groups contain each other")
 		}
 	}
-	highest := 0
-	for _, tier := range t.tiers {
-		highest = max(highest, tier)
+	for i := range t.groups[1:] {
+		g := &t.groups[i+1]
+		g.tier = int32(t.tiers[g.kind]) //nolint:gosec // At most maxKinds.
+		root = max(root, t.tiers[g.kind]+1)
 	}
-	for i := range t.groups {
-		if g := &t.groups[i]; g.kind >= 0 {
-			g.tier = int32(t.tiers[g.kind]) //nolint:gosec // At most maxKinds.
-		}
-	}
-	t.groups[0].tier = int32(highest + 1)
+	t.groups[0].tier = int32(root)
 	return nil
 }
 
-// raise lifts every kind above those it holds, and tells whether one moved.
-func (b *builder) raise() (moved bool) {
-	t := b.tree
-	for kind := range t.kinds {
-		for around := range t.kinds {
-			if b.above[kind]&(1<<around) != 0 && t.tiers[around] <= t.tiers[kind] {
-				t.tiers[around], moved = t.tiers[kind]+1, true
-			}
+// raise lifts every kind above those that its groups hold, and returns whether
+// one moved.
+func (t *Tree) raise() (moved bool) {
+	for i := len(t.groups) - 1; i > 0; i-- {
+		g := &t.groups[i]
+		if outer := t.groups[g.parent].kind; outer >= 0 && !g.remainder && t.tiers[outer] <= t.tiers[g.kind] {
+			t.tiers[outer], moved = t.tiers[g.kind]+1, true
 		}
 	}
 	return moved

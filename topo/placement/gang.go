@@ -10,27 +10,27 @@ type Gang struct {
 	// goes into one lowest group. The last block may be shorter. 0 is none.
 	Slice int
 	// Require is the kind of the group that must hold the gang: a kind of the
-	// map, or "node". Empty: anything.
+	// tree, or "node". Empty: anything.
 	Require string
 	// Prefer is the kind of the group that should hold the gang: of those that
 	// do, the one with the least room is taken, before anything tighter is
-	// looked for inside it. Empty, or a kind that the map does not have: the
+	// considered inside it. Empty, or a kind that the tree does not have: the
 	// tightest group of any kind.
 	Prefer string
 	// Placed are the pods that have a node already.
 	Placed []Member
 	// Avoid are nodes that get none of its pods.
 	Avoid []int32
-	// MinMember is how many pods must have a node now, those that have one
-	// included. Of the rest, the lowest ranks get one if there is room. 0: all.
+	// MinMember is how many pods must have a node now, placed ones included. Of
+	// the rest, the lowest ranks get one if there is room. 0: all.
 	MinMember int
 }
 
 // Task is a role in a gang: pods that are alike.
 type Task struct {
-	// Name is for people.
+	// Name appears in rejections.
 	Name string
-	// Class says how many of them fit where: an index into Capacity.Fit.
+	// Class selects how many of them fit where: an index into Capacity.Fit.
 	Class int
 	// Pods is how many there are, and GPUs how many each of them asks for.
 	Pods, GPUs int
@@ -39,37 +39,52 @@ type Task struct {
 // Member is a pod that has a node.
 type Member struct {
 	Rank int
-	// Node is None if the map does not know it.
+	// Node is None if the tree does not have it.
 	Node int32
 }
 
 // Capacity is the room that nodes have now.
 type Capacity struct {
 	// Fit is how many pods of a class a node takes, if it gets no other pod of
-	// the gang: Fit[class][node]. Pods of a gang that run already are taken
-	// off.
+	// the gang: Fit[class][node]. Running pods of the gang are subtracted.
 	Fit [][]int32
 	// Free is what each node has left of what pods compete for, in any unit:
 	// of nodes that take as many pods, the one with the least comes first. Nil
 	// is the same for all.
 	Free []int32
-	// Together tells whether a node takes so many pods of each class at once.
-	// It is asked only about gangs with unlike classes, and may keep nothing of
-	// pods. Nil is the rule that holds whatever the pods ask for: the sum of
-	// pods/fit is at most 1. It refuses a pod without GPUs beside pods that
-	// have all the GPUs of a node.
+	// Together is true if a node takes so many pods of each class at once. It
+	// is called only for gangs with unlike classes, and must not keep pods. Nil
+	// is the rule that holds whatever the pods ask for: the sum of pods/fit is
+	// at most 1. That rule rejects a pod without GPUs beside pods that have all
+	// the GPUs of a node.
 	Together func(node int32, pods []int32) bool
 }
 
-// Plan is a place for every pod of a gang.
+// holds is true if a node takes so many pods of each class at once.
+func (c *Capacity) holds(node int32, pods []int32) bool {
+	sum := 0.0
+	for class, n := range pods {
+		switch fit := c.Fit[class][node]; {
+		case n == 0:
+		case n > fit:
+			return false
+		default:
+			sum += float64(n) / float64(fit)
+		}
+	}
+	const rounding = 1e-12
+	return sum <= 1+rounding || c.Together != nil && c.Together(node, pods)
+}
+
+// Plan assigns a node to every pod of a gang.
 type Plan struct {
 	// Nodes are the nodes of the ranks; None for those beyond MinMember for
-	// which there is no room now. Placed members keep theirs, None if the map
-	// does not know it.
+	// which there is no room now. Placed members keep theirs, None if the tree
+	// does not have it.
 	Nodes []int32
 	// Group is the tightest group that holds all of them; one node is a group
-	// of kind "node" and tier 0. Its name and kind are empty if it is the whole
-	// of all groups, or if a node in no group is among them.
+	// of kind "node" and tier 0. Its name and kind are empty if it is the root,
+	// or if a node in no group is among them.
 	Group Group
 	// Index is Group's index in the tree; -1 for a node, and if a node in no
 	// group is among several.
@@ -77,12 +92,6 @@ type Plan struct {
 	// Domains is how many lowest groups they are in; a node in no group counts
 	// as one.
 	Domains int
-	// Pods is how many ranks have a node, known or not.
+	// Pods is how many ranks have a node, in the tree or not.
 	Pods int
-}
-
-// Domain is a group of a kind, and how many pods of a class it takes.
-type Domain struct {
-	Kind, Name string
-	Pods       int
 }

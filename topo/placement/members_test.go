@@ -32,11 +32,11 @@ func TestTheRestGoesToItsMembers(t *testing.T) {
 			g.Placed = append(g.Placed, placement.Member{Rank: rank, Node: node})
 			rest--
 		}
-		plan, refusal := placement.Place(tree, &g, &placement.Capacity{Fit: [][]int32{q.fit}})
-		if want := q.room(f.root) >= rest; (refusal == nil) != want {
-			t.Fatalf("seed %d: %v, and room for %d", seed, refusal, q.room(f.root))
+		plan, rejection := placement.Place(tree, &g, &placement.Capacity{Fit: [][]int32{q.fit}})
+		if want := q.room(f.root) >= rest; (rejection == nil) != want {
+			t.Fatalf("seed %d: %v, and room for %d", seed, rejection, q.room(f.root))
 		}
-		if refusal != nil {
+		if rejection != nil {
 			continue
 		}
 		plans++
@@ -142,14 +142,14 @@ func TestAMemberComesBack(t *testing.T) {
 			"2 of 3 fit (2 placed already), group leaf-0 is 8 GPUs short; 1 node with room is in no leaf",
 		},
 		{
-			"the map moved members apart: the rest is with any of them",
+			"the topology moved members apart: the rest is with any of them",
 			placement.Gang{Tasks: workers(4), Placed: []placement.Member{{0, 0}, {2, 7}}, Require: "leaf"},
 			[]int32{0, 1, 1, 1, 1, 1, 1, 0, 1, 1},
 			[]int32{0, 1, 7, 2},
 			"",
 		},
 		{
-			"a member's node left the map",
+			"a member's node left the topology",
 			placement.Gang{Tasks: workers(3), Placed: []placement.Member{{0, placement.None}, {2, 8}}, Require: "leaf"},
 			[]int32{1, 1, 1, 1, 1, 1, 1, 1, 0, 1},
 			[]int32{placement.None, 7, 8},
@@ -178,9 +178,9 @@ func TestAMemberComesBack(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			plan, refusal := placement.Place(tree, &tt.gang, &placement.Capacity{Fit: [][]int32{tt.fit}})
-			if !slices.Equal(plan.Nodes, tt.nodes) || said(refusal) != tt.reason {
-				t.Errorf("%v, %s\nwant %v, %s", plan.Nodes, said(refusal), tt.nodes, tt.reason)
+			plan, rejection := placement.Place(tree, &tt.gang, &placement.Capacity{Fit: [][]int32{tt.fit}})
+			if !slices.Equal(plan.Nodes, tt.nodes) || message(rejection) != tt.reason {
+				t.Errorf("%v, %s\nwant %v, %s", plan.Nodes, message(rejection), tt.nodes, tt.reason)
 			}
 		})
 	}

@@ -27,8 +27,8 @@ func TestMoreRoomIsNeverWorse(t *testing.T) {
 			Avoid:   []int32{int32(rng.IntN(f.nodes))},
 			Require: []string{"", "leaf", "spine"}[rng.IntN(3)],
 		}
-		plan, refusal := placement.Place(tree, &g, &placement.Capacity{Fit: [][]int32{fit}})
-		if refusal != nil {
+		plan, rejection := placement.Place(tree, &g, &placement.Capacity{Fit: [][]int32{fit}})
+		if rejection != nil {
 			continue
 		}
 		plans++
@@ -45,9 +45,9 @@ func TestMoreRoomIsNeverWorse(t *testing.T) {
 			gang *placement.Gang
 			fit  []int32
 		}{{"more room", &g, more}, {"a smaller gang", &less, fit}, {"nothing to avoid", &freer, fit}} {
-			other, refusal := placement.Place(tree, tt.gang, &placement.Capacity{Fit: [][]int32{tt.fit}})
-			if refusal != nil || other.Group.Tier > plan.Group.Tier {
-				t.Fatalf("seed %d: %s: %v, %+v, it was %+v", seed, tt.name, refusal, other, plan)
+			other, rejection := placement.Place(tree, tt.gang, &placement.Capacity{Fit: [][]int32{tt.fit}})
+			if rejection != nil || other.Group.Tier > plan.Group.Tier {
+				t.Fatalf("seed %d: %s: %v, %+v, it was %+v", seed, tt.name, rejection, other, plan)
 			}
 		}
 	}

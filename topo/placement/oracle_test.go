@@ -11,7 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/placement"
 )
 
-// The oracle knows trees as the map gives them, and plans as assignments. It
+// The oracle knows trees as the topology has them, and plans as assignments. It
 // tries all of them.
 
 // part is a group or a node of the oracle's tree.
@@ -48,7 +48,7 @@ func (p *part) homes() []*part {
 	return slices.DeleteFunc(p.all(), func(q *part) bool { return !q.lowest() })
 }
 
-// forest is a random map of uniform depth, with the oracle's view of it.
+// forest is a random topology of uniform depth, with the oracle's view of it.
 type forest struct {
 	groups []v1alpha1.Group
 	root   *part
@@ -128,7 +128,7 @@ func (q *question) each(p *part, n int, do func(take []int32)) {
 	put(0, n)
 }
 
-// aligned tells whether every lowest group has whole blocks, and one of them
+// aligned is true if every lowest group has whole blocks, and one of them
 // the shorter one.
 func (q *question) aligned(homes []*part, take []int32, short int) bool {
 	seen := 0
@@ -269,7 +269,7 @@ func takes(nodes int, plan placement.Plan) []int32 {
 }
 
 func TestPlansAreOptimal(t *testing.T) {
-	fits, refusals := 0, 0
+	fits, rejections := 0, 0
 	for seed := range uint64(6000) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		// Many nodes with little room, or few with more.
@@ -302,13 +302,13 @@ func TestPlansAreOptimal(t *testing.T) {
 		if q.block > 1 {
 			g.Slice = 8 * q.block
 		}
-		plan, refusal := placement.Place(tree, &g, &placement.Capacity{Fit: [][]int32{q.fit}, Free: q.free})
+		plan, rejection := placement.Place(tree, &g, &placement.Capacity{Fit: [][]int32{q.fit}, Free: q.free})
 		best := q.best(f.root, n, func([]int32) []int { return []int{0} })
-		if (refusal == nil) != (best != nil) {
-			t.Fatalf("seed %d: %d pods, %v: refusal %v, best %v", seed, n, q.fit, refusal, best)
+		if (rejection == nil) != (best != nil) {
+			t.Fatalf("seed %d: %d pods, %v: rejection %v, best %v", seed, n, q.fit, rejection, best)
 		}
-		if refusal != nil {
-			refusals++
+		if rejection != nil {
+			rejections++
 			continue
 		}
 		fits++
@@ -317,12 +317,12 @@ func TestPlansAreOptimal(t *testing.T) {
 			t.Fatalf("seed %d", seed)
 		}
 		if at := reach(f.root, takes(f.nodes, plan)); at.name != plan.Group.Name || at.tier != plan.Group.Tier {
-			t.Fatalf("seed %d: the plan says %+v, and reaches %q of tier %d", seed, plan.Group, at.name, at.tier)
+			t.Fatalf("seed %d: the plan has %+v, and reaches %q of tier %d", seed, plan.Group, at.name, at.tier)
 		}
 		contiguous(t, f.root, plan, q.block)
 	}
-	if fits < 3000 || refusals < 500 {
-		t.Errorf("%d plans and %d refusals", fits, refusals)
+	if fits < 3000 || rejections < 500 {
+		t.Errorf("%d plans and %d rejections", fits, rejections)
 	}
 }
 

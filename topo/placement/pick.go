@@ -5,46 +5,44 @@ import (
 	"slices"
 )
 
-// item is a part of a group that can take pods: a group inside, or a node.
+// item is a part of a group that takes pods: a group inside, or a node.
 type item struct {
 	// slots is how many whole blocks it takes, and room how many pods.
 	slots, room int64
 	id          int32
-	// spare tells that it takes the last, shorter block besides.
+	// spare is true if it takes the last, shorter block besides.
 	spare bool
 }
 
 // picker chooses the parts of a group that a gang spans.
 type picker struct {
-	items, sorted, buffer []item
+	items, sorted []item
 	// sum[i] is the slots of sorted[:i]; spare[i] the first place from i on
 	// with a spare item.
-	sum    []int64
-	spare  []int32
-	counts []int32
-	chosen []item
+	sum   []int64
+	spare []int32
+	// buffer and counts are for sorting.
+	buffer, chosen []item
+	counts         []int32
 }
 
-// pick takes the fewest items that hold blocks, and a last one, if any, that
-// is shorter: it is held by a slot or by an item's spare room. Of the sets with
-// so few items it is the one that leaves the largest items whole: their sizes
-// (slots, then room), the largest first, are least in lexicographic order. Of
-// equal items the first in the tree are taken. It is empty if all items together
-// do not do. The last of the chosen is the one that need not be filled.
+// pick takes the fewest items that hold an amount; the shorter block is held by
+// a slot or by an item's spare room. Of the sets with so few items it is the
+// one that leaves the largest items whole: their sizes (slots, then room), the
+// largest first, are least in lexicographic order. Of equal items the first in
+// the tree are taken. It is empty if all items together do not do. The last of
+// the chosen is the one that need not be filled.
 //
 // It goes through the items from the largest to the least and leaves out each
 // one without which the later ones still do; whether they do is one subtraction,
 // since the largest of the later ones are the best.
-func (p *picker) pick(blocks int64, short bool) []item {
+func (p *picker) pick(a amount) []item {
 	p.chosen = p.chosen[:0]
-	k := p.fewest(blocks, short)
+	k := p.fewest(a)
 	if k == 0 {
 		return nil
 	}
-	need, bonus := blocks, short
-	if short {
-		need++
-	}
+	need, bonus := a.slots(), a.short > 0
 	for i := 0; k > 0; i++ {
 		if p.do(i+1, k, need, bonus) {
 			continue
@@ -60,25 +58,20 @@ func (p *picker) pick(blocks int64, short bool) []item {
 	return p.chosen
 }
 
-// fewest is how many items hold blocks, and a last one that is shorter; 0 if
-// all together do not.
-func (p *picker) fewest(blocks int64, short bool) int {
+// fewest is how many items hold an amount; 0 if all together do not.
+func (p *picker) fewest(a amount) int {
 	p.sort()
 	p.index()
-	need := blocks
-	if short {
-		need++
-	}
 	for k := 1; k <= len(p.sorted); k++ {
-		if p.do(0, k, need, short) {
+		if p.do(0, k, a.slots(), a.short > 0) {
 			return k
 		}
 	}
 	return 0
 }
 
-// do tells whether k of the items from place i on hold what is needed. With
-// bonus, one spare item holds one more.
+// do is true if k of the items from place i on hold so many slots. With bonus,
+// one spare item holds one more.
 func (p *picker) do(i, k int, need int64, bonus bool) bool {
 	if i+k > len(p.sorted) {
 		return false
@@ -111,10 +104,22 @@ func (p *picker) last() {
 }
 
 func compare(a, b *item) int {
-	if c := cmp.Compare(b.slots, a.slots); c != 0 {
-		return c
+	return cmp.Or(cmp.Compare(b.slots, a.slots), cmp.Compare(b.room, a.room))
+}
+
+// open is the place of the chosen item that is not filled but takes what is
+// left of an amount: the last, or the last with spare room if only what blocks
+// leave over takes the shorter one.
+func open(chosen []item, a amount) int {
+	total := int64(0)
+	for i := range chosen {
+		total += chosen[i].slots
 	}
-	return cmp.Compare(b.room, a.room)
+	at := len(chosen) - 1
+	for total < a.slots() && !chosen[at].spare {
+		at--
+	}
+	return at
 }
 
 // sort orders the items by slots and room, the largest first, and equal ones
@@ -125,19 +130,15 @@ func (p *picker) sort() {
 	p.sorted = append(p.sorted[:0], p.items...)
 	slices.Reverse(p.sorted)
 	var slots, room int64
-	alike := true
 	for i := range p.items {
 		slots, room = max(slots, p.items[i].slots), max(room, p.items[i].room)
-		alike = alike && p.items[i].room == p.items[i].slots
 	}
 	if len(p.items) <= few || max(slots, room) > most {
 		slices.SortStableFunc(p.sorted, func(a, b item) int { return compare(&a, &b) })
 		return
 	}
-	// Counting keeps large flat maps linear.
-	if !alike {
-		p.count(room, func(it *item) int64 { return it.room })
-	}
+	// Counting keeps large flat trees linear.
+	p.count(room, func(it *item) int64 { return it.room })
 	p.count(slots, func(it *item) int64 { return it.slots })
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The two ways to sort agree, and both are what pick says.
+// The two ways to sort agree, and both are the order that pick documents.
 func TestSortedItems(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 9))
@@ -31,7 +31,7 @@ func TestSortedItems(t *testing.T) {
 // Of all sets of items the picker takes the best.
 func TestPickIsOptimal(t *testing.T) {
 	var p picker
-	picked, refused := 0, 0
+	picked, rejected := 0, 0
 	for seed := range uint64(20000) {
 		rng := rand.New(rand.NewPCG(seed, 10))
 		p.items = p.items[:0]
@@ -41,17 +41,17 @@ func TestPickIsOptimal(t *testing.T) {
 			it.spare = rng.IntN(3) == 0
 			p.items = append(p.items, it)
 		}
-		blocks, short := rng.Int64N(20), rng.IntN(2) == 0
-		if blocks == 0 && !short {
+		a := amount{blocks: rng.Int64N(20), short: int64(rng.IntN(2))}
+		if a == (amount{}) {
 			continue
 		}
-		want := best(p.items, blocks, short)
-		got := slices.Clone(p.pick(blocks, short))
+		want := best(p.items, a)
+		got := slices.Clone(p.pick(a))
 		if len(got) == 0 {
 			if want != nil {
-				t.Fatalf("seed %d: nothing, and %v do for %d, %v", seed, want, blocks, short)
+				t.Fatalf("seed %d: nothing, and %v do for %+v", seed, want, a)
 			}
-			refused++
+			rejected++
 			continue
 		}
 		picked++
@@ -63,11 +63,11 @@ func TestPickIsOptimal(t *testing.T) {
 		}
 		slices.SortFunc(got, order)
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(item{})); diff != "" {
-			t.Fatalf("seed %d: %d blocks, shorter %v, of %v (-want +got):\n%s", seed, blocks, short, p.items, diff)
+			t.Fatalf("seed %d: %+v of %v (-want +got):\n%s", seed, a, p.items, diff)
 		}
 	}
-	if picked < 5000 || refused < 2000 {
-		t.Errorf("%d sets and %d refusals", picked, refused)
+	if picked < 5000 || rejected < 2000 {
+		t.Errorf("%d sets and %d rejections", picked, rejected)
 	}
 }
 
@@ -80,7 +80,7 @@ func order(a, b item) int {
 }
 
 // best tries every set of items.
-func best(items []item, blocks int64, short bool) (best []item) {
+func best(items []item, a amount) (best []item) {
 	for set := range uint(1) << len(items) {
 		if best != nil && bits.OnesCount(set) > len(best) {
 			continue
@@ -94,7 +94,7 @@ func best(items []item, blocks int64, short bool) (best []item) {
 				spare = spare || items[i].spare
 			}
 		}
-		if holds := slots > blocks || slots == blocks && (!short || spare); !holds {
+		if holds := slots > a.blocks || slots == a.blocks && (a.short == 0 || spare); !holds {
 			continue
 		}
 		slices.SortFunc(in, order)

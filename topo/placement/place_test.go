@@ -43,24 +43,24 @@ func workers(n int) []placement.Task {
 	return []placement.Task{{Name: "worker", Pods: n, GPUs: 8}}
 }
 
-func said(r error) string {
+func message(r error) string {
 	if r == nil {
 		return ""
 	}
 	return r.Error()
 }
 
-// outcome is a plan and a refusal as the tables write them.
+// outcome is a plan and a rejection as the tables write them.
 type outcome struct {
-	Nodes   []int32
-	Reached string
-	Domains int
-	Refused string
+	Nodes    []int32
+	Reached  string
+	Domains  int
+	Rejected string
 }
 
 func placeOn(tree *placement.Tree, g placement.Gang, c placement.Capacity) outcome {
-	plan, refusal := placement.Place(tree, &g, &c)
-	return outcome{plan.Nodes, plan.Group.Kind + " " + plan.Group.Name, plan.Domains, said(refusal)}
+	plan, rejection := placement.Place(tree, &g, &c)
+	return outcome{plan.Nodes, plan.Group.Kind + " " + plan.Group.Name, plan.Domains, message(rejection)}
 }
 
 func TestPlace(t *testing.T) {
@@ -141,10 +141,10 @@ func TestPlace(t *testing.T) {
 			outcome{[]int32{9, 9, 9}, "node x", 1, ""},
 		},
 		{
-			"a level that the map does not have",
+			"a level that the topology does not have",
 			placement.Gang{Tasks: workers(1), Require: "rack"},
 			one,
-			outcome{nil, " ", 0, "no group of the map is a rack; it has spine, leaf"},
+			outcome{nil, " ", 0, "the topology has no rack; it has spine, leaf"},
 		},
 		{
 			"a preferred level keeps the roomy spine whole",
@@ -171,7 +171,7 @@ func TestPlace(t *testing.T) {
 			outcome{[]int32{0, 1, 2, 3, 4}, "spine spine-a", 2, ""},
 		},
 		{
-			"a preferred level that the map does not have",
+			"a preferred level that the topology does not have",
 			placement.Gang{Tasks: workers(2), Prefer: "rack"},
 			one,
 			outcome{[]int32{7, 8}, "leaf leaf-2", 1, ""},
@@ -247,9 +247,9 @@ func TestPlace(t *testing.T) {
 			"a class without room",
 			placement.Gang{Tasks: []placement.Task{{Name: "w", Class: 1, Pods: 5}}},
 			one,
-			outcome{nil, " ", 0, `task "w" is of class 1, and room is known for 1`},
+			outcome{nil, " ", 0, `task "w" is of class 1, and capacity has 1`},
 		},
-		{"room for other nodes", placement.Gang{Tasks: workers(1)}, one[:3], outcome{nil, " ", 0, "room is known for 3 nodes, the map has 10"}},
+		{"room for other nodes", placement.Gang{Tasks: workers(1)}, one[:3], outcome{nil, " ", 0, "capacity has 3 nodes, the topology tree 10"}},
 		{
 			"negative room is none",
 			placement.Gang{Tasks: workers(1)},
@@ -302,7 +302,7 @@ func TestFree(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	got = placeOn(fixture(t), placement.Gang{Tasks: workers(2)}, placement.Capacity{Fit: [][]int32{make([]int32, 10)}, Free: free[:3]})
-	if diff := cmp.Diff(outcome{nil, " ", 0, "it is known of 3 nodes what is free, the map has 10"}, got); diff != "" {
+	if diff := cmp.Diff(outcome{nil, " ", 0, "free capacity has 3 nodes, the topology tree 10"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

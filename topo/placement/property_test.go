@@ -13,7 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/placement"
 )
 
-// world is a random map with nodes in groups, beside groups and in none, and
+// world is a random topology with nodes in groups, beside groups and in none, and
 // what its nodes have: processors and GPUs.
 type world struct {
 	groups []v1alpha1.Group
@@ -161,25 +161,25 @@ func (w *world) lowest(node int32) string {
 }
 
 func TestPlansAreSound(t *testing.T) {
-	plans, refusals := 0, 0
+	plans, rejections := 0, 0
 	for seed := range uint64(6000) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		w := newWorld(t, rng)
 		for range 3 {
 			a := w.ask(rng)
-			plan, refusal := placement.Place(w.tree, &a.gang, &a.room)
+			plan, rejection := placement.Place(w.tree, &a.gang, &a.room)
 			fresh, err := placement.New(w.groups)
 			if err != nil {
 				t.Fatal(err)
 			}
-			want, rejection := placement.Place(fresh, &a.gang, &a.room)
-			if diff := cmp.Diff(want, plan) + cmp.Diff(said(rejection), said(refusal)); diff != "" {
+			want, fault := placement.Place(fresh, &a.gang, &a.room)
+			if diff := cmp.Diff(want, plan) + cmp.Diff(message(fault), message(rejection)); diff != "" {
 				t.Fatalf("seed %d: a plan depends on those before it (-fresh tree +used tree):\n%s", seed, diff)
 			}
-			if refusal != nil {
-				refusals++
-				if refusal.Error() == "" || plan.Nodes != nil {
-					t.Fatalf("seed %d: %q, %+v", seed, refusal.Error(), plan)
+			if rejection != nil {
+				rejections++
+				if rejection.Error() == "" || plan.Nodes != nil {
+					t.Fatalf("seed %d: %q, %+v", seed, rejection.Error(), plan)
 				}
 				continue
 			}
@@ -192,8 +192,8 @@ func TestPlansAreSound(t *testing.T) {
 			}
 		}
 	}
-	if plans < 3000 || refusals < 3000 {
-		t.Errorf("%d plans and %d refusals", plans, refusals)
+	if plans < 3000 || rejections < 3000 {
+		t.Errorf("%d plans and %d rejections", plans, rejections)
 	}
 }
 
@@ -241,7 +241,7 @@ func (w *world) faults(a *ask, plan *placement.Plan) (out []string) {
 		load[node][class[rank]]++
 	}
 	if pods != plan.Pods || pods < a.gang.MinMember || missing && a.gang.MinMember == 0 {
-		fault("%d pods, said to be %d", pods, plan.Pods)
+		fault("%d pods, and has %d", pods, plan.Pods)
 	}
 	for node, n := range load {
 		if !w.takes(node, a.needs, n) {
@@ -250,7 +250,7 @@ func (w *world) faults(a *ask, plan *placement.Plan) (out []string) {
 	}
 	w.bounds(a, plan, placed, fault)
 	w.blocks(a, plan, placed, fault)
-	w.said(plan, fault)
+	w.summary(plan, fault)
 	return out
 }
 
@@ -325,8 +325,8 @@ func (w *world) blocks(a *ask, plan *placement.Plan, placed map[int]int32, fault
 	}
 }
 
-// said checks what the plan says of itself.
-func (w *world) said(plan *placement.Plan, fault func(string, ...any)) {
+// summary checks what the plan states about itself.
+func (w *world) summary(plan *placement.Plan, fault func(string, ...any)) {
 	domains, nodes, loose := map[string]bool{}, map[int32]bool{}, false
 	var shared map[string]string
 	for _, node := range plan.Nodes {
@@ -347,7 +347,7 @@ func (w *world) said(plan *placement.Plan, fault func(string, ...any)) {
 		}
 	}
 	if len(domains) != plan.Domains {
-		fault("%d domains, said to be %d", len(domains), plan.Domains)
+		fault("%d domains, and has %d", len(domains), plan.Domains)
 	}
 	if len(nodes) == 0 {
 		return
@@ -360,7 +360,7 @@ func (w *world) said(plan *placement.Plan, fault func(string, ...any)) {
 		}
 	}
 	if plan.Group.Name != want || plan.Group.Kind != at {
-		fault("the tightest group is %s %q, said to be %s %q", at, want, plan.Group.Kind, plan.Group.Name)
+		fault("the tightest group is %s %q, and has %s %q", at, want, plan.Group.Kind, plan.Group.Name)
 	}
 	for node := range nodes {
 		if node < plan.Group.First || node >= plan.Group.End {

@@ -6,11 +6,13 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
-// None is no node.
+const kindNode = v1alpha1.KindNode
+
+// None is the ID of no node.
 const None int32 = -1
 
-// Tree is a map of the cluster, made for plans. It never changes, and may be
-// read by many at once.
+// Tree is the topology of a cluster in the form that plans need. It never
+// changes, and is safe for concurrent use.
 //
 // A node's ID is its place in the tree: the nodes of every group, and of every
 // group of groups, have consecutive IDs. Nodes in no group come last.
@@ -20,44 +22,46 @@ type Tree struct {
 	ids      map[string]int32
 	// home is each node's lowest group; 0 if it has none.
 	home []int32
-	// groups are in preorder; groups[0] is the whole of all groups.
+	// groups are in preorder; groups[0] is the root with all groups.
 	groups []group
-	// kinds are those of groups; their places are the bits of group.inside.
+	// kinds are those of groups; their indexes are the bits of group.around.
 	kinds []string
 	tiers []int
 	// grouped is how many nodes are in a group.
-	grouped  int32
-	planners sync.Pool
+	grouped int32
+	// searches are buffers of finished plans: without them a plan on 100,000
+	// nodes allocates megabytes.
+	searches sync.Pool
 }
 
-// group is an element of the tree that is no node.
+// group is an inner element of the tree.
 type group struct {
 	name   string
-	kind   int32 // -1 for the whole
+	kind   int32 // -1 for the root
 	tier   int32
 	parent int32
-	// end is one past the last group inside; the first child, if it has
+	// next is one past the last group inside; the first child, if it has
 	// groups, is the next one.
-	end         int32
+	next        int32
 	first, last int32 // its nodes: last is one past
-	// inside are the kinds of the group and of all around it.
-	inside uint64
-	// lowest tells that its children are nodes.
+	// around are the kinds of the group and of all around it.
+	around uint64
+	// lowest is true if its children are nodes.
 	lowest bool
-	// own tells that it is not in the map: the nodes that stand beside groups
-	// in their parent.
-	own bool
+	// remainder is true if it is not in the topology: the nodes that stand
+	// beside groups in their parent.
+	remainder bool
 }
 
 // Group is a group of nodes.
 type Group struct {
 	Name, Kind string
 	// Tier is how far up the group is: 0 a node, 1 a group of nodes, more for
-	// groups of groups. All groups of a kind have the same. The whole of all
-	// groups has one more than the widest kind, and what reaches to nodes in
-	// no group one more than that.
+	// groups of groups. All groups of a kind have the same. The root has one
+	// more than the widest kind, and what reaches to nodes in no group one more
+	// than that.
 	Tier int
-	// Parent is the group around it; -1 for the whole, and outside the tree.
+	// Parent is the group around it; -1 for the root, and outside the tree.
 	Parent int
 	// First and End are its nodes: those from First up to End, without it.
 	First, End int32
@@ -65,6 +69,9 @@ type Group struct {
 
 // Len is the number of nodes; their IDs are 0 to Len()-1.
 func (t *Tree) Len() int { return len(t.names) }
+
+// nodes is Len as an ID.
+func (t *Tree) nodes() int32 { return int32(len(t.names)) } //nolint:gosec // At most maxNodes.
 
 // ID is the node of a name.
 func (t *Tree) ID(name string) (int32, bool) {
@@ -75,14 +82,14 @@ func (t *Tree) ID(name string) (int32, bool) {
 // Name is the name of a node.
 func (t *Tree) Name(node int32) string { return t.names[node] }
 
-// Status is what the map says of a node: Ready, NotReady or Degraded.
+// Status is the status of a node in the topology: Ready, NotReady or Degraded.
 func (t *Tree) Status(node int32) string { return t.statuses[node] }
 
 // Kinds are the kinds of groups, the widest first; equally wide ones in the
-// order of the map.
+// order of the topology.
 func (t *Tree) Kinds() []string {
 	out := make([]string, 0, len(t.kinds))
-	for tier := t.whole(); tier > 0; tier-- {
+	for tier := int(t.groups[0].tier); tier > 0; tier-- {
 		for i, kind := range t.kinds {
 			if t.tiers[i] == tier {
 				out = append(out, kind)
@@ -93,14 +100,14 @@ func (t *Tree) Kinds() []string {
 }
 
 // Groups is the number of groups; their indexes are 0 to Groups()-1, and 0 is
-// the whole of all groups, without name and kind.
+// the root, without name and kind.
 func (t *Tree) Groups() int { return len(t.groups) }
 
 // Group is the group of an index. Nodes that stand beside groups are a group
-// to plan with, which is told as the group around them.
+// to plan with, which appears as the group around them.
 func (t *Tree) Group(i int) Group {
 	g := &t.groups[i]
-	if g.own {
+	if g.remainder {
 		g = &t.groups[g.parent]
 	}
 	out := Group{Name: g.name, Tier: int(g.tier), Parent: int(g.parent), First: g.first, End: g.last}
@@ -112,7 +119,7 @@ func (t *Tree) Group(i int) Group {
 
 // Home is the index of the lowest group that a node is in; 0 if it is in none.
 func (t *Tree) Home(node int32) int {
-	if h := t.home[node]; t.groups[h].own {
+	if h := t.home[node]; t.groups[h].remainder {
 		return int(t.groups[h].parent)
 	}
 	return int(t.home[node])
@@ -120,18 +127,34 @@ func (t *Tree) Home(node int32) int {
 
 // Around is the group of a kind that a node is in.
 func (t *Tree) Around(node int32, kind string) (Group, bool) {
-	for g := t.home[node]; g > 0; g = t.groups[g].parent {
-		if !t.groups[g].own && t.kinds[t.groups[g].kind] == kind {
-			return t.Group(int(g)), true
-		}
+	g := t.ancestor(t.home[node], t.bit(kind))
+	if g <= 0 {
+		return Group{}, false
 	}
-	return Group{}, false
+	return t.Group(int(g)), true
 }
 
-// whole is the tier of the whole of all groups.
-func (t *Tree) whole() int { return int(t.groups[0].tier) }
+// ancestor is the lowest of a group and those around it whose kind has this
+// bit; None if none has it.
+func (t *Tree) ancestor(g int32, bit uint64) int32 {
+	for ; g > 0; g = t.groups[g].parent {
+		if 1<<t.groups[g].kind == bit && !t.groups[g].remainder {
+			return g
+		}
+	}
+	return None
+}
 
-// bit is the bit of a kind in group.inside; 0 if no group is of that kind.
+// common is the lowest group that has all nodes from first to last.
+func (t *Tree) common(first, last int32) int32 {
+	g := t.home[first]
+	for last >= t.groups[g].last {
+		g = t.groups[g].parent
+	}
+	return g
+}
+
+// bit is the bit of a kind in group.around; 0 if no group is of that kind.
 func (t *Tree) bit(kind string) uint64 {
 	for i, k := range t.kinds {
 		if k == kind {
@@ -141,7 +164,45 @@ func (t *Tree) bit(kind string) uint64 {
 	return 0
 }
 
-// single is a node as a group.
-func (t *Tree) single(node int32) Group {
-	return Group{Name: t.names[node], Kind: v1alpha1.KindNode, Parent: -1, First: node, End: node + 1}
+// Domain is a group of a kind, and how many pods of a class it takes.
+type Domain struct {
+	Kind, Name string
+	Pods       int
+}
+
+// LargestFree is, for every kind, the widest first, the group that takes the
+// most pods of a class, with fit pods on each node; the first of several. Its
+// Pods are the largest gang of one pod a rank that the kind can hold.
+func (t *Tree) LargestFree(fit []int32) []Domain {
+	pods := make([]int64, len(t.groups))
+	t.sum(pods, fit, nil)
+	var out []Domain
+	for _, kind := range t.Kinds() {
+		best, bit := Domain{Kind: kind}, t.bit(kind)
+		for i := 1; i < len(t.groups); i++ {
+			if g := &t.groups[i]; 1<<g.kind == bit && (best.Name == "" || int(pods[i]) > best.Pods) {
+				best.Name, best.Pods = g.name, int(pods[i])
+			}
+		}
+		out = append(out, best)
+	}
+	return out
+}
+
+// sum adds up by group how many pods the nodes take, but for excluded ones.
+func (t *Tree) sum(pods []int64, fit []int32, excluded []bool) {
+	clear(pods)
+	for i := len(t.groups) - 1; i >= 0; i-- {
+		g := &t.groups[i]
+		if g.lowest {
+			for node := g.first; node < g.last; node++ {
+				if excluded == nil || !excluded[node] {
+					pods[i] += int64(max(fit[node], 0))
+				}
+			}
+		}
+		if g.parent >= 0 {
+			pods[g.parent] += pods[i]
+		}
+	}
 }

@@ -50,12 +50,12 @@ func TestTree(t *testing.T) {
 	if diff := cmp.Diff([]string{"spine", "leaf"}, tree.Kinds()); diff != "" {
 		t.Errorf("kinds (-want +got):\n%s", diff)
 	}
-	if _, ok := tree.ID("nobody"); ok {
-		t.Error("nobody is on the map")
+	if _, ok := tree.ID("unknown"); ok {
+		t.Error("an unknown node is in the tree")
 	}
 }
 
-// Nodes that stand beside groups are a lowest group, told as the group around.
+// Nodes that stand beside groups are a lowest group, which appears as the group around.
 func TestNodesBesideGroups(t *testing.T) {
 	tree, err := placement.New([]v1alpha1.Group{of("leaf", "leaf-0",
 		append(nodes("n0", "n1"), of("nvlink", "nvlink-0", nodes("n2", "n3")...))...)})
@@ -83,6 +83,12 @@ func TestNodesBesideGroups(t *testing.T) {
 			}
 		})
 	}
+	// They are in the same leaf as the members of a gang that requires one.
+	beside := placement.Gang{Tasks: workers(2), Require: "leaf", Placed: []placement.Member{{Rank: 0, Node: 0}}}
+	want := outcome{[]int32{0, 2}, "leaf leaf-0", 2, ""}
+	if diff := cmp.Diff(want, placeOn(tree, beside, placement.Capacity{Fit: [][]int32{{0, 0, 1, 0}}})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 	// They are no group that a gang could choose for its little room.
 	two, err := placement.New([]v1alpha1.Group{
 		of("leaf", "leaf-a", append(nodes("a0", "a1"), of("nvlink", "nvlink-a", nodes("a2")...))...),
@@ -100,7 +106,7 @@ func TestNodesBesideGroups(t *testing.T) {
 	}
 }
 
-func TestLyingMaps(t *testing.T) {
+func TestInvalidTopology(t *testing.T) {
 	deep := of("leaf", "l", nodes("n")...)
 	for i := range 20 {
 		deep = of(fmt.Sprint("k", i), fmt.Sprint("g", i), deep)
@@ -116,20 +122,20 @@ func TestLyingMaps(t *testing.T) {
 		groups []v1alpha1.Group
 		want   string
 	}{
-		{"a node twice", append(nodes("a"), of("leaf", "l", nodes("a")...)), `map: node "a" stands in two places`},
-		{"a group twice", []v1alpha1.Group{of("leaf", "l"), of("spine", "s", of("leaf", "l"))}, `map: leaf "l" stands in two places`},
-		{"a node with children", with, `map: node "a" has children`},
-		{"a node without a name", nodes(""), `map: a node has no name`},
-		{"a group without a name", []v1alpha1.Group{of("leaf", "")}, `map: a group has the name "" and the kind "leaf"`},
-		{"a group without a kind", []v1alpha1.Group{of("", "l")}, `map: a group has the name "l" and the kind ""`},
-		{"too deep", []v1alpha1.Group{deep}, `map: group "g3" is more than 16 groups deep`},
-		{"too many kinds", many, `map: more than 64 kinds of groups`},
+		{"a node twice", append(nodes("a"), of("leaf", "l", nodes("a")...)), `topology: node "a" stands in two places`},
+		{"a group twice", []v1alpha1.Group{of("leaf", "l"), of("spine", "s", of("leaf", "l"))}, `topology: leaf "l" stands in two places`},
+		{"a node with children", with, `topology: node "a" has children`},
+		{"a node without a name", nodes(""), `topology: a node has no name`},
+		{"a group without a name", []v1alpha1.Group{of("leaf", "")}, `topology: a group has the name "" and the kind "leaf"`},
+		{"a group without a kind", []v1alpha1.Group{of("", "l")}, `topology: a group has the name "l" and the kind ""`},
+		{"too deep", []v1alpha1.Group{deep}, `topology: group "g3" is more than 16 groups deep`},
+		{"too many kinds", many, `topology: more than 64 kinds of groups`},
 		{
 			"kinds inside each other",
 			[]v1alpha1.Group{of("leaf", "l", of("spine", "s")), of("spine", "t", of("leaf", "m"))},
-			`map: kinds of groups contain each other`,
+			`topology: kinds of groups contain each other`,
 		},
-		{"a kind inside itself", []v1alpha1.Group{of("leaf", "l", of("leaf", "m"))}, `map: kinds of groups contain each other`},
+		{"a kind inside itself", []v1alpha1.Group{of("leaf", "l", of("leaf", "m"))}, `topology: kinds of groups contain each other`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if _, err := placement.New(tt.groups); err == nil || err.Error() != tt.want {
@@ -146,7 +152,7 @@ func TestEmptyMap(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, require := range []string{"", "node", "leaf"} {
-			if _, refusal := placement.Place(tree, &placement.Gang{Tasks: workers(1), Require: require}, &placement.Capacity{Fit: [][]int32{nil}}); refusal == nil {
+			if _, rejection := placement.Place(tree, &placement.Gang{Tasks: workers(1), Require: require}, &placement.Capacity{Fit: [][]int32{nil}}); rejection == nil {
 				t.Errorf("a gang is placed on %v", groups)
 			}
 		}
@@ -155,7 +161,7 @@ func TestEmptyMap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := outcome{nil, " ", 0, "no group of the map is a leaf; it has no groups at all"}
+	want := outcome{nil, " ", 0, "the topology has no leaf; it has no groups"}
 	if diff := cmp.Diff(want, placeOn(tree, placement.Gang{Tasks: workers(1), Require: "leaf"}, placement.Capacity{Fit: [][]int32{{1, 1}}})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -169,13 +175,13 @@ func TestLargest(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	// It leaves nothing behind.
-	plan, refusal := placement.Place(tree, &placement.Gang{Tasks: workers(3)}, &placement.Capacity{Fit: [][]int32{{1, 1, 1, 0, 0, 0, 0, 0, 0, 0}}})
-	if refusal != nil || plan.Group.Name != "leaf-0" {
-		t.Errorf("%+v, %v", plan, refusal)
+	plan, rejection := placement.Place(tree, &placement.Gang{Tasks: workers(3)}, &placement.Capacity{Fit: [][]int32{{1, 1, 1, 0, 0, 0, 0, 0, 0, 0}}})
+	if rejection != nil || plan.Group.Name != "leaf-0" {
+		t.Errorf("%+v, %v", plan, rejection)
 	}
 }
 
-// A map comes over the network: whatever it says, New returns, and a tree that
+// A topology comes over the network: whatever it contains, New returns, and a tree that
 // it returns can be planned on.
 func FuzzNew(f *testing.F) {
 	seed := func(groups ...v1alpha1.Group) {
@@ -208,10 +214,10 @@ func FuzzNew(f *testing.F) {
 			total += i % 3
 		}
 		g := placement.Gang{Tasks: workers(int(pods)), Slice: 8 * int(block)}
-		plan, refusal := placement.Place(tree, &g, &placement.Capacity{Fit: [][]int32{fit}})
-		if refusal != nil {
+		plan, rejection := placement.Place(tree, &g, &placement.Capacity{Fit: [][]int32{fit}})
+		if rejection != nil {
 			if block == 0 && pods > 0 && int(pods) <= total {
-				t.Errorf("%d pods are refused with room for %d: %v", pods, total, refusal)
+				t.Errorf("%d pods are rejected with room for %d: %v", pods, total, rejection)
 			}
 			return
 		}

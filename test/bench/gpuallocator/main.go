@@ -8,7 +8,7 @@
 //
 // Both get the same machines and the same requests. The other side is fed
 // through its exported types, without NVML: what is timed is its search alone.
-// In its device plugin a request reads all links anew before that, some 2,200
+// In its device plugin a request reads all links again before that, some 2,200
 // NVML calls for 8 GPUs.
 //
 // It is a module of its own, so that nothing else depends on go-gpuallocator.

@@ -46,7 +46,7 @@ func Racks() Plan {
 type cluster struct {
 	plan Plan
 	tree *placement.Tree
-	// free are the GPUs of each node that nobody has.
+	// free are the free GPUs of each node.
 	free []int32
 	down []bool
 	// leaf and spine are each node's; the sizes are in nodes.

@@ -25,7 +25,7 @@ type Policy interface {
 }
 
 // level is the lowest at which one group could hold a gang on an empty
-// cluster: what somebody who knows the cluster writes into the gang.
+// cluster: what a user who knows the cluster writes into the gang.
 func level(c *cluster, a *Ask) string {
 	needs := (a.Pods*int(a.GPUs) + perNode - 1) / perNode
 	switch {
@@ -44,7 +44,7 @@ type Map struct {
 	fit      []int32
 }
 
-// Name says what it is.
+// Name describes the policy.
 func (m *Map) Name() string {
 	if m.Required {
 		return "heddle, level required"
@@ -83,7 +83,7 @@ func (m *Map) Place(c *cluster, a *Ask) []int32 {
 // with MostAllocated does.
 type BestFit struct{ rng *rand.Rand }
 
-// Name says what it is.
+// Name describes the policy.
 func (b *BestFit) Name() string { return "best fit, no map" }
 
 // Start seeds its choices.
@@ -145,7 +145,7 @@ func fill(rng *rand.Rand, c *cluster, a *Ask, allowed func(node int32) bool) []i
 // has no key.
 type Native struct{ rng *rand.Rand }
 
-// Name says what it is.
+// Name describes the policy.
 func (n *Native) Name() string { return "native, one key required" }
 
 // Start seeds its choices.

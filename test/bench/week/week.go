@@ -67,7 +67,7 @@ type gang struct {
 	since time.Duration
 	ends  time.Duration
 	run   int
-	// placed tells that it had a place once.
+	// placed reports that it had a place once.
 	placed bool
 }
 

@@ -67,7 +67,7 @@ func TestAWeekRepeatsItself(t *testing.T) {
 	}
 }
 
-// What the documentation says of the table holds on other weeks too.
+// The documentation's statements on the table hold on other weeks too.
 func TestTheMapIsBetter(t *testing.T) {
 	small, racks := Irregular(), Racks()
 	small.Spines, racks.Spines = 4, 2

@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// Spec says what an image holds.
+// Spec describes what an image holds.
 type Spec struct {
 	// Name is the full reference, such as localhost/probe:1. A tag other than
 	// latest lets the kubelet use the image without asking a registry.

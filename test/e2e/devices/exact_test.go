@@ -67,7 +67,7 @@ func TestHCAsAreBesideTheGPUs(t *testing.T) {
 
 func everyChoice(t *testing.T, r *rig, choices [][]int) {
 	whole := r.machine(t)
-	// Between two choices all are there, so that their numbers tell them apart.
+	// Between two choices all are there, so that their numbers distinguish them.
 	restore := func() {
 		if err := r.writeMachine(whole); err != nil {
 			t.Error(err)
@@ -99,16 +99,16 @@ func everyChoice(t *testing.T, r *rig, choices [][]int) {
 		if diff := cmp.Diff(hcas, s.HCAs); diff != "" {
 			t.Errorf("%v: HCAs (-nearest +got):\n%s", choice, diff)
 		}
-		told := map[string]string{}
+		reported := map[string]string{}
 		for _, g := range s.Devices.GPUs {
-			told[g.UUID] = g.HCA + " " + g.Class
+			reported[g.UUID] = g.HCA + " " + g.Class
 		}
-		if diff := cmp.Diff(classes, told); diff != "" {
+		if diff := cmp.Diff(classes, reported); diff != "" {
 			t.Errorf("%v: nearest HCA and class of each GPU (-topo/affinity +file):\n%s", choice, diff)
 		}
 		for _, b := range r.bindings(t)["choice/app"] {
 			if b.Resource == hcaResource && b.Class != "PIX" {
-				t.Errorf("%v: the record says class %q", choice, b.Class)
+				t.Errorf("%v: the record has class %q", choice, b.Class)
 			}
 		}
 		r.remove(t, "choice")
@@ -116,7 +116,7 @@ func everyChoice(t *testing.T, r *rig, choices [][]int) {
 	}
 }
 
-// nearest is what topo/affinity says of GPUs that each have one HCA next to
+// nearest is what topo/affinity computes for GPUs that each have one HCA next to
 // them: those HCAs, and by UUID the HCA and the class.
 func nearest(m *machine.Machine, gpus []int) (hcas []string, classes map[string]string) {
 	x := affinity.Of(m)
@@ -137,7 +137,7 @@ func nearest(m *machine.Machine, gpus []int) (hcas []string, classes map[string]
 func first[A, B any](a A, _ B) A { return a }
 
 // TestHintsYieldToThePod: hints for NCCL and UCX name the container's HCAs,
-// unless the pod has something to say about a key itself.
+// unless the pod sets a key itself.
 func TestHintsYieldToThePod(t *testing.T) {
 	r := dgx(t)
 	configMaps := r.client.CoreV1().ConfigMaps(namespace)

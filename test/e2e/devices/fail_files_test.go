@@ -50,10 +50,10 @@ func TestCDIDirectoryReadOnly(t *testing.T) {
 	}, func() { r.onNode(t, "umount /run/cdi") })
 }
 
-// TestCDIDirectoryFull: a tmpfs of 64 KiB, of which somebody else takes all.
+// TestCDIDirectoryFull: a tmpfs of 64 KiB, which another process fills.
 func TestCDIDirectoryFull(t *testing.T) {
 	r := failing(t)
-	// containerd watches directories, not mount points: it has to look anew.
+	// containerd watches directories, not mount points: it has to look again.
 	again := func(line string) {
 		r.onNode(t, line)
 		if err := r.StopContainerd(r.ctx(t)); err != nil {
@@ -70,7 +70,7 @@ func TestCDIDirectoryFull(t *testing.T) {
 	}, func() { r.onNode(t, "rm /run/cdi/filler") })
 }
 
-// TestCDIDirectoryMissing: somebody deletes it. It is made again with the next
+// TestCDIDirectoryMissing: it is deleted. It is made again with the next
 // start, of a new container and of one that was there.
 func TestCDIDirectoryMissing(t *testing.T) {
 	r := failing(t)
@@ -93,7 +93,7 @@ func TestCDIDirectoryMissing(t *testing.T) {
 	r.consistent(t)
 }
 
-// TestCorruptSpec: garbage in one container's spec, in a file that is nobody's
+// TestCorruptSpec: garbage in one container's spec, in a file of an unknown owner
 // and in the driver's. Others start, and a start of its own mends the first.
 func TestCorruptSpec(t *testing.T) {
 	r := failing(t)
@@ -106,16 +106,16 @@ func TestCorruptSpec(t *testing.T) {
 	if at < 0 {
 		t.Fatalf("no spec of big: %+v", big)
 	}
-	for _, name := range []string{"heddle-gpu-" + big[at].Device + ".json", "stranger.json"} {
+	for _, name := range []string{"heddle-gpu-" + big[at].Device + ".json", "otherPlugin.json"} {
 		r.spoil(t, filepath.Join(r.NodeDir("/run/cdi"), name))
 	}
-	t.Cleanup(func() { _ = os.Remove(filepath.Join(r.NodeDir("/run/cdi"), "stranger.json")) })
+	t.Cleanup(func() { _ = os.Remove(filepath.Join(r.NodeDir("/run/cdi"), "otherPlugin.json")) })
 	r.lands(t, "new")
 	r.remove(t, "new")
 	n := r.crash(t, "big")
 	r.waitRestart(t, "big", "app", n+1, 45*time.Second)
 	r.sameDevices(t, before)
-	if err := os.Remove(filepath.Join(r.NodeDir("/run/cdi"), "stranger.json")); err != nil {
+	if err := os.Remove(filepath.Join(r.NodeDir("/run/cdi"), "otherPlugin.json")); err != nil {
 		t.Fatal(err)
 	}
 	r.consistent(t)
@@ -135,7 +135,7 @@ func (*rig) spoil(t *testing.T, path string) {
 	}
 }
 
-// TestCorruptRecord: the plugin starts over garbage in a record, says so, and
+// TestCorruptRecord: the plugin starts over garbage in a record, reports it, and
 // the container comes back with what it had.
 func TestCorruptRecord(t *testing.T) {
 	r := failing(t)
@@ -159,7 +159,7 @@ func TestCorruptRecord(t *testing.T) {
 }
 
 // TestCorruptCheckpoint: garbage under the running kubelet, which writes it
-// anew at the next allocation. Until then PodResources alone says who has what.
+// again at the next allocation. Until then PodResources alone shows which container has what.
 func TestCorruptCheckpoint(t *testing.T) {
 	r := failing(t)
 	before := r.lives(t, r.workload(t)...)
@@ -182,8 +182,8 @@ func TestCorruptCheckpoint(t *testing.T) {
 	r.consistent(t)
 }
 
-// TestPodResourcesAbsentAndSlow: without the kubelet's account nobody knows
-// whose the devices are. The pod waits and is told so; with an account that
+// TestPodResourcesAbsentAndSlow: without the kubelet's account it is unknown
+// which container has the devices. The pod waits and gets the reason; with an account that
 // takes 2 s it starts.
 func TestPodResourcesAbsentAndSlow(t *testing.T) {
 	r := failing(t)
@@ -204,7 +204,7 @@ func TestPodResourcesAbsentAndSlow(t *testing.T) {
 	begin := time.Now()
 	r.create(t, r.pod("waits", box{gpus: 2, hcas: 2}))
 	r.waitWaiting(t, "waits", "PodResources", 30*time.Second)
-	t.Logf("said after %.1f s", time.Since(begin).Seconds())
+	t.Logf("reported after %.1f s", time.Since(begin).Seconds())
 	r.untouched(t, before)
 
 	stop := slow(t, socket, socket+".real", 2*time.Second)

@@ -24,11 +24,11 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/heddle-dev/heddle/deviceplugin/agent"
-	told "github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	reported "github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 )
 
-// foreign is a device plugin of somebody else.
+// foreign is a device plugin that is not heddle's.
 type foreign struct {
 	v1beta1.UnimplementedDevicePluginServer
 	devices []*v1beta1.Device
@@ -92,8 +92,8 @@ func (r *rig) unready(t *testing.T) string {
 	return fmt.Sprint(status.ErrStatus.Details.Causes)
 }
 
-// TestForeignPlugin: a resource that somebody else serves is left to him, by
-// name, until he has gone for half a minute, or --takeover says otherwise.
+// TestForeignPlugin: a resource that another plugin serves is left to it, by
+// name, until it is away for half a minute, or --takeover is set.
 func TestForeignPlugin(t *testing.T) {
 	r := failing(t)
 	if err := r.plugin.stop(t.Context()); err != nil {
@@ -153,7 +153,7 @@ func TestForeignPlugin(t *testing.T) {
 
 // TestDeviceClassThatClaimsTheResource: where a DeviceClass stands for the
 // resource, the scheduler has its requests met by DRA, and a device plugin
-// would hand out the same devices a second time. We do not register it, say
+// would hand out the same devices a second time. heddle does not register it, reports
 // why, and serve it once the class has gone.
 func TestDeviceClassThatClaimsTheResource(t *testing.T) {
 	r := failing(t)
@@ -183,13 +183,13 @@ func TestDeviceClassThatClaimsTheResource(t *testing.T) {
 	r.waitUnavailable(t, gpuResource, string(agent.ServedByOthers), 1)
 	want := fmt.Sprintf("heddle_resource_claimed{owner=%q,resource=%q} 1", owner, gpuResource)
 	if lines := r.metrics(t, "heddle_resource_claimed"); !slices.Contains(lines, want) {
-		t.Errorf("metrics say %q, want %q", lines, want)
+		t.Errorf("metrics have %q, want %q", lines, want)
 	}
 	if out := r.unready(t); !strings.Contains(out, gpuResource+" is served by "+owner) {
 		t.Errorf("readyz: %s", out)
 	}
 	if served := r.served(t, gpuResource); served.Registered || served.Owner != owner {
-		t.Errorf("doctor is told %+v", served)
+		t.Errorf("doctor gets %+v", served)
 	}
 	r.waitAllocatable(t, gpuResource, 0, 30*time.Second)
 	if got := registrations(r.plugin.log.since(mark)); got != 1 {
@@ -208,14 +208,14 @@ func TestDeviceClassThatClaimsTheResource(t *testing.T) {
 	r.consistent(t)
 }
 
-// served is what the plugin tells doctor about a resource.
-func (r *rig) served(t *testing.T, name string) told.Resource {
+// served is what the plugin reports to doctor about a resource.
+func (r *rig) served(t *testing.T, name string) reported.Resource {
 	t.Helper()
-	text, err := r.get(t.Context(), told.Path)
+	text, err := r.get(t.Context(), reported.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all told.Report
+	var all reported.Report
 	if err := json.Unmarshal([]byte(text), &all); err != nil {
 		t.Fatal(err)
 	}
@@ -224,6 +224,6 @@ func (r *rig) served(t *testing.T, name string) told.Resource {
 			return one
 		}
 	}
-	t.Fatalf("nothing is told of %s: %s", name, text)
-	return told.Resource{}
+	t.Fatalf("nothing is reported of %s: %s", name, text)
+	return reported.Resource{}
 }

@@ -16,7 +16,7 @@ import (
 const resources = 2
 
 // TestKubeletRestart: the pods go on, the plugin registers once more and
-// nobody has other devices.
+// no pod has other devices.
 func TestKubeletRestart(t *testing.T) {
 	r := failing(t)
 	before := r.lives(t, r.workload(t)...)
@@ -52,7 +52,7 @@ func TestKubeletStopped7s(t *testing.T) {
 	r.consistent(t)
 }
 
-// TestKubeletDirectoryWiped: first somebody deletes all sockets under the
+// TestKubeletDirectoryWiped: first all sockets are deleted under the
 // running kubelet, then the whole directory goes while it is down.
 func TestKubeletDirectoryWiped(t *testing.T) {
 	r := failing(t)
@@ -135,7 +135,7 @@ func TestKubeletRestartPluginHeldBack(t *testing.T) {
 
 // admitted waits until a kubelet that has just started has taken all its pods
 // up: it does so in the order of their creation. A container that ends before
-// that has its devices allocated anew, and without a plugin its pod fails.
+// that has its devices allocated again, and without a plugin its pod fails.
 func (r *rig) admitted(t *testing.T) {
 	t.Helper()
 	r.run(t, r.pod("canary", box{}))
@@ -143,8 +143,8 @@ func (r *rig) admitted(t *testing.T) {
 }
 
 // TestCheckpointLost: the kubelet forgets who has which devices. Containers
-// run on, their devices are given to nobody else, and one that ends cannot
-// start: its pod is told.
+// run on, their devices are given to no other pod, and one that ends cannot
+// start: its pod gets an Event.
 func TestCheckpointLost(t *testing.T) {
 	r := failing(t)
 	before := r.lives(t, r.workload(t)...)
@@ -161,7 +161,7 @@ func TestCheckpointLost(t *testing.T) {
 		if ready(p) || strings.Contains(waiting(p), "which the kubelet has forgotten: delete that pod") {
 			return ""
 		}
-		return "it neither runs nor is told why not"
+		return "it neither runs nor gets the reason why not"
 	})
 	r.waitEvent(t, "big", "DevicesLost", "delete the pod", 15*time.Second)
 	r.run(t, r.pod("new", box{gpus: 2, hcas: 2}))
@@ -172,7 +172,7 @@ func TestCheckpointLost(t *testing.T) {
 	r.waitWaiting(t, "small", "no devices found", 30*time.Second)
 	r.waitEvent(t, "small", "DevicesLost", "delete the pod", 45*time.Second)
 	t.Logf("Event DevicesLost %.1f s after the container ended", time.Since(begin).Seconds())
-	// Made anew it has devices.
+	// Made again it has devices.
 	r.remove(t, "small", "big")
 	r.lands(t, "newer")
 	r.waitReady(t, "hasty", 30*time.Second)

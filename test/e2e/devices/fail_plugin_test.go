@@ -56,7 +56,7 @@ func (r *rig) killedAt(t *testing.T, folder string, pod *corev1.Pod) {
 	r.plugin.again(t)
 }
 
-// settled waits until a pod runs or has failed, and tells whether it runs. The
+// settled waits until a pod runs or has failed, and reports whether it runs. The
 // only way to fail is the kubelet's: it never repeats an Allocate.
 func (r *rig) settled(t *testing.T, pod string, within time.Duration) bool {
 	t.Helper()
@@ -114,16 +114,16 @@ func TestPluginKilledDuringPreStart(t *testing.T) {
 	}
 }
 
-// TestPluginKilledInALoop: a crowd of pods while the plugin dies again and
+// TestPluginKilledInALoop: a burst of pods while the plugin dies again and
 // again at any place.
 func TestPluginKilledInALoop(t *testing.T) {
 	r := failing(t)
-	const rounds, crowd = 2, 8
+	const rounds, burst = 2, 8
 	failed, kills := 0, 0
 	for round := range rounds {
-		pods := make([]*corev1.Pod, crowd)
+		pods := make([]*corev1.Pod, burst)
 		for i := range pods {
-			pods[i] = r.pod(fmt.Sprintf("crowd-%d-%d", round, i), box{gpus: 1, hcas: 1})
+			pods[i] = r.pod(fmt.Sprintf("burst-%d-%d", round, i), box{gpus: 1, hcas: 1})
 		}
 		stop, done := make(chan struct{}), make(chan struct{})
 		go func() {
@@ -159,7 +159,7 @@ func TestPluginKilledInALoop(t *testing.T) {
 		r.consistent(t)
 		r.remove(t, names(pods)...)
 	}
-	t.Logf("%d kills; %d of %d pods failed with UnexpectedAdmissionError", kills, failed, rounds*crowd)
+	t.Logf("%d kills; %d of %d pods failed with UnexpectedAdmissionError", kills, failed, rounds*burst)
 }
 
 // TestPluginRestartKeepsBindings: nothing of running pods changes, on disk or
@@ -230,7 +230,7 @@ func (r *rig) outage(t *testing.T, d time.Duration) {
 	const close = 5 * time.Second
 	if left := d - close - time.Since(begin); left > 0 {
 		pause(t, left)
-		t.Logf("it waits: %s", r.refusal(t, "big", close))
+		t.Logf("it waits: %s", r.rejection(t, "big", close))
 		starts["late"] = r.crash(t, "late") + 1
 		r.create(t, r.pod("new", box{gpus: 1, hcas: 1}))
 	}
@@ -258,7 +258,7 @@ func (r *rig) outage(t *testing.T, d time.Duration) {
 	r.consistent(t)
 }
 
-// startsAgain waits for a container: 15 s, or where the kubelet says that it is
+// startsAgain waits for a container: 15 s, or where the kubelet reports that it is
 // in a crash loop, which it also is when it could not start, a back-off more.
 func (r *rig) startsAgain(t *testing.T, pod string, restarts int32, back time.Time, backoff time.Duration) {
 	t.Helper()
@@ -268,8 +268,8 @@ func (r *rig) startsAgain(t *testing.T, pod string, restarts int32, back time.Ti
 		if s := status(p, "app"); s.RestartCount >= restarts && s.State.Running != nil {
 			return ""
 		}
-		if said := waiting(p); strings.Contains(said, "back-off") {
-			crashing = said
+		if text := waiting(p); strings.Contains(text, "back-off") {
+			crashing = text
 		}
 		return "it does not run again"
 	})
@@ -280,19 +280,19 @@ func (r *rig) startsAgain(t *testing.T, pod string, restarts int32, back time.Ti
 	}
 }
 
-// refusal is what the kubelet says of a container that does not start; it must
+// refusal is what the kubelet reports of a container that does not start; it must
 // name the reason.
-func (r *rig) refusal(t *testing.T, pod string, within time.Duration) (said string) {
+func (r *rig) rejection(t *testing.T, pod string, within time.Duration) (reported string) {
 	t.Helper()
 	r.waitPod(t, pod, within, func(p *corev1.Pod) string {
 		for _, text := range []string{"has been stopped", "endpoint not found", "rpc failed", "back-off"} {
-			if said = waiting(p); strings.Contains(said, text) {
+			if reported = waiting(p); strings.Contains(reported, text) {
 				return ""
 			}
 		}
 		return "no reason is given"
 	})
-	return said
+	return reported
 }
 
 // TestPluginDown1s is a plugin that crashes and is started again.
@@ -303,7 +303,7 @@ func TestPluginDown60s(t *testing.T) {
 	failing(t).outage(t, time.Minute)
 }
 
-// TestPluginDown600s is a plugin that somebody has to repair. The kubelet
+// TestPluginDown600s is a plugin that an operator has to repair. The kubelet
 // forgets the resource after 5 minutes.
 func TestPluginDown600s(t *testing.T) {
 	if os.Getenv("HEDDLE_LONG_TESTS") == "" {

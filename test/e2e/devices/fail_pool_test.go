@@ -70,7 +70,7 @@ func lend(t *testing.T, kind string, o options, restore func(*rig, *testing.T)) 
 	return r
 }
 
-// take is a rig that nobody has; nil without one.
+// take is a rig that no pod has; nil without one.
 func take(kind string) *rig {
 	pool.Lock()
 	defer pool.Unlock()
@@ -84,13 +84,13 @@ func take(kind string) *rig {
 }
 
 // sideBySide lets more tests run at once than there may be cores, unless
-// -parallel says how many: those of failures mostly wait.
+// -parallel sets how many: those of failures mostly wait.
 func sideBySide() error {
 	const name, atLeast = "test.parallel", 3
 	flag.Parse()
-	said := false
-	flag.Visit(func(f *flag.Flag) { said = said || f.Name == name })
-	if said || runtime.GOMAXPROCS(0) >= atLeast {
+	named := false
+	flag.Visit(func(f *flag.Flag) { named = named || f.Name == name })
+	if named || runtime.GOMAXPROCS(0) >= atLeast {
 		return nil
 	}
 	return flag.Set(name, strconv.Itoa(atLeast))

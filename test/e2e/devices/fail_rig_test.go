@@ -63,7 +63,7 @@ func (r *rig) lands(t *testing.T, name string) {
 	r.has(t, name, "app", 2, 2)
 }
 
-// life is what must not change while somebody else fails.
+// life is what must not change while another component fails.
 type life struct {
 	ID         string
 	Restarts   int32
@@ -98,7 +98,7 @@ func (r *rig) untouched(t *testing.T, before map[string]life) {
 	}
 }
 
-// sameDevices fails the test if a container started anew has others.
+// sameDevices fails the test if a container started again has others.
 func (r *rig) sameDevices(t *testing.T, before map[string]life) {
 	t.Helper()
 	after := r.lives(t, sortedKeys(before)...)
@@ -154,7 +154,7 @@ func (r *rig) waitLog(t *testing.T, mark int, text string, within time.Duration)
 	t.Helper()
 	eventually(t, within, func() string {
 		if !strings.Contains(r.plugin.log.since(mark), text) {
-			return "the plugin does not say " + text
+			return "the plugin does not log " + text
 		}
 		return ""
 	})
@@ -182,25 +182,25 @@ func waiting(p *corev1.Pod) string {
 	return ""
 }
 
-// waitWaiting waits until the kubelet says a text of a container that does not
+// waitWaiting waits until the kubelet reports a text of a container that does not
 // start, as its state or in an Event.
 func (r *rig) waitWaiting(t *testing.T, pod, text string, within time.Duration) {
 	t.Helper()
 	message := ""
 	r.waitPod(t, pod, within, func(p *corev1.Pod) string {
-		said := append(slices.Concat(r.events(t, pod, "Failed"), r.events(t, pod, "FailedCreatePodSandBox")), waiting(p))
-		for _, m := range said {
+		shown := append(slices.Concat(r.events(t, pod, "Failed"), r.events(t, pod, "FailedCreatePodSandBox")), waiting(p))
+		for _, m := range shown {
 			if strings.Contains(m, text) {
 				message = m
 				return ""
 			}
 		}
-		return fmt.Sprintf("nobody says %q, only %q", text, said)
+		return fmt.Sprintf("no state or Event has %q, only %q", text, shown)
 	})
 	t.Logf("%s waits: %s", pod, message)
 }
 
-// checkpointNames are the CDI devices of ours that the kubelet's checkpoint
+// checkpointNames are heddle's CDI devices that the kubelet's checkpoint
 // has, by pod UID and container.
 func (r *rig) checkpointNames(t *testing.T) map[string]map[string][]string {
 	t.Helper()
@@ -239,7 +239,7 @@ func (r *rig) checkpointNames(t *testing.T) map[string]map[string][]string {
 
 // consistent is what holds whatever failed: no CDI name stands for two pods, no
 // GPU is open to two, and every running container can open exactly what
-// PodResources says it has and its records say it was given.
+// PodResources reports for it and what its checkpoint entries contain.
 func (r *rig) consistent(t *testing.T) {
 	t.Helper()
 	pods, err := r.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})

@@ -84,7 +84,7 @@ func (r *rig) makeNodes(m *machine.Machine) error {
 	}
 	mknod := func(dir, name string, major uint32, minor int) error {
 		path := filepath.Join(r.dir, dir, name)
-		// 0666 as the driver makes them: modes must not be what keeps anybody out.
+		// 0666 as the driver makes them: file modes must not be what denies access.
 		if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(major, uint32(minor)))); err != nil {
 			return fmt.Errorf("make %s: %w", path, err)
 		}

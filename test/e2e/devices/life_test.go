@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// disjoint tells whether no device is in two lists.
+// disjoint reports whether no device is in two lists.
 func disjoint(lists ...[]string) bool {
 	all := slices.Sorted(slices.Values(slices.Concat(lists...)))
 	return len(slices.Compact(slices.Clone(all))) == len(all)
@@ -18,7 +18,7 @@ func disjoint(lists ...[]string) bool {
 
 // TestInitContainers: an init container's devices are taken over by the app
 // container. With the same request both hold the same IDs, and the kubelet
-// tells PreStartContainer apart by nothing.
+// cannot distinguish calls of PreStartContainer.
 func TestInitContainers(t *testing.T) {
 	r := dgx(t)
 	once := []string{"once"}

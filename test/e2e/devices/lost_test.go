@@ -13,8 +13,8 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 )
 
-// TestGPULostWhileIdle: nobody has it. It leaves allocatable within seconds,
-// the Node says why, and it comes back.
+// TestGPULostWhileIdle: no pod has it. It leaves allocatable within seconds,
+// the Node has the reason, and it comes back.
 func TestGPULostWhileIdle(t *testing.T) {
 	r := dgx(t)
 	r.waitAllocatable(t, gpuResource, 8, waitStart)
@@ -27,7 +27,7 @@ func TestGPULostWhileIdle(t *testing.T) {
 		t.Fatal(err)
 	}
 	took := r.waitAllocatable(t, gpuResource, 7, 10*time.Second)
-	t.Logf("allocatable said 7 after %.1f s", took.Seconds())
+	t.Logf("allocatable was 7 after %.1f s", took.Seconds())
 	r.waitCondition(t, corev1.ConditionFalse, string(health.Lost), "GPU 5: ")
 	r.waitUnavailable(t, gpuResource, string(health.Lost), 1)
 	r.waitEvent(t, r.Node(), health.ReasonUnhealthy, "GPU 5 (", waitStart)
@@ -35,7 +35,7 @@ func TestGPULostWhileIdle(t *testing.T) {
 	if q := r.node(t).Status.Capacity[gpuResource]; q.Value() != 8 {
 		t.Errorf("capacity is %d", q.Value())
 	}
-	// Nobody gets it.
+	// No pod gets it.
 	r.run(t, r.pod("seven", box{gpus: 7, hcas: 7}))
 	if s := r.has(t, "seven", "app", 7, 7); !disjoint(s.GPUs, []string{lost.GPUs[5].UUID}) {
 		t.Errorf("the lost GPU was given out: %v", s.GPUs)
@@ -44,12 +44,12 @@ func TestGPULostWhileIdle(t *testing.T) {
 		t.Fatal(err)
 	}
 	took = r.waitAllocatable(t, gpuResource, 8, 20*time.Second)
-	t.Logf("allocatable said 8 again after %.1f s", took.Seconds())
+	t.Logf("allocatable was 8 again after %.1f s", took.Seconds())
 	r.waitCondition(t, corev1.ConditionTrue, health.ConditionReady, "")
 	r.waitEvent(t, r.Node(), health.ReasonRecovered, "GPU 5 (", waitStart)
 }
 
-// TestGPULostWhileAllocated: its pod runs on, and its status says which device
+// TestGPULostWhileAllocated: its pod runs on, and its status names the device
 // is unhealthy.
 func TestGPULostWhileAllocated(t *testing.T) {
 	r := dgx(t)
@@ -59,7 +59,7 @@ func TestGPULostWhileAllocated(t *testing.T) {
 	whole := r.machine(t)
 	t.Cleanup(func() { _ = r.writeMachine(whole) })
 	for _, gone := range []bool{false, true} {
-		// Lost as NVML says it, and gone from the machine altogether.
+		// Lost as NVML reports it, and gone from the machine altogether.
 		m := r.machine(t)
 		for i := range m.GPUs {
 			if m.GPUs[i].UUID == s.GPUs[0] {
@@ -74,13 +74,13 @@ func TestGPULostWhileAllocated(t *testing.T) {
 			t.Fatal(err)
 		}
 		took := r.waitAllocatable(t, gpuResource, 7, 10*time.Second)
-		t.Logf("gone %t: allocatable said 7 after %.1f s", gone, took.Seconds())
+		t.Logf("gone %t: allocatable was 7 after %.1f s", gone, took.Seconds())
 		r.waitHealth(t, "holder", map[string]string{s.GPUs[0]: "Unhealthy", s.GPUs[1]: "Healthy"})
 		if err := r.writeMachine(whole); err != nil {
 			t.Fatal(err)
 		}
 		took = r.waitAllocatable(t, gpuResource, 8, 20*time.Second)
-		t.Logf("gone %t: allocatable said 8 again after %.1f s", gone, took.Seconds())
+		t.Logf("gone %t: allocatable was 8 again after %.1f s", gone, took.Seconds())
 		r.waitHealth(t, "holder", map[string]string{s.GPUs[0]: "Healthy", s.GPUs[1]: "Healthy"})
 	}
 	after := r.getPod(t, "holder")
@@ -96,7 +96,7 @@ func TestGPULostWhileAllocated(t *testing.T) {
 	}
 }
 
-// waitHealth waits until a pod's status says this of its container's GPUs.
+// waitHealth waits until a pod's status shows this for its container's GPUs.
 func (r *rig) waitHealth(t *testing.T, pod string, want map[string]string) {
 	t.Helper()
 	r.waitPod(t, pod, 30*time.Second, func(p *corev1.Pod) string {

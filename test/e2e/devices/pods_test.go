@@ -161,7 +161,7 @@ func (r *rig) getPod(t *testing.T, name string) *corev1.Pod {
 	return p
 }
 
-// waitPod waits until ok says "" of a pod.
+// waitPod waits until ok returns "" for a pod.
 func (r *rig) waitPod(t *testing.T, name string, within time.Duration, ok func(*corev1.Pod) string) *corev1.Pod {
 	t.Helper()
 	var p *corev1.Pod

@@ -39,7 +39,7 @@ const (
 	waitCollected = 2 * time.Minute
 )
 
-// options say what rig to make. The zero value but for its name is a DGX H100.
+// options describe the rig. The zero value but for its name is a DGX H100.
 type options struct {
 	// name is the cluster's, unique in this package.
 	name string
@@ -208,7 +208,7 @@ func (r *rig) waitAllocatable(t *testing.T, resource string, want int64, within 
 	})
 }
 
-// waitRegistered waits until the plugin says that the kubelet took all of it.
+// waitRegistered waits until the plugin reports that the kubelet took all of it.
 func (r *rig) waitRegistered(t *testing.T) time.Duration {
 	t.Helper()
 	return eventually(t, 30*time.Second, func() string {
@@ -250,7 +250,7 @@ func (r *rig) waitOffered(t *testing.T, resource string, n int) {
 	eventually(t, waitStart, func() string {
 		lines := r.metrics(t, "heddle_resource_allocatable")
 		if !slices.Contains(lines, want) {
-			return fmt.Sprintf("metrics say %q, want %q", lines, want)
+			return fmt.Sprintf("metrics have %q, want %q", lines, want)
 		}
 		return ""
 	})

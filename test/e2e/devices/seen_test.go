@@ -36,10 +36,10 @@ type report struct {
 }
 
 // seen is what a container sees: UUIDs of GPUs and RDMA names of HCAs that it
-// can open, both sorted by name, and what it was told of them.
+// can open, both sorted by name, and what was listed for it.
 type seen struct {
 	GPUs, HCAs []string
-	// CM tells whether it can open rdma_cm.
+	// CM reports whether it can open rdma_cm.
 	CM      bool
 	Env     map[string]string
 	Devices *binder.Devices // nil without the file
@@ -124,7 +124,7 @@ func interpret(rep *report, m *machine.Machine) (*seen, error) {
 			errs = append(errs, fmt.Errorf("devices file is mounted %q", rep.Mounted))
 		}
 	}
-	// may tells whether the device cgroup admits a device, by its name on the
+	// may reports whether the device cgroup admits a device, by its name on the
 	// host and, if it should be there, in /dev.
 	may := func(dir, host, dev string) bool {
 		mounted, made, own := rep.Open["/host/"+dir+"/"+host], rep.Open["/made/"+dir+"/"+host], rep.Open["/dev/"+dev]
@@ -157,8 +157,8 @@ func interpret(rep *report, m *machine.Machine) (*seen, error) {
 	return s, errors.Join(errs...)
 }
 
-// told is what the environment and the file say, in the form of seen.
-func (s *seen) told() (gpus, hcas []string) {
+// listed is what the environment and the file contain, in the form of seen.
+func (s *seen) listed() (gpus, hcas []string) {
 	if s.Devices == nil {
 		return nil, nil
 	}
@@ -182,7 +182,7 @@ func list(value string) []string {
 	return all
 }
 
-// check holds what a container sees against what it was told, and against the
+// check holds what a container sees against what it was reported, and against the
 // numbers that it asked for.
 func (s *seen) check(gpus, hcas int) error {
 	var errs []error
@@ -190,13 +190,13 @@ func (s *seen) check(gpus, hcas int) error {
 		errs = append(errs, fmt.Errorf("it can open GPUs %v, HCAs %v, rdma_cm %t; asked for %d and %d",
 			s.GPUs, s.HCAs, s.CM, gpus, hcas))
 	}
-	toldGPUs, toldHCAs := s.told()
+	listedGPUs, listedHCAs := s.listed()
 	for what, pair := range map[string][2][]string{
-		"GPUs, file": {s.GPUs, toldGPUs}, "GPUs, HEDDLE_GPUS": {s.GPUs, list(s.Env[binder.EnvGPUs])},
-		"HCAs, file": {s.HCAs, toldHCAs}, "HCAs, HEDDLE_HCAS": {s.HCAs, list(s.Env[binder.EnvHCAs])},
+		"GPUs, file": {s.GPUs, listedGPUs}, "GPUs, HEDDLE_GPUS": {s.GPUs, list(s.Env[binder.EnvGPUs])},
+		"HCAs, file": {s.HCAs, listedHCAs}, "HCAs, HEDDLE_HCAS": {s.HCAs, list(s.Env[binder.EnvHCAs])},
 	} {
 		if diff := cmp.Diff(pair[0], pair[1]); diff != "" {
-			errs = append(errs, fmt.Errorf("%s (-opened +told):\n%s", what, diff))
+			errs = append(errs, fmt.Errorf("%s (-opened +reported):\n%s", what, diff))
 		}
 	}
 	return errors.Join(errs...)
@@ -215,7 +215,7 @@ func (r *rig) has(t *testing.T, pod, container string, gpus, hcas int) *seen {
 // key names a container: pod/container.
 func key(pod, container string) string { return pod + "/" + container }
 
-// held is what PodResources says that containers hold: IDs by resource, sorted.
+// held is what PodResources reports that containers hold: IDs by resource, sorted.
 func (r *rig) held(t *testing.T) map[string]map[string][]string {
 	t.Helper()
 	all := map[string]map[string][]string{}

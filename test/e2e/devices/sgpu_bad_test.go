@@ -23,8 +23,8 @@ const (
 	byAPI       = "API server"  // the pod is not created
 	byScheduler = "scheduler"   // it is Pending, unschedulable
 	byKubelet   = "kubelet"     // it has failed, by admission
-	byUs        = "SGPURefused" // it waits, and an Event says for what
-	byNobody    = "nobody"      // it runs
+	byHeddle    = "SGPURefused" // it waits, and an Event has the reason
+	byNone      = ""            // it runs
 )
 
 // bad is a pod that asks for something odd.
@@ -36,9 +36,9 @@ type bad struct {
 	// chosen is heddle-scheduler's annotation.
 	chosen string
 	// bound goes around the scheduler, as a pod with nodeName does.
-	bound bool
-	by    string
-	says  string
+	bound   bool
+	by      string
+	message string
 	// shares are what it has if it runs.
 	shares []allocation.Share
 }
@@ -60,42 +60,42 @@ func badInput(r *rig, t *testing.T) []bad {
 		}}
 		return a.String()
 	}
-	good := choice(r.Node(), r.card(t, 3), 60)
+	good := choice(r.Node(), r.gpuAt(t, 3), 60)
 	return []bad{
-		{name: "vcore-0", limits: l("1", "0", "4"), by: byUs, says: "nvidia.com/vcore: 0 is not 1 to 100 percent of a card"},
-		{name: "vcore-101", limits: l("1", "101", "4"), by: byUs, says: "nvidia.com/vcore: 101 is not 1 to 100 percent of a card"},
-		{name: "vcore-negative", limits: l("1", "-1", "4"), by: byAPI, says: "must be greater than or equal to 0"},
-		{name: "vcore-half", limits: l("1", "500m", "4"), by: byAPI, says: "must be an integer"},
-		{name: "vcore-801", limits: l("1", "801", "4"), by: byScheduler, says: "Insufficient nvidia.com/vcore"},
-		{name: "vmemory-0", limits: l("1", "60", "0"), by: byUs, says: "nvidia.com/vmemory: 0 is no memory"},
-		{name: "vmemory-80", limits: l("1", "60", "80"), by: byUs, says: "no card of 8 can give 60 % of compute and 80 GiB"},
-		{name: "vmemory-700", limits: l("1", "60", "700"), by: byScheduler, says: "Insufficient nvidia.com/vmemory"},
-		{name: "vmemory-suffix", limits: l("1", "60", "4Gi"), by: byScheduler, says: "Insufficient nvidia.com/vmemory"},
-		{name: "vmemory-suffix-bound", limits: l("1", "60", "4Gi"), bound: true, by: byKubelet, says: "nvidia.com/vmemory"},
-		{name: "sgpu-9", limits: l("9", "10", "4"), by: byUs, says: "9 cards are asked for and the node shares 8"},
-		{name: "sgpu-129", limits: l("129", "1", "1"), by: byScheduler, says: "Insufficient nvidia.com/sgpu"},
+		{name: "vcore-0", limits: l("1", "0", "4"), by: byHeddle, message: "nvidia.com/vcore: 0 is not 1 to 100 percent of a card"},
+		{name: "vcore-101", limits: l("1", "101", "4"), by: byHeddle, message: "nvidia.com/vcore: 101 is not 1 to 100 percent of a card"},
+		{name: "vcore-negative", limits: l("1", "-1", "4"), by: byAPI, message: "must be greater than or equal to 0"},
+		{name: "vcore-half", limits: l("1", "500m", "4"), by: byAPI, message: "must be an integer"},
+		{name: "vcore-801", limits: l("1", "801", "4"), by: byScheduler, message: "Insufficient nvidia.com/vcore"},
+		{name: "vmemory-0", limits: l("1", "60", "0"), by: byHeddle, message: "nvidia.com/vmemory: 0 is no memory"},
+		{name: "vmemory-80", limits: l("1", "60", "80"), by: byHeddle, message: "no card of 8 can give 60 % of compute and 80 GiB"},
+		{name: "vmemory-700", limits: l("1", "60", "700"), by: byScheduler, message: "Insufficient nvidia.com/vmemory"},
+		{name: "vmemory-suffix", limits: l("1", "60", "4Gi"), by: byScheduler, message: "Insufficient nvidia.com/vmemory"},
+		{name: "vmemory-suffix-bound", limits: l("1", "60", "4Gi"), bound: true, by: byKubelet, message: "nvidia.com/vmemory"},
+		{name: "sgpu-9", limits: l("9", "10", "4"), by: byHeddle, message: "9 cards are asked for and the node shares 8"},
+		{name: "sgpu-129", limits: l("129", "1", "1"), by: byScheduler, message: "Insufficient nvidia.com/sgpu"},
 		{
 			name: "less-requested", limits: l("1", "60", "4"), requests: l("1", "30", "4"), by: byAPI,
-			says: "must be equal to nvidia.com/vcore limit",
+			message: "must be equal to nvidia.com/vcore limit",
 		},
-		{name: "sgpu-alone", limits: l("1", "", ""), by: byNobody, shares: []allocation.Share{{VCore: 100, MemoryMiB: 81559}}},
-		{name: "vcore-without-sgpu", limits: l("", "60", "4"), by: byNobody},
+		{name: "sgpu-alone", limits: l("1", "", ""), by: byNone, shares: []allocation.Share{{VCore: 100, MemoryMiB: 81559}}},
+		{name: "vcore-without-sgpu", limits: l("", "60", "4"), by: byNone},
 		{
-			name: "chosen", limits: l("1", "60", "4"), chosen: good, by: byNobody,
-			shares: []allocation.Share{{UUID: r.card(t, 3), VCore: 60, MemoryMiB: 4096}},
-		},
-		{
-			name: "chosen-other-node", limits: l("1", "60", "4"), chosen: choice("node2", r.card(t, 3), 60), by: byUs,
-			says: "is for node node2, and this is " + r.Node(),
-		},
-		{name: "chosen-truncated", limits: l("1", "60", "4"), chosen: good[:len(good)-4], by: byUs, says: apinames.SGPUAllocation},
-		{
-			name: "chosen-unknown-card", limits: l("1", "60", "4"), chosen: choice(r.Node(), "GPU-none", 60), by: byUs,
-			says: "chose card GPU-none, which this node does not share",
+			name: "chosen", limits: l("1", "60", "4"), chosen: good, by: byNone,
+			shares: []allocation.Share{{UUID: r.gpuAt(t, 3), VCore: 60, MemoryMiB: 4096}},
 		},
 		{
-			name: "chosen-more", limits: l("1", "30", "4"), chosen: good, by: byUs,
-			says: "the container asks for others",
+			name: "chosen-other-node", limits: l("1", "60", "4"), chosen: choice("node2", r.gpuAt(t, 3), 60), by: byHeddle,
+			message: "is for node node2, and this is " + r.Node(),
+		},
+		{name: "chosen-truncated", limits: l("1", "60", "4"), chosen: good[:len(good)-4], by: byHeddle, message: apinames.SGPUAllocation},
+		{
+			name: "chosen-unknown-card", limits: l("1", "60", "4"), chosen: choice(r.Node(), "GPU-none", 60), by: byHeddle,
+			message: "chose card GPU-none, which this node does not share",
+		},
+		{
+			name: "chosen-more", limits: l("1", "30", "4"), chosen: good, by: byHeddle,
+			message: "the container asks for others",
 		},
 	}
 }
@@ -123,12 +123,12 @@ func (b *bad) pod(r *rig) *corev1.Pod {
 }
 
 // TestSGPUBadInput is the table of bad input as far as others than we have a
-// say: the API server, the scheduler, the kubelet. All of it is there at once,
-// and nothing of it costs anybody else a share.
+// reject: the API server, the scheduler, the kubelet. All of it is there at once,
+// and nothing of it costs another pod a share.
 //
 // Two containers that claim one slot cannot be had here: the kubelet gives an ID
 // to one container at a time, and to a second only when it takes over what an
-// init container of its pod had. What the binder does when it is told so all the
+// init container of its pod had. What the device state does when it gets this all the
 // same is a test of its own.
 func TestSGPUBadInput(t *testing.T) { //nolint:tparallel // Its parts share a rig.
 	r := sgpu(t)
@@ -143,7 +143,7 @@ func TestSGPUBadInput(t *testing.T) { //nolint:tparallel // Its parts share a ri
 	for i := range rows {
 		b, err := &rows[i], answers[i]
 		t.Run(b.name, func(t *testing.T) {
-			if (err != nil) != (b.by == byAPI) || err != nil && !strings.Contains(err.Error(), b.says) {
+			if (err != nil) != (b.by == byAPI) || err != nil && !strings.Contains(err.Error(), b.message) {
 				t.Fatalf("the API server answers %v", err)
 			}
 			if err == nil {
@@ -160,7 +160,7 @@ func (r *rig) answered(t *testing.T, b *bad) {
 	name := "bad-" + b.name
 	switch b.by {
 	case byScheduler:
-		r.waitEvent(t, name, "FailedScheduling", b.says, waitStart)
+		r.waitEvent(t, name, "FailedScheduling", b.message, waitStart)
 	case byKubelet:
 		p := r.waitPod(t, name, waitStart, func(p *corev1.Pod) string {
 			if p.Status.Phase != corev1.PodFailed {
@@ -168,14 +168,14 @@ func (r *rig) answered(t *testing.T, b *bad) {
 			}
 			return ""
 		})
-		if said := inShort(p); !strings.Contains(said, b.says) {
-			t.Errorf("the kubelet says %q", said)
+		if text := inShort(p); !strings.Contains(text, b.message) {
+			t.Errorf("the kubelet reports %q", text)
 		}
-	case byUs:
-		r.waitEvent(t, name, "SGPURefused", b.says, waitStart)
+	case byHeddle:
+		r.waitEvent(t, name, "SGPURefused", b.message, waitStart)
 		p := r.waitPod(t, name, 20*time.Second, func(p *corev1.Pod) string {
 			if !strings.Contains(waitingFor(p), "gets no card") {
-				return fmt.Sprintf("its state says %q", waitingFor(p))
+				return fmt.Sprintf("its state has %q", waitingFor(p))
 			}
 			return ""
 		})
@@ -186,7 +186,7 @@ func (r *rig) answered(t *testing.T, b *bad) {
 		if slices.ContainsFunc(bindings, func(x account.Binding) bool { return x.Pod == name && len(x.Shares) > 0 }) {
 			t.Error("it has shares all the same")
 		}
-	case byNobody:
+	case byNone:
 		r.waitReady(t, name, waitStart)
 		r.hasShares(t, name, "app", 0, b.shares...)
 	}

@@ -21,7 +21,7 @@ import (
 
 // TestSGPUChaos: pods with shares come and go while plugin and kubelet, each
 // and both, are killed at random. Then no card is over-committed, every running
-// container has what it had or was told it has, and nothing is left of those
+// container has what it had or was reported to have, and nothing is left of those
 // that are gone. It takes a minute, five with HEDDLE_LONG_TESTS.
 func TestSGPUChaos(t *testing.T) {
 	rounds, each := 2, 15*time.Second
@@ -88,7 +88,7 @@ func (r *rig) shareRecords(t *testing.T, pods ...string) map[string][]allocation
 		for _, name := range pods {
 			for i := range list {
 				if strings.HasPrefix(k, name+"/") && list[i].Resource == slotResource {
-					all[k+" "+list[i].Device] = byCard(list[i].Shares)
+					all[k+" "+list[i].Device] = byGPU(list[i].Shares)
 				}
 			}
 		}
@@ -113,9 +113,9 @@ func (r *rig) gone(t *testing.T) {
 	t.Logf("nothing was left of %d pods after %.1f s", len(all), r.nothingLeft(t, waitCollected).Seconds())
 }
 
-// settle waits until every pod runs, has ended, waits for a card that nobody
+// settle waits until every pod runs, has ended, waits for a GPU that no pod
 // can give it, or is gone. None that runs to its end is among them; but a
-// kubelet that restarts admits its pods anew, and ends one that has an ordinary
+// kubelet that restarts admits its pods again, and ends one that has an ordinary
 // init container with devices if it is faster than the plugin.
 func (r *rig) settle(t *testing.T) {
 	t.Helper()
@@ -145,20 +145,20 @@ func (r *rig) settle(t *testing.T) {
 // can open, by container.
 func (r *rig) truthful(t *testing.T) map[string]string {
 	t.Helper()
-	// A pod is told what it has when its containers run already.
+	// A pod's annotation is written when its containers run already.
 	eventually(t, 30*time.Second, func() string {
-		for name, p := range r.tenants(t) {
+		for name, p := range r.consumers(t) {
 			if _, err := boundTo(p); err != nil {
 				return fmt.Sprintf("%s: %v", name, err)
 			}
 		}
 		return ""
 	})
-	m, tenants := r.machine(t), r.tenants(t)
+	m, consumers := r.machine(t), r.consumers(t)
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	found := map[string]string{}
-	for name, p := range tenants {
+	for name, p := range consumers {
 		bound, err := boundTo(p)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -180,7 +180,7 @@ func (r *rig) truthful(t *testing.T) map[string]string {
 					return
 				}
 				var uuids []string
-				for _, one := range byCard(bound.Containers[c.Name].Shares) {
+				for _, one := range byGPU(bound.Containers[c.Name].Shares) {
 					uuids = append(uuids, one.UUID)
 				}
 				if diff := cmp.Diff(uuids, s.GPUs); diff != "" {
@@ -195,7 +195,7 @@ func (r *rig) truthful(t *testing.T) map[string]string {
 	}
 	all.Wait()
 	if len(found) == 0 {
-		t.Error("nobody runs")
+		t.Error("no pod runs")
 	}
 	return found
 }

@@ -15,21 +15,21 @@ import (
 	apinames "github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// TestCardCordon takes a card out for repair by the command, while a pod has a
-// part of it. Nobody new gets it, over restarts of plugin and kubelet, and the
+// TestGPUCordon takes a GPU out for repair by the command, while a pod has a
+// part of it. No new pod gets it, over restarts of plugin and kubelet, and the
 // pod does not notice, until the card is put back.
-func TestCardCordon(t *testing.T) {
+func TestGPUCordon(t *testing.T) {
 	r := sgpu(t)
-	r.run(t, r.pod("tenant", box{more: share(30, 4)}))
-	mine := r.hasShares(t, "tenant", "app", 0, slice(30, 4))
+	r.run(t, r.pod("consumer", box{more: share(30, 4)}))
+	mine := r.hasShares(t, "consumer", "app", 0, slice(30, 4))
 	uuid := mine[0].UUID
-	before := r.started(t, "tenant")
-	t.Cleanup(func() { r.heddle(t, "card", "uncordon", r.Node(), uuid) })
+	before := r.started(t, "consumer")
+	t.Cleanup(func() { r.heddle(t, "gpu", "uncordon", r.Node(), uuid) })
 
-	out := r.heddle(t, "card", "cordon", r.Node(), uuid)
+	out := r.heddle(t, "gpu", "cordon", r.Node(), uuid)
 	begin := time.Now()
 	if !strings.Contains(out, "is cordoned") || r.node(t).Annotations[apinames.CordonedGPUs] != uuid {
-		t.Errorf("it says %q; the Node's annotations are %v", out, r.node(t).Annotations)
+		t.Errorf("it prints %q; the Node's annotations are %v", out, r.node(t).Annotations)
 	}
 	r.waitShares(t, allSlots-16, allCores-100, allGiB-79)
 	t.Logf("the cordoned card was gone from the Node's allocatable after %.1f s", time.Since(begin).Seconds())
@@ -43,23 +43,23 @@ func TestCardCordon(t *testing.T) {
 	r.waitRegistered(t)
 	r.waitShares(t, allSlots-16, allCores-100, allGiB-79)
 	r.cordoned(t, uuid, "kubelet-again")
-	if diff := cmp.Diff(before, r.started(t, "tenant")); diff != "" {
+	if diff := cmp.Diff(before, r.started(t, "consumer")); diff != "" {
 		t.Errorf("the pod on the card noticed (-before +after):\n%s", diff)
 	}
 	// One that ends comes back to it: it is the pod's.
-	r.stopContainer(t, "tenant", "app")
-	r.waitRestart(t, "tenant", "app", 1, waitStart)
-	r.hasShares(t, "tenant", "app", 0, mine...)
+	r.stopContainer(t, "consumer", "app")
+	r.waitRestart(t, "consumer", "app", 1, waitStart)
+	r.hasShares(t, "consumer", "app", 0, mine...)
 	if out := r.heddle(t, "doctor", "--node", r.Node()); !strings.Contains(out, "GPU "+uuid+" is cordoned") {
-		t.Errorf("doctor does not tell:\n%s", out)
+		t.Errorf("doctor does not show it:\n%s", out)
 	}
-	if out := r.heddle(t, "card", "list", r.Node()); !slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool {
+	if out := r.heddle(t, "gpu", "list", r.Node()); !slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool {
 		return strings.Contains(line, uuid) && strings.Contains(line, "yes")
 	}) {
-		t.Errorf("card list does not tell:\n%s", out)
+		t.Errorf("gpu list does not show it:\n%s", out)
 	}
 
-	r.heddle(t, "card", "uncordon", r.Node(), uuid)
+	r.heddle(t, "gpu", "uncordon", r.Node(), uuid)
 	r.waitShares(t, allSlots, allCores, allGiB)
 	if left, ok := r.node(t).Annotations[apinames.CordonedGPUs]; ok {
 		t.Errorf("the Node still has %q", left)
@@ -71,7 +71,7 @@ func TestCardCordon(t *testing.T) {
 }
 
 // cordoned fails the test if a new pod gets a card. Binpack would put one
-// beside the tenant.
+// beside the consumer.
 func (r *rig) cordoned(t *testing.T, uuid, name string) {
 	t.Helper()
 	r.run(t, r.pod(name, box{more: share(20, 1)}))
@@ -79,10 +79,10 @@ func (r *rig) cordoned(t *testing.T, uuid, name string) {
 		t.Errorf("%s got the cordoned card", name)
 	}
 	r.remove(t, name)
-	// A request that only a ninth card could grant says why.
+	// A request that only a ninth card could grant has the reason.
 	for _, c := range r.published(t).Cards {
 		if c.UUID == uuid && (c.Healthy || !strings.Contains(c.Reason, "cordoned")) {
-			t.Errorf("schedulers are told %+v of it", c)
+			t.Errorf("schedulers get %+v of it", c)
 		}
 	}
 }

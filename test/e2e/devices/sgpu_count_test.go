@@ -62,7 +62,7 @@ func tallyPod(p *corev1.Pod, bound *allocation.Bound) tally {
 	return together.most(most)
 }
 
-// asksShares tells whether a container of a pod does.
+// asksShares reports whether a container of a pod does.
 func asksShares(p *corev1.Pod) bool {
 	return slices.ContainsFunc(slices.Concat(p.Spec.InitContainers, p.Spec.Containers), func(c corev1.Container) bool {
 		_, ok := c.Resources.Limits[slotResource]
@@ -70,8 +70,8 @@ func asksShares(p *corev1.Pod) bool {
 	})
 }
 
-// tenants are the pods with shares that are ready, by name.
-func (r *rig) tenants(t *testing.T) map[string]*corev1.Pod {
+// consumers are the pods with shares that are ready, by name.
+func (r *rig) consumers(t *testing.T) map[string]*corev1.Pod {
 	t.Helper()
 	list, err := r.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -87,7 +87,7 @@ func (r *rig) tenants(t *testing.T) map[string]*corev1.Pod {
 }
 
 // count adds up what is given out, by the annotations of pods, and compares it
-// with what the plugin says in /v1/bindings and what the Node's annotation says
+// with what the plugin reports in /v1/bindings and what the Node's annotation contains
 // is taken. It fails the test if a card is over-committed by any of them, or if
 // a pod that runs has nothing.
 func (r *rig) count(t *testing.T) tally {
@@ -111,14 +111,14 @@ func (r *rig) tryCount(t *testing.T) (tally, error) {
 	t.Helper()
 	var errs []error
 	sum, byPod := tally{}, map[string][]allocation.Share{}
-	for name, p := range r.tenants(t) {
+	for name, p := range r.consumers(t) {
 		b, err := boundTo(p)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("pod %s runs: %w", name, err))
 			continue
 		}
 		for container, c := range b.Containers {
-			byPod[key(name, container)] = byCard(c.Shares)
+			byPod[key(name, container)] = byGPU(c.Shares)
 		}
 		for uuid, taken := range tallyPod(p, b) {
 			was := sum[uuid]
@@ -127,13 +127,13 @@ func (r *rig) tryCount(t *testing.T) (tally, error) {
 			}
 		}
 	}
-	said := map[string][]allocation.Share{}
+	text := map[string][]allocation.Share{}
 	for _, b := range r.account(t).Bindings {
 		if k := key(b.Pod, b.Container); len(b.Shares) > 0 && r.live(byPod, b.Pod) {
-			said[k] = byCard(b.Shares)
+			text[k] = byGPU(b.Shares)
 		}
 	}
-	if diff := cmp.Diff(byPod, said); diff != "" {
+	if diff := cmp.Diff(byPod, text); diff != "" {
 		errs = append(errs, fmt.Errorf("shares by container (-annotations +/v1/bindings):\n%s", diff))
 	}
 	taken := tally{}
@@ -148,7 +148,7 @@ func (r *rig) tryCount(t *testing.T) (tally, error) {
 	return sum, errors.Join(errs...)
 }
 
-// live tells whether a pod is among those of containers.
+// live reports whether a pod is among those of containers.
 func (*rig) live(containers map[string][]allocation.Share, pod string) bool {
 	for k := range containers {
 		if strings.HasPrefix(k, pod+"/") {
@@ -165,14 +165,14 @@ func (r *rig) published(t *testing.T) *allocation.NodeGPUs {
 	if !ok {
 		return &allocation.NodeGPUs{}
 	}
-	cards, err := allocation.ParseNodeGPUs(text)
+	gpus, err := allocation.ParseNodeGPUs(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return cards
+	return gpus
 }
 
-// overcommitted says what cards have given out that they do not have.
+// overcommitted lists what GPUs have given out that they do not have.
 func (r *rig) overcommitted(t *testing.T, sum tally) (faults []string) {
 	t.Helper()
 	m := r.machine(t)
@@ -186,7 +186,7 @@ func (r *rig) overcommitted(t *testing.T, sum tally) (faults []string) {
 }
 
 // nothingLeft waits until records and CDI specs of shares are gone, and the
-// Node says that its cards are free. Those of the last pods stay until the
+// Node shows that its GPUs are free. Those of the last pods stay until the
 // kubelet allocates again, because its checkpoint does.
 func (r *rig) nothingLeft(t *testing.T, within time.Duration) time.Duration {
 	t.Helper()

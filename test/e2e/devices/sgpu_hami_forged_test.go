@@ -13,10 +13,10 @@ import (
 
 // hamiForged: what is not HAMi's word, or not of this pod, is not followed.
 func hamiForged(t *testing.T, r *rig, _ *lockLog) {
-	h, full := r.hami(t, "2.10"), r.card(t, firstCard)
+	h, full := r.hami(t, "2.10"), r.gpuAt(t, firstGPU)
 	g := golden(t, "2.10", "one container") // 60 % and 4 GiB of the first card.
 	set := func(key, value string) func(map[string]string) { return func(a map[string]string) { a[key] = value } }
-	cards := func(text string) func(map[string]string) { return set(apinames.HAMiAllocation, text) }
+	gpus := func(text string) func(map[string]string) { return set(apinames.HAMiAllocation, text) }
 	r.create(t, h.pod("holder", g))
 	if err := h.filter(t.Context(), "holder", g, nil); err != nil {
 		t.Fatal(err)
@@ -31,22 +31,22 @@ func hamiForged(t *testing.T, r *rig, _ *lockLog) {
 		// foreign is a pod of another scheduler's, unbound one that HAMi did not
 		// bind.
 		foreign, unbound bool
-		says             string
+		message          string
 	}{
-		{name: "scheduler", foreign: true, says: `the pod's scheduler is "default-scheduler"`},
-		{name: "unbound", unbound: true, says: "HAMi has not bound the pod"},
-		{name: "node", change: set(apinames.HAMiNode, "node2"), says: `HAMi chose node "node2"`},
+		{name: "scheduler", foreign: true, message: `the pod's scheduler is "default-scheduler"`},
+		{name: "unbound", unbound: true, message: "HAMi has not bound the pod"},
+		{name: "node", change: set(apinames.HAMiNode, "node2"), message: `HAMi chose node "node2"`},
 		{
 			name: "later", change: set(apinames.HAMiPredicateTime, strconv.FormatInt(time.Now().Add(time.Hour).UnixNano(), 10)),
-			says: "HAMi chose again after it had bound",
+			message: "HAMi chose again after it had bound",
 		},
-		{name: "card", change: cards(`[[{"uuid":"GPU-none","compute":60,"vRam":4096}]]`), says: "no shared card GPU-none"},
-		{name: "more", change: cards(`[[{"uuid":"` + r.card(t, 4) + `","compute":60,"vRam":8192}]]`), says: "the container asks for 4096"},
-		{name: "truncated", change: cards(`[[{"uuid":"` + r.card(t, 4)), says: apinames.HAMiAllocation},
-		{name: "count", change: cards(`[[]]`), says: "0 cards for container main, which asks for 1"},
+		{name: "card", change: gpus(`[[{"uuid":"GPU-none","compute":60,"vRam":4096}]]`), message: "no shared card GPU-none"},
+		{name: "more", change: gpus(`[[{"uuid":"` + r.gpuAt(t, 4) + `","compute":60,"vRam":8192}]]`), message: "the container asks for 4096"},
+		{name: "truncated", change: gpus(`[[{"uuid":"` + r.gpuAt(t, 4)), message: apinames.HAMiAllocation},
+		{name: "count", change: gpus(`[[]]`), message: "0 cards for container main, which asks for 1"},
 		{
-			name: "full", change: cards(`[[{"uuid":"` + full + `","compute":60,"vRam":4096}]]`),
-			says: "hami chose a card that cannot be had: card 2: 40 % of 100 left; needs 60",
+			name: "full", change: gpus(`[[{"uuid":"` + full + `","compute":60,"vRam":4096}]]`),
+			message: "hami chose a card that cannot be had: card 2: 40 % of 100 left; needs 60",
 		},
 	}
 	for _, tt := range rows {
@@ -79,7 +79,7 @@ func hamiForged(t *testing.T, r *rig, _ *lockLog) {
 	past.Spec.NodeName = r.Node()
 	r.create(t, past)
 	for _, tt := range rows {
-		r.waitEvent(t, "forged-"+tt.name, "SGPURefused", tt.says, 20*time.Second)
+		r.waitEvent(t, "forged-"+tt.name, "SGPURefused", tt.message, 20*time.Second)
 		if !tt.foreign && !tt.unbound {
 			r.waitPhase(t, "forged-"+tt.name, "failed")
 		}
@@ -91,7 +91,7 @@ func hamiForged(t *testing.T, r *rig, _ *lockLog) {
 }
 
 // hamiLocks: a lock goes when its pod is gone, and stays where another plugin,
-// or nobody, is to release it.
+// or no component, is to release it.
 func hamiLocks(t *testing.T, r *rig, locks *lockLog) {
 	h := r.hami(t, "2.6")
 	value, err := h.lock(t.Context(), "deleted-long-ago")

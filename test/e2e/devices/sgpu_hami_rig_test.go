@@ -29,7 +29,7 @@ const hamiScheduler = "hami-scheduler"
 
 // The cards of testdata of package hami are these cards of the node.
 const (
-	firstCard, secondCard         = 2, 5
+	firstGPU, secondGPU           = 2, 5
 	firstOfGolden, secondOfGolden = "GPU-aaaa-0000-0001", "GPU-bbbb-0000-0002"
 	memoryOfGolden, memoryOfH100  = "143771", "81559"
 )
@@ -77,13 +77,13 @@ func golden(t *testing.T, version, name string) *hamiPod {
 type hami struct {
 	rig     *rig
 	version string
-	// here replaces what testdata says of cards by what the node has.
+	// here replaces testdata's GPUs by those of the node.
 	here *strings.Replacer
 }
 
 func (r *rig) hami(t *testing.T, version string) *hami {
 	t.Helper()
-	return &hami{r, version, strings.NewReplacer(firstOfGolden, r.card(t, firstCard), secondOfGolden, r.card(t, secondCard),
+	return &hami{r, version, strings.NewReplacer(firstOfGolden, r.gpuAt(t, firstGPU), secondOfGolden, r.gpuAt(t, secondGPU),
 		memoryOfGolden, memoryOfH100)}
 }
 
@@ -139,7 +139,7 @@ func (h *hami) filter(ctx context.Context, pod string, g *hamiPod, change func(m
 }
 
 // lock takes HAMi's lock of the node for a pod: by an update up to 2.6, by a
-// patch with resourceVersion later. While somebody has it, it fails.
+// patch with resourceVersion later. While it is held, it fails.
 func (h *hami) lock(ctx context.Context, pod string) (value string, err error) {
 	at := time.Now()
 	if h.version == "2.7" {
@@ -216,5 +216,5 @@ func (h *hami) wanted(g *hamiPod, container string) (shares []allocation.Share, 
 	if err != nil {
 		return nil, err.Error()
 	}
-	return byCard(shares), reason
+	return byGPU(shares), reason
 }

@@ -56,7 +56,7 @@ func (l *lockLog) see(value string) {
 	l.last = value
 }
 
-// waitGone waits until a lock that was there is gone, and says when that was
+// waitGone waits until a lock that was there is gone, and returns when that was
 // seen.
 func (l *lockLog) waitGone(t *testing.T, value string) (at time.Time) {
 	t.Helper()
@@ -73,7 +73,7 @@ func (l *lockLog) waitGone(t *testing.T, value string) (at time.Time) {
 }
 
 // hamiCards are the Node's for HAMi, by UUID; nil without the annotation.
-func (r *rig) hamiCards(t *testing.T) map[string]allocation.HAMiCard {
+func (r *rig) hamiGPUs(t *testing.T) map[string]allocation.HAMiCard {
 	t.Helper()
 	text, ok := r.node(t).Annotations[apinames.HAMiCards]
 	if !ok {
@@ -96,9 +96,9 @@ func (r *rig) waitHealthy(t *testing.T, want int) {
 	t.Helper()
 	eventually(t, waitStart, func() string {
 		n := -1
-		if cards := r.hamiCards(t); cards != nil {
+		if gpus := r.hamiGPUs(t); gpus != nil {
 			n = 0
-			for _, c := range cards {
+			for _, c := range gpus {
 				if c.Healthy {
 					n++
 				}

@@ -20,7 +20,7 @@ import (
 )
 
 // hamiConfig is a node for HAMi as docs/hami.md has it.
-const hamiConfig = sharedCards + "sgpu: {unscheduled: reject, refusedFor: 0s, hami: {enabled: true}}\n"
+const hamiConfig = sharedGPUs + "sgpu: {unscheduled: reject, refusedFor: 0s, hami: {enabled: true}}\n"
 
 // TestHAMiSide drives the node by exactly what HAMi's scheduler writes, version
 // by version: the node lock, the pod's annotations, the Binding.
@@ -59,7 +59,7 @@ func hamiNode(t *testing.T, r *rig, _ *lockLog) {
 		}
 	}
 	// What is left is written at most every 30 s, and earlier tests took some.
-	eventually(t, waitStart, func() string { return cmp.Diff(want, r.hamiCards(t)) })
+	eventually(t, waitStart, func() string { return cmp.Diff(want, r.hamiGPUs(t)) })
 }
 
 // hamiExample: the documented pod gets the card that HAMi chose.
@@ -75,7 +75,7 @@ func hamiExample(t *testing.T, r *rig, locks *lockLog) {
 	if p.Name != "sample-pod" || p.Spec.SchedulerName != hamiScheduler {
 		t.Fatalf("the example is pod %s of scheduler %s", p.Name, p.Spec.SchedulerName)
 	}
-	// Its image is not at hand, and does not say what it sees.
+	// Its image is not at hand, and does not report what it sees.
 	ours := r.pod(p.Name, box{})
 	c := &p.Spec.Containers[0]
 	c.Image, c.Command, c.Args, c.VolumeMounts = reportImage, nil, nil, ours.Spec.Containers[0].VolumeMounts
@@ -95,9 +95,9 @@ func hamiExample(t *testing.T, r *rig, locks *lockLog) {
 	bound := time.Now()
 	t.Logf("the lock was gone %d ms after the binding", locks.waitGone(t, value).Sub(bound).Milliseconds())
 	r.waitReady(t, p.Name, waitStart)
-	r.hasShares(t, p.Name, c.Name, 0, allocation.Share{UUID: r.card(t, firstCard), VCore: 60, MemoryMiB: 4096})
+	r.hasShares(t, p.Name, c.Name, 0, allocation.Share{UUID: r.gpuAt(t, firstGPU), VCore: 60, MemoryMiB: 4096})
 	if got := r.waitBound(t, p.Name, c.Name); got.By != allocation.ByHAMi {
-		t.Errorf("the annotation says %+v", got)
+		t.Errorf("the annotation has %+v", got)
 	}
 	r.waitPhase(t, p.Name, "success")
 }
@@ -168,7 +168,7 @@ func hamiRow(t *testing.T, r *rig, locks *lockLog) {
 	for i := range n {
 		r.waitReady(t, fmt.Sprintf("row-%02d", i), waitStart)
 	}
-	if got := r.count(t)[r.card(t, firstCard)]; got.VCore != 60 || got.Slots != n {
+	if got := r.count(t)[r.gpuAt(t, firstGPU)]; got.VCore != 60 || got.Slots != n {
 		t.Errorf("taken of the card: %+v", got)
 	}
 }
@@ -182,14 +182,14 @@ func hamiPolicy(t *testing.T, r *rig, locks *lockLog) {
 	wait := func(want string) time.Duration {
 		return eventually(t, waitStart, func() string {
 			got := map[string]string{}
-			for uuid, c := range r.hamiCards(t) {
+			for uuid, c := range r.hamiGPUs(t) {
 				if c.QoSPolicy != "" {
 					got[uuid] = c.QoSPolicy
 				}
 			}
 			expected := map[string]string{}
 			if want != "" {
-				expected[r.card(t, secondCard)] = want
+				expected[r.gpuAt(t, secondGPU)] = want
 			}
 			return cmp.Diff(expected, got)
 		})

@@ -106,7 +106,7 @@ func initOther(t *testing.T, r *rig) {
 	if more[0].UUID != app[0].UUID {
 		t.Errorf("the init container is on %v and the app container on %v; one card has room for both in turn", more, app)
 	}
-	// Init containers may run again, when the sandbox is made anew.
+	// Init containers may run again, when the sandbox is created again.
 	if got := r.count(t)[more[0].UUID]; got.VCore != 90 || got.MemoryMiB != 60*1024 {
 		t.Errorf("taken of the card: %+v", got)
 	}
@@ -143,25 +143,25 @@ func besideHCAs(t *testing.T, r *rig) {
 	for i, p := range pods {
 		r.waitReady(t, p.Name, waitStart)
 		want := slices.Repeat([]allocation.Share{slice(70, 1)}, max(1, i-1))
-		var cards []int
+		var gpus []int
 		for _, s := range r.hasShares(t, p.Name, "app", len(want), want...) {
 			if seen[s.UUID] {
-				t.Errorf("card %s has two tenants of 70 %%", s.UUID)
+				t.Errorf("card %s has two consumers of 70 %%", s.UUID)
 			}
 			seen[s.UUID] = true
-			cards = append(cards, slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == s.UUID }))
+			gpus = append(gpus, slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == s.UUID }))
 		}
 		s := r.sees(t, p.Name, "app")
-		if diff := cmp.Diff(first(nearest(m, cards)), s.HCAs); diff != "" {
-			t.Errorf("%s: HCAs (-nearest to its cards %v +got):\n%s", p.Name, cards, diff)
+		if diff := cmp.Diff(first(nearest(m, gpus)), s.HCAs); diff != "" {
+			t.Errorf("%s: HCAs (-nearest to its cards %v +got):\n%s", p.Name, gpus, diff)
 		}
 	}
 }
 
-// policiesApart: tenants of one card have one policy. best-effort without vcore
+// policiesApart: consumers of one card have one policy. best-effort without vcore
 // has no limit of compute, and takes none.
 func policiesApart(t *testing.T, r *rig) {
-	cards := map[string]string{}
+	gpus := map[string]string{}
 	wants := map[string]allocation.Share{
 		"fixed-share": slice(10, 1), "burst-share": slice(10, 1), "best-effort": slice(0, 1),
 	}
@@ -178,16 +178,16 @@ func policiesApart(t *testing.T, r *rig) {
 		policy := p.Annotations["nvidia.com/sgpu-qos-policy"]
 		r.waitReady(t, p.Name, waitStart)
 		uuid := r.hasShares(t, p.Name, "app", 0, wants[policy])[0].UUID
-		if other, taken := cards[uuid]; taken && other != policy {
-			t.Errorf("card %s has tenants of %s and %s", uuid, other, policy)
+		if other, taken := gpus[uuid]; taken && other != policy {
+			t.Errorf("card %s has consumers of %s and %s", uuid, other, policy)
 		}
-		cards[uuid] = policy
+		gpus[uuid] = policy
 		if got := r.waitBound(t, p.Name, "app"); got.Policy != policy || got.By != allocation.ByNode {
-			t.Errorf("%s: the annotation says %+v", p.Name, got)
+			t.Errorf("%s: the annotation has %+v", p.Name, got)
 		}
 	}
-	if len(cards) != 3 {
-		t.Errorf("binpack has put two pods each of three policies on %d cards", len(cards))
+	if len(gpus) != 3 {
+		t.Errorf("binpack has put two pods each of three policies on %d cards", len(gpus))
 	}
 	eventually(t, 20*time.Second, func() string {
 		published := map[string]string{}
@@ -196,19 +196,19 @@ func policiesApart(t *testing.T, r *rig) {
 				published[c.UUID] = c.Policy
 			}
 		}
-		return cmp.Diff(cards, published)
+		return cmp.Diff(gpus, published)
 	})
 }
 
-// ownWords: what the pod says in its own environment and annotations makes its
-// share no larger. An annotation of the node's that somebody edits is put right.
+// ownWords: what the pod has in its own environment and annotations makes its
+// share no larger. An annotation of the node's that is edited is put right.
 func ownWords(t *testing.T, r *rig) {
-	all := r.card(t, 0) + "," + r.card(t, 1)
+	all := r.gpuAt(t, 0) + "," + r.gpuAt(t, 1)
 	p := r.pod("words", box{more: share(10, 1), env: map[string]string{
 		binder.EnvGPUs: all, binder.EnvShares: "{}", "NVIDIA_VISIBLE_DEVICES": "all",
 	}})
 	forged := allocation.Bound{Version: allocation.Version, Node: r.Node(), Containers: map[string]allocation.BoundContainer{
-		"app": {Shares: []allocation.Share{{UUID: r.card(t, 7), VCore: 100, MemoryMiB: 80000}}, Policy: "fixed-share", By: allocation.ByNode},
+		"app": {Shares: []allocation.Share{{UUID: r.gpuAt(t, 7), VCore: 100, MemoryMiB: 80000}}, Policy: "fixed-share", By: allocation.ByNode},
 	}}
 	p.Annotations = map[string]string{apinames.SGPUBound: forged.String()}
 	r.run(t, p)
@@ -226,7 +226,7 @@ func ownWords(t *testing.T, r *rig) {
 	if s := r.sees(t, "words", "app"); s.Env["NVIDIA_VISIBLE_DEVICES"] != "void" {
 		t.Errorf("NVIDIA_VISIBLE_DEVICES is %q", s.Env["NVIDIA_VISIBLE_DEVICES"])
 	}
-	forged.Containers["app"].Shares[0].UUID = r.card(t, 6)
+	forged.Containers["app"].Shares[0].UUID = r.gpuAt(t, 6)
 	if err := r.annotatePod(t.Context(), "words", map[string]string{apinames.SGPUBound: forged.String()}); err != nil {
 		t.Fatal(err)
 	}

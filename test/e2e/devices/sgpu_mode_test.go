@@ -76,7 +76,7 @@ func TestModeSwitchUnderLoad(t *testing.T) {
 	t.Logf("%d switches; all free cards had moved %.1f s after a switch at most; %d looks at the kubelet's list, "+
 		"of %d pods %d ran and %d failed at admission", switches, longest.Seconds(), l.looks.Load(), l.pods.Load(), l.ran.Load(), l.failed.Load())
 	if l.looks.Load() < switches || l.ran.Load() == 0 {
-		t.Error("there was no load, or nobody looked")
+		t.Error("there was no load, or no look at it")
 	}
 	if after := r.started(t, "whole") + r.started(t, "part"); after != before {
 		t.Errorf("pods noticed: they were %s, and are %s", before, after)
@@ -93,7 +93,7 @@ func TestModeSwitchUnderLoad(t *testing.T) {
 	r.waitShares(t, allSlots, allCores, allGiB)
 	r.waitAllocatable(t, gpuResource, 0, waitStart)
 	if pending, message := r.pending(t); pending {
-		t.Errorf("the Node still says that %s", message)
+		t.Errorf("the Node still shows that %s", message)
 	}
 }
 
@@ -102,12 +102,12 @@ func TestModeSwitchUnderLoad(t *testing.T) {
 type held struct{ whole, part int }
 
 // explained switches so that each of the held cards should move, and looks how
-// that is told.
+// that is reported.
 func (r *rig) explained(t *testing.T, h held) {
 	t.Helper()
 	for _, tt := range []struct {
-		wish wish
-		says string
+		wish    wish
+		message string
 	}{
 		{wishes()[2], fmt.Sprintf("card %d: native until default/whole ends, then sgpu", h.whole)},
 		{wishes()[0], fmt.Sprintf("card %d: sgpu until default/part ends, then native", h.part)},
@@ -116,13 +116,13 @@ func (r *rig) explained(t *testing.T, h held) {
 			t.Fatal(err)
 		}
 		eventually(t, waitStart, func() string {
-			if pending, message := r.pending(t); !pending || message != tt.says {
-				return fmt.Sprintf("HeddleModePending is %t with %q, want %q", pending, message, tt.says)
+			if pending, message := r.pending(t); !pending || message != tt.message {
+				return fmt.Sprintf("HeddleModePending is %t with %q, want %q", pending, message, tt.message)
 			}
 			return ""
 		})
-		if out := r.heddle(t, "doctor", "--node", r.Node()); !strings.Contains(out, tt.says) {
-			t.Errorf("doctor does not say %q:\n%s", tt.says, out)
+		if out := r.heddle(t, "doctor", "--node", r.Node()); !strings.Contains(out, tt.message) {
+			t.Errorf("doctor does not print %q:\n%s", tt.message, out)
 		}
 	}
 }
@@ -139,7 +139,7 @@ func (r *rig) pending(t *testing.T) (pending bool, message string) {
 }
 
 // lists are the cards that the kubelet offers whole and in shares, by index.
-func (r *rig) lists(ctx context.Context, cards map[string]int) (whole, shared []int, err error) {
+func (r *rig) lists(ctx context.Context, gpus map[string]int) (whole, shared []int, err error) {
 	answer, err := podresources.NewPodResourcesListerClient(r.conn).
 		GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
 	if err != nil {
@@ -149,7 +149,7 @@ func (r *rig) lists(ctx context.Context, cards map[string]int) (whole, shared []
 	for _, d := range answer.GetDevices() {
 		for _, id := range d.GetDeviceIds() {
 			if set := is[d.GetResourceName()]; set != nil {
-				set[cards[ticketOf(id)]] = true
+				set[gpus[deviceIDOf(id)]] = true
 			}
 		}
 	}
@@ -168,22 +168,22 @@ func (r *rig) indices(t *testing.T) map[string]int {
 }
 
 // waitModes waits until the kubelet offers every card as it should: shared or
-// whole, or to nobody if it is held in the other mode.
+// whole, or to no pod if it is held in the other mode.
 func (r *rig) waitModes(t *testing.T, share []int, h held) time.Duration {
 	t.Helper()
 	var want [2][]int
-	for card := range 8 {
-		shared := slices.Contains(share, card)
+	for gpuAt := range 8 {
+		shared := slices.Contains(share, gpuAt)
 		switch {
-		case shared && card != h.whole:
-			want[1] = append(want[1], card)
-		case !shared && card != h.part:
-			want[0] = append(want[0], card)
+		case shared && gpuAt != h.whole:
+			want[1] = append(want[1], gpuAt)
+		case !shared && gpuAt != h.part:
+			want[0] = append(want[0], gpuAt)
 		}
 	}
-	cards := r.indices(t)
+	gpus := r.indices(t)
 	return eventually(t, waitStart, func() string {
-		whole, shared, err := r.lists(t.Context(), cards)
+		whole, shared, err := r.lists(t.Context(), gpus)
 		if err != nil {
 			return err.Error()
 		}
@@ -205,8 +205,8 @@ func (l *load) start(ctx context.Context, t *testing.T, seed uint64) {
 	for i := range workers {
 		l.all.Go(func() { l.work(ctx, t, rand.New(rand.NewPCG(seed, uint64(i+1))), i) })
 	}
-	cards := l.rig.indices(t)
-	l.all.Go(func() { l.look(ctx, t, cards) })
+	gpus := l.rig.indices(t)
+	l.all.Go(func() { l.look(ctx, t, gpus) })
 }
 
 // work makes one pod after the other, with a whole card or a part of one.
@@ -238,17 +238,17 @@ func (l *load) work(ctx context.Context, t *testing.T, random *rand.Rand, n int)
 
 // look asks the kubelet ten times a second, and the Node three times, which
 // cards they have: none of them twice.
-func (l *load) look(ctx context.Context, t *testing.T, cards map[string]int) {
+func (l *load) look(ctx context.Context, t *testing.T, gpus map[string]int) {
 	for i := 0; ctx.Err() == nil; i++ {
 		sleep(ctx, 100*time.Millisecond)
-		whole, shared, err := l.rig.lists(ctx, cards)
+		whole, shared, err := l.rig.lists(ctx, gpus)
 		if err != nil {
 			continue // The kubelet admits so many calls a second, and the plugin asks too.
 		}
 		l.looks.Add(1)
-		for _, card := range whole {
-			if slices.Contains(shared, card) {
-				t.Errorf("card %d is advertised whole and in shares", card)
+		for _, gpuAt := range whole {
+			if slices.Contains(shared, gpuAt) {
+				t.Errorf("card %d is advertised whole and in shares", gpuAt)
 			}
 		}
 		if i%3 > 0 {

@@ -36,16 +36,16 @@ const (
 )
 
 // sharedCards is the configuration of rigs that share all cards.
-const sharedCards = quickHealth + "mode: sgpu\n"
+const sharedGPUs = quickHealth + "mode: sgpu\n"
 
 // sgpu is a rig whose cards are all shared and free. The test gives it back
 // like that. Such tests run side by side, because they mostly wait.
 func sgpu(t *testing.T) *rig {
 	t.Helper()
 	t.Parallel()
-	r := lend(t, "sgpu", options{config: sharedCards, kwok: true}, func(r *rig, t *testing.T) {
+	r := lend(t, "sgpu", options{config: sharedGPUs, kwok: true}, func(r *rig, t *testing.T) {
 		t.Helper()
-		if err := r.writeConfig(sharedCards); err != nil {
+		if err := r.writeConfig(sharedGPUs); err != nil {
 			t.Error(err)
 		}
 	})
@@ -75,9 +75,9 @@ func (r *rig) configure(t *testing.T, text string) {
 }
 
 // shares is a request for parts of several cards; what is 0 is not asked for.
-func shares(cards, vcore, gib int) corev1.ResourceList {
+func shares(gpus, vcore, gib int) corev1.ResourceList {
 	list := corev1.ResourceList{}
-	for name, n := range map[corev1.ResourceName]int{slotResource: cards, coreResource: vcore, memoryResource: gib} {
+	for name, n := range map[corev1.ResourceName]int{slotResource: gpus, coreResource: vcore, memoryResource: gib} {
 		if n != 0 {
 			list[name] = quantity(n)
 		}
@@ -89,7 +89,7 @@ func shares(cards, vcore, gib int) corev1.ResourceList {
 func share(vcore, gib int) corev1.ResourceList { return shares(1, vcore, gib) }
 
 // card is the UUID of a card, by index.
-func (r *rig) card(t *testing.T, index int) string {
+func (r *rig) gpuAt(t *testing.T, index int) string {
 	t.Helper()
 	m := r.machine(t)
 	for i := range m.GPUs {
@@ -114,7 +114,7 @@ func (r *rig) index(t *testing.T, uuid string) int {
 	return -1
 }
 
-// shares are those that a container was told of, by UUID.
+// shares are those that a container gets listed, by UUID.
 func (s *seen) shares() ([]allocation.Share, error) {
 	var all []allocation.Share
 	if s.Devices == nil {
@@ -129,17 +129,17 @@ func (s *seen) shares() ([]allocation.Share, error) {
 	if len(all) == 0 {
 		return nil, nil
 	}
-	var told binder.Shares
-	if err := json.Unmarshal([]byte(s.Env[binder.EnvShares]), &told); err != nil {
+	var reported binder.Shares
+	if err := json.Unmarshal([]byte(s.Env[binder.EnvShares]), &reported); err != nil {
 		return nil, fmt.Errorf("%s is %q: %w", binder.EnvShares, s.Env[binder.EnvShares], err)
 	}
-	if diff := cmp.Diff(byCard(all), byCard(told.Shares)); diff != "" {
+	if diff := cmp.Diff(byGPU(all), byGPU(reported.Shares)); diff != "" {
 		return nil, fmt.Errorf("shares (-file +%s):\n%s", binder.EnvShares, diff)
 	}
-	return byCard(all), nil
+	return byGPU(all), nil
 }
 
-// account is what the plugin says of itself.
+// account is what the plugin reports.
 func (r *rig) account(t *testing.T) *account.Report {
 	t.Helper()
 	got := &account.Report{}
@@ -153,7 +153,7 @@ func (r *rig) account(t *testing.T) *account.Report {
 	return got
 }
 
-// annotatePod merges annotations into a pod, as somebody else than its node.
+// annotatePod merges annotations into a pod, as another client than its node.
 func (r *rig) annotatePod(ctx context.Context, pod string, annotations map[string]string) error {
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
 	if err != nil {

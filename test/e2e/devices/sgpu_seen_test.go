@@ -21,7 +21,7 @@ func slice(vcore, gib int) allocation.Share {
 	return allocation.Share{VCore: vcore, MemoryMiB: int64(gib) * 1024}
 }
 
-// boundTo is what a pod's annotation says.
+// boundTo is what a pod's annotation contains.
 func boundTo(p *corev1.Pod) (*allocation.Bound, error) {
 	text, ok := p.Annotations[apinames.SGPUBound]
 	if !ok {
@@ -49,7 +49,7 @@ func (r *rig) waitBound(t *testing.T, pod, container string) allocation.BoundCon
 }
 
 // hasShares fails the test unless a container sees exactly the cards that all
-// others say it has: it can open them and no other, its environment and its
+// others report for it: it can open them and no other, its environment and its
 // file name them with the shares, and so does its pod's annotation. The shares
 // are as wanted, by amount.
 func (r *rig) hasShares(t *testing.T, pod, container string, hcas int, want ...allocation.Share) []allocation.Share {
@@ -66,13 +66,13 @@ func (r *rig) hasShares(t *testing.T, pod, container string, hcas int, want ...a
 		return nil
 	}
 	bound := r.waitBound(t, pod, container)
-	if diff := cmp.Diff(given, byCard(bound.Shares)); diff != "" {
+	if diff := cmp.Diff(given, byGPU(bound.Shares)); diff != "" {
 		t.Errorf("%s/%s: shares (-in the container +annotation):\n%s", pod, container, diff)
 	}
 	return given
 }
 
-func byCard(all []allocation.Share) []allocation.Share {
+func byGPU(all []allocation.Share) []allocation.Share {
 	return slices.SortedFunc(slices.Values(all), func(a, b allocation.Share) int { return strings.Compare(a.UUID, b.UUID) })
 }
 
@@ -93,8 +93,8 @@ func sameAmounts(given, want []allocation.Share) error {
 	return nil
 }
 
-// ticketOf is the card that a device ID of a slot names.
-func ticketOf(id string) string {
+// deviceIDOf is the card that a device ID of a slot names.
+func deviceIDOf(id string) string {
 	uuid, _, _ := strings.Cut(id, "::")
 	return uuid
 }

@@ -14,31 +14,31 @@ import (
 )
 
 // TestHundredSGPUPodsAtOnce creates a hundred pods at once that ask for
-// different shares of eight cards. Nobody schedules cards: the node chooses one
+// different shares of eight GPUs. No scheduler chooses GPUs: the node chooses one
 // for each. Every container can open its card and no other, knows its share, and
-// no card gives out more than it has, whoever counts.
+// no card gives out more than it has, by every count.
 func TestHundredSGPUPodsAtOnce(t *testing.T) {
-	const crowd = 100
+	const burst = 100
 	r := sgpu(t)
-	// They fit in any order: 650 % of 800 in all; a card that refuses somebody
-	// has 16 tenants, or 93 % or 75 GiB given out.
+	// They fit in any order: 650 % of 800 in all; a GPU that rejects a pod
+	// has 16 consumers, or 93 % or 75 GiB given out.
 	cores := func(i int) int { return 5 + i%4 }
 	gib := func(i int) int { return 1 + i%5 }
 	mark := r.plugin.log.mark()
 	t.Cleanup(func() {
 		var all []string
-		for i := range crowd {
+		for i := range burst {
 			all = append(all, fmt.Sprintf("slice-%03d", i))
 		}
 		r.remove(t, all...)
 	})
-	r.storm(t, crowd, func(i int) *corev1.Pod {
+	r.storm(t, burst, func(i int) *corev1.Pod {
 		return r.pod(fmt.Sprintf("slice-%03d", i), box{more: share(cores(i), gib(i))})
 	})
 
 	held, steered := r.held(t), 0
 	byTest := tally{}
-	for i := range crowd {
+	for i := range burst {
 		pod := fmt.Sprintf("slice-%03d", i)
 		k := key(pod, "app")
 		mine := r.hasShares(t, pod, "app", 0, slice(cores(i), gib(i)))
@@ -51,17 +51,17 @@ func TestHundredSGPUPodsAtOnce(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: devices in PodResources (-want +got):\n%s", k, diff)
 		}
-		if len(mine) == 1 && slices.ContainsFunc(held[k][slotResource], func(id string) bool { return ticketOf(id) == mine[0].UUID }) {
+		if len(mine) == 1 && slices.ContainsFunc(held[k][slotResource], func(id string) bool { return deviceIDOf(id) == mine[0].UUID }) {
 			steered++
 		}
 	}
 	// What containers see, what pods are annotated with, what the plugin and the
-	// Node say: all the same.
+	// Node report: all the same.
 	if diff := cmp.Diff(byTest, r.count(t)); diff != "" {
 		t.Errorf("given out of cards (-seen by containers +annotations):\n%s", diff)
 	}
 	t.Logf("the kubelet's ticket names the bound card for %d of %d pods; %d cards in use: %+v",
-		steered, crowd, len(byTest), slices.Collect(maps.Values(byTest)))
+		steered, burst, len(byTest), slices.Collect(maps.Values(byTest)))
 	for line := range strings.Lines(r.plugin.log.since(mark)) {
 		if strings.Contains(line, "level=ERROR") || strings.Contains(line, "msg=refused") {
 			t.Errorf("the plugin complains, and all pods fit: %s", line)

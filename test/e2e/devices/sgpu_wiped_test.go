@@ -14,16 +14,16 @@ import (
 	apinames "github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// TestSGPUWiped: somebody removes the plugin's state and all CDI specs while
+// TestSGPUWiped: an administrator removes the plugin's state and all CDI specs while
 // containers run. All that is left of what they have is their pod's annotation,
-// and nobody else gets it. A container that starts again is on record again; one
+// and no other pod gets it. A container that starts again is on record again; one
 // that runs beside it keeps its card.
 func TestSGPUWiped(t *testing.T) {
 	r := sgpu(t)
-	const cards = 2 // The sum of what they have left is more than either has.
-	r.configure(t, sharedCards+"sgpu: {gpus: [0, 1], refusedFor: 0s}\n")
-	r.waitShares(t, cards*16, cards*100, cards*79)
-	r.waitAllocatable(t, gpuResource, 8-cards, waitStart)
+	const gpus = 2 // The sum of what they have left is more than either has.
+	r.configure(t, sharedGPUs+"sgpu: {gpus: [0, 1], refusedFor: 0s}\n")
+	r.waitShares(t, gpus*16, gpus*100, gpus*79)
+	r.waitAllocatable(t, gpuResource, 8-gpus, waitStart)
 	r.run(t, besides(r.pod("stays", box{more: share(40, 8)}), box{name: "second", more: share(20, 4)}))
 	app := r.hasShares(t, "stays", "app", 0, slice(40, 8))
 	second := r.hasShares(t, "stays", "second", 0, slice(20, 4))
@@ -42,7 +42,7 @@ func TestSGPUWiped(t *testing.T) {
 		}
 	}
 	r.plugin.again(t)
-	r.waitShares(t, cards*16, cards*100, cards*79)
+	r.waitShares(t, gpus*16, gpus*100, gpus*79)
 
 	r.create(t, r.pod("late", box{more: share(50, 4)}))
 	r.waitEvent(t, "late", "SGPURefused", "cards 0-1: 40 % of 100 left; needs 50", waitStart)

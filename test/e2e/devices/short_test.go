@@ -18,7 +18,7 @@ import (
 
 // TestFewerHealthyHCAsThanAskedFor: seven HCAs, one of them without a cable.
 // With count distinct a pod that asks for seven gets six and an Event; with
-// strict it waits, says why, and starts by itself once the cable is in.
+// strict it waits, has the reason, and starts by itself once the cable is in.
 func TestFewerHealthyHCAsThanAskedFor(t *testing.T) {
 	const strict = "rdma/strict"
 	r := newRig(t, options{name: "deadport", machine: "one-dead-port", config: quickHealth + `
@@ -42,7 +42,7 @@ rdma:
 	r.create(t, r.pod("strict", box{more: corev1.ResourceList{strict: quantity(7)}}))
 	r.waitPod(t, "strict", waitStart, func(p *corev1.Pod) string {
 		if w := status(p, "app").State.Waiting; w == nil || !strings.Contains(w.Message, "7 HCAs are asked for and 6 can be had") {
-			return "it does not say why it waits"
+			return "it does not have the reason it waits"
 		}
 		return ""
 	})
@@ -70,7 +70,7 @@ rdma:
 }
 
 // TestResourceThatMatchesNothing: the resource is there with 0, and everything
-// that a person looks at says why.
+// that a person looks at has the reason.
 func TestResourceThatMatchesNothing(t *testing.T) {
 	const nothing = "rdma/roce"
 	r := newRig(t, options{name: "nothing", config: quickHealth + `
@@ -98,7 +98,7 @@ rdma:
 	r.waitAllocatable(t, nothing, 4*2, 90*time.Second)
 	r.waitCondition(t, corev1.ConditionTrue, health.ConditionReady, "")
 	if lines := r.metrics(t, "heddle_unavailable"); len(lines) > 0 {
-		t.Errorf("metrics still say %q", lines)
+		t.Errorf("metrics still have %q", lines)
 	}
 }
 
@@ -129,7 +129,7 @@ func (r *rig) waitUnavailable(t *testing.T, resource, reason string, n int) {
 	want := fmt.Sprintf("heddle_unavailable{reason=%q,resource=%q} %d", reason, resource, n)
 	eventually(t, 20*time.Second, func() string {
 		if lines := r.metrics(t, "heddle_unavailable"); len(lines) != 1 || lines[0] != want {
-			return fmt.Sprintf("metrics say %q, want %q", lines, want)
+			return fmt.Sprintf("metrics have %q, want %q", lines, want)
 		}
 		return ""
 	})

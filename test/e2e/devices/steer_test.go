@@ -13,9 +13,9 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/agent"
 )
 
-// TestGPUsByUUID: a pod may say which GPUs it wants and which not. The kubelet
-// does not say for whom it asks, so that this is a guess where several pods
-// start at once; a UUID that the node does not have is told to the pod, with
+// TestGPUsByUUID: a pod may name the GPUs that it wants and those that it does not. The kubelet
+// does not name the pod when it asks, so that this is a guess where several pods
+// start at once; a UUID that the node does not have is reported on the pod, with
 // those that it has.
 func TestGPUsByUUID(t *testing.T) {
 	r := dgx(t)
@@ -44,7 +44,7 @@ func TestGPUsByUUID(t *testing.T) {
 	start("errs", domains.UseGPUUUID(), "GPU-of-another-node")
 	r.waitEvent(t, "errs", agent.ReasonSteering,
 		`the node has no GPU "GPU-of-another-node"; it has `+strings.Join(all, ", "), waitStart)
-	if told := slices.Concat(r.events(t, "wants", agent.ReasonSteering), r.events(t, "shuns", agent.ReasonSteering)); len(told) > 0 {
-		t.Errorf("pods that got what they asked for are told %q", told)
+	if reported := slices.Concat(r.events(t, "wants", agent.ReasonSteering), r.events(t, "shuns", agent.ReasonSteering)); len(reported) > 0 {
+		t.Errorf("pods that got what they asked for have Events %q", reported)
 	}
 }

@@ -22,25 +22,25 @@ import (
 
 // TestHundredPodsAtOnce creates a hundred pods at once; all ask for one HCA,
 // eight of them for a GPU too. The kubelet asks for devices in any order and
-// says not for whom, and PodResources admits 100 calls a second. Yet every
-// container sees exactly what PodResources, our records and its CDI spec say.
+// does not name the container, and PodResources admits 100 calls a second. Yet every
+// container sees exactly what PodResources, the checkpoint entries and its CDI spec contain.
 func TestHundredPodsAtOnce(t *testing.T) {
-	const crowd, withGPU = 100, 8
-	r := newRig(t, options{name: "crowd"})
+	const burst, withGPU = 100, 8
+	r := newRig(t, options{name: "burst"})
 	gpusOf := func(i int) int {
-		if i%(crowd/withGPU) == 0 && i/(crowd/withGPU) < withGPU {
+		if i%(burst/withGPU) == 0 && i/(burst/withGPU) < withGPU {
 			return 1
 		}
 		return 0
 	}
-	r.storm(t, crowd, func(i int) *corev1.Pod {
-		return r.pod(fmt.Sprintf("crowd-%03d", i), box{gpus: gpusOf(i), hcas: 1})
+	r.storm(t, burst, func(i int) *corev1.Pod {
+		return r.pod(fmt.Sprintf("burst-%03d", i), box{gpus: gpusOf(i), hcas: 1})
 	})
 
 	m, held, bindings, specs := r.machine(t), r.held(t), r.bindings(t), r.specs(t)
 	load := map[string]int{}
-	for i := range crowd {
-		pod := fmt.Sprintf("crowd-%03d", i)
+	for i := range burst {
+		pod := fmt.Sprintf("burst-%03d", i)
 		k := key(pod, "app")
 		s := r.has(t, pod, "app", gpusOf(i), 1)
 		for _, hca := range s.HCAs {
@@ -78,12 +78,12 @@ func TestHundredPodsAtOnce(t *testing.T) {
 }
 
 // storm creates pods all at once and waits until all there are are ready.
-func (r *rig) storm(t *testing.T, crowd int, pod func(i int) *corev1.Pod) {
+func (r *rig) storm(t *testing.T, burst int, pod func(i int) *corev1.Pod) {
 	t.Helper()
 	begin := time.Now()
 	var creators sync.WaitGroup
-	failed := make([]error, crowd)
-	for i := range crowd {
+	failed := make([]error, burst)
+	for i := range burst {
 		creators.Go(func() {
 			_, failed[i] = r.client.CoreV1().Pods(namespace).Create(t.Context(), pod(i), metav1.CreateOptions{})
 		})
@@ -108,7 +108,7 @@ func (r *rig) storm(t *testing.T, crowd int, pod func(i int) *corev1.Pod) {
 		}
 		return ""
 	})
-	t.Logf("%d pods created at once were ready after %.1f s", crowd, time.Since(begin).Seconds())
+	t.Logf("%d pods created at once were ready after %.1f s", burst, time.Since(begin).Seconds())
 }
 
 // fits holds a record's CDI spec against what the container sees.

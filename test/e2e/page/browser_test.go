@@ -61,7 +61,7 @@ func open(t testing.TB, url string) *browser {
 	})
 	b := &browser{t: t, ctx: ctx, url: url}
 	must(t, chromedp.Do(ctx)) // The first run starts the browser and must have no deadline.
-	must(t, chromedp.Listen(ctx, b.hear))
+	must(t, chromedp.Listen(ctx, b.onEvent))
 	call(b, network.Enable, network.EnableParams{})
 	call(b, log.Enable, cdp.Empty{})
 	call(b, runtime.Enable, cdp.Empty{})
@@ -114,7 +114,7 @@ func chromium(t testing.TB) string {
 	return ""
 }
 
-func (b *browser) hear(event any) {
+func (b *browser) onEvent(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch e := event.(type) {

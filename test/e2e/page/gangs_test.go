@@ -26,7 +26,7 @@ func gangs(t *testing.T) *rig {
 		r.member("ai", "llama", i, node, runs(3*time.Hour+20*time.Minute))
 	}
 	for i := range 3 {
-		r.member("ai", "next", i, "", refused("rejected by podgroup ai/next: 2 of 3 fit, group dragonfly-3 is 8 GPUs short", 90*time.Second))
+		r.member("ai", "next", i, "", rejected("rejected by podgroup ai/next: 2 of 3 fit, group dragonfly-3 is 8 GPUs short", 90*time.Second))
 	}
 	r.member("ai", "start", 0, "node000000", runs(time.Minute))
 	r.member("ai", "start", 1, "node000001", nil)
@@ -183,7 +183,7 @@ func TestManyGangs(t *testing.T) {
 		namespace := fmt.Sprint("team-", i%7)
 		if i%20 == 3 {
 			for rank := range 4 {
-				r.member(namespace, name, rank, "", refused("rejected by podgroup: 3 of 4 fit", time.Hour))
+				r.member(namespace, name, rank, "", rejected("rejected by podgroup: 3 of 4 fit", time.Hour))
 			}
 			continue
 		}
@@ -257,7 +257,7 @@ func ended(ago time.Duration) func(*corev1.Pod) {
 	}
 }
 
-func refused(why string, ago time.Duration) func(*corev1.Pod) {
+func rejected(why string, ago time.Duration) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Status.Conditions = []corev1.PodCondition{{
 			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,

@@ -114,7 +114,7 @@ func namesFaults(t *testing.T, r *rig, b *browser) {
 		text := value[string](b, `[...document.querySelectorAll('[data-kind=miscabled] .fault')].find((f) =>
 			f.textContent.includes('`+w.Node+`')).querySelector('.ends').innerText`)
 		if !strings.Contains(text, "expected leaf-g") || !strings.Contains(text, "found leaf-g") {
-			t.Errorf("%s: the page says %q", w.Node, text)
+			t.Errorf("%s: the page shows %q", w.Node, text)
 		}
 		break
 	}
@@ -163,13 +163,13 @@ func TestManyChanges(t *testing.T) {
 	r := large(t)
 	b := open(t, r.server.URL)
 	b.load("/")
-	r.crowd(b)
+	r.fill(b)
 	b.clean()
 }
 
-// crowd puts pods on every tenth node and waits until the first and the last of
+// fill puts pods on every tenth node and waits until the first and the last of
 // them show it.
-func (r *rig) crowd(b *browser) {
+func (r *rig) fill(b *browser) {
 	for i := 0; i < len(r.fabric.Nodes); i += 10 {
 		r.pod(r.fabric.Nodes[i].Name, 1+i/10%8)
 	}
@@ -201,7 +201,7 @@ func BenchmarkPage(b *testing.B) {
 		b.ReportMetric(value[float64](tab, painted(`
 			const q = document.querySelector('#query'); q.value = 'node00 1'; q.dispatchEvent(new Event('input'));`)), "search-ms")
 		value[any](tab, `(() => { const q = document.querySelector('#query'); q.value = ''; q.dispatchEvent(new Event('input')); })()`)
-		r.crowd(tab)
+		r.fill(tab)
 		b.ReportMetric(value[float64](tab, `performance.getEntriesByName('fabric-shown').at(-1).duration`), "change-ms")
 	}
 }

@@ -272,8 +272,8 @@ func TestOddFabrics(t *testing.T) {
 			node.Status.Allocatable = nil
 		}
 	}, func(i int) int { return i % 9 })
-	// Nobody's report, and a switch with a name that means harm.
-	r.api.Put("nodetopologies", &v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "stranger"}})
+	// A report without a node, and a switch with a name that means harm.
+	r.api.Put("nodetopologies", &v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "otherPlugin"}})
 	const evil = `<img src=x onerror="document.title='taken'"><b>leaf</b>`
 	f.Nodes[40].Spec.Rails[2].Switch = &v1alpha1.Switch{ID: f.Leaf(3, 2, 0).ID, Name: evil}
 	r.report(40, time.Now())

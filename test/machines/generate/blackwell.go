@@ -9,7 +9,7 @@ import (
 // gb200Tray is one compute tray of a GB200 NVL72: two Grace, four GPUs of one
 // NVLink domain, four ConnectX-7, each in a PCI domain of its own, and the
 // Ethernet of a BlueField-3. The kernel names no NUMA node for the HCAs, where
-// nvidia-smi says SYS.
+// nvidia-smi shows SYS.
 func gb200Tray() *build {
 	b := start("gb200-tray", "GB200 NVL", "6.8.0-1028-nvidia-64k", grace())
 	b.driver("570.124.06", "12.8")

@@ -56,7 +56,7 @@ type slot struct {
 	address  string
 	root     string
 	upstream []string
-	// numa is the node; -1 is what the kernel says for unknown.
+	// numa is the node; -1 is what the kernel shows for unknown.
 	numa int
 	// speed and width are the link's; "" and 0 where the kernel is silent.
 	speed string

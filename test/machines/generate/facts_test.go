@@ -121,7 +121,7 @@ type xmlPCI struct {
 }
 
 // TestFunctionsOfPublishedXML compares which functions are near which
-// processors. The switches of these files are the host's: NCCL is told of
+// processors. The switches of these files are the host's: NCCL gets
 // them because a guest's kernel does not see them, and so has none.
 func TestFunctionsOfPublishedXML(t *testing.T) {
 	type function struct {

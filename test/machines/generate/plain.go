@@ -33,7 +33,7 @@ func mixed() *build {
 }
 
 // noGPU is a processor node with a dual-port 25 GbE adapter and one NUMA node,
-// where the kernel says -1 for every function. 25 Gb/s are no fabric.
+// where the kernel shows -1 for every function. 25 Gb/s are no fabric.
 func noGPU() *build {
 	b := start("amd-epyc-no-gpu", "", "6.8.0-60-generic",
 		epyc(25, 17, 1, "9354P 32-Core Processor", "genoa", nodes(10, "0-63")...))

@@ -14,8 +14,8 @@ import (
 )
 
 // Main is for TestMain. It prepares the guest, runs m's tests, reports the
-// verdict and ends the guest; in a guest it does not return. Anywhere else it
-// says so and runs nothing.
+// outcome and ends the guest; in a guest it does not return. Anywhere else it
+// reports it and runs nothing.
 func Main(m *testing.M) {
 	if os.Getpid() != 1 || os.Getenv(vm.EnvGuest) == "" {
 		fmt.Fprintln(os.Stderr, "SKIP: these tests run as the init of a guest only; see test/vm")
@@ -63,7 +63,7 @@ func loadModule(file string) error {
 	return unix.FinitModule(int(f.Fd()), "", 0)
 }
 
-// end tells QEMU the verdict, which ends it. Should that fail, the guest powers
+// end passes QEMU the outcome, which ends it. Should that fail, the guest powers
 // off and its end counts as a death.
 func end(code byte) {
 	const drain = 1 // tcdrain(3) is TCSBRK with an argument that is not 0.
@@ -72,6 +72,6 @@ func end(code byte) {
 	if err == nil {
 		_, err = port.WriteAt([]byte{code}, vm.DebugExitPort)
 	}
-	fmt.Fprintln(os.Stderr, "guest: no verdict:", err)
+	fmt.Fprintln(os.Stderr, "guest: no outcome:", err)
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 }

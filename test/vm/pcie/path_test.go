@@ -123,7 +123,7 @@ func TestPathClassesFollowTheTree(t *testing.T) {
 
 // NVIDIA's own tool fails on a node with soft RDMA. Here such devices have no
 // place, though their network devices do: they do not move data by a PCI
-// function of theirs. What is between the GPUs stays as it is.
+// function of those. What is between the GPUs stays as it is.
 func TestSoftRDMAHasNoPlaceAndSpoilsNothing(t *testing.T) {
 	m := scanGPUs(t)
 	gpus := byPlace()

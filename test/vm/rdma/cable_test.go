@@ -28,7 +28,7 @@ func TestManagementDatagramsNeedInfiniBand(t *testing.T) {
 	}
 }
 
-// hello is what a switch says; its chassis is named by one digit.
+// hello is the frame of a switch; its chassis is named by one digit.
 func hello(chassis byte) []byte {
 	frame := []byte{
 		0x01, 0x80, 0xc2, 0, 0, 0x0e, 2, 0, 0, 0, 0, chassis, 0x88, 0xcc,
@@ -41,8 +41,8 @@ func hello(chassis byte) []byte {
 	return append(frame, make([]byte, 60-len(frame))...)
 }
 
-// say sends a frame out of a network device.
-func say(t *testing.T, netdev string, frame []byte) {
+// send sends a frame out of a network device.
+func send(t *testing.T, netdev string, frame []byte) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -104,7 +104,7 @@ func TestLLDPOnTheMembersOfABond(t *testing.T) {
 		})
 	}
 	guest.Eventually(t, "a switch on both members", func() bool {
-		say(t, "eth2", hello(7))
+		send(t, "eth2", hello(7))
 		return cmp.Equal(want, source.Look(t.Context(), q).Ends)
 	})
 	if err := guest.Down("eth1"); err != nil {

@@ -132,7 +132,7 @@ func TestDeviceNodesAreThere(t *testing.T) {
 	}
 }
 
-// A device node that somebody removed, or that a container does not have, is
+// A device node that was removed, or that a container does not have, is
 // left out and named; the device and all others stay.
 func TestMissingDeviceNodeIsNoted(t *testing.T) {
 	guest.SoftRDMA(t, "eth0", "eth1")

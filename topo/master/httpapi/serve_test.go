@@ -26,7 +26,7 @@ import (
 // scene is a tree that the test changes.
 type scene struct {
 	mu     sync.Mutex
-	tree   *fabric.Map
+	tree   *fabric.Builder
 	levels []fabric.Level
 	draft  snapshot.Draft
 	gangs  snapshot.GangDraft

@@ -186,16 +186,6 @@ func (r *Report) Spec() *v1alpha1.NodeTopologySpec {
 	return s
 }
 
-// Leaves calls yield with the ID of every switch that answered a rail's port
-// over InfiniBand.
-func (r *Report) Leaves(yield func(id string)) {
-	for i := range r.rails {
-		if in := &r.rails[i]; in.port.source == v1alpha1.SourceIB && in.far != nil {
-			yield(in.far.ID)
-		}
-	}
-}
-
 // Product is the most numerous accelerator's, "" without any.
 func (r *Report) Product() string {
 	product, most := "", int32(0)

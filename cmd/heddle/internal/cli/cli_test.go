@@ -2,12 +2,12 @@ package cli
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 )
 
 func TestTableAlignsWhatATerminalShows(t *testing.T) {
@@ -16,13 +16,13 @@ func TestTableAlignsWhatATerminalShows(t *testing.T) {
 		"mlx5_0    PIX   0-3\n" +
 		"größe     X\n" +
 		"a?[31m?b\n"
-	if diff := cmp.Diff(want, Table(rows, 2)); diff != "" {
+	if diff := cmp.Diff(want, Table(rows)); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}
 }
 
 func TestTableOfInvalidText(t *testing.T) {
-	if got := Table([][]string{{"\xff\xfe", "b"}, {"long cell", "b"}}, 1); !strings.HasSuffix(got, "long cell b\n") {
+	if got := Table([][]string{{"\xff\xfe", "b"}, {"long cell", "b"}}); !strings.HasSuffix(got, "long cell  b\n") {
 		t.Errorf("got %q", got)
 	}
 }
@@ -35,10 +35,9 @@ func TestExit(t *testing.T) {
 		stderr string
 	}{
 		{"done", nil, 0, ""},
-		{"help", flag.ErrHelp, 0, ""},
 		{"findings", fmt.Errorf("doctor: %w", ErrFindings), 1, ""},
-		{"failed", errors.New("read x: gone"), 1, "heddle: read x: gone\n"},
-		{"usage", Usagef("inspect", "no such flag"), 2, "heddle: no such flag\nTry: heddle help inspect\n"},
+		{"failed", errors.New("read x: gone"), 2, "heddle: read x: gone\n"},
+		{"usage", UsageErrorf(&cobra.Command{Use: "inspect"}, "no such flag"), 2, "heddle: no such flag\nSee 'inspect --help'\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var stderr strings.Builder
@@ -46,5 +45,21 @@ func TestExit(t *testing.T) {
 				t.Errorf("exit %d with %q, want %d with %q", code, stderr.String(), tt.code, tt.stderr)
 			}
 		})
+	}
+}
+
+func TestOutput(t *testing.T) {
+	for format, want := range map[string]string{
+		"table": "NAME\n", "wide": "NAME\n", "json": "{\n  \"name\": \"x\"\n}\n", "yaml": "name: x\n",
+	} {
+		var out strings.Builder
+		c := &cobra.Command{Use: "test"}
+		c.SetOut(&out)
+		o := AddOutput(c)
+		c.RunE = func(c *cobra.Command, _ []string) error { return o.Print(c, map[string]string{"name": "x"}, "NAME\n") }
+		c.SetArgs([]string{"--output", format})
+		if err := c.Execute(); err != nil || out.String() != want {
+			t.Errorf("%s: error %v, output %q", format, err, out.String())
+		}
 	}
 }

@@ -3,32 +3,34 @@ package cli
 import (
 	"strconv"
 	"strings"
+	"text/tabwriter"
 	"unicode"
-	"unicode/utf8"
 )
 
-// Table renders rows as columns, left aligned, with gap spaces between, and no
+// Table renders rows as columns, left aligned with two spaces between and no
 // blanks at the ends of lines. What does not print becomes "?": cells hold
 // names that other machines made, and a terminal obeys what it is shown.
-func Table(rows [][]string, gap int) string {
-	var widths []int
+func Table(rows [][]string) string {
+	columns := 0
 	for _, row := range rows {
-		for i, cell := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
+		columns = max(columns, len(row))
 	}
-	var b, line strings.Builder
+	var padded, b strings.Builder
+	w := tabwriter.NewWriter(&padded, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
-		line.Reset()
-		for i, cell := range row {
-			line.WriteString(Printable(cell))
-			line.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+gap))
+		for i := range columns {
+			// A line without a cell would end the column for tabwriter.
+			cell := ""
+			if i < len(row) {
+				cell = Printable(row[i])
+			}
+			_, _ = w.Write([]byte(cell + "\t"))
 		}
-		b.WriteString(strings.TrimRight(line.String(), " "))
-		b.WriteByte('\n')
+		_, _ = w.Write([]byte("\n"))
+	}
+	_ = w.Flush() // A Builder does not fail.
+	for line := range strings.Lines(padded.String()) {
+		b.WriteString(strings.TrimRight(line, " \n") + "\n")
 	}
 	return b.String()
 }
@@ -43,10 +45,18 @@ func Printable(s string) string {
 	}, s)
 }
 
-// Count is a number with its word: "1 problem", "2 problems".
-func Count(n int, word string) string {
+// Count is a number with its noun: "1 problem", "2 problems".
+func Count(n int, noun string) string {
 	if n != 1 {
-		word += "s"
+		noun += "s"
 	}
-	return strconv.Itoa(n) + " " + word
+	return strconv.Itoa(n) + " " + noun
+}
+
+// OrDash is a cell's text, "-" for none.
+func OrDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
 }

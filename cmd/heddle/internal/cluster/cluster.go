@@ -1,45 +1,58 @@
-// Package cluster reads one Node and its pods from the API server, for
-// commands that explain them. It writes nothing.
+// Package cluster reads Nodes, their pods and what their device plugins report
+// from the API server, for commands that explain them. It writes nothing.
 package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"time"
 
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
 
-// timeout bounds each request.
-const timeout = 30 * time.Second
+const (
+	// timeout bounds each request.
+	timeout = 30 * time.Second
+	// completionTimeout bounds a request that a shell waits for.
+	completionTimeout = 3 * time.Second
+)
 
-// Flags say which API server to ask.
+// Flags say which API server to ask, as kubectl's do.
 type Flags struct {
 	kubeconfig, context string
 }
 
-// Register adds the flags.
-func (f *Flags) Register(set *flag.FlagSet) {
+// Register adds the flags to a command and to those below it.
+func (f *Flags) Register(c *cobra.Command) {
+	set := c.PersistentFlags()
 	set.StringVar(&f.kubeconfig, "kubeconfig", "",
-		"`FILE` that says how to reach the API server; default $KUBECONFIG, then ~/.kube/config, "+
+		"`file` with the address of the API server and the credentials; default $KUBECONFIG, then ~/.kube/config, "+
 			"then the pod's service account")
-	set.StringVar(&f.context, "context", "", "`NAME` of the kubeconfig's context; default its current one")
+	set.StringVar(&f.context, "context", "", "`name` of the kubeconfig's context; default its current one")
+	_ = c.RegisterFlagCompletionFunc("context", f.completeContexts) // It fails only for a flag that is not there.
 }
 
-// Client makes a client for core/v1, by the rules of kubectl: $KUBECONFIG may
-// be a list of files, which are merged.
-func (f *Flags) Client() (*rest.RESTClient, error) {
+// config reads the kubeconfig by the rules of kubectl: $KUBECONFIG may be a
+// list of files, which are merged.
+func (f *Flags) config() clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = f.kubeconfig
 	rules.WarnIfAllMissing = false
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: f.context}
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+}
+
+// Client makes a client for core/v1.
+func (f *Flags) Client() (*rest.RESTClient, error) {
+	config, err := f.config().ClientConfig()
 	switch {
 	case clientcmd.IsEmptyConfig(err):
 		return nil, errors.New("no API server to ask: give --kubeconfig or set $KUBECONFIG")
@@ -47,6 +60,40 @@ func (f *Flags) Client() (*rest.RESTClient, error) {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
 	return nodesync.ClientFor(config, "heddle")
+}
+
+func (f *Flags) completeContexts(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var names []cobra.Completion
+	if config, err := f.config().RawConfig(); err == nil {
+		for name := range config.Contexts {
+			names = append(names, name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// CompleteNodes offers the names of the Nodes to the shell, as the value of a
+// flag or as the first argument.
+func (f *Flags) CompleteNodes(c *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	client, err := f.Client()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
+	defer cancel()
+	var list corev1.NodeList
+	// What the API server's cache has is enough, and quicker.
+	if client.Get().Resource("nodes").Param("resourceVersion", "0").Do(ctx).Into(&list) != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	names := make([]cobra.Completion, 0, len(list.Items))
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // AppLabel is the pod label with the program's name.
@@ -75,13 +122,13 @@ func Pods(ctx context.Context, client rest.Interface, node string) ([]corev1.Pod
 	return list.Items, nil
 }
 
-// Runs tells whether a program of ours has a pod on any Node.
+// Runs reports whether a program of heddle has a pod on any Node.
 func Runs(ctx context.Context, client rest.Interface, app string) (bool, error) {
 	pod, err := Pod(ctx, client, app)
 	return pod != nil, err
 }
 
-// Pod is any pod of a program of ours; nil if it has none.
+// Pod is any pod of a program of heddle; nil if it has none.
 func Pod(ctx context.Context, client rest.Interface, app string) (*corev1.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -91,7 +138,7 @@ func Pod(ctx context.Context, client rest.Interface, app string) (*corev1.Pod, e
 		return nil, fmt.Errorf("list pods of %s: %w", app, err)
 	}
 	if len(list.Items) == 0 {
-		return nil, nil //nolint:nilnil // That there is none is an answer.
+		return nil, nil //nolint:nilnil // No pod is not an error.
 	}
 	return &list.Items[0], nil
 }
@@ -105,4 +152,49 @@ func ConfigMap(ctx context.Context, client rest.Interface, namespace, name strin
 		return nil, fmt.Errorf("read ConfigMap %s/%s: %w", namespace, name, err)
 	}
 	return m, nil
+}
+
+const (
+	devicePlugin = "heddle-device-plugin"
+	// portKey is the pod annotation with the port of the metrics address.
+	portKey     = "prometheus.io/port"
+	defaultPort = "9102"
+	// reportTimeout bounds the wait for the device plugin: a command goes on
+	// without it.
+	reportTimeout = 5 * time.Second
+)
+
+// Report is what the device plugin of a Node reports, through the API server. It
+// needs the right to get pods/proxy.
+func Report(ctx context.Context, client rest.Interface, node string) (*report.Report, error) {
+	pods, err := Pods(ctx, client, node)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	for i := range pods {
+		p := &pods[i]
+		if p.Labels[AppLabel] != devicePlugin {
+			continue
+		}
+		port := p.Annotations[portKey]
+		if port == "" {
+			port = defaultPort
+		}
+		body, err := client.Get().Namespace(p.Namespace).Resource("pods").Name(p.Name + ":" + port).
+			SubResource("proxy").Suffix(report.Path).DoRaw(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("ask pod %s/%s: %w", p.Namespace, p.Name, err)
+		}
+		var got report.Report
+		if err := json.Unmarshal(body, &got); err != nil {
+			return nil, fmt.Errorf("decode the report of pod %s/%s: %w", p.Namespace, p.Name, err)
+		}
+		if got.Node != node {
+			return nil, fmt.Errorf("pod %s/%s reports node %q", p.Namespace, p.Name, got.Node)
+		}
+		return &got, nil
+	}
+	return nil, errors.New(devicePlugin + " has no pod on it")
 }

@@ -1,11 +1,12 @@
 package cluster
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 )
 
 // TestClientByTheRulesOfKubectl asks for the API server's address only: no
@@ -39,9 +40,9 @@ func TestClientByTheRulesOfKubectl(t *testing.T) {
 			t.Setenv("KUBECONFIG", tt.env)
 			t.Setenv("KUBERNETES_SERVICE_HOST", "")
 			var f Flags
-			set := flag.NewFlagSet("test", flag.ContinueOnError)
-			f.Register(set)
-			if err := set.Parse(tt.args); err != nil {
+			c := &cobra.Command{}
+			f.Register(c)
+			if err := c.ParseFlags(tt.args); err != nil {
 				t.Fatal(err)
 			}
 			client, err := f.Client()

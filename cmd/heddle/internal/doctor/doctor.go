@@ -8,9 +8,11 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
@@ -22,49 +24,63 @@ import (
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
-const usage = `heddle doctor: what is wrong here, and what can be done about it?
+// NewCommand makes `heddle doctor`.
+func NewCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "doctor", Short: "Show what is wrong, why a resource is 0, and what to do about it", Args: cobra.NoArgs,
+		Long: `Show what is wrong on a node, why a resource is 0, and what can be done about it.
 
-  heddle doctor                               this host, and what its device plugin handed out
+Exit code 1 if there is a problem; notes are not problems.`,
+		Example: `  heddle doctor                               this host, and what its device plugin handed out
   heddle doctor --machine node.json           a dump of another
   heddle doctor --node gpu-1                  a Node, as the API server knows it: from anywhere
-  heddle doctor --machine host --node gpu-1   both, and what the Node lacks of what the host has
-  heddle doctor taints --if gpuProduct --node gpu-1
-                                              who could not come back if that taint were set
-
-Exit code 1 if there is a problem; notes are not problems.`
-
-// Run runs the command.
-func Run(ctx context.Context, args []string, stdout io.Writer) error {
-	if len(args) > 0 && args[0] == "taints" {
-		return runTaints(ctx, args[1:], stdout)
+  heddle doctor --machine host --node gpu-1   both, and what the Node lacks of what the host has`,
 	}
-	set := cli.Flags("doctor", usage, stdout)
 	var from source.Flags
-	from.Register(set.FlagSet)
+	from.Register(c.Flags())
 	var api cluster.Flags
-	api.Register(set.FlagSet)
-	node := set.String("node", "", "`NAME` of a Node to ask the API server about")
-	url := set.String(pluginFlag, pluginURL, "`URL` of heddle-device-plugin's metrics address; asked about this host")
-	if err := set.Read(args, 0); err != nil {
-		return err
-	}
-	var there *onNode
-	if *node != "" {
-		var err error
-		if there, err = ask(ctx, &api, *node); err != nil {
+	api.Register(c)
+	node := c.Flags().String("node", "", "`name` of a Node to ask the API server about")
+	_ = c.RegisterFlagCompletionFunc("node", api.CompleteNodes) // It fails only for a flag that is not there.
+	url := c.Flags().String(pluginFlag, pluginURL, "`URL` of heddle-device-plugin's metrics address; asked about this host")
+	output := cli.AddOutput(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		found, err := run(c.Context(), c.Flags(), &from, &api, *node, *url)
+		if err != nil {
 			return err
 		}
-		from.Of(*node, there.node.Labels)
+		if err := output.Print(c, found, found.Text()); err != nil {
+			return err
+		}
+		if finding.Problems(found.Findings) > 0 {
+			return cli.ErrFindings
+		}
+		return nil
 	}
-	looks := there == nil || set.Given("machine")
-	given := set.Given(pluginFlag)
+	c.AddCommand(taintsCommand(&api))
+	return c
+}
+
+func run(
+	ctx context.Context, set *pflag.FlagSet, from *source.Flags, api *cluster.Flags, node, url string,
+) (*Report, error) {
+	var there *onNode
+	if node != "" {
+		var err error
+		if there, err = ask(ctx, api, node); err != nil {
+			return nil, err
+		}
+		from.Of(node, there.node.Labels)
+	}
+	looks := there == nil || set.Changed("machine")
+	given := set.Changed(pluginFlag)
 	var plugin *answer
 	if given || looks && set.Lookup("machine").Value.String() == source.Host {
-		plugin = askPlugin(ctx, *url)
+		plugin = askPlugin(ctx, url)
 	}
-	found, err := look(ctx, &from, looks, !set.Given("config"), there, plugin)
+	found, err := look(ctx, from, looks, !set.Changed("config"), there, plugin)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	switch {
 	case plugin != nil:
@@ -72,13 +88,7 @@ func Run(ctx context.Context, args []string, stdout io.Writer) error {
 	case there != nil:
 		found.addPluginOf(ctx, there)
 	}
-	if err := say(stdout, "%s", found.Text()); err != nil {
-		return err
-	}
-	if finding.Problems(found.Findings) > 0 {
-		return cli.ErrFindings
-	}
-	return nil
+	return &found, nil
 }
 
 // look explains the machine, if it is to be looked at, and the Node, if there
@@ -117,15 +127,15 @@ func look(
 // Report is what doctor says.
 type Report struct {
 	// Node is the name of what it is about.
-	Node      string
-	Resources []capacity.Resource
-	Findings  []finding.Finding
+	Node      string              `json:"node"`
+	Resources []capacity.Resource `json:"resources"`
+	Findings  []finding.Finding   `json:"findings"`
 
 	// labels are what the machine should have; nil if no machine was read.
 	labels *labels.Result
-	// plugin is what the device plugin tells; nil if it was not asked, or did
+	// Plugin is what the device plugin reports; nil if it was not asked, or did
 	// not answer.
-	plugin *report.Report
+	Plugin *report.Report `json:"devicePlugin,omitempty"`
 }
 
 // Machine explains a machine under its configuration.
@@ -135,8 +145,8 @@ func Machine(s *source.Subject) Report {
 	result := labels.Compute(s.Machine, &s.Config, vendors.All())
 	r.labels = &result
 	r.Findings = append(r.Findings, finding.Labels(result.Problems, &s.Config)...)
-	if s.Doubt != "" {
-		r.Findings = append(r.Findings, finding.Finding{Level: finding.Note, Subject: "configuration", Says: s.Doubt})
+	if s.Unsure != "" {
+		r.Findings = append(r.Findings, finding.Finding{Level: finding.Note, Subject: "configuration", Message: s.Unsure})
 	}
 	finding.Sort(r.Findings)
 	return r
@@ -159,15 +169,15 @@ func (r *Report) Text() string {
 			}
 			rows = append(rows, []string{res.Name, strconv.FormatInt(res.Count, 10), reason})
 		}
-		b.WriteString("\n" + cli.Table(rows, 2))
+		b.WriteString("\n" + cli.Table(rows))
 	}
-	if r.plugin != nil {
-		b.WriteString(handedOut(r.plugin))
+	if r.Plugin != nil {
+		b.WriteString(handedOut(r.Plugin))
 	}
 	for _, f := range r.Findings {
-		fmt.Fprintf(&b, "\n%s  %s\n  %s\n", f.Level, cli.Printable(f.Subject), cli.Printable(f.Says))
-		if f.Do != "" {
-			fmt.Fprintf(&b, "  -> %s\n", cli.Printable(f.Do))
+		fmt.Fprintf(&b, "\n%s  %s\n  %s\n", f.Level, cli.Printable(f.Subject), cli.Printable(f.Message))
+		if f.Remedy != "" {
+			fmt.Fprintf(&b, "  -> %s\n", cli.Printable(f.Remedy))
 		}
 	}
 	return b.String()

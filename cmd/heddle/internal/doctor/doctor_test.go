@@ -3,6 +3,7 @@ package doctor
 import (
 	"errors"
 	"flag"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
 )
 
 var update = flag.Bool("update", false, "write the outputs in docs/troubleshooting.md")
@@ -22,10 +24,8 @@ const (
 
 func doctor(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	t.Setenv("NODE_NAME", "")
-	var out strings.Builder
-	err := Run(t.Context(), args, &out)
-	return out.String(), err
+	out, _, err := clitest.Run(t, NewCommand(), args...)
+	return out, err
 }
 
 // TestOutputsInTheDocs runs every `heddle doctor` that docs/troubleshooting.md
@@ -102,9 +102,8 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		{"taints", "--if", "gpuProduct"},
 		{"taints", "--if", "gpuproduct", "--node", "gpu-1", "--kubeconfig", config},
 	} {
-		_, err := doctor(t, args...)
-		if _, usage := errors.AsType[*cli.UsageError](err); !usage {
-			t.Errorf("%v: error %v, want a usage error", args, err)
+		if _, err := doctor(t, args...); cli.Exit(err, io.Discard) != cli.ExitFailed {
+			t.Errorf("%v: error %v, want one", args, err)
 		}
 	}
 }

@@ -19,8 +19,8 @@ const conditionModes = "HeddleModePending"
 func modesOf(r *report.Report, said []finding.Finding) []finding.Finding {
 	var all []finding.Finding
 	note := func(says, do string) {
-		if !slices.ContainsFunc(said, func(f finding.Finding) bool { return f.Says == says }) {
-			all = append(all, finding.Finding{Level: finding.Note, Subject: "Node " + r.Node, Says: says, Do: do})
+		if !slices.ContainsFunc(said, func(f finding.Finding) bool { return f.Message == says }) {
+			all = append(all, finding.Finding{Level: finding.Note, Subject: "Node " + r.Node, Message: says, Remedy: do})
 		}
 	}
 	for i := range r.Cards {
@@ -39,15 +39,15 @@ func modesOf(r *report.Report, said []finding.Finding) []finding.Finding {
 	return all
 }
 
-func cordonedCard(uuid string) string { return "GPU " + uuid + " is cordoned: nobody new gets it" }
+func cordonedCard(uuid string) string { return "GPU " + uuid + " is cordoned: no new pod gets it" }
 
-func putBack(node, uuid string) string { return "heddle card uncordon " + node + " " + uuid }
+func putBack(node, uuid string) string { return "heddle gpu uncordon " + node + " " + uuid }
 
 // modesPending tells the same by what the Node says.
 func modesPending(node *corev1.Node) []finding.Finding {
 	var all []finding.Finding
 	note := func(says, do string) {
-		all = append(all, finding.Finding{Level: finding.Note, Subject: "Node " + node.Name, Says: says, Do: do})
+		all = append(all, finding.Finding{Level: finding.Note, Subject: "Node " + node.Name, Message: says, Remedy: do})
 	}
 	for _, c := range node.Status.Conditions {
 		if c.Type != conditionModes || c.Status != corev1.ConditionTrue {
@@ -63,8 +63,8 @@ func modesPending(node *corev1.Node) []finding.Finding {
 	}
 	if err != nil {
 		all = append(all, finding.Finding{
-			Level: finding.Problem, Subject: "Node " + node.Name, Says: err.Error(),
-			Do: "Mend the annotation: kubectl edit node " + node.Name,
+			Level: finding.Problem, Subject: "Node " + node.Name, Message: err.Error(),
+			Remedy: "Mend the annotation: kubectl edit node " + node.Name,
 		})
 	}
 	return all

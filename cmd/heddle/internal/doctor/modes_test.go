@@ -31,8 +31,8 @@ func TestCardsOfTheDevicePlugin(t *testing.T) {
 	for _, want := range []string{
 		waits,
 		"\nnote  Node gpu-1\n  card 4: not handed out until it is known who holds it, then sgpu\n",
-		"\nnote  Node gpu-1\n  GPU GPU-c is cordoned: nobody new gets it\n  -> heddle card uncordon gpu-1 GPU-c\n",
-		"\nnote  Node gpu-1\n  GPU GPU-x is cordoned and not on this node\n  -> heddle card uncordon gpu-1 GPU-x\n",
+		"\nnote  Node gpu-1\n  GPU GPU-c is cordoned: no new pod gets it\n  -> heddle gpu uncordon gpu-1 GPU-c\n",
+		"\nnote  Node gpu-1\n  GPU GPU-x is cordoned and not on this node\n  -> heddle gpu uncordon gpu-1 GPU-x\n",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
@@ -56,7 +56,7 @@ func TestCardsOfTheNode(t *testing.T) {
 	for _, want := range []string{
 		waits,
 		"\nnote  Node gpu-1\n  card 5: sgpu until ml/a and ml/b end, then native\n",
-		"\nnote  Node gpu-1\n  GPU GPU-c is cordoned: nobody new gets it\n  -> heddle card uncordon gpu-1 GPU-c\n",
+		"\nnote  Node gpu-1\n  GPU GPU-c is cordoned: no new pod gets it\n  -> heddle gpu uncordon gpu-1 GPU-c\n",
 		"\nproblem  Node gpu-1\n  heddle.dev/cordoned-gpus: \"no UUID\" is no UUID of a card\n",
 	} {
 		if !strings.Contains(out, want) {

@@ -81,8 +81,8 @@ func (n resourceNames) guessed() []finding.Finding {
 	}
 	return []finding.Finding{{
 		Level: finding.Note, Subject: "configuration",
-		Says: "is not given; by what the Node offers its resources are " + strings.Join(all, ", "),
-		Do:   "--config DIR gives the configuration, with the names.",
+		Message: "is not given; by what the Node offers its resources are " + strings.Join(all, ", "),
+		Remedy:  "--config DIR gives the configuration, with the names.",
 	}}
 }
 

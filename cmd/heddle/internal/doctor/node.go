@@ -93,15 +93,15 @@ func ready(node *corev1.Node) []finding.Finding {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
 			all = append(all, finding.Finding{
-				Level: finding.Problem, Subject: "Node " + node.Name, Says: "is not Ready: " + c.Reason + ": " + c.Message,
-				Do: "See the kubelet's log on the node.",
+				Level: finding.Problem, Subject: "Node " + node.Name, Message: "is not Ready: " + c.Reason + ": " + c.Message,
+				Remedy: "See the kubelet's log on the node.",
 			})
 		}
 	}
 	if node.Spec.Unschedulable {
 		all = append(all, finding.Finding{
-			Level: finding.Note, Subject: "Node " + node.Name, Says: "is cordoned: no new pod comes here",
-			Do: "kubectl uncordon " + node.Name,
+			Level: finding.Note, Subject: "Node " + node.Name, Message: "is cordoned: no new pod comes here",
+			Remedy: "kubectl uncordon " + node.Name,
 		})
 	}
 	return all
@@ -120,12 +120,12 @@ func devicesReady(node *corev1.Node, plugin bool) []finding.Finding {
 		}
 		f := finding.Finding{
 			Level: finding.Problem, Subject: "Node " + node.Name,
-			Says: conditionDevices + " is " + string(c.Status) + ": " + c.Reason + ": " + c.Message,
-			Do:   "Run heddle doctor on the node: it says what can be done about each device.",
+			Message: conditionDevices + " is " + string(c.Status) + ": " + c.Reason + ": " + c.Message,
+			Remedy:  "Run heddle doctor on the node: it says what can be done about each device.",
 		}
 		if !plugin {
 			f.Level = finding.Note
-			f.Says += " (" + devicePlugin + ", which said so, does not run here now)"
+			f.Message += " (" + devicePlugin + ", which said so, does not run here now)"
 		}
 		all = append(all, f)
 	}
@@ -144,21 +144,21 @@ func (n *onNode) labeled() []finding.Finding {
 	wrote, when := applied(n.node)
 	switch {
 	case !here && wrote && n.elsewhere:
-		f.Says = "has no pod here, though it runs elsewhere; nobody keeps the Node's labels" + when + " true"
-		f.Do = "See the DaemonSet's nodeSelector and events; " + remove
+		f.Message = "has no pod here, though it runs elsewhere; nobody keeps the Node's labels" + when + " true"
+		f.Remedy = "See the DaemonSet's nodeSelector and events; " + remove
 	case !here && wrote:
 		f.Level = finding.Note
-		f.Says = "wrote the Node's labels" + when + " and has no pod in the cluster: nobody keeps them true"
-		f.Do = "After --oneshot that is as it should be; " + remove
+		f.Message = "wrote the Node's labels" + when + " and has no pod in the cluster: nobody keeps them true"
+		f.Remedy = "After --oneshot that is as it should be; " + remove
 	case !here:
-		f.Says = "has no pod here, so the Node has none of our labels"
-		f.Do = "See the DaemonSet's nodeSelector, tolerations and events."
+		f.Message = "has no pod here, so the Node has none of our labels"
+		f.Remedy = "See the DaemonSet's nodeSelector, tolerations and events."
 	case !podReady(pod):
-		f.Says = "is not ready here (pod " + pod.Namespace + "/" + pod.Name + ")"
-		f.Do = fmt.Sprintf("kubectl -n %s logs %s", pod.Namespace, pod.Name)
+		f.Message = "is not ready here (pod " + pod.Namespace + "/" + pod.Name + ")"
+		f.Remedy = fmt.Sprintf("kubectl -n %s logs %s", pod.Namespace, pod.Name)
 	case !wrote && !writesFile(pod):
-		f.Says = "runs here and has written nothing to the Node"
-		f.Do = fmt.Sprintf("kubectl -n %s logs %s: an admission policy or missing rights?", pod.Namespace, pod.Name)
+		f.Message = "runs here and has written nothing to the Node"
+		f.Remedy = fmt.Sprintf("kubectl -n %s logs %s: an admission policy or missing rights?", pod.Namespace, pod.Name)
 	default:
 		return nil
 	}
@@ -220,15 +220,15 @@ func lacks(node *corev1.Node, want *labels.Result, force bool) []finding.Finding
 	var all []finding.Finding
 	for _, c := range conflicts {
 		all = append(all, finding.Finding{
-			Level: finding.Problem, Subject: c.Kind + " " + c.Key, Says: c.String() + "; it is left to them",
-			Do: "Take it from the other writer, or set labelConflict: force.",
+			Level: finding.Problem, Subject: c.Kind + " " + c.Key, Message: c.String() + "; it is left to them",
+			Remedy: "Take it from the other writer, or set labelConflict: force.",
 		})
 	}
 	if len(changes) > 0 {
 		all = append(all, finding.Finding{
 			Level: finding.Problem, Subject: "Node " + node.Name,
-			Says: fmt.Sprintf("differs from what this machine should have: %s", strings.Join(changes, "; ")),
-			Do:   "If it stays so for a minute, see heddle-feature-discovery's log.",
+			Message: fmt.Sprintf("differs from what this machine should have: %s", strings.Join(changes, "; ")),
+			Remedy:  "If it stays so for a minute, see heddle-feature-discovery's log.",
 		})
 	}
 	return all

@@ -41,8 +41,8 @@ func (r *Report) addPlugin(a *answer, expected bool) {
 	if a.err != nil {
 		if expected {
 			r.Findings = append(r.Findings, finding.Finding{
-				Level: finding.Note, Subject: devicePlugin, Says: "the device plugin does not answer: " + a.err.Error(),
-				Do: "It runs on the node, and answers at its --metrics-address: see --" + pluginFlag + ".",
+				Level: finding.Note, Subject: devicePlugin, Message: "the device plugin does not answer: " + a.err.Error(),
+				Remedy: "It runs on the node, and answers at its --metrics-address: see --" + pluginFlag + ".",
 			})
 		}
 		return
@@ -59,8 +59,8 @@ func (r *Report) addPluginOf(ctx context.Context, there *onNode) {
 	answer, err := cluster.Report(ctx, there.client, there.node.Name)
 	if err != nil {
 		r.Findings = append(r.Findings, finding.Finding{
-			Level: finding.Note, Subject: devicePlugin, Says: "who has which devices is not known: " + err.Error(),
-			Do: "It takes the right to get pods/proxy; or run heddle doctor on the node.",
+			Level: finding.Note, Subject: devicePlugin, Message: "who has which devices is not known: " + err.Error(),
+			Remedy: "It takes the right to get pods/proxy; or run heddle doctor on the node.",
 		})
 	} else {
 		r.tell(answer)
@@ -70,7 +70,7 @@ func (r *Report) addPluginOf(ctx context.Context, there *onNode) {
 
 // tell takes the device plugin's answer.
 func (r *Report) tell(answer *report.Report) {
-	r.plugin, r.Node = answer, cmp.Or(r.Node, answer.Node)
+	r.Plugin, r.Node = answer, cmp.Or(r.Node, answer.Node)
 	for i := range r.Resources {
 		if slices.Contains(answer.Unserved, r.Resources[i].Name) {
 			r.Resources[i].Count, r.Resources[i].Reason = 0, "the device plugin does not serve it: see below"
@@ -87,7 +87,7 @@ func (r *Report) tell(answer *report.Report) {
 	r.Findings = append(r.Findings, unmeasured(answer.Unmeasured)...)
 	for _, p := range answer.Problems {
 		r.Findings = append(r.Findings, finding.Finding{
-			Level: finding.Problem, Subject: devicePlugin + ": " + p.Name, Says: p.Reason, Do: remedy(p.Name),
+			Level: finding.Problem, Subject: devicePlugin + ": " + p.Name, Message: p.Reason, Remedy: remedy(p.Name),
 		})
 	}
 	finding.Sort(r.Findings)
@@ -135,17 +135,17 @@ func served(r *report.Resource) []finding.Finding {
 	f := finding.Finding{Level: finding.Problem, Subject: "resource " + r.Name}
 	switch {
 	case !r.Registered && r.Owner != "":
-		f.Says = "is served by " + r.Owner + ", so we leave it alone and wait"
-		f.Do = "Remove the other one, or start heddle-device-plugin with --takeover."
+		f.Message = "is served by " + r.Owner + ", so we leave it alone and wait"
+		f.Remedy = "Remove the other one, or start heddle-device-plugin with --takeover."
 	case !r.Registered:
-		f.Says = "is not registered with the kubelet: " + cmp.Or(r.Fault, "not yet")
-		f.Do = "See heddle-device-plugin's log and the kubelet's."
+		f.Message = "is not registered with the kubelet: " + cmp.Or(r.Fault, "not yet")
+		f.Remedy = "See heddle-device-plugin's log and the kubelet's."
 	case r.Owner != "":
-		f.Says = "is served by us, and " + r.Owner + " serves it too: devices may be handed out twice"
-		f.Do = "Remove the other one."
+		f.Message = "is served by us, and " + r.Owner + " serves it too: devices may be handed out twice"
+		f.Remedy = "Remove the other one."
 	case r.Withdrawn > 0:
 		f.Level = finding.Note
-		f.Says = fmt.Sprintf("no longer hands out %s; a device stays listed until no pod holds it",
+		f.Message = fmt.Sprintf("no longer hands out %s; a device stays listed until no pod holds it",
 			cli.Count(r.Withdrawn, "device ID"))
 	default:
 		return nil
@@ -197,7 +197,7 @@ func handedOut(p *report.Report) string {
 			r.Name, by, strconv.Itoa(r.Capacity), strconv.Itoa(r.Allocatable), strconv.Itoa(r.Withdrawn), cmp.Or(r.Reason, "-"),
 		})
 	}
-	text := "\n" + cli.Table(rows, 2)
+	text := "\n" + cli.Table(rows)
 	if len(p.Bindings) == 0 {
 		return text + sharedCards(p) + "\nNo container has devices.\n"
 	}
@@ -217,7 +217,7 @@ func handedOut(p *report.Report) string {
 		})
 	}
 	if len(rows) > 1 {
-		text += "\n" + cli.Table(rows, 2)
+		text += "\n" + cli.Table(rows)
 	}
 	return text + sharedCards(p)
 }

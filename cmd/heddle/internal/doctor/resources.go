@@ -75,20 +75,20 @@ func (p promise) kept(node *corev1.Node, plugin bool) []finding.Finding {
 		return nil
 	case !known && !plugin:
 		f.Level = finding.Note
-		f.Says = "is not advertised: no heddle-device-plugin runs here; the Node's labels tell of " + p.devices + " devices"
+		f.Message = "is not advertised: no heddle-device-plugin runs here; the Node's labels tell of " + p.devices + " devices"
 	case !known:
-		f.Says = "is not advertised, though the Node's labels tell of " + p.devices + " devices"
-		f.Do = "heddle-device-plugin runs here and has not registered it with the kubelet: see its log."
+		f.Message = "is not advertised, though the Node's labels tell of " + p.devices + " devices"
+		f.Remedy = "heddle-device-plugin runs here and has not registered it with the kubelet: see its log."
 	case capacity.IsZero():
-		f.Says = "is 0, though the Node's labels tell of " + p.devices +
+		f.Message = "is 0, though the Node's labels tell of " + p.devices +
 			" devices: a device plugin registered it and lists none"
-		f.Do = "Run heddle doctor on the node: it says why each device is left out."
+		f.Remedy = "Run heddle doctor on the node: it says why each device is left out."
 	case allocatable.IsZero():
-		f.Says = fmt.Sprintf("has capacity %s and allocatable 0: every device is unhealthy", capacity.String())
-		f.Do = "Run heddle doctor on the node: it says what is wrong with each device."
+		f.Message = fmt.Sprintf("has capacity %s and allocatable 0: every device is unhealthy", capacity.String())
+		f.Remedy = "Run heddle doctor on the node: it says what is wrong with each device."
 	case allocatable.Cmp(capacity) < 0:
-		f.Says = fmt.Sprintf("has allocatable %s of %s: the others are unhealthy", allocatable.String(), capacity.String())
-		f.Do = "Run heddle doctor on the node: it says what is wrong with each device."
+		f.Message = fmt.Sprintf("has allocatable %s of %s: the others are unhealthy", allocatable.String(), capacity.String())
+		f.Remedy = "Run heddle doctor on the node: it says what is wrong with each device."
 	default:
 		return nil
 	}

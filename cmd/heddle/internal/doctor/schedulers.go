@@ -145,12 +145,12 @@ func (s schedulers) others(pods []corev1.Pod, cfg *config.NodeConfig) []finding.
 	}
 	f := finding.Finding{
 		Level: level, Subject: scheduler,
-		Says: "another scheduler bound " + cli.Count(count, "pod") + " with GPUs here: " + strings.Join(words, "; "),
-		Do: "Let one scheduler have the GPU nodes: spec.schedulerName: " + s.names[0] +
+		Message: "another scheduler bound " + cli.Count(count, "pod") + " with GPUs here: " + strings.Join(words, "; "),
+		Remedy: "Let one scheduler have the GPU nodes: spec.schedulerName: " + s.names[0] +
 			", or gpuScheduler.assign=gpu-pods in the chart.",
 	}
 	if s.doubt != nil {
-		f.Says += fmt.Sprintf(" (its own name is taken to be %s: %v)", scheduler, s.doubt)
+		f.Message += fmt.Sprintf(" (its own name is taken to be %s: %v)", scheduler, s.doubt)
 	}
 	return []finding.Finding{f}
 }

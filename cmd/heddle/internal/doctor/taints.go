@@ -1,13 +1,15 @@
 package doctor
 
 import (
-	"context"
+	"cmp"
 	"fmt"
-	"io"
 	"os"
+	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
@@ -16,55 +18,60 @@ import (
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
 
-const taintsUsage = `heddle doctor taints: who could not come back if a taint were set?
-
-  heddle doctor taints --if gpuProduct --node gpu-1
-
-Lists the pods on a Node, by owner, that do not tolerate the taint that a key
+func taintsCommand(api *cluster.Flags) *cobra.Command {
+	c := &cobra.Command{
+		Use: "taints", Short: "Show which pods could not come back to a node if a taint were set", Args: cobra.NoArgs,
+		Long: `Show the pods on a Node, by owner, that do not tolerate the taint that a key
 under "taints" in the configuration would set. They cannot be scheduled there
 again; they go on running, unless the configured effect is NoExecute. Exit code
-1 if there are any.`
-
-// runTaints is `heddle doctor taints`.
-func runTaints(ctx context.Context, args []string, stdout io.Writer) error {
-	set := cli.Flags("doctor taints", taintsUsage, stdout)
-	var api cluster.Flags
-	api.Register(set.FlagSet)
-	key := set.String("if", "", "`KEY` of the taint: gpuProduct, nodeUsage or controlPlane")
-	name := set.String("node", os.Getenv("NODE_NAME"), "`NAME` of the Node; default $NODE_NAME")
+1 if there are any.`,
+		Example: "  heddle doctor taints --if gpuProduct --node gpu-1",
+	}
+	key := c.Flags().String("if", "", "`key` of the taint: gpuProduct, nodeUsage or controlPlane")
+	cli.Complete(c, "if", "gpuProduct", "nodeUsage", "controlPlane")
+	name := c.Flags().String("node", os.Getenv("NODE_NAME"), "`name` of the Node; default $NODE_NAME")
+	_ = c.RegisterFlagCompletionFunc("node", api.CompleteNodes) // It fails only for a flag that is not there.
 	var from source.Flags
-	from.RegisterConfig(set.FlagSet)
-	if err := set.Read(args, 0); err != nil {
-		return err
+	from.RegisterConfig(c.Flags())
+	output := cli.AddOutput(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if *key == "" || *name == "" {
+			return cli.UsageErrorf(c, "--if and --node are needed")
+		}
+		cfg, err := from.Config()
+		if err != nil {
+			return err
+		}
+		client, err := api.Client()
+		if err != nil {
+			return err
+		}
+		node, err := cluster.Node(c.Context(), client, *name)
+		if err != nil {
+			return err
+		}
+		resolved := cfg.Resolve(node.Name, node.Labels)
+		taint, ok, err := wouldBe(&resolved, *key, node.Labels)
+		if err != nil {
+			return cli.UsageErrorf(c, "%w", err)
+		}
+		if !ok {
+			return output.Print(c, blocked{}, fmt.Sprintf("Node %s has no label %s, so %s would set no taint.\n",
+				node.Name, taint.Key, *key))
+		}
+		pods, err := cluster.Pods(c.Context(), client, node.Name)
+		if err != nil {
+			return err
+		}
+		return reportBlocked(c, output, node.Name, taint, Blocked(pods, taint))
 	}
-	if *key == "" || *name == "" {
-		return cli.Usagef("doctor taints", "doctor taints: --if and --node are needed")
-	}
-	cfg, err := from.Config()
-	if err != nil {
-		return err
-	}
-	client, err := api.Client()
-	if err != nil {
-		return err
-	}
-	node, err := cluster.Node(ctx, client, *name)
-	if err != nil {
-		return err
-	}
-	resolved := cfg.Resolve(node.Name, node.Labels)
-	taint, ok, err := wouldBe(&resolved, *key, node.Labels)
-	if err != nil {
-		return err
-	}
-	if !ok {
-		return say(stdout, "Node %s has no label %s, so %s would set no taint.\n", node.Name, taint.Key, *key)
-	}
-	pods, err := cluster.Pods(ctx, client, node.Name)
-	if err != nil {
-		return err
-	}
-	return reportBlocked(stdout, node.Name, taint, Blocked(pods, taint))
+	return c
+}
+
+// blocked is what `heddle doctor taints` prints as an object.
+type blocked struct {
+	Taint *corev1.Taint `json:"taint"`
+	Pods  []Group       `json:"pods"`
 }
 
 // wouldBe is the taint that a key of the configuration sets. Its value is that
@@ -80,24 +87,24 @@ func wouldBe(c *config.NodeConfig, key string, labels map[string]string) (taint 
 		taint.Key = c.Domains.ControlPlane()
 		return taint, true, nil
 	default:
-		return taint, false, cli.Usagef("doctor taints", "--if %s: not gpuProduct, nodeUsage or controlPlane", key)
+		return taint, false, fmt.Errorf("--if %s: not gpuProduct, nodeUsage or controlPlane", key)
 	}
 	taint.Value, ok = labels[taint.Key]
 	return taint, ok, nil
 }
 
-func reportBlocked(w io.Writer, node string, taint corev1.Taint, groups []Group) error {
+func reportBlocked(c *cobra.Command, o *cli.Output, node string, taint corev1.Taint, groups []Group) error {
 	text := nodesync.FormatTaint(taint)
 	if len(groups) == 0 {
-		return say(w, "Every pod on Node %s tolerates %s.\n", node, text)
+		return o.Print(c, blocked{&taint, groups}, fmt.Sprintf("Every pod on Node %s tolerates %s.\n", node, text))
 	}
 	rows := [][]string{{"OWNER", "NAMESPACE", "NAME", "PODS"}}
 	for _, g := range groups {
-		rows = append(rows, []string{g.Kind, g.Namespace, g.Name, some(g.Pods)})
+		rows = append(rows, []string{g.Kind, g.Namespace, g.Name, some(g.Pods, o.Wide())})
 	}
-	err := say(w, "With the taint %s on Node %s, %s:\n\n%s\nWhat they would need:\n\n"+
+	err := o.Print(c, blocked{&taint, groups}, fmt.Sprintf("With the taint %s on Node %s, %s:\n\n%s\nWhat they would need:\n\n"+
 		"  tolerations:\n  - {key: %s, operator: Exists, effect: %s}\n",
-		text, node, fate(taint.Effect), cli.Table(rows, 2), taint.Key, taint.Effect)
+		text, node, fate(taint.Effect), cli.Table(rows), taint.Key, taint.Effect))
 	if err != nil || taint.Effect == corev1.TaintEffectPreferNoSchedule {
 		return err
 	}
@@ -116,19 +123,103 @@ func fate(effect corev1.TaintEffect) string {
 	return "these could not come back"
 }
 
-// maxPods is how many pods of one owner are named.
-const maxPods = 4
-
-func some(pods []string) string {
-	if more := len(pods) - maxPods; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(pods[:maxPods], " "), more)
+// some names the pods of one owner, not all of them unless wide.
+func some(pods []string, wide bool) string {
+	const most = 4
+	if more := len(pods) - most; more > 0 && !wide {
+		return fmt.Sprintf("%s and %d more", strings.Join(pods[:most], " "), more)
 	}
 	return strings.Join(pods, " ")
 }
 
-func say(w io.Writer, format string, args ...any) error {
-	if _, err := fmt.Fprintf(w, format, args...); err != nil {
-		return fmt.Errorf("write output: %w", err)
+// Owner is what made a pod: a DaemonSet, a Deployment, or the pod itself.
+type Owner struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// Group is an owner with the names of those of its pods that are meant, sorted.
+type Group struct {
+	Owner
+	Pods []string `json:"pods"`
+}
+
+// Blocked returns, by owner, the pods that could not be scheduled to a node
+// with this taint: DaemonSets first, then by kind, namespace and name. Pods
+// that have ended do not come back anyway, and static pods ask no scheduler.
+func Blocked(pods []corev1.Pod, taint corev1.Taint) []Group {
+	byOwner := map[Owner][]string{}
+	for i := range pods {
+		p := &pods[i]
+		if ended(p) || isStatic(p) || toleratedBy(p, taint) {
+			continue
+		}
+		o := ownerOf(p)
+		byOwner[o] = append(byOwner[o], p.Name)
 	}
-	return nil
+	groups := make([]Group, 0, len(byOwner))
+	for o, names := range byOwner {
+		slices.Sort(names)
+		groups = append(groups, Group{o, names})
+	}
+	slices.SortFunc(groups, func(a, b Group) int {
+		return cmp.Or(cmp.Compare(order(a.Kind), order(b.Kind)), strings.Compare(a.Kind, b.Kind),
+			strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return groups
+}
+
+// order puts DaemonSets first: nothing else moves to another node in their
+// place.
+func order(kind string) int {
+	if kind == "DaemonSet" {
+		return 0
+	}
+	return 1
+}
+
+func ended(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
+func isStatic(p *corev1.Pod) bool {
+	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
+	return mirror
+}
+
+func toleratedBy(p *corev1.Pod, taint corev1.Taint) bool {
+	return slices.ContainsFunc(p.Spec.Tolerations, func(t corev1.Toleration) bool { return tolerates(t, taint) })
+}
+
+// tolerates is the scheduler's rule for the operators Equal and Exists. The
+// numeric operators are for numbers, which the values of heddle's taints are not.
+func tolerates(t corev1.Toleration, taint corev1.Taint) bool {
+	if t.Effect != "" && t.Effect != taint.Effect || t.Key != "" && t.Key != taint.Key {
+		return false
+	}
+	switch t.Operator {
+	case "", corev1.TolerationOpEqual:
+		return t.Value == taint.Value
+	case corev1.TolerationOpExists:
+		return true
+	case corev1.TolerationOpLt, corev1.TolerationOpGt:
+	}
+	return false
+}
+
+// ownerOf names the controller of a pod. A ReplicaSet that a Deployment made
+// is named as the Deployment with the pods' template hash after it; the
+// Deployment is what people know.
+func ownerOf(p *corev1.Pod) Owner {
+	c := metav1.GetControllerOfNoCopy(p)
+	if c == nil {
+		return Owner{"Pod", p.Namespace, p.Name}
+	}
+	if hash := p.Labels["pod-template-hash"]; c.Kind == "ReplicaSet" && hash != "" {
+		if name, ok := strings.CutSuffix(c.Name, "-"+hash); ok {
+			return Owner{"Deployment", p.Namespace, name}
+		}
+	}
+	return Owner{c.Kind, p.Namespace, c.Name}
 }

@@ -116,10 +116,10 @@ func TestEffectsOfATaint(t *testing.T) {
 
 func TestManyPodsOfOneOwnerAreCounted(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e", "f"}
-	if got := some(names); got != "a b c d and 2 more" {
+	if got := some(names, false); got != "a b c d and 2 more" {
 		t.Errorf("got %q", got)
 	}
-	if got := some(names[:4]); got != "a b c d" {
+	if got := some(names[:4], false); got != "a b c d" {
 		t.Errorf("got %q", got)
 	}
 }

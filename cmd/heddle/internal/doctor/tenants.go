@@ -36,9 +36,9 @@ func sharedCards(p *report.Report) string {
 	if len(rows) == 1 {
 		return ""
 	}
-	text := "\n" + cli.Table(rows, 2)
+	text := "\n" + cli.Table(rows)
 	if rows = tenants(p); len(rows) > 1 {
-		text += "\n" + cli.Table(rows, 2)
+		text += "\n" + cli.Table(rows)
 	}
 	return text
 }
@@ -107,9 +107,9 @@ func refused(all []report.Refusal) []finding.Finding {
 		}
 		findings = append(findings, finding.Finding{
 			Level: finding.Problem, Subject: "pod " + pod,
-			Says: fmt.Sprintf("container %s gets no card since %s: %s",
+			Message: fmt.Sprintf("container %s gets no card since %s: %s",
 				r.Container, r.Since.UTC().Format(time.RFC3339), r.Reason),
-			Do: remedyOf(r.Kind),
+			Remedy: remedyOf(r.Kind),
 		})
 	}
 	return findings
@@ -126,9 +126,9 @@ func unrecorded(p *report.Report) []finding.Finding {
 		}
 		findings = append(findings, finding.Finding{
 			Level: finding.Problem, Subject: "pod " + podOf(b),
-			Says: "the record and the CDI spec of container " + b.Container + " were lost; its cards are those that the " +
+			Message: "the record and the CDI spec of container " + b.Container + " were lost; its cards are those that the " +
 				"pod's annotation names, and nobody else gets them",
-			Do: "It runs on. When it starts again its cards are chosen anew; to have that now, delete the pod.",
+			Remedy: "It runs on. When it starts again its cards are chosen anew; to have that now, delete the pod.",
 		})
 	}
 	return findings
@@ -156,14 +156,14 @@ func limits(e *report.Enforcers) []finding.Finding {
 	}
 	if e.Fault != "" {
 		return []finding.Finding{{
-			Level: finding.Problem, Subject: "limits of shares", Says: "shares are refused: " + e.Fault,
-			Do: "See sgpu.enforce: auto takes what works here, none only counts.",
+			Level: finding.Problem, Subject: "limits of shares", Message: "shares are refused: " + e.Fault,
+			Remedy: "See sgpu.enforce: auto takes what works here, none only counts.",
 		}}
 	}
 	var all []finding.Finding
 	for _, why := range []string{e.WhyMemory, e.WhyCompute} {
 		if why != "" {
-			all = append(all, finding.Finding{Level: finding.Note, Subject: "limits of shares", Says: why})
+			all = append(all, finding.Finding{Level: finding.Note, Subject: "limits of shares", Message: why})
 		}
 	}
 	return all
@@ -177,15 +177,15 @@ func mps(all []enforce.Daemon) []finding.Finding {
 		f := finding.Finding{Level: finding.Problem, Subject: fmt.Sprintf("MPS daemon of card %d (%s)", d.Index, d.Card)}
 		switch {
 		case d.Reason != "":
-			f.Says = fmt.Sprintf("is %s since %s: %s (%s, %s)", d.State, d.Since.UTC().Format(time.RFC3339), d.Reason,
+			f.Message = fmt.Sprintf("is %s since %s: %s (%s, %s)", d.State, d.Since.UTC().Format(time.RFC3339), d.Reason,
 				lastWell(d), cli.Count(d.Restarts, "restart"))
-			f.Do = "Its containers that ran have to be started again, new ones wait. Its own log is " +
+			f.Remedy = "Its containers that ran have to be started again, new ones wait. Its own log is " +
 				"mps/" + d.Card + "/log/control.log in the state directory; see also heddle-device-plugin's log."
 		case d.Restarts > 0:
 			f.Level = finding.Note
-			f.Says = fmt.Sprintf("is %s since %s, after %s: %s", d.State, d.Since.UTC().Format(time.RFC3339),
+			f.Message = fmt.Sprintf("is %s since %s, after %s: %s", d.State, d.Since.UTC().Format(time.RFC3339),
 				cli.Count(d.Restarts, "restart"), d.Fault)
-			f.Do = "CUDA programs that used it before that fail until they are started again."
+			f.Remedy = "CUDA programs that used it before that fail until they are started again."
 		default:
 			continue
 		}
@@ -207,6 +207,6 @@ func unmeasured(why string) []finding.Finding {
 		return nil
 	}
 	return []finding.Finding{{
-		Level: finding.Note, Subject: "use of shared cards", Says: "is not measured: " + why,
+		Level: finding.Note, Subject: "use of shared cards", Message: "is not measured: " + why,
 	}}
 }

@@ -31,9 +31,9 @@ func yielded(node *corev1.Node, cfg *config.NodeConfig) []finding.Finding {
 		}
 		all = append(all, finding.Finding{
 			Level: finding.Problem, Subject: "label " + key,
-			Says: fmt.Sprintf("%s holds it with value %q; heddle-feature-discovery leaves it to them",
+			Message: fmt.Sprintf("%s holds it with value %q; heddle-feature-discovery leaves it to them",
 				strings.Join(by, " and "), node.Labels[key]),
-			Do: fmt.Sprintf("kubectl label node %s %s- frees it, unless its writer comes back; "+
+			Remedy: fmt.Sprintf("kubectl label node %s %s- frees it, unless its writer comes back; "+
 				"labelConflict: force takes it.", node.Name, key),
 		})
 	}

@@ -1,4 +1,4 @@
-// Package finding says what is wrong with a machine, or merely worth knowing,
+// Package finding explains what is wrong with a machine, or only worth knowing,
 // and what to do about it, in an operator's words.
 //
 // It is pure: it explains what a scan found, and neither reads hardware nor
@@ -23,7 +23,7 @@ type Level string
 
 // The levels.
 const (
-	// Problem needs somebody: doctor fails.
+	// Problem needs action: doctor exits with 1.
 	Problem Level = "problem"
 	// Note explains what may surprise and is as it should be.
 	Note Level = "note"
@@ -31,11 +31,12 @@ const (
 
 // Finding is one thing about a machine.
 type Finding struct {
-	Level Level
+	Level Level `json:"level"`
 	// Subject is what it is about: GPU 6, mlx5_3 port 1, probe nvml.
-	Subject string
-	// Says is what is so; Do is what to do about it, empty for nothing.
-	Says, Do string
+	Subject string `json:"subject"`
+	Message string `json:"message"`
+	// Remedy is what to do about it, empty for nothing.
+	Remedy string `json:"remedy,omitempty"`
 }
 
 // Of explains a machine: problems first, else in the order of the machine.
@@ -63,7 +64,7 @@ func rank(l Level) int {
 	return 1
 }
 
-// Problems counts the findings that need somebody.
+// Problems counts the findings that need action.
 func Problems(all []Finding) int {
 	n := 0
 	for _, f := range all {
@@ -79,9 +80,9 @@ func Problems(all []Finding) int {
 func Labels(missing []labels.Problem, c *config.NodeConfig) []Finding {
 	all := make([]Finding, 0, len(missing))
 	for _, p := range missing {
-		f := Finding{Level: Problem, Subject: "label " + p.Key, Says: "cannot be made: " + p.Reason}
+		f := Finding{Level: Problem, Subject: "label " + p.Key, Message: "cannot be made: " + p.Reason}
 		if slices.ContainsFunc(c.Labels, func(r config.LabelRule) bool { return r.Key == p.Key }) {
-			f.Do = "Correct the rule in the configuration."
+			f.Remedy = "Correct the rule in the configuration."
 		}
 		all = append(all, f)
 	}
@@ -99,7 +100,7 @@ func probes(m *machine.Machine) []Finding {
 			all = append(all, Finding{Problem, subject, "failed: " + p.Reason, remedy(p.Name)})
 		case machine.ProbeTimeout:
 			all = append(all, Finding{
-				Problem, subject, "did not answer: " + p.Reason + "; what it says is from its last good answer", remedy(p.Name),
+				Problem, subject, "did not answer: " + p.Reason + "; its values are those of its last good answer", remedy(p.Name),
 			})
 		case machine.ProbeAbsent:
 			all = append(all, absent(m, p))
@@ -113,8 +114,8 @@ func absent(m *machine.Machine, p machine.Probe) Finding {
 	f := Finding{Note, "probe " + p.Name, "nothing to read: " + p.Reason, ""}
 	for _, v := range vendors.All() {
 		if on, _ := v.OnBus(m); v.Probe == p.Name && on > 0 {
-			f.Level, f.Do = Problem, v.Remedies.Driver
-			f.Says = fmt.Sprintf("there is no driver for what is on the PCI bus (%s): %s", cli.Count(on, v.Name+" GPU"), p.Reason)
+			f.Level, f.Remedy = Problem, v.Remedies.Driver
+			f.Message = fmt.Sprintf("there is no driver for what is on the PCI bus (%s): %s", cli.Count(on, v.Name+" GPU"), p.Reason)
 		}
 	}
 	return f
@@ -135,10 +136,10 @@ func remedy(probe string) string {
 	return "See that the path in the reason is mounted and readable: --sysfs-root, --proc-root."
 }
 
-// skipped explains what was there and could not be understood. A part of a
-// device may be missing without harm, and is a problem all the same: nothing
-// of it should fail. What failed for one reason is told once: a dead driver
-// takes all GPUs along.
+// skipped explains devices that could not be read. A part of a device may be
+// missing without harm, and is a problem all the same, because no part of it
+// should fail. Devices that failed for one reason are one finding: a dead driver
+// fails all GPUs.
 func skipped(m *machine.Machine) []Finding {
 	var reasons []string
 	byReason := map[string][]string{}

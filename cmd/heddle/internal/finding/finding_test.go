@@ -8,7 +8,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// sound is a machine with nothing to say about: two GPUs and two fabric HCAs.
+// sound is a machine without findings: two GPUs and two fabric HCAs.
 func sound() *machine.Machine {
 	gpu := func(uuid, pci string, index int) machine.GPU {
 		return machine.GPU{
@@ -85,7 +85,7 @@ func TestFindings(t *testing.T) {
 		}, []string{"note probe nvml: nothing to read: no library"}},
 		{"a hung driver", func(m *machine.Machine) {
 			m.Probes[0] = machine.Probe{Name: "nvml", State: machine.ProbeTimeout, Reason: "no answer in 5s"}
-		}, []string{"problem probe nvml: did not answer: no answer in 5s; what it says is from its last good answer"}},
+		}, []string{"problem probe nvml: did not answer: no answer in 5s; its values are those of its last good answer"}},
 		{"a failed probe", func(m *machine.Machine) {
 			m.Probes[0] = machine.Probe{Name: "rdma", State: machine.ProbeFailed, Reason: "permission denied"}
 		}, []string{"problem probe rdma: failed: permission denied"}},
@@ -116,7 +116,7 @@ func TestFindings(t *testing.T) {
 			var got []string
 			problems := 0
 			for _, f := range all {
-				got = append(got, string(f.Level)+" "+f.Subject+": "+f.Says)
+				got = append(got, string(f.Level)+" "+f.Subject+": "+f.Message)
 				if f.Level == Problem {
 					problems++
 				}

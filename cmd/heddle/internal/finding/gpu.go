@@ -8,7 +8,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 )
 
-// gpus explains GPUs that are ill, or apart from their like.
+// gpus explains GPUs that are unhealthy, or differ from others of their model.
 func gpus(m *machine.Machine) []Finding {
 	var all []Finding
 	usual := usualLinks(m)
@@ -21,7 +21,7 @@ func gpus(m *machine.Machine) []Finding {
 		}
 		switch g.Health.State {
 		case machine.Healthy:
-			all = append(all, apart(g, vendor, subject, usual[g.Product])...)
+			all = append(all, nvlinks(g, vendor, subject, usual[g.Product])...)
 		case machine.Lost:
 			all = append(all, Finding{
 				Problem, subject, "lost: " + g.Health.Reason + ". It counts as unhealthy; pods keep the others.",
@@ -37,8 +37,8 @@ func gpus(m *machine.Machine) []Finding {
 	return all
 }
 
-// apart explains a healthy GPU with fewer NVLinks than most of its model.
-func apart(g *machine.GPU, v *gpu.Vendor, subject string, usual int) []Finding {
+// nvlinks explains a healthy GPU with fewer NVLinks than most of its model.
+func nvlinks(g *machine.GPU, v *gpu.Vendor, subject string, usual int) []Finding {
 	var all []Finding
 	if g.Fabric != nil && g.Fabric.State != machine.FabricCompleted {
 		all = append(all, Finding{

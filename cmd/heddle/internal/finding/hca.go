@@ -1,6 +1,7 @@
 package finding
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -53,27 +54,20 @@ func fabricPort(h *machine.HCA, p *machine.Port, best float64) []Finding {
 	infiniBand := p.LinkLayer == machine.InfiniBand
 	switch {
 	case p.State == machine.PortActive && infiniBand && p.SMLID == 0:
-		f.Says, f.Do = "ACTIVE, but no subnet manager is known (SM LID 0)", "See that a subnet manager runs: sminfo."
+		f.Message, f.Remedy = "ACTIVE, but no subnet manager is known (SM LID 0)", "See that a subnet manager runs: sminfo."
 	case p.State == machine.PortActive && p.RateGbps != nil && *p.RateGbps < best:
-		f.Says = fmt.Sprintf("%s, where other ports of the fabric have %g Gb/s", p.Rate, best)
-		f.Do = "The link came up with fewer lanes or a lower speed: look at the cable and the transceiver (mlxlink)."
+		f.Message = fmt.Sprintf("%s, where other ports of the fabric have %g Gb/s", p.Rate, best)
+		f.Remedy = "The link came up with fewer lanes or a lower speed: look at the cable and the transceiver (mlxlink)."
 	case p.State == machine.PortActive:
 		return downDevices(f.Subject, p)
 	case (p.State == machine.PortInit || p.State == machine.PortArmed) && infiniBand:
-		f.Says = p.State + ": the cable is in and no subnet manager has brought the port up"
-		f.Do = "See that a subnet manager runs on this fabric: sminfo, opensm's or UFM's log."
+		f.Message = p.State + ": the cable is in and no subnet manager has brought the port up"
+		f.Remedy = "See that a subnet manager runs on this fabric: sminfo, opensm's or UFM's log."
 	default:
-		f.Says = fmt.Sprintf("%s (%s): this HCA cannot reach its leaf switch", cmpState(p.State), p.PhysState)
-		f.Do = "Look at the cable and the switch port: ibstat " + h.Name + ", mlxlink -d " + h.PCI + "."
+		f.Message = fmt.Sprintf("%s (%s): this HCA cannot reach its leaf switch", cmp.Or(p.State, "state unknown"), p.PhysState)
+		f.Remedy = "Look at the cable and the switch port: ibstat " + h.Name + ", mlxlink -d " + h.PCI + "."
 	}
 	return []Finding{f}
-}
-
-func cmpState(state string) string {
-	if state == "" {
-		return "state unknown"
-	}
-	return state
 }
 
 // downDevices explains network devices that are down over an active port.

@@ -8,6 +8,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
 )
 
 var update = flag.Bool("update", false, "write the golden files beside the machine files")
@@ -43,16 +46,15 @@ func TestGoldenFiles(t *testing.T) {
 // show runs the command as a person would.
 func show(t *testing.T, file, format string) string {
 	t.Helper()
-	t.Setenv("NODE_NAME", "")
 	args := []string{"--machine", file, "-o", format}
 	if dir := strings.TrimSuffix(file, ".json") + ".config"; exists(dir) {
 		args = append(args, "--config", dir)
 	}
-	var out strings.Builder
-	if err := Run(t.Context(), args, &out, &out); err != nil {
+	out, warnings, err := clitest.Run(t, NewCommand(), args...)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return out.String()
+	return out + warnings
 }
 
 func exists(path string) bool {
@@ -76,8 +78,8 @@ func golden(t *testing.T, path, got string) {
 	}
 }
 
-// TestWhatTheGoldenFilesMustSay states in words what the golden files must say.
-func TestWhatTheGoldenFilesMustSay(t *testing.T) {
+// TestGoldenFileLines names the lines that -update must not change.
+func TestGoldenFileLines(t *testing.T) {
 	for _, tt := range []struct {
 		name, machine, format string
 		lines                 []string
@@ -119,12 +121,11 @@ func TestTaintsAreShownAfterLabels(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "version"), []byte("v1"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var out strings.Builder
-	args := []string{"--machine", machines + "/h20-4nic.json", "--config", dir, "-o", "labels"}
-	if err := Run(t.Context(), args, &out, &out); err != nil {
+	out, _, err := clitest.Run(t, NewCommand(), "--machine", machines+"/h20-4nic.json", "--config", dir, "-o", "labels")
+	if err != nil {
 		t.Fatal(err)
 	}
-	_, taints, _ := strings.Cut(out.String(), "nvidia.com/vgpu.present=false\n")
+	_, taints, _ := strings.Cut(out, "nvidia.com/vgpu.present=false\n")
 	want := "taint nvidia.com/gpu.product=NVIDIA-H20:NoSchedule\ntaint heddle.dev/node.usage=inference:NoSchedule\n" +
 		"taint heddle.dev/control-plane=:NoSchedule\n"
 	if diff := cmp.Diff(want, taints); diff != "" {
@@ -132,7 +133,7 @@ func TestTaintsAreShownAfterLabels(t *testing.T) {
 	}
 }
 
-func TestCutFileNamesThePlace(t *testing.T) {
+func TestTruncatedFileNamesThePlace(t *testing.T) {
 	whole, err := os.ReadFile(machines + "/dgx-h100.json")
 	if err != nil {
 		t.Fatal(err)
@@ -141,20 +142,20 @@ func TestCutFileNamesThePlace(t *testing.T) {
 	if err := os.WriteFile(half, whole[:len(whole)/2], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err = Run(t.Context(), []string{"--machine", half}, &strings.Builder{}, &strings.Builder{})
+	_, _, err = clitest.Run(t, NewCommand(), "--machine", half)
 	if err == nil || !strings.Contains(err.Error(), half) || !strings.Contains(err.Error(), "line ") {
 		t.Errorf("error %v, want one with the file and the line", err)
 	}
 }
 
-func TestTerminalIsSafeFromNames(t *testing.T) {
+func TestControlCharactersAreReplaced(t *testing.T) {
 	whole, err := os.ReadFile(machines + "/soft-rdma-only.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(t.TempDir(), "evil.json")
-	evil := strings.ReplaceAll(string(whole), `"rxe0"`, `"rxe\u001b[2J\n"`)
-	if err := os.WriteFile(file, []byte(evil), 0o600); err != nil {
+	file := filepath.Join(t.TempDir(), "hostile.json")
+	hostile := strings.ReplaceAll(string(whole), `"rxe0"`, `"rxe\u001b[2J\n"`)
+	if err := os.WriteFile(file, []byte(hostile), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, format := range []string{"table", "matrix", "resources"} {
@@ -164,9 +165,35 @@ func TestTerminalIsSafeFromNames(t *testing.T) {
 	}
 }
 
-// TestMissingLabelsAreTold has a rule that cannot be evaluated, and an entry
+// TestWide shows what the table leaves out.
+func TestWide(t *testing.T) {
+	out := show(t, machines+"/dgx-h100.json", "wide")
+	for _, want := range []string{"  UUID\n", "  GPU-", "NODE GUID\n", "mlx5_core"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+// TestYAML has what the dump has.
+func TestYAML(t *testing.T) {
+	file := machines + "/dgx-h100.json"
+	dump, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := yaml.JSONToYAML(dump)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), show(t, file, "yaml")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestMissingLabelsAreReported has a rule that cannot be evaluated, and an entry
 // that only the Node's labels can choose.
-func TestMissingLabelsAreTold(t *testing.T) {
+func TestMissingLabelsAreReported(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"version": "v1", "cluster-config": "labels: [{key: a, value: 'machine.gpus[40].uuid'}, {key: b, value: node}]\n",
@@ -177,39 +204,38 @@ func TestMissingLabelsAreTold(t *testing.T) {
 		}
 	}
 	const missing = "label a cannot be made: value: evaluate: index out of bounds: 40"
-	const doubt = "give --node-labels"
+	const unsure = "give --node-labels"
 	for _, tt := range []struct {
 		name           string
 		args           []string
 		stdout, stderr []string
 		silent         string
 	}{
-		{"labels", []string{"-o", "labels"}, []string{"\nb=h20-4nic\n"}, []string{missing, doubt}, "a="},
-		{"table", nil, []string{"PROBLEMS", "label a: cannot be made"}, []string{doubt}, ""},
+		{"labels", []string{"-o", "labels"}, []string{"\nb=h20-4nic\n"}, []string{missing, unsure}, "a="},
+		{"table", nil, []string{"PROBLEMS", "label a: cannot be made"}, []string{unsure}, ""},
 		{"the Node's labels", []string{"-o", "labels", "--node-labels", "pool=inference,x=y"}, nil, nil, "heddle:"},
-		{"other labels", []string{"-o", "labels", "--node-labels", "pool=training"}, nil, []string{missing}, doubt},
+		{"other labels", []string{"-o", "labels", "--node-labels", "pool=training"}, nil, []string{missing}, unsure},
 		{"a dump", []string{"-o", "json"}, nil, nil, "heddle:"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Setenv("NODE_NAME", "")
-			var stdout, stderr strings.Builder
 			args := append([]string{"--machine", machines + "/h20-4nic.json", "--config", dir}, tt.args...)
-			if err := Run(t.Context(), args, &stdout, &stderr); err != nil {
+			stdout, stderr, err := clitest.Run(t, NewCommand(), args...)
+			if err != nil {
 				t.Fatal(err)
 			}
 			for _, want := range tt.stdout {
-				if !strings.Contains("\n"+stdout.String(), want) {
-					t.Errorf("stdout lacks %q:\n%s", want, stdout.String())
+				if !strings.Contains("\n"+stdout, want) {
+					t.Errorf("stdout lacks %q:\n%s", want, stdout)
 				}
 			}
 			for _, want := range tt.stderr {
-				if !strings.Contains(stderr.String(), want) {
-					t.Errorf("stderr lacks %q: %s", want, stderr.String())
+				if !strings.Contains(stderr, want) {
+					t.Errorf("stderr lacks %q: %s", want, stderr)
 				}
 			}
-			if tt.silent != "" && strings.Contains("\n"+stdout.String()+stderr.String(), "\n"+tt.silent) ||
-				tt.silent == doubt && strings.Contains(stderr.String(), doubt) {
-				t.Errorf("says %q:\n%s%s", tt.silent, stdout.String(), stderr.String())
+			if tt.silent != "" && strings.Contains("\n"+stdout+stderr, "\n"+tt.silent) ||
+				tt.silent == unsure && strings.Contains(stderr, unsure) {
+				t.Errorf("says %q:\n%s%s", tt.silent, stdout, stderr)
 			}
 		})
 	}

@@ -34,8 +34,8 @@ func Resources(s *source.Subject) string {
 	rows := [][]string{{"RESOURCE", "COUNT", "DEVICES", "HEALTHY", "WHY NOT MORE"}}
 	for _, r := range capacity.Of(s.Machine, &s.Config, vendors.All()) {
 		rows = append(rows, []string{
-			r.Name, strconv.FormatInt(r.Count, 10), strconv.Itoa(r.Devices), strconv.Itoa(r.Healthy), orDash(r.Reason),
+			r.Name, strconv.FormatInt(r.Count, 10), strconv.Itoa(r.Devices), strconv.Itoa(r.Healthy), cli.OrDash(r.Reason),
 		})
 	}
-	return cli.Table(rows, 2)
+	return cli.Table(rows)
 }

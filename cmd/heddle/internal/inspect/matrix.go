@@ -10,8 +10,8 @@ import (
 )
 
 // Matrix renders the path classes between all GPUs and HCAs, each device's
-// processors and NUMA node, and a legend of the words that occur. Unlike
-// NVIDIA's tool it needs no driver, and soft RDMA does not stop it.
+// processors and NUMA node, and a legend of the classes that occur. Unlike
+// nvidia-smi topo -m it needs no driver, and lists soft RDMA devices too.
 func Matrix(m *machine.Machine) string {
 	x := affinity.Of(m)
 	if len(x.Devices) == 0 {
@@ -23,35 +23,35 @@ func Matrix(m *machine.Machine) string {
 		head = append(head, d.Name)
 	}
 	rows := [][]string{append(head, "CPUs", "NUMA", "ROLE")}
-	words := map[string]bool{}
+	classes := map[string]bool{}
 	for i, d := range x.Devices {
 		row := []string{d.Name}
 		for j := range x.Devices {
 			c := x.At(i, j)
-			words[word(c)] = true
+			classes[name(c)] = true
 			row = append(row, c.String())
 		}
 		role := "gpu"
 		if !d.GPU {
 			role = roleAndRail(d.Role, rails[d.Index])
 		}
-		rows = append(rows, append(row, orDash(d.CPUs), node(d.NUMA), role))
+		rows = append(rows, append(row, cli.OrDash(d.CPUs), node(d.NUMA), role))
 	}
 	var b strings.Builder
-	b.WriteString(cli.Table(rows, 2))
+	b.WriteString(cli.Table(rows))
 	b.WriteString("\n")
 	var legend [][]string
 	for _, l := range affinity.Legend() {
-		if words[l[0]] {
+		if classes[l[0]] {
 			legend = append(legend, []string{l[0], l[1]})
 		}
 	}
-	b.WriteString(cli.Table(legend, 2))
+	b.WriteString(cli.Table(legend))
 	return b.String()
 }
 
-// word is a class as the legend spells it.
-func word(c affinity.Class) string {
+// name is a class as the legend spells it.
+func name(c affinity.Class) string {
 	if c.Kind == affinity.NVLink {
 		return "NV#"
 	}
@@ -70,11 +70,4 @@ func node(numa *int) string {
 		return "-"
 	}
 	return strconv.Itoa(*numa)
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }

@@ -11,18 +11,18 @@ import (
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
-// Table renders what a person wants first on a strange node: what it is, what
-// is wrong with it, its GPUs and its HCAs.
-func Table(m *machine.Machine, findings []finding.Finding) string {
+// Table renders what a person wants first on an unknown node: what it is, what
+// is wrong with it, its GPUs and its HCAs. wide adds UUIDs, drivers and firmware.
+func Table(m *machine.Machine, findings []finding.Finding, wide bool) string {
 	x := affinity.Of(m)
 	var b strings.Builder
-	b.WriteString(cli.Table(head(m), 2))
+	b.WriteString(cli.Table(head(m)))
 	writeProblems(&b, findings)
 	if len(m.GPUs) > 0 {
-		b.WriteString("\n" + cli.Table(gpuRows(m, x), 2))
+		b.WriteString("\n" + cli.Table(gpuRows(m, x, wide)))
 	}
 	if len(m.HCAs) > 0 {
-		b.WriteString("\n" + cli.Table(hcaRows(m, x), 2))
+		b.WriteString("\n" + cli.Table(hcaRows(m, x, wide)))
 	}
 	return b.String()
 }
@@ -43,13 +43,13 @@ func head(m *machine.Machine) [][]string {
 	}
 	driver := "none"
 	if m.Driver.Version != "" {
-		driver = m.Driver.Version + ", CUDA " + orDash(m.Driver.CUDA)
+		driver = m.Driver.Version + ", CUDA " + cli.OrDash(m.Driver.CUDA)
 	}
 	return [][]string{
 		{"Node", m.Node},
-		{"Product", orDash(m.Product)},
-		{"Kernel", orDash(m.Kernel)},
-		{"CPU", orDash(cpu)},
+		{"Product", cli.OrDash(m.Product)},
+		{"Kernel", cli.OrDash(m.Kernel)},
+		{"CPU", cli.OrDash(cpu)},
 		{"NUMA nodes", strconv.Itoa(nodes)},
 		{"GPU driver", driver},
 		{"GPUs", gpuSummary(m)},
@@ -75,14 +75,14 @@ func hcaSummary(m *machine.Machine) string {
 	return counted(roles)
 }
 
-// counted is every word with how often it occurs, in the order of the first.
-func counted(words []string) string {
-	if len(words) == 0 {
+// counted is every name with how often it occurs, in the order of the first.
+func counted(names []string) string {
+	if len(names) == 0 {
 		return "none"
 	}
 	count := map[string]int{}
 	var order, parts []string
-	for _, w := range words {
+	for _, w := range names {
 		if count[w] == 0 {
 			order = append(order, w)
 		}
@@ -94,7 +94,7 @@ func counted(words []string) string {
 	return strings.Join(parts, ", ")
 }
 
-// writeProblems shows what needs somebody. Notes are for doctor.
+// writeProblems shows what needs action. Notes are for doctor.
 func writeProblems(b *strings.Builder, all []finding.Finding) {
 	n := finding.Problems(all)
 	if n == 0 {
@@ -102,21 +102,28 @@ func writeProblems(b *strings.Builder, all []finding.Finding) {
 	}
 	fmt.Fprintf(b, "\nPROBLEMS (heddle doctor says more)\n")
 	for _, f := range all[:n] {
-		fmt.Fprintf(b, "  %s: %s\n", cli.Printable(f.Subject), cli.Printable(f.Says))
+		fmt.Fprintf(b, "  %s: %s\n", cli.Printable(f.Subject), cli.Printable(f.Message))
 	}
 }
 
-func gpuRows(m *machine.Machine, x *affinity.Matrix) [][]string {
+func gpuRows(m *machine.Machine, x *affinity.Matrix, wide bool) [][]string {
 	rows := [][]string{{"GPU", "PRODUCT", "MIB", "PCI", "NUMA", "HEALTH", "NVLINK", "NEAREST FABRIC HCAS"}}
+	if wide {
+		rows[0] = append(rows[0], "UUID")
+	}
 	for i, d := range x.Devices {
 		if !d.GPU {
 			continue
 		}
 		g := &m.GPUs[d.Index]
-		rows = append(rows, []string{
+		row := []string{
 			d.Name, g.Product, strconv.FormatInt(g.MemoryMiB, 10), g.PCI, node(d.NUMA), string(g.Health.State),
 			nvlinks(m, g), nearest(x, i, affinity.IsFabricHCA),
-		})
+		}
+		if wide {
+			row = append(row, g.UUID)
+		}
+		rows = append(rows, row)
 	}
 	return rows
 }
@@ -136,7 +143,7 @@ func nvlinks(m *machine.Machine, g *machine.GPU) string {
 		}
 		parts = append(parts, fmt.Sprintf("%d to %s", l.Links, peer))
 	}
-	return orDash(strings.Join(parts, ", "))
+	return cli.OrDash(strings.Join(parts, ", "))
 }
 
 // nearest is "mlx5_3 (PIX)": the devices of the best class there is.
@@ -155,15 +162,21 @@ func nearest(x *affinity.Matrix, device int, among func(affinity.Device) bool) s
 	return ranges(names) + " (" + class.String() + ")"
 }
 
-func hcaRows(m *machine.Machine, x *affinity.Matrix) [][]string {
+func hcaRows(m *machine.Machine, x *affinity.Matrix, wide bool) [][]string {
 	rows := [][]string{{"HCA", "ROLE", "PORT", "STATE", "LINK", "NETDEVS", "PCI", "NUMA", "NEAREST GPUS"}}
+	if wide {
+		rows[0] = append(rows[0], "DRIVER", "FIRMWARE", "NODE GUID")
+	}
 	rails := affinity.Rails(m)
 	for i, d := range x.Devices {
 		if d.GPU {
 			continue
 		}
 		h := &m.HCAs[d.Index]
-		where := []string{orDash(h.PCI), node(d.NUMA), nearest(x, i, affinity.IsGPU)}
+		where := []string{cli.OrDash(h.PCI), node(d.NUMA), nearest(x, i, affinity.IsGPU)}
+		if wide {
+			where = append(where, cli.OrDash(h.Driver), cli.OrDash(h.Firmware), cli.OrDash(h.NodeGUID))
+		}
 		first := []string{h.Name, roleAndRail(h.Role, rails[d.Index])}
 		if len(h.Ports) == 0 {
 			rows = append(rows, append(append(first, "-", "-", "-", "-"), where...))
@@ -171,9 +184,9 @@ func hcaRows(m *machine.Machine, x *affinity.Matrix) [][]string {
 		for j := range h.Ports {
 			p := &h.Ports[j]
 			row := append([]string{}, first...)
-			row = append(row, strconv.Itoa(p.Number), orDash(p.State), orDash(link(p)), netdevs(h, p))
+			row = append(row, strconv.Itoa(p.Number), cli.OrDash(p.State), cli.OrDash(link(p)), netdevs(h, p))
 			rows = append(rows, append(row, where...))
-			first, where = []string{"", ""}, []string{"", "", ""}
+			first, where = []string{"", ""}, nil
 		}
 	}
 	return rows
@@ -184,7 +197,7 @@ func netdevs(h *machine.HCA, p *machine.Port) string {
 	for _, d := range p.Netdevs {
 		names = append(names, d.Name)
 	}
-	text := orDash(strings.Join(names, " "))
+	text := cli.OrDash(strings.Join(names, " "))
 	if len(h.BondSlaves) > 0 {
 		text += " over " + strings.Join(h.BondSlaves, " ")
 	}
@@ -194,4 +207,31 @@ func netdevs(h *machine.HCA, p *machine.Port) string {
 // link is the link layer and the rate: "InfiniBand 400G (4X NDR)".
 func link(p *machine.Port) string {
 	return strings.TrimSpace(p.LinkLayer + " " + strings.Replace(p.Rate, " Gb/sec", "G", 1))
+}
+
+// ranges joins names with blanks, those that count on from one another as a
+// range: GPU0-3 for four neighbors.
+func ranges(names []string) string {
+	var parts []string
+	for i := 0; i < len(names); {
+		prefix, first, ok := numbered(names[i])
+		j := i + 1
+		for ok && j < len(names) && names[j] == prefix+strconv.Itoa(first+j-i) {
+			j++
+		}
+		if j-i < 3 {
+			j = i + 1
+			parts = append(parts, names[i])
+		} else {
+			parts = append(parts, names[i]+"-"+strconv.Itoa(first+j-i-1))
+		}
+		i = j
+	}
+	return strings.Join(parts, " ")
+}
+
+func numbered(name string) (prefix string, number int, ok bool) {
+	prefix = strings.TrimRight(name, "0123456789")
+	number, err := strconv.Atoi(name[len(prefix):])
+	return prefix, number, err == nil && prefix+strconv.Itoa(number) == name
 }

@@ -1,16 +1,16 @@
-// Package source gets what a subcommand talks about: the machine, this host's
-// or a dump's, and the configuration of its node. It reads, and decides
-// nothing.
+// Package source reads what a command is about: the machine, this host's or a
+// dump's, and the configuration of its node. It decides nothing.
 package source
 
 import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"strings"
+
+	"github.com/spf13/pflag"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -34,7 +34,11 @@ type Flags struct {
 // nodeLabels is the value of --node-labels; nil is unknown.
 type nodeLabels map[string]string
 
+// String implements [pflag.Value].
 func (l *nodeLabels) String() string { return "" }
+
+// Type implements [pflag.Value].
+func (l *nodeLabels) Type() string { return "string" }
 
 // Set reads key=value,...
 func (l *nodeLabels) Set(text string) error {
@@ -53,31 +57,31 @@ func (l *nodeLabels) Set(text string) error {
 }
 
 // Register adds the flags.
-func (f *Flags) Register(set *flag.FlagSet) {
-	set.StringVar(&f.machine, "machine", Host, "`host`, or a FILE that heddle inspect -o json wrote")
+func (f *Flags) Register(set *pflag.FlagSet) {
+	set.StringVar(&f.machine, "machine", Host, "`host`, or a file that heddle inspect -o json wrote")
 	f.RegisterConfig(set)
 	set.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"),
-		"`NAME` of the machine's Node; default $NODE_NAME, then the dump's or the host's name")
+		"`name` of the machine's Node; default $NODE_NAME, then the dump's or the host's name")
 	set.Var(&f.labels, "node-labels",
-		"labels that the Node has, `KEY=VALUE,...`, for entries of nodes-config with a nodeSelector")
-	set.StringVar(&f.options.SysfsRoot, "sysfs-root", "/sys", "`DIR` where the host's sysfs is")
-	set.StringVar(&f.options.DevRoot, "dev-root", "/dev", "`DIR` where the host's device nodes are")
-	set.StringVar(&f.options.ProcRoot, "proc-root", "/proc", "`DIR` where the host's procfs is")
+		"labels that the Node has, `key=value,...`, for entries of nodes-config with a nodeSelector")
+	set.StringVar(&f.options.SysfsRoot, "sysfs-root", "/sys", "`dir` where the host's sysfs is")
+	set.StringVar(&f.options.DevRoot, "dev-root", "/dev", "`dir` where the host's device nodes are")
+	set.StringVar(&f.options.ProcRoot, "proc-root", "/proc", "`dir` where the host's procfs is")
 }
 
 // RegisterConfig adds the flag of the configuration alone.
-func (f *Flags) RegisterConfig(set *flag.FlagSet) {
-	set.StringVar(&f.config, "config", "", "`DIR` with the ConfigMap's keys as files; empty: built-in defaults")
+func (f *Flags) RegisterConfig(set *pflag.FlagSet) {
+	set.StringVar(&f.config, "config", "", "`dir` with the ConfigMap's keys as files; empty: built-in defaults")
 }
 
-// Subject is what a subcommand talks about.
+// Subject is what a command is about.
 type Subject struct {
 	// Machine is as it was read.
 	Machine *machine.Machine
 	// Config is the configuration of the machine's node.
 	Config config.NodeConfig
-	// Doubt says why Config may be another one; empty if it is not in doubt.
-	Doubt string
+	// Unsure is why Config may be that of another node; empty if it is not.
+	Unsure string
 }
 
 // Of says which Node the machine is, as the API server knows it.
@@ -101,7 +105,7 @@ func (f *Flags) Load(ctx context.Context) (*Subject, error) {
 	}
 	s := &Subject{Machine: m, Config: c.Resolve(m.Node, f.labels)}
 	if f.labels == nil && c.NeedsLabels(m.Node) {
-		s.Doubt = "nodes-config has entries with a nodeSelector, and the labels of Node " + m.Node +
+		s.Unsure = "nodes-config has entries with a nodeSelector, and the labels of Node " + m.Node +
 			" are not known: give --node-labels"
 	}
 	return s, nil

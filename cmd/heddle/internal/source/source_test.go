@@ -1,11 +1,12 @@
 package source
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -18,7 +19,7 @@ func load(t *testing.T, args ...string) (*Subject, error) {
 	t.Helper()
 	t.Setenv("NODE_NAME", "")
 	var f Flags
-	set := flag.NewFlagSet("test", flag.ContinueOnError)
+	set := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	f.Register(set)
 	if err := set.Parse(args); err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package topo
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,7 +8,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
@@ -24,6 +25,7 @@ func TestGangs(t *testing.T) {
 	}
 	const sum = "\n3 nodes: 2 ready, 1 degraded, 0 not ready; GPUs: 5 of 16, 2 not offered; 4 findings, see heddle topo miscabled; 1 report not believed\n"
 	const stale = "STALE: topo-master has not heard from the API server since 2023-11-14 22:15:00 UTC\n"
+	wideNodes := export.Hostlist(far.Nodes)
 	for _, tt := range []struct {
 		name  string
 		gangs snapshot.Gangs
@@ -38,6 +40,12 @@ zoo        wide  Unknown  0 of 3   3     -            cpu1,gone,n1              
 		{"a list of nodes that is too long", snapshot.Gangs{Gangs: []snapshot.Gang{far}}, []string{"gangs"}, `NAMESPACE  NAME  STATE     PODS    GPUS  GROUP  NODES  SINCE                    WHY
 ai         far   Starting  0 of 0  0     -      20     2023-11-14 22:13:20 UTC
 `},
+		{"of one namespace", sampleGangs(), []string{"gangs", "-n", "zoo"}, `NAMESPACE  NAME  STATE    PODS    GPUS  GROUP  NODES         SINCE  WHY
+zoo        wide  Unknown  0 of 3  3     -      cpu1,gone,n1         1 pod on a lost node
+` + stale},
+		{"of all namespaces, with all nodes", snapshot.Gangs{Gangs: []snapshot.Gang{far}}, []string{"gangs", "-A", "-o", "wide"}, "NAMESPACE  NAME  STATE     PODS    GPUS  GROUP  NODES" +
+			strings.Repeat(" ", len(wideNodes)-3) + "SINCE                    WHY\n" +
+			"ai         far   Starting  0 of 0  0     -      " + wideNodes + "  2023-11-14 22:13:20 UTC\n"},
 		{"none", snapshot.Gangs{Gangs: []snapshot.Gang{}}, []string{"gangs"}, "No pod is in a gang.\n"},
 		{"in the tree", sampleGangs(), nil, `NAME         KIND       STATUS    NODES  FREE GPUS  GANGS                           WHY
 cpu1         node       Ready                       zoo/wide
@@ -53,21 +61,20 @@ dragonfly-1  dragonfly  Degraded  2      5 of 16
 ` + sum + "Gangs are not known: topo-master answers 404 Not Found: an older topo-master\n" + stale},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var stdout bytes.Buffer
-			if err := Run(t.Context(), append(tt.args, "--server", serverWith(t, sample(), tt.gangs).URL), &stdout); err != nil {
+			out, _, err := clitest.Run(t, NewCommand(), append(tt.args, "--server", serverWith(t, sample(), tt.gangs).URL)...)
+			if err != nil {
 				t.Error(err)
 			}
-			if diff := cmp.Diff(tt.want, stdout.String()); diff != "" {
+			if diff := cmp.Diff(tt.want, out); diff != "" {
 				t.Errorf("output (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-func TestNoGangsAreKnown(t *testing.T) {
+func TestUnknownGangs(t *testing.T) {
 	for name, gangs := range map[string]snapshot.Gangs{"--count-pods=false": {Unwatched: true}, "404": {}} {
-		var stdout bytes.Buffer
-		err := Run(t.Context(), []string{"gangs", "--server", serverWith(t, sample(), gangs).URL}, &stdout)
+		_, _, err := clitest.Run(t, NewCommand(), "gangs", "--server", serverWith(t, sample(), gangs).URL)
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("error %v", err)
 		}

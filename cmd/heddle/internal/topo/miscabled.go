@@ -1,47 +1,66 @@
 package topo
 
 import (
-	"context"
 	"fmt"
+
+	"github.com/spf13/cobra"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// miscabled lists the findings. Ports of which nobody knows the switch are
-// shown and are no fault.
-func (c *command) miscabled(ctx context.Context) error {
-	t, err := c.topology(ctx)
-	if err != nil {
-		return err
+// miscabled is what `heddle topo miscabled` prints as an object.
+type miscabled struct {
+	Findings []fabric.Finding   `json:"findings"`
+	Ignored  []snapshot.Ignored `json:"ignored,omitempty"`
+}
+
+func miscabledCommand(at *master) *cobra.Command {
+	c := &cobra.Command{
+		Use: "miscabled", Short: "Show every port that is not as it should be; exit code 1 if there is any", Args: cobra.NoArgs,
 	}
+	output := cli.AddOutput(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		from, err := at.client(c)
+		if err != nil {
+			return err
+		}
+		t, err := topology(c.Context(), from)
+		if err != nil {
+			return err
+		}
+		table, problems := cablingTable(t)
+		if err := output.Print(c, miscabled{t.Findings, t.Ignored}, table+stale(t.StaleSince)); err != nil {
+			return err
+		}
+		if problems > 0 {
+			return cli.ErrFindings
+		}
+		return nil
+	}
+	return c
+}
+
+// cablingTable lists the findings and counts the problems among them. A port
+// whose switch is not known is shown and is no problem.
+func cablingTable(t *snapshot.Topology) (table string, problems int) {
 	rows := [][]string{{"NODE", "WHAT", "RAIL", "HCA", "SINCE", "EXPECTED", "FOUND"}}
-	faults := 0
 	for i := range t.Findings {
 		f := &t.Findings[i]
-		since := ""
-		if !f.Since.IsZero() {
-			since = at(f.Since)
-		}
-		rows = append(rows, []string{f.Node, string(f.Kind), rail(f), hca(f), since, end(f.Expected), found(f)})
+		rows = append(rows, []string{f.Node, string(f.Kind), rail(f), hca(f), at(f.Since), end(f.Expected), found(f)})
 		if f.Kind != fabric.Unseen {
-			faults++
+			problems++
 		}
 	}
 	for _, i := range t.Ignored {
 		rows = append(rows, []string{i.Name, "ignored", "", "", "", "", i.Reason})
-		faults++
+		problems++
 	}
 	if len(rows) == 1 {
-		return c.write("Every cable is where it belongs.\n" + old(t))
+		return "Every cable is where it belongs.\n", 0
 	}
-	if err := c.write(cli.Table(rows, 2) + old(t)); err != nil {
-		return err
-	}
-	if faults > 0 {
-		return cli.ErrFindings
-	}
-	return nil
+	return cli.Table(rows), problems
 }
 
 // rail is "3", or "3/1" on plane 1.
@@ -62,13 +81,13 @@ func hca(f *fabric.Finding) string {
 	return fmt.Sprintf("%s:%d", f.HCA, f.Port)
 }
 
-// found is what is at the other end, or who contradicts.
+// found is what is at the other end, or what contradicts the port.
 func found(f *fabric.Finding) string {
 	switch {
 	case f.Kind == fabric.Duplicate:
 		return "the GUID is that of node " + f.Other + " too"
 	case f.Kind == fabric.BadPath && f.Other != "":
-		return "most of " + f.Other + " say otherwise"
+		return "most of " + f.Other + " differ"
 	case f.Kind == fabric.BadPath:
 		return "the path contradicts the levels"
 	}

@@ -1,7 +1,6 @@
 package topo
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -15,8 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
 	"github.com/heddle-dev/heddle/test/topomaster"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
@@ -57,7 +58,7 @@ func sample() snapshot.Topology {
 }
 
 // sampleGangs are one that waits, one that runs on both nodes and beyond, and
-// one that nobody knows the place of.
+// one in an unknown state.
 func sampleGangs() snapshot.Gangs {
 	began := time.Unix(1_700_000_000, 0).UTC()
 	return snapshot.Gangs{
@@ -137,22 +138,43 @@ STALE: topo-master has not heard from the API server since 2023-11-14 22:15:00 U
 n1    miscabled  3/1   mlx5_0:1  2023-11-14 22:13:20 UTC  leaf-3    b840 port 7
 n1    missing    4                                        b841      -
 n1    duplicate  5     mlx5_5:1                           -         the GUID is that of node n2 too
-n2    path                                                -         most of dragonfly-1 say otherwise
+n2    path                                                -         most of dragonfly-1 differ
 liar  ignored                                                       it is not owned by the Node of its name
 STALE: topo-master has not heard from the API server since 2023-11-14 22:15:00 UTC
 `, cli.ErrFindings},
 		{"export", []string{"export", "--format", "slurm-block", "--kind", "leaf"}, "BlockName=x # of kind leaf\n", nil},
+		{"miscabled as YAML", []string{"miscabled", "-o", "yaml"}, asYAML(t, miscabled{sample().Findings, sample().Ignored}), cli.ErrFindings},
+		{"tree as YAML", []string{"-o", "yaml"}, asYAML(t, sample()), nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var stdout bytes.Buffer
-			err := Run(t.Context(), append(tt.args, "--server", s.URL), &stdout)
+			out, _, err := clitest.Run(t, NewCommand(), append(tt.args, "--server", s.URL)...)
 			if !errors.Is(err, tt.err) || err != nil && tt.err == nil {
 				t.Errorf("error %v, want %v", err, tt.err)
 			}
-			if diff := cmp.Diff(tt.want, stdout.String()); diff != "" {
+			if diff := cmp.Diff(tt.want, out); diff != "" {
 				t.Errorf("output (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func asYAML(t *testing.T, v any) string {
+	t.Helper()
+	b, err := yaml.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestExportFormats(t *testing.T) {
+	for name, want := range map[string]string{
+		"slurm": "slurm-tree", "slurm-tree": "slurm-tree", "slurm-block": "slurm-block", "kueue": "kueue-topology",
+		"hypernode": "hypernodes", "hypernodes": "hypernodes", "nodes": "node-labels", "labels": "node-labels",
+	} {
+		if got := formats()[name]; got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
 	}
 }
 
@@ -165,20 +187,21 @@ func TestThroughTheAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"tree"}, {"export", "--format", "slurm-block"}} {
-		var direct, proxied bytes.Buffer
-		if err := Run(t.Context(), append(args, "--server", s.URL), &direct); err != nil {
+		direct, _, err := clitest.Run(t, NewCommand(), append(args, "--server", s.URL)...)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if err := Run(t.Context(), append(args, "--kubeconfig", config), &proxied); err != nil {
+		proxied, _, err := clitest.Run(t, NewCommand(), append(args, "--kubeconfig", config)...)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(direct.String(), proxied.String()); diff != "" {
+		if diff := cmp.Diff(direct, proxied); diff != "" {
 			t.Errorf("%v (-direct +proxied):\n%s", args, diff)
 		}
 	}
 }
 
-// TestSecured asks topo-master's own handler, behind TLS and its token gate.
+// TestSecured asks topo-master's own handler, behind TLS and authentication.
 func TestSecured(t *testing.T) {
 	s := topomaster.Start(t)
 	reader, bound := topomaster.TokenFile(t, topomaster.Reader), topomaster.TokenFile(t, topomaster.Bound)
@@ -197,10 +220,9 @@ func TestSecured(t *testing.T) {
 		{"no token file", []string{"--ca-file", s.CAFile, "--token-file", "/nowhere"}, "/nowhere"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var stdout bytes.Buffer
-			err := Run(t.Context(), append([]string{"tree", "--server", s.URL}, tt.args...), &stdout)
-			if tt.want == "" && (err != nil || !strings.Contains(stdout.String(), "dragonfly-1")) {
-				t.Errorf("error %v, output:\n%s", err, stdout.String())
+			out, _, err := clitest.Run(t, NewCommand(), append([]string{"tree", "--server", s.URL}, tt.args...)...)
+			if tt.want == "" && (err != nil || !strings.Contains(out, "dragonfly-1")) {
+				t.Errorf("error %v, output:\n%s", err, out)
 			}
 			if tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("error %v, want %q", err, tt.want)
@@ -210,38 +232,33 @@ func TestSecured(t *testing.T) {
 }
 
 func TestNothingIsWrong(t *testing.T) {
-	var stdout bytes.Buffer
-	if err := Run(t.Context(), []string{"miscabled", "--server", server(t, snapshot.Topology{}).URL}, &stdout); err != nil {
-		t.Error(err)
-	}
-	if got := stdout.String(); got != "Every cable is where it belongs.\n" {
-		t.Errorf("output %q", got)
+	out, _, err := clitest.Run(t, NewCommand(), "miscabled", "--server", server(t, snapshot.Topology{}).URL)
+	if out != "Every cable is where it belongs.\n" || err != nil {
+		t.Errorf("error %v, output %q", err, out)
 	}
 }
 
 func TestFaults(t *testing.T) {
 	s := server(t, sample())
 	for _, tt := range []struct {
-		name  string
-		args  []string
-		usage bool
-		want  string
+		name string
+		args []string
+		want string
 	}{
-		{"an unknown verb", []string{"map"}, true, "none of tree"},
-		{"no format", []string{"export"}, true, "none of slurm"},
-		{"an unknown format", []string{"export", "--format", "xml"}, true, `"xml"`},
-		{"a format of nothing", []string{"tree", "--format", "slurm"}, true, "for export"},
-		{"no URL", []string{"--server", "10.0.0.7:9001"}, true, "no URL"},
-		{"not found", []string{"export", "--format", "kueue", "--server", s.URL}, false, "404"},
-		{"a token in the clear", []string{"--server", s.URL, "--token-file", "t"}, true, "--token-file is for a --server of https://"},
-		{"a token for the API server to pass on", []string{"--token-file", "t"}, true, "--token-file is for --server"},
-		{"no authority there", []string{"--server", "https://127.0.0.1:1", "--ca-file", "/nowhere"}, false, "/nowhere"},
-		{"nobody there", []string{"--server", "http://127.0.0.1:1"}, false, "ask topo-master"},
+		{"an unknown verb", []string{"map"}, `unknown command "map"`},
+		{"no format", []string{"export"}, "none of slurm"},
+		{"an unknown format", []string{"export", "--format", "xml"}, `"xml"`},
+		{"a format of nothing", []string{"tree", "--format", "slurm"}, "unknown flag: --format"},
+		{"no URL", []string{"--server", "10.0.0.7:9001"}, "no URL"},
+		{"not found", []string{"export", "--format", "kueue", "--server", s.URL}, "404"},
+		{"a token in the clear", []string{"--server", s.URL, "--token-file", "t"}, "--token-file is for a --server of https://"},
+		{"a token for the API server to pass on", []string{"--token-file", "t"}, "--token-file is for --server"},
+		{"no authority there", []string{"--server", "https://127.0.0.1:1", "--ca-file", "/nowhere"}, "/nowhere"},
+		{"no topo-master there", []string{"--server", "http://127.0.0.1:1"}, "ask topo-master"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			err := Run(t.Context(), tt.args, &bytes.Buffer{})
-			var usage *cli.UsageError
-			if err == nil || !strings.Contains(err.Error(), tt.want) || errors.As(err, &usage) != tt.usage {
+			_, _, err := clitest.Run(t, NewCommand(), tt.args...)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v", err)
 			}
 		})

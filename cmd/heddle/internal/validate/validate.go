@@ -1,54 +1,49 @@
-// Package validate is `heddle config`: it checks a directory with the
+// Package validate is `heddle config validate`: it checks a directory with the
 // ConfigMap's keys as files, and prints every fault with its place.
 package validate
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"io"
 	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 )
 
-const usage = `heddle config validate: check a configuration.
+// NewCommand makes `heddle config`.
+func NewCommand() *cobra.Command {
+	parent := &cobra.Command{Use: "config", Short: "Check a configuration", Args: cobra.NoArgs, RunE: cli.NeedCommand}
+	parent.AddCommand(&cobra.Command{
+		Use: "validate DIR", Short: "Check a directory with the ConfigMap's keys as files",
+		Long: `Check a directory with the ConfigMap's keys as files: version, cluster-config,
+nodes-config. Every fault is printed as file:line: key: what is wrong. Exit code
+1 if there is any.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error { return run(c, args[0]) },
+	})
+	return parent
+}
 
-  heddle config validate DIR
-
-DIR has the ConfigMap's keys as files: version, cluster-config, nodes-config.
-Every fault is printed as file:line: key: what is wrong. Exit code 1 if there
-is any.`
-
-// Run runs the command.
-func Run(_ context.Context, args []string, stdout io.Writer) error {
-	set := cli.Flags("config", usage, stdout)
-	if err := set.Read(args, 2); err != nil {
-		return err
-	}
-	words := set.Arguments()
-	if len(words) != 2 || words[0] != "validate" {
-		return cli.Usagef("config", "config: the only use is: heddle config validate DIR")
-	}
-	dir := words[1]
+func run(cmd *cobra.Command, dir string) error {
 	c, err := config.Load(dir)
 	faults := Faults(err)
 	switch {
 	case err != nil && len(faults) == 0:
 		return err
 	case err == nil:
-		if _, err := fmt.Fprintf(stdout, "%s: valid: %s and %s for every node, %s\n", dir,
-			cli.Count(len(c.Cluster.Labels), "label rule"), cli.Count(len(c.Cluster.RDMA.Resources), "RDMA resource"),
-			cli.Count(len(c.Overrides), "override")); err != nil {
-			return fmt.Errorf("write output: %w", err)
-		}
-		return nil
+		return cli.Write(cmd, dir+": valid: "+cli.Count(len(c.Cluster.Labels), "label rule")+" and "+
+			cli.Count(len(c.Cluster.RDMA.Resources), "RDMA resource")+" for every node, "+
+			cli.Count(len(c.Overrides), "override")+"\n")
 	}
+	var b strings.Builder
 	for _, f := range faults {
-		if _, err := fmt.Fprintln(stdout, cli.Printable(filepath.Join(dir, f.Error()))); err != nil {
-			return fmt.Errorf("write output: %w", err)
-		}
+		b.WriteString(cli.Printable(filepath.Join(dir, f.Error())) + "\n")
+	}
+	if err := cli.Write(cmd, b.String()); err != nil {
+		return err
 	}
 	return cli.ErrFindings
 }

@@ -2,12 +2,14 @@ package validate
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
 )
 
 func directory(t *testing.T, files map[string]string) string {
@@ -37,17 +39,17 @@ func TestEveryFaultIsPrintedWithItsPlace(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := directory(t, tt.files)
-			var out strings.Builder
-			if err := Run(t.Context(), []string{"validate", dir}, &out); !errors.Is(err, cli.ErrFindings) {
+			out, _, err := clitest.Run(t, NewCommand(), "validate", dir)
+			if !errors.Is(err, cli.ErrFindings) {
 				t.Fatalf("error %v, want findings", err)
 			}
-			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+			lines := strings.Split(strings.TrimSpace(out), "\n")
 			if len(lines) != len(tt.places) {
-				t.Fatalf("%d faults, want %d:\n%s", len(lines), len(tt.places), out.String())
+				t.Fatalf("%d faults, want %d:\n%s", len(lines), len(tt.places), out)
 			}
 			for _, place := range tt.places {
-				if !strings.Contains(out.String(), filepath.Join(dir, place)) {
-					t.Errorf("output does not tell of %s:\n%s", place, out.String())
+				if !strings.Contains(out, filepath.Join(dir, place)) {
+					t.Errorf("no %s in the output:\n%s", place, out)
 				}
 			}
 		})
@@ -55,17 +57,17 @@ func TestEveryFaultIsPrintedWithItsPlace(t *testing.T) {
 }
 
 func TestValidConfiguration(t *testing.T) {
-	var out strings.Builder
-	if err := Run(t.Context(), []string{"validate", "../../../../test/machines/h800-8ib-bond.config"}, &out); err != nil {
+	out, _, err := clitest.Run(t, NewCommand(), "validate", "../../../../test/machines/h800-8ib-bond.config")
+	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasSuffix(out.String(), ": valid: 3 label rules and 1 RDMA resource for every node, 0 overrides\n") {
-		t.Errorf("output %q", out.String())
+	if !strings.HasSuffix(out, ": valid: 3 label rules and 1 RDMA resource for every node, 0 overrides\n") {
+		t.Errorf("output %q", out)
 	}
 }
 
 func TestMissingDirectoryIsNoFinding(t *testing.T) {
-	err := Run(t.Context(), []string{"validate", filepath.Join(t.TempDir(), "none")}, &strings.Builder{})
+	_, _, err := clitest.Run(t, NewCommand(), "validate", filepath.Join(t.TempDir(), "none"))
 	if err == nil || errors.Is(err, cli.ErrFindings) {
 		t.Errorf("error %v, want that of reading", err)
 	}
@@ -73,9 +75,8 @@ func TestMissingDirectoryIsNoFinding(t *testing.T) {
 
 func TestMistakesOnTheCommandLine(t *testing.T) {
 	for _, args := range [][]string{nil, {"validate"}, {"check", "x"}, {"validate", "x", "y"}} {
-		err := Run(t.Context(), args, &strings.Builder{})
-		if _, usage := errors.AsType[*cli.UsageError](err); !usage {
-			t.Errorf("%v: error %v, want a usage error", args, err)
+		if _, _, err := clitest.Run(t, NewCommand(), args...); cli.Exit(err, io.Discard) != cli.ExitFailed {
+			t.Errorf("%v: error %v, want one", args, err)
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package programtest runs heddle's daemons as functions, and holds what they
-// say to people against what they should. It is for their tests.
+// Package programtest runs heddle's daemons as functions, and compares what they
+// print with what they should. It is for their tests.
 package programtest
 
 import (

@@ -101,7 +101,7 @@ func forward(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	if err != nil {
 		return err
 	}
-	// Written under another name first: whoever waits for it never reads half a number.
+	// Written under another name first: a reader that waits for it never reads half a number.
 	if err := os.WriteFile(*portFile+".tmp", []byte(port), 0o600); err != nil {
 		return err
 	}

@@ -94,7 +94,7 @@ func endpoints(ctx context.Context, client *http.Client, url string) ([]string, 
 }
 
 // parseEndpoints reads an EndpointSliceList. An endpoint whose readiness is not
-// told is ready.
+// reported is ready.
 func parseEndpoints(body []byte) ([]string, error) {
 	var list struct {
 		Items []struct {

@@ -15,7 +15,7 @@ func TestParseEndpoints(t *testing.T) {
 	}{
 		{"no slice", `{"items": []}`, nil},
 		{
-			"ready, not ready, and not told",
+			"ready, not ready, and not reported",
 			`{"items": [{"ports": [{"port": 9001}], "endpoints": [
 				{"addresses": ["10.244.0.7"], "conditions": {"ready": true}},
 				{"addresses": ["10.244.0.8"], "conditions": {"ready": false}},

@@ -2,7 +2,7 @@
 
 // Command probe is a container main for tests. It prints its environment, one
 // line per path given as an argument and, with PROBE_API set, who the API server
-// says it is; then it waits for SIGTERM. Run with exec, -once ends it right away.
+// it is; then it waits for SIGTERM. Run with exec, -once ends it right away.
 package main
 
 import (
@@ -45,7 +45,7 @@ func run(ctx context.Context, args []string, out io.Writer) {
 		_, _ = fmt.Fprintln(out, "OPEN", p, open(p))
 	}
 	if os.Getenv("PROBE_API") != "" {
-		answer, err := whoAmI(ctx)
+		answer, err := identity(ctx)
 		if err != nil {
 			answer = "error: " + err.Error()
 		}
@@ -74,8 +74,8 @@ func open(p string) string {
 	return "ok"
 }
 
-// whoAmI asks the API server, reached the way an in-cluster client reaches it.
-func whoAmI(ctx context.Context) (string, error) {
+// identity asks the API server, reached the way an in-cluster client reaches it.
+func identity(ctx context.Context) (string, error) {
 	const dir = "/var/run/secrets/kubernetes.io/serviceaccount/"
 	token, err := os.ReadFile(dir + "token")
 	if err != nil {

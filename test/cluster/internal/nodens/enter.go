@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Entry says where a command is to run.
+// Entry describes where a command is to run.
 type Entry struct {
 	// Cgroups are the cgroup.procs files the process joins, before anything else:
 	// what it starts is then known to belong to the cluster.

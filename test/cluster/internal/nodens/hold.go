@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Layout says how the node's private file system differs from the host's.
+// Layout describes how the node's private file system differs from the host's.
 type Layout struct {
 	// State is the host directory that holds the private directories.
 	State string `json:"state"`
@@ -43,7 +43,7 @@ func Hold(ctx context.Context, layout Layout, ready string) error {
 		return fmt.Errorf("set up loopback: %w", err)
 	}
 	if err := os.WriteFile(ready, nil, 0o600); err != nil {
-		return fmt.Errorf("tell readiness: %w", err)
+		return fmt.Errorf("report readiness: %w", err)
 	}
 	<-ctx.Done()
 	return nil

@@ -1,0 +1,217 @@
+// Package gpu is `heddle gpu`: it takes single GPUs of a node out and puts them
+// back, and shows how each is handed out. It writes one annotation of the Node,
+// and never touches a pod.
+package gpu
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
+	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+)
+
+const (
+	writeTimeout = 30 * time.Second
+	// tries bounds how often another client may write the Node in between.
+	tries = 5
+)
+
+// NewCommand makes `heddle gpu`, which also answers to its first name.
+func NewCommand() *cobra.Command {
+	parent := &cobra.Command{
+		Use: "gpu", Aliases: []string{"card"}, Short: "Take a GPU out for repair, or put it back",
+		Long: `Take a GPU out for repair, or put it back.
+
+Pods that have the GPU run on. A cordon is an annotation of the Node, and holds
+over restarts of everything until it is taken back. UUID is the whole one, as
+list and nvidia-smi -L show it.`,
+		Args: cobra.NoArgs, RunE: cli.NeedCommand,
+	}
+	var api cluster.Flags
+	api.Register(parent)
+	parent.AddCommand(listCommand(&api),
+		cordonCommand(&api, "cordon", "Give this GPU to no new pod, exclusive, cut or shared", true),
+		cordonCommand(&api, "uncordon", "Give this GPU to pods again", false))
+	return parent
+}
+
+func cordonCommand(api *cluster.Flags, verb, short string, cordon bool) *cobra.Command {
+	return &cobra.Command{
+		Use: verb + " NODE UUID", Short: short, Args: cobra.ExactArgs(2), ValidArgsFunction: api.CompleteNodes,
+		RunE: func(c *cobra.Command, args []string) error {
+			if !wellknown.IsCardUUID(args[1]) {
+				return cli.UsageErrorf(c, "%.100q is no UUID of a GPU", args[1])
+			}
+			client, err := api.Client()
+			if err != nil {
+				return err
+			}
+			text, err := change(c.Context(), client, args[0], args[1], cordon)
+			if err != nil {
+				return err
+			}
+			return cli.Write(c, fmt.Sprintf("GPU %s of node %s %s\n", args[1], args[0], text))
+		},
+	}
+}
+
+// change cordons a GPU, or the opposite, and returns what it is then.
+func change(ctx context.Context, client rest.Interface, name, uuid string, cordon bool) (string, error) {
+	if cordon {
+		// Where the device plugin does not answer, the operator's word counts.
+		if there, err := cluster.Report(ctx, client, name); err == nil && !slices.Contains(uuids(there), uuid) {
+			return "", fmt.Errorf("node %s has no GPU %s; it has %s", name, uuid, strings.Join(uuids(there), " "))
+		}
+	}
+	for range tries {
+		node, err := cluster.Node(ctx, client, name)
+		if err != nil {
+			return "", err
+		}
+		cordoned, err := wellknown.ParseCordoned(node.Annotations[wellknown.CordonedGPUs])
+		if err != nil {
+			return "", fmt.Errorf("node %s: %w: correct the annotation by hand", name, err)
+		}
+		next := slices.DeleteFunc(slices.Clone(cordoned), func(s string) bool { return s == uuid })
+		if cordon {
+			next = slices.Sorted(slices.Values(append(next, uuid)))
+		}
+		switch unchanged := slices.Equal(next, cordoned); {
+		case unchanged && cordon:
+			return "was cordoned already.", nil
+		case unchanged:
+			return "was not cordoned.", nil
+		case len(next) > wellknown.MaxCordoned:
+			return "", fmt.Errorf("node %s: more than %d GPUs would be cordoned", name, wellknown.MaxCordoned)
+		}
+		err = write(ctx, client, node, wellknown.FormatCordoned(next))
+		switch {
+		case apierrors.IsConflict(err):
+			continue
+		case err != nil:
+			return "", fmt.Errorf("annotate node %s: %w", name, err)
+		case cordon:
+			return "is cordoned: no new pod gets it, and pods that have it run on.", nil
+		}
+		return "is handed out again.", nil
+	}
+	return "", fmt.Errorf("annotate node %s: another client wrote it each of %d times", name, tries)
+}
+
+// write sets the annotation, empty removes it, unless another client has written
+// the Node since it was read.
+func write(ctx context.Context, client rest.Interface, node *corev1.Node, value string) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	annotation := map[string]any{wellknown.CordonedGPUs: nil}
+	if value != "" {
+		annotation[wellknown.CordonedGPUs] = value
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": node.ResourceVersion, "annotations": annotation,
+	}})
+	if err != nil {
+		return err
+	}
+	return client.Patch(types.MergePatchType).Resource("nodes").Name(node.Name).
+		VersionedParams(&metav1.PatchOptions{FieldManager: "heddle-card"}, metav1.ParameterCodec).
+		Body(body).Do(ctx).Error()
+}
+
+// entry is a GPU as list shows it.
+type entry struct {
+	// Index is nil for a GPU that the node does not have, or is not known to.
+	Index    *int   `json:"index"`
+	UUID     string `json:"uuid"`
+	Mode     string `json:"mode,omitempty"`
+	Cordoned bool   `json:"cordoned"`
+	Pending  string `json:"pending,omitempty"`
+}
+
+func listCommand(api *cluster.Flags) *cobra.Command {
+	c := &cobra.Command{
+		Use: "list NODE", Short: "Show how each GPU of a node is handed out",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: api.CompleteNodes,
+	}
+	output := cli.AddOutput(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		client, err := api.Client()
+		if err != nil {
+			return err
+		}
+		node, err := cluster.Node(c.Context(), client, args[0])
+		if err != nil {
+			return err
+		}
+		cordoned, invalid := wellknown.ParseCordoned(node.Annotations[wellknown.CordonedGPUs])
+		there, unknown := cluster.Report(c.Context(), client, node.Name)
+		all := entries(there, cordoned)
+		text := ""
+		if unknown != nil {
+			text = fmt.Sprintf("What node %s has is not known: %v.\n\n", node.Name, unknown)
+		}
+		if invalid != nil {
+			text += invalid.Error() + "\n\n"
+		}
+		return output.Print(c, all, text+table(all))
+	}
+	return c
+}
+
+// entries are the GPUs of a node and the cordoned ones that it does not have.
+// Where its device plugin does not answer, there is nil.
+func entries(there *report.Report, cordoned []string) []entry {
+	all := []entry{}
+	if there != nil {
+		for i := range there.Cards {
+			g := &there.Cards[i]
+			all = append(all, entry{
+				Index: &g.Index, UUID: g.UUID, Mode: g.Mode, Cordoned: slices.Contains(cordoned, g.UUID), Pending: g.Pending(),
+			})
+		}
+	}
+	for _, uuid := range cordoned {
+		if !slices.ContainsFunc(all, func(e entry) bool { return e.UUID == uuid }) {
+			all = append(all, entry{UUID: uuid, Cordoned: true})
+		}
+	}
+	return all
+}
+
+func table(all []entry) string {
+	rows := [][]string{{"GPU", "UUID", "MODE", "CORDONED", "PENDING"}}
+	for _, e := range all {
+		index, cordoned := "?", "no"
+		if e.Index != nil {
+			index = fmt.Sprint(*e.Index)
+		}
+		if e.Cordoned {
+			cordoned = "yes"
+		}
+		rows = append(rows, []string{index, e.UUID, cmp.Or(e.Mode, "-"), cordoned, cmp.Or(e.Pending, "-")})
+	}
+	return cli.Table(rows)
+}
+
+func uuids(r *report.Report) []string {
+	all := make([]string, 0, len(r.Cards))
+	for i := range r.Cards {
+		all = append(all, r.Cards[i].UUID)
+	}
+	return all
+}

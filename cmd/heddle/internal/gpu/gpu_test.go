@@ -1,0 +1,215 @@
+package gpu
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli/clitest"
+	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+)
+
+// server is an API server with one Node and, where tells is set, its device
+// plugin.
+type server struct {
+	t     *testing.T
+	node  corev1.Node
+	tells *report.Report
+	// others is how many writes another client makes first.
+	others int
+	writes []string
+}
+
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	answer := func(v any) {
+		if err := json.NewEncoder(w).Encode(v); err != nil {
+			s.t.Error(err)
+		}
+	}
+	switch r.Method + " " + r.URL.Path {
+	case "GET /api/v1/nodes/gpu-1":
+		answer(s.node)
+	case "PATCH /api/v1/nodes/gpu-1":
+		body, err := io.ReadAll(r.Body)
+		if err != nil || r.Header.Get("Content-Type") != "application/merge-patch+json" {
+			s.t.Errorf("%v, %v", err, r.Header)
+		}
+		if s.others > 0 {
+			s.others--
+			s.node.ResourceVersion += "0"
+			s.fail(w, http.StatusConflict, metav1.StatusReasonConflict)
+			return
+		}
+		s.writes = append(s.writes, string(body))
+		answer(s.node)
+	case "GET /api/v1/pods":
+		list := &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
+		if s.tells != nil {
+			p := corev1.Pod{}
+			p.Namespace, p.Name = "heddle-system", "dp-x"
+			p.Labels = map[string]string{"app.kubernetes.io/name": "heddle-device-plugin"}
+			p.Annotations = map[string]string{"prometheus.io/port": "9999"}
+			list.Items = append(list.Items, corev1.Pod{}, p)
+		}
+		answer(list)
+	case "GET /api/v1/namespaces/heddle-system/pods/dp-x:9999/proxy/v1/bindings":
+		answer(s.tells)
+	default:
+		s.fail(w, http.StatusNotFound, metav1.StatusReasonNotFound)
+	}
+}
+
+func (*server) fail(w http.ResponseWriter, code int, reason metav1.StatusReason) {
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(metav1.Status{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: reason,
+		Code: int32(code), Message: string(reason),
+	})
+}
+
+// run runs the command against the server.
+func (s *server) run(args ...string) (string, error) {
+	s.t.Helper()
+	ts := httptest.NewServer(s)
+	defer ts.Close()
+	path := filepath.Join(s.t.TempDir(), "kubeconfig")
+	text := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: " + ts.URL + "}}]\n" +
+		"contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	out, _, err := clitest.Run(s.t, NewCommand(), append(args, "--kubeconfig", path)...)
+	return out, err
+}
+
+func newServer(t *testing.T, cordoned string, tells *report.Report) *server {
+	t.Helper()
+	s := &server{t: t, tells: tells}
+	s.node.APIVersion, s.node.Kind, s.node.Name, s.node.ResourceVersion = "v1", "Node", "gpu-1", "7"
+	if cordoned != "" {
+		s.node.Annotations = map[string]string{wellknown.CordonedGPUs: cordoned}
+	}
+	return s
+}
+
+func two() *report.Report {
+	return &report.Report{Node: "gpu-1", Cards: []report.Card{
+		{Index: 0, UUID: "GPU-a", Mode: "native", Wanted: "native"},
+		{Index: 1, UUID: "GPU-b", Mode: "native", Wanted: "sgpu", Until: "ml/train ends"},
+	}}
+}
+
+func TestCordon(t *testing.T) {
+	const wrote = `{"metadata":{"annotations":{"heddle.dev/cordoned-gpus":`
+	for _, tt := range []struct {
+		name     string
+		cordoned string
+		tells    *report.Report
+		others   int
+		args     []string
+		writes   []string
+		out, err string
+	}{
+		{
+			"the first", "", two(), 0,
+			[]string{"cordon", "gpu-1", "GPU-b"},
+			[]string{wrote + `"GPU-b"},"resourceVersion":"7"}}`},
+			"GPU GPU-b of node gpu-1 is cordoned: no new pod gets it, and pods that have it run on.\n", "",
+		},
+		{
+			"another", "GPU-b", two(), 0,
+			[]string{"cordon", "gpu-1", "GPU-a"},
+			[]string{wrote + `"GPU-a,GPU-b"},"resourceVersion":"7"}}`},
+			"is cordoned", "",
+		},
+		{"once more", "GPU-b", two(), 0, []string{"cordon", "gpu-1", "GPU-b"}, nil, "GPU GPU-b of node gpu-1 was cordoned already.\n", ""},
+		{
+			"another client writes in between", "", two(), 2,
+			[]string{"cordon", "gpu-1", "GPU-b"},
+			[]string{wrote + `"GPU-b"},"resourceVersion":"700"}}`},
+			"is cordoned", "",
+		},
+		{"another client always does", "", two(), 100, []string{"cordon", "gpu-1", "GPU-b"}, nil, "", "each of 5 times"},
+		{"a GPU that is not there", "", two(), 0, []string{"cordon", "gpu-1", "GPU-c"}, nil, "", "node gpu-1 has no GPU GPU-c; it has GPU-a GPU-b"},
+		{
+			"what is there is not known", "", nil, 0,
+			[]string{"cordon", "gpu-1", "GPU-c"},
+			[]string{wrote + `"GPU-c"},"resourceVersion":"7"}}`},
+			"is cordoned", "",
+		},
+		{
+			"the device plugin of another node answers", "", &report.Report{Node: "gpu-2"}, 0,
+			[]string{"cordon", "gpu-1", "GPU-c"},
+			[]string{wrote + `"GPU-c"},"resourceVersion":"7"}}`},
+			"is cordoned", "",
+		},
+		{
+			"back", "GPU-a,GPU-b", two(), 0,
+			[]string{"uncordon", "gpu-1", "GPU-a"},
+			[]string{wrote + `"GPU-b"},"resourceVersion":"7"}}`},
+			"GPU GPU-a of node gpu-1 is handed out again.\n", "",
+		},
+		{
+			"the last one back, which was taken out of the machine", "GPU-c", two(), 0,
+			[]string{"uncordon", "gpu-1", "GPU-c"},
+			[]string{wrote + `null},"resourceVersion":"7"}}`},
+			"is handed out again", "",
+		},
+		{"one that was not cordoned", "", two(), 0, []string{"uncordon", "gpu-1", "GPU-a"}, nil, "was not cordoned", ""},
+		{"an invalid annotation", "GPU_a", two(), 0, []string{"cordon", "gpu-1", "GPU-a"}, nil, "", "correct the annotation by hand"},
+		{"no such Node", "", two(), 0, []string{"cordon", "gpu-9", "GPU-a"}, nil, "", "read Node gpu-9"},
+		{"no UUID", "", two(), 0, []string{"cordon", "gpu-1", "GPU-a,GPU-b"}, nil, "", "is no UUID of a GPU"},
+		{"an unknown verb", "", two(), 0, []string{"drain", "gpu-1", "GPU-a"}, nil, "", `unknown command "drain"`},
+		{"an argument too few", "", two(), 0, []string{"cordon", "gpu-1"}, nil, "", "accepts 2 arg(s), received 1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newServer(t, tt.cordoned, tt.tells)
+			s.others = tt.others
+			out, err := s.run(tt.args...)
+			if diff := cmp.Diff(tt.writes, s.writes); diff != "" {
+				t.Errorf("writes (-want +got):\n%s", diff)
+			}
+			if !strings.Contains(out, tt.out) || (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("output %q, error %v", out, err)
+			}
+		})
+	}
+}
+
+func TestList(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		tells *report.Report
+		want  string
+	}{
+		{"all is known", two(), `GPU  UUID   MODE    CORDONED  PENDING
+0    GPU-a  native  no        -
+1    GPU-b  native  yes       card 1: native until ml/train ends, then sgpu
+?    GPU-c  -       yes       -
+`},
+		{"the device plugin does not answer", nil, `What node gpu-1 has is not known: heddle-device-plugin has no pod on it.
+
+GPU  UUID   MODE  CORDONED  PENDING
+?    GPU-b  -     yes       -
+?    GPU-c  -     yes       -
+`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			out, err := newServer(t, "GPU-c,GPU-b", tt.tells).run("list", "gpu-1")
+			if diff := cmp.Diff(tt.want, out); diff != "" || err != nil {
+				t.Errorf("error %v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,191 @@
+package topo
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
+)
+
+func treeCommand(at *master) *cobra.Command {
+	c := &cobra.Command{
+		Use: "tree", Short: "Show the groups and their nodes: status, free GPUs, gangs, reasons", Args: cobra.NoArgs,
+	}
+	groups := c.Flags().Bool("groups", false, "leave the nodes out")
+	output := cli.AddOutput(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		from, err := at.client(c)
+		if err != nil {
+			return err
+		}
+		t, err := topology(c.Context(), from)
+		if err != nil {
+			return err
+		}
+		// The tree is worth showing without them, as from an older topo-master.
+		gangs, unknown := read[snapshot.Gangs](c.Context(), from, "/v1/gangs")
+		if unknown != nil {
+			gangs = &snapshot.Gangs{}
+		}
+		v := treeView{groupsOnly: *groups, wide: output.Wide(), gangs: byNode(gangs.Gangs)}
+		text := v.table(t.Tree) + "\n" + summary(t)
+		if unknown != nil {
+			text += "Gangs are not known: " + unknown.Error() + "\n"
+		}
+		return output.Print(c, t, text+stale(t.StaleSince))
+	}
+	return c
+}
+
+// treeView is how the tree is shown.
+type treeView struct {
+	groupsOnly, wide bool
+	// gangs are those on each node.
+	gangs map[string][]*snapshot.Gang
+}
+
+// gangsColumn is the column that is left out where no gang is known.
+const gangsColumn = 5
+
+func (v *treeView) table(tree []snapshot.Element) string {
+	rows := [][]string{{"NAME", "KIND", "STATUS", "NODES", "FREE GPUS", "GANGS", "WHY"}}
+	for i := range tree {
+		rows = v.rows(rows, &tree[i], 0)
+	}
+	if len(v.gangs) == 0 {
+		for i := range rows {
+			rows[i] = slices.Delete(rows[i], gangsColumn, gangsColumn+1)
+		}
+	}
+	return cli.Table(rows)
+}
+
+func (v *treeView) rows(rows [][]string, e *snapshot.Element, depth int) [][]string {
+	isNode := e.Nodes == nil
+	if isNode && v.groupsOnly {
+		return rows
+	}
+	count, free := "", ""
+	if !isNode {
+		count = fmt.Sprint(e.Nodes.Ready + e.Nodes.Degraded + e.Nodes.NotReady)
+	}
+	if e.GPUs.Total > 0 {
+		free = gpus(e.GPUs)
+	}
+	rows = append(rows, []string{
+		strings.Repeat("  ", depth) + e.Name, e.Kind, e.Status, count, free, v.gangsIn(e), reasons(e),
+	})
+	for i := range e.Child {
+		rows = v.rows(rows, &e.Child[i], depth+1)
+	}
+	return rows
+}
+
+// gangsIn names the gangs on a node or, for a group of nodes, those in it, with
+// how many of their nodes are if that is not all.
+func (v *treeView) gangsIn(e *snapshot.Element) string {
+	count := map[*snapshot.Gang]int{}
+	if e.Nodes == nil {
+		for _, g := range v.gangs[e.Name] {
+			count[g] = len(g.Nodes)
+		}
+	}
+	for i := range e.Child {
+		if e.Child[i].Nodes == nil {
+			for _, g := range v.gangs[e.Child[i].Name] {
+				count[g]++
+			}
+		}
+	}
+	var names []string
+	for g, n := range count {
+		name := g.Namespace + "/" + g.Name
+		if n < len(g.Nodes) {
+			name += fmt.Sprintf(" (%d of %d nodes)", n, len(g.Nodes))
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	const most = 3
+	if rest := len(names) - most; rest > 0 && !v.wide {
+		names = append(names[:most], fmt.Sprintf("and %d more", rest))
+	}
+	return strings.Join(names, ", ")
+}
+
+// byNode is which gangs are on which node.
+func byNode(all []snapshot.Gang) map[string][]*snapshot.Gang {
+	on := map[string][]*snapshot.Gang{}
+	for i := range all {
+		for _, node := range all[i].Nodes {
+			on[node] = append(on[node], &all[i])
+		}
+	}
+	return on
+}
+
+func summary(t *snapshot.Topology) string {
+	nodes := t.Nodes.Ready + t.Nodes.Degraded + t.Nodes.NotReady
+	text := fmt.Sprintf("%s: %d ready, %d degraded, %d not ready", cli.Count(nodes, "node"),
+		t.Nodes.Ready, t.Nodes.Degraded, t.Nodes.NotReady)
+	if t.GPUs.Total > 0 {
+		text += "; GPUs: " + gpus(t.GPUs)
+	}
+	if missing := t.GPUs.Total - t.GPUs.Offered; missing > 0 {
+		text += fmt.Sprintf(", %d not offered", missing)
+	}
+	if len(t.Findings) > 0 {
+		text += "; " + cli.Count(len(t.Findings), "finding") + ", see heddle topo miscabled"
+	}
+	if len(t.Ignored) > 0 {
+		text += "; " + cli.Count(len(t.Ignored), "report") + " not believed"
+	}
+	return text + "\n"
+}
+
+// gpus is "3 of 8", or "8" where topo-master counts no pods.
+func gpus(g snapshot.GPUs) string {
+	if g.Free == nil {
+		return fmt.Sprint(g.Total)
+	}
+	return fmt.Sprintf("%d of %d", *g.Free, g.Total)
+}
+
+func reasons(e *snapshot.Element) string {
+	var out []string
+	for _, r := range e.Reasons {
+		text := r.Kind
+		if r.Count > 1 {
+			text = fmt.Sprintf("%d %s", r.Count, r.Kind)
+		}
+		if r.Since != nil {
+			text += " since " + at(*r.Since)
+		}
+		out = append(out, text)
+	}
+	if e.Cordoned {
+		out = append(out, "cordoned")
+	}
+	return strings.Join(out, ", ")
+}
+
+// at is a time, "" for none.
+func at(when time.Time) string {
+	if when.IsZero() {
+		return ""
+	}
+	return when.Format("2006-01-02 15:04:05 MST")
+}
+
+// stale warns of an answer that is older than the cluster; "" for nil.
+func stale(since *time.Time) string {
+	if since == nil {
+		return ""
+	}
+	return "STALE: topo-master has not heard from the API server since " + at(*since) + "\n"
+}

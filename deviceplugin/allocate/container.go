@@ -1,0 +1,299 @@
+package allocate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
+)
+
+// Reasons of warnings, which become Events on the pod.
+const (
+	// FewerHCAs: the container got less HCAs than it requests.
+	FewerHCAs = "FewerHCAs"
+	// HCANotLocal: a GPU of the container has only NODE or SYS to its HCAs, though
+	// the machine has a nearer one of that resource.
+	HCANotLocal = "HCANotLocal"
+)
+
+// Result is what one container is given.
+type Result struct {
+	Grants   []Grant
+	Devices  cdi.Devices
+	Warnings []Warning
+	// Changed: it is not what the container was given before.
+	Changed bool
+}
+
+// Grant is an entry and the device nodes of its HCAs, below /dev.
+type Grant struct {
+	Entry *checkpoint.Entry
+	Nodes []string
+}
+
+// Warning is what a container was given that is not what it requests.
+type Warning struct{ Reason, Message string }
+
+// Container decides what a container is given, of all its resources together.
+// Its shares were decided before: see [Node.Shares].
+func (n *Node) Container(c kubelet.Container, held []kubelet.Allocation) (*Result, error) {
+	d := decision{
+		node: n, topology: newTopology(n.Inventory.Config.WithRoles(n.Inventory.Machine)), container: c,
+		result: &Result{Devices: cdi.Devices{
+			Namespace: c.Namespace, Pod: c.Pod.Name, Container: c.Name, GPUs: []cdi.DeviceGPU{}, HCAs: []cdi.DeviceHCA{},
+		}},
+	}
+	d.ids = d.topology.machine.HCAIDs()
+	var gpus []string
+	for i := range held {
+		a := &held[i]
+		entries, err := n.entriesOf(a)
+		if err != nil {
+			return nil, err
+		}
+		if len(entries) == 0 {
+			// Exclusive GPUs can be allocated without CDI.
+			if kind, err := KindOf(n.Inventory.Config, a.Resource); err == nil && kind == cdi.GPU {
+				gpus = append(gpus, a.IDs...)
+			}
+			continue
+		}
+		switch entries[0].Kind {
+		case cdi.GPU:
+			gpus = append(gpus, a.IDs...)
+		case cdi.SGPU:
+			// Others that could not be told apart are of answers that were lost.
+			entries = slices.DeleteFunc(entries, func(e *checkpoint.Entry) bool { return !e.HasShares(c) })
+			if len(entries) == 0 {
+				return nil, fmt.Errorf("container %s has no shares", c.Name)
+			}
+			d.addShares(entries[0])
+		case cdi.RDMA:
+		}
+		d.parts = append(d.parts, part{a, entries})
+	}
+	slices.Sort(gpus)
+	for _, id := range gpus {
+		d.result.Devices.GPUs = append(d.result.Devices.GPUs, d.gpu(gpuOf(id)))
+	}
+	for _, p := range d.parts {
+		if err := d.grantPart(p); err != nil {
+			return nil, err
+		}
+	}
+	d.describe()
+	return d.result, nil
+}
+
+// part is what a container has of one resource: an entry, or several that cannot
+// be told apart.
+type part struct {
+	allocation *kubelet.Allocation
+	entries    []*checkpoint.Entry
+}
+
+// decision is a decision under way.
+type decision struct {
+	node      *Node
+	topology  *topology
+	container kubelet.Container
+	// ids are the HCAs' identities.
+	ids   []string
+	parts []part
+	// gpus are the container's GPUs by index in the machine, hcas the HCAs of parts
+	// that are decided.
+	gpus   []int
+	hcas   []pick
+	result *Result
+}
+
+// unhealthy is why an HCA is; nil leaves it to the scan.
+func (d *decision) unhealthy() func(*machine.HCA) string {
+	if d.node.Inventory.HCAs == nil {
+		return nil
+	}
+	return func(h *machine.HCA) string { return d.node.Inventory.HCAs[h.Name] }
+}
+
+// addShares adds the GPUs of shares.
+func (d *decision) addShares(e *checkpoint.Entry) {
+	for _, s := range e.Shares {
+		g := d.gpu(s.UUID)
+		g.Share = &cdi.DeviceShare{VCore: s.VCore, MemoryMiB: s.MemoryMiB, Policy: e.Policy}
+		d.result.Devices.GPUs = append(d.result.Devices.GPUs, g)
+	}
+}
+
+// gpu describes a GPU or MIG device, near which the container's HCAs shall be.
+func (d *decision) gpu(uuid string) cdi.DeviceGPU {
+	described := cdi.DeviceGPU{UUID: uuid, Index: -1}
+	parent := parentOf(d.topology.machine, uuid)
+	for i := range d.topology.machine.GPUs {
+		g := &d.topology.machine.GPUs[i]
+		if g.UUID != parent {
+			continue
+		}
+		described.Index, described.PCI = g.Index, g.PCI
+		if !slices.Contains(d.gpus, i) {
+			d.gpus = append(d.gpus, i)
+		}
+	}
+	return described
+}
+
+// grantPart decides the HCAs of a part, if it is one of HCAs, and writes its
+// entries.
+func (d *decision) grantPart(p part) error {
+	if p.entries[0].Kind != cdi.RDMA {
+		d.grant(p, nil)
+		return nil
+	}
+	resource := p.entries[0].Resource
+	r := rdmaResource(d.node.Inventory.Config, resource)
+	var picks []pick
+	var err error
+	switch {
+	case r == nil:
+		picks, err = d.keep(p.entries[0])
+	case r.Count == config.CountAll:
+		picks = d.all(rdma.Members(d.topology.machine, r, d.unhealthy()))
+	default:
+		picks, err = d.choose(p, r)
+	}
+	if err == nil && len(picks) == 0 {
+		err = fmt.Errorf("%s: no HCA is available", resource)
+	}
+	if err != nil {
+		return err
+	}
+	d.hcas = append(d.hcas, picks...)
+	d.grant(p, picks)
+	return nil
+}
+
+// grant writes the picks into copies of the part's entries.
+func (d *decision) grant(p part, picks []pick) {
+	slices.SortFunc(picks, func(a, b pick) int { return d.topology.hcaRow[a.hca] - d.topology.hcaRow[b.hca] })
+	class := classOf(picks)
+	var nodes []string
+	for _, pick := range picks {
+		nodes = append(nodes, nodesOf(&d.topology.machine.HCAs[pick.hca])...)
+		d.addHCA(p.entries[0].Resource, pick)
+	}
+	if len(picks) > 0 && d.topology.machine.RDMA.RDMACM {
+		nodes = append(nodes, connectionManager)
+	}
+	for _, old := range p.entries {
+		e := old.Clone()
+		e.Owner, e.Class = new(d.container), class
+		if e.Kind == cdi.RDMA {
+			e.HCAs, e.Extra = dealHCAs(e.IDs, old.HCAs, picks, d.ids)
+		}
+		d.result.Changed = d.result.Changed || old.Owner == nil || *old.Owner != d.container ||
+			!slices.Equal(old.Bound(), e.Bound())
+		d.result.Grants = append(d.result.Grants, Grant{e, nodes})
+	}
+}
+
+// warn reports an allocation when it is made or becomes another, and not each
+// time that the container starts again.
+func (d *decision) warn(p part, picks []pick, reason, message string) {
+	bound := make([]string, len(picks))
+	for i, pick := range picks {
+		bound[i] = d.ids[pick.hca]
+	}
+	old := p.entries[0]
+	if old.Owner != nil && slices.Equal(old.Bound(), kubelet.SortIDs(bound)) {
+		return
+	}
+	d.result.Warnings = append(d.result.Warnings, Warning{reason, message})
+}
+
+func (d *decision) addHCA(resource string, p pick) {
+	h := &d.topology.machine.HCAs[p.hca]
+	x := cdi.DeviceHCA{
+		ID: d.ids[p.hca], Name: h.Name, PCI: h.PCI, Resource: resource, Rail: d.topology.rails[p.hca],
+		Ports: []int{}, Nodes: []string{},
+	}
+	for i := range h.Ports {
+		port := &h.Ports[i]
+		if port.State == machine.PortActive {
+			x.Ports = append(x.Ports, port.Number)
+		}
+		if i == 0 || port.State == machine.PortActive && len(x.Ports) == 1 {
+			x.LinkLayer, x.RateGbps = port.LinkLayer, port.RateGbps
+		}
+	}
+	if p.gpu >= 0 {
+		x.GPU, x.Class = d.topology.machine.GPUs[p.gpu].UUID, p.class.String()
+	}
+	for _, node := range nodesOf(h) {
+		x.Nodes = append(x.Nodes, "/dev/"+node)
+	}
+	d.result.Devices.HCAs = append(d.result.Devices.HCAs, x)
+}
+
+// describe completes the list of devices once all are known: PCI order over
+// all resources, and every GPU's nearest HCA.
+func (d *decision) describe() {
+	devices := &d.result.Devices
+	slices.SortStableFunc(devices.HCAs, func(a, b cdi.DeviceHCA) int {
+		return cmp.Or(machine.ComparePCI(a.PCI, b.PCI), machine.CompareNames(a.Name, b.Name))
+	})
+	slices.SortStableFunc(devices.GPUs, func(a, b cdi.DeviceGPU) int { return machine.ComparePCI(a.PCI, b.PCI) })
+	if len(d.hcas) == 0 {
+		return
+	}
+	for i := range devices.GPUs {
+		g := &devices.GPUs[i]
+		for _, gpu := range d.gpus {
+			if d.topology.machine.GPUs[gpu].PCI == g.PCI {
+				best := d.topology.nearest(gpu, d.hcas)
+				g.HCA, g.Class = d.topology.machine.HCAs[best.hca].Name, best.class.String()
+			}
+		}
+	}
+}
+
+// classOf is the longest path from a pick to its GPU; empty without GPUs.
+func classOf(picks []pick) string {
+	var worst *pick
+	for i := range picks {
+		if p := &picks[i]; p.gpu >= 0 && (worst == nil || p.class.Compare(worst.class) < 0) {
+			worst = p
+		}
+	}
+	if worst == nil {
+		return ""
+	}
+	return worst.class.String()
+}
+
+// Farther reports whether path class a, as an entry has it, is longer than b.
+func Farther(a, b string) bool {
+	order := []string{"unknown", "SYS", "NODE", "PHB", "PXB", "PIX"}
+	return slices.Index(order, a) < slices.Index(order, b)
+}
+
+// infiniband is the folder of RDMA device nodes below /dev, connectionManager the
+// node that all HCAs share.
+const (
+	infiniband        = "infiniband"
+	connectionManager = infiniband + "/rdma_cm"
+)
+
+// nodesOf are the device nodes that an HCA's user needs, below /dev: its
+// uverbs. umad and issm are for software that manages the fabric.
+func nodesOf(h *machine.HCA) []string {
+	nodes := make([]string, len(h.CharDevices.UVerbs))
+	for i, name := range h.CharDevices.UVerbs {
+		nodes[i] = infiniband + "/" + name
+	}
+	return nodes
+}

@@ -1,0 +1,257 @@
+package allocate
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
+	"github.com/heddle-dev/heddle/discovery/capacity"
+	"github.com/heddle-dev/heddle/topo/affinity"
+)
+
+// hcaUsage counts, by HCA identity, the device IDs of other pods that are bound
+// to it.
+type hcaUsage struct {
+	// all counts those of every resource, here those of one.
+	all, here map[string]int
+}
+
+// hcaUsage derives which HCAs are in use, but for the device IDs of a itself: one
+// pod holds them, so what is bound to them is the pod's own, from its init
+// containers or its last run. Decisions later than the snapshot count too.
+func (n *Node) hcaUsage(a *kubelet.Allocation) hcaUsage {
+	holders := n.Snapshot.Holders()
+	u := hcaUsage{all: make(map[string]int), here: make(map[string]int)}
+	counted := make(map[[3]string]bool) // Two containers of a pod can hold one device ID.
+	count := func(e *checkpoint.Entry, id, hca string) {
+		own := e.Resource == a.Resource && slices.Contains(a.IDs, id)
+		key := [3]string{e.Resource, id, hca}
+		if hca == "" || e.Owner == nil || own || counted[key] {
+			return
+		}
+		if !n.Forgotten[*e.Owner] && e.Decision <= n.Since && !holders.Has(e.Owner.Pod, e.Resource, id) {
+			return
+		}
+		counted[key] = true
+		u.all[hca]++
+		if e.Resource == a.Resource {
+			u.here[hca]++
+		}
+	}
+	for _, e := range n.Entries {
+		for i, hca := range e.HCAs {
+			count(e, e.IDs[i], hca)
+		}
+		for _, hca := range e.Extra {
+			count(e, e.IDs[0], hca)
+		}
+	}
+	return u
+}
+
+// choose picks as many HCAs of a resource as the container has device IDs.
+func (d *decision) choose(p part, r *config.RDMAResource) ([]pick, error) {
+	members := rdma.Members(d.topology.machine, r, d.unhealthy())
+	used := d.node.hcaUsage(p.allocation)
+	w, rejected := d.request(p, r, members, used)
+	picks := d.topology.choose(w)
+	if len(picks) < w.n {
+		// Another of the container's resources may have taken the rest.
+		w.kept, w.among = hcasOf(picks), slices.Concat(w.among, d.shared(members, used, r))
+		picks = d.topology.choose(w)
+	}
+	if len(picks) < w.n {
+		message := fmt.Sprintf("%s: %d HCAs requested, %d available", r.Name, w.n, len(picks))
+		if len(rejected) > 0 {
+			message += ": " + strings.Join(rejected, "; ")
+		}
+		if r.Count == config.CountStrict {
+			return nil, fmt.Errorf("%s (count: strict)", message)
+		}
+		if len(picks) == 0 {
+			return nil, errors.New(message)
+		}
+		d.warn(p, picks, FewerHCAs, message)
+	}
+	if message := d.far(members, w, picks); message != "" {
+		d.warn(p, picks, HCANotLocal, r.Name+": "+message)
+	}
+	return picks, nil
+}
+
+// all are the HCAs of a resource with count all: every one that has a device
+// node, whatever its ports do.
+func (d *decision) all(members []rdma.Member) []pick {
+	var among []int
+	for _, m := range members {
+		if len(d.topology.machine.HCAs[m.Index].CharDevices.UVerbs) > 0 {
+			among = append(among, m.Index)
+		}
+	}
+	return d.topology.choose(&hcaRequest{n: len(among), gpus: d.gpus, among: among})
+}
+
+// request is what is to be chosen for a part, and why which HCAs are not among
+// the candidates.
+func (d *decision) request(p part, r *config.RDMAResource, members []rdma.Member, used hcaUsage) (w *hcaRequest, rejected []string) {
+	first := p.entries[0]
+	w = &hcaRequest{n: len(first.IDs), gpus: d.gpus, nominal: make(map[int]bool), used: make(map[int]int)}
+	named := hcasNamed(first.IDs)
+	for _, m := range members {
+		w.used[m.Index] = used.all[m.ID]
+		w.nominal[m.Index] = slices.Contains(named, m.ID)
+		reason := m.Against
+		if reason == "" && used.here[m.ID] >= r.Sharers {
+			reason = fmt.Sprintf("%d containers share it already", used.here[m.ID])
+		}
+		if reason != "" {
+			rejected = append(rejected, d.topology.machine.HCAs[m.Index].Name+": "+reason)
+			continue
+		}
+		if slices.Contains(hcasOf(d.hcas), m.Index) {
+			continue
+		}
+		w.among = append(w.among, m.Index)
+		if slices.Contains(first.HCAs, m.ID) && len(w.kept) < w.n {
+			w.kept = append(w.kept, m.Index)
+		}
+	}
+	return w, rejected
+}
+
+// shared are the HCAs that another resource of the container has and that
+// this one could have too.
+func (d *decision) shared(members []rdma.Member, used hcaUsage, r *config.RDMAResource) []int {
+	var among []int
+	for _, m := range members {
+		if slices.Contains(hcasOf(d.hcas), m.Index) && m.Against == "" && used.here[m.ID] < r.Sharers {
+			among = append(among, m.Index)
+		}
+	}
+	return among
+}
+
+// far names the GPUs that would have a near HCA if all were healthy and free, and
+// now have none of this or an earlier resource. A machine where everything is far
+// from everything is not at fault.
+func (d *decision) far(members []rdma.Member, w *hcaRequest, picks []pick) string {
+	if len(d.gpus) == 0 || len(picks) == 0 {
+		return ""
+	}
+	ideal := *w
+	ideal.kept, ideal.among = nil, make([]int, len(members))
+	for i, m := range members {
+		ideal.among[i] = m.Index
+	}
+	best := d.topology.choose(&ideal)
+	var far []string
+	for _, gpu := range d.gpus {
+		got, could := d.topology.nearest(gpu, slices.Concat(d.hcas, picks)), d.topology.nearest(gpu, best)
+		if got.class.Kind <= affinity.NODE && could.class.Kind > affinity.NODE {
+			far = append(far, fmt.Sprintf("GPU %d has only %s (%s) and would have %s (%s)",
+				d.topology.machine.GPUs[gpu].Index, got.class, d.topology.machine.HCAs[got.hca].Name,
+				could.class, d.topology.machine.HCAs[could.hca].Name))
+		}
+	}
+	return strings.Join(far, "; ")
+}
+
+// nearest is the pick that is nearest to a GPU; there is at least one.
+func (t *topology) nearest(gpu int, picks []pick) pick {
+	var best pick
+	for i, p := range picks {
+		if c := t.class(gpu, p.hca); i == 0 || c.Compare(best.class) > 0 {
+			best = pick{hca: p.hca, gpu: gpu, class: c}
+		}
+	}
+	return best
+}
+
+func hcasOf(picks []pick) []int {
+	hcas := make([]int, len(picks))
+	for i, p := range picks {
+		hcas[i] = p.hca
+	}
+	return hcas
+}
+
+// keep are the HCAs of a resource that has left the configuration: those that
+// the container has, or, if it never started, those that its device IDs name and
+// that are healthy.
+func (d *decision) keep(e *checkpoint.Entry) ([]pick, error) {
+	wanted := e.Bound()
+	started := len(wanted) > 0
+	if !started {
+		wanted = hcasNamed(e.IDs)
+	}
+	w := hcaRequest{gpus: d.gpus}
+	reason := "its devices name no HCA"
+	var rejected []string
+	for _, id := range wanted {
+		at := slices.Index(d.ids, id)
+		if at < 0 {
+			rejected = append(rejected, id+": it is not there any more")
+			continue
+		}
+		h := &d.topology.machine.HCAs[at]
+		if reason := capacity.Unfit(h, d.unhealthy()); reason != "" && !started {
+			rejected = append(rejected, h.Name+": "+reason)
+			continue
+		}
+		w.kept = append(w.kept, at)
+	}
+	if len(w.kept) > 0 {
+		return d.topology.choose(&w), nil
+	}
+	if len(rejected) > 0 {
+		reason = "no HCA is available: " + strings.Join(rejected, "; ")
+	}
+	return nil, fmt.Errorf("%s is not configured any more, and %s", e.Resource, reason)
+}
+
+// hcasNamed are the HCAs that device IDs name, without repeats.
+func hcasNamed(ids []string) []string {
+	var hcas []string
+	for _, id := range ids {
+		if hca, _, err := rdma.ParseTicket(id); err == nil && hca != rdma.AllHCAs {
+			hcas = append(hcas, hca)
+		}
+	}
+	return kubelet.SortIDs(hcas)
+}
+
+// dealHCAs gives every device ID one of the HCAs: the one it had, else the one it
+// names, else any; and returns those that are left over.
+func dealHCAs(ids, had []string, picks []pick, all []string) (dealt, extra []string) {
+	for _, p := range picks {
+		extra = append(extra, all[p.hca])
+	}
+	dealt = make([]string, len(ids))
+	give := func(i int, hca string) {
+		if at := slices.Index(extra, hca); dealt[i] == "" && at >= 0 {
+			dealt[i], extra = hca, slices.Delete(extra, at, at+1)
+		}
+	}
+	for i, hca := range had {
+		give(i, hca)
+	}
+	for i, id := range ids {
+		if hca, _, err := rdma.ParseTicket(id); err == nil {
+			give(i, hca)
+		}
+	}
+	for i := range ids {
+		if len(extra) > 0 {
+			give(i, extra[0])
+		}
+	}
+	if len(extra) == 0 {
+		extra = nil
+	}
+	return dealt, extra
+}

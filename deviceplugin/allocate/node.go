@@ -1,0 +1,186 @@
+// Package allocate decides which GPUs, shares of GPUs and HCAs a container is
+// given: from what it requests, what the kubelet's snapshot and the checkpoint
+// have of all containers, and the node's inventory.
+//
+// It is pure: a [Node] is what is known at one moment, and the answers are
+// values. Files, the kubelet and the API server are deviceplugin/devicestate's.
+package allocate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+)
+
+// SlotMark is between the GPU and the number in the device ID of a share:
+// GPU-…::3.
+const SlotMark = "::"
+
+// Node is what is known of a node at one moment. Nothing in it is changed.
+type Node struct {
+	// Name is what schedulers call the node.
+	Name      string
+	Inventory *inventory.Inventory
+	Snapshot  *kubelet.Snapshot
+	// Entries are the checkpoint's, by device.
+	Entries map[string]*checkpoint.Entry
+	// Since is the number of the last decision before Snapshot was taken: an
+	// entry with a later one is of a container that the snapshot may not have.
+	Since uint64
+	// Forgotten are the containers that run and of which the kubelet has lost the
+	// devices.
+	Forgotten map[kubelet.Container]bool
+	// Recovered are of containers whose entry and CDI spec are lost. Unknown are
+	// those of which not even that is known yet.
+	Recovered []Recovered
+	Unknown   []kubelet.Container
+}
+
+// KindOf is the kind of a resource of this configuration.
+func KindOf(c *config.NodeConfig, resource string) (cdi.Kind, error) {
+	switch {
+	case rdmaResource(c, resource) != nil:
+		return cdi.RDMA, nil
+	case resource == c.Resources.SGPU:
+		return cdi.SGPU, nil
+	case resource == c.Resources.GPU || strings.HasPrefix(resource, c.Domains.Vendor+"/mig-"):
+		return cdi.GPU, nil
+	}
+	return "", fmt.Errorf("resource %s is none of this node's", resource)
+}
+
+// rdmaResource is the configuration of an RDMA resource; nil if there is none.
+func rdmaResource(c *config.NodeConfig, resource string) *config.RDMAResource {
+	for i := range c.RDMA.Resources {
+		if c.RDMA.Resources[i].Name == resource {
+			return &c.RDMA.Resources[i]
+		}
+	}
+	return nil
+}
+
+// kindOf is the kind of an allocation: by the configuration, else by its CDI
+// names, else empty.
+func (n *Node) kindOf(a *kubelet.Allocation) cdi.Kind {
+	if kind, err := KindOf(n.Inventory.Config, a.Resource); err == nil {
+		return kind
+	}
+	for _, text := range a.CDINames {
+		if name, ok := cdi.ParseName(text); ok {
+			return name.Kind
+		}
+	}
+	return ""
+}
+
+// HasShares reports whether an allocation is one of shares.
+func (n *Node) HasShares(a *kubelet.Allocation) bool { return n.kindOf(a) == cdi.SGPU }
+
+// entriesOf are the entries of the names that an allocation's container has. The
+// kubelet's checkpoint has them. Without it they are all that were given out for
+// these IDs and not yet to another container: an ID has one holder, so the others
+// are of Allocate calls whose answer was lost, and no container will use them.
+func (n *Node) entriesOf(a *kubelet.Allocation) ([]*checkpoint.Entry, error) {
+	if !a.Checkpointed {
+		return n.entriesFor(a)
+	}
+	var entries []*checkpoint.Entry
+	for _, text := range a.CDINames {
+		name, ok := cdi.ParseName(text)
+		if !ok {
+			continue // The static spec's, or another plugin's.
+		}
+		if !name.MadeFor(a.Resource, a.IDs) {
+			return nil, fmt.Errorf("CDI name %s was not made for its devices of %s", name, a.Resource)
+		}
+		e := n.Entries[name.Device]
+		if e == nil {
+			e = &checkpoint.Entry{Kind: name.Kind, Device: name.Device, Resource: a.Resource, IDs: a.IDs}
+		}
+		entries = append(entries, e)
+	}
+	return entries, nil
+}
+
+// entriesFor are those of entriesOf without the kubelet's checkpoint.
+func (n *Node) entriesFor(a *kubelet.Allocation) ([]*checkpoint.Entry, error) {
+	var entries []*checkpoint.Entry
+	for _, e := range n.Entries {
+		if (e.Owner == nil || e.OwnedBy(a.Container)) && e.Resource == a.Resource && slices.Equal(e.IDs, a.IDs) {
+			entries = append(entries, e)
+		}
+	}
+	if _, err := KindOf(n.Inventory.Config, a.Resource); err == nil && len(entries) == 0 {
+		return nil, fmt.Errorf("no checkpoint entry of an Allocate call for its %d devices of %s", len(a.IDs), a.Resource)
+	}
+	slices.SortFunc(entries, func(p, q *checkpoint.Entry) int { return cmp.Compare(p.Device, q.Device) })
+	return entries, nil
+}
+
+// Live reports whether an entry's container is there: the kubelet has it, or has
+// forgotten it, or it was decided after the snapshot. Without the checkpoint
+// ordinary init containers are not known, so all containers of the pods that are
+// there count.
+func (n *Node) Live(e *checkpoint.Entry, holders kubelet.Holders) bool {
+	switch {
+	case n.Forgotten[*e.Owner], e.Decision > n.Since, n.Snapshot.CheckpointErr != nil && n.Snapshot.Active(e.Owner.Pod):
+		return true
+	case n.Snapshot.Gone(e.Owner.Pod):
+		return false
+	}
+	return slices.ContainsFunc(e.IDs, func(id string) bool { return holders.Has(e.Owner.Pod, e.Resource, id) })
+}
+
+// CheckExclusive returns why a container cannot have the exclusive GPUs that the
+// kubelet gave it: another one still has them, or a share of them. HCAs can be
+// shared, and are chosen when the container starts; so are shares.
+func (n *Node) CheckExclusive(held []kubelet.Allocation) error {
+	var u *usage
+	for i := range held {
+		a := &held[i]
+		if kind, err := KindOf(n.Inventory.Config, a.Resource); err != nil || kind != cdi.GPU {
+			continue
+		}
+		if u == nil {
+			u = n.usage()
+		}
+		for _, id := range a.IDs {
+			if c := u.shareholder(parentOf(n.Inventory.Machine, id), a.Pod); c != nil {
+				return fmt.Errorf("%s %s is shared by %s", a.Resource, id, c)
+			}
+			for _, e := range n.Entries {
+				if e.Resource == a.Resource && e.Owner != nil && n.Forgotten[*e.Owner] && slices.Contains(e.IDs, id) {
+					return fmt.Errorf("%s %s is in use by %s, which the kubelet has forgotten: delete that pod", a.Resource, id, e.Owner)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// parentOf is the UUID of the GPU that a MIG device is cut from, or the UUID
+// itself.
+func parentOf(m *machine.Machine, uuid string) string {
+	for i := range m.GPUs {
+		for j := range m.GPUs[i].MIG.Devices {
+			if m.GPUs[i].MIG.Devices[j].UUID == uuid {
+				return m.GPUs[i].UUID
+			}
+		}
+	}
+	return uuid
+}
+
+// gpuOf is the GPU that the device ID of a share names.
+func gpuOf(id string) string {
+	uuid, _, _ := strings.Cut(id, SlotMark)
+	return uuid
+}

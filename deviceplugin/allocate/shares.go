@@ -1,0 +1,280 @@
+package allocate
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/sharing/quota"
+)
+
+// Kinds of rejections.
+const (
+	// RejectedRequest: what the pod requests makes no sense, on any node.
+	RejectedRequest = "request"
+	// RejectedAllocation: a scheduler's choice is not for this container, this
+	// node or the GPUs that it has.
+	RejectedAllocation = "allocation"
+	// RejectedUnscheduled: no scheduler chose a GPU, and the configuration wants
+	// one that does.
+	RejectedUnscheduled = "unscheduled"
+	// RejectedFull: the GPU would be over-committed.
+	RejectedFull = "full"
+)
+
+// RejectedError is why a container gets no share.
+type RejectedError struct{ Container, Kind, Reason string }
+
+func (e *RejectedError) Error() string {
+	return "container " + e.Container + " gets no GPU: " + e.Reason
+}
+
+// shareRequest is a container that holds device IDs of shares and has no shares.
+type shareRequest struct {
+	quota.Request
+	container kubelet.Container
+	phase     quota.Phase
+	ids       []string
+	entries   []*checkpoint.Entry
+	runAs     *int64
+	// order is the container's in its pod's list.
+	order int
+}
+
+func (r *shareRequest) reject(kind, format string, args ...any) error {
+	return &RejectedError{r.container.Name, kind, fmt.Sprintf(format, args...)}
+}
+
+// Shares decides which GPUs the containers of a pod share when one of them
+// starts, of all of them or of none: a pod that has one of its GPUs and waits for
+// the next would keep both from others. Containers that have shares keep them,
+// whatever the pod's annotations have become. It returns the entries that this
+// changes; pod is nil if it is not known.
+func (n *Node) Shares(starts kubelet.Container, pod *corev1.Pod) ([]*checkpoint.Entry, error) {
+	waiting, err := n.waiting(starts)
+	if err != nil || len(waiting) == 0 {
+		return nil, err
+	}
+	if pod == nil {
+		return nil, fmt.Errorf("%s is not known yet, and so neither is what it requests", starts.Pod)
+	}
+	for _, other := range n.Unknown {
+		if !other.Same(starts) {
+			return nil, fmt.Errorf("the checkpoint entry of %s was lost, and it is not known yet which GPUs it has", other)
+		}
+	}
+	for i := range waiting {
+		if err := n.parseRequest(&waiting[i], pod); err != nil {
+			return nil, err
+		}
+	}
+	// What runs to the end has the first choice; init containers follow it.
+	slices.SortStableFunc(waiting, func(x, y shareRequest) int {
+		return cmp.Or(compareBool(x.phase.Terminates(), y.phase.Terminates()), cmp.Compare(x.order, y.order))
+	})
+	var changed []*checkpoint.Entry
+	u := n.usage()
+	for i := range waiting {
+		r := &waiting[i]
+		shares, by, err := n.share(r, pod, u)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range shares {
+			u.addShare(r.container, r.phase, s, r.Policy)
+		}
+		for _, old := range r.entries {
+			e := old.Clone()
+			e.Owner, e.Phase, e.Policy, e.By = new(r.container), r.phase, string(r.Policy), by
+			e.Shares, e.RunAs = dealShares(e.IDs, shares), r.runAs
+			changed = append(changed, e)
+		}
+	}
+	return changed, nil
+}
+
+// waiting are the containers of a pod that hold device IDs of shares and have no
+// shares, when one of them starts. The others may run on GPUs for which they were
+// recovered; the one that starts does not.
+func (n *Node) waiting(starts kubelet.Container) ([]shareRequest, error) {
+	var waiting []shareRequest
+	for i := range n.Snapshot.Allocations {
+		a := &n.Snapshot.Allocations[i]
+		if !a.Pod.Same(starts.Pod) || !n.HasShares(a) || a.Name != starts.Name && n.recovered(a.Container) {
+			continue
+		}
+		entries, err := n.entriesOf(a)
+		if err != nil {
+			return nil, err
+		}
+		has := func(e *checkpoint.Entry) bool { return e.HasShares(a.Container) }
+		if len(entries) == 0 || slices.ContainsFunc(entries, has) {
+			continue
+		}
+		c := kubelet.Container{Pod: starts.Pod, Name: a.Name}
+		c.UID = cmp.Or(a.UID, starts.UID)
+		waiting = append(waiting, shareRequest{container: c, ids: a.IDs, entries: entries})
+	}
+	return waiting, nil
+}
+
+// parseRequest finds out what a container requests.
+func (n *Node) parseRequest(r *shareRequest, pod *corev1.Pod) error {
+	spec, phase := quota.ContainerOf(pod, r.container.Name)
+	if spec == nil {
+		return fmt.Errorf("%s as it is known has no container %s", r.container.Pod, r.container.Name)
+	}
+	r.phase, r.runAs = phase, runAs(pod, spec)
+	r.order = slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == spec.Name })
+	request, err := quota.ParseRequest(spec.Resources.Limits, pod.Annotations, n.Inventory.Config)
+	switch {
+	case errors.Is(err, quota.ErrNone):
+		return fmt.Errorf("container %s holds %d device IDs of shares and %w", spec.Name, len(r.ids), err)
+	case err != nil:
+		return r.reject(RejectedRequest, "%s", err)
+	case request.Cards != len(r.ids):
+		return fmt.Errorf("container %s holds %d device IDs of shares and requests %d GPUs", spec.Name, len(r.ids), request.Cards)
+	}
+	r.Request = request
+	return nil
+}
+
+// runAs is the user of a container as far as its pod names one; nil if its image
+// does.
+func runAs(pod *corev1.Pod, c *corev1.Container) *int64 {
+	if c.SecurityContext != nil && c.SecurityContext.RunAsUser != nil {
+		return new(*c.SecurityContext.RunAsUser)
+	}
+	if pod.Spec.SecurityContext != nil && pod.Spec.SecurityContext.RunAsUser != nil {
+		return new(*pod.Spec.SecurityContext.RunAsUser)
+	}
+	return nil
+}
+
+// share gives a container its shares, and names who chose the GPUs.
+func (n *Node) share(r *shareRequest, pod *corev1.Pod, u *usage) (shares []allocation.Share, by string, err error) {
+	gpus := u.fill(n, &r.container, r.phase)
+	r.admitDraining(gpus)
+	uuids, by, err := n.scheduled(r, pod)
+	if err == nil && uuids == nil {
+		uuids, err = n.place(r, gpus, u)
+		by = allocation.ByNode
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	for _, uuid := range uuids {
+		i := slices.IndexFunc(gpus, func(g quota.GPU) bool { return g.UUID == uuid })
+		if i < 0 {
+			return nil, "", r.reject(RejectedAllocation, "%s chose GPU %s, which this node does not share", by, uuid)
+		}
+		if reason := gpus[i].Refuses(&r.Request); !reason.None() {
+			return nil, "", r.reject(RejectedFull, "%s chose a GPU that is not available: %s", by, reason)
+		}
+		shares = append(shares, gpus[i].Share(&r.Request))
+	}
+	return shares, by, nil
+}
+
+// admitDraining lets a container start on GPUs that are about to change their
+// mode if its device IDs name them. They wait for it to end in any case, and
+// where all of a node's GPUs change it could go nowhere else.
+func (r *shareRequest) admitDraining(gpus []quota.GPU) {
+	for i := range gpus {
+		if g := &gpus[i]; g.Leaving && r.names(g.UUID) {
+			g.Against = ""
+		}
+	}
+}
+
+// names reports whether the container's device IDs name a GPU.
+func (r *shareRequest) names(uuid string) bool {
+	return slices.ContainsFunc(r.ids, func(id string) bool { return gpuOf(id) == uuid })
+}
+
+// place chooses GPUs where no scheduler did: those that containers of its pod
+// had or will have at another time, then as configured, and of equal ones those
+// that the device IDs name.
+func (n *Node) place(r *shareRequest, gpus []quota.GPU, u *usage) ([]string, error) {
+	c := n.Inventory.Config
+	if c.SGPU.Unscheduled == config.UnscheduledReject {
+		return nil, r.reject(RejectedUnscheduled, "no scheduler chose a GPU, and sgpu.unscheduled is %s", c.SGPU.Unscheduled)
+	}
+	how := c.SGPU.Placement
+	own := slices.DeleteFunc(slices.Clone(gpus), func(g quota.GPU) bool {
+		return !slices.ContainsFunc(u.consumers, func(x consumer) bool {
+			return x.Share.UUID == g.UUID && x.Pod.Same(r.container.Pod) && !x.Turn.Overlaps(r.phase)
+		})
+	})
+	if places, ok := quota.Place(own, &r.Request, how, nil); ok {
+		return uuidsOf(own, places), nil
+	}
+	places, ok := quota.Place(gpus, &r.Request, how, nil)
+	if !ok {
+		return nil, r.reject(RejectedFull, "%s", quota.Explain(gpus, &r.Request))
+	}
+	named := slices.DeleteFunc(slices.Clone(gpus), func(g quota.GPU) bool { return !r.names(g.UUID) })
+	best := uuidsOf(gpus, places)
+	if places, ok := quota.Place(named, &r.Request, how, nil); ok {
+		if uuids := uuidsOf(named, places); alike(gpus, uuids, best) {
+			return uuids, nil
+		}
+	}
+	return best, nil
+}
+
+// alike reports whether one choice of GPUs is as good as another: the same is
+// left of them, and they are joined alike.
+func alike(gpus []quota.GPU, ones, others []string) bool {
+	var left [2][]string
+	for i, uuids := range [][]string{ones, others} {
+		nodes := map[int]bool{}
+		for _, g := range gpus {
+			if slices.Contains(uuids, g.UUID) {
+				nodes[g.NUMA] = true
+				g.UUID, g.Index, g.NUMA = "", 0, 0
+				left[i] = append(left[i], fmt.Sprintf("%+v", g))
+			}
+		}
+		slices.Sort(left[i])
+		left[i] = append(left[i], strconv.Itoa(len(nodes)))
+	}
+	return slices.Equal(left[0], left[1])
+}
+
+func uuidsOf(gpus []quota.GPU, places []int) []string {
+	uuids := make([]string, len(places))
+	for i, place := range places {
+		uuids[i] = gpus[place].UUID
+	}
+	return uuids
+}
+
+// dealShares puts the shares into the order of the device IDs: each gets the
+// share of the GPU that it names, else any.
+func dealShares(ids []string, shares []allocation.Share) []allocation.Share {
+	left := slices.Clone(shares)
+	dealt := make([]allocation.Share, len(ids))
+	given := make([]bool, len(ids))
+	for i, id := range ids {
+		at := slices.IndexFunc(left, func(s allocation.Share) bool { return s.UUID == gpuOf(id) })
+		if at >= 0 {
+			dealt[i], given[i] = left[at], true
+			left = slices.Delete(left, at, at+1)
+		}
+	}
+	for i := range ids {
+		if !given[i] && len(left) > 0 {
+			dealt[i], left = left[0], left[1:]
+		}
+	}
+	return dealt
+}

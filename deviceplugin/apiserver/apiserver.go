@@ -1,0 +1,221 @@
+// Package apiserver is the API server, as far as the device plugin of one node
+// needs it: the Node and its pods as they are watched, Events, annotations, the
+// Node's conditions, evictions, and which resources DeviceClasses claim.
+//
+// It decides nothing: it reads and writes what its callers ask. A call that a
+// pod's start waits for takes no longer than its context. Without an API server
+// the Client is nil: then nothing is known, and nothing is written.
+package apiserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/discovery/nodesync"
+)
+
+// component names the device plugin in Events and managedFields.
+const component = "heddle-device-plugin"
+
+// ErrOffline is the answer of a nil Client to what has no other.
+var ErrOffline = errors.New("there is no API server")
+
+// Client is a client for one Node. Its methods may be called at once. All of
+// them work on a nil Client.
+type Client struct {
+	rest rest.Interface
+	node string
+	log  *slog.Logger
+	// nodeWatch and podWatch are what is known of the Node and of its pods.
+	nodeWatch *nodesync.Watch
+	podWatch  *podWatch
+	// hami receives when annotations of HAMi's protocol changed on the Node.
+	hami    <-chan struct{}
+	events  *events
+	classes *deviceClasses
+}
+
+// New returns a client for one Node; Run keeps it current.
+func New(client rest.Interface, node string, log *slog.Logger) *Client {
+	watch := nodesync.NewWatch(client, node)
+	return &Client{
+		rest: client, node: node, log: log,
+		nodeWatch: watch, hami: watch.Follow(wellknown.HAMiLock, wellknown.HAMiCards),
+		podWatch: newPodWatch(client, node), events: newEvents(client, node, log),
+		classes: &deviceClasses{client: client},
+	}
+}
+
+// Run watches the Node and its pods and sends Events until ctx ends. It returns
+// when all of that has ended.
+func (c *Client) Run(ctx context.Context) error {
+	if c == nil {
+		return nil
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { c.events.run(ctx) })
+	wg.Go(func() { c.podWatch.run(ctx) })
+	return c.nodeWatch.Run(ctx)
+}
+
+// Online reports whether there is an API server.
+func (c *Client) Online() bool { return c != nil }
+
+// Labels are the Node's; nil while it is not known.
+func (c *Client) Labels() map[string]string {
+	switch n := c.watched(); {
+	case n == nil:
+		return nil
+	case n.Labels == nil:
+		return map[string]string{}
+	default:
+		return n.Labels
+	}
+}
+
+// Annotation is one of the Node's; known is false while the Node is not.
+func (c *Client) Annotation(key string) (value string, known bool) {
+	n := c.watched()
+	if n == nil {
+		return "", false
+	}
+	return n.Annotations[key], true
+}
+
+func (c *Client) watched() *corev1.Node {
+	if c == nil {
+		return nil
+	}
+	return c.nodeWatch.Node()
+}
+
+// Changed receives when Labels or the cordoned GPUs may differ. It has one
+// reader.
+func (c *Client) Changed() <-chan struct{} {
+	if c == nil {
+		return nil
+	}
+	return c.nodeWatch.Changed()
+}
+
+// Node is the Node as it is watched, nil while it is not known. changed receives
+// when annotations of HAMi's protocol may differ; it has one reader.
+func (c *Client) Node() (node *corev1.Node, changed <-chan struct{}) {
+	if c == nil {
+		return nil, nil
+	}
+	return c.nodeWatch.Node(), c.hami
+}
+
+// ReadNode asks for the Node.
+func (c *Client) ReadNode(ctx context.Context) (*corev1.Node, error) {
+	if c == nil {
+		return nil, ErrOffline
+	}
+	node := &corev1.Node{}
+	if err := c.rest.Get().Resource("nodes").Name(c.node).Do(ctx).Into(node); err != nil {
+		return nil, fmt.Errorf("read node %s: %w", c.node, err)
+	}
+	return node, nil
+}
+
+// ReadPod asks for a pod of any node.
+func (c *Client) ReadPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	if c == nil {
+		return nil, ErrOffline
+	}
+	pod := &corev1.Pod{}
+	if err := c.rest.Get().Namespace(namespace).Resource("pods").Name(name).Do(ctx).Into(pod); err != nil {
+		return nil, fmt.Errorf("read pod %s/%s: %w", namespace, name, err)
+	}
+	return pod, nil
+}
+
+// patch is a merge patch of annotations.
+type patch struct {
+	Metadata metadata `json:"metadata"`
+}
+
+type metadata struct {
+	ResourceVersion string             `json:"resourceVersion,omitempty"`
+	UID             types.UID          `json:"uid,omitempty"`
+	Annotations     map[string]*string `json:"annotations"`
+}
+
+// AnnotateNode merges annotations into the Node; nil takes one away. A version
+// that is not "" must be the Node's. What was written is known when it returns.
+func (c *Client) AnnotateNode(ctx context.Context, version string, annotations map[string]*string) error {
+	if c == nil {
+		return ErrOffline
+	}
+	body, err := json.Marshal(patch{metadata{ResourceVersion: version, Annotations: annotations}})
+	if err != nil {
+		return err
+	}
+	node := &corev1.Node{}
+	err = c.rest.Patch(types.MergePatchType).Resource("nodes").Name(c.node).
+		VersionedParams(&metav1.PatchOptions{FieldManager: component}, metav1.ParameterCodec).
+		Body(body).Do(ctx).Into(node)
+	if err != nil {
+		return fmt.Errorf("annotate node %s: %w", c.node, err)
+	}
+	node.Status = corev1.NodeStatus{}
+	c.nodeWatch.Keep(node)
+	return nil
+}
+
+// AnnotatePod merges annotations into a pod; nil takes one away. The UID makes
+// it a conflict if another pod has the name by now.
+func (c *Client) AnnotatePod(
+	ctx context.Context, pod types.NamespacedName, uid types.UID, annotations map[string]*string,
+) error {
+	if c == nil {
+		return ErrOffline
+	}
+	body, err := json.Marshal(patch{metadata{UID: uid, Annotations: annotations}})
+	if err != nil {
+		return err
+	}
+	err = c.rest.Patch(types.MergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
+		VersionedParams(&metav1.PatchOptions{FieldManager: component}, metav1.ParameterCodec).
+		Body(body).Do(ctx).Error()
+	if err != nil {
+		return fmt.Errorf("annotate pod %s: %w", pod, err)
+	}
+	return nil
+}
+
+// Evict ends a pod by the Eviction API, which honors PodDisruptionBudgets. The
+// UID makes it a conflict if another pod has the name by now.
+func (c *Client) Evict(ctx context.Context, pod types.NamespacedName, uid types.UID) error {
+	if c == nil {
+		return ErrOffline
+	}
+	// The fields of policy/v1 Eviction that matter: the typed API would cost
+	// memory.
+	body, err := json.Marshal(map[string]any{
+		"apiVersion": "policy/v1", "kind": "Eviction",
+		"metadata":      map[string]string{"namespace": pod.Namespace, "name": pod.Name},
+		"deleteOptions": map[string]any{"preconditions": map[string]types.UID{"uid": uid}},
+	})
+	if err != nil {
+		return err
+	}
+	err = c.rest.Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("eviction").
+		SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
+	if err != nil {
+		return fmt.Errorf("evict pod %s: %w", pod, err)
+	}
+	return nil
+}

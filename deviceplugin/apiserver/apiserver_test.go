@@ -1,0 +1,416 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/discovery/nodesync"
+)
+
+const (
+	node = "gpu-1"
+	gpus = "nvidia.com/gpu"
+	hcas = "rdma/hca_shared_devices_ib"
+)
+
+// podNamed is a pod as the API server has it before the kubelet admits it.
+func podNamed(name string) *corev1.Pod {
+	p := &corev1.Pod{}
+	p.Namespace, p.Name, p.UID = "default", name, types.UID("uid-"+name)
+	p.Status.Phase = corev1.PodPending
+	p.Spec.Containers = []corev1.Container{{Name: "main"}}
+	return p
+}
+
+// apiServer answers as an API server for one Node would. The real one is in
+// test/e2e.
+type apiServer struct {
+	t      *testing.T
+	mu     sync.Mutex
+	node   corev1.Node
+	pods   []corev1.Pod
+	writes []string
+	reads  []string
+	events []corev1.Event
+	// classes is the answer for DeviceClasses, 404 if it is empty.
+	classes string
+	note    chan struct{}
+}
+
+func newServer(t *testing.T) (*apiServer, *Client) {
+	t.Helper()
+	s := &apiServer{t: t, note: make(chan struct{})}
+	s.node = corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}}
+	s.node.Name, s.node.ResourceVersion = node, "1"
+	ts := httptest.NewServer(s)
+	t.Cleanup(ts.Close)
+	client, err := nodesync.ClientFor(&rest.Config{Host: ts.URL}, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, New(client, node, slog.New(slog.DiscardHandler))
+}
+
+func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		s.t.Errorf("read request: %v", err)
+	}
+	q := r.URL.Query()
+	w.Header().Set("Content-Type", "application/json")
+	if q.Get("watch") != "" {
+		if q.Get("sendInitialEvents") != "" {
+			fail(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+			return
+		}
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() {
+		close(s.note)
+		s.note = make(chan struct{})
+	}()
+	switch {
+	case r.Method == http.MethodPost:
+		var event corev1.Event
+		if err := json.Unmarshal(body, &event); err != nil {
+			s.t.Error(err)
+		}
+		s.events = append(s.events, event)
+		_, _ = w.Write(body)
+	case r.Method == http.MethodPatch:
+		s.writes = append(s.writes, strings.TrimPrefix(r.URL.Path, "/api/v1/nodes/"+node)+" "+string(body))
+		s.answer(w, s.node)
+	case r.URL.Path == "/api/v1/nodes":
+		s.answer(w, corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, Items: []corev1.Node{s.node}})
+	case r.URL.Path == "/api/v1/nodes/"+node:
+		s.answer(w, s.node)
+	case r.URL.Path == "/api/v1/pods":
+		if q.Get("fieldSelector") != "spec.nodeName="+node {
+			s.t.Errorf("listed pods by %v", q)
+		}
+		s.reads = append(s.reads, "list")
+		s.answer(w, corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: s.pods})
+	case r.URL.Path == classesPath && s.classes != "":
+		s.reads = append(s.reads, "classes")
+		_, _ = io.WriteString(w, s.classes)
+	default:
+		for i := range s.pods {
+			if r.URL.Path == "/api/v1/namespaces/"+s.pods[i].Namespace+"/pods/"+s.pods[i].Name {
+				s.reads = append(s.reads, "get "+s.pods[i].Name)
+				s.answer(w, s.pods[i])
+				return
+			}
+		}
+		fail(w, http.StatusNotFound, metav1.StatusReasonNotFound)
+	}
+}
+
+func (s *apiServer) answer(w io.Writer, v any) {
+	if err := json.NewEncoder(w).Encode(v); err != nil {
+		s.t.Error(err)
+	}
+}
+
+func fail(w http.ResponseWriter, code int, reason metav1.StatusReason) {
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(metav1.Status{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: reason, Code: int32(code),
+	})
+}
+
+func (s *apiServer) take() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := s.writes
+	s.writes = nil
+	return list
+}
+
+func TestConditionIsPatchedWhenItDiffers(t *testing.T) {
+	s, k := newServer(t)
+	ill := health.Condition{Type: health.ConditionType, Reason: "Lost", Message: "nvidia.com/gpu: 1 unavailable: GPU 3"}
+	set := func(c health.Condition) []corev1.NodeCondition {
+		t.Helper()
+		if err := k.SetCondition(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		var all []corev1.NodeCondition
+		for _, write := range s.take() {
+			var patch corev1.Node
+			text, ok := strings.CutPrefix(write, "/status ")
+			if err := json.Unmarshal([]byte(text), &patch); err != nil || !ok || len(patch.Status.Conditions) != 1 {
+				t.Fatalf("wrote %s: %v", write, err)
+			}
+			all = append(all, patch.Status.Conditions...)
+		}
+		return all
+	}
+	first := set(ill)
+	if len(first) != 1 || first[0].Type != "HeddleReady" || first[0].Status != corev1.ConditionFalse ||
+		first[0].Reason != ill.Reason || first[0].Message != ill.Message || first[0].LastTransitionTime.IsZero() {
+		t.Fatalf("wrote %+v", first)
+	}
+	first[0].LastTransitionTime = metav1.NewTime(time.Unix(1700000000, 0))
+	s.node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}, first[0]}
+	if got := set(ill); len(got) > 0 {
+		t.Errorf("wrote what the Node has: %+v", got)
+	}
+	ill.Message = "nvidia.com/gpu: 2 unavailable: GPU 3, GPU 4"
+	if got := set(ill); len(got) != 1 || !got[0].LastTransitionTime.Equal(&first[0].LastTransitionTime) {
+		t.Errorf("another message is no transition: %+v", got)
+	}
+	got := set(health.Condition{Type: health.ConditionType, True: true, Reason: "AllDevicesReady"})
+	if len(got) != 1 || got[0].Status != corev1.ConditionTrue || got[0].LastTransitionTime.Equal(&first[0].LastTransitionTime) {
+		t.Errorf("wrote %+v", got)
+	}
+	// One that says the same while it is absent comes and goes by itself.
+	pending := health.Condition{Type: "HeddleModePending", Reason: "AsConfigured", Optional: true}
+	if got := set(pending); len(got) > 0 {
+		t.Errorf("wrote %+v to a Node that has none", got)
+	}
+	pending.True, pending.Reason, pending.Message = true, "ModePending", "card 3: native until ml/train ends, then sgpu"
+	got = set(pending)
+	if len(got) != 1 || got[0].Type != "HeddleModePending" || got[0].Status != corev1.ConditionTrue || got[0].Message != pending.Message {
+		t.Fatalf("wrote %+v", got)
+	}
+	s.node.Status.Conditions = append(s.node.Status.Conditions, got[0])
+	if got := set(pending); len(got) > 0 {
+		t.Errorf("wrote what the Node has: %+v", got)
+	}
+	pending = health.Condition{Type: "HeddleModePending", Reason: "AsConfigured", Optional: true}
+	if got := set(pending); len(got) != 1 || got[0].Status != corev1.ConditionFalse {
+		t.Errorf("wrote %+v", got)
+	}
+}
+
+func TestAnnotationIsWrittenWhenItDiffers(t *testing.T) {
+	s, k := newServer(t)
+	for _, tt := range []struct {
+		has, set string
+		want     []string
+	}{
+		{has: "", set: ""},
+		{has: "", set: `{"1":{}}`, want: []string{` {"metadata":{"annotations":{"heddle.dev/gpu-topology":"{\"1\":{}}"}}}`}},
+		{has: `{"1":{}}`, set: `{"1":{}}`},
+		{has: `{"1":{}}`, set: "", want: []string{` {"metadata":{"annotations":{"heddle.dev/gpu-topology":null}}}`}},
+	} {
+		s.node.Annotations = map[string]string{wellknown.GPUTopology: tt.has, wellknown.FreeGPUs: "same"}
+		if err := k.Annotate(t.Context(), map[string]string{wellknown.GPUTopology: tt.set, wellknown.FreeGPUs: "same"}); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tt.want, s.take()); diff != "" {
+			t.Errorf("%q over %q (-want +got):\n%s", tt.set, tt.has, diff)
+		}
+	}
+}
+
+// running runs a Client, and makes sure that all of it ends.
+func running(t *testing.T, k *Client) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- k.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestPodsAreKnownByEveryName(t *testing.T) {
+	s, k := newServer(t)
+	train, mirror := podNamed("train"), podNamed("etcd-gpu-1")
+	mirror.Annotations = map[string]string{"kubernetes.io/config.mirror": "0123"}
+	for _, p := range []*corev1.Pod{train, mirror} {
+		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "NCCL_IB_HCA", Value: "mlx5_0"}}
+		p.Spec.NodeName = node
+		s.pods = append(s.pods, *p)
+	}
+	tests := []struct {
+		name, want string
+		pod        kubelet.Pod
+		reads      []string // before the pods are watched
+	}{
+		{name: "by name", pod: kubelet.Pod{Namespace: "default", Name: "train"}, want: "train", reads: []string{"get train"}},
+		{name: "by name and UID", pod: kubelet.Pod{Namespace: "default", Name: "train", UID: "uid-train"}, want: "train", reads: []string{"get train"}},
+		{name: "a later pod of that name", pod: kubelet.Pod{Namespace: "default", Name: "train", UID: "other"}, reads: []string{"get train"}},
+		{name: "by UID", pod: kubelet.Pod{UID: "uid-train"}, want: "train", reads: []string{"list"}},
+		{name: "a static pod", pod: kubelet.Pod{UID: "0123"}, want: "etcd-gpu-1", reads: []string{"list"}},
+		{name: "a static pod by name", pod: kubelet.Pod{Namespace: "default", Name: "etcd-gpu-1", UID: "0123"}, want: "etcd-gpu-1", reads: []string{"get etcd-gpu-1"}},
+		{name: "not there", pod: kubelet.Pod{UID: "4567"}, reads: []string{"list"}},
+		{name: "no such name", pod: kubelet.Pod{Namespace: "default", Name: "x"}},
+	}
+	check := func(watched bool) {
+		for _, tt := range tests {
+			t.Run(fmt.Sprintf("%s/watched=%t", tt.name, watched), func(t *testing.T) {
+				s.mu.Lock()
+				s.reads = nil
+				s.mu.Unlock()
+				got, err := k.Pod(t.Context(), tt.pod)
+				if tt.want == "" {
+					if err == nil {
+						t.Errorf("got pod %s", got.Name)
+					}
+				} else if err != nil || got.Name != tt.want || len(got.Spec.Containers[0].Env) != 1 {
+					t.Errorf("got %v, %v, want pod %s", got, err, tt.want)
+				}
+				want := tt.reads
+				if watched && tt.pod.UID != "" && tt.want != "" {
+					want = nil // No start waits for the API server.
+				}
+				if diff := cmp.Diff(want, s.reads); diff != "" {
+					t.Errorf("asked (-want +got):\n%s", diff)
+				}
+			})
+		}
+	}
+	check(false)
+	running(t, k)
+	for {
+		pods, changed, known := k.Pods()
+		if known && len(pods) == 2 {
+			break
+		}
+		<-changed
+	}
+	check(true)
+}
+
+func TestLabelsAreKnownOnceTheNodeIs(t *testing.T) {
+	_, k := newServer(t)
+	if k.Labels() != nil {
+		t.Error("labels of a Node that was not read")
+	}
+	running(t, k)
+	<-k.Changed()
+	if got := k.Labels(); got == nil || len(got) > 0 {
+		t.Errorf("labels %v of a Node without any", got)
+	}
+}
+
+func TestEvents(t *testing.T) {
+	s, k := newServer(t)
+	running(t, k)
+	pod := kubelet.Pod{Namespace: "ml", Name: "train", UID: "u1"}
+	k.WarnPod(pod, "FewerHCAs", "3 of 4")
+	k.WarnPod(pod, "FewerHCAs", "3 of 4") // The kubelet tries again and again.
+	k.WarnPod(kubelet.Pod{UID: "u2"}, "FewerHCAs", "a pod without a name is in the log only")
+	k.WarnPod(pod, "Long", strings.Repeat("é", 600))
+	if err := k.Record(t.Context(), health.NodeEvent{Reason: health.ReasonRecovered, Message: "GPU 3 is healthy again"}); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		s.mu.Lock()
+		n, note := len(s.events), s.note
+		s.mu.Unlock()
+		if n >= 3 {
+			break
+		}
+		<-note
+	}
+	var got []string
+	for _, e := range s.events {
+		if len(e.Message) > 1024 || !utf8.ValidString(e.Message) || strings.Contains(e.Message, "\ufffd") {
+			t.Errorf("message of %d bytes: %q", len(e.Message), e.Message)
+		}
+		e.Message = e.Message[:min(len(e.Message), 22)]
+		got = append(got, strings.Join([]string{
+			e.Namespace, e.Type, e.InvolvedObject.Kind, e.InvolvedObject.Name, string(e.InvolvedObject.UID),
+			e.Source.Component, e.Reason, e.Message,
+		}, " "))
+	}
+	want := []string{
+		"ml Warning Pod train u1 heddle-device-plugin FewerHCAs 3 of 4",
+		"ml Warning Pod train u1 heddle-device-plugin Long " + strings.Repeat("é", 11),
+		"default Normal Node gpu-1 gpu-1 heddle-device-plugin DeviceRecovered GPU 3 is healthy again",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+func TestDeviceClassesClaim(t *testing.T) {
+	s, k := newServer(t)
+	if got, err := k.DeviceClass(t.Context(), gpus); got != "" || err != nil {
+		t.Errorf("without that API: %q, %v", got, err)
+	}
+	s.classes = `{"items":[{"metadata":{"name":"plain"},"spec":{}},` +
+		`{"metadata":{"name":"gpu.nvidia.com"},"spec":{"extendedResourceName":"nvidia.com/gpu"}}]}`
+	k.classes.listed = time.Time{}
+	for range 3 {
+		got, err := k.DeviceClass(t.Context(), gpus)
+		if want := "DeviceClass gpu.nvidia.com (spec.extendedResourceName)"; got != want || err != nil {
+			t.Errorf("%q, %v; want %q", got, err, want)
+		}
+	}
+	if got, err := k.DeviceClass(t.Context(), hcas); got != "" || err != nil {
+		t.Errorf("%q, %v for a resource that no class names", got, err)
+	}
+	if diff := cmp.Diff([]string{"classes"}, s.reads); diff != "" {
+		t.Errorf("one list serves for a minute:\n%s", diff)
+	}
+	s.classes = "{"
+	k.classes.listed = time.Time{}
+	if got, err := k.DeviceClass(t.Context(), gpus); got != "" || err == nil {
+		t.Errorf("%q, %v of what is no list", got, err)
+	}
+}
+
+func TestOffline(t *testing.T) {
+	var c *Client
+	if err := c.Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, _, known := c.Pods(); known || c.Online() || c.Labels() != nil || c.Changed() != nil {
+		t.Error("something is known without an API server")
+	}
+	if _, known := c.Annotation("a/b"); known {
+		t.Error("an annotation is known without an API server")
+	}
+	c.WarnPod(kubelet.Pod{Name: "a"}, "Reason", "message")
+	for name, err := range map[string]error{
+		"record": c.Record(t.Context(), health.NodeEvent{}), "condition": c.SetCondition(t.Context(), health.Condition{}),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if owner, err := c.DeviceClass(t.Context(), gpus); owner != "" || err != nil {
+		t.Errorf("%q, %v", owner, err)
+	}
+	_, errNode := c.ReadNode(t.Context())
+	_, errPod := c.Pod(t.Context(), kubelet.Pod{UID: "1"})
+	for _, err := range []error{
+		errNode, errPod, c.AnnotateNode(t.Context(), "", nil), c.Evict(t.Context(), types.NamespacedName{}, ""),
+		c.AnnotatePod(t.Context(), types.NamespacedName{}, "", nil),
+	} {
+		if !errors.Is(err, ErrOffline) {
+			t.Errorf("%v", err)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package apiserver
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+)
+
+const (
+	// maxEvents wait for the API server; Events beyond are in the log only.
+	maxEvents = 128
+	// maxEventMessage is the API's limit, in bytes.
+	maxEventMessage = 1024
+	// eventTimeout bounds one Event.
+	eventTimeout = 10 * time.Second
+	// eventAgain is how long an Event on a pod is not repeated: the kubelet
+	// starts a container that fails again and again.
+	eventAgain = 10 * time.Minute
+	// maxRecent bounds the Events that are remembered for that.
+	maxRecent = 1024
+)
+
+// events is a queue of Events: none of those who report one waits for the API
+// server.
+type events struct {
+	client rest.Interface
+	node   string
+	log    *slog.Logger
+	queue  chan *corev1.Event
+
+	mu     sync.Mutex
+	recent map[reported]time.Time // guarded by mu
+}
+
+// reported is an Event that was queued.
+type reported struct {
+	about           corev1.ObjectReference
+	reason, message string
+}
+
+func newEvents(client rest.Interface, node string, log *slog.Logger) *events {
+	return &events{
+		client: client, node: node, log: log,
+		queue: make(chan *corev1.Event, maxEvents), recent: map[reported]time.Time{},
+	}
+}
+
+// WarnPod queues an Event on a pod, unless the same was queued a moment ago. It
+// returns at once.
+func (c *Client) WarnPod(pod kubelet.Pod, reason, message string) {
+	if c == nil {
+		return
+	}
+	about := corev1.ObjectReference{
+		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(pod.UID),
+	}
+	if c.events.repeated(reported{about, reason, message}) {
+		return
+	}
+	c.log.Warn("event on a pod", "pod", pod.String(), "reason", reason, "message", message)
+	if pod.Name != "" {
+		c.events.put(about, corev1.EventTypeWarning, reason, message)
+	}
+}
+
+// Record queues an Event on the Node. It returns at once.
+func (c *Client) Record(_ context.Context, n health.NodeEvent) error {
+	if c == nil {
+		return nil
+	}
+	kind := corev1.EventTypeNormal
+	if n.Warning {
+		kind = corev1.EventTypeWarning
+	}
+	// kubectl finds a Node's Events by its name used as UID, as the kubelet does.
+	about := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: c.node, UID: types.UID(c.node)}
+	c.events.put(about, kind, n.Reason, n.Message)
+	return nil
+}
+
+func (e *events) repeated(one reported) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := time.Now()
+	if last, ok := e.recent[one]; ok && now.Sub(last) < eventAgain {
+		return true
+	}
+	if len(e.recent) >= maxRecent {
+		clear(e.recent)
+	}
+	e.recent[one] = now
+	return false
+}
+
+func (e *events) put(about corev1.ObjectReference, kind, reason, message string) {
+	namespace := about.Namespace
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault
+	}
+	if len(message) > maxEventMessage {
+		message = strings.ToValidUTF8(message[:maxEventMessage], "")
+	}
+	now := metav1.NewTime(time.Now())
+	event := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{GenerateName: about.Name + ".", Namespace: namespace},
+		InvolvedObject: about, Type: kind, Reason: reason, Message: message,
+		Source:         corev1.EventSource{Component: component, Host: e.node},
+		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}
+	select {
+	case e.queue <- event:
+	default:
+		e.log.Warn("event dropped: too many are waiting", "reason", reason, "message", message)
+	}
+}
+
+// run sends until ctx ends.
+func (e *events) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case event := <-e.queue:
+			e.send(ctx, event)
+		}
+	}
+}
+
+func (e *events) send(ctx context.Context, event *corev1.Event) {
+	within, cancel := context.WithTimeout(ctx, eventTimeout)
+	defer cancel()
+	err := e.client.Post().Namespace(event.Namespace).Resource("events").Body(event).Do(within).Error()
+	if err != nil && ctx.Err() == nil {
+		e.log.WarnContext(ctx, "event not recorded", "reason", event.Reason, "err", err)
+	}
+}

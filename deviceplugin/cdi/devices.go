@@ -1,0 +1,210 @@
+package cdi
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/sharing/quota"
+)
+
+// DevicesFile is where a container finds what it was given, as JSON; see
+// [Devices].
+const DevicesFile = "/etc/heddle/devices.json"
+
+// The environment of containers. EnvGPUs and EnvHCAs are always there, the
+// hints unless the container may set them itself.
+const (
+	// EnvGPUs is a comma list of the container's GPU UUIDs.
+	EnvGPUs = "HEDDLE_GPUS"
+	// EnvHCAs is a comma list of RDMA names, in PCI order.
+	EnvHCAs = "HEDDLE_HCAS"
+	// EnvNCCL begins with "=", because NCCL takes names for prefixes
+	// otherwise: mlx5_1 is also mlx5_10.
+	EnvNCCL = "NCCL_IB_HCA"
+	// EnvUCX is a comma list of name:port.
+	EnvUCX = "UCX_NET_DEVICES"
+	// EnvShares is the container's shares as JSON, see [Shares]. It is in the CDI
+	// spec for the device plugin itself, which reads it back where its checkpoint
+	// is lost.
+	EnvShares = "HEDDLE_SHARES"
+)
+
+// Devices is the content of [DevicesFile].
+type Devices struct {
+	Namespace string      `json:"namespace"`
+	Pod       string      `json:"pod"`
+	Container string      `json:"container"`
+	GPUs      []DeviceGPU `json:"gpus"`
+	HCAs      []DeviceHCA `json:"hcas"`
+}
+
+// DeviceGPU is a GPU of a container.
+type DeviceGPU struct {
+	// UUID is the device's; for an instance (MIG) the instance's.
+	UUID  string `json:"uuid"`
+	Index int    `json:"index"`
+	PCI   string `json:"pci"`
+	// HCA is the container's nearest HCA, and Class the path to it; empty
+	// without HCAs.
+	HCA   string `json:"hca,omitempty"`
+	Class string `json:"class,omitempty"`
+	// Share is what the container has of the GPU; nil for an exclusive one.
+	Share *DeviceShare `json:"share,omitempty"`
+}
+
+// DeviceShare is a share of a GPU.
+type DeviceShare struct {
+	// VCore is percent of the GPU's compute; 0 has no limit.
+	VCore     int   `json:"vcore"`
+	MemoryMiB int64 `json:"memoryMiB"`
+	// Policy is fixed-share, burst-share or best-effort.
+	Policy string `json:"policy"`
+}
+
+// DeviceHCA is an HCA of a container.
+type DeviceHCA struct {
+	// ID is the identity, Name the RDMA name.
+	ID   string `json:"id"`
+	Name string `json:"name"`
+	PCI  string `json:"pci"`
+	// Resource is the one that the container asked for.
+	Resource string `json:"resource"`
+	// Ports are the numbers of the active ports.
+	Ports     []int    `json:"ports"`
+	LinkLayer string   `json:"linkLayer"`
+	RateGbps  *float64 `json:"rateGbps"`
+	// Rail is as in affinity.Rails; -1 for others.
+	Rail int `json:"rail"`
+	// GPU is the UUID of the container's nearest GPU, and Class the path to
+	// it; empty without GPUs.
+	GPU   string `json:"gpu,omitempty"`
+	Class string `json:"class,omitempty"`
+	// Nodes are the device nodes, as paths.
+	Nodes []string `json:"nodes"`
+}
+
+// File is the content of [DevicesFile].
+func (d *Devices) File() ([]byte, error) {
+	content, err := json.MarshalIndent(d, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("devices of container %s: %w", d.Container, err)
+	}
+	return append(content, '\n'), nil
+}
+
+// Env is the environment that every spec of the container has, the same in each,
+// so that it does not matter which of its CDI names a runtime applies last.
+// gpuEnv comes first if it has GPUs. A pod that is nil, for unknown, withholds
+// the hints, as envFrom does: CDI's environment wins over the pod's (containerd
+// 2.2), and a hint must not win over what a user set.
+func (d *Devices) Env(pod *corev1.Pod, gpuEnv []string) []string {
+	var env []string
+	if len(d.GPUs) > 0 {
+		env = slices.Clone(gpuEnv)
+	}
+	env = append(env,
+		EnvGPUs+"="+join(d.GPUs, func(g *DeviceGPU) string { return g.UUID }),
+		EnvHCAs+"="+join(d.HCAs, func(h *DeviceHCA) string { return h.Name }))
+	ports := join(d.HCAs, activePorts)
+	if ports == "" {
+		return env
+	}
+	if mayHint(pod, d.Container, EnvNCCL) {
+		env = append(env, EnvNCCL+"="+"="+ports)
+	}
+	if mayHint(pod, d.Container, EnvUCX) {
+		env = append(env, EnvUCX+"="+ports)
+	}
+	return env
+}
+
+// activePorts is name:port for every active port, empty if there is none.
+func activePorts(h *DeviceHCA) string {
+	ports := make([]string, len(h.Ports))
+	for i, p := range h.Ports {
+		ports[i] = h.Name + ":" + strconv.Itoa(p)
+	}
+	return strings.Join(ports, ",")
+}
+
+func join[T any](list []T, word func(*T) string) string {
+	var words []string
+	for i := range list {
+		if w := word(&list[i]); w != "" {
+			words = append(words, w)
+		}
+	}
+	return strings.Join(words, ",")
+}
+
+// mayHint reports whether the container leaves a key to heddle.
+func mayHint(pod *corev1.Pod, container, key string) bool {
+	if pod == nil {
+		return false
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			if c.Name != container {
+				continue
+			}
+			set := slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == key })
+			return !set && len(c.EnvFrom) == 0
+		}
+	}
+	return false
+}
+
+// Shares is what a CDI spec has of a container's shares, as [EnvShares].
+type Shares struct {
+	Shares   []allocation.Share `json:"shares"`
+	Policy   string             `json:"policy"`
+	By       string             `json:"by"`
+	Phase    quota.Phase        `json:"turn,omitzero"`
+	RunAs    *int64             `json:"runAs,omitempty"`
+	Enforced enforce.Enforced   `json:"enforced,omitzero"`
+}
+
+// Env is the shares as one variable.
+func (s *Shares) Env() (string, error) {
+	text, err := json.Marshal(s)
+	return EnvShares + "=" + string(text), err
+}
+
+// parseShares reads the shares of a device back from its spec.
+func parseShares(content []byte, device string) (*Shares, error) {
+	var spec specs.Spec
+	if err := json.Unmarshal(content, &spec); err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(spec.Devices, func(d specs.Device) bool { return d.Name == device })
+	if at < 0 {
+		return nil, errors.New("it is of another device")
+	}
+	for _, env := range spec.Devices[at].ContainerEdits.Env {
+		text, ok := strings.CutPrefix(env, EnvShares+"=")
+		if !ok {
+			continue
+		}
+		var s Shares
+		if err := json.Unmarshal([]byte(text), &s); err != nil {
+			return nil, fmt.Errorf("%s: %w", EnvShares, err)
+		}
+		for _, share := range s.Shares {
+			if share.VCore < 0 || share.MemoryMiB < 0 || share.MemoryMiB > allocation.MaxMemoryMiB {
+				return nil, fmt.Errorf("%s: %+v is no share", EnvShares, share)
+			}
+		}
+		return &s, nil
+	}
+	return nil, fmt.Errorf("it has no %s", EnvShares)
+}

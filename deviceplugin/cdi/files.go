@@ -1,0 +1,191 @@
+package cdi
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/heddle-dev/heddle/internal/atomicfile"
+)
+
+const (
+	// minVersion is the lowest that allows device names which begin with a digit,
+	// and hostPath. Runtimes reject specs that are newer than themselves.
+	minVersion = "0.5.0"
+	// maxSpec is the largest spec that is read back, in bytes.
+	maxSpec = 1 << 20
+
+	specPrefix = "heddle-"
+	jsonSuffix = ".json"
+	// perm is for containers of any user: they read what is mounted into them.
+	perm = 0o644
+)
+
+// Files are where specs and the files that they mount are.
+type Files struct {
+	// SpecDir is a directory that runtimes watch: /var/run/cdi.
+	SpecDir string
+	// DeviceDir has the files that containers see as [DevicesFile]. It has the
+	// same path on the host.
+	DeviceDir string
+	// DevRoot is where the runtime finds device nodes: /dev.
+	DevRoot string
+}
+
+func specFile(n Name) string { return specPrefix + string(n.Kind) + "-" + n.Device + jsonSuffix }
+
+// Check returns what would keep a spec from being written. A missing directory
+// would be made.
+func (f *Files) Check() error {
+	err := unix.Access(f.SpecDir, unix.W_OK)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("CDI directory %s: %w", f.SpecDir, err)
+	}
+	return nil
+}
+
+// WriteDevices writes what the container sees as [DevicesFile].
+func (f *Files) WriteDevices(n Name, content []byte) error {
+	return atomicfile.Write(filepath.Join(f.DeviceDir, n.Device+jsonSuffix), content, perm, atomicfile.Quick)
+}
+
+// WriteSpec writes the spec of a name: the environment, device nodes below /dev,
+// and more edits. Driver mounts and the nodes of exclusive GPUs are in the
+// driver's static spec, whose devices Allocate names beside this one. The
+// devices file, which the spec mounts, must be there.
+func (f *Files) WriteSpec(n Name, env, nodes []string, more []*specs.ContainerEdits) error {
+	content, err := f.spec(n, env, nodes, more)
+	if err == nil {
+		err = atomicfile.Write(filepath.Join(f.SpecDir, specFile(n)), content, perm, atomicfile.Quick)
+	}
+	if err != nil {
+		return fmt.Errorf("CDI spec of %s: %w", n, err)
+	}
+	return nil
+}
+
+func (f *Files) spec(n Name, env, nodes []string, more []*specs.ContainerEdits) ([]byte, error) {
+	edits := specs.ContainerEdits{
+		Env: slices.Clone(env),
+		Mounts: []*specs.Mount{{
+			HostPath:      filepath.Join(f.DeviceDir, n.Device+jsonSuffix),
+			ContainerPath: DevicesFile,
+			Options:       []string{"bind", "ro", "nosuid", "nodev", "noexec"},
+		}},
+	}
+	for _, node := range nodes {
+		d := &specs.DeviceNode{Path: "/dev/" + node, Permissions: "rw"}
+		if host := filepath.Join(f.DevRoot, node); host != d.Path {
+			d.HostPath = host
+		}
+		edits.DeviceNodes = append(edits.DeviceNodes, d)
+	}
+	merge(&edits, more)
+	spec := specs.Spec{
+		Version: minVersion, Kind: vendor + "/" + string(n.Kind),
+		Devices: []specs.Device{{Name: n.Device, ContainerEdits: edits}},
+	}
+	version, err := specs.MinimumRequiredVersion(&spec)
+	if err != nil {
+		return nil, err
+	}
+	// Versions are single digits.
+	spec.Version = max(minVersion, version)
+	content, err := json.Marshal(&spec)
+	return append(content, '\n'), err
+}
+
+// merge adds edits to edits. Nodes that several GPUs bring are there once.
+func merge(into *specs.ContainerEdits, all []*specs.ContainerEdits) {
+	for _, e := range all {
+		into.Env = append(into.Env, e.Env...)
+		into.Mounts = append(into.Mounts, e.Mounts...)
+		into.Hooks = append(into.Hooks, e.Hooks...)
+		into.AdditionalGIDs = append(into.AdditionalGIDs, e.AdditionalGIDs...)
+		for _, node := range e.DeviceNodes {
+			if !slices.ContainsFunc(into.DeviceNodes, func(n *specs.DeviceNode) bool { return n.Path == node.Path }) {
+				into.DeviceNodes = append(into.DeviceNodes, node)
+			}
+		}
+	}
+}
+
+// ReadShares reads the shares of a container back from its spec; nil if there is
+// no spec: the container has not started yet.
+func (f *Files) ReadShares(n Name) (*Shares, error) {
+	file, err := os.Open(filepath.Join(f.SpecDir, specFile(n)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	content, err := io.ReadAll(io.LimitReader(file, maxSpec))
+	if err != nil {
+		return nil, err
+	}
+	return parseShares(content, n.Device)
+}
+
+// Remove removes the files of a name.
+func (f *Files) Remove(n Name) error {
+	return errors.Join(
+		remove(filepath.Join(f.SpecDir, specFile(n))), remove(filepath.Join(f.DeviceDir, n.Device+jsonSuffix)))
+}
+
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Sweep removes the files of devices that keep does not have, and what writes
+// before a time that were cut off left.
+func (f *Files) Sweep(keep map[string]bool, before time.Time) error {
+	err := SweepDir(f.DeviceDir, "", jsonSuffix, keep, before)
+	for _, kind := range kinds() {
+		err = errors.Join(err, SweepDir(f.SpecDir, specPrefix+string(kind)+"-", jsonSuffix, keep, before))
+	}
+	return err
+}
+
+// SweepDir removes the files of a directory that are named for a device that
+// keep does not have, and temporary files from before a time. Only names that
+// heddle can have given go: other software has files there too.
+func SweepDir(dir, prefix, suffix string, keep map[string]bool, before time.Time) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("sweep %s: %w", dir, err)
+	}
+	var errs []error
+	for _, e := range entries {
+		name := e.Name()
+		if atomicfile.IsTemp(name) {
+			if info, err := e.Info(); err == nil && info.ModTime().Before(before) {
+				errs = append(errs, remove(filepath.Join(dir, name)))
+			}
+			continue
+		}
+		device, ok := strings.CutPrefix(name, prefix)
+		device, ended := strings.CutSuffix(device, suffix)
+		if ok && ended && IsDevice(device) && !keep[device] {
+			errs = append(errs, remove(filepath.Join(dir, name)))
+		}
+	}
+	return errors.Join(errs...)
+}

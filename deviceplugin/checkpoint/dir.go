@@ -1,0 +1,197 @@
+package checkpoint
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/internal/atomicfile"
+)
+
+const (
+	jsonSuffix = ".json"
+	// corruptSuffix takes a file that does not parse out of the way, for a person
+	// to read.
+	corruptSuffix = ".corrupt"
+	// syncAfter is how long files are gathered before fsync: frequent fsyncs slow
+	// down all that is written to a disk.
+	syncAfter = 500 * time.Millisecond
+)
+
+// Dir is the directory of the entries. Its methods are safe for use by several
+// goroutines.
+//
+// It fsyncs files soon after they were written, off the path of every start: a
+// disk that is busy takes 100 ms and more for that. That is for loss of power
+// alone. What a process has written outlives it however it ends, in the order in
+// which it was written: an entry before the CDI spec that it is of. After a loss
+// of power no container is left. The kubelet's checkpoint has the names then, and
+// what a container had in the last moment is decided again when it starts.
+type Dir struct {
+	path string
+
+	mu sync.Mutex // guards all below
+	// written are the names of files since the last fsync, syncErr why that failed.
+	written map[string]bool
+	syncErr error
+	// syncing is closed when the goroutine in sync ends, nil if there is none.
+	syncing chan struct{}
+	// hurry is closed when a caller of Flush waits.
+	hurry chan struct{}
+}
+
+// NewDir makes a Dir of a path, which need not be there.
+func NewDir(path string) *Dir { return &Dir{path: path} }
+
+// Load reads all entries, by device. What cannot be read is set aside, and the
+// other entries are returned beside the error.
+func (d *Dir) Load() (map[string]*Entry, error) {
+	all := make(map[string]*Entry)
+	files, err := os.ReadDir(d.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return all, nil
+	}
+	if err != nil {
+		return all, fmt.Errorf("checkpoint: %w", err)
+	}
+	var errs []error
+	for _, f := range files {
+		device, ok := strings.CutSuffix(f.Name(), jsonSuffix)
+		if !ok || !cdi.IsDevice(device) {
+			continue
+		}
+		path := filepath.Join(d.path, f.Name())
+		content, err := os.ReadFile(path)
+		var e *Entry
+		if err == nil {
+			e, err = parse(content, device)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("checkpoint entry %s, set aside: %w", f.Name(), err),
+				os.Rename(path, path+corruptSuffix))
+			continue
+		}
+		all[device] = e
+	}
+	return all, errors.Join(errs...)
+}
+
+// Write writes an entry. It is on the disk soon after; see [Dir.Flush].
+func (d *Dir) Write(e *Entry) error {
+	content, err := json.Marshal(e)
+	if err == nil {
+		name := e.Device + jsonSuffix
+		err = atomicfile.Write(filepath.Join(d.path, name), append(content, '\n'), 0o644, atomicfile.Quick)
+		if err == nil {
+			d.syncSoon(name)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("checkpoint entry of %s: %w", e.Name(), err)
+	}
+	return nil
+}
+
+// Remove removes an entry, if it is there.
+func (d *Dir) Remove(e *Entry) error {
+	err := os.Remove(filepath.Join(d.path, e.Device+jsonSuffix))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Sweep removes entries that were set aside and that keep does not have, and
+// what writes before a time that were cut off left.
+func (d *Dir) Sweep(keep map[string]bool, before time.Time) error {
+	return cdi.SweepDir(d.path, "", jsonSuffix+corruptSuffix, keep, before)
+}
+
+// SyncErr is why the last fsync failed.
+func (d *Dir) SyncErr() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.syncErr
+}
+
+// Flush returns once all that was written is on the disk.
+func (d *Dir) Flush() {
+	for {
+		d.mu.Lock()
+		syncing := d.syncing
+		if d.hurry != nil {
+			close(d.hurry)
+			d.hurry = nil
+		}
+		d.mu.Unlock()
+		if syncing == nil {
+			return
+		}
+		<-syncing
+	}
+}
+
+// syncSoon has a file fsynced. It returns at once.
+func (d *Dir) syncSoon(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.written == nil {
+		d.written = make(map[string]bool)
+	}
+	d.written[name] = true
+	if d.syncing == nil {
+		d.syncing, d.hurry = make(chan struct{}), make(chan struct{})
+		go d.sync(d.hurry)
+	}
+}
+
+// sync works until nothing is left to do.
+func (d *Dir) sync(hurry <-chan struct{}) {
+	timer := time.NewTimer(syncAfter)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-hurry:
+		}
+		d.mu.Lock()
+		names := d.written
+		d.written = nil
+		if len(names) == 0 {
+			close(d.syncing)
+			d.syncing = nil
+			d.mu.Unlock()
+			return
+		}
+		d.mu.Unlock()
+		var err error
+		for name := range names {
+			err = errors.Join(err, fsync(filepath.Join(d.path, name)))
+		}
+		err = errors.Join(err, fsync(d.path))
+		d.mu.Lock()
+		d.syncErr = err
+		d.mu.Unlock()
+		timer.Reset(syncAfter)
+	}
+}
+
+// fsync syncs a file, or a directory's names of its files. One that has gone is
+// in order.
+func fsync(path string) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

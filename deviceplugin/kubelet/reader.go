@@ -1,0 +1,124 @@
+// Package kubelet reads which container holds which devices, as the kubelet has
+// it: PodResources, and the device manager's checkpoint. [Reader.Snapshot] joins
+// the two into one immutable [Snapshot], and all questions are pure methods of
+// that.
+//
+// The package keeps nothing but when the kubelet started last, and knows no
+// resource: which device IDs are GPUs is its callers' business.
+package kubelet
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+)
+
+// Reader reads the kubelet's two accounts of who holds what. It is safe for use
+// by several goroutines.
+type Reader struct {
+	client     podresources.PodResourcesListerClient
+	lister     *lister
+	checkpoint checkpoint
+	// sockets are two files that a kubelet makes again: one when it starts, before
+	// it answers, and one when it knows its pods, before it registers plugins.
+	sockets [2]string
+	now     func() time.Time
+
+	mu sync.Mutex // guards what follows
+	// started is when a kubelet started, or registered the plugin, last.
+	started time.Time
+}
+
+// NewReader reads the kubelet whose directory is dir (/var/lib/kubelet), through
+// a client of its PodResources socket. now is the clock.
+func NewReader(client podresources.PodResourcesListerClient, dir string, now func() time.Time) *Reader {
+	plugins := filepath.Join(dir, "device-plugins")
+	return &Reader{
+		client: client, lister: newLister(client), now: now,
+		checkpoint: checkpoint{path: filepath.Join(plugins, "kubelet_internal_checkpoint")},
+		// The first is PodResources', the second the device manager's, which needs
+		// the container runtime.
+		sockets: [2]string{PodResourcesSocket(dir), filepath.Join(plugins, "kubelet.sock")},
+	}
+}
+
+// PodResourcesSocket is the socket for [Dial] below the kubelet's directory.
+func PodResourcesSocket(dir string) string {
+	return filepath.Join(dir, "pod-resources", "kubelet.sock")
+}
+
+// Snapshot asks the kubelet. The allocations of the resources in quantities are
+// kept apart; see [Snapshot]. It fails if PodResources cannot be read; what is
+// wrong with the checkpoint is in the snapshot.
+func (r *Reader) Snapshot(ctx context.Context, quantities ...string) (*Snapshot, error) {
+	pods, err := r.lister.list(ctx)
+	// After the list: it may have waited for a kubelet that starts.
+	started := r.noteStart()
+	if err != nil {
+		return nil, err
+	}
+	// The checkpoint is read last: it has what the answer of PodResources has.
+	entries, err := r.checkpoint.read()
+	s := newSnapshot(pods, entries, quantities)
+	s.CheckpointErr, s.starting = err, r.now().Sub(started) < StartGrace
+	return s, nil
+}
+
+// Registered notes that a kubelet has just registered the plugin.
+func (r *Reader) Registered() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.started = r.now()
+}
+
+// startsWithin is how much earlier a kubelet can make the second of its sockets
+// than the first. It may take half a minute longer where many containers run.
+const startsWithin = 2 * time.Second
+
+// noteStart notices that a kubelet starts or has started, before it registers
+// plugins: it answers already and does not know its pods yet. It returns when
+// that was.
+func (r *Reader) noteStart() time.Time {
+	var made [2]time.Time
+	for i, path := range r.sockets {
+		if info, err := os.Stat(path); err == nil {
+			made[i] = info.ModTime()
+		}
+	}
+	latest := made[0]
+	switch {
+	case made[0].Sub(made[1]) > startsWithin:
+		latest = r.now()
+	case made[1].After(made[0]):
+		latest = made[1]
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if latest.After(r.started) {
+		r.started = latest
+	}
+	return r.started
+}
+
+// Allocatable returns the device IDs that the kubelet offers to pods, by
+// resource.
+func (r *Reader) Allocatable(ctx context.Context) (map[string][]string, error) {
+	answer, err := r.client.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("kubelet PodResources, allocatable: %w", err)
+	}
+	offered := make(map[string][]string)
+	for _, d := range answer.GetDevices() {
+		offered[d.GetResourceName()] = append(offered[d.GetResourceName()], d.GetDeviceIds()...)
+	}
+	return offered, nil
+}
+
+// Wait returns once no call to the kubelet is under way that began in another
+// goroutine.
+func (r *Reader) Wait() { r.lister.wait() }

@@ -1,0 +1,270 @@
+package kubelet
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+)
+
+// StartGrace is how long a kubelet that has just started may not know all its
+// pods yet.
+const StartGrace = 30 * time.Second
+
+// Allocation is what one container holds of one resource.
+type Allocation struct {
+	Container
+	Resource string
+	// IDs are sorted, without repeats.
+	IDs []string
+	// CDINames are the CDI devices of Allocate's answer; Checkpointed reports
+	// whether the kubelet's checkpoint had them.
+	CDINames     []string
+	Checkpointed bool
+}
+
+// Snapshot is who holds what by the kubelet at one moment. It is never changed.
+type Snapshot struct {
+	// Allocations are those of devices, Quantities those of resources whose IDs
+	// stand for amounts: hundreds for one container.
+	Allocations, Quantities []Allocation
+	// CheckpointErr is why the checkpoint is missing: then Allocations come from
+	// PodResources alone, without ordinary init containers.
+	CheckpointErr error
+
+	pods []*podresources.PodResources
+	// listed are the pods that PodResources lists, by namespace and name.
+	listed   map[Pod]bool
+	starting bool
+}
+
+func newSnapshot(pods []*podresources.PodResources, entries []entry, quantities []string) *Snapshot {
+	s := &Snapshot{pods: pods, listed: make(map[Pod]bool, len(pods))}
+	for _, p := range pods {
+		s.listed[Pod{Namespace: p.GetNamespace(), Name: p.GetName()}] = true
+	}
+	for _, a := range join(pods, entries) {
+		if slices.Contains(quantities, a.Resource) {
+			s.Quantities = append(s.Quantities, a)
+		} else {
+			s.Allocations = append(s.Allocations, a)
+		}
+	}
+	return s
+}
+
+// Starting reports whether the kubelet has just started: it may not know its
+// pods yet.
+func (s *Snapshot) Starting() bool { return s.starting }
+
+// Owners are the allocations of exactly these IDs, which are sorted: one, or an
+// ordinary init container and the container that takes its devices over.
+func (s *Snapshot) Owners(resource string, ids []string) []Allocation {
+	return slices.DeleteFunc(slices.Clone(s.Allocations), func(a Allocation) bool {
+		return a.Resource != resource || !slices.Equal(a.IDs, ids)
+	})
+}
+
+// Of are all allocations of one container, by resource.
+func (s *Snapshot) Of(c Container) []Allocation {
+	held := slices.DeleteFunc(slices.Clone(s.Allocations), func(a Allocation) bool { return a.Container != c })
+	slices.SortFunc(held, func(p, q Allocation) int { return cmp.Compare(p.Resource, q.Resource) })
+	return held
+}
+
+// CDINames are those that containers hold.
+func (s *Snapshot) CDINames() map[string]bool {
+	names := make(map[string]bool)
+	for i := range s.Allocations {
+		for _, name := range s.Allocations[i].CDINames {
+			names[name] = true
+		}
+	}
+	return names
+}
+
+// Holders are the pods that hold a device ID: one, unless the kubelet has
+// forgotten another.
+type Holders map[deviceID][]Pod
+
+type deviceID struct{ resource, id string }
+
+// Holders indexes the allocations by device ID.
+func (s *Snapshot) Holders() Holders {
+	all := make(Holders)
+	for i := range s.Allocations {
+		a := &s.Allocations[i]
+		for _, id := range a.IDs {
+			key := deviceID{a.Resource, id}
+			all[key] = append(all[key], a.Pod)
+		}
+	}
+	return all
+}
+
+// Has reports whether a pod holds a device ID of a resource.
+func (h Holders) Has(p Pod, resource, id string) bool {
+	return slices.ContainsFunc(h[deviceID{resource, id}], p.Same)
+}
+
+// Holds reports whether a pod holds any device.
+func (s *Snapshot) Holds(p Pod) bool {
+	return slices.ContainsFunc(s.Allocations, func(a Allocation) bool { return a.Pod.Same(p) })
+}
+
+// Active reports whether PodResources lists this pod, and not another one of its
+// name.
+func (s *Snapshot) Active(p Pod) bool {
+	return p.Name != "" && s.listed[Pod{Namespace: p.Namespace, Name: p.Name}] &&
+		!slices.ContainsFunc(s.Allocations, func(a Allocation) bool {
+			return a.Namespace == p.Namespace && a.Pod.Name == p.Name && !a.Pod.Same(p)
+		})
+}
+
+// Gone reports whether a pod is in the checkpoint alone, and gone: the kubelet
+// frees what a pod had when it ends, and writes the checkpoint when it gives the
+// next pod something. While a kubelet starts, or without its checkpoint, no pod
+// is gone.
+func (s *Snapshot) Gone(p Pod) bool {
+	return p.Name != "" && !s.starting && s.CheckpointErr == nil && !s.listed[Pod{Namespace: p.Namespace, Name: p.Name}]
+}
+
+// Forgotten makes a function that reports whether PodResources lists a container
+// by its pod's name, and neither account has devices of it.
+func (s *Snapshot) Forgotten() func(Container) bool {
+	listed := make(map[Container]bool)
+	for _, p := range s.pods {
+		for _, c := range p.GetContainers() {
+			listed[Container{Pod{Namespace: p.GetNamespace(), Name: p.GetName()}, c.GetName()}] = true
+		}
+	}
+	// The checkpoint alone knows no names, and PodResources no UIDs.
+	byName, byUID := make(map[Container]bool), make(map[Container]bool)
+	for i := range s.Allocations {
+		c := s.Allocations[i].Container
+		byUID[Container{Pod{UID: c.UID}, c.Name}] = c.UID != ""
+		byName[c.withoutUID()] = c.Pod.Name != ""
+	}
+	return func(c Container) bool {
+		name := c.withoutUID()
+		return listed[name] && !byName[name] && !byUID[Container{Pod{UID: c.UID}, c.Name}]
+	}
+}
+
+// join makes allocations of the kubelet's two accounts of who holds what.
+//
+// PodResources names pods and not their UIDs, and leaves ordinary init
+// containers out ("if !podutil.IsRestartableInitContainer(&container) {
+// continue }"). The checkpoint has every container and the UIDs, and keeps
+// pods that are gone until the next allocation rewrites it, which drops them
+// first. So PodResources is right about what it lists, and the checkpoint adds
+// what no listed container contradicts.
+func join(pods []*podresources.PodResources, entries []entry) []Allocation {
+	l := indexListed(pods)
+	// A UID belongs to the pod of any container that both accounts have.
+	names := make(map[string]Pod)
+	var rest []*entry
+	for i := range entries {
+		e := &entries[i]
+		at, ok := l.at[holdingKey(e.container, e.resource, e.ids)]
+		if !ok {
+			rest = append(rest, e)
+			continue
+		}
+		a := &l.allocations[at]
+		a.UID, a.CDINames, a.Checkpointed = e.uid, e.cdiNames, true
+		names[e.uid] = a.Pod
+	}
+	for i := range l.allocations {
+		if a := &l.allocations[i]; a.UID == "" {
+			a.UID = uidOf(a.Pod, names)
+		}
+	}
+	all := l.allocations
+	for _, e := range rest {
+		pod, ok := names[e.uid]
+		if !ok {
+			pod = Pod{UID: e.uid}
+		}
+		if !l.contradicts(e, pod) {
+			all = append(all, Allocation{
+				Container: Container{pod, e.container}, Resource: e.resource, IDs: e.ids,
+				CDINames: e.cdiNames, Checkpointed: true,
+			})
+		}
+	}
+	return all
+}
+
+// index is what PodResources lists. Both maps lead into allocations.
+type index struct {
+	allocations []Allocation
+	// at is by container, resource and IDs: within one resource an ID has one
+	// holder at a time.
+	at     map[[3]string]int
+	holder map[deviceID]int
+}
+
+func holdingKey(container, resource string, ids []string) [3]string {
+	return [3]string{container, resource, strings.Join(ids, "\x00")}
+}
+
+func indexListed(pods []*podresources.PodResources) *index {
+	l := &index{at: make(map[[3]string]int), holder: make(map[deviceID]int)}
+	for _, p := range pods {
+		pod := Pod{Namespace: p.GetNamespace(), Name: p.GetName()}
+		for _, c := range p.GetContainers() {
+			held := idsByResource(c)
+			for _, resource := range slices.Sorted(maps.Keys(held)) {
+				a := Allocation{Container: Container{pod, c.GetName()}, Resource: resource, IDs: held[resource]}
+				l.at[holdingKey(c.GetName(), resource, a.IDs)] = len(l.allocations)
+				for _, id := range a.IDs {
+					l.holder[deviceID{resource, id}] = len(l.allocations)
+				}
+				l.allocations = append(l.allocations, a)
+			}
+		}
+	}
+	return l
+}
+
+// contradicts reports whether a listed pod, which is not the entry's, holds one
+// of its IDs.
+func (l *index) contradicts(e *entry, pod Pod) bool {
+	return slices.ContainsFunc(e.ids, func(id string) bool {
+		at, ok := l.holder[deviceID{e.resource, id}]
+		return ok && !l.allocations[at].Pod.Same(pod)
+	})
+}
+
+// idsByResource are a container's: PodResources has one ContainerDevices for
+// each ID, because each has a topology of its own.
+func idsByResource(c *podresources.ContainerResources) map[string][]string {
+	held := make(map[string][]string)
+	for _, d := range c.GetDevices() {
+		held[d.GetResourceName()] = append(held[d.GetResourceName()], d.GetDeviceIds()...)
+	}
+	for resource, ids := range held {
+		held[resource] = SortIDs(ids)
+	}
+	return held
+}
+
+func uidOf(p Pod, names map[string]Pod) string {
+	for uid, named := range names {
+		if named.Namespace == p.Namespace && named.Name == p.Name {
+			return uid
+		}
+	}
+	return ""
+}
+
+// SortIDs is a sorted copy of device IDs without repeats.
+func SortIDs(ids []string) []string {
+	c := slices.Clone(ids)
+	slices.Sort(c)
+	return slices.Compact(c)
+}

@@ -1,0 +1,189 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/heddle-dev/heddle/deviceplugin/server"
+	"github.com/heddle-dev/heddle/test/kubelet"
+)
+
+func podResources(t *testing.T, k *kubelet.Kubelet) podresources.PodResourcesListerClient {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+k.PodResourcesSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return podresources.NewPodResourcesListerClient(conn)
+}
+
+type watcherPlugin struct {
+	registration.UnimplementedRegistrationServer
+	resource string
+}
+
+func (w watcherPlugin) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
+	return &registration.PluginInfo{Type: registration.DevicePlugin, Name: w.resource}, nil
+}
+
+func TestConflictBySocket(t *testing.T) {
+	tests := []struct {
+		resource, socket, want string
+	}{
+		{"nvidia.com/gpu", "nvidia-gpu.sock", "device-plugins/nvidia-gpu.sock"},
+		{"nvidia.com/gpu", "nvidia.com_gpu.sock", "device-plugins/nvidia.com_gpu.sock"},
+		{"nvidia.com/gpu", "amd.com_gpu.sock", ""},
+		{"nvidia.com/gpu", "nvidia-sgpu.sock", ""},
+		{"nvidia.com/gpu", "sgpu.sock", ""},
+		{"nvidia.com/gpu", "smarter-fuse.sock", ""},
+		{"nvidia.com/mig-1g.10gb", "nvidia-mig-1g.10gb.sock", "device-plugins/nvidia-mig-1g.10gb.sock"},
+		{"rdma/hca_shared_devices_a", "hca_shared_devices_a.sock", "device-plugins/hca_shared_devices_a.sock"},
+		{"rdma/hca_shared_devices_a", "hca_shared_devices_b.sock", ""},
+		{"intel.com/sriov", "intel.com_sriov.sock", "device-plugins/intel.com_sriov.sock"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.resource+" "+tt.socket, func(t *testing.T) {
+			dir := kubelet.Dir(t)
+			k := kubelet.Start(t, dir)
+			stop := squat(t, k, tt.socket)
+			look := conflictIn(dir, tt.resource, podResources(t, k))
+			if got, err := look(t.Context()); got != tt.want || err != nil {
+				t.Errorf("owner %q, %v; want %q", got, err, tt.want)
+			}
+			// A file without a listener claims nothing.
+			stop()
+			squatAt(t, filepath.Join(k.PluginDir(), tt.socket))()
+			if got, err := look(t.Context()); got != "" || err != nil {
+				t.Errorf("a dead socket owns: %q, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestConflictInPluginsRegistry(t *testing.T) {
+	dir := kubelet.Dir(t)
+	registry := filepath.Join(dir, "plugins_registry")
+	if err := os.MkdirAll(registry, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", filepath.Join(registry, "reg.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	registrar := grpc.NewServer()
+	registration.RegisterRegistrationServer(registrar, watcherPlugin{resource: "rdma/hca"})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = registrar.Serve(l)
+	}()
+	defer func() { registrar.Stop(); <-done }()
+	for resource, want := range map[string]string{"rdma/hca": "plugins_registry/reg.sock", "rdma/other": ""} {
+		if got, err := server.Conflict(t.Context(), dir, resource, nil); got != want || err != nil {
+			t.Errorf("%s: owner %q, %v; want %q", resource, got, err, want)
+		}
+	}
+}
+
+// A plugin whose socket says nothing is found by what the kubelet has; ours is
+// none, nor is another process of ours.
+func TestConflictByAllocatable(t *testing.T) {
+	dir := kubelet.Dir(t)
+	k := kubelet.Start(t, dir)
+	look := conflictIn(dir, gpu, podResources(t, k))
+	stop := run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: newRack("a", "b")}))
+	k.Wait(within(t), gpu, serving(2))
+	if got, err := look(t.Context()); got != "" || err != nil {
+		t.Errorf("our own plugin is a conflict: %q, %v", got, err)
+	}
+	stop()
+	k.Wait(within(t), gpu, serving0)
+	if got, err := look(t.Context()); got != "" || err != nil {
+		t.Errorf("nobody is a conflict: %q, %v", got, err)
+	}
+	foreign(t, k, "dp.sock", "a", "b")
+	const want = "another device plugin with 2 devices (sockets: dp.sock)"
+	if got, err := look(t.Context()); got != want || err != nil {
+		t.Errorf("owner %q, %v; want %q", got, err, want)
+	}
+}
+
+func TestAForeignPluginIsLeftAlone(t *testing.T) {
+	const owner = "device-plugins/nvidia-gpu.sock"
+	dir := kubelet.Dir(t)
+	k := kubelet.Start(t, dir)
+	foreign(t, k, "nvidia-gpu.sock", "x")
+	options := server.Options{
+		Name: gpu, KubeletDir: dir, Resource: newRack("a", "b"), Registerer: prometheus.NewRegistry(),
+		PodResources: podResources(t, k),
+	}
+	p := server.New(options)
+	stop := run(t, p)
+	until(t, "the owner", func() bool { return p.Status().Owner != "" })
+	want := server.Status{Resource: gpu, Owner: owner, Capacity: 2, Allocatable: 2}
+	if diff := cmp.Diff(want, p.Status()); diff != "" {
+		t.Errorf("status (-want +got):\n%s", diff)
+	}
+	if s := k.State(gpu); s.Registrations != 1 || len(ours(t, k)) != 0 {
+		t.Errorf("the kubelet has %+v, our sockets are %v", s, ours(t, k))
+	}
+	series := "heddle_resource_claimed{owner=" + owner + ",resource=nvidia.com/gpu}"
+	if got := gathered(t, options.Registerer)[series]; got != 1 {
+		t.Errorf("%s is %v", series, got)
+	}
+	stop()
+
+	options.Takeover = true
+	run(t, server.New(options))
+	k.Wait(within(t), gpu, serving(2))
+}
+
+// With the API server away it is not known whether a DeviceClass claims the
+// resource; devices are served all the same.
+func TestAnUnknownOwnerIsNobody(t *testing.T) {
+	dir := kubelet.Dir(t)
+	k := kubelet.Start(t, dir)
+	pods := podResources(t, k)
+	k.Disturb(func(context.Context, string) error { return errors.New("down") })
+	run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: newRack("a"), PodResources: pods}))
+	k.Wait(within(t), gpu, serving(1))
+}
+
+// conflictIn asks for another plugin of a resource.
+func conflictIn(
+	dir, resource string, pods podresources.PodResourcesListerClient,
+) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) { return server.Conflict(ctx, dir, resource, pods) }
+}
+
+// foreign serves and registers another plugin for the GPU resource.
+func foreign(t *testing.T, k *kubelet.Kubelet, socket string, ids ...string) {
+	t.Helper()
+	if err := kubelet.NewStranger(t, k, socket, gpu, ids...).Register(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	k.Wait(within(t), gpu, serving(len(ids)))
+}
+
+func serving0(s kubelet.State) bool { return s.Connected == 0 }
+
+func TestConflictIsUnknown(t *testing.T) {
+	dir := kubelet.Dir(t)
+	k := kubelet.Start(t, dir)
+	k.Disturb(func(context.Context, string) error { return errors.New("down") })
+	if got, err := server.Conflict(t.Context(), dir, gpu, podResources(t, k)); err == nil || got != "" {
+		t.Errorf("owner %q, error %v", got, err)
+	}
+}

@@ -1,0 +1,159 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path"
+	"runtime/debug"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/heddle-dev/heddle/internal/notify"
+)
+
+// server answers the kubelet on one socket.
+type server struct {
+	v1beta1.UnimplementedDevicePluginServer
+	name     string
+	resource Resource
+	options  *v1beta1.DevicePluginOptions
+	list     *advertised
+	metrics  *metrics
+	log      *slog.Logger
+
+	traffic *traffic
+	// ending is closed when streams shall end.
+	ending chan struct{}
+	// changed is set when a stream has sent its first list, and when it ends.
+	changed notify.Signal
+}
+
+func (s *server) GetDevicePluginOptions(context.Context, *v1beta1.Empty) (*v1beta1.DevicePluginOptions, error) {
+	return s.options, nil
+}
+
+// ListAndWatch sends the whole list first, then whenever it differs. It ends
+// with its stream, or when the server stops.
+func (s *server) ListAndWatch(
+	_ *v1beta1.Empty, stream grpc.ServerStreamingServer[v1beta1.ListAndWatchResponse],
+) error {
+	id := s.list.join()
+	defer func() {
+		s.list.leave(id)
+		s.changed.Notify()
+	}()
+	for first := true; ; first = false {
+		now := s.list.current()
+		if err := stream.Send(&v1beta1.ListAndWatchResponse{Devices: now.devices}); err != nil {
+			return fmt.Errorf("send devices: %w", err)
+		}
+		s.list.sent(id, now.generation)
+		if first {
+			s.changed.Notify()
+		} else {
+			s.metrics.updates.Observe(time.Since(now.since).Seconds())
+		}
+		select {
+		case <-now.next:
+		case <-s.ending:
+			return nil
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
+}
+
+// GetPreferredAllocation never fails: its error would fail the pod
+// (manager.go, callGetPreferredAllocationIfAvailable), and an answer without
+// IDs makes the kubelet choose.
+func (s *server) GetPreferredAllocation(
+	ctx context.Context, req *v1beta1.PreferredAllocationRequest,
+) (*v1beta1.PreferredAllocationResponse, error) {
+	resp := &v1beta1.PreferredAllocationResponse{}
+	for _, c := range req.GetContainerRequests() {
+		ids, err := s.prefer(c)
+		if err != nil {
+			s.metrics.preferFaults.Inc()
+			s.log.WarnContext(ctx, "no preferred allocation, the kubelet chooses", "err", err,
+				"available", len(c.GetAvailableDeviceIDs()), "size", c.GetAllocationSize())
+			ids = nil
+		}
+		resp.ContainerResponses = append(resp.ContainerResponses,
+			&v1beta1.ContainerPreferredAllocationResponse{DeviceIDs: ids})
+	}
+	return resp, nil
+}
+
+func (s *server) prefer(c *v1beta1.ContainerPreferredAllocationRequest) (ids []string, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("prefer: panic: %v\n%s", r, debug.Stack())
+		}
+	}()
+	return s.resource.Prefer(c.GetAvailableDeviceIDs(), c.GetMustIncludeDeviceIDs(), int(c.GetAllocationSize()))
+}
+
+// Allocate rejects IDs that were never in the list: a kubelet asks for such only
+// if another plugin's list reached it for the same resource.
+func (s *server) Allocate(ctx context.Context, req *v1beta1.AllocateRequest) (*v1beta1.AllocateResponse, error) {
+	resp := &v1beta1.AllocateResponse{}
+	for _, c := range req.GetContainerRequests() {
+		answer, err := s.allocate(ctx, c.GetDevicesIds())
+		if err != nil {
+			return nil, err
+		}
+		resp.ContainerResponses = append(resp.ContainerResponses, answer)
+	}
+	return resp, nil
+}
+
+func (s *server) allocate(ctx context.Context, ids []string) (*v1beta1.ContainerAllocateResponse, error) {
+	if err := s.list.begin(s.name, ids); err != nil {
+		return nil, err
+	}
+	defer s.list.end(ids)
+	answer, err := s.resource.Allocate(ctx, ids)
+	if err != nil {
+		return nil, fmt.Errorf("allocate %s: %w", s.name, err)
+	}
+	if answer == nil {
+		// gRPC cannot encode a nil element.
+		answer = &v1beta1.ContainerAllocateResponse{}
+	}
+	return answer, nil
+}
+
+func (s *server) PreStartContainer(
+	ctx context.Context, req *v1beta1.PreStartContainerRequest,
+) (*v1beta1.PreStartContainerResponse, error) {
+	if err := s.resource.PreStart(ctx, req.GetDevicesIds()); err != nil {
+		return nil, fmt.Errorf("prepare %s: %w", s.name, err)
+	}
+	return &v1beta1.PreStartContainerResponse{}, nil
+}
+
+// intercept counts and times a call, and turns a panic into its error: the
+// other containers of the node need this process.
+func (s *server) intercept(
+	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (resp any, err error) {
+	start := time.Now()
+	method := path.Base(info.FullMethod)
+	defer func() {
+		if r := recover(); r != nil {
+			err = status.Errorf(codes.Internal, "%s %s: panic: %v", s.name, method, r)
+			s.log.ErrorContext(ctx, "call panicked", "method", method, "err", err, "stack", string(debug.Stack()))
+		}
+		s.metrics.observe(method, status.Code(err).String(), start)
+	}()
+	resp, err = handler(ctx, req)
+	if err != nil {
+		s.log.WarnContext(ctx, "call rejected", "method", method, "err", err)
+	}
+	return resp, err
+}

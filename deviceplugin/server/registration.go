@@ -1,0 +1,177 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+const (
+	// registerTimeout bounds Register, within which the kubelet connects to
+	// the plugin and asks for its options; it gives itself 10 s for the first.
+	registerTimeout = 15 * time.Second
+	connectTimeout  = 2 * time.Second
+	// stopGrace is what a canceled call gets to return.
+	stopGrace = time.Second
+	// identityTries bounds connecting while kubelet.sock is being replaced.
+	identityTries = 3
+)
+
+var (
+	errReplaced  = errors.New("kubelet.sock is being replaced")
+	errNoKubelet = errors.New("the kubelet does not listen")
+)
+
+// registration is one registration with a kubelet: a socket of its own, served
+// until it is stopped.
+type registration struct {
+	// kubelet is the kubelet.sock that took it.
+	kubelet identity
+	socket  string
+	// bound is the socket as it was made; known is false if it is unknown.
+	bound   identity
+	known   bool
+	server  *server
+	grpc    *grpc.Server
+	serving sync.WaitGroup
+	broken  atomic.Bool
+}
+
+// intact reports whether the socket is still in the directory and served.
+func (r *registration) intact() bool {
+	now, ok := identify(r.socket)
+	return r.known && ok && now == r.bound && !r.broken.Load()
+}
+
+// open registers: it connects to the kubelet, serves, and registers. The
+// connection comes first, so that an absent kubelet costs no socket.
+func (p *Plugin) open(ctx context.Context) (*registration, error) {
+	conn, kubelet, err := connect(ctx, filepath.Join(p.dir, kubeletSocket))
+	if err != nil {
+		return nil, err
+	}
+	registry, err := clientOn(conn)
+	if err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("registration client: %w", err)
+	}
+	defer func() { _ = registry.Close() }()
+	r, err := p.serve(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.kubelet = kubelet
+	calling, cancel := context.WithTimeout(ctx, registerTimeout)
+	defer cancel()
+	_, err = v1beta1.NewRegistrationClient(registry).Register(calling, &v1beta1.RegisterRequest{
+		Version: v1beta1.Version, Endpoint: filepath.Base(r.socket), ResourceName: p.options.Name, Options: r.server.options,
+	})
+	if err != nil {
+		// The kubelet may have taken it all the same, and call already.
+		r.stop(ctx)
+		return nil, fmt.Errorf("register %s: %w", p.options.Name, err)
+	}
+	return r, nil
+}
+
+// connect connects to kubelet.sock, with its identity: the same before and after,
+// so that a kubelet which restarts meanwhile is not taken for the one that takes
+// the registration.
+func connect(ctx context.Context, path string) (net.Conn, identity, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	for range identityTries {
+		before, ok := identify(path)
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+		if err != nil {
+			return nil, identity{}, fmt.Errorf("%w: %w", errNoKubelet, err)
+		}
+		if after, still := identify(path); ok && still && before == after {
+			return conn, before, nil
+		}
+		_ = conn.Close()
+	}
+	return nil, identity{}, errReplaced
+}
+
+// clientOn makes a client that uses one connection and never another.
+func clientOn(conn net.Conn) (*grpc.ClientConn, error) {
+	var once sync.Once
+	return grpc.NewClient("passthrough:///kubelet",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			var first net.Conn
+			once.Do(func() { first = conn })
+			if first == nil {
+				return nil, errReplaced
+			}
+			return first, nil
+		}))
+}
+
+// serve listens on a new socket.
+func (p *Plugin) serve(ctx context.Context) (*registration, error) {
+	listener, err := listen(ctx, p.dir, p.options.Name)
+	if err != nil {
+		return nil, err
+	}
+	s := &server{
+		name: p.options.Name, resource: p.options.Resource, list: p.list, metrics: p.metrics, log: p.log,
+		traffic: newTraffic(), ending: make(chan struct{}), changed: p.options.Changed,
+		options: &v1beta1.DevicePluginOptions{
+			PreStartRequired:                !p.options.SkipPreStart,
+			GetPreferredAllocationAvailable: !p.options.SkipPrefer,
+		},
+	}
+	r := &registration{
+		socket: listener.Addr().String(), server: s,
+		grpc: grpc.NewServer(grpc.UnaryInterceptor(s.intercept), grpc.StatsHandler(s.traffic)),
+	}
+	r.bound, r.known = identify(r.socket)
+	v1beta1.RegisterDevicePluginServer(r.grpc, s)
+	r.serving.Go(func() {
+		if err := r.grpc.Serve(listener); err != nil {
+			r.broken.Store(true)
+			p.log.Error("serving ended", "err", err)
+		}
+	})
+	return r, nil
+}
+
+// stop ends the registration, also after ctx, and lets calls end for a bounded
+// time. Calls come first: a kubelet whose stream ends closes the connection
+// (plugin/v1beta1/client.go, Disconnect), and its calls in flight fail,
+// Allocate's for good.
+func (r *registration) stop(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	defer cancel()
+	defer r.serving.Wait()
+	r.server.traffic.idle(ctx)
+	close(r.server.ending)
+	graceful := make(chan struct{})
+	go func() {
+		r.grpc.GracefulStop()
+		close(graceful)
+	}()
+	select {
+	case <-graceful:
+		return
+	case <-ctx.Done():
+	}
+	// Stop cancels the calls. One that ignores this cannot be waited for.
+	r.grpc.Stop()
+	select {
+	case <-graceful:
+	case <-time.After(stopGrace):
+		r.server.log.Error("a canceled call does not end", "calls", r.server.traffic.inFlight())
+	}
+}

@@ -1,0 +1,409 @@
+package fabric
+
+import (
+	"errors"
+	"maps"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Config is how a builder is made.
+type Config struct {
+	// Levels are the tree's, top first; see [Preset].
+	Levels []Level
+	// StaleAfter is the age from which a heartbeat makes a node Degraded; 0
+	// means DefaultStaleAfter.
+	StaleAfter time.Duration
+}
+
+// DefaultStaleAfter is five heartbeats of 60 s.
+const DefaultStaleAfter = 5 * time.Minute
+
+// maxSkew is how far ahead a worker's clock may be.
+const maxSkew = time.Minute
+
+// Builder builds the tree. Put, Heartbeat and Remove take what changed, and
+// Snapshot computes again what follows from it: the leaf groups of the changed
+// nodes, the domains that they are in, and the tree above. A Builder is for one
+// goroutine, its snapshots are for any.
+type Builder struct {
+	levels     []Level
+	staleAfter time.Duration
+	now        time.Time
+	// due is when the first node may become stale, zero for never.
+	due time.Time
+
+	nodes      map[string]*node
+	leaves     grouping[*node]
+	recent     [recent]*leaf
+	leafGroups map[string]*leafGroup
+	spines     grouping[*leafGroup]
+	hcas       hcas
+
+	// domains are the groups of the tree by level and key; root holds what is
+	// in no group.
+	domains []map[string]*domain
+	root    *domain
+
+	changes changes
+	last    *Snapshot
+}
+
+// changes are what the next snapshot computes again.
+type changes struct {
+	// nodes are those whose element may be another, moved those whose domains
+	// may be.
+	nodes, moved []*node
+	groups       set[*leafGroup]
+	uplinks      []string
+	// members are the domains with other members; elements, by level and with
+	// the root behind, those whose element may be another.
+	members  set[*domain]
+	elements []set[*domain]
+}
+
+type set[T comparable] map[T]struct{}
+
+func (s set[T]) add(v T) { s[v] = struct{}{} }
+
+func (c *changes) show(n *node) {
+	if !n.isChanged {
+		n.isChanged = true
+		c.nodes = append(c.nodes, n)
+	}
+}
+
+func (c *changes) move(n *node) {
+	if !n.isMoved {
+		n.isMoved = true
+		c.moved = append(c.moved, n)
+	}
+}
+
+// New makes a builder without nodes.
+func New(c Config) (*Builder, error) {
+	if err := CheckLevels(c.Levels); err != nil {
+		return nil, err
+	}
+	if c.StaleAfter < 0 {
+		return nil, errors.New("staleAfter is negative")
+	}
+	if c.StaleAfter == 0 {
+		c.StaleAfter = DefaultStaleAfter
+	}
+	b := &Builder{
+		levels: slices.Clone(c.Levels), staleAfter: c.StaleAfter, nodes: map[string]*node{},
+		leaves: newGrouping[*node](), leafGroups: map[string]*leafGroup{}, spines: newGrouping[*leafGroup](),
+		hcas: hcas{first: map[uint64]*node{}, doubles: map[uint64][]*node{}},
+	}
+	b.root = newDomain(len(b.levels), "")
+	b.changes.groups, b.changes.members = set[*leafGroup]{}, set[*domain]{}
+	for range b.levels {
+		b.domains = append(b.domains, map[string]*domain{})
+		b.changes.elements = append(b.changes.elements, set[*domain]{})
+	}
+	b.changes.elements = append(b.changes.elements, set[*domain]{})
+	return b, nil
+}
+
+// Put adds nodes or replaces all that is known of them; of two with one name
+// the last counts.
+func (b *Builder) Put(nodes ...Node) {
+	if len(b.nodes) == 0 { // Growing these maps is a tenth of a first tree.
+		b.nodes = make(map[string]*node, len(nodes))
+		b.hcas.first = make(map[uint64]*node, usualPorts*len(nodes))
+	}
+	for part := range slices.Chunk(nodes, 1024) {
+		reports := make([]report, len(part))
+		parallel(len(part), func(from, to int) {
+			var r reader
+			for i := from; i < to; i++ {
+				reports[i] = r.read(&part[i])
+			}
+		})
+		for i := range part {
+			b.put(part[i].Name, reports[i])
+		}
+	}
+}
+
+// usualPorts is how many fabric ports a node has.
+const usualPorts = 8
+
+func (b *Builder) put(name string, now report) {
+	n := b.nodes[name]
+	if n == nil {
+		n = &node{name: name, chain: make([]*domain, len(b.levels))}
+		n.member.owner = n
+		b.nodes[name] = n
+	}
+	b.resolve(&now)
+	was := n.report
+	if !slices.Equal(was.names, now.names) {
+		b.leave(n) // While its domains count the old names.
+	}
+	for i := range was.ports {
+		b.changed(b.hcas.remove(was.ports[i].guid, n))
+	}
+	n.report = now
+	for i := range now.ports {
+		b.changed(b.hcas.add(now.ports[i].guid, n))
+	}
+	if !slices.EqualFunc(was.ports, now.ports, sameLink) {
+		b.leaves.set(&n.member, now.links())
+	}
+	if n.group != nil && (was.shape != now.shape || !slices.EqualFunc(was.ports, now.ports, samePort)) {
+		b.changes.groups.add(n.group)
+	}
+	if !slices.Equal(was.upLeaves, now.upLeaves) || !slices.Equal(was.ups, now.ups) {
+		b.changes.uplinks = append(append(b.changes.uplinks, was.upLeaves...), now.upLeaves...)
+	}
+	b.changes.move(n)
+	b.changes.show(n)
+}
+
+// Len is the number of nodes.
+func (b *Builder) Len() int { return len(b.nodes) }
+
+// Heartbeat records a heartbeat of a node.
+func (b *Builder) Heartbeat(name string, at time.Time) {
+	n := b.nodes[name]
+	if n == nil || n.beat.Equal(at) {
+		return
+	}
+	backward := at.Before(n.beat) || n.beat.IsZero()
+	n.beat = at
+	if backward || n.overdue || at.After(b.now.Add(maxSkew)) {
+		b.changes.show(n)
+	}
+}
+
+// Remove takes a node away.
+func (b *Builder) Remove(name string) {
+	n := b.nodes[name]
+	if n == nil {
+		return
+	}
+	delete(b.nodes, name)
+	b.changes.uplinks = append(b.changes.uplinks, n.upLeaves...)
+	for i := range n.ports {
+		b.changed(b.hcas.remove(n.ports[i].guid, n))
+	}
+	n.report = report{}
+	b.leaves.set(&n.member, nil)
+	b.leave(n)
+	n.isGone = true
+}
+
+// Snapshot brings the tree up to date and returns it. now decides which
+// heartbeats are too old. Without any change the same snapshot comes back.
+func (b *Builder) Snapshot(now time.Time) *Snapshot {
+	if now.After(b.now) {
+		b.now = now
+	}
+	b.findStale()
+	b.groupNodes()
+	b.checkCabling()
+	b.groupLeafGroups()
+	b.regroup()
+	b.rename()
+	b.showNodes()
+	b.compose()
+	return b.last
+}
+
+// findStale looks through the heartbeats when the first of them may be too old.
+// That is seldom: heartbeats that arrived meanwhile put it off by StaleAfter.
+func (b *Builder) findStale() {
+	if b.due.IsZero() || b.now.Before(b.due) {
+		return
+	}
+	b.due = time.Time{}
+	for _, n := range b.nodes {
+		reason, next := b.heartbeat(n)
+		if (reason.Kind != "") != n.overdue {
+			b.changes.show(n)
+		}
+		b.wait(next)
+	}
+}
+
+// wait makes findStale run at that time.
+func (b *Builder) wait(until time.Time) {
+	if !until.IsZero() && (b.due.IsZero() || until.Before(b.due)) {
+		b.due = until
+	}
+}
+
+// groupNodes moves nodes between leaf groups.
+func (b *Builder) groupNodes() {
+	out := b.leaves.vote()
+	for _, moved := range out.moved {
+		n := moved.member.owner
+		if key := n.member.group; moved.was != key || n.group == nil && key != "" {
+			b.place(n, key)
+		}
+		if n.group != nil {
+			b.changes.groups.add(n.group)
+		}
+	}
+	changed := func(key string) {
+		if g := b.leafGroups[key]; g != nil {
+			b.changes.groups.add(g)
+		}
+	}
+	for _, key := range out.groups {
+		changed(key)
+	}
+	for _, id := range b.changes.uplinks {
+		if l := b.leaves.switches[id]; l != nil {
+			for _, v := range l.groups.list {
+				changed(v.id)
+			}
+		}
+	}
+	b.changes.uplinks = nil
+}
+
+// place puts a node into the leaf group with that key, "" for none.
+func (b *Builder) place(n *node, key string) {
+	if g := n.group; g != nil {
+		i, last := slices.Index(g.members, n), len(g.members)-1
+		g.members[i] = g.members[last]
+		g.members[last] = nil
+		g.members = g.members[:last]
+		b.changes.groups.add(g)
+	}
+	n.group, n.block = nil, ""
+	if key != "" {
+		g := b.leafGroups[key]
+		if g == nil {
+			g = newLeafGroup(key)
+			b.leafGroups[key] = g
+		}
+		g.members = append(g.members, n)
+		n.group = g
+	}
+	b.changes.move(n)
+	b.changes.show(n)
+}
+
+// checkCabling checks the leaf groups that changed.
+func (b *Builder) checkCabling() {
+	block := slices.IndexFunc(b.levels, func(l Level) bool { return l.By == ByBlock })
+	spine := slices.ContainsFunc(b.levels, func(l Level) bool { return l.By == BySpine })
+	groups := slices.Collect(maps.Keys(b.changes.groups))
+	checked := make([]cabling, len(groups))
+	parallel(len(groups), func(from, to int) {
+		for i := from; i < to; i++ {
+			checked[i] = check(groups[i])
+		}
+	})
+	for i, g := range groups {
+		if len(g.members) == 0 {
+			b.spines.set(&g.member, nil)
+			if b.leafGroups[g.key] == g {
+				delete(b.leafGroups, g.key)
+			}
+			continue
+		}
+		was := g.cabling
+		g.cabling = checked[i]
+		for i, n := range g.members {
+			if found := g.cabling.findings[i]; !sameFindings(found, n.cabling) {
+				n.cabling = found
+				b.changes.show(n)
+			}
+		}
+		g.cabling.findings = nil
+		if spine {
+			b.raise(g)
+		}
+		if block >= 0 {
+			for _, n := range g.blocks(b.levels[block].Nodes) {
+				b.changes.move(n)
+			}
+		}
+		if !slices.Equal(was.rails, g.cabling.rails) {
+			b.showRails(g)
+		}
+	}
+	clear(b.changes.groups)
+}
+
+// showRails marks the domains that show what a leaf group expects.
+func (b *Builder) showRails(g *leafGroup) {
+	for i, l := range b.levels {
+		if d := b.domains[i][g.leafKey]; d != nil && l.By == ByLeaf {
+			b.changes.elements[i].add(d)
+		}
+	}
+}
+
+// raise brings up to date to which spines a leaf group has links.
+func (b *Builder) raise(g *leafGroup) {
+	spines := b.spinesOf(g)
+	if slices.Equal(spines, g.spines) {
+		return
+	}
+	g.spines = spines
+	links := make([]link[*leafGroup], len(spines))
+	for i, id := range spines {
+		links[i].to = b.spines.at(id)
+	}
+	b.spines.set(&g.member, links)
+}
+
+// groupLeafGroups moves leaf groups between groups of spines.
+func (b *Builder) groupLeafGroups() {
+	for _, moved := range b.spines.vote().moved {
+		g := moved.member.owner
+		if moved.was == g.member.group {
+			continue
+		}
+		g.spineKey = string(keySwitch) + g.member.group
+		for _, n := range g.members {
+			b.changes.move(n)
+		}
+	}
+}
+
+// showNodes makes the elements of the nodes that changed.
+func (b *Builder) showNodes() {
+	nodes := slices.DeleteFunc(b.changes.nodes, func(n *node) bool { return n.isGone })
+	elements := make([]*Element, len(nodes))
+	parallel(len(nodes), func(from, to int) {
+		for i := from; i < to; i++ {
+			elements[i] = b.nodeElement(nodes[i])
+		}
+	})
+	for i, n := range nodes {
+		n.isChanged = false
+		if n.shown == nil || !n.shown.same(elements[i]) {
+			n.shown = elements[i]
+			b.showAgain(n.home)
+		}
+		reason, next := b.heartbeat(n)
+		n.overdue = reason.Kind != ""
+		b.wait(next)
+	}
+	b.changes.nodes = nil
+}
+
+// worthwhile is from how many things two goroutines are faster than one.
+const worthwhile = 64
+
+// parallel has the numbers below n worked on by all processors. Of a first tree
+// the reports, the leaf groups and the nodes' elements are made so: without, it
+// takes half as long again (BenchmarkFirstTree).
+func parallel(n int, work func(from, to int)) {
+	parts := min(runtime.GOMAXPROCS(0), 1+n/worthwhile)
+	var others sync.WaitGroup
+	for i := 1; i < parts; i++ {
+		others.Go(func() { work(n*i/parts, n*(i+1)/parts) })
+	}
+	work(0, n/parts)
+	others.Wait()
+}

@@ -1,0 +1,359 @@
+package fabric
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
+)
+
+// domain is a group of one level of the tree. What it is called, what holds it
+// and what it shows are computed from its members and children.
+type domain struct {
+	level int
+	// key is the identity: the sort of evidence and its value.
+	key string
+	// members are the nodes in it, at any level below; the root's are those
+	// in no other domain.
+	members  set[*node]
+	parent   *domain
+	children set[*domain]
+	// derived is the name that the key gives, name the one that the domain
+	// has. memory are the names that the members remember, claimed is that of
+	// more than half of them.
+	derived, claimed, name string
+	memory                 votes
+
+	shown *Element
+}
+
+func newDomain(level int, key string) *domain {
+	return &domain{level: level, key: key, members: set[*node]{}, children: set[*domain]{}}
+}
+
+// The first bytes of keys.
+const (
+	keyPath   = 'p'
+	keyNVLink = 'n'
+	keySwitch = 's'
+	keyBlock  = 'b'
+)
+
+// keys are the node's domains by level, "" where it has none, and whether its
+// path made sense.
+func (n *node) keys(levels []Level) (out keys, sound bool) {
+	out, sound = pathNames(levels, n.path)
+	pathed := out != (keys{})
+	for i, l := range levels {
+		switch {
+		case out[i] != "":
+			out[i] = string(keyPath) + out[i]
+		case l.Otherwise && pathed:
+		case l.By == ByNVLink || l.By == ByBlock && n.nvlink != "":
+			if n.nvlink != "" {
+				out[i] = string(keyNVLink) + n.nvlink
+			}
+		case n.group == nil:
+		case l.By == ByLeaf:
+			out[i] = n.group.leafKey
+		case l.By == BySpine && n.group.member.group != "":
+			out[i] = n.group.spineKey
+		case l.By == ByBlock:
+			out[i] = string(keyBlock) + n.group.key
+			if n.block != "" {
+				out[i] += "/" + n.block
+			}
+		}
+	}
+	return out, sound
+}
+
+// remembers reports whether the domain keeps the name that its members
+// remember.
+func (d *domain) remembers() bool { return d.key[0] == keySwitch || d.key[0] == keyBlock }
+
+// derive is the name that a key gives.
+func derive(kind, key string) string {
+	value := key[1:]
+	if key[0] == keyPath {
+		return value
+	}
+	plain := kind + "-" + value
+	if leaf, block, cut := strings.Cut(value, "/"); cut && key[0] == keyBlock && hexadecimal(leaf) {
+		plain = kind + "-" + leaf + "-" + block
+	}
+	if wellknown.CheckValue(plain) == nil {
+		return plain
+	}
+	sum := sha256.Sum256([]byte(value)) // What Value drops must not make two names one.
+	id := wellknown.Shorten(wellknown.Value(value), wellknown.MaxLabel-len(kind)-10)
+	return wellknown.Value(kind + "-" + id + "-" + hex.EncodeToString(sum[:4]))
+}
+
+// remembers is the name that the node carries for a kind.
+func (n *node) remembers(kind string) string {
+	for _, name := range n.names {
+		if len(name) > len(kind)+1 && name[len(kind)] == '-' && strings.HasPrefix(name, kind) &&
+			wellknown.CheckValue(name) == nil {
+			return name
+		}
+	}
+	return ""
+}
+
+// showAgain marks a domain, perhaps nil, whose element may be another.
+func (b *Builder) showAgain(d *domain) {
+	if d != nil {
+		b.changes.elements[d.level].add(d)
+	}
+}
+
+// regroup brings the moved nodes' domains up to date, and what follows from
+// their members for those domains.
+func (b *Builder) regroup() {
+	for _, n := range b.changes.moved {
+		n.isMoved = false
+		if n.isGone {
+			continue
+		}
+		keys, sound := n.keys(b.levels)
+		if n.badPath == sound {
+			n.badPath = !sound
+			b.changes.show(n)
+		}
+		if n.home == nil || !slices.EqualFunc(keys[:len(b.levels)], n.chain, hasKey) {
+			b.leave(n)
+			b.join(n, &keys)
+		}
+	}
+	b.changes.moved = nil
+	for d := range b.changes.members {
+		b.recount(d)
+	}
+}
+
+// hasKey reports whether d is the domain with that key, nil for none.
+func hasKey(key string, d *domain) bool {
+	if d == nil {
+		return key == ""
+	}
+	return d.key == key
+}
+
+// join puts a node that is in no domain into those with the keys.
+func (b *Builder) join(n *node, keys *keys) {
+	home := b.root
+	for i := range n.chain {
+		if key := keys[i]; key != "" {
+			d := b.domains[i][key]
+			if d == nil {
+				d = newDomain(i, key)
+				d.derived = derive(b.levels[i].Kind, key)
+				b.domains[i][key] = d
+			}
+			d.members.add(n)
+			b.changes.members.add(d)
+			n.chain[i], home = d, d
+		}
+	}
+	b.rehome(n, home)
+	b.changes.show(n)
+}
+
+// leave takes a node out of its domains.
+func (b *Builder) leave(n *node) {
+	for _, d := range n.chain {
+		if d != nil {
+			delete(d.members, n)
+			b.changes.members.add(d)
+		}
+	}
+	clear(n.chain)
+	n.dissent = 0
+	b.rehome(n, nil)
+}
+
+// rehome makes a domain show a node, nil for none.
+func (b *Builder) rehome(n *node, home *domain) {
+	if n.home == home {
+		return
+	}
+	if n.home == b.root {
+		delete(b.root.members, n)
+	}
+	if home == b.root {
+		b.root.members.add(n)
+	}
+	b.showAgain(n.home)
+	b.showAgain(home)
+	n.home = home
+}
+
+// recount computes what follows from the members of a domain: its end, its
+// parent, the members that contradict the others, and the name that they
+// remember.
+func (b *Builder) recount(d *domain) {
+	b.showAgain(d)
+	if len(d.members) == 0 {
+		delete(b.domains[d.level], d.key)
+		b.attach(d, nil)
+		return
+	}
+	parent := b.parent(d)
+	b.attach(d, parent)
+	if b.levels[d.level].byPath() && parent != b.root {
+		b.contradict(d, parent)
+	}
+	d.memory, d.claimed = votes{}, ""
+	if !d.remembers() {
+		return
+	}
+	for n := range d.members {
+		if name := n.remembers(b.levels[d.level].Kind); name != "" {
+			d.memory.add(name, 1)
+		}
+	}
+	if name := d.memory.most(); 2*int(d.memory.count(name)) > len(d.members) {
+		d.claimed = name
+	}
+}
+
+// parent is the domain that most members are in at the nearest level above at
+// which any is in one.
+func (b *Builder) parent(d *domain) *domain {
+	for i := d.level - 1; i >= 0; i-- {
+		var v votes
+		for n := range d.members {
+			if above := n.chain[i]; above != nil {
+				v.add(above.key, 1)
+			}
+		}
+		if key := v.most(); key != "" {
+			return b.domains[i][key]
+		}
+	}
+	return b.root
+}
+
+func (b *Builder) attach(d, parent *domain) {
+	if d.parent == parent {
+		return
+	}
+	if d.parent != nil {
+		delete(d.parent.children, d)
+	}
+	if parent != nil {
+		parent.children.add(d)
+	}
+	b.showAgain(d.parent)
+	b.showAgain(parent)
+	d.parent = parent
+}
+
+// contradict marks the members of which the path names another parent.
+func (b *Builder) contradict(d, parent *domain) {
+	bit := uint32(1) << d.level
+	for n := range d.members {
+		other := n.chain[parent.level] != nil && n.chain[parent.level] != parent
+		if other != (n.dissent&bit != 0) {
+			n.dissent ^= bit
+			b.changes.show(n)
+		}
+	}
+}
+
+// compose makes the elements of the domains that changed, the lowest first,
+// and the snapshot.
+func (b *Builder) compose() {
+	for i := range slices.Backward(b.levels) {
+		for d := range b.changes.elements[i] {
+			if shown := b.element(d); shown != d.shown {
+				d.shown = shown
+				b.showAgain(d.parent)
+			}
+		}
+		clear(b.changes.elements[i])
+	}
+	if b.last == nil || len(b.changes.elements[b.root.level]) > 0 {
+		b.last = b.last.next(b.root.shows())
+		clear(b.changes.elements[b.root.level])
+	}
+}
+
+// element is what a domain shows: what it showed if nothing changed, nil if it
+// has nothing to show.
+func (b *Builder) element(d *domain) *Element {
+	children := d.shows()
+	if len(children) == 0 {
+		return nil
+	}
+	e := &Element{Name: d.name, Kind: b.levels[d.level].Kind, Key: d.key[1:], Child: children}
+	if b.levels[d.level].By == ByLeaf && d.key[0] == keySwitch {
+		e.Rails = b.leafGroups[e.Key].cabling.expectations()
+	}
+	if o := d.shown; o != nil && o.Name == e.Name && slices.Equal(o.Child, children) && slices.Equal(o.Rails, e.Rails) {
+		return o
+	}
+	sum := summarize(children)
+	e.Nodes, e.Status = sum.nodes, sum.status(len(children))
+	e.encodeGroup(&sum)
+	return e
+}
+
+// shows are the elements of the domain's children and of its members without
+// another domain below, sorted.
+func (d *domain) shows() []*Element {
+	var out []*Element
+	for n := range d.members {
+		if n.home == d {
+			out = append(out, n.shown)
+		}
+	}
+	for c := range d.children {
+		if c.shown != nil {
+			out = append(out, c.shown)
+		}
+	}
+	slices.SortFunc(out, compareElements)
+	return out
+}
+
+// summary is what the elements of a list are together.
+type summary struct {
+	ready, notReady int
+	nodes           Count
+	size            int
+	digest          digest
+}
+
+func summarize(children []*Element) (s summary) {
+	for _, e := range children {
+		s.nodes.Ready += e.Nodes.Ready
+		s.nodes.Degraded += e.Nodes.Degraded
+		s.nodes.NotReady += e.Nodes.NotReady
+		s.size += e.size
+		s.digest.add(e.digest)
+		switch e.Status {
+		case v1alpha1.StatusReady:
+			s.ready++
+		case v1alpha1.StatusNotReady:
+			s.notReady++
+		}
+	}
+	return s
+}
+
+// status of a group: NotReady if every child is, Ready if every child is,
+// else Degraded.
+func (s *summary) status(children int) string {
+	switch children {
+	case s.notReady:
+		return v1alpha1.StatusNotReady
+	case s.ready:
+		return v1alpha1.StatusReady
+	}
+	return v1alpha1.StatusDegraded
+}

@@ -1,0 +1,372 @@
+package fabric
+
+import "slices"
+
+// grouping groups members (nodes, leaf groups) by the switches that their links
+// end at (leaves, spines): the four votes of the package comment. Every vote is
+// a function of the outcomes of the vote before; a change is followed through
+// the votes only as far as it changes an outcome.
+type grouping[T any] struct {
+	switches map[string]*hub[T]
+	// touched are the switches whose links changed since the last votes,
+	// changed the members whose links did.
+	touched []*hub[T]
+	changed []*member[T]
+	// round marks what is in the lists that are built now.
+	round uint32
+	// met is for anchor.
+	met []*hub[T]
+}
+
+// hub is a switch with the links that end at it.
+type hub[T any] struct {
+	id    string
+	links []attachment[T]
+	// anchor and home are the outcomes of votes 1 and 3.
+	anchor, home string
+	// groups are the links by the groups of their members.
+	groups votes
+	// usual is the rail of more than half of the links, or noRail; isTurned is
+	// set if it changed in these votes.
+	usual    int32
+	isTurned bool
+
+	shared int32 // For anchor.
+	round  uint32
+}
+
+// attachment is a link as its switch has it. Of a member's links to the switch
+// it is the nth, from 1.
+type attachment[T any] struct {
+	member *member[T]
+	rail   int32
+	nth    int32
+}
+
+// member is what has links.
+type member[T any] struct {
+	owner T
+	links []link[T]
+	// weights are the links by switch.
+	weights []weight[T]
+	// vote and group are the outcomes of votes 2 and 4; group is "" without
+	// links.
+	vote, group string
+
+	isChanged bool
+	round     uint32
+}
+
+// link leads to a switch. A leaf usually has the links of one rail.
+type link[T any] struct {
+	to   *hub[T]
+	rail int32
+}
+
+type weight[T any] struct {
+	to *hub[T]
+	n  int32
+}
+
+// noRail is the usual rail of a switch that has none.
+const noRail = -1
+
+// usualLinks is how many links a leaf of a fat tree has anyway.
+const usualLinks = 32
+
+func newGrouping[T any]() grouping[T] {
+	return grouping[T]{switches: map[string]*hub[T]{}, round: 1}
+}
+
+// at is the switch with that ID, made if need be. It lasts as long as a link
+// ends at it.
+func (g *grouping[T]) at(id string) *hub[T] {
+	h := g.switches[id]
+	if h == nil {
+		h = &hub[T]{id: id, usual: noRail, links: make([]attachment[T], 0, usualLinks)}
+		g.switches[id] = h
+	}
+	return h
+}
+
+// set gives a member other links. Without any it leaves the grouping.
+func (g *grouping[T]) set(m *member[T], links []link[T]) {
+	for _, w := range m.weights {
+		w.to.links = slices.DeleteFunc(w.to.links, func(a attachment[T]) bool { return a.member == m })
+		g.touch(w.to)
+	}
+	m.links, m.weights = links, make([]weight[T], 0, len(links))
+	for _, l := range links {
+		i := slices.IndexFunc(m.weights, func(w weight[T]) bool { return w.to == l.to })
+		if i < 0 {
+			i = len(m.weights)
+			m.weights = append(m.weights, weight[T]{to: l.to})
+		}
+		m.weights[i].n++
+		l.to.links = append(l.to.links, attachment[T]{m, l.rail, m.weights[i].n})
+		g.touch(l.to)
+	}
+	if !m.isChanged {
+		m.isChanged = true
+		g.changed = append(g.changed, m)
+	}
+}
+
+func (g *grouping[T]) touch(h *hub[T]) { g.touched = g.hub(g.touched, h) }
+
+// hub and member append to a list what is not in it yet. Of each sort only one
+// list is built in a round.
+func (g *grouping[T]) hub(list []*hub[T], h *hub[T]) []*hub[T] {
+	if h.round == g.round {
+		return list
+	}
+	h.round = g.round
+	return append(list, h)
+}
+
+func (g *grouping[T]) member(list []*member[T], m *member[T]) []*member[T] {
+	if m.round == g.round {
+		return list
+	}
+	m.round = g.round
+	return append(list, m)
+}
+
+// outcome is what votes changed.
+type outcome[T any] struct {
+	// moved are the members with another group or with other links, with the
+	// group they were in before.
+	moved []move[T]
+	// groups are those to which a switch has become foreign or its own, or
+	// has another usual rail.
+	groups []string
+}
+
+type move[T any] struct {
+	member *member[T]
+	was    string
+}
+
+// vote brings the groups up to date.
+func (g *grouping[T]) vote() outcome[T] {
+	g.round++
+	voters := g.anchors()
+	g.round++
+	homes := g.votes(voters)
+	members := g.homes(homes)
+	out := outcome[T]{moved: g.groups(members)}
+	g.round++
+	out.groups = g.count(out.moved)
+	for _, h := range g.touched {
+		if len(h.links) == 0 {
+			delete(g.switches, h.id)
+		}
+	}
+	for _, m := range g.changed {
+		m.isChanged = false
+	}
+	g.touched, g.changed = nil, nil
+	g.round++
+	return out
+}
+
+// anchors is vote 1, for the touched switches and those that share members with
+// them. It returns the members that have to vote again.
+func (g *grouping[T]) anchors() (voters []*member[T]) {
+	again := make([]*hub[T], 0, len(g.touched))
+	for _, h := range g.touched {
+		again = g.hub(again, h)
+		for _, l := range h.links {
+			for _, w := range l.member.weights {
+				again = g.hub(again, w.to)
+			}
+		}
+	}
+	for _, h := range again {
+		anchor := g.anchor(h)
+		if anchor == h.anchor {
+			continue
+		}
+		h.anchor = anchor
+		for _, l := range h.links {
+			voters = g.member(voters, l.member)
+		}
+	}
+	for _, m := range g.changed {
+		voters = g.member(voters, m)
+	}
+	return voters
+}
+
+// anchor is the least ID among a switch and its siblings.
+func (g *grouping[T]) anchor(h *hub[T]) string {
+	for _, l := range h.links {
+		for _, w := range l.member.weights {
+			if w.n < l.nth {
+				continue
+			}
+			if w.to.shared == 0 {
+				g.met = append(g.met, w.to)
+			}
+			w.to.shared++
+		}
+	}
+	least := h.id
+	for _, o := range g.met {
+		if n := 2 * int(o.shared); n > len(h.links) && n > len(o.links) && o.id < least {
+			least = o.id
+		}
+		o.shared = 0
+	}
+	g.met = g.met[:0]
+	return least
+}
+
+// votes is vote 2. It returns the switches with another home, perhaps.
+func (g *grouping[T]) votes(voters []*member[T]) (homes []*hub[T]) {
+	for _, h := range g.touched {
+		homes = g.hub(homes, h)
+	}
+	var v votes
+	for _, m := range voters {
+		v.reset()
+		for _, w := range m.weights {
+			v.add(w.to.anchor, w.n)
+		}
+		vote := v.most()
+		if vote == m.vote {
+			continue
+		}
+		m.vote = vote
+		for _, w := range m.weights {
+			homes = g.hub(homes, w.to)
+		}
+	}
+	return homes
+}
+
+// homes is vote 3. It returns the members in another group, perhaps.
+func (g *grouping[T]) homes(homes []*hub[T]) (members []*member[T]) {
+	var v votes
+	for _, h := range homes {
+		v.reset()
+		for _, l := range h.links {
+			v.add(l.member.vote, 1)
+		}
+		home, usual := v.most(), h.usualRail()
+		h.isTurned = usual != h.usual
+		if home == h.home && !h.isTurned {
+			continue
+		}
+		h.home, h.usual = home, usual
+		for _, l := range h.links {
+			members = g.member(members, l.member)
+		}
+	}
+	for _, m := range g.changed {
+		members = g.member(members, m)
+	}
+	return members
+}
+
+// usualRail is the rail of more than half of the links, by Boyer and Moore's
+// majority vote.
+func (h *hub[T]) usualRail() int32 {
+	rail, lead := int32(noRail), 0
+	for _, l := range h.links {
+		switch {
+		case lead == 0:
+			rail, lead = l.rail, 1
+		case l.rail == rail:
+			lead++
+		default:
+			lead--
+		}
+	}
+	n := 0
+	for _, l := range h.links {
+		if l.rail == rail {
+			n++
+		}
+	}
+	if 2*n > len(h.links) {
+		return rail
+	}
+	return noRail
+}
+
+// groups is vote 4. Among equals it prefers the group at whose switches the
+// member's links start from the usual rail.
+func (g *grouping[T]) groups(members []*member[T]) []move[T] {
+	moved := make([]move[T], 0, len(members))
+	var v votes
+	for _, m := range members {
+		v.reset()
+		for _, w := range m.weights {
+			v.add(w.to.home, w.n)
+		}
+		group := v.most()
+		if v.tied(group) {
+			group = m.favored(&v)
+		}
+		if group != m.group || m.isChanged {
+			moved = append(moved, move[T]{m, m.group})
+			m.group = group
+		}
+	}
+	return moved
+}
+
+// favored decides a tie: by the links that start from the usual rail.
+func (m *member[T]) favored(v *votes) string {
+	most := v.count(v.most())
+	var favored votes
+	for _, one := range v.list {
+		if one.n == most {
+			favored.add(one.id, 1)
+		}
+	}
+	for _, l := range m.links {
+		if l.rail == l.to.usual && favored.count(l.to.home) > 0 {
+			favored.add(l.to.home, 1)
+		}
+	}
+	return favored.most()
+}
+
+// count counts again the links of which groups end at which switches.
+func (g *grouping[T]) count(moved []move[T]) (groups []string) {
+	var again []*hub[T]
+	for _, h := range g.touched {
+		again = g.hub(again, h)
+	}
+	for _, m := range moved {
+		for _, w := range m.member.weights {
+			again = g.hub(again, w.to)
+		}
+	}
+	for _, h := range again {
+		groups = h.count(groups)
+	}
+	return groups
+}
+
+// count appends the groups to which the switch is not what it was.
+func (h *hub[T]) count(groups []string) []string {
+	var now votes
+	for _, l := range h.links {
+		now.add(l.member.group, 1)
+	}
+	for _, v := range h.groups.list {
+		if h.isTurned || h.groups.foreign(v.id) != now.foreign(v.id) {
+			groups = append(groups, v.id)
+		}
+	}
+	for _, v := range now.list {
+		if h.groups.count(v.id) == 0 && (h.isTurned || now.foreign(v.id)) {
+			groups = append(groups, v.id)
+		}
+	}
+	h.groups, h.isTurned = now, false
+	return groups
+}

@@ -1,0 +1,341 @@
+package gang
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
+)
+
+// The API groups that have a PodGroup, all in version v1alpha1. The second is
+// the only one that a cluster from 1.31 on may have: *.k8s.io without the x is
+// protected.
+const (
+	APIGroup     = "scheduling.sigs.k8s.io"
+	APIGroupXK8s = "scheduling.x-k8s.io"
+	APIVersion   = "v1alpha1"
+	Resource     = "podgroups"
+	Kind         = "PodGroup"
+)
+
+// ErrNoGang is the error of [Read] for a pod that is in no gang.
+var ErrNoGang = errors.New("is in no gang")
+
+// key is a label or an annotation.
+type key struct {
+	name  string
+	label bool
+}
+
+func label(name string) key      { return key{name, true} }
+func annotation(name string) key { return key{name, false} }
+
+func (k key) String() string {
+	if k.label {
+		return "label " + k.name
+	}
+	return "annotation " + k.name
+}
+
+// nameKeys are the spellings of a gang's name.
+func nameKeys() []key {
+	return []key{
+		label(wellknown.GangName), label(wellknown.GangNameBare), label(wellknown.GangNameXK8s),
+		annotation(wellknown.KoordinatorName),
+	}
+}
+
+// memberKeys make no sense without a gang's name.
+func memberKeys() []key {
+	return []key{
+		label(wellknown.GangMinAvailable), label(wellknown.GangGroups), label(wellknown.GangMatchPolicy),
+		annotation(wellknown.GangMinAvailable), annotation(wellknown.GangGroups),
+		annotation(wellknown.KoordinatorMinAvailable), annotation(wellknown.KoordinatorGroups),
+	}
+}
+
+// Mentions is true if a pod has any key that [Read] looks at; cheaper than Read
+// where most pods have none.
+func Mentions(pod *corev1.Pod) bool {
+	r := reader{labels: pod.Labels, annotations: pod.Annotations}
+	return slices.ContainsFunc(nameKeys(), r.has) || slices.ContainsFunc(memberKeys(), r.has)
+}
+
+// IsLabeled is true if a pod describes all of its gang itself, in the PodGroup
+// spelling: the name in a label, and min-available in a label or an annotation.
+// Koordinator's annotations do not count: their users have objects of
+// Koordinator's own.
+func IsLabeled(pod *corev1.Pod) bool {
+	name := pod.Labels[wellknown.GangName] + pod.Labels[wellknown.GangNameBare] + pod.Labels[wellknown.GangNameXK8s]
+	return name != "" && pod.Labels[wellknown.GangMinAvailable]+pod.Annotations[wellknown.GangMinAvailable] != ""
+}
+
+// Read reads a pod. The error is [ErrNoGang], or names every invalid key; then
+// the Key is set nevertheless if the name is valid.
+func Read(pod *corev1.Pod, d wellknown.Domains) (Spec, error) {
+	r := reader{labels: pod.Labels, annotations: pod.Annotations}
+	name, at := r.value(nameKeys()...)
+	if name != "" && !isName(name) {
+		r.errorf("%s: %q is no name of an object", at, wellknown.Clip(name))
+		name = ""
+	}
+	if name == "" && len(r.errs) == 0 {
+		if keys := memberKeys(); slices.ContainsFunc(keys, r.has) {
+			k := keys[slices.IndexFunc(keys, r.has)]
+			return Spec{}, fmt.Errorf("%s without the name of a gang: it is in %s", k, wellknown.GangName)
+		}
+		return Spec{}, ErrNoGang
+	}
+	spec := Spec{Key: types.NamespacedName{Namespace: pod.Namespace, Name: name}}
+	r.read(&spec, at == annotation(wellknown.KoordinatorName), d)
+	return spec, errors.Join(r.errs...)
+}
+
+// ReadPlacement reads the annotations about the placement of a gang that has its
+// members, size and name in fields of its own: a PodGroup of Kubernetes'
+// own API (scheduling.k8s.io), or a pod of it. They are the size of a slice,
+// the levels of the topology, and what to do without one. The error names every
+// invalid key.
+func ReadPlacement(key types.NamespacedName, annotations map[string]string, d wellknown.Domains) (Spec, error) {
+	spec := Spec{Key: key}
+	r := reader{annotations: annotations}
+	r.placement(&spec, d)
+	return spec, errors.Join(r.errs...)
+}
+
+// ReadObject reads a PodGroup object of either API group, as JSON decoded into
+// maps: spec.minMember and spec.scheduleTimeoutSeconds, and the annotations
+// that pods may have as well. The error names every invalid field or key.
+func ReadObject(object map[string]any, d wellknown.Domains) (Spec, error) {
+	u := unstructured.Unstructured{Object: object}
+	if !isName(u.GetName()) || !isName(u.GetNamespace()) {
+		return Spec{}, errors.New("PodGroup has no name and namespace")
+	}
+	r := reader{labels: u.GetLabels(), annotations: u.GetAnnotations()}
+	s := Spec{Key: types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}}
+	r.read(&s, false, d)
+
+	fields, _ := object["spec"].(map[string]any)
+	if value := fields["minMember"]; value != nil {
+		n := r.field("spec.minMember", value, MaxMembers)
+		if n > 0 && s.MinMember > 0 && n != s.MinMember {
+			r.errorf("spec.minMember is %d and its min-available %d", n, s.MinMember)
+		}
+		s.MinMember = n
+	}
+	if value := fields["scheduleTimeoutSeconds"]; value != nil {
+		s.Timeout = time.Duration(r.field("spec.scheduleTimeoutSeconds", value, int(maxTimeout/time.Second))) * time.Second
+	}
+	if len(r.errs) > 0 {
+		return s, fmt.Errorf("PodGroup %s: %w", s.Key, errors.Join(r.errs...))
+	}
+	return s, nil
+}
+
+// reader reads labels and annotations, and collects what is wrong with them.
+type reader struct {
+	labels, annotations map[string]string
+	errs                []error
+}
+
+func (r *reader) errorf(format string, args ...any) {
+	r.errs = append(r.errs, fmt.Errorf(format, args...))
+}
+
+func (r *reader) lookup(k key) (string, bool) {
+	from := r.annotations
+	if k.label {
+		from = r.labels
+	}
+	text, ok := from[k.name]
+	return text, ok
+}
+
+func (r *reader) has(k key) bool {
+	_, ok := r.lookup(k)
+	return ok
+}
+
+// value is the value that all of the keys agree on which are there, and the
+// first of these.
+func (r *reader) value(keys ...key) (value string, at key) {
+	for _, k := range keys {
+		text, ok := r.lookup(k)
+		text = strings.TrimSpace(text)
+		switch {
+		case !ok:
+		case text == "":
+			r.errorf("%s is empty", k)
+		case value == "":
+			value, at = text, k
+		case text != value:
+			r.errorf("%s is %q and %s is %q", at, wellknown.Clip(value), k, wellknown.Clip(text))
+		}
+	}
+	return value, at
+}
+
+// read fills in everything but the key.
+func (r *reader) read(s *Spec, koordinator bool, d wellknown.Domains) {
+	s.MinMember = r.number(MaxMembers, label(wellknown.GangMinAvailable), annotation(wellknown.GangMinAvailable),
+		annotation(wellknown.KoordinatorMinAvailable))
+	r.policy(s, koordinator)
+	r.groups(s)
+	if text, at := r.value(annotation(wellknown.KoordinatorWaitingTime)); text != "" {
+		timeout, err := time.ParseDuration(text)
+		if err != nil || timeout <= 0 || timeout > maxTimeout {
+			r.errorf("%s: %q is no time from 1ns to %s, such as 30s", at, wellknown.Clip(text), maxTimeout)
+		} else {
+			s.Timeout = timeout
+		}
+	}
+	r.placement(s, d)
+	for _, k := range []key{annotation(wellknown.KoordinatorTotalNumber), annotation(wellknown.KoordinatorMode)} {
+		if r.has(k) {
+			s.Ignored = append(s.Ignored, k.String()+" is ignored")
+		}
+	}
+}
+
+// placement fills in where the gang is to be.
+func (r *reader) placement(s *Spec, d wellknown.Domains) {
+	sizes := []key{annotation(d.GPUGroupSize()), annotation(wellknown.GPUGroupSizeAlias)}
+	s.GroupSize = r.number(MaxGroupSize, slices.Compact(sizes)...)
+	s.Required = r.level(annotation(wellknown.GangRequiredLevel))
+	s.Preferred = r.level(annotation(wellknown.GangPreferredLevel))
+	if text, at := r.value(annotation(wellknown.GangWithoutMap)); text != "" {
+		if s.WithoutMap = WithoutMap(text); s.WithoutMap != Wait && s.WithoutMap != Place {
+			r.errorf("%s: %q is neither %s nor %s", at, wellknown.Clip(text), Wait, Place)
+		}
+	}
+}
+
+func (r *reader) level(k key) string {
+	text, at := r.value(k)
+	if text != "" && wellknown.CheckValue(text) != nil {
+		r.errorf("%s: %q is no kind of group", at, wellknown.Clip(text))
+		return ""
+	}
+	return text
+}
+
+// number is 1 to most, in digits: 1e3, +1 and 0x1 are slips. It is 0 without
+// any of the keys.
+func (r *reader) number(most int, keys ...key) int {
+	text, at := r.value(keys...)
+	if text == "" {
+		return 0
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || strconv.Itoa(n) != text || n < 1 || n > most {
+		r.errorf("%s: %q is not 1 to %d", at, wellknown.Clip(text), most)
+		return 0
+	}
+	return n
+}
+
+// field is a whole number of 1 to most in a decoded JSON object.
+func (r *reader) field(name string, value any, most int) int {
+	n, _ := value.(int64)
+	if f, ok := value.(float64); ok && f == math.Trunc(f) {
+		n = int64(f)
+	}
+	if n < 1 || n > int64(most) {
+		r.errorf("%s: %v is not 1 to %d", name, wellknown.Clip(fmt.Sprint(value)), most)
+		return 0
+	}
+	return int(n)
+}
+
+func (r *reader) policy(s *Spec, koordinator bool) {
+	text, at := r.value(
+		label(wellknown.GangMatchPolicy), annotation(wellknown.GangMatchPolicy), annotation(wellknown.KoordinatorMatchPolicy))
+	p := Policy(text)
+	switch {
+	case text == "":
+	case !p.Known():
+		r.errorf("%s: %q is none of %s, %s, %s, %s", at, wellknown.Clip(text),
+			OnceSatisfied, OnlyWaiting, WaitingAndRunning, WaitingRunningSucceed)
+	case koordinator && p != OnceSatisfied:
+		s.Policy = OnceSatisfied
+		s.Ignored = append(s.Ignored, fmt.Sprintf("%s: %s is ignored: a gang that %s names is %s",
+			at, p, wellknown.KoordinatorName, OnceSatisfied))
+	default:
+		s.Policy = p
+	}
+}
+
+// groups fills in the gangs that run together, sorted, with the gang itself.
+func (r *reader) groups(s *Spec) {
+	if r.has(label(wellknown.GangGroups)) {
+		r.errorf("label %s: it is an annotation; a list in JSON is no label value", wellknown.GangGroups)
+	}
+	for _, k := range []key{annotation(wellknown.GangGroups), annotation(wellknown.KoordinatorGroups)} {
+		text, ok := r.lookup(k)
+		if !ok {
+			continue
+		}
+		switch groups, err := parseGroups(text, s.Key); {
+		case err != nil:
+			r.errorf("%s: %w", k, err)
+		case s.Groups == nil:
+			s.Groups = groups
+		case !slices.Equal(s.Groups, groups):
+			r.errorf("%s and %s list different gangs", annotation(wellknown.GangGroups), k)
+		}
+	}
+}
+
+// parseGroups reads a JSON list of "namespace/name". The gang itself is added,
+// duplicates are dropped.
+func parseGroups(text string, self types.NamespacedName) ([]types.NamespacedName, error) {
+	// The longest list: two names of 253 characters, a slash, quotes, a comma
+	// and a blank for each gang.
+	const maxText = MaxGroups * (2*253 + 5)
+	if len(text) > maxText {
+		return nil, fmt.Errorf("%d bytes are more than %d gangs need", len(text), MaxGroups)
+	}
+	var words []string
+	if err := json.Unmarshal([]byte(text), &words); err != nil {
+		return nil, fmt.Errorf(`%q is no list such as ["namespace/gang-a", "namespace/gang-b"]`, wellknown.Clip(text))
+	}
+	groups := make([]types.NamespacedName, 0, len(words)+1)
+	if self.Name != "" {
+		groups = append(groups, self)
+	}
+	for _, word := range words {
+		namespace, name, slash := strings.Cut(strings.TrimSpace(word), "/")
+		if !slash {
+			namespace, name = self.Namespace, namespace
+		}
+		if !isName(namespace) || !isName(name) || strings.Contains(namespace, ".") {
+			return nil, fmt.Errorf("%q is no namespace/name", wellknown.Clip(word))
+		}
+		groups = append(groups, types.NamespacedName{Namespace: namespace, Name: name})
+	}
+	slices.SortFunc(groups, func(a, b types.NamespacedName) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	groups = slices.Compact(groups)
+	switch {
+	case len(groups) > MaxGroups:
+		return nil, fmt.Errorf("%d gangs; at most %d", len(groups), MaxGroups)
+	case len(groups) == 0:
+		return nil, errors.New("lists no gang")
+	}
+	return groups, nil
+}
+
+// isName is true if s can be the name of an object or of a namespace.
+func isName(s string) bool { return wellknown.CheckDomain(s) == nil }

@@ -1,0 +1,122 @@
+package placement
+
+import "slices"
+
+// placeBlocks goes through the pending primary ranks up to last, block by
+// block: those of a block with placed members go where these are, the others
+// are free. It is false if there is no room for a block.
+func (s *search) placeBlocks(last int32) bool {
+	for block := range slices.Chunk(s.demand.primary, s.demand.block) {
+		if !s.placeBlock(block, last) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *search) placeBlock(block []int32, last int32) bool {
+	d, t := &s.demand, s.tree
+	pods, members := int64(0), false
+	var homes, ungrouped []int32
+	for _, rank := range block {
+		at := d.at[rank]
+		members = members || at != waiting
+		switch {
+		case at == waiting && rank <= last:
+			pods++
+		case at < 0:
+		case at < t.grouped:
+			homes = append(homes, t.home[at])
+		default:
+			ungrouped = append(ungrouped, at)
+		}
+	}
+	if pods == 0 {
+		return true
+	}
+	if !members {
+		s.free = append(s.free, block[:pods]...)
+		return true
+	}
+	for _, at := range ungrouped {
+		if int64(s.room.fit[at]) >= pods {
+			s.fix(block, last, target{node: at}, pods)
+			return true
+		}
+	}
+	if len(homes) == 0 && len(ungrouped) > 0 {
+		return false
+	}
+	at, ok := s.blockTarget(homes, pods)
+	if ok {
+		s.fix(block, last, at, pods)
+	}
+	return ok
+}
+
+// fix assigns what is pending of a block to nodes of a target.
+func (s *search) fix(block []int32, last int32, at target, pods int64) {
+	p := &s.pack
+	node, end := s.tree.span(at)
+	p.spread(node, end, pods)
+	for _, rank := range block {
+		if s.demand.at[rank] != waiting || rank > last {
+			continue
+		}
+		for p.take[node] == 0 {
+			node++
+		}
+		p.take[node]--
+		p.fit[node]--
+		p.fixed = append(p.fixed, Member{Rank: int(rank), Node: node})
+		p.addMembers(node, 1)
+	}
+}
+
+// blockTarget is the lowest group among homes, or of all if there are none,
+// that takes so many pods of a block with the least room to spare; a node, if
+// that is required.
+func (s *search) blockTarget(homes []int32, pods int64) (target, bool) {
+	if s.require.nodes {
+		return s.blockNode(pods)
+	}
+	best, least := target{None, None}, int64(0)
+	for i := range s.tree.groups {
+		at := target{None, int32(i)}
+		if !s.tree.groups[i].lowest || len(homes) > 0 && !slices.Contains(homes, at.group) || !s.mayFix(at.group) {
+			continue
+		}
+		room := int64(0)
+		first, last := s.tree.span(at)
+		for _, n := range s.room.fit[first:last] {
+			room += int64(n)
+		}
+		if room >= pods && (best.group < 0 || room < least) {
+			best, least = at, room
+		}
+	}
+	return best, best.group >= 0
+}
+
+// blockNode is the first node that takes so many pods, beside members if there
+// are any.
+func (s *search) blockNode(pods int64) (target, bool) {
+	known := func(at int32) bool { return at >= 0 }
+	anywhere := len(s.pack.fixed) == 0 && !slices.ContainsFunc(s.demand.at, known)
+	for node, n := range s.room.fit {
+		if int64(n) >= pods && (anywhere || s.room.placed[node] > 0) {
+			return target{node: int32(node)}, true
+		}
+	}
+	return target{}, false
+}
+
+// mayFix is true if pods that are fixed in a lowest group are with others in
+// one group of the required kind.
+func (s *search) mayFix(home int32) bool {
+	if s.require.around == 0 || s.room.placedIn[0] == 0 {
+		return true
+	}
+	in := s.tree.ancestor(home, s.require.around)
+	return in >= 0 && s.room.placedIn[in] > 0
+}

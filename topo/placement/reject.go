@@ -1,0 +1,118 @@
+package placement
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// reject explains how much of what must be placed would fit, and where: 3 of 5
+// fit, group leaf-07 is 4 GPUs short.
+func (s *search) reject(least int) error {
+	d := &s.demand
+	n := max(0, s.most(0, least))
+	s.attempt(n)
+	plan := s.plan()
+	text := fmt.Sprintf("%d of %d fit", plan.Pods, d.placed()+least)
+	if plan.Pods == 0 {
+		text = fmt.Sprintf("none of %d fits", least)
+	}
+	if d.gang.Slice > 0 {
+		text += " in slices of " + count(d.gang.Slice, "GPU")
+	}
+	if placed := d.placed(); placed > 0 {
+		text += fmt.Sprintf(" (%d placed already)", placed)
+	}
+	task := &d.gang.Tasks[d.task[d.pending[n]]]
+	noRoom, outside := s.nodesWithRoom(task)
+	if noRoom {
+		in := ""
+		if s.tree.bit(d.gang.Require) != 0 {
+			in = " in a " + d.gang.Require
+		}
+		text += fmt.Sprintf(", no node%s has room for a %s", in, cmp.Or(task.Name, "pod"))
+	} else if plan.Pods > 0 {
+		text += fmt.Sprintf(", %s %s short", s.closest(&plan), s.missing(n, least))
+	}
+	if outside > 0 {
+		is := "are"
+		if outside == 1 {
+			is = "is"
+		}
+		text += fmt.Sprintf("; %s with room %s in no %s", count(outside, "node"), is, d.gang.Require)
+	}
+	avoided := 0
+	for _, node := range d.gang.Avoid {
+		if node >= 0 && node < s.tree.nodes() {
+			avoided++
+		}
+	}
+	if avoided > 0 {
+		text += fmt.Sprintf("; %s avoided", count(avoided, "node"))
+	}
+	return errors.New(text)
+}
+
+// closest names where the plan of the most pods is.
+func (s *search) closest(plan *Plan) string {
+	t, kind := s.tree, s.demand.gang.Require
+	if kind == "" {
+		return "all nodes together are"
+	}
+	at := plan.Group
+	for at.Kind != kind && at.Parent > 0 {
+		at = t.Group(at.Parent)
+	}
+	if plan.Group.Kind == kindNode && kind != kindNode {
+		at, _ = t.Around(plan.Group.First, kind)
+	}
+	switch {
+	case at.Name == "":
+		return "all nodes together are"
+	case at.Kind == kindNode:
+		return "node " + at.Name + " is"
+	}
+	return "group " + at.Name + " is"
+}
+
+// missing is how many GPUs the pending pods ask for that do not fit; how many
+// pods, if these ask for none.
+func (s *search) missing(n, least int) string {
+	gpus := 0
+	for _, rank := range s.demand.pending[n:least] {
+		gpus += s.demand.gang.Tasks[s.demand.task[rank]].GPUs
+	}
+	if gpus > 0 {
+		return count(gpus, "GPU")
+	}
+	return count(least-n, "pod")
+}
+
+// nodesWithRoom is whether no node has room for one pod more of a task, and how
+// many nodes with room for primary ones are in no group of the required kind.
+func (s *search) nodesWithRoom(task *Task) (none bool, outside int) {
+	d, t := &s.demand, s.tree
+	bit := t.bit(d.gang.Require)
+	primary := d.room.Fit[d.classes[0]]
+	none = true
+	for node, home := range t.home {
+		inside := bit == 0 || t.groups[home].around&bit != 0
+		room, counts := inside && d.room.Fit[task.Class][node] > 0, !inside && primary[node] > 0
+		if !room && !counts || slices.Contains(d.gang.Avoid, int32(node)) {
+			continue
+		}
+		none = none && !room
+		if counts {
+			outside++
+		}
+	}
+	return none, outside
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

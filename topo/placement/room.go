@@ -1,0 +1,129 @@
+package placement
+
+// amount is how much is to be placed: whole blocks, and the pods of a last,
+// shorter one.
+type amount struct{ blocks, short int64 }
+
+// slots is how many slots of a block hold the amount.
+func (a amount) slots() int64 {
+	if a.short > 0 {
+		return a.blocks + 1
+	}
+	return a.blocks
+}
+
+// room is what nodes and groups take at one point of a search, and where
+// placed members are.
+type room struct {
+	tree *Tree
+	// block is how many pods go into one lowest group, and short how many are
+	// in the shorter block; 0 if there is none.
+	block, short int64
+	// fit is how many primary pods each node takes; free is Capacity.Free.
+	fit, free []int32
+	// pods and slots are how many pods and whole blocks each group takes;
+	// spare, whether it takes the shorter block besides.
+	pods, slots []int64
+	spare       []bool
+	// placed are the members on each node, and placedIn those in each group.
+	placed, placedIn []int32
+}
+
+func newRoom(t *Tree) *room {
+	n, g := t.Len(), len(t.groups)
+	return &room{
+		tree: t, fit: make([]int32, n), placed: make([]int32, n), placedIn: make([]int32, g),
+		pods: make([]int64, g), slots: make([]int64, g), spare: make([]bool, g),
+	}
+}
+
+// addMembers adds placed members to a node. A node in no group is close to no
+// other.
+func (r *room) addMembers(node, n int32) {
+	r.placed[node] += n
+	if node >= r.tree.grouped {
+		return
+	}
+	for g := r.tree.home[node]; g >= 0; g = r.tree.groups[g].parent {
+		r.placedIn[g] += n
+	}
+}
+
+// sum adds up what the nodes take, group by group. A block goes into one
+// lowest group, so what is left over there counts for nothing but the shorter
+// block.
+func (r *room) sum() {
+	t := r.tree
+	t.sum(r.pods, r.fit, nil)
+	clear(r.slots)
+	clear(r.spare)
+	for i := len(t.groups) - 1; i >= 0; i-- {
+		g := &t.groups[i]
+		if g.lowest {
+			r.slots[i] = r.pods[i] / r.block
+			r.spare[i] = r.block > 1 && r.short > 0 && r.pods[i]%r.block >= r.short
+		}
+		if g.parent >= 0 {
+			r.slots[g.parent] += r.slots[i]
+			r.spare[g.parent] = r.spare[g.parent] || r.spare[i]
+		}
+	}
+}
+
+// total is how many pods an amount is.
+func (r *room) total(a amount) int64 { return a.blocks*r.block + a.short }
+
+// holds is true if a target takes an amount.
+func (r *room) holds(at target, a amount) bool {
+	if at.node >= 0 {
+		return int64(r.fit[at.node]) >= r.total(a)
+	}
+	slots := r.slots[at.group]
+	if a.short > 0 && r.spare[at.group] {
+		slots++
+	}
+	return slots >= a.slots()
+}
+
+// left is how much a node has, to compare nodes that take as many pods.
+func (r *room) left(node int32) int64 {
+	if r.free != nil {
+		return int64(r.free[node])
+	}
+	return int64(r.fit[node])
+}
+
+// fuller is true if node a, which takes as many pods as b, has less free or, if
+// that is the same, less room around it.
+func (r *room) fuller(a, b int32) bool {
+	if r.free != nil && r.free[a] != r.free[b] {
+		return r.free[a] < r.free[b]
+	}
+	return r.fullerGroup(r.tree.home[a], r.tree.home[b])
+}
+
+// fullerGroup is true if group a has less room than b or, if they have the
+// same, less around it.
+func (r *room) fullerGroup(a, b int32) bool {
+	for a != b {
+		if r.pods[a] != r.pods[b] {
+			return r.pods[a] < r.pods[b]
+		}
+		a, b = r.tree.groups[a].parent, r.tree.groups[b].parent
+		if a < 0 || b < 0 {
+			return false
+		}
+	}
+	return false
+}
+
+// children appends the groups right inside g, with or without members.
+func (r *room) children(items []item, g int32, members bool) []item {
+	t := r.tree
+	for c := g + 1; c < t.groups[g].next; c = t.groups[c].next {
+		if members == (r.placedIn[c] > 0) {
+			items = append(items, item{id: c, slots: r.slots[c], room: r.pods[c], spare: r.spare[c]})
+		}
+	}
+	return items
+}

@@ -1,0 +1,377 @@
+package placement
+
+import (
+	"math"
+	"slices"
+)
+
+// Secondary pods are those of a gang that are not like the primary ones: a
+// master, parameter servers. Where the primary pods go is decided first. The
+// secondary ones are then assigned among them where they cost the primary pods
+// nothing; if that is not possible, each goes where it costs the fewest of them,
+// and the primary pods get what is left. For one secondary pod that finds a
+// plan if there is one; for more it is a heuristic, which never puts on a node
+// what it does not take.
+const (
+	// maxTries is how many groups of a tier are tried.
+	maxTries = 24
+	// maxReserved is how many secondary pods are assigned before primary ones.
+	maxReserved = 64
+)
+
+// secondary assigns the secondary pods of a gang.
+type secondary struct {
+	*packer
+	demand   *demand
+	excluded []bool
+	tasks    []secondaryTask
+	// assigned are the secondary pods with a node so far; on counts them by
+	// node.
+	assigned []Member
+	on       []int32
+	// reduced are nodes that take fewer primary pods because of them: Rank is
+	// how many each took before.
+	reduced []Member
+	// tried are targets that did not take the gang. After the first, cost is
+	// how many primary pods a secondary one costs each group at least.
+	tried  []target
+	cost   []int64
+	costed bool
+	// used marks the lowest groups of the gang, and pods is a buffer.
+	used []bool
+	pods []int32
+}
+
+// secondaryTask is a task's pending pods, and how many of them each group
+// takes.
+type secondaryTask struct {
+	class int32
+	ranks []int32
+	room  []int64
+}
+
+func newSecondary(p *packer, d *demand, excluded []bool) *secondary {
+	groups := len(p.tree.groups)
+	return &secondary{
+		packer: p, demand: d, excluded: excluded,
+		on: make([]int32, p.tree.Len()), cost: make([]int64, groups), used: make([]bool, groups),
+	}
+}
+
+// reset begins an attempt.
+func (s *secondary) reset() {
+	clear(s.on)
+	s.assigned, s.reduced, s.tried, s.costed = s.assigned[:0], s.reduced[:0], s.tried[:0], false
+}
+
+// place assigns the pending ranks, of which a are primary pods that go
+// anywhere.
+func (s *secondary) place(a amount, pending []int32, f filter) bool {
+	s.read(pending)
+	outside := f
+	f.beside = s
+	tries, tier := 0, int32(-1)
+	for {
+		at, ok := s.find(a, &f)
+		if !ok {
+			return s.placeAnywhere(a, &outside)
+		}
+		if s.placeIn(at, a) {
+			return true
+		}
+		s.tried = append(s.tried, at)
+		if !s.costed {
+			s.findCosts()
+		}
+		if now := s.tree.tier(at); now != tier {
+			tries, tier = 0, now
+		}
+		if tries++; tries > maxTries {
+			f.tier, s.tried = tier+1, s.tried[:0]
+		}
+	}
+}
+
+// read collects the secondary tasks among the pending ranks.
+func (s *secondary) read(pending []int32) {
+	s.tasks = s.tasks[:0]
+	for len(pending) > 0 {
+		task := s.demand.task[pending[0]]
+		end := 1
+		for end < len(pending) && s.demand.task[pending[end]] == task {
+			end++
+		}
+		if !s.demand.isPrimary[task] {
+			k := secondaryTask{class: s.demand.class(int(task)), ranks: pending[:end], room: make([]int64, len(s.tree.groups))}
+			s.tree.sum(k.room, s.demand.room.Fit[k.class], s.excluded)
+			s.tasks = append(s.tasks, k)
+		}
+		pending = pending[end:]
+	}
+}
+
+// placeIn places the primary pods in a target, and the secondary ones beside
+// them.
+func (s *secondary) placeIn(at target, a amount) bool {
+	first, last := s.tree.span(at)
+	s.put(at, a)
+	if s.assignAll(first, last) {
+		return true
+	}
+	s.undo()
+	if s.reserve(first, last) {
+		s.sum()
+		if s.holds(at, a) {
+			s.put(at, a)
+			return true
+		}
+	}
+	s.undo()
+	s.sum()
+	return false
+}
+
+// placeAnywhere uses nodes in no group too.
+func (s *secondary) placeAnywhere(a amount, f *filter) bool {
+	if f.around != 0 || f.nodes {
+		return false
+	}
+	root, ok := target{None, 0}, true
+	if s.holds(root, a) {
+		s.put(root, a)
+	} else {
+		ok = s.ungrouped(a, f)
+	}
+	if ok && s.assignAll(0, s.tree.nodes()) {
+		return true
+	}
+	s.undo()
+	return false
+}
+
+// undo takes back what the last target got.
+func (s *secondary) undo() {
+	clear(s.take)
+	s.tail = 0
+	for _, m := range s.assigned {
+		s.on[m.Node] = 0
+	}
+	s.assigned = s.assigned[:0]
+	for _, was := range slices.Backward(s.reduced) {
+		s.fit[was.Node] = int32(was.Rank) //nolint:gosec // It was there.
+	}
+	s.reduced = s.reduced[:0]
+}
+
+// distance is how far from the gang a node is.
+type distance int
+
+const (
+	onNode distance = iota
+	inDomain
+	anywhere
+)
+
+// assignAll assigns the secondary pods to nodes from first up to last. Nodes
+// and groups that the gang uses come before others, and nodes on which a
+// secondary pod takes no primary pod's room before those on which it does.
+func (s *secondary) assignAll(first, last int32) bool {
+	clear(s.used)
+	for node := first; node < min(last, s.tree.grouped); node++ {
+		if s.take[node] > 0 || s.placed[node] > 0 {
+			s.used[s.tree.home[node]] = true
+		}
+	}
+	for i := range s.tasks {
+		if !s.assignTask(first, last, &s.tasks[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *secondary) assignTask(first, last int32, task *secondaryTask) bool {
+	ranks := task.ranks
+	for _, pass := range [...]struct {
+		within distance
+		full   bool
+	}{{onNode, true}, {inDomain, true}, {onNode, false}, {inDomain, false}, {anywhere, true}, {anywhere, false}} {
+		for node := first; node < last && len(ranks) > 0; node++ {
+			if s.distance(node) > pass.within {
+				continue
+			}
+			primary := s.take[node]
+			if pass.full {
+				primary = max(primary, s.fit[node])
+			}
+			for len(ranks) > 0 && s.takes(node, primary, task.class) {
+				s.assign(node, ranks[0])
+				ranks = ranks[1:]
+			}
+		}
+	}
+	return len(ranks) == 0
+}
+
+func (s *secondary) assign(node, rank int32) {
+	s.assigned = append(s.assigned, Member{Rank: int(rank), Node: node})
+	s.on[node]++
+}
+
+func (s *secondary) distance(node int32) distance {
+	switch {
+	case s.take[node] > 0 || s.placed[node] > 0 || s.on[node] > 0:
+		return onNode
+	case node < s.tree.grouped && s.used[s.tree.home[node]]:
+		return inDomain
+	}
+	return anywhere
+}
+
+// reserve assigns the secondary pods where they cost the fewest primary ones.
+func (s *secondary) reserve(first, last int32) bool {
+	best, reserved := None, 0
+	for _, task := range s.tasks {
+		if reserved += len(task.ranks); reserved > maxReserved {
+			return false
+		}
+		for _, rank := range task.ranks {
+			if best < 0 || s.loss(best, task.class) > 0 {
+				if best = s.cheapest(first, last, task.class); best < 0 {
+					return false
+				}
+				s.reduced = append(s.reduced, Member{Rank: int(s.fit[best]), Node: best})
+				s.fit[best] -= s.loss(best, task.class)
+			}
+			s.assign(best, rank)
+		}
+	}
+	return true
+}
+
+// cheapest is the first of the nodes that lose the fewest primary pods to one
+// of a class.
+func (s *secondary) cheapest(first, last, class int32) int32 {
+	best, least := None, int32(math.MaxInt32)
+	for node := first; node < last && least > 0; node++ {
+		if loss := s.loss(node, class); loss < least {
+			best, least = node, loss
+		}
+	}
+	return best
+}
+
+// takes is true if a node takes so many primary pods, the secondary ones that
+// it has, and one more of a class.
+func (s *secondary) takes(node, primary, class int32) bool {
+	if s.excluded[node] {
+		return false
+	}
+	d := s.demand
+	for _, m := range s.fixed {
+		if m.Node == node {
+			primary++
+		}
+	}
+	s.pods = slices.Grow(s.pods[:0], len(d.room.Fit))[:len(d.room.Fit)]
+	// A node that takes the same number of any primary class takes as many of
+	// a mixture: what pods ask for adds up.
+	for _, other := range d.classes {
+		clear(s.pods)
+		s.pods[class]++
+		if s.on[node] > 0 {
+			for _, m := range s.assigned {
+				if m.Node == node {
+					s.pods[d.class(int(d.task[m.Rank]))]++
+				}
+			}
+		}
+		s.pods[other] += primary
+		if !d.room.holds(node, s.pods) {
+			return false
+		}
+	}
+	return true
+}
+
+// loss is how many primary pods fewer a node takes with one pod more of a
+// class.
+func (s *secondary) loss(node, class int32) int32 {
+	if !s.takes(node, 0, class) {
+		return math.MaxInt32
+	}
+	if s.takes(node, s.fit[node], class) {
+		return 0
+	}
+	lo, hi := int32(0), s.fit[node]
+	for hi-lo > 1 {
+		if mid := lo + (hi-lo)/2; s.takes(node, mid, class) {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return s.fit[node] - lo
+}
+
+// findCosts finds for every group the fewest primary pods that a secondary one
+// costs.
+func (s *secondary) findCosts() {
+	groups := s.tree.groups
+	s.costed = true
+	clear(s.cost)
+	least := make([]int64, len(groups))
+	for _, task := range s.tasks {
+		for i := range least {
+			least[i] = math.MaxInt32
+		}
+		for i := len(groups) - 1; i >= 0; i-- {
+			g := &groups[i]
+			if g.lowest {
+				for node := g.first; node < g.last && least[i] > 0; node++ {
+					least[i] = min(least[i], int64(s.loss(node, task.class)))
+				}
+			}
+			if g.parent >= 0 {
+				least[g.parent] = min(least[g.parent], least[i])
+			}
+			s.cost[i] = max(s.cost[i], least[i])
+		}
+	}
+}
+
+// admits is true if a target has not been tried and has room for the secondary
+// pods.
+func (s *secondary) admits(at target) bool {
+	if slices.Contains(s.tried, at) {
+		return false
+	}
+	for i := range s.tasks {
+		task := &s.tasks[i]
+		room := task.room[at.group]
+		if at.node >= 0 {
+			room = int64(s.demand.room.Fit[task.class][at.node])
+		}
+		if room < int64(len(task.ranks)) {
+			return false
+		}
+	}
+	return true
+}
+
+// holdsBeside is true if a target that holds an amount does so with a pod of
+// each secondary task.
+func (s *secondary) holdsBeside(at target, a amount) bool {
+	switch {
+	case s == nil || !s.costed:
+		return true
+	case at.node < 0:
+		return s.block > 1 || s.slots[at.group]-s.cost[at.group] >= a.slots()
+	}
+	for i := range s.tasks {
+		if int64(s.fit[at.node])-int64(s.loss(at.node, s.tasks[i].class)) < s.total(a) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,277 @@
+package placement_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/placement"
+)
+
+// unlike is a gang of unlike pods: masters and workers, and what nodes have of
+// processors and GPUs.
+type unlike struct {
+	f       *forest
+	free    [][2]int32
+	needs   [2][2]int32
+	masters int
+	workers int
+}
+
+func (c *unlike) fit(class int) []int32 {
+	var out []int32
+	for _, free := range c.free {
+		out = append(out, c.most(free, class))
+	}
+	return out
+}
+
+func (c *unlike) most(free [2]int32, class int) int32 {
+	n := free[0] / c.needs[class][0]
+	if gpus := c.needs[class][1]; gpus > 0 {
+		n = min(n, free[1]/gpus)
+	}
+	return n
+}
+
+func (c *unlike) together(node int32, pods []int32) bool {
+	for r := range 2 {
+		if pods[0]*c.needs[0][r]+pods[1]*c.needs[1][r] > c.free[node][r] {
+			return false
+		}
+	}
+	return true
+}
+
+// holds tells whether a part of the tree takes the gang, by trying every way
+// to distribute the masters.
+func (c *unlike) holds(p *part) bool {
+	nodes := p.nodes()
+	var try func(i, masters, workers int) bool
+	try = func(i, masters, workers int) bool {
+		if i == len(nodes) {
+			return masters == 0 && workers <= 0
+		}
+		free := c.free[nodes[i]]
+		for m := 0; m <= masters && int32(m) <= c.most(free, 0); m++ {
+			left := [2]int32{free[0] - int32(m)*c.needs[0][0], free[1] - int32(m)*c.needs[0][1]}
+			if try(i+1, masters-m, workers-int(c.most(left, 1))) {
+				return true
+			}
+		}
+		return false
+	}
+	return try(0, c.masters, c.workers)
+}
+
+// tier is the lowest in which a part takes the unlike; -1 if none does.
+func (c *unlike) tier() int {
+	best := -1
+	for _, p := range c.f.root.all() {
+		if (best < 0 || p.tier < best) && c.holds(p) {
+			best = p.tier
+		}
+	}
+	return best
+}
+
+func newUnlike(rng *rand.Rand, masters int) *unlike {
+	c := &unlike{f: plant(rng, 1+rng.IntN(3), 3+rng.IntN(6)), masters: masters, workers: 1 + rng.IntN(8)}
+	for range c.f.nodes {
+		c.free = append(c.free, [2]int32{int32(rng.IntN(24)), int32(rng.IntN(9))})
+	}
+	c.needs = [2][2]int32{
+		{int32(1 + rng.IntN(8)), int32(rng.IntN(3))},
+		{int32(1 + rng.IntN(4)), int32(1 + rng.IntN(4))},
+	}
+	return c
+}
+
+func (c *unlike) place(t *testing.T) (int, error) {
+	t.Helper()
+	tree, err := placement.New(c.f.groups)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, rejection := placement.Place(tree, &placement.Gang{Tasks: []placement.Task{
+		{Name: "master", Class: 0, Pods: c.masters, GPUs: int(c.needs[0][1])},
+		{Name: "worker", Class: 1, Pods: c.workers, GPUs: int(c.needs[1][1])},
+	}}, &placement.Capacity{Fit: [][]int32{c.fit(0), c.fit(1)}, Together: c.together})
+	return plan.Group.Tier, rejection
+}
+
+// A master and its workers reach the lowest tier that holds both.
+func TestOneSecondaryPodIsOptimal(t *testing.T) {
+	plans, rejections := 0, 0
+	for seed := range uint64(6000) {
+		c := newUnlike(rand.New(rand.NewPCG(seed, 3)), 1)
+		if c.needs[0][1] > int32(c.workers)*c.needs[1][1] {
+			continue // Then the workers are the secondary pods.
+		}
+		tier, rejection := c.place(t)
+		want := c.tier()
+		switch {
+		case (rejection == nil) != (want >= 0):
+			t.Fatalf("seed %d: %v, and tier %d would do: %+v", seed, rejection, want, c)
+		case rejection != nil:
+			rejections++
+		case tier != want:
+			t.Fatalf("seed %d: tier %d, and %d would do: %+v", seed, tier, want, c)
+		default:
+			plans++
+		}
+	}
+	if plans < 1500 || rejections < 600 {
+		t.Errorf("%d plans and %d rejections", plans, rejections)
+	}
+}
+
+// Of gangs with many secondary pods few miss the lowest tier.
+func TestManySecondaryPodsAreNearlyOptimal(t *testing.T) {
+	plans, lost, higher := 0, 0, 0
+	for seed := range uint64(6000) {
+		rng := rand.New(rand.NewPCG(seed, 4))
+		c := newUnlike(rng, 2+rng.IntN(4))
+		tier, rejection := c.place(t)
+		want := c.tier()
+		switch {
+		case want < 0 && rejection == nil:
+			t.Fatalf("seed %d: planned what does not fit: %+v", seed, c)
+		case want < 0:
+			continue
+		case rejection != nil:
+			lost++
+		case tier > want:
+			higher++
+		case tier < want:
+			t.Fatalf("seed %d: tier %d, and %d is the lowest: %+v", seed, tier, want, c)
+		}
+		plans++
+	}
+	t.Logf("of %d gangs that fit %d are rejected and %d reach a higher tier", plans, lost, higher)
+	if lost*100 > plans || higher*100 > plans {
+		t.Errorf("of %d gangs that fit %d are rejected and %d reach a higher tier", plans, lost, higher)
+	}
+}
+
+// A master without GPUs goes among its workers where it costs them nothing.
+func TestSecondaryPods(t *testing.T) {
+	beside := func(int32, []int32) bool { return true }
+	master := func(n int) []placement.Task {
+		return append([]placement.Task{{Name: "master", Class: 1, Pods: 1}}, workers(n)...)
+	}
+	one := []int32{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
+	for _, tt := range []struct {
+		name string
+		gang placement.Gang
+		room placement.Capacity
+		want outcome
+	}{
+		{
+			"beside a worker",
+			placement.Gang{Tasks: master(2)},
+			placement.Capacity{Fit: [][]int32{one, one}, Together: beside},
+			outcome{[]int32{7, 7, 8}, "leaf leaf-2", 1, ""},
+		},
+		{
+			"alike: a node each",
+			placement.Gang{Tasks: []placement.Task{{Name: "master", Class: 1, Pods: 1, GPUs: 8}, workers(2)[0]}},
+			placement.Capacity{Fit: [][]int32{one, one}},
+			outcome{[]int32{4, 5, 6}, "leaf leaf-1", 1, ""},
+		},
+		{
+			"together only by the sum of fractions",
+			placement.Gang{Tasks: master(2)},
+			placement.Capacity{Fit: [][]int32{one, {9, 9, 9, 9, 9, 9, 9, 9, 9, 9}}},
+			outcome{[]int32{6, 4, 5}, "leaf leaf-1", 1, ""},
+		},
+		{
+			"where it costs no worker",
+			placement.Gang{Tasks: master(2)},
+			placement.Capacity{Fit: [][]int32{{1, 1, 1, 0, 0, 0, 0, 0, 0, 0}, {1, 1, 1, 1, 0, 0, 0, 0, 0, 0}}},
+			outcome{[]int32{3, 0, 1}, "leaf leaf-0", 1, ""},
+		},
+		{
+			"only elsewhere",
+			placement.Gang{Tasks: master(2)},
+			placement.Capacity{Fit: [][]int32{one, {0, 0, 0, 0, 0, 0, 1, 0, 0, 1}}, Together: beside},
+			outcome{[]int32{6, 4, 5}, "leaf leaf-1", 1, ""},
+		},
+		{
+			"only in no group",
+			placement.Gang{Tasks: master(2)},
+			placement.Capacity{Fit: [][]int32{one, {0, 0, 0, 0, 0, 0, 0, 0, 0, 1}}, Together: beside},
+			outcome{[]int32{9, 7, 8}, " ", 2, ""},
+		},
+		{
+			"nowhere",
+			placement.Gang{Tasks: master(2)},
+			placement.Capacity{Fit: [][]int32{one, make([]int32, 10)}, Together: beside},
+			outcome{nil, " ", 0, "none of 3 fits, no node has room for a master"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, placeOn(fixture(t), tt.gang, tt.room)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Groups that have room for the workers alone do not hide the one that has
+// room for the master too, however many they are.
+func TestSecondaryPodAmongManyGroups(t *testing.T) {
+	var leaves []v1alpha1.Group
+	var one []int32
+	for i := range 60 {
+		names := []string{fmt.Sprint("a", i), fmt.Sprint("b", i)}
+		if i == 50 {
+			names = append(names, "c")
+		}
+		leaves = append(leaves, of("leaf", fmt.Sprintf("leaf-%02d", i), nodes(names...)...))
+		for range names {
+			one = append(one, 1)
+		}
+	}
+	tree, err := placement.New(leaves)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nine := make([]int32, len(one))
+	for i := range nine {
+		nine[i] = 9
+	}
+	two := make([]int32, len(one))
+	for i := range two {
+		two[i] = 2
+	}
+	master := append([]placement.Task{{Name: "master", Class: 1, Pods: 1}}, workers(2)...)
+	masters := append([]placement.Task{{Name: "master", Class: 1, Pods: 2}}, workers(2)...)
+	for _, tt := range []struct {
+		name     string
+		tasks    []placement.Task
+		workers  []int32
+		together func(int32, []int32) bool
+		want     outcome
+	}{
+		{"one leaf has room for a master", master, one, nil, outcome{[]int32{102, 100, 101}, "leaf leaf-50", 1, ""}},
+		{"one node has room for the workers, none for a master", master, two, nil, outcome{[]int32{1, 0, 0}, "leaf leaf-00", 1, ""}},
+		{"the same, two masters", masters, two, nil, outcome{[]int32{1, 1, 0, 0}, "leaf leaf-00", 1, ""}},
+		{
+			"every node has room for one master", masters, two, func(_ int32, pods []int32) bool { return pods[1] <= 1 },
+			outcome{[]int32{0, 1, 0, 0}, "leaf leaf-00", 1, ""},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := placeOn(tree, placement.Gang{Tasks: tt.tasks}, placement.Capacity{
+				Fit: [][]int32{tt.workers, nine}, Together: tt.together,
+			})
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
