@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
@@ -17,7 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/agent"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	resource "github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/discovery/gpu"
@@ -52,7 +51,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	if from.Scan(ctx) == nil {
 		return errors.New("no machine: nothing could be read")
 	}
-	conn, err := binder.Dial(filepath.Join(o.kubeletDir, "pod-resources", "kubelet.sock"))
+	conn, err := kubelet.Dial(kubelet.PodResourcesSocket(o.kubeletDir))
 	if err != nil {
 		return fmt.Errorf("reach PodResources: %w", err)
 	}

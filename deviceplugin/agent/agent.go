@@ -1,5 +1,5 @@
 // Package agent composes the device plugin of a node: health, the resources
-// that the machine and the configuration call for, the binder, and what the
+// that the machine and the configuration call for, the device state, and what the
 // Node is told about them.
 //
 // It decides nothing about devices and speaks to no kubelet itself; it only
@@ -20,15 +20,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
-	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
@@ -38,7 +36,6 @@ import (
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/hami"
-	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // labelsTimeout is how long a start waits for the Node's labels if the
@@ -85,7 +82,7 @@ type Options struct {
 	Registerer prometheus.Registerer
 	Log        *slog.Logger
 
-	// now is the binder's clock; nil is the true one.
+	// now is the device state's clock; nil is the true one.
 	now func() time.Time
 }
 
@@ -94,7 +91,7 @@ type Agent struct {
 	Options
 
 	monitor *health.Monitor
-	binder  *binder.Binder
+	state   *devicestate.State
 	driver  *driver
 	modes   *mode.Tracker
 	pods    podresources.PodResourcesListerClient
@@ -144,36 +141,34 @@ type served struct {
 
 // New wires an Agent. Nothing runs yet.
 func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
+	if o.now == nil {
+		o.now = time.Now
+	}
 	a := &Agent{Options: o, pods: pods, kubelet: notify.New(), served: map[string]*served{}, tell: make(chan struct{}, 1)}
 	a.beat.Store(time.Now().UnixNano())
 	a.now.Store(inventory.New(a.Source.Machine(), a.resolve(), nil, map[string]string{}))
 	a.monitor = health.New(health.Options{
 		Source: o.Source, Config: a.config, GPUs: o.GPUs, Recorder: o.API, Registerer: o.Registerer, Log: o.Log,
 	})
-	options := binder.Options{
-		Machine: a.machine, Config: a.config, Against: func(h *machine.HCA) string { return a.now.Load().HCAUnhealthy(h) },
-		PodResources: pods, Checkpoint: checkpoint(o.KubeletDir), Sockets: sockets(o.KubeletDir),
-		Scheduler: hamiScheduler{a},
-		NodeName:  o.NodeName, Cards: func() []quota.GPU { return a.now.Load().Shared },
-		CardEdits: func(uuid string) (*specs.ContainerEdits, error) { return a.driver.GPUEdits(uuid) },
-		CDIDir:    o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Log: o.Log, Now: o.now,
+	options := devicestate.Options{
+		NodeName: o.NodeName, Kubelet: kubelet.NewReader(pods, o.KubeletDir, o.now),
+		CDIDir: o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Log: o.Log, Now: o.now,
 	}
 	if o.Limiter != nil {
-		options.Limits = o.Limiter
+		options.Limiter = o.Limiter
 	}
 	if o.API.Online() {
-		options.PodSpecs, options.Events = podSpecs{o.API}, podSpecs{o.API}
-		options.Known = func(pod binder.Pod) (*corev1.Pod, bool) { return o.API.Watched(kubelet.Pod(pod)) }
+		options.API = o.API
 	}
 	if o.Strategy != gpu.Envvar {
 		// So that a runtime with the vendor's hook adds nothing to the CDI devices.
 		options.GPUEnv = o.Vendors.Present(a.latest()).HiddenEnv()
 	}
-	a.binder = binder.New(options)
-	a.modes = mode.New(mode.Options{Kubelet: &accounts{pods, a.binder, a.all}, StateDir: o.StateDir, Log: o.Log})
+	a.state = devicestate.New(options, a.now.Load())
+	a.modes = mode.New(mode.Options{StateDir: o.StateDir, Log: o.Log})
 	a.driver = newDriver(cdi.NewDriverSpec(o.CDIDir, o.Generator, o.Vendors, o.Log), a.machine, o.Log)
 	a.steer = &steering{
-		api: o.API, binder: a.binder,
+		api: o.API, state: a.state,
 		machine: a.machine, config: a.config, started: make(chan started, maxStarted), log: o.Log,
 	}
 	a.tenancy = newTenancy(a)
@@ -192,9 +187,9 @@ func (a *Agent) Monitor() *health.Monitor { return a.monitor }
 func (a *Agent) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.monitor.Run(ctx) })
-	group.Go(func() error { return a.binder.Run(ctx) })
+	group.Go(func() error { return a.state.Run(ctx) })
 	group.Go(func() error { return a.driver.run(ctx) })
-	group.Go(func() error { return a.modes.Run(ctx) })
+	group.Go(func() error { return a.watchModes(ctx) })
 	group.Go(func() error { return a.steer.run(ctx) })
 	group.Go(func() error { return a.publishLoop(ctx) })
 	group.Go(func() error { return a.tenancy.run(ctx) })
@@ -219,7 +214,7 @@ func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 		case <-changed:
 		case <-a.Configs.Changed():
 		case <-a.API.Changed():
-		case <-a.binder.Changed():
+		case <-a.state.Changed():
 		case <-a.modes.Changed():
 		case <-ready:
 			ready = nil
@@ -255,14 +250,15 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	m, c := a.latest(), a.resolve()
 	a.cordon()
 	a.learnCounted(ctx, c)
-	told := a.modes.Round(m, c)
+	withdrawals := a.modes.Round(m, c)
 	inv := a.inventory(m, c)
 	a.now.Store(inv)
+	a.state.Update(inv)
 	a.tellWithoutCDI(ctx)
 	a.driver.wake()
 	// What containers have is served too: without that they could not start
 	// again once the configuration has other names.
-	gpus, hcas, slots := a.binder.Recorded()
+	gpus, hcas, slots := a.state.Resources()
 	for _, name := range slices.Concat(a.wanted(inv), gpus, hcas, slots) {
 		a.mu.Lock()
 		_, running := a.served[name]
@@ -292,7 +288,7 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	for _, s := range a.all() {
 		s.refresh(inv)
 	}
-	told()
+	a.modes.Published(withdrawals)
 	a.short.set(a.shortages(inv))
 	a.tellHAMi()
 	a.tenancy.wake()

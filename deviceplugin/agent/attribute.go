@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/sharing/enforce"
@@ -52,7 +52,7 @@ func containerNames(pods []*corev1.Pod) map[cgroup.Container]string {
 // belong to: the pod's containers, or all on the card. Containers with MPS are
 // left out, since the driver counts for the server what its clients use.
 func attribute(
-	bindings []binder.Binding, cards []devgpu.Usage, where func(pid int) (cgroup.Container, error),
+	bindings []devicestate.Allocation, cards []devgpu.Usage, where func(pid int) (cgroup.Container, error),
 	named map[cgroup.Container]string,
 ) map[consumer]consumed {
 	used := make(map[consumer]consumed)
@@ -97,7 +97,7 @@ type tally struct {
 }
 
 func newTally(
-	bindings []binder.Binding, gpu string, where func(pid int) (cgroup.Container, error),
+	bindings []devicestate.Allocation, gpu string, where func(pid int) (cgroup.Container, error),
 	named map[cgroup.Container]string,
 ) *tally {
 	t := &tally{where: where, named: named, sums: map[consumer]int64{}, pods: map[string][]consumer{}}

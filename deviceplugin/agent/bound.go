@@ -11,7 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 )
 
 // staleFor is how long a watch may take to show what was written.
@@ -26,16 +26,19 @@ type toldPod struct {
 // tellPods writes [wellknown.SGPUBound] where it differs from what the containers
 // have. Many pods may start at once: what ctx has no time for is told at the
 // next look.
-func (t *tenancy) tellPods(ctx context.Context, pods []*corev1.Pod) {
-	bound, blind := t.bound(), t.agent.binder.Blind()
+func (t *tenancy) tellPods(ctx context.Context, pods []*corev1.Pod, incomplete bool) {
+	bound := t.bound()
 	live := make(map[types.UID]bool, len(pods))
 	for _, p := range pods {
 		live[p.UID] = true
 		text := ""
 		if b := bound[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]; b != nil && of(p, b.uid) {
+			if b.unrecorded {
+				continue // The annotation may be all that is left of what it has.
+			}
 			text = b.String()
 		}
-		if text == "" && blind {
+		if text == "" && incomplete {
 			continue
 		}
 		if ctx.Err() == nil && p.Annotations[wellknown.SGPUBound] != text {
@@ -77,7 +80,7 @@ func (t *tenancy) tellPod(ctx context.Context, p *corev1.Pod, text string) {
 	}
 	// What was there is ours if it is what we wrote; then somebody got more.
 	if now != "" && now != last.text {
-		t.drifted(ctx, binder.Drift{Kind: binder.DriftAnnotation, Message: fmt.Sprintf(
+		t.drifted(ctx, devicestate.Drift{Kind: devicestate.DriftAnnotation, Message: fmt.Sprintf(
 			"annotation %s of pod %s was not what its containers have, and is put right", wellknown.SGPUBound, key)})
 	}
 	t.told[p.UID] = toldPod{text, now, time.Now()}
@@ -87,6 +90,8 @@ func (t *tenancy) tellPod(ctx context.Context, p *corev1.Pod, text string) {
 type boundPod struct {
 	allocation.Bound
 	uid string
+	// unrecorded: what a container of it has is lost.
+	unrecorded bool
 }
 
 func of(p *corev1.Pod, uid string) bool { return uid == "" || apiserver.HasUID(p, uid) }
@@ -94,8 +99,8 @@ func of(p *corev1.Pod, uid string) bool { return uid == "" || apiserver.HasUID(p
 // bound are the annotations of all pods with shares.
 func (t *tenancy) bound() map[types.NamespacedName]*boundPod {
 	all := make(map[types.NamespacedName]*boundPod)
-	for _, b := range t.agent.binder.Bindings() {
-		if len(b.Shares) == 0 {
+	for _, b := range t.agent.state.Allocations() {
+		if len(b.Shares) == 0 && !b.Unrecorded {
 			continue
 		}
 		key := types.NamespacedName{Namespace: b.Namespace, Name: b.Pod}
@@ -104,6 +109,7 @@ func (t *tenancy) bound() map[types.NamespacedName]*boundPod {
 				Version: allocation.Version, Node: t.agent.NodeName, Containers: map[string]allocation.BoundContainer{},
 			}}
 		}
+		all[key].unrecorded = all[key].unrecorded || b.Unrecorded
 		all[key].Containers[b.Container] = allocation.BoundContainer{Shares: b.Shares, Policy: b.Policy, By: b.By}
 	}
 	return all

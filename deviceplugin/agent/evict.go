@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
@@ -33,9 +33,9 @@ func (t *tenancy) evictRefused(ctx context.Context, pods []*corev1.Pod, now time
 	if patience <= 0 {
 		return
 	}
-	for _, r := range t.agent.binder.Refused() {
+	for _, r := range t.agent.state.Rejections() {
 		at := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return string(p.UID) == r.Pod.UID })
-		if r.Kind == binder.RefusedRequest || now.Sub(r.Since) < patience || at < 0 {
+		if r.Kind == allocate.RejectedRequest || now.Sub(r.Since) < patience || at < 0 {
 			continue // The next pod would ask for the same.
 		}
 		if why := evictable(pods[at], t.agent.config().Resources.SGPU); why != "" {

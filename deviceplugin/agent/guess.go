@@ -9,8 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -104,29 +103,15 @@ func (t *tenancy) wanted(p *corev1.Pod, container string) []string {
 			}
 		}
 	}
-	if text, ok := p.Annotations[wellknown.SGPUAllocation]; ok {
-		chosen, err := allocation.ParseAllocation(text)
-		if err != nil {
-			return nil
-		}
-		return uuidsOf(chosen.Containers[container])
+	chosen, _, err := allocate.Scheduled(p, container, &request, t.agent.NodeName, t.agent.now.Load())
+	if err != nil || len(chosen) > 0 {
+		return chosen
 	}
-	if shares, _, err := (hamiScheduler{t.agent}).Scheduled(p, container, &request); err != nil || len(shares) > 0 {
-		return uuidsOf(shares)
-	}
-	cards := t.agent.binder.Cards()
+	cards := t.agent.state.GPUs()
 	places, _ := quota.Place(cards, &request, c.SGPU.Placement, nil)
 	uuids := make([]string, len(places))
 	for i, place := range places {
 		uuids[i] = cards[place].UUID
-	}
-	return uuids
-}
-
-func uuidsOf(shares []allocation.Share) []string {
-	uuids := make([]string, len(shares))
-	for i, s := range shares {
-		uuids[i] = s.UUID
 	}
 	return uuids
 }

@@ -2,15 +2,12 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/sharing/hami"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -52,45 +49,15 @@ func (a *Agent) tellHAMi() {
 	tell := func(namespace, name, uid string, ok bool) {
 		a.bridge.Bound(types.NamespacedName{Namespace: namespace, Name: name}, types.UID(uid), ok)
 	}
-	for _, b := range a.binder.Bindings() {
+	for _, b := range a.state.Allocations() {
 		if b.By == allocation.ByHAMi && !b.Unrecorded {
 			tell(b.Namespace, b.Pod, b.UID, true)
 		}
 	}
-	for _, r := range a.binder.Refused() {
+	for _, r := range a.state.Rejections() {
 		tell(r.Pod.Namespace, r.Pod.Name, r.Pod.UID, false)
 	}
 	a.wakeBridge()
-}
-
-// hamiScheduler is HAMi as the binder knows it.
-type hamiScheduler struct{ agent *Agent }
-
-var _ binder.Scheduler = hamiScheduler{}
-
-// Scheduled implements [binder.Scheduler].
-func (h hamiScheduler) Scheduled(
-	pod *corev1.Pod, container string, want *quota.Request,
-) (shares []allocation.Share, by string, err error) {
-	c := h.agent.config()
-	if !c.SGPU.HAMi.Enabled {
-		return nil, "", nil
-	}
-	m := h.agent.machine()
-	shares, err = hami.Choice(pod, container, want, hami.Rules{
-		Node: h.agent.NodeName, SchedulerName: c.SGPU.HAMi.SchedulerName,
-		Card: func(uuid string) (memoryMiB int64, known bool) {
-			g := gpuAt(m, uuid)
-			if g == nil {
-				return 0, false
-			}
-			return g.MemoryMiB, true
-		},
-	})
-	if refusal, ok := errors.AsType[*hami.RefusedError](err); ok && refusal.Reason == hami.Absent {
-		return nil, "", nil
-	}
-	return shares, allocation.ByHAMi, err
 }
 
 func (a *Agent) hamiState() hami.State {

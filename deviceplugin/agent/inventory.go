@@ -25,15 +25,15 @@ func (a *Agent) latest() *machine.Machine {
 func (a *Agent) inventory(m *machine.Machine, c *config.NodeConfig) *inventory.Inventory {
 	snapshot := a.monitor.Snapshot()
 	gpus := make(map[string]inventory.GPU, len(m.GPUs))
-	for _, now := range a.modes.Cards() {
+	for _, now := range a.modes.GPUs() {
 		state := inventory.GPU{Mode: now.Offered, Unavailable: now.Unavailable, Draining: now.Draining}
 		if found, known := snapshot.GPUs[now.UUID]; known && !found.Healthy {
 			state.Unhealthy = cmp.Or(found.Reason, "unhealthy")
 		}
-		if state.Mode == config.ModeSGPU {
-			if _, err := a.driver.GPUEdits(now.UUID); err != nil {
-				state.CDIError = err.Error()
-			}
+		// A container with a share may start again while its GPU changes its mode.
+		edits, err := a.driver.GPUEdits(now.UUID)
+		if state.CDIEdits = edits; err != nil && state.Mode == config.ModeSGPU {
+			state.CDIError = err.Error()
 		}
 		gpus[now.UUID] = state
 	}
@@ -61,7 +61,7 @@ func unhealthyHCAs(s *health.Snapshot) map[string]string {
 // it to a pod. That list drops it once no pod has it, after a minute.
 func (a *Agent) elsewhere(inv *inventory.Inventory) map[string]map[string]string {
 	served := a.all()
-	recorded, _, _ := a.binder.Recorded()
+	recorded, _, _ := a.state.Resources()
 	all := map[string]map[string]string{}
 	for _, name := range slices.Concat(gpu.Names(inv), recorded, slices.Collect(maps.Keys(served))) {
 		if s := served[name]; s != nil && s.gpu == nil {
@@ -69,7 +69,7 @@ func (a *Agent) elsewhere(inv *inventory.Inventory) map[string]map[string]string
 		}
 		all[name] = map[string]string{}
 		for id := range inv.GPUs {
-			if holder := a.binder.Elsewhere(name, id); holder != "" {
+			if holder := a.state.Elsewhere(name, id); holder != "" {
 				all[name][id] = holder
 			}
 		}

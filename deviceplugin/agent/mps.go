@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/sharing/enforce"
@@ -124,7 +124,7 @@ func (t *tenancy) warnMPS(c *mpsChange) {
 	if c.daemon.Well.IsZero() {
 		return
 	}
-	for _, b := range t.agent.binder.Bindings() {
+	for _, b := range t.agent.state.Allocations() {
 		if !usesMPS(&b, c.daemon.Card) {
 			continue
 		}
@@ -133,7 +133,7 @@ func (t *tenancy) warnMPS(c *mpsChange) {
 	}
 }
 
-func usesMPS(b *binder.Binding, card string) bool {
+func usesMPS(b *devicestate.Allocation, card string) bool {
 	if b.Enforced.Memory != enforce.MPS && b.Enforced.Compute != enforce.MPS {
 		return false
 	}

@@ -88,7 +88,7 @@ func (a *Agent) publishGPUs(ctx context.Context, last *told) error {
 	if whole == nil || whole.gpu == nil {
 		return nil
 	}
-	held, err := a.binder.Holders(ctx, name)
+	held, err := a.state.Holders(ctx, name)
 	if err != nil {
 		return fmt.Errorf("who holds GPUs: %w", err)
 	}

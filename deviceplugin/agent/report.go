@@ -27,7 +27,7 @@ const (
 func (a *Agent) Report() report.Report {
 	m := a.machine()
 	r := report.Report{
-		Node: a.NodeName, GPUs: map[string]int{}, Cards: a.cardStates(), Strangers: a.modes.Strangers(),
+		Node: a.NodeName, GPUs: map[string]int{}, Cards: a.cardStates(), Strangers: a.modes.UnknownCordoned(),
 		Refused: a.refusals(), Enforcers: a.enforcers(), MPS: a.mpsDaemons(), Unmeasured: a.unmeasured(),
 	}
 	a.tellShares(r.Cards)
@@ -51,10 +51,10 @@ func (a *Agent) Report() report.Report {
 			Reason: served[name].reason(),
 		})
 	}
-	for _, b := range a.binder.Bindings() {
+	for _, b := range a.state.Allocations() {
 		r.Bindings = append(r.Bindings, report.Binding(b))
 	}
-	for _, p := range a.binder.Problems() {
+	for _, p := range a.state.Problems() {
 		r.Problems = append(r.Problems, report.Problem(p))
 	}
 	for name, reason := range a.modes.Problems() {
@@ -77,7 +77,7 @@ func (a *Agent) Report() report.Report {
 
 // tellShares says of shared cards what is taken.
 func (a *Agent) tellShares(cards []report.Card) {
-	taken := a.binder.Cards()
+	taken := a.state.GPUs()
 	for i := range cards {
 		at := slices.IndexFunc(taken, func(c quota.GPU) bool { return c.UUID == cards[i].UUID })
 		if at < 0 {
@@ -93,7 +93,7 @@ func (a *Agent) tellShares(cards []report.Card) {
 
 func (a *Agent) refusals() []report.Refusal {
 	var all []report.Refusal
-	for _, r := range a.binder.Refused() {
+	for _, r := range a.state.Rejections() {
 		all = append(all, report.Refusal{
 			Namespace: r.Pod.Namespace, Pod: r.Pod.Name, UID: r.Pod.UID, Container: r.Container,
 			Kind: r.Kind, Reason: r.Reason, Since: r.Since.UTC(),
@@ -148,7 +148,7 @@ func (b *bound) Collect(metrics chan<- prometheus.Metric) {
 	for name := range b.agent.all() {
 		counts[name] = 0
 	}
-	for _, binding := range b.agent.binder.Bindings() {
+	for _, binding := range b.agent.state.Allocations() {
 		for name := range binding.CDINames {
 			counts[name]++
 		}

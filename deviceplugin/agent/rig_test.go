@@ -19,11 +19,11 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
-	"github.com/heddle-dev/heddle/test/kubelet"
+	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
 	"github.com/heddle-dev/heddle/test/machines"
 )
 
@@ -69,7 +69,7 @@ func (configs) Err() error                { return nil }
 // rig is a node with a kubelet and an agent.
 type rig struct {
 	t       testing.TB
-	kubelet *kubelet.Kubelet
+	kubelet *testkubelet.Kubelet
 	*Agent
 	source   source
 	configs  configs
@@ -84,10 +84,10 @@ type rig struct {
 func newRig(tb testing.TB, name string, change ...func(*Options)) *rig {
 	tb.Helper()
 	r := &rig{
-		t: tb, kubelet: kubelet.Start(tb, kubelet.Dir(tb)), source: source{newCell(machines.Load(tb, name))},
+		t: tb, kubelet: testkubelet.Start(tb, testkubelet.Dir(tb)), source: source{newCell(machines.Load(tb, name))},
 		configs: configs{newCell(config.New(config.Default()))}, api: newAPI(tb), registry: prometheus.NewRegistry(),
 	}
-	conn, err := binder.Dial(r.kubelet.PodResourcesSocket())
+	conn, err := kubelet.Dial(r.kubelet.PodResourcesSocket())
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -142,11 +142,11 @@ func (r *rig) again(t *testing.T) {
 
 // list waits until the kubelet has so many healthy and unhealthy devices, and
 // the agent knows that they are registered: it learns that a moment later.
-func (r *rig) list(resource string, healthy, unhealthy int) kubelet.State {
+func (r *rig) list(resource string, healthy, unhealthy int) testkubelet.State {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
 	defer cancel()
-	state := r.kubelet.Wait(ctx, resource, func(s kubelet.State) bool {
+	state := r.kubelet.Wait(ctx, resource, func(s testkubelet.State) bool {
 		return len(s.Healthy) == healthy && len(s.Unhealthy) == unhealthy
 	})
 	for {
@@ -188,9 +188,9 @@ func (r *rig) configure(text string) {
 // admit admits a pod of one container and returns its devices by resource.
 func (r *rig) admit(name string, limits map[string]int) map[string][]string {
 	r.t.Helper()
-	p := kubelet.Pod{
+	p := testkubelet.Pod{
 		Namespace: "default", Name: name, UID: "uid-" + name,
-		Containers: []kubelet.Container{{Name: "main", Limits: limits}},
+		Containers: []testkubelet.Container{{Name: "main", Limits: limits}},
 	}
 	if err := r.kubelet.AdmitPod(r.t.Context(), p); err != nil {
 		r.t.Fatal(err)
@@ -213,6 +213,23 @@ func (r *rig) start(name string) []string {
 		names = append(names, d.Name)
 	}
 	return names
+}
+
+// create adds a pod, and waits until the agent knows it, if it knows any.
+func (r *rig) create(p *corev1.Pod) {
+	r.t.Helper()
+	r.api.create(p)
+	for range 2000 {
+		pods, changed, known := r.API.Pods()
+		if !known || slices.ContainsFunc(pods, func(q *corev1.Pod) bool { return q.UID == p.UID }) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	r.t.Fatalf("pod %s is not known", p.Name)
 }
 
 // wish is a pod as the API server has it before the kubelet admits it.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -19,19 +18,6 @@ import (
 	"github.com/heddle-dev/heddle/discovery/capacity"
 )
 
-func checkpoint(kubeletDir string) string {
-	return filepath.Join(kubeletDir, "device-plugins", "kubelet_internal_checkpoint")
-}
-
-// sockets are those that a kubelet makes when it starts: of PodResources, and
-// later of its device manager, which needs the container runtime.
-func sockets(kubeletDir string) [2]string {
-	return [2]string{
-		filepath.Join(kubeletDir, "pod-resources", "kubelet.sock"),
-		filepath.Join(kubeletDir, "device-plugins", "kubelet.sock"),
-	}
-}
-
 // rdmaAt is the place of an RDMA resource in the configuration, -1 for none.
 func rdmaAt(c *config.NodeConfig, name string) int {
 	return slices.IndexFunc(c.RDMA.Resources, func(r config.RDMAResource) bool { return r.Name == name })
@@ -40,7 +26,7 @@ func rdmaAt(c *config.NodeConfig, name string) int {
 // serveHCAs makes a resource of HCAs and its plugin.
 func (a *Agent) serveHCAs(name string) *served {
 	r := rdma.New(rdma.Options{
-		Name: name, Binder: a.binder,
+		Name: name, State: a.state,
 	}, a.now.Load())
 	return &served{plugin: a.plugin(name, r), refresh: r.Refresh, reason: r.Reason}
 }
@@ -48,8 +34,8 @@ func (a *Agent) serveHCAs(name string) *served {
 // serveGPUs makes a resource of whole GPUs or of MIG devices.
 func (a *Agent) serveGPUs(name string) *served {
 	options := gpu.Options{
-		Name: name, Namer: a.binder, Binder: a.steer, Driver: a.driver.DriverSpec,
-		InUse:    func() map[string]string { return a.binder.Lost(name) },
+		Name: name, Allocator: a.state, Preparer: a.steer, Driver: a.driver.DriverSpec,
+		InUse:    func() map[string]string { return a.state.Forgotten(name) },
 		Strategy: a.Strategy, Features: a.Features, Vendors: a.Vendors, Log: a.Log,
 	}
 	if a.API.Online() {
@@ -107,7 +93,7 @@ func (a *Agent) askHolders(ctx context.Context, name string, p *server.Plugin) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	h := server.Holders{Asked: time.Now()}
-	h.IDs, h.Err = a.binder.Holders(ctx, name)
+	h.IDs, h.Err = a.state.Holders(ctx, name)
 	p.SetHolders(h)
 }
 
@@ -126,7 +112,7 @@ func (a *Agent) watchPlugins(ctx context.Context) error {
 			now += s.plugin.Status().Registrations
 		}
 		if now > registrations {
-			a.binder.Wake()
+			a.state.Registered()
 		}
 		registrations = now
 		a.wakeBridge()
@@ -168,7 +154,7 @@ func (a *Agent) shareNames(c *config.NodeConfig) []string {
 
 // serveSlots makes a resource of the slots of shared GPUs.
 func (a *Agent) serveSlots(name string) *served {
-	options := sgpu.Options{Name: name, Binder: a.binder, Static: a.driver, Log: a.Log}
+	options := sgpu.Options{Name: name, State: a.state, Static: a.driver, Log: a.Log}
 	if a.API.Online() {
 		options.Pods = a.tenancy
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 )
@@ -40,7 +40,7 @@ type started struct {
 // the kubelet asks, and tells the pod where the guess was wrong.
 type steering struct {
 	api     *apiserver.Client
-	binder  *binder.Binder
+	state   *devicestate.State
 	machine func() *machine.Machine
 	config  func() *config.NodeConfig
 	started chan started
@@ -48,8 +48,8 @@ type steering struct {
 }
 
 var (
-	_ gpu.Pods   = (*steering)(nil)
-	_ gpu.Binder = (*steering)(nil)
+	_ gpu.Pods     = (*steering)(nil)
+	_ gpu.Preparer = (*steering)(nil)
 )
 
 // Expected implements [gpu.Pods]: what all pods want that are bound to this
@@ -90,10 +90,10 @@ func common(pods []*corev1.Pod, domains wellknown.Domains) (gpu.Selector, bool) 
 	return all, !all.None()
 }
 
-// Bind implements [gpu.Binder]. What the pod asked for is checked afterwards,
+// Prepare implements [gpu.Preparer]. What the pod asked for is checked afterwards,
 // off the path of its start.
-func (s *steering) Bind(ctx context.Context, resource string, ids []string) error {
-	if err := s.binder.Bind(ctx, resource, ids); err != nil {
+func (s *steering) Prepare(ctx context.Context, resource string, ids []string) error {
+	if err := s.state.Prepare(ctx, resource, ids); err != nil {
 		return err
 	}
 	if !s.api.Online() {
@@ -124,7 +124,7 @@ func (s *steering) run(ctx context.Context) error {
 func (s *steering) check(ctx context.Context, one started) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	for _, b := range s.binder.Bindings() {
+	for _, b := range s.state.Allocations() {
 		if !holds(&b, one) {
 			continue
 		}
@@ -144,7 +144,7 @@ func (s *steering) check(ctx context.Context, one started) {
 	}
 }
 
-func holds(b *binder.Binding, one started) bool {
+func holds(b *devicestate.Allocation, one started) bool {
 	_, has := b.CDINames[one.resource]
 	return has && !slices.ContainsFunc(one.ids, func(id string) bool { return !slices.Contains(b.GPUs, id) })
 }

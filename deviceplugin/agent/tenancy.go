@@ -12,7 +12,8 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -31,7 +32,7 @@ const (
 
 // Limiter makes the limits of shares hold; see [enforce.Limiter].
 type Limiter interface {
-	binder.Limits
+	devicestate.Limiter
 	// Configure takes the node and its configuration as they are now. Until the
 	// first call, and after one that failed, no container gets limits or starts.
 	Configure(m *machine.Machine, c *config.NodeConfig) error
@@ -79,7 +80,7 @@ func newTenancy(a *Agent) *tenancy {
 		}),
 	}
 	for _, kind := range []string{
-		binder.DriftRecord, binder.DriftLost, binder.DriftOvercommit, binder.DriftUnrecorded, binder.DriftAnnotation,
+		devicestate.DriftRecord, devicestate.DriftLost, devicestate.DriftOvercommit, devicestate.DriftUnrecorded, devicestate.DriftAnnotation,
 	} {
 		t.drift.WithLabelValues(kind)
 	}
@@ -130,18 +131,18 @@ func (t *tenancy) look(ctx context.Context) {
 	// What pods say of themselves is put right only after it was looked at: it may
 	// be all that is left of what their containers have.
 	_, _, sees := a.API.Pods()
-	cards, drifts, err := a.binder.Reconcile(ctx)
+	usage, err := a.state.Reconcile(ctx)
 	if err != nil {
 		a.Log.DebugContext(ctx, "it is not known who has which share", "err", err)
 		return
 	}
-	t.cards.Store(&cards)
+	t.cards.Store(&usage.GPUs)
 	a.wakeBridge()
-	for _, d := range drifts {
+	for _, d := range usage.Drifts {
 		t.drifted(ctx, d)
 	}
 	if a.Limiter != nil {
-		if err := a.Limiter.Keep(ctx, a.binder.Limited()); err != nil {
+		if err := a.Limiter.Keep(ctx, a.state.Limits()); err != nil {
 			a.Log.WarnContext(ctx, "what limits shares is not all in order", "err", err)
 		}
 	}
@@ -149,11 +150,11 @@ func (t *tenancy) look(ctx context.Context) {
 	if !a.API.Online() {
 		return
 	}
-	t.tellNode(ctx, cards)
+	t.tellNode(ctx, usage.GPUs)
 	if sees {
 		pods, _, _ := a.API.Pods()
 		t.evictRefused(ctx, pods, time.Now())
-		t.tellPods(ctx, pods)
+		t.tellPods(ctx, pods, usage.Incomplete)
 	}
 }
 
@@ -172,7 +173,7 @@ func (a *Agent) shares() bool {
 	return a.config().Mode == config.ModeSGPU || a.modes.Any(config.ModeSGPU)
 }
 
-func (t *tenancy) drifted(ctx context.Context, d binder.Drift) {
+func (t *tenancy) drifted(ctx context.Context, d devicestate.Drift) {
 	t.drift.WithLabelValues(d.Kind).Inc()
 	t.agent.Log.WarnContext(ctx, "shares are not as recorded", "kind", d.Kind, "message", d.Message)
 	t.record(ctx, health.NodeEvent{Warning: true, Reason: ReasonDrift, Message: d.Message})
@@ -188,11 +189,11 @@ func (t *tenancy) record(ctx context.Context, n health.NodeEvent) {
 // count sets the gauge of refused pods.
 func (t *tenancy) count() {
 	for _, kind := range []string{
-		binder.RefusedRequest, binder.RefusedAllocation, binder.RefusedUnscheduled, binder.RefusedFull,
+		allocate.RejectedRequest, allocate.RejectedAllocation, allocate.RejectedUnscheduled, allocate.RejectedFull,
 	} {
 		t.refused.WithLabelValues(kind).Set(0)
 	}
-	for _, r := range t.agent.binder.Refused() {
+	for _, r := range t.agent.state.Rejections() {
 		t.refused.WithLabelValues(r.Kind).Inc()
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 )
 
@@ -123,9 +123,9 @@ func (u *usageMetrics) take(ctx context.Context) {
 }
 
 // shares are the bindings that have some.
-func (u *usageMetrics) shares() []binder.Binding {
-	var with []binder.Binding
-	for _, b := range u.agent.binder.Bindings() {
+func (u *usageMetrics) shares() []devicestate.Allocation {
+	var with []devicestate.Allocation
+	for _, b := range u.agent.state.Allocations() {
 		if len(b.Shares) > 0 {
 			with = append(with, b)
 		}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
@@ -40,8 +40,8 @@ func (p procs) Container(pid int) (cgroup.Container, error) {
 	return c, nil
 }
 
-func tenantOf(pod, container string, enforced enforce.Kind, cards ...string) binder.Binding {
-	b := binder.Binding{Namespace: "default", Pod: pod, UID: "uid-" + pod, Container: container, Enforced: enforce.Enforced{Memory: enforced}}
+func tenantOf(pod, container string, enforced enforce.Kind, cards ...string) devicestate.Allocation {
+	b := devicestate.Allocation{Namespace: "default", Pod: pod, UID: "uid-" + pod, Container: container, Enforced: enforce.Enforced{Memory: enforced}}
 	for _, uuid := range cards {
 		b.Shares = append(b.Shares, allocation.Share{UUID: uuid, VCore: 30, MemoryMiB: 4096})
 	}
@@ -60,7 +60,7 @@ func TestAttribute(t *testing.T) {
 	a, one, two := tenantOf("a", "main", enforce.DMem, "x"), tenantOf("b", "one", enforce.None, "x"), tenantOf("b", "two", enforce.None, "x", "y")
 	anonymous := tenantOf("c", "main", enforce.None, "x")
 	anonymous.UID = ""
-	of := func(b binder.Binding, gpu string) consumer {
+	of := func(b devicestate.Allocation, gpu string) consumer {
 		return consumer{b.Namespace, b.Pod, b.UID, b.Container, gpu}
 	}
 	x := func(processes ...devgpu.Process) []devgpu.Usage {
@@ -69,83 +69,83 @@ func TestAttribute(t *testing.T) {
 	busy := func(samples ...devgpu.Sample) []devgpu.Usage { return []devgpu.Usage{{GPU: "x", Samples: samples}} }
 	for _, tt := range []struct {
 		name     string
-		bindings []binder.Binding
+		bindings []devicestate.Allocation
 		cards    []devgpu.Usage
 		want     map[consumer]consumed
 	}{
-		{"nobody runs", []binder.Binding{a}, x(), map[consumer]consumed{of(a, "x"): {0, 0}}},
+		{"nobody runs", []devicestate.Allocation{a}, x(), map[consumer]consumed{of(a, "x"): {0, 0}}},
 		{
 			"two processes of a container, one of a pod without shares",
-			[]binder.Binding{a},
+			[]devicestate.Allocation{a},
 			x(devgpu.Process{PID: 1, Bytes: 10}, devgpu.Process{PID: 2, Bytes: 20}, devgpu.Process{PID: 6, Bytes: 40}),
 			map[consumer]consumed{of(a, "x"): {30, 0}},
 		},
 		{
 			"two containers of a pod on a card, by the IDs of its status",
-			[]binder.Binding{a, one, two},
+			[]devicestate.Allocation{a, one, two},
 			x(devgpu.Process{PID: 1, Bytes: 1}, devgpu.Process{PID: 3, Bytes: 10}, devgpu.Process{PID: 4, Bytes: 20}),
 			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {10, 0}, of(two, "x"): {20, 0}},
 		},
 		{
 			"an ID that the status does not have yet: either may have it",
-			[]binder.Binding{a, one, two},
+			[]devicestate.Allocation{a, one, two},
 			x(devgpu.Process{PID: 1, Bytes: 1}, devgpu.Process{PID: 3, Bytes: 10}, devgpu.Process{PID: 5, Bytes: 20}),
 			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {unknown, 0}, of(two, "x"): {unknown, 0}},
 		},
 		{
 			"the same where only one has the card",
-			[]binder.Binding{two},
+			[]devicestate.Allocation{two},
 			x(devgpu.Process{PID: 5, Bytes: 20}),
 			map[consumer]consumed{of(two, "x"): {20, 0}},
 		},
 		{
 			"a container of the pod that has no share",
-			[]binder.Binding{a},
+			[]devicestate.Allocation{a},
 			x(devgpu.Process{PID: 8, Bytes: 20}),
 			map[consumer]consumed{of(a, "x"): {0, 0}},
 		},
 		{
 			"a process that may be anybody's",
-			[]binder.Binding{a, one},
+			[]devicestate.Allocation{a, one},
 			x(devgpu.Process{PID: 1, Bytes: 1}, devgpu.Process{PID: 7, Bytes: 2}),
 			map[consumer]consumed{of(a, "x"): {unknown, 0}, of(one, "x"): {unknown, 0}},
 		},
 		{
-			"no PID", []binder.Binding{a}, x(devgpu.Process{PID: 0, Bytes: 1}), map[consumer]consumed{of(a, "x"): {unknown, 0}},
+			"no PID", []devicestate.Allocation{a}, x(devgpu.Process{PID: 0, Bytes: 1}), map[consumer]consumed{of(a, "x"): {unknown, 0}},
 		},
 		{
 			"memory that has ended, and memory that the driver does not tell",
-			[]binder.Binding{a, one},
+			[]devicestate.Allocation{a, one},
 			x(devgpu.Process{PID: 1, Bytes: 1}, devgpu.Process{PID: 99, Bytes: 7}, devgpu.Process{PID: 3, Bytes: -1}),
 			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {unknown, 0}},
 		},
 		{
 			"the SMs",
-			[]binder.Binding{a, one},
+			[]devicestate.Allocation{a, one},
 			busy(devgpu.Sample{PID: 1, SM: 20}, devgpu.Sample{PID: 2, SM: 5}, devgpu.Sample{PID: 3, SM: -1}, devgpu.Sample{PID: 99}),
 			map[consumer]consumed{of(a, "x"): {0, 25}, of(one, "x"): {0, unknown}},
 		},
 		{
 			"kernels of a process that has ended",
-			[]binder.Binding{a},
+			[]devicestate.Allocation{a},
 			busy(devgpu.Sample{PID: 1, SM: 20}, devgpu.Sample{PID: 99, SM: 1}),
 			map[consumer]consumed{of(a, "x"): {0, unknown}},
 		},
 		{
 			"no samples to be had",
-			[]binder.Binding{a},
+			[]devicestate.Allocation{a},
 			[]devgpu.Usage{{GPU: "x", Processes: []devgpu.Process{{PID: 1, Bytes: 1}}, SamplesErr: errors.New("Not Supported")}},
 			map[consumer]consumed{of(a, "x"): {1, unknown}},
 		},
 		{
 			"a card that does not answer, and one that does",
-			[]binder.Binding{two},
+			[]devicestate.Allocation{two},
 			[]devgpu.Usage{{GPU: "x", Err: devgpu.ErrSilent}, {GPU: "y", Processes: []devgpu.Process{{PID: 4, Bytes: 8}}}},
 			map[consumer]consumed{of(two, "y"): {8, 0}},
 		},
 		{
 			"MPS counts for its server, a pod without UID is nobody",
-			[]binder.Binding{tenantOf("a", "main", enforce.MPS, "x"), anonymous},
+			[]devicestate.Allocation{tenantOf("a", "main", enforce.MPS, "x"), anonymous},
 			x(devgpu.Process{PID: 1, Bytes: 1}),
 			map[consumer]consumed{},
 		},

@@ -1,5 +1,3 @@
-// Package cdi writes the CDI specs that container runtimes read: the static one
-// of the node's GPU driver.
 package cdi
 
 import (

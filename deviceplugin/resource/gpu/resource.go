@@ -30,14 +30,14 @@ const (
 	Envvar Strategy = "envvar"
 )
 
-// Namer gives the CDI device of one answer to the kubelet, and remembers it.
-type Namer interface {
-	Name(resource string, ids []string) (cdiDevice string, err error)
+// Allocator makes the CDI device of one answer to the kubelet, and records it.
+type Allocator interface {
+	Allocate(resource string, ids []string) (cdiDevice string, err error)
 }
 
-// Binder prepares what the CDI device of a container stands for.
-type Binder interface {
-	Bind(ctx context.Context, resource string, ids []string) error
+// Preparer prepares what the CDI device of a container stands for.
+type Preparer interface {
+	Prepare(ctx context.Context, resource string, ids []string) error
 }
 
 // Pods guesses which pod the kubelet is asking for: it asks for a preference
@@ -51,9 +51,9 @@ type Pods interface {
 // Options are what a Resource works with.
 type Options struct {
 	// Name is one of [Names].
-	Name   string
-	Namer  Namer
-	Binder Binder
+	Name      string
+	Allocator Allocator
+	Preparer  Preparer
 	// Driver is the driver's CDI spec; it may be nil with Envvar.
 	Driver   *cdi.DriverSpec
 	Strategy Strategy

@@ -131,7 +131,7 @@ func (r *rig) settle(t *testing.T) {
 				return p.Name + " is not gone"
 			case ready(p), p.Status.Phase == corev1.PodFailed, p.Spec.NodeName == "":
 			case p.Status.Phase == corev1.PodSucceeded && len(p.Spec.InitContainers) > 0:
-			case strings.Contains(waitingFor(p), "gets no card"):
+			case strings.Contains(waitingFor(p), "gets no GPU"):
 			default:
 				return fmt.Sprintf("%s is not settled: %s", p.Name, inShort(p))
 			}

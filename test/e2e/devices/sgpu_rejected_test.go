@@ -34,7 +34,7 @@ func TestSGPURejectedAndRescheduled(t *testing.T) {
 
 	app := r.replicated(t, "trainer", box{more: share(60, 4)})
 	rejected := r.waitOnly(t, app, waitStart, func(p *corev1.Pod) string {
-		if p.Spec.NodeName != r.Node() || !strings.Contains(waitingFor(p), "gets no card") {
+		if p.Spec.NodeName != r.Node() || !strings.Contains(waitingFor(p), "gets no GPU") {
 			return "it is not refused"
 		}
 		return ""
