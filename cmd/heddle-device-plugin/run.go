@@ -21,7 +21,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
-	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -107,12 +107,12 @@ func computeModes(gpus gpu.Sources) enforce.ComputeModes {
 
 // apiServer is nil where there is none: devices are served all the same.
 func (o *options) apiServer(log *slog.Logger) *apiserver.Client {
-	config, err := nodesync.LoadConfig(o.Kubeconfig)
+	config, err := kube.LoadConfig(o.Kubeconfig)
 	if err == nil {
 		// A hundred pods may start at once, each with an Event.
 		config.QPS, config.Burst = 50, 100
 		var client *rest.RESTClient
-		if client, err = nodesync.ClientFor(config, "heddle-device-plugin/"+version); err == nil {
+		if client, err = kube.ClientFor(config, "heddle-device-plugin/"+version); err == nil {
 			return apiserver.New(client, o.NodeName, log)
 		}
 	}

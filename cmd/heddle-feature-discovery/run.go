@@ -15,6 +15,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/feature"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/kube"
 )
 
 // runner is whatever works until its context ends.
@@ -62,7 +63,7 @@ func (p *parts) wireSink(o *options, stdout io.Writer) error {
 	if o.outputFile != "" {
 		p.options.Sink = feature.FileSink{Path: o.outputFile}
 	} else {
-		client, err := nodesync.NewClient(o.Kubeconfig, "heddle-feature-discovery/"+version)
+		client, err := kube.NewClient(o.Kubeconfig, "heddle-feature-discovery/"+version)
 		switch {
 		case err == nil:
 			p.watch = nodesync.NewWatch(client, o.NodeName)

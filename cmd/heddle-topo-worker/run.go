@@ -16,7 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
-	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/topo/worker"
 	"github.com/heddle-dev/heddle/topo/worker/clustermanager"
 	"github.com/heddle-dev/heddle/topo/worker/ib"
@@ -56,7 +56,7 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 		Metrics: worker.NewMetrics(registry), Log: log,
 	}
 	if !o.dryRun {
-		client, err := nodesync.NewClient(o.Kubeconfig, "heddle-topo-worker/"+version)
+		client, err := kube.NewClient(o.Kubeconfig, "heddle-topo-worker/"+version)
 		if err != nil {
 			return nil, err
 		}

@@ -158,7 +158,7 @@ func TestWarningsAreSaidOnce(t *testing.T) {
 		}
 	}
 	b.configs.err = errors.New("cluster-config:1: mode: bad")
-	b.sink.conflicts = []nodesync.Conflict{{Kind: "label", Key: "a", Ours: "1", Theirs: "2", Manager: "gfd"}}
+	b.sink.conflicts = []nodesync.Conflict{{Kind: "label", Key: "a", Want: "1", Have: "2", Manager: "gfd"}}
 	round()
 	round()
 	b.configs.err = nil
@@ -167,7 +167,7 @@ func TestWarningsAreSaidOnce(t *testing.T) {
 	round()
 	want := []string{
 		"InvalidConfiguration: keeping the last good configuration: cluster-config:1: mode: bad",
-		`LabelConflict: label a: gfd holds it with value "2", ours is "1"`,
+		`LabelConflict: label a: gfd holds it with value "2", want "1"`,
 		"InvalidConfiguration: keeping the last good configuration: cluster-config:2: mode: bad",
 	}
 	if diff := cmp.Diff(want, b.sink.warnings); diff != "" {

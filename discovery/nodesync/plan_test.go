@@ -64,7 +64,7 @@ func TestPlanLabels(t *testing.T) {
 			want:   map[string]string{"a": "1", "b": "1"},
 			plan: labelPlan{
 				apply:     map[string]string{"b": "1"},
-				conflicts: []Conflict{{Kind: "label", Key: "a", Ours: "1", Theirs: "2", Manager: "gfd"}},
+				conflicts: []Conflict{{Kind: "label", Key: "a", Want: "1", Have: "2", Manager: "gfd"}},
 			},
 		},
 		{
@@ -163,7 +163,7 @@ func TestPlanTaints(t *testing.T) {
 			want: []corev1.Taint{taint("usage", "ours")},
 			plan: taintPlan{
 				taints:    []corev1.Taint{taint("usage", "theirs")},
-				conflicts: []Conflict{{Kind: "taint", Key: "usage:NoSchedule", Ours: "ours", Theirs: "theirs"}},
+				conflicts: []Conflict{{Kind: "taint", Key: "usage:NoSchedule", Want: "ours", Have: "theirs"}},
 			},
 		},
 		{

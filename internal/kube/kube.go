@@ -1,4 +1,5 @@
-package nodesync
+// Package kube finds the API server and makes clients for it.
+package kube
 
 import (
 	"fmt"
@@ -23,8 +24,8 @@ func NewClient(kubeconfig, userAgent string) (*rest.RESTClient, error) {
 	return ClientFor(config, userAgent)
 }
 
-// ClientFor is NewClient for those who found the API server themselves. It
-// completes config.
+// ClientFor is NewClient where the API server is known already. It completes
+// config.
 func ClientFor(config *rest.Config, userAgent string) (*rest.RESTClient, error) {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(corev1.AddToScheme(scheme))
