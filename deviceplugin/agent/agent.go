@@ -255,7 +255,7 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	a.driver.wake()
 	// What containers have is served too: without that they could not start
 	// again once the configuration has other names.
-	gpus, hcas, slots := a.state.Resources()
+	gpus, hcas, slots := a.state.View().Resources()
 	for _, name := range slices.Concat(a.wanted(inv), gpus, hcas, slots) {
 		a.mu.Lock()
 		_, running := a.served[name]

@@ -107,7 +107,7 @@ func (t *tenancy) wanted(p *corev1.Pod, container string) []string {
 	if err != nil || len(chosen) > 0 {
 		return chosen
 	}
-	cards := t.agent.state.GPUs()
+	cards := t.agent.state.View().GPUs()
 	places, _ := quota.Place(cards, &request, c.SGPU.Placement, nil)
 	uuids := make([]string, len(places))
 	for i, place := range places {

@@ -49,7 +49,7 @@ func (a *Agent) tellHAMi() {
 	tell := func(namespace, name, uid string, ok bool) {
 		a.bridge.Bound(types.NamespacedName{Namespace: namespace, Name: name}, types.UID(uid), ok)
 	}
-	for _, b := range a.state.Allocations() {
+	for _, b := range a.state.View().Allocations() {
 		if b.By == allocation.ByHAMi && !b.Unrecorded {
 			tell(b.Namespace, b.Pod, b.UID, true)
 		}

@@ -61,7 +61,8 @@ func unhealthyHCAs(s *health.Snapshot) map[string]string {
 // it to a pod. That list drops it once no pod has it, after a minute.
 func (a *Agent) elsewhere(inv *inventory.Inventory) map[string]map[string]string {
 	served := a.all()
-	recorded, _, _ := a.state.Resources()
+	view := a.state.View()
+	recorded, _, _ := view.Resources()
 	all := map[string]map[string]string{}
 	for _, name := range slices.Concat(gpu.Names(inv), recorded, slices.Collect(maps.Keys(served))) {
 		if s := served[name]; s != nil && s.gpu == nil {
@@ -69,7 +70,7 @@ func (a *Agent) elsewhere(inv *inventory.Inventory) map[string]map[string]string
 		}
 		all[name] = map[string]string{}
 		for id := range inv.GPUs {
-			if holder := a.state.Elsewhere(name, id); holder != "" {
+			if holder := view.Elsewhere(name, id); holder != "" {
 				all[name][id] = holder
 			}
 		}

@@ -124,7 +124,7 @@ func (t *tenancy) warnMPS(c *mpsChange) {
 	if c.daemon.Well.IsZero() {
 		return
 	}
-	for _, b := range t.agent.state.Allocations() {
+	for _, b := range t.agent.state.View().Allocations() {
 		if !usesMPS(&b, c.daemon.Card) {
 			continue
 		}

@@ -51,7 +51,7 @@ func (a *Agent) Report() report.Report {
 			Reason: served[name].reason(),
 		})
 	}
-	for _, b := range a.state.Allocations() {
+	for _, b := range a.state.View().Allocations() {
 		r.Bindings = append(r.Bindings, report.Binding(b))
 	}
 	for _, p := range a.state.Problems() {
@@ -77,7 +77,7 @@ func (a *Agent) Report() report.Report {
 
 // tellShares says of shared cards what is taken.
 func (a *Agent) tellShares(cards []report.Card) {
-	taken := a.state.GPUs()
+	taken := a.state.View().GPUs()
 	for i := range cards {
 		at := slices.IndexFunc(taken, func(c quota.GPU) bool { return c.UUID == cards[i].UUID })
 		if at < 0 {
@@ -148,7 +148,7 @@ func (b *bound) Collect(metrics chan<- prometheus.Metric) {
 	for name := range b.agent.all() {
 		counts[name] = 0
 	}
-	for _, binding := range b.agent.state.Allocations() {
+	for _, binding := range b.agent.state.View().Allocations() {
 		for name := range binding.CDINames {
 			counts[name]++
 		}

@@ -124,7 +124,7 @@ func (s *steering) run(ctx context.Context) error {
 func (s *steering) check(ctx context.Context, one started) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	for _, b := range s.state.Allocations() {
+	for _, b := range s.state.View().Allocations() {
 		if !holds(&b, one) {
 			continue
 		}

@@ -142,7 +142,7 @@ func (t *tenancy) look(ctx context.Context) {
 		t.drifted(ctx, d)
 	}
 	if a.Limiter != nil {
-		if err := a.Limiter.Keep(ctx, a.state.Limits()); err != nil {
+		if err := a.Limiter.Keep(ctx, a.state.View().Limits()); err != nil {
 			a.Log.WarnContext(ctx, "what limits shares is not all in order", "err", err)
 		}
 	}

@@ -129,7 +129,7 @@ func (u *usageMetrics) take(ctx context.Context) {
 // shares are the bindings that have some.
 func (u *usageMetrics) shares() []devicestate.Allocation {
 	var with []devicestate.Allocation
-	for _, b := range u.agent.state.Allocations() {
+	for _, b := range u.agent.state.View().Allocations() {
 		if len(b.Shares) > 0 {
 			with = append(with, b)
 		}
