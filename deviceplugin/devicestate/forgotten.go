@@ -75,8 +75,8 @@ func (s *State) detectForgotten(ctx context.Context, seen *observation) {
 			continue
 		}
 		s.options.Log.Warn("devices lost", "pod", c.Pod.String(), "container", c.Name)
-		s.pods.warn(c.Pod, DevicesLost, fmt.Sprintf("the kubelet has lost the devices of container %s: it runs on, and cannot "+
-			"start again; delete the pod to have it made again", c.Name))
+		s.pods.warn(c.Pod, DevicesLost, fmt.Sprintf("the kubelet has lost the devices of container %s: it runs on, and "+
+			"cannot start again; delete the pod to have it made again", c.Name))
 	}
 }
 

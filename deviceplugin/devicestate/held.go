@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
 // Holders are the device IDs of a resource that pods hold, by either of the
@@ -77,13 +78,7 @@ func (s *State) Held(ctx context.Context) ([]Held, error) {
 			held = append(held, Held{Resource: shares, ID: uuid + allocate.SlotMark, Pod: c.Pod.String()})
 		}
 	}
-	confirmed := liveDevices(seen)
-	for device := range s.confirmed {
-		if s.entries[device] != nil {
-			confirmed[device] = true
-		}
-	}
-	s.confirmed = confirmed
+	s.confirmLocked(liveDevices(seen))
 	for _, e := range s.entries {
 		by := ""
 		switch {
@@ -102,4 +97,15 @@ func (s *State) Held(ctx context.Context) ([]Held, error) {
 		}
 	}
 	return held, nil
+}
+
+// confirmLocked notes the entries that the kubelet has in its accounts, which have
+// the names that Allocate gave. It is for holders of mu.
+func (s *State) confirmLocked(live map[string]bool) {
+	for device := range s.confirmed {
+		if s.entries[device] != nil {
+			live[device] = true
+		}
+	}
+	s.confirmed = live
 }

@@ -225,7 +225,9 @@ func (s *State) shareEdits(ctx context.Context, g *allocate.Grant) ([]*specs.Con
 		}
 	}
 	e := g.Entry
-	shares := cdi.Shares{Shares: e.Shares, Policy: e.Policy, By: e.By, Phase: e.Phase, RunAs: e.RunAs, Enforced: e.Enforced}
+	shares := cdi.Shares{
+		Shares: e.Shares, Policy: e.Policy, By: e.By, Phase: e.Phase, RunAs: e.RunAs, Enforced: e.Enforced,
+	}
 	env, err := shares.Env()
 	return append(all, &specs.ContainerEdits{Env: []string{env}}), err
 }

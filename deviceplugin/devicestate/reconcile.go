@@ -2,7 +2,9 @@ package devicestate
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -114,13 +116,15 @@ func (s *State) restore(seen *observation) {
 	lost := s.nodeLocked(seen).Lost()
 	s.mu.Unlock()
 	for _, e := range lost {
-		switch shares, err := s.cdi.ReadShares(e.Name()); {
-		case err == nil && shares != nil && len(shares.Shares) != len(e.IDs):
+		shares, err := s.cdi.ReadShares(e.Name())
+		if err == nil && len(shares.Shares) != len(e.IDs) {
 			err = fmt.Errorf("%d shares for %d device IDs", len(shares.Shares), len(e.IDs))
-			fallthrough
+		}
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
 			s.options.Log.Warn("CDI spec is unreadable", "device", e.Device, "err", err)
-		case shares != nil:
+		default:
 			e.Shares, e.Policy, e.By = shares.Shares, shares.Policy, shares.By
 			e.Phase, e.RunAs, e.Enforced = shares.Phase, shares.RunAs, shares.Enforced
 			s.restoreEntry(e)
