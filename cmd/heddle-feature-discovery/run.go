@@ -66,7 +66,7 @@ func (p *parts) wireSink(o *options, stdout io.Writer) error {
 		case err == nil:
 			p.watch = nodesync.NewWatch(client, o.NodeName)
 			p.syncer = nodesync.New(nodesync.Options{Client: client, Node: o.NodeName})
-			p.options.Nodes = p.watch
+			p.options.Node = p.watch
 			p.options.Sink = feature.NodeSink{Syncer: p.syncer}
 		case !o.dryRun:
 			return err
@@ -109,7 +109,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) 
 	return group.Wait()
 }
 
-// once is --oneshot: one look, one write.
+// once is --oneshot: one scan, one write.
 func once(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) error {
 	p, err := wire(ctx, o, log, stdout)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
-	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
 // Holders are the device IDs of a resource that pods hold, by either of the

@@ -25,7 +25,7 @@ const (
 	completionTimeout = 3 * time.Second
 )
 
-// Flags say which API server to ask, as kubectl's do.
+// Flags choose the API server, as kubectl's do.
 type Flags struct {
 	kubeconfig, context string
 }

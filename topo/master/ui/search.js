@@ -2,11 +2,11 @@
 
 import { make, mark, set } from './dom.js';
 import { find, parse } from './query.js';
-import { count, gpus, number, reason } from './words.js';
+import { count, gpus, number, reason } from './format.js';
 
 const MOST = 12; // Rows of the list.
 
-export class Seek {
+export class Search {
   #field;
   #list;
   #found;
@@ -67,7 +67,7 @@ export class Seek {
       make('small', {}, item.isGang ? `${item.state} · ${item.where}` : item.isNode ? item.reasons.map(reason)[0] ?? gpus(item.gpus)
         : [item.alias, count(item.size, 'node')].filter(Boolean).join(' · '))));
     if (listed.length > MOST) rows.push(make('li', { role: 'presentation', class: 'rest' }, `and ${number(listed.length - MOST)} more, lit in the map`));
-    if (!listed.length) rows.push(make('li', { role: 'presentation', class: 'rest' }, 'Nothing has all of these words.'));
+    if (!listed.length) rows.push(make('li', { role: 'presentation', class: 'rest' }, 'Nothing matches all of these words.'));
     this.#list.replaceChildren(...rows);
   }
 

@@ -1,4 +1,4 @@
-// How things are called and numbers are written. Pure.
+// Names of enum values, and how numbers and durations are written. Pure.
 
 const numbers = new Intl.NumberFormat('en-US');
 
@@ -24,7 +24,7 @@ export const clock = (ms) =>
 
 const STATUS = { ready: 'Ready', degraded: 'Degraded', notready: 'Not ready' };
 
-/** status is the key by which styles know a status of the server. */
+/** statusKey is the key of a status in the styles. */
 export const statusKey = (s) => (s === 'Ready' ? 'ready' : s === 'NotReady' ? 'notready' : 'degraded');
 export const statusName = (key) => STATUS[key];
 
@@ -62,7 +62,7 @@ export function reason(r) {
   return `${number(r.count)} ${r.count === 1 ? fault[2] : fault[3]}`;
 }
 
-/** advice says what to look at for a kind of fault. */
+/** advice is what to check for a kind of fault. */
 export function advice(kind) {
   switch (kind) {
     case 'node-not-ready': return 'The kubelet does not report Ready.';
@@ -74,23 +74,23 @@ export function advice(kind) {
     case 'duplicate': return 'Two nodes report the same HCA GUID.';
     case 'path': return 'The given path contradicts the levels or the other members.';
     case 'ignored': return 'The report does not belong to the node of its name.';
-    case 'unseen': return 'The link is active; nobody said to which switch. Not counted as a fault.';
+    case 'unseen': return 'The link is active; its switch is unknown. Not counted as a fault.';
     default: return '';
   }
 }
 
-/** stateAdvice says what a gang's state means. */
+/** stateAdvice is what a gang's state means. */
 export function stateAdvice(state) {
   switch (state) {
-    case 'Unknown': return 'Somebody should look: pods failed, crash or are being deleted, or their node is not ready.';
+    case 'Unknown': return 'Needs attention: pods failed, crash or are being deleted, or their node is not ready.';
     case 'Queued': return 'They wait for pods or for nodes.';
     case 'Starting': return 'They have nodes; too few of their pods run yet.';
-    case 'Succeeded': return 'All of their pods have ended well.';
+    case 'Succeeded': return 'All of their pods have succeeded.';
     default: return '';
   }
 }
 
-/** gangText says where a gang is and how large it is: "leaf-su2 · 8 nodes · 64 GPUs". */
+/** gangText is where a gang is and how large it is: "leaf-su2 · 8 nodes · 64 GPUs". */
 export const gangText = (g) => [
   g.group?.alias || g.group?.name, g.nodes.length && count(g.nodes.length, 'node'), g.nodes.length ? '' : count(g.members, 'pod'),
   g.gpus && count(g.gpus, 'GPU'),
@@ -113,10 +113,10 @@ export function port(f) {
 /** far names a switch, with the port if it is known. */
 export const far = (s) => (s ? (s.name || s.id) + (s.port ? ` port ${s.port}` : '') : '');
 
-/** idle is how many GPUs are there and no pod can ask for. */
+/** idle is how many GPUs are there and no pod can request. */
 export const idle = (g) => g.total - (g.offered ?? g.total);
 
-/** gpus says how many are free: "3 of 8 free", and "2 not offered" if so. */
+/** gpus is how many are free: "3 of 8 free", and "2 not offered" if so. */
 export function gpus(g) {
   if (!g.total) return 'no GPUs';
   const free = g.free === undefined ? count(g.total, 'GPU') : `${number(g.free)} of ${number(g.total)} free`;
