@@ -75,7 +75,7 @@ func newResources(
 func (a *resources) update(ctx context.Context, group *errgroup.Group, inv *inventory.Inventory) {
 	a.askCounted(ctx, inv)
 	a.logWithoutCDI(ctx)
-	gpus, hcas, slots := a.state.Resources()
+	gpus, hcas, slots := a.state.View().Resources()
 	for _, name := range slices.Concat(a.wanted(inv), gpus, hcas, slots) {
 		isHCAs := rdmaAt(inv.Config, name) >= 0 || slices.Contains(hcas, name)
 		// The answer to Allocate names what comes with every GPU, and the
@@ -352,7 +352,8 @@ func joinFaults(byID map[string]string) string {
 // it to a pod. That list drops it once no pod has it, after a minute.
 func (a *resources) elsewhere(inv *inventory.Inventory) map[string]map[string]string {
 	served := a.all()
-	recorded, _, _ := a.state.Resources()
+	view := a.state.View()
+	recorded, _, _ := view.Resources()
 	all := map[string]map[string]string{}
 	for _, name := range slices.Concat(gpu.Names(inv), recorded, slices.Collect(maps.Keys(served))) {
 		if s := served[name]; s != nil && s.gpu == nil {
@@ -360,7 +361,7 @@ func (a *resources) elsewhere(inv *inventory.Inventory) map[string]map[string]st
 		}
 		all[name] = map[string]string{}
 		for id := range inv.GPUs {
-			if holder := a.state.Elsewhere(name, id); holder != "" {
+			if holder := view.Elsewhere(name, id); holder != "" {
 				all[name][id] = holder
 			}
 		}

@@ -120,7 +120,7 @@ func (s *selectors) run(ctx context.Context) error {
 func (s *selectors) check(ctx context.Context, one started) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	for _, b := range s.state.Allocations() {
+	for _, b := range s.state.View().Allocations() {
 		if !holds(&b, one) {
 			continue
 		}

@@ -117,7 +117,7 @@ func (u *usageMetrics) take(ctx context.Context) {
 // allocations are those with shares.
 func (u *usageMetrics) allocations() []devicestate.Allocation {
 	var with []devicestate.Allocation
-	for _, b := range u.state.Allocations() {
+	for _, b := range u.state.View().Allocations() {
 		if len(b.Shares) > 0 {
 			with = append(with, b)
 		}

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/heddle-dev/heddle/deviceplugin/alloc"
+	"github.com/heddle-dev/heddle/deviceplugin/preferred"
 )
 
-// Prefer implements [server.Resource]: whole GPUs as [alloc.Scores.Choose] has
+// Prefer implements [server.Resource]: whole GPUs as [preferred.Scores.Choose] has
 // it, MIG devices from the GPUs with the fewest left. What the expected pod
 // accepts comes first; if that does not suffice, the others fill up, and the
 // check at the start of the container reports it.
@@ -94,7 +94,7 @@ func (s *snapshot) accepted(sel Selector, d *device) bool {
 
 // choose picks size devices of free that include must.
 func (s *snapshot) choose(free, must []device, size int) ([]string, error) {
-	whole := !slices.ContainsFunc(free, func(d device) bool { return d.instance || d.gpu >= alloc.MaxGPUs })
+	whole := !slices.ContainsFunc(free, func(d device) bool { return d.instance || d.gpu >= preferred.MaxGPUs })
 	if !whole {
 		return pack(free, must, size)
 	}
