@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// rate is how many requests a second the API server gets from us, and how many
+// rate is how many requests a second the API server gets from this process, and how many
 // at once.
 type rate struct {
 	qps   float64

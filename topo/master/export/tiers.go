@@ -1,8 +1,8 @@
-// Package export says the fabric's tree in other projects' words: Node labels,
-// Volcano HyperNodes, a Kueue Topology, Slurm's topology files.
+// Package export converts the fabric's tree to the formats of other projects:
+// Node labels, Volcano HyperNodes, a Kueue Topology, Slurm's topology files.
 //
 // It owns those shapes and the numbers of the tiers. It is pure: snapshots in,
-// values and text out. Who writes them where is publish's and serve's.
+// values and text out. Packages publish and httpapi write them.
 package export
 
 import (
