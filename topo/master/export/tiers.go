@@ -18,6 +18,15 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 )
 
+// The formats of GET /v1/export/{format}.
+const (
+	FormatSlurmTree  = "slurm-tree"
+	FormatSlurmBlock = "slurm-block"
+	FormatHyperNodes = "hypernodes"
+	FormatKueue      = "kueue-topology"
+	FormatNodes      = "node-labels"
+)
+
 // Tiers are the kinds of the tree's groups, the lowest first: Tiers[0] is tier
 // 1. A level without a group is not counted, so that tiers are without gaps.
 type Tiers []string
