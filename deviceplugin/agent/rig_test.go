@@ -21,6 +21,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/internal/notify"
 	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
 	"github.com/heddle-dev/heddle/test/machines"
 )
@@ -35,10 +36,10 @@ const (
 type cell[T any] struct {
 	mu      sync.Mutex
 	value   T
-	changed chan struct{}
+	changed notify.Signal
 }
 
-func newCell[T any](v T) *cell[T] { return &cell[T]{value: v, changed: make(chan struct{}, 1)} }
+func newCell[T any](v T) *cell[T] { return &cell[T]{value: v, changed: notify.New()} }
 
 func (c *cell[T]) Changed() <-chan struct{} { return c.changed }
 
@@ -52,7 +53,7 @@ func (c *cell[T]) set(v T) {
 	c.mu.Lock()
 	c.value = v
 	c.mu.Unlock()
-	signal(c.changed)
+	c.changed.Notify()
 }
 
 type source struct{ *cell[*machine.Machine] }
@@ -148,7 +149,7 @@ func (r *rig) list(resource string, healthy, unhealthy int) testkubelet.State {
 		return len(s.Healthy) == healthy && len(s.Unhealthy) == unhealthy
 	})
 	for {
-		if s := r.all()[resource]; s != nil && s.plugin.Status().Registered {
+		if s := r.resources.all()[resource]; s != nil && s.plugin.Status().Registered {
 			return state
 		}
 		if ctx.Err() != nil {

@@ -224,7 +224,7 @@ func TestWhyNothingIsMeasured(t *testing.T) {
 			if tt.says != "" {
 				lines = 1
 			}
-			if got := strings.Count(log.String(), "it is not measured"); got != lines || !strings.Contains(log.String(), tt.says) {
+			if got := strings.Count(log.String(), "is not measured"); got != lines || !strings.Contains(log.String(), tt.says) {
 				t.Errorf("log:\n%s", &log)
 			}
 			if got := r.report().Unmeasured; (got == "") != (tt.says == "") || !strings.Contains(got, tt.says) {

@@ -258,7 +258,7 @@ func TestIncrementalIsFromScratch(t *testing.T) {
 					if diff := cmp.Diff(want, have); diff != "" {
 						t.Fatalf("seed %d, round %d (-from scratch +incremental):\n%s", seed, round, diff)
 					}
-					check(t, have, got.Tree())
+					check(t, have, treeOf(got.Child))
 				}
 			}
 		})

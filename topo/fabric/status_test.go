@@ -63,7 +63,7 @@ func TestStatus(t *testing.T) {
 		}, "leaf-1(b)", nil},
 	} {
 		s := step.do()
-		if diff := cmp.Diff(step.want, outline(s.Tree())); diff != "" {
+		if diff := cmp.Diff(step.want, outline(treeOf(s.Child))); diff != "" {
 			t.Fatalf("%s (-want +got):\n%s", step.name, diff)
 		}
 		for _, e := range s.Select("node", "a") {

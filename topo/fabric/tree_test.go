@@ -151,10 +151,10 @@ func TestTree(t *testing.T) {
 			t.Parallel()
 			m := newMap(t, preset(t, tt.mode)...)
 			s := put(m, tt.nodes...)
-			if diff := cmp.Diff(tt.want, outline(s.Tree())); diff != "" {
+			if diff := cmp.Diff(tt.want, outline(treeOf(s.Child))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
-			check(t, viewOf(t, s), s.Tree())
+			check(t, viewOf(t, s), treeOf(s.Child))
 		})
 	}
 }
@@ -230,6 +230,6 @@ func TestSpines(t *testing.T) {
 	m := mapOf(t, fabric.ModeAuto, f)
 	m.Put(fabric.Node{Name: f.Nodes[95].Name, Ready: true, Report: liar, Heartbeat: start})
 	if got := m.Snapshot(start); got.ETag() != s.ETag() {
-		t.Errorf("the liar was believed: %s", outline(got.Tree()))
+		t.Errorf("the liar was believed: %s", outline(treeOf(got.Child)))
 	}
 }

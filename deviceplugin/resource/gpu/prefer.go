@@ -7,10 +7,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/heddle-dev/heddle/deviceplugin/alloc"
+	"github.com/heddle-dev/heddle/deviceplugin/preferred"
 )
 
-// Prefer implements [plugin.Resource]: whole GPUs as [alloc.Scores.Choose] has
+// Prefer implements [plugin.Resource]: whole GPUs as [preferred.Scores.Choose] has
 // it, MIG devices from the GPUs with the fewest left. What the expected pod
 // accepts comes first; if that does not suffice, the others fill up, and the
 // check at the start of the container says so.
@@ -94,7 +94,7 @@ func (s *snapshot) accepted(t Steering, c *card) bool {
 
 // choose picks size cards of free that include must.
 func (s *snapshot) choose(free, must []card, size int) ([]string, error) {
-	whole := !slices.ContainsFunc(free, func(c card) bool { return c.instance || c.gpu >= alloc.MaxGPUs })
+	whole := !slices.ContainsFunc(free, func(c card) bool { return c.instance || c.gpu >= preferred.MaxGPUs })
 	if !whole {
 		return pack(free, must, size)
 	}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/alloc"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/preferred"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 )
 
@@ -102,7 +102,7 @@ type snapshot struct {
 	faults map[string]string
 	// uuids are those of the machine's GPUs, by index.
 	uuids  []string
-	scores *alloc.Scores
+	scores *preferred.Scores
 }
 
 var _ server.Resource = (*Resource)(nil)
@@ -141,7 +141,7 @@ func (r *Resource) Refresh(inv *inventory.Inventory) {
 func (r *Resource) look(old *snapshot, inv *inventory.Inventory) (s *snapshot, devices []server.Device) {
 	m, c := inv.Machine, inv.Config
 	s = &snapshot{cards: map[string]card{}, faults: map[string]string{}}
-	s.scores = alloc.Renew(old.scores, c.WithRoles(m))
+	s.scores = preferred.Renew(old.scores, c.WithRoles(m))
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
 		s.uuids = append(s.uuids, g.UUID)
@@ -195,9 +195,9 @@ func (r *Resource) Annotation(held map[string]bool) string {
 	s := r.now.Load()
 	var free uint64
 	for id, card := range s.cards {
-		if !held[id] && !card.instance && s.faults[id] == "" && card.gpu < alloc.MaxGPUs {
+		if !held[id] && !card.instance && s.faults[id] == "" && card.gpu < preferred.MaxGPUs {
 			free |= 1 << card.gpu
 		}
 	}
-	return alloc.Annotation(s.scores.Table(free))
+	return preferred.Annotation(s.scores.Table(free))
 }

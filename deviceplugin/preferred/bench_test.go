@@ -1,4 +1,4 @@
-package alloc_test
+package preferred_test
 
 import (
 	"math/bits"
@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/heddle-dev/heddle/deviceplugin/alloc"
+	"github.com/heddle-dev/heddle/deviceplugin/preferred"
 )
 
 func BenchmarkNew16(b *testing.B) {
 	m := switched(plain(16, 8), 3)
 	for b.Loop() {
-		alloc.New(m)
+		preferred.New(m)
 	}
 }
 
@@ -20,11 +20,11 @@ func BenchmarkNew16(b *testing.B) {
 func BenchmarkEveryRequest(b *testing.B) {
 	for _, m := range []struct {
 		name   string
-		scores *alloc.Scores
+		scores *preferred.Scores
 		n      int
 	}{
-		{"8", alloc.New(hypercube()), 8},
-		{"16", alloc.New(switched(plain(16, 8), 3)), 16},
+		{"8", preferred.New(hypercube()), 8},
+		{"16", preferred.New(switched(plain(16, 8), 3)), 16},
 	} {
 		b.Run(m.name, func(b *testing.B) {
 			b.ReportAllocs()
@@ -50,7 +50,7 @@ func BenchmarkEveryRequest(b *testing.B) {
 }
 
 func BenchmarkTable16(b *testing.B) {
-	s := alloc.New(switched(plain(16, 8), 3))
+	s := preferred.New(switched(plain(16, 8), 3))
 	for b.Loop() {
 		s.Table(0xffff)
 	}

@@ -1,4 +1,4 @@
-package alloc_test
+package preferred_test
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/alloc"
+	"github.com/heddle-dev/heddle/deviceplugin/preferred"
 )
 
 // randomMachine has up to most GPUs with links of any shape: none, pairs, a
@@ -62,7 +62,7 @@ func randomMachine(r *rand.Rand, most int) *machine.Machine {
 
 // bruteForce is the definition in the package comment, word by word.
 type bruteForce struct {
-	s     *alloc.Scores
+	s     *preferred.Scores
 	n     int
 	value map[uint64]int
 }
@@ -128,7 +128,7 @@ func TestChoiceIsTheOptimumOfRandomMachines(t *testing.T) {
 	for range machines {
 		m := randomMachine(r, 10)
 		n := len(m.GPUs)
-		s := alloc.New(m)
+		s := preferred.New(m)
 		brute := &bruteForce{s: s, n: n, value: map[uint64]int{}}
 		available := r.Uint64() & (1<<n - 1)
 		if r.IntN(2) == 0 {

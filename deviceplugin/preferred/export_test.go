@@ -1,4 +1,4 @@
-package alloc
+package preferred
 
 // Pair is pair(i, j) in MB/s; 0 for a GPU with itself.
 func (s *Scores) Pair(i, j int) int { return int(s.pairs[i*s.n+j]) }

@@ -29,7 +29,7 @@ func TestPodGetsTheGPUsThatItAsksFor(t *testing.T) {
 	got := r.admit("late", map[string]int{gpus: 1})[gpus]
 	r.start("late")
 	r.api.wait(t, "an Event", func() bool {
-		return has(r.api.warnings, "default/late "+ReasonSteering+": the node has no GPU \"GPU-of-another-node\"; it has "+m.GPUs[0].UUID) &&
+		return has(r.api.warnings, "default/late "+ReasonSelector+": the node has no GPU \"GPU-of-another-node\"; it has "+m.GPUs[0].UUID) &&
 			has(r.api.warnings, "the pod does not accept GPU "+got[0])
 	})
 	if has(r.api.warnings, "picky") {
@@ -41,7 +41,7 @@ func TestPodGetsTheGPUsThatItAsksFor(t *testing.T) {
 	}))
 	r.admit("torn", map[string]int{gpus: 2})
 	r.start("torn")
-	r.api.wait(t, "an Event", func() bool { return has(r.api.warnings, "default/torn "+ReasonSteering+": annotations") })
+	r.api.wait(t, "an Event", func() bool { return has(r.api.warnings, "default/torn "+ReasonSelector+": annotations") })
 }
 
 func TestExpected(t *testing.T) {

@@ -17,37 +17,34 @@ import (
 // staleFor is how long a watch may take to show what was written.
 const staleFor = 10 * time.Second
 
-// toldPod is what a pod was told, over what, and when.
-type toldPod struct {
+// writtenPod is what was written to a pod, over what, and when.
+type writtenPod struct {
 	text, over string
 	at         time.Time
 }
 
-// tellPods writes [wellknown.SGPUBound] where it differs from what the containers
-// have. Many pods may start at once: what ctx has no time for is told at the
-// next look.
-func (t *tenancy) tellPods(ctx context.Context, pods []*corev1.Pod, incomplete bool) {
+// annotatePods writes [wellknown.SGPUBound] where it differs from what the containers
+// have. Many pods may start at once: what ctx has no time for is written by
+// the next reconciliation.
+func (t *shares) annotatePods(ctx context.Context, pods []*corev1.Pod, incomplete bool) {
 	bound := t.bound()
 	live := make(map[types.UID]bool, len(pods))
 	for _, p := range pods {
 		live[p.UID] = true
 		text := ""
 		if b := bound[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]; b != nil && of(p, b.uid) {
-			if b.unrecorded {
-				continue // The annotation may be all that is left of what it has.
-			}
 			text = b.String()
 		}
 		if text == "" && incomplete {
 			continue
 		}
 		if ctx.Err() == nil && p.Annotations[wellknown.SGPUBound] != text {
-			t.tellPod(ctx, p, text)
+			t.annotatePod(ctx, p, text)
 		}
 	}
-	for uid := range t.told {
+	for uid := range t.annotated {
 		if !live[uid] {
-			delete(t.told, uid)
+			delete(t.annotated, uid)
 		}
 	}
 	if ctx.Err() != nil {
@@ -55,15 +52,15 @@ func (t *tenancy) tellPods(ctx context.Context, pods []*corev1.Pod, incomplete b
 	}
 }
 
-// tellPod writes the annotation of a pod that lives, unless the watch may not
+// annotatePod writes the annotation of a pod that lives, unless the watch may not
 // have shown yet what was written.
-func (t *tenancy) tellPod(ctx context.Context, p *corev1.Pod, text string) {
+func (t *shares) annotatePod(ctx context.Context, p *corev1.Pod, text string) {
 	now := p.Annotations[wellknown.SGPUBound]
-	last, told := t.told[p.UID]
+	last, written := t.annotated[p.UID]
 	switch {
 	case p.DeletionTimestamp != nil, p.Status.Phase == corev1.PodSucceeded, p.Status.Phase == corev1.PodFailed:
 		return
-	case told && last.text == text && last.over == now && time.Since(last.at) < staleFor:
+	case written && last.text == text && last.over == now && time.Since(last.at) < staleFor:
 		return
 	}
 	var value *string
@@ -71,45 +68,42 @@ func (t *tenancy) tellPod(ctx context.Context, p *corev1.Pod, text string) {
 		value = &text
 	}
 	key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
-	if err := t.agent.API.AnnotatePod(ctx, key, p.UID, map[string]*string{wellknown.SGPUBound: value}); err != nil {
+	if err := t.API.AnnotatePod(ctx, key, p.UID, map[string]*string{wellknown.SGPUBound: value}); err != nil {
 		t.wake()
 		if ctx.Err() == nil {
-			t.agent.Log.WarnContext(ctx, "a pod does not say yet which cards it has", "pod", key.String(), "err", err)
+			t.Log.WarnContext(ctx, "annotating a pod with its GPUs failed", "pod", key.String(), "err", err)
 		}
 		return
 	}
-	// What was there is ours if it is what we wrote; then somebody got more.
+	// What was there is the agent's if it is what it wrote; then a container got more.
 	if now != "" && now != last.text {
 		t.drifted(ctx, devicestate.Drift{Kind: devicestate.DriftAnnotation, Message: fmt.Sprintf(
-			"annotation %s of pod %s was not what its containers have, and is put right", wellknown.SGPUBound, key)})
+			"annotation %s of pod %s was not what its containers have, and is corrected", wellknown.SGPUBound, key)})
 	}
-	t.told[p.UID] = toldPod{text, now, time.Now()}
+	t.annotated[p.UID] = writtenPod{text, now, time.Now()}
 }
 
 // boundPod is the annotation of a pod, and its UID as the kubelet knows it.
 type boundPod struct {
 	allocation.Bound
 	uid string
-	// unrecorded: what a container of it has is lost.
-	unrecorded bool
 }
 
 func of(p *corev1.Pod, uid string) bool { return uid == "" || apiserver.HasUID(p, uid) }
 
 // bound are the annotations of all pods with shares.
-func (t *tenancy) bound() map[types.NamespacedName]*boundPod {
+func (t *shares) bound() map[types.NamespacedName]*boundPod {
 	all := make(map[types.NamespacedName]*boundPod)
-	for _, b := range t.agent.state.Allocations() {
-		if len(b.Shares) == 0 && !b.Unrecorded {
+	for _, b := range t.state.View().Allocations() {
+		if len(b.Shares) == 0 {
 			continue
 		}
 		key := types.NamespacedName{Namespace: b.Namespace, Name: b.Pod}
 		if all[key] == nil {
 			all[key] = &boundPod{uid: b.UID, Bound: allocation.Bound{
-				Version: allocation.Version, Node: t.agent.NodeName, Containers: map[string]allocation.BoundContainer{},
+				Version: allocation.Version, Node: t.NodeName, Containers: map[string]allocation.BoundContainer{},
 			}}
 		}
-		all[key].unrecorded = all[key].unrecorded || b.Unrecorded
 		all[key].Containers[b.Container] = allocation.BoundContainer{Shares: b.Shares, Policy: b.Policy, By: b.By}
 	}
 	return all

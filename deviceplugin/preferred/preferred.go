@@ -1,4 +1,5 @@
-// Package alloc says which GPUs of a node belong together: the best n of those
+// Package preferred decides which GPUs of a node go together in a preferred
+// allocation: the best n of those
 // that are free, and what taking them costs the others.
 //
 // It is pure: it decides from a [machine.Machine] and bit masks of its GPUs,
@@ -34,7 +35,7 @@
 // sets are made once per machine (512 KiB and some 20 ms for 16 GPUs, 2 KiB for
 // 8), and a request walks all sets of its size, 12,870 at most. Larger machines
 // get a greedy choice; see greedy.go.
-package alloc
+package preferred
 
 import (
 	"errors"

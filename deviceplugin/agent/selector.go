@@ -2,24 +2,20 @@ package agent
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 )
 
-// ReasonSteering is the Event on a pod that did not get the GPUs that its
-// annotations ask for, or whose annotations cannot be heeded.
-const ReasonSteering = "GPUNotAsAsked"
+// ReasonSelector is the Event on a pod that did not get the GPUs that its
+// annotations ask for, or with annotations that cannot be honored.
+const ReasonSelector = "SelectorNotHonored"
 
 const (
 	// expectTimeout is how long a preference waits for a pod to be known: the
@@ -36,31 +32,31 @@ type started struct {
 	ids      []string
 }
 
-// steering heeds which GPUs pods ask for by annotation: it guesses for whom
-// the kubelet asks, and tells the pod where the guess was wrong.
-type steering struct {
-	api     *apiserver.Client
-	state   *devicestate.State
-	machine func() *machine.Machine
-	config  func() *config.NodeConfig
+// selectors honor which GPUs pods ask for by annotation: they find the pods that
+// the kubelet may be asking for, and make an Event on a pod that got others.
+type selectors struct {
+	*core
 	started chan started
-	log     *slog.Logger
+}
+
+func newSelectors(c *core) *selectors {
+	return &selectors{core: c, started: make(chan started, maxStarted)}
 }
 
 var (
-	_ gpu.Pods     = (*steering)(nil)
-	_ gpu.Preparer = (*steering)(nil)
+	_ gpu.Pods     = (*selectors)(nil)
+	_ gpu.Preparer = (*selectors)(nil)
 )
 
 // Expected implements [gpu.Pods]: what all pods want that are bound to this
 // node, ask for so many devices, and that the kubelet has not admitted yet. If
 // there is none, though the kubelet asks, it waits a moment for one.
-func (s *steering) Expected(resource string, size int) (gpu.Steering, bool) {
-	pods := s.api.Await(expectTimeout, func(p *corev1.Pod) bool { return awaits(p, resource, size) })
+func (s *selectors) Expected(resource string, size int) (gpu.Steering, bool) {
+	pods := s.API.Await(expectTimeout, func(p *corev1.Pod) bool { return awaits(p, resource, size) })
 	return common(pods, s.config().Domains)
 }
 
-// awaits tells whether the kubelet may be asking for a pod: it sets a start
+// awaits reports whether the kubelet may be asking for a pod: it sets a start
 // time when it admits one, which is when it asks.
 func awaits(p *corev1.Pod, resource string, size int) bool {
 	if p.Status.StartTime != nil || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodPending {
@@ -74,7 +70,7 @@ func awaits(p *corev1.Pod, resource string, size int) bool {
 }
 
 // common is what pods want if they want the same. Annotations that contradict
-// each other want nothing; the pod is told when it starts.
+// each other want nothing; the pod gets an Event when it starts.
 func common(pods []*corev1.Pod, domains wellknown.Domains) (gpu.Steering, bool) {
 	var all gpu.Steering
 	for i, p := range pods {
@@ -92,23 +88,23 @@ func common(pods []*corev1.Pod, domains wellknown.Domains) (gpu.Steering, bool) 
 
 // Prepare implements [gpu.Preparer]. What the pod asked for is checked afterwards,
 // off the path of its start.
-func (s *steering) Prepare(ctx context.Context, resource string, ids []string) error {
+func (s *selectors) Prepare(ctx context.Context, resource string, ids []string) error {
 	if err := s.state.Prepare(ctx, resource, ids); err != nil {
 		return err
 	}
-	if !s.api.Online() {
+	if !s.API.Online() {
 		return nil
 	}
 	select {
 	case s.started <- started{resource, ids}:
 	default:
-		s.log.WarnContext(ctx, "too many starts wait to be checked; one is not", "resource", resource)
+		s.Log.WarnContext(ctx, "start not checked: too many are waiting", "resource", resource)
 	}
 	return nil
 }
 
 // run checks starts until ctx ends.
-func (s *steering) run(ctx context.Context) error {
+func (s *selectors) run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -119,18 +115,18 @@ func (s *steering) run(ctx context.Context) error {
 	}
 }
 
-// check tells the pod that a start was of if it has GPUs that it does not
-// accept, or asks for some that the node does not have.
-func (s *steering) check(ctx context.Context, one started) {
+// check makes an Event on the pod that a start was of if it has GPUs that it does
+// not accept, or asks for some that the node does not have.
+func (s *selectors) check(ctx context.Context, one started) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	for _, b := range s.state.Allocations() {
+	for _, b := range s.state.View().Allocations() {
 		if !holds(&b, one) {
 			continue
 		}
-		pod, err := s.api.Pod(ctx, kubelet.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID})
+		pod, err := s.API.Pod(ctx, kubelet.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID})
 		if err != nil {
-			s.log.DebugContext(ctx, "a start is not checked", "pod", b.Pod, "err", err)
+			s.Log.DebugContext(ctx, "start not checked", "pod", b.Pod, "err", err)
 			continue
 		}
 		steering, err := gpu.SteeringOf(pod.Annotations, s.config().Domains)
@@ -139,7 +135,7 @@ func (s *steering) check(ctx context.Context, one started) {
 		}
 		if err != nil {
 			about := kubelet.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}
-			s.api.WarnPod(about, ReasonSteering, err.Error())
+			s.API.WarnPod(about, ReasonSelector, err.Error())
 		}
 	}
 }

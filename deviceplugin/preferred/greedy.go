@@ -1,4 +1,4 @@
-package alloc
+package preferred
 
 import "math/bits"
 
