@@ -21,6 +21,9 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/internal/notify"
 	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
 	"github.com/heddle-dev/heddle/test/machines"
 )
@@ -35,10 +38,10 @@ const (
 type cell[T any] struct {
 	mu      sync.Mutex
 	value   T
-	changed chan struct{}
+	changed notify.Signal
 }
 
-func newCell[T any](v T) *cell[T] { return &cell[T]{value: v, changed: make(chan struct{}, 1)} }
+func newCell[T any](v T) *cell[T] { return &cell[T]{value: v, changed: notify.New()} }
 
 func (c *cell[T]) Changed() <-chan struct{} { return c.changed }
 
@@ -52,7 +55,7 @@ func (c *cell[T]) set(v T) {
 	c.mu.Lock()
 	c.value = v
 	c.mu.Unlock()
-	signal(c.changed)
+	c.changed.Notify()
 }
 
 type source struct{ *cell[*machine.Machine] }
@@ -94,8 +97,8 @@ func newRig(tb testing.TB, name string, change ...func(*Options)) *rig {
 	r.client = podresources.NewPodResourcesListerClient(conn)
 	r.options = Options{
 		NodeName: node, Configs: r.configs, Source: r.source,
-		Generator: gpu.Replayed{Dir: filepath.Join(dir, "nodes")},
-		Strategy:  gpu.CDI, KubeletDir: filepath.Dir(r.kubelet.PluginDir()),
+		Generator: devgpu.ReplayedEdits{Dir: filepath.Join(dir, "nodes"), Vendors: vendors.All()}, Vendors: vendors.All(),
+		Strategy: gpu.CDI, KubeletDir: filepath.Dir(r.kubelet.PluginDir()),
 		CDIDir: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), DevRoot: filepath.Join(dir, "dev"),
 		API:      r.api.client(),
 		Interval: time.Second, Registerer: r.registry, Log: slog.New(slog.DiscardHandler),
@@ -148,7 +151,7 @@ func (r *rig) list(resource string, healthy, unhealthy int) testkubelet.State {
 		return len(s.Healthy) == healthy && len(s.Unhealthy) == unhealthy
 	})
 	for {
-		if s := r.all()[resource]; s != nil && s.plugin.Status().Registered {
+		if s := r.resources.all()[resource]; s != nil && s.plugin.Status().Registered {
 			return state
 		}
 		if ctx.Err() != nil {

@@ -73,7 +73,7 @@ func TestSGPUChaos(t *testing.T) {
 		t.Errorf("records of pods that ran all the time (-before +after):\n%s", diff)
 	}
 	for line := range strings.Lines(r.plugin.log.since(mark)) {
-		if strings.Contains(line, "shares are not as recorded") {
+		if strings.Contains(line, "shares differ from the checkpoint") {
 			t.Errorf("drift: %s", line)
 		}
 	}

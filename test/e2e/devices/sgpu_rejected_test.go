@@ -52,7 +52,7 @@ func TestSGPURejectedAndRescheduled(t *testing.T) {
 	if moved.UID == rejected.UID {
 		t.Error("a pod has moved from node to node")
 	}
-	r.waitEvent(t, rejected.Name, "SGPUEvicted", "refused for 4s", 20*time.Second)
+	r.waitEvent(t, rejected.Name, "SGPUEvicted", "rejected for 4s", 20*time.Second)
 	t.Logf("refused for want of a card, the pod ran elsewhere %.1f s later", time.Since(since).Seconds())
 	app.stop(t)
 
