@@ -63,7 +63,7 @@ func (u *usage) shareholder(uuid string, pod kubelet.Pod) *kubelet.Container {
 func (n *Node) usage() *usage {
 	u := &usage{exclusive: make(map[string]kubelet.Container), recovered: n.Recovered}
 	holders := n.Snapshot.Holders()
-	// Entries that cannot be told apart are of one container and one decision.
+	// Entries that are not distinguishable are of one container and one decision.
 	latest := make(map[kubelet.Container]*checkpoint.Entry)
 	for _, e := range n.Entries {
 		if e.Owner == nil || e.Kind == cdi.RDMA || !n.Live(e, holders) {
