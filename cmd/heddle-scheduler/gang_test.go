@@ -117,7 +117,7 @@ func TestContradictionIsToldOnEachPod(t *testing.T) {
 	w.add(pod("x-0", 1, gangLabels("x", 2)))
 	w.add(pod("x-1", 1, gangLabels("x", 3)))
 	w.until("refused with the reason", func(pods map[string]*corev1.Pod) bool {
-		return strings.Contains(why(pods["x-0"]), "min-available: its members have") && strings.Contains(why(pods["x-1"]), "min-available: its members say")
+		return strings.Contains(why(pods["x-0"]), "min-available: its members have") && strings.Contains(why(pods["x-1"]), "min-available: its members have")
 	})
 	w.change("x-1", func(p *corev1.Pod) { p.Labels = gangLabels("x", 2) })
 	w.until("bound once mended", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 2 })
