@@ -102,7 +102,7 @@ type Agent struct {
 	tenancy *tenancy
 	usage   *usageMetrics
 	// bridge is nil without an API server.
-	bridge *hami.Bridge
+	bridge *hami.Plugin
 	// now is the inventory of the last round.
 	now atomic.Pointer[inventory.Inventory]
 	// tell wakes the loop that tells the Node; its capacity is one.

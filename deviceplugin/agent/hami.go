@@ -17,13 +17,13 @@ import (
 
 // newBridge makes the node's side of HAMi's protocol; nil without an API
 // server.
-func (a *Agent) newBridge() *hami.Bridge {
+func (a *Agent) newBridge() *hami.Plugin {
 	if !a.API.Online() {
 		return nil
 	}
 	return hami.New(hami.Options{
 		Node: a.NodeName, Watched: a.API, Reader: a.API, Writer: a.API, State: a.hamiState, Log: a.Log,
-		Ours: func(uuid string) bool { return gpuAt(a.machine(), uuid) != nil },
+		IsLocal: func(uuid string) bool { return gpuAt(a.machine(), uuid) != nil },
 	})
 }
 
@@ -38,7 +38,7 @@ func (a *Agent) runBridge(ctx context.Context) error {
 // wakeBridge tells that what HAMi should know may differ.
 func (a *Agent) wakeBridge() {
 	if a.bridge != nil {
-		a.bridge.Wake()
+		a.bridge.Notify()
 	}
 }
 
@@ -87,7 +87,7 @@ func (h hamiScheduler) Scheduled(
 			return g.MemoryMiB, true
 		},
 	})
-	if refusal, ok := errors.AsType[*hami.RefusedError](err); ok && refusal.Reason == hami.Absent {
+	if refusal, ok := errors.AsType[*hami.RejectedError](err); ok && refusal.Reason == hami.Absent {
 		return nil, "", nil
 	}
 	return shares, allocation.ByHAMi, err
@@ -105,11 +105,11 @@ func (a *Agent) hamiState() hami.State {
 		state.Open = status.Registered && status.Streams > 0
 	}
 	for i := range cards {
-		card := hami.Card{GPU: cards[i]}
+		card := hami.GPU{GPU: cards[i]}
 		if g := gpuAt(m, card.UUID); g != nil {
 			card.BDF, card.Model = g.PCI, g.Product
 		}
-		state.Cards = append(state.Cards, card)
+		state.GPUs = append(state.GPUs, card)
 	}
 	return state
 }

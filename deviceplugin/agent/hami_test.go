@@ -58,7 +58,7 @@ func TestHAMiAsTheBinderKnowsIt(t *testing.T) {
 			m := &machine.Machine{GPUs: []machine.GPU{{UUID: "GPU-1", MemoryMiB: 81920}}}
 			h := hamiScheduler{&Agent{Options: Options{NodeName: node}}}
 			h.agent.now.Store(inventory.Configured(m, &c))
-			shares, by, err := h.Scheduled(tt.pod, "main", &quota.Request{Cards: 1, VCore: 60, MemoryMiB: 4096})
+			shares, by, err := h.Scheduled(tt.pod, "main", &quota.Request{GPUs: 1, VCore: 60, MemoryMiB: 4096})
 			if diff := cmp.Diff(tt.shares, shares); diff != "" || by != tt.by || (err == nil) != (tt.err == "") || err != nil && err.Error() != tt.err {
 				t.Errorf("by %q, %v (-want +got):\n%s", by, err, diff)
 			}

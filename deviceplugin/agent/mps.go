@@ -61,14 +61,14 @@ func (w mpsWatch) see(now time.Time, all []enforce.Daemon) []mpsChange {
 	var changes []mpsChange
 	for i := range all {
 		d := &all[i]
-		told := w[d.Card]
+		told := w[d.GPU]
 		if told == nil || d.Restarts < told.restarts { // It is another one.
 			told = &mpsTold{faults: map[string]bool{}}
-			w[d.Card] = told
+			w[d.GPU] = told
 		}
 		fault := d.Reason
 		if fault == "" && d.Restarts > told.restarts {
-			fault = d.Fault
+			fault = d.LastError
 		}
 		told.restarts = d.Restarts
 		switch {
@@ -81,7 +81,7 @@ func (w mpsWatch) see(now time.Time, all []enforce.Daemon) []mpsChange {
 		}
 	}
 	for card := range w {
-		if !slices.ContainsFunc(all, func(d enforce.Daemon) bool { return d.Card == card }) {
+		if !slices.ContainsFunc(all, func(d enforce.Daemon) bool { return d.GPU == card }) {
 			delete(w, card) // Nobody uses it any more.
 		}
 	}
@@ -89,7 +89,7 @@ func (w mpsWatch) see(now time.Time, all []enforce.Daemon) []mpsChange {
 }
 
 func mpsName(d *enforce.Daemon) string {
-	return fmt.Sprintf("MPS daemon of card %d (%s)", d.Index, d.Card)
+	return fmt.Sprintf("MPS daemon of card %d (%s)", d.Index, d.GPU)
 }
 
 // mpsFailure says what is wrong with a daemon, and what that means.
@@ -98,7 +98,7 @@ func mpsFailure(d *enforce.Daemon, fault string) string {
 	case d.Restarts == 0 || d.State == enforce.Running && d.Reason != "":
 		return fmt.Sprintf("the %s does not take the limits of its containers, and those that need them wait: %s",
 			mpsName(d), fault)
-	case d.Well.IsZero():
+	case d.LastRunning.IsZero():
 		return fmt.Sprintf("the %s does not start, and containers that need it wait: %s", mpsName(d), fault)
 	}
 	return fmt.Sprintf("the %s failed and is started again; CUDA programs that used it must be started again too: %s",
@@ -112,7 +112,7 @@ func (t *tenancy) watchMPS(ctx context.Context, now time.Time) {
 		notice := health.NodeEvent{Warning: c.failed, Reason: ReasonMPSRecovered, Message: c.message}
 		if c.failed {
 			notice.Reason = ReasonMPSFailed
-			a.Log.WarnContext(ctx, "MPS does not work on a card", "card", c.daemon.Card, "message", c.message)
+			a.Log.WarnContext(ctx, "MPS does not work on a card", "card", c.daemon.GPU, "message", c.message)
 			t.warnMPS(&c)
 		}
 		t.record(ctx, notice)
@@ -121,11 +121,11 @@ func (t *tenancy) watchMPS(ctx context.Context, now time.Time) {
 
 // warnMPS tells the pods whose containers were started with a daemon that ran.
 func (t *tenancy) warnMPS(c *mpsChange) {
-	if c.daemon.Well.IsZero() {
+	if c.daemon.LastRunning.IsZero() {
 		return
 	}
 	for _, b := range t.agent.binder.Bindings() {
-		if !usesMPS(&b, c.daemon.Card) {
+		if !usesMPS(&b, c.daemon.GPU) {
 			continue
 		}
 		t.agent.API.WarnPod(kubelet.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID}, ReasonMPSFailed,
@@ -173,7 +173,7 @@ func (m *mpsMetrics) Collect(metrics chan<- prometheus.Metric) {
 		if d.State == enforce.Running {
 			running = 1
 		}
-		metrics <- prometheus.MustNewConstMetric(m.running, prometheus.GaugeValue, running, d.Card)
-		metrics <- prometheus.MustNewConstMetric(m.restarts, prometheus.CounterValue, float64(d.Restarts), d.Card)
+		metrics <- prometheus.MustNewConstMetric(m.running, prometheus.GaugeValue, running, d.GPU)
+		metrics <- prometheus.MustNewConstMetric(m.restarts, prometheus.CounterValue, float64(d.Restarts), d.GPU)
 	}
 }

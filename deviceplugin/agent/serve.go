@@ -200,8 +200,8 @@ func (a *Agent) lacksShares(name string) string {
 	byID := map[string]string{}
 	cards := a.now.Load().Shared
 	for i := range cards {
-		if cards[i].Against != "" {
-			byID[cards[i].UUID] = cards[i].Against
+		if cards[i].Unhealthy != "" {
+			byID[cards[i].UUID] = cards[i].Unhealthy
 		}
 	}
 	if why := faults(byID); why != "" || len(cards) > 0 {

@@ -124,9 +124,9 @@ func (a *Agent) shareStates(snapshot *health.Snapshot) map[string]health.State {
 	states := map[string]health.State{}
 	for _, card := range a.now.Load().Shared {
 		state := health.State{Healthy: true}
-		if card.Against != "" {
+		if card.Unhealthy != "" {
 			if state = snapshot.GPU(card.UUID); state.Healthy {
-				state = health.State{Cause: Unsuitable, Reason: card.Against}
+				state = health.State{Cause: Unsuitable, Reason: card.Unhealthy}
 			}
 			switch cordoned, pending := a.withheld(card.UUID); {
 			case cordoned:

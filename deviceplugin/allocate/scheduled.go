@@ -37,9 +37,9 @@ func (n *Node) scheduled(r *shareRequest, pod *corev1.Pod) (uuids []string, by s
 			wellknown.SGPUAllocation, chosen.Node, n.Name)
 	}
 	shares := chosen.Containers[r.container.Name]
-	if len(shares) != r.Cards {
+	if len(shares) != r.GPUs {
 		return nil, "", r.reject(RejectedAllocation, "annotation %s has %d GPUs for the container, which requests %d",
-			wellknown.SGPUAllocation, len(shares), r.Cards)
+			wellknown.SGPUAllocation, len(shares), r.GPUs)
 	}
 	for i := range shares {
 		if !n.agrees(&shares[i], r) {
@@ -80,7 +80,7 @@ func (n *Node) scheduledByHAMi(r *shareRequest, pod *corev1.Pod) (uuids []string
 			return 0, false
 		},
 	})
-	if rejected, ok := errors.AsType[*hami.RefusedError](err); ok && rejected.Reason == hami.Absent {
+	if rejected, ok := errors.AsType[*hami.RejectedError](err); ok && rejected.Reason == hami.Absent {
 		return nil, "", nil
 	}
 	if err != nil {

@@ -18,7 +18,7 @@ func TestPromisedSlotOfALeavingCard(t *testing.T) {
 	r.options.Cards = func() []quota.GPU {
 		all := cards()
 		for i := range all {
-			all[i].Against, all[i].Leaving = "moves to native when default/a ends", true
+			all[i].Unhealthy, all[i].Draining = "moves to native when default/a ends", true
 		}
 		return all
 	}

@@ -21,7 +21,7 @@ type claim struct {
 
 // claimOf is what a record says that a container has of one card.
 func claimOf(o owner, r *record, s allocation.Share) claim {
-	return claim{owner: o, Claim: quota.Claim{Turn: r.Turn, Share: s, Policy: quota.Policy(r.Policy)}}
+	return claim{owner: o, Claim: quota.Claim{Phase: r.Turn, Share: s, Policy: quota.Policy(r.Policy)}}
 }
 
 // ledger is who has what of the cards, as far as it is known at one time.
@@ -151,7 +151,7 @@ func (l *ledger) fill(cards []quota.GPU, m *machine.Machine, who *owner, its quo
 			c.Share.MemoryMiB = cards[i].MemoryMiB
 		}
 		of[tenancy{i, c.Pod}] = append(of[tenancy{i, c.Pod}], c.Claim)
-		if !own || c.Turn.Overlaps(its) {
+		if !own || c.Phase.Overlaps(its) {
 			c.color(&cards[i])
 		}
 	}
@@ -169,8 +169,8 @@ func (l *ledger) fill(cards []quota.GPU, m *machine.Machine, who *owner, its quo
 func (l *ledger) close(cards []quota.GPU, m *machine.Machine) {
 	for _, id := range slices.Sorted(maps.Keys(l.whole)) {
 		i := slices.IndexFunc(cards, func(c quota.GPU) bool { return c.UUID == parentOf(m, id) })
-		if i >= 0 && (cards[i].Against == "" || cards[i].Leaving) {
-			cards[i].Against, cards[i].Leaving = "held whole by "+l.whole[id].String(), false
+		if i >= 0 && (cards[i].Unhealthy == "" || cards[i].Draining) {
+			cards[i].Unhealthy, cards[i].Draining = "held whole by "+l.whole[id].String(), false
 		}
 	}
 }

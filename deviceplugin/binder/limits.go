@@ -102,15 +102,15 @@ func (b *Binder) limitOf(r *record, m *machine.Machine, memories map[string]int6
 	}
 	addresses := make(map[string]string, len(r.Shares))
 	for _, s := range r.Shares {
-		card := enforce.Card{Share: s, Index: -1, TotalMiB: memories[s.UUID]}
+		card := enforce.GPU{Share: s, Index: -1, TotalMiB: memories[s.UUID]}
 		for i := range m.GPUs {
 			if m.GPUs[i].UUID == s.UUID {
 				card.Index, addresses[s.UUID] = m.GPUs[i].Index, m.GPUs[i].PCI
 			}
 		}
-		l.Cards = append(l.Cards, card)
+		l.GPUs = append(l.GPUs, card)
 	}
-	slices.SortStableFunc(l.Cards, func(x, y enforce.Card) int {
+	slices.SortStableFunc(l.GPUs, func(x, y enforce.GPU) int {
 		return cmp.Or(machine.ComparePCI(addresses[x.Share.UUID], addresses[y.Share.UUID]),
 			cmp.Compare(x.Share.UUID, y.Share.UUID))
 	})

@@ -22,7 +22,7 @@ func (s *selection) place(a *applicant, cards []quota.GPU) ([]string, error) {
 	how := s.config.SGPU.Placement
 	own := slices.DeleteFunc(slices.Clone(cards), func(c quota.GPU) bool {
 		return !slices.ContainsFunc(s.ledger.claims, func(x claim) bool {
-			return x.Share.UUID == c.UUID && x.same(a.owner.Pod) && !x.Turn.Overlaps(a.turn) && !x.hearsay
+			return x.Share.UUID == c.UUID && x.same(a.owner.Pod) && !x.Phase.Overlaps(a.turn) && !x.hearsay
 		})
 	})
 	if places, ok := quota.Place(own, &a.request, how, nil); ok {

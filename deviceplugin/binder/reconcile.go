@@ -89,8 +89,8 @@ func overcommitted(c *quota.GPU) string {
 		return fmt.Sprintf("card %d (%s): its tenants have %d %% of its compute", c.Index, c.UUID, c.VCore)
 	case c.UsedMiB > c.MemoryMiB:
 		return fmt.Sprintf("card %d (%s): its tenants have %d MiB of %d", c.Index, c.UUID, c.UsedMiB, c.MemoryMiB)
-	case c.Tenants > c.Slots:
-		return fmt.Sprintf("card %d (%s): %d tenants on %d slots", c.Index, c.UUID, c.Tenants, c.Slots)
+	case c.Consumers > c.Slots:
+		return fmt.Sprintf("card %d (%s): %d tenants on %d slots", c.Index, c.UUID, c.Consumers, c.Slots)
 	}
 	return ""
 }

@@ -96,7 +96,7 @@ func (b *Binder) choose(o owner, s *selection, now *account) ([]*record, error) 
 		}
 		for _, share := range shares {
 			s.ledger.claims = append(s.ledger.claims, claim{
-				owner: a.owner, Claim: quota.Claim{Turn: a.turn, Share: share, Policy: a.request.Policy},
+				owner: a.owner, Claim: quota.Claim{Phase: a.turn, Share: share, Policy: a.request.Policy},
 			})
 		}
 		for _, old := range a.records {
@@ -191,14 +191,14 @@ func (s *selection) prepare(a *applicant) error {
 	a.turn, a.runAs = t, runAs(s.spec, container)
 	a.place = slices.IndexFunc(s.spec.Spec.Containers, func(c corev1.Container) bool { return c.Name == container.Name })
 	request, err := quota.ParseRequest(container.Resources.Limits, s.spec.Annotations, s.config)
-	if errors.Is(err, quota.ErrNone) {
+	if errors.Is(err, quota.ErrNoShare) {
 		return fmt.Errorf("container %s holds %d tickets and %w", a.owner.Container, len(a.ids), err)
 	}
 	if err != nil {
 		return a.refuse(RefusedRequest, "%s", err)
 	}
-	if request.Cards != len(a.ids) {
-		return fmt.Errorf("container %s holds %d tickets and asks for %d cards", a.owner.Container, len(a.ids), request.Cards)
+	if request.GPUs != len(a.ids) {
+		return fmt.Errorf("container %s holds %d tickets and asks for %d cards", a.owner.Container, len(a.ids), request.GPUs)
 	}
 	a.request = request
 	return nil
@@ -221,7 +221,7 @@ func (s *selection) decide(a *applicant) (shares []allocation.Share, by string, 
 		if i < 0 {
 			return nil, "", a.refuse(RefusedAllocation, "%s chose card %s, which this node does not share", by, uuid)
 		}
-		if why := cards[i].Refuses(&a.request); !why.None() {
+		if why := cards[i].Reject(&a.request); !why.None() {
 			return nil, "", a.refuse(RefusedFull, "%s chose a card that cannot be had: %s", by, why)
 		}
 		shares = append(shares, cards[i].Share(&a.request))
@@ -235,8 +235,8 @@ func (s *selection) decide(a *applicant) (shares []allocation.Share, by string, 
 func (a *applicant) stay(cards []quota.GPU) {
 	for i := range cards {
 		c := &cards[i]
-		if c.Leaving && slices.ContainsFunc(a.ids, func(id string) bool { return cardOf(id) == c.UUID }) {
-			c.Against = ""
+		if c.Draining && slices.ContainsFunc(a.ids, func(id string) bool { return cardOf(id) == c.UUID }) {
+			c.Unhealthy = ""
 		}
 	}
 }

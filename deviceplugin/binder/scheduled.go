@@ -31,8 +31,8 @@ func (s *selection) scheduled(a *applicant) (uuids []string, by string, err erro
 		for _, share := range shares {
 			uuids = append(uuids, share.UUID)
 		}
-		if len(uuids) != 0 && len(uuids) != a.request.Cards {
-			return nil, "", a.refuse(RefusedAllocation, "%s chose %d cards of %d", by, len(uuids), a.request.Cards)
+		if len(uuids) != 0 && len(uuids) != a.request.GPUs {
+			return nil, "", a.refuse(RefusedAllocation, "%s chose %d cards of %d", by, len(uuids), a.request.GPUs)
 		}
 		return uuids, by, nil
 	}
@@ -45,9 +45,9 @@ func (s *selection) scheduled(a *applicant) (uuids []string, by string, err erro
 			wellknown.SGPUAllocation, chosen.Node, s.node)
 	}
 	shares := chosen.Containers[a.owner.Container]
-	if len(shares) != a.request.Cards {
+	if len(shares) != a.request.GPUs {
 		return nil, "", a.refuse(RefusedAllocation, "annotation %s has %d cards for the container, which asks for %d",
-			wellknown.SGPUAllocation, len(shares), a.request.Cards)
+			wellknown.SGPUAllocation, len(shares), a.request.GPUs)
 	}
 	for _, share := range shares {
 		if !s.agrees(&share, a) {

@@ -152,7 +152,7 @@ func TestWholeCards(t *testing.T) {
 		t.Error("it shares a card that a pod has whole")
 	}
 	all := r.nothingOvercommitted()
-	if all[2].Against != "held whole by default/native" {
+	if all[2].Unhealthy != "held whole by default/native" {
 		t.Errorf("card 2: %+v", all[2])
 	}
 	other := asks{gpus: r.cards(r.cardsOf("a", "main")...)}

@@ -197,7 +197,7 @@ func (b *Binder) testifiedLocked() []claim {
 		}
 		for _, s := range t.shares {
 			claims = append(claims, claim{
-				owner: t.owner, Claim: quota.Claim{Turn: t.turn, Share: s, Policy: t.policy}, whole: t.whole, hearsay: true,
+				owner: t.owner, Claim: quota.Claim{Phase: t.turn, Share: s, Policy: t.policy}, whole: t.whole, hearsay: true,
 			})
 		}
 	}
@@ -231,9 +231,9 @@ func attest(pod *corev1.Pod, h *holding, c *config.NodeConfig, node string) (tes
 	if err != nil {
 		return testimony{}, err
 	}
-	if len(entry.Shares) != request.Cards || len(h.ids) != request.Cards {
+	if len(entry.Shares) != request.GPUs || len(h.ids) != request.GPUs {
 		return testimony{}, fmt.Errorf("annotation %s names %d cards, it asks for %d and holds %d tickets",
-			wellknown.SGPUBound, len(entry.Shares), request.Cards, len(h.ids))
+			wellknown.SGPUBound, len(entry.Shares), request.GPUs, len(h.ids))
 	}
 	t := testimony{turn: when, whole: request.MemoryMiB == 0, policy: request.Policy, by: entry.By}
 	for _, s := range entry.Shares {

@@ -92,10 +92,10 @@ func TestWipedNodeOvercommitsNothing(t *testing.T) {
 		t.Errorf("what is left cannot be had: %v", err)
 	}
 	cards := r.nothingOvercommitted()
-	if cards[0].VCore != 100 || cards[0].Tenants != 2 {
+	if cards[0].VCore != 100 || cards[0].Consumers != 2 {
 		t.Errorf("taken: %+v", cards[0])
 	}
-	if got := r.Cards()[0]; got.VCore != 100 || got.Tenants != 2 {
+	if got := r.Cards()[0]; got.VCore != 100 || got.Consumers != 2 {
 		t.Errorf("taken, without asking the kubelet: %+v", got)
 	}
 	got := slices.DeleteFunc(r.Bindings(), func(b Binding) bool { return b.Pod != "a" })

@@ -20,7 +20,7 @@ import (
 // sharesOf is what a pod asks for of shared cards; nil if nothing.
 func (p *Plugin) sharesOf(pod *corev1.Pod) (*sgpu.Want, error) {
 	want, err := sgpu.Read(pod, p.cards.Config)
-	if errors.Is(err, quota.ErrNone) {
+	if errors.Is(err, quota.ErrNoShare) {
 		return nil, nil //nolint:nilnil // Most pods share nothing, which is no error.
 	}
 	if err == nil {

@@ -38,7 +38,7 @@ func Load(cards []quota.GPU) int64 {
 		sum += min(int64(c.VCore), quota.Whole)
 		if c.MemoryMiB > 0 {
 			sum += min(100*c.UsedMiB/c.MemoryMiB, 100)
-		} else if c.Tenants > 0 {
+		} else if c.Consumers > 0 {
 			sum += 100
 		}
 	}
@@ -83,7 +83,7 @@ func (b *Book) free(
 	cards := slices.Clone(p.cards)
 	for i := range cards {
 		c := &cards[i]
-		c.VCore, c.UsedMiB, c.Tenants, c.Policy, c.Exclusive = 0, 0, 0, "", false
+		c.VCore, c.UsedMiB, c.Consumers, c.Policy, c.Exclusive = 0, 0, 0, "", false
 	}
 	silent := false
 	for _, w := range pods {
@@ -177,7 +177,7 @@ func (w *words) charge(cards []quota.GPU, node string, decided *allocation.Alloc
 		for _, share := range shares {
 			at := slices.IndexFunc(cards, func(card quota.GPU) bool { return card.UUID == share.UUID })
 			if at >= 0 {
-				claims[at] = append(claims[at], quota.Claim{Turn: c.turn, Share: share, Policy: policy})
+				claims[at] = append(claims[at], quota.Claim{Phase: c.turn, Share: share, Policy: policy})
 			}
 		}
 	}
@@ -192,7 +192,7 @@ func (w *words) charge(cards []quota.GPU, node string, decided *allocation.Alloc
 // atLeast raises what is taken of a card to what its node says.
 func atLeast(c, said *quota.GPU) {
 	c.VCore, c.UsedMiB = max(c.VCore, said.VCore), max(c.UsedMiB, said.UsedMiB)
-	c.Tenants = max(c.Tenants, said.Tenants)
+	c.Consumers = max(c.Consumers, said.Consumers)
 	c.Exclusive = c.Exclusive || said.Exclusive
 	if c.Policy == "" {
 		c.Policy = said.Policy

@@ -127,20 +127,20 @@ func TestTurns(t *testing.T) {
 		exclusive  bool
 		none       bool // it does not fit at all
 	}{
-		{name: "an init container and one app", init: list{sharer("i", 30, 1)}, apps: list{sharer("a", 60, 1)}, takes: quota.Load{VCore: 60, Tenants: 1, MemoryMiB: 1 << 10}},
-		{name: "a larger init container", init: list{sharer("i", 70, 1)}, apps: list{sharer("a", 60, 2)}, takes: quota.Load{VCore: 70, Tenants: 1, MemoryMiB: 2 << 10}},
+		{name: "an init container and one app", init: list{sharer("i", 30, 1)}, apps: list{sharer("a", 60, 1)}, takes: quota.Load{VCore: 60, Consumers: 1, MemoryMiB: 1 << 10}},
+		{name: "a larger init container", init: list{sharer("i", 70, 1)}, apps: list{sharer("a", 60, 2)}, takes: quota.Load{VCore: 70, Consumers: 1, MemoryMiB: 2 << 10}},
 		{
 			name: "init containers run one by one", init: list{sharer("i", 70, 1), sharer("j", 80, 1)},
-			apps: list{sharer("a", 40, 1), sharer("b", 40, 1)}, takes: quota.Load{VCore: 80, Tenants: 2, MemoryMiB: 2 << 10},
+			apps: list{sharer("a", 40, 1), sharer("b", 40, 1)}, takes: quota.Load{VCore: 80, Consumers: 2, MemoryMiB: 2 << 10},
 		},
 		{
 			name: "a sidecar runs beside what comes after it",
 			init: list{sharer("i", 80, 1), sidecar(sharer("s", 20, 1)), sharer("j", 70, 1)},
-			apps: list{sharer("a", 60, 1)}, takes: quota.Load{VCore: 90, Tenants: 2, MemoryMiB: 2 << 10},
+			apps: list{sharer("a", 60, 1)}, takes: quota.Load{VCore: 90, Consumers: 2, MemoryMiB: 2 << 10},
 		},
-		{name: "alone in its turn", init: list{sharer("i", 100, 1)}, apps: list{sharer("a", 100, 1)}, takes: quota.Load{VCore: 100, Tenants: 1, MemoryMiB: 1 << 10}, exclusive: true},
+		{name: "alone in its turn", init: list{sharer("i", 100, 1)}, apps: list{sharer("a", 100, 1)}, takes: quota.Load{VCore: 100, Consumers: 1, MemoryMiB: 1 << 10}, exclusive: true},
 		{name: "too much beside its sidecar", init: list{sidecar(sharer("s", 50, 1))}, apps: list{sharer("a", 60, 1)}, none: true},
-		{name: "memory too", init: list{sharer("i", 1, 14)}, apps: list{sharer("a", 1, 8)}, takes: quota.Load{VCore: 1, Tenants: 1, MemoryMiB: 14 << 10}},
+		{name: "memory too", init: list{sharer("i", 1, 14)}, apps: list{sharer("a", 1, 8)}, takes: quota.Load{VCore: 1, Consumers: 1, MemoryMiB: 14 << 10}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := config.Default()
@@ -161,7 +161,7 @@ func TestTurns(t *testing.T) {
 			}
 			want := quota.GPU{
 				UUID: "GPU-a", MemoryMiB: 16 << 10, Slots: 4, NUMA: -1, Exclusive: tt.exclusive,
-				VCore: tt.takes.VCore, UsedMiB: tt.takes.MemoryMiB, Tenants: tt.takes.Tenants,
+				VCore: tt.takes.VCore, UsedMiB: tt.takes.MemoryMiB, Consumers: tt.takes.Consumers,
 			}
 			if !tt.none && !tt.exclusive {
 				want.Policy = quota.FixedShare
@@ -187,7 +187,7 @@ func TestTurns(t *testing.T) {
 func TestReadAndBroken(t *testing.T) {
 	c := config.Default()
 	plain := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
-	if _, err := sgpu.Read(plain, &c); !errors.Is(err, quota.ErrNone) {
+	if _, err := sgpu.Read(plain, &c); !errors.Is(err, quota.ErrNoShare) {
 		t.Errorf("a pod without shares: %v", err)
 	}
 	if _, err := sgpu.Read(pod("p", 160, nil), &c); err == nil || !strings.Contains(err.Error(), "container c: ") {

@@ -40,7 +40,7 @@ func Read(pod *corev1.Pod, c *config.NodeConfig) (*Want, error) {
 	var w Want
 	add := func(of *corev1.Container, turn quota.Phase) error {
 		r, err := quota.ParseRequest(of.Resources.Limits, pod.Annotations, c)
-		if errors.Is(err, quota.ErrNone) {
+		if errors.Is(err, quota.ErrNoShare) {
 			return nil
 		}
 		if err != nil {
@@ -65,7 +65,7 @@ func Read(pod *corev1.Pod, c *config.NodeConfig) (*Want, error) {
 	case faults != nil:
 		return nil, faults
 	case len(w.containers) == 0:
-		return nil, quota.ErrNone
+		return nil, quota.ErrNoShare
 	}
 	return &w, nil
 }
@@ -103,7 +103,7 @@ func (w *Want) Place(cards []quota.GPU, how config.Placement) (got map[string][]
 		for _, at := range places {
 			share := cards[at].Share(&c.request)
 			got[c.name] = append(got[c.name], share)
-			claims[at] = append(claims[at], quota.Claim{Turn: c.turn, Share: share, Policy: c.request.Policy})
+			claims[at] = append(claims[at], quota.Claim{Phase: c.turn, Share: share, Policy: c.request.Policy})
 		}
 	}
 	for at := range cards {
@@ -126,7 +126,7 @@ func (c *container) place(
 		var at []int
 		for i := range free {
 			take(&free[i], claims[i], &c.turn)
-			if slices.ContainsFunc(claims[i], func(x quota.Claim) bool { return !x.Turn.Overlaps(c.turn) }) {
+			if slices.ContainsFunc(claims[i], func(x quota.Claim) bool { return !x.Phase.Overlaps(c.turn) }) {
 				own, at = append(own, free[i]), append(at, i)
 			}
 		}
@@ -148,7 +148,7 @@ func (c *container) place(
 func take(card *quota.GPU, claims []quota.Claim, turn *quota.Phase) {
 	for i := range claims {
 		c := &claims[i]
-		if turn == nil || c.Turn.Overlaps(*turn) {
+		if turn == nil || c.Phase.Overlaps(*turn) {
 			c.Mark(card)
 		}
 	}

@@ -174,17 +174,17 @@ func mps(all []enforce.Daemon) []finding.Finding {
 	var findings []finding.Finding
 	for i := range all {
 		d := &all[i]
-		f := finding.Finding{Level: finding.Problem, Subject: fmt.Sprintf("MPS daemon of card %d (%s)", d.Index, d.Card)}
+		f := finding.Finding{Level: finding.Problem, Subject: fmt.Sprintf("MPS daemon of card %d (%s)", d.Index, d.GPU)}
 		switch {
 		case d.Reason != "":
 			f.Message = fmt.Sprintf("is %s since %s: %s (%s, %s)", d.State, d.Since.UTC().Format(time.RFC3339), d.Reason,
 				lastWell(d), cli.Count(d.Restarts, "restart"))
 			f.Remedy = "Its containers that ran have to be started again, new ones wait. Its own log is " +
-				"mps/" + d.Card + "/log/control.log in the state directory; see also heddle-device-plugin's log."
+				"mps/" + d.GPU + "/log/control.log in the state directory; see also heddle-device-plugin's log."
 		case d.Restarts > 0:
 			f.Level = finding.Note
 			f.Message = fmt.Sprintf("is %s since %s, after %s: %s", d.State, d.Since.UTC().Format(time.RFC3339),
-				cli.Count(d.Restarts, "restart"), d.Fault)
+				cli.Count(d.Restarts, "restart"), d.LastError)
 			f.Remedy = "CUDA programs that used it before that fail until they are started again."
 		default:
 			continue
@@ -195,10 +195,10 @@ func mps(all []enforce.Daemon) []finding.Finding {
 }
 
 func lastWell(d *enforce.Daemon) string {
-	if d.Well.IsZero() {
+	if d.LastRunning.IsZero() {
 		return "it never ran"
 	}
-	return "it last ran at " + d.Well.UTC().Format(time.RFC3339)
+	return "it last ran at " + d.LastRunning.UTC().Format(time.RFC3339)
 }
 
 // unmeasured tells why there are no metrics of what containers use.
