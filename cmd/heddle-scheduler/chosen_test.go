@@ -64,7 +64,7 @@ func TestChosenGPUs(t *testing.T) {
 	w.add(choosy(pod("two", 1, nil), "GPU-b0"))
 	w.until("refused in words", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["two"]), "2 node(s) have too few free GPUs that the pod accepts") &&
-			strings.Contains(why(pods["two"]), "1 node(s) do not say which GPUs are free")
+			strings.Contains(why(pods["two"]), "1 node(s) do not publish which GPUs are free")
 	})
 	w.republish("b", freeGPUs(1, "GPU-b0"))
 	w.until("once the node says so", func(pods map[string]*corev1.Pod) bool { return pods["two"].Spec.NodeName == "b" })

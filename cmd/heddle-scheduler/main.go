@@ -35,7 +35,7 @@ func main() {
 func command() *cobra.Command {
 	// kube-scheduler logs through klog, and its flags say how.
 	log := slog.New(logr.ToSlogHandler(klog.Background()))
-	c := app.NewSchedulerCommand(app.WithPlugin(plugin.Name, plugin.Factory(log, host()...)))
+	c := app.NewSchedulerCommand(app.WithPlugin(plugin.Name, plugin.Factory(log, process())))
 	run := c.RunE
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if f := c.Flags().Lookup("version"); f != nil && f.Value.String() == "true" {

@@ -133,8 +133,8 @@ func TestNewMapWakesGangs(t *testing.T) {
 		p.Annotations = map[string]string{"heddle.dev/gang-required-level": "leaf"}
 		w.add(p)
 	}
-	w.until("waits for a map", func(pods map[string]*corev1.Pod) bool {
-		return strings.Contains(why(pods["x-0"]), "waits for a map") && strings.Contains(why(pods["x-1"]), "waits for a map")
+	w.until("waits for a topology tree", func(pods map[string]*corev1.Pod) bool {
+		return strings.Contains(why(pods["x-0"]), "waits for a topology tree") && strings.Contains(why(pods["x-1"]), "waits for a topology tree")
 	})
 	m.say(leaves(1, "a", "b", "c"))
 	w.until("told what the map lacks", func(pods map[string]*corev1.Pod) bool {

@@ -191,7 +191,7 @@ func TestNativeTopologyConstraint(t *testing.T) {
 	w.delete("y-0")
 	add("v", 2, 4)
 	pods := w.until("refused", func(pods map[string]*corev1.Pod) bool {
-		return strings.Contains(why(pods["v-0"]), "rejected by podgroup v: 1 of 2 fit, group ")
+		return strings.Contains(why(pods["v-0"]), "rejected by podgroup v: "+zone+" a: 1 of 2 fit, ")
 	})
 	t.Log(why(pods["v-0"]))
 	// A member that is made again goes to the zone of the others.
@@ -240,7 +240,7 @@ func TestNativeWithoutAMap(t *testing.T) {
 	w.group("x", 2, 1, required("leaf"))
 	w.group("y", 2, 1, map[string]string{"heddle.dev/gang-required-level": "leaf", "heddle.dev/gang-without-map": "place"})
 	w.until("y bound, x waits", func(pods map[string]*corev1.Pod) bool {
-		return bound(pods, "y") == 2 && strings.Contains(why(pods["x-0"]), "waits for a map of the fabric")
+		return bound(pods, "y") == 2 && strings.Contains(why(pods["x-0"]), "waits for a topology tree")
 	})
 	m.say(leaves(2, "n0", "n1", "n2", "n3"))
 	w.until("x bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 2 })

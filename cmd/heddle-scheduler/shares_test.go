@@ -50,7 +50,7 @@ func TestSharesAreGivenCardByCard(t *testing.T) {
 	pods := w.until("three bound, one refused", func(pods map[string]*corev1.Pod) bool {
 		refused := 0
 		for _, p := range pods {
-			if strings.Contains(why(p), "no card left") {
+			if strings.Contains(why(p), "no shared GPU with room") {
 				refused++
 			}
 		}
@@ -128,7 +128,9 @@ func TestInitContainersTakeTurns(t *testing.T) {
 	w.add(share("fits", 1, 20, 4))
 	w.until("what the larger turn leaves", func(pods map[string]*corev1.Pod) bool { return bound(pods, "fits") == 1 })
 	w.add(share("more", 1, 10, 4))
-	w.until("and no more", func(pods map[string]*corev1.Pod) bool { return strings.Contains(why(pods["more"]), "no card left") })
+	w.until("and no more", func(pods map[string]*corev1.Pod) bool {
+		return strings.Contains(why(pods["more"]), "no shared GPU with room")
+	})
 }
 
 // A node is marked for the GPUs that the pod ever has at once.

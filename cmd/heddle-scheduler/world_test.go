@@ -102,7 +102,7 @@ func startAs(tb testing.TB, c *config.KubeSchedulerConfiguration, nodes ...*core
 	factory := kube.NewInformerFactory(w.client, 0, nil)
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: w.client.EventsV1()})
 	w.registry = metrics.NewKubeRegistry()
-	create := plugin.Factory(slog.New(slog.DiscardHandler), plugin.WithMetrics(w.registry.Registerer()))
+	create := plugin.Factory(slog.New(slog.DiscardHandler), plugin.Process{Registerer: w.registry.Registerer()})
 	s, err := kube.New(ctx, w.client, factory, nil, profile.NewRecorderFactory(broadcaster),
 		kube.WithProfiles(c.Profiles...), kube.WithComponentConfigVersion(c.APIVersion),
 		kube.WithPodInitialBackoffSeconds(1), kube.WithPodMaxBackoffSeconds(1),

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -26,27 +27,30 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/ui"
 )
 
-// daemon is what the flags come to.
+// daemon is what the flags and the configuration result in.
 type daemon struct {
 	options  *options
 	log      *slog.Logger
 	configs  *config.Watcher
 	client   *rest.Config
+	core     rest.Interface
 	registry *prometheus.Registry
 
-	core   *rest.RESTClient
-	source *informers.Source
-	master *master.Master
-	levels chan []fabric.Level
+	source  *informers.Source
+	builder *master.Builder
+	levels  chan []fabric.Level
 }
 
 // Run wires the daemon and runs it until ctx ends.
 func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error {
 	d := &daemon{options: o, log: log, registry: program.NewRegistry(), levels: make(chan []fabric.Level)}
-	if err := d.wire(); err != nil {
+	if err := d.connect(); err != nil {
 		return err
 	}
-	server, secure, err := d.server()
+	if err := d.build(); err != nil {
+		return err
+	}
+	serve, err := d.server()
 	if err != nil {
 		return err
 	}
@@ -55,76 +59,77 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{
-		d.configs.Run, d.relevel, d.source.Run, d.master.Run, d.slim,
-		func(ctx context.Context) error { return server.Run(ctx, o.listen, secure) },
-		func(ctx context.Context) error { return d.publish(ctx, publisher) },
-	} {
+	for _, run := range append(serve, d.configs.Run, d.relevel, d.source.Run, d.builder.Run, d.limitHeap) {
 		group.Go(func() error { return run(ctx) })
 	}
+	group.Go(func() error { return d.publish(ctx, publisher) })
 	log.InfoContext(ctx, "started", "version", version, "listen", o.listen, "mode", o.mode)
 	return group.Wait()
 }
 
-// wire makes what everything else needs. It fails on a bad configuration: a
-// daemon that starts wrong should not start.
-func (d *daemon) wire() error {
-	o := d.options
+// connect reads the configuration and finds the API server.
+func (d *daemon) connect() error {
 	var err error
-	if d.configs, err = config.NewWatcher(o.Config, d.log); err != nil {
+	if d.configs, err = config.NewWatcher(d.options.Config, d.log); err != nil {
 		return err
 	}
-	if d.client, err = nodesync.LoadConfig(o.Kubeconfig); err != nil {
+	if d.client, err = nodesync.LoadConfig(d.options.Kubeconfig); err != nil {
 		return err
 	}
-	d.client.QPS, d.client.Burst = float32(o.rate.qps), o.rate.burst
+	d.client.QPS, d.client.Burst = float32(d.options.rate.qps), d.options.rate.burst
 	d.client.UserAgent = "heddle-topo-master/" + version
-	if d.core, err = informers.CoreClient(d.client); err != nil {
-		return err
-	}
+	d.core, err = informers.CoreClient(d.client)
+	return err
+}
+
+// build makes the informers and the builder.
+func (d *daemon) build() error {
+	o, cluster := d.options, &d.configs.Current().Cluster
 	topology, err := informers.TopologyClient(d.client)
 	if err != nil {
 		return err
-	}
-	cluster := &d.configs.Current().Cluster
-	if o.gpuResource == "" {
-		o.gpuResource = cluster.Resources.GPU
 	}
 	levels, err := o.preset(&cluster.Topology)
 	if err != nil {
 		return fmt.Errorf("topology levels: %w", err)
 	}
 	d.source = informers.New(informers.Options{
-		Core: d.core, Topology: topology, GPU: o.gpuResource, Pods: o.countPods, Manager: publish.FieldManager,
-		IsTier: export.IsTier(o.templates),
+		Core: d.core, Topology: topology, GPU: cmp.Or(o.gpuResource, cluster.Resources.GPU), Pods: o.countPods,
+		Manager: publish.FieldManager, TierLabels: export.Patterns(o.templates),
 	})
-	d.master, err = master.New(master.Options{
+	d.builder, err = master.New(master.Options{
 		Source: d.source, CountsPods: o.countPods, Levels: levels, NewLevels: d.levels, StaleAfter: o.staleAfter, Log: d.log,
 	})
 	if err != nil {
 		return err
 	}
-	d.master.Register(d.registry)
+	d.builder.Register(d.registry)
 	return nil
 }
 
-func (d *daemon) server() (*httpapi.Server, *tls.Config, error) {
+// server is what serves the API, and keeps its certificate current.
+func (d *daemon) server() (runs []func(context.Context) error, err error) {
 	o := d.options
 	options := httpapi.Options{
-		Views: d.master, Templates: o.templates, Page: ui.Files(), Policy: ui.Policy, Registry: d.registry,
-		Contact: d.source.Contact, Alive: d.master.Alive, Ready: d.master.Ready, Log: d.log,
+		Latest: d.builder.Latest(), Templates: o.templates, UI: ui.Files(), Policy: ui.Policy, Registry: d.registry,
+		Contact: d.source.Contact, Alive: d.builder.Alive, Log: d.log,
 	}
 	if o.authenticate {
-		options.Gate = httpapi.NewTokenGate(d.core, d.log)
+		if options.Auth, err = httpapi.NewTokenAuth(d.client, d.log); err != nil {
+			return nil, err
+		}
 	}
-	if o.tlsCert == "" {
-		return httpapi.New(options), nil, nil
+	var secure *tls.Config
+	if o.tlsCert != "" {
+		certificate, err := httpapi.NewCertificate(o.tlsCert, o.tlsKey)
+		if err != nil {
+			return nil, err
+		}
+		secure = certificate.Config()
+		runs = append(runs, certificate.Run)
 	}
-	certificate, err := httpapi.NewCertificate(o.tlsCert, o.tlsKey, d.log)
-	if err != nil {
-		return nil, nil, err
-	}
-	return httpapi.New(options), certificate.Config(), nil
+	server := httpapi.New(options)
+	return append(runs, func(ctx context.Context) error { return server.Run(ctx, o.listen, secure) }), nil
 }
 
 func (d *daemon) publisher() (*publish.Publisher, error) {
@@ -133,8 +138,8 @@ func (d *daemon) publisher() (*publish.Publisher, error) {
 		return nil, fmt.Errorf("make a client for metadata: %w", err)
 	}
 	return publish.New(publish.Options{
-		Views: d.master, Objects: objects, Raw: d.core, Exports: d.options.exports, Templates: d.options.templates,
-		Force: d.options.labelConflicts == "force", Registry: d.registry, Log: d.log,
+		Latest: d.builder.Latest(), Objects: objects, Raw: d.core, Exports: d.options.exports,
+		Templates: d.options.templates, Force: d.options.labelConflicts == "force", Registry: d.registry, Log: d.log,
 	}), nil
 }
 
@@ -148,7 +153,7 @@ func (d *daemon) publish(ctx context.Context, p *publish.Publisher) error {
 	})
 }
 
-// relevel hands the levels on when the configuration changes them.
+// relevel passes the levels on when the configuration changes them.
 func (d *daemon) relevel(ctx context.Context) error {
 	for {
 		select {
@@ -158,7 +163,7 @@ func (d *daemon) relevel(ctx context.Context) error {
 		}
 		levels, err := d.options.preset(&d.configs.Current().Cluster.Topology)
 		if err != nil {
-			d.log.ErrorContext(ctx, "new levels refused, the old ones stay", "err", err)
+			d.log.ErrorContext(ctx, "levels rejected, keeping previous", "err", err)
 			continue
 		}
 		select {
@@ -176,16 +181,16 @@ const (
 	steadyGC  = 15
 )
 
-// slim bounds the heap, and gives the memory back that reading the whole
+// limitHeap bounds the heap, and returns the memory that listing the whole
 // cluster took. GOGC in the environment wins.
-func (d *daemon) slim(ctx context.Context) error {
+func (d *daemon) limitHeap(ctx context.Context) error {
 	own := os.Getenv("GOGC") == ""
 	if own {
 		debug.SetGCPercent(readingGC)
 	}
 	for {
-		v, next := d.master.Current()
-		if v != nil {
+		first, next := d.builder.Latest().Get()
+		if first != nil {
 			if own {
 				debug.SetGCPercent(steadyGC)
 			}

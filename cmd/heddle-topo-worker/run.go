@@ -18,7 +18,6 @@ import (
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/topo/worker"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
 	"github.com/heddle-dev/heddle/topo/worker/clustermanager"
 	"github.com/heddle-dev/heddle/topo/worker/ib"
 	"github.com/heddle-dev/heddle/topo/worker/lldp"
@@ -70,16 +69,16 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 
 // wireSources makes the sources, in the order of their precedence.
 func (p *parts) wireSources(o *options, wo *worker.Options, log *slog.Logger) {
-	wake := func() { p.worker.Wake() }
+	changed := func() { p.worker.Trigger() }
 	if !o.IsReplay() {
 		fabric := ib.New(ib.Options{Open: func(device string) (ib.Transport, error) {
 			return ib.OpenUMAD(filepath.Join(o.DevRoot, "infiniband", filepath.Base(device)))
 		}})
-		p.frames = lldp.New(lldp.Options{Changed: wake, Log: log})
-		wo.Sources, wo.Walker = []cable.Source{fabric, p.frames}, fabric
+		p.frames = lldp.New(lldp.Options{Changed: changed, Log: log})
+		wo.Sources, wo.Uplinks = []worker.Source{fabric, p.frames}, fabric
 	}
 	manager := clustermanager.New(clustermanager.Options{
-		Secrets: o.clusterManagerSecret, UserAgent: "heddle-topo-worker/" + version, Changed: wake, Log: log,
+		Secrets: o.clusterManagerSecret, UserAgent: "heddle-topo-worker/" + version, Changed: changed, Log: log,
 	})
 	p.registry.MustRegister(managerAge(manager))
 	wo.Sources = append(wo.Sources, static.New(log), manager)
@@ -163,7 +162,7 @@ func (p *parts) look(ctx context.Context, o *options, stdout io.Writer) error {
 	defer poll.Stop()
 	section := p.worker.Configs.Current().Resolve(o.NodeName, nil)
 	spec := p.worker.Pass(ctx, &section)
-	for late := false; p.worker.Waiting() && !late; spec = p.worker.Pass(ctx, &section) {
+	for late := false; p.worker.Pending() && !late; spec = p.worker.Pass(ctx, &section) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -167,7 +167,7 @@ func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
 		options.GPUEnv = []string{"NVIDIA_VISIBLE_DEVICES=void"}
 	}
 	a.binder = binder.New(options)
-	a.modes = mode.New(mode.Options{Kubelet: &accounts{pods, a.binder, a.all}, StateDir: o.StateDir, Log: o.Log})
+	a.modes = mode.New(mode.Options{StateDir: o.StateDir, Log: o.Log})
 	a.driver = newDriver(gpu.NewDriverSpec(o.CDIDir, o.Generator, o.Log), a.machine, o.Log)
 	a.steer = &steering{
 		api: o.API, binder: a.binder,
@@ -191,7 +191,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.monitor.Run(ctx) })
 	group.Go(func() error { return a.binder.Run(ctx) })
 	group.Go(func() error { return a.driver.run(ctx) })
-	group.Go(func() error { return a.modes.Run(ctx) })
+	group.Go(func() error { return a.watchModes(ctx) })
 	group.Go(func() error { return a.steer.run(ctx) })
 	group.Go(func() error { return a.publishLoop(ctx) })
 	group.Go(func() error { return a.tenancy.run(ctx) })
@@ -252,7 +252,7 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	m, c := a.latest(), a.resolve()
 	a.cordon()
 	a.learnCounted(ctx, c)
-	told := a.modes.Round(m, c)
+	withdrawals := a.modes.Round(m, c)
 	inv := a.inventory(m, c)
 	a.now.Store(inv)
 	a.tellWithoutCDI(ctx)
@@ -289,7 +289,7 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	for _, s := range a.all() {
 		s.refresh(inv)
 	}
-	told()
+	a.modes.Published(withdrawals)
 	a.short.set(a.shortages(inv))
 	a.tellHAMi()
 	a.tenancy.wake()

@@ -25,7 +25,7 @@ func (a *Agent) latest() *machine.Machine {
 func (a *Agent) inventory(m *machine.Machine, c *config.NodeConfig) *inventory.Inventory {
 	snapshot := a.monitor.Snapshot()
 	gpus := make(map[string]inventory.GPU, len(m.GPUs))
-	for _, now := range a.modes.Cards() {
+	for _, now := range a.modes.GPUs() {
 		state := inventory.GPU{Mode: now.Offered, Unavailable: now.Unavailable, Draining: now.Draining}
 		if found, known := snapshot.GPUs[now.UUID]; known && !found.Healthy {
 			state.Unhealthy = cmp.Or(found.Reason, "unhealthy")

@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/mode"
 )
@@ -24,44 +24,58 @@ const (
 	Cordoned health.Cause = "Cordoned"
 )
 
-// accounts is the kubelet's account of devices for the modes of cards.
-type accounts struct {
-	pods   podresources.PodResourcesListerClient
-	binder *binder.Binder
-	// served are the resources whose lists the kubelet hears.
-	served func() map[string]*served
-}
+// observeTimeout bounds one observation of the kubelet.
+const observeTimeout = 2 * time.Second
 
-// Offered implements [mode.Kubelet].
-func (a *accounts) Offered(ctx context.Context) ([]mode.Device, error) {
-	answer, err := a.pods.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
-	if err != nil {
-		return nil, fmt.Errorf("kubelet PodResources, allocatable: %w", err)
-	}
-	var offered []mode.Device
-	for _, d := range answer.GetDevices() {
-		for _, id := range d.GetDeviceIds() {
-			offered = append(offered, mode.Device{Resource: d.GetResourceName(), ID: id})
+// watchModes shows the mode tracker what the kubelet offers and pods hold, while a
+// mode is pending, until ctx ends.
+func (a *Agent) watchModes(ctx context.Context) error {
+	var next <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.modes.Pending():
+		case <-next:
+		}
+		again, renew := a.modes.Observe(a.observe(ctx))
+		if renew {
+			a.resend()
+		}
+		next = nil
+		if again > 0 {
+			next = time.After(again)
 		}
 	}
-	return offered, nil
 }
 
-// Held implements [mode.Kubelet].
-func (a *accounts) Held(ctx context.Context) ([]mode.Held, error) {
-	all, err := a.binder.Held(ctx)
-	held := make([]mode.Held, 0, len(all))
-	for _, h := range all {
-		held = append(held, mode.Held{
-			Device: mode.Device{Resource: h.Resource, ID: h.ID}, By: h.Pod, Doubtful: h.Unlisted,
+// observe asks the kubelet what it offers, and then what pods hold.
+func (a *Agent) observe(ctx context.Context) *mode.Observation {
+	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
+	defer cancel()
+	answer, err := a.pods.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
+	if err != nil {
+		return &mode.Observation{Err: fmt.Errorf("kubelet PodResources, allocatable: %w", err)}
+	}
+	o := &mode.Observation{}
+	for _, d := range answer.GetDevices() {
+		for _, id := range d.GetDeviceIds() {
+			o.Offered = append(o.Offered, mode.Device{Resource: d.GetResourceName(), ID: id})
+		}
+	}
+	held, err := a.binder.Held(ctx)
+	o.Err = err
+	for _, h := range held {
+		o.Held = append(o.Held, mode.Held{
+			Device: mode.Device{Resource: h.Resource, ID: h.ID}, By: h.Pod, Unverified: h.Unlisted,
 		})
 	}
-	return held, err
+	return o
 }
 
-// Renew implements [mode.Kubelet]: a list of any resource will do.
-func (a *accounts) Renew() {
-	for _, s := range a.served() {
+// resend makes the kubelet write its checkpoint: a list of any resource will do.
+func (a *Agent) resend() {
+	for _, s := range a.all() {
 		if s.plugin.Status().Registered {
 			s.plugin.Resend()
 			return
@@ -78,7 +92,7 @@ func (a *Agent) cordon() {
 
 // cardStates are the node's for the report.
 func (a *Agent) cardStates() []report.Card {
-	all := a.modes.Cards()
+	all := a.modes.GPUs()
 	cards := make([]report.Card, 0, len(all))
 	for _, c := range all {
 		cards = append(cards, report.Card{
@@ -111,7 +125,7 @@ func modeCondition(cards []report.Card) health.Condition {
 // withheld tells why nobody new gets a card that is well: an operator took it
 // out, or it waits for its holders to change its mode.
 func (a *Agent) withheld(uuid string) (cordoned, pending bool) {
-	for _, c := range a.modes.Cards() {
+	for _, c := range a.modes.GPUs() {
 		if c.UUID == uuid {
 			return c.Cordoned, c.Until != ""
 		}

@@ -27,7 +27,7 @@ const (
 func (a *Agent) Report() report.Report {
 	m := a.machine()
 	r := report.Report{
-		Node: a.NodeName, GPUs: map[string]int{}, Cards: a.cardStates(), Strangers: a.modes.Strangers(),
+		Node: a.NodeName, GPUs: map[string]int{}, Cards: a.cardStates(), Strangers: a.modes.UnknownCordoned(),
 		Refused: a.refusals(), Enforcers: a.enforcers(), MPS: a.mpsDaemons(), Unmeasured: a.unmeasured(),
 	}
 	a.tellShares(r.Cards)

@@ -213,6 +213,23 @@ func (r *rig) start(name string) []string {
 	return names
 }
 
+// create adds a pod, and waits until the agent knows it, if it knows any.
+func (r *rig) create(p *corev1.Pod) {
+	r.t.Helper()
+	r.api.create(p)
+	for range 2000 {
+		pods, changed, known := r.API.Pods()
+		if !known || slices.ContainsFunc(pods, func(q *corev1.Pod) bool { return q.UID == p.UID }) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	r.t.Fatalf("pod %s is not known", p.Name)
+}
+
 // wish is a pod as the API server has it before the kubelet admits it.
 func wish(name string, limits map[string]string, annotations map[string]string) *corev1.Pod {
 	p := &corev1.Pod{}

@@ -77,7 +77,7 @@ func allShared(m *machine.Machine, c *config.NodeConfig, resource string) bool {
 		return false
 	}
 	for i := range m.GPUs {
-		if mode.Wanted(c, &m.GPUs[i]) != config.ModeSGPU {
+		if inventory.Wanted(c, &m.GPUs[i]) != config.ModeSGPU {
 			return false
 		}
 	}

@@ -18,14 +18,14 @@ func TestPodGetsTheGPUsThatItAsksFor(t *testing.T) {
 	r.list(gpus, 8, 0)
 	m := r.source.get()
 	want := m.GPUs[5].UUID
-	r.api.create(wish("picky", map[string]string{gpus: "1"}, map[string]string{use: want}))
+	r.create(wish("picky", map[string]string{gpus: "1"}, map[string]string{use: want}))
 	if got := r.admit("picky", map[string]int{gpus: 1})[gpus]; !slices.Equal(got, []string{want}) {
 		t.Errorf("got %v, asked for %s", got, want)
 	}
 	r.start("picky")
 	// Its GPU is taken: another pod that insists starts elsewhere, and is told.
 	r.api.removeAll()
-	r.api.create(wish("late", map[string]string{gpus: "1"}, map[string]string{use: want + ",GPU-of-another-node"}))
+	r.create(wish("late", map[string]string{gpus: "1"}, map[string]string{use: want + ",GPU-of-another-node"}))
 	got := r.admit("late", map[string]int{gpus: 1})[gpus]
 	r.start("late")
 	r.api.wait(t, "an Event", func() bool {
@@ -36,7 +36,7 @@ func TestPodGetsTheGPUsThatItAsksFor(t *testing.T) {
 		t.Errorf("a pod that has what it asked for was warned: %v", r.api.warnings)
 	}
 	// One whose annotations contradict each other is told so.
-	r.api.create(wish("torn", map[string]string{gpus: "2"}, map[string]string{
+	r.create(wish("torn", map[string]string{gpus: "2"}, map[string]string{
 		avoid: m.GPUs[0].UUID, "metax-tech.com/nouse-gpuuuid": m.GPUs[1].UUID,
 	}))
 	r.admit("torn", map[string]int{gpus: 2})

@@ -31,7 +31,7 @@ func (r *rig) tenant(name, ask string, annotations map[string]string) error {
 	cores, memory, _ := strings.Cut(ask, "/")
 	p := wish(name, map[string]string{"nvidia.com/sgpu": "1", "nvidia.com/vcore": cores, "nvidia.com/vmemory": memory}, annotations)
 	p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "set", Controller: new(true)}}
-	r.api.create(p)
+	r.create(p)
 	r.admit(name, map[string]int{"nvidia.com/sgpu": 1})
 	_, err := r.kubelet.StartContainer(r.t.Context(), "default", name, "main")
 	return err
@@ -189,7 +189,7 @@ func TestTicketsNameTheCard(t *testing.T) {
 	}
 	// Two cards for one container are two different ones.
 	p := wish("two", map[string]string{"nvidia.com/sgpu": "2", "nvidia.com/vcore": "10", "nvidia.com/vmemory": "1"}, nil)
-	r.api.create(p)
+	r.create(p)
 	held := r.admit("two", map[string]int{"nvidia.com/sgpu": 2})["nvidia.com/sgpu"]
 	first, _, _ := strings.Cut(held[0], "::")
 	if strings.HasPrefix(held[1], first) {

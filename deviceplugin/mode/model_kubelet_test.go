@@ -22,7 +22,7 @@ func idOf(uuid string, mode config.Mode, n int) string {
 	if mode == native {
 		return uuid
 	}
-	return uuid + slot + strconv.Itoa(n)
+	return uuid + replica + strconv.Itoa(n)
 }
 
 // send gives the kubelet a list, some time later.
@@ -55,15 +55,15 @@ func (m *model) send(mode config.Mode, list map[string]bool) {
 
 // checkLocked is what must hold at any time.
 func (m *model) checkLocked() {
-	card := func(id string) string { uuid, _, _ := strings.Cut(id, slot); return uuid }
+	gpu := func(id string) string { uuid, _, _ := strings.Cut(id, replica); return uuid }
 	for id := range m.healthy[shared] {
-		if m.healthy[native][card(id)] {
-			m.t.Errorf("%s is offered twice", card(id))
+		if m.healthy[native][gpu(id)] {
+			m.t.Errorf("%s is offered twice", gpu(id))
 		}
 	}
 	in := map[string]config.Mode{}
 	for _, p := range m.pods {
-		for _, uuid := range []string{card(p.id), cmp.Or(p.bound, card(p.id))} {
+		for _, uuid := range []string{gpu(p.id), cmp.Or(p.bound, gpu(p.id))} {
 			if (p.recorded || p.accounted) && in[uuid] != "" && in[uuid] != p.mode {
 				m.t.Errorf("%s is held in both modes", uuid)
 			}
@@ -74,45 +74,36 @@ func (m *model) checkLocked() {
 	}
 }
 
-// Offered implements [Kubelet].
-func (m *model) Offered(context.Context) ([]Device, error) {
+// observe asks the kubelet twice, and it answers as it likes.
+func (m *model) observe() *Observation {
+	o := &Observation{}
 	pause(m.chance(5 * time.Millisecond))
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	if m.broken || m.random.IntN(20) == 0 {
-		return nil, errors.New("rejected by rate limit")
+		o.Err = errors.New("rejected by rate limit")
 	}
-	var all []Device
 	for mode, ids := range m.healthy {
 		for id := range ids {
-			all = append(all, Device{m.resource(mode), id})
+			o.Offered = append(o.Offered, Device{m.resource(mode), id})
 		}
 	}
-	return all, nil
-}
-
-// Held implements [Kubelet].
-func (m *model) Held(context.Context) ([]Held, error) {
+	m.mu.Unlock()
 	pause(m.chance(5 * time.Millisecond))
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.broken || m.random.IntN(20) == 0 {
-		return nil, errors.New("the kubelet has stopped")
+		o.Err = errors.New("the kubelet has stopped")
 	}
-	var all []Held
 	for name, p := range m.pods {
 		if p.recorded || p.accounted {
-			all = append(all, Held{Device: Device{m.resource(p.mode), p.id}, By: name})
+			o.Held = append(o.Held, Held{Device: Device{m.resource(p.mode), p.id}, By: name})
 		}
 		if p.bound != "" {
-			all = append(all, Held{Device: Device{m.resource(p.mode), p.bound + slot}, By: name})
+			o.Held = append(o.Held, Held{Device: Device{m.resource(p.mode), p.bound + replica}, By: name})
 		}
 	}
-	return all, nil
+	return o
 }
-
-// Renew implements [Kubelet].
-func (m *model) Renew() {}
 
 func (m *model) resource(mode config.Mode) string {
 	if mode == native {
@@ -149,7 +140,7 @@ func (b *backing) PreStart(context.Context, []string) error {
 	var open []string
 	for i := range b.model.machine.GPUs {
 		g := &b.model.machine.GPUs[i]
-		if is, against := b.tracker.Shared(g); is && against == "" {
+		if is, against := offered(b.tracker, g, shared); is && against == "" {
 			open = append(open, g.UUID)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
 const slots = 4
@@ -101,14 +102,14 @@ func (m *model) chance(most time.Duration) time.Duration {
 // boot starts a Tracker on what is on disk, and the loop of an agent around it.
 func (m *model) boot() {
 	ctx, cancel := context.WithCancel(context.Background())
-	tracker := New(Options{Kubelet: m, StateDir: m.dir})
+	tracker := New(Options{StateDir: m.dir})
 	var wg sync.WaitGroup
 	wake := make(chan struct{}, 1)
 	m.mu.Lock()
 	m.tracker = tracker
 	m.stream++
 	m.mu.Unlock()
-	wg.Go(func() { _ = tracker.Run(ctx) })
+	wg.Go(func() { follow(ctx, tracker, m.observe, func() {}) })
 	wg.Go(func() {
 		for ctx.Err() == nil {
 			m.round(tracker)
@@ -135,13 +136,13 @@ func (m *model) round(tracker *Tracker) {
 	m.mu.Lock()
 	c := m.config
 	m.mu.Unlock()
-	told := tracker.Round(m.machine, c)
+	withdrawals := tracker.Round(m.machine, c)
 	pause(m.chance(20 * time.Millisecond))
 	for _, mode := range []config.Mode{native, shared} {
 		list := map[string]bool{}
 		for i := range m.machine.GPUs {
 			g := &m.machine.GPUs[i]
-			is, against := tracker.offer(g, mode)
+			is, against := offered(tracker, g, mode)
 			for n := range slots {
 				if is && (mode == shared || n == 0) {
 					list[idOf(g.UUID, mode, n)] = against == ""
@@ -150,7 +151,7 @@ func (m *model) round(tracker *Tracker) {
 		}
 		m.send(mode, list)
 	}
-	told()
+	tracker.Published(withdrawals)
 }
 
 // TestThousandSwitches changes what is shared a thousand times, under load,
@@ -213,20 +214,20 @@ func (m *model) settled() {
 	defer m.mu.Unlock()
 	for i := range m.machine.GPUs {
 		g := &m.machine.GPUs[i]
-		want := map[config.Mode]int{Wanted(m.config, g): 1}
+		want := map[config.Mode]int{inventory.Wanted(m.config, g): 1}
 		if want[shared] > 0 {
 			want[shared] = slots
 		}
 		got := map[config.Mode]int{}
 		for mode, ids := range m.healthy {
 			for id := range ids {
-				if uuid, _, _ := strings.Cut(id, slot); uuid == g.UUID {
+				if uuid, _, _ := strings.Cut(id, replica); uuid == g.UUID {
 					got[mode]++
 				}
 			}
 		}
 		if !maps.Equal(want, got) {
-			m.t.Errorf("%s is offered as %v, configured as %v: %+v", g.UUID, got, want, m.tracker.cards[g.UUID])
+			m.t.Errorf("%s is offered as %v, configured as %v: %+v", g.UUID, got, want, m.tracker.gpus[g.UUID])
 		}
 	}
 }

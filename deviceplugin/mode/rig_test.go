@@ -31,12 +31,12 @@ type kubelet struct {
 	renewed int
 }
 
-// Renew forgets doubtful pods.
-func (k *kubelet) Renew() {
+// renew forgets pods that may have ended.
+func (k *kubelet) renew() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.renewed++
-	k.held = slices.DeleteFunc(slices.Clone(k.held), func(h Held) bool { return h.Doubtful })
+	k.held = slices.DeleteFunc(slices.Clone(k.held), func(h Held) bool { return h.Unverified })
 }
 
 func (k *kubelet) set(f func()) {
@@ -45,23 +45,35 @@ func (k *kubelet) set(f func()) {
 	f()
 }
 
-func (k *kubelet) Offered(context.Context) ([]Device, error) {
+func (k *kubelet) observe() *Observation {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.asked++
 	if k.down {
-		return nil, errors.New("no socket")
+		return &Observation{Err: errors.New("no socket")}
 	}
-	return k.offered, nil
+	return &Observation{Offered: k.offered, Held: k.held}
 }
 
-func (k *kubelet) Held(context.Context) ([]Held, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.down {
-		return nil, errors.New("no socket")
+// follow observes as an agent does, until ctx ends.
+func follow(ctx context.Context, tracker *Tracker, observe func() *Observation, renew func()) {
+	var next <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tracker.Pending():
+		case <-next:
+		}
+		again, needed := tracker.Observe(observe())
+		if needed {
+			renew()
+		}
+		next = nil
+		if again > 0 {
+			next = time.After(again)
+		}
 	}
-	return k.held, nil
 }
 
 func two() *machine.Machine {
@@ -74,26 +86,27 @@ func configured(mode config.Mode, how config.ModeSwitch, cards ...config.GPURef)
 	return &c
 }
 
-// start runs a Tracker in a bubble; stop waits for its end.
+// start follows a Tracker in a bubble; stop waits for its end.
 func start(t *testing.T, dir string, k *kubelet) (tracker *Tracker, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	tracker = New(Options{Kubelet: k, StateDir: dir})
-	done := make(chan error, 1)
-	go func() { done <- tracker.Run(ctx) }()
+	tracker = New(Options{StateDir: dir})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		follow(ctx, tracker, k.observe, k.renew)
+	}()
 	return tracker, sync.OnceFunc(func() {
 		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		<-done
 	})
 }
 
-// round is an agent's: it tells the resources, and looks again as long as
-// something changes.
+// round is an agent's: the resources' lists follow, as long as something
+// changes.
 func round(tracker *Tracker, m *machine.Machine, c *config.NodeConfig) {
 	for {
-		tracker.Round(m, c)()
+		tracker.Published(tracker.Round(m, c))
 		synctest.Wait()
 		select {
 		case <-tracker.Changed():
@@ -106,7 +119,7 @@ func round(tracker *Tracker, m *machine.Machine, c *config.NodeConfig) {
 // later lets time pass for a Tracker whose agent follows it.
 func later(tracker *Tracker, m *machine.Machine, c *config.NodeConfig, d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
-		pause(poll / 2)
+		pause(fast / 2)
 		synctest.Wait()
 		round(tracker, m, c)
 	}
@@ -114,7 +127,7 @@ func later(tracker *Tracker, m *machine.Machine, c *config.NodeConfig, d time.Du
 
 func states(tracker *Tracker) []string {
 	var all []string
-	for _, c := range tracker.Cards() {
+	for _, c := range tracker.GPUs() {
 		text := string(c.Mode) + " of " + string(c.Wanted)
 		if c.Until != "" {
 			text += " until " + c.Until
@@ -125,6 +138,16 @@ func states(tracker *Tracker) []string {
 		all = append(all, text)
 	}
 	return all
+}
+
+// offered tells whether a GPU is offered in a mode, and why no new pod gets it.
+func offered(tracker *Tracker, g *machine.GPU, in config.Mode) (is bool, unavailable string) {
+	for _, now := range tracker.GPUs() {
+		if now.UUID == g.UUID && now.Offered == in {
+			return true, now.Unavailable
+		}
+	}
+	return false, ""
 }
 
 func want(t *testing.T, tracker *Tracker, what string, want ...string) {

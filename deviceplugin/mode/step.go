@@ -9,44 +9,44 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 )
 
-// settle is how long the kubelet must have neither offered a card nor known a
-// holder until it moves. A kubelet that chose it before it heard of the
-// withdrawal calls Allocate within that time; one that is later is refused.
-const settle = 500 * time.Millisecond
+// freeFor is how long the kubelet must have neither offered a GPU nor known a
+// holder until its mode changes. A kubelet that chose it before it heard of the
+// withdrawal calls Allocate within that time; a later call is rejected.
+const freeFor = 500 * time.Millisecond
 
-// card is what is known of one card. What is decided about it is pure.
-type card struct {
-	// mode is how the card is handed out, empty while nobody knows; wanted is
-	// what the configuration says.
+// gpuState is what is known of one GPU. What is decided about it is pure.
+type gpuState struct {
+	// mode is how the GPU is handed out, empty while it is not known; wanted is
+	// what the configuration asks for.
 	mode, wanted config.Mode
-	// checked tells whether a look at the holders has confirmed mode.
+	// checked tells whether an observation of the holders has confirmed mode.
 	checked bool
-	// withdrawn: nobody new gets it. turn numbers the withdrawal, told is when
-	// the resources had been told of it, zero before.
-	withdrawn bool
-	turn      uint64
-	told      time.Time
-	// quiet is since when it has been free; zero if it is not.
-	quiet time.Time
-	// writing: its mode is on the way to the disk; until then nobody gets it.
+	// draining: no new pod gets it. withdrawal numbers that, published is when
+	// the lists of the resources had it, zero before.
+	draining   bool
+	withdrawal uint64
+	published  time.Time
+	// freeSince is since when it has been free; zero if it is not.
+	freeSince time.Time
+	// writing: its mode is being written to the disk; until then no pod gets it.
 	writing bool
-	// looked tells whether the last look succeeded, stuck whether the mode could
-	// not be written.
-	looked, stuck bool
+	// observed tells whether the last observation succeeded, unwritten whether the
+	// mode could not be written.
+	observed, unwritten bool
 	// holders hold it in mode, others in the other mode, sorted.
 	holders, others []string
 }
 
-// sight is what a look says of one card.
-type sight struct {
+// usage is what an observation shows of one GPU.
+type usage struct {
 	at time.Time
 	// offered and held are by mode.
 	offered map[config.Mode]bool
 	held    map[config.Mode][]string
 	// allocating tells whether a call of Allocate is in flight for it, and
-	// binding is when the oldest call of PreStart in flight began, by mode.
+	// starting is when the oldest call of PreStart in flight began, by mode.
 	allocating bool
-	binding    map[config.Mode]time.Time
+	starting   map[config.Mode]time.Time
 }
 
 func other(m config.Mode) config.Mode {
@@ -56,74 +56,74 @@ func other(m config.Mode) config.Mode {
 	return config.ModeSGPU
 }
 
-// pending tells whether looks are needed.
-func (c *card) pending() bool {
-	return c.mode == "" || !c.checked || c.mode != c.wanted || len(c.others) > 0
+// pending reports whether observations are needed.
+func (g *gpuState) pending() bool {
+	return g.mode == "" || !g.checked || g.mode != g.wanted || len(g.others) > 0
 }
 
-// same tells whether two are alike in what others are told.
-func (c *card) same(d *card) bool {
-	return c.mode == d.mode && c.wanted == d.wanted && c.withdrawn == d.withdrawn && c.writing == d.writing &&
-		c.checked == d.checked && c.until() == d.until() && c.against() == d.against()
+// same reports whether two states look the same from outside.
+func (g *gpuState) same(h *gpuState) bool {
+	return g.mode == h.mode && g.wanted == h.wanted && g.draining == h.draining && g.writing == h.writing &&
+		g.checked == h.checked && g.until() == h.until() && g.unavailable() == h.unavailable()
 }
 
-// aim takes what the configuration wants. A change of mind returns the card at
-// once, if it has not moved.
-func aim(c card, wanted config.Mode, how config.ModeSwitch) card {
-	c.wanted = wanted
+// configure takes what the configuration wants. A GPU whose mode has not changed
+// yet stays at once if its mode is wanted again.
+func configure(g gpuState, wanted config.Mode, how config.ModeSwitch) gpuState {
+	g.wanted = wanted
 	switch {
-	case c.mode == "" || c.writing:
-	case c.mode == wanted:
-		c.withdrawn, c.quiet = len(c.others) > 0, time.Time{}
-		c.looked, c.stuck, c.holders = false, false, nil
+	case g.mode == "" || g.writing:
+	case g.mode == wanted:
+		g.draining, g.freeSince = len(g.others) > 0, time.Time{}
+		g.observed, g.unwritten, g.holders = false, false, nil
 	case how != config.ModeSwitchWait:
-		c.withdrawn = true
-	case len(c.holders) > 0:
-		c.withdrawn, c.quiet = false, time.Time{}
+		g.draining = true
+	case len(g.holders) > 0:
+		g.draining, g.freeSince = false, time.Time{}
 	}
-	return c
+	return g
 }
 
-// see takes a look. A card whose mode is another afterwards has moved, but for
-// the writing of it.
-func see(c card, s *sight, how config.ModeSwitch) card {
-	if c.writing {
-		return c
+// observe takes an observation. A GPU whose mode is another afterwards has
+// changed it, but for the writing of it.
+func observe(g gpuState, u *usage, how config.ModeSwitch) gpuState {
+	if g.writing {
+		return g
 	}
-	c.looked = true
-	if !c.checked {
-		c.mode, c.checked = settled(c.mode, c.wanted, s.held), true
+	g.observed = true
+	if !g.checked {
+		g.mode, g.checked = confirmed(g.mode, g.wanted, u.held), true
 	}
-	c.holders, c.others = s.held[c.mode], s.held[other(c.mode)]
-	free := len(c.holders) == 0
+	g.holders, g.others = u.held[g.mode], u.held[other(g.mode)]
+	free := len(g.holders) == 0
 	switch {
-	case c.mode == c.wanted:
-		c.withdrawn, c.quiet = len(c.others) > 0, time.Time{}
+	case g.mode == g.wanted:
+		g.draining, g.freeSince = len(g.others) > 0, time.Time{}
 	case !free && how == config.ModeSwitchWait:
-		c.withdrawn, c.quiet = false, time.Time{}
-	case !free || !c.withdrawn || c.told.IsZero() || s.taken(&c):
-		c.withdrawn, c.quiet = true, time.Time{}
-	case c.quiet.IsZero():
-		c.quiet = s.at
-	case s.at.Sub(c.quiet) >= settle:
-		c.mode, c.writing = c.wanted, true
-		c.withdrawn, c.quiet = false, time.Time{}
-		c.looked, c.stuck, c.holders, c.others = false, false, nil, nil
+		g.draining, g.freeSince = false, time.Time{}
+	case !free || !g.draining || g.published.IsZero() || u.mayBeTaken(&g):
+		g.draining, g.freeSince = true, time.Time{}
+	case g.freeSince.IsZero():
+		g.freeSince = u.at
+	case u.at.Sub(g.freeSince) >= freeFor:
+		g.mode, g.writing = g.wanted, true
+		g.draining, g.freeSince = false, time.Time{}
+		g.observed, g.unwritten, g.holders, g.others = false, false, nil, nil
 	}
-	return c
+	return g
 }
 
-// taken tells whether somebody may still get the card: the kubelet offers it,
-// or a call is in flight that began before everybody knew.
-func (s *sight) taken(c *card) bool {
-	began, binding := s.binding[c.mode]
-	return s.offered[c.mode] || s.allocating || binding && !began.After(c.told)
+// mayBeTaken reports whether a pod may still get the GPU: the kubelet offers it,
+// or a call is in flight that began before the withdrawal was published.
+func (u *usage) mayBeTaken(g *gpuState) bool {
+	began, starting := u.starting[g.mode]
+	return u.offered[g.mode] || u.allocating || starting && !began.After(g.published)
 }
 
-// settled is the mode of a card that nobody has compared with its holders yet:
-// the recorded one, unless only the other has holders; without a record the
-// holders', and without any the wanted one.
-func settled(recorded, wanted config.Mode, held map[config.Mode][]string) config.Mode {
+// confirmed is the mode of a GPU that was not compared with its holders yet: the
+// recorded one, unless only the other has holders; without a record the holders',
+// and without any the wanted one.
+func confirmed(recorded, wanted config.Mode, held map[config.Mode][]string) config.Mode {
 	if recorded == "" {
 		recorded = wanted
 	}
@@ -133,42 +133,42 @@ func settled(recorded, wanted config.Mode, held map[config.Mode][]string) config
 	return recorded
 }
 
-// back undoes a move that could not be written.
-func back(c card) card {
-	c.mode, c.writing, c.withdrawn, c.stuck = other(c.mode), false, true, true
-	return c
+// revert undoes a change that could not be written.
+func revert(g gpuState) gpuState {
+	g.mode, g.writing, g.draining, g.unwritten = other(g.mode), false, true, true
+	return g
 }
 
-// maxNamed is how many pods a text names.
-const maxNamed = 3
-
 // until is what a change of mode waits for; empty if there is none.
-func (c *card) until() string {
+func (g *gpuState) until() string {
 	switch {
-	case c.mode == c.wanted && !c.writing:
+	case g.mode == g.wanted && !g.writing:
 		return ""
-	case len(c.holders) > 0:
-		return ends(c.holders)
-	case c.writing, c.stuck:
+	case len(g.holders) > 0:
+		return ends(g.holders)
+	case g.writing, g.unwritten:
 		return "its mode is on disk"
-	case !c.looked:
+	case !g.observed:
 		return "it is known who holds it"
 	}
 	return "the kubelet no longer offers it"
 }
 
-// against is why nobody new gets the card; empty if somebody may.
-func (c *card) against() string {
+// unavailable is why no new pod gets the GPU; empty if one can.
+func (g *gpuState) unavailable() string {
 	switch {
-	case !c.withdrawn:
+	case !g.draining:
 		return ""
-	case c.mode == c.wanted:
-		return fmt.Sprintf("held as %s too, until %s", other(c.mode), ends(c.others))
+	case g.mode == g.wanted:
+		return fmt.Sprintf("held as %s too, until %s", other(g.mode), ends(g.others))
 	}
-	return fmt.Sprintf("moves to %s when %s", c.wanted, c.until())
+	return fmt.Sprintf("moves to %s when %s", g.wanted, g.until())
 }
 
-// ends says that pods end: "a ends", "a and b end", "a, b, c and 2 more end".
+// maxNamed is how many pods a text names.
+const maxNamed = 3
+
+// ends is "a ends", "a and b end", "a, b, c and 2 more end".
 func ends(pods []string) string {
 	switch n := len(pods); {
 	case n == 1:
@@ -180,8 +180,8 @@ func ends(pods []string) string {
 	}
 }
 
-// add puts a name into a sorted list, once.
-func add(list []string, name string) []string {
+// insert puts a name into a sorted list, once.
+func insert(list []string, name string) []string {
 	at, there := slices.BinarySearch(list, name)
 	if there {
 		return list

@@ -34,7 +34,7 @@ func TestACardMovesWhenItIsFree(t *testing.T) {
 		share := configured(shared, cordon)
 		tracker.Round(m, share)
 		for i, g := range m.GPUs {
-			if is, against := tracker.Native(&g); !is || !strings.HasPrefix(against, "moves to sgpu when ") {
+			if is, against := offered(tracker, &g, native); !is || !strings.HasPrefix(against, "moves to sgpu when ") {
 				t.Errorf("card %d is offered: %t, %q", i, is, against)
 			}
 		}
@@ -43,14 +43,14 @@ func TestACardMovesWhenItIsFree(t *testing.T) {
 		later(tracker, m, share, 10*time.Second)
 		want(t, tracker, "offered still", "native of sgpu until the kubelet no longer offers it", "native of sgpu until ml/train ends")
 		k.set(func() { k.offered = nil })
-		later(tracker, m, share, settle/2)
+		later(tracker, m, share, freeFor/2)
 		want(t, tracker, "not for long enough", "native of sgpu until the kubelet no longer offers it", "native of sgpu until ml/train ends")
 		later(tracker, m, share, 3*time.Second)
 		want(t, tracker, "one is free", "sgpu of sgpu", "native of sgpu until ml/train ends")
-		if is, against := tracker.Shared(&m.GPUs[0]); !is || against != "" || !tracker.Any(shared) {
+		if is, against := offered(tracker, &m.GPUs[0], shared); !is || against != "" || !tracker.Any(shared) {
 			t.Errorf("the free one is shared: %t, %q", is, against)
 		}
-		if is, against := tracker.Native(&m.GPUs[1]); !is || against != "moves to sgpu when ml/train ends" {
+		if is, against := offered(tracker, &m.GPUs[1], native); !is || against != "moves to sgpu when ml/train ends" {
 			t.Errorf("the held one is native: %t, %q", is, against)
 		}
 		if diff := cmp.Diff([]string{"heddle_mode_pending GPU-b"}, samples(t, tracker)); diff != "" {
@@ -85,7 +85,7 @@ func TestAMindChangedBackReturnsTheCardAtOnce(t *testing.T) {
 		round(tracker, m, configured(shared, cordon))
 		tracker.Round(m, configured(native, cordon))
 		for i, g := range m.GPUs {
-			if is, against := tracker.Native(&g); !is || against != "" {
+			if is, against := offered(tracker, &g, native); !is || against != "" {
 				t.Errorf("card %d: %t, %q", i, is, against)
 			}
 		}
@@ -101,7 +101,7 @@ func TestPatience(t *testing.T) {
 		defer stop()
 		round(tracker, m, c)
 		want(t, tracker, "in use", "native of native", "native of sgpu until ml/train ends")
-		if is, against := tracker.Native(&m.GPUs[1]); !is || against != "" {
+		if is, against := offered(tracker, &m.GPUs[1], native); !is || against != "" {
 			t.Errorf("offered as before: %t, %q", is, against)
 		}
 		k.set(func() { k.held = nil })
@@ -115,7 +115,7 @@ func TestPatience(t *testing.T) {
 func TestPodsThatHaveEndedAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, m, share := &kubelet{}, two(), configured(shared, cordon, "0")
-		k.held = []Held{{Device: Device{gpus, "GPU-a"}, By: "pod u-1", Doubtful: true}, {Device: Device{gpus, "GPU-b"}, By: "pod u-2", Doubtful: true}}
+		k.held = []Held{{Device: Device{gpus, "GPU-a"}, By: "pod u-1", Unverified: true}, {Device: Device{gpus, "GPU-b"}, By: "pod u-2", Unverified: true}}
 		tracker, stop := start(t, t.TempDir(), k)
 		defer stop()
 		round(tracker, m, share)
@@ -124,7 +124,7 @@ func TestPodsThatHaveEndedAreForgotten(t *testing.T) {
 		if k.renewed != 1 {
 			t.Errorf("the checkpoint was written %d times", k.renewed)
 		}
-		k.held = []Held{{Device: Device{gpus, "GPU-b"}, By: "pod u-3", Doubtful: true}}
+		k.held = []Held{{Device: Device{gpus, "GPU-b"}, By: "pod u-3", Unverified: true}}
 		later(tracker, m, share, time.Minute)
 		if k.renewed != 1 {
 			t.Error("somebody holds a card that is as configured, and the checkpoint was written")
@@ -201,7 +201,7 @@ func TestRestart(t *testing.T) {
 			[]string{" of native until it is known who holds it", " of native until it is known who holds it"},
 			[]string{"native of native", "sgpu of native until ml/b ends"},
 			false,
-			"modes are taken from who holds the cards",
+			"modes are taken from the holders of the GPUs",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -213,15 +213,15 @@ func TestRestart(t *testing.T) {
 				}
 			}
 			synctest.Test(t, func(t *testing.T) {
-				tracker := New(Options{Kubelet: tt.kubelet, StateDir: dir})
-				tracker.Round(two(), tt.config)()
+				tracker := New(Options{StateDir: dir})
+				tracker.Published(tracker.Round(two(), tt.config))
 				want(t, tracker, "at once", tt.atOnce...)
 				if tracker.Known() != tt.known {
 					t.Errorf("known: %t", !tt.known)
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer func() { cancel(); synctest.Wait() }()
-				go func() { _ = tracker.Run(ctx) }()
+				go follow(ctx, tracker, tt.kubelet.observe, tt.kubelet.renew)
 				synctest.Wait()
 				round(tracker, two(), tt.config)
 				want(t, tracker, "later", tt.after...)
@@ -233,9 +233,9 @@ func TestRestart(t *testing.T) {
 			if tt.kubelet.down {
 				return
 			}
-			next := New(Options{Kubelet: &kubelet{down: true}, StateDir: dir})
+			next := New(Options{StateDir: dir})
 			next.Round(two(), tt.config)
-			for i, c := range next.Cards() {
+			for i, c := range next.GPUs() {
 				if !strings.HasPrefix(tt.after[i], string(c.Mode)+" of") || !next.Known() {
 					t.Errorf("card %d is %q on disk, was %q", i, c.Mode, tt.after[i])
 				}
@@ -261,7 +261,7 @@ func TestAModeThatCannotBeWrittenIsNotTaken(t *testing.T) {
 		round(tracker, m, c)
 		later(tracker, m, c, 5*time.Second)
 		want(t, tracker, "full disk", "native of native", "native of sgpu until its mode is on disk")
-		if is, against := tracker.Native(&m.GPUs[1]); !is || against != "moves to sgpu when its mode is on disk" {
+		if is, against := offered(tracker, &m.GPUs[1], native); !is || against != "moves to sgpu when its mode is on disk" {
 			t.Errorf("%t, %q", is, against)
 		}
 		if tracker.Problems()[FaultSaving] == "" {
@@ -288,7 +288,7 @@ func TestMIGCardsStayNative(t *testing.T) {
 		round(tracker, m, configured(shared, cordon))
 		want(t, tracker, "MIG", "sgpu of sgpu", "native of native")
 		tracker.Cordon("GPU-b")
-		if is, against := tracker.Native(&m.GPUs[1]); !is || against != Cordoned {
+		if is, against := offered(tracker, &m.GPUs[1], native); !is || against != Cordoned {
 			t.Errorf("%t, %q", is, against)
 		}
 	})
@@ -296,16 +296,16 @@ func TestMIGCardsStayNative(t *testing.T) {
 
 func TestCordon(t *testing.T) {
 	m, dir, c := two(), t.TempDir(), configured(native, cordon)
-	tracker := New(Options{Kubelet: &kubelet{}, StateDir: dir})
-	tracker.cards = map[string]card{"GPU-a": {mode: native, checked: true}, "GPU-b": {mode: shared, checked: true, withdrawn: true}}
+	tracker := New(Options{StateDir: dir})
+	tracker.gpus = map[string]gpuState{"GPU-a": {mode: native, checked: true}, "GPU-b": {mode: shared, checked: true, draining: true}}
 	tracker.Round(m, c)
 	tracker.Cordon(" GPU-b, GPU-gone,GPU-b")
 	want(t, tracker, "cordoned", "native of native", "sgpu of native until it is known who holds it, cordoned")
-	if is, against := tracker.Shared(&m.GPUs[1]); !is || against != Cordoned {
+	if is, against := offered(tracker, &m.GPUs[1], shared); !is || against != Cordoned {
 		t.Errorf("%t, %q", is, against)
 	}
-	if diff := cmp.Diff([]string{"GPU-gone"}, tracker.Strangers()); diff != "" {
-		t.Errorf("strangers (-want +got):\n%s", diff)
+	if diff := cmp.Diff([]string{"GPU-gone"}, tracker.UnknownCordoned()); diff != "" {
+		t.Errorf("unknown (-want +got):\n%s", diff)
 	}
 	wanted := []string{"heddle_card_cordoned GPU-b", "heddle_mode_pending GPU-b"}
 	if diff := cmp.Diff(wanted, samples(t, tracker)); diff != "" {
@@ -314,10 +314,10 @@ func TestCordon(t *testing.T) {
 	// What says nothing sensible changes nothing.
 	tracker.Cordon("GPU_x;rm")
 	tracker.Cordon(strings.Repeat("GPU-a,", 10000))
-	next := New(Options{Kubelet: &kubelet{}, StateDir: dir})
+	next := New(Options{StateDir: dir})
 	next.Round(m, c)
 	for name, one := range map[string]*Tracker{"this process": tracker, "the next, without API server": next} {
-		if cards := one.Cards(); cards[0].Cordoned || !cards[1].Cordoned {
+		if cards := one.GPUs(); cards[0].Cordoned || !cards[1].Cordoned {
 			t.Errorf("%s: %+v", name, cards)
 		}
 	}
@@ -325,12 +325,12 @@ func TestCordon(t *testing.T) {
 		t.Error("no problem")
 	}
 	tracker.Cordon("")
-	if p := tracker.Problems(); tracker.Cards()[1].Cordoned || len(p) > 0 {
-		t.Errorf("%+v, %v", tracker.Cards(), p)
+	if p := tracker.Problems(); tracker.GPUs()[1].Cordoned || len(p) > 0 {
+		t.Errorf("%+v, %v", tracker.GPUs(), p)
 	}
-	last := New(Options{Kubelet: &kubelet{}, StateDir: dir})
+	last := New(Options{StateDir: dir})
 	last.Round(m, c)
-	if last.Cards()[1].Cordoned {
+	if last.GPUs()[1].Cordoned {
 		t.Error("cordoned again after a restart")
 	}
 }

@@ -65,7 +65,7 @@ func TestMPSLimitsClientsAndServer(t *testing.T) {
 		{GPU: cardA, Index: 3, State: Running, Percent: 100, MemoryMiB: 20480, Clients: 2},
 		{GPU: cardB, Index: 3, State: Running, Percent: 50, MemoryMiB: 8192, Clients: 1},
 	}
-	if diff := cmp.Diff(daemons, n.limiter.Daemons(), cmpopts.IgnoreFields(Daemon{}, "Since", "Well")); diff != "" {
+	if diff := cmp.Diff(daemons, n.limiter.Daemons(), cmpopts.IgnoreFields(Daemon{}, "Since", "LastRunning")); diff != "" {
 		t.Errorf("daemons (-want +got):\n%s", diff)
 	}
 	for _, d := range n.limiter.Daemons() {
@@ -124,7 +124,7 @@ func TestMPSComesBack(t *testing.T) {
 			n.gone(old) // Its server too.
 			again := n.limiter.Daemons()[0]
 			want := Daemon{GPU: cardA, Index: 3, State: Running, Restarts: 1, LastError: tt.want, Percent: 30, MemoryMiB: 4096, Clients: 1}
-			if diff := cmp.Diff(want, again, cmpopts.IgnoreFields(Daemon{}, "Since", "Well")); diff != "" {
+			if diff := cmp.Diff(want, again, cmpopts.IgnoreFields(Daemon{}, "Since", "LastRunning")); diff != "" {
 				t.Errorf("once it runs again (-want +got):\n%s", diff)
 			}
 			n.edits(share("p1", cardA, 30, 4096))

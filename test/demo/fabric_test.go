@@ -41,7 +41,7 @@ func TestFabric(t *testing.T) {
 			t.Errorf("%s: %d rails of %d; path (-want +got):\n%s", m.name, len(n.Rails), rails[m.name], diff)
 		}
 		for _, r := range n.Rails {
-			at := r.Switch.ID + " port " + r.Port
+			at := r.Switch.ID + " port " + r.SwitchPort
 			if other, taken := ports[at]; taken {
 				t.Errorf("%s and %s are both in %s", other, m.name, at)
 			}

@@ -21,7 +21,6 @@ import (
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/discovery/replay"
 	"github.com/heddle-dev/heddle/topo/worker"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
 	"github.com/heddle-dev/heddle/topo/worker/static"
 )
 
@@ -60,7 +59,7 @@ func workers(ctx context.Context, args []string, stderr io.Writer) error {
 			return fmt.Errorf("%s is no machine", file)
 		}
 		w := worker.New(worker.Options{
-			NodeName: node, Machines: machines, Configs: configs, Sources: []cable.Source{static.New(log)},
+			NodeName: node, Machines: machines, Configs: configs, Sources: []worker.Source{static.New(log)},
 			Store: worker.NewPublisher(client, node), Interval: lookEvery,
 			Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: log,
 		})

@@ -27,7 +27,6 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 	"github.com/heddle-dev/heddle/topo/worker"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
 	"github.com/heddle-dev/heddle/topo/worker/ib"
 )
 
@@ -99,7 +98,7 @@ func (c *cables) newWorker(t *testing.T, host int) *worker.Worker {
 	}})
 	s := simulated{m}
 	return worker.New(worker.Options{
-		NodeName: cableNode(host), Machines: s, Configs: s, Sources: []cable.Source{source}, Walker: source,
+		NodeName: cableNode(host), Machines: s, Configs: s, Sources: []worker.Source{source}, Uplinks: source,
 		Store: worker.NewPublisher(client, cableNode(host)), Interval: time.Minute,
 		Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
 	})

@@ -102,13 +102,13 @@ func TestCLIDoctorOfANode(t *testing.T) {
 
 	b.newNode(t, "doctor-bare", nil)
 	out, code = cli.run(t, "doctor", "--node", "doctor-bare")
-	want = []string{"heddle-feature-discovery: has no pod here, so the Node has none of our labels"}
+	want = []string{"heddle-feature-discovery: has no pod here, so the Node has none of heddle's labels"}
 	if diff := cmp.Diff(want, problems(out)); diff != "" || code != 1 {
 		t.Errorf("a Node without heddle's labels: exit %d, problems (-want +got):\n%s", code, diff)
 	}
 }
 
-// TestCLINamesAMissingNode is a slip of an operator's finger.
+// TestCLINamesAMissingNode : a name with a typing error.
 func TestCLINamesAMissingNode(t *testing.T) {
 	cli := shared.laptop(t)
 	cmd := exec.CommandContext(t.Context(), cli.heddle, "doctor", "--node", "gpu-l", "--kubeconfig", cli.kubeconfig)

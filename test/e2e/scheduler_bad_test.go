@@ -72,7 +72,7 @@ func TestGangBadInput(t *testing.T) {
 			p.Annotations["gang.scheduling.koordinator.sh/"+key] = value
 		}
 	})
-	f.reported(t, 10*time.Second, "remark-", "GangRemark", "annotation gang.scheduling.koordinator.sh/mode is ignored; "+
+	f.reported(t, 10*time.Second, "remark-", "GangInvalidAnnotation", "annotation gang.scheduling.koordinator.sh/mode is ignored; "+
 		"annotation gang.scheduling.koordinator.sh/total-number is ignored")
 	f.running(t, 30*time.Second, "remark-", 2)
 	f.later(t, "plain")
@@ -80,7 +80,7 @@ func TestGangBadInput(t *testing.T) {
 	for prefix, words := range map[string]string{
 		"few":      "podgroup few waits for pods: 2 of 5 exist",
 		"alone":    fmt.Sprintf("podgroup alone waits for podgroup %s/never of its groups: there is none", f.namespace),
-		"nameless": "podgroup nameless has no min-available, and no PodGroup object says it",
+		"nameless": "podgroup nameless has no min-available, and there is no PodGroup object with minMember",
 	} {
 		f.reported(t, time.Minute, prefix+"-", "GangIncomplete", words)
 	}

@@ -66,7 +66,7 @@ func away(t *testing.T, port int, goes, comes func(*fleet, *topoMaster)) {
 	}
 	<-time.After(time.Until(gone.Add(age + time.Second)))
 	f.gang(t, "wait", 2, 2, waits)
-	t.Log(f.rejected(t, "wait", 2, "waits for a map of the fabric"))
+	t.Log(f.rejected(t, "wait", 2, "waits for a topology tree"))
 	f.gang(t, "place", 2, 2, map[string]string{inOneLeaf: "leaf"})
 	f.running(t, 30*time.Second, "place", 2)
 	comes(f, m)

@@ -1,6 +1,6 @@
-// Package topomaster runs topo-master's own handler behind TLS and its token
-// gate, for tests of who asks it. The API server that reviews tokens is a double;
-// everything else is what ships.
+// Package topomaster runs topo-master's own handler behind TLS and token
+// authentication, for tests of its clients. The API server that reviews tokens is
+// a double; everything else is what ships.
 package topomaster
 
 import (
@@ -49,20 +49,20 @@ type Secured struct {
 	PlainReviews atomic.Int32
 }
 
-// Start runs one that knows the node n1, in dragonfly-1 of switchbox-1.
+// Start runs one with the node n1, in dragonfly-1 of switchbox-1.
 func Start(tb testing.TB) *Secured {
 	tb.Helper()
 	s := &Secured{CAFile: filepath.Join(tb.TempDir(), "ca.crt")}
 	api := httptest.NewServer(http.HandlerFunc(s.review))
 	tb.Cleanup(api.Close)
-	client, err := informers.CoreClient(&rest.Config{Host: api.URL})
+	log := slog.New(slog.DiscardHandler)
+	auth, err := httpapi.NewTokenAuth(&rest.Config{Host: api.URL}, log)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	log := slog.New(slog.DiscardHandler)
 	server := httptest.NewTLSServer(httpapi.New(httpapi.Options{
-		Views: one(tb), Page: fstest.MapFS{"index.html": {Data: []byte("page")}}, Registry: prometheus.NewRegistry(),
-		Alive: well, Ready: well, Gate: httpapi.NewTokenGate(client, log), Log: log,
+		Latest: one(tb), UI: fstest.MapFS{"index.html": {Data: []byte("page")}}, Registry: prometheus.NewRegistry(),
+		Alive: func() string { return "" }, Auth: auth, Log: log,
 	}).Handler())
 	tb.Cleanup(server.Close)
 	s.URL = server.URL
@@ -114,17 +114,8 @@ func (s *Secured) review(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func well() string { return "" }
-
-// still is a view that never changes.
-type still struct {
-	view *snapshot.Snapshot
-	next chan struct{}
-}
-
-func (s still) Current() (*snapshot.Snapshot, <-chan struct{}) { return s.view, s.next }
-
-func one(tb testing.TB) still {
+// one is a snapshot of one node that never changes.
+func one(tb testing.TB) *snapshot.Latest {
 	tb.Helper()
 	levels, err := fabric.Preset(fabric.ModeSwitchbox, 0)
 	if err != nil {
@@ -137,9 +128,11 @@ func one(tb testing.TB) still {
 	m.Put(fabric.Node{Name: "n1", Ready: true, Report: &v1alpha1.NodeTopologySpec{
 		Path: []string{"switchbox-1", "dragonfly-1"}, PathSource: v1alpha1.SourceStatic,
 	}})
-	var draft snapshot.Draft
-	draft.Set("n1", snapshot.Detail{Node: &informers.Node{Name: "n1", UID: "u", Ready: true, GPUs: 8}})
-	return still{snapshot.New(snapshot.Snapshot{
-		Generation: 1, Levels: levels, Tree: m.Snapshot(time.Unix(1, 0)), Nodes: draft.Table(),
-	}), make(chan struct{})}
+	n1 := &informers.NodeState{Name: "n1", Node: &informers.Node{Name: "n1", UID: "u", Ready: true, GPUs: 8}}
+	latest := snapshot.NewLatest()
+	latest.Set(snapshot.New(snapshot.Snapshot{
+		Generation: 1, Levels: levels, Tree: m.Snapshot(time.Unix(1, 0)),
+		Nodes: snapshot.Table[*informers.NodeState]{n1},
+	}))
+	return latest
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/apiserver"
@@ -83,7 +85,7 @@ func (c *cluster) in(name string, path ...string) {
 
 // replica is a topo-master without a process of its own.
 type replica struct {
-	*master.Master
+	*master.Builder
 	url       string
 	templates []export.Template
 	registry  *prometheus.Registry
@@ -109,19 +111,19 @@ func (c *cluster) replica(t *testing.T, mode fabric.Mode, change ...func(*master
 		f(&o)
 	}
 	source := informers.New(informers.Options{
-		Core: core, Topology: topology, GPU: "nvidia.com/gpu", Pods: true, Manager: publish.FieldManager,
-		IsTier: export.IsTier(r.templates), Now: o.Now,
+		Core: core, Topology: topology, GPU: "nvidia.com/gpu", Pods: o.CountsPods, Manager: publish.FieldManager,
+		TierLabels: export.Patterns(r.templates), Clock: o.Clock,
 	})
 	o.Source = source
-	if r.Master, err = master.New(o); err != nil {
+	if r.Builder, err = master.New(o); err != nil {
 		t.Fatal(err)
 	}
 	r.Register(r.registry)
 	run(t, source.Run)
 	run(t, r.Run)
 	ts := httptest.NewServer(httpapi.New(httpapi.Options{
-		Views: r.Master, Templates: r.templates, Page: fstest.MapFS{"index.html": {Data: []byte("page")}},
-		Registry: r.registry, Contact: source.Contact, Alive: r.Alive, Ready: r.Ready, Log: quiet(),
+		Latest: r.Latest(), Templates: r.templates, UI: fstest.MapFS{"index.html": {Data: []byte("page")}},
+		Registry: r.registry, Contact: source.Contact, Alive: r.Alive, Log: quiet(),
 	}).Handler())
 	t.Cleanup(ts.Close)
 	r.url = ts.URL
@@ -140,8 +142,8 @@ func (c *cluster) lead(t *testing.T, r *replica, exports publish.Exports, change
 		t.Fatal(err)
 	}
 	o := publish.Options{
-		Views: r.Master, Objects: objects, Raw: raw, Exports: exports, Templates: r.templates,
-		Settle: time.Millisecond, Registry: prometheus.NewRegistry(), Log: quiet(),
+		Latest: r.Latest(), Objects: objects, Raw: raw, Exports: exports, Templates: r.templates,
+		Debounce: time.Millisecond, Registry: prometheus.NewRegistry(), Log: quiet(),
 	}
 	for _, f := range change {
 		f(&o)
@@ -152,6 +154,14 @@ func (c *cluster) lead(t *testing.T, r *replica, exports publish.Exports, change
 		return nil
 	})
 }
+
+// aheadClock is ahead of the real one.
+type aheadClock struct {
+	clock.RealClock
+	ahead atomic.Int64
+}
+
+func (c *aheadClock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
 
 // run runs something until the test ends.
 func run(t *testing.T, f func(context.Context) error) {
@@ -174,7 +184,7 @@ func (r *replica) until(t *testing.T, what string, good func(*snapshot.Snapshot)
 	t.Helper()
 	late := time.After(time.Minute)
 	for {
-		v, next := r.Current()
+		v, next := r.Latest().Get()
 		if v != nil && good(v) {
 			return v
 		}
@@ -237,7 +247,7 @@ func nodes(n int) func(*snapshot.Snapshot) bool {
 func reports(n int) func(*snapshot.Snapshot) bool {
 	return func(v *snapshot.Snapshot) bool {
 		believed := 0
-		for _, d := range v.Nodes.All() {
+		for _, d := range v.Nodes {
 			if d.Believed() != nil {
 				believed++
 			}

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/fabrics"
@@ -52,7 +53,7 @@ func (c *cluster) fill(f *fabrics.Fabric, rng *rand.Rand) {
 func TestReplicasFedInAnotherOrderAnswerEqually(t *testing.T) {
 	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(100, 8), Rails: 4, Pod: 4})
 	f.Damage(rand.New(rand.NewPCG(1, 1)), 0.05)
-	still := func(o *master.Options) { o.Now = func() time.Time { return time.Unix(1_700_000_060, 0) } }
+	still := func(o *master.Options) { o.Clock = testingclock.NewFakePassiveClock(time.Unix(1_700_000_060, 0)) }
 	var tags []string
 	for seed := range uint64(2) {
 		c := newCluster(t)
@@ -109,7 +110,7 @@ func TestALyingReportIsIgnored(t *testing.T) {
 	r.until(t, "three nodes", nodes(3))
 	uid := c.node("honest", true)
 	v := r.until(t, "the new node", nodes(4))
-	if d, _ := v.Nodes.Of("honest"); d.Believed() != nil {
+	if d, _ := v.Nodes.Get("honest"); d.Believed() != nil {
 		t.Error("the report of the deleted Node is believed")
 	}
 	c.report("honest", uid, path, time.Time{})
@@ -125,7 +126,7 @@ func TestClocksApart(t *testing.T) {
 	} {
 		c.report(name, c.node(name, true), spec, now.Add(off))
 	}
-	r := c.replica(t, fabric.ModeSwitchbox, func(o *master.Options) { o.Now = func() time.Time { return now } })
+	r := c.replica(t, fabric.ModeSwitchbox, func(o *master.Options) { o.Clock = testingclock.NewFakePassiveClock(now) })
 	r.until(t, "all reports", reports(4))
 	want := map[string]string{"right": "Ready", "slightly": "Ready", "ahead": "Degraded clock", "behind": "Degraded stale"}
 	got := map[string]string{}
@@ -156,11 +157,11 @@ func TestHeartbeatsAloneChangeNothing(t *testing.T) {
 	beat := time.Now().Truncate(time.Second)
 	c.report("n1", c.node("n1", true), spec, beat)
 	eventually(t, "the heartbeat is seen", func() bool {
-		v, _ := r.Current()
-		d, _ := v.Nodes.Of("n1")
+		v, _ := r.Latest().Get()
+		d, _ := v.Nodes.Get("n1")
 		return d.Report.Heartbeat().Equal(beat)
 	})
-	if after, _ := r.Current(); after != before {
+	if after, _ := r.Latest().Get(); after != before {
 		t.Error("a heartbeat made a view")
 	}
 }
@@ -266,7 +267,7 @@ func TestReplicasAgreeOnLabelsThatWereWritten(t *testing.T) {
 	leader.until(t, "all reports", reports(16))
 	c.lead(t, leader, publish.Exports{Labels: true})
 	labeled := func(v *snapshot.Snapshot) bool {
-		for _, d := range v.Nodes.All() {
+		for _, d := range v.Nodes {
 			if d.Node == nil || len(d.Node.Labels) != 1 {
 				return false
 			}

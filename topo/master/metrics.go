@@ -1,76 +1,102 @@
 package master
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// gauges show the current view when they are read.
-type gauges struct {
-	master     *Master
-	generation *prometheus.Desc
-	nodes      *prometheus.Desc
-	groups     *prometheus.Desc
-	findings   *prometheus.Desc
-	ignored    *prometheus.Desc
-	contact    *prometheus.Desc
-	gangs      *prometheus.Desc
+// metrics show the newest snapshot when they are scraped.
+type metrics struct {
+	*Builder
+	descs map[string]*prometheus.Desc
 }
 
-// Register adds the master's metrics.
-func (m *Master) Register(r prometheus.Registerer) {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("heddle_topo_"+name, help, labels, nil)
+// Register adds the builder's metrics.
+func (b *Builder) Register(r prometheus.Registerer) {
+	m := &metrics{Builder: b, descs: map[string]*prometheus.Desc{}}
+	for _, d := range []struct{ name, help, label string }{
+		{"generation", "Changes of the tree that this replica has seen.", ""},
+		{"nodes", "Nodes by status.", "status"},
+		{"groups", "Groups by kind.", "kind"},
+		{"findings", "Ports and paths that are not as they should be, by kind.", "kind"},
+		{"reports_ignored", "NodeTopologies that are not believed: see /v1/topology.", ""},
+		{"last_contact_seconds", "When the API server last sent anything on the watch that is silent for longest, in seconds since 1970.", ""},
+		{"gangs", "Gangs by state.", "state"},
+	} {
+		var labels []string
+		if d.label != "" {
+			labels = append(labels, d.label)
+		}
+		m.descs[d.name] = prometheus.NewDesc("heddle_topo_"+d.name, d.help, labels, nil)
 	}
-	r.MustRegister(&gauges{
-		master:     m,
-		generation: desc("generation", "Changes of the tree that this replica saw."),
-		nodes:      desc("nodes", "Nodes by status.", "status"),
-		groups:     desc("groups", "Groups by kind.", "kind"),
-		findings:   desc("findings", "Ports and paths that are not as they should be, by kind.", "kind"),
-		ignored:    desc("reports_ignored", "NodeTopologies that are not believed: see /v1/topology."),
-		contact: desc("last_contact_seconds",
-			"When the API server last said anything on the watch that is silent for longest, in seconds since 1970."),
-		gangs: desc("gangs", "Gangs by state.", "state"),
-	})
+	r.MustRegister(m)
 }
 
 // Describe is for prometheus.
-func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.generation, g.nodes, g.groups, g.findings, g.ignored, g.contact, g.gangs} {
+func (m *metrics) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range m.descs {
 		out <- d
 	}
 }
 
 // Collect is for prometheus.
-func (g *gauges) Collect(out chan<- prometheus.Metric) {
-	show := func(d *prometheus.Desc, value float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+func (m *metrics) Collect(out chan<- prometheus.Metric) {
+	show := func(name string, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(m.descs[name], prometheus.GaugeValue, value, labels...)
 	}
-	if at := g.master.options.Source.Contact(); !at.IsZero() {
-		show(g.contact, float64(at.UnixMilli())/1e3)
+	if at := m.options.Source.Contact(); !at.IsZero() {
+		show("last_contact_seconds", float64(at.UnixMilli())/1e3)
 	}
-	v, _ := g.master.Current()
-	if v == nil {
+	s, _ := m.latest.Get()
+	if s == nil {
 		return
 	}
-	show(g.generation, float64(v.Generation))
-	show(g.nodes, float64(v.Tree.Nodes.Ready), v1alpha1.StatusReady)
-	show(g.nodes, float64(v.Tree.Nodes.Degraded), v1alpha1.StatusDegraded)
-	show(g.nodes, float64(v.Tree.Nodes.NotReady), v1alpha1.StatusNotReady)
-	groups, findings := map[string]int{}, map[fabric.Fault]int{}
-	for _, l := range v.Levels {
+	show("generation", float64(s.Generation))
+	show("nodes", float64(s.Tree.Nodes.Ready), v1alpha1.StatusReady)
+	show("nodes", float64(s.Tree.Nodes.Degraded), v1alpha1.StatusDegraded)
+	show("nodes", float64(s.Tree.Nodes.NotReady), v1alpha1.StatusNotReady)
+	groups, findings := countElements(s)
+	for kind, n := range groups {
+		show("groups", float64(n), kind)
+	}
+	for kind, n := range findings {
+		show("findings", float64(n), string(kind))
+	}
+	ignored := 0
+	for _, n := range s.Nodes {
+		if n.Ignored() != "" {
+			ignored++
+		}
+	}
+	show("reports_ignored", float64(ignored))
+	if !s.CountsPods {
+		return
+	}
+	states, list := map[gang.Phase]int{}, s.GangList()
+	for i := range list {
+		states[list[i].State]++
+	}
+	for _, state := range gang.Phases() {
+		show("gangs", float64(states[state]), string(state))
+	}
+}
+
+// countElements counts groups and findings; kinds without any are 0.
+func countElements(s *snapshot.Snapshot) (groups map[string]int, findings map[fabric.Fault]int) {
+	groups = map[string]int{}
+	for _, l := range s.Levels {
 		groups[l.Kind] = 0
 	}
-	for _, kind := range []fabric.Fault{
-		fabric.Miscabled, fabric.Dead, fabric.Missing, fabric.Duplicate, fabric.BadPath, fabric.Unseen,
-	} {
-		findings[kind] = 0
+	findings = map[fabric.Fault]int{
+		fabric.Miscabled: 0, fabric.Dead: 0, fabric.Missing: 0, fabric.Duplicate: 0, fabric.BadPath: 0, fabric.Unseen: 0,
 	}
-	for _, e := range v.Tree.All() {
+	for _, e := range s.Tree.All() {
 		if e.Kind != v1alpha1.KindNode {
 			groups[e.Kind]++
 		}
@@ -78,42 +104,18 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 			findings[e.Findings[i].Kind]++
 		}
 	}
-	for kind, n := range groups {
-		show(g.groups, float64(n), kind)
-	}
-	for kind, n := range findings {
-		show(g.findings, float64(n), string(kind))
-	}
-	ignored := 0
-	for _, d := range v.Nodes.All() {
-		if d.Ignored() != "" {
-			ignored++
-		}
-	}
-	show(g.ignored, float64(ignored))
-	if v.Gangs != nil {
-		states, list := map[gang.Phase]int{}, v.GangList()
-		for i := range list {
-			states[list[i].State]++
-		}
-		for _, state := range gang.Phases() {
-			show(g.gangs, float64(states[state]), string(state))
-		}
-	}
+	return groups, findings
 }
 
-// Ready says what is missing, "" if answers are whole.
-func (m *Master) Ready() string {
-	if v, _ := m.Current(); v == nil {
-		return "the API server has not been read yet"
-	}
-	return ""
-}
+// stuck is the time without a turn after which the loop counts as dead.
+const stuck = time.Minute
 
-// Alive says what is wrong, "" if the loop goes round.
-func (m *Master) Alive() string {
-	if at := m.turned.Load(); at != nil && m.options.Now().Sub(*at) > stuck {
-		return "the tree has not been looked at for " + m.options.Now().Sub(*at).String()
+// Alive is what is wrong, empty if the loop turns.
+func (b *Builder) Alive() string {
+	if at := b.turned.Load(); at != 0 {
+		if age := b.options.Clock.Now().Sub(time.Unix(0, at)); age > stuck {
+			return "the tree has not been updated for " + age.String()
+		}
 	}
 	return ""
 }

@@ -90,7 +90,7 @@ func TestLabelsAreWrittenRepairedAndTakenBack(t *testing.T) {
 	eventually(t, "only theirs", is("node-sample1", map[string]string{"theirs": "stays"}))
 	// A quiet leader writes nothing.
 	r.until(t, "no label", func(v *snapshot.Snapshot) bool {
-		d, _ := v.Nodes.Of("node-sample1")
+		d, _ := v.Nodes.Get("node-sample1")
 		return len(d.Node.Labels) == 0
 	})
 	before := c.Requests("PATCH", "nodes")
@@ -118,8 +118,8 @@ func (c *cluster) leadUntil(t *testing.T, ctx context.Context, r *replica, expor
 		t.Fatal(err)
 	}
 	p := publish.New(publish.Options{
-		Views: r.Master, Objects: objects, Raw: raw, Exports: exports, Templates: r.templates,
-		Settle: time.Millisecond, Registry: prometheus.NewRegistry(), Log: quiet(),
+		Latest: r.Latest(), Objects: objects, Raw: raw, Exports: exports, Templates: r.templates,
+		Debounce: time.Millisecond, Registry: prometheus.NewRegistry(), Log: quiet(),
 	})
 	ended := make(chan struct{})
 	go func() {
@@ -157,18 +157,15 @@ func TestADeletedNodeIsNotMadeAgain(t *testing.T) {
 	v := held.until(t, "two reports", reports(2))
 	c.Remove("nodes", "", "n1")
 	held.until(t, "one node", nodes(1))
-	c.lead(t, r, publish.Exports{Labels: true}, func(o *publish.Options) { o.Views = frozen{v} })
+	c.lead(t, r, publish.Exports{Labels: true}, func(o *publish.Options) {
+		o.Latest = snapshot.NewLatest()
+		o.Latest.Set(v)
+	})
 	eventually(t, "the other label", func() bool { return c.labels("n2")[tier1] != "" })
 	if diff := cmp.Diff([]string{"n2"}, c.Names("nodes")); diff != "" {
 		t.Errorf("nodes (-want +got):\n%s", diff)
 	}
 }
-
-// frozen is a view that never changes.
-type frozen struct{ v *snapshot.Snapshot }
-
-func (f frozen) Current() (*snapshot.Snapshot, <-chan struct{}) { return f.v, nil }
-func (f frozen) WantWalks(bool)                                 {}
 
 func (c *cluster) walks() map[string]string {
 	out := map[string]string{}
@@ -336,8 +333,8 @@ func TestTheLeaseDecidesWhoWrites(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := publish.New(publish.Options{
-			Views: r.Master, Objects: objects, Raw: raw, Exports: publish.Exports{Labels: true}, Templates: r.templates,
-			Settle: time.Millisecond, Registry: prometheus.NewRegistry(), Log: quiet(),
+			Latest: r.Latest(), Objects: objects, Raw: raw, Exports: publish.Exports{Labels: true}, Templates: r.templates,
+			Debounce: time.Millisecond, Registry: prometheus.NewRegistry(), Log: quiet(),
 		})
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,9 +39,8 @@ func TestTheAPIServerComesBack(t *testing.T) {
 func TestAStaleMapSaysSo(t *testing.T) {
 	c := newCluster(t)
 	c.sample()
-	var late atomic.Int64
-	clock := func() time.Time { return time.Now().Add(time.Duration(late.Load())) }
-	r := c.replica(t, fabric.ModeSwitchbox, func(o *master.Options) { o.Now = clock })
+	clock := &aheadClock{}
+	r := c.replica(t, fabric.ModeSwitchbox, func(o *master.Options) { o.Clock = clock })
 	r.until(t, "four reports", reports(4))
 	stale := func() (since *time.Time, tag string) {
 		a := get(t, r.url+"/v1/topology")
@@ -61,7 +59,7 @@ func TestAStaleMapSaysSo(t *testing.T) {
 	}
 	c.Down(true)
 	before := time.Now()
-	late.Store(int64(10 * time.Minute))
+	clock.ahead.Store(int64(10 * time.Minute))
 	v := r.until(t, "its age", func(v *snapshot.Snapshot) bool { return !v.StaleSince.IsZero() })
 	if since, _ := stale(); since == nil || since.After(before) || !since.Equal(v.StaleSince) {
 		t.Errorf("stale since %v, asked at %s", since, before)
@@ -84,14 +82,13 @@ func TestOneSilentWatchMakesTheMapStale(t *testing.T) {
 		t.Run(plural, func(t *testing.T) {
 			c := newCluster(t)
 			c.in("n1", "switchbox-1", "dragonfly-1")
-			var late atomic.Int64
-			clock := func() time.Time { return time.Now().Add(time.Duration(late.Load())) }
+			clock := &aheadClock{}
 			spec := v1alpha1.NodeTopologySpec{Path: []string{"switchbox-1", "dragonfly-1"}, PathSource: v1alpha1.SourceStatic}
-			c.report("n1", c.node("n1", true), spec, clock())
-			r := c.replica(t, fabric.ModeSwitchbox, func(o *master.Options) { o.Now = clock })
+			c.report("n1", c.node("n1", true), spec, clock.Now())
+			r := c.replica(t, fabric.ModeSwitchbox, func(o *master.Options) { o.Clock = clock })
 			r.until(t, "the report", reports(1))
 			c.KindDown(plural, true)
-			late.Store(int64(10 * time.Minute))
+			clock.ahead.Store(int64(10 * time.Minute))
 			others := func(i int) {
 				if plural != "nodes" {
 					c.node("n1", i%2 == 0)
@@ -99,7 +96,7 @@ func TestOneSilentWatchMakesTheMapStale(t *testing.T) {
 				if plural != "nodetopologies" {
 					var n corev1.Node
 					c.Read("nodes", "", "n1", &n)
-					c.report("n1", string(n.UID), spec, clock())
+					c.report("n1", string(n.UID), spec, clock.Now())
 				}
 				if plural != "pods" {
 					pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: strconv.Itoa(i)}}
@@ -111,15 +108,15 @@ func TestOneSilentWatchMakesTheMapStale(t *testing.T) {
 			eventually(t, "the map is stale", func() bool {
 				others(i)
 				i++
-				v, _ := r.Current()
+				v, _ := r.Latest().Get()
 				return !v.StaleSince.IsZero()
 			})
-			if v, _ := r.Current(); clock().Sub(v.StaleSince) < 9*time.Minute {
+			if v, _ := r.Latest().Get(); clock.Now().Sub(v.StaleSince) < 9*time.Minute {
 				t.Errorf("stale since %s", v.StaleSince)
 			}
 			// Past the time that workers have once their watch is heard again.
 			eventually(t, "the worker is not blamed", func() bool {
-				late.Add(int64(30 * time.Second))
+				clock.ahead.Add(int64(30 * time.Second))
 				others(i)
 				i++
 				var n snapshot.Node

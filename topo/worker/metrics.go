@@ -40,7 +40,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}),
 		ports: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "heddle", Subsystem: "topology", Name: "ports",
-			Help: "Ports of this node by who told the switch behind them; none if nobody did.",
+			Help: "Ports of this node by the source that reported the switch behind them; none without one.",
 		}, []string{"source"}),
 		skipped: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "heddle", Subsystem: "topology", Name: "skipped", Help: "What the last pass could not read.",
@@ -50,16 +50,16 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// alive says what is wrong unless a round began lately: three intervals, and
+// alive is what is wrong unless a round began lately: three intervals, and
 // the time that a round may take.
 func (m *Metrics) alive(interval time.Duration) string {
-	if time.Since(time.Unix(0, m.lastBeat.Load())) < 3*interval+lookTime+4*requestTime {
+	if time.Since(time.Unix(0, m.lastBeat.Load())) < 3*interval+passTime+4*requestTime {
 		return ""
 	}
 	return "no round for three intervals"
 }
 
-// Ready says what is wrong unless the topology was published at least once.
+// Ready is what is wrong unless the topology was published at least once.
 func (m *Metrics) Ready() string {
 	if m.isReady.Load() {
 		return ""

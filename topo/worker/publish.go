@@ -57,7 +57,7 @@ func (p *Publisher) Apply(
 	ctx context.Context, owner types.UID, spec *v1alpha1.NodeTopologySpec,
 ) (*v1alpha1.NodeTopology, error) {
 	// An apply that takes the last field out of spec makes it null, which the
-	// schema refuses: so rails are always there, if need be as an empty list.
+	// schema rejects: so rails are always there, if need be as an empty list.
 	whole := struct {
 		*v1alpha1.NodeTopologySpec
 		Rails []v1alpha1.Rail `json:"rails"`

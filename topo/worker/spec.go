@@ -14,7 +14,6 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
 )
 
 // The bounds of a NodeTopology.
@@ -59,34 +58,11 @@ func nvlinkDomain(m *machine.Machine) (domain, fault string) {
 	return domain, ""
 }
 
-// rail is a port without its far end.
-func rail(p *cable.Port) v1alpha1.Rail {
-	return v1alpha1.Rail{
-		Rail: int32(p.Rail), Plane: int32(p.Plane), Port: int32(p.Port), //nolint:gosec // Bounded by cable.Ports.
-		HCA: p.HCA, ID: p.ID, GUID: p.GUID, Role: string(p.Role), GPUs: p.GPUs, Netdev: p.Netdev,
-		LinkState: linkState(p.State), LinkLayer: p.LinkLayer, RateGbps: int32(math.Round(p.Gbps)),
-	}
-}
-
-func linkState(state string) v1alpha1.LinkState {
-	switch state {
-	case machine.PortActive:
-		return v1alpha1.LinkActive
-	case machine.PortArmed:
-		return v1alpha1.LinkArmed
-	case machine.PortInit:
-		return v1alpha1.LinkInit
-	case machine.PortDown:
-		return v1alpha1.LinkDown
-	}
-	return v1alpha1.LinkUnknown
-}
-
 // input is what a pass has gathered.
 type input struct {
 	machine  *machine.Machine
 	topology *config.Topology
-	ports    []cable.Port
+	ports    []Port
 	// omitted counts the ports that there was no room for.
 	omitted int
 	// answers are in the order of the sources' precedence.
@@ -101,18 +77,14 @@ type input struct {
 
 type answer struct {
 	source v1alpha1.Source
-	cable.Report
+	Report
 }
 
 // merge makes the report of a pass. It is pure; equal inputs give equal
 // reports, byte for byte.
 func merge(in input) v1alpha1.NodeTopologySpec {
 	spec := v1alpha1.NodeTopologySpec{Accelerators: accelerators(in.machine), Uplinks: in.uplinks, Skipped: in.skipped}
-	skip := func(name, reason string) {
-		spec.Skipped = append(spec.Skipped, v1alpha1.Skipped{
-			Name: cable.Text(name, cable.MaxName), Reason: cable.Text(reason, cable.MaxReason),
-		})
-	}
+	skip := func(name, reason string) { spec.Skipped = append(spec.Skipped, skipped(name, reason)) }
 	if in.topology.Uses(config.SourceNVLink) {
 		domain, fault := nvlinkDomain(in.machine)
 		if spec.NVLinkDomain = domain; fault != "" {
@@ -127,8 +99,8 @@ func merge(in input) v1alpha1.NodeTopologySpec {
 	}
 	mergePath(&in, &spec, skip)
 	for i := range in.ports {
-		r := rail(&in.ports[i])
-		mergeEnd(&in, &r, in.ports[i].Key, skip)
+		r := in.ports[i].Rail
+		mergeLink(&in, &r, skip)
 		r.Since = in.since(&r)
 		spec.Rails = append(spec.Rails, r)
 	}
@@ -148,7 +120,7 @@ func merge(in input) v1alpha1.NodeTopologySpec {
 func mergePath(in *input, spec *v1alpha1.NodeTopologySpec, skip func(name, reason string)) {
 	for _, a := range in.answers {
 		path := a.Path
-		if len(path) == 0 && a.PathDoubt != cable.Silent && in.before.PathSource == a.source {
+		if len(path) == 0 && a.NoPath != Unknown && in.before.PathSource == a.source {
 			path = in.before.Path
 		}
 		switch {
@@ -168,35 +140,37 @@ const (
 	contested  = 70
 )
 
-// mergeEnd enters the far end of a cable from the first source that knows it.
-func mergeEnd(in *input, r *v1alpha1.Rail, k cable.Key, skip func(name, reason string)) {
+// mergeLink enters the switch port at the other end of a cable from the first
+// source that knows it.
+func mergeLink(in *input, r *v1alpha1.Rail, skip func(name, reason string)) {
+	k := keyOf(r)
 	for _, a := range in.answers {
-		end, ok := find(a.Ends, k)
+		link, ok := find(a.Links, k)
 		if !ok {
-			end, ok = recall(in.before, a.source, r, a.Doubts[k])
+			link, ok = lastKnown(in.before, a.source, r, a.NoLink[k])
 		}
 		switch {
 		case !ok:
 		case r.Switch == nil:
-			r.Switch, r.SwitchPort, r.Source, r.Confidence = &end.Switch, end.SwitchPort, a.source, end.Confidence
-		case !same(*r.Switch, end.Switch):
+			r.Switch, r.SwitchPort, r.Source, r.Confidence = &link.Switch, link.SwitchPort, a.source, link.Confidence
+		case !same(*r.Switch, link.Switch):
 			r.Confidence = min(r.Confidence, contested)
 			skip(fmt.Sprintf("%s port %d", r.HCA, r.Port), fmt.Sprintf("%s says %s, but %s says %s and is believed",
-				a.source, label(end.Switch), r.Source, label(*r.Switch)))
+				a.source, label(link.Switch), r.Source, label(*r.Switch)))
 		}
 	}
 }
 
-func find(ends []cable.End, k cable.Key) (cable.End, bool) {
-	i := slices.IndexFunc(ends, func(e cable.End) bool { return e.Key == k })
+func find(links []Link, k PortKey) (Link, bool) {
+	i := slices.IndexFunc(links, func(l Link) bool { return l.PortKey == k })
 	if i < 0 {
-		return cable.End{}, false
+		return Link{}, false
 	}
-	return ends[i], true
+	return links[i], true
 }
 
-// same tells whether two sources mean one switch: people write names for what
-// the switch calls by GUID or address, and spell those in many ways.
+// same reports whether two sources mean one switch: people write names where
+// the switch has a GUID or an address, and spell those in many ways.
 func same(a, b v1alpha1.Switch) bool {
 	plain := func(s string) string {
 		s = strings.TrimPrefix(strings.ToLower(s), "0x")

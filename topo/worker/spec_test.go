@@ -13,7 +13,6 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/machines"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
 )
 
 var update = flag.Bool("update", false, "write testdata")
@@ -26,7 +25,7 @@ func TestMachines(t *testing.T) {
 		m := machines.Load(t, name)
 		topology := config.Default().Topology
 		in := input{machine: m, topology: &topology, before: &v1alpha1.NodeTopologySpec{}}
-		in.ports, in.omitted = cable.Ports(m, nil)
+		in.ports, in.omitted = Ports(m, nil)
 		spec := merge(in)
 		fmt.Fprintf(&b, "%s: %v %s\n", name, spec.Accelerators, spec.NVLinkDomain)
 		for _, s := range spec.Skipped {
@@ -77,12 +76,14 @@ func TestNVLinkDomain(t *testing.T) {
 }
 
 func TestMergeEnds(t *testing.T) {
-	key := cable.Key{ID: "0000:18:00.0", Port: 1}
-	port := cable.Port{Key: key, HCA: "mlx5_0", GUID: "g", Role: machine.RoleFabric, State: machine.PortActive}
-	end := func(id, name string, confidence int32) []cable.End {
-		return []cable.End{{Key: key, Switch: v1alpha1.Switch{ID: id, Name: name}, SwitchPort: "8", Confidence: confidence}}
+	key := PortKey{ID: "0000:18:00.0", Port: 1}
+	port := Port{Rail: v1alpha1.Rail{
+		ID: key.ID, Port: key.Port, HCA: "mlx5_0", GUID: "g", Role: "fabric", LinkState: v1alpha1.LinkActive,
+	}}
+	end := func(id, name string, confidence int32) []Link {
+		return []Link{{PortKey: key, Switch: v1alpha1.Switch{ID: id, Name: name}, SwitchPort: "8", Confidence: confidence}}
 	}
-	doubt := func(d cable.Doubt) cable.Report { return cable.Report{Doubts: map[cable.Key]cable.Doubt{key: d}} }
+	without := func(a Absence) Report { return Report{NoLink: map[PortKey]Absence{key: a}} }
 	known := func(source v1alpha1.Source, guid string) []v1alpha1.Rail {
 		return []v1alpha1.Rail{{
 			ID: key.ID, Port: 1, GUID: guid, Switch: &v1alpha1.Switch{ID: "old"}, SwitchPort: "1", Source: source, Confidence: 100,
@@ -97,34 +98,34 @@ func TestMergeEnds(t *testing.T) {
 		skipped string
 	}{
 		{name: "nobody knows", want: "- 0"},
-		{name: "the switch itself", answers: []answer{{ib, cable.Report{Ends: end("2c5e", "leaf", 100)}}}, want: "ib 2c5e 8 100"},
+		{name: "the switch itself", answers: []answer{{ib, Report{Links: end("2c5e", "leaf", 100)}}}, want: "ib 2c5e 8 100"},
 		{
 			name: "a file agrees, by name", want: "ib 2c5e 8 100",
-			answers: []answer{{ib, cable.Report{Ends: end("2c5e", "Leaf-1", 100)}}, {static, cable.Report{Ends: end("leaf-1", "", 80)}}},
+			answers: []answer{{ib, Report{Links: end("2c5e", "Leaf-1", 100)}}, {static, Report{Links: end("leaf-1", "", 80)}}},
 		},
 		{
 			name: "a file agrees, spelled otherwise", want: "lldp 02:00:00:00:ee:0a 8 100",
-			answers: []answer{{v1alpha1.SourceLLDP, cable.Report{Ends: end("02:00:00:00:ee:0a", "", 100)}}, {static, cable.Report{Ends: end("0200.0000.EE0A", "", 80)}}},
+			answers: []answer{{v1alpha1.SourceLLDP, Report{Links: end("02:00:00:00:ee:0a", "", 100)}}, {static, Report{Links: end("0200.0000.EE0A", "", 80)}}},
 		},
 		{
 			name: "a file says otherwise", want: "ib 2c5e 8 70",
-			answers: []answer{{ib, cable.Report{Ends: end("2c5e", "", 100)}}, {static, cable.Report{Ends: end("leaf-1", "", 80)}}},
+			answers: []answer{{ib, Report{Links: end("2c5e", "", 100)}}, {static, Report{Links: end("leaf-1", "", 80)}}},
 			skipped: "mlx5_0 port 1: static says leaf-1, but ib says 2c5e and is believed",
 		},
-		{name: "only a file", answers: []answer{{ib, cable.Report{}}, {static, cable.Report{Ends: end("leaf-1", "", 80)}}}, want: "static leaf-1 8 80"},
-		{name: "cannot see it now", answers: []answer{{ib, doubt(cable.Blind)}}, before: known(ib, "g"), want: "ib old 1 50"},
-		{name: "an answer may still come", answers: []answer{{ib, doubt(cable.Waiting)}}, before: known(ib, "g"), want: "ib old 1 100"},
-		{name: "there is none any more", answers: []answer{{ib, cable.Report{}}}, before: known(ib, "g"), want: "- 0"},
-		{name: "another card in the slot", answers: []answer{{ib, doubt(cable.Blind)}}, before: known(ib, "other"), want: "- 0"},
-		{name: "another source knew", answers: []answer{{ib, doubt(cable.Blind)}}, before: known(static, "g"), want: "- 0"},
+		{name: "only a file", answers: []answer{{ib, Report{}}, {static, Report{Links: end("leaf-1", "", 80)}}}, want: "static leaf-1 8 80"},
+		{name: "cannot see it now", answers: []answer{{ib, without(Unavailable)}}, before: known(ib, "g"), want: "ib old 1 50"},
+		{name: "an answer may still come", answers: []answer{{ib, without(Pending)}}, before: known(ib, "g"), want: "ib old 1 100"},
+		{name: "there is none any more", answers: []answer{{ib, Report{}}}, before: known(ib, "g"), want: "- 0"},
+		{name: "another card in the slot", answers: []answer{{ib, without(Unavailable)}}, before: known(ib, "other"), want: "- 0"},
+		{name: "another source knew", answers: []answer{{ib, without(Unavailable)}}, before: known(static, "g"), want: "- 0"},
 		{
-			name: "not now, but a file knows", answers: []answer{{ib, doubt(cable.Blind)}, {static, cable.Report{Ends: end("leaf-1", "", 80)}}}, before: known(ib, "h"),
+			name: "not now, but a file knows", answers: []answer{{ib, without(Unavailable)}, {static, Report{Links: end("leaf-1", "", 80)}}}, before: known(ib, "h"),
 			want: "static leaf-1 8 80",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			spec := merge(input{
-				machine: &machine.Machine{}, topology: &config.Topology{}, ports: []cable.Port{port}, answers: tt.answers,
+				machine: &machine.Machine{}, topology: &config.Topology{}, ports: []Port{port}, answers: tt.answers,
 				before: &v1alpha1.NodeTopologySpec{Rails: tt.before},
 			})
 			r := spec.Rails[0]
@@ -152,24 +153,24 @@ func TestMergePath(t *testing.T) {
 		before  v1alpha1.NodeTopologySpec
 		want    v1alpha1.NodeTopologySpec
 	}{
-		{name: "nobody", answers: []answer{{static, cable.Report{}}, {manager, cable.Report{}}}},
+		{name: "nobody", answers: []answer{{static, Report{}}, {manager, Report{}}}},
 		{
-			name: "the manager", answers: []answer{{static, cable.Report{}}, {manager, cable.Report{Path: a}}},
+			name: "the manager", answers: []answer{{static, Report{}}, {manager, Report{Path: a}}},
 			want: v1alpha1.NodeTopologySpec{Path: a, PathSource: manager},
 		},
 		{
-			name: "a file against the manager", answers: []answer{{static, cable.Report{Path: a}}, {manager, cable.Report{Path: b}}},
+			name: "a file against the manager", answers: []answer{{static, Report{Path: a}}, {manager, Report{Path: b}}},
 			want: v1alpha1.NodeTopologySpec{Path: a, PathSource: static, Skipped: []v1alpha1.Skipped{{
 				Name: "cluster-manager", Reason: "says switchbox-9/dragonfly-9, but static says switchbox-1/dragonfly-2 and is believed",
 			}}},
 		},
 		{
-			name: "the manager has not answered since the start", answers: []answer{{manager, cable.Report{PathDoubt: cable.Waiting}}},
+			name: "the manager has not answered since the start", answers: []answer{{manager, Report{NoPath: Pending}}},
 			before: v1alpha1.NodeTopologySpec{Path: a, PathSource: manager},
 			want:   v1alpha1.NodeTopologySpec{Path: a, PathSource: manager},
 		},
 		{
-			name: "the manager knows the node no more", answers: []answer{{manager, cable.Report{}}},
+			name: "the manager knows the node no more", answers: []answer{{manager, Report{}}},
 			before: v1alpha1.NodeTopologySpec{Path: a, PathSource: manager},
 		},
 	} {

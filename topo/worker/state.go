@@ -41,8 +41,8 @@ func (p *published) beatTimer() <-chan time.Time {
 	return time.After(max(time.Until(p.nextBeat), time.Second))
 }
 
-// load finds out what is published, once: it is also the memory of the worker
-// that was here before.
+// load reads what is published, once: it is also the memory of an earlier
+// worker.
 func (w *Worker) load(ctx context.Context) error {
 	if w.state.loaded {
 		return nil
@@ -58,7 +58,7 @@ func (w *Worker) load(ctx context.Context) error {
 		return nil
 	}
 	w.memory = nt.Spec
-	w.walks.remember(nt)
+	w.uplinks.remember(nt)
 	w.state.there = true
 	w.state.sent, w.state.answered, w.state.seen = nt.Spec, nt.Spec, nt.Spec
 	for _, o := range nt.OwnerReferences {
@@ -129,7 +129,7 @@ func (w *Worker) apply(ctx context.Context, spec *v1alpha1.NodeTopologySpec) err
 	w.reportChange(ctx, spec)
 	s.there, s.sent = true, *spec.DeepCopy()
 	s.answered, s.seen = nt.Spec, nt.Spec
-	w.walks.want(nt.Status.Walk)
+	w.uplinks.want(nt.Status.Walk)
 	w.Metrics.wrote()
 	return nil
 }
@@ -137,8 +137,8 @@ func (w *Worker) apply(ctx context.Context, spec *v1alpha1.NodeTopologySpec) err
 // errGone means that the object is no longer there.
 var errGone = errors.New("the NodeTopology is gone")
 
-// beatNow writes the heartbeat. Its answer is the news: which leaves to walk,
-// and whether anybody else changed the spec.
+// beatNow writes the heartbeat. The answer has the leaves of which to discover
+// the uplinks, and shows whether another writer changed the spec.
 func (w *Worker) beatNow(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
@@ -153,9 +153,9 @@ func (w *Worker) beatNow(ctx context.Context) error {
 	w.Metrics.heartbeat()
 	w.state.nextBeat = time.Now().Add(beatEvery + rand.N(beatSpread)) //nolint:gosec // Not for secrets.
 	w.state.seen = nt.Spec
-	changed := w.walks.want(nt.Status.Walk)
+	changed := w.uplinks.want(nt.Status.Walk)
 	if changed || !equality.Semantic.DeepEqual(w.state.seen, w.state.answered) {
-		w.Wake()
+		w.Trigger()
 	}
 	return nil
 }

@@ -22,7 +22,6 @@ import (
 	"github.com/heddle-dev/heddle/test/ibsim"
 	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/topo/worker"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
 	"github.com/heddle-dev/heddle/topo/worker/clustermanager"
 	"github.com/heddle-dev/heddle/topo/worker/ib"
 	"github.com/heddle-dev/heddle/topo/worker/lldp"
@@ -79,8 +78,8 @@ func newNode(tb testing.TB) *node {
 	tb.Cleanup(func() { _ = frames.Close() })
 	n.Worker = worker.New(worker.Options{
 		NodeName: "node005", Machines: n, Configs: n,
-		Sources: []cable.Source{fabric, frames, static.New(nil), clustermanager.New(clustermanager.Options{})},
-		Walker:  fabric, Store: n, Interval: time.Minute,
+		Sources: []worker.Source{fabric, frames, static.New(nil), clustermanager.New(clustermanager.Options{})},
+		Uplinks: fabric, Store: n, Interval: time.Minute,
 		Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
 	})
 	return n

@@ -15,7 +15,6 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/internal/notify"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
 )
 
 // Machines is where machines come from: discovery/host or discovery/replay.
@@ -44,22 +43,22 @@ type Options struct {
 	NodeName string
 	Machines Machines
 	Configs  Configs
-	// Sources are asked in every pass. The first that knows is believed.
-	Sources []cable.Source
-	// Walker finds uplinks; nil finds none.
-	Walker Walker
-	Store  Store
+	// Sources are asked in every pass. The first that knows a link counts.
+	Sources []Source
+	// Uplinks discovers the uplinks of leaves; nil for none.
+	Uplinks UplinkSource
+	Store   Store
 	// Interval is the longest time between two passes.
 	Interval time.Duration
 	Metrics  *Metrics
 	Log      *slog.Logger
 }
 
-// Alive says what is wrong if the loop no longer turns.
+// Alive is what is wrong if the loop no longer runs, else "".
 func (o *Options) Alive() string { return o.Metrics.alive(o.Interval) }
 
-// lookTime bounds the sources of one pass together.
-const lookTime = 5 * time.Second
+// passTime bounds the sources of one pass together.
+const passTime = 5 * time.Second
 
 // requestTime bounds one request to the API server.
 const requestTime = 20 * time.Second
@@ -67,14 +66,14 @@ const requestTime = 20 * time.Second
 // Worker is the loop.
 type Worker struct {
 	Options
-	wake notify.Signal
+	trigger notify.Signal
 
 	// memory is what is remembered between passes; before the first it is
 	// what was published.
 	memory  v1alpha1.NodeTopologySpec
-	waiting bool
+	pending bool
 	passed  time.Time
-	walks   walks
+	uplinks uplinks
 	state   published
 	labels  map[string]string
 	// labelsAt is when labels were read.
@@ -83,17 +82,17 @@ type Worker struct {
 
 // New returns a Worker; Run starts it.
 func New(o Options) *Worker {
-	return &Worker{Options: o, wake: notify.New(), walks: newWalks(o.Walker)}
+	return &Worker{Options: o, trigger: notify.New(), uplinks: newUplinks(o.Uplinks)}
 }
 
-// Wake asks for a pass now. It never blocks; sources call it.
-func (w *Worker) Wake() {
-	w.wake.Notify()
+// Trigger asks for a pass now. It never blocks; sources call it.
+func (w *Worker) Trigger() {
+	w.trigger.Notify()
 }
 
-// settle is how long changes are gathered: the switches of a node that starts
-// are heard one after the other, and each would be a write.
-const settle = 500 * time.Millisecond
+// debounce is how long changes are gathered: the switches of a node that starts
+// answer one after the other, and each would be a write.
+const debounce = 500 * time.Millisecond
 
 // Run works until ctx ends and returns nil. What fails is tried again, ever
 // more slowly, and shows in the log, in metrics and in /readyz.
@@ -121,12 +120,12 @@ func (w *Worker) Run(ctx context.Context) error {
 			return nil
 		case <-w.Machines.Changed():
 		case <-w.Configs.Changed():
-		case <-w.wake:
+		case <-w.trigger:
 			if !w.gather(ctx) {
 				return nil
 			}
-		case outcome := <-w.walks.done:
-			w.walks.keep(outcome)
+		case outcome := <-w.uplinks.done:
+			w.uplinks.keep(outcome)
 		case <-w.state.beatTimer():
 		case <-ticker.C:
 		case <-retry:
@@ -136,7 +135,7 @@ func (w *Worker) Run(ctx context.Context) error {
 
 // gather waits until a burst is over, or ctx ends.
 func (w *Worker) gather(ctx context.Context) bool {
-	timer := time.NewTimer(settle)
+	timer := time.NewTimer(debounce)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -144,13 +143,13 @@ func (w *Worker) gather(ctx context.Context) bool {
 	case <-timer.C:
 	}
 	select {
-	case <-w.wake:
+	case <-w.trigger:
 	default:
 	}
 	return true
 }
 
-// errNotYet means that a source has nothing to say yet.
+// errNotYet means that the machine was not read yet.
 var errNotYet = errors.New("not yet")
 
 // Round is one pass and what it takes to publish it.
@@ -202,23 +201,23 @@ func (w *Worker) Pass(ctx context.Context, c *config.NodeConfig) v1alpha1.NodeTo
 	began := time.Now()
 	m := c.WithRoles(w.Machines.Machine())
 	in := input{machine: m, topology: &c.Topology, before: &w.memory, now: began}
-	in.ports, in.omitted = cable.Ports(m, w.memory.Rails)
-	looking, cancel := context.WithTimeout(ctx, lookTime)
+	in.ports, in.omitted = Ports(m, w.memory.Rails)
+	passing, cancel := context.WithTimeout(ctx, passTime)
 	defer cancel()
-	q := cable.Question{Node: w.NodeName, Ports: in.ports, Topology: c.Topology}
-	w.waiting = false
+	q := Query{Node: w.NodeName, Ports: in.ports, Topology: c.Topology}
+	w.pending = false
 	for _, s := range w.Sources {
-		r := s.Look(looking, q)
+		r := s.Discover(passing, q)
 		in.answers = append(in.answers, answer{s.Kind(), r})
-		w.waiting = w.waiting || r.PathDoubt == cable.Waiting
-		for _, d := range r.Doubts {
-			w.waiting = w.waiting || d == cable.Waiting
+		w.pending = w.pending || r.NoPath == Pending
+		for _, why := range r.NoLink {
+			w.pending = w.pending || why == Pending
 		}
 	}
-	w.walks.collect()
-	in.uplinks, in.skipped = w.walks.uplinks()
+	w.uplinks.collect()
+	in.uplinks, in.skipped = w.uplinks.known()
 	spec := merge(in)
-	w.walks.start(ctx, in.ports, spec.Rails)
+	w.uplinks.start(ctx, in.ports, spec.Rails)
 	if ctx.Err() == nil {
 		w.memory, w.passed = remember(&w.memory, &spec), time.Now()
 	}
@@ -226,5 +225,5 @@ func (w *Worker) Pass(ctx context.Context, c *config.NodeConfig) v1alpha1.NodeTo
 	return spec
 }
 
-// Waiting tells whether a source of the last pass may soon know more.
-func (w *Worker) Waiting() bool { return w.waiting }
+// Pending reports whether a source of the last pass may soon know more.
+func (w *Worker) Pending() bool { return w.pending }

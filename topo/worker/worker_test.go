@@ -18,7 +18,6 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
 )
 
 // bed is a worker whose surroundings a test plays.
@@ -36,8 +35,8 @@ type bed struct {
 	down           error
 	applies, beats int
 	// leaf is what the source says of port 1; empty is silence.
-	leaf  string
-	doubt cable.Doubt
+	leaf string
+	why  Absence
 	// walked are the leaves asked for.
 	walked  []string
 	uplinks []v1alpha1.Uplink
@@ -55,19 +54,19 @@ func (b *bed) locked(f func()) {
 	f()
 }
 
-func (b *bed) Look(_ context.Context, q cable.Question) (r cable.Report) {
+func (b *bed) Discover(_ context.Context, q Query) (r Report) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, p := range q.Ports {
 		if b.leaf != "" {
-			r.Ends = append(r.Ends, cable.End{Key: p.Key, Switch: v1alpha1.Switch{ID: b.leaf}, Confidence: 100})
+			r.Links = append(r.Links, Link{PortKey: p.Key(), Switch: v1alpha1.Switch{ID: b.leaf}, Confidence: 100})
 		}
-		r.Doubt(p.Key, b.doubt)
+		r.Without(p.Key(), b.why)
 	}
 	return r
 }
 
-func (b *bed) Walk(_ context.Context, _ cable.Port, leaf string) ([]v1alpha1.Uplink, error) {
+func (b *bed) Uplinks(_ context.Context, _ Port, leaf string) ([]v1alpha1.Uplink, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.walked = append(b.walked, leaf)
@@ -128,7 +127,7 @@ func newBed() *bed {
 // restart is a new worker process beside the same API server.
 func (b *bed) restart() {
 	b.Worker = New(Options{
-		NodeName: "n1", Machines: b, Configs: b, Sources: []cable.Source{b}, Walker: b, Store: b, Interval: 30 * time.Second,
+		NodeName: "n1", Machines: b, Configs: b, Sources: []Source{b}, Uplinks: b, Store: b, Interval: 30 * time.Second,
 		Metrics: NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
 	})
 }
@@ -277,7 +276,7 @@ func TestRestartRemembersWhatCannotBeSeen(t *testing.T) {
 		b.round(t)
 		b.machine.HCAs[0].Ports[0].State = machine.PortDown
 		b.restart()
-		b.leaf, b.doubt = "", cable.Blind
+		b.leaf, b.why = "", Unavailable
 		b.round(t)
 		r := b.object.Spec.Rails[0]
 		want := v1alpha1.Rail{
@@ -307,7 +306,7 @@ func TestRestartRemembersWhatCannotBeSeen(t *testing.T) {
 func TestRailsSaySince(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed()
-		b.doubt = cable.Blind
+		b.why = Unavailable
 		start := time.Now()
 		port := &b.machine.HCAs[0].Ports[0]
 		for _, step := range []struct {
@@ -318,7 +317,7 @@ func TestRailsSaySince(t *testing.T) {
 			{"the first look", func() {}, -1},
 			{"the link goes down", func() { port.State = machine.PortDown; b.leaf = "" }, 1},
 			{"it trains", func() { port.State = machine.PortInit }, 1},
-			{"it is up, the switch is not known yet", func() { port.State = machine.PortActive; b.doubt = cable.Silent }, 3},
+			{"it is up, the switch is not known yet", func() { port.State = machine.PortActive; b.why = Unknown }, 3},
 			{"the switch answers", func() { b.leaf = "leaf-a" }, 3},
 			{"a new worker", func() { b.restart() }, 3},
 			{"the cable goes elsewhere", func() { b.leaf = "leaf-b" }, 6},
@@ -372,7 +371,7 @@ func TestUplinksOnRequest(t *testing.T) {
 			}
 			n = len(b.walked)
 		})
-		<-time.After(10 * walkEvery)
+		<-time.After(10 * uplinksEvery)
 		synctest.Wait()
 		b.locked(func() {
 			if got := len(b.walked) - n; got < 8 || got > 10 || slices.Contains(b.walked, "leaf-x") {

@@ -105,7 +105,7 @@ func TestForeignPlugin(t *testing.T) {
 	if err := r.plugin.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.waitLog(t, mark, "the resource is left to somebody else", 10*time.Second)
+	r.waitLog(t, mark, "leaving the resource to a conflicting plugin", 10*time.Second)
 	if !strings.Contains(r.plugin.log.since(mark), "owner=device-plugins/nvidia-gpu.sock") {
 		t.Error("the log does not name the other plugin")
 	}
@@ -145,7 +145,7 @@ func TestForeignPlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.waitRegistrations(t, mark, resources, 5*time.Second)
-	r.waitLog(t, mark, "the resource is taken over from somebody else", 5*time.Second)
+	r.waitLog(t, mark, "taking the resource over from a conflicting plugin", 5*time.Second)
 	r.waitAllocatable(t, gpuResource, 8, 30*time.Second)
 	r.lands(t, "taken")
 	r.consistent(t)
@@ -177,7 +177,7 @@ func TestDeviceClassThatClaimsTheResource(t *testing.T) {
 	if err := r.plugin.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.waitLog(t, mark, "the resource is left to somebody else", 10*time.Second)
+	r.waitLog(t, mark, "leaving the resource to a conflicting plugin", 10*time.Second)
 	r.waitRegistrations(t, mark, 1, 10*time.Second) // HCAs are served.
 	r.waitCondition(t, corev1.ConditionFalse, string(agent.ServedByOthers), gpuResource+": it is left to "+owner)
 	r.waitUnavailable(t, gpuResource, string(agent.ServedByOthers), 1)

@@ -136,7 +136,7 @@ func (r *rig) startKubelet(t *testing.T) {
 }
 
 // registrations counts those in a part of the plugin's log.
-func registrations(log string) int { return strings.Count(log, `msg="registered with the kubelet"`) }
+func registrations(log string) int { return strings.Count(log, `msg="registered with kubelet"`) }
 
 // waitRegistrations waits until the kubelet has taken this many since mark.
 func (r *rig) waitRegistrations(t *testing.T, mark, n int, within time.Duration) time.Duration {

@@ -43,7 +43,11 @@ type rig struct {
 	behind atomic.Int64
 }
 
-func (r *rig) now() time.Time { return time.Now().Add(-time.Duration(r.behind.Load())) }
+// Now and Since make the rig the master's clock.
+func (r *rig) Now() time.Time { return time.Now().Add(-time.Duration(r.behind.Load())) }
+
+// Since is as in time.
+func (r *rig) Since(at time.Time) time.Duration { return r.Now().Sub(at) }
 
 // start fills an API server with a fabric's nodes, and runs a master on it.
 // touch may change a Node before it is there.
@@ -61,7 +65,7 @@ func start(
 			touch(i, node)
 		}
 		r.api.Put("nodes", node)
-		r.report(i, r.now())
+		r.report(i, r.Now())
 		if n := used(i); n > 0 {
 			r.pod(f.Nodes[i].Name, n)
 		}
@@ -85,14 +89,14 @@ func (r *rig) run(t testing.TB) {
 	must(t, err)
 	source := informers.New(informers.Options{
 		Core: core, Topology: topology, GPU: gpu, Pods: true, Manager: "heddle-topo-master",
-		IsTier: func(string) bool { return false }, Now: r.now,
+		Clock: r,
 	})
 	log := slog.New(slog.DiscardHandler)
-	m, err := master.New(master.Options{Source: source, CountsPods: true, Levels: levels, StaleAfter: time.Hour, Log: log, Now: r.now})
+	m, err := master.New(master.Options{Source: source, CountsPods: true, Levels: levels, StaleAfter: time.Hour, Log: log, Clock: r})
 	must(t, err)
 	r.routes = httpapi.New(httpapi.Options{
-		Views: m, Page: ui.Files(), Policy: ui.Policy, Registry: prometheus.NewRegistry(), Log: log, Contact: source.Contact,
-		Alive: func() string { return "" }, Ready: func() string { return "" },
+		Latest: m.Latest(), UI: ui.Files(), Policy: ui.Policy, Registry: prometheus.NewRegistry(), Log: log,
+		Contact: source.Contact, Alive: m.Alive,
 	}).Handler()
 	ctx, cancel := context.WithCancel(context.Background())
 	var group errgroup.Group

@@ -12,7 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/vm/guest"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
+	"github.com/heddle-dev/heddle/topo/worker"
 	"github.com/heddle-dev/heddle/topo/worker/ib"
 	"github.com/heddle-dev/heddle/topo/worker/lldp"
 )
@@ -75,10 +75,10 @@ func TestLLDPOnTheMembersOfABond(t *testing.T) {
 	}()
 	guest.AddRXE(t, "rxe1", "bond1")
 	defer guest.RemoveRDMA(t, "rxe1")
-	var lag []cable.Port
+	var lag []worker.Port
 	guest.Eventually(t, "rxe1 on bond1", func() bool {
 		lag = nil
-		ports, _ := cable.Ports(scan(t), nil)
+		ports, _ := worker.Ports(scan(t), nil)
 		for _, p := range ports {
 			if p.HCA == "rxe1" && p.Netdev != "" {
 				lag = append(lag, p)
@@ -92,26 +92,26 @@ func TestLLDPOnTheMembersOfABond(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	q := cable.Question{Ports: lag, Topology: config.Default().Topology}
-	if r := source.Look(t.Context(), q); len(r.Skipped) != 0 {
+	q := worker.Query{Ports: lag, Topology: config.Default().Topology}
+	if r := source.Discover(t.Context(), q); len(r.Skipped) != 0 {
 		t.Errorf("skipped %v", r.Skipped)
 	}
 	// All devices of the guest are on one hub: a frame out of eth2 reaches both.
-	var want []cable.End
+	var want []worker.Link
 	for _, p := range lag {
-		want = append(want, cable.End{
-			Key: p.Key, Switch: v1alpha1.Switch{ID: "02:00:00:00:ee:07", Name: "leaf"}, SwitchPort: "swp1", Confidence: 100,
+		want = append(want, worker.Link{
+			PortKey: p.Key(), Switch: v1alpha1.Switch{ID: "02:00:00:00:ee:07", Name: "leaf"}, SwitchPort: "swp1", Confidence: 100,
 		})
 	}
 	guest.Eventually(t, "a switch on both members", func() bool {
 		send(t, "eth2", hello(7))
-		return cmp.Equal(want, source.Look(t.Context(), q).Ends)
+		return cmp.Equal(want, source.Discover(t.Context(), q).Links)
 	})
 	if err := guest.Down("eth1"); err != nil {
 		t.Fatal(err)
 	}
 	guest.Eventually(t, "eth1 is down", func() bool {
-		r := source.Look(t.Context(), q)
-		return cmp.Equal(want[:1], r.Ends) && r.Doubts[lag[1].Key] == cable.Blind
+		r := source.Discover(t.Context(), q)
+		return cmp.Equal(want[:1], r.Links) && r.NoLink[lag[1].Key()] == worker.Unavailable
 	})
 }

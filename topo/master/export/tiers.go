@@ -98,17 +98,14 @@ func (t Template) Key(tier int, kind string) string {
 		Replace(string(t))
 }
 
-// IsTier returns a function that tells whether a label key can be that of a
-// tier.
-func IsTier(list []Template) func(key string) bool {
+// Patterns match the keys of all tiers, as wellknown.Match does.
+func Patterns(list []Template) []string {
 	places := strings.NewReplacer(placeTier, "*", placeTier0, "*", placeKind, "*")
 	patterns := make([]string, len(list))
 	for i, t := range list {
 		patterns[i] = places.Replace(string(t))
 	}
-	return func(key string) bool {
-		return slices.ContainsFunc(patterns, func(p string) bool { return wellknown.Match(p, key) })
-	}
+	return patterns
 }
 
 // Labeler makes the labels of nodes.
@@ -153,4 +150,27 @@ func (l *Labeler) All(s *fabric.Snapshot) iter.Seq2[string, map[string]string] {
 			}
 		}
 	}
+}
+
+// LabeledNode is a Node with heddle's labels only.
+type LabeledNode struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Name   string            `json:"name"`
+		Labels map[string]string `json:"labels"`
+	} `json:"metadata"`
+}
+
+// LabeledNodes are the nodes of a snapshot that get labels.
+func LabeledNodes(s *fabric.Snapshot, tiers Tiers, templates []Template) []LabeledNode {
+	out := []LabeledNode{}
+	for name, labels := range NewLabeler(tiers, templates).All(s) {
+		if len(labels) > 0 {
+			n := LabeledNode{APIVersion: "v1", Kind: "Node"}
+			n.Metadata.Name, n.Metadata.Labels = name, labels
+			out = append(out, n)
+		}
+	}
+	return out
 }

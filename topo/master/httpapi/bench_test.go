@@ -4,44 +4,34 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"time"
 
 	"github.com/heddle-dev/heddle/test/fabrics"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/informers"
-	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // fleet is a server for 16,384 nodes.
 func fleet(b *testing.B) http.Handler {
 	b.Helper()
-	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(16384, 32), Rails: 8, Pod: 16})
-	levels, err := fabric.Preset(fabric.ModeAuto, 0)
-	if err != nil {
-		b.Fatal(err)
+	f := newFixture(b, fabric.ModeAuto)
+	nodes := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(16384, 32), Rails: 8, Pod: 16}).Nodes
+	states := map[string]*informers.NodeState{}
+	for i := range nodes {
+		name := nodes[i].Name
+		f.tree.Put(fabric.Node{Name: name, Ready: true, Report: &nodes[i].Spec})
+		states[name] = &informers.NodeState{Name: name, Node: &informers.Node{Name: name, Ready: true, GPUs: 8}}
 	}
-	m, err := fabric.New(fabric.Config{Levels: levels})
-	if err != nil {
-		b.Fatal(err)
-	}
-	s := &scene{next: make(chan struct{})}
-	for i := range f.Nodes {
-		n := &f.Nodes[i]
-		m.Put(fabric.Node{Name: n.Name, Ready: true, Report: &n.Spec})
-		s.draft.Set(n.Name, snapshot.Detail{Node: &informers.Node{Name: n.Name, Ready: true, GPUs: 8}})
-	}
-	s.v = snapshot.New(snapshot.Snapshot{
-		Generation: 1, Tree: m.Snapshot(time.Unix(1, 0)), Levels: levels, Nodes: s.draft.Table(), CountsPods: true,
-	})
-	return newServer(s).Handler()
+	f.now.Nodes = f.now.Nodes.With(states)
+	f.put("")
+	return newServer(f).Handler()
 }
 
-// nobody reads an answer.
-type nobody struct{ header http.Header }
+// discard drops an answer.
+type discard struct{ header http.Header }
 
-func (n nobody) Header() http.Header         { return n.header }
-func (n nobody) Write(b []byte) (int, error) { return len(b), nil }
-func (n nobody) WriteHeader(int)             {}
+func (n discard) Header() http.Header         { return n.header }
+func (n discard) Write(b []byte) (int, error) { return len(b), nil }
+func (n discard) WriteHeader(int)             {}
 
 func answerTo(b *testing.B, path string, headers ...string) {
 	b.Helper()
@@ -50,10 +40,10 @@ func answerTo(b *testing.B, path string, headers ...string) {
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
-	h.ServeHTTP(nobody{http.Header{}}, r) // What is made once is made now.
+	h.ServeHTTP(discard{http.Header{}}, r) // What is made once is made now.
 	b.ReportAllocs()
 	for b.Loop() {
-		h.ServeHTTP(nobody{http.Header{}}, r)
+		h.ServeHTTP(discard{http.Header{}}, r)
 	}
 }
 
@@ -73,6 +63,6 @@ func BenchmarkTopology(b *testing.B) {
 		b.StopTimer()
 		h := fleet(b)
 		b.StartTimer()
-		h.ServeHTTP(nobody{http.Header{}}, httptest.NewRequest(http.MethodGet, "/v1/topology", http.NoBody))
+		h.ServeHTTP(discard{http.Header{}}, httptest.NewRequest(http.MethodGet, "/v1/topology", http.NoBody))
 	}
 }

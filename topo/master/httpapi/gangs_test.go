@@ -11,12 +11,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // gang puts a gang of pods on nodes and publishes; "" is none.
-func (s *scene) gang(namespace, name string, on ...string) {
+func (f *fixture) gang(namespace, name string, on ...string) {
 	var members []*gang.Member
 	for i, node := range on {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
@@ -27,18 +29,17 @@ func (s *scene) gang(namespace, name string, on ...string) {
 		m.GPUs = 8
 		members = append(members, m)
 	}
-	s.mu.Lock()
-	s.gangs.Set(namespace+"/"+name, members)
-	s.mu.Unlock()
-	s.put("dragonfly-1")
+	key := namespace + "/" + name
+	f.now.Gangs = f.now.Gangs.With(map[string]*informers.Gang{key: {Name: key, Members: members}})
+	f.put("dragonfly-1")
 }
 
 func TestGangs(t *testing.T) {
-	s := newScene(t)
-	h := newServer(s).Handler()
-	s.put("dragonfly-1", "n1", "n2")
-	s.gang("b", "z", "n2", "n1")
-	s.gang("a", "x", "", "")
+	f := newFixture(t, fabric.ModeSwitchbox)
+	h := newServer(f).Handler()
+	f.put("dragonfly-1", "n1", "n2")
+	f.gang("b", "z", "n2", "n1")
+	f.gang("a", "x", "", "")
 	const (
 		x = `{"namespace":"a","name":"x","state":"Queued","reason":"0 of 2 have a node","minMember":2,"members":2,"bound":0,"running":0,"gpus":16,"nodes":[]}`
 		z = `{"namespace":"b","name":"z","state":"Running","minMember":2,"members":2,"bound":2,"running":2,"gpus":16,"group":{"name":"dragonfly-1","kind":"dragonfly"},"nodes":["n2","n1"]}`
@@ -67,11 +68,11 @@ func TestGangs(t *testing.T) {
 		t.Errorf("an unknown state: %d", w.Code)
 	}
 	// The tag is that of the content, not of the moment.
-	s.put("dragonfly-2", "n3")
+	f.put("dragonfly-2", "n3")
 	if w := ask(h, "GET", "/v1/gangs"); w.Header().Get("ETag") != before.Header().Get("ETag") {
 		t.Error("another node, and another tag")
 	}
-	s.gang("a", "x", "n1", "n3")
+	f.gang("a", "x", "n1", "n3")
 	var got snapshot.Gangs
 	w := ask(h, "GET", "/v1/gangs?namespace=a")
 	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Header().Get("ETag") == before.Header().Get("ETag") {

@@ -2,7 +2,9 @@ package httpapi
 
 import (
 	"bufio"
-	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
 	"io"
 	"net/http"
 	"strconv"
@@ -19,7 +21,7 @@ const jsonType = "application/json"
 
 // negotiate sets the headers of an answer. tag is quoted and the same for all
 // variants. packed tells to compress; fresh is false if the client has the
-// answer already, and has been told so.
+// answer already: then the response is written.
 func negotiate(w http.ResponseWriter, r *http.Request, tag, contentType string) (packed, fresh bool) {
 	packed = acceptsGzip(r.Header)
 	h := w.Header()
@@ -47,15 +49,15 @@ func acceptsGzip(h http.Header) bool {
 		for part := range strings.SplitSeq(line, ",") {
 			coding, parameters, _ := strings.Cut(part, ";")
 			if strings.EqualFold(strings.TrimSpace(coding), "gzip") {
-				return !refused(parameters)
+				return !weightZero(parameters)
 			}
 		}
 	}
 	return false
 }
 
-// refused tells whether parameters have a weight of zero.
-func refused(parameters string) bool {
+// weightZero tells whether parameters exclude a coding.
+func weightZero(parameters string) bool {
 	key, value, _ := strings.Cut(strings.TrimSpace(parameters), "=")
 	weight, err := strconv.ParseFloat(value, 64)
 	return strings.EqualFold(key, "q") && err == nil && weight == 0
@@ -66,12 +68,12 @@ func matches(h http.Header, tag string) bool {
 	plain := strings.Trim(tag, `"`)
 	for _, line := range h["If-None-Match"] {
 		for part := range strings.SplitSeq(line, ",") {
-			theirs := strings.TrimSpace(part)
-			if theirs == "*" {
+			known := strings.TrimSpace(part)
+			if known == "*" {
 				return true
 			}
-			theirs = strings.Trim(strings.TrimPrefix(theirs, "W/"), `"`)
-			if strings.TrimSuffix(theirs, gzipped) == plain {
+			known = strings.Trim(strings.TrimPrefix(known, "W/"), `"`)
+			if strings.TrimSuffix(known, gzipped) == plain {
 				return true
 			}
 		}
@@ -83,43 +85,44 @@ func matches(h http.Header, tag string) bool {
 func send(w http.ResponseWriter, r *http.Request, body []byte) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(body) // A client that went away is no concern.
-	}
-}
-
-// buffers are reused between requests.
-type buffers struct{ pool, writers sync.Pool }
-
-// maxKept is the largest buffer that is kept, in bytes.
-const maxKept = 1 << 20
-
-func (b *buffers) take() *bytes.Buffer {
-	if buffer, ok := b.pool.Get().(*bytes.Buffer); ok {
-		buffer.Reset()
-		return buffer
-	}
-	return &bytes.Buffer{}
-}
-
-func (b *buffers) give(buffer *bytes.Buffer) {
-	if buffer.Cap() <= maxKept {
-		b.pool.Put(buffer)
+		_, _ = w.Write(body) // An error means that the client is gone.
 	}
 }
 
 // room is what a writer of long answers gathers, in bytes: the pieces of a tree
-// are smaller, and each write wakes the reader.
+// are smaller, and each write wakes the reader up.
 const room = 256 << 10
 
-func (b *buffers) writer(to io.Writer) *bufio.Writer {
-	if w, ok := b.writers.Get().(*bufio.Writer); ok {
+// writers are reused between requests.
+type writers struct{ pool sync.Pool }
+
+func (p *writers) take(to io.Writer) *bufio.Writer {
+	if w, ok := p.pool.Get().(*bufio.Writer); ok {
 		w.Reset(to)
 		return w
 	}
 	return bufio.NewWriterSize(to, room)
 }
 
-func (b *buffers) giveWriter(w *bufio.Writer) {
+func (p *writers) give(w *bufio.Writer) {
 	w.Reset(nil) // It must not hold the connection.
-	b.writers.Put(w)
+	p.pool.Put(w)
+}
+
+// compress writes what body is compressed to.
+func compress(to io.Writer, body []byte, level int) error {
+	z, err := gzip.NewWriterLevel(to, level)
+	if err != nil {
+		return err
+	}
+	if _, err := z.Write(body); err != nil {
+		return err
+	}
+	return z.Close()
+}
+
+// tagOf is the entity tag of a body: its hash, quoted.
+func tagOf(body []byte) string {
+	sum := sha256.Sum256(body)
+	return `"` + hex.EncodeToString(sum[:16]) + `"`
 }

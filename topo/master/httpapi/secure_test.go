@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -8,12 +9,12 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
-	"log/slog"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,7 +22,7 @@ import (
 	authzv1 "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/heddle-dev/heddle/topo/master/informers"
+	"github.com/heddle-dev/heddle/topo/fabric"
 )
 
 // keyPair writes a certificate for a name.
@@ -58,39 +59,44 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	start := time.Now().Add(-time.Hour)
 	certFile, keyFile := keyPair(t, dir, "first", start)
-	c, err := NewCertificate(certFile, keyFile, slog.New(slog.DiscardHandler))
+	c, err := NewCertificate(certFile, keyFile)
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = c.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
 	name := func() string {
 		t.Helper()
-		leaf, err := x509.ParseCertificate(c.current().Certificate[0])
+		pair, err := c.Config().GetCertificate(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return leaf.Subject.CommonName
+		return pair.Leaf.Subject.CommonName
+	}
+	if got := name(); got != "first" {
+		t.Errorf("%s at the start", got)
 	}
 	keyPair(t, dir, "second", start.Add(time.Minute))
-	if got := name(); got != "first" {
-		t.Errorf("%s within the time between two looks", got)
-	}
-	c.looked = time.Time{}
-	if got := name(); got != "second" {
-		t.Errorf("%s after the files changed", got)
+	for late := time.Now().Add(time.Minute); name() != "second"; time.Sleep(time.Millisecond) {
+		if time.Now().After(late) {
+			t.Fatal("not read after the files changed")
+		}
 	}
 	if err := os.WriteFile(certFile, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c.looked = time.Time{}
-	if got := name(); got != "second" {
-		t.Errorf("%s after the file was broken", got)
+	if err := c.files.RunOnce(ctx); err == nil || name() != "second" {
+		t.Errorf("%s after the file was broken, %v", name(), err)
 	}
-	if _, err := NewCertificate(certFile, keyFile, slog.New(slog.DiscardHandler)); err == nil {
+	if _, err := NewCertificate(certFile, keyFile); err == nil {
 		t.Error("a broken file at the start is no error")
 	}
 }
 
-func TestTokenGate(t *testing.T) {
+func TestTokenAuth(t *testing.T) {
 	reviews, broken := 0, false
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		reviews++
@@ -103,14 +109,14 @@ func TestTokenGate(t *testing.T) {
 			if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
 				t.Error(err)
 			}
-			bound, forUs := review.Spec.Token == "bound", len(review.Spec.Audiences) > 0
-			if forUs && (len(review.Spec.Audiences) != 1 || review.Spec.Audiences[0] != Audience) {
+			bound, own := review.Spec.Token == "bound", len(review.Spec.Audiences) > 0
+			if own && (len(review.Spec.Audiences) != 1 || review.Spec.Audiences[0] != Audience) {
 				t.Errorf("audiences %v", review.Spec.Audiences)
 			}
 			// An authenticator that knows no audiences names none.
-			review.Status.Authenticated = review.Spec.Token != "forged" && (bound == forUs || review.Spec.Token == "unaware")
+			review.Status.Authenticated = review.Spec.Token != "forged" && (bound == own || review.Spec.Token == "unaware")
 			review.Status.User.Username = review.Spec.Token
-			if bound && forUs {
+			if bound && own {
 				review.Status.User.Username, review.Status.Audiences = "alice", review.Spec.Audiences
 			}
 			_ = json.NewEncoder(w).Encode(review)
@@ -125,13 +131,16 @@ func TestTokenGate(t *testing.T) {
 		}
 	}))
 	defer api.Close()
-	client, err := informers.CoreClient(&rest.Config{Host: api.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newScene(t)
-	s.put("dragonfly-1", "n1")
-	h := newServer(s, func(o *Options) { o.Gate = NewTokenGate(client, o.Log) }).Handler()
+	f := newFixture(t, fabric.ModeSwitchbox)
+	f.put("dragonfly-1", "n1")
+	server := newServer(f, func(o *Options) {
+		var err error
+		if o.Auth, err = NewTokenAuth(&rest.Config{Host: api.URL, QPS: -1}, o.Log); err != nil {
+			t.Fatal(err)
+		}
+		o.Alive = func() string { return "" }
+	})
+	h := server.Handler()
 	for _, tt := range []struct {
 		name, path, authorization string
 		code, reviews             int
@@ -139,11 +148,11 @@ func TestTokenGate(t *testing.T) {
 		{"no token", "/node_group", "", 401, 0},
 		{"no bearer", "/node_group", "Basic YTpi", 401, 0},
 		{"a forged token", "/node_group", "Bearer forged", 401, 2},
-		{"one who may not", "/node_group", "Bearer bob", 403, 3},
-		{"one who may", "/node_group", "Bearer alice", 200, 3},
+		{"a user without access", "/node_group", "Bearer bob", 403, 3},
+		{"a user with access", "/node_group", "Bearer alice", 200, 3},
 		{"a token for topo-master", "/node_group", "Bearer bound", 200, 2},
-		{"one of whom no audience is known", "/node_group", "Bearer unaware", 403, 3},
-		{"again, from memory", "/node_group", "Bearer alice", 200, 0},
+		{"a token of an authenticator without audiences", "/node_group", "Bearer unaware", 403, 3},
+		{"again, from the cache", "/node_group", "Bearer alice", 200, 0},
 		{"not that path", "/v1/topology", "Bearer alice", 403, 3},
 		{"a probe", "/healthz", "", 200, 0},
 		{"metrics", "/metrics", "", 401, 0},

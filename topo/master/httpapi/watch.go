@@ -44,7 +44,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 	stream := &stream{w: w, control: http.NewResponseController(w)}
 	if err := s.stream(r.Context(), stream); err != nil && r.Context().Err() == nil {
 		s.metrics.dropped.Inc()
-		s.options.Log.DebugContext(r.Context(), "a reader of the watch was dropped", "err", err)
+		s.options.Log.DebugContext(r.Context(), "watch reader dropped", "err", err)
 	}
 }
 
@@ -57,7 +57,7 @@ func (s *Server) stream(ctx context.Context, to *stream) error {
 	}
 	sent := uint64(0)
 	for {
-		v, next := s.options.Views.Current()
+		v, next := s.options.Latest.Get()
 		if v != nil && v.Generation != sent {
 			if err := to.event(v); err != nil {
 				return err
@@ -80,6 +80,15 @@ func (s *Server) stream(ctx context.Context, to *stream) error {
 			}
 		}
 	}
+}
+
+// event is what /v1/watch sends.
+type event struct {
+	Generation uint64         `json:"generation"`
+	ETag       string         `json:"etag"`
+	Nodes      snapshot.Count `json:"nodes"`
+	// StaleSince is as in snapshot.Topology.
+	StaleSince time.Time `json:"staleSince,omitzero"`
 }
 
 // stream is one reader.

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"bufio"
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -14,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/topo/fabric"
 )
 
 // pipes is a listener of connections in memory, without a buffer.
@@ -72,9 +73,9 @@ func nextEvent(t *testing.T, r *bufio.Reader) string {
 
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, p := newScene(t), newPipes()
-		s.put("dragonfly-1", "n1")
-		server := newServer(s)
+		f, p := newFixture(t, fabric.ModeSwitchbox), newPipes()
+		f.put("dragonfly-1", "n1")
+		server := newServer(f)
 		server.watchers = make(chan struct{}, 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -87,12 +88,12 @@ func TestWatch(t *testing.T) {
 		// A burst is one event, of the newest.
 		<-time.After(pace)
 		synctest.Wait()
-		s.put("dragonfly-1", "n2")
+		f.put("dragonfly-1", "n2")
 		if got := nextEvent(t, quick); got != "2" {
 			t.Errorf("the second event is %s", got)
 		}
-		s.put("dragonfly-1", "n3")
-		s.put("dragonfly-1", "n4")
+		f.put("dragonfly-1", "n3")
+		f.put("dragonfly-1", "n4")
 		if got := nextEvent(t, quick); got != "4" {
 			t.Errorf("after a burst the event is %s", got)
 		}
@@ -148,35 +149,5 @@ func TestAnIdleReaderHasNoDeadline(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"deadline in some time", "write", "deadline in no time"}, d.calls); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
-	}
-}
-
-func TestConnectionsAreBounded(t *testing.T) {
-	p := newPipes()
-	l := limit(p, 1)
-	a, b := net.Pipe()
-	defer a.Close()
-	go func() { p.conns <- b }()
-	first, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	second := make(chan error, 1)
-	go func() {
-		_, err := l.Accept()
-		second <- err
-	}()
-	select {
-	case <-second:
-		t.Fatal("a second connection at a time")
-	case <-time.After(10 * time.Millisecond):
-	}
-	first.Close()
-	first.Close() // Twice gives one place back.
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-second; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("accept after close: %v", err)
 	}
 }

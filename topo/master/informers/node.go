@@ -5,16 +5,19 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // Node is what is used of a Node. It never changes.
 type Node struct {
-	Name, UID string
-	// ID stands for the UID.
-	ID ID
+	Name string
+	UID  types.UID
 	// Ready is whether condition Ready is True; Since is when the condition
 	// last changed, zero without one.
 	Ready bool
@@ -23,73 +26,70 @@ type Node struct {
 	GPUs int32
 	// Cordoned is spec.unschedulable.
 	Cordoned bool
-	// Labels are those with a tier key, and all of our own, by key.
-	Labels []Label
+	// Labels are those with a tier key, and all that heddle owns, by key. Each
+	// label is on many Nodes.
+	Labels []unique.Handle[Label]
 }
 
 // Label is a label of a Node.
 type Label struct {
 	Key, Value string
-	// Owned tells that our field manager applied it.
+	// Owned tells that heddle's field manager applied it.
 	Owned bool
 }
 
-// Groups are the names of groups that the Node carries.
+// Groups are the names of groups in the Node's labels.
 func (n *Node) Groups() []string {
 	var out []string
 	for _, l := range n.Labels {
-		out = append(out, l.Value)
+		out = append(out, l.Value().Value)
 	}
 	return out
 }
 
-// Same tells whether nothing that is used changed.
-func (n *Node) Same(o *Node) bool { return n.Shows(o) && slices.Equal(n.Labels, o.Labels) }
-
-// Shows tells whether nothing changed that anybody is shown.
-func (n *Node) Shows(o *Node) bool {
+// SameStatus tells whether two versions differ in nothing but labels.
+func (n *Node) SameStatus(o *Node) bool {
 	return n.UID == o.UID && n.Ready == o.Ready && n.Since.Equal(o.Since) && n.GPUs == o.GPUs &&
 		n.Cordoned == o.Cordoned
 }
 
-// nodeReader says what to keep of a Node.
+// GetObjectMeta is for client-go's keys.
+func (n *Node) GetObjectMeta() metav1.Object { return &metav1.ObjectMeta{Name: n.Name} }
+
+func (n *Node) keep(old *Node) *Node {
+	if n.SameStatus(old) && slices.Equal(n.Labels, old.Labels) {
+		return old
+	}
+	return n
+}
+
+// nodeReader selects what to keep of a Node.
 type nodeReader struct {
 	gpu     corev1.ResourceName
 	manager string
-	isTier  func(key string) bool
-	words   words
+	tiers   []string
 }
 
-func (r *nodeReader) read(obj any) (*Node, bool) {
-	node, ok := obj.(*corev1.Node)
-	if !ok {
-		return nil, false
-	}
-	n := &Node{Name: node.Name, UID: string(node.UID), ID: IDOf(string(node.UID)), Cordoned: node.Spec.Unschedulable}
+func (r *nodeReader) read(node *corev1.Node) *Node {
+	n := &Node{Name: node.Name, UID: node.UID, Cordoned: node.Spec.Unschedulable}
 	for i := range node.Status.Conditions {
 		if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady {
 			n.Ready, n.Since = c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time
 		}
 	}
 	if q, ok := node.Status.Allocatable[r.gpu]; ok {
-		n.GPUs = count(q.Value())
+		n.GPUs = bounded(q.Value())
 	}
-	n.Labels = r.labels(node)
-	return n, true
-}
-
-// labels are sorted by key.
-func (r *nodeReader) labels(node *corev1.Node) []Label {
 	owned := ownLabels(node.ManagedFields, r.manager)
-	var out []Label
 	for key, value := range node.Labels {
-		mine := slices.Contains(owned, key)
-		if mine || r.isTier(key) {
-			out = append(out, Label{Key: r.words.one(key), Value: r.words.one(value), Owned: mine})
+		own := slices.Contains(owned, key)
+		if own || slices.ContainsFunc(r.tiers, func(pattern string) bool { return wellknown.Match(pattern, key) }) {
+			n.Labels = append(n.Labels, unique.Make(Label{Key: key, Value: value, Owned: own}))
 		}
 	}
-	slices.SortFunc(out, func(a, b Label) int { return strings.Compare(a.Key, b.Key) })
-	return slices.Clip(out)
+	slices.SortFunc(n.Labels, func(a, b unique.Handle[Label]) int { return strings.Compare(a.Value().Key, b.Value().Key) })
+	n.Labels = slices.Clip(n.Labels)
+	return n
 }
 
 // ownLabels are the label keys that a field manager applied. Fields that do not
@@ -123,4 +123,45 @@ func ownLabels(fields []metav1.ManagedFieldsEntry, manager string) []string {
 // overflow.
 const maxCount = 1 << 16
 
-func count(n int64) int32 { return int32(min(max(n, 0), maxCount)) }
+func bounded(n int64) int32 { return int32(min(max(n, 0), maxCount)) }
+
+// NodeState is what is known of one node. Node is nil while only a report is
+// there, Report while only a Node is.
+type NodeState struct {
+	Name   string
+	Node   *Node
+	Report *Report
+	// Used is how many GPUs pods hold.
+	Used int32
+}
+
+// Key is the node's name.
+func (s *NodeState) Key() string { return s.Name }
+
+// Empty tells that nothing is known.
+func (s *NodeState) Empty() bool { return s.Node == nil && s.Report == nil }
+
+// Believed is the report if it is about this node, else nil.
+func (s *NodeState) Believed() *Report {
+	if s.Ignored() != "" {
+		return nil
+	}
+	return s.Report
+}
+
+// Ignored is why the report is not believed, empty if it is or if there is none.
+// The report's owner must be the Node of its name: the admission policy lets
+// only that node's worker write such a report.
+func (s *NodeState) Ignored() string {
+	switch {
+	case s.Report == nil:
+		return ""
+	case s.Node == nil:
+		return "there is no Node of that name"
+	case s.Report.Owner == "":
+		return "it is not owned by the Node of its name"
+	case s.Report.Owner != s.Node.UID:
+		return "it is owned by another Node, or by an earlier one of its name"
+	}
+	return ""
+}

@@ -2,13 +2,15 @@ package informers
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/topo/gang"
 )
 
-// Pod is a pod that holds GPUs on a node, or is in a gang, or both. It never
+// Pod is what is used of a pod that requests GPUs or is in a gang. It never
 // changes.
 type Pod struct {
+	namespace, name string
 	// Node and GPUs are what it holds; a pod that ended holds nothing.
 	Node string
 	GPUs int32
@@ -16,55 +18,52 @@ type Pod struct {
 	Member *gang.Member
 }
 
-// Same tells whether nothing that is used changed.
-func (p *Pod) Same(o *Pod) bool {
-	return p.Node == o.Node && p.GPUs == o.GPUs && (p.Member == nil) == (o.Member == nil) &&
-		(p.Member == nil || *p.Member == *o.Member)
+// GetObjectMeta is for client-go's keys.
+func (p *Pod) GetObjectMeta() metav1.Object {
+	return &metav1.ObjectMeta{Namespace: p.namespace, Name: p.name}
 }
 
-// podReader says what to keep of a pod.
-type podReader struct {
-	gpu   corev1.ResourceName
-	words words
-	// refusals are what schedulers said, of which there is more every day.
-	refusals words
-}
-
-// maxRefusals bounds the memory for them.
-const maxRefusals = 1 << 10
-
-func newPodReader(gpu corev1.ResourceName) *podReader {
-	return &podReader{gpu: gpu, words: words{}, refusals: words{}}
-}
-
-// read keeps nothing of a pod that has no GPUs and is in no gang.
-func (r *podReader) read(obj any) (*Pod, bool) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return nil, false
+func (p *Pod) keep(old *Pod) *Pod {
+	if p.Node == old.Node && p.GPUs == old.GPUs && (p.Member == nil) == (old.Member == nil) &&
+		(p.Member == nil || *p.Member == *old.Member) {
+		return old
 	}
-	out := &Pod{}
-	asks := r.gpus(&pod.Spec)
+	return p
+}
+
+// byGang is the index of pods by gang.
+const byGang = "gang"
+
+func gangOf(obj any) ([]string, error) {
+	if pod, ok := obj.(*Pod); ok && pod.Member != nil {
+		return []string{pod.Member.Gang}, nil
+	}
+	return nil, nil
+}
+
+// podReader selects what to keep of pods.
+type podReader struct{ gpu corev1.ResourceName }
+
+// wants drops the pods that most nodes have most of. A pod's requests of GPUs
+// never change; one that leaves its gang stays stored until it is deleted.
+func (r *podReader) wants(pod *corev1.Pod) bool { return r.gpus(&pod.Spec) > 0 || gang.Mentions(pod) }
+
+func (r *podReader) read(pod *corev1.Pod) *Pod {
+	out := &Pod{namespace: pod.Namespace, name: pod.Name}
+	requested := r.gpus(&pod.Spec)
 	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-	if asks > 0 && pod.Spec.NodeName != "" && !ended {
-		out.Node, out.GPUs = r.words.one(pod.Spec.NodeName), asks
+	if requested > 0 && pod.Spec.NodeName != "" && !ended {
+		out.Node, out.GPUs = pod.Spec.NodeName, requested
 	}
 	if m, ok := gang.MemberOf(pod); ok {
-		m.GPUs = asks
-		if len(r.refusals) >= maxRefusals {
-			clear(r.refusals)
-		}
-		m.Intern(r.words.one, r.refusals.one)
+		m.GPUs = requested
 		out.Member = m
 	}
-	if out.GPUs == 0 && out.Member == nil {
-		return nil, true
-	}
-	return out, true
+	return out
 }
 
 // gpus is what the kubelet holds for a pod: the containers and the sidecars,
-// or more while an init container runs that asks for more. Requests of
+// or more while an init container runs that requests more. Requests of
 // extended resources are their limits.
 func (r *podReader) gpus(spec *corev1.PodSpec) int32 {
 	var sum, most int64
@@ -80,7 +79,7 @@ func (r *podReader) gpus(spec *corev1.PodSpec) int32 {
 	for i := range spec.Containers {
 		sum += r.limit(&spec.Containers[i])
 	}
-	return count(max(sum, most))
+	return bounded(max(sum, most))
 }
 
 func (r *podReader) limit(c *corev1.Container) int64 {

@@ -1,131 +1,231 @@
+// Package informers watches Nodes, NodeTopologies and pods in the API server.
+//
+// It owns the informers, what is dropped of every object before it is stored,
+// and which report is believed to be about which node. It groups nothing,
+// decides nothing about a node's status and writes nothing.
 package informers
 
 import (
+	"cmp"
 	"context"
+	"sync"
+	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/internal/notify"
+	"github.com/heddle-dev/heddle/topo/gang"
 )
 
-// Options say what to watch and what to keep.
+// Options select what to watch and what to keep.
 type Options struct {
 	// Core is a client for core/v1, Topology one for topology.heddle.dev.
 	Core, Topology rest.Interface
-	// GPU is the resource that pods ask for: nvidia.com/gpu.
+	// GPU is the resource that pods request: nvidia.com/gpu.
 	GPU string
-	// Pods tells to watch pods, to know how many GPUs are free and what gangs
-	// there are. All of them: a gang's pods that wait for a node are of interest,
-	// and those that ended are; what says who is in a gang is a label or an
-	// annotation of several spellings, which no selector of the API finds.
+	// Pods turns the watch of pods on, which counts free GPUs and finds gangs.
+	// It covers all pods: a gang's pods that wait for a node are of interest,
+	// so are those that ended, and the keys that make a pod a member are labels
+	// and annotations of several spellings, which no selector of the API finds.
 	Pods bool
-	// Manager is our field manager on Nodes.
+	// Manager is the field manager that owns heddle's labels of Nodes.
 	Manager string
-	// IsTier tells which label keys hold names of groups.
-	IsTier func(key string) bool
-	// Now is the clock; nil means time.Now.
-	Now func() time.Time
+	// TierLabels are patterns of label keys that hold names of groups.
+	TierLabels []string
+	// Clock is the real one if nil.
+	Clock clock.PassiveClock
 }
 
-// Source watches the API server.
+// Source watches the API server. Its methods are safe for concurrent use.
 type Source struct {
-	Nodes   *Feed[Node]
-	Reports *Feed[Report]
-	Pods    *Feed[Pod]
+	clock   clock.PassiveClock
+	nodes   *informer[Node, *Node]
+	reports *informer[Report, *Report]
+	pods    *informer[Pod, *Pod] // Nil if pods are not watched.
+	synced  atomic.Bool
+	changed notify.Signal
 
-	options Options
-	changed chan struct{}
+	// mu guards what changed since the last Take, and used, the GPUs that pods
+	// hold by node.
+	mu         sync.Mutex
+	names      map[string]struct{}
+	heartbeats map[string]struct{}
+	gangs      map[string]struct{}
+	used       map[string]int32
 }
+
+// Changes are what happened since the last Take. They are the caller's.
+type Changes struct {
+	// Nodes are the new states of nodes of which anything changed, by name; an
+	// empty one is gone.
+	Nodes map[string]*NodeState
+	// Heartbeats are the newest ones of reports of which nothing else changed.
+	Heartbeats map[string]time.Time
+	// Gangs are those that changed, as "namespace/name"; one without members is
+	// gone.
+	Gangs map[string]*Gang
+	// ReportContact is when the API server last sent anything about reports:
+	// heartbeats come by that watch.
+	ReportContact time.Time
+}
+
+// Gang is a gang's pods, in no order.
+type Gang struct {
+	// Name is "namespace/name".
+	Name    string
+	Members []*gang.Member
+}
+
+// Key is the gang's name.
+func (g *Gang) Key() string { return g.Name }
+
+// Empty tells that no pod is left.
+func (g *Gang) Empty() bool { return len(g.Members) == 0 }
 
 // New returns a source; Run starts it.
 func New(o Options) *Source {
-	if o.Now == nil {
-		o.Now = time.Now
+	s := &Source{clock: o.Clock, changed: notify.New(), used: map[string]int32{}}
+	if s.clock == nil {
+		s.clock = clock.RealClock{}
 	}
-	s := &Source{options: o, changed: make(chan struct{}, 1)}
-	s.Nodes = &Feed[Node]{signal: s.changed, now: o.Now}
-	s.Reports = &Feed[Report]{signal: s.changed, now: o.Now}
-	s.Pods = &Feed[Pod]{signal: s.changed, now: o.Now, synced: !o.Pods}
+	s.reset()
+	gpu := corev1.ResourceName(o.GPU)
+	nodes := nodeReader{gpu: gpu, manager: o.Manager, tiers: o.TierLabels}
+	s.nodes = newInformer(s.clock, o.Core, "nodes", &corev1.Node{}, nil, nodes.read, s.onNode)
+	s.reports = newInformer(s.clock, o.Topology, v1alpha1.Plural, &v1alpha1.NodeTopology{}, nil, readReport, s.onReport)
+	if o.Pods {
+		pods := podReader{gpu: gpu}
+		s.pods = newInformer(s.clock, o.Core, "pods", &corev1.Pod{}, pods.wants, pods.read, s.onPod)
+		utilruntime.Must(s.pods.store.AddIndexers(cache.Indexers{byGang: gangOf})) // It fails for a name twice.
+	}
 	return s
+}
+
+func (s *Source) reset() {
+	s.names, s.heartbeats, s.gangs = map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{}
+}
+
+// Run watches until ctx ends. It returns nil: failed requests are retried.
+func (s *Source) Run(ctx context.Context) error {
+	controllers := []cache.Controller{s.nodes.controller, s.reports.controller}
+	if s.pods != nil {
+		controllers = append(controllers, s.pods.controller)
+	}
+	var group sync.WaitGroup
+	var synced []cache.DoneChecker
+	for _, c := range controllers {
+		group.Go(func() { c.RunWithContext(ctx) })
+		synced = append(synced, c.HasSyncedChecker())
+	}
+	if cache.WaitFor(ctx, "", synced...) {
+		s.synced.Store(true)
+		s.changed.Notify()
+	}
+	group.Wait()
+	return nil
 }
 
 // Changed receives after something changed.
 func (s *Source) Changed() <-chan struct{} { return s.changed }
 
-// Synced tells whether everything has been seen once.
-func (s *Source) Synced() bool { return s.Nodes.Synced() && s.Reports.Synced() && s.Pods.Synced() }
+// Synced tells whether everything has been listed once.
+func (s *Source) Synced() bool { return s.synced.Load() }
 
-// Contact is how old what is known may be: when the API server last said
-// anything on the watch that has been silent for longest. Zero means that one of
-// them never said anything.
+// Contact is when the API server last sent anything, if only a bookmark, on the
+// watch that has been silent for longest. Zero means that one of them never
+// received anything.
 func (s *Source) Contact() time.Time {
-	oldest := s.Nodes.Contact()
-	watches := []time.Time{s.Reports.Contact()}
-	if s.options.Pods {
-		watches = append(watches, s.Pods.Contact())
+	oldest := min(s.nodes.contact.Load(), s.reports.contact.Load())
+	if s.pods != nil {
+		oldest = min(oldest, s.pods.contact.Load())
 	}
-	for _, at := range watches {
-		if at.Before(oldest) {
-			oldest = at
-		}
-	}
-	return oldest
-}
-
-// Run watches until ctx ends. It returns nil: what goes wrong is retried.
-func (s *Source) Run(ctx context.Context) error {
-	var group errgroup.Group
-	gpu := corev1.ResourceName(s.options.GPU)
-	nodes := nodeReader{gpu: gpu, manager: s.options.Manager, isTier: s.options.IsTier, words: words{}}
-	reports := newReportReader()
-	pods := newPodReader(gpu)
-	group.Go(func() error {
-		watch(ctx, s.options.Core, "nodes", fields.Everything(), &corev1.Node{},
-			&store[Node]{feed: s.Nodes, read: nodes.read})
-		return nil
-	})
-	group.Go(func() error {
-		watch(ctx, s.options.Topology, v1alpha1.Plural, fields.Everything(), &v1alpha1.NodeTopology{},
-			&store[Report]{feed: s.Reports, read: reports.read})
-		return nil
-	})
-	if s.options.Pods {
-		group.Go(func() error {
-			watch(ctx, s.options.Core, "pods", fields.Everything(), &corev1.Pod{},
-				&store[Pod]{feed: s.Pods, read: pods.read})
-			return nil
-		})
-	}
-	return group.Wait()
-}
-
-// watch fills a store until ctx ends.
-func watch(
-	ctx context.Context, client rest.Interface, resource string, only fields.Selector, example runtime.Object,
-	into cache.ReflectorStore,
-) {
-	lw := cache.NewListWatchFromClient(client, resource, corev1.NamespaceAll, only)
-	cache.NewReflectorWithOptions(lw, example, into, cache.ReflectorOptions{Name: resource}).RunWithContext(ctx)
-}
-
-// Batch is what changed since the last take.
-type Batch struct {
-	// Heard is when the API server last said anything about reports, whose
-	// heartbeats come by that watch.
-	Heard time.Time
-
-	Nodes   Changes[Node]
-	Reports Changes[Report]
-	Pods    Changes[Pod]
+	return contactTime(oldest)
 }
 
 // Take hands the changes over.
-func (s *Source) Take() Batch {
-	return Batch{Heard: s.Reports.Contact(), Nodes: s.Nodes.Take(), Reports: s.Reports.Take(), Pods: s.Pods.Take()}
+func (s *Source) Take() Changes {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := Changes{
+		Nodes: make(map[string]*NodeState, len(s.names)), Heartbeats: map[string]time.Time{}, Gangs: map[string]*Gang{},
+		ReportContact: contactTime(s.reports.contact.Load()),
+	}
+	for name := range s.names {
+		c.Nodes[name] = &NodeState{Name: name, Node: s.nodes.get(name), Report: s.reports.get(name), Used: s.used[name]}
+	}
+	for name := range s.heartbeats {
+		if r := s.reports.get(name); r != nil {
+			c.Heartbeats[name] = r.Heartbeat()
+		}
+	}
+	for name := range s.gangs {
+		g := &Gang{Name: name}
+		pods, _ := s.pods.store.ByIndex(byGang, name) // It fails for an unknown index.
+		for _, obj := range pods {
+			if pod, ok := obj.(*Pod); ok {
+				g.Members = append(g.Members, pod.Member)
+			}
+		}
+		c.Gangs[name] = g
+	}
+	s.reset()
+	return c
+}
+
+// onNode notes a change of a Node; the same value means that nothing of it that
+// is used changed.
+func (s *Source) onNode(old, now *Node) {
+	if old != now {
+		s.mu.Lock()
+		s.names[cmp.Or(now, old).Name] = struct{}{}
+		s.mu.Unlock()
+		s.changed.Notify()
+	}
+}
+
+// onReport notes a change of a NodeTopology; the same value means that it has a
+// new heartbeat.
+func (s *Source) onReport(old, now *Report) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.changed.Notify()
+	if old == now {
+		s.heartbeats[now.Name] = struct{}{}
+	} else {
+		s.names[cmp.Or(now, old).Name] = struct{}{}
+	}
+}
+
+// onPod notes a change of a pod.
+func (s *Source) onPod(old, now *Pod) {
+	if old == now {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.changed.Notify()
+	s.count(old, -1)
+	s.count(now, 1)
+}
+
+// count adds a pod's GPUs to its node or takes them away.
+func (s *Source) count(pod *Pod, sign int32) {
+	if pod == nil {
+		return
+	}
+	if pod.GPUs > 0 {
+		s.names[pod.Node] = struct{}{}
+		if s.used[pod.Node] += sign * pod.GPUs; s.used[pod.Node] == 0 {
+			delete(s.used, pod.Node)
+		}
+	}
+	if pod.Member != nil {
+		s.gangs[pod.Member.Gang] = struct{}{}
+	}
 }

@@ -25,53 +25,57 @@ import (
 const (
 	// parallel is how many writes are under way at a time.
 	parallel = 8
-	// applyAttempts bounds the answers to conflicts: each attempt drops at
-	// least one key.
+	// applyAttempts bounds the retries after conflicts: each drops at least one
+	// key.
 	applyAttempts = 4
-	// turn is how long one view is written from: a node may have moved since.
-	turn = 10 * time.Second
+	// passTime is how long one snapshot is written: a node may have moved since.
+	passTime = 10 * time.Second
 )
 
 // labels writes the tier labels of Nodes.
 type labels struct {
 	*Publisher
-	client metadata.ResourceInterface
-	turn   time.Duration
+	client   metadata.ResourceInterface
+	passTime time.Duration
 
-	// mu guards the rest, by node.
-	mu sync.Mutex
-	// sent is the Node as it was when we wrote: until the watch shows another
+	// mu guards written, by node.
+	mu      sync.Mutex
+	written map[string]written
+}
+
+// written is what is known of a Node that was written.
+type written struct {
+	// node is the Node as it was then: until the watch brings another version
 	// there is nothing to add.
-	sent map[string]*informers.Node
-	// yielded are the keys that another manager holds, with the value that
-	// was refused.
-	yielded map[string]map[string]string
+	node *informers.Node
+	// conflicts are the keys that another manager holds, with the value that
+	// was rejected.
+	conflicts map[string]string
 }
 
 func newLabels(p *Publisher) *labels {
 	return &labels{
 		Publisher: p, client: p.options.Objects.Resource(corev1.SchemeGroupVersion.WithResource("nodes")),
-		turn: turn, sent: map[string]*informers.Node{}, yielded: map[string]map[string]string{},
+		passTime: passTime, written: map[string]written{},
 	}
 }
 
-func (l *labels) sync(ctx context.Context, v *snapshot.Snapshot, full bool) error {
+func (l *labels) sync(ctx context.Context, s *snapshot.Snapshot, full bool) error {
 	if full {
-		clear(l.sent)
-		clear(l.yielded)
+		clear(l.written)
 	}
 	labeler := export.NewLabeler(nil, nil)
 	if l.options.Exports.Labels {
-		labeler = export.NewLabeler(export.TiersOf(v.Levels, v.Tree), l.options.Templates)
+		labeler = export.NewLabeler(export.TiersOf(s.Levels, s.Tree), l.options.Templates)
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(parallel)
-	var faults sync.Map
+	var faults faults
 	var unfinished error
-	end := time.Now().Add(l.turn)
-	for name, want := range labeler.All(v.Tree) {
-		d, _ := v.Nodes.Of(name)
-		if d.Node == nil || !l.due(d.Node, want) || groupCtx.Err() != nil {
+	end := time.Now().Add(l.passTime)
+	for name, want := range labeler.All(s.Tree) {
+		n, ok := s.Nodes.Get(name)
+		if !ok || n.Node == nil || !l.due(n.Node, want) || groupCtx.Err() != nil {
 			continue
 		}
 		if time.Now().After(end) {
@@ -79,34 +83,37 @@ func (l *labels) sync(ctx context.Context, v *snapshot.Snapshot, full bool) erro
 			break
 		}
 		group.Go(func() error {
-			if err := l.write(groupCtx, d.Node, want); err != nil {
-				faults.Store(name, err)
+			if err := l.write(groupCtx, n.Node, want); err != nil {
+				faults.add(err)
 			}
 			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
+	_ = group.Wait() // Errors are in faults.
+	l.forget(s)
+	if err := faults.err("label Nodes"); err != nil {
 		return err
 	}
-	l.tidy(v)
-	return errors.Join(firstOf(&faults, "label Nodes"), unfinished)
+	return unfinished
 }
 
-// due tells whether a Node has other labels than it should, as far as it is up
-// to us.
+// due tells whether a Node has other labels than it should, apart from keys that
+// another manager holds.
 func (l *labels) due(n *informers.Node, want map[string]string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.sent[n.Name] == n {
+	last := l.written[n.Name]
+	if last.node == n {
 		return false
 	}
 	left := maps.Clone(want)
-	for key, value := range l.yielded[n.Name] {
+	for key, value := range last.conflicts {
 		if left[key] == value {
 			delete(left, key)
 		}
 	}
-	for _, label := range n.Labels {
+	for _, handle := range n.Labels {
+		label := handle.Value()
 		value, wanted := left[label.Key]
 		switch {
 		case !wanted && label.Owned, wanted && (!label.Owned || label.Value != value):
@@ -119,22 +126,22 @@ func (l *labels) due(n *informers.Node, want map[string]string) bool {
 
 // write applies exactly these labels, less those that conflict.
 func (l *labels) write(ctx context.Context, n *informers.Node, want map[string]string) error {
-	refused := map[string]string{}
+	conflicts := map[string]string{}
 	for range applyAttempts {
 		err := l.apply(ctx, n, want)
-		if err == nil || apierrors.IsNotFound(err) {
-			l.note(n, refused)
+		keys := conflictingKeys(err)
+		// A conflict without keys: the Node has been replaced, which the watch
+		// will show.
+		if err == nil || apierrors.IsNotFound(err) || len(keys) == 0 && apierrors.IsConflict(err) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.written[n.Name] = written{n, conflicts}
 			return nil
-		}
-		keys := conflicts(err)
-		if len(keys) == 0 && apierrors.IsConflict(err) {
-			l.note(n, refused)
-			return nil // It is another Node by now; the watch will say so.
 		}
 		dropped := false
 		for _, key := range keys {
-			if value, ours := want[key]; ours {
-				refused[key], dropped = value, true
+			if value, ok := want[key]; ok {
+				conflicts[key], dropped = value, true
 				delete(want, key)
 			}
 		}
@@ -145,14 +152,14 @@ func (l *labels) write(ctx context.Context, n *informers.Node, want map[string]s
 	return fmt.Errorf("label Node %s: still in conflict after %d attempts", n.Name, applyAttempts)
 }
 
-// apply is one server-side apply. The UID keeps it from making a Node that is
+// apply is one server-side apply. The UID keeps it from creating a Node that is
 // gone.
 func (l *labels) apply(ctx context.Context, n *informers.Node, want map[string]string) error {
-	about := map[string]any{"name": n.Name, "uid": n.UID}
+	metadata := map[string]any{"name": n.Name, "uid": n.UID}
 	if len(want) > 0 {
-		about["labels"] = want
+		metadata["labels"] = want
 	}
-	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": about})
+	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": metadata})
 	if err != nil {
 		return fmt.Errorf("encode labels: %w", err)
 	}
@@ -161,38 +168,24 @@ func (l *labels) apply(ctx context.Context, n *informers.Node, want map[string]s
 	return l.metrics.count("labels", err)
 }
 
-func (l *labels) note(n *informers.Node, refused map[string]string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.sent[n.Name] = n
-	delete(l.yielded, n.Name)
-	if len(refused) > 0 {
-		l.yielded[n.Name] = refused
-	}
-}
-
-// tidy forgets Nodes that are gone.
-func (l *labels) tidy(v *snapshot.Snapshot) {
+// forget drops what is known of Nodes that are gone.
+func (l *labels) forget(s *snapshot.Snapshot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	conflicts := 0
-	for name, n := range l.sent {
-		if d, _ := v.Nodes.Of(name); d.Node != n {
-			delete(l.sent, name)
+	for name, w := range l.written {
+		if n, ok := s.Nodes.Get(name); !ok || n.Node == nil {
+			delete(l.written, name)
+			continue
 		}
-		if d, _ := v.Nodes.Of(name); d.Node == nil {
-			delete(l.yielded, name)
-		}
-	}
-	for _, refused := range l.yielded {
-		conflicts += len(refused)
+		conflicts += len(w.conflicts)
 	}
 	l.metrics.conflicts.Set(float64(conflicts))
 }
 
-// conflicts are the label keys that another field manager holds, out of the API
-// server's answer: one cause a field, ".metadata.labels.KEY".
-func conflicts(err error) []string {
+// conflictingKeys are the label keys that another field manager holds, out of
+// the API server's answer: one cause per field, ".metadata.labels.KEY".
+func conflictingKeys(err error) []string {
 	var status apierrors.APIStatus
 	if !apierrors.IsConflict(err) || !errors.As(err, &status) || status.Status().Details == nil {
 		return nil
@@ -207,19 +200,26 @@ func conflicts(err error) []string {
 	return out
 }
 
-// firstOf is one of many faults, and their number.
-func firstOf(faults *sync.Map, what string) error {
-	n := 0
-	var first error
-	faults.Range(func(_, value any) bool {
-		if err, ok := value.(error); ok && first == nil {
-			first = err
-		}
-		n++
-		return true
-	})
-	if n == 0 {
+// faults are the errors of many writes.
+type faults struct {
+	mu    sync.Mutex
+	first error
+	n     int
+}
+
+func (f *faults) add(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.n++
+	if f.first == nil {
+		f.first = err
+	}
+}
+
+// err is the first error, and their number.
+func (f *faults) err(what string) error {
+	if f.n == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: %d failed, one of them: %w", what, n, first)
+	return fmt.Errorf("%s: %d failed, one of them: %w", what, f.n, f.first)
 }

@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,7 +22,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// fleet is a view of n nodes without labels.
+// fleet is a snapshot of n nodes without labels.
 func fleet(t *testing.T, n int) *snapshot.Snapshot {
 	t.Helper()
 	levels := []fabric.Level{{Kind: "rack", By: fabric.ByPath}}
@@ -29,16 +30,18 @@ func fleet(t *testing.T, n int) *snapshot.Snapshot {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var draft snapshot.Draft
+	nodes := map[string]*informers.NodeState{}
 	for i := range n {
 		name := fmt.Sprint("n", i)
 		m.Put(fabric.Node{Name: name, Ready: true, Report: &v1alpha1.NodeTopologySpec{Path: []string{"rack-1"}}})
-		draft.Set(name, snapshot.Detail{Node: &informers.Node{Name: name, UID: "u"}})
+		nodes[name] = &informers.NodeState{Name: name, Node: &informers.Node{Name: name, UID: "u"}}
 	}
-	return snapshot.New(snapshot.Snapshot{Levels: levels, Tree: m.Snapshot(time.Unix(1, 0)), Nodes: draft.Table()})
+	return snapshot.New(snapshot.Snapshot{
+		Levels: levels, Tree: m.Snapshot(time.Unix(1, 0)), Nodes: snapshot.Table[*informers.NodeState]{}.With(nodes),
+	})
 }
 
-func TestLabelsOfAFleetTakeTurns(t *testing.T) {
+func TestLabelPassIsBounded(t *testing.T) {
 	scheme := runtime.NewScheme()
 	metav1.AddMetaToScheme(scheme)
 	client := fake.NewSimpleMetadataClient(scheme)
@@ -52,33 +55,39 @@ func TestLabelsOfAFleetTakeTurns(t *testing.T) {
 		Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 	}))
 	v := fleet(t, 100)
-	l.turn = -time.Second // Over before it begins.
-	if err := l.sync(t.Context(), v, true); !onlyUnfinished(err) || writes.Load() != 0 {
-		t.Errorf("after a turn of no time %d writes and %v", writes.Load(), err)
+	l.passTime = -time.Second // Over before it begins.
+	if err := l.sync(t.Context(), v, true); !errors.Is(err, errUnfinished) || writes.Load() != 0 {
+		t.Errorf("after a pass of no time %d writes and %v", writes.Load(), err)
 	}
-	l.turn = time.Minute
+	l.passTime = time.Minute
 	for range 2 { // The second has nothing to do.
 		if err := l.sync(t.Context(), v, false); err != nil || writes.Load() != 100 {
-			t.Errorf("after a whole turn %d writes and %v", writes.Load(), err)
+			t.Errorf("after a whole pass %d writes and %v", writes.Load(), err)
 		}
 	}
 }
 
-func TestOnlyUnfinished(t *testing.T) {
+type failing struct{ err error }
+
+func (f failing) sync(context.Context, *snapshot.Snapshot, bool) error { return f.err }
+
+func TestSyncAll(t *testing.T) {
 	other := errors.New("other")
 	for _, tt := range []struct {
-		name string
-		err  error
-		want bool
+		name       string
+		writers    []writer
+		unfinished bool
+		err        error
 	}{
-		{"unfinished", errUnfinished, true},
-		{"joined", errors.Join(nil, errors.Join(errUnfinished)), true},
-		{"another", other, false},
-		{"both", errors.Join(errUnfinished, other), false},
+		{"fine", []writer{failing{}}, false, nil},
+		{"unfinished", []writer{failing{}, failing{errUnfinished}}, true, nil},
+		{"another", []writer{failing{other}, failing{}}, false, other},
+		{"both", []writer{failing{errUnfinished}, failing{other}}, true, other},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := onlyUnfinished(tt.err); got != tt.want {
-				t.Errorf("got %t", got)
+			unfinished, err := syncAll(t.Context(), tt.writers, nil, false)
+			if unfinished != tt.unfinished || !errors.Is(err, tt.err) {
+				t.Errorf("got %t, %v", unfinished, err)
 			}
 		})
 	}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// Lease is what the replicas lead by.
+// Lease names the replicas' lock.
 type Lease struct {
 	Namespace, Name string
 	// Identity is the replica's: its pod's name.
@@ -58,11 +58,11 @@ func (p *Publisher) Run(ctx context.Context, config *rest.Config, lease Lease) e
 				OnStartedLeading: func(ctx context.Context) {
 					term.Lock()
 					defer term.Unlock()
-					p.options.Log.InfoContext(ctx, "leading", "identity", lease.Identity)
+					p.options.Log.InfoContext(ctx, "started leading", "identity", lease.Identity)
 					p.Lead(ctx)
-					p.options.Log.InfoContext(ctx, "not leading", "identity", lease.Identity)
+					p.options.Log.InfoContext(ctx, "stopped leading", "identity", lease.Identity)
 				},
-				OnStoppedLeading: func() {}, // The context of the term says so too.
+				OnStoppedLeading: func() {}, // The context of the term ends too.
 			},
 		})
 		if err != nil {

@@ -11,86 +11,93 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// objects keeps objects of another project's API: those with our managed-by
-// label are ours, whatever they are named.
+// objects writes objects of another project's API. Those with heddle's
+// managed-by label are heddle's, by any name.
 type objects struct {
 	*Publisher
+	api  foreignAPI
 	what string
 	on   bool
-	// version is the API to use; false if the API server has none.
-	version func(ctx context.Context) (schema.GroupVersionResource, bool, error)
-	want    func(v *snapshot.Snapshot, version string) ([]export.Object, error)
 
 	resource schema.GroupVersionResource
 	there    bool
 	known    map[string]string // Hash by name.
 }
 
-func newHyperNodes(p *Publisher) *objects {
-	o := &objects{Publisher: p, what: "hypernodes", on: p.options.Exports.HyperNodes}
-	named := true
-	o.version = func(ctx context.Context) (_ schema.GroupVersionResource, _ bool, err error) {
-		named, err = o.declares(ctx, export.HyperNodeGroup+"/"+export.HyperNodeVersion, "tierName")
-		return schema.GroupVersionResource{
-			Group: export.HyperNodeGroup, Version: export.HyperNodeVersion, Resource: export.HyperNodeResource,
-		}, true, err
-	}
-	o.want = func(v *snapshot.Snapshot, _ string) ([]export.Object, error) {
-		return export.HyperNodes(v.Tree, export.TiersOf(v.Levels, v.Tree), named)
-	}
-	return o
+// foreignAPI is an API of another project.
+type foreignAPI interface {
+	// resource is the version to use; false if the API server has none.
+	resource(ctx context.Context, raw rest.Interface) (schema.GroupVersionResource, bool, error)
+	// objects are those that a tree comes to.
+	objects(s *snapshot.Snapshot) ([]export.Object, error)
 }
 
-// declares tells whether the schema of an API has a field: server-side apply
-// refuses an object with a field that is not there. Where the API server has no
-// schemas to show, it has.
-func (o *objects) declares(ctx context.Context, api, field string) (bool, error) {
-	body, err := o.options.Raw.Get().AbsPath("/openapi/v3/apis/"+api).SetHeader("Accept", "application/json").DoRaw(ctx)
-	switch {
-	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-		return true, nil
-	case err != nil:
-		return false, fmt.Errorf("ask for the schema of %s: %w", api, err)
-	}
-	return bytes.Contains(body, []byte(`"`+field+`"`)), nil
+// hyperNodes is Volcano's API.
+type hyperNodes struct {
+	// named tells whether the API server's version has tier names.
+	named bool
 }
 
-func newKueue(p *Publisher) *objects {
-	o := &objects{Publisher: p, what: "kueue", on: p.options.Exports.Kueue}
-	o.version = o.preferredKueue
-	o.want = func(v *snapshot.Snapshot, version string) ([]export.Object, error) {
-		topology, err := export.KueueTopology(version, export.TiersOf(v.Levels, v.Tree), p.options.Templates[0])
-		return []export.Object{topology}, err
+func (h *hyperNodes) resource(ctx context.Context, raw rest.Interface) (schema.GroupVersionResource, bool, error) {
+	resource := schema.GroupVersionResource{
+		Group: export.HyperNodeGroup, Version: export.HyperNodeVersion, Resource: export.HyperNodeResource,
 	}
-	return o
+	// Server-side apply rejects an object with a field that the schema does not
+	// have. Where the API server shows no schema, the field is assumed.
+	body, err := get(ctx, raw, "/openapi/v3/apis/"+export.HyperNodeGroup+"/"+export.HyperNodeVersion)
+	h.named = err != nil || bytes.Contains(body, []byte(`"tierName"`))
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
+		return resource, false, fmt.Errorf("read the schema of HyperNodes: %w", err)
+	}
+	return resource, true, nil
 }
 
-// preferredKueue asks which version of Kueue's API the API server prefers.
-func (o *objects) preferredKueue(ctx context.Context) (schema.GroupVersionResource, bool, error) {
+func (h *hyperNodes) objects(s *snapshot.Snapshot) ([]export.Object, error) {
+	return export.HyperNodes(s.Tree, export.TiersOf(s.Levels, s.Tree), h.named)
+}
+
+// kueue is Kueue's API of topologies.
+type kueue struct {
+	template export.Template
+	version  string
+}
+
+// resource is of the version that the API server prefers.
+func (k *kueue) resource(ctx context.Context, raw rest.Interface) (resource schema.GroupVersionResource, ok bool, err error) {
 	var group metav1.APIGroup
-	body, err := o.options.Raw.Get().AbsPath("/apis/"+export.KueueGroup).SetHeader("Accept", "application/json").DoRaw(ctx)
+	body, err := get(ctx, raw, "/apis/"+export.KueueGroup)
 	if apierrors.IsNotFound(err) {
-		return schema.GroupVersionResource{}, false, nil
+		return resource, false, nil
 	}
 	if err == nil {
 		err = json.Unmarshal(body, &group)
 	}
 	if err != nil {
-		return schema.GroupVersionResource{}, false, fmt.Errorf("ask for the versions of %s: %w", export.KueueGroup, err)
+		return resource, false, fmt.Errorf("read the versions of %s: %w", export.KueueGroup, err)
 	}
-	return schema.GroupVersionResource{
-		Group: export.KueueGroup, Version: group.PreferredVersion.Version, Resource: export.KueueResource,
-	}, group.PreferredVersion.Version != "", nil
+	k.version = group.PreferredVersion.Version
+	resource = schema.GroupVersionResource{Group: export.KueueGroup, Version: k.version, Resource: export.KueueResource}
+	return resource, k.version != "", nil
 }
 
-func (o *objects) sync(ctx context.Context, v *snapshot.Snapshot, full bool) error {
+func (k *kueue) objects(s *snapshot.Snapshot) ([]export.Object, error) {
+	topology, err := export.KueueTopology(k.version, export.TiersOf(s.Levels, s.Tree), k.template)
+	return []export.Object{topology}, err
+}
+
+func get(ctx context.Context, raw rest.Interface, path string) ([]byte, error) {
+	return raw.Get().AbsPath(path).SetHeader("Accept", "application/json").DoRaw(ctx)
+}
+
+func (o *objects) sync(ctx context.Context, s *snapshot.Snapshot, full bool) error {
 	if full || o.known == nil {
-		if err := o.look(ctx); err != nil {
+		if err := o.list(ctx); err != nil {
 			return err
 		}
 	}
@@ -100,7 +107,7 @@ func (o *objects) sync(ctx context.Context, v *snapshot.Snapshot, full bool) err
 	var list []export.Object
 	if o.on {
 		var err error
-		if list, err = o.want(v, o.resource.Version); err != nil {
+		if list, err = o.api.objects(s); err != nil {
 			return err
 		}
 	}
@@ -118,15 +125,15 @@ func (o *objects) sync(ctx context.Context, v *snapshot.Snapshot, full bool) err
 	return errors.Join(faults...)
 }
 
-// look lists what is ours. An API that is not there is a state.
-func (o *objects) look(ctx context.Context) error {
-	gvr, there, err := o.version(ctx)
+// list reads which objects are heddle's. An API that is not there is a state.
+func (o *objects) list(ctx context.Context) error {
+	resource, there, err := o.api.resource(ctx, o.options.Raw)
 	if err != nil {
 		return err
 	}
-	o.resource, o.there, o.known = gvr, there, map[string]string{}
+	o.resource, o.there, o.known = resource, there, map[string]string{}
 	if there {
-		list, err := o.options.Objects.Resource(gvr).List(ctx, metav1.ListOptions{
+		list, err := o.options.Objects.Resource(resource).List(ctx, metav1.ListOptions{
 			LabelSelector: export.ManagedByKey + "=" + export.ManagedBy,
 		})
 		switch {
@@ -144,14 +151,14 @@ func (o *objects) look(ctx context.Context) error {
 	absent := 0.0
 	if o.on && !o.there {
 		absent = 1
-		o.options.Log.DebugContext(ctx, "an export is on and its CRD is not there", "what", o.what)
+		o.options.Log.DebugContext(ctx, "export is on and its CRD is not installed", "what", o.what)
 	}
 	o.metrics.absent.WithLabelValues(o.what).Set(absent)
 	return nil
 }
 
-// apply writes an object if it is not as it should be. Kueue's levels never
-// change: such an object is made anew.
+// apply writes an object if it is not as it should be. Kueue's levels are
+// immutable: such an object is deleted and created again.
 func (o *objects) apply(ctx context.Context, want *export.Object) error {
 	name, hash := want.Metadata.Name, want.Metadata.Annotations[export.SpecHash]
 	if o.known[name] == hash {
@@ -164,7 +171,7 @@ func (o *objects) apply(ctx context.Context, want *export.Object) error {
 	client := o.options.Objects.Resource(o.resource)
 	options := metav1.PatchOptions{FieldManager: FieldManager}
 	_, err = client.Patch(ctx, name, types.ApplyPatchType, body, options)
-	if _, ours := o.known[name]; ours && apierrors.IsInvalid(err) {
+	if _, exists := o.known[name]; exists && apierrors.IsInvalid(err) {
 		if err = o.remove(ctx, name); err == nil {
 			_, err = client.Patch(ctx, name, types.ApplyPatchType, body, options)
 		}

@@ -1,11 +1,11 @@
-// Package publish writes what the leader of the replicas says about the fabric
-// into the API server: labels of Nodes, who walks which leaf, HyperNodes, a
+// Package publish writes the tree into the API server while its replica leads:
+// labels of Nodes, the leaves whose uplinks each worker discovers, HyperNodes, a
 // Kueue Topology.
 //
-// It owns the lease, the order and the pace of writes, and what is taken back
-// when it is not ours any more. It writes only where the API server has
-// something else; what other managers own stays theirs. What is written is
-// export's and topo/fabric's to decide.
+// It owns the lease, the order and the pace of writes, and the removal of what
+// is no longer exported. It writes only where the API server has something else;
+// fields of other managers stay. The content is decided by export and
+// topo/fabric.
 package publish
 
 import (
@@ -22,19 +22,10 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// FieldManager owns what we apply.
+// FieldManager owns what heddle applies.
 const FieldManager = "heddle-topo-master"
 
-// Views is where the current view comes from: master.Master.
-type Views interface {
-	// Current is the last view, nil before the first, and a channel that is
-	// closed when there is another.
-	Current() (v *snapshot.Snapshot, next <-chan struct{})
-	// WantWalks says whether views are to have Walks.
-	WantWalks(on bool)
-}
-
-// Exports say what is written. What is off is taken back.
+// Exports select what is written. What is off is removed.
 type Exports struct {
 	Labels     bool
 	HyperNodes bool
@@ -43,8 +34,8 @@ type Exports struct {
 
 // Options are what a Publisher needs.
 type Options struct {
-	Views Views
-	// Objects writes; Raw asks which versions of an API there are.
+	Latest *snapshot.Latest
+	// Objects writes; Raw reads which versions of an API there are.
 	Objects metadata.Interface
 	Raw     rest.Interface
 	Exports Exports
@@ -52,8 +43,8 @@ type Options struct {
 	Templates []export.Template
 	// Force takes labels over that another manager holds with another value.
 	Force bool
-	// Settle is the time for changes to gather before a pass; 0 means 1 s.
-	Settle   time.Duration
+	// Debounce is the time for changes to gather before a pass; 0 means 1 s.
+	Debounce time.Duration
 	Registry prometheus.Registerer
 	Log      *slog.Logger
 }
@@ -69,8 +60,8 @@ func New(o Options) *Publisher {
 	if len(o.Templates) == 0 {
 		o.Templates = []export.Template{export.DefaultTemplate}
 	}
-	if o.Settle == 0 {
-		o.Settle = time.Second
+	if o.Debounce == 0 {
+		o.Debounce = time.Second
 	}
 	return &Publisher{options: o, metrics: newMetrics(o.Registry)}
 }
@@ -83,88 +74,120 @@ const (
 	retryLast  = time.Minute
 )
 
-// writer brings one kind of objects up to date with a view. full means that
-// nothing is taken for known.
+// writer brings one kind of objects up to date with a snapshot. full means that
+// nothing is assumed about what is there.
 type writer interface {
-	sync(ctx context.Context, v *snapshot.Snapshot, full bool) error
+	sync(ctx context.Context, s *snapshot.Snapshot, full bool) error
 }
 
-// Lead writes until ctx ends: what is wrong at the beginning, what changes,
-// and every five minutes what somebody else changed.
+// Lead writes until ctx ends: what differs at the beginning, what changes, and
+// every five minutes what other clients changed.
 func (p *Publisher) Lead(ctx context.Context) {
-	p.options.Views.WantWalks(true)
-	defer p.options.Views.WantWalks(false)
 	p.metrics.leader.Set(1)
 	defer p.metrics.leader.Set(0)
 	// Labels last: those of a new fleet take minutes.
-	writers := []writer{newWalks(p), newHyperNodes(p), newKueue(p), newLabels(p)}
+	writers := []writer{
+		newDiscovery(p),
+		&objects{Publisher: p, what: "hypernodes", on: p.options.Exports.HyperNodes, api: &hyperNodes{}},
+		&objects{
+			Publisher: p, what: "kueue", on: p.options.Exports.Kueue, api: &kueue{template: p.options.Templates[0]},
+		},
+		newLabels(p),
+	}
 	full, wait := time.Now(), retryFirst
 	for ctx.Err() == nil {
-		v, next := p.options.Views.Current()
+		s, next := p.options.Latest.Get()
 		pause := refresh
-		if v != nil {
+		if s != nil {
 			everything := !time.Now().Before(full)
 			if everything {
 				full = time.Now().Add(refresh)
 			}
-			err := syncAll(ctx, writers, v, everything)
+			unfinished, err := syncAll(ctx, writers, s, everything)
 			switch {
-			case err == nil, ctx.Err() != nil:
-				wait = retryFirst
-			case onlyUnfinished(err):
-				pause, wait = 0, retryFirst
-			default:
-				p.options.Log.WarnContext(ctx, "not all could be written", "err", err)
+			case err != nil && ctx.Err() == nil:
+				p.options.Log.WarnContext(ctx, "write failed", "err", err)
 				pause, full = wait, time.Time{}
 				wait = min(2*wait, retryLast)
+			case unfinished:
+				pause, wait = 0, retryFirst
+			default:
+				wait = retryFirst
 			}
 		}
 		p.rest(ctx, next, pause)
 	}
 }
 
-// errUnfinished means that a writer stopped to look at a newer view.
+// errUnfinished means that a writer stopped to continue with a newer snapshot.
 var errUnfinished = errors.New("not finished")
 
-// onlyUnfinished tells whether nothing else went wrong.
-func onlyUnfinished(err error) bool {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, part := range joined.Unwrap() {
-			if !onlyUnfinished(part) {
-				return false
-			}
-		}
-		return true
-	}
-	return errors.Is(err, errUnfinished)
-}
-
-// rest waits for the next view, and for others to come with it.
-func (p *Publisher) rest(ctx context.Context, next <-chan struct{}, pause time.Duration) {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return
-	case <-timer.C:
-		return
-	case <-next:
-	}
-	gather := time.NewTimer(p.options.Settle)
-	defer gather.Stop()
-	select {
-	case <-ctx.Done():
-	case <-gather.C:
-	}
-}
-
-// syncAll lets every writer work: one that fails does not keep the others from it.
-func syncAll(ctx context.Context, writers []writer, v *snapshot.Snapshot, full bool) error {
+// syncAll runs every writer: one that fails does not keep the others from it.
+func syncAll(ctx context.Context, writers []writer, s *snapshot.Snapshot, full bool) (unfinished bool, err error) {
 	var faults []error
 	for _, w := range writers {
-		if err := w.sync(ctx, v, full); err != nil {
+		switch err := w.sync(ctx, s, full); {
+		case errors.Is(err, errUnfinished):
+			unfinished = true
+		case err != nil:
 			faults = append(faults, err)
 		}
 	}
-	return errors.Join(faults...)
+	return unfinished, errors.Join(faults...)
+}
+
+// rest waits for the next snapshot, and for others to come with it.
+func (p *Publisher) rest(ctx context.Context, next <-chan struct{}, pause time.Duration) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(pause):
+		return
+	case <-next:
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(p.options.Debounce):
+	}
+}
+
+// metrics are those of the leader.
+type metrics struct {
+	leader    prometheus.Gauge
+	writes    *prometheus.CounterVec
+	failures  *prometheus.CounterVec
+	conflicts prometheus.Gauge
+	absent    *prometheus.GaugeVec
+}
+
+func newMetrics(r prometheus.Registerer) *metrics {
+	m := &metrics{
+		leader: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "heddle_topo_leader", Help: "1 while this replica writes.",
+		}),
+		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "heddle_topo_writes_total", Help: "Requests that changed something, by what was written.",
+		}, []string{"what"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "heddle_topo_write_failures_total", Help: "Writes that failed, by what was written.",
+		}, []string{"what"}),
+		conflicts: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "heddle_topo_label_conflicts", Help: "Labels that are left to another field manager.",
+		}),
+		absent: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "heddle_topo_export_absent", Help: "1 if an export is on and its CRD is not installed.",
+		}, []string{"what"}),
+	}
+	r.MustRegister(m.leader, m.writes, m.failures, m.conflicts, m.absent)
+	return m
+}
+
+// count counts a write by its outcome, which it returns.
+func (m *metrics) count(what string, err error) error {
+	if err != nil {
+		m.failures.WithLabelValues(what).Inc()
+	} else {
+		m.writes.WithLabelValues(what).Inc()
+	}
+	return err
 }

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"cmp"
+	"encoding/json"
 	"io"
 	"slices"
 	"strings"
@@ -28,15 +29,15 @@ type Gang struct {
 	Namespace string     `json:"namespace"`
 	Name      string     `json:"name"`
 	State     gang.Phase `json:"state"`
-	// Reason is why it is not further, in the scheduler's words while it is
-	// refused.
+	// Reason is why it does not run; the scheduler's message while it rejects
+	// the gang.
 	Reason string `json:"reason,omitempty"`
-	// Since is when the state began, RejectedSince since when the scheduler
-	// refuses it; absent if nobody knows.
+	// Since is when the state began, RejectedSince when the scheduler first
+	// rejected it; absent if unknown.
 	Since         time.Time `json:"since,omitzero"`
 	RejectedSince time.Time `json:"rejectedSince,omitzero"`
-	// MinMember is how many members must run for any to run, as they say
-	// themselves; 0 if none of them says it.
+	// MinMember is how many members must run for any to run, by their labels;
+	// 0 if none has one.
 	MinMember int `json:"minMember"`
 	// Members are the pods that exist; those Bound have a node and have not
 	// ended, Running is how many of them run.
@@ -57,49 +58,46 @@ type GroupName struct {
 	Kind string `json:"kind"`
 }
 
-// GangList are all gangs, made at the first call: what many changes in a row
-// come to is worked out once, and only if somebody asks. It is shared: not to be
+// GangList are all gangs, made at the first call. It is shared: not to be
 // written to.
-func (v *Snapshot) GangList() []Gang { return v.gangs() }
+func (s *Snapshot) GangList() []Gang {
+	list, _ := s.gangs.get(func() ([]Gang, error) { return s.listGangs(), nil })
+	return list
+}
 
 // GangDocument is GET /v1/gangs, made at the first call.
-func (v *Snapshot) GangDocument() (*Document, error) { return v.gangDocument() }
+func (s *Snapshot) GangDocument() (*Document, error) {
+	return s.gangDocument.get(func() (*Document, error) {
+		return pack(func(w io.Writer) error {
+			return json.NewEncoder(w).Encode(s.gangAnswer(s.GangList()))
+		})
+	})
+}
 
 // SelectGangs are those of a namespace in a state; "" is any.
-func (v *Snapshot) SelectGangs(namespace string, state gang.Phase) Gangs {
+func (s *Snapshot) SelectGangs(namespace string, state gang.Phase) Gangs {
 	list := []Gang{}
-	for _, g := range v.GangList() {
+	for _, g := range s.GangList() {
 		if (namespace == "" || g.Namespace == namespace) && (state == "" || g.State == state) {
 			list = append(list, g)
 		}
 	}
-	return v.answer(list)
+	return s.gangAnswer(list)
 }
 
-func (v *Snapshot) answer(list []Gang) Gangs {
-	out := Gangs{Unwatched: v.Gangs == nil, Gangs: list}
-	if !v.StaleSince.IsZero() {
-		out.StaleSince = new(v.StaleSince)
+func (s *Snapshot) gangAnswer(list []Gang) Gangs {
+	out := Gangs{Unwatched: !s.CountsPods, Gangs: list}
+	if !s.StaleSince.IsZero() {
+		out.StaleSince = new(s.StaleSince)
 	}
 	return out
 }
 
-func (v *Snapshot) writeGangs(w io.Writer) error {
-	if err := writeJSON(w, "", v.answer(v.GangList())); err != nil {
-		return err
-	}
-	_, err := io.WriteString(w, "\n")
-	return err
-}
-
-func (v *Snapshot) listGangs() []Gang {
+func (s *Snapshot) listGangs() []Gang {
 	out := []Gang{}
-	if v.Gangs == nil {
-		return out
-	}
-	at := v.places()
-	for _, members := range v.Gangs.All() {
-		out = append(out, v.gang(members, at))
+	at := s.places()
+	for _, g := range s.Gangs {
+		out = append(out, s.gang(g.Members, at))
 	}
 	slices.SortFunc(out, func(a, b Gang) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
@@ -108,14 +106,14 @@ func (v *Snapshot) listGangs() []Gang {
 }
 
 // gang sums up the members of one, of which there is one at least.
-func (v *Snapshot) gang(shared []*gang.Member, at map[string][]*fabric.Element) Gang {
+func (s *Snapshot) gang(shared []*gang.Member, at map[string][]*fabric.Element) Gang {
 	members := slices.Clone(shared)
 	gang.OrderMembers(members)
 	out := Gang{Nodes: []string{}}
 	out.Namespace, out.Name, _ = strings.Cut(members[0].Gang, "/")
 	seen := make(map[string]bool, len(members))
 	for _, m := range members {
-		// What they say differently the scheduler refuses.
+		// The scheduler rejects members that differ in it.
 		out.MinMember = cmp.Or(out.MinMember, int(m.MinMember))
 		if m.Ended() {
 			continue
@@ -126,27 +124,27 @@ func (v *Snapshot) gang(shared []*gang.Member, at map[string][]*fabric.Element) 
 			out.Nodes = append(out.Nodes, m.Node)
 		}
 	}
-	s := gang.StateOfMembers(members, out.MinMember, v.lost)
-	out.State, out.Reason, out.Since, out.RejectedSince = s.Phase, s.Reason, s.Since, s.RejectedSince
-	out.Members, out.Bound, out.Running = s.Pods, s.Bound, s.Running
+	state := gang.StateOfMembers(members, out.MinMember, s.lost)
+	out.State, out.Reason, out.Since, out.RejectedSince = state.Phase, state.Reason, state.Since, state.RejectedSince
+	out.Members, out.Bound, out.Running = state.Pods, state.Bound, state.Running
 	out.Group = lowest(out.Nodes, at)
 	return out
 }
 
-// lost tells of a node whether it is not ready, and since when.
-func (v *Snapshot) lost(name string) (time.Time, bool) {
-	d, _ := v.Nodes.Of(name)
-	if d.Node == nil {
+// lost tells whether a node is not ready, and since when.
+func (s *Snapshot) lost(name string) (time.Time, bool) {
+	n, ok := s.Nodes.Get(name)
+	if !ok || n.Node == nil {
 		return time.Time{}, true
 	}
-	return d.Node.Since, !d.Node.Ready
+	return n.Node.Since, !n.Node.Ready
 }
 
 // places are the groups, top first, that hold each node with a member.
-func (v *Snapshot) places() map[string][]*fabric.Element {
+func (s *Snapshot) places() map[string][]*fabric.Element {
 	at := map[string][]*fabric.Element{}
-	for _, members := range v.Gangs.All() {
-		for _, m := range members {
+	for _, g := range s.Gangs {
+		for _, m := range g.Members {
 			if m.Node != "" && !m.Ended() {
 				at[m.Node] = nil
 			}
@@ -157,7 +155,7 @@ func (v *Snapshot) places() map[string][]*fabric.Element {
 	}
 	// Neighbors share what holds them.
 	var last []*fabric.Element
-	for holders, e := range v.Tree.All() {
+	for holders, e := range s.Tree.All() {
 		if e.Kind != v1alpha1.KindNode || len(holders) == 0 {
 			continue
 		}

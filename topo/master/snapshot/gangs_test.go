@@ -18,8 +18,8 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// crowded is a fat tree of n nodes with a pod each, in gangs of a size.
-func crowded(tb testing.TB, n, size int) snapshot.Snapshot {
+// fleet is a fat tree of n nodes with a pod each, in gangs of a size.
+func fleet(tb testing.TB, n, size int) snapshot.Snapshot {
 	tb.Helper()
 	levels, err := fabric.Preset(fabric.ModeAuto, 0)
 	if err != nil {
@@ -29,14 +29,13 @@ func crowded(tb testing.TB, n, size int) snapshot.Snapshot {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	var draft snapshot.Draft
-	var gangs snapshot.GangDraft
+	nodes, gangs := map[string]*informers.NodeState{}, map[string]*informers.Gang{}
 	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(n, 32), Rails: 8, Pod: 16})
 	byGang := map[string][]*gang.Member{}
 	for i := range f.Nodes {
 		node := &f.Nodes[i]
 		m.Put(fabric.Node{Name: node.Name, Ready: true, Report: &node.Spec})
-		draft.Set(node.Name, snapshot.Detail{Node: &informers.Node{Name: node.Name, Ready: true, GPUs: 8}})
+		nodes[node.Name] = &informers.NodeState{Name: node.Name, Node: &informers.Node{Name: node.Name, Ready: true, GPUs: 8}}
 		job := fmt.Sprintf("job-%04d", i/size)
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: fmt.Sprint(job, "-worker-", i%size), Labels: map[string]string{wellknown.GangName: job},
@@ -46,9 +45,12 @@ func crowded(tb testing.TB, n, size int) snapshot.Snapshot {
 		byGang[member.Gang] = append(byGang[member.Gang], member)
 	}
 	for key, members := range byGang {
-		gangs.Set(key, members)
+		gangs[key] = &informers.Gang{Name: key, Members: members}
 	}
-	return snapshot.Snapshot{Generation: 1, Tree: m.Snapshot(time.Unix(1, 0)), Nodes: draft.Table(), Gangs: gangs.Table(), CountsPods: true}
+	return snapshot.Snapshot{
+		Generation: 1, Tree: m.Snapshot(time.Unix(1, 0)), CountsPods: true,
+		Nodes: table(nodes), Gangs: snapshot.Table[*informers.Gang]{}.With(gangs),
+	}
 }
 
 // Where a gang is, by the groups that hold its nodes.
@@ -57,7 +59,7 @@ func TestGangsGroups(t *testing.T) {
 		16: {"leaf": 64}, 32: {"leaf": 32}, 64: {"spine": 16}, 512: {"spine": 2}, 1024: {"": 1},
 	} {
 		got := map[string]int{}
-		list := snapshot.New(crowded(t, 1024, size)).GangList()
+		list := snapshot.New(fleet(t, 1024, size)).GangList()
 		for i := range list {
 			kind := ""
 			if list[i].Group != nil {
@@ -73,7 +75,7 @@ func TestGangsGroups(t *testing.T) {
 
 // BenchmarkGangs is the first answer after a change.
 func BenchmarkGangs(b *testing.B) {
-	all := crowded(b, 16384, 32)
+	all := fleet(b, 16384, 32)
 	for b.Loop() {
 		if d, err := snapshot.New(all).GangDocument(); err != nil || d.Size == 0 {
 			b.Fatal(err)

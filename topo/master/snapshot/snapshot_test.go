@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,7 +21,7 @@ import (
 
 func text(t *testing.T, v *snapshot.Snapshot) string {
 	t.Helper()
-	d, err := v.Document()
+	d, err := v.TopologyDocument()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,16 +50,18 @@ func TestDocumentIsWhatEncodingJSONWrites(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var draft snapshot.Draft
+		nodes := map[string]*informers.NodeState{}
 		for i := range n {
 			name := fmt.Sprintf("n<%d>", i)
 			m.Put(fabric.Node{Name: name, Ready: i != 2, Since: since, Report: &v1alpha1.NodeTopologySpec{
 				Path: []string{fmt.Sprint("switchbox-", i/4), fmt.Sprint("dragonfly-", i/2)}, PathSource: v1alpha1.SourceStatic,
 				Rails: []v1alpha1.Rail{{HCA: "mlx5_0", ID: "0000:18:00.0", Role: "fabric", Port: 1, LinkState: v1alpha1.LinkDown}},
 			}})
-			draft.Set(name, snapshot.Detail{Node: &informers.Node{Name: name, Ready: i != 2, GPUs: 8, Cordoned: i == 1}, Used: int32(i)})
+			nodes[name] = &informers.NodeState{
+				Name: name, Node: &informers.Node{Name: name, Ready: i != 2, GPUs: 8, Cordoned: i == 1}, Used: int32(i),
+			}
 		}
-		all := snapshot.Snapshot{Tree: m.Snapshot(since), Levels: levels, Nodes: draft.Table(), CountsPods: true}
+		all := snapshot.Snapshot{Tree: m.Snapshot(since), Levels: levels, Nodes: table(nodes), CountsPods: true}
 		if n == 1 {
 			all.StaleSince = since.UTC()
 		}
@@ -96,54 +100,61 @@ func TestTheSameGenerationIsNotEncodedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var draft snapshot.Draft
-	all := snapshot.Snapshot{Generation: 1, Tree: m.Snapshot(time.Unix(1, 0)), Nodes: draft.Table()}
+	all := snapshot.Snapshot{Generation: 1, Tree: m.Snapshot(time.Unix(1, 0))}
 	v := snapshot.New(all)
-	a, errA := v.Document()
-	b, errB := v.Next(all).Document()
+	a, errA := v.TopologyDocument()
+	b, errB := v.Next(all).TopologyDocument()
 	all.Generation, all.Mapped = 2, 2
-	c, errC := v.Next(all).Document()
+	c, errC := v.Next(all).TopologyDocument()
 	if errA != nil || errB != nil || errC != nil || a != b || a == c || a.Tag != c.Tag {
 		t.Errorf("documents %p, %p, %p with tags %s, %s", a, b, c, a.Tag, c.Tag)
 	}
 	v = v.Next(all)
-	c, errC = v.Document()
+	c, errC = v.TopologyDocument()
 	all.Generation = 3 // Gangs changed, and nothing else.
-	if d, err := v.Next(all).Document(); errC != nil || err != nil || c != d {
+	if d, err := v.Next(all).TopologyDocument(); errC != nil || err != nil || c != d {
 		t.Errorf("a change of gangs alone makes another document: %v, %v", errC, err)
 	}
 }
 
-func TestTablesDoNotChange(t *testing.T) {
-	var draft snapshot.Draft
-	set := func(name string, used int32) {
-		draft.Set(name, snapshot.Detail{Node: &informers.Node{Name: name}, Used: used})
+func table(nodes map[string]*informers.NodeState) snapshot.Table[*informers.NodeState] {
+	return snapshot.Table[*informers.NodeState]{}.With(nodes)
+}
+
+func TestTableWith(t *testing.T) {
+	state := func(name string, used int32) *informers.NodeState {
+		return &informers.NodeState{Name: name, Node: &informers.Node{Name: name}, Used: used}
 	}
+	all := map[string]*informers.NodeState{}
 	for i := range 1000 {
-		set(fmt.Sprint("n", i), 0)
+		name := fmt.Sprint("n", i)
+		all[name] = state(name, 0)
 	}
-	before := draft.Table()
-	if draft.Table() != before {
-		t.Error("another table without a change")
+	before := table(all)
+	for name := range all {
+		all[name] = state(name, 1)
 	}
-	for i := range 1000 {
-		set(fmt.Sprint("n", i), 1)
-	}
-	draft.Set("n7", snapshot.Detail{})
-	after := draft.Table()
-	count := func(table *snapshot.Table) (n, used int) {
-		for _, d := range table.All() {
-			n, used = n+1, used+int(d.Used)
+	all["n7"] = &informers.NodeState{Name: "n7"}
+	all["a"], all["z"] = state("a", 1), state("z", 1)
+	after := before.With(all)
+	count := func(table snapshot.Table[*informers.NodeState]) (n, used int) {
+		for _, s := range table {
+			n, used = n+1, used+int(s.Used)
 		}
 		return n, used
 	}
 	if n, used := count(before); n != 1000 || used != 0 {
 		t.Errorf("the table before has %d nodes, %d used", n, used)
 	}
-	if n, used := count(after); n != 999 || used != 999 {
+	if n, used := count(after); n != 1001 || used != 1001 {
 		t.Errorf("the table after has %d nodes, %d used", n, used)
 	}
-	if _, ok := after.Of("n7"); ok {
-		t.Error("a node that is gone is there")
+	for name := range all {
+		if s, ok := after.Get(name); ok != (name != "n7") || ok && s.Name != name {
+			t.Errorf("%s: %v, %t", name, s, ok)
+		}
+	}
+	if !slices.IsSortedFunc(after, func(a, b *informers.NodeState) int { return strings.Compare(a.Name, b.Name) }) {
+		t.Error("not sorted")
 	}
 }

@@ -2,14 +2,13 @@ package snapshot
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -20,9 +19,8 @@ import (
 // which /v1/nodes/{name} has. Nothing in it depends on the replica or on when
 // it is asked, but for StaleSince.
 type Topology struct {
-	// StaleSince is there if the replica has not heard from the API server for
-	// longer than that is ever silent: what follows is how the cluster was
-	// then.
+	// StaleSince is there if the API server has been silent for too long: what
+	// follows is the cluster as it was then.
 	StaleSince *time.Time `json:"staleSince,omitempty"`
 	// Levels are the kinds of groups that can be, top first.
 	Levels []Level `json:"levels"`
@@ -93,9 +91,10 @@ type Document struct {
 	Tag string
 }
 
-// encode makes the document, one top-level element at a time so that no more
-// than that is in memory twice.
-func (v *Snapshot) encode() (*Document, error) { return pack(v.write) }
+// TopologyDocument is GET /v1/topology, made at the first call.
+func (s *Snapshot) TopologyDocument() (*Document, error) {
+	return s.topology.get(func() (*Document, error) { return pack(s.writeTopology) })
+}
 
 // pack compresses what write writes.
 func pack(write func(io.Writer) error) (*Document, error) {
@@ -104,98 +103,92 @@ func pack(write func(io.Writer) error) (*Document, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compress an answer: %w", err)
 	}
-	hash := sha256.New()
-	size := &length{w: io.MultiWriter(z, hash)}
-	if err := write(size); err != nil {
+	hash, size := sha256.New(), counter(0)
+	if err := write(io.MultiWriter(z, hash, &size)); err != nil {
 		return nil, fmt.Errorf("encode an answer: %w", err)
 	}
 	if err := z.Close(); err != nil {
 		return nil, fmt.Errorf("compress an answer: %w", err)
 	}
-	return &Document{Gzip: bytes.Clone(b.Bytes()), Size: size.n, Tag: hex.EncodeToString(hash.Sum(nil)[:16])}, nil
+	return &Document{Gzip: bytes.Clone(b.Bytes()), Size: int64(size), Tag: hex.EncodeToString(hash.Sum(nil)[:16])}, nil
 }
 
-type length struct {
-	w io.Writer
-	n int64
+type counter int64
+
+func (c *counter) Write(b []byte) (int, error) {
+	*c += counter(len(b))
+	return len(b), nil
 }
 
-func (l *length) Write(b []byte) (int, error) {
-	n, err := l.w.Write(b)
-	l.n += int64(n)
-	return n, err
-}
-
-// write writes a Topology as encoding/json would.
-func (v *Snapshot) write(w io.Writer) error {
+// writeTopology writes a Topology as encoding/json would, one top-level element
+// at a time: no more than that is in memory twice.
+func (s *Snapshot) writeTopology(w io.Writer) error {
+	j := &jsonWriter{w: w}
 	levels := []Level{}
-	for _, l := range v.Levels {
+	for _, l := range s.Levels {
 		levels = append(levels, Level{l.Kind, l.By, l.Nodes})
 	}
-	head := `{"levels":`
-	if !v.StaleSince.IsZero() {
-		if err := writeJSON(w, `{"staleSince":`, v.StaleSince); err != nil {
-			return err
-		}
-		head = `,"levels":`
+	j.raw("{")
+	if !s.StaleSince.IsZero() {
+		j.value(`"staleSince":`, s.StaleSince)
+		j.raw(",")
 	}
-	if err := writeJSON(w, head, levels); err != nil {
-		return err
+	j.value(`"levels":`, levels)
+	var gpus GPUs
+	separator := `,"tree":[`
+	for _, e := range s.Tree.Child {
+		element := s.element(e)
+		gpus.add(element.GPUs)
+		j.value(separator, element)
+		separator = ","
 	}
-	var all GPUs
-	head = `,"tree":[`
-	for _, e := range v.Tree.Child {
-		element := v.element(e)
-		all.add(element.GPUs)
-		if err := writeJSON(w, head, element); err != nil {
-			return err
-		}
-		head = ","
+	if len(s.Tree.Child) == 0 {
+		j.raw(separator)
 	}
-	if len(v.Tree.Child) == 0 {
-		if _, err := io.WriteString(w, head); err != nil {
-			return err
-		}
-	}
-	findings := v.Tree.Findings()
+	findings := s.Tree.Findings()
 	if findings == nil {
 		findings = []fabric.Finding{}
 	}
-	for _, part := range []struct {
-		head  string
-		value any
-	}{
-		{`],"nodes":`, Count(v.Tree.Nodes)}, {`,"gpus":`, all}, {`,"findings":`, findings}, {`,"ignored":`, v.ignored()},
-	} {
-		if err := writeJSON(w, part.head, part.value); err != nil {
-			return err
-		}
-	}
-	_, err := io.WriteString(w, "}\n")
-	return err
+	j.value(`],"nodes":`, Count(s.Tree.Nodes))
+	j.value(`,"gpus":`, gpus)
+	j.value(`,"findings":`, findings)
+	j.value(`,"ignored":`, s.ignored())
+	j.raw("}\n")
+	return j.err
 }
 
-func writeJSON(w io.Writer, head string, value any) error {
+// jsonWriter writes until the first error.
+type jsonWriter struct {
+	w   io.Writer
+	err error
+}
+
+func (j *jsonWriter) raw(text string) {
+	if j.err == nil {
+		_, j.err = io.WriteString(j.w, text)
+	}
+}
+
+func (j *jsonWriter) value(before string, value any) {
 	b, err := json.Marshal(value)
-	if err != nil {
-		return err
+	j.raw(before)
+	if j.err = cmp.Or(j.err, err); j.err == nil {
+		_, j.err = j.w.Write(b)
 	}
-	if _, err := io.WriteString(w, head); err != nil {
-		return err
-	}
-	_, err = w.Write(b)
-	return err
 }
 
-func (v *Snapshot) element(e *fabric.Element) Element {
+func (s *Snapshot) element(e *fabric.Element) Element {
 	out := Element{Name: e.Name, Kind: e.Kind, Status: e.Status, Key: e.Key, Reasons: reasons(e.Reasons)}
 	if e.Kind == v1alpha1.KindNode {
-		d, _ := v.Nodes.Of(e.Name)
-		out.GPUs = v.gpus(d)
-		if d.Node != nil {
-			out.Cordoned = d.Node.Cordoned
+		n, ok := s.Nodes.Get(e.Name)
+		if !ok {
+			return out
 		}
-		if r := d.Believed(); r != nil {
+		out.GPUs = s.gpus(n)
+		if n.Node != nil {
+			out.Cordoned = n.Node.Cordoned
+		}
+		if r := n.Believed(); r != nil {
 			out.Product = r.Product()
 		}
 		return out
@@ -206,22 +199,21 @@ func (v *Snapshot) element(e *fabric.Element) Element {
 	}
 	out.Child = make([]Element, len(e.Child))
 	for i, c := range e.Child {
-		out.Child[i] = v.element(c)
+		out.Child[i] = s.element(c)
 		out.GPUs.add(out.Child[i].GPUs)
 	}
 	return out
 }
 
-// maxIgnored bounds a list of what is not believed.
+// maxIgnored bounds the list of reports that are not believed.
 const maxIgnored = 1000
 
-func (v *Snapshot) ignored() []Ignored {
+func (s *Snapshot) ignored() []Ignored {
 	out := []Ignored{}
-	for name, d := range v.Nodes.All() {
-		if why := d.Ignored(); why != "" {
-			out = append(out, Ignored{name, why})
+	for _, n := range s.Nodes {
+		if reason := n.Ignored(); reason != "" && len(out) < maxIgnored {
+			out = append(out, Ignored{n.Name, reason})
 		}
 	}
-	slices.SortFunc(out, func(a, b Ignored) int { return strings.Compare(a.Name, b.Name) })
-	return out[:min(len(out), maxIgnored)]
+	return out
 }

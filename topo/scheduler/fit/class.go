@@ -1,11 +1,11 @@
-// Package fit counts how many pods of one kind a node can take.
+// Package fit counts how many pods of one class fit on a node.
 //
 // It owns what makes pods alike, what of a node counts against them (taints,
-// required node affinity, unschedulable, Ready, every resource, what other
-// gangs have been promised), and a cache by node generation. It is what the
-// scheduler's own filters say of resources and static rules, without running
-// them: the others (volumes, inter-pod affinity but for one pod per host) run
-// on the nodes that were chosen. It chooses no node.
+// required node affinity, unschedulable, Ready, every resource, reservations of
+// other gangs), and a cache by node generation. It is what the scheduler's own
+// filters decide by resources and static rules, without running them: the others
+// (volumes, inter-pod affinity but for one pod per host) run on the nodes that a
+// plan chose. It chooses no node.
 package fit
 
 import (
@@ -21,7 +21,8 @@ import (
 	"k8s.io/component-helpers/resource"
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 )
 
 // Amount is so much of a resource, in thousandths for cpu, else in units.
@@ -33,7 +34,7 @@ type Amount struct {
 // Key is equal for pods that fit on the same nodes in the same numbers.
 type Key [sha256.Size]byte
 
-// Class is a kind of pod. It is not changed once made.
+// Class is a set of pods that are alike. It is not changed once made.
 type Class struct {
 	Key Key
 	// Amounts are what one pod asks for, sorted by resource, without zeros.
@@ -42,23 +43,25 @@ type Class struct {
 	affinity    nodeaffinity.RequiredNodeAffinity
 	tolerations []corev1.Toleration
 	nodeName    string
-	// alone tells that no two of these pods can be on one node: they want a
-	// port of the host, or repel each other.
-	alone bool
-	// left is how many units of choice a node has that the pods accept; nil if
-	// they accept any.
-	choice corev1.ResourceName
-	left   func(framework.NodeInfo) int64
+	// exclusive pods never share a node with each other: they want a port of the
+	// host, or repel each other.
+	exclusive bool
+	// selector is nil if the pods accept any GPU.
+	selector *sgpu.Selector
 }
 
-// ClassOf is the class of a pod. Resources named in ignored count for nothing.
-func ClassOf(pod *corev1.Pod, ignored ...corev1.ResourceName) *Class {
+// ClassOf is the class of a pod. Its selector counts if it requests whole GPUs;
+// resources named in ignored count for nothing.
+func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.ResourceName) *Class {
 	c := &Class{
 		Amounts:     Requests(pod, ignored...),
 		affinity:    nodeaffinity.GetRequiredNodeAffinity(pod),
 		tolerations: pod.Spec.Tolerations,
 		nodeName:    pod.Spec.NodeName,
-		alone:       wantsHostPort(pod) || repelsItself(pod),
+		exclusive:   wantsHostPort(pod) || repelsItself(pod),
+	}
+	if selector != nil && c.Amount(selector.Resource) > 0 {
+		c.selector = selector
 	}
 	var required *corev1.NodeSelector
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
@@ -72,29 +75,15 @@ func ClassOf(pod *corev1.Pod, ignored ...corev1.ResourceName) *Class {
 		Affinity    *corev1.NodeSelector `json:"affinity"`
 		Tolerations []corev1.Toleration  `json:"tolerations"`
 		NodeName    string               `json:"nodeName"`
-		Alone       bool                 `json:"alone"`
-	}{c.Amounts, pod.Spec.NodeSelector, required, c.tolerations, c.nodeName, c.alone})
+		Exclusive   bool                 `json:"exclusive"`
+		GPUs        string               `json:"gpus"`
+	}{c.Amounts, pod.Spec.NodeSelector, required, c.tolerations, c.nodeName, c.exclusive, c.selector.String()})
 	c.Key = sha256.Sum256(text)
 	return c
 }
 
-// Choose makes it the class of pods that accept only some units of a resource
-// that they ask for: left is how many of a node's that nobody has. Equal words
-// choose alike. It is for who has just made the class.
-func (c *Class) Choose(name corev1.ResourceName, words string, left func(framework.NodeInfo) int64) {
-	c.choice, c.left = name, left
-	c.Key = sha256.Sum256(append(c.Key[:], words...))
-}
-
 // Amount is how much of a resource one pod asks for.
-func (c *Class) Amount(name corev1.ResourceName) int64 {
-	for _, a := range c.Amounts {
-		if a.Resource == name {
-			return a.Value
-		}
-	}
-	return 0
-}
+func (c *Class) Amount(name corev1.ResourceName) int64 { return AmountOf(c.Amounts, name) }
 
 // Requests are what a pod asks for, sorted by resource, without zeros.
 func Requests(pod *corev1.Pod, ignored ...corev1.ResourceName) []Amount {
@@ -113,9 +102,13 @@ func Requests(pod *corev1.Pod, ignored ...corev1.ResourceName) []Amount {
 	return amounts
 }
 
-// Eligible tells whether a node takes such pods at all, however much is free.
+// Eligible reports whether a node takes such pods at all, however much is free.
+// A nil class is eligible everywhere.
 func (c *Class) Eligible(node *corev1.Node) bool {
-	if c.nodeName != "" && c.nodeName != node.Name {
+	if c == nil {
+		return node != nil
+	}
+	if node == nil || c.nodeName != "" && c.nodeName != node.Name {
 		return false
 	}
 	if !ready(node) {
@@ -140,8 +133,8 @@ func forbids(t *corev1.Taint) bool {
 	return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
 }
 
-// ready tells that nobody says that the node is not Ready. The taint for it
-// comes later than the condition.
+// ready is true without a Ready condition. The taint for a node that is not
+// ready comes later than the condition.
 func ready(node *corev1.Node) bool {
 	for i := range node.Status.Conditions {
 		if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady {
@@ -162,7 +155,7 @@ func wantsHostPort(pod *corev1.Pod) bool {
 	return false
 }
 
-// repelsItself tells whether required anti-affinity keeps two such pods off one
+// repelsItself reports whether required anti-affinity keeps two such pods off one
 // host.
 func repelsItself(pod *corev1.Pod) bool {
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {

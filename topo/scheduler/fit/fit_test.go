@@ -1,6 +1,7 @@
 package fit_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -10,7 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kube-scheduler/framework"
 
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 )
 
 const gpu = "nvidia.com/gpu"
@@ -97,14 +101,14 @@ func TestCount(t *testing.T) {
 	}
 	with := func(i *info, change func(*corev1.Node)) *info { change(i.node); return i }
 	taint := corev1.Taint{Key: "nvidia.com/gpu.product", Value: "H20", Effect: corev1.TaintEffectNoSchedule}
-	promise := func(uid string, priority int32, gpus int64) fit.Promises {
-		return fit.Promises{"n": {{UID: types.UID(uid), Priority: priority, Amounts: []fit.Amount{{Resource: gpu, Value: gpus}}}}}
+	reserved := func(uid string, priority int32, gpus int64) fit.Reservations {
+		return fit.Reservations{"n": {{UID: types.UID(uid), Priority: priority, Amounts: []fit.Amount{{Resource: gpu, Value: gpus}}}}}
 	}
 	for _, tt := range []struct {
 		name     string
 		node     *info
 		pod      *corev1.Pod
-		promises fit.Promises
+		reserved fit.Reservations
 		preempt  bool
 		want     int32
 	}{
@@ -127,19 +131,18 @@ func TestCount(t *testing.T) {
 			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
 		}), two(nil), nil, false, 0},
 		{"selected otherwise", node(), two(func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"pool": "a"} }), nil, false, 0},
-		{"promised to another gang", node(), two(nil), promise("other", 5, 3), false, 2},
-		{"promised to who is there", node(pod("other", "1", "3", 0)), two(nil), promise("other", 5, 3), false, 2},
-		{"promised to a lower one", node(), two(nil), promise("other", 4, 3), false, 4},
-		{"if lower ones were gone", node(pod("a", "1", "3", 0), pod("b", "1", "2", 5)), two(nil), nil, true, 3},
+		{"reserved for another gang", node(), two(nil), reserved("other", 5, 3), false, 2},
+		{"reserved for a pod that is there", node(pod("other", "1", "3", 0)), two(nil), reserved("other", 5, 3), false, 2},
+		{"reserved for a lower priority", node(), two(nil), reserved("other", 4, 3), false, 4},
+		{"with preemption", node(pod("a", "1", "3", 0), pod("b", "1", "2", 5)), two(nil), nil, true, 3},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			q := fit.Question{
-				Class: fit.ClassOf(tt.pod), Nodes: []framework.NodeInfo{tt.node}, Promises: tt.promises,
-				Priority: *tt.pod.Spec.Priority, Preempt: tt.preempt,
+			q := fit.Query{
+				Nodes: []framework.NodeInfo{tt.node}, Reservations: tt.reserved, Priority: *tt.pod.Spec.Priority, Preempt: tt.preempt,
 			}
 			var table fit.Table
 			for _, again := range []string{"", " again"} {
-				if diff := cmp.Diff([]int32{tt.want}, table.Count(&q, nil)); diff != "" {
+				if diff := cmp.Diff([]int32{tt.want}, table.Count(&q, fit.ClassOf(tt.pod, nil), nil)); diff != "" {
 					t.Errorf("count%s (-want +got):\n%s", again, diff)
 				}
 			}
@@ -153,33 +156,33 @@ func TestTableFollowsGenerations(t *testing.T) {
 	a.generation, b.generation = 1, 2
 	b.node = b.node.DeepCopy()
 	b.node.Name = "m"
-	q := fit.Question{Class: fit.ClassOf(pod("new", "1", "4", 0)), Nodes: []framework.NodeInfo{a, b}}
-	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, nil)); diff != "" {
+	q, class := fit.Query{Nodes: []framework.NodeInfo{a, b}}, fit.ClassOf(pod("new", "1", "4", 0), nil)
+	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, class, nil)); diff != "" {
 		t.Fatal(diff)
 	}
 	a.node.Status.Allocatable = list("16", "4", "10")
-	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, nil)); diff != "" {
+	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, class, nil)); diff != "" {
 		t.Errorf("the same generation is looked at again: %s", diff)
 	}
 	// A PodGroup's cycle puts members on a node, and keeps the generation.
 	b.pods = append(b.pods, podInfo{pod: pod("b", "1", "4", 0)})
-	if diff := cmp.Diff([]int32{2, 1}, table.Count(&q, nil)); diff != "" {
+	if diff := cmp.Diff([]int32{2, 1}, table.Count(&q, class, nil)); diff != "" {
 		t.Errorf("with a pod tried out: %s", diff)
 	}
 	b.pods = nil
-	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, nil)); diff != "" {
+	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, class, nil)); diff != "" {
 		t.Errorf("with the pod gone again: %s", diff)
 	}
 	a.generation = 3
-	if diff := cmp.Diff([]int32{1, 2}, table.Count(&q, nil)); diff != "" {
+	if diff := cmp.Diff([]int32{1, 2}, table.Count(&q, class, nil)); diff != "" {
 		t.Error(diff)
 	}
 	q.Nodes = []framework.NodeInfo{b, a}
-	if diff := cmp.Diff([]int32{2, 1}, table.Count(&q, nil)); diff != "" {
+	if diff := cmp.Diff([]int32{2, 1}, table.Count(&q, class, nil)); diff != "" {
 		t.Errorf("in another order: %s", diff)
 	}
 	q.Nodes = q.Nodes[1:]
-	if diff := cmp.Diff([]int32{1}, table.Count(&q, nil)); diff != "" {
+	if diff := cmp.Diff([]int32{1}, table.Count(&q, class, nil)); diff != "" {
 		t.Errorf("with a node less: %s", diff)
 	}
 }
@@ -188,16 +191,16 @@ func TestFree(t *testing.T) {
 	a, b := node(pod("a", "1", "3", 0)), node()
 	a.generation, b.generation = 1, 2
 	b.node.Name, b.node.Spec.Unschedulable = "m", true
-	promises := fit.Promises{"m": {{UID: "other", Priority: 5, Amounts: []fit.Amount{{Resource: gpu, Value: 2}}}}}
+	reserved := fit.Reservations{"m": {{UID: "other", Priority: 5, Amounts: []fit.Amount{{Resource: gpu, Value: 2}}}}}
 	var table fit.Table
 	for _, tt := range []struct {
 		name string
-		q    fit.Question
+		q    fit.Query
 		want []int32
 	}{
-		{"as it is", fit.Question{}, []int32{5, 8}},
-		{"less what is promised", fit.Question{Promises: promises, Priority: 5}, []int32{5, 6}},
-		{"if lower ones were gone", fit.Question{Promises: promises, Priority: 5, Preempt: true}, []int32{8, 6}},
+		{"as it is", fit.Query{}, []int32{5, 8}},
+		{"less what is reserved", fit.Query{Reservations: reserved, Priority: 5}, []int32{5, 6}},
+		{"with preemption", fit.Query{Reservations: reserved, Priority: 5, Preempt: true}, []int32{8, 6}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.q.Nodes = []framework.NodeInfo{a, b}
@@ -207,71 +210,85 @@ func TestFree(t *testing.T) {
 		})
 	}
 	a.generation, a.pods = 3, nil
-	if diff := cmp.Diff([]int32{8, 8}, table.Free(&fit.Question{Nodes: []framework.NodeInfo{a, b}}, gpu, nil)); diff != "" {
+	if diff := cmp.Diff([]int32{8, 8}, table.Free(&fit.Query{Nodes: []framework.NodeInfo{a, b}}, gpu, nil)); diff != "" {
 		t.Errorf("a pod has gone: %s", diff)
 	}
 }
 
-func TestTakes(t *testing.T) {
-	master, worker := fit.ClassOf(pod("m", "8", "", 0)), fit.ClassOf(pod("w", "2", "2", 0))
-	room := fit.RoomOf(node(), nil, 0, nil)
+func TestFitsTogether(t *testing.T) {
+	master, worker := fit.ClassOf(pod("m", "8", "", 0), nil), fit.ClassOf(pod("w", "2", "2", 0), nil)
+	free := fit.FreeOf(node(), nil, 0, "")
 	for _, tt := range []struct {
 		masters, workers int32
 		want             bool
 	}{{1, 4, true}, {2, 0, true}, {2, 1, false}, {0, 5, false}} {
-		if got := room.Takes([]*fit.Class{master, worker}, []int32{tt.masters, tt.workers}); got != tt.want {
+		if got := free.FitsTogether([]*fit.Class{master, worker}, []int32{tt.masters, tt.workers}); got != tt.want {
 			t.Errorf("%d masters and %d workers: %t", tt.masters, tt.workers, got)
 		}
 	}
-	if lacks := room.Lacks([]fit.Amount{{Resource: gpu, Value: 9}}); lacks != gpu {
+	if lacks := free.Lacks([]fit.Amount{{Resource: gpu, Value: 9}}); lacks != gpu {
 		t.Errorf("lacks %q", lacks)
 	}
 }
 
-func TestChoosyClasses(t *testing.T) {
-	left := func(n int64) func(framework.NodeInfo) int64 { return func(framework.NodeInfo) int64 { return n } }
-	class := func(words string, n int64) *fit.Class {
-		c := fit.ClassOf(pod("new", "1", "2", 5))
-		c.Choose(gpu, words, left(n))
-		return c
+// publishing is a node that publishes so many free GPUs, of which GPU-0 to GPU-3
+// are accepted.
+func publishing(n int) *info {
+	i := node()
+	free := allocation.FreeGPUs{Version: 1}
+	for at := range n {
+		free.Free = append(free.Free, allocation.FreeGPU{UUID: fmt.Sprint("GPU-", at)})
 	}
-	others := fit.Promises{"n": {{UID: "other", Priority: 5, Amounts: []fit.Amount{{Resource: gpu, Value: 2}}}}}
+	i.node.Annotations = map[string]string{wellknown.FreeGPUs: free.String()}
+	return i
+}
+
+func TestClassesWithASelector(t *testing.T) {
+	gpus := sgpu.FreeGPUs{Domains: wellknown.DefaultDomains()}
+	class := func(avoid string) *fit.Class {
+		s, err := gpus.Selector(map[string]string{"nvidia.com/nouse-gpuuuid": avoid})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fit.ClassOf(pod("new", "1", "2", 5), s)
+	}
+	others := fit.Reservations{"n": {{UID: "other", Priority: 5, Amounts: []fit.Amount{{Resource: gpu, Value: 2}}}}}
 	for _, tt := range []struct {
 		name     string
-		left     int64
-		promises fit.Promises
+		left     int
+		reserved fit.Reservations
 		want     int32
 	}{
 		{"more than are free", 9, nil, 4},
 		{"fewer", 5, nil, 2},
 		{"none", 0, nil, 0},
-		{"less what is promised", 5, others, 1},
+		{"less what is reserved", 5, others, 1},
 	} {
 		var table fit.Table
-		got := table.Count(&fit.Question{Class: class("x", tt.left), Nodes: []framework.NodeInfo{node()}, Promises: tt.promises, Priority: 5}, nil)
-		if diff := cmp.Diff([]int32{tt.want}, got); diff != "" {
+		q := fit.Query{Nodes: []framework.NodeInfo{publishing(tt.left)}, Reservations: tt.reserved, Priority: 5}
+		if diff := cmp.Diff([]int32{tt.want}, table.Count(&q, class("GPU-x"), nil)); diff != "" {
 			t.Errorf("%s: %s", tt.name, diff)
 		}
 	}
-	room := fit.RoomOf(node(), nil, 0, nil)
-	if room.Takes([]*fit.Class{class("x", 3)}, []int32{2}) || !room.Takes([]*fit.Class{class("x", 4)}, []int32{2}) {
+	three, four := fit.FreeOf(publishing(3), nil, 0, ""), fit.FreeOf(publishing(4), nil, 0, "")
+	if three.FitsTogether([]*fit.Class{class("GPU-x")}, []int32{2}) || !four.FitsTogether([]*fit.Class{class("GPU-x")}, []int32{2}) {
 		t.Error("two pods of two GPUs need four of them")
 	}
-	if class("x", 3).Key == class("y", 3).Key || class("x", 3).Key == fit.ClassOf(pod("new", "1", "2", 5)).Key {
-		t.Error("pods that choose otherwise are one class")
+	if class("GPU-x").Key == class("GPU-y").Key || class("GPU-x").Key == fit.ClassOf(pod("new", "1", "2", 5), nil).Key {
+		t.Error("pods with different selectors are one class")
 	}
 }
 
 func TestClassesOfEqualPods(t *testing.T) {
 	a, b := pod("a", "1", "2", 0), pod("b", "1", "2", 9)
-	if fit.ClassOf(a).Key != fit.ClassOf(b).Key {
+	if fit.ClassOf(a, nil).Key != fit.ClassOf(b, nil).Key {
 		t.Error("pods that differ in name and priority are of two classes")
 	}
 	b.Spec.NodeSelector = map[string]string{"pool": "x"}
-	if fit.ClassOf(a).Key == fit.ClassOf(b).Key {
+	if fit.ClassOf(a, nil).Key == fit.ClassOf(b, nil).Key {
 		t.Error("another selector is the same class")
 	}
-	if got := fit.ClassOf(a, gpu).Amount(gpu); got != 0 {
+	if got := fit.ClassOf(a, nil, gpu).Amount(gpu); got != 0 {
 		t.Errorf("an ignored resource counts %d", got)
 	}
 }

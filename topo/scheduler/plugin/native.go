@@ -10,141 +10,261 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kube-scheduler/framework"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/topo/gang"
-	"github.com/heddle-dev/heddle/topo/placement"
+	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
+	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
 
-// native is a PodGroup of Kubernetes' own API (scheduling.k8s.io) in its cycle.
-// Kubernetes says who is in it, how many must have a node, and lets them go
-// together; where they go is ours to say. No book has it: what it holds is the
-// framework's business, within one cycle.
-type native struct {
-	// The key, the wishes, and the nodes that it avoids; never in the book.
-	entry
-	// ranks are its members in order: those that have a node, and those that the
-	// cycle is about.
-	ranks []*member
-	// least is how many must have a node, those that have one included.
-	least int
-	// topology is the label of the nodes whose value all members must share;
-	// empty if they need not.
-	topology string
-}
+// maxPlacements is the length of the list for a PodGroup: one plan, and as many more
+// as a gang of labels gets before it releases its nodes.
+const maxPlacements = 1 + gangcache.MaxRetries
 
-// isNative tells whether a pod's gang is Kubernetes' to keep together.
-func (p *Plugin) isNative(pod *corev1.Pod) bool {
-	g := pod.Spec.SchedulingGroup
-	return p.args.GenericWorkload && g != nil && g.PodGroupName != nil
-}
+// podGroupKey is that of a podGroupCycle in the state of a PodGroup's cycle, and marks
+// the placements in it that have begun.
+const podGroupKey framework.StateKey = Name + "/podgroup"
 
-// errNotNative is for a cycle that should not be.
 var errNotNative = errors.New(
-	"the scheduler's gate GenericWorkload is on, and the argument genericWorkload of Heddle is not")
+	"the scheduler's feature gate GenericWorkload is on, and the argument genericWorkload of Heddle is not")
 
-// nativeOf reads a PodGroup that is to be placed, as far as that goes; the error
-// is for people.
+// podGroupCycle is the cycle of a native PodGroup: placements are tried one after
+// another, and each member in each of them. Only the scheduling cycle uses it.
+type podGroupCycle struct {
+	gang  planner.Gang
+	nodes []framework.NodeInfo
+	// minCount is how many must have a node, and placed how many have one.
+	minCount, placed int
+	// places are the members' nodes in the placement that is tried, asked the members
+	// that have been tried in it, held those that got their node.
+	places      map[types.UID]string
+	asked, held map[types.UID]bool
+	begun       bool
+	// over is why no member is to be tried any more: an earlier placement has nodes for
+	// the group, or there is no other plan.
+	over string
+}
+
+// Clone is for the framework.
+func (c *podGroupCycle) Clone() framework.StateData { return c }
+
+// podGroupCycleOf is the one that a pod's cycle is part of; nil for other cycles.
+func podGroupCycleOf(state framework.CycleState) *podGroupCycle {
+	if !state.IsPodGroupSchedulingCycle() {
+		return nil
+	}
+	data, err := state.GetPodGroupSchedulingCycle().Read(podGroupKey)
+	if err != nil {
+		return nil
+	}
+	c, _ := data.(*podGroupCycle)
+	return c
+}
+
+func (c *podGroupCycle) rejection(reason string) string { return rejection(c.gang.Key, reason) }
+
+func rejection(key types.NamespacedName, reason string) string {
+	return fmt.Sprintf("rejected by podgroup %s: %s", key.Name, reason)
+}
+
+// GeneratePlacements lists where a native PodGroup may go: the tightest group of the
+// topology tree that holds it, then the groups around that. In the first every member
+// has a node by the plan made here. The others cost nothing unless that one fails: the
+// framework tries all that it is given, and would choose by score.
 //
-// It is the one place that knows what the API's PodGroup looks like: that has
-// changed with every version of Kubernetes.
-func (p *Plugin) nativeOf(group framework.PodGroupInfo) (*native, error) {
+// A profile has one such plugin: it must disable TopologyPlacementGenerator, of which
+// this does the work as well.
+func (p *Plugin) GeneratePlacements(
+	ctx context.Context, state framework.PodGroupCycleState, group framework.PodGroupInfo, parent *framework.Placement,
+) (*framework.GeneratePlacementsResult, *framework.Status) {
 	key := types.NamespacedName{Namespace: group.GetNamespace(), Name: group.GetName()}
-	n := &native{entry: entry{key: key, avoid: p.shy.of(key, p.book.now())}, least: 1}
+	reject := func(reason string) (*framework.GeneratePlacementsResult, *framework.Status) {
+		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, rejection(key, reason))
+	}
+	all := &framework.GeneratePlacementsResult{Placements: []*framework.Placement{parent}}
+	if group.GetType() == framework.CompositePodGroupKeyType {
+		// Its PodGroups are placed one by one, each as tight as possible.
+		if o := group.GetCompositePodGroup(); o != nil && o.Spec.SchedulingConstraints != nil && len(o.Spec.SchedulingConstraints.Topology) > 0 {
+			return reject("topology constraints of composite podgroups are not supported; its podgroups may have some")
+		}
+		return all, nil
+	}
+	if !p.args.GenericWorkload {
+		return reject(errNotNative.Error())
+	}
+	c, err := p.readPodGroup(key, group)
+	if err != nil {
+		return reject(err.Error())
+	}
+	c.nodes = parent.Nodes
+	state.Write(podGroupKey, c)
+	plan, reason := p.planPodGroup(ctx, c, nil, false)
+	if reason == "" {
+		all.Placements = p.planner.Placements(plan, parent.Nodes, maxPlacements)
+		return all, nil
+	}
+	if len(c.gang.Members) == 0 || !planner.CanPreempt(c.gang.Members[0].Pod, parent.Nodes) {
+		return reject(reason)
+	}
+	if _, never := p.planPodGroup(ctx, c, nil, true); never != "" {
+		return reject(reason)
+	}
+	// The scheduler looks for victims only after it has tried a member: without,
+	// DynamicResources fails. All members are rejected.
+	c.over = reason
+	return all, nil
+}
+
+// readPodGroup makes a gang of a native PodGroup. It is the one place that knows the
+// API's PodGroup, which has changed with every version of Kubernetes.
+func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroupInfo) (*podGroupCycle, error) {
+	c := &podGroupCycle{
+		gang: planner.Gang{Key: key, Avoid: p.cache.Avoided(key)}, minCount: 1,
+		asked: map[types.UID]bool{}, held: map[types.UID]bool{},
+	}
 	object := group.GetPodGroup()
 	if object == nil {
-		return n, errors.New("there is no PodGroup of that name")
+		return nil, errors.New("there is no PodGroup of that name")
 	}
 	if object.Spec.SchedulingPolicy.Gang != nil {
-		n.least = int(object.Spec.SchedulingPolicy.Gang.MinCount)
+		c.minCount = int(object.Spec.SchedulingPolicy.Gang.MinCount)
 	}
-	if c := object.Spec.SchedulingConstraints; c != nil {
-		// The API has one at most.
-		for _, constraint := range c.Topology {
-			n.topology = constraint.Key
+	if constraints := object.Spec.SchedulingConstraints; constraints != nil {
+		for _, constraint := range constraints.Topology { // The API has one at most.
+			c.gang.Label = constraint.Key
 		}
 	}
-	own, fault := gang.ReadPlacement(key, object.Annotations, p.book.domains)
-	if fault != nil {
-		return n, fmt.Errorf("PodGroup: %w", fault)
+	own, err := gang.ReadPlacement(key, object.Annotations, p.args.Domains)
+	if err != nil {
+		return nil, fmt.Errorf("PodGroup: %w", err)
 	}
 	state, err := p.handle.SnapshotSharedLister().PodGroupStates().Get(key.Namespace, key.Name)
 	if err != nil {
-		return n, fmt.Errorf("its pods are not known: %w", err)
+		return nil, fmt.Errorf("its pods are not known: %w", err)
 	}
-	return n, p.enroll(n, &own, state.ScheduledPods(), group.GetUnscheduledPods())
-}
-
-// enroll makes members of pods, and one gang of what all of them say.
-func (p *Plugin) enroll(n *native, own *gang.Spec, placed, waiting []*corev1.Pod) error {
-	pods := slices.Concat(placed, waiting)
+	placed := state.ScheduledPods()
+	c.placed = len(placed)
+	pods := slices.Concat(placed, group.GetUnscheduledPods())
 	gang.Order(pods)
-	stages := make(map[types.UID]stage, len(placed))
-	for _, pod := range placed {
-		stages[pod.UID] = bound
-	}
 	specs := make([]gang.Spec, 0, len(pods))
 	var faults []error
 	for _, pod := range pods {
-		spec, fault := gang.ReadPlacement(n.key, pod.Annotations, p.book.domains)
-		if fault != nil && len(faults) == 0 {
-			faults = append(faults, fmt.Errorf("pod %s: %w", pod.Name, fault))
+		spec, err := gang.ReadPlacement(key, pod.Annotations, p.args.Domains)
+		if err != nil && len(faults) == 0 {
+			faults = append(faults, fmt.Errorf("pod %s: %w", pod.Name, err))
 		}
 		specs = append(specs, spec)
-		m := &member{pod: pod, class: p.book.classOf(pod), stage: stages[pod.UID]}
-		if m.stage == bound {
-			m.node = pod.Spec.NodeName
+		m := p.cache.NewMember(pod)
+		if slices.Contains(placed, pod) {
+			m.Node = pod.Spec.NodeName
 		}
-		m.gpus = int(m.class.Amount(corev1.ResourceName(p.book.domains.GPUResource())))
-		n.ranks = append(n.ranks, m)
+		c.gang.Members = append(c.gang.Members, m)
 	}
-	merged, err := gang.Merge(specs, own)
-	n.gang, n.gang.Key = merged, n.key
-	return errors.Join(append(faults, err)...)
+	c.gang.MinMember = max(c.placed+1, c.minCount)
+	c.gang.Spec, err = gang.Merge(specs, &own)
+	return c, errors.Join(append(faults, err)...)
 }
 
-// refuse tells a PodGroup why it has no nodes, and that nobody's death would
-// help.
-func (n *native) refuse(why string) *framework.Status {
-	return framework.NewStatus(framework.UnschedulableAndUnresolvable, n.words(why))
+// planPodGroup finds a node for the members of a PodGroup, among all nodes or only
+// those within.
+func (p *Plugin) planPodGroup(
+	ctx context.Context, c *podGroupCycle, within []framework.NodeInfo, preempt bool,
+) (plan *planner.Plan, reason string) {
+	plans, reason := p.planner.Plan(ctx, &planner.Request{
+		Gangs: []planner.Gang{c.gang}, Nodes: c.nodes, Within: within, Reservations: p.cache.Reservations(), Preempt: preempt,
+	})
+	if reason != "" {
+		return nil, reason
+	}
+	c.places = make(map[types.UID]string, len(c.gang.Members))
+	for rank, node := range plans[0].Nodes {
+		c.places[c.gang.Members[rank].Pod.UID] = node
+	}
+	return &plans[0], ""
 }
 
-func (n *native) words(why string) string {
-	return fmt.Sprintf("rejected by podgroup %s: %s", n.key.Name, why)
-}
-
-// planNative finds a node for the members of a trial's PodGroup among its nodes,
-// or only among those within, which are some of them; with preempt as if all
-// pods of lower priority were gone. Pods beyond the minimum for which there is
-// no room get no place.
-func (p *Plugin) planNative(
-	ctx context.Context, t *trial, within []framework.NodeInfo, preempt bool,
-) (plan placement.Plan, why string) {
-	b, c, n := p.book, &p.chart, t.group
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	m, _ := p.source.Current()
-	c.update(ctx, m, p.source.Fresh(m, b.now()), t.nodes, p.log)
-	g, classes := c.gang(n.ranks)
-	g.MinMember = max(len(g.Placed)+1, n.least)
-	if g.MinMember > len(n.ranks) {
-		return plan, fmt.Sprintf("%d of %d pods exist", len(n.ranks), g.MinMember)
+// preFilterNative gives a member of a native PodGroup its node in the placement that
+// is tried.
+func (p *Plugin) preFilterNative(
+	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo, c *cycle,
+) *framework.Status {
+	g := podGroupCycleOf(state)
+	if g == nil {
+		p.warned.Do(func() {
+			p.log.WarnContext(ctx, "podgroup is placed without the topology tree: the scheduler does not ask for placements",
+				"remedy", "turn on the feature gate TopologyAwareWorkloadScheduling")
+		})
+		return nil
 	}
-	l := planner{plugin: p, nodes: t.nodes, preempt: preempt}
-	if why = l.constrain(&g, &n.entry); why != "" {
-		return plan, why
-	}
-	s := search{chart: c, nodes: t.nodes, gang: &g, room: l.capacity(classes, n.ranks[0].pod)}
-	if within != nil {
-		s.confine(within)
-	}
-	plan, err := s.place(n.topology)
-	if err != nil {
-		return plan, err.Error()
-	}
-	t.places = make(map[types.UID]string, len(n.ranks))
-	for rank, id := range plan.Nodes {
-		if m := n.ranks[rank]; m.stage == pending && id != placement.None {
-			t.places[m.pod.UID] = c.tree.Name(id)
+	if placement := state.GetPlacementCycleState(); placement != nil {
+		if _, err := placement.Read(podGroupKey); err != nil {
+			placement.Write(podGroupKey, g)
+			p.beginPlacement(ctx, g, nodes)
 		}
 	}
-	return plan, ""
+	reason := g.over
+	if reason == "" {
+		g.asked[pod.UID] = true
+		if c.node = g.places[pod.UID]; c.node == "" {
+			reason = "others of it come before this pod, and there is no room for more"
+		}
+	}
+	if reason != "" {
+		return framework.NewStatus(framework.Unschedulable, g.rejection(reason))
+	}
+	return nil
+}
+
+// beginPlacement is called when a placement is tried. The first has its plan already,
+// and the others are not needed if it succeeded. Otherwise the PodGroup avoids the
+// nodes that rejected members, in this cycle and some time longer, and is planned
+// around them.
+func (p *Plugin) beginPlacement(ctx context.Context, c *podGroupCycle, within []framework.NodeInfo) {
+	switch have := len(c.held) + c.placed; {
+	case !c.begun:
+		c.begun = true
+		return
+	case c.over != "":
+		return
+	case have >= c.minCount && len(c.held) > 0:
+		c.over = fmt.Sprintf("%d of it have a place already", have)
+		return
+	}
+	for uid := range c.asked {
+		if node := c.places[uid]; node != "" && !c.held[uid] {
+			p.cache.BackOff(c.gang.Key, node)
+			c.gang.Avoid = append(c.gang.Avoid, node)
+		}
+	}
+	c.asked, c.held, c.places = map[types.UID]bool{}, map[types.UID]bool{}, nil
+	_, c.over = p.planPodGroup(ctx, c, within, false)
+}
+
+// decision is the one on shared GPUs of a pod in a PodGroup's cycle. The framework takes
+// it back and, once all members have a node, reserves for one after another, with a
+// snapshot that does not show what the others got.
+type decision struct{ *allocation.Allocation }
+
+// Clone is for the framework.
+func (d decision) Clone() framework.StateData { return d }
+
+const decisionKey framework.StateKey = Name + "/decision"
+
+// reserveShares decides which GPUs a pod shares, as the PodGroup's cycle did if it was
+// part of one.
+func (p *Plugin) reserveShares(
+	state framework.CycleState, c *cycle, pod *corev1.Pod, info framework.NodeInfo,
+) *framework.Status {
+	if data, err := state.Read(decisionKey); err == nil {
+		if d, ok := data.(decision); ok && d.Node == info.Node().Name {
+			p.gpus.Restore(pod.UID, d.Allocation)
+			return nil
+		}
+	}
+	if status := p.gpus.Reserve(c.request, pod, info); status != nil {
+		return status
+	}
+	if podGroupCycleOf(state) != nil {
+		state.Write(decisionKey, decision{p.gpus.Decision(pod.UID)})
+	}
+	return nil
 }

@@ -1,59 +1,55 @@
-// Package plugin is a plugin of kube-scheduler that places gangs by the map
-// of the fabric.
+// Package plugin is a plugin of kube-scheduler that places gangs by the topology
+// tree, and shares of GPUs.
 //
-// It owns the gangs that wait, the plans made for them, and what a plan
-// promises: a plan is a reservation, which Filter charges to all other pods
-// until its members are there or its time is up. It speaks the framework's
-// interfaces alone (k8s.io/kube-scheduler/framework). Which node a rank gets is
-// topo/placement's to say, what a gang is is topo/gang's. It never asks
-// topo-master within a scheduling cycle, and never lets a pod die for half a
-// gang.
+// It owns the framework's interfaces (k8s.io/kube-scheduler/framework) and the order
+// of a scheduling cycle; each method calls the values that decide. Gangs are in
+// gangcache, plans are made by planner, GPUs of nodes are in sgpu, and controller
+// does what a cycle must not wait for.
 //
-// # The way of a gang
+// # A gang of labels
 //
-// PreEnqueue keeps the members out of the queue until there are as many as the
-// gang needs. The first that is tried plans for all (PreFilter): every member
-// has a node then, or the gang is refused with a reason. Filter accepts that
-// node alone. Permit holds the members until enough of them are reserved, of
-// this gang and of all gangs of its groups; then all are bound. Whatever goes
-// wrong before that, a member that goes away or a deadline that passes, frees
-// everything at once.
+// PreEnqueue keeps members out of the queue until there are as many as the gang
+// needs. The first that is tried plans for all (PreFilter): every member has a node
+// then, or the gang is rejected with a reason. A plan is a reservation, which Filter
+// charges to all other pods until its members are there or its deadline passes.
+// Filter accepts that node alone. Permit holds the members until enough of them are
+// reserved, of this gang and of all gangs of its groups; then all are bound. A member
+// that goes away before that, or the deadline, frees everything at once.
 //
-// A gang that labels describe has a PodGroup object for people to look at, which
-// podgroup keeps and which decides nothing.
+// # A native PodGroup
 //
-// Of a refused gang one member, the leader, tries again when something changed;
-// the others repeat what was said to it, so a gang of thousands costs one plan.
-//
-// # The way of a native PodGroup
-//
-// All of that is with the feature gates off. With GenericWorkload on, Kubernetes
-// keeps the members of a PodGroup of scheduling.k8s.io together, in one cycle of
-// the scheduler, and asks where they may go (GeneratePlacements). The answer is
-// a short list, the tightest group first; PreFilter gives every member its node
-// of the plan, and Filter accepts that alone, as above. If one is turned away,
-// the next placement on the list is planned around that node. Nothing of it is
-// in the book: what other gangs were promised counts, and nothing is promised.
+// With the feature gate GenericWorkload, Kubernetes keeps the members of a PodGroup
+// of scheduling.k8s.io together in one cycle, and asks where they may go
+// (GeneratePlacements). The answer is a short list, the tightest group first; then
+// PreFilter gives every member its node of the plan, and Filter accepts that alone.
+// If a node rejects a member, the next placement on the list is planned around it.
+// The gang cache does not have these gangs: reservations of others count, and none
+// is made.
 package plugin
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
+	"k8s.io/apimachinery/pkg/util/sets"
+	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/kube-scheduler/framework"
 
-	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/controller"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
+	"github.com/heddle-dev/heddle/topo/scheduler/metrics"
+	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
@@ -62,130 +58,90 @@ import (
 const Name = "Heddle"
 
 var (
-	_ framework.PreEnqueuePlugin  = (*Plugin)(nil)
-	_ framework.PreFilterPlugin   = (*Plugin)(nil)
-	_ framework.FilterPlugin      = (*Plugin)(nil)
-	_ framework.PostFilterPlugin  = (*Plugin)(nil)
-	_ framework.PreScorePlugin    = (*Plugin)(nil)
-	_ framework.ScorePlugin       = (*Plugin)(nil)
-	_ framework.ReservePlugin     = (*Plugin)(nil)
-	_ framework.PermitPlugin      = (*Plugin)(nil)
-	_ framework.BindPlugin        = (*Plugin)(nil)
-	_ framework.PostBindPlugin    = (*Plugin)(nil)
-	_ framework.EnqueueExtensions = (*Plugin)(nil)
-	_ framework.SignPlugin        = (*Plugin)(nil)
+	_ framework.PreEnqueuePlugin        = (*Plugin)(nil)
+	_ framework.PreFilterPlugin         = (*Plugin)(nil)
+	_ framework.FilterPlugin            = (*Plugin)(nil)
+	_ framework.PostFilterPlugin        = (*Plugin)(nil)
+	_ framework.PreScorePlugin          = (*Plugin)(nil)
+	_ framework.ScorePlugin             = (*Plugin)(nil)
+	_ framework.ReservePlugin           = (*Plugin)(nil)
+	_ framework.PermitPlugin            = (*Plugin)(nil)
+	_ framework.BindPlugin              = (*Plugin)(nil)
+	_ framework.PostBindPlugin          = (*Plugin)(nil)
+	_ framework.EnqueueExtensions       = (*Plugin)(nil)
+	_ framework.SignPlugin              = (*Plugin)(nil)
+	_ framework.PlacementGeneratePlugin = (*Plugin)(nil)
 )
 
-// Map is where the map comes from: feed.Feed.
-type Map interface {
-	// Current is the last map, and a channel that is closed when there is
-	// another one.
-	Current() (topologyclient.Map, <-chan struct{})
-	// Fresh tells whether a map is young enough to be believed.
-	Fresh(m topologyclient.Map, at time.Time) bool
+// Process is what the scheduler's process has beside the framework.
+type Process struct {
+	// Registerer gets the plugin's metrics; nil for none.
+	Registerer prometheus.Registerer
+	// Won is whether this process has won its leader election; known is false as long
+	// as there is none. With nil it always has.
+	Won func() (leads, known bool)
 }
 
-// Plugin places gangs.
+// Plugin places gangs and shares of GPUs.
 type Plugin struct {
-	args   Args
-	handle framework.Handle
-	log    *slog.Logger
-	logr   logr.Logger
-	source Map
-
-	book   *book
-	table  fit.Table
-	tables tables
-	cards  sgpu.Book
-	whole  sgpu.Whole
-	// chart is the tree of the last plan; the scheduling cycle's alone.
-	chart chart
-
-	// wakes has the gangs to try again; the empty name is all that were refused.
-	wakes chan struct{}
-	mu    sync.Mutex
-	woken map[types.NamespacedName]bool
-	// decisions are the cards of pods that share some, until the pods are gone.
-	decisions map[types.UID]*allocation.Allocation
-	// blocked are pods of no gang that promises kept from a node.
-	blocked map[types.UID]bool
-	// shy is what native PodGroups avoid, and unasked tells once that the
-	// scheduler does not ask where they go.
-	shy     shy
-	unasked sync.Once
-
-	// What the process has: see Option.
-	registry prometheus.Registerer
-	election func() (leads, known bool)
-	// led tells that this process schedules, synced that all pods were seen;
-	// looked counts the API groups of PodGroups that were looked for.
-	led        atomic.Bool
-	leadership leadership // tend's alone.
-	synced     func() bool
-	looked     atomic.Int32
-	meters     *meters
-	// room is what was free lately.
-	room room
+	args       Args
+	handle     framework.Handle
+	log        *slog.Logger
+	cache      *gangcache.Cache
+	planner    *planner.Planner
+	gpus       *sgpu.Scheduler
+	metrics    *metrics.Metrics
+	controller *controller.Controller
 
 	stop context.CancelFunc
 	done sync.WaitGroup
+	// warned is for the warning that the scheduler does not ask for placements.
+	warned sync.Once
 }
 
 // Factory makes the plugin, in the form that kube-scheduler registers.
 func Factory(
-	log *slog.Logger, with ...Option,
+	log *slog.Logger, process Process,
 ) func(context.Context, runtime.Object, framework.Handle) (framework.Plugin, error) {
 	return func(ctx context.Context, object runtime.Object, handle framework.Handle) (framework.Plugin, error) {
 		args, err := readArgs(object)
 		if err != nil {
 			return nil, err
 		}
-		return New(ctx, args, handle, log, with...)
+		return New(ctx, args, handle, log, process)
 	}
 }
 
-// New makes the plugin and starts what it does in the background; Close ends
-// that.
-func New(
-	ctx context.Context, args Args, handle framework.Handle, log *slog.Logger, with ...Option,
-) (*Plugin, error) {
+// New makes the plugin and starts its controller; Close ends that.
+func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logger, process Process) (*Plugin, error) {
+	topology := topologyclient.New(topologyclient.Options{
+		URL: args.TopoMaster, CAFile: args.CAFile, TokenFile: args.TokenFile,
+		Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,
+	})
 	p := &Plugin{
-		args: args, handle: handle, log: log, logr: logr.FromSlogHandler(log.Handler()), source: noMap{},
-		book: newBook(args.domains(), args.Ignored), wakes: make(chan struct{}, 1),
-		woken: map[types.NamespacedName]bool{}, blocked: map[types.UID]bool{},
-		cards: sgpu.Book{Config: args.nodeConfig()}, decisions: map[types.UID]*allocation.Allocation{},
-		meters: newMeters(),
+		args: args, handle: handle, log: log,
+		gpus: sgpu.New(args.nodeConfig(), args.Placement), metrics: metrics.New(topology),
 	}
-	for _, option := range with {
-		option(p)
+	p.planner = planner.New(topology, args.WithoutMap, p.gpu(), p.metrics, log)
+	p.cache = gangcache.New(gangcache.Options{
+		Domains: args.Domains, Ignored: args.Ignored, Scheduler: handle.ProfileName(), Native: args.GenericWorkload,
+		GPUs: p.gpus, Metrics: p.metrics,
+	})
+	var err error
+	p.controller, err = controller.New(controller.Options{
+		Plugin: Name, Handle: handle, Cache: p.cache, GPUs: p.gpus, Topology: topology, Metrics: p.metrics,
+		PodGroups: args.PodGroups, Won: process.Won, Log: log,
+	})
+	if err != nil {
+		return nil, err
 	}
-	p.book.meters = p.meters
-	p.book.choose = p.choose
+	if process.Registerer != nil {
+		if err := p.metrics.Register(process.Registerer); err != nil {
+			log.ErrorContext(ctx, "no metrics: only one profile may have the plugin", "err", err)
+		}
+	}
 	ctx, p.stop = context.WithCancel(ctx)
-	if args.TopoMaster != "" {
-		f := topologyclient.New(topologyclient.Options{
-			URL: args.TopoMaster, CAFile: args.CAFile, TokenFile: args.TokenFile,
-			Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,
-		})
-		p.source = f
-		p.done.Go(func() { _ = f.Run(ctx) }) // Its error is always nil.
-	}
-	if err := p.watch(); err != nil {
-		p.stop()
-		return nil, fmt.Errorf("watch pods: %w", err)
-	}
-	p.register(ctx)
-	p.done.Go(func() { p.tend(ctx) })
-	if config := handle.KubeConfig(); config != nil {
-		client, err := dynamic.NewForConfig(config)
-		if err != nil {
-			_ = p.Close() // It always ends well.
-			return nil, fmt.Errorf("client for podgroups: %w", err)
-		}
-		for _, group := range []string{gang.APIGroup, gang.APIGroupXK8s} {
-			p.done.Go(func() { p.follow(ctx, client, group) })
-		}
-	}
+	p.done.Go(func() { p.controller.Run(ctx) })
 	return p, nil
 }
 
@@ -199,8 +155,328 @@ func (p *Plugin) Close() error {
 	return nil
 }
 
-// noMap is the source without a topo-master.
-type noMap struct{}
+func (p *Plugin) gpu() corev1.ResourceName { return corev1.ResourceName(p.args.Domains.GPUResource()) }
 
-func (noMap) Current() (topologyclient.Map, <-chan struct{}) { return topologyclient.Map{}, nil }
-func (noMap) Fresh(topologyclient.Map, time.Time) bool       { return false }
+// PreEnqueue keeps a member out of the queue until its gang has as many as it needs.
+// It runs under the queue's lock.
+func (p *Plugin) PreEnqueue(_ context.Context, pod *corev1.Pod) *framework.Status {
+	if p.cache.IsNative(pod) || !gang.Mentions(pod) {
+		return nil
+	}
+	added, reason := p.cache.Admit(pod)
+	// The queue may still have a pod that is deleted, and no event would follow.
+	if added && !p.exists(pod) {
+		p.cache.DeletePod(pod)
+		reason = "the pod is gone"
+	}
+	if reason != "" {
+		return framework.NewStatus(framework.UnschedulableAndUnresolvable, reason)
+	}
+	return nil
+}
+
+func (p *Plugin) exists(pod *corev1.Pod) bool {
+	now, err := p.handle.SharedInformerFactory().Core().V1().Pods().Lister().Pods(pod.Namespace).Get(pod.Name)
+	return err == nil && now.UID == pod.UID
+}
+
+const (
+	cycleKey framework.StateKey = Name
+	scoreKey framework.StateKey = Name + "/score"
+)
+
+// cycle is what PreFilter found out about a pod.
+type cycle struct {
+	uid          types.UID
+	priority     int32
+	amounts      []fit.Amount
+	reservations fit.Reservations
+	// member reports that the pod is in a gang of labels; node is the only one that
+	// Filter accepts, empty for any.
+	member bool
+	node   string
+	// request is for shares of GPUs, selector for whole ones; nil without.
+	request  *sgpu.Request
+	selector *sgpu.Selector
+}
+
+// Clone is for preemption, which tries nodes without some pods.
+func (c *cycle) Clone() framework.StateData { return c }
+
+func cycleOf(state framework.CycleState) *cycle {
+	data, err := state.Read(cycleKey)
+	if err != nil {
+		return nil
+	}
+	c, _ := data.(*cycle)
+	return c
+}
+
+// PreFilter plans for the pod's gang, unless it has a plan, and takes the reservations
+// that Filter charges. It skips pods of no gang that request no shares while there are
+// no reservations.
+func (p *Plugin) PreFilter(
+	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
+) (*framework.PreFilterResult, *framework.Status) {
+	p.controller.Scheduling()
+	c, err := p.newCycle(pod)
+	if err != nil {
+		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, err.Error())
+	}
+	switch {
+	case p.cache.IsNative(pod):
+		if status := p.preFilterNative(ctx, state, pod, nodes, c); status != nil {
+			return nil, status
+		}
+	case state.IsPodGroupSchedulingCycle() && p.cache.Has(pod):
+		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, errNotNative.Error())
+	default:
+		if p.metrics.CapacityDue(time.Now()) {
+			p.metrics.SetCapacity(p.planner.Capacity(ctx, nodes, p.cache.Reservations()))
+		}
+		var rejection string
+		if c.node, c.member, rejection = p.place(ctx, pod, nodes); rejection != "" {
+			// No victim would make room for the whole gang.
+			return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, rejection)
+		}
+		c.reservations = p.cache.Reservations()
+		if !c.member && len(c.reservations) == 0 && c.request == nil && c.selector == nil {
+			return nil, framework.NewStatus(framework.Skip)
+		}
+	}
+	state.Write(cycleKey, c)
+	if c.node == "" {
+		return nil, nil
+	}
+	return &framework.PreFilterResult{NodeNames: sets.New(c.node)}, nil
+}
+
+// PreFilterExtensions are none: Filter looks at the node that it is given.
+func (*Plugin) PreFilterExtensions() framework.PreFilterExtensions { return nil }
+
+func (p *Plugin) newCycle(pod *corev1.Pod) (*cycle, error) {
+	request, err := p.gpus.Request(pod)
+	selector, selectorErr := p.gpus.Selector(pod)
+	if err = cmp.Or(err, selectorErr); err != nil {
+		return nil, err
+	}
+	c := &cycle{
+		uid: pod.UID, priority: schedulehelpers.PodPriority(pod), amounts: fit.Requests(pod, p.args.Ignored...),
+		reservations: p.cache.Reservations(), request: request,
+	}
+	if selector != nil && fit.AmountOf(c.amounts, p.gpu()) > 0 {
+		c.selector = selector
+	}
+	return c, nil
+}
+
+// place finds the node of a member, planning its gang if needed.
+func (p *Plugin) place(ctx context.Context, pod *corev1.Pod, nodes []framework.NodeInfo) (node string, member bool, rejection string) {
+	for range 3 {
+		attempt, ok := p.cache.Attempt(pod)
+		switch {
+		case !ok:
+			if _, err := gang.Read(pod, p.args.Domains); gang.Mentions(pod) && err != nil && !errors.Is(err, gang.ErrNoGang) {
+				return "", false, err.Error()
+			}
+			return "", false, ""
+		case attempt.Node != "" || attempt.Rejection != "":
+			return attempt.Node, true, attempt.Rejection
+		}
+		for _, unit := range attempt.Interrupted {
+			// Without room its leader tries again when something changes.
+			p.plan(ctx, unit, nodes, false, pod)
+		}
+		reason, current := p.plan(ctx, attempt.Unit, nodes, false, pod)
+		if reason != "" && planner.CanPreempt(pod, nodes) {
+			if preempted, ok := p.plan(ctx, attempt.Unit, nodes, true, pod); preempted == "" {
+				reason, current = "", ok
+			}
+		}
+		if current {
+			node, rejection = p.cache.Conclude(pod, reason)
+			return node, true, rejection
+		}
+	}
+	return "", true, "the gang changes faster than it is planned"
+}
+
+// plan plans gangs together and commits the plans; current is false if one of them
+// changed meanwhile.
+func (p *Plugin) plan(
+	ctx context.Context, unit []planner.Gang, nodes []framework.NodeInfo, preempt bool, pod *corev1.Pod,
+) (reason string, current bool) {
+	plans, reason := p.planner.Plan(ctx, &planner.Request{
+		Gangs: unit, Nodes: nodes, Reservations: p.cache.Reservations(), Preempt: preempt,
+	})
+	return reason, reason != "" || p.cache.Commit(unit, plans, preempt, pod)
+}
+
+// Filter accepts a member's own node alone, since nominated nodes are tried whatever
+// PreFilter returns, and charges reservations to all other pods.
+func (p *Plugin) Filter(
+	_ context.Context, state framework.CycleState, _ *corev1.Pod, info framework.NodeInfo,
+) *framework.Status {
+	c := cycleOf(state)
+	if c == nil {
+		return nil
+	}
+	node := info.Node().Name
+	if c.node != "" && c.node != node {
+		return framework.NewStatus(framework.UnschedulableAndUnresolvable, "node(s) are not the pod's place in its gang")
+	}
+	free := fit.FreeOf(info, c.reservations[node], c.priority, c.uid)
+	if free.HasReservations() {
+		if lacks := free.Lacks(c.amounts); lacks != "" {
+			return framework.NewStatus(framework.Unschedulable, fmt.Sprintf("node(s) have %s reserved for a gang", lacks))
+		}
+	}
+	if c.selector != nil {
+		switch left, err := c.selector.Left(info); {
+		case err != nil:
+			return framework.NewStatus(framework.UnschedulableAndUnresolvable, "node(s) do not publish which GPUs are free")
+		case left-free.Reserved(p.gpu()) < fit.AmountOf(c.amounts, p.gpu()):
+			// No victim would help: which GPUs a pod would leave is not known.
+			return framework.NewStatus(framework.UnschedulableAndUnresolvable, "node(s) have too few free GPUs that the pod accepts")
+		}
+	}
+	if c.request != nil {
+		return p.gpus.Filter(c.request, info)
+	}
+	return nil
+}
+
+// PostFilter runs before the scheduler's preemption. It lets that have victims for a
+// member of a gang only if the whole gang fits once they are gone.
+func (p *Plugin) PostFilter(
+	_ context.Context, state framework.CycleState, pod *corev1.Pod, statuses framework.NodeToStatusReader,
+) (*framework.PostFilterResult, *framework.Status) {
+	c := cycleOf(state)
+	preempt := false
+	switch {
+	case c == nil:
+		preempt = !p.cache.Has(pod)
+	case !c.member:
+		p.cache.Block(pod)
+		preempt = true
+	default:
+		status := statuses.Get(c.node)
+		preempt = p.cache.TurnedAway(pod, c.node, status.Code() == framework.Unschedulable, status.Message())
+	}
+	if preempt {
+		return nil, framework.NewStatus(framework.Unschedulable)
+	}
+	return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable)
+}
+
+// scoring is what a pod requests, for Score.
+type scoring struct {
+	gpus    int64
+	request *sgpu.Request
+}
+
+// Clone is for the framework.
+func (s *scoring) Clone() framework.StateData { return s }
+
+// PreScore skips pods without GPUs, and members of gangs, which have their node.
+func (p *Plugin) PreScore(
+	_ context.Context, state framework.CycleState, pod *corev1.Pod, _ []framework.NodeInfo,
+) *framework.Status {
+	s := scoring{gpus: fit.AmountOf(fit.Requests(pod), p.gpu())}
+	c := cycleOf(state)
+	if c != nil {
+		s.request = c.request
+	}
+	if c != nil && c.node != "" || s.request == nil && s.gpus == 0 {
+		return framework.NewStatus(framework.Skip)
+	}
+	state.Write(scoreKey, &s)
+	return nil
+}
+
+// Score is by the node's GPUs.
+func (p *Plugin) Score(
+	_ context.Context, state framework.CycleState, _ *corev1.Pod, info framework.NodeInfo,
+) (int64, *framework.Status) {
+	data, err := state.Read(scoreKey)
+	if err != nil {
+		return 0, nil
+	}
+	s, _ := data.(*scoring)
+	if s.request != nil {
+		return p.gpus.ScoreShares(s.request, info), nil
+	}
+	return p.gpus.ScoreGPUs(s.gpus, p.args.GPUAware, info), nil
+}
+
+// ScoreExtensions brings scores to the framework's scale.
+func (p *Plugin) ScoreExtensions() framework.ScoreExtensions { return p }
+
+// NormalizeScore is for the framework.
+func (*Plugin) NormalizeScore(
+	_ context.Context, _ framework.CycleState, _ *corev1.Pod, scores framework.NodeScoreList,
+) *framework.Status {
+	sgpu.Normalize(scores)
+	return nil
+}
+
+// Reserve notes that a member holds its node, and decides which GPUs a pod shares.
+func (p *Plugin) Reserve(_ context.Context, state framework.CycleState, pod *corev1.Pod, node string) *framework.Status {
+	c := cycleOf(state)
+	if c != nil && c.request != nil {
+		info, err := p.handle.SnapshotSharedLister().NodeInfos().Get(node)
+		if err != nil {
+			return framework.AsStatus(fmt.Errorf("node %s: %w", node, err))
+		}
+		if status := p.reserveShares(state, c, pod, info); status != nil {
+			return status
+		}
+	}
+	if g := podGroupCycleOf(state); g != nil {
+		g.held[pod.UID] = true
+	}
+	if rejection := p.cache.Reserve(pod, node); rejection != "" {
+		return framework.NewStatus(framework.Unschedulable, rejection)
+	}
+	return nil
+}
+
+// Unreserve takes a member's node back, and that of its gang if that waits.
+func (p *Plugin) Unreserve(_ context.Context, _ framework.CycleState, pod *corev1.Pod, node string) {
+	p.gpus.Release(pod.UID)
+	p.cache.Unreserve(pod, node)
+}
+
+// Permit lets a member wait until enough of its gang have a node.
+func (p *Plugin) Permit(
+	_ context.Context, _ framework.CycleState, pod *corev1.Pod, _ string,
+) (*framework.Status, time.Duration) {
+	if wait := p.cache.Permit(pod); wait > 0 {
+		return framework.NewStatus(framework.Wait), wait
+	}
+	return nil, 0
+}
+
+// Bind binds pods that share GPUs, and skips all others.
+func (p *Plugin) Bind(ctx context.Context, _ framework.CycleState, pod *corev1.Pod, node string) *framework.Status {
+	return p.gpus.Bind(ctx, p.handle.ClientSet(), pod, node)
+}
+
+// PostBind notes that a member has its node.
+func (p *Plugin) PostBind(_ context.Context, _ framework.CycleState, pod *corev1.Pod, node string) {
+	if p.cache.IsNative(pod) {
+		p.cache.Placed(types.NamespacedName{Namespace: pod.Namespace, Name: *pod.Spec.SchedulingGroup.PodGroupName})
+		return
+	}
+	p.cache.Bound(pod, node)
+}
+
+// SignPod signs no pod of which the place depends on more than its spec: members of
+// gangs, and pods with shares or selectors of GPUs. All others are left to the other
+// plugins, so that they are batched as in a stock scheduler.
+func (p *Plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]framework.SignFragment, *framework.Status) {
+	if p.cache.IsNative(pod) || gang.Mentions(pod) || p.gpus.Concerns(pod) {
+		return nil, framework.NewStatus(framework.Unschedulable)
+	}
+	return nil, nil
+}

@@ -1,27 +1,26 @@
-// Package podgroup keeps the PodGroup objects that are made for gangs which
-// labels describe, so that kubectl get podgroups shows every gang.
+// Package podgroup keeps the PodGroup objects of gangs that labels describe, so
+// that kubectl get podgroups shows every gang.
 //
-// It owns the objects of scheduling.x-k8s.io that it made, their spec and their
-// status, and nothing else: an object that somebody else made, or whose spec
-// somebody else has written since, it never touches. What such an object says
-// never decides about a gang, since it only repeats the pods. It writes in the
-// background, a bounded number of objects a round, and never from a scheduling
-// cycle. What a gang is, it is told.
+// It owns the objects of scheduling.x-k8s.io that heddle made, their spec and their
+// status, and nothing else: it never writes an object of another creator, or one
+// with a spec that another field manager has written. Such an object never decides
+// about a gang, since it only repeats the pods. It writes in the background, a
+// bounded number of objects a round, and never from a scheduling cycle.
 //
 // # Rules
 //
-//   - An object is ours if its label app.kubernetes.io/managed-by says so and no
-//     other field manager owns anything of its spec. Who edits the spec, or takes
-//     the label away, has taken the object over.
-//   - It is made when the gang's pods are described by labels, one of them is
-//     neither finished nor going, none contradicts another, and no object of
+//   - An object is managed by heddle if its label app.kubernetes.io/managed-by names
+//     heddle-scheduler and no other field manager owns a field of its spec. A user
+//     takes it over by editing the spec, or by removing the label.
+//   - It is created when the gang's pods are described by labels, one of them is
+//     neither finished nor terminating, none contradicts another, and no object of
 //     that name exists in either API group.
 //   - It follows the pods: another min-available is written into it.
-//   - It belongs to the controller that all pods of the gang share, so that it
-//     goes with the job. Whether they share one or not, it is deleted when the
-//     gang has had no pod for some seconds, or an object of its user's.
-//   - One that somebody deletes while its gang has pods is made again, at most
-//     every ten seconds. The gang notices neither.
+//   - It belongs to the controller that all pods of the gang share, and is garbage
+//     collected with the job. In any case it is deleted when the gang has had no
+//     pod for some seconds, or an object of its user's.
+//   - One that a user deletes while its gang has pods is created again, at most
+//     every ten seconds. Neither has an effect on the gang.
 package podgroup
 
 import (
@@ -34,7 +33,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/gang"
 )
 
-// Manager is the value of the label that marks our objects, and the field
+// Manager is the value of the label that marks managed objects, and the field
 // manager that writes them.
 const Manager = "heddle-scheduler"
 
@@ -43,27 +42,26 @@ const (
 	apiVersion = gang.APIGroupXK8s + "/" + gang.APIVersion
 )
 
-// Gang is one that has pods, as far as its object is concerned.
+// Gang is the desired state of an object; the gang has pods.
 type Gang struct {
 	Key types.NamespacedName
-	// Theirs tells that its pods are for another scheduler: nothing is done.
-	Theirs bool
-	// Labels tells that labels describe it, and that no object of its user's
-	// does: it may have one of ours.
-	Labels bool
-	// Make tells that its object is to be made if there is none, and that
-	// MinMember, Timeout and Owner are what is to stand in it.
-	Make      bool
+	// Foreign gangs are for another scheduler and left alone.
+	Foreign bool
+	// ByLabels gangs are described by labels, and have no object of their user's.
+	ByLabels bool
+	// Create allows to create the object and to write its spec: MinMember, Timeout
+	// and Owner are known.
+	Create    bool
 	MinMember int
 	// Timeout is how long members that have a node wait for the others; 0 if the
-	// pods say nothing.
+	// pods have none.
 	Timeout time.Duration
 	// Owner is the controller that all pods share; nil if they share none.
 	Owner  *metav1.OwnerReference
 	Status Status
 }
 
-// Status is that of a PodGroup, as the coscheduling plugin's has it.
+// Status is that of a PodGroup, as the coscheduling plugin writes it.
 type Status struct {
 	Phase                                 string
 	Scheduled, Running, Succeeded, Failed int
@@ -79,11 +77,11 @@ const (
 	Running   = "Running"
 	Finished  = "Finished"
 	Failed    = "Failed"
-	// Unknown gangs need somebody.
+	// Unknown gangs need attention.
 	Unknown = "Unknown"
 )
 
-// StatusOf puts the state of a gang into a PodGroup's words.
+// StatusOf is the status of a PodGroup for the state of its gang.
 func StatusOf(s gang.State) Status {
 	out := Status{Scheduled: s.Bound + s.Succeeded, Running: s.Running, Succeeded: s.Succeeded, Failed: s.Failed}
 	switch s.Phase {
@@ -107,8 +105,9 @@ func StatusOf(s gang.State) Status {
 	return out
 }
 
-// Ours tells whether we made an object, and nobody else has written its spec.
-func Ours(o *unstructured.Unstructured) bool {
+// Managed reports whether heddle created an object and nothing else has written
+// its spec.
+func Managed(o *unstructured.Unstructured) bool {
 	if o.GetLabels()[managedBy] != Manager {
 		return false
 	}

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -36,10 +35,10 @@ func job(uid string) *metav1.OwnerReference {
 
 // labeled is a gang that labels describe.
 func labeled(least int) *Gang {
-	return &Gang{Key: key("x"), Labels: true, Make: true, MinMember: least, Status: Status{Phase: Pending}}
+	return &Gang{Key: key("x"), ByLabels: true, Create: true, MinMember: least, Status: Status{Phase: Pending}}
 }
 
-// written is what we made of a gang, and how it looks when others change it.
+// written is the object made for a gang, as changed by others.
 func written(g *Gang, how ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
 	o := g.object()
 	o.Object["status"] = map[string]any{"phase": g.Status.Phase, "running": int64(g.Status.Running)}
@@ -71,22 +70,22 @@ func TestDecide(t *testing.T) {
 		name   string
 		gang   *Gang
 		object *unstructured.Unstructured
-		want   act
+		want   action
 	}{
 		{"no object yet", labeled(3), nil, create},
-		{"Koordinator's, or an object of the user's in the other group", with(labeled(3), func(g *Gang) { g.Labels = false }), nil, nothing},
-		{"finished, or its members contradict each other", with(labeled(3), func(g *Gang) { g.Make = false }), nil, nothing},
-		{"for another scheduler", with(labeled(3), func(g *Gang) { g.Theirs = true }), nil, nothing},
-		{"ours says it", labeled(3), written(labeled(3)), nothing},
-		{"ours is of another scheduler's gang", with(labeled(3), func(g *Gang) { g.Theirs = true }), written(labeled(2)), nothing},
-		{"pods say another number", labeled(4), written(labeled(3)), describe},
-		{"pods wait longer", with(labeled(3), func(g *Gang) { g.Timeout = 90 * time.Second }), written(labeled(3)), describe},
-		{"pods have another owner", with(labeled(3), func(g *Gang) { g.Owner = job("a") }), written(labeled(3)), describe},
-		{"pods contradict each other now", with(labeled(4), func(g *Gang) { g.Make = false }), written(labeled(3)), nothing},
-		{"it runs", with(labeled(3), func(g *Gang) { g.Status = Status{Phase: Running, Running: 3} }), written(labeled(3)), report},
+		{"Koordinator's, or an object of the user's in the other group", with(labeled(3), func(g *Gang) { g.ByLabels = false }), nil, nothing},
+		{"finished, or its members contradict each other", with(labeled(3), func(g *Gang) { g.Create = false }), nil, nothing},
+		{"for another scheduler", with(labeled(3), func(g *Gang) { g.Foreign = true }), nil, nothing},
+		{"the object matches", labeled(3), written(labeled(3)), nothing},
+		{"the object of another scheduler's gang", with(labeled(3), func(g *Gang) { g.Foreign = true }), written(labeled(2)), nothing},
+		{"pods have another min-available", labeled(4), written(labeled(3)), updateSpec},
+		{"pods wait longer", with(labeled(3), func(g *Gang) { g.Timeout = 90 * time.Second }), written(labeled(3)), updateSpec},
+		{"pods have another owner", with(labeled(3), func(g *Gang) { g.Owner = job("a") }), written(labeled(3)), updateSpec},
+		{"pods contradict each other now", with(labeled(4), func(g *Gang) { g.Create = false }), written(labeled(3)), nothing},
+		{"it runs", with(labeled(3), func(g *Gang) { g.Status = Status{Phase: Running, Running: 3} }), written(labeled(3)), updateStatus},
 		{"no pod is left", nil, written(labeled(3)), remove},
-		{"its user made one in the other group", with(labeled(3), func(g *Gang) { g.Labels = false }), written(labeled(3)), remove},
-		{"it is going", nil, written(labeled(3), func(o *unstructured.Unstructured) { o.SetDeletionTimestamp(new(metav1.Now())) }), nothing},
+		{"its user made one in the other group", with(labeled(3), func(g *Gang) { g.ByLabels = false }), written(labeled(3)), remove},
+		{"it is terminating", nil, written(labeled(3), func(o *unstructured.Unstructured) { o.SetDeletionTimestamp(new(metav1.Now())) }), nothing},
 		{"a user's, of another size", labeled(4), written(labeled(3), unlabeled), nothing},
 		{"a user's, no pod is left", nil, written(labeled(3), unlabeled), nothing},
 		{"a user edited the spec", labeled(4), written(labeled(3), by("kubectl-edit", `{"f:spec":{"f:minMember":{}}}`)), nothing},
@@ -121,13 +120,12 @@ func TestStatusOf(t *testing.T) {
 	}
 }
 
-// rig is a keeper with an API server that is a map in memory.
+// rig is a reconciler with an API server that is a map in memory.
 type rig struct {
 	*testing.T
-	*Keeper
+	*Reconciler
 	client *fake.FakeDynamicClient
 	gangs  map[types.NamespacedName]*Gang
-	leads  bool
 	at     time.Time
 }
 
@@ -135,24 +133,16 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{resource(): "PodGroupList"})
-	r := &rig{T: t, client: client, gangs: map[types.NamespacedName]*Gang{}, leads: true, at: time.Unix(1e9, 0)}
-	r.Keeper = &Keeper{
-		Client: client.Resource(resource()), Store: listed{t, client.Resource(resource())}, Log: slog.New(slog.DiscardHandler),
-		Gangs: func() (map[types.NamespacedName]*Gang, bool) { return r.gangs, r.leads },
-	}
+	r := &rig{T: t, client: client, gangs: map[types.NamespacedName]*Gang{}, at: time.Unix(1e9, 0)}
+	r.Reconciler = &Reconciler{Client: client.Resource(resource()), Log: slog.New(slog.DiscardHandler)}
 	return r
 }
 
-// listed is an informer that is never late.
-type listed struct {
-	*testing.T
-	client dynamic.ResourceInterface
-}
-
-func (l listed) List() (all []any) {
-	objects, err := l.client.List(context.Background(), metav1.ListOptions{})
+// objects are those of an informer that is never late.
+func (r *rig) objects() (all []any) {
+	objects, err := r.client.Resource(resource()).List(context.Background(), metav1.ListOptions{})
 	if err != nil {
-		l.Fatal(err)
+		r.Fatal(err)
 	}
 	for i := range objects.Items {
 		all = append(all, &objects.Items[i])
@@ -160,12 +150,12 @@ func (l listed) List() (all []any) {
 	return all
 }
 
-// after runs a round some time later, and returns what is there.
+// after runs a round some time retryAfter, and returns what is there.
 func (r *rig) after(d time.Duration) map[string]any {
 	r.Helper()
 	r.at = r.at.Add(d)
 	r.client.ClearActions()
-	r.round(r.Context(), r.at)
+	r.Reconcile(r.Context(), r.at, r.gangs, r.objects())
 	o, err := r.client.Resource(resource()).Namespace("default").Get(r.Context(), "x", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -185,7 +175,7 @@ func (r *rig) writes() (n int) {
 	return n
 }
 
-func TestLifeOfAnObject(t *testing.T) {
+func TestObjectLifecycle(t *testing.T) {
 	r := newRig(t)
 	g := labeled(3)
 	g.Owner, g.Timeout = job("a"), 1500*time.Millisecond
@@ -198,7 +188,7 @@ func TestLifeOfAnObject(t *testing.T) {
 		},
 		"spec": map[string]any{"minMember": int64(3), "scheduleTimeoutSeconds": int64(2)},
 	}
-	if diff := cmp.Diff(want, r.after(every)); diff != "" {
+	if diff := cmp.Diff(want, r.after(Interval)); diff != "" {
 		t.Fatalf("made (-want +got):\n%s", diff)
 	}
 	count := func(s Status) map[string]any {
@@ -207,18 +197,18 @@ func TestLifeOfAnObject(t *testing.T) {
 			"succeeded": int64(s.Succeeded), "failed": int64(s.Failed),
 		}
 	}
-	if diff := cmp.Diff(count(Status{Phase: Pending}), r.after(every)["status"]); diff != "" {
+	if diff := cmp.Diff(count(Status{Phase: Pending}), r.after(Interval)["status"]); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
-	if r.after(every); r.writes() != 0 {
+	if r.after(Interval); r.writes() != 0 {
 		t.Errorf("nothing changed, and it writes: %v", r.client.Actions())
 	}
 	g.Status = Status{Phase: Running, Scheduled: 3, Running: 3}
-	if diff := cmp.Diff(count(g.Status), r.after(every)["status"]); diff != "" {
+	if diff := cmp.Diff(count(g.Status), r.after(Interval)["status"]); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
 	g.MinMember, g.Owner, g.Timeout = 2, nil, 0
-	got := r.after(every)
+	got := r.after(Interval)
 	if diff := cmp.Diff(map[string]any{"minMember": int64(2)}, got["spec"]); diff != "" {
 		t.Errorf("spec (-want +got):\n%s", diff)
 	}
@@ -226,64 +216,51 @@ func TestLifeOfAnObject(t *testing.T) {
 		t.Errorf("owners %v", owners)
 	}
 	delete(r.gangs, key("x"))
-	if r.after(every) == nil || r.after(grace/2) == nil {
+	if r.after(Interval) == nil || r.after(deleteAfter/2) == nil {
 		t.Error("it goes while pods may be on their way")
 	}
-	if got := r.after(grace); got != nil {
+	if got := r.after(deleteAfter); got != nil {
 		t.Errorf("it stays: %v", got)
 	}
-	if r.after(every); len(r.notes) != 0 {
-		t.Errorf("it remembers %v", r.notes)
+	if r.after(Interval); len(r.history) != 0 {
+		t.Errorf("it remembers %v", r.history)
 	}
 }
 
-// A job that makes its pods anew keeps its object: time without pods does not
+// A job that replaces its pods keeps its object: time without pods does not
 // add up.
-func TestPodsThatComeAgainKeepTheObject(t *testing.T) {
+func TestReplacedPodsKeepTheObject(t *testing.T) {
 	r := newRig(t)
 	r.gangs[key("x")] = labeled(3)
-	r.after(every)
+	r.after(Interval)
 	for range 2 {
 		delete(r.gangs, key("x"))
-		r.after(every)
-		if r.after(grace-time.Second) == nil {
+		r.after(Interval)
+		if r.after(deleteAfter-time.Second) == nil {
 			t.Fatal("it is gone")
 		}
 		r.gangs[key("x")] = labeled(3)
-		r.after(every)
+		r.after(Interval)
 	}
 	delete(r.gangs, key("x"))
-	r.after(every)
-	if r.after(grace) != nil {
+	r.after(Interval)
+	if r.after(deleteAfter) != nil {
 		t.Error("it stays")
 	}
 }
 
-func TestDeletedInMidFlightIsMadeAgain(t *testing.T) {
+func TestDeletedObjectIsCreatedAgain(t *testing.T) {
 	r := newRig(t)
 	r.gangs[key("x")] = labeled(3)
-	r.after(every)
+	r.after(Interval)
 	if err := r.client.Tracker().Delete(resource(), "default", "x"); err != nil {
 		t.Fatal(err)
 	}
-	if r.after(every) != nil {
+	if r.after(Interval) != nil {
 		t.Error("it is made again at once")
 	}
-	if r.after(again) == nil {
+	if r.after(createEvery) == nil {
 		t.Error("it is not made again")
-	}
-}
-
-func TestOnlyTheLeaderWrites(t *testing.T) {
-	r := newRig(t)
-	r.gangs[key("x")] = labeled(3)
-	r.leads = false
-	if r.after(every) != nil {
-		t.Error("a replica that waits writes")
-	}
-	r.leads = true
-	if r.after(every) == nil {
-		t.Error("the leader does not")
 	}
 }
 
@@ -294,24 +271,24 @@ func TestRoundsAreBounded(t *testing.T) {
 		g.Key = key("x" + string(rune('a'+i%26)) + string(rune('a'+i/26)))
 		r.gangs[g.Key] = g
 	}
-	r.after(every)
+	r.after(Interval)
 	if n := r.writes(); n != maxWrites {
 		t.Errorf("%d writes in a round, want %d", n, maxWrites)
 	}
 }
 
 // What another CRD's schema drops is not written again and again.
-func TestStatusWithoutAPlace(t *testing.T) {
+func TestStatusDroppedBySchema(t *testing.T) {
 	r := newRig(t)
 	r.gangs[key("x")] = labeled(3)
 	r.client.PrependReactor("patch", "podgroups", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, &unstructured.Unstructured{Object: map[string]any{}}, nil
 	})
-	r.after(every)
-	if r.after(every); r.writes() != 1 {
+	r.after(Interval)
+	if r.after(Interval); r.writes() != 1 {
 		t.Errorf("%d writes of the status", r.writes())
 	}
-	if r.after(every); r.writes() != 0 {
+	if r.after(Interval); r.writes() != 0 {
 		t.Error("it writes what it wrote")
 	}
 }
@@ -323,25 +300,25 @@ func TestFailures(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		err  error
-		// next is when it is tried again, told how often it is logged in three tries.
-		next time.Duration
-		told int
+		// next is when it is tried again, logged how often it is logged in three tries.
+		next   time.Duration
+		logged int
 	}{
-		{"somebody was faster", apierrors.NewAlreadyExists(group, "x"), again, 0},
-		{"the namespace is going", terminating, later, 0},
-		{"no such kind, or namespace", apierrors.NewNotFound(group, "x"), later, 0},
-		{"we may not", apierrors.NewForbidden(group, "x", errors.New("no")), refused, 1},
-		{"the API server is ill", apierrors.NewInternalError(errors.New("ill")), later, 1},
+		{"another client was faster", apierrors.NewAlreadyExists(group, "x"), createEvery, 0},
+		{"the namespace is terminating", terminating, retryAfter, 0},
+		{"no such kind, or namespace", apierrors.NewNotFound(group, "x"), retryAfter, 0},
+		{"forbidden", apierrors.NewForbidden(group, "x", errors.New("no")), forbiddenFor, 1},
+		{"internal error", apierrors.NewInternalError(errors.New("x")), retryAfter, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)
-			told := &counter{}
-			r.Log = slog.New(told)
+			logged := &counter{}
+			r.Log = slog.New(logged)
 			r.gangs[key("x")] = labeled(3)
 			r.client.PrependReactor("create", "podgroups", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return true, nil, tt.err
 			})
-			if r.after(every); r.writes() != 1 {
+			if r.after(Interval); r.writes() != 1 {
 				t.Fatal("it does not try")
 			}
 			if r.after(tt.next - time.Second); r.writes() != 0 {
@@ -351,8 +328,8 @@ func TestFailures(t *testing.T) {
 				t.Errorf("it does not try again after %s", tt.next)
 			}
 			r.after(tt.next)
-			if told.n != tt.told {
-				t.Errorf("said %d times, want %d", told.n, tt.told)
+			if logged.n != tt.logged {
+				t.Errorf("logged %d times, want %d", logged.n, tt.logged)
 			}
 		})
 	}

@@ -13,14 +13,14 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
 
-// run asks until the test ends.
-func run(t *testing.T, o topologyclient.Options) *topologyclient.Feed {
+// run polls until the test ends.
+func run(t *testing.T, o topologyclient.Options) *topologyclient.Client {
 	t.Helper()
 	o.Interval, o.Log = time.Millisecond, slog.New(slog.DiscardHandler)
 	f := topologyclient.New(o)
 	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error)
-	go func() { done <- f.Run(ctx) }()
+	done := make(chan struct{})
+	go func() { defer close(done); f.Run(ctx) }()
 	t.Cleanup(func() { stop(); <-done })
 	return f
 }
@@ -39,14 +39,14 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func failure(f *topologyclient.Feed) string {
-	if err := f.Failure(); err != nil {
+func failure(f *topologyclient.Client) string {
+	if err := f.Err(); err != nil {
 		return err.Error()
 	}
 	return ""
 }
 
-func TestSecuredMaster(t *testing.T) {
+func TestTLSAndToken(t *testing.T) {
 	s := topomaster.Start(t)
 	foreign := topomaster.Start(t).CAFile // httptest's certificate is one for all.
 	other := filepath.Join(t.TempDir(), "other.crt")
@@ -56,9 +56,9 @@ func TestSecuredMaster(t *testing.T) {
 	for _, tt := range []struct{ name, ca, token, want string }{
 		{"a token for topo-master", s.CAFile, topomaster.TokenFile(t, topomaster.Bound), ""},
 		{"a token for the API server", foreign, topomaster.TokenFile(t, topomaster.Reader), ""},
-		{"no token", s.CAFile, "", "it answers 401 Unauthorized"},
-		{"who may not", s.CAFile, topomaster.TokenFile(t, topomaster.Stranger), "it answers 403 Forbidden"},
-		{"nobody's token", s.CAFile, topomaster.TokenFile(t, "forged"), "it answers 401 Unauthorized"},
+		{"no token", s.CAFile, "", "status 401 Unauthorized"},
+		{"a token without permission", s.CAFile, topomaster.TokenFile(t, topomaster.Stranger), "status 403 Forbidden"},
+		{"an invalid token", s.CAFile, topomaster.TokenFile(t, "forged"), "status 401 Unauthorized"},
 		{"an empty token", s.CAFile, topomaster.TokenFile(t, ""), "token: the file is empty"},
 		{"no token file", s.CAFile, "/nowhere/token", "token: open /nowhere/token"},
 		{"no authority", "", topomaster.TokenFile(t, topomaster.Bound), "certificate signed by unknown authority"},
@@ -70,7 +70,7 @@ func TestSecuredMaster(t *testing.T) {
 				eventually(t, tt.want, func() bool { return strings.Contains(failure(f), tt.want) })
 				return
 			}
-			eventually(t, "a map", func() bool {
+			eventually(t, "a tree", func() bool {
 				m, _ := f.Current()
 				return len(m.Groups) == 1 && m.Groups[0].Name == "switchbox-1"
 			})
@@ -79,7 +79,7 @@ func TestSecuredMaster(t *testing.T) {
 }
 
 // Tokens are renewed every hour, authorities now and then.
-func TestFilesAreReadAgain(t *testing.T) {
+func TestFilesAreReloaded(t *testing.T) {
 	s := topomaster.Start(t)
 	token := topomaster.TokenFile(t, "forged")
 	text, err := os.ReadFile(s.CAFile)
@@ -102,5 +102,5 @@ func TestFilesAreReadAgain(t *testing.T) {
 	write(ca, string(text))
 	eventually(t, "a forged token", func() bool { return strings.Contains(failure(f), "401") })
 	write(token, topomaster.Bound)
-	eventually(t, "a map", func() bool { m, _ := f.Current(); return len(m.Groups) == 1 && f.Failure() == nil })
+	eventually(t, "a tree", func() bool { m, _ := f.Current(); return len(m.Groups) == 1 && f.Err() == nil })
 }

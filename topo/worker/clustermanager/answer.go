@@ -9,7 +9,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
+	"github.com/heddle-dev/heddle/topo/worker"
 )
 
 // MaxAnswer is the longest answer that is read, in bytes after decompression.
@@ -36,8 +36,8 @@ type Node struct {
 
 // Rail is the switch that a rail of the node leads to.
 type Rail struct {
-	Rail   int    `json:"rail"`
-	Plane  int    `json:"plane"`
+	Rail   int32  `json:"rail"`
+	Plane  int32  `json:"plane"`
 	Switch string `json:"switch"`
 	Name   string `json:"name"`
 	Port   string `json:"port"`
@@ -185,13 +185,13 @@ func (n *Node) check() error {
 	if len(n.Rails) > maxRails {
 		return fmt.Errorf("%d rails, more than %d", len(n.Rails), maxRails)
 	}
-	seen := map[[2]int]bool{}
+	seen := map[[2]int32]bool{}
 	for i := range n.Rails {
 		r := &n.Rails[i]
-		switch at := [2]int{r.Rail, r.Plane}; {
+		switch at := [2]int32{r.Rail, r.Plane}; {
 		case r.Rail < 0 || r.Rail > maxRail || r.Plane < 0 || r.Plane > maxPlane:
 			return fmt.Errorf("rails[%d]: rail %d, plane %d is out of bounds", i, r.Rail, r.Plane)
-		case cable.Text(r.Switch, cable.MaxName) == "":
+		case worker.Text(r.Switch, worker.MaxName) == "":
 			return fmt.Errorf("rails[%d] names no switch", i)
 		case seen[at]:
 			return fmt.Errorf("rails[%d]: rail %d, plane %d is there twice", i, r.Rail, r.Plane)
@@ -202,10 +202,14 @@ func (n *Node) check() error {
 	return nil
 }
 
-// far is the switch of a rail, fit to be shown.
-func (r *Rail) far() (sw v1alpha1.Switch, port string) {
-	return v1alpha1.Switch{ID: cable.Text(r.Switch, cable.MaxName), Name: cable.Text(r.Name, cable.MaxSwitchName)},
-		cable.Text(r.Port, cable.MaxName)
+// rail is the rail as a NodeTopology has it.
+func (r *Rail) rail(confidence int32) v1alpha1.Rail {
+	return v1alpha1.Rail{
+		Rail: r.Rail, Plane: r.Plane, SwitchPort: worker.Text(r.Port, worker.MaxName), Confidence: confidence,
+		Switch: &v1alpha1.Switch{
+			ID: worker.Text(r.Switch, worker.MaxName), Name: worker.Text(r.Name, worker.MaxSwitchName),
+		},
+	}
 }
 
 // limit ends a stream that is too long; left is negative then.

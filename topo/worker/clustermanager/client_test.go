@@ -18,9 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
+	"github.com/heddle-dev/heddle/topo/worker"
 )
 
 const good = `{"version": "v1", "comment": {"by": ["us", 1, null]}, "nodes": [
@@ -294,18 +293,18 @@ func TestSourceKeepsTheLastGoodAnswer(t *testing.T) {
 	go func() { done <- s.Run(ctx) }()
 	topology := config.Default().Topology
 	topology.ClusterManager.Address = config.HTTPSAddress(c.address)
-	q := cable.Question{Node: "n1", Topology: topology, Ports: []cable.Port{{
-		Key: cable.Key{ID: "a", Port: 1}, Role: machine.RoleFabric,
+	q := worker.Query{Node: "n1", Topology: topology, Ports: []worker.Port{{
+		Rail: v1alpha1.Rail{ID: "a", Port: 1, Role: "fabric"},
 	}}}
-	if r := s.Look(ctx, q); r.PathDoubt != cable.Waiting {
+	if r := s.Discover(ctx, q); r.NoPath != worker.Pending {
 		t.Errorf("before the answer: %+v", r)
 	}
 	<-changed
-	want := cable.Report{Path: n1.Path, Ends: []cable.End{{
-		Key: cable.Key{ID: "a", Port: 1}, Switch: v1alpha1.Switch{ID: "leaf-a", Name: "Leaf A"}, SwitchPort: "7",
+	want := worker.Report{Path: n1.Path, Links: []worker.Link{{
+		PortKey: worker.PortKey{ID: "a", Port: 1}, Switch: v1alpha1.Switch{ID: "leaf-a", Name: "Leaf A"}, SwitchPort: "7",
 		Confidence: confidenceFresh,
 	}}}
-	if diff := cmp.Diff(want, s.Look(ctx, q)); diff != "" {
+	if diff := cmp.Diff(want, s.Discover(ctx, q)); diff != "" {
 		t.Errorf("answered (-want +got):\n%s", diff)
 	}
 	if age, ok := s.Age(); !ok || age > time.Minute {
@@ -313,9 +312,9 @@ func TestSourceKeepsTheLastGoodAnswer(t *testing.T) {
 	}
 	answers <- writes("text/html", "<html>")
 	q.Topology.ClusterManager.Interval = "31s" // Asks again at once.
-	s.Look(ctx, q)
+	s.Discover(ctx, q)
 	<-changed
-	got := s.Look(ctx, q)
+	got := s.Discover(ctx, q)
 	if len(got.Skipped) != 1 || !strings.Contains(got.Skipped[0].Reason, "no good answer since 20") ||
 		!strings.Contains(got.Skipped[0].Reason, "HTML") {
 		t.Errorf("skipped %+v", got.Skipped)
@@ -327,11 +326,11 @@ func TestSourceKeepsTheLastGoodAnswer(t *testing.T) {
 	s.mu.Lock()
 	s.at = s.at.Add(-2 * old)
 	s.mu.Unlock()
-	if got := s.Look(ctx, q); got.Ends[0].Confidence != confidenceOld {
-		t.Errorf("old answer with confidence %d", got.Ends[0].Confidence)
+	if got := s.Discover(ctx, q); got.Links[0].Confidence != confidenceOld {
+		t.Errorf("old answer with confidence %d", got.Links[0].Confidence)
 	}
 	q.Topology.ClusterManager.Address = ""
-	if diff := cmp.Diff(cable.Report{}, s.Look(ctx, q)); diff != "" {
+	if diff := cmp.Diff(worker.Report{}, s.Discover(ctx, q)); diff != "" {
 		t.Errorf("switched off (-want +got):\n%s", diff)
 	}
 	stop()

@@ -2,17 +2,15 @@ package clustermanager
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/internal/notify"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
+	"github.com/heddle-dev/heddle/topo/worker"
 )
 
 // How far an answer is believed, in percent: a server knows what was planned.
@@ -31,7 +29,7 @@ type Options struct {
 	// certificate is signed by an authority of one's own, ca.crt. Empty means
 	// no authentication.
 	Secrets string
-	// UserAgent is what the server hears of us.
+	// UserAgent is the User-Agent of the requests.
 	UserAgent string
 	// Changed is called after an answer or a failure that differs from the
 	// one before. It must not block.
@@ -43,8 +41,8 @@ type Options struct {
 // Source holds the last good answer. Run asks.
 type Source struct {
 	options Options
-	// kick has capacity one: it tells Run that there is a new target.
-	kick notify.Signal
+	// retarget makes Run ask a new target.
+	retarget notify.Signal
 
 	// mu guards what follows.
 	mu     sync.Mutex
@@ -55,13 +53,13 @@ type Source struct {
 	failure string
 }
 
-// target is whom to ask about which node.
+// target is the server to ask about which node.
 type target struct {
 	address, node string
 	interval      time.Duration
 }
 
-// New returns a Source that asks nobody yet.
+// New returns a Source without a server yet.
 func New(o Options) *Source {
 	if o.Changed == nil {
 		o.Changed = func() {}
@@ -69,10 +67,10 @@ func New(o Options) *Source {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Source{options: o, kick: notify.New()}
+	return &Source{options: o, retarget: notify.New()}
 }
 
-// Kind implements [cable.Source].
+// Kind implements [worker.Source].
 func (s *Source) Kind() v1alpha1.Source { return v1alpha1.SourceClusterManager }
 
 // Age is how old the last good answer is; ok is false if there is none.
@@ -83,7 +81,7 @@ func (s *Source) Age() (age time.Duration, ok bool) {
 }
 
 // Look gives the last good answer, and never waits.
-func (s *Source) Look(_ context.Context, q cable.Question) cable.Report {
+func (s *Source) Discover(_ context.Context, q worker.Query) worker.Report {
 	t := target{
 		address: string(q.Topology.ClusterManager.Address), node: q.Node,
 		interval: q.Topology.ClusterManager.Interval.Value(),
@@ -98,22 +96,22 @@ func (s *Source) Look(_ context.Context, q cable.Question) cable.Report {
 			s.last, s.at, s.failure = Node{}, time.Time{}, ""
 		}
 		s.target = t
-		s.kick.Notify()
+		s.retarget.Notify()
 	}
 	return s.report(q)
 }
 
-func (s *Source) report(q cable.Question) cable.Report {
-	var r cable.Report
+func (s *Source) report(q worker.Query) worker.Report {
+	var r worker.Report
 	name := string(v1alpha1.SourceClusterManager)
 	switch {
 	case s.target.address == "":
 		return r
 	case s.at.IsZero() && s.failure == "":
-		r.PathDoubt = cable.Waiting
+		r.NoPath = worker.Pending
 		return r
 	case s.at.IsZero():
-		r.PathDoubt = cable.Blind
+		r.NoPath = worker.Unavailable
 		r.Skip(name, s.failure)
 		return r
 	case s.failure != "":
@@ -125,19 +123,7 @@ func (s *Source) report(q cable.Question) cable.Report {
 	}
 	r.Path = s.last.Path
 	for i := range s.last.Rails {
-		rail := &s.last.Rails[i]
-		found := false
-		for j := range q.Ports {
-			p := &q.Ports[j]
-			if p.Role == machine.RoleFabric && p.Rail == rail.Rail && p.Plane == rail.Plane {
-				found = true
-				sw, port := rail.far()
-				r.Ends = append(r.Ends, cable.End{Key: p.Key, Switch: sw, SwitchPort: port, Confidence: confidence})
-			}
-		}
-		if !found {
-			r.Skip(name, fmt.Sprintf("rail %d, plane %d: the node has none", rail.Rail, rail.Plane))
-		}
+		r.AddRail(&q, name, s.last.Rails[i].rail(confidence))
 	}
 	return r
 }
@@ -153,7 +139,7 @@ func (s *Source) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.kick:
+		case <-s.retarget:
 		case <-timer:
 		}
 		s.mu.Lock()
@@ -197,14 +183,14 @@ func (s *Source) keep(ctx context.Context, t target, found Node, err error) {
 	if err != nil {
 		s.failure = err.Error()
 		if s.failure != before {
-			s.options.Log.WarnContext(ctx, "cluster manager gave no good answer", "address", t.address, "err", err)
+			s.options.Log.WarnContext(ctx, "cluster manager request failed", "address", t.address, "err", err)
 			s.options.Changed()
 		}
 		return
 	}
 	s.failure, s.at, s.last = "", time.Now(), found
 	if before != "" {
-		s.options.Log.InfoContext(ctx, "cluster manager answers again", "address", t.address)
+		s.options.Log.InfoContext(ctx, "cluster manager recovered", "address", t.address)
 	}
 	s.options.Changed()
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/ibsim"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
+	"github.com/heddle-dev/heddle/topo/worker"
 	"github.com/heddle-dev/heddle/topo/worker/ib"
 )
 
@@ -55,15 +55,17 @@ func fatTree(t *testing.T, f ibsim.FatTree) *ibsim.Sim {
 }
 
 // port is an active InfiniBand port of one umad device.
-func port(id, umad string) cable.Port {
-	return cable.Port{
-		Key: cable.Key{ID: id, Port: 1}, HCA: "mlx5_" + umad, LinkLayer: machine.InfiniBand, State: machine.PortActive,
+func port(id, umad string) worker.Port {
+	return worker.Port{
+		Rail: v1alpha1.Rail{
+			ID: id, Port: 1, HCA: "mlx5_" + umad, LinkLayer: machine.InfiniBand, LinkState: v1alpha1.LinkActive,
+		},
 		UMAD: []string{umad},
 	}
 }
 
-func ask(ports ...cable.Port) cable.Question {
-	return cable.Question{Ports: ports, Topology: config.Default().Topology}
+func ask(ports ...worker.Port) worker.Query {
+	return worker.Query{Ports: ports, Topology: config.Default().Topology}
 }
 
 func TestLeafBehindEveryPortOfAHost(t *testing.T) {
@@ -77,18 +79,18 @@ func TestLeafBehindEveryPortOfAHost(t *testing.T) {
 		}
 		return sim.Open(tree.HCA(host, rail))
 	}})
-	var ports []cable.Port
-	want := cable.Report{}
+	var ports []worker.Port
+	want := worker.Report{}
 	for rail := range tree.Rails {
 		p := port(tree.HCA(host, rail), strconv.Itoa(rail))
 		leaf, n := tree.Leaf(host, rail)
 		ports = append(ports, p)
-		want.Ends = append(want.Ends, cable.End{
-			Key: p.Key, Switch: v1alpha1.Switch{ID: leaf[2:], Name: tree.LeafName(host, rail)},
+		want.Links = append(want.Links, worker.Link{
+			PortKey: p.Key(), Switch: v1alpha1.Switch{ID: leaf[2:], Name: tree.LeafName(host, rail)},
 			SwitchPort: strconv.Itoa(n), Confidence: 100,
 		})
 	}
-	if diff := cmp.Diff(want, source.Look(t.Context(), ask(ports...))); diff != "" {
+	if diff := cmp.Diff(want, source.Discover(t.Context(), ask(ports...))); diff != "" {
 		t.Errorf("as built (-want +got):\n%s", diff)
 	}
 
@@ -97,10 +99,10 @@ func TestLeafBehindEveryPortOfAHost(t *testing.T) {
 	if err := sim.Move(tree.HCA(host, 3), 1, wrong, 40); err != nil {
 		t.Fatal(err)
 	}
-	right := want.Ends[3]
-	want.Ends[3].Switch = v1alpha1.Switch{ID: wrong[2:], Name: tree.LeafName(host, 4)}
-	want.Ends[3].SwitchPort = "40"
-	if diff := cmp.Diff(want, source.Look(t.Context(), ask(ports...))); diff != "" {
+	right := want.Links[3]
+	want.Links[3].Switch = v1alpha1.Switch{ID: wrong[2:], Name: tree.LeafName(host, 4)}
+	want.Links[3].SwitchPort = "40"
+	if diff := cmp.Diff(want, source.Discover(t.Context(), ask(ports...))); diff != "" {
 		t.Errorf("cable moved (-want +got):\n%s", diff)
 	}
 
@@ -109,16 +111,16 @@ func TestLeafBehindEveryPortOfAHost(t *testing.T) {
 	if err := sim.Move(tree.HCA(host, 3), 1, "", 0); err != nil {
 		t.Fatal(err)
 	}
-	out := source.Look(t.Context(), ask(ports[3]))
-	if len(out.Ends) != 0 || out.Doubts[ports[3].Key] != cable.Blind || len(out.Skipped) != 1 {
+	out := source.Discover(t.Context(), ask(ports[3]))
+	if len(out.Links) != 0 || out.NoLink[ports[3].Key()] != worker.Unavailable || len(out.Skipped) != 1 {
 		t.Errorf("cable out: %+v", out)
 	}
 	leaf, n := tree.Leaf(host, 3)
 	if err := sim.Move(tree.HCA(host, 3), 1, leaf, n); err != nil {
 		t.Fatal(err)
 	}
-	want.Ends[3] = right
-	if diff := cmp.Diff(want, source.Look(t.Context(), ask(ports...))); diff != "" {
+	want.Links[3] = right
+	if diff := cmp.Diff(want, source.Discover(t.Context(), ask(ports...))); diff != "" {
 		t.Errorf("cable back (-want +got):\n%s", diff)
 	}
 }
@@ -141,11 +143,11 @@ func TestUplinksOfALeaf(t *testing.T) {
 			})
 		}
 	}
-	got, err := source.Walk(t.Context(), port("x", "u"), leaf[2:])
+	got, err := source.Uplinks(t.Context(), port("x", "u"), leaf[2:])
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	if _, err := source.Walk(t.Context(), port("x", "u"), "b83fd20300009900"); err == nil {
+	if _, err := source.Uplinks(t.Context(), port("x", "u"), "b83fd20300009900"); err == nil {
 		t.Error("walked a leaf that is not there")
 	}
 }
@@ -157,20 +159,20 @@ func TestLargeFabric(t *testing.T) {
 	source := ib.New(ib.Options{Open: func(umad string) (ib.Transport, error) { return sim.Open(umad) }})
 	const batch = (ibsim.MaxClients - 2) / 8
 	for first := 0; first < tree.Hosts; first += batch {
-		var ports []cable.Port
-		want := cable.Report{}
+		var ports []worker.Port
+		want := worker.Report{}
 		for host := first; host < min(first+batch, tree.Hosts); host++ {
 			for rail := range tree.Rails {
 				p := port(tree.HCA(host, rail), tree.HCA(host, rail))
 				leaf, n := tree.Leaf(host, rail)
 				ports = append(ports, p)
-				want.Ends = append(want.Ends, cable.End{
-					Key: p.Key, Switch: v1alpha1.Switch{ID: leaf[2:], Name: tree.LeafName(host, rail)},
+				want.Links = append(want.Links, worker.Link{
+					PortKey: p.Key(), Switch: v1alpha1.Switch{ID: leaf[2:], Name: tree.LeafName(host, rail)},
 					SwitchPort: strconv.Itoa(n), Confidence: 100,
 				})
 			}
 		}
-		if diff := cmp.Diff(want, source.Look(t.Context(), ask(ports...))); diff != "" {
+		if diff := cmp.Diff(want, source.Discover(t.Context(), ask(ports...))); diff != "" {
 			t.Fatalf("hosts %d and on (-want +got):\n%s", first, diff)
 		}
 	}
@@ -185,8 +187,8 @@ func TestLossySwitch(t *testing.T) {
 		t.Fatal(err)
 	}
 	source := ib.New(ib.Options{Open: func(string) (ib.Transport, error) { return sim.Open(tree.HCA(0, 0)) }})
-	r := source.Look(t.Context(), ask(port("x", "u")))
-	if len(r.Ends) != 1 || r.Ends[0].Switch.ID != leaf[2:] {
+	r := source.Discover(t.Context(), ask(port("x", "u")))
+	if len(r.Links) != 1 || r.Links[0].Switch.ID != leaf[2:] {
 		t.Errorf("%+v", r)
 	}
 }
@@ -210,18 +212,18 @@ func TestRealFabric(t *testing.T) {
 	answers, mismatches := 0, 0
 	began := time.Now()
 	for batch := range slices.Chunk(hcas, ibsim.MaxClients-2) {
-		var ports []cable.Port
+		var ports []worker.Port
 		for _, hca := range batch {
 			p := port(hca, hca)
-			p.Port = want[hca].from
+			p.Port = int32(want[hca].from)
 			ports = append(ports, p)
 		}
-		r := source.Look(t.Context(), ask(ports...))
+		r := source.Discover(t.Context(), ask(ports...))
 		for _, s := range r.Skipped {
 			t.Errorf("%s: %s", s.Name, s.Reason)
 		}
-		answers += len(r.Ends)
-		for _, e := range r.Ends {
+		answers += len(r.Links)
+		for _, e := range r.Links {
 			w := want[e.ID]
 			if e.Switch.ID != w.guid || e.SwitchPort != w.port || e.Switch.Name != w.name {
 				mismatches++

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/heddle-dev/heddle/topo/worker/cable"
+	"github.com/heddle-dev/heddle/topo/worker"
 )
 
 // Size is the length of a management datagram, in bytes.
@@ -179,7 +179,7 @@ func parseNodeInfo(b []byte) (NodeInfo, error) {
 
 // parseNodeDescription reads 64 bytes of NodeDescription.
 func parseNodeDescription(b []byte) string {
-	return cable.Text(b[:min(len(b), dataLength)], dataLength)
+	return worker.Text(b[:min(len(b), dataLength)], dataLength)
 }
 
 // parsePortInfo reads 64 bytes of PortInfo.

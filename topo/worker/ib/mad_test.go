@@ -16,7 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
+	"github.com/heddle-dev/heddle/topo/worker"
 )
 
 func TestRequest(t *testing.T) {
@@ -168,39 +168,41 @@ func fails(err error) func(MAD) ([]byte, error) {
 
 func TestLookSaysWhatIsWrong(t *testing.T) {
 	good := script{attrNodeInfo: says(info(nil)), attrNodeDesc: says([]byte("MF0;leaf-1:MQM9700/U1"))}
-	port := cable.Port{
-		Key: cable.Key{ID: "0000:18:00.0", Port: 1}, HCA: "mlx5_0", LinkLayer: machine.InfiniBand,
-		State: machine.PortActive, UMAD: []string{"umad0"},
+	port := worker.Port{
+		Rail: v1alpha1.Rail{
+			ID: "0000:18:00.0", Port: 1, HCA: "mlx5_0", LinkLayer: machine.InfiniBand, LinkState: v1alpha1.LinkActive,
+		},
+		UMAD: []string{"umad0"},
 	}
-	end := func(name string) []cable.End {
-		return []cable.End{{
-			Key: port.Key, Switch: v1alpha1.Switch{ID: "2c5eab0300c26480", Name: name}, SwitchPort: "8", Confidence: 100,
+	end := func(name string) []worker.Link {
+		return []worker.Link{{
+			PortKey: port.Key(), Switch: v1alpha1.Switch{ID: "2c5eab0300c26480", Name: name}, SwitchPort: "8", Confidence: 100,
 		}}
 	}
-	with := func(change func(*cable.Port)) cable.Port {
+	with := func(change func(*worker.Port)) worker.Port {
 		p := port
 		change(&p)
 		return p
 	}
 	for _, tt := range []struct {
 		name   string
-		port   cable.Port
+		port   worker.Port
 		peer   script
 		open   error
-		ends   []cable.End
-		doubts map[cable.Key]cable.Doubt
+		ends   []worker.Link
+		absent map[worker.PortKey]worker.Absence
 		reason string
 	}{
 		{name: "good", port: port, peer: good, ends: end("MF0;leaf-1:MQM9700/U1")},
 		{
-			name: "before a subnet manager came", port: with(func(p *cable.Port) { p.State = machine.PortInit }), peer: good,
+			name: "before a subnet manager came", port: with(func(p *worker.Port) { p.LinkState = v1alpha1.LinkInit }), peer: good,
 			ends: end("MF0;leaf-1:MQM9700/U1"),
 		},
 		{
-			name: "down", port: with(func(p *cable.Port) { p.State = machine.PortDown }), peer: good,
-			doubts: map[cable.Key]cable.Doubt{port.Key: cable.Blind},
+			name: "down", port: with(func(p *worker.Port) { p.LinkState = v1alpha1.LinkDown }), peer: good,
+			absent: map[worker.PortKey]worker.Absence{port.Key(): worker.Unavailable},
 		},
-		{name: "Ethernet", port: with(func(p *cable.Port) { p.LinkLayer = machine.Ethernet }), peer: good},
+		{name: "Ethernet", port: with(func(p *worker.Port) { p.LinkLayer = machine.Ethernet }), peer: good},
 		{
 			name: "name of any bytes", port: port, ends: end("a?\uff21?"),
 			peer: script{attrNodeInfo: says(info(nil)), attrNodeDesc: says([]byte("a\x1b\uff21\xff\x00rest"))},
@@ -217,21 +219,21 @@ func TestLookSaysWhatIsWrong(t *testing.T) {
 		},
 		{
 			name: "no answer", port: port, reason: "NodeInfo: no answer",
-			peer: script{attrNodeInfo: fails(ErrNoAnswer)}, doubts: map[cable.Key]cable.Doubt{port.Key: cable.Blind},
+			peer: script{attrNodeInfo: fails(ErrNoAnswer)}, absent: map[worker.PortKey]worker.Absence{port.Key(): worker.Unavailable},
 		},
 		{
 			name: "not allowed", port: port, open: syscall.EACCES, reason: "open umad0: permission denied",
-			doubts: map[cable.Key]cable.Doubt{port.Key: cable.Blind},
+			absent: map[worker.PortKey]worker.Absence{port.Key(): worker.Unavailable},
 		},
 		{
-			name: "no module", port: with(func(p *cable.Port) { p.UMAD = nil }), reason: errNoDevice.Error(),
-			doubts: map[cable.Key]cable.Doubt{port.Key: cable.Blind},
+			name: "no module", port: with(func(p *worker.Port) { p.UMAD = nil }), reason: errNoDevice.Error(),
+			absent: map[worker.PortKey]worker.Absence{port.Key(): worker.Unavailable},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := New(Options{Open: func(string) (Transport, error) { return tt.peer, tt.open }})
-			got := s.Look(t.Context(), cable.Question{Ports: []cable.Port{tt.port}, Topology: config.Default().Topology})
-			want := cable.Report{Ends: tt.ends, Doubts: tt.doubts}
+			got := s.Discover(t.Context(), worker.Query{Ports: []worker.Port{tt.port}, Topology: config.Default().Topology})
+			want := worker.Report{Links: tt.ends, NoLink: tt.absent}
 			if tt.reason != "" {
 				want.Skipped = []v1alpha1.Skipped{{Name: "mlx5_0 port 1", Reason: tt.reason}}
 			}
@@ -241,7 +243,7 @@ func TestLookSaysWhatIsWrong(t *testing.T) {
 		})
 	}
 	off := New(Options{Open: func(string) (Transport, error) { t.Error("asked"); return nil, errNoDevice }})
-	if r := off.Look(t.Context(), cable.Question{Ports: []cable.Port{port}}); len(r.Ends)+len(r.Doubts) != 0 {
+	if r := off.Discover(t.Context(), worker.Query{Ports: []worker.Port{port}}); len(r.Links)+len(r.NoLink) != 0 {
 		t.Errorf("a source that is off says %+v", r)
 	}
 }
@@ -262,12 +264,12 @@ func TestSecondPortIsFoundByAsking(t *testing.T) {
 	s := New(Options{Open: func(device string) (Transport, error) {
 		return map[string]script{"umad4": self(1), "umad5": self(2)}[device], nil
 	}})
-	p := cable.Port{
-		Key: cable.Key{ID: "x", Port: 2}, LinkLayer: machine.InfiniBand, State: machine.PortActive,
+	p := worker.Port{
+		Rail: v1alpha1.Rail{ID: "x", Port: 2, LinkLayer: machine.InfiniBand, LinkState: v1alpha1.LinkActive},
 		UMAD: []string{"umad4", "umad5"},
 	}
-	r := s.Look(t.Context(), cable.Question{Ports: []cable.Port{p}, Topology: config.Default().Topology})
-	if len(r.Ends) != 1 || r.Ends[0].SwitchPort != "12" {
+	r := s.Discover(t.Context(), worker.Query{Ports: []worker.Port{p}, Topology: config.Default().Topology})
+	if len(r.Links) != 1 || r.Links[0].SwitchPort != "12" {
 		t.Errorf("%+v", r)
 	}
 }
@@ -291,16 +293,18 @@ func TestWalkIsPaced(t *testing.T) {
 			attrPortInfo: count(says(append(make([]byte, offPortInfoState), 4, 5<<4))),
 		}
 		s := New(Options{Open: func(string) (Transport, error) { return peer, nil }})
-		p := cable.Port{Key: cable.Key{Port: 1}, LinkLayer: machine.InfiniBand, State: machine.PortActive, UMAD: []string{"umad0"}}
+		p := worker.Port{
+			Rail: v1alpha1.Rail{Port: 1, LinkLayer: machine.InfiniBand, LinkState: v1alpha1.LinkActive}, UMAD: []string{"umad0"},
+		}
 		began := time.Now()
-		uplinks, err := s.Walk(t.Context(), p, "2c5eab0300c26480")
+		uplinks, err := s.Uplinks(t.Context(), p, "2c5eab0300c26480")
 		// 64 ports but our own, state and neighbor of each; the leaf and the spine's name.
 		if took := time.Since(began); err != nil || len(uplinks) != 64 || sent != 2*64+2 || took < time.Duration(sent)*defaultPace {
 			t.Errorf("%d uplinks, %d SMPs in %s, %v", len(uplinks), sent, took, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
-		if uplinks, err := s.Walk(ctx, p, "2c5eab0300c26480"); !errors.Is(err, context.DeadlineExceeded) {
+		if uplinks, err := s.Uplinks(ctx, p, "2c5eab0300c26480"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("out of time: %d uplinks, %v", len(uplinks), err)
 		}
 	})

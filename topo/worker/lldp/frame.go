@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/heddle-dev/heddle/topo/worker/cable"
+	"github.com/heddle-dev/heddle/topo/worker"
 )
 
 // EtherType is LLDP's.
@@ -164,9 +164,9 @@ func (n *Neighbor) take(kind uint16, value []byte) (err error) {
 		}
 		n.TTL = time.Duration(binary.BigEndian.Uint16(value)) * time.Second
 	case tlvPortDesc:
-		n.PortDescription = cable.Text(value, cable.MaxName)
+		n.PortDescription = worker.Text(value, worker.MaxName)
 	case tlvSystemName:
-		n.SystemName = cable.Text(value, cable.MaxSwitchName)
+		n.SystemName = worker.Text(value, worker.MaxSwitchName)
 	case tlvCapabilities:
 		// What it could do, then what is switched on.
 		if len(value) < 4 {

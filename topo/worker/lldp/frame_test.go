@@ -13,7 +13,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/worker"
 )
 
 func tlv(kind int, value ...byte) []byte {
@@ -129,11 +130,11 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		for _, s := range []string{n.SwitchID(false), n.SwitchID(true), n.SwitchPort()} {
-			if s == "" || len(s) > cable.MaxName || strings.ToValidUTF8(s, "") != s {
+			if s == "" || len(s) > worker.MaxName || strings.ToValidUTF8(s, "") != s {
 				t.Errorf("%q of %+v", s, n)
 			}
 		}
-		if len(n.SystemName) > cable.MaxSwitchName {
+		if len(n.SystemName) > worker.MaxSwitchName {
 			t.Errorf("%d bytes of name", len(n.SystemName))
 		}
 		var tab table
@@ -178,68 +179,69 @@ func TestNeighborsLiveAsLongAsTheySay(t *testing.T) {
 			Listen:  func(string) (Conn, error) { opened++; return eth0, nil },
 			Changed: func() { changes++ },
 		})
-		key := cable.Key{ID: "0000:18:00.0", Port: 1}
-		q := cable.Question{Topology: config.Default().Topology, Ports: []cable.Port{{
-			Key: key, LinkLayer: machine.Ethernet, State: machine.PortActive, Netdevs: []string{"eth0"},
+		key := worker.PortKey{ID: "0000:18:00.0", Port: 1}
+		q := worker.Query{Topology: config.Default().Topology, Ports: []worker.Port{{
+			Rail:    v1alpha1.Rail{ID: key.ID, Port: key.Port, LinkLayer: machine.Ethernet, LinkState: v1alpha1.LinkActive},
+			Netdevs: []string{"eth0"},
 		}}}
-		look := func(what string, wantEnds string, wantDoubt cable.Doubt, wantConfidence int32) {
+		discover := func(what string, wantLinks string, wantAbsence worker.Absence, wantConfidence int32) {
 			t.Helper()
 			synctest.Wait()
-			r := s.Look(context.Background(), q)
+			r := s.Discover(context.Background(), q)
 			id, confidence := "", int32(0)
-			for _, e := range r.Ends {
+			for _, e := range r.Links {
 				id, confidence = id+e.Switch.ID+" "+e.SwitchPort, e.Confidence
 			}
-			if id != wantEnds || r.Doubts[key] != wantDoubt || confidence != wantConfidence {
-				t.Errorf("%s: %q, confidence %d, doubt %d; want %q, %d, %d", what, id, confidence, r.Doubts[key], wantEnds, wantConfidence, wantDoubt)
+			if id != wantLinks || r.NoLink[key] != wantAbsence || confidence != wantConfidence {
+				t.Errorf("%s: %q, confidence %d, absence %d; want %q, %d, %d", what, id, confidence, r.NoLink[key], wantLinks, wantConfidence, wantAbsence)
 			}
 		}
 		const leaf = "02:00:00:00:ee:00 swp1"
-		look("at once", "", cable.Waiting, 0)
+		discover("at once", "", worker.Pending, 0)
 		<-time.After(firstFrame)
-		look("after the first frame's time", "", cable.Silent, 0)
+		discover("after the first frame's time", "", worker.Unknown, 0)
 
 		eth0.frames <- frame(chassis, swp1, ttl120, end)
-		look("heard", leaf, cable.Silent, 100)
+		discover("heard", leaf, worker.Unknown, 100)
 		<-time.After(100 * time.Second)
 		eth0.frames <- frame(chassis, swp1, ttl120, end)
 		<-time.After(119 * time.Second)
-		look("heard again", leaf, cable.Silent, 100)
+		discover("heard again", leaf, worker.Unknown, 100)
 		<-time.After(time.Second)
-		look("silent for its time", "", cable.Silent, 0)
+		discover("silent for its time", "", worker.Unknown, 0)
 
 		eth0.frames <- frame(chassis, swp1, ttl120, end)
 		eth0.frames <- frame(chassis, swp1, tlv(3, 0, 0), end)
-		look("said goodbye", "", cable.Silent, 0)
+		discover("said goodbye", "", worker.Unknown, 0)
 
 		// A server's own firmware speaks on the cable too; and then a second
 		// switch.
 		eth0.frames <- frame(tlv(1, 4, 0, 0, 0, 0, 0, 1), tlv(2, 3, 0, 0, 0, 0, 0, 1), ttl120, end)
-		look("only what is no bridge", "00:00:00:00:00:01 00:00:00:00:00:01", cable.Silent, 100)
+		discover("only what is no bridge", "00:00:00:00:00:01 00:00:00:00:00:01", worker.Unknown, 100)
 		eth0.frames <- frame(chassis, swp1, ttl120, bridge, end)
-		look("a bridge is likelier", leaf, cable.Silent, 100)
+		discover("a bridge is likelier", leaf, worker.Unknown, 100)
 		eth0.frames <- frame(tlv(1, 4, 2, 0, 0, 0, 0xee, 9), swp1, ttl120, bridge, end)
-		look("two switches on one cable", leaf, cable.Silent, ambiguous)
+		discover("two switches on one cable", leaf, worker.Unknown, ambiguous)
 
 		eth0.frames <- nil
 		eth0.running = false
-		look("down", "", cable.Blind, 0)
+		discover("down", "", worker.Unavailable, 0)
 		eth0.running = true
-		look("up again", "", cable.Waiting, 0)
+		discover("up again", "", worker.Pending, 0)
 		eth0.frames <- []byte("not LLDP at all, whatever it is")
-		look("after a bad frame", "", cable.Waiting, 0)
+		discover("after a bad frame", "", worker.Pending, 0)
 
 		eth0.gone = errors.New("no such device")
 		old := eth0
 		eth0 = newDevice()
-		look("a new device of that name", "", cable.Waiting, 0)
+		discover("a new device of that name", "", worker.Pending, 0)
 		select {
 		case <-old.closed:
 		default:
 			t.Error("the old device is still open")
 		}
 		q.Topology.Sources = nil
-		look("switched off", "", cable.Silent, 0)
+		discover("switched off", "", worker.Unknown, 0)
 		if _, open := <-eth0.closed; open {
 			t.Error("still listening while switched off")
 		}

@@ -8,7 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/heddle-dev/heddle/topo/worker/cable"
+	"github.com/heddle-dev/heddle/topo/worker"
 )
 
 // Kind is the sort of an identity.
@@ -94,11 +94,11 @@ func word(b []byte) string {
 	for s := string(b); s != ""; {
 		r, size := utf8.DecodeRuneInString(s)
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
-			return cable.Text(hex.EncodeToString(b), cable.MaxName)
+			return worker.Text(hex.EncodeToString(b), worker.MaxName)
 		}
 		s = s[size:]
 	}
-	return cable.Text(b, cable.MaxName)
+	return worker.Text(b, worker.MaxName)
 }
 
 // SwitchID is the neighbor's identity as a switch. An identity that a switch
@@ -108,7 +108,7 @@ func (n *Neighbor) SwitchID(contested bool) string {
 	if (n.Chassis.Unique() && !contested) || n.SystemName == "" || n.SystemName == n.Chassis.Text {
 		return n.Chassis.Text
 	}
-	return cable.Text(n.Chassis.Text+"@"+n.SystemName, cable.MaxName)
+	return worker.Text(n.Chassis.Text+"@"+n.SystemName, worker.MaxName)
 }
 
 // SwitchPort is the port as people know it: its name, which switches that

@@ -12,22 +12,23 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/lldpd"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
+	"github.com/heddle-dev/heddle/topo/worker"
 	"github.com/heddle-dev/heddle/topo/worker/lldp"
 )
 
-func ethernet(id string, netdevs ...string) cable.Port {
-	return cable.Port{
-		Key: cable.Key{ID: id, Port: 1}, HCA: id, LinkLayer: machine.Ethernet, State: machine.PortActive, Netdevs: netdevs,
+func ethernet(id string, netdevs ...string) worker.Port {
+	return worker.Port{
+		Rail:    v1alpha1.Rail{ID: id, Port: 1, HCA: id, LinkLayer: machine.Ethernet, LinkState: v1alpha1.LinkActive},
+		Netdevs: netdevs,
 	}
 }
 
-func ask(ports ...cable.Port) cable.Question {
-	return cable.Question{Ports: ports, Topology: config.Default().Topology}
+func ask(ports ...worker.Port) worker.Query {
+	return worker.Query{Ports: ports, Topology: config.Default().Topology}
 }
 
-func end(p cable.Port, id, name, port string) cable.End {
-	return cable.End{Key: p.Key, Switch: v1alpha1.Switch{ID: id, Name: name}, SwitchPort: port, Confidence: 100}
+func end(p worker.Port, id, name, port string) worker.Link {
+	return worker.Link{PortKey: p.Key(), Switch: v1alpha1.Switch{ID: id, Name: name}, SwitchPort: port, Confidence: 100}
 }
 
 // memberships are the LLDP groups that a network device listens to.
@@ -66,12 +67,12 @@ func TestRealSwitches(t *testing.T) {
 		leaves = append(leaves, s)
 	}
 	source := lldp.New(lldp.Options{})
-	ports := []cable.Port{ethernet("a", "rail0"), ethernet("b", "rail1"), ethernet("c", "rail2"), ethernet("d", "rail3")}
-	waiting := cable.Report{Doubts: map[cable.Key]cable.Doubt{}}
+	ports := []worker.Port{ethernet("a", "rail0"), ethernet("b", "rail1"), ethernet("c", "rail2"), ethernet("d", "rail3")}
+	waiting := worker.Report{NoLink: map[worker.PortKey]worker.Absence{}}
 	for _, p := range ports {
-		waiting.Doubts[p.Key] = cable.Waiting
+		waiting.NoLink[p.Key()] = worker.Pending
 	}
-	lldpd.Eventually(t, "links up, no frame yet", func() bool { return cmp.Equal(waiting, source.Look(ctx, ask(ports...))) })
+	lldpd.Eventually(t, "links up, no frame yet", func() bool { return cmp.Equal(waiting, source.Discover(ctx, ask(ports...))) })
 	for _, s := range leaves {
 		if err := s.Start(ctx); err != nil {
 			t.Fatal(err)
@@ -83,11 +84,11 @@ func TestRealSwitches(t *testing.T) {
 		}()
 	}
 	began := time.Now()
-	want := cable.Report{Ends: []cable.End{
+	want := worker.Report{Links: []worker.Link{
 		end(ports[0], "02:00:00:00:ee:00", "dc1-leaf00", "swp1"), end(ports[1], "02:00:00:00:ee:00", "dc1-leaf00", "swp2"),
 		end(ports[2], "02:00:00:00:ee:01", "dc1-leaf01", "swp1"), end(ports[3], "02:00:00:00:ee:01", "dc1-leaf01", "swp2"),
 	}}
-	lldpd.Eventually(t, "four switches", func() bool { return cmp.Equal(want, source.Look(ctx, ask(ports...))) })
+	lldpd.Eventually(t, "four switches", func() bool { return cmp.Equal(want, source.Discover(ctx, ask(ports...))) })
 	t.Log("all heard after", time.Since(began))
 	if n := memberships(t, "rail0"); n != 3 {
 		t.Errorf("%d groups joined, want 3", n)
@@ -99,21 +100,21 @@ func TestRealSwitches(t *testing.T) {
 		t.Fatal(err)
 	}
 	down := want
-	down.Ends = []cable.End{want.Ends[0], want.Ends[2], want.Ends[3]}
-	down.Doubts = map[cable.Key]cable.Doubt{ports[1].Key: cable.Blind}
-	lldpd.Eventually(t, "rail1 down", func() bool { return cmp.Equal(down, source.Look(ctx, ask(ports...))) })
+	down.Links = []worker.Link{want.Links[0], want.Links[2], want.Links[3]}
+	down.NoLink = map[worker.PortKey]worker.Absence{ports[1].Key(): worker.Unavailable}
+	lldpd.Eventually(t, "rail1 down", func() bool { return cmp.Equal(down, source.Discover(ctx, ask(ports...))) })
 	if err := leaves[0].Port(ctx, "swp2", "up"); err != nil {
 		t.Fatal(err)
 	}
-	lldpd.Eventually(t, "rail1 up again", func() bool { return cmp.Equal(want, source.Look(ctx, ask(ports...))) })
+	lldpd.Eventually(t, "rail1 up again", func() bool { return cmp.Equal(want, source.Discover(ctx, ask(ports...))) })
 
 	// lldpd says goodbye when it ends.
 	if err := leaves[1].Stop(); err != nil {
 		t.Fatal(err)
 	}
-	lldpd.Eventually(t, "leaf 1 has said goodbye", func() bool { return len(source.Look(ctx, ask(ports...)).Ends) == 2 })
+	lldpd.Eventually(t, "leaf 1 has said goodbye", func() bool { return len(source.Discover(ctx, ask(ports...)).Links) == 2 })
 
-	if r := source.Look(ctx, ask(ports[0], ethernet("x", "none0"))); len(r.Ends) != 1 || len(r.Skipped) != 1 {
+	if r := source.Discover(ctx, ask(ports[0], ethernet("x", "none0"))); len(r.Links) != 1 || len(r.Skipped) != 1 {
 		t.Errorf("a network device that is not there: %+v", r)
 	}
 	if n := memberships(t, "rail2"); n != 0 {
@@ -134,7 +135,7 @@ func TestRealSwitchesOfOneIdentity(t *testing.T) {
 		return
 	}
 	ctx := t.Context()
-	ports := []cable.Port{ethernet("a", "rail0"), ethernet("b", "rail1")}
+	ports := []worker.Port{ethernet("a", "rail0"), ethernet("b", "rail1")}
 	for i, p := range ports {
 		s, err := lldpd.NewSwitch(ctx, "leaf"+string(rune('0'+i)), "")
 		if err != nil {
@@ -149,13 +150,13 @@ func TestRealSwitchesOfOneIdentity(t *testing.T) {
 	}
 	source := lldp.New(lldp.Options{})
 	defer source.Close()
-	var r cable.Report
+	var r worker.Report
 	lldpd.Eventually(t, "two switches", func() bool {
-		r = source.Look(ctx, ask(ports...))
-		return len(r.Ends) == 2
+		r = source.Discover(ctx, ask(ports...))
+		return len(r.Links) == 2
 	})
-	t.Logf("%+v", r.Ends)
-	if r.Ends[0].Switch.ID == r.Ends[1].Switch.ID || r.Ends[0].Switch.Name != "leaf0" || r.Ends[1].Switch.Name != "leaf1" {
-		t.Errorf("not told apart: %+v", r.Ends)
+	t.Logf("%+v", r.Links)
+	if r.Links[0].Switch.ID == r.Links[1].Switch.ID || r.Links[0].Switch.Name != "leaf0" || r.Links[1].Switch.Name != "leaf1" {
+		t.Errorf("not told apart: %+v", r.Links)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
+	"github.com/heddle-dev/heddle/topo/worker"
 )
 
 // firstFrame is how long a switch may take to say something after a socket
@@ -87,7 +87,7 @@ func New(o Options) *Source {
 	return s
 }
 
-// Kind implements [cable.Source].
+// Kind implements [worker.Source].
 func (s *Source) Kind() v1alpha1.Source { return v1alpha1.SourceLLDP }
 
 // Close stops listening everywhere.
@@ -95,10 +95,10 @@ func (s *Source) Close() error { return s.follow(nil, nil) }
 
 // Look tells who was heard last, and from now on listens on the devices of
 // these ports and no others.
-func (s *Source) Look(_ context.Context, q cable.Question) cable.Report {
-	var r cable.Report
+func (s *Source) Discover(_ context.Context, q worker.Query) worker.Report {
+	var r worker.Report
 	wanted := map[string]bool{}
-	var ports []*cable.Port
+	var ports []*worker.Port
 	if q.Topology.Uses(config.SourceLLDP) {
 		for i := range q.Ports {
 			if p := &q.Ports[i]; p.LinkLayer == machine.Ethernet {
@@ -242,13 +242,13 @@ func (s *Source) contested(now time.Time) map[ID]bool {
 }
 
 // port enters what is known about one port.
-func (s *Source) port(r *cable.Report, p *cable.Port, now time.Time, contested map[ID]bool, failed map[string]bool) {
-	doubt := cable.Silent
+func (s *Source) port(r *worker.Report, p *worker.Port, now time.Time, contested map[ID]bool, failed map[string]bool) {
+	doubt := worker.Unknown
 	for _, netdev := range p.Netdevs {
 		l := s.listeners[netdev]
 		if l == nil {
 			if failed[netdev] {
-				doubt = cable.Blind
+				doubt = worker.Unavailable
 			}
 			continue
 		}
@@ -258,8 +258,8 @@ func (s *Source) port(r *cable.Report, p *cable.Port, now time.Time, contested m
 			continue
 		}
 		best := &heard[0]
-		end := cable.End{
-			Key:        p.Key,
+		end := worker.Link{
+			PortKey:    p.Key(),
 			Switch:     v1alpha1.Switch{ID: best.SwitchID(contested[best.Chassis]), Name: best.SystemName},
 			SwitchPort: best.SwitchPort(), Confidence: 100,
 		}
@@ -268,14 +268,14 @@ func (s *Source) port(r *cable.Report, p *cable.Port, now time.Time, contested m
 			r.Skip(netdev, fmt.Sprintf("two switches are heard, %s and %s; one cable has one other end",
 				best.Chassis.Text, heard[1].Chassis.Text))
 		}
-		r.Ends = append(r.Ends, end)
+		r.Links = append(r.Links, end)
 		return
 	}
 	if len(p.Netdevs) == 0 && !p.Up() {
-		doubt = cable.Blind
+		doubt = worker.Unavailable
 	}
-	if doubt != cable.Silent {
-		r.Doubt(p.Key, doubt)
+	if doubt != worker.Unknown {
+		r.Without(p.Key(), doubt)
 	}
 }
 
@@ -283,12 +283,12 @@ func (s *Source) port(r *cable.Report, p *cable.Port, now time.Time, contested m
 const ambiguous = 60
 
 // doubt says why nothing was heard.
-func (l *listener) doubt(p *cable.Port, now time.Time) cable.Doubt {
+func (l *listener) doubt(p *worker.Port, now time.Time) worker.Absence {
 	switch {
 	case !l.up || !p.Up():
-		return cable.Blind
+		return worker.Unavailable
 	case now.Sub(l.since) < firstFrame:
-		return cable.Waiting
+		return worker.Pending
 	}
-	return cable.Silent
+	return worker.Unknown
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
+	"github.com/heddle-dev/heddle/topo/worker"
 )
 
 // MaxFile is the largest file that is read, in bytes: what a ConfigMap holds.
@@ -30,18 +30,12 @@ const (
 	maxPlane = 15
 )
 
-// Node is what a file says about one node.
+// Node is what a file has about one node.
 type Node struct {
 	// Path are its groups, top first.
-	Path  []string
-	Rails []Rail
-}
-
-// Rail is the switch that a rail leads to.
-type Rail struct {
-	Rail, Plane int
-	Switch      v1alpha1.Switch
-	Port        string
+	Path []string
+	// Rails have number, plane and the switch port that they lead to.
+	Rails []v1alpha1.Rail
 }
 
 // Parse reads a file. The error has every fault in it, each with file, line
@@ -249,7 +243,7 @@ func (p *parser) path(n *yaml.Node, at string) (path []string) {
 	return path
 }
 
-func (p *parser) rails(n *yaml.Node, at string) (rails []Rail) {
+func (p *parser) rails(n *yaml.Node, at string) (rails []v1alpha1.Rail) {
 	p.section(n, at, func(key, value *yaml.Node) bool {
 		place := at + "." + key.Value
 		r, ok := number(key.Value)
@@ -262,26 +256,26 @@ func (p *parser) rails(n *yaml.Node, at string) (rails []Rail) {
 		} else {
 			r.Switch.ID = p.text(value, place)
 		}
-		if r.Switch.ID = cable.Text(r.Switch.ID, cable.MaxName); r.Switch.ID == "" {
+		if r.Switch.ID = worker.Text(r.Switch.ID, worker.MaxName); r.Switch.ID == "" {
 			p.fault(value, place, "names no switch")
 		}
 		rails = append(rails, r)
 		return true
 	})
-	slices.SortFunc(rails, func(a, b Rail) int {
+	slices.SortFunc(rails, func(a, b v1alpha1.Rail) int {
 		return cmp.Or(cmp.Compare(a.Rail, b.Rail), cmp.Compare(a.Plane, b.Plane))
 	})
 	return rails
 }
 
-func (p *parser) rail(r *Rail, key, value *yaml.Node, at string) bool {
+func (p *parser) rail(r *v1alpha1.Rail, key, value *yaml.Node, at string) bool {
 	switch key.Value {
 	case "switch":
 		r.Switch.ID = p.text(value, at+".switch")
 	case "name":
-		r.Switch.Name = cable.Text(p.text(value, at+".name"), cable.MaxSwitchName)
+		r.Switch.Name = worker.Text(p.text(value, at+".name"), worker.MaxSwitchName)
 	case "port":
-		r.Port = cable.Text(p.text(value, at+".port"), cable.MaxName)
+		r.SwitchPort = worker.Text(p.text(value, at+".port"), worker.MaxName)
 	default:
 		return false
 	}
@@ -289,15 +283,18 @@ func (p *parser) rail(r *Rail, key, value *yaml.Node, at string) bool {
 }
 
 // number reads "3" or "3/1".
-func number(s string) (r Rail, ok bool) {
+func number(s string) (r v1alpha1.Rail, ok bool) {
 	rail, plane, two := strings.Cut(s, "/")
-	var err, errPlane error
-	r.Rail, err = strconv.Atoi(rail)
-	if two {
-		r.Plane, errPlane = strconv.Atoi(plane)
+	if !two {
+		plane = "0"
 	}
-	ok = err == nil && errPlane == nil && r.Rail >= 0 && r.Rail <= maxRail && r.Plane >= 0 && r.Plane <= maxPlane
-	return r, ok && strconv.Itoa(r.Rail) == rail
+	n, err := strconv.Atoi(rail)
+	m, errPlane := strconv.Atoi(plane)
+	ok = err == nil && errPlane == nil && n >= 0 && n <= maxRail && m >= 0 && m <= maxPlane && strconv.Itoa(n) == rail
+	if ok {
+		r = v1alpha1.Rail{Rail: int32(n), Plane: int32(m), Switch: &v1alpha1.Switch{}, Confidence: Confidence}
+	}
+	return r, ok
 }
 
 // cycles refuses groups that stand in themselves, each circle once.

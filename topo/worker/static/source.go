@@ -2,16 +2,14 @@ package static
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
+	"github.com/heddle-dev/heddle/topo/worker"
 )
 
 // Confidence is how far a file is believed, in percent: people write what
@@ -38,12 +36,12 @@ func New(log *slog.Logger) *Source {
 	return &Source{log: log}
 }
 
-// Kind implements [cable.Source].
+// Kind implements [worker.Source].
 func (s *Source) Kind() v1alpha1.Source { return v1alpha1.SourceStatic }
 
 // Look says what the file says about the node.
-func (s *Source) Look(ctx context.Context, q cable.Question) cable.Report {
-	var r cable.Report
+func (s *Source) Discover(ctx context.Context, q worker.Query) worker.Report {
+	var r worker.Report
 	path := string(q.Topology.StaticFile)
 	if path == "" || !q.Topology.Uses(config.SourceStatic) {
 		s.path, s.file = "", nil
@@ -57,32 +55,14 @@ func (s *Source) Look(ctx context.Context, q cable.Question) cable.Report {
 		r.Skip("static", s.err.Error())
 	}
 	if s.file == nil {
-		r.PathDoubt = cable.Blind
+		r.NoPath = worker.Unavailable
 		return r
 	}
 	r.Path = s.file.Path
-	for i := range s.file.Rails {
-		s.rail(&r, &s.file.Rails[i], q.Ports)
+	for _, rail := range s.file.Rails {
+		r.AddRail(&q, "static", rail)
 	}
 	return r
-}
-
-// rail finds the port of a rail.
-func (s *Source) rail(r *cable.Report, rail *Rail, ports []cable.Port) {
-	found := false
-	for i := range ports {
-		p := &ports[i]
-		if p.Role != machine.RoleFabric || p.Rail != rail.Rail || p.Plane != rail.Plane {
-			continue
-		}
-		found = true
-		r.Ends = append(r.Ends, cable.End{
-			Key: p.Key, Switch: rail.Switch, SwitchPort: rail.Port, Confidence: Confidence,
-		})
-	}
-	if !found {
-		r.Skip("static", fmt.Sprintf("rail %d, plane %d: the node has none", rail.Rail, rail.Plane))
-	}
 }
 
 // read reads the file if it is another than before. A mounted ConfigMap is

@@ -11,7 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/topo/worker/cable"
+	"github.com/heddle-dev/heddle/topo/worker"
 )
 
 const good = `version: v1
@@ -33,10 +33,10 @@ func TestParse(t *testing.T) {
 	got, err := Parse("f", []byte(good))
 	want := map[string]Node{
 		"n1": {Path: []string{"switchbox-1", "dragonfly-2"}},
-		"n2": {Path: []string{"switchbox-1", "dragonfly-3"}, Rails: []Rail{
-			{Rail: 0, Switch: v1alpha1.Switch{ID: "leaf-a"}},
-			{Rail: 0, Plane: 1, Switch: v1alpha1.Switch{ID: "leaf-c"}},
-			{Rail: 1, Switch: v1alpha1.Switch{ID: "2c5eab0300c26480", Name: "leaf b"}, Port: "7"},
+		"n2": {Path: []string{"switchbox-1", "dragonfly-3"}, Rails: []v1alpha1.Rail{
+			{Rail: 0, Switch: &v1alpha1.Switch{ID: "leaf-a"}, Confidence: Confidence},
+			{Rail: 0, Plane: 1, Switch: &v1alpha1.Switch{ID: "leaf-c"}, Confidence: Confidence},
+			{Rail: 1, Switch: &v1alpha1.Switch{ID: "2c5eab0300c26480", Name: "leaf b"}, SwitchPort: "7", Confidence: Confidence},
 		}},
 		"n3": {},
 	}
@@ -110,35 +110,35 @@ func TestSourceKeepsTheLastGoodFile(t *testing.T) {
 	}
 	topology := config.Default().Topology
 	topology.StaticFile = config.AbsolutePath(file)
-	port := func(id string, rail, plane int, role machine.Role) cable.Port {
-		return cable.Port{Key: cable.Key{ID: id, Port: 1}, Rail: rail, Plane: plane, Role: role}
+	port := func(id string, rail, plane int32, role machine.Role) worker.Port {
+		return worker.Port{Rail: v1alpha1.Rail{ID: id, Port: 1, Rail: rail, Plane: plane, Role: string(role)}}
 	}
-	q := cable.Question{Node: "n2", Topology: topology, Ports: []cable.Port{
+	q := worker.Query{Node: "n2", Topology: topology, Ports: []worker.Port{
 		port("a", 0, 0, machine.RoleFabric), port("b", 0, 1, machine.RoleFabric), port("s", 0, 0, machine.RoleStorage),
 	}}
 	s := New(nil)
-	if r := s.Look(t.Context(), q); r.PathDoubt != cable.Blind || len(r.Skipped) != 1 {
+	if r := s.Discover(t.Context(), q); r.NoPath != worker.Unavailable || len(r.Skipped) != 1 {
 		t.Errorf("no file: %+v", r)
 	}
 	write(good)
-	want := cable.Report{
+	want := worker.Report{
 		Path: []string{"switchbox-1", "dragonfly-3"},
-		Ends: []cable.End{
-			{Key: cable.Key{ID: "a", Port: 1}, Switch: v1alpha1.Switch{ID: "leaf-a"}, Confidence: Confidence},
-			{Key: cable.Key{ID: "b", Port: 1}, Switch: v1alpha1.Switch{ID: "leaf-c"}, Confidence: Confidence},
+		Links: []worker.Link{
+			{PortKey: worker.PortKey{ID: "a", Port: 1}, Switch: v1alpha1.Switch{ID: "leaf-a"}, Confidence: Confidence},
+			{PortKey: worker.PortKey{ID: "b", Port: 1}, Switch: v1alpha1.Switch{ID: "leaf-c"}, Confidence: Confidence},
 		},
 		Skipped: []v1alpha1.Skipped{{Name: "static", Reason: "rail 1, plane 0: the node has none"}},
 	}
-	if diff := cmp.Diff(want, s.Look(t.Context(), q)); diff != "" {
+	if diff := cmp.Diff(want, s.Discover(t.Context(), q)); diff != "" {
 		t.Errorf("good file (-want +got):\n%s", diff)
 	}
 	write("version: v2\nnodes: {}\n")
 	want.Skipped = append([]v1alpha1.Skipped{{Name: "static", Reason: `topology.yaml:1: version: "v2" is not v1`}}, want.Skipped...)
-	if diff := cmp.Diff(want, s.Look(t.Context(), q)); diff != "" {
+	if diff := cmp.Diff(want, s.Discover(t.Context(), q)); diff != "" {
 		t.Errorf("bad file (-want +got):\n%s", diff)
 	}
 	write("version: v1\nnodes: {}\n")
-	if diff := cmp.Diff(cable.Report{}, s.Look(t.Context(), q)); diff != "" {
+	if diff := cmp.Diff(worker.Report{}, s.Discover(t.Context(), q)); diff != "" {
 		t.Errorf("file without the node (-want +got):\n%s", diff)
 	}
 }

@@ -1,19 +1,23 @@
 // Package doctor is `heddle doctor`: it explains every zero, every device that
 // was left out, every reader that failed, and what a Node lacks of what it
-// should carry, and tells which containers have which devices. It renders what
-// packages beside it found and what the device plugin answers, and changes
-// nothing.
+// should carry, and shows which containers have which devices.
+//
+// It first reads what it is about, an [input]; the checks are functions of that
+// and return findings. It changes nothing.
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
@@ -35,138 +39,190 @@ Exit code 1 if there is a problem; notes are not problems.`,
   heddle doctor --node gpu-1                  a Node, as the API server knows it: from anywhere
   heddle doctor --machine host --node gpu-1   both, and what the Node lacks of what the host has`,
 	}
-	var from source.Flags
-	from.Register(c.Flags())
-	var api cluster.Flags
-	api.Register(c)
-	node := c.Flags().String("node", "", "`name` of a Node to ask the API server about")
-	_ = c.RegisterFlagCompletionFunc("node", api.CompleteNodes) // It fails only for a flag that is not there.
-	url := c.Flags().String(pluginFlag, pluginURL, "`URL` of heddle-device-plugin's metrics address; asked about this host")
+	var f flags
+	f.machine.Register(c.Flags())
+	f.api.Register(c)
+	c.Flags().StringVar(&f.node, "node", "", "`name` of a Node to ask the API server about")
+	_ = c.RegisterFlagCompletionFunc("node", f.api.CompleteNodes) // It fails only for a flag that is not there.
+	c.Flags().StringVar(&f.pluginURL, pluginFlag, defaultPluginURL,
+		"`URL` of heddle-device-plugin's metrics address; asked about this host")
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		found, err := run(c.Context(), c.Flags(), &from, &api, *node, *url)
+		in, err := f.read(c.Context(), c.Flags())
 		if err != nil {
 			return err
 		}
-		if err := output.Print(c, found, found.Text()); err != nil {
+		r := diagnose(in)
+		if err := output.Print(c, r, r.Text()); err != nil {
 			return err
 		}
-		if finding.Problems(found.Findings) > 0 {
+		if finding.Problems(r.Findings) > 0 {
 			return cli.ErrFindings
 		}
 		return nil
 	}
-	c.AddCommand(taintsCommand(&api))
+	c.AddCommand(taintsCommand(&f.api))
 	return c
 }
 
-func run(
-	ctx context.Context, set *pflag.FlagSet, from *source.Flags, api *cluster.Flags, node, url string,
-) (*Report, error) {
-	var there *onNode
-	if node != "" {
+// flags say what to read.
+type flags struct {
+	machine         source.Flags
+	api             cluster.Flags
+	node, pluginURL string
+}
+
+// input is what the checks look at.
+type input struct {
+	// machine and its configuration; nil if none was read.
+	machine *source.Subject
+	// node is what the API server knows; nil if it was not asked. config is the
+	// Node's.
+	node   *clusterNode
+	config config.NodeConfig
+	// plugin is nil if the device plugin was not asked, or did not answer, which
+	// pluginErr is then. here is whether it was asked at its address and not
+	// through the API server, and pluginExpected whether the user gave that.
+	plugin         *report.Report
+	pluginErr      error
+	here           bool
+	pluginExpected bool
+	// named is whether the configuration is given. If not, names are those in
+	// use, and the device plugin of this host has counts.
+	named  bool
+	names  resourceNames
+	counts []report.Resource
+}
+
+// read reads everything that the flags name.
+func (f *flags) read(ctx context.Context, set *pflag.FlagSet) (*input, error) {
+	in := &input{named: set.Changed("config")}
+	if f.node != "" {
 		var err error
-		if there, err = ask(ctx, api, node); err != nil {
+		if in.node, err = readNode(ctx, &f.api, f.node); err != nil {
 			return nil, err
 		}
-		from.Of(node, there.node.Labels)
+		f.machine.Of(f.node, in.node.node.Labels)
 	}
-	looks := there == nil || set.Changed("machine")
-	given := set.Changed(pluginFlag)
-	var plugin *answer
-	if given || looks && set.Lookup("machine").Value.String() == source.Host {
-		plugin = askPlugin(ctx, url)
-	}
-	found, err := look(ctx, from, looks, !set.Changed("config"), there, plugin)
-	if err != nil {
-		return nil, err
-	}
+	readsMachine := in.node == nil || set.Changed("machine")
+	in.here = set.Changed(pluginFlag) || readsMachine && set.Lookup("machine").Value.String() == source.Host
 	switch {
-	case plugin != nil:
-		found.addPlugin(plugin, given || there.offers())
-	case there != nil:
-		found.addPluginOf(ctx, there)
+	case in.here:
+		in.plugin, in.pluginErr = askPlugin(ctx, f.pluginURL)
+		in.pluginExpected = set.Changed(pluginFlag)
+	case in.node != nil && in.node.pod(devicePlugin) != nil:
+		in.plugin, in.pluginErr = cluster.Report(ctx, in.node.client, f.node)
 	}
-	return &found, nil
-}
-
-// look explains the machine, if it is to be looked at, and the Node, if there
-// is one. Without a configuration it goes by the names that are in use.
-func look(
-	ctx context.Context, from *source.Flags, looks, unnamed bool, there *onNode, plugin *answer,
-) (found Report, err error) {
-	var notes []finding.Finding
-	if unnamed {
-		var names resourceNames
-		names, notes = namesInUse(there, plugin)
-		from.Named(names.gpu, names.hcas)
-	}
-	if looks {
-		subject, err := from.Load(ctx)
-		if err != nil {
-			return found, err
+	if !in.named {
+		switch {
+		case in.here && in.plugin != nil:
+			in.names, in.counts = namesServed(in.plugin), in.plugin.Resources
+		case in.node != nil:
+			in.names = namesOffered(in.node.node)
 		}
-		found = Machine(subject)
+		f.machine.Named(in.names.gpu, in.names.hcas)
 	}
-	if unnamed {
-		found.countServed(plugin)
-		found.Findings = append(found.Findings, notes...)
+	if readsMachine {
+		var err error
+		if in.machine, err = f.machine.Load(ctx); err != nil {
+			return nil, err
+		}
 	}
-	if there == nil {
-		return found, nil
+	if in.node != nil {
+		all, err := f.machine.Config()
+		if err != nil {
+			return nil, err
+		}
+		in.config = all.Resolve(f.node, in.node.node.Labels)
 	}
-	all, err := from.Config()
-	if err != nil {
-		return found, err
-	}
-	found.addNode(there, all)
-	return found, nil
+	return in, nil
 }
 
-// Report is what doctor says.
+// Report is what doctor prints.
 type Report struct {
 	// Node is the name of what it is about.
 	Node      string              `json:"node"`
 	Resources []capacity.Resource `json:"resources"`
-	Findings  []finding.Finding   `json:"findings"`
-
-	// labels are what the machine should have; nil if no machine was read.
-	labels *labels.Result
+	// Findings are problems first.
+	Findings []finding.Finding `json:"findings"`
 	// Plugin is what the device plugin reports; nil if it was not asked, or did
 	// not answer.
 	Plugin *report.Report `json:"devicePlugin,omitempty"`
 }
 
-// Machine explains a machine under its configuration.
-func Machine(s *source.Subject) Report {
-	r := Report{Node: s.Machine.Node, Resources: capacity.Of(s.Machine, &s.Config)}
-	r.Findings = finding.Of(s.Config.WithRoles(s.Machine))
-	result := labels.Compute(s.Machine, &s.Config)
-	r.labels = &result
-	r.Findings = append(r.Findings, finding.Labels(result.Problems, &s.Config)...)
-	if s.Unsure != "" {
-		r.Findings = append(r.Findings, finding.Finding{Level: finding.Note, Subject: "configuration", Message: s.Unsure})
+// diagnose runs all checks.
+func diagnose(in *input) *Report {
+	r := &Report{Plugin: in.plugin}
+	var found []finding.Finding
+	var want *labels.Result
+	if m := in.machine; m != nil {
+		r.Node = m.Machine.Node
+		r.Resources = resources(in)
+		result := labels.Compute(m.Machine, &m.Config)
+		want = &result
+		found = append(found, finding.Of(m.Config.WithRoles(m.Machine))...)
+		found = append(found, finding.Labels(result.Problems, &m.Config)...)
+		if m.Unsure != "" {
+			found = append(found, note("configuration", m.Unsure, ""))
+		}
 	}
-	finding.Sort(r.Findings)
+	if !in.named {
+		found = append(found, in.names.guesses()...)
+	}
+	if in.node != nil {
+		r.Node = in.node.node.Name
+		found = append(found, checkNode(in.node, &in.config, want)...)
+	}
+	switch {
+	case in.plugin != nil:
+		r.Node = cmp.Or(r.Node, in.plugin.Node)
+		found = append(found, checkPlugin(in.plugin, found)...)
+	case in.pluginErr != nil:
+		found = append(found, noPlugin(in)...)
+	}
+	finding.Sort(found)
+	r.Findings = found
 	return r
 }
 
-// Text renders the report: a verdict, the resources with the reason for what
-// is missing, and the findings, problems first.
+// resources are what the machine offers. What the device plugin of this host
+// reports wins where no configuration is given: how many share an HCA, and which
+// are chosen, only it knows then.
+func resources(in *input) []capacity.Resource {
+	all := capacity.Of(in.machine.Machine, &in.machine.Config)
+	for i := range all {
+		at := slices.IndexFunc(in.counts, func(s report.Resource) bool {
+			return s.Name == all[i].Name && s.Kind == report.KindHCA
+		})
+		if at >= 0 {
+			all[i].Count, all[i].Reason = int64(in.counts[at].Allocatable), in.counts[at].Reason
+		}
+		if in.plugin != nil && slices.Contains(in.plugin.Unserved, all[i].Name) {
+			all[i].Count, all[i].Reason = 0, "the device plugin does not serve it: see below"
+		}
+	}
+	return all
+}
+
+func problem(subject, message, remedy string) finding.Finding {
+	return finding.Finding{Level: finding.Problem, Subject: subject, Message: message, Remedy: remedy}
+}
+
+func note(subject, message, remedy string) finding.Finding {
+	return finding.Finding{Level: finding.Note, Subject: subject, Message: message, Remedy: remedy}
+}
+
+// Text renders the report: a summary, the resources with the reason for what is
+// missing, what is handed out, and the findings, problems first.
 func (r *Report) Text() string {
 	var b strings.Builder
 	problems := finding.Problems(r.Findings)
-	notes := len(r.Findings) - problems
 	fmt.Fprintf(&b, "%s: %s, %s\n", cli.Printable(r.Node), cli.Count(problems, "problem"),
-		cli.Count(notes, "note"))
+		cli.Count(len(r.Findings)-problems, "note"))
 	if len(r.Resources) > 0 {
 		rows := [][]string{{"RESOURCE", "COUNT", "WHY NOT MORE"}}
 		for _, res := range r.Resources {
-			reason := res.Reason
-			if reason == "" {
-				reason = "-"
-			}
-			rows = append(rows, []string{res.Name, strconv.FormatInt(res.Count, 10), reason})
+			rows = append(rows, []string{res.Name, strconv.FormatInt(res.Count, 10), cli.OrDash(res.Reason)})
 		}
 		b.WriteString("\n" + cli.Table(rows))
 	}

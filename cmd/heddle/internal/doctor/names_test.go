@@ -12,10 +12,10 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 )
 
-// TestNamesThatTheDevicePluginTells: without a configuration the machine is
+// TestNamesThatTheDevicePluginServes: without a configuration the machine is
 // explained by the names that are in use, and HCAs are counted as they are
 // served.
-func TestNamesThatTheDevicePluginTells(t *testing.T) {
+func TestNamesThatTheDevicePluginServes(t *testing.T) {
 	renamed := []report.Resource{
 		{Name: "example.com/gpu", Kind: report.KindGPU, Registered: true, Capacity: 8, Allocatable: 8},
 		{Name: "example.com/mig-1g.10gb", Kind: report.KindGPU, Registered: true},

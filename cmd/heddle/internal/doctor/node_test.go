@@ -40,23 +40,23 @@ func TestNodeThroughTheAPI(t *testing.T) {
 		config    string
 		want      []string
 	}{
-		{"all is well", func(n *corev1.Node) {
+		{"nothing is wrong", func(n *corev1.Node) {
 			n.Status.Capacity, n.Status.Allocatable = quantities("8", "256"), quantities("8", "256")
 		}, []corev1.Pod{discovery}, nil, "", nil},
 		{"no device plugin", func(*corev1.Node) {}, []corev1.Pod{discovery}, nil, "", nil},
 		{"nothing registered", func(*corev1.Node) {}, []corev1.Pod{discovery, plugin}, nil, "", []string{
-			"resource nvidia.com/gpu: is not advertised, though the Node's labels tell of 8 devices",
-			"resource rdma/hca_shared_devices_ib: is not advertised, though the Node's labels tell of 4 devices",
+			"resource nvidia.com/gpu: is not advertised, though the Node's labels count 8 devices",
+			"resource rdma/hca_shared_devices_ib: is not advertised, though the Node's labels count 4 devices",
 		}},
 		{"unhealthy and empty", func(n *corev1.Node) {
 			n.Status.Capacity, n.Status.Allocatable = quantities("8", "0"), quantities("7", "0")
 		}, []corev1.Pod{discovery}, nil, "", []string{
 			"resource nvidia.com/gpu: has allocatable 7 of 8: the others are unhealthy",
-			"resource rdma/hca_shared_devices_ib: is 0, though the Node's labels tell of 4 devices: a device plugin registered it and lists none",
+			"resource rdma/hca_shared_devices_ib: is 0, though the Node's labels count 4 devices: a device plugin registered it and lists none",
 		}},
 		{"no pod of feature-discovery", func(n *corev1.Node) {
 			n.ManagedFields, n.Labels = nil, nil
-		}, nil, nil, "", []string{"heddle-feature-discovery: has no pod here, so the Node has none of our labels"}},
+		}, nil, nil, "", []string{"heddle-feature-discovery: has no pod here, so the Node has none of heddle's labels"}},
 		{"feature-discovery is denied", func(n *corev1.Node) {
 			n.ManagedFields, n.Labels = nil, nil
 		}, []corev1.Pod{discovery}, nil, "", []string{"heddle-feature-discovery: runs here and has written nothing to the Node"}},
@@ -71,15 +71,15 @@ func TestNodeThroughTheAPI(t *testing.T) {
 			n.ManagedFields[0].Time = new(metav1.Date(2026, 9, 30, 12, 0, 0, 0, time.UTC))
 		}, nil, []corev1.Pod{discovery}, "", []string{
 			"heddle-feature-discovery: has no pod here, though it runs elsewhere; " +
-				"nobody keeps the Node's labels of 2026-09-30T12:00:00Z true",
+				"the Node's labels of 2026-09-30T12:00:00Z are no longer kept up to date",
 		}},
 		{"labels by way of a file", func(n *corev1.Node) { n.ManagedFields = nil }, []corev1.Pod{file}, nil, "", nil},
-		{"all cards are shared", func(n *corev1.Node) {
+		{"all GPUs are shared", func(n *corev1.Node) {
 			n.Labels["nvidia.com/gpu.sharing-strategy"] = "sgpu"
 		}, []corev1.Pod{discovery, plugin}, nil, "mode: sgpu\nrdma: {resources: []}", []string{
-			"resource nvidia.com/sgpu: is not advertised, though the Node's labels tell of 8 devices",
+			"resource nvidia.com/sgpu: is not advertised, though the Node's labels count 8 devices",
 		}},
-		{"all cards are cut, and a plugin offers none whole", func(n *corev1.Node) {
+		{"all GPUs are cut, and a plugin offers none", func(n *corev1.Node) {
 			n.Labels["nvidia.com/gpu.replicas"] = "0"
 			n.Status.Capacity = quantities("0", "256")
 			n.Status.Allocatable = n.Status.Capacity
@@ -90,15 +90,15 @@ func TestNodeThroughTheAPI(t *testing.T) {
 			nil,
 			"rdma: {resources: [{name: example.com/hca, selectors: {roles: [storage]}}]}",
 			[]string{
-				"resource nvidia.com/gpu: is not advertised, though the Node's labels tell of 8 devices",
+				"resource nvidia.com/gpu: is not advertised, though the Node's labels count 8 devices",
 			},
 		},
-		{"a resource of the fabric with a name of its own", func(n *corev1.Node) {
+		{"a resource of the fabric with another name", func(n *corev1.Node) {
 			n.Status.Capacity, n.Status.Allocatable = quantities("8", "0"), quantities("8", "0")
 		}, []corev1.Pod{discovery, plugin}, nil, "rdma: {resources: [{name: example.com/hca}]}", []string{
-			"resource example.com/hca: is not advertised, though the Node's labels tell of 4 devices",
+			"resource example.com/hca: is not advertised, though the Node's labels count 4 devices",
 		}},
-		{"somebody else holds labels of ours, and of theirs", func(n *corev1.Node) {
+		{"another manager holds labels that discovery writes, and others", func(n *corev1.Node) {
 			n.Labels["nvidia.com/mig-1g.10gb.count"], n.Labels["nvidia.com/gfd.timestamp"] = "7", "1"
 			n.Labels["heddle.dev/node.usage"], n.Labels["nvidia.com/gpu.replicas"] = "training", "10"
 			n.ManagedFields[0].FieldsV1 = labelFields("nvidia.com/gpu.product", "nvidia.com/gpu.count")
@@ -161,7 +161,7 @@ func TestNodeLabelsChooseTheConfiguration(t *testing.T) {
 		t.Errorf("error %v; the Node's entry does not hold:\n%s", err, out)
 	}
 	if out, err = doctor(t, args...); err != nil || !strings.Contains(out, "give --node-labels") {
-		t.Errorf("error %v; nobody says that the Node's labels matter:\n%s", err, out)
+		t.Errorf("error %v; not reported that the Node's labels matter:\n%s", err, out)
 	}
 }
 

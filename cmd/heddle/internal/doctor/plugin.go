@@ -9,96 +9,28 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
 const (
 	pluginFlag = "device-plugin"
-	// pluginURL is where heddle-device-plugin answers, on the node's network.
-	pluginURL     = "http://127.0.0.1:9102"
-	pluginTimeout = time.Second
+	// defaultPluginURL is where heddle-device-plugin answers, on the node's
+	// network.
+	defaultPluginURL = "http://127.0.0.1:9102"
+	pluginTimeout    = time.Second
 	// maxReport bounds what is read of an answer, in bytes: a node has some
 	// hundred bindings of some hundred bytes.
 	maxReport = 16 << 20
 )
 
-// answer is the device plugin's, nil with the reason why there is none.
-type answer struct {
-	report *report.Report
-	err    error
-}
-
-// addPlugin explains what the device plugin answers. That it does not is worth
-// a word only where it is expected to.
-func (r *Report) addPlugin(a *answer, expected bool) {
-	if a.err != nil {
-		if expected {
-			r.Findings = append(r.Findings, finding.Finding{
-				Level: finding.Note, Subject: devicePlugin, Message: "the device plugin does not answer: " + a.err.Error(),
-				Remedy: "It runs on the node, and answers at its --metrics-address: see --" + pluginFlag + ".",
-			})
-		}
-		return
-	}
-	r.tell(a.report)
-}
-
-// addPluginOf asks the device plugin of a Node by way of the API server. Where
-// it does not run, others say so.
-func (r *Report) addPluginOf(ctx context.Context, there *onNode) {
-	if _, runs := running(there.pods, devicePlugin); !runs {
-		return
-	}
-	answer, err := cluster.Report(ctx, there.client, there.node.Name)
-	if err != nil {
-		r.Findings = append(r.Findings, finding.Finding{
-			Level: finding.Note, Subject: devicePlugin, Message: "who has which devices is not known: " + err.Error(),
-			Remedy: "It takes the right to get pods/proxy; or run heddle doctor on the node.",
-		})
-	} else {
-		r.tell(answer)
-	}
-	finding.Sort(r.Findings)
-}
-
-// tell takes the device plugin's answer.
-func (r *Report) tell(answer *report.Report) {
-	r.Plugin, r.Node = answer, cmp.Or(r.Node, answer.Node)
-	for i := range r.Resources {
-		if slices.Contains(answer.Unserved, r.Resources[i].Name) {
-			r.Resources[i].Count, r.Resources[i].Reason = 0, "the device plugin does not serve it: see below"
-		}
-	}
-	for i := range answer.Resources {
-		r.Findings = append(r.Findings, served(&answer.Resources[i])...)
-	}
-	r.Findings = append(r.Findings, modesOf(answer, r.Findings)...)
-	r.Findings = append(r.Findings, refused(answer.Refused)...)
-	r.Findings = append(r.Findings, unrecorded(answer)...)
-	r.Findings = append(r.Findings, limits(answer.Enforcers)...)
-	r.Findings = append(r.Findings, mps(answer.MPS)...)
-	r.Findings = append(r.Findings, unmeasured(answer.Unmeasured)...)
-	for _, p := range answer.Problems {
-		r.Findings = append(r.Findings, finding.Finding{
-			Level: finding.Problem, Subject: devicePlugin + ": " + p.Name, Message: p.Reason, Remedy: remedy(p.Name),
-		})
-	}
-	finding.Sort(r.Findings)
-}
-
-func askPlugin(ctx context.Context, url string) *answer {
-	r, err := reportOf(ctx, url)
-	return &answer{r, err}
-}
-
-func reportOf(ctx context.Context, url string) (*report.Report, error) {
+// askPlugin asks a device plugin at its metrics address.
+func askPlugin(ctx context.Context, url string) (*report.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, pluginTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+report.Path, http.NoBody)
@@ -119,42 +51,186 @@ func reportOf(ctx context.Context, url string) (*report.Report, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask %s: %w", request.URL, err)
 	}
-	var answer report.Report
-	if err := json.Unmarshal(body, &answer); err != nil {
-		return nil, fmt.Errorf("the answer of %s: %w", request.URL, err)
+	r := &report.Report{}
+	if err := json.Unmarshal(body, r); err != nil {
+		return nil, fmt.Errorf("decode the answer of %s: %w", request.URL, err)
 	}
-	if answer.Node == "" {
+	if r.Node == "" {
 		return nil, errors.New("what answers at " + request.URL.String() + " is another program")
 	}
-	return &answer, nil
+	return r, nil
 }
 
-// served explains a resource that the kubelet does not take from us, and one
-// that is on its way out.
-func served(r *report.Resource) []finding.Finding {
-	f := finding.Finding{Level: finding.Problem, Subject: "resource " + r.Name}
+// noPlugin explains that the device plugin did not answer, where an answer was
+// expected.
+func noPlugin(in *input) []finding.Finding {
+	switch {
+	case !in.here:
+		return []finding.Finding{note(devicePlugin, "which container has which devices is not known: "+in.pluginErr.Error(),
+			"It takes the right to get pods/proxy; or run heddle doctor on the node.")}
+	case in.pluginExpected, in.node != nil && in.node.offers(&in.config):
+		return []finding.Finding{note(devicePlugin, "the device plugin does not answer: "+in.pluginErr.Error(),
+			"It runs on the node, and answers at its --metrics-address: see --"+pluginFlag+".")}
+	}
+	return nil
+}
+
+// checkPlugin explains what the device plugin reports. What the Node reports too
+// is among before, and not repeated.
+func checkPlugin(r *report.Report, before []finding.Finding) []finding.Finding {
+	var found []finding.Finding
+	for i := range r.Resources {
+		found = append(found, checkServed(&r.Resources[i])...)
+	}
+	for _, f := range checkModes(r) {
+		if !slices.ContainsFunc(before, func(b finding.Finding) bool { return b.Message == f.Message }) {
+			found = append(found, f)
+		}
+	}
+	found = append(found, checkRejected(r.Refused)...)
+	found = append(found, checkUnrecorded(r.Bindings)...)
+	found = append(found, checkLimits(r.Enforcers)...)
+	found = append(found, checkMPS(r.MPS)...)
+	if r.Unmeasured != "" {
+		found = append(found, note("use of shared GPUs", "is not measured: "+r.Unmeasured, ""))
+	}
+	for _, p := range r.Problems {
+		found = append(found, problem(devicePlugin+": "+p.Name, p.Reason, pluginRemedy(p.Name)))
+	}
+	return found
+}
+
+// checkServed explains a resource that the kubelet does not take from the device
+// plugin, and one that is on its way out.
+func checkServed(r *report.Resource) []finding.Finding {
+	subject := "resource " + r.Name
 	switch {
 	case !r.Registered && r.Owner != "":
-		f.Message = "is served by " + r.Owner + ", so we leave it alone and wait"
-		f.Remedy = "Remove the other one, or start heddle-device-plugin with --takeover."
+		return []finding.Finding{problem(subject, "is served by "+r.Owner+"; heddle-device-plugin waits until it is free",
+			"Remove the other one, or start heddle-device-plugin with --takeover.")}
 	case !r.Registered:
-		f.Message = "is not registered with the kubelet: " + cmp.Or(r.Fault, "not yet")
-		f.Remedy = "See heddle-device-plugin's log and the kubelet's."
+		return []finding.Finding{problem(subject, "is not registered with the kubelet: "+cmp.Or(r.Fault, "not yet"),
+			"See heddle-device-plugin's log and the kubelet's.")}
 	case r.Owner != "":
-		f.Message = "is served by us, and " + r.Owner + " serves it too: devices may be handed out twice"
-		f.Remedy = "Remove the other one."
+		return []finding.Finding{problem(subject,
+			"is served by heddle-device-plugin, and "+r.Owner+" serves it too: devices may be handed out twice",
+			"Remove the other one.")}
 	case r.Withdrawn > 0:
-		f.Level = finding.Note
-		f.Message = fmt.Sprintf("no longer hands out %s; a device stays listed until no pod holds it",
-			cli.Count(r.Withdrawn, "device ID"))
-	default:
-		return nil
+		return []finding.Finding{note(subject, fmt.Sprintf("no longer hands out %s; a device stays listed until no pod holds it",
+			cli.Count(r.Withdrawn, "device ID")), "")}
 	}
-	return []finding.Finding{f}
+	return nil
 }
 
-// remedy is what to do about a problem of the device plugin.
-func remedy(name string) string {
+// checkModes explains GPUs that are handed out otherwise than configured, or not
+// at all.
+func checkModes(r *report.Report) []finding.Finding {
+	var found []finding.Finding
+	for i := range r.Cards {
+		if pending := r.Cards[i].Pending(); pending != "" {
+			found = append(found, note("Node "+r.Node, pending, ""))
+		}
+	}
+	for i := range r.Cards {
+		if r.Cards[i].Cordoned {
+			found = append(found, cordoned(r.Node, r.Cards[i].UUID))
+		}
+	}
+	for _, uuid := range r.Strangers {
+		found = append(found, note("Node "+r.Node, "GPU "+uuid+" is cordoned and not on this node", uncordon(r.Node, uuid)))
+	}
+	return found
+}
+
+// checkRejected explains the pods that wait for shares.
+func checkRejected(all []report.Refusal) []finding.Finding {
+	var found []finding.Finding
+	for i := range all {
+		r := &all[i]
+		found = append(found, problem("pod "+podName(r.Namespace, r.Pod, r.UID),
+			fmt.Sprintf("container %s gets no GPU since %s: %s", r.Container, rfc3339(r.Since), r.Reason),
+			rejectedRemedy(r.Kind)))
+	}
+	return found
+}
+
+// rejectedRemedy is what to do about a rejected pod, by the kind of rejection.
+func rejectedRemedy(kind string) string {
+	switch kind {
+	case "request":
+		return "Correct its limits or annotations: no node can give it that."
+	case "allocation":
+		return "Its scheduler chose so. It is evicted after sgpu.refusedFor if a controller made it; else delete it."
+	case "unscheduled":
+		return "Use a scheduler that knows shared GPUs (spec.schedulerName), or set sgpu.unscheduled: place."
+	case "full":
+		return "It starts when there is room. It is evicted after sgpu.refusedFor if a controller made it; else delete it."
+	}
+	return ""
+}
+
+// checkUnrecorded explains containers of which the device plugin has lost
+// everything but their pod's annotation.
+func checkUnrecorded(all []report.Binding) []finding.Finding {
+	var found []finding.Finding
+	for i := range all {
+		if b := &all[i]; b.Unrecorded {
+			found = append(found, problem("pod "+podName(b.Namespace, b.Pod, b.UID),
+				"the checkpoint entry and the CDI spec of container "+b.Container+" were lost; its GPUs are those that the "+
+					"pod's annotation names, and no other pod gets them",
+				"It runs on. When it starts again its GPUs are chosen again; to have that now, delete the pod."))
+		}
+	}
+	return found
+}
+
+// checkLimits explains what makes limits of shares hold, and what does not.
+func checkLimits(e *report.Enforcers) []finding.Finding {
+	const subject = "limits of shares"
+	if e == nil {
+		return nil
+	}
+	if e.Fault != "" {
+		return []finding.Finding{problem(subject, "shares are rejected: "+e.Fault,
+			"See sgpu.enforce: auto takes what works here, none only counts.")}
+	}
+	var found []finding.Finding
+	for _, reason := range []string{e.WhyMemory, e.WhyCompute} {
+		if reason != "" {
+			found = append(found, note(subject, reason, ""))
+		}
+	}
+	return found
+}
+
+// checkMPS explains MPS daemons that do not work, and those that did not.
+func checkMPS(all []enforce.Daemon) []finding.Finding {
+	var found []finding.Finding
+	for i := range all {
+		d := &all[i]
+		subject := fmt.Sprintf("MPS daemon of GPU %d (%s)", d.Index, d.GPU)
+		restarts := cli.Count(d.Restarts, "restart")
+		switch {
+		case d.Reason != "":
+			last := "it never ran"
+			if !d.LastRunning.IsZero() {
+				last = "it last ran at " + rfc3339(d.LastRunning)
+			}
+			found = append(found, problem(subject,
+				fmt.Sprintf("is %s since %s: %s (%s, %s)", d.State, rfc3339(d.Since), d.Reason, last, restarts),
+				"Its containers that ran have to be started again, new ones wait. Its own log is "+
+					"mps/"+d.GPU+"/log/control.log in the state directory; see also heddle-device-plugin's log."))
+		case d.Restarts > 0:
+			found = append(found, note(subject,
+				fmt.Sprintf("is %s since %s, after %s: %s", d.State, rfc3339(d.Since), restarts, d.LastError),
+				"CUDA programs that used it before that fail until they are started again."))
+		}
+	}
+	return found
+}
+
+// pluginRemedy is what to do about a problem of the device plugin, by its name.
+func pluginRemedy(name string) string {
 	switch name {
 	case "cdi":
 		return "The runtime reads CDI specs there: the directory must be there, writable and not full (--cdi-dir)."
@@ -163,81 +239,29 @@ func remedy(name string) string {
 	case "podresources":
 		return "See the kubelet: its socket pod-resources/kubelet.sock must answer."
 	case "checkpoint":
-		return "Containers that run are untouched; ordinary init containers cannot start until the kubelet writes it anew."
+		return "Containers that run are untouched; ordinary init containers cannot start until the kubelet writes it again."
 	case "driver":
 		return "Containers with these GPUs wait for it: see the driver's installation."
 	case "modes", "cordon":
 		return "The file was set aside beside itself, as .corrupt; or, for a cordon, see the Node's annotation."
 	case "modes-file", "cordon-file":
-		return "See --state-dir: it must be on a disk that is writable and not full. Until then no card changes its mode."
+		return "See --state-dir: it must be on a disk that is writable and not full. Until then no GPU changes its mode."
 	case "unrecorded":
-		return "Delete the pod: it is made anew, with cards that are on record."
+		return "Delete the pod: its controller makes another, with GPUs that are in the checkpoint."
 	case "shares":
-		return "Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and cards are handed out whole."
+		return "Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and GPUs are exclusive."
 	case "config":
 		return "The last good configuration is in use: heddle config validate."
 	}
 	return ""
 }
 
-// handedOut renders what the kubelet is told and which containers have what.
-func handedOut(p *report.Report) string {
-	rows := [][]string{{"RESOURCE", "SERVED BY", "CAPACITY", "ALLOCATABLE", "WITHDRAWN", "WHY NOT MORE"}}
-	for i := range p.Resources {
-		r := &p.Resources[i]
-		by := "heddle"
-		switch {
-		case r.Registered:
-		case r.Owner != "":
-			by = r.Owner
-		default:
-			by = "nobody"
-		}
-		rows = append(rows, []string{
-			r.Name, by, strconv.Itoa(r.Capacity), strconv.Itoa(r.Allocatable), strconv.Itoa(r.Withdrawn), cmp.Or(r.Reason, "-"),
-		})
+// podName is namespace/name, or the UID where the pod's name is not known.
+func podName(namespace, name, uid string) string {
+	if name == "" {
+		return "UID " + uid
 	}
-	text := "\n" + cli.Table(rows)
-	if len(p.Bindings) == 0 {
-		return text + sharedCards(p) + "\nNo container has devices.\n"
-	}
-	rows = [][]string{{"POD", "CONTAINER", "GPUS", "HCAS", "CLASS"}}
-	for i := range p.Bindings {
-		b := &p.Bindings[i]
-		if len(b.GPUs)+len(b.HCAs) == 0 && len(b.Shares) > 0 {
-			continue // The table of tenants has it.
-		}
-		uuids := slices.Clone(b.GPUs)
-		for _, s := range b.Shares {
-			uuids = append(uuids, s.UUID)
-		}
-		rows = append(rows, []string{
-			podOf(b), b.Container, cmp.Or(cards(uuids, p.GPUs), "-"), cmp.Or(strings.Join(b.HCAs, " "), "-"),
-			cmp.Or(b.Class, "-"),
-		})
-	}
-	if len(rows) > 1 {
-		text += "\n" + cli.Table(rows)
-	}
-	return text + sharedCards(p)
+	return namespace + "/" + name
 }
 
-// shortUUID is the length of GPU-01234567, which tells the cards of a node
-// apart as well as the whole.
-const shortUUID = 12
-
-// cards are GPUs by index, with the start of their UUIDs.
-func cards(uuids []string, index map[string]int) string {
-	sorted := slices.SortedStableFunc(slices.Values(uuids), func(a, b string) int {
-		return cmp.Compare(index[a], index[b])
-	})
-	words := make([]string, 0, len(sorted))
-	for _, uuid := range sorted {
-		short := uuid[:min(len(uuid), shortUUID)]
-		if at, known := index[uuid]; known {
-			short = fmt.Sprintf("%d (%s)", at, short)
-		}
-		words = append(words, short)
-	}
-	return strings.Join(words, " ")
-}
+func rfc3339(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
@@ -69,45 +70,45 @@ func TestBindings(t *testing.T) {
 	}
 }
 
-func TestWhatTheDevicePluginTells(t *testing.T) {
+func TestFindingsOfTheDevicePlugin(t *testing.T) {
 	for _, tt := range []struct {
-		name  string
-		tells report.Report
-		wrong bool
-		want  []string
+		name    string
+		reports report.Report
+		wrong   bool
+		want    []string
 	}{
-		{name: "nothing handed out", tells: report.Report{Node: "n"}, want: []string{"No container has devices.\n"}},
+		{name: "nothing handed out", reports: report.Report{Node: "n"}, want: []string{"No container has devices.\n"}},
 		{
 			name: "served by another", wrong: true,
-			tells: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", Owner: "device-plugins/nvidia-gpu.sock"}}},
+			reports: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", Owner: "device-plugins/nvidia-gpu.sock"}}},
 			want: []string{
 				"nvidia.com/gpu  device-plugins/nvidia-gpu.sock  0 ",
-				"problem  resource nvidia.com/gpu\n  is served by device-plugins/nvidia-gpu.sock, so we leave it alone and wait\n",
+				"problem  resource nvidia.com/gpu\n  is served by device-plugins/nvidia-gpu.sock; heddle-device-plugin waits until it is free\n",
 			},
 		},
 		{
 			name: "served by two", wrong: true,
-			tells: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", Registered: true, Owner: "DeviceClass x"}}},
-			want:  []string{"DeviceClass x serves it too"},
+			reports: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", Registered: true, Owner: "DeviceClass x"}}},
+			want:    []string{"DeviceClass x serves it too"},
 		},
 		{
 			name: "no kubelet", wrong: true,
-			tells: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", Fault: "the kubelet does not listen"}}},
-			want:  []string{"nvidia.com/gpu  nobody ", "is not registered with the kubelet: the kubelet does not listen"},
+			reports: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", Fault: "the kubelet does not listen"}}},
+			want:    []string{"nvidia.com/gpu  none ", "is not registered with the kubelet: the kubelet does not listen"},
 		},
 		{
-			name:  "withdrawn",
-			tells: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", Registered: true, Capacity: 2, Withdrawn: 1}}},
-			want:  []string{"note  resource nvidia.com/gpu\n  no longer hands out 1 device ID"},
+			name:    "withdrawn",
+			reports: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", Registered: true, Capacity: 2, Withdrawn: 1}}},
+			want:    []string{"note  resource nvidia.com/gpu\n  no longer hands out 1 device ID"},
 		},
 		{
 			name: "problems", wrong: true,
-			tells: report.Report{Problems: []report.Problem{{Name: "cdi", Reason: "no space left on device"}}},
-			want:  []string{"problem  heddle-device-plugin: cdi\n  no space left on device\n  -> The runtime reads CDI specs there"},
+			reports: report.Report{Problems: []report.Problem{{Name: "cdi", Reason: "no space left on device"}}},
+			want:    []string{"problem  heddle-device-plugin: cdi\n  no space left on device\n  -> The runtime reads CDI specs there"},
 		},
 		{
 			name: "an init container that only the checkpoint knows, with a MIG device and no HCA",
-			tells: report.Report{
+			reports: report.Report{
 				Bindings: []report.Binding{{UID: "u-1", Container: "init", GPUs: []string{"MIG-01234567-89ab"}}},
 				GPUs:     map[string]int{"MIG-01234567-89ab": 3},
 			},
@@ -115,8 +116,8 @@ func TestWhatTheDevicePluginTells(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.tells.Node = "gpu-1"
-			out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--device-plugin", answering(t, tt.tells))
+			tt.reports.Node = "gpu-1"
+			out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--device-plugin", answering(t, tt.reports))
 			if errors.Is(err, cli.ErrFindings) != tt.wrong {
 				t.Errorf("error %v", err)
 			}
@@ -147,7 +148,7 @@ func TestDevicePluginThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-func TestNobodyAsksForADumpOrFromAfar(t *testing.T) {
+func TestDumpAsksNoDevicePlugin(t *testing.T) {
 	out, err := doctor(t, "--machine", machines+"dgx-h100.json")
 	if err != nil || strings.Contains(out, devicePlugin) || strings.Contains(out, "SERVED BY") {
 		t.Errorf("error %v, output\n%s", err, out)
@@ -155,18 +156,25 @@ func TestNobodyAsksForADumpOrFromAfar(t *testing.T) {
 }
 
 func TestExpectedDevicePlugin(t *testing.T) {
-	node := h20Node()
-	all, none := &onNode{node: node, ours: true}, &onNode{node: node}
-	var nobody *onNode
-	if !all.offers() || none.offers() || nobody.offers() {
-		t.Error("whether a device plugin is expected")
-	}
-	for _, expected := range []bool{false, true} {
-		var r Report
-		r.addPlugin(askPlugin(t.Context(), "http://127.0.0.1:1"), expected)
-		if got := len(r.Findings); got > 0 != expected {
-			t.Errorf("expected %t: %d findings", expected, got)
-		}
+	offers, none := h20Node(), h20Node()
+	offers.Status.Capacity = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
+	for _, tt := range []struct {
+		name     string
+		in       input
+		expected bool
+	}{
+		{"this host", input{here: true}, false},
+		{"its address is given", input{here: true, pluginExpected: true}, true},
+		{"the Node offers a resource", input{here: true, node: &clusterNode{node: offers}}, true},
+		{"the Node offers none", input{here: true, node: &clusterNode{node: none}}, false},
+		{"it has a pod on the Node", input{node: &clusterNode{node: none}}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.in.config, tt.in.pluginErr = config.Default(), errors.New("gone")
+			if got := len(diagnose(&tt.in).Findings) - len(diagnose(&input{node: tt.in.node, config: tt.in.config}).Findings); got > 0 != tt.expected {
+				t.Errorf("%d findings", got)
+			}
+		})
 	}
 }
 
@@ -185,7 +193,7 @@ func TestConditionOfTheNode(t *testing.T) {
 	}{
 		{"all is well", corev1.ConditionTrue, []corev1.Pod{plugin}, ""},
 		{"not", corev1.ConditionFalse, []corev1.Pod{plugin}, "problem  Node gpu-1\n  HeddleReady is False: PortDown: mlx5_3: port 1 is DOWN\n"},
-		{"not, when it ran", corev1.ConditionFalse, nil, "note  Node gpu-1\n  HeddleReady is False: PortDown: mlx5_3: port 1 is DOWN (heddle-device-plugin, which said so, does not run here now)\n"},
+		{"not, and it no longer runs", corev1.ConditionFalse, nil, "note  Node gpu-1\n  HeddleReady is False: PortDown: mlx5_3: port 1 is DOWN (of heddle-device-plugin, which does not run here now)\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := h20Node()

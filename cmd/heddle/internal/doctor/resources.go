@@ -2,7 +2,10 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -10,19 +13,20 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
+	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 )
 
-// promise is a resource that a Node should offer, by its labels.
-type promise struct {
+// expectation is a resource that a Node should offer, by its labels.
+type expectation struct {
 	resource string
-	// devices is how many the labels tell of, as written; empty if none.
+	// devices is how many the labels count, as written; empty if none.
 	devices string
 }
 
-// promises lists the resources of the configuration. The labels count what is
-// there, so they promise nothing where the configuration hands it out as
-// something else: shared or cut cards, HCAs chosen by more than their role.
-func promises(node *corev1.Node, cfg *config.NodeConfig) []promise {
+// expectations lists the resources of the configuration. The labels count what
+// is there, so nothing is expected where the configuration hands it out as
+// something else: shared or cut GPUs, HCAs chosen by more than their role.
+func expectations(node *corev1.Node, cfg *config.NodeConfig) []expectation {
 	d := cfg.Domains
 	count := func(key string) string {
 		if n := node.Labels[key]; n != "0" {
@@ -30,67 +34,126 @@ func promises(node *corev1.Node, cfg *config.NodeConfig) []promise {
 		}
 		return ""
 	}
-	cards := count(d.CardKey(wellknown.CardCount))
-	whole, shared := cards, cards
+	gpus := count(d.CardKey(wellknown.CardCount))
+	exclusive, shared := gpus, gpus
 	switch node.Labels[d.CardKey(wellknown.CardSharingStrategy)] {
 	case "sgpu":
-		whole = ""
+		exclusive = ""
 	case "none":
 		shared = ""
 	}
 	if node.Labels[d.CardKey(wellknown.CardReplicas)] == "0" {
-		whole = "" // All cut by MIG.
+		exclusive = "" // All cut by MIG.
 	}
-	all := []promise{{cfg.Resources.GPU, whole}}
+	all := []expectation{{cfg.Resources.GPU, exclusive}}
 	if cfg.Mode == config.ModeSGPU {
-		all = append(all, promise{cfg.Resources.SGPU, shared})
+		all = append(all, expectation{cfg.Resources.SGPU, shared})
 	}
 	for i := range cfg.RDMA.Resources {
 		r := &cfg.RDMA.Resources[i]
-		p := promise{resource: r.Name}
+		e := expectation{resource: r.Name}
 		if fabricOnly(r.Selectors) {
-			p.devices = count(wellknown.RDMACount)
+			e.devices = count(wellknown.RDMACount)
 		}
-		all = append(all, p)
+		all = append(all, e)
 	}
 	return all
 }
 
-// fabricOnly tells whether a selector takes what the label counts: the HCAs of
+// fabricOnly reports whether a selector takes what the label counts: the HCAs of
 // role fabric, all of them.
 func fabricOnly(s config.Selectors) bool {
 	fabric := config.Match{Roles: []config.RoleName{config.RoleName(machine.RoleFabric)}}
 	return reflect.DeepEqual(s, config.Selectors{Match: fabric})
 }
 
-// kept explains a resource that is missing, zero or reduced. That nobody
-// registered it is a problem where our device plugin should have.
-func (p promise) kept(node *corev1.Node, plugin bool) []finding.Finding {
-	key := corev1.ResourceName(p.resource)
+// check explains a resource that is missing, zero or reduced. That it is not
+// registered is a problem where heddle-device-plugin runs.
+func (e expectation) check(node *corev1.Node, plugin bool) []finding.Finding {
+	const onNode = "Run heddle doctor on the node: it shows what is wrong with each device."
+	key := corev1.ResourceName(e.resource)
 	capacity, known := node.Status.Capacity[key]
 	allocatable := node.Status.Allocatable[key]
-	f := finding.Finding{Level: finding.Problem, Subject: "resource " + p.resource}
+	subject := "resource " + e.resource
 	switch {
-	case p.devices == "" && capacity.IsZero():
+	case e.devices == "" && capacity.IsZero():
 		return nil
 	case !known && !plugin:
-		f.Level = finding.Note
-		f.Message = "is not advertised: no heddle-device-plugin runs here; the Node's labels tell of " + p.devices + " devices"
+		return []finding.Finding{note(subject,
+			"is not advertised: no heddle-device-plugin runs here; the Node's labels count "+e.devices+" devices", "")}
 	case !known:
-		f.Message = "is not advertised, though the Node's labels tell of " + p.devices + " devices"
-		f.Remedy = "heddle-device-plugin runs here and has not registered it with the kubelet: see its log."
+		return []finding.Finding{problem(subject, "is not advertised, though the Node's labels count "+e.devices+" devices",
+			"heddle-device-plugin runs here and has not registered it with the kubelet: see its log.")}
 	case capacity.IsZero():
-		f.Message = "is 0, though the Node's labels tell of " + p.devices +
-			" devices: a device plugin registered it and lists none"
-		f.Remedy = "Run heddle doctor on the node: it says why each device is left out."
+		return []finding.Finding{problem(subject, "is 0, though the Node's labels count "+e.devices+
+			" devices: a device plugin registered it and lists none", onNode)}
 	case allocatable.IsZero():
-		f.Message = fmt.Sprintf("has capacity %s and allocatable 0: every device is unhealthy", capacity.String())
-		f.Remedy = "Run heddle doctor on the node: it says what is wrong with each device."
+		return []finding.Finding{problem(subject,
+			fmt.Sprintf("has capacity %s and allocatable 0: every device is unhealthy", capacity.String()), onNode)}
 	case allocatable.Cmp(capacity) < 0:
-		f.Message = fmt.Sprintf("has allocatable %s of %s: the others are unhealthy", allocatable.String(), capacity.String())
-		f.Remedy = "Run heddle doctor on the node: it says what is wrong with each device."
-	default:
+		return []finding.Finding{problem(subject,
+			fmt.Sprintf("has allocatable %s of %s: the others are unhealthy", allocatable.String(), capacity.String()), onNode)}
+	}
+	return nil
+}
+
+// resourceNames are names of resources; an empty gpu and nil hcas are not known
+// to differ from the built-in ones.
+type resourceNames struct {
+	gpu  string
+	hcas []string
+	// guessed is whether they come from what a Node offers.
+	guessed bool
+}
+
+// namesServed are those that the device plugin serves.
+func namesServed(p *report.Report) resourceNames {
+	n := resourceNames{hcas: []string{}}
+	for i := range p.Resources {
+		switch r := &p.Resources[i]; {
+		case r.Former, strings.Contains(r.Name, "/mig-"):
+		case r.Kind == report.KindGPU:
+			n.gpu = r.Name
+		case r.Kind == report.KindHCA:
+			n.hcas = append(n.hcas, r.Name)
+		}
+	}
+	return n
+}
+
+// namesOffered guesses from what a Node offers: where it has no resource of a
+// built-in name, the only one that ends in /gpu is the GPUs', and those of the
+// domain rdma are the HCAs'.
+func namesOffered(node *corev1.Node) resourceNames {
+	built := config.Default()
+	has := func(name string) bool { _, ok := node.Status.Capacity[corev1.ResourceName(name)]; return ok }
+	n := resourceNames{guessed: true}
+	var gpus []string
+	for _, key := range slices.Sorted(maps.Keys(node.Status.Capacity)) {
+		name := string(key)
+		if strings.HasSuffix(name, "/gpu") {
+			gpus = append(gpus, name)
+		}
+		if strings.HasPrefix(name, "rdma/") && !has(built.RDMA.Resources[0].Name) {
+			n.hcas = append(n.hcas, name)
+		}
+	}
+	if len(gpus) == 1 && !has(built.Resources.GPU) {
+		n.gpu = gpus[0]
+	}
+	return n
+}
+
+// guesses reports that names were guessed, if any were.
+func (n resourceNames) guesses() []finding.Finding {
+	all := n.hcas
+	if n.gpu != "" {
+		all = append([]string{n.gpu}, all...)
+	}
+	if len(all) == 0 || !n.guessed {
 		return nil
 	}
-	return []finding.Finding{f}
+	return []finding.Finding{note("configuration",
+		"is not given; by what the Node offers its resources are "+strings.Join(all, ", "),
+		"--config DIR gives the configuration, with the names.")}
 }

@@ -23,7 +23,7 @@ import (
 const (
 	scheduler     = "heddle-scheduler"
 	schedulerFile = "scheduler.yaml"
-	// schedulerPlugin is our plugin's name in it.
+	// schedulerPlugin is the name of heddle's plugin in it.
 	schedulerPlugin = "Heddle"
 )
 
@@ -34,25 +34,25 @@ const maxListed = 5
 type schedulers struct {
 	// names are empty where it does not run.
 	names []string
-	// doubt is why the name is a guess.
-	doubt error
+	// guessed is why the name is a guess.
+	guessed error
 }
 
-// askScheduler finds heddle-scheduler and reads its configuration. Who may not
-// read that goes by the chart's name.
-func askScheduler(ctx context.Context, client rest.Interface) (schedulers, error) {
+// readSchedulers finds heddle-scheduler and reads its configuration. Without the
+// right to, its name is taken to be that of the chart.
+func readSchedulers(ctx context.Context, client rest.Interface) (schedulers, error) {
 	pod, err := cluster.Pod(ctx, client, scheduler)
 	if pod == nil || err != nil {
 		return schedulers{}, err
 	}
-	names, doubt := profilesOf(ctx, client, pod)
-	if doubt != nil {
+	names, guessed := profilesOf(ctx, client, pod)
+	if guessed != nil {
 		names = []string{scheduler}
 	}
-	return schedulers{names: names, doubt: doubt}, nil
+	return schedulers{names: names, guessed: guessed}, nil
 }
 
-// profilesOf are the schedulerNames of the profiles with our plugin.
+// profilesOf are the schedulerNames of the profiles with heddle's plugin.
 func profilesOf(ctx context.Context, client rest.Interface, pod *corev1.Pod) ([]string, error) {
 	for i := range pod.Spec.Volumes {
 		from := pod.Spec.Volumes[i].ConfigMap
@@ -110,10 +110,10 @@ func nameOf(name string) string {
 	return name
 }
 
-// others names the pods of a Node that have GPUs, or shares of them, and were
-// for another scheduler than heddle-scheduler: what they take, its plans
-// counted on. It is a problem where both have pods on the Node.
-func (s schedulers) others(pods []corev1.Pod, cfg *config.NodeConfig) []finding.Finding {
+// check names the pods of a Node that have GPUs, or shares of them, and were for
+// another scheduler than heddle-scheduler, which planned with what they take. It
+// is a problem where both have pods on the Node.
+func (s schedulers) check(pods []corev1.Pod, cfg *config.NodeConfig) []finding.Finding {
 	if len(s.names) == 0 {
 		return nil
 	}
@@ -143,14 +143,12 @@ func (s schedulers) others(pods []corev1.Pod, cfg *config.NodeConfig) []finding.
 		}
 		words = append(words, name+": "+strings.Join(list, ", "))
 	}
-	f := finding.Finding{
-		Level: level, Subject: scheduler,
-		Message: "another scheduler bound " + cli.Count(count, "pod") + " with GPUs here: " + strings.Join(words, "; "),
-		Remedy: "Let one scheduler have the GPU nodes: spec.schedulerName: " + s.names[0] +
-			", or gpuScheduler.assign=gpu-pods in the chart.",
-	}
-	if s.doubt != nil {
-		f.Message += fmt.Sprintf(" (its own name is taken to be %s: %v)", scheduler, s.doubt)
+	f := problem(scheduler, "another scheduler bound "+cli.Count(count, "pod")+" with GPUs here: "+strings.Join(words, "; "),
+		"Let one scheduler have the GPU nodes: spec.schedulerName: "+s.names[0]+
+			", or gpuScheduler.assign=gpu-pods in the chart.")
+	f.Level = level
+	if s.guessed != nil {
+		f.Message += fmt.Sprintf(" (its own name is taken to be %s: %v)", scheduler, s.guessed)
 	}
 	return []finding.Finding{f}
 }

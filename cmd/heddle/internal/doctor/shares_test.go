@@ -1,0 +1,297 @@
+package doctor
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/sharing/enforce"
+)
+
+const (
+	card6 = "GPU-6a6b6c6d-1111-2222-3333-444444444444"
+	card7 = "GPU-7a7b7c7d-1111-2222-3333-444444444444"
+)
+
+// sharedReport is of a node with two shared GPUs: one with three consumers of
+// which one has HCAs too, and one that a consumer has alone.
+func sharedReport() report.Report {
+	share := func(pod, container, uuid string, vcore int, gib int64, by string) report.Binding {
+		return report.Binding{
+			Namespace: "ml", Pod: pod, Container: container, Policy: "best-effort", By: by,
+			Shares:   []allocation.Share{{UUID: uuid, VCore: vcore, MemoryMiB: gib << 10}},
+			Enforced: enforce.Enforced{Memory: enforce.DMem, Compute: enforce.MPS},
+		}
+	}
+	r := report.Report{
+		Node: "gpu-1",
+		Resources: []report.Resource{
+			{Name: "nvidia.com/sgpu", Registered: true, Capacity: 32, Allocatable: 32},
+		},
+		Bindings: []report.Binding{
+			share("chat-0", "main", card7, 30, 24, "node"), share("chat-1", "main", card7, 30, 24, "node"),
+			share("embed-0", "server", card7, 0, 8, "hami"), share("train-0", "main", card6, 100, 0, "heddle-scheduler"),
+		},
+		GPUs: map[string]int{card6: 6, card7: 7},
+		Cards: []report.Card{
+			{Index: 5, UUID: "GPU-5a", Mode: "native", Wanted: "native"},
+			{Index: 6, UUID: card6, Mode: "sgpu", Wanted: "sgpu", Shared: &report.Shared{
+				Exclusive: true, VCore: 100, UsedMiB: 81559, MemoryMiB: 81559, Tenants: 1, Slots: 16,
+			}},
+			{Index: 7, UUID: card7, Mode: "sgpu", Wanted: "sgpu", Shared: &report.Shared{
+				Policy: "best-effort", VCore: 60, UsedMiB: 56 << 10, MemoryMiB: 81559, Tenants: 3, Slots: 16,
+			}},
+		},
+	}
+	r.Bindings[3].Shares[0].MemoryMiB, r.Bindings[3].Enforced = 81559, enforce.Enforced{Memory: enforce.None, Compute: enforce.None}
+	r.Bindings[1].HCAs, r.Bindings[1].Class = []string{"mlx5_11"}, "PIX"
+	return r
+}
+
+// TestShares compares with what docs/troubleshooting.md shows.
+func TestShares(t *testing.T) {
+	b, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, want, ok := strings.Cut(string(b), "```text\nPOD")
+	want, _, more := strings.Cut(want, "```")
+	if !ok || !more {
+		t.Fatal("the page has no example")
+	}
+	out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--device-plugin", answering(t, sharedReport()))
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if !strings.HasSuffix(out, "\nPOD"+want) {
+		t.Errorf("the page and the program differ (-page +program):\n%s\n%s", cmp.Diff("\nPOD"+want, out), out)
+	}
+}
+
+func TestSharesWithFindings(t *testing.T) {
+	since := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+	refusal := func(kind string) report.Report {
+		return report.Report{Refused: []report.Refusal{{
+			Namespace: "ml", Pod: "x", Container: "main", Kind: kind, Reason: "card 7: 2 GiB of 80 left; needs 4", Since: since,
+		}}}
+	}
+	const head = "problem  pod ml/x\n  container main gets no GPU since 2026-11-21T10:00:00Z: card 7: 2 GiB of 80 left; needs 4\n  -> "
+	for _, tt := range []struct {
+		name    string
+		reports report.Report
+		wrong   bool
+		want    []string
+		not     string
+	}{
+		{"no room", refusal(binder.RefusedFull), true, []string{head + "It starts when there is room."}, ""},
+		{"an invalid request", refusal(binder.RefusedRequest), true, []string{head + "Correct its limits or annotations"}, ""},
+		{"an invalid choice", refusal(binder.RefusedAllocation), true, []string{head + "Its scheduler chose so."}, ""},
+		{"no choice", refusal(binder.RefusedUnscheduled), true, []string{head + "Use a scheduler that knows shared GPUs"}, ""},
+		{
+			"a cordoned GPU without consumers",
+			report.Report{
+				GPUs: map[string]int{card7: 7},
+				Cards: []report.Card{{Index: 7, UUID: card7, Mode: "sgpu", Shared: &report.Shared{
+					MemoryMiB: 81559, Slots: 16, Against: "cordoned",
+				}}},
+			},
+			false,
+			[]string{"7 (GPU-7a7b7c7d)  sgpu  -       0/100  0/79.6      0/16       cordoned\n", "No container has devices.\n"},
+			"CHOSEN BY",
+		},
+		{
+			"a GPU that is not there any more",
+			report.Report{
+				Bindings: []report.Binding{{
+					UID: "u-1", Container: "init", Shares: []allocation.Share{{UUID: card7, VCore: 1, MemoryMiB: 100}},
+				}},
+				GPUs:  map[string]int{},
+				Cards: []report.Card{{Index: 6, UUID: card6, Mode: "sgpu", Shared: &report.Shared{Slots: 1}}},
+			},
+			false,
+			[]string{"GPU-7a7b7c7d  UID u-1  init       1      0.1         -           -\n"},
+			"GPUS  ",
+		},
+		{
+			"limits",
+			report.Report{Enforcers: &report.Enforcers{WhyMemory: "memory is not limited", WhyCompute: "compute is limited by mps"}},
+			false,
+			[]string{"note  limits of shares\n  memory is not limited\n", "note  limits of shares\n  compute is limited by mps\n"},
+			"",
+		},
+		{
+			"no limits",
+			report.Report{Enforcers: &report.Enforcers{Fault: "sgpu.enforce.memory is dmem, which cannot work here"}},
+			true,
+			[]string{"problem  limits of shares\n  shares are rejected: sgpu.enforce.memory is dmem, which cannot work here\n"},
+			"",
+		},
+		{
+			"an MPS daemon that does not start",
+			report.Report{MPS: []enforce.Daemon{{
+				GPU: card7, Index: 7, State: enforce.Starting, Since: since, Restarts: 3, Clients: 1,
+				Reason: "the control daemon ended as it started: exit status 1", LastError: "the control daemon ended as it started: exit status 1",
+			}}},
+			true,
+			[]string{
+				"problem  MPS daemon of GPU 7 (" + card7 + ")\n  is starting since 2026-11-21T10:00:00Z: " +
+					"the control daemon ended as it started: exit status 1 (it never ran, 3 restarts)\n  -> ",
+				"mps/" + card7 + "/log/control.log",
+			},
+			"",
+		},
+		{
+			"an MPS daemon that died",
+			report.Report{MPS: []enforce.Daemon{{
+				GPU: card7, Index: 7, State: enforce.Broken, Since: since, Restarts: 1, Clients: 1, LastRunning: since.Add(-time.Second),
+				Reason: "the control daemon ended: signal: killed", LastError: "the control daemon ended: signal: killed",
+			}}},
+			true,
+			[]string{"is broken since 2026-11-21T10:00:00Z: the control daemon ended: signal: killed (it last ran at 2026-11-21T09:59:59Z, 1 restart)\n"},
+			"",
+		},
+		{
+			"one that runs again, and one that always ran",
+			report.Report{MPS: []enforce.Daemon{
+				{GPU: card6, Index: 6, State: enforce.Running, Since: since, Clients: 1},
+				{GPU: card7, Index: 7, State: enforce.Running, Since: since, Restarts: 2, LastError: "the control daemon hangs", Clients: 1},
+			}},
+			false,
+			[]string{"note  MPS daemon of GPU 7 (" + card7 + ")\n  is running since 2026-11-21T10:00:00Z, after 2 restarts: the control daemon hangs\n"},
+			"MPS daemon of GPU 6",
+		},
+		{
+			"a container without a checkpoint entry",
+			report.Report{Bindings: []report.Binding{{
+				Namespace: "ml", Pod: "x", Container: "main", Unrecorded: true, Shares: []allocation.Share{{UUID: card7, VCore: 1, MemoryMiB: 100}},
+			}}},
+			true,
+			[]string{"problem  pod ml/x\n  the checkpoint entry and the CDI spec of container main were lost; its GPUs are those that the pod's annotation names"},
+			"",
+		},
+		{
+			"use is not measured",
+			report.Report{Unmeasured: "no hostPID"},
+			false,
+			[]string{"note  use of shared GPUs\n  is not measured: no hostPID\n"},
+			"",
+		},
+		{"exclusive GPUs only", docReport(), false, nil, "CONSUMERS"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.reports.Node = "gpu-1"
+			out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--device-plugin", answering(t, tt.reports))
+			if errors.Is(err, cli.ErrFindings) != tt.wrong {
+				t.Errorf("error %v", err)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(out, want) {
+					t.Errorf("no %q in\n%s", want, out)
+				}
+			}
+			if tt.not != "" && strings.Contains(out, tt.not) {
+				t.Errorf("%q in\n%s", tt.not, out)
+			}
+		})
+	}
+}
+
+// Without CDI there are no shares: the reason is shown, and no count.
+func TestSharesThatAreNotServed(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"version": "v1", "cluster-config": "mode: sgpu\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reports := report.Report{
+		Node: "gpu-1", Unserved: []string{"nvidia.com/sgpu", "nvidia.com/vcore", "nvidia.com/vmemory"},
+		Problems: []report.Problem{{Name: "shares", Reason: "mode is sgpu, and no share is served: envvar"}},
+	}
+	out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--config", dir, "--device-plugin", answering(t, reports))
+	if !errors.Is(err, cli.ErrFindings) {
+		t.Errorf("error %v", err)
+	}
+	for _, want := range []string{
+		"nvidia.com/sgpu             0      the device plugin does not serve it: see below\n",
+		"nvidia.com/vmemory          0      the device plugin does not serve it: see below\n",
+		"problem  heddle-device-plugin: shares\n  mode is sgpu, and no share is served: envvar\n" +
+			"  -> Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and GPUs are exclusive.\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+// TestDevicePluginThroughTheAPI asks from another machine.
+func TestDevicePluginThroughTheAPI(t *testing.T) {
+	plugin := pod("heddle-system", "dp-x", func(p *corev1.Pod) {
+		p.Labels = map[string]string{"app.kubernetes.io/name": devicePlugin}
+		p.Annotations = map[string]string{"prometheus.io/port": "9999"}
+	})
+	for _, tt := range []struct {
+		name      string
+		pods      []corev1.Pod
+		may       bool
+		want, not string
+	}{
+		{"it answers", []corev1.Pod{plugin}, true, "\n7 (GPU-7a7b7c7d)  sgpu  best-effort  60/100   56/79.6", "not known"},
+		{"no right to ask", []corev1.Pod{plugin}, false, "\nnote  heddle-device-plugin\n  which container has which devices is not known: ", "CONSUMERS"},
+		{"it does not run", nil, true, "", "not known"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			mux := http.NewServeMux()
+			answer := func(w http.ResponseWriter, v any) {
+				w.Header().Set("Content-Type", "application/json")
+				if err := json.NewEncoder(w).Encode(v); err != nil {
+					t.Error(err)
+				}
+			}
+			mux.HandleFunc("GET /api/v1/nodes/gpu-1", func(w http.ResponseWriter, _ *http.Request) {
+				n := h20Node()
+				n.APIVersion, n.Kind = "v1", "Node"
+				answer(w, n)
+			})
+			mux.HandleFunc("GET /api/v1/pods", func(w http.ResponseWriter, _ *http.Request) {
+				answer(w, &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: tt.pods})
+			})
+			mux.HandleFunc("GET /api/v1/namespaces/heddle-system/pods/{pod}/proxy/v1/bindings", func(w http.ResponseWriter, r *http.Request) {
+				if r.PathValue("pod") != "dp-x:9999" {
+					t.Errorf("asked pod %s", r.PathValue("pod"))
+				}
+				if !tt.may {
+					http.Error(w, "forbidden", http.StatusForbidden)
+					return
+				}
+				answer(w, sharedReport())
+			})
+			server := httptest.NewServer(mux)
+			t.Cleanup(server.Close)
+			path := filepath.Join(t.TempDir(), "kubeconfig")
+			text := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: " + server.URL + "}}]\n" +
+				"contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			out, _ := doctor(t, "--node", "gpu-1", "--kubeconfig", path)
+			if !strings.Contains(out, tt.want) || strings.Contains(out, tt.not) {
+				t.Errorf("no %q, or %q, in\n%s", tt.want, tt.not, out)
+			}
+		})
+	}
+}

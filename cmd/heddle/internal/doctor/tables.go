@@ -1,0 +1,148 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/sharing/enforce"
+)
+
+// handedOut renders what the kubelet is offered and which containers have what.
+func handedOut(p *report.Report) string {
+	text := "\n" + cli.Table(servedRows(p))
+	if len(p.Bindings) == 0 {
+		return text + sharedGPUs(p) + "\nNo container has devices.\n"
+	}
+	rows := [][]string{{"POD", "CONTAINER", "GPUS", "HCAS", "CLASS"}}
+	for i := range p.Bindings {
+		b := &p.Bindings[i]
+		if len(b.GPUs)+len(b.HCAs) == 0 && len(b.Shares) > 0 {
+			continue // The table of shares has it.
+		}
+		uuids := slices.Clone(b.GPUs)
+		for _, s := range b.Shares {
+			uuids = append(uuids, s.UUID)
+		}
+		rows = append(rows, []string{
+			podName(b.Namespace, b.Pod, b.UID), b.Container, cli.OrDash(gpus(uuids, p.GPUs)),
+			cli.OrDash(strings.Join(b.HCAs, " ")), cli.OrDash(b.Class),
+		})
+	}
+	if len(rows) > 1 {
+		text += "\n" + cli.Table(rows)
+	}
+	return text + sharedGPUs(p)
+}
+
+func servedRows(p *report.Report) [][]string {
+	rows := [][]string{{"RESOURCE", "SERVED BY", "CAPACITY", "ALLOCATABLE", "WITHDRAWN", "WHY NOT MORE"}}
+	for i := range p.Resources {
+		r := &p.Resources[i]
+		by := cmp.Or(r.Owner, "none")
+		if r.Registered {
+			by = "heddle"
+		}
+		rows = append(rows, []string{
+			r.Name, by, strconv.Itoa(r.Capacity), strconv.Itoa(r.Allocatable), strconv.Itoa(r.Withdrawn), cli.OrDash(r.Reason),
+		})
+	}
+	return rows
+}
+
+// sharedGPUs renders what is taken of each shared GPU, and which containers have
+// it; empty on a node that shares none.
+func sharedGPUs(p *report.Report) string {
+	rows := [][]string{{"GPU", "MODE", "POLICY", "VCORE", "MEMORY GIB", "CONSUMERS", "WHY NOT MORE"}}
+	for i := range p.Cards {
+		c := &p.Cards[i]
+		s := c.Shared
+		if s == nil {
+			continue
+		}
+		policy := cli.OrDash(s.Policy)
+		if s.Exclusive {
+			policy = "alone"
+		}
+		rows = append(rows, []string{
+			gpus([]string{c.UUID}, p.GPUs), cli.OrDash(c.Mode), policy, fmt.Sprintf("%d/100", s.VCore),
+			gib(s.UsedMiB) + "/" + gib(s.MemoryMiB), fmt.Sprintf("%d/%d", s.Tenants, s.Slots), cli.OrDash(s.Against),
+		})
+	}
+	if len(rows) == 1 {
+		return ""
+	}
+	text := "\n" + cli.Table(rows)
+	if rows = shareRows(p); len(rows) > 1 {
+		text += "\n" + cli.Table(rows)
+	}
+	return text
+}
+
+// shareRows are the containers with shares, by GPU.
+func shareRows(p *report.Report) [][]string {
+	type share struct {
+		gpu int
+		row []string
+	}
+	var all []share
+	for i := range p.Bindings {
+		b := &p.Bindings[i]
+		for _, s := range b.Shares {
+			index, known := p.GPUs[s.UUID]
+			if !known {
+				index = math.MaxInt
+			}
+			vcore := strconv.Itoa(s.VCore)
+			if s.VCore == 0 {
+				vcore = "-"
+			}
+			all = append(all, share{index, []string{
+				gpus([]string{s.UUID}, p.GPUs), podName(b.Namespace, b.Pod, b.UID), b.Container, vcore, gib(s.MemoryMiB),
+				limitedBy(b.Enforced), cli.OrDash(b.By),
+			}})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b share) int { return cmp.Compare(a.gpu, b.gpu) })
+	rows := [][]string{{"GPU", "POD", "CONTAINER", "VCORE", "MEMORY GIB", "LIMITED BY", "CHOSEN BY"}}
+	for i := range all {
+		rows = append(rows, all[i].row)
+	}
+	return rows
+}
+
+// limitedBy is what limits memory and what compute.
+func limitedBy(e enforce.Enforced) string {
+	if e == (enforce.Enforced{}) {
+		return "-"
+	}
+	return string(cmp.Or(e.Memory, enforce.None)) + ", " + string(cmp.Or(e.Compute, enforce.None))
+}
+
+// gib is MiB in GiB, to a tenth.
+func gib(mib int64) string {
+	return strconv.FormatFloat(math.Round(float64(mib)/1024*10)/10, 'f', -1, 64)
+}
+
+// gpus are GPUs by index, with the start of their UUIDs: GPU-01234567 tells the
+// GPUs of a node apart as well as the whole.
+func gpus(uuids []string, index map[string]int) string {
+	const short = 12
+	sorted := slices.SortedStableFunc(slices.Values(uuids), func(a, b string) int {
+		return cmp.Compare(index[a], index[b])
+	})
+	names := make([]string, 0, len(sorted))
+	for _, uuid := range sorted {
+		name := uuid[:min(len(uuid), short)]
+		if at, known := index[uuid]; known {
+			name = fmt.Sprintf("%d (%s)", at, name)
+		}
+		names = append(names, name)
+	}
+	return strings.Join(names, " ")
+}

@@ -1,0 +1,222 @@
+// Package master builds topo-master's snapshots out of what the API server has.
+//
+// It owns the one goroutine that feeds topo/fabric. It holds no state that the
+// API server does not have: a new replica with the same Nodes and reports
+// answers the same. Answers are httpapi's, writes publish's, watches informers'.
+package master
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/master/informers"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
+)
+
+// Options are what a Builder needs.
+type Options struct {
+	Source *informers.Source
+	// CountsPods tells whether the source watches pods.
+	CountsPods bool
+	// Levels are the tree's; NewLevels receives others when the configuration
+	// changes, and may be nil.
+	Levels    []fabric.Level
+	NewLevels <-chan []fabric.Level
+	// StaleAfter is the age from which a heartbeat makes a node Degraded.
+	StaleAfter time.Duration
+	// Clock is the real one if nil.
+	Clock clock.PassiveClock
+	Log   *slog.Logger
+}
+
+// tick is the interval of checks of heartbeats and uplink discovery.
+const tick = 5 * time.Second
+
+// Builder makes snapshots. Latest, Register and Alive are safe for concurrent
+// use; the rest belongs to Run.
+type Builder struct {
+	options Options
+	latest  *snapshot.Latest
+	// turned is when the loop last turned, in nanoseconds since 1970.
+	turned atomic.Int64
+
+	fabric *fabric.Builder
+	levels []fabric.Level
+	clock  heartbeatClock
+	// last is the newest snapshot; discovered is the tree that its Discovery is of.
+	last       *snapshot.Snapshot
+	discovered *fabric.Snapshot
+}
+
+// New returns a builder; Run starts it. It fails on invalid levels.
+func New(o Options) (*Builder, error) {
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	b := &Builder{options: o, latest: snapshot.NewLatest()}
+	return b, b.setLevels(o.Levels)
+}
+
+// Latest has the newest snapshot.
+func (b *Builder) Latest() *snapshot.Latest { return b.latest }
+
+// Run keeps the snapshot current until ctx ends. It makes none until all
+// objects have been listed once: half a fabric would be a wrong one.
+func (b *Builder) Run(ctx context.Context) error {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		b.turned.Store(b.options.Clock.Now().UnixNano())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-b.options.Source.Changed():
+			b.step(ctx, false)
+		case <-ticker.C:
+			b.step(ctx, true)
+		case levels := <-b.options.NewLevels:
+			if slices.Equal(levels, b.levels) {
+				continue
+			}
+			if err := b.setLevels(levels); err != nil {
+				b.options.Log.ErrorContext(ctx, "levels rejected, keeping previous", "err", err)
+				continue
+			}
+			b.options.Log.InfoContext(ctx, "levels changed", "levels", len(levels))
+			b.step(ctx, true)
+		}
+	}
+}
+
+// setLevels starts a new tree of what is known.
+func (b *Builder) setLevels(levels []fabric.Level) error {
+	m, err := fabric.New(fabric.Config{Levels: levels, StaleAfter: b.options.StaleAfter})
+	if err != nil {
+		return err
+	}
+	b.fabric, b.levels, b.discovered = m, levels, nil
+	if b.last != nil {
+		b.put(b.last.Nodes)
+	}
+	return nil
+}
+
+// step takes what changed and publishes the snapshot that results. slow is the
+// tick, when work is done that has time.
+func (b *Builder) step(ctx context.Context, slow bool) {
+	if !b.options.Source.Synced() {
+		return
+	}
+	was := b.last
+	if was == nil {
+		was = &snapshot.Snapshot{}
+	}
+	changes := b.options.Source.Take()
+	visible := b.apply(was.Nodes, &changes)
+	now, contact := b.options.Clock.Now(), b.options.Source.Contact()
+	next := snapshot.Snapshot{
+		Tree: b.fabric.Snapshot(b.clock.now(now, changes.ReportContact)), Levels: b.levels,
+		Nodes: was.Nodes.With(changes.Nodes), CountsPods: b.options.CountsPods, Gangs: was.Gangs.With(changes.Gangs),
+		Generation: was.Generation, Mapped: was.Mapped,
+	}
+	if away(now, contact) {
+		next.StaleSince = contact.UTC().Truncate(time.Second)
+	}
+	next.Discovery = b.discovery(was.Discovery, &next, slow)
+	switch {
+	case visible || next.Tree != was.Tree || !next.StaleSince.Equal(was.StaleSince):
+		next.Generation++
+		next.Mapped = next.Generation
+	case len(changes.Gangs) > 0:
+		next.Generation++
+	case len(changes.Nodes) == 0 && maps.EqualFunc(next.Discovery, was.Discovery, slices.Equal):
+		return
+	}
+	b.logStale(ctx, was.StaleSince, next.StaleSince)
+	if b.last == nil {
+		b.options.Log.InfoContext(ctx, "first tree", "nodes", b.fabric.Len(), "etag", next.Tree.ETag())
+	}
+	b.last = b.last.Next(next)
+	b.latest.Set(b.last)
+}
+
+func (b *Builder) logStale(ctx context.Context, was, since time.Time) {
+	switch {
+	case since.IsZero() == was.IsZero():
+	case since.IsZero():
+		b.options.Log.InfoContext(ctx, "API server recovered", "silent_since", was)
+	default:
+		b.options.Log.WarnContext(ctx, "API server silent on a watch, the tree is stale", "silent_since", since)
+	}
+}
+
+// apply passes what changed to the fabric, and removes from changes what did
+// not change after all. visible tells whether answers about nodes change.
+func (b *Builder) apply(nodes snapshot.Table[*informers.NodeState], changes *informers.Changes) (visible bool) {
+	var put []*informers.NodeState
+	for _, name := range slices.Sorted(maps.Keys(changes.Nodes)) {
+		now := changes.Nodes[name]
+		was, ok := nodes.Get(name)
+		if !ok {
+			was = &informers.NodeState{Name: name}
+		}
+		if now.Node == was.Node && now.Report == was.Report && (now.Used == was.Used || now.Empty()) {
+			delete(changes.Nodes, name)
+			continue
+		}
+		if now.Node != was.Node || now.Report != was.Report {
+			put = append(put, now)
+		}
+		visible = visible || now.Used != was.Used || now.Report != was.Report ||
+			(now.Node == nil) != (was.Node == nil) || now.Node != was.Node && !now.Node.SameStatus(was.Node)
+	}
+	b.put(put)
+	for name, at := range changes.Heartbeats {
+		if n, ok := nodes.Get(name); ok && n.Believed() != nil {
+			b.fabric.Heartbeat(name, at)
+		}
+	}
+	return visible
+}
+
+// put passes nodes to the fabric: in the order of names, since neighbors by name
+// are neighbors by cable, and a part at a time, since reports are large.
+func (b *Builder) put(list []*informers.NodeState) {
+	const part = 512
+	var nodes []fabric.Node
+	for states := range slices.Chunk(list, part) {
+		nodes = nodes[:0]
+		for _, s := range states {
+			if s.Node == nil {
+				b.fabric.Remove(s.Name)
+				continue
+			}
+			n := fabric.Node{Name: s.Name, Ready: s.Node.Ready, Since: s.Node.Since, Names: s.Node.Groups()}
+			if r := s.Believed(); r != nil {
+				n.Report, n.Heartbeat = r.Spec(), r.Heartbeat()
+			}
+			nodes = append(nodes, n)
+		}
+		b.fabric.Put(nodes...)
+	}
+}
+
+// discovery are the workers that discover the uplinks of each leaf, if any level is
+// made by them.
+func (b *Builder) discovery(was map[string][]string, next *snapshot.Snapshot, slow bool) map[string][]string {
+	if was != nil && (!slow || next.Tree == b.discovered) {
+		return was
+	}
+	b.discovered = next.Tree
+	if !slices.ContainsFunc(b.levels, func(l fabric.Level) bool { return l.By == fabric.BySpine }) {
+		return map[string][]string{}
+	}
+	return b.fabric.UplinkDiscovery()
+}

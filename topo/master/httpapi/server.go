@@ -1,0 +1,260 @@
+// Package httpapi answers over HTTP what topo-master knows.
+//
+// It owns the routes, what a client may cache, and the bounds on what clients
+// can make the server do. It reads the newest snapshot and nothing else: no
+// request waits for the API server, but for the review of a token where that is
+// on. Shapes are snapshot's and topo/fabric's.
+package httpapi
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+
+	"github.com/heddle-dev/heddle/topo/master/export"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
+)
+
+// Options are what a Server needs.
+type Options struct {
+	Latest *snapshot.Latest
+	// Templates are those of the Node labels; the first is Kueue's. None means
+	// export.DefaultTemplate.
+	Templates []export.Template
+	// UI is served at /, beginning with its index.html.
+	UI fs.FS
+	// Policy is the Content-Security-Policy of those files, empty for none.
+	Policy string
+	// Registry has the metrics to expose, and gets the server's own.
+	Registry *prometheus.Registry
+	// Contact is when the API server last sent anything on each watch, zero for
+	// never; nil leaves it out of the answers.
+	Contact func() time.Time
+	// Alive is what is wrong, empty if nothing is.
+	Alive func() string
+	// Auth reviews tokens; nil admits all requests. Probes are always admitted.
+	Auth *TokenAuth
+	Log  *slog.Logger
+}
+
+// Server answers requests.
+type Server struct {
+	options Options
+	metrics *metrics
+	writers writers
+	// watchers has a place for each reader of /v1/watch.
+	watchers chan struct{}
+}
+
+// New returns a server; Run or Handler use it.
+func New(o Options) *Server {
+	if len(o.Templates) == 0 {
+		o.Templates = []export.Template{export.DefaultTemplate}
+	}
+	return &Server{options: o, metrics: newMetrics(o.Registry), watchers: make(chan struct{}, maxWatchers)}
+}
+
+// Handler is all routes.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	route := func(path string, h http.HandlerFunc) {
+		mux.Handle("GET "+path, s.metrics.instrument(path, s.admit(h)))
+	}
+	route("/node_group", s.dated(s.nodeGroup))
+	route("/v1/topology", s.dated(s.topology))
+	route("/v1/nodes/{name}", s.dated(s.node))
+	route("/v1/gangs", s.dated(s.gangs))
+	route("/v1/export/{format}", s.dated(s.export))
+	route("/", s.files(packFiles(s.options.UI)))
+	mux.Handle("GET /v1/watch", s.admit(s.watch)) // It has no duration.
+	mux.Handle("GET /metrics", s.admit(promhttp.HandlerFor(s.options.Registry, promhttp.HandlerOpts{}).ServeHTTP))
+	mux.Handle("GET /healthz", probe(s.options.Alive))
+	mux.Handle("GET /readyz", probe(s.ready))
+	return mux
+}
+
+// The server's bounds. A full answer of 100,000 nodes is 8 MB.
+const (
+	headerTimeout = 5 * time.Second
+	writeTimeout  = 30 * time.Second
+	idleTimeout   = 2 * time.Minute
+	maxHeader     = 16 << 10
+	maxConns      = 1024
+)
+
+// Run answers on address until ctx ends. A nil config is plain HTTP.
+func (s *Server) Run(ctx context.Context, address string, config *tls.Config) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("serve: %w", err)
+	}
+	return s.Serve(ctx, listener, config)
+}
+
+// Serve answers on a listener until ctx ends, and closes it.
+func (s *Server) Serve(ctx context.Context, listener net.Listener, config *tls.Config) error {
+	listener = netutil.LimitListener(listener, maxConns)
+	if config != nil {
+		listener = tls.NewListener(listener, config)
+	}
+	server := &http.Server{
+		Handler: s.Handler(), ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(s.options.Log.Handler(), slog.LevelDebug),
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serve on %s: %w", listener.Addr(), err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	defer cancel()
+	_ = server.Shutdown(grace) // What is left is closed below.
+	_ = server.Close()
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve on %s: %w", listener.Addr(), err)
+	}
+	return nil
+}
+
+// admit authenticates and authorizes a request.
+func (s *Server) admit(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if s.options.Auth != nil {
+			if code := s.options.Auth.Admit(r); code != 0 {
+				if code == http.StatusUnauthorized {
+					w.Header().Set("WWW-Authenticate", "Bearer")
+				}
+				http.Error(w, http.StatusText(code), code)
+				return
+			}
+		}
+		next(w, r)
+	}
+}
+
+// dated adds to each answer, also to a 304, how many seconds ago the API server
+// last sent anything.
+func (s *Server) dated(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if s.options.Contact != nil {
+			if at := s.options.Contact(); !at.IsZero() {
+				w.Header().Set("Heddle-Contact-Age", strconv.Itoa(int(max(time.Since(at), 0).Seconds())))
+			}
+		}
+		next(w, r)
+	}
+}
+
+// notRead is the answer before the first snapshot.
+const notRead = "the API server has not been read yet"
+
+// current is the snapshot to answer from; without one it answers itself.
+func (s *Server) current(w http.ResponseWriter) *snapshot.Snapshot {
+	now, _ := s.options.Latest.Get()
+	if now == nil {
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "not ready: "+notRead, http.StatusServiceUnavailable)
+	}
+	return now
+}
+
+func (s *Server) ready() string {
+	if now, _ := s.options.Latest.Get(); now == nil {
+		return notRead
+	}
+	return ""
+}
+
+func probe(check func() string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if wrong := check(); wrong != "" {
+			http.Error(w, wrong, http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = w.Write([]byte("ok\n")) // An error means that the client is gone.
+	}
+}
+
+// metrics count requests.
+type metrics struct {
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	watchers prometheus.Gauge
+	dropped  prometheus.Counter
+}
+
+func newMetrics(r prometheus.Registerer) *metrics {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "heddle_topo_http_requests_total", Help: "Requests by route and status.",
+		}, []string{"route", "code"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "heddle_topo_http_request_seconds", Help: "Time to answer, by route.",
+			Buckets: []float64{50e-6, 200e-6, 1e-3, 5e-3, 20e-3, 100e-3, 1, 10},
+		}, []string{"route"}),
+		watchers: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "heddle_topo_watchers", Help: "Readers of /v1/watch.",
+		}),
+		dropped: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "heddle_topo_watchers_dropped_total", Help: "Readers of /v1/watch that could not follow.",
+		}),
+	}
+	r.MustRegister(m.requests, m.seconds, m.watchers, m.dropped)
+	return m
+}
+
+// instrument measures one route.
+func (m *metrics) instrument(route string, next http.Handler) http.Handler {
+	labels := prometheus.Labels{"route": route}
+	return promhttp.InstrumentHandlerDuration(m.seconds.MustCurryWith(labels),
+		promhttp.InstrumentHandlerCounter(m.requests.MustCurryWith(labels), next))
+}
+
+// Certificate is the server's, read again when its files change. After a file
+// that cannot be used the last good one stays.
+type Certificate struct {
+	files *dynamiccertificates.DynamicCertKeyPairContent
+}
+
+// NewCertificate reads the files for the first time; then a bad one is an
+// error.
+func NewCertificate(certFile, keyFile string) (*Certificate, error) {
+	files, err := dynamiccertificates.NewDynamicServingContentFromFiles("heddle-topo-master", certFile, keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("read certificate %s: %w", certFile, err)
+	}
+	return &Certificate{files}, nil
+}
+
+// Run watches the files until ctx ends.
+func (c *Certificate) Run(ctx context.Context) error {
+	c.files.Run(ctx, 1)
+	return nil
+}
+
+// Config is for a server of HTTP/2 and HTTP/1.1.
+func (c *Certificate) Config() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			pair, err := tls.X509KeyPair(c.files.CurrentCertKeyContent())
+			return &pair, err
+		},
+	}
+}

@@ -1,0 +1,235 @@
+package informers
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+	"unique"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	helper "k8s.io/component-helpers/resource"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/test/fabrics"
+)
+
+func TestReportKeepsAllButGPUs(t *testing.T) {
+	f := fabrics.New(fabrics.Plan{Sizes: []int{2, 2}, Rails: 4, Planes: 2, Domain: 2, Pod: 1, Dragonfly: 2, Switchbox: 1, Storage: 1})
+	for i := range f.Nodes {
+		spec := f.Nodes[i].Spec
+		spec.Skipped = []v1alpha1.Skipped{{Name: "lldp", Reason: "no socket"}}
+		spec.Rails[0].Switch, spec.Rails[0].GPUs = nil, []string{"GPU-1"}
+		spec.Rails[1].Netdev = "eth0"
+		spec.Rails[2].Since = new(metav1.NewTime(time.Unix(1_700_000_000, 0).UTC()))
+		want := *spec.DeepCopy()
+		r := readReport(&v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: spec})
+		want.Rails[0].GPUs = nil
+		if diff := cmp.Diff(&want, r.Spec()); diff != "" {
+			t.Errorf("spec (-want +got):\n%s", diff)
+		}
+		if r.Product() != "NVIDIA-H100-80GB-HBM3" || r.Accelerators() != 8 {
+			t.Errorf("%d of %s", r.Accelerators(), r.Product())
+		}
+	}
+}
+
+func TestReportOwner(t *testing.T) {
+	ref := func(apiVersion, kind, name string) metav1.OwnerReference {
+		return metav1.OwnerReference{APIVersion: apiVersion, Kind: kind, Name: name, UID: "u"}
+	}
+	for _, tt := range []struct {
+		name string
+		refs []metav1.OwnerReference
+		want string
+	}{
+		{"its Node", []metav1.OwnerReference{ref("v1", "Node", "n1")}, "u"},
+		{"none", nil, ""},
+		{"another Node", []metav1.OwnerReference{ref("v1", "Node", "n2")}, ""},
+		{"another kind", []metav1.OwnerReference{ref("v1", "Pod", "n1")}, ""},
+		{"another group's Node", []metav1.OwnerReference{ref("x/v1", "Node", "n1")}, ""},
+		{"a pod and its Node", []metav1.OwnerReference{ref("v1", "Pod", "p"), ref("v1", "Node", "n1")}, "u"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := readReport(&v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "n1", OwnerReferences: tt.refs}})
+			if string(r.Owner) != tt.want {
+				t.Errorf("owner %q, want %q", r.Owner, tt.want)
+			}
+		})
+	}
+}
+
+func TestReportKeepsOldSpec(t *testing.T) {
+	read := func(change func(*v1alpha1.NodeTopology)) *Report {
+		nt := &v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{
+			Name: "n1", UID: "u", Generation: 3,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "o"}},
+		}}
+		change(nt)
+		return readReport(nt)
+	}
+	beat := time.Unix(1_700_000_000, 0).UTC()
+	for _, tt := range []struct {
+		name   string
+		change func(*v1alpha1.NodeTopology)
+		want   bool
+	}{
+		{"a heartbeat", func(*v1alpha1.NodeTopology) {}, true},
+		{"another spec", func(nt *v1alpha1.NodeTopology) { nt.Generation++ }, false},
+		{"another object", func(nt *v1alpha1.NodeTopology) { nt.UID = "v" }, false},
+		{"another owner", func(nt *v1alpha1.NodeTopology) { nt.OwnerReferences[0].UID = "p" }, false},
+		{"another walk", func(nt *v1alpha1.NodeTopology) { nt.Status.Walk = []string{"a"} }, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			old := read(func(*v1alpha1.NodeTopology) {})
+			now := read(func(nt *v1alpha1.NodeTopology) {
+				nt.Status.HeartbeatTime = new(metav1.NewTime(beat))
+				tt.change(nt)
+			})
+			kept := now.keep(old)
+			if (kept == old) != tt.want || !kept.Heartbeat().Equal(beat) {
+				t.Errorf("kept the old one: %t, heartbeat %s", kept == old, kept.Heartbeat())
+			}
+		})
+	}
+}
+
+func TestNode(t *testing.T) {
+	fields := func(manager, text string) metav1.ManagedFieldsEntry {
+		return metav1.ManagedFieldsEntry{
+			Manager: manager, Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(text),
+		}
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: "n1", UID: "u",
+		Labels: map[string]string{"tier-1": "leaf-1", "tier-2": "spine-1", "old": "owned", "foreign": "x"},
+		ManagedFields: []metav1.ManagedFieldsEntry{
+			fields("another", `{"f:metadata":{"f:labels":{"f:tier-2":{},"f:foreign":{}}}}`),
+			fields("heddle", `{"f:metadata":{"f:labels":{"f:tier-1":{},"f:old":{}}}}`),
+			fields("heddle", `{"f:metadata":`),
+		},
+	}}
+	node.Spec.Unschedulable = true
+	node.Status.Conditions = []corev1.NodeCondition{
+		{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue},
+		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Unix(5, 0)},
+	}
+	node.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
+	r := nodeReader{gpu: "nvidia.com/gpu", manager: "heddle", tiers: []string{"tier-*"}}
+	want := &Node{Name: "n1", UID: "u", Ready: true, Since: time.Unix(5, 0), GPUs: 8, Cordoned: true}
+	for _, l := range []Label{{"old", "owned", true}, {"tier-1", "leaf-1", true}, {"tier-2", "spine-1", false}} {
+		want.Labels = append(want.Labels, unique.Make(l))
+	}
+	labels := cmp.Comparer(func(a, b unique.Handle[Label]) bool { return a == b })
+	if diff := cmp.Diff(want, r.read(node), labels); diff != "" {
+		t.Errorf("node (-want +got):\n%s", diff)
+	}
+}
+
+func TestPodGPUs(t *testing.T) {
+	with := func(n string) corev1.Container {
+		return corev1.Container{Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(n)},
+		}}
+	}
+	sidecar := with("1")
+	sidecar.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+	for _, tt := range []struct {
+		name             string
+		init, containers []corev1.Container
+		want             int32
+	}{
+		{"none", nil, []corev1.Container{{}}, 0},
+		{"two containers", nil, []corev1.Container{with("2"), with("1")}, 3},
+		{"a larger init container", []corev1.Container{with("4")}, []corev1.Container{with("2")}, 4},
+		{"a smaller init container", []corev1.Container{with("1")}, []corev1.Container{with("2")}, 2},
+		{"a sidecar", []corev1.Container{sidecar}, []corev1.Container{with("2")}, 3},
+		{"an init container after a sidecar", []corev1.Container{sidecar, with("4")}, []corev1.Container{with("2")}, 5},
+		{"nonsense", nil, []corev1.Container{with("-1"), with("9999999999999")}, maxCount},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := podReader{"nvidia.com/gpu"}
+			if got := r.gpus(&corev1.PodSpec{InitContainers: tt.init, Containers: tt.containers}); got != tt.want {
+				t.Errorf("%d GPUs, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+// Of pods that hold no GPU and are in no gang nothing is kept.
+func TestPodKeeps(t *testing.T) {
+	type labels = map[string]string
+	pod := func(node string, phase corev1.PodPhase, gpus string, l labels) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", Labels: l}}
+		p.Spec.NodeName, p.Status.Phase = node, phase
+		p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(gpus)},
+		}}}
+		return p
+	}
+	tf := labels{"pod-group.scheduling.sigs.k8s.io/name": "tf"}
+	type kept struct {
+		Node, Gang      string
+		Holds, Requests int32
+	}
+	for _, tt := range []struct {
+		name string
+		pod  *corev1.Pod
+		want *kept
+	}{
+		{"one that runs", pod("n1", corev1.PodRunning, "2", nil), &kept{Node: "n1", Holds: 2}},
+		{"one that waits", pod("", corev1.PodPending, "2", nil), &kept{}},
+		{"one that ended", pod("n1", corev1.PodSucceeded, "2", nil), &kept{}},
+		{"one without GPUs", pod("n1", corev1.PodRunning, "0", nil), nil},
+		{"a gang's that runs", pod("n1", corev1.PodRunning, "2", tf), &kept{Node: "n1", Gang: "ns/tf", Holds: 2, Requests: 2}},
+		{"a gang's that waits", pod("", corev1.PodPending, "2", tf), &kept{Gang: "ns/tf", Requests: 2}},
+		{"a gang's that ended", pod("n1", corev1.PodFailed, "2", tf), &kept{Gang: "ns/tf", Requests: 2}},
+		{"a gang's without GPUs", pod("n1", corev1.PodRunning, "0", tf), &kept{Gang: "ns/tf"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := podReader{"nvidia.com/gpu"}
+			var got *kept
+			if r.wants(tt.pod) {
+				p := r.read(tt.pod)
+				got = &kept{Node: p.Node, Holds: p.GPUs}
+				if p.Member != nil {
+					got.Gang, got.Requests = p.Member.Gang, p.Member.GPUs
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("kept (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestGPUsAsTheKubeletCounts: what is held for a pod is what the scheduler and
+// the kubelet count for it.
+func TestGPUsAsTheKubeletCounts(t *testing.T) {
+	const gpu = "nvidia.com/gpu"
+	container := func(n int64, always bool) corev1.Container {
+		q := corev1.ResourceList{gpu: *resource.NewQuantity(n, resource.DecimalSI)}
+		c := corev1.Container{Resources: corev1.ResourceRequirements{Limits: q, Requests: q}}
+		if always {
+			c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+		}
+		return c
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	r := podReader{gpu}
+	for range 500 {
+		var spec corev1.PodSpec
+		for range random.IntN(4) {
+			spec.InitContainers = append(spec.InitContainers, container(random.Int64N(9), random.IntN(2) == 0))
+		}
+		for range 1 + random.IntN(2) {
+			spec.Containers = append(spec.Containers, container(random.Int64N(9), false))
+		}
+		want := helper.PodRequests(&corev1.Pod{Spec: spec}, helper.PodResourcesOptions{})[gpu]
+		if got := r.gpus(&spec); int64(got) != want.Value() {
+			t.Fatalf("%d GPUs, the kubelet counts %d, of %v and %v", got, want.Value(), spec.InitContainers, spec.Containers)
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package snapshot
+
+import (
+	"time"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/master/informers"
+)
+
+// GPUs is how many accelerators there are.
+type GPUs struct {
+	// Free is how many a pod could get now: those that the kubelet offers on
+	// nodes that are Ready and not cordoned, less those that pods hold.
+	// Absent if pods are not counted.
+	Free *int `json:"free,omitempty"`
+	// Offered is how many the kubelets offer of the GPU resource, on nodes in
+	// any state. It is less than Total where no device plugin runs, or where
+	// it withholds GPUs that are unhealthy or allocated in another way.
+	Offered int `json:"offered"`
+	// Total is how many there are, offered or not.
+	Total int `json:"total"`
+}
+
+func (g *GPUs) add(o GPUs) {
+	g.Offered += o.Offered
+	g.Total += o.Total
+	if o.Free != nil {
+		if g.Free == nil {
+			g.Free = new(int)
+		}
+		*g.Free += *o.Free
+	}
+}
+
+func (s *Snapshot) gpus(n *informers.NodeState) GPUs {
+	var g GPUs
+	if r := n.Believed(); r != nil {
+		g.Total = int(r.Accelerators())
+	}
+	if n.Node == nil {
+		return g
+	}
+	g.Offered = int(n.Node.GPUs)
+	g.Total = max(g.Total, g.Offered)
+	if s.CountsPods && g.Total > 0 {
+		g.Free = new(int)
+		if n.Node.Ready && !n.Node.Cordoned {
+			*g.Free = max(g.Offered-int(n.Used), 0)
+		}
+	}
+	return g
+}
+
+// Reason is why a node is not Ready.
+type Reason struct {
+	// Kind is one of topo/fabric's reasons and faults.
+	Kind string `json:"kind"`
+	// Count is how many faults of that kind there are.
+	Count int `json:"count,omitempty"`
+	// Since is when it began, if that is known.
+	Since *time.Time `json:"since,omitempty"`
+}
+
+func reasons(in []fabric.Reason) []Reason {
+	var out []Reason
+	for _, r := range in {
+		o := Reason{Kind: r.Kind, Count: r.Count}
+		if !r.Since.IsZero() {
+			o.Since = new(r.Since.UTC())
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+// Node is the answer of GET /v1/nodes/{name}.
+type Node struct {
+	Name   string `json:"name"`
+	Status string `json:"status"`
+	// Groups hold the node, top first.
+	Groups   []Group          `json:"groups"`
+	Reasons  []Reason         `json:"reasons,omitempty"`
+	Findings []fabric.Finding `json:"findings,omitempty"`
+
+	Ready      bool       `json:"ready"`
+	ReadySince *time.Time `json:"readySince,omitempty"`
+	Cordoned   bool       `json:"cordoned,omitempty"`
+	Product    string     `json:"product,omitempty"`
+	GPUs       GPUs       `json:"gpus"`
+
+	// Ignored is why the node's report is not believed; what follows is empty
+	// then.
+	Ignored      string             `json:"ignored,omitempty"`
+	NVLinkDomain string             `json:"nvlinkDomain,omitempty"`
+	Rails        []v1alpha1.Rail    `json:"rails,omitempty"`
+	Path         []string           `json:"path,omitempty"`
+	PathSource   v1alpha1.Source    `json:"pathSource,omitempty"`
+	Uplinks      int                `json:"uplinks,omitempty"`
+	Skipped      []v1alpha1.Skipped `json:"skipped,omitempty"`
+	Walk         []string           `json:"walk,omitempty"`
+	Heartbeat    *time.Time         `json:"heartbeat,omitempty"`
+	// HeartbeatAge is in seconds, by this replica's clock.
+	HeartbeatAge float64 `json:"heartbeatAgeSeconds,omitempty"`
+}
+
+// Group is a group that holds a node.
+type Group struct {
+	Name   string `json:"name"`
+	Kind   string `json:"kind"`
+	Status string `json:"status"`
+}
+
+// Node is the answer about one node; false if there is none.
+func (s *Snapshot) Node(name string, now time.Time) (*Node, bool) {
+	known, ok := s.Nodes.Get(name)
+	if !ok || known.Node == nil {
+		return nil, false
+	}
+	n := &Node{
+		Name: name, Groups: []Group{}, Ready: known.Node.Ready, Cordoned: known.Node.Cordoned,
+		GPUs: s.gpus(known), Ignored: known.Ignored(),
+	}
+	if !known.Node.Since.IsZero() {
+		n.ReadySince = new(known.Node.Since.UTC())
+	}
+	for holders, e := range s.Tree.All() {
+		if e.Kind != v1alpha1.KindNode || e.Name != name {
+			continue
+		}
+		n.Status, n.Reasons, n.Findings = e.Status, reasons(e.Reasons), e.Findings
+		for _, h := range holders {
+			n.Groups = append(n.Groups, Group{h.Name, h.Kind, h.Status})
+		}
+		break
+	}
+	if r := known.Believed(); r != nil {
+		spec := r.Spec()
+		n.Product, n.NVLinkDomain, n.Rails = r.Product(), spec.NVLinkDomain, spec.Rails
+		n.Path, n.PathSource, n.Uplinks, n.Skipped = spec.Path, spec.PathSource, len(spec.Uplinks), spec.Skipped
+		n.Walk = r.Walk
+		if at := r.Heartbeat(); !at.IsZero() {
+			n.Heartbeat, n.HeartbeatAge = &at, now.Sub(at).Round(time.Second).Seconds()
+		}
+	}
+	return n, true
+}

@@ -1,0 +1,424 @@
+package gangcache
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+	"github.com/heddle-dev/heddle/topo/scheduler/metrics"
+	"github.com/heddle-dev/heddle/topo/scheduler/planner"
+	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
+	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
+)
+
+func newCache() *Cache {
+	c := config.Default()
+	return New(Options{
+		Domains: wellknown.DefaultDomains(), Scheduler: "heddle-scheduler", GPUs: sgpu.New(&c, config.PlacementBinpack),
+		Metrics: metrics.New(topologyclient.New(topologyclient.Options{})),
+	})
+}
+
+func podOf(name string, labels map[string]string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), Labels: labels}}
+}
+
+func in(name, least string) map[string]string {
+	labels := map[string]string{wellknown.GangName: name}
+	if least != "" {
+		labels[wellknown.GangMinAvailable] = least
+	}
+	return labels
+}
+
+func admit(c *Cache, pod *corev1.Pod) string {
+	_, reason := c.Admit(pod)
+	return reason
+}
+
+// commit gives pods nodes as a plan does.
+func commit(t *testing.T, c *Cache, pod *corev1.Pod, nodes map[string]string) {
+	t.Helper()
+	a, ok := c.Attempt(pod)
+	if !ok || len(a.Unit) != 1 {
+		t.Fatalf("attempt %+v, %v", a, ok)
+	}
+	var plan planner.Plan
+	for _, m := range a.Unit[0].Members {
+		plan.Nodes = append(plan.Nodes, nodes[m.Pod.Name])
+	}
+	if !c.Commit(a.Unit, []planner.Plan{plan}, false, pod) {
+		t.Fatal("the plan is outdated")
+	}
+}
+
+func activated(c *Cache) map[string]bool {
+	out := map[string]bool{}
+	for name := range c.Effects().Activate {
+		out[name] = true
+	}
+	return out
+}
+
+func TestAdmitWaitsForTheGang(t *testing.T) {
+	c := newCache()
+	a, b := podOf("a", in("x", "2")), podOf("b", in("x", "2"))
+	if got := admit(c, podOf("plain", nil)); got != "" {
+		t.Errorf("a pod of no gang: %s", got)
+	}
+	if got := admit(c, a); got != "podgroup x waits for pods: 1 of 2 exist" {
+		t.Errorf("the first: %s", got)
+	}
+	if got := admit(c, b); got != "" {
+		t.Errorf("the last: %s", got)
+	}
+	if diff := cmp.Diff(map[string]bool{"default/a": true, "default/b": true}, activated(c)); diff != "" {
+		t.Errorf("activated (-want +got):\n%s", diff)
+	}
+	c.DeletePod(a)
+	if got := admit(c, b); got == "" {
+		t.Error("a deleted pod completes the gang")
+	}
+}
+
+func setPodGroup(t *testing.T, c *Cache, group string, least int64) {
+	t.Helper()
+	spec, err := gang.ReadObject(map[string]any{
+		"metadata": map[string]any{"name": "x", "namespace": "default"}, "spec": map[string]any{"minMember": least},
+	}, c.Domains)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.SetPodGroup(group, &spec, nil)
+}
+
+func TestPodGroupObjects(t *testing.T) {
+	c := newCache()
+	key := types.NamespacedName{Namespace: "default", Name: "x"}
+	a := podOf("a", in("x", ""))
+	if got := admit(c, a); !strings.Contains(got, "no PodGroup object") {
+		t.Errorf("without an object: %s", got)
+	}
+	setPodGroup(t, c, gang.APIGroup, 2)
+	if got := admit(c, a); !strings.Contains(got, "1 of 2 exist") {
+		t.Errorf("with one for two: %s", got)
+	}
+	setPodGroup(t, c, gang.APIGroup, 1)
+	if got := activated(c); !got["default/a"] || admit(c, a) != "" {
+		t.Errorf("with one for one: %s, activated %v", admit(c, a), got)
+	}
+	setPodGroup(t, c, gang.APIGroupXK8s, 3)
+	if a, _ := c.Attempt(a); !strings.Contains(a.Rejection, "have minMember 1 and 3") {
+		t.Errorf("two objects: %q", a.Rejection)
+	}
+	c.DeletePodGroup(gang.APIGroupXK8s, key)
+	c.DeletePodGroup(gang.APIGroup, key)
+	if got := admit(c, a); got == "" {
+		t.Error("deleted objects still have minMember")
+	}
+	c.DeletePod(a)
+	if len(c.gangs) != 0 || len(c.byPod) != 0 {
+		t.Errorf("the cache keeps %v", c.gangs)
+	}
+}
+
+// A PodGroup that is deleted takes minMember with it: what members hold is free at
+// once, and they wait for another object.
+func TestPodGroupDeletedWhileMembersWait(t *testing.T) {
+	c := newCache()
+	a, b := podOf("a", in("x", "")), podOf("b", in("x", ""))
+	setPodGroup(t, c, gang.APIGroupXK8s, 2)
+	admit(c, a)
+	admit(c, b)
+	commit(t, c, a, map[string]string{"a": "n", "b": "n"})
+	if rejection := c.Reserve(a, "n"); rejection != "" {
+		t.Fatal(rejection)
+	}
+	if c.Permit(a) == 0 {
+		t.Fatal("one of two is let go")
+	}
+	c.DeletePodGroup(gang.APIGroupXK8s, types.NamespacedName{Namespace: "default", Name: "x"})
+	if got := c.Effects().Reject["a"]; len(c.Reservations()) > 0 || !strings.Contains(got, "there is no PodGroup object") {
+		t.Errorf("reservations %v, rejected with %q", c.Reservations(), got)
+	}
+	if admit(c, b) == "" {
+		t.Error("a gang without minMember is tried")
+	}
+	setPodGroup(t, c, gang.APIGroupXK8s, 2)
+	if got := admit(c, b); got != "" {
+		t.Errorf("with another object: %s", got)
+	}
+}
+
+func TestPermitIsAllOrNothing(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		third    func(c *Cache, pod *corev1.Pod)
+		allowed  int
+		rejected string
+		stages   map[types.UID]stage
+	}{
+		{
+			"the third comes", func(c *Cache, pod *corev1.Pod) {
+				if rejection := c.Reserve(pod, "n"); rejection != "" || c.Permit(pod) != 0 {
+					panic(rejection)
+				}
+			},
+			2, "",
+			map[types.UID]stage{"a": released, "b": released, "c": released},
+		},
+		{
+			"the third fails", func(c *Cache, pod *corev1.Pod) { c.Reserve(pod, "n"); c.Unreserve(pod, "n") },
+			0, "rejected by podgroup x: member c lost its place on node n",
+			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
+		},
+		{
+			"the third is deleted", func(c *Cache, pod *corev1.Pod) { c.DeletePod(pod) },
+			0, "rejected by podgroup x: podgroup x waits for pods: 2 of 3 exist",
+			map[types.UID]stage{"a": pending, "b": pending},
+		},
+		{
+			"the deadline passes", func(c *Cache, _ *corev1.Pod) {
+				c.now = func() time.Time { return time.Now().Add(time.Hour) }
+				c.Expire()
+			},
+			0, "rejected by podgroup x: 2 of 3 had a node after 1m0s",
+			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newCache()
+			pods := []*corev1.Pod{podOf("a", in("x", "3")), podOf("b", in("x", "3")), podOf("c", in("x", "3"))}
+			for _, pod := range pods {
+				admit(c, pod)
+			}
+			nodes := map[string]string{"a": "n", "b": "m", "c": "n"}
+			commit(t, c, pods[0], nodes)
+			g := c.byPod["a"]
+			for _, pod := range pods[:2] {
+				if rejection := c.Reserve(pod, nodes[pod.Name]); rejection != "" {
+					t.Fatal(rejection)
+				}
+				if wait := c.Permit(pod); wait < g.spec.Timeout {
+					t.Fatalf("permit waits for %s", wait)
+				}
+			}
+			tt.third(c, pods[2])
+			stages := map[types.UID]stage{}
+			for uid, m := range g.members {
+				stages[uid] = m.stage
+			}
+			if diff := cmp.Diff(tt.stages, stages); diff != "" {
+				t.Errorf("stages (-want +got):\n%s", diff)
+			}
+			effects := c.Effects()
+			for _, pod := range pods[:2] {
+				if got := effects.Reject[pod.UID]; got != tt.rejected {
+					t.Errorf("%s is rejected with %q, want %q", pod.Name, got, tt.rejected)
+				}
+			}
+			if len(effects.Allow) != tt.allowed {
+				t.Errorf("allowed %v", effects.Allow)
+			}
+			if len(c.Reservations()) > 0 {
+				t.Errorf("reservations are left: %v", c.Reservations())
+			}
+		})
+	}
+}
+
+func TestReserveOnAnotherNode(t *testing.T) {
+	c := newCache()
+	a := podOf("a", in("x", "1"))
+	admit(c, a)
+	commit(t, c, a, map[string]string{"a": "n"})
+	if c.Reserve(a, "m") == "" {
+		t.Error("a member is reserved on a node that its plan does not have")
+	}
+}
+
+func TestMembersSelectGPUs(t *testing.T) {
+	c := newCache()
+	class := func(name, use string) *fit.Class {
+		pod := podOf(name, in("x", "2"))
+		pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}}}
+		pod.Annotations = map[string]string{"nvidia.com/use-gpuuuid": use}
+		return c.NewMember(pod).Class
+	}
+	if a, b, d := class("a", ""), class("b", "GPU-1"), class("d", "GPU-1"); a.Key == b.Key || b.Key != d.Key {
+		t.Error("classes do not differ by selector")
+	}
+}
+
+func TestOnlyTheLeaderOfARejectedGangIsWorthTrying(t *testing.T) {
+	c := newCache()
+	a, b := podOf("a", in("x", "2")), podOf("b", in("x", "2"))
+	admit(c, a)
+	admit(c, b)
+	if _, rejection := c.Conclude(b, "no room"); rejection != "rejected by podgroup x: no room" {
+		t.Errorf("%q", rejection)
+	}
+	if got, _ := c.Attempt(a); got.Rejection != "rejected by podgroup x: no room" {
+		t.Errorf("the other member: %+v", got)
+	}
+	if c.WorthTrying(a) || !c.WorthTrying(b) || !c.WorthTrying(podOf("plain", nil)) {
+		t.Error("not the leader alone")
+	}
+	c.Effects() // Those of before.
+	c.RetryAll()
+	if diff := cmp.Diff(map[string]bool{"default/b": true}, activated(c)); diff != "" {
+		t.Errorf("activated (-want +got):\n%s", diff)
+	}
+	c.DeletePod(b)
+	if leader := c.byPod["a"].leader; leader != "a" {
+		t.Errorf("the leader is %q once b is gone", leader)
+	}
+}
+
+// A gang that changes while it is planned outside the lock keeps nothing of the plan.
+func TestOutdatedPlan(t *testing.T) {
+	c := newCache()
+	a, b := podOf("a", in("x", "1")), podOf("b", in("x", "1"))
+	admit(c, a)
+	attempt, _ := c.Attempt(a)
+	admit(c, b)
+	if c.Commit(attempt.Unit, []planner.Plan{{Nodes: []string{"n"}}}, false, a) || len(c.Reservations()) > 0 {
+		t.Errorf("an outdated plan is committed: %v", c.Reservations())
+	}
+}
+
+// A node that rejects a member is avoided, longer each time, until it changes.
+func TestBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache()
+		a := podOf("a", in("x", "1"))
+		admit(c, a)
+		avoided := func() int {
+			attempt, _ := c.Attempt(a)
+			return len(attempt.Unit[0].Avoid)
+		}
+		for _, lasts := range []time.Duration{backoffFirst, 2 * backoffFirst} {
+			commit(t, c, a, map[string]string{"a": "n"})
+			if c.TurnedAway(a, "n", true, "volume") || !activated(c)["default/a"] {
+				t.Error("the gang does not plan again")
+			}
+			<-time.After(lasts)
+			if avoided() != 1 {
+				t.Errorf("tried again within %s", lasts)
+			}
+			<-time.After(time.Millisecond)
+			if avoided() != 0 {
+				t.Errorf("avoided for more than %s", lasts)
+			}
+		}
+		commit(t, c, a, map[string]string{"a": "n"})
+		c.TurnedAway(a, "n", true, "volume")
+		if c.NodeChanged("n"); avoided() != 0 {
+			t.Error("a node that changed is avoided")
+		}
+		group := types.NamespacedName{Namespace: "default", Name: "native"}
+		c.BackOff(group, "n")
+		if got := c.Avoided(group); len(got) != 1 {
+			t.Errorf("a native PodGroup avoids %v", got)
+		}
+		if c.NodeChanged("n"); len(c.Avoided(group)) != 0 {
+			t.Error("a native PodGroup avoids a node that changed")
+		}
+	})
+}
+
+func events(c *Cache) (out []string) {
+	for _, e := range c.Events() {
+		out = append(out, e.Pod.Name+" "+e.Reason+" "+e.Message)
+	}
+	return out
+}
+
+func TestEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache()
+		a := podOf("a", nil)
+		a.Annotations = map[string]string{
+			wellknown.KoordinatorName: "x", wellknown.KoordinatorMinAvailable: "2", wellknown.KoordinatorTotalNumber: "9",
+		}
+		admit(c, a)
+		want := []string{"a GangInvalidAnnotation annotation gang.scheduling.koordinator.sh/total-number is ignored"}
+		if diff := cmp.Diff(want, events(c)); diff != "" {
+			t.Errorf("at first (-want +got):\n%s", diff)
+		}
+		<-time.After(time.Minute)
+		want = []string{"a GangIncomplete podgroup x waits for pods: 1 of 2 exist"}
+		if diff := cmp.Diff(want, events(c)); diff != "" {
+			t.Errorf("later (-want +got):\n%s", diff)
+		}
+		if got := events(c); len(got) > 0 {
+			t.Errorf("again: %v", got)
+		}
+	})
+}
+
+// Ignored annotations of a gang that got its nodes at once are reported too, and not
+// again by every scheduler that starts.
+func TestEventsOfAGangThatNeverWaited(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		age  time.Duration
+		want []string
+	}{
+		{"young", time.Second, []string{"a GangInvalidAnnotation annotation gang.scheduling.koordinator.sh/mode is ignored; " +
+			"annotation gang.scheduling.koordinator.sh/total-number is ignored"}},
+		{"old", time.Hour, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCache()
+				a := podOf("a", nil)
+				a.Spec.NodeName, a.CreationTimestamp = "n", metav1.NewTime(time.Now().Add(-tt.age))
+				a.Annotations = map[string]string{
+					wellknown.KoordinatorName: "x", wellknown.KoordinatorMinAvailable: "1", wellknown.KoordinatorMode: "NonStrict",
+					wellknown.KoordinatorTotalNumber: "2",
+				}
+				c.UpdatePod(a)
+				if diff := cmp.Diff(tt.want, append(events(c), events(c)...)); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func TestGroupsWithAGangThatNeverComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache()
+		a := podOf("a", in("x", "1"))
+		a.Annotations = map[string]string{wellknown.GangGroups: `["default/x", "default/never"]`}
+		const reason = "podgroup x waits for podgroup default/never of its groups: there is none"
+		if got := admit(c, a); got != reason {
+			t.Errorf("%s", got)
+		}
+		if got := events(c); len(got) > 0 {
+			t.Errorf("at once: %v", got)
+		}
+		<-time.After(incompleteAfter)
+		if diff := cmp.Diff([]string{"a GangIncomplete " + reason}, append(events(c), events(c)...)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		never := podOf("b", in("never", "1"))
+		never.Annotations = a.Annotations
+		admit(c, never)
+		if got := admit(c, a); got != "" {
+			t.Errorf("with the other: %s", got)
+		}
+	})
+}

@@ -1,0 +1,270 @@
+// Package planner finds nodes for gangs: from snapshots of gangs, of nodes and of
+// reservations, and from the topology tree, it makes plans, or a reason why there
+// is none.
+//
+// It owns the tree with the nodes that the scheduler has, and a cache of what fits
+// where. Gangs of labels and native PodGroups are one value here. What a good place
+// is and which rank goes where is decided by topo/placement. It changes no gang and
+// calls no API.
+package planner
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/placement"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+	"github.com/heddle-dev/heddle/topo/scheduler/metrics"
+	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
+)
+
+// Gang is a snapshot of a gang to plan.
+type Gang struct {
+	Key types.NamespacedName
+	// Revision is the gang cache's, which rejects a plan for an older one.
+	Revision int
+	// Members are in the order of their ranks.
+	Members []Member
+	// MinMember is how many must have a node, those that have one included.
+	MinMember int
+	// Spec has the levels, the slices and the gangs that this one runs with.
+	Spec gang.Spec
+	// Avoid are nodes that get no member.
+	Avoid []string
+	// Label is a label of nodes: all members go to nodes with one value of it.
+	Label string
+}
+
+// Member is a pod of a gang.
+type Member struct {
+	Pod   *corev1.Pod
+	Class *fit.Class
+	GPUs  int
+	// Node is the one that it has; empty for none.
+	Node string
+}
+
+// Plan has a node for each member of a gang that had none.
+type Plan struct {
+	// Nodes are in the order of the members: empty for members that have a node, and
+	// for those beyond MinMember for which there is no room.
+	Nodes []string
+	// Kind is that of the tightest group that holds all members.
+	Kind string
+
+	found placement.Plan
+}
+
+// Request is for gangs that are planned together: all of them get a plan, or none.
+type Request struct {
+	Gangs []Gang
+	Nodes []framework.NodeInfo
+	// Within are the nodes that may be used; nil is all.
+	Within       []framework.NodeInfo
+	Reservations fit.Reservations
+	// Preempt plans as if all pods of a lower priority were gone.
+	Preempt bool
+}
+
+// Planner makes plans. It is for one goroutine: that of the scheduling cycles.
+type Planner struct {
+	topology   *topologyclient.Client
+	withoutMap gang.WithoutMap
+	gpu        corev1.ResourceName
+	metrics    *metrics.Metrics
+	log        *slog.Logger
+
+	tree  tree
+	table fit.Table
+}
+
+// New returns a planner. withoutMap is for gangs that have no preference, gpu the
+// resource of whole GPUs.
+func New(
+	topology *topologyclient.Client, withoutMap gang.WithoutMap, gpu corev1.ResourceName, m *metrics.Metrics, log *slog.Logger,
+) *Planner {
+	return &Planner{topology: topology, withoutMap: withoutMap, gpu: gpu, metrics: m, log: log}
+}
+
+// Plan plans the gangs of a request one after another, each beside the plans of
+// those before. The reason is empty if all have one.
+func (p *Planner) Plan(ctx context.Context, r *Request) (plans []Plan, reason string) {
+	begin := time.Now()
+	defer func() { p.metrics.Planned(time.Since(begin), reason == "") }()
+	p.update(ctx, r.Nodes)
+	reserved := r.Reservations
+	for i := range r.Gangs {
+		g := &r.Gangs[i]
+		plan, err := p.plan(r, g, reserved)
+		if err != nil && !g.Spec.Alone() {
+			err = fmt.Errorf("podgroup %s of its groups: %w", g.Key.Name, err)
+		}
+		if err != nil {
+			return nil, err.Error()
+		}
+		plans = append(plans, plan)
+		if i+1 < len(r.Gangs) {
+			reserved = plan.reserve(g, reserved)
+		}
+	}
+	return plans, ""
+}
+
+// reserve adds what a plan takes.
+func (p *Plan) reserve(g *Gang, reserved fit.Reservations) fit.Reservations {
+	out := maps.Clone(reserved)
+	if out == nil {
+		out = fit.Reservations{}
+	}
+	for rank, node := range p.Nodes {
+		if node != "" {
+			m := &g.Members[rank]
+			out[node] = append(slices.Clip(out[node]), fit.Reservation{
+				UID: m.Pod.UID, Priority: schedulehelpers.PodPriority(m.Pod), Amounts: m.Class.Amounts,
+			})
+		}
+	}
+	return out
+}
+
+// plan plans one gang.
+func (p *Planner) plan(r *Request, g *Gang, reserved fit.Reservations) (Plan, error) {
+	if g.MinMember > len(g.Members) {
+		return Plan{}, fmt.Errorf("%d of %d pods exist", len(g.Members), g.MinMember)
+	}
+	request, classes := p.tree.gang(g)
+	if err := p.constrain(&request, &g.Spec); err != nil {
+		return Plan{}, err
+	}
+	query := fit.Query{
+		Nodes: r.Nodes, Reservations: reserved, Priority: schedulehelpers.PodPriority(g.Members[0].Pod), Preempt: r.Preempt,
+	}
+	s := search{tree: &p.tree, nodes: r.Nodes, gang: &request, capacity: p.capacity(&query, classes)}
+	if r.Within != nil {
+		names := make(map[string]bool, len(r.Within))
+		for _, info := range r.Within {
+			names[info.Node().Name] = true
+		}
+		s.exclude(func(n *corev1.Node) bool { return !names[n.Name] })
+	}
+	found, err := s.place(g.Label)
+	if err != nil {
+		return Plan{}, err
+	}
+	plan := Plan{Nodes: make([]string, len(g.Members)), Kind: found.Group.Kind, found: found}
+	for rank, id := range found.Nodes {
+		if g.Members[rank].Node == "" && id != placement.None {
+			plan.Nodes[rank] = p.tree.placement.Name(id)
+		}
+	}
+	return plan, nil
+}
+
+// constrain adds what the gang requires of the topology tree. Without a fresh tree
+// it waits for one, or is placed without levels and slices.
+func (p *Planner) constrain(request *placement.Gang, spec *gang.Spec) error {
+	if p.tree.fresh || !p.topology.Configured() {
+		request.Slice, request.Require, request.Prefer = spec.GroupSize, spec.Required, spec.Preferred
+		return nil
+	}
+	if cmp.Or(spec.WithoutMap, p.withoutMap) == gang.Wait {
+		return errors.New("waits for a topology tree from topo-master")
+	}
+	return nil
+}
+
+// capacity is how many pods of each class fit on each node of the tree.
+func (p *Planner) capacity(q *fit.Query, classes []*fit.Class) *placement.Capacity {
+	t := &p.tree
+	out := placement.Capacity{Fit: make([][]int32, len(classes)), Free: make([]int32, t.placement.Len())}
+	var counts []int32
+	for i, class := range classes {
+		counts = p.table.Count(q, class, counts)
+		out.Fit[i] = make([]int32, t.placement.Len())
+		for at, n := range counts {
+			if id := t.ids[at]; n > 0 && t.usable(id) {
+				out.Fit[i][id] = n
+			}
+		}
+	}
+	// Pods compete for GPUs: of nodes that take as many pods the one with the fewest
+	// free GPUs comes first, and larger requests find the others empty.
+	counts = p.table.Free(q, p.gpu, counts)
+	for at, n := range counts {
+		out.Free[t.ids[at]] = n
+	}
+	if len(classes) < 2 {
+		return &out
+	}
+	out.Together = func(node int32, pods []int32) bool {
+		at := t.at[node]
+		if at < 0 {
+			return false
+		}
+		info := q.Nodes[at]
+		free := fit.FreeOf(info, q.Reservations[info.Node().Name], q.Priority, "")
+		if q.Preempt {
+			free.Preempt(q.Priority)
+		}
+		return free.FitsTogether(classes, pods)
+	}
+	return &out
+}
+
+// Capacity is what of the GPUs is free now.
+func (p *Planner) Capacity(ctx context.Context, nodes []framework.NodeInfo, reserved fit.Reservations) *metrics.Capacity {
+	p.update(ctx, nodes)
+	t := &p.tree
+	out := &metrics.Capacity{At: time.Now(), Largest: map[string]int{}}
+	whole := make([]int32, t.placement.Len())
+	for i, info := range nodes {
+		if info.Node().Spec.Unschedulable || !t.usable(t.ids[i]) {
+			continue
+		}
+		allocatable := info.GetAllocatable().GetScalarResources()[p.gpu]
+		free := allocatable - info.GetRequested().GetScalarResources()[p.gpu]
+		for _, r := range reserved[info.Node().Name] {
+			free -= fit.AmountOf(r.Amounts, p.gpu)
+		}
+		if free <= 0 {
+			continue
+		}
+		out.Free += free
+		if free == allocatable {
+			out.Whole += free
+			whole[t.ids[i]] = int32(min(free, 1<<20))
+		}
+	}
+	for _, d := range t.placement.LargestFree(whole) {
+		out.Largest[d.Kind] = d.Pods
+	}
+	return out
+}
+
+// CanPreempt reports whether a node has a pod of a lower priority.
+func CanPreempt(pod *corev1.Pod, nodes []framework.NodeInfo) bool {
+	if pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever {
+		return false
+	}
+	priority := schedulehelpers.PodPriority(pod)
+	for _, info := range nodes {
+		for _, other := range info.GetPods() {
+			if schedulehelpers.PodPriority(other.GetPod()) < priority {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,188 @@
+package podgroup
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+)
+
+// Interval is the time between two rounds, and so between two writes of one object.
+const Interval = 2 * time.Second
+
+const (
+	// maxWrites bounds a round.
+	maxWrites = 40
+	// deleteAfter is how long a gang has had no pod before its object is deleted:
+	// operators replace a job's pods all at once.
+	deleteAfter = 10 * time.Second
+	// createEvery is the least time between two creations of one object.
+	createEvery = 10 * time.Second
+	// retryAfter is how long an object is left alone that could not be written, and
+	// forbiddenFor how long all are if the API server forbids the write.
+	retryAfter, forbiddenFor = 30 * time.Second, 5 * time.Minute
+	requestTimeout           = 10 * time.Second
+)
+
+// Reconciler writes the objects. It is for one goroutine.
+type Reconciler struct {
+	// Client is of the PodGroups.
+	Client dynamic.NamespaceableResourceInterface
+	Log    *slog.Logger
+
+	history map[types.NamespacedName]*history
+	until   time.Time
+	failure string
+}
+
+// history is what is remembered of an object between rounds.
+type history struct {
+	// emptied is when the gang was found to have no pods, created when its object
+	// was created last, retry until when it is left alone.
+	emptied, created, retry time.Time
+	// status is the one that was written last: a schema may drop some of it, and
+	// another controller may write it as well.
+	status Status
+	uid    types.UID
+}
+
+// Reconcile does for each object what it needs, at most one write. gangs are those
+// that have pods, objects those in the cluster.
+func (r *Reconciler) Reconcile(ctx context.Context, now time.Time, gangs map[types.NamespacedName]*Gang, objects []any) {
+	if now.Before(r.until) {
+		return
+	}
+	if r.history == nil {
+		r.history = map[types.NamespacedName]*history{}
+	}
+	existing := map[types.NamespacedName]*unstructured.Unstructured{}
+	for _, o := range objects {
+		if o, ok := o.(*unstructured.Unstructured); ok {
+			existing[types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}] = o
+		}
+	}
+	for key := range r.history {
+		if gangs[key] == nil && existing[key] == nil {
+			delete(r.history, key)
+		}
+	}
+	budget := maxWrites
+	for key, g := range gangs {
+		if budget > 0 && r.reconcile(ctx, key, g, existing[key], now) {
+			budget--
+		}
+	}
+	for key, o := range existing {
+		if budget > 0 && gangs[key] == nil && r.reconcile(ctx, key, nil, o, now) {
+			budget--
+		}
+	}
+}
+
+// reconcile does what one object needs, and reports whether it wrote.
+func (r *Reconciler) reconcile(
+	ctx context.Context, key types.NamespacedName, g *Gang, o *unstructured.Unstructured, now time.Time,
+) (wrote bool) {
+	what := decide(g, o)
+	h := r.history[key]
+	if h == nil && what != nothing {
+		h = &history{}
+		r.history[key] = h
+	}
+	if what != remove && h != nil {
+		h.emptied = time.Time{}
+	}
+	if what == nothing || now.Before(h.retry) || now.Before(r.until) || ctx.Err() != nil {
+		return false
+	}
+	switch what {
+	case create:
+		if now.Sub(h.created) < createEvery {
+			return false
+		}
+		h.created = now
+	case updateStatus:
+		if h.status == g.Status && h.uid == o.GetUID() {
+			return false
+		}
+	case remove:
+		if h.emptied.IsZero() {
+			h.emptied = now
+		}
+		if now.Sub(h.emptied) < deleteAfter {
+			return false
+		}
+	default:
+	}
+	if err := r.write(ctx, what, key, g, o); err != nil {
+		r.failed(ctx, err, h, now)
+		return true
+	}
+	r.failure = ""
+	if what == updateStatus {
+		h.status, h.uid = g.Status, o.GetUID()
+	}
+	return true
+}
+
+func (r *Reconciler) write(
+	ctx context.Context, what action, key types.NamespacedName, g *Gang, o *unstructured.Unstructured,
+) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	client := r.Client.Namespace(key.Namespace)
+	patch := func(patch map[string]any, subresources ...string) error {
+		text, err := json.Marshal(patch)
+		if err != nil {
+			return fmt.Errorf("podgroup %s: %w", key, err)
+		}
+		options := metav1.PatchOptions{FieldManager: Manager}
+		_, err = client.Patch(ctx, key.Name, types.MergePatchType, text, options, subresources...)
+		return err
+	}
+	switch what {
+	case create:
+		_, err := client.Create(ctx, g.object(), metav1.CreateOptions{FieldManager: Manager})
+		return err
+	case updateSpec:
+		return patch(g.specPatch(o))
+	case updateStatus:
+		return patch(g.statusPatch(o), "status")
+	case remove:
+		return client.Delete(ctx, key.Name, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: new(o.GetUID()), ResourceVersion: new(o.GetResourceVersion())},
+		})
+	default:
+		return nil
+	}
+}
+
+// failed decides when to try again. A conflict is no failure: the next round reads
+// what the other writer wrote.
+func (r *Reconciler) failed(ctx context.Context, err error, h *history, now time.Time) {
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled), apierrors.IsAlreadyExists(err), apierrors.IsConflict(err):
+		return
+	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		// The object, its namespace or its CRD is gone or terminating.
+		h.retry = now.Add(retryAfter)
+		return
+	case apierrors.IsForbidden(err):
+		r.until = now.Add(forbiddenFor)
+	default:
+		h.retry = now.Add(retryAfter)
+	}
+	if text := fmt.Sprint(apierrors.ReasonForError(err)); text != r.failure {
+		r.failure = text
+		r.Log.WarnContext(ctx, "cannot write podgroups", "err", err)
+	}
+}

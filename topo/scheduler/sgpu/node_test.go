@@ -1,0 +1,130 @@
+package sgpu
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
+)
+
+// info is what of a NodeInfo is looked at.
+type info struct {
+	framework.NodeInfo
+	node       *corev1.Node
+	pods       []framework.PodInfo
+	generation int64
+	requested  int64
+}
+
+func (i *info) Node() *corev1.Node           { return i.node }
+func (i *info) GetPods() []framework.PodInfo { return i.pods }
+func (i *info) GetGeneration() int64         { return i.generation }
+
+func (i *info) GetRequested() framework.Resource { return requested{gpus: i.requested} }
+
+type requested struct {
+	framework.Resource
+	gpus int64
+}
+
+func (r requested) GetScalarResources() map[corev1.ResourceName]int64 {
+	return map[corev1.ResourceName]int64{"nvidia.com/gpu": r.gpus}
+}
+
+type podInfo struct {
+	framework.PodInfo
+	pod *corev1.Pod
+}
+
+func (p podInfo) GetPod() *corev1.Pod { return p.pod }
+
+func TestStateFollowsGenerations(t *testing.T) {
+	s := scheduler()
+	i := holding(node(0))
+	taken := func() (vcore int) {
+		t.Helper()
+		got, err := s.left(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		vcore = got[0].VCore
+		got[0].VCore = 77 // The result is a copy.
+		return vcore
+	}
+	share := func(name string, vcore int64) podInfo {
+		return podInfo{pod: pod(name, vcore, map[string]string{wellknown.SGPUAllocation: decided("n", "GPU-a", int(vcore)).String()})}
+	}
+	got := []int{taken()}
+	i.pods = []framework.PodInfo{share("p", 30)} // As a PodGroup's cycle tries it out.
+	got = append(got, taken())
+	i.pods = []framework.PodInfo{share("q", 10)}
+	got = append(got, taken())
+	i.generation = 2
+	got = append(got, taken(), taken())
+	if diff := cmp.Diff([]int{0, 30, 30, 10, 10}, got); diff != "" {
+		t.Errorf("vcore of no pod, of one more, of another at the same generation, at the next, again (-want +got):\n%s", diff)
+	}
+	i.generation, i.node = 3, node(0)
+	i.node.Annotations = nil
+	for range 2 {
+		if _, err := s.left(i); err == nil {
+			t.Error("a node without an annotation has GPUs")
+		}
+	}
+	s.ForgetNode("n")
+	if got := func() int { i.node = node(0); return taken() }(); got != 10 {
+		t.Errorf("a node that was forgotten has %d percent taken", got)
+	}
+}
+
+// Pods that request the same share one result, others and other generations do
+// not.
+func TestTry(t *testing.T) {
+	s := scheduler()
+	i := holding(node(0))
+	try := func(vcore int64) bool {
+		t.Helper()
+		r, err := s.Request(pod("new", vcore, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		load, reason, err := s.try(r, i)
+		if err != nil || (reason == "") != (load > 0) {
+			t.Fatalf("load %d, reason %q, error %v", load, reason, err)
+		}
+		return reason == ""
+	}
+	want := []bool{true, true, true, true, false}
+	got := []bool{try(60), try(60), try(30)}
+	i.generation = 2
+	i.pods = append(i.pods, podInfo{pod: pod("p", 50, map[string]string{wellknown.SGPUAllocation: decided("n", "GPU-a", 50).String()})})
+	if diff := cmp.Diff(want, append(got, try(30), try(60))); diff != "" {
+		t.Errorf("60 %%, 60 %%, 30 %%, and beside 50 %% 30 %% and 60 %%, (-want +got):\n%s", diff)
+	}
+}
+
+// BenchmarkState is what Filter needs of every node for every pod, beside a node's
+// worth of pods that share its GPUs.
+func BenchmarkState(b *testing.B) {
+	s := scheduler()
+	i := holding(node(0))
+	for range 60 {
+		i.pods = append(i.pods, podInfo{pod: pod("p", 1, map[string]string{wellknown.SGPUAllocation: decided("n", "GPU-a", 1).String()})})
+	}
+	for _, tt := range []struct {
+		name string
+		next int64
+	}{{"same", 0}, {"changed", 1}} {
+		b.Run(tt.name, func(b *testing.B) {
+			for b.Loop() {
+				i.generation += tt.next
+				if _, err := s.left(i); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

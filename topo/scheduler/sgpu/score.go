@@ -1,0 +1,120 @@
+package sgpu
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/wellknown"
+)
+
+// Weights are those of a node's published GPU topology: its score is Weight times
+// the score of the GPUs that it would give, minus LossWeight times what that costs
+// its other GPUs.
+type Weights struct {
+	Weight     int64 `json:"weight"`
+	LossWeight int64 `json:"loss.weight"`
+}
+
+const (
+	// MaxWeight bounds weights, so that no score overflows.
+	MaxWeight = 1000
+	// noScore is for a node that publishes nothing about a request: it never wins over
+	// one that does.
+	noScore = math.MinInt64
+	// maxTopology is the longest annotation with a GPU topology that is read, in bytes,
+	// and maxScore bounds what a node publishes of itself.
+	maxTopology = 16 << 10
+	maxScore    = 1 << 40
+	// full is the use of a node of which all GPUs are in use.
+	full = 100
+)
+
+// ScoreShares is the score of a node for shares: how full or, if the pod is to be
+// spread, how free its GPUs would be.
+func (s *Scheduler) ScoreShares(r *Request, info framework.NodeInfo) int64 {
+	percent, reason, err := s.try(r, info)
+	switch {
+	case err != nil || reason != "":
+		return noScore
+	case r.nodePlacement(s.placement) == config.PlacementSpread:
+		return framework.MaxScore - percent
+	}
+	return percent
+}
+
+// ScoreGPUs is the score of a node for whole GPUs, by its published topology; among
+// equal nodes, and those that publish nothing, by how many of its GPUs are in use.
+func (s *Scheduler) ScoreGPUs(gpus int64, w Weights, info framework.NodeInfo) int64 {
+	score := int64(noScore)
+	if t, err := s.topology.Read(info.Node(), wellknown.GPUTopology, parseTopology); err == nil {
+		score = t.score(gpus, w)
+	}
+	if score != noScore {
+		score *= full + 1
+	}
+	return score + use(info, corev1.ResourceName(s.config.Domains.GPUResource()))
+}
+
+// use is how many of a node's GPUs are in use, 0 to full.
+func use(info framework.NodeInfo, gpu corev1.ResourceName) int64 {
+	allocatable := info.GetAllocatable().GetScalarResources()[gpu]
+	if allocatable <= 0 {
+		return 0
+	}
+	return full * min(max(info.GetRequested().GetScalarResources()[gpu], 0), allocatable) / allocatable
+}
+
+// Normalize maps scores to 1 to 100, and those of nodes that publish nothing to 0,
+// unless no node does. Equal scores are all 100.
+func Normalize(scores framework.NodeScoreList) {
+	published := func(score int64) bool { return score > noScore+full }
+	some := slices.ContainsFunc(scores, func(s framework.NodeScore) bool { return published(s.Score) })
+	least, most := int64(math.MaxInt64), int64(math.MinInt64)
+	for i := range scores {
+		if s := scores[i].Score; !some || published(s) {
+			least, most = min(least, s), max(most, s)
+		}
+	}
+	for i := range scores {
+		switch s := scores[i].Score; {
+		case some && !published(s):
+			scores[i].Score = framework.MinScore
+		case most == least:
+			scores[i].Score = framework.MaxScore
+		default:
+			part := float64(s-least) / float64(most-least)
+			scores[i].Score = 1 + int64(part*float64(framework.MaxScore-1))
+		}
+	}
+}
+
+// topology is a node's table: what a request for n GPUs would get, and cost.
+type topology map[string]struct {
+	Score *int64 `json:"score"`
+	Loss  *int64 `json:"loss"`
+}
+
+func parseTopology(text string) (t topology, err error) {
+	if text == "" || len(text) > maxTopology {
+		return topology{}, nil
+	}
+	err = json.Unmarshal([]byte(text), &t)
+	return t, err
+}
+
+func (t topology) score(gpus int64, w Weights) int64 {
+	entry, ok := t[strconv.FormatInt(gpus, 10)]
+	if !ok || entry.Score == nil || entry.Loss == nil {
+		return noScore
+	}
+	if *entry.Score < 0 || *entry.Score > maxScore || *entry.Loss < 0 || *entry.Loss > maxScore {
+		return noScore
+	}
+	return w.Weight**entry.Score - w.LossWeight**entry.Loss
+}

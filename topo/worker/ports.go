@@ -1,0 +1,176 @@
+package worker
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/affinity"
+)
+
+// The bounds of a NodeTopology.
+const (
+	maxRails  = 128
+	maxPlanes = 16
+	maxGPUs   = 16
+)
+
+// Ports lists the cables of a machine, by role, rail and plane, and how many
+// were left out because a NodeTopology has no room for them. Functions of
+// NVSwitches have no cable, and virtual functions have that of their physical
+// one.
+//
+// Rails are numbered by role, in the order of [affinity.Matrix.RailOrder].
+// before are the rails that the node had: an HCA keeps its number while the
+// node has no more HCAs than then, so that one that fell off the bus leaves a
+// gap and does not move its neighbors to other rails. That alone is different
+// from [affinity.Rails], which the device plugin goes by: it pairs what is
+// there now.
+func Ports(m *machine.Machine, before []v1alpha1.Rail) (ports []Port, omitted int) {
+	for _, s := range rails(hcasOf(m), before) {
+		h := &m.HCAs[s.index]
+		plane := 0
+		for i := range h.Ports {
+			for _, p := range cables(h, &h.Ports[i]) {
+				if s.rail >= maxRails || plane >= maxPlanes || len(ports) == maxRails {
+					plane++
+					omitted++
+					continue
+				}
+				p.ID, p.Rail.Rail, p.Plane, p.GPUs = s.id, int32(s.rail), int32(plane), s.gpus //nolint:gosec // Small.
+				plane++
+				ports = append(ports, p)
+			}
+		}
+	}
+	return ports, omitted
+}
+
+// cables are the ends of the cables in one port: one for each slave under a
+// LAG, else one.
+func cables(h *machine.HCA, p *machine.Port) []Port {
+	one := Port{UMAD: h.CharDevices.UMAD, Rail: v1alpha1.Rail{
+		Port: int32(p.Number), HCA: h.Name, GUID: h.NodeGUID, Role: string(h.Role), //nolint:gosec // 1 to 255.
+		LinkLayer: p.LinkLayer, LinkState: linkState(p.State),
+	}}
+	if p.RateGbps != nil && !math.IsNaN(*p.RateGbps) {
+		one.RateGbps = int32(math.Round(min(max(*p.RateGbps, 0), math.MaxInt32)))
+	}
+	if len(h.BondSlaves) == 0 {
+		for _, n := range p.Netdevs {
+			if n.Type == "ether" {
+				one.Netdevs = append(one.Netdevs, n.Name)
+			}
+		}
+		return []Port{one}
+	}
+	all := make([]Port, 0, len(h.BondSlaves))
+	for _, slave := range h.BondSlaves {
+		one.Netdev, one.Netdevs = slave, []string{slave}
+		all = append(all, one)
+	}
+	return all
+}
+
+func linkState(state string) v1alpha1.LinkState {
+	switch state {
+	case machine.PortActive:
+		return v1alpha1.LinkActive
+	case machine.PortArmed:
+		return v1alpha1.LinkArmed
+	case machine.PortInit:
+		return v1alpha1.LinkInit
+	case machine.PortDown:
+		return v1alpha1.LinkDown
+	}
+	return v1alpha1.LinkUnknown
+}
+
+// hca is one HCA's place among those of its role.
+type hca struct {
+	index int
+	id    string
+	role  machine.Role
+	gpus  []string
+	rail  int
+}
+
+// hcasOf lists the HCAs that have cables of their own, by role and in the order
+// of rails.
+func hcasOf(m *machine.Machine) []hca {
+	matrix := affinity.Of(m)
+	ids := m.HCAIDs()
+	var all []hca
+	for _, at := range matrix.RailOrder() {
+		d := matrix.Devices[at]
+		if d.Role == machine.RoleNVSwitch || m.HCAs[d.Index].PhysFn != "" {
+			continue
+		}
+		s := hca{index: d.Index, id: ids[d.Index], role: d.Role}
+		if near, class := matrix.Nearest(at, affinity.IsGPU); class.Kind != affinity.Unknown {
+			for _, g := range near[:min(len(near), maxGPUs)] {
+				s.gpus = append(s.gpus, m.GPUs[matrix.Devices[g].Index].UUID)
+			}
+		}
+		all = append(all, s)
+	}
+	slices.SortStableFunc(all, func(a, b hca) int { return cmp.Compare(a.role, b.role) })
+	return all
+}
+
+// rails numbers the HCAs.
+func rails(all []hca, before []v1alpha1.Rail) []hca {
+	var out []hca
+	for len(all) > 0 {
+		n := 1
+		for n < len(all) && all[n].role == all[0].role {
+			n++
+		}
+		number(all[:n], before)
+		out = append(out, all[:n]...)
+		all = all[n:]
+	}
+	slices.SortStableFunc(out, func(a, b hca) int {
+		return cmp.Or(cmp.Compare(a.role, b.role), cmp.Compare(a.rail, b.rail))
+	})
+	return out
+}
+
+// number gives the HCAs of one role their rails.
+func number(group []hca, before []v1alpha1.Rail) {
+	known := map[string]int{}
+	count := 0
+	for i := range before {
+		b := &before[i]
+		if _, twice := known[b.ID]; b.Role == string(group[0].role) && !twice {
+			known[b.ID] = int(b.Rail)
+			count = max(count, int(b.Rail)+1)
+		}
+	}
+	if len(group) > count {
+		known = nil // The node has grown: no number is certain.
+	}
+	taken := map[int]bool{}
+	for i := range group {
+		rail, ok := known[group[i].id]
+		if ok = ok && !taken[rail]; ok {
+			taken[rail] = true
+		} else {
+			rail = -1
+		}
+		group[i].rail = rail
+	}
+	next := 0
+	for i := range group {
+		if group[i].rail >= 0 {
+			continue
+		}
+		for taken[next] {
+			next++
+		}
+		group[i].rail = next
+		taken[next] = true
+	}
+}

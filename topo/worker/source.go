@@ -1,0 +1,160 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+)
+
+// Source knows where links end or which groups the node is in: topo/worker/ib,
+// lldp, static and clustermanager. Discover takes no longer than its context;
+// what needs longer is done beside it.
+type Source interface {
+	Kind() v1alpha1.Source
+	Discover(ctx context.Context, q Query) Report
+}
+
+// Query is what a source is asked in one pass.
+type Query struct {
+	// Node is the node's name.
+	Node  string
+	Ports []Port
+	// Topology is the node's configuration: which sources to use, and where
+	// files and servers are. A source that is not to be used answers nothing
+	// and closes what it holds.
+	Topology config.Topology
+}
+
+// Port is one port of the machine: what the report has of it, the switch left
+// out, and the devices by which a source reaches it.
+type Port struct {
+	v1alpha1.Rail
+	// Netdevs are the Ethernet devices on which the switch's frames arrive:
+	// the slave under a LAG, else the port's own.
+	Netdevs []string
+	// UMAD are the names of the HCA's devices for management datagrams, of
+	// all its ports.
+	UMAD []string
+}
+
+// PortKey names a port on its node.
+type PortKey struct {
+	// ID is the HCA's identity, Port its port number, from 1.
+	ID   string
+	Port int32
+	// Netdev is the slave under a LAG; empty for a port with one cable.
+	Netdev string
+}
+
+// Key is the port's.
+func (p *Port) Key() PortKey { return keyOf(&p.Rail) }
+
+func keyOf(r *v1alpha1.Rail) PortKey { return PortKey{r.ID, r.Port, r.Netdev} }
+
+// Up reports whether the far end could answer.
+func (p *Port) Up() bool {
+	return p.LinkState == v1alpha1.LinkActive || p.LinkState == v1alpha1.LinkArmed || p.LinkState == v1alpha1.LinkInit
+}
+
+// Link is the switch port at the other end of a port's cable.
+type Link struct {
+	PortKey
+	Switch v1alpha1.Switch
+	// SwitchPort is the switch's port as the source spells it.
+	SwitchPort string
+	// Confidence is in percent; see [v1alpha1.Rail].
+	Confidence int32
+}
+
+// Absence is why a source reports no link of a port, or no path.
+type Absence uint8
+
+// The absences.
+const (
+	// Unknown means that there is nothing to know.
+	Unknown Absence = iota
+	// Pending means that an answer may still come: it is too early to report
+	// that there is none.
+	Pending
+	// Unavailable means that the source cannot know: the link is down, or
+	// asking failed. What was known before is the best guess.
+	Unavailable
+)
+
+// Report is a source's answer.
+type Report struct {
+	Links []Link
+	// NoLink has the ports without a link, unless that is Unknown.
+	NoLink map[PortKey]Absence
+	// Path are the node's groups, top first. NoPath is why it is empty.
+	Path   []string
+	NoPath Absence
+	// Skipped is what could not be read. Reasons stay the same while nothing
+	// changes: no times, no counters.
+	Skipped []v1alpha1.Skipped
+}
+
+// Without notes why there is no link of a port.
+func (r *Report) Without(k PortKey, a Absence) {
+	if r.NoLink == nil {
+		r.NoLink = map[PortKey]Absence{}
+	}
+	r.NoLink[k] = a
+}
+
+// Skip notes what could not be read.
+func (r *Report) Skip(name, reason string) {
+	r.Skipped = append(r.Skipped, skipped(name, reason))
+}
+
+func skipped(name, reason string) v1alpha1.Skipped {
+	return v1alpha1.Skipped{Name: Text(name, MaxName), Reason: Text(reason, MaxReason)}
+}
+
+// AddRail notes the switch that a configured rail of role fabric leads to. name
+// is the source's, for what is skipped.
+func (r *Report) AddRail(q *Query, name string, rail v1alpha1.Rail) {
+	found := false
+	for i := range q.Ports {
+		p := &q.Ports[i]
+		if p.Role == string(machine.RoleFabric) && p.Rail.Rail == rail.Rail && p.Plane == rail.Plane {
+			found = true
+			r.Links = append(r.Links, Link{p.Key(), *rail.Switch, rail.SwitchPort, rail.Confidence})
+		}
+	}
+	if !found {
+		r.Skip(name, fmt.Sprintf("rail %d, plane %d: the node has none", rail.Rail, rail.Plane))
+	}
+}
+
+// The bounds of texts in a NodeTopology, in bytes; the schema counts
+// characters, which are fewer.
+const (
+	MaxName       = 128
+	MaxReason     = 256
+	MaxSwitchName = 256
+)
+
+// Text makes a text of outside bytes fit to be shown and stored: valid UTF-8,
+// nothing but printable characters ("?" for others), no space around, and at
+// most limit bytes. It ends at the first NUL.
+func Text[T ~string | ~[]byte](raw T, limit int) string {
+	s, _, _ := strings.Cut(string(raw[:min(len(raw), 4*limit)]), "\x00")
+	s = strings.TrimSpace(strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s))
+	for len(s) > limit {
+		_, size := utf8.DecodeLastRuneInString(s)
+		s = s[:len(s)-size]
+	}
+	return strings.TrimSpace(s)
+}
