@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
@@ -18,11 +17,11 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/agent"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
-	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/kube"
 )
 
 // Run wires the daemon and runs it. It fails on a bad configuration, on a bad
@@ -48,7 +47,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	if from.Scan(ctx) == nil {
 		return errors.New("no machine: nothing could be read")
 	}
-	conn, err := binder.Dial(filepath.Join(o.kubeletDir, "pod-resources", "kubelet.sock"))
+	conn, err := kubelet.Dial(kubelet.PodResourcesSocket(o.kubeletDir))
 	if err != nil {
 		return fmt.Errorf("reach PodResources: %w", err)
 	}
@@ -102,12 +101,12 @@ func (o *options) generator(log *slog.Logger) gpu.Generator {
 
 // apiServer is nil where there is none: devices are served all the same.
 func (o *options) apiServer(log *slog.Logger) *apiserver.Client {
-	config, err := nodesync.LoadConfig(o.Kubeconfig)
+	config, err := kube.LoadConfig(o.Kubeconfig)
 	if err == nil {
 		// A hundred pods may start at once, each with an Event.
 		config.QPS, config.Burst = 50, 100
 		var client *rest.RESTClient
-		if client, err = nodesync.ClientFor(config, "heddle-device-plugin/"+version); err == nil {
+		if client, err = kube.ClientFor(config, "heddle-device-plugin/"+version); err == nil {
 			return apiserver.New(client, o.NodeName, log)
 		}
 	}

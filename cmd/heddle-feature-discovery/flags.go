@@ -18,7 +18,7 @@ type options struct {
 // Register implements [program.Daemon].
 func (o *options) Register(fs *flag.FlagSet) {
 	o.RegisterHost(fs, time.Minute)
-	fs.BoolVar(&o.oneshot, "oneshot", false, "look once, write, and exit")
+	fs.BoolVar(&o.oneshot, "oneshot", false, "scan once, write, and exit")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would change and write nothing")
 	fs.BoolVar(&o.cleanup, "cleanup", false,
 		"remove every label and taint that this daemon owns; without --oneshot stay idle then, for a DaemonSet")

@@ -14,6 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/discovery/feature"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/kube"
 )
 
 // runner is whatever works until its context ends.
@@ -60,12 +61,12 @@ func (p *parts) wireSink(o *options, stdout io.Writer) error {
 	if o.outputFile != "" {
 		p.options.Sink = feature.FileSink{Path: o.outputFile}
 	} else {
-		client, err := nodesync.NewClient(o.Kubeconfig, "heddle-feature-discovery/"+version)
+		client, err := kube.NewClient(o.Kubeconfig, "heddle-feature-discovery/"+version)
 		switch {
 		case err == nil:
 			p.watch = nodesync.NewWatch(client, o.NodeName)
 			p.syncer = nodesync.New(nodesync.Options{Client: client, Node: o.NodeName})
-			p.options.Nodes = p.watch
+			p.options.Node = p.watch
 			p.options.Sink = feature.NodeSink{Syncer: p.syncer}
 		case !o.dryRun:
 			return err
@@ -108,7 +109,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) 
 	return group.Wait()
 }
 
-// once is --oneshot: one look, one write.
+// once is --oneshot: one scan, one write.
 func once(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) error {
 	p, err := wire(ctx, o, log, stdout)
 	if err != nil {

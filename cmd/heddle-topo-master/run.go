@@ -17,7 +17,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
-	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/export"
@@ -73,7 +73,7 @@ func (d *daemon) connect() error {
 	if d.configs, err = config.NewWatcher(d.options.Config, d.log); err != nil {
 		return err
 	}
-	if d.client, err = nodesync.LoadConfig(d.options.Kubeconfig); err != nil {
+	if d.client, err = kube.LoadConfig(d.options.Kubeconfig); err != nil {
 		return err
 	}
 	d.client.QPS, d.client.Burst = float32(d.options.rate.qps), d.options.rate.burst

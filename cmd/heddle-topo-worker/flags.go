@@ -21,7 +21,7 @@ func (o *options) Register(fs *flag.FlagSet) {
 	o.RegisterHost(fs, 30*time.Second)
 	fs.StringVar(&o.clusterManagerSecret, "cluster-manager-secret", "",
 		"directory with the files user, password and perhaps ca.crt of a Secret; empty: no authentication")
-	fs.BoolVar(&o.oneshot, "oneshot", false, "look until every source has spoken, publish, and exit")
+	fs.BoolVar(&o.oneshot, "oneshot", false, "wait until every source has answered, publish, and exit")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "with --oneshot: print the NodeTopology and write nothing")
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":9103", "address of /metrics, /healthz and /readyz; empty: none")
 }

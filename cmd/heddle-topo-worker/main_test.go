@@ -20,7 +20,7 @@ const h800 = "../../test/machines/h800-8ib-bond.json"
 func TestRun(t *testing.T) {
 	programtest.Run(t, "heddle-topo-worker", run, []programtest.Case{
 		{Name: "short interval", Args: []string{"--interval=1ms"}, Err: program.ErrUsage, Stderr: "less than 1s"},
-		{Name: "dry run for ever", Args: []string{"--dry-run"}, Err: program.ErrUsage, Stderr: "goes with --oneshot"},
+		{Name: "dry run without an end", Args: []string{"--dry-run"}, Err: program.ErrUsage, Stderr: "goes with --oneshot"},
 		{
 			Name:   "dry run without an API server",
 			Args:   []string{"--oneshot", "--dry-run", "--machine", h800, "--node-name", "n1"},

@@ -16,7 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
-	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/topo/worker"
 	"github.com/heddle-dev/heddle/topo/worker/clustermanager"
 	"github.com/heddle-dev/heddle/topo/worker/ib"
@@ -56,7 +56,7 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 		Metrics: worker.NewMetrics(registry), Log: log,
 	}
 	if !o.dryRun {
-		client, err := nodesync.NewClient(o.Kubeconfig, "heddle-topo-worker/"+version)
+		client, err := kube.NewClient(o.Kubeconfig, "heddle-topo-worker/"+version)
 		if err != nil {
 			return nil, err
 		}
@@ -132,11 +132,11 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	return errors.Join(group.Wait(), p.close())
 }
 
-// patience is how long --oneshot waits for sources that may still speak: the
+// patience is how long --oneshot waits for sources that may still answer: the
 // time between two LLDP frames.
 const patience = 40 * time.Second
 
-// once is --oneshot: passes until nobody is awaited, then one write.
+// once is --oneshot: passes until every source has answered, then one write.
 func once(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) error {
 	p, err := wire(o, log)
 	if err != nil {
@@ -150,12 +150,13 @@ func once(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) e
 	for _, r := range p.runners {
 		group.Go(func() error { return r.Run(running) })
 	}
-	err = p.look(running, o, stdout)
+	err = p.converge(running, o, stdout)
 	cancel()
 	return errors.Join(err, group.Wait(), p.close())
 }
 
-func (p *parts) look(ctx context.Context, o *options, stdout io.Writer) error {
+// converge runs passes until no source is awaited, and publishes the last one.
+func (p *parts) converge(ctx context.Context, o *options, stdout io.Writer) error {
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
 	poll := time.NewTicker(time.Second)

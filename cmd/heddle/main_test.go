@@ -75,27 +75,27 @@ func TestExitCodes(t *testing.T) {
 
 // TestReference keeps docs/cli.md equal to the program's help.
 func TestReference(t *testing.T) {
-	const page = "../../docs/cli.md"
-	old, err := os.ReadFile(page)
+	const docs = "../../docs/cli.md"
+	old, err := os.ReadFile(docs)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const mark = "<!-- What follows is the program's help; go test ./cmd/heddle -update writes it. -->\n"
 	head, _, ok := strings.Cut(string(old), mark)
 	if !ok {
-		t.Fatalf("%s lacks the line %s", page, mark)
+		t.Fatalf("%s lacks the line %s", docs, mark)
 	}
 	var b strings.Builder
 	b.WriteString(head + mark)
 	describe(t, &b, newCommand("heddle"))
 	if *update {
-		if err := os.WriteFile(page, []byte(b.String()), 0o644); err != nil {
+		if err := os.WriteFile(docs, []byte(b.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
 	if diff := cmp.Diff(string(old), b.String()); diff != "" {
-		t.Errorf("the page and the program differ (-page +program; -update writes it):\n%s", diff)
+		t.Errorf("the document and the program differ (-docs +program; -update writes it):\n%s", diff)
 	}
 }
 

@@ -24,7 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/mode"
-	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/kube"
 )
 
 // api answers as an API server of one Node and its pods would, and keeps what
@@ -79,7 +79,7 @@ func newAPI(tb testing.TB) *api {
 
 func (a *api) client() *apiserver.Client {
 	a.tb.Helper()
-	client, err := nodesync.ClientFor(&rest.Config{Host: a.url, QPS: -1}, "test")
+	client, err := kube.ClientFor(&rest.Config{Host: a.url, QPS: -1}, "test")
 	if err != nil {
 		a.tb.Fatal(err)
 	}

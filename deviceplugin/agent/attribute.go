@@ -7,12 +7,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
-// consumer is a container's part of a card.
+// consumer is a container's part of a GPU.
 type consumer struct{ namespace, pod, uid, container, gpu string }
 
 // consumed is what a consumer uses: bytes of memory, and percent of the time on
@@ -44,37 +44,37 @@ func containerNames(pods []*corev1.Pod) map[cgroup.Container]string {
 	return named
 }
 
-// attribute adds up what the processes on each card use by container. A process
+// attribute adds up what the processes on each GPU use by container. A process
 // is a container's if its cgroup is the pod's, and either the pod's status names
 // the container by the ID in the cgroup, or no other container of the pod has that
-// card. A process of which that cannot be said makes unknown whatever it may
-// belong to: the pod's containers, or all on the card. Containers with MPS are
+// GPU. A process of which that cannot be said makes unknown whatever it may
+// belong to: the pod's containers, or all on the GPU. Containers with MPS are
 // left out, since the driver counts for the server what its clients use.
 func attribute(
-	bindings []binder.Binding, cards []NVMLUsage, where func(pid int) (cgroup.Container, error),
+	bindings []devicestate.Allocation, gpus []NVMLUsage, where func(pid int) (cgroup.Container, error),
 	named map[cgroup.Container]string,
 ) map[consumer]consumed {
 	used := make(map[consumer]consumed)
-	for i := range cards {
-		card := &cards[i]
-		if card.Err != nil {
+	for i := range gpus {
+		g := &gpus[i]
+		if g.Err != nil {
 			continue
 		}
-		bytes := newTally(bindings, card.GPU, where, named)
-		for _, p := range card.Processes {
+		bytes := newTally(bindings, g.GPU, where, named)
+		for _, p := range g.Processes {
 			bytes.add(p.PID, p.Bytes, false)
 		}
-		sm := newTally(bindings, card.GPU, where, named)
-		for _, s := range card.Samples {
+		sm := newTally(bindings, g.GPU, where, named)
+		for _, s := range g.Samples {
 			if s.SM != 0 {
-				// What ran and has ended may have been anybody's.
+				// What ran and has ended may have been any container's.
 				sm.add(s.PID, int64(s.SM), true)
 			}
 		}
-		sm.lost = sm.lost || card.SamplesErr != nil
+		sm.lost = sm.lost || g.SamplesErr != nil
 		for i := range bindings {
 			b := &bindings[i]
-			c := consumer{b.Namespace, b.Pod, b.UID, b.Container, card.GPU}
+			c := consumer{b.Namespace, b.Pod, b.UID, b.Container, g.GPU}
 			_, has := bytes.sums[c]
 			if has && b.UID != "" && b.Enforced.Memory != enforce.MPS && b.Enforced.Compute != enforce.MPS {
 				used[c] = consumed{bytes.of(c), sm.of(c)}
@@ -84,19 +84,19 @@ func attribute(
 	return used
 }
 
-// tally is a sum for every container that has a part of one card.
+// tally is a sum for every container that has a part of one g.
 type tally struct {
 	where func(pid int) (cgroup.Container, error)
 	named map[cgroup.Container]string
 	sums  map[consumer]int64
-	// pods are the containers with that card, by pod.
+	// pods are the containers with that GPU, by pod.
 	pods map[string][]consumer
 	// lost means that something may belong to any of them.
 	lost bool
 }
 
 func newTally(
-	bindings []binder.Binding, gpu string, where func(pid int) (cgroup.Container, error),
+	bindings []devicestate.Allocation, gpu string, where func(pid int) (cgroup.Container, error),
 	named map[cgroup.Container]string,
 ) *tally {
 	t := &tally{where: where, named: named, sums: map[consumer]int64{}, pods: map[string][]consumer{}}

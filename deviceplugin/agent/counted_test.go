@@ -40,7 +40,7 @@ func TestCountedBeforeThisProcess(t *testing.T) {
 			r.run()
 			r.list(slots, 8*16, 0)
 			if !tt.counts {
-				if s := r.all()[vcore]; s != nil {
+				if s := r.resources.all()[vcore]; s != nil {
 					t.Errorf("%s is served", vcore)
 				}
 				return

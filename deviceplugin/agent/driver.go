@@ -6,29 +6,29 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// driver keeps the driver's CDI spec, apart from the loop that tells the
-// kubelet: a driver that hangs must not hold back the health of a device.
+// driver keeps the driver's CDI spec, apart from the loop: a driver that hangs must not hold back the health of a device.
 type driver struct {
 	*gpu.DriverSpec
 	machine func() *machine.Machine
 	log     *slog.Logger
-	look    chan struct{}
+	look    notify.Signal
 	// ready is closed after the first try, good or bad.
 	ready chan struct{}
 }
 
 func newDriver(spec *gpu.DriverSpec, m func() *machine.Machine, log *slog.Logger) *driver {
 	return &driver{
-		DriverSpec: spec, machine: m, log: log, look: make(chan struct{}, 1), ready: make(chan struct{}),
+		DriverSpec: spec, machine: m, log: log, look: notify.New(), ready: make(chan struct{}),
 	}
 }
 
-// wake has the spec looked at again.
-func (d *driver) wake() { signal(d.look) }
+// wake asks for an update.
+func (d *driver) wake() { d.look.Notify() }
 
-// known tells whether the spec has been tried.
+// known reports whether the spec has been tried.
 func (d *driver) known() bool {
 	select {
 	case <-d.ready:
@@ -40,7 +40,7 @@ func (d *driver) known() bool {
 
 // run writes the spec whenever it is woken, until ctx ends.
 func (d *driver) run(ctx context.Context) error {
-	told := ""
+	logged := ""
 	for first := true; ; first = false {
 		select {
 		case <-ctx.Done():
@@ -51,10 +51,10 @@ func (d *driver) run(ctx context.Context) error {
 		if err := d.Update(ctx, d.machine()); err != nil {
 			wrong = err.Error()
 		}
-		if wrong != told && wrong != "" && ctx.Err() == nil {
-			d.log.WarnContext(ctx, "the driver's CDI spec is incomplete", "reason", wrong)
+		if wrong != logged && wrong != "" && ctx.Err() == nil {
+			d.log.WarnContext(ctx, "CDI spec of the driver is incomplete", "reason", wrong)
 		}
-		told = wrong
+		logged = wrong
 		if first {
 			close(d.ready)
 		}

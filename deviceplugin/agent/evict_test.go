@@ -40,7 +40,7 @@ func TestRefusedPodsAreEvicted(t *testing.T) {
 	})
 	r.kubelet.Delete("default", "deployed")
 	r.api.edit("deployed", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) })
-	r.api.wait(t, "the Event", func() bool { return has(r.api.warnings, "default/deployed SGPUEvicted: refused for 1s: ") })
+	r.api.wait(t, "the Event", func() bool { return has(r.api.warnings, "default/deployed SGPUEvicted: rejected for 1s: ") })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, evicted := range c.evicted {
@@ -75,12 +75,12 @@ func TestEvictable(t *testing.T) {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
 		}, "container main has started"},
 		{"phase", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }, "it has started"},
-		{"no controller", func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil }, "no controller would make it anew"},
+		{"no controller", func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil }, "no controller would make another one"},
 		{"static", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "Node" }, "it is a static pod"},
-		{"DaemonSet", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }, "its DaemonSet would make it anew here"},
+		{"DaemonSet", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }, "its DaemonSet would make another one here"},
 		{"deleted", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }, "it is on its way out"},
 	} {
-		if got := evictable(pod(tt.change), "nvidia.com/sgpu"); got != tt.want {
+		if got := notEvictable(pod(tt.change), "nvidia.com/sgpu"); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}

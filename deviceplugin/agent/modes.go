@@ -17,10 +17,10 @@ import (
 // The reasons of [mode.ConditionType], and the cause of devices that no pod can
 // get on purpose.
 const (
-	reasonPending  = "ModePending"
-	reasonAsWished = "AsConfigured"
+	reasonPending    = "ModePending"
+	reasonConfigured = "AsConfigured"
 
-	// Cordoned is a card that an operator took out.
+	// Cordoned is a GPU that an operator took out.
 	Cordoned health.Cause = "Cordoned"
 )
 
@@ -40,7 +40,7 @@ func (a *Agent) watchModes(ctx context.Context) error {
 		}
 		again, renew := a.modes.Observe(a.observe(ctx))
 		if renew {
-			a.resend()
+			a.resources.resend()
 		}
 		next = nil
 		if again > 0 {
@@ -63,7 +63,7 @@ func (a *Agent) observe(ctx context.Context) *mode.Observation {
 			o.Offered = append(o.Offered, mode.Device{Resource: d.GetResourceName(), ID: id})
 		}
 	}
-	held, err := a.binder.Held(ctx)
+	held, err := a.state.Held(ctx)
 	o.Err = err
 	for _, h := range held {
 		o.Held = append(o.Held, mode.Held{
@@ -73,36 +73,14 @@ func (a *Agent) observe(ctx context.Context) *mode.Observation {
 	return o
 }
 
-// resend makes the kubelet write its checkpoint: a list of any resource will do.
-func (a *Agent) resend() {
-	for _, s := range a.all() {
-		if s.plugin.Status().Registered {
-			s.plugin.Resend()
-			return
-		}
-	}
-}
-
-// cordon takes the cards that the Node says an operator took out.
+// cordon takes the GPUs that an operator took out, by the Node's annotation.
 func (a *Agent) cordon() {
 	if text, known := a.API.Annotation(wellknown.CordonedGPUs); known {
 		a.modes.Cordon(text)
 	}
 }
 
-// cardStates are the node's for the report.
-func (a *Agent) cardStates() []report.Card {
-	all := a.modes.GPUs()
-	cards := make([]report.Card, 0, len(all))
-	for _, c := range all {
-		cards = append(cards, report.Card{
-			Index: c.Index, UUID: c.UUID, Mode: string(c.Mode), Wanted: string(c.Wanted), Until: c.Until, Cordoned: c.Cordoned,
-		})
-	}
-	return cards
-}
-
-// modeCondition says which cards are handed out in another mode than the
+// modeCondition names the GPUs that are handed out in another mode than the
 // configuration wants, and what they wait for.
 func modeCondition(cards []report.Card) health.Condition {
 	var parts []string
@@ -113,7 +91,7 @@ func modeCondition(cards []report.Card) health.Condition {
 	}
 	if len(parts) == 0 {
 		return health.Condition{
-			Type: mode.ConditionType, Reason: reasonAsWished, Message: "every card is handed out as configured", Optional: true,
+			Type: mode.ConditionType, Reason: reasonConfigured, Message: "every GPU is handed out as configured", Optional: true,
 		}
 	}
 	return health.Condition{
@@ -122,13 +100,13 @@ func modeCondition(cards []report.Card) health.Condition {
 	}
 }
 
-// withheld tells why nobody new gets a card that is well: an operator took it
-// out, or it waits for its holders to change its mode.
-func (a *Agent) withheld(uuid string) (cordoned, pending bool) {
-	for _, c := range a.modes.GPUs() {
-		if c.UUID == uuid {
-			return c.Cordoned, c.Until != ""
-		}
+// modeStates are the modes of GPUs for the report.
+func modeStates(all []mode.GPU) []report.Card {
+	gpus := make([]report.Card, 0, len(all))
+	for _, g := range all {
+		gpus = append(gpus, report.Card{
+			Index: g.Index, UUID: g.UUID, Mode: string(g.Mode), Wanted: string(g.Wanted), Until: g.Until, Cordoned: g.Cordoned,
+		})
 	}
-	return false, false
+	return gpus
 }

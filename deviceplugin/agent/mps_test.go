@@ -43,11 +43,11 @@ func TestMPSWatch(t *testing.T) {
 		want []string
 	}
 	failed := func(card, why string) string {
-		return "failed: the MPS daemon of card 0 (" + card + ") failed and is started again; " +
+		return "failed: the MPS daemon of GPU 0 (" + card + ") failed and is started again; " +
 			"CUDA programs that used it must be started again too: " + why
 	}
 	startless := func(card, why string) string {
-		return "failed: the MPS daemon of card 0 (" + card + ") does not start, and containers that need it wait: " + why
+		return "failed: the MPS daemon of GPU 0 (" + card + ") does not start, and containers that need it wait: " + why
 	}
 	for _, tt := range []struct {
 		name  string
@@ -65,7 +65,7 @@ func TestMPSWatch(t *testing.T) {
 			{3, []enforce.Daemon{died(a, 1, "killed")}, nil},
 			{5, []enforce.Daemon{runs(a, 4, 1, "killed")}, nil},
 			{63, []enforce.Daemon{runs(a, 4, 1, "killed")}, nil},
-			{64, []enforce.Daemon{runs(a, 4, 1, "killed")}, []string{"well: the MPS daemon of card 0 (" + a + ") runs again"}},
+			{64, []enforce.Daemon{runs(a, 4, 1, "killed")}, []string{"well: the MPS daemon of GPU 0 (" + a + ") runs again"}},
 			{65, []enforce.Daemon{runs(a, 4, 1, "killed")}, nil},
 			{70, []enforce.Daemon{died(a, 2, "killed")}, []string{failed(a, "killed")}},
 		}},
@@ -94,7 +94,7 @@ func TestMPSWatch(t *testing.T) {
 		}},
 		{"it does not take limits", []look{
 			{0, []enforce.Daemon{stubborn}, []string{
-				"failed: the MPS daemon of card 0 (" + a + ") does not take the limits of its containers, and those that need them wait: " +
+				"failed: the MPS daemon of GPU 0 (" + a + ") does not take the limits of its containers, and those that need them wait: " +
 					"set_default_device_pinned_mem_limit: it says no",
 			}},
 			{10, []enforce.Daemon{stubborn}, nil},
@@ -113,7 +113,7 @@ func TestMPSWatch(t *testing.T) {
 			w := mpsWatch{}
 			for _, l := range tt.looks {
 				var got []string
-				for _, c := range w.see(at(l.at), l.all) {
+				for _, c := range w.changes(at(l.at), l.all) {
 					got = append(got, map[bool]string{true: "failed: ", false: "well: "}[c.failed]+c.message)
 				}
 				if diff := cmp.Diff(l.want, got); diff != "" {
@@ -172,12 +172,12 @@ func TestMPSDaemonThatDied(t *testing.T) {
 		Reason: "the control daemon ended: signal: killed", LastError: "the control daemon ended: signal: killed",
 	}
 	l.set(dead, well)
-	r.tenancy.wake()
+	r.shares.wake()
 	r.api.wait(t, "the Event on the Node", func() bool {
-		return has(r.api.notices, "MPSFailed the MPS daemon of card 7 ("+card+") failed and is started again; ")
+		return has(r.api.notices, "MPSFailed the MPS daemon of GPU 7 ("+card+") failed and is started again; ")
 	})
 	r.api.wait(t, "the Event on the pod", func() bool {
-		return has(r.api.warnings, "default/a MPSFailed: container main: the MPS daemon of card 7 ("+card+") failed")
+		return has(r.api.warnings, "default/a MPSFailed: container main: the MPS daemon of GPU 7 ("+card+") failed")
 	})
 	if diff := cmp.Diff([]enforce.Daemon{dead, well}, r.report().MPS); diff != "" {
 		t.Errorf("report (-want +got):\n%s", diff)
@@ -188,9 +188,9 @@ func TestMPSDaemonThatDied(t *testing.T) {
 	again := dead
 	again.State, again.Reason, again.Since = enforce.Running, "", now.Add(-mpsSteady)
 	l.set(again, well)
-	r.tenancy.wake()
+	r.shares.wake()
 	r.api.wait(t, "the Event that it runs again", func() bool {
-		return has(r.api.notices, fmt.Sprintf("MPSRecovered the MPS daemon of card 7 (%s) runs again", card))
+		return has(r.api.notices, fmt.Sprintf("MPSRecovered the MPS daemon of GPU 7 (%s) runs again", card))
 	})
 	r.api.mu.Lock()
 	defer r.api.mu.Unlock()

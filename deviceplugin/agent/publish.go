@@ -5,125 +5,175 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/mode"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 const (
 	publishTimeout = 10 * time.Second
 	publishRetry   = 15 * time.Second
-	// publishAgain is how long the Node is trusted to say what it was told.
+	// publishAgain is how long the Node is trusted to have what was written.
 	publishAgain = 5 * time.Minute
 )
 
-// told is what the Node was told last, and when; zero is never.
-type told struct {
-	// conditions are by type.
-	conditions    map[string]toldCondition
+// publisher writes the Node's conditions and annotations, apart from the loop: an
+// API server that is slow must not hold back the health of a device.
+type publisher struct {
+	*core
+	resources *resources
+	wake      notify.Signal
+	desc      *prometheus.Desc
+
+	mu sync.Mutex // guards what follows
+	// shortages and gpus are those of the last round.
+	shortages []health.Shortage
+	gpus      []mode.GPU
+
+	// What follows is run's alone: what was written last, and when.
+	conditions    map[string]writtenCondition // by type
 	annotations   map[string]string
 	annotationsAt time.Time
 	// empty are the resources without any device, by name.
 	empty map[string]bool
 }
 
-type toldCondition struct {
+type writtenCondition struct {
 	health.Condition
 	at time.Time
 }
 
-// publishLoop tells the Node, apart from the loop that tells the kubelet: an
-// API server that is slow must not hold back the health of a device.
-func (a *Agent) publishLoop(ctx context.Context) error {
-	if !a.API.Online() {
+func newPublisher(c *core, r *resources) *publisher {
+	return &publisher{
+		core: c, resources: r, wake: notify.New(), conditions: map[string]writtenCondition{}, empty: map[string]bool{},
+		desc: prometheus.NewDesc("heddle_unavailable",
+			"Devices of a resource that no pod can get, by reason; 1 for a resource without any device.",
+			[]string{"resource", "reason"}, nil),
+	}
+}
+
+// update takes what a round found.
+func (p *publisher) update(snapshot *health.Snapshot, gpus []mode.GPU) {
+	all := p.resources.shortages(p.now.Load(), snapshot, gpus)
+	p.mu.Lock()
+	p.shortages, p.gpus = all, gpus
+	p.mu.Unlock()
+	p.wake.Notify()
+}
+
+func (p *publisher) latest() ([]health.Shortage, []mode.GPU) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.shortages, p.gpus
+}
+
+// run publishes until ctx ends.
+func (p *publisher) run(ctx context.Context) error {
+	if !p.API.Online() {
 		return nil
 	}
-	last := &told{empty: map[string]bool{}, conditions: map[string]toldCondition{}}
 	var retry <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-a.tell:
+		case <-p.wake:
 		case <-retry:
 		}
 		retry = nil
-		if err := a.publish(ctx, last); err != nil && ctx.Err() == nil {
-			a.Log.WarnContext(ctx, "the Node does not say yet what its devices are", "err", err, "retry_in", publishRetry)
+		if err := p.publish(ctx); err != nil && ctx.Err() == nil {
+			p.Log.WarnContext(ctx, "publishing devices failed", "err", err, "retry_in", publishRetry)
 			retry = time.After(publishRetry)
 		}
 	}
 }
 
-// publish tells what differs from the last time.
-func (a *Agent) publish(ctx context.Context, last *told) error {
+// publish writes what differs from the last time.
+func (p *publisher) publish(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	short := a.shortages(a.now.Load())
-	a.announce(ctx, short, last)
+	shortages, gpus := p.latest()
+	p.announce(ctx, shortages)
 	return errors.Join(
-		a.publishCondition(ctx, health.ConditionOf(short), last),
-		a.publishCondition(ctx, modeCondition(a.cardStates()), last),
-		a.publishGPUs(ctx, last),
+		p.publishCondition(ctx, health.ConditionOf(shortages)),
+		p.publishCondition(ctx, modeCondition(modeStates(gpus))),
+		p.publishGPUs(ctx),
 	)
 }
 
-func (a *Agent) publishCondition(ctx context.Context, c health.Condition, last *told) error {
-	if old := last.conditions[c.Type]; c == old.Condition && time.Since(old.at) < publishAgain {
+func (p *publisher) publishCondition(ctx context.Context, c health.Condition) error {
+	if old := p.conditions[c.Type]; c == old.Condition && time.Since(old.at) < publishAgain {
 		return nil
 	}
-	if err := a.API.SetCondition(ctx, c); err != nil {
+	if err := p.API.SetCondition(ctx, c); err != nil {
 		return err
 	}
-	last.conditions[c.Type] = toldCondition{c, time.Now()}
+	p.conditions[c.Type] = writtenCondition{c, time.Now()}
 	return nil
 }
 
-// publishGPUs tells schedulers which whole GPUs are free, and how well they go
-// together.
-func (a *Agent) publishGPUs(ctx context.Context, last *told) error {
-	name := a.config().Resources.GPU
-	whole := a.all()[name]
+// publishGPUs writes for schedulers which whole GPUs are free, and how well they
+// go together.
+func (p *publisher) publishGPUs(ctx context.Context) error {
+	name := p.config().Resources.GPU
+	whole := p.resources.all()[name]
 	if whole == nil || whole.gpu == nil {
 		return nil
 	}
-	held, err := a.binder.Holders(ctx, name)
+	held, err := p.state.Holders(ctx, name)
 	if err != nil {
-		return fmt.Errorf("who holds GPUs: %w", err)
+		return fmt.Errorf("holders of GPUs: %w", err)
 	}
 	now := map[string]string{
 		wellknown.GPUTopology: whole.gpu.Annotation(held), wellknown.FreeGPUs: whole.gpu.Free(held).String(),
 	}
-	if maps.Equal(now, last.annotations) && time.Since(last.annotationsAt) < publishAgain {
+	if maps.Equal(now, p.annotations) && time.Since(p.annotationsAt) < publishAgain {
 		return nil
 	}
-	if err := a.API.Annotate(ctx, now); err != nil {
+	if err := p.API.Annotate(ctx, now); err != nil {
 		return err
 	}
-	last.annotations, last.annotationsAt = now, time.Now()
+	p.annotations, p.annotationsAt = now, time.Now()
 	return nil
 }
 
 // announce makes Events of resources that have become, or are no longer,
 // without any device. Health has Events of its own about single devices.
-func (a *Agent) announce(ctx context.Context, short []health.Shortage, last *told) {
+func (p *publisher) announce(ctx context.Context, short []health.Shortage) {
 	now := map[string]bool{}
 	var notices []health.NodeEvent
 	for _, s := range short {
 		if s.Cause != NothingToOffer {
 			continue
 		}
-		if now[s.Resource] = true; !last.empty[s.Resource] {
+		if now[s.Resource] = true; !p.empty[s.Resource] {
 			notices = append(notices, health.NodeEvent{
 				Warning: true, Reason: string(NothingToOffer), Message: s.Resource + ": " + s.Message,
 			})
 		}
 	}
-	last.empty = now
+	p.empty = now
 	for _, n := range notices {
-		if err := a.API.Record(ctx, n); err != nil {
-			a.Log.WarnContext(ctx, "an Event could not be recorded", "err", err, "message", n.Message)
+		if err := p.API.Record(ctx, n); err != nil {
+			p.Log.WarnContext(ctx, "event not recorded", "err", err, "message", n.Message)
 		}
+	}
+}
+
+// Describe implements [prometheus.Collector].
+func (p *publisher) Describe(descs chan<- *prometheus.Desc) { descs <- p.desc }
+
+// Collect implements [prometheus.Collector]. A scrape sees all of one round.
+func (p *publisher) Collect(metrics chan<- prometheus.Metric) {
+	all, _ := p.latest()
+	for _, one := range all {
+		metrics <- prometheus.MustNewConstMetric(p.desc, prometheus.GaugeValue,
+			float64(max(one.Count, 1)), one.Resource, string(one.Cause))
 	}
 }

@@ -10,7 +10,7 @@ import (
 // machine may be busy.
 const stuck = 30 * time.Second
 
-// Alive says what is wrong if the loop no longer turns.
+// Alive is what is wrong if the loop no longer runs.
 func (a *Agent) Alive() string {
 	if last := time.Unix(0, a.beat.Load()); time.Since(last) > max(3*a.Interval, stuck) {
 		return "no round for three intervals"
@@ -18,9 +18,9 @@ func (a *Agent) Alive() string {
 	return ""
 }
 
-// Ready names the resources that the kubelet does not take from us.
+// Ready names the resources that the kubelet does not take from the plugin.
 func (a *Agent) Ready() string {
-	running := a.all()
+	running := a.resources.all()
 	var wrong []string
 	for name, s := range running {
 		switch status := s.plugin.Status(); {
@@ -33,11 +33,11 @@ func (a *Agent) Ready() string {
 			wrong = append(wrong, name+" is not registered yet")
 		}
 	}
-	for _, name := range a.wanted(a.now.Load()) {
+	for _, name := range a.resources.wanted(a.now.Load()) {
 		switch {
 		case running[name] != nil:
 		case a.driver.known() && !a.modes.Known():
-			wrong = append(wrong, name+" waits until it is known who holds the cards")
+			wrong = append(wrong, name+" waits until the holders of GPUs are known")
 		case a.driver.known():
 			wrong = append(wrong, name+" is not served yet")
 		default:

@@ -96,7 +96,7 @@ func TestModeSGPUWithdrawsCards(t *testing.T) {
 	r.api.wait(t, "a condition", func() bool { return len(r.api.conditions) > 0 })
 	r.configure("mode: sgpu")
 	r.list(gpus, 0, 8)
-	if got := r.shortages(r.now.Load()); len(got) > 0 {
+	if got := r.resources.shortages(r.now.Load(), r.monitor.Snapshot(), r.modes.GPUs()); len(got) > 0 {
 		t.Errorf("that GPUs are shared is a shortage: %v", got)
 	}
 }

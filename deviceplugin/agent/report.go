@@ -16,21 +16,24 @@ import (
 
 // problemDriver names what is wrong with the driver's CDI spec, problemConfig a
 // configuration that is not used because it is bad, problemShares that no shares
-// are served though cards are shared.
+// are served though GPUs are shared.
 const (
 	problemDriver = "driver"
 	problemConfig = "config"
 	problemShares = "shares"
 )
 
-// Report tells what is served and who has what.
+// Report is what is served, and which container has what.
 func (a *Agent) Report() report.Report {
 	m := a.machine()
 	r := report.Report{
-		Node: a.NodeName, GPUs: map[string]int{}, Cards: a.cardStates(), Strangers: a.modes.UnknownCordoned(),
-		Refused: a.refusals(), Enforcers: a.enforcers(), MPS: a.mpsDaemons(), Unmeasured: a.unmeasured(),
+		Node: a.NodeName, GPUs: map[string]int{}, Cards: modeStates(a.modes.GPUs()), Strangers: a.modes.UnknownCordoned(),
+		Refused: a.rejections(), Enforcers: a.enforcers(), MPS: a.mpsDaemons(),
 	}
-	a.tellShares(r.Cards)
+	a.addShares(r.Cards)
+	if a.sharing() {
+		r.Unmeasured = a.usage.unmeasured()
+	}
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
 		r.GPUs[g.UUID] = g.Index
@@ -38,7 +41,7 @@ func (a *Agent) Report() report.Report {
 			r.GPUs[g.MIG.Devices[j].UUID] = g.Index
 		}
 	}
-	served, wanted := a.all(), a.wanted(a.now.Load())
+	served, wanted := a.resources.all(), a.resources.wanted(a.now.Load())
 	for _, name := range slices.Sorted(maps.Keys(served)) {
 		status, kind := served[name].plugin.Status(), report.KindHCA
 		if served[name].gpu != nil {
@@ -51,22 +54,22 @@ func (a *Agent) Report() report.Report {
 			Reason: served[name].reason(),
 		})
 	}
-	for _, b := range a.binder.Bindings() {
+	for _, b := range a.state.Allocations() {
 		r.Bindings = append(r.Bindings, report.Binding(b))
 	}
-	for _, p := range a.binder.Problems() {
+	for _, p := range a.state.Problems() {
 		r.Problems = append(r.Problems, report.Problem(p))
 	}
 	for name, reason := range a.modes.Problems() {
 		r.Problems = append(r.Problems, report.Problem{Name: name, Reason: reason})
 	}
-	if why := a.driver.Problem(); why != "" {
-		r.Problems = append(r.Problems, report.Problem{Name: problemDriver, Reason: why})
+	if reason := a.driver.Problem(); reason != "" {
+		r.Problems = append(r.Problems, report.Problem{Name: problemDriver, Reason: reason})
 	}
-	if why := a.withoutCDI(); why != "" {
+	if reason := a.resources.withoutCDI(); reason != "" {
 		names := a.config().Resources
 		r.Unserved = []string{names.SGPU, names.VCore, names.VMemory}
-		r.Problems = append(r.Problems, report.Problem{Name: problemShares, Reason: why})
+		r.Problems = append(r.Problems, report.Problem{Name: problemShares, Reason: reason})
 	}
 	if err := a.Configs.Err(); err != nil {
 		r.Problems = append(r.Problems, report.Problem{Name: problemConfig, Reason: err.Error()})
@@ -75,9 +78,9 @@ func (a *Agent) Report() report.Report {
 	return r
 }
 
-// tellShares says of shared cards what is taken.
-func (a *Agent) tellShares(cards []report.Card) {
-	taken := a.binder.Cards()
+// addShares adds what is taken of shared GPUs.
+func (a *Agent) addShares(cards []report.Card) {
+	taken := a.state.GPUs()
 	for i := range cards {
 		at := slices.IndexFunc(taken, func(c quota.GPU) bool { return c.UUID == cards[i].UUID })
 		if at < 0 {
@@ -91,9 +94,9 @@ func (a *Agent) tellShares(cards []report.Card) {
 	}
 }
 
-func (a *Agent) refusals() []report.Refusal {
+func (a *Agent) rejections() []report.Refusal {
 	var all []report.Refusal
-	for _, r := range a.binder.Refused() {
+	for _, r := range a.state.Rejections() {
 		all = append(all, report.Refusal{
 			Namespace: r.Pod.Namespace, Pod: r.Pod.Name, UID: r.Pod.UID, Container: r.Container,
 			Kind: r.Kind, Reason: r.Reason, Since: r.Since.UTC(),
@@ -107,7 +110,7 @@ func (a *Agent) enforcers() *report.Enforcers {
 	chooser, ok := a.Limiter.(interface {
 		Choice() (enforce.Choice, error)
 	})
-	if !ok || !a.shares() {
+	if !ok || !a.sharing() {
 		return nil
 	}
 	choice, err := chooser.Choice()
@@ -128,28 +131,27 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// bound is heddle_bindings{resource}.
-type bound struct {
-	agent *Agent
-	desc  *prometheus.Desc
+// allocationMetrics is heddle_bindings{resource}.
+type allocationMetrics struct {
+	*resources
+	desc *prometheus.Desc
 }
 
-func newBound(a *Agent) *bound {
-	return &bound{a, prometheus.NewDesc("heddle_bindings",
-		"Containers that have devices of a resource.", []string{"resource"}, nil)}
+func allocationsDesc() *prometheus.Desc {
+	return prometheus.NewDesc("heddle_bindings", "Containers that have devices of a resource.", []string{"resource"}, nil)
 }
 
 // Describe implements [prometheus.Collector].
-func (b *bound) Describe(descs chan<- *prometheus.Desc) { descs <- b.desc }
+func (b allocationMetrics) Describe(descs chan<- *prometheus.Desc) { descs <- b.desc }
 
 // Collect implements [prometheus.Collector].
-func (b *bound) Collect(metrics chan<- prometheus.Metric) {
+func (b allocationMetrics) Collect(metrics chan<- prometheus.Metric) {
 	counts := map[string]int{}
-	for name := range b.agent.all() {
+	for name := range b.all() {
 		counts[name] = 0
 	}
-	for _, binding := range b.agent.binder.Bindings() {
-		for name := range binding.CDINames {
+	for _, a := range b.state.Allocations() {
+		for name := range a.CDINames {
 			counts[name]++
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
@@ -101,7 +101,7 @@ func TestReportOfShares(t *testing.T) {
 	}
 	refused.Since = time.Time{}
 	wantRefused := report.Refusal{
-		Namespace: "default", Pod: "c", UID: "uid-c", Container: "main", Kind: binder.RefusedFull,
+		Namespace: "default", Pod: "c", UID: "uid-c", Container: "main", Kind: allocate.RejectedFull,
 		Reason: "no card of 1 can give 60 % of compute and 4 GiB. card 7: 50 % of 100 left; needs 60",
 	}
 	if diff := cmp.Diff(wantRefused, refused); diff != "" {

@@ -19,9 +19,10 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
-	"github.com/heddle-dev/heddle/test/kubelet"
+	"github.com/heddle-dev/heddle/internal/notify"
+	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
 	"github.com/heddle-dev/heddle/test/machines"
 )
 
@@ -35,10 +36,10 @@ const (
 type cell[T any] struct {
 	mu      sync.Mutex
 	value   T
-	changed chan struct{}
+	changed notify.Signal
 }
 
-func newCell[T any](v T) *cell[T] { return &cell[T]{value: v, changed: make(chan struct{}, 1)} }
+func newCell[T any](v T) *cell[T] { return &cell[T]{value: v, changed: notify.New()} }
 
 func (c *cell[T]) Changed() <-chan struct{} { return c.changed }
 
@@ -52,7 +53,7 @@ func (c *cell[T]) set(v T) {
 	c.mu.Lock()
 	c.value = v
 	c.mu.Unlock()
-	signal(c.changed)
+	c.changed.Notify()
 }
 
 type source struct{ *cell[*machine.Machine] }
@@ -67,7 +68,7 @@ func (configs) Err() error                { return nil }
 // rig is a node with a kubelet and an agent.
 type rig struct {
 	t       testing.TB
-	kubelet *kubelet.Kubelet
+	kubelet *testkubelet.Kubelet
 	*Agent
 	source   source
 	configs  configs
@@ -82,10 +83,10 @@ type rig struct {
 func newRig(tb testing.TB, name string, change ...func(*Options)) *rig {
 	tb.Helper()
 	r := &rig{
-		t: tb, kubelet: kubelet.Start(tb, kubelet.Dir(tb)), source: source{newCell(machines.Load(tb, name))},
+		t: tb, kubelet: testkubelet.Start(tb, testkubelet.Dir(tb)), source: source{newCell(machines.Load(tb, name))},
 		configs: configs{newCell(config.New(config.Default()))}, api: newAPI(tb), registry: prometheus.NewRegistry(),
 	}
-	conn, err := binder.Dial(r.kubelet.PodResourcesSocket())
+	conn, err := kubelet.Dial(r.kubelet.PodResourcesSocket())
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -140,15 +141,15 @@ func (r *rig) again(t *testing.T) {
 
 // list waits until the kubelet has so many healthy and unhealthy devices, and
 // the agent knows that they are registered: it learns that a moment later.
-func (r *rig) list(resource string, healthy, unhealthy int) kubelet.State {
+func (r *rig) list(resource string, healthy, unhealthy int) testkubelet.State {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
 	defer cancel()
-	state := r.kubelet.Wait(ctx, resource, func(s kubelet.State) bool {
+	state := r.kubelet.Wait(ctx, resource, func(s testkubelet.State) bool {
 		return len(s.Healthy) == healthy && len(s.Unhealthy) == unhealthy
 	})
 	for {
-		if s := r.all()[resource]; s != nil && s.plugin.Status().Registered {
+		if s := r.resources.all()[resource]; s != nil && s.plugin.Status().Registered {
 			return state
 		}
 		if ctx.Err() != nil {
@@ -186,9 +187,9 @@ func (r *rig) configure(text string) {
 // admit admits a pod of one container and returns its devices by resource.
 func (r *rig) admit(name string, limits map[string]int) map[string][]string {
 	r.t.Helper()
-	p := kubelet.Pod{
+	p := testkubelet.Pod{
 		Namespace: "default", Name: name, UID: "uid-" + name,
-		Containers: []kubelet.Container{{Name: "main", Limits: limits}},
+		Containers: []testkubelet.Container{{Name: "main", Limits: limits}},
 	}
 	if err := r.kubelet.AdmitPod(r.t.Context(), p); err != nil {
 		r.t.Fatal(err)

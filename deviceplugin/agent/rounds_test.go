@@ -95,7 +95,7 @@ func (b *busy) comeAndGo(pods int) {
 func (b *busy) collect(after time.Duration) {
 	b.t.Helper()
 	b.passed.Add(int64(after))
-	if err := b.binder.Collect(b.t.Context()); err != nil {
+	if err := b.state.Unprepare(b.t.Context()); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -134,7 +134,7 @@ func (b *busy) usage() usage {
 	return usage{
 		Goroutines: runtime.NumGoroutine(), FDs: count("/proc/self/fd", "*"),
 		Specs: count(b.options.CDIDir, "heddle-*"), Records: count(b.options.StateDir, "records/*"),
-		Files: count(b.options.StateDir, "devices/*"), Bindings: len(b.binder.Bindings()),
+		Files: count(b.options.StateDir, "devices/*"), Bindings: len(b.state.Allocations()),
 	}
 }
 

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
@@ -31,14 +29,16 @@ const (
 	ServedByOthers health.Cause = "ServedByOthers"
 )
 
-// shortages are the devices that no pod can get, and why: what is ill,
-// resources without any device, and those that somebody else serves.
-func (a *Agent) shortages(inv *inventory.Inventory) []health.Shortage {
+// shortages are the devices that no pod can get, and why: unhealthy ones,
+// resources without any device, and those that another plugin serves.
+func (a *resources) shortages(
+	inv *inventory.Inventory, snapshot *health.Snapshot, gpus []mode.GPU,
+) []health.Shortage {
 	m, c := inv.Machine, inv.Config
 	var all []health.Shortage
-	snapshot, running, wanted := a.monitor.Snapshot(), a.all(), a.wanted(inv)
-	if why := a.withoutCDI(); why != "" {
-		all = append(all, health.Shortage{Resource: c.Resources.SGPU, Cause: NothingToOffer, Message: why})
+	running, wanted := a.all(), a.wanted(inv)
+	if reason := a.withoutCDI(); reason != "" {
+		all = append(all, health.Shortage{Resource: c.Resources.SGPU, Cause: NothingToOffer, Message: reason})
 	}
 	for _, r := range capacity.Of(m, c) {
 		if !slices.Contains(wanted, r.Name) {
@@ -50,9 +50,9 @@ func (a *Agent) shortages(inv *inventory.Inventory) []health.Shortage {
 		case at >= 0:
 			states = a.hcaStates(inv, &c.RDMA.Resources[at], snapshot)
 		case s != nil && s.gpu != nil:
-			states = a.gpuStates(inv, r.Name, s, snapshot)
+			states = gpuStates(inv, r.Name, s, snapshot, gpus)
 		case s != nil && s.shared:
-			states = a.shareStates(snapshot)
+			states = shareStates(inv, snapshot, gpus)
 		}
 		ill := health.Shortages(r.Name, states)
 		if len(ill) == 0 && r.Count == 0 && !allShared(m, c, r.Name) {
@@ -84,9 +84,9 @@ func allShared(m *machine.Machine, c *config.NodeConfig, resource string) bool {
 	return true
 }
 
-// gpuStates are those of a resource's GPUs, by what people call them.
-func (a *Agent) gpuStates(
-	inv *inventory.Inventory, resource string, s *served, snapshot *health.Snapshot,
+// gpuStates are those of a resource's GPUs, by the names that people use.
+func gpuStates(
+	inv *inventory.Inventory, resource string, s *served, snapshot *health.Snapshot, gpus []mode.GPU,
 ) map[string]health.State {
 	m := inv.Machine
 	states := map[string]health.State{}
@@ -100,7 +100,7 @@ func (a *Agent) gpuStates(
 		if !d.Healthy {
 			if state = snapshot.GPU(card); state.Healthy {
 				state = health.State{Cause: Unsuitable, Reason: faults[d.ID]}
-				switch cordoned, pending := a.withheld(card); {
+				switch cordoned, pending := unavailable(gpus, card); {
 				case cordoned:
 					state = health.State{Cause: Cordoned, Reason: mode.Cordoned}
 				case pending:
@@ -120,15 +120,15 @@ func (a *Agent) gpuStates(
 }
 
 // shareStates are those of shared GPUs.
-func (a *Agent) shareStates(snapshot *health.Snapshot) map[string]health.State {
+func shareStates(inv *inventory.Inventory, snapshot *health.Snapshot, gpus []mode.GPU) map[string]health.State {
 	states := map[string]health.State{}
-	for _, card := range a.now.Load().Shared {
+	for _, card := range inv.Shared {
 		state := health.State{Healthy: true}
 		if card.Unhealthy != "" {
 			if state = snapshot.GPU(card.UUID); state.Healthy {
 				state = health.State{Cause: Unsuitable, Reason: card.Unhealthy}
 			}
-			switch cordoned, pending := a.withheld(card.UUID); {
+			switch cordoned, pending := unavailable(gpus, card.UUID); {
 			case cordoned:
 				state = health.State{Cause: Cordoned, Reason: mode.Cordoned}
 			case pending:
@@ -141,7 +141,7 @@ func (a *Agent) shareStates(snapshot *health.Snapshot) map[string]health.State {
 }
 
 // hcaStates are those of a resource's HCAs, by RDMA name.
-func (a *Agent) hcaStates(
+func (a *resources) hcaStates(
 	inv *inventory.Inventory, r *config.RDMAResource, snapshot *health.Snapshot,
 ) map[string]health.State {
 	m := inv.Machine
@@ -165,7 +165,7 @@ func (a *Agent) hcaStates(
 	return states
 }
 
-// past is the devices that a resource has had, with what people call them: one
+// past is the devices that a resource has had, with the names that people use: one
 // that fell off the bus is in no machine any more, and is missing all the same.
 type past struct {
 	mu    sync.Mutex
@@ -198,37 +198,12 @@ func (p *past) add(states, known map[string]health.State, present func(id string
 	}
 }
 
-// shortages is heddle_unavailable{resource,reason}. A scrape sees all of one
-// time.
-type shortages struct {
-	desc *prometheus.Desc
-
-	mu  sync.Mutex
-	all []health.Shortage // guarded by mu
-}
-
-func newShortages() *shortages {
-	return &shortages{desc: prometheus.NewDesc("heddle_unavailable",
-		"Devices of a resource that no pod can get, by reason; 1 for a resource without any device.",
-		[]string{"resource", "reason"}, nil)}
-}
-
-func (s *shortages) set(all []health.Shortage) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.all = all
-}
-
-// Describe implements [prometheus.Collector].
-func (s *shortages) Describe(descs chan<- *prometheus.Desc) { descs <- s.desc }
-
-// Collect implements [prometheus.Collector].
-func (s *shortages) Collect(metrics chan<- prometheus.Metric) {
-	s.mu.Lock()
-	all := s.all
-	s.mu.Unlock()
-	for _, one := range all {
-		metrics <- prometheus.MustNewConstMetric(s.desc, prometheus.GaugeValue,
-			float64(max(one.Count, 1)), one.Resource, string(one.Cause))
+// unavailable is why no new pod gets a healthy GPU: an operator took it out, or
+// its mode is to change.
+func unavailable(gpus []mode.GPU, uuid string) (cordoned, pending bool) {
+	at := slices.IndexFunc(gpus, func(g mode.GPU) bool { return g.UUID == uuid })
+	if at < 0 {
+		return false, false
 	}
+	return gpus[at].Cordoned, gpus[at].Until != ""
 }

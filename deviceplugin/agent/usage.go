@@ -8,38 +8,38 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 )
 
-// NVMLUsage is who uses a GPU.
+// NVMLUsage is what uses a GPU.
 type NVMLUsage = nvml.Usage
 
 // Processes knows where the processes of the node run; [cgroup.Proc] does.
 type Processes interface {
-	// HostPIDs tells whether PIDs are those that the driver tells.
+	// HostPIDs reports whether PIDs are those of the driver.
 	HostPIDs() bool
 	// Container is that of a process; [fs.ErrNotExist] if it has ended.
 	Container(pid int) (cgroup.Container, error)
 }
 
 const (
-	// usageEvery is how often GPUs are asked who uses them, however often somebody
-	// scrapes.
+	// usageEvery is how often GPUs are asked which processes use them, however often metrics
+	// are scraped.
 	usageEvery = 10 * time.Second
-	// usageFor is how long an answer is told, if none follows it.
+	// usageFor is how long an answer counts, if none follows it.
 	usageFor = 3 * usageEvery
 )
 
-// usageMetrics tells what containers have of shared cards, and what they use.
+// usageMetrics are what containers have of shared GPUs, and what they use.
 type usageMetrics struct {
-	agent *Agent
+	*core
 
 	vcore, memory, info, memoryUsed, smUsed, measured *prometheus.Desc
 
-	// told is run's alone: the log says why nothing is measured.
-	told bool
+	// logged is run's alone: the log has the reason why nothing is measured.
+	logged bool
 
 	// mu guards what follows; used is replaced and never modified.
 	mu   sync.Mutex
@@ -47,13 +47,13 @@ type usageMetrics struct {
 	at   time.Time
 }
 
-func newUsageMetrics(a *Agent) *usageMetrics {
+func newUsageMetrics(c *core) *usageMetrics {
 	labels := []string{"namespace", "pod", "container", "gpu"}
 	desc := func(name, help string, more ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, slices.Concat(labels, more), nil)
 	}
 	return &usageMetrics{
-		agent: a,
+		core: c,
 		vcore: desc("heddle_share_vcore_percent",
 			"Percent of a shared GPU's compute that a container has; 0 has no cap. GPUs by UUID."),
 		memory: desc("heddle_share_memory_bytes", "Memory of a shared GPU that a container has."),
@@ -69,24 +69,16 @@ func newUsageMetrics(a *Agent) *usageMetrics {
 	}
 }
 
-// against is why it cannot be told what containers use; empty if it can.
-func (u *usageMetrics) against() string {
+// unmeasured is why it is not measured what containers use; empty if it is.
+func (u *usageMetrics) unmeasured() string {
 	switch {
-	case u.agent.Usage == nil || u.agent.Processes == nil:
+	case u.Usage == nil || u.Processes == nil:
 		return "a replayed machine has no driver that could be asked"
-	case !u.agent.Processes.HostPIDs():
-		return "heddle-device-plugin is not in the host's PID namespace (hostPID), so the driver's PIDs tell it nothing: " +
+	case !u.Processes.HostPIDs():
+		return "heddle-device-plugin is not in the host's PID namespace (hostPID), so the driver's PIDs mean nothing to it: " +
 			"the chart's gpuDevice.usageMetrics puts it there"
 	}
 	return ""
-}
-
-// unmeasured is for [report.Report].
-func (a *Agent) unmeasured() string {
-	if !a.shares() {
-		return ""
-	}
-	return a.usage.against()
 }
 
 // run takes what containers use until ctx ends.
@@ -103,33 +95,33 @@ func (u *usageMetrics) run(ctx context.Context) error {
 	}
 }
 
-// look takes what containers use, or says once why it cannot.
+// look takes what containers use, or logs once why it cannot.
 func (u *usageMetrics) look(ctx context.Context) {
-	switch why := u.against(); {
-	case why == "":
+	switch reason := u.unmeasured(); {
+	case reason == "":
 		u.take(ctx)
-	case !u.told && u.agent.shares():
-		u.told = true
-		u.agent.Log.InfoContext(ctx, "it is not measured what containers use of shared GPUs", "reason", why)
+	case !u.logged && u.sharing():
+		u.logged = true
+		u.Log.InfoContext(ctx, "usage of shared GPUs is not measured", "reason", reason)
 	}
 }
 
-// take asks the GPUs, unless nobody has a share.
+// take asks the GPUs, unless no container has a share.
 func (u *usageMetrics) take(ctx context.Context) {
 	var used map[consumer]consumed
-	if bindings := u.shares(); len(bindings) > 0 {
-		cards := u.agent.Usage(ctx)
-		used = attribute(bindings, cards, u.agent.Processes.Container, u.containers())
+	if allocations := u.allocations(); len(allocations) > 0 {
+		gpus := u.Usage(ctx)
+		used = attribute(allocations, gpus, u.Processes.Container, u.containers())
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.used, u.at = used, time.Now()
 }
 
-// shares are the bindings that have some.
-func (u *usageMetrics) shares() []binder.Binding {
-	var with []binder.Binding
-	for _, b := range u.agent.binder.Bindings() {
+// allocations are those with shares.
+func (u *usageMetrics) allocations() []devicestate.Allocation {
+	var with []devicestate.Allocation
+	for _, b := range u.state.Allocations() {
 		if len(b.Shares) > 0 {
 			with = append(with, b)
 		}
@@ -140,7 +132,7 @@ func (u *usageMetrics) shares() []binder.Binding {
 // containers are the names of those that run now, by cgroup, as far as the API
 // server knows them.
 func (u *usageMetrics) containers() map[cgroup.Container]string {
-	pods, _, _ := u.agent.API.Pods()
+	pods, _, _ := u.API.Pods()
 	return containerNames(pods)
 }
 
@@ -151,14 +143,14 @@ func (u *usageMetrics) Describe(descs chan<- *prometheus.Desc) {
 	}
 }
 
-// part is what is told of a container's part of a card.
+// part is what the metrics have of a container's part of a GPU.
 type part struct {
 	vcore, memory float64
 	consumed
 }
 
 // Collect implements [prometheus.Collector]. Pods of one name follow one another,
-// and while the first still has its cards the two are one to these labels: what
+// and while the first still has its GPUs the two are one to these labels: what
 // they have is added up, and what they use is known if it is of both.
 func (u *usageMetrics) Collect(metrics chan<- prometheus.Metric) {
 	u.mu.Lock()
@@ -169,7 +161,7 @@ func (u *usageMetrics) Collect(metrics chan<- prometheus.Metric) {
 	u.mu.Unlock()
 	parts := make(map[[4]string]part)
 	infos := make(map[[8]string]bool)
-	for _, b := range u.shares() {
+	for _, b := range u.allocations() {
 		for _, s := range b.Shares {
 			labels := [4]string{b.Namespace, b.Pod, b.Container, s.UUID}
 			p := parts[labels]
@@ -189,9 +181,9 @@ func (u *usageMetrics) Collect(metrics chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels []string) {
 		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	if u.agent.shares() {
+	if u.sharing() {
 		measured := 0.0
-		if u.against() == "" {
+		if u.unmeasured() == "" {
 			measured = 1
 		}
 		gauge(u.measured, measured, nil)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
@@ -41,8 +41,8 @@ func (p procs) Container(pid int) (cgroup.Container, error) {
 	return c, nil
 }
 
-func tenantOf(pod, container string, enforced enforce.Kind, cards ...string) binder.Binding {
-	b := binder.Binding{Namespace: "default", Pod: pod, UID: "uid-" + pod, Container: container, Enforced: enforce.Enforced{Memory: enforced}}
+func tenantOf(pod, container string, enforced enforce.Kind, cards ...string) devicestate.Allocation {
+	b := devicestate.Allocation{Namespace: "default", Pod: pod, UID: "uid-" + pod, Container: container, Enforced: enforce.Enforced{Memory: enforced}}
 	for _, uuid := range cards {
 		b.Shares = append(b.Shares, allocation.Share{UUID: uuid, VCore: 30, MemoryMiB: 4096})
 	}
@@ -61,90 +61,90 @@ func TestAttribute(t *testing.T) {
 	a, one, two := tenantOf("a", "main", enforce.DMem, "x"), tenantOf("b", "one", enforce.None, "x"), tenantOf("b", "two", enforce.None, "x", "y")
 	anonymous := tenantOf("c", "main", enforce.None, "x")
 	anonymous.UID = ""
-	of := func(b binder.Binding, gpu string) consumer {
+	of := func(b devicestate.Allocation, gpu string) consumer {
 		return consumer{b.Namespace, b.Pod, b.UID, b.Container, gpu}
 	}
 	x := func(processes ...nvml.Process) []NVMLUsage { return []NVMLUsage{{GPU: "x", Processes: processes}} }
 	busy := func(samples ...nvml.Sample) []NVMLUsage { return []NVMLUsage{{GPU: "x", Samples: samples}} }
 	for _, tt := range []struct {
 		name     string
-		bindings []binder.Binding
+		bindings []devicestate.Allocation
 		cards    []NVMLUsage
 		want     map[consumer]consumed
 	}{
-		{"nobody runs", []binder.Binding{a}, x(), map[consumer]consumed{of(a, "x"): {0, 0}}},
+		{"nobody runs", []devicestate.Allocation{a}, x(), map[consumer]consumed{of(a, "x"): {0, 0}}},
 		{
 			"two processes of a container, one of a pod without shares",
-			[]binder.Binding{a},
+			[]devicestate.Allocation{a},
 			x(nvml.Process{PID: 1, Bytes: 10}, nvml.Process{PID: 2, Bytes: 20}, nvml.Process{PID: 6, Bytes: 40}),
 			map[consumer]consumed{of(a, "x"): {30, 0}},
 		},
 		{
 			"two containers of a pod on a card, by the IDs of its status",
-			[]binder.Binding{a, one, two},
+			[]devicestate.Allocation{a, one, two},
 			x(nvml.Process{PID: 1, Bytes: 1}, nvml.Process{PID: 3, Bytes: 10}, nvml.Process{PID: 4, Bytes: 20}),
 			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {10, 0}, of(two, "x"): {20, 0}},
 		},
 		{
 			"an ID that the status does not have yet: either may have it",
-			[]binder.Binding{a, one, two},
+			[]devicestate.Allocation{a, one, two},
 			x(nvml.Process{PID: 1, Bytes: 1}, nvml.Process{PID: 3, Bytes: 10}, nvml.Process{PID: 5, Bytes: 20}),
 			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {unknown, 0}, of(two, "x"): {unknown, 0}},
 		},
 		{
 			"the same where only one has the card",
-			[]binder.Binding{two},
+			[]devicestate.Allocation{two},
 			x(nvml.Process{PID: 5, Bytes: 20}),
 			map[consumer]consumed{of(two, "x"): {20, 0}},
 		},
 		{
 			"a container of the pod that has no share",
-			[]binder.Binding{a},
+			[]devicestate.Allocation{a},
 			x(nvml.Process{PID: 8, Bytes: 20}),
 			map[consumer]consumed{of(a, "x"): {0, 0}},
 		},
 		{
 			"a process that may be anybody's",
-			[]binder.Binding{a, one},
+			[]devicestate.Allocation{a, one},
 			x(nvml.Process{PID: 1, Bytes: 1}, nvml.Process{PID: 7, Bytes: 2}),
 			map[consumer]consumed{of(a, "x"): {unknown, 0}, of(one, "x"): {unknown, 0}},
 		},
 		{
-			"no PID", []binder.Binding{a}, x(nvml.Process{PID: 0, Bytes: 1}), map[consumer]consumed{of(a, "x"): {unknown, 0}},
+			"no PID", []devicestate.Allocation{a}, x(nvml.Process{PID: 0, Bytes: 1}), map[consumer]consumed{of(a, "x"): {unknown, 0}},
 		},
 		{
 			"memory that has ended, and memory that the driver does not tell",
-			[]binder.Binding{a, one},
+			[]devicestate.Allocation{a, one},
 			x(nvml.Process{PID: 1, Bytes: 1}, nvml.Process{PID: 99, Bytes: 7}, nvml.Process{PID: 3, Bytes: -1}),
 			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {unknown, 0}},
 		},
 		{
 			"the SMs",
-			[]binder.Binding{a, one},
+			[]devicestate.Allocation{a, one},
 			busy(nvml.Sample{PID: 1, SM: 20}, nvml.Sample{PID: 2, SM: 5}, nvml.Sample{PID: 3, SM: -1}, nvml.Sample{PID: 99}),
 			map[consumer]consumed{of(a, "x"): {0, 25}, of(one, "x"): {0, unknown}},
 		},
 		{
 			"kernels of a process that has ended",
-			[]binder.Binding{a},
+			[]devicestate.Allocation{a},
 			busy(nvml.Sample{PID: 1, SM: 20}, nvml.Sample{PID: 99, SM: 1}),
 			map[consumer]consumed{of(a, "x"): {0, unknown}},
 		},
 		{
 			"no samples to be had",
-			[]binder.Binding{a},
+			[]devicestate.Allocation{a},
 			[]NVMLUsage{{GPU: "x", Processes: []nvml.Process{{PID: 1, Bytes: 1}}, SamplesErr: errors.New("Not Supported")}},
 			map[consumer]consumed{of(a, "x"): {1, unknown}},
 		},
 		{
 			"a card that does not answer, and one that does",
-			[]binder.Binding{two},
+			[]devicestate.Allocation{two},
 			[]NVMLUsage{{GPU: "x", Err: nvml.ErrSilent}, {GPU: "y", Processes: []nvml.Process{{PID: 4, Bytes: 8}}}},
 			map[consumer]consumed{of(two, "y"): {8, 0}},
 		},
 		{
 			"MPS counts for its server, a pod without UID is nobody",
-			[]binder.Binding{tenantOf("a", "main", enforce.MPS, "x"), anonymous},
+			[]devicestate.Allocation{tenantOf("a", "main", enforce.MPS, "x"), anonymous},
 			x(nvml.Process{PID: 1, Bytes: 1}),
 			map[consumer]consumed{},
 		},
@@ -224,7 +224,7 @@ func TestWhyNothingIsMeasured(t *testing.T) {
 			if tt.says != "" {
 				lines = 1
 			}
-			if got := strings.Count(log.String(), "it is not measured"); got != lines || !strings.Contains(log.String(), tt.says) {
+			if got := strings.Count(log.String(), "is not measured"); got != lines || !strings.Contains(log.String(), tt.says) {
 				t.Errorf("log:\n%s", &log)
 			}
 			if got := r.report().Unmeasured; (got == "") != (tt.says == "") || !strings.Contains(got, tt.says) {

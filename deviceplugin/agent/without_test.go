@@ -56,7 +56,7 @@ func TestSharesWithoutCDI(t *testing.T) {
 		t.Errorf("problems %v", r.report().Problems)
 	}
 	until(t, "the metric", func() bool { return r.samples("heddle_unavailable")["NothingToOffer nvidia.com/sgpu"] == 1 })
-	if diff := cmp.Diff([]string{slots, vcore, vmemory}, r.report().Unserved); diff != "" || r.all()[slots] != nil {
+	if diff := cmp.Diff([]string{slots, vcore, vmemory}, r.report().Unserved); diff != "" || r.resources.all()[slots] != nil {
 		t.Errorf("resources that are not served (-want +got):\n%s", diff)
 	}
 

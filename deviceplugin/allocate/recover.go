@@ -24,7 +24,7 @@ type Recovered struct {
 }
 
 func (r *Recovered) reason() string {
-	return "kept for " + r.Container.String() + ", whose checkpoint entry and CDI spec were lost"
+	return "kept for " + r.Container.String() + ": its checkpoint entry is lost"
 }
 
 // String is for Events: what happened and the remedy.

@@ -2,17 +2,20 @@ package allocate
 
 import (
 	"errors"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/sharing/hami"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// scheduled are the GPUs that a scheduler chose for a container, and which
-// scheduler; none if none did. An annotation is a request: whether its GPUs are
-// there and have room is checked as for any other choice. These are rejected,
+// Scheduled are the GPUs of this node that a scheduler chose for a container, and
+// which scheduler; none if none did. An annotation is a request: whether its GPUs
+// are there and have room is checked as for any other choice. These are errors,
 // since their pod was scheduled by them:
 //
 //   - what does not parse, or another version;
@@ -23,28 +26,29 @@ import (
 //     scheduler's.
 //
 // One that was written after the container got its shares is not read.
-func (n *Node) scheduled(r *shareRequest, pod *corev1.Pod) (uuids []string, by string, err error) {
+func Scheduled(
+	pod *corev1.Pod, container string, r *quota.Request, node string, inv *inventory.Inventory,
+) (uuids []string, by string, err error) {
 	text, written := pod.Annotations[wellknown.SGPUAllocation]
 	if !written {
-		return n.scheduledByHAMi(r, pod)
+		return scheduledByHAMi(pod, container, r, node, inv)
 	}
 	chosen, err := allocation.ParseAllocation(text)
 	if err != nil {
-		return nil, "", r.reject(RejectedAllocation, "annotation %s: %s", wellknown.SGPUAllocation, err)
+		return nil, "", fmt.Errorf("annotation %s: %w", wellknown.SGPUAllocation, err)
 	}
-	if chosen.Node != n.Name {
-		return nil, "", r.reject(RejectedAllocation, "annotation %s is for node %s, and this is %s",
-			wellknown.SGPUAllocation, chosen.Node, n.Name)
+	if chosen.Node != node {
+		return nil, "", fmt.Errorf("annotation %s is for node %s, and this is %s",
+			wellknown.SGPUAllocation, chosen.Node, node)
 	}
-	shares := chosen.Containers[r.container.Name]
+	shares := chosen.Containers[container]
 	if len(shares) != r.GPUs {
-		return nil, "", r.reject(RejectedAllocation, "annotation %s has %d GPUs for the container, which requests %d",
+		return nil, "", fmt.Errorf("annotation %s has %d GPUs for the container, which requests %d",
 			wellknown.SGPUAllocation, len(shares), r.GPUs)
 	}
 	for i := range shares {
-		if !n.agrees(&shares[i], r) {
-			return nil, "", r.reject(RejectedAllocation,
-				"annotation %s gives vcore %d and %d MiB of GPU %s, and the container requests others",
+		if !agrees(&shares[i], r, inv) {
+			return nil, "", fmt.Errorf("annotation %s gives vcore %d and %d MiB of GPU %s, and the container requests others",
 				wellknown.SGPUAllocation, shares[i].VCore, shares[i].MemoryMiB, shares[i].UUID)
 		}
 		uuids = append(uuids, shares[i].UUID)
@@ -54,26 +58,28 @@ func (n *Node) scheduled(r *shareRequest, pod *corev1.Pod) (uuids []string, by s
 
 // agrees reports whether a share is what the container requests of its GPU. A GPU
 // that this node does not share is rejected later.
-func (n *Node) agrees(share *allocation.Share, r *shareRequest) bool {
-	for i := range n.Inventory.Shared {
-		if g := &n.Inventory.Shared[i]; g.UUID == share.UUID {
-			return g.Share(&r.Request) == *share
+func agrees(share *allocation.Share, r *quota.Request, inv *inventory.Inventory) bool {
+	for i := range inv.Shared {
+		if g := &inv.Shared[i]; g.UUID == share.UUID {
+			return g.Share(r) == *share
 		}
 	}
 	return true
 }
 
 // scheduledByHAMi are the GPUs that HAMi chose.
-func (n *Node) scheduledByHAMi(r *shareRequest, pod *corev1.Pod) (uuids []string, by string, err error) {
-	c := n.Inventory.Config.SGPU.HAMi
+func scheduledByHAMi(
+	pod *corev1.Pod, container string, r *quota.Request, node string, inv *inventory.Inventory,
+) (uuids []string, by string, err error) {
+	c := inv.Config.SGPU.HAMi
 	if !c.Enabled {
 		return nil, "", nil
 	}
-	shares, err := hami.Choice(pod, r.container.Name, &r.Request, hami.Rules{
-		Node: n.Name, SchedulerName: c.SchedulerName,
+	shares, err := hami.Choice(pod, container, r, hami.Rules{
+		Node: node, SchedulerName: c.SchedulerName,
 		Card: func(uuid string) (memoryMiB int64, known bool) {
-			for i := range n.Inventory.Machine.GPUs {
-				if g := &n.Inventory.Machine.GPUs[i]; g.UUID == uuid {
+			for i := range inv.Machine.GPUs {
+				if g := &inv.Machine.GPUs[i]; g.UUID == uuid {
 					return g.MemoryMiB, true
 				}
 			}
@@ -83,11 +89,8 @@ func (n *Node) scheduledByHAMi(r *shareRequest, pod *corev1.Pod) (uuids []string
 	if rejected, ok := errors.AsType[*hami.RejectedError](err); ok && rejected.Reason == hami.Absent {
 		return nil, "", nil
 	}
-	if err != nil {
-		return nil, "", r.reject(RejectedAllocation, "%s", err)
-	}
 	for _, share := range shares {
 		uuids = append(uuids, share.UUID)
 	}
-	return uuids, allocation.ByHAMi, nil
+	return uuids, allocation.ByHAMi, err
 }

@@ -163,13 +163,16 @@ func runAs(pod *corev1.Pod, c *corev1.Container) *int64 {
 func (n *Node) share(r *shareRequest, pod *corev1.Pod, u *usage) (shares []allocation.Share, by string, err error) {
 	gpus := u.fill(n, &r.container, r.phase)
 	r.admitDraining(gpus)
-	uuids, by, err := n.scheduled(r, pod)
-	if err == nil && uuids == nil {
+	uuids, by, err := Scheduled(pod, r.container.Name, &r.Request, n.Name, n.Inventory)
+	switch {
+	case err != nil:
+		return nil, "", r.reject(RejectedAllocation, "%s", err)
+	case uuids == nil:
 		uuids, err = n.place(r, gpus, u)
 		by = allocation.ByNode
-	}
-	if err != nil {
-		return nil, "", err
+		if err != nil {
+			return nil, "", err
+		}
 	}
 	for _, uuid := range uuids {
 		i := slices.IndexFunc(gpus, func(g quota.GPU) bool { return g.UUID == uuid })

@@ -24,7 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/kube"
 )
 
 const (
@@ -64,7 +64,7 @@ func newServer(t *testing.T) (*apiServer, *Client) {
 	s.node.Name, s.node.ResourceVersion = node, "1"
 	ts := httptest.NewServer(s)
 	t.Cleanup(ts.Close)
-	client, err := nodesync.ClientFor(&rest.Config{Host: ts.URL}, "test")
+	client, err := kube.ClientFor(&rest.Config{Host: ts.URL}, "test")
 	if err != nil {
 		t.Fatal(err)
 	}

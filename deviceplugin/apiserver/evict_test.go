@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/kube"
 )
 
 // TestEviction is what the API server is asked, and what it may answer.
@@ -31,7 +31,7 @@ func TestEviction(t *testing.T) {
 		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"`+reason+`"}`)
 	}))
 	t.Cleanup(ts.Close)
-	client, err := nodesync.ClientFor(&rest.Config{Host: ts.URL}, "test")
+	client, err := kube.ClientFor(&rest.Config{Host: ts.URL}, "test")
 	if err != nil {
 		t.Fatal(err)
 	}

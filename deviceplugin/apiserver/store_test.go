@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/kube"
 )
 
 // store is an API server of one Node and its pods that is watched, and whose
@@ -44,7 +44,7 @@ func newStore(t *testing.T) (*store, *Client) {
 	s.node.Name, s.node.UID, s.node.ResourceVersion, s.node.Annotations = node, "node-uid", "1", map[string]string{}
 	ts := httptest.NewServer(s)
 	t.Cleanup(ts.Close)
-	client, err := nodesync.ClientFor(&rest.Config{Host: ts.URL}, "test")
+	client, err := kube.ClientFor(&rest.Config{Host: ts.URL}, "test")
 	if err != nil {
 		t.Fatal(err)
 	}

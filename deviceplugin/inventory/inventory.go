@@ -10,6 +10,8 @@ package inventory
 import (
 	"maps"
 
+	"tags.cncf.io/container-device-interface/specs-go"
+
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -45,7 +47,9 @@ type GPU struct {
 	// Draining: it is unavailable only because its mode is to change. A
 	// container that holds a share of it may still start.
 	Draining bool
-	// CDIError is why the driver's CDI spec does not describe it.
+	// CDIEdits are the device nodes that a container with a share of it needs, by
+	// the driver's CDI spec; CDIError is why that does not describe it.
+	CDIEdits *specs.ContainerEdits
 	CDIError string
 }
 

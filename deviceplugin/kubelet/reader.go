@@ -9,7 +9,6 @@ package kubelet
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -39,7 +38,7 @@ type Reader struct {
 func NewReader(client podresources.PodResourcesListerClient, dir string, now func() time.Time) *Reader {
 	plugins := filepath.Join(dir, "device-plugins")
 	return &Reader{
-		client: client, lister: newLister(client), now: now,
+		lister: newLister(client), now: now,
 		checkpoint: checkpoint{path: filepath.Join(plugins, "kubelet_internal_checkpoint")},
 		// The first is PodResources', the second the device manager's, which needs
 		// the container runtime.
@@ -103,20 +102,6 @@ func (r *Reader) noteStart() time.Time {
 		r.started = latest
 	}
 	return r.started
-}
-
-// Allocatable returns the device IDs that the kubelet offers to pods, by
-// resource.
-func (r *Reader) Allocatable(ctx context.Context) (map[string][]string, error) {
-	answer, err := r.client.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
-	if err != nil {
-		return nil, fmt.Errorf("kubelet PodResources, allocatable: %w", err)
-	}
-	offered := make(map[string][]string)
-	for _, d := range answer.GetDevices() {
-		offered[d.GetResourceName()] = append(offered[d.GetResourceName()], d.GetDeviceIds()...)
-	}
-	return offered, nil
 }
 
 // Wait returns once no call to the kubelet is under way that began in another

@@ -1,10 +1,10 @@
 // Package feature is the loop of heddle-feature-discovery: whenever the
 // machine, the configuration or the Node changes, it computes the labels and
-// taints anew and hands them to a sink.
+// taints and passes them to a sink.
 //
 // It reads no hardware (discovery/host), decides no label (discovery/labels)
-// and speaks to no API server (discovery/nodesync); it only keeps the three in
-// step and says how they fare.
+// and asks no API server (discovery/nodesync); it calls the three in order and
+// reports errors.
 package feature
 
 import (
@@ -33,30 +33,12 @@ type Machines interface {
 	Changed() <-chan struct{}
 }
 
-// Configs is where the configuration comes from.
-type Configs interface {
-	// Current is the last good configuration.
-	Current() *config.Config
-	// Err is what is wrong with the newest one, nil if nothing is.
-	Err() error
-	Changed() <-chan struct{}
-}
-
 // Sink takes what the Node should carry.
 type Sink interface {
 	// Put makes it so. It must be cheap when nothing changed.
 	Put(ctx context.Context, node *corev1.Node, want nodesync.Desired) (nodesync.Result, error)
-	// Warn tells people that something became wrong.
+	// Warn reports to operators that something became wrong.
 	Warn(ctx context.Context, reason, message string) error
-}
-
-// Nodes is where the newest version of our Node comes from; nil when no API
-// server is asked.
-type Nodes interface {
-	// Node is nil before the first version, and after the Node was deleted.
-	Node() *corev1.Node
-	Keep(node *corev1.Node)
-	Changed() <-chan struct{}
 }
 
 // Options configures a Daemon.
@@ -64,35 +46,37 @@ type Options struct {
 	// NodeName chooses the configuration's overrides.
 	NodeName string
 	Machines Machines
-	Configs  Configs
-	Nodes    Nodes
-	Sink     Sink
-	// Interval is the longest time between two looks.
+	Configs  *config.Watcher
+	// Node has the newest version of the Node; nil where no API server is asked.
+	Node *nodesync.Watch
+	Sink Sink
+	// Interval is the longest time between two rounds.
 	Interval time.Duration
 	Metrics  *Metrics
 	Log      *slog.Logger
 }
 
-// Alive says what is wrong if the loop no longer turns.
+// Alive returns what is wrong if the loop hangs.
 func (o *Options) Alive() string { return o.Metrics.alive(o.Interval) }
 
 // Daemon is the loop.
 type Daemon struct {
 	Options
 
-	// said keeps an Event from being repeated while nothing changed.
-	said map[string]string
+	// warned has the last message of each reason: an Event is not repeated while
+	// nothing changed.
+	warned map[string]string
 	// last is what the previous round computed, for the log.
 	last labels.Result
 }
 
 // New returns a Daemon; Run starts it.
 func New(o Options) *Daemon {
-	return &Daemon{Options: o, said: map[string]string{}}
+	return &Daemon{Options: o, warned: map[string]string{}}
 }
 
-// Run works until ctx ends and returns nil. What fails is tried again, ever
-// more slowly, and shows in the log, in metrics and in /readyz.
+// Run works until ctx ends and returns nil. What fails is retried with backoff,
+// and shows in the log, in metrics and in /readyz.
 func (d *Daemon) Run(ctx context.Context) error {
 	ticker := time.NewTicker(d.Interval)
 	defer ticker.Stop()
@@ -124,10 +108,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 }
 
-// errNotYet means that a source has nothing to say yet.
+// errNotYet means that a source has no value yet.
 var errNotYet = errors.New("not yet")
 
-// Round looks once at everything and puts the outcome into the sink.
+// Round reads every source once and puts the outcome into the sink.
 func (d *Daemon) Round(ctx context.Context) error {
 	d.Metrics.beat()
 	m := d.Machines.Machine()
@@ -136,8 +120,8 @@ func (d *Daemon) Round(ctx context.Context) error {
 	}
 	var node *corev1.Node
 	var nodeLabels map[string]string
-	if d.Nodes != nil {
-		if node = d.Nodes.Node(); node == nil {
+	if d.Node != nil {
+		if node = d.Node.Node(); node == nil {
 			return fmt.Errorf("%w: the API server has not shown Node %s", errNotYet, d.NodeName)
 		}
 		nodeLabels = node.Labels
@@ -152,8 +136,8 @@ func (d *Daemon) Round(ctx context.Context) error {
 		Labels: want.Labels, Taints: taints(want.Taints), Force: resolved.LabelConflict == config.Force,
 	})
 	d.Metrics.round(m, want, result, err, time.Since(start))
-	if d.Nodes != nil && result.Node != nil {
-		d.Nodes.Keep(result.Node)
+	if d.Node != nil && result.Node != nil {
+		d.Node.Keep(result.Node)
 	}
 	d.reportConflicts(ctx, result.Conflicts)
 	if err != nil {
@@ -164,10 +148,10 @@ func (d *Daemon) Round(ctx context.Context) error {
 }
 
 func (d *Daemon) nodeChanged() <-chan struct{} {
-	if d.Nodes == nil {
+	if d.Node == nil {
 		return nil
 	}
-	return d.Nodes.Changed()
+	return d.Node.Changed()
 }
 
 // taints translates to the API's type.
@@ -179,8 +163,8 @@ func taints(in []labels.Taint) []corev1.Taint {
 	return out
 }
 
-// reportConfig says once what is wrong with a new configuration, and once
-// that it is right again.
+// reportConfig reports once what is wrong with a new configuration, and once
+// that it is valid again.
 func (d *Daemon) reportConfig(ctx context.Context) {
 	err := d.Configs.Err()
 	d.Metrics.config(err == nil)
@@ -202,10 +186,10 @@ func (d *Daemon) reportConflicts(ctx context.Context, conflicts []nodesync.Confl
 // warnOnce sends an Event when message differs from the last one of its
 // reason. An empty message clears it.
 func (d *Daemon) warnOnce(ctx context.Context, reason, message string) {
-	if d.said[reason] == message {
+	if d.warned[reason] == message {
 		return
 	}
-	d.said[reason] = message
+	d.warned[reason] = message
 	if message == "" {
 		d.Log.InfoContext(ctx, "resolved", "reason", reason)
 		return

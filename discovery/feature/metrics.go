@@ -11,7 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
 
-// Metrics are the daemon's figures, and what /healthz and /readyz answer.
+// Metrics are the daemon's metrics, and what /healthz and /readyz answer.
 type Metrics struct {
 	labels    prometheus.Gauge
 	taints    prometheus.Gauge
@@ -65,7 +65,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// alive says what is wrong unless a round began within the last three
+// alive returns what is wrong unless a round began within the last three
 // intervals.
 func (m *Metrics) alive(interval time.Duration) string {
 	if time.Since(time.Unix(0, m.lastBeat.Load())) < 3*interval {
@@ -74,7 +74,7 @@ func (m *Metrics) alive(interval time.Duration) string {
 	return "no round for three intervals"
 }
 
-// Ready says what is wrong unless the labels were written at least once.
+// Ready returns what is wrong unless the labels were written at least once.
 func (m *Metrics) Ready() string {
 	if m.isReady.Load() {
 		return ""

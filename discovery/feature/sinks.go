@@ -57,7 +57,7 @@ func (s FileSink) Put(_ context.Context, _ *corev1.Node, want nodesync.Desired) 
 	return nodesync.Result{Writes: 1}, nil
 }
 
-// Warn has nobody to tell but the log.
+// Warn does nothing: the daemon logs the message.
 func (FileSink) Warn(context.Context, string, string) error { return nil }
 
 // PrintSink is --dry-run: it prints what a write would change and writes
@@ -79,13 +79,13 @@ func (s PrintSink) Put(_ context.Context, node *corev1.Node, want nodesync.Desir
 	return nodesync.Result{Conflicts: conflicts}, nil
 }
 
-// Warn has nobody to tell but the log.
+// Warn does nothing: the daemon logs the message.
 func (PrintSink) Warn(context.Context, string, string) error { return nil }
 
-// NothingSink is --cleanup: it wants no label and no taint of ours.
+// NothingSink is --cleanup: it wants no label and no taint of heddle.
 type NothingSink struct{ Sink }
 
-// Put removes what is ours.
+// Put removes what heddle wrote.
 func (s NothingSink) Put(ctx context.Context, node *corev1.Node, _ nodesync.Desired) (nodesync.Result, error) {
 	return s.Sink.Put(ctx, node, nodesync.Desired{})
 }

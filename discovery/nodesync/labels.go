@@ -22,11 +22,11 @@ import (
 // one key, and a cluster has few other labelers.
 const applyAttempts = 4
 
-// labelPlan is what to apply, and what not and why.
+// labelPlan is what to apply, and the conflicts of what is not applied.
 type labelPlan struct {
 	apply     map[string]string
 	conflicts []Conflict
-	// write tells whether applying would change the Node.
+	// write is whether applying would change the Node.
 	write bool
 }
 
@@ -40,28 +40,29 @@ func planLabels(node *corev1.Node, want map[string]string, force bool) labelPlan
 		owned[key] = slices.Contains(managers, wellknown.FieldManager)
 	}
 	for key, value := range want {
-		theirs, there := node.Labels[key]
-		if there && theirs != value && !owned[key] && !force && len(owners[key]) > 0 {
+		have, there := node.Labels[key]
+		if there && have != value && !owned[key] && !force && len(owners[key]) > 0 {
 			p.conflicts = append(p.conflicts, Conflict{
-				Kind: "label", Key: key, Ours: value, Theirs: theirs, Manager: strings.Join(owners[key], ","),
+				Kind: "label", Key: key, Want: value, Have: have, Manager: strings.Join(owners[key], ","),
 			})
 			continue
 		}
 		p.apply[key] = value
-		if !there || theirs != value || !owned[key] {
+		if !there || have != value || !owned[key] {
 			p.write = true
 		}
 	}
-	for key, ours := range owned {
-		if _, keep := p.apply[key]; ours && !keep {
+	for key, own := range owned {
+		if _, keep := p.apply[key]; own && !keep {
 			p.write = true
 		}
 	}
 	return p
 }
 
-// labelOwners lists, for every label key, the field managers that own it. Our
-// own name appears only for what we own by server-side apply.
+// labelOwners lists, for every label key, the field managers that own it.
+// [wellknown.FieldManager] is among them only for what it owns by server-side
+// apply.
 func labelOwners(fields []metav1.ManagedFieldsEntry) map[string][]string {
 	owners := map[string][]string{}
 	for _, entry := range fields {
@@ -150,7 +151,7 @@ func (s *Syncer) applyLabels(ctx context.Context, labels map[string]string, forc
 // applyConflicts reads the keys out of the API server's answer: one cause a
 // field, with field ".metadata.labels.KEY" and a message that names the
 // manager: `conflict with "gfd" using v1`.
-func applyConflicts(err error, ours, theirs map[string]string) []Conflict {
+func applyConflicts(err error, want, have map[string]string) []Conflict {
 	var status apierrors.APIStatus
 	if !apierrors.IsConflict(err) || !errors.As(err, &status) || status.Status().Details == nil {
 		return nil
@@ -162,10 +163,10 @@ func applyConflicts(err error, ours, theirs map[string]string) []Conflict {
 		}
 	}
 	var out []Conflict
-	for _, key := range slices.Sorted(maps.Keys(ours)) {
+	for _, key := range slices.Sorted(maps.Keys(want)) {
 		manager, ok := byField[".metadata.labels."+key]
 		if ok {
-			out = append(out, Conflict{Kind: "label", Key: key, Ours: ours[key], Theirs: theirs[key], Manager: manager})
+			out = append(out, Conflict{Kind: "label", Key: key, Want: want[key], Have: have[key], Manager: manager})
 		}
 	}
 	return out

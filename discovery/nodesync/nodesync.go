@@ -1,11 +1,11 @@
 // Package nodesync makes a Node's labels and taints what they should be, and
-// touches nothing that is not ours.
+// leaves those of other writers alone.
 //
 // Labels go by server-side apply under one field manager, so the API server
-// itself removes what we stop applying and refuses what others own. Taints
+// itself removes what is no longer applied and rejects what others own. Taints
 // are one atomic list without owners, so they are read, modified and written
 // with the resourceVersion, and an annotation in the same write records which
-// are ours. Nothing is written when nothing would change.
+// are heddle's. Nothing is written when nothing would change.
 //
 // The package decides no label or taint; see discovery/labels.
 package nodesync
@@ -14,12 +14,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// Desired is what the Node should carry from us, and nothing else of ours.
+// Desired is all that the Node should carry of heddle.
 type Desired struct {
 	Labels map[string]string
 	Taints []corev1.Taint
@@ -27,15 +32,15 @@ type Desired struct {
 	Force bool
 }
 
-// Conflict is a key that somebody else holds with another value. It is left
-// to them, unless Desired.Force.
+// Conflict is a key that another writer holds with another value. It is left to
+// that writer, unless Desired.Force.
 type Conflict struct {
 	// Kind is "label" or "taint".
 	Kind string
 	Key  string
-	// Ours is what we would set, Theirs what stands.
-	Ours, Theirs string
-	// Manager is the other's field manager; empty where nobody recorded it.
+	// Want is the desired value, Have the one that the Node has.
+	Want, Have string
+	// Manager is the other writer's field manager; empty where none is recorded.
 	Manager string
 }
 
@@ -44,7 +49,7 @@ func (c Conflict) String() string {
 	if by == "" {
 		by = "another writer"
 	}
-	return fmt.Sprintf("%s %s: %s holds it with value %q, ours is %q", c.Kind, c.Key, by, c.Theirs, c.Ours)
+	return fmt.Sprintf("%s %s: %s holds it with value %q, want %q", c.Kind, c.Key, by, c.Have, c.Want)
 }
 
 // Result is what a Sync did.
@@ -59,14 +64,14 @@ type Result struct {
 
 // Options configures a Syncer.
 type Options struct {
-	// Client speaks core/v1; see [NewClient].
+	// Client is for core/v1; see [kube.NewClient].
 	Client rest.Interface
 	// Node is the Node's name.
 	Node string
 }
 
-// Syncer writes one Node. It keeps no state of its own: what is ours stands
-// in the Node.
+// Syncer writes one Node. It keeps no state: what heddle owns is recorded in the
+// Node.
 type Syncer struct {
 	client rest.Interface
 	node   string
@@ -89,7 +94,7 @@ func (s *Syncer) Node(ctx context.Context) (*corev1.Node, error) {
 
 // Sync brings the Node to want. The node argument is the newest one known; a
 // stale one costs a request, never a wrong result. Taints go first, so that no
-// pod slips onto a node between its labels and its taints. If one half fails
+// pod is scheduled to a node between its labels and its taints. If one half fails
 // the other is still tried.
 func (s *Syncer) Sync(ctx context.Context, node *corev1.Node, want Desired) (Result, error) {
 	r := Result{Node: node}
@@ -97,4 +102,28 @@ func (s *Syncer) Sync(ctx context.Context, node *corev1.Node, want Desired) (Res
 	errLabels := s.syncLabels(ctx, want.Labels, want.Force, &r)
 	sortConflicts(r.Conflicts)
 	return r, errors.Join(errTaints, errLabels)
+}
+
+// eventMessage is the API's limit on an Event's message, in bytes.
+const eventMessage = 1024
+
+// Warn records a Warning Event on the Node, where `kubectl describe node`
+// shows it. Callers send one when something became wrong, not on every scan.
+func (s *Syncer) Warn(ctx context.Context, reason, message string) error {
+	now := metav1.NewTime(time.Now())
+	event := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: s.node + ".", Namespace: metav1.NamespaceDefault},
+		// kubectl finds a Node's Events by its name used as UID, as the kubelet does.
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: s.node, UID: types.UID(s.node)},
+		Reason:         reason,
+		Message:        message[:min(len(message), eventMessage)],
+		Type:           corev1.EventTypeWarning,
+		Source:         corev1.EventSource{Component: wellknown.FieldManager, Host: s.node},
+		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}
+	err := s.client.Post().Namespace(metav1.NamespaceDefault).Resource("events").Body(event).Do(ctx).Error()
+	if err != nil {
+		return fmt.Errorf("record event %s on node %s: %w", reason, s.node, err)
+	}
+	return nil
 }

@@ -64,11 +64,11 @@ func TestPlanLabels(t *testing.T) {
 			want:   map[string]string{"a": "1", "b": "1"},
 			plan: labelPlan{
 				apply:     map[string]string{"b": "1"},
-				conflicts: []Conflict{{Kind: "label", Key: "a", Ours: "1", Theirs: "2", Manager: "gfd"}},
+				conflicts: []Conflict{{Kind: "label", Key: "a", Want: "1", Have: "2", Manager: "gfd"}},
 			},
 		},
 		{
-			name:   "unless told to force",
+			name:   "unless forced",
 			labels: map[string]string{"a": "2"},
 			fields: []metav1.ManagedFieldsEntry{owns("gfd", update, "a")},
 			want:   map[string]string{"a": "1"},
@@ -76,13 +76,13 @@ func TestPlanLabels(t *testing.T) {
 			plan:   labelPlan{apply: map[string]string{"a": "1"}, write: true},
 		},
 		{
-			name:   "a value that nobody owns is set right",
+			name:   "a value without an owner is corrected",
 			labels: map[string]string{"a": "2"},
 			want:   map[string]string{"a": "1"},
 			plan:   labelPlan{apply: map[string]string{"a": "1"}, write: true},
 		},
 		{
-			name:   "our own Update entry is not ownership",
+			name:   "an own Update entry is not ownership",
 			labels: map[string]string{"a": "1"},
 			fields: []metav1.ManagedFieldsEntry{owns(wellknown.FieldManager, update, "a")},
 			want:   map[string]string{},
@@ -140,7 +140,7 @@ func TestPlanTaints(t *testing.T) {
 			},
 		},
 		{
-			name:   "our value changes in place",
+			name:   "an owned value changes in place",
 			record: `["usage:NoSchedule"]`,
 			has:    []corev1.Taint{taint("usage", "training"), taint("foreign", "x")},
 			want:   []corev1.Taint{taint("usage", "inference")},
@@ -158,16 +158,16 @@ func TestPlanTaints(t *testing.T) {
 			},
 		},
 		{
-			name: "a foreign taint with our key is left and reported",
-			has:  []corev1.Taint{taint("usage", "theirs")},
-			want: []corev1.Taint{taint("usage", "ours")},
+			name: "another writer's taint with a wanted key is left and reported",
+			has:  []corev1.Taint{taint("usage", "have")},
+			want: []corev1.Taint{taint("usage", "want")},
 			plan: taintPlan{
-				taints:    []corev1.Taint{taint("usage", "theirs")},
-				conflicts: []Conflict{{Kind: "taint", Key: "usage:NoSchedule", Ours: "ours", Theirs: "theirs"}},
+				taints:    []corev1.Taint{taint("usage", "have")},
+				conflicts: []Conflict{{Kind: "taint", Key: "usage:NoSchedule", Want: "want", Have: "have"}},
 			},
 		},
 		{
-			name:   "a record of a taint that somebody removed is set right",
+			name:   "a record of a removed taint is corrected",
 			record: `["gone:NoSchedule"]`,
 			plan:   taintPlan{write: true},
 		},

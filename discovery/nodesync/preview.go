@@ -10,7 +10,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// Preview tells what a Sync would change, one line each, sorted: "+ key=value"
+// Preview lists what a Sync would change, one line each, sorted: "+ key=value"
 // for what is new, "- key=value" for what goes, "~ key=old -> new" for a new
 // value; taints follow as "+ taint key=value:effect".
 func Preview(node *corev1.Node, want Desired) (changes []string, conflicts []Conflict) {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/internal/kube"
 )
 
 // server answers as an API server would for one Node; each request takes the
@@ -60,7 +61,7 @@ func newSyncer(t *testing.T, answers ...answer) (*Syncer, *server) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	client, err := NewClient(config, "test")
+	client, err := kube.NewClient(config, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +92,7 @@ func TestSyncDropsOnlyTheConflictingLabel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Conflict{{Kind: "label", Key: "nvidia.com/gpu.product", Ours: "ours", Manager: "gfd"}}
+	want := []Conflict{{Kind: "label", Key: "nvidia.com/gpu.product", Want: "ours", Manager: "gfd"}}
 	if diff := cmp.Diff(want, got.Conflicts); diff != "" {
 		t.Errorf("conflicts (-want +got):\n%s", diff)
 	}

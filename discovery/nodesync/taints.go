@@ -19,18 +19,18 @@ import (
 // as the node lifecycle controller.
 const writeAttempts = 5
 
-// taintPlan is the whole list to write, and which of it is ours.
+// taintPlan is the whole list to write, and which of it heddle owns.
 type taintPlan struct {
 	taints    []corev1.Taint
 	owned     []string
 	conflicts []Conflict
-	// write tells whether the list or the record would change.
+	// write is whether the list or the record would change.
 	write bool
 }
 
-// planTaints merges want into the node's taints. A taint is known by key and
-// effect, as in the API. Ours are those in the annotation; a taint that stands
-// and is not recorded is somebody else's, whatever its value.
+// planTaints merges want into the node's taints. A taint is identified by key and
+// effect, as in the API. heddle owns those in the annotation; a taint that is not
+// recorded there is another writer's, whatever its value.
 func planTaints(node *corev1.Node, want []corev1.Taint) taintPlan {
 	owned := ownedTaints(node)
 	wanted := map[string]corev1.Taint{}
@@ -46,7 +46,7 @@ func planTaints(node *corev1.Node, want []corev1.Taint) taintPlan {
 		case !owned[id]:
 			p.taints = append(p.taints, t)
 			if wants && w.Value != t.Value {
-				p.conflicts = append(p.conflicts, Conflict{Kind: "taint", Key: id, Ours: w.Value, Theirs: t.Value})
+				p.conflicts = append(p.conflicts, Conflict{Kind: "taint", Key: id, Want: w.Value, Have: t.Value})
 			}
 		case !wants:
 			p.write = true
@@ -54,7 +54,7 @@ func planTaints(node *corev1.Node, want []corev1.Taint) taintPlan {
 			p.write = true
 			p.taints, p.owned = append(p.taints, w), append(p.owned, id)
 		default:
-			// Kept as it stands: TimeAdded is the API server's.
+			// Kept as it is: TimeAdded is the API server's.
 			p.taints, p.owned = append(p.taints, t), append(p.owned, id)
 		}
 	}
@@ -72,7 +72,7 @@ func planTaints(node *corev1.Node, want []corev1.Taint) taintPlan {
 	return p
 }
 
-// taintID is how the API tells taints apart: "key:effect".
+// taintID is how the API identifies a taint: "key:effect".
 func taintID(t corev1.Taint) string { return t.Key + ":" + string(t.Effect) }
 
 func ownedTaints(node *corev1.Node) map[string]bool {
@@ -84,7 +84,7 @@ func ownedTaints(node *corev1.Node) map[string]bool {
 }
 
 // recordedTaints is the annotation's list. One that does not parse owns
-// nothing: rather a taint too many than somebody else's removed.
+// nothing: a taint too many is better than one of another writer removed.
 func recordedTaints(node *corev1.Node) []string {
 	text, ok := node.Annotations[wellknown.OwnedTaints]
 	if !ok {
@@ -98,7 +98,7 @@ func recordedTaints(node *corev1.Node) []string {
 }
 
 // syncTaints reads, modifies and writes; the resourceVersion in the patch
-// makes the API server refuse a write over somebody else's.
+// makes the API server reject a write over another one.
 func (s *Syncer) syncTaints(ctx context.Context, want []corev1.Taint, r *Result) error {
 	for range writeAttempts {
 		plan := planTaints(r.Node, want)
@@ -120,7 +120,7 @@ func (s *Syncer) syncTaints(ctx context.Context, want []corev1.Taint, r *Result)
 			return err
 		}
 	}
-	return fmt.Errorf("write taints of node %s: changed under us %d times", s.node, writeAttempts)
+	return fmt.Errorf("write taints of node %s: another client wrote it each of %d times", s.node, writeAttempts)
 }
 
 func (s *Syncer) writeTaints(ctx context.Context, version string, p taintPlan) (*corev1.Node, error) {

@@ -31,7 +31,7 @@ type Watch struct {
 	followers []follower
 }
 
-// follower hears of some annotations.
+// follower is notified of some annotations.
 type follower struct {
 	keys    []string
 	changed notify.Signal
@@ -42,7 +42,7 @@ func NewWatch(client rest.Interface, name string) *Watch {
 	return &Watch{client: client, name: name, changed: notify.New()}
 }
 
-// Run watches until ctx ends. It returns nil: what goes wrong is retried.
+// Run watches until ctx ends. It returns nil: errors are retried.
 func (w *Watch) Run(ctx context.Context) error {
 	lw := cache.NewListWatchFromClient(w.client, "nodes", "", fields.OneTermEqualSelector("metadata.name", w.name))
 	r := cache.NewReflectorWithOptions(lw, &corev1.Node{}, w, cache.ReflectorOptions{Name: "node"})
@@ -72,7 +72,7 @@ func (w *Watch) Follow(annotations ...string) <-chan struct{} {
 	return f.changed
 }
 
-// notify tells the followers what is new to them.
+// notify signals the followers of what changed.
 func (w *Watch) notify(before, after *corev1.Node) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,7 +105,8 @@ func older(a, b string) bool {
 	return errX == nil && errY == nil && x < y
 }
 
-// slim drops what this daemon never reads and a Node carries plenty of.
+// slim drops the status, which these daemons never read and which is most of a
+// Node.
 func slim(node *corev1.Node) *corev1.Node {
 	n := *node
 	n.Status = corev1.NodeStatus{}
@@ -116,7 +117,7 @@ func slim(node *corev1.Node) *corev1.Node {
 func (w *Watch) Add(obj any) error { return w.Update(obj) }
 
 // Update is called by the reflector. A kubelet reports its status every few
-// seconds; only what bears on labels, taints and cordoned cards is worth a signal.
+// seconds; only labels, taints and cordoned GPUs are worth a signal.
 func (w *Watch) Update(obj any) error {
 	node, ok := obj.(*corev1.Node)
 	if !ok {

@@ -32,14 +32,14 @@ func TestWatchSignalsWhatBearsOnUs(t *testing.T) {
 	if w.Node().Status.NodeInfo.KernelVersion != "" {
 		t.Error("the status is kept in memory")
 	}
-	step("a label that somebody changed", w, node("3", map[string]string{"a": "2"}), true)
+	step("a label that another client changed", w, node("3", map[string]string{"a": "2"}), true)
 	tainted := node("4", map[string]string{"a": "2"})
 	tainted.Spec.Taints = []corev1.Taint{{Key: "x", Effect: corev1.TaintEffectNoSchedule}}
 	step("a taint", w, tainted, true)
 	cordoned := tainted.DeepCopy()
 	cordoned.ResourceVersion = "5"
 	cordoned.Annotations = map[string]string{"heddle.dev/cordoned-gpus": "GPU-a"}
-	step("a card that an operator took out", w, cordoned, true)
+	step("a GPU that an operator took out", w, cordoned, true)
 
 	w.Keep(node("9", nil))
 	if err := w.Update(node("8", nil)); err != nil || w.Node().ResourceVersion != "9" {

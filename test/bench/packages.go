@@ -27,7 +27,7 @@ type figure struct {
 
 // benchmarks are those whose figures the documentation states.
 func benchmarks() []benchmark {
-	const alloc, binder, agent = "./deviceplugin/alloc", "./deviceplugin/binder", "./deviceplugin/agent"
+	const alloc, state, agent = "./deviceplugin/alloc", "./deviceplugin/devicestate", "./deviceplugin/agent"
 	const ms, normal = "ms", "2s"
 	one := func(pkg, name string, f figure) benchmark { return benchmark{pkg, name, normal, []figure{f}} }
 	return []benchmark{
@@ -47,8 +47,8 @@ func benchmarks() []benchmark {
 		one("./deviceplugin/plugin", "BenchmarkRegister",
 			figure{"kubelet.sock created to registered, p99", "p99-ms", 1, 10, ms}),
 		one(agent, "BenchmarkXID", figure{"XID reported, to the kubelet having the list, p99", "p99-ms", 1, 100, ms}),
-		one(binder, "BenchmarkBind", figure{"PreStartContainer with 100 bound pods, p99", "p99-ms", 1, 10, ms}),
-		{binder, "BenchmarkInject", normal, []figure{
+		one(state, "BenchmarkPrepare", figure{"PreStartContainer with 100 bound pods, p99", "p99-ms", 1, 10, ms}),
+		{state, "BenchmarkInject", normal, []figure{
 			{"the runtime's CDI work per container, no other pod", "p50-ms-0", 1, 2, ms},
 			{"the same, specs of 100 other pods", "p50-ms-100", 1, 20, ms},
 			{"the same, specs of 200 other pods", "p50-ms-200", 1, 40, ms},

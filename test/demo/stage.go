@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/test/cluster"
 	"github.com/heddle-dev/heddle/test/install"
 )
@@ -285,16 +285,16 @@ func (s *stage) hints(ctx context.Context) error {
 // showDevices shows what the training pod got: four GPUs, and the four HCAs
 // next to them.
 func (s *stage) showDevices(ctx context.Context) error {
-	out, err := s.Kubectl(ctx, "exec", "deploy/training", "--", "cat", binder.DevicesFile)
+	out, err := s.Kubectl(ctx, "exec", "deploy/training", "--", "cat", cdi.DevicesFile)
 	if err != nil {
 		return err
 	}
-	var got binder.Devices
+	var got cdi.Devices
 	if err := json.Unmarshal([]byte(out), &got); err != nil {
 		return fmt.Errorf("read the devices of the training pod: %w", err)
 	}
 	fmt.Fprintf(s.out, "\n# What the training pod got: 4 GPUs, and the HCAs next to them (PIX: inside one PCIe switch)\n"+
-		"$ kubectl exec deploy/training -- cat %s   # in short\n", binder.DevicesFile)
+		"$ kubectl exec deploy/training -- cat %s   # in short\n", cdi.DevicesFile)
 	for _, g := range got.GPUs {
 		fmt.Fprintf(s.out, "GPU%d  %-6s  %s\n", g.Index, g.HCA, g.Class)
 	}

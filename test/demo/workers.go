@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/discovery/replay"
+	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/topo/worker"
 	"github.com/heddle-dev/heddle/topo/worker/static"
 )
@@ -91,7 +91,7 @@ func client(kubeconfig string) (rest.Interface, error) {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
 	c.QPS, c.Burst = 500, 500
-	return nodesync.ClientFor(c, "heddle-demo")
+	return kube.ClientFor(c, "heddle-demo")
 }
 
 // unchanging is a configuration that stays.

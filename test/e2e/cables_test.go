@@ -21,7 +21,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/test/ibsim"
 	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/topo/fabric"
@@ -89,7 +89,7 @@ func (c *cables) newWorker(t *testing.T, host int) *worker.Worker {
 		g := c.tree.HCA(host, rail(t, m.HCAs[i].CharDevices.UMAD[0]))[2:]
 		m.HCAs[i].NodeGUID = strings.Join([]string{g[:4], g[4:8], g[8:12], g[12:]}, ":")
 	}
-	client, err := nodesync.NewClient(c.Kubeconfig(), "e2e")
+	client, err := kube.NewClient(c.Kubeconfig(), "e2e")
 	if err != nil {
 		t.Fatal(err)
 	}

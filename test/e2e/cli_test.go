@@ -94,7 +94,7 @@ func TestCLIDoctorOfANode(t *testing.T) {
 	}
 	out, code = cli.run(t, "doctor", "--node", "doctor-conflict", "--machine", dgx)
 	want = []string{
-		`label nvidia.com/gpu.replicas: label nvidia.com/gpu.replicas: nfd-master holds it with value "10", ours is "1"; it is left to them`,
+		`label nvidia.com/gpu.replicas: label nvidia.com/gpu.replicas: nfd-master holds it with value "10", want "1"; it is left to them`,
 	}
 	if diff := cmp.Diff(want, problems(out)); diff != "" || code != 1 {
 		t.Errorf("the same, with the machine: exit %d, problems (-want +got):\n%s", code, diff)

@@ -14,12 +14,13 @@ import (
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/kube"
 )
 
 // syncer writes the named Node through the real API server.
 func (b *bed) syncer(t *testing.T, name string) *nodesync.Syncer {
 	t.Helper()
-	client, err := nodesync.NewClient(b.Kubeconfig(), "e2e")
+	client, err := kube.NewClient(b.Kubeconfig(), "e2e")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +91,7 @@ func TestForeignLabelsAreYieldedKeyByKey(t *testing.T) {
 	r := syncNode(t, s, want)
 	conflicts := []nodesync.Conflict{{
 		Kind: "label", Key: "nvidia.com/gpu.product", Manager: "nfd-master",
-		Ours: "NVIDIA-H100-80GB-HBM3", Theirs: "NVIDIA-H100-80GB-HBM3-SHARED",
+		Want: "NVIDIA-H100-80GB-HBM3", Have: "NVIDIA-H100-80GB-HBM3-SHARED",
 	}}
 	if diff := cmp.Diff(conflicts, r.Conflicts); diff != "" {
 		t.Errorf("conflicts (-want +got):\n%s", diff)
@@ -190,7 +191,7 @@ func TestForeignTaintsAreNeverTouched(t *testing.T) {
 
 	r := syncNode(t, s, nodesync.Desired{Taints: []corev1.Taint{{Key: "late", Value: "2", Effect: "NoSchedule"}}})
 	check("ours goes; a foreign one with our key stays", "", foreign, late)
-	want := []nodesync.Conflict{{Kind: "taint", Key: "late:NoSchedule", Ours: "2", Theirs: "1"}}
+	want := []nodesync.Conflict{{Kind: "taint", Key: "late:NoSchedule", Want: "2", Have: "1"}}
 	if diff := cmp.Diff(want, r.Conflicts); diff != "" {
 		t.Errorf("conflicts (-want +got):\n%s", diff)
 	}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/topo/worker"
 )
 
@@ -34,7 +34,7 @@ func (b *bed) withToken(t *testing.T, account string, pod *corev1.Pod) *rest.RES
 	}
 	config := rest.AnonymousClientConfig(b.config)
 	config.BearerToken = token.Status.Token
-	client, err := nodesync.ClientFor(config, "e2e")
+	client, err := kube.ClientFor(config, "e2e")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func stepValidation(t *testing.T, b *topoChart) {
 	long := strings.Repeat("x", 129)
 	config := rest.CopyConfig(b.config)
 	config.WarningHandler = rest.NoWarnings{} // A change repeats a field; the last one counts.
-	admin, err := nodesync.ClientFor(config, "e2e")
+	admin, err := kube.ClientFor(config, "e2e")
 	if err != nil {
 		t.Fatal(err)
 	}

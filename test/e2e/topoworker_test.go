@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/topo/worker"
 )
 
@@ -192,7 +192,7 @@ func TestFullestTopologyIsValid(t *testing.T) {
 	b.topologyCRD(t)
 	const node = "topo-full"
 	b.newNode(t, node, nil)
-	client, err := nodesync.NewClient(b.Kubeconfig(), "e2e")
+	client, err := kube.NewClient(b.Kubeconfig(), "e2e")
 	if err != nil {
 		t.Fatal(err)
 	}

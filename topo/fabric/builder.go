@@ -53,13 +53,13 @@ type Builder struct {
 
 // changes are what the next snapshot computes again.
 type changes struct {
-	// nodes are those whose element may be another, moved those whose domains
-	// may be.
+	// nodes are those with another element, perhaps, moved those with other
+	// domains.
 	nodes, moved []*node
 	groups       set[*leafGroup]
 	uplinks      []string
 	// members are the domains with other members; elements, by level and with
-	// the root behind, those whose element may be another.
+	// the root behind, those with another element, perhaps.
 	members  set[*domain]
 	elements []set[*domain]
 }

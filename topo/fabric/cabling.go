@@ -218,7 +218,7 @@ func (c *cablingCheck) fault(p *port, r *railPorts, shifted bool) Fault {
 
 // missing are the rails that like nodes have and this one lacks. A lost HCA
 // shifts the numbers of those behind it where rails are numbered by rank: then
-// the lost one is that on whose leaf no port is, and the others' numbers prove
+// the lost one is that with no port on its leaf, and the others' numbers prove
 // nothing.
 func (c *cablingCheck) missing(n *node) (rails []int, shifted bool) {
 	shape := c.shapes[n.shape]

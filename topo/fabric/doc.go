@@ -1,10 +1,10 @@
 // Package fabric makes one tree of groups out of the reports of many nodes,
-// and says which cables are not where they belong.
+// and finds the cables that are not where they belong.
 //
 // It owns the definition of a group, the groups' names, the status of every
 // element and the bytes that GET /node_group answers. It reads no API, file
-// or clock, starts nothing that outlives a call and never fails on what a
-// report says: a lie moves the liar, and is bounded.
+// or clock, starts nothing that outlives a call and never fails on what is in
+// a report: a false report moves its own node, and is bounded.
 //
 // # Which nodes belong together
 //
@@ -22,8 +22,8 @@
 //  3. A leaf's home is what most of its nodes voted for, weighted by cables.
 //  4. A node's group is the home that most of its cables lead to.
 //
-// Ties in vote 4 go to the group on whose leaves more of the node's cables
-// start from the rail that is usual for that leaf, then, as all ties, to the
+// Ties in vote 4 go to the group at the leaves of which more of the node's
+// cables start from the rail that is usual for that leaf, then, as all ties, to the
 // least ID. A port that is down counts if the report still
 // knows its switch. Votes 3 and 4 repair what noise does to small groups in
 // vote 1. One node's cable cannot merge groups: that takes a node with half of
@@ -42,8 +42,8 @@
 // leaf is mis-cabled; so is one on another leaf than the expected, if the
 // group is wired by rail at all (three quarters of its cables are as
 // expected) and more members agree with the expectation than with the port.
-// Where two nodes contradict each other and nobody else is there to ask,
-// nothing is said.
+// Where two nodes contradict each other and there is no third one, there is no
+// finding.
 //
 // # Names
 //

@@ -104,7 +104,7 @@ func (n *node) remembers(kind string) string {
 	return ""
 }
 
-// showAgain marks a domain, perhaps nil, whose element may be another.
+// showAgain marks a domain, nil for none, that shows something else, perhaps.
 func (b *Builder) showAgain(d *domain) {
 	if d != nil {
 		b.changes.elements[d.level].add(d)
@@ -253,7 +253,7 @@ func (b *Builder) attach(d, parent *domain) {
 	d.parent = parent
 }
 
-// contradict marks the members of which the path names another parent.
+// contradict marks the members with a path that names another parent.
 func (b *Builder) contradict(d, parent *domain) {
 	bit := uint32(1) << d.level
 	for n := range d.members {

@@ -26,7 +26,7 @@ type Element struct {
 	Child []*Element
 	// Nodes counts the nodes at and below the element.
 	Nodes Count
-	// Reasons say why a node is not Ready, the gravest first.
+	// Reasons are why a node is not Ready, the gravest first.
 	Reasons []Reason
 	// Findings are the faults of a node, in their order.
 	Findings []Finding

@@ -14,16 +14,16 @@ type Fault string
 const (
 	// Miscabled is a port on another leaf than its group's for that rail.
 	Miscabled Fault = "miscabled"
-	// Dead is a port whose link is not active.
+	// Dead is a port with a link that is not active.
 	Dead Fault = "dead"
 	// Missing is a rail that the group's like nodes have and this one lacks.
 	Missing Fault = "missing"
-	// Duplicate is an HCA whose GUID another node reports too.
+	// Duplicate is an HCA with a GUID that another node reports too.
 	Duplicate Fault = "duplicate"
 	// BadPath is a path that contradicts the levels' order or what most
-	// other members of a group say.
+	// other members of a group report.
 	BadPath Fault = "path"
-	// Unseen is an active port of which nobody knows the switch.
+	// Unseen is an active port without a known switch.
 	Unseen Fault = "unseen"
 )
 
@@ -40,7 +40,7 @@ type Switch struct {
 type Finding struct {
 	Kind Fault  `json:"kind"`
 	Node string `json:"node"`
-	// Group is the leaf group whose expectation this is, by its key: the ID
+	// Group is the leaf group that expects this, by its key: the ID
 	// of its anchor leaf.
 	Group string `json:"group,omitempty"`
 	// HCA and ID are the RDMA device's name and identity, Port its port
@@ -57,8 +57,8 @@ type Finding struct {
 	// Other is the other node of a Duplicate, or the group of a BadPath.
 	Other string `json:"other,omitempty"`
 	// Since is when the port became what it is, by the node's clock: when the
-	// link went down, or the cable was plugged in where it is wrong. Zero if
-	// the report does not tell, as of what was so when the worker first looked
+	// link went down, or the cable was put where it is wrong. Zero if
+	// the report does not contain it, as of what was so when the worker first looked
 	// and of what is no port's.
 	Since time.Time `json:"since,omitzero"`
 }

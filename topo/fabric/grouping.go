@@ -8,8 +8,8 @@ import "slices"
 // the votes only as far as it changes an outcome.
 type grouping[T any] struct {
 	switches map[string]*hub[T]
-	// touched are the switches whose links changed since the last votes,
-	// changed the members whose links did.
+	// touched are the switches with links that changed since the last votes,
+	// changed the members with such links.
 	touched []*hub[T]
 	changed []*member[T]
 	// round marks what is in the lists that are built now.
@@ -295,7 +295,7 @@ func (h *hub[T]) usualRail() int32 {
 	return noRail
 }
 
-// groups is vote 4. Among equals it prefers the group at whose switches the
+// groups is vote 4. Among equals it prefers the group at the switches of which the
 // member's links start from the usual rail.
 func (g *grouping[T]) groups(members []*member[T]) []move[T] {
 	moved := make([]move[T], 0, len(members))

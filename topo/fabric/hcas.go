@@ -12,8 +12,8 @@ type hcas struct {
 	doubles map[uint64][]*node
 }
 
-// add notes that a node reports a GUID, 0 for none. It returns the nodes whose
-// findings that changes.
+// add notes that a node reports a GUID, 0 for none. It returns the nodes
+// with findings that this changes.
 func (h *hcas) add(guid uint64, n *node) []*node {
 	first := h.first[guid]
 	switch {
@@ -59,7 +59,7 @@ func (h *hcas) remove(guid uint64, n *node) []*node {
 	return changed
 }
 
-// concerned are those whose finding names another node when the i-th comes or
+// concerned are those with a finding that names another node when the i-th comes or
 // goes: each names the first other.
 func concerned(all []*node, i int) []*node {
 	if i < 2 {

@@ -38,7 +38,7 @@ func (c *cabling) expectations() []Rail {
 }
 
 // blocks cuts a group of more than n nodes into blocks of neighboring switch
-// ports. It returns the members whose block changed.
+// ports. It returns the members with another block.
 func (g *leafGroup) blocks(n int) (changed []*node) {
 	width := votes{}
 	for i := range g.cabling.rails {

@@ -16,9 +16,9 @@ type Evidence string
 const (
 	// ByPath: the report's path, which a static file or a cluster manager gave.
 	ByPath Evidence = "path"
-	// BySpine: leaf groups whose leaves share spines.
+	// BySpine: leaf groups with leaves that share spines.
 	BySpine Evidence = "spine"
-	// ByLeaf: nodes whose ports share leaves.
+	// ByLeaf: nodes with ports that share leaves.
 	ByLeaf Evidence = "leaf"
 	// ByNVLink: nodes of one NVLink domain.
 	ByNVLink Evidence = "nvlink"

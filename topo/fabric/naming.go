@@ -46,9 +46,9 @@ func namesOf(domains map[string]*domain) names {
 	return n
 }
 
-// owner is the domain that a name belongs to, nil if to none: one whose name is
-// given, else the one in which most members remember it, else one whose key
-// gives it.
+// owner is the domain that a name belongs to, nil if to none: one with that name
+// given, else the one in which most members remember it, else one with a key
+// that gives it.
 func (n *names) owner(name string) *domain {
 	if given := best(n.derived[name], func(a, b *domain) bool {
 		if a.remembers() != b.remembers() {

@@ -96,7 +96,7 @@ type report struct {
 	path   []string
 	ups    []v1alpha1.Uplink
 
-	// upLeaves are the leaves whose uplinks it reports and which it is on.
+	// upLeaves are the leaves that it is on and reports uplinks of.
 	upLeaves []string
 }
 
@@ -199,7 +199,7 @@ func (r *report) links() []link[*node] {
 }
 
 // trusted is the least confidence, in percent, with which a switch counts; 0
-// means that the source does not say.
+// means that the source does not grade.
 const trusted = 50
 
 // lastSecond is the end of the year 9999 in UTC; JSON has no later time.

@@ -144,17 +144,17 @@ func descend(list, holders []*Element, yield func([]*Element, *Element) bool) bo
 // is not selected again.
 func (s *Snapshot) Select(kind, name string) []*Element {
 	var out []*Element
-	var walk func([]*Element)
-	walk = func(list []*Element) {
+	var search func([]*Element)
+	search = func(list []*Element) {
 		for _, e := range list {
 			if (kind == "" || e.Kind == kind) && (name == "" || e.Name == name) {
 				out = append(out, e)
 				continue
 			}
-			walk(e.Child)
+			search(e.Child)
 		}
 	}
-	walk(s.Child)
+	search(s.Child)
 	return out
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // remember is what a pass came to, and the rails that were there before it and
-// are not now: an HCA whose driver is loaded anew comes back where it was.
+// are not now: an HCA comes back where it was when its driver is loaded again.
 func remember(before, now *v1alpha1.NodeTopologySpec) v1alpha1.NodeTopologySpec {
 	memory := *now
 	memory.Rails = slices.Clone(now.Rails)

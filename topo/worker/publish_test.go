@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/kube"
 )
 
 // TestRequests looks at what goes over the wire; test/e2e at what a real API
@@ -28,7 +28,7 @@ func TestRequests(t *testing.T) {
 		_, _ = io.WriteString(w, answer)
 	}))
 	defer server.Close()
-	client, err := nodesync.ClientFor(&rest.Config{Host: server.URL}, "test")
+	client, err := kube.ClientFor(&rest.Config{Host: server.URL}, "test")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -128,7 +128,7 @@ func mergePath(in *input, spec *v1alpha1.NodeTopologySpec, skip func(name, reaso
 		case spec.PathSource == "":
 			spec.Path, spec.PathSource = path, a.source
 		case !slices.Equal(path, spec.Path):
-			skip(string(a.source), fmt.Sprintf("says %s, but %s says %s and is believed",
+			skip(string(a.source), fmt.Sprintf("reports %s, but %s reports %s and takes precedence",
 				strings.Join(path, "/"), spec.PathSource, strings.Join(spec.Path, "/")))
 		}
 	}
@@ -155,7 +155,7 @@ func mergeLink(in *input, r *v1alpha1.Rail, skip func(name, reason string)) {
 			r.Switch, r.SwitchPort, r.Source, r.Confidence = &link.Switch, link.SwitchPort, a.source, link.Confidence
 		case !same(*r.Switch, link.Switch):
 			r.Confidence = min(r.Confidence, contested)
-			skip(fmt.Sprintf("%s port %d", r.HCA, r.Port), fmt.Sprintf("%s says %s, but %s says %s and is believed",
+			skip(fmt.Sprintf("%s port %d", r.HCA, r.Port), fmt.Sprintf("%s reports %s, but %s reports %s and takes precedence",
 				a.source, label(link.Switch), r.Source, label(*r.Switch)))
 		}
 	}

@@ -110,7 +110,7 @@ func TestMergeEnds(t *testing.T) {
 		{
 			name: "a file says otherwise", want: "ib 2c5e 8 70",
 			answers: []answer{{ib, Report{Links: end("2c5e", "", 100)}}, {static, Report{Links: end("leaf-1", "", 80)}}},
-			skipped: "mlx5_0 port 1: static says leaf-1, but ib says 2c5e and is believed",
+			skipped: "mlx5_0 port 1: static reports leaf-1, but ib reports 2c5e and takes precedence",
 		},
 		{name: "only a file", answers: []answer{{ib, Report{}}, {static, Report{Links: end("leaf-1", "", 80)}}}, want: "static leaf-1 8 80"},
 		{name: "cannot see it now", answers: []answer{{ib, without(Unavailable)}}, before: known(ib, "g"), want: "ib old 1 50"},
@@ -161,7 +161,7 @@ func TestMergePath(t *testing.T) {
 		{
 			name: "a file against the manager", answers: []answer{{static, Report{Path: a}}, {manager, Report{Path: b}}},
 			want: v1alpha1.NodeTopologySpec{Path: a, PathSource: static, Skipped: []v1alpha1.Skipped{{
-				Name: "cluster-manager", Reason: "says switchbox-9/dragonfly-9, but static says switchbox-1/dragonfly-2 and is believed",
+				Name: "cluster-manager", Reason: "reports switchbox-9/dragonfly-9, but static reports switchbox-1/dragonfly-2 and takes precedence",
 			}}},
 		},
 		{

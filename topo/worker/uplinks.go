@@ -76,8 +76,8 @@ func (u *uplinks) remember(nt *v1alpha1.NodeTopology) {
 	}
 }
 
-// start begins the discovery that is due, if any, through a port whose cable is
-// known to end at the leaf.
+// start begins the discovery that is due, if any, through a port with a
+// cable that is known to end at the leaf.
 func (u *uplinks) start(ctx context.Context, ports []Port, rails []v1alpha1.Rail) {
 	if u.source == nil || u.running {
 		return

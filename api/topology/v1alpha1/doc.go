@@ -1,5 +1,5 @@
 // Package v1alpha1 holds the NodeTopology resource of topology.heddle.dev, in
-// which a node says where its cables end, and Group, the node of the tree
+// which a node reports where its cables end, and Group, the node of the tree
 // that GET /node_group answers. It owns their shapes and bounds; it reads no
 // hardware, groups nothing and talks to no API server.
 //

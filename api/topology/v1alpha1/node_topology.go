@@ -51,7 +51,7 @@ type NodeTopologySpec struct {
 	NVLinkDomain string `json:"nvlinkDomain,omitempty"`
 	// Rails are the node's HCA ports and the switch port behind each, sorted
 	// by rail, plane, id and port. Ports of every role are listed: the role
-	// tells who groups by them.
+	// decides which of them make groups.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
@@ -108,8 +108,8 @@ type NodeTopologyStatus struct {
 	// written every 60 s or more by a blind merge patch.
 	// +optional
 	HeartbeatTime *metav1.Time `json:"heartbeatTime,omitempty"`
-	// Walk are the IDs of the leaf switches whose uplinks this node's worker
-	// is to walk. topo-master writes it.
+	// Walk are the IDs of the leaf switches of which this node's worker is to
+	// discover the uplinks. topo-master writes it.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32

@@ -2,7 +2,7 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Source is who said where a cable ends or which groups a node belongs to.
+// Source is what reported where a cable ends or which groups a node belongs to.
 //
 // +kubebuilder:validation:Enum=ib;lldp;static;cluster-manager
 type Source string
@@ -94,7 +94,7 @@ type Rail struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	LinkLayer string `json:"linkLayer,omitempty"`
-	// Switch is the one that the cable goes to; absent if nobody said. Of a
+	// Switch is the one that the cable goes to; absent if unknown. Of a
 	// port that is down it is the last one known, if the worker remembers it:
 	// groups and their names then outlive the switch.
 	// +optional
@@ -104,10 +104,10 @@ type Rail struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	SwitchPort string `json:"switchPort,omitempty"`
-	// Source is who said so; absent without a switch.
+	// Source is what reported it; absent without a switch.
 	// +optional
 	Source Source `json:"source,omitempty"`
-	// Confidence is how far to believe Switch, in percent: 100 for the
+	// Confidence is that in Switch, in percent: 100 for the
 	// switch's own answer on this cable, less where sources disagree or the
 	// answer is old.
 	// +optional

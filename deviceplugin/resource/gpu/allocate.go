@@ -35,7 +35,7 @@ func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.Container
 	}
 	// The name is recorded with both strategies: PreStart finds the container
 	// by it.
-	name, err := r.options.Namer.Name(r.options.Name, ids)
+	name, err := r.options.Allocator.Allocate(r.options.Name, ids)
 	if err != nil {
 		return nil, fmt.Errorf("name the devices: %w", err)
 	}
@@ -96,5 +96,5 @@ func (r *Resource) PreStart(ctx context.Context, ids []string) error {
 			return fmt.Errorf("the driver's CDI spec: %w", err)
 		}
 	}
-	return r.options.Binder.Bind(ctx, r.options.Name, slices.Sorted(slices.Values(ids)))
+	return r.options.Preparer.Prepare(ctx, r.options.Name, slices.Sorted(slices.Values(ids)))
 }

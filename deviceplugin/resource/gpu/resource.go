@@ -27,14 +27,14 @@ const (
 	Envvar Strategy = "envvar"
 )
 
-// Namer gives the CDI device of one answer to the kubelet, and remembers it.
-type Namer interface {
-	Name(resource string, ids []string) (cdiDevice string, err error)
+// Allocator makes the CDI device of one answer to the kubelet, and records it.
+type Allocator interface {
+	Allocate(resource string, ids []string) (cdiDevice string, err error)
 }
 
-// Binder makes ready what the CDI device of a container stands for.
-type Binder interface {
-	Bind(ctx context.Context, resource string, ids []string) error
+// Preparer prepares what the CDI device of a container stands for.
+type Preparer interface {
+	Prepare(ctx context.Context, resource string, ids []string) error
 }
 
 // Static knows the CDI devices of the driver's own spec; see [DriverSpec].
@@ -65,9 +65,9 @@ type Features struct {
 // Options are what a Resource works with.
 type Options struct {
 	// Name is one of [Names].
-	Name   string
-	Namer  Namer
-	Binder Binder
+	Name      string
+	Allocator Allocator
+	Preparer  Preparer
 	// Static may be nil with Envvar.
 	Static   Static
 	Strategy Strategy

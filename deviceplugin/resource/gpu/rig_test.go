@@ -32,7 +32,7 @@ func newNode(m *machine.Machine) *node {
 
 func (n *node) options(name string) gpu.Options {
 	return gpu.Options{
-		Name: name, Namer: n, Binder: n, Static: n, Pods: n,
+		Name: name, Allocator: n, Preparer: n, Static: n, Pods: n,
 	}
 }
 
@@ -48,14 +48,14 @@ func (n *node) inventory() *inventory.Inventory {
 	return inventory.New(n.machine, &c, states, nil)
 }
 
-func (n *node) Name(resource string, ids []string) (string, error) {
+func (n *node) Allocate(resource string, ids []string) (string, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.named = append(n.named, append([]string{resource}, ids...))
 	return fmt.Sprintf("heddle.dev/gpu=call-%d", len(n.named)), n.nameErr
 }
 
-func (n *node) Bind(_ context.Context, resource string, ids []string) error {
+func (n *node) Prepare(_ context.Context, resource string, ids []string) error {
 	n.bound = append(n.bound, append([]string{resource}, ids...))
 	return nil
 }

@@ -15,21 +15,21 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 )
 
-// Binder decides which HCAs a container gets.
-type Binder interface {
-	// Name makes up the CDI device of one Allocate call.
-	Name(resource string, ids []string) (string, error)
-	// Bind puts HCAs behind the names of those that hold ids.
-	Bind(ctx context.Context, resource string, ids []string) error
-	// Bound says which HCA a ticket in use stands for, by ticket.
-	Bound(resource string) map[string]string
+// State decides which HCAs a container gets.
+type State interface {
+	// Allocate makes the CDI device of one Allocate call.
+	Allocate(resource string, ids []string) (string, error)
+	// Prepare puts HCAs behind the names of those that hold ids.
+	Prepare(ctx context.Context, resource string, ids []string) error
+	// Assigned is which HCA a ticket in use stands for, by ticket.
+	Assigned(resource string) map[string]string
 }
 
 // Options are what a Resource is made of.
 type Options struct {
 	// Name is the full name: rdma/hca_shared_devices_ib.
-	Name   string
-	Binder Binder
+	Name  string
+	State State
 }
 
 // Resource is one RDMA resource, as a [server.Resource].
@@ -85,7 +85,7 @@ func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.Container
 	if id := r.unknown(ids); id != "" {
 		return nil, fmt.Errorf("%s has no device %q", r.options.Name, id)
 	}
-	name, err := r.options.Binder.Name(r.options.Name, ids)
+	name, err := r.options.State.Allocate(r.options.Name, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (r *Resource) unknown(ids []string) string {
 
 // PreStart binds the container's devices.
 func (r *Resource) PreStart(ctx context.Context, ids []string) error {
-	return r.options.Binder.Bind(ctx, r.options.Name, ids)
+	return r.options.State.Prepare(ctx, r.options.Name, ids)
 }
 
 // look makes the tickets of what is known now, and says why there are not more.
@@ -122,7 +122,7 @@ func (r *Resource) look(inv *inventory.Inventory) (devices []server.Device, reas
 	if entry.Count == config.CountAll {
 		devices = whole(entry, members)
 	} else {
-		devices = tickets(m, entry, members, r.options.Binder.Bound(r.options.Name))
+		devices = tickets(m, entry, members, r.options.State.Assigned(r.options.Name))
 	}
 	return devices, reasonOf(m, entry, members)
 }

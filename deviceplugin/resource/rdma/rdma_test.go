@@ -19,19 +19,19 @@ import (
 
 const name = "rdma/hca_shared_devices_ib"
 
-// binder stands in for the real one.
-type binder struct {
+// state stands in for the device state.
+type state struct {
 	bound map[string]string
 	named []string
 	err   error
 }
 
-func (b *binder) Name(resource string, ids []string) (string, error) {
-	b.named = append(b.named, fmt.Sprint(resource, ids))
-	return "heddle.dev/rdma=x", b.err
+func (s *state) Allocate(resource string, ids []string) (string, error) {
+	s.named = append(s.named, fmt.Sprint(resource, ids))
+	return "heddle.dev/rdma=x", s.err
 }
-func (b *binder) Bind(context.Context, string, []string) error { return b.err }
-func (b *binder) Bound(string) map[string]string               { return b.bound }
+func (s *state) Prepare(context.Context, string, []string) error { return s.err }
+func (s *state) Assigned(string) map[string]string               { return s.bound }
 
 var _ server.Resource = (*Resource)(nil)
 
@@ -39,12 +39,12 @@ var _ server.Resource = (*Resource)(nil)
 type node struct {
 	machine *machine.Machine
 	config  config.NodeConfig
-	binder  binder
+	state   state
 	against func(*machine.HCA) string
 }
 
 func (n *node) resource() *Resource {
-	return New(Options{Name: name, Binder: &n.binder}, n.inventory())
+	return New(Options{Name: name, State: &n.state}, n.inventory())
 }
 
 func (n *node) inventory() *inventory.Inventory {
@@ -123,7 +123,7 @@ func TestDevices(t *testing.T) {
 					config.Glob(n.hca("mlx5_2").PCI), config.Glob(n.hca("mlx5_3").PCI),
 				}
 				n.hca("mlx5_1").Ports[0].State = machine.PortDown
-				n.binder.bound = map[string]string{
+				n.state.bound = map[string]string{
 					Ticket(n.hca("mlx5_0").PCI, 1): n.hca("mlx5_1").PCI,
 					Ticket(n.hca("mlx5_1").PCI, 0): n.hca("mlx5_0").PCI,
 				}
@@ -314,7 +314,7 @@ func TestAllocate(t *testing.T) {
 	if len(got.GetEnvs())+len(got.GetDevices())+len(got.GetMounts())+len(got.GetAnnotations()) != 0 {
 		t.Errorf("more than a name: %v", got)
 	}
-	if diff := cmp.Diff([]string{fmt.Sprint(name, ids)}, n.binder.named); diff != "" {
+	if diff := cmp.Diff([]string{fmt.Sprint(name, ids)}, n.state.named); diff != "" {
 		t.Errorf("named (-want +got):\n%s", diff)
 	}
 	if _, err := r.Allocate(t.Context(), []string{ids[0], "0000:00:00.0::0"}); err == nil || !strings.Contains(err.Error(), "has no device") {
@@ -325,11 +325,11 @@ func TestAllocate(t *testing.T) {
 	if _, err := r.Allocate(t.Context(), ids); err != nil || len(r.Devices()) > 0 {
 		t.Errorf("%d devices; one that has just left: %v", len(r.Devices()), err)
 	}
-	n.binder.err = errors.New("disk full")
-	if _, err := r.Allocate(t.Context(), ids); !errors.Is(err, n.binder.err) {
+	n.state.err = errors.New("disk full")
+	if _, err := r.Allocate(t.Context(), ids); !errors.Is(err, n.state.err) {
 		t.Errorf("error %v", err)
 	}
-	if err := r.PreStart(t.Context(), ids); !errors.Is(err, n.binder.err) {
+	if err := r.PreStart(t.Context(), ids); !errors.Is(err, n.state.err) {
 		t.Errorf("error %v", err)
 	}
 }

@@ -14,16 +14,15 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
-	cdispec "tags.cncf.io/container-device-interface/specs-go"
+	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
-	"github.com/heddle-dev/heddle/sharing/quota"
-	"github.com/heddle-dev/heddle/test/kubelet"
+	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
 	"github.com/heddle-dev/heddle/test/machines"
 )
 
@@ -33,7 +32,7 @@ type known struct {
 	all map[string]*corev1.Pod
 }
 
-func (k *known) Pod(_ context.Context, p binder.Pod) (*corev1.Pod, error) {
+func (k *known) Pod(_ context.Context, p kubelet.Pod) (*corev1.Pod, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if pod := k.all[p.Name]; pod != nil {
@@ -42,7 +41,14 @@ func (k *known) Pod(_ context.Context, p binder.Pod) (*corev1.Pod, error) {
 	return nil, fmt.Errorf("%s is not known", p)
 }
 
-func (k *known) add(name, vcore, vmemory string) kubelet.Pod {
+func (k *known) Watched(p kubelet.Pod) (pod *corev1.Pod, complete bool) {
+	pod, _ = k.Pod(context.Background(), p)
+	return pod, true
+}
+
+func (*known) WarnPod(kubelet.Pod, string, string) {}
+
+func (k *known) add(name, vcore, vmemory string) testkubelet.Pod {
 	p := &corev1.Pod{}
 	p.Namespace, p.Name, p.UID = "default", name, types.UID("uid-"+name)
 	p.Spec.Containers = []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
@@ -52,27 +58,27 @@ func (k *known) add(name, vcore, vmemory string) kubelet.Pod {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.all[name] = p
-	return kubelet.Pod{
+	return testkubelet.Pod{
 		Namespace: "default", Name: name, UID: "uid-" + name,
-		Containers: []kubelet.Container{{Name: "main", Limits: map[string]int{slotsName: 1}}},
+		Containers: []testkubelet.Container{{Name: "main", Limits: map[string]int{slotsName: 1}}},
 	}
 }
 
 const slotsName = "nvidia.com/sgpu"
 
-// host is a node with a kubelet, the plugin of sgpu and its binder.
+// host is a node with a kubelet, the plugin of sgpu and its device state.
 type host struct {
-	*kubelet.Kubelet
-	*binder.Binder
+	*testkubelet.Kubelet
+	*devicestate.State
 	pods *known
 }
 
 func newHost(b *testing.B) *host {
 	b.Helper()
-	h := &host{Kubelet: kubelet.Start(b, kubelet.Dir(b)), pods: &known{all: map[string]*corev1.Pod{}}}
+	h := &host{Kubelet: testkubelet.Start(b, testkubelet.Dir(b)), pods: &known{all: map[string]*corev1.Pod{}}}
 	m, c := machines.Load(b, "dgx-h100"), config.Default()
 	c.Mode = config.ModeSGPU
-	conn, err := binder.Dial(h.PodResourcesSocket())
+	conn, err := kubelet.Dial(h.PodResourcesSocket())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -84,18 +90,18 @@ func newHost(b *testing.B) *host {
 		memory = filepath.Join(dir, "cdi")
 	}
 	b.Cleanup(func() { _ = os.RemoveAll(memory) })
-	cards := func() []quota.GPU { return inventory.Configured(m, &c).Shared }
-	h.Binder = binder.New(binder.Options{
-		Machine: func() *machine.Machine { return m }, Config: func() *config.NodeConfig { return &c },
-		PodResources: podresources.NewPodResourcesListerClient(conn), Checkpoint: h.Checkpoint(), PodSpecs: h.pods,
-		NodeName: "gpu-1", Cards: cards, CDIDir: memory, StateDir: filepath.Join(dir, "state"),
-		CardEdits: func(string) (*cdispec.ContainerEdits, error) {
-			return &cdispec.ContainerEdits{DeviceNodes: []*cdispec.DeviceNode{{Path: "/dev/nvidia0"}}}, nil
-		},
-	})
+	inv := inventory.Configured(m, &c)
+	for uuid, g := range inv.GPUs {
+		g.CDIEdits = &specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: "/dev/nvidia0"}}}
+		inv.GPUs[uuid] = g
+	}
+	h.State = devicestate.New(devicestate.Options{
+		NodeName: "gpu-1", API: h.pods, CDIDir: memory, StateDir: filepath.Join(dir, "state"),
+		Kubelet: kubelet.NewReader(podresources.NewPodResourcesListerClient(conn), filepath.Dir(h.PluginDir()), time.Now),
+	}, inv)
 	p := server.New(server.Options{
 		Name: slotsName, KubeletDir: filepath.Dir(h.PluginDir()),
-		Resource: sgpu.New(sgpu.Options{Name: slotsName, Binder: h.Binder, Static: &static{}}, inventory.Configured(m, &c)),
+		Resource: sgpu.New(sgpu.Options{Name: slotsName, State: h.State, Static: &static{}}, inventory.Configured(m, &c)),
 	})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
 	var running sync.WaitGroup
@@ -105,7 +111,7 @@ func newHost(b *testing.B) *host {
 		cancel()
 		running.Wait()
 	})
-	h.Wait(b.Context(), slotsName, func(s kubelet.State) bool { return len(s.Healthy) == 128 })
+	h.Wait(b.Context(), slotsName, func(s testkubelet.State) bool { return len(s.Healthy) == 128 })
 	return h
 }
 

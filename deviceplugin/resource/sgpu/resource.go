@@ -46,14 +46,14 @@ func ParseSlot(id string) (uuid string, slot int, err error) {
 	return id[:at], slot, nil
 }
 
-// Binder decides which cards a container gets.
-type Binder interface {
-	// Name makes up the CDI device of one Allocate call.
-	Name(resource string, ids []string) (string, error)
-	// Bind puts cards behind the names of those that hold ids.
-	Bind(ctx context.Context, resource string, ids []string) error
-	// Bound says which card a ticket in use stands for, by ticket.
-	Bound(resource string) map[string]string
+// State decides which cards a container gets.
+type State interface {
+	// Allocate makes the CDI device of one Allocate call.
+	Allocate(resource string, ids []string) (string, error)
+	// Prepare puts cards behind the names of those that hold ids.
+	Prepare(ctx context.Context, resource string, ids []string) error
+	// Assigned is which card a ticket in use stands for, by ticket.
+	Assigned(resource string) map[string]string
 }
 
 // Static is the driver's own CDI spec.
@@ -72,8 +72,8 @@ type Pods interface {
 // Options are what a Resource works with.
 type Options struct {
 	// Name is the full name: nvidia.com/sgpu.
-	Name   string
-	Binder Binder
+	Name  string
+	State State
 	// Static is nil where there is no CDI: then nothing is named of it.
 	Static Static
 	// Pods may be nil.
@@ -130,7 +130,7 @@ func (r *Resource) Refresh(inv *inventory.Inventory) {
 // GPU that it names, or once bound, as the one that it stands for; so all slots
 // of an unused GPU go together.
 func (r *Resource) devices(cards []quota.GPU) (devices []server.Device, faults map[string]string) {
-	bound := r.options.Binder.Bound(r.options.Name)
+	bound := r.options.State.Assigned(r.options.Name)
 	faults = map[string]string{}
 	well := make(map[string]bool, len(cards))
 	for i := range cards {
@@ -184,7 +184,7 @@ func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.Container
 		}
 	}
 	r.mu.Unlock()
-	name, err := r.options.Binder.Name(r.options.Name, ids)
+	name, err := r.options.State.Allocate(r.options.Name, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -204,5 +204,5 @@ func (r *Resource) PreStart(ctx context.Context, ids []string) error {
 			return fmt.Errorf("the driver's CDI spec: %w", err)
 		}
 	}
-	return r.options.Binder.Bind(ctx, r.options.Name, ids)
+	return r.options.State.Prepare(ctx, r.options.Name, ids)
 }

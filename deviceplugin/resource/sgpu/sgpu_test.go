@@ -28,7 +28,7 @@ type node struct {
 	calls []string
 }
 
-func (n *node) Name(resource string, ids []string) (string, error) {
+func (n *node) Allocate(resource string, ids []string) (string, error) {
 	if len(n.names) == 0 {
 		return "", errors.New("no room on the disk")
 	}
@@ -36,12 +36,12 @@ func (n *node) Name(resource string, ids []string) (string, error) {
 	return n.names[0], nil
 }
 
-func (n *node) Bind(_ context.Context, resource string, ids []string) error {
+func (n *node) Prepare(_ context.Context, resource string, ids []string) error {
 	n.calls = append(n.calls, fmt.Sprint("bind ", resource, ids))
 	return nil
 }
 
-func (n *node) Bound(string) map[string]string { return n.bound }
+func (n *node) Assigned(string) map[string]string { return n.bound }
 
 type static struct{ mended int }
 
@@ -67,7 +67,7 @@ func cards(n, slots int) []quota.GPU {
 }
 
 func (n *node) resource(s *static) *sgpu.Resource {
-	o := sgpu.Options{Name: name, Binder: n}
+	o := sgpu.Options{Name: name, State: n}
 	if s != nil {
 		o.Static = s
 	}

@@ -22,7 +22,7 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	podkubelet "github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/test/cluster"
 )
 
@@ -151,7 +151,7 @@ func upRig(ctx context.Context, o options) (*rig, error) {
 	if r.client, err = kubernetes.NewForConfig(config); err != nil {
 		return r, err
 	}
-	if r.conn, err = binder.Dial(r.NodeDir("/var/lib/kubelet/pod-resources/kubelet.sock")); err != nil {
+	if r.conn, err = podkubelet.Dial(r.NodeDir("/var/lib/kubelet/pod-resources/kubelet.sock")); err != nil {
 		return r, err
 	}
 	r.plugin = &process{rig: r, binary: b.plugin, log: &journal{}}

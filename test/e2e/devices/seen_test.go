@@ -19,11 +19,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	cdi "tags.cncf.io/container-device-interface/specs-go"
+	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 )
 
 // report is what report/main.go prints.
@@ -42,7 +42,7 @@ type seen struct {
 	// CM reports whether it can open rdma_cm.
 	CM      bool
 	Env     map[string]string
-	Devices *binder.Devices // nil without the file
+	Devices *cdi.Devices // nil without the file
 	CPUs    []int
 }
 
@@ -116,7 +116,7 @@ func interpret(rep *report, m *machine.Machine) (*seen, error) {
 	s := &seen{Env: rep.Env, CPUs: rep.CPUs}
 	var errs []error
 	if rep.Devices != "" {
-		s.Devices = &binder.Devices{}
+		s.Devices = &cdi.Devices{}
 		if err := json.Unmarshal([]byte(rep.Devices), s.Devices); err != nil {
 			errs = append(errs, fmt.Errorf("devices file: %w", err))
 		}
@@ -192,8 +192,8 @@ func (s *seen) check(gpus, hcas int) error {
 	}
 	listedGPUs, listedHCAs := s.listed()
 	for what, pair := range map[string][2][]string{
-		"GPUs, file": {s.GPUs, listedGPUs}, "GPUs, HEDDLE_GPUS": {s.GPUs, list(s.Env[binder.EnvGPUs])},
-		"HCAs, file": {s.HCAs, listedHCAs}, "HCAs, HEDDLE_HCAS": {s.HCAs, list(s.Env[binder.EnvHCAs])},
+		"GPUs, file": {s.GPUs, listedGPUs}, "GPUs, HEDDLE_GPUS": {s.GPUs, list(s.Env[cdi.EnvGPUs])},
+		"HCAs, file": {s.HCAs, listedHCAs}, "HCAs, HEDDLE_HCAS": {s.HCAs, list(s.Env[cdi.EnvHCAs])},
 	} {
 		if diff := cmp.Diff(pair[0], pair[1]); diff != "" {
 			errs = append(errs, fmt.Errorf("%s (-opened +reported):\n%s", what, diff))
@@ -292,20 +292,20 @@ func (r *rig) records(t *testing.T) []record {
 }
 
 // specs are the CDI specs on the node, by file name.
-func (r *rig) specs(t *testing.T) map[string]*cdi.Spec {
+func (r *rig) specs(t *testing.T) map[string]*specs.Spec {
 	t.Helper()
 	dir := r.NodeDir("/var/run/cdi")
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := map[string]*cdi.Spec{}
+	all := map[string]*specs.Spec{}
 	for _, file := range files {
 		b, err := os.ReadFile(file)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		spec := &cdi.Spec{}
+		spec := &specs.Spec{}
 		if err = errors.Join(err, json.Unmarshal(b, spec)); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}

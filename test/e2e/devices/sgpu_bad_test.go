@@ -174,7 +174,7 @@ func (r *rig) answered(t *testing.T, b *bad) {
 	case byHeddle:
 		r.waitEvent(t, name, "SGPURefused", b.message, waitStart)
 		p := r.waitPod(t, name, 20*time.Second, func(p *corev1.Pod) string {
-			if !strings.Contains(waitingFor(p), "gets no card") {
+			if !strings.Contains(waitingFor(p), "gets no GPU") {
 				return fmt.Sprintf("its state has %q", waitingFor(p))
 			}
 			return ""

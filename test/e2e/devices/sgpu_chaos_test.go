@@ -73,7 +73,7 @@ func TestSGPUChaos(t *testing.T) {
 		t.Errorf("records of pods that ran all the time (-before +after):\n%s", diff)
 	}
 	for line := range strings.Lines(r.plugin.log.since(mark)) {
-		if strings.Contains(line, "shares are not as recorded") {
+		if strings.Contains(line, "shares differ from the checkpoint") {
 			t.Errorf("drift: %s", line)
 		}
 	}
@@ -131,7 +131,7 @@ func (r *rig) settle(t *testing.T) {
 				return p.Name + " is not gone"
 			case ready(p), p.Status.Phase == corev1.PodFailed, p.Spec.NodeName == "":
 			case p.Status.Phase == corev1.PodSucceeded && len(p.Spec.InitContainers) > 0:
-			case strings.Contains(waitingFor(p), "gets no card"):
+			case strings.Contains(waitingFor(p), "gets no GPU"):
 			default:
 				return fmt.Sprintf("%s is not settled: %s", p.Name, inShort(p))
 			}

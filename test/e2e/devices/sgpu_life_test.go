@@ -13,7 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/machine"
 	apinames "github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 )
 
 // TestSGPUContainers: every container of a pod has cards of its own, whatever
@@ -205,7 +205,7 @@ func policiesApart(t *testing.T, r *rig) {
 func ownWords(t *testing.T, r *rig) {
 	all := r.gpuAt(t, 0) + "," + r.gpuAt(t, 1)
 	p := r.pod("words", box{more: share(10, 1), env: map[string]string{
-		binder.EnvGPUs: all, binder.EnvShares: "{}", "NVIDIA_VISIBLE_DEVICES": "all",
+		cdi.EnvGPUs: all, cdi.EnvShares: "{}", "NVIDIA_VISIBLE_DEVICES": "all",
 	}})
 	forged := allocation.Bound{Version: allocation.Version, Node: r.Node(), Containers: map[string]allocation.BoundContainer{
 		"app": {Shares: []allocation.Share{{UUID: r.gpuAt(t, 7), VCore: 100, MemoryMiB: 80000}}, Policy: "fixed-share", By: allocation.ByNode},

@@ -34,7 +34,7 @@ func TestSGPURejectedAndRescheduled(t *testing.T) {
 
 	app := r.replicated(t, "trainer", box{more: share(60, 4)})
 	rejected := r.waitOnly(t, app, waitStart, func(p *corev1.Pod) string {
-		if p.Spec.NodeName != r.Node() || !strings.Contains(waitingFor(p), "gets no card") {
+		if p.Spec.NodeName != r.Node() || !strings.Contains(waitingFor(p), "gets no GPU") {
 			return "it is not refused"
 		}
 		return ""
@@ -52,7 +52,7 @@ func TestSGPURejectedAndRescheduled(t *testing.T) {
 	if moved.UID == rejected.UID {
 		t.Error("a pod has moved from node to node")
 	}
-	r.waitEvent(t, rejected.Name, "SGPUEvicted", "refused for 4s", 20*time.Second)
+	r.waitEvent(t, rejected.Name, "SGPUEvicted", "rejected for 4s", 20*time.Second)
 	t.Logf("refused for want of a card, the pod ran elsewhere %.1f s later", time.Since(since).Seconds())
 	app.stop(t)
 

@@ -22,7 +22,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	account "github.com/heddle-dev/heddle/deviceplugin/agent/report"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 )
 
 // The resources of shared cards. A DGX H100 has 8 cards of 16 slots and 79
@@ -129,12 +129,12 @@ func (s *seen) shares() ([]allocation.Share, error) {
 	if len(all) == 0 {
 		return nil, nil
 	}
-	var reported binder.Shares
-	if err := json.Unmarshal([]byte(s.Env[binder.EnvShares]), &reported); err != nil {
-		return nil, fmt.Errorf("%s is %q: %w", binder.EnvShares, s.Env[binder.EnvShares], err)
+	var reported cdi.Shares
+	if err := json.Unmarshal([]byte(s.Env[cdi.EnvShares]), &reported); err != nil {
+		return nil, fmt.Errorf("%s is %q: %w", cdi.EnvShares, s.Env[cdi.EnvShares], err)
 	}
 	if diff := cmp.Diff(byGPU(all), byGPU(reported.Shares)); diff != "" {
-		return nil, fmt.Errorf("shares (-file +%s):\n%s", binder.EnvShares, diff)
+		return nil, fmt.Errorf("shares (-file +%s):\n%s", cdi.EnvShares, diff)
 	}
 	return byGPU(all), nil
 }

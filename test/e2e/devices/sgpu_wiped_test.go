@@ -16,11 +16,11 @@ import (
 
 // TestSGPUWiped: an administrator removes the plugin's state and all CDI specs while
 // containers run. All that is left of what they have is their pod's annotation,
-// and no other pod gets it. A container that starts again is on record again; one
-// that runs beside it keeps its card.
+// and no other pod gets their GPUs until they are gone. A container that starts
+// again has a checkpoint entry again; one that runs beside it keeps its GPU.
 func TestSGPUWiped(t *testing.T) {
 	r := sgpu(t)
-	const gpus = 2 // The sum of what they have left is more than either has.
+	const gpus = 2
 	r.configure(t, sharedGPUs+"sgpu: {gpus: [0, 1], refusedFor: 0s}\n")
 	r.waitShares(t, gpus*16, gpus*100, gpus*79)
 	r.waitAllocatable(t, gpuResource, 8-gpus, waitStart)
@@ -44,10 +44,9 @@ func TestSGPUWiped(t *testing.T) {
 	r.plugin.again(t)
 	r.waitShares(t, gpus*16, gpus*100, gpus*79)
 
-	r.create(t, r.pod("late", box{more: share(50, 4)}))
-	r.waitEvent(t, "late", "SGPURefused", "cards 0-1: 40 % of 100 left; needs 50", waitStart)
-	r.run(t, r.pod("fits", box{more: share(30, 4)}))
-	r.waitEvent(t, r.Node(), "SGPUDrift", "the record and the CDI spec of container second of default/stays were lost", waitStart)
+	r.create(t, r.pod("late", box{more: share(30, 4)}))
+	r.waitEvent(t, "late", "SGPURefused", "kept for container", waitStart)
+	r.waitEvent(t, r.Node(), "SGPUDrift", "the checkpoint entry and the CDI spec of container second of default/stays were lost", waitStart)
 	if diff := cmp.Diff(annotation, r.getPod(t, "stays").Annotations[apinames.SGPUBound]); diff != "" {
 		t.Errorf("the pod's annotation (-before +after):\n%s", diff)
 	}
@@ -65,13 +64,13 @@ func TestSGPUWiped(t *testing.T) {
 	r.hasShares(t, "stays", "second", 0, second...)
 	r.unrecorded(t, "other/app")
 	r.count(t)
-	r.remove(t, "stays", "fits")
+	r.remove(t, "other")
 	r.waitReady(t, "late", waitStart)
 	r.count(t)
 }
 
 // unrecorded fails the test unless these containers, and no others, have shares
-// and no record.
+// and no checkpoint entry.
 func (r *rig) unrecorded(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string

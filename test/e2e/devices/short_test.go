@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 )
 
@@ -37,11 +37,11 @@ rdma:
 	if err := s.check(0, 6); err != nil {
 		t.Error(err)
 	}
-	r.waitEvent(t, "distinct", binder.FewerHCAs, "7 HCAs are asked for and 6 can be had: mlx5_3: ", waitStart)
+	r.waitEvent(t, "distinct", allocate.FewerHCAs, "7 HCAs requested, 6 available: mlx5_3: ", waitStart)
 
 	r.create(t, r.pod("strict", box{more: corev1.ResourceList{strict: quantity(7)}}))
 	r.waitPod(t, "strict", waitStart, func(p *corev1.Pod) string {
-		if w := status(p, "app").State.Waiting; w == nil || !strings.Contains(w.Message, "7 HCAs are asked for and 6 can be had") {
+		if w := status(p, "app").State.Waiting; w == nil || !strings.Contains(w.Message, "7 HCAs requested, 6 available") {
 			return "it does not have the reason it waits"
 		}
 		return ""

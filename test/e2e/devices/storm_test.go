@@ -15,9 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	cdi "tags.cncf.io/container-device-interface/specs-go"
+	"tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 )
 
 // TestHundredPodsAtOnce creates a hundred pods at once; all ask for one HCA,
@@ -112,7 +112,7 @@ func (r *rig) storm(t *testing.T, burst int, pod func(i int) *corev1.Pod) {
 }
 
 // fits holds a record's CDI spec against what the container sees.
-func fits(spec *cdi.Spec, b *record, s *seen) error {
+func fits(spec *specs.Spec, b *record, s *seen) error {
 	if spec == nil {
 		return errors.New("there is none")
 	}
@@ -134,7 +134,7 @@ func fits(spec *cdi.Spec, b *record, s *seen) error {
 		return fmt.Errorf("nodes (-seen +spec):\n%s", diff)
 	}
 	for _, word := range []string{
-		binder.EnvGPUs + "=" + strings.Join(s.GPUs, ","), binder.EnvHCAs + "=" + strings.Join(s.HCAs, ","),
+		cdi.EnvGPUs + "=" + strings.Join(s.GPUs, ","), cdi.EnvHCAs + "=" + strings.Join(s.HCAs, ","),
 	} {
 		if !slices.Contains(edits.Env, word) {
 			return fmt.Errorf("%s is not in its environment %q", word, edits.Env)

@@ -69,7 +69,7 @@ func TestGangs(t *testing.T) {
 	// Choosing one lights its nodes, and no others.
 	b.click(`[data-gang="gang:ai/llama"]`)
 	b.until(`document.querySelector('#detail h2')?.textContent === 'ai/llama'`)
-	lit := `[...document.querySelectorAll('#map.seeking .node.hit')].map((n) => n.ariaLabel.split(',')[0])`
+	lit := `[...document.querySelectorAll('#map.searching .node.hit')].map((n) => n.ariaLabel.split(',')[0])`
 	if diff := cmp.Diff([]string{"node000004", "node000005", "node000006", "node000007"}, value[[]string](b, lit)); diff != "" {
 		t.Errorf("lit (-want +got):\n%s", diff)
 	}
@@ -94,7 +94,7 @@ func TestGangs(t *testing.T) {
 	// A node names the gangs on it, and leads back; then nothing else is lit.
 	b.click(`#detail .ranks .link`)
 	b.until(`document.querySelector('#detail h2')?.textContent === 'node000005'`)
-	if n := value[int](b, `document.querySelectorAll('#map.seeking').length`); n != 0 {
+	if n := value[int](b, `document.querySelectorAll('#map.searching').length`); n != 0 {
 		t.Error("a node is chosen and a gang is lit")
 	}
 	if got := value[string](b, `document.querySelector('#detail .links').textContent`); got != "ai/llama" {
@@ -104,9 +104,9 @@ func TestGangs(t *testing.T) {
 		t.Errorf("the node is called %q", got)
 	}
 	b.click(`#detail .links .link`)
-	b.until(`document.querySelector('#detail h2')?.textContent === 'ai/llama' && document.querySelector('#map.seeking')`)
+	b.until(`document.querySelector('#detail h2')?.textContent === 'ai/llama' && document.querySelector('#map.searching')`)
 	b.shortcut("Escape")
-	b.until(`!document.querySelector('#map.seeking') && document.querySelector('#detail h2') === null`)
+	b.until(`!document.querySelector('#map.searching') && document.querySelector('#detail h2') === null`)
 	b.clean()
 }
 
@@ -160,13 +160,13 @@ func TestGangsLive(t *testing.T) {
 		r.member("ai", "next", i, node, runs(time.Second))
 	}
 	b.until(`document.querySelector('#detail .state')?.textContent === 'Running'`)
-	b.until(`document.querySelectorAll('#map.seeking .node.hit').length === 3`)
+	b.until(`document.querySelectorAll('#map.searching .node.hit').length === 3`)
 	b.until(`document.querySelector('[data-state=Running]').querySelectorAll('.gang').length === 2`)
 	for i := range 3 {
 		r.api.Remove("pods", "ai", fmt.Sprint("next-", i))
 	}
 	b.until(`document.querySelector('#sum-gangs').textContent === '4' && document.querySelector('#detail h2') === null`)
-	b.until(`!document.querySelector('#map.seeking')`)
+	b.until(`!document.querySelector('#map.searching')`)
 	if !value[bool](b, `window.sameDocument === true`) {
 		t.Error("the page was loaded again")
 	}

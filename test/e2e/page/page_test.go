@@ -227,7 +227,7 @@ func TestLive(t *testing.T) {
 	if age := value[string](b, `document.querySelector('[data-kind=dead] time').textContent`); !strings.HasSuffix(age, " s") {
 		t.Errorf("the age of a fault that just came is %q", age)
 	}
-	b.until(`document.querySelector('#say').textContent === 'node000003 is degraded'`)
+	b.until(`document.querySelector('#announce').textContent === 'node000003 is degraded'`)
 	b.shot("16-light-dead-port")
 
 	*port = was

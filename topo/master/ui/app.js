@@ -1,6 +1,5 @@
 // Wires the parts of the page together.
 
-import { crew } from './crew.js';
 import { Detail } from './detail.js';
 import { make, mark, set } from './dom.js';
 import { Faults } from './faults.js';
@@ -8,25 +7,25 @@ import { Gangs } from './gangs.js';
 import { handle, problem } from './keys.js';
 import { follow } from './live.js';
 import { FabricMap } from './map.js';
-import { build } from './model.js';
-import { Seek } from './seek.js';
+import { addGangs, build } from './model.js';
+import { Search } from './search.js';
 import { Side } from './side.js';
 import { nextTheme, showTheme } from './themes.js';
 import { Tip } from './tip.js';
-import { count, idle, number, span } from './words.js';
+import { count, idle, number, span } from './format.js';
 
 const $ = (id) => document.getElementById(id);
 
 let model = null;
 let skew = 0; // What the server's clock is ahead, in milliseconds.
-let state = { phase: 'connecting', at: 0, heard: 0, next: 0 };
+let state = { phase: 'connecting', at: 0, contact: 0, next: 0 };
 
 const map = new FabricMap($('map'));
 const side = new Side($('side'));
 const faults = new Faults($('faults'), (name) => choose(model.byId.get(`node:${name}`)));
 const gangs = new Gangs($('gangs'), (id) => choose(model.byId.get(id)));
 const detail = new Detail($('detail'), (id) => choose(model.byId.get(id)));
-const seek = new Seek({ field: $('query'), list: $('hits'), found: $('found') }, map, (item) => {
+const search = new Search({ field: $('query'), list: $('hits'), found: $('found') }, map, (item) => {
   choose(item);
   const at = item.isGang ? item.nodes[0] : item;
   if (at) map.focus(at.isNode && map.size === 0 ? at.parent.id : at.id);
@@ -75,9 +74,9 @@ function summary() {
   const c = model.counts;
   const total = c.ready + c.degraded + c.notReady;
   const filter = (status, n, label) => make('button', {
-    type: 'button', class: 'stat', 'data-s': status, 'data-n': n, title: `Show nodes that are ${label}`, 'aria-pressed': seek.query === `is:${status}` ? 'true' : 'false',
+    type: 'button', class: 'stat', 'data-s': status, 'data-n': n, title: `Show nodes that are ${label}`, 'aria-pressed': search.query === `is:${status}` ? 'true' : 'false',
     onclick: () => {
-      seek.query = seek.query === `is:${status}` ? '' : `is:${status}`;
+      search.query = search.query === `is:${status}` ? '' : `is:${status}`;
       summary();
     },
   }, mark(status), make('b', {}, number(n)), make('span', {}, ` ${label}`));
@@ -100,26 +99,26 @@ function summary() {
   document.title = `${wrong ? `(${number(wrong)}) ` : ''}heddle fabric`;
 }
 
-/** tellChanges says what became worse or better, for those who do not see it. */
-function tellChanges(before) {
+/** announceChanges announces what became worse or better to screen readers. */
+function announceChanges(before) {
   const worse = model.nodes.filter((n) => (before.byId.get(n.id)?.status ?? n.status) !== n.status);
   if (!worse.length) return;
-  $('say').textContent = worse.length <= 3
+  $('announce').textContent = worse.length <= 3
     ? worse.map((n) => `${n.name} is ${n.status === 'notready' ? 'not ready' : n.status}`).join(', ')
     : `${count(worse.length, 'node')} changed status`;
 }
 
-function show(doc, team, ahead) {
+function show(doc, gangDoc, ahead) {
   const began = performance.now();
   const before = model;
   skew = ahead;
-  model = crew(team, build(doc, before, Date.now() + skew));
+  model = addGangs(gangDoc, build(doc, before, Date.now() + skew));
   map.show(model);
   $('empty').hidden = model.nodes.length > 0;
   $('empty').textContent = 'The cluster has no nodes yet.';
   faults.show(model.faults, Date.now() + skew);
   gangs.show(model, Date.now() + skew);
-  seek.show(model);
+  search.show(model);
   summary();
   tip.refresh();
   performance.clearMeasures('fabric-shown');
@@ -130,7 +129,7 @@ function show(doc, team, ahead) {
     requestAnimationFrame(() => requestAnimationFrame(() => performance.mark('fabric-painted')));
     return;
   }
-  tellChanges(before);
+  announceChanges(before);
   const held = detail.id && model.byId.get(detail.id);
   if (held) {
     detail.show(held, skew);
@@ -138,7 +137,7 @@ function show(doc, team, ahead) {
   } else if (detail.id) forget();
 }
 
-function tell(next) {
+function showState(next) {
   state = next;
   tick();
 }
@@ -153,21 +152,21 @@ function tick() {
   const now = Date.now();
   const isOld = state.phase === 'old';
   const stale = isOld ? 0 : model?.stale;
-  const words = {
+  const texts = {
     connecting: 'Connecting', starting: 'Server starting', live: 'Live', polling: 'No stream', old: 'Not live', stale: 'Stale',
   };
   const phase = stale ? 'stale' : state.phase;
   set($('live'), 'data-phase', phase);
-  $('live').lastElementChild.textContent = words[phase];
+  $('live').lastElementChild.textContent = texts[phase];
   set($('live'), 'title', state.at ? `The server last answered ${span(now - state.at)} ago.${
-    state.heard ? ` The Kubernetes API last spoke to it ${span(now - state.heard)} ago.` : ''}` : null);
+    state.contact ? ` Its last contact with the Kubernetes API was ${span(now - state.contact)} ago.` : ''}` : null);
   if (state.phase === 'starting') $('empty').textContent = 'The server is reading the cluster…';
   $('old').hidden = !isOld && !stale;
   $('retry').hidden = !isOld;
   document.body.classList.toggle('is-old', (isOld && model !== null) || Boolean(stale));
   if (stale) {
     write($('old').firstElementChild,
-      `The server has not heard from the Kubernetes API for ${span(now + skew - stale)}. What you see is that old.`);
+      `The server has had no contact with the Kubernetes API for ${span(now + skew - stale)}. What you see is that old.`);
   }
   if (isOld) {
     const wait = Math.max(0, Math.ceil((state.next - now) / 1000));
@@ -219,7 +218,7 @@ addEventListener('hashchange', () => model && choose(chosen()));
 addEventListener('keydown', (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || $('keys').open) return;
   if (event.key === 'Escape' && event.target !== $('query')) {
-    if (seek.query) seek.query = '';
+    if (search.query) search.query = '';
     else forget();
     if (model) summary();
     return;
@@ -246,6 +245,6 @@ function jump(step) {
 }
 
 showTheme($('theme'));
-const feed = follow({ show, tell });
-$('retry').addEventListener('click', () => feed.retry());
+const connection = follow({ show, notify: showState });
+$('retry').addEventListener('click', () => connection.retry());
 setInterval(tick, 1000);

@@ -2,9 +2,9 @@
 
 import { make, mark } from './dom.js';
 import { age, ends } from './faults.js';
-import { facts } from './gangs.js';
+import { gangFields } from './gangs.js';
 import { detail } from './live.js';
-import { clock, count, far, faultName, gpus, number, port, reason, span, statusName } from './words.js';
+import { clock, count, far, faultName, gpus, number, port, reason, span, statusName } from './format.js';
 
 export class Detail {
   #pane;
@@ -111,7 +111,7 @@ export class Detail {
     ].flat();
   }
 
-  /** links leads to items, and says how many more there are. */
+  /** links leads to items, and counts those that are left out. */
   #links(items, most = 12) {
     if (!items.length) return '';
     return make('span', { class: 'links' }, items.slice(0, most).map((i) => this.#link(i)),
@@ -126,7 +126,7 @@ export class Detail {
   #gang(item) {
     return [
       this.#title(item),
-      list(facts(item, (at) => this.#ago(at), (i) => this.#link(i))),
+      list(gangFields(item, (at) => this.#ago(at), (i) => this.#link(i))),
       item.nodes.length ? [make('h3', {}, `${count(item.nodes.length, 'node')}, by rank`),
         make('div', { class: 'ranks' }, this.#links(item.nodes, 200))] : '',
     ].flat();

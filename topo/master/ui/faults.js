@@ -1,14 +1,14 @@
 // The list of what is wrong: by kind, by switch, by node.
 
 import { make, rove } from './dom.js';
-import { advice, clock, count, far, faultTitle, number, port, span } from './words.js';
+import { advice, clock, count, far, faultTitle, number, port, span } from './format.js';
 
 const FIRST = 40; // Rows of a kind before "more".
 const CLUSTER = 4; // Ports of one switch that are named together.
 
 /**
- * age writes since when a fault is there: as the server says, else since this
- * page first saw it. Of what was there already nobody knows.
+ * age writes since when a fault is there: as the server reports, else since this
+ * page first showed it. The age of what was there already is unknown.
  */
 export function age(fault, now) {
   if (fault.since !== undefined) return span(now - fault.since);
@@ -120,13 +120,13 @@ export class Faults {
 /** shape is the mark of a kind: what makes a node degraded, and what does not. */
 const shape = (kind) => (kind === 'node-not-ready' ? 'notready' : kind === 'unseen' || kind === 'ignored' ? 'note' : 'degraded');
 
-/** ends says where a cable should go and where it goes. */
+/** ends is where a cable should go and where it goes. */
 export function ends(fault) {
   const f = fault.finding;
   if (fault.note) return make('span', { class: 'ends' }, fault.note);
   if (!f) return '';
   if (f.other) {
-    return make('span', { class: 'ends' }, make('small', {}, f.kind === 'duplicate' ? 'also on ' : 'others say '), f.other);
+    return make('span', { class: 'ends' }, make('small', {}, f.kind === 'duplicate' ? 'also on ' : 'others report '), f.other);
   }
   if (!f.expected && !f.found) return '';
   const part = (word, s, cls) => s && make('span', { class: cls }, make('small', {}, `${word} `), far(s));

@@ -1,8 +1,8 @@
-// The list of gangs: by state, those first that somebody should look at.
+// The list of gangs: by state, those first that need attention.
 
-import { STATES } from './crew.js';
 import { make, mark, rove } from './dom.js';
-import { number, span, stateAdvice } from './words.js';
+import { number, span, stateAdvice } from './format.js';
+import { STATES } from './model.js';
 
 const FIRST = 60; // Rows of a state before "more".
 
@@ -103,12 +103,12 @@ export class Gangs {
   }
 }
 
-/** facts is all about one gang, as rows of a list; ago writes a time that goes on. */
-export function facts(g, ago, link) {
+/** gangFields is all about one gang, as rows of a list; ago writes a time that goes on. */
+export function gangFields(g, ago, link) {
   return [
     ['For', g.since ? ago(g.since) : ''],
     ['Why', g.reason],
-    ['Refused', g.rejected ? ['for ', ago(g.rejected)] : ''],
+    ['Rejected', g.rejected ? ['for ', ago(g.rejected)] : ''],
     ['Pods', `${number(g.running)} of ${number(g.members)} run${g.bound > g.running ? `, ${number(g.bound)} have a node` : ''}${
       g.least ? `; ${number(g.least)} must` : ''}`],
     ['GPUs', g.gpus ? number(g.gpus) : 'none'],

@@ -17,11 +17,11 @@ function after(map, item) {
 
 /** last is the last row's first node, or the last group, in an item. */
 function last(map, item) {
-  const kids = children(map, item);
-  if (!kids.length) return item;
-  if (!item.isLeaf) return last(map, kids.at(-1));
+  const inner = children(map, item);
+  if (!inner.length) return item;
+  if (!item.isLeaf) return last(map, inner.at(-1));
   const columns = columnsOf(map, item);
-  return kids[Math.floor((kids.length - 1) / columns) * columns];
+  return inner[Math.floor((inner.length - 1) / columns) * columns];
 }
 
 const columnsOf = (map, group) =>

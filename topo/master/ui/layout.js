@@ -130,7 +130,7 @@ export function widths(roots, size, share, least, set) {
 
 /**
  * stretch widens nodes as far as the rows of boxes, which stay as they are,
- * leave room for. page is what arrange said.
+ * leave room for. page is the result of arrange.
  */
 export function stretch(model, size, page, width, least) {
   const { roots, leaves } = model;

@@ -1,4 +1,4 @@
-// Keeps the document current: streams what changes, reads it again, and says
+// Keeps the document current: streams what changes, reads it again, and reports
 // how old it is. The only module that talks to the server.
 
 const QUIET = 45_000; // With no word for that long, ask.
@@ -6,14 +6,14 @@ const OLD = 75_000; // And from then on what is shown counts as old.
 const LIMIT = 20_000; // No answer takes longer.
 
 /**
- * follow calls show(topology, gangs, ahead) when either document is new, and tell(state) whenever the
- * state changed: {phase, at, heard, next}, phase being connecting, starting (the
+ * follow calls show(topology, gangs, ahead) when either document is new, and notify(state) whenever the
+ * state changed: {phase, at, contact, next}, phase being connecting, starting (the
  * server reads the cluster), live, polling (no stream) or old; at is when the
- * server last answered, heard when the API server last spoke to it and next when
+ * server last answered, contact when it last had contact with the API server and next when
  * it will be asked again, in milliseconds, 0 for unknown.
  */
-export function follow({ show, tell }) {
-  const state = { phase: 'connecting', at: 0, heard: 0, next: 0 };
+export function follow({ show, notify }) {
+  const state = { phase: 'connecting', at: 0, contact: 0, next: 0 };
   let tag = '';
   const known = new Map(); // Paths to what was read last.
   let stream = null;
@@ -25,9 +25,9 @@ export function follow({ show, tell }) {
   let pause = 1000;
   let last = 0;
 
-  const say = (phase) => {
+  const report = (phase) => {
     state.phase = phase;
-    tell({ ...state });
+    notify({ ...state });
   };
 
   const plan = (ms) => {
@@ -39,7 +39,7 @@ export function follow({ show, tell }) {
   const alive = () => {
     state.at = Date.now();
     failures = 0;
-    say(streaming ? 'live' : 'polling');
+    report(streaming ? 'live' : 'polling');
   };
 
   // fetched asks for a document; it is parsed only if it is another one.
@@ -63,23 +63,23 @@ export function follow({ show, tell }) {
     last = Date.now();
     const began = performance.now();
     try {
-      const [whole, crew] = await Promise.all([fetched('v1/topology'), fetched('v1/gangs')]);
+      const [whole, gangs] = await Promise.all([fetched('v1/topology'), fetched('v1/gangs')]);
       const { answer } = whole;
       if (answer.status === 503 && !tag) {
         state.at = Date.now();
-        say('starting');
+        report('starting');
         plan(2000);
         return;
       }
-      for (const { ok, status } of [answer, crew.answer]) {
+      for (const { ok, status } of [answer, gangs.answer]) {
         if (!ok) throw new Error(`the server answers ${status}`);
       }
       const age = answer.headers.get('heddle-contact-age');
-      state.heard = age === null ? 0 : Date.now() - 1000 * Number(age);
-      const next = `${whole.tag} ${crew.tag}`;
+      state.contact = age === null ? 0 : Date.now() - 1000 * Number(age);
+      const next = `${whole.tag} ${gangs.tag}`;
       const sent = Date.parse(answer.headers.get('date') ?? '');
       if (next !== tag) {
-        const docs = [await parsed(whole), await parsed(crew)];
+        const docs = [await parsed(whole), await parsed(gangs)];
         tag = next;
         show(...docs, Number.isNaN(sent) ? 0 : sent - Date.now());
       }
@@ -89,7 +89,7 @@ export function follow({ show, tell }) {
       plan(QUIET);
     } catch {
       failures++;
-      say(Date.now() - state.at > OLD || failures > 1 || !tag ? 'old' : state.phase);
+      report(Date.now() - state.at > OLD || failures > 1 || !tag ? 'old' : state.phase);
       plan(Math.min(30_000, 1000 * 2 ** Math.min(failures, 5)));
     } finally {
       reading = false;
@@ -119,7 +119,7 @@ export function follow({ show, tell }) {
     stream.addEventListener('generation', changed);
     stream.onerror = () => {
       streaming = false;
-      if (state.phase === 'live') say('polling');
+      if (state.phase === 'live') report('polling');
       plan(500);
       // After an answer that is no stream the browser gives up for good.
       if (stream.readyState === EventSource.CLOSED) setTimeout(open, Math.min(30_000, 1000 * 2 ** Math.min(failures + 1, 5)));

@@ -3,7 +3,7 @@
 
 import { make, mark, set, tally } from './dom.js';
 import { SIZES, SMALLEST, arrange, box, eighths, fit, room, sized, stretch, widths } from './layout.js';
-import { count, gangsOf, gpus, number, reason, statusName } from './words.js';
+import { count, gangsOf, gpus, number, reason, statusName } from './format.js';
 
 const NEAR = 500; // Pixels beyond the window in which nodes are made.
 const MANY = 10_000; // With more nodes than that, those far away are unmade.
@@ -58,7 +58,7 @@ export class FabricMap {
     return holder.cells.get(id)?.el;
   }
 
-  /** show draws a model; what is there already and says the same is not touched. */
+  /** show draws a model; what is there already and is the same is not touched. */
   show(model) {
     const firstTime = this.#size < 0;
     const grown = this.#model.leaves.length !== model.leaves.length || this.#model.nodes.length !== model.nodes.length;
@@ -91,7 +91,7 @@ export class FabricMap {
   }
 
   #box(item) {
-    const kids = make('div', { role: 'group' });
+    const inner = make('div', { role: 'group' });
     const name = make('span', { class: 'name' });
     const marks = make('span', { class: 'marks' });
     const free = make('span', { class: 'free' });
@@ -99,8 +99,8 @@ export class FabricMap {
     const head = make('div', { class: 'head', 'aria-hidden': 'true' },
       make('i', { class: 'twist' }), make('span', { class: 'kind' }, item.kind), name, marks, free, meter);
     const el = make('div', { class: 'box', role: 'treeitem', tabindex: '-1', 'aria-expanded': 'true', 'aria-selected': 'false' },
-      head, kids);
-    const view = { el, kids, name, marks, free, meter, item, cells: new Map(), filled: false, open: true, stamp: '' };
+      head, inner);
+    const view = { el, inner, name, marks, free, meter, item, cells: new Map(), filled: false, open: true, stamp: '' };
     this.#views.set(item.id, view);
     this.#of.set(el, item);
     return view;
@@ -111,7 +111,7 @@ export class FabricMap {
     view.item = item;
     view.el.classList.toggle('leaf', item.isLeaf);
     view.el.classList.toggle('top', item.depth === 0);
-    view.kids.className = item.isLeaf ? 'cells' : 'boxes';
+    view.inner.className = item.isLeaf ? 'cells' : 'boxes';
     const stamp = [item.prefix, item.short, item.gpus.free, item.gpus.offered, item.gpus.total, ...Object.values(item.counts)].join();
     if (stamp !== view.stamp) {
       view.stamp = stamp;
@@ -119,7 +119,7 @@ export class FabricMap {
     }
     if (!item.isLeaf) {
       if (was.isLeaf) this.#clear(view);
-      this.#children(view.kids, item.child);
+      this.#children(view.inner, item.child);
     } else if (view.filled) {
       this.#refill(view);
     } else {
@@ -149,22 +149,22 @@ export class FabricMap {
     view.filled = true;
     const all = document.createDocumentFragment();
     for (const item of view.item.child) all.append(this.#cell(view, item).el);
-    view.kids.append(all);
+    view.inner.append(all);
   }
 
   #empty(view) {
-    if (view.filled && !view.kids.contains(document.activeElement)) this.#clear(view);
+    if (view.filled && !view.inner.contains(document.activeElement)) this.#clear(view);
   }
 
   #clear(view) {
     if (!view.filled) return;
     view.filled = false;
     view.cells.clear();
-    view.kids.replaceChildren();
+    view.inner.replaceChildren();
   }
 
   #refill(view) {
-    let at = view.kids.firstElementChild;
+    let at = view.inner.firstElementChild;
     for (const item of view.item.child) {
       const known = view.cells.get(item.id);
       const cell = known ?? this.#cell(view, item);
@@ -176,7 +176,7 @@ export class FabricMap {
       cell.item = item;
       this.#of.set(cell.el, item);
       if (cell.el === at) at = at.nextElementSibling;
-      else view.kids.insertBefore(cell.el, at);
+      else view.inner.insertBefore(cell.el, at);
     }
     while (at) {
       const next = at.nextElementSibling;
@@ -250,8 +250,8 @@ export class FabricMap {
       if (remake) this.#clear(view);
       const b = box(leaf.child.length, size, share - 18 * leaf.depth, least);
       view.el.style.width = `${b.w}px`;
-      view.kids.style.setProperty('--columns', b.columns);
-      view.kids.style.setProperty('--rows', b.rows);
+      view.inner.style.setProperty('--columns', b.columns);
+      view.inner.style.setProperty('--rows', b.rows);
       set(view.el, 'data-room', room(leaf, b.w));
     }
     this.#fillNear();
@@ -328,7 +328,7 @@ export class FabricMap {
 
   #shine() {
     const lit = this.#found ?? this.#marked;
-    this.#root.classList.toggle('seeking', lit !== null);
+    this.#root.classList.toggle('searching', lit !== null);
     for (const view of this.#views.values()) {
       view.el.classList.toggle('hit', lit?.has(view.item.id) ?? false);
       for (const [id, cell] of view.cells) cell.el.classList.toggle('hit', lit?.has(id) ?? false);

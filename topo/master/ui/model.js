@@ -1,6 +1,6 @@
 // The document of v1/topology as items that know their place. Pure.
 
-import { faultOrder, reason, statusKey } from './words.js';
+import { faultOrder, gangText, reason, statusKey } from './format.js';
 
 /**
  * build indexes a document. earlier is the model before, from which it learns
@@ -10,7 +10,7 @@ export function build(doc, earlier, now) {
   const model = {
     roots: [], groups: [], nodes: [], byId: new Map(),
     counts: doc.nodes, gpus: doc.gpus, levels: doc.levels ?? [],
-    stale: doc.staleSince ? Date.parse(doc.staleSince) : 0, // Since when the server hears nothing.
+    stale: doc.staleSince ? Date.parse(doc.staleSince) : 0, // Since when the server has no contact.
     faults: [], first: new Map(), leaves: [],
   };
   model.roots = family(doc.tree ?? [], null, model);
@@ -162,30 +162,69 @@ function shorten(items, nameOf) {
 function collect(doc, model, earlier, now) {
   const add = (fault) => {
     const was = earlier?.first.get(fault.key);
-    // What was there at the first look has been there for nobody knows how long.
+    // The age of what was there at the first load is unknown.
     fault.seen = was ?? (earlier ? { at: now, exact: true } : { at: now, exact: false });
     model.first.set(fault.key, fault.seen);
     model.faults.push(fault);
     const owner = model.byId.get(`node:${fault.node}`);
     if (!owner) return;
     owner.faults.push(fault);
-    if (fault.finding) owner.text += ` ${fault.words}`;
+    if (fault.finding) owner.text += ` ${fault.text}`;
   };
   for (const n of model.nodes) {
     for (const r of n.reasons) {
       if (r.count) continue; // Its findings follow.
-      add({ kind: r.kind, node: n.name, since: r.since ? Date.parse(r.since) : undefined, key: `${r.kind} ${n.name}`, words: '' });
+      add({ kind: r.kind, node: n.name, since: r.since ? Date.parse(r.since) : undefined, key: `${r.kind} ${n.name}`, text: '' });
     }
   }
   for (const f of doc.findings ?? []) {
     const key = [f.kind, f.node, f.id, f.port, f.rail, f.plane, f.other].join(' ');
-    const words = [f.kind, f.hca, f.found?.id, f.found?.name, f.expected?.id, f.expected?.name, f.other].join(' ').toLowerCase();
-    add({ kind: f.kind, node: f.node, finding: f, since: f.since ? Date.parse(f.since) : undefined, key, words });
+    const text = [f.kind, f.hca, f.found?.id, f.found?.name, f.expected?.id, f.expected?.name, f.other].join(' ').toLowerCase();
+    add({ kind: f.kind, node: f.node, finding: f, since: f.since ? Date.parse(f.since) : undefined, key, text });
   }
   for (const r of doc.ignored ?? []) {
-    add({ kind: 'ignored', node: r.name, note: r.reason, key: `ignored ${r.name}`, words: '' });
+    add({ kind: 'ignored', node: r.name, note: r.reason, key: `ignored ${r.name}`, text: '' });
   }
   const rank = new Map(faultOrder.map((k, i) => [k, i]));
   const at = (f) => rank.get(f.kind) ?? rank.size;
   model.faults.sort((a, b) => at(a) - at(b));
+}
+
+/** STATES are a gang's, those first that need attention. */
+export const STATES = ['Unknown', 'Queued', 'Starting', 'Running', 'Succeeded'];
+
+/** addGangs adds the gangs of a document to a model. */
+export function addGangs(doc, model) {
+  model.unwatched = Boolean(doc.unwatched);
+  model.gangs = (doc.gangs ?? []).map((g) => gang(g, model));
+  for (const g of model.gangs) {
+    model.byId.set(g.id, g);
+    for (const node of g.nodes) {
+      node.gangs.push(g);
+      node.text += ` ${g.name.toLowerCase()}`;
+      node.stamp += ` ${g.name}`;
+    }
+  }
+  return model;
+}
+
+function gang(g, model) {
+  const name = `${g.namespace}/${g.name}`;
+  const nodes = g.nodes.map((n) => model.byId.get(`node:${n}`)).filter(Boolean);
+  const item = {
+    id: `gang:${name}`, isGang: true, isNode: false, kind: 'gang', name, namespace: g.namespace, short: g.name, parent: null,
+    state: g.state, status: g.state.toLowerCase(), reason: g.reason ?? '',
+    since: g.since ? Date.parse(g.since) : 0, rejected: g.rejectedSince ? Date.parse(g.rejectedSince) : 0,
+    least: g.minMember, members: g.members, bound: g.bound, running: g.running, gpus: g.gpus,
+    nodes, missing: g.nodes.filter((n) => !model.byId.has(`node:${n}`)), group: null,
+    // What is lit in the map: its nodes, and the boxes that they are in.
+    lit: new Set(nodes.flatMap((n) => [n.id, n.parent.id])),
+  };
+  for (let at = nodes[0]?.parent; at && g.group && !item.group; at = at.parent) {
+    if (at.kind === g.group.kind && at.name === g.group.name) item.group = at;
+  }
+  item.text = ['gang', name, g.state, g.group?.name].join(' ').toLowerCase();
+  item.stamp = JSON.stringify(g) + (item.group?.id ?? '');
+  item.where = gangText(item);
+  return item;
 }

@@ -5,7 +5,7 @@ const NAMES = { system: 'as the system', light: 'light', dark: 'dark' };
 
 const theme = () => document.documentElement.dataset.theme ?? 'system';
 
-/** showTheme says on the button which theme it is. */
+/** showTheme shows the theme on the button. */
 export function showTheme(button) {
   button.dataset.theme = theme();
   button.title = `Theme: ${NAMES[theme()]} (t)`;

@@ -1,7 +1,7 @@
 // What the pointer or the focus is on, in a few lines.
 
 import { make, mark } from './dom.js';
-import { count, gangsOf, gpus, reason, statusName } from './words.js';
+import { count, gangsOf, gpus, reason, statusName } from './format.js';
 
 export class Tip {
   #el;
@@ -35,8 +35,8 @@ export class Tip {
   #show(target) {
     const item = this.#map.item(target);
     const owner = item && this.#map.element(item.id);
-    // A box says what its head says; only where the head is hidden or short is there more to tell.
-    // A card says all there is.
+    // A box has the text of its head; the tip adds what the head hides or shortens.
+    // A large node shows everything itself.
     if (!item || (item.isNode && this.#map.size === 5) || (!item.isNode && target.closest('.head') === null && owner.dataset.room !== '0' && target !== owner)) {
       this.#hide();
       return;

@@ -33,7 +33,7 @@ type container struct {
 	request quota.Request
 }
 
-// parseRequest reads a pod's limits. The error is quota.ErrNone for a pod that
+// parseRequest reads a pod's limits. The error is quota.ErrNoShare for a pod that
 // requests no share, or names the container.
 func parseRequest(pod *corev1.Pod, c *config.NodeConfig) (*Request, error) {
 	var r Request

@@ -26,7 +26,7 @@ const (
 	maxRails = 128
 )
 
-// Node is what a server says about one node.
+// Node is what a server has about one node.
 type Node struct {
 	Name string `json:"name"`
 	// Path are its groups, top first.
@@ -222,7 +222,7 @@ func (l *limit) Read(b []byte) (int, error) {
 	if l.left < 0 {
 		return 0, errLong
 	}
-	// One byte more than allowed tells "just as long" from "longer".
+	// One byte more than allowed distinguishes "just as long" from "longer".
 	if int64(len(b)) > l.left+1 {
 		b = b[:l.left+1]
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/worker"
 )
 
-// How far an answer is believed, in percent: a server knows what was planned.
+// The confidence in an answer, in percent: a server knows what was planned.
 const (
 	confidenceFresh = 80
 	confidenceOld   = 40

@@ -14,7 +14,7 @@ type Transport interface {
 	Close() error
 }
 
-// ErrNoAnswer is what a Transport returns if nobody answered in time.
+// ErrNoAnswer is what a Transport returns if no answer came in time.
 var ErrNoAnswer = errors.New("no answer")
 
 // Neighbor is the node at the other end of a cable.
@@ -82,7 +82,7 @@ func (a *agent) portInfo(ctx context.Context, port int, path ...byte) (PortInfo,
 }
 
 // neighbor is who is behind the local port: two SMPs at hop 1. A node that
-// refuses its description is still a neighbor.
+// rejects the request for its description is still a neighbor.
 func (a *agent) neighbor(ctx context.Context, port byte) (Neighbor, error) {
 	info, err := a.nodeInfo(ctx, port)
 	if err != nil {

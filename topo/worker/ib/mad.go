@@ -107,13 +107,13 @@ type PortInfo struct {
 var (
 	errShort  = errors.New("shorter than a MAD")
 	errOther  = errors.New("not the answer to this request")
-	errStatus = errors.New("refused")
+	errStatus = errors.New("rejected")
 	errValue  = errors.New("impossible value")
 	errRoute  = errors.New("path of too many hops")
 )
 
-// request is a Get of one attribute from the node at the end of path, whose
-// elements are the ports to leave by.
+// request is a Get of one attribute from the node at the end of path: the
+// ports to leave by.
 func request(tid uint32, attribute uint16, modifier uint32, path []byte) (MAD, error) {
 	var m MAD
 	if len(path) > longestPath {
@@ -131,7 +131,7 @@ func request(tid uint32, attribute uint16, modifier uint32, path []byte) (MAD, e
 	return m, nil
 }
 
-// Answers tells whether b is an answer to request: of its transaction, class
+// Answers reports whether b is an answer to request: of its transaction, class
 // and attribute. Kernels put their own mark into the upper half of the
 // transaction's number.
 func (m *MAD) Answers(b []byte) bool {

@@ -33,8 +33,8 @@ type Source struct {
 	open func(device string) (Transport, error)
 	pace time.Duration
 
-	// mu guards calls: one entry for each port ever asked. A call whose
-	// driver is stuck is not repeated.
+	// mu guards calls: one entry for each port ever asked. A call with
+	// a stuck driver is not repeated.
 	mu    sync.Mutex
 	calls map[worker.PortKey]*bounded.Call[Neighbor]
 }

@@ -36,7 +36,7 @@ const (
 	offRegVersion  = 22
 )
 
-// The kernel repeats a request that nobody answers. A switch answers within
+// The kernel repeats a request without an answer. A switch answers within
 // a few milliseconds.
 const (
 	umadTimeoutMS = 200
@@ -65,7 +65,7 @@ func encodeUMAD(agent uint32, m *MAD) [umadLength]byte {
 	return b
 }
 
-// decodeUMAD reads what the kernel gave. It tells whether that ends the
+// decodeUMAD reads what the kernel gave. It reports whether that ends the
 // exchange: an answer, or the request itself come back with an error. Late
 // answers to earlier requests do not.
 func decodeUMAD(b []byte, m *MAD) (answer MAD, done bool, err error) {

@@ -54,15 +54,15 @@ const (
 	Elsewhere
 )
 
-// Neighbor is what one frame says.
+// Neighbor is the content of one frame.
 type Neighbor struct {
 	// Chassis and Port are the identities, as text.
 	Chassis, Port ID
-	// PortDescription and SystemName are for people; empty if not said.
+	// PortDescription and SystemName are for people; empty if not in the frame.
 	PortDescription, SystemName string
-	// TTL is how long this holds; 0 means that the neighbor says goodbye.
+	// TTL is how long this holds; 0 means that the neighbor shuts down.
 	TTL time.Duration
-	// Bridge tells whether the neighbor says that it forwards frames.
+	// Bridge is set if the neighbor forwards frames.
 	Bridge bool
 	Scope  Scope
 }
@@ -71,7 +71,7 @@ var (
 	errNotLLDP = errors.New("not an LLDP frame")
 	errShort   = errors.New("cut short")
 	errOrder   = errors.New("chassis, port and time to live must come first, in this order")
-	errTwice   = errors.New("said twice")
+	errTwice   = errors.New("appears twice")
 )
 
 // Parse reads one Ethernet frame.

@@ -138,7 +138,7 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%d bytes of name", len(n.SystemName))
 		}
 		var tab table
-		tab.hear(n, time.Unix(0, 0))
+		tab.update(n, time.Unix(0, 0))
 		if got := tab.neighbors(time.Unix(0, 0)); (len(got) == 1) != (n.TTL > 0) {
 			t.Errorf("%d neighbors", len(got))
 		}
@@ -255,10 +255,10 @@ func TestFloodIsBounded(t *testing.T) {
 	var tab table
 	now := time.Unix(0, 0)
 	for i := range 1000 {
-		tab.hear(Neighbor{Chassis: ID{MAC, string(rune(i))}, TTL: time.Hour, Scope: NearestNonTPMR}, now)
+		tab.update(Neighbor{Chassis: ID{MAC, string(rune(i))}, TTL: time.Hour, Scope: NearestNonTPMR}, now)
 	}
 	want := Neighbor{Chassis: ID{MAC, "leaf"}, TTL: time.Minute, Bridge: true}
-	tab.hear(want, now)
+	tab.update(want, now)
 	if got := tab.neighbors(now); len(got) != maxNeighbors || got[0] != want {
 		t.Errorf("%d neighbors, first %+v", len(got), got[0])
 	}

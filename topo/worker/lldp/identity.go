@@ -34,7 +34,7 @@ type ID struct {
 	Text string
 }
 
-// Unique tells whether other switches are not meant to have the same one.
+// Unique reports whether other switches are not meant to have the same one.
 func (id ID) Unique() bool { return id.Kind == MAC || id.Kind == Network }
 
 const (
@@ -102,8 +102,8 @@ func word(b []byte) string {
 }
 
 // SwitchID is the neighbor's identity as a switch. An identity that a switch
-// made up may be another's too, and is told apart by the system's name;
-// contested says that also a unique one was heard under two names.
+// made up may be another's too, and is distinguished by the system's name;
+// contested means that also a unique one was received under two names.
 func (n *Neighbor) SwitchID(contested bool) string {
 	if (n.Chassis.Unique() && !contested) || n.SystemName == "" || n.SystemName == n.Chassis.Text {
 		return n.Chassis.Text

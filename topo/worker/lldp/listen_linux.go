@@ -7,22 +7,25 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
 // socket is a packet socket that receives LLDP frames of one network device.
 type socket struct {
 	netdev string
-	index  uint32
+	index  int
 	file   *os.File
 	raw    syscall.RawConn
+	// links asks in the network namespace that the socket was opened in.
+	links *netlink.Handle
 }
 
 // Listen opens a packet socket on a network device and joins LLDP's groups
 // there, so that the device's filter lets their frames through. It needs
 // CAP_NET_RAW, and the network namespace that has the device.
 func Listen(netdev string) (Conn, error) {
-	// Protocol 0 receives nothing until bind says which device.
+	// Protocol 0 receives nothing until bind names the device.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if errors.Is(err, unix.EPERM) {
 		return nil, fmt.Errorf("packet socket: %w; it needs CAP_NET_RAW", err)
@@ -31,27 +34,26 @@ func Listen(netdev string) (Conn, error) {
 		return nil, fmt.Errorf("packet socket: %w", err)
 	}
 	s := &socket{netdev: netdev, file: os.NewFile(uintptr(fd), "lldp")}
-	if s.index, err = s.lookup(fd); err == nil {
-		err = s.join(fd)
-	}
-	if err == nil {
-		s.raw, err = s.file.SyscallConn()
-	}
-	if err != nil {
-		return nil, errors.Join(err, s.file.Close())
+	if err := s.open(fd); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
-func (s *socket) lookup(fd int) (uint32, error) {
-	request, err := unix.NewIfreq(s.netdev)
+func (s *socket) open(fd int) (err error) {
+	if s.links, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		return fmt.Errorf("rtnetlink socket: %w", err)
+	}
+	link, err := s.links.LinkByName(s.netdev)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	if err := unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, request); err != nil {
-		return 0, err
+	s.index = link.Attrs().Index
+	if err := s.join(fd); err != nil {
+		return err
 	}
-	return request.Uint32(), nil
+	s.raw, err = s.file.SyscallConn()
+	return err
 }
 
 // join leaves no group behind: the kernel takes the socket out of all of them
@@ -67,7 +69,7 @@ func (s *socket) join(fd int) error {
 			return fmt.Errorf("join a multicast group: %w", err)
 		}
 	}
-	err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: networkOrder(EtherType), Ifindex: int(s.index)})
+	err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: networkOrder(EtherType), Ifindex: s.index})
 	if err != nil {
 		return fmt.Errorf("bind: %w", err)
 	}
@@ -98,27 +100,21 @@ func (s *socket) Receive(b []byte) (n int, err error) {
 }
 
 // Running implements [Conn].
-func (s *socket) Running() (running bool, err error) {
-	var failure error
-	err = s.raw.Control(func(fd uintptr) {
-		var index uint32
-		if index, failure = s.lookup(int(fd)); failure != nil {
-			return
-		}
-		if index != s.index {
-			failure = errors.New("another network device has the name now")
-			return
-		}
-		request, err := unix.NewIfreq(s.netdev)
-		if failure = err; failure != nil {
-			return
-		}
-		if failure = unix.IoctlIfreq(int(fd), unix.SIOCGIFFLAGS, request); failure == nil {
-			running = request.Uint16()&unix.IFF_RUNNING != 0
-		}
-	})
-	return running, errors.Join(err, failure)
+func (s *socket) Running() (bool, error) {
+	link, err := s.links.LinkByName(s.netdev)
+	switch {
+	case err != nil:
+		return false, err
+	case link.Attrs().Index != s.index:
+		return false, errors.New("another network device has the name now")
+	}
+	return link.Attrs().RawFlags&unix.IFF_RUNNING != 0, nil
 }
 
 // Close implements [Conn].
-func (s *socket) Close() error { return s.file.Close() }
+func (s *socket) Close() error {
+	if s.links != nil {
+		s.links.Close()
+	}
+	return s.file.Close()
+}

@@ -16,7 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/worker"
 )
 
-// firstFrame is how long a switch may take to say something after a socket
+// firstFrame is how long a switch may take to send a frame after a socket
 // opened or a link came up: the standard's interval is 30 s.
 const firstFrame = 35 * time.Second
 
@@ -25,7 +25,7 @@ type Conn interface {
 	// Receive waits for a frame and returns its length; longer ones than b
 	// are cut. ErrDown means that the device went down, and may come up again.
 	Receive(b []byte) (int, error)
-	// Running tells whether the link is up. An error means that this is no
+	// Running reports whether the link is up. An error means that this is no
 	// longer the device of that name.
 	Running() (bool, error)
 	// Close ends a Receive that waits.
@@ -39,7 +39,7 @@ var ErrDown = errors.New("the network device is down")
 type Options struct {
 	// Listen opens a network device; nil: a packet socket.
 	Listen func(netdev string) (Conn, error)
-	// Changed is called after a neighbor came, changed or said goodbye. It
+	// Changed is called after a neighbor came, changed or went away. It
 	// must not block.
 	Changed func()
 	// Log gets bad frames at debug level; nil discards.
@@ -64,7 +64,7 @@ type listener struct {
 	table  table
 	// since is when frames could first come.
 	since time.Time
-	// up is what Running said last.
+	// up is what Running reported last.
 	up bool
 	// done is closed when the goroutine has ended.
 	done chan struct{}
@@ -93,7 +93,7 @@ func (s *Source) Kind() v1alpha1.Source { return v1alpha1.SourceLLDP }
 // Close stops listening everywhere.
 func (s *Source) Close() error { return s.follow(nil, nil) }
 
-// Look tells who was heard last, and from now on listens on the devices of
+// Discover reports the neighbors received last, and from now on listens on the devices of
 // these ports and no others.
 func (s *Source) Discover(_ context.Context, q worker.Query) worker.Report {
 	var r worker.Report
@@ -155,7 +155,7 @@ func (s *Source) follow(wanted map[string]bool, fault func(netdev string, err er
 		s.mu.Lock()
 		s.listeners[netdev] = l
 		s.mu.Unlock()
-		go s.hear(l)
+		go s.receive(l)
 	}
 	return errors.Join(errs...)
 }
@@ -180,7 +180,7 @@ func (s *Source) stale(wanted map[string]bool) (gone []*listener) {
 	return gone
 }
 
-// link notes whether the link is up. What was heard before it went down is no
+// link notes whether the link is up. What was received before it went down is no
 // longer known: the cable may be in another port when it comes up.
 func (l *listener) link(up bool) {
 	if up && !l.up {
@@ -192,8 +192,8 @@ func (l *listener) link(up bool) {
 	l.up = up
 }
 
-// hear takes frames until the connection is closed.
-func (s *Source) hear(l *listener) {
+// receive takes frames until the connection is closed.
+func (s *Source) receive(l *listener) {
 	defer close(l.done)
 	buf := make([]byte, maxFrame)
 	for {
@@ -218,7 +218,7 @@ func (s *Source) hear(l *listener) {
 		}
 		s.mu.Lock()
 		l.up = true
-		changed := l.table.hear(neighbor, time.Now())
+		changed := l.table.update(neighbor, time.Now())
 		s.mu.Unlock()
 		if changed {
 			s.changed()
@@ -226,7 +226,7 @@ func (s *Source) hear(l *listener) {
 	}
 }
 
-// contested lists the switch identities that this node hears under two names:
+// contested lists the switch identities that this node receives under two names:
 // two switches that were given one address.
 func (s *Source) contested(now time.Time) map[ID]bool {
 	name, out := map[ID]string{}, map[ID]bool{}
@@ -243,47 +243,47 @@ func (s *Source) contested(now time.Time) map[ID]bool {
 
 // port enters what is known about one port.
 func (s *Source) port(r *worker.Report, p *worker.Port, now time.Time, contested map[ID]bool, failed map[string]bool) {
-	doubt := worker.Unknown
+	why := worker.Unknown
 	for _, netdev := range p.Netdevs {
 		l := s.listeners[netdev]
 		if l == nil {
 			if failed[netdev] {
-				doubt = worker.Unavailable
+				why = worker.Unavailable
 			}
 			continue
 		}
-		heard := l.table.neighbors(now)
-		if len(heard) == 0 {
-			doubt = max(doubt, l.doubt(p, now))
+		neighbors := l.table.neighbors(now)
+		if len(neighbors) == 0 {
+			why = max(why, l.absence(p, now))
 			continue
 		}
-		best := &heard[0]
+		best := &neighbors[0]
 		end := worker.Link{
 			PortKey:    p.Key(),
 			Switch:     v1alpha1.Switch{ID: best.SwitchID(contested[best.Chassis]), Name: best.SystemName},
 			SwitchPort: best.SwitchPort(), Confidence: 100,
 		}
-		if len(heard) > 1 && likelier(best, &heard[1]) == 0 {
+		if len(neighbors) > 1 && likelier(best, &neighbors[1]) == 0 {
 			end.Confidence = ambiguous
-			r.Skip(netdev, fmt.Sprintf("two switches are heard, %s and %s; one cable has one other end",
-				best.Chassis.Text, heard[1].Chassis.Text))
+			r.Skip(netdev, fmt.Sprintf("frames of two switches, %s and %s; one cable has one other end",
+				best.Chassis.Text, neighbors[1].Chassis.Text))
 		}
 		r.Links = append(r.Links, end)
 		return
 	}
 	if len(p.Netdevs) == 0 && !p.Up() {
-		doubt = worker.Unavailable
+		why = worker.Unavailable
 	}
-	if doubt != worker.Unknown {
-		r.Without(p.Key(), doubt)
+	if why != worker.Unknown {
+		r.Without(p.Key(), why)
 	}
 }
 
 // ambiguous is the confidence, in percent, in a switch that is one of several.
 const ambiguous = 60
 
-// doubt says why nothing was heard.
-func (l *listener) doubt(p *worker.Port, now time.Time) worker.Absence {
+// absence is why there is no neighbor.
+func (l *listener) absence(p *worker.Port, now time.Time) worker.Absence {
 	switch {
 	case !l.up || !p.Up():
 		return worker.Unavailable

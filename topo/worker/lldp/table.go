@@ -11,7 +11,7 @@ import (
 // other end; hubs and chatty firmware add a few.
 const maxNeighbors = 8
 
-// table is the neighbors heard on one network device.
+// table is the neighbors of one network device.
 type table struct {
 	entries []entry
 }
@@ -21,9 +21,9 @@ type entry struct {
 	expires time.Time
 }
 
-// hear takes a frame in and tells whether that changed anything but the time
-// until which the neighbor is believed.
-func (t *table) hear(n Neighbor, now time.Time) (changed bool) {
+// update takes a frame in and reports whether that changed anything but the
+// time until which the neighbor is known.
+func (t *table) update(n Neighbor, now time.Time) (changed bool) {
 	t.expire(now)
 	i := slices.IndexFunc(t.entries, func(e entry) bool { return e.Chassis == n.Chassis && e.Port == n.Port })
 	switch {
@@ -50,7 +50,7 @@ func (t *table) expire(now time.Time) {
 	t.entries = slices.DeleteFunc(t.entries, func(e entry) bool { return !now.Before(e.expires) })
 }
 
-// neighbors are those believed now, the likeliest switch first.
+// neighbors are those known now, the likeliest switch first.
 func (t *table) neighbors(now time.Time) []Neighbor {
 	t.expire(now)
 	out := make([]Neighbor, len(t.entries))

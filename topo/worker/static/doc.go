@@ -1,4 +1,4 @@
-// Package static reads a file in which people say which groups a node is in
+// Package static reads a file in which people write which groups a node is in
 // and which switch each of its rails leads to.
 //
 // It owns the file's form and what is wrong with it: it is strict, and names

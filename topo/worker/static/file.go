@@ -63,13 +63,13 @@ func Parse(file string, text []byte) (map[string]Node, error) {
 	return p.nodes, nil
 }
 
-// maxFaults bounds what is said about one file.
+// maxFaults bounds the faults reported of one file.
 const maxFaults = 20
 
 type parser struct {
 	file   string
 	faults []error
-	// parents are the groups that stand in another, with the line that says so.
+	// parents are the groups that stand in another, with the line that has it.
 	parents map[string]parent
 	nodes   map[string]Node
 }
@@ -124,7 +124,7 @@ func (p *parser) root(n *yaml.Node) {
 	}
 }
 
-// section calls each for every key of a mapping; each says whether it knows
+// section calls each for every key of a mapping; each reports whether it knows
 // the key.
 func (p *parser) section(n *yaml.Node, at string, each func(key, value *yaml.Node) bool) {
 	if n.Kind != yaml.MappingNode {
@@ -183,7 +183,7 @@ func (p *parser) groups(n *yaml.Node) {
 	})
 }
 
-// under notes that one group stands in another, and refuses a second one.
+// under notes that one group stands in another, and rejects a second one.
 func (p *parser) under(n *yaml.Node, at, name, upper string) {
 	known, ok := p.parents[name]
 	if ok && known.name != upper {
@@ -297,7 +297,7 @@ func number(s string) (r v1alpha1.Rail, ok bool) {
 	return r, ok
 }
 
-// cycles refuses groups that stand in themselves, each circle once.
+// cycles rejects groups that stand in themselves, each circle once.
 func (p *parser) cycles(n *yaml.Node) {
 	done := map[string]bool{}
 	for name := range p.parents {

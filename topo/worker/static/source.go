@@ -12,7 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/worker"
 )
 
-// Confidence is how far a file is believed, in percent: people write what
+// Confidence is the confidence in a file, in percent: people write what
 // should be.
 const Confidence = 80
 
@@ -39,7 +39,7 @@ func New(log *slog.Logger) *Source {
 // Kind implements [worker.Source].
 func (s *Source) Kind() v1alpha1.Source { return v1alpha1.SourceStatic }
 
-// Look says what the file says about the node.
+// Discover reports what the file has about the node.
 func (s *Source) Discover(ctx context.Context, q worker.Query) worker.Report {
 	var r worker.Report
 	path := string(q.Topology.StaticFile)

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
-	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/internal/kube"
 )
 
 const (
@@ -25,7 +25,7 @@ const (
 	completionTimeout = 3 * time.Second
 )
 
-// Flags say which API server to ask, as kubectl's do.
+// Flags choose the API server, as kubectl's do.
 type Flags struct {
 	kubeconfig, context string
 }
@@ -59,7 +59,7 @@ func (f *Flags) Client() (*rest.RESTClient, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
-	return nodesync.ClientFor(config, "heddle")
+	return kube.ClientFor(config, "heddle")
 }
 
 func (f *Flags) completeContexts(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {

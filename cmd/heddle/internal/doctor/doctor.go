@@ -65,14 +65,14 @@ Exit code 1 if there is a problem; notes are not problems.`,
 	return c
 }
 
-// flags say what to read.
+// flags name what to read.
 type flags struct {
 	machine         source.Flags
 	api             cluster.Flags
 	node, pluginURL string
 }
 
-// input is what the checks look at.
+// input is what the checks read.
 type input struct {
 	// machine and its configuration; nil if none was read.
 	machine *source.Subject

@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write the outputs in docs/troubleshooti
 
 const (
 	machines = "../../../../test/machines/"
-	page     = "../../../../docs/troubleshooting.md"
+	docs     = "../../../../docs/troubleshooting.md"
 )
 
 func doctor(t *testing.T, args ...string) (string, error) {
@@ -29,9 +29,9 @@ func doctor(t *testing.T, args ...string) (string, error) {
 }
 
 // TestOutputsInTheDocs runs every `heddle doctor` that docs/troubleshooting.md
-// shows, and compares what it prints with what the page says.
+// shows, and compares the output with the document.
 func TestOutputsInTheDocs(t *testing.T) {
-	b, err := os.ReadFile(page)
+	b, err := os.ReadFile(docs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,13 +58,13 @@ func TestOutputsInTheDocs(t *testing.T) {
 		fresh += open + command + "\n" + out + end + rest
 	}
 	if *update {
-		if err := os.WriteFile(page, []byte(fresh), 0o644); err != nil {
+		if err := os.WriteFile(docs, []byte(fresh), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
 	if diff := cmp.Diff(string(b), fresh); diff != "" {
-		t.Errorf("the page and the program differ (-page +program; -update writes it):\n%s", diff)
+		t.Errorf("the docs and the program differ (-docs +program; -update writes it):\n%s", diff)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 const waits = "\nnote  Node gpu-1\n  card 3: native until ml/train ends, then sgpu\n"
 
 func TestCardsOfTheDevicePlugin(t *testing.T) {
-	tells := report.Report{
+	reports := report.Report{
 		Node: "gpu-1",
 		Cards: []report.Card{
 			{Index: 2, UUID: "GPU-c", Mode: "sgpu", Wanted: "sgpu", Cordoned: true},
@@ -24,7 +24,7 @@ func TestCardsOfTheDevicePlugin(t *testing.T) {
 		},
 		Strangers: []string{"GPU-x"},
 	}
-	out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--device-plugin", answering(t, tells))
+	out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--device-plugin", answering(t, reports))
 	if err != nil {
 		t.Errorf("notes are no problems: %v", err)
 	}
@@ -66,15 +66,15 @@ func TestCardsOfTheNode(t *testing.T) {
 	n.Status.Conditions[0].Status = corev1.ConditionFalse
 	n.Annotations = nil
 	if out, _ := doctor(t, "--node", "gpu-1", "--kubeconfig", path); strings.Contains(out, "card 3") {
-		t.Errorf("says what was:\n%s", out)
+		t.Errorf("reports a condition that no longer holds:\n%s", out)
 	}
-	// Who asks both hears it once.
+	// What both report is shown once.
 	n.Status.Conditions[0].Status = corev1.ConditionTrue
-	tells := report.Report{Node: "gpu-1", Cards: []report.Card{
+	reports := report.Report{Node: "gpu-1", Cards: []report.Card{
 		{Index: 3, UUID: "GPU-d", Mode: "native", Wanted: "sgpu", Until: "ml/train ends"},
 	}}
-	out, _ = doctor(t, "--machine", machines+"dgx-h100.json", "--node", "gpu-1", "--kubeconfig", path, "--device-plugin", answering(t, tells))
+	out, _ = doctor(t, "--machine", machines+"dgx-h100.json", "--node", "gpu-1", "--kubeconfig", path, "--device-plugin", answering(t, reports))
 	if strings.Count(out, waits) != 1 {
-		t.Errorf("said %d times:\n%s", strings.Count(out, waits), out)
+		t.Errorf("shown %d times:\n%s", strings.Count(out, waits), out)
 	}
 }

@@ -25,7 +25,7 @@ func TestNamesThatTheDevicePluginServes(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name   string
-		tells  []report.Resource
+		serves []report.Resource
 		config string
 		want   string
 	}{
@@ -42,7 +42,7 @@ func TestNamesThatTheDevicePluginServes(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			args := []string{
 				"--machine", machines + "dgx-h100.json",
-				"--device-plugin", answering(t, report.Report{Node: "gpu-1", Resources: tt.tells}),
+				"--device-plugin", answering(t, report.Report{Node: "gpu-1", Resources: tt.serves}),
 			}
 			if tt.config != "" {
 				args = append(args, "--config", directory(t, map[string]string{"version": "v1", "cluster-config": tt.config}))

@@ -169,16 +169,16 @@ func rejectedRemedy(kind string) string {
 	return ""
 }
 
-// checkUnrecorded explains containers of which the device plugin has lost
-// everything but their pod's annotation.
+// checkUnrecorded explains containers of which the device plugin has lost the
+// checkpoint entry and the CDI spec.
 func checkUnrecorded(all []report.Binding) []finding.Finding {
 	var found []finding.Finding
 	for i := range all {
 		if b := &all[i]; b.Unrecorded {
 			found = append(found, problem("pod "+podName(b.Namespace, b.Pod, b.UID),
-				"the checkpoint entry and the CDI spec of container "+b.Container+" were lost; its GPUs are those that the "+
-					"pod's annotation names, and no other pod gets them",
-				"It runs on. When it starts again its GPUs are chosen again; to have that now, delete the pod."))
+				"the checkpoint entry and the CDI spec of container "+b.Container+" were lost; no other pod gets the GPUs "+
+					"that it may have until the pod is gone",
+				"It runs on. Delete the pod: its controller makes another, with GPUs that are in the checkpoint."))
 		}
 	}
 	return found
@@ -246,8 +246,6 @@ func pluginRemedy(name string) string {
 		return "The file was set aside beside itself, as .corrupt; or, for a cordon, see the Node's annotation."
 	case "modes-file", "cordon-file":
 		return "See --state-dir: it must be on a disk that is writable and not full. Until then no GPU changes its mode."
-	case "unrecorded":
-		return "Delete the pod: its controller makes another, with GPUs that are in the checkpoint."
 	case "shares":
 		return "Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and GPUs are exclusive."
 	case "config":

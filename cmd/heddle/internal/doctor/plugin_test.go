@@ -52,21 +52,21 @@ func docReport() report.Report {
 
 // TestBindings compares with what docs/troubleshooting.md shows.
 func TestBindings(t *testing.T) {
-	b, err := os.ReadFile(page)
+	b, err := os.ReadFile(docs)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, want, ok := strings.Cut(string(b), "```text\nRESOURCE")
 	want, _, more := strings.Cut(want, "```")
 	if !ok || !more {
-		t.Fatal("the page has no example")
+		t.Fatal("the document has no example")
 	}
 	out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--device-plugin", answering(t, docReport()))
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if !strings.HasSuffix(out, "\nRESOURCE"+want) {
-		t.Errorf("the page and the program differ (-page +program):\n%s", cmp.Diff("\nRESOURCE"+want, out))
+		t.Errorf("the document and the program differ (-docs +program):\n%s", cmp.Diff("\nRESOURCE"+want, out))
 	}
 }
 
@@ -137,7 +137,7 @@ func TestDevicePluginThatDoesNotAnswer(t *testing.T) {
 	t.Cleanup(hangs.Close)
 	for name, url := range map[string]string{
 		"gone": gone.URL, "hangs": hangs.URL, "another program": answering(t, map[string]string{"status": "ok"}),
-		"no such page": answering(t, nil) + "/elsewhere", "no address": "::",
+		"no such path": answering(t, nil) + "/elsewhere", "no address": "::",
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--device-plugin", url)

@@ -153,7 +153,7 @@ func (s schedulers) check(pods []corev1.Pod, cfg *config.NodeConfig) []finding.F
 	return []finding.Finding{f}
 }
 
-// asksForGPUs tells whether a pod asks for GPUs, MIG devices or shares.
+// asksForGPUs reports whether a pod asks for GPUs, MIG devices or shares.
 func asksForGPUs(p *corev1.Pod, cfg *config.NodeConfig) bool {
 	mig := cfg.Domains.VendorKey("mig-")
 	return slices.ContainsFunc(slices.Concat(p.Spec.InitContainers, p.Spec.Containers), func(c corev1.Container) bool {

@@ -12,7 +12,7 @@ import (
 )
 
 // schedulerConfig is the documented configuration, shortened; mineConfig is
-// somebody's whose default scheduler has the plugin.
+// one in which the default scheduler has the plugin.
 const (
 	schedulerConfig = `kind: KubeSchedulerConfiguration
 profiles:
@@ -48,13 +48,13 @@ func TestOtherSchedulers(t *testing.T) {
 		})
 	}
 	const gpu = "nvidia.com/gpu"
-	ours, theirs := asks("ml", "a", "heddle-scheduler", gpu), asks("ml", "b", "default-scheduler", gpu)
+	own, other := asks("ml", "a", "heddle-scheduler", gpu), asks("ml", "b", "default-scheduler", gpu)
 	done, static := asks("ml", "done", "default-scheduler", gpu), asks("ml", "static", "default-scheduler", gpu)
 	done.Status.Phase = corev1.PodSucceeded
 	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
 	first := asks("ml", "init", "volcano", "nvidia.com/mig-1g.10gb")
 	first.Spec.InitContainers, first.Spec.Containers = first.Spec.Containers, nil
-	many := []corev1.Pod{ours}
+	many := []corev1.Pod{own}
 	for i := range 7 {
 		many = append(many, asks("ml", fmt.Sprintf("b-%d", i), "", gpu))
 	}
@@ -65,12 +65,12 @@ func TestOtherSchedulers(t *testing.T) {
 		where []corev1.Pod
 		want  []string
 	}{
-		{"all are its own", []corev1.Pod{ours, asks("kube-system", "dns", "default-scheduler", "")}, []corev1.Pod{runs("heddle-scheduler")}, nil},
-		{"it does not run", []corev1.Pod{ours, theirs}, nil, nil},
-		{"both on one node", []corev1.Pod{ours, theirs, done, static}, []corev1.Pod{runs("heddle-scheduler")}, []string{
+		{"all are its own", []corev1.Pod{own, asks("kube-system", "dns", "default-scheduler", "")}, []corev1.Pod{runs("heddle-scheduler")}, nil},
+		{"it does not run", []corev1.Pod{own, other}, nil, nil},
+		{"both on one node", []corev1.Pod{own, other, done, static}, []corev1.Pod{runs("heddle-scheduler")}, []string{
 			"problem  heddle-scheduler", "  another scheduler bound 1 pod with GPUs here: default-scheduler: ml/b", do,
 		}},
-		{"none is its own", []corev1.Pod{theirs, first}, []corev1.Pod{runs("heddle-scheduler")}, []string{
+		{"none is its own", []corev1.Pod{other, first}, []corev1.Pod{runs("heddle-scheduler")}, []string{
 			"note  heddle-scheduler", "  another scheduler bound 2 pods with GPUs here: default-scheduler: ml/b; volcano: ml/init", do,
 		}},
 		{"a share of a GPU", []corev1.Pod{asks("ml", "s", "hami-scheduler", "nvidia.com/sgpu")}, []corev1.Pod{runs("heddle-scheduler")}, []string{
@@ -80,11 +80,11 @@ func TestOtherSchedulers(t *testing.T) {
 			"problem  heddle-scheduler",
 			"  another scheduler bound 7 pods with GPUs here: default-scheduler: ml/b-0, ml/b-1, ml/b-2, ml/b-3, ml/b-4, 2 more", do,
 		}},
-		{"it is the default scheduler", []corev1.Pod{theirs, ours}, []corev1.Pod{runs("mine")}, []string{
+		{"it is the default scheduler", []corev1.Pod{other, own}, []corev1.Pod{runs("mine")}, []string{
 			"problem  heddle-scheduler", "  another scheduler bound 1 pod with GPUs here: heddle-scheduler: ml/a",
 			strings.ReplaceAll(do, ": heddle-scheduler,", ": default-scheduler,"),
 		}},
-		{"its configuration cannot be read", []corev1.Pod{theirs}, []corev1.Pod{runs("broken")}, []string{
+		{"its configuration cannot be read", []corev1.Pod{other}, []corev1.Pod{runs("broken")}, []string{
 			"note  heddle-scheduler", "  another scheduler bound 1 pod with GPUs here: default-scheduler: ml/b " +
 				"(its own name is taken to be heddle-scheduler: scheduler.yaml is no KubeSchedulerConfiguration)", do,
 		}},

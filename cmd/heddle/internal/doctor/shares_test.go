@@ -18,7 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
-	"github.com/heddle-dev/heddle/deviceplugin/binder"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -64,27 +64,27 @@ func sharedReport() report.Report {
 
 // TestShares compares with what docs/troubleshooting.md shows.
 func TestShares(t *testing.T) {
-	b, err := os.ReadFile(page)
+	b, err := os.ReadFile(docs)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, want, ok := strings.Cut(string(b), "```text\nPOD")
 	want, _, more := strings.Cut(want, "```")
 	if !ok || !more {
-		t.Fatal("the page has no example")
+		t.Fatal("the document has no example")
 	}
 	out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--device-plugin", answering(t, sharedReport()))
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if !strings.HasSuffix(out, "\nPOD"+want) {
-		t.Errorf("the page and the program differ (-page +program):\n%s\n%s", cmp.Diff("\nPOD"+want, out), out)
+		t.Errorf("the document and the program differ (-docs +program):\n%s\n%s", cmp.Diff("\nPOD"+want, out), out)
 	}
 }
 
 func TestSharesWithFindings(t *testing.T) {
 	since := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
-	refusal := func(kind string) report.Report {
+	rejection := func(kind string) report.Report {
 		return report.Report{Refused: []report.Refusal{{
 			Namespace: "ml", Pod: "x", Container: "main", Kind: kind, Reason: "card 7: 2 GiB of 80 left; needs 4", Since: since,
 		}}}
@@ -97,10 +97,10 @@ func TestSharesWithFindings(t *testing.T) {
 		want    []string
 		not     string
 	}{
-		{"no room", refusal(binder.RefusedFull), true, []string{head + "It starts when there is room."}, ""},
-		{"an invalid request", refusal(binder.RefusedRequest), true, []string{head + "Correct its limits or annotations"}, ""},
-		{"an invalid choice", refusal(binder.RefusedAllocation), true, []string{head + "Its scheduler chose so."}, ""},
-		{"no choice", refusal(binder.RefusedUnscheduled), true, []string{head + "Use a scheduler that knows shared GPUs"}, ""},
+		{"no room", rejection(allocate.RejectedFull), true, []string{head + "It starts when there is room."}, ""},
+		{"an invalid request", rejection(allocate.RejectedRequest), true, []string{head + "Correct its limits or annotations"}, ""},
+		{"an invalid choice", rejection(allocate.RejectedAllocation), true, []string{head + "Its scheduler chose so."}, ""},
+		{"no choice", rejection(allocate.RejectedUnscheduled), true, []string{head + "Use a scheduler that knows shared GPUs"}, ""},
 		{
 			"a cordoned GPU without consumers",
 			report.Report{
@@ -177,10 +177,10 @@ func TestSharesWithFindings(t *testing.T) {
 		{
 			"a container without a checkpoint entry",
 			report.Report{Bindings: []report.Binding{{
-				Namespace: "ml", Pod: "x", Container: "main", Unrecorded: true, Shares: []allocation.Share{{UUID: card7, VCore: 1, MemoryMiB: 100}},
+				Namespace: "ml", Pod: "x", Container: "main", Unrecorded: true, GPUs: []string{card7},
 			}}},
 			true,
-			[]string{"problem  pod ml/x\n  the checkpoint entry and the CDI spec of container main were lost; its GPUs are those that the pod's annotation names"},
+			[]string{"problem  pod ml/x\n  the checkpoint entry and the CDI spec of container main were lost; no other pod gets the GPUs that it may have"},
 			"",
 		},
 		{

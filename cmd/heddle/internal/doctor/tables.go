@@ -129,8 +129,8 @@ func gib(mib int64) string {
 	return strconv.FormatFloat(math.Round(float64(mib)/1024*10)/10, 'f', -1, 64)
 }
 
-// gpus are GPUs by index, with the start of their UUIDs: GPU-01234567 tells the
-// GPUs of a node apart as well as the whole.
+// gpus are GPUs by index, with the start of their UUIDs: GPU-01234567
+// is unique on a node.
 func gpus(uuids []string, index map[string]int) string {
 	const short = 12
 	sorted := slices.SortedStableFunc(slices.Values(uuids), func(a, b string) int {

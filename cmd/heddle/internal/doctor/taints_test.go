@@ -96,7 +96,7 @@ func TestTaintsThroughTheAPI(t *testing.T) {
 func TestEffectsOfATaint(t *testing.T) {
 	pods := []corev1.Pod{pod("default", "train-0", nil)}
 	for effect, want := range map[string]struct {
-		says  string
+		text  string
 		wrong bool
 	}{
 		"NoSchedule":       {"these could not come back:", true},
@@ -107,7 +107,7 @@ func TestEffectsOfATaint(t *testing.T) {
 			dir := directory(t, map[string]string{"version": "v1", "cluster-config": "taints: {effect: " + effect + "}"})
 			out, err := doctor(t, "taints", "--if", "gpuProduct", "--node", "gpu-1", "--config", dir,
 				"--kubeconfig", serve(t, h20Node(), pods))
-			if !strings.Contains(out, want.says) || errors.Is(err, cli.ErrFindings) != want.wrong {
+			if !strings.Contains(out, want.text) || errors.Is(err, cli.ErrFindings) != want.wrong {
 				t.Errorf("error %v, output %q", err, out)
 			}
 		})

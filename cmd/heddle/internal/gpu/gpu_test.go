@@ -19,12 +19,12 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 )
 
-// server is an API server with one Node and, where tells is set, its device
+// server is an API server with one Node and, where reports is set, its device
 // plugin.
 type server struct {
-	t     *testing.T
-	node  corev1.Node
-	tells *report.Report
+	t       *testing.T
+	node    corev1.Node
+	reports *report.Report
 	// others is how many writes another client makes first.
 	others int
 	writes []string
@@ -55,7 +55,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(s.node)
 	case "GET /api/v1/pods":
 		list := &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
-		if s.tells != nil {
+		if s.reports != nil {
 			p := corev1.Pod{}
 			p.Namespace, p.Name = "heddle-system", "dp-x"
 			p.Labels = map[string]string{"app.kubernetes.io/name": "heddle-device-plugin"}
@@ -64,7 +64,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		answer(list)
 	case "GET /api/v1/namespaces/heddle-system/pods/dp-x:9999/proxy/v1/bindings":
-		answer(s.tells)
+		answer(s.reports)
 	default:
 		s.fail(w, http.StatusNotFound, metav1.StatusReasonNotFound)
 	}
@@ -93,9 +93,9 @@ func (s *server) run(args ...string) (string, error) {
 	return out, err
 }
 
-func newServer(t *testing.T, cordoned string, tells *report.Report) *server {
+func newServer(t *testing.T, cordoned string, reports *report.Report) *server {
 	t.Helper()
-	s := &server{t: t, tells: tells}
+	s := &server{t: t, reports: reports}
 	s.node.APIVersion, s.node.Kind, s.node.Name, s.node.ResourceVersion = "v1", "Node", "gpu-1", "7"
 	if cordoned != "" {
 		s.node.Annotations = map[string]string{wellknown.CordonedGPUs: cordoned}
@@ -115,7 +115,7 @@ func TestCordon(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		cordoned string
-		tells    *report.Report
+		reports  *report.Report
 		others   int
 		args     []string
 		writes   []string
@@ -174,7 +174,7 @@ func TestCordon(t *testing.T) {
 		{"an argument too few", "", two(), 0, []string{"cordon", "gpu-1"}, nil, "", "accepts 2 arg(s), received 1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := newServer(t, tt.cordoned, tt.tells)
+			s := newServer(t, tt.cordoned, tt.reports)
 			s.others = tt.others
 			out, err := s.run(tt.args...)
 			if diff := cmp.Diff(tt.writes, s.writes); diff != "" {
@@ -189,9 +189,9 @@ func TestCordon(t *testing.T) {
 
 func TestList(t *testing.T) {
 	for _, tt := range []struct {
-		name  string
-		tells *report.Report
-		want  string
+		name    string
+		reports *report.Report
+		want    string
 	}{
 		{"all is known", two(), `GPU  UUID   MODE    CORDONED  PENDING
 0    GPU-a  native  no        -
@@ -206,7 +206,7 @@ GPU  UUID   MODE  CORDONED  PENDING
 `},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			out, err := newServer(t, "GPU-c,GPU-b", tt.tells).run("list", "gpu-1")
+			out, err := newServer(t, "GPU-c,GPU-b", tt.reports).run("list", "gpu-1")
 			if diff := cmp.Diff(tt.want, out); diff != "" || err != nil {
 				t.Errorf("error %v (-want +got):\n%s", err, diff)
 			}

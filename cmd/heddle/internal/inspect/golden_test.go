@@ -235,7 +235,7 @@ func TestMissingLabelsAreReported(t *testing.T) {
 			}
 			if tt.silent != "" && strings.Contains("\n"+stdout+stderr, "\n"+tt.silent) ||
 				tt.silent == unsure && strings.Contains(stderr, unsure) {
-				t.Errorf("says %q:\n%s%s", tt.silent, stdout, stderr)
+				t.Errorf("unexpected %q:\n%s%s", tt.silent, stdout, stderr)
 			}
 		})
 	}

@@ -22,7 +22,7 @@ import (
 // Host is the value of --machine that means this host.
 const Host = "host"
 
-// Flags say where to read from.
+// Flags name where to read from.
 type Flags struct {
 	machine, node, config string
 	labels                nodeLabels
@@ -84,7 +84,7 @@ type Subject struct {
 	Unsure string
 }
 
-// Of says which Node the machine is, as the API server knows it.
+// Of sets the Node that the machine is, as the API server knows it.
 func (f *Flags) Of(node string, labels map[string]string) {
 	f.node, f.labels = node, labels
 	if f.labels == nil {

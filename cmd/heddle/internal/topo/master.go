@@ -30,7 +30,7 @@ const (
 	maxAnswer = 128 << 20
 )
 
-// master is the flags that say where topo-master is and, for one with
+// master is the flags that name where topo-master is and, for one with
 // --tls-cert and --authenticate, how to ask it.
 type master struct {
 	cluster                       cluster.Flags

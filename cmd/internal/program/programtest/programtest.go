@@ -58,15 +58,15 @@ func Run(
 			}
 			var stdout, stderr bytes.Buffer
 			err := run(t.Context(), c.Args, &stdout, &stderr)
-			said := stderr.String()
+			printed := stderr.String()
 			if err != nil {
-				said += err.Error()
+				printed += err.Error()
 			}
 			if c.Err != nil && !errors.Is(err, c.Err) || c.Err == nil && (err == nil) != (c.Stderr == "") {
 				t.Errorf("error %v, want %v", err, c.Err)
 			}
-			if !strings.Contains(stdout.String(), c.Stdout) || !strings.Contains(said, c.Stderr) {
-				t.Errorf("stdout %q\nstderr and error %q", stdout.String(), said)
+			if !strings.Contains(stdout.String(), c.Stdout) || !strings.Contains(printed, c.Stderr) {
+				t.Errorf("stdout %q\nstderr and error %q", stdout.String(), printed)
 			}
 		})
 	}

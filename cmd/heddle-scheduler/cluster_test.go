@@ -1,0 +1,266 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/component-base/metrics"
+	fwk "k8s.io/kube-scheduler/framework"
+	kube "k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"k8s.io/kubernetes/pkg/scheduler/profile"
+
+	"github.com/heddle-dev/heddle/topo/scheduler/plugin"
+)
+
+const gpu = "nvidia.com/gpu"
+
+// cluster is the whole scheduler on an API server in memory.
+type cluster struct {
+	testing.TB
+	client *fake.Clientset
+	plugin *plugin.Plugin
+	stop   func()
+	// registry has the plugin's metrics.
+	registry metrics.KubeRegistry
+	// version is the last resourceVersion that the test gave out.
+	version atomic.Int64
+	writes  sync.Mutex
+}
+
+// start runs the scheduler with the documented configuration, and with what the
+// test wants of the plugin's arguments.
+func start(tb testing.TB, args string, nodes ...*corev1.Node) *cluster {
+	tb.Helper()
+	return startFrom(tb, documented, args, nodes...)
+}
+
+func startFrom(tb testing.TB, file, args string, nodes ...*corev1.Node) *cluster {
+	tb.Helper()
+	c := loaded(tb, file)
+	for i := range c.Profiles[0].PluginConfig {
+		if c.Profiles[0].PluginConfig[i].Name == plugin.Name {
+			c.Profiles[0].PluginConfig[i].Args = &runtime.Unknown{Raw: []byte(args), ContentType: runtime.ContentTypeJSON}
+		}
+	}
+	return startAs(tb, c, nodes...)
+}
+
+// startAs runs the scheduler with any configuration.
+func startAs(tb testing.TB, c *config.KubeSchedulerConfiguration, nodes ...*corev1.Node) *cluster {
+	tb.Helper()
+	w := &cluster{TB: tb, client: fake.NewClientset()}
+	if _, ok := tb.(*testing.B); ok {
+		// One that keeps no account of who owns which field, which costs more
+		// than all scheduling.
+		w.client = fake.NewSimpleClientset()
+	}
+	w.client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		create := action.(clienttesting.CreateAction)
+		if create.GetSubresource() != "binding" {
+			return false, nil, nil
+		}
+		binding := create.GetObject().(*corev1.Binding)
+		w.change(binding.Name, func(pod *corev1.Pod) {
+			if pod.Spec.NodeName != "" {
+				w.Errorf("pod %s is bound twice", pod.Name)
+			}
+			pod.Spec.NodeName = binding.Target.Name
+			for k, v := range binding.Annotations {
+				metav1.SetMetaDataAnnotation(&pod.ObjectMeta, k, v)
+			}
+		})
+		return true, binding, nil
+	})
+	// The tracker reads, patches and writes; no other write may come in between.
+	patch := clienttesting.ObjectReaction(w.client.Tracker())
+	w.client.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		w.writes.Lock()
+		defer w.writes.Unlock()
+		return patch(action)
+	})
+	for _, node := range nodes {
+		w.add(node)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	factory := kube.NewInformerFactory(w.client, 0, nil)
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: w.client.EventsV1()})
+	w.registry = metrics.NewKubeRegistry()
+	create := plugin.Factory(slog.New(slog.DiscardHandler), plugin.Process{Registerer: w.registry.Registerer()})
+	s, err := kube.New(ctx, w.client, factory, nil, profile.NewRecorderFactory(broadcaster),
+		kube.WithProfiles(c.Profiles...), kube.WithComponentConfigVersion(c.APIVersion),
+		kube.WithPodInitialBackoffSeconds(1), kube.WithPodMaxBackoffSeconds(1),
+		kube.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{
+			plugin.Name: func(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+				made, err := create(ctx, args, h)
+				if err == nil {
+					w.plugin = made.(*plugin.Plugin)
+				}
+				return made, err
+			},
+		}))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	if err := s.WaitForHandlersSync(ctx); err != nil {
+		tb.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); s.Run(ctx) }()
+	w.stop = sync.OnceFunc(func() {
+		stop()
+		<-done
+		if w.plugin != nil {
+			_ = w.plugin.Close()
+		}
+		factory.Shutdown()
+		broadcaster.Shutdown()
+	})
+	tb.Cleanup(w.stop)
+	return w
+}
+
+func (w *cluster) add(object runtime.Object) {
+	w.Helper()
+	if err := w.client.Tracker().Add(object); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *cluster) change(pod string, how func(*corev1.Pod)) {
+	w.writes.Lock()
+	defer w.writes.Unlock()
+	gvr := corev1.SchemeGroupVersion.WithResource("pods")
+	object, err := w.client.Tracker().Get(gvr, "default", pod)
+	if err != nil {
+		w.Error(err)
+		return
+	}
+	changed := object.(*corev1.Pod).DeepCopy()
+	how(changed)
+	// An informer takes an object of the same version for the same object.
+	changed.ResourceVersion = strconv.FormatInt(w.version.Add(1), 10)
+	if err := w.client.Tracker().Update(gvr, changed, "default"); err != nil {
+		w.Error(err)
+	}
+}
+
+func (w *cluster) delete(pod string) {
+	w.Helper()
+	if err := w.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "default", pod); err != nil {
+		w.Error(err)
+	}
+}
+
+func (w *cluster) pods() map[string]*corev1.Pod {
+	list, err := w.client.Tracker().List(corev1.SchemeGroupVersion.WithResource("pods"), corev1.SchemeGroupVersion.WithKind("Pod"), "default")
+	if err != nil {
+		w.Fatal(err)
+	}
+	pods := map[string]*corev1.Pod{}
+	for _, pod := range list.(*corev1.PodList).Items {
+		pods[pod.Name] = pod.DeepCopy()
+	}
+	return pods
+}
+
+// until waits for a state of the pods.
+func (w *cluster) until(what string, ok func(map[string]*corev1.Pod) bool) map[string]*corev1.Pod {
+	w.Helper()
+	deadline := time.After(20 * time.Second)
+	for {
+		pods := w.pods()
+		if ok(pods) {
+			return pods
+		}
+		select {
+		case <-deadline:
+			var lines []string
+			for name, pod := range pods {
+				lines = append(lines, fmt.Sprintf("%s %v on %q: %s", name, pod.Labels, pod.Spec.NodeName, why(pod)))
+			}
+			w.Fatalf("not %s:\n%s", what, strings.Join(lines, "\n"))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func why(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled {
+			return c.Message
+		}
+	}
+	return ""
+}
+
+func bound(pods map[string]*corev1.Pod, prefix string) (n int) {
+	for name, pod := range pods {
+		if strings.HasPrefix(name, prefix) && pod.Spec.NodeName != "" {
+			n++
+		}
+	}
+	return n
+}
+
+func node(name string, gpus int) *corev1.Node {
+	list := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("256Gi"),
+		corev1.ResourcePods: resource.MustParse("110"), gpu: *resource.NewQuantity(int64(gpus), resource.DecimalSI),
+	}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}},
+		Status: corev1.NodeStatus{
+			Capacity: list, Allocatable: list,
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		},
+	}
+}
+
+func pod(name string, gpus int, labels map[string]string) *corev1.Pod {
+	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
+	if gpus > 0 {
+		list[gpu] = *resource.NewQuantity(int64(gpus), resource.DecimalSI)
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: name, UID: uuid.NewUUID(), Labels: labels, CreationTimestamp: metav1.Now(),
+		},
+		Spec: corev1.PodSpec{
+			SchedulerName: "heddle-scheduler", Priority: new(int32),
+			Containers: []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Limits: list, Requests: list}}},
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
+	}
+}
+
+func gangLabels(name string, least int) map[string]string {
+	return map[string]string{
+		"pod-group.scheduling.sigs.k8s.io/name": name, "pod-group.scheduling.sigs.k8s.io/min-available": strconv.Itoa(least),
+	}
+}
+
+func args(more string) string {
+	if more == "" {
+		return `{"topoMaster": ""}`
+	}
+	return `{"topoMaster": "", ` + more + `}`
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A scheduler that was killed while it bound a gang finishes it: what is bound
+// had been let go together.
+func TestHalfBoundGangIsFinishedAfterARestart(t *testing.T) {
+	w := start(t, args(""), node("a", 4), node("b", 4))
+	for i := range 5 {
+		p := pod(fmt.Sprintf("x-%d", i), 1, gangLabels("x", 5))
+		if i < 2 {
+			p.Spec.NodeName = "a"
+		}
+		w.add(p)
+	}
+	w.until("all bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 5 })
+}
+
+// A gang that runs by half, since the scheduler was killed or members died, gets
+// the room that it alone lacks before one that has not begun, whichever is tried
+// first; unless that one has a higher priority.
+func TestHalfBoundGangComesFirst(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		priority int32
+		first    string
+	}{{"the same priority", 0, "x"}, {"a higher priority", 1, "eager"}} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := start(t, args(""))
+			sizes := map[string]int{"eager": 5, "x": 6}
+			add := func(gang string, i int) {
+				p := pod(fmt.Sprintf("%s-%d", gang, i), 1, gangLabels(gang, sizes[gang]))
+				if gang == "eager" {
+					p.Spec.Priority, p.Spec.PreemptionPolicy = &tt.priority, new(corev1.PreemptNever)
+				} else if i < 2 {
+					p.Spec.NodeName = "a"
+				}
+				w.add(p)
+			}
+			for i := range 5 {
+				add("eager", i)
+			}
+			w.until("the eager gang rejected", func(pods map[string]*corev1.Pod) bool { return why(pods["eager-4"]) != "" })
+			for i := range 6 {
+				add("x", i)
+			}
+			w.until("the other rejected", func(pods map[string]*corev1.Pod) bool { return why(pods["x-5"]) != "" })
+			// Six GPUs are free: for the four that x lacks, or for the eager gang.
+			w.add(node("a", 8))
+			pods := w.until(tt.first+" bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, tt.first) == sizes[tt.first] })
+			if n := bound(pods, "eager"); tt.first == "x" && n > 0 {
+				t.Errorf("%d of the eager gang have a node", n)
+			}
+		})
+	}
+}
+
+// A plan is a reservation: pods that come in between do not take its places.
+func TestPlainPodsDoNotTakeReservedNodes(t *testing.T) {
+	w := start(t, args(""), node("a", 4), node("b", 4), node("c", 4))
+	for i := range 8 {
+		w.add(pod(fmt.Sprintf("x-%d", i), 1, gangLabels("x", 8)))
+		if i%2 == 0 {
+			w.add(pod(fmt.Sprintf("plain-%d", i), 1, nil))
+		}
+	}
+	w.until("all bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 8 && bound(pods, "plain") == 4 })
+}
+
+func TestMembersBeyondTheMinimumFollow(t *testing.T) {
+	w := start(t, args(""), node("a", 5))
+	for i := range 6 {
+		w.add(pod(fmt.Sprintf("x-%d", i), 1, gangLabels("x", 4)))
+	}
+	pods := w.until("five bound and one rejected", func(pods map[string]*corev1.Pod) bool {
+		rejected := 0
+		for _, p := range pods {
+			if strings.Contains(why(p), "rejected by podgroup x") && p.Spec.NodeName == "" {
+				rejected++
+			}
+		}
+		return bound(pods, "x") == 5 && rejected == 1
+	})
+	if pods["x-5"].Spec.NodeName != "" {
+		t.Error("the last rank has a node, and a lower one has none")
+	}
+	w.add(node("b", 1))
+	w.until("all bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 6 })
+}
+
+// waiting-and-running counts members that run: one that is created again joins them.
+func TestMatchPolicies(t *testing.T) {
+	for _, tt := range []struct {
+		policy string
+		joins  bool
+	}{{"once-satisfied", true}, {"waiting-and-running", true}, {"only-waiting", false}} {
+		t.Run(tt.policy, func(t *testing.T) {
+			w := start(t, args(""), node("a", 4))
+			labels := gangLabels("x", 3)
+			labels["pod-group.scheduling.sigs.k8s.io/match-policy"] = tt.policy
+			for i := range 3 {
+				w.add(pod(fmt.Sprintf("x-%d", i), 1, labels))
+			}
+			w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 3 })
+			w.delete("x-1")
+			w.add(pod("x-1", 1, labels))
+			w.add(pod("plain", 1, nil)) // Comes after it: once it is bound, x-1 has had its turn.
+			pods := w.until("the plain pod bound", func(pods map[string]*corev1.Pod) bool {
+				return bound(pods, "plain") == 1 && (!tt.joins || bound(pods, "x") == 3)
+			})
+			if got := bound(pods, "x") == 3; got != tt.joins {
+				t.Errorf("x-1 joins: %t", got)
+			}
+		})
+	}
+}
+
+// Many gangs that together want more than there is: some run, none by half.
+func TestManyGangsAndTooLittleRoom(t *testing.T) {
+	var nodes []*corev1.Node
+	for i := range 8 {
+		nodes = append(nodes, node(fmt.Sprintf("n%d", i), 4))
+	}
+	w := start(t, args(""), nodes...)
+	const gangs, size = 8, 6
+	for i := range size {
+		for g := range gangs {
+			w.add(pod(fmt.Sprintf("g%d-%d", g, i), 1, gangLabels(fmt.Sprintf("g%d", g), size)))
+		}
+	}
+	for left := gangs; left > 0; {
+		whole := []string{}
+		w.until("five gangs, or all that are left", func(pods map[string]*corev1.Pod) bool {
+			whole = whole[:0]
+			for g := range gangs {
+				if name := fmt.Sprintf("g%d-", g); bound(pods, name) == size {
+					whole = append(whole, name)
+				}
+			}
+			return len(whole) >= min(5, left)
+		})
+		pods := w.pods()
+		for g := range gangs {
+			if n := bound(pods, fmt.Sprintf("g%d-", g)); n != 0 && n != size {
+				t.Fatalf("gang %d has %d of %d nodes", g, n, size)
+			}
+		}
+		for _, name := range whole {
+			for i := range size {
+				w.delete(fmt.Sprintf("%s%d", name, i))
+			}
+		}
+		left -= len(whole)
+	}
+}

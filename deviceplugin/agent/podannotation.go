@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
+)
+
+// staleFor is how long a watch may take to show what was written.
+const staleFor = 10 * time.Second
+
+// writtenPod is what was written to a pod, over what, and when.
+type writtenPod struct {
+	text, over string
+	at         time.Time
+}
+
+// annotatePods writes [wellknown.SGPUBound] where it differs from what the containers
+// have. Many pods may start at once: what ctx has no time for is written by
+// the next reconciliation.
+func (t *shares) annotatePods(ctx context.Context, pods []*corev1.Pod, incomplete bool) {
+	bound := t.bound()
+	live := make(map[types.UID]bool, len(pods))
+	for _, p := range pods {
+		live[p.UID] = true
+		text := ""
+		if b := bound[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]; b != nil && of(p, b.uid) {
+			if b.unrecorded {
+				continue // The annotation may be all that is left of what it has.
+			}
+			text = b.String()
+		}
+		if text == "" && incomplete {
+			continue
+		}
+		if ctx.Err() == nil && p.Annotations[wellknown.SGPUBound] != text {
+			t.annotatePod(ctx, p, text)
+		}
+	}
+	for uid := range t.annotated {
+		if !live[uid] {
+			delete(t.annotated, uid)
+		}
+	}
+	if ctx.Err() != nil {
+		t.wake()
+	}
+}
+
+// annotatePod writes the annotation of a pod that lives, unless the watch may not
+// have shown yet what was written.
+func (t *shares) annotatePod(ctx context.Context, p *corev1.Pod, text string) {
+	now := p.Annotations[wellknown.SGPUBound]
+	last, written := t.annotated[p.UID]
+	switch {
+	case p.DeletionTimestamp != nil, p.Status.Phase == corev1.PodSucceeded, p.Status.Phase == corev1.PodFailed:
+		return
+	case written && last.text == text && last.over == now && time.Since(last.at) < staleFor:
+		return
+	}
+	var value *string
+	if text != "" {
+		value = &text
+	}
+	key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+	if err := t.API.AnnotatePod(ctx, key, p.UID, map[string]*string{wellknown.SGPUBound: value}); err != nil {
+		t.wake()
+		if ctx.Err() == nil {
+			t.Log.WarnContext(ctx, "annotating a pod with its GPUs failed", "pod", key.String(), "err", err)
+		}
+		return
+	}
+	// What was there is the agent's if it is what it wrote; then a container got more.
+	if now != "" && now != last.text {
+		t.drifted(ctx, devicestate.Drift{Kind: devicestate.DriftAnnotation, Message: fmt.Sprintf(
+			"annotation %s of pod %s was not what its containers have, and is corrected", wellknown.SGPUBound, key)})
+	}
+	t.annotated[p.UID] = writtenPod{text, now, time.Now()}
+}
+
+// boundPod is the annotation of a pod, and its UID as the kubelet knows it.
+type boundPod struct {
+	allocation.Bound
+	uid string
+	// unrecorded: what a container of it has is lost.
+	unrecorded bool
+}
+
+func of(p *corev1.Pod, uid string) bool { return uid == "" || apiserver.HasUID(p, uid) }
+
+// bound are the annotations of all pods with shares.
+func (t *shares) bound() map[types.NamespacedName]*boundPod {
+	all := make(map[types.NamespacedName]*boundPod)
+	for _, b := range t.state.Allocations() {
+		if len(b.Shares) == 0 && !b.Unrecorded {
+			continue
+		}
+		key := types.NamespacedName{Namespace: b.Namespace, Name: b.Pod}
+		if all[key] == nil {
+			all[key] = &boundPod{uid: b.UID, Bound: allocation.Bound{
+				Version: allocation.Version, Node: t.NodeName, Containers: map[string]allocation.BoundContainer{},
+			}}
+		}
+		all[key].unrecorded = all[key].unrecorded || b.Unrecorded
+		all[key].Containers[b.Container] = allocation.BoundContainer{Shares: b.Shares, Policy: b.Policy, By: b.By}
+	}
+	return all
+}

@@ -1,0 +1,403 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
+	"github.com/heddle-dev/heddle/deviceplugin/server"
+	"github.com/heddle-dev/heddle/discovery/capacity"
+	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
+	"github.com/heddle-dev/heddle/internal/notify"
+)
+
+// NVMLPulse is one answer of a GPU to a cheap question.
+type NVMLPulse = nvml.Pulse
+
+// rdmaAt is the place of an RDMA resource in the configuration, -1 for none.
+func rdmaAt(c *config.NodeConfig, name string) int {
+	return slices.IndexFunc(c.RDMA.Resources, func(r config.RDMAResource) bool { return r.Name == name })
+}
+
+// served is one resource and its plugin.
+type served struct {
+	plugin *server.Plugin
+	// refresh gives the resource an inventory, reason is why not all of it can be
+	// had.
+	refresh func(*inventory.Inventory)
+	reason  func() string
+	// gpu is the resource if it is one of GPUs; shared tells whether it is one of
+	// replicas of shared GPUs.
+	gpu    *gpu.Resource
+	shared bool
+	past   past
+}
+
+// resources are those that are served.
+type resources struct {
+	*core
+	pods      podresources.PodResourcesListerClient
+	selectors *selectors
+	shares    *shares
+	// registered is set when a plugin registered or a kubelet follows its list.
+	registered notify.Signal
+
+	// withoutCDI is the loop's alone: that no shares are served was logged.
+	loggedWithoutCDI bool
+
+	mu     sync.Mutex // guards what follows
+	served map[string]*served
+	// counted tells whether the Node's status has the resource of percents, as far
+	// as that was asked.
+	counted, asked bool
+}
+
+func newResources(
+	c *core, pods podresources.PodResourcesListerClient, selectors *selectors, shares *shares,
+) *resources {
+	return &resources{
+		core: c, pods: pods, selectors: selectors, shares: shares, registered: notify.New(), served: map[string]*served{},
+	}
+}
+
+// update serves the resources that are missing, and gives all the inventory. What
+// containers have is served too: without that they could not start again once the
+// configuration has other names.
+func (a *resources) update(ctx context.Context, group *errgroup.Group, inv *inventory.Inventory) {
+	a.askCounted(ctx, inv)
+	a.logWithoutCDI(ctx)
+	gpus, hcas, slots := a.state.Resources()
+	for _, name := range slices.Concat(a.wanted(inv), gpus, hcas, slots) {
+		isHCAs := rdmaAt(inv.Config, name) >= 0 || slices.Contains(hcas, name)
+		// The answer to Allocate names what comes with every GPU, and the
+		// driver's spec says what that is; and the first list must be whole.
+		if a.all()[name] != nil || !isHCAs && (!a.driver.known() || !a.modes.Known()) {
+			continue
+		}
+		var s *served
+		switch {
+		case isHCAs:
+			s = a.serveHCAs(name)
+		case name == inv.Config.Resources.SGPU || slices.Contains(slots, name):
+			s = a.serveSlots(name)
+		case slices.Contains(a.shareNames(inv), name):
+			s = a.serveCounted(name, inv.Config)
+		default:
+			s = a.serveGPUs(name)
+		}
+		a.mu.Lock()
+		a.served[name] = s
+		a.mu.Unlock()
+		group.Go(func() error { return a.run(ctx, name, s.plugin) })
+	}
+	for _, s := range a.all() {
+		s.refresh(inv)
+	}
+}
+
+// all are the resources that are served, by name.
+func (a *resources) all() map[string]*served {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.served)
+}
+
+// wanted are the resources that the configuration calls for on this machine.
+func (a *resources) wanted(inv *inventory.Inventory) []string {
+	names := append(gpu.Names(inv), a.shareNames(inv)...)
+	for i := range inv.Config.RDMA.Resources {
+		names = append(names, inv.Config.RDMA.Resources[i].Name)
+	}
+	return names
+}
+
+// serveHCAs makes a resource of HCAs and its plugin.
+func (a *resources) serveHCAs(name string) *served {
+	r := rdma.New(rdma.Options{
+		Name: name, State: a.state,
+	}, a.now.Load())
+	return &served{plugin: a.plugin(name, r), refresh: r.Refresh, reason: r.Reason}
+}
+
+// serveGPUs makes a resource of whole GPUs or of MIG devices.
+func (a *resources) serveGPUs(name string) *served {
+	options := gpu.Options{
+		Name: name, Allocator: a.state, Preparer: a.selectors, Static: a.driver,
+		InUse:    func() map[string]string { return a.state.Forgotten(name) },
+		Strategy: a.Strategy, Features: a.Features, Log: a.Log,
+	}
+	if a.API.Online() {
+		options.Pods = a.selectors
+	}
+	r := gpu.New(options, a.now.Load())
+	return &served{
+		plugin: a.plugin(name, a.modes.Gate(config.ModeNative, r)), refresh: r.Refresh, gpu: r,
+		reason: func() string { return a.lacks(name, r) },
+	}
+}
+
+func (a *resources) plugin(name string, r server.Resource) *server.Plugin {
+	_, counted := r.(*sgpu.Counted)
+	return server.New(server.Options{
+		Name: name, KubeletDir: a.KubeletDir, Resource: r,
+		PodResources: a.pods, API: a.API, Takeover: a.Takeover, Changed: a.registered,
+		SkipPreStart: counted, SkipPrefer: counted, Log: a.Log, Registerer: a.Registerer,
+	})
+}
+
+// holdersEvery is how often the holders of devices are looked at while some wait
+// for theirs.
+const holdersEvery = 5 * time.Second
+
+// run serves a resource until ctx ends. The first list that the kubelet gets has
+// all devices that pods hold.
+func (a *resources) run(ctx context.Context, name string, p *server.Plugin) error {
+	a.askHolders(ctx, name, p)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		ticker := time.NewTicker(holdersEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-ticker.C:
+			}
+			if p.NeedsHolders() {
+				a.askHolders(ctx, name, p)
+			}
+		}
+	})
+	group.Go(func() error {
+		if err := p.Run(ctx); err != nil {
+			return fmt.Errorf("serve %s: %w", name, err)
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+func (a *resources) askHolders(ctx context.Context, name string, p *server.Plugin) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	h := server.Holders{Asked: time.Now()}
+	h.IDs, h.Err = a.state.Holders(ctx, name)
+	p.SetHolders(h)
+}
+
+// watch reports registrations to the device state, and streams to HAMi,
+// until ctx ends.
+func (a *resources) watch(ctx context.Context, h *hamiNode) error {
+	registrations := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.registered:
+		}
+		now := 0
+		for _, s := range a.all() {
+			now += s.plugin.Status().Registrations
+		}
+		if now > registrations {
+			a.state.Registered()
+		}
+		registrations = now
+		h.setOpen(a.sharesFollowed())
+	}
+}
+
+// withoutCDI is why a node that shares GPUs serves no share of them; empty if it
+// serves some, or shares none. CDI alone can bring GPUs that are chosen when a
+// container starts.
+func (a *resources) withoutCDI() string {
+	if a.Strategy != gpu.Envvar || !a.sharing() {
+		return ""
+	}
+	return "mode is sgpu, and no share is served: --device-list-strategy is envvar, which fixes a container's GPUs " +
+		"before it starts, and a share's GPU is chosen then; shares take cdi"
+}
+
+// logWithoutCDI logs that once.
+func (a *resources) logWithoutCDI(ctx context.Context) {
+	reason := a.withoutCDI()
+	if reason != "" && !a.loggedWithoutCDI {
+		a.Log.WarnContext(ctx, "shares of GPUs are not served", "reason", reason)
+	}
+	a.loggedWithoutCDI = reason != ""
+}
+
+// shareNames are the resources of shared GPUs: replicas first. There are none of
+// them where no GPU is or was shared, nor without CDI.
+func (a *resources) shareNames(inv *inventory.Inventory) []string {
+	if !a.sharing() || a.withoutCDI() != "" {
+		return nil
+	}
+	names := []string{inv.Config.Resources.SGPU}
+	if a.counts(inv) {
+		names = append(names, inv.Config.Resources.VCore, inv.Config.Resources.VMemory)
+	}
+	return names
+}
+
+// counts reports whether percents and GiB of shared GPUs are served: as
+// configured, or because they once were. A pod that names a resource which the
+// kubelet does not know is admitted without it. One that it knows and has no
+// healthy device of, which is how a resource is withdrawn, it fails for good; and
+// the Node's status names it for ever after, by which the kubelet does the same.
+// So what was counted once goes on being counted, which does no harm to schedulers
+// that do not look at it.
+func (a *resources) counts(inv *inventory.Inventory) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return inv.Config.SGPU.AdvertisesShares() || a.counted || a.served[inv.Config.Resources.VCore] != nil
+}
+
+// askCounted asks the Node, once, whether it has counted percents before this
+// process began.
+func (a *resources) askCounted(ctx context.Context, inv *inventory.Inventory) {
+	if !a.API.Online() || a.asked || !a.sharing() || a.counts(inv) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	node, err := a.API.ReadNode(ctx)
+	if err != nil {
+		a.Log.DebugContext(ctx, "capacity of the node is not known yet", "err", err)
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, a.counted = node.Status.Capacity[corev1.ResourceName(inv.Config.Resources.VCore)]
+	a.asked = true
+}
+
+// serveSlots makes a resource of the slots of shared GPUs.
+func (a *resources) serveSlots(name string) *served {
+	options := sgpu.Options{Name: name, State: a.state, Static: a.driver, Log: a.Log}
+	if a.API.Online() {
+		options.Pods = a.shares
+	}
+	r := sgpu.New(options, a.now.Load())
+	return &served{
+		plugin: a.plugin(name, a.modes.Gate(config.ModeSGPU, r)), refresh: r.Refresh, shared: true,
+		reason: func() string { return a.lacksShares(name) },
+	}
+}
+
+// serveCounted makes the resource of percents or of GiB of shared cards.
+func (a *resources) serveCounted(name string, c *config.NodeConfig) *served {
+	unit := sgpu.Cores
+	if name == c.Resources.VMemory {
+		unit = sgpu.GiB
+	}
+	r := sgpu.NewCounted(unit, a.now.Load())
+	return &served{
+		plugin: a.plugin(name, r), refresh: r.Refresh, reason: func() string { return a.lacksShares(name) },
+	}
+}
+
+// lacksShares is why not all of a resource of shared GPUs can be had.
+func (a *resources) lacksShares(name string) string {
+	inv := a.now.Load()
+	byID := map[string]string{}
+	for i := range inv.Shared {
+		if reason := inv.Shared[i].Unhealthy; reason != "" {
+			byID[inv.Shared[i].UUID] = reason
+		}
+	}
+	if reason := joinFaults(byID); reason != "" || len(inv.Shared) > 0 {
+		return reason
+	}
+	return offersNone(inv, name)
+}
+
+// lacks is why not all of a resource of GPUs can be had.
+func (a *resources) lacks(name string, r *gpu.Resource) string {
+	if reason := joinFaults(r.Faults()); reason != "" || len(r.Devices()) > 0 {
+		return reason
+	}
+	return offersNone(a.now.Load(), name)
+}
+
+// offersNone is why there is nothing of a resource.
+func offersNone(inv *inventory.Inventory, name string) string {
+	for _, c := range capacity.Of(inv.Machine, inv.Config) {
+		if c.Name == name {
+			return c.Reason
+		}
+	}
+	return "it is not configured any more"
+}
+
+func joinFaults(byID map[string]string) string {
+	parts := make([]string, 0, len(byID))
+	for _, id := range slices.Sorted(maps.Keys(byID)) {
+		parts = append(parts, id+": "+byID[id])
+	}
+	return strings.Join(parts, "; ")
+}
+
+// elsewhere names who has a GPU under another resource: a container, or the
+// kubelet, which has been offered it under that name and may be about to give
+// it to a pod. That list drops it once no pod has it, after a minute.
+func (a *resources) elsewhere(inv *inventory.Inventory) map[string]map[string]string {
+	served := a.all()
+	recorded, _, _ := a.state.Resources()
+	all := map[string]map[string]string{}
+	for _, name := range slices.Concat(gpu.Names(inv), recorded, slices.Collect(maps.Keys(served))) {
+		if s := served[name]; s != nil && s.gpu == nil {
+			continue
+		}
+		all[name] = map[string]string{}
+		for id := range inv.GPUs {
+			if holder := a.state.Elsewhere(name, id); holder != "" {
+				all[name][id] = holder
+			}
+		}
+		for other, t := range served {
+			if other == name || t.gpu == nil {
+				continue
+			}
+			for _, d := range t.plugin.List() {
+				if all[name][d.ID] == "" {
+					all[name][d.ID] = "the kubelet has it as " + other
+				}
+			}
+		}
+	}
+	return all
+}
+
+// resend makes the kubelet write its checkpoint: a list of any resource will do.
+func (a *resources) resend() {
+	for _, s := range a.all() {
+		if s.plugin.Status().Registered {
+			s.plugin.Resend()
+			return
+		}
+	}
+}
+
+// sharesFollowed reports whether the kubelet follows the list of shares.
+func (a *resources) sharesFollowed() bool {
+	s := a.all()[a.config().Resources.SGPU]
+	if s == nil {
+		return false
+	}
+	status := s.plugin.Status()
+	return status.Registered && status.Streams > 0
+}

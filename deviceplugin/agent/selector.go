@@ -1,0 +1,146 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+)
+
+// ReasonSelector is the Event on a pod that did not get the GPUs that its
+// annotations ask for, or with annotations that cannot be honored.
+const ReasonSelector = "SelectorNotHonored"
+
+const (
+	// expectTimeout is how long a preference waits for a pod to be known: the
+	// kubelet and we hear of it at about the same time.
+	expectTimeout = 50 * time.Millisecond
+	checkTimeout  = 10 * time.Second
+	// maxStarted are the starts that wait to be checked; later ones are not.
+	maxStarted = 128
+)
+
+// started is a container that was bound.
+type started struct {
+	resource string
+	ids      []string
+}
+
+// selectors honor which GPUs pods ask for by annotation: they find the pods that
+// the kubelet may be asking for, and make an Event on a pod that got others.
+type selectors struct {
+	*core
+	started chan started
+}
+
+func newSelectors(c *core) *selectors {
+	return &selectors{core: c, started: make(chan started, maxStarted)}
+}
+
+var (
+	_ gpu.Pods     = (*selectors)(nil)
+	_ gpu.Preparer = (*selectors)(nil)
+)
+
+// Expected implements [gpu.Pods]: what all pods want that are bound to this
+// node, ask for so many devices, and that the kubelet has not admitted yet. If
+// there is none, though the kubelet asks, it waits a moment for one.
+func (s *selectors) Expected(resource string, size int) (gpu.Steering, bool) {
+	pods := s.API.Await(expectTimeout, func(p *corev1.Pod) bool { return awaits(p, resource, size) })
+	return common(pods, s.config().Domains)
+}
+
+// awaits reports whether the kubelet may be asking for a pod: it sets a start
+// time when it admits one, which is when it asks.
+func awaits(p *corev1.Pod, resource string, size int) bool {
+	if p.Status.StartTime != nil || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodPending {
+		return false
+	}
+	asks := func(c corev1.Container) bool {
+		n, ok := c.Resources.Limits[corev1.ResourceName(resource)]
+		return ok && n.Value() == int64(size)
+	}
+	return slices.ContainsFunc(p.Spec.Containers, asks) || slices.ContainsFunc(p.Spec.InitContainers, asks)
+}
+
+// common is what pods want if they want the same. Annotations that contradict
+// each other want nothing; the pod gets an Event when it starts.
+func common(pods []*corev1.Pod, domains wellknown.Domains) (gpu.Steering, bool) {
+	var all gpu.Steering
+	for i, p := range pods {
+		one, err := gpu.SteeringOf(p.Annotations, domains)
+		if err != nil {
+			one = gpu.Steering{}
+		}
+		if i > 0 && (!slices.Equal(one.Use, all.Use) || !slices.Equal(one.Avoid, all.Avoid)) {
+			return gpu.Steering{}, false
+		}
+		all = one
+	}
+	return all, !all.None()
+}
+
+// Prepare implements [gpu.Preparer]. What the pod asked for is checked afterwards,
+// off the path of its start.
+func (s *selectors) Prepare(ctx context.Context, resource string, ids []string) error {
+	if err := s.state.Prepare(ctx, resource, ids); err != nil {
+		return err
+	}
+	if !s.API.Online() {
+		return nil
+	}
+	select {
+	case s.started <- started{resource, ids}:
+	default:
+		s.Log.WarnContext(ctx, "start not checked: too many are waiting", "resource", resource)
+	}
+	return nil
+}
+
+// run checks starts until ctx ends.
+func (s *selectors) run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case one := <-s.started:
+			s.check(ctx, one)
+		}
+	}
+}
+
+// check makes an Event on the pod that a start was of if it has GPUs that it does
+// not accept, or asks for some that the node does not have.
+func (s *selectors) check(ctx context.Context, one started) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	for _, b := range s.state.Allocations() {
+		if !holds(&b, one) {
+			continue
+		}
+		pod, err := s.API.Pod(ctx, kubelet.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID})
+		if err != nil {
+			s.Log.DebugContext(ctx, "start not checked", "pod", b.Pod, "err", err)
+			continue
+		}
+		steering, err := gpu.SteeringOf(pod.Annotations, s.config().Domains)
+		if err == nil && !steering.None() {
+			err = steering.Check(s.machine(), one.ids)
+		}
+		if err != nil {
+			about := kubelet.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}
+			s.API.WarnPod(about, ReasonSelector, err.Error())
+		}
+	}
+}
+
+func holds(b *devicestate.Allocation, one started) bool {
+	_, has := b.CDINames[one.resource]
+	return has && !slices.ContainsFunc(one.ids, func(id string) bool { return !slices.Contains(b.GPUs, id) })
+}

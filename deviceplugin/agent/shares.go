@@ -1,0 +1,211 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
+	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/internal/notify"
+	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/sharing/quota"
+)
+
+// ReasonDrift is the Event on the Node when a container has another share than it
+// should.
+const ReasonDrift = "SGPUDrift"
+
+const (
+	// reconcileEvery is the longest time between two reconciliations, and
+	// reconcilePause the shortest: many pods start at once.
+	reconcileEvery = 10 * time.Second
+	reconcilePause = time.Second
+)
+
+// Limiter makes the limits of shares hold; see [enforce.Limiter].
+type Limiter interface {
+	devicestate.Limiter
+	// Configure takes the node and its configuration as they are now. Until the
+	// first call, and after one that failed, no container gets limits or starts.
+	Configure(m *machine.Machine, c *config.NodeConfig) error
+	// Keep takes all containers that have shares.
+	Keep(ctx context.Context, live []enforce.Limit) error
+}
+
+// shares reconciles which container has which share, and writes it for schedulers
+// and pods, apart from the loop.
+type shares struct {
+	*core
+	hami         *hamiNode
+	woken        notify.Signal
+	expectations expectations
+	evictions    *rate.Limiter
+
+	// What follows is run's alone: what was written to the Node, and when; to pods,
+	// by UID; what was reported of MPS daemons.
+	node      string
+	nodeAt    time.Time
+	annotated map[types.UID]writtenPod
+	mps       mpsWatch
+
+	drift   *prometheus.CounterVec
+	refused *prometheus.GaugeVec
+	evicted prometheus.Counter
+}
+
+func newShares(c *core, h *hamiNode) *shares {
+	t := &shares{
+		core: c, hami: h, woken: notify.New(), annotated: map[types.UID]writtenPod{}, mps: mpsWatch{},
+		evictions: rate.NewLimiter(rate.Every(evictEvery), evictBurst),
+		drift: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "heddle_sgpu_drift_total",
+			Help: "Differences between what containers have of shared GPUs and what the checkpoint has, by kind.",
+		}, []string{"kind"}),
+		refused: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "heddle_sgpu_refused_pods",
+			Help: "Pods that wait for a share of a GPU that they do not get, by kind of reason.",
+		}, []string{"kind"}),
+		evicted: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "heddle_sgpu_evicted_total", Help: "Pods that were evicted because they were rejected for too long.",
+		}),
+	}
+	for _, kind := range []string{
+		devicestate.DriftRecord, devicestate.DriftLost, devicestate.DriftOvercommit, devicestate.DriftUnrecorded, devicestate.DriftAnnotation,
+	} {
+		t.drift.WithLabelValues(kind)
+	}
+	c.Registerer.MustRegister(t.drift, t.refused, t.evicted)
+	return t
+}
+
+// wake asks for a reconciliation: a container got or lost a share. It returns at
+// once.
+func (t *shares) wake() { t.woken.Notify() }
+
+// run reconciles until ctx ends.
+func (t *shares) run(ctx context.Context) error {
+	ticker := time.NewTicker(reconcileEvery)
+	defer ticker.Stop()
+	for {
+		_, pods, _ := t.API.Pods()
+		t.reconcile(ctx)
+		pause := time.NewTimer(reconcilePause)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return nil
+		case <-pause.C:
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.woken:
+		case <-pods:
+		case <-ticker.C:
+		}
+	}
+}
+
+// reconcile compares once, and writes what differs.
+func (t *shares) reconcile(ctx context.Context) {
+	if !t.sharing() && t.node == "" && !t.nodeAnnotated() {
+		return
+	}
+	if t.Limiter != nil {
+		// The report has the error, and the containers that are rejected.
+		_ = t.Limiter.Configure(t.machine(), t.config())
+	}
+	t.watchMPS(ctx, time.Now())
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	// Annotations of pods are corrected only after they were read: one may be all
+	// that is left of what the containers have.
+	_, _, listed := t.API.Pods()
+	usage, err := t.state.Reconcile(ctx)
+	if err != nil {
+		t.Log.DebugContext(ctx, "shares are not known", "err", err)
+		return
+	}
+	t.hami.setGPUs(usage.GPUs)
+	for _, d := range usage.Drifts {
+		t.drifted(ctx, d)
+	}
+	if t.Limiter != nil {
+		if err := t.Limiter.Keep(ctx, t.state.Limits()); err != nil {
+			t.Log.WarnContext(ctx, "limiting shares failed", "err", err)
+		}
+	}
+	t.count()
+	if !t.API.Online() {
+		return
+	}
+	t.annotateNode(ctx, usage.GPUs)
+	if listed {
+		pods, _, _ := t.API.Pods()
+		t.evictRejected(ctx, pods, time.Now())
+		t.annotatePods(ctx, pods, usage.Incomplete)
+	}
+}
+
+// nodeAnnotated reports whether the Node has an annotation of shared GPUs, which may
+// be of an earlier process.
+func (t *shares) nodeAnnotated() bool {
+	if !t.nodeAt.IsZero() {
+		return false
+	}
+	text, _ := t.API.Annotation(wellknown.SGPUCards)
+	return text != ""
+}
+
+func (t *shares) drifted(ctx context.Context, d devicestate.Drift) {
+	t.drift.WithLabelValues(d.Kind).Inc()
+	t.Log.WarnContext(ctx, "shares differ from the checkpoint", "kind", d.Kind, "message", d.Message)
+	t.record(ctx, health.NodeEvent{Warning: true, Reason: ReasonDrift, Message: d.Message})
+}
+
+// record makes an Event on the Node.
+func (t *shares) record(ctx context.Context, n health.NodeEvent) {
+	if err := t.API.Record(ctx, n); err != nil {
+		t.Log.WarnContext(ctx, "event not recorded", "err", err, "message", n.Message)
+	}
+}
+
+// count sets the gauge of rejected pods.
+func (t *shares) count() {
+	for _, kind := range []string{
+		allocate.RejectedRequest, allocate.RejectedAllocation, allocate.RejectedUnscheduled, allocate.RejectedFull,
+	} {
+		t.refused.WithLabelValues(kind).Set(0)
+	}
+	for _, r := range t.state.Rejections() {
+		t.refused.WithLabelValues(r.Kind).Inc()
+	}
+}
+
+// annotateNode writes [wellknown.SGPUCards] if it differs from the last time; a Node
+// without shared GPUs has none.
+func (t *shares) annotateNode(ctx context.Context, cards []quota.GPU) {
+	text := ""
+	var value *string
+	if len(cards) > 0 {
+		text = quota.Publish(cards).String()
+		value = &text
+	}
+	if text == t.node && (text == "" || time.Since(t.nodeAt) < publishAgain) && !t.nodeAnnotated() {
+		return
+	}
+	if err := t.API.AnnotateNode(ctx, "", map[string]*string{wellknown.SGPUCards: value}); err != nil {
+		t.Log.WarnContext(ctx, "annotating the node with shared GPUs failed", "err", err)
+		t.woken.Notify()
+		return
+	}
+	t.node, t.nodeAt = text, time.Now()
+}

@@ -1,0 +1,157 @@
+package devicestate
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
+)
+
+// TestHCAsThatFail: a container that runs keeps what it has, and one that
+// starts again gets what works.
+func TestHCAsThatFail(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	want := asks{gpus: r.cards(0, 1), hcas: r.tickets("mlx5_0", "mlx5_3")}
+	names := r.allocate(pod("a"), "main", want)
+	r.start(want)
+	r.down("mlx5_3")
+	bound := maps.Clone(r.Assigned(hcas))
+	h := func(name string) string { return hcaNamed(r.machine, name).PCI }
+	if diff := cmp.Diff(map[string]string{want[hcas][0]: h("mlx5_0"), want[hcas][1]: h("mlx5_3")}, bound); diff != "" {
+		t.Errorf("while it runs (-want +got):\n%s", diff)
+	}
+	r.start(want)
+	if got := r.mustEnter(names); !slices.Equal(got.given(), []string{"mlx5_0", "mlx5_4"}) {
+		t.Errorf("at the next start: %v", got.given())
+	}
+	if e := r.specs.takeEvents(); len(e) != 1 || !strings.Contains(e[0], "HCANotLocal") {
+		t.Errorf("events: %v", e)
+	}
+	r.up("mlx5_3")
+	r.start(want)
+	if got := r.mustEnter(names); !slices.Equal(got.given(), []string{"mlx5_0", "mlx5_4"}) {
+		t.Errorf("when it is back, without need: %v", got.given())
+	}
+}
+
+// TestResourceLeavesTheConfiguration: who has it keeps it, over restarts too,
+// and who was given it and has not started gets the HCAs that are named.
+func TestResourceLeavesTheConfiguration(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	want := asks{gpus: r.cards(0), hcas: r.tickets("mlx5_9")}
+	names := r.allocate(pod("a"), "main", want)
+	r.start(want)
+	first := r.mustEnter(names)
+	late := asks{gpus: r.cards(2), hcas: r.tickets("mlx5_4", "mlx5_4/1", "mlx5_9/1", "mlx5_6")}
+	lateNames := r.allocate(pod("late"), "main", late)
+	dark := asks{hcas: r.tickets("mlx5_6/1")}
+	r.allocate(pod("dark"), "main", dark)
+	all := asks{hcas: []string{rdma.Ticket(rdma.AllHCAs, 0)}}
+	r.allocate(pod("all"), "main", all)
+	r.down("mlx5_6")
+	r.reconfigure(func(c *config.NodeConfig) { c.RDMA.Resources = nil })
+	r.restart()
+	r.start(want)
+	if diff := cmp.Diff(first, r.mustEnter(names)); diff != "" {
+		t.Errorf("at the next start (-first +next):\n%s", diff)
+	}
+	for range 2 {
+		r.start(late)
+		if got := r.mustEnter(lateNames); !slices.Equal(got.given(), []string{"mlx5_4", "mlx5_9"}) || len(got.Devices.GPUs) != 1 {
+			t.Errorf("one that had not started: %+v", got)
+		}
+		r.up("mlx5_6") // Too late: it has what it has.
+		r.down("mlx5_9")
+	}
+	r.down("mlx5_6")
+	for reason, want := range map[string]asks{
+		"no HCA is available: mlx5_6: port 1 is DOWN": dark, "its devices name no HCA": all,
+	} {
+		if err := r.Prepare(t.Context(), hcas, want[hcas]); err == nil || !strings.Contains(err.Error(), reason) {
+			t.Errorf("error %v, want %q", err, reason)
+		}
+	}
+	r.up("mlx5_6")
+	r.start(dark)
+	if _, err := r.Allocate(hcas, want[hcas]); err == nil {
+		t.Error("a name was given out")
+	}
+}
+
+// TestTwoResourcesInOneContainer have different HCAs, and one list of them.
+func TestTwoResourcesInOneContainer(t *testing.T) {
+	r := newRig(t, "h20-4nic", func(c *config.NodeConfig) {
+		second := c.RDMA.Resources[0]
+		second.Name = "rdma/second"
+		c.RDMA.Resources = append(c.RDMA.Resources, second)
+	})
+	r.spec("a", corev1.Container{Name: "main"})
+	want := asks{gpus: r.cards(2), hcas: r.tickets("mlx5_1"), "rdma/second": r.tickets("mlx5_1")}
+	names := r.allocate(pod("a"), "main", want)
+	r.start(want)
+	got := r.mustEnter(names)
+	if !slices.Contains(got.Env, "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1") || !slices.Equal(got.Nodes, []string{"rdma_cm", "uverbs0", "uverbs1"}) {
+		t.Errorf("%+v", got)
+	}
+	more := asks{hcas: r.tickets("mlx5_0/1", "mlx5_1/1", "mlx5_2/1", "mlx5_3/1"), "rdma/second": r.tickets("mlx5_0/1", "mlx5_1/1")}
+	names = r.allocate(pod("b"), "main", more)
+	r.start(more)
+	if got := r.mustEnter(names); len(got.Nodes) != 5 {
+		t.Errorf("more than there are HCAs: %+v", got)
+	}
+	if e := r.specs.takeEvents(); e != nil {
+		t.Errorf("events: %v", e)
+	}
+}
+
+// TestGPUsOfAnotherName: who has a GPU keeps it when its resource gets another
+// name, and is told of until the pod has gone.
+func TestGPUsOfAnotherName(t *testing.T) {
+	const renamed = "example.com/gpu"
+	r := newRig(t, "dgx-h100")
+	want := asks{gpus: r.cards(0, 1), hcas: r.tickets("mlx5_0")}
+	names := r.allocate(pod("a"), "main", want)
+	if got := r.Elsewhere(renamed, want[gpus][0]); got != "a container that has not started has it as nvidia.com/gpu" {
+		t.Errorf("before the start: %q", got)
+	}
+	r.start(want)
+	first := r.mustEnter(names)
+	r.reconfigure(func(c *config.NodeConfig) { c.Resources.GPU = renamed })
+	r.restart()
+	gpuNames, hcaNames, _ := r.Resources()
+	if diff := cmp.Diff([][]string{{gpus}, {hcas}}, [][]string{gpuNames, hcaNames}); diff != "" {
+		t.Errorf("resources (-want +got):\n%s", diff)
+	}
+	for id, who := range map[string]string{
+		r.cards(1)[0]: "container main of default/a has it as nvidia.com/gpu", r.cards(2)[0]: "",
+	} {
+		if got := r.Elsewhere(renamed, id); got != who {
+			t.Errorf("%s: %q, want %q", id, got, who)
+		}
+		if got := r.Elsewhere(gpus, id); got != "" {
+			t.Errorf("%s, under its own name: %q", id, got)
+		}
+	}
+	r.start(want)
+	if diff := cmp.Diff(first, r.mustEnter(names)); diff != "" {
+		t.Errorf("at the next start (-first +next):\n%s", diff)
+	}
+	r.kubelet.Delete("default", "a")
+	r.collect()                                                // The kubelet notices when it is asked,
+	r.allocate(pod("next"), "main", asks{renamed: r.cards(3)}) // and writes it down then.
+	r.collect()
+	r.pass(goneFor)
+	r.collect()
+	if got := r.Elsewhere(renamed, r.cards(1)[0]); got != "" {
+		t.Errorf("its pod has gone: %q", got)
+	}
+	if got, _, _ := r.Resources(); !slices.Equal(got, []string{renamed}) {
+		t.Errorf("resources %v", got)
+	}
+}

@@ -1,0 +1,91 @@
+package devicestate
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+)
+
+// TestLostDevicesAreNobodyElses: a kubelet without its checkpoint offers what
+// running containers have.
+func TestLostDevicesAreNobodyElses(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	r.specs.pods["default/a"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "uid-a"}}
+	had := asks{gpus: r.cards(0, 1)}
+	r.allocate(pod("a"), "main", had)
+	r.start(had)
+	if lost := r.Forgotten(gpus); lost != nil {
+		t.Errorf("lost before anything was: %v", lost)
+	}
+	r.kubelet.Stop()
+	r.kubelet.Wipe()
+	r.kubelet.Up()
+	r.collect()
+	if got := slices.Sorted(maps.Keys(r.Forgotten(gpus))); !slices.Equal(got, kubelet.SortIDs(had[gpus])) {
+		t.Errorf("lost %v, want %v", got, had[gpus])
+	}
+	held, err := r.Holders(t.Context(), gpus)
+	if err != nil || len(held) != 2 {
+		t.Errorf("held: %v, %v", held, err)
+	}
+	// Somebody gets one of them all the same, and waits.
+	want := asks{gpus: r.cards(1, 2)}
+	names := r.allocate(pod("b"), "main", want)
+	if err := r.Prepare(t.Context(), gpus, want[gpus]); err == nil ||
+		!strings.Contains(err.Error(), "is in use by container main of default/a, which the kubelet has forgotten: delete that pod") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := r.enter(names); err == nil {
+		t.Error("the names lead to devices")
+	}
+	r.kubelet.Delete("default", "a")
+	r.start(want)
+	r.mustEnter(names)
+	if lost := r.Forgotten(gpus); len(lost) > 0 {
+		t.Errorf("still lost: %v", lost)
+	}
+}
+
+// TestNamesakeHasLostNothing: a pod made anew under an old name that asks for
+// no devices, as a StatefulSet's after an edit.
+func TestNamesakeHasLostNothing(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	want := asks{gpus: r.cards(0)}
+	r.allocate(pod("web-0"), "main", want)
+	r.start(want)
+	r.kubelet.Delete("default", "web-0")
+	p := pod("web-0")
+	p.UID = "another"
+	r.allocate(p, "main", nil)
+	r.collect()
+	if e := r.specs.takeEvents(); len(e) > 0 || len(r.Forgotten(gpus)) > 0 {
+		t.Errorf("events %v, lost %v", e, r.Forgotten(gpus))
+	}
+}
+
+// TestAStartingKubeletAndGonePods: while nobody knows what a new kubelet has
+// lost, the devices of pods that are gone are as good as any.
+func TestAStartingKubeletAndGonePods(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	r.specs.pods["default/a"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "uid-a"}}
+	r.specs.unknown = true
+	a, b := asks{gpus: r.cards(0)}, asks{gpus: r.cards(1)}
+	r.allocate(pod("a"), "main", a)
+	r.allocate(pod("b"), "main", b)
+	r.start(a)
+	r.start(b)
+	r.Registered()
+	if got := slices.Sorted(maps.Keys(r.Forgotten(gpus))); len(got) != 2 {
+		t.Errorf("in use %v, want those of both: the API server has not shown all pods yet", got)
+	}
+	r.specs.unknown = false
+	if got := slices.Sorted(maps.Keys(r.Forgotten(gpus))); !slices.Equal(got, a[gpus]) {
+		t.Errorf("in use %v, want those of the pod that is there: %v", got, a[gpus])
+	}
+}

@@ -1,0 +1,79 @@
+package devicestate
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+)
+
+// held is who holds what, as "pod ID", with a question mark where only the
+// checkpoint says so.
+func (r *rig) held() []string {
+	r.tb.Helper()
+	all, err := r.Held(r.tb.Context())
+	if err != nil {
+		r.tb.Fatal(err)
+	}
+	var texts []string
+	for _, h := range all {
+		text := h.Pod + " " + h.ID
+		if h.Unlisted {
+			text += "?"
+		}
+		texts = append(texts, text)
+	}
+	slices.Sort(texts)
+	return texts
+}
+
+func TestHeld(t *testing.T) {
+	r := shareRig(t)
+	expect := func(what string, want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(kubelet.SortIDs(want), r.held(), cmp.Transformer("empty", func(s []string) []string { return append([]string{}, s...) })); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	a, b, c := r.cards(0)[0], r.cards(1)[0], r.cards(2)[0]
+	expect("nothing")
+	name, err := r.Allocate(gpus, []string{a})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect("Allocate has answered, and the kubelet has written nothing", "a pod that is being admitted "+a)
+	r.assign(pod("a"), "main", gpus, []string{a}, name)
+	expect("the kubelet has", "default/a "+a)
+	r.kubelet.Delete("default", "a")
+	expect("the pod has ended, and the checkpoint has it", "pod uid-a "+a+"?")
+	// The ticket names card 1, the scheduler has chosen card 2.
+	want := asks{slots: {r.slot(1, 3)}}
+	r.wants("b", r.chosen("gpu-1", map[string][]allocation.Share{"main": {{UUID: c, VCore: 60, MemoryMiB: 4096}}}), sharer("main", "60/4"))
+	r.allocate(pod("b"), "main", want)
+	expect("the checkpoint is another by now; the pod does not run", "default/b "+b+"::3")
+	if err := r.bindShares(want); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.cardsOf("b", "main"); !slices.Equal(got, []int{2}) {
+		t.Fatalf("bound to %v", got)
+	}
+	expect("it runs: both cards are held", "default/b "+b+"::3", "default/b "+c+"::")
+	r.pass(unclaimedFor) // What the first pod was given is forgotten.
+	r.restart()
+	expect("the same after a restart", "default/b "+b+"::3", "default/b "+c+"::")
+	r.kubelet.Stop()
+	r.kubelet.Wipe()
+	r.kubelet.Up()
+	r.Registered()
+	expect("a kubelet without its checkpoint starts, and nobody knows yet", "default/b "+b+"::3", "default/b "+c+"::")
+	r.kubelet.Disturb(func(context.Context, string) error { return errors.New("no answer") })
+	if held, err := r.Held(t.Context()); err == nil || held != nil || !strings.Contains(err.Error(), "no answer") {
+		t.Errorf("a kubelet that does not answer: %v, %v", held, err)
+	}
+}

@@ -1,0 +1,175 @@
+package devicestate
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/config"
+)
+
+// crowd allocates for n pods: the first eight have a GPU each, all have two
+// tickets, of neighbors' HCAs.
+func (r *rig) crowd(n int) (wants []asks, names []map[string]string) {
+	r.tb.Helper()
+	fabric := []string{"mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9", "mlx5_10", "mlx5_11"}
+	for i := range n {
+		name := fmt.Sprintf("pod-%d", i)
+		r.spec(name, corev1.Container{Name: "main"})
+		want := asks{hcas: r.tickets(
+			fmt.Sprintf("%s/%d", fabric[i%8], i/8), fmt.Sprintf("%s/%d", fabric[(i+3)%8], 32+i/8))}
+		if i < 8 {
+			want[gpus] = r.cards(i)
+		}
+		wants = append(wants, want)
+		names = append(names, r.allocate(pod(name), "main", want))
+	}
+	return wants, names
+}
+
+func TestHundredAtOnce(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	const n = 100
+	wants, names := r.crowd(n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			for resource, ids := range wants[i] {
+				if err := r.Prepare(t.Context(), resource, ids); err != nil {
+					t.Error(err)
+				}
+				// One resource is enough for the binding, both are for the specs.
+			}
+		})
+	}
+	all.Wait()
+	uses := make(map[string]int)
+	for i := range n {
+		got := r.mustEnter(names[i])
+		if got.Devices.Pod != fmt.Sprintf("pod-%d", i) || len(got.given()) != 2 || len(got.Nodes) != 3 {
+			t.Errorf("pod-%d sees %+v", i, got)
+		}
+		if i < 8 && (len(got.Devices.GPUs) != 1 || got.Devices.GPUs[0].Index != i || got.Devices.GPUs[0].Class != "PIX") {
+			t.Errorf("pod-%d has GPUs %+v", i, got.Devices.GPUs)
+		}
+		for _, hca := range got.given() {
+			uses[hca]++
+		}
+	}
+	for hca, used := range uses {
+		if used > 64 {
+			t.Errorf("%s is shared by %d", hca, used)
+		}
+	}
+	calls, rejected := r.kubelet.PodResourcesCalls()
+	if calls-rejected > n/2 {
+		t.Errorf("%d calls of PodResources for %d starts", calls-rejected, n+8)
+	}
+	t.Logf("%d starts: %d calls of PodResources, %d rejected", n+8, calls, rejected)
+}
+
+// TestSharersHoldAtOnce starts as many containers at once as there are
+// tickets, with all tickets on one side and all GPUs on the other.
+func TestSharersHoldAtOnce(t *testing.T) {
+	r := newRig(t, "h20-4nic", func(c *config.NodeConfig) { c.RDMA.Resources[0].Sharers = 2 })
+	var wants []asks
+	var names []map[string]string
+	for i := range 8 {
+		want := asks{gpus: r.cards(i), hcas: r.tickets(fmt.Sprintf("mlx5_%d/%d", 3-i/2, i%2))}
+		wants, names = append(wants, want), append(names, r.allocate(pod(fmt.Sprint(i)), "main", want))
+	}
+	var all sync.WaitGroup
+	for i := range wants {
+		all.Go(func() {
+			if err := r.Prepare(t.Context(), hcas, wants[i][hcas]); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	for i := range names {
+		got := r.mustEnter(map[string]string{hcas: names[i][hcas]})
+		if want := fmt.Sprintf("mlx5_%d", i/2); !slices.Equal(got.given(), []string{want}) {
+			t.Errorf("GPU %d has %v, want %s", i, got.given(), want)
+		}
+	}
+}
+
+func BenchmarkPrepare(b *testing.B) {
+	r := newRig(b, "dgx-h100")
+	// The CDI directory is on a tmpfs, as /var/run/cdi; the state is on a disk.
+	if dir, err := os.MkdirTemp("/dev/shm", "cdi"); err == nil { //nolint:usetesting // TempDir is on a disk.
+		b.Cleanup(func() { _ = os.RemoveAll(dir) })
+		r.options.CDIDir = dir
+		r.restart()
+	}
+	wants, _ := r.crowd(100)
+	for _, want := range wants {
+		r.start(want)
+	}
+	r.spec("next", corev1.Container{Name: "main"})
+	var took []time.Duration
+	limit := time.NewTicker(12 * time.Millisecond) // The kubelet takes 100 calls a second.
+	defer limit.Stop()
+	for i := 0; b.Loop(); i++ {
+		b.StopTimer()
+		want := asks{hcas: r.tickets("mlx5_0/60", "mlx5_9/60")}
+		r.allocate(pod("next"), "main", want)
+		<-limit.C
+		b.StartTimer()
+		start := time.Now()
+		if err := r.Prepare(b.Context(), hcas, want[hcas]); err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(start))
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+}
+
+// TestDecisionsLaterThanTheSnapshotCount: two starts looked at the kubelet at
+// the same time, and one decides after the other.
+func TestDecisionsLaterThanTheSnapshotCount(t *testing.T) {
+	r := newRig(t, "dgx-h100", func(c *config.NodeConfig) { c.RDMA.Resources[0].Sharers = 1 })
+	want := asks{gpus: r.cards(0), hcas: r.tickets("mlx5_9")}
+	names := r.allocate(pod("a"), "main", want)
+	before, err := r.observe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := asks{hcas: r.tickets("mlx5_0")}
+	r.allocate(pod("other"), "main", other)
+	r.start(other)
+	if err := r.prepare(t.Context(), before.Owners(hcas, want[hcas])[0].Container, before); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.mustEnter(names); slices.Contains(got.given(), "mlx5_0") {
+		t.Errorf("two containers have %v", got.given())
+	}
+}
+
+// TestTicketsKeepTheirHCA when another ticket of the container gets another.
+func TestTicketsKeepTheirHCA(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	want := asks{gpus: r.cards(0, 1), hcas: r.tickets("mlx5_10", "mlx5_9")}
+	r.allocate(pod("a"), "main", want)
+	r.start(want)
+	first := r.Assigned(hcas)
+	r.down("mlx5_0")
+	r.start(want)
+	kept := 0
+	for ticket, hca := range r.Assigned(hcas) {
+		if hca == hcaNamed(r.machine, "mlx5_3").PCI && first[ticket] == hca {
+			kept++
+		}
+	}
+	if kept != 1 {
+		t.Errorf("first %v, then %v", first, r.Assigned(hcas))
+	}
+}

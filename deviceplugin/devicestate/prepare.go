@@ -1,0 +1,311 @@
+package devicestate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/sharing/quota"
+)
+
+const (
+	// prepareTimeout is less than the 30 s that the kubelet gives
+	// PreStartContainer, so that the kubelet's Event has the plugin's reason.
+	prepareTimeout = 25 * time.Second
+	// podTimeout is how long a start waits for its pod's spec. Without that the
+	// container starts, without hints.
+	podTimeout = 3 * time.Second
+)
+
+// Prepare decides what stands behind the CDI names of every container that holds
+// exactly these IDs, for all its resources together, and puts the specs into
+// the CDI directory. For a container that is prepared already it changes nothing
+// but what its HCAs' state or its pod's environment changed. It is what
+// PreStartContainer does; an error keeps the container from starting, and the
+// kubelet tries again.
+func (s *State) Prepare(ctx context.Context, resource string, ids []string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, prepareTimeout,
+		fmt.Errorf("no devices prepared for a container with %s in %v", resource, prepareTimeout))
+	defer cancel()
+	if _, err := allocate.KindOf(s.inventory.Load().Config, resource); err != nil && !s.named(resource) {
+		return err
+	}
+	ids = kubelet.SortIDs(ids)
+	seen, err := s.observe(ctx)
+	if err != nil {
+		return fmt.Errorf("find the container of %d devices of %s: %w", len(ids), resource, err)
+	}
+	owners := seen.Owners(resource, ids)
+	if len(owners) == 0 {
+		err := fmt.Errorf("no container holds exactly the %d given devices of %s", len(ids), resource)
+		return errors.Join(err, seen.CheckpointErr)
+	}
+	s.detectForgotten(ctx, seen)
+	var errs []error
+	for i := range owners {
+		if err := s.prepare(ctx, owners[i].Container, seen); err != nil {
+			errs = append(errs, fmt.Errorf("prepare devices of %s: %w", owners[i].Container, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// named reports whether names were given out for a resource, which may have
+// left the configuration since.
+func (s *State) named(resource string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.entries {
+		if e.Resource == resource {
+			return true
+		}
+	}
+	return false
+}
+
+// prepare prepares one container.
+func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observation) error {
+	held := seen.Of(c)
+	pod := s.pod(ctx, c.Pod)
+	defer s.starting.lock(c)()
+	if c.Pod.Name == "" && pod != nil {
+		c.Namespace, c.Pod.Name = pod.Namespace, pod.Name
+	}
+	s.mu.Lock()
+	err := s.nodeLocked(seen).CheckExclusive(held)
+	s.mu.Unlock()
+	if err == nil {
+		// The caller may be a kubelet that is gone, and the answer the next one's.
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	fresh, err := s.decideShares(c, held, pod, seen)
+	if err != nil {
+		return err
+	}
+	result, err := s.decide(c, held, seen)
+	if err != nil {
+		return err
+	}
+	for _, w := range result.Warnings {
+		s.options.Log.Warn("devices are not as requested", "pod", c.Pod.String(), "container", c.Name,
+			"reason", w.Reason, "message", w.Message)
+		s.warn(c.Pod, w.Reason, w.Message)
+	}
+	if err := s.write(ctx, result, pod); err != nil {
+		return err
+	}
+	if result.Changed || fresh {
+		s.options.Log.Info("prepared", "pod", c.Pod.String(), "container", c.Name,
+			"gpus", len(result.Devices.GPUs), "hcas", len(result.Devices.HCAs))
+		s.changed.Notify()
+	}
+	return nil
+}
+
+func (s *State) warn(p kubelet.Pod, reason, message string) {
+	if s.options.API != nil {
+		s.options.API.WarnPod(p, reason, message)
+	}
+}
+
+// pod reads a pod; nil if it is not known in time.
+func (s *State) pod(ctx context.Context, p kubelet.Pod) *corev1.Pod {
+	if s.options.API == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, podTimeout)
+	defer cancel()
+	pod, err := s.options.API.Pod(ctx, p)
+	if err != nil {
+		s.options.Log.Warn("pod is not known, its containers get no hints", "pod", p.String(), "err", err)
+		return nil
+	}
+	return pod
+}
+
+// decideShares decides the shares of all containers of a pod when one of them
+// starts; see [allocate.Node.Shares]. fresh reports that something was decided.
+//
+// All shares of a node are decided here, one pod after the other, by what the
+// kubelet has and what was decided since. The entries are on disk before any spec
+// is.
+func (s *State) decideShares(
+	c kubelet.Container, held []kubelet.Allocation, pod *corev1.Pod, seen *observation,
+) (fresh bool, err error) {
+	s.mu.Lock()
+	node := s.nodeLocked(seen)
+	if !slices.ContainsFunc(held, func(a kubelet.Allocation) bool { return node.HasShares(&a) }) {
+		s.mu.Unlock()
+		return false, nil
+	}
+	entries, err := node.Shares(c, pod)
+	s.applyLocked(entries...)
+	s.mu.Unlock()
+	s.noteRejection(c.Pod, err)
+	if err != nil {
+		return false, err
+	}
+	for _, e := range entries {
+		// The container that starts is on disk before its spec is. Its pod's others
+		// may start after the next restart of the plugin.
+		if e.Owner.Name != c.Name {
+			err = errors.Join(err, s.checkpoint.Write(e))
+		}
+	}
+	s.problems.note(problemState, err)
+	return len(entries) > 0, err
+}
+
+// decide finds or makes what a container is given, of all its resources
+// together, and remembers it. Only files are still to be written.
+func (s *State) decide(c kubelet.Container, held []kubelet.Allocation, seen *observation) (*allocate.Result, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	result, err := s.nodeLocked(seen).Container(c, held)
+	if err != nil {
+		return nil, err
+	}
+	entries := make([]*checkpoint.Entry, len(result.Grants))
+	for i := range result.Grants {
+		entries[i] = result.Grants[i].Entry
+	}
+	s.applyLocked(entries...)
+	return result, nil
+}
+
+// write brings the files of one container up to date. For each of its names: what
+// the container will see, then the entry, then the spec. A spec in place therefore
+// has all that it refers to, and an entry behind it.
+func (s *State) write(ctx context.Context, result *allocate.Result, pod *corev1.Pod) error {
+	edits := make([][]*specs.ContainerEdits, len(result.Grants))
+	for i := range result.Grants {
+		var err error
+		if edits[i], err = s.shareEdits(ctx, &result.Grants[i]); err != nil {
+			return fmt.Errorf("shares of container %s: %w", result.Devices.Container, err)
+		}
+	}
+	devices, err := result.Devices.File()
+	if err != nil {
+		return err
+	}
+	env := result.Devices.Env(pod, s.options.GPUEnv)
+	s.files.RLock()
+	defer s.files.RUnlock()
+	for i := range result.Grants {
+		e := result.Grants[i].Entry
+		err := s.cdi.WriteDevices(e.Name(), devices)
+		if err == nil {
+			err = s.checkpoint.Write(e)
+		}
+		s.problems.note(problemState, err)
+		if err != nil {
+			return err
+		}
+		err = s.cdi.WriteSpec(e.Name(), env, result.Grants[i].Nodes, edits[i])
+		s.problems.note(problemCDI, err)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// shareEdits are what the GPUs and the limits of shares need; none for other
+// resources. It notes in the entry what the limits are enforced by.
+func (s *State) shareEdits(ctx context.Context, g *allocate.Grant) ([]*specs.ContainerEdits, error) {
+	if g.Entry.Kind != cdi.SGPU {
+		return nil, nil
+	}
+	var all []*specs.ContainerEdits
+	inv := s.inventory.Load()
+	for _, share := range g.Entry.Shares {
+		gpu := inv.GPUs[share.UUID]
+		if gpu.CDIError != "" {
+			return nil, errors.New(gpu.CDIError)
+		}
+		if gpu.CDIEdits != nil {
+			all = append(all, gpu.CDIEdits)
+		}
+	}
+	if s.options.Limiter != nil {
+		l := limitOf(g.Entry, inv)
+		edits, err := s.options.Limiter.Edits(ctx, &l)
+		if err != nil {
+			return nil, fmt.Errorf("limits: %w", err)
+		}
+		all = append(all, &specs.ContainerEdits{
+			Env: edits.Env, Mounts: edits.Mounts, DeviceNodes: edits.DeviceNodes, Hooks: edits.Hooks,
+		})
+		if g.Entry.Enforced != edits.By {
+			g.Entry = g.Entry.Clone()
+			g.Entry.Enforced = edits.By
+			s.mu.Lock()
+			s.entries[g.Entry.Device] = g.Entry
+			s.mu.Unlock()
+		}
+	}
+	e := g.Entry
+	shares := cdi.Shares{Shares: e.Shares, Policy: e.Policy, By: e.By, Phase: e.Phase, RunAs: e.RunAs, Enforced: e.Enforced}
+	env, err := shares.Env()
+	return append(all, &specs.ContainerEdits{Env: []string{env}}), err
+}
+
+// limitOf is the limit of an entry with shares.
+func limitOf(e *checkpoint.Entry, inv *inventory.Inventory) enforce.Limit {
+	l := enforce.Limit{
+		Pod: e.Owner.UID, Container: e.Owner.Name, Policy: quota.Policy(e.Policy), UID: e.RunAs, By: e.Enforced,
+	}
+	addresses := make(map[string]string, len(e.Shares))
+	for _, s := range e.Shares {
+		card := enforce.GPU{Share: s, Index: -1}
+		for i := range inv.Shared {
+			if inv.Shared[i].UUID == s.UUID {
+				card.TotalMiB = inv.Shared[i].MemoryMiB
+			}
+		}
+		for i := range inv.Machine.GPUs {
+			if g := &inv.Machine.GPUs[i]; g.UUID == s.UUID {
+				card.Index, addresses[s.UUID] = g.Index, g.PCI
+			}
+		}
+		l.GPUs = append(l.GPUs, card)
+	}
+	slices.SortStableFunc(l.GPUs, func(x, y enforce.GPU) int {
+		return cmp.Or(machine.ComparePCI(addresses[x.Share.UUID], addresses[y.Share.UUID]),
+			cmp.Compare(x.Share.UUID, y.Share.UUID))
+	})
+	return l
+}
+
+// stripes are locks by container: two containers rarely share one, and that
+// costs them only time.
+type stripes [64]sync.Mutex
+
+func (s *stripes) lock(c kubelet.Container) (unlock func()) {
+	h := fnv.New32a()
+	for _, word := range []string{c.Namespace, c.Pod.Name, c.UID, c.Name} {
+		_, _ = io.WriteString(h, word+"\x00")
+	}
+	m := &s[h.Sum32()%uint32(len(s))]
+	m.Lock()
+	return m.Unlock
+}

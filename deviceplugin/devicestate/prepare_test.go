@@ -1,0 +1,314 @@
+package devicestate
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
+)
+
+func TestContainerGetsGPUsAndHCAsTogether(t *testing.T) {
+	for _, first := range []string{gpus, hcas} {
+		t.Run(first+" first", func(t *testing.T) {
+			r := newRig(t, "dgx-h100")
+			p := pod("a")
+			r.spec("a", corev1.Container{Name: "main"})
+			// The kubelet chose HCAs of the other NUMA node.
+			want := asks{gpus: r.cards(1, 3), hcas: r.tickets("mlx5_6", "mlx5_9")}
+			names := r.allocate(p, "main", want)
+			if _, err := r.enter(names); err == nil || !strings.Contains(err.Error(), "unresolvable") {
+				t.Fatalf("before PreStart: %v", err)
+			}
+			second := gpus
+			if first == gpus {
+				second = hcas
+			}
+			for _, resource := range []string{first, second} {
+				if err := r.Prepare(t.Context(), resource, want[resource]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got := r.mustEnter(names)
+			uuids := r.cards(1, 3)
+			wantEnv := []string{
+				"HEDDLE_GPUS=" + strings.Join(uuids, ","), "HEDDLE_HCAS=mlx5_3,mlx5_5",
+				"NCCL_IB_HCA==mlx5_3:1,mlx5_5:1", "NVIDIA_VISIBLE_DEVICES=void", "UCX_NET_DEVICES=mlx5_3:1,mlx5_5:1",
+			}
+			if diff := cmp.Diff(wantEnv, got.Env); diff != "" {
+				t.Errorf("env (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff([]string{"rdma_cm", "uverbs1", "uverbs3"}, got.Nodes); diff != "" {
+				t.Errorf("nodes (-want +got):\n%s", diff)
+			}
+			h := hcaNamed(r.machine, "mlx5_3")
+			wantHCA := cdi.DeviceHCA{
+				ID: h.PCI, Name: "mlx5_3", PCI: h.PCI, Resource: hcas, Ports: []int{1}, LinkLayer: "InfiniBand",
+				RateGbps: new(400.0), Rail: 1, GPU: uuids[0], Class: "PIX", Nodes: []string{"/dev/infiniband/uverbs1"},
+			}
+			if diff := cmp.Diff(wantHCA, got.Devices.HCAs[0]); diff != "" {
+				t.Errorf("JSON, first HCA (-want +got):\n%s", diff)
+			}
+			wantGPU := cdi.DeviceGPU{UUID: uuids[1], Index: 3, PCI: r.machine.GPUs[3].PCI, HCA: "mlx5_5", Class: "PIX"}
+			if diff := cmp.Diff(wantGPU, got.Devices.GPUs[1]); diff != "" {
+				t.Errorf("JSON, second GPU (-want +got):\n%s", diff)
+			}
+			wantBinding := []Allocation{{
+				Namespace: "default", Pod: "a", UID: "uid-a", Container: "main", GPUs: slices.Sorted(slices.Values(uuids)),
+				HCAs: []string{"mlx5_3", "mlx5_5"}, Class: "PIX", CDINames: names,
+				HCAIDs: []string{h.PCI, hcaNamed(r.machine, "mlx5_5").PCI},
+			}}
+			if diff := cmp.Diff(wantBinding, r.Allocations()); diff != "" {
+				t.Errorf("bindings (-want +got):\n%s", diff)
+			}
+			if e := r.specs.takeEvents(); e != nil {
+				t.Errorf("events: %v", e)
+			}
+		})
+	}
+}
+
+// TestWhatAContainerGets goes through the ways to count HCAs, and through what
+// can be missing.
+func TestWhatAContainerGets(t *testing.T) {
+	count := func(c config.Count) func(*config.NodeConfig) {
+		return func(n *config.NodeConfig) { n.RDMA.Resources[0].Count = c }
+	}
+	for _, tt := range []struct {
+		name, machine string
+		config        func(*config.NodeConfig)
+		before        func(*rig)
+		gpus          []int
+		tickets       []string
+		want          string
+		err           string
+		events        []string
+		class         string
+	}{
+		{
+			name: "the GPUs' own", machine: "h200-scrambled-nics", gpus: []int{0, 6}, tickets: []string{"mlx5_0", "mlx5_1"},
+			want: "mlx5_4,mlx5_5", class: "PIX",
+		},
+		{
+			name: "storage on a bond is no HCA for this", machine: "h800-8ib-bond", gpus: []int{4, 5},
+			tickets: []string{"mlx5_103", "mlx5_100"}, want: "mlx5_107,mlx5_102", class: "PIX",
+		},
+		{
+			name: "a second one from the same NUMA node is nobody's fault", machine: "h20-4nic", gpus: []int{0, 1},
+			tickets: []string{"mlx5_0", "mlx5_3"}, want: "mlx5_0,mlx5_1", class: "NODE",
+		},
+		{name: "HCAs without GPUs are those that the IDs name", machine: "dgx-h100", tickets: []string{"mlx5_9", "mlx5_4"}, want: "mlx5_4,mlx5_9"},
+		{
+			name: "two tickets of one HCA are two HCAs", machine: "dgx-h100", gpus: []int{0, 1}, tickets: []string{"mlx5_9", "mlx5_9/1"},
+			want: "mlx5_0,mlx5_3", class: "PIX",
+		},
+		{
+			name: "the near one is down", machine: "dgx-h100", before: func(r *rig) { r.down("mlx5_0") }, gpus: []int{0},
+			tickets: []string{"mlx5_9"}, want: "mlx5_3", class: "NODE",
+			events: []string{"default/a HCANotLocal: rdma/hca_shared_devices_ib: GPU 0 has only NODE (mlx5_3) and would have PIX (mlx5_0)"},
+		},
+		{
+			name: "distinct: fewer are well than asked for", machine: "h20-4nic", before: func(r *rig) { r.down("mlx5_2") }, gpus: []int{0, 1, 2, 3},
+			tickets: []string{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"}, want: "mlx5_0,mlx5_1,mlx5_3", class: "SYS",
+			events: []string{"default/a FewerHCAs: rdma/hca_shared_devices_ib: 4 HCAs requested, 3 available: mlx5_2: port 1 is DOWN"},
+		},
+		{
+			name: "distinct: none is well", machine: "h20-4nic", tickets: []string{"mlx5_0"},
+			before: func(r *rig) {
+				for _, h := range []string{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"} {
+					r.down(h)
+				}
+			},
+			err: "1 HCAs requested, 0 available: mlx5_0: port 1 is DOWN; mlx5_1",
+		},
+		{
+			name: "strict refuses", machine: "h20-4nic", config: count(config.CountStrict), before: func(r *rig) { r.down("mlx5_2") },
+			tickets: []string{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"},
+			err:     "container main of default/a: rdma/hca_shared_devices_ib: 4 HCAs requested, 3 available: mlx5_2: port 1 is DOWN (count: strict)",
+		},
+		{
+			name: "all is all, whatever the number and the ports", machine: "h20-4nic", config: count(config.CountAll),
+			before: func(r *rig) { r.down("mlx5_2") }, gpus: []int{0}, tickets: []string{"all::5"},
+			want: "mlx5_0,mlx5_1,mlx5_2,mlx5_3", class: "SYS",
+		},
+		{
+			name: "a device without uverbs is none", machine: "h20-4nic", tickets: []string{"mlx5_1"},
+			before: func(r *rig) {
+				r.alter(func(m *machine.Machine) { hcaNamed(m, "mlx5_1").CharDevices.UVerbs = nil })
+			},
+			want: "mlx5_0",
+		},
+		{
+			name: "sharers are counted on the HCA that was bound", machine: "dgx-h100",
+			config: func(c *config.NodeConfig) { c.RDMA.Resources[0].Sharers = 1 },
+			before: func(r *rig) {
+				want := asks{gpus: r.cards(0), hcas: r.tickets("mlx5_9")}
+				r.allocate(pod("other"), "main", want)
+				r.start(want)
+				if got := r.Allocations()[0].HCAs; !slices.Equal(got, []string{"mlx5_0"}) {
+					r.tb.Fatalf("the other pod has %v", got)
+				}
+			},
+			tickets: []string{"mlx5_0"}, want: "mlx5_3",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, tt.machine)
+			if tt.config != nil {
+				r.reconfigure(tt.config)
+			}
+			if tt.before != nil {
+				tt.before(r)
+				r.specs.takeEvents()
+			}
+			want := asks{hcas: r.tickets(tt.tickets...)}
+			if tt.gpus != nil {
+				want[gpus] = r.cards(tt.gpus...)
+			}
+			names := r.allocate(pod("a"), "main", want)
+			err := r.Prepare(t.Context(), hcas, want[hcas])
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Fatalf("error %v, want %q in it", err, tt.err)
+				}
+				if _, err := r.enter(names); err == nil {
+					t.Fatal("the container could start")
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := r.mustEnter(names)
+			if diff := cmp.Diff(tt.want, strings.Join(got.given(), ",")); diff != "" {
+				t.Errorf("HCAs (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.events, r.specs.takeEvents()); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+			for _, b := range r.Allocations() {
+				if b.Pod == "a" && b.Class != tt.class {
+					t.Errorf("class %q, want %q", b.Class, tt.class)
+				}
+			}
+			r.start(want)
+			if again := r.mustEnter(names); !cmp.Equal(got, again) {
+				t.Errorf("at the next start (-first +next):\n%s", cmp.Diff(got, again))
+			}
+			if e := r.specs.takeEvents(); e != nil {
+				t.Errorf("events at the next start: %v", e)
+			}
+		})
+	}
+}
+
+func TestHintsGiveWayToThePod(t *testing.T) {
+	env := func(keys ...string) corev1.Container {
+		c := corev1.Container{Name: "main"}
+		for _, key := range keys {
+			c.Env = append(c.Env, corev1.EnvVar{Name: key})
+		}
+		return c
+	}
+	from := env()
+	from.EnvFrom = []corev1.EnvFromSource{{Prefix: "X_"}}
+	always := []string{"HEDDLE_GPUS", "HEDDLE_HCAS", "NVIDIA_VISIBLE_DEVICES"}
+	for _, tt := range []struct {
+		name       string
+		containers []corev1.Container
+		want       []string
+	}{
+		{"it sets neither", []corev1.Container{env("PATH")}, append([]string{"NCCL_IB_HCA", "UCX_NET_DEVICES"}, always...)},
+		{"it sets one", []corev1.Container{env("NCCL_IB_HCA")}, append([]string{"UCX_NET_DEVICES"}, always...)},
+		{"it sets both, and what cannot be set", []corev1.Container{env("UCX_NET_DEVICES", "NCCL_IB_HCA", "HEDDLE_HCAS")}, always},
+		{"it may set them by envFrom", []corev1.Container{from}, always},
+		{"another container sets them", []corev1.Container{{Name: "x", Env: env("NCCL_IB_HCA").Env}, env()}, append([]string{"NCCL_IB_HCA", "UCX_NET_DEVICES"}, always...)},
+		{"nobody knows the pod", nil, always},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, "dgx-h100")
+			if tt.containers != nil {
+				r.spec("a", tt.containers...)
+			}
+			want := asks{gpus: r.cards(0), hcas: r.tickets("mlx5_0")}
+			names := r.allocate(pod("a"), "main", want)
+			r.start(want)
+			var got []string
+			for _, e := range r.mustEnter(names).Env {
+				key, _, _ := strings.Cut(e, "=")
+				got = append(got, key)
+			}
+			slices.Sort(got)
+			if diff := cmp.Diff(slices.Sorted(slices.Values(tt.want)), got); diff != "" {
+				t.Errorf("keys (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestInitContainers: they are not in PodResources, and hold what a container
+// after them holds too.
+func TestInitContainers(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		init, app []string
+		wantInit  string
+		wantApp   string
+	}{
+		{"the same request", []string{"mlx5_9", "mlx5_10"}, []string{"mlx5_9", "mlx5_10"}, "mlx5_9,mlx5_10", "mlx5_0,mlx5_3"},
+		{"a smaller one", []string{"mlx5_9"}, []string{"mlx5_9", "mlx5_10"}, "mlx5_9", "mlx5_0,mlx5_3"},
+		{"a greater one", []string{"mlx5_9", "mlx5_10", "mlx5_11"}, []string{"mlx5_9", "mlx5_10"}, "mlx5_9,mlx5_10,mlx5_11", "mlx5_0,mlx5_3"},
+		{"only the init container", []string{"mlx5_9"}, nil, "mlx5_9", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, "dgx-h100", func(c *config.NodeConfig) { c.RDMA.Resources[0].Sharers = 1 })
+			r.spec("a", corev1.Container{Name: "main"}, corev1.Container{Name: "init"})
+			p := pod("a", testkubelet.Container{Name: "init", Kind: testkubelet.Init}, testkubelet.Container{Name: "main"})
+			init, app := asks{hcas: r.tickets(tt.init...)}, asks{gpus: r.cards(0, 1)}
+			if tt.app != nil {
+				app[hcas] = r.tickets(tt.app...)
+			}
+			initNames := r.allocate(p, "init", init)
+			appNames := r.allocate(p, "main", app)
+			r.start(init)
+			if diff := cmp.Diff(tt.wantInit, strings.Join(seenBy(r, initNames).given(), ",")); diff != "" {
+				t.Errorf("init container (-want +got):\n%s", diff)
+			}
+			r.start(app)
+			got := seenBy(r, appNames)
+			if diff := cmp.Diff(tt.wantApp, strings.Join(got.given(), ",")); diff != "" {
+				t.Errorf("container (-want +got):\n%s", diff)
+			}
+			if got.Devices.Container != "main" || seenBy(r, initNames).Devices.Container != "init" {
+				t.Errorf("the JSON files are of %s and %s", got.Devices.Container, seenBy(r, initNames).Devices.Container)
+			}
+		})
+	}
+}
+
+func seenBy(r *rig, names map[string]string) *seen {
+	s := r.mustEnter(names)
+	return &s
+}
+
+func TestInitContainerOfAnUnknownPod(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	p := pod("a", testkubelet.Container{Name: "init", Kind: testkubelet.Init})
+	want := asks{hcas: r.tickets("mlx5_9")}
+	names := r.allocate(p, "init", want)
+	r.start(want)
+	if got := seenBy(r, names); got.Devices.Pod != "" || !slices.Equal(got.given(), []string{"mlx5_9"}) {
+		t.Errorf("got %+v", got)
+	}
+	r.spec("a", corev1.Container{Name: "init"})
+	r.start(want)
+	if got := seenBy(r, names); got.Devices.Pod != "a" || !slices.Equal(got.given(), []string{"mlx5_9"}) {
+		t.Errorf("once the pod is known: %+v", got)
+	}
+}

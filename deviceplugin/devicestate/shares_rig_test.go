@@ -1,0 +1,140 @@
+package devicestate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
+	"github.com/heddle-dev/heddle/sharing/quota"
+)
+
+const slots = "nvidia.com/sgpu"
+
+// shareRig is a node whose cards are shared, or some of them.
+func shareRig(tb testing.TB, cards ...config.GPURef) *rig {
+	tb.Helper()
+	r := newRig(tb, "dgx-h100", func(c *config.NodeConfig) { c.Mode, c.SGPU.GPUs = config.ModeSGPU, cards })
+	r.options.NodeName = "gpu-1"
+	r.change = func(inv *inventory.Inventory) {
+		for i := range inv.Machine.GPUs {
+			g := inv.GPUs[inv.Machine.GPUs[i].UUID]
+			g.CDIEdits = &specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{
+				{Path: "/dev/nvidia" + fmt.Sprint(i), HostPath: "/dev/null", Type: "c", Permissions: "rw"},
+			}}
+			inv.GPUs[inv.Machine.GPUs[i].UUID] = g
+		}
+	}
+	r.restart()
+	return r
+}
+
+// slot is a ticket for a share that names a card.
+func (r *rig) slot(card, number int) string { return sgpu.Slot(r.cards(card)[0], number) }
+
+// ask is what a container asks for: "60/4" is vcore 60 and vmemory 4 of one
+// card, "2:60/4" of two; what is left out is not asked for.
+func ask(what string) corev1.ResourceList {
+	cards, text, several := strings.Cut(what, ":")
+	if !several {
+		cards, text = "1", cards
+	}
+	vcore, vmemory, _ := strings.Cut(text, "/")
+	list := corev1.ResourceList{slots: resource.MustParse(cards)}
+	for name, amount := range map[string]string{"nvidia.com/vcore": vcore, "nvidia.com/vmemory": vmemory} {
+		if amount != "" {
+			list[corev1.ResourceName(name)] = resource.MustParse(amount)
+		}
+	}
+	return list
+}
+
+func sharer(name, text string) corev1.Container {
+	return corev1.Container{Name: name, Resources: corev1.ResourceRequirements{Limits: ask(text)}}
+}
+
+// wants makes a pod known that asks for shares.
+func (r *rig) wants(name string, annotations map[string]string, containers ...corev1.Container) *corev1.Pod {
+	r.spec(name, containers...)
+	p := r.specs.pods["default/"+name]
+	p.Annotations = annotations
+	return p
+}
+
+// tenant is a pod with one container: it is known, and has its ticket.
+func (r *rig) tenant(name, text, ticket string) asks {
+	r.tb.Helper()
+	r.wants(name, nil, sharer("main", text))
+	want := asks{slots: {ticket}}
+	r.allocate(pod(name), "main", want)
+	return want
+}
+
+// bindShares is PreStartContainer.
+func (r *rig) bindShares(want asks) error { return r.Prepare(r.tb.Context(), slots, want[slots]) }
+
+// cardsOf are the cards of a container by index, as its Allocation has them.
+func (r *rig) cardsOf(pod, container string) []int {
+	r.tb.Helper()
+	var indices []int
+	for _, b := range r.Allocations() {
+		if b.Pod != pod || b.Container != container {
+			continue
+		}
+		for _, s := range b.Shares {
+			at := slices.IndexFunc(r.machine.GPUs, func(g machine.GPU) bool { return g.UUID == s.UUID })
+			indices = append(indices, r.machine.GPUs[at].Index)
+		}
+	}
+	slices.Sort(indices)
+	return indices
+}
+
+// chosen is heddle-scheduler's annotation: container, card, share.
+func (r *rig) chosen(node string, shares map[string][]allocation.Share) map[string]string {
+	return map[string]string{wellknown.SGPUAllocation: text(node, shares)}
+}
+
+func text(node string, shares map[string][]allocation.Share) string {
+	a := allocation.Allocation{Version: allocation.Version, Node: node, Containers: shares}
+	return a.String()
+}
+
+// nothingOvercommitted fails the test if a card is.
+func (r *rig) nothingOvercommitted() []quota.GPU {
+	r.tb.Helper()
+	usage, err := r.Reconcile(context.WithoutCancel(r.tb.Context()))
+	if err != nil {
+		r.tb.Fatal(err)
+	}
+	for _, d := range usage.Drifts {
+		if d.Kind == DriftOvercommit {
+			r.tb.Errorf("%s", d.Message)
+		}
+	}
+	// Counted once more, and not by the code under test.
+	vcore, memory := map[string]int{}, map[string]int64{}
+	for _, b := range r.Allocations() {
+		for _, s := range b.Shares {
+			vcore[s.UUID] += s.VCore
+			memory[s.UUID] += s.MemoryMiB
+		}
+	}
+	for _, g := range r.machine.GPUs {
+		if vcore[g.UUID] > 100 || memory[g.UUID] > g.MemoryMiB {
+			r.tb.Errorf("GPU %d: %d %% and %d MiB are given out", g.Index, vcore[g.UUID], memory[g.UUID])
+		}
+	}
+	return usage.GPUs
+}

@@ -1,0 +1,314 @@
+// Package devicestate is which container has which devices, and prepares a
+// container's devices when it starts.
+//
+// In Allocate the kubelet names neither the container nor what else it requests,
+// and it calls for resources in random order. So [State.Allocate] only makes a
+// unique CDI name with nothing behind it, and the decision falls in
+// PreStartContainer ([State.Prepare]), when the kubelet's accounts show which
+// container holds the device IDs. What a pod that is gone leaves behind is removed
+// by [State.Unprepare].
+//
+// A State calls four packages in order: it takes a kubelet.Snapshot, has
+// deviceplugin/allocate decide under its lock, writes the deviceplugin/checkpoint
+// entry and then the deviceplugin/cdi spec. It opens no device, decides nothing
+// about health, and never writes to the API server.
+package devicestate
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/internal/notify"
+	"github.com/heddle-dev/heddle/sharing/enforce"
+)
+
+// API is the API server; deviceplugin/apiserver's client.
+type API interface {
+	// Pod returns a pod, by UID if there is one, else by namespace and name. A
+	// static pod's UID is the kubelet's, which its mirror in the API has as
+	// annotation kubernetes.io/config.mirror. It may ask the API server and wait
+	// until ctx ends. The pod is not changed.
+	Pod(ctx context.Context, pod kubelet.Pod) (*corev1.Pod, error)
+	// Watched returns a pod of this node without a request, nil if it is not among
+	// those that are watched; complete is false while not all are.
+	Watched(pod kubelet.Pod) (watched *corev1.Pod, complete bool)
+	// WarnPod records an Event. It returns at once: no start of a container waits
+	// for the API server.
+	WarnPod(pod kubelet.Pod, reason, message string)
+}
+
+// Limiter enforces the limits of shares.
+type Limiter interface {
+	// Edits are what a container needs for its limits, before each of its
+	// starts. The error keeps it from starting, and the kubelet tries again.
+	Edits(ctx context.Context, l *enforce.Limit) (*enforce.Edits, error)
+}
+
+// Reasons of Events, beside those of package allocate.
+const (
+	// DevicesLost: the kubelet's checkpoint has lost the devices of a container,
+	// which cannot start again.
+	DevicesLost = "DevicesLost"
+	// SGPURefused: the pod's containers get no share of a GPU, and do not start.
+	SGPURefused = "SGPURefused"
+)
+
+// Options are what a State works with.
+type Options struct {
+	// NodeName is what schedulers call this node.
+	NodeName string
+	Kubelet  *kubelet.Reader
+	// API and Limiter may be nil.
+	API     API
+	Limiter Limiter
+	// CDIDir is a directory whose specs the runtime watches: /var/run/cdi.
+	CDIDir string
+	// StateDir is heddle's, on a disk, and has the same path on the host:
+	// containers get files of it mounted.
+	StateDir string
+	// DevRoot is where the runtime finds device nodes; default /dev.
+	DevRoot string
+	// GPUEnv is added to every container with GPUs, whatever its pod sets,
+	// such as NVIDIA_VISIBLE_DEVICES=void beside a static CDI spec.
+	GPUEnv []string
+	// Log defaults to none, Now to the clock.
+	Log *slog.Logger
+	Now func() time.Time
+}
+
+// State is which container has which devices. Its methods are safe for use by
+// several goroutines.
+type State struct {
+	options    Options
+	inventory  atomic.Pointer[inventory.Inventory]
+	kubelet    *kubelet.Reader
+	checkpoint *checkpoint.Dir
+	cdi        cdi.Files
+	problems   problems
+	rejections rejections
+	changed    notify.Signal
+	registered notify.Signal
+	// starting serializes what is done for one container: its resources'
+	// PreStartContainer calls, and retries of those that timed out.
+	starting stripes
+	// files is held for reading to write files and for writing to remove them.
+	files sync.RWMutex
+
+	mu sync.Mutex // guards all below
+	// entries are by device. An entry is never changed, but replaced.
+	entries map[string]*checkpoint.Entry
+	// gone is since when an entry has had no pod.
+	gone map[string]time.Time
+	// forgotten are the containers that have devices by their entries and none by
+	// the kubelet: it lost its checkpoint. Each has had its Event.
+	forgotten map[kubelet.Container]bool
+	// unsure is while it is not known whether a kubelet that starts has forgotten
+	// devices.
+	unsure bool
+	// recovered are the containers whose entries and specs are lost.
+	recovered []allocate.Recovered
+	// drifts are the differences that were found and not returned yet, drifting
+	// those that are still there.
+	drifts   []Drift
+	drifting map[Drift]bool
+	// decisions counts them.
+	decisions uint64
+	// confirmed are the entries that the kubelet has had in its accounts; nil
+	// before the first [State.Held].
+	confirmed map[string]bool
+}
+
+// New makes a State of what is on disk. What cannot be read is a problem
+// ([State.Problems]) and not an error: the other containers need the plugin.
+func New(o Options, inv *inventory.Inventory) *State {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.DevRoot == "" {
+		o.DevRoot = "/dev"
+	}
+	s := &State{
+		options: o, kubelet: o.Kubelet,
+		checkpoint: checkpoint.NewDir(filepath.Join(o.StateDir, "records")),
+		cdi:        cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
+		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log},
+		gone: make(map[string]time.Time), forgotten: make(map[kubelet.Container]bool), drifting: make(map[Drift]bool),
+	}
+	s.inventory.Store(inv)
+	entries, err := s.checkpoint.Load()
+	s.entries = entries
+	s.problems.note(problemEntries, err)
+	return s
+}
+
+// Update takes the node as it is now.
+func (s *State) Update(inv *inventory.Inventory) { s.inventory.Store(inv) }
+
+// Changed receives when [State.Allocations] may differ.
+func (s *State) Changed() <-chan struct{} { return s.changed }
+
+// Registered notes that a kubelet has just registered the plugin; Run then looks
+// whether it has forgotten devices. It returns at once.
+func (s *State) Registered() {
+	s.mu.Lock()
+	s.unsure = true
+	s.mu.Unlock()
+	s.kubelet.Registered()
+	s.registered.Notify()
+}
+
+// Allocate makes the CDI device for one Allocate call, such as
+// heddle.dev/gpu=0123456789ab-0123456789abcdef, and records it on disk. There
+// is nothing behind the name before Prepare.
+func (s *State) Allocate(resource string, ids []string) (string, error) {
+	ids = kubelet.SortIDs(ids)
+	if len(ids) == 0 {
+		return "", fmt.Errorf("allocate %s: no device IDs", resource)
+	}
+	kind, err := allocate.KindOf(s.inventory.Load().Config, resource)
+	if err != nil {
+		return "", err
+	}
+	name := cdi.NewName(kind, resource, ids)
+	e := &checkpoint.Entry{
+		Kind: kind, Device: name.Device, Resource: resource, IDs: ids, Created: s.options.Now().UTC(),
+	}
+	// No file is removed meanwhile: to a clock that has just been set, what is
+	// being written looks left over.
+	s.files.RLock()
+	defer s.files.RUnlock()
+	err = s.checkpoint.Write(e)
+	s.problems.note(problemState, err)
+	if err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.entries[e.Device] = e
+	return name.String(), nil
+}
+
+// observation is the kubelet's snapshot and what was known when it was taken.
+type observation struct {
+	*kubelet.Snapshot
+	// since is the number of the last decision before it.
+	since uint64
+	// unknown are the containers that have shares, of which nothing is known yet.
+	unknown []kubelet.Container
+}
+
+// observe asks the kubelet, and restores the entries that were lost.
+func (s *State) observe(ctx context.Context) (*observation, error) {
+	s.mu.Lock()
+	since := s.decisions
+	s.mu.Unlock()
+	names := s.inventory.Load().Config.Resources
+	snapshot, err := s.kubelet.Snapshot(ctx, names.VCore, names.VMemory)
+	s.problems.note(problemPodResources, err)
+	if err != nil {
+		return nil, err
+	}
+	s.problems.note(problemCheckpoint, snapshot.CheckpointErr)
+	o := &observation{Snapshot: snapshot, since: since}
+	s.restore(o)
+	return o, nil
+}
+
+// nodeLocked is what is known now, for package allocate. It is for holders of mu,
+// as long as they use it.
+func (s *State) nodeLocked(o *observation) *allocate.Node {
+	return &allocate.Node{
+		Name: s.options.NodeName, Inventory: s.inventory.Load(), Snapshot: o.Snapshot, Since: o.since,
+		Entries: s.entries, Forgotten: s.forgotten, Recovered: s.recovered, Unknown: o.unknown,
+	}
+}
+
+// applyLocked puts the entries of one decision into force. It is for holders of mu.
+func (s *State) applyLocked(entries ...*checkpoint.Entry) {
+	s.decisions++
+	for _, e := range entries {
+		e.Decision = s.decisions
+		if e.Created.IsZero() {
+			e.Created = s.options.Now().UTC()
+		}
+		s.entries[e.Device] = e
+		delete(s.gone, e.Device)
+	}
+}
+
+// What can be wrong.
+const (
+	problemEntries      = "records"
+	problemCheckpoint   = "checkpoint"
+	problemPodResources = "podresources"
+	problemCDI          = "cdi"
+	problemState        = "state"
+	problemDisk         = "disk"
+)
+
+// Problem is something that is wrong now.
+type Problem struct {
+	// Name is records, checkpoint, podresources, cdi, state or disk.
+	Name   string
+	Reason string
+}
+
+// Problems are what is wrong now, by name.
+func (s *State) Problems() []Problem {
+	s.problems.note(problemDisk, s.checkpoint.SyncErr())
+	return s.problems.list()
+}
+
+// problems are what is wrong now.
+type problems struct {
+	log     *slog.Logger
+	mu      sync.Mutex // guards what follows
+	reasons map[string]string
+}
+
+// note keeps what is wrong with something, or that nothing is any more.
+func (p *problems) note(name string, err error) {
+	p.mu.Lock()
+	old := p.reasons[name]
+	if p.reasons == nil {
+		p.reasons = make(map[string]string)
+	}
+	delete(p.reasons, name)
+	if err != nil {
+		p.reasons[name] = err.Error()
+	}
+	p.mu.Unlock()
+	switch {
+	case err != nil && err.Error() != old:
+		p.log.Warn("health check failed", "component", name, "err", err)
+	case err == nil && old != "":
+		p.log.Info("recovered", "component", name)
+	}
+}
+
+func (p *problems) list() []Problem {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := make([]Problem, 0, len(p.reasons))
+	for _, name := range slices.Sorted(maps.Keys(p.reasons)) {
+		list = append(list, Problem{name, p.reasons[name]})
+	}
+	return list
+}

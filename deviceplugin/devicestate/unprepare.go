@@ -1,0 +1,148 @@
+package devicestate
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
+)
+
+const (
+	// unprepareEvery is how often what gone pods have left behind is looked for.
+	unprepareEvery = 30 * time.Second
+	// goneFor is how long an entry must have been without a pod before it is
+	// removed: a kubelet that has just started may not know all its pods yet.
+	goneFor = 30 * time.Second
+	// unclaimedFor is how long a name may be without a holder: Allocate has
+	// answered and the kubelet has not written its checkpoint yet.
+	unclaimedFor = time.Minute
+)
+
+// Run removes what gone pods leave behind, until ctx ends.
+func (s *State) Run(ctx context.Context) error {
+	defer s.kubelet.Wait()
+	defer s.checkpoint.Flush()
+	tick := time.NewTicker(unprepareEvery)
+	defer tick.Stop()
+	for {
+		if err := s.Unprepare(ctx); err != nil && ctx.Err() == nil {
+			s.options.Log.Warn("cannot clean up after gone pods", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-s.registered:
+			s.searchForgotten(ctx)
+		}
+	}
+}
+
+// Unprepare looks once for entries, specs and files without a pod, and removes
+// those that have been without one for long enough. If one of the kubelet's
+// accounts cannot be read, nothing is removed: a spec lives as long as its pod,
+// also while the kubelet does not call PreStartContainer.
+func (s *State) Unprepare(ctx context.Context) error {
+	s.problems.note(problemCDI, s.cdi.Check())
+	s.problems.note(problemDisk, s.checkpoint.SyncErr())
+	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
+	defer cancel()
+	seen, err := s.observe(ctx)
+	if err != nil {
+		return err
+	}
+	if seen.CheckpointErr != nil {
+		return seen.CheckpointErr
+	}
+	s.detectForgotten(ctx, seen)
+	live := liveDevices(seen)
+	s.files.Lock() // No file is written while files go.
+	defer s.files.Unlock()
+	expired := s.expire(seen, live)
+	var errs []error
+	for _, e := range expired {
+		// The entry goes last: if something stays, the next run finds it.
+		err := s.cdi.Remove(e.Name())
+		if err == nil {
+			err = s.checkpoint.Remove(e)
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		s.mu.Lock()
+		delete(s.entries, e.Device)
+		delete(s.gone, e.Device)
+		s.mu.Unlock()
+	}
+	if len(expired) > 0 {
+		s.changed.Notify()
+	}
+	return errors.Join(append(errs, s.sweep(live))...)
+}
+
+// liveDevices are the CDI devices that a container holds by the kubelet.
+func liveDevices(seen *observation) map[string]bool {
+	live := make(map[string]bool)
+	for text := range seen.CDINames() {
+		if name, ok := cdi.ParseName(text); ok {
+			live[name.Device] = true
+		}
+	}
+	return live
+}
+
+// expire marks the entries without a pod and returns those that have been
+// without one for long enough.
+func (s *State) expire(seen *observation, live map[string]bool) []*checkpoint.Entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var expired []*checkpoint.Entry
+	for device, e := range s.entries {
+		stale := e.Kind == cdi.SGPU && e.Owner != nil && seen.Gone(e.Owner.Pod)
+		if live[device] && !stale || e.Decision > seen.since || s.claimed(e, seen) {
+			delete(s.gone, device)
+			continue
+		}
+		since, known := s.gone[device]
+		if !known {
+			since = s.options.Now()
+			s.gone[device] = since
+		}
+		// What the kubelet's checkpoint names has its files, and no GPUs any more.
+		if s.options.Now().Sub(since) >= goneFor && !live[device] {
+			expired = append(expired, e)
+		}
+	}
+	return expired
+}
+
+// claimed reports whether the entry's pod is there, or may be yet.
+func (s *State) claimed(e *checkpoint.Entry, seen *observation) bool {
+	if e.Owner == nil && s.options.Now().Sub(e.Created) < unclaimedFor {
+		return true
+	}
+	for i := range seen.Allocations {
+		a := &seen.Allocations[i]
+		if !a.Checkpointed && a.Resource == e.Resource && slices.Equal(a.IDs, e.IDs) &&
+			(e.Owner == nil || e.Owner.Pod.Same(a.Pod)) {
+			return true
+		}
+	}
+	return e.Owner != nil && seen.Active(e.Owner.Pod)
+}
+
+// sweep removes files that no entry has: of writes that were cut off, and of
+// entries that were set aside and whose container is gone.
+func (s *State) sweep(live map[string]bool) error {
+	s.mu.Lock()
+	for device := range s.entries {
+		live[device] = true
+	}
+	s.mu.Unlock()
+	before := s.options.Now().Add(-unclaimedFor)
+	return errors.Join(s.cdi.Sweep(live, before), s.checkpoint.Sweep(live, before))
+}

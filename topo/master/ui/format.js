@@ -1,0 +1,124 @@
+// Names of enum values, and how numbers and durations are written. Pure.
+
+const numbers = new Intl.NumberFormat('en-US');
+
+export const number = (n) => numbers.format(n);
+
+/** count(1, 'node') is "1 node". */
+export const count = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
+
+/** span writes a duration in milliseconds with two units at most. */
+export function span(ms) {
+  const s = Math.max(0, Math.round(ms / 1000));
+  if (s < 60) return `${s} s`;
+  const min = Math.floor(s / 60);
+  if (min < 60) return `${min} min`;
+  const h = Math.floor(min / 60);
+  if (h < 10) return min % 60 ? `${h} h ${min % 60} min` : `${h} h`;
+  if (h < 48) return `${h} h`;
+  return `${Math.floor(h / 24)} d`;
+}
+
+export const clock = (ms) =>
+  new Date(ms).toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' });
+
+const STATUS = { ready: 'Ready', degraded: 'Degraded', notready: 'Not ready' };
+
+/** statusKey is the key of a status in the styles. */
+export const statusKey = (s) => (s === 'Ready' ? 'ready' : s === 'NotReady' ? 'notready' : 'degraded');
+export const statusName = (key) => STATUS[key];
+
+/** The kinds of faults, the gravest first: [kind, title, one of them, many]. */
+const FAULTS = [
+  ['node-not-ready', 'Nodes not ready', 'node not ready', 'nodes not ready'],
+  ['stale', 'Reports too old', 'report too old', 'reports too old'],
+  ['clock', 'Clocks ahead', 'clock ahead', 'clocks ahead'],
+  ['dead', 'Dead ports', 'dead port', 'dead ports'],
+  ['missing', 'Missing rails', 'missing rail', 'missing rails'],
+  ['miscabled', 'Mis-cabled ports', 'mis-cabled port', 'mis-cabled ports'],
+  ['duplicate', 'Duplicate GUIDs', 'duplicate GUID', 'duplicate GUIDs'],
+  ['path', 'Contradicting paths', 'contradicting path', 'contradicting paths'],
+  ['ignored', 'Reports not believed', 'report not believed', 'reports not believed'],
+  ['unseen', 'Switch unknown', 'port without a known switch', 'ports without a known switch'],
+];
+
+export const faultOrder = FAULTS.map((f) => f[0]);
+
+export function faultTitle(kind) {
+  return FAULTS.find((f) => f[0] === kind)?.[1] ?? kind;
+}
+
+/** faultName is one fault of a kind, as a title. */
+export function faultName(kind) {
+  const name = FAULTS.find((f) => f[0] === kind)?.[2] ?? kind;
+  return name[0].toUpperCase() + name.slice(1);
+}
+
+/** reason is a reason in a few words: "2 dead ports", "node not ready". */
+export function reason(r) {
+  const fault = FAULTS.find((f) => f[0] === r.kind);
+  if (!fault) return r.count ? `${r.count} × ${r.kind}` : r.kind;
+  if (!r.count) return fault[2];
+  return `${number(r.count)} ${r.count === 1 ? fault[2] : fault[3]}`;
+}
+
+/** advice is what to check for a kind of fault. */
+export function advice(kind) {
+  switch (kind) {
+    case 'node-not-ready': return 'The kubelet does not report Ready.';
+    case 'stale': return 'No heartbeat of the topo-worker: is its pod running?';
+    case 'clock': return 'The heartbeat is from the future: check the time service.';
+    case 'dead': return 'The link is not active: cable, transceiver or switch port.';
+    case 'missing': return 'Like nodes of the group have this rail, this one does not.';
+    case 'miscabled': return 'The cable ends on another leaf than the group’s for that rail.';
+    case 'duplicate': return 'Two nodes report the same HCA GUID.';
+    case 'path': return 'The given path contradicts the levels or the other members.';
+    case 'ignored': return 'The report does not belong to the node of its name.';
+    case 'unseen': return 'The link is active; its switch is unknown. Not counted as a fault.';
+    default: return '';
+  }
+}
+
+/** stateAdvice is what a gang's state means. */
+export function stateAdvice(state) {
+  switch (state) {
+    case 'Unknown': return 'Needs attention: pods failed, crash or are being deleted, or their node is not ready.';
+    case 'Queued': return 'They wait for pods or for nodes.';
+    case 'Starting': return 'They have nodes; too few of their pods run yet.';
+    case 'Succeeded': return 'All of their pods have succeeded.';
+    default: return '';
+  }
+}
+
+/** gangText is where a gang is and how large it is: "leaf-su2 · 8 nodes · 64 GPUs". */
+export const gangText = (g) => [
+  g.group?.alias || g.group?.name, g.nodes.length && count(g.nodes.length, 'node'), g.nodes.length ? '' : count(g.members, 'pod'),
+  g.gpus && count(g.gpus, 'GPU'),
+].filter(Boolean).join(' · ');
+
+/** gangsOf names the gangs on a node, the first few of them. */
+export function gangsOf(node) {
+  const names = node.gangs.slice(0, 3).map((g) => g.name);
+  if (node.gangs.length > 3) names.push(`${number(node.gangs.length - 3)} more`);
+  return names.join(', ');
+}
+
+/** port names a finding's port on its node: "mlx5_3 rail 3". */
+export function port(f) {
+  const device = f.hca ? (f.port > 1 ? `${f.hca}/${f.port}` : f.hca) : '';
+  const rail = f.kind === 'path' ? '' : `rail ${f.rail}${f.plane ? ` plane ${f.plane}` : ''}`;
+  return [device, rail].filter(Boolean).join(' · ');
+}
+
+/** far names a switch, with the port if it is known. */
+export const far = (s) => (s ? (s.name || s.id) + (s.port ? ` port ${s.port}` : '') : '');
+
+/** idle is how many GPUs are there and no pod can request. */
+export const idle = (g) => g.total - (g.offered ?? g.total);
+
+/** gpus is how many are free: "3 of 8 free", and "2 not offered" if so. */
+export function gpus(g) {
+  if (!g.total) return 'no GPUs';
+  const free = g.free === undefined ? count(g.total, 'GPU') : `${number(g.free)} of ${number(g.total)} free`;
+  return idle(g) ? `${free}, ${number(idle(g))} not offered` : free;
+}
