@@ -140,9 +140,9 @@ func (n *Node) parseRequest(r *shareRequest, pod *corev1.Pod) error {
 		return fmt.Errorf("container %s holds %d device IDs of shares and %w", spec.Name, len(r.ids), err)
 	case err != nil:
 		return r.reject(RejectedRequest, "%s", err)
-	case request.Cards != len(r.ids):
+	case request.GPUs != len(r.ids):
 		return fmt.Errorf("container %s holds %d device IDs of shares and requests %d GPUs",
-			spec.Name, len(r.ids), request.Cards)
+			spec.Name, len(r.ids), request.GPUs)
 	}
 	r.Request = request
 	return nil
