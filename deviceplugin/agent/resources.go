@@ -20,12 +20,8 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/discovery/capacity"
-	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
-
-// NVMLPulse is one answer of a GPU to a cheap question.
-type NVMLPulse = nvml.Pulse
 
 // rdmaAt is the place of an RDMA resource in the configuration, -1 for none.
 func rdmaAt(c *config.NodeConfig, name string) int {
@@ -135,9 +131,9 @@ func (a *resources) serveHCAs(name string) *served {
 // serveGPUs makes a resource of whole GPUs or of MIG devices.
 func (a *resources) serveGPUs(name string) *served {
 	options := gpu.Options{
-		Name: name, Allocator: a.state, Preparer: a.selectors, Static: a.driver,
+		Name: name, Allocator: a.state, Preparer: a.selectors, Driver: a.driver.DriverSpec,
 		InUse:    func() map[string]string { return a.state.Forgotten(name) },
-		Strategy: a.Strategy, Features: a.Features, Log: a.Log,
+		Strategy: a.Strategy, Features: a.Features, Vendors: a.Vendors, Log: a.Log,
 	}
 	if a.API.Online() {
 		options.Pods = a.selectors
@@ -322,7 +318,7 @@ func (a *resources) lacksShares(name string) string {
 	if reason := joinFaults(byID); reason != "" || len(inv.Shared) > 0 {
 		return reason
 	}
-	return offersNone(inv, name)
+	return a.offersNone(inv, name)
 }
 
 // lacks is why not all of a resource of GPUs can be had.
@@ -330,14 +326,14 @@ func (a *resources) lacks(name string, r *gpu.Resource) string {
 	if reason := joinFaults(r.Faults()); reason != "" || len(r.Devices()) > 0 {
 		return reason
 	}
-	return offersNone(a.now.Load(), name)
+	return a.offersNone(a.now.Load(), name)
 }
 
 // offersNone is why there is nothing of a resource.
-func offersNone(inv *inventory.Inventory, name string) string {
-	for _, c := range capacity.Of(inv.Machine, inv.Config) {
-		if c.Name == name {
-			return c.Reason
+func (c *core) offersNone(inv *inventory.Inventory, name string) string {
+	for _, r := range capacity.Of(inv.Machine, inv.Config, c.Vendors) {
+		if r.Name == name {
+			return r.Reason
 		}
 	}
 	return "it is not configured any more"

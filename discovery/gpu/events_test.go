@@ -1,11 +1,10 @@
-package nvml
+package gpu
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,23 +13,53 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// waits answers WaitEvent by a function.
-type waits func(wait time.Duration) (Event, error)
+// telemetry answers by functions.
+type telemetry struct {
+	known []string
+	wait  func(wait time.Duration) (Event, error)
+	pulse func(uuid string) (Action, error)
+	usage func(uuid string, after uint64) (Usage, error)
+}
 
-func (w waits) WaitEvent(wait time.Duration) (Event, error) { return w(wait) }
+func (t telemetry) WaitEvent(wait time.Duration) (Event, error) { return t.wait(wait) }
+
+func (t telemetry) Known() []string { return t.known }
+
+func (t telemetry) Pulse(uuid string) (Action, error) { return t.pulse(uuid) }
+
+func (t telemetry) Usage(uuid string, after uint64) (Usage, error) { return t.usage(uuid, after) }
+
+type waits = func(wait time.Duration) (Event, error)
+
+func code79() Code { return Code{Kind: "XID", Number: 79, Severity: Fatal} }
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// watchFor watches for a while and gives what was told, and when.
-func watchFor(t *testing.T, library EventLibrary, d time.Duration) []string {
+// watchFor watches for a while and gives what was reported, and when.
+func watchFor(t *testing.T, wait waits, d time.Duration) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
 	began := time.Now()
 	var told []string
-	Watch(ctx, library, discard(), func(e Event) {
-		told = append(told, fmt.Sprintf("%s %s %s %d", time.Since(began), e.Kind, e.GPU, e.XID))
-	})
+	events := make(chan Event)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		Watch(ctx, telemetry{wait: wait}, discard(), events)
+	}()
+	for open := true; open; {
+		select {
+		case e := <-events:
+			what := "interrupted"
+			if !e.Interrupted() {
+				what = e.Code.Kind
+			}
+			told = append(told, fmt.Sprintf("%s %s %s %d", time.Since(began), what, e.GPU, e.Code.Number))
+		case <-done:
+			open = false
+		}
+	}
 	if took := time.Since(began); took != d {
 		t.Errorf("Watch returned after %s, its context ended after %s", took, d)
 	}
@@ -44,15 +73,15 @@ func TestWatchTellsEvents(t *testing.T) {
 			n++
 			if n == 3 {
 				<-time.After(wait / 2)
-				return Event{Kind: EventXID, GPU: "GPU-1", XID: 79}, nil
+				return Event{GPU: "GPU-1", Code: code79()}, nil
 			}
 			<-time.After(wait)
 			return Event{}, ErrNoEvent
 		}), 10*time.Second)
-		if diff := cmp.Diff([]string{"2.5s xid GPU-1 79"}, got); diff != "" {
+		if diff := cmp.Diff([]string{"2.5s XID GPU-1 79"}, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
-		<-time.After(2 * eventWait)
+		<-time.After(2 * EventWait)
 	})
 }
 
@@ -93,7 +122,7 @@ func TestWatchComesBack(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
-		<-time.After(2 * eventWait)
+		<-time.After(2 * EventWait)
 	})
 }
 
@@ -104,7 +133,7 @@ func TestWatchEndsUnderAHangingDriver(t *testing.T) {
 		got := watchFor(t, waits(func(time.Duration) (Event, error) {
 			inside.Add(1)
 			<-release
-			return Event{Kind: EventXID}, nil
+			return Event{Code: code79()}, nil
 		}), 5*time.Second)
 		if len(got) != 0 || inside.Load() != 1 {
 			t.Errorf("told %v, %d calls", got, inside.Load())
@@ -114,24 +143,14 @@ func TestWatchEndsUnderAHangingDriver(t *testing.T) {
 	})
 }
 
-// gpusFake answers pulses by a function.
-type gpusFake struct {
-	known []string
-	pulse func(uuid string) (Action, error)
-}
-
-func (f gpusFake) Known() []string { return f.known }
-
-func (f gpusFake) Pulse(uuid string) (Action, error) { return f.pulse(uuid) }
-
 func TestPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		var asked atomic.Int32
-		p := NewPinger(gpusFake{[]string{"GPU-d", "GPU-c", "GPU-b", "GPU-a"}, func(uuid string) (Action, error) {
+		p := NewPoller(telemetry{known: []string{"GPU-d", "GPU-c", "GPU-b", "GPU-a"}, pulse: func(uuid string) (Action, error) {
 			switch uuid {
 			case "GPU-a":
-				return ActionGPUReset, nil
+				return "GPU reset", nil
 			case "GPU-b":
 				return "", fmt.Errorf("temperature: GPU is %w", ErrLost)
 			case "GPU-c":
@@ -154,61 +173,13 @@ func TestPoll(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		}
-		if took := time.Since(began); took != DefaultPulseTimeout || asked.Load() != 1 {
+		if took := time.Since(began); took != DefaultPollTimeout || asked.Load() != 1 {
 			t.Errorf("three polls took %s and left %d calls on the GPU that hangs, want one timeout and one", took, asked.Load())
 		}
 		close(release)
 		synctest.Wait()
 		if got := poll(); got[2] != "GPU-d none <nil>" {
 			t.Errorf("the GPU answers again, and: %v", got)
-		}
-	})
-}
-
-func TestActions(t *testing.T) {
-	for n, want := range map[uint32]Action{0: ActionNone, 1: ActionGPUReset, 4: ActionDrainAndReset, 7: ActionSystemReboot, 99: "recovery action 99"} {
-		if got := action(n); got != want {
-			t.Errorf("%d is %q, want %q", n, got, want)
-		}
-	}
-}
-
-// The session is not ended under a call; one that does not return keeps it.
-func TestGate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var g gate
-		if err := g.close(time.Second); err != nil || g.enter() {
-			t.Errorf("an empty gate: %v, or somebody entered", err)
-		}
-		g.open()
-		for range 2 {
-			if !g.enter() {
-				t.Fatal("an open gate is shut")
-			}
-		}
-		began := time.Now()
-		if err := g.close(time.Second); !errors.Is(err, errBusy) || time.Since(began) != time.Second {
-			t.Errorf("%v after %s", err, time.Since(began))
-		}
-		if !g.enter() {
-			t.Error("a gate that could not be closed is shut")
-		}
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			if err := g.close(time.Second); err != nil {
-				t.Error(err)
-			}
-		})
-		synctest.Wait()
-		if g.enter() {
-			t.Error("somebody entered while the session ends")
-		}
-		for range 3 {
-			g.leave()
-		}
-		wg.Wait()
-		if g.enter() {
-			t.Error("a closed gate is open")
 		}
 	})
 }

@@ -1,6 +1,6 @@
 //go:build cgo && linux
 
-package gpu
+package nvml
 
 import (
 	"cmp"
@@ -13,11 +13,12 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// Generate implements [Generator]. Each GPU is asked for by itself: of several
+// Generate implements [gpu.EditsGenerator]. Each GPU is asked for by itself: of several
 // at once, one that is lost would leave the node without any.
-func (n NVCDI) Generate(m *machine.Machine) (*Generated, error) {
+func (n CDI) Generate(m *machine.Machine) (*gpu.Edits, error) {
 	lib, err := n.library(nvcdi.ModeNvml)
 	if err != nil {
 		return nil, err
@@ -26,7 +27,7 @@ func (n NVCDI) Generate(m *machine.Machine) (*Generated, error) {
 	if err != nil {
 		return nil, fmt.Errorf("driver's libraries: %w", err)
 	}
-	out := &Generated{Missing: map[string]string{}}
+	out := &gpu.Edits{Missing: map[string]string{}}
 	if common != nil && common.ContainerEdits != nil {
 		out.Common = *common.ContainerEdits
 	}
@@ -37,10 +38,10 @@ func (n NVCDI) Generate(m *machine.Machine) (*Generated, error) {
 			continue
 		}
 		if len(g.MIG.Devices) == 0 {
-			out.ask(lib, g.UUID, g.UUID)
+			ask(out, lib, g.UUID, g.UUID)
 		}
 		for j := range g.MIG.Devices {
-			out.ask(lib, g.MIG.Devices[j].UUID, g.MIG.Devices[j].UUID)
+			ask(out, lib, g.MIG.Devices[j].UUID, g.MIG.Devices[j].UUID)
 		}
 	}
 	if err := n.addFeatures(out); err != nil {
@@ -50,7 +51,7 @@ func (n NVCDI) Generate(m *machine.Machine) (*Generated, error) {
 }
 
 // ask adds the device that the library knows by an identifier.
-func (g *Generated) ask(lib nvcdi.Interface, id, name string) {
+func ask(g *gpu.Edits, lib nvcdi.Interface, id, name string) {
 	devices, err := lib.GetDeviceSpecsByID(id)
 	if err != nil {
 		g.Missing[name] = err.Error()
@@ -70,7 +71,7 @@ func empty(e *specs.ContainerEdits) bool {
 	return len(e.DeviceNodes) == 0 && len(e.Mounts) == 0 && len(e.Hooks) == 0 && len(e.Env) == 0
 }
 
-func (n NVCDI) addFeatures(out *Generated) error {
+func (n CDI) addFeatures(out *gpu.Edits) error {
 	type feature struct {
 		mode     nvcdi.Mode
 		id, name string
@@ -91,7 +92,7 @@ func (n NVCDI) addFeatures(out *Generated) error {
 		if err != nil {
 			return err
 		}
-		out.ask(lib, f.id, f.name)
+		ask(out, lib, f.id, f.name)
 	}
 	return nil
 }
@@ -99,7 +100,7 @@ func (n NVCDI) addFeatures(out *Generated) error {
 // memoryLimitsHook is of nvidia-container-toolkit 1.20.1 and later.
 const memoryLimitsHook = "apply-cuda-memory-limits"
 
-func (n NVCDI) library(mode nvcdi.Mode) (nvcdi.Interface, error) {
+func (n CDI) library(mode nvcdi.Mode) (nvcdi.Interface, error) {
 	options := []nvcdi.Option{
 		nvcdi.WithMode(mode), nvcdi.WithDriverRoot(cmp.Or(n.DriverRoot, "/")), nvcdi.WithDevRoot(n.DevRoot),
 		nvcdi.WithLogger(cdiLog{n.Log}),
@@ -119,8 +120,8 @@ func (n NVCDI) library(mode nvcdi.Mode) (nvcdi.Interface, error) {
 	return lib, nil
 }
 
-// onHost turns paths as we see them into paths as the runtime does.
-func (n NVCDI) onHost(out *Generated) error {
+// onHost turns paths as this process sees them into paths as the runtime does.
+func (n CDI) onHost(out *gpu.Edits) error {
 	driver, host := cmp.Or(n.DriverRoot, "/"), cmp.Or(n.HostDriverRoot, "/")
 	t := root.NewDriverTransformer(
 		root.WithDriverRoot(driver), root.WithTargetDriverRoot(host),
@@ -137,14 +138,14 @@ func (n NVCDI) onHost(out *Generated) error {
 // cdiLog takes the library's messages, which are not constant, as an attribute.
 type cdiLog struct{ log *slog.Logger }
 
-func (l cdiLog) say(format string, args []any) {
+func (l cdiLog) debug(format string, args []any) {
 	if l.log != nil {
 		l.log.Debug("nvcdi", "text", fmt.Sprintf(format, args...))
 	}
 }
 
-func (l cdiLog) Debugf(format string, args ...any)   { l.say(format, args) }
-func (l cdiLog) Errorf(format string, args ...any)   { l.say(format, args) }
-func (l cdiLog) Infof(format string, args ...any)    { l.say(format, args) }
-func (l cdiLog) Warningf(format string, args ...any) { l.say(format, args) }
-func (l cdiLog) Tracef(format string, args ...any)   { l.say(format, args) }
+func (l cdiLog) Debugf(format string, args ...any)   { l.debug(format, args) }
+func (l cdiLog) Errorf(format string, args ...any)   { l.debug(format, args) }
+func (l cdiLog) Infof(format string, args ...any)    { l.debug(format, args) }
+func (l cdiLog) Warningf(format string, args ...any) { l.debug(format, args) }
+func (l cdiLog) Tracef(format string, args ...any)   { l.debug(format, args) }

@@ -1,17 +1,18 @@
-package sysfs
+package nvml
 
 import (
 	"errors"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
-// VGPU reads the host's driver version and branch from the configuration space
-// of a virtual GPU, where the host's vGPU manager puts them; nil if the
-// function is not a virtual GPU. More than the first 64 bytes need privileges.
-func (f FS) VGPU(address string) (*machine.VGPU, error) {
-	b, err := f.Bytes(pciDevices+address+"/config", 256)
+// vgpu reads the host's driver version and branch from the configuration space
+// of a virtual GPU, where the host's vGPU manager puts them. More than the first
+// 64 bytes need privileges.
+func vgpu(tree sysfs.FS, address string) (*machine.VGPU, error) {
+	b, err := tree.Bytes("bus/pci/devices/"+address+"/config", 256)
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,8 @@
-package gpu_test
+package cdi_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,21 +15,38 @@ import (
 	"github.com/google/go-cmp/cmp"
 	oci "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-	"tags.cncf.io/container-device-interface/pkg/cdi"
+	runtime "tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 )
+
+func nvidia() gpu.Vendors { return gpu.Vendors{nvml.Vendor()} }
+
+// cards has n GPUs named GPU-0...
+func cards(n int) *machine.Machine {
+	m := &machine.Machine{}
+	for i := range n {
+		address := fmt.Sprintf("0000:%02x:00.0", i+1)
+		m.PCI = append(m.PCI, machine.PCIFunction{Address: address, Vendor: nvml.Vendor().PCI.Vendor, Class: "0x030200"})
+		m.GPUs = append(m.GPUs, machine.GPU{
+			UUID: fmt.Sprintf("GPU-%d", i), Index: i, PCI: address, Health: machine.Health{State: machine.Healthy},
+		})
+	}
+	return m
+}
 
 // generator answers as a test says.
 type generator struct {
 	calls   atomic.Int32
-	answer  func(m *machine.Machine) (*gpu.Generated, error)
+	answer  func(m *machine.Machine) (*gpu.Edits, error)
 	hanging chan struct{}
 }
 
-func (g *generator) Generate(m *machine.Machine) (*gpu.Generated, error) {
+func (g *generator) Generate(m *machine.Machine) (*gpu.Edits, error) {
 	g.calls.Add(1)
 	if g.hanging != nil {
 		<-g.hanging
@@ -36,7 +54,7 @@ func (g *generator) Generate(m *machine.Machine) (*gpu.Generated, error) {
 	if g.answer != nil {
 		return g.answer(m)
 	}
-	out := &gpu.Generated{Common: specs.ContainerEdits{Env: []string{"DRIVER=" + m.Driver.Version}}}
+	out := &gpu.Edits{Common: specs.ContainerEdits{Env: []string{"DRIVER=" + m.Driver.Version}}}
 	for i := range m.GPUs {
 		out.Devices = append(out.Devices, device(m.GPUs[i].UUID))
 	}
@@ -54,7 +72,7 @@ func device(name string) specs.Device {
 // GPU there is the device of what all have in common.
 func inRuntime(t *testing.T, dir string) []string {
 	t.Helper()
-	cache, err := cdi.NewCache(cdi.WithSpecDirs(dir), cdi.WithAutoRefresh(false))
+	cache, err := runtime.NewCache(runtime.WithSpecDirs(dir), runtime.WithAutoRefresh(false))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,9 +80,9 @@ func inRuntime(t *testing.T, dir string) []string {
 		t.Errorf("specs that no runtime takes: %v", faults)
 	}
 	list := cache.ListDevices()
-	common := slices.Index(list, gpu.DriverKind+"="+gpu.CommonDevice)
+	common := slices.Index(list, cdi.DriverKind+"="+cdi.CommonDevice)
 	if len(list) > 0 && common < 0 {
-		t.Errorf("devices %v without %s", list, gpu.CommonDevice)
+		t.Errorf("devices %v without %s", list, cdi.CommonDevice)
 	}
 	if common >= 0 {
 		list = slices.Delete(list, common, common+1)
@@ -72,26 +90,26 @@ func inRuntime(t *testing.T, dir string) []string {
 	return list
 }
 
-func TestACardThatIsChosenLate(t *testing.T) {
+func TestGPUThatIsChosenLate(t *testing.T) {
 	dir := t.TempDir()
-	d := gpu.NewDriverSpec(dir, &generator{}, nil)
+	d := cdi.NewDriverSpec(dir, &generator{}, nvidia(), nil)
 	if err := d.Update(t.Context(), cards(2)); err != nil {
 		t.Fatal(err)
 	}
 	want := device("GPU-1").ContainerEdits
-	got, err := d.CardEdits("GPU-1")
+	got, err := d.GPUEdits("GPU-1")
 	if diff := cmp.Diff(&want, got); diff != "" || err != nil {
-		t.Errorf("edits of one card (-want +got):\n%s%v", diff, err)
+		t.Errorf("edits of one GPU (-want +got):\n%s%v", diff, err)
 	}
-	if got, err := d.CardEdits("GPU-7"); err == nil || err.Error() != "the driver's CDI spec has no GPU GPU-7" {
-		t.Errorf("a card that is not there has %+v, error %v", got, err)
+	if got, err := d.GPUEdits("GPU-7"); err == nil || err.Error() != "the driver's CDI spec has no GPU GPU-7" {
+		t.Errorf("a GPU that is not there has %+v, error %v", got, err)
 	}
-	cache, err := cdi.NewCache(cdi.WithSpecDirs(dir), cdi.WithAutoRefresh(false))
+	cache, err := runtime.NewCache(runtime.WithSpecDirs(dir), runtime.WithAutoRefresh(false))
 	if err != nil {
 		t.Fatal(err)
 	}
 	spec := &oci.Spec{Process: &oci.Process{}, Linux: &oci.Linux{}}
-	if _, err := cache.InjectDevices(spec, d.Names([]string{gpu.CommonDevice})...); err != nil {
+	if _, err := cache.InjectDevices(spec, d.Names([]string{cdi.CommonDevice})...); err != nil {
 		t.Fatal(err)
 	}
 	slices.Sort(spec.Process.Env)
@@ -103,7 +121,7 @@ func TestACardThatIsChosenLate(t *testing.T) {
 func TestDriverSpecFollowsTheDriver(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cdi")
 	g := &generator{}
-	d := gpu.NewDriverSpec(dir, g, nil)
+	d := cdi.NewDriverSpec(dir, g, nvidia(), nil)
 	m := cards(2)
 	update := func(m *machine.Machine, calls int) {
 		t.Helper()
@@ -130,18 +148,18 @@ func TestDriverSpecFollowsTheDriver(t *testing.T) {
 	newer := cards(2)
 	newer.Driver.Version = "580.1"
 	update(newer, 2)
-	text, err := os.ReadFile(filepath.Join(dir, gpu.DriverFile))
+	text, err := os.ReadFile(filepath.Join(dir, cdi.DriverFile))
 	if err != nil || !strings.Contains(string(text), "DRIVER=580.1") {
 		t.Errorf("the spec is not the new driver's: %s %v", text, err)
 	}
-	if err := os.Remove(filepath.Join(dir, gpu.DriverFile)); err != nil {
+	if err := os.Remove(filepath.Join(dir, cdi.DriverFile)); err != nil {
 		t.Fatal(err)
 	}
 	update(newer, 2)
-	if err := os.WriteFile(filepath.Join(dir, gpu.DriverFile), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, cdi.DriverFile), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Mend(); err != nil {
+	if err := d.Restore(); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, inRuntime(t, dir)); diff != "" {
@@ -156,8 +174,8 @@ func TestDriverSpecFollowsTheDriver(t *testing.T) {
 
 func TestLostGPUKeepsItsDevice(t *testing.T) {
 	dir := t.TempDir()
-	answer := func(m *machine.Machine) (*gpu.Generated, error) {
-		out := &gpu.Generated{Missing: map[string]string{}}
+	answer := func(m *machine.Machine) (*gpu.Edits, error) {
+		out := &gpu.Edits{Missing: map[string]string{}}
 		for i := range m.GPUs {
 			if m.GPUs[i].Health.State == machine.Lost {
 				out.Missing[m.GPUs[i].UUID] = "lost"
@@ -167,7 +185,7 @@ func TestLostGPUKeepsItsDevice(t *testing.T) {
 		}
 		return out, nil
 	}
-	d := gpu.NewDriverSpec(dir, &generator{answer: answer}, nil)
+	d := cdi.NewDriverSpec(dir, &generator{answer: answer}, nvidia(), nil)
 	if err := d.Update(t.Context(), cards(2)); err != nil {
 		t.Fatal(err)
 	}
@@ -187,37 +205,37 @@ func TestLostGPUKeepsItsDevice(t *testing.T) {
 	}
 }
 
-func TestDriverSpecTellsWhatIsWrong(t *testing.T) {
+func TestDriverSpecReportsWhatIsWrong(t *testing.T) {
 	dir := t.TempDir()
 	g := &generator{}
-	d := gpu.NewDriverSpec(dir, g, nil)
+	d := cdi.NewDriverSpec(dir, g, nvidia(), nil)
 	if err := d.Update(t.Context(), cards(1)); err != nil {
 		t.Fatal(err)
 	}
 	before := inRuntime(t, dir)
 	broken := errors.New("no libcuda.so.580.1")
-	g.answer = func(*machine.Machine) (*gpu.Generated, error) { return nil, broken }
+	g.answer = func(*machine.Machine) (*gpu.Edits, error) { return nil, broken }
 	if err := d.Update(t.Context(), cards(2)); !errors.Is(err, broken) || !strings.Contains(d.Problem(), broken.Error()) {
 		t.Errorf("error %v, problem %q", err, d.Problem())
 	}
 	if diff := cmp.Diff(before, inRuntime(t, dir)); diff != "" {
 		t.Errorf("the spec changed (-want +got):\n%s", diff)
 	}
-	g.answer = func(*machine.Machine) (*gpu.Generated, error) {
-		return &gpu.Generated{Devices: []specs.Device{device("GPU-0")}, Missing: map[string]string{"GPU-1": "busy"}}, nil
+	g.answer = func(*machine.Machine) (*gpu.Edits, error) {
+		return &gpu.Edits{Devices: []specs.Device{device("GPU-0")}, Missing: map[string]string{"GPU-1": "busy"}}, nil
 	}
 	if err := d.Update(t.Context(), cards(2)); err == nil || !strings.Contains(d.Problem(), "GPU-1 has no CDI device: busy") {
 		t.Errorf("error %v, problem %q", err, d.Problem())
 	}
 	g.answer = nil
 	if err := d.Update(t.Context(), cards(2)); err != nil || len(inRuntime(t, dir)) != 2 || d.Problem() != "" {
-		t.Errorf("not made anew after a failure: %v, %v", err, inRuntime(t, dir))
+		t.Errorf("not made again after a failure: %v, %v", err, inRuntime(t, dir))
 	}
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := gpu.NewDriverSpec(filepath.Join(file, "cdi"), g, nil).Update(t.Context(), cards(1)); err == nil {
+	if err := cdi.NewDriverSpec(filepath.Join(file, "cdi"), g, nvidia(), nil).Update(t.Context(), cards(1)); err == nil {
 		t.Error("a directory that cannot be is no error")
 	}
 }
@@ -225,7 +243,7 @@ func TestDriverSpecTellsWhatIsWrong(t *testing.T) {
 func TestDriverThatHangsIsAskedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &generator{hanging: make(chan struct{})}
-		d := gpu.NewDriverSpec(t.TempDir(), g, nil)
+		d := cdi.NewDriverSpec(t.TempDir(), g, nvidia(), nil)
 		start := time.Now()
 		for range 2 {
 			if err := d.Update(t.Context(), cards(1)); err == nil {
@@ -244,13 +262,13 @@ func TestDriverThatHangsIsAskedOnce(t *testing.T) {
 }
 
 func TestFeaturesComeWithEveryGPU(t *testing.T) {
-	g := &generator{answer: func(*machine.Machine) (*gpu.Generated, error) {
-		return &gpu.Generated{
+	g := &generator{answer: func(*machine.Machine) (*gpu.Edits, error) {
+		return &gpu.Edits{
 			Devices: []specs.Device{device("GPU-0"), device("imex-channel-0"), device("gdrcopy")},
 			Missing: map[string]string{"gds": "no nodes"},
 		}, nil
 	}}
-	d := gpu.NewDriverSpec(t.TempDir(), g, nil)
+	d := cdi.NewDriverSpec(t.TempDir(), g, nvidia(), nil)
 	if err := d.Update(t.Context(), cards(1)); err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +280,8 @@ func TestFeaturesComeWithEveryGPU(t *testing.T) {
 
 func TestReplayed(t *testing.T) {
 	nodes, dir := t.TempDir(), t.TempDir()
-	m := cut(cards(4), 3, "1g.10gb", 1)
+	m := cards(4)
+	m.GPUs[3].MIG = machine.MIG{Capable: true, Enabled: true, Devices: []machine.MIGDevice{{UUID: "MIG-3-0", Profile: "1g.10gb"}}}
 	m.GPUs[1].Minor = new(6)
 	for i, name := range []string{"GPU-0", "GPU-1", "MIG-3-0"} {
 		err := unix.Mknod(filepath.Join(nodes, name), unix.S_IFCHR|0o666, int(unix.Mkdev(1, uint32(3+i))))
@@ -276,7 +295,7 @@ func TestReplayed(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(nodes, "GPU-2"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got, err := gpu.Replayed{Dir: nodes}.Generate(m)
+	got, err := gpu.ReplayedEdits{Dir: nodes, Vendors: nvidia()}.Generate(m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,12 +308,12 @@ func TestReplayed(t *testing.T) {
 	if diff := cmp.Diff(want, got.Devices); diff != "" {
 		t.Errorf("devices (-want +got):\n%s", diff)
 	}
-	if !strings.Contains(got.Missing["GPU-2"], "no character device") {
+	if !strings.Contains(got.Missing["GPU-2"], "is not a character device") {
 		t.Errorf("missing: %v", got.Missing)
 	}
-	d := gpu.NewDriverSpec(dir, gpu.Replayed{Dir: nodes}, nil)
+	d := cdi.NewDriverSpec(dir, gpu.ReplayedEdits{Dir: nodes, Vendors: nvidia()}, nvidia(), nil)
 	if err := d.Update(t.Context(), m); err == nil {
-		t.Error("GPU-2 has no node, and nobody says so")
+		t.Error("GPU-2 has no node, and that is no error")
 	}
 	if devices := inRuntime(t, dir); !slices.Contains(devices, "driver.heddle.dev/gpu=MIG-3-0") || len(devices) != 3 {
 		t.Errorf("in the runtime: %v", devices)
@@ -302,9 +321,9 @@ func TestReplayed(t *testing.T) {
 }
 
 // Without a driver NVIDIA's library must answer with an error.
-func TestNVCDIWithoutADriver(t *testing.T) {
+func TestEditsWithoutADriver(t *testing.T) {
 	root := t.TempDir()
-	got, err := gpu.NVCDI{DriverRoot: root}.Generate(cards(1))
+	got, err := nvml.CDI{DriverRoot: root}.Generate(cards(1))
 	if err == nil && len(got.Devices) > 0 {
 		t.Errorf("devices out of nothing: %v", got.Devices)
 	}

@@ -1,4 +1,4 @@
-package nvml
+package gpu
 
 import (
 	"context"
@@ -13,6 +13,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 )
+
+func vendor() *Vendor { return &Vendor{Name: "ACME", Probe: "nvml"} }
 
 // fake is a library of functions.
 type fake struct {
@@ -50,7 +52,7 @@ func TestMissingDriverIsAStateAndTriedAgain(t *testing.T) {
 	library := &fake{gpu: good, open: func() (machine.Driver, int, error) {
 		return machine.Driver{}, 0, fmt.Errorf("NVML is %w: the NVIDIA driver is not loaded", ErrAbsent)
 	}}
-	r := NewReader(library, 0)
+	r := NewReader(vendor(), library, 0)
 	want := Result{Probe: machine.Probe{
 		Name: "nvml", State: machine.ProbeAbsent, Reason: "NVML is absent: the NVIDIA driver is not loaded",
 	}}
@@ -79,7 +81,7 @@ func TestHungGPU(t *testing.T) {
 			}
 			return good(i)
 		}}
-		r := NewReader(library, 10*time.Second)
+		r := NewReader(vendor(), library, 10*time.Second)
 		r.Read(t.Context())
 		hang.Store(true)
 		began := time.Now()
@@ -92,7 +94,7 @@ func TestHungGPU(t *testing.T) {
 			Driver: machine.Driver{Version: "570.86.15", CUDA: "12.8"},
 			GPUs: []machine.GPU{
 				mustGood(0, healthy),
-				mustGood(1, machine.Health{State: machine.Unhealthy, Reason: "NVML did not answer in 10s"}),
+				mustGood(1, machine.Health{State: machine.Unhealthy, Reason: "the driver did not answer in 10s"}),
 				mustGood(2, healthy),
 			},
 			Probe: machine.Probe{Name: "nvml", State: machine.ProbeTimeout, Reason: "GPU 1 did not answer in 10s"},
@@ -128,7 +130,7 @@ func TestHungDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		library := &fake{open: opens(1), gpu: good}
-		r := NewReader(library, 10*time.Second)
+		r := NewReader(vendor(), library, 10*time.Second)
 		r.Read(t.Context())
 		var opened atomic.Int32
 		library.open = func() (machine.Driver, int, error) { opened.Add(1); <-release; return opens(1)() }
@@ -158,7 +160,7 @@ func TestReadEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
-		r := NewReader(&fake{open: opens(1), gpu: func(i int) (machine.GPU, error) { <-release; return good(i) }}, time.Hour)
+		r := NewReader(vendor(), &fake{open: opens(1), gpu: func(i int) (machine.GPU, error) { <-release; return good(i) }}, time.Hour)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if got := r.Read(ctx); got.Probe.State != machine.ProbeTimeout || len(got.Skipped) != 1 {
@@ -171,7 +173,7 @@ func TestBrokenGPU(t *testing.T) {
 	broken := errors.New("memory: Unknown Error")
 	answers := []error{nil, ErrLost, broken}
 	library := &fake{open: opens(3), gpu: good}
-	r := NewReader(library, 0)
+	r := NewReader(vendor(), library, 0)
 	r.Read(t.Context())
 	library.gpu = func(i int) (machine.GPU, error) {
 		if answers[i] != nil {
@@ -193,7 +195,7 @@ func TestBrokenGPU(t *testing.T) {
 // A driver that was unloaded fails an old session; the next read starts anew.
 func TestSessionIsReopenedAfterAFailure(t *testing.T) {
 	library := &fake{open: opens(1), gpu: good}
-	r := NewReader(library, 0)
+	r := NewReader(vendor(), library, 0)
 	r.Read(t.Context())
 	library.open = func() (machine.Driver, int, error) {
 		return machine.Driver{}, 0, errors.New("count GPUs: Uninitialized")

@@ -1,4 +1,4 @@
-package nvml
+package gpu
 
 import (
 	"errors"
@@ -12,21 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// usersFake answers by functions.
-type usersFake struct {
-	known     []string
-	processes func(uuid string) ([]Process, error)
-	samples   func(uuid string, after uint64) ([]Sample, error)
-}
-
-func (f usersFake) Known() []string { return f.known }
-
-func (f usersFake) Processes(uuid string) ([]Process, error) { return f.processes(uuid) }
-
-func (f usersFake) Samples(uuid string, after uint64) ([]Sample, error) {
-	return f.samples(uuid, after)
-}
-
 // A reading asks for what came after the last; one GPU that hangs, is lost or
 // keeps no samples takes nothing from the others.
 func TestMeter(t *testing.T) {
@@ -34,30 +19,28 @@ func TestMeter(t *testing.T) {
 		release := make(chan struct{})
 		var asked atomic.Int32
 		lost, none := fmt.Errorf("processes: GPU is %w", ErrLost), errors.New("Not Supported")
-		m := NewMeter(usersFake{
+		m := NewPoller(telemetry{
 			known: []string{"GPU-e", "GPU-d", "GPU-c", "GPU-b", "GPU-a"},
-			processes: func(uuid string) ([]Process, error) {
+			usage: func(uuid string, after uint64) (Usage, error) {
 				switch uuid {
 				case "GPU-b":
-					return nil, lost
+					return Usage{}, lost
 				case "GPU-d":
-					return nil, fmt.Errorf("NVML is %w: the session is ending", ErrAbsent)
+					return Usage{}, fmt.Errorf("NVML is %w: the session is ending", ErrAbsent)
 				case "GPU-e":
 					asked.Add(1)
 					<-release
 				}
-				return []Process{{PID: 7, Bytes: 1 << 20}}, nil
-			},
-			samples: func(uuid string, after uint64) ([]Sample, error) {
+				u := Usage{Processes: []Process{{PID: 7, Bytes: 1 << 20}}}
 				switch {
 				case uuid == "GPU-c":
-					return nil, none
+					u.SamplesErr = none
 				case after == 0:
-					return []Sample{{PID: 9, At: 40, SM: 5}, {PID: 7, At: 50, SM: 10}, {PID: 7, At: 60, SM: 20}}, nil
+					u.Samples = []Sample{{PID: 9, At: 40, SM: 5}, {PID: 7, At: 50, SM: 10}, {PID: 7, At: 60, SM: 20}}
 				case after == 60:
-					return []Sample{{PID: 7, At: 70, SM: 30}}, nil
+					u.Samples = []Sample{{PID: 7, At: 70, SM: 30}}
 				}
-				return nil, nil
+				return u, nil
 			},
 		}, 0)
 		with := func(samples ...Sample) []Usage {
@@ -73,16 +56,16 @@ func TestMeter(t *testing.T) {
 		for i, want := range [][]Usage{
 			with(Sample{PID: 7, At: 60, SM: 20}, Sample{PID: 9, At: 40, SM: 5}), with(Sample{PID: 7, At: 70, SM: 30}), with(),
 		} {
-			if diff := cmp.Diff(want, m.Read(t.Context()), cmpopts.EquateErrors()); diff != "" {
+			if diff := cmp.Diff(want, m.Usage(t.Context()), cmpopts.EquateErrors()); diff != "" {
 				t.Errorf("reading %d (-want +got):\n%s", i, diff)
 			}
 		}
-		if took := time.Since(began); took != DefaultPulseTimeout || asked.Load() != 1 {
+		if took := time.Since(began); took != DefaultPollTimeout || asked.Load() != 1 {
 			t.Errorf("three readings took %s and left %d calls, want one timeout and one", took, asked.Load())
 		}
 		close(release)
 		synctest.Wait()
-		if got := m.Read(t.Context()); got[3].Err != nil || len(got[3].Processes) != 1 {
+		if got := m.Usage(t.Context()); got[3].Err != nil || len(got[3].Processes) != 1 {
 			t.Errorf("the GPU answers again, and: %+v", got[3])
 		}
 	})

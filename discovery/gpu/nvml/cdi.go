@@ -1,12 +1,16 @@
-package gpu
+package nvml
 
-import "log/slog"
+import (
+	"log/slog"
 
-// NVCDI makes CDI devices of the machine's own GPUs, with NVIDIA's library for
+	"github.com/heddle-dev/heddle/discovery/gpu"
+)
+
+// CDI makes CDI devices of the machine's own GPUs, with NVIDIA's library for
 // that (nvidia-container-toolkit, pkg/nvcdi): it knows which libraries,
 // sockets and nodes each driver has. It asks NVML on a session of its own.
-type NVCDI struct {
-	// DriverRoot is where we see the driver's installation, HostDriverRoot
+type CDI struct {
+	// DriverRoot is where this process sees the driver's installation, HostDriverRoot
 	// where the container runtime sees it; both default to /. So with DevRoot
 	// and HostDevRoot, whose defaults are the driver's: dev is below them.
 	DriverRoot, HostDriverRoot string
@@ -15,12 +19,12 @@ type NVCDI struct {
 	// cache and links libraries. Empty leaves all hooks out; images must then
 	// find the libraries by LD_LIBRARY_PATH.
 	Hook     string
-	Features Features
+	Features gpu.Features
 	// Log gets what the library says, at debug level; nil discards.
 	Log *slog.Logger
 }
 
-// The names of devices for [Features].
+// The names of devices for [gpu.Features].
 const (
 	gdrcopyDevice = "gdrcopy"
 	gdsDevice     = "gds"

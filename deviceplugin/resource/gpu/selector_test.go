@@ -10,36 +10,36 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 )
 
-func TestSteeringOf(t *testing.T) {
+func TestSelectorOf(t *testing.T) {
 	for _, test := range []struct {
 		name        string
 		annotations map[string]string
-		want        gpu.Steering
+		want        gpu.Selector
 		fails       string
 	}{
-		{"none", nil, gpu.Steering{}, ""},
-		{"empty", map[string]string{"nvidia.com/use-gpuuuid": " , "}, gpu.Steering{}, ""},
+		{"none", nil, gpu.Selector{}, ""},
+		{"empty", map[string]string{"nvidia.com/use-gpuuuid": " , "}, gpu.Selector{}, ""},
 		{
 			"both",
 			map[string]string{"nvidia.com/use-gpuuuid": "GPU-2, GPU-1,GPU-2", "nvidia.com/nouse-gpuuuid": "GPU-3"},
-			gpu.Steering{Use: []string{"GPU-1", "GPU-2"}, Avoid: []string{"GPU-3"}},
+			gpu.Selector{Use: []string{"GPU-1", "GPU-2"}, Avoid: []string{"GPU-3"}},
 			"",
 		},
-		{"alias", map[string]string{"metax-tech.com/nouse-gpuuuid": "GPU-3"}, gpu.Steering{Avoid: []string{"GPU-3"}}, ""},
+		{"alias", map[string]string{"metax-tech.com/nouse-gpuuuid": "GPU-3"}, gpu.Selector{Avoid: []string{"GPU-3"}}, ""},
 		{
 			"the same twice",
 			map[string]string{"nvidia.com/use-gpuuuid": "GPU-1,GPU-2", "metax-tech.com/use-gpuuuid": "GPU-2,GPU-1"},
-			gpu.Steering{Use: []string{"GPU-1", "GPU-2"}},
+			gpu.Selector{Use: []string{"GPU-1", "GPU-2"}},
 			"",
 		},
 		{
 			"two answers",
 			map[string]string{"nvidia.com/use-gpuuuid": "GPU-1", "metax-tech.com/use-gpuuuid": "GPU-2"},
-			gpu.Steering{},
+			gpu.Selector{},
 			"nvidia.com/use-gpuuuid and metax-tech.com/use-gpuuuid",
 		},
 	} {
-		got, err := gpu.SteeringOf(test.annotations, wellknown.DefaultDomains())
+		got, err := gpu.SelectorOf(test.annotations, wellknown.DefaultDomains())
 		if (err == nil) != (test.fails == "") || err != nil && !strings.Contains(err.Error(), test.fails) {
 			t.Errorf("%s: error %v, want %q", test.name, err, test.fails)
 		}
@@ -49,28 +49,28 @@ func TestSteeringOf(t *testing.T) {
 	}
 }
 
-func TestSteeringCheck(t *testing.T) {
+func TestSelectorCheck(t *testing.T) {
 	m := cut(cards(2), 1, "1g.10gb", 2)
 	for _, test := range []struct {
 		name  string
-		steer gpu.Steering
+		steer gpu.Selector
 		ids   []string
 		want  string
 	}{
-		{"nothing asked", gpu.Steering{}, []string{"GPU-0"}, ""},
-		{"what was asked", gpu.Steering{Use: []string{"GPU-0"}}, []string{"GPU-0"}, ""},
-		{"a MIG device of it", gpu.Steering{Use: []string{"GPU-1"}}, []string{"MIG-1-1"}, ""},
-		{"another", gpu.Steering{Use: []string{"GPU-1"}}, []string{"GPU-0"}, "does not accept GPU GPU-0"},
-		{"a refused one", gpu.Steering{Avoid: []string{"GPU-1"}}, []string{"MIG-1-0"}, "does not accept GPU MIG-1-0"},
-		{"refused elsewhere", gpu.Steering{Avoid: []string{"GPU-9"}}, []string{"GPU-0"}, ""},
-		{"unknown", gpu.Steering{Use: []string{"GPU-0", "GPU-9"}}, []string{"GPU-0"}, `no GPU "GPU-9"; it has GPU-0, GPU-1`},
+		{"nothing asked", gpu.Selector{}, []string{"GPU-0"}, ""},
+		{"what was asked", gpu.Selector{Use: []string{"GPU-0"}}, []string{"GPU-0"}, ""},
+		{"a MIG device of it", gpu.Selector{Use: []string{"GPU-1"}}, []string{"MIG-1-1"}, ""},
+		{"another", gpu.Selector{Use: []string{"GPU-1"}}, []string{"GPU-0"}, "does not accept GPU GPU-0"},
+		{"a refused one", gpu.Selector{Avoid: []string{"GPU-1"}}, []string{"MIG-1-0"}, "does not accept GPU MIG-1-0"},
+		{"refused elsewhere", gpu.Selector{Avoid: []string{"GPU-9"}}, []string{"GPU-0"}, ""},
+		{"unknown", gpu.Selector{Use: []string{"GPU-0", "GPU-9"}}, []string{"GPU-0"}, `no GPU "GPU-9"; it has GPU-0, GPU-1`},
 	} {
 		err := test.steer.Check(m, test.ids)
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: error %v, want %q", test.name, err, test.want)
 		}
 	}
-	if !(gpu.Steering{}).None() || (gpu.Steering{Avoid: []string{"x"}}).None() {
+	if !(gpu.Selector{}).None() || (gpu.Selector{Avoid: []string{"x"}}).None() {
 		t.Error("None is wrong")
 	}
 }

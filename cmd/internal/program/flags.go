@@ -1,7 +1,3 @@
-// Package program is what heddle's daemons have in common as programs: how they
-// start and end, the flags that all of them take, how they log, which machine
-// they read, and the address of /metrics, /healthz and /readyz. What a daemon
-// does is its own.
 package program
 
 import (
@@ -12,9 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
-	"runtime/debug"
-	"syscall"
 
 	"k8s.io/klog/v2"
 )
@@ -30,7 +23,8 @@ type Daemon interface {
 	Check() error
 	// Run works until ctx ends.
 	Run(ctx context.Context, log *slog.Logger, stdout io.Writer) error
-	common() *Flags
+	// Common is the flags that all daemons have.
+	Common() *Flags
 }
 
 // Flags are those of every daemon.
@@ -45,7 +39,8 @@ type Flags struct {
 	logLevel  slog.Level
 }
 
-func (f *Flags) common() *Flags { return f }
+// Common implements [Daemon].
+func (f *Flags) Common() *Flags { return f }
 
 func (f *Flags) register(fs *flag.FlagSet) {
 	fs.StringVar(&f.Config, "config", "", "directory with the ConfigMap's keys as files; empty: built-in defaults")
@@ -55,29 +50,13 @@ func (f *Flags) register(fs *flag.FlagSet) {
 	fs.BoolVar(&f.version, "version", false, "print the version and exit")
 }
 
-// Main runs a program until it is done or is interrupted, and ends the process:
-// with 0, with 2 for wrong flags, with 1 for any other error.
-func Main(name string, run func(ctx context.Context, args []string, stdout, stderr io.Writer) error) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-	case errors.Is(err, ErrUsage):
-		os.Exit(2)
-	case err != nil:
-		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
-		os.Exit(1)
-	}
-}
-
 // Run reads a daemon's flags and runs it. It fails with [flag.ErrHelp], with
 // [ErrUsage] after the reason is on stderr, or as the daemon does.
 func Run(ctx context.Context, name, version string, d Daemon, args []string, stdout, stderr io.Writer) error {
 	if err := parse(name, d, args, stderr); err != nil {
 		return err
 	}
-	f := d.common()
+	f := d.Common()
 	if f.version {
 		_, err := fmt.Fprintln(stdout, name, version)
 		return err
@@ -88,7 +67,7 @@ func Run(ctx context.Context, name, version string, d Daemon, args []string, std
 func parse(name string, d Daemon, args []string, stderr io.Writer) error {
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	f := d.common()
+	f := d.Common()
 	f.register(fs)
 	d.Register(fs)
 	if err := fs.Parse(args); err != nil {
@@ -123,13 +102,4 @@ func (f *Flags) logger(w io.Writer) *slog.Logger {
 	log := slog.New(h)
 	klog.SetSlogLogger(log)
 	return log
-}
-
-// SmallHeap trades processor time for memory: a daemon on every node makes
-// little garbage, in bursts, and a smaller heap costs it a few milliseconds of
-// collection a minute. GOGC in the environment wins.
-func SmallHeap() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(25)
-	}
 }

@@ -13,52 +13,53 @@ const (
 	ReasonRecovered = "DeviceRecovered"
 )
 
-// NodeEvent is an Event to be: a device that fell ill, or is well again.
+// NodeEvent is an Event to be recorded: a device that became unhealthy, or has
+// recovered.
 type NodeEvent struct {
-	// Warning is false for a device that is well again.
+	// Warning is false for a device that has recovered.
 	Warning bool
 	// Reason is ReasonUnhealthy or ReasonRecovered.
 	Reason  string
 	Message string
 }
 
-// Recorder makes Events of notices. It may block until ctx ends.
+// Recorder records Events on the Node. It may block until ctx ends.
 type Recorder interface {
 	Record(ctx context.Context, n NodeEvent) error
 }
 
 const (
-	// maxNotices are kept while the API server does not answer; later ones
+	// maxEvents are kept while the API server does not answer; later ones
 	// are in the log only.
-	maxNotices = 64
+	maxEvents = 64
 	// recordTimeout bounds one Event.
 	recordTimeout = 10 * time.Second
 )
 
-// announce logs changes and queues notices; mu is held. HCAs that no resource
-// is made of are nobody's concern: storage adapters often have a port without
-// a cable.
-func (m *Monitor) announce(changes []Change) {
+// publish logs changes and queues Events; mu is held. HCAs that no resource is
+// made of are logged at debug level only: storage adapters often have a port
+// without a cable.
+func (m *Monitor) publish(changes []Change) {
 	for _, c := range changes {
 		if c.Kind == "HCA" && !m.offered(c.ID) {
-			m.log.Debug("the health of an HCA changed", "hca", c.ID, "healthy", c.To.Healthy, "reason", c.To.Reason)
+			m.log.Debug("health of an HCA changed", "hca", c.ID, "healthy", c.To.Healthy, "reason", c.To.Reason)
 			continue
 		}
-		m.log.Info("the health of a device changed", "kind", c.Kind, "device", c.ID, "name", c.Name,
+		m.log.Info("health of a device changed", "kind", c.Kind, "device", c.ID, "name", c.Name,
 			"healthy", c.To.Healthy, "cause", c.To.Cause, "reason", c.To.Reason)
 		n := NodeEvent{Warning: !c.To.Healthy, Reason: ReasonUnhealthy, Message: c.String()}
 		if c.To.Healthy {
 			n.Reason = ReasonRecovered
 		}
 		select {
-		case m.notices <- n:
+		case m.events <- n:
 		default:
-			m.log.Warn("too many Events are waiting; one is left out", "message", n.Message)
+			m.log.Warn("event dropped, too many are waiting", "message", n.Message)
 		}
 	}
 }
 
-// offered tells whether a resource has this HCA, or had it when it was there.
+// offered reports whether a resource has this HCA, or had it when it was there.
 func (m *Monitor) offered(id string) bool {
 	scan := m.config.WithRoles(m.tracker.machine)
 	for i, other := range scan.HCAIDs() {
@@ -66,7 +67,7 @@ func (m *Monitor) offered(id string) bool {
 			return m.selected(scan, &scan.HCAs[i])
 		}
 	}
-	// It is gone. Whoever had it wants to know.
+	// It is gone, and a pod may have it.
 	return true
 }
 
@@ -84,7 +85,7 @@ func (m *Monitor) recordLoop(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case n := <-m.notices:
+		case n := <-m.events:
 			if m.options.Recorder != nil {
 				m.record(ctx, n)
 			}
@@ -96,6 +97,6 @@ func (m *Monitor) record(ctx context.Context, n NodeEvent) {
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
 	if err := m.options.Recorder.Record(ctx, n); err != nil {
-		m.log.Warn("an Event could not be recorded", "err", err, "message", n.Message)
+		m.log.Warn("event not recorded", "err", err, "message", n.Message)
 	}
 }

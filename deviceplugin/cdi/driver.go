@@ -1,4 +1,4 @@
-package gpu
+package cdi
 
 import (
 	"context"
@@ -18,37 +18,24 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/internal/atomicfile"
 )
 
-// DriverKind is the kind of our static CDI devices, and DriverFile the spec's
+// DriverKind is the kind of the static CDI devices, and DriverFile the spec's
 // name in the CDI directory. It is a kind of its own: two specs with one
 // qualified name make both unusable, and NVIDIA's tools write nvidia.com/gpu.
 const (
 	DriverKind = "driver.heddle.dev/gpu"
 	DriverFile = "driver.heddle.dev-gpu.json"
-	// CommonDevice brings what is for every container with a GPU, and no GPU:
-	// whose card is chosen late has that card's nodes in a spec of its own, from
-	// [DriverSpec.CardEdits].
+	// CommonDevice brings what is for every container with a GPU, and no GPU: a
+	// container whose GPU is chosen late has that GPU's nodes in a spec of its
+	// own, from [DriverSpec.GPUEdits].
 	CommonDevice = "common"
+	// commonEnv is its only edit on a node whose vendor has no variable to hide
+	// devices by.
+	commonEnv = "HEDDLE_GPU=cdi"
 )
-
-// Generated is what containers need of a driver.
-type Generated struct {
-	// Common is for every container with a GPU: libraries, control nodes.
-	Common specs.ContainerEdits
-	// Devices are named by UUID, and those of [Features] by their names.
-	Devices []specs.Device
-	// Missing are devices that could not be made, and why.
-	Missing map[string]string
-}
-
-// Generator makes the static spec's content. It may take seconds, or hang with
-// the driver. [NVCDI] is the one for real GPUs, [Replayed] for those of a
-// machine file.
-type Generator interface {
-	Generate(m *machine.Machine) (*Generated, error)
-}
 
 // generateTimeout is how long a driver may take. NVML initializes in seconds
 // without the persistence daemon.
@@ -56,16 +43,17 @@ const generateTimeout = 30 * time.Second
 
 // DriverSpec keeps the static CDI spec of the node's GPUs: the device nodes of
 // each, and the driver's libraries. It changes with the driver and the GPUs;
-// what one container gets besides is in the binder's specs.
+// what one container gets besides is in a spec of its own.
 type DriverSpec struct {
 	dir       string
-	generator Generator
+	generator gpu.EditsGenerator
+	vendors   gpu.Vendors
 	log       *slog.Logger
 	// turn is taken by the one Generate that may be under way.
 	turn chan struct{}
 
 	mu sync.Mutex // guards all below
-	// made is what the spec was made of, empty if it must be made anew.
+	// made is what the spec was made of, empty if it must be made again.
 	made   string
 	driver string
 	// devices are the spec's, by name, and features those that come with
@@ -77,12 +65,13 @@ type DriverSpec struct {
 	problem string
 }
 
-// NewDriverSpec keeps the spec in a directory that the runtime watches.
-func NewDriverSpec(dir string, g Generator, log *slog.Logger) *DriverSpec {
+// NewDriverSpec keeps the spec in a directory that the runtime watches. vendors
+// are those of the GPUs that g makes devices for.
+func NewDriverSpec(dir string, g gpu.EditsGenerator, vendors gpu.Vendors, log *slog.Logger) *DriverSpec {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &DriverSpec{dir: dir, generator: g, log: log, turn: make(chan struct{}, 1)}
+	return &DriverSpec{dir: dir, generator: g, vendors: vendors, log: log, turn: make(chan struct{}, 1)}
 }
 
 // Update writes the spec if the driver or a GPU changed since the last one, if
@@ -107,9 +96,9 @@ func (d *DriverSpec) Problem() string {
 	return d.problem
 }
 
-// Names implements [Static]. Devices that are not in the spec are named too:
-// the runtime says then what it misses, and the container starts once it is
-// there.
+// Names are the qualified CDI devices of GPUs, and of what comes with every GPU,
+// such as GDRCopy. Devices that are not in the spec are named too: the runtime
+// then reports what is missing, and the container starts once it is there.
 func (d *DriverSpec) Names(ids []string) []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -120,10 +109,10 @@ func (d *DriverSpec) Names(ids []string) []string {
 	return out
 }
 
-// CardEdits are what a container needs of one GPU beside [CommonDevice]: its
+// GPUEdits are what a container needs of one GPU beside [CommonDevice]: its
 // device nodes. They are not to be changed. The error says that the spec has no
 // such GPU, now or any more.
-func (d *DriverSpec) CardEdits(uuid string) (*specs.ContainerEdits, error) {
+func (d *DriverSpec) GPUEdits(uuid string) (*specs.ContainerEdits, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	device, ok := d.devices[uuid]
@@ -142,9 +131,9 @@ func (d *DriverSpec) update(ctx context.Context, m *machine.Machine) error {
 	same := d.made == parts
 	d.mu.Unlock()
 	if same {
-		return d.Mend()
+		return d.Restore()
 	}
-	generated := &Generated{}
+	generated := &gpu.Edits{}
 	if len(m.GPUs) > 0 {
 		var err error
 		if generated, err = d.generate(ctx, m); err != nil {
@@ -170,9 +159,9 @@ func (d *DriverSpec) update(ctx context.Context, m *machine.Machine) error {
 
 func (d *DriverSpec) path() string { return filepath.Join(d.dir, DriverFile) }
 
-// Mend implements [Static]: every start of a container with GPUs needs the
+// Restore puts the spec back if it was deleted or damaged: every start of a container with GPUs needs the
 // file, and Update may be a minute away.
-func (d *DriverSpec) Mend() error {
+func (d *DriverSpec) Restore() error {
 	d.mu.Lock()
 	content := d.content
 	d.mu.Unlock()
@@ -193,8 +182,8 @@ func (d *DriverSpec) write(content []byte) error {
 	return nil
 }
 
-// missing tells of devices that pods may get and that are not in the spec.
-func missing(m *machine.Machine, g *Generated, devices map[string]specs.Device) error {
+// missing are devices that pods may get and that are not in the spec.
+func missing(m *machine.Machine, g *gpu.Edits, devices map[string]specs.Device) error {
 	var errs []error
 	for i := range m.GPUs {
 		if m.GPUs[i].Health.State == machine.Lost {
@@ -236,9 +225,9 @@ func partsOf(m *machine.Machine) string {
 // generate asks the generator and stops waiting, not the generator, when the
 // time is over: a call into a driver that hangs cannot be ended. Until it has
 // returned no other is made.
-func (d *DriverSpec) generate(ctx context.Context, m *machine.Machine) (*Generated, error) {
+func (d *DriverSpec) generate(ctx context.Context, m *machine.Machine) (*gpu.Edits, error) {
 	type answer struct {
-		generated *Generated
+		generated *gpu.Edits
 		err       error
 	}
 	ctx, cancel := context.WithTimeout(ctx, generateTimeout)
@@ -263,8 +252,8 @@ func (d *DriverSpec) generate(ctx context.Context, m *machine.Machine) (*Generat
 }
 
 // complete is the devices by name, with those of the last spec that the same
-// driver did not tell this time: a lost GPU's nodes are where they were.
-func (d *DriverSpec) complete(m *machine.Machine, g *Generated) (map[string]specs.Device, []string) {
+// driver did not report this time: a lost GPU's nodes are where they were.
+func (d *DriverSpec) complete(m *machine.Machine, g *gpu.Edits) (map[string]specs.Device, []string) {
 	ids := map[string]bool{}
 	for i := range m.GPUs {
 		for _, id := range idsOf(&m.GPUs[i]) {
@@ -280,10 +269,12 @@ func (d *DriverSpec) complete(m *machine.Machine, g *Generated) (map[string]spec
 		}
 	}
 	if len(ids) > 0 {
-		// A device must have an edit of its own; this one says what Allocate says.
-		devices[CommonDevice] = specs.Device{
-			Name: CommonDevice, ContainerEdits: specs.ContainerEdits{Env: []string{envVisible + "=" + visibleVoid}},
+		// A device must have an edit of its own; this one is what Allocate answers.
+		env := d.vendors.Present(m).HiddenEnv()
+		if len(env) == 0 {
+			env = []string{commonEnv}
 		}
+		devices[CommonDevice] = specs.Device{Name: CommonDevice, ContainerEdits: specs.ContainerEdits{Env: env}}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -296,8 +287,7 @@ func (d *DriverSpec) complete(m *machine.Machine, g *Generated) (map[string]spec
 	return devices, features
 }
 
-// encode makes the file; nil if there is nothing to say: a spec without devices
-// is no valid one.
+// encode makes the file; nil for no devices: a spec without devices is not valid.
 func encode(common *specs.ContainerEdits, devices map[string]specs.Device) ([]byte, error) {
 	if len(devices) == 0 {
 		return nil, nil
@@ -306,7 +296,7 @@ func encode(common *specs.ContainerEdits, devices map[string]specs.Device) ([]by
 	for _, name := range slices.Sorted(maps.Keys(devices)) {
 		spec.Devices = append(spec.Devices, devices[name])
 	}
-	// Runtimes refuse specs that are newer than themselves.
+	// Runtimes reject specs that are newer than themselves.
 	version, err := specs.MinimumRequiredVersion(spec)
 	if err != nil {
 		return nil, err
