@@ -16,7 +16,7 @@ func TestReservedSlotOfADrainingGPU(t *testing.T) {
 	r := shareRig(t)
 	r.change = func(inv *inventory.Inventory) {
 		for i := range inv.Shared {
-			inv.Shared[i].Against, inv.Shared[i].Leaving = "moves to native when default/a ends", true
+			inv.Shared[i].Unhealthy, inv.Shared[i].Draining = "moves to native when default/a ends", true
 		}
 	}
 	r.restart()

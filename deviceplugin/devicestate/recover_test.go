@@ -91,7 +91,7 @@ func TestWipedNodeOvercommitsNothing(t *testing.T) {
 	if diff := cmp.Diff([]int{1}, r.gpusOf("b", "main")); diff != "" {
 		t.Errorf("another pod's GPU (-want +got):\n%s", diff)
 	}
-	for _, gpus := range [][]string{{r.nothingOvercommitted()[0].Against}, {r.View().GPUs()[0].Against}} {
+	for _, gpus := range [][]string{{r.nothingOvercommitted()[0].Unhealthy}, {r.View().GPUs()[0].Unhealthy}} {
 		if gpus[0] != kept {
 			t.Errorf("GPU 0: %q", gpus[0])
 		}
@@ -325,7 +325,7 @@ func TestWhichGPUsAreKept(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, want := range tt.kept {
-				if got := usage.GPUs[i].Against == kept; got != want {
+				if got := usage.GPUs[i].Unhealthy == kept; got != want {
 					t.Errorf("GPU %d kept %v, want %v: %+v", i, got, want, usage.GPUs[i])
 				}
 			}

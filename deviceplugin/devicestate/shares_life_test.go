@@ -137,7 +137,7 @@ func TestExclusiveGPUs(t *testing.T) {
 		t.Error("it shares a card that a pod has whole")
 	}
 	all := r.nothingOvercommitted()
-	if all[2].Against != "held exclusively by default/native" {
+	if all[2].Unhealthy != "held exclusively by default/native" {
 		t.Errorf("card 2: %+v", all[2])
 	}
 	other := asks{gpus: r.gpuIDs(r.gpusOf("a", "main")...)}

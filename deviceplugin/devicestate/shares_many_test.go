@@ -127,7 +127,7 @@ func TestChurnOfShares(t *testing.T) {
 		r.kubelet.Delete("default", name)
 	}
 	for _, card := range r.nothingOvercommitted() {
-		if card.VCore != 0 || card.UsedMiB != 0 || card.Tenants != 0 {
+		if card.VCore != 0 || card.UsedMiB != 0 || card.Consumers != 0 {
 			t.Errorf("taken by nobody: %+v", card)
 		}
 	}

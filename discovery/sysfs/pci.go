@@ -54,8 +54,8 @@ func ofClass(class string) bool {
 	return len(class) == len("0x030200") && (strings.HasPrefix(class, "0x02") || strings.HasPrefix(class, "0x03"))
 }
 
-// special finds the functions that only their maker's numbers identify: switches
-// between GPUs and the DMA functions of ConnectX-8 (15b3:2100, rdma-core
+// special finds the functions that only their maker's numbers identify: GPUs that are no
+// display controllers, switches between GPUs, and the DMA functions of ConnectX-8 (15b3:2100, rdma-core
 // kernel-boot/rdma_topo).
 func (f FS) special(name, class string, vendors gpu.Vendors) bool {
 	if strings.HasPrefix(class, "0x0604") {
@@ -69,7 +69,7 @@ func (f FS) special(name, class string, vendors gpu.Vendors) bool {
 		device, err := f.word(name, "device")
 		return err == nil && device == DeviceDataDirect
 	}
-	return vendors.IsSwitch(vendor, class)
+	return vendors.IsSwitch(vendor, class) || vendors.IsGPU(&machine.PCIFunction{Vendor: vendor, Class: class})
 }
 
 // Vendors and devices that the reader knows by number.
