@@ -13,7 +13,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -41,9 +40,9 @@ type seen struct {
 	facts   enforce.Facts
 }
 
-// newLimiter makes a limiter whose ctx is for its logger. The library is nil for
-// a replayed machine.
-func newLimiter(ctx context.Context, o *options, library nvml.SystemLibrary, log *slog.Logger) (*limiter, error) {
+// newLimiter makes a limiter whose ctx is for its logger. modes are nil for a
+// replayed machine.
+func newLimiter(ctx context.Context, o *options, modes enforce.ComputeModes, log *slog.Logger) (*limiter, error) {
 	if o.mpsShmDir != defaultShm {
 		// Clients of any user make files there, as in any /dev/shm.
 		dir := filepath.Join(o.mpsRoot, defaultShm)
@@ -54,24 +53,22 @@ func newLimiter(ctx context.Context, o *options, library nvml.SystemLibrary, log
 	options := enforce.Options{
 		StateDir: o.stateDir, HostRoot: o.hostRoot, MPSRoot: o.mpsRoot, ShmDir: o.mpsShmDir,
 		Hook: o.cdiHook, HookDriverRoot: o.hostDriverRoot, Log: log,
-		Tell: func(n enforce.Notice) {
+		OnNotice: func(n enforce.Notice) {
 			level := slog.LevelInfo
 			if n.State == enforce.Broken || n.State == enforce.Stopped && n.Reason != "" {
 				level = slog.LevelWarn
 			}
-			log.Log(ctx, level, "MPS daemon", "card", n.Card, "state", string(n.State),
+			log.Log(ctx, level, "MPS daemon", "card", n.GPU, "state", string(n.State),
 				"reason", n.Reason, "restarts", n.Restarts)
 		},
 	}
-	if library != nil {
-		options.Modes = library
-	}
+	options.Modes = modes
 	l := &limiter{
 		Limiter: enforce.New(options),
 		host:    enforce.Host{Root: o.hostRoot, Hook: o.cdiHook, SysRoot: o.SysfsRoot, ProcRoot: o.ProcRoot},
 	}
 	// A replayed machine has no driver, whatever this one has.
-	if library != nil || o.mpsRoot != "" {
+	if modes != nil || o.mpsRoot != "" {
 		l.programs = &enforce.Host{Root: o.mpsRoot}
 	}
 	return l, nil

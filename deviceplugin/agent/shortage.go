@@ -40,7 +40,7 @@ func (a *resources) shortages(
 	if reason := a.withoutCDI(); reason != "" {
 		all = append(all, health.Shortage{Resource: c.Resources.SGPU, Cause: NothingToOffer, Message: reason})
 	}
-	for _, r := range capacity.Of(m, c) {
+	for _, r := range capacity.Of(m, c, a.Vendors) {
 		if !slices.Contains(wanted, r.Name) {
 			continue // It is another daemon's.
 		}
@@ -124,9 +124,9 @@ func shareStates(inv *inventory.Inventory, snapshot *health.Snapshot, gpus []mod
 	states := map[string]health.State{}
 	for _, card := range inv.Shared {
 		state := health.State{Healthy: true}
-		if card.Against != "" {
+		if card.Unhealthy != "" {
 			if state = snapshot.GPU(card.UUID); state.Healthy {
-				state = health.State{Cause: Unsuitable, Reason: card.Against}
+				state = health.State{Cause: Unsuitable, Reason: card.Unhealthy}
 			}
 			switch cordoned, pending := unavailable(gpus, card.UUID); {
 			case cordoned:

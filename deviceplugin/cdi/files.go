@@ -61,7 +61,7 @@ func (f *Files) WriteDevices(n Name, content []byte) error {
 
 // WriteSpec writes the spec of a name: the environment, device nodes below /dev,
 // and more edits. Driver mounts and the nodes of exclusive GPUs are in the
-// driver's static spec, whose devices Allocate names beside this one. The
+// driver's static spec: Allocate names its devices beside this one. The
 // devices file, which the spec mounts, must be there.
 func (f *Files) WriteSpec(n Name, env, nodes []string, more []*specs.ContainerEdits) error {
 	content, err := f.spec(n, env, nodes, more)
@@ -120,13 +120,10 @@ func merge(into *specs.ContainerEdits, all []*specs.ContainerEdits) {
 	}
 }
 
-// ReadShares reads the shares of a container back from its spec; nil if there is
-// no spec: the container has not started yet.
+// ReadShares reads the shares of a container back from its spec. The error is
+// [fs.ErrNotExist] if there is no spec: the container has not started yet.
 func (f *Files) ReadShares(n Name) (*Shares, error) {
 	file, err := os.Open(filepath.Join(f.SpecDir, specFile(n)))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
-// Rejection is a pod whose containers wait for shares, none of which has started
-// that requests one.
+// Rejection is a pod with containers that wait for shares. None that requests one
+// has started.
 type Rejection struct {
 	Pod       kubelet.Pod
 	Container string
@@ -38,7 +38,7 @@ func (s *State) noteRejection(p kubelet.Pod, err error) {
 		s.changed.Notify()
 		s.options.Log.Warn("rejected", "pod", p.String(), "container", rejected.Container,
 			"kind", rejected.Kind, "reason", rejected.Reason)
-		s.warn(p, SGPURefused, rejected.Error())
+		s.pods.warn(p, SGPURefused, rejected.Error())
 	}
 	// Any other error may soon be gone.
 }

@@ -40,7 +40,7 @@ func TestManySharesAtOnce(t *testing.T) {
 	errs := make([]error, n)
 	var all sync.WaitGroup
 	for i := range tenants {
-		all.Go(func() { errs[i] = r.bindShares(tenants[i].want) })
+		all.Go(func() { errs[i] = r.prepareShares(tenants[i].want) })
 	}
 	all.Wait()
 	started := 0
@@ -75,14 +75,14 @@ func TestManySharesAtOnce(t *testing.T) {
 	}
 	t.Logf("%d of %d started, %d calls of PodResources, %d rejected", started, n, calls, rejected)
 	// After a restart all is as it was.
-	before := r.Allocations()
+	before := r.View().Allocations()
 	r.restart()
 	for i := range tenants {
 		if errs[i] == nil {
 			r.start(tenants[i].want)
 		}
 	}
-	if diff := cmp.Diff(before, r.Allocations()); diff != "" {
+	if diff := cmp.Diff(before, r.View().Allocations()); diff != "" {
 		t.Errorf("bindings (-before +after):\n%s", diff)
 	}
 }
@@ -102,10 +102,10 @@ func TestChurnOfShares(t *testing.T) {
 				continue
 			}
 			held[ticket] = name
-			live[name] = r.tenant(name, ask, ticket)
+			live[name] = r.consumer(name, ask, ticket)
 		}
 		for _, want := range live {
-			all.Go(func() { _ = r.bindShares(want) })
+			all.Go(func() { _ = r.prepareShares(want) })
 		}
 		all.Wait()
 		r.nothingOvercommitted()
@@ -127,25 +127,25 @@ func TestChurnOfShares(t *testing.T) {
 		r.kubelet.Delete("default", name)
 	}
 	for _, card := range r.nothingOvercommitted() {
-		if card.VCore != 0 || card.UsedMiB != 0 || card.Tenants != 0 {
+		if card.VCore != 0 || card.UsedMiB != 0 || card.Consumers != 0 {
 			t.Errorf("taken by nobody: %+v", card)
 		}
 	}
-	if len(r.Allocations()) > 0 {
-		t.Errorf("bindings %+v", r.Allocations())
+	if len(r.View().Allocations()) > 0 {
+		t.Errorf("bindings %+v", r.View().Allocations())
 	}
 }
 
-// TestTwoPodsWithOneTicket, as a kubelet does that has forgotten one of them:
+// TestTwoPodsWithOneDeviceID, as a kubelet does that has forgotten one of them:
 // both count, each by what it was given.
-func TestTwoPodsWithOneTicket(t *testing.T) {
+func TestTwoPodsWithOneDeviceID(t *testing.T) {
 	r := shareRig(t, "0")
 	for _, name := range []string{"a", "b"} {
-		if err := r.bindShares(r.tenant(name, "40/30", r.slot(0, 0))); err != nil {
+		if err := r.prepareShares(r.consumer(name, "40/30", r.slot(0, 0))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := r.bindShares(r.tenant("c", "40/1", r.slot(0, 0))); err == nil || !strings.Contains(err.Error(), "20 % of 100 left") {
+	if err := r.prepareShares(r.consumer("c", "40/1", r.slot(0, 0))); err == nil || !strings.Contains(err.Error(), "20 % of 100 left") {
 		t.Errorf("error %v", err)
 	}
 	r.nothingOvercommitted()

@@ -25,8 +25,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
@@ -35,21 +33,6 @@ import (
 	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
-
-// API is the API server; deviceplugin/apiserver's client.
-type API interface {
-	// Pod returns a pod, by UID if there is one, else by namespace and name. A
-	// static pod's UID is the kubelet's, which its mirror in the API has as
-	// annotation kubernetes.io/config.mirror. It may ask the API server and wait
-	// until ctx ends. The pod is not changed.
-	Pod(ctx context.Context, pod kubelet.Pod) (*corev1.Pod, error)
-	// Watched returns a pod of this node without a request, nil if it is not among
-	// those that are watched; complete is false while not all are.
-	Watched(pod kubelet.Pod) (watched *corev1.Pod, complete bool)
-	// WarnPod records an Event. It returns at once: no start of a container waits
-	// for the API server.
-	WarnPod(pod kubelet.Pod, reason, message string)
-}
 
 // Limiter enforces the limits of shares.
 type Limiter interface {
@@ -75,7 +58,7 @@ type Options struct {
 	// API and Limiter may be nil.
 	API     API
 	Limiter Limiter
-	// CDIDir is a directory whose specs the runtime watches: /var/run/cdi.
+	// CDIDir is a directory with specs that the runtime watches: /var/run/cdi.
 	CDIDir string
 	// StateDir is heddle's, on a disk, and has the same path on the host:
 	// containers get files of it mounted.
@@ -98,6 +81,7 @@ type State struct {
 	kubelet    *kubelet.Reader
 	checkpoint *checkpoint.Dir
 	cdi        cdi.Files
+	pods       pods
 	problems   problems
 	rejections rejections
 	changed    notify.Signal
@@ -119,7 +103,7 @@ type State struct {
 	// unsure is while it is not known whether a kubelet that starts has forgotten
 	// devices.
 	unsure bool
-	// recovered are the containers whose entries and specs are lost.
+	// recovered are the containers that have lost their entries and specs.
 	recovered []allocate.Recovered
 	// drifts are the differences that were found and not returned yet, drifting
 	// those that are still there.
@@ -148,7 +132,7 @@ func New(o Options, inv *inventory.Inventory) *State {
 		options: o, kubelet: o.Kubelet,
 		checkpoint: checkpoint.NewDir(filepath.Join(o.StateDir, "records")),
 		cdi:        cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
-		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log},
+		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log}, pods: pods{o.API, o.Log},
 		gone: make(map[string]time.Time), forgotten: make(map[kubelet.Container]bool), drifting: make(map[Drift]bool),
 	}
 	s.inventory.Store(inv)

@@ -20,7 +20,6 @@ import (
 // Reader reads the kubelet's two accounts of who holds what. It is safe for use
 // by several goroutines.
 type Reader struct {
-	client     podresources.PodResourcesListerClient
 	lister     *lister
 	checkpoint checkpoint
 	// sockets are two files that a kubelet makes again: one when it starts, before
@@ -33,7 +32,7 @@ type Reader struct {
 	started time.Time
 }
 
-// NewReader reads the kubelet whose directory is dir (/var/lib/kubelet), through
+// NewReader reads the kubelet with the directory dir (/var/lib/kubelet), through
 // a client of its PodResources socket. now is the clock.
 func NewReader(client podresources.PodResourcesListerClient, dir string, now func() time.Time) *Reader {
 	plugins := filepath.Join(dir, "device-plugins")

@@ -58,7 +58,7 @@ func TestStatus(t *testing.T) {
 		}, "a leaf-1(b)", nil},
 		{"gone", func() *fabric.Snapshot {
 			m.Remove("a")
-			m.Remove("nobody")
+			m.Remove("unknown")
 			return m.Snapshot(start.Add(24 * time.Hour))
 		}, "leaf-1(b)", nil},
 	} {

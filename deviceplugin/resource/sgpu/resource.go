@@ -21,8 +21,8 @@ import (
 
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -59,7 +59,7 @@ type State interface {
 // Static is the driver's own CDI spec.
 type Static interface {
 	Names(ids []string) []string
-	Mend() error
+	Restore() error
 }
 
 // Pods guesses for whom the kubelet is asking.
@@ -135,9 +135,9 @@ func (r *Resource) devices(cards []quota.GPU) (devices []server.Device, faults m
 	well := make(map[string]bool, len(cards))
 	for i := range cards {
 		c := &cards[i]
-		well[c.UUID] = c.Against == ""
-		if c.Against != "" {
-			faults[c.UUID] = c.Against
+		well[c.UUID] = c.Unhealthy == ""
+		if c.Unhealthy != "" {
+			faults[c.UUID] = c.Unhealthy
 		}
 	}
 	for i := range cards {
@@ -190,7 +190,7 @@ func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.Container
 	}
 	response := &v1beta1.ContainerAllocateResponse{CdiDevices: []*v1beta1.CDIDevice{{Name: name}}}
 	if r.options.Static != nil {
-		for _, static := range r.options.Static.Names([]string{gpu.CommonDevice}) {
+		for _, static := range r.options.Static.Names([]string{cdi.CommonDevice}) {
 			response.CdiDevices = append(response.CdiDevices, &v1beta1.CDIDevice{Name: static})
 		}
 	}
@@ -200,7 +200,7 @@ func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.Container
 // PreStart implements [server.Allocator].
 func (r *Resource) PreStart(ctx context.Context, ids []string) error {
 	if r.options.Static != nil {
-		if err := r.options.Static.Mend(); err != nil {
+		if err := r.options.Static.Restore(); err != nil {
 			return fmt.Errorf("the driver's CDI spec: %w", err)
 		}
 	}

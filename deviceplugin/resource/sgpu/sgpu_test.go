@@ -14,6 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/discovery/capacity"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/test/machines"
 )
@@ -53,7 +54,7 @@ func (*static) Names(ids []string) []string {
 	return names
 }
 
-func (s *static) Mend() error {
+func (s *static) Restore() error {
 	s.mended++
 	return nil
 }
@@ -114,7 +115,7 @@ func TestSlotsGoWithTheirCard(t *testing.T) {
 		t.Error("nothing changed, and it says so")
 	}
 	n.cards = cards(2, 2)
-	n.cards[0].Against = "XID 79"
+	n.cards[0].Unhealthy = "XID 79"
 	r.Refresh(n.inventory())
 	if diff := cmp.Diff([]string{"GPU-1::0", "GPU-1::1"}, well(r)); diff != "" || !changed(r) || len(r.Devices()) != 4 {
 		t.Errorf("card 0 is ill: healthy (-want +got):\n%s", diff)
@@ -283,7 +284,7 @@ func TestCounted(t *testing.T) {
 		t.Errorf("%d GiB", len(devices))
 	}
 	changed(cores)
-	all[1].Against = "lost"
+	all[1].Unhealthy = "lost"
 	cores.Refresh(sharing(all))
 	if len(cores.Devices()) != 100 || !changed(cores) {
 		t.Errorf("%d cores of one card", len(cores.Devices()))
@@ -307,12 +308,12 @@ func TestCardsAgreeWithCapacity(t *testing.T) {
 		c.Mode = config.ModeSGPU
 		slots, cores, memory := 0, 0, 0
 		for _, card := range inventory.Configured(m, &c).Shared {
-			if card.Against == "" {
+			if card.Unhealthy == "" {
 				slots, cores, memory = slots+card.Slots, cores+sgpu.Cores.Of(&card), memory+sgpu.GiB.Of(&card)
 			}
 		}
 		got := map[string]int64{c.Resources.SGPU: int64(slots), c.Resources.VCore: int64(cores), c.Resources.VMemory: int64(memory)}
-		for _, r := range capacity.Of(m, &c) {
+		for _, r := range capacity.Of(m, &c, vendors.All()) {
 			if n, ours := got[r.Name]; ours && n != r.Count {
 				t.Errorf("%s: %d of %s, and capacity says %d", file, n, r.Name, r.Count)
 			}
