@@ -97,16 +97,16 @@ type Enforcers struct {
 	Fault      string `json:"fault,omitempty"`
 }
 
-// Pending is "card 3: native until ns/pod ends, then sgpu"; empty for a card
+// Pending is "GPU 3: native until ns/pod ends, then sgpu"; empty for a card
 // that is handed out as configured.
 func (c *Card) Pending() string {
 	switch {
 	case c.Until == "":
 		return ""
 	case c.Mode == "":
-		return fmt.Sprintf("card %d: not handed out until %s, then %s", c.Index, c.Until, c.Wanted)
+		return fmt.Sprintf("GPU %d: not handed out until %s, then %s", c.Index, c.Until, c.Wanted)
 	}
-	return fmt.Sprintf("card %d: %s until %s, then %s", c.Index, c.Mode, c.Until, c.Wanted)
+	return fmt.Sprintf("GPU %d: %s until %s, then %s", c.Index, c.Mode, c.Until, c.Wanted)
 }
 
 // The kinds of resources. MIG devices are GPUs.
