@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A gang that is said to be larger than it is waits for pods that do not exist,
+// A gang with a min-available larger than it is waits for pods that do not exist,
 // and holds nothing while it does.
 func TestMinAvailableLargerThanTheGang(t *testing.T) {
 	w := start(t, args(""), node("a", 4))

@@ -29,7 +29,7 @@ const (
 	benchRounds = 5
 )
 
-// bench is the cluster, its map, and the schedulers that are compared.
+// bench is the cluster, its topology tree, and the schedulers that are compared.
 type bench struct {
 	*testing.B
 	nodes  []*corev1.Node
@@ -39,13 +39,13 @@ type bench struct {
 // rival is a scheduler; turns are how it went each time.
 type rival struct {
 	name  string
-	start func() *world
+	start func() *cluster
 	turns []turn
 }
 
 // turn is how many pods had a node per second, from the creation of the first
 // to the binding of the last, how much processor time each took, in
-// milliseconds, the test's own included, and how many groups of the map a gang
+// milliseconds, the test's own included, and how many groups of the tree a gang
 // is in.
 type turn struct{ pods, cpu, groups float64 }
 
@@ -62,16 +62,16 @@ func newBench(b *testing.B) *bench {
 		}
 	}
 	m := &master{}
-	m.say(leaves(benchSize, names...))
+	m.set(leaves(benchSize, names...))
 	server := httptest.NewServer(m)
 	b.Cleanup(server.Close)
 	x.rivals = []rival{
-		{name: "heddle", start: func() *world {
+		{name: "heddle", start: func() *cluster {
 			w := start(b, fmt.Sprintf(`{"topoMaster": %q, "interval": "1s"}`, server.URL+"/node_group"), x.nodes...)
 			m.await()
 			return w
 		}},
-		{name: "plain", start: func() *world { return startAs(b, stock(b, ""), x.nodes...) }},
+		{name: "plain", start: func() *cluster { return startAs(b, stock(b, ""), x.nodes...) }},
 	}
 	return x
 }
@@ -121,7 +121,7 @@ func (x *bench) run(gpus int, labels func(gang int) map[string]string) {
 func median(all []float64) float64 { return slices.Sorted(slices.Values(all))[len(all)/2] }
 
 // turn runs one gang that warms everything up, then all others.
-func (x *bench) turn(w *world, gpus int, labels func(gang int) map[string]string) turn {
+func (x *bench) turn(w *cluster, gpus int, labels func(gang int) map[string]string) turn {
 	bindings := make(chan struct{}, (1+benchGangs)*benchSize)
 	w.client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, kuberuntime.Object, error) {
 		if action.GetSubresource() == "binding" {
@@ -173,11 +173,11 @@ func processorTime(tb testing.TB) time.Duration {
 	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
 }
 
-// BenchmarkGangs is what a map costs: gangs of 18 that fill a group each, to
+// BenchmarkGangs is what a topology tree costs: gangs of 18 that fill a group each, to
 // kube-scheduler that knows neither gangs nor groups.
 func BenchmarkGangs(b *testing.B) {
 	x := newBench(b)
-	x.rivals = append(x.rivals, rival{name: "batching", start: func() *world {
+	x.rivals = append(x.rivals, rival{name: "batching", start: func() *cluster {
 		// Its default spreading forbids it to take one pod's nodes for the next
 		// that is equal.
 		return startAs(b, stock(b, "  pluginConfig: [{name: PodTopologySpread, args: {defaultingType: List}}]"), x.nodes...)

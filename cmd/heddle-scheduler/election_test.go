@@ -12,9 +12,9 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// What the metric says of client-go's election is what the plugin is told.
+// The plugin learns of client-go's election from its metric.
 func TestElection(t *testing.T) {
-	// Somebody else has the lease.
+	// Another process has the lease.
 	client := fake.NewClientset(&coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "heddle-scheduler"},
 		Spec: coordinationv1.LeaseSpec{
@@ -26,7 +26,7 @@ func TestElection(t *testing.T) {
 		Name: "kube-scheduler", LeaseDuration: time.Hour, RenewDeadline: time.Minute, RetryPeriod: 20 * time.Millisecond,
 		Lock: &resourcelock.LeaseLock{
 			LeaseMeta: metav1.ObjectMeta{Namespace: "default", Name: "heddle-scheduler"}, Client: client.CoordinationV1(),
-			LockConfig: resourcelock.ResourceLockConfig{Identity: "us"},
+			LockConfig: resourcelock.ResourceLockConfig{Identity: "self"},
 		},
 		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) {}, OnStoppedLeading: func() {}},
 	})
@@ -57,7 +57,7 @@ func TestElection(t *testing.T) {
 		}
 		select {
 		case <-deadline:
-			t.Fatalf("we have won: leads %v, known %v", leads, known)
+			t.Fatalf("this one has won: leads %v, known %v", leads, known)
 		case <-time.After(5 * time.Millisecond):
 		}
 	}

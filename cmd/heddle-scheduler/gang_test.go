@@ -23,7 +23,7 @@ func TestTensorFlowExample(t *testing.T) {
 	for i := range 4 {
 		w.add(pod(fmt.Sprintf("tf-smoke-gpu-worker-%d", i), 2, labels("worker", strconv.Itoa(i))))
 	}
-	pods := w.until("all five refused", func(pods map[string]*corev1.Pod) bool {
+	pods := w.until("all five rejected", func(pods map[string]*corev1.Pod) bool {
 		for _, p := range pods {
 			if !strings.Contains(why(p), "rejected by podgroup tf-smoke-gpu") {
 				return false
@@ -65,7 +65,7 @@ func TestTwoGangsThatEachCouldHoldHalf(t *testing.T) {
 	if bound(pods, first) != 6 || bound(pods, second) != 0 {
 		t.Errorf("x has %d and y has %d", bound(pods, "x"), bound(pods, "y"))
 	}
-	w.until("the other refused", func(pods map[string]*corev1.Pod) bool {
+	w.until("the other rejected", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods[second+"-0"]), "rejected by podgroup "+second)
 	})
 	for i := range 6 {
@@ -74,7 +74,7 @@ func TestTwoGangsThatEachCouldHoldHalf(t *testing.T) {
 	w.until("the other bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, second) == 6 })
 }
 
-func TestIncompleteGangWaitsAndDisturbsNobody(t *testing.T) {
+func TestIncompleteGangBlocksNoOtherPod(t *testing.T) {
 	w := start(t, args(""), node("a", 4))
 	for i := range 3 {
 		w.add(pod(fmt.Sprintf("x-%d", i), 1, gangLabels("x", 4)))
@@ -101,7 +101,7 @@ func TestGangsOfAGroupRunTogetherOrNotAtAll(t *testing.T) {
 	for i := range 3 {
 		w.add(groups(pod(fmt.Sprintf("learner-%d", i), 1, gangLabels("learners", 3))))
 	}
-	pods := w.until("both refused", func(pods map[string]*corev1.Pod) bool {
+	pods := w.until("both rejected", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["actor-0"]), "rejected by") && strings.Contains(why(pods["learner-0"]), "rejected by")
 	})
 	t.Log(why(pods["actor-0"]))
@@ -112,12 +112,12 @@ func TestGangsOfAGroupRunTogetherOrNotAtAll(t *testing.T) {
 	w.until("both bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "") == 5 })
 }
 
-func TestContradictionIsToldOnEachPod(t *testing.T) {
+func TestContradictionIsReportedOnEachPod(t *testing.T) {
 	w := start(t, args(""), node("a", 8))
 	w.add(pod("x-0", 1, gangLabels("x", 2)))
 	w.add(pod("x-1", 1, gangLabels("x", 3)))
-	w.until("refused with the reason", func(pods map[string]*corev1.Pod) bool {
-		return strings.Contains(why(pods["x-0"]), "min-available: its members have") && strings.Contains(why(pods["x-1"]), "min-available: its members say")
+	w.until("rejected with the reason", func(pods map[string]*corev1.Pod) bool {
+		return strings.Contains(why(pods["x-0"]), "min-available: its members have") && strings.Contains(why(pods["x-1"]), "min-available: its members have")
 	})
 	w.change("x-1", func(p *corev1.Pod) { p.Labels = gangLabels("x", 2) })
 	w.until("bound once mended", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 2 })
@@ -137,7 +137,7 @@ func TestDeadlineFreesEverything(t *testing.T) {
 		}}}}
 		w.add(p)
 	}
-	pods := w.until("refused", func(pods map[string]*corev1.Pod) bool {
+	pods := w.until("rejected", func(pods map[string]*corev1.Pod) bool {
 		for name, p := range pods {
 			if name != "guard" && !strings.Contains(why(p), "rejected by podgroup x") {
 				return false
@@ -168,7 +168,7 @@ func TestNoVictimsForHalfAGang(t *testing.T) {
 		p.Spec.Priority = &high
 		w.add(p)
 	}
-	w.until("refused", func(pods map[string]*corev1.Pod) bool {
+	w.until("rejected", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["x-2"]), "rejected by podgroup x")
 	})
 	if n := bound(w.pods(), "low"); n != 2 {
@@ -184,7 +184,7 @@ func TestNoVictimsForHalfAGang(t *testing.T) {
 }
 
 // Of nodes that take as many members those with the fewest GPUs left get them:
-// the other one stays whole for who asks for three.
+// the other one stays whole for a pod that requests three.
 func TestGangsLeaveLargerNodesWhole(t *testing.T) {
 	w := start(t, args(""), node("a", 3), node("b", 2), node("c", 2))
 	for i := range 2 {

@@ -1,5 +1,5 @@
 // Command heddle-scheduler is kube-scheduler with the plugin Heddle, which
-// places gangs by the map of the fabric. Its flags, its configuration and its
+// places gangs by the topology tree. Its flags, its configuration and its
 // endpoints are kube-scheduler's.
 package main
 
@@ -29,11 +29,11 @@ func main() {
 	os.Exit(cli.Run(command()))
 }
 
-// command is kube-scheduler's, with the plugin; --version tells both versions,
-// where kube-scheduler's own would tell neither: it takes Kubernetes' build to
+// command is kube-scheduler's, with the plugin; --version prints both versions,
+// where kube-scheduler's own would print neither: it takes Kubernetes' build to
 // set it.
 func command() *cobra.Command {
-	// kube-scheduler logs through klog, and its flags say how.
+	// kube-scheduler logs through klog, and its flags configure that.
 	log := slog.New(logr.ToSlogHandler(klog.Background()))
 	c := app.NewSchedulerCommand(app.WithPlugin(plugin.Name, plugin.Factory(log, process())))
 	run := c.RunE

@@ -47,7 +47,7 @@ func TestVersions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !regexp.MustCompile(`^heddle-scheduler dev\nKubernetes v1\.\d+\.\d+\n$`).MatchString(out.String()) {
-		t.Errorf("it says %q", out.String())
+		t.Errorf("it prints %q", out.String())
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 
 // figures are all that the plugin shows: name and labels, and the value of a
 // gauge or counter, or the count of a histogram.
-func (w *world) figures() map[string]float64 {
+func (w *cluster) figures() map[string]float64 {
 	w.Helper()
 	families, err := w.registry.Gather()
 	if err != nil {
@@ -43,8 +43,8 @@ func (w *world) figures() map[string]float64 {
 	return all
 }
 
-// shows waits until the metrics say all this.
-func (w *world) shows(want map[string]float64) {
+// shows waits until the metrics have these values.
+func (w *cluster) shows(want map[string]float64) {
 	w.Helper()
 	deadline := time.After(20 * time.Second)
 	for {
@@ -69,7 +69,7 @@ func (w *world) shows(want map[string]float64) {
 func TestMetrics(t *testing.T) {
 	m := &master{}
 	names := []string{"n0", "n1", "n2", "n3"}
-	m.say(leaves(2, names...))
+	m.set(leaves(2, names...))
 	var nodes []*corev1.Node
 	for _, name := range names {
 		nodes = append(nodes, node(name, 4))
@@ -92,12 +92,12 @@ func TestMetrics(t *testing.T) {
 	for i := range 3 {
 		w.add(pod(fmt.Sprintf("y-%d", i), 4, gangLabels("y", 3)))
 	}
-	w.until("y refused", func(pods map[string]*corev1.Pod) bool {
+	w.until("y rejected", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["y-0"]), "rejected by podgroup y")
 	})
 	w.shows(map[string]float64{"heddle_scheduler_gangs{Queued}": 1, "heddle_scheduler_gang_refusals_total": 1})
 	if since, ok := w.figures()["heddle_scheduler_gang_rejected_seconds{default,y}"]; !ok || since <= 0 || since > 20 {
-		t.Errorf("y has been refused for %v s (%v)", since, ok)
+		t.Errorf("y has been rejected for %v s (%v)", since, ok)
 	}
 	w.delete("x-0")
 	w.until("y bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "y") == 3 })
@@ -115,10 +115,10 @@ func TestMetrics(t *testing.T) {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	m.say("")
+	m.set("")
 	<-time.After(1500 * time.Millisecond)
 	w.shows(map[string]float64{"heddle_scheduler_map_fresh": 0})
 	if age := w.figures()["heddle_scheduler_map_age_seconds"]; age < 1 {
-		t.Errorf("the map is %v s old", age)
+		t.Errorf("the tree is %v s old", age)
 	}
 }

@@ -45,10 +45,10 @@ func TestNativeGroupGoesToTheTightestLeaf(t *testing.T) {
 	}
 }
 
-func TestNativeGroupIsRefusedWhole(t *testing.T) {
+func TestNativeGroupIsRejectedWhole(t *testing.T) {
 	w, _ := startNative(t, &master{}, fourGPUs(4)...)
 	w.group("x", 3, 4, required("leaf"))
-	pods := w.until("all refused in the same words", func(pods map[string]*corev1.Pod) bool {
+	pods := w.until("all rejected in the same words", func(pods map[string]*corev1.Pod) bool {
 		for _, p := range pods {
 			if !strings.Contains(why(p), "rejected by podgroup x: 2 of 3 fit, group leaf-00 is 4 GPUs short") {
 				return false
@@ -60,7 +60,7 @@ func TestNativeGroupIsRefusedWhole(t *testing.T) {
 		t.Errorf("%d have a node", n)
 	}
 	w.group("rack", 1, 1, required("rack"))
-	w.until("told what the map has", func(pods map[string]*corev1.Pod) bool {
+	w.until("rejected with the kinds of the tree", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["rack-0"]), "the topology has no rack; it has leaf")
 	})
 }
@@ -93,7 +93,7 @@ func TestNativeGroupFallsBackToTheNextTier(t *testing.T) {
 			}
 			for name, p := range pods {
 				if why(p) != "" {
-					t.Errorf("%s was refused first: %s", name, why(p))
+					t.Errorf("%s was rejected first: %s", name, why(p))
 				}
 			}
 			// What is left of the list is not tried out: the next members would fit
@@ -107,7 +107,7 @@ func TestNativeGroupFallsBackToTheNextTier(t *testing.T) {
 
 // More nodes turn members away than one cycle has placements: what was learned
 // is kept for the next one.
-func TestNativeGroupLearns(t *testing.T) {
+func TestNativeGroupAvoidsNodesInLaterCycles(t *testing.T) {
 	w, _ := startNative(t, &master{}, fourGPUs(16)...)
 	for i := range 14 {
 		w.add(guard(fmt.Sprintf("n%d", i)))
@@ -146,7 +146,7 @@ func TestNativeMembersBeyondTheMinimumFollow(t *testing.T) {
 	for i := range 6 {
 		w.add(grouped(fmt.Sprintf("x-%d", i), 1, "x"))
 	}
-	pods := w.until("five bound and one refused", func(pods map[string]*corev1.Pod) bool {
+	pods := w.until("five bound and one rejected", func(pods map[string]*corev1.Pod) bool {
 		return bound(pods, "x") == 5 && strings.Contains(why(pods["x-5"]), "rejected by podgroup x")
 	})
 	if pods["x-5"].Spec.NodeName != "" {
@@ -156,7 +156,7 @@ func TestNativeMembersBeyondTheMinimumFollow(t *testing.T) {
 	w.until("all bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 5 && len(pods) == 5 })
 }
 
-// The API's own constraint is the disabled plugin's work, and ours now.
+// The API's own constraint, in place of the disabled plugin.
 func TestNativeTopologyConstraint(t *testing.T) {
 	const zone = "topology.kubernetes.io/zone"
 	nodes := fourGPUs(6)
@@ -190,7 +190,7 @@ func TestNativeTopologyConstraint(t *testing.T) {
 	w.delete("x-0")
 	w.delete("y-0")
 	add("v", 2, 4)
-	pods := w.until("refused", func(pods map[string]*corev1.Pod) bool {
+	pods := w.until("rejected", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["v-0"]), "rejected by podgroup v: "+zone+" a: 1 of 2 fit, ")
 	})
 	t.Log(why(pods["v-0"]))
@@ -220,7 +220,7 @@ func TestNativeNoVictimsForHalfAGroup(t *testing.T) {
 		}
 	}
 	add("three", 3)
-	w.until("refused", func(pods map[string]*corev1.Pod) bool {
+	w.until("rejected", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["three-2"]), "rejected by podgroup three")
 	})
 	if n := bound(w.pods(), "low"); n != 2 {
@@ -232,17 +232,17 @@ func TestNativeNoVictimsForHalfAGroup(t *testing.T) {
 	})
 }
 
-func TestNativeWithoutAMap(t *testing.T) {
+func TestNativeWithoutATree(t *testing.T) {
 	m := &master{}
 	w, _ := startNative(t, m, fourGPUs(4)...)
-	m.say("")
+	m.set("")
 	<-time.After(1500 * time.Millisecond) // maxAge is a second.
 	w.group("x", 2, 1, required("leaf"))
 	w.group("y", 2, 1, map[string]string{"heddle.dev/gang-required-level": "leaf", "heddle.dev/gang-without-map": "place"})
 	w.until("y bound, x waits", func(pods map[string]*corev1.Pod) bool {
 		return bound(pods, "y") == 2 && strings.Contains(why(pods["x-0"]), "waits for a topology tree")
 	})
-	m.say(leaves(2, "n0", "n1", "n2", "n3"))
+	m.set(leaves(2, "n0", "n1", "n2", "n3"))
 	w.until("x bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 2 })
 }
 
@@ -251,7 +251,7 @@ func TestNativeGatesChangeNothingElse(t *testing.T) {
 	good, bad := node("n0", 4), node("n1", 4)
 	good.Annotations = map[string]string{wellknown.GPUTopology: `{"2":{"score":600,"loss":100,"hcas":1}}`}
 	bad.Annotations = map[string]string{wellknown.GPUTopology: `{"2":{"score":600,"loss":500,"hcas":1}}`}
-	w, at := startNative(t, &master{}, good, bad, node("n2", 4), node("n3", 4), cardNode("n4", 2))
+	w, at := startNative(t, &master{}, good, bad, node("n2", 4), node("n3", 4), sharedNode("n4", 2))
 	w.add(pod("plain", 2, nil))
 	pods := w.until("plain bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "plain") == 1 })
 	if on := pods["plain"].Spec.NodeName; on != "n0" {
@@ -264,7 +264,7 @@ func TestNativeGatesChangeNothingElse(t *testing.T) {
 	if in := groupOf(pods, "labels", at); len(in) != 1 || in["leaf-01"] != 4 {
 		t.Errorf("the gang is in %v", in)
 	}
-	// Shares for a native group: the cards are in the Binding. The keys of a gang
+	// Shares for a native group: the GPUs are in the Binding. The keys of a gang
 	// on it count for nothing, or it would wait for seven members more.
 	w.add(podGroup("shares", 2, nil))
 	for i := range 2 {
@@ -284,17 +284,17 @@ func TestNativeGatesChangeNothingElse(t *testing.T) {
 		used[got.Containers["c"][0].UUID]++
 	}
 	if len(used) != 2 {
-		t.Errorf("cards are used %v", used)
+		t.Errorf("GPUs are used %v", used)
 	}
 }
 
-// With only the one gate the scheduler asks nobody where a PodGroup may go: it
+// With only the one gate the scheduler asks no plugin where a PodGroup may go: it
 // goes by what Kubernetes knows, whole or not at all.
 func TestNativeGroupWithoutPlacements(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.GenericWorkload, true)
 	w := startFrom(t, documentedNative, args(`"genericWorkload": true`), fourGPUs(2)...)
 	w.group("x", 3, 4, nil)
-	pods := w.until("x refused", func(pods map[string]*corev1.Pod) bool { return why(pods["x-0"]) != "" })
+	pods := w.until("x rejected", func(pods map[string]*corev1.Pod) bool { return why(pods["x-0"]) != "" })
 	if n := bound(pods, "x"); n > 0 {
 		t.Errorf("%d of x have a node", n)
 	}
@@ -302,14 +302,14 @@ func TestNativeGroupWithoutPlacements(t *testing.T) {
 	w.until("x bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 3 })
 }
 
-// Gates without the argument are a mistake, which is told.
+// Gates without the argument are a mistake, which is reported.
 func TestNativeGroupWithoutTheArgument(t *testing.T) {
 	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, map[featuregate.Feature]bool{
 		features.GenericWorkload: true, features.TopologyAwareWorkloadScheduling: true,
 	})
 	w := startFrom(t, documentedNative, args(""), fourGPUs(2)...)
 	w.group("x", 1, 4, nil)
-	w.until("told", func(pods map[string]*corev1.Pod) bool {
+	w.until("reported", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["x-0"]), "the argument genericWorkload of Heddle is not")
 	})
 }

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Whoever of a gang tries first, those of the lowest ranks get the nodes, and
-// the others are told so; nobody waits for a member that gets none.
+// Whichever member is tried first, those of the lowest ranks get the nodes, and the
+// others a reason; no member waits for one that gets none.
 func TestTheLastRankTriesFirst(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -31,7 +31,7 @@ func TestTheLastRankTriesFirst(t *testing.T) {
 				here[i] = true
 				w.add(pod(fmt.Sprintf("x-%d", i), 1, labels))
 			}
-			w.until("all refused", func(pods map[string]*corev1.Pod) bool {
+			w.until("all rejected", func(pods map[string]*corev1.Pod) bool {
 				for i := range here {
 					if !strings.Contains(why(pods[fmt.Sprintf("x-%d", i)]), "rejected by podgroup x") {
 						return false

@@ -12,49 +12,49 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// cardNode has shared cards of 16 GiB.
-func cardNode(name string, cards int) *corev1.Node {
+// sharedNode has shared GPUs of 16 GiB.
+func sharedNode(name string, gpus int) *corev1.Node {
 	n := node(name, 0)
 	all := allocation.NodeGPUs{Version: allocation.Version, Cards: []allocation.GPU{}}
-	for i := range cards {
+	for i := range gpus {
 		all.Cards = append(all.Cards, allocation.GPU{
 			UUID: fmt.Sprintf("GPU-%s-%d", name, i), Index: i, MemoryMiB: 16 << 10, Slots: 16, Healthy: true,
 		})
 	}
 	n.Annotations = map[string]string{wellknown.SGPUCards: all.String()}
 	for _, list := range []corev1.ResourceList{n.Status.Capacity, n.Status.Allocatable} {
-		list["nvidia.com/sgpu"] = *resource.NewQuantity(int64(16*cards), resource.DecimalSI)
-		list["nvidia.com/vcore"] = *resource.NewQuantity(int64(100*cards), resource.DecimalSI)
-		list["nvidia.com/vmemory"] = *resource.NewQuantity(int64(16*cards), resource.DecimalSI)
+		list["nvidia.com/sgpu"] = *resource.NewQuantity(int64(16*gpus), resource.DecimalSI)
+		list["nvidia.com/vcore"] = *resource.NewQuantity(int64(100*gpus), resource.DecimalSI)
+		list["nvidia.com/vmemory"] = *resource.NewQuantity(int64(16*gpus), resource.DecimalSI)
 	}
 	return n
 }
 
-func share(name string, cards, vcore, vmemory int64) *corev1.Pod {
+func share(name string, gpus, vcore, vmemory int64) *corev1.Pod {
 	p := pod(name, 0, nil)
 	for _, list := range []corev1.ResourceList{p.Spec.Containers[0].Resources.Limits, p.Spec.Containers[0].Resources.Requests} {
-		list["nvidia.com/sgpu"] = *resource.NewQuantity(cards, resource.DecimalSI)
+		list["nvidia.com/sgpu"] = *resource.NewQuantity(gpus, resource.DecimalSI)
 		list["nvidia.com/vcore"] = *resource.NewQuantity(vcore, resource.DecimalSI)
 		list["nvidia.com/vmemory"] = *resource.NewQuantity(vmemory, resource.DecimalSI)
 	}
 	return p
 }
 
-func TestSharesAreGivenCardByCard(t *testing.T) {
-	w := start(t, args(""), cardNode("a", 2), cardNode("b", 1))
-	// 60 percent each: one to a card, although the nodes' totals have room for
+func TestSharesAreAllocatedPerGPU(t *testing.T) {
+	w := start(t, args(""), sharedNode("a", 2), sharedNode("b", 1))
+	// 60 percent each: one to a GPU, although the nodes' totals have room for
 	// five.
 	for i := range 4 {
 		w.add(share(fmt.Sprintf("s-%d", i), 1, 60, 4))
 	}
-	pods := w.until("three bound, one refused", func(pods map[string]*corev1.Pod) bool {
-		refused := 0
+	pods := w.until("three bound, one rejected", func(pods map[string]*corev1.Pod) bool {
+		rejected := 0
 		for _, p := range pods {
 			if strings.Contains(why(p), "no shared GPU with room") {
-				refused++
+				rejected++
 			}
 		}
-		return bound(pods, "s") == 3 && refused == 1
+		return bound(pods, "s") == 3 && rejected == 1
 	})
 	used := map[string]int{}
 	for name, p := range pods {
@@ -70,9 +70,9 @@ func TestSharesAreGivenCardByCard(t *testing.T) {
 		used[got.Containers["c"][0].UUID] += got.Containers["c"][0].VCore
 	}
 	if len(used) != 3 {
-		t.Errorf("cards have %v", used)
+		t.Errorf("GPUs have %v", used)
 	}
-	// A pod that goes leaves its card.
+	// A pod that goes leaves its GPU.
 	for name, p := range pods {
 		if p.Spec.NodeName != "" {
 			w.delete(name)
@@ -81,21 +81,21 @@ func TestSharesAreGivenCardByCard(t *testing.T) {
 	}
 	w.until("the fourth bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "s") == 3 && len(pods) == 3 })
 	w.add(share("two", 2, 40, 4))
-	pods = w.until("two cards of one node", func(pods map[string]*corev1.Pod) bool { return bound(pods, "two") == 1 })
+	pods = w.until("two gpus of one node", func(pods map[string]*corev1.Pod) bool { return bound(pods, "two") == 1 })
 	if got, err := allocation.ParseAllocation(pods["two"].Annotations[wellknown.SGPUAllocation]); err != nil || len(got.Containers["c"]) != 2 {
 		t.Errorf("two has %+v, error %v", got, err)
 	}
 }
 
-func TestSenselessShareIsRefused(t *testing.T) {
-	w := start(t, args(""), cardNode("a", 2))
+func TestInvalidShareIsRejected(t *testing.T) {
+	w := start(t, args(""), sharedNode("a", 2))
 	w.add(share("bad", 1, 160, 4))
-	w.until("refused in words", func(pods map[string]*corev1.Pod) bool {
+	w.until("rejected in words", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["bad"]), "is not 1 to 100 percent")
 	})
 }
 
-// gpu-aware: the node whose GPUs fit best wins; one that says nothing never does.
+// gpu-aware: the node whose GPUs fit best wins; one that publishes nothing never does.
 func TestGPUAware(t *testing.T) {
 	good, bad, silent := node("good", 4), node("bad", 4), node("silent", 4)
 	good.Annotations = map[string]string{wellknown.GPUTopology: `{"2":{"score":600,"loss":100,"hcas":1}}`}
@@ -116,9 +116,9 @@ func initially(p, like *corev1.Pod) *corev1.Pod {
 }
 
 // An init container's share is reused, not added: a pod of 60 percent in either
-// turn fits on a card.
-func TestInitContainersTakeTurns(t *testing.T) {
-	w := start(t, args(""), cardNode("a", 1))
+// phase fits on a GPU.
+func TestInitContainersReuseShares(t *testing.T) {
+	w := start(t, args(""), sharedNode("a", 1))
 	w.add(initially(share("s", 1, 60, 4), share("", 1, 80, 2)))
 	pods := w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "s") == 1 })
 	got, err := allocation.ParseAllocation(pods["s"].Annotations[wellknown.SGPUAllocation])
@@ -133,7 +133,7 @@ func TestInitContainersTakeTurns(t *testing.T) {
 	})
 }
 
-// A node is marked for the GPUs that the pod ever has at once.
+// A node is scored for the GPUs that the pod ever has at once.
 func TestGPUAwareCountsInitContainers(t *testing.T) {
 	good, bad := node("good", 4), node("bad", 4)
 	good.Annotations = map[string]string{wellknown.GPUTopology: `{"2":{"score":600,"loss":100}}`}
@@ -143,7 +143,7 @@ func TestGPUAwareCountsInitContainers(t *testing.T) {
 	w.until("on the good node", func(pods map[string]*corev1.Pod) bool { return pods["p"].Spec.NodeName == "good" })
 }
 
-// One pod's annotation comes before what is configured, of cards and of nodes.
+// One pod's annotation comes before what is configured, of GPUs and of nodes.
 func TestPlacementOfOnePod(t *testing.T) {
 	annotated := func(name string, annotations map[string]string) *corev1.Pod {
 		p := share(name, 1, 10, 1)
@@ -153,18 +153,18 @@ func TestPlacementOfOnePod(t *testing.T) {
 	for _, tt := range []struct {
 		name, configured string
 		annotations      map[string]string
-		node, card       bool // those that are used already
+		node, gpu        bool // those that are used already
 	}{
 		{"binpack", "binpack", nil, true, true},
 		{"spread", "spread", nil, false, false},
 		{"ours against binpack", "binpack", map[string]string{wellknown.SGPUPlacement: "spread"}, false, false},
 		{"ours against spread", "spread", map[string]string{wellknown.SGPUPlacement: "binpack"}, true, true},
-		{"HAMi's of cards alone", "binpack", map[string]string{wellknown.HAMiGPUPolicy: "spread"}, true, false},
+		{"HAMi's of gpus alone", "binpack", map[string]string{wellknown.HAMiGPUPolicy: "spread"}, true, false},
 		{"HAMi's of nodes alone", "binpack", map[string]string{wellknown.HAMiNodePolicy: "spread"}, false, false},
 		{"HAMi's and ours agree", "spread", map[string]string{wellknown.SGPUPlacement: "binpack", wellknown.HAMiGPUPolicy: "binpack"}, true, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := start(t, args(`"placement": "`+tt.configured+`"`), cardNode("a", 2), cardNode("b", 2))
+			w := start(t, args(`"placement": "`+tt.configured+`"`), sharedNode("a", 2), sharedNode("b", 2))
 			w.add(share("first", 1, 10, 1))
 			first := cardOf(t, w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "first") == 1 })["first"])
 			w.add(annotated("second", tt.annotations))
@@ -172,16 +172,16 @@ func TestPlacementOfOnePod(t *testing.T) {
 			if got := first.Node == second.Node; got != tt.node {
 				t.Errorf("on the used node: %t", got)
 			}
-			if got := first.Containers["c"][0].UUID == second.Containers["c"][0].UUID; got != tt.card {
-				t.Errorf("on the used card: %t", got)
+			if got := first.Containers["c"][0].UUID == second.Containers["c"][0].UUID; got != tt.gpu {
+				t.Errorf("on the used GPU: %t", got)
 			}
 		})
 	}
-	w := start(t, args(""), cardNode("a", 1))
+	w := start(t, args(""), sharedNode("a", 1))
 	w.add(annotated("x", map[string]string{wellknown.SGPUPlacement: "random"}))
 	w.add(annotated("y", map[string]string{wellknown.HAMiGPUPolicy: "mutex"}))
 	w.add(annotated("z", map[string]string{wellknown.SGPUPlacement: "binpack", wellknown.HAMiNodePolicy: "spread"}))
-	w.until("all refused in words", func(pods map[string]*corev1.Pod) bool {
+	w.until("all rejected in words", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["x"]), `annotation heddle.dev/sgpu-placement: "random" is neither binpack nor spread`) &&
 			strings.Contains(why(pods["y"]), `annotation hami.io/gpu-scheduler-policy: "mutex" is neither`) &&
 			strings.Contains(why(pods["z"]), "annotations heddle.dev/sgpu-placement and hami.io/node-scheduler-policy are both present and differ")

@@ -6,11 +6,11 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -109,8 +109,8 @@ func (c *Controller) Run(ctx context.Context) {
 				c.Cache.RetryAll()
 			}
 			c.expire(time.Now())
-		case <-publish.C:
-			c.publish()
+		case now := <-publish.C:
+			c.publish(now)
 		case <-changed:
 			tree, changed = c.Topology.Current()
 			fresh = tree.Fresh(time.Now())
@@ -152,31 +152,36 @@ func (c *Controller) expire(now time.Time) {
 	}
 }
 
-// publish shows the state of this scheduler's gangs.
-func (c *Controller) publish() {
-	if !c.leader.leading() || !c.Metrics.Registered() {
+// publish sets the gauges: in a replica that waits those of the topology tree alone.
+func (c *Controller) publish(now time.Time) {
+	if !c.Metrics.Registered() {
 		return
 	}
-	state := &metrics.State{Gangs: map[string]int{}}
-	for _, phase := range gang.Phases() {
-		state.Gangs[string(phase)] = 0
+	if c.Topology.Configured() {
+		tree, _ := c.Topology.Current()
+		c.Metrics.SetTopology(tree.Fresh(now), tree.Confirmed, now)
 	}
+	if !c.leader.leading() {
+		return
+	}
+	states := map[string]int{}
+	for _, phase := range gang.Phases() {
+		states[string(phase)] = 0
+	}
+	var rejected []metrics.Rejection
 	for _, s := range c.Cache.Snapshots() {
 		if !s.Own {
 			continue
 		}
-		state.Gangs[string(gang.StateOf(s.Pods, s.MinMember, c.nodeLost).Phase)]++
+		states[string(gang.StateOf(s.Pods, s.MinMember, c.nodeLost).Phase)]++
 		if !s.RejectedSince.IsZero() {
-			state.Rejected = append(state.Rejected, metrics.Rejected{Namespace: s.Key.Namespace, Name: s.Key.Name, Since: s.RejectedSince})
+			rejected = append(rejected, metrics.Rejection{Namespace: s.Key.Namespace, Name: s.Key.Name, For: now.Sub(s.RejectedSince)})
 		}
 	}
-	slices.SortFunc(state.Rejected, func(a, b metrics.Rejected) int {
-		if order := a.Since.Compare(b.Since); order != 0 {
-			return order
-		}
-		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	slices.SortFunc(rejected, func(a, b metrics.Rejection) int {
+		return cmp.Or(cmp.Compare(b.For, a.For), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	c.Metrics.SetState(state)
+	c.Metrics.SetGangs(states, rejected)
 }
 
 // nodeLost reports whether a node is not ready, or gone.

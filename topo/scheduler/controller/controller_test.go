@@ -89,7 +89,7 @@ func newController(t *testing.T) *Controller {
 	t.Helper()
 	nodeConfig := config.Default()
 	gpus, topology := sgpu.New(&nodeConfig, config.PlacementBinpack), topologyclient.New(topologyclient.Options{})
-	m := metrics.New(topology)
+	m := metrics.New()
 	c, err := New(Options{
 		Plugin: "Heddle", Topology: topology, GPUs: gpus, Metrics: m, PodGroups: true, Log: slog.New(slog.DiscardHandler),
 		Handle: &handle{

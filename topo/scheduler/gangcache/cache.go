@@ -24,6 +24,7 @@ import (
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/metrics"
@@ -48,7 +49,7 @@ type Options struct {
 // Cache has the gangs. It is safe for concurrent use.
 type Cache struct {
 	Options
-	changed chan struct{}
+	changed notify.Signal
 	now     func() time.Time
 
 	mu    sync.Mutex
@@ -90,7 +91,7 @@ func newEffects() Effects {
 // New returns an empty cache.
 func New(o Options) *Cache {
 	return &Cache{
-		Options: o, changed: make(chan struct{}, 1), now: time.Now,
+		Options: o, changed: notify.New(), now: time.Now,
 		gangs: map[types.NamespacedName]*gangInfo{}, byPod: map[types.UID]*gangInfo{},
 		running: map[types.NamespacedName]*gangInfo{}, native: map[types.NamespacedName]*backoff{},
 		blocked: map[types.UID]*corev1.Pod{}, retry: map[types.NamespacedName]bool{}, effects: newEffects(),
@@ -99,13 +100,6 @@ func New(o Options) *Cache {
 
 // Changed has a value when there may be effects.
 func (c *Cache) Changed() <-chan struct{} { return c.changed }
-
-func (c *Cache) notify() {
-	select {
-	case c.changed <- struct{}{}:
-	default:
-	}
-}
 
 // IsNative reports whether Kubernetes keeps a pod's gang together.
 func (c *Cache) IsNative(pod *corev1.Pod) bool {
@@ -215,12 +209,12 @@ func (c *Cache) RetryAll() {
 
 func (c *Cache) enqueue(key types.NamespacedName) {
 	c.retry[key] = true
-	c.notify()
+	c.changed.Notify()
 }
 
 func (c *Cache) enqueueAll() {
 	c.retryAll = true
-	c.notify()
+	c.changed.Notify()
 }
 
 // put takes over what a pod is now. The gang is nil for a pod in none. changed
@@ -403,7 +397,7 @@ func (c *Cache) release(unit []*gangInfo, reason string) {
 		c.reject(g, reason, "")
 	}
 	c.updateReservations()
-	c.notify()
+	c.changed.Notify()
 }
 
 func (g *gangInfo) rejection(reason string) string {

@@ -19,14 +19,13 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/metrics"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
-	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
 
 func newCache() *Cache {
 	c := config.Default()
 	return New(Options{
 		Domains: wellknown.DefaultDomains(), Scheduler: "heddle-scheduler", GPUs: sgpu.New(&c, config.PlacementBinpack),
-		Metrics: metrics.New(topologyclient.New(topologyclient.Options{})),
+		Metrics: metrics.New(),
 	})
 }
 

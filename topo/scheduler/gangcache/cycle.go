@@ -144,7 +144,7 @@ func (c *Cache) Commit(unit []planner.Gang, plans []planner.Plan, preempt bool, 
 		}
 	}
 	c.updateReservations()
-	c.notify()
+	c.changed.Notify()
 	return true
 }
 
@@ -209,7 +209,7 @@ func (c *Cache) TurnedAway(pod *corev1.Pod, node string, preemptable bool, messa
 	g.unplan()
 	c.updateReservations()
 	c.effects.activate(pod)
-	c.notify()
+	c.changed.Notify()
 	return false
 }
 
@@ -284,7 +284,7 @@ func (c *Cache) Permit(pod *corev1.Pod) (wait time.Duration) {
 		u.once, u.rejectedSince, u.retries, u.backoff.failures = true, time.Time{}, 0, 0
 	}
 	c.updateReservations()
-	c.notify()
+	c.changed.Notify()
 	return 0
 }
 

@@ -29,8 +29,8 @@ const (
 	maxEvents = 16
 )
 
-// Expire releases reservations whose deadline has passed, tries gangs again whose
-// nodes are avoided no longer, and shares the reasons of leaders.
+// Expire releases reservations after their deadline, tries gangs again when a node is
+// avoided no longer, and shares the reasons of leaders.
 func (c *Cache) Expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +87,7 @@ func (c *Cache) RejectStrays(waiting []types.UID) {
 	for _, uid := range waiting {
 		if g := c.byPod[uid]; g != nil && g.members[uid].stage < reserved {
 			c.effects.Reject[uid] = g.rejection("its gang released all nodes")
-			c.notify()
+			c.changed.Notify()
 		}
 	}
 }

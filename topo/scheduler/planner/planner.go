@@ -223,11 +223,11 @@ func (p *Planner) capacity(q *fit.Query, classes []*fit.Class) *placement.Capaci
 	return &out
 }
 
-// Capacity is what of the GPUs is free now.
-func (p *Planner) Capacity(ctx context.Context, nodes []framework.NodeInfo, reserved fit.Reservations) *metrics.Capacity {
+// MeasureCapacity sets the metrics of what of the GPUs is free now.
+func (p *Planner) MeasureCapacity(ctx context.Context, nodes []framework.NodeInfo, reserved fit.Reservations) {
 	p.update(ctx, nodes)
 	t := &p.tree
-	out := &metrics.Capacity{At: time.Now(), Largest: map[string]int{}}
+	var allFree, allWhole int64
 	whole := make([]int32, t.placement.Len())
 	for i, info := range nodes {
 		if info.Node().Spec.Unschedulable || !t.usable(t.ids[i]) {
@@ -241,16 +241,17 @@ func (p *Planner) Capacity(ctx context.Context, nodes []framework.NodeInfo, rese
 		if free <= 0 {
 			continue
 		}
-		out.Free += free
+		allFree += free
 		if free == allocatable {
-			out.Whole += free
+			allWhole += free
 			whole[t.ids[i]] = int32(min(free, 1<<20))
 		}
 	}
+	largest := map[string]int{}
 	for _, d := range t.placement.LargestFree(whole) {
-		out.Largest[d.Kind] = d.Pods
+		largest[d.Kind] = d.Pods
 	}
-	return out
+	p.metrics.SetCapacity(time.Now(), allFree, allWhole, largest)
 }
 
 // CanPreempt reports whether a node has a pod of a lower priority.

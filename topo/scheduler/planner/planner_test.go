@@ -54,7 +54,7 @@ func newPlanner(t *testing.T, groups []v1alpha1.Group) *Planner {
 	_, changed := client.Current()
 	go client.Run(t.Context())
 	<-changed
-	return New(client, gang.Wait, "nvidia.com/gpu", metrics.New(client), log)
+	return New(client, gang.Wait, "nvidia.com/gpu", metrics.New(), log)
 }
 
 // The list of a PodGroup begins with the tightest group of its plan, and goes up

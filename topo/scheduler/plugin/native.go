@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kube-scheduler/framework"
 
-	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
@@ -237,34 +236,4 @@ func (p *Plugin) beginPlacement(ctx context.Context, c *podGroupCycle, within []
 	}
 	c.asked, c.held, c.places = map[types.UID]bool{}, map[types.UID]bool{}, nil
 	_, c.over = p.planPodGroup(ctx, c, within, false)
-}
-
-// decision is the one on shared GPUs of a pod in a PodGroup's cycle. The framework takes
-// it back and, once all members have a node, reserves for one after another, with a
-// snapshot that does not show what the others got.
-type decision struct{ *allocation.Allocation }
-
-// Clone is for the framework.
-func (d decision) Clone() framework.StateData { return d }
-
-const decisionKey framework.StateKey = Name + "/decision"
-
-// reserveShares decides which GPUs a pod shares, as the PodGroup's cycle did if it was
-// part of one.
-func (p *Plugin) reserveShares(
-	state framework.CycleState, c *cycle, pod *corev1.Pod, info framework.NodeInfo,
-) *framework.Status {
-	if data, err := state.Read(decisionKey); err == nil {
-		if d, ok := data.(decision); ok && d.Node == info.Node().Name {
-			p.gpus.Restore(pod.UID, d.Allocation)
-			return nil
-		}
-	}
-	if status := p.gpus.Reserve(c.request, pod, info); status != nil {
-		return status
-	}
-	if podGroupCycleOf(state) != nil {
-		state.Write(decisionKey, decision{p.gpus.Decision(pod.UID)})
-	}
-	return nil
 }

@@ -44,6 +44,7 @@ import (
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/kube-scheduler/framework"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/controller"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
@@ -120,7 +121,7 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 	})
 	p := &Plugin{
 		args: args, handle: handle, log: log,
-		gpus: sgpu.New(args.nodeConfig(), args.Placement), metrics: metrics.New(topology),
+		gpus: sgpu.New(args.nodeConfig(), args.Placement), metrics: metrics.New(),
 	}
 	p.planner = planner.New(topology, args.WithoutMap, p.gpu(), p.metrics, log)
 	p.cache = gangcache.New(gangcache.Options{
@@ -185,7 +186,7 @@ const (
 	scoreKey framework.StateKey = Name + "/score"
 )
 
-// cycle is what PreFilter found out about a pod.
+// cycle is what PreFilter found out about a pod. Only Reserve changes it.
 type cycle struct {
 	uid          types.UID
 	priority     int32
@@ -198,6 +199,10 @@ type cycle struct {
 	// request is for shares of GPUs, selector for whole ones; nil without.
 	request  *sgpu.Request
 	selector *sgpu.Selector
+	// decision is the one on shared GPUs of a pod in a PodGroup's cycle. The framework
+	// takes it back and, once all members have a node, reserves for one after another,
+	// with a snapshot that does not show what the others got.
+	decision *allocation.Allocation
 }
 
 // Clone is for preemption, which tries nodes without some pods.
@@ -232,7 +237,7 @@ func (p *Plugin) PreFilter(
 		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, errNotNative.Error())
 	default:
 		if p.metrics.CapacityDue(time.Now()) {
-			p.metrics.SetCapacity(p.planner.Capacity(ctx, nodes, p.cache.Reservations()))
+			p.planner.MeasureCapacity(ctx, nodes, p.cache.Reservations())
 		}
 		var rejection string
 		if c.node, c.member, rejection = p.place(ctx, pod, nodes); rejection != "" {
@@ -369,28 +374,18 @@ func (p *Plugin) PostFilter(
 	return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable)
 }
 
-// scoring is what a pod requests, for Score.
-type scoring struct {
-	gpus    int64
-	request *sgpu.Request
-}
-
-// Clone is for the framework.
-func (s *scoring) Clone() framework.StateData { return s }
-
 // PreScore skips pods without GPUs, and members of gangs, which have their node.
 func (p *Plugin) PreScore(
 	_ context.Context, state framework.CycleState, pod *corev1.Pod, _ []framework.NodeInfo,
 ) *framework.Status {
-	s := scoring{gpus: fit.AmountOf(fit.Requests(pod), p.gpu())}
 	c := cycleOf(state)
-	if c != nil {
-		s.request = c.request
+	if c == nil { // PreFilter skipped it.
+		c = &cycle{amounts: fit.Requests(pod)}
 	}
-	if c != nil && c.node != "" || s.request == nil && s.gpus == 0 {
+	if c.node != "" || c.request == nil && fit.AmountOf(c.amounts, p.gpu()) == 0 {
 		return framework.NewStatus(framework.Skip)
 	}
-	state.Write(scoreKey, &s)
+	state.Write(scoreKey, c)
 	return nil
 }
 
@@ -402,11 +397,11 @@ func (p *Plugin) Score(
 	if err != nil {
 		return 0, nil
 	}
-	s, _ := data.(*scoring)
-	if s.request != nil {
-		return p.gpus.ScoreShares(s.request, info), nil
+	c, _ := data.(*cycle)
+	if c.request != nil {
+		return p.gpus.ScoreShares(c.request, info), nil
 	}
-	return p.gpus.ScoreGPUs(s.gpus, p.args.GPUAware, info), nil
+	return p.gpus.ScoreGPUs(fit.AmountOf(c.amounts, p.gpu()), p.args.GPUAware, info), nil
 }
 
 // ScoreExtensions brings scores to the framework's scale.
@@ -428,12 +423,17 @@ func (p *Plugin) Reserve(_ context.Context, state framework.CycleState, pod *cor
 		if err != nil {
 			return framework.AsStatus(fmt.Errorf("node %s: %w", node, err))
 		}
-		if status := p.reserveShares(state, c, pod, info); status != nil {
+		if c.decision != nil && c.decision.Node == node {
+			p.gpus.Restore(pod.UID, c.decision)
+		} else if status := p.gpus.Reserve(c.request, pod, info); status != nil {
 			return status
 		}
 	}
 	if g := podGroupCycleOf(state); g != nil {
 		g.held[pod.UID] = true
+		if c != nil {
+			c.decision = p.gpus.Decision(pod.UID)
+		}
 	}
 	if rejection := p.cache.Reserve(pod, node); rejection != "" {
 		return framework.NewStatus(framework.Unschedulable, rejection)

@@ -75,7 +75,7 @@ func (g *Gang) object() *unstructured.Unstructured {
 		o.SetOwnerReferences([]metav1.OwnerReference{*g.Owner})
 	}
 	if g.Timeout > 0 {
-		_ = unstructured.SetNestedField(o.Object, seconds(g.Timeout), "spec", "scheduleTimeoutSeconds") // spec is a map.
+		_ = unstructured.SetNestedField(o.Object, seconds(g.Timeout), "spec", "scheduleTimeoutSeconds") // The spec is set above.
 	}
 	return o
 }

@@ -120,7 +120,7 @@ func TestStatusOf(t *testing.T) {
 	}
 }
 
-// rig is a reconciler with an API server that is a map in memory.
+// rig is a reconciler with an API server in memory.
 type rig struct {
 	*testing.T
 	*Reconciler

@@ -178,7 +178,7 @@ func TestContainerPhases(t *testing.T) {
 				want.Policy = quota.FixedShare
 			}
 			if diff := cmp.Diff(want, free[0]); diff != "" {
-				t.Errorf("card once placed (-want +got):\n%s", diff)
+				t.Errorf("GPU once placed (-want +got):\n%s", diff)
 			}
 			if tt.none {
 				return
@@ -189,7 +189,7 @@ func TestContainerPhases(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(want, there[0]); diff != "" {
-				t.Errorf("card with the pod on the node (-want +got):\n%s", diff)
+				t.Errorf("GPU with the pod on the node (-want +got):\n%s", diff)
 			}
 		})
 	}

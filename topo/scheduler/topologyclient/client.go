@@ -64,9 +64,6 @@ func (t *Tree) Fresh(now time.Time) bool { return t.Generation > 0 && now.Sub(t.
 // Client polls topo-master.
 type Client struct {
 	options Options
-	// secured is the HTTP client that trusts the authorities in pem; only Run uses it.
-	secured *http.Client
-	pem     []byte
 
 	mu   sync.Mutex
 	tree Tree
@@ -83,7 +80,7 @@ func New(o Options) *Client {
 	o.Timeout = orDefault(o.Timeout, DefaultTimeout)
 	o.MaxBytes = orDefault(o.MaxBytes, DefaultMaxBytes)
 	if o.HTTP == nil {
-		o.HTTP = httpClient(nil)
+		o.HTTP = httpClient(nil, false)
 	}
 	return &Client{options: o, tree: Tree{maxAge: o.MaxAge}, changed: make(chan struct{})}
 }

@@ -1,7 +1,6 @@
 package topologyclient
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -138,11 +137,12 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// httpClient follows no redirect: the token is for topo-master.
-func httpClient(authorities *x509.CertPool) *http.Client {
+// httpClient follows no redirect: the token is for topo-master. A client for a single
+// request keeps no connection.
+func httpClient(authorities *x509.CertPool, single bool) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
-			MaxResponseHeaderBytes: 64 << 10, IdleConnTimeout: time.Minute, ForceAttemptHTTP2: true,
+			MaxResponseHeaderBytes: 64 << 10, IdleConnTimeout: time.Minute, ForceAttemptHTTP2: true, DisableKeepAlives: single,
 			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: authorities},
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -169,18 +169,11 @@ func (c *Client) authorize(request *http.Request) (*http.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("authorities: %w", err)
 	}
-	if c.secured != nil && bytes.Equal(text, c.pem) {
-		return c.secured, nil
-	}
 	authorities := x509.NewCertPool()
 	if !authorities.AppendCertsFromPEM(text) {
 		return nil, fmt.Errorf("authorities: %s has no certificate", c.options.CAFile)
 	}
-	if c.secured != nil {
-		c.secured.CloseIdleConnections()
-	}
-	c.secured, c.pem = httpClient(authorities), text
-	return c.secured, nil
+	return httpClient(authorities, true), nil
 }
 
 func readFile(path string) ([]byte, error) {

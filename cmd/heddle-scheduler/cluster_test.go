@@ -31,8 +31,8 @@ import (
 
 const gpu = "nvidia.com/gpu"
 
-// world is the whole scheduler on an API server that is a map in memory.
-type world struct {
+// cluster is the whole scheduler on an API server in memory.
+type cluster struct {
 	testing.TB
 	client *fake.Clientset
 	plugin *plugin.Plugin
@@ -46,12 +46,12 @@ type world struct {
 
 // start runs the scheduler with the documented configuration, and with what the
 // test wants of the plugin's arguments.
-func start(tb testing.TB, args string, nodes ...*corev1.Node) *world {
+func start(tb testing.TB, args string, nodes ...*corev1.Node) *cluster {
 	tb.Helper()
 	return startFrom(tb, documented, args, nodes...)
 }
 
-func startFrom(tb testing.TB, file, args string, nodes ...*corev1.Node) *world {
+func startFrom(tb testing.TB, file, args string, nodes ...*corev1.Node) *cluster {
 	tb.Helper()
 	c := loaded(tb, file)
 	for i := range c.Profiles[0].PluginConfig {
@@ -63,9 +63,9 @@ func startFrom(tb testing.TB, file, args string, nodes ...*corev1.Node) *world {
 }
 
 // startAs runs the scheduler with any configuration.
-func startAs(tb testing.TB, c *config.KubeSchedulerConfiguration, nodes ...*corev1.Node) *world {
+func startAs(tb testing.TB, c *config.KubeSchedulerConfiguration, nodes ...*corev1.Node) *cluster {
 	tb.Helper()
-	w := &world{TB: tb, client: fake.NewClientset()}
+	w := &cluster{TB: tb, client: fake.NewClientset()}
 	if _, ok := tb.(*testing.B); ok {
 		// One that keeps no account of who owns which field, which costs more
 		// than all scheduling.
@@ -88,7 +88,7 @@ func startAs(tb testing.TB, c *config.KubeSchedulerConfiguration, nodes ...*core
 		})
 		return true, binding, nil
 	})
-	// The tracker reads, patches and writes; nobody may write in between.
+	// The tracker reads, patches and writes; no other write may come in between.
 	patch := clienttesting.ObjectReaction(w.client.Tracker())
 	w.client.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		w.writes.Lock()
@@ -138,14 +138,14 @@ func startAs(tb testing.TB, c *config.KubeSchedulerConfiguration, nodes ...*core
 	return w
 }
 
-func (w *world) add(object runtime.Object) {
+func (w *cluster) add(object runtime.Object) {
 	w.Helper()
 	if err := w.client.Tracker().Add(object); err != nil {
 		w.Fatal(err)
 	}
 }
 
-func (w *world) change(pod string, how func(*corev1.Pod)) {
+func (w *cluster) change(pod string, how func(*corev1.Pod)) {
 	w.writes.Lock()
 	defer w.writes.Unlock()
 	gvr := corev1.SchemeGroupVersion.WithResource("pods")
@@ -163,14 +163,14 @@ func (w *world) change(pod string, how func(*corev1.Pod)) {
 	}
 }
 
-func (w *world) delete(pod string) {
+func (w *cluster) delete(pod string) {
 	w.Helper()
 	if err := w.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "default", pod); err != nil {
 		w.Error(err)
 	}
 }
 
-func (w *world) pods() map[string]*corev1.Pod {
+func (w *cluster) pods() map[string]*corev1.Pod {
 	list, err := w.client.Tracker().List(corev1.SchemeGroupVersion.WithResource("pods"), corev1.SchemeGroupVersion.WithKind("Pod"), "default")
 	if err != nil {
 		w.Fatal(err)
@@ -183,7 +183,7 @@ func (w *world) pods() map[string]*corev1.Pod {
 }
 
 // until waits for a state of the pods.
-func (w *world) until(what string, ok func(map[string]*corev1.Pod) bool) map[string]*corev1.Pod {
+func (w *cluster) until(what string, ok func(map[string]*corev1.Pod) bool) map[string]*corev1.Pod {
 	w.Helper()
 	deadline := time.After(20 * time.Second)
 	for {

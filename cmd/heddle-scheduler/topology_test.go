@@ -12,28 +12,28 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// master is a topo-master that answers what the test says.
+// master is a topo-master that answers what the test sets.
 type master struct {
 	mu     sync.Mutex
 	answer string
 	tag    int
-	// told counts who was told that nothing changed, and so has the map.
-	told int
+	// confirmed counts requests of a client that has the tree already.
+	confirmed int
 }
 
-// await waits until the scheduler has the map.
+// await waits until the scheduler has the tree.
 func (m *master) await() {
 	m.mu.Lock()
-	before := m.told
+	before := m.confirmed
 	m.mu.Unlock()
 	for now := before; now < before+1; <-time.After(10 * time.Millisecond) {
 		m.mu.Lock()
-		now = m.told
+		now = m.confirmed
 		m.mu.Unlock()
 	}
 }
 
-func (m *master) say(answer string) {
+func (m *master) set(answer string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.answer = answer
@@ -48,7 +48,7 @@ func (m *master) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case m.answer == "":
 		w.WriteHeader(http.StatusServiceUnavailable)
 	case r.Header.Get("If-None-Match") == tag:
-		m.told++
+		m.confirmed++
 		w.WriteHeader(http.StatusNotModified)
 	default:
 		w.Header().Set("Content-Type", "application/json")
@@ -57,7 +57,7 @@ func (m *master) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// leaves is a map of leaves with so many nodes each; nodes are named in their
+// leaves is a tree of leaves with so many nodes each; nodes are named in their
 // order.
 func leaves(size int, names ...string) string {
 	var groups []string
@@ -88,7 +88,7 @@ func groupOf(pods map[string]*corev1.Pod, prefix string, at map[string]string) m
 	return in
 }
 
-func TestGangsGoWhereTheMapSays(t *testing.T) {
+func TestGangsFollowTheTopologyTree(t *testing.T) {
 	m := &master{}
 	names := []string{"n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7"}
 	at := map[string]string{}
@@ -97,7 +97,7 @@ func TestGangsGoWhereTheMapSays(t *testing.T) {
 		nodes = append(nodes, node(name, 4))
 		at[name] = fmt.Sprintf("leaf-%02d", i/2)
 	}
-	m.say(leaves(2, names...))
+	m.set(leaves(2, names...))
 	w := start(t, withMaster(t, m, ""), nodes...)
 	m.await()
 	for i := range 8 {
@@ -125,7 +125,7 @@ func TestGangsGoWhereTheMapSays(t *testing.T) {
 	}
 }
 
-func TestNewMapWakesGangs(t *testing.T) {
+func TestNewTreeActivatesGangs(t *testing.T) {
 	m := &master{}
 	w := start(t, withMaster(t, m, `, "withoutMap": "wait"`), node("a", 4), node("b", 4), node("c", 4))
 	for i := range 2 {
@@ -136,19 +136,19 @@ func TestNewMapWakesGangs(t *testing.T) {
 	w.until("waits for a topology tree", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["x-0"]), "waits for a topology tree") && strings.Contains(why(pods["x-1"]), "waits for a topology tree")
 	})
-	m.say(leaves(1, "a", "b", "c"))
+	m.set(leaves(1, "a", "b", "c"))
 	w.until("told what the map lacks", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["x-0"]), "1 of 2 fit") || strings.Contains(why(pods["x-1"]), "1 of 2 fit")
 	})
-	m.say(leaves(2, "b", "c", "a"))
+	m.set(leaves(2, "b", "c", "a"))
 	pods := w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 2 })
 	for _, p := range pods {
 		if p.Spec.NodeName == "a" {
 			t.Error("a pod is outside the leaf")
 		}
 	}
-	// The map grows too old: gangs that may, go without it.
-	m.say("")
+	// The tree grows too old: gangs that may, go without it.
+	m.set("")
 	p := pod("y-0", 4, gangLabels("y", 1))
 	p.Annotations = map[string]string{"heddle.dev/gang-required-level": "leaf", "heddle.dev/gang-without-map": "place"}
 	<-time.After(1500 * time.Millisecond)
@@ -156,8 +156,8 @@ func TestNewMapWakesGangs(t *testing.T) {
 	w.until("y bound without the map", func(pods map[string]*corev1.Pod) bool { return pods["y-0"].Spec.NodeName == "a" })
 }
 
-// A nomination is tried whatever PreFilter says: Filter must refuse it.
-func TestNominationIsNoWayAroundThePlan(t *testing.T) {
+// A nomination is tried whatever PreFilter returns: Filter must reject it.
+func TestNominationDoesNotBypassThePlan(t *testing.T) {
 	w := start(t, args(""), node("n0", 4), node("n1", 4), node("n2", 4))
 	for i := range 3 {
 		p := pod(fmt.Sprintf("x-%d", i), 1, gangLabels("x", 3))

@@ -23,8 +23,8 @@ func TestHalfBoundGangIsFinishedAfterARestart(t *testing.T) {
 }
 
 // A gang that runs by half, since the scheduler was killed or members died, gets
-// the room that it alone lacks before one that has not begun, whoever is tried
-// first; unless that one is more important.
+// the room that it alone lacks before one that has not begun, whichever is tried
+// first; unless that one has a higher priority.
 func TestHalfBoundGangComesFirst(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
@@ -46,11 +46,11 @@ func TestHalfBoundGangComesFirst(t *testing.T) {
 			for i := range 5 {
 				add("eager", i)
 			}
-			w.until("the eager gang refused", func(pods map[string]*corev1.Pod) bool { return why(pods["eager-4"]) != "" })
+			w.until("the eager gang rejected", func(pods map[string]*corev1.Pod) bool { return why(pods["eager-4"]) != "" })
 			for i := range 6 {
 				add("x", i)
 			}
-			w.until("the other refused", func(pods map[string]*corev1.Pod) bool { return why(pods["x-5"]) != "" })
+			w.until("the other rejected", func(pods map[string]*corev1.Pod) bool { return why(pods["x-5"]) != "" })
 			// Six GPUs are free: for the four that x lacks, or for the eager gang.
 			w.add(node("a", 8))
 			pods := w.until(tt.first+" bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, tt.first) == sizes[tt.first] })
@@ -62,7 +62,7 @@ func TestHalfBoundGangComesFirst(t *testing.T) {
 }
 
 // A plan is a reservation: pods that come in between do not take its places.
-func TestPlainPodsDoNotTakeWhatAGangWasPromised(t *testing.T) {
+func TestPlainPodsDoNotTakeReservedNodes(t *testing.T) {
 	w := start(t, args(""), node("a", 4), node("b", 4), node("c", 4))
 	for i := range 8 {
 		w.add(pod(fmt.Sprintf("x-%d", i), 1, gangLabels("x", 8)))
@@ -78,14 +78,14 @@ func TestMembersBeyondTheMinimumFollow(t *testing.T) {
 	for i := range 6 {
 		w.add(pod(fmt.Sprintf("x-%d", i), 1, gangLabels("x", 4)))
 	}
-	pods := w.until("five bound and one refused", func(pods map[string]*corev1.Pod) bool {
-		refused := 0
+	pods := w.until("five bound and one rejected", func(pods map[string]*corev1.Pod) bool {
+		rejected := 0
 		for _, p := range pods {
 			if strings.Contains(why(p), "rejected by podgroup x") && p.Spec.NodeName == "" {
-				refused++
+				rejected++
 			}
 		}
-		return bound(pods, "x") == 5 && refused == 1
+		return bound(pods, "x") == 5 && rejected == 1
 	})
 	if pods["x-5"].Spec.NodeName != "" {
 		t.Error("the last rank has a node, and a lower one has none")
@@ -94,7 +94,7 @@ func TestMembersBeyondTheMinimumFollow(t *testing.T) {
 	w.until("all bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 6 })
 }
 
-// waiting-and-running counts members that run: one that is made anew joins them.
+// waiting-and-running counts members that run: one that is created again joins them.
 func TestMatchPolicies(t *testing.T) {
 	for _, tt := range []struct {
 		policy string

@@ -29,13 +29,13 @@ func freeGPUs(held int, free ...string) string {
 	return f.String()
 }
 
-func choosy(p *corev1.Pod, use string) *corev1.Pod {
+func selecting(p *corev1.Pod, use string) *corev1.Pod {
 	p.Annotations = map[string]string{useGPUUUID: use}
 	return p
 }
 
 // republish is what the node's device plugin does when a container has its GPUs.
-func (w *world) republish(name, text string) {
+func (w *cluster) republish(name, text string) {
 	w.Helper()
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		n, err := w.client.Tracker().Get(corev1.SchemeGroupVersion.WithResource("nodes"), "", name)
@@ -52,17 +52,17 @@ func (w *world) republish(name, text string) {
 	}
 }
 
-// A pod that names GPUs goes where they are free, and waits while nobody knows
-// whether they are.
-func TestChosenGPUs(t *testing.T) {
+// A pod that selects GPUs goes where they are free, and waits while no node publishes
+// that they are.
+func TestSelectedGPUs(t *testing.T) {
 	w := start(t, args(""), gpuNode("a", 0, "GPU-a0", "GPU-a1"), gpuNode("b", 0, "GPU-b0", "GPU-b1"), node("silent", 8))
-	w.add(choosy(pod("one", 1, nil), "GPU-b0,GPU-b1"))
+	w.add(selecting(pod("one", 1, nil), "GPU-b0,GPU-b1"))
 	w.until("on the node that has them", func(pods map[string]*corev1.Pod) bool { return pods["one"].Spec.NodeName == "b" })
 
 	// Of the two that are left on b, one is the first pod's, and the node has not
-	// said yet which.
-	w.add(choosy(pod("two", 1, nil), "GPU-b0"))
-	w.until("refused in words", func(pods map[string]*corev1.Pod) bool {
+	// published yet which.
+	w.add(selecting(pod("two", 1, nil), "GPU-b0"))
+	w.until("rejected in words", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["two"]), "2 node(s) have too few free GPUs that the pod accepts") &&
 			strings.Contains(why(pods["two"]), "1 node(s) do not publish which GPUs are free")
 	})
@@ -75,14 +75,14 @@ func TestChosenGPUs(t *testing.T) {
 	w.until("one of a's is not accepted", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["three"]), "too few free GPUs that the pod accepts")
 	})
-	both := choosy(pod("four", 1, nil), "GPU-a0")
+	both := selecting(pod("four", 1, nil), "GPU-a0")
 	both.Annotations["metax-tech.com/use-gpuuuid"] = "GPU-a1"
 	w.add(both)
 	w.until("a contradiction is told", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["four"]), "are both present and differ")
 	})
 	// Of pods without GPUs, and without the annotation, nothing is asked.
-	w.add(choosy(pod("five", 0, nil), "GPU-x"))
+	w.add(selecting(pod("five", 0, nil), "GPU-x"))
 	w.add(pod("six", 8, nil))
 	w.until("both bound", func(pods map[string]*corev1.Pod) bool {
 		return pods["five"].Spec.NodeName != "" && pods["six"].Spec.NodeName == "silent"
@@ -90,7 +90,7 @@ func TestChosenGPUs(t *testing.T) {
 }
 
 // The plan of a gang knows which nodes have the GPUs.
-func TestGangOfChosenGPUs(t *testing.T) {
+func TestGangOfSelectedGPUs(t *testing.T) {
 	var nodes []*corev1.Node
 	var all []string
 	for i := range 8 {
@@ -100,7 +100,7 @@ func TestGangOfChosenGPUs(t *testing.T) {
 	}
 	w := start(t, args(""), nodes...)
 	for i := range 2 {
-		w.add(choosy(pod(fmt.Sprintf("g-%d", i), 1, gangLabels("g", 2)), strings.Join(all[6:], ",")))
+		w.add(selecting(pod(fmt.Sprintf("g-%d", i), 1, gangLabels("g", 2)), strings.Join(all[6:], ",")))
 	}
 	pods := w.until("both bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "g") == 2 })
 	for _, p := range pods {
@@ -109,7 +109,7 @@ func TestGangOfChosenGPUs(t *testing.T) {
 		}
 	}
 	for i := range 2 {
-		w.add(choosy(pod(fmt.Sprintf("h-%d", i), 1, gangLabels("h", 2)), all[0]))
+		w.add(selecting(pod(fmt.Sprintf("h-%d", i), 1, gangLabels("h", 2)), all[0]))
 	}
 	w.until("half a gang has no place", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["h-0"]), "rejected by podgroup h: 1 of 2 fit")

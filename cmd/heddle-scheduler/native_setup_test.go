@@ -21,7 +21,7 @@ import (
 // startNative runs the scheduler with the feature gates and the documented
 // configuration for PodGroups of scheduling.k8s.io, on nodes of four GPUs in
 // leaves of two: n0 and n1, n2 and n3, ...
-func startNative(t *testing.T, m *master, nodes ...*corev1.Node) (w *world, at map[string]string) {
+func startNative(t *testing.T, m *master, nodes ...*corev1.Node) (w *cluster, at map[string]string) {
 	t.Helper()
 	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, map[featuregate.Feature]bool{
 		features.GenericWorkload: true, features.TopologyAwareWorkloadScheduling: true,
@@ -32,7 +32,7 @@ func startNative(t *testing.T, m *master, nodes ...*corev1.Node) (w *world, at m
 		names = append(names, n.Name)
 		at[n.Name] = fmt.Sprintf("leaf-%02d", i/2)
 	}
-	m.say(leaves(2, names...))
+	m.set(leaves(2, names...))
 	w = startFrom(t, documentedNative, withMaster(t, m, `, "genericWorkload": true, "withoutMap": "wait"`), nodes...)
 	m.await()
 	return w, at
@@ -61,7 +61,7 @@ func grouped(name string, gpus int, group string) *corev1.Pod {
 	return p
 }
 
-func (w *world) group(name string, n, gpus int, annotations map[string]string) {
+func (w *cluster) group(name string, n, gpus int, annotations map[string]string) {
 	w.add(podGroup(name, int32(n), annotations))
 	for i := range n {
 		w.add(grouped(fmt.Sprintf("%s-%d", name, i), gpus, name))
@@ -127,7 +127,7 @@ func BenchmarkNativeGangs(b *testing.B) {
 		names, nodes = append(names, name), append(nodes, node(name, 8))
 		at[name] = fmt.Sprint(i / size)
 	}
-	m.say(leaves(size, names...))
+	m.set(leaves(size, names...))
 	server := httptest.NewServer(m)
 	defer server.Close()
 	w := startFrom(b, documentedNative, fmt.Sprintf(`{"topoMaster": %q, "interval": "1s", "genericWorkload": true}`, server.URL+"/node_group"), nodes...)
