@@ -125,11 +125,11 @@ func TestHealth(t *testing.T) {
 		t.Errorf("the disabled check is on, or another off: %v", h.Disable)
 	}
 	all := config.Health{Disable: []config.HealthCheck{config.CheckAll}}
-	if all.Checks(config.CheckXIDs) {
+	if all.Checks(config.CheckCodes) {
 		t.Error("all does not disable xids")
 	}
-	if len(h.XIDs.Ignore) != 2 || !h.XIDs.Ignore[0].Is(94) || !h.XIDs.Ignore[1].Is(63) || h.XIDs.Ignore[1].Is(6) {
-		t.Errorf("XIDs %v", h.XIDs.Ignore)
+	if len(h.Codes.Ignore) != 2 || !h.Codes.Ignore[0].Is(94) || !h.Codes.Ignore[1].Is(63) || h.Codes.Ignore[1].Is(6) {
+		t.Errorf("XIDs %v", h.Codes.Ignore)
 	}
 	if h.HCADownAfter.Value() != 0 || h.HCAUpAfter.Value() != 30*time.Second {
 		t.Errorf("down after %s, up after %s", h.HCADownAfter, h.HCAUpAfter)

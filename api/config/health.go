@@ -17,8 +17,8 @@ type Health struct {
 	// that is slower than it was or than its like. The list takes the part of
 	// DP_DISABLE_HEALTHCHECKS in NVIDIA's device plugin.
 	Disable []HealthCheck `yaml:"disable"`
-	// XIDs change what single error reports of the GPU driver mean.
-	XIDs XIDs `yaml:"xids"`
+	// Codes change what single error reports of the GPU driver mean.
+	Codes HealthCodes `yaml:"xids"`
 	// GPUSilentAfter is how long a GPU may leave NVML without an answer. A
 	// GPU that NVML calls lost is unfit at once.
 	GPUSilentAfter Duration `yaml:"gpuSilentAfter"`
@@ -32,16 +32,16 @@ type Health struct {
 	HCAUpAfter Duration `yaml:"hcaUpAfter"`
 }
 
-// XIDs are lists of XID numbers, the codes of the GPU driver's error reports.
+// HealthCodes are lists of XID numbers, the codes of the GPU driver's error reports.
 // A number that is in none of them means what NVIDIA's catalog says.
-type XIDs struct {
+type HealthCodes struct {
 	// Fatal are errors of the GPU: it is unfit until it has recovered.
-	Fatal []XID `yaml:"fatal"`
+	Fatal []HealthCode `yaml:"fatal"`
 	// Application are errors that end the process and leave the GPU fit. They
 	// are logged and counted.
-	Application []XID `yaml:"application"`
+	Application []HealthCode `yaml:"application"`
 	// Ignore are reports that nobody needs to hear of.
-	Ignore []XID `yaml:"ignore"`
+	Ignore []HealthCode `yaml:"ignore"`
 }
 
 // HealthCheck is one thing that is checked.
@@ -50,7 +50,7 @@ type HealthCheck string
 // The checks.
 const (
 	CheckAll      HealthCheck = "all"
-	CheckXIDs     HealthCheck = "xids"
+	CheckCodes    HealthCheck = "xids"
 	CheckECC      HealthCheck = "ecc"
 	CheckRecovery HealthCheck = "recovery-action"
 	CheckLost     HealthCheck = "lost"
@@ -68,22 +68,22 @@ func (h *Health) Checks(c HealthCheck) bool {
 	return !slices.Contains(h.Disable, CheckAll) && !slices.Contains(h.Disable, c)
 }
 
-// XID is the number of an error report.
-type XID string
+// HealthCode is the number of an error report, an XID.
+type HealthCode string
 
-// maxXID bounds the numbers; the catalog of 2026 ends below 200.
-const maxXID = 9999
+// maxHealthCode bounds the numbers; the catalog of 2026 ends below 200.
+const maxHealthCode = 9999
 
-// Check tells what is wrong with a number.
-func (x XID) Check() error {
-	if n, err := strconv.Atoi(string(x)); err != nil || n < 1 || n > maxXID || strconv.Itoa(n) != string(x) {
-		return fmt.Errorf("%q is no XID, a number such as 79", string(x))
+// Check returns what is wrong with a number.
+func (c HealthCode) Check() error {
+	if n, err := strconv.Atoi(string(c)); err != nil || n < 1 || n > maxHealthCode || strconv.Itoa(n) != string(c) {
+		return fmt.Errorf("%q is no XID, a number such as 79", string(c))
 	}
 	return nil
 }
 
-// Is tells whether x is this number.
-func (x XID) Is(n uint64) bool { return string(x) == strconv.FormatUint(n, 10) }
+// Is reports whether c is this number.
+func (c HealthCode) Is(n uint64) bool { return string(c) == strconv.FormatUint(n, 10) }
 
 // Duration is a length of time as Go writes it: 30s, 1m30s.
 type Duration string
@@ -112,22 +112,25 @@ func defaultHealth() Health {
 	return Health{GPUSilentAfter: "10s", GPURecoverAfter: "30s", HCADownAfter: "10s", HCAUpAfter: "30s"}
 }
 
-// health checks that no XID is in two places.
-func (v *validator) health(x XIDs) {
-	first := map[XID]string{}
+// CodeKind is the kind of the error reports that Health.Codes is about.
+const CodeKind = "XID"
+
+// health checks that no number is in two places.
+func (v *validator) health(c HealthCodes) {
+	first := map[HealthCode]string{}
 	for _, list := range []struct {
-		path string
-		xids []XID
+		path  string
+		codes []HealthCode
 	}{
-		{"health.xids.fatal", x.Fatal}, {"health.xids.application", x.Application}, {"health.xids.ignore", x.Ignore},
+		{"health.xids.fatal", c.Fatal}, {"health.xids.application", c.Application}, {"health.xids.ignore", c.Ignore},
 	} {
-		for i, xid := range list.xids {
+		for i, code := range list.codes {
 			at := fmt.Sprintf("%s[%d]", list.path, i)
-			if other, twice := first[xid]; twice {
-				v.addf(at, "%s is also %s", xid, other)
+			if other, twice := first[code]; twice {
+				v.addf(at, "%s is also %s", code, other)
 				continue
 			}
-			first[xid] = at
+			first[code] = at
 		}
 	}
 }

@@ -257,7 +257,7 @@ func kindOf(f reflect.StructField) string {
 		return "texts by key"
 	case t == reflect.TypeFor[config.Duration]():
 		return "duration, `0s` to `1h`"
-	case t == reflect.TypeFor[config.XID]():
+	case t == reflect.TypeFor[config.HealthCode]():
 		return "list of numbers"
 	case list != "":
 		return list + "texts"

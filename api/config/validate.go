@@ -27,7 +27,7 @@ func (c *NodeConfig) validate() []problem {
 	v.domains(c.Domains)
 	v.resources(c)
 	v.duplicates("sgpu.gpus", c.SGPU.GPUs)
-	v.health(c.Health.XIDs)
+	v.health(c.Health.Codes)
 	v.topology(&c.Topology)
 	v.rules(c)
 	return v.problems

@@ -1,8 +1,10 @@
 package machine
 
+import "strings"
+
 // GPU is one physical GPU.
 type GPU struct {
-	// UUID is NVML's "GPU-…" (nvmlDeviceGetUUID), the GPU's identity.
+	// UUID is the driver's "GPU-…" (nvmlDeviceGetUUID), the GPU's identity.
 	UUID string `json:"uuid"`
 	// Index is NVML's (nvmlDeviceGetHandleByIndex); it changes when a GPU is
 	// lost, and a lost GPU keeps the one it had. For display.
@@ -118,6 +120,14 @@ const (
 type Health struct {
 	State  HealthState `json:"state"`
 	Reason string      `json:"reason,omitempty"`
+}
+
+// String is the condition and its reason in one, empty for a healthy GPU.
+func (h Health) String() string {
+	if h.State == Healthy || h.State == "" {
+		return ""
+	}
+	return strings.TrimSuffix(string(h.State)+": "+h.Reason, ": ")
 }
 
 // VGPU is the host's virtualization software as the guest sees it: the vendor

@@ -67,7 +67,7 @@ const TopologyLabels = Prefix + "topology.*"
 
 // GPUTopology is the Node annotation that tells schedulers what a request for
 // n GPUs would get of the node now, and what that would cost the rest, as JSON:
-// {"n": {"score": …, "loss": …, "hcas": …}}. See deviceplugin/alloc.
+// {"n": {"score": …, "loss": …, "hcas": …}}. See deviceplugin/preferred.
 const GPUTopology = Prefix + "gpu-topology"
 
 // FreeGPUs is the Node annotation that tells schedulers which whole GPUs of the

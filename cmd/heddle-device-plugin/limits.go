@@ -13,7 +13,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -41,9 +40,9 @@ type seen struct {
 	facts   enforce.Facts
 }
 
-// newLimiter makes a limiter whose ctx is for its logger. The library is nil for
-// a replayed machine.
-func newLimiter(ctx context.Context, o *options, library nvml.SystemLibrary, log *slog.Logger) (*limiter, error) {
+// newLimiter makes a limiter whose ctx is for its logger. modes are nil for a
+// replayed machine.
+func newLimiter(ctx context.Context, o *options, modes enforce.ComputeModes, log *slog.Logger) (*limiter, error) {
 	if o.mpsShmDir != defaultShm {
 		// Clients of any user make files there, as in any /dev/shm.
 		dir := filepath.Join(o.mpsRoot, defaultShm)
@@ -63,15 +62,13 @@ func newLimiter(ctx context.Context, o *options, library nvml.SystemLibrary, log
 				"reason", n.Reason, "restarts", n.Restarts)
 		},
 	}
-	if library != nil {
-		options.Modes = library
-	}
+	options.Modes = modes
 	l := &limiter{
 		Limiter: enforce.New(options),
 		host:    enforce.Host{Root: o.hostRoot, Hook: o.cdiHook, SysRoot: o.SysfsRoot, ProcRoot: o.ProcRoot},
 	}
 	// A replayed machine has no driver, whatever this one has.
-	if library != nil || o.mpsRoot != "" {
+	if modes != nil || o.mpsRoot != "" {
 		l.programs = &enforce.Host{Root: o.mpsRoot}
 	}
 	return l, nil

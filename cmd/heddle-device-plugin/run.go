@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,10 +17,12 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	resource "github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
-	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
+	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/internal/kube"
+	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
 // Run wires the daemon and runs it. It fails on a bad configuration, on a bad
@@ -34,12 +35,15 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	if err != nil {
 		return err
 	}
-	// The library is for events too, of a machine that is real.
-	var library nvml.SystemLibrary
+	// They are for events too, of a machine that is real.
+	var gpus gpu.Sources
 	if !o.IsReplay() {
-		library = nvml.System(o.DriverRoot)
+		gpus = vendors.Open(vendors.Options{
+			DriverRoot: o.DriverRoot, HostDriverRoot: o.hostDriverRoot, SysfsRoot: o.SysfsRoot,
+			Hook: o.cdiHook, Features: o.features(), Log: log,
+		})
 	}
-	from, err := o.Open(library, log)
+	from, err := o.Open(gpus, log)
 	if err != nil {
 		return err
 	}
@@ -54,29 +58,23 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	defer conn.Close()
 	options := agent.Options{
 		NodeName: o.NodeName, Configs: configs, Source: from,
-		Generator: o.generator(log), Strategy: gpu.Strategy(o.strategy), Features: o.features(),
+		Generator: o.generator(gpus), Strategy: resource.Strategy(o.strategy), Features: o.features(),
+		Vendors: vendors.All(), GPUs: gpus.Pollers(),
 		KubeletDir: o.kubeletDir, CDIDir: o.cdiDir, StateDir: o.stateDir, DevRoot: o.DevRoot, Takeover: o.takeover,
 		Interval: o.Interval, Registerer: registry, Log: log,
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	options.API = o.apiServer(log)
 	group.Go(func() error { return options.API.Run(ctx) })
-	limits, err := newLimiter(ctx, o, library, log)
+	limits, err := newLimiter(ctx, o, computeModes(gpus), log)
 	if err != nil {
 		return err
 	}
 	options.Limiter = limits
-	if library != nil {
-		options.Poll = nvml.NewPinger(library, 0).Poll
-		options.Usage, options.Processes = nvml.NewMeter(library, 0).Read, cgroup.Proc{Root: o.ProcRoot}
+	if gpus != nil {
+		options.Processes = cgroup.Proc{Root: o.ProcRoot}
 	}
 	a := agent.New(options, podresources.NewPodResourcesListerClient(conn))
-	if library != nil {
-		group.Go(func() error {
-			nvml.Watch(ctx, library, log, a.Monitor().Tell)
-			return nil
-		})
-	}
 	group.Go(func() error { return configs.Run(ctx) })
 	group.Go(func() error { return from.Run(ctx) })
 	group.Go(func() error { return limits.Run(ctx) })
@@ -89,14 +87,22 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 
 func (o *options) features() gpu.Features { return gpu.Features{GDRCopy: o.gdrcopy, GDS: o.gds} }
 
-func (o *options) generator(log *slog.Logger) gpu.Generator {
+// generator makes the devices of real GPUs, or of those of a machine file.
+func (o *options) generator(gpus gpu.Sources) gpu.EditsGenerator {
 	if o.IsReplay() {
-		return gpu.Replayed{Dir: o.replayDevices}
+		return gpu.ReplayedEdits{Dir: o.replayDevices, Vendors: vendors.All()}
 	}
-	return gpu.NVCDI{
-		DriverRoot: o.DriverRoot, HostDriverRoot: cmp.Or(o.hostDriverRoot, o.DriverRoot),
-		Hook: o.cdiHook, Features: o.features(), Log: log,
+	return gpus
+}
+
+// computeModes are the first vendor's that has some; nil for none.
+func computeModes(gpus gpu.Sources) enforce.ComputeModes {
+	for _, source := range gpus {
+		if modes, ok := source.Library.(enforce.ComputeModes); ok {
+			return modes
+		}
 	}
+	return nil
 }
 
 // apiServer is nil where there is none: devices are served all the same.

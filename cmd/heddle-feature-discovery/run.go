@@ -13,6 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/discovery/feature"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/internal/kube"
 )
@@ -38,6 +39,7 @@ func wire(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) (
 	registry := program.NewRegistry()
 	p := &parts{registry: registry, options: feature.Options{
 		NodeName: o.NodeName, Interval: o.Interval, Metrics: feature.NewMetrics(registry), Log: log,
+		Vendors: vendors.All(),
 	}}
 	configs, err := config.NewWatcher(o.Config, log)
 	if err != nil {

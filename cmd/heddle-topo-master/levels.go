@@ -38,8 +38,7 @@ func parseLevels(text string) ([]fabric.Level, error) {
 	return out, fabric.CheckLevels(out)
 }
 
-// preset is the levels that flags and configuration come to; what a flag says
-// wins.
+// preset is the levels that flags and configuration result in; flags win.
 func (o *options) preset(t *config.Topology) ([]fabric.Level, error) {
 	mode := fabric.Mode(cmp.Or(o.mode, string(t.Mode)))
 	if mode != fabric.ModeCustom {

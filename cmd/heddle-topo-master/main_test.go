@@ -165,7 +165,7 @@ func TestConfiguredLevels(t *testing.T) {
 			if diff := cmp.Diff(tt.want, flagged); diff != "" {
 				t.Errorf("levels of the flag (-want +got):\n%s", diff)
 			}
-			// What a flag says wins.
+			// Flags win.
 			other := []fabric.Level{{Kind: "other", By: fabric.ByLeaf}}
 			if got, err := (&options{mode: "custom", levels: other}).preset(&c.Cluster.Topology); err != nil || cmp.Diff(other, got) != "" {
 				t.Errorf("with --levels: %v, %v", got, err)
@@ -263,7 +263,7 @@ const (
 		`],"status":"Ready"}]` + "\n"
 )
 
-// The whole program: it serves, leads and labels; and it stops when told.
+// The whole program: it serves, leads and labels; and it stops with its context.
 func TestTheProgram(t *testing.T) {
 	p := launch(t, "--levels", "rack=path", "--tier-labels", "fabric.topograph.run/tier-{tier0}")
 	p.answers(t, inRack)

@@ -22,12 +22,14 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/mode"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 // labelsTimeout is how long a start waits for the Node's labels if the
@@ -51,16 +53,17 @@ type Options struct {
 	Configs  Configs
 	// Source gives the first machine before Run is called.
 	Source health.Source
-	// Poll is as in health.Options.
-	Poll func(context.Context) []NVMLPulse
-	// Usage asks all GPUs which processes use them, Processes which containers
-	// those are of; nil measures nothing.
-	Usage     func(context.Context) []NVMLUsage
+	// Vendors are those whose GPUs the node may have. GPUs are polled and watched,
+	// and asked who uses them; none for a replayed machine.
+	Vendors devgpu.Vendors
+	GPUs    devgpu.Pollers
+	// Processes knows the containers of processes; nil does not report what
+	// containers use.
 	Processes Processes
 	// Generator makes the driver's static CDI spec.
-	Generator gpu.Generator
+	Generator devgpu.EditsGenerator
 	Strategy  gpu.Strategy
-	Features  gpu.Features
+	Features  devgpu.Features
 
 	KubeletDir, CDIDir, StateDir, DevRoot string
 	Takeover                              bool
@@ -126,7 +129,7 @@ func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
 	a.beat.Store(time.Now().UnixNano())
 	a.now.Store(inventory.New(a.Source.Machine(), a.resolve(), nil, map[string]string{}))
 	a.monitor = health.New(health.Options{
-		Source: o.Source, Config: a.config, Poll: o.Poll, Recorder: o.API, Registerer: o.Registerer, Log: o.Log,
+		Source: o.Source, Config: a.config, GPUs: o.GPUs, Recorder: o.API, Registerer: o.Registerer, Log: o.Log,
 	})
 	options := devicestate.Options{
 		NodeName: o.NodeName, Kubelet: kubelet.NewReader(pods, o.KubeletDir, o.now),
@@ -139,12 +142,12 @@ func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
 		options.API = o.API
 	}
 	if o.Strategy != gpu.Envvar {
-		// So that a runtime with NVIDIA's hook adds nothing to the CDI devices.
-		options.GPUEnv = []string{"NVIDIA_VISIBLE_DEVICES=void"}
+		// So that a runtime with the vendor's hook adds nothing to the CDI devices.
+		options.GPUEnv = o.Vendors.Present(a.latest()).HiddenEnv()
 	}
 	a.state = devicestate.New(options, a.now.Load())
 	a.modes = mode.New(mode.Options{StateDir: o.StateDir, Log: o.Log})
-	a.driver = newDriver(gpu.NewDriverSpec(o.CDIDir, o.Generator, o.Log), a.machine, o.Log)
+	a.driver = newDriver(cdi.NewDriverSpec(o.CDIDir, o.Generator, o.Vendors, o.Log), a.machine, o.Log)
 	a.selectors = newSelectors(a.core)
 	a.hami = newHAMiNode(a.core)
 	a.shares = newShares(a.core, a.hami)

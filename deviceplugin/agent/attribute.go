@@ -9,6 +9,7 @@ import (
 
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -51,7 +52,7 @@ func containerNames(pods []*corev1.Pod) map[cgroup.Container]string {
 // belong to: the pod's containers, or all on the GPU. Containers with MPS are
 // left out, since the driver counts for the server what its clients use.
 func attribute(
-	bindings []devicestate.Allocation, gpus []NVMLUsage, where func(pid int) (cgroup.Container, error),
+	bindings []devicestate.Allocation, gpus []devgpu.Usage, where func(pid int) (cgroup.Container, error),
 	named map[cgroup.Container]string,
 ) map[consumer]consumed {
 	used := make(map[consumer]consumed)

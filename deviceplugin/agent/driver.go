@@ -5,14 +5,14 @@ import (
 	"log/slog"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // driver keeps the driver's CDI spec, apart from the loop: a driver that hangs
 // must not hold back the health of a device.
 type driver struct {
-	*gpu.DriverSpec
+	*cdi.DriverSpec
 	machine func() *machine.Machine
 	log     *slog.Logger
 	look    notify.Signal
@@ -20,7 +20,7 @@ type driver struct {
 	ready chan struct{}
 }
 
-func newDriver(spec *gpu.DriverSpec, m func() *machine.Machine, log *slog.Logger) *driver {
+func newDriver(spec *cdi.DriverSpec, m func() *machine.Machine, log *slog.Logger) *driver {
 	return &driver{
 		DriverSpec: spec, machine: m, log: log, look: notify.New(), ready: make(chan struct{}),
 	}

@@ -106,7 +106,7 @@ func (t *shares) wanted(p *corev1.Pod, container string) []string {
 	if err != nil || len(chosen) > 0 {
 		return chosen
 	}
-	gpus := t.state.GPUs()
+	gpus := t.state.View().GPUs()
 	places, _ := quota.Place(gpus, &request, c.SGPU.Placement, nil)
 	uuids := make([]string, len(places))
 	for i, place := range places {

@@ -75,7 +75,7 @@ func (h *hamiNode) report() {
 	if h.bridge == nil || !h.config().SGPU.HAMi.Enabled {
 		return
 	}
-	for _, b := range h.state.Allocations() {
+	for _, b := range h.state.View().Allocations() {
 		if b.By == allocation.ByHAMi && !b.Unrecorded {
 			h.bridge.Bound(types.NamespacedName{Namespace: b.Namespace, Name: b.Pod}, types.UID(b.UID), true)
 		}

@@ -28,7 +28,7 @@ func (a *Agent) inventory(m *machine.Machine, c *config.NodeConfig) *inventory.I
 			state.Unhealthy = cmp.Or(found.Reason, "unhealthy")
 		}
 		// A container with a share may start again while its GPU changes its mode.
-		edits, err := a.driver.CardEdits(now.UUID)
+		edits, err := a.driver.GPUEdits(now.UUID)
 		if state.CDIEdits = edits; err != nil && state.Mode == config.ModeSGPU {
 			state.CDIError = err.Error()
 		}

@@ -123,7 +123,7 @@ func (t *shares) warnMPS(c *mpsChange) {
 	if c.daemon.Well.IsZero() {
 		return
 	}
-	for _, b := range t.state.Allocations() {
+	for _, b := range t.state.View().Allocations() {
 		if !usesMPS(&b, c.daemon.Card) {
 			continue
 		}

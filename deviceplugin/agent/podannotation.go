@@ -33,9 +33,6 @@ func (t *shares) annotatePods(ctx context.Context, pods []*corev1.Pod, incomplet
 		live[p.UID] = true
 		text := ""
 		if b := bound[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]; b != nil && of(p, b.uid) {
-			if b.unrecorded {
-				continue // The annotation may be all that is left of what it has.
-			}
 			text = b.String()
 		}
 		if text == "" && incomplete {
@@ -90,8 +87,6 @@ func (t *shares) annotatePod(ctx context.Context, p *corev1.Pod, text string) {
 type boundPod struct {
 	allocation.Bound
 	uid string
-	// unrecorded: what a container of it has is lost.
-	unrecorded bool
 }
 
 func of(p *corev1.Pod, uid string) bool { return uid == "" || apiserver.HasUID(p, uid) }
@@ -99,8 +94,8 @@ func of(p *corev1.Pod, uid string) bool { return uid == "" || apiserver.HasUID(p
 // bound are the annotations of all pods with shares.
 func (t *shares) bound() map[types.NamespacedName]*boundPod {
 	all := make(map[types.NamespacedName]*boundPod)
-	for _, b := range t.state.Allocations() {
-		if len(b.Shares) == 0 && !b.Unrecorded {
+	for _, b := range t.state.View().Allocations() {
+		if len(b.Shares) == 0 {
 			continue
 		}
 		key := types.NamespacedName{Namespace: b.Namespace, Name: b.Pod}
@@ -109,7 +104,6 @@ func (t *shares) bound() map[types.NamespacedName]*boundPod {
 				Version: allocation.Version, Node: t.NodeName, Containers: map[string]allocation.BoundContainer{},
 			}}
 		}
-		all[key].unrecorded = all[key].unrecorded || b.Unrecorded
 		all[key].Containers[b.Container] = allocation.BoundContainer{Shares: b.Shares, Policy: b.Policy, By: b.By}
 	}
 	return all

@@ -54,7 +54,7 @@ func (a *Agent) Report() report.Report {
 			Reason: served[name].reason(),
 		})
 	}
-	for _, b := range a.state.Allocations() {
+	for _, b := range a.state.View().Allocations() {
 		r.Bindings = append(r.Bindings, report.Binding(b))
 	}
 	for _, p := range a.state.Problems() {
@@ -80,7 +80,7 @@ func (a *Agent) Report() report.Report {
 
 // addShares adds what is taken of shared GPUs.
 func (a *Agent) addShares(cards []report.Card) {
-	taken := a.state.GPUs()
+	taken := a.state.View().GPUs()
 	for i := range cards {
 		at := slices.IndexFunc(taken, func(c quota.GPU) bool { return c.UUID == cards[i].UUID })
 		if at < 0 {
@@ -150,7 +150,7 @@ func (b allocationMetrics) Collect(metrics chan<- prometheus.Metric) {
 	for name := range b.all() {
 		counts[name] = 0
 	}
-	for _, a := range b.state.Allocations() {
+	for _, a := range b.state.View().Allocations() {
 		for name := range a.CDINames {
 			counts[name]++
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -43,8 +43,8 @@ func (c chooser) Choice() (enforce.Choice, error) { return c.choice, c.err }
 // anyNodes makes device nodes for all GPUs, all of them the same.
 type anyNodes struct{}
 
-func (anyNodes) Generate(m *machine.Machine) (*gpu.Generated, error) {
-	out := &gpu.Generated{}
+func (anyNodes) Generate(m *machine.Machine) (*devgpu.Edits, error) {
+	out := &devgpu.Edits{}
 	for i := range m.GPUs {
 		out.Devices = append(out.Devices, specs.Device{Name: m.GPUs[i].UUID, ContainerEdits: specs.ContainerEdits{
 			DeviceNodes: []*specs.DeviceNode{{Path: "/dev/nvidia" + strconv.Itoa(i), HostPath: "/dev/null", Type: "c"}},

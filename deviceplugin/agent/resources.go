@@ -20,12 +20,8 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/discovery/capacity"
-	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
-
-// NVMLPulse is one answer of a GPU to a cheap question.
-type NVMLPulse = nvml.Pulse
 
 // rdmaAt is the place of an RDMA resource in the configuration, -1 for none.
 func rdmaAt(c *config.NodeConfig, name string) int {
@@ -79,7 +75,7 @@ func newResources(
 func (a *resources) update(ctx context.Context, group *errgroup.Group, inv *inventory.Inventory) {
 	a.askCounted(ctx, inv)
 	a.logWithoutCDI(ctx)
-	gpus, hcas, slots := a.state.Resources()
+	gpus, hcas, slots := a.state.View().Resources()
 	for _, name := range slices.Concat(a.wanted(inv), gpus, hcas, slots) {
 		isHCAs := rdmaAt(inv.Config, name) >= 0 || slices.Contains(hcas, name)
 		// The answer to Allocate names what comes with every GPU, and the
@@ -135,9 +131,9 @@ func (a *resources) serveHCAs(name string) *served {
 // serveGPUs makes a resource of whole GPUs or of MIG devices.
 func (a *resources) serveGPUs(name string) *served {
 	options := gpu.Options{
-		Name: name, Allocator: a.state, Preparer: a.selectors, Static: a.driver,
+		Name: name, Allocator: a.state, Preparer: a.selectors, Driver: a.driver.DriverSpec,
 		InUse:    func() map[string]string { return a.state.Forgotten(name) },
-		Strategy: a.Strategy, Features: a.Features, Log: a.Log,
+		Strategy: a.Strategy, Features: a.Features, Vendors: a.Vendors, Log: a.Log,
 	}
 	if a.API.Online() {
 		options.Pods = a.selectors
@@ -322,7 +318,7 @@ func (a *resources) lacksShares(name string) string {
 	if reason := joinFaults(byID); reason != "" || len(inv.Shared) > 0 {
 		return reason
 	}
-	return offersNone(inv, name)
+	return a.offersNone(inv, name)
 }
 
 // lacks is why not all of a resource of GPUs can be had.
@@ -330,14 +326,14 @@ func (a *resources) lacks(name string, r *gpu.Resource) string {
 	if reason := joinFaults(r.Faults()); reason != "" || len(r.Devices()) > 0 {
 		return reason
 	}
-	return offersNone(a.now.Load(), name)
+	return a.offersNone(a.now.Load(), name)
 }
 
 // offersNone is why there is nothing of a resource.
-func offersNone(inv *inventory.Inventory, name string) string {
-	for _, c := range capacity.Of(inv.Machine, inv.Config) {
-		if c.Name == name {
-			return c.Reason
+func (c *core) offersNone(inv *inventory.Inventory, name string) string {
+	for _, r := range capacity.Of(inv.Machine, inv.Config, c.Vendors) {
+		if r.Name == name {
+			return r.Reason
 		}
 	}
 	return "it is not configured any more"
@@ -356,7 +352,8 @@ func joinFaults(byID map[string]string) string {
 // it to a pod. That list drops it once no pod has it, after a minute.
 func (a *resources) elsewhere(inv *inventory.Inventory) map[string]map[string]string {
 	served := a.all()
-	recorded, _, _ := a.state.Resources()
+	view := a.state.View()
+	recorded, _, _ := view.Resources()
 	all := map[string]map[string]string{}
 	for _, name := range slices.Concat(gpu.Names(inv), recorded, slices.Collect(maps.Keys(served))) {
 		if s := served[name]; s != nil && s.gpu == nil {
@@ -364,7 +361,7 @@ func (a *resources) elsewhere(inv *inventory.Inventory) map[string]map[string]st
 		}
 		all[name] = map[string]string{}
 		for id := range inv.GPUs {
-			if holder := a.state.Elsewhere(name, id); holder != "" {
+			if holder := view.Elsewhere(name, id); holder != "" {
 				all[name][id] = holder
 			}
 		}

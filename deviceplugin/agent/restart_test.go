@@ -11,14 +11,14 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/test/kubelet"
 )
 
 // hung is a driver that never answers.
 type hung struct{ end <-chan struct{} }
 
-func (h hung) Generate(*machine.Machine) (*gpu.Generated, error) {
+func (h hung) Generate(*machine.Machine) (*devgpu.Edits, error) {
 	<-h.end
 	return nil, errors.New("ended")
 }

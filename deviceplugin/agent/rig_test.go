@@ -21,6 +21,8 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/internal/notify"
 	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
 	"github.com/heddle-dev/heddle/test/machines"
@@ -95,8 +97,8 @@ func newRig(tb testing.TB, name string, change ...func(*Options)) *rig {
 	r.client = podresources.NewPodResourcesListerClient(conn)
 	r.options = Options{
 		NodeName: node, Configs: r.configs, Source: r.source,
-		Generator: gpu.Replayed{Dir: filepath.Join(dir, "nodes")},
-		Strategy:  gpu.CDI, KubeletDir: filepath.Dir(r.kubelet.PluginDir()),
+		Generator: devgpu.ReplayedEdits{Dir: filepath.Join(dir, "nodes"), Vendors: vendors.All()}, Vendors: vendors.All(),
+		Strategy: gpu.CDI, KubeletDir: filepath.Dir(r.kubelet.PluginDir()),
 		CDIDir: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), DevRoot: filepath.Join(dir, "dev"),
 		API:      r.api.client(),
 		Interval: time.Second, Registerer: r.registry, Log: slog.New(slog.DiscardHandler),

@@ -134,7 +134,7 @@ func (b *busy) usage() usage {
 	return usage{
 		Goroutines: runtime.NumGoroutine(), FDs: count("/proc/self/fd", "*"),
 		Specs: count(b.options.CDIDir, "heddle-*"), Records: count(b.options.StateDir, "records/*"),
-		Files: count(b.options.StateDir, "devices/*"), Bindings: len(b.state.Allocations()),
+		Files: count(b.options.StateDir, "devices/*"), Bindings: len(b.state.View().Allocations()),
 	}
 }
 

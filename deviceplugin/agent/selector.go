@@ -51,7 +51,7 @@ var (
 // Expected implements [gpu.Pods]: what all pods want that are bound to this
 // node, ask for so many devices, and that the kubelet has not admitted yet. If
 // there is none, though the kubelet asks, it waits a moment for one.
-func (s *selectors) Expected(resource string, size int) (gpu.Steering, bool) {
+func (s *selectors) Expected(resource string, size int) (gpu.Selector, bool) {
 	pods := s.API.Await(expectTimeout, func(p *corev1.Pod) bool { return awaits(p, resource, size) })
 	return common(pods, s.config().Domains)
 }
@@ -71,15 +71,15 @@ func awaits(p *corev1.Pod, resource string, size int) bool {
 
 // common is what pods want if they want the same. Annotations that contradict
 // each other want nothing; the pod gets an Event when it starts.
-func common(pods []*corev1.Pod, domains wellknown.Domains) (gpu.Steering, bool) {
-	var all gpu.Steering
+func common(pods []*corev1.Pod, domains wellknown.Domains) (gpu.Selector, bool) {
+	var all gpu.Selector
 	for i, p := range pods {
-		one, err := gpu.SteeringOf(p.Annotations, domains)
+		one, err := gpu.SelectorOf(p.Annotations, domains)
 		if err != nil {
-			one = gpu.Steering{}
+			one = gpu.Selector{}
 		}
 		if i > 0 && (!slices.Equal(one.Use, all.Use) || !slices.Equal(one.Avoid, all.Avoid)) {
-			return gpu.Steering{}, false
+			return gpu.Selector{}, false
 		}
 		all = one
 	}
@@ -120,7 +120,7 @@ func (s *selectors) run(ctx context.Context) error {
 func (s *selectors) check(ctx context.Context, one started) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	for _, b := range s.state.Allocations() {
+	for _, b := range s.state.View().Allocations() {
 		if !holds(&b, one) {
 			continue
 		}
@@ -129,7 +129,7 @@ func (s *selectors) check(ctx context.Context, one started) {
 			s.Log.DebugContext(ctx, "start not checked", "pod", b.Pod, "err", err)
 			continue
 		}
-		steering, err := gpu.SteeringOf(pod.Annotations, s.config().Domains)
+		steering, err := gpu.SelectorOf(pod.Annotations, s.config().Domains)
 		if err == nil && !steering.None() {
 			err = steering.Check(s.machine(), one.ids)
 		}

@@ -52,16 +52,16 @@ func TestExpected(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		pods []string // of those below
-		want gpu.Steering
+		want gpu.Selector
 		ok   bool
 	}{
 		{name: "nobody"},
-		{name: "one", pods: []string{"one"}, want: gpu.Steering{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
+		{name: "one", pods: []string{"one"}, want: gpu.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
 		{name: "one that wants nothing", pods: []string{"plain"}},
-		{name: "two that agree", pods: []string{"one", "same"}, want: gpu.Steering{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
+		{name: "two that agree", pods: []string{"one", "same"}, want: gpu.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
 		{name: "two that do not agree", pods: []string{"one", "plain"}},
-		{name: "another that has started", pods: []string{"one", "started"}, want: gpu.Steering{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
-		{name: "another of another size", pods: []string{"one", "small"}, want: gpu.Steering{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
+		{name: "another that has started", pods: []string{"one", "started"}, want: gpu.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
+		{name: "another of another size", pods: []string{"one", "small"}, want: gpu.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var pods []*corev1.Pod

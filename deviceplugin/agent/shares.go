@@ -140,7 +140,7 @@ func (t *shares) reconcile(ctx context.Context) {
 		t.drifted(ctx, d)
 	}
 	if t.Limiter != nil {
-		if err := t.Limiter.Keep(ctx, t.state.Limits()); err != nil {
+		if err := t.Limiter.Keep(ctx, t.state.View().Limits()); err != nil {
 			t.Log.WarnContext(ctx, "limiting shares failed", "err", err)
 		}
 	}

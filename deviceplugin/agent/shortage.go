@@ -40,7 +40,7 @@ func (a *resources) shortages(
 	if reason := a.withoutCDI(); reason != "" {
 		all = append(all, health.Shortage{Resource: c.Resources.SGPU, Cause: NothingToOffer, Message: reason})
 	}
-	for _, r := range capacity.Of(m, c) {
+	for _, r := range capacity.Of(m, c, a.Vendors) {
 		if !slices.Contains(wanted, r.Name) {
 			continue // It is another daemon's.
 		}

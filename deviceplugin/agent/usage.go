@@ -10,11 +10,7 @@ import (
 
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
-	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 )
-
-// NVMLUsage is what uses a GPU.
-type NVMLUsage = nvml.Usage
 
 // Processes knows where the processes of the node run; [cgroup.Proc] does.
 type Processes interface {
@@ -72,7 +68,7 @@ func newUsageMetrics(c *core) *usageMetrics {
 // unmeasured is why it is not measured what containers use; empty if it is.
 func (u *usageMetrics) unmeasured() string {
 	switch {
-	case u.Usage == nil || u.Processes == nil:
+	case len(u.GPUs) == 0 || u.Processes == nil:
 		return "a replayed machine has no driver that could be asked"
 	case !u.Processes.HostPIDs():
 		return "heddle-device-plugin is not in the host's PID namespace (hostPID), so the driver's PIDs mean nothing: " +
@@ -110,7 +106,7 @@ func (u *usageMetrics) look(ctx context.Context) {
 func (u *usageMetrics) take(ctx context.Context) {
 	var used map[consumer]consumed
 	if allocations := u.allocations(); len(allocations) > 0 {
-		gpus := u.Usage(ctx)
+		gpus := u.GPUs.Usage(ctx)
 		used = attribute(allocations, gpus, u.Processes.Container, u.containers())
 	}
 	u.mu.Lock()
@@ -121,7 +117,7 @@ func (u *usageMetrics) take(ctx context.Context) {
 // allocations are those with shares.
 func (u *usageMetrics) allocations() []devicestate.Allocation {
 	var with []devicestate.Allocation
-	for _, b := range u.state.Allocations() {
+	for _, b := range u.state.View().Allocations() {
 		if len(b.Shares) > 0 {
 			with = append(with, b)
 		}

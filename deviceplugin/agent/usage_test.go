@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,7 +17,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
-	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -64,88 +63,90 @@ func TestAttribute(t *testing.T) {
 	of := func(b devicestate.Allocation, gpu string) consumer {
 		return consumer{b.Namespace, b.Pod, b.UID, b.Container, gpu}
 	}
-	x := func(processes ...nvml.Process) []NVMLUsage { return []NVMLUsage{{GPU: "x", Processes: processes}} }
-	busy := func(samples ...nvml.Sample) []NVMLUsage { return []NVMLUsage{{GPU: "x", Samples: samples}} }
+	x := func(processes ...devgpu.Process) []devgpu.Usage {
+		return []devgpu.Usage{{GPU: "x", Processes: processes}}
+	}
+	busy := func(samples ...devgpu.Sample) []devgpu.Usage { return []devgpu.Usage{{GPU: "x", Samples: samples}} }
 	for _, tt := range []struct {
 		name     string
 		bindings []devicestate.Allocation
-		cards    []NVMLUsage
+		cards    []devgpu.Usage
 		want     map[consumer]consumed
 	}{
 		{"nobody runs", []devicestate.Allocation{a}, x(), map[consumer]consumed{of(a, "x"): {0, 0}}},
 		{
 			"two processes of a container, one of a pod without shares",
 			[]devicestate.Allocation{a},
-			x(nvml.Process{PID: 1, Bytes: 10}, nvml.Process{PID: 2, Bytes: 20}, nvml.Process{PID: 6, Bytes: 40}),
+			x(devgpu.Process{PID: 1, Bytes: 10}, devgpu.Process{PID: 2, Bytes: 20}, devgpu.Process{PID: 6, Bytes: 40}),
 			map[consumer]consumed{of(a, "x"): {30, 0}},
 		},
 		{
 			"two containers of a pod on a card, by the IDs of its status",
 			[]devicestate.Allocation{a, one, two},
-			x(nvml.Process{PID: 1, Bytes: 1}, nvml.Process{PID: 3, Bytes: 10}, nvml.Process{PID: 4, Bytes: 20}),
+			x(devgpu.Process{PID: 1, Bytes: 1}, devgpu.Process{PID: 3, Bytes: 10}, devgpu.Process{PID: 4, Bytes: 20}),
 			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {10, 0}, of(two, "x"): {20, 0}},
 		},
 		{
 			"an ID that the status does not have yet: either may have it",
 			[]devicestate.Allocation{a, one, two},
-			x(nvml.Process{PID: 1, Bytes: 1}, nvml.Process{PID: 3, Bytes: 10}, nvml.Process{PID: 5, Bytes: 20}),
+			x(devgpu.Process{PID: 1, Bytes: 1}, devgpu.Process{PID: 3, Bytes: 10}, devgpu.Process{PID: 5, Bytes: 20}),
 			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {unknown, 0}, of(two, "x"): {unknown, 0}},
 		},
 		{
 			"the same where only one has the card",
 			[]devicestate.Allocation{two},
-			x(nvml.Process{PID: 5, Bytes: 20}),
+			x(devgpu.Process{PID: 5, Bytes: 20}),
 			map[consumer]consumed{of(two, "x"): {20, 0}},
 		},
 		{
 			"a container of the pod that has no share",
 			[]devicestate.Allocation{a},
-			x(nvml.Process{PID: 8, Bytes: 20}),
+			x(devgpu.Process{PID: 8, Bytes: 20}),
 			map[consumer]consumed{of(a, "x"): {0, 0}},
 		},
 		{
 			"a process that may be anybody's",
 			[]devicestate.Allocation{a, one},
-			x(nvml.Process{PID: 1, Bytes: 1}, nvml.Process{PID: 7, Bytes: 2}),
+			x(devgpu.Process{PID: 1, Bytes: 1}, devgpu.Process{PID: 7, Bytes: 2}),
 			map[consumer]consumed{of(a, "x"): {unknown, 0}, of(one, "x"): {unknown, 0}},
 		},
 		{
-			"no PID", []devicestate.Allocation{a}, x(nvml.Process{PID: 0, Bytes: 1}), map[consumer]consumed{of(a, "x"): {unknown, 0}},
+			"no PID", []devicestate.Allocation{a}, x(devgpu.Process{PID: 0, Bytes: 1}), map[consumer]consumed{of(a, "x"): {unknown, 0}},
 		},
 		{
 			"memory that has ended, and memory that the driver does not tell",
 			[]devicestate.Allocation{a, one},
-			x(nvml.Process{PID: 1, Bytes: 1}, nvml.Process{PID: 99, Bytes: 7}, nvml.Process{PID: 3, Bytes: -1}),
+			x(devgpu.Process{PID: 1, Bytes: 1}, devgpu.Process{PID: 99, Bytes: 7}, devgpu.Process{PID: 3, Bytes: -1}),
 			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {unknown, 0}},
 		},
 		{
 			"the SMs",
 			[]devicestate.Allocation{a, one},
-			busy(nvml.Sample{PID: 1, SM: 20}, nvml.Sample{PID: 2, SM: 5}, nvml.Sample{PID: 3, SM: -1}, nvml.Sample{PID: 99}),
+			busy(devgpu.Sample{PID: 1, SM: 20}, devgpu.Sample{PID: 2, SM: 5}, devgpu.Sample{PID: 3, SM: -1}, devgpu.Sample{PID: 99}),
 			map[consumer]consumed{of(a, "x"): {0, 25}, of(one, "x"): {0, unknown}},
 		},
 		{
 			"kernels of a process that has ended",
 			[]devicestate.Allocation{a},
-			busy(nvml.Sample{PID: 1, SM: 20}, nvml.Sample{PID: 99, SM: 1}),
+			busy(devgpu.Sample{PID: 1, SM: 20}, devgpu.Sample{PID: 99, SM: 1}),
 			map[consumer]consumed{of(a, "x"): {0, unknown}},
 		},
 		{
 			"no samples to be had",
 			[]devicestate.Allocation{a},
-			[]NVMLUsage{{GPU: "x", Processes: []nvml.Process{{PID: 1, Bytes: 1}}, SamplesErr: errors.New("Not Supported")}},
+			[]devgpu.Usage{{GPU: "x", Processes: []devgpu.Process{{PID: 1, Bytes: 1}}, SamplesErr: errors.New("Not Supported")}},
 			map[consumer]consumed{of(a, "x"): {1, unknown}},
 		},
 		{
 			"a card that does not answer, and one that does",
 			[]devicestate.Allocation{two},
-			[]NVMLUsage{{GPU: "x", Err: nvml.ErrSilent}, {GPU: "y", Processes: []nvml.Process{{PID: 4, Bytes: 8}}}},
+			[]devgpu.Usage{{GPU: "x", Err: devgpu.ErrSilent}, {GPU: "y", Processes: []devgpu.Process{{PID: 4, Bytes: 8}}}},
 			map[consumer]consumed{of(two, "y"): {8, 0}},
 		},
 		{
 			"MPS counts for its server, a pod without UID is nobody",
 			[]devicestate.Allocation{tenantOf("a", "main", enforce.MPS, "x"), anonymous},
-			x(nvml.Process{PID: 1, Bytes: 1}),
+			x(devgpu.Process{PID: 1, Bytes: 1}),
 			map[consumer]consumed{},
 		},
 	} {
@@ -196,10 +197,10 @@ func (r *rig) shareSeries(uuid string) []string {
 // That nothing is measured is said, once in the log, and wherever people look.
 func TestWhyNothingIsMeasured(t *testing.T) {
 	const shared, metric = "mode: sgpu\nsgpu: {gpus: [0]}\n", "heddle_share_usage_measured"
-	usage := func(context.Context) []NVMLUsage { return nil }
+	usage := devgpu.Pollers{devgpu.NewPoller(&fakeDriver{}, 0)}
 	for _, tt := range []struct {
 		name, config string
-		usage        func(context.Context) []NVMLUsage
+		usage        devgpu.Pollers
 		procs        procs
 		says         string
 		want         map[string]float64
@@ -212,7 +213,7 @@ func TestWhyNothingIsMeasured(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var log strings.Builder
 			r := newRig(t, "dgx-h100", func(o *Options) {
-				o.Usage, o.Processes = tt.usage, tt.procs
+				o.GPUs, o.Processes = tt.usage, tt.procs
 				o.Log = slog.New(slog.NewTextHandler(&log, nil))
 			})
 			r.configure(tt.config)
@@ -253,11 +254,10 @@ func TestUsageMetrics(t *testing.T) {
 			r, _ := sharer(t, "gpus: [0]")
 			uuid := r.source.get().GPUs[0].UUID
 			r.Processes = tt.procs
-			r.Usage = func(context.Context) []NVMLUsage {
-				return []NVMLUsage{{
-					GPU: uuid, Processes: []nvml.Process{{PID: 41, Bytes: 1 << 30}}, Samples: []nvml.Sample{{PID: 41, At: 1, SM: 55}},
-				}}
-			}
+			// A driver that hands out the same sample again and again.
+			r.GPUs = devgpu.Pollers{devgpu.NewPoller(&fakeDriver{known: []string{uuid}, usage: devgpu.Usage{
+				Processes: []devgpu.Process{{PID: 41, Bytes: 1 << 30}}, Samples: []devgpu.Sample{{PID: 41, At: 1, SM: 55}},
+			}}, 0)}
 			r.run()
 			r.list("nvidia.com/sgpu", 16, 0)
 			if tt.procs.HostPIDs() {

@@ -64,6 +64,10 @@ func TestWipedNode(t *testing.T) {
 	}
 	// Its GPU is free when its pod is gone, and only then.
 	r.api.edit("a", func(p *corev1.Pod) { delete(p.Annotations, wellknown.SGPUBound) })
+	until(t, "the annotation written again", func() bool { return len(c.boundOf("a")) == 2 })
+	if got := c.boundOf("a"); got[0] != got[1] {
+		t.Errorf("annotations %q", got)
+	}
 	if _, err := r.kubelet.StartContainer(t.Context(), "default", "b", "main"); err == nil {
 		t.Error("another pod starts although the pod is there")
 	}

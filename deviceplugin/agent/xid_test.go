@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 	"github.com/heddle-dev/heddle/test/kubelet"
 	"github.com/heddle-dev/heddle/test/machines"
@@ -25,14 +26,14 @@ const (
 type sick struct {
 	*rig
 	machine *machine.Machine
-	// reset is the GPU that the driver wants reset, from 1; 0 is none.
-	reset atomic.Int32
+	driver  fakeDriver
 }
 
 func newSick(tb testing.TB) *sick {
 	tb.Helper()
 	s := &sick{machine: machines.Load(tb, "dgx-h100")}
 	for i := range s.machine.GPUs {
+		s.driver.known = append(s.driver.known, s.machine.GPUs[i].UUID)
 		cut := &s.machine.GPUs[i].MIG
 		cut.Capable, cut.Enabled = true, true
 		for j := range perCard {
@@ -40,7 +41,7 @@ func newSick(tb testing.TB) *sick {
 		}
 	}
 	s.rig = newRig(tb, "dgx-h100", func(o *Options) {
-		o.Source, o.Poll = source{newCell(s.machine)}, s.poll
+		o.Source, o.GPUs = source{newCell(s.machine)}, devgpu.Pollers{devgpu.NewPoller(&s.driver, 0)}
 	})
 	s.configure("mig: {strategy: single}\nhealth: {gpuRecoverAfter: 0s, hcaDownAfter: 0s, hcaUpAfter: 0s}")
 	s.source = s.options.Source.(source)
@@ -50,17 +51,28 @@ func newSick(tb testing.TB) *sick {
 	return s
 }
 
-// poll is the driver's answer.
-func (s *sick) poll(context.Context) []NVMLPulse {
-	var all []NVMLPulse
-	for i := range s.machine.GPUs {
-		p := NVMLPulse{GPU: s.machine.GPUs[i].UUID, Asked: time.Now(), Action: nvml.ActionNone}
-		if int(s.reset.Load()) == i+1 {
-			p.Action = nvml.ActionGPUReset
-		}
-		all = append(all, p)
+// fakeDriver answers for the GPUs that are known.
+type fakeDriver struct {
+	known []string
+	// reset is the GPU that the driver wants reset, from 1; 0 is none.
+	reset atomic.Int32
+	usage devgpu.Usage
+}
+
+func (d *fakeDriver) Known() []string { return slices.Clone(d.known) }
+
+func (d *fakeDriver) Pulse(uuid string) (devgpu.Action, error) {
+	if at := int(d.reset.Load()); at > 0 && d.known[at-1] == uuid {
+		return nvml.ActionGPUReset, nil
 	}
-	return all
+	return devgpu.ActionNone, nil
+}
+
+func (d *fakeDriver) Usage(string, uint64) (devgpu.Usage, error) { return d.usage, nil }
+
+func (d *fakeDriver) WaitEvent(wait time.Duration) (devgpu.Event, error) {
+	<-time.After(wait)
+	return devgpu.Event{}, devgpu.ErrNoEvent
 }
 
 // xid tells an error of a GPU, waits until the kubelet has been told, and says
@@ -70,9 +82,10 @@ func (s *sick) xid(number int) (took time.Duration, lists int) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
 	defer cancel()
 	before := s.kubelet.State(gpus).Updates
-	s.reset.Store(int32(number + 1))
+	s.driver.reset.Store(int32(number + 1))
 	start := time.Now()
-	s.Monitor().Tell(nvml.Event{Kind: nvml.EventXID, GPU: s.machine.GPUs[number].UUID, XID: 79})
+	codes := nvml.Vendor().Codes
+	s.Monitor().OnEvent(devgpu.Event{GPU: s.machine.GPUs[number].UUID, Code: codes.Code(79)})
 	state := s.kubelet.Wait(ctx, gpus, func(s kubelet.State) bool { return len(s.Unhealthy) >= perCard })
 	return time.Since(start), state.Updates - before
 }
@@ -80,8 +93,8 @@ func (s *sick) xid(number int) (took time.Duration, lists int) {
 // recover has the driver find all GPUs well.
 func (s *sick) recover() {
 	s.t.Helper()
-	s.reset.Store(0)
-	s.Monitor().Tell(nvml.Event{Kind: nvml.EventInterrupted})
+	s.driver.reset.Store(0)
+	s.Monitor().OnEvent(devgpu.Event{})
 	s.list(gpus, cards*perCard, 0)
 }
 

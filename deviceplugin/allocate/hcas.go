@@ -99,7 +99,9 @@ func (d *decision) all(members []rdma.Member) []pick {
 
 // request is what is to be chosen for a part, and why which HCAs are not among
 // the candidates.
-func (d *decision) request(p part, r *config.RDMAResource, members []rdma.Member, used hcaUsage) (w *hcaRequest, rejected []string) {
+func (d *decision) request(
+	p part, r *config.RDMAResource, members []rdma.Member, used hcaUsage,
+) (w *hcaRequest, rejected []string) {
 	first := p.entries[0]
 	w = &hcaRequest{n: len(first.IDs), gpus: d.gpus, nominal: make(map[int]bool), used: make(map[int]int)}
 	named := hcasNamed(first.IDs)

@@ -124,7 +124,8 @@ type offer struct {
 func (o *offer) compare(p *offer) int {
 	return cmp.Or(
 		cmp.Compare(o.gain, p.gain), o.class.Compare(p.class), cmp.Compare(p.load, o.load),
-		compareBool(o.rail, p.rail), compareBool(o.nominal, p.nominal), cmp.Compare(p.used, o.used), cmp.Compare(p.row, o.row),
+		compareBool(o.rail, p.rail), compareBool(o.nominal, p.nominal),
+		cmp.Compare(p.used, o.used), cmp.Compare(p.row, o.row),
 	)
 }
 

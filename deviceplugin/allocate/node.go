@@ -158,7 +158,8 @@ func (n *Node) CheckExclusive(held []kubelet.Allocation) error {
 			}
 			for _, e := range n.Entries {
 				if e.Resource == a.Resource && e.Owner != nil && n.Forgotten[*e.Owner] && slices.Contains(e.IDs, id) {
-					return fmt.Errorf("%s %s is in use by %s, which the kubelet has forgotten: delete that pod", a.Resource, id, e.Owner)
+					return fmt.Errorf("%s %s is in use by %s, which the kubelet has forgotten: delete that pod",
+						a.Resource, id, e.Owner)
 				}
 			}
 		}

@@ -12,15 +12,20 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // Recovered is a container with shares whose checkpoint entry and CDI spec are
 // both lost, and the GPUs that it may have: no other pod gets them until the pod
-// is gone. How much it has of them is not known. When it starts again it is
+// is gone, however much of them it has. When it starts again it is
 // decided again, and is recovered no longer.
 type Recovered struct {
 	kubelet.Container
 	GPUs []string
+	// Shares are those that its pod's annotation names, for reports; none if it
+	// names none.
+	Shares     []allocation.Share
+	Policy, By string
 }
 
 func (r *Recovered) reason() string {
@@ -111,11 +116,11 @@ func (n *Node) Recover(a *kubelet.Allocation, pod *corev1.Pod) (r Recovered, ok 
 	if n.Snapshot.Gone(r.Pod) || n.hasEntry(r.Container) {
 		return Recovered{}, false
 	}
-	bound, err := allocation.ParseBound(pod.Annotations[wellknown.SGPUBound])
-	if err == nil && bound.Node == n.Name && len(bound.Containers[a.Name].Shares) == len(a.IDs) {
-		for _, s := range bound.Containers[a.Name].Shares {
-			r.GPUs = append(r.GPUs, s.UUID)
-		}
+	n.readAnnotation(&r, pod, len(a.IDs))
+	for _, share := range r.Shares {
+		r.GPUs = append(r.GPUs, share.UUID)
+	}
+	if len(r.GPUs) > 0 {
 		return r, true
 	}
 	for _, id := range a.IDs {
@@ -123,6 +128,25 @@ func (n *Node) Recover(a *kubelet.Allocation, pod *corev1.Pod) (r Recovered, ok 
 	}
 	r.GPUs = kubelet.SortIDs(r.GPUs)
 	return r, runs(pod, a.Name)
+}
+
+// readAnnotation takes the GPUs from the pod's annotation, as many as the
+// container holds device IDs, and their amounts from its own limits.
+func (n *Node) readAnnotation(r *Recovered, pod *corev1.Pod, count int) {
+	bound, err := allocation.ParseBound(pod.Annotations[wellknown.SGPUBound])
+	spec, _ := quota.ContainerOf(pod, r.Name)
+	if err != nil || bound.Node != n.Name || len(bound.Containers[r.Name].Shares) != count || spec == nil {
+		return
+	}
+	request, err := quota.ParseRequest(spec.Resources.Limits, pod.Annotations, n.Inventory.Config)
+	if err != nil {
+		return
+	}
+	for _, s := range bound.Containers[r.Name].Shares {
+		gpu := quota.GPU{UUID: s.UUID, MemoryMiB: s.MemoryMiB}
+		r.Shares = append(r.Shares, gpu.Share(&request))
+	}
+	r.Policy, r.By = string(request.Policy), bound.Containers[r.Name].By
 }
 
 // runs reports whether a container does, by its pod's status.

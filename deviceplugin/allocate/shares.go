@@ -141,7 +141,8 @@ func (n *Node) parseRequest(r *shareRequest, pod *corev1.Pod) error {
 	case err != nil:
 		return r.reject(RejectedRequest, "%s", err)
 	case request.Cards != len(r.ids):
-		return fmt.Errorf("container %s holds %d device IDs of shares and requests %d GPUs", spec.Name, len(r.ids), request.Cards)
+		return fmt.Errorf("container %s holds %d device IDs of shares and requests %d GPUs",
+			spec.Name, len(r.ids), request.Cards)
 	}
 	r.Request = request
 	return nil

@@ -94,12 +94,12 @@ func later(a, b *checkpoint.Entry) bool {
 // SharedGPUs are the inventory's with all that is taken.
 func (n *Node) SharedGPUs() []quota.GPU { return n.usage().fill(n, nil, quota.Phase{}) }
 
-// RecordedGPUs are the shared GPUs with what is taken by the entries that live
-// has, without asking the kubelet.
-func (n *Node) RecordedGPUs(live func(*checkpoint.Entry) bool) []quota.GPU {
+// RecordedGPUs are the shared GPUs with what is taken by the entries that are not
+// gone, without asking the kubelet.
+func (n *Node) RecordedGPUs(gone map[string]bool) []quota.GPU {
 	u := &usage{exclusive: make(map[string]kubelet.Container), recovered: n.Recovered}
 	for _, e := range n.Entries {
-		if e.Owner == nil || !live(e) {
+		if e.Owner == nil || gone[e.Device] {
 			continue
 		}
 		if e.Kind == cdi.GPU {

@@ -120,13 +120,10 @@ func merge(into *specs.ContainerEdits, all []*specs.ContainerEdits) {
 	}
 }
 
-// ReadShares reads the shares of a container back from its spec; nil if there is
-// no spec: the container has not started yet.
+// ReadShares reads the shares of a container back from its spec. The error is
+// [fs.ErrNotExist] if there is no spec: the container has not started yet.
 func (f *Files) ReadShares(n Name) (*Shares, error) {
 	file, err := os.Open(filepath.Join(f.SpecDir, specFile(n)))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -118,24 +118,24 @@ func TestGPUsOfAnotherName(t *testing.T) {
 	r := newRig(t, "dgx-h100")
 	want := asks{gpus: r.cards(0, 1), hcas: r.tickets("mlx5_0")}
 	names := r.allocate(pod("a"), "main", want)
-	if got := r.Elsewhere(renamed, want[gpus][0]); got != "a container that has not started has it as nvidia.com/gpu" {
+	if got := r.View().Elsewhere(renamed, want[gpus][0]); got != "a container that has not started has it as nvidia.com/gpu" {
 		t.Errorf("before the start: %q", got)
 	}
 	r.start(want)
 	first := r.mustEnter(names)
 	r.reconfigure(func(c *config.NodeConfig) { c.Resources.GPU = renamed })
 	r.restart()
-	gpuNames, hcaNames, _ := r.Resources()
+	gpuNames, hcaNames, _ := r.View().Resources()
 	if diff := cmp.Diff([][]string{{gpus}, {hcas}}, [][]string{gpuNames, hcaNames}); diff != "" {
 		t.Errorf("resources (-want +got):\n%s", diff)
 	}
 	for id, who := range map[string]string{
 		r.cards(1)[0]: "container main of default/a has it as nvidia.com/gpu", r.cards(2)[0]: "",
 	} {
-		if got := r.Elsewhere(renamed, id); got != who {
+		if got := r.View().Elsewhere(renamed, id); got != who {
 			t.Errorf("%s: %q, want %q", id, got, who)
 		}
-		if got := r.Elsewhere(gpus, id); got != "" {
+		if got := r.View().Elsewhere(gpus, id); got != "" {
 			t.Errorf("%s, under its own name: %q", id, got)
 		}
 	}
@@ -149,10 +149,10 @@ func TestGPUsOfAnotherName(t *testing.T) {
 	r.collect()
 	r.pass(goneFor)
 	r.collect()
-	if got := r.Elsewhere(renamed, r.cards(1)[0]); got != "" {
+	if got := r.View().Elsewhere(renamed, r.cards(1)[0]); got != "" {
 		t.Errorf("its pod has gone: %q", got)
 	}
-	if got, _, _ := r.Resources(); !slices.Equal(got, []string{renamed}) {
+	if got, _, _ := r.View().Resources(); !slices.Equal(got, []string{renamed}) {
 		t.Errorf("resources %v", got)
 	}
 }

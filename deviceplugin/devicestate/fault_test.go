@@ -334,7 +334,7 @@ func TestStrictWaitsForACable(t *testing.T) {
 			t.Fatalf("error %v", err)
 		}
 	}
-	if b := r.Allocations(); len(b) != 0 {
+	if b := r.View().Allocations(); len(b) != 0 {
 		t.Errorf("bindings: %+v", b)
 	}
 	r.up("mlx5_1")

@@ -36,7 +36,7 @@ func (s *State) forgottenLocked(resource string, all bool) map[string]string {
 		if e.Resource != resource || e.Owner == nil {
 			continue
 		}
-		if !s.forgotten[*e.Owner] && (!all || s.knownGone(e.Owner.Pod)) {
+		if !s.forgotten[*e.Owner] && (!all || s.pods.gone(e.Owner.Pod)) {
 			continue
 		}
 		for _, id := range e.IDs {
@@ -44,16 +44,6 @@ func (s *State) forgottenLocked(resource string, all bool) map[string]string {
 		}
 	}
 	return forgotten
-}
-
-// knownGone reports whether the API server has shown that a pod is not on this
-// node any more.
-func (s *State) knownGone(p kubelet.Pod) bool {
-	if s.options.API == nil {
-		return false
-	}
-	pod, complete := s.options.API.Watched(p)
-	return complete && pod == nil
 }
 
 // detectForgotten warns of containers that were prepared, whose pod is there, and
@@ -74,7 +64,7 @@ func (s *State) detectForgotten(ctx context.Context, seen *observation) {
 	}
 	s.mu.Unlock()
 	for c := range found {
-		if !s.exists(ctx, c.Pod) {
+		if !s.pods.exists(ctx, c.Pod) {
 			continue // Another pod has its name by now.
 		}
 		s.mu.Lock()
@@ -85,8 +75,8 @@ func (s *State) detectForgotten(ctx context.Context, seen *observation) {
 			continue
 		}
 		s.options.Log.Warn("devices lost", "pod", c.Pod.String(), "container", c.Name)
-		s.warn(c.Pod, DevicesLost, fmt.Sprintf("the kubelet has lost the devices of container %s: it runs on, and cannot "+
-			"start again; delete the pod to have it made again", c.Name))
+		s.pods.warn(c.Pod, DevicesLost, fmt.Sprintf("the kubelet has lost the devices of container %s: it runs on, and "+
+			"cannot start again; delete the pod to have it made again", c.Name))
 	}
 }
 
@@ -111,16 +101,4 @@ func (s *State) searchForgotten(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
-}
-
-// exists reports whether this very pod is there; without an API server, whether
-// that is unknown.
-func (s *State) exists(ctx context.Context, p kubelet.Pod) bool {
-	if s.options.API == nil {
-		return true
-	}
-	ctx, cancel := context.WithTimeout(ctx, podTimeout)
-	defer cancel()
-	_, err := s.options.API.Pod(ctx, p)
-	return err == nil
 }

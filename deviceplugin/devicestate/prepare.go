@@ -24,14 +24,9 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-const (
-	// prepareTimeout is less than the 30 s that the kubelet gives
-	// PreStartContainer, so that the kubelet's Event has the plugin's reason.
-	prepareTimeout = 25 * time.Second
-	// podTimeout is how long a start waits for its pod's spec. Without that the
-	// container starts, without hints.
-	podTimeout = 3 * time.Second
-)
+// prepareTimeout is less than the 30 s that the kubelet gives PreStartContainer,
+// so that the kubelet's Event has the plugin's reason.
+const prepareTimeout = 25 * time.Second
 
 // Prepare decides what stands behind the CDI names of every container that holds
 // exactly these IDs, for all its resources together, and puts the specs into
@@ -43,7 +38,7 @@ func (s *State) Prepare(ctx context.Context, resource string, ids []string) erro
 	ctx, cancel := context.WithTimeoutCause(ctx, prepareTimeout,
 		fmt.Errorf("no devices prepared for a container with %s in %v", resource, prepareTimeout))
 	defer cancel()
-	if _, err := allocate.KindOf(s.inventory.Load().Config, resource); err != nil && !s.named(resource) {
+	if _, err := allocate.KindOf(s.inventory.Load().Config, resource); err != nil && !s.View().names(resource) {
 		return err
 	}
 	ids = kubelet.SortIDs(ids)
@@ -66,23 +61,10 @@ func (s *State) Prepare(ctx context.Context, resource string, ids []string) erro
 	return errors.Join(errs...)
 }
 
-// named reports whether names were given out for a resource, which may have
-// left the configuration since.
-func (s *State) named(resource string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, e := range s.entries {
-		if e.Resource == resource {
-			return true
-		}
-	}
-	return false
-}
-
 // prepare prepares one container.
 func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observation) error {
 	held := seen.Of(c)
-	pod := s.pod(ctx, c.Pod)
+	pod := s.pods.read(ctx, c.Pod)
 	defer s.starting.lock(c)()
 	if c.Pod.Name == "" && pod != nil {
 		c.Namespace, c.Pod.Name = pod.Namespace, pod.Name
@@ -108,7 +90,7 @@ func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observat
 	for _, w := range result.Warnings {
 		s.options.Log.Warn("devices are not as requested", "pod", c.Pod.String(), "container", c.Name,
 			"reason", w.Reason, "message", w.Message)
-		s.warn(c.Pod, w.Reason, w.Message)
+		s.pods.warn(c.Pod, w.Reason, w.Message)
 	}
 	if err := s.write(ctx, result, pod); err != nil {
 		return err
@@ -119,27 +101,6 @@ func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observat
 		s.changed.Notify()
 	}
 	return nil
-}
-
-func (s *State) warn(p kubelet.Pod, reason, message string) {
-	if s.options.API != nil {
-		s.options.API.WarnPod(p, reason, message)
-	}
-}
-
-// pod reads a pod; nil if it is not known in time.
-func (s *State) pod(ctx context.Context, p kubelet.Pod) *corev1.Pod {
-	if s.options.API == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, podTimeout)
-	defer cancel()
-	pod, err := s.options.API.Pod(ctx, p)
-	if err != nil {
-		s.options.Log.Warn("pod is not known, its containers get no hints", "pod", p.String(), "err", err)
-		return nil
-	}
-	return pod
 }
 
 // decideShares decides the shares of all containers of a pod when one of them
@@ -264,7 +225,9 @@ func (s *State) shareEdits(ctx context.Context, g *allocate.Grant) ([]*specs.Con
 		}
 	}
 	e := g.Entry
-	shares := cdi.Shares{Shares: e.Shares, Policy: e.Policy, By: e.By, Phase: e.Phase, RunAs: e.RunAs, Enforced: e.Enforced}
+	shares := cdi.Shares{
+		Shares: e.Shares, Policy: e.Policy, By: e.By, Phase: e.Phase, RunAs: e.RunAs, Enforced: e.Enforced,
+	}
 	env, err := shares.Env()
 	return append(all, &specs.ContainerEdits{Env: []string{env}}), err
 }

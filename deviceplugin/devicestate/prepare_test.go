@@ -64,7 +64,7 @@ func TestContainerGetsGPUsAndHCAsTogether(t *testing.T) {
 				HCAs: []string{"mlx5_3", "mlx5_5"}, Class: "PIX", CDINames: names,
 				HCAIDs: []string{h.PCI, hcaNamed(r.machine, "mlx5_5").PCI},
 			}}
-			if diff := cmp.Diff(wantBinding, r.Allocations()); diff != "" {
+			if diff := cmp.Diff(wantBinding, r.View().Allocations()); diff != "" {
 				t.Errorf("bindings (-want +got):\n%s", diff)
 			}
 			if e := r.specs.takeEvents(); e != nil {
@@ -151,7 +151,7 @@ func TestWhatAContainerGets(t *testing.T) {
 				want := asks{gpus: r.cards(0), hcas: r.tickets("mlx5_9")}
 				r.allocate(pod("other"), "main", want)
 				r.start(want)
-				if got := r.Allocations()[0].HCAs; !slices.Equal(got, []string{"mlx5_0"}) {
+				if got := r.View().Allocations()[0].HCAs; !slices.Equal(got, []string{"mlx5_0"}) {
 					r.tb.Fatalf("the other pod has %v", got)
 				}
 			},
@@ -192,7 +192,7 @@ func TestWhatAContainerGets(t *testing.T) {
 			if diff := cmp.Diff(tt.events, r.specs.takeEvents()); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
-			for _, b := range r.Allocations() {
+			for _, b := range r.View().Allocations() {
 				if b.Pod == "a" && b.Class != tt.class {
 					t.Errorf("class %q, want %q", b.Class, tt.class)
 				}

@@ -2,7 +2,9 @@ package devicestate
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -60,11 +62,12 @@ func (s *State) Reconcile(ctx context.Context) (*Usage, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	node := s.nodeLocked(seen)
 	u := &Usage{
-		GPUs: s.nodeLocked(seen).SharedGPUs(), Drifts: s.drifts, Incomplete: seen.CheckpointErr != nil || len(seen.unknown) > 0,
+		GPUs: node.SharedGPUs(), Drifts: s.drifts, Incomplete: seen.CheckpointErr != nil || len(seen.unknown) > 0,
 	}
 	s.drifts = nil
-	drifting := s.driftingLocked(u.GPUs)
+	drifting := lastingDrifts(node, u.GPUs)
 	for d := range drifting {
 		if !s.drifting[d] {
 			u.Drifts = append(u.Drifts, d)
@@ -75,16 +78,16 @@ func (s *State) Reconcile(ctx context.Context) (*Usage, error) {
 	return u, nil
 }
 
-// driftingLocked are the differences that last. It is for holders of mu.
-func (s *State) driftingLocked(gpus []quota.GPU) map[Drift]bool {
+// lastingDrifts are the differences that last.
+func lastingDrifts(node *allocate.Node, gpus []quota.GPU) map[Drift]bool {
 	drifting := make(map[Drift]bool)
 	for i := range gpus {
 		if message := overcommitted(&gpus[i]); message != "" {
 			drifting[Drift{DriftOvercommit, message}] = true
 		}
 	}
-	for _, e := range s.entries {
-		if e.Kind == cdi.SGPU && e.Owner != nil && s.forgotten[*e.Owner] {
+	for _, e := range node.Entries {
+		if e.Kind == cdi.SGPU && e.Owner != nil && node.Forgotten[*e.Owner] {
 			drifting[Drift{DriftLost, fmt.Sprintf("the kubelet has forgotten the shares of %s", e.Owner)}] = true
 		}
 	}
@@ -113,13 +116,15 @@ func (s *State) restore(seen *observation) {
 	lost := s.nodeLocked(seen).Lost()
 	s.mu.Unlock()
 	for _, e := range lost {
-		switch shares, err := s.cdi.ReadShares(e.Name()); {
-		case err == nil && shares != nil && len(shares.Shares) != len(e.IDs):
+		shares, err := s.cdi.ReadShares(e.Name())
+		if err == nil && len(shares.Shares) != len(e.IDs) {
 			err = fmt.Errorf("%d shares for %d device IDs", len(shares.Shares), len(e.IDs))
-			fallthrough
+		}
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
 			s.options.Log.Warn("CDI spec is unreadable", "device", e.Device, "err", err)
-		case shares != nil:
+		default:
 			e.Shares, e.Policy, e.By = shares.Shares, shares.Policy, shares.By
 			e.Phase, e.RunAs, e.Enforced = shares.Phase, shares.RunAs, shares.Enforced
 			s.restoreEntry(e)
@@ -153,12 +158,12 @@ func (s *State) recover(seen *observation) {
 	s.recovered = s.nodeLocked(seen).StillRecovered()
 	unrecorded := s.nodeLocked(seen).Unrecorded()
 	s.mu.Unlock()
-	if s.options.API == nil {
+	if s.pods.api == nil {
 		return
 	}
 	for i := range unrecorded {
 		a := &unrecorded[i]
-		pod, complete := s.options.API.Watched(a.Pod)
+		pod, complete := s.pods.api.Watched(a.Pod)
 		if pod == nil {
 			if !complete {
 				seen.unknown = append(seen.unknown, a.Container)

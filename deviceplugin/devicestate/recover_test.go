@@ -21,7 +21,7 @@ import (
 func (r *rig) bound(pod string) {
 	r.tb.Helper()
 	b := allocation.Bound{Version: 1, Node: "gpu-1", Containers: map[string]allocation.BoundContainer{}}
-	for _, x := range r.Allocations() {
+	for _, x := range r.View().Allocations() {
 		if x.Pod == pod {
 			b.Containers[x.Container] = allocation.BoundContainer{Shares: x.Shares, Policy: x.Policy, By: x.By}
 		}
@@ -91,13 +91,13 @@ func TestWipedNodeOvercommitsNothing(t *testing.T) {
 	if diff := cmp.Diff([]int{1}, r.cardsOf("b", "main")); diff != "" {
 		t.Errorf("another pod's GPU (-want +got):\n%s", diff)
 	}
-	for _, gpus := range [][]string{{r.nothingOvercommitted()[0].Against}, {r.GPUs()[0].Against}} {
+	for _, gpus := range [][]string{{r.nothingOvercommitted()[0].Against}, {r.View().GPUs()[0].Against}} {
 		if gpus[0] != kept {
 			t.Errorf("GPU 0: %q", gpus[0])
 		}
 	}
-	a := r.Allocations()[0]
-	if !a.Unrecorded || a.Pod != "a" || !slices.Equal(a.GPUs, r.cards(0)) || len(a.Shares) > 0 {
+	a := r.View().Allocations()[0]
+	if !a.Unrecorded || a.Pod != "a" || len(a.Shares) != 1 || a.Shares[0] != r.share(0, "60/40") {
 		t.Errorf("allocation %+v", a)
 	}
 	held, err := r.Held(t.Context())
@@ -107,7 +107,7 @@ func TestWipedNodeOvercommitsNothing(t *testing.T) {
 
 	// It starts again, and there is an entry again.
 	r.start(want)
-	for _, a := range r.Allocations() {
+	for _, a := range r.View().Allocations() {
 		if a.Unrecorded {
 			t.Errorf("after its next start: %+v", a)
 		}
@@ -150,7 +150,7 @@ func TestRecoveredUntilThePodIsGone(t *testing.T) {
 	if err := r.bindShares(late); err != nil {
 		t.Errorf("the pod has gone, and its GPU is not free: %v", err)
 	}
-	if got := r.Allocations(); len(got) != 1 || got[0].Pod != "b" {
+	if got := r.View().Allocations(); len(got) != 1 || got[0].Pod != "b" {
 		t.Errorf("allocations %+v", got)
 	}
 }
@@ -172,7 +172,7 @@ func TestSiblingsKeepRunning(t *testing.T) {
 	if diff := cmp.Diff(before, r.cardsOf("p", "one")); diff != "" {
 		t.Errorf("GPUs (-before +after):\n%s", diff)
 	}
-	for _, a := range r.Allocations() {
+	for _, a := range r.View().Allocations() {
 		if a.Unrecorded != (a.Container == "two") {
 			t.Errorf("allocation %+v", a)
 		}
@@ -258,7 +258,7 @@ func TestRecoveredInitContainer(t *testing.T) {
 	r.bound("p")
 	r.wipe()
 	r.rejects("another pod", r.tenant("b", "60/4", r.slot(0, 1)), "kept for container init of default/p")
-	if got := r.Allocations(); len(got) != 1 || !got[0].Unrecorded || got[0].Container != "init" {
+	if got := r.View().Allocations(); len(got) != 1 || !got[0].Unrecorded || got[0].Container != "init" {
 		t.Errorf("allocations %+v", got)
 	}
 }

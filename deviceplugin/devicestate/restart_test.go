@@ -147,7 +147,7 @@ func TestRecordOfNoResource(t *testing.T) {
 		}
 	}
 	r.restart()
-	if _, got, _ := r.Resources(); !slices.Equal(got, []string{hcas}) {
+	if _, got, _ := r.View().Resources(); !slices.Equal(got, []string{hcas}) {
 		t.Errorf("resources %v", got)
 	}
 	if p := r.Problems(); len(p) != 1 || !strings.Contains(p[0].Reason, `set aside: its resource: `) {

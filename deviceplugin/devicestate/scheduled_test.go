@@ -184,7 +184,7 @@ func TestHAMisChoice(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			a := r.Allocations()[0]
+			a := r.View().Allocations()[0]
 			if diff := cmp.Diff(tt.want, r.cardsOf("a", "main")); diff != "" || a.By != tt.by {
 				t.Errorf("by %s (-want +got):\n%s", a.By, diff)
 			}
@@ -240,7 +240,7 @@ func TestPolicies(t *testing.T) {
 	if err := policy("d", "1/1", "fixed", 3); err == nil || !strings.Contains(err.Error(), "none of fixed-share") {
 		t.Errorf("error %v", err)
 	}
-	for _, b := range r.Allocations() {
+	for _, b := range r.View().Allocations() {
 		if b.Policy != "best-effort" {
 			t.Errorf("%+v", b)
 		}

@@ -86,7 +86,7 @@ func TestLostRecordsAreMadeAnew(t *testing.T) {
 			names := r.allocate(pod("p"), "main", main)
 			r.start(init)
 			r.start(main)
-			before, bindings := r.mustEnter(names), r.Allocations()
+			before, bindings := r.mustEnter(names), r.View().Allocations()
 			records, err := filepath.Glob(filepath.Join(r.options.StateDir, "records", "*.json"))
 			if err != nil || len(records) != 2 {
 				t.Fatalf("%v: %v", records, err)
@@ -109,7 +109,7 @@ func TestLostRecordsAreMadeAnew(t *testing.T) {
 			if drifts := r.driftsNow(); len(drifts) != 2 || !strings.HasPrefix(drifts[0], DriftRecord) {
 				t.Errorf("drifts %v", drifts)
 			}
-			got := slices.DeleteFunc(r.Allocations(), func(b Allocation) bool { return b.Pod == "other" })
+			got := slices.DeleteFunc(r.View().Allocations(), func(b Allocation) bool { return b.Pod == "other" })
 			if diff := cmp.Diff(bindings, got, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("bindings (-before +now):\n%s", diff)
 			}
@@ -236,8 +236,8 @@ func TestNobodyIsGoneWhileAKubeletStarts(t *testing.T) {
 			r.restart()
 			r.kubelet.Delete("default", "a") // As if it were not known yet.
 			cards := r.nothingOvercommitted()
-			if there := len(r.Allocations()) == 1; there != tt.there {
-				t.Errorf("bindings %+v", r.Allocations())
+			if there := len(r.View().Allocations()) == 1; there != tt.there {
+				t.Errorf("bindings %+v", r.View().Allocations())
 			}
 			if there := cards[0].VCore == 60; there != tt.there {
 				t.Errorf("taken: %+v", cards[0])
@@ -270,7 +270,7 @@ func TestNoPodIsGoneWhenAKubeletStartsMeanwhile(t *testing.T) {
 		r.kubelet.Delete("default", "a")
 	}}
 	r.restart()
-	if gpus := r.nothingOvercommitted(); gpus[0].VCore != 60 || len(r.Allocations()) != 1 {
-		t.Errorf("taken %+v, allocations %+v", gpus[0], r.Allocations())
+	if gpus := r.nothingOvercommitted(); gpus[0].VCore != 60 || len(r.View().Allocations()) != 1 {
+		t.Errorf("taken %+v, allocations %+v", gpus[0], r.View().Allocations())
 	}
 }

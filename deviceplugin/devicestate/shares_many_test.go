@@ -75,14 +75,14 @@ func TestManySharesAtOnce(t *testing.T) {
 	}
 	t.Logf("%d of %d started, %d calls of PodResources, %d rejected", started, n, calls, rejected)
 	// After a restart all is as it was.
-	before := r.Allocations()
+	before := r.View().Allocations()
 	r.restart()
 	for i := range tenants {
 		if errs[i] == nil {
 			r.start(tenants[i].want)
 		}
 	}
-	if diff := cmp.Diff(before, r.Allocations()); diff != "" {
+	if diff := cmp.Diff(before, r.View().Allocations()); diff != "" {
 		t.Errorf("bindings (-before +after):\n%s", diff)
 	}
 }
@@ -131,8 +131,8 @@ func TestChurnOfShares(t *testing.T) {
 			t.Errorf("taken by nobody: %+v", card)
 		}
 	}
-	if len(r.Allocations()) > 0 {
-		t.Errorf("bindings %+v", r.Allocations())
+	if len(r.View().Allocations()) > 0 {
+		t.Errorf("bindings %+v", r.View().Allocations())
 	}
 }
 

@@ -88,7 +88,7 @@ func (r *rig) bindShares(want asks) error { return r.Prepare(r.tb.Context(), slo
 func (r *rig) cardsOf(pod, container string) []int {
 	r.tb.Helper()
 	var indices []int
-	for _, b := range r.Allocations() {
+	for _, b := range r.View().Allocations() {
 		if b.Pod != pod || b.Container != container {
 			continue
 		}
@@ -125,7 +125,7 @@ func (r *rig) nothingOvercommitted() []quota.GPU {
 	}
 	// Counted once more, and not by the code under test.
 	vcore, memory := map[string]int{}, map[string]int64{}
-	for _, b := range r.Allocations() {
+	for _, b := range r.View().Allocations() {
 		for _, s := range b.Shares {
 			vcore[s.UUID] += s.VCore
 			memory[s.UUID] += s.MemoryMiB

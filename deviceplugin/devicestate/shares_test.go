@@ -51,7 +51,7 @@ func TestContainerGetsItsShareAndTheHCABesideIt(t *testing.T) {
 		HCAIDs: []string{hcaNamed(r.machine, "mlx5_5").PCI}, Class: "PIX", CDINames: names,
 		Shares: []allocation.Share{share}, Policy: "fixed-share", By: allocation.ByScheduler,
 	}}
-	if diff := cmp.Diff(wantBinding, r.Allocations()); diff != "" {
+	if diff := cmp.Diff(wantBinding, r.View().Allocations()); diff != "" {
 		t.Errorf("bindings (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]string{r.slot(7, 2): uuid}, r.Assigned(slots)); diff != "" {
@@ -204,7 +204,7 @@ func TestAllOfAPodOrNothing(t *testing.T) {
 		t.Fatalf("error %v", err)
 	}
 	r.start(r.tenant("one", "90/1", r.slot(0, 2)))
-	if got := r.Allocations(); len(got) != 1 || got[0].Pod != "one" {
+	if got := r.View().Allocations(); len(got) != 1 || got[0].Pod != "one" {
 		t.Errorf("bindings %+v", got)
 	}
 }

@@ -25,8 +25,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
@@ -35,21 +33,6 @@ import (
 	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
-
-// API is the API server; deviceplugin/apiserver's client.
-type API interface {
-	// Pod returns a pod, by UID if there is one, else by namespace and name. A
-	// static pod's UID is the kubelet's, which its mirror in the API has as
-	// annotation kubernetes.io/config.mirror. It may ask the API server and wait
-	// until ctx ends. The pod is not changed.
-	Pod(ctx context.Context, pod kubelet.Pod) (*corev1.Pod, error)
-	// Watched returns a pod of this node without a request, nil if it is not among
-	// those that are watched; complete is false while not all are.
-	Watched(pod kubelet.Pod) (watched *corev1.Pod, complete bool)
-	// WarnPod records an Event. It returns at once: no start of a container waits
-	// for the API server.
-	WarnPod(pod kubelet.Pod, reason, message string)
-}
 
 // Limiter enforces the limits of shares.
 type Limiter interface {
@@ -98,6 +81,7 @@ type State struct {
 	kubelet    *kubelet.Reader
 	checkpoint *checkpoint.Dir
 	cdi        cdi.Files
+	pods       pods
 	problems   problems
 	rejections rejections
 	changed    notify.Signal
@@ -148,7 +132,7 @@ func New(o Options, inv *inventory.Inventory) *State {
 		options: o, kubelet: o.Kubelet,
 		checkpoint: checkpoint.NewDir(filepath.Join(o.StateDir, "records")),
 		cdi:        cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
-		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log},
+		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log}, pods: pods{o.API, o.Log},
 		gone: make(map[string]time.Time), forgotten: make(map[kubelet.Container]bool), drifting: make(map[Drift]bool),
 	}
 	s.inventory.Store(inv)

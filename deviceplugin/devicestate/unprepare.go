@@ -103,7 +103,7 @@ func (s *State) expire(seen *observation, live map[string]bool) []*checkpoint.En
 	var expired []*checkpoint.Entry
 	for device, e := range s.entries {
 		stale := e.Kind == cdi.SGPU && e.Owner != nil && seen.Gone(e.Owner.Pod)
-		if live[device] && !stale || e.Decision > seen.since || s.claimed(e, seen) {
+		if live[device] && !stale || e.Decision > seen.since || seen.claims(e, s.options.Now()) {
 			delete(s.gone, device)
 			continue
 		}
@@ -120,19 +120,19 @@ func (s *State) expire(seen *observation, live map[string]bool) []*checkpoint.En
 	return expired
 }
 
-// claimed reports whether the entry's pod is there, or may be yet.
-func (s *State) claimed(e *checkpoint.Entry, seen *observation) bool {
-	if e.Owner == nil && s.options.Now().Sub(e.Created) < unclaimedFor {
+// claims reports whether an entry's pod is there, or may be yet.
+func (o *observation) claims(e *checkpoint.Entry, now time.Time) bool {
+	if e.Owner == nil && now.Sub(e.Created) < unclaimedFor {
 		return true
 	}
-	for i := range seen.Allocations {
-		a := &seen.Allocations[i]
+	for i := range o.Allocations {
+		a := &o.Allocations[i]
 		if !a.Checkpointed && a.Resource == e.Resource && slices.Equal(a.IDs, e.IDs) &&
 			(e.Owner == nil || e.Owner.Pod.Same(a.Pod)) {
 			return true
 		}
 	}
-	return e.Owner != nil && seen.Active(e.Owner.Pod)
+	return e.Owner != nil && o.Active(e.Owner.Pod)
 }
 
 // sweep removes files that no entry has: of writes that were cut off, and of

@@ -64,8 +64,8 @@ func TestCollect(t *testing.T) {
 	if n := r.left(); n != all {
 		t.Errorf("the checkpoint still names the pod, and %d files of %d are left", n, all)
 	}
-	if len(r.Allocations()) != 2 {
-		t.Errorf("bindings: %+v", r.Allocations())
+	if len(r.View().Allocations()) != 2 {
+		t.Errorf("bindings: %+v", r.View().Allocations())
 	}
 	// The next allocation rewrites the checkpoint, and may take the same devices.
 	next := asks{hcas: r.tickets("mlx5_3")}
@@ -158,7 +158,7 @@ func TestNameOfAPodUsedAgain(t *testing.T) {
 	if _, err := r.enter(old); err == nil {
 		t.Error("the old pod's spec is left")
 	}
-	if b := r.Allocations(); len(b) != 1 || b[0].UID != "another" {
+	if b := r.View().Allocations(); len(b) != 1 || b[0].UID != "another" {
 		t.Errorf("bindings: %+v", b)
 	}
 }

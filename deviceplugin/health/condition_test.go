@@ -14,12 +14,12 @@ func TestShortages(t *testing.T) {
 	devices := map[string]State{
 		"GPU 0": {Healthy: true},
 		"GPU 1": bad(Lost, "the driver has lost it"),
-		"GPU 2": bad(XID, "XID 79"),
-		"GPU 3": bad(XID, "XID 119"),
+		"GPU 2": bad("XID", "XID 79"),
+		"GPU 3": bad("XID", "XID 119"),
 	}
 	want := []Shortage{
 		{"nvidia.com/gpu", Lost, 1, "GPU 1: the driver has lost it"},
-		{"nvidia.com/gpu", XID, 2, "GPU 2: XID 79; GPU 3: XID 119"},
+		{"nvidia.com/gpu", "XID", 2, "GPU 2: XID 79; GPU 3: XID 119"},
 	}
 	if diff := cmp.Diff(want, Shortages("nvidia.com/gpu", devices)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -38,7 +38,7 @@ func TestShortages(t *testing.T) {
 }
 
 func TestConditionOf(t *testing.T) {
-	gpu := Shortage{"nvidia.com/gpu", XID, 1, "GPU 2: XID 79"}
+	gpu := Shortage{"nvidia.com/gpu", "XID", 1, "GPU 2: XID 79"}
 	hca := Shortage{"rdma/a", PortDown, 2, "mlx5_0, mlx5_1: port 1 is DOWN"}
 	none := Shortage{"rdma/b", "NoMatch", 0, "no HCA is selected: linkTypes has ether, the HCAs have infiniband"}
 	for _, tt := range []struct {
@@ -60,7 +60,7 @@ func TestConditionOf(t *testing.T) {
 		})
 	}
 	for i := range 4 {
-		long := ConditionOf([]Shortage{{"r", XID, 0, strings.Repeat("x", i) + strings.Repeat("ü", 2000)}})
+		long := ConditionOf([]Shortage{{"r", "XID", 0, strings.Repeat("x", i) + strings.Repeat("ü", 2000)}})
 		if len(long.Message) > maxMessage || len(long.Message) < maxMessage-8 || !utf8.ValidString(long.Message) {
 			t.Errorf("a long message has %d bytes, valid UTF-8: %v", len(long.Message), utf8.ValidString(long.Message))
 		}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 // gpu is what is known of one GPU.
@@ -17,18 +17,18 @@ type gpu struct {
 	seen, present bool
 	scan          machine.Health
 	// pulse is the last answer to a poll.
-	pulse nvml.Pulse
+	pulse devgpu.Pulse
 	// silentSince is zero while it answers.
 	silentSince time.Time
-	// asked means that its driver has told a recovery action.
+	// asked means that its driver has reported a recovery action.
 	asked bool
 	// latch is an error that holds until the GPU has recovered.
 	latch latch
-	// last is what was last against it.
+	// last is the last fault.
 	last fault
 	// away is when it was last gone or lost.
 	away time.Time
-	// goodSince is since when nothing is against it; zero if something is.
+	// goodSince is since when it has no fault; zero if it has one.
 	goodSince time.Time
 	state     State
 }
@@ -41,7 +41,7 @@ type latch struct {
 
 func (l *latch) holds() bool { return l.cause != "" }
 
-func (g *gpu) poll(p nvml.Pulse) {
+func (g *gpu) poll(p devgpu.Pulse) {
 	g.pulse = p
 	switch {
 	case p.Err == nil:
@@ -49,42 +49,43 @@ func (g *gpu) poll(p nvml.Pulse) {
 	case g.silentSince.IsZero():
 		g.silentSince = p.Asked
 	}
-	g.asked = g.asked || p.Err == nil && p.Action != nvml.ActionUnknown
+	g.asked = g.asked || p.Err == nil && p.Action != devgpu.ActionUnknown
 }
 
 // event takes an error of the GPU. The first one that holds gives the reason:
 // what follows is mostly its consequence.
-func (g *gpu) event(now time.Time, policy Policy, cause Cause, text string, h *config.Health) {
-	if policy == Driver && (!g.asked || !h.Checks(config.CheckRecovery)) {
-		policy = Fatal
+func (g *gpu) event(now time.Time, code devgpu.Code, h *config.Health) {
+	severity := code.Severity
+	if severity == devgpu.Driver && (!g.asked || !h.Checks(config.CheckRecovery)) {
+		severity = devgpu.Fatal
 	}
-	if policy != Fatal {
+	if severity != devgpu.Fatal {
 		return
 	}
 	if !g.latch.holds() {
-		g.latch = latch{cause: cause, text: text}
+		g.latch = latch{cause: Cause(code.Kind), text: code.String()}
 	}
 	g.latch.at = now
 	g.goodSince = time.Time{}
 }
 
-// fault is what is against the GPU now, apart from errors of the past.
+// fault is what is wrong with the GPU now, apart from errors of the past.
 func (g *gpu) fault(now time.Time, h *config.Health) (Cause, string) {
 	lost := h.Checks(config.CheckLost)
 	switch {
 	case !g.present:
 		return Gone, "it is not on the node any more"
-	case lost && errors.Is(g.pulse.Err, nvml.ErrLost):
+	case lost && errors.Is(g.pulse.Err, devgpu.ErrLost):
 		return Lost, "the driver has lost it: " + g.pulse.Err.Error()
 	case lost && g.scan.State == machine.Lost:
 		return Lost, "the driver has lost it: " + g.scan.Reason
 	case lost && g.scan.State == machine.Unhealthy:
 		return Failed, g.scan.Reason
-	case lost && g.silent(now, h) && errors.Is(g.pulse.Err, nvml.ErrSilent):
-		return NotAnswering, fmt.Sprintf("NVML has not answered for %s", h.GPUSilentAfter)
+	case lost && g.silent(now, h) && errors.Is(g.pulse.Err, devgpu.ErrSilent):
+		return NotAnswering, fmt.Sprintf("the driver has not answered for %s", h.GPUSilentAfter)
 	case lost && g.silent(now, h):
-		return NotAnswering, fmt.Sprintf("NVML has failed for %s: %v", h.GPUSilentAfter, g.pulse.Err)
-	case h.Checks(config.CheckRecovery) && g.pulse.Action != nvml.ActionUnknown && g.pulse.Action != nvml.ActionNone:
+		return NotAnswering, fmt.Sprintf("the driver has failed for %s: %v", h.GPUSilentAfter, g.pulse.Err)
+	case h.Checks(config.CheckRecovery) && g.pulse.Action != devgpu.ActionUnknown && g.pulse.Action != devgpu.ActionNone:
 		return RecoveryAction, fmt.Sprintf("the driver asks for a %s", g.pulse.Action)
 	}
 	return "", ""
@@ -94,7 +95,7 @@ func (g *gpu) silent(now time.Time, h *config.Health) bool {
 	return !g.silentSince.IsZero() && now.Sub(g.silentSince) >= h.GPUSilentAfter.Value()
 }
 
-// cleared tells whether an error of the past may be forgotten: the driver was
+// cleared reports whether an error of the past may be forgotten: the driver was
 // asked after it and wants nothing, or, where it cannot be asked, the GPU or
 // its driver went away and came back.
 func (g *gpu) cleared(h *config.Health) bool {
@@ -102,14 +103,14 @@ func (g *gpu) cleared(h *config.Health) bool {
 	case !g.latch.holds():
 		return true
 	case g.asked && h.Checks(config.CheckRecovery):
-		return g.pulse.Action == nvml.ActionNone && g.pulse.Asked.After(g.latch.at)
+		return g.pulse.Action == devgpu.ActionNone && g.pulse.Asked.After(g.latch.at)
 	}
 	return g.away.After(g.latch.at)
 }
 
-// judge renews the state and returns when it may change by itself; zero is
+// update renews the state and returns when it may change by itself; zero is
 // never.
-func (g *gpu) judge(now time.Time, h *config.Health) time.Time {
+func (g *gpu) update(now time.Time, h *config.Health) time.Time {
 	g.release(h)
 	cause, reason := g.fault(now, h)
 	if cause == Gone || cause == Lost {
@@ -120,9 +121,9 @@ func (g *gpu) judge(now time.Time, h *config.Health) time.Time {
 		g.state.set(now, cmp.Or(g.latch.cause, cause), both(g.latch.text, reason))
 		return time.Time{}
 	}
-	fit := g.state.Healthy || g.state.Since.IsZero()
+	healthy := g.state.Healthy || g.state.Since.IsZero()
 	switch {
-	case fit && !g.latch.holds():
+	case healthy && !g.latch.holds():
 		g.state.set(now, "", "")
 		if g.answers(h) {
 			return time.Time{}
@@ -130,7 +131,7 @@ func (g *gpu) judge(now time.Time, h *config.Health) time.Time {
 		return g.silentSince.Add(h.GPUSilentAfter.Value())
 	case !g.answers(h) || !g.cleared(h):
 		g.goodSince = time.Time{}
-		g.unfit(now, g.obstacle(h))
+		g.hold(now, g.obstacle(h))
 		return time.Time{}
 	}
 	if g.goodSince.IsZero() {
@@ -142,16 +143,16 @@ func (g *gpu) judge(now time.Time, h *config.Health) time.Time {
 		g.state.set(now, "", "")
 		return time.Time{}
 	}
-	g.unfit(now, fmt.Sprintf("it is well again, and fit once that has lasted %s", h.GPURecoverAfter))
+	g.hold(now, fmt.Sprintf("it has recovered, and is healthy once that has lasted %s", h.GPURecoverAfter))
 	return up
 }
 
-// unfit keeps a GPU out although nothing is against it now.
-func (g *gpu) unfit(now time.Time, why string) {
+// hold keeps a GPU unhealthy although it has no fault now.
+func (g *gpu) hold(now time.Time, why string) {
 	g.state.set(now, cmp.Or(g.latch.cause, g.last.cause), both(cmp.Or(g.latch.text, g.last.reason), why))
 }
 
-// answers tells whether the last poll was answered, if that is of interest.
+// answers reports whether the last poll was answered, if that is of interest.
 func (g *gpu) answers(h *config.Health) bool {
 	return g.silentSince.IsZero() || !h.Checks(config.CheckLost)
 }
@@ -164,16 +165,24 @@ func (g *gpu) obstacle(h *config.Health) string {
 	case g.asked && h.Checks(config.CheckRecovery):
 		return ""
 	}
-	return "the driver does not tell whether the GPU has recovered, so it is unfit until it was reset " +
+	return "the driver does not report whether the GPU has recovered, so it is unhealthy until it was reset " +
 		"or this program was restarted"
 }
 
 // release forgets an error whose check was turned off meanwhile.
 func (g *gpu) release(h *config.Health) {
-	if g.latch.cause == XID && !h.Checks(config.CheckXIDs) || g.latch.cause == DoubleBitECC && !h.Checks(config.CheckECC) {
+	if g.latch.holds() && !h.Checks(checkOf(g.latch.cause)) {
 		g.last = fault{g.latch.cause, g.latch.text}
 		g.latch = latch{}
 	}
+}
+
+// checkOf is the check that an error of the past belongs to.
+func checkOf(c Cause) config.HealthCheck {
+	if c == DoubleBitECC {
+		return config.CheckECC
+	}
+	return config.CheckCodes
 }
 
 // set renews a state; without a cause it is healthy.

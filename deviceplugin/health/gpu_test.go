@@ -3,7 +3,6 @@ package health
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 )
 
@@ -47,16 +47,18 @@ func scan(at int, m *machine.Machine) step {
 }
 
 func xidEvent(at int, n uint64) step {
-	return step{at, func(t *tracker, now time.Time) { t.event(now, nvml.Event{Kind: nvml.EventXID, GPU: "GPU-0", XID: n}) }}
+	return step{at, func(t *tracker, now time.Time) { t.event(now, xid("GPU-0", n)) }}
 }
 
 func ecc(at int) step {
-	return step{at, func(t *tracker, now time.Time) { t.event(now, nvml.Event{Kind: nvml.EventECC, GPU: "GPU-0"}) }}
+	return step{at, func(t *tracker, now time.Time) {
+		t.event(now, devgpu.Event{GPU: "GPU-0", Code: devgpu.Code{Kind: devgpu.DoubleBitECC, Severity: devgpu.Driver, Text: "double-bit ECC error"}})
+	}}
 }
 
-func pulse(at int, action nvml.Action, err error) step {
+func pulse(at int, action devgpu.Action, err error) step {
 	return step{at, func(t *tracker, now time.Time) {
-		t.pulses([]nvml.Pulse{{GPU: "GPU-0", Asked: now, Action: action, Err: err}})
+		t.pulses([]devgpu.Pulse{{GPU: "GPU-0", Asked: now, Action: action, Err: err}})
 	}}
 }
 
@@ -79,7 +81,7 @@ func run(steps []step, state func(*Snapshot) State) []string {
 	var log []string
 	for _, s := range steps {
 		s.do(t, clock(s.at))
-		snapshot, _ := t.judge(clock(s.at))
+		snapshot, _ := t.update(clock(s.at))
 		is := state(snapshot)
 		text := "healthy"
 		if !is.Healthy {
@@ -92,10 +94,10 @@ func run(steps []step, state func(*Snapshot) State) []string {
 
 func TestGPU(t *testing.T) {
 	const (
-		well   = "it is well again, and fit once that has lasted 30s"
-		untold = "the driver does not tell whether the GPU has recovered, so it is unfit until it was reset or this program was restarted"
+		well   = "it has recovered, and is healthy once that has lasted 30s"
+		untold = "the driver does not report whether the GPU has recovered, so it is unhealthy until it was reset or this program was restarted"
 	)
-	healthy, none := scan(0, gpus(machine.Healthy)), pulse(1, nvml.ActionNone, nil)
+	healthy, none := scan(0, gpus(machine.Healthy)), pulse(1, devgpu.ActionNone, nil)
 	for _, tt := range []struct {
 		name  string
 		steps []step
@@ -106,7 +108,7 @@ func TestGPU(t *testing.T) {
 		}},
 		{"a fatal error, until the driver wants nothing for 30s", []step{
 			healthy, none, xidEvent(10, 109), pulse(11, nvml.ActionGPUReset, nil), pulse(60, nvml.ActionGPUReset, nil),
-			pulse(70, nvml.ActionNone, nil), pulse(99, nvml.ActionNone, nil), wait(100),
+			pulse(70, devgpu.ActionNone, nil), pulse(99, devgpu.ActionNone, nil), wait(100),
 		}, []string{
 			"0 healthy", "1 healthy", "10 XID: XID 109, context switch timeout",
 			"11 XID: XID 109, context switch timeout; the driver asks for a GPU reset",
@@ -117,22 +119,22 @@ func TestGPU(t *testing.T) {
 			"0 healthy", "1 healthy", "10 XID: XID 79, the GPU has fallen off the bus", "60 XID: XID 79, the GPU has fallen off the bus",
 		}},
 		{"an action that comes back starts the time anew", []step{
-			healthy, none, xidEvent(10, 48), pulse(11, nvml.ActionNone, nil), pulse(40, nvml.ActionDrainAndReset, nil),
-			pulse(42, nvml.ActionNone, nil), pulse(71, nvml.ActionNone, nil), wait(72),
+			healthy, none, xidEvent(10, 48), pulse(11, devgpu.ActionNone, nil), pulse(40, nvml.ActionDrainAndReset, nil),
+			pulse(42, devgpu.ActionNone, nil), pulse(71, devgpu.ActionNone, nil), wait(72),
 		}, []string{
 			"0 healthy", "1 healthy", "10 XID: XID 48, double-bit ECC error", "11 XID: XID 48, double-bit ECC error; " + well,
 			"40 XID: XID 48, double-bit ECC error; the driver asks for a drain and GPU reset",
 			"42 XID: XID 48, double-bit ECC error; " + well, "71 XID: XID 48, double-bit ECC error; " + well, "72 healthy",
 		}},
 		{"the first error is the reason, a later one holds longer", []step{
-			healthy, none, xidEvent(10, 79), pulse(11, nvml.ActionNone, nil), xidEvent(35, 119), pulse(36, nvml.ActionNone, nil), wait(65), wait(66),
+			healthy, none, xidEvent(10, 79), pulse(11, devgpu.ActionNone, nil), xidEvent(35, 119), pulse(36, devgpu.ActionNone, nil), wait(65), wait(66),
 		}, []string{
 			"0 healthy", "1 healthy", "10 XID: XID 79, the GPU has fallen off the bus", "11 XID: XID 79, the GPU has fallen off the bus; " + well,
 			"35 XID: XID 79, the GPU has fallen off the bus", "36 XID: XID 79, the GPU has fallen off the bus; " + well,
 			"65 XID: XID 79, the GPU has fallen off the bus; " + well, "66 healthy",
 		}},
 		{"an old driver: out until the GPU went away and came back", []step{
-			healthy, pulse(1, nvml.ActionUnknown, nil), xidEvent(10, 79), pulse(50, nvml.ActionUnknown, nil), scan(60, gpus(machine.Lost)),
+			healthy, pulse(1, devgpu.ActionUnknown, nil), xidEvent(10, 79), pulse(50, devgpu.ActionUnknown, nil), scan(60, gpus(machine.Lost)),
 			scan(70, gpus(machine.Healthy)), wait(100),
 		}, []string{
 			"0 healthy", "1 healthy", "10 XID: XID 79, the GPU has fallen off the bus; " + untold, "50 XID: XID 79, the GPU has fallen off the bus; " + untold,
@@ -142,26 +144,26 @@ func TestGPU(t *testing.T) {
 		{"a number that tells nothing: the driver decides", []step{healthy, none, xidEvent(10, 74), ecc(11), xidEvent(12, 999), pulse(13, nvml.ActionNodeReboot, nil)}, []string{
 			"0 healthy", "1 healthy", "10 healthy", "11 healthy", "12 healthy", "13 RecoveryAction: the driver asks for a node reboot",
 		}},
-		{"and is fatal where the driver cannot be asked", []step{healthy, pulse(1, nvml.ActionUnknown, nil), ecc(10)}, []string{
+		{"and is fatal where the driver cannot be asked", []step{healthy, pulse(1, devgpu.ActionUnknown, nil), ecc(10)}, []string{
 			"0 healthy", "1 healthy", "10 DoubleBitECC: double-bit ECC error; " + untold,
 		}},
 		{"the action outlives a restart of this program", []step{healthy, pulse(0, nvml.ActionDrainP2P, nil)}, []string{
 			"0 healthy", "0 RecoveryAction: the driver asks for a drain of peer-to-peer traffic",
 		}},
 		{"lost at once, back after 30s", []step{
-			healthy, none, pulse(10, "", fmt.Errorf("temperature: GPU is %w", nvml.ErrLost)), pulse(20, nvml.ActionNone, nil), pulse(49, nvml.ActionNone, nil), wait(50),
+			healthy, none, pulse(10, "", fmt.Errorf("temperature: GPU is %w", devgpu.ErrLost)), pulse(20, devgpu.ActionNone, nil), pulse(49, devgpu.ActionNone, nil), wait(50),
 		}, []string{
 			"0 healthy", "1 healthy", "10 Lost: the driver has lost it: temperature: GPU is lost",
 			"20 Lost: the driver has lost it: temperature: GPU is lost; " + well, "49 Lost: the driver has lost it: temperature: GPU is lost; " + well, "50 healthy",
 		}},
 		{"a hiccup is nothing, silence is", []step{
-			healthy, pulse(10, "", nvml.ErrSilent), pulse(19, "", nvml.ErrSilent), pulse(20, nvml.ActionNone, nil),
-			pulse(30, "", nvml.ErrSilent), pulse(39, "", nvml.ErrSilent), wait(40),
+			healthy, pulse(10, "", devgpu.ErrSilent), pulse(19, "", devgpu.ErrSilent), pulse(20, devgpu.ActionNone, nil),
+			pulse(30, "", devgpu.ErrSilent), pulse(39, "", devgpu.ErrSilent), wait(40),
 		}, []string{
-			"0 healthy", "10 healthy", "19 healthy", "20 healthy", "30 healthy", "39 healthy", "40 NotAnswering: NVML has not answered for 10s",
+			"0 healthy", "10 healthy", "19 healthy", "20 healthy", "30 healthy", "39 healthy", "40 NotAnswering: the driver has not answered for 10s",
 		}},
 		{"failing for long", []step{healthy, pulse(10, "", errors.New("temperature: Unknown Error")), wait(20)}, []string{
-			"0 healthy", "10 healthy", "20 NotAnswering: NVML has failed for 10s: temperature: Unknown Error",
+			"0 healthy", "10 healthy", "20 NotAnswering: the driver has failed for 10s: temperature: Unknown Error",
 		}},
 		{"unhealthy by the scan", []step{scan(0, gpus(machine.Unhealthy)), scan(10, gpus(machine.Healthy)), wait(40)}, []string{
 			"0 Failed: the scan says so", "10 Failed: the scan says so; " + well, "40 healthy",
@@ -170,26 +172,26 @@ func TestGPU(t *testing.T) {
 			"0 healthy", "10 Gone: it is not on the node any more", "20 Gone: it is not on the node any more; " + well, "50 healthy",
 		}},
 		{"checks that are off", []step{
-			configure(0, func(h *config.Health) { h.Disable = []config.HealthCheck{config.CheckXIDs, config.CheckLost} }), healthy,
-			xidEvent(1, 79), ecc(2), pulse(3, "", nvml.ErrLost), pulse(20, nvml.ActionGPUReset, nil),
+			configure(0, func(h *config.Health) { h.Disable = []config.HealthCheck{config.CheckCodes, config.CheckLost} }), healthy,
+			xidEvent(1, 79), ecc(2), pulse(3, "", devgpu.ErrLost), pulse(20, nvml.ActionGPUReset, nil),
 		}, []string{
 			"0 NotSeen: this GPU was never seen on the node", "0 healthy", "1 healthy", "2 DoubleBitECC: double-bit ECC error; " + untold,
 			"3 DoubleBitECC: double-bit ECC error; " + untold, "20 DoubleBitECC: double-bit ECC error; the driver asks for a GPU reset",
 		}},
 		{"all checks off, but not for what is not there", []step{
 			configure(0, func(h *config.Health) { h.Disable = []config.HealthCheck{config.CheckAll} }), healthy,
-			xidEvent(1, 79), ecc(2), pulse(3, "", nvml.ErrLost), pulse(20, nvml.ActionGPUReset, nil), scan(21, gpus()),
+			xidEvent(1, 79), ecc(2), pulse(3, "", devgpu.ErrLost), pulse(20, nvml.ActionGPUReset, nil), scan(21, gpus()),
 		}, []string{
 			"0 NotSeen: this GPU was never seen on the node", "0 healthy", "1 healthy", "2 healthy", "3 healthy", "20 healthy", "21 Gone: it is not on the node any more",
 		}},
 		{"a check is turned off after the error", []step{
-			healthy, none, xidEvent(10, 79), configure(11, func(h *config.Health) { h.Disable = []config.HealthCheck{config.CheckXIDs} }), wait(41),
+			healthy, none, xidEvent(10, 79), configure(11, func(h *config.Health) { h.Disable = []config.HealthCheck{config.CheckCodes} }), wait(41),
 		}, []string{
 			"0 healthy", "1 healthy", "10 XID: XID 79, the GPU has fallen off the bus", "11 XID: XID 79, the GPU has fallen off the bus; " + well, "41 healthy",
 		}},
 		{"configured XIDs", []step{
 			configure(0, func(h *config.Health) {
-				h.XIDs = config.XIDs{Fatal: []config.XID{"94"}, Ignore: []config.XID{"79"}, Application: []config.XID{"119"}}
+				h.Codes = config.HealthCodes{Fatal: []config.HealthCode{"94"}, Ignore: []config.HealthCode{"79"}, Application: []config.HealthCode{"119"}}
 			}), healthy, xidEvent(1, 79), xidEvent(2, 119), none, xidEvent(3, 94),
 		}, []string{
 			"0 NotSeen: this GPU was never seen on the node", "0 healthy", "1 healthy", "2 healthy", "1 healthy", "3 XID: XID 94, contained memory error",
@@ -212,10 +214,10 @@ func TestSince(t *testing.T) {
 	tr := newTracker(config.Default().Health)
 	var got []int
 	for _, s := range []step{
-		scan(0, gpus(machine.Healthy)), wait(5), xidEvent(10, 79), pulse(20, nvml.ActionGPUReset, nil), pulse(30, nvml.ActionNone, nil), wait(60), wait(70),
+		scan(0, gpus(machine.Healthy)), wait(5), xidEvent(10, 79), pulse(20, nvml.ActionGPUReset, nil), pulse(30, devgpu.ActionNone, nil), wait(60), wait(70),
 	} {
 		s.do(tr, clock(s.at))
-		snapshot, _ := tr.judge(clock(s.at))
+		snapshot, _ := tr.update(clock(s.at))
 		got = append(got, int(snapshot.GPU("GPU-0").Since.Sub(clock(0)).Seconds()))
 	}
 	if diff := cmp.Diff([]int{0, 0, 10, 10, 10, 60, 60}, got); diff != "" {
@@ -231,10 +233,10 @@ func TestDeadlines(t *testing.T) {
 		want  time.Time
 	}{
 		{"nothing to wait for", []step{scan(0, gpus(machine.Healthy))}, time.Time{}},
-		{"silence", []step{scan(0, gpus(machine.Healthy)), pulse(3, "", nvml.ErrSilent), wait(5)}, clock(13)},
+		{"silence", []step{scan(0, gpus(machine.Healthy)), pulse(3, "", devgpu.ErrSilent), wait(5)}, clock(13)},
 		{"silence that is not checked", []step{
 			configure(0, func(h *config.Health) { h.Disable = []config.HealthCheck{config.CheckLost} }),
-			scan(0, gpus(machine.Healthy)), pulse(3, "", nvml.ErrSilent), wait(50),
+			scan(0, gpus(machine.Healthy)), pulse(3, "", devgpu.ErrSilent), wait(50),
 		}, time.Time{}},
 		{"recovery", []step{scan(0, gpus(machine.Lost)), scan(10, gpus(machine.Healthy)), wait(15)}, clock(40)},
 		{"the driver wants something", []step{scan(0, gpus(machine.Healthy)), pulse(1, nvml.ActionGPUReset, nil)}, time.Time{}},
@@ -246,7 +248,7 @@ func TestDeadlines(t *testing.T) {
 			var next time.Time
 			for _, s := range tt.steps {
 				s.do(tr, clock(s.at))
-				_, next = tr.judge(clock(s.at))
+				_, next = tr.update(clock(s.at))
 			}
 			if !next.Equal(tt.want) {
 				t.Errorf("next %s, want %s", next, tt.want)
@@ -259,40 +261,13 @@ func TestDeadlines(t *testing.T) {
 func TestOtherGPUsStayHealthy(t *testing.T) {
 	tr := newTracker(config.Default().Health)
 	tr.see(gpus(machine.Healthy, machine.Healthy, machine.Lost))
-	tr.event(clock(1), nvml.Event{Kind: nvml.EventXID, GPU: "GPU-0", XID: 79})
-	policy, poll := tr.event(clock(1), nvml.Event{Kind: nvml.EventXID, XID: 79})
-	s, _ := tr.judge(clock(1))
+	tr.event(clock(1), xid("GPU-0", 79))
+	code, poll := tr.event(clock(1), xid("", 79))
+	s, _ := tr.update(clock(1))
 	if s.GPU("GPU-0").Healthy || !s.GPU("GPU-1").Healthy || s.GPU("GPU-2").Healthy {
 		t.Errorf("%+v", s.GPUs)
 	}
-	if policy != Fatal || !poll {
-		t.Errorf("an error of a GPU that the driver does not name: %s, poll %v; want all to be asked", policy, poll)
-	}
-}
-
-func TestCatalog(t *testing.T) {
-	seen := map[uint64]bool{}
-	for _, x := range catalog() {
-		if x.first > x.last || x.text == "" || strings.HasSuffix(x.text, ".") {
-			t.Errorf("row %+v", x)
-		}
-		for n := x.first; n <= x.last; n++ {
-			if seen[n] {
-				t.Errorf("XID %d has two rows", n)
-			}
-			seen[n] = true
-		}
-	}
-	// What NVIDIA's own plugin has wrong, and what it has right.
-	for n, want := range map[uint64]Policy{
-		109: Fatal, 94: Application, 63: Ignore, 92: Ignore, 13: Application, 31: Application, 43: Ignore, 45: Application,
-		68: Application, 48: Fatal, 64: Fatal, 79: Fatal, 95: Fatal, 119: Fatal, 140: Fatal, 74: Driver, 154: Driver, 12345: Driver,
-	} {
-		if got := PolicyOf(&config.XIDs{}, n); got != want {
-			t.Errorf("XID %d is %s, want %s", n, got, want)
-		}
-	}
-	if got := XIDText(12345); got != "XID 12345" {
-		t.Error(got)
+	if code.Severity != devgpu.Fatal || !poll {
+		t.Errorf("an error of a GPU that the driver does not name: %s, poll %v; want all to be asked", code.Severity, poll)
 	}
 }

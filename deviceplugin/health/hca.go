@@ -13,11 +13,11 @@ import (
 // hca is what is known of one HCA.
 type hca struct {
 	present bool
-	// passing is a device that may go without anybody's fault: a virtual
-	// function, or soft RDMA.
-	passing bool
-	pci     string
-	// fault is what the last scan has against it.
+	// transient is a device that may go without a fault: a virtual function, or
+	// soft RDMA.
+	transient bool
+	pci       string
+	// fault is what the last scan found wrong.
 	fault fault
 	// best is the highest rate that a port had while it was active.
 	best map[int]float64
@@ -71,7 +71,7 @@ func usualRates(m *machine.Machine) map[like]float64 {
 // a cable is no fault.
 func (s *hca) see(h *machine.HCA, usual map[like]float64, checks *config.Health) {
 	s.present, s.pci = true, h.PCI
-	s.passing = h.PhysFn != "" || h.Virtual
+	s.transient = h.PhysFn != "" || h.Virtual
 	if s.best == nil {
 		s.best = map[int]float64{}
 	}
@@ -132,16 +132,16 @@ func word(s string) string {
 	return s
 }
 
-// judge renews the state and returns when it may change by itself; zero is
+// update renews the state and returns when it may change by itself; zero is
 // never.
-func (s *hca) judge(now time.Time, h *config.Health) time.Time {
+func (s *hca) update(now time.Time, h *config.Health) time.Time {
 	f, down := s.fault, h.HCADownAfter.Value()
 	if !s.present {
 		f = fault{Gone, "its RDMA device is not on the node any more"}
 	}
 	first := s.state.Since.IsZero()
 	if f.cause == "" {
-		return s.judgeGood(now, first, down, h.HCAUpAfter.Value())
+		return s.updateGood(now, first, down, h.HCAUpAfter.Value())
 	}
 	s.goodSince = time.Time{}
 	if s.badSince.IsZero() {
@@ -155,7 +155,7 @@ func (s *hca) judge(now time.Time, h *config.Health) time.Time {
 	return time.Time{}
 }
 
-func (s *hca) judgeGood(now time.Time, first bool, down, up time.Duration) time.Time {
+func (s *hca) updateGood(now time.Time, first bool, down, up time.Duration) time.Time {
 	if s.goodSince.IsZero() {
 		s.goodSince = now
 	}

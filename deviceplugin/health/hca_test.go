@@ -146,13 +146,13 @@ func TestFlapNeverBlocksForEver(t *testing.T) {
 			m = ports(down)
 		}
 		tr.see(m)
-		tr.judge(clock(i))
+		tr.update(clock(i))
 	}
 	tr.see(ports(active))
 	var s *Snapshot
 	now, next := clock(200), time.Time{}
 	for range 5 {
-		if s, next = tr.judge(now); next.IsZero() {
+		if s, next = tr.update(now); next.IsZero() {
 			break
 		}
 		now = next

@@ -1,31 +1,33 @@
-// Package health says which GPUs and HCAs of a node are fit for new pods, why
-// not, and since when.
+// Package health decides which GPUs and HCAs of a node are healthy, why not, and
+// since when.
 //
-// It owns the judgment: what the driver's error reports mean, how long a
-// device must be ill or well until its health changes, and the one snapshot
-// that every consumer reads. It reads no hardware itself: snapshots of the
-// machine, events and answers to polls come in. It never touches running pods,
-// and no consumer of a snapshot ever waits for hardware.
+// It owns the rules: what a driver's error reports mean on this node, how long
+// a device must have a fault or none until its health changes, and the one
+// snapshot that every consumer reads. It reads no hardware itself and knows no
+// vendor: scans of the machine, events and answers to polls come in as values.
+// It never touches running pods, and no consumer of a snapshot ever waits for
+// hardware.
 package health
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// Cause is why a device is unfit, as one word for metrics, Events and
-// conditions.
+// Cause is why a device is unhealthy, as one word for metrics, Events and
+// conditions: one of those below, or the kind of a driver's error report
+// ([github.com/heddle-dev/heddle/discovery/gpu.Code]).
 type Cause string
 
 // The causes.
 const (
-	// XID is an error report of the driver.
-	XID Cause = "XID"
 	// DoubleBitECC is a memory error that could not be corrected.
-	DoubleBitECC Cause = "DoubleBitECC"
+	DoubleBitECC Cause = devgpu.DoubleBitECC
 	// RecoveryAction is the driver asking for a reset or the like.
 	RecoveryAction Cause = "RecoveryAction"
 	// Lost is a GPU that the driver cannot reach any more.
@@ -58,7 +60,7 @@ type State struct {
 }
 
 // Snapshot is the health of all devices at one time, and the machine that it
-// was judged by. It is never changed.
+// was read from. It is never changed.
 type Snapshot struct {
 	// Machine is nil before the first scan.
 	Machine *machine.Machine
@@ -67,10 +69,10 @@ type Snapshot struct {
 	GPUs, HCAs map[string]State
 }
 
-// GPU is the health of a GPU by UUID; unfit if it is unknown.
+// GPU is the health of a GPU by UUID; unhealthy if it is unknown.
 func (s *Snapshot) GPU(uuid string) State { return stateOf(s.GPUs, uuid, "GPU") }
 
-// HCA is the health of an HCA by identity; unfit if it is unknown.
+// HCA is the health of an HCA by identity; unhealthy if it is unknown.
 func (s *Snapshot) HCA(id string) State { return stateOf(s.HCAs, id, "HCA") }
 
 func stateOf(states map[string]State, id, kind string) State {
@@ -87,8 +89,8 @@ func (s *Snapshot) equal(t *Snapshot) bool {
 // Change is one device that became healthy or unhealthy, or whose cause
 // changed.
 type Change struct {
-	// Kind is "GPU" or "HCA"; ID the UUID or the identity; Name what people
-	// call it: "GPU 3 (0000:9d:00.0)", "mlx5_3 (0000:9d:00.0)".
+	// Kind is "GPU" or "HCA"; ID the UUID or the identity; Name the name for
+	// people: "GPU 3 (0000:9d:00.0)", "mlx5_3 (0000:9d:00.0)".
 	Kind, ID, Name string
 	From, To       State
 }
@@ -114,4 +116,47 @@ func changes(from, to *Snapshot) []Change {
 		}
 	}
 	return all
+}
+
+// displayNames are names for people, by kind and identity.
+type displayNames map[[2]string]string
+
+// deviceNames takes the names of later machines over those of earlier ones.
+func deviceNames(machines ...*machine.Machine) displayNames {
+	names := displayNames{}
+	for _, m := range machines {
+		if m == nil {
+			continue
+		}
+		for i := range m.GPUs {
+			names[[2]string{"GPU", m.GPUs[i].UUID}] = gpuName(&m.GPUs[i])
+		}
+		for i, id := range m.HCAIDs() {
+			names[[2]string{"HCA", id}] = hcaName(&m.HCAs[i])
+		}
+	}
+	return names
+}
+
+func (n displayNames) of(kind, id string) string {
+	if name, ok := n[[2]string{kind, id}]; ok {
+		return name
+	}
+	return kind + " " + id
+}
+
+func gpuName(g *machine.GPU) string { return fmt.Sprintf("GPU %d (%s, %s)", g.Index, g.PCI, g.UUID) }
+
+func hcaName(h *machine.HCA) string {
+	if h.PCI == "" {
+		return h.Name
+	}
+	return fmt.Sprintf("%s (%s)", h.Name, h.PCI)
+}
+
+func (c Change) String() string {
+	if c.To.Healthy {
+		return fmt.Sprintf("%s is healthy again", c.Name)
+	}
+	return fmt.Sprintf("%s is unhealthy: %s", c.Name, c.To.Reason)
 }

@@ -3,7 +3,6 @@ package health
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"reflect"
 	"strconv"
@@ -15,7 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
@@ -36,12 +35,11 @@ type Options struct {
 	// Config is the configuration of now; it is asked at every poll and every
 	// scan. Nil is the default.
 	Config func() *config.NodeConfig
-	// Poll asks the GPUs, in bounded time: nvml.Pinger.Poll. Nil is none, as
-	// for a replayed machine.
-	Poll func(context.Context) []nvml.Pulse
+	// GPUs are polled and watched; none for a replayed machine.
+	GPUs devgpu.Pollers
 	// PollInterval is how often; 0 is DefaultPollInterval.
 	PollInterval time.Duration
-	// Recorder hears of changes; nil is nobody. It may take its time.
+	// Recorder records changes; nil is none. It may take its time.
 	Recorder Recorder
 	// Registerer takes the metrics; nil is none.
 	Registerer prometheus.Registerer
@@ -55,10 +53,10 @@ type Monitor struct {
 	options  Options
 	log      *slog.Logger
 	snapshot atomic.Pointer[Snapshot]
-	// pollNow and timerNow wake the loops of Run.
+	// pollNow and timerNow activate the loops of Run.
 	pollNow, timerNow notify.Signal
-	notices           chan NodeEvent
-	xids              *prometheus.CounterVec
+	events            chan NodeEvent
+	codes             *prometheus.CounterVec
 
 	// mu guards what follows, and makes publishing take turns.
 	mu      sync.Mutex
@@ -69,7 +67,7 @@ type Monitor struct {
 	logged  map[report]time.Time
 }
 
-// New returns a monitor. The machine that Source has now is judged at once.
+// New returns a monitor. The machine that Source has now is taken at once.
 func New(o Options) *Monitor {
 	o.PollInterval = cmp.Or(o.PollInterval, DefaultPollInterval)
 	if o.Config == nil {
@@ -81,12 +79,12 @@ func New(o Options) *Monitor {
 	}
 	m := &Monitor{
 		options: o, log: o.Log, pollNow: notify.New(), timerNow: notify.New(),
-		notices: make(chan NodeEvent, maxNotices), config: o.Config(), logged: map[report]time.Time{}, xids: newXIDs(),
+		events: make(chan NodeEvent, maxEvents), config: o.Config(), logged: map[report]time.Time{}, codes: newCodes(),
 	}
 	m.tracker = newTracker(m.config.Health)
 	m.snapshot.Store(&Snapshot{})
 	if o.Registerer != nil {
-		o.Registerer.MustRegister(m.xids, unhealthy{m})
+		o.Registerer.MustRegister(m.codes, unhealthy{m})
 	}
 	m.apply(m.scanned)
 	return m
@@ -96,7 +94,7 @@ func New(o Options) *Monitor {
 func (m *Monitor) Snapshot() *Snapshot { return m.snapshot.Load() }
 
 // Subscribe returns a channel that receives when Snapshot differs from what it
-// was: health or machine. Signals that nobody takes become one. Every consumer
+// was: health or machine. Several signals may come as one. Every consumer
 // has its own channel, and keeps it.
 func (m *Monitor) Subscribe() <-chan struct{} {
 	m.mu.Lock()
@@ -106,25 +104,27 @@ func (m *Monitor) Subscribe() <-chan struct{} {
 	return c
 }
 
-// Tell takes an event, for nvml.Watch. The new snapshot is there when it
+// OnEvent takes what a driver reported. The new snapshot is there when it
 // returns.
-func (m *Monitor) Tell(e nvml.Event) {
+func (m *Monitor) OnEvent(e devgpu.Event) {
 	m.apply(func(now time.Time) {
-		policy, poll := m.tracker.event(now, e)
+		code, poll := m.tracker.event(now, e)
 		if poll {
 			m.pollNow.Notify()
 		}
-		m.report(now, e, policy)
+		m.report(now, e.GPU, code)
 	})
 }
 
-// Run polls, watches the source and lets time pass until ctx ends, and then
-// returns nil.
+// Run polls and watches the GPUs, follows the source and lets time pass until
+// ctx ends, and then returns nil.
 func (m *Monitor) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { m.pollLoop(ctx) })
 	wg.Go(func() { m.recordLoop(ctx) })
+	events := make(chan devgpu.Event)
+	wg.Go(func() { m.options.GPUs.Watch(ctx, m.log, events) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -133,6 +133,8 @@ func (m *Monitor) Run(ctx context.Context) error {
 			return nil
 		case <-m.options.Source.Changed():
 			m.apply(m.scanned)
+		case e := <-events:
+			m.OnEvent(e)
 		case <-m.timerNow:
 		case <-timer.C:
 			m.apply(func(time.Time) {})
@@ -152,10 +154,7 @@ func (m *Monitor) pollLoop(ctx context.Context) {
 	ticker := time.NewTicker(m.options.PollInterval)
 	defer ticker.Stop()
 	for {
-		var pulses []nvml.Pulse
-		if m.options.Poll != nil {
-			pulses = m.options.Poll(ctx)
-		}
+		pulses := m.options.GPUs.Poll(ctx)
 		if ctx.Err() != nil {
 			// Cut short: GPUs that were not waited for look silent.
 			return
@@ -176,7 +175,7 @@ func (m *Monitor) scanned(time.Time) {
 	}
 }
 
-// apply changes the tracker, judges, and publishes what differs.
+// apply changes the tracker, and publishes what differs.
 func (m *Monitor) apply(change func(now time.Time)) {
 	// Asked outside of mu: it may have locks of its own.
 	c := m.options.Config()
@@ -190,7 +189,7 @@ func (m *Monitor) apply(change func(now time.Time)) {
 		m.config = c
 	}
 	change(now)
-	snapshot, next := m.tracker.judge(now)
+	snapshot, next := m.tracker.update(now)
 	if !next.Equal(m.next) {
 		m.next = next
 		m.timerNow.Notify()
@@ -203,46 +202,70 @@ func (m *Monitor) apply(change func(now time.Time)) {
 	for _, c := range m.waiting {
 		c.Notify()
 	}
-	m.announce(changes(last, snapshot))
+	m.publish(changes(last, snapshot))
 }
 
 // report is one kind of error of one GPU.
 type report struct {
-	gpu string
-	xid uint64
+	gpu, kind string
+	number    uint64
 }
 
 // reportEvery is how often one kind of error is logged: a process can make
 // hundreds.
 const reportEvery = time.Minute
 
-// report tells the log and the counter of an error; mu is held.
-func (m *Monitor) report(now time.Time, e nvml.Event, p Policy) {
-	if e.Kind == nvml.EventXID {
-		m.xids.WithLabelValues(e.GPU, strconv.FormatUint(e.XID, 10), string(p)).Inc()
+// report logs and counts an error; mu is held.
+func (m *Monitor) report(now time.Time, gpu string, code devgpu.Code) {
+	if code.Number > 0 {
+		m.codes.WithLabelValues(gpu, code.Kind, strconv.FormatUint(code.Number, 10), string(code.Severity)).Inc()
 	}
-	if e.Kind == nvml.EventInterrupted || p == Ignore {
+	if code.Kind == "" || code.Severity == devgpu.Ignore {
 		return
 	}
-	key := report{e.GPU, e.XID}
+	key := report{gpu, code.Kind, code.Number}
 	if last, ok := m.logged[key]; ok && now.Sub(last) < reportEvery {
 		return
 	}
 	m.logged[key] = now
-	text := "double-bit ECC error"
-	if e.Kind == nvml.EventXID {
-		text = XIDText(e.XID)
-	}
-	if p == Fatal {
-		m.log.Warn("the driver reports an error", "gpu", e.GPU, "error", text, "policy", p)
+	if code.Severity == devgpu.Fatal {
+		m.log.Warn("driver reported an error", "gpu", gpu, "error", code.String(), "severity", code.Severity)
 		return
 	}
-	m.log.Info("the driver reports an error", "gpu", e.GPU, "error", text, "policy", p)
+	m.log.Info("driver reported an error", "gpu", gpu, "error", code.String(), "severity", code.Severity)
 }
 
-func (c Change) String() string {
-	if c.To.Healthy {
-		return fmt.Sprintf("%s is healthy again", c.Name)
+// newCodes counts error reports. Catalogs have some hundred numbers.
+func newCodes() *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "heddle_gpu_health_codes_total",
+		Help: "Error reports of the GPU driver, by GPU, kind and number and what they mean for the GPU.",
+	}, []string{"gpu", "kind", "code", "policy"})
+}
+
+// unhealthy collects the unhealthy devices of the present snapshot.
+type unhealthy struct{ monitor *Monitor }
+
+func unhealthyDesc() *prometheus.Desc {
+	return prometheus.NewDesc("heddle_device_unhealthy",
+		"1 for every device that is unhealthy, by UUID or identity, and why.",
+		[]string{"kind", "device", "cause"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (unhealthy) Describe(c chan<- *prometheus.Desc) { c <- unhealthyDesc() }
+
+// Collect implements prometheus.Collector.
+func (u unhealthy) Collect(c chan<- prometheus.Metric) {
+	s := u.monitor.Snapshot()
+	for _, part := range []struct {
+		kind   string
+		states map[string]State
+	}{{"gpu", s.GPUs}, {"hca", s.HCAs}} {
+		for id, state := range part.states {
+			if !state.Healthy {
+				c <- prometheus.MustNewConstMetric(unhealthyDesc(), prometheus.GaugeValue, 1, part.kind, id, string(state.Cause))
+			}
+		}
 	}
-	return fmt.Sprintf("%s is unhealthy: %s", c.Name, c.To.Reason)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
@@ -63,39 +64,56 @@ func (r *recorder) all() []string {
 	return r.notices
 }
 
-// driver answers polls, and sends events to whoever waits.
+// driver answers polls, and sends events to the one that waits.
 type driver struct {
 	mu     sync.Mutex
-	action nvml.Action
+	action devgpu.Action
 	err    error
-	events chan nvml.Event
+	events chan devgpu.Event
+	// slow is how long a poll takes until the GPU is asked.
+	slow time.Duration
 }
 
-func (d *driver) poll(context.Context) []nvml.Pulse {
+func (d *driver) Known() []string {
+	<-time.After(d.slow)
+	return []string{"GPU-0"}
+}
+
+func (d *driver) Pulse(string) (devgpu.Action, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return []nvml.Pulse{{GPU: "GPU-0", Asked: time.Now(), Action: d.action, Err: d.err}}
+	return d.action, d.err
 }
 
-func (d *driver) set(action nvml.Action, err error) {
+func (d *driver) Usage(string, uint64) (devgpu.Usage, error) { return devgpu.Usage{}, nil }
+
+func (d *driver) pollers() devgpu.Pollers { return devgpu.Pollers{devgpu.NewPoller(d, 0)} }
+
+// xid is a report of NVIDIA's driver.
+func xid(uuid string, number uint64) devgpu.Event {
+	codes := nvml.Vendor().Codes
+	return devgpu.Event{GPU: uuid, Code: codes.Code(number)}
+}
+
+func (d *driver) set(action devgpu.Action, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.action, d.err = action, err
 }
 
-func (d *driver) WaitEvent(wait time.Duration) (nvml.Event, error) {
+func (d *driver) WaitEvent(wait time.Duration) (devgpu.Event, error) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case e := <-d.events:
 		return e, nil
 	case <-timer.C:
-		return nvml.Event{}, nvml.ErrNoEvent
+		return devgpu.Event{}, devgpu.ErrNoEvent
 	}
 }
 
-// start runs a monitor, and the wait for events, until the test ends.
-func start(t *testing.T, o Options, d *driver) *Monitor {
+// start runs a monitor until the test ends.
+func start(t *testing.T, o Options) *Monitor {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	m := New(o)
@@ -105,9 +123,6 @@ func start(t *testing.T, o Options, d *driver) *Monitor {
 			t.Error(err)
 		}
 	})
-	if d != nil {
-		wg.Go(func() { nvml.Watch(ctx, d, m.log, m.Tell) })
-	}
 	t.Cleanup(func() {
 		cancel()
 		wg.Wait()
@@ -136,25 +151,20 @@ func drain(c <-chan struct{}) bool {
 // no poll, no scan and no other GPU is waited for.
 func TestXIDIsSeenAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &driver{action: nvml.ActionNone, events: make(chan nvml.Event)}
-		slow := func(ctx context.Context) []nvml.Pulse {
-			select { // A poll takes its whole time.
-			case <-ctx.Done():
-			case <-time.After(nvml.DefaultPulseTimeout):
-			}
-			return d.poll(ctx)
-		}
-		m := start(t, Options{Source: newSource(gpus(machine.Healthy, machine.Healthy)), Poll: slow}, d)
+		// A poll takes almost its whole time.
+		slow := devgpu.DefaultPollTimeout - time.Millisecond
+		d := &driver{action: devgpu.ActionNone, events: make(chan devgpu.Event), slow: slow}
+		m := start(t, Options{Source: newSource(gpus(machine.Healthy, machine.Healthy)), GPUs: d.pollers()})
 		first, second := m.Subscribe(), m.Subscribe()
 		began := time.Now()
-		d.events <- nvml.Event{Kind: nvml.EventXID, GPU: "GPU-0", XID: 79}
+		d.events <- xid("GPU-0", 79)
 		<-first
 		<-second
 		if took := time.Since(began); took > 100*time.Millisecond {
 			t.Errorf("took %s", took)
 		}
 		s := m.Snapshot()
-		if s.GPU("GPU-0").Healthy || s.GPU("GPU-0").Cause != XID || !s.GPU("GPU-1").Healthy {
+		if s.GPU("GPU-0").Healthy || s.GPU("GPU-0").Cause != nvml.XID || !s.GPU("GPU-1").Healthy {
 			t.Errorf("%+v", s.GPUs)
 		}
 	})
@@ -162,16 +172,16 @@ func TestXIDIsSeenAtOnce(t *testing.T) {
 
 func TestLostGPUIsFoundByThePoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &driver{action: nvml.ActionNone}
-		m := start(t, Options{Source: newSource(gpus(machine.Healthy)), Poll: d.poll}, nil)
+		d := &driver{action: devgpu.ActionNone}
+		m := start(t, Options{Source: newSource(gpus(machine.Healthy)), GPUs: d.pollers()})
 		changed := m.Subscribe()
 		began := time.Now()
-		d.set("", nvml.ErrLost)
+		d.set("", devgpu.ErrLost)
 		<-changed
 		if took := time.Since(began); took > 5*time.Second || m.Snapshot().GPU("GPU-0").Cause != Lost {
 			t.Errorf("after %s: %+v", took, m.Snapshot().GPU("GPU-0"))
 		}
-		d.set(nvml.ActionNone, nil)
+		d.set(devgpu.ActionNone, nil)
 		<-changed // It is well again, says the reason.
 		answered := time.Now()
 		<-changed
@@ -185,14 +195,11 @@ func TestLostGPUIsFoundByThePoll(t *testing.T) {
 // waits for the next poll.
 func TestRecoveryNeedsNoFurtherPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &driver{action: nvml.ActionNone}
-		poll := func(ctx context.Context) []nvml.Pulse {
-			<-time.After(time.Millisecond) // Real clocks move between an event and a poll.
-			return d.poll(ctx)
-		}
-		m := start(t, Options{Source: newSource(gpus(machine.Healthy)), Poll: poll, PollInterval: time.Hour}, nil)
+		// Real clocks move between an event and a poll.
+		d := &driver{action: devgpu.ActionNone, slow: time.Millisecond}
+		m := start(t, Options{Source: newSource(gpus(machine.Healthy)), GPUs: d.pollers(), PollInterval: time.Hour})
 		pass(time.Second)
-		m.Tell(nvml.Event{Kind: nvml.EventXID, GPU: "GPU-0", XID: 119})
+		m.OnEvent(xid("GPU-0", 119))
 		pass(30 * time.Second)
 		if m.Snapshot().GPU("GPU-0").Healthy {
 			t.Error("fit too early")
@@ -208,7 +215,7 @@ func TestRecoveryNeedsNoFurtherPoll(t *testing.T) {
 func TestDeadlinesNeedNoScan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newSource(ports(active))
-		m := start(t, Options{Source: src, PollInterval: time.Hour}, nil)
+		m := start(t, Options{Source: src, PollInterval: time.Hour})
 		changed := m.Subscribe()
 		src.set(ports(down))
 		began := time.Now()
@@ -225,8 +232,8 @@ func TestDeadlinesNeedNoScan(t *testing.T) {
 
 func TestNothingIsToldTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &driver{action: nvml.ActionNone, events: make(chan nvml.Event)}
-		m := start(t, Options{Source: newSource(gpus(machine.Healthy)), Poll: d.poll}, d)
+		d := &driver{action: devgpu.ActionNone, events: make(chan devgpu.Event)}
+		m := start(t, Options{Source: newSource(gpus(machine.Healthy)), GPUs: d.pollers()})
 		changed := m.Subscribe()
 		pass(time.Hour)
 		if drain(changed) {
@@ -237,14 +244,14 @@ func TestNothingIsToldTwice(t *testing.T) {
 
 func TestEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, r := &driver{action: nvml.ActionNone, events: make(chan nvml.Event)}, &recorder{}
+		d, r := &driver{action: devgpu.ActionNone, events: make(chan devgpu.Event)}, &recorder{}
 		whole := gpus(machine.Healthy)
 		whole.HCAs = ports(active, active, active).HCAs
 		whole.HCAs[1].Role = machine.RoleStorage
 		src := newSource(whole)
-		start(t, Options{Source: src, Poll: d.poll, Recorder: r}, d)
-		d.events <- nvml.Event{Kind: nvml.EventXID, GPU: "GPU-0", XID: 31}
-		d.events <- nvml.Event{Kind: nvml.EventXID, GPU: "GPU-0", XID: 79}
+		start(t, Options{Source: src, GPUs: d.pollers(), Recorder: r})
+		d.events <- xid("GPU-0", 31)
+		d.events <- xid("GPU-0", 79)
 		cut := gpus(machine.Healthy)
 		cut.HCAs = ports(down, down, active).HCAs
 		cut.HCAs[1].Role = machine.RoleStorage
@@ -270,9 +277,9 @@ func TestHangingRecorder(t *testing.T) {
 		r := &recorder{}
 		r.hang.Store(true)
 		src := newSource(gpus(machine.Healthy))
-		m := start(t, Options{Source: src, Recorder: r}, nil)
+		m := start(t, Options{Source: src, Recorder: r})
 		changed := m.Subscribe()
-		for i := range 3 * maxNotices {
+		for i := range 3 * maxEvents {
 			state := machine.Lost
 			if i%2 == 1 {
 				state = machine.Healthy
@@ -292,7 +299,7 @@ func TestConfigurationIsFollowed(t *testing.T) {
 		var c atomic.Pointer[config.NodeConfig]
 		first := config.Default()
 		c.Store(&first)
-		m := start(t, Options{Source: newSource(ports(slow, active, active)), Config: c.Load}, nil)
+		m := start(t, Options{Source: newSource(ports(slow, active, active)), Config: c.Load})
 		if m.Snapshot().HCA("0000:40:00.0").Healthy {
 			t.Fatal("a slow HCA is healthy")
 		}
@@ -311,9 +318,9 @@ func TestMetrics(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	m := New(Options{Source: newSource(gpus(machine.Healthy, machine.Lost)), Registerer: registry})
 	for range 2 {
-		m.Tell(nvml.Event{Kind: nvml.EventXID, GPU: "GPU-0", XID: 94})
+		m.OnEvent(xid("GPU-0", 94))
 	}
-	m.Tell(nvml.Event{Kind: nvml.EventXID, GPU: "GPU-0", XID: 109})
+	m.OnEvent(xid("GPU-0", 109))
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -330,17 +337,17 @@ func TestMetrics(t *testing.T) {
 	}
 	want := map[string]float64{
 		"heddle_device_unhealthy XID GPU-0 gpu": 1, "heddle_device_unhealthy Lost GPU-1 gpu": 1,
-		"heddle_gpu_xids_total GPU-0 application 94": 2, "heddle_gpu_xids_total GPU-0 fatal 109": 1,
+		"heddle_gpu_health_codes_total 94 GPU-0 XID application": 2, "heddle_gpu_health_codes_total 109 GPU-0 XID fatal": 1,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("cause, device, kind; GPU, policy, XID (-want +got):\n%s", diff)
+		t.Errorf("cause, device, kind; code, GPU, kind, policy (-want +got):\n%s", diff)
 	}
 }
 
 func TestNoMachineYet(t *testing.T) {
 	m := New(Options{Source: newSource(nil)})
-	m.Tell(nvml.Event{Kind: nvml.EventXID, GPU: "GPU-0", XID: 79})
-	m.Tell(nvml.Event{Kind: nvml.EventInterrupted})
+	m.OnEvent(xid("GPU-0", 79))
+	m.OnEvent(devgpu.Event{})
 	if s := m.Snapshot(); s.Machine != nil || s.GPU("GPU-0").Healthy || s.HCA("x").Cause != NotSeen {
 		t.Errorf("%+v", s)
 	}
@@ -349,8 +356,8 @@ func TestNoMachineYet(t *testing.T) {
 // Readers, events, polls and scans at once, for the race detector.
 func TestConcurrency(t *testing.T) {
 	src := newSource(gpus(machine.Healthy))
-	d := &driver{action: nvml.ActionNone}
-	m := New(Options{Source: src, Poll: d.poll, PollInterval: time.Millisecond})
+	d := &driver{action: devgpu.ActionNone}
+	m := New(Options{Source: src, GPUs: d.pollers(), PollInterval: time.Millisecond})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -359,13 +366,13 @@ func TestConcurrency(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for _, xid := range []uint64{13, 31, 43, 94} {
+	for _, number := range []uint64{13, 31, 43, 94} {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				m.Tell(nvml.Event{Kind: nvml.EventXID, GPU: "GPU-0", XID: xid})
+				m.OnEvent(xid("GPU-0", number))
 				src.set(gpus(machine.Healthy, machine.Lost))
 				if s := m.Snapshot(); !s.GPU("GPU-0").Healthy {
-					t.Errorf("unhealthy after XID %d: %s", xid, s.GPU("GPU-0").Reason)
+					t.Errorf("unhealthy after XID %d: %s", number, s.GPU("GPU-0").Reason)
 					return
 				}
 			}

@@ -1,11 +1,12 @@
 package health
 
 import (
+	"slices"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 // tracker is the state machine: it takes what is seen, each with its time, and
@@ -28,7 +29,7 @@ func (t *tracker) gpu(uuid string) *gpu {
 	return t.gpus[uuid]
 }
 
-// configure takes another configuration. Faults of HCAs are found anew.
+// configure takes another configuration. Faults of HCAs are looked for again.
 func (t *tracker) configure(h config.Health) {
 	t.config = h
 	if t.machine != nil {
@@ -67,49 +68,57 @@ func (t *tracker) forget() {
 			continue
 		}
 		f := t.machine.Function(h.pci)
-		if h.passing || f != nil && f.Driver == "vfio-pci" {
+		if h.transient || f != nil && f.Driver == "vfio-pci" {
 			delete(t.hcas, id)
 		}
 	}
 }
 
 // pulses takes the answers to a poll.
-func (t *tracker) pulses(all []nvml.Pulse) {
+func (t *tracker) pulses(all []devgpu.Pulse) {
 	for _, p := range all {
 		t.gpu(p.GPU).poll(p)
 	}
 }
 
-// event takes an event and says what it means, and whether the GPUs should be
-// polled at once.
-func (t *tracker) event(now time.Time, e nvml.Event) (policy Policy, poll bool) {
-	switch e.Kind {
-	case nvml.EventXID:
-		if !t.config.Checks(config.CheckXIDs) {
-			return Ignore, false
-		}
-		policy = PolicyOf(&t.config.XIDs, e.XID)
-		if e.GPU != "" {
-			t.gpu(e.GPU).event(now, policy, XID, XIDText(e.XID), &t.config)
-		}
-		return policy, policy == Fatal || policy == Driver
-	case nvml.EventECC:
-		// Contained or not, the number in an XID tells, and the driver.
-		if !t.config.Checks(config.CheckECC) {
-			return Ignore, false
-		}
-		if e.GPU != "" {
-			t.gpu(e.GPU).event(now, Driver, DoubleBitECC, "double-bit ECC error", &t.config)
-		}
-		return Driver, true
-	case nvml.EventInterrupted:
+// event takes an event and returns the report as it is configured, and whether
+// the GPUs should be polled at once.
+func (t *tracker) event(now time.Time, e devgpu.Event) (code devgpu.Code, poll bool) {
+	code = e.Code
+	switch {
+	case e.Interrupted():
+		return code, true
+	case !t.config.Checks(checkOf(Cause(code.Kind))):
+		code.Severity = devgpu.Ignore
+		return code, false
 	}
-	return Ignore, true
+	code.Severity = severityOf(&t.config.Codes, code)
+	if e.GPU != "" {
+		t.gpu(e.GPU).event(now, code, &t.config)
+	}
+	return code, code.Severity == devgpu.Fatal || code.Severity == devgpu.Driver
 }
 
-// judge gives the health of all devices, and when it may change although
-// nothing is seen; zero is never.
-func (t *tracker) judge(now time.Time) (*Snapshot, time.Time) {
+// severityOf is what is configured for a report, else the vendor's catalog.
+func severityOf(configured *config.HealthCodes, code devgpu.Code) devgpu.Severity {
+	has := func(list []config.HealthCode) bool {
+		return slices.ContainsFunc(list, func(c config.HealthCode) bool { return c.Is(code.Number) })
+	}
+	switch {
+	case code.Kind != config.CodeKind:
+	case has(configured.Fatal):
+		return devgpu.Fatal
+	case has(configured.Application):
+		return devgpu.Application
+	case has(configured.Ignore):
+		return devgpu.Ignore
+	}
+	return code.Severity
+}
+
+// update gives the health of all devices, and when it may change although
+// nothing happens; zero is never.
+func (t *tracker) update(now time.Time) (*Snapshot, time.Time) {
 	s := &Snapshot{Machine: t.machine, GPUs: map[string]State{}, HCAs: map[string]State{}}
 	var next time.Time
 	sooner := func(due time.Time) {
@@ -119,12 +128,12 @@ func (t *tracker) judge(now time.Time) (*Snapshot, time.Time) {
 	}
 	for uuid, g := range t.gpus {
 		if g.seen {
-			sooner(g.judge(now, &t.config))
+			sooner(g.update(now, &t.config))
 			s.GPUs[uuid] = g.state
 		}
 	}
 	for id, h := range t.hcas {
-		sooner(h.judge(now, &t.config))
+		sooner(h.update(now, &t.config))
 		s.HCAs[id] = h.state
 	}
 	return s, next

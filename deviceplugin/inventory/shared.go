@@ -3,7 +3,6 @@ package inventory
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -41,13 +40,10 @@ func (inv *Inventory) shared() []quota.GPU {
 
 // scannedFault is why a GPU cannot be shared as far as the scan knows.
 func scannedFault(g *machine.GPU) string {
-	switch {
-	case g.Health.State == machine.Lost || g.Health.State == machine.Unhealthy:
-		return strings.TrimSuffix(string(g.Health.State)+": "+g.Health.Reason, ": ")
-	case g.MIG.Enabled:
-		return "MIG is on"
+	if reason := g.Health.String(); reason != "" || !g.MIG.Enabled {
+		return reason
 	}
-	return ""
+	return "MIG is on"
 }
 
 // zonesOf numbers the GPUs that NVLinks join, from 1, by place in the machine;

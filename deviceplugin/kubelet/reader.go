@@ -20,7 +20,6 @@ import (
 // Reader reads the kubelet's two accounts of who holds what. It is safe for use
 // by several goroutines.
 type Reader struct {
-	client     podresources.PodResourcesListerClient
 	lister     *lister
 	checkpoint checkpoint
 	// sockets are two files that a kubelet makes again: one when it starts, before

@@ -74,8 +74,50 @@ func (c *Call[T]) Start(f func() (T, error)) (wait func(context.Context) (T, err
 	}
 }
 
-// Busy tells whether a call has not returned.
+// Busy reports whether a call has not returned.
 func (c *Call[T]) Busy() bool { return c.pending != nil && len(c.pending) == 0 }
+
+// Group is calls of one kind about several things, at most one about each. The
+// zero value is ready.
+type Group[K comparable, T any] struct {
+	calls map[K]*Call[T]
+}
+
+// Answer is what a call of a group returned.
+type Answer[T any] struct {
+	Value T
+	Err   error
+}
+
+// Ask runs f for all keys at once and waits for them together until ctx ends;
+// the answers are in the order of the keys.
+func (g *Group[K, T]) Ask(ctx context.Context, keys []K, f func(K) (T, error)) []Answer[T] {
+	if g.calls == nil {
+		g.calls = map[K]*Call[T]{}
+	}
+	waits := make([]func(context.Context) (T, error), len(keys))
+	for i, key := range keys {
+		if g.calls[key] == nil {
+			g.calls[key] = &Call[T]{}
+		}
+		waits[i] = g.calls[key].Start(func() (T, error) { return f(key) })
+	}
+	answers := make([]Answer[T], len(keys))
+	for i, wait := range waits {
+		answers[i].Value, answers[i].Err = wait(ctx)
+	}
+	return answers
+}
+
+// Busy reports whether a call of the group has not returned.
+func (g *Group[K, T]) Busy() bool {
+	for _, call := range g.calls {
+		if call.Busy() {
+			return true
+		}
+	}
+	return false
+}
 
 // Reading is a call that remembers its last good value. The zero value is ready.
 type Reading[T any] struct {
@@ -110,7 +152,7 @@ func (r *Reading[T]) Start(f func() (T, error)) (wait func(context.Context) (T, 
 // Last is the last good value, and whether there is one.
 func (r *Reading[T]) Last() (T, bool) { return r.last, r.good }
 
-// Busy tells whether a call has not returned.
+// Busy reports whether a call has not returned.
 func (r *Reading[T]) Busy() bool { return r.call.Busy() }
 
 // Probe is the entry of Machine.Probes for a reader that ended in err.

@@ -9,6 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/capacity"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 )
 
 func h100(n int) *machine.Machine {
@@ -102,7 +103,7 @@ func TestGPUs(t *testing.T) {
 		},
 		{
 			"MIG unnamed", with(h100(2), func(m *machine.Machine) { m.GPUs[0].MIG = cut }), "",
-			[]capacity.Resource{{Name: "nvidia.com/gpu", Count: 1, Devices: 2, Healthy: 1, Reason: "GPU-0: MIG is on, and it is no card by mig.strategy"}},
+			[]capacity.Resource{{Name: "nvidia.com/gpu", Count: 1, Devices: 2, Healthy: 1, Reason: "GPU-0: MIG is on, and mig.strategy is none"}},
 		},
 		{
 			"MIG single", with(h100(1), func(m *machine.Machine) { m.GPUs[0].MIG = cut }), "mig: {strategy: single}",
@@ -142,7 +143,7 @@ func of(t *testing.T, m *machine.Machine, text string) []capacity.Resource {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return capacity.Of(m, &c.Cluster)
+	return capacity.Of(m, &c.Cluster, vendors.All())
 }
 
 func TestHCAs(t *testing.T) {

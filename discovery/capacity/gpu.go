@@ -10,11 +10,12 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// gpus counts what is handed out whole: cards and, where the MIG strategy
+// gpus counts what is handed out whole: GPUs and, where the MIG strategy
 // names them, MIG devices.
-func gpus(m *machine.Machine, c *config.NodeConfig) []Resource {
+func gpus(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resource {
 	whole := tally{name: c.Resources.GPU}
 	mixed := map[string]*tally{}
 	shared := 0
@@ -29,14 +30,14 @@ func gpus(m *machine.Machine, c *config.NodeConfig) []Resource {
 				if mixed[name] == nil {
 					mixed[name] = &tally{name: name}
 				}
-				mixed[name].add(device.UUID, condition(g), 1)
+				mixed[name].add(device.UUID, g.Health.String(), 1)
 			}
 		case g.MIG.Enabled && c.MIG.Strategy == config.MIGSingle && len(g.MIG.Devices) > 0:
 			for _, device := range g.MIG.Devices {
-				whole.add(device.UUID, condition(g), 1)
+				whole.add(device.UUID, g.Health.String(), 1)
 			}
 		default:
-			whole.add(g.UUID, unfit(g), 1)
+			whole.add(g.UUID, Unallocatable(g), 1)
 		}
 	}
 	first := whole.resource()
@@ -47,7 +48,7 @@ func gpus(m *machine.Machine, c *config.NodeConfig) []Resource {
 	case shared > 0:
 		first.Reason = "every GPU is shared: mode is sgpu"
 	default:
-		first.Reason = noGPUs(m)
+		first.Reason = noGPUs(m, vendors)
 	}
 	out := []Resource{first}
 	for _, name := range slices.Sorted(maps.Keys(mixed)) {
@@ -56,8 +57,8 @@ func gpus(m *machine.Machine, c *config.NodeConfig) []Resource {
 	return out
 }
 
-// shares counts slots, percent of compute and GiB of memory of shared cards.
-func shares(m *machine.Machine, c *config.NodeConfig) []Resource {
+// shares counts slots, percent of compute and GiB of memory of shared GPUs.
+func shares(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resource {
 	slots := tally{name: c.Resources.SGPU}
 	cores := tally{name: c.Resources.VCore}
 	memory := tally{name: c.Resources.VMemory}
@@ -66,15 +67,15 @@ func shares(m *machine.Machine, c *config.NodeConfig) []Resource {
 		if !c.Shares(g) {
 			continue
 		}
-		slots.add(g.UUID, unfit(g), int64(c.SGPU.SlotsPerGPU))
-		cores.add(g.UUID, unfit(g), 100)
-		// A request is for one card, so each card's memory is rounded by itself.
-		memory.add(g.UUID, cmp.Or(unfit(g), memoryFault(g)), g.MemoryMiB/1024)
+		slots.add(g.UUID, Unallocatable(g), int64(c.SGPU.SlotsPerGPU))
+		cores.add(g.UUID, Unallocatable(g), 100)
+		// A request is for one GPU, so each GPU's memory is rounded by itself.
+		memory.add(g.UUID, cmp.Or(Unallocatable(g), memoryFault(g)), g.MemoryMiB/1024)
 	}
-	var strangers []string
-	for _, card := range c.SGPU.GPUs {
-		if !slices.ContainsFunc(m.GPUs, func(g machine.GPU) bool { return card.Names(&g) }) {
-			strangers = append(strangers, string(card))
+	var missing []string
+	for _, ref := range c.SGPU.GPUs {
+		if !slices.ContainsFunc(m.GPUs, func(g machine.GPU) bool { return ref.Names(&g) }) {
+			missing = append(missing, string(ref))
 		}
 	}
 	out := []Resource{slots.resource()}
@@ -91,11 +92,11 @@ func shares(m *machine.Machine, c *config.NodeConfig) []Resource {
 	}
 	for i := range out {
 		switch {
-		case len(strangers) > 0:
-			stranger := "sgpu.gpus names what this node does not have: " + strings.Join(strangers, ", ")
-			out[i].Reason = strings.Trim(stranger+"; "+out[i].Reason, "; ")
+		case len(missing) > 0:
+			reason := "sgpu.gpus names what this node does not have: " + strings.Join(missing, ", ")
+			out[i].Reason = strings.Trim(reason+"; "+out[i].Reason, "; ")
 		case out[i].Devices == 0 && out[i].Reason == "":
-			out[i].Reason = noGPUs(m)
+			out[i].Reason = noGPUs(m, vendors)
 		}
 	}
 	return out
@@ -108,63 +109,41 @@ func memoryFault(g *machine.GPU) string {
 	return ""
 }
 
-// condition tells why a GPU cannot be used at all.
-func condition(g *machine.GPU) string {
-	switch {
-	case g.Health.State == machine.Healthy:
-		return ""
-	case g.Health.Reason == "":
-		return string(g.Health.State)
-	}
-	return string(g.Health.State) + ": " + g.Health.Reason
-}
-
-// unfit tells why a GPU cannot be handed out as a card.
-func unfit(g *machine.GPU) string {
-	if reason := condition(g); reason != "" || !g.MIG.Enabled {
+// Unallocatable is why a GPU cannot be handed out as a whole, as far as the scan
+// knows; empty if it can.
+func Unallocatable(g *machine.GPU) string {
+	switch reason := g.Health.String(); {
+	case reason != "" || !g.MIG.Enabled:
 		return reason
-	}
-	if len(g.MIG.Devices) == 0 {
+	case len(g.MIG.Devices) == 0:
 		return "MIG is on, and there are no MIG devices"
 	}
-	return "MIG is on, and it is no card by mig.strategy"
+	return "MIG is on, and mig.strategy is none"
 }
 
-// noGPUs tells why a machine has no GPU that the driver knows.
-func noGPUs(m *machine.Machine) string {
-	reason := probe(m, "nvml")
-	on, given := OnBus(m)
-	switch {
-	case on > 0:
-		return counted(on) + " on the PCI bus, but " + cmp.Or(reason, "the driver shows no GPU")
-	case given > 0:
-		return counted(given) + " bound to vfio-pci, for virtual machines"
+// noGPUs is why a machine has no GPU that a driver knows.
+func noGPUs(m *machine.Machine, vendors gpu.Vendors) string {
+	reason := ""
+	for _, v := range vendors {
+		reason = cmp.Or(reason, probe(m, v.Probe))
+	}
+	for _, v := range vendors {
+		driver, passthrough := v.OnBus(m)
+		switch {
+		case driver > 0:
+			return counted(driver, v) + " on the PCI bus, but " + cmp.Or(probe(m, v.Probe), "the driver shows no GPU")
+		case passthrough > 0:
+			return counted(passthrough, v) + " bound to vfio-pci, for virtual machines"
+		}
 	}
 	return cmp.Or(reason, "there are no GPUs")
 }
 
-func counted(gpus int) string {
+func counted(gpus int, v *gpu.Vendor) string {
 	if gpus == 1 {
-		return "1 NVIDIA GPU"
+		return "1 " + v.Name + " GPU"
 	}
-	return strconv.Itoa(gpus) + " NVIDIA GPUs"
-}
-
-// OnBus counts the NVIDIA GPUs on the PCI bus, by class 03, display
-// controller: those that the GPU driver could have, and those that are given
-// to virtual machines.
-func OnBus(m *machine.Machine) (on, given int) {
-	for i := range m.PCI {
-		f := &m.PCI[i]
-		switch {
-		case f.Vendor != "0x10de" || !strings.HasPrefix(f.Class, "0x03"):
-		case f.Driver == "vfio-pci":
-			given++
-		default:
-			on++
-		}
-	}
-	return on, given
+	return strconv.Itoa(gpus) + " " + v.Name + " GPUs"
 }
 
 // probe is what a reader complained about; empty if nothing.

@@ -20,7 +20,7 @@ func hcas(m *machine.Machine, r *config.RDMAResource) Resource {
 			rejected = append(rejected, h.Name+": "+reason)
 			continue
 		}
-		t.add(h.Name, Unfit(h, nil), int64(r.Sharers))
+		t.add(h.Name, Unhealthy(h, PortsDown(h)), int64(r.Sharers))
 	}
 	out := t.resource()
 	if r.Count == config.CountAll {
@@ -40,23 +40,26 @@ func hcas(m *machine.Machine, r *config.RDMAResource) Resource {
 	return out
 }
 
-// Unfit says why an HCA cannot be handed out, empty if it can. The health of an
-// HCA is what against says of it, empty if it is well; without against it is
-// what one scan sees. An HCA without a device node is never well.
-func Unfit(h *machine.HCA, against func(*machine.HCA) string) string {
-	if against == nil {
-		against = portsAgainst
-	}
-	reason := against(h)
+// Unhealthy is why an HCA cannot be handed out, empty if it can: the reason that
+// its health has, or that it has no device node.
+func Unhealthy(h *machine.HCA, reason string) string {
 	if reason == "" && len(h.CharDevices.UVerbs) == 0 {
-		reason = "it has no uverbs device (module ib_uverbs)"
+		return "it has no uverbs device (module ib_uverbs)"
 	}
 	return reason
 }
 
-// portsAgainst says why an HCA cannot carry traffic: none of its ports is
-// active.
-func portsAgainst(h *machine.HCA) string {
+// Unfit is [Unhealthy] with the health that against returns; nil is the scan's.
+func Unfit(h *machine.HCA, against func(*machine.HCA) string) string {
+	if against == nil {
+		against = PortsDown
+	}
+	return Unhealthy(h, against(h))
+}
+
+// PortsDown is why an HCA cannot carry traffic as far as one scan knows: none of
+// its ports is active. Empty if one is.
+func PortsDown(h *machine.HCA) string {
 	if len(h.Ports) == 0 {
 		return "no port could be read"
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/labels"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
@@ -50,6 +51,8 @@ type Options struct {
 	// Node has the newest version of the Node; nil where no API server is asked.
 	Node *nodesync.Watch
 	Sink Sink
+	// Vendors are those whose GPUs are known.
+	Vendors gpu.Vendors
 	// Interval is the longest time between two rounds.
 	Interval time.Duration
 	Metrics  *Metrics
@@ -128,7 +131,7 @@ func (d *Daemon) Round(ctx context.Context) error {
 	}
 	d.reportConfig(ctx)
 	resolved := d.Configs.Current().Resolve(d.NodeName, nodeLabels)
-	want := labels.Compute(m, &resolved)
+	want := labels.Compute(m, &resolved, d.Vendors)
 	d.reportChange(ctx, want)
 
 	start := time.Now()

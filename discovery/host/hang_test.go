@@ -17,7 +17,7 @@ const patience = time.Second
 
 func impatient(tree *sysfstest.Tree) *Host {
 	return New(Options{
-		SysfsRoot: tree.Sys(), DevRoot: tree.Dev(), ProcRoot: tree.Proc(), NodeName: "dgx042", NVML: &gpus{count: 8},
+		SysfsRoot: tree.Sys(), DevRoot: tree.Dev(), ProcRoot: tree.Proc(), NodeName: "dgx042", GPUs: from(&gpus{count: 8}),
 		Timeout: patience,
 	})
 }

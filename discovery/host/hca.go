@@ -27,7 +27,7 @@ func (h *Host) joinHCAs(ctx context.Context, m *machine.Machine) {
 	for address, v := range vpd {
 		management[address] = v.SwitchManagement
 	}
-	assignRoles(m, management)
+	assignRoles(m, management, h.vendors)
 }
 
 // byAddress finds functions by their address: a machine with virtual functions

@@ -2,7 +2,7 @@
 // keeps it current.
 //
 // It owns the joining of facts that no reader has alone (an HCA's PCI function,
-// its role, a GPU that NVML lost and the bus still has), the snapshot and the
+// its role, a GPU that the driver lost and the bus still has), the snapshot and the
 // events that renew it. It parses nothing itself, and no caller of Machine
 // ever waits for hardware.
 package host
@@ -22,7 +22,8 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/bounded"
 	"github.com/heddle-dev/heddle/discovery/cpu"
-	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
+	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/rdma"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 	"github.com/heddle-dev/heddle/internal/notify"
@@ -42,11 +43,11 @@ type Options struct {
 	Logger *slog.Logger
 	// Interval is the slow ticker's; 0 is DefaultInterval.
 	Interval time.Duration
-	// DriverRoot is where the NVIDIA driver's library is looked for; empty
-	// leaves that to the dynamic loader.
+	// DriverRoot is where the GPU driver's library is looked for; empty leaves
+	// that to the dynamic loader.
 	DriverRoot string
-	// NVML reads the GPUs; nil is the system's library.
-	NVML nvml.Library
+	// GPUs are read by these; nil are all vendors that heddle supports.
+	GPUs gpu.Sources
 	// Timeout bounds each reader; 0 is bounded.DefaultTimeout.
 	Timeout time.Duration
 }
@@ -58,7 +59,8 @@ type Host struct {
 	tree     sysfs.FS
 	rdma     *rdma.Reader
 	netlink  *rdma.Netlink
-	gpus     *nvml.Reader
+	gpus     []*vendorGPUs
+	vendors  gpu.Vendors
 	changed  notify.Signal
 	snapshot atomic.Pointer[machine.Machine]
 
@@ -72,11 +74,6 @@ type memory struct {
 	processor bounded.Reading[processor]
 	functions bounded.Reading[functions]
 	vpd       bounded.Reading[vpd]
-	vgpus     bounded.Reading[vgpus]
-	// gpus are the last known identities, by PCI address.
-	gpus map[string]machine.GPU
-	// bus are the NVIDIA display functions of the last scan.
-	bus []string
 }
 
 // New returns a host. Nothing is read yet.
@@ -89,25 +86,29 @@ func New(o Options) *Host {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.NVML == nil {
-		o.NVML = nvml.System(o.DriverRoot)
+	if o.GPUs == nil {
+		o.GPUs = vendors.Open(vendors.Options{DriverRoot: o.DriverRoot, SysfsRoot: o.SysfsRoot})
 	}
 	tree := sysfs.New(o.SysfsRoot)
-	return &Host{
+	h := &Host{
 		options: o, logger: o.Logger, tree: tree,
 		rdma: rdma.New(tree, o.DevRoot, o.Timeout), netlink: rdma.NewNetlink(tree.Root(), o.Timeout),
-		gpus:    nvml.NewReader(o.NVML, o.Timeout),
+		vendors: o.GPUs.Vendors(),
 		changed: notify.New(),
-		memory:  memory{gpus: map[string]machine.GPU{}},
 	}
+	for _, source := range o.GPUs {
+		reader := gpu.NewReader(source.Vendor, source.Library, o.Timeout)
+		h.gpus = append(h.gpus, &vendorGPUs{Reader: reader, known: map[string]machine.GPU{}})
+	}
+	return h
 }
 
 // Machine is the last scan; nil before the first. It is never changed: a
 // caller may keep it and must not write to it.
 func (h *Host) Machine() *machine.Machine { return h.snapshot.Load() }
 
-// Changed receives when a scan differs from the one before. Signals that
-// nobody takes become one.
+// Changed receives when a scan differs from the one before. Several
+// signals may come as one.
 func (h *Host) Changed() <-chan struct{} { return h.changed }
 
 // Scan reads the machine now. It never fails: what could not be read is in
@@ -135,8 +136,14 @@ func (h *Host) Scan(ctx context.Context) *machine.Machine {
 	return m
 }
 
-// Close ends the session with NVML.
-func (h *Host) Close(ctx context.Context) error { return h.gpus.Close(ctx) }
+// Close ends the sessions with the GPU drivers.
+func (h *Host) Close(ctx context.Context) error {
+	var errs []error
+	for _, v := range h.gpus {
+		errs = append(errs, v.Close(ctx))
+	}
+	return errors.Join(errs...)
+}
 
 // compose runs the readers in the order of what they need from one another.
 func (h *Host) compose(ctx context.Context) *machine.Machine {
@@ -213,7 +220,7 @@ func (h *Host) readPCI(ctx context.Context, m *machine.Machine) {
 		carry[m.HCAs[i].PCI] = true
 	}
 	found, err := h.memory.functions.Read(ctx, h.options.Timeout, func() (f functions, err error) {
-		f.list, f.skipped, err = h.tree.PCI(carry)
+		f.list, f.skipped, err = h.tree.PCI(carry, h.vendors)
 		f.isBus = len(f.list) > 0 || h.tree.Exists("bus/pci")
 		return f, err
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
 	"github.com/heddle-dev/heddle/internal/notify"
@@ -33,12 +34,12 @@ func (l *gpus) GPU(i int) (machine.GPU, error) {
 	if l.answer != nil {
 		return l.answer(i)
 	}
-	return gpu(i), nil
+	return h100(i), nil
 }
 
 func (l *gpus) Close() error { return nil }
 
-func gpu(i int) machine.GPU {
+func h100(i int) machine.GPU {
 	return machine.GPU{
 		UUID: fmt.Sprintf("GPU-%d", i), Index: i, Minor: new(i), PCI: sysfstest.GPUAddress(i),
 		Product: "NVIDIA H100 80GB HBM3", Architecture: "hopper", ComputeCapability: "9.0", MemoryMiB: 81559, ECC: new(true),
@@ -47,10 +48,15 @@ func gpu(i int) machine.GPU {
 	}
 }
 
+// from is NVIDIA's GPUs, read by a library.
+func from(library gpu.Library) gpu.Sources {
+	return gpu.Sources{{Vendor: nvml.Vendor(), Library: library}}
+}
+
 // at is a host of a tree.
-func at(tree *sysfstest.Tree, library nvml.Library) *Host {
+func at(tree *sysfstest.Tree, library gpu.Library) *Host {
 	return New(Options{
-		SysfsRoot: tree.Sys(), DevRoot: tree.Dev(), ProcRoot: tree.Proc(), NodeName: "dgx042", NVML: library,
+		SysfsRoot: tree.Sys(), DevRoot: tree.Dev(), ProcRoot: tree.Proc(), NodeName: "dgx042", GPUs: from(library),
 	})
 }
 
@@ -139,7 +145,7 @@ func rolesOf(m *machine.Machine) map[string]machine.Role {
 
 func TestScanNothing(t *testing.T) {
 	m := New(Options{
-		SysfsRoot: t.TempDir(), DevRoot: t.TempDir(), ProcRoot: t.TempDir(), NVML: &gpus{count: 0},
+		SysfsRoot: t.TempDir(), DevRoot: t.TempDir(), ProcRoot: t.TempDir(), GPUs: from(&gpus{count: 0}),
 	}).Scan(t.Context())
 	if err := m.Validate(); err != nil {
 		t.Fatal(err)
@@ -157,11 +163,11 @@ func TestLostGPUKeepsItsIdentity(t *testing.T) {
 	h.Scan(t.Context())
 	library.answer = func(i int) (machine.GPU, error) {
 		if i == 3 {
-			return machine.GPU{}, fmt.Errorf("UUID: GPU is %w", nvml.ErrLost)
+			return machine.GPU{}, fmt.Errorf("UUID: GPU is %w", gpu.ErrLost)
 		}
-		return gpu(i), nil
+		return h100(i), nil
 	}
-	want := gpu(3)
+	want := h100(3)
 	want.Health = machine.Health{State: machine.Lost, Reason: "UUID: GPU is lost"}
 	if diff := cmp.Diff(want, h.Scan(t.Context()).GPUs[3]); diff != "" {
 		t.Errorf("lost handle (-want +got):\n%s", diff)
@@ -171,9 +177,9 @@ func TestLostGPUKeepsItsIdentity(t *testing.T) {
 		if i >= 3 {
 			i++
 		}
-		return gpu(i), nil
+		return h100(i), nil
 	}
-	want.Health.Reason = "on the PCI bus and unknown to NVML"
+	want.Health.Reason = "on the PCI bus and unknown to the driver"
 	m := h.Scan(t.Context())
 	if diff := cmp.Diff(want, m.GPUs[3]); diff != "" || len(m.GPUs) != 8 {
 		t.Errorf("%d GPUs, lost for good (-want +got):\n%s", len(m.GPUs), diff)
@@ -190,13 +196,13 @@ func TestGPUThatNeverAnsweredIsSkipped(t *testing.T) {
 	sysfstest.DGXH100(tree)
 	library := &gpus{count: 8, answer: func(i int) (machine.GPU, error) {
 		if i == 3 {
-			return machine.GPU{}, fmt.Errorf("UUID: GPU is %w", nvml.ErrLost)
+			return machine.GPU{}, fmt.Errorf("UUID: GPU is %w", gpu.ErrLost)
 		}
-		return gpu(i), nil
+		return h100(i), nil
 	}}
 	m := at(tree, library).Scan(t.Context())
 	want := []machine.Skipped{
-		{Name: "0000:73:00.0", Reason: "GPU: on the PCI bus and unknown to NVML"},
+		{Name: "0000:73:00.0", Reason: "GPU: on the PCI bus and unknown to the driver"},
 		{Name: "nvml GPU 3", Reason: "UUID: GPU is lost"},
 	}
 	if diff := cmp.Diff(want, m.Skipped); diff != "" || len(m.GPUs) != 7 {
@@ -241,7 +247,7 @@ func TestScanCutShort(t *testing.T) {
 	library := &gpus{count: 8}
 	h := at(tree, library)
 	first := h.Scan(t.Context())
-	library.answer = func(i int) (machine.GPU, error) { <-release; return gpu(i), nil }
+	library.answer = func(i int) (machine.GPU, error) { <-release; return h100(i), nil }
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	h.Scan(ctx)
@@ -256,7 +262,7 @@ func TestLoop(t *testing.T) {
 	sysfstest.DGXH100(tree)
 	synctest.Test(t, func(t *testing.T) {
 		var scans atomic.Int32
-		h := at(tree, &gpus{count: 1, answer: func(i int) (machine.GPU, error) { scans.Add(1); return gpu(i), nil }})
+		h := at(tree, &gpus{count: 1, answer: func(i int) (machine.GPU, error) { scans.Add(1); return h100(i), nil }})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		events := notify.New()

@@ -39,7 +39,7 @@ func scanRealPaths(root string) int {
 			return notPermitted
 		}
 	}
-	h := New(Options{NVML: &gpus{count: 8}})
+	h := New(Options{GPUs: from(&gpus{count: 8})})
 	b, err := machine.Encode(h.Scan(context.Background()))
 	if err != nil {
 		return 1

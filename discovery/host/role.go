@@ -5,10 +5,11 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
-// assignRoles says what every HCA is for. In order:
+// assignRoles decides what every HCA is for. In order:
 //
 //  1. Soft RDMA is virtual. A Mellanox function whose vital product data names
 //     it the management of an NVSwitch is nvswitch. An RDMA device without
@@ -28,7 +29,7 @@ import (
 //  5. Everything else is management up to 25 Gb/s, and storage above.
 //
 // switches are the addresses of NVSwitch management functions.
-func assignRoles(m *machine.Machine, switches map[string]bool) {
+func assignRoles(m *machine.Machine, switches map[string]bool, vendors gpu.Vendors) {
 	withVerbs := map[string]bool{}
 	for i := range m.HCAs {
 		if h := &m.HCAs[i]; len(h.CharDevices.UVerbs) > 0 {
@@ -56,7 +57,7 @@ func assignRoles(m *machine.Machine, switches map[string]bool) {
 			h.Role = machine.RoleManagement
 		}
 	}
-	for _, h := range nearGPUs(m, fastest(ofFabricKind(candidates, speeds), speeds)) {
+	for _, h := range nearGPUs(m, fastest(ofFabricKind(candidates, speeds), speeds), vendors) {
 		h.Role = machine.RoleFabric
 	}
 }
@@ -171,13 +172,13 @@ func fastest(all []*machine.HCA, speeds map[model]float64) []*machine.HCA {
 // nearGPUs drops the HCAs that share a bridge with no GPU, if at least half of
 // the GPUs share one with an HCA. Virtual machines and Grace have no common
 // bridges, and keep all.
-func nearGPUs(m *machine.Machine, all []*machine.HCA) []*machine.HCA {
+func nearGPUs(m *machine.Machine, all []*machine.HCA, vendors gpu.Vendors) []*machine.HCA {
 	functions := byAddress(m.PCI)
 	near := map[*machine.HCA]bool{}
 	gpus, served := 0, 0
 	for i := range m.PCI {
 		f := &m.PCI[i]
-		if !isGPU(f) {
+		if !isGPU(f, vendors) {
 			continue
 		}
 		gpus++
@@ -197,10 +198,10 @@ func nearGPUs(m *machine.Machine, all []*machine.HCA) []*machine.HCA {
 	return slices.DeleteFunc(all, func(h *machine.HCA) bool { return !near[h] })
 }
 
-// isGPU goes by the bus, so that roles stay when NVML does not answer:
-// display controllers of NVIDIA and AMD.
-func isGPU(f *machine.PCIFunction) bool {
-	return strings.HasPrefix(f.Class, "0x03") && (f.Vendor == vendorNVIDIA || f.Vendor == "0x1002")
+// isGPU goes by the bus, so that roles stay when a driver does not answer:
+// display controllers of the vendors that heddle reads, and of AMD.
+func isGPU(f *machine.PCIFunction, vendors gpu.Vendors) bool {
+	return vendors.IsGPU(f) || strings.HasPrefix(f.Class, "0x03") && f.Vendor == "0x1002"
 }
 
 func sharesBridge(a, b *machine.PCIFunction) bool {

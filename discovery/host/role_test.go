@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
 	"github.com/heddle-dev/heddle/test/machines"
 )
@@ -149,7 +150,7 @@ func TestRoles(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			assignRoles(&tt.machine, nil)
+			assignRoles(&tt.machine, nil, vendors.All())
 			got := rolesOf(&tt.machine)
 			for name, role := range got {
 				if role == machine.RoleFabric {
@@ -176,7 +177,7 @@ func TestRolesOfTheMachineFiles(t *testing.T) {
 				switches[h.PCI] = h.Role == machine.RoleNVSwitch
 				h.Role = ""
 			}
-			assignRoles(m, switches)
+			assignRoles(m, switches, vendors.All())
 			if diff := cmp.Diff(want, rolesOf(m)); diff != "" {
 				t.Errorf("(-file +assigned):\n%s", diff)
 			}
@@ -198,12 +199,12 @@ func TestManyVirtualFunctions(t *testing.T) {
 	}
 	for n := range 8 {
 		m.PCI = append(m.PCI, machine.PCIFunction{
-			Address: fmt.Sprintf("0001:ff:%02x.0", n), Class: "0x030200", Vendor: vendorNVIDIA, Root: "pci0000:00",
+			Address: fmt.Sprintf("0001:ff:%02x.0", n), Class: "0x030200", Vendor: "0x10de", Root: "pci0000:00",
 			Upstream: []string{fmt.Sprintf("0000:00:%02x.0", n)},
 		})
 	}
 	began := processorTime(t)
-	assignRoles(&m, nil)
+	assignRoles(&m, nil, vendors.All())
 	// A tenth of a second; many seconds if each HCA looks at each function.
 	if took := processorTime(t) - began; took > 2*time.Second {
 		t.Errorf("%d HCAs took %s of processor time", count, took)

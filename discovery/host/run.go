@@ -16,7 +16,7 @@ const settle = 200 * time.Millisecond
 // system, no permission), the interval is all there is; that is logged once.
 func (h *Host) Run(ctx context.Context) error {
 	events := notify.New()
-	wait := watch(ctx, h.matters, events)
+	wait := watch(ctx, h.vendors, h.matters, events)
 	watching := make(chan struct{})
 	go func() {
 		defer close(watching)

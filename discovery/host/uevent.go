@@ -3,7 +3,10 @@ package host
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"strings"
+
+	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 // uevent is a kernel object event, as far as it matters here.
@@ -33,19 +36,19 @@ func parseUevent(b []byte) (uevent, bool) {
 	return e, e.action != "" && e.subsystem != ""
 }
 
-// concerns tells whether an event can change a Machine. The network devices of
+// concerns reports whether an event can change a Machine. The network devices of
 // pods are virtual ones and come by the hundred; bonds are virtual too.
-func (e uevent) concerns() bool {
+func (e uevent) concerns(vendors gpu.Vendors) bool {
 	switch e.subsystem {
-	case "pci", "infiniband", "infiniband_verbs", "infiniband_mad", "auxiliary", "node", "nvidia":
+	case "pci", "infiniband", "infiniband_verbs", "infiniband_mad", "auxiliary", "node":
 		return true
 	case "module":
-		return strings.Contains(e.path, "/nvidia") || strings.Contains(e.path, "/mlx") || strings.Contains(e.path, "/ib_") ||
-			strings.Contains(e.path, "/rdma")
+		return strings.Contains(e.path, "/mlx") || strings.Contains(e.path, "/ib_") || strings.Contains(e.path, "/rdma") ||
+			slices.ContainsFunc(vendors, func(v *gpu.Vendor) bool { return strings.Contains(e.path, "/"+v.Module) })
 	case "net":
 		return !strings.HasPrefix(e.path, "/devices/virtual/") || strings.Contains(e.path, "/bond")
 	}
-	return false
+	return slices.ContainsFunc(vendors, func(v *gpu.Vendor) bool { return e.subsystem == v.Module })
 }
 
 // linkNames reads the names of the network devices in a message of rtnetlink's

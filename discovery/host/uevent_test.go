@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 )
 
 func TestUevent(t *testing.T) {
@@ -22,7 +24,7 @@ func TestUevent(t *testing.T) {
 		{"nothing", "", false},
 	} {
 		e, ok := parseUevent([]byte(tt.message))
-		if got := ok && e.concerns(); got != tt.want {
+		if got := ok && e.concerns(vendors.All()); got != tt.want {
 			t.Errorf("%s: %+v, %t, want %t", tt.name, e, got, tt.want)
 		}
 	}
@@ -59,7 +61,7 @@ func FuzzUevent(f *testing.F) {
 	f.Add([]byte("add@/devices/x\x00ACTION=add\x00SUBSYSTEM=net\x00"))
 	f.Add([]byte("@\x00=\x00="))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if e, ok := parseUevent(b); !ok && e.concerns() && e.action != "" {
+		if e, ok := parseUevent(b); !ok && e.concerns(vendors.All()) && e.action != "" {
 			t.Errorf("%+v", e)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config/model"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 func (b *builder) setInt(key string, value int64) { b.labels[key] = strconv.FormatInt(value, 10) }
@@ -26,18 +27,29 @@ func (b *builder) gpus() {
 		}
 		return
 	}
-	b.card(groups[0])
+	groupsOf := b.vendorLabels(groups[0])
+	b.model(groups[0], groupsOf)
 	b.models(groups)
-	b.driver()
-	b.mig(groups)
+	b.driver(groupsOf)
+	if groupsOf.MIG {
+		b.mig(groups)
+	}
 	b.fabric()
-	b.vgpu(groups[0])
+	b.virtual(groups[0], groupsOf)
 	b.set(b.domains.CardKey(wellknown.CardMachine), cmp.Or(wellknown.Value(b.machine.Product), "unknown"))
 }
 
-// card sets what describes the model that the machine has most of. All values
+// vendorLabels are the groups of labels of the vendor of a model.
+func (b *builder) vendorLabels(g model.Group) gpu.Labels {
+	if v := b.vendors.Of(b.machine, &g.GPUs[0]); v != nil {
+		return v.Labels
+	}
+	return gpu.Labels{}
+}
+
+// model sets what describes the model that the machine has most of. All values
 // are of this one model: a mixture describes a GPU that does not exist.
-func (b *builder) card(g model.Group) {
+func (b *builder) model(g model.Group, of gpu.Labels) {
 	d := b.domains
 	b.set(d.Product(), g.Product)
 	b.setInt(d.CardKey(wellknown.CardCount), int64(len(g.GPUs)))
@@ -45,50 +57,16 @@ func (b *builder) card(g model.Group) {
 		b.setInt(d.CardKey(wellknown.CardMemory), mib)
 	}
 	generation := g.Architecture()
-	if major, minor, ok := strings.Cut(g.ComputeCapability(), "."); ok {
+	if major, minor, ok := strings.Cut(g.ComputeCapability(), "."); ok && of.CUDA {
 		b.set(d.CardKey(wellknown.CardComputeMajor), major)
 		b.set(d.CardKey(wellknown.CardComputeMinor), minor)
-		generation = cmp.Or(generation, family(major, minor))
+		generation = cmp.Or(generation, of.Family(g.ComputeCapability()))
 	}
 	b.set(d.CardKey(wellknown.CardFamily), generation)
 	b.set(d.CardKey(wellknown.CardMode), b.mode(g))
 	strategy, replicas := b.sharing(g)
 	b.set(d.CardKey(wellknown.CardSharingStrategy), strategy)
 	b.setInt(d.CardKey(wellknown.CardReplicas), int64(replicas))
-}
-
-// family is gpu-feature-discovery's word for a compute capability, for dumps
-// without an architecture.
-func family(major, minor string) string {
-	switch major {
-	case "1":
-		return "tesla"
-	case "2":
-		return "fermi"
-	case "3":
-		return "kepler"
-	case "5":
-		return "maxwell"
-	case "6":
-		return "pascal"
-	case "7":
-		if minor < "5" {
-			return "volta"
-		}
-		return "turing"
-	case "8":
-		if minor == "9" {
-			return "ada-lovelace"
-		}
-		return "ampere"
-	case "9":
-		return "hopper"
-	case "10", "11", "12":
-		return "blackwell"
-	case "13":
-		return "rubin"
-	}
-	return "undefined"
 }
 
 // mode is "compute" or "graphics" by the PCI class of most cards: 3D
@@ -161,10 +139,13 @@ func (b *builder) models(groups []model.Group) {
 }
 
 // driver sets the versions of the driver and of the CUDA it supports.
-func (b *builder) driver() {
+func (b *builder) driver(of gpu.Labels) {
 	d := b.domains
 	version := b.machine.Driver.Version
 	b.set(d.CardKey(wellknown.CardDriverVersion), version)
+	if !of.CUDA {
+		return
+	}
 	b.set(d.VendorKey(wellknown.CUDADriverVersionFull), version)
 	parts := strings.Split(version, ".")
 	switch {
@@ -221,20 +202,26 @@ func (b *builder) fabric() {
 	b.set(wellknown.NVLinkDomain, place.ClusterUUID)
 }
 
-// vgpu tells virtual GPUs, and the host's driver under them.
-func (b *builder) vgpu(g model.Group) {
+// virtual sets whether GPUs are virtual, with the host's driver under them, and
+// whether the node shares GPUs by MPS.
+func (b *builder) virtual(g model.Group, of gpu.Labels) {
 	d := b.domains
-	virtual := func(gpu machine.GPU) bool { return gpu.VGPU != nil }
-	b.setBool(d.VendorKey(wellknown.VGPUPresent), slices.ContainsFunc(b.machine.GPUs, virtual))
+	virtual := func(g machine.GPU) bool { return g.VGPU != nil }
+	if of.VGPU {
+		b.setBool(d.VendorKey(wellknown.VGPUPresent), slices.ContainsFunc(b.machine.GPUs, virtual))
+	}
 	if i := slices.IndexFunc(g.GPUs, virtual); i >= 0 {
 		b.set(d.VendorKey(wellknown.VGPUHostDriverVersion), g.GPUs[i].VGPU.HostDriverVersion)
 		b.set(d.VendorKey(wellknown.VGPUHostDriverBranch), g.GPUs[i].VGPU.HostDriverBranch)
 	}
-	// Only where the configuration names MPS, as in gpu-feature-discovery:
-	// NVIDIA's chart starts MPS daemons on nodes with this label.
+	if !of.MPS {
+		return
+	}
+	// Only where the configuration names MPS, as in gpu-feature-discovery: the
+	// vendor's chart starts MPS daemons on nodes with this label.
 	enforce := b.config.SGPU.Enforce
 	mps := b.config.Mode == config.ModeSGPU &&
 		(enforce.Memory == config.MemoryMPS || enforce.Compute == config.ComputeMPS)
-	cut := slices.ContainsFunc(b.machine.GPUs, func(gpu machine.GPU) bool { return gpu.MIG.Enabled })
+	cut := slices.ContainsFunc(b.machine.GPUs, func(g machine.GPU) bool { return g.MIG.Enabled })
 	b.setBool(d.VendorKey(wellknown.MPSCapable), mps && !cut)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 // Result is what a Node should carry.
@@ -41,10 +42,11 @@ type Problem struct {
 }
 
 // Compute decides the labels and taints of a machine. c is complete; see
-// [config.NodeConfig.Complete].
-func Compute(m *machine.Machine, c *config.NodeConfig) Result {
+// [config.NodeConfig.Complete]. vendors are those whose GPUs are known; the one of
+// most GPUs decides which groups of labels there are.
+func Compute(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) Result {
 	m = c.WithRoles(m)
-	b := &builder{machine: m, config: c, domains: c.Domains, labels: map[string]string{}}
+	b := &builder{machine: m, config: c, domains: c.Domains, vendors: vendors, labels: map[string]string{}}
 	b.gpus()
 	b.rdma()
 	b.node()
@@ -59,6 +61,7 @@ type builder struct {
 	machine  *machine.Machine
 	config   *config.NodeConfig
 	domains  wellknown.Domains
+	vendors  gpu.Vendors
 	labels   map[string]string
 	problems []Problem
 }

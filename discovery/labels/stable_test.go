@@ -9,6 +9,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
@@ -16,10 +17,10 @@ import (
 func TestMixedMachineIsStable(t *testing.T) {
 	all := append(gpus(0, 4, "NVIDIA L40S", 46068, "ada-lovelace", "8.9"), gpus(4, 4, "NVIDIA H100 PCIe", 81559, "hopper", "9.0")...)
 	c := section(t, "")
-	first := labels.Compute(hosting(all...), c)
+	first := labels.Compute(hosting(all...), c, vendors.All())
 	for range 1000 {
 		rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		if diff := cmp.Diff(first, labels.Compute(hosting(all...), c)); diff != "" {
+		if diff := cmp.Diff(first, labels.Compute(hosting(all...), c, vendors.All())); diff != "" {
 			t.Fatal(diff)
 		}
 	}
@@ -29,7 +30,7 @@ func TestUncompiledRulesAreProblems(t *testing.T) {
 	c := config.Default()
 	c.Labels = []config.LabelRule{{Key: "ring", Value: "'ff'"}}
 	want := []labels.Problem{{Key: "ring", Reason: "the rule is not compiled"}}
-	if diff := cmp.Diff(want, labels.Compute(hosting(), &c).Problems); diff != "" {
+	if diff := cmp.Diff(want, labels.Compute(hosting(), &c, vendors.All()).Problems); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -63,7 +64,7 @@ func FuzzCompute(f *testing.F) {
 		m := hosting(all...)
 		m.Driver, m.Product = machine.Driver{Version: driver, CUDA: cuda}, dmi
 		c := section(t, "mig: {strategy: mixed}\npreset: scheme")
-		valid(t, c, labels.Compute(m, c))
+		valid(t, c, labels.Compute(m, c, vendors.All()))
 	})
 }
 
@@ -81,7 +82,7 @@ func BenchmarkCompute(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				labels.Compute(m, c)
+				labels.Compute(m, c, vendors.All())
 			}
 		})
 	}

@@ -77,15 +77,3 @@ func FuzzParseVPD(f *testing.F) {
 		}
 	})
 }
-
-func FuzzParseVGPU(f *testing.F) {
-	f.Add(configuration())
-	loop := make([]byte, 256)
-	loop[0x06], loop[0x34], loop[0x41] = 0x10, 0x40, 0x40
-	f.Add(loop)
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if got, err := parseVGPU(b); got != nil && (err != nil || len(got.HostDriverVersion) > 10) {
-			t.Errorf("%+v, %v", got, err)
-		}
-	})
-}

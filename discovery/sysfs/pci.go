@@ -6,15 +6,16 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 const pciDevices = "bus/pci/devices/"
 
 // PCI reads the functions of interest: display and network controllers,
-// NVSwitches, the DMA functions of Data-Direct NICs, and those named in carry
-// (whatever carries an RDMA device; some are of class "other"). A tree without
-// a PCI bus has none.
-func (f FS) PCI(carry map[string]bool) ([]machine.PCIFunction, []machine.Skipped, error) {
+// switches between GPUs, the DMA functions of Data-Direct NICs, and those named
+// in carry (whatever carries an RDMA device; some are of class "other"). A tree
+// without a PCI bus has none.
+func (f FS) PCI(carry map[string]bool, vendors gpu.Vendors) ([]machine.PCIFunction, []machine.Skipped, error) {
 	names, err := f.List(strings.TrimSuffix(pciDevices, "/"))
 	if err != nil {
 		return nil, nil, err
@@ -32,7 +33,7 @@ func (f FS) PCI(carry map[string]bool) ([]machine.PCIFunction, []machine.Skipped
 			skipped = append(skipped, machine.Skipped{Name: name, Reason: err.Error()})
 			continue
 		}
-		if !carry[name] && !ofClass(class) && !f.special(name, class) {
+		if !carry[name] && !ofClass(class) && !f.special(name, class, vendors) {
 			continue
 		}
 		fn, notes, err := f.function(name, class)
@@ -53,10 +54,10 @@ func ofClass(class string) bool {
 	return len(class) == len("0x030200") && (strings.HasPrefix(class, "0x02") || strings.HasPrefix(class, "0x03"))
 }
 
-// special finds the functions that only their maker's numbers tell: NVIDIA
-// NVSwitches (class 0x0680, "other bridge") and the DMA functions of
-// ConnectX-8 (15b3:2100, rdma-core kernel-boot/rdma_topo).
-func (f FS) special(name, class string) bool {
+// special finds the functions that only their maker's numbers identify: GPUs that are no
+// display controllers, switches between GPUs, and the DMA functions of ConnectX-8 (15b3:2100, rdma-core
+// kernel-boot/rdma_topo).
+func (f FS) special(name, class string, vendors gpu.Vendors) bool {
 	if strings.HasPrefix(class, "0x0604") {
 		return false
 	}
@@ -64,14 +65,11 @@ func (f FS) special(name, class string) bool {
 	if err != nil {
 		return false
 	}
-	switch vendor {
-	case "0x10de":
-		return strings.HasPrefix(class, "0x0680")
-	case VendorMellanox:
+	if vendor == VendorMellanox {
 		device, err := f.word(name, "device")
 		return err == nil && device == DeviceDataDirect
 	}
-	return false
+	return vendors.IsSwitch(vendor, class) || vendors.IsGPU(&machine.PCIFunction{Vendor: vendor, Class: class})
 }
 
 // Vendors and devices that the reader knows by number.

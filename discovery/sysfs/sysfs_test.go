@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
 )
 
@@ -95,7 +96,7 @@ func TestPCIOfInterest(t *testing.T) {
 	add("pci0000:00/0000:00:06.0", "0xff0000", "0x1ded", "0x107f")              // eRDMA, class "other"
 	add("pci10000:00/10000:00:02.0/10000:e1:00.0", "0x020000", "0x8086", "0x1592")
 	tree.Dir("sys/bus/pci/devices/nonsense")
-	got, skipped, err := New(tree.Sys()).PCI(map[string]bool{"0000:00:06.0": true})
+	got, skipped, err := New(tree.Sys()).PCI(map[string]bool{"0000:00:06.0": true}, gpu.Vendors{{PCI: gpu.PCI{Vendor: "0x10de", Switches: []string{"0x0680"}}}})
 	var addresses []string
 	for _, f := range got {
 		addresses = append(addresses, f.Address)
@@ -126,7 +127,7 @@ func TestLargeBus(t *testing.T) {
 	gpu := tree.PCI(sysfstest.Function{Path: "pci0000:ff/0000:ff:01.0", Class: "0x030200", Vendor: "0x10de", Device: "0x2330"})
 	tree.Link("sys/bus/pci/devices/0000:fe:00.0", "sys/bus/pci/devices/0000:fe:00.0")
 	tree.Link(gpu+"/driver", gpu+"/driver")
-	got, skipped, err := New(tree.Sys()).PCI(nil)
+	got, skipped, err := New(tree.Sys()).PCI(nil, nil)
 	if err != nil || len(got) != 1 || got[0].Address != "0000:ff:01.0" {
 		t.Errorf("%v, %v", got, err)
 	}
@@ -135,7 +136,7 @@ func TestLargeBus(t *testing.T) {
 	}
 	tree.Remove("sys/bus/pci/devices")
 	tree.Link("sys/bus/pci/devices", "sys/bus/pci/devices")
-	if _, _, err := New(tree.Sys()).PCI(nil); err == nil {
+	if _, _, err := New(tree.Sys()).PCI(nil, nil); err == nil {
 		t.Error("a bus that cannot be listed is no error")
 	}
 }
@@ -205,28 +206,5 @@ func TestParseVPD(t *testing.T) {
 	}
 	if _, err := parseVPD([]byte{0x90, 4}); err == nil {
 		t.Error("a resource that is cut off is no error")
-	}
-}
-
-// configuration is the space of a virtual GPU: the vendor-specific capability
-// after another one.
-func configuration() []byte {
-	b := make([]byte, 256)
-	b[0x06], b[0x34] = 0x10, 0x60
-	copy(b[0x60:], []byte{0x05, 0x80})
-	record := append([]byte{0x09, 0, 0, 'V', 'F', 2, 4, 0xff, 0xff, 0, 22}, "550.90.05\x00r550_00\x00\x00\x00"...)
-	record[2] = byte(len(record))
-	copy(b[0x80:], record)
-	return b
-}
-
-func TestParseVGPU(t *testing.T) {
-	want := &machine.VGPU{HostDriverVersion: "550.90.05", HostDriverBranch: "r550_00"}
-	got, err := parseVGPU(configuration())
-	if diff := cmp.Diff(want, got); diff != "" || err != nil {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
-	}
-	if got, err := parseVGPU(make([]byte, 256)); got != nil || err != nil {
-		t.Errorf("physical GPU: %v, %v", got, err)
 	}
 }

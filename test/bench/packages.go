@@ -27,7 +27,7 @@ type figure struct {
 
 // benchmarks are those whose figures the documentation states.
 func benchmarks() []benchmark {
-	const alloc, state, agent = "./deviceplugin/alloc", "./deviceplugin/devicestate", "./deviceplugin/agent"
+	const preferred, state, agent = "./deviceplugin/preferred", "./deviceplugin/devicestate", "./deviceplugin/agent"
 	const ms, normal = "ms", "2s"
 	one := func(pkg, name string, f figure) benchmark { return benchmark{pkg, name, normal, []figure{f}} }
 	return []benchmark{
@@ -35,9 +35,9 @@ func benchmarks() []benchmark {
 		one("./discovery/labels", "BenchmarkCompute/rules",
 			figure{"labels of 8 GPUs, three CEL rules", "ns/op", 1e-6, 1, ms}),
 		one("./topo/affinity", "BenchmarkMatrix", figure{"path classes of 8 GPUs and 9 HCAs", "ns/op", 1e-6, 1, ms}),
-		one(alloc, "BenchmarkEveryRequest/8",
+		one(preferred, "BenchmarkEveryRequest/8",
 			figure{"GPUs that go together, 8 GPUs, p99 of all requests", "p99-us", 1e-3, 0.2, ms}),
-		one(alloc, "BenchmarkEveryRequest/16", figure{"the same, 16 GPUs", "p99-us", 1e-3, 2, ms}),
+		one(preferred, "BenchmarkEveryRequest/16", figure{"the same, 16 GPUs", "p99-us", 1e-3, 2, ms}),
 		one("./sharing", "BenchmarkPlace/1",
 			figure{"a share among 16 GPUs with 16 consumers each, p99", "p99-us", 1, 20, "us"}),
 		{"./sharing", "BenchmarkPlace/12", normal, []figure{

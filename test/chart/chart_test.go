@@ -100,7 +100,7 @@ func checkFlags(t *testing.T, binary string, pod corev1.PodSpec) {
 func flagNames(t *testing.T, binary string) map[string]bool {
 	t.Helper()
 	found := map[string]bool{}
-	for _, path := range []string{binary + "/flags.go", "internal/program/program.go", "internal/program/host.go"} {
+	for _, path := range []string{binary + "/flags.go", "internal/program/flags.go", "internal/program/host.go"} {
 		file, err := parser.ParseFile(token.NewFileSet(), root+"/cmd/"+path, nil, 0)
 		if err != nil {
 			t.Fatal(err)

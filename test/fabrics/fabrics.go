@@ -80,7 +80,7 @@ func New(p Plan) *Fabric {
 		}
 	}
 	if p.Pod > 0 {
-		f.walk()
+		f.reportUplinks()
 	}
 	return f
 }
@@ -136,8 +136,8 @@ func (f *Fabric) Leaf(group, rail, plane int) v1alpha1.Switch {
 	}
 }
 
-// walk lets the first node of every group report the uplinks of its leaves.
-func (f *Fabric) walk() {
+// reportUplinks lets the first node of every group report the uplinks of its leaves.
+func (f *Fabric) reportUplinks() {
 	for i := range f.Nodes {
 		n := &f.Nodes[i]
 		if i > 0 && f.Nodes[i-1].Group == n.Group {

@@ -58,7 +58,7 @@ func BenchmarkChange(b *testing.B) {
 		m.Snapshot(start)
 		rng := rand.New(rand.NewPCG(3, 3))
 		pick := func() *fabrics.Node { return &f.Nodes[rng.IntN(len(f.Nodes))] }
-		var gone *fabrics.Node // Who is away, in the scenes that alternate.
+		var gone *fabrics.Node // The node that is away, in the steps that alternate.
 		back := func() bool {
 			if gone == nil {
 				return false
@@ -73,7 +73,7 @@ func BenchmarkChange(b *testing.B) {
 			rails(spec)
 			m.Put(fabric.Node{Name: gone.Name, Ready: true, Report: spec, Heartbeat: start})
 		}
-		for _, scene := range []struct {
+		for _, step := range []struct {
 			name   string
 			change func()
 		}{
@@ -102,12 +102,12 @@ func BenchmarkChange(b *testing.B) {
 				}
 			}},
 		} {
-			b.Run(fmt.Sprintf("%s/%d", scene.name, nodes), func(b *testing.B) {
+			b.Run(fmt.Sprintf("%s/%d", step.name, nodes), func(b *testing.B) {
 				b.ReportAllocs()
 				took := make([]time.Duration, 0, 1<<16)
 				for b.Loop() {
 					before := time.Now()
-					scene.change()
+					step.change()
 					if m.Snapshot(start).ETag() == "" {
 						b.Fatal("no tag")
 					}

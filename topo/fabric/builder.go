@@ -292,9 +292,8 @@ func (b *Builder) place(n *node, key string) {
 
 // checkCabling checks the leaf groups that changed.
 func (b *Builder) checkCabling() {
-	block := slices.IndexFunc(b.levels, func(l Level) bool { return l.By == ByBlock })
-	spine := slices.ContainsFunc(b.levels, func(l Level) bool { return l.By == BySpine })
 	groups := slices.Collect(maps.Keys(b.changes.groups))
+	clear(b.changes.groups)
 	checked := make([]cabling, len(groups))
 	parallel(len(groups), func(from, to int) {
 		for i := from; i < to; i++ {
@@ -302,35 +301,39 @@ func (b *Builder) checkCabling() {
 		}
 	})
 	for i, g := range groups {
-		if len(g.members) == 0 {
-			b.spines.set(&g.member, nil)
-			if b.leafGroups[g.key] == g {
-				delete(b.leafGroups, g.key)
-			}
+		if len(g.members) > 0 {
+			b.apply(g, checked[i])
 			continue
 		}
-		was := g.cabling
-		g.cabling = checked[i]
-		for i, n := range g.members {
-			if found := g.cabling.findings[i]; !sameFindings(found, n.cabling) {
-				n.cabling = found
-				b.changes.show(n)
-			}
-		}
-		g.cabling.findings = nil
-		if spine {
-			b.raise(g)
-		}
-		if block >= 0 {
-			for _, n := range g.blocks(b.levels[block].Nodes) {
-				b.changes.move(n)
-			}
-		}
-		if !slices.Equal(was.rails, g.cabling.rails) {
-			b.showRails(g)
+		b.spines.set(&g.member, nil)
+		if b.leafGroups[g.key] == g {
+			delete(b.leafGroups, g.key)
 		}
 	}
-	clear(b.changes.groups)
+}
+
+// apply takes over the outcome of a cabling check.
+func (b *Builder) apply(g *leafGroup, now cabling) {
+	for i, n := range g.members {
+		if found := now.findings[i]; !sameFindings(found, n.cabling) {
+			n.cabling = found
+			b.changes.show(n)
+		}
+	}
+	now.findings = nil
+	was := g.cabling
+	g.cabling = now
+	if !slices.Equal(was.rails, now.rails) {
+		b.showRails(g)
+	}
+	if slices.ContainsFunc(b.levels, func(l Level) bool { return l.By == BySpine }) {
+		b.raise(g)
+	}
+	if i := slices.IndexFunc(b.levels, func(l Level) bool { return l.By == ByBlock }); i >= 0 {
+		for _, n := range g.blocks(b.levels[i].Nodes) {
+			b.changes.move(n)
+		}
+	}
 }
 
 // showRails marks the domains that show what a leaf group expects.

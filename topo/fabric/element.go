@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
 // Element is a group or a node of a snapshot. It never changes.
@@ -198,16 +196,4 @@ func appendString(b []byte, s string) []byte {
 		}
 	}
 	return append(append(append(b, '"'), s...), '"')
-}
-
-// Group is the element as GET /node_group shows it.
-func (e *Element) Group() v1alpha1.Group {
-	g := v1alpha1.Group{Name: e.Name, Kind: e.Kind, Status: e.Status}
-	if e.Kind != v1alpha1.KindNode {
-		g.Child = make([]v1alpha1.Group, len(e.Child))
-		for i, c := range e.Child {
-			g.Child[i] = c.Group()
-		}
-	}
-	return g
 }

@@ -36,7 +36,7 @@ func TestFindings(t *testing.T) {
 		want  []fabric.Finding
 	}{
 		{"all is well", crew(onto("1", "2", "3", "4")), nil},
-		{"a leaf that nobody knows", crew(onto("1", "2", "x", "4")), []fabric.Finding{at(fabric.Miscabled, 2, sw("3"), sw("x"))}},
+		{"an unknown leaf", crew(onto("1", "2", "x", "4")), []fabric.Finding{at(fabric.Miscabled, 2, sw("3"), sw("x"))}},
 		{"two exchanged", crew(onto("1", "3", "2", "4")), []fabric.Finding{
 			at(fabric.Miscabled, 1, sw("2"), sw("3")), at(fabric.Miscabled, 2, sw("3"), sw("2")),
 		}},
@@ -53,13 +53,13 @@ func TestFindings(t *testing.T) {
 			return spec
 		}()), nil},
 		{
-			"a lonely node on somebody else's leaf",
+			"a single node on another group's leaf",
 			[]fabric.Node{node("a", onto("1", "2", "3")), node("b", onto("1", "2", "3")), node("d", onto("7", "2", "9"))},
 			[]fabric.Finding{{
 				Kind: fabric.Miscabled, Node: "d", Group: "7", HCA: "mlx5_1", ID: "0000:01:00.0", Port: 1, Rail: 1, Found: sw("2"),
 			}},
 		},
-		{"rails that nobody keeps to prove nothing", []fabric.Node{
+		{"rails that no node keeps to prove nothing", []fabric.Node{
 			node("a", onto("1", "2", "1", "2")), node("b", onto("2", "1", "1", "2")),
 			node("c", onto("1", "2", "2", "1")), node("d", onto("2", "1", "2", "1")),
 		}, nil},

@@ -29,7 +29,7 @@ func hostile(name string, i int) fabric.Node {
 		spec = onto(leaves...)
 	case "every other node's leaf":
 		spec = onto("1", fmt.Sprintf("%x", i%100), fmt.Sprintf("%x", i%1000), fmt.Sprintf("%x", i))
-	case "everybody reports everybody's uplinks":
+	case "every node reports all uplinks":
 		spec = onto(fmt.Sprintf("%x", i/16))
 		for u := range 64 {
 			spec.Uplinks = append(spec.Uplinks, v1alpha1.Uplink{Leaf: fmt.Sprintf("%x", u), Peer: fmt.Sprintf("%x", i*64+u)})
@@ -44,7 +44,7 @@ func hostile(name string, i int) fabric.Node {
 func BenchmarkHostile(b *testing.B) {
 	for _, name := range []string{
 		"one leaf for all", "one leaf for all and one for each", "one GUID for all", "contradicting paths",
-		"as many leaves as a report can have", "every other node's leaf", "everybody reports everybody's uplinks",
+		"as many leaves as a report can have", "every other node's leaf", "every node reports all uplinks",
 		"nodes in no group",
 	} {
 		count := 16384

@@ -57,7 +57,7 @@ func TestNames(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			s := put(newMap(t, preset(t, fabric.ModeLeaf)...), tt.nodes...)
-			names := outline(s.Tree())
+			names := outline(treeOf(s.Child))
 			names = strings.NewReplacer(":Degraded", "").Replace(names)
 			if diff := cmp.Diff(tt.want, names); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)

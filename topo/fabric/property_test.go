@@ -93,7 +93,7 @@ type world struct {
 
 func (w *world) pick() *fabrics.Node { return &w.fabric.Nodes[w.rng.IntN(len(w.fabric.Nodes))] }
 
-// step does one random thing to the world and tells the map.
+// step does one random thing to the world and puts it into the builder.
 func (w *world) step(m *fabric.Builder) {
 	n := w.pick()
 	known, there := w.nodes[n.Name]
@@ -182,7 +182,7 @@ func (w *world) report(n *fabrics.Node) v1alpha1.NodeTopologySpec {
 	return spec
 }
 
-// Snapshots are read while the map goes on.
+// Snapshots are read while the builder goes on.
 func TestReadersOfSnapshots(t *testing.T) {
 	t.Parallel()
 	w := &world{
@@ -207,7 +207,7 @@ func TestReadersOfSnapshots(t *testing.T) {
 	readers.Wait()
 }
 
-// Whatever came before, the map says what a new one says that is told only how
+// Whatever came before, the tree is that of a new builder that is given only how
 // things are now, in any order.
 func TestIncrementalIsFromScratch(t *testing.T) {
 	t.Parallel()
@@ -258,7 +258,7 @@ func TestIncrementalIsFromScratch(t *testing.T) {
 					if diff := cmp.Diff(want, have); diff != "" {
 						t.Fatalf("seed %d, round %d (-from scratch +incremental):\n%s", seed, round, diff)
 					}
-					check(t, have, got.Tree())
+					check(t, have, treeOf(got.Child))
 				}
 			}
 		})

@@ -64,7 +64,7 @@ func named(s *fabric.Snapshot) []fabrics.Wrong {
 }
 
 // undecidable are the nodes whose live cables say no more for their group than
-// for another one: nobody could tell.
+// for another one: it cannot be known.
 func undecidable(f *fabrics.Fabric) map[string]bool {
 	leaves := railOf(f)
 	out := map[string]bool{}
@@ -136,7 +136,7 @@ func TestQuality(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		plan fabrics.Plan
-		// small says that there are groups too small to tell who is wrong.
+		// small says that there are groups too small to know which is wrong.
 		small bool
 	}{
 		{"1000 nodes, 8 rails, 32 to a group", fabrics.Plan{Sizes: fabrics.Even(1000, 32), Rails: 8}, false},

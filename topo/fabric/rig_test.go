@@ -130,3 +130,15 @@ func groups(s *fabric.Snapshot) map[string]string {
 	}
 	return out
 }
+
+// treeOf is what GET /node_group answers, as values.
+func treeOf(list []*fabric.Element) []v1alpha1.Group {
+	out := make([]v1alpha1.Group, len(list))
+	for i, e := range list {
+		out[i] = v1alpha1.Group{Name: e.Name, Kind: e.Kind, Status: e.Status}
+		if e.Kind != v1alpha1.KindNode {
+			out[i].Child = treeOf(e.Child)
+		}
+	}
+	return out
+}

@@ -9,8 +9,6 @@ import (
 	"iter"
 	"slices"
 	"sync"
-
-	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
 // Snapshot is the tree at one moment. It never changes; any number of
@@ -63,35 +61,12 @@ func (s *Snapshot) ETag() string { return s.content.etag }
 func (s *Snapshot) Len() int { return s.size }
 
 // WriteTo writes the answer of GET /node_group: the list of top-level elements
-// and a newline.
+// and a newline. After an error it counts no bytes.
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
-	c := &counter{w: w}
-	if _, err := io.WriteString(c, "["); err != nil {
-		return c.n, err
+	if err := WriteElements(w, s.Child); err != nil {
+		return 0, err
 	}
-	if err := writeList(c, s.Child); err != nil {
-		return c.n, err
-	}
-	_, err := io.WriteString(c, "]\n")
-	return c.n, err
-}
-
-type counter struct {
-	w io.Writer
-	n int64
-}
-
-func (c *counter) Write(b []byte) (int, error) {
-	n, err := c.w.Write(b)
-	c.n += int64(n)
-	return n, err
-}
-
-// WriteString spares the copy where the writer can.
-func (c *counter) WriteString(s string) (int, error) {
-	n, err := io.WriteString(c.w, s)
-	c.n += int64(n)
-	return n, err
+	return int64(s.size), nil
 }
 
 // Gzip is what WriteTo writes, compressed at the first call for this content.
@@ -111,15 +86,6 @@ func (s *Snapshot) compress() ([]byte, error) {
 		return nil, fmt.Errorf("compress the tree: %w", err)
 	}
 	return bytes.Clone(b.Bytes()), nil
-}
-
-// Tree is the answer as values.
-func (s *Snapshot) Tree() []v1alpha1.Group {
-	out := make([]v1alpha1.Group, len(s.Child))
-	for i, e := range s.Child {
-		out[i] = e.Group()
-	}
-	return out
 }
 
 // All are the elements, parents first, with the elements that hold them, top

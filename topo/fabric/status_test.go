@@ -58,12 +58,12 @@ func TestStatus(t *testing.T) {
 		}, "a leaf-1(b)", nil},
 		{"gone", func() *fabric.Snapshot {
 			m.Remove("a")
-			m.Remove("nobody")
+			m.Remove("unknown")
 			return m.Snapshot(start.Add(24 * time.Hour))
 		}, "leaf-1(b)", nil},
 	} {
 		s := step.do()
-		if diff := cmp.Diff(step.want, outline(s.Tree())); diff != "" {
+		if diff := cmp.Diff(step.want, outline(treeOf(s.Child))); diff != "" {
 			t.Fatalf("%s (-want +got):\n%s", step.name, diff)
 		}
 		for _, e := range s.Select("node", "a") {

@@ -60,7 +60,7 @@ func TestTree(t *testing.T) {
 			"c leaf-1(a) leaf-2(b)",
 		},
 		{
-			"a switch that the worker itself doubts groups nothing", fabric.ModeLeaf,
+			"a switch of low confidence groups nothing", fabric.ModeLeaf,
 			[]fabric.Node{node("a", report(cable{leaf: "1", sure: 20})), node("b", report(cable{leaf: "1", sure: 80}))},
 			"a leaf-1(b)",
 		},
@@ -151,10 +151,10 @@ func TestTree(t *testing.T) {
 			t.Parallel()
 			m := newMap(t, preset(t, tt.mode)...)
 			s := put(m, tt.nodes...)
-			if diff := cmp.Diff(tt.want, outline(s.Tree())); diff != "" {
+			if diff := cmp.Diff(tt.want, outline(treeOf(s.Child))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
-			check(t, viewOf(t, s), s.Tree())
+			check(t, viewOf(t, s), treeOf(s.Child))
 		})
 	}
 }
@@ -224,12 +224,12 @@ func TestSpines(t *testing.T) {
 	if diff := cmp.Diff(map[string][]int{"spine": slices.Repeat([]int{8}, 12)}, pods); diff != "" || len(s.Child) != 3 {
 		t.Errorf("%d pods (-want +got):\n%s", len(s.Child), diff)
 	}
-	// Who has no cable to a leaf is not believed about its uplinks.
-	liar := f.Nodes[95].Spec.DeepCopy()
-	liar.Uplinks = []v1alpha1.Uplink{{Leaf: f.Leaf(0, 0, 0).ID, Peer: "ff"}}
+	// The uplinks of a leaf count from nodes with a cable to it only.
+	other := f.Nodes[95].Spec.DeepCopy()
+	other.Uplinks = []v1alpha1.Uplink{{Leaf: f.Leaf(0, 0, 0).ID, Peer: "ff"}}
 	m := mapOf(t, fabric.ModeAuto, f)
-	m.Put(fabric.Node{Name: f.Nodes[95].Name, Ready: true, Report: liar, Heartbeat: start})
+	m.Put(fabric.Node{Name: f.Nodes[95].Name, Ready: true, Report: other, Heartbeat: start})
 	if got := m.Snapshot(start); got.ETag() != s.ETag() {
-		t.Errorf("the liar was believed: %s", outline(got.Tree()))
+		t.Errorf("the report counted: %s", outline(treeOf(got.Child)))
 	}
 }

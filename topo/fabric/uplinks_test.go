@@ -22,7 +22,7 @@ func TestUplinkDiscovery(t *testing.T) {
 		}
 	}
 	if len(owner) != 32 || most > 4 {
-		t.Fatalf("%d leaves are walked, up to %d by one node: %v", len(owner), most, first)
+		t.Fatalf("%d leaves are assigned, up to %d to one node: %v", len(owner), most, first)
 	}
 	gone := owner[f.Leaf(1, 3, 0).ID]
 	m.Remove(gone)

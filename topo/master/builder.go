@@ -23,7 +23,7 @@ import (
 // Options are what a Builder needs.
 type Options struct {
 	Source *informers.Source
-	// CountsPods tells whether the source watches pods.
+	// CountsPods reports whether the source watches pods.
 	CountsPods bool
 	// Levels are the tree's; NewLevels receives others when the configuration
 	// changes, and may be nil.
@@ -158,7 +158,7 @@ func (b *Builder) logStale(ctx context.Context, was, since time.Time) {
 }
 
 // apply passes what changed to the fabric, and removes from changes what did
-// not change after all. visible tells whether answers about nodes change.
+// not change after all. visible reports whether answers about nodes change.
 func (b *Builder) apply(nodes snapshot.Table[*informers.NodeState], changes *informers.Changes) (visible bool) {
 	var put []*informers.NodeState
 	for _, name := range slices.Sorted(maps.Keys(changes.Nodes)) {

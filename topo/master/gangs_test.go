@@ -82,7 +82,7 @@ func (r *replica) gauges(t *testing.T, name string) map[string]float64 {
 	return out
 }
 
-// A gang's life, as pods tell it.
+// A gang's phases follow its pods.
 func TestGangs(t *testing.T) {
 	c := newCluster(t)
 	c.in("n1", "switchbox-1", "dragonfly-1")
@@ -98,16 +98,16 @@ func TestGangs(t *testing.T) {
 	c.gangPod("tf-worker-0", "tf", "")
 	r.untilGangs(t, "a pod is missing", []snapshot.Gang{tf})
 
-	refuse := func(p *corev1.Pod) {
+	reject := func(p *corev1.Pod) {
 		p.Status.Conditions = []corev1.PodCondition{{
 			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
 			Message: "0/3 nodes are available: rejected by podgroup ai/tf: 1 of 2 fit.", LastTransitionTime: metav1.Unix(1_700_000_030, 0),
 		}}
 	}
-	c.gangPod("tf-worker-0", "tf", "", refuse)
-	c.gangPod("tf-worker-1", "tf", "", refuse)
+	c.gangPod("tf-worker-0", "tf", "", reject)
+	c.gangPod("tf-worker-1", "tf", "", reject)
 	tf.Members, tf.GPUs, tf.Reason, tf.RejectedSince = 2, 8, "rejected by podgroup ai/tf: 1 of 2 fit", time.Unix(1_700_000_030, 0).UTC()
-	r.untilGangs(t, "it is refused", []snapshot.Gang{tf})
+	r.untilGangs(t, "it is rejected", []snapshot.Gang{tf})
 
 	// Rank 1 is on n1: ranks decide the order of nodes, not their names.
 	c.gangPod("tf-worker-1", "tf", "n1")
@@ -158,8 +158,8 @@ func TestGangs(t *testing.T) {
 	r.untilGangs(t, "nothing is left", nil)
 }
 
-// A change of gangs alone is a new generation, and not a new map.
-func TestAGangAloneIsNoNewMap(t *testing.T) {
+// A change of gangs alone is a new generation, and not a new tree.
+func TestGangChangeKeepsTree(t *testing.T) {
 	c := newCluster(t)
 	c.in("n1", "switchbox-1", "dragonfly-1")
 	r := c.replica(t, fabric.ModeSwitchbox)
@@ -178,7 +178,7 @@ func TestAGangAloneIsNoNewMap(t *testing.T) {
 	}
 }
 
-// Replicas agree, also one that starts later, and one without pods says so.
+// Replicas agree, also one that starts later, and one that watches no pods reports it.
 func TestGangsOfReplicas(t *testing.T) {
 	c := newCluster(t)
 	c.in("n1", "switchbox-1", "dragonfly-1")
@@ -206,4 +206,31 @@ func TestGangsOfReplicas(t *testing.T) {
 	if got := get(t, blind.url+"/v1/gangs").body; got != `{"unwatched":true,"gangs":[]}`+"\n" {
 		t.Errorf("without pods: %s", got)
 	}
+}
+
+// A pod without GPUs that loses its gang's label leaves the gang, and one that
+// has never been in a gang is none of its members.
+func TestPodLeavesGang(t *testing.T) {
+	c := newCluster(t)
+	c.in("n1", "switchbox-1", "dragonfly-1")
+	withoutGPUs := func(p *corev1.Pod) { p.Spec.Containers = nil }
+	plain := func(p *corev1.Pod) { p.Spec.Containers, p.Labels = nil, nil }
+	c.gangPod("driver", "tf", "n1", withoutGPUs)
+	c.gangPod("other", "tf", "n1", plain)
+	r := c.replica(t, fabric.ModeSwitchbox)
+	members := func(n int) func(*snapshot.Snapshot) bool {
+		return func(s *snapshot.Snapshot) bool {
+			list := s.GangList()
+			return n == 0 && len(list) == 0 || len(list) == 1 && list[0].Members == n
+		}
+	}
+	r.until(t, "one member", members(1))
+	c.gangPod("other", "tf", "n1", withoutGPUs)
+	r.until(t, "two members", members(2))
+	c.gangPod("other", "tf", "n1", plain)
+	r.until(t, "one member again", members(1))
+	c.KindDown("pods", true) // The watch does not see the next change.
+	c.gangPod("driver", "tf", "n1", plain)
+	c.KindDown("pods", false)
+	r.until(t, "no gang", members(0))
 }

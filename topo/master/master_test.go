@@ -105,7 +105,7 @@ func TestALyingReportIsIgnored(t *testing.T) {
 	if n := len(r.until(t, "the group", nodes(4)).Tree.Select("", "dragonfly-1")[0].Child); n != 1 {
 		t.Errorf("%d nodes in the group, want the honest one", n)
 	}
-	// The Node is made anew: its report is of the earlier one until the worker writes again.
+	// The Node is created again: its report is of the earlier one until the worker writes again.
 	c.Remove("nodes", "", "honest")
 	r.until(t, "three nodes", nodes(3))
 	uid := c.node("honest", true)
@@ -162,7 +162,7 @@ func TestHeartbeatsAloneChangeNothing(t *testing.T) {
 		return d.Report.Heartbeat().Equal(beat)
 	})
 	if after, _ := r.Latest().Get(); after != before {
-		t.Error("a heartbeat made a view")
+		t.Error("a heartbeat made a snapshot")
 	}
 }
 

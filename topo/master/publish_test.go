@@ -75,7 +75,7 @@ func TestLabelsAreWrittenRepairedAndTakenBack(t *testing.T) {
 	if l := c.labels("cpu1"); len(l) > 0 {
 		t.Errorf("a node in no group has %v", l)
 	}
-	// Somebody takes one away: it is put back.
+	// Another client removes one: it is put back.
 	var n corev1.Node
 	c.Read("nodes", "", "node-sample1", &n)
 	delete(n.Labels, tier1)
@@ -101,9 +101,9 @@ func TestLabelsAreWrittenRepairedAndTakenBack(t *testing.T) {
 	}
 	cancel()
 	<-ended
-	// The next leader writes no labels: what is ours goes.
+	// The next leader writes no labels: what is heddle's is removed.
 	c.lead(t, r, publish.Exports{})
-	eventually(t, "no label of ours", func() bool { return len(c.labels("node-sample2")) == 0 })
+	eventually(t, "no label of heddle", func() bool { return len(c.labels("node-sample2")) == 0 })
 }
 
 // leadUntil makes a replica write until ctx ends.
@@ -153,7 +153,7 @@ func TestADeletedNodeIsNotMadeAgain(t *testing.T) {
 	c.in("n2", "switchbox-1", "dragonfly-1")
 	r := c.replica(t, fabric.ModeSwitchbox)
 	r.until(t, "two reports", reports(2))
-	held := c.replica(t, fabric.ModeSwitchbox) // It gives its old view to the publisher.
+	held := c.replica(t, fabric.ModeSwitchbox) // Its old snapshot goes to the publisher.
 	v := held.until(t, "two reports", reports(2))
 	c.Remove("nodes", "", "n1")
 	held.until(t, "one node", nodes(1))
@@ -179,7 +179,7 @@ func (c *cluster) walks() map[string]string {
 	return out
 }
 
-func TestOneWorkerWalksEachLeaf(t *testing.T) {
+func TestOneWorkerDiscoversEachLeaf(t *testing.T) {
 	c := newCluster(t)
 	f := fabrics.New(fabrics.Plan{Sizes: []int{3, 3}, Rails: 2})
 	beat := time.Now().Truncate(time.Second)
@@ -192,8 +192,8 @@ func TestOneWorkerWalksEachLeaf(t *testing.T) {
 	c.lead(t, r, publish.Exports{})
 	one := func() bool {
 		walks := c.walks()
-		for _, who := range walks {
-			if strings.Contains(who, ",") {
+		for _, owner := range walks {
+			if strings.Contains(owner, ",") {
 				return false
 			}
 		}
@@ -201,8 +201,8 @@ func TestOneWorkerWalksEachLeaf(t *testing.T) {
 	}
 	eventually(t, "one worker for each of four leaves", one)
 	var gone string
-	for _, who := range c.walks() {
-		gone = who
+	for _, owner := range c.walks() {
+		gone = owner
 	}
 	var nt v1alpha1.NodeTopology
 	c.Read("nodetopologies", "", gone, &nt)
@@ -212,8 +212,8 @@ func TestOneWorkerWalksEachLeaf(t *testing.T) {
 	// That node goes: another walks its leaves.
 	c.node(gone, false)
 	eventually(t, "another walks", func() bool {
-		for _, who := range c.walks() {
-			if who == gone {
+		for _, owner := range c.walks() {
+			if owner == gone {
 				return false
 			}
 		}
@@ -260,10 +260,10 @@ func TestHyperNodesFollowTheTree(t *testing.T) {
 	cancel()
 	<-ended
 	c.lead(t, r, publish.Exports{})
-	eventually(t, "none of ours", names("of-another"))
+	eventually(t, "none of heddle's", names("of-another"))
 }
 
-func TestKueueTopologyIsMadeAnew(t *testing.T) {
+func TestKueueTopologyIsReplaced(t *testing.T) {
 	c := newCluster(t, kueue())
 	c.in("n1", "switchbox-1", "dragonfly-1")
 	r := c.replica(t, fabric.ModeSwitchbox)
@@ -294,7 +294,7 @@ func TestAnExportWithoutItsCRD(t *testing.T) {
 	c.lead(t, r, publish.Exports{Labels: true, HyperNodes: true, Kueue: true},
 		func(o *publish.Options) { o.Registry = registry })
 	eventually(t, "labels", func() bool { return c.labels("n1")[tier1] != "" })
-	eventually(t, "a metric that says so", func() bool {
+	eventually(t, "a metric that reports it", func() bool {
 		families, err := registry.Gather()
 		if err != nil {
 			t.Fatal(err)
@@ -311,7 +311,7 @@ func TestAnExportWithoutItsCRD(t *testing.T) {
 	})
 }
 
-func TestTheLeaseDecidesWhoWrites(t *testing.T) {
+func TestOnlyLeaseHolderWrites(t *testing.T) {
 	c := newCluster(t)
 	c.in("n1", "switchbox-1", "dragonfly-1")
 	r := c.replica(t, fabric.ModeSwitchbox)

@@ -18,7 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-func TestTheAPIServerComesBack(t *testing.T) {
+func TestAPIServerRecovers(t *testing.T) {
 	c := newCluster(t)
 	c.sample()
 	r := c.replica(t, fabric.ModeSwitchbox)
@@ -35,8 +35,8 @@ func TestTheAPIServerComesBack(t *testing.T) {
 	r.until(t, "three nodes", nodes(3))
 }
 
-// A map that is not of now says so, and no more when it is again.
-func TestAStaleMapSaysSo(t *testing.T) {
+// A stale tree is reported until it is current again.
+func TestStaleTreeIsReported(t *testing.T) {
 	c := newCluster(t)
 	c.sample()
 	clock := &aheadClock{}
@@ -52,10 +52,10 @@ func TestAStaleMapSaysSo(t *testing.T) {
 	}
 	since, fresh := stale()
 	if since != nil {
-		t.Errorf("stale since %s while all is well", since)
+		t.Errorf("stale since %s while the API server answers", since)
 	}
 	if age := get(t, r.url+"/node_group").header.Get("Heddle-Contact-Age"); age == "" {
-		t.Error("nobody says how old the last contact is")
+		t.Error("the age of the last contact is missing")
 	}
 	c.Down(true)
 	before := time.Now()
@@ -75,7 +75,7 @@ func TestAStaleMapSaysSo(t *testing.T) {
 }
 
 // Nodes, reports and pods come by watches of their own: the loss of one makes the
-// map old, however much the others say. Heartbeats are judged by their own
+// map old, whatever the others receive. Heartbeats are checked by their own
 // watch alone.
 func TestOneSilentWatchMakesTheMapStale(t *testing.T) {
 	for _, plural := range []string{"nodes", "nodetopologies", "pods"} {
@@ -114,7 +114,7 @@ func TestOneSilentWatchMakesTheMapStale(t *testing.T) {
 			if v, _ := r.Latest().Get(); clock.Now().Sub(v.StaleSince) < 9*time.Minute {
 				t.Errorf("stale since %s", v.StaleSince)
 			}
-			// Past the time that workers have once their watch is heard again.
+			// Past the time that workers have once their watch receives again.
 			eventually(t, "the worker is not blamed", func() bool {
 				clock.ahead.Add(int64(30 * time.Second))
 				others(i)

@@ -11,7 +11,7 @@ const (
 	grace = 2 * time.Minute
 )
 
-// away tells whether a watch has been silent for too long; contact is when it
+// away reports whether a watch has been silent for too long; contact is when it
 // last received anything, zero for never.
 func away(now, contact time.Time) bool { return !contact.IsZero() && now.Sub(contact) > silence }
 

@@ -97,7 +97,7 @@ func TestMergeEnds(t *testing.T) {
 		want    string
 		skipped string
 	}{
-		{name: "nobody knows", want: "- 0"},
+		{name: "no source knows", want: "- 0"},
 		{name: "the switch itself", answers: []answer{{ib, Report{Links: end("2c5e", "leaf", 100)}}}, want: "ib 2c5e 8 100"},
 		{
 			name: "a file agrees, by name", want: "ib 2c5e 8 100",
@@ -153,7 +153,7 @@ func TestMergePath(t *testing.T) {
 		before  v1alpha1.NodeTopologySpec
 		want    v1alpha1.NodeTopologySpec
 	}{
-		{name: "nobody", answers: []answer{{static, Report{}}, {manager, Report{}}}},
+		{name: "no source", answers: []answer{{static, Report{}}, {manager, Report{}}}},
 		{
 			name: "the manager", answers: []answer{{static, Report{}}, {manager, Report{Path: a}}},
 			want: v1alpha1.NodeTopologySpec{Path: a, PathSource: manager},

@@ -37,8 +37,8 @@ type bed struct {
 	// leaf is what the source says of port 1; empty is silence.
 	leaf string
 	why  Absence
-	// walked are the leaves asked for.
-	walked  []string
+	// asked are the leaves that uplinks were discovered of.
+	asked   []string
 	uplinks []v1alpha1.Uplink
 }
 
@@ -69,7 +69,7 @@ func (b *bed) Discover(_ context.Context, q Query) (r Report) {
 func (b *bed) Uplinks(_ context.Context, _ Port, leaf string) ([]v1alpha1.Uplink, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.walked = append(b.walked, leaf)
+	b.asked = append(b.asked, leaf)
 	return b.uplinks, nil
 }
 
@@ -214,14 +214,14 @@ func TestWhatOthersDoToTheObject(t *testing.T) {
 		b.object.Spec.Rails[0].Switch.ID = "a lie"
 		later() // The heartbeat's answer shows it,
 		b.round(t)
-		b.counts(t, "somebody changed it", 2, 3)
+		b.counts(t, "another writer changed it", 2, 3)
 		if got := b.object.Spec.Rails[0].Switch.ID; got != "leaf-a" {
 			t.Errorf("published %s", got)
 		}
 
 		b.object = nil
 		later()
-		b.counts(t, "somebody deleted it", 3, 4)
+		b.counts(t, "another writer deleted it", 3, 4)
 
 		b.object, b.uid = nil, "u2"
 		later()
@@ -287,7 +287,7 @@ func TestRestartRemembersWhatCannotBeSeen(t *testing.T) {
 		if diff := cmp.Diff(want, r); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
-		// The driver is loaded anew: for a while there is no HCA.
+		// The driver is loaded again: for a while there is no HCA.
 		hcas := b.machine.HCAs
 		b.machine = &machine.Machine{Node: "n1"}
 		b.round(t)
@@ -302,7 +302,7 @@ func TestRestartRemembersWhatCannotBeSeen(t *testing.T) {
 	})
 }
 
-// A rail is what it is since somebody touched its cable.
+// A rail is what it is since its cable was touched.
 func TestRailsSaySince(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed()
@@ -321,7 +321,7 @@ func TestRailsSaySince(t *testing.T) {
 			{"the switch answers", func() { b.leaf = "leaf-a" }, 3},
 			{"a new worker", func() { b.restart() }, 3},
 			{"the cable goes elsewhere", func() { b.leaf = "leaf-b" }, 6},
-			{"nobody hears the switch", func() { b.leaf = "" }, 7},
+			{"the switch is silent", func() { b.leaf = "" }, 7},
 			{"another card", func() { b.machine.HCAs[0].NodeGUID = "h"; b.leaf = "leaf-b" }, 8},
 			{"nothing happens", func() {}, 8},
 		} {
@@ -349,8 +349,8 @@ func TestUplinksOnRequest(t *testing.T) {
 		<-time.After(time.Hour)
 		synctest.Wait()
 		b.locked(func() {
-			if len(b.walked) != 0 {
-				t.Errorf("walked %v unasked", b.walked)
+			if len(b.asked) != 0 {
+				t.Errorf("discovered %v unasked", b.asked)
 			}
 			b.object.Status.Walk = []string{"leaf-a", "leaf-x"}
 		})
@@ -369,13 +369,13 @@ func TestUplinksOnRequest(t *testing.T) {
 			if diff := cmp.Diff(want, b.object.Spec.Skipped); diff != "" {
 				t.Errorf("skipped (-want +got):\n%s", diff)
 			}
-			n = len(b.walked)
+			n = len(b.asked)
 		})
 		<-time.After(10 * uplinksEvery)
 		synctest.Wait()
 		b.locked(func() {
-			if got := len(b.walked) - n; got < 8 || got > 10 || slices.Contains(b.walked, "leaf-x") {
-				t.Errorf("walked %d times in ten intervals: %v", got, b.walked)
+			if got := len(b.asked) - n; got < 8 || got > 10 || slices.Contains(b.asked, "leaf-x") {
+				t.Errorf("discovered %d times in ten intervals: %v", got, b.asked)
 			}
 			b.object.Status.Walk = nil
 		})

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/replay"
 )
@@ -21,7 +21,7 @@ type Host struct {
 	// Machine is `host`, or a dump to replay.
 	Machine string
 	// SysfsRoot, DevRoot and ProcRoot are where /sys, /dev and /proc of the
-	// host are; DriverRoot is where the NVIDIA driver is, empty to let the
+	// host are; DriverRoot is where the GPU driver is, empty to let the
 	// dynamic loader find its library.
 	SysfsRoot, DevRoot, ProcRoot, DriverRoot string
 	// Interval is the longest time between two scans of the machine.
@@ -38,7 +38,7 @@ func (h *Host) RegisterHost(fs *flag.FlagSet, interval time.Duration) {
 	fs.StringVar(&h.DevRoot, "dev-root", "/dev", "where the host's device nodes are")
 	fs.StringVar(&h.ProcRoot, "proc-root", "/proc", "where the host's procfs is")
 	fs.StringVar(&h.DriverRoot, "driver-root", "",
-		"where the NVIDIA driver is installed; empty: the dynamic loader finds its library")
+		"where the GPU driver is installed; empty: the dynamic loader finds its library")
 }
 
 // CheckHost finds what the flag package cannot, and fills the node's name.
@@ -70,12 +70,12 @@ type Machine interface {
 }
 
 // Open finds the machine that the flags name; nothing of a host is read yet, a
-// dump must be a good one. A host's GPUs are read by library, nil for that of
-// DriverRoot.
-func (h *Host) Open(library nvml.Library, log *slog.Logger) (Machine, error) {
+// dump must be a good one. A host's GPUs are read from gpus, nil for all that
+// heddle supports, with their driver in DriverRoot.
+func (h *Host) Open(gpus gpu.Sources, log *slog.Logger) (Machine, error) {
 	if !h.IsReplay() {
 		return host.New(host.Options{
-			SysfsRoot: h.SysfsRoot, DevRoot: h.DevRoot, ProcRoot: h.ProcRoot, DriverRoot: h.DriverRoot, NVML: library,
+			SysfsRoot: h.SysfsRoot, DevRoot: h.DevRoot, ProcRoot: h.ProcRoot, DriverRoot: h.DriverRoot, GPUs: gpus,
 			NodeName: h.NodeName, Interval: h.Interval, Logger: log,
 		}), nil
 	}

@@ -4,28 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
-	"strconv"
-	"strings"
 
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// The environment that NVIDIA's container runtime reads.
-const (
-	envVisible = "NVIDIA_VISIBLE_DEVICES"
-	// visibleVoid makes that runtime add nothing of its own to what CDI does
-	// ("void or empty or unset: nvidia-container-runtime will have the same
-	// behavior as runc",
-	// https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html).
-	visibleVoid = "void"
-	envGDRCopy  = "NVIDIA_GDRCOPY"
-	envGDS      = "NVIDIA_GDS"
-	envIMEX     = "NVIDIA_IMEX_CHANNELS"
-	enabled     = "enabled"
-)
-
-// Allocate implements [plugin.Allocator]. It fails for IDs that nobody
+// Allocate implements [server.Allocator]. It fails for IDs that were never
 // advertised and for a name that cannot be recorded, and for nothing else:
 // neither topology nor the health of other GPUs may fail a pod.
 func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.ContainerAllocateResponse, error) {
@@ -43,16 +28,16 @@ func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.Container
 		return &v1beta1.ContainerAllocateResponse{Envs: r.environment(ids)}, nil
 	}
 	response := &v1beta1.ContainerAllocateResponse{
-		Envs:       map[string]string{envVisible: visibleVoid},
+		Envs:       r.hidden(),
 		CdiDevices: []*v1beta1.CDIDevice{{Name: name}},
 	}
-	for _, static := range r.options.Static.Names(ids) {
-		response.CdiDevices = append(response.CdiDevices, &v1beta1.CDIDevice{Name: static})
+	for _, driver := range r.options.Driver.Names(ids) {
+		response.CdiDevices = append(response.CdiDevices, &v1beta1.CDIDevice{Name: driver})
 	}
 	return response, nil
 }
 
-// check refuses IDs that this resource never had.
+// check rejects IDs that this resource never had.
 func (r *Resource) check(ids []string) error {
 	if len(ids) == 0 {
 		return errors.New("no device IDs")
@@ -70,29 +55,36 @@ func (r *Resource) check(ids []string) error {
 	return nil
 }
 
-// environment is what the older way needs.
-func (r *Resource) environment(ids []string) map[string]string {
-	env := map[string]string{envVisible: strings.Join(ids, ",")}
-	if r.options.Features.GDRCopy {
-		env[envGDRCopy] = enabled
-	}
-	if r.options.Features.GDS {
-		env[envGDS] = enabled
-	}
-	if channels := r.options.Features.IMEXChannels; len(channels) > 0 {
-		words := make([]string, len(channels))
-		for i, channel := range channels {
-			words[i] = strconv.Itoa(channel)
-		}
-		env[envIMEX] = strings.Join(words, ",")
+// hidden is the environment by which no vendor's own runtime adds anything to
+// what CDI brings.
+func (r *Resource) hidden() map[string]string {
+	env := map[string]string{}
+	for _, v := range r.now.Load().vendors {
+		maps.Copy(env, v.Environment.Hidden())
 	}
 	return env
 }
 
-// PreStart implements [plugin.Allocator].
+// environment is what runtimes without CDI need, by vendor. An ID that has just
+// left the snapshot is of the first vendor.
+func (r *Resource) environment(ids []string) map[string]string {
+	s, env := r.now.Load(), map[string]string{}
+	for i, v := range s.vendors {
+		own := slices.DeleteFunc(slices.Clone(ids), func(id string) bool {
+			d, known := s.devices[id]
+			return known && d.vendor != v || !known && i > 0
+		})
+		if len(own) > 0 {
+			maps.Copy(env, v.Environment.Show(own, r.options.Features))
+		}
+	}
+	return env
+}
+
+// PreStart implements [server.Allocator].
 func (r *Resource) PreStart(ctx context.Context, ids []string) error {
 	if r.options.Strategy != Envvar {
-		if err := r.options.Static.Mend(); err != nil {
+		if err := r.options.Driver.Restore(); err != nil {
 			return fmt.Errorf("the driver's CDI spec: %w", err)
 		}
 	}

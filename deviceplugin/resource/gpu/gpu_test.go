@@ -18,6 +18,8 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/discovery/capacity"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/test/machines"
 )
 
@@ -121,7 +123,7 @@ func TestDevicesAgreeWithCapacity(t *testing.T) {
 			n := newNode(machines.Load(t, name))
 			n.config.MIG.Strategy = strategy
 			want, got := map[string][2]int{}, map[string][2]int{}
-			for _, r := range capacity.Of(n.machine, &n.config) {
+			for _, r := range capacity.Of(n.machine, &n.config, vendors.All()) {
 				want[r.Name] = [2]int{r.Devices, r.Healthy}
 			}
 			for _, resource := range gpu.Names(n.inventory()) {
@@ -185,12 +187,12 @@ func TestAllocate(t *testing.T) {
 			{Name: "heddle.dev/gpu=call-1"}, {Name: "driver.heddle.dev/gpu=GPU-0"}, {Name: "driver.heddle.dev/gpu=GPU-2"},
 		}}},
 		{
-			"environment", func(o *gpu.Options) { o.Strategy, o.Static = gpu.Envvar, nil },
+			"environment", func(o *gpu.Options) { o.Strategy, o.Driver = gpu.Envvar, nil },
 			&v1beta1.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-2"}},
 		},
 		{"environment with features", func(o *gpu.Options) {
 			o.Strategy = gpu.Envvar
-			o.Features = gpu.Features{GDRCopy: true, GDS: true, IMEXChannels: []int{0, 3}}
+			o.Features = devgpu.Features{GDRCopy: true, GDS: true, IMEXChannels: []int{0, 3}}
 		}, &v1beta1.ContainerAllocateResponse{Envs: map[string]string{
 			"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-2", "NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled", "NVIDIA_IMEX_CHANNELS": "0,3",
 		}}},

@@ -7,13 +7,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/heddle-dev/heddle/deviceplugin/alloc"
+	"github.com/heddle-dev/heddle/deviceplugin/preferred"
 )
 
-// Prefer implements [plugin.Resource]: whole GPUs as [alloc.Scores.Choose] has
+// Prefer implements [server.Resource]: whole GPUs as [preferred.Scores.Choose] has
 // it, MIG devices from the GPUs with the fewest left. What the expected pod
 // accepts comes first; if that does not suffice, the others fill up, and the
-// check at the start of the container says so.
+// check at the start of the container reports it.
 func (r *Resource) Prefer(available, must []string, size int) ([]string, error) {
 	s := r.now.Load()
 	free, err := s.known(available)
@@ -27,14 +27,14 @@ func (r *Resource) Prefer(available, must []string, size int) ([]string, error) 
 	if len(first) < len(must) || len(must) > size || size > len(available) || size < 1 {
 		return nil, fmt.Errorf("choose %d devices of %d with %d: not possible", size, len(available), len(must))
 	}
-	steering := Steering{}
+	selector := Selector{}
 	free = r.withoutUsed(free, first, size)
 	if r.options.Pods != nil {
 		if expected, ok := r.options.Pods.Expected(r.options.Name, size); ok {
-			steering = expected
+			selector = expected
 		}
 	}
-	wanted := slices.DeleteFunc(slices.Clone(free), func(c card) bool { return !s.accepted(steering, &c) })
+	wanted := slices.DeleteFunc(slices.Clone(free), func(d device) bool { return !s.accepted(selector, &d) })
 	wanted = merge(wanted, first)
 	if len(wanted) >= size {
 		return s.choose(wanted, first, size)
@@ -43,8 +43,8 @@ func (r *Resource) Prefer(available, must []string, size int) ([]string, error) 
 }
 
 // withoutUsed leaves out what containers have although the kubelet offers it,
-// if enough is left. If not, the binder refuses the start until they are gone.
-func (r *Resource) withoutUsed(free, must []card, size int) []card {
+// if enough is left. If not, the start of the container is rejected until they are gone.
+func (r *Resource) withoutUsed(free, must []device, size int) []device {
 	if r.options.InUse == nil {
 		return free
 	}
@@ -52,49 +52,49 @@ func (r *Resource) withoutUsed(free, must []card, size int) []card {
 	if len(used) == 0 {
 		return free
 	}
-	rest := slices.DeleteFunc(slices.Clone(free), func(c card) bool { return used[c.id] != "" })
+	rest := slices.DeleteFunc(slices.Clone(free), func(d device) bool { return used[d.id] != "" })
 	if rest = merge(rest, must); len(rest) < size {
 		return free
 	}
 	return rest
 }
 
-// known are the cards of IDs, in the machine's order; IDs that are not in the
+// known are the devices of IDs, in the machine's order; IDs that are not in the
 // snapshot any more are left out.
-func (s *snapshot) known(ids []string) ([]card, error) {
-	var cards []card
+func (s *snapshot) known(ids []string) ([]device, error) {
+	var devices []device
 	seen := make(map[string]bool, len(ids))
 	for _, id := range ids {
 		if seen[id] {
 			return nil, fmt.Errorf("device %q is named twice", id)
 		}
 		seen[id] = true
-		if c, ok := s.cards[id]; ok {
-			cards = append(cards, c)
+		if d, ok := s.devices[id]; ok {
+			devices = append(devices, d)
 		}
 	}
-	slices.SortFunc(cards, compareCards)
-	return cards, nil
+	slices.SortFunc(devices, compareDevices)
+	return devices, nil
 }
 
-func compareCards(a, b card) int {
+func compareDevices(a, b device) int {
 	return cmp.Or(cmp.Compare(a.gpu, b.gpu), strings.Compare(a.id, b.id))
 }
 
 // merge is both lists without doubles, in order.
-func merge(a, b []card) []card {
+func merge(a, b []device) []device {
 	out := append(slices.Clone(a), b...)
-	slices.SortFunc(out, compareCards)
-	return slices.CompactFunc(out, func(a, b card) bool { return a.id == b.id })
+	slices.SortFunc(out, compareDevices)
+	return slices.CompactFunc(out, func(a, b device) bool { return a.id == b.id })
 }
 
-func (s *snapshot) accepted(t Steering, c *card) bool {
-	return t.accepts(c.id, s.uuids[c.gpu])
+func (s *snapshot) accepted(sel Selector, d *device) bool {
+	return sel.accepts(d.id, s.uuids[d.gpu])
 }
 
-// choose picks size cards of free that include must.
-func (s *snapshot) choose(free, must []card, size int) ([]string, error) {
-	whole := !slices.ContainsFunc(free, func(c card) bool { return c.instance || c.gpu >= alloc.MaxGPUs })
+// choose picks size devices of free that include must.
+func (s *snapshot) choose(free, must []device, size int) ([]string, error) {
+	whole := !slices.ContainsFunc(free, func(d device) bool { return d.instance || d.gpu >= preferred.MaxGPUs })
 	if !whole {
 		return pack(free, must, size)
 	}
@@ -109,18 +109,18 @@ func (s *snapshot) choose(free, must []card, size int) ([]string, error) {
 	return ids, nil
 }
 
-func maskOf(cards []card) uint64 {
+func maskOf(devices []device) uint64 {
 	var mask uint64
-	for i := range cards {
-		mask |= 1 << cards[i].gpu
+	for i := range devices {
+		mask |= 1 << devices[i].gpu
 	}
 	return mask
 }
 
 // pack takes must and then what is left of the GPUs that have the least left,
-// so that other GPUs stay whole and can be cut anew. MIG devices have no peer
+// so that other GPUs stay whole and can be cut again. MIG devices have no peer
 // to be near to.
-func pack(free, must []card, size int) ([]string, error) {
+func pack(free, must []device, size int) ([]string, error) {
 	if len(free) < size {
 		return nil, fmt.Errorf("choose %d devices: %d are left", size, len(free))
 	}
@@ -132,7 +132,7 @@ func pack(free, must []card, size int) ([]string, error) {
 	for i := range must {
 		ids = append(ids, must[i].id)
 	}
-	rest := slices.SortedStableFunc(slices.Values(free), func(a, b card) int {
+	rest := slices.SortedStableFunc(slices.Values(free), func(a, b device) int {
 		return cmp.Compare(left[a.gpu], left[b.gpu])
 	})
 	for i := range rest {

@@ -11,19 +11,22 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/alloc"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/preferred"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
+	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 // Strategy is how a container runtime learns which GPUs a container has.
 type Strategy string
 
 const (
-	// CDI names devices of CDI specs. The runtime needs no part of NVIDIA's.
+	// CDI names devices of CDI specs. The runtime needs no part of the vendor's.
 	CDI Strategy = "cdi"
-	// Envvar sets NVIDIA_VISIBLE_DEVICES, for runtimes with NVIDIA's hook and
-	// without CDI. What the binder adds for a container does not reach it.
+	// Envvar sets the vendor's variable of visible devices, for runtimes with the
+	// vendor's hook and without CDI. What else is prepared for a container does
+	// not reach it.
 	Envvar Strategy = "envvar"
 )
 
@@ -37,29 +40,12 @@ type Preparer interface {
 	Prepare(ctx context.Context, resource string, ids []string) error
 }
 
-// Static knows the CDI devices of the driver's own spec; see [DriverSpec].
-type Static interface {
-	// Names gives the qualified CDI devices of GPUs and of what comes with
-	// every GPU, such as GDRCopy.
-	Names(ids []string) []string
-	// Mend puts the spec back where somebody deleted or spoilt it.
-	Mend() error
-}
-
-// Pods guesses for whom the kubelet is asking: it asks for a preference before
-// it says so.
+// Pods guesses which pod the kubelet is asking for: it asks for a preference
+// before it names the pod.
 type Pods interface {
 	// Expected is what the pods want that may be meant by a request for size
 	// devices; false if they do not agree, or want nothing.
-	Expected(resource string, size int) (Steering, bool)
-}
-
-// Features are what containers with GPUs get besides, if the host has it.
-type Features struct {
-	// GDRCopy is /dev/gdrdrv, GDS the nodes of GPUDirect Storage.
-	GDRCopy, GDS bool
-	// IMEXChannels are numbers of /dev/nvidia-caps-imex-channels/channelN.
-	IMEXChannels []int
+	Expected(resource string, size int) (Selector, bool)
 }
 
 // Options are what a Resource works with.
@@ -68,10 +54,12 @@ type Options struct {
 	Name      string
 	Allocator Allocator
 	Preparer  Preparer
-	// Static may be nil with Envvar.
-	Static   Static
+	// Driver is the driver's CDI spec; it may be nil with Envvar.
+	Driver   *cdi.DriverSpec
 	Strategy Strategy
-	Features Features
+	Features devgpu.Features
+	// Vendors are those whose GPUs the node may have.
+	Vendors devgpu.Vendors
 	// InUse are devices that the kubelet offers although containers have them,
 	// by ID, with who has each: they are preferred to none. Nil is none.
 	InUse func() map[string]string
@@ -97,12 +85,14 @@ type Resource struct {
 
 // snapshot is what a resource is at one time.
 type snapshot struct {
-	cards map[string]card
-	// faults are why cards are unhealthy, by ID.
+	devices map[string]device
+	// vendors are those of the machine's GPUs.
+	vendors devgpu.Vendors
+	// faults are why devices are unhealthy, by ID.
 	faults map[string]string
 	// uuids are those of the machine's GPUs, by index.
 	uuids  []string
-	scores *alloc.Scores
+	scores *preferred.Scores
 }
 
 var _ server.Resource = (*Resource)(nil)
@@ -130,7 +120,7 @@ func (r *Resource) Refresh(inv *inventory.Inventory) {
 	}
 	s, devices := r.look(old, inv)
 	r.now.Store(s)
-	for id := range s.cards {
+	for id := range s.devices {
 		r.seen[id] = true
 	}
 	if r.Offer(devices) {
@@ -140,21 +130,22 @@ func (r *Resource) Refresh(inv *inventory.Inventory) {
 
 func (r *Resource) look(old *snapshot, inv *inventory.Inventory) (s *snapshot, devices []server.Device) {
 	m, c := inv.Machine, inv.Config
-	s = &snapshot{cards: map[string]card{}, faults: map[string]string{}}
-	s.scores = alloc.Renew(old.scores, c.WithRoles(m))
+	s = &snapshot{devices: map[string]device{}, vendors: r.options.Vendors.Present(inv.Machine), faults: map[string]string{}}
+	s.scores = preferred.Renew(old.scores, c.WithRoles(m))
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
 		s.uuids = append(s.uuids, g.UUID)
-		for _, card := range cardsOf(inv, i) {
-			if _, twice := s.cards[card.id]; twice || card.id == "" || card.resource != r.options.Name {
+		for _, d := range devicesOf(inv, i) {
+			if _, twice := s.devices[d.id]; twice || d.id == "" || d.resource != r.options.Name {
 				continue
 			}
-			s.cards[card.id] = card
-			fault := cmp.Or(card.against, inv.GPUs[g.UUID].Unhealthy, inv.Elsewhere[r.options.Name][card.id])
+			d.vendor = r.options.Vendors.Of(m, g)
+			s.devices[d.id] = d
+			fault := cmp.Or(d.unhealthy, inv.GPUs[g.UUID].Unhealthy, inv.Elsewhere[r.options.Name][d.id])
 			if fault != "" {
-				s.faults[card.id] = fault
+				s.faults[d.id] = fault
 			}
-			devices = append(devices, server.Device{ID: card.id, Healthy: fault == "", NUMA: numaOf(m, g)})
+			devices = append(devices, server.Device{ID: d.id, Healthy: fault == "", NUMA: numaOf(m, g)})
 		}
 	}
 	return s, devices
@@ -168,19 +159,19 @@ func numaOf(m *machine.Machine, g *machine.GPU) []int64 {
 	return []int64{int64(*f.NUMA)}
 }
 
-// Faults says of every unhealthy device why.
+// Faults are the reasons of unhealthy devices, by ID.
 func (r *Resource) Faults() map[string]string { return maps.Clone(r.now.Load().faults) }
 
-// Free says which devices can be had while containers hold the IDs in held.
+// Free are the devices that a pod can get while containers hold the IDs in held.
 func (r *Resource) Free(held map[string]bool) *allocation.FreeGPUs {
 	s := r.now.Load()
 	free := &allocation.FreeGPUs{Version: allocation.Version, Held: len(held), Free: []allocation.FreeGPU{}}
-	for _, id := range slices.Sorted(maps.Keys(s.cards)) {
+	for _, id := range slices.Sorted(maps.Keys(s.devices)) {
 		if held[id] || s.faults[id] != "" {
 			continue
 		}
 		g := allocation.FreeGPU{UUID: id}
-		if parent := s.uuids[s.cards[id].gpu]; parent != id {
+		if parent := s.uuids[s.devices[id].gpu]; parent != id {
 			g.Of = parent
 		}
 		free.Free = append(free.Free, g)
@@ -188,16 +179,16 @@ func (r *Resource) Free(held map[string]bool) *allocation.FreeGPUs {
 	return free
 }
 
-// Annotation is the value of [github.com/heddle-dev/heddle/api/names.GPUTopology]
+// Annotation is the value of [github.com/heddle-dev/heddle/api/wellknown.GPUTopology]
 // while containers hold the IDs in held: what requests for whole GPUs of every
 // size would get.
 func (r *Resource) Annotation(held map[string]bool) string {
 	s := r.now.Load()
 	var free uint64
-	for id, card := range s.cards {
-		if !held[id] && !card.instance && s.faults[id] == "" && card.gpu < alloc.MaxGPUs {
-			free |= 1 << card.gpu
+	for id, d := range s.devices {
+		if !held[id] && !d.instance && s.faults[id] == "" && d.gpu < preferred.MaxGPUs {
+			free |= 1 << d.gpu
 		}
 	}
-	return alloc.Annotation(s.scores.Table(free))
+	return preferred.Annotation(s.scores.Table(free))
 }

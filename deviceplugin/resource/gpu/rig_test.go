@@ -10,8 +10,10 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 )
 
 // node is everything around a resource that a test changes.
@@ -20,19 +22,20 @@ type node struct {
 	machine *machine.Machine
 	config  config.NodeConfig
 	sick    map[string]string
-	steer   *gpu.Steering
+	steer   *gpu.Selector
+	driver  *cdi.DriverSpec
 
 	named, bound [][]string
 	nameErr      error
 }
 
 func newNode(m *machine.Machine) *node {
-	return &node{machine: m, config: config.Default(), sick: map[string]string{}}
+	return &node{machine: m, config: config.Default(), sick: map[string]string{}, driver: cdi.NewDriverSpec("", nil, vendors.All(), nil)}
 }
 
 func (n *node) options(name string) gpu.Options {
 	return gpu.Options{
-		Name: name, Allocator: n, Preparer: n, Static: n, Pods: n,
+		Name: name, Allocator: n, Preparer: n, Driver: n.driver, Pods: n, Vendors: vendors.All(),
 	}
 }
 
@@ -60,19 +63,9 @@ func (n *node) Prepare(_ context.Context, resource string, ids []string) error {
 	return nil
 }
 
-func (n *node) Mend() error { return nil }
-
-func (n *node) Names(ids []string) []string {
-	var out []string
-	for _, id := range ids {
-		out = append(out, gpu.DriverKind+"="+id)
-	}
-	return out
-}
-
-func (n *node) Expected(string, int) (gpu.Steering, bool) {
+func (n *node) Expected(string, int) (gpu.Selector, bool) {
 	if n.steer == nil {
-		return gpu.Steering{}, false
+		return gpu.Selector{}, false
 	}
 	return *n.steer, true
 }

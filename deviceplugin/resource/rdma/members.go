@@ -21,8 +21,11 @@ type Member struct {
 }
 
 // Members are the HCAs of resource r, in the order of m.HCAs, whose roles are
-// corrected; see [capacity.Unfit] for against.
+// corrected; against is the health of an HCA, nil for what the scan shows.
 func Members(m *machine.Machine, r *config.RDMAResource, against func(*machine.HCA) string) []Member {
+	if against == nil {
+		against = capacity.PortsDown
+	}
 	ids := m.HCAIDs()
 	var members []Member
 	for i := range m.HCAs {
@@ -30,7 +33,7 @@ func Members(m *machine.Machine, r *config.RDMAResource, against func(*machine.H
 		if selected, _ := r.Selectors.Select(m, h); !selected {
 			continue
 		}
-		members = append(members, Member{Index: i, ID: ids[i], Against: capacity.Unfit(h, against)})
+		members = append(members, Member{Index: i, ID: ids[i], Against: capacity.Unhealthy(h, against(h))})
 	}
 	return members
 }

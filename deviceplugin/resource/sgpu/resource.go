@@ -21,9 +21,9 @@ import (
 
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -41,7 +41,7 @@ type State interface {
 // Static is the driver's own CDI spec.
 type Static interface {
 	Names(ids []string) []string
-	Mend() error
+	Restore() error
 }
 
 // Pods knows for which container the kubelet may be asking.
@@ -187,7 +187,7 @@ func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.Container
 	}
 	response := &v1beta1.ContainerAllocateResponse{CdiDevices: []*v1beta1.CDIDevice{{Name: name}}}
 	if r.options.Static != nil {
-		for _, static := range r.options.Static.Names([]string{gpu.CommonDevice}) {
+		for _, static := range r.options.Static.Names([]string{cdi.CommonDevice}) {
 			response.CdiDevices = append(response.CdiDevices, &v1beta1.CDIDevice{Name: static})
 		}
 	}
@@ -197,7 +197,7 @@ func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.Container
 // PreStart implements [server.Allocator].
 func (r *Resource) PreStart(ctx context.Context, ids []string) error {
 	if r.options.Static != nil {
-		if err := r.options.Static.Mend(); err != nil {
+		if err := r.options.Static.Restore(); err != nil {
 			return fmt.Errorf("the driver's CDI spec: %w", err)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/discovery/capacity"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/test/machines"
 )
@@ -54,7 +55,7 @@ func (*static) Names(ids []string) []string {
 	return names
 }
 
-func (s *static) Mend() error {
+func (s *static) Restore() error {
 	s.mended++
 	return nil
 }
@@ -313,7 +314,7 @@ func TestCardsAgreeWithCapacity(t *testing.T) {
 			}
 		}
 		got := map[string]int64{c.Resources.SGPU: int64(slots), c.Resources.VCore: int64(cores), c.Resources.VMemory: int64(memory)}
-		for _, r := range capacity.Of(m, &c) {
+		for _, r := range capacity.Of(m, &c, vendors.All()) {
 			if n, ours := got[r.Name]; ours && n != r.Count {
 				t.Errorf("%s: %d of %s, and capacity says %d", file, n, r.Name, r.Count)
 			}

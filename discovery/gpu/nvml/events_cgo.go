@@ -11,41 +11,43 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// rearm is how often a set is made anew that lacks a GPU: one that was reset
+// rearm is how often a set that lacks a GPU is made again: one that was reset
 // or came back.
 const rearm = 30 * time.Second
 
-// watched is an event set and the GPUs in it. It belongs to whom library.waiting
-// lets wait, and to Close once nobody does.
+// watched is an event set and the GPUs in it. It belongs to the holder of
+// Library.waiting, and to Close once there is none.
 type watched struct {
 	set nvml.EventSet
-	// gpus are the handles that were registered: a GPU that just failed can
-	// no longer tell its UUID.
+	// gpus are the handles that were registered: the UUID of a GPU that just
+	// failed cannot be read any more.
 	gpus map[nvml.Device]string
-	// missing is how many were refused, generation the handles' when it was
+	// missing is how many were rejected, generation the handles' when it was
 	// made, since the time.
 	missing    int
 	generation int
 	since      time.Time
 }
 
-// WaitEvent implements EventLibrary. A second caller is refused.
-func (l *library) WaitEvent(wait time.Duration) (Event, error) {
+// WaitEvent implements [gpu.Telemetry]. A second caller is rejected.
+func (l *Library) WaitEvent(wait time.Duration) (gpu.Event, error) {
 	if !l.gate.enter() {
-		return Event{}, fmt.Errorf("NVML is %w: the session is ending", ErrAbsent)
+		return gpu.Event{}, fmt.Errorf("NVML is %w: the session is ending", gpu.ErrAbsent)
 	}
 	defer l.gate.leave()
 	if !l.isOpen() {
-		return Event{}, fmt.Errorf("NVML is %w: no session", ErrAbsent)
+		return gpu.Event{}, fmt.Errorf("NVML is %w: no session", gpu.ErrAbsent)
 	}
 	if !l.waiting.TryLock() {
-		return Event{}, errors.New("wait for events: another wait has not returned")
+		return gpu.Event{}, errors.New("wait for events: another wait has not returned")
 	}
 	defer l.waiting.Unlock()
 	if err := l.arm(); err != nil {
-		return Event{}, err
+		return gpu.Event{}, err
 	}
 	milliseconds := min(max(wait, 0), time.Hour).Milliseconds()
 	data, ret := l.watched.set.Wait(uint32(milliseconds)) //nolint:gosec // Bounded above.
@@ -53,33 +55,35 @@ func (l *library) WaitEvent(wait time.Duration) (Event, error) {
 	case nvml.SUCCESS:
 		return l.event(data), nil
 	case nvml.ERROR_TIMEOUT:
-		return Event{}, ErrNoEvent
+		return gpu.Event{}, gpu.ErrNoEvent
 	}
 	l.disarm()
-	return Event{}, failure("wait for events", ret)
+	return gpu.Event{}, failure("wait for events", ret)
 }
 
-func (l *library) event(data nvml.EventData) Event {
-	e := Event{GPU: l.watched.gpus[data.Device]}
+func (l *Library) event(data nvml.EventData) gpu.Event {
+	e := gpu.Event{GPU: l.watched.gpus[data.Device]}
 	switch data.EventType {
 	case nvml.EventTypeXidCriticalError:
-		e.Kind, e.XID = EventXID, data.EventData
+		codes := catalog()
+		e.Code = codes.Code(data.EventData)
 	case nvml.EventTypeDoubleBitEccError:
-		e.Kind = EventECC
+		// Whether the error was contained, an XID and the driver's action report.
+		e.Code = gpu.Code{Kind: gpu.DoubleBitECC, Severity: gpu.Driver, Text: "double-bit ECC error"}
 	default:
-		// Not asked for: look at the GPUs.
-		e.Kind = EventInterrupted
+		// Not asked for: the GPUs are polled.
+		return gpu.Event{}
 	}
 	return e
 }
 
 // arm makes an event set unless there is one that has every known GPU, or one
-// that is young. The new one is there before the old one goes, so that nothing
-// falls between; what both saw is told twice.
-func (l *library) arm() error {
+// that is young. The new one is there before the old one goes, so that no event
+// is lost; what both saw is reported twice.
+func (l *Library) arm() error {
 	handles, generation := l.handles()
 	if len(handles) == 0 {
-		return fmt.Errorf("GPUs are %w: none was read yet", ErrAbsent)
+		return fmt.Errorf("GPUs are %w: none was read yet", gpu.ErrAbsent)
 	}
 	w := &l.watched
 	if w.set != nil && w.generation == generation && (w.missing == 0 || time.Since(w.since) < rearm) {
@@ -124,19 +128,18 @@ func register(device nvml.Device, set nvml.EventSet) nvml.Return {
 }
 
 // disarm drops the set.
-func (l *library) disarm() {
+func (l *Library) disarm() {
 	if l.watched.set != nil {
 		free(l.watched.set)
 	}
 	l.watched = watched{}
 }
 
-// free gives a set back. One that cannot be is dropped all the same: there is
-// nothing else to do with it.
+// free gives a set back. One that cannot be given back is dropped all the same.
 func free(set nvml.EventSet) { _ = set.Free() }
 
-// remember keeps the handle of a GPU that told its UUID.
-func (l *library) remember(uuid string, device nvml.Device) {
+// remember keeps the handle of a GPU, by its UUID.
+func (l *Library) remember(uuid string, device nvml.Device) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if known, ok := l.devices[uuid]; ok && known == device {
@@ -150,56 +153,52 @@ func (l *library) remember(uuid string, device nvml.Device) {
 }
 
 // forget drops all handles: they end with the session.
-func (l *library) forget() {
+func (l *Library) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.devices = nil
 	l.generation++
 }
 
-func (l *library) handles() (map[string]nvml.Device, int) {
+func (l *Library) handles() (map[string]nvml.Device, int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.devices), l.generation
 }
 
-// Known implements PulseLibrary.
-func (l *library) Known() []string {
+// Known implements [gpu.Telemetry].
+func (l *Library) Known() []string {
 	handles, _ := l.handles()
 	return slices.Collect(maps.Keys(handles))
 }
 
-// Pulse implements PulseLibrary. The temperature is read from the GPU itself:
+// Pulse implements [gpu.Telemetry]. The temperature is read from the GPU itself:
 // much else is answered from what the driver remembers.
-func (l *library) Pulse(uuid string) (Action, error) {
-	if !l.gate.enter() {
-		return ActionUnknown, fmt.Errorf("NVML is %w: the session is ending", ErrAbsent)
+func (l *Library) Pulse(uuid string) (gpu.Action, error) {
+	device, err := l.enter(uuid)
+	if err != nil {
+		return gpu.ActionUnknown, err
 	}
 	defer l.gate.leave()
-	handles, _ := l.handles()
-	device, ok := handles[uuid]
-	if !ok || !l.isOpen() {
-		return ActionUnknown, fmt.Errorf("NVML is %w: no session", ErrAbsent)
-	}
 	_, ret := device.GetTemperature(nvml.TEMPERATURE_GPU)
 	if ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED {
-		return ActionUnknown, failure("temperature", ret)
+		return gpu.ActionUnknown, failure("temperature", ret)
 	}
 	values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
 	switch ret := device.GetFieldValues(values); ret {
 	case nvml.SUCCESS:
 	case nvml.ERROR_GPU_IS_LOST:
-		return ActionUnknown, failure("recovery action", ret)
+		return gpu.ActionUnknown, failure("recovery action", ret)
 	default:
-		return ActionUnknown, nil
+		return gpu.ActionUnknown, nil
 	}
 	switch ret := nvml.Return(values[0].NvmlReturn); ret { //nolint:gosec // NVML's own cast.
 	case nvml.SUCCESS:
 		return action(binary.NativeEndian.Uint32(values[0].Value[:])), nil
 	case nvml.ERROR_GPU_IS_LOST:
-		return ActionUnknown, failure("recovery action", ret)
+		return gpu.ActionUnknown, failure("recovery action", ret)
 	default:
 		// Drivers before R565 do not know the field.
-		return ActionUnknown, nil
+		return gpu.ActionUnknown, nil
 	}
 }

@@ -15,13 +15,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 const bothKinds = nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError
 
 // board is a machine with two GPUs, and the event sets that were made.
 type board struct {
-	library *library
+	library *Library
 	devices []*mock.Device
 	// events are what the next waits return; without any they time out.
 	events chan nvml.EventData
@@ -50,7 +51,7 @@ func newBoard(t *testing.T) *board {
 		d.GetTemperatureFunc = func(nvml.TemperatureSensors) (uint32, nvml.Return) { return 40, nvml.SUCCESS }
 		b.devices = append(b.devices, d)
 	}
-	b.library = &library{api: &mock.Interface{
+	b.library = &Library{api: &mock.Interface{
 		InitFunc:                          func() nvml.Return { return nvml.SUCCESS },
 		ShutdownFunc:                      func() nvml.Return { return nvml.SUCCESS },
 		SystemGetDriverVersionFunc:        func() (string, nvml.Return) { return "570.86.15", nvml.SUCCESS },
@@ -99,22 +100,24 @@ func (b *board) read(t *testing.T) {
 func TestWaitEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBoard(t)
-		if _, err := b.library.WaitEvent(time.Second); !errors.Is(err, ErrAbsent) || b.sets != 0 {
+		if _, err := b.library.WaitEvent(time.Second); !errors.Is(err, gpu.ErrAbsent) || b.sets != 0 {
 			t.Errorf("without a session: %v, %d sets", err, b.sets)
 		}
 		b.read(t)
-		if _, err := b.library.WaitEvent(time.Second); !errors.Is(err, ErrNoEvent) {
+		if _, err := b.library.WaitEvent(time.Second); !errors.Is(err, gpu.ErrNoEvent) {
 			t.Errorf("nothing happened, and: %v", err)
 		}
+		fallen := gpu.Code{Kind: XID, Number: 79, Severity: gpu.Fatal, Text: "the GPU has fallen off the bus"}
+		ecc := gpu.Code{Kind: gpu.DoubleBitECC, Severity: gpu.Driver, Text: "double-bit ECC error"}
 		for _, tt := range []struct {
 			name string
 			data nvml.EventData
-			want Event
+			want gpu.Event
 		}{
-			{"XID", nvml.EventData{Device: b.devices[1], EventType: nvml.EventTypeXidCriticalError, EventData: 79}, Event{Kind: EventXID, GPU: "GPU-1", XID: 79}},
-			{"double bit", nvml.EventData{Device: b.devices[0], EventType: nvml.EventTypeDoubleBitEccError}, Event{Kind: EventECC, GPU: "GPU-0"}},
-			{"a GPU that nobody knows", nvml.EventData{Device: device(), EventType: nvml.EventTypeXidCriticalError, EventData: 79}, Event{Kind: EventXID, XID: 79}},
-			{"something else", nvml.EventData{Device: b.devices[0], EventType: nvml.EventTypePState}, Event{Kind: EventInterrupted, GPU: "GPU-0"}},
+			{"XID", nvml.EventData{Device: b.devices[1], EventType: nvml.EventTypeXidCriticalError, EventData: 79}, gpu.Event{GPU: "GPU-1", Code: fallen}},
+			{"double bit", nvml.EventData{Device: b.devices[0], EventType: nvml.EventTypeDoubleBitEccError}, gpu.Event{GPU: "GPU-0", Code: ecc}},
+			{"an unknown GPU", nvml.EventData{Device: device(), EventType: nvml.EventTypeXidCriticalError, EventData: 79}, gpu.Event{Code: fallen}},
+			{"something else", nvml.EventData{Device: b.devices[0], EventType: nvml.EventTypePState}, gpu.Event{}},
 		} {
 			b.events <- tt.data
 			got, err := b.library.WaitEvent(time.Second)
@@ -138,7 +141,7 @@ func TestWaitEventAfterALoss(t *testing.T) {
 		b.devices[0].RegisterEventsFunc = func(uint64, nvml.EventSet) nvml.Return { return nvml.ERROR_GPU_IS_LOST }
 		b.result = nvml.ERROR_GPU_IS_LOST
 		b.events <- nvml.EventData{}
-		if _, err := b.library.WaitEvent(time.Second); !errors.Is(err, ErrLost) || b.freed != 1 {
+		if _, err := b.library.WaitEvent(time.Second); !errors.Is(err, gpu.ErrLost) || b.freed != 1 {
 			t.Errorf("%v, %d sets freed", err, b.freed)
 		}
 		b.result = nvml.SUCCESS
@@ -164,7 +167,7 @@ func TestWaitEventWithoutEvents(t *testing.T) {
 	for _, d := range b.devices {
 		d.GetSupportedEventTypesFunc = func() (uint64, nvml.Return) { return nvml.EventTypePState, nvml.SUCCESS }
 	}
-	if _, err := b.library.WaitEvent(time.Second); err == nil || errors.Is(err, ErrNoEvent) || b.freed != 1 {
+	if _, err := b.library.WaitEvent(time.Second); err == nil || errors.Is(err, gpu.ErrNoEvent) || b.freed != 1 {
 		t.Errorf("GPUs that send no events: %v, %d sets freed", err, b.freed)
 	}
 }
@@ -178,7 +181,7 @@ func TestCloseWaitsForTheWait(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { b.library.WaitEvent(time.Second) })
 		synctest.Wait()
-		if _, err := b.library.WaitEvent(time.Second); err == nil || errors.Is(err, ErrAbsent) {
+		if _, err := b.library.WaitEvent(time.Second); err == nil || errors.Is(err, gpu.ErrAbsent) {
 			t.Errorf("a second wait: %v", err)
 		}
 		began := time.Now()
@@ -190,7 +193,7 @@ func TestCloseWaitsForTheWait(t *testing.T) {
 			t.Errorf("a closed session knows %v", known)
 		}
 		b.read(t)
-		if _, err := b.library.WaitEvent(time.Second); !errors.Is(err, ErrNoEvent) || b.sets != 2 {
+		if _, err := b.library.WaitEvent(time.Second); !errors.Is(err, gpu.ErrNoEvent) || b.sets != 2 {
 			t.Errorf("after it was opened again: %v, %d sets", err, b.sets)
 		}
 	})
@@ -203,7 +206,7 @@ func TestReaderGoesOnUnderAHangingWait(t *testing.T) {
 		b := newBoard(t)
 		release := make(chan struct{})
 		b.inside = func() { <-release }
-		r := NewReader(b.library, 0)
+		r := gpu.NewReader(Vendor(), b.library, 0)
 		r.Read(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { b.library.WaitEvent(time.Second) })
@@ -241,17 +244,17 @@ func TestPulse(t *testing.T) {
 		name        string
 		temperature nvml.Return
 		fields      func([]nvml.FieldValue) nvml.Return
-		want        Action
+		want        gpu.Action
 		err         string
 	}{
-		{"well", nvml.SUCCESS, answer(nvml.SUCCESS, 0), ActionNone, ""},
+		{"well", nvml.SUCCESS, answer(nvml.SUCCESS, 0), gpu.ActionNone, ""},
 		{"a reset is wanted", nvml.SUCCESS, answer(nvml.SUCCESS, 1), ActionGPUReset, ""},
-		{"an old driver", nvml.SUCCESS, answer(nvml.ERROR_NOT_SUPPORTED, 0), ActionUnknown, ""},
-		{"a very old driver", nvml.SUCCESS, all(nvml.ERROR_INVALID_ARGUMENT), ActionUnknown, ""},
-		{"no thermometer", nvml.ERROR_NOT_SUPPORTED, answer(nvml.SUCCESS, 0), ActionNone, ""},
-		{"lost", nvml.ERROR_GPU_IS_LOST, nil, ActionUnknown, "temperature: GPU is lost"},
-		{"lost between the questions", nvml.SUCCESS, all(nvml.ERROR_GPU_IS_LOST), ActionUnknown, "recovery action: GPU is lost"},
-		{"lost, says the field", nvml.SUCCESS, answer(nvml.ERROR_GPU_IS_LOST, 0), ActionUnknown, "recovery action: GPU is lost"},
+		{"an old driver", nvml.SUCCESS, answer(nvml.ERROR_NOT_SUPPORTED, 0), gpu.ActionUnknown, ""},
+		{"a very old driver", nvml.SUCCESS, all(nvml.ERROR_INVALID_ARGUMENT), gpu.ActionUnknown, ""},
+		{"no thermometer", nvml.ERROR_NOT_SUPPORTED, answer(nvml.SUCCESS, 0), gpu.ActionNone, ""},
+		{"lost", nvml.ERROR_GPU_IS_LOST, nil, gpu.ActionUnknown, "temperature: GPU is lost"},
+		{"lost between the questions", nvml.SUCCESS, all(nvml.ERROR_GPU_IS_LOST), gpu.ActionUnknown, "recovery action: GPU is lost"},
+		{"lost, says the field", nvml.SUCCESS, answer(nvml.ERROR_GPU_IS_LOST, 0), gpu.ActionUnknown, "recovery action: GPU is lost"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBoard(t)
@@ -263,13 +266,13 @@ func TestPulse(t *testing.T) {
 			if err != nil {
 				text = err.Error()
 			}
-			if got != tt.want || text != tt.err || tt.err != "" && !errors.Is(err, ErrLost) {
+			if got != tt.want || text != tt.err || tt.err != "" && !errors.Is(err, gpu.ErrLost) {
 				t.Errorf("%q, %v", got, err)
 			}
 		})
 	}
 	b := newBoard(t)
-	if _, err := b.library.Pulse("GPU-0"); !errors.Is(err, ErrAbsent) {
+	if _, err := b.library.Pulse("GPU-0"); !errors.Is(err, gpu.ErrAbsent) {
 		t.Errorf("without a session: %v", err)
 	}
 }

@@ -1,25 +1,23 @@
 package nvml
 
 import (
-	"errors"
 	"sync"
 	"time"
+
+	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 // closeTimeout bounds how long Close waits for calls beside the reader's: a
-// wait for events returns after eventWait, a ping in milliseconds.
-const closeTimeout = 2 * eventWait
+// wait for events returns after gpu.EventWait, a poll in milliseconds.
+const closeTimeout = 2 * gpu.EventWait
 
-// errBusy means that the session was kept, because a call is still in it.
-var errBusy = errors.New("a call has not returned")
-
-// gate keeps the session open under calls that the Reader does not know of:
+// gate keeps the session open under calls that the reader does not know of:
 // ending it unmaps the library. The zero gate is open.
 type gate struct {
 	// mu guards what follows; it is never held across a call.
 	mu     sync.Mutex
 	inside int
-	// shut lets nobody in; left is closed when the last one leaves.
+	// shut lets no call in; left is closed when the last one leaves.
 	shut bool
 	left chan struct{}
 }
@@ -45,8 +43,8 @@ func (g *gate) leave() {
 	}
 }
 
-// close lets nobody in and waits until all have left, or until the time is up:
-// then the gate is open again and errBusy returned.
+// close lets no call in and waits until all have left, or until the time is up:
+// then the gate is open again and gpu.ErrBusy returned.
 func (g *gate) close(timeout time.Duration) error {
 	g.mu.Lock()
 	g.shut = true
@@ -72,7 +70,7 @@ func (g *gate) close(timeout time.Duration) error {
 		return nil
 	}
 	g.shut, g.left = false, nil
-	return errBusy
+	return gpu.ErrBusy
 }
 
 func (g *gate) open() {

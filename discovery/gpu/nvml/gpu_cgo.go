@@ -3,17 +3,19 @@
 package nvml
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// GPU implements Library. Identity must be readable; everything else may be
+// GPU implements [gpu.Library]. Identity must be readable; everything else may be
 // unsupported and then stays unknown.
-func (l *library) GPU(index int) (machine.GPU, error) {
+func (l *Library) GPU(index int) (machine.GPU, error) {
 	g := machine.GPU{Index: index, Health: machine.Health{State: machine.Healthy}}
 	device, ret := l.api.DeviceGetHandleByIndex(index)
 	if ret != nvml.SUCCESS {
@@ -34,8 +36,14 @@ func (l *library) GPU(index int) (machine.GPU, error) {
 	if current, _, ret := device.GetEccMode(); ret == nvml.SUCCESS {
 		g.ECC = new(current == nvml.FEATURE_ENABLED)
 	}
+	var incomplete error
 	if mode, ret := device.GetVirtualizationMode(); ret == nvml.SUCCESS && mode == nvml.GPU_VIRTUALIZATION_MODE_VGPU {
 		g.VGPU = &machine.VGPU{}
+		host, err := vgpu(l.options.Sysfs, g.PCI)
+		if err != nil {
+			incomplete = &gpu.IncompleteError{Part: "vGPU", Err: err}
+		}
+		g.VGPU = cmp.Or(host, g.VGPU)
 	}
 	g.MIG = migMode(device, g.MemoryMiB)
 	if l.has("nvmlDeviceGetGpuFabricInfo") { // Since driver 525.
@@ -44,7 +52,7 @@ func (l *library) GPU(index int) (machine.GPU, error) {
 	if l.has("nvmlDeviceGetNvLinkRemoteDeviceType") { // Since driver 460.
 		g.NVLinks = sumLinks(links(device))
 	}
-	return g, nil
+	return g, incomplete
 }
 
 func identify(device nvml.Device, g *machine.GPU) error {
@@ -110,10 +118,10 @@ func migDevice(device nvml.Device, totalMiB int64) (machine.MIGDevice, bool) {
 		name = ""
 	}
 	memory := mebibytes(a.MemorySizeMB << 20)
-	gpu, compute := int(a.GpuInstanceSliceCount), int(a.ComputeInstanceSliceCount)
+	slices, compute := int(a.GpuInstanceSliceCount), int(a.ComputeInstanceSliceCount)
 	return machine.MIGDevice{
-		UUID: id, Profile: mIGProfile(name, compute, gpu, memory, totalMiB), MemoryMiB: memory,
-		Multiprocessors: int(a.MultiprocessorCount), GPUSlices: gpu, ComputeSlices: compute,
+		UUID: id, Profile: migProfile(name, compute, slices, memory, totalMiB), MemoryMiB: memory,
+		Multiprocessors: int(a.MultiprocessorCount), GPUSlices: slices, ComputeSlices: compute,
 		CopyEngines: int(a.SharedCopyEngineCount), DecoderEngines: int(a.SharedDecoderCount),
 		EncoderEngines: int(a.SharedEncoderCount), JPEGEngines: int(a.SharedJpegCount), OFAEngines: int(a.SharedOfaCount),
 	}, true
@@ -170,7 +178,7 @@ func links(device nvml.Device) []link {
 	return list
 }
 
-// linkPeer is what a link ends in; "" if NVML does not tell.
+// linkPeer is what a link ends in; "" if NVML does not report it.
 func linkPeer(device nvml.Device, i int) string {
 	kind, ret := device.GetNvLinkRemoteDeviceType(i)
 	if ret == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_SWITCH {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 // symbols answers which functions the driver's library has.
@@ -74,8 +75,8 @@ func device() *mock.Device {
 	}
 }
 
-func of(d nvml.Device, missing string) *library {
-	return &library{api: &mock.Interface{
+func of(d nvml.Device, missing string) *Library {
+	return &Library{api: &mock.Interface{
 		DeviceGetHandleByIndexFunc: func(int) (nvml.Device, nvml.Return) { return d, nvml.SUCCESS },
 		ExtensionsFunc:             func() nvml.ExtendedInterface { return symbols{missing: missing} },
 	}}
@@ -112,7 +113,7 @@ func TestGPUOfAnOldDriver(t *testing.T) {
 func TestGPUFailures(t *testing.T) {
 	d := device()
 	d.GetUUIDFunc = func() (string, nvml.Return) { return "", nvml.ERROR_GPU_IS_LOST }
-	if _, err := of(d, "").GPU(0); !errors.Is(err, ErrLost) {
+	if _, err := of(d, "").GPU(0); !errors.Is(err, gpu.ErrLost) {
 		t.Errorf("lost GPU: %v", err)
 	}
 	d = device()
@@ -160,10 +161,10 @@ func TestMIGDevices(t *testing.T) {
 
 // The real library, where there is one: every GPU that it counts can be read.
 func TestSystem(t *testing.T) {
-	l := System("")
+	l := New(Options{})
 	driver, count, err := l.Open()
 	switch {
-	case errors.Is(err, ErrAbsent):
+	case errors.Is(err, gpu.ErrAbsent):
 		t.Skip(err)
 	case err != nil:
 		t.Fatal(err)

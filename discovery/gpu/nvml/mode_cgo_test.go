@@ -4,6 +4,7 @@ package nvml
 
 import (
 	"errors"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -23,7 +24,7 @@ func TestExclusiveProcess(t *testing.T) {
 		sets = append(sets, m)
 		return refuse
 	}
-	if err := b.library.ExclusiveProcess("GPU-0", true); !errors.Is(err, ErrAbsent) {
+	if err := b.library.ExclusiveProcess("GPU-0", true); !errors.Is(err, gpu.ErrAbsent) {
 		t.Errorf("before a session: %v", err)
 	}
 	if _, _, err := b.library.Open(); err != nil {
@@ -45,7 +46,7 @@ func TestExclusiveProcess(t *testing.T) {
 	if err := b.library.ExclusiveProcess("GPU-0", true); err == nil {
 		t.Error("no permission, and no error")
 	}
-	if err := b.library.ExclusiveProcess("GPU-1", true); !errors.Is(err, ErrAbsent) {
+	if err := b.library.ExclusiveProcess("GPU-1", true); !errors.Is(err, gpu.ErrAbsent) {
 		t.Errorf("a GPU that was never read: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 // parseBusID turns NVML's 00000000:18:00.0, with eight digits of domain in
@@ -18,7 +19,7 @@ func parseBusID(s string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("bus ID: %w", err)
 	}
-	return fmt.Sprintf("%04x:%02x:%02x.%x", a.Domain, a.Bus, a.Device, a.Function), nil
+	return a.String(), nil
 }
 
 // cudaVersion spells nvmlSystemGetCudaDriverVersion: 1000 * major + 10 * minor.
@@ -26,46 +27,41 @@ func cudaVersion(v int) string {
 	return fmt.Sprintf("%d.%d", v/1000, v%1000/10)
 }
 
-// architecture is the generation of a compute capability, in the words of
-// gpu-feature-discovery's nvidia.com/gpu.family, so that it works with
-// libraries older than the GPU: CUDA programming guide, compute capabilities.
-func architecture(major, minor int) string {
-	switch major {
-	case 1:
-		return "tesla"
-	case 2:
-		return "fermi"
-	case 3:
-		return "kepler"
-	case 5:
-		return "maxwell"
-	case 6:
-		return "pascal"
-	case 7:
-		if minor < 5 {
-			return "volta"
-		}
-		return "turing"
-	case 8:
-		if minor < 9 {
-			return "ampere"
-		}
-		return "ada-lovelace"
-	case 9:
-		return "hopper"
-	case 10, 11, 12:
-		return "blackwell"
-	case 13:
-		return "rubin"
+// families are the generations of compute capabilities, in the words of
+// gpu-feature-discovery's nvidia.com/gpu.family, so that it works with libraries
+// older than the GPU: CUDA programming guide, compute capabilities. There are
+// no 4.x.
+func families() []gpu.Family {
+	return []gpu.Family{
+		{Major: 0, Name: "undefined"},
+		{Major: 1, Name: "tesla"},
+		{Major: 2, Name: "fermi"},
+		{Major: 3, Name: "kepler"},
+		{Major: 4, Name: "undefined"},
+		{Major: 5, Name: "maxwell"},
+		{Major: 6, Name: "pascal"},
+		{Major: 7, Name: "volta"},
+		{Major: 7, Minor: 5, Name: "turing"},
+		{Major: 8, Name: "ampere"},
+		{Major: 8, Minor: 9, Name: "ada-lovelace"},
+		{Major: 9, Name: "hopper"},
+		{Major: 10, Name: "blackwell"},
+		{Major: 13, Name: "rubin"},
+		{Major: 14, Name: "undefined"},
 	}
-	return "undefined"
 }
 
-// mIGProfile is the field's name for the shape of an instance. NVML appends it
+// architecture is the generation of a compute capability.
+func architecture(major, minor int) string {
+	labels := gpu.Labels{Families: families()}
+	return labels.Family(capability(major, minor))
+}
+
+// migProfile is the field's name for the shape of an instance. NVML appends it
 // to the GPU's name ("NVIDIA A100-SXM4-40GB MIG 1g.5gb"); else it is made from
 // slices and memory as NVIDIA's go-nvlib does: the instance's share of the GPU
 // in eighths, of the GPU's memory in whole GiB.
-func mIGProfile(name string, compute, gpu int, memoryMiB, totalMiB int64) string {
+func migProfile(name string, compute, gpu int, memoryMiB, totalMiB int64) string {
 	if _, profile, ok := strings.Cut(name, " MIG "); ok && profile != "" {
 		return profile
 	}

@@ -52,8 +52,8 @@ func TestMIGProfile(t *testing.T) {
 		{"", 7, 7, 81559, 81559, "7g.80gb"},
 		{"", 1, 1, 0, 0, ""},
 	} {
-		if got := mIGProfile(tt.name, tt.compute, tt.gpu, tt.memory, tt.total); got != tt.want {
-			t.Errorf("mIGProfile(%q, %d, %d, %d, %d) = %q, want %q",
+		if got := migProfile(tt.name, tt.compute, tt.gpu, tt.memory, tt.total); got != tt.want {
+			t.Errorf("migProfile(%q, %d, %d, %d, %d) = %q, want %q",
 				tt.name, tt.compute, tt.gpu, tt.memory, tt.total, got, tt.want)
 		}
 	}

@@ -4,6 +4,7 @@ package nvml
 
 import (
 	"errors"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,8 +14,8 @@ func TestLibraryIn(t *testing.T) {
 	for _, dir := range []string{"usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib"} {
 		t.Run(dir, func(t *testing.T) {
 			root := t.TempDir()
-			if _, err := libraryIn(root); !errors.Is(err, ErrAbsent) {
-				t.Fatalf("an empty root: %v, want ErrAbsent", err)
+			if _, err := libraryIn(root); !errors.Is(err, gpu.ErrAbsent) {
+				t.Fatalf("an empty root: %v, want gpu.ErrAbsent", err)
 			}
 			want := filepath.Join(root, dir, libraryName)
 			if err := errors.Join(os.MkdirAll(filepath.Dir(want), 0o755), os.WriteFile(want, nil, 0o600)); err != nil {
@@ -31,9 +32,9 @@ func TestLibraryIn(t *testing.T) {
 // library, then one that is none.
 func TestSystemUnderARoot(t *testing.T) {
 	root := t.TempDir()
-	l := System(root)
-	if _, _, err := l.Open(); !errors.Is(err, ErrAbsent) {
-		t.Fatalf("without a library: %v, want ErrAbsent", err)
+	l := New(Options{DriverRoot: root})
+	if _, _, err := l.Open(); !errors.Is(err, gpu.ErrAbsent) {
+		t.Fatalf("without a library: %v, want gpu.ErrAbsent", err)
 	}
 	file := filepath.Join(root, "usr/lib64", libraryName)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte("no ELF"), 0o600)); err != nil {

@@ -7,35 +7,35 @@ import (
 	"math"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// device is one that a Reader has read in the open session.
-func (l *library) device(uuid string) (nvml.Device, error) {
-	handles, _ := l.handles()
-	device, ok := handles[uuid]
-	if !ok || !l.isOpen() {
-		return nil, fmt.Errorf("GPU %s is %w: no session has read it", uuid, ErrAbsent)
+// Usage implements [gpu.Telemetry].
+func (l *Library) Usage(uuid string, after uint64) (gpu.Usage, error) {
+	processes, err := l.Processes(uuid)
+	if err != nil {
+		return gpu.Usage{}, err
 	}
-	return device, nil
+	u := gpu.Usage{Processes: processes}
+	u.Samples, u.SamplesErr = l.Samples(uuid, after)
+	return u, nil
 }
 
-// Processes implements UsageLibrary.
-func (l *library) Processes(uuid string) ([]Process, error) {
-	if !l.gate.enter() {
-		return nil, fmt.Errorf("NVML is %w: the session is ending", ErrAbsent)
-	}
-	defer l.gate.leave()
-	device, err := l.device(uuid)
+// Processes are those with CUDA contexts on a GPU.
+func (l *Library) Processes(uuid string) ([]gpu.Process, error) {
+	device, err := l.enter(uuid)
 	if err != nil {
 		return nil, err
 	}
+	defer l.gate.leave()
 	infos, ret := device.GetComputeRunningProcesses()
 	if ret != nvml.SUCCESS {
 		return nil, failure("processes of GPU "+uuid, ret)
 	}
-	processes := make([]Process, 0, len(infos))
+	processes := make([]gpu.Process, 0, len(infos))
 	for _, info := range infos {
-		p := Process{PID: int(info.Pid), Bytes: -1}
+		p := gpu.Process{PID: int(info.Pid), Bytes: -1}
 		// NVML_VALUE_NOT_AVAILABLE has all bits set.
 		if info.UsedGpuMemory <= math.MaxInt64 {
 			p.Bytes = int64(info.UsedGpuMemory)
@@ -45,16 +45,13 @@ func (l *library) Processes(uuid string) ([]Process, error) {
 	return processes, nil
 }
 
-// Samples implements UsageLibrary.
-func (l *library) Samples(uuid string, after uint64) (samples []Sample, err error) {
-	if !l.gate.enter() {
-		return nil, fmt.Errorf("NVML is %w: the session is ending", ErrAbsent)
-	}
-	defer l.gate.leave()
-	device, err := l.device(uuid)
+// Samples are how busy processes kept a GPU, after a time of the driver's.
+func (l *Library) Samples(uuid string, after uint64) (samples []gpu.Sample, err error) {
+	device, err := l.enter(uuid)
 	if err != nil {
 		return nil, err
 	}
+	defer l.gate.leave()
 	if !l.has("nvmlDeviceGetProcessUtilization") {
 		return nil, failure("utilization of GPU "+uuid, nvml.ERROR_FUNCTION_NOT_FOUND)
 	}
@@ -68,7 +65,7 @@ func (l *library) Samples(uuid string, after uint64) (samples []Sample, err erro
 	raw, ret := device.GetProcessUtilization(after)
 	switch {
 	case ret == nvml.ERROR_NOT_FOUND, ret == nvml.ERROR_INSUFFICIENT_SIZE && len(raw) == 0:
-		return nil, nil // Nobody did anything.
+		return nil, nil // No process did anything.
 	case ret != nvml.SUCCESS:
 		return nil, failure("utilization of GPU "+uuid, ret)
 	}
@@ -81,7 +78,7 @@ func (l *library) Samples(uuid string, after uint64) (samples []Sample, err erro
 		if s.SmUtil <= 100 {
 			sm = int(s.SmUtil)
 		}
-		samples = append(samples, Sample{PID: int(s.Pid), At: s.TimeStamp, SM: sm})
+		samples = append(samples, gpu.Sample{PID: int(s.Pid), At: s.TimeStamp, SM: sm})
 	}
 	return samples, nil
 }

@@ -4,6 +4,7 @@ package nvml
 
 import (
 	"errors"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 	"math"
 	"testing"
 
@@ -13,10 +14,10 @@ import (
 
 func TestProcesses(t *testing.T) {
 	b := newBoard(t)
-	if _, err := b.library.Processes("GPU-1"); !errors.Is(err, ErrAbsent) {
+	if _, err := b.library.Processes("GPU-1"); !errors.Is(err, gpu.ErrAbsent) {
 		t.Errorf("without a session: %v", err)
 	}
-	if _, err := b.library.Samples("GPU-1", 0); !errors.Is(err, ErrAbsent) {
+	if _, err := b.library.Samples("GPU-1", 0); !errors.Is(err, gpu.ErrAbsent) {
 		t.Errorf("samples without a session: %v", err)
 	}
 	b.read(t)
@@ -25,11 +26,11 @@ func TestProcesses(t *testing.T) {
 		return []nvml.ProcessInfo{{Pid: 41, UsedGpuMemory: 3 << 30}, {Pid: 42, UsedGpuMemory: math.MaxUint64}}, answer
 	}
 	got, err := b.library.Processes("GPU-1")
-	if diff := cmp.Diff([]Process{{41, 3 << 30}, {42, -1}}, got); diff != "" || err != nil {
+	if diff := cmp.Diff([]gpu.Process{{PID: 41, Bytes: 3 << 30}, {PID: 42, Bytes: -1}}, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	answer = nvml.ERROR_GPU_IS_LOST
-	if got, err := b.library.Processes("GPU-1"); !errors.Is(err, ErrLost) || got != nil {
+	if got, err := b.library.Processes("GPU-1"); !errors.Is(err, gpu.ErrLost) || got != nil {
 		t.Errorf("%v, %v", got, err)
 	}
 }
@@ -46,7 +47,7 @@ func TestSamples(t *testing.T) {
 	for _, tt := range []struct {
 		name, missing string
 		answer        func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return)
-		want          []Sample
+		want          []gpu.Sample
 		err           string
 	}{
 		{
@@ -54,7 +55,7 @@ func TestSamples(t *testing.T) {
 				nvml.ProcessUtilizationSample{Pid: 41, TimeStamp: 150, SmUtil: 60, MemUtil: 3},
 				nvml.ProcessUtilizationSample{Pid: 42, TimeStamp: 151, SmUtil: 4207},
 				nvml.ProcessUtilizationSample{Pid: 43, TimeStamp: 100, SmUtil: 1}, nvml.ProcessUtilizationSample{}),
-			[]Sample{{41, 150, 60}, {42, 151, -1}},
+			[]gpu.Sample{{PID: 41, At: 150, SM: 60}, {PID: 42, At: 151, SM: -1}},
 			"",
 		},
 		{"nobody did anything", "", answer(nvml.ERROR_NOT_FOUND), nil, ""},

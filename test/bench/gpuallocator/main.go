@@ -25,7 +25,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/alloc"
+	"github.com/heddle-dev/heddle/deviceplugin/preferred"
 )
 
 func main() {
@@ -118,13 +118,13 @@ func requests(n int, slow bool) []requestSet {
 // pair is one machine on both sides.
 type pair struct {
 	n      int
-	ours   *alloc.Scores
+	ours   *preferred.Scores
 	theirs *theirs
 }
 
 func newPair(m *machine.Machine) (*pair, error) {
 	t, err := newTheirs(m)
-	return &pair{n: len(m.GPUs), ours: alloc.New(m), theirs: t}, err
+	return &pair{n: len(m.GPUs), ours: preferred.New(m), theirs: t}, err
 }
 
 // result is the times of both sides and what their choices are worth by the

@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 	"github.com/heddle-dev/heddle/test/vm/guest"
@@ -50,7 +52,7 @@ func scanGPUs(t *testing.T) *machine.Machine {
 	}
 	slices.SortFunc(names, machine.CompareNames)
 	guest.SoftRDMA(t, names...)
-	m := scan(t, host.Options{NVML: l})
+	m := scan(t, host.Options{GPUs: gpu.Sources{{Vendor: nvml.Vendor(), Library: l}}})
 	if len(m.GPUs) != 10 || len(m.HCAs) != 10 {
 		t.Fatalf("%d GPUs, %d HCAs, probes %+v", len(m.GPUs), len(m.HCAs), m.Probes)
 	}

@@ -42,7 +42,7 @@ func numbered(name string) (prefix, digits string, ok bool) {
 	return prefix, digits, digits != "" && len(digits) <= maxDigits
 }
 
-// sameSeries tells whether two names differ in their number only. Numbers
+// sameSeries reports whether two names differ in their number only. Numbers
 // without leading zeros may differ in length: tux[9-11].
 func sameSeries(a, b string) bool {
 	p, x, okA := numbered(a)

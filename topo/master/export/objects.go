@@ -85,7 +85,7 @@ type ExactMatch struct {
 }
 
 // HyperNodes are the groups of a snapshot as Volcano's HyperNodes, those that
-// hold others first; named says whether they have tier names.
+// hold others first; named adds tier names.
 func HyperNodes(s *fabric.Snapshot, tiers Tiers, named bool) ([]Object, error) {
 	out := []Object{}
 	for _, e := range s.All() {
@@ -136,7 +136,7 @@ const (
 	// KueueVersion is the one that is shown; the one that is written is the
 	// one that the API server prefers.
 	KueueVersion = "v1beta2"
-	// KueueName is the name of our Topology, for ResourceFlavors to name.
+	// KueueName is the name of heddle's Topology, that ResourceFlavors refer to.
 	KueueName = "heddle"
 )
 

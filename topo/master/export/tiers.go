@@ -1,8 +1,8 @@
-// Package export says the fabric's tree in other projects' words: Node labels,
-// Volcano HyperNodes, a Kueue Topology, Slurm's topology files.
+// Package export converts the fabric's tree to the formats of other projects:
+// Node labels, Volcano HyperNodes, a Kueue Topology, Slurm's topology files.
 //
 // It owns those shapes and the numbers of the tiers. It is pure: snapshots in,
-// values and text out. Who writes them where is publish's and serve's.
+// values and text out. Packages publish and httpapi write them.
 package export
 
 import (
@@ -16,6 +16,15 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/fabric"
+)
+
+// The formats of GET /v1/export/{format}.
+const (
+	FormatSlurmTree  = "slurm-tree"
+	FormatSlurmBlock = "slurm-block"
+	FormatHyperNodes = "hypernodes"
+	FormatKueue      = "kueue-topology"
+	FormatNodes      = "node-labels"
 )
 
 // Tiers are the kinds of the tree's groups, the lowest first: Tiers[0] is tier

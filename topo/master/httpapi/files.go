@@ -42,7 +42,7 @@ func packFiles(files fs.FS) func() (map[string]*file, error) {
 	})
 }
 
-// contentType is by the name's extension: browsers are told not to guess, and
+// contentType is by the name's extension: browsers must not guess, and
 // package mime reads tables that differ from one machine to the next.
 func contentType(name string) string {
 	switch path.Ext(name) {

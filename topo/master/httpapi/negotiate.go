@@ -20,7 +20,7 @@ const gzipped = "-gzip"
 const jsonType = "application/json"
 
 // negotiate sets the headers of an answer. tag is quoted and the same for all
-// variants. packed tells to compress; fresh is false if the client has the
+// variants. packed means to compress; fresh is false if the client has the
 // answer already: then the response is written.
 func negotiate(w http.ResponseWriter, r *http.Request, tag, contentType string) (packed, fresh bool) {
 	packed = acceptsGzip(r.Header)
@@ -56,7 +56,7 @@ func acceptsGzip(h http.Header) bool {
 	return false
 }
 
-// weightZero tells whether parameters exclude a coding.
+// weightZero reports whether parameters exclude a coding.
 func weightZero(parameters string) bool {
 	key, value, _ := strings.Cut(strings.TrimSpace(parameters), "=")
 	weight, err := strconv.ParseFloat(value, 64)

@@ -256,7 +256,7 @@ func TestPageFiles(t *testing.T) {
 	}
 }
 
-func TestAnswersSayHowOldTheyAre(t *testing.T) {
+func TestAnswersHaveContactAge(t *testing.T) {
 	f := newFixture(t, fabric.ModeSwitchbox)
 	f.put("dragonfly-1", "n1")
 	var contact time.Time

@@ -233,3 +233,14 @@ func TestGPUsAsTheKubeletCounts(t *testing.T) {
 		}
 	}
 }
+
+func TestGUIDsKeepTheirSpelling(t *testing.T) {
+	for _, text := range []string{
+		"", "946d:ae03:00e5:a3c0", "946D:ae03:00e5:a3c0", "946dae0300e5a3c0", "0000:0000:0000:0000", "0000:0000:0000:0001",
+		"ffff:ffff:ffff:ffff", "946d:ae03:00e5", "nonsense", ":", "9:46dae0300e5a3c0",
+	} {
+		if got := guidOf(text).String(); got != text {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+}

@@ -34,7 +34,7 @@ type Node struct {
 // Label is a label of a Node.
 type Label struct {
 	Key, Value string
-	// Owned tells that heddle's field manager applied it.
+	// Owned means that heddle's field manager applied it.
 	Owned bool
 }
 
@@ -47,7 +47,7 @@ func (n *Node) Groups() []string {
 	return out
 }
 
-// SameStatus tells whether two versions differ in nothing but labels.
+// SameStatus reports whether two versions differ in nothing but labels.
 func (n *Node) SameStatus(o *Node) bool {
 	return n.UID == o.UID && n.Ready == o.Ready && n.Since.Equal(o.Since) && n.GPUs == o.GPUs &&
 		n.Cordoned == o.Cordoned
@@ -138,7 +138,7 @@ type NodeState struct {
 // Key is the node's name.
 func (s *NodeState) Key() string { return s.Name }
 
-// Empty tells that nothing is known.
+// Empty means that nothing is known.
 func (s *NodeState) Empty() bool { return s.Node == nil && s.Report == nil }
 
 // Believed is the report if it is about this node, else nil.

@@ -1,7 +1,10 @@
 package informers
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 	"unique"
@@ -26,8 +29,10 @@ type Report struct {
 
 	heartbeat atomic.Int64 // Microseconds since 1970, 0 for none.
 
-	spec  v1alpha1.NodeTopologySpec // Without rails.
-	rails []rail
+	accelerators []v1alpha1.Accelerator
+	nvlink       string
+	rails        []rail
+	rare         *v1alpha1.NodeTopologySpec // What few reports have, nil for none of it.
 }
 
 // rail is a v1alpha1.Rail in a fifth of the memory: what many nodes have in
@@ -37,7 +42,7 @@ type rail struct {
 	port       unique.Handle[port]
 	peer       unique.Handle[v1alpha1.Switch] // Empty for none.
 	switchPort unique.Handle[string]
-	guid       string
+	guid       guid
 	since      int64 // Seconds since 1970, 0 for unknown.
 }
 
@@ -77,9 +82,13 @@ func (r *Report) keep(old *Report) *Report {
 func readReport(t *v1alpha1.NodeTopology) *Report {
 	r := &Report{
 		Name: t.Name, UID: t.UID, Generation: t.Generation, Walk: t.Status.Walk,
-		spec: t.Spec, rails: make([]rail, len(t.Spec.Rails)),
+		accelerators: t.Spec.Accelerators, nvlink: t.Spec.NVLinkDomain, rails: make([]rail, len(t.Spec.Rails)),
 	}
-	r.spec.Rails = nil
+	if s := &t.Spec; len(s.Path) > 0 || len(s.Uplinks) > 0 || len(s.Skipped) > 0 || s.PathSource != "" {
+		r.rare = &v1alpha1.NodeTopologySpec{
+			Path: s.Path, PathSource: s.PathSource, Uplinks: s.Uplinks, Skipped: s.Skipped,
+		}
+	}
 	if at := t.Status.HeartbeatTime; at != nil && !at.IsZero() {
 		r.heartbeat.Store(at.UnixMicro())
 	}
@@ -96,7 +105,7 @@ func readReport(t *v1alpha1.NodeTopology) *Report {
 }
 
 func compact(in *v1alpha1.Rail) rail {
-	out := rail{switchPort: unique.Make(in.SwitchPort), guid: in.GUID}
+	out := rail{switchPort: unique.Make(in.SwitchPort), guid: guidOf(in.GUID)}
 	out.port = unique.Make(port{
 		rail: in.Rail, plane: in.Plane, number: in.Port, rate: in.RateGbps, confidence: in.Confidence,
 		hca: in.HCA, id: in.ID, role: in.Role, netdev: in.Netdev, linkLayer: in.LinkLayer,
@@ -113,8 +122,11 @@ func compact(in *v1alpha1.Rail) rail {
 
 // Spec is the report as it came, without GPUs.
 func (r *Report) Spec() *v1alpha1.NodeTopologySpec {
-	s := r.spec
-	s.Rails = make([]v1alpha1.Rail, len(r.rails))
+	var s v1alpha1.NodeTopologySpec
+	if r.rare != nil {
+		s = *r.rare
+	}
+	s.Accelerators, s.NVLinkDomain, s.Rails = r.accelerators, r.nvlink, make([]v1alpha1.Rail, len(r.rails))
 	for i := range r.rails {
 		in := &r.rails[i]
 		p := in.port.Value()
@@ -122,7 +134,7 @@ func (r *Report) Spec() *v1alpha1.NodeTopologySpec {
 		*out = v1alpha1.Rail{
 			Rail: p.rail, Plane: p.plane, Port: p.number, RateGbps: p.rate, Confidence: p.confidence,
 			HCA: p.hca, ID: p.id, Role: p.role, Netdev: p.netdev, LinkLayer: p.linkLayer, LinkState: p.state,
-			Source: p.source, GUID: in.guid, SwitchPort: in.switchPort.Value(),
+			Source: p.source, GUID: in.guid.String(), SwitchPort: in.switchPort.Value(),
 		}
 		if in.peer != (unique.Handle[v1alpha1.Switch]{}) {
 			out.Switch = new(in.peer.Value())
@@ -137,7 +149,7 @@ func (r *Report) Spec() *v1alpha1.NodeTopologySpec {
 // Product is the most numerous accelerator's, empty without any.
 func (r *Report) Product() string {
 	product, most := "", int32(0)
-	for _, a := range r.spec.Accelerators {
+	for _, a := range r.accelerators {
 		if a.Count > most {
 			product, most = a.Product, a.Count
 		}
@@ -148,8 +160,38 @@ func (r *Report) Product() string {
 // Accelerators is how many of them the node has by the report.
 func (r *Report) Accelerators() int32 {
 	var n int64
-	for _, a := range r.spec.Accelerators {
+	for _, a := range r.accelerators {
 		n += int64(a.Count)
 	}
 	return bounded(n)
+}
+
+// guid is a GUID as a report spells it. As sysfs does, 946d:ae03:00e5:a3c0, it
+// is a number, which takes half the memory.
+type guid struct {
+	number uint64
+	odd    *string // Any other spelling.
+}
+
+func guidOf(text string) guid {
+	if text == "" {
+		return guid{}
+	}
+	number, err := strconv.ParseUint(strings.ReplaceAll(text, ":", ""), 16, 64)
+	if g := (guid{number: number}); err == nil && g.String() == text {
+		return g
+	}
+	return guid{odd: &text}
+}
+
+// String is the GUID as it came.
+func (g guid) String() string {
+	switch {
+	case g.odd != nil:
+		return *g.odd
+	case g.number == 0:
+		return ""
+	}
+	n := g.number
+	return fmt.Sprintf("%04x:%04x:%04x:%04x", n>>48, n>>32&0xffff, n>>16&0xffff, n&0xffff)
 }

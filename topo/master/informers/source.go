@@ -85,7 +85,7 @@ type Gang struct {
 // Key is the gang's name.
 func (g *Gang) Key() string { return g.Name }
 
-// Empty tells that no pod is left.
+// Empty means that no pod is left.
 func (g *Gang) Empty() bool { return len(g.Members) == 0 }
 
 // New returns a source; Run starts it.
@@ -134,7 +134,7 @@ func (s *Source) Run(ctx context.Context) error {
 // Changed receives after something changed.
 func (s *Source) Changed() <-chan struct{} { return s.changed }
 
-// Synced tells whether everything has been listed once.
+// Synced reports whether everything has been listed once.
 func (s *Source) Synced() bool { return s.synced.Load() }
 
 // Contact is when the API server last sent anything, if only a bookmark, on the

@@ -97,7 +97,7 @@ func (l *labels) sync(ctx context.Context, s *snapshot.Snapshot, full bool) erro
 	return unfinished
 }
 
-// due tells whether a Node has other labels than it should, apart from keys that
+// due reports whether a Node has other labels than it should, apart from keys that
 // another manager holds.
 func (l *labels) due(n *informers.Node, want map[string]string) bool {
 	l.mu.Lock()

@@ -40,7 +40,7 @@ type foreignAPI interface {
 
 // hyperNodes is Volcano's API.
 type hyperNodes struct {
-	// named tells whether the API server's version has tier names.
+	// named reports whether the API server's version has tier names.
 	named bool
 }
 

@@ -18,7 +18,7 @@ import (
 type Gangs struct {
 	// StaleSince is as in Topology.
 	StaleSince *time.Time `json:"staleSince,omitempty"`
-	// Unwatched tells that the replica watches no pods, and so knows no gangs.
+	// Unwatched means that the replica watches no pods, and so knows no gangs.
 	Unwatched bool `json:"unwatched,omitempty"`
 	// Gangs are ordered by namespace and name.
 	Gangs []Gang `json:"gangs"`
@@ -131,7 +131,7 @@ func (s *Snapshot) gang(shared []*gang.Member, at map[string][]*fabric.Element) 
 	return out
 }
 
-// lost tells whether a node is not ready, and since when.
+// lost reports whether a node is not ready, and since when.
 func (s *Snapshot) lost(name string) (time.Time, bool) {
 	n, ok := s.Nodes.Get(name)
 	if !ok || n.Node == nil {

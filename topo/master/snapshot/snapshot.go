@@ -26,7 +26,7 @@ type Snapshot struct {
 	Tree   *fabric.Snapshot
 	Levels []fabric.Level
 	Nodes  Table[*informers.NodeState]
-	// CountsPods tells whether pods are watched, without which Gangs and the
+	// CountsPods reports whether pods are watched, without which Gangs and the
 	// nodes' GPUs in use are unknown.
 	CountsPods bool
 	Gangs      Table[*informers.Gang]

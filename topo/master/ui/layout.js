@@ -52,7 +52,7 @@ export function box(n, size, width, least = 0) {
   return { columns: c, rows, w, h: rows * (size.h + size.gap) - size.gap + LEAF.y + (isNameless(w) ? LEAF.bare : LEAF.head) };
 }
 
-/** isNameless tells whether a leaf group is too narrow for any name. */
+/** isNameless is whether a leaf group is too narrow for any name. */
 const isNameless = (width) => width < 46;
 
 /** wrap is the size of boxes in rows of at most that width. */

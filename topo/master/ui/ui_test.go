@@ -77,9 +77,9 @@ func TestEverythingReferredToIsThere(t *testing.T) {
 	}
 }
 
-// TestPageSaysThePolicy: a server that sends no policy is not the end of it.
-func TestPageSaysThePolicy(t *testing.T) {
-	// A meta element cannot say who may frame the page.
+// TestPageHasThePolicy: a server that sends no policy is not the end of it.
+func TestPageHasThePolicy(t *testing.T) {
+	// A meta element cannot restrict framing.
 	inside, _, _ := strings.Cut(ui.Policy, "; frame-ancestors")
 	if !strings.Contains(read(t)["index.html"], `content="`+inside+`"`) {
 		t.Errorf("index.html does not have the policy %q", inside)

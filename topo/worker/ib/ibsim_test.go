@@ -148,7 +148,7 @@ func TestUplinksOfALeaf(t *testing.T) {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	if _, err := source.Uplinks(t.Context(), port("x", "u"), "b83fd20300009900"); err == nil {
-		t.Error("walked a leaf that is not there")
+		t.Error("discovered the uplinks of a leaf that is not there")
 	}
 }
 

@@ -124,7 +124,7 @@ func TestDecodeUMAD(t *testing.T) {
 		want error
 	}{
 		{"answer", wrap(0, answerTo(m, nil)), true, nil},
-		{"nobody answered", wrap(syscall.ETIMEDOUT, m[:]), true, ErrNoAnswer},
+		{"no answer", wrap(syscall.ETIMEDOUT, m[:]), true, ErrNoAnswer},
 		{"port went away", wrap(syscall.EIO, m[:]), true, syscall.EIO},
 		{"late answer to another", wrap(0, answerTo(late, nil)), false, nil},
 		{"late failure of another", wrap(syscall.ETIMEDOUT, late[:]), false, nil},
@@ -248,7 +248,7 @@ func TestLookSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Of an HCA with two ports, each device tells which port it is.
+// Of an HCA with two ports, each device reports which port it is.
 func TestSecondPortIsFoundByAsking(t *testing.T) {
 	self := func(port byte) script {
 		return script{attrNodeDesc: says([]byte("leaf")), attrNodeInfo: func(m MAD) ([]byte, error) {
@@ -274,7 +274,7 @@ func TestSecondPortIsFoundByAsking(t *testing.T) {
 	}
 }
 
-// A leaf whose ports all lead to one spine is walked no faster than promised.
+// A leaf whose ports all lead to one spine is asked no faster than the pace.
 func TestWalkIsPaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sent := 0

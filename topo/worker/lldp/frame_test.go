@@ -202,19 +202,19 @@ func TestNeighborsLiveAsLongAsTheySay(t *testing.T) {
 		discover("after the first frame's time", "", worker.Unknown, 0)
 
 		eth0.frames <- frame(chassis, swp1, ttl120, end)
-		discover("heard", leaf, worker.Unknown, 100)
+		discover("received", leaf, worker.Unknown, 100)
 		<-time.After(100 * time.Second)
 		eth0.frames <- frame(chassis, swp1, ttl120, end)
 		<-time.After(119 * time.Second)
-		discover("heard again", leaf, worker.Unknown, 100)
+		discover("received again", leaf, worker.Unknown, 100)
 		<-time.After(time.Second)
 		discover("silent for its time", "", worker.Unknown, 0)
 
 		eth0.frames <- frame(chassis, swp1, ttl120, end)
 		eth0.frames <- frame(chassis, swp1, tlv(3, 0, 0), end)
-		discover("said goodbye", "", worker.Unknown, 0)
+		discover("shut down", "", worker.Unknown, 0)
 
-		// A server's own firmware speaks on the cable too; and then a second
+		// A server's own firmware sends on the cable too; and then a second
 		// switch.
 		eth0.frames <- frame(tlv(1, 4, 0, 0, 0, 0, 0, 1), tlv(2, 3, 0, 0, 0, 0, 0, 1), ttl120, end)
 		discover("only what is no bridge", "00:00:00:00:00:01 00:00:00:00:00:01", worker.Unknown, 100)

@@ -89,7 +89,7 @@ func TestRealSwitches(t *testing.T) {
 		end(ports[2], "02:00:00:00:ee:01", "dc1-leaf01", "swp1"), end(ports[3], "02:00:00:00:ee:01", "dc1-leaf01", "swp2"),
 	}}
 	lldpd.Eventually(t, "four switches", func() bool { return cmp.Equal(want, source.Discover(ctx, ask(ports...))) })
-	t.Log("all heard after", time.Since(began))
+	t.Log("all received after", time.Since(began))
 	if n := memberships(t, "rail0"); n != 3 {
 		t.Errorf("%d groups joined, want 3", n)
 	}
@@ -112,13 +112,13 @@ func TestRealSwitches(t *testing.T) {
 	if err := leaves[1].Stop(); err != nil {
 		t.Fatal(err)
 	}
-	lldpd.Eventually(t, "leaf 1 has said goodbye", func() bool { return len(source.Discover(ctx, ask(ports...)).Links) == 2 })
+	lldpd.Eventually(t, "leaf 1 has shut down", func() bool { return len(source.Discover(ctx, ask(ports...)).Links) == 2 })
 
 	if r := source.Discover(ctx, ask(ports[0], ethernet("x", "none0"))); len(r.Links) != 1 || len(r.Skipped) != 1 {
 		t.Errorf("a network device that is not there: %+v", r)
 	}
 	if n := memberships(t, "rail2"); n != 0 {
-		t.Errorf("%d groups are still joined where nobody asks any more", n)
+		t.Errorf("%d groups are still joined where no query asks any more", n)
 	}
 	if err := source.Close(); err != nil {
 		t.Error(err)
@@ -157,6 +157,6 @@ func TestRealSwitchesOfOneIdentity(t *testing.T) {
 	})
 	t.Logf("%+v", r.Links)
 	if r.Links[0].Switch.ID == r.Links[1].Switch.ID || r.Links[0].Switch.Name != "leaf0" || r.Links[1].Switch.Name != "leaf1" {
-		t.Errorf("not told apart: %+v", r.Links)
+		t.Errorf("not distinguished: %+v", r.Links)
 	}
 }

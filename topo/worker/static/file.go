@@ -292,7 +292,10 @@ func number(s string) (r v1alpha1.Rail, ok bool) {
 	m, errPlane := strconv.Atoi(plane)
 	ok = err == nil && errPlane == nil && n >= 0 && n <= maxRail && m >= 0 && m <= maxPlane && strconv.Itoa(n) == rail
 	if ok {
-		r = v1alpha1.Rail{Rail: int32(n), Plane: int32(m), Switch: &v1alpha1.Switch{}, Confidence: Confidence}
+		r = v1alpha1.Rail{
+			Rail: int32(n), Plane: int32(m), //nolint:gosec // At most maxRail and maxPlane.
+			Switch: &v1alpha1.Switch{}, Confidence: Confidence,
+		}
 	}
 	return r, ok
 }

@@ -74,7 +74,9 @@ func (f *Flags) completeContexts(*cobra.Command, []string, string) ([]cobra.Comp
 
 // CompleteNodes offers the names of the Nodes to the shell, as the value of a
 // flag or as the first argument.
-func (f *Flags) CompleteNodes(c *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (f *Flags) CompleteNodes(
+	c *cobra.Command, args []string, _ string,
+) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/discovery/capacity"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
@@ -158,7 +159,7 @@ func diagnose(in *input) *Report {
 	if m := in.machine; m != nil {
 		r.Node = m.Machine.Node
 		r.Resources = resources(in)
-		result := labels.Compute(m.Machine, &m.Config)
+		result := labels.Compute(m.Machine, &m.Config, vendors.All())
 		want = &result
 		found = append(found, finding.Of(m.Config.WithRoles(m.Machine))...)
 		found = append(found, finding.Labels(result.Problems, &m.Config)...)
@@ -189,7 +190,7 @@ func diagnose(in *input) *Report {
 // reports wins where no configuration is given: how many share an HCA, and which
 // are chosen, only it knows then.
 func resources(in *input) []capacity.Resource {
-	all := capacity.Of(in.machine.Machine, &in.machine.Config)
+	all := capacity.Of(in.machine.Machine, &in.machine.Config, vendors.All())
 	for i := range all {
 		at := slices.IndexFunc(in.counts, func(s report.Resource) bool {
 			return s.Name == all[i].Name && s.Kind == report.KindHCA

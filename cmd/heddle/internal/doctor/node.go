@@ -111,7 +111,8 @@ func checkConditions(node *corev1.Node, plugin bool) []finding.Finding {
 		holds := c.Status == corev1.ConditionTrue
 		switch {
 		case c.Type == corev1.NodeReady && !holds:
-			found = append(found, problem(subject, "is not Ready: "+c.Reason+": "+c.Message, "See the kubelet's log on the node."))
+			found = append(found, problem(subject, "is not Ready: "+c.Reason+": "+c.Message,
+				"See the kubelet's log on the node."))
 		case c.Type == conditionDevices && !holds:
 			f := problem(subject, conditionDevices+" is "+string(c.Status)+": "+c.Reason+": "+c.Message,
 				"Run heddle doctor on the node: it shows what can be done about each device.")
@@ -161,10 +162,12 @@ func (n *clusterNode) checkDiscovery() []finding.Finding {
 	var f finding.Finding
 	switch {
 	case pod == nil && wrote && n.discoveryRuns:
-		f = problem(discovery, "has no pod here, though it runs elsewhere; the Node's labels"+when+" are no longer kept up to date",
+		f = problem(discovery,
+			"has no pod here, though it runs elsewhere; the Node's labels"+when+" are no longer kept up to date",
 			"See the DaemonSet's nodeSelector and events; "+remove)
 	case pod == nil && wrote:
-		f = note(discovery, "wrote the Node's labels"+when+" and has no pod in the cluster: they are no longer kept up to date",
+		f = note(discovery,
+			"wrote the Node's labels"+when+" and has no pod in the cluster: they are no longer kept up to date",
 			"After --oneshot that is as it should be; "+remove)
 	case pod == nil:
 		f = problem(discovery, "has no pod here, so the Node has none of heddle's labels",
@@ -271,5 +274,7 @@ func writes(cfg *config.NodeConfig, key string) bool {
 	case key == d.VendorKey(wellknown.MIGStrategy):
 		return cfg.MIG.Strategy != config.MIGNone
 	}
-	return slices.ContainsFunc(labels.Allowed(cfg).Labels, func(pattern string) bool { return wellknown.Match(pattern, key) })
+	return slices.ContainsFunc(labels.Allowed(cfg).Labels, func(pattern string) bool {
+		return wellknown.Match(pattern, key)
+	})
 }

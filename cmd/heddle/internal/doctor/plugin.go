@@ -116,8 +116,8 @@ func checkServed(r *report.Resource) []finding.Finding {
 			"is served by heddle-device-plugin, and "+r.Owner+" serves it too: devices may be handed out twice",
 			"Remove the other one.")}
 	case r.Withdrawn > 0:
-		return []finding.Finding{note(subject, fmt.Sprintf("no longer hands out %s; a device stays listed until no pod holds it",
-			cli.Count(r.Withdrawn, "device ID")), "")}
+		return []finding.Finding{note(subject, "no longer hands out "+cli.Count(r.Withdrawn, "device ID")+
+			"; a device stays listed until no pod holds it", "")}
 	}
 	return nil
 }

@@ -143,7 +143,8 @@ func (s schedulers) check(pods []corev1.Pod, cfg *config.NodeConfig) []finding.F
 		}
 		words = append(words, name+": "+strings.Join(list, ", "))
 	}
-	f := problem(scheduler, "another scheduler bound "+cli.Count(count, "pod")+" with GPUs here: "+strings.Join(words, "; "),
+	f := problem(scheduler,
+		"another scheduler bound "+cli.Count(count, "pod")+" with GPUs here: "+strings.Join(words, "; "),
 		"Let one scheduler have the GPU nodes: spec.schedulerName: "+s.names[0]+
 			", or gpuScheduler.assign=gpu-pods in the chart.")
 	f.Level = level

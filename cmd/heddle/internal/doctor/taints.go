@@ -102,8 +102,9 @@ func reportBlocked(c *cobra.Command, o *cli.Output, node string, taint corev1.Ta
 	for _, g := range groups {
 		rows = append(rows, []string{g.Kind, g.Namespace, g.Name, some(g.Pods, o.Wide())})
 	}
-	err := o.Print(c, blocked{&taint, groups}, fmt.Sprintf("With the taint %s on Node %s, %s:\n\n%s\nWhat they would need:\n\n"+
-		"  tolerations:\n  - {key: %s, operator: Exists, effect: %s}\n",
+	err := o.Print(c, blocked{&taint, groups}, fmt.Sprintf(
+		"With the taint %s on Node %s, %s:\n\n%s\nWhat they would need:\n\n"+
+			"  tolerations:\n  - {key: %s, operator: Exists, effect: %s}\n",
 		text, node, fate(taint.Effect), cli.Table(rows), taint.Key, taint.Effect))
 	if err != nil || taint.Effect == corev1.TaintEffectPreferNoSchedule {
 		return err

@@ -14,7 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
-	"github.com/heddle-dev/heddle/discovery/capacity"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
@@ -112,20 +112,22 @@ func probes(m *machine.Machine) []Finding {
 // absent is a problem only where the bus has what the missing reader reads.
 func absent(m *machine.Machine, p machine.Probe) Finding {
 	f := Finding{Note, "probe " + p.Name, "nothing to read: " + p.Reason, ""}
-	if p.Name != "nvml" {
-		return f
-	}
-	if on, _ := capacity.OnBus(m); on > 0 {
-		f.Level, f.Remedy = Problem, remedy(p.Name)
-		f.Message = fmt.Sprintf("there is no driver for what is on the PCI bus (%s): %s", cli.Count(on, "NVIDIA GPU"), p.Reason)
+	for _, v := range vendors.All() {
+		if on, _ := v.OnBus(m); v.Probe == p.Name && on > 0 {
+			f.Level, f.Remedy = Problem, v.Remedies.Driver
+			f.Message = fmt.Sprintf("there is no driver for what is on the PCI bus (%s): %s", cli.Count(on, v.Name+" GPU"), p.Reason)
+		}
 	}
 	return f
 }
 
 func remedy(probe string) string {
+	for _, v := range vendors.All() {
+		if v.Probe == probe {
+			return v.Remedies.Driver
+		}
+	}
 	switch probe {
-	case "nvml":
-		return "Install or load NVIDIA's driver, and see that libnvidia-ml.so.1 is of its version: nvidia-smi, dmesg."
 	case "rdma":
 		return "See that ib_core and the adapter's driver (mlx5_ib) are loaded: lsmod, dmesg."
 	case "rdma-netlink":

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 )
 
 // gpus explains GPUs that are unhealthy, or differ from others of their model.
@@ -13,18 +15,22 @@ func gpus(m *machine.Machine) []Finding {
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
 		subject := fmt.Sprintf("GPU %d (%s, %s)", g.Index, g.PCI, g.UUID)
+		vendor := vendors.All().Of(m, g)
+		if vendor == nil {
+			vendor = &gpu.Vendor{Link: "link"}
+		}
 		switch g.Health.State {
 		case machine.Healthy:
-			all = append(all, nvlinks(g, subject, usual[g.Product])...)
+			all = append(all, nvlinks(g, vendor, subject, usual[g.Product])...)
 		case machine.Lost:
 			all = append(all, Finding{
 				Problem, subject, "lost: " + g.Health.Reason + ". It counts as unhealthy; pods keep the others.",
-				"Drain the node, then reset the GPU or reboot; dmesg has the XID.",
+				vendor.Remedies.Lost,
 			})
 		case machine.Unhealthy:
 			all = append(all, Finding{
 				Problem, subject, "unhealthy: " + g.Health.Reason,
-				"nvidia-smi -q shows the recovery action; drain the node before a reset.",
+				vendor.Remedies.Unhealthy,
 			})
 		}
 	}
@@ -32,25 +38,25 @@ func gpus(m *machine.Machine) []Finding {
 }
 
 // nvlinks explains a healthy GPU with fewer NVLinks than most of its model.
-func nvlinks(g *machine.GPU, subject string, usual int) []Finding {
+func nvlinks(g *machine.GPU, v *gpu.Vendor, subject string, usual int) []Finding {
 	var all []Finding
 	if g.Fabric != nil && g.Fabric.State != machine.FabricCompleted {
 		all = append(all, Finding{
-			Problem, subject, "not registered with the NVLink fabric: " + g.Fabric.State +
+			Problem, subject, "not registered with the " + v.Link + " fabric: " + g.Fabric.State +
 				". Jobs of several GPUs fail or go over PCIe.",
-			"See nvidia-fabricmanager's log, then reset the GPU or reboot.",
+			v.Remedies.Fabric,
 		})
 	}
 	switch n := links(g); {
 	case n == 0 && usual > 0:
 		all = append(all, Finding{
-			Problem, subject, fmt.Sprintf("no NVLink is up, where others of its model have %d", usual),
-			"See nvidia-smi nvlink -s -i " + g.PCI + "; until it is back, keep it out of jobs of several GPUs.",
+			Problem, subject, fmt.Sprintf("no %s is up, where others of its model have %d", v.Link, usual),
+			v.Remedies.Link + " " + g.PCI + "; until it is back, keep it out of jobs of several GPUs.",
 		})
 	case n < usual:
 		all = append(all, Finding{
-			Problem, subject, fmt.Sprintf("%d NVLinks are up, where others of its model have %d", n, usual),
-			"See nvidia-smi nvlink -s -i " + g.PCI + ".",
+			Problem, subject, fmt.Sprintf("%d %ss are up, where others of its model have %d", n, v.Link, usual),
+			v.Remedies.Link + " " + g.PCI + ".",
 		})
 	}
 	return all

@@ -13,6 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
@@ -63,7 +64,7 @@ reported on stderr.`,
 // configuration that may be that of another node.
 func warnings(s *source.Subject, format string) (all []string) {
 	if format == formatLabels {
-		for _, p := range labels.Compute(s.Machine, &s.Config).Problems {
+		for _, p := range labels.Compute(s.Machine, &s.Config, vendors.All()).Problems {
 			all = append(all, "label "+p.Key+" cannot be made: "+p.Reason)
 		}
 	}
@@ -95,7 +96,7 @@ func Render(s *source.Subject, format string) (string, error) {
 		return Matrix(m), nil
 	}
 	problems := finding.Of(m)
-	problems = append(problems, finding.Labels(labels.Compute(s.Machine, &s.Config).Problems, &s.Config)...)
+	problems = append(problems, finding.Labels(labels.Compute(s.Machine, &s.Config, vendors.All()).Problems, &s.Config)...)
 	finding.Sort(problems)
 	return Table(m, problems, format == cli.FormatWide), nil
 }

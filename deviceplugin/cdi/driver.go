@@ -1,0 +1,310 @@
+package cdi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/internal/atomicfile"
+)
+
+// DriverKind is the kind of the static CDI devices, and DriverFile the spec's
+// name in the CDI directory. It is a kind of its own: two specs with one
+// qualified name make both unusable, and NVIDIA's tools write nvidia.com/gpu.
+const (
+	DriverKind = "driver.heddle.dev/gpu"
+	DriverFile = "driver.heddle.dev-gpu.json"
+	// CommonDevice brings what is for every container with a GPU, and no GPU: a
+	// container whose GPU is chosen late has that GPU's nodes in a spec of its
+	// own, from [DriverSpec.GPUEdits].
+	CommonDevice = "common"
+	// commonEnv is its only edit on a node whose vendor has no variable to hide
+	// devices by.
+	commonEnv = "HEDDLE_GPU=cdi"
+)
+
+// generateTimeout is how long a driver may take. NVML initializes in seconds
+// without the persistence daemon.
+const generateTimeout = 30 * time.Second
+
+// DriverSpec keeps the static CDI spec of the node's GPUs: the device nodes of
+// each, and the driver's libraries. It changes with the driver and the GPUs;
+// what one container gets besides is in a spec of its own.
+type DriverSpec struct {
+	dir       string
+	generator gpu.EditsGenerator
+	vendors   gpu.Vendors
+	log       *slog.Logger
+	// turn is taken by the one Generate that may be under way.
+	turn chan struct{}
+
+	mu sync.Mutex // guards all below
+	// made is what the spec was made of, empty if it must be made again.
+	made   string
+	driver string
+	// devices are the spec's, by name, and features those that come with
+	// every GPU.
+	devices  map[string]specs.Device
+	features []string
+	// content is the spec's file as it was written; nil for none.
+	content []byte
+	problem string
+}
+
+// NewDriverSpec keeps the spec in a directory that the runtime watches. vendors
+// are those of the GPUs that g makes devices for.
+func NewDriverSpec(dir string, g gpu.EditsGenerator, vendors gpu.Vendors, log *slog.Logger) *DriverSpec {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &DriverSpec{dir: dir, generator: g, vendors: vendors, log: log, turn: make(chan struct{}, 1)}
+}
+
+// Update writes the spec if the driver or a GPU changed since the last one, if
+// the file is not as it was written, or if the last call failed. The error, which is also in
+// [DriverSpec.Problem], tells that the spec could not be made, and the file is
+// as it was; or which GPUs are not in it.
+func (d *DriverSpec) Update(ctx context.Context, m *machine.Machine) error {
+	err := d.update(ctx, m)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.problem = ""
+	if err != nil {
+		d.made, d.problem = "", err.Error()
+	}
+	return err
+}
+
+// Problem says what is wrong with the spec; empty if nothing is.
+func (d *DriverSpec) Problem() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.problem
+}
+
+// Names are the qualified CDI devices of GPUs, and of what comes with every GPU,
+// such as GDRCopy. Devices that are not in the spec are named too: the runtime
+// then reports what is missing, and the container starts once it is there.
+func (d *DriverSpec) Names(ids []string) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := make([]string, 0, len(ids)+len(d.features))
+	for _, id := range append(slices.Clone(ids), d.features...) {
+		out = append(out, DriverKind+"="+id)
+	}
+	return out
+}
+
+// GPUEdits are what a container needs of one GPU beside [CommonDevice]: its
+// device nodes. They are not to be changed. The error says that the spec has no
+// such GPU, now or any more.
+func (d *DriverSpec) GPUEdits(uuid string) (*specs.ContainerEdits, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	device, ok := d.devices[uuid]
+	switch {
+	case ok:
+		return &device.ContainerEdits, nil
+	case d.problem != "":
+		return nil, fmt.Errorf("the driver's CDI spec has no GPU %s: %s", uuid, d.problem)
+	}
+	return nil, fmt.Errorf("the driver's CDI spec has no GPU %s", uuid)
+}
+
+func (d *DriverSpec) update(ctx context.Context, m *machine.Machine) error {
+	parts := partsOf(m)
+	d.mu.Lock()
+	same := d.made == parts
+	d.mu.Unlock()
+	if same {
+		return d.Restore()
+	}
+	generated := &gpu.Edits{}
+	if len(m.GPUs) > 0 {
+		var err error
+		if generated, err = d.generate(ctx, m); err != nil {
+			return fmt.Errorf("make the driver's CDI spec: %w", err)
+		}
+	}
+	devices, features := d.complete(m, generated)
+	content, err := encode(&generated.Common, devices)
+	if err == nil {
+		err = d.write(content)
+	}
+	if err != nil {
+		return fmt.Errorf("write the driver's CDI spec: %w", err)
+	}
+	d.mu.Lock()
+	if d.made != parts {
+		d.log.Info("driver's CDI spec written", "devices", len(devices), "missing", len(generated.Missing))
+	}
+	d.made, d.driver, d.devices, d.features, d.content = parts, m.Driver.Version, devices, features, content
+	d.mu.Unlock()
+	return missing(m, generated, devices)
+}
+
+func (d *DriverSpec) path() string { return filepath.Join(d.dir, DriverFile) }
+
+// Restore puts the spec back if it was deleted or damaged: every start of a container with GPUs needs the
+// file, and Update may be a minute away.
+func (d *DriverSpec) Restore() error {
+	d.mu.Lock()
+	content := d.content
+	d.mu.Unlock()
+	if content == nil {
+		return nil
+	}
+	return atomicfile.Write(d.path(), content, 0o644, atomicfile.Durable)
+}
+
+// write replaces the file, or removes it if there is no content.
+func (d *DriverSpec) write(content []byte) error {
+	if content != nil {
+		return atomicfile.Write(d.path(), content, 0o644, atomicfile.Durable)
+	}
+	if err := os.Remove(d.path()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// missing are devices that pods may get and that are not in the spec.
+func missing(m *machine.Machine, g *gpu.Edits, devices map[string]specs.Device) error {
+	var errs []error
+	for i := range m.GPUs {
+		if m.GPUs[i].Health.State == machine.Lost {
+			continue
+		}
+		for _, id := range idsOf(&m.GPUs[i]) {
+			if _, there := devices[id]; !there && g.Missing[id] != "" {
+				errs = append(errs, fmt.Errorf("GPU %s has no CDI device: %s", id, g.Missing[id]))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// idsOf are the UUIDs of a GPU and of its MIG devices.
+func idsOf(g *machine.GPU) []string {
+	ids := []string{g.UUID}
+	for i := range g.MIG.Devices {
+		ids = append(ids, g.MIG.Devices[i].UUID)
+	}
+	return ids
+}
+
+// partsOf is all of a machine that a spec depends on.
+func partsOf(m *machine.Machine) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "driver %q\n", m.Driver.Version)
+	for i := range m.GPUs {
+		g := &m.GPUs[i]
+		minor := -1
+		if g.Minor != nil {
+			minor = *g.Minor
+		}
+		fmt.Fprintf(&b, "%q %d %t\n", idsOf(g), minor, g.Health.State == machine.Lost)
+	}
+	return b.String()
+}
+
+// generate asks the generator and stops waiting, not the generator, when the
+// time is over: a call into a driver that hangs cannot be ended. Until it has
+// returned no other is made.
+func (d *DriverSpec) generate(ctx context.Context, m *machine.Machine) (*gpu.Edits, error) {
+	type answer struct {
+		generated *gpu.Edits
+		err       error
+	}
+	ctx, cancel := context.WithTimeout(ctx, generateTimeout)
+	defer cancel()
+	select {
+	case d.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, errors.New("an earlier call into the driver has not returned")
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		generated, err := d.generator.Generate(m)
+		<-d.turn
+		answers <- answer{generated, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.generated, a.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("the driver did not answer in %s", generateTimeout)
+	}
+}
+
+// complete is the devices by name, with those of the last spec that the same
+// driver did not report this time: a lost GPU's nodes are where they were.
+func (d *DriverSpec) complete(m *machine.Machine, g *gpu.Edits) (map[string]specs.Device, []string) {
+	ids := map[string]bool{}
+	for i := range m.GPUs {
+		for _, id := range idsOf(&m.GPUs[i]) {
+			ids[id] = true
+		}
+	}
+	devices := map[string]specs.Device{}
+	var features []string
+	for _, device := range g.Devices {
+		devices[device.Name] = device
+		if !ids[device.Name] {
+			features = append(features, device.Name)
+		}
+	}
+	if len(ids) > 0 {
+		// A device must have an edit of its own; this one is what Allocate answers.
+		env := d.vendors.Present(m).HiddenEnv()
+		if len(env) == 0 {
+			env = []string{commonEnv}
+		}
+		devices[CommonDevice] = specs.Device{Name: CommonDevice, ContainerEdits: specs.ContainerEdits{Env: env}}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for name, device := range d.devices {
+		if _, there := devices[name]; !there && ids[name] && d.driver == m.Driver.Version {
+			devices[name] = device
+		}
+	}
+	slices.Sort(features)
+	return devices, features
+}
+
+// encode makes the file; nil for no devices: a spec without devices is not valid.
+func encode(common *specs.ContainerEdits, devices map[string]specs.Device) ([]byte, error) {
+	if len(devices) == 0 {
+		return nil, nil
+	}
+	spec := &specs.Spec{Kind: DriverKind, ContainerEdits: *common}
+	for _, name := range slices.Sorted(maps.Keys(devices)) {
+		spec.Devices = append(spec.Devices, devices[name])
+	}
+	// Runtimes reject specs that are newer than themselves.
+	version, err := specs.MinimumRequiredVersion(spec)
+	if err != nil {
+		return nil, err
+	}
+	spec.Version = version
+	content, err := json.Marshal(spec)
+	if err != nil {
+		return nil, err
+	}
+	return append(content, '\n'), nil
+}

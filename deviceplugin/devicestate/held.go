@@ -1,0 +1,110 @@
+package devicestate
+
+import (
+	"context"
+	"slices"
+
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+)
+
+// Holders are the device IDs of a resource that pods hold, by either of the
+// kubelet's accounts, or by the entries where the kubelet has lost its own. It
+// fails if one of the kubelet's two cannot be read.
+func (s *State) Holders(ctx context.Context, resource string) (map[string]bool, error) {
+	seen, err := s.observe(ctx)
+	if err == nil {
+		err = seen.CheckpointErr
+	}
+	if err != nil {
+		return nil, err
+	}
+	held := make(map[string]bool)
+	for _, a := range slices.Concat(seen.Allocations, seen.Quantities) {
+		if a.Resource == resource {
+			for _, id := range a.IDs {
+				held[id] = true
+			}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range s.forgottenLocked(resource, false) {
+		held[id] = true
+	}
+	return held, nil
+}
+
+// Held is a device that a pod holds.
+type Held struct {
+	Resource, ID string
+	// Pod is its namespace and name, or "pod UID".
+	Pod string
+	// Unlisted: only the kubelet's checkpoint knows the pod, which keeps those that
+	// have ended until it is written again.
+	Unlisted bool
+}
+
+// admitted is the holder of what Allocate gave out and the kubelet has not in its
+// accounts yet.
+const admitted = "a pod that is being admitted"
+
+// Held are the devices of all resources that pods hold: by either of the
+// kubelet's accounts, by the entries where the kubelet has lost its own or may
+// have, and what was given out and is in neither account yet. A container with
+// shares also holds those of the GPUs that it has, which need not be those of its
+// device IDs: such an ID has no number. It fails if one of the kubelet's two
+// accounts cannot be read.
+func (s *State) Held(ctx context.Context) ([]Held, error) {
+	seen, err := s.observe(ctx)
+	if err == nil {
+		err = seen.CheckpointErr
+	}
+	if err != nil {
+		return nil, err
+	}
+	var held []Held
+	for i := range seen.Allocations {
+		a := &seen.Allocations[i]
+		for _, id := range a.IDs {
+			held = append(held, Held{a.Resource, id, a.Pod.String(), a.Pod.Name == ""})
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shares := s.inventory.Load().Config.Resources.SGPU
+	for c, uuids := range s.nodeLocked(seen).ShareClaims() {
+		for _, uuid := range uuids {
+			held = append(held, Held{Resource: shares, ID: uuid + allocate.SlotMark, Pod: c.Pod.String()})
+		}
+	}
+	s.confirmLocked(liveDevices(seen))
+	for _, e := range s.entries {
+		by := ""
+		switch {
+		case e.Owner == nil && !s.confirmed[e.Device] && s.options.Now().Sub(e.Created) < unclaimedFor:
+			by = admitted
+		case e.Owner != nil && (s.unsure || s.forgotten[*e.Owner]):
+			by = e.Owner.Pod.String()
+		default:
+			continue
+		}
+		for _, id := range e.IDs {
+			held = append(held, Held{Resource: e.Resource, ID: id, Pod: by})
+		}
+		for _, share := range e.Shares {
+			held = append(held, Held{Resource: e.Resource, ID: share.UUID + allocate.SlotMark, Pod: by})
+		}
+	}
+	return held, nil
+}
+
+// confirmLocked notes the entries that the kubelet has in its accounts, which have
+// the names that Allocate gave. It is for holders of mu.
+func (s *State) confirmLocked(live map[string]bool) {
+	for device := range s.confirmed {
+		if s.entries[device] != nil {
+			live[device] = true
+		}
+	}
+	s.confirmed = live
+}

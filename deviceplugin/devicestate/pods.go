@@ -1,0 +1,80 @@
+package devicestate
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+)
+
+// API is the API server; deviceplugin/apiserver's client.
+type API interface {
+	// Pod returns a pod, by UID if there is one, else by namespace and name. A
+	// static pod's UID is the kubelet's, which its mirror in the API has as
+	// annotation kubernetes.io/config.mirror. It may ask the API server and wait
+	// until ctx ends. The pod is not changed.
+	Pod(ctx context.Context, pod kubelet.Pod) (*corev1.Pod, error)
+	// Watched returns a pod of this node without a request, nil if it is not among
+	// those that are watched; complete is false while not all are.
+	Watched(pod kubelet.Pod) (watched *corev1.Pod, complete bool)
+	// WarnPod records an Event. It returns at once: no start of a container waits
+	// for the API server.
+	WarnPod(pod kubelet.Pod, reason, message string)
+}
+
+// podTimeout is how long a start waits for its pod's spec. Without that the
+// container starts, without hints.
+const podTimeout = 3 * time.Second
+
+// pods are the pods of the node by the API server, of which api is nil without
+// one.
+type pods struct {
+	api API
+	log *slog.Logger
+}
+
+// read returns a pod; nil if it is not known in time.
+func (p *pods) read(ctx context.Context, ref kubelet.Pod) *corev1.Pod {
+	if p.api == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, podTimeout)
+	defer cancel()
+	pod, err := p.api.Pod(ctx, ref)
+	if err != nil {
+		p.log.Warn("pod is not known, its containers get no hints", "pod", ref.String(), "err", err)
+		return nil
+	}
+	return pod
+}
+
+// exists reports whether this very pod is there; without an API server, whether
+// that is unknown.
+func (p *pods) exists(ctx context.Context, ref kubelet.Pod) bool {
+	if p.api == nil {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, podTimeout)
+	defer cancel()
+	_, err := p.api.Pod(ctx, ref)
+	return err == nil
+}
+
+// gone reports whether the API server has shown that a pod is not on this node
+// any more.
+func (p *pods) gone(ref kubelet.Pod) bool {
+	if p.api == nil {
+		return false
+	}
+	pod, complete := p.api.Watched(ref)
+	return complete && pod == nil
+}
+
+func (p *pods) warn(ref kubelet.Pod, reason, message string) {
+	if p.api != nil {
+		p.api.WarnPod(ref, reason, message)
+	}
+}

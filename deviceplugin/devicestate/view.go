@@ -1,0 +1,220 @@
+package devicestate
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/sharing/quota"
+)
+
+// View is what a State knew at one moment, without asking the kubelet. It is never
+// changed.
+type View struct {
+	inventory *inventory.Inventory
+	entries   map[string]*checkpoint.Entry
+	// gone are the entries whose pod is gone.
+	gone      map[string]bool
+	recovered []allocate.Recovered
+}
+
+// View is what the State knows now.
+func (s *State) View() *View {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := &View{
+		inventory: s.inventory.Load(), entries: maps.Clone(s.entries), gone: make(map[string]bool, len(s.gone)),
+		recovered: s.recovered,
+	}
+	for device := range s.gone {
+		v.gone[device] = true
+	}
+	return v
+}
+
+// Assigned is [View.Assigned] now.
+func (s *State) Assigned(resource string) map[string]string { return s.View().Assigned(resource) }
+
+// Allocation is what a container has.
+type Allocation struct {
+	Namespace string
+	Pod       string
+	UID       string
+	Container string
+	// GPUs are UUIDs, HCAs RDMA names, HCAIDs identities in the same order.
+	GPUs   []string
+	HCAs   []string
+	HCAIDs []string
+	// Class is the longest path from one of the HCAs to the nearest GPU of the
+	// container; empty without either.
+	Class string
+	// Shares are those of shared GPUs, of QoS policy Policy, which By chose; see
+	// package allocation.
+	Shares []allocation.Share
+	Policy string
+	By     string
+	// Enforced is what the limits of the shares are enforced by.
+	Enforced enforce.Enforced
+	// Unrecorded: neither an entry nor a CDI spec is left of it. Shares are those
+	// that its pod's annotation names, or, without it, GPUs those that its device
+	// IDs name. No other pod gets these GPUs.
+	Unrecorded bool
+	// CDINames are the names that Allocate gave, by resource.
+	CDINames map[string]string
+}
+
+// Allocations are those of all containers that have started, by namespace, pod
+// and container; with those that have not and whose pod has its shares.
+func (v *View) Allocations() []Allocation {
+	byOwner := make(map[kubelet.Container][]*checkpoint.Entry)
+	for _, e := range v.entries {
+		if e.Owner != nil && !v.gone[e.Device] {
+			byOwner[*e.Owner] = append(byOwner[*e.Owner], e)
+		}
+	}
+	m := v.inventory.Machine
+	names, order := make(map[string]string, len(m.HCAs)), make(map[string]int, len(m.HCAs))
+	for i, id := range m.HCAIDs() {
+		names[id], order[id] = m.HCAs[i].Name, i
+	}
+	all := make([]Allocation, 0, len(byOwner))
+	for c, entries := range byOwner {
+		a := newAllocation(c, entries)
+		slices.SortFunc(a.HCAIDs, func(p, q string) int { return order[p] - order[q] })
+		for _, id := range a.HCAIDs {
+			a.HCAs = append(a.HCAs, names[id])
+		}
+		all = append(all, a)
+	}
+	for i := range v.recovered {
+		if r := &v.recovered[i]; byOwner[r.Container] == nil {
+			a := newAllocation(r.Container, nil)
+			a.Shares, a.Policy, a.By, a.Unrecorded = r.Shares, r.Policy, r.By, true
+			if len(r.Shares) == 0 {
+				a.GPUs = r.GPUs
+			}
+			all = append(all, a)
+		}
+	}
+	slices.SortFunc(all, func(p, q Allocation) int {
+		return strings.Compare(
+			strings.Join([]string{p.Namespace, p.Pod, p.Container, p.UID}, "\x00"),
+			strings.Join([]string{q.Namespace, q.Pod, q.Container, q.UID}, "\x00"))
+	})
+	return all
+}
+
+func newAllocation(c kubelet.Container, entries []*checkpoint.Entry) Allocation {
+	a := Allocation{
+		Namespace: c.Namespace, Pod: c.Pod.Name, UID: c.UID, Container: c.Name, CDINames: make(map[string]string),
+	}
+	for _, e := range entries {
+		a.CDINames[e.Resource] = e.Name().String()
+		switch e.Kind {
+		case cdi.GPU:
+			a.GPUs = append(a.GPUs, e.IDs...)
+		case cdi.SGPU:
+			a.Shares, a.Policy, a.By, a.Enforced = e.Shares, e.Policy, e.By, e.Enforced
+		case cdi.RDMA:
+			a.HCAIDs = append(a.HCAIDs, e.Bound()...)
+		}
+		if e.Class != "" && (a.Class == "" || allocate.Farther(e.Class, a.Class)) {
+			a.Class = e.Class
+		}
+	}
+	slices.Sort(a.GPUs)
+	return a
+}
+
+// GPUs are the shared GPUs with what is taken by containers that are known,
+// without asking the kubelet.
+func (v *View) GPUs() []quota.GPU {
+	node := allocate.Node{Inventory: v.inventory, Entries: v.entries, Recovered: v.recovered}
+	return node.RecordedGPUs(v.gone)
+}
+
+// Limits are the limits of all containers that have shares and may be running.
+func (v *View) Limits() []enforce.Limit {
+	var all []enforce.Limit
+	for _, e := range v.entries {
+		if e.Owner != nil && len(e.Shares) > 0 {
+			all = append(all, limitOf(e, v.inventory))
+		}
+	}
+	return all
+}
+
+// Assigned is which HCA stands behind a device ID of an RDMA resource now, or
+// which GPU behind one of shares: the health of an ID in use is that of its
+// device.
+func (v *View) Assigned(resource string) map[string]string {
+	assigned := make(map[string]string)
+	for _, e := range v.entries {
+		if v.gone[e.Device] || e.Resource != resource {
+			continue
+		}
+		for i, hca := range e.HCAs {
+			if hca != "" {
+				assigned[e.IDs[i]] = hca
+			}
+		}
+		for i, share := range e.Shares {
+			assigned[e.IDs[i]] = share.UUID
+		}
+	}
+	return assigned
+}
+
+// Resources are those, sorted, that names were given out for and that containers
+// may still have, whether or not they are in the configuration: a container starts
+// only while its resources are served.
+func (v *View) Resources() (gpus, hcas, slots []string) {
+	kinds := map[string]cdi.Kind{}
+	for _, e := range v.entries {
+		kinds[e.Resource] = e.Kind
+	}
+	for _, resource := range slices.Sorted(maps.Keys(kinds)) {
+		switch kinds[resource] {
+		case cdi.GPU:
+			gpus = append(gpus, resource)
+		case cdi.SGPU:
+			slots = append(slots, resource)
+		case cdi.RDMA:
+			hcas = append(hcas, resource)
+		}
+	}
+	return gpus, hcas, slots
+}
+
+// Elsewhere names the container that has a GPU under another resource than this
+// one, empty if none: of a resource that was renamed, or by another MIG strategy.
+func (v *View) Elsewhere(resource, id string) string {
+	for _, e := range v.entries {
+		if e.Kind != cdi.GPU || e.Resource == resource || !slices.Contains(e.IDs, id) {
+			continue
+		}
+		if e.Owner == nil {
+			return "a container that has not started has it as " + e.Resource
+		}
+		return e.Owner.String() + " has it as " + e.Resource
+	}
+	return ""
+}
+
+// names reports whether names were given out for a resource, which may have left
+// the configuration since.
+func (v *View) names(resource string) bool {
+	for _, e := range v.entries {
+		if e.Resource == resource {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,69 @@
+package preferred
+
+import (
+	"math/bits"
+	"strconv"
+)
+
+// Entry is what a request for N GPUs would get of a machine now.
+type Entry struct {
+	N int
+	// Score is score(S) of the best choice, Loss what it costs the rest, both
+	// in MB/s. A scheduler that prefers nodes by weight*Score - lossWeight*Loss
+	// gives large pods the best-connected nodes and small ones the leftovers.
+	Score, Loss int
+	// HCAs is how many fabric HCAs with a working port are next to the chosen
+	// GPUs: below the same host bridge or closer, virtual functions of one port
+	// counted once.
+	HCAs int
+}
+
+// Table says what requests of every size would get of the free GPUs, by size.
+// Sizes that do not fit have no entry. Lost GPUs are not free.
+func (s *Scores) Table(free uint64) []Entry {
+	free &= s.usable
+	entries := make([]Entry, 0, bits.OnesCount64(free))
+	for n := 1; n <= bits.OnesCount64(free); n++ {
+		set, err := s.Choose(free, 0, n)
+		if err != nil {
+			break
+		}
+		entries = append(entries, Entry{N: n, Score: s.Score(set), Loss: s.Loss(set, free), HCAs: s.Aligned(set)})
+	}
+	return entries
+}
+
+// Aligned is Entry.HCAs of any set of GPUs.
+func (s *Scores) Aligned(set uint64) int {
+	near := uint64(0)
+	for left := set & s.all(); left != 0; left &= left - 1 {
+		near |= s.rails[bits.TrailingZeros64(left)]
+	}
+	return bits.OnesCount64(near)
+}
+
+// Annotation is the JSON of a table, for the annotation
+// [github.com/heddle-dev/heddle/api/names.GPUTopology]:
+//
+//	{"1":{"score":0,"loss":59750,"hcas":1},"2":{…}}
+//
+// The keys are in numerical order and there are no blanks, so that equal tables
+// are equal texts. An empty table is {}: no GPU is free.
+func Annotation(entries []Entry) string {
+	b := []byte{'{'}
+	for i, e := range entries {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, '"')
+		b = strconv.AppendInt(b, int64(e.N), 10)
+		b = append(b, `":{"score":`...)
+		b = strconv.AppendInt(b, int64(e.Score), 10)
+		b = append(b, `,"loss":`...)
+		b = strconv.AppendInt(b, int64(e.Loss), 10)
+		b = append(b, `,"hcas":`...)
+		b = strconv.AppendInt(b, int64(e.HCAs), 10)
+		b = append(b, '}')
+	}
+	return string(append(b, '}'))
+}

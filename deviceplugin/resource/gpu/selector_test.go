@@ -1,0 +1,76 @@
+package gpu_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+)
+
+func TestSelectorOf(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		annotations map[string]string
+		want        gpu.Selector
+		fails       string
+	}{
+		{"none", nil, gpu.Selector{}, ""},
+		{"empty", map[string]string{"nvidia.com/use-gpuuuid": " , "}, gpu.Selector{}, ""},
+		{
+			"both",
+			map[string]string{"nvidia.com/use-gpuuuid": "GPU-2, GPU-1,GPU-2", "nvidia.com/nouse-gpuuuid": "GPU-3"},
+			gpu.Selector{Use: []string{"GPU-1", "GPU-2"}, Avoid: []string{"GPU-3"}},
+			"",
+		},
+		{"alias", map[string]string{"metax-tech.com/nouse-gpuuuid": "GPU-3"}, gpu.Selector{Avoid: []string{"GPU-3"}}, ""},
+		{
+			"the same twice",
+			map[string]string{"nvidia.com/use-gpuuuid": "GPU-1,GPU-2", "metax-tech.com/use-gpuuuid": "GPU-2,GPU-1"},
+			gpu.Selector{Use: []string{"GPU-1", "GPU-2"}},
+			"",
+		},
+		{
+			"two answers",
+			map[string]string{"nvidia.com/use-gpuuuid": "GPU-1", "metax-tech.com/use-gpuuuid": "GPU-2"},
+			gpu.Selector{},
+			"nvidia.com/use-gpuuuid and metax-tech.com/use-gpuuuid",
+		},
+	} {
+		got, err := gpu.SelectorOf(test.annotations, wellknown.DefaultDomains())
+		if (err == nil) != (test.fails == "") || err != nil && !strings.Contains(err.Error(), test.fails) {
+			t.Errorf("%s: error %v, want %q", test.name, err, test.fails)
+		}
+		if diff := cmp.Diff(test.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+}
+
+func TestSelectorCheck(t *testing.T) {
+	m := cut(cards(2), 1, "1g.10gb", 2)
+	for _, test := range []struct {
+		name  string
+		steer gpu.Selector
+		ids   []string
+		want  string
+	}{
+		{"nothing asked", gpu.Selector{}, []string{"GPU-0"}, ""},
+		{"what was asked", gpu.Selector{Use: []string{"GPU-0"}}, []string{"GPU-0"}, ""},
+		{"a MIG device of it", gpu.Selector{Use: []string{"GPU-1"}}, []string{"MIG-1-1"}, ""},
+		{"another", gpu.Selector{Use: []string{"GPU-1"}}, []string{"GPU-0"}, "does not accept GPU GPU-0"},
+		{"a refused one", gpu.Selector{Avoid: []string{"GPU-1"}}, []string{"MIG-1-0"}, "does not accept GPU MIG-1-0"},
+		{"refused elsewhere", gpu.Selector{Avoid: []string{"GPU-9"}}, []string{"GPU-0"}, ""},
+		{"unknown", gpu.Selector{Use: []string{"GPU-0", "GPU-9"}}, []string{"GPU-0"}, `no GPU "GPU-9"; it has GPU-0, GPU-1`},
+	} {
+		err := test.steer.Check(m, test.ids)
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: error %v, want %q", test.name, err, test.want)
+		}
+	}
+	if !(gpu.Selector{}).None() || (gpu.Selector{Avoid: []string{"x"}}).None() {
+		t.Error("None is wrong")
+	}
+}

@@ -1,0 +1,224 @@
+package gpu
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/bounded"
+)
+
+// Library reads one vendor's GPUs: through the vendor's library, or from sysfs.
+// Calls may block for ever; a [Reader] never makes a second call on a GPU before
+// the first has returned.
+type Library interface {
+	// Open starts a session with the driver unless there is one, and returns
+	// the driver and how many GPUs there are. ErrAbsent if there is no driver.
+	Open() (machine.Driver, int, error)
+	// GPU reads the GPU at an index. ErrLost, with whatever identity could be
+	// read, if it no longer answers; an [IncompleteError] beside a GPU that
+	// could be read but for a part.
+	GPU(index int) (machine.GPU, error)
+	// Close ends the session, so that the next Open sees GPUs that came or
+	// went, or a driver that was loaded again. It is never called while a call
+	// of the Reader has not returned; calls of [Telemetry] it waits for, and
+	// keeps the session with ErrBusy if they take too long.
+	Close() error
+}
+
+var (
+	// ErrAbsent means that there is nothing to ask: no library, no driver, or a
+	// build without it. The text around it says which.
+	ErrAbsent = errors.New("absent")
+	// ErrLost means that a GPU is there and no longer answers.
+	ErrLost = errors.New("lost")
+	// ErrBusy means that a session was kept, because a call is still in it.
+	ErrBusy = errors.New("a call has not returned")
+	// ErrSilent means that a GPU has not answered in time.
+	ErrSilent = bounded.ErrTimeout
+)
+
+// IncompleteError is a part of a GPU that could not be read. The GPU is as
+// healthy as it is without.
+type IncompleteError struct {
+	// Part says which: vGPU.
+	Part string
+	Err  error
+}
+
+func (e *IncompleteError) Error() string { return e.Part + ": " + e.Err.Error() }
+
+func (e *IncompleteError) Unwrap() error { return e.Err }
+
+// Reader reads all GPUs of a vendor, in parallel.
+type Reader struct {
+	vendor  *Vendor
+	library Library
+	timeout time.Duration
+
+	// mu guards what follows, and makes reads take turns.
+	mu sync.Mutex
+	// session bounds Open and Close, gpus each GPU.
+	session bounded.Call[session]
+	gpus    bounded.Group[int, machine.GPU]
+	known   map[int]machine.GPU
+	last    session
+	// reopen asks for a new session at the next read.
+	reopen bool
+}
+
+type session struct {
+	driver machine.Driver
+	count  int
+	// kept means that an old session could not be ended yet.
+	kept bool
+}
+
+// Result is what one read found.
+type Result struct {
+	Driver machine.Driver
+	// GPUs are those whose identity is known, healthy or not.
+	GPUs []machine.GPU
+	// Probe is the entry for Machine.Probes.
+	Probe machine.Probe
+	// Skipped are GPUs that were counted and never identified, and parts.
+	Skipped []machine.Skipped
+}
+
+// NewReader returns a reader; timeout 0 is bounded.DefaultTimeout.
+func NewReader(v *Vendor, library Library, timeout time.Duration) *Reader {
+	return &Reader{
+		vendor: v, library: library, timeout: cmp.Or(timeout, bounded.DefaultTimeout), known: map[int]machine.GPU{},
+	}
+}
+
+// Vendor is the maker of the GPUs.
+func (r *Reader) Vendor() *Vendor { return r.vendor }
+
+// Reopen makes the next read start a new session with the driver, which may
+// count its GPUs once per session; call it when the PCI bus has changed.
+func (r *Reader) Reopen() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reopen = true
+}
+
+// Close ends the session, within the reader's timeout. While a GPU hangs it
+// does not, and says so: the call would return into an unmapped library.
+func (r *Reader) Close(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gpus.Busy() {
+		return fmt.Errorf("close %s: %w", r.vendor.Probe, ErrBusy)
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	_, err := r.session.Do(ctx, func() (session, error) { return session{}, r.library.Close() })
+	return err
+}
+
+// Read asks every GPU. It returns within the timeout, or with ctx; a GPU that
+// hangs costs that time once, and none in later reads until it has answered.
+func (r *Reader) Read(ctx context.Context) Result {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	reopen := r.reopen && !r.gpus.Busy()
+	s, err := r.session.Do(ctx, func() (session, error) { return r.open(reopen) })
+	switch {
+	case errors.Is(err, ErrAbsent):
+		r.reopen = true
+		r.known = map[int]machine.GPU{}
+		return Result{Probe: r.probe(machine.ProbeAbsent, err.Error())}
+	case errors.Is(err, bounded.ErrTimeout):
+		return r.stale(machine.ProbeTimeout, fmt.Sprintf("the driver did not answer in %s", r.timeout))
+	case err != nil:
+		// A driver that was unloaded answers an old session with errors.
+		r.reopen = true
+		return r.stale(machine.ProbeFailed, err.Error())
+	}
+	if reopen && !s.kept {
+		r.reopen = false
+		r.known = map[int]machine.GPU{}
+	}
+	r.last = s
+	indices := make([]int, s.count)
+	for i := range indices {
+		indices[i] = i
+	}
+	return r.collect(r.gpus.Ask(ctx, indices, r.library.GPU))
+}
+
+func (r *Reader) open(reopen bool) (session, error) {
+	var kept bool
+	if reopen {
+		err := r.library.Close()
+		if kept = errors.Is(err, ErrBusy); err != nil && !kept {
+			return session{}, err
+		}
+	}
+	driver, count, err := r.library.Open()
+	return session{driver, count, kept}, err
+}
+
+// collect turns answers into GPUs: a good answer is remembered, a bad one is
+// the remembered GPU with its condition.
+func (r *Reader) collect(answers []bounded.Answer[machine.GPU]) Result {
+	result := Result{Driver: r.last.driver, Probe: r.probe(machine.ProbeOK, "")}
+	for i, a := range answers {
+		gpu, known := a.Value, true
+		if part := (*IncompleteError)(nil); errors.As(a.Err, &part) {
+			result.Skipped = append(result.Skipped, machine.Skipped{Name: gpu.PCI, Reason: part.Error()})
+			a.Err = nil
+		}
+		if a.Err != nil && gpu.UUID == "" {
+			gpu, known = r.known[i]
+		}
+		switch {
+		case a.Err == nil:
+			r.known[i] = gpu
+		case errors.Is(a.Err, ErrLost):
+			gpu.Health = machine.Health{State: machine.Lost, Reason: a.Err.Error()}
+		default:
+			gpu.Health = machine.Health{State: machine.Unhealthy, Reason: r.reason(a.Err)}
+		}
+		if errors.Is(a.Err, bounded.ErrTimeout) {
+			result.Probe = r.probe(machine.ProbeTimeout, fmt.Sprintf("GPU %d did not answer in %s", i, r.timeout))
+		}
+		if !known {
+			name := fmt.Sprintf("%s GPU %d", r.vendor.Probe, i)
+			result.Skipped = append(result.Skipped, machine.Skipped{Name: name, Reason: r.reason(a.Err)})
+			continue
+		}
+		result.GPUs = append(result.GPUs, gpu)
+	}
+	return result
+}
+
+func (r *Reader) reason(err error) string {
+	if errors.Is(err, bounded.ErrTimeout) {
+		return fmt.Sprintf("the driver did not answer in %s", r.timeout)
+	}
+	return err.Error()
+}
+
+// stale is the last good read, when the driver as a whole does not answer.
+func (r *Reader) stale(state machine.ProbeState, reason string) Result {
+	result := Result{Driver: r.last.driver, Probe: r.probe(state, reason)}
+	for i := range r.last.count {
+		if gpu, ok := r.known[i]; ok {
+			gpu.Health = machine.Health{State: machine.Unhealthy, Reason: reason}
+			result.GPUs = append(result.GPUs, gpu)
+		}
+	}
+	return result
+}
+
+func (r *Reader) probe(state machine.ProbeState, reason string) machine.Probe {
+	return machine.Probe{Name: r.vendor.Probe, State: state, Reason: reason}
+}

@@ -1,0 +1,229 @@
+// Package gpu is the seam between heddle and the makers of GPUs.
+//
+// A vendor contributes values ([Vendor]: its PCI numbers, health codes,
+// environment variables, label groups) and a [Library] that reads its GPUs;
+// what it reports between scans ([Telemetry]) and how containers get its
+// devices ([EditsGenerator]) are optional. Everything else here is the same for
+// all vendors: [Reader], [Poller], [Meter] and [Watch] ask a library in bounded
+// time, and remember the last good answers of a GPU that hangs.
+//
+// The package names no vendor. Each has a package of its own below this one,
+// and discovery/gpu/vendors lists them.
+package gpu
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+// Vendor is what heddle knows of one maker's GPUs. It is never changed.
+type Vendor struct {
+	// Name is the maker as people write it.
+	Name string
+	// Domain is the domain of the vendor's label and resource names, the value
+	// of domains.vendor on nodes with its GPUs.
+	Domain string
+	// Probe is the name of the reader in Machine.Probes.
+	Probe string
+	// Link is what the vendor calls the link between its GPUs.
+	Link string
+	// PCI finds the vendor's functions on the bus.
+	PCI PCI
+	// Module is how the names of the vendor's kernel modules and subsystems
+	// begin; their events announce a driver that comes or goes.
+	Module string
+	// Node is how the paths of its GPUs' device nodes begin; a number follows.
+	Node string
+	// Labels are the groups of labels that the vendor's nodes have beside those
+	// of every GPU.
+	Labels Labels
+	// Remedies are what an administrator is advised to do.
+	Remedies Remedies
+	// Codes is the catalog of error reports.
+	Codes Catalog
+	// Environment is how the vendor's own container runtime is configured.
+	Environment Environment
+}
+
+// Remedies are sentences for an administrator. Link begins a sentence that goes
+// on with the PCI address of the GPU.
+type Remedies struct {
+	// Driver is for a driver that does not answer, Lost and Unhealthy for GPUs,
+	// Fabric for a GPU that is not registered, Link for links that are down.
+	Driver, Lost, Unhealthy, Fabric, Link string
+}
+
+// PCI is how a vendor's functions are recognized on the PCI bus.
+type PCI struct {
+	// Vendor is sysfs' word for the vendor: 0x1002.
+	Vendor string
+	// GPUs and Switches are prefixes of the classes of GPUs and of switches
+	// between GPUs, of which the bus has no more to tell.
+	GPUs, Switches []string
+}
+
+// Labels are groups of labels in the spelling of gpu-feature-discovery.
+type Labels struct {
+	// CUDA are the versions of driver and runtime and the compute capability,
+	// MIG the instances, MPS and VGPU whether the node has them.
+	CUDA, MIG, MPS, VGPU bool
+	// Families are the generations by compute capability, for GPUs whose
+	// generation the driver does not report.
+	Families []Family
+}
+
+// Family is the generation of compute capabilities from one on.
+type Family struct {
+	Major, Minor int
+	Name         string
+}
+
+// Family is the generation of a compute capability ("9.0"); empty if the vendor
+// has no such thing.
+func (l *Labels) Family(capability string) string {
+	name := ""
+	major, minor, _ := strings.Cut(capability, ".")
+	x, errX := strconv.Atoi(major)
+	y, errY := strconv.Atoi(minor)
+	if errX != nil || errY != nil {
+		return ""
+	}
+	for _, f := range l.Families {
+		if x > f.Major || x == f.Major && y >= f.Minor {
+			name = f.Name
+		}
+	}
+	return name
+}
+
+// IsGPU tells whether a function is one of the vendor's GPUs.
+func (v *Vendor) IsGPU(f *machine.PCIFunction) bool {
+	return v.PCI.matches(f.Vendor, f.Class, v.PCI.GPUs)
+}
+
+// IsSwitch tells whether vendor and class, in sysfs' words, are those of a
+// switch between the vendor's GPUs.
+func (v *Vendor) IsSwitch(vendor, class string) bool {
+	return v.PCI.matches(vendor, class, v.PCI.Switches)
+}
+
+func (p *PCI) matches(vendor, class string, classes []string) bool {
+	return vendor == p.Vendor && slices.ContainsFunc(classes, func(prefix string) bool {
+		return strings.HasPrefix(class, prefix)
+	})
+}
+
+// Vendors are those that a program knows, in the order of preference.
+type Vendors []*Vendor
+
+// IsGPU tells whether a function is a GPU of any vendor.
+func (v Vendors) IsGPU(f *machine.PCIFunction) bool {
+	return slices.ContainsFunc(v, func(one *Vendor) bool { return one.IsGPU(f) })
+}
+
+// IsSwitch is [Vendor.IsSwitch] of any vendor.
+func (v Vendors) IsSwitch(vendor, class string) bool {
+	return slices.ContainsFunc(v, func(one *Vendor) bool { return one.IsSwitch(vendor, class) })
+}
+
+// Of is the vendor of a GPU, by its function on the bus; nil if none knows it.
+// A machine without a readable bus has GPUs of the first vendor.
+func (v Vendors) Of(m *machine.Machine, g *machine.GPU) *Vendor {
+	f := m.Function(g.PCI)
+	for _, one := range v {
+		if f == nil || f.Vendor == "" || one.PCI.Vendor == f.Vendor {
+			return one
+		}
+	}
+	return nil
+}
+
+// Present are the vendors of a machine's GPUs, those without a driver too.
+func (v Vendors) Present(m *machine.Machine) Vendors {
+	return slices.DeleteFunc(slices.Clone(v), func(one *Vendor) bool {
+		known := slices.ContainsFunc(m.GPUs, func(g machine.GPU) bool { return v.Of(m, &g) == one })
+		return !known && !slices.ContainsFunc(m.PCI, func(f machine.PCIFunction) bool { return one.IsGPU(&f) })
+	})
+}
+
+// OnBus counts a vendor's GPUs on the PCI bus: those that the GPU driver could
+// have, and those that are passed through to virtual machines (vfio-pci).
+func (v *Vendor) OnBus(m *machine.Machine) (driver, passthrough int) {
+	for i := range m.PCI {
+		switch f := &m.PCI[i]; {
+		case !v.IsGPU(f):
+		case f.Driver == vfio:
+			passthrough++
+		default:
+			driver++
+		}
+	}
+	return driver, passthrough
+}
+
+// vfio is the kernel driver of a function that was given to a guest.
+const vfio = "vfio-pci"
+
+// Addresses are the bus addresses of the vendor's GPUs that a GPU driver could
+// have.
+func (v *Vendor) Addresses(functions []machine.PCIFunction) []string {
+	list := []string{}
+	for i := range functions {
+		if f := &functions[i]; v.IsGPU(f) && f.Driver != vfio {
+			list = append(list, f.Address)
+		}
+	}
+	return list
+}
+
+// Environment is how a vendor's container runtime is told which GPUs a
+// container has, where it is not told by CDI.
+type Environment struct {
+	// Visible is the variable that lists devices, by UUID, and None its value
+	// for a container whose devices CDI brings: the runtime then adds nothing.
+	Visible, None string
+	// GDRCopy and GDS are variables that turn a feature on, Enabled their value;
+	// IMEXChannels lists channel numbers.
+	GDRCopy, GDS, Enabled, IMEXChannels string
+}
+
+// Hidden is the environment of containers whose GPUs come by CDI.
+func (e *Environment) Hidden() map[string]string {
+	if e.Visible == "" {
+		return nil
+	}
+	return map[string]string{e.Visible: e.None}
+}
+
+// Show is the environment of containers whose GPUs come by the vendor's
+// runtime.
+func (e *Environment) Show(uuids []string, f Features) map[string]string {
+	if e.Visible == "" {
+		return nil
+	}
+	env := map[string]string{e.Visible: strings.Join(uuids, ",")}
+	if f.GDRCopy && e.GDRCopy != "" {
+		env[e.GDRCopy] = e.Enabled
+	}
+	if f.GDS && e.GDS != "" {
+		env[e.GDS] = e.Enabled
+	}
+	if len(f.IMEXChannels) > 0 && e.IMEXChannels != "" {
+		env[e.IMEXChannels] = f.channels()
+	}
+	return env
+}
+
+// HiddenEnv is [Environment.Hidden] of all vendors, as NAME=value words.
+func (v Vendors) HiddenEnv() []string {
+	var env []string
+	for _, one := range v {
+		for name, value := range one.Environment.Hidden() {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
