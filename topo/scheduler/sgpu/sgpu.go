@@ -57,7 +57,7 @@ func New(c *config.NodeConfig, placement config.Placement) *Scheduler {
 // Request is what a pod requests; nil if nothing.
 func (s *Scheduler) Request(pod *corev1.Pod) (*Request, error) {
 	r, err := parseRequest(pod, s.config)
-	if errors.Is(err, quota.ErrNone) {
+	if errors.Is(err, quota.ErrNoShare) {
 		return nil, nil //nolint:nilnil // Most pods request no share, which is no error.
 	}
 	if err == nil {
@@ -176,7 +176,7 @@ func load(gpus []quota.GPU) int64 {
 		sum += min(int64(g.VCore), quota.Whole)
 		if g.MemoryMiB > 0 {
 			sum += min(100*g.UsedMiB/g.MemoryMiB, 100)
-		} else if g.Tenants > 0 {
+		} else if g.Consumers > 0 {
 			sum += 100
 		}
 	}
