@@ -53,12 +53,12 @@ func newLimiter(ctx context.Context, o *options, modes enforce.ComputeModes, log
 	options := enforce.Options{
 		StateDir: o.stateDir, HostRoot: o.hostRoot, MPSRoot: o.mpsRoot, ShmDir: o.mpsShmDir,
 		Hook: o.cdiHook, HookDriverRoot: o.hostDriverRoot, Log: log,
-		Tell: func(n enforce.Notice) {
+		OnNotice: func(n enforce.Notice) {
 			level := slog.LevelInfo
 			if n.State == enforce.Broken || n.State == enforce.Stopped && n.Reason != "" {
 				level = slog.LevelWarn
 			}
-			log.Log(ctx, level, "MPS daemon", "card", n.Card, "state", string(n.State),
+			log.Log(ctx, level, "MPS daemon", "card", n.GPU, "state", string(n.State),
 				"reason", n.Reason, "restarts", n.Restarts)
 		},
 	}

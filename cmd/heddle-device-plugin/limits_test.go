@@ -45,7 +45,7 @@ func TestLimiterFollowsTheNode(t *testing.T) {
 	}
 	limit := &enforce.Limit{
 		Pod: "u", Container: "main", Policy: quota.FixedShare,
-		Cards: []enforce.Card{{Share: allocation.Share{UUID: "GPU-a", VCore: 50, MemoryMiB: 1024}, TotalMiB: 81559}},
+		GPUs: []enforce.GPU{{Share: allocation.Share{UUID: "GPU-a", VCore: 50, MemoryMiB: 1024}, TotalMiB: 81559}},
 	}
 	if _, err := l.Edits(t.Context(), limit); err == nil {
 		t.Error("a container starts before anybody has looked at the node")

@@ -17,7 +17,7 @@ import (
 // server.
 type hamiNode struct {
 	*core
-	bridge *hami.Bridge
+	bridge *hami.Plugin
 
 	mu sync.Mutex // guards what follows
 	// gpus are the shared GPUs with what is taken, as they were last reconciled.
@@ -31,7 +31,7 @@ func newHAMiNode(c *core) *hamiNode {
 	if c.API.Online() {
 		h.bridge = hami.New(hami.Options{
 			Node: c.NodeName, Watched: c.API, Reader: c.API, Writer: c.API, State: h.hamiState, Log: c.Log,
-			Ours: func(uuid string) bool { return gpuAt(c.machine(), uuid) != nil },
+			IsLocal: func(uuid string) bool { return gpuAt(c.machine(), uuid) != nil },
 		})
 	}
 	return h
@@ -48,7 +48,7 @@ func (h *hamiNode) run(ctx context.Context) error {
 // wake makes the bridge look at the state again.
 func (h *hamiNode) wake() {
 	if h.bridge != nil {
-		h.bridge.Wake()
+		h.bridge.Notify()
 	}
 }
 
@@ -93,11 +93,11 @@ func (h *hamiNode) hamiState() hami.State {
 	state := hami.State{Enabled: c.SGPU.HAMi.Enabled, Resource: c.Resources.SGPU}
 	state.Open = h.open
 	for i := range h.gpus {
-		card := hami.Card{GPU: h.gpus[i]}
+		card := hami.GPU{GPU: h.gpus[i]}
 		if g := gpuAt(m, card.UUID); g != nil {
 			card.BDF, card.Model = g.PCI, g.Product
 		}
-		state.Cards = append(state.Cards, card)
+		state.GPUs = append(state.GPUs, card)
 	}
 	return state
 }

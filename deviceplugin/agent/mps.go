@@ -61,14 +61,14 @@ func (w mpsWatch) changes(now time.Time, all []enforce.Daemon) []mpsChange {
 	var found []mpsChange
 	for i := range all {
 		d := &all[i]
-		known := w[d.Card]
+		known := w[d.GPU]
 		if known == nil || d.Restarts < known.restarts { // It is another one.
 			known = &mpsReported{faults: map[string]bool{}}
-			w[d.Card] = known
+			w[d.GPU] = known
 		}
 		fault := d.Reason
 		if fault == "" && d.Restarts > known.restarts {
-			fault = d.Fault
+			fault = d.LastError
 		}
 		known.restarts = d.Restarts
 		switch {
@@ -81,7 +81,7 @@ func (w mpsWatch) changes(now time.Time, all []enforce.Daemon) []mpsChange {
 		}
 	}
 	for uuid := range w {
-		if !slices.ContainsFunc(all, func(d enforce.Daemon) bool { return d.Card == uuid }) {
+		if !slices.ContainsFunc(all, func(d enforce.Daemon) bool { return d.GPU == uuid }) {
 			delete(w, uuid) // No container uses it any more.
 		}
 	}
@@ -89,7 +89,7 @@ func (w mpsWatch) changes(now time.Time, all []enforce.Daemon) []mpsChange {
 }
 
 func mpsName(d *enforce.Daemon) string {
-	return fmt.Sprintf("MPS daemon of GPU %d (%s)", d.Index, d.Card)
+	return fmt.Sprintf("MPS daemon of GPU %d (%s)", d.Index, d.GPU)
 }
 
 // mpsFailure is what is wrong with a daemon, and what that means.
@@ -98,7 +98,7 @@ func mpsFailure(d *enforce.Daemon, fault string) string {
 	case d.Restarts == 0 || d.State == enforce.Running && d.Reason != "":
 		return fmt.Sprintf("the %s does not take the limits of its containers, and those that need them wait: %s",
 			mpsName(d), fault)
-	case d.Well.IsZero():
+	case d.LastRunning.IsZero():
 		return fmt.Sprintf("the %s does not start, and containers that need it wait: %s", mpsName(d), fault)
 	}
 	return fmt.Sprintf("the %s failed and is started again; CUDA programs that used it must be started again too: %s",
@@ -111,7 +111,7 @@ func (t *shares) watchMPS(ctx context.Context, now time.Time) {
 		notice := health.NodeEvent{Warning: c.failed, Reason: ReasonMPSRecovered, Message: c.message}
 		if c.failed {
 			notice.Reason = ReasonMPSFailed
-			t.Log.WarnContext(ctx, "MPS daemon failed", "gpu", c.daemon.Card, "message", c.message)
+			t.Log.WarnContext(ctx, "MPS daemon failed", "gpu", c.daemon.GPU, "message", c.message)
 			t.warnMPS(&c)
 		}
 		t.record(ctx, notice)
@@ -120,11 +120,11 @@ func (t *shares) watchMPS(ctx context.Context, now time.Time) {
 
 // warnMPS makes Events on the pods whose containers were started with a daemon that ran.
 func (t *shares) warnMPS(c *mpsChange) {
-	if c.daemon.Well.IsZero() {
+	if c.daemon.LastRunning.IsZero() {
 		return
 	}
 	for _, b := range t.state.View().Allocations() {
-		if !usesMPS(&b, c.daemon.Card) {
+		if !usesMPS(&b, c.daemon.GPU) {
 			continue
 		}
 		t.API.WarnPod(kubelet.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID}, ReasonMPSFailed,
@@ -172,7 +172,7 @@ func (m *mpsMetrics) Collect(metrics chan<- prometheus.Metric) {
 		if d.State == enforce.Running {
 			running = 1
 		}
-		metrics <- prometheus.MustNewConstMetric(m.running, prometheus.GaugeValue, running, d.Card)
-		metrics <- prometheus.MustNewConstMetric(m.restarts, prometheus.CounterValue, float64(d.Restarts), d.Card)
+		metrics <- prometheus.MustNewConstMetric(m.running, prometheus.GaugeValue, running, d.GPU)
+		metrics <- prometheus.MustNewConstMetric(m.restarts, prometheus.CounterValue, float64(d.Restarts), d.GPU)
 	}
 }

@@ -22,17 +22,17 @@ func TestMPSWatch(t *testing.T) {
 	start := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
 	starting := func(card string) enforce.Daemon {
-		return enforce.Daemon{Card: card, State: enforce.Starting, Since: start}
+		return enforce.Daemon{GPU: card, State: enforce.Starting, Since: start}
 	}
 	runs := func(card string, since, restarts int, fault string) enforce.Daemon {
-		return enforce.Daemon{Card: card, State: enforce.Running, Since: at(since), Restarts: restarts, Fault: fault, Well: at(since)}
+		return enforce.Daemon{GPU: card, State: enforce.Running, Since: at(since), Restarts: restarts, LastError: fault, LastRunning: at(since)}
 	}
 	broken := func(card string, restarts int, reason string) enforce.Daemon {
-		return enforce.Daemon{Card: card, State: enforce.Broken, Since: at(1), Restarts: restarts, Reason: reason, Fault: reason}
+		return enforce.Daemon{GPU: card, State: enforce.Broken, Since: at(1), Restarts: restarts, Reason: reason, LastError: reason}
 	}
 	died := func(card string, restarts int, reason string) enforce.Daemon {
 		d := broken(card, restarts, reason)
-		d.Well = at(1)
+		d.LastRunning = at(1)
 		return d
 	}
 	stubborn := runs(a, 0, 0, "")
@@ -166,10 +166,10 @@ func TestMPSDaemonThatDied(t *testing.T) {
 	card := r.report().Bindings[0].Shares[0].UUID
 	other := r.report().Bindings[1].Shares[0].UUID
 	now := time.Now().UTC().Truncate(time.Second)
-	well := enforce.Daemon{Card: other, Index: 5, State: enforce.Running, Since: now, Well: now, Tenants: 1}
+	well := enforce.Daemon{GPU: other, Index: 5, State: enforce.Running, Since: now, LastRunning: now, Clients: 1}
 	dead := enforce.Daemon{
-		Card: card, Index: 7, State: enforce.Broken, Since: now, Well: now, Restarts: 1, Tenants: 1,
-		Reason: "the control daemon ended: signal: killed", Fault: "the control daemon ended: signal: killed",
+		GPU: card, Index: 7, State: enforce.Broken, Since: now, LastRunning: now, Restarts: 1, Clients: 1,
+		Reason: "the control daemon ended: signal: killed", LastError: "the control daemon ended: signal: killed",
 	}
 	l.set(dead, well)
 	r.shares.wake()

@@ -89,7 +89,7 @@ func (a *Agent) addShares(cards []report.Card) {
 		c := &taken[at]
 		cards[i].Shared = &report.Shared{
 			Policy: string(c.Policy), Exclusive: c.Exclusive, VCore: c.VCore, UsedMiB: c.UsedMiB, MemoryMiB: c.MemoryMiB,
-			Tenants: c.Tenants, Slots: c.Slots, Against: c.Against,
+			Tenants: c.Consumers, Slots: c.Slots, Against: c.Unhealthy,
 		}
 	}
 }

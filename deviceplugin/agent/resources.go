@@ -311,7 +311,7 @@ func (a *resources) lacksShares(name string) string {
 	inv := a.now.Load()
 	byID := map[string]string{}
 	for i := range inv.Shared {
-		if reason := inv.Shared[i].Against; reason != "" {
+		if reason := inv.Shared[i].Unhealthy; reason != "" {
 			byID[inv.Shared[i].UUID] = reason
 		}
 	}

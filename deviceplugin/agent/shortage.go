@@ -124,9 +124,9 @@ func shareStates(inv *inventory.Inventory, snapshot *health.Snapshot, gpus []mod
 	states := map[string]health.State{}
 	for _, card := range inv.Shared {
 		state := health.State{Healthy: true}
-		if card.Against != "" {
+		if card.Unhealthy != "" {
 			if state = snapshot.GPU(card.UUID); state.Healthy {
-				state = health.State{Cause: Unsuitable, Reason: card.Against}
+				state = health.State{Cause: Unsuitable, Reason: card.Unhealthy}
 			}
 			switch cordoned, pending := unavailable(gpus, card.UUID); {
 			case cordoned:

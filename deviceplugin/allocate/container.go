@@ -68,7 +68,7 @@ func (n *Node) Container(c kubelet.Container, held []kubelet.Allocation) (*Resul
 		case cdi.GPU:
 			gpus = append(gpus, a.IDs...)
 		case cdi.SGPU:
-			// Others that could not be told apart are of answers that were lost.
+			// Others that are not distinguishable are of answers that were lost.
 			entries = slices.DeleteFunc(entries, func(e *checkpoint.Entry) bool { return !e.HasShares(c) })
 			if len(entries) == 0 {
 				return nil, fmt.Errorf("container %s has no shares", c.Name)
@@ -91,8 +91,8 @@ func (n *Node) Container(c kubelet.Container, held []kubelet.Allocation) (*Resul
 	return d.result, nil
 }
 
-// part is what a container has of one resource: an entry, or several that cannot
-// be told apart.
+// part is what a container has of one resource: an entry, or several that are not
+// distinguishable.
 type part struct {
 	allocation *kubelet.Allocation
 	entries    []*checkpoint.Entry

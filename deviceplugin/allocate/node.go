@@ -38,7 +38,7 @@ type Node struct {
 	// Forgotten are the containers that run and of which the kubelet has lost the
 	// devices.
 	Forgotten map[kubelet.Container]bool
-	// Recovered are of containers whose entry and CDI spec are lost. Unknown are
+	// Recovered are of containers that have lost their entry and CDI spec. Unknown are
 	// those of which not even that is known yet.
 	Recovered []Recovered
 	Unknown   []kubelet.Container
@@ -87,7 +87,7 @@ func (n *Node) HasShares(a *kubelet.Allocation) bool { return n.kindOf(a) == cdi
 // entriesOf are the entries of the names that an allocation's container has. The
 // kubelet's checkpoint has them. Without it they are all that were given out for
 // these IDs and not yet to another container: an ID has one holder, so the others
-// are of Allocate calls whose answer was lost, and no container will use them.
+// are of Allocate calls with a lost answer, and no container will use them.
 func (n *Node) entriesOf(a *kubelet.Allocation) ([]*checkpoint.Entry, error) {
 	if !a.Checkpointed {
 		return n.entriesFor(a)

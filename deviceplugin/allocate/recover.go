@@ -15,8 +15,8 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// Recovered is a container with shares whose checkpoint entry and CDI spec are
-// both lost, and the GPUs that it may have: no other pod gets them until the pod
+// Recovered is a container with shares that has lost its checkpoint entry and its
+// CDI spec, and the GPUs that it may have: no other pod gets them until the pod
 // is gone, however much of them it has. When it starts again it is
 // decided again, and is recovered no longer.
 type Recovered struct {

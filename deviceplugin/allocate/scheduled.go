@@ -42,9 +42,9 @@ func Scheduled(
 			wellknown.SGPUAllocation, chosen.Node, node)
 	}
 	shares := chosen.Containers[container]
-	if len(shares) != r.Cards {
+	if len(shares) != r.GPUs {
 		return nil, "", fmt.Errorf("annotation %s has %d GPUs for the container, which requests %d",
-			wellknown.SGPUAllocation, len(shares), r.Cards)
+			wellknown.SGPUAllocation, len(shares), r.GPUs)
 	}
 	for i := range shares {
 		if !agrees(&shares[i], r, inv) {
@@ -86,7 +86,7 @@ func scheduledByHAMi(
 			return 0, false
 		},
 	})
-	if rejected, ok := errors.AsType[*hami.RefusedError](err); ok && rejected.Reason == hami.Absent {
+	if rejected, ok := errors.AsType[*hami.RejectedError](err); ok && rejected.Reason == hami.Absent {
 		return nil, "", nil
 	}
 	for _, share := range shares {

@@ -136,13 +136,13 @@ func (n *Node) parseRequest(r *shareRequest, pod *corev1.Pod) error {
 	r.order = slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == spec.Name })
 	request, err := quota.ParseRequest(spec.Resources.Limits, pod.Annotations, n.Inventory.Config)
 	switch {
-	case errors.Is(err, quota.ErrNone):
+	case errors.Is(err, quota.ErrNoShare):
 		return fmt.Errorf("container %s holds %d device IDs of shares and %w", spec.Name, len(r.ids), err)
 	case err != nil:
 		return r.reject(RejectedRequest, "%s", err)
-	case request.Cards != len(r.ids):
+	case request.GPUs != len(r.ids):
 		return fmt.Errorf("container %s holds %d device IDs of shares and requests %d GPUs",
-			spec.Name, len(r.ids), request.Cards)
+			spec.Name, len(r.ids), request.GPUs)
 	}
 	r.Request = request
 	return nil
@@ -180,7 +180,7 @@ func (n *Node) share(r *shareRequest, pod *corev1.Pod, u *usage) (shares []alloc
 		if i < 0 {
 			return nil, "", r.reject(RejectedAllocation, "%s chose GPU %s, which this node does not share", by, uuid)
 		}
-		if reason := gpus[i].Refuses(&r.Request); !reason.None() {
+		if reason := gpus[i].Reject(&r.Request); !reason.None() {
 			return nil, "", r.reject(RejectedFull, "%s chose a GPU that is not available: %s", by, reason)
 		}
 		shares = append(shares, gpus[i].Share(&r.Request))
@@ -193,8 +193,8 @@ func (n *Node) share(r *shareRequest, pod *corev1.Pod, u *usage) (shares []alloc
 // where all of a node's GPUs change it could go nowhere else.
 func (r *shareRequest) admitDraining(gpus []quota.GPU) {
 	for i := range gpus {
-		if g := &gpus[i]; g.Leaving && r.names(g.UUID) {
-			g.Against = ""
+		if g := &gpus[i]; g.Draining && r.names(g.UUID) {
+			g.Unhealthy = ""
 		}
 	}
 }
@@ -215,7 +215,7 @@ func (n *Node) place(r *shareRequest, gpus []quota.GPU, u *usage) ([]string, err
 	how := c.SGPU.Placement
 	own := slices.DeleteFunc(slices.Clone(gpus), func(g quota.GPU) bool {
 		return !slices.ContainsFunc(u.consumers, func(x consumer) bool {
-			return x.Share.UUID == g.UUID && x.Pod.Same(r.container.Pod) && !x.Turn.Overlaps(r.phase)
+			return x.Share.UUID == g.UUID && x.Pod.Same(r.container.Pod) && !x.Phase.Overlaps(r.phase)
 		})
 	})
 	if places, ok := quota.Place(own, &r.Request, how, nil); ok {

@@ -34,7 +34,7 @@ func (u *usage) add(c kubelet.Container, e *checkpoint.Entry) {
 }
 
 func (u *usage) addShare(c kubelet.Container, phase quota.Phase, s allocation.Share, p quota.Policy) {
-	u.consumers = append(u.consumers, consumer{c, quota.Claim{Turn: phase, Share: s, Policy: p}})
+	u.consumers = append(u.consumers, consumer{c, quota.Claim{Phase: phase, Share: s, Policy: p}})
 }
 
 func (u *usage) hold(ids []string, c kubelet.Container) {
@@ -63,7 +63,7 @@ func (u *usage) shareholder(uuid string, pod kubelet.Pod) *kubelet.Container {
 func (n *Node) usage() *usage {
 	u := &usage{exclusive: make(map[string]kubelet.Container), recovered: n.Recovered}
 	holders := n.Snapshot.Holders()
-	// Entries that cannot be told apart are of one container and one decision.
+	// Entries that are not distinguishable are of one container and one decision.
 	latest := make(map[kubelet.Container]*checkpoint.Entry)
 	for _, e := range n.Entries {
 		if e.Owner == nil || e.Kind == cdi.RDMA || !n.Live(e, holders) {
@@ -151,7 +151,7 @@ func (u *usage) fill(n *Node, container *kubelet.Container, phase quota.Phase) [
 			t.pod = container.Pod
 		}
 		of[t] = append(of[t], c.Claim)
-		if !own || c.Turn.Overlaps(phase) {
+		if !own || c.Phase.Overlaps(phase) {
 			c.Mark(&gpus[gpu])
 		}
 	}
@@ -170,8 +170,8 @@ func (u *usage) fill(n *Node, container *kubelet.Container, phase quota.Phase) [
 func (u *usage) close(gpus []quota.GPU, n *Node, container *kubelet.Container) {
 	reject := func(uuid, reason string) {
 		i := slices.IndexFunc(gpus, func(g quota.GPU) bool { return g.UUID == uuid })
-		if i >= 0 && (gpus[i].Against == "" || gpus[i].Leaving) {
-			gpus[i].Against, gpus[i].Leaving = reason, false
+		if i >= 0 && (gpus[i].Unhealthy == "" || gpus[i].Draining) {
+			gpus[i].Unhealthy, gpus[i].Draining = reason, false
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(u.exclusive)) {

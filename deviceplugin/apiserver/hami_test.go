@@ -41,11 +41,11 @@ func TestHAMiBindsPodAfterPod(t *testing.T) {
 	b := hami.New(hami.Options{
 		Node: node, Watched: k, Reader: k, Writer: k, Log: slog.New(slog.DiscardHandler),
 		State: func() hami.State {
-			return hami.State{Enabled: true, Open: true, Resource: "nvidia.com/sgpu", Cards: []hami.Card{
+			return hami.State{Enabled: true, Open: true, Resource: "nvidia.com/sgpu", GPUs: []hami.GPU{
 				{GPU: quota.GPU{UUID: "GPU-1", MemoryMiB: 81920, Slots: 16}},
 			}}
 		},
-		Ours: func(uuid string) bool { return uuid == "GPU-1" },
+		IsLocal: func(uuid string) bool { return uuid == "GPU-1" },
 	})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)

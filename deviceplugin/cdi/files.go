@@ -61,7 +61,7 @@ func (f *Files) WriteDevices(n Name, content []byte) error {
 
 // WriteSpec writes the spec of a name: the environment, device nodes below /dev,
 // and more edits. Driver mounts and the nodes of exclusive GPUs are in the
-// driver's static spec, whose devices Allocate names beside this one. The
+// driver's static spec: Allocate names its devices beside this one. The
 // devices file, which the spec mounts, must be there.
 func (f *Files) WriteSpec(n Name, env, nodes []string, more []*specs.ContainerEdits) error {
 	content, err := f.spec(n, env, nodes, more)

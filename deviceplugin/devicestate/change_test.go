@@ -17,7 +17,7 @@ import (
 // starts again gets what works.
 func TestHCAsThatFail(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	want := asks{gpus: r.cards(0, 1), hcas: r.tickets("mlx5_0", "mlx5_3")}
+	want := asks{gpus: r.gpuIDs(0, 1), hcas: r.deviceIDs("mlx5_0", "mlx5_3")}
 	names := r.allocate(pod("a"), "main", want)
 	r.start(want)
 	r.down("mlx5_3")
@@ -44,13 +44,13 @@ func TestHCAsThatFail(t *testing.T) {
 // and who was given it and has not started gets the HCAs that are named.
 func TestResourceLeavesTheConfiguration(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	want := asks{gpus: r.cards(0), hcas: r.tickets("mlx5_9")}
+	want := asks{gpus: r.gpuIDs(0), hcas: r.deviceIDs("mlx5_9")}
 	names := r.allocate(pod("a"), "main", want)
 	r.start(want)
 	first := r.mustEnter(names)
-	late := asks{gpus: r.cards(2), hcas: r.tickets("mlx5_4", "mlx5_4/1", "mlx5_9/1", "mlx5_6")}
+	late := asks{gpus: r.gpuIDs(2), hcas: r.deviceIDs("mlx5_4", "mlx5_4/1", "mlx5_9/1", "mlx5_6")}
 	lateNames := r.allocate(pod("late"), "main", late)
-	dark := asks{hcas: r.tickets("mlx5_6/1")}
+	dark := asks{hcas: r.deviceIDs("mlx5_6/1")}
 	r.allocate(pod("dark"), "main", dark)
 	all := asks{hcas: []string{rdma.Ticket(rdma.AllHCAs, 0)}}
 	r.allocate(pod("all"), "main", all)
@@ -92,14 +92,14 @@ func TestTwoResourcesInOneContainer(t *testing.T) {
 		c.RDMA.Resources = append(c.RDMA.Resources, second)
 	})
 	r.spec("a", corev1.Container{Name: "main"})
-	want := asks{gpus: r.cards(2), hcas: r.tickets("mlx5_1"), "rdma/second": r.tickets("mlx5_1")}
+	want := asks{gpus: r.gpuIDs(2), hcas: r.deviceIDs("mlx5_1"), "rdma/second": r.deviceIDs("mlx5_1")}
 	names := r.allocate(pod("a"), "main", want)
 	r.start(want)
 	got := r.mustEnter(names)
 	if !slices.Contains(got.Env, "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1") || !slices.Equal(got.Nodes, []string{"rdma_cm", "uverbs0", "uverbs1"}) {
 		t.Errorf("%+v", got)
 	}
-	more := asks{hcas: r.tickets("mlx5_0/1", "mlx5_1/1", "mlx5_2/1", "mlx5_3/1"), "rdma/second": r.tickets("mlx5_0/1", "mlx5_1/1")}
+	more := asks{hcas: r.deviceIDs("mlx5_0/1", "mlx5_1/1", "mlx5_2/1", "mlx5_3/1"), "rdma/second": r.deviceIDs("mlx5_0/1", "mlx5_1/1")}
 	names = r.allocate(pod("b"), "main", more)
 	r.start(more)
 	if got := r.mustEnter(names); len(got.Nodes) != 5 {
@@ -115,7 +115,7 @@ func TestTwoResourcesInOneContainer(t *testing.T) {
 func TestGPUsOfAnotherName(t *testing.T) {
 	const renamed = "example.com/gpu"
 	r := newRig(t, "dgx-h100")
-	want := asks{gpus: r.cards(0, 1), hcas: r.tickets("mlx5_0")}
+	want := asks{gpus: r.gpuIDs(0, 1), hcas: r.deviceIDs("mlx5_0")}
 	names := r.allocate(pod("a"), "main", want)
 	if got := r.View().Elsewhere(renamed, want[gpus][0]); got != "a container that has not started has it as nvidia.com/gpu" {
 		t.Errorf("before the start: %q", got)
@@ -129,7 +129,7 @@ func TestGPUsOfAnotherName(t *testing.T) {
 		t.Errorf("resources (-want +got):\n%s", diff)
 	}
 	for id, who := range map[string]string{
-		r.cards(1)[0]: "container main of default/a has it as nvidia.com/gpu", r.cards(2)[0]: "",
+		r.gpuIDs(1)[0]: "container main of default/a has it as nvidia.com/gpu", r.gpuIDs(2)[0]: "",
 	} {
 		if got := r.View().Elsewhere(renamed, id); got != who {
 			t.Errorf("%s: %q, want %q", id, got, who)
@@ -143,12 +143,12 @@ func TestGPUsOfAnotherName(t *testing.T) {
 		t.Errorf("at the next start (-first +next):\n%s", diff)
 	}
 	r.kubelet.Delete("default", "a")
-	r.collect()                                                // The kubelet notices when it is asked,
-	r.allocate(pod("next"), "main", asks{renamed: r.cards(3)}) // and writes it down then.
+	r.collect()                                                 // The kubelet notices when it is asked,
+	r.allocate(pod("next"), "main", asks{renamed: r.gpuIDs(3)}) // and writes it down then.
 	r.collect()
 	r.pass(goneFor)
 	r.collect()
-	if got := r.View().Elsewhere(renamed, r.cards(1)[0]); got != "" {
+	if got := r.View().Elsewhere(renamed, r.gpuIDs(1)[0]); got != "" {
 		t.Errorf("its pod has gone: %q", got)
 	}
 	if got, _, _ := r.View().Resources(); !slices.Equal(got, []string{renamed}) {

@@ -9,25 +9,25 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
-// TestPromisedSlotOfALeavingCard: the kubelet admitted a pod to a slot just
+// TestReservedSlotOfADrainingGPU: the kubelet admitted a pod to a slot just
 // before all cards were to be handed out whole again. The slot keeps its card
 // from moving, so the pod may as well start, and newcomers may not.
-func TestPromisedSlotOfALeavingCard(t *testing.T) {
+func TestReservedSlotOfADrainingGPU(t *testing.T) {
 	r := shareRig(t)
 	r.change = func(inv *inventory.Inventory) {
 		for i := range inv.Shared {
-			inv.Shared[i].Against, inv.Shared[i].Leaving = "moves to native when default/a ends", true
+			inv.Shared[i].Unhealthy, inv.Shared[i].Draining = "moves to native when default/a ends", true
 		}
 	}
 	r.restart()
-	promised := r.tenant("a", "60/4", r.slot(3, 0))
+	promised := r.consumer("a", "60/4", r.slot(3, 0))
 	r.start(promised)
-	if diff := cmp.Diff([]int{3}, r.cardsOf("a", "main")); diff != "" {
+	if diff := cmp.Diff([]int{3}, r.gpusOf("a", "main")); diff != "" {
 		t.Errorf("cards (-want +got):\n%s", diff)
 	}
 	// Its card has 40 % left, and no other card is to be had.
-	large := r.tenant("b", "60/4", r.slot(3, 1))
-	if err := r.bindShares(large); err == nil || !strings.Contains(err.Error(), "card 3: 40 % of 100 left; needs 60") {
+	large := r.consumer("b", "60/4", r.slot(3, 1))
+	if err := r.prepareShares(large); err == nil || !strings.Contains(err.Error(), "card 3: 40 % of 100 left; needs 60") {
 		t.Errorf("error %v", err)
 	}
 	r.nothingOvercommitted()

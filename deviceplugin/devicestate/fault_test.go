@@ -70,7 +70,7 @@ func TestDirectoriesThatCannotBeWritten(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, "dgx-h100")
 			tt.spoil(t, r)
-			want := asks{gpus: r.cards(1), hcas: r.tickets("mlx5_9")}
+			want := asks{gpus: r.gpuIDs(1), hcas: r.deviceIDs("mlx5_9")}
 			names := r.allocate(pod("a"), "main", want)
 			err := r.Prepare(t.Context(), hcas, want[hcas])
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
@@ -102,7 +102,7 @@ func TestAllocateFailsIfItCannotBeRecorded(t *testing.T) {
 	if err := os.WriteFile(r.options.StateDir, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if name, err := r.Allocate(hcas, r.tickets("mlx5_0")); err == nil || !strings.Contains(err.Error(), "not a directory") {
+	if name, err := r.Allocate(hcas, r.deviceIDs("mlx5_0")); err == nil || !strings.Contains(err.Error(), "not a directory") {
 		t.Errorf("%q, error %v", name, err)
 	}
 }
@@ -127,11 +127,11 @@ func TestCheckpointThatDoesNotHelp(t *testing.T) {
 				r.writeCheckpoint(tt.content)
 			}
 			r.restart()
-			stale, err := r.Allocate(hcas, r.tickets("mlx5_9"))
+			stale, err := r.Allocate(hcas, r.deviceIDs("mlx5_9"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := asks{gpus: r.cards(1), hcas: r.tickets("mlx5_9")}
+			want := asks{gpus: r.gpuIDs(1), hcas: r.deviceIDs("mlx5_9")}
 			names := r.allocate(pod("a"), "main", want)
 			r.start(want)
 			first := r.mustEnter(names)
@@ -141,7 +141,7 @@ func TestCheckpointThatDoesNotHelp(t *testing.T) {
 			if got := len(r.Problems()) > 0; got != tt.problem {
 				t.Errorf("problems: %v", r.Problems())
 			}
-			// The lost name of the same IDs is nobody else's either.
+			// The lost name of the same IDs is no other pod's either.
 			if s, err := r.enter(map[string]string{hcas: stale}); err == nil && s.Devices.Pod != "a" {
 				t.Errorf("a lost name leads to %+v", s)
 			}
@@ -153,8 +153,8 @@ func TestCheckpointThatDoesNotHelp(t *testing.T) {
 				r.pass(time.Hour)
 			}
 			r.mustEnter(names)
-			if err := r.Prepare(t.Context(), hcas, r.tickets("mlx5_4")); err == nil || tt.problem && !strings.Contains(err.Error(), "checkpoint") {
-				t.Errorf("devices that nobody is known to hold: %v", err)
+			if err := r.Prepare(t.Context(), hcas, r.deviceIDs("mlx5_4")); err == nil || tt.problem && !strings.Contains(err.Error(), "checkpoint") {
+				t.Errorf("devices that no container is known to hold: %v", err)
 			}
 		})
 	}
@@ -163,7 +163,7 @@ func TestCheckpointThatDoesNotHelp(t *testing.T) {
 // TestPodResourcesFails: a clear error in time, and nothing bound by guess.
 func TestPodResourcesFails(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	want := asks{hcas: r.tickets("mlx5_0")}
+	want := asks{hcas: r.deviceIDs("mlx5_0")}
 	names := r.allocate(pod("a"), "main", want)
 	broken := errors.New("broken")
 	r.kubelet.Disturb(func(context.Context, string) error { return broken })
@@ -198,13 +198,13 @@ func TestPodResourcesFails(t *testing.T) {
 	}
 }
 
-func TestDevicesThatNobodyHolds(t *testing.T) {
+func TestDevicesThatNoContainerHolds(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	held := asks{hcas: r.tickets("mlx5_0", "mlx5_3")}
+	held := asks{hcas: r.deviceIDs("mlx5_0", "mlx5_3")}
 	r.allocate(pod("a"), "main", held)
 	for name, ids := range map[string][]string{
-		"of nobody": r.tickets("mlx5_9"), "a part of a container's": r.tickets("mlx5_0"),
-		"more than a container's": r.tickets("mlx5_0", "mlx5_3", "mlx5_4"), "none": nil, "nonsense": {"\x00", "../../x"},
+		"of nobody": r.deviceIDs("mlx5_9"), "a part of a container's": r.deviceIDs("mlx5_0"),
+		"more than a container's": r.deviceIDs("mlx5_0", "mlx5_3", "mlx5_4"), "none": nil, "nonsense": {"\x00", "../../x"},
 	} {
 		if err := r.Prepare(t.Context(), hcas, ids); err == nil || !strings.Contains(err.Error(), "no container holds exactly") {
 			t.Errorf("%s: error %v", name, err)
@@ -222,12 +222,12 @@ func TestDevicesThatNobodyHolds(t *testing.T) {
 // no path into the file system, and no name for other devices.
 func TestNamesOfOthersAreNotTaken(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	ids := r.tickets("mlx5_0")
+	ids := r.deviceIDs("mlx5_0")
 	digest := func(ids []string) string {
 		device, _, _ := strings.Cut(cdi.NewName(cdi.RDMA, hcas, ids).Device, "-")
 		return device
 	}
-	wrong := "heddle.dev/rdma=" + digest(r.tickets("mlx5_3")) + "-0123456789abcdef"
+	wrong := "heddle.dev/rdma=" + digest(r.deviceIDs("mlx5_3")) + "-0123456789abcdef"
 	r.assign(pod("a"), "main", hcas, ids, wrong)
 	if err := r.Prepare(t.Context(), hcas, ids); err == nil || !strings.Contains(err.Error(), "was not made for") {
 		t.Errorf("a name for other IDs: %v", err)
@@ -268,7 +268,7 @@ func TestARuntimeSeesTheSpec(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = cache.Configure(cdilib.WithAutoRefresh(false)) }()
-	want := asks{hcas: r.tickets("mlx5_0")}
+	want := asks{hcas: r.deviceIDs("mlx5_0")}
 	names := r.allocate(pod("a"), "main", want)
 	if _, err := cache.InjectDevices(&oci.Spec{}, names[hcas]); err == nil {
 		t.Fatal("there is a spec before the start")
@@ -327,7 +327,7 @@ func TestNamesAreNeverTheSame(t *testing.T) {
 func TestStrictWaitsForACable(t *testing.T) {
 	r := newRig(t, "h20-4nic", func(c *config.NodeConfig) { c.RDMA.Resources[0].Count = config.CountStrict })
 	r.down("mlx5_1")
-	want := asks{gpus: r.cards(0, 2), hcas: r.tickets("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3")}
+	want := asks{gpus: r.gpuIDs(0, 2), hcas: r.deviceIDs("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3")}
 	names := r.allocate(pod("a"), "main", want)
 	for range 2 {
 		if err := r.Prepare(t.Context(), gpus, want[gpus]); err == nil || !strings.Contains(err.Error(), "mlx5_1: port 1 is DOWN") {

@@ -46,7 +46,7 @@ func (s *State) forgottenLocked(resource string, all bool) map[string]string {
 	return forgotten
 }
 
-// detectForgotten warns of containers that were prepared, whose pod is there, and
+// detectForgotten warns of containers that were prepared, that have their pod, and
 // of which the kubelet knows no devices: its checkpoint was lost.
 func (s *State) detectForgotten(ctx context.Context, seen *observation) {
 	lacks := seen.Forgotten()

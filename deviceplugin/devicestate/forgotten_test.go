@@ -12,12 +12,12 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
-// TestLostDevicesAreNobodyElses: a kubelet without its checkpoint offers what
+// TestForgottenDevicesGoToNoOtherPod: a kubelet without its checkpoint offers what
 // running containers have.
-func TestLostDevicesAreNobodyElses(t *testing.T) {
+func TestForgottenDevicesGoToNoOtherPod(t *testing.T) {
 	r := newRig(t, "dgx-h100")
 	r.specs.pods["default/a"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "uid-a"}}
-	had := asks{gpus: r.cards(0, 1)}
+	had := asks{gpus: r.gpuIDs(0, 1)}
 	r.allocate(pod("a"), "main", had)
 	r.start(had)
 	if lost := r.Forgotten(gpus); lost != nil {
@@ -35,7 +35,7 @@ func TestLostDevicesAreNobodyElses(t *testing.T) {
 		t.Errorf("held: %v, %v", held, err)
 	}
 	// Somebody gets one of them all the same, and waits.
-	want := asks{gpus: r.cards(1, 2)}
+	want := asks{gpus: r.gpuIDs(1, 2)}
 	names := r.allocate(pod("b"), "main", want)
 	if err := r.Prepare(t.Context(), gpus, want[gpus]); err == nil ||
 		!strings.Contains(err.Error(), "is in use by container main of default/a, which the kubelet has forgotten: delete that pod") {
@@ -52,11 +52,11 @@ func TestLostDevicesAreNobodyElses(t *testing.T) {
 	}
 }
 
-// TestNamesakeHasLostNothing: a pod made anew under an old name that asks for
+// TestNamesakeHasForgottenNothing: a pod made anew under an old name that asks for
 // no devices, as a StatefulSet's after an edit.
-func TestNamesakeHasLostNothing(t *testing.T) {
+func TestNamesakeHasForgottenNothing(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	want := asks{gpus: r.cards(0)}
+	want := asks{gpus: r.gpuIDs(0)}
 	r.allocate(pod("web-0"), "main", want)
 	r.start(want)
 	r.kubelet.Delete("default", "web-0")
@@ -75,7 +75,7 @@ func TestAStartingKubeletAndGonePods(t *testing.T) {
 	r := newRig(t, "dgx-h100")
 	r.specs.pods["default/a"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "uid-a"}}
 	r.specs.unknown = true
-	a, b := asks{gpus: r.cards(0)}, asks{gpus: r.cards(1)}
+	a, b := asks{gpus: r.gpuIDs(0)}, asks{gpus: r.gpuIDs(1)}
 	r.allocate(pod("a"), "main", a)
 	r.allocate(pod("b"), "main", b)
 	r.start(a)

@@ -41,7 +41,7 @@ func TestHeld(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", what, diff)
 		}
 	}
-	a, b, c := r.cards(0)[0], r.cards(1)[0], r.cards(2)[0]
+	a, b, c := r.gpuIDs(0)[0], r.gpuIDs(1)[0], r.gpuIDs(2)[0]
 	expect("nothing")
 	name, err := r.Allocate(gpus, []string{a})
 	if err != nil {
@@ -57,10 +57,10 @@ func TestHeld(t *testing.T) {
 	r.wants("b", r.chosen("gpu-1", map[string][]allocation.Share{"main": {{UUID: c, VCore: 60, MemoryMiB: 4096}}}), sharer("main", "60/4"))
 	r.allocate(pod("b"), "main", want)
 	expect("the checkpoint is another by now; the pod does not run", "default/b "+b+"::3")
-	if err := r.bindShares(want); err != nil {
+	if err := r.prepareShares(want); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.cardsOf("b", "main"); !slices.Equal(got, []int{2}) {
+	if got := r.gpusOf("b", "main"); !slices.Equal(got, []int{2}) {
 		t.Fatalf("bound to %v", got)
 	}
 	expect("it runs: both cards are held", "default/b "+b+"::3", "default/b "+c+"::")
@@ -71,7 +71,7 @@ func TestHeld(t *testing.T) {
 	r.kubelet.Wipe()
 	r.kubelet.Up()
 	r.Registered()
-	expect("a kubelet without its checkpoint starts, and nobody knows yet", "default/b "+b+"::3", "default/b "+c+"::")
+	expect("a kubelet without its checkpoint starts, and its pods are not known yet", "default/b "+b+"::3", "default/b "+c+"::")
 	r.kubelet.Disturb(func(context.Context, string) error { return errors.New("no answer") })
 	if held, err := r.Held(t.Context()); err == nil || held != nil || !strings.Contains(err.Error(), "no answer") {
 		t.Errorf("a kubelet that does not answer: %v, %v", held, err)

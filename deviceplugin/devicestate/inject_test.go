@@ -68,13 +68,13 @@ func crowded(b *testing.B, others int) (r *rig, names []string) {
 	for i := range others {
 		name := fmt.Sprintf("pod-%d", i)
 		r.spec(name, corev1.Container{Name: "main"})
-		want := asks{hcas: r.tickets(
+		want := asks{hcas: r.deviceIDs(
 			fmt.Sprintf("%s/%d", fabric[i%8], i/8), fmt.Sprintf("%s/%d", fabric[(i+3)%8], 32+i/8))}
 		r.allocate(pod(name), "main", want)
 		r.start(want)
 	}
 	r.spec("own", corev1.Container{Name: "main"})
-	want := asks{gpus: r.cards(0), hcas: r.tickets("mlx5_0/61", "mlx5_3/61")}
+	want := asks{gpus: r.gpuIDs(0), hcas: r.deviceIDs("mlx5_0/61", "mlx5_3/61")}
 	names = slices.Sorted(maps.Values(r.allocate(pod("own"), "main", want)))
 	r.start(want)
 	if specs, err := os.ReadDir(r.options.CDIDir); err != nil || len(specs) != others+2 {

@@ -21,10 +21,10 @@ func (r *rig) crowd(n int) (wants []asks, names []map[string]string) {
 	for i := range n {
 		name := fmt.Sprintf("pod-%d", i)
 		r.spec(name, corev1.Container{Name: "main"})
-		want := asks{hcas: r.tickets(
+		want := asks{hcas: r.deviceIDs(
 			fmt.Sprintf("%s/%d", fabric[i%8], i/8), fmt.Sprintf("%s/%d", fabric[(i+3)%8], 32+i/8))}
 		if i < 8 {
-			want[gpus] = r.cards(i)
+			want[gpus] = r.gpuIDs(i)
 		}
 		wants = append(wants, want)
 		names = append(names, r.allocate(pod(name), "main", want))
@@ -80,7 +80,7 @@ func TestSharersHoldAtOnce(t *testing.T) {
 	var wants []asks
 	var names []map[string]string
 	for i := range 8 {
-		want := asks{gpus: r.cards(i), hcas: r.tickets(fmt.Sprintf("mlx5_%d/%d", 3-i/2, i%2))}
+		want := asks{gpus: r.gpuIDs(i), hcas: r.deviceIDs(fmt.Sprintf("mlx5_%d/%d", 3-i/2, i%2))}
 		wants, names = append(wants, want), append(names, r.allocate(pod(fmt.Sprint(i)), "main", want))
 	}
 	var all sync.WaitGroup
@@ -118,7 +118,7 @@ func BenchmarkPrepare(b *testing.B) {
 	defer limit.Stop()
 	for i := 0; b.Loop(); i++ {
 		b.StopTimer()
-		want := asks{hcas: r.tickets("mlx5_0/60", "mlx5_9/60")}
+		want := asks{hcas: r.deviceIDs("mlx5_0/60", "mlx5_9/60")}
 		r.allocate(pod("next"), "main", want)
 		<-limit.C
 		b.StartTimer()
@@ -137,13 +137,13 @@ func BenchmarkPrepare(b *testing.B) {
 // the same time, and one decides after the other.
 func TestDecisionsLaterThanTheSnapshotCount(t *testing.T) {
 	r := newRig(t, "dgx-h100", func(c *config.NodeConfig) { c.RDMA.Resources[0].Sharers = 1 })
-	want := asks{gpus: r.cards(0), hcas: r.tickets("mlx5_9")}
+	want := asks{gpus: r.gpuIDs(0), hcas: r.deviceIDs("mlx5_9")}
 	names := r.allocate(pod("a"), "main", want)
 	before, err := r.observe(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := asks{hcas: r.tickets("mlx5_0")}
+	other := asks{hcas: r.deviceIDs("mlx5_0")}
 	r.allocate(pod("other"), "main", other)
 	r.start(other)
 	if err := r.prepare(t.Context(), before.Owners(hcas, want[hcas])[0].Container, before); err != nil {
@@ -154,10 +154,10 @@ func TestDecisionsLaterThanTheSnapshotCount(t *testing.T) {
 	}
 }
 
-// TestTicketsKeepTheirHCA when another ticket of the container gets another.
-func TestTicketsKeepTheirHCA(t *testing.T) {
+// TestDeviceIDsKeepTheirHCA when another ticket of the container gets another.
+func TestDeviceIDsKeepTheirHCA(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	want := asks{gpus: r.cards(0, 1), hcas: r.tickets("mlx5_10", "mlx5_9")}
+	want := asks{gpus: r.gpuIDs(0, 1), hcas: r.deviceIDs("mlx5_10", "mlx5_9")}
 	r.allocate(pod("a"), "main", want)
 	r.start(want)
 	first := r.Assigned(hcas)

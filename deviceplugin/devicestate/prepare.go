@@ -239,7 +239,7 @@ func limitOf(e *checkpoint.Entry, inv *inventory.Inventory) enforce.Limit {
 	}
 	addresses := make(map[string]string, len(e.Shares))
 	for _, s := range e.Shares {
-		card := enforce.Card{Share: s, Index: -1}
+		card := enforce.GPU{Share: s, Index: -1}
 		for i := range inv.Shared {
 			if inv.Shared[i].UUID == s.UUID {
 				card.TotalMiB = inv.Shared[i].MemoryMiB
@@ -250,9 +250,9 @@ func limitOf(e *checkpoint.Entry, inv *inventory.Inventory) enforce.Limit {
 				card.Index, addresses[s.UUID] = g.Index, g.PCI
 			}
 		}
-		l.Cards = append(l.Cards, card)
+		l.GPUs = append(l.GPUs, card)
 	}
-	slices.SortStableFunc(l.Cards, func(x, y enforce.Card) int {
+	slices.SortStableFunc(l.GPUs, func(x, y enforce.GPU) int {
 		return cmp.Or(machine.ComparePCI(addresses[x.Share.UUID], addresses[y.Share.UUID]),
 			cmp.Compare(x.Share.UUID, y.Share.UUID))
 	})

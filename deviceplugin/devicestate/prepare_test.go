@@ -21,7 +21,7 @@ func TestContainerGetsGPUsAndHCAsTogether(t *testing.T) {
 			p := pod("a")
 			r.spec("a", corev1.Container{Name: "main"})
 			// The kubelet chose HCAs of the other NUMA node.
-			want := asks{gpus: r.cards(1, 3), hcas: r.tickets("mlx5_6", "mlx5_9")}
+			want := asks{gpus: r.gpuIDs(1, 3), hcas: r.deviceIDs("mlx5_6", "mlx5_9")}
 			names := r.allocate(p, "main", want)
 			if _, err := r.enter(names); err == nil || !strings.Contains(err.Error(), "unresolvable") {
 				t.Fatalf("before PreStart: %v", err)
@@ -36,7 +36,7 @@ func TestContainerGetsGPUsAndHCAsTogether(t *testing.T) {
 				}
 			}
 			got := r.mustEnter(names)
-			uuids := r.cards(1, 3)
+			uuids := r.gpuIDs(1, 3)
 			wantEnv := []string{
 				"HEDDLE_GPUS=" + strings.Join(uuids, ","), "HEDDLE_HCAS=mlx5_3,mlx5_5",
 				"NCCL_IB_HCA==mlx5_3:1,mlx5_5:1", "NVIDIA_VISIBLE_DEVICES=void", "UCX_NET_DEVICES=mlx5_3:1,mlx5_5:1",
@@ -148,7 +148,7 @@ func TestWhatAContainerGets(t *testing.T) {
 			name: "sharers are counted on the HCA that was bound", machine: "dgx-h100",
 			config: func(c *config.NodeConfig) { c.RDMA.Resources[0].Sharers = 1 },
 			before: func(r *rig) {
-				want := asks{gpus: r.cards(0), hcas: r.tickets("mlx5_9")}
+				want := asks{gpus: r.gpuIDs(0), hcas: r.deviceIDs("mlx5_9")}
 				r.allocate(pod("other"), "main", want)
 				r.start(want)
 				if got := r.View().Allocations()[0].HCAs; !slices.Equal(got, []string{"mlx5_0"}) {
@@ -167,9 +167,9 @@ func TestWhatAContainerGets(t *testing.T) {
 				tt.before(r)
 				r.specs.takeEvents()
 			}
-			want := asks{hcas: r.tickets(tt.tickets...)}
+			want := asks{hcas: r.deviceIDs(tt.tickets...)}
 			if tt.gpus != nil {
-				want[gpus] = r.cards(tt.gpus...)
+				want[gpus] = r.gpuIDs(tt.gpus...)
 			}
 			names := r.allocate(pod("a"), "main", want)
 			err := r.Prepare(t.Context(), hcas, want[hcas])
@@ -236,7 +236,7 @@ func TestHintsGiveWayToThePod(t *testing.T) {
 			if tt.containers != nil {
 				r.spec("a", tt.containers...)
 			}
-			want := asks{gpus: r.cards(0), hcas: r.tickets("mlx5_0")}
+			want := asks{gpus: r.gpuIDs(0), hcas: r.deviceIDs("mlx5_0")}
 			names := r.allocate(pod("a"), "main", want)
 			r.start(want)
 			var got []string
@@ -270,9 +270,9 @@ func TestInitContainers(t *testing.T) {
 			r := newRig(t, "dgx-h100", func(c *config.NodeConfig) { c.RDMA.Resources[0].Sharers = 1 })
 			r.spec("a", corev1.Container{Name: "main"}, corev1.Container{Name: "init"})
 			p := pod("a", testkubelet.Container{Name: "init", Kind: testkubelet.Init}, testkubelet.Container{Name: "main"})
-			init, app := asks{hcas: r.tickets(tt.init...)}, asks{gpus: r.cards(0, 1)}
+			init, app := asks{hcas: r.deviceIDs(tt.init...)}, asks{gpus: r.gpuIDs(0, 1)}
 			if tt.app != nil {
-				app[hcas] = r.tickets(tt.app...)
+				app[hcas] = r.deviceIDs(tt.app...)
 			}
 			initNames := r.allocate(p, "init", init)
 			appNames := r.allocate(p, "main", app)
@@ -300,7 +300,7 @@ func seenBy(r *rig, names map[string]string) *seen {
 func TestInitContainerOfAnUnknownPod(t *testing.T) {
 	r := newRig(t, "dgx-h100")
 	p := pod("a", testkubelet.Container{Name: "init", Kind: testkubelet.Init})
-	want := asks{hcas: r.tickets("mlx5_9")}
+	want := asks{hcas: r.deviceIDs("mlx5_9")}
 	names := r.allocate(p, "init", want)
 	r.start(want)
 	if got := seenBy(r, names); got.Devices.Pod != "" || !slices.Equal(got.given(), []string{"mlx5_9"}) {

@@ -101,8 +101,8 @@ func overcommitted(g *quota.GPU) string {
 		return fmt.Sprintf("GPU %d (%s): its consumers have %d %% of its compute", g.Index, g.UUID, g.VCore)
 	case g.UsedMiB > g.MemoryMiB:
 		return fmt.Sprintf("GPU %d (%s): its consumers have %d MiB of %d", g.Index, g.UUID, g.UsedMiB, g.MemoryMiB)
-	case g.Tenants > g.Slots:
-		return fmt.Sprintf("GPU %d (%s): %d consumers on %d slots", g.Index, g.UUID, g.Tenants, g.Slots)
+	case g.Consumers > g.Slots:
+		return fmt.Sprintf("GPU %d (%s): %d consumers on %d slots", g.Index, g.UUID, g.Consumers, g.Slots)
 	}
 	return ""
 }

@@ -71,7 +71,7 @@ func (r *rig) incomplete() bool {
 
 func (r *rig) rejects(why string, want asks, reason string) {
 	r.tb.Helper()
-	if err := r.bindShares(want); err == nil || !strings.Contains(err.Error(), reason) {
+	if err := r.prepareShares(want); err == nil || !strings.Contains(err.Error(), reason) {
 		r.tb.Errorf("%s: error %v, want %q in it", why, err, reason)
 	}
 }
@@ -82,16 +82,16 @@ const kept = "kept for container main of default/a: its checkpoint entry is lost
 // its pod's annotation alone. No other pod gets it.
 func TestWipedNodeOvercommitsNothing(t *testing.T) {
 	r := shareRig(t, "0", "1")
-	want := r.tenant("a", "60/40", r.slot(0, 0))
+	want := r.consumer("a", "60/40", r.slot(0, 0))
 	r.start(want)
 	r.bound("a")
 	r.wipe()
 
-	r.start(r.tenant("b", "30/10", r.slot(0, 1)))
-	if diff := cmp.Diff([]int{1}, r.cardsOf("b", "main")); diff != "" {
+	r.start(r.consumer("b", "30/10", r.slot(0, 1)))
+	if diff := cmp.Diff([]int{1}, r.gpusOf("b", "main")); diff != "" {
 		t.Errorf("another pod's GPU (-want +got):\n%s", diff)
 	}
-	for _, gpus := range [][]string{{r.nothingOvercommitted()[0].Against}, {r.View().GPUs()[0].Against}} {
+	for _, gpus := range [][]string{{r.nothingOvercommitted()[0].Unhealthy}, {r.View().GPUs()[0].Unhealthy}} {
 		if gpus[0] != kept {
 			t.Errorf("GPU 0: %q", gpus[0])
 		}
@@ -101,7 +101,7 @@ func TestWipedNodeOvercommitsNothing(t *testing.T) {
 		t.Errorf("allocation %+v", a)
 	}
 	held, err := r.Held(t.Context())
-	if err != nil || !slices.ContainsFunc(held, func(h Held) bool { return h.ID == r.cards(0)[0]+allocate.SlotMark && h.Pod == "default/a" }) {
+	if err != nil || !slices.ContainsFunc(held, func(h Held) bool { return h.ID == r.gpuIDs(0)[0]+allocate.SlotMark && h.Pod == "default/a" }) {
 		t.Errorf("its GPU is not held: %+v, error %v", held, err)
 	}
 
@@ -118,11 +118,11 @@ func TestWipedNodeOvercommitsNothing(t *testing.T) {
 // TestRecoveredGPUIsNotExclusive: another pod that gets it whole does not start.
 func TestRecoveredGPUIsNotExclusive(t *testing.T) {
 	r := shareRig(t, "0")
-	r.start(r.tenant("a", "60/40", r.slot(0, 0)))
+	r.start(r.consumer("a", "60/40", r.slot(0, 0)))
 	r.bound("a")
 	r.wipe()
-	r.allocate(pod("exclusive"), "main", asks{gpus: r.cards(0)})
-	if err := r.Prepare(t.Context(), gpus, r.cards(0)); err == nil || !strings.Contains(err.Error(), "is shared by container main of default/a") {
+	r.allocate(pod("exclusive"), "main", asks{gpus: r.gpuIDs(0)})
+	if err := r.Prepare(t.Context(), gpus, r.gpuIDs(0)); err == nil || !strings.Contains(err.Error(), "is shared by container main of default/a") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -130,7 +130,7 @@ func TestRecoveredGPUIsNotExclusive(t *testing.T) {
 // TestRecoveredUntilThePodIsGone, and reported once.
 func TestRecoveredUntilThePodIsGone(t *testing.T) {
 	r := shareRig(t, "0")
-	r.start(r.tenant("a", "60/40", r.slot(0, 0)))
+	r.start(r.consumer("a", "60/40", r.slot(0, 0)))
 	r.bound("a")
 	r.wipe()
 	const message = "unrecorded: the checkpoint entry and the CDI spec of container main of default/a were lost; " +
@@ -144,10 +144,10 @@ func TestRecoveredUntilThePodIsGone(t *testing.T) {
 	if got := r.driftsNow(); got != nil {
 		t.Errorf("reported again: %q", got)
 	}
-	late := r.tenant("b", "10/4", r.slot(0, 1))
+	late := r.consumer("b", "10/4", r.slot(0, 1))
 	r.rejects("the pod is there", late, kept)
 	r.kubelet.Delete("default", "a")
-	if err := r.bindShares(late); err != nil {
+	if err := r.prepareShares(late); err != nil {
 		t.Errorf("the pod has gone, and its GPU is not free: %v", err)
 	}
 	if got := r.View().Allocations(); len(got) != 1 || got[0].Pod != "b" {
@@ -166,10 +166,10 @@ func TestSiblingsKeepRunning(t *testing.T) {
 	r.start(one)
 	r.start(two)
 	r.bound("p")
-	before := r.cardsOf("p", "one")
+	before := r.gpusOf("p", "one")
 	r.wipe()
 	r.start(one)
-	if diff := cmp.Diff(before, r.cardsOf("p", "one")); diff != "" {
+	if diff := cmp.Diff(before, r.gpusOf("p", "one")); diff != "" {
 		t.Errorf("GPUs (-before +after):\n%s", diff)
 	}
 	for _, a := range r.View().Allocations() {
@@ -177,7 +177,7 @@ func TestSiblingsKeepRunning(t *testing.T) {
 			t.Errorf("allocation %+v", a)
 		}
 	}
-	r.rejects("another pod", r.tenant("thief", "50/10", r.slot(1, 1)), "kept for container two of default/p")
+	r.rejects("another pod", r.consumer("thief", "50/10", r.slot(1, 1)), "kept for container two of default/p")
 	r.start(two)
 	r.nothingOvercommitted()
 }
@@ -195,7 +195,7 @@ func TestRecoveredSiblingsShareAGPU(t *testing.T) {
 	r.bound("p")
 	r.wipe()
 	r.start(one)
-	r.rejects("another pod", r.tenant("thief", "10/10", r.slot(0, 2)), "kept for container two of default/p")
+	r.rejects("another pod", r.consumer("thief", "10/10", r.slot(0, 2)), "kept for container two of default/p")
 	r.start(two)
 	if gpus := r.nothingOvercommitted(); gpus[0].VCore != 80 {
 		t.Errorf("taken: %+v", gpus[0])
@@ -206,11 +206,11 @@ func TestRecoveredSiblingsShareAGPU(t *testing.T) {
 // a container whose entry is lost, its GPU may be any.
 func TestNoShareStartsWhilePodsAreUnknown(t *testing.T) {
 	r := shareRig(t, "0")
-	r.start(r.tenant("a", "60/40", r.slot(0, 0)))
+	r.start(r.consumer("a", "60/40", r.slot(0, 0)))
 	r.bound("a")
 	r.specs.unknown = true
 	r.wipe()
-	late := r.tenant("b", "60/4", r.slot(0, 1))
+	late := r.consumer("b", "60/4", r.slot(0, 1))
 	r.rejects("unknown", late, "the checkpoint entry of container main of default/a was lost, and it is not known yet which GPUs it has")
 	if got := r.Rejections(); len(got) > 0 {
 		t.Errorf("it is rejected as if that were for good: %+v", got)
@@ -225,7 +225,7 @@ func TestNoShareStartsWhilePodsAreUnknown(t *testing.T) {
 	}
 	r.kubelet.Delete("default", "a")
 	r.pass(goneFor + time.Second)
-	if err := r.bindShares(late); err != nil {
+	if err := r.prepareShares(late); err != nil {
 		t.Error(err)
 	}
 }
@@ -233,9 +233,9 @@ func TestNoShareStartsWhilePodsAreUnknown(t *testing.T) {
 // TestRecoveredWithoutTheKubeletsCheckpoint: PodResources alone has the holders.
 func TestRecoveredWithoutTheKubeletsCheckpoint(t *testing.T) {
 	r := shareRig(t, "0")
-	r.start(r.tenant("a", "60/40", r.slot(0, 0)))
+	r.start(r.consumer("a", "60/40", r.slot(0, 0)))
 	r.bound("a")
-	late := r.tenant("b", "60/4", r.slot(0, 1))
+	late := r.consumer("b", "60/4", r.slot(0, 1))
 	r.wipe()
 	r.writeCheckpoint("{")
 	if _, err := r.Allocate(slots, late[slots]); err != nil {
@@ -257,7 +257,7 @@ func TestRecoveredInitContainer(t *testing.T) {
 	r.start(want)
 	r.bound("p")
 	r.wipe()
-	r.rejects("another pod", r.tenant("b", "60/4", r.slot(0, 1)), "kept for container init of default/p")
+	r.rejects("another pod", r.consumer("b", "60/4", r.slot(0, 1)), "kept for container init of default/p")
 	if got := r.View().Allocations(); len(got) != 1 || !got[0].Unrecorded || got[0].Container != "init" {
 		t.Errorf("allocations %+v", got)
 	}
@@ -267,7 +267,7 @@ func TestRecoveredInitContainer(t *testing.T) {
 // node chooses, also if its annotation names another one that is free.
 func TestAnnotationGivesNoGPU(t *testing.T) {
 	r := shareRig(t, "0", "1")
-	want := r.tenant("a", "30/10", r.slot(0, 1))
+	want := r.consumer("a", "30/10", r.slot(0, 1))
 	r.start(want)
 	forged := allocation.Bound{Version: 1, Node: "gpu-1", Containers: map[string]allocation.BoundContainer{"main": {
 		Shares: []allocation.Share{r.share(1, "30/10")}, Policy: "fixed-share", By: allocation.ByNode,
@@ -275,7 +275,7 @@ func TestAnnotationGivesNoGPU(t *testing.T) {
 	r.annotate("a", forged.String())
 	r.wipe()
 	r.start(want)
-	if diff := cmp.Diff([]int{0}, r.cardsOf("a", "main")); diff != "" {
+	if diff := cmp.Diff([]int{0}, r.gpusOf("a", "main")); diff != "" {
 		t.Errorf("GPUs (-want +got):\n%s", diff)
 	}
 }
@@ -308,13 +308,13 @@ func TestWhichGPUsAreKept(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := shareRig(t, "0", "1")
-			r.start(r.tenant("a", "60/4", r.slot(0, 0)))
+			r.start(r.consumer("a", "60/4", r.slot(0, 0)))
 			p := r.specs.pods["default/a"]
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{
 				Name: "main", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
 			}}
 			if tt.text != "" {
-				r.annotate("a", strings.NewReplacer(uuid0, r.cards(0)[0], uuid1, r.cards(1)[0]).Replace(tt.text))
+				r.annotate("a", strings.NewReplacer(uuid0, r.gpuIDs(0)[0], uuid1, r.gpuIDs(1)[0]).Replace(tt.text))
 			}
 			if tt.change != nil {
 				tt.change(r.specs.pods["default/a"])
@@ -325,7 +325,7 @@ func TestWhichGPUsAreKept(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, want := range tt.kept {
-				if got := usage.GPUs[i].Against == kept; got != want {
+				if got := usage.GPUs[i].Unhealthy == kept; got != want {
 					t.Errorf("GPU %d kept %v, want %v: %+v", i, got, want, usage.GPUs[i])
 				}
 			}

@@ -12,8 +12,8 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
-// Rejection is a pod whose containers wait for shares, none of which has started
-// that requests one.
+// Rejection is a pod with containers that wait for shares. None that requests one
+// has started.
 type Rejection struct {
 	Pod       kubelet.Pod
 	Container string

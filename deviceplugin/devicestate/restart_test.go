@@ -29,12 +29,12 @@ func TestRestartInEveryGap(t *testing.T) {
 					r.restart()
 				}
 			}
-			other := asks{gpus: r.cards(0), hcas: r.tickets("mlx5_11")}
+			other := asks{gpus: r.gpuIDs(0), hcas: r.deviceIDs("mlx5_11")}
 			otherNames := r.allocate(pod("other"), "main", other)
 			r.start(other)
 			before := r.mustEnter(otherNames)
 
-			want := asks{gpus: r.cards(1, 2), hcas: r.tickets("mlx5_9", "mlx5_10")}
+			want := asks{gpus: r.gpuIDs(1, 2), hcas: r.deviceIDs("mlx5_9", "mlx5_10")}
 			lost, err := r.Allocate(hcas, want[hcas]) // The answer never arrived.
 			if err != nil {
 				t.Fatal(err)
@@ -54,7 +54,7 @@ func TestRestartInEveryGap(t *testing.T) {
 				t.Fatalf("bound to %v", first.given())
 			}
 			// A third container wants the same HCAs if they look free.
-			third := asks{gpus: r.cards(3), hcas: r.tickets("mlx5_0")}
+			third := asks{gpus: r.gpuIDs(3), hcas: r.deviceIDs("mlx5_0")}
 			thirdNames := r.allocate(pod("third"), "main", third)
 			for _, cut := range files(t, r, names) {
 				if err := os.Remove(cut); err != nil {
@@ -74,7 +74,7 @@ func TestRestartInEveryGap(t *testing.T) {
 				t.Errorf("the other container (-before +after):\n%s", diff)
 			}
 			if _, err := r.enter(map[string]string{hcas: lost}); err == nil {
-				t.Error("a name that nobody has leads to devices")
+				t.Error("an unused name leads to devices")
 			}
 		})
 	}
@@ -93,13 +93,13 @@ func files(t *testing.T, r *rig, names map[string]string) []string {
 	return list
 }
 
-// TestRecordsLost: the names are in the checkpoint, so containers start again;
+// TestEntriesLost: the names are in the checkpoint, so containers start again;
 // which HCAs they had is decided anew.
-func TestRecordsLost(t *testing.T) {
+func TestEntriesLost(t *testing.T) {
 	for _, how := range []string{"gone", "corrupt"} {
 		t.Run(how, func(t *testing.T) {
 			r := newRig(t, "dgx-h100")
-			want := asks{gpus: r.cards(1), hcas: r.tickets("mlx5_9")}
+			want := asks{gpus: r.gpuIDs(1), hcas: r.deviceIDs("mlx5_9")}
 			names := r.allocate(pod("a"), "main", want)
 			r.start(want)
 			first := r.mustEnter(names)
@@ -135,9 +135,9 @@ func TestRecordsLost(t *testing.T) {
 	}
 }
 
-// TestRecordOfNoResource: what is recorded is served after a restart, so a name
+// TestEntryOfNoResource: what is recorded is served after a restart, so a name
 // that is none must not get that far.
-func TestRecordOfNoResource(t *testing.T) {
+func TestEntryOfNoResource(t *testing.T) {
 	r := newRig(t, "dgx-h100")
 	for _, resource := range []string{hcas, "gpu"} {
 		ids := []string{"a::0"}

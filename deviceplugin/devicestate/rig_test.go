@@ -228,7 +228,7 @@ type asks map[string][]string
 
 // cards are the IDs of GPUs by index, tickets those of slots on HCAs by name:
 // "mlx5_0" is slot 0, "mlx5_0/3" slot 3.
-func (r *rig) cards(indices ...int) []string {
+func (r *rig) gpuIDs(indices ...int) []string {
 	ids := make([]string, len(indices))
 	for i, index := range indices {
 		at := slices.IndexFunc(r.machine.GPUs, func(g machine.GPU) bool { return g.Index == index })
@@ -237,7 +237,7 @@ func (r *rig) cards(indices ...int) []string {
 	return ids
 }
 
-func (r *rig) tickets(names ...string) []string {
+func (r *rig) deviceIDs(names ...string) []string {
 	all := r.machine.HCAIDs()
 	ids := make([]string, len(names))
 	for i, name := range names {

@@ -31,10 +31,10 @@ func TestSchedulersChoice(t *testing.T) {
 			return text("gpu-1", shares{"main": {r.share(5, "30/10"), r.share(2, "30/10")}})
 		}, want: []int{2, 5}},
 		{name: "the whole of a card", ask: "", text: func(r *rig) string {
-			return text("gpu-1", shares{"main": {{UUID: r.cards(4)[0], VCore: 100, MemoryMiB: 81559}}})
+			return text("gpu-1", shares{"main": {{UUID: r.gpuIDs(4)[0], VCore: 100, MemoryMiB: 81559}}})
 		}, want: []int{4}},
 		{name: "other containers too", text: func(r *rig) string {
-			return text("gpu-1", shares{"main": {r.share(3, "30/10")}, "nobody": {r.share(3, "99/1")}})
+			return text("gpu-1", shares{"main": {r.share(3, "30/10")}, "unknown": {r.share(3, "99/1")}})
 		}, want: []int{3}},
 
 		{
@@ -49,7 +49,7 @@ func TestSchedulersChoice(t *testing.T) {
 		{name: "of a later version", text: func(r *rig) string {
 			return strings.Replace(text("gpu-1", shares{"main": {r.share(0, "30/10")}}), `"version":1`, `"version":2`, 1)
 		}, kind: allocate.RejectedAllocation, says: "version 2 is unknown"},
-		{name: "a card that nobody has", text: func(*rig) string {
+		{name: "an unknown GPU", text: func(*rig) string {
 			return text("gpu-1", shares{"main": {{UUID: "GPU-0", VCore: 30, MemoryMiB: 10240}}})
 		}, kind: allocate.RejectedAllocation, says: "heddle-scheduler chose GPU GPU-0, which this node does not share"},
 		{
@@ -75,7 +75,7 @@ func TestSchedulersChoice(t *testing.T) {
 			kind: allocate.RejectedAllocation, says: "gives vcore 30 and 9216 MiB",
 		},
 		{name: "negative", text: func(r *rig) string {
-			return text("gpu-1", shares{"main": {{UUID: r.cards(0)[0], VCore: -60, MemoryMiB: 10240}}})
+			return text("gpu-1", shares{"main": {{UUID: r.gpuIDs(0)[0], VCore: -60, MemoryMiB: 10240}}})
 		}, kind: allocate.RejectedAllocation, says: "-60 is not between 0 and 100"},
 		{
 			name: "too much compute", ask: "50/10", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(0, "50/10")}}) },
@@ -108,19 +108,19 @@ func TestSchedulersChoice(t *testing.T) {
 				what = "30/10"
 			}
 			r.wants("a", map[string]string{
-				wellknown.SGPUAllocation: tt.text(r), "nvidia.com/nouse-gpuuuid": r.cards(6)[0],
+				wellknown.SGPUAllocation: tt.text(r), "nvidia.com/nouse-gpuuuid": r.gpuIDs(6)[0],
 			}, sharer("main", what))
 			want := asks{slots: {r.slot(1, 3)}}
 			if strings.HasPrefix(what, "2:") {
 				want[slots] = append(want[slots], r.slot(2, 3))
 			}
 			r.allocate(pod("a"), "main", want)
-			err := r.bindShares(want)
+			err := r.prepareShares(want)
 			if tt.kind == "" {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if diff := cmp.Diff(tt.want, r.cardsOf("a", "main")); diff != "" {
+				if diff := cmp.Diff(tt.want, r.gpusOf("a", "main")); diff != "" {
 					t.Errorf("cards (-want +got):\n%s", diff)
 				}
 				r.nothingOvercommitted()
@@ -132,7 +132,7 @@ func TestSchedulersChoice(t *testing.T) {
 			if all := r.Rejections(); len(all) != 1 || all[0].Kind != tt.kind {
 				t.Errorf("refused %+v, want kind %s", all, tt.kind)
 			}
-			if got := r.cardsOf("a", "main"); got != nil {
+			if got := r.gpusOf("a", "main"); got != nil {
 				t.Errorf("it has cards %v", got)
 			}
 		})
@@ -149,12 +149,12 @@ func TestHAMisChoice(t *testing.T) {
 		by     string
 		kind   string
 	}{
-		{name: "its GPU", chosen: func(r *rig) string { return hamiShare(r.cards(6)[0]) }, want: []int{6}, by: allocation.ByHAMi},
+		{name: "its GPU", chosen: func(r *rig) string { return hamiShare(r.gpuIDs(6)[0]) }, want: []int{6}, by: allocation.ByHAMi},
 		{name: "nothing", want: []int{4}, by: allocation.ByNode},
 		{name: "cut off", chosen: func(*rig) string { return "[[" }, kind: allocate.RejectedAllocation},
 		{name: "unknown", chosen: func(*rig) string { return hamiShare("GPU-0") }, kind: allocate.RejectedAllocation},
 		{
-			name: "heddle-scheduler's comes first", own: true, chosen: func(r *rig) string { return hamiShare(r.cards(6)[0]) },
+			name: "heddle-scheduler's comes first", own: true, chosen: func(r *rig) string { return hamiShare(r.gpuIDs(6)[0]) },
 			want: []int{2}, by: allocation.ByScheduler,
 		},
 	} {
@@ -174,7 +174,7 @@ func TestHAMisChoice(t *testing.T) {
 			}
 			want := asks{slots: {r.slot(4, 0)}}
 			r.allocate(pod("a"), "main", want)
-			err := r.bindShares(want)
+			err := r.prepareShares(want)
 			if tt.kind != "" {
 				if all := r.Rejections(); err == nil || len(all) != 1 || all[0].Kind != tt.kind {
 					t.Fatalf("error %v, rejections %+v", err, all)
@@ -185,7 +185,7 @@ func TestHAMisChoice(t *testing.T) {
 				t.Fatal(err)
 			}
 			a := r.View().Allocations()[0]
-			if diff := cmp.Diff(tt.want, r.cardsOf("a", "main")); diff != "" || a.By != tt.by {
+			if diff := cmp.Diff(tt.want, r.gpusOf("a", "main")); diff != "" || a.By != tt.by {
 				t.Errorf("by %s (-want +got):\n%s", a.By, diff)
 			}
 			if a.Shares[0].VCore != 30 || a.Shares[0].MemoryMiB != 10240 {
@@ -203,7 +203,7 @@ func TestUnknownPod(t *testing.T) {
 	r := shareRig(t)
 	want := asks{slots: {r.slot(0, 0)}}
 	names := r.allocate(pod("a"), "main", want)
-	if err := r.bindShares(want); err == nil || !strings.Contains(err.Error(), "is not known yet") {
+	if err := r.prepareShares(want); err == nil || !strings.Contains(err.Error(), "is not known yet") {
 		t.Errorf("error %v", err)
 	}
 	if len(r.Rejections()) > 0 {
@@ -226,7 +226,7 @@ func TestPolicies(t *testing.T) {
 		r.wants(name, map[string]string{"nvidia.com/sgpu-qos-policy": policy}, sharer("main", text))
 		want := asks{slots: {r.slot(0, slot)}}
 		r.allocate(pod(name), "main", want)
-		return r.bindShares(want)
+		return r.prepareShares(want)
 	}
 	if err := policy("a", "/10", "best-effort", 0); err != nil {
 		t.Fatal(err)

@@ -33,7 +33,7 @@ func TestSharesOutliveRestartsInEveryGap(t *testing.T) {
 					r.restart()
 				}
 			}
-			first := r.tenant("first", "60/40", r.slot(1, 0))
+			first := r.consumer("first", "60/40", r.slot(1, 0))
 			fail()
 			r.start(first)
 			fail()
@@ -48,13 +48,13 @@ func TestSharesOutliveRestartsInEveryGap(t *testing.T) {
 			fail()
 			r.start(want)
 			before := r.mustEnter(names)
-			cards := r.cardsOf("a", "main")
+			cards := r.gpusOf("a", "main")
 			for _, cut := range files(t, r, names) {
 				if err := os.Remove(cut); err != nil {
 					t.Fatal(err)
 				}
 				fail()
-				if err := r.bindShares(r.tenant("thief", "60/40", r.slot(0, 3))); err == nil {
+				if err := r.prepareShares(r.consumer("thief", "60/40", r.slot(0, 3))); err == nil {
 					t.Fatalf("without %s another pod has what is taken", filepath.Base(cut))
 				}
 				r.start(want)
@@ -62,7 +62,7 @@ func TestSharesOutliveRestartsInEveryGap(t *testing.T) {
 					t.Errorf("without %s (-first +now):\n%s", filepath.Base(cut), diff)
 				}
 			}
-			if got := r.cardsOf("a", "main"); !slices.Equal(got, cards) {
+			if got := r.gpusOf("a", "main"); !slices.Equal(got, cards) {
 				t.Errorf("cards %v, then %v", cards, got)
 			}
 			if _, err := r.enter(map[string]string{slots: lost}); err == nil {
@@ -73,9 +73,9 @@ func TestSharesOutliveRestartsInEveryGap(t *testing.T) {
 	}
 }
 
-// TestLostRecordsAreMadeAnew from the specs: who has what must be known before
+// TestLostEntriesAreRestored from the specs: who has what must be known before
 // anybody starts again.
-func TestLostRecordsAreMadeAnew(t *testing.T) {
+func TestLostEntriesAreRestored(t *testing.T) {
 	for _, how := range []string{"gone", "corrupt"} {
 		t.Run(how, func(t *testing.T) {
 			r := shareRig(t, "0")
@@ -100,10 +100,10 @@ func TestLostRecordsAreMadeAnew(t *testing.T) {
 				}
 			}
 			r.restart()
-			if err := r.bindShares(r.tenant("thief", "31/1", r.slot(0, 2))); err == nil {
+			if err := r.prepareShares(r.consumer("thief", "31/1", r.slot(0, 2))); err == nil {
 				t.Error("another pod has what is taken")
 			}
-			if err := r.bindShares(r.tenant("other", "30/1", r.slot(0, 3))); err != nil {
+			if err := r.prepareShares(r.consumer("other", "30/1", r.slot(0, 3))); err != nil {
 				t.Errorf("what is left cannot be had: %v", err)
 			}
 			if drifts := r.driftsNow(); len(drifts) != 2 || !strings.HasPrefix(drifts[0], DriftRecord) {
@@ -124,23 +124,23 @@ func TestLostRecordsAreMadeAnew(t *testing.T) {
 	}
 }
 
-// TestWholeCards: a card that a pod has whole is nobody else's, and the other
+// TestExclusiveGPUs: a card that a pod has whole is nobody else's, and the other
 // way round, whatever the kubelet offers.
-func TestWholeCards(t *testing.T) {
+func TestExclusiveGPUs(t *testing.T) {
 	r := shareRig(t)
-	native := asks{gpus: r.cards(2)}
+	native := asks{gpus: r.gpuIDs(2)}
 	r.spec("native", corev1.Container{Name: "main"})
 	r.allocate(pod("native"), "main", native)
-	want := r.tenant("a", "10/1", r.slot(2, 0)) // Of equal cards it would get the one that its ticket names.
+	want := r.consumer("a", "10/1", r.slot(2, 0)) // Of equal cards it would get the one that its ticket names.
 	r.start(want)
-	if got := r.cardsOf("a", "main"); slices.Equal(got, []int{2}) {
+	if got := r.gpusOf("a", "main"); slices.Equal(got, []int{2}) {
 		t.Error("it shares a card that a pod has whole")
 	}
 	all := r.nothingOvercommitted()
-	if all[2].Against != "held exclusively by default/native" {
+	if all[2].Unhealthy != "held exclusively by default/native" {
 		t.Errorf("card 2: %+v", all[2])
 	}
-	other := asks{gpus: r.cards(r.cardsOf("a", "main")...)}
+	other := asks{gpus: r.gpuIDs(r.gpusOf("a", "main")...)}
 	r.spec("late", corev1.Container{Name: "main"})
 	r.allocate(pod("late"), "main", other)
 	if err := r.Prepare(t.Context(), gpus, other[gpus]); err == nil || !strings.Contains(err.Error(), "is shared by container main of default/a") {
@@ -153,7 +153,7 @@ func TestWholeCards(t *testing.T) {
 // tickets of running containers again.
 func TestForgottenSharesStayTaken(t *testing.T) {
 	r := shareRig(t, "0")
-	want := r.tenant("a", "60/40", r.slot(0, 0))
+	want := r.consumer("a", "60/40", r.slot(0, 0))
 	r.start(want)
 	r.kubelet.Stop()
 	r.kubelet.Wipe()
@@ -162,10 +162,10 @@ func TestForgottenSharesStayTaken(t *testing.T) {
 	if drifts := r.driftsNow(); len(drifts) != 1 || !strings.HasPrefix(drifts[0], DriftLost) {
 		t.Errorf("drifts %v", drifts)
 	}
-	if err := r.bindShares(r.tenant("b", "50/10", r.slot(0, 0))); err == nil || !strings.Contains(err.Error(), "40 % of 100 left") {
+	if err := r.prepareShares(r.consumer("b", "50/10", r.slot(0, 0))); err == nil || !strings.Contains(err.Error(), "40 % of 100 left") {
 		t.Errorf("error %v", err)
 	}
-	if err := r.bindShares(r.tenant("c", "40/10", r.slot(0, 1))); err != nil {
+	if err := r.prepareShares(r.consumer("c", "40/10", r.slot(0, 1))); err != nil {
 		t.Error(err)
 	}
 }
@@ -173,38 +173,38 @@ func TestForgottenSharesStayTaken(t *testing.T) {
 // TestOvercommitFromOutside: the card has less than what is given out already.
 func TestOvercommitFromOutside(t *testing.T) {
 	r := shareRig(t, "0")
-	r.start(r.tenant("a", "10/40", r.slot(0, 0)))
-	r.start(r.tenant("b", "10/30", r.slot(0, 1)))
+	r.start(r.consumer("a", "10/40", r.slot(0, 0)))
+	r.start(r.consumer("b", "10/30", r.slot(0, 1)))
 	r.reconfigure(func(c *config.NodeConfig) { c.SGPU.SlotsPerGPU = 1 })
 	for _, want := range []int{1, 0} {
 		if drifts := r.driftsNow(); len(drifts) != want || want > 0 && !strings.Contains(drifts[0], "2 consumers on 1 slots") {
 			t.Errorf("drifts %v", drifts)
 		}
 	}
-	if err := r.bindShares(r.tenant("c", "1/1", r.slot(0, 2))); err == nil {
-		t.Error("somebody new gets the card")
+	if err := r.prepareShares(r.consumer("c", "1/1", r.slot(0, 2))); err == nil {
+		t.Error("a new pod gets the GPU")
 	}
 }
 
 // TestOldPodsCountAfterAKubeletsStart: it may not list its pods yet.
 func TestOldPodsCountAfterAKubeletsStart(t *testing.T) {
 	r := shareRig(t, "0")
-	r.start(r.tenant("a", "60/40", r.slot(0, 0)))
+	r.start(r.consumer("a", "60/40", r.slot(0, 0)))
 	r.kubelet.Delete("default", "a") // As if it were not known yet.
-	late := r.tenant("b", "60/40", r.slot(0, 1))
+	late := r.consumer("b", "60/40", r.slot(0, 1))
 	r.Registered()
-	if err := r.bindShares(late); err == nil {
+	if err := r.prepareShares(late); err == nil {
 		t.Error("it has the card of a pod that the kubelet may not know yet")
 	}
 	r.pass(goneFor + time.Second)
-	if err := r.bindShares(late); err != nil {
+	if err := r.prepareShares(late); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestNobodyIsGoneWhileAKubeletStarts: one that has not registered us yet is
+// TestNoPodIsGoneWhileAKubeletStarts: one that has not registered us yet is
 // known by its sockets. What pods and Nodes are told must not waver.
-func TestNobodyIsGoneWhileAKubeletStarts(t *testing.T) {
+func TestNoPodIsGoneWhileAKubeletStarts(t *testing.T) {
 	const old, just = 10 * time.Minute, time.Second
 	for _, tt := range []struct {
 		name          string
@@ -215,15 +215,15 @@ func TestNobodyIsGoneWhileAKubeletStarts(t *testing.T) {
 		{"it runs, and made the second a moment before the first", old, old + 2*time.Second, false},
 		{"it runs, and was slow to start", old, old - time.Minute, false},
 		{"it has just started", just, just, true},
-		{"it answers, and knows nobody yet", just, old, true},
-		{"it has answered for a minute, and knows nobody yet", time.Minute, old, true},
-		{"the same, and somebody removed the second", time.Minute, 0, true},
+		{"it answers, and knows no pod yet", just, old, true},
+		{"it has answered for a minute, and knows no pod yet", time.Minute, old, true},
+		{"the same, and the second is removed", time.Minute, 0, true},
 		{"it knew its pods a moment ago", time.Minute, just, true},
 		{"there is none", 0, 0, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := shareRig(t, "0")
-			r.start(r.tenant("a", "60/40", r.slot(0, 0)))
+			r.start(r.consumer("a", "60/40", r.slot(0, 0)))
 			r.pass(goneFor + time.Second)
 			sockets := []string{r.kubelet.PodResourcesSocket(), r.kubelet.Socket()}
 			for i, age := range []time.Duration{tt.first, tt.second} {
@@ -263,7 +263,7 @@ func (s startsMeanwhile) List(
 // that starts, which then answers without any pod.
 func TestNoPodIsGoneWhenAKubeletStartsMeanwhile(t *testing.T) {
 	r := shareRig(t, "0")
-	r.start(r.tenant("a", "60/40", r.slot(0, 0)))
+	r.start(r.consumer("a", "60/40", r.slot(0, 0)))
 	r.pass(goneFor + time.Minute)
 	r.podResources = startsMeanwhile{r.podResources, func() {
 		r.touch(r.kubelet.PodResourcesSocket(), r.now)

@@ -40,7 +40,7 @@ func TestManySharesAtOnce(t *testing.T) {
 	errs := make([]error, n)
 	var all sync.WaitGroup
 	for i := range tenants {
-		all.Go(func() { errs[i] = r.bindShares(tenants[i].want) })
+		all.Go(func() { errs[i] = r.prepareShares(tenants[i].want) })
 	}
 	all.Wait()
 	started := 0
@@ -102,10 +102,10 @@ func TestChurnOfShares(t *testing.T) {
 				continue
 			}
 			held[ticket] = name
-			live[name] = r.tenant(name, ask, ticket)
+			live[name] = r.consumer(name, ask, ticket)
 		}
 		for _, want := range live {
-			all.Go(func() { _ = r.bindShares(want) })
+			all.Go(func() { _ = r.prepareShares(want) })
 		}
 		all.Wait()
 		r.nothingOvercommitted()
@@ -127,7 +127,7 @@ func TestChurnOfShares(t *testing.T) {
 		r.kubelet.Delete("default", name)
 	}
 	for _, card := range r.nothingOvercommitted() {
-		if card.VCore != 0 || card.UsedMiB != 0 || card.Tenants != 0 {
+		if card.VCore != 0 || card.UsedMiB != 0 || card.Consumers != 0 {
 			t.Errorf("taken by nobody: %+v", card)
 		}
 	}
@@ -136,16 +136,16 @@ func TestChurnOfShares(t *testing.T) {
 	}
 }
 
-// TestTwoPodsWithOneTicket, as a kubelet does that has forgotten one of them:
+// TestTwoPodsWithOneDeviceID, as a kubelet does that has forgotten one of them:
 // both count, each by what it was given.
-func TestTwoPodsWithOneTicket(t *testing.T) {
+func TestTwoPodsWithOneDeviceID(t *testing.T) {
 	r := shareRig(t, "0")
 	for _, name := range []string{"a", "b"} {
-		if err := r.bindShares(r.tenant(name, "40/30", r.slot(0, 0))); err != nil {
+		if err := r.prepareShares(r.consumer(name, "40/30", r.slot(0, 0))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := r.bindShares(r.tenant("c", "40/1", r.slot(0, 0))); err == nil || !strings.Contains(err.Error(), "20 % of 100 left") {
+	if err := r.prepareShares(r.consumer("c", "40/1", r.slot(0, 0))); err == nil || !strings.Contains(err.Error(), "20 % of 100 left") {
 		t.Errorf("error %v", err)
 	}
 	r.nothingOvercommitted()

@@ -41,7 +41,7 @@ func shareRig(tb testing.TB, cards ...config.GPURef) *rig {
 }
 
 // slot is a ticket for a share that names a card.
-func (r *rig) slot(card, number int) string { return sgpu.Slot(r.cards(card)[0], number) }
+func (r *rig) slot(card, number int) string { return sgpu.Slot(r.gpuIDs(card)[0], number) }
 
 // ask is what a container asks for: "60/4" is vcore 60 and vmemory 4 of one
 // card, "2:60/4" of two; what is left out is not asked for.
@@ -73,7 +73,7 @@ func (r *rig) wants(name string, annotations map[string]string, containers ...co
 }
 
 // tenant is a pod with one container: it is known, and has its ticket.
-func (r *rig) tenant(name, text, ticket string) asks {
+func (r *rig) consumer(name, text, ticket string) asks {
 	r.tb.Helper()
 	r.wants(name, nil, sharer("main", text))
 	want := asks{slots: {ticket}}
@@ -82,10 +82,10 @@ func (r *rig) tenant(name, text, ticket string) asks {
 }
 
 // bindShares is PreStartContainer.
-func (r *rig) bindShares(want asks) error { return r.Prepare(r.tb.Context(), slots, want[slots]) }
+func (r *rig) prepareShares(want asks) error { return r.Prepare(r.tb.Context(), slots, want[slots]) }
 
 // cardsOf are the cards of a container by index, as its Allocation has them.
-func (r *rig) cardsOf(pod, container string) []int {
+func (r *rig) gpusOf(pod, container string) []int {
 	r.tb.Helper()
 	var indices []int
 	for _, b := range r.View().Allocations() {

@@ -15,11 +15,11 @@ import (
 
 func TestContainerGetsItsShareAndTheHCABesideIt(t *testing.T) {
 	r := shareRig(t)
-	uuid := r.cards(3)[0]
+	uuid := r.gpuIDs(3)[0]
 	share := allocation.Share{UUID: uuid, VCore: 60, MemoryMiB: 4096}
 	p := r.wants("a", r.chosen("gpu-1", map[string][]allocation.Share{"main": {share}}), sharer("main", "60/4"))
 	// The kubelet chose a slot of another card and an HCA of the other side.
-	want := asks{slots: {r.slot(7, 2)}, hcas: r.tickets("mlx5_11")}
+	want := asks{slots: {r.slot(7, 2)}, hcas: r.deviceIDs("mlx5_11")}
 	names := r.allocate(pod("a"), "main", want)
 	if err := r.Prepare(t.Context(), hcas, want[hcas]); err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func TestContainerGetsItsShareAndTheHCABesideIt(t *testing.T) {
 	}
 	// Later edits of the annotation move nothing, nor does its removal.
 	for _, annotations := range []map[string]string{
-		r.chosen("gpu-1", map[string][]allocation.Share{"main": {{UUID: r.cards(0)[0], VCore: 60, MemoryMiB: 4096}}}),
+		r.chosen("gpu-1", map[string][]allocation.Share{"main": {{UUID: r.gpuIDs(0)[0], VCore: 60, MemoryMiB: 4096}}}),
 		r.chosen("gpu-2", nil),
 		{"heddle.dev/sgpu-allocation": "{"},
 		nil,
@@ -131,7 +131,7 @@ func TestNodePlaces(t *testing.T) {
 			}
 			names := r.allocate(pod("a"), "main", want)
 			for range 3 {
-				err := r.bindShares(want)
+				err := r.prepareShares(want)
 				if tt.reason == "" && err != nil {
 					t.Fatal(err)
 				}
@@ -152,7 +152,7 @@ func TestNodePlaces(t *testing.T) {
 				}
 				return
 			}
-			if diff := cmp.Diff(tt.want, r.cardsOf("a", "main")); diff != "" {
+			if diff := cmp.Diff(tt.want, r.gpusOf("a", "main")); diff != "" {
 				t.Errorf("cards (-want +got):\n%s", diff)
 			}
 			if len(r.Rejections()) > 0 {
@@ -166,29 +166,29 @@ func TestNodePlaces(t *testing.T) {
 func (r *rig) share(card int, text string) allocation.Share {
 	list := ask(text)
 	vcore, memory := list["nvidia.com/vcore"], list["nvidia.com/vmemory"]
-	return allocation.Share{UUID: r.cards(card)[0], VCore: int(vcore.Value()), MemoryMiB: memory.Value() * 1024}
+	return allocation.Share{UUID: r.gpuIDs(card)[0], VCore: int(vcore.Value()), MemoryMiB: memory.Value() * 1024}
 }
 
-// TestRefusedUntilThereIsRoom: a pod that is refused starts as soon as another
+// TestRejectedUntilThereIsRoom: a pod that is refused starts as soon as another
 // one has ended.
-func TestRefusedUntilThereIsRoom(t *testing.T) {
+func TestRejectedUntilThereIsRoom(t *testing.T) {
 	r := shareRig(t, "0", "1")
-	first, second := r.tenant("first", "60/1", r.slot(0, 0)), r.tenant("second", "60/1", r.slot(1, 0))
+	first, second := r.consumer("first", "60/1", r.slot(0, 0)), r.consumer("second", "60/1", r.slot(1, 0))
 	r.start(first)
 	r.start(second)
-	third := r.tenant("third", "60/1", r.slot(0, 1))
-	if err := r.bindShares(third); err == nil {
+	third := r.consumer("third", "60/1", r.slot(0, 1))
+	if err := r.prepareShares(third); err == nil {
 		t.Fatal("it got a card")
 	}
 	if got := r.Rejections(); len(got) != 1 || got[0].Pod.Name != "third" || got[0].Kind != allocate.RejectedFull {
 		t.Errorf("refused %+v", got)
 	}
 	r.kubelet.Delete("default", "first")
-	r.tenant("other", "1/1", r.slot(1, 1)) // The kubelet forgets the devices of gone pods when it admits the next.
-	if err := r.bindShares(third); err != nil {
+	r.consumer("other", "1/1", r.slot(1, 1)) // The kubelet forgets the devices of gone pods when it admits the next.
+	if err := r.prepareShares(third); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]int{0}, r.cardsOf("third", "main")); diff != "" || len(r.Rejections()) > 0 {
+	if diff := cmp.Diff([]int{0}, r.gpusOf("third", "main")); diff != "" || len(r.Rejections()) > 0 {
 		t.Errorf("cards (-want +got):\n%srefused %v", diff, r.Rejections())
 	}
 }
@@ -200,10 +200,10 @@ func TestAllOfAPodOrNothing(t *testing.T) {
 	a, b := asks{slots: {r.slot(0, 0)}}, asks{slots: {r.slot(0, 1)}}
 	r.allocate(pod("two"), "a", a)
 	r.allocate(pod("two"), "b", b)
-	if err := r.bindShares(a); err == nil || !strings.Contains(err.Error(), "container b gets no GPU") {
+	if err := r.prepareShares(a); err == nil || !strings.Contains(err.Error(), "container b gets no GPU") {
 		t.Fatalf("error %v", err)
 	}
-	r.start(r.tenant("one", "90/1", r.slot(0, 2)))
+	r.start(r.consumer("one", "90/1", r.slot(0, 2)))
 	if got := r.View().Allocations(); len(got) != 1 || got[0].Pod != "one" {
 		t.Errorf("bindings %+v", got)
 	}
@@ -219,8 +219,8 @@ func TestPodIsDecidedAtOnce(t *testing.T) {
 	names := r.allocate(pod("two"), "b", b)
 	r.start(a)
 	r.restart()
-	other := r.tenant("other", "10/1", r.slot(0, 2))
-	if err := r.bindShares(other); err == nil {
+	other := r.consumer("other", "10/1", r.slot(0, 2))
+	if err := r.prepareShares(other); err == nil {
 		t.Error("somebody else has a part of what the second container was promised")
 	}
 	r.start(b)
@@ -229,7 +229,7 @@ func TestPodIsDecidedAtOnce(t *testing.T) {
 	}
 }
 
-func TestTurnsOfAPod(t *testing.T) {
+func TestPhasesOfAPod(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
 	sidecar := func(c corev1.Container) corev1.Container {
 		c.RestartPolicy = &always
@@ -272,7 +272,7 @@ func TestTurnsOfAPod(t *testing.T) {
 				all = append(all, want)
 			}
 			for _, want := range all {
-				if err := r.bindShares(want); (err != nil) != tt.none {
+				if err := r.prepareShares(want); (err != nil) != tt.none {
 					t.Fatalf("error %v", err)
 				}
 			}
@@ -280,12 +280,12 @@ func TestTurnsOfAPod(t *testing.T) {
 				return
 			}
 			if tt.wants != "" {
-				if err := r.bindShares(r.tenant("more", tt.wants, r.slot(0, 14))); err == nil {
+				if err := r.prepareShares(r.consumer("more", tt.wants, r.slot(0, 14))); err == nil {
 					t.Errorf("another pod has %s", tt.wants)
 				}
 			}
 			if tt.fits != "" {
-				if err := r.bindShares(r.tenant("fits", tt.fits, r.slot(0, 15))); err != nil {
+				if err := r.prepareShares(r.consumer("fits", tt.fits, r.slot(0, 15))); err != nil {
 					t.Errorf("another pod does not get %s: %v", tt.fits, err)
 				}
 			}
@@ -293,10 +293,10 @@ func TestTurnsOfAPod(t *testing.T) {
 	}
 }
 
-// TestTicketsOfInitContainersAreTakenOver: the kubelet gives an app container
+// TestDeviceIDsOfInitContainersAreTakenOver: the kubelet gives an app container
 // the tickets of an init container; both get the same card if it has room, and
 // the app container another one if not.
-func TestTicketsOfInitContainersAreTakenOver(t *testing.T) {
+func TestDeviceIDsOfInitContainersAreTakenOver(t *testing.T) {
 	for _, tt := range []struct {
 		name, taken string
 		want        []int
@@ -322,10 +322,10 @@ func TestTicketsOfInitContainersAreTakenOver(t *testing.T) {
 			r.allocate(pod("p"), "init", ticket)
 			r.allocate(pod("p"), "app", ticket)
 			r.start(ticket)
-			if diff := cmp.Diff(tt.want, r.cardsOf("p", "app")); diff != "" {
+			if diff := cmp.Diff(tt.want, r.gpusOf("p", "app")); diff != "" {
 				t.Errorf("app (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff([]int{0}, r.cardsOf("p", "init")); diff != "" {
+			if diff := cmp.Diff([]int{0}, r.gpusOf("p", "init")); diff != "" {
 				t.Errorf("init (-want +got):\n%s", diff)
 			}
 		})

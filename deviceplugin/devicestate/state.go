@@ -58,7 +58,7 @@ type Options struct {
 	// API and Limiter may be nil.
 	API     API
 	Limiter Limiter
-	// CDIDir is a directory whose specs the runtime watches: /var/run/cdi.
+	// CDIDir is a directory with specs that the runtime watches: /var/run/cdi.
 	CDIDir string
 	// StateDir is heddle's, on a disk, and has the same path on the host:
 	// containers get files of it mounted.
@@ -103,7 +103,7 @@ type State struct {
 	// unsure is while it is not known whether a kubelet that starts has forgotten
 	// devices.
 	unsure bool
-	// recovered are the containers whose entries and specs are lost.
+	// recovered are the containers that have lost their entries and specs.
 	recovered []allocate.Recovered
 	// drifts are the differences that were found and not returned yet, drifting
 	// those that are still there.

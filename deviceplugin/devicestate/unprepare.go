@@ -136,7 +136,7 @@ func (o *observation) claims(e *checkpoint.Entry, now time.Time) bool {
 }
 
 // sweep removes files that no entry has: of writes that were cut off, and of
-// entries that were set aside and whose container is gone.
+// entries that were set aside and have no container.
 func (s *State) sweep(live map[string]bool) error {
 	s.mu.Lock()
 	for device := range s.entries {

@@ -34,13 +34,13 @@ func (r *rig) collect() {
 
 func TestCollect(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	gone := asks{gpus: r.cards(1), hcas: r.tickets("mlx5_3")}
+	gone := asks{gpus: r.gpuIDs(1), hcas: r.deviceIDs("mlx5_3")}
 	goneNames := r.allocate(pod("gone"), "main", gone)
 	r.start(gone)
-	stays := asks{gpus: r.cards(2), hcas: r.tickets("mlx5_4")}
+	stays := asks{gpus: r.gpuIDs(2), hcas: r.deviceIDs("mlx5_4")}
 	staysNames := r.allocate(pod("stays"), "main", stays)
 	r.start(stays)
-	if _, err := r.Allocate(hcas, r.tickets("mlx5_5")); err != nil { // Nobody will come for it.
+	if _, err := r.Allocate(hcas, r.deviceIDs("mlx5_5")); err != nil { // Nobody will come for it.
 		t.Fatal(err)
 	}
 	for _, f := range []string{"nvidia.json", "heddle-nvidia.json", "heddle-gpu-x.json"} {
@@ -68,7 +68,7 @@ func TestCollect(t *testing.T) {
 		t.Errorf("bindings: %+v", r.View().Allocations())
 	}
 	// The next allocation rewrites the checkpoint, and may take the same devices.
-	next := asks{hcas: r.tickets("mlx5_3")}
+	next := asks{hcas: r.deviceIDs("mlx5_3")}
 	nextNames := r.allocate(pod("next"), "main", next)
 	r.start(next)
 	r.pass(unclaimedFor + time.Second)
@@ -101,7 +101,7 @@ func TestCollect(t *testing.T) {
 // registration the kubelet starts containers without us.
 func TestSpecLivesAsLongAsItsPod(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	want := asks{gpus: r.cards(1), hcas: r.tickets("mlx5_3")}
+	want := asks{gpus: r.gpuIDs(1), hcas: r.deviceIDs("mlx5_3")}
 	names := r.allocate(pod("a"), "main", want)
 	r.start(want)
 	for range 3 {
@@ -136,14 +136,14 @@ func TestSpecLivesAsLongAsItsPod(t *testing.T) {
 // other devices, and nothing of the old one's.
 func TestNameOfAPodUsedAgain(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	want := asks{hcas: r.tickets("mlx5_3")}
+	want := asks{hcas: r.deviceIDs("mlx5_3")}
 	old := r.allocate(pod("web-0"), "main", want)
 	r.start(want)
 	r.kubelet.Delete("default", "web-0")
 	r.collect()
 	p := pod("web-0")
 	p.UID = "another"
-	again := asks{hcas: r.tickets("mlx5_3")}
+	again := asks{hcas: r.deviceIDs("mlx5_3")}
 	names := r.allocate(p, "main", again)
 	if _, err := r.enter(names); err == nil {
 		t.Fatal("the new pod's name leads to something before its start")
@@ -195,7 +195,7 @@ func TestCollectLeavesWhatIsBeingWritten(t *testing.T) {
 // TestRoundsLeakNothing: files and goroutines, over many pods.
 func TestRoundsLeakNothing(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	want := asks{gpus: r.cards(1), hcas: r.tickets("mlx5_9", "mlx5_3")}
+	want := asks{gpus: r.gpuIDs(1), hcas: r.deviceIDs("mlx5_9", "mlx5_3")}
 	before := runtime.NumGoroutine()
 	for i := range 60 {
 		p := pod(fmt.Sprint("p", i))

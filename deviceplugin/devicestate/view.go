@@ -20,7 +20,7 @@ import (
 type View struct {
 	inventory *inventory.Inventory
 	entries   map[string]*checkpoint.Entry
-	// gone are the entries whose pod is gone.
+	// gone are the entries without a pod.
 	gone      map[string]bool
 	recovered []allocate.Recovered
 }
@@ -71,7 +71,7 @@ type Allocation struct {
 }
 
 // Allocations are those of all containers that have started, by namespace, pod
-// and container; with those that have not and whose pod has its shares.
+// and container; with those that have not and have their shares already.
 func (v *View) Allocations() []Allocation {
 	byOwner := make(map[kubelet.Container][]*checkpoint.Entry)
 	for _, e := range v.entries {

@@ -20,7 +20,7 @@ func TestSharedGPUs(t *testing.T) {
 	}
 	gpus[m.GPUs[3].UUID] = inventory.GPU{Mode: config.ModeSGPU, Unhealthy: "XID 79"}
 	got := inventory.New(m, &c, gpus, nil).Shared
-	if len(got) != 3 || got[0].Index != 1 || got[0].Against != "" || got[1].Against != "unhealthy: ECC" || got[2].Against != "XID 79" {
+	if len(got) != 3 || got[0].Index != 1 || got[0].Unhealthy != "" || got[1].Unhealthy != "unhealthy: ECC" || got[2].Unhealthy != "XID 79" {
 		t.Fatalf("%+v", got)
 	}
 	// NVLink bridges join pairs.
@@ -71,7 +71,7 @@ func TestWhyNewPodsCannotGetAShare(t *testing.T) {
 		c := config.Default()
 		test.state.Mode = config.ModeSGPU
 		got := inventory.New(m, &c, map[string]inventory.GPU{m.GPUs[0].UUID: test.state}, nil).Shared
-		if len(got) != 1 || got[0].Against != test.want || got[0].Leaving != test.draining {
+		if len(got) != 1 || got[0].Unhealthy != test.want || got[0].Draining != test.draining {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}

@@ -23,15 +23,15 @@ func (inv *Inventory) shared() []quota.GPU {
 		scanned := scannedFault(g)
 		shared := quota.GPU{
 			UUID: g.UUID, Index: g.Index, MemoryMiB: g.MemoryMiB, Slots: inv.Config.SGPU.SlotsPerGPU, NUMA: -1, Zone: zones[i],
-			Against: cmp.Or(scanned, state.Unavailable), Leaving: scanned == "" && state.Draining,
+			Unhealthy: cmp.Or(scanned, state.Unavailable), Draining: scanned == "" && state.Draining,
 		}
 		if f := inv.Machine.Function(g.PCI); f != nil && f.NUMA != nil {
 			shared.NUMA = *f.NUMA
 		}
-		if state.Unhealthy != "" && (shared.Against == "" || shared.Leaving) {
-			shared.Against, shared.Leaving = state.Unhealthy, false
+		if state.Unhealthy != "" && (shared.Unhealthy == "" || shared.Draining) {
+			shared.Unhealthy, shared.Draining = state.Unhealthy, false
 		}
-		shared.Against = cmp.Or(shared.Against, state.CDIError)
+		shared.Unhealthy = cmp.Or(shared.Unhealthy, state.CDIError)
 		all = append(all, shared)
 	}
 	slices.SortStableFunc(all, func(a, b quota.GPU) int { return cmp.Compare(a.Index, b.Index) })

@@ -43,8 +43,8 @@ type checkpointFile struct {
 	} `json:"Data"`
 }
 
-// parseCheckpoint reads a checkpoint. An entry whose answer does not parse
-// keeps its IDs and has no names.
+// parseCheckpoint reads a checkpoint. If the answer of an entry does not parse, the
+// entry keeps its IDs and has no names.
 func parseCheckpoint(b []byte) ([]entry, error) {
 	var file checkpointFile
 	if err := json.Unmarshal(b, &file); err != nil {

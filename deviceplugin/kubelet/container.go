@@ -9,7 +9,7 @@ type Pod struct {
 }
 
 // Same reports whether two references can be to one pod: no part that both have
-// differs, and they share one that tells pods apart.
+// differs, and they share one that distinguishes pods.
 func (p Pod) Same(q Pod) bool {
 	named := p.Name != "" && q.Name != ""
 	if named && (p.Namespace != q.Namespace || p.Name != q.Name) {

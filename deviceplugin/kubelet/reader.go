@@ -32,7 +32,7 @@ type Reader struct {
 	started time.Time
 }
 
-// NewReader reads the kubelet whose directory is dir (/var/lib/kubelet), through
+// NewReader reads the kubelet with the directory dir (/var/lib/kubelet), through
 // a client of its PodResources socket. now is the clock.
 func NewReader(client podresources.PodResourcesListerClient, dir string, now func() time.Time) *Reader {
 	plugins := filepath.Join(dir, "device-plugins")

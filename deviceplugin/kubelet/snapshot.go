@@ -28,8 +28,8 @@ type Allocation struct {
 
 // Snapshot is who holds what by the kubelet at one moment. It is never changed.
 type Snapshot struct {
-	// Allocations are those of devices, Quantities those of resources whose IDs
-	// stand for amounts: hundreds for one container.
+	// Allocations are those of devices, Quantities those of resources with IDs
+	// that stand for amounts: hundreds for one container.
 	Allocations, Quantities []Allocation
 	// CheckpointErr is why the checkpoint is missing: then Allocations come from
 	// PodResources alone, without ordinary init containers.

@@ -40,14 +40,14 @@ func pick(aspect string, wanted Kind, order []Kind, f *Facts) (Kind, string, err
 		return None, aspect + " is not limited, only counted: the configuration says none", nil
 	}
 	if wanted != Kind(config.MemoryAuto) {
-		if fault := f.against(wanted, aspect); fault != "" {
+		if fault := f.unsupported(wanted, aspect); fault != "" {
 			return "", "", fmt.Errorf("sgpu.enforce.%s is %s, which cannot work here: %s", aspect, wanted, fault)
 		}
 		return wanted, fmt.Sprintf("%s is limited by %s: the configuration says so", aspect, wanted), nil
 	}
 	var against []string
 	for _, kind := range order {
-		fault := f.against(kind, aspect)
+		fault := f.unsupported(kind, aspect)
 		if fault == "" {
 			why := fmt.Sprintf("%s is limited by %s: it is the strongest that works here", aspect, kind)
 			if len(against) > 0 {
@@ -61,21 +61,21 @@ func pick(aspect string, wanted Kind, order []Kind, f *Facts) (Kind, string, err
 }
 
 // against tells why an enforcer cannot work on the node; empty if it can.
-func (f *Facts) against(kind Kind, aspect string) string {
+func (f *Facts) unsupported(kind Kind, aspect string) string {
 	switch kind {
 	case DMem:
-		return f.againstDMem()
+		return f.unsupportedDMem()
 	case MPS:
-		return f.againstMPS(aspect)
+		return f.unsupportedMPS(aspect)
 	case Preload:
-		return f.LibraryTrouble
+		return f.LibraryError
 	case None:
 		return ""
 	}
 	return fmt.Sprintf("no enforcer is called %q", kind)
 }
 
-func (f *Facts) againstDMem() string {
+func (f *Facts) unsupportedDMem() string {
 	switch major, ok := f.major(); {
 	case !ok:
 		return f.noDriver()
@@ -86,10 +86,10 @@ func (f *Facts) againstDMem() string {
 	case len(f.MIG) > 0:
 		return "MIG is on, on GPU " + f.MIG[0]
 	}
-	return f.HookTrouble
+	return f.HookError
 }
 
-func (f *Facts) againstMPS(aspect string) string {
+func (f *Facts) unsupportedMPS(aspect string) string {
 	switch major, ok := f.major(); {
 	case !ok:
 		return f.noDriver()
@@ -97,8 +97,8 @@ func (f *Facts) againstMPS(aspect string) string {
 		return "the driver's root has no nvidia-cuda-mps-control"
 	case aspect == "memory" && major < driverMPSMemory:
 		return fmt.Sprintf("driver %s is older than r%d", f.Driver, driverMPSMemory)
-	case len(f.Old) > 0:
-		return "GPU " + f.Old[0] + " is older than Volta"
+	case len(f.PreVolta) > 0:
+		return "GPU " + f.PreVolta[0] + " is older than Volta"
 	case len(f.MIG) > 0:
 		return "MIG is on, on GPU " + f.MIG[0]
 	case !f.HostPID:

@@ -36,8 +36,8 @@ func TestChoose(t *testing.T) {
 			"compute is limited by mps: it is the strongest that works here",
 		}, ""},
 		{"a hook without the subcommand, no library", auto, func(f *Facts) {
-			f.HookTrouble = "hook /h has none"
-			f.LibraryTrouble = "no library"
+			f.HookError = "hook /h has none"
+			f.LibraryError = "no library"
 		}, Choice{
 			Enforced{MPS, MPS},
 			"memory is limited by mps: it is the strongest that works here; not by dmem, because hook /h has none; not by preload, because no library",
@@ -48,7 +48,7 @@ func TestChoose(t *testing.T) {
 			"memory is limited by preload: it is the strongest that works here; not by dmem, because MIG is on, on GPU GPU-7",
 			"compute is limited by preload: it is the strongest that works here; not by mps, because MIG is on, on GPU GPU-7",
 		}, ""},
-		{"nothing works", auto, func(f *Facts) { *f = Facts{LibraryTrouble: "no library"} }, Choice{
+		{"nothing works", auto, func(f *Facts) { *f = Facts{LibraryError: "no library"} }, Choice{
 			Enforced{None, None},
 			"memory is not limited, only counted; not by dmem, because there is no driver; not by preload, because no library; not by mps, because there is no driver",
 			"compute is not limited, only counted; not by mps, because there is no driver; not by preload, because no library",
@@ -82,7 +82,7 @@ func TestChoose(t *testing.T) {
 		{
 			"an old GPU, no program",
 			config.Enforce{Memory: config.MemoryNone, Compute: config.ComputeMPS},
-			func(f *Facts) { f.Old = []string{"GPU-1"} },
+			func(f *Facts) { f.PreVolta = []string{"GPU-1"} },
 			Choice{},
 			"sgpu.enforce.compute is mps, which cannot work here: GPU GPU-1 is older than Volta",
 		},
@@ -117,7 +117,7 @@ func TestDMemEdits(t *testing.T) {
 		t.Fatal(err)
 	}
 	limit := share("p", cardA, 30, 4096)
-	limit.Cards = append(limit.Cards, share("p", cardB, 30, 4096).Cards...)
+	limit.GPUs = append(limit.GPUs, share("p", cardB, 30, 4096).GPUs...)
 	hook := func(card string) *cdi.Hook {
 		return &cdi.Hook{
 			HookName: "createRuntime", Path: "/usr/local/heddle/nvidia-cdi-hook",
@@ -139,7 +139,7 @@ func TestDMemEdits(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", policy, diff)
 		}
 	}
-	limit.Cards[1].Share.MemoryMiB = 2048
+	limit.GPUs[1].Share.MemoryMiB = 2048
 	if _, err := l.Edits(t.Context(), limit); err == nil {
 		t.Error("two limits in one container: the hook knows one")
 	}
@@ -162,7 +162,7 @@ func TestLimiterNeedsNoEnforcer(t *testing.T) {
 	}{
 		{"a card to itself", share("p", cardA, 100, 81559), Enforced{None, None}},
 		{"a card to itself, not all of its memory", share("p", cardA, 100, 4096), Enforced{DMem, None}},
-		{"what it had before", &Limit{Pod: "p", Container: "c", By: Enforced{None, None}, Cards: share("p", cardA, 30, 4096).Cards}, Enforced{None, None}},
+		{"what it had before", &Limit{Pod: "p", Container: "c", By: Enforced{None, None}, GPUs: share("p", cardA, 30, 4096).GPUs}, Enforced{None, None}},
 	} {
 		got, err := l.Edits(t.Context(), tt.limit)
 		if err != nil {

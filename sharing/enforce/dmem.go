@@ -34,14 +34,14 @@ type dmem struct {
 }
 
 func (d *dmem) edits(_ context.Context, l *Limit, _ aspects) (*Edits, error) {
-	limit := l.Cards[0].Share.MemoryMiB
+	limit := l.GPUs[0].Share.MemoryMiB
 	var uuids []string
-	for i := range l.Cards {
-		c := &l.Cards[i]
+	for i := range l.GPUs {
+		c := &l.GPUs[i]
 		if c.Share.MemoryMiB != limit {
 			return nil, fmt.Errorf("dmem: one container with %d MiB of card %d and %d MiB of card %d: "+
 				"NVIDIA's hook knows one limit per container",
-				limit, l.Cards[0].Index, c.Share.MemoryMiB, c.Index)
+				limit, l.GPUs[0].Index, c.Share.MemoryMiB, c.Index)
 		}
 		uuids = append(uuids, c.Share.UUID)
 	}

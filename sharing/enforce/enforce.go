@@ -51,7 +51,7 @@ type Enforced struct {
 }
 
 // Card is a card that a container has a share of.
-type Card struct {
+type GPU struct {
 	Share allocation.Share
 	// Index is the driver's number, for people.
 	Index int
@@ -61,7 +61,7 @@ type Card struct {
 
 // whole tells whether the container has the card to itself, with all of it:
 // there is nothing to limit, and nobody to protect.
-func (c *Card) whole() bool {
+func (c *GPU) exclusive() bool {
 	return c.Share.VCore >= quota.Whole && c.TotalMiB > 0 && c.Share.MemoryMiB >= c.TotalMiB
 }
 
@@ -73,7 +73,7 @@ type Limit struct {
 	Policy         quota.Policy
 	// Cards are in the order in which the container's CUDA counts them, which
 	// is that of their PCI addresses.
-	Cards []Card
+	GPUs []GPU
 	// UID is runAsUser of the container, else of the pod; nil if the image
 	// decides, which is taken for root.
 	UID *int64
@@ -87,7 +87,7 @@ func (l *Limit) key() string { return l.Pod + "_" + l.Container }
 
 // percent is the compute limit of a card as the policy means it: burst-share
 // and best-effort may take what is idle.
-func (l *Limit) percent(c *Card) int {
+func (l *Limit) percent(c *GPU) int {
 	if l.Policy != quota.FixedShare && l.Policy != "" || c.Share.VCore <= 0 {
 		return quota.Whole
 	}
@@ -139,12 +139,12 @@ func (l *Limit) check(memory bool) error {
 	switch {
 	case !fileName(l.Pod) || !fileName(l.Container):
 		return fmt.Errorf("limit of container %q of pod %q: no names for files", l.Container, l.Pod)
-	case len(l.Cards) == 0:
+	case len(l.GPUs) == 0:
 		return fmt.Errorf("limit of container %s: no cards", l.Container)
 	}
 	var errs []error
-	for i := range l.Cards {
-		c := &l.Cards[i]
+	for i := range l.GPUs {
+		c := &l.GPUs[i]
 		if !fileName(c.Share.UUID) {
 			errs = append(errs, fmt.Errorf("card %d: %q is no UUID", c.Index, c.Share.UUID))
 		}

@@ -25,9 +25,9 @@ type Facts struct {
 	Driver string
 	// MIG are the UUIDs of shared GPUs with MIG on, Old those of shared GPUs
 	// before Volta (compute capability under 7.0).
-	MIG, Old []string
+	MIG, PreVolta []string
 	// LibraryTrouble is why the configured library cannot be preloaded.
-	LibraryTrouble string
+	LibraryError string
 	// MPSControl is nvidia-cuda-mps-control's path below the driver's root;
 	// empty if there is none.
 	MPSControl string
@@ -37,7 +37,7 @@ type Facts struct {
 	// CgroupV2 tells whether /sys/fs/cgroup is the unified hierarchy.
 	CgroupV2 bool
 	// HookTrouble is why NVIDIA's hook cannot set memory limits.
-	HookTrouble string
+	HookError string
 }
 
 // Host is where facts are read.
@@ -69,20 +69,20 @@ func (h *Host) Read(m *machine.Machine, shared func(*machine.GPU) bool) Facts {
 		}
 		if major, _, _ := strings.Cut(g.ComputeCapability, "."); major != "" {
 			if n, err := strconv.Atoi(major); err == nil && n < 7 {
-				f.Old = append(f.Old, g.UUID)
+				f.PreVolta = append(f.PreVolta, g.UUID)
 			}
 		}
 	}
-	f.LibraryTrouble = trouble(libraryFault(h.Root, h.Library))
+	f.LibraryError = message(checkLibrary(h.Root, h.Library))
 	f.MPSControl = h.findControl()
 	link, err := os.Readlink(filepath.Join(cmp.Or(h.ProcRoot, "/proc"), "self/ns/pid"))
 	f.HostPID = err == nil && link == initialPID
 	f.CgroupV2 = h.unified()
-	f.HookTrouble = trouble(hookFault(h.Root, h.Hook))
+	f.HookError = message(checkHook(h.Root, h.Hook))
 	return f
 }
 
-func trouble(err error) string {
+func message(err error) string {
 	if err == nil {
 		return ""
 	}
@@ -91,7 +91,7 @@ func trouble(err error) string {
 
 // libraryFault opens the library: what glibc cannot load makes it complain in
 // every program of a container.
-func libraryFault(root, library string) error {
+func checkLibrary(root, library string) error {
 	if library == "" {
 		return errors.New("sgpu.enforce.preload.library names no library")
 	}
@@ -144,7 +144,7 @@ func (h *Host) unified() bool {
 // hookFault looks into the program for the subcommand's name: nvidia-cdi-hook
 // has it since 1.20.1, and an older one would fail every container's start.
 // We start no program of the node to find out.
-func hookFault(root, hook string) error {
+func checkHook(root, hook string) error {
 	if hook == "" {
 		return errors.New("no path of nvidia-cdi-hook is given (--cdi-hook)")
 	}

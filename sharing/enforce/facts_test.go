@@ -59,20 +59,20 @@ func TestRead(t *testing.T) {
 		SysRoot: sys, ProcRoot: proc,
 	}
 	want := Facts{
-		Driver: "615.20.01", MIG: []string{"GPU-2"}, Old: []string{"GPU-3"},
+		Driver: "615.20.01", MIG: []string{"GPU-2"}, PreVolta: []string{"GPU-3"},
 		MPSControl: "/usr/bin/nvidia-cuda-mps-control", HostPID: true, CgroupV2: true,
 	}
 	if diff := cmp.Diff(want, h.Read(m, nil)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	want.MIG, want.Old = nil, nil
+	want.MIG, want.PreVolta = nil, nil
 	if diff := cmp.Diff(want, h.Read(m, func(g *machine.GPU) bool { return g.UUID == "GPU-1" })); diff != "" {
 		t.Errorf("one GPU is shared (-want +got):\n%s", diff)
 	}
 	empty := Host{Root: t.TempDir(), Library: "/opt/libvgpu.so", Hook: "/usr/bin/nvidia-cdi-hook", SysRoot: proc, ProcRoot: sys}
 	want = Facts{
-		LibraryTrouble: "library /opt/libvgpu.so: no such file or directory",
-		HookTrouble:    "hook /usr/bin/nvidia-cdi-hook: no such file or directory",
+		LibraryError: "library /opt/libvgpu.so: no such file or directory",
+		HookError:    "hook /usr/bin/nvidia-cdi-hook: no such file or directory",
 	}
 	if diff := cmp.Diff(want, empty.Read(&machine.Machine{}, nil)); diff != "" {
 		t.Errorf("nothing is there (-want +got):\n%s", diff)
@@ -93,7 +93,7 @@ func TestLibraryFault(t *testing.T) {
 		"/other.so": "library /other.so is for " + other.String() + ", the node is " + own.String(),
 		"/text.so":  "library /text.so: bad magic number '[104 101 108 108]' in record at byte 0x0",
 	} {
-		if diff := cmp.Diff(want, trouble(libraryFault(root, library))); diff != "" {
+		if diff := cmp.Diff(want, message(checkLibrary(root, library))); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", library, diff)
 		}
 	}

@@ -34,7 +34,7 @@ type Options struct {
 	// Modes sets compute modes; nil refuses sgpu.enforce.mps.exclusiveProcess.
 	Modes ComputeModes
 	// Tell hears of MPS daemons; it returns at once. It may be nil.
-	Tell func(Notice)
+	OnNotice func(Notice)
 	// Log defaults to none, Now to the clock.
 	Log *slog.Logger
 	Now func() time.Time
@@ -56,10 +56,10 @@ type Limiter struct {
 	choice Choice
 	err    error
 	// fresh are the containers that were given edits, until Keep has them.
-	fresh map[string]started
+	starting map[string]start
 }
 
-type started struct {
+type start struct {
 	limit Limit
 	at    time.Time
 }
@@ -77,12 +77,12 @@ func New(o Options) *Limiter {
 	}
 	m := &mps{
 		dir: filepath.Join(o.StateDir, "mps"), root: o.MPSRoot, shm: cmp.Or(o.ShmDir, containerShm),
-		pace: usualPace(), modes: o.Modes, tell: o.Tell, log: o.Log,
-		wake: notify.New(), cards: make(map[string]*mpsCard),
+		pace: usualPace(), modes: o.Modes, notify: o.OnNotice, log: o.Log,
+		changed: notify.New(), gpus: make(map[string]*mpsGPU),
 	}
 	p := &preload{hostRoot: o.HostRoot, dir: filepath.Join(o.StateDir, "preload")}
 	return &Limiter{
-		options: o, mps: m, preload: p, err: errNotConfigured, fresh: make(map[string]started),
+		options: o, mps: m, preload: p, err: errNotConfigured, starting: make(map[string]start),
 		enforcers: map[Kind]enforcer{
 			None: none{}, Preload: p, MPS: m, DMem: &dmem{hook: o.Hook, driverRoot: cmp.Or(o.HookDriverRoot, "/")},
 		},
@@ -148,12 +148,12 @@ func (l *Limiter) Edits(ctx context.Context, limit *Limit) (*Edits, error) {
 	own := *limit
 	own.By = by
 	l.mu.Lock()
-	l.fresh[own.key()] = started{own, l.options.Now()}
+	l.starting[own.key()] = start{own, l.options.Now()}
 	l.mu.Unlock()
 	edits, err := l.collect(ctx, &own)
 	if err != nil && !errors.Is(err, ErrNotReady) {
 		l.mu.Lock()
-		delete(l.fresh, own.key()) // It was refused.
+		delete(l.starting, own.key()) // It was refused.
 		l.mu.Unlock()
 	}
 	return edits, err
@@ -181,9 +181,9 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
 // itself, with all its memory, needs nothing at all, and no enforcer's risks.
 func needed(limit *Limit, chosen Enforced) Enforced {
 	alone, whole := true, true
-	for i := range limit.Cards {
-		alone = alone && limit.Cards[i].Share.VCore >= quota.Whole
-		whole = whole && limit.Cards[i].whole()
+	for i := range limit.GPUs {
+		alone = alone && limit.GPUs[i].Share.VCore >= quota.Whole
+		whole = whole && limit.GPUs[i].exclusive()
 	}
 	if whole {
 		return Enforced{None, None}
@@ -211,11 +211,11 @@ func (l *Limiter) Keep(ctx context.Context, live []Limit) error {
 func (l *Limiter) with(live []Limit, kind Kind) []Limit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := make(map[string]Limit, len(live)+len(l.fresh))
+	all := make(map[string]Limit, len(live)+len(l.starting))
 	for i := range live {
 		all[live[i].key()] = live[i]
 	}
-	for key, f := range l.fresh {
+	for key, f := range l.starting {
 		if l.options.Now().Sub(f.at) <= unseen {
 			all[key] = f.limit
 		}
@@ -238,7 +238,7 @@ func (l *Limiter) forget(live []Limit) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	maps.DeleteFunc(l.fresh, func(key string, f started) bool {
+	maps.DeleteFunc(l.starting, func(key string, f start) bool {
 		return keys[key] || l.options.Now().Sub(f.at) > unseen
 	})
 }
@@ -250,7 +250,7 @@ func (l *Limiter) Run(ctx context.Context) error { return l.mps.run(ctx) }
 // Daemon is the MPS daemon of a card.
 type Daemon struct {
 	// Card is the UUID, Index the driver's number.
-	Card  string `json:"card"`
+	GPU   string `json:"card"`
 	Index int    `json:"index"`
 	// State is since when. Reason is what is wrong now: why the daemon is
 	// Broken, or was before it was started again, or which limits it does not
@@ -261,14 +261,14 @@ type Daemon struct {
 	// Restarts counts how often it had to be started again, Fault is why it was
 	// the last time, also once it runs again. Well is when it last ran, zero if
 	// it never did.
-	Restarts int       `json:"restarts"`
-	Fault    string    `json:"fault,omitempty"`
-	Well     time.Time `json:"well,omitzero"`
+	Restarts    int       `json:"restarts"`
+	LastError   string    `json:"fault,omitempty"`
+	LastRunning time.Time `json:"well,omitzero"`
 	// Percent and MemoryMiB are what a process of any tenant gets that takes
 	// its environment off; 0 MiB is no limit.
 	Percent   int   `json:"percent"`
 	MemoryMiB int64 `json:"memoryMiB"`
-	Tenants   int   `json:"tenants"`
+	Clients   int   `json:"tenants"`
 }
 
 // Daemons are those of the cards with tenants, by UUID.

@@ -50,27 +50,27 @@ type mps struct {
 	dir, root, shm string
 	pace           pace
 	modes          ComputeModes
-	tell           func(Notice)
+	notify         func(Notice)
 	log            *slog.Logger
-	wake           notify.Signal
+	changed        notify.Signal
 
 	mu sync.Mutex // guards what follows
 	// path, multiUser and exclusive are the configuration; a daemon has those
 	// of its start.
 	path                 string
 	multiUser, exclusive bool
-	cards                map[string]*mpsCard
+	gpus                 map[string]*mpsGPU
 }
 
 // mpsCard is a card with MPS.
-type mpsCard struct {
+type mpsGPU struct {
 	index   int
-	tenants map[string]tenant
+	clients map[string]client
 	daemon  *daemon
 }
 
 // tenant is a container on a card.
-type tenant struct {
+type client struct {
 	uid    int64
 	limits daemonLimits
 	// memory tells that MPS limits it, and not another enforcer.
@@ -78,14 +78,14 @@ type tenant struct {
 }
 
 func (m *mps) edits(ctx context.Context, l *Limit, what aspects) (*Edits, error) {
-	if len(l.Cards) != 1 {
+	if len(l.GPUs) != 1 {
 		// One daemon per card, so that a fault or a limit stays on its card;
 		// and CUDA speaks to one daemon.
 		return nil, fmt.Errorf("mps: a container with shares of %d cards: CUDA can use one MPS daemon, "+
-			"and each card has its own; ask for one card, or use sgpu.enforce.compute preload or none", len(l.Cards))
+			"and each card has its own; ask for one card, or use sgpu.enforce.compute preload or none", len(l.GPUs))
 	}
-	c := &l.Cards[0]
-	d, limits, err := m.enter(l, what)
+	c := &l.GPUs[0]
+	d, limits, err := m.admit(l, what)
 	if err != nil {
 		return nil, fmt.Errorf("mps: %w", err)
 	}
@@ -115,30 +115,30 @@ func (m *mps) edits(ctx context.Context, l *Limit, what aspects) (*Edits, error)
 }
 
 // enter makes a container a tenant of its card, unless it may not be.
-func (m *mps) enter(l *Limit, what aspects) (*daemon, daemonLimits, error) {
+func (m *mps) admit(l *Limit, what aspects) (*daemon, daemonLimits, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := &l.Cards[0]
-	card, err := m.card(c)
+	c := &l.GPUs[0]
+	card, err := m.gpu(c)
 	if err != nil {
 		return nil, daemonLimits{}, err
 	}
-	mine := tenantOf(l, what)
-	for _, key := range slices.Sorted(maps.Keys(card.tenants)) {
-		if other := card.tenants[key]; key != l.key() && other.uid != mine.uid && !card.daemon.program.multiUser {
+	mine := clientOf(l, what)
+	for _, key := range slices.Sorted(maps.Keys(card.clients)) {
+		if other := card.clients[key]; key != l.key() && other.uid != mine.uid && !card.daemon.program.multiUser {
 			return nil, daemonLimits{}, fmt.Errorf("card %d has clients of user %d (%s), and user %d would wait "+
 				"until they are gone: one MPS server is of one user, unless sgpu.enforce.mps.multiUser is on",
 				c.Index, other.uid, key, mine.uid)
 		}
 	}
-	card.tenants[l.key()] = mine
-	m.rouse()
+	card.clients[l.key()] = mine
+	m.reconcileSoon()
 	return card.daemon, card.limits(), nil
 }
 
-func tenantOf(l *Limit, what aspects) tenant {
-	c := &l.Cards[0]
-	t := tenant{
+func clientOf(l *Limit, what aspects) client {
+	c := &l.GPUs[0]
+	t := client{
 		limits: daemonLimits{Percent: quota.Whole, MemoryMiB: max(c.TotalMiB, c.Share.MemoryMiB)},
 		memory: what.memory,
 	}
@@ -156,10 +156,10 @@ func tenantOf(l *Limit, what aspects) tenant {
 
 // limits are the most that a tenant was granted: what a process gets that takes
 // its environment off.
-func (c *mpsCard) limits() daemonLimits {
+func (c *mpsGPU) limits() daemonLimits {
 	var most daemonLimits
 	memory := false
-	for _, t := range c.tenants {
+	for _, t := range c.clients {
 		most.Percent = max(most.Percent, t.limits.Percent)
 		most.MemoryMiB = max(most.MemoryMiB, t.limits.MemoryMiB)
 		memory = memory || t.memory
@@ -171,8 +171,8 @@ func (c *mpsCard) limits() daemonLimits {
 }
 
 // card is the one of a UUID, new if need be. m.mu is held.
-func (m *mps) card(c *Card) (*mpsCard, error) {
-	if card := m.cards[c.Share.UUID]; card != nil {
+func (m *mps) gpu(c *GPU) (*mpsGPU, error) {
+	if card := m.gpus[c.Share.UUID]; card != nil {
 		return card, nil
 	}
 	dir := filepath.Join(m.dir, c.Share.UUID)
@@ -184,18 +184,18 @@ func (m *mps) card(c *Card) (*mpsCard, error) {
 		return nil, fmt.Errorf("the state directory's path is too long for sockets: %s", pipe)
 	}
 	d := &daemon{
-		program: program{root: m.root, card: c.Share.UUID, pipe: pipe, log: filepath.Join(dir, "log"), answer: m.pace.answer},
-		pace:    m.pace, tell: m.tell, state: Stopped, marker: m.marker(c.Share.UUID),
-		changed: notify.New(), moved: make(chan struct{}),
+		program: program{root: m.root, gpu: c.Share.UUID, pipe: pipe, log: filepath.Join(dir, "log"), answer: m.pace.answer},
+		pace:    m.pace, notify: m.notify, state: Stopped, marker: m.marker(c.Share.UUID),
+		changed: notify.New(), updated: make(chan struct{}),
 	}
-	m.fit(d)
-	card := &mpsCard{index: c.Index, tenants: make(map[string]tenant), daemon: d}
-	m.cards[c.Share.UUID] = card
+	m.configureDaemon(d)
+	card := &mpsGPU{index: c.Index, clients: make(map[string]client), daemon: d}
+	m.gpus[c.Share.UUID] = card
 	return card, nil
 }
 
 // fit gives a daemon that does not run the configuration. m.mu is held.
-func (m *mps) fit(d *daemon) {
+func (m *mps) configureDaemon(d *daemon) {
 	if m.path != "" {
 		d.program.path = m.path
 	}
@@ -205,39 +205,39 @@ func (m *mps) fit(d *daemon) {
 	}
 }
 
-func (m *mps) rouse() {
-	m.wake.Notify()
+func (m *mps) reconcileSoon() {
+	m.changed.Notify()
 }
 
 // keep makes the live containers the tenants: after a restart of ours their
 // daemons start again, and cards without any lose theirs.
 func (m *mps) keep(ctx context.Context, live func() []Limit) error {
-	err := m.settle(live)
-	m.rouse()
+	err := m.setClients(live)
+	m.reconcileSoon()
 	return errors.Join(err, m.restoreModes(ctx))
 }
 
-func (m *mps) settle(live func() []Limit) error {
+func (m *mps) setClients(live func() []Limit) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var errs []error
-	for _, card := range m.cards {
-		clear(card.tenants)
+	for _, card := range m.gpus {
+		clear(card.clients)
 	}
 	for _, l := range live() {
-		if len(l.Cards) != 1 {
+		if len(l.GPUs) != 1 {
 			continue // Refused at its start.
 		}
-		card, err := m.card(&l.Cards[0])
+		card, err := m.gpu(&l.GPUs[0])
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		card.tenants[l.key()] = tenantOf(&l, aspects{memory: l.By.Memory == MPS, compute: l.By.Compute == MPS})
+		card.clients[l.key()] = clientOf(&l, aspects{memory: l.By.Memory == MPS, compute: l.By.Compute == MPS})
 	}
-	for _, card := range m.cards {
-		if len(card.tenants) > 0 {
-			card.daemon.ask(card.limits())
+	for _, card := range m.gpus {
+		if len(card.clients) > 0 {
+			card.daemon.request(card.limits())
 		}
 	}
 	return errors.Join(errs...)
@@ -250,7 +250,7 @@ func (m *mps) run(ctx context.Context) error {
 	for {
 		m.reconcile(ctx, &group)
 		select {
-		case <-m.wake:
+		case <-m.changed:
 		case <-ctx.Done():
 			return nil
 		}
@@ -260,24 +260,24 @@ func (m *mps) run(ctx context.Context) error {
 func (m *mps) reconcile(ctx context.Context, group *sync.WaitGroup) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for uuid, card := range m.cards {
-		d, wanted := card.daemon, len(card.tenants) > 0
+	for uuid, card := range m.gpus {
+		d, wanted := card.daemon, len(card.clients) > 0
 		switch {
 		case wanted && !d.running:
-			m.fit(d)
+			m.configureDaemon(d)
 			own, cancel := context.WithCancel(ctx)
 			d.running, d.cancel = true, cancel
-			group.Go(func() { m.host(own, uuid, d) })
+			group.Go(func() { m.supervise(own, uuid, d) })
 		case !wanted && d.running:
 			d.retire()
 		case !wanted:
-			delete(m.cards, uuid)
+			delete(m.gpus, uuid)
 		}
 	}
 }
 
 // host is a daemon's goroutine.
-func (m *mps) host(ctx context.Context, uuid string, d *daemon) {
+func (m *mps) supervise(ctx context.Context, uuid string, d *daemon) {
 	m.log.Info("MPS daemon wanted", "card", uuid)
 	d.run(ctx)
 	m.log.Info("MPS daemon stopped", "card", uuid)
@@ -285,26 +285,26 @@ func (m *mps) host(ctx context.Context, uuid string, d *daemon) {
 	defer m.mu.Unlock()
 	d.cancel() // Frees the context of one that ended otherwise.
 	d.running = false
-	m.rouse()
+	m.reconcileSoon()
 }
 
 // daemons say how each is, by UUID.
 func (m *mps) daemons() []Daemon {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	list := make([]Daemon, 0, len(m.cards))
-	for _, uuid := range slices.Sorted(maps.Keys(m.cards)) {
-		card := m.cards[uuid]
+	list := make([]Daemon, 0, len(m.gpus))
+	for _, uuid := range slices.Sorted(maps.Keys(m.gpus)) {
+		card := m.gpus[uuid]
 		d := card.daemon
 		d.mu.Lock()
-		well := d.well
+		well := d.lastRunning
 		if d.state == Running {
 			well = time.Now()
 		}
 		list = append(list, Daemon{
-			Card: uuid, Index: card.index, State: d.state, Since: d.since.UTC(), Reason: d.reason,
-			Restarts: d.restarts, Fault: d.fault, Well: well.UTC(),
-			Percent: d.want.Percent, MemoryMiB: d.want.MemoryMiB, Tenants: len(card.tenants),
+			GPU: uuid, Index: card.index, State: d.state, Since: d.since.UTC(), Reason: d.reason,
+			Restarts: d.restarts, LastError: d.lastError, LastRunning: well.UTC(),
+			Percent: d.want.Percent, MemoryMiB: d.want.MemoryMiB, Clients: len(card.clients),
 		})
 		d.mu.Unlock()
 	}

@@ -16,7 +16,7 @@ type program struct {
 	// empty: the driver's programs want the driver's libraries.
 	path, root string
 	// card is the only GPU that the daemon and its server see.
-	card string
+	gpu string
 	// pipe and log are the daemon's directories, below root too.
 	pipe, log string
 	multiUser bool
@@ -42,27 +42,27 @@ func commands(l daemonLimits, servers []int) []string {
 }
 
 const (
-	askPercent = "get_default_active_thread_percentage"
-	askServers = "get_server_list"
-	tellQuit   = "quit"
+	getPercent  = "get_default_active_thread_percentage"
+	getServers  = "get_server_list"
+	quitCommand = "quit"
 )
 
 // percent asks for the default. An answer shows that the daemon is well.
 func (p *program) percent(ctx context.Context) (float64, error) {
-	text, err := p.ask(ctx, askPercent)
+	text, err := p.send(ctx, getPercent)
 	if err != nil {
 		return 0, err
 	}
 	percent, err := strconv.ParseFloat(lastLine(text), 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s: it says %q", askPercent, wellknown.ClipTo(text, 200))
+		return 0, fmt.Errorf("%s: it says %q", getPercent, wellknown.ClipTo(text, 200))
 	}
 	return percent, nil
 }
 
 // limit sets the limits, and looks whether they are set.
 func (p *program) limit(ctx context.Context, l daemonLimits) error {
-	text, err := p.ask(ctx, askServers)
+	text, err := p.send(ctx, getServers)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (p *program) limit(ctx context.Context, l daemonLimits) error {
 		}
 	}
 	for _, command := range commands(l, servers) {
-		if _, err := p.ask(ctx, command); err != nil {
+		if _, err := p.send(ctx, command); err != nil {
 			return err
 		}
 	}

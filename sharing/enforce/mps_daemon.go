@@ -39,7 +39,7 @@ const (
 // Notice is that a daemon's state changed.
 type Notice struct {
 	// Card is the UUID.
-	Card  string
+	GPU   string
 	State State
 	// Reason is why it is Broken, or was before it was started again.
 	Reason string
@@ -77,7 +77,7 @@ type daemon struct {
 	// modes is nil unless the card is to be in EXCLUSIVE_PROCESS.
 	modes  ComputeModes
 	marker string
-	tell   func(Notice)
+	notify func(Notice)
 
 	// running and cancel are mps', and guarded by its lock.
 	running bool
@@ -91,29 +91,29 @@ type daemon struct {
 	restarts int
 	// since is when the state came, well when the daemon was last known to run,
 	// fault why it last had to be started again.
-	since, well time.Time
-	fault       string
+	since, lastRunning time.Time
+	lastError          string
 	// want are the limits of generation wanted; set is the generation that the
 	// daemon has, tried the last one that it was given.
 	want               daemonLimits
 	wanted, set, tried int
-	moved              chan struct{} // closed when any of these changes
+	updated            chan struct{} // closed when any of these changes
 }
 
 func (d *daemon) update(f func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f()
-	close(d.moved)
-	d.moved = make(chan struct{})
+	close(d.updated)
+	d.updated = make(chan struct{})
 }
 
-func (d *daemon) become(state State, reason string) {
+func (d *daemon) setState(state State, reason string) {
 	var n Notice
 	d.update(func() {
 		now := time.Now()
 		if d.state == Running {
-			d.well = now
+			d.lastRunning = now
 		}
 		d.state, d.reason, d.since = state, reason, now
 		if state != Running {
@@ -121,21 +121,21 @@ func (d *daemon) become(state State, reason string) {
 		}
 		if state == Broken {
 			d.restarts++
-			d.fault = reason
+			d.lastError = reason
 		}
-		n = Notice{Card: d.program.card, State: state, Reason: reason, Restarts: d.restarts}
+		n = Notice{GPU: d.program.gpu, State: state, Reason: reason, Restarts: d.restarts}
 	})
-	if d.tell != nil {
-		d.tell(n)
+	if d.notify != nil {
+		d.notify(n)
 	}
 }
 
 // limit asks for limits and waits until they hold.
 func (d *daemon) limit(ctx context.Context, l daemonLimits) error {
-	mine := d.ask(l)
+	mine := d.request(l)
 	for {
 		d.mu.Lock()
-		moved := d.moved
+		moved := d.updated
 		set, tried, state, reason := d.set, d.tried, d.state, d.reason
 		d.mu.Unlock()
 		switch {
@@ -163,7 +163,7 @@ func (d *daemon) retire() {
 }
 
 // ask asks for limits and does not wait.
-func (d *daemon) ask(l daemonLimits) (generation int) {
+func (d *daemon) request(l daemonLimits) (generation int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	refused := d.tried >= d.wanted && d.set < d.wanted
@@ -180,13 +180,13 @@ func (d *daemon) run(ctx context.Context) {
 	pause, fault := d.pace.first, ""
 	for {
 		began := time.Now()
-		d.become(Starting, fault)
+		d.setState(Starting, fault)
 		err := d.live(ctx)
 		if ctx.Err() != nil {
 			break
 		}
 		fault = err.Error()
-		d.become(Broken, fault)
+		d.setState(Broken, fault)
 		if time.Since(began) >= d.pace.steady {
 			pause = d.pace.first
 		}
@@ -199,7 +199,7 @@ func (d *daemon) run(ctx context.Context) {
 	if err := d.exclusive(context.WithoutCancel(ctx), false); err != nil {
 		reason = err.Error()
 	}
-	d.become(Stopped, reason)
+	d.setState(Stopped, reason)
 }
 
 // live is one life of the daemon. The error is why it ended.
@@ -265,7 +265,7 @@ func (d *daemon) prepare(ctx context.Context) error {
 // oust ends a daemon that an earlier life of ours left behind.
 func (d *daemon) oust(ctx context.Context) error {
 	for began := time.Now(); time.Since(began) < d.pace.start; {
-		_, err := d.program.ask(ctx, tellQuit)
+		_, err := d.program.send(ctx, quitCommand)
 		if err != nil || !rest(ctx, d.pace.poll) { // Nobody is there.
 			return ctx.Err()
 		}
@@ -305,7 +305,7 @@ func (d *daemon) apply(ctx context.Context) {
 		return // It is being ended.
 	}
 	if err == nil && was != Running {
-		d.become(Running, "")
+		d.setState(Running, "")
 	}
 	d.update(func() {
 		d.tried, d.reason = mine, ""
@@ -339,7 +339,7 @@ func (d *daemon) end(ctx context.Context, c *child) {
 		return
 	default:
 	}
-	_, _ = d.program.ask(ctx, tellQuit) // Else the signals do.
+	_, _ = d.program.send(ctx, quitCommand) // Else the signals do.
 	for _, s := range []syscall.Signal{0, syscall.SIGTERM, syscall.SIGKILL} {
 		if s != 0 {
 			c.signal(s)

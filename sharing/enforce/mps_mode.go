@@ -29,11 +29,11 @@ func (d *daemon) exclusive(ctx context.Context, on bool) error {
 		return nil
 	}
 	if on {
-		if err := atomicfile.Write(d.marker, []byte(d.program.card+"\n"), 0o644, atomicfile.Durable); err != nil {
+		if err := atomicfile.Write(d.marker, []byte(d.program.gpu+"\n"), 0o644, atomicfile.Durable); err != nil {
 			return fmt.Errorf("note of the compute mode: %w", err)
 		}
 	}
-	if err := setMode(ctx, d.modes, d.program.card, on, d.pace.answer); err != nil || on {
+	if err := setMode(ctx, d.modes, d.program.gpu, on, d.pace.answer); err != nil || on {
 		return err
 	}
 	return os.Remove(d.marker)
@@ -70,7 +70,7 @@ func (m *mps) restoreModes(ctx context.Context) error {
 	var errs []error
 	for _, e := range entries {
 		m.mu.Lock()
-		_, ours := m.cards[e.Name()]
+		_, ours := m.gpus[e.Name()]
 		m.mu.Unlock()
 		marker := m.marker(e.Name())
 		if _, err := os.Stat(marker); ours || err != nil {

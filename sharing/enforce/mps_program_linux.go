@@ -29,7 +29,7 @@ func (p *program) command(ctx context.Context, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, p.path, args...) //nolint:gosec // The driver's program, with our words.
 	c.Dir = "/"
 	c.Env = []string{
-		"CUDA_MPS_PIPE_DIRECTORY=" + p.pipe, "CUDA_MPS_LOG_DIRECTORY=" + p.log, "CUDA_VISIBLE_DEVICES=" + p.card,
+		"CUDA_MPS_PIPE_DIRECTORY=" + p.pipe, "CUDA_MPS_LOG_DIRECTORY=" + p.log, "CUDA_VISIBLE_DEVICES=" + p.gpu,
 		// It starts nvidia-cuda-mps-server, which lies beside it.
 		"PATH=" + filepath.Dir(p.path) + ":/usr/bin:/bin",
 	}
@@ -109,9 +109,9 @@ func (c *child) signal(s syscall.Signal) {
 	}
 }
 
-// ask gives the daemon one command and returns what it says. A daemon that is
+// send gives the daemon one command and returns its answer. A daemon that is
 // not there is an error.
-func (p *program) ask(ctx context.Context, command string) (string, error) {
+func (p *program) send(ctx context.Context, command string) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.answer, fmt.Errorf("none in %s", p.answer))
 	defer cancel()
 	c := p.command(ctx)

@@ -20,4 +20,4 @@ func (*child) signal(syscall.Signal) {}
 
 func (*program) start(context.Context) (*child, error) { return nil, errNoMPS }
 
-func (*program) ask(context.Context, string) (string, error) { return "", errNoMPS }
+func (*program) send(context.Context, string) (string, error) { return "", errNoMPS }

@@ -50,7 +50,7 @@ func newNode(t *testing.T, c config.Enforce) *node {
 	n := &node{t: t, dir: dir, notices: make(chan Notice, 100), modes: &modes{make(chan string, 100)}}
 	n.limiter = New(Options{
 		StateDir: dir, ShmDir: "/dev/shm/heddle", Modes: n.modes,
-		Tell: func(x Notice) { n.notices <- x },
+		OnNotice: func(x Notice) { n.notices <- x },
 	})
 	n.limiter.mps.pace = pace{
 		answer: 20 * time.Second, start: 60 * time.Second, stop: 500 * time.Millisecond, poll: 10 * time.Millisecond,
@@ -110,7 +110,7 @@ func (n *node) await(card string, state State) Notice {
 	for {
 		select {
 		case x := <-n.notices:
-			if x.Card == card && x.State == state {
+			if x.GPU == card && x.State == state {
 				return x
 			}
 		case <-timeout:
@@ -173,7 +173,7 @@ func (n *node) touch(card, name string) {
 func share(pod, card string, vcore int, mib int64) *Limit {
 	return &Limit{
 		Pod: pod, Container: "c", Policy: quota.FixedShare,
-		Cards: []Card{{Share: allocation.Share{UUID: card, VCore: vcore, MemoryMiB: mib}, Index: 3, TotalMiB: 81559}},
+		GPUs: []GPU{{Share: allocation.Share{UUID: card, VCore: vcore, MemoryMiB: mib}, Index: 3, TotalMiB: 81559}},
 	}
 }
 

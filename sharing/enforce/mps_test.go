@@ -62,20 +62,20 @@ func TestMPSLimitsClientsAndServer(t *testing.T) {
 		t.Errorf("what the daemon of card A was told (-want +got):\n%s", diff)
 	}
 	daemons := []Daemon{
-		{Card: cardA, Index: 3, State: Running, Percent: 100, MemoryMiB: 20480, Tenants: 2},
-		{Card: cardB, Index: 3, State: Running, Percent: 50, MemoryMiB: 8192, Tenants: 1},
+		{GPU: cardA, Index: 3, State: Running, Percent: 100, MemoryMiB: 20480, Clients: 2},
+		{GPU: cardB, Index: 3, State: Running, Percent: 50, MemoryMiB: 8192, Clients: 1},
 	}
-	if diff := cmp.Diff(daemons, n.limiter.Daemons(), cmpopts.IgnoreFields(Daemon{}, "Since", "Well")); diff != "" {
+	if diff := cmp.Diff(daemons, n.limiter.Daemons(), cmpopts.IgnoreFields(Daemon{}, "Since", "LastRunning")); diff != "" {
 		t.Errorf("daemons (-want +got):\n%s", diff)
 	}
 	for _, d := range n.limiter.Daemons() {
-		if d.Since.IsZero() || d.Well.Before(d.Since) {
-			t.Errorf("running since %s, well at %s", d.Since, d.Well)
+		if d.Since.IsZero() || d.LastRunning.Before(d.Since) {
+			t.Errorf("running since %s, well at %s", d.Since, d.LastRunning)
 		}
 	}
 
 	// p2 and p3 are gone: the limits go down, and card B's daemon goes.
-	n.limiter.fresh = map[string]started{}
+	n.limiter.starting = map[string]start{}
 	pids := n.pids(cardB)
 	live := *share("p1", cardA, 30, 4096)
 	live.By = Enforced{MPS, MPS}
@@ -112,19 +112,19 @@ func TestMPSComesBack(t *testing.T) {
 			old := n.pids(cardA)
 			tt.harm(n)
 			got := n.await(cardA, Broken)
-			if diff := cmp.Diff(Notice{Card: cardA, State: Broken, Reason: tt.want, Restarts: 1}, got); diff != "" {
+			if diff := cmp.Diff(Notice{GPU: cardA, State: Broken, Reason: tt.want, Restarts: 1}, got); diff != "" {
 				t.Errorf("notice (-want +got):\n%s", diff)
 			}
 			broken := n.limiter.Daemons()[0] // Or it runs again already.
-			if broken.State != Running && (broken.Reason == "" || broken.Well.Before(began) || broken.Since.Before(broken.Well)) {
+			if broken.State != Running && (broken.Reason == "" || broken.LastRunning.Before(began) || broken.Since.Before(broken.LastRunning)) {
 				t.Errorf("while it is broken: %+v", broken)
 			}
 			_ = os.Remove(filepath.Join(n.dir, "mps", cardA, "hang"))
 			n.await(cardA, Running)
 			n.gone(old) // Its server too.
 			again := n.limiter.Daemons()[0]
-			want := Daemon{Card: cardA, Index: 3, State: Running, Restarts: 1, Fault: tt.want, Percent: 30, MemoryMiB: 4096, Tenants: 1}
-			if diff := cmp.Diff(want, again, cmpopts.IgnoreFields(Daemon{}, "Since", "Well")); diff != "" {
+			want := Daemon{GPU: cardA, Index: 3, State: Running, Restarts: 1, LastError: tt.want, Percent: 30, MemoryMiB: 4096, Clients: 1}
+			if diff := cmp.Diff(want, again, cmpopts.IgnoreFields(Daemon{}, "Since", "LastRunning")); diff != "" {
 				t.Errorf("once it runs again (-want +got):\n%s", diff)
 			}
 			n.edits(share("p1", cardA, 30, 4096))
@@ -155,7 +155,7 @@ func TestMPSThatDoesNotStart(t *testing.T) {
 	if got := n.await(cardA, Starting); got.Reason != reason {
 		t.Errorf("while it is started again the reason is %q", got.Reason)
 	}
-	if got := n.limiter.Daemons()[0]; got.Reason != reason || got.Fault != reason || !got.Well.IsZero() {
+	if got := n.limiter.Daemons()[0]; got.Reason != reason || got.LastError != reason || !got.LastRunning.IsZero() {
 		t.Errorf("a daemon that never ran: %+v", got)
 	}
 	_ = os.Remove(filepath.Join(n.dir, "mps", cardA, "refuse"))
@@ -190,7 +190,7 @@ func TestMPSOfOneUser(t *testing.T) {
 		if err := n.limiter.Keep(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
-		if got := n.limiter.Daemons()[0].Tenants; got != 2 {
+		if got := n.limiter.Daemons()[0].Clients; got != 2 {
 			t.Errorf("card A has %d tenants, and one that was refused", got)
 		}
 	})
@@ -239,7 +239,7 @@ func TestMPSAfterARestart(t *testing.T) {
 	if diff := cmp.Diff("start -f on "+cardA, n.heard()[0]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	program := n.limiter.mps.cards[cardA].daemon.program
+	program := n.limiter.mps.gpus[cardA].daemon.program
 	n.end()
 
 	// A daemon that an earlier life left behind is ousted.
@@ -266,7 +266,7 @@ func TestMPSAfterARestart(t *testing.T) {
 func TestMPSRefuses(t *testing.T) {
 	n := newNode(t, config.Enforce{})
 	two := share("p1", cardA, 30, 4096)
-	two.Cards = append(two.Cards, share("p1", cardB, 30, 4096).Cards...)
+	two.GPUs = append(two.GPUs, share("p1", cardB, 30, 4096).GPUs...)
 	_, err := n.limiter.Edits(t.Context(), two)
 	if err == nil || !strings.Contains(err.Error(), "shares of 2 cards") {
 		t.Errorf("two cards: %v", err)

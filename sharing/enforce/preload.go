@@ -69,7 +69,7 @@ func (p *preload) edits(_ context.Context, l *Limit, what aspects) (*Edits, erro
 		return nil, fmt.Errorf("preload: %w", err)
 	}
 	env := preloadEnv(l, what)
-	files, err := p.dress(l, version, env)
+	files, err := p.prepareFiles(l, version, env)
 	if err != nil {
 		return nil, fmt.Errorf("preload: %w", err)
 	}
@@ -80,7 +80,7 @@ func (p *preload) edits(_ context.Context, l *Limit, what aspects) (*Edits, erro
 			mount(p.listFile(), preloadList, "ro", "nosuid", "nodev", "noexec"),
 			mount(files.override, overrideFile, "ro", "nosuid", "nodev", "noexec"),
 			mount(files.region, containerRegion, "rw", "nosuid", "nodev", "noexec"),
-			mount(p.locks(), lockDir, "rw", "nosuid", "nodev", "noexec"),
+			mount(p.lockDir(), lockDir, "rw", "nosuid", "nodev", "noexec"),
 		},
 	}, nil
 }
@@ -97,23 +97,23 @@ func preloadEnv(l *Limit, what aspects) []string {
 		envRegion + "=" + filepath.Join(containerRegion, regionFile),
 	}
 	least, same := quota.Whole, true
-	for i := range l.Cards {
-		c := &l.Cards[i]
+	for i := range l.GPUs {
+		c := &l.GPUs[i]
 		if what.memory {
 			env = append(env, fmt.Sprintf("%s_%d=%dm", envDeviceMemory, i, c.Share.MemoryMiB))
 		}
 		percent := smPercent(c, what)
 		least = min(least, percent)
-		same = same && percent == smPercent(&l.Cards[0], what)
+		same = same && percent == smPercent(&l.GPUs[0], what)
 	}
 	if !what.memory {
 		// The library reads these before it looks for a default: empty is none.
 		env = append(env, envDeviceMemory+"=")
 	}
 	env = append(env, envDeviceSM+"="+strconv.Itoa(least))
-	for i := range l.Cards {
+	for i := range l.GPUs {
 		if !same {
-			env = append(env, fmt.Sprintf("%s_%d=%d", envDeviceSM, i, smPercent(&l.Cards[i], what)))
+			env = append(env, fmt.Sprintf("%s_%d=%d", envDeviceSM, i, smPercent(&l.GPUs[i], what)))
 		}
 	}
 	return append(env, envPolicy+"="+policyWord(l.Policy, what))
@@ -121,7 +121,7 @@ func preloadEnv(l *Limit, what aspects) []string {
 
 // smPercent is what the library is told of a card. It is the vcore also where
 // the policy lets it be passed, since that is the library's business.
-func smPercent(c *Card, what aspects) int {
+func smPercent(c *GPU, what aspects) int {
 	if !what.compute {
 		return quota.Whole
 	}

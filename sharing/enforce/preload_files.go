@@ -46,7 +46,7 @@ func (p *preload) versionFile(version string) string {
 
 func (p *preload) listFile() string { return filepath.Join(p.dir, "ld.so.preload") }
 
-func (p *preload) locks() string { return filepath.Join(p.dir, "lock") }
+func (p *preload) lockDir() string { return filepath.Join(p.dir, "lock") }
 
 // fileState tells whether a file was written since.
 type fileState struct {
@@ -85,7 +85,7 @@ func (p *preload) version() (string, error) {
 	if err := atomicfile.Write(p.listFile(), []byte(containerLibrary+"\n"), 0o644, atomicfile.Durable); err != nil {
 		return "", fmt.Errorf("list of libraries: %w", err)
 	}
-	if err := openDir(p.locks()); err != nil {
+	if err := openDir(p.lockDir()); err != nil {
 		return "", fmt.Errorf("lock directory: %w", err)
 	}
 	p.copied, p.source = version, state
@@ -99,7 +99,7 @@ type containerFiles struct{ override, region string }
 // takes the limits of whoever opens the region first. A node that loses these
 // files starts the container again, and so nobody waits for the disk. p.mu is
 // held.
-func (p *preload) dress(l *Limit, version string, env []string) (containerFiles, error) {
+func (p *preload) prepareFiles(l *Limit, version string, env []string) (containerFiles, error) {
 	dir := filepath.Join(p.dir, containerDir, l.key())
 	files := containerFiles{override: filepath.Join(dir, overrideName), region: filepath.Join(dir, regionName)}
 	err := os.RemoveAll(files.region)

@@ -107,7 +107,7 @@ func TestPreloadEdits(t *testing.T) {
 func TestPreloadEnvironment(t *testing.T) {
 	both := aspects{memory: true, compute: true}
 	two := func(a, b int) *Limit {
-		return &Limit{Policy: quota.FixedShare, Cards: []Card{
+		return &Limit{Policy: quota.FixedShare, GPUs: []GPU{
 			{Share: allocation.Share{VCore: a, MemoryMiB: 1024}}, {Share: allocation.Share{VCore: b, MemoryMiB: 2048}},
 		}}
 	}
@@ -243,7 +243,7 @@ func TestPreloadRefuses(t *testing.T) {
 		"pod out of its directory": share("../p", cardA, 60, 4096),
 		"no pod":                   share("", cardA, 60, 4096),
 		"card out of its directory": {
-			Pod: "p", Container: "c", Cards: []Card{{Share: allocation.Share{UUID: "../../etc", VCore: 1, MemoryMiB: 1}}},
+			Pod: "p", Container: "c", GPUs: []GPU{{Share: allocation.Share{UUID: "../../etc", VCore: 1, MemoryMiB: 1}}},
 		},
 		"memory that nobody knows": share("p", cardA, 60, 0),
 		"no cards":                 {Pod: "p", Container: "c"},

@@ -13,20 +13,20 @@ import (
 
 const (
 	// callTimeout bounds what one round asks of the API server.
-	callTimeout = 10 * time.Second
+	roundTimeout = 10 * time.Second
 	// lastTimeout bounds the last write of a process that ends.
-	lastTimeout = 3 * time.Second
+	closeTimeout = 3 * time.Second
 	// firstRetry and lastRetry bound the pause after a round that failed.
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
 	// glance is how often State is looked at without a word from anybody.
-	glance = 5 * time.Second
+	pollInterval = 5 * time.Second
 )
 
 // Bridge is a node's side of the protocol. One Run at a time.
-type Bridge struct {
+type Plugin struct {
 	Options
-	wake notify.Signal
+	changed notify.Signal
 	// phases are to be told to pods.
 	phases chan phase
 
@@ -35,29 +35,29 @@ type Bridge struct {
 	wrote time.Time
 
 	// mu guards told.
-	mu   sync.Mutex
-	told map[types.UID]string
+	mu      sync.Mutex
+	written map[types.UID]string
 }
 
 // New returns a Bridge that does nothing yet.
-func New(o Options) *Bridge {
-	return &Bridge{
-		Options: o, wake: notify.New(),
-		phases: make(chan phase, maxPhases), told: map[types.UID]string{},
+func New(o Options) *Plugin {
+	return &Plugin{
+		Options: o, changed: notify.New(),
+		phases: make(chan phase, maxPhases), written: map[types.UID]string{},
 	}
 }
 
 // Wake tells that State may differ. It never waits.
-func (b *Bridge) Wake() {
-	b.wake.Notify()
+func (b *Plugin) Notify() {
+	b.changed.Notify()
 }
 
 // Run follows the Node and its pods until ctx ends, and then shows no card as
 // healthy, within three seconds. It returns nil: what fails is tried again.
-func (b *Bridge) Run(ctx context.Context) error {
+func (b *Plugin) Run(ctx context.Context) error {
 	var telling sync.WaitGroup
 	defer telling.Wait()
-	telling.Go(func() { b.tell(ctx) })
+	telling.Go(func() { b.writePhases(ctx) })
 	pause := firstRetry
 	for ctx.Err() == nil {
 		// The channels first: what changes during the round is another round's.
@@ -75,33 +75,33 @@ func (b *Bridge) Run(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-nodeChanged:
 		case <-podsChanged:
-		case <-b.wake:
+		case <-b.changed:
 		case <-timer.C:
 		}
 		timer.Stop()
 	}
-	b.leave(ctx)
+	b.close(ctx)
 	return nil
 }
 
 // round releases the lock first: a pod of HAMi's may wait for it. It says when
 // to look again.
-func (b *Bridge) round(ctx context.Context) (again time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+func (b *Plugin) round(ctx context.Context) (again time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
 	node, _ := b.Watched.Node()
 	if node == nil {
-		return glance, nil
+		return pollInterval, nil
 	}
 	state := b.State()
 	look, lockErr := b.release(ctx, node, &state)
 	settle, cardsErr := b.publish(ctx, node, &state)
-	return min(look, settle, glance), errors.Join(lockErr, cardsErr)
+	return min(look, settle, pollInterval), errors.Join(lockErr, cardsErr)
 }
 
 // leave closes the node to HAMi, which sends pods until it is told.
-func (b *Bridge) leave(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTimeout)
+func (b *Plugin) close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	node, _ := b.Watched.Node()
 	if node == nil {

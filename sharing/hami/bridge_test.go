@@ -16,7 +16,7 @@ import (
 )
 
 func TestTheLockGoesWithTheBinding(t *testing.T) {
-	serving(t, func(c *cluster, _ *hami.Bridge, _ func()) {
+	serving(t, func(c *cluster, _ *hami.Plugin, _ func()) {
 		same(t, "cards", c.take(), "0s node "+cardsKey+"=1/1")
 		c.put("p1", asking("p1", "", sgpu))
 		c.locked(lockOf("p1"))
@@ -39,7 +39,7 @@ func TestTheLockOfAPodThatIsNotComing(t *testing.T) {
 		{name: "another plugin's", pod: asking("p1", "n1", "nvidia.com/gpumem")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			serving(t, func(c *cluster, _ *hami.Bridge, _ func()) {
+			serving(t, func(c *cluster, _ *hami.Plugin, _ func()) {
 				c.take()
 				if tt.pod != nil {
 					c.put("p1", tt.pod)
@@ -54,7 +54,7 @@ func TestTheLockOfAPodThatIsNotComing(t *testing.T) {
 
 func TestALockThatNamesNobodyIsLeft(t *testing.T) {
 	for _, value := range []string{"2026-11-21T01:17:18Z", "x", "2026-11-21T01:17:18Z,default", "2026-11-21T01:17:18Z,default,../p1"} {
-		serving(t, func(c *cluster, _ *hami.Bridge, _ func()) {
+		serving(t, func(c *cluster, _ *hami.Plugin, _ func()) {
 			c.take()
 			c.locked(value)
 			<-time.After(10 * time.Minute)
@@ -66,7 +66,7 @@ func TestALockThatNamesNobodyIsLeft(t *testing.T) {
 // The watch still shows the last pod of the name: it is bound, but by an older
 // lock.
 func TestTheLockOfTheNextPodOfThatName(t *testing.T) {
-	serving(t, func(c *cluster, _ *hami.Bridge, _ func()) {
+	serving(t, func(c *cluster, _ *hami.Plugin, _ func()) {
 		c.take()
 		c.put("p1", asking("p1", "n1", sgpu))
 		c.locked("2026-11-21T01:20:00Z,default,p1")
@@ -93,7 +93,7 @@ func TestConflicts(t *testing.T) {
 		{name: "the lock is another pod's", after: lockOf("p2"), want: []string{"0s node -" + lockKey, "0s get node"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			serving(t, func(c *cluster, _ *hami.Bridge, _ func()) {
+			serving(t, func(c *cluster, _ *hami.Plugin, _ func()) {
 				c.take()
 				c.set(func() {
 					c.write(func(n *corev1.Node) { n.Annotations[lockKey] = lockOf("p1") })
@@ -116,7 +116,7 @@ func TestConflicts(t *testing.T) {
 }
 
 func TestWhatFailsIsTriedAgain(t *testing.T) {
-	serving(t, func(c *cluster, _ *hami.Bridge, _ func()) {
+	serving(t, func(c *cluster, _ *hami.Plugin, _ func()) {
 		c.take()
 		c.put("p1", asking("p1", "n1", sgpu))
 		c.take()
@@ -132,11 +132,11 @@ func TestWhatFailsIsTriedAgain(t *testing.T) {
 }
 
 func TestCardsArePublished(t *testing.T) {
-	serving(t, func(c *cluster, b *hami.Bridge, stop func()) {
+	serving(t, func(c *cluster, b *hami.Plugin, stop func()) {
 		same(t, "open from the start", c.take(), "0s node "+cardsKey+"=1/1")
 		set := func(do func(*hami.State)) {
 			c.set(func() { do(&c.state) })
-			b.Wake()
+			b.Notify()
 		}
 		<-time.After(time.Hour)
 		same(t, "no change", c.take())
@@ -146,17 +146,17 @@ func TestCardsArePublished(t *testing.T) {
 		set(func(s *hami.State) { s.Open = true })
 		same(t, "it is back", c.take(), "1h0m0s node "+cardsKey+"=1/1")
 
-		tenant := card(cardA, 0, func(c *hami.Card) { c.Tenants, c.VCore, c.UsedMiB, c.Policy = 1, 30, 2048, "fixed-share" })
-		set(func(s *hami.State) { s.Cards = []hami.Card{tenant} })
+		tenant := card(cardA, 0, func(c *hami.GPU) { c.Consumers, c.VCore, c.UsedMiB, c.Policy = 1, 30, 2048, "fixed-share" })
+		set(func(s *hami.State) { s.GPUs = []hami.GPU{tenant} })
 		same(t, "the first tenant brings a policy", c.take(), "1h0m0s node "+cardsKey+"=1/1")
 		second := tenant
-		second.Tenants, second.VCore = 2, 60
-		set(func(s *hami.State) { s.Cards = []hami.Card{second} })
+		second.Consumers, second.VCore = 2, 60
+		set(func(s *hami.State) { s.GPUs = []hami.GPU{second} })
 		<-time.After(10 * time.Second)
 		same(t, "another tenant changes nothing for HAMi", c.take())
 		<-time.After(20 * time.Second)
 		same(t, "but is told in the end", c.take(), "1h0m30s node "+cardsKey+"=1/1")
-		set(func(s *hami.State) { s.Cards = []hami.Card{card(cardA, 0)} })
+		set(func(s *hami.State) { s.GPUs = []hami.GPU{card(cardA, 0)} })
 		same(t, "the last tenant takes the policy away", c.take(), "1h0m30s node "+cardsKey+"=1/1")
 
 		c.set(func() { c.write(func(n *corev1.Node) { n.Annotations = map[string]string{} }) })
@@ -173,13 +173,13 @@ func TestCardsAreTakenAway(t *testing.T) {
 		do   func(*hami.State)
 		want []string
 	}{
-		{name: "HAMi is off", has: hami.Cards([]hami.Card{card(cardA, 0)}, false), do: func(s *hami.State) { s.Enabled = false }, want: []string{"0s node -" + cardsKey}},
-		{name: "no card is shared", has: hami.Cards([]hami.Card{card(cardA, 0)}, true), do: func(s *hami.State) { s.Cards = nil }, want: []string{"0s node -" + cardsKey}},
-		{name: "another maker's cards", has: hami.Cards([]hami.Card{card("METAX-1", 0)}, true), do: func(s *hami.State) { s.Enabled = false }},
+		{name: "HAMi is off", has: hami.Annotation([]hami.GPU{card(cardA, 0)}, false), do: func(s *hami.State) { s.Enabled = false }, want: []string{"0s node -" + cardsKey}},
+		{name: "no card is shared", has: hami.Annotation([]hami.GPU{card(cardA, 0)}, true), do: func(s *hami.State) { s.GPUs = nil }, want: []string{"0s node -" + cardsKey}},
+		{name: "another maker's cards", has: hami.Annotation([]hami.GPU{card("METAX-1", 0)}, true), do: func(s *hami.State) { s.Enabled = false }},
 		{name: "nonsense", has: "x", do: func(s *hami.State) { s.Enabled = false }},
 		{name: "no annotation", do: func(s *hami.State) { s.Enabled = false }},
 		{name: "not open yet", do: func(s *hami.State) { s.Open = false }},
-		{name: "not open after a crash", has: hami.Cards([]hami.Card{card(cardA, 0)}, true), do: func(s *hami.State) { s.Open = false }, want: []string{"0s node " + cardsKey + "=0/1"}},
+		{name: "not open after a crash", has: hami.Annotation([]hami.GPU{card(cardA, 0)}, true), do: func(s *hami.State) { s.Open = false }, want: []string{"0s node " + cardsKey + "=0/1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestCardsAreTakenAway(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				b := hami.New(hami.Options{
 					Node: "n1", Watched: c, Reader: c, Writer: c, State: c.now, Log: slog.New(slog.DiscardHandler),
-					Ours: func(uuid string) bool { return uuid == cardA },
+					IsLocal: func(uuid string) bool { return uuid == cardA },
 				})
 				done := make(chan error, 1)
 				go func() { done <- b.Run(ctx) }()
@@ -208,9 +208,9 @@ func TestCardsAreTakenAway(t *testing.T) {
 }
 
 func TestALockIsLeftWhereHAMiIsOff(t *testing.T) {
-	serving(t, func(c *cluster, b *hami.Bridge, _ func()) {
+	serving(t, func(c *cluster, b *hami.Plugin, _ func()) {
 		c.set(func() { c.state = hami.State{Resource: sgpu} })
-		b.Wake()
+		b.Notify()
 		c.take()
 		c.put("p1", asking("p1", "n1", sgpu))
 		c.locked(lockOf("p1"))
@@ -220,7 +220,7 @@ func TestALockIsLeftWhereHAMiIsOff(t *testing.T) {
 }
 
 func TestThePodIsToldHowBindingEnded(t *testing.T) {
-	serving(t, func(c *cluster, b *hami.Bridge, _ func()) {
+	serving(t, func(c *cluster, b *hami.Plugin, _ func()) {
 		c.take()
 		plain := asking("plain", "n1", sgpu)
 		plain.Annotations = nil

@@ -10,7 +10,7 @@ import (
 )
 
 // Card is one shared card and what is left of it.
-type Card struct {
+type GPU struct {
 	quota.GPU
 	// BDF is the PCI address, Model the product's name; "" is unknown.
 	BDF, Model string
@@ -18,8 +18,8 @@ type Card struct {
 
 // Cards is names.HAMiCards: the cards by Index, which HAMi takes their places
 // for. None of them is healthy unless open is true.
-func Cards(cards []Card, open bool) string {
-	sorted := slices.SortedStableFunc(slices.Values(cards), func(a, b Card) int { return cmp.Compare(a.Index, b.Index) })
+func Annotation(cards []GPU, open bool) string {
+	sorted := slices.SortedStableFunc(slices.Values(cards), func(a, b GPU) int { return cmp.Compare(a.Index, b.Index) })
 	list := make(allocation.HAMiNode, 0, len(sorted))
 	for i := range sorted {
 		list = append(list, entry(&sorted[i], open))
@@ -27,16 +27,16 @@ func Cards(cards []Card, open bool) string {
 	return list.String()
 }
 
-func entry(c *Card, open bool) allocation.HAMiCard {
+func entry(c *GPU, open bool) allocation.HAMiCard {
 	one := allocation.HAMiCard{
 		UUID: c.UUID, BDF: c.BDF, Model: c.Model,
 		TotalDevCount: limit(c.Slots), TotalCompute: quota.Whole, TotalVRam: limit(c.MemoryMiB),
-		AvailableDevCount: limit(c.Slots - c.Tenants), AvailableCompute: limit(quota.Whole - c.VCore),
+		AvailableDevCount: limit(c.Slots - c.Consumers), AvailableCompute: limit(quota.Whole - c.VCore),
 		AvailableVRam: limit(c.MemoryMiB - c.UsedMiB),
-		NUMA:          c.NUMA, Healthy: c.Against == "" && open, LinkZone: limit(c.Zone),
+		NUMA:          c.NUMA, Healthy: c.Unhealthy == "" && open, LinkZone: limit(c.Zone),
 	}
 	// HAMi expects no policy of a card that one tenant has to itself.
-	if c.Tenants > 0 && !c.Exclusive {
+	if c.Consumers > 0 && !c.Exclusive {
 		one.QoSPolicy = string(c.Policy)
 	}
 	return one
@@ -47,7 +47,7 @@ func limit[N int | int64](n N) int32 { return int32(min(max(int64(n), 0), math.M
 
 // alike tells whether two annotations differ in what is left of cards only,
 // which HAMi does not read: it counts pods.
-func alike(a, b string) bool {
+func sameButAvailable(a, b string) bool {
 	x, errX := allocation.ParseHAMiNode(a)
 	y, errY := allocation.ParseHAMiNode(b)
 	return errX == nil && errY == nil && slices.EqualFunc(x, y, func(m, n allocation.HAMiCard) bool {

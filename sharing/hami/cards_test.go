@@ -10,8 +10,8 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-func card(uuid string, index int, do ...func(*hami.Card)) hami.Card {
-	c := hami.Card{BDF: "0000:01:00.0", Model: "NVIDIA H200", GPU: quota.GPU{
+func card(uuid string, index int, do ...func(*hami.GPU)) hami.GPU {
+	c := hami.GPU{BDF: "0000:01:00.0", Model: "NVIDIA H200", GPU: quota.GPU{
 		UUID: uuid, Index: index, MemoryMiB: total, Slots: 16, Zone: 1,
 	}}
 	for _, f := range do {
@@ -31,27 +31,27 @@ func TestCards(t *testing.T) {
 		`"totalVRam":143771,"availableDevCount":15,"availableCompute":0,"availableVRam":0,"numa":0,"healthy":true,"qosPolicy":"","linkZone":1}`
 	const odd = `{"uuid":"GPU-bbbb-0000-0002","bdf":"","model":"","totalDevCount":0,"totalCompute":100,` +
 		`"totalVRam":2147483647,"availableDevCount":0,"availableCompute":0,"availableVRam":0,"numa":0,"healthy":true,"qosPolicy":"","linkZone":0}`
-	shared := card(cardB, 1, func(c *hami.Card) {
-		c.NUMA, c.Zone, c.Tenants, c.VCore, c.UsedMiB, c.Policy = -1, 0, 2, 90, 2048, quota.BurstShare
+	shared := card(cardB, 1, func(c *hami.GPU) {
+		c.NUMA, c.Zone, c.Consumers, c.VCore, c.UsedMiB, c.Policy = -1, 0, 2, 90, 2048, quota.BurstShare
 	})
 	for _, tt := range []struct {
 		name, want string
-		cards      []hami.Card
+		cards      []hami.GPU
 		closed     bool
 	}{
 		{name: "none", want: "[]"},
-		{name: "one", cards: []hami.Card{card(cardA, 0)}, want: "[" + idle + "]"},
-		{name: "by index", cards: []hami.Card{shared, card(cardA, 0)}, want: "[" + idle + "," + used + "]"},
-		{name: "lost", cards: []hami.Card{card(cardA, 0, func(c *hami.Card) { c.Against = "lost" }), shared}, want: "[" + shut + "," + used + "]"},
-		{name: "closed", cards: []hami.Card{card(cardA, 0)}, closed: true, want: "[" + shut + "]"},
-		{name: "one tenant has it all", cards: []hami.Card{card(cardB, 0, func(c *hami.Card) {
-			c.Tenants, c.VCore, c.UsedMiB, c.Exclusive, c.Policy = 1, 100, total, true, quota.FixedShare
+		{name: "one", cards: []hami.GPU{card(cardA, 0)}, want: "[" + idle + "]"},
+		{name: "by index", cards: []hami.GPU{shared, card(cardA, 0)}, want: "[" + idle + "," + used + "]"},
+		{name: "lost", cards: []hami.GPU{card(cardA, 0, func(c *hami.GPU) { c.Unhealthy = "lost" }), shared}, want: "[" + shut + "," + used + "]"},
+		{name: "closed", cards: []hami.GPU{card(cardA, 0)}, closed: true, want: "[" + shut + "]"},
+		{name: "one tenant has it all", cards: []hami.GPU{card(cardB, 0, func(c *hami.GPU) {
+			c.Consumers, c.VCore, c.UsedMiB, c.Exclusive, c.Policy = 1, 100, total, true, quota.FixedShare
 		})}, want: "[" + whole + "]"},
-		{name: "a policy without tenants", cards: []hami.Card{card(cardA, 0, func(c *hami.Card) { c.Policy = quota.BurstShare })}, want: "[" + idle + "]"},
-		{name: "more than fits", cards: []hami.Card{{GPU: quota.GPU{UUID: cardB, MemoryMiB: math.MaxInt64, UsedMiB: math.MaxInt64, Tenants: 9, VCore: 300}}}, want: "[" + odd + "]"},
+		{name: "a policy without tenants", cards: []hami.GPU{card(cardA, 0, func(c *hami.GPU) { c.Policy = quota.BurstShare })}, want: "[" + idle + "]"},
+		{name: "more than fits", cards: []hami.GPU{{GPU: quota.GPU{UUID: cardB, MemoryMiB: math.MaxInt64, UsedMiB: math.MaxInt64, Consumers: 9, VCore: 300}}}, want: "[" + odd + "]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, hami.Cards(tt.cards, !tt.closed)); diff != "" {
+			if diff := cmp.Diff(tt.want, hami.Annotation(tt.cards, !tt.closed)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

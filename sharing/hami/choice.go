@@ -32,32 +32,32 @@ type Lookup func(uuid string) (memoryMiB int64, known bool)
 func Choice(pod *corev1.Pod, container string, want *quota.Request, rules Rules) ([]allocation.Share, error) {
 	text, written := pod.Annotations[wellknown.HAMiAllocation]
 	if !written {
-		return nil, refuse(Absent, "%s is not there: HAMi chose no card", wellknown.HAMiAllocation)
+		return nil, reject(Absent, "%s is not there: HAMi chose no card", wellknown.HAMiAllocation)
 	}
 	if pod.Spec.SchedulerName != rules.SchedulerName {
-		return nil, refuse(Forged, "%s is not believed: the pod's scheduler is %q, and HAMi is %q",
+		return nil, reject(Forged, "%s is not believed: the pod's scheduler is %q, and HAMi is %q",
 			wellknown.HAMiAllocation, pod.Spec.SchedulerName, rules.SchedulerName)
 	}
-	if err := bindingOf(pod, rules.Node); err != nil {
+	if err := checkBinding(pod, rules.Node); err != nil {
 		return nil, err
 	}
 	all, err := allocation.ParseHAMiPod(text)
 	if err != nil {
-		return nil, refuse(Malformed, "%s: %v", wellknown.HAMiAllocation, err)
+		return nil, reject(Malformed, "%s: %v", wellknown.HAMiAllocation, err)
 	}
 	listed, initial, refusal := partOf(all, pod, container)
 	if refusal != nil {
 		return nil, refusal
 	}
 	if initial {
-		if listed = listed[:min(len(listed), max(want.Cards, 0))]; len(listed) < want.Cards {
-			return nil, refuse(Absent, "%s: HAMi chose %d of %d cards for init container %s",
-				wellknown.HAMiAllocation, len(listed), want.Cards, container)
+		if listed = listed[:min(len(listed), max(want.GPUs, 0))]; len(listed) < want.GPUs {
+			return nil, reject(Absent, "%s: HAMi chose %d of %d cards for init container %s",
+				wellknown.HAMiAllocation, len(listed), want.GPUs, container)
 		}
 	}
-	if len(listed) != want.Cards {
-		return nil, refuse(WrongCount, "%s: %d cards for container %s, which asks for %d",
-			wellknown.HAMiAllocation, len(listed), container, want.Cards)
+	if len(listed) != want.GPUs {
+		return nil, reject(WrongCount, "%s: %d cards for container %s, which asks for %d",
+			wellknown.HAMiAllocation, len(listed), container, want.GPUs)
 	}
 	shares := make([]allocation.Share, 0, len(listed))
 	for _, s := range listed {
@@ -75,46 +75,46 @@ func Choice(pod *corev1.Pod, container string, want *quota.Request, rules Rules)
 // succeed after a later Filter wrote for another node or card. The times have
 // whole seconds, so a Filter within the second of the binding passes; the
 // ledger judges what it wrote as it does all others.
-func bindingOf(pod *corev1.Pod, node string) error {
+func checkBinding(pod *corev1.Pod, node string) error {
 	chosen := pod.Annotations[wellknown.HAMiNode]
 	if chosen != node || pod.Spec.NodeName != node {
-		return refuse(OtherNode, "%s: HAMi chose node %q, the pod is bound to %q, this is %s",
+		return reject(OtherNode, "%s: HAMi chose node %q, the pod is bound to %q, this is %s",
 			wellknown.HAMiAllocation, chosen, pod.Spec.NodeName, node)
 	}
 	text, bound := pod.Annotations[wellknown.HAMiBindTime]
 	if !bound {
-		return refuse(Unbound, "%s is not believed: without %s HAMi has not bound the pod",
+		return reject(Unbound, "%s is not believed: without %s HAMi has not bound the pod",
 			wellknown.HAMiAllocation, wellknown.HAMiBindTime)
 	}
 	at, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return refuse(Malformed, "%s: %q is no time in seconds", wellknown.HAMiBindTime, text)
+		return reject(Malformed, "%s: %q is no time in seconds", wellknown.HAMiBindTime, text)
 	}
 	since, refusal := chosenAt(pod)
 	if refusal != nil {
 		return refusal
 	}
 	if at < since {
-		return refuse(Stale, "%s is of %s, and the pod was bound at %s: HAMi chose again after it had bound",
+		return reject(Stale, "%s is of %s, and the pod was bound at %s: HAMi chose again after it had bound",
 			wellknown.HAMiAllocation, clock(since), clock(at))
 	}
 	return nil
 }
 
 // chosenAt is when HAMi's Filter wrote, in Unix seconds.
-func chosenAt(pod *corev1.Pod) (int64, *RefusedError) {
+func chosenAt(pod *corev1.Pod) (int64, *RejectedError) {
 	key, unit := wellknown.HAMiPredicateTime, int64(time.Second)
 	text, ok := pod.Annotations[key]
 	if !ok {
 		key, unit = wellknown.HAMiChosenTime, 1
 		if text, ok = pod.Annotations[key]; !ok {
-			return 0, refuse(Malformed, "%s has no time: neither %s nor %s",
+			return 0, reject(Malformed, "%s has no time: neither %s nor %s",
 				wellknown.HAMiAllocation, wellknown.HAMiPredicateTime, wellknown.HAMiChosenTime)
 		}
 	}
 	at, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, refuse(Malformed, "%s: %q is no time", key, text)
+		return 0, reject(Malformed, "%s: %q is no time", key, text)
 	}
 	return at / unit, nil
 }
@@ -126,7 +126,7 @@ func clock(seconds int64) string { return time.Unix(seconds, 0).UTC().Format(tim
 // nothing for init containers. The length tells.
 func partOf(
 	all allocation.HAMiPod, pod *corev1.Pod, container string,
-) (part []allocation.HAMiShare, initial bool, refusal *RefusedError) {
+) (part []allocation.HAMiShare, initial bool, refusal *RejectedError) {
 	named := func(c corev1.Container) bool { return c.Name == container }
 	inits, apps := len(pod.Spec.InitContainers), len(pod.Spec.Containers)
 	app := slices.IndexFunc(pod.Spec.Containers, named)
@@ -134,18 +134,18 @@ func partOf(
 	initial = app < 0 && at >= 0
 	switch {
 	case app < 0 && at < 0:
-		return nil, false, refuse(Absent, "the pod has no container %s", container)
+		return nil, false, reject(Absent, "the pod has no container %s", container)
 	case len(all) == inits+apps && initial:
 		return all[at], true, nil
 	case len(all) == inits+apps:
 		return all[inits+app], false, nil
 	case len(all) == apps && initial:
-		return nil, true, refuse(Absent, "%s: HAMi before 2.9 chooses no card for init container %s",
+		return nil, true, reject(Absent, "%s: HAMi before 2.9 chooses no card for init container %s",
 			wellknown.HAMiAllocation, container)
 	case len(all) == apps:
 		return all[app], false, nil
 	}
-	return nil, initial, refuse(Malformed, "%s has %d entries for a pod of %d containers and %d init containers",
+	return nil, initial, reject(Malformed, "%s has %d entries for a pod of %d containers and %d init containers",
 		wellknown.HAMiAllocation, len(all), apps, inits)
 }
 
@@ -154,23 +154,23 @@ func partOf(
 // the card is the same, the amounts are the init container's own.
 func shareOf(
 	s allocation.HAMiShare, initial bool, want *quota.Request, card Lookup,
-) (allocation.Share, *RefusedError) {
+) (allocation.Share, *RejectedError) {
 	total, known := card(s.UUID)
 	compute, memory := int(s.Compute), int64(s.VRam)
 	switch {
 	case !known:
-		return allocation.Share{}, refuse(UnknownCard, "%s: this node has no shared card %s", wellknown.HAMiAllocation, s.UUID)
+		return allocation.Share{}, reject(UnknownCard, "%s: this node has no shared card %s", wellknown.HAMiAllocation, s.UUID)
 	case memory == 0:
 		// No enforcer can tell "none" from "no limit", and HAMi never means it.
-		return allocation.Share{}, refuse(Malformed, "%s: no memory of card %s", wellknown.HAMiAllocation, s.UUID)
+		return allocation.Share{}, reject(Malformed, "%s: no memory of card %s", wellknown.HAMiAllocation, s.UUID)
 	case memory > total:
-		return allocation.Share{}, refuse(Exceeds, "%s: %d MiB of card %s, which has %d",
+		return allocation.Share{}, reject(Exceeds, "%s: %d MiB of card %s, which has %d",
 			wellknown.HAMiAllocation, memory, s.UUID, total)
 	case !initial && want.MemoryMiB > 0 && memory > want.MemoryMiB:
-		return allocation.Share{}, refuse(Exceeds, "%s: %d MiB of card %s, the container asks for %d",
+		return allocation.Share{}, reject(Exceeds, "%s: %d MiB of card %s, the container asks for %d",
 			wellknown.HAMiAllocation, memory, s.UUID, want.MemoryMiB)
 	case !initial && want.VCore > 0 && compute > want.VCore:
-		return allocation.Share{}, refuse(Exceeds, "%s: %d %% of card %s, the container asks for %d",
+		return allocation.Share{}, reject(Exceeds, "%s: %d %% of card %s, the container asks for %d",
 			wellknown.HAMiAllocation, compute, s.UUID, want.VCore)
 	}
 	// HAMi does not count the compute of online pods: a cap stays a cap.

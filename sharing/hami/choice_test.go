@@ -54,7 +54,7 @@ type asked struct {
 }
 
 func (a asked) request() *quota.Request {
-	return &quota.Request{Cards: a.Cards, VCore: a.VCore, MemoryMiB: a.MemoryMiB}
+	return &quota.Request{GPUs: a.Cards, VCore: a.VCore, MemoryMiB: a.MemoryMiB}
 }
 
 func containers(list []asked) (all []corev1.Container) {
@@ -93,7 +93,7 @@ func TestEveryVersionIsUnderstood(t *testing.T) {
 					got, err := hami.Choice(pod, a.Name, a.request(), rules())
 					var reason hami.Reason
 					if json.Unmarshal(p.Want[a.Name], &reason) == nil {
-						if refusal, ok := errors.AsType[*hami.RefusedError](err); !ok || refusal.Reason != reason {
+						if refusal, ok := errors.AsType[*hami.RejectedError](err); !ok || refusal.Reason != reason {
 							t.Errorf("got %v, %v, want reason %s", got, err, reason)
 						}
 						return
@@ -205,14 +205,14 @@ func TestWhatHAMiWroteIsJudged(t *testing.T) {
 			if tt.container == "" {
 				tt.container = "main"
 			}
-			got, err := hami.Choice(pod, tt.container, &quota.Request{Cards: 1, VCore: 60, MemoryMiB: 4096}, rules())
+			got, err := hami.Choice(pod, tt.container, &quota.Request{GPUs: 1, VCore: 60, MemoryMiB: 4096}, rules())
 			if tt.want == ok {
 				if err != nil || len(got) != 1 || got[0].VCore != 60 || got[0].MemoryMiB != 4096 {
 					t.Errorf("got %+v, %v", got, err)
 				}
 				return
 			}
-			refusal, is := errors.AsType[*hami.RefusedError](err)
+			refusal, is := errors.AsType[*hami.RejectedError](err)
 			if !is || refusal.Reason != tt.want || got != nil || tt.message != "" && err.Error() != tt.message {
 				t.Errorf("got %+v, %v, want reason %s %s", got, err, tt.want, tt.message)
 			}
@@ -223,8 +223,8 @@ func TestWhatHAMiWroteIsJudged(t *testing.T) {
 func TestAWholeCardIsNoMoreThanTheCard(t *testing.T) {
 	pod := bound()
 	pod.Annotations[wellknown.HAMiAllocation] = `[[{"uuid":"` + cardA + `","compute":100,"vRam":143772}],[]]`
-	_, err := hami.Choice(pod, "main", &quota.Request{Cards: 1, VCore: 100}, rules())
-	if refusal, ok := errors.AsType[*hami.RefusedError](err); !ok || refusal.Reason != hami.Exceeds {
+	_, err := hami.Choice(pod, "main", &quota.Request{GPUs: 1, VCore: 100}, rules())
+	if refusal, ok := errors.AsType[*hami.RejectedError](err); !ok || refusal.Reason != hami.Exceeds {
 		t.Errorf("got %v", err)
 	}
 }
@@ -243,7 +243,7 @@ func FuzzChoice(f *testing.F) {
 		pod.Annotations[wellknown.HAMiAllocation] = text
 		pod.Annotations[wellknown.HAMiPredicateTime], pod.Annotations[wellknown.HAMiBindTime] = chosen, at
 		pod.Spec.InitContainers = []corev1.Container{{Name: "prepare"}}
-		want := &quota.Request{Cards: cards, VCore: vcore, MemoryMiB: memory}
+		want := &quota.Request{GPUs: cards, VCore: vcore, MemoryMiB: memory}
 		for _, name := range []string{"prepare", "main", "side"} {
 			got, err := hami.Choice(pod, name, want, rules())
 			if err == nil && len(got) != cards || err != nil && got != nil {

@@ -49,7 +49,7 @@ func newCluster() *cluster {
 	return &cluster{
 		start: time.Now(), node: node, pods: map[string]*corev1.Pod{},
 		nodeChanged: make(chan struct{}, 1), podsChanged: make(chan struct{}),
-		state: hami.State{Enabled: true, Open: true, Resource: sgpu, Cards: []hami.Card{card(cardA, 0)}},
+		state: hami.State{Enabled: true, Open: true, Resource: sgpu, GPUs: []hami.GPU{card(cardA, 0)}},
 	}
 }
 
@@ -216,13 +216,13 @@ const (
 )
 
 // serving runs a Bridge in a bubble, from one moment to the next.
-func serving(t *testing.T, do func(c *cluster, b *hami.Bridge, stop func())) {
+func serving(t *testing.T, do func(c *cluster, b *hami.Plugin, stop func())) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
 		b := hami.New(hami.Options{
 			Node: "n1", Watched: c, Reader: c, Writer: c, State: c.now, Log: slog.New(slog.DiscardHandler),
-			Ours: func(uuid string) bool { return uuid == cardA || uuid == cardB },
+			IsLocal: func(uuid string) bool { return uuid == cardA || uuid == cardB },
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)

@@ -61,7 +61,7 @@ type State struct {
 	Resource string
 	// Cards are the shared cards, in the order that their indices have. A card
 	// that is lost or leaves stays among them while anybody holds it.
-	Cards []Card
+	GPUs []GPU
 }
 
 // Options of a Bridge.
@@ -75,6 +75,6 @@ type Options struct {
 	State func() State
 	// Ours tells whether a GPU is of this machine: only such annotations of
 	// cards are taken away that name one.
-	Ours func(uuid string) bool
-	Log  *slog.Logger
+	IsLocal func(uuid string) bool
+	Log     *slog.Logger
 }

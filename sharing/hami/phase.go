@@ -14,7 +14,7 @@ const (
 	// maxPhases wait to be told; later ones are not. HAMi makes metrics of them.
 	maxPhases = 256
 	// maxTold bounds what is remembered of pods.
-	maxTold = 1024
+	maxWritten = 1024
 
 	phaseTries   = 2
 	phaseSuccess = "success"
@@ -30,41 +30,41 @@ type phase struct {
 // Bound tells the pod, later, how binding one of its containers ended. Success
 // stays: a container that fails to start again has failed after the binding.
 // Pods that HAMi did not bind are not told. It never waits.
-func (b *Bridge) Bound(pod types.NamespacedName, uid types.UID, ok bool) {
+func (b *Plugin) Bound(pod types.NamespacedName, uid types.UID, ok bool) {
 	one := phase{pod: pod, uid: uid, value: phaseFailed}
 	if ok {
 		one.value = phaseSuccess
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if had := b.told[uid]; had == one.value || had == phaseSuccess {
+	if had := b.written[uid]; had == one.value || had == phaseSuccess {
 		return
 	}
 	select {
 	case b.phases <- one:
-		if len(b.told) >= maxTold {
-			clear(b.told)
+		if len(b.written) >= maxWritten {
+			clear(b.written)
 		}
-		b.told[uid] = one.value
+		b.written[uid] = one.value
 	default:
 		b.Log.Warn("too many pods wait to be told how binding ended; one is not", "pod", pod.String())
 	}
 }
 
 // tell writes phases until ctx ends.
-func (b *Bridge) tell(ctx context.Context) {
+func (b *Plugin) writePhases(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case one := <-b.phases:
-			b.tellOne(ctx, one)
+			b.writePhase(ctx, one)
 		}
 	}
 }
 
-func (b *Bridge) tellOne(ctx context.Context, one phase) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+func (b *Plugin) writePhase(ctx context.Context, one phase) {
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
 	pause := time.NewTimer(0)
 	defer pause.Stop()
@@ -75,7 +75,7 @@ func (b *Bridge) tellOne(ctx context.Context, one phase) {
 			return
 		case <-pause.C:
 		}
-		if err = b.tellNow(ctx, one); err == nil {
+		if err = b.tryPhase(ctx, one); err == nil {
 			return
 		}
 		pause.Reset(firstRetry)
@@ -84,7 +84,7 @@ func (b *Bridge) tellOne(ctx context.Context, one phase) {
 }
 
 // tellNow tells a pod that is HAMi's and does not have the phase yet.
-func (b *Bridge) tellNow(ctx context.Context, one phase) error {
+func (b *Plugin) tryPhase(ctx context.Context, one phase) error {
 	pod, err := b.podOf(ctx, one)
 	if err != nil {
 		return err
@@ -97,7 +97,7 @@ func (b *Bridge) tellNow(ctx context.Context, one phase) error {
 }
 
 // podOf is the pod as it is watched, or read if the watch is behind.
-func (b *Bridge) podOf(ctx context.Context, one phase) (*corev1.Pod, error) {
+func (b *Plugin) podOf(ctx context.Context, one phase) (*corev1.Pod, error) {
 	pods, _, _ := b.Watched.Pods()
 	for _, p := range pods {
 		if p.UID == one.uid {

@@ -30,14 +30,14 @@ const (
 
 // RefusedError is why an annotation of HAMi's is not followed. Its text is for the
 // pod's owner.
-type RefusedError struct {
+type RejectedError struct {
 	Reason  Reason
 	Message string
 }
 
 // Error is the message, which names the annotation.
-func (r *RefusedError) Error() string { return r.Message }
+func (r *RejectedError) Error() string { return r.Message }
 
-func refuse(why Reason, format string, args ...any) *RefusedError {
-	return &RefusedError{Reason: why, Message: fmt.Sprintf(format, args...)}
+func reject(why Reason, format string, args ...any) *RejectedError {
+	return &RejectedError{Reason: why, Message: fmt.Sprintf(format, args...)}
 }

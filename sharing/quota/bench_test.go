@@ -14,7 +14,7 @@ func BenchmarkPlace(b *testing.B) {
 	for _, n := range []int{1, 4, 12} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			all := busy()
-			list, out := requests(all, n), make([]int, 0, quota.MaxCards)
+			list, out := requests(all, n), make([]int, 0, quota.MaxGPUs)
 			took := make([]time.Duration, 0, 1<<20)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {

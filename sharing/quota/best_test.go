@@ -24,10 +24,10 @@ func random(rng *rand.Rand) []quota.GPU {
 			all[i].MemoryMiB = 12 * gib
 		}
 		if rng.IntN(20) == 0 {
-			all[i].Against = "ill"
+			all[i].Unhealthy = "ill"
 		}
 		for range rng.IntN(5) {
-			if r := randomRequest(rng); all[i].Refuses(&r).None() {
+			if r := randomRequest(rng); all[i].Reject(&r).None() {
 				all[i].Take(&r)
 			}
 		}
@@ -45,10 +45,10 @@ func costs(cards []quota.GPU, r *quota.Request, how config.Placement) [][]int {
 		}
 		v, m := 100-c.VCore, int(c.MemoryMiB-c.UsedMiB)
 		idle, whole := 0, 0
-		if c.Tenants == 0 {
+		if c.Consumers == 0 {
 			idle = 1
 			for j, other := range cards {
-				if other.Tenants == 0 && other.Refuses(r).None() && (i == j || c.Zone > 0 && c.Zone == other.Zone) {
+				if other.Consumers == 0 && other.Reject(r).None() && (i == j || c.Zone > 0 && c.Zone == other.Zone) {
 					whole++
 				}
 			}
@@ -59,7 +59,7 @@ func costs(cards []quota.GPU, r *quota.Request, how config.Placement) [][]int {
 		}
 		fractions := []int{(100 - v + dv) * 10_000, (int(c.UsedMiB) + dm) * 1_000_000 / int(c.MemoryMiB)}
 		slices.Sort(fractions)
-		all[i] = []int{fractions[1], fractions[0], c.Tenants, whole}
+		all[i] = []int{fractions[1], fractions[0], c.Consumers, whole}
 	}
 	return all
 }
@@ -72,35 +72,35 @@ func TestPlaceIsBest(t *testing.T) {
 	var out []int
 	for state := range 10_000 {
 		cards, r := random(rng), randomRequest(rng)
-		r.Cards = max(1, rng.IntN(6)-1)
+		r.GPUs = max(1, rng.IntN(6)-1)
 		how := binpack
 		if state%4 == 0 {
 			how = spread
 		}
 		var able []int
 		for i := range cards {
-			if cards[i].Refuses(&r).None() {
+			if cards[i].Reject(&r).None() {
 				able = append(able, i)
 			}
 		}
 		var ok bool
 		out, ok = quota.Place(cards, &r, how, out)
-		if ok != (len(able) >= r.Cards) {
-			t.Fatalf("state %d: placed %v with %d able cards for %d", state, ok, len(able), r.Cards)
+		if ok != (len(able) >= r.GPUs) {
+			t.Fatalf("state %d: placed %v with %d able cards for %d", state, ok, len(able), r.GPUs)
 		}
 		if !ok {
 			continue
 		}
-		placed[min(1, r.Cards-1)]++
-		if len(out) != r.Cards || !slices.IsSorted(out) || len(slices.Compact(slices.Clone(out))) != r.Cards {
-			t.Fatalf("state %d: %v are no %d different cards", state, out, r.Cards)
+		placed[min(1, r.GPUs-1)]++
+		if len(out) != r.GPUs || !slices.IsSorted(out) || len(slices.Compact(slices.Clone(out))) != r.GPUs {
+			t.Fatalf("state %d: %v are no %d different cards", state, out, r.GPUs)
 		}
-		if want := best(cards, able, r.Cards, costs(cards, &r, how)); !slices.Equal(want, out) {
+		if want := best(cards, able, r.GPUs, costs(cards, &r, how)); !slices.Equal(want, out) {
 			t.Fatalf("state %d: %v, want %v of %v for %+v of\n%+v", state, out, want, able, r, cards)
 		}
 		for _, i := range out {
 			cards[i].Take(&r)
-			if c := &cards[i]; c.VCore > 100 || c.UsedMiB > c.MemoryMiB || c.Tenants > c.Slots || c.Exclusive && c.Tenants > 1 {
+			if c := &cards[i]; c.VCore > 100 || c.UsedMiB > c.MemoryMiB || c.Consumers > c.Slots || c.Exclusive && c.Consumers > 1 {
 				t.Fatalf("state %d: over-committed %+v", state, *c)
 			}
 		}

@@ -21,7 +21,7 @@ func (c *GPU) loss(r *Request) cost {
 	v, m := int64(Whole-c.VCore), c.MemoryMiB-c.UsedMiB
 	after := (v - int64(r.VCore)) * (m - c.needs(r))
 	idle := int64(0)
-	if c.Tenants == 0 {
+	if c.Consumers == 0 {
 		idle = 1
 	}
 	return cost{idle, v*m - after, after}
@@ -35,5 +35,5 @@ func (c *GPU) load(r *Request) cost {
 	if c.MemoryMiB > 0 {
 		memory = (c.UsedMiB + c.needs(r)) * million / c.MemoryMiB
 	}
-	return cost{max(compute, memory), min(compute, memory), int64(c.Tenants)}
+	return cost{max(compute, memory), min(compute, memory), int64(c.Consumers)}
 }

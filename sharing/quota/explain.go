@@ -20,20 +20,20 @@ func Explain(cards []GPU, r *Request) string {
 	if len(cards) == 0 {
 		return "the node shares no card"
 	}
-	able, lacks := look(cards[:min(len(cards), MaxCards)], r)
-	if able >= r.Cards {
+	able, lacks := assess(cards[:min(len(cards), MaxGPUs)], r)
+	if able >= r.GPUs {
 		return ""
 	}
 	var text strings.Builder
 	switch {
-	case r.Cards > len(cards):
-		fmt.Fprintf(&text, "%d cards are asked for and the node shares %d", r.Cards, len(cards))
-	case r.Cards == 1:
+	case r.GPUs > len(cards):
+		fmt.Fprintf(&text, "%d cards are asked for and the node shares %d", r.GPUs, len(cards))
+	case r.GPUs == 1:
 		fmt.Fprintf(&text, "no card of %d can give %s", len(cards), r.each())
 	default:
-		fmt.Fprintf(&text, "%d cards are asked for and %d of %d can give %s", r.Cards, able, len(cards), r.each())
+		fmt.Fprintf(&text, "%d cards are asked for and %d of %d can give %s", r.GPUs, able, len(cards), r.each())
 	}
-	if unknown := r.unknown(cards); len(unknown) > 0 {
+	if unknown := r.unknownUUIDs(cards); len(unknown) > 0 {
 		fmt.Fprintf(&text, ". The node does not share %s", strings.Join(unknown, ", "))
 	}
 	for i, l := range lacks {
@@ -48,40 +48,40 @@ func Explain(cards []GPU, r *Request) string {
 }
 
 // lack is what some cards lack.
-type lack struct {
-	cards []int
-	words string
+type shortfall struct {
+	gpus []int
+	text string
 }
 
 // look counts the cards that take a request, and groups the others.
-func look(cards []GPU, r *Request) (able int, lacks []lack) {
+func assess(cards []GPU, r *Request) (able int, lacks []shortfall) {
 	for i := range cards {
-		why := cards[i].Refuses(r)
+		why := cards[i].Reject(r)
 		if why.None() {
 			able++
 			continue
 		}
-		words := why.words()
-		at := slices.IndexFunc(lacks, func(l lack) bool { return l.words == words })
+		words := why.detail()
+		at := slices.IndexFunc(lacks, func(l shortfall) bool { return l.text == words })
 		if at < 0 {
-			at, lacks = len(lacks), append(lacks, lack{words: words})
+			at, lacks = len(lacks), append(lacks, shortfall{text: words})
 		}
-		lacks[at].cards = append(lacks[at].cards, cards[i].Index)
+		lacks[at].gpus = append(lacks[at].gpus, cards[i].Index)
 	}
 	return able, lacks
 }
 
-func count(lacks []lack) int {
+func count(lacks []shortfall) int {
 	n := 0
 	for _, l := range lacks {
-		n += len(l.cards)
+		n += len(l.gpus)
 	}
 	return n
 }
 
 // String is as [Reason.String], with all cards: cards 0-3, 6: ….
-func (l lack) String() string {
-	cards := slices.Sorted(slices.Values(l.cards))
+func (l shortfall) String() string {
+	cards := slices.Sorted(slices.Values(l.gpus))
 	var text strings.Builder
 	for i := 0; i < len(cards); {
 		end := i + 1
@@ -101,12 +101,12 @@ func (l lack) String() string {
 	if len(cards) > 1 {
 		noun = "cards "
 	}
-	return noun + text.String() + ": " + l.words
+	return noun + text.String() + ": " + l.text
 }
 
 // unknown are the UUIDs that the pod asks for and the node does not share, a
 // few of them.
-func (r *Request) unknown(cards []GPU) []string {
+func (r *Request) unknownUUIDs(cards []GPU) []string {
 	const most = 3
 	var unknown []string
 	for _, uuid := range r.Use {

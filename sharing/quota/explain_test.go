@@ -11,7 +11,7 @@ import (
 func TestExplain(t *testing.T) {
 	full := func() []quota.GPU {
 		cards := fill(t, hgx(t), "30/78", "30/78", "30/78", "30/79", "80/4", "100/4", "", "30/78")
-		cards[6].Against = "cordoned"
+		cards[6].Unhealthy = "cordoned"
 		return cards
 	}
 	use := func(r quota.Request, uuids ...string) quota.Request {
@@ -41,7 +41,7 @@ func TestExplain(t *testing.T) {
 		},
 		{"more cards than there are", hgx(t), share(9, 30, 4), "9 cards are asked for and the node shares 8"},
 		{
-			"more cards than there are, ill ones", func() []quota.GPU { c := pcie(t); c[2].Against = "XID 79"; return c }(), share(9, 30, 4),
+			"more cards than there are, ill ones", func() []quota.GPU { c := pcie(t); c[2].Unhealthy = "XID 79"; return c }(), share(9, 30, 4),
 			"9 cards are asked for and the node shares 4. card 2: XID 79",
 		},
 		{
@@ -72,7 +72,7 @@ func TestExplain(t *testing.T) {
 func TestExplainIsShort(t *testing.T) {
 	cards := make([]quota.GPU, 64)
 	for i := range cards {
-		cards[i] = quota.GPU{Index: 1000 * i, MemoryMiB: gib, Slots: 1, NUMA: -1, Against: strings.Repeat("\u00e9", i) + strings.Repeat("\u4e2d", 60)}
+		cards[i] = quota.GPU{Index: 1000 * i, MemoryMiB: gib, Slots: 1, NUMA: -1, Unhealthy: strings.Repeat("\u00e9", i) + strings.Repeat("\u4e2d", 60)}
 	}
 	r := share(1, 10, 1)
 	r.Avoid = []string{"GPU-a"}
@@ -95,7 +95,7 @@ func TestRequestInWords(t *testing.T) {
 	}{
 		{share(1, 60, 4), "60 % of compute and 4 GiB of one card, fixed-share"},
 		{share(2, 100, 0), "all compute and all memory of each of 2 cards, fixed-share"},
-		{quota.Request{Cards: 1, MemoryMiB: 1536, Policy: quota.BestEffort}, "1.5 GiB of one card, best-effort"},
+		{quota.Request{GPUs: 1, MemoryMiB: 1536, Policy: quota.BestEffort}, "1.5 GiB of one card, best-effort"},
 	} {
 		if got := test.r.String(); got != test.want {
 			t.Errorf("%q, want %q", got, test.want)

@@ -34,7 +34,7 @@ const (
 // Request is what one container asks for: the same of each of Cards different
 // cards.
 type Request struct {
-	Cards int
+	GPUs int
 	// VCore is 1 to 100; 100 wants the card to itself. 0 is best-effort without
 	// a vcore: no limit, nothing counted.
 	VCore int
@@ -62,17 +62,17 @@ type GPU struct {
 	// NUMA is -1 if unknown. Cards of one Zone are joined by NVLink; 0 is none.
 	NUMA, Zone int
 	// Against is why nobody new gets the card; empty if it is well.
-	Against string
+	Unhealthy string
 	// Leaving tells that Against is about newcomers alone: who was promised a
 	// slot of this card may still have it.
-	Leaving bool
+	Draining bool
 
 	// VCore and UsedMiB are what the Tenants have, Policy is theirs, empty
 	// without any and with an exclusive one.
-	VCore   int
-	UsedMiB int64
-	Tenants int
-	Policy  Policy
+	VCore     int
+	UsedMiB   int64
+	Consumers int
+	Policy    Policy
 	// Exclusive tells that the tenant has the card to itself.
 	Exclusive bool
 }
@@ -97,7 +97,7 @@ func (c *GPU) Take(r *Request) { c.Add(c.Share(r), r.Policy) }
 // Add is Take for a share that was given out before, which is what it is even
 // if the card cannot carry it.
 func (c *GPU) Add(s allocation.Share, p Policy) {
-	c.Tenants++
+	c.Consumers++
 	c.VCore += s.VCore
 	c.UsedMiB += s.MemoryMiB
 	if s.VCore >= Whole {
@@ -109,30 +109,30 @@ func (c *GPU) Add(s allocation.Share, p Policy) {
 
 // Refuses tells why the card cannot take a request; [Reason.None] if it can.
 // It allocates nothing.
-func (c *GPU) Refuses(r *Request) Reason {
+func (c *GPU) Reject(r *Request) Reason {
 	switch {
 	case len(r.Use) > 0 && !slices.Contains(r.Use, c.UUID):
-		return Reason{Cause: NotUsed, Card: c.Index}
+		return Reason{Cause: NotSelected, Index: c.Index}
 	case slices.Contains(r.Avoid, c.UUID):
-		return Reason{Cause: Avoided, Card: c.Index}
-	case c.Against != "":
-		return Reason{Cause: Unfit, Card: c.Index, Word: c.Against}
+		return Reason{Cause: Avoided, Index: c.Index}
+	case c.Unhealthy != "":
+		return Reason{Cause: NotHealthy, Index: c.Index, Detail: c.Unhealthy}
 	case r.MemoryMiB > c.MemoryMiB:
-		return Reason{Cause: TooSmall, Card: c.Index, Of: c.MemoryMiB, Need: r.MemoryMiB}
+		return Reason{Cause: TooSmall, Index: c.Index, Of: c.MemoryMiB, Need: r.MemoryMiB}
 	case c.Exclusive:
-		return Reason{Cause: Alone, Card: c.Index}
-	case c.Tenants > 0 && (r.VCore >= Whole || c.MemoryMiB <= 0):
-		return Reason{Cause: NotIdle, Card: c.Index, Of: int64(c.Tenants)}
-	case c.Tenants >= c.Slots:
-		return Reason{Cause: NoSlot, Card: c.Index, Of: int64(c.Slots)}
+		return Reason{Cause: Exclusive, Index: c.Index}
+	case c.Consumers > 0 && (r.VCore >= Whole || c.MemoryMiB <= 0):
+		return Reason{Cause: NotIdle, Index: c.Index, Of: int64(c.Consumers)}
+	case c.Consumers >= c.Slots:
+		return Reason{Cause: NoSlot, Index: c.Index, Of: int64(c.Slots)}
 	case c.Policy != "" && c.Policy != r.Policy:
-		return Reason{Cause: OtherPolicy, Card: c.Index, Word: string(c.Policy), Policy: r.Policy}
+		return Reason{Cause: OtherPolicy, Index: c.Index, Detail: string(c.Policy), Policy: r.Policy}
 	case c.VCore+r.VCore > Whole:
 		left := int64(max(0, Whole-c.VCore))
-		return Reason{Cause: NoCompute, Card: c.Index, Left: left, Of: Whole, Need: int64(r.VCore)}
+		return Reason{Cause: NoCompute, Index: c.Index, Left: left, Of: Whole, Need: int64(r.VCore)}
 	case c.UsedMiB+c.needs(r) > c.MemoryMiB:
 		left := max(0, c.MemoryMiB-c.UsedMiB)
-		return Reason{Cause: NoMemory, Card: c.Index, Left: left, Of: c.MemoryMiB, Need: c.needs(r)}
+		return Reason{Cause: NoMemory, Index: c.Index, Left: left, Of: c.MemoryMiB, Need: c.needs(r)}
 	}
 	return Reason{}
 }

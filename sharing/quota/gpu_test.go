@@ -28,7 +28,7 @@ func TestRefuses(t *testing.T) {
 		})
 	}
 	request := func(vcore int, memory int64, p quota.Policy) quota.Request {
-		return quota.Request{Cards: 1, VCore: vcore, MemoryMiB: memory * gib, Policy: p}
+		return quota.Request{GPUs: 1, VCore: vcore, MemoryMiB: memory * gib, Policy: p}
 	}
 	small, alone := request(30, 4, fixed), request(100, 4, fixed)
 	for _, test := range []struct {
@@ -43,9 +43,9 @@ func TestRefuses(t *testing.T) {
 		{"room for one more", taken(small), request(70, 76, fixed), ""},
 		{"no compute is asked", taken(request(99, 4, best)), request(0, 4, best), ""},
 		{"memory", taken(request(30, 78, fixed)), small, "card 3: 2 GiB of 80 left; needs 4"},
-		{"nearly enough memory", with(func(c *quota.GPU) { c.Tenants, c.UsedMiB = 1, 76*gib+1 }), small, "card 3: 3.9 GiB of 80 left; needs 4"},
+		{"nearly enough memory", with(func(c *quota.GPU) { c.Consumers, c.UsedMiB = 1, 76*gib+1 }), small, "card 3: 3.9 GiB of 80 left; needs 4"},
 		{
-			"a card that is no round number", with(func(c *quota.GPU) { c.MemoryMiB, c.UsedMiB, c.Tenants = 81559, 80*gib-512, 1 }), small,
+			"a card that is no round number", with(func(c *quota.GPU) { c.MemoryMiB, c.UsedMiB, c.Consumers = 81559, 80*gib-512, 1 }), small,
 			"card 3: 0.1 GiB of 79.6 left; needs 4",
 		},
 		{"whole memory", taken(small), request(30, 0, fixed), "card 3: 76 GiB of 80 left; needs 80"},
@@ -59,27 +59,27 @@ func TestRefuses(t *testing.T) {
 		{"policy", taken(small), request(30, 4, burst), "card 3: its tenants are fixed-share, not burst-share"},
 		{"policy, alone", idle, request(100, 4, best), ""},
 		{"slots", taken(small, small, small, request(1, 1, fixed)), request(1, 1, fixed), "card 3: all 4 slots are taken"},
-		{"ill", with(func(c *quota.GPU) { c.Against = "XID 79: fallen off the bus" }), small, "card 3: XID 79: fallen off the bus"},
-		{"use", idle, quota.Request{Cards: 1, VCore: 1, MemoryMiB: 1, Policy: fixed, Use: []string{"GPU-1", "GPU-3"}}, ""},
-		{"use others", idle, quota.Request{Cards: 1, VCore: 1, MemoryMiB: 1, Policy: fixed, Use: []string{"GPU-1"}}, "card 3: the pod does not ask for it"},
+		{"ill", with(func(c *quota.GPU) { c.Unhealthy = "XID 79: fallen off the bus" }), small, "card 3: XID 79: fallen off the bus"},
+		{"use", idle, quota.Request{GPUs: 1, VCore: 1, MemoryMiB: 1, Policy: fixed, Use: []string{"GPU-1", "GPU-3"}}, ""},
+		{"use others", idle, quota.Request{GPUs: 1, VCore: 1, MemoryMiB: 1, Policy: fixed, Use: []string{"GPU-1"}}, "card 3: the pod does not ask for it"},
 		{
 			"use and avoid", idle,
-			quota.Request{Cards: 1, VCore: 1, MemoryMiB: 1, Policy: fixed, Use: []string{"GPU-3"}, Avoid: []string{"GPU-3"}},
+			quota.Request{GPUs: 1, VCore: 1, MemoryMiB: 1, Policy: fixed, Use: []string{"GPU-3"}, Avoid: []string{"GPU-3"}},
 			"card 3: the pod avoids it",
 		},
-		{"given more than it has", with(func(c *quota.GPU) { c.Tenants, c.UsedMiB, c.VCore = 2, 90*gib, 20 }), small, "card 3: 0 GiB of 80 left; needs 4"},
+		{"given more than it has", with(func(c *quota.GPU) { c.Consumers, c.UsedMiB, c.VCore = 2, 90*gib, 20 }), small, "card 3: 0 GiB of 80 left; needs 4"},
 		{"memory unknown", with(func(c *quota.GPU) { c.MemoryMiB = 0 }), request(30, 0, fixed), ""},
 		{"memory unknown, an amount", with(func(c *quota.GPU) { c.MemoryMiB = 0 }), small, "card 3: 0 GiB in all; needs 4"},
-		{"memory unknown, taken", with(func(c *quota.GPU) { c.MemoryMiB, c.Tenants = 0, 1 }), request(30, 0, fixed), "card 3: 1 tenant; needs it idle"},
+		{"memory unknown, taken", with(func(c *quota.GPU) { c.MemoryMiB, c.Consumers = 0, 1 }), request(30, 0, fixed), "card 3: 1 tenant; needs it idle"},
 	} {
-		if got := test.card.Refuses(&test.r); got.String() != test.want || got.None() != (test.want == "") {
+		if got := test.card.Reject(&test.r); got.String() != test.want || got.None() != (test.want == "") {
 			t.Errorf("%s: %q, want %q", test.name, got, test.want)
 		}
 	}
 }
 
 func randomRequest(rng *rand.Rand) quota.Request {
-	r := quota.Request{Cards: 1, VCore: 1 + rng.IntN(60), MemoryMiB: int64(1+rng.IntN(24)) * 512, Policy: quota.FixedShare}
+	r := quota.Request{GPUs: 1, VCore: 1 + rng.IntN(60), MemoryMiB: int64(1+rng.IntN(24)) * 512, Policy: quota.FixedShare}
 	switch rng.IntN(12) {
 	case 0:
 		r.VCore = 100
@@ -107,7 +107,7 @@ func TestTake(t *testing.T) {
 		c := idle
 		var tenants []quota.Request
 		for range 60 {
-			if r := randomRequest(rng); c.Refuses(&r).None() {
+			if r := randomRequest(rng); c.Reject(&r).None() {
 				c.Take(&r)
 				tenants = append(tenants, r)
 				took++
@@ -135,7 +135,7 @@ func TestTake(t *testing.T) {
 // check computes anew what is taken of a card.
 func check(t *testing.T, c *quota.GPU, tenants []quota.Request) {
 	t.Helper()
-	want := quota.GPU{UUID: c.UUID, MemoryMiB: c.MemoryMiB, Slots: c.Slots, NUMA: c.NUMA, Tenants: len(tenants)}
+	want := quota.GPU{UUID: c.UUID, MemoryMiB: c.MemoryMiB, Slots: c.Slots, NUMA: c.NUMA, Consumers: len(tenants)}
 	for _, r := range tenants {
 		memory := r.MemoryMiB
 		if memory == 0 {
@@ -155,7 +155,7 @@ func check(t *testing.T, c *quota.GPU, tenants []quota.Request) {
 	if diff := cmp.Diff(want, *c); diff != "" {
 		t.Fatalf("(-want +got):\n%s", diff)
 	}
-	if c.VCore > 100 || c.UsedMiB > c.MemoryMiB || c.Tenants > c.Slots || c.Exclusive && c.Tenants > 1 {
+	if c.VCore > 100 || c.UsedMiB > c.MemoryMiB || c.Consumers > c.Slots || c.Exclusive && c.Consumers > 1 {
 		t.Fatalf("over-committed: %+v", *c)
 	}
 }
@@ -163,11 +163,11 @@ func check(t *testing.T, c *quota.GPU, tenants []quota.Request) {
 func TestPublish(t *testing.T) {
 	cards := []quota.GPU{
 		{
-			UUID: "GPU-a", Index: 0, MemoryMiB: 80 * gib, Slots: 16, NUMA: 1, Zone: 2, VCore: 30, UsedMiB: 4 * gib, Tenants: 1,
+			UUID: "GPU-a", Index: 0, MemoryMiB: 80 * gib, Slots: 16, NUMA: 1, Zone: 2, VCore: 30, UsedMiB: 4 * gib, Consumers: 1,
 			Policy: quota.BurstShare,
 		},
-		{UUID: "GPU-b", Index: 1, MemoryMiB: 80 * gib, Slots: 16, NUMA: -1, Against: "cordoned"},
-		{UUID: "GPU-c", Index: 2, MemoryMiB: 80 * gib, Slots: 16, NUMA: 0, VCore: 100, UsedMiB: 80 * gib, Tenants: 1, Exclusive: true},
+		{UUID: "GPU-b", Index: 1, MemoryMiB: 80 * gib, Slots: 16, NUMA: -1, Unhealthy: "cordoned"},
+		{UUID: "GPU-c", Index: 2, MemoryMiB: 80 * gib, Slots: 16, NUMA: 0, VCore: 100, UsedMiB: 80 * gib, Consumers: 1, Exclusive: true},
 	}
 	all, err := allocation.ParseNodeGPUs(quota.Publish(cards).String())
 	if err != nil {

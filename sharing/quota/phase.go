@@ -19,8 +19,8 @@ type Phase struct {
 }
 
 const (
-	turnInit    = "init"
-	turnSidecar = "sidecar"
+	phaseInit    = "init"
+	phaseSidecar = "sidecar"
 )
 
 // ContainerOf finds a container of a pod, and its turn; nil if there is none.
@@ -41,14 +41,14 @@ func ContainerOf(pod *corev1.Pod, name string) (*corev1.Container, Phase) {
 // InitPhase is the turn of the init container at a place in its pod's list.
 func InitPhase(c *corev1.Container, place int) Phase {
 	if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
-		return Phase{turnSidecar, place}
+		return Phase{phaseSidecar, place}
 	}
-	return Phase{turnInit, place}
+	return Phase{phaseInit, place}
 }
 
 // Terminates tells that the container ends before the pod's others begin: it is an
 // ordinary init container.
-func (t Phase) Terminates() bool { return t.Kind == turnInit }
+func (t Phase) Terminates() bool { return t.Kind == phaseInit }
 
 // Overlaps tells whether two containers of one pod ever run at the same time.
 func (t Phase) Overlaps(other Phase) bool {
@@ -61,7 +61,7 @@ func (t Phase) during(phase Phase) bool {
 	switch {
 	case !phase.Terminates():
 		return !t.Terminates()
-	case t.Kind == turnSidecar:
+	case t.Kind == phaseSidecar:
 		return t.Order < phase.Order
 	}
 	return t == phase
@@ -69,15 +69,15 @@ func (t Phase) during(phase Phase) bool {
 
 // Claim is what one container of a pod has of one card.
 type Claim struct {
-	Turn   Phase
+	Phase  Phase
 	Share  allocation.Share
 	Policy Policy
 }
 
 // Load is what claims come to on one card.
 type Load struct {
-	VCore, Tenants int
-	MemoryMiB      int64
+	VCore, Consumers int
+	MemoryMiB        int64
 }
 
 // Peak is the most that a pod's claims on one card come to at any time at which
@@ -89,7 +89,7 @@ func Peak(claims []Claim, with *Phase) Load {
 	}
 	phases := []Phase{{}}
 	for i := range claims {
-		if t := claims[i].Turn; t.Terminates() && !slices.Contains(phases, t) {
+		if t := claims[i].Phase; t.Terminates() && !slices.Contains(phases, t) {
 			phases = append(phases, t)
 		}
 	}
@@ -103,12 +103,12 @@ func Peak(claims []Claim, with *Phase) Load {
 		}
 		var sum Load
 		for i := range claims {
-			if c := &claims[i]; c.Turn.during(phase) {
-				sum = Load{sum.VCore + c.Share.VCore, sum.Tenants + 1, sum.MemoryMiB + c.Share.MemoryMiB}
+			if c := &claims[i]; c.Phase.during(phase) {
+				sum = Load{sum.VCore + c.Share.VCore, sum.Consumers + 1, sum.MemoryMiB + c.Share.MemoryMiB}
 			}
 		}
 		most = Load{
-			max(most.VCore, sum.VCore), max(most.Tenants, sum.Tenants), max(most.MemoryMiB, sum.MemoryMiB),
+			max(most.VCore, sum.VCore), max(most.Consumers, sum.Consumers), max(most.MemoryMiB, sum.MemoryMiB),
 		}
 	}
 	return most
@@ -128,5 +128,5 @@ func (c *Claim) Mark(card *GPU) {
 
 // Charge adds what claims come to.
 func (c *GPU) Charge(l Load) {
-	c.VCore, c.UsedMiB, c.Tenants = c.VCore+l.VCore, c.UsedMiB+l.MemoryMiB, c.Tenants+l.Tenants
+	c.VCore, c.UsedMiB, c.Consumers = c.VCore+l.VCore, c.UsedMiB+l.MemoryMiB, c.Consumers+l.Consumers
 }

@@ -9,7 +9,7 @@ import (
 
 // MaxCards is how many cards a node can have for [Place]; more are never
 // chosen.
-const MaxCards = 64
+const MaxGPUs = 64
 
 // Place chooses r.Cards different cards that take the request, and gives their
 // places in cards, sorted, in the storage of out. It is false if they are too
@@ -56,15 +56,15 @@ const MaxCards = 64
 // by itself.
 func Place(cards []GPU, r *Request, how config.Placement, out []int) ([]int, bool) {
 	out = out[:0]
-	if r.Cards < 1 || r.Cards > min(len(cards), MaxCards) {
+	if r.GPUs < 1 || r.GPUs > min(len(cards), MaxGPUs) {
 		return out, false
 	}
-	s := search{cards: cards[:min(len(cards), MaxCards)]}
-	able := s.look(r, cmp.Or(r.Placement, how))
-	if bits.OnesCount64(able) < r.Cards {
+	s := search{gpus: cards[:min(len(cards), MaxGPUs)]}
+	able := s.assess(r, cmp.Or(r.Placement, how))
+	if bits.OnesCount64(able) < r.GPUs {
 		return out, false
 	}
-	for chosen := s.choose(able, r.Cards); chosen != 0; chosen &= chosen - 1 {
+	for chosen := s.choose(able, r.GPUs); chosen != 0; chosen &= chosen - 1 {
 		out = append(out, bits.TrailingZeros64(chosen))
 	}
 	return out, true
@@ -72,20 +72,20 @@ func Place(cards []GPU, r *Request, how config.Placement, out []int) ([]int, boo
 
 // search is one call of Place. Bit i of its masks is cards[i].
 type search struct {
-	cards []GPU
-	costs [MaxCards]cost
+	gpus  []GPU
+	costs [MaxGPUs]cost
 }
 
 // look finds the cards that take the request, and what each costs.
-func (s *search) look(r *Request, how config.Placement) (able uint64) {
+func (s *search) assess(r *Request, how config.Placement) (able uint64) {
 	var idle uint64
-	for i := range s.cards {
-		c := &s.cards[i]
-		if !c.Refuses(r).None() {
+	for i := range s.gpus {
+		c := &s.gpus[i]
+		if !c.Reject(r).None() {
 			continue
 		}
 		able |= 1 << i
-		if c.Tenants == 0 {
+		if c.Consumers == 0 {
 			idle |= 1 << i
 		}
 		if how == config.PlacementSpread {
@@ -140,13 +140,13 @@ const (
 // group is the cards of a set that are joined with card i, and i itself.
 func (s *search) group(i int, among uint64, by level) uint64 {
 	in := uint64(1) << i
-	c := &s.cards[i]
+	c := &s.gpus[i]
 	if by == zone && c.Zone <= 0 || by == numa && c.NUMA < 0 {
 		return in
 	}
 	for rest := among; rest != 0; rest &= rest - 1 {
 		j := bits.TrailingZeros64(rest)
-		if other := &s.cards[j]; by == zone && other.Zone == c.Zone || by == numa && other.NUMA == c.NUMA {
+		if other := &s.gpus[j]; by == zone && other.Zone == c.Zone || by == numa && other.NUMA == c.NUMA {
 			in |= 1 << j
 		}
 	}

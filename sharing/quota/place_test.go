@@ -53,7 +53,7 @@ func pcie(tb testing.TB) []quota.GPU {
 func fill(t *testing.T, cards []quota.GPU, tenants ...string) []quota.GPU {
 	t.Helper()
 	for i, text := range tenants {
-		r := quota.Request{Cards: 1, Policy: quota.FixedShare}
+		r := quota.Request{GPUs: 1, Policy: quota.FixedShare}
 		if text == "" {
 			continue
 		}
@@ -67,13 +67,13 @@ func fill(t *testing.T, cards []quota.GPU, tenants ...string) []quota.GPU {
 }
 
 func share(n, vcore int, memory int64) quota.Request {
-	return quota.Request{Cards: n, VCore: vcore, MemoryMiB: memory * gib, Policy: quota.FixedShare}
+	return quota.Request{GPUs: n, VCore: vcore, MemoryMiB: memory * gib, Policy: quota.FixedShare}
 }
 
 func TestPlace(t *testing.T) {
 	ill := func(cards []quota.GPU, of ...int) []quota.GPU {
 		for _, i := range of {
-			cards[i].Against = "ill"
+			cards[i].Unhealthy = "ill"
 		}
 		return cards
 	}
@@ -133,7 +133,7 @@ func TestPlaceKeepsToItself(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for range 500 {
 		cards, r := random(rng), randomRequest(rng)
-		r.Cards = 1 + rng.IntN(3)
+		r.GPUs = 1 + rng.IntN(3)
 		before := slices.Clone(cards)
 		first, ok := quota.Place(cards, &r, binpack, nil)
 		if diff := gocmp.Diff(before, cards); diff != "" {
@@ -154,12 +154,12 @@ func TestPlaceManyCards(t *testing.T) {
 	for i := range all {
 		all[i] = quota.GPU{UUID: fmt.Sprint(i), Index: i, MemoryMiB: gib, Slots: 1, NUMA: i % 8, Zone: i % 16}
 	}
-	r := share(quota.MaxCards, 10, 1)
+	r := share(quota.MaxGPUs, 10, 1)
 	out, ok := quota.Place(all, &r, binpack, nil)
-	if !ok || len(out) != quota.MaxCards || out[quota.MaxCards-1] >= quota.MaxCards {
-		t.Errorf("%v %v, want the first %d", out, ok, quota.MaxCards)
+	if !ok || len(out) != quota.MaxGPUs || out[quota.MaxGPUs-1] >= quota.MaxGPUs {
+		t.Errorf("%v %v, want the first %d", out, ok, quota.MaxGPUs)
 	}
-	r.Cards++
+	r.GPUs++
 	if out, ok := quota.Place(all, &r, binpack, out); ok || len(out) > 0 {
 		t.Errorf("%v cards placed", out)
 	}
@@ -172,9 +172,9 @@ func busy() []quota.GPU {
 	for i := range all {
 		c := &all[i]
 		*c = quota.GPU{UUID: fmt.Sprintf("GPU-%08d-0000-0000-0000-000000000000", i), Index: i, MemoryMiB: 143771, Slots: 100, NUMA: i / 8, Zone: 1 + i/8}
-		for c.Tenants < 16 {
+		for c.Consumers < 16 {
 			r := share(1, 1+rng.IntN(5), int64(1+rng.IntN(7)))
-			if c.Refuses(&r).None() {
+			if c.Reject(&r).None() {
 				c.Take(&r)
 			}
 		}
@@ -219,14 +219,14 @@ func TestPlaceAllocatesNothing(t *testing.T) {
 		}
 	}
 	r, c := share(1, 90, 4), all[0]
-	if allocs := testing.AllocsPerRun(10, func() { _ = c.Refuses(&r); c.Take(&r) }); allocs != 0 {
+	if allocs := testing.AllocsPerRun(10, func() { _ = c.Reject(&r); c.Take(&r) }); allocs != 0 {
 		t.Errorf("Refuses and Take: %v allocations", allocs)
 	}
 }
 
 func TestRequestSaysHow(t *testing.T) {
 	cards := []quota.GPU{
-		{UUID: "used", MemoryMiB: 1 << 14, Slots: 4, VCore: 10, UsedMiB: 1 << 10, Tenants: 1, Policy: quota.FixedShare},
+		{UUID: "used", MemoryMiB: 1 << 14, Slots: 4, VCore: 10, UsedMiB: 1 << 10, Consumers: 1, Policy: quota.FixedShare},
 		{UUID: "idle", MemoryMiB: 1 << 14, Slots: 4},
 	}
 	for _, tt := range []struct {

@@ -12,9 +12,9 @@ func Publish(cards []GPU) *allocation.NodeGPUs {
 		c := &cards[i]
 		card := allocation.GPU{
 			UUID: c.UUID, Index: c.Index, MemoryMiB: c.MemoryMiB, Slots: c.Slots, Zone: max(0, c.Zone),
-			Healthy: c.Against == "", Reason: wellknown.ClipTo(c.Against, allocation.MaxReason),
+			Healthy: c.Unhealthy == "", Reason: wellknown.ClipTo(c.Unhealthy, allocation.MaxReason),
 			Policy: string(c.Policy), Exclusive: c.Exclusive,
-			Taken: allocation.Taken{VCore: c.VCore, MemoryMiB: c.UsedMiB, Slots: c.Tenants},
+			Taken: allocation.Taken{VCore: c.VCore, MemoryMiB: c.UsedMiB, Slots: c.Consumers},
 		}
 		if c.NUMA >= 0 {
 			card.NUMA = new(c.NUMA)
@@ -31,7 +31,7 @@ func Published(all *allocation.NodeGPUs) []GPU {
 		c := &all.Cards[i]
 		card := GPU{
 			UUID: c.UUID, Index: c.Index, MemoryMiB: c.MemoryMiB, Slots: c.Slots, NUMA: -1, Zone: c.Zone,
-			Against: c.Reason, VCore: c.Taken.VCore, UsedMiB: c.Taken.MemoryMiB, Tenants: c.Taken.Slots,
+			Unhealthy: c.Reason, VCore: c.Taken.VCore, UsedMiB: c.Taken.MemoryMiB, Consumers: c.Taken.Slots,
 			Policy: Policy(c.Policy), Exclusive: c.Exclusive,
 		}
 		if c.NUMA != nil {

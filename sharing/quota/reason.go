@@ -15,14 +15,14 @@ const (
 	// None is no reason: the card takes the request.
 	None Cause = iota
 	// NotUsed and Avoided are what the pod says of the card.
-	NotUsed
+	NotSelected
 	Avoided
 	// Unfit is a card that nobody new gets.
-	Unfit
+	NotHealthy
 	// TooSmall is a card that could not take the request if it were idle.
 	TooSmall
 	// Alone is a card that one tenant has to itself.
-	Alone
+	Exclusive
 	// NotIdle is a card with tenants, for a request that wants it to itself.
 	NotIdle
 	// NoSlot is a card with as many tenants as it may have.
@@ -37,13 +37,13 @@ const (
 type Reason struct {
 	Cause Cause
 	// Card is its index.
-	Card int
+	Index int
 	// Left of Of is less than Need: percent with NoCompute, MiB with NoMemory.
 	// TooSmall has Of and Need in MiB, NoSlot slots in Of, NotIdle tenants.
 	Left, Of, Need int64
 	// Word is what is against an unfit card, or the policy of its tenants;
 	// then Policy is the request's.
-	Word   string
+	Detail string
 	Policy Policy
 }
 
@@ -55,21 +55,21 @@ func (r Reason) String() string {
 	if r.None() {
 		return ""
 	}
-	return "card " + strconv.Itoa(r.Card) + ": " + r.words()
+	return "card " + strconv.Itoa(r.Index) + ": " + r.detail()
 }
 
 // words is the reason without the card.
-func (r Reason) words() string {
+func (r Reason) detail() string {
 	switch r.Cause {
-	case NotUsed:
+	case NotSelected:
 		return "the pod does not ask for it"
 	case Avoided:
 		return "the pod avoids it"
-	case Unfit:
-		return wellknown.Clip(r.Word)
+	case NotHealthy:
+		return wellknown.Clip(r.Detail)
 	case TooSmall:
 		return fmt.Sprintf("%s GiB in all; needs %s", gib(r.Of, nearest), gib(r.Need, up))
-	case Alone:
+	case Exclusive:
 		return "a tenant has it alone"
 	case NotIdle:
 		if r.Of == 1 {
@@ -79,7 +79,7 @@ func (r Reason) words() string {
 	case NoSlot:
 		return fmt.Sprintf("all %d slots are taken", r.Of)
 	case OtherPolicy:
-		return "its tenants are " + wellknown.Clip(r.Word) + ", not " + string(r.Policy)
+		return "its tenants are " + wellknown.Clip(r.Detail) + ", not " + string(r.Policy)
 	case NoCompute:
 		return fmt.Sprintf("%d %% of 100 left; needs %d", r.Left, r.Need)
 	case NoMemory:

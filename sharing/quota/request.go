@@ -15,7 +15,7 @@ import (
 
 // ErrNone is the error of [ParseRequest] for a container that asks for no
 // share.
-var ErrNone = errors.New("asks for no share of a GPU")
+var ErrNoShare = errors.New("asks for no share of a GPU")
 
 // ParseRequest reads what a container asks for, from its limits and its pod's
 // annotations. The error is [ErrNone], or names every fault with the resource
@@ -36,24 +36,24 @@ func ParseRequest(limits corev1.ResourceList, annotations map[string]string, c *
 	sgpu, vcore, vmemory := c.Resources.SGPU, c.Resources.VCore, c.Resources.VMemory
 	if !p.asks(sgpu) {
 		if !p.asks(vcore) && !p.asks(vmemory) {
-			return Request{}, ErrNone
+			return Request{}, ErrNoShare
 		}
 		p.without(vcore, sgpu)
 		p.without(vmemory, sgpu)
-		return Request{}, errors.Join(p.faults...)
+		return Request{}, errors.Join(p.errs...)
 	}
-	r := Request{Cards: p.cards(sgpu), Policy: p.policy(annotations, c.Domains)}
+	r := Request{GPUs: p.gpus(sgpu), Policy: p.policy(annotations, c.Domains)}
 	r.VCore = p.percent(vcore, sgpu, r.Policy)
 	r.MemoryMiB = p.memory(vmemory)
 	var err error
 	if r.Use, r.Avoid, err = UUIDs(annotations, c.Domains); err != nil {
-		p.faults = append(p.faults, err)
+		p.errs = append(p.errs, err)
 	}
 	if r.Placement, err = placement(annotations, wellknown.SGPUPlacement); err != nil {
-		p.faults = append(p.faults, err)
+		p.errs = append(p.errs, err)
 	}
-	if len(p.faults) > 0 {
-		return Request{}, errors.Join(p.faults...)
+	if len(p.errs) > 0 {
+		return Request{}, errors.Join(p.errs...)
 	}
 	return r, nil
 }
@@ -61,8 +61,8 @@ func ParseRequest(limits corev1.ResourceList, annotations map[string]string, c *
 // String is the request in words.
 func (r *Request) String() string {
 	words := r.each() + " of one card"
-	if r.Cards != 1 {
-		words = fmt.Sprintf("%s of each of %d cards", r.each(), r.Cards)
+	if r.GPUs != 1 {
+		words = fmt.Sprintf("%s of each of %d cards", r.each(), r.GPUs)
 	}
 	return words + ", " + string(r.Policy)
 }
@@ -85,11 +85,11 @@ func (r *Request) each() string {
 // parser collects faults.
 type parser struct {
 	limits corev1.ResourceList
-	faults []error
+	errs   []error
 }
 
-func (p *parser) fault(format string, args ...any) {
-	p.faults = append(p.faults, fmt.Errorf(format, args...))
+func (p *parser) errorf(format string, args ...any) {
+	p.errs = append(p.errs, fmt.Errorf(format, args...))
 }
 
 // asks tells whether there is a limit and it is not 0.
@@ -100,7 +100,7 @@ func (p *parser) asks(name string) bool {
 
 func (p *parser) without(name, sgpu string) {
 	if p.asks(name) {
-		p.fault("%s: %s without %s: it says how much of how many cards", name, p.text(name), sgpu)
+		p.errorf("%s: %s without %s: it says how much of how many cards", name, p.text(name), sgpu)
 	}
 }
 
@@ -122,15 +122,15 @@ func whole(q resource.Quantity, most int64) (n int64, ok bool) {
 	return n, q.CmpInt64(n) == 0
 }
 
-func (p *parser) cards(name string) int {
-	n, ok := whole(p.limits[corev1.ResourceName(name)], MaxCards)
+func (p *parser) gpus(name string) int {
+	n, ok := whole(p.limits[corev1.ResourceName(name)], MaxGPUs)
 	switch {
 	case !ok:
-		p.fault("%s: %s is no whole number of cards", name, p.text(name))
+		p.errorf("%s: %s is no whole number of cards", name, p.text(name))
 	case n < 0:
-		p.fault("%s: %s is negative", name, p.text(name))
-	case n > MaxCards:
-		p.fault("%s: %s cards are more than any node has", name, p.text(name))
+		p.errorf("%s: %s is negative", name, p.text(name))
+	case n > MaxGPUs:
+		p.errorf("%s: %s cards are more than any node has", name, p.text(name))
 	}
 	return int(n)
 }
@@ -146,11 +146,11 @@ func (p *parser) percent(name, sgpu string, policy Policy) int {
 	n, ok := whole(q, Whole)
 	switch {
 	case !ok:
-		p.fault("%s: %s is no whole number of percent", name, p.text(name))
+		p.errorf("%s: %s is no whole number of percent", name, p.text(name))
 	case n < 1:
-		p.fault("%s: %s is not 1 to 100 percent of a card; without %s it is 100, the card alone", name, p.text(name), name)
+		p.errorf("%s: %s is not 1 to 100 percent of a card; without %s it is 100, the card alone", name, p.text(name), name)
 	case n > Whole:
-		p.fault("%s: %s is not 1 to 100 percent of a card; more cards are more %s", name, p.text(name), sgpu)
+		p.errorf("%s: %s is not 1 to 100 percent of a card; more cards are more %s", name, p.text(name), sgpu)
 	}
 	return int(n)
 }
@@ -164,26 +164,26 @@ func (p *parser) memory(name string) int64 {
 	const most, mib = allocation.MaxMemoryMiB, 1 << 20
 	text := q.String()
 	if q.Sign() <= 0 {
-		p.fault("%s: %s is no memory; without %s it is the card's whole memory", name, p.text(name), name)
+		p.errorf("%s: %s is no memory; without %s it is the card's whole memory", name, p.text(name), name)
 		return 0
 	}
 	if !hasUnit(text) {
 		n, ok := whole(q, most/1024)
 		switch {
 		case !ok:
-			p.fault("%s: %s is no whole number of GiB; write it with a unit, such as 512Mi", name, p.text(name))
+			p.errorf("%s: %s is no whole number of GiB; write it with a unit, such as 512Mi", name, p.text(name))
 		case n > most/1024:
-			p.fault("%s: %s GiB is more than any card has; a plain number is GiB", name, p.text(name))
+			p.errorf("%s: %s GiB is more than any card has; a plain number is GiB", name, p.text(name))
 		}
 		return n * 1024
 	}
 	if q.CmpInt64(most*mib) > 0 {
-		p.fault("%s: %s is more than any card has", name, p.text(name))
+		p.errorf("%s: %s is more than any card has", name, p.text(name))
 		return 0
 	}
 	bytes := q.Value()
 	if q.Format == resource.DecimalSI && bytes < 16*mib {
-		p.fault("%s: %s is %d bytes; for GiB write a plain number, for less 512Mi", name, p.text(name), bytes)
+		p.errorf("%s: %s is %d bytes; for GiB write a plain number, for less 512Mi", name, p.text(name), bytes)
 	}
 	return (bytes + mib - 1) / mib
 }
@@ -202,7 +202,7 @@ func (p *parser) policy(annotations map[string]string, d wellknown.Domains) Poli
 	case value == "":
 		key, value = wellknown.SGPUQoSPolicyAlias, other
 	case other != "" && other != value:
-		p.faults = append(p.faults, differ(key, wellknown.SGPUQoSPolicyAlias))
+		p.errs = append(p.errs, differ(key, wellknown.SGPUQoSPolicyAlias))
 		return FixedShare
 	}
 	switch policy := Policy(value); policy {
@@ -211,6 +211,6 @@ func (p *parser) policy(annotations map[string]string, d wellknown.Domains) Poli
 	case FixedShare, BurstShare, BestEffort:
 		return policy
 	}
-	p.fault("annotation %s: %q is none of %s, %s, %s", key, wellknown.Clip(value), FixedShare, BurstShare, BestEffort)
+	p.errorf("annotation %s: %q is none of %s, %s, %s", key, wellknown.Clip(value), FixedShare, BurstShare, BestEffort)
 	return FixedShare
 }

@@ -46,31 +46,31 @@ func TestParseRequest(t *testing.T) {
 		annotations  map[string]string
 		want         quota.Request
 	}{
-		{"all three", "sgpu=1 vcore=60 vmemory=4", nil, quota.Request{Cards: 1, VCore: 60, MemoryMiB: 4096, Policy: fixed}},
-		{"cards only", "sgpu=2", nil, quota.Request{Cards: 2, VCore: 100, Policy: fixed}},
-		{"no compute", "sgpu=1 vmemory=4", nil, quota.Request{Cards: 1, VCore: 100, MemoryMiB: 4096, Policy: fixed}},
-		{"no memory", "sgpu=1 vcore=1", nil, quota.Request{Cards: 1, VCore: 1, Policy: fixed}},
-		{"more cards than nodes have", "sgpu=9 vcore=100", nil, quota.Request{Cards: 9, VCore: 100, Policy: fixed}},
-		{"more memory than cards have", "sgpu=1 vmemory=4000", nil, quota.Request{Cards: 1, VCore: 100, MemoryMiB: 4000 << 10, Policy: fixed}},
-		{"Gi", "sgpu=1 vcore=5 vmemory=4Gi", nil, quota.Request{Cards: 1, VCore: 5, MemoryMiB: 4096, Policy: fixed}},
-		{"part of a Gi", "sgpu=1 vcore=5 vmemory=1.5Gi", nil, quota.Request{Cards: 1, VCore: 5, MemoryMiB: 1536, Policy: fixed}},
-		{"Mi", "sgpu=1 vcore=5 vmemory=512Mi", nil, quota.Request{Cards: 1, VCore: 5, MemoryMiB: 512, Policy: fixed}},
-		{"less than a Mi", "sgpu=1 vcore=5 vmemory=1Ki", nil, quota.Request{Cards: 1, VCore: 5, MemoryMiB: 1, Policy: fixed}},
-		{"G, rounded up", "sgpu=1 vcore=5 vmemory=4G", nil, quota.Request{Cards: 1, VCore: 5, MemoryMiB: 3815, Policy: fixed}},
-		{"bytes as the API server spells them", "sgpu=1 vcore=5 vmemory=80000000000", nil, quota.Request{Cards: 1, VCore: 5, MemoryMiB: 76294, Policy: fixed}},
-		{"GiB as the API server spells them", "sgpu=1 vcore=5 vmemory=1k", nil, quota.Request{Cards: 1, VCore: 5, MemoryMiB: 1000 << 10, Policy: fixed}},
-		{"GiB with an exponent", "sgpu=1 vcore=5 vmemory=4e1", nil, quota.Request{Cards: 1, VCore: 5, MemoryMiB: 40 << 10, Policy: fixed}},
-		{"thousandths that are whole", "sgpu=1000m vcore=60000m vmemory=4000m", nil, quota.Request{Cards: 1, VCore: 60, MemoryMiB: 4096, Policy: fixed}},
-		{"burst", "sgpu=1", policy("burst-share"), quota.Request{Cards: 1, VCore: 100, Policy: burst}},
-		{"best-effort", "sgpu=1 vmemory=4", policy("best-effort"), quota.Request{Cards: 1, MemoryMiB: 4096, Policy: best}},
-		{"best-effort that counts", "sgpu=1 vcore=30 vmemory=4", policy("best-effort"), quota.Request{Cards: 1, VCore: 30, MemoryMiB: 4096, Policy: best}},
-		{"an empty policy", "sgpu=1", policy(" "), quota.Request{Cards: 1, VCore: 100, Policy: fixed}},
+		{"all three", "sgpu=1 vcore=60 vmemory=4", nil, quota.Request{GPUs: 1, VCore: 60, MemoryMiB: 4096, Policy: fixed}},
+		{"cards only", "sgpu=2", nil, quota.Request{GPUs: 2, VCore: 100, Policy: fixed}},
+		{"no compute", "sgpu=1 vmemory=4", nil, quota.Request{GPUs: 1, VCore: 100, MemoryMiB: 4096, Policy: fixed}},
+		{"no memory", "sgpu=1 vcore=1", nil, quota.Request{GPUs: 1, VCore: 1, Policy: fixed}},
+		{"more cards than nodes have", "sgpu=9 vcore=100", nil, quota.Request{GPUs: 9, VCore: 100, Policy: fixed}},
+		{"more memory than cards have", "sgpu=1 vmemory=4000", nil, quota.Request{GPUs: 1, VCore: 100, MemoryMiB: 4000 << 10, Policy: fixed}},
+		{"Gi", "sgpu=1 vcore=5 vmemory=4Gi", nil, quota.Request{GPUs: 1, VCore: 5, MemoryMiB: 4096, Policy: fixed}},
+		{"part of a Gi", "sgpu=1 vcore=5 vmemory=1.5Gi", nil, quota.Request{GPUs: 1, VCore: 5, MemoryMiB: 1536, Policy: fixed}},
+		{"Mi", "sgpu=1 vcore=5 vmemory=512Mi", nil, quota.Request{GPUs: 1, VCore: 5, MemoryMiB: 512, Policy: fixed}},
+		{"less than a Mi", "sgpu=1 vcore=5 vmemory=1Ki", nil, quota.Request{GPUs: 1, VCore: 5, MemoryMiB: 1, Policy: fixed}},
+		{"G, rounded up", "sgpu=1 vcore=5 vmemory=4G", nil, quota.Request{GPUs: 1, VCore: 5, MemoryMiB: 3815, Policy: fixed}},
+		{"bytes as the API server spells them", "sgpu=1 vcore=5 vmemory=80000000000", nil, quota.Request{GPUs: 1, VCore: 5, MemoryMiB: 76294, Policy: fixed}},
+		{"GiB as the API server spells them", "sgpu=1 vcore=5 vmemory=1k", nil, quota.Request{GPUs: 1, VCore: 5, MemoryMiB: 1000 << 10, Policy: fixed}},
+		{"GiB with an exponent", "sgpu=1 vcore=5 vmemory=4e1", nil, quota.Request{GPUs: 1, VCore: 5, MemoryMiB: 40 << 10, Policy: fixed}},
+		{"thousandths that are whole", "sgpu=1000m vcore=60000m vmemory=4000m", nil, quota.Request{GPUs: 1, VCore: 60, MemoryMiB: 4096, Policy: fixed}},
+		{"burst", "sgpu=1", policy("burst-share"), quota.Request{GPUs: 1, VCore: 100, Policy: burst}},
+		{"best-effort", "sgpu=1 vmemory=4", policy("best-effort"), quota.Request{GPUs: 1, MemoryMiB: 4096, Policy: best}},
+		{"best-effort that counts", "sgpu=1 vcore=30 vmemory=4", policy("best-effort"), quota.Request{GPUs: 1, VCore: 30, MemoryMiB: 4096, Policy: best}},
+		{"an empty policy", "sgpu=1", policy(" "), quota.Request{GPUs: 1, VCore: 100, Policy: fixed}},
 		{
 			"the other spelling", "sgpu=1",
 			map[string]string{
 				"metax-tech.com/sgpu-qos-policy": "burst-share", "metax-tech.com/use-gpuuuid": "GPU-b, GPU-a", "metax-tech.com/nouse-gpuuuid": "GPU-c",
 			},
-			quota.Request{Cards: 1, VCore: 100, Policy: burst, Use: []string{"GPU-a", "GPU-b"}, Avoid: []string{"GPU-c"}},
+			quota.Request{GPUs: 1, VCore: 100, Policy: burst, Use: []string{"GPU-a", "GPU-b"}, Avoid: []string{"GPU-c"}},
 		},
 		{
 			"both spellings alike", "sgpu=1",
@@ -78,7 +78,7 @@ func TestParseRequest(t *testing.T) {
 				"nvidia.com/sgpu-qos-policy": "burst-share", "metax-tech.com/sgpu-qos-policy": "burst-share",
 				"nvidia.com/use-gpuuuid": "GPU-a", "metax-tech.com/use-gpuuuid": "GPU-a,",
 			},
-			quota.Request{Cards: 1, VCore: 100, Policy: burst, Use: []string{"GPU-a"}},
+			quota.Request{GPUs: 1, VCore: 100, Policy: burst, Use: []string{"GPU-a"}},
 		},
 	} {
 		got, err := quota.ParseRequest(limits(t, test.limits), test.annotations, node(t))
@@ -156,8 +156,8 @@ func TestBadRequests(t *testing.T) {
 		if err == nil || err.Error() != test.want {
 			t.Errorf("%s: error %v\nwant %s", test.limits, err, test.want)
 		}
-		if errors.Is(err, quota.ErrNone) != (test.limits == "" || test.limits == "sgpu=0") {
-			t.Errorf("%s: %v is ErrNone: %v", test.limits, err, errors.Is(err, quota.ErrNone))
+		if errors.Is(err, quota.ErrNoShare) != (test.limits == "" || test.limits == "sgpu=0") {
+			t.Errorf("%s: %v is ErrNone: %v", test.limits, err, errors.Is(err, quota.ErrNoShare))
 		}
 		if diff := cmp.Diff(quota.Request{}, got); diff != "" {
 			t.Errorf("%s: a faulty request asks for something (-want +got):\n%s", test.limits, diff)
@@ -176,7 +176,7 @@ func TestParseRequestOfOtherDomains(t *testing.T) {
 	got, err := quota.ParseRequest(corev1.ResourceList{
 		"metax-tech.com/sgpu": resource.MustParse("1"), "metax-tech.com/vcore": resource.MustParse("20"), "acme.io/gpu-gib": resource.MustParse("3"),
 	}, map[string]string{"metax-tech.com/sgpu-qos-policy": "burst-share", "metax-tech.com/use-gpuuuid": "GPU-a"}, &c)
-	want := quota.Request{Cards: 1, VCore: 20, MemoryMiB: 3072, Policy: quota.BurstShare, Use: []string{"GPU-a"}}
+	want := quota.Request{GPUs: 1, VCore: 20, MemoryMiB: 3072, Policy: quota.BurstShare, Use: []string{"GPU-a"}}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got):\n%s", err, diff)
 	}
@@ -211,7 +211,7 @@ func FuzzParseRequest(f *testing.F) {
 			}
 			return
 		}
-		if r.Cards < 1 || r.Cards > quota.MaxCards || r.VCore < 0 || r.VCore > 100 || r.MemoryMiB < 0 || r.MemoryMiB > 1<<26 ||
+		if r.GPUs < 1 || r.GPUs > quota.MaxGPUs || r.VCore < 0 || r.VCore > 100 || r.MemoryMiB < 0 || r.MemoryMiB > 1<<26 ||
 			r.VCore == 0 && r.Policy != quota.BestEffort {
 			t.Errorf("%v is taken for %+v", list, r)
 		}

@@ -315,16 +315,16 @@ func TestExamples(t *testing.T) {
 		}
 	}
 	for id, want := range map[string]quota.Request{
-		"Pod/sample-pod":       {Cards: 1, VCore: 60, MemoryMiB: 4 << 10, Policy: quota.FixedShare},
-		"Pod/sgpu-burst":       {Cards: 1, VCore: 50, MemoryMiB: 20 << 10, Policy: quota.BurstShare},
-		"Pod/sgpu-best-effort": {Cards: 1, MemoryMiB: 8 << 10, Policy: quota.BestEffort},
+		"Pod/sample-pod":       {GPUs: 1, VCore: 60, MemoryMiB: 4 << 10, Policy: quota.FixedShare},
+		"Pod/sgpu-burst":       {GPUs: 1, VCore: 50, MemoryMiB: 20 << 10, Policy: quota.BurstShare},
+		"Pod/sgpu-best-effort": {GPUs: 1, MemoryMiB: 8 << 10, Policy: quota.BestEffort},
 	} {
 		pod := get[*corev1.Pod](t, all, id)
 		checkShare(t, id, pod.Spec, pod.Annotations, want)
 	}
 	plain := get[*appsv1.Deployment](t, all, "Deployment/sgpu-plain").Spec.Template
 	checkShare(t, "Deployment/sgpu-plain", plain.Spec, plain.Annotations,
-		quota.Request{Cards: 1, VCore: 30, MemoryMiB: 10 << 10, Policy: quota.FixedShare})
+		quota.Request{GPUs: 1, VCore: 30, MemoryMiB: 10 << 10, Policy: quota.FixedShare})
 	if name := get[*corev1.Pod](t, all, "Pod/sample-pod").Spec.SchedulerName; name != config.Default().SGPU.HAMi.SchedulerName {
 		t.Errorf("the pod for HAMi is of scheduler %q", name)
 	}

@@ -26,7 +26,10 @@ func (b *Builder) Register(r prometheus.Registerer) {
 		{"groups", "Groups by kind.", "kind"},
 		{"findings", "Ports and paths that are not as they should be, by kind.", "kind"},
 		{"reports_ignored", "NodeTopologies that are not believed: see /v1/topology.", ""},
-		{"last_contact_seconds", "When the API server last sent anything on the watch that is silent for longest, in seconds since 1970.", ""},
+		{
+			"last_contact_seconds",
+			"When the API server last sent anything on the watch that is silent for longest, in seconds since 1970.", "",
+		},
 		{"gangs", "Gangs by state.", "state"},
 	} {
 		var labels []string

@@ -52,7 +52,7 @@ func NewCounted(unit Unit, inv *inventory.Inventory) *Counted {
 func (r *Counted) Refresh(inv *inventory.Inventory) {
 	n := 0
 	for i := range inv.Shared {
-		if inv.Shared[i].Against == "" {
+		if inv.Shared[i].Unhealthy == "" {
 			n += r.unit.Of(&inv.Shared[i])
 		}
 	}

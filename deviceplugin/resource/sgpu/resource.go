@@ -135,9 +135,9 @@ func (r *Resource) devices(cards []quota.GPU) (devices []server.Device, faults m
 	well := make(map[string]bool, len(cards))
 	for i := range cards {
 		c := &cards[i]
-		well[c.UUID] = c.Against == ""
-		if c.Against != "" {
-			faults[c.UUID] = c.Against
+		well[c.UUID] = c.Unhealthy == ""
+		if c.Unhealthy != "" {
+			faults[c.UUID] = c.Unhealthy
 		}
 	}
 	for i := range cards {

@@ -115,7 +115,7 @@ func TestSlotsGoWithTheirCard(t *testing.T) {
 		t.Error("nothing changed, and it says so")
 	}
 	n.cards = cards(2, 2)
-	n.cards[0].Against = "XID 79"
+	n.cards[0].Unhealthy = "XID 79"
 	r.Refresh(n.inventory())
 	if diff := cmp.Diff([]string{"GPU-1::0", "GPU-1::1"}, well(r)); diff != "" || !changed(r) || len(r.Devices()) != 4 {
 		t.Errorf("card 0 is ill: healthy (-want +got):\n%s", diff)
@@ -284,7 +284,7 @@ func TestCounted(t *testing.T) {
 		t.Errorf("%d GiB", len(devices))
 	}
 	changed(cores)
-	all[1].Against = "lost"
+	all[1].Unhealthy = "lost"
 	cores.Refresh(sharing(all))
 	if len(cores.Devices()) != 100 || !changed(cores) {
 		t.Errorf("%d cores of one card", len(cores.Devices()))
@@ -308,7 +308,7 @@ func TestCardsAgreeWithCapacity(t *testing.T) {
 		c.Mode = config.ModeSGPU
 		slots, cores, memory := 0, 0, 0
 		for _, card := range inventory.Configured(m, &c).Shared {
-			if card.Against == "" {
+			if card.Unhealthy == "" {
 				slots, cores, memory = slots+card.Slots, cores+sgpu.Cores.Of(&card), memory+sgpu.GiB.Of(&card)
 			}
 		}

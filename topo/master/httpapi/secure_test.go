@@ -80,8 +80,12 @@ func TestCertificateIsReadAgain(t *testing.T) {
 		t.Errorf("%s at the start", got)
 	}
 	keyPair(t, dir, "second", start.Add(time.Minute))
-	for late := time.Now().Add(time.Minute); name() != "second"; time.Sleep(time.Millisecond) {
-		if time.Now().After(late) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for late := time.After(time.Minute); name() != "second"; {
+		select {
+		case <-tick.C:
+		case <-late:
 			t.Fatal("not read after the files changed")
 		}
 	}

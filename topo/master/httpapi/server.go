@@ -81,7 +81,7 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("GET /v1/watch", s.admit(s.watch)) // It has no duration.
 	mux.Handle("GET /metrics", s.admit(promhttp.HandlerFor(s.options.Registry, promhttp.HandlerOpts{}).ServeHTTP))
 	mux.Handle("GET /healthz", probe(s.options.Alive))
-	mux.Handle("GET /readyz", probe(s.ready))
+	mux.Handle("GET /readyz", probe(func() string { return ready(s.options.Latest) }))
 	return mux
 }
 
@@ -174,8 +174,8 @@ func (s *Server) current(w http.ResponseWriter) *snapshot.Snapshot {
 	return now
 }
 
-func (s *Server) ready() string {
-	if now, _ := s.options.Latest.Get(); now == nil {
+func ready(latest *snapshot.Latest) string {
+	if now, _ := latest.Get(); now == nil {
 		return notRead
 	}
 	return ""

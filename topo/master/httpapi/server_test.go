@@ -29,15 +29,15 @@ type fixture struct {
 	latest *snapshot.Latest
 }
 
-func newFixture(t testing.TB, mode fabric.Mode) *fixture {
-	t.Helper()
+func newFixture(tb testing.TB, mode fabric.Mode) *fixture {
+	tb.Helper()
 	levels, err := fabric.Preset(mode, 0)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	m, err := fabric.New(fabric.Config{Levels: levels})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return &fixture{tree: m, now: snapshot.Snapshot{Levels: levels, CountsPods: true}, latest: snapshot.NewLatest()}
 }

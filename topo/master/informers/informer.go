@@ -74,7 +74,9 @@ func newInformer[T any, P stored[T], K object](
 
 // listWatch lists and watches all objects of a resource, notes each contact and
 // drops objects that are not wanted before anything is stored of them.
-func (i *informer[T, P]) listWatch(client cache.Getter, resource string, wants func(runtime.Object) bool) *cache.ListWatch {
+func (i *informer[T, P]) listWatch(
+	client cache.Getter, resource string, wants func(runtime.Object) bool,
+) *cache.ListWatch {
 	all := cache.NewListWatchFromClient(client, resource, metav1.NamespaceAll, fields.Everything())
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {

@@ -69,7 +69,8 @@ type kueue struct {
 }
 
 // resource is of the version that the API server prefers.
-func (k *kueue) resource(ctx context.Context, raw rest.Interface) (resource schema.GroupVersionResource, ok bool, err error) {
+func (k *kueue) resource(ctx context.Context, raw rest.Interface) (schema.GroupVersionResource, bool, error) {
+	var resource schema.GroupVersionResource
 	var group metav1.APIGroup
 	body, err := get(ctx, raw, "/apis/"+export.KueueGroup)
 	if apierrors.IsNotFound(err) {

@@ -119,7 +119,7 @@ func (s *Scheduler) taken(node *corev1.Node, pods []*sharer) ([]quota.GPU, error
 	gpus := slices.Clone(published)
 	for i := range gpus {
 		g := &gpus[i]
-		g.VCore, g.UsedMiB, g.Tenants, g.Policy, g.Exclusive = 0, 0, 0, "", false
+		g.VCore, g.UsedMiB, g.Consumers, g.Policy, g.Exclusive = 0, 0, 0, "", false
 	}
 	unknown := false
 	for _, p := range pods {
@@ -199,7 +199,7 @@ func (s *Scheduler) charge(p *sharer, gpus []quota.GPU, node string) (unknown bo
 		for _, share := range shares {
 			at := slices.IndexFunc(gpus, func(g quota.GPU) bool { return g.UUID == share.UUID })
 			if at >= 0 {
-				claims[at] = append(claims[at], quota.Claim{Turn: c.phase, Share: share, Policy: policy})
+				claims[at] = append(claims[at], quota.Claim{Phase: c.phase, Share: share, Policy: policy})
 			}
 		}
 	}
@@ -214,7 +214,7 @@ func (s *Scheduler) charge(p *sharer, gpus []quota.GPU, node string) (unknown bo
 // atLeast raises what is taken of a GPU to what its node publishes.
 func atLeast(g, published *quota.GPU) {
 	g.VCore, g.UsedMiB = max(g.VCore, published.VCore), max(g.UsedMiB, published.UsedMiB)
-	g.Tenants = max(g.Tenants, published.Tenants)
+	g.Consumers = max(g.Consumers, published.Consumers)
 	g.Exclusive = g.Exclusive || published.Exclusive
 	if g.Policy == "" {
 		g.Policy = published.Policy

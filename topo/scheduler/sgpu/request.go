@@ -33,13 +33,13 @@ type container struct {
 	request quota.Request
 }
 
-// parseRequest reads a pod's limits. The error is quota.ErrNone for a pod that
+// parseRequest reads a pod's limits. The error is quota.ErrNoShare for a pod that
 // requests no share, or names the container.
 func parseRequest(pod *corev1.Pod, c *config.NodeConfig) (*Request, error) {
 	var r Request
 	add := func(of *corev1.Container, phase quota.Phase) error {
 		request, err := quota.ParseRequest(of.Resources.Limits, pod.Annotations, c)
-		if errors.Is(err, quota.ErrNone) {
+		if errors.Is(err, quota.ErrNoShare) {
 			return nil
 		}
 		if err != nil {
@@ -64,7 +64,7 @@ func parseRequest(pod *corev1.Pod, c *config.NodeConfig) (*Request, error) {
 	case faults != nil:
 		return nil, faults
 	case len(r.containers) == 0:
-		return nil, quota.ErrNone
+		return nil, quota.ErrNoShare
 	}
 	return &r, nil
 }
@@ -104,7 +104,7 @@ func (r *Request) place(gpus []quota.GPU, how config.Placement) (shares map[stri
 		for _, at := range chosen {
 			share := gpus[at].Share(&c.request)
 			shares[c.name] = append(shares[c.name], share)
-			claims[at] = append(claims[at], quota.Claim{Turn: c.phase, Share: share, Policy: c.request.Policy})
+			claims[at] = append(claims[at], quota.Claim{Phase: c.phase, Share: share, Policy: c.request.Policy})
 		}
 	}
 	for at := range gpus {
@@ -127,7 +127,7 @@ func (c *container) place(
 		var at []int
 		for i := range free {
 			charge(&free[i], claims[i], &c.phase)
-			if slices.ContainsFunc(claims[i], func(x quota.Claim) bool { return !x.Turn.Overlaps(c.phase) }) {
+			if slices.ContainsFunc(claims[i], func(x quota.Claim) bool { return !x.Phase.Overlaps(c.phase) }) {
 				own, at = append(own, free[i]), append(at, i)
 			}
 		}
@@ -149,7 +149,7 @@ func (c *container) place(
 func charge(gpu *quota.GPU, claims []quota.Claim, during *quota.Phase) {
 	for i := range claims {
 		c := &claims[i]
-		if during == nil || c.Turn.Overlaps(*during) {
+		if during == nil || c.Phase.Overlaps(*during) {
 			c.Mark(gpu)
 		}
 	}

@@ -50,14 +50,15 @@ type Scheduler struct {
 // is for pods that have no preference.
 func New(c *config.NodeConfig, placement config.Placement) *Scheduler {
 	return &Scheduler{
-		config: c, placement: placement, free: FreeGPUs{Domains: c.Domains}, decisions: map[types.UID]*allocation.Allocation{},
+		config: c, placement: placement, free: FreeGPUs{Domains: c.Domains},
+		decisions: map[types.UID]*allocation.Allocation{},
 	}
 }
 
 // Request is what a pod requests; nil if nothing.
 func (s *Scheduler) Request(pod *corev1.Pod) (*Request, error) {
 	r, err := parseRequest(pod, s.config)
-	if errors.Is(err, quota.ErrNone) {
+	if errors.Is(err, quota.ErrNoShare) {
 		return nil, nil //nolint:nilnil // Most pods request no share, which is no error.
 	}
 	if err == nil {
@@ -139,7 +140,9 @@ func (s *Scheduler) Release(pod types.UID) {
 
 // Bind binds a pod that shares GPUs, with the decision in the Binding: the API
 // server writes both or neither. Other pods are left to the next plugin.
-func (s *Scheduler) Bind(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, node string) *framework.Status {
+func (s *Scheduler) Bind(
+	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, node string,
+) *framework.Status {
 	decision := s.Decision(pod.UID)
 	if decision == nil || decision.Node != node {
 		return framework.NewStatus(framework.Skip)
@@ -176,7 +179,7 @@ func load(gpus []quota.GPU) int64 {
 		sum += min(int64(g.VCore), quota.Whole)
 		if g.MemoryMiB > 0 {
 			sum += min(100*g.UsedMiB/g.MemoryMiB, 100)
-		} else if g.Tenants > 0 {
+		} else if g.Consumers > 0 {
 			sum += 100
 		}
 	}

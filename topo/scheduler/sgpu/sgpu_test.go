@@ -140,20 +140,20 @@ func TestContainerPhases(t *testing.T) {
 		exclusive  bool
 		none       bool // it does not fit at all
 	}{
-		{name: "an init container and one app", init: list{shareOf("i", 30, 1)}, apps: list{shareOf("a", 60, 1)}, takes: quota.Load{VCore: 60, Tenants: 1, MemoryMiB: 1 << 10}},
-		{name: "a larger init container", init: list{shareOf("i", 70, 1)}, apps: list{shareOf("a", 60, 2)}, takes: quota.Load{VCore: 70, Tenants: 1, MemoryMiB: 2 << 10}},
+		{name: "an init container and one app", init: list{shareOf("i", 30, 1)}, apps: list{shareOf("a", 60, 1)}, takes: quota.Load{VCore: 60, Consumers: 1, MemoryMiB: 1 << 10}},
+		{name: "a larger init container", init: list{shareOf("i", 70, 1)}, apps: list{shareOf("a", 60, 2)}, takes: quota.Load{VCore: 70, Consumers: 1, MemoryMiB: 2 << 10}},
 		{
 			name: "init containers run one by one", init: list{shareOf("i", 70, 1), shareOf("j", 80, 1)},
-			apps: list{shareOf("a", 40, 1), shareOf("b", 40, 1)}, takes: quota.Load{VCore: 80, Tenants: 2, MemoryMiB: 2 << 10},
+			apps: list{shareOf("a", 40, 1), shareOf("b", 40, 1)}, takes: quota.Load{VCore: 80, Consumers: 2, MemoryMiB: 2 << 10},
 		},
 		{
 			name: "a sidecar runs beside what comes after it",
 			init: list{shareOf("i", 80, 1), sidecar(shareOf("s", 20, 1)), shareOf("j", 70, 1)},
-			apps: list{shareOf("a", 60, 1)}, takes: quota.Load{VCore: 90, Tenants: 2, MemoryMiB: 2 << 10},
+			apps: list{shareOf("a", 60, 1)}, takes: quota.Load{VCore: 90, Consumers: 2, MemoryMiB: 2 << 10},
 		},
-		{name: "alone in its phase", init: list{shareOf("i", 100, 1)}, apps: list{shareOf("a", 100, 1)}, takes: quota.Load{VCore: 100, Tenants: 1, MemoryMiB: 1 << 10}, exclusive: true},
+		{name: "alone in its phase", init: list{shareOf("i", 100, 1)}, apps: list{shareOf("a", 100, 1)}, takes: quota.Load{VCore: 100, Consumers: 1, MemoryMiB: 1 << 10}, exclusive: true},
 		{name: "too much beside its sidecar", init: list{sidecar(shareOf("s", 50, 1))}, apps: list{shareOf("a", 60, 1)}, none: true},
-		{name: "memory too", init: list{shareOf("i", 1, 14)}, apps: list{shareOf("a", 1, 8)}, takes: quota.Load{VCore: 1, Tenants: 1, MemoryMiB: 14 << 10}},
+		{name: "memory too", init: list{shareOf("i", 1, 14)}, apps: list{shareOf("a", 1, 8)}, takes: quota.Load{VCore: 1, Consumers: 1, MemoryMiB: 14 << 10}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "p"}, Spec: corev1.PodSpec{InitContainers: tt.init, Containers: tt.apps}}
@@ -172,7 +172,7 @@ func TestContainerPhases(t *testing.T) {
 			}
 			want := quota.GPU{
 				UUID: "GPU-a", MemoryMiB: 16 << 10, Slots: 4, NUMA: -1, Exclusive: tt.exclusive,
-				VCore: tt.takes.VCore, UsedMiB: tt.takes.MemoryMiB, Tenants: tt.takes.Tenants,
+				VCore: tt.takes.VCore, UsedMiB: tt.takes.MemoryMiB, Consumers: tt.takes.Consumers,
 			}
 			if !tt.none && !tt.exclusive {
 				want.Policy = quota.FixedShare

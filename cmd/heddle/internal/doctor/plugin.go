@@ -208,21 +208,21 @@ func checkMPS(all []enforce.Daemon) []finding.Finding {
 	var found []finding.Finding
 	for i := range all {
 		d := &all[i]
-		subject := fmt.Sprintf("MPS daemon of GPU %d (%s)", d.Index, d.Card)
+		subject := fmt.Sprintf("MPS daemon of GPU %d (%s)", d.Index, d.GPU)
 		restarts := cli.Count(d.Restarts, "restart")
 		switch {
 		case d.Reason != "":
 			last := "it never ran"
-			if !d.Well.IsZero() {
-				last = "it last ran at " + rfc3339(d.Well)
+			if !d.LastRunning.IsZero() {
+				last = "it last ran at " + rfc3339(d.LastRunning)
 			}
 			found = append(found, problem(subject,
 				fmt.Sprintf("is %s since %s: %s (%s, %s)", d.State, rfc3339(d.Since), d.Reason, last, restarts),
 				"Its containers that ran have to be started again, new ones wait. Its own log is "+
-					"mps/"+d.Card+"/log/control.log in the state directory; see also heddle-device-plugin's log."))
+					"mps/"+d.GPU+"/log/control.log in the state directory; see also heddle-device-plugin's log."))
 		case d.Restarts > 0:
 			found = append(found, note(subject,
-				fmt.Sprintf("is %s since %s, after %s: %s", d.State, rfc3339(d.Since), restarts, d.Fault),
+				fmt.Sprintf("is %s since %s, after %s: %s", d.State, rfc3339(d.Since), restarts, d.LastError),
 				"CUDA programs that used it before that fail until they are started again."))
 		}
 	}

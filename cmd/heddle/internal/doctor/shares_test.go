@@ -143,8 +143,8 @@ func TestSharesWithFindings(t *testing.T) {
 		{
 			"an MPS daemon that does not start",
 			report.Report{MPS: []enforce.Daemon{{
-				Card: card7, Index: 7, State: enforce.Starting, Since: since, Restarts: 3, Tenants: 1,
-				Reason: "the control daemon ended as it started: exit status 1", Fault: "the control daemon ended as it started: exit status 1",
+				GPU: card7, Index: 7, State: enforce.Starting, Since: since, Restarts: 3, Clients: 1,
+				Reason: "the control daemon ended as it started: exit status 1", LastError: "the control daemon ended as it started: exit status 1",
 			}}},
 			true,
 			[]string{
@@ -157,8 +157,8 @@ func TestSharesWithFindings(t *testing.T) {
 		{
 			"an MPS daemon that died",
 			report.Report{MPS: []enforce.Daemon{{
-				Card: card7, Index: 7, State: enforce.Broken, Since: since, Restarts: 1, Tenants: 1, Well: since.Add(-time.Second),
-				Reason: "the control daemon ended: signal: killed", Fault: "the control daemon ended: signal: killed",
+				GPU: card7, Index: 7, State: enforce.Broken, Since: since, Restarts: 1, Clients: 1, LastRunning: since.Add(-time.Second),
+				Reason: "the control daemon ended: signal: killed", LastError: "the control daemon ended: signal: killed",
 			}}},
 			true,
 			[]string{"is broken since 2026-11-21T10:00:00Z: the control daemon ended: signal: killed (it last ran at 2026-11-21T09:59:59Z, 1 restart)\n"},
@@ -167,8 +167,8 @@ func TestSharesWithFindings(t *testing.T) {
 		{
 			"one that runs again, and one that always ran",
 			report.Report{MPS: []enforce.Daemon{
-				{Card: card6, Index: 6, State: enforce.Running, Since: since, Tenants: 1},
-				{Card: card7, Index: 7, State: enforce.Running, Since: since, Restarts: 2, Fault: "the control daemon hangs", Tenants: 1},
+				{GPU: card6, Index: 6, State: enforce.Running, Since: since, Clients: 1},
+				{GPU: card7, Index: 7, State: enforce.Running, Since: since, Restarts: 2, LastError: "the control daemon hangs", Clients: 1},
 			}},
 			false,
 			[]string{"note  MPS daemon of GPU 7 (" + card7 + ")\n  is running since 2026-11-21T10:00:00Z, after 2 restarts: the control daemon hangs\n"},
