@@ -175,7 +175,9 @@ func (c *Controller) publish(now time.Time) {
 		}
 		states[string(gang.StateOf(s.Pods, s.MinMember, c.nodeLost).Phase)]++
 		if !s.RejectedSince.IsZero() {
-			rejected = append(rejected, metrics.Rejection{Namespace: s.Key.Namespace, Name: s.Key.Name, For: now.Sub(s.RejectedSince)})
+			rejected = append(rejected, metrics.Rejection{
+				Namespace: s.Key.Namespace, Name: s.Key.Name, For: now.Sub(s.RejectedSince),
+			})
 		}
 	}
 	slices.SortFunc(rejected, func(a, b metrics.Rejection) int {

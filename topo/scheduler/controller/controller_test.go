@@ -111,8 +111,9 @@ func podOf(name string, labels map[string]string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), Labels: labels}}
 }
 
-func in(name, least string) map[string]string {
-	return map[string]string{wellknown.GangName: name, wellknown.GangMinAvailable: least}
+// gangOf are the labels of gang x.
+func gangOf(least string) map[string]string {
+	return map[string]string{wellknown.GangName: "x", wellknown.GangMinAvailable: least}
 }
 
 // ownPod is for this scheduler.
@@ -146,11 +147,11 @@ func TestPodGroupsOfGangs(t *testing.T) {
 		pod.Annotations = map[string]string{wellknown.KoordinatorName: "x", wellknown.KoordinatorMinAvailable: "2", wellknown.KoordinatorWaitingTime: "90s"}
 		return pod
 	}
-	bound := ownPod("b", in("x", "2"), "")
+	bound := ownPod("b", gangOf("2"), "")
 	bound.Spec.NodeName = "gone"
-	done := ownPod("a", in("x", "2"), "")
+	done := ownPod("a", gangOf("2"), "")
 	done.Status.Phase = corev1.PodSucceeded
-	elsewhere := podOf("a", in("x", "2"))
+	elsewhere := podOf("a", gangOf("2"))
 	elsewhere.Spec.SchedulerName = "volcano"
 	for _, tt := range []struct {
 		name   string
@@ -158,23 +159,23 @@ func TestPodGroupsOfGangs(t *testing.T) {
 		object *unstructured.Unstructured
 		want   podgroup.Gang
 	}{
-		{"by labels", []*corev1.Pod{ownPod("a", in("x", "2"), "")}, nil, bare},
+		{"by labels", []*corev1.Pod{ownPod("a", gangOf("2"), "")}, nil, bare},
 		{
 			"with one controller",
-			[]*corev1.Pod{ownPod("a", in("x", "2"), "job"), ownPod("b", in("x", "2"), "job")},
+			[]*corev1.Pod{ownPod("a", gangOf("2"), "job"), ownPod("b", gangOf("2"), "job")},
 			nil,
 			with(func(g *podgroup.Gang) {
 				g.Owner = &metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "job", UID: "job"}
 			}),
 		},
-		{"with two controllers", []*corev1.Pod{ownPod("a", in("x", "2"), "job"), ownPod("b", in("x", "2"), "other")}, nil, bare},
-		{"a pod without one", []*corev1.Pod{ownPod("a", in("x", "2"), "job"), ownPod("b", in("x", "2"), "")}, nil, bare},
+		{"with two controllers", []*corev1.Pod{ownPod("a", gangOf("2"), "job"), ownPod("b", gangOf("2"), "other")}, nil, bare},
+		{"a pod without one", []*corev1.Pod{ownPod("a", gangOf("2"), "job"), ownPod("b", gangOf("2"), "")}, nil, bare},
 		{"by Koordinator's annotations", []*corev1.Pod{koordinator("a")}, nil, with(func(g *podgroup.Gang) {
 			g.ByLabels, g.Timeout = false, 90*time.Second
 		})},
 		{
 			"contradictory",
-			[]*corev1.Pod{ownPod("a", in("x", "2"), ""), ownPod("b", in("x", "3"), "")},
+			[]*corev1.Pod{ownPod("a", gangOf("2"), ""), ownPod("b", gangOf("3"), "")},
 			nil,
 			with(func(g *podgroup.Gang) { g.Create = false }),
 		},
@@ -187,13 +188,13 @@ func TestPodGroupsOfGangs(t *testing.T) {
 		{"for another scheduler", []*corev1.Pod{elsewhere}, nil, with(func(g *podgroup.Gang) { g.Foreign = true })},
 		{
 			"with an object of its user's",
-			[]*corev1.Pod{ownPod("a", in("x", "2"), "")},
+			[]*corev1.Pod{ownPod("a", gangOf("2"), "")},
 			podGroup(gang.APIGroup, 2, nil),
 			with(func(g *podgroup.Gang) { g.ByLabels = false }),
 		},
 		{
 			"with a managed object, which is ignored",
-			[]*corev1.Pod{ownPod("a", in("x", "2"), "")},
+			[]*corev1.Pod{ownPod("a", gangOf("2"), "")},
 			podGroup(gang.APIGroupXK8s, 7, map[string]string{"app.kubernetes.io/managed-by": "heddle-scheduler"}), bare,
 		},
 	} {
@@ -276,7 +277,7 @@ func TestLeader(t *testing.T) {
 // its deletion changes the gang.
 func TestManagedPodGroupChangesNoGang(t *testing.T) {
 	c := newController(t)
-	a := ownPod("a", in("x", "1"), "")
+	a := ownPod("a", gangOf("1"), "")
 	c.Cache.UpdatePod(a)
 	object := podGroup(gang.APIGroupXK8s, 3, map[string]string{"app.kubernetes.io/managed-by": podgroup.Manager})
 	for _, gone := range []bool{false, true} {
@@ -291,7 +292,7 @@ func TestManagedPodGroupChangesNoGang(t *testing.T) {
 func TestEffectsAreApplied(t *testing.T) {
 	c := newController(t)
 	h, _ := c.Handle.(*handle)
-	a, b := ownPod("a", in("x", "2"), ""), ownPod("b", in("x", "2"), "")
+	a, b := ownPod("a", gangOf("2"), ""), ownPod("b", gangOf("2"), "")
 	for _, pod := range []*corev1.Pod{a, b} {
 		c.Cache.UpdatePod(pod)
 		w := &waitingPod{pod: pod}

@@ -96,7 +96,9 @@ func (c *Controller) followPodGroups(ctx context.Context, group string) {
 
 // search waits until the cluster has a resource; false if the context ends first. It
 // calls absent if the cluster does not have it yet.
-func (c *Controller) search(ctx context.Context, resource schema.GroupVersionResource, managed bool, absent func()) bool {
+func (c *Controller) search(
+	ctx context.Context, resource schema.GroupVersionResource, managed bool, absent func(),
+) bool {
 	ticker := time.NewTicker(searchEvery)
 	defer ticker.Stop()
 	for first := true; ; first = false {

@@ -144,7 +144,8 @@ func (f *Free) FitsTogether(classes []*Class, pods []int32) bool {
 
 func (f *Free) amount(name corev1.ResourceName) int64 {
 	allocatable, requested := f.info.GetAllocatable(), f.info.GetRequested()
-	return amountIn(allocatable, name) - amountIn(requested, name) - AmountOf(f.reserved, name) + AmountOf(f.preempted, name)
+	unused := amountIn(allocatable, name) - amountIn(requested, name)
+	return unused - AmountOf(f.reserved, name) + AmountOf(f.preempted, name)
 }
 
 func amountIn(r framework.Resource, name corev1.ResourceName) int64 {

@@ -124,9 +124,9 @@ func (c *Cache) Commit(unit []planner.Gang, plans []planner.Plan, preempt bool, 
 			return false
 		}
 	}
-	for i := range unit {
+	for i, plan := range plans {
 		g := c.gangs[unit[i].Key]
-		for at, node := range plans[i].Nodes {
+		for at, node := range plan.Nodes {
 			if m := g.members[unit[i].Members[at].Pod.UID]; node != "" && m.stage == pending {
 				m.stage, m.node = planned, node
 				if m.pod.UID != tried.UID {
@@ -135,7 +135,7 @@ func (c *Cache) Commit(unit []planner.Gang, plans []planner.Plan, preempt bool, 
 			}
 		}
 		if !g.satisfied() {
-			g.placedIn = plans[i].Kind
+			g.placedIn = plan.Kind
 		}
 		g.preempting, g.activated = preempt, c.now()
 		g.deadline = c.now().Add(g.spec.Timeout)

@@ -44,7 +44,8 @@ func (c *Cache) Expire() {
 		}
 		unit, _ := c.unit(g)
 		c.Metrics.TimedOut()
-		c.release(unit, fmt.Sprintf("%d of %d had a node after %s", g.count(reserved), max(g.spec.MinMember, 1), g.spec.Timeout))
+		have, need := g.count(reserved), max(g.spec.MinMember, 1)
+		c.release(unit, fmt.Sprintf("%d of %d had a node after %s", have, need, g.spec.Timeout))
 		c.enqueueAll()
 	}
 }
@@ -103,8 +104,8 @@ func (c *Cache) interrupted(but *gangInfo, pod *corev1.Pod) (all []*gangInfo) {
 		}
 		g.resolve()
 		n := g.count(bound)
-		if g != but && g.err == nil && g.deadline.IsZero() && n > 0 && n < g.spec.MinMember && g.spec.Policy != gang.OnlyWaiting &&
-			schedulehelpers.PodPriority(m.pod) >= schedulehelpers.PodPriority(pod) {
+		lacks := n > 0 && n < g.spec.MinMember && g.spec.Policy != gang.OnlyWaiting && g.err == nil && g.deadline.IsZero()
+		if g != but && lacks && schedulehelpers.PodPriority(m.pod) >= schedulehelpers.PodPriority(pod) {
 			all = append(all, g)
 		}
 	}

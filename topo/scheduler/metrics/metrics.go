@@ -47,7 +47,9 @@ func New() *Metrics {
 		return prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}
 	}
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: name, Help: help,
+		}, labels)
 	}
 	return &Metrics{
 		duration: prometheus.NewHistogram(histogram("gang_duration_seconds",
@@ -67,7 +69,7 @@ func New() *Metrics {
 			"For how long a gang that has its pods has been rejected; the ten that wait for longest.", "namespace", "podgroup"),
 		age: gauge("map_age_seconds", "Time since topo-master confirmed the topology tree."),
 		fresh: gauge("map_fresh",
-			"1 if gangs are placed by the topology tree, 0 if it is too old or there has been none; absent if none is configured."),
+			"1 if gangs are placed by the topology tree, 0 if it is too old or missing; absent if none is configured."),
 		free:  gauge("gpus_free", "GPUs that no pod has or has reserved, on nodes that take pods."),
 		whole: gauge("gpus_free_whole", "Those of gpus_free that are on nodes of which all GPUs are free."),
 		largest: gauge("largest_gang_gpus",

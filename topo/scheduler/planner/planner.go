@@ -93,7 +93,8 @@ type Planner struct {
 // New returns a planner. withoutMap is for gangs that have no preference, gpu the
 // resource of whole GPUs.
 func New(
-	topology *topologyclient.Client, withoutMap gang.WithoutMap, gpu corev1.ResourceName, m *metrics.Metrics, log *slog.Logger,
+	topology *topologyclient.Client, withoutMap gang.WithoutMap, gpu corev1.ResourceName,
+	m *metrics.Metrics, log *slog.Logger,
 ) *Planner {
 	return &Planner{topology: topology, withoutMap: withoutMap, gpu: gpu, metrics: m, log: log}
 }

@@ -33,7 +33,9 @@ func (p *Planner) update(ctx context.Context, nodes []framework.NodeInfo) {
 	t := &p.tree
 	answer, _ := p.topology.Current()
 	fresh := answer.Fresh(time.Now())
-	same := slices.EqualFunc(nodes, t.names, func(info framework.NodeInfo, name string) bool { return info.Node().Name == name })
+	same := slices.EqualFunc(nodes, t.names, func(info framework.NodeInfo, name string) bool {
+		return info.Node().Name == name
+	})
 	if t.placement != nil && t.fresh == fresh && (!fresh || t.generation == answer.Generation) && same {
 		return
 	}

@@ -70,6 +70,7 @@ func readArgs(object runtime.Object) (Args, error) {
 	if unknown, ok := object.(*runtime.Unknown); ok && unknown != nil && len(unknown.Raw) > 0 {
 		decoder := json.NewDecoder(bytes.NewReader(unknown.Raw))
 		decoder.DisallowUnknownFields()
+		//nolint:musttag // The tags of Domains are YAML's; JSON finds its fields in any case.
 		if err := decoder.Decode(&args); err != nil {
 			return Args{}, fmt.Errorf("arguments of %s: %w", Name, err)
 		}

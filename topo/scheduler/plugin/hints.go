@@ -14,7 +14,9 @@ import (
 // knows (another topology tree, reservations that end, the last member of a gang, a
 // PodGroup object) the controller activates.
 func (p *Plugin) EventsToRegister(context.Context) ([]framework.ClusterEventWithHint, error) {
-	event := func(resource framework.EventResource, action framework.ActionType, hint framework.QueueingHintFn) framework.ClusterEventWithHint {
+	event := func(
+		resource framework.EventResource, action framework.ActionType, hint framework.QueueingHintFn,
+	) framework.ClusterEventWithHint {
 		return framework.ClusterEventWithHint{
 			Event: framework.ClusterEvent{Resource: resource, ActionType: action}, QueueingHintFn: hint,
 		}

@@ -82,7 +82,8 @@ func (p *Plugin) GeneratePlacements(
 	all := &framework.GeneratePlacementsResult{Placements: []*framework.Placement{parent}}
 	if group.GetType() == framework.CompositePodGroupKeyType {
 		// Its PodGroups are placed one by one, each as tight as possible.
-		if o := group.GetCompositePodGroup(); o != nil && o.Spec.SchedulingConstraints != nil && len(o.Spec.SchedulingConstraints.Topology) > 0 {
+		o := group.GetCompositePodGroup()
+		if o != nil && o.Spec.SchedulingConstraints != nil && len(o.Spec.SchedulingConstraints.Topology) > 0 {
 			return reject("topology constraints of composite podgroups are not supported; its podgroups may have some")
 		}
 		return all, nil

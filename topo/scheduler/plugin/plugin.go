@@ -276,7 +276,9 @@ func (p *Plugin) newCycle(pod *corev1.Pod) (*cycle, error) {
 }
 
 // place finds the node of a member, planning its gang if needed.
-func (p *Plugin) place(ctx context.Context, pod *corev1.Pod, nodes []framework.NodeInfo) (node string, member bool, rejection string) {
+func (p *Plugin) place(
+	ctx context.Context, pod *corev1.Pod, nodes []framework.NodeInfo,
+) (node string, member bool, rejection string) {
 	for range 3 {
 		attempt, ok := p.cache.Attempt(pod)
 		switch {
@@ -337,12 +339,13 @@ func (p *Plugin) Filter(
 		}
 	}
 	if c.selector != nil {
+		// No victim would help: which GPUs a pod would leave is not known.
+		const code = framework.UnschedulableAndUnresolvable
 		switch left, err := c.selector.Left(info); {
 		case err != nil:
-			return framework.NewStatus(framework.UnschedulableAndUnresolvable, "node(s) do not publish which GPUs are free")
+			return framework.NewStatus(code, "node(s) do not publish which GPUs are free")
 		case left-free.Reserved(p.gpu()) < fit.AmountOf(c.amounts, p.gpu()):
-			// No victim would help: which GPUs a pod would leave is not known.
-			return framework.NewStatus(framework.UnschedulableAndUnresolvable, "node(s) have too few free GPUs that the pod accepts")
+			return framework.NewStatus(code, "node(s) have too few free GPUs that the pod accepts")
 		}
 	}
 	if c.request != nil {
@@ -416,7 +419,9 @@ func (*Plugin) NormalizeScore(
 }
 
 // Reserve notes that a member holds its node, and decides which GPUs a pod shares.
-func (p *Plugin) Reserve(_ context.Context, state framework.CycleState, pod *corev1.Pod, node string) *framework.Status {
+func (p *Plugin) Reserve(
+	_ context.Context, state framework.CycleState, pod *corev1.Pod, node string,
+) *framework.Status {
 	c := cycleOf(state)
 	if c != nil && c.request != nil {
 		info, err := p.handle.SnapshotSharedLister().NodeInfos().Get(node)

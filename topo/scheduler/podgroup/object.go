@@ -75,7 +75,8 @@ func (g *Gang) object() *unstructured.Unstructured {
 		o.SetOwnerReferences([]metav1.OwnerReference{*g.Owner})
 	}
 	if g.Timeout > 0 {
-		_ = unstructured.SetNestedField(o.Object, seconds(g.Timeout), "spec", "scheduleTimeoutSeconds") // The spec is set above.
+		// The error is of an object without a spec.
+		_ = unstructured.SetNestedField(o.Object, seconds(g.Timeout), "spec", "scheduleTimeoutSeconds")
 	}
 	return o
 }

@@ -57,7 +57,9 @@ type history struct {
 
 // Reconcile does for each object what it needs, at most one write. gangs are those
 // that have pods, objects those in the cluster.
-func (r *Reconciler) Reconcile(ctx context.Context, now time.Time, gangs map[types.NamespacedName]*Gang, objects []any) {
+func (r *Reconciler) Reconcile(
+	ctx context.Context, now time.Time, gangs map[types.NamespacedName]*Gang, objects []any,
+) {
 	if now.Before(r.until) {
 		return
 	}

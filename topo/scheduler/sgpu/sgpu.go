@@ -50,7 +50,8 @@ type Scheduler struct {
 // is for pods that have no preference.
 func New(c *config.NodeConfig, placement config.Placement) *Scheduler {
 	return &Scheduler{
-		config: c, placement: placement, free: FreeGPUs{Domains: c.Domains}, decisions: map[types.UID]*allocation.Allocation{},
+		config: c, placement: placement, free: FreeGPUs{Domains: c.Domains},
+		decisions: map[types.UID]*allocation.Allocation{},
 	}
 }
 
@@ -139,7 +140,9 @@ func (s *Scheduler) Release(pod types.UID) {
 
 // Bind binds a pod that shares GPUs, with the decision in the Binding: the API
 // server writes both or neither. Other pods are left to the next plugin.
-func (s *Scheduler) Bind(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, node string) *framework.Status {
+func (s *Scheduler) Bind(
+	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, node string,
+) *framework.Status {
 	decision := s.Decision(pod.UID)
 	if decision == nil || decision.Node != node {
 		return framework.NewStatus(framework.Skip)
