@@ -154,7 +154,9 @@ func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
 	a.resources = newResources(a.core, a.pods, a.selectors, a.shares)
 	a.usage = newUsageMetrics(a.core)
 	a.publisher = newPublisher(a.core, a.resources)
-	o.Registerer.MustRegister(a.publisher, allocationMetrics{a.resources, allocationsDesc()}, a.modes, a.usage, newMPSMetrics(a.core))
+	o.Registerer.MustRegister(
+		a.publisher, allocationMetrics{a.resources, allocationsDesc()}, a.modes, a.usage, newMPSMetrics(a.core),
+	)
 	return a
 }
 

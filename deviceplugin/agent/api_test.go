@@ -221,7 +221,9 @@ func (a *api) write(w http.ResponseWriter, r *http.Request, body []byte) {
 		}
 		answer = e
 	case strings.HasSuffix(r.URL.Path, "/eviction"):
-		var eviction struct{ DeleteOptions metav1.DeleteOptions }
+		var eviction struct {
+			DeleteOptions metav1.DeleteOptions `json:"deleteOptions"`
+		}
 		_ = json.Unmarshal(body, &eviction)
 		a.evicted = append(a.evicted, "default/"+name+" "+string(*eviction.DeleteOptions.Preconditions.UID))
 		answer = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess}
@@ -230,9 +232,9 @@ func (a *api) write(w http.ResponseWriter, r *http.Request, body []byte) {
 	default:
 		var patch struct {
 			Metadata struct {
-				UID         types.UID
-				Annotations map[string]*string
-			}
+				UID         types.UID          `json:"uid"`
+				Annotations map[string]*string `json:"annotations"`
+			} `json:"metadata"`
 		}
 		_ = json.Unmarshal(body, &patch)
 		if strings.HasPrefix(r.URL.Path, "/api/v1/nodes/") {

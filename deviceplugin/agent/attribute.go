@@ -48,7 +48,7 @@ func containerNames(pods []*corev1.Pod) map[cgroup.Container]string {
 // attribute adds up what the processes on each GPU use by container. A process
 // is a container's if its cgroup is the pod's, and either the pod's status names
 // the container by the ID in the cgroup, or no other container of the pod has that
-// GPU. A process of which that cannot be said makes unknown whatever it may
+// GPU. A process of which that is not known makes unknown whatever it may
 // belong to: the pod's containers, or all on the GPU. Containers with MPS are
 // left out, since the driver counts for the server what its clients use.
 func attribute(

@@ -9,7 +9,8 @@ import (
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// driver keeps the driver's CDI spec, apart from the loop: a driver that hangs must not hold back the health of a device.
+// driver keeps the driver's CDI spec, apart from the loop: a driver that hangs
+// must not hold back the health of a device.
 type driver struct {
 	*cdi.DriverSpec
 	machine func() *machine.Machine

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
-	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
 // ReasonEvicted is the Event on a pod that was rejected for too long and is
@@ -51,7 +50,7 @@ func (t *shares) evictRejected(ctx context.Context, pods []*corev1.Pod, now time
 		case err == nil:
 			t.evicted.Inc()
 			t.Log.InfoContext(ctx, "evicted", "pod", r.Pod.String(), "reason", r.Reason)
-			t.API.WarnPod(kubelet.Pod(r.Pod), ReasonEvicted, fmt.Sprintf("rejected for %s: %s", patience, r.Reason))
+			t.API.WarnPod(r.Pod, ReasonEvicted, fmt.Sprintf("rejected for %s: %s", patience, r.Reason))
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err): // It is gone.
 		default:
 			t.Log.WarnContext(ctx, "evicting a rejected pod failed", "err", err)

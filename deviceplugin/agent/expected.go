@@ -19,7 +19,7 @@ import (
 const preferTimeout = 10 * time.Millisecond
 
 // expectedFor is how long a container that was expected is not expected again:
-// until then its pod says that the kubelet has admitted it.
+// until then its pod shows that the kubelet has admitted it.
 const expectedFor = 5 * time.Second
 
 // expectations are the containers for which replicas were chosen a moment ago.

@@ -55,7 +55,7 @@ func TestACardInUseKeepsItsMode(t *testing.T) {
 	r.list(gpus, 0, 8)
 	cards := r.waitFor("seven cards move", counted(config.ModeSGPU, 7))
 	index := r.report().GPUs[held]
-	sentence := fmt.Sprintf("card %d: native until default/train ends, then sgpu", index)
+	sentence := fmt.Sprintf("GPU %d: native until default/train ends, then sgpu", index)
 	if got := cards[index].Pending(); got != sentence || cards[index].UUID != held {
 		t.Errorf("%q, want %q", got, sentence)
 	}

@@ -365,15 +365,25 @@ func (a *resources) elsewhere(inv *inventory.Inventory) map[string]map[string]st
 				all[name][id] = holder
 			}
 		}
-		for other, t := range served {
-			if other == name || t.gpu == nil {
-				continue
+		for id, other := range listedAs(served, name) {
+			if all[name][id] == "" {
+				all[name][id] = "the kubelet has it as " + other
 			}
-			for _, d := range t.plugin.List() {
-				if all[name][d.ID] == "" {
-					all[name][d.ID] = "the kubelet has it as " + other
-				}
-			}
+		}
+	}
+	return all
+}
+
+// listedAs are the GPUs that the kubelet has under other resources than name, with
+// one of those.
+func listedAs(served map[string]*served, name string) map[string]string {
+	all := map[string]string{}
+	for other, s := range served {
+		if other == name || s.gpu == nil {
+			continue
+		}
+		for _, d := range s.plugin.List() {
+			all[d.ID] = other
 		}
 	}
 	return all

@@ -56,9 +56,9 @@ type shares struct {
 	annotated map[types.UID]writtenPod
 	mps       mpsWatch
 
-	drift   *prometheus.CounterVec
-	refused *prometheus.GaugeVec
-	evicted prometheus.Counter
+	drift    *prometheus.CounterVec
+	rejected *prometheus.GaugeVec
+	evicted  prometheus.Counter
 }
 
 func newShares(c *core, h *hamiNode) *shares {
@@ -69,7 +69,7 @@ func newShares(c *core, h *hamiNode) *shares {
 			Name: "heddle_sgpu_drift_total",
 			Help: "Differences between what containers have of shared GPUs and what the checkpoint has, by kind.",
 		}, []string{"kind"}),
-		refused: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		rejected: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "heddle_sgpu_refused_pods",
 			Help: "Pods that wait for a share of a GPU that they do not get, by kind of reason.",
 		}, []string{"kind"}),
@@ -78,11 +78,12 @@ func newShares(c *core, h *hamiNode) *shares {
 		}),
 	}
 	for _, kind := range []string{
-		devicestate.DriftRecord, devicestate.DriftLost, devicestate.DriftOvercommit, devicestate.DriftUnrecorded, devicestate.DriftAnnotation,
+		devicestate.DriftRecord, devicestate.DriftLost, devicestate.DriftOvercommit,
+		devicestate.DriftUnrecorded, devicestate.DriftAnnotation,
 	} {
 		t.drift.WithLabelValues(kind)
 	}
-	c.Registerer.MustRegister(t.drift, t.refused, t.evicted)
+	c.Registerer.MustRegister(t.drift, t.rejected, t.evicted)
 	return t
 }
 
@@ -183,10 +184,10 @@ func (t *shares) count() {
 	for _, kind := range []string{
 		allocate.RejectedRequest, allocate.RejectedAllocation, allocate.RejectedUnscheduled, allocate.RejectedFull,
 	} {
-		t.refused.WithLabelValues(kind).Set(0)
+		t.rejected.WithLabelValues(kind).Set(0)
 	}
 	for _, r := range t.state.Rejections() {
-		t.refused.WithLabelValues(r.Kind).Inc()
+		t.rejected.WithLabelValues(r.Kind).Inc()
 	}
 }
 

@@ -104,7 +104,7 @@ func gpuStates(
 				case cordoned:
 					state = health.State{Cause: Cordoned, Reason: mode.Cordoned}
 				case pending:
-					continue // It goes to another resource, and a condition of its own says so.
+					continue // It goes to another resource, and a condition of its own shows that.
 				case faults[d.ID] == inv.Elsewhere[resource][d.ID]:
 					state.Cause = Draining
 				}
@@ -132,7 +132,7 @@ func shareStates(inv *inventory.Inventory, snapshot *health.Snapshot, gpus []mod
 			case cordoned:
 				state = health.State{Cause: Cordoned, Reason: mode.Cordoned}
 			case pending:
-				continue // It goes to another resource, and a condition of its own says so.
+				continue // It goes to another resource, and a condition of its own shows that.
 			}
 		}
 		states[fmt.Sprintf("GPU%d", card.Index)] = state

@@ -71,7 +71,7 @@ func (u *usageMetrics) unmeasured() string {
 	case len(u.GPUs) == 0 || u.Processes == nil:
 		return "a replayed machine has no driver that could be asked"
 	case !u.Processes.HostPIDs():
-		return "heddle-device-plugin is not in the host's PID namespace (hostPID), so the driver's PIDs mean nothing to it: " +
+		return "heddle-device-plugin is not in the host's PID namespace (hostPID), so the driver's PIDs mean nothing: " +
 			"the chart's gpuDevice.usageMetrics puts it there"
 	}
 	return ""

@@ -9,6 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/topo/affinity"
@@ -220,7 +221,7 @@ func (d *decision) keep(e *checkpoint.Entry) ([]pick, error) {
 func hcasNamed(ids []string) []string {
 	var hcas []string
 	for _, id := range ids {
-		if hca, _, err := rdma.ParseTicket(id); err == nil && hca != rdma.AllHCAs {
+		if hca, _, err := replica.Parse(id); err == nil && hca != rdma.AllHCAs {
 			hcas = append(hcas, hca)
 		}
 	}
@@ -243,7 +244,7 @@ func dealHCAs(ids, had []string, picks []pick, all []string) (dealt, extra []str
 		give(i, hca)
 	}
 	for i, id := range ids {
-		if hca, _, err := rdma.ParseTicket(id); err == nil {
+		if hca, _, err := replica.Parse(id); err == nil {
 			give(i, hca)
 		}
 	}

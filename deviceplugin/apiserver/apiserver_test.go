@@ -192,7 +192,7 @@ func TestConditionIsPatchedWhenItDiffers(t *testing.T) {
 	if got := set(pending); len(got) > 0 {
 		t.Errorf("wrote %+v to a Node that has none", got)
 	}
-	pending.True, pending.Reason, pending.Message = true, "ModePending", "card 3: native until ml/train ends, then sgpu"
+	pending.True, pending.Reason, pending.Message = true, "ModePending", "GPU 3: native until ml/train ends, then sgpu"
 	got = set(pending)
 	if len(got) != 1 || got[0].Type != "HeddleModePending" || got[0].Status != corev1.ConditionTrue || got[0].Message != pending.Message {
 		t.Fatalf("wrote %+v", got)

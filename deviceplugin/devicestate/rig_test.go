@@ -28,7 +28,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
 	"github.com/heddle-dev/heddle/test/machines"
 )
@@ -248,7 +248,7 @@ func (r *rig) deviceIDs(names ...string) []string {
 			continue
 		}
 		slot, _ := strconv.Atoi(cmp.Or(number, "0"))
-		ids[i] = rdma.Ticket(all[at], slot)
+		ids[i] = replica.ID(all[at], slot)
 	}
 	return ids
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -41,7 +41,7 @@ func shareRig(tb testing.TB, cards ...config.GPURef) *rig {
 }
 
 // slot is a ticket for a share that names a card.
-func (r *rig) slot(card, number int) string { return sgpu.Slot(r.gpuIDs(card)[0], number) }
+func (r *rig) slot(card, number int) string { return replica.ID(r.gpuIDs(card)[0], number) }
 
 // ask is what a container asks for: "60/4" is vcore 60 and vmemory 4 of one
 // card, "2:60/4" of two; what is left out is not asked for.

@@ -86,7 +86,8 @@ func loadCordons(dir string) ([]string, error) {
 	case err == nil && (text.Version != version || len(text.Cordoned) > wellknown.MaxCordoned):
 		err = fmt.Errorf("version %d with %d GPUs", text.Version, len(text.Cordoned))
 	}
-	if at := slices.IndexFunc(text.Cordoned, func(s string) bool { return !wellknown.IsCardUUID(s) }); err == nil && at >= 0 {
+	at := slices.IndexFunc(text.Cordoned, func(s string) bool { return !wellknown.IsCardUUID(s) })
+	if err == nil && at >= 0 {
 		err = fmt.Errorf("GPU %.100q", text.Cordoned[at])
 	}
 	if err != nil {

@@ -30,7 +30,7 @@ const DefaultKubeletDir = "/var/lib/kubelet"
 
 const (
 	// linger is how long an ID stays listed at least after it was withdrawn;
-	// see ledger.
+	// see advertised.
 	linger = time.Minute
 	// askTimeout bounds the question who else serves the resource, classTimeout
 	// the part of it that the API server answers.

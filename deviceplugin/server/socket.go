@@ -28,7 +28,7 @@ const (
 
 // socketPrefix begins the names of a resource's sockets:
 // heddle-nvidia.com_gpu-<hash of the resource>-. Each registration adds a random part,
-// because a kubelet refuses a path that it still holds (v1.37 manager.go,
+// because a kubelet rejects a path that it still holds (v1.37 manager.go,
 // PluginConnected):
 //
 //	if _, exists := m.endpointStore[resourceName][e.socketPath()]; exists {

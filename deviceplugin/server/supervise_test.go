@@ -127,7 +127,8 @@ func TestSupervisorInTime(t *testing.T) {
 		{"restart", []happening{up(0), kill(hour), up(hour + 100*ms)}, []taken{{1, 0}, {2, hour + 100*ms}}},
 		{
 			"kubelet away for 10 minutes, its dead socket in place",
-			[]happening{up(0), kill(hour), up(hour + 10*time.Minute)}, []taken{{1, 0}, {2, hour + 10*time.Minute}},
+			[]happening{up(0), kill(hour), up(hour + 10*time.Minute)},
+			[]taken{{1, 0}, {2, hour + 10*time.Minute}},
 		},
 		{"socket bound a moment before it listens", []happening{
 			{at: 0, do: func(n *node) { n.kubelet.inode, n.there = 1, true }},

@@ -1,4 +1,4 @@
-// Package report is what the device plugin tells of itself as JSON, at
+// Package report is what the device plugin reports of itself as JSON, at
 // [Path] of its metrics address. It is plain values: it reads nothing.
 package report
 
@@ -28,16 +28,16 @@ type Report struct {
 	// it does not have.
 	Cards     []Card   `json:"cards,omitempty"`
 	Strangers []string `json:"strangers,omitempty"`
-	// Refused are the pods that wait for shares, and Enforcers what makes the
+	// Refused are the pods that wait for shares, because theirs were rejected, and Enforcers what makes the
 	// limits of those hold that start now; nil if nothing is to.
 	Refused   []Refusal  `json:"refused,omitempty"`
 	Enforcers *Enforcers `json:"enforcers,omitempty"`
 	// Unserved are the resources that the configuration calls for and that
-	// nobody serves; Problems has the reason.
+	// are not served; Problems has the reason.
 	Unserved []string `json:"unserved,omitempty"`
 	// MPS are the MPS daemons of the cards that have tenants with MPS.
 	MPS []enforce.Daemon `json:"mps,omitempty"`
-	// Unmeasured is why nothing is told of what containers use of shared cards;
+	// Unmeasured is why it is not measured what containers use of shared GPUs;
 	// empty if it is, and on a node that shares none.
 	Unmeasured string `json:"unmeasured,omitempty"`
 }
@@ -47,13 +47,13 @@ type Card struct {
 	Index int    `json:"index"`
 	UUID  string `json:"uuid"`
 	// Mode is native or sgpu, empty while that is not known; Wanted is what the
-	// configuration says.
+	// configuration asks for.
 	Mode   string `json:"mode"`
 	Wanted string `json:"wanted"`
 	// Until is what a change of mode waits for, such as "ns/pod ends"; empty if
 	// there is none.
 	Until string `json:"until,omitempty"`
-	// Cordoned tells whether an operator took it out: nobody new gets it.
+	// Cordoned tells whether an operator took it out: no new pod gets it.
 	Cordoned bool `json:"cordoned"`
 	// Shared is nil for a card that is not handed out in shares.
 	Shared *Shared `json:"shared,omitempty"`
@@ -62,7 +62,7 @@ type Card struct {
 // Shared is what a shared card has, and what is taken of it.
 type Shared struct {
 	// Policy is that of its tenants, empty without any and if one has the card
-	// alone, which Exclusive says.
+	// alone, which Exclusive shows.
 	Policy    string `json:"policy,omitempty"`
 	Exclusive bool   `json:"exclusive,omitempty"`
 	// VCore is percent, UsedMiB of MemoryMiB, Tenants of Slots.
@@ -71,7 +71,7 @@ type Shared struct {
 	MemoryMiB int64 `json:"memoryMiB"`
 	Tenants   int   `json:"tenants"`
 	Slots     int   `json:"slots"`
-	// Against is why nobody new gets it; empty if somebody may.
+	// Against is why no new pod gets it; empty if one can.
 	Against string `json:"against,omitempty"`
 }
 
@@ -88,7 +88,7 @@ type Refusal struct {
 }
 
 // Enforcers are chosen apart for memory and compute. Fault is why there are
-// none, and why all shares are refused.
+// none, and why all shares are rejected.
 type Enforcers struct {
 	Memory     string `json:"memory,omitempty"`
 	WhyMemory  string `json:"whyMemory,omitempty"`
@@ -97,16 +97,16 @@ type Enforcers struct {
 	Fault      string `json:"fault,omitempty"`
 }
 
-// Pending is "card 3: native until ns/pod ends, then sgpu"; empty for a card
+// Pending is "GPU 3: native until ns/pod ends, then sgpu"; empty for a card
 // that is handed out as configured.
 func (c *Card) Pending() string {
 	switch {
 	case c.Until == "":
 		return ""
 	case c.Mode == "":
-		return fmt.Sprintf("card %d: not handed out until %s, then %s", c.Index, c.Until, c.Wanted)
+		return fmt.Sprintf("GPU %d: not handed out until %s, then %s", c.Index, c.Until, c.Wanted)
 	}
-	return fmt.Sprintf("card %d: %s until %s, then %s", c.Index, c.Mode, c.Until, c.Wanted)
+	return fmt.Sprintf("GPU %d: %s until %s, then %s", c.Index, c.Mode, c.Until, c.Wanted)
 }
 
 // The kinds of resources. MIG devices are GPUs.
@@ -115,15 +115,15 @@ const (
 	KindHCA = "hca"
 )
 
-// Resource is one resource and what the kubelet is told of it.
+// Resource is one resource and what the kubelet gets of it.
 type Resource struct {
 	Name string `json:"name"`
 	// Kind is what its devices are: KindGPU or KindHCA.
 	Kind string `json:"kind"`
 	// Former tells that the configuration does not have it any more.
 	Former bool `json:"former,omitempty"`
-	// Registered tells whether the kubelet takes the resource from us, and
-	// Owner who else serves it. Unless Registered, we wait for them.
+	// Registered tells whether the kubelet takes the resource from the plugin, and
+	// Owner who else serves it. Unless Registered, the plugin waits.
 	Registered bool   `json:"registered"`
 	Owner      string `json:"owner,omitempty"`
 	// Fault is why the resource is not registered, as far as it is known.
@@ -162,7 +162,7 @@ type Binding struct {
 	CDINames   map[string]string `json:"cdiNames"`
 }
 
-// Problem is something that is wrong: Name says with what, such as checkpoint
+// Problem is something that is wrong: Name is with what, such as checkpoint
 // or cdi.
 type Problem struct {
 	Name   string `json:"name"`

@@ -41,6 +41,8 @@ func (n *node) options(name string) gpu.Options {
 
 // inventory is the node as it is now.
 func (n *node) inventory() *inventory.Inventory {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	c := n.config
 	states := maps.Clone(inventory.Configured(n.machine, &c).GPUs)
 	for uuid, reason := range n.sick {

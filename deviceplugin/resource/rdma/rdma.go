@@ -1,6 +1,15 @@
+// Package rdma hands out HCAs: it finds what a node's RDMA resources are made of
+// and serves each of them to the kubelet.
+//
+// The number that a pod asks for is a number of HCAs. A device ID is a replica of
+// an HCA, so that several pods can share an HCA and every ID has one holder. Which
+// HCAs a container really gets is decided when it starts, beside its GPUs, by the
+// device state: the package itself opens no device, writes no file, and knows
+// nothing of pods.
 package rdma
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -12,6 +21,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 )
 
@@ -21,7 +31,7 @@ type State interface {
 	Allocate(resource string, ids []string) (string, error)
 	// Prepare puts HCAs behind the names of those that hold ids.
 	Prepare(ctx context.Context, resource string, ids []string) error
-	// Assigned is which HCA a ticket in use stands for, by ticket.
+	// Assigned is which HCA a device ID in use stands for, by ID.
 	Assigned(resource string) map[string]string
 }
 
@@ -38,10 +48,10 @@ type Resource struct {
 	options Options
 
 	mu sync.Mutex // guards what follows
-	// seen are all tickets that were ever offered: the kubelet may ask for one
+	// seen are all IDs that were ever offered: the kubelet may ask for one
 	// of a list that it read before the last change.
 	seen map[string]bool
-	// reason is why there are fewer tickets than there could be.
+	// reason is why there are fewer IDs than there could be.
 	reason string
 }
 
@@ -54,32 +64,40 @@ func New(o Options, inv *inventory.Inventory) *Resource {
 
 // Refresh takes a new snapshot.
 func (r *Resource) Refresh(inv *inventory.Inventory) {
-	tickets, reason := r.look(inv)
+	devices, reason := r.look(inv)
 	r.mu.Lock()
 	r.reason = reason
-	for i := range tickets {
-		r.seen[tickets[i].ID] = true
+	for i := range devices {
+		r.seen[devices[i].ID] = true
 	}
 	r.mu.Unlock()
-	r.Offer(tickets)
+	r.Offer(devices)
 }
 
-// Reason says why there are none or fewer healthy tickets than the HCAs could
-// give; empty if nothing is wrong.
+// Reason is why there are none or fewer healthy IDs than the HCAs could give;
+// empty if nothing is wrong.
 func (r *Resource) Reason() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.reason
 }
 
-// Prefer chooses tickets of different HCAs first, and of those with the most
-// free slots. Which HCAs are beside the container's GPUs is not known yet: the
-// binder sees to that.
+// Prefer chooses replicas of different HCAs first, and of those with the most
+// free ones. Which HCAs are beside the container's GPUs is not known yet: the
+// device state chooses those.
 func (r *Resource) Prefer(available, must []string, size int) ([]string, error) {
 	return Prefer(available, must, size)
 }
 
-// Allocate gives out a CDI name. It refuses only tickets that nobody offered:
+// Prefer chooses replicas of as many different HCAs as there are, of those with
+// the most free replicas first, then in PCI order.
+func Prefer(available, must []string, size int) ([]string, error) {
+	return replica.Prefer(available, must, size, func(a, b *replica.Device) int {
+		return cmp.Or(cmp.Compare(b.Free, a.Free), machine.ComparePCI(a.Name, b.Name), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// Allocate gives out a CDI name. It rejects only IDs that were never offered:
 // its error would fail the pod for good, while PreStart's is tried again.
 func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.ContainerAllocateResponse, error) {
 	if id := r.unknown(ids); id != "" {
@@ -92,7 +110,7 @@ func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.Container
 	return &v1beta1.ContainerAllocateResponse{CdiDevices: []*v1beta1.CDIDevice{{Name: name}}}, nil
 }
 
-// unknown is the first that nobody offered.
+// unknown is the first that was never offered.
 func (r *Resource) unknown(ids []string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,7 +127,7 @@ func (r *Resource) PreStart(ctx context.Context, ids []string) error {
 	return r.options.State.Prepare(ctx, r.options.Name, ids)
 }
 
-// look makes the tickets of what is known now, and says why there are not more.
+// look makes the devices of an inventory, with the reason why there are not more.
 func (r *Resource) look(inv *inventory.Inventory) (devices []server.Device, reason string) {
 	c := inv.Config
 	m := c.WithRoles(inv.Machine)
@@ -122,12 +140,12 @@ func (r *Resource) look(inv *inventory.Inventory) (devices []server.Device, reas
 	if entry.Count == config.CountAll {
 		devices = whole(entry, members)
 	} else {
-		devices = tickets(m, entry, members, r.options.State.Assigned(r.options.Name))
+		devices = replicas(m, entry, members, r.options.State.Assigned(r.options.Name))
 	}
 	return devices, reasonOf(m, entry, members)
 }
 
-// whole are the tickets of a resource with count all.
+// whole are the devices of a resource with count all.
 func whole(entry *config.RDMAResource, members []Member) []server.Device {
 	if len(members) == 0 {
 		return nil
@@ -135,14 +153,14 @@ func whole(entry *config.RDMAResource, members []Member) []server.Device {
 	healthy := slices.ContainsFunc(members, func(m Member) bool { return m.Against == "" })
 	devices := make([]server.Device, entry.Sharers)
 	for slot := range devices {
-		devices[slot] = server.Device{ID: Ticket(AllHCAs, slot), Healthy: healthy}
+		devices[slot] = server.Device{ID: replica.ID(AllHCAs, slot), Healthy: healthy}
 	}
 	return devices
 }
 
-// tickets are those of a resource that counts HCAs. A ticket is as healthy as
-// the HCA that it names, or once bound, as the one that it stands for.
-func tickets(
+// replicas are those of a resource that counts HCAs. One is as healthy as the HCA
+// that it names, or once bound, as the one that it stands for.
+func replicas(
 	m *machine.Machine, entry *config.RDMAResource, members []Member, bound map[string]string,
 ) []server.Device {
 	well := make(map[string]bool, len(members))
@@ -153,7 +171,7 @@ func tickets(
 	for _, member := range members {
 		near := numaOf(m, &m.HCAs[member.Index])
 		for slot := range entry.Sharers {
-			id := Ticket(member.ID, slot)
+			id := replica.ID(member.ID, slot)
 			d := server.Device{ID: id, Healthy: well[member.ID], NUMA: near}
 			if hca, ok := bound[id]; ok {
 				d.Healthy = well[hca]
@@ -164,7 +182,7 @@ func tickets(
 	return devices
 }
 
-// numaOf is the NUMA node of an HCA, none if the kernel does not say.
+// numaOf is the NUMA node of an HCA, none if the kernel has none.
 func numaOf(m *machine.Machine, h *machine.HCA) []int64 {
 	f := m.Function(h.PCI)
 	if f == nil && h.PhysFn != "" {
@@ -180,7 +198,7 @@ func numaOf(m *machine.Machine, h *machine.HCA) []int64 {
 // namespace.
 const netnsExclusive = "exclusive"
 
-// reasonOf says what is wrong with a resource.
+// reasonOf is what is wrong with a resource.
 func reasonOf(m *machine.Machine, entry *config.RDMAResource, members []Member) string {
 	var faults []string
 	for _, member := range members {

@@ -13,6 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/test/machines"
 )
@@ -77,7 +78,7 @@ func (n *node) lines(devices []server.Device) []string {
 	var lines []string
 	ids := n.machine.HCAIDs()
 	for _, d := range devices {
-		hca, slot, err := ParseTicket(d.ID)
+		hca, slot, err := replica.Parse(d.ID)
 		if at := slices.Index(ids, hca); at >= 0 {
 			hca = n.machine.HCAs[at].Name
 		}
@@ -124,8 +125,8 @@ func TestDevices(t *testing.T) {
 				}
 				n.hca("mlx5_1").Ports[0].State = machine.PortDown
 				n.state.bound = map[string]string{
-					Ticket(n.hca("mlx5_0").PCI, 1): n.hca("mlx5_1").PCI,
-					Ticket(n.hca("mlx5_1").PCI, 0): n.hca("mlx5_0").PCI,
+					replica.ID(n.hca("mlx5_0").PCI, 1): n.hca("mlx5_1").PCI,
+					replica.ID(n.hca("mlx5_1").PCI, 0): n.hca("mlx5_0").PCI,
 				}
 			},
 			want:   []string{"mlx5_0/0 well [0]", "mlx5_0/1 ill [0]", "mlx5_1/0 well [0]", "mlx5_1/1 ill [0]"},
@@ -217,7 +218,7 @@ func TestEveryMachine(t *testing.T) {
 			devices := n.resource().Devices()
 			seen := make(map[string]bool)
 			for _, d := range devices {
-				if _, _, err := ParseTicket(d.ID); err != nil || seen[d.ID] {
+				if _, _, err := replica.Parse(d.ID); err != nil || seen[d.ID] {
 					t.Errorf("device %q: %v, again %v", d.ID, err, seen[d.ID])
 				}
 				seen[d.ID] = true
@@ -260,7 +261,7 @@ func TestPrefer(t *testing.T) {
 	all := func(hcas ...string) (tickets []string) {
 		for _, hca := range hcas {
 			for slot := range 12 {
-				tickets = append(tickets, Ticket(hca, slot))
+				tickets = append(tickets, replica.ID(hca, slot))
 			}
 		}
 		return tickets
@@ -339,8 +340,8 @@ func FuzzTicket(f *testing.F) {
 	f.Add("::3")
 	f.Add("a::b::-1")
 	f.Fuzz(func(t *testing.T, id string) {
-		hca, slot, err := ParseTicket(id)
-		if err == nil && Ticket(hca, slot) != id {
+		hca, slot, err := replica.Parse(id)
+		if err == nil && replica.ID(hca, slot) != id {
 			t.Errorf("%q is %q and %d", id, hca, slot)
 		}
 	})

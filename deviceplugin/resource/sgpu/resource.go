@@ -9,13 +9,13 @@
 package sgpu
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
-	"strconv"
-	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -23,28 +23,10 @@ import (
 
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
-
-// separator is between the card and the slot of a device ID.
-const separator = "::"
-
-// Slot is the device ID of one slot of a card: GPU-…::3.
-func Slot(uuid string, slot int) string { return uuid + separator + strconv.Itoa(slot) }
-
-// ParseSlot is the reverse of [Slot].
-func ParseSlot(id string) (uuid string, slot int, err error) {
-	at := strings.LastIndex(id, separator)
-	if at <= 0 {
-		return "", 0, fmt.Errorf("device ID %q is no card and slot, such as GPU-…::3", id)
-	}
-	slot, err = strconv.Atoi(id[at+len(separator):])
-	if err != nil || slot < 0 || strconv.Itoa(slot) != id[at+len(separator):] {
-		return "", 0, fmt.Errorf("device ID %q has no slot number after %q", id, separator)
-	}
-	return id[:at], slot, nil
-}
 
 // State decides which cards a container gets.
 type State interface {
@@ -52,7 +34,7 @@ type State interface {
 	Allocate(resource string, ids []string) (string, error)
 	// Prepare puts cards behind the names of those that hold ids.
 	Prepare(ctx context.Context, resource string, ids []string) error
-	// Assigned is which card a ticket in use stands for, by ticket.
+	// Assigned is which GPU a device ID in use stands for, by ID.
 	Assigned(resource string) map[string]string
 }
 
@@ -62,10 +44,10 @@ type Static interface {
 	Restore() error
 }
 
-// Pods guesses for whom the kubelet is asking.
+// Pods knows for which container the kubelet may be asking.
 type Pods interface {
-	// Expected are the cards, best first, that a container will be bound to that
-	// may be meant by a request for so many slots; none if nobody knows.
+	// Expected are the GPUs, best first, that a container will get that may be
+	// meant by a request for so many replicas; none if that is not known.
 	Expected(size int) []string
 }
 
@@ -82,12 +64,12 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Resource is the slots of shared cards, as a [server.Resource]. Its methods
+// Resource is the replicas of shared GPUs, as a [server.Resource]. Its methods
 // may be called at once.
 type Resource struct {
 	*server.List
 	options Options
-	// faults are why cards are not handed out, by UUID.
+	// faults are why GPUs are not handed out, by UUID.
 	faults atomic.Pointer[map[string]string]
 
 	// mu makes refreshes take turns and guards seen.
@@ -122,7 +104,7 @@ func (r *Resource) Refresh(inv *inventory.Inventory) {
 		r.seen[devices[i].ID] = true
 	}
 	if r.Offer(devices) {
-		r.options.Log.Info("slots changed", "resource", r.options.Name, "devices", len(devices), "faults", len(faults))
+		r.options.Log.Info("replicas of shared GPUs changed", "resource", r.options.Name, "devices", len(devices), "faults", len(faults))
 	}
 }
 
@@ -147,7 +129,7 @@ func (r *Resource) devices(cards []quota.GPU) (devices []server.Device, faults m
 			numa = []int64{int64(c.NUMA)}
 		}
 		for slot := range c.Slots {
-			d := server.Device{ID: Slot(c.UUID, slot), Healthy: well[c.UUID], NUMA: numa}
+			d := server.Device{ID: replica.ID(c.UUID, slot), Healthy: well[c.UUID], NUMA: numa}
 			if card, ok := bound[d.ID]; ok {
 				d.Healthy = well[card]
 			}
@@ -157,7 +139,7 @@ func (r *Resource) devices(cards []quota.GPU) (devices []server.Device, faults m
 	return devices, faults
 }
 
-// Faults says of every card that nobody new gets why, by UUID.
+// Faults are why no new pod gets GPUs, by UUID.
 func (r *Resource) Faults() map[string]string { return maps.Clone(*r.faults.Load()) }
 
 // Prefer implements [server.Resource].
@@ -169,9 +151,24 @@ func (r *Resource) Prefer(available, must []string, size int) ([]string, error) 
 	return Prefer(available, must, wanted, size)
 }
 
-// Allocate implements [server.Allocator]: a CDI name that nobody had before,
-// and what the driver's spec brings every container with a GPU. It refuses only
-// slots that nobody offered, and a name that cannot be recorded.
+// Prefer chooses replicas of as many different GPUs as there are: first of the
+// wanted GPUs in their order, then of those with the fewest free replicas, so that
+// other GPUs stay whole.
+func Prefer(available, must, wanted []string, size int) ([]string, error) {
+	rank := func(d *replica.Device) int {
+		if at := slices.Index(wanted, d.Name); at >= 0 {
+			return at
+		}
+		return len(wanted)
+	}
+	return replica.Prefer(available, must, size, func(a, b *replica.Device) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Free, b.Free), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// Allocate implements [server.Allocator]: a CDI name that was never used before,
+// and what the driver's spec brings every container with a GPU. It rejects only
+// IDs that were never offered, and a name that cannot be recorded.
 func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.ContainerAllocateResponse, error) {
 	if len(ids) == 0 {
 		return nil, errors.New("no device IDs")

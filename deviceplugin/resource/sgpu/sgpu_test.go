@@ -12,6 +12,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
@@ -178,7 +179,7 @@ func TestPrefer(t *testing.T) {
 		var ids []string
 		for card, n := range counts {
 			for slot := range n {
-				ids = append(ids, sgpu.Slot(fmt.Sprintf("GPU-%d", card), slot))
+				ids = append(ids, replica.ID(fmt.Sprintf("GPU-%d", card), slot))
 			}
 		}
 		return ids
@@ -199,9 +200,9 @@ func TestPrefer(t *testing.T) {
 		{name: "different from what is given", available: all(2, 2), must: []string{"GPU-0::1"}, size: 2, want: []string{"GPU-0::1", "GPU-1::0"}},
 		{name: "more than there are cards", available: all(2, 1), size: 3, want: []string{"GPU-0::0", "GPU-0::1", "GPU-1::0"}},
 		{name: "all that is given", available: all(2), must: all(2), size: 2, want: all(2)},
-		{name: "too many", available: all(1), size: 2, err: "2 of 1 slots"},
-		{name: "no slot", available: []string{"GPU-0"}, size: 1, err: "no card and slot"},
-		{name: "no number", available: []string{"GPU-0::x"}, size: 1, err: "no slot number"},
+		{name: "too many", available: all(1), size: 2, err: "2 of 1 replicas"},
+		{name: "no slot", available: []string{"GPU-0"}, size: 1, err: "is no replica"},
+		{name: "no number", available: []string{"GPU-0::x"}, size: 1, err: "no replica number"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := sgpu.Prefer(tt.available, tt.must, tt.wanted, tt.size)
@@ -231,10 +232,10 @@ func FuzzPrefer(f *testing.F) {
 			if free>>i&1 == 0 {
 				continue
 			}
-			available = append(available, sgpu.Slot(card, i%8))
+			available = append(available, replica.ID(card, i%8))
 			counts[card]++
 			if must>>i&1 == 1 {
-				given = append(given, sgpu.Slot(card, i%8))
+				given = append(given, replica.ID(card, i%8))
 			}
 			if wanted>>i&1 == 1 {
 				cards = append(cards, card)
@@ -252,7 +253,7 @@ func FuzzPrefer(f *testing.F) {
 			if !slices.Contains(available, id) {
 				t.Errorf("%s is not free", id)
 			}
-			uuid, _, _ := sgpu.ParseSlot(id)
+			uuid, _, _ := replica.Parse(id)
 			taken[uuid]++
 		}
 		for _, id := range given {

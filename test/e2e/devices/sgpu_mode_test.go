@@ -109,8 +109,8 @@ func (r *rig) explained(t *testing.T, h held) {
 		wish    wish
 		message string
 	}{
-		{wishes()[2], fmt.Sprintf("card %d: native until default/whole ends, then sgpu", h.whole)},
-		{wishes()[0], fmt.Sprintf("card %d: sgpu until default/part ends, then native", h.part)},
+		{wishes()[2], fmt.Sprintf("GPU %d: native until default/whole ends, then sgpu", h.whole)},
+		{wishes()[0], fmt.Sprintf("GPU %d: sgpu until default/part ends, then native", h.part)},
 	} {
 		if err := r.writeConfig(tt.wish.config); err != nil {
 			t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/mode"
 )
 
-const waits = "\nnote  Node gpu-1\n  card 3: native until ml/train ends, then sgpu\n"
+const waits = "\nnote  Node gpu-1\n  GPU 3: native until ml/train ends, then sgpu\n"
 
 func TestCardsOfTheDevicePlugin(t *testing.T) {
 	reports := report.Report{
@@ -30,7 +30,7 @@ func TestCardsOfTheDevicePlugin(t *testing.T) {
 	}
 	for _, want := range []string{
 		waits,
-		"\nnote  Node gpu-1\n  card 4: not handed out until it is known who holds it, then sgpu\n",
+		"\nnote  Node gpu-1\n  GPU 4: not handed out until it is known who holds it, then sgpu\n",
 		"\nnote  Node gpu-1\n  GPU GPU-c is cordoned: no new pod gets it\n  -> heddle gpu uncordon gpu-1 GPU-c\n",
 		"\nnote  Node gpu-1\n  GPU GPU-x is cordoned and not on this node\n  -> heddle gpu uncordon gpu-1 GPU-x\n",
 	} {
@@ -49,13 +49,13 @@ func TestCardsOfTheNode(t *testing.T) {
 	n.Annotations = map[string]string{wellknown.CordonedGPUs: "GPU-c,no UUID"}
 	n.Status.Conditions = []corev1.NodeCondition{{
 		Type: conditionModes, Status: corev1.ConditionTrue, Reason: "ModePending",
-		Message: "card 3: native until ml/train ends, then sgpu; card 5: sgpu until ml/a and ml/b end, then native",
+		Message: "GPU 3: native until ml/train ends, then sgpu; GPU 5: sgpu until ml/a and ml/b end, then native",
 	}}
 	path := serve(t, n, nil)
 	out, _ := doctor(t, "--node", "gpu-1", "--kubeconfig", path)
 	for _, want := range []string{
 		waits,
-		"\nnote  Node gpu-1\n  card 5: sgpu until ml/a and ml/b end, then native\n",
+		"\nnote  Node gpu-1\n  GPU 5: sgpu until ml/a and ml/b end, then native\n",
 		"\nnote  Node gpu-1\n  GPU GPU-c is cordoned: no new pod gets it\n  -> heddle gpu uncordon gpu-1 GPU-c\n",
 		"\nproblem  Node gpu-1\n  heddle.dev/cordoned-gpus: \"no UUID\" is no UUID of a card\n",
 	} {

@@ -195,7 +195,7 @@ func TestList(t *testing.T) {
 	}{
 		{"all is known", two(), `GPU  UUID   MODE    CORDONED  PENDING
 0    GPU-a  native  no        -
-1    GPU-b  native  yes       card 1: native until ml/train ends, then sgpu
+1    GPU-b  native  yes       GPU 1: native until ml/train ends, then sgpu
 ?    GPU-c  -       yes       -
 `},
 		{"the device plugin does not answer", nil, `What node gpu-1 has is not known: heddle-device-plugin has no pod on it.

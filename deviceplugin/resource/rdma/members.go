@@ -1,40 +1,15 @@
 package rdma
 
 import (
-	"fmt"
-	"strconv"
-	"strings"
-
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 )
 
-// AllHCAs stands in for the HCA in the tickets of a resource with count all:
-// such a ticket is worth every HCA of the resource.
+// AllHCAs stands in for the HCA in the device IDs of a resource with count all:
+// such an ID is worth every HCA of the resource.
 const AllHCAs = "all"
-
-// separator is between the HCA and the slot of a ticket. PCI addresses and
-// GUIDs have single colons.
-const separator = "::"
-
-// Ticket is the device ID of one slot of an HCA, which is named as in
-// [machine.Machine.HCAIDs].
-func Ticket(hca string, slot int) string { return hca + separator + strconv.Itoa(slot) }
-
-// ParseTicket is the reverse of [Ticket].
-func ParseTicket(id string) (hca string, slot int, err error) {
-	at := strings.LastIndex(id, separator)
-	if at <= 0 {
-		return "", 0, fmt.Errorf("device ID %q is no HCA and slot, such as 0000:18:00.0::3", id)
-	}
-	slot, err = strconv.Atoi(id[at+len(separator):])
-	if err != nil || slot < 0 || strconv.Itoa(slot) != id[at+len(separator):] {
-		return "", 0, fmt.Errorf("device ID %q has no slot number after %q", id, separator)
-	}
-	return id[:at], slot, nil
-}
 
 // Member is an HCA that a resource is made of.
 type Member struct {

@@ -1,0 +1,102 @@
+// Package replica names the replicas of a device that pods share, and prefers
+// some of them: an HCA or a shared GPU is offered as many device IDs, each with
+// one holder. It knows no devices.
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// separator is between the device and the number. PCI addresses and GUIDs have
+// single colons.
+const separator = "::"
+
+// ID is the device ID of one replica of a device, such as GPU-…::3.
+func ID(device string, number int) string { return device + separator + strconv.Itoa(number) }
+
+// Parse is the reverse of [ID].
+func Parse(id string) (device string, number int, err error) {
+	at := strings.LastIndex(id, separator)
+	if at <= 0 {
+		return "", 0, fmt.Errorf("device ID %q is no replica, such as 0000:18:00.0::3", id)
+	}
+	number, err = strconv.Atoi(id[at+len(separator):])
+	if err != nil || number < 0 || strconv.Itoa(number) != id[at+len(separator):] {
+		return "", 0, fmt.Errorf("device ID %q has no replica number after %q", id, separator)
+	}
+	return id[:at], number, nil
+}
+
+// Device is a device with the replicas of it that a choice is made of.
+type Device struct {
+	Name string
+	// Taken counts the chosen replicas, Free those that were available.
+	Taken, Free int
+	numbers     []int
+}
+
+// Prefer chooses size replicas of available, with must among them, of as many
+// different devices as there are; of those with equally many chosen the first in
+// the order of compare, and of each the lowest numbers.
+func Prefer(available, must []string, size int, compare func(a, b *Device) int) ([]string, error) {
+	if size > len(available) || size < len(must) {
+		return nil, fmt.Errorf("%d of %d replicas with %d given", size, len(available), len(must))
+	}
+	devices, err := group(available, must)
+	if err != nil {
+		return nil, err
+	}
+	chosen := slices.Clone(must)
+	for len(chosen) < size {
+		devices = slices.DeleteFunc(devices, func(d *Device) bool { return len(d.numbers) == 0 })
+		if len(devices) == 0 {
+			return nil, errors.New("a replica is given that is not available")
+		}
+		next := slices.MinFunc(devices, func(a, b *Device) int {
+			if a.Taken != b.Taken {
+				return a.Taken - b.Taken
+			}
+			return compare(a, b)
+		})
+		chosen = append(chosen, ID(next.Name, next.numbers[0]))
+		next.numbers = next.numbers[1:]
+		next.Taken++
+	}
+	slices.Sort(chosen)
+	return chosen, nil
+}
+
+// group sorts replicas by device.
+func group(available, must []string) ([]*Device, error) {
+	var all []*Device
+	seen := map[string]bool{}
+	for i, id := range slices.Concat(must, available) {
+		name, number, err := Parse(id)
+		if err != nil {
+			return nil, err
+		}
+		if seen[id] {
+			continue
+		}
+		seen[id] = true
+		at := slices.IndexFunc(all, func(d *Device) bool { return d.Name == name })
+		if at < 0 {
+			at = len(all)
+			all = append(all, &Device{Name: name})
+		}
+		if i < len(must) {
+			all[at].Taken++
+		} else {
+			all[at].numbers = append(all[at].numbers, number)
+		}
+	}
+	for _, d := range all {
+		slices.Sort(d.numbers)
+		d.Free = len(d.numbers)
+	}
+	return all, nil
+}
