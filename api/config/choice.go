@@ -32,17 +32,17 @@ func (c *Config) checkChoice(o *Override) (problems []problem) {
 	return problems
 }
 
-// decides tells whether a label's value comes from the configuration and not
+// decides reports whether a label's value comes from the configuration and not
 // from the hardware.
 func (c *NodeConfig) decides(key string) bool {
 	d := c.Domains
 	return slices.Contains(c.ruleKeys(), key) || wellknown.Match(d.MIGResources(), key) || slices.Contains([]string{
-		d.Usage(), d.ControlPlane(), d.CardKey(wellknown.CardSharingStrategy), d.CardKey(wellknown.CardReplicas),
+		d.Usage(), d.ControlPlane(), d.GPUKey(wellknown.GPUSharingStrategy), d.GPUKey(wellknown.GPUReplicas),
 		d.VendorKey(wellknown.MIGStrategy), d.VendorKey(wellknown.MPSCapable),
 	}, key)
 }
 
-// describes tells whether discovery writes a label under this configuration.
+// describes reports whether discovery writes a label under this configuration.
 func (c *NodeConfig) describes(key string) bool {
 	return slices.ContainsFunc(c.Domains.NodeLabels(), func(pattern string) bool { return wellknown.Match(pattern, key) })
 }

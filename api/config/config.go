@@ -55,7 +55,7 @@ func (c *Config) Resolve(node string, labels map[string]string) NodeConfig {
 	return c.Cluster
 }
 
-// NeedsLabels tells whether the configuration of a node depends on its labels:
+// NeedsLabels reports whether the configuration of a node depends on its labels:
 // whether an entry that could be its own has a nodeSelector.
 func (c *Config) NeedsLabels(node string) bool {
 	for i := range c.Overrides {
@@ -92,8 +92,8 @@ func (o *Override) matches(node string, labels map[string]string) bool {
 }
 
 // Complete builds the names that were left to be derived, compiles the label
-// rules and checks everything that one key says about another. [Load] does it;
-// it is for configurations made in code. The error holds a [Fault] for each
+// rules and checks the keys that depend on each other. [Load] does it; it is
+// for configurations made in code. The error holds a [Fault] for each
 // thing that is wrong.
 func (c *NodeConfig) Complete() error {
 	var errs []error

@@ -90,7 +90,7 @@ rdma:
 	got := c.Resolve("n-1", map[string]string{"zone": "1"})
 	want := config.Default()
 	want.Preset = config.PresetScheme
-	want.Domains.Vendor, want.Domains.Company, want.Domains.Card = "example.com", "corp.example.com", "dcu"
+	want.Domains.Vendor, want.Domains.Company, want.Domains.GPU = "example.com", "corp.example.com", "dcu"
 	want.SGPU.SlotsPerGPU = 8
 	want.SGPU.GPUs = []config.GPURef{"0", "GPU-1"}
 	want.SGPU.Enforce = config.Enforce{Memory: config.MemoryMPS, Compute: config.ComputeMPS}

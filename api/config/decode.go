@@ -13,7 +13,7 @@ import (
 )
 
 // Fault is one thing that is wrong with a configuration.
-type Fault struct { //nolint:errname // It is one entry of a list of faults; callers say config.Fault.
+type Fault struct { //nolint:errname // It is one entry of a list of faults; callers write config.Fault.
 	// File is the key of the ConfigMap: cluster-config.
 	File string
 	// Line is counted from 1 in that key's text; 0 is unknown.
@@ -119,7 +119,7 @@ func (d *document) check(n *yaml.Node, t reflect.Type, at string) {
 	}
 }
 
-// notRead is about what would let a text say one thing and mean another.
+// notRead is about what would let a text mean something else than it shows.
 const notRead = "YAML anchors, aliases and tags are not read here"
 
 func fancy(n *yaml.Node) bool {

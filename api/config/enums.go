@@ -65,7 +65,7 @@ const (
 // Values lists the compute enforcers.
 func (ComputeEnforcer) Values() []string { return []string{"auto", "none", "mps", "preload"} }
 
-// Advertise is which sGPU resources the kubelet hears of.
+// Advertise is which sGPU resources the kubelet receives.
 type Advertise string
 
 // What is advertised.
@@ -78,7 +78,7 @@ const (
 // Values lists what can be advertised.
 func (Advertise) Values() []string { return []string{"auto", "sgpu", "all"} }
 
-// Unscheduled is what happens to sGPU containers without a card.
+// Unscheduled is what happens to sGPU containers without a GPU.
 type Unscheduled string
 
 // What happens to them.
@@ -90,7 +90,7 @@ const (
 // Values lists what can happen.
 func (Unscheduled) Values() []string { return []string{"place", "reject"} }
 
-// Placement is which card the node chooses for a share.
+// Placement is which GPU the node chooses for a share.
 type Placement string
 
 // The placements.
@@ -102,7 +102,7 @@ const (
 // Values lists the placements.
 func (Placement) Values() []string { return []string{"binpack", "spread"} }
 
-// ModeSwitch is what a change of mode does with a card in use.
+// ModeSwitch is what a change of mode does with a GPU in use.
 type ModeSwitch string
 
 // What it does.
@@ -185,7 +185,7 @@ const (
 // Values lists the effects.
 func (Effect) Values() []string { return []string{"NoSchedule", "PreferNoSchedule", "NoExecute"} }
 
-// Conflict is what happens to labels that somebody else holds.
+// Conflict is what happens to labels that another field manager owns.
 type Conflict string
 
 // What happens to them.
@@ -200,7 +200,7 @@ func (Conflict) Values() []string { return []string{"yield", "force"} }
 // GPURef names a GPU by index ("3") or UUID ("GPU-…").
 type GPURef string
 
-// Check tells what is wrong with the name of a card.
+// Check reports what is wrong with the name of a GPU.
 func (c GPURef) Check() error {
 	if strings.HasPrefix(string(c), "GPU-") && len(c) > len("GPU-") {
 		return nil
@@ -211,7 +211,7 @@ func (c GPURef) Check() error {
 	return nil
 }
 
-// Names tells whether c is this GPU.
+// Names reports whether c is this GPU.
 func (c GPURef) Names(g *machine.GPU) bool {
 	return string(c) == g.UUID || string(c) == strconv.Itoa(g.Index)
 }
@@ -220,7 +220,7 @@ func (c GPURef) Names(g *machine.GPU) bool {
 // without 0x.
 type HexID string
 
-// Check tells what is wrong with a number.
+// Check reports what is wrong with a number.
 func (h HexID) Check() error {
 	digits := strings.TrimPrefix(string(h), "0x")
 	if _, err := strconv.ParseUint(digits, 16, 16); err != nil || len(digits) != 4 {
@@ -229,7 +229,7 @@ func (h HexID) Check() error {
 	return nil
 }
 
-// matches tells whether sysfs' spelling ("0x15b3") is this number.
+// matches reports whether sysfs' spelling ("0x15b3") is this number.
 func (h HexID) matches(s string) bool {
 	return strings.EqualFold(strings.TrimPrefix(string(h), "0x"), strings.TrimPrefix(s, "0x"))
 }
@@ -237,7 +237,7 @@ func (h HexID) matches(s string) bool {
 // Glob is a pattern of [path.Match].
 type Glob string
 
-// Check tells what is wrong with a pattern.
+// Check reports what is wrong with a pattern.
 func (g Glob) Check() error {
 	if g == "" {
 		return fmt.Errorf("empty name")
@@ -248,7 +248,7 @@ func (g Glob) Check() error {
 	return nil
 }
 
-// Match tells whether s is what the pattern says.
+// Match reports whether s matches the pattern.
 func (g Glob) Match(s string) bool {
 	ok, err := path.Match(string(g), s)
 	return ok && err == nil

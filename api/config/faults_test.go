@@ -86,7 +86,7 @@ func TestFaults(t *testing.T) {
 		{"no YAML", "a: [", "", []string{"cluster-config:1: no YAML: did not find expected node content"}},
 		{"two documents", "mode: native\n---\nmode: sgpu\n", "", []string{"cluster-config:2: a second YAML document"}},
 		{"nodes are a list", "", "nodeName: a", []string{"nodes-config:1: is a section, not a list"}},
-		{"override for nobody", "", "- mode: sgpu", []string{"nodes-config:1: [0]: has neither nodeName nor nodeSelector"}},
+		{"override that matches no node", "", "- mode: sgpu", []string{"nodes-config:1: [0]: has neither nodeName nor nodeSelector"}},
 		{"bad glob", "", "- nodeName: '[a'", []string{"[0].nodeName: \"[a\": syntax error in pattern"}},
 		{"bad selector", "", "- nodeSelector: {'a b': 'c d'}", []string{`[0].nodeSelector.a b: "a b" has other characters`, `"c d" has other`}},
 		{"selector by what it decides", "", "- {nodeSelector: {heddle.dev/node.usage: training}, usage: hybrid}", []string{
@@ -112,7 +112,7 @@ func TestFaults(t *testing.T) {
 		{"required", "labels: [{key: a}]\nrdma: {resources: [{}]}", "", []string{"cluster-config:1: labels[0].value: is missing", "cluster-config:2: rdma.resources[0].name: is missing"}},
 		{"two rules", "labels:\n- {key: a, value: \"'1'\"}\n- {key: a, value: \"'2'\"}", "", []string{"cluster-config:3: labels[1].key: two rules for a; the first is labels[0]"}},
 		{"rule with a bad key", "labels: [{key: 'a b', value: node}]", "", []string{`labels[0].key: "a b" has other characters`}},
-		{"rule with a key of ours", "labels: [{key: nvidia.com/gpu.product, value: node}]", "", []string{"labels[0].key: nvidia.com/gpu.product is a label that heddle writes itself"}},
+		{"rule with a key of heddle's", "labels: [{key: nvidia.com/gpu.product, value: node}]", "", []string{"labels[0].key: nvidia.com/gpu.product is a label that heddle writes itself"}},
 		{"and of topo-master", "labels: [{key: heddle.dev/topology.tier-1, value: node}]", "", []string{"is a label that heddle writes itself"}},
 		{"rule that does not compile", "labels:\n- {key: a, value: gpu.modle}", "", []string{"cluster-config:2: labels[0].value: column 4: undefined field 'modle'"}},
 		{"rule of the wrong types", "labels:\n- key: a\n  value: gpu.count\n  when: node\n", "", []string{
@@ -127,13 +127,13 @@ func TestFaults(t *testing.T) {
 		{"domain", "domains: {vendor: Nvidia, company: '', card: a/b}", "", []string{
 			`domains.vendor: "Nvidia" is no DNS domain of lower-case`, `domains.company: "" is no DNS domain`, "domains.card: ",
 		}},
-		{"card twice", "sgpu: {gpus: [0, 1, 0]}", "", []string{"sgpu.gpus[2]: 0 is also entry 0"}},
-		{"no card", "sgpu: {gpus: [x1, -1, 01]}", "", []string{`"x1" is neither an index`, `"-1" is neither`, `"01" is neither`}},
+		{"GPU twice", "sgpu: {gpus: [0, 1, 0]}", "", []string{"sgpu.gpus[2]: 0 is also entry 0"}},
+		{"no GPU", "sgpu: {gpus: [x1, -1, 01]}", "", []string{`"x1" is neither an index`, `"-1" is neither`, `"01" is neither`}},
 		{"hex", "rdma: {resources: [{name: rdma/a, selectors: {vendors: [mellanox]}}]}", "", []string{`vendors[0]: "mellanox" is no PCI number`}},
 		{"override breaks the cluster's text", "labels: [{key: a.com/node.usage, value: node}]", "- {nodeName: x, domains: {company: a.com}}", []string{
 			"cluster-config:1: labels[0].key: a.com/node.usage is a label that heddle writes itself (with nodes-config[0])",
 		}},
-		{"fault of the cluster is told once", "labels: [{key: a, value: nodes}]", "- {nodeName: x}\n- {nodeName: y}", []string{"undeclared reference to 'nodes'"}},
+		{"fault of the cluster is reported once", "labels: [{key: a, value: nodes}]", "- {nodeName: x}\n- {nodeName: y}", []string{"undeclared reference to 'nodes'"}},
 		{"all faults at once", "mode: x\nusage: y", "- {nodeName: z, mode: w}", []string{"cluster-config:1: mode", "cluster-config:2: usage", "nodes-config:1: [0].mode"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -154,7 +154,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// What hardware says may choose a configuration, as long as it stays.
+// A label that describes hardware may choose a configuration, because it stays.
 func TestSelectorsThatHold(t *testing.T) {
 	parse(t, "labels: [{key: a, value: node}]", `
 - nodeSelector: {nvidia.com/gpu.product: NVIDIA-H20, nvidia.com/gpu.count: "8"}

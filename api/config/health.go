@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Health is what makes a GPU or an HCA unfit for new pods, and when it is fit
-// again. Running pods are never touched.
+// Health is what makes a GPU or an HCA unhealthy for new pods, and when it is
+// healthy again. Running pods are never touched.
 type Health struct {
 	// Disable turns checks off: `all`; `xids`, the driver's error reports;
 	// `ecc`, double-bit errors of memory; `recovery-action`, the driver's own
@@ -20,27 +20,27 @@ type Health struct {
 	// Codes change what single error reports of the GPU driver mean.
 	Codes HealthCodes `yaml:"xids"`
 	// GPUSilentAfter is how long a GPU may leave NVML without an answer. A
-	// GPU that NVML calls lost is unfit at once.
+	// GPU that NVML calls lost is unhealthy at once.
 	GPUSilentAfter Duration `yaml:"gpuSilentAfter"`
 	// GPURecoverAfter is how long a GPU must answer, and the driver ask for
-	// no recovery action, until it is fit again.
+	// no recovery action, until it is healthy again.
 	GPURecoverAfter Duration `yaml:"gpuRecoverAfter"`
 	// HCADownAfter is how long an HCA must be without a good port until it is
-	// unfit; `0s` is at once. A link that flaps faster counts as down.
+	// unhealthy; `0s` is at once. A link that flaps faster counts as down.
 	HCADownAfter Duration `yaml:"hcaDownAfter"`
-	// HCAUpAfter is how long a port must be good until its HCA is fit again.
+	// HCAUpAfter is how long a port must be good until its HCA is healthy again.
 	HCAUpAfter Duration `yaml:"hcaUpAfter"`
 }
 
 // HealthCodes are lists of XID numbers, the codes of the GPU driver's error reports.
-// A number that is in none of them means what NVIDIA's catalog says.
+// A number that is in none of them has the meaning of NVIDIA's catalog.
 type HealthCodes struct {
-	// Fatal are errors of the GPU: it is unfit until it has recovered.
+	// Fatal are errors of the GPU: it is unhealthy until it has recovered.
 	Fatal []HealthCode `yaml:"fatal"`
-	// Application are errors that end the process and leave the GPU fit. They
+	// Application are errors that end the process and leave the GPU healthy. They
 	// are logged and counted.
 	Application []HealthCode `yaml:"application"`
-	// Ignore are reports that nobody needs to hear of.
+	// Ignore are reports that heddle neither logs nor counts.
 	Ignore []HealthCode `yaml:"ignore"`
 }
 
@@ -63,7 +63,7 @@ func (HealthCheck) Values() []string {
 	return []string{"all", "xids", "ecc", "recovery-action", "lost", "hcas", "rate"}
 }
 
-// Checks tells whether a check is on.
+// Checks reports whether a check is on.
 func (h *Health) Checks(c HealthCheck) bool {
 	return !slices.Contains(h.Disable, CheckAll) && !slices.Contains(h.Disable, c)
 }
@@ -91,7 +91,7 @@ type Duration string
 // maxDuration bounds what is configured.
 const maxDuration = time.Hour
 
-// Check tells what is wrong with a duration.
+// Check reports what is wrong with a duration.
 func (d Duration) Check() error {
 	if v, err := time.ParseDuration(string(d)); err != nil || v < 0 || v > maxDuration {
 		return fmt.Errorf("%q is no duration from 0s to 1h, such as 30s", string(d))

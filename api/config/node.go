@@ -19,7 +19,7 @@ type NodeConfig struct {
 	//
 	// Read by: heddle-feature-discovery.
 	Preset Preset `yaml:"preset"`
-	// Mode says how GPUs are handed out: `native` whole, `sgpu` in shares.
+	// Mode is how GPUs are handed out: `native` exclusively, `sgpu` in shares.
 	//
 	// Read by: heddle-device-plugin, heddle-feature-discovery.
 	Mode Mode `yaml:"mode"`
@@ -56,16 +56,16 @@ type NodeConfig struct {
 	//
 	// Read by: heddle-feature-discovery.
 	ControlPlane bool `yaml:"controlPlane"`
-	// Taints says which taints are set.
+	// Taints are the taints to set.
 	Taints Taints `yaml:"taints"`
 	// Labels are rules for labels of your own, one for each key. See "Label
 	// rules" below.
 	//
 	// Read by: heddle-feature-discovery.
 	Labels []LabelRule `yaml:"labels"`
-	// LabelConflict says what happens to a label that somebody else holds with
-	// another value: `yield` leaves it, says so in an Event and a metric, and
-	// goes on with the others; `force` takes it over.
+	// LabelConflict is what happens to a label that another field manager
+	// owns with another value: `yield` leaves it, reports it in an Event and a
+	// metric, and writes the others; `force` takes it over.
 	//
 	// Read by: heddle-feature-discovery.
 	LabelConflict Conflict `yaml:"labelConflict"`
@@ -76,7 +76,7 @@ type NodeConfig struct {
 
 // MIG is how GPU instances appear.
 type MIG struct {
-	// Strategy says what MIG devices are called, as in NVIDIA's device plugin:
+	// Strategy is what MIG devices are called, as in NVIDIA's device plugin:
 	// `none` does not name them, `single` calls them all
 	// `<vendor>/<card>`, which needs one profile on all GPUs, `mixed` calls
 	// them `<vendor>/mig-<profile>`.
@@ -87,13 +87,13 @@ type MIG struct {
 
 // Resources are the names that pods ask for.
 type Resources struct {
-	// GPU is a whole card; default `<vendor>/<card>`.
+	// GPU is a GPU of its own for the pod; default `<vendor>/<card>`.
 	GPU string `yaml:"gpu"`
-	// SGPU is a share of a card; default `<vendor>/sgpu`.
+	// SGPU is a share of a GPU; default `<vendor>/sgpu`.
 	SGPU string `yaml:"sgpu"`
-	// VCore is percent of one card's compute; default `<vendor>/vcore`.
+	// VCore is percent of one GPU's compute; default `<vendor>/vcore`.
 	VCore string `yaml:"vcore"`
-	// VMemory is GiB of one card's memory; default `<vendor>/vmemory`.
+	// VMemory is GiB of one GPU's memory; default `<vendor>/vmemory`.
 	VMemory string `yaml:"vmemory"`
 }
 
@@ -118,12 +118,12 @@ type RDMAResource struct {
 	// Sharers is how many containers can share one HCA. The default is 64:
 	// RoCE has 128 GIDs on a port, two for each address.
 	Sharers int `yaml:"sharers" range:"1-4096"`
-	// Count says what a pod gets that asks for n: `distinct` n different
+	// Count is what a pod gets that asks for n: `distinct` n different
 	// healthy HCAs, or all there are if they are fewer, with an Event;
-	// `strict` the same, but fewer is refused; `all` every HCA whatever n is,
+	// `strict` the same, but fewer is rejected; `all` every HCA whatever n is,
 	// as older shared-device plugins do.
 	Count Count `yaml:"count"`
-	// Selectors say which HCAs. Without any it is those of role fabric.
+	// Selectors choose the HCAs. Without any they are those of role fabric.
 	Selectors Selectors `yaml:"selectors"`
 }
 
@@ -173,7 +173,7 @@ type Roles struct {
 	Management []Glob `yaml:"management"`
 }
 
-// Taints says which taints the node gets, and with which effect.
+// Taints are the taints that the node gets, and their effect.
 type Taints struct {
 	// GPUProduct sets `<vendor>/<card>.product=<product>` on nodes with GPUs.
 	// It locks out every DaemonSet that does not tolerate it; `heddle doctor
@@ -210,7 +210,7 @@ type LabelRule struct {
 	When string `yaml:"when"`
 }
 
-// Default is the configuration of a node that nobody configured.
+// Default is the configuration of a node without any.
 func Default() NodeConfig {
 	c := defaults(PresetNone)
 	c.deriveNames()

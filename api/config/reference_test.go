@@ -229,7 +229,7 @@ func yamlName(f reflect.StructField) string {
 	return name
 }
 
-// kindOf says what can be written.
+// kindOf describes what can be written.
 func kindOf(f reflect.StructField) string {
 	t, list := f.Type, ""
 	if t.Kind() == reflect.Slice {

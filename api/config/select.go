@@ -8,7 +8,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// Shares tells whether this GPU is handed out in shares and not whole. One with
+// Shares reports whether this GPU is handed out in shares and not exclusively. One with
 // MIG on never is: it is cut in hardware already.
 func (c *NodeConfig) Shares(g *machine.GPU) bool {
 	if c.Mode != ModeSGPU || g.MIG.Enabled {
@@ -55,8 +55,8 @@ func (r *Roles) of(h *machine.HCA) machine.Role {
 	return h.Role
 }
 
-// Select tells whether a resource has this HCA of machine m, whose roles are
-// corrected, and if not which field is against it.
+// Select reports whether a resource has this HCA of machine m, whose roles are
+// corrected, and if not which field rejects it.
 func (s *Selectors) Select(m *machine.Machine, h *machine.HCA) (selected bool, reason string) {
 	if h.Role == machine.RoleNVSwitch {
 		return false, "it is a function of an NVSwitch"
@@ -89,7 +89,7 @@ func (s *Selectors) Select(m *machine.Machine, h *machine.HCA) (selected bool, r
 type test struct {
 	field          string
 	given, matches bool
-	// value is what the HCA has, wanted what the selector says.
+	// value is what the HCA has, wanted what the selector has.
 	value, wanted string
 }
 

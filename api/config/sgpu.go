@@ -2,45 +2,46 @@ package config
 
 // SGPU is how GPUs are shared.
 type SGPU struct {
-	// GPUs are the cards to share, by index or UUID; the others stay native,
+	// GPUs are the GPUs to share, by index or UUID; the others stay native,
 	// which makes the node a hybrid one. Empty means all. Indices change when
 	// a GPU is lost, UUIDs do not.
 	//
 	// Read by: heddle-device-plugin, heddle-feature-discovery.
 	GPUs []GPURef `yaml:"gpus"`
-	// SlotsPerGPU is how many containers can share one card at most.
+	// SlotsPerGPU is how many containers can share one GPU at most.
 	//
 	// Read by: heddle-device-plugin, heddle-feature-discovery.
 	SlotsPerGPU int `yaml:"slotsPerGPU" range:"1-100"`
 	// Enforce is what makes a limit hold.
 	Enforce Enforce `yaml:"enforce"`
-	// Advertise says which resources the kubelet hears of. `sgpu` is the slots
+	// Advertise is which resources the kubelet receives. `sgpu` is the slots
 	// only; `all` adds vcore and vmemory; `auto` is `all` unless HAMi's
 	// protocol is on, whose scheduler counts them itself.
 	//
 	// Read by: heddle-device-plugin.
 	Advertise Advertise `yaml:"advertise"`
-	// Unscheduled says what happens to a container that no card-aware
-	// scheduler gave a card: `place` lets the node choose one, `reject`
-	// refuses it.
+	// Unscheduled is what happens to a container that no GPU-aware
+	// scheduler gave a GPU: `place` lets the node choose one, `reject`
+	// rejects it.
 	//
 	// Read by: heddle-device-plugin.
 	Unscheduled Unscheduled `yaml:"unscheduled"`
-	// Placement says which card the node chooses where it chooses: `binpack`
-	// the one with the least left that suffices, so that other cards stay
-	// whole; `spread` the one with the most left.
+	// Placement is which GPU the node chooses where it chooses: `binpack`
+	// the one with the least left that suffices, so that other GPUs stay
+	// free; `spread` the one with the most left.
 	//
 	// Read by: heddle-device-plugin.
 	Placement Placement `yaml:"placement"`
-	// RejectedFor is how long a pod may be refused for want of a card until it
+	// RejectedFor is how long a pod may be rejected for want of a GPU until it
 	// is evicted, to be scheduled again. Only a pod that never started and that
-	// a controller makes anew is; a bare pod keeps the Event. `0s` is never.
+	// a controller recreates is evicted; a bare pod keeps the Event. `0s` is
+	// never.
 	//
 	// Read by: heddle-device-plugin.
 	RejectedFor Duration `yaml:"refusedFor"`
-	// ModeSwitch says what a change of mode does with a card that pods hold:
-	// `cordon-card` gives it to nobody new and moves it once they have ended,
-	// `wait` goes on handing it out as before until nobody happens to hold it.
+	// ModeSwitch is what a change of mode does with a GPU that pods hold:
+	// `cordon-card` gives it to no new pod and moves it once they have ended,
+	// `wait` goes on handing it out as before until no pod happens to hold it.
 	//
 	// Read by: heddle-device-plugin.
 	ModeSwitch ModeSwitch `yaml:"modeSwitch"`
@@ -50,13 +51,13 @@ type SGPU struct {
 
 // HAMi is how the node works with a HAMi scheduler, 2.6 or later.
 type HAMi struct {
-	// Enabled publishes the node's cards in HAMi's Node annotation, follows
-	// the card that HAMi chose for a pod, and releases HAMi's node lock.
+	// Enabled publishes the node's GPUs in HAMi's Node annotation, follows
+	// the GPU that HAMi chose for a pod, and releases HAMi's node lock.
 	//
 	// Read by: heddle-device-plugin.
 	Enabled bool `yaml:"enabled"`
 	// SchedulerName is what pods that HAMi schedules have as
-	// spec.schedulerName: nobody else's allocation annotation is believed.
+	// spec.schedulerName. The allocation annotation of any other pod is ignored.
 	//
 	// Read by: heddle-device-plugin.
 	SchedulerName string `yaml:"schedulerName"`
@@ -90,16 +91,16 @@ type Preload struct {
 	Library string `yaml:"library"`
 }
 
-// MPS is one control daemon of NVIDIA's Multi-Process Service per card.
+// MPS is one control daemon of NVIDIA's Multi-Process Service per GPU.
 type MPS struct {
-	// ExclusiveProcess sets the card's compute mode to EXCLUSIVE_PROCESS while
+	// ExclusiveProcess sets the GPU's compute mode to EXCLUSIVE_PROCESS while
 	// its daemon runs, so that no process goes around it. Without it the
 	// compute mode is left as it is.
 	//
 	// Read by: heddle-device-plugin.
 	ExclusiveProcess bool `yaml:"exclusiveProcess"`
-	// MultiUser lets clients of several UIDs share one card's server, where
-	// the driver can. Without it a second UID is refused.
+	// MultiUser lets clients of several UIDs share one GPU's server, where
+	// the driver can. Without it a second UID is rejected.
 	//
 	// Read by: heddle-device-plugin.
 	MultiUser bool `yaml:"multiUser"`
@@ -118,7 +119,7 @@ func defaultSGPU() SGPU {
 	}
 }
 
-// AdvertisesShares tells whether the kubelet hears of vcore and vmemory too,
+// AdvertisesShares reports whether the kubelet receives vcore and vmemory too,
 // and not of sgpu alone.
 func (s *SGPU) AdvertisesShares() bool {
 	return s.Advertise == AdvertiseAll || s.Advertise == AdvertiseAuto && !s.HAMi.Enabled

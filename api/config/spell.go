@@ -20,7 +20,7 @@ func hint(key string, fields []field) string {
 	return "known here: " + strings.Join(all, ", ")
 }
 
-// near tells whether a typist may have meant word: another case, a longer or
+// near reports whether a typist may have meant word: another case, a longer or
 // shorter form ("ethernet" for "ether"), or one slip.
 func near(word, typed string) bool {
 	w, s := strings.ToLower(word), strings.ToLower(typed)
@@ -33,7 +33,7 @@ func near(word, typed string) bool {
 	return strings.HasPrefix(w, s) || strings.HasPrefix(s, w) || slip(w, s)
 }
 
-// slip tells whether two words are equal but for one letter changed, added or
+// slip reports whether two words are equal but for one letter changed, added or
 // left out, or for two neighbors swapped.
 func slip(a, b string) bool {
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {

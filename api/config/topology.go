@@ -11,10 +11,10 @@ import (
 // Topology is how a node finds its place in the fabric, and how places become
 // groups.
 type Topology struct {
-	// Mode says which groups there are: `auto` what the reports show, `leaf`
+	// Mode is which groups there are: `auto` what the reports show, `leaf`
 	// leaf switches, `dragonfly` leaf groups of `nodeNumber` nodes and more,
 	// `switchbox` the groups that a cluster manager or a file names, `nvlink`
-	// NVLink domains, `custom` what `levels` says. The cluster's section
+	// NVLink domains, `custom` those of `levels`. The cluster's section
 	// decides; overrides for nodes are not looked at.
 	//
 	// Read by: heddle-topo-master.
@@ -31,7 +31,7 @@ type Topology struct {
 	// Sources are who is asked: `ib` the switch behind an InfiniBand port,
 	// `lldp` the frames that an Ethernet switch sends, `nvlink` the GPU
 	// driver, `static` the file below, `cluster-manager` the server below.
-	// The last two say nothing until they are configured. Where sources
+	// The last two give nothing until they are configured. Where sources
 	// contradict each other, the first of this order is believed.
 	Sources []TopologySource `yaml:"sources"`
 	// StaticFile is a file that names the groups of nodes or the switches of
@@ -67,7 +67,7 @@ const kindOfNodes = "node"
 // value and must have room for more.
 const maxLevelKind = 20
 
-// Check tells what is wrong with a kind.
+// Check reports what is wrong with a kind.
 func (k LevelKind) Check() error {
 	switch {
 	case k == "" || len(k) > maxLevelKind || strings.Trim(string(k), "abcdefghijklmnopqrstuvwxyz0123456789") != "":
@@ -145,13 +145,13 @@ func (TopologySource) Values() []string {
 	return []string{"ib", "lldp", "nvlink", "static", "cluster-manager"}
 }
 
-// Uses tells whether a source is asked.
+// Uses reports whether a source is asked.
 func (t *Topology) Uses(s TopologySource) bool { return slices.Contains(t.Sources, s) }
 
 // AbsolutePath is the name of a file from the root, or empty.
 type AbsolutePath string
 
-// Check tells what is wrong with a name.
+// Check reports what is wrong with a name.
 func (p AbsolutePath) Check() error {
 	if p != "" && (!path.IsAbs(string(p)) || path.Clean(string(p)) != string(p)) {
 		return fmt.Errorf("%.100q is no clean path from the root, such as /etc/heddle/topology.yaml", string(p))
@@ -162,7 +162,7 @@ func (p AbsolutePath) Check() error {
 // HTTPSAddress is a URL of scheme https, or empty.
 type HTTPSAddress string
 
-// Check tells what is wrong with a URL. A password belongs into a Secret.
+// Check reports what is wrong with a URL. A password belongs into a Secret.
 func (a HTTPSAddress) Check() error {
 	if a == "" {
 		return nil
@@ -185,7 +185,7 @@ func defaultTopology() Topology {
 	}
 }
 
-// topology checks what one key says about another.
+// topology checks the keys that depend on each other.
 func (v *validator) topology(t *Topology) {
 	for i, s := range t.Sources {
 		if first := slices.Index(t.Sources, s); first < i {

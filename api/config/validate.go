@@ -17,11 +17,11 @@ type problem struct {
 
 func (p problem) String() string { return p.path + ": " + p.err.Error() }
 
-// maxCard is the longest domains.card, in characters: it is a part of label
+// maxGPUWord is the longest domains.card, in characters: it is a part of label
 // keys.
-const maxCard = 20
+const maxGPUWord = 20
 
-// validate checks what types and words cannot say.
+// validate checks what types and words cannot express.
 func (c *NodeConfig) validate() []problem {
 	v := validator{}
 	v.domains(c.Domains)
@@ -52,8 +52,8 @@ func (v *validator) domains(d wellknown.Domains) {
 			v.addf(domain.path, "%q is a domain of Kubernetes' own", domain.value)
 		}
 	}
-	if err := wellknown.CheckKey(d.Card); err != nil || len(d.Card) > maxCard || strings.Contains(d.Card, "/") {
-		v.addf("domains.card", "%q is no word of 1 to %d letters, digits, '-', '_' and '.'", d.Card, maxCard)
+	if err := wellknown.CheckKey(d.GPU); err != nil || len(d.GPU) > maxGPUWord || strings.Contains(d.GPU, "/") {
+		v.addf("domains.card", "%q is no word of 1 to %d letters, digits, '-', '_' and '.'", d.GPU, maxGPUWord)
 	}
 }
 
@@ -78,10 +78,10 @@ func (v *validator) resources(c *NodeConfig) {
 	}
 }
 
-func (v *validator) duplicates(path string, cards []GPURef) {
-	for i, card := range cards {
-		if first := slices.Index(cards, card); first < i {
-			v.addf(fmt.Sprintf("%s[%d]", path, i), "%s is also entry %d", card, first)
+func (v *validator) duplicates(path string, gpus []GPURef) {
+	for i, gpu := range gpus {
+		if first := slices.Index(gpus, gpu); first < i {
+			v.addf(fmt.Sprintf("%s[%d]", path, i), "%s is also entry %d", gpu, first)
 		}
 	}
 }

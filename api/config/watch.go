@@ -17,7 +17,7 @@ const (
 	// settle is how long the directory must be quiet before it is read: an
 	// editor writes a file in several steps.
 	settle = 50 * time.Millisecond
-	// poll finds what inotify does not tell: a directory on a network file
+	// poll finds what inotify does not report: a directory on a network file
 	// system, or one that was removed and made again.
 	poll = 30 * time.Second
 )
@@ -61,7 +61,7 @@ func NewWatcher(dir string, log *slog.Logger) (*Watcher, error) {
 // Current is the last good configuration.
 func (w *Watcher) Current() *Config { return w.state.Load().good }
 
-// Err says why the last read gave no new configuration; nil if it did. While
+// Err is why the last read gave no new configuration; nil if it did. While
 // it is not nil, Current is an older configuration than what is written.
 func (w *Watcher) Err() error { return w.state.Load().err }
 

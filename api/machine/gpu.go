@@ -10,7 +10,7 @@ type GPU struct {
 	// lost, and a lost GPU keeps the one it had. For display.
 	Index int `json:"index"`
 	// Minor is N of /dev/nvidiaN (nvmlDeviceGetMinorNumber); nil where NVML
-	// does not tell.
+	// does not report it.
 	Minor *int `json:"minor"`
 	// PCI is the address of the GPU's function (nvmlDeviceGetPciInfo), in
 	// sysfs' spelling.
@@ -25,7 +25,7 @@ type GPU struct {
 	// MemoryMiB is the total memory (nvmlDeviceGetMemoryInfo), 1 MiB = 2^20
 	// bytes; 0 where the GPU shares the processor's.
 	MemoryMiB int64 `json:"memoryMiB"`
-	// ECC tells whether error correction is on (nvmlDeviceGetEccMode, the
+	// ECC reports whether error correction is on (nvmlDeviceGetEccMode, the
 	// current mode); nil where unsupported.
 	ECC *bool `json:"ecc"`
 	// MIG is the multi-instance mode.
@@ -36,7 +36,7 @@ type GPU struct {
 	// Fabric is the GPU's registration with the NVLink fabric; nil where
 	// there is none to register with.
 	Fabric *Fabric `json:"fabric"`
-	// Health is what the scan that found the GPU says about it.
+	// Health is what the scan that found the GPU reports about it.
 	Health Health `json:"health"`
 	// VGPU is the host's vGPU software, if this GPU is a virtual one.
 	VGPU *VGPU `json:"vgpu,omitempty"`
@@ -44,7 +44,7 @@ type GPU struct {
 
 // MIG is a GPU's multi-instance mode (nvmlDeviceGetMigMode).
 type MIG struct {
-	// Capable tells whether the GPU has the mode, Enabled whether it is on now.
+	// Capable reports whether the GPU has the mode, Enabled whether it is on now.
 	Capable bool `json:"capable"`
 	Enabled bool `json:"enabled"`
 	// Devices are the instances, in NVML's order
@@ -65,7 +65,7 @@ type MIGDevice struct {
 	Multiprocessors int `json:"multiprocessors"`
 	GPUSlices       int `json:"gpuSlices"`
 	ComputeSlices   int `json:"computeSlices"`
-	// The engines it has; 0 where NVML does not tell.
+	// The engines it has; 0 where NVML does not report it.
 	CopyEngines    int `json:"copyEngines"`
 	DecoderEngines int `json:"decoderEngines"`
 	EncoderEngines int `json:"encoderEngines"`
@@ -99,7 +99,7 @@ const (
 type Fabric struct {
 	// ClusterUUID is all zeroes on a machine that is a domain of its own.
 	ClusterUUID string `json:"clusterUUID"`
-	// CliqueID tells apart the GPUs of a cluster that reach each other.
+	// CliqueID distinguishes the GPUs of a cluster that reach each other.
 	CliqueID uint32 `json:"cliqueID"`
 	// State is FabricCompleted once the GPU can use its links.
 	State string `json:"state"`
@@ -130,7 +130,7 @@ func (h Health) String() string {
 	return strings.TrimSuffix(string(h.State)+": "+h.Reason, ": ")
 }
 
-// VGPU is the host's virtualization software as the guest sees it: the vendor
+// VGPU is the host's virtualization software as the virtual machine sees it: the vendor
 // capability in the function's PCI configuration space.
 type VGPU struct {
 	// HostDriverVersion ("470.63") and HostDriverBranch ("r470_00") are those

@@ -100,8 +100,8 @@ type Port struct {
 	Netdevs []Netdev `json:"netdevs"`
 }
 
-// Netdev is a network device that belongs to an RDMA port. Its state says
-// nothing about the port: an IPoIB device is often down over an active port.
+// Netdev is a network device that belongs to an RDMA port. Its state
+// does not follow the port's: an IPoIB device is often down over an active port.
 type Netdev struct {
 	Name string `json:"name"`
 	// Type is the kernel's encapsulation as the field spells it: "ether",

@@ -47,7 +47,7 @@ func Decode(b []byte) (*Machine, error) {
 	return &m, nil
 }
 
-// place says where err happened.
+// place is where err happened.
 func place(b []byte, d *json.Decoder, err error) string {
 	offset := d.InputOffset()
 	var syntax *json.SyntaxError

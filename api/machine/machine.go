@@ -1,4 +1,4 @@
-// Package machine says what one node has: processors, PCI functions, GPUs,
+// Package machine describes what one node has: processors, PCI functions, GPUs,
 // HCAs and NVLink, as plain values.
 //
 // A Machine is what discovery reads and what everything else decides on. Its
@@ -35,7 +35,7 @@ type Machine struct {
 	Driver Driver `json:"driver"`
 	RDMA   RDMA   `json:"rdma"`
 
-	// Probes tells how each reader fared. It has one entry per reader, by
+	// Probes reports how each reader fared. It has one entry per reader, by
 	// name, also for those that found nothing.
 	Probes []Probe `json:"probes"`
 	// Skipped lists what was there and could not be understood.
@@ -90,7 +90,7 @@ type PCIFunction struct {
 	// Driver is the name of the bound kernel driver (the driver link); empty
 	// if none.
 	Driver string `json:"driver"`
-	// NUMA is numa_node; nil where the kernel says -1.
+	// NUMA is numa_node; nil where the kernel has -1.
 	NUMA *int `json:"numa"`
 	// CPUs is local_cpulist: "0-55,112-167".
 	CPUs string `json:"cpus"`
@@ -104,7 +104,7 @@ type PCIFunction struct {
 	// (the physfn link).
 	PhysFn string `json:"physFn,omitempty"`
 	// LinkSpeed ("32.0 GT/s PCIe") and LinkWidth (lanes) are
-	// current_link_speed and current_link_width; empty and 0 where the kernel does not tell.
+	// current_link_speed and current_link_width; empty and 0 where the kernel does not report it.
 	LinkSpeed string `json:"linkSpeed,omitempty"`
 	LinkWidth int    `json:"linkWidth,omitempty"`
 }
@@ -119,12 +119,12 @@ type Driver struct {
 	CUDA string `json:"cuda"`
 }
 
-// RDMA is the state of the kernel's RDMA stack, as against its devices.
+// RDMA is the state of the kernel's RDMA stack, as opposed to its devices.
 type RDMA struct {
 	// NetnsMode is "shared" or "exclusive" (RDMA_NLDEV_ATTR_SYS_NETNS_MODE);
 	// empty where netlink does not answer.
 	NetnsMode string `json:"netnsMode"`
-	// RDMACM tells whether /dev/infiniband/rdma_cm is there (module rdma_ucm).
+	// RDMACM reports whether /dev/infiniband/rdma_cm is there (module rdma_ucm).
 	RDMACM bool `json:"rdmaCM"`
 }
 
@@ -138,7 +138,7 @@ const (
 	// ProbeAbsent means that there is nothing of its kind to read: no
 	// library, no driver, no class directory. That is a state, not an error.
 	ProbeAbsent ProbeState = "absent"
-	// ProbeFailed means that something is there and refused to be read.
+	// ProbeFailed means that something is there and could not be read.
 	ProbeFailed ProbeState = "failed"
 	// ProbeTimeout means that a call did not return in its time; the values
 	// are those of the last good read, if there was one.
@@ -156,8 +156,8 @@ type Probe struct {
 
 // Skipped is a device, or a part of one, that was left out.
 type Skipped struct {
-	// Name says which: a PCI address, mlx5_3, mlx5_3/ports/2.
+	// Name identifies it: a PCI address, mlx5_3, mlx5_3/ports/2.
 	Name string `json:"name"`
-	// Reason says why, with the file at fault.
+	// Reason is why, with the file at fault.
 	Reason string `json:"reason"`
 }

@@ -99,7 +99,7 @@ func TestDecodeIsStrict(t *testing.T) {
 	}
 }
 
-func TestEveryFaultIsTold(t *testing.T) {
+func TestEveryFaultIsReported(t *testing.T) {
 	text := strings.NewReplacer(`"GPU-a"`, `""`, `"mlx5_0"`, `""`, `"fabric"`, `"x"`).Replace(small)
 	_, err := Decode([]byte(text))
 	for _, want := range []string{"gpus[0].uuid", "hcas[0].name", "hcas[0].role"} {

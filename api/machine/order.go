@@ -55,7 +55,7 @@ func (m *Machine) Function(address string) *PCIFunction {
 	return nil
 }
 
-// normalize makes nil lists empty, so that JSON says [] and never null.
+// normalize makes nil lists empty, so that JSON has [] and never null.
 func (m *Machine) normalize() {
 	empty(&m.PCI)
 	empty(&m.GPUs)

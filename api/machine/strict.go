@@ -10,7 +10,7 @@ import (
 
 // checkKeys finds what encoding/json lets pass: a key that no field has in
 // this very spelling, a key twice in one object, null where a value cannot be
-// unknown. Of the rest, syntax and types, Decode tells.
+// unknown. Decode reports the rest, syntax and types.
 func checkKeys(b []byte) error {
 	w := walker{text: b, tokens: json.NewDecoder(strings.NewReader(string(b)))}
 	w.tokens.UseNumber()
@@ -18,7 +18,7 @@ func checkKeys(b []byte) error {
 	return errors.Join(w.faults...)
 }
 
-// maxFaults is how many faults are told: one mistake in a script's spelling is
+// maxFaults is how many faults are reported: one mistake in a script's spelling is
 // in every device.
 const maxFaults = 10
 
@@ -26,11 +26,11 @@ type walker struct {
 	text   []byte
 	tokens *json.Decoder
 	faults []error
-	// broken tells that the text is no JSON; Decode says where.
+	// broken reports that the text is no JSON; Decode reports where.
 	broken bool
 }
 
-// fault tells what is wrong with the token of this length that was read last.
+// fault reports what is wrong with the token of this length that was read last.
 func (w *walker) fault(length int, path, format string, args ...any) {
 	if len(w.faults) < maxFaults {
 		place := position(w.text, w.tokens.InputOffset()-int64(length))

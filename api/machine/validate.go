@@ -45,7 +45,7 @@ func (v *validator) addf(field, format string, args ...any) {
 	v.errs = append(v.errs, fmt.Errorf("%s: %w", field, fmt.Errorf(format, args...)))
 }
 
-// once tells of an identity that stands in two places.
+// once reports an identity that stands in two places.
 func (v *validator) once(field, kind, id string) {
 	if other, ok := v.seen[kind+id]; ok {
 		v.addf(field, "%s is also %s", id, other)
@@ -60,7 +60,7 @@ func (v *validator) atLeast(field string, n, least int) {
 	}
 }
 
-// known tells of a NUMA node or a minor number that is not null and negative.
+// known reports a NUMA node or a minor number that is not null and negative.
 func (v *validator) known(field string, n *int) {
 	if n != nil && *n < 0 {
 		v.addf(field, "%d is negative; unknown is null", *n)

@@ -8,25 +8,25 @@ import (
 )
 
 const (
-	// MaxCordoned is how many cards [CordonedGPUs] can name; a node has 16 or
+	// MaxCordoned is how many GPUs [CordonedGPUs] can name; a node has 16 or
 	// less, and names of some that it had.
 	MaxCordoned = 256
-	// maxCardUUID is the longest UUID of a card, in bytes; the driver's are
+	// maxGPUUUID is the longest UUID of a GPU, in bytes; the driver's are
 	// GPU- and 36 characters.
-	maxCardUUID = 96
+	maxGPUUUID = 96
 )
 
-// IsCardUUID tells whether s can be the UUID of a card, and stand in a comma
+// IsGPUUUID reports whether s can be the UUID of a GPU, and stand in a comma
 // list and in a device ID.
-func IsCardUUID(s string) bool {
-	return s != "" && len(s) <= maxCardUUID &&
+func IsGPUUUID(s string) bool {
+	return s != "" && len(s) <= maxGPUUUID &&
 		!strings.ContainsFunc(s, func(r rune) bool { return r != '-' && !alphanumeric(r) })
 }
 
 // ParseCordoned reads a value of [CordonedGPUs]: UUIDs, sorted, without
 // repeats. The error names what is none; the others hold all the same.
 func ParseCordoned(text string) ([]string, error) {
-	if len(text) > MaxCordoned*(maxCardUUID+1) {
+	if len(text) > MaxCordoned*(maxGPUUUID+1) {
 		return nil, fmt.Errorf("%s has %d bytes", CordonedGPUs, len(text))
 	}
 	uuids := []string{}
@@ -35,17 +35,17 @@ func ParseCordoned(text string) ([]string, error) {
 		word = strings.TrimSpace(word)
 		switch {
 		case word == "":
-		case IsCardUUID(word):
+		case IsGPUUUID(word):
 			uuids = append(uuids, word)
 		case len(errs) < 3:
-			errs = append(errs, fmt.Errorf("%s: %.100q is no UUID of a card", CordonedGPUs, word))
+			errs = append(errs, fmt.Errorf("%s: %.100q is no UUID of a GPU", CordonedGPUs, word))
 		}
 	}
 	slices.Sort(uuids)
 	uuids = slices.Compact(uuids)
 	if n := len(uuids) - MaxCordoned; n > 0 {
 		uuids = uuids[:MaxCordoned]
-		errs = append(errs, fmt.Errorf("%s names %d cards too many", CordonedGPUs, n))
+		errs = append(errs, fmt.Errorf("%s names %d GPUs too many", CordonedGPUs, n))
 	}
 	return uuids, errors.Join(errs...)
 }

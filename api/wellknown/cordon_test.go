@@ -19,7 +19,7 @@ func TestParseCordoned(t *testing.T) {
 	}{
 		{"none", "", []string{}, ""},
 		{"blanks, repeats and empty words", " GPU-b,GPU-a ,,GPU-b", []string{"GPU-a", "GPU-b"}, ""},
-		{"what is no UUID does not spoil the others", "GPU-a,../x,GPU-b::1", []string{"GPU-a"}, `"../x" is no UUID of a card`},
+		{"what is no UUID does not spoil the others", "GPU-a,../x,GPU-b::1", []string{"GPU-a"}, `"../x" is no UUID of a GPU`},
 		{"far too long", strings.Repeat("GPU-a,", 10000), nil, "has 60000 bytes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -37,8 +37,8 @@ func TestParseCordoned(t *testing.T) {
 		many = append(many, fmt.Sprintf("G-%d", i))
 	}
 	got, err := wellknown.ParseCordoned(wellknown.FormatCordoned(many))
-	if len(got) != wellknown.MaxCordoned || err == nil || !strings.Contains(err.Error(), "3 cards too many") {
-		t.Errorf("%d cards, error %v", len(got), err)
+	if len(got) != wellknown.MaxCordoned || err == nil || !strings.Contains(err.Error(), "3 GPUs too many") {
+		t.Errorf("%d GPUs, error %v", len(got), err)
 	}
 }
 

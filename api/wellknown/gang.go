@@ -1,6 +1,6 @@
 package wellknown
 
-// What a pod, or a PodGroup object, says about its gang. The first family is
+// The labels and annotations of a gang on a pod or a PodGroup object. The first family is
 // that of the PodGroup API (scheduling.sigs.k8s.io) and of the clouds that
 // took it over: labels, of which min-available and match-policy may be
 // annotations too, and groups must be.
@@ -31,8 +31,8 @@ const (
 	koordinatorGang = "gang.scheduling.koordinator.sh"
 )
 
-// Our own annotations of gangs: the kind of group that a gang must, or would
-// like to, be inside of, and what to do while nobody knows the map.
+// heddle's own annotations of gangs: the kind of group that a gang must, or would
+// like to, be inside of, and what to do while there is no topology tree.
 const (
 	GangRequiredLevel  = Prefix + "gang-required-level"
 	GangPreferredLevel = Prefix + "gang-preferred-level"
@@ -52,7 +52,7 @@ const (
 	gpuGroupSize = "gpu-group-size"
 )
 
-// Labels and annotations of operators that say which task of a job a pod
+// Labels and annotations of operators for which task of a job a pod
 // belongs to, and which number it has in it; and what a Job's and a
 // StatefulSet's controllers write.
 const (

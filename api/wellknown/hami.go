@@ -4,18 +4,18 @@ package wellknown
 // configuration moves: HAMi pkg/device/metax/protocol.go, pkg/util/types.go,
 // pkg/util/nodelock/nodelock.go.
 const (
-	// HAMiCards is on a Node: its shared cards, as JSON.
-	HAMiCards = "metax-tech.com/node-gpu-devices"
+	// HAMiGPUs is on a Node: its shared GPUs, as JSON.
+	HAMiGPUs = "metax-tech.com/node-gpu-devices"
 	// HAMiLock is on a Node while HAMi binds a pod to it, and until the node's
 	// plugin takes it away.
 	HAMiLock = "hami.io/mutex.lock"
 
-	// HAMiAllocation is on a pod: the cards of each container, as JSON.
+	// HAMiAllocation is on a pod: the GPUs of each container, as JSON.
 	HAMiAllocation = "metax-tech.com/gpu-devices-allocated"
 	// HAMiPredicateTime is on a pod: when HAMi chose, in Unix nanoseconds.
 	HAMiPredicateTime = "metax-tech.com/predicate-time"
 	// HAMiGPUPolicy and HAMiNodePolicy are on a pod: binpack or spread, and for
-	// cards what only HAMi does (topology-aware, mutex).
+	// GPUs what only HAMi does (topology-aware, mutex).
 	HAMiGPUPolicy  = "hami.io/gpu-scheduler-policy"
 	HAMiNodePolicy = "hami.io/node-scheduler-policy"
 	// HAMiNode is on a pod: the node that HAMi chose.

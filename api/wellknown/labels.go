@@ -5,24 +5,24 @@ import (
 	"strings"
 )
 
-// What follows [Domains.CardKey] in the labels of the accelerator, spelled as
+// What follows [Domains.GPUKey] in the labels of the accelerator, spelled as
 // gpu-feature-discovery spells them.
 const (
-	CardProduct         = "product"
-	CardCount           = "count"
-	CardMemory          = "memory"
-	CardFamily          = "family"
-	CardComputeMajor    = "compute.major"
-	CardComputeMinor    = "compute.minor"
-	CardReplicas        = "replicas"
-	CardSharingStrategy = "sharing-strategy"
-	CardMachine         = "machine"
-	CardMode            = "mode"
-	CardClique          = "clique"
-	CardDriverVersion   = "driver-version"
+	GPUProduct         = "product"
+	GPUCount           = "count"
+	GPUMemory          = "memory"
+	GPUFamily          = "family"
+	GPUComputeMajor    = "compute.major"
+	GPUComputeMinor    = "compute.minor"
+	GPUReplicas        = "replicas"
+	GPUSharingStrategy = "sharing-strategy"
+	GPUMachine         = "machine"
+	GPUMode            = "mode"
+	GPUClique          = "clique"
+	GPUDriverVersion   = "driver-version"
 )
 
-// What describes MIG devices: after [Domains.CardKey] under MIG strategy
+// What describes MIG devices: after [Domains.GPUKey] under MIG strategy
 // single, after [Domains.MIGKey] under mixed.
 const (
 	MIGMultiprocessors = "multiprocessors"
@@ -76,10 +76,10 @@ func (d Domains) MIGResources() string { return d.VendorKey("mig-*") }
 // MIGKey is a label of MIG devices of one profile under MIG strategy mixed.
 func (d Domains) MIGKey(profile, suffix string) string { return d.MIGResource(profile) + "." + suffix }
 
-// CardModelCount is the label with the number of accelerators of one model,
-// written on nodes with several: CardModelCount("NVIDIA-L40S") is
+// GPUModelCount is the label with the number of accelerators of one model,
+// written on nodes with several: GPUModelCount("NVIDIA-L40S") is
 // nvidia.com/gpu.NVIDIA-L40S.count. The model is a label value.
-func (d Domains) CardModelCount(model string) string { return d.CardKey(model + "." + CardCount) }
+func (d Domains) GPUModelCount(model string) string { return d.GPUKey(model + "." + GPUCount) }
 
 // NodeLabels lists every label key that discovery writes by itself, sorted by
 // kind. A "*" stands for a part that depends on the hardware: a product, a MIG
@@ -87,15 +87,15 @@ func (d Domains) CardModelCount(model string) string { return d.CardKey(model + 
 func (d Domains) NodeLabels() []string {
 	var keys []string
 	for _, suffix := range []string{
-		CardProduct, CardCount, CardMemory, CardFamily, CardComputeMajor, CardComputeMinor, CardReplicas,
-		CardSharingStrategy, CardMachine, CardMode, CardClique, CardDriverVersion,
+		GPUProduct, GPUCount, GPUMemory, GPUFamily, GPUComputeMajor, GPUComputeMinor, GPUReplicas,
+		GPUSharingStrategy, GPUMachine, GPUMode, GPUClique, GPUDriverVersion,
 	} {
-		keys = append(keys, d.CardKey(suffix))
+		keys = append(keys, d.GPUKey(suffix))
 	}
 	for _, suffix := range migSuffixes() {
-		keys = append(keys, d.CardKey(suffix))
+		keys = append(keys, d.GPUKey(suffix))
 	}
-	keys = append(keys, d.CardModelCount("*"))
+	keys = append(keys, d.GPUModelCount("*"))
 	for _, name := range []string{
 		CUDADriverMajor, CUDADriverMinor, CUDADriverRev, CUDARuntimeMajor, CUDARuntimeMinor,
 		CUDADriverVersionMajor, CUDADriverVersionMinor, CUDADriverVersionRevision, CUDADriverVersionFull,
@@ -105,7 +105,7 @@ func (d Domains) NodeLabels() []string {
 		keys = append(keys, d.VendorKey(name))
 	}
 	for _, suffix := range append([]string{
-		CardProduct, CardCount, CardReplicas, CardSharingStrategy, CardMemory,
+		GPUProduct, GPUCount, GPUReplicas, GPUSharingStrategy, GPUMemory,
 	}, migSuffixes()...) {
 		keys = append(keys, d.MIGResources()+"."+suffix)
 	}
@@ -116,7 +116,7 @@ func (d Domains) NodeLabels() []string {
 }
 
 // KubeletLabels are those that a kubelet writes again whenever it starts, and
-// that say what a node is.
+// that state what a node is.
 func KubeletLabels() []string {
 	return []string{
 		"kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch", "beta.kubernetes.io/os",
@@ -137,7 +137,7 @@ func migSuffixes() []string {
 	}
 }
 
-// Match tells whether key is pattern, or what pattern says with its one "*"
+// Match reports whether key is pattern, or pattern with its one "*"
 // replaced by one or more characters.
 func Match(pattern, key string) bool {
 	head, tail, star := strings.Cut(pattern, "*")

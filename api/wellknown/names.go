@@ -7,22 +7,22 @@ package wellknown
 type Domains struct {
 	// Vendor is the DNS domain of what describes the hardware: the part
 	// before the slash in nvidia.com/gpu.product. Default nvidia.com.
-	Vendor string `yaml:"vendor"`
-	// Card is the word for the accelerator in those names. Default gpu.
-	Card string `yaml:"card"`
+	Vendor string `yaml:"vendor" json:"vendor"`
+	// GPU is the word for the accelerator in those names. Default gpu.
+	GPU string `yaml:"card" json:"card"`
 	// Company is the DNS domain of what the operator decides, such as
 	// heddle.dev/node.usage. Default heddle.dev.
-	Company string `yaml:"company"`
+	Company string `yaml:"company" json:"company"`
 }
 
 // DefaultDomains are the ones that the field's charts and Jobs use.
 func DefaultDomains() Domains {
-	return Domains{Vendor: "nvidia.com", Card: "gpu", Company: "heddle.dev"}
+	return Domains{Vendor: "nvidia.com", GPU: "gpu", Company: "heddle.dev"}
 }
 
-// CardKey is a label of the accelerator: CardKey("product") is
+// GPUKey is a label of the accelerator: GPUKey("product") is
 // nvidia.com/gpu.product.
-func (d Domains) CardKey(suffix string) string { return d.Vendor + "/" + d.Card + "." + suffix }
+func (d Domains) GPUKey(suffix string) string { return d.Vendor + "/" + d.GPU + "." + suffix }
 
 // VendorKey is a label or resource of the vendor: VendorKey("sgpu") is
 // nvidia.com/sgpu, VendorKey("mig.capable") is nvidia.com/mig.capable.
@@ -33,7 +33,7 @@ func (d Domains) VendorKey(name string) string { return d.Vendor + "/" + name }
 func (d Domains) CompanyKey(name string) string { return d.Company + "/" + name }
 
 // Product is the label, and the taint, with the accelerator's model.
-func (d Domains) Product() string { return d.CardKey("product") }
+func (d Domains) Product() string { return d.GPUKey("product") }
 
 // Usage is the label, and the taint, with what a node is for.
 func (d Domains) Usage() string { return d.CompanyKey("node.usage") }
@@ -65,26 +65,26 @@ const (
 // TopologyLabels matches the labels that topo-master writes on Nodes.
 const TopologyLabels = Prefix + "topology.*"
 
-// GPUTopology is the Node annotation that tells schedulers what a request for
+// GPUTopology is the Node annotation that reports to schedulers what a request for
 // n GPUs would get of the node now, and what that would cost the rest, as JSON:
 // {"n": {"score": …, "loss": …, "hcas": …}}. See deviceplugin/preferred.
 const GPUTopology = Prefix + "gpu-topology"
 
-// FreeGPUs is the Node annotation that tells schedulers which whole GPUs of the
+// FreeGPUs is the Node annotation that reports to schedulers which whole GPUs of the
 // node are free, by UUID; see api/allocation.
 const FreeGPUs = Prefix + "free-gpus"
 
 // The annotations of shares of a GPU; their values are in api/allocation.
 const (
-	// SGPUAllocation is on a pod: the cards that heddle-scheduler chose.
+	// SGPUAllocation is on a pod: the GPUs that heddle-scheduler chose.
 	SGPUAllocation = Prefix + "sgpu-allocation"
-	// SGPUBound is on a pod: the cards that its containers have, as its node
+	// SGPUBound is on a pod: the GPUs that its containers have, as its node
 	// bound them.
 	SGPUBound = Prefix + "sgpu-bound"
-	// SGPUCards is on a Node: its shared cards and what is left of each.
-	SGPUCards = Prefix + "sgpu-cards"
+	// SharedGPUs is on a Node: its shared GPUs and what is left of each.
+	SharedGPUs = Prefix + "sgpu-cards"
 )
 
-// CordonedGPUs is the Node annotation with the UUIDs of the GPUs that nobody
-// new gets, as a comma list. `heddle gpu cordon` writes it.
+// CordonedGPUs is the Node annotation with the UUIDs of the GPUs that no new
+// pod gets, as a comma list. `heddle gpu cordon` writes it.
 const CordonedGPUs = Prefix + "cordoned-gpus"

@@ -94,7 +94,7 @@ func TestMatch(t *testing.T) {
 func TestNamesAreValidAndDistinct(t *testing.T) {
 	d := wellknown.DefaultDomains()
 	keys := d.NodeLabels()
-	for _, key := range append(keys, d.MIGKey("1g.10gb+me", wellknown.CardCount), d.MIGResource("")) {
+	for _, key := range append(keys, d.MIGKey("1g.10gb+me", wellknown.GPUCount), d.MIGResource("")) {
 		if err := wellknown.CheckKey(strings.ReplaceAll(key, "*", "x")); err != nil {
 			t.Error(err)
 		}

@@ -1,7 +1,7 @@
 package wellknown
 
 // GPUResource is the whole accelerator: nvidia.com/gpu.
-func (d Domains) GPUResource() string { return d.VendorKey(d.Card) }
+func (d Domains) GPUResource() string { return d.VendorKey(d.GPU) }
 
 // SGPUResource is a share of an accelerator: nvidia.com/sgpu.
 func (d Domains) SGPUResource() string { return d.VendorKey("sgpu") }

@@ -20,7 +20,7 @@ const MaxDomain = 253
 // and the rule that it breaks.
 func broken(s, rule string) error { return fmt.Errorf("%.100q %s", s, rule) }
 
-// CheckValue tells what is wrong with a label value. The empty one is valid.
+// CheckValue reports what is wrong with a label value. The empty one is valid.
 func CheckValue(s string) error {
 	if s == "" {
 		return nil
@@ -28,7 +28,7 @@ func CheckValue(s string) error {
 	return checkName(s)
 }
 
-// CheckKey tells what is wrong with a label, taint or annotation key: an
+// CheckKey reports what is wrong with a label, taint or annotation key: an
 // optional DNS domain and a slash, then a name.
 func CheckKey(s string) error {
 	domain, name, slash := strings.Cut(s, "/")
@@ -38,7 +38,7 @@ func CheckKey(s string) error {
 	return errors.Join(CheckDomain(domain), checkName(name))
 }
 
-// CheckResource tells what is wrong with an extended resource's name: it needs
+// CheckResource reports what is wrong with an extended resource's name: it needs
 // a domain, which is not one of Kubernetes' own.
 func CheckResource(s string) error {
 	domain, name, slash := strings.Cut(s, "/")
@@ -53,7 +53,7 @@ func CheckResource(s string) error {
 	return errors.Join(CheckDomain(domain), checkName(name))
 }
 
-// CheckDomain tells what is wrong with a DNS subdomain of RFC 1123.
+// CheckDomain reports what is wrong with a DNS subdomain of RFC 1123.
 func CheckDomain(s string) error {
 	if s == "" || len(s) > MaxDomain {
 		return broken(s, fmt.Sprintf("is no DNS domain: it needs 1 to %d characters", MaxDomain))

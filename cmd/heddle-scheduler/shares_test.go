@@ -21,7 +21,7 @@ func sharedNode(name string, gpus int) *corev1.Node {
 			UUID: fmt.Sprintf("GPU-%s-%d", name, i), Index: i, MemoryMiB: 16 << 10, Slots: 16, Healthy: true,
 		})
 	}
-	n.Annotations = map[string]string{wellknown.SGPUCards: all.String()}
+	n.Annotations = map[string]string{wellknown.SharedGPUs: all.String()}
 	for _, list := range []corev1.ResourceList{n.Status.Capacity, n.Status.Allocatable} {
 		list["nvidia.com/sgpu"] = *resource.NewQuantity(int64(16*gpus), resource.DecimalSI)
 		list["nvidia.com/vcore"] = *resource.NewQuantity(int64(100*gpus), resource.DecimalSI)

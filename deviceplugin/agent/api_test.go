@@ -45,7 +45,7 @@ type api struct {
 	// conditions are HeddleReady as it was written, pending HeddleModePending.
 	conditions, pending []health.Condition
 	// annotations are the Node's after each write of them, and shares the values
-	// of SGPUCards; bound are the values of SGPUBound by pod.
+	// of SharedGPUs; bound are the values of SGPUBound by pod.
 	annotations []map[string]string
 	shares      []string
 	bound       map[string][]string
@@ -297,7 +297,7 @@ func (a *api) setCondition(body []byte) {
 
 func (a *api) annotateNode(patch map[string]*string) {
 	a.editNodeLocked(func(n *corev1.Node) { merge(n.Annotations, patch) })
-	if value, has := patch[wellknown.SGPUCards]; has {
+	if value, has := patch[wellknown.SharedGPUs]; has {
 		a.shares = append(a.shares, valueOf(value))
 		return
 	}

@@ -162,7 +162,7 @@ func (t *shares) nodeAnnotated() bool {
 	if !t.nodeAt.IsZero() {
 		return false
 	}
-	text, _ := t.API.Annotation(wellknown.SGPUCards)
+	text, _ := t.API.Annotation(wellknown.SharedGPUs)
 	return text != ""
 }
 
@@ -191,7 +191,7 @@ func (t *shares) count() {
 	}
 }
 
-// annotateNode writes [wellknown.SGPUCards] if it differs from the last time; a Node
+// annotateNode writes [wellknown.SharedGPUs] if it differs from the last time; a Node
 // without shared GPUs has none.
 func (t *shares) annotateNode(ctx context.Context, cards []quota.GPU) {
 	text := ""
@@ -203,7 +203,7 @@ func (t *shares) annotateNode(ctx context.Context, cards []quota.GPU) {
 	if text == t.node && (text == "" || time.Since(t.nodeAt) < publishAgain) && !t.nodeAnnotated() {
 		return
 	}
-	if err := t.API.AnnotateNode(ctx, "", map[string]*string{wellknown.SGPUCards: value}); err != nil {
+	if err := t.API.AnnotateNode(ctx, "", map[string]*string{wellknown.SharedGPUs: value}); err != nil {
 		t.Log.WarnContext(ctx, "annotating the node with shared GPUs failed", "err", err)
 		t.woken.Notify()
 		return

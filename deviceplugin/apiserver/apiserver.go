@@ -50,7 +50,7 @@ func New(client rest.Interface, node string, log *slog.Logger) *Client {
 	watch := nodesync.NewWatch(client, node)
 	return &Client{
 		rest: client, node: node, log: log,
-		nodeWatch: watch, hami: watch.Follow(wellknown.HAMiLock, wellknown.HAMiCards),
+		nodeWatch: watch, hami: watch.Follow(wellknown.HAMiLock, wellknown.HAMiGPUs),
 		podWatch: newPodWatch(client, node), events: newEvents(client, node, log),
 		classes: &deviceClasses{client: client},
 	}

@@ -50,7 +50,7 @@ func TestHAMiBindsPodAfterPod(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- b.Run(ctx) }()
-	s.await(t, func() bool { return strings.Contains(s.node.Annotations[wellknown.HAMiCards], `"healthy":true`) })
+	s.await(t, func() bool { return strings.Contains(s.node.Annotations[wellknown.HAMiGPUs], `"healthy":true`) })
 	start := time.Now()
 	for i := range 20 {
 		pod := hamiPod("p" + strconv.Itoa(i))
@@ -84,7 +84,7 @@ func TestHAMiBindsPodAfterPod(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if got := s.node.Annotations[wellknown.HAMiCards]; strings.Contains(got, `"healthy":true`) || got == "" {
+	if got := s.node.Annotations[wellknown.HAMiGPUs]; strings.Contains(got, `"healthy":true`) || got == "" {
 		t.Errorf("a node without a plugin shows HAMi %s", got)
 	}
 }

@@ -69,7 +69,7 @@ func (m *modesText) check() error {
 		return fmt.Errorf("version %d with %d GPUs", m.Version, len(m.Modes))
 	}
 	for uuid, mode := range m.Modes {
-		if !wellknown.IsCardUUID(uuid) || !slices.Contains(mode.Values(), string(mode)) {
+		if !wellknown.IsGPUUUID(uuid) || !slices.Contains(mode.Values(), string(mode)) {
 			return fmt.Errorf("mode %.32q of GPU %.100q", mode, uuid)
 		}
 	}
@@ -86,7 +86,7 @@ func loadCordons(dir string) ([]string, error) {
 	case err == nil && (text.Version != version || len(text.Cordoned) > wellknown.MaxCordoned):
 		err = fmt.Errorf("version %d with %d GPUs", text.Version, len(text.Cordoned))
 	}
-	at := slices.IndexFunc(text.Cordoned, func(s string) bool { return !wellknown.IsCardUUID(s) })
+	at := slices.IndexFunc(text.Cordoned, func(s string) bool { return !wellknown.IsGPUUUID(s) })
 	if err == nil && at >= 0 {
 		err = fmt.Errorf("GPU %.100q", text.Cordoned[at])
 	}
@@ -166,12 +166,12 @@ func (t *Tracker) modesLocked() map[string]config.Mode {
 	modes := map[string]config.Mode{}
 	for i := range t.machine.GPUs {
 		uuid := t.machine.GPUs[i].UUID
-		if c := t.gpus[uuid]; c.mode != "" && wellknown.IsCardUUID(uuid) {
+		if c := t.gpus[uuid]; c.mode != "" && wellknown.IsGPUUUID(uuid) {
 			modes[uuid] = c.mode
 		}
 	}
 	for _, uuid := range slices.Sorted(maps.Keys(t.gpus)) {
-		if c := t.gpus[uuid]; c.mode != "" && len(modes) < maxGPUs && wellknown.IsCardUUID(uuid) {
+		if c := t.gpus[uuid]; c.mode != "" && len(modes) < maxGPUs && wellknown.IsGPUUUID(uuid) {
 			modes[uuid] = c.mode
 		}
 	}

@@ -2,7 +2,7 @@
 // driver waits for dead firmware, a library whose GPU hangs.
 //
 // It owns one rule: at most one call of a kind hangs. What does not return in
-// its time leaves its goroutine behind, and the next call is refused until it
+// its time leaves its goroutine behind, and the next call is rejected until it
 // has: no second goroutine, and no second OS thread, waits for a device that is
 // stuck. It never cancels a call, since the kernel cannot, and never hands out
 // a result that came too late, since it may be hours old.

@@ -13,7 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// A call that hangs costs its time once; later ones are refused at once, and no
+// A call that hangs costs its time once; later ones are rejected at once, and no
 // second one hangs. What it brings in the end is thrown away.
 func TestAtMostOneCallHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

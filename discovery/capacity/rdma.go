@@ -49,12 +49,12 @@ func Unhealthy(h *machine.HCA, reason string) string {
 	return reason
 }
 
-// Unfit is [Unhealthy] with the health that against returns; nil is the scan's.
-func Unfit(h *machine.HCA, against func(*machine.HCA) string) string {
-	if against == nil {
-		against = PortsDown
+// UnhealthyFrom is [Unhealthy] with the reason that health returns; nil is the scan's.
+func UnhealthyFrom(h *machine.HCA, health func(*machine.HCA) string) string {
+	if health == nil {
+		health = PortsDown
 	}
-	return Unhealthy(h, against(h))
+	return Unhealthy(h, health(h))
 }
 
 // PortsDown is why an HCA cannot carry traffic as far as one scan knows: none of

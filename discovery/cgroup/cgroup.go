@@ -1,4 +1,4 @@
-// Package cgroup tells which container of which pod a process is in, by where
+// Package cgroup finds which container of which pod a process is in, by where
 // the kubelet and the container runtime have put it in the tree of cgroups.
 //
 // It owns the spellings of that tree: cgroup v1, v2 and hybrid, the drivers
@@ -19,7 +19,7 @@ type Container struct {
 	// its file, 32 hexadecimal digits.
 	PodUID string
 	// ID is the container runtime's, 64 hexadecimal digits; empty if the path
-	// does not tell it.
+	// does not report it.
 	ID string
 }
 
@@ -60,7 +60,7 @@ func Parse(text string) (Container, error) {
 }
 
 // ofPath takes the outermost pod: what is below a container's cgroup is named by
-// whoever is root in the container. With runc's systemd notation and the driver
+// the root user of the container. With runc's systemd notation and the driver
 // cgroupfs, slice, runtime and ID are one name with colons.
 func ofPath(path string) Container {
 	parts := strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == ':' })

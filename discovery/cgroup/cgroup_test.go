@@ -39,7 +39,7 @@ func samples() []sample {
 		{"v2, a root of the kubelet's own, as kind has", "0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod" + under + ".slice/cri-containerd-" + id + ".scope\n", both, ""},
 		{"v2, a static pod", "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + hash + ".slice/cri-containerd-" + id + ".scope\n", Container{hash, id}, ""},
 		{"v2, the cgroup was removed", "0::/kubepods/pod" + uid + "/" + id + " (deleted)\n", both, ""},
-		{"v2, a pod's name within a container's cgroup is nobody's word", "0::/kubepods/pod" + uid + "/" + id + "/pod" + other + "/" + strings.Repeat("a", 64) + "\n", both, ""},
+		{"v2, a pod's name within a container's cgroup does not count", "0::/kubepods/pod" + uid + "/" + id + "/pod" + other + "/" + strings.Repeat("a", 64) + "\n", both, ""},
 		{
 			"v1, cgroupfs", "12:memory:/kubepods/burstable/pod" + uid + "/" + id + "\n11:cpu,cpuacct:/kubepods/burstable/pod" + uid + "/" + id +
 				"\n1:name=systemd:/kubepods/burstable/pod" + uid + "/" + id + "\n", both, "",

@@ -20,8 +20,8 @@ const hostPIDs = "pid:[4026531836]"
 // Proc is a procfs.
 type Proc struct{ Root string }
 
-// HostPIDs tells whether this process is in the host's PID namespace (hostPID of
-// a pod). In any other, the PIDs that the driver tells are not those of procfs.
+// HostPIDs reports whether this process is in the host's PID namespace (hostPID of
+// a pod). In any other, the PIDs that the driver reports are not those of procfs.
 func (p Proc) HostPIDs() bool {
 	link, err := os.Readlink(filepath.Join(p.Root, "self", "ns", "pid"))
 	return err == nil && link == hostPIDs

@@ -6,7 +6,7 @@ import (
 )
 
 // arm names a processor by MIDR_EL1's implementer and part: the kernel's
-// arch/arm64/include/asm/cputype.h. A licensed core says "Arm" whoever built
+// arch/arm64/include/asm/cputype.h. A licensed core has "Arm" whichever company built
 // the chip, so the chip's own identifier and the firmware decide first.
 func arm(implementer, part int, fw firmware) (vendor, codename string) {
 	vendor, codename = armCore(implementer, part)
@@ -25,7 +25,7 @@ func arm(implementer, part int, fw firmware) (vendor, codename string) {
 }
 
 // isGrace: SMCCC_SOC_ID_T241 is 0x036b0241 (drivers/irqchip/irq-gic-v3.c).
-// Guests do not see it, but keep the board's name.
+// Virtual machines do not see it, but keep the board's name.
 func isGrace(fw firmware) bool {
 	if strings.HasPrefix(fw.SoC, "jep106:036b") {
 		return true

@@ -45,13 +45,13 @@ func Read(procRoot string, tree sysfs.FS) (machine.CPU, error) {
 	return c, nil
 }
 
-// cpuInfo is what /proc/cpuinfo says of the first processor, and of all of them
+// cpuInfo is what /proc/cpuinfo has of the first processor, and of all of them
 // the number of packages.
 type cpuInfo struct {
 	// VendorID, Family, Model, Stepping and ModelName are x86's.
 	VendorID, ModelName     string
 	Family, Model, Stepping int
-	// Implementer and Part are Arm's MIDR_EL1 fields; Arm tells whether
+	// Implementer and Part are Arm's MIDR_EL1 fields; Arm reports whether
 	// they were there.
 	Arm               bool
 	Implementer, Part int
@@ -113,7 +113,7 @@ func number(s string) int {
 	return int(n)
 }
 
-// firmware is what tells apart machines with the same core.
+// firmware is what distinguishes machines with the same core.
 type firmware struct {
 	// Vendor and Product are DMI's names.
 	Vendor, Product string

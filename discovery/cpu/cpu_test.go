@@ -122,7 +122,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// FuzzIdentify: whatever cpuinfo says, the codename fits a label value.
+// FuzzIdentify: whatever cpuinfo has, the codename fits a label value.
 func FuzzIdentify(f *testing.F) {
 	f.Add("vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\nstepping\t: 7\nphysical id\t: 0\n\n", "jep106:036b:0241")
 	f.Add("CPU implementer\t: 0x48\nCPU part\t: 0xd01\n", "")

@@ -27,8 +27,8 @@ func x86(i cpuInfo) (vendor, codename string) {
 	default:
 		return unknown, fmt.Sprintf("%s-%d-%d", unknown, i.Family, i.Model)
 	}
-	// A server's table entry wins over a name that says nothing, as in
-	// guests; a desktop part with a server's number keeps its number.
+	// A server's table entry wins over a name that identifies no model, as in
+	// virtual machines; a desktop part with a server's number keeps its number.
 	server := line == "epyc" || line == "xeon" || line == ""
 	switch {
 	case name == "" || !server:
@@ -91,8 +91,8 @@ func amd(i cpuInfo) string {
 	return ""
 }
 
-// series tells apart chips of one model by the first digits of the number after
-// EPYC: pairs of digits and codename. A guest's name ("AMD EPYC-Genoa
+// series distinguishes chips of one model by the first digits of the number after
+// EPYC: pairs of digits and codename. A virtual machine's name ("AMD EPYC-Genoa
 // Processor") has none; other is for all that no pair fits.
 func series(modelName, other string, pairs ...string) string {
 	_, number, _ := strings.Cut(modelName, "EPYC ")
@@ -148,7 +148,7 @@ func intel(i cpuInfo) string {
 	return ""
 }
 
-// skylakeX tells apart three generations with one model number: stepping 7 is
+// skylakeX distinguishes three generations with one model number: stepping 7 is
 // Cascade Lake and 11 Cooper Lake (the comments of intel-family.h); Cascade
 // Lake begins at 5 (tools/perf/pmu-events/arch/x86/mapfile.csv).
 func skylakeX(stepping int) string {

@@ -15,7 +15,7 @@ const (
 	// Application ends the process; the GPU is fit.
 	Application Severity = "application"
 	// Driver leaves it to the driver's recovery action, because the code alone
-	// does not tell: the GPU is healthy unless the driver asks for something,
+	// does not report it: the GPU is healthy unless the driver asks for something,
 	// and unhealthy if the driver is too old to be asked.
 	Driver Severity = "driver"
 	// Fatal makes the GPU unhealthy until it has recovered.
@@ -30,7 +30,7 @@ type Code struct {
 	// Number is the vendor's; 0 if the kind has no numbers.
 	Number   uint64
 	Severity Severity
-	// Text says what happened; empty if the catalog has no words for it.
+	// Text is what happened; empty if the catalog has no words for it.
 	Text string
 }
 

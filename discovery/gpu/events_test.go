@@ -41,7 +41,7 @@ func watchFor(t *testing.T, wait waits, d time.Duration) []string {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
 	began := time.Now()
-	var told []string
+	var reported []string
 	events := make(chan Event)
 	done := make(chan struct{})
 	go func() {
@@ -55,7 +55,7 @@ func watchFor(t *testing.T, wait waits, d time.Duration) []string {
 			if !e.Interrupted() {
 				what = e.Code.Kind
 			}
-			told = append(told, fmt.Sprintf("%s %s %s %d", time.Since(began), what, e.GPU, e.Code.Number))
+			reported = append(reported, fmt.Sprintf("%s %s %s %d", time.Since(began), what, e.GPU, e.Code.Number))
 		case <-done:
 			open = false
 		}
@@ -63,10 +63,10 @@ func watchFor(t *testing.T, wait waits, d time.Duration) []string {
 	if took := time.Since(began); took != d {
 		t.Errorf("Watch returned after %s, its context ended after %s", took, d)
 	}
-	return told
+	return reported
 }
 
-func TestWatchTellsEvents(t *testing.T) {
+func TestWatchReportsEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
 		got := watchFor(t, waits(func(wait time.Duration) (Event, error) {
@@ -136,7 +136,7 @@ func TestWatchEndsUnderAHangingDriver(t *testing.T) {
 			return Event{Code: code79()}, nil
 		}), 5*time.Second)
 		if len(got) != 0 || inside.Load() != 1 {
-			t.Errorf("told %v, %d calls", got, inside.Load())
+			t.Errorf("reported %v, %d calls", got, inside.Load())
 		}
 		close(release)
 		synctest.Wait()

@@ -92,7 +92,7 @@ func (p *Poller) Poll(ctx context.Context) []Pulse {
 	for i, answer := range p.pulses.Ask(ctx, known, p.telemetry.Pulse) {
 		pulses[i] = Pulse{GPU: known[i], Asked: asked, Action: answer.Value, Err: answer.Err}
 	}
-	// A session that ended meanwhile says nothing about its GPUs.
+	// A session that ended meanwhile reports nothing about its GPUs.
 	return slices.DeleteFunc(pulses, func(q Pulse) bool { return errors.Is(q.Err, ErrAbsent) })
 }
 

@@ -32,7 +32,7 @@ type Library interface {
 
 var (
 	// ErrAbsent means that there is nothing to ask: no library, no driver, or a
-	// build without it. The text around it says which.
+	// build without it. The text around it names which.
 	ErrAbsent = errors.New("absent")
 	// ErrLost means that a GPU is there and no longer answers.
 	ErrLost = errors.New("lost")
@@ -45,7 +45,7 @@ var (
 // IncompleteError is a part of a GPU that could not be read. The GPU is as
 // healthy as it is without.
 type IncompleteError struct {
-	// Part says which: vGPU.
+	// Part is its name: vGPU.
 	Part string
 	Err  error
 }
@@ -60,7 +60,7 @@ type Reader struct {
 	library Library
 	timeout time.Duration
 
-	// mu guards what follows, and makes reads take turns.
+	// mu guards what follows, and serializes reads.
 	mu sync.Mutex
 	// session bounds Open and Close, gpus each GPU.
 	session bounded.Call[session]
@@ -108,7 +108,7 @@ func (r *Reader) Reopen() {
 }
 
 // Close ends the session, within the reader's timeout. While a GPU hangs it
-// does not, and says so: the call would return into an unmapped library.
+// does not, and returns an error: the call would return into an unmapped library.
 func (r *Reader) Close(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -192,7 +192,7 @@ func TestBrokenGPU(t *testing.T) {
 	}
 }
 
-// A driver that was unloaded fails an old session; the next read starts anew.
+// A driver that was unloaded fails an old session; the next read opens another.
 func TestSessionIsReopenedAfterAFailure(t *testing.T) {
 	library := &fake{open: opens(1), gpu: good}
 	r := NewReader(vendor(), library, 0)

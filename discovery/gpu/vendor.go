@@ -61,7 +61,7 @@ type PCI struct {
 	// Vendor is sysfs' word for the vendor: 0x1002.
 	Vendor string
 	// GPUs and Switches are prefixes of the classes of GPUs and of switches
-	// between GPUs, of which the bus has no more to tell.
+	// between GPUs, of which the bus shows no more.
 	GPUs, Switches []string
 }
 
@@ -99,12 +99,12 @@ func (l *Labels) Family(capability string) string {
 	return name
 }
 
-// IsGPU tells whether a function is one of the vendor's GPUs.
+// IsGPU reports whether a function is one of the vendor's GPUs.
 func (v *Vendor) IsGPU(f *machine.PCIFunction) bool {
 	return v.PCI.matches(f.Vendor, f.Class, v.PCI.GPUs)
 }
 
-// IsSwitch tells whether vendor and class, in sysfs' words, are those of a
+// IsSwitch reports whether vendor and class, in sysfs' words, are those of a
 // switch between the vendor's GPUs.
 func (v *Vendor) IsSwitch(vendor, class string) bool {
 	return v.PCI.matches(vendor, class, v.PCI.Switches)
@@ -119,7 +119,7 @@ func (p *PCI) matches(vendor, class string, classes []string) bool {
 // Vendors are those that a program knows, in the order of preference.
 type Vendors []*Vendor
 
-// IsGPU tells whether a function is a GPU of any vendor.
+// IsGPU reports whether a function is a GPU of any vendor.
 func (v Vendors) IsGPU(f *machine.PCIFunction) bool {
 	return slices.ContainsFunc(v, func(one *Vendor) bool { return one.IsGPU(f) })
 }
@@ -164,7 +164,7 @@ func (v *Vendor) OnBus(m *machine.Machine) (driver, passthrough int) {
 	return driver, passthrough
 }
 
-// vfio is the kernel driver of a function that was given to a guest.
+// vfio is the kernel driver of a function that was given to a virtual machine.
 const vfio = "vfio-pci"
 
 // Addresses are the bus addresses of the vendor's GPUs that a GPU driver could
@@ -179,8 +179,8 @@ func (v *Vendor) Addresses(functions []machine.PCIFunction) []string {
 	return list
 }
 
-// Environment is how a vendor's container runtime is told which GPUs a
-// container has, where it is not told by CDI.
+// Environment is how a vendor's container runtime learns which GPUs a
+// container has, where CDI does not name them.
 type Environment struct {
 	// Visible is the variable that lists devices, by UUID, and None its value
 	// for a container whose devices CDI brings: the runtime then adds nothing.

@@ -22,13 +22,13 @@ func impatient(tree *sysfstest.Tree) *Host {
 	})
 }
 
-// An attribute that hangs costs its timeout once, changes no value, is told, and
+// An attribute that hangs costs its timeout once, changes no value, is reported, and
 // is no more once it answers.
 func TestHangingAttribute(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, attribute, text string
-		// probe is the reader's, or "" if the skip says it all.
+		// probe is the reader's, or "" if the skip is all there is.
 		probe, reason string
 		skipped       []machine.Skipped
 	}{

@@ -43,7 +43,7 @@ func byAddress(list []machine.PCIFunction) map[string]*machine.PCIFunction {
 // vpd is what one read of vital product data finds.
 type vpd struct {
 	// found is by address, kept by address and device: slow to read, fixed
-	// in the card.
+	// in the adapter.
 	found, kept map[string]sysfs.VPD
 	skipped     []machine.Skipped
 }
@@ -107,7 +107,7 @@ func (h *Host) vpd(of []machine.PCIFunction, kept map[string]sysfs.VPD) vpd {
 	return data
 }
 
-// isDMA tells whether f is the DMA function of a Data-Direct NIC.
+// isDMA reports whether f is the DMA function of a Data-Direct NIC.
 func isDMA(f *machine.PCIFunction) bool {
 	return f.Vendor == vendorMellanox && f.Device == sysfs.DeviceDataDirect
 }

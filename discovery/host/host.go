@@ -33,7 +33,7 @@ import (
 // states change without one.
 const DefaultInterval = 30 * time.Second
 
-// Options say where the machine is. The zero value is this machine.
+// Options locate the machine. The zero value is this machine.
 type Options struct {
 	// SysfsRoot, DevRoot and ProcRoot are "/sys", "/dev" and "/proc".
 	SysfsRoot, DevRoot, ProcRoot string
@@ -64,7 +64,7 @@ type Host struct {
 	changed  notify.Signal
 	snapshot atomic.Pointer[machine.Machine]
 
-	// mu makes scans take turns and guards what they remember.
+	// mu serializes scans and guards what they remember.
 	mu     sync.Mutex
 	memory memory
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// gpus is a library of DGX GPUs; answer, unless nil, decides what each says.
+// gpus is a library of DGX GPUs; answer, unless nil, decides what each returns.
 type gpus struct {
 	count  int
 	answer func(index int) (machine.GPU, error)

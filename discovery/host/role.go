@@ -23,8 +23,8 @@ import (
 //     HCA is as fast as the fastest port of its model on this node, and if
 //     none of them is up, as the model can be: a port that is down reads its
 //     lowest speed, and must not lose its role for that.
-//  4. If at least half of the GPUs have one of these under a PCIe bridge of
-//     theirs, those that share a bridge with no GPU are storage: DGX
+//  4. If at least half of the GPUs have one of these under their PCIe
+//     bridge, those that share a bridge with no GPU are storage: DGX
 //     machines have storage HCAs of the fabric's own model.
 //  5. Everything else is management up to 25 Gb/s, and storage above.
 //

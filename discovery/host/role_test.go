@@ -75,7 +75,7 @@ func TestRoles(t *testing.T) {
 			want: map[string]machine.Role{"roceP22p1s0f0": machine.RoleStorage},
 		},
 		{
-			name:    "all ports down: the model tells the fabric from slower InfiniBand",
+			name:    "all ports down: the model distinguishes the fabric from slower InfiniBand",
 			machine: all([]machine.HCA{down(hca("mlx5_0", cx7, ib, 0)), down(hca("mlx5_1", cx7, ib, 0)), hca("mlx5_2", cx6, ib, 200)}),
 			want:    map[string]machine.Role{"mlx5_2": machine.RoleStorage},
 		},
@@ -215,7 +215,7 @@ func TestManyVirtualFunctions(t *testing.T) {
 }
 
 // HGX B200: mlx5_8 to mlx5_11 are functions of the NVSwitches, as their vital
-// product data says, although they are InfiniBand and fast.
+// product data shows, although they are InfiniBand and fast.
 func TestNVSwitchFunctions(t *testing.T) {
 	tree := sysfstest.New(t)
 	sysfstest.DGXH100(tree)

@@ -81,7 +81,7 @@ func linkNames(b []byte) []string {
 // align rounds up to netlink's four bytes.
 func align(n int) int { return (n + 3) &^ 3 }
 
-// matters tells whether a network device's state is part of the machine.
+// matters reports whether a network device's state is part of the machine.
 func (h *Host) matters(name string) bool {
 	m := h.Machine()
 	if m == nil {

@@ -54,7 +54,7 @@ type source struct {
 	name     string
 	protocol int
 	groups   uint32
-	// accept tells whether a message is one to scan for.
+	// accept reports whether a message is one to scan for.
 	accept func(message []byte) bool
 }
 
@@ -100,7 +100,7 @@ type rawReader interface {
 	Read(f func(fd uintptr) (done bool)) error
 }
 
-// receive waits for one message and tells whether the kernel sent it: any
+// receive waits for one message and reports whether the kernel sent it: any
 // process may send to a netlink group, but only the kernel is port 0.
 func receive(raw rawReader, buf []byte) (n int, fromKernel bool, err error) {
 	var from unix.Sockaddr

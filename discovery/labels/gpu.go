@@ -23,7 +23,7 @@ func (b *builder) gpus() {
 	groups := model.Groups(b.machine.GPUs)
 	if len(groups) == 0 {
 		for i := range b.machine.GPUs {
-			b.problem(b.domains.Product(), b.machine.GPUs[i].UUID+" does not tell its product")
+			b.problem(b.domains.Product(), b.machine.GPUs[i].UUID+" does not report its product")
 		}
 		return
 	}
@@ -36,7 +36,7 @@ func (b *builder) gpus() {
 	}
 	b.fabric()
 	b.virtual(groups[0], groupsOf)
-	b.set(b.domains.CardKey(wellknown.CardMachine), cmp.Or(wellknown.Value(b.machine.Product), "unknown"))
+	b.set(b.domains.GPUKey(wellknown.GPUMachine), cmp.Or(wellknown.Value(b.machine.Product), "unknown"))
 }
 
 // vendorLabels are the groups of labels of the vendor of a model.
@@ -52,24 +52,24 @@ func (b *builder) vendorLabels(g model.Group) gpu.Labels {
 func (b *builder) model(g model.Group, of gpu.Labels) {
 	d := b.domains
 	b.set(d.Product(), g.Product)
-	b.setInt(d.CardKey(wellknown.CardCount), int64(len(g.GPUs)))
+	b.setInt(d.GPUKey(wellknown.GPUCount), int64(len(g.GPUs)))
 	if mib := g.MemoryMiB(); mib > 0 {
-		b.setInt(d.CardKey(wellknown.CardMemory), mib)
+		b.setInt(d.GPUKey(wellknown.GPUMemory), mib)
 	}
 	generation := g.Architecture()
 	if major, minor, ok := strings.Cut(g.ComputeCapability(), "."); ok && of.CUDA {
-		b.set(d.CardKey(wellknown.CardComputeMajor), major)
-		b.set(d.CardKey(wellknown.CardComputeMinor), minor)
+		b.set(d.GPUKey(wellknown.GPUComputeMajor), major)
+		b.set(d.GPUKey(wellknown.GPUComputeMinor), minor)
 		generation = cmp.Or(generation, of.Family(g.ComputeCapability()))
 	}
-	b.set(d.CardKey(wellknown.CardFamily), generation)
-	b.set(d.CardKey(wellknown.CardMode), b.mode(g))
+	b.set(d.GPUKey(wellknown.GPUFamily), generation)
+	b.set(d.GPUKey(wellknown.GPUMode), b.mode(g))
 	strategy, replicas := b.sharing(g)
-	b.set(d.CardKey(wellknown.CardSharingStrategy), strategy)
-	b.setInt(d.CardKey(wellknown.CardReplicas), int64(replicas))
+	b.set(d.GPUKey(wellknown.GPUSharingStrategy), strategy)
+	b.setInt(d.GPUKey(wellknown.GPUReplicas), int64(replicas))
 }
 
-// mode is "compute" or "graphics" by the PCI class of most cards: 3D
+// mode is "compute" or "graphics" by the PCI class of most GPUs: 3D
 // controller or VGA controller.
 func (b *builder) mode(g model.Group) string {
 	var compute, graphics int
@@ -92,9 +92,9 @@ func (b *builder) mode(g model.Group) string {
 	return "graphics"
 }
 
-// sharing says how the group's cards are handed out: "none" whole, "sgpu" in
+// sharing is how the group's GPUs are handed out: "none" exclusively, "sgpu" in
 // shares, "hybrid" some of them in shares; and how many containers a shared
-// card takes. As in gpu-feature-discovery, cards that are all cut by MIG have
+// GPU takes. As in gpu-feature-discovery, GPUs that are all cut by MIG have
 // 0 replicas.
 func (b *builder) sharing(g model.Group) (strategy string, replicas int) {
 	shared, cut := 0, 0
@@ -125,16 +125,16 @@ func (b *builder) models(groups []model.Group) {
 	named := 0
 	for _, g := range groups {
 		named += len(g.GPUs)
-		key := b.domains.CardModelCount(wellknown.Value(g.Product))
+		key := b.domains.GPUModelCount(wellknown.Value(g.Product))
 		if _, name, ok := strings.Cut(key, "/"); ok && len(name) > wellknown.MaxLabel {
 			room := wellknown.MaxLabel - (len(name) - len(wellknown.Value(g.Product)))
-			key = b.domains.CardModelCount(wellknown.Shorten(wellknown.Value(g.Product), room))
+			key = b.domains.GPUModelCount(wellknown.Shorten(wellknown.Value(g.Product), room))
 		}
 		b.setInt(key, int64(len(g.GPUs)))
 	}
 	if lost := len(b.machine.GPUs) - named; lost > 0 {
-		b.problem(b.domains.CardKey(wellknown.CardCount),
-			strconv.Itoa(lost)+" GPUs no longer tell their product and count with no model")
+		b.problem(b.domains.GPUKey(wellknown.GPUCount),
+			strconv.Itoa(lost)+" GPUs no longer report their product and count with no model")
 	}
 }
 
@@ -142,7 +142,7 @@ func (b *builder) models(groups []model.Group) {
 func (b *builder) driver(of gpu.Labels) {
 	d := b.domains
 	version := b.machine.Driver.Version
-	b.set(d.CardKey(wellknown.CardDriverVersion), version)
+	b.set(d.GPUKey(wellknown.GPUDriverVersion), version)
 	if !of.CUDA {
 		return
 	}
@@ -191,14 +191,14 @@ func (b *builder) fabric() {
 		case place == nil:
 			place = f
 		case place.ClusterUUID != f.ClusterUUID || place.CliqueID != f.CliqueID:
-			b.problem(b.domains.CardKey(wellknown.CardClique), "the GPUs are in different cliques")
+			b.problem(b.domains.GPUKey(wellknown.GPUClique), "the GPUs are in different cliques")
 			return
 		}
 	}
 	if place == nil {
 		return
 	}
-	b.set(b.domains.CardKey(wellknown.CardClique), place.ClusterUUID+"."+strconv.FormatUint(uint64(place.CliqueID), 10))
+	b.set(b.domains.GPUKey(wellknown.GPUClique), place.ClusterUUID+"."+strconv.FormatUint(uint64(place.CliqueID), 10))
 	b.set(wellknown.NVLinkDomain, place.ClusterUUID)
 }
 

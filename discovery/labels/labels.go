@@ -2,9 +2,9 @@
 // of the machine and the node's configuration.
 //
 // Equal machines give equal labels, in whatever order their devices are
-// listed. Values are always valid. The labels say what the machine has; a GPU
-// that is lost still counts, since health changes by the minute and is told by
-// the device plugin. The package writes nothing; see discovery/nodesync.
+// listed. Values are always valid. The labels describe what the machine has; a
+// GPU that is lost still counts, since health changes by the minute and the
+// device plugin reports it. The package writes nothing; see discovery/nodesync.
 package labels
 
 import (
@@ -85,8 +85,8 @@ func (b *builder) node() {
 	}
 }
 
-// rules evaluates the operator's rules. They cannot replace a label of ours:
-// the configuration refuses such keys.
+// rules evaluates the operator's rules. They cannot replace a label of
+// heddle's: the configuration rejects such keys.
 func (b *builder) rules() {
 	if len(b.config.Labels) == 0 {
 		return

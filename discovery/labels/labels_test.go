@@ -169,7 +169,7 @@ func TestLabels(t *testing.T) {
 			name: "of several models it cannot", machine: with(mixed(), func(m *machine.Machine) { m.GPUs[7].Product = "" }),
 			want: map[string]string{"nvidia.com/gpu.count": "4", "nvidia.com/gpu.product": "NVIDIA-H100-PCIe"},
 			problems: []labels.Problem{
-				{Key: "nvidia.com/gpu.count", Reason: "1 GPUs no longer tell their product and count with no model"},
+				{Key: "nvidia.com/gpu.count", Reason: "1 GPUs no longer report their product and count with no model"},
 			},
 		},
 		{
@@ -206,7 +206,7 @@ func TestLabels(t *testing.T) {
 			want: map[string]string{"nvidia.com/gpu.product": "NVIDIA-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-9217d3a8", "nvidia.com/gpu.family": "-"},
 		},
 		{
-			name: "graphics card and nameless machine", machine: with(hosting(gpus(0, 1, "Tesla T4", 15360, "", "7.5")...), func(m *machine.Machine) {
+			name: "graphics GPU and nameless machine", machine: with(hosting(gpus(0, 1, "Tesla T4", 15360, "", "7.5")...), func(m *machine.Machine) {
 				m.Product, m.PCI[0].Class = "", "0x030000"
 			}),
 			want: map[string]string{"nvidia.com/gpu.mode": "graphics", "nvidia.com/gpu.family": "turing", "nvidia.com/gpu.machine": "unknown"},

@@ -56,8 +56,8 @@ func slicesOf(groups []model.Group) (slices []slice) {
 	return slices
 }
 
-// migSingle gives the MIG devices the names of whole cards. That needs all
-// cards cut, and all cut alike.
+// migSingle gives the MIG devices the names of whole GPUs. That needs all
+// GPUs cut, and all cut alike.
 func (b *builder) migSingle(groups []model.Group) {
 	whole, empty, cut := 0, 0, 0
 	for i := range b.machine.GPUs {
@@ -83,30 +83,30 @@ func (b *builder) migSingle(groups []model.Group) {
 	case len(found) > 1:
 		reason = "there are MIG devices of several profiles"
 	case len(found) == 0:
-		reason = "the GPUs with MIG devices do not tell their product"
+		reason = "the GPUs with MIG devices do not report their product"
 	}
 	if reason != "" {
 		b.problem(b.domains.VendorKey(wellknown.MIGStrategy), "strategy single: "+reason)
 		b.set(b.domains.Product(), groups[0].Product+"-MIG-INVALID")
-		for _, suffix := range []string{wellknown.CardCount, wellknown.CardReplicas, wellknown.CardMemory} {
-			b.setInt(b.domains.CardKey(suffix), 0)
+		for _, suffix := range []string{wellknown.GPUCount, wellknown.GPUReplicas, wellknown.GPUMemory} {
+			b.setInt(b.domains.GPUKey(suffix), 0)
 		}
 		return
 	}
-	b.migLabels(found[0], b.domains.CardKey)
+	b.migLabels(found[0], b.domains.GPUKey)
 }
 
 // migLabels sets what describes one profile.
 func (b *builder) migLabels(s slice, key func(suffix string) string) {
-	b.set(key(wellknown.CardProduct), s.product+"-MIG-"+wellknown.MIGProfile(s.device.Profile))
-	b.set(key(wellknown.CardSharingStrategy), "none")
+	b.set(key(wellknown.GPUProduct), s.product+"-MIG-"+wellknown.MIGProfile(s.device.Profile))
+	b.set(key(wellknown.GPUSharingStrategy), "none")
 	for _, attribute := range []struct {
 		suffix string
 		value  int64
 	}{
-		{wellknown.CardCount, int64(s.count)},
-		{wellknown.CardReplicas, 1},
-		{wellknown.CardMemory, s.device.MemoryMiB},
+		{wellknown.GPUCount, int64(s.count)},
+		{wellknown.GPUReplicas, 1},
+		{wellknown.GPUMemory, s.device.MemoryMiB},
 		{wellknown.MIGMultiprocessors, int64(s.device.Multiprocessors)},
 		{wellknown.MIGSlicesGI, int64(s.device.GPUSlices)},
 		{wellknown.MIGSlicesCI, int64(s.device.ComputeSlices)},

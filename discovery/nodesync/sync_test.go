@@ -87,17 +87,17 @@ func TestSyncDropsOnlyTheConflictingLabel(t *testing.T) {
 	}
 	s, api := newSyncer(t, answer{http.StatusConflict, conflict}, answer{http.StatusOK, node("2", nil)})
 	got, err := s.Sync(t.Context(), node("1", nil), Desired{Labels: map[string]string{
-		"nvidia.com/gpu.product": "ours", "nvidia.com/gpu.count": "8",
+		"nvidia.com/gpu.product": "wanted", "nvidia.com/gpu.count": "8",
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Conflict{{Kind: "label", Key: "nvidia.com/gpu.product", Want: "ours", Manager: "gfd"}}
+	want := []Conflict{{Kind: "label", Key: "nvidia.com/gpu.product", Want: "wanted", Manager: "gfd"}}
 	if diff := cmp.Diff(want, got.Conflicts); diff != "" {
 		t.Errorf("conflicts (-want +got):\n%s", diff)
 	}
 	requests := []string{
-		`PATCH application/apply-patch+yaml {"apiVersion":"v1","kind":"Node","metadata":{"labels":{"nvidia.com/gpu.count":"8","nvidia.com/gpu.product":"ours"},"name":"n1"}}`,
+		`PATCH application/apply-patch+yaml {"apiVersion":"v1","kind":"Node","metadata":{"labels":{"nvidia.com/gpu.count":"8","nvidia.com/gpu.product":"wanted"},"name":"n1"}}`,
 		`PATCH application/apply-patch+yaml {"apiVersion":"v1","kind":"Node","metadata":{"labels":{"nvidia.com/gpu.count":"8"},"name":"n1"}}`,
 	}
 	if diff := cmp.Diff(requests, api.requests); diff != "" {

@@ -89,7 +89,7 @@ func TestFollowersHearOfTheirAnnotations(t *testing.T) {
 			t.Fatal(err)
 		}
 		if gotLock, gotOther := signaled(lock), signaled(other); gotLock != step.lock || gotOther != step.other {
-			t.Errorf("%s: heard %t and %t, want %t and %t", step.name, gotLock, gotOther, step.lock, step.other)
+			t.Errorf("%s: received %t and %t, want %t and %t", step.name, gotLock, gotOther, step.lock, step.other)
 		}
 	}
 }

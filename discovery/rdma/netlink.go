@@ -19,7 +19,7 @@ const netlinkProbe = "rdma-netlink"
 // Netlink reads RDMA netlink (NETLINK_RDMA). It is used from one goroutine at a
 // time.
 type Netlink struct {
-	// apart says why netlink is not to be asked.
+	// apart is why netlink is not to be asked.
 	apart   string
 	timeout time.Duration
 	// ask may hang although its socket has a timeout: the kernel answers
@@ -29,13 +29,13 @@ type Netlink struct {
 	last bounded.Reading[answer]
 }
 
-// answer is what netlink tells.
+// answer is what netlink reports.
 type answer struct {
 	mode  string
 	links []linkInfo
 }
 
-// linkInfo is what RDMA netlink tells of a device.
+// linkInfo is what RDMA netlink reports of a device.
 type linkInfo struct {
 	name, nodeGUID string
 }
@@ -44,14 +44,14 @@ type linkInfo struct {
 var errNoFamily = errors.New("the kernel has no RDMA netlink: ib_core is not loaded")
 
 // NewNetlink returns a reader that goes with the sysfs tree under root; timeout
-// bounds a read, and 0 is bounded.DefaultTimeout. Netlink tells of the running
+// bounds a read, and 0 is bounded.DefaultTimeout. Netlink reports on the running
 // kernel, so it is asked only if root is that kernel's sysfs, wherever it is
 // mounted.
 func NewNetlink(root string, timeout time.Duration) *Netlink {
 	return &Netlink{apart: apart(root), timeout: cmp.Or(timeout, bounded.DefaultTimeout), ask: ask}
 }
 
-// Read tells the network namespace mode and notes where netlink sees other
+// Read returns the network namespace mode and notes where netlink sees other
 // devices than hcas.
 func (n *Netlink) Read(ctx context.Context, hcas []machine.HCA) (
 	mode string, notes []machine.Skipped, probe machine.Probe,
@@ -59,16 +59,16 @@ func (n *Netlink) Read(ctx context.Context, hcas []machine.HCA) (
 	if n.apart != "" {
 		return "", nil, machine.Probe{Name: netlinkProbe, State: machine.ProbeAbsent, Reason: n.apart}
 	}
-	said, err := n.last.Read(ctx, n.timeout, n.ask)
+	got, err := n.last.Read(ctx, n.timeout, n.ask)
 	probe = bounded.Probe(netlinkProbe, n.timeout, err)
 	switch {
 	case errors.Is(err, errNoFamily):
 		probe.State = machine.ProbeAbsent
 		return "", nil, probe
 	case err != nil:
-		return said.mode, nil, probe // The devices of then say nothing of those of now.
+		return got.mode, nil, probe // The former devices are no evidence of the present ones.
 	}
-	return said.mode, compare(hcas, said.links), probe
+	return got.mode, compare(hcas, got.links), probe
 }
 
 // compare notes where netlink and sysfs disagree about which devices there

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// apart tells why netlink says nothing about the tree under root; empty if it
-// does.
+// apart is why netlink reports on another tree than that under root; empty if
+// it does not.
 func apart(root string) string {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(root, &fs); err != nil || fs.Type != unix.SYSFS_MAGIC {
@@ -21,7 +21,7 @@ func apart(root string) string {
 
 // ask asks for the devices and the mode, and turns the library's panics on
 // messages it does not expect into errors.
-func ask() (said answer, err error) {
+func ask() (got answer, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("RDMA netlink: %v", p)
@@ -29,27 +29,27 @@ func ask() (said answer, err error) {
 	}()
 	h, err := netlink.NewHandle(unix.NETLINK_RDMA)
 	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) {
-		return said, errNoFamily
+		return got, errNoFamily
 	}
 	if err != nil {
-		return said, fmt.Errorf("RDMA netlink: %w", err)
+		return got, fmt.Errorf("RDMA netlink: %w", err)
 	}
 	defer h.Close()
 	if err := h.SetSocketTimeout(2 * time.Second); err != nil {
-		return said, fmt.Errorf("RDMA netlink: %w", err)
+		return got, fmt.Errorf("RDMA netlink: %w", err)
 	}
 	list, err := dump(h.RdmaLinkList)
 	if err != nil {
-		return said, fmt.Errorf("RDMA devices: %w", err)
+		return got, fmt.Errorf("RDMA devices: %w", err)
 	}
 	for _, l := range list {
-		said.links = append(said.links, linkInfo{name: l.Attrs.Name, nodeGUID: ReverseGUID(l.Attrs.NodeGuid)})
+		got.links = append(got.links, linkInfo{name: l.Attrs.Name, nodeGUID: ReverseGUID(l.Attrs.NodeGuid)})
 	}
 	// Kernels before 5.1 have no mode: every namespace sees every device.
-	if said.mode, err = h.RdmaSystemGetNetnsMode(); err != nil {
-		said.mode = ""
+	if got.mode, err = h.RdmaSystemGetNetnsMode(); err != nil {
+		got.mode = ""
 	}
-	return said, nil
+	return got, nil
 }
 
 // dump repeats a dump that changed while it was read. What the last attempt

@@ -3,7 +3,7 @@
 //
 // The reader of record is our own sysfs reader (sysfs.go). rdmamap and RDMA
 // netlink look at the same kernel from two other sides; each is wrapped in one
-// file, tells what it sees differently, and never adds or removes a device.
+// file, reports what it sees differently, and never adds or removes a device.
 // The package changes nothing: no link is set up, no device opened. A device
 // whose firmware does not answer keeps its last good values and holds up no
 // other.
@@ -32,10 +32,10 @@ type Reader struct {
 	tree    sysfs.FS
 	dev     string
 	timeout time.Duration
-	// ask is what rdmamap says of the same devices.
+	// ask is what rdmamap reports of the same devices.
 	ask func([]machine.HCA) []machine.Skipped
 
-	// mu makes reads take turns and guards what follows.
+	// mu serializes reads and guards what follows.
 	mu      sync.Mutex
 	class   bounded.Reading[listing]
 	devices map[string]*bounded.Reading[reading]
@@ -59,9 +59,9 @@ func New(tree sysfs.FS, dev string, timeout time.Duration) *Reader {
 type Devices struct {
 	// HCAs lack Vendor, Device, Driver and PhysFn, which are those of the
 	// PCI function, DataDirect and Role, which take more than one device to
-	// tell. A virtual device's Driver is set.
+	// find. A virtual device's Driver is set.
 	HCAs []machine.HCA
-	// CM tells whether infiniband/rdma_cm is among the device nodes.
+	// CM reports whether infiniband/rdma_cm is among the device nodes.
 	CM bool
 	// Probe is the entry for Machine.Probes.
 	Probe   machine.Probe
@@ -85,7 +85,7 @@ func (r *Reader) Read(ctx context.Context) Devices {
 }
 
 // readDevices reads what the class lists. A device that failed to answer has
-// its last good values, and says so among the skipped.
+// its last good values, and is listed among the skipped.
 func (r *Reader) readDevices(ctx context.Context, all listing, found *Devices) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
@@ -126,7 +126,7 @@ func (r *Reader) readDevices(ctx context.Context, all listing, found *Devices) {
 	}
 }
 
-// compare adds what rdmamap says, when there are other devices or nodes than
+// compare adds what rdmamap reports, when there are other devices or nodes than
 // it was last asked about: it opens some hundred files.
 func (r *Reader) compare(ctx context.Context, found *Devices) {
 	devices := make([]string, 0, len(found.HCAs))

@@ -195,10 +195,10 @@ func TestRDMAMapIsAskedOnlyAboutOtherDevices(t *testing.T) {
 		return []machine.Skipped{{Name: "rdmamap", Reason: strconv.Itoa(len(hcas))}}
 	}
 	for _, step := range []struct {
-		name  string
-		do    func()
-		asked int
-		says  string
+		name   string
+		do     func()
+		asked  int
+		reason string
 	}{
 		{"the first read", func() {}, 1, "9"},
 		{"nothing changed", func() {}, 1, "9"},
@@ -211,7 +211,7 @@ func TestRDMAMapIsAskedOnlyAboutOtherDevices(t *testing.T) {
 		for i := range got.HCAs {
 			got.HCAs[i].Role = machine.RoleFabric // As the caller does.
 		}
-		if asked != step.asked || len(got.Skipped) != 1 || got.Skipped[0].Reason != step.says {
+		if asked != step.asked || len(got.Skipped) != 1 || got.Skipped[0].Reason != step.reason {
 			t.Errorf("%s: asked %d times, want %d; skipped %v", step.name, asked, step.asked, got.Skipped)
 		}
 	}
@@ -252,17 +252,17 @@ func TestNetlink(t *testing.T) {
 	hcas := []machine.HCA{{Name: "mlx5_0"}}
 	for _, tt := range []struct {
 		name, mode string
-		said       answer
+		answer     answer
 		err        error
 		notes      []machine.Skipped
 		probe      machine.Probe
 	}{
 		{
-			name: "shared", said: answer{"shared", []linkInfo{{"mlx5_0", ""}}}, mode: "shared",
+			name: "shared", answer: answer{"shared", []linkInfo{{"mlx5_0", ""}}}, mode: "shared",
 			probe: machine.Probe{Name: netlinkProbe, State: machine.ProbeOK},
 		},
 		{
-			name: "another device", said: answer{"exclusive", []linkInfo{{"mlx5_0", ""}, {"mlx5_1", ""}}}, mode: "exclusive",
+			name: "another device", answer: answer{"exclusive", []linkInfo{{"mlx5_0", ""}, {"mlx5_1", ""}}}, mode: "exclusive",
 			notes: []machine.Skipped{{Name: "mlx5_1", Reason: "RDMA netlink lists it, /sys/class/infiniband does not"}},
 			probe: machine.Probe{Name: netlinkProbe, State: machine.ProbeOK},
 		},
@@ -278,7 +278,7 @@ func TestNetlink(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			n := &Netlink{timeout: time.Hour, ask: func() (answer, error) { return tt.said, tt.err }}
+			n := &Netlink{timeout: time.Hour, ask: func() (answer, error) { return tt.answer, tt.err }}
 			mode, notes, probe := n.Read(t.Context(), hcas)
 			if diff := cmp.Diff(tt.notes, notes); diff != "" || mode != tt.mode {
 				t.Errorf("mode %q, notes (-want +got):\n%s", mode, diff)

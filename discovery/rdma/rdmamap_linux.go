@@ -11,8 +11,8 @@ import (
 )
 
 // askRDMAMap asks rdmamap about the same devices, and notes where it sees
-// others than our reader: it is what other RDMA components of a node go by, and
-// a difference explains theirs from ours. It opens every device node's class
+// others than heddle's reader: it is what other RDMA components of a node go by, and
+// a difference explains their result from heddle's. It opens every device node's class
 // entry for every device.
 //
 // rdmamap reads fixed places, kept in package variables. They are read here
@@ -25,23 +25,23 @@ func (r *Reader) askRDMAMap(hcas []machine.HCA) []machine.Skipped {
 	note := func(name, format string, args ...any) {
 		notes = append(notes, machine.Skipped{Name: name, Reason: fmt.Sprintf(format, args...)})
 	}
-	theirs := guard(note, rdmamap.GetRdmaDeviceList)
+	listed := guard(note, rdmamap.GetRdmaDeviceList)
 	for i := range hcas {
 		h := &hcas[i]
 		// Entries that are directories are none of its devices.
 		if r.tree.Link(class+"/"+h.Name) == "" {
 			continue
 		}
-		if !slices.Contains(theirs, h.Name) {
+		if !slices.Contains(listed, h.Name) {
 			note(h.Name, "rdmamap does not list it")
 			continue
 		}
 		nodes := guard(note, func() []string { return rdmamap.GetRdmaCharDevices(h.Name) })
-		if ours := names(h.CharDevices); !slices.Equal(bare(nodes), ours) {
-			note(h.Name, "rdmamap finds the device nodes %v, sysfs %v", bare(nodes), ours)
+		if own := names(h.CharDevices); !slices.Equal(bare(nodes), own) {
+			note(h.Name, "rdmamap finds the device nodes %v, sysfs %v", bare(nodes), own)
 		}
 	}
-	for _, name := range theirs {
+	for _, name := range listed {
 		if !slices.ContainsFunc(hcas, func(h machine.HCA) bool { return h.Name == name }) {
 			note(name, "rdmamap lists it, the sysfs reader does not")
 		}
@@ -50,7 +50,7 @@ func (r *Reader) askRDMAMap(hcas []machine.HCA) []machine.Skipped {
 }
 
 // guard turns rdmamap's panics into a note, and its order (the directory's)
-// into ours. It cuts the last byte off files that may be empty, and slices
+// into that of [machine.CompareNames]. It cuts the last byte off files that may be empty, and slices
 // hardware addresses that may be short.
 func guard(note func(name, format string, args ...any), call func() []string) (list []string) {
 	defer func() {

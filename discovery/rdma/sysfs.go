@@ -15,13 +15,13 @@ import (
 
 const class = "class/infiniband"
 
-// listing is what the class says as a whole.
+// listing is what the class has as a whole.
 type listing struct {
 	names []string
-	// absent says why there are none.
+	// absent is why there are none.
 	absent string
 	nodes  map[string]machine.CharDevices
-	// cm tells whether there is an rdma_cm.
+	// cm reports whether there is an rdma_cm.
 	cm      bool
 	skipped []machine.Skipped
 }
@@ -44,7 +44,7 @@ func (r *Reader) list() (listing, error) {
 	return all, nil
 }
 
-// reading is what one device said.
+// reading is what one device returned.
 type reading struct {
 	hca machine.HCA
 	// isDevice is false for an entry of the class that is none.
@@ -80,7 +80,7 @@ func (d *device) text(part, attribute string) string {
 	return wellknown.Clip(text)
 }
 
-// read tells false for an entry that is no device.
+// read returns false for an entry that is no device.
 func (d *device) read() (machine.HCA, bool) {
 	tree := d.tree
 	hca := machine.HCA{Name: d.name}
@@ -127,7 +127,7 @@ func (d *device) guid(attribute string) string {
 }
 
 // place finds the PCI function. Soft devices live under devices/virtual; siw
-// of older kernels hangs itself under the NIC's function, and says what it is
+// of older kernels hangs itself under the NIC's function, and names its kind
 // in node_desc. A class entry that is a directory, as in copied trees, is
 // read like any other; its place comes from its device link, if it has one.
 func (d *device) place(hca *machine.HCA) {

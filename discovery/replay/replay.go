@@ -28,7 +28,7 @@ import (
 )
 
 // DefaultInterval is how often the file is read without an event: inotify
-// tells nothing on some network file systems.
+// reports nothing on some network file systems.
 const DefaultInterval = 30 * time.Second
 
 // settle is how long a write may take until the file is read.
@@ -53,7 +53,7 @@ type Replay struct {
 	changed  notify.Signal
 	snapshot atomic.Pointer[machine.Machine]
 
-	// mu makes scans take turns and guards what follows.
+	// mu serializes scans and guards what follows.
 	mu sync.Mutex
 	// text is what was read last, good or bad.
 	text []byte
@@ -101,7 +101,7 @@ func read(path string) ([]byte, error) {
 func (r *Replay) Machine() *machine.Machine { return r.snapshot.Load() }
 
 // Changed receives when the machine differs from the one before. Signals that
-// nobody takes become one.
+// no receiver takes become one.
 func (r *Replay) Changed() <-chan struct{} { return r.changed }
 
 // Scan reads the file now, and returns the last good machine, nil if there has
@@ -167,7 +167,7 @@ func (r *Replay) Run(ctx context.Context) error {
 	if err != nil {
 		// inotify instances are few, and shared by all of root's processes.
 		r.logger.Warn("machine file is not watched, only polled", "err", err, "every", r.options.Interval)
-		watcher = &fsnotify.Watcher{} // Which tells nothing.
+		watcher = &fsnotify.Watcher{} // Which reports nothing.
 	} else {
 		defer watcher.Close()
 	}

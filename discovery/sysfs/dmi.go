@@ -2,7 +2,7 @@ package sysfs
 
 import "strconv"
 
-// DMI is what the firmware says about the machine (/sys/class/dmi/id).
+// DMI is what the firmware reports about the machine (/sys/class/dmi/id).
 type DMI struct {
 	// Vendor and Product are sys_vendor and product_name.
 	Vendor, Product string
@@ -20,7 +20,7 @@ func (f FS) SoC() string {
 }
 
 // Sockets counts distinct physical packages among the online processors;
-// 0 where the kernel does not tell.
+// 0 where the kernel does not report it.
 func (f FS) Sockets() int {
 	const dir = "devices/system/cpu"
 	names, err := f.List(dir)

@@ -54,7 +54,7 @@ func (f FS) virtioNets(address string) []string {
 	return names
 }
 
-// Interface reads one network device; what it does not tell stays empty.
+// Interface reads one network device; what it does not report stays empty.
 func (f FS) Interface(name string) Interface {
 	dir := "class/net/" + name
 	nic := Interface{Netdev: machine.Netdev{Name: name}, Port: 1}

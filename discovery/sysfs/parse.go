@@ -54,7 +54,7 @@ func ParsePlace(path string) Place {
 	return p
 }
 
-// isHostBridge tells whether s is pciDDDD:BB, the name that the kernel gives a
+// isHostBridge reports whether s is pciDDDD:BB, the name that the kernel gives a
 // host bridge (pci_create_root_bus: "pci%04x:%02x").
 func isHostBridge(s string) bool {
 	domain, bus, ok := strings.Cut(strings.TrimPrefix(s, "pci"), ":")
@@ -76,8 +76,8 @@ func parseHex(s string) (string, error) {
 	return "0x" + digits, nil
 }
 
-// parseNUMA reads numa_node. -1 is NUMA_NO_NODE: the firmware did not say, as
-// on single-socket machines and in most guests.
+// parseNUMA reads numa_node. -1 is NUMA_NO_NODE: the firmware has none, as
+// on single-socket machines and in most virtual machines.
 func parseNUMA(s string) (*int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < -1 || n > 1<<16 {

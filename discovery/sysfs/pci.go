@@ -47,7 +47,7 @@ func (f FS) PCI(carry map[string]bool, vendors gpu.Vendors) ([]machine.PCIFuncti
 	return functions, skipped, nil
 }
 
-// ofClass tells whether a class is of interest whoever makes the function:
+// ofClass reports whether a class is of interest for every vendor:
 // PCI_BASE_CLASS_NETWORK (0x02) and PCI_BASE_CLASS_DISPLAY (0x03) of
 // include/linux/pci_ids.h; the highest byte of three.
 func ofClass(class string) bool {

@@ -2,7 +2,7 @@
 // they hang, NUMA nodes, network devices and the firmware's product name.
 //
 // It owns the reading of small files under a root that need not be /sys, and
-// the pure parsers of what they say. It never writes, never follows what it
+// the pure parsers of their content. It never writes, never follows what it
 // reads outside its root, and never decides what a device is for. A file that
 // is absent is a state; a file that cannot be read or parsed is left out and
 // named in a [machine.Skipped].
@@ -38,8 +38,8 @@ func (f FS) Root() string { return f.root }
 // Path is the file name of an object in the tree.
 func (f FS) Path(name string) string { return f.root + "/" + name }
 
-// Read returns an attribute without the white space around it. The error says
-// which file and why. An attribute is taken in one read: a second one would run
+// Read returns an attribute without the white space around it. The error has
+// the file and the reason. An attribute is taken in one read: a second one would run
 // the driver's show function again.
 func (f FS) Read(name string) (string, error) {
 	var buf [maxAttribute]byte
@@ -93,15 +93,15 @@ func (f FS) Link(name string) string {
 	return strings.TrimPrefix(filepath.Clean(to), "/")
 }
 
-// Exists tells whether name is there, whatever it is.
+// Exists reports whether name is there, whatever it is.
 func (f FS) Exists(name string) bool {
 	_, err := os.Lstat(f.Path(name))
 	return err == nil
 }
 
-// Unknown tells whether err means that the kernel has no answer, as against a
-// fault: the attribute is absent, or its driver refuses it for this device.
-// EINVAL is how gid_attrs/ndevs and a down port's speed say so.
+// Unknown reports whether err means that the kernel has no answer, as opposed to a
+// fault: the attribute is absent, or its driver rejects it for this device.
+// EINVAL is how gid_attrs/ndevs and a down port's speed report it.
 func Unknown(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EINVAL) ||
 		errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.ENODATA)

@@ -12,7 +12,7 @@ import (
 // after about 500.
 const maxVPD = 1024
 
-// VPD is the part of a function's vital product data that tells what it is for.
+// VPD is the part of a function's vital product data that shows what it is for.
 type VPD struct {
 	// V3 is the vendor-specific field that all functions of one adapter
 	// share, the DMA function beside the GPU included (rdma-core

@@ -16,7 +16,7 @@ type GPU struct {
 	BDF, Model string
 }
 
-// Cards is names.HAMiCards: the cards by Index, which HAMi takes their places
+// Cards is names.HAMiGPUs: the cards by Index, which HAMi takes their places
 // for. None of them is healthy unless open is true.
 func Annotation(cards []GPU, open bool) string {
 	sorted := slices.SortedStableFunc(slices.Values(cards), func(a, b GPU) int { return cmp.Compare(a.Index, b.Index) })

@@ -135,7 +135,7 @@ func told(annotations map[string]*string) string {
 		switch {
 		case value == nil:
 			words = append(words, "-"+key)
-		case key == wellknown.HAMiCards:
+		case key == wellknown.HAMiGPUs:
 			healthy := strings.Count(*value, `"healthy":true`)
 			words = append(words, key+"="+strconv.Itoa(healthy)+"/"+strconv.Itoa(strings.Count(*value, `"uuid"`)))
 		default:

@@ -23,7 +23,7 @@ import (
 // immutable.
 type Watched interface {
 	// Node is our own Node, nil while it is not known. changed receives when
-	// its annotations [names.HAMiLock] or [names.HAMiCards] may differ; it has
+	// its annotations [names.HAMiLock] or [names.HAMiGPUs] may differ; it has
 	// one reader.
 	Node() (node *corev1.Node, changed <-chan struct{})
 	// Pods are those of our node. changed is closed when there are others;

@@ -19,7 +19,7 @@ const publishInterval = 30 * time.Second
 // publish makes the Node say what it should, if it does not. It says when to
 // look again.
 func (b *Plugin) publish(ctx context.Context, node *corev1.Node, state *State) (again time.Duration, err error) {
-	has, there := node.Annotations[wellknown.HAMiCards]
+	has, there := node.Annotations[wellknown.HAMiGPUs]
 	want := b.annotation(has, there, state)
 	switch {
 	case want == nil && !there, want != nil && there && *want == has:
@@ -29,7 +29,7 @@ func (b *Plugin) publish(ctx context.Context, node *corev1.Node, state *State) (
 			return rest, nil
 		}
 	}
-	if err := b.Writer.AnnotateNode(ctx, "", map[string]*string{wellknown.HAMiCards: want}); err != nil {
+	if err := b.Writer.AnnotateNode(ctx, "", map[string]*string{wellknown.HAMiGPUs: want}); err != nil {
 		return pollInterval, fmt.Errorf("publish cards for HAMi: %w", err)
 	}
 	b.wrote = time.Now()

@@ -143,7 +143,7 @@ func (r *race) fill(ctx context.Context) error {
 		}
 		d := wellknown.DefaultDomains()
 		if err := r.cluster.AddSimulatedNode(ctx, cluster.SimulatedNode{
-			Name: name, Annotations: map[string]string{wellknown.SGPUCards: all.String()},
+			Name: name, Annotations: map[string]string{wellknown.SharedGPUs: all.String()},
 			Capacity: map[string]string{
 				d.SGPUResource():    strconv.Itoa(16 * sharedGPUs),
 				d.VCoreResource():   strconv.Itoa(100 * sharedGPUs),

@@ -55,8 +55,8 @@ func TestDevicePolicy(t *testing.T) {
 		{name: "the annotation", do: func(a *attempt) { a.new.Annotations[wellknown.GPUTopology] = `{"1":{}}` }},
 		{name: "the annotation for the first time", do: func(a *attempt) { delete(a.old.Annotations, wellknown.GPUTopology) }},
 		{name: "the annotation removed", do: func(a *attempt) { delete(a.new.Annotations, wellknown.GPUTopology) }},
-		{name: "shared cards", do: func(a *attempt) { a.new.Annotations[wellknown.SGPUCards] = `{"version":1}` }},
-		{name: "shared cards taken away", do: func(a *attempt) { a.old.Annotations[wellknown.SGPUCards] = `{"version":1}` }},
+		{name: "shared cards", do: func(a *attempt) { a.new.Annotations[wellknown.SharedGPUs] = `{"version":1}` }},
+		{name: "shared cards taken away", do: func(a *attempt) { a.old.Annotations[wellknown.SharedGPUs] = `{"version":1}` }},
 		{
 			name: "other annotations", do: func(a *attempt) {
 				a.new.Annotations[wellknown.OwnedTaints] = "[]"
@@ -204,7 +204,7 @@ func TestDevicePolicyKeys(t *testing.T) {
 		"resources": p.spec.MatchConstraints.ResourceRules[0].Resources,
 	}
 	want := map[string][]string{
-		"annotations": {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SGPUCards}, "conditions": {health.ConditionType, mode.ConditionType}, "resources": {"nodes", "nodes/status"},
+		"annotations": {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SharedGPUs}, "conditions": {health.ConditionType, mode.ConditionType}, "resources": {"nodes", "nodes/status"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(p.spec.MatchConstraints.ResourceRules) != 1 {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -38,10 +38,10 @@ func TestKeysOfHAMi(t *testing.T) {
 			got := map[string][]string{"node": p.texts(t, "allowedAnnotations"), "removable": p.texts(t, "removableAnnotations")}
 			got["pods"] = policyOf(t, objects, podsPolicy).texts(t, "allowedAnnotations")
 			want := map[string][]string{
-				"node": {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SGPUCards}, "removable": {wellknown.HAMiCards}, "pods": {wellknown.SGPUBound},
+				"node": {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SharedGPUs}, "removable": {wellknown.HAMiGPUs}, "pods": {wellknown.SGPUBound},
 			}
 			if tt.on {
-				want["node"] = append(want["node"], wellknown.HAMiCards)
+				want["node"] = append(want["node"], wellknown.HAMiGPUs)
 				want["removable"] = append(want["removable"], wellknown.HAMiLock)
 				want["pods"] = append(want["pods"], wellknown.HAMiBindPhase)
 			}
@@ -59,8 +59,8 @@ func TestDevicePolicyWithHAMi(t *testing.T) {
 		do       func(*attempt)
 		on, deny []string
 	}{
-		{name: "cards", do: func(a *attempt) { a.new.Annotations[wellknown.HAMiCards] = "[]" }, deny: fields("annotations " + wellknown.HAMiCards)},
-		{name: "cards taken away", do: func(a *attempt) { a.old.Annotations[wellknown.HAMiCards] = "[]" }},
+		{name: "cards", do: func(a *attempt) { a.new.Annotations[wellknown.HAMiGPUs] = "[]" }, deny: fields("annotations " + wellknown.HAMiGPUs)},
+		{name: "cards taken away", do: func(a *attempt) { a.old.Annotations[wellknown.HAMiGPUs] = "[]" }},
 		{
 			name: "the lock released", do: func(a *attempt) { a.old.Annotations[wellknown.HAMiLock] = "x" },
 			deny: fields("annotations " + wellknown.HAMiLock),

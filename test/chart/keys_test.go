@@ -13,8 +13,8 @@ import (
 
 // The policy allows exactly the keys that the code writes.
 func TestPolicyKeys(t *testing.T) {
-	moved := wellknown.Domains{Vendor: "metax-tech.com", Card: "gpu", Company: "maip.example.com"}
-	one := wellknown.Domains{Vendor: "metax-tech.com", Card: "npu", Company: "maip.example.com"}
+	moved := wellknown.Domains{Vendor: "metax-tech.com", GPU: "gpu", Company: "maip.example.com"}
+	one := wellknown.Domains{Vendor: "metax-tech.com", GPU: "npu", Company: "maip.example.com"}
 	for _, tt := range []struct {
 		name    string
 		args    []string

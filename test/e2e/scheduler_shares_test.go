@@ -36,7 +36,7 @@ func sharing(name string) cluster.SimulatedNode {
 		})
 	}
 	return cluster.SimulatedNode{
-		Name: name, Annotations: map[string]string{wellknown.SGPUCards: all.String()},
+		Name: name, Annotations: map[string]string{wellknown.SharedGPUs: all.String()},
 		Capacity: map[string]string{
 			"nvidia.com/sgpu": fmt.Sprint(gpusOfNode * gpuSlots), "nvidia.com/vcore": fmt.Sprint(gpusOfNode * 100),
 			"nvidia.com/vmemory": fmt.Sprint(gpusOfNode * gpuMiB >> 10),

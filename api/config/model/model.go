@@ -1,4 +1,4 @@
-// Package model reads what NVML's product names say: the short model people
+// Package model parses NVML's product names: the short model people
 // call a GPU by, the memory size it is sold with, and which model a node has
 // most of.
 //
@@ -24,7 +24,7 @@ type Group struct {
 
 // Groups sorts GPUs by product: the most numerous first, ties by name, so that
 // equal machines give equal answers whatever their order. A GPU that no longer
-// tells its name counts with the others if those are of one product, and is
+// reports its name counts with the others if those are of one product, and is
 // left out if they are of several.
 func Groups(gpus []machine.GPU) []Group {
 	var groups []Group
@@ -73,7 +73,7 @@ func Name(product string) string {
 	return wellknown.Value(strings.Join(words, " "))
 }
 
-// brand tells words that stand before the model.
+// brand reports whether a word stands before the model.
 func brand(word string) bool {
 	switch strings.ToLower(word) {
 	case "nvidia", "tesla", "grid", "geforce", "quadro", "amd", "instinct", "metax", "intel":
@@ -82,7 +82,7 @@ func brand(word string) bool {
 	return false
 }
 
-// series tells first words that are only a part of the model.
+// series reports whether a first word is only a part of the model.
 func series(word string) bool {
 	switch strings.ToUpper(word) {
 	case "RTX", "GTX", "TITAN", "PRO":
@@ -91,8 +91,8 @@ func series(word string) bool {
 	return false
 }
 
-// edition tells words that follow a workstation model's name and are no part
-// of it.
+// edition reports whether a word follows a workstation model's name and is no
+// part of it.
 func edition(word string) bool {
 	switch strings.ToLower(word) {
 	case "generation", "blackwell", "server", "workstation", "edition", "laptop", "gpu", "with":
@@ -102,17 +102,17 @@ func edition(word string) bool {
 	return size
 }
 
-// NVLink tells whether the GPUs of a group are of the kind that talks by
+// NVLink reports whether the GPUs of a group are of the kind that communicates by
 // NVLink: one active link or a place in an NVLink fabric is enough, so that a
-// fault on some of them does not rename the others. The form factor SXM says
-// it too, while no link is up.
+// fault on some of them does not rename the others. The form factor SXM
+// decides too, while no link is up.
 func (g Group) NVLink() bool {
 	return strings.Contains(strings.ToUpper(g.Product), "SXM") ||
 		slices.ContainsFunc(g.GPUs, func(gpu machine.GPU) bool { return len(gpu.NVLinks) > 0 || gpu.Fabric != nil })
 }
 
 // MemoryMiB is the memory of one GPU of the group in MiB: the most frequent
-// value, ties to the larger, without those that no longer tell. 0 is unknown.
+// value, ties to the larger, without GPUs that no longer report it. 0 is unknown.
 func (g Group) MemoryMiB() int64 {
 	return most(g.GPUs, func(gpu machine.GPU) int64 { return gpu.MemoryMiB })
 }

@@ -98,7 +98,7 @@ func TestGroups(t *testing.T) {
 			want: []model.Group{{Product: "H100", GPUs: []machine.GPU{gpu("2", "H100"), gpu("1", "")}}},
 		},
 		{
-			name: "and with nobody where its siblings differ",
+			name: "and with no group where its siblings differ",
 			gpus: []machine.GPU{gpu("1", ""), gpu("2", "H100"), gpu("3", "L40S")},
 			want: []model.Group{
 				{Product: "H100", GPUs: []machine.GPU{gpu("2", "H100")}},

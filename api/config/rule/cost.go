@@ -9,7 +9,7 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// uncounted refuses the functions that CEL counts no cost for: each can make
+// uncounted rejects the functions that CEL counts no cost for: each can make
 // its text many times longer, and a few of them a text larger than the machine.
 func uncounted(a *cel.Ast) (err error) {
 	ast.PreOrderVisit(a.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
@@ -24,7 +24,7 @@ func uncounted(a *cel.Ast) (err error) {
 	return err
 }
 
-// sizes tells CEL's cost estimate how large lists and texts are at most.
+// sizes gives CEL's cost estimate the largest size of lists and texts.
 type sizes struct{}
 
 // EstimateSize implements [checker.CostEstimator].

@@ -29,7 +29,7 @@ type GPU struct {
 	Model string `json:"model"`
 	// Interconnect is "NVLINK" or "PCIE"; empty without GPUs.
 	Interconnect string `json:"interconnect"`
-	// Memory is the size that the card is sold with: "80GB".
+	// Memory is the size that the GPU is sold with: "80GB".
 	Memory string `json:"memory"`
 	// MemoryMiB is what the driver reports, in MiB.
 	MemoryMiB int64 `json:"memoryMiB"`

@@ -28,7 +28,7 @@ const (
 	// and counted while it runs. All of it takes a fraction of a second.
 	MaxCost = 250_000
 	// maxItems and maxText are the sizes of lists and texts that the estimate
-	// assumes where the expression does not say.
+	// assumes where the expression does not limit them.
 	maxItems = 64
 	maxText  = 256
 )
@@ -179,7 +179,7 @@ func literalText(ast *cel.Ast) (string, bool) {
 	return string(s), ok
 }
 
-// Eval gives the label's value; ok is false where the rule says that there is
+// Eval gives the label's value; ok is false where the rule gives
 // none: when is false, or the value is empty. An error is a fault of this
 // machine's facts or of the rule: an index out of range, a value that is no
 // label value, [ErrCost].

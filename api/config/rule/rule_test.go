@@ -48,7 +48,7 @@ func TestEval(t *testing.T) {
 		{name: "type of fabric", value: "rdma.type + '.' + rdma.linkLayer + '.' + string(rdma.count)", want: "MT4129.InfiniBand.1", ok: true},
 		{name: "over a list", value: "machine.gpus.all(g, g.health.state == 'healthy') ? 'yes' : 'no'", want: "yes", ok: true},
 		{name: "role is text", value: "machine.hcas[0].role", want: "fabric", ok: true},
-		{name: "unknown is told by has", value: "has(machine.gpus[0].minor) ? 'known' : 'unknown'", want: "unknown", ok: true},
+		{name: "has reports unknown", value: "has(machine.gpus[0].minor) ? 'known' : 'unknown'", want: "unknown", ok: true},
 		{name: "unknown structures are empty", value: "'x' + machine.gpus[0].fabric.state", want: "x", ok: true},
 		{name: "pointer to a number", value: "string(int(machine.hcas[0].ports[0].rateGbps))", want: "400", ok: true},
 		{name: "models", value: "gpu.models.join('_')", want: "H800", ok: true},

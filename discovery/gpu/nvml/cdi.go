@@ -20,7 +20,7 @@ type CDI struct {
 	// find the libraries by LD_LIBRARY_PATH.
 	Hook     string
 	Features gpu.Features
-	// Log gets what the library says, at debug level; nil discards.
+	// Log gets the library's messages, at debug level; nil discards.
 	Log *slog.Logger
 }
 

@@ -122,7 +122,7 @@ func driver() []row {
 		{142, 142, "video encoder failure"},
 		{144, 146, "NVLink error"},
 		{149, 150, "NVLink error"},
-		// Says that the action changed, which is then asked for.
+		// Reports that the action changed; the reader then asks for it.
 		{154, 154, "the recovery action changed"},
 		{159, 159, "error of the link to the processor"},
 		{167, 167, "fatal PCIe timeout"},

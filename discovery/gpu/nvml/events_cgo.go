@@ -113,7 +113,7 @@ func (l *Library) arm() error {
 	return nil
 }
 
-// register asks for the events that the GPU can send: old and consumer cards
+// register asks for the events that the GPU can send: old and consumer GPUs
 // lack some, and asking for one of those fails as a whole.
 func register(device nvml.Device, set nvml.EventSet) nvml.Return {
 	const wanted = nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError

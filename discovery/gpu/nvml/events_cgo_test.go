@@ -254,7 +254,7 @@ func TestPulse(t *testing.T) {
 		{"no thermometer", nvml.ERROR_NOT_SUPPORTED, answer(nvml.SUCCESS, 0), gpu.ActionNone, ""},
 		{"lost", nvml.ERROR_GPU_IS_LOST, nil, gpu.ActionUnknown, "temperature: GPU is lost"},
 		{"lost between the questions", nvml.SUCCESS, all(nvml.ERROR_GPU_IS_LOST), gpu.ActionUnknown, "recovery action: GPU is lost"},
-		{"lost, says the field", nvml.SUCCESS, answer(nvml.ERROR_GPU_IS_LOST, 0), gpu.ActionUnknown, "recovery action: GPU is lost"},
+		{"lost, by the field", nvml.SUCCESS, answer(nvml.ERROR_GPU_IS_LOST, 0), gpu.ActionUnknown, "recovery action: GPU is lost"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBoard(t)

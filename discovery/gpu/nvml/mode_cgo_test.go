@@ -15,14 +15,14 @@ func TestExclusiveProcess(t *testing.T) {
 	b := newBoard(t)
 	mode := nvml.COMPUTEMODE_DEFAULT
 	var sets []nvml.ComputeMode
-	refuse := nvml.SUCCESS
+	result := nvml.SUCCESS
 	b.devices[0].GetComputeModeFunc = func() (nvml.ComputeMode, nvml.Return) { return mode, nvml.SUCCESS }
 	b.devices[0].SetComputeModeFunc = func(m nvml.ComputeMode) nvml.Return {
-		if refuse == nvml.SUCCESS {
+		if result == nvml.SUCCESS {
 			mode = m
 		}
 		sets = append(sets, m)
-		return refuse
+		return result
 	}
 	if err := b.library.ExclusiveProcess("GPU-0", true); !errors.Is(err, gpu.ErrAbsent) {
 		t.Errorf("before a session: %v", err)
@@ -42,7 +42,7 @@ func TestExclusiveProcess(t *testing.T) {
 	if diff := cmp.Diff(want, sets); diff != "" {
 		t.Errorf("modes that were set, a second time of one is none (-want +got):\n%s", diff)
 	}
-	refuse = nvml.ERROR_NO_PERMISSION
+	result = nvml.ERROR_NO_PERMISSION
 	if err := b.library.ExclusiveProcess("GPU-0", true); err == nil {
 		t.Error("no permission, and no error")
 	}

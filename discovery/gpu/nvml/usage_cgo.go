@@ -55,8 +55,8 @@ func (l *Library) Samples(uuid string, after uint64) (samples []gpu.Sample, err 
 	if !l.has("nvmlDeviceGetProcessUtilization") {
 		return nil, failure("utilization of GPU "+uuid, nvml.ERROR_FUNCTION_NOT_FOUND)
 	}
-	// The binding asks for the count first and slices by what the second answer
-	// says it is, which is out of range if there are more by then.
+	// The binding asks for the count first and slices by the count of the second
+	// answer, which is out of range if there are more by then.
 	defer func() {
 		if r := recover(); r != nil {
 			samples, err = nil, fmt.Errorf("utilization of GPU %s: %v", uuid, r)

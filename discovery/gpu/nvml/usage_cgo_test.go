@@ -51,16 +51,16 @@ func TestSamples(t *testing.T) {
 		err           string
 	}{
 		{
-			"two processes, what was told before, and the buffer's rest", "", answer(nvml.SUCCESS,
+			"two processes, what was reported before, and the buffer's rest", "", answer(nvml.SUCCESS,
 				nvml.ProcessUtilizationSample{Pid: 41, TimeStamp: 150, SmUtil: 60, MemUtil: 3},
 				nvml.ProcessUtilizationSample{Pid: 42, TimeStamp: 151, SmUtil: 4207},
 				nvml.ProcessUtilizationSample{Pid: 43, TimeStamp: 100, SmUtil: 1}, nvml.ProcessUtilizationSample{}),
 			[]gpu.Sample{{PID: 41, At: 150, SM: 60}, {PID: 42, At: 151, SM: -1}},
 			"",
 		},
-		{"nobody did anything", "", answer(nvml.ERROR_NOT_FOUND), nil, ""},
+		{"no process did anything", "", answer(nvml.ERROR_NOT_FOUND), nil, ""},
 		{"no buffer is needed", "", answer(nvml.ERROR_INSUFFICIENT_SIZE), nil, ""},
-		{"a GPU that does not tell", "", answer(nvml.ERROR_NOT_SUPPORTED), nil, "utilization of GPU GPU-1: ERROR_NOT_SUPPORTED"},
+		{"a GPU that does not report it", "", answer(nvml.ERROR_NOT_SUPPORTED), nil, "utilization of GPU GPU-1: ERROR_NOT_SUPPORTED"},
 		{
 			"more processes than a moment before", "", func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 				n := 2

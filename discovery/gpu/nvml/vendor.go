@@ -45,7 +45,7 @@ func Vendor() *gpu.Vendor {
 	}
 }
 
-// Options say where NVML is.
+// Options locate NVML.
 type Options struct {
 	// DriverRoot is where the driver's library is looked for; empty leaves that
 	// to the dynamic loader.

@@ -14,7 +14,7 @@ import (
 // All are the vendors, in the order of preference.
 func All() gpu.Vendors { return gpu.Vendors{nvml.Vendor()} }
 
-// Options say where the drivers of a machine are.
+// Options locate the drivers of a machine.
 type Options struct {
 	// DriverRoot is where this process sees the driver's installation; empty
 	// leaves it to the dynamic loader. HostDriverRoot is where the container

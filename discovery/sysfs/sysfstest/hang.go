@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// Hang makes an attribute one whose driver does not answer: whoever reads it
+// Hang makes an attribute one whose driver does not answer: a reader
 // waits, in the kernel, until release. That answers all who wait and makes it an
 // attribute with this text again.
 func (t *Tree) Hang(name string) (release func(text string)) {

@@ -161,7 +161,7 @@ func (*rig) live(containers map[string][]allocation.Share, pod string) bool {
 // published is the Node's annotation.
 func (r *rig) published(t *testing.T) *allocation.NodeGPUs {
 	t.Helper()
-	text, ok := r.node(t).Annotations[apinames.SGPUCards]
+	text, ok := r.node(t).Annotations[apinames.SharedGPUs]
 	if !ok {
 		return &allocation.NodeGPUs{}
 	}

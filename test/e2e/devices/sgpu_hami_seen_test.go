@@ -75,7 +75,7 @@ func (l *lockLog) waitGone(t *testing.T, value string) (at time.Time) {
 // hamiCards are the Node's for HAMi, by UUID; nil without the annotation.
 func (r *rig) hamiGPUs(t *testing.T) map[string]allocation.HAMiCard {
 	t.Helper()
-	text, ok := r.node(t).Annotations[apinames.HAMiCards]
+	text, ok := r.node(t).Annotations[apinames.HAMiGPUs]
 	if !ok {
 		return nil
 	}

@@ -70,7 +70,6 @@ func readArgs(object runtime.Object) (Args, error) {
 	if unknown, ok := object.(*runtime.Unknown); ok && unknown != nil && len(unknown.Raw) > 0 {
 		decoder := json.NewDecoder(bytes.NewReader(unknown.Raw))
 		decoder.DisallowUnknownFields()
-		//nolint:musttag // The tags of Domains are YAML's; JSON finds its fields in any case.
 		if err := decoder.Decode(&args); err != nil {
 			return Args{}, fmt.Errorf("arguments of %s: %w", Name, err)
 		}
@@ -109,7 +108,7 @@ func (a *Args) check() error {
 	for _, domain := range []string{a.Domains.Vendor, a.Domains.Company} {
 		faults = append(faults, wellknown.CheckDomain(domain))
 	}
-	faults = append(faults, wellknown.CheckKey(cmp.Or(a.Domains.Card, "/")))
+	faults = append(faults, wellknown.CheckKey(cmp.Or(a.Domains.GPU, "/")))
 	for _, w := range []int64{a.GPUAware.Weight, a.GPUAware.LossWeight} {
 		if w < 0 || w > sgpu.MaxWeight {
 			faults = append(faults, fmt.Errorf("gpuAware: weight %d is not 0 to %d", w, sgpu.MaxWeight))

@@ -50,7 +50,7 @@ func (p *Plugin) afterAnnotation(log logr.Logger, pod *corev1.Pod, older, newer 
 	if !ok || !too || !p.gpus.Concerns(pod) {
 		return framework.QueueSkip, nil
 	}
-	for _, key := range []string{wellknown.SGPUCards, wellknown.FreeGPUs} {
+	for _, key := range []string{wellknown.SharedGPUs, wellknown.FreeGPUs} {
 		if before.Annotations[key] != now.Annotations[key] {
 			return p.afterChange(log, pod, older, newer)
 		}

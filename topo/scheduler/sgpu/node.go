@@ -112,7 +112,7 @@ func (s *Scheduler) state(info framework.NodeInfo) *nodeState {
 // taken are the published GPUs of a node with what its pods take of each. The
 // error is that of the node's annotation.
 func (s *Scheduler) taken(node *corev1.Node, pods []*sharer) ([]quota.GPU, error) {
-	published, err := s.published.Read(node, wellknown.SGPUCards, parsePublished)
+	published, err := s.published.Read(node, wellknown.SharedGPUs, parsePublished)
 	if err != nil {
 		return nil, err
 	}

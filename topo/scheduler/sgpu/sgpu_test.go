@@ -35,7 +35,7 @@ func node(taken int) *corev1.Node {
 		{UUID: "GPU-a", Index: 0, MemoryMiB: 16 << 10, Slots: 4, Healthy: true, Taken: allocation.Taken{VCore: taken, Slots: min(taken, 1)}},
 		{UUID: "GPU-b", Index: 1, MemoryMiB: 16 << 10, Slots: 4, Reason: "lost"},
 	}}
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{wellknown.SGPUCards: all.String()}}}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{wellknown.SharedGPUs: all.String()}}}
 }
 
 func pod(uid string, vcore int64, annotations map[string]string) *corev1.Pod {
@@ -205,7 +205,7 @@ func TestInvalidRequestsAndNodes(t *testing.T) {
 		t.Errorf("160 percent: %v", err)
 	}
 	for _, text := range []string{"", "{", `{"version":2,"cards":[]}`} {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{wellknown.SGPUCards: text}}}
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{wellknown.SharedGPUs: text}}}
 		if got, err := s.left(holding(n)); err == nil {
 			t.Errorf("%q is %v", text, got)
 		}

@@ -34,15 +34,15 @@ func expectations(node *corev1.Node, cfg *config.NodeConfig) []expectation {
 		}
 		return ""
 	}
-	gpus := count(d.CardKey(wellknown.CardCount))
+	gpus := count(d.GPUKey(wellknown.GPUCount))
 	exclusive, shared := gpus, gpus
-	switch node.Labels[d.CardKey(wellknown.CardSharingStrategy)] {
+	switch node.Labels[d.GPUKey(wellknown.GPUSharingStrategy)] {
 	case "sgpu":
 		exclusive = ""
 	case "none":
 		shared = ""
 	}
-	if node.Labels[d.CardKey(wellknown.CardReplicas)] == "0" {
+	if node.Labels[d.GPUKey(wellknown.GPUReplicas)] == "0" {
 		exclusive = "" // All cut by MIG.
 	}
 	all := []expectation{{cfg.Resources.GPU, exclusive}}

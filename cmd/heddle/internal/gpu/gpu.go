@@ -54,7 +54,7 @@ func cordonCommand(api *cluster.Flags, verb, short string, cordon bool) *cobra.C
 	return &cobra.Command{
 		Use: verb + " NODE UUID", Short: short, Args: cobra.ExactArgs(2), ValidArgsFunction: api.CompleteNodes,
 		RunE: func(c *cobra.Command, args []string) error {
-			if !wellknown.IsCardUUID(args[1]) {
+			if !wellknown.IsGPUUUID(args[1]) {
 				return cli.UsageErrorf(c, "%.100q is no UUID of a GPU", args[1])
 			}
 			client, err := api.Client()
