@@ -7,9 +7,9 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 )
 
-// Holders are the device IDs of a resource that pods hold, by either of the
-// kubelet's accounts, or by the entries where the kubelet has lost its own. It
-// fails if one of the kubelet's two cannot be read.
+// Holders are the device IDs of a resource that pods hold, by PodResources or
+// the kubelet's checkpoint, or by the entries where the kubelet has lost its own. It
+// fails if PodResources or the kubelet's checkpoint cannot be read.
 func (s *State) Holders(ctx context.Context, resource string) (map[string]bool, error) {
 	seen, err := s.observe(ctx)
 	if err == nil {
