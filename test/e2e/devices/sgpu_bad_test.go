@@ -95,7 +95,7 @@ func badInput(r *rig, t *testing.T) []bad {
 		},
 		{
 			name: "chosen-more", limits: l("1", "30", "4"), chosen: good, by: byHeddle,
-			message: "the container asks for others",
+			message: "the container requests others",
 		},
 	}
 }
