@@ -27,7 +27,7 @@ func TestReservedSlotOfADrainingGPU(t *testing.T) {
 	}
 	// Its GPU has 40 % left, and no other GPU is to be had.
 	large := r.consumer("b", "60/4", r.slot(3, 1))
-	if err := r.prepareShares(large); err == nil || !strings.Contains(err.Error(), "card 3: 40 % of 100 left; needs 60") {
+	if err := r.prepareShares(large); err == nil || !strings.Contains(err.Error(), "GPU 3: 40 % of 100 left; needs 60") {
 		t.Errorf("error %v", err)
 	}
 	r.nothingOvercommitted()

@@ -79,19 +79,19 @@ func TestSchedulersChoice(t *testing.T) {
 		}, kind: allocate.RejectedAllocation, reason: "-60 is not between 0 and 100"},
 		{
 			name: "too much compute", ask: "50/10", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(0, "50/10")}}) },
-			kind: allocate.RejectedFull, reason: "heddle-scheduler chose a GPU that is not available: card 0: 40 % of 100 left; needs 50",
+			kind: allocate.RejectedFull, reason: "heddle-scheduler chose a GPU that is not available: GPU 0: 40 % of 100 left; needs 50",
 		},
 		{
 			name: "too much memory", ask: "10/50", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(0, "10/50")}}) },
-			kind: allocate.RejectedFull, reason: "card 0: 39.6 GiB of 79.6 left; needs 50",
+			kind: allocate.RejectedFull, reason: "GPU 0: 39.6 GiB of 79.6 left; needs 50",
 		},
 		{
 			name: "a GPU that a pod has alone", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(7, "30/10")}}) },
-			kind: allocate.RejectedFull, reason: "card 7: a tenant has it alone",
+			kind: allocate.RejectedFull, reason: "GPU 7: a consumer has it exclusively",
 		},
 		{
 			name: "a GPU that the pod avoids", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(6, "30/10")}}) },
-			kind: allocate.RejectedFull, reason: "card 6: the pod avoids it",
+			kind: allocate.RejectedFull, reason: "GPU 6: the pod avoids it",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -234,7 +234,7 @@ func TestPolicies(t *testing.T) {
 	if err := policy("b", "90/10", "best-effort", 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := policy("c", "1/1", "fixed-share", 2); err == nil || !strings.Contains(err.Error(), "its tenants are best-effort") {
+	if err := policy("c", "1/1", "fixed-share", 2); err == nil || !strings.Contains(err.Error(), "its consumers are best-effort") {
 		t.Errorf("error %v", err)
 	}
 	if err := policy("d", "1/1", "fixed", 3); err == nil || !strings.Contains(err.Error(), "none of fixed-share") {

@@ -98,8 +98,8 @@ func TestNodePlaces(t *testing.T) {
 		{
 			name: "two with 40 % left", before: []string{"60/1", "60/1"}, ask: "60/1", ids: []int{0},
 			change: func(c *config.NodeConfig) { c.SGPU.GPUs = []config.GPURef{"0", "1"} },
-			reason: "container main gets no GPU: no card of 2 can give 60 % of compute and 1 GiB. " +
-				"cards 0-1: 40 % of 100 left; needs 60",
+			reason: "container main gets no GPU: none of 2 GPUs can give 60 % of compute and 1 GiB. " +
+				"GPUs 0-1: 40 % of 100 left; needs 60",
 		},
 		{
 			name: "no scheduler chose", change: func(c *config.NodeConfig) { c.SGPU.Unscheduled = config.UnscheduledReject },
@@ -107,7 +107,7 @@ func TestNodePlaces(t *testing.T) {
 			reason: "container main gets no GPU: no scheduler chose a GPU, and sgpu.unscheduled is reject",
 		},
 		{name: "more memory than any GPU", ask: "10/100", ids: []int{0}, reason: "79.6 GiB in all; needs 100"},
-		{name: "more cards than there are", ask: "9:10/1", ids: []int{0, 1, 2, 3, 4, 5, 6, 7, 0}, reason: "9 cards are asked for and the node shares 8"},
+		{name: "more cards than there are", ask: "9:10/1", ids: []int{0, 1, 2, 3, 4, 5, 6, 7, 0}, reason: "9 GPUs are requested and the node shares 8"},
 		{name: "vcore 0", ask: "0/1", ids: []int{0}, reason: "nvidia.com/vcore: 0 is not 1 to 100 percent"},
 		{name: "vcore 101", ask: "101/1", ids: []int{0}, reason: "nvidia.com/vcore: 101 is not 1 to 100 percent"},
 	} {
