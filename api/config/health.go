@@ -40,7 +40,7 @@ type HealthCodes struct {
 	// Application are errors that end the process and leave the GPU healthy. They
 	// are logged and counted.
 	Application []HealthCode `yaml:"application"`
-	// Ignore are reports that heddle neither logs nor counts.
+	// Ignore are reports that heddle counts and does not log.
 	Ignore []HealthCode `yaml:"ignore"`
 }
 
