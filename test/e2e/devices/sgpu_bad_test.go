@@ -91,7 +91,7 @@ func badInput(r *rig, t *testing.T) []bad {
 		{name: "chosen-truncated", limits: l("1", "60", "4"), chosen: good[:len(good)-4], by: byHeddle, message: apinames.SGPUAllocation},
 		{
 			name: "chosen-unknown-card", limits: l("1", "60", "4"), chosen: choice(r.Node(), "GPU-none", 60), by: byHeddle,
-			message: "chose card GPU-none, which this node does not share",
+			message: "chose GPU GPU-none, which this node does not share",
 		},
 		{
 			name: "chosen-more", limits: l("1", "30", "4"), chosen: good, by: byHeddle,
