@@ -1,13 +1,12 @@
-// Package allocation is the text of annotations about shares of GPUs: which
-// cards a scheduler chose for a pod, which ones its node bound, what the cards
-// of a Node have left; and HAMi's spelling of the same. And which whole GPUs of
-// a Node are free.
+// Package allocation reads and writes the annotations about GPUs: the GPUs that a
+// scheduler chose for a pod, the shares that its node prepared, what is taken of
+// the shared GPUs of a Node, and HAMi's form of the same; and the exclusive GPUs
+// of a Node that are free.
 //
-// It owns the JSON, its versions and its bounds. What others write is hostile:
-// every parser is strict, bounded and fuzzed, and a text that says anything
-// senseless is refused as a whole. It knows neither what a card can carry nor
-// what a pod asked for: that a text is well formed does not make it true. It
-// imports nothing of ours.
+// The package owns the JSON, its versions and its bounds. It treats what others
+// write as hostile: every parser is strict, bounded and fuzzed, and rejects a text
+// with any invalid value as a whole. It knows neither the capacity of a GPU nor
+// the request of a pod: that a text is well formed does not make it true.
 package allocation
 
 import (
@@ -20,15 +19,15 @@ import (
 // Version is the one that this package reads and writes.
 const Version = 1
 
-// Share is a part of one card that one container has.
+// Share is a part of one GPU that one container has.
 type Share struct {
-	// UUID is the card's.
+	// UUID is the GPU's.
 	UUID string `json:"uuid"`
-	// VCore is percent of the card's compute: 100 is the card to itself, 0 has
+	// VCore is percent of the GPU's compute: 100 is the GPU to itself, 0 has
 	// no limit and counts for nothing (best-effort).
 	VCore int `json:"vcore"`
-	// MemoryMiB is never "the rest": who chose the card says how much it is. 0
-	// is a card whose memory nobody knows.
+	// MemoryMiB is never "the rest": the component that chose the GPU sets the
+	// amount. 0 is a GPU with unknown memory.
 	MemoryMiB int64 `json:"memoryMiB"`
 }
 
@@ -36,10 +35,10 @@ type Share struct {
 // heddle.dev/sgpu-allocation. It comes with the Binding and never changes.
 type Allocation struct {
 	Version int `json:"version"`
-	// Node is where the cards are. A pod that was bound elsewhere after all
-	// has no allocation.
+	// Node is where the GPUs are. The allocation is void for a pod that was
+	// bound to another node.
 	Node string `json:"node"`
-	// Containers have one Share per card, by container name, init containers
+	// Containers have one Share per GPU, by container name, init containers
 	// among them.
 	Containers map[string][]Share `json:"containers"`
 }
@@ -59,7 +58,7 @@ func ParseAllocation(text string) (*Allocation, error) {
 // String is the annotation's text.
 func (a *Allocation) String() string { return encode(a) }
 
-// Who decided a [BoundContainer].
+// The components that choose the GPUs of a [BoundContainer].
 const (
 	ByScheduler = "heddle-scheduler"
 	ByHAMi      = "hami"
@@ -67,8 +66,8 @@ const (
 )
 
 // Bound is what the containers of a pod have: the annotation
-// heddle.dev/sgpu-bound, written by the pod's node. Schedulers believe it
-// before any allocation.
+// heddle.dev/sgpu-bound, written by the pod's node. Schedulers prefer it
+// to any allocation.
 type Bound struct {
 	Version int    `json:"version"`
 	Node    string `json:"node"`
@@ -79,9 +78,9 @@ type Bound struct {
 // BoundContainer is what one container has.
 type BoundContainer struct {
 	Shares []Share `json:"shares"`
-	// Policy is the QoS policy of the shares, as package sharing spells it.
+	// Policy is the QoS policy of the shares, as package quota spells it.
 	Policy string `json:"policy"`
-	// By is who chose the cards: [ByScheduler], [ByHAMi] or [ByNode].
+	// By is the component that chose the GPUs: [ByScheduler], [ByHAMi] or [ByNode].
 	By string `json:"by"`
 }
 

@@ -47,8 +47,8 @@ func TestBoundText(t *testing.T) {
 	}
 }
 
-func TestCardsText(t *testing.T) {
-	want := &allocation.NodeGPUs{Version: 1, Cards: []allocation.GPU{
+func TestNodeGPUsText(t *testing.T) {
+	want := &allocation.NodeGPUs{Version: 1, GPUs: []allocation.GPU{
 		{
 			UUID: "GPU-a", MemoryMiB: 81559, Slots: 16, NUMA: new(0), Zone: 1, Healthy: true, Policy: "fixed-share",
 			Taken: allocation.Taken{VCore: 60, MemoryMiB: 4096, Slots: 1},
@@ -84,7 +84,7 @@ func TestBadAllocations(t *testing.T) {
 		{"null", "null", "allocation: version 0 is unknown, 1 is known"},
 		{"another type", "[]", "allocation: json: cannot unmarshal array into Go value of type allocation.Allocation"},
 		{"a later version", `{"version":2,"node":"n1"}`, "allocation: version 2 is unknown, 1 is known"},
-		{"a field nobody knows", `{"version":1,"node":"n1","priority":1}`, `allocation: json: unknown field "priority"`},
+		{"an unknown field", `{"version":1,"node":"n1","priority":1}`, `allocation: json: unknown field "priority"`},
 		{"no node", `{"version":1,"containers":{}}`, `allocation: node "" is no name of a Node`},
 		{"no shares", whole("[]"), `allocation: container "main": 0 shares; a container has 1 to 64`},
 		{
@@ -105,8 +105,8 @@ func TestBadAllocations(t *testing.T) {
 			"allocation: json: cannot unmarshal number 1e99 into Go struct field Share.containers.memoryMiB of type int64",
 		},
 		{
-			"one card twice", whole(`[{"uuid":"GPU-a","vcore":1},{"uuid":"GPU-a","vcore":1}]`),
-			`allocation: container "main": card GPU-a is there twice; shares of a container are of different cards`,
+			"one GPU twice", whole(`[{"uuid":"GPU-a","vcore":1},{"uuid":"GPU-a","vcore":1}]`),
+			`allocation: container "main": GPU GPU-a is there twice; shares of a container are of different GPUs`,
 		},
 		{
 			"many shares", whole("[" + strings.Repeat(`{"uuid":"GPU-a"},`, 64) + `{"uuid":"GPU-a"}]`),
@@ -121,24 +121,24 @@ func TestBadAllocations(t *testing.T) {
 	}
 }
 
-func TestBadBoundAndCards(t *testing.T) {
+func TestBadBoundAndNodeGPUs(t *testing.T) {
 	bound := func(policy, by string) string {
 		return fmt.Sprintf(`{"version":1,"node":"n1","containers":{"main":{"shares":[{"uuid":"GPU-a"}],"policy":%q,"by":%q}}}`, policy, by)
 	}
-	card := func(fields string) string {
+	gpu := func(fields string) string {
 		return `{"version":1,"cards":[{"uuid":"GPU-a","healthy":true` + fields + `}]}`
 	}
 	for _, test := range []struct{ name, text, want string }{
-		{"by nobody", bound("fixed-share", ""), `bound shares: container "main": by: unknown ""`},
+		{"by no component", bound("fixed-share", ""), `bound shares: container "main": by: unknown ""`},
 		{"by another", bound("fixed-share", "me"), `bound shares: container "main": by: unknown "me"`},
-		{"no policy", bound("", "node"), `bound shares: container "main": policy "" is no word`},
-		{"another version", `{"version":0,"cards":[]}`, "cards: version 0 is unknown, 1 is known"},
-		{"more memory than can be", card(`,"memoryMiB":67108865`), `cards: card "GPU-a": memoryMiB: 67108865 is not between 0 and 67108864`},
-		{"less than nothing taken", card(`,"taken":{"slots":-1}`), `cards: card "GPU-a": taken.slots: -1 is not between 0 and 65536`},
-		{"a NUMA node that cannot be", card(`,"numa":-1`), `cards: card "GPU-a": numa: -1 is not between 0 and 65536`},
-		{"well, with a reason", card(`,"reason":"XID 79"`), `cards: card "GPU-a": a card is healthy, or has a reason why not`},
-		{"twice", `{"version":1,"cards":[{"uuid":"GPU-a","healthy":true},{"uuid":"GPU-a","healthy":true}]}`, `cards: card "GPU-a": is there twice`},
-		{"a long reason", `{"version":1,"cards":[{"uuid":"GPU-a","reason":"` + strings.Repeat("x", 257) + `"}]}`, `cards: card "GPU-a": reason: longer than 256 bytes`},
+		{"no policy", bound("", "node"), `bound shares: container "main": policy "" is no label`},
+		{"another version", `{"version":0,"cards":[]}`, "GPUs: version 0 is unknown, 1 is known"},
+		{"more memory than can be", gpu(`,"memoryMiB":67108865`), `GPUs: GPU "GPU-a": memoryMiB: 67108865 is not between 0 and 67108864`},
+		{"less than nothing taken", gpu(`,"taken":{"slots":-1}`), `GPUs: GPU "GPU-a": taken.slots: -1 is not between 0 and 65536`},
+		{"a NUMA node that cannot be", gpu(`,"numa":-1`), `GPUs: GPU "GPU-a": numa: -1 is not between 0 and 65536`},
+		{"well, with a reason", gpu(`,"reason":"XID 79"`), `GPUs: GPU "GPU-a": a GPU is healthy, or has a reason why not`},
+		{"twice", `{"version":1,"cards":[{"uuid":"GPU-a","healthy":true},{"uuid":"GPU-a","healthy":true}]}`, `GPUs: GPU "GPU-a": is there twice`},
+		{"a long reason", `{"version":1,"cards":[{"uuid":"GPU-a","reason":"` + strings.Repeat("x", 257) + `"}]}`, `GPUs: GPU "GPU-a": reason: longer than 256 bytes`},
 	} {
 		var err error
 		if strings.Contains(test.text, "cards") {

@@ -12,7 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// MaxMemoryMiB bounds a card's memory and a share's: 64 TiB, so that no sum of
+// MaxMemoryMiB bounds a GPU's memory and a share's: 64 TiB, so that no sum of
 // shares overflows.
 const MaxMemoryMiB = 1 << 26
 
@@ -23,7 +23,7 @@ const MaxReason = 256
 const (
 	maxText       = 256 << 10
 	maxContainers = 512
-	maxCards      = 64
+	maxGPUs       = 64
 	maxSlots      = 1 << 16
 	maxIndex      = 1 << 16
 	maxName       = 253
@@ -42,7 +42,7 @@ func encode(v any) string {
 // means.
 func decode(text string, into any) error { return decodeJSON(text, into, true) }
 
-// decodeLoose is decode for others' protocols, which may grow.
+// decodeLoose is decode for HAMi's annotations, which may get new fields.
 func decodeLoose(text string, into any) error { return decodeJSON(text, into, false) }
 
 func decodeJSON(text string, into any, strict bool) error {
@@ -89,7 +89,7 @@ func checkPod[C any](version int, node string, containers map[string]C, check fu
 	return nil
 }
 
-// isLabel tells whether s is an RFC 1123 label, as container names and policies
+// isLabel reports whether s is an RFC 1123 label, as container names and policies
 // are.
 func isLabel(s string) bool {
 	return len(s) > 0 && len(s) <= 63 && s[0] != '-' && s[len(s)-1] != '-' &&
@@ -98,14 +98,14 @@ func isLabel(s string) bool {
 
 func checkPolicy(policy string) error {
 	if !isLabel(policy) {
-		return fmt.Errorf("policy %q is no word", wellknown.Clip(policy))
+		return fmt.Errorf("policy %q is no label", wellknown.Clip(policy))
 	}
 	return nil
 }
 
 func checkShares(shares []Share) error {
-	if len(shares) == 0 || len(shares) > maxCards {
-		return fmt.Errorf("%d shares; a container has 1 to %d", len(shares), maxCards)
+	if len(shares) == 0 || len(shares) > maxGPUs {
+		return fmt.Errorf("%d shares; a container has 1 to %d", len(shares), maxGPUs)
 	}
 	for i, s := range shares {
 		err := errors.Join(
@@ -115,7 +115,7 @@ func checkShares(shares []Share) error {
 		}
 		for _, other := range shares[:i] {
 			if other.UUID == s.UUID {
-				return fmt.Errorf("card %s is there twice; shares of a container are of different cards", s.UUID)
+				return fmt.Errorf("GPU %s is there twice; shares of a container are of different GPUs", s.UUID)
 			}
 		}
 	}

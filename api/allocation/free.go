@@ -7,18 +7,19 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// FreeGPUs is what of a Node's whole GPUs is free: the annotation
-// heddle.dev/free-gpus, for pods that name the GPUs which they accept. Who came
-// to the Node since it was written is not in it; Held tells how many these are.
+// FreeGPUs are the exclusive GPUs of a Node that are free: the annotation
+// heddle.dev/free-gpus, for pods that name the GPUs which they accept. It lacks
+// the pods that came to the Node since it was written; a scheduler derives their
+// number from Held.
 type FreeGPUs struct {
 	Version int `json:"version"`
 	// Held is how many devices of the resource containers hold.
 	Held int `json:"held"`
-	// Free are those that are well and nobody holds, sorted by UUID.
+	// Free are the healthy devices that no pod holds, sorted by UUID.
 	Free []FreeGPU `json:"free"`
 }
 
-// FreeGPU is a whole GPU, or a MIG device that is handed out as one.
+// FreeGPU is an exclusive GPU, or a MIG device that is allocated as one.
 type FreeGPU struct {
 	UUID string `json:"uuid"`
 	// Of is the GPU that a MIG device is cut from; empty for a GPU.
@@ -26,7 +27,7 @@ type FreeGPU struct {
 }
 
 // maxFree is the most GPUs of a node, each cut into seven.
-const maxFree = maxCards * 7
+const maxFree = maxGPUs * 7
 
 // ParseFreeGPUs reads an annotation.
 func ParseFreeGPUs(text string) (*FreeGPUs, error) {

@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// HAMiCard is a card as HAMi's backend Metax-SGPU reads it from the Node
+// HAMiCard is a GPU as HAMi's backend Metax-SGPU reads it from the Node
 // annotation metax-tech.com/node-gpu-devices, a JSON list. HAMi 2.6 to 2.10
 // use the UUID, the totals, NUMA, health, and from 2.7 QoSPolicy, Model and
-// LinkZone; the place in the list is the card's index. What is available is
-// for people.
-type HAMiCard struct {
+// LinkZone; the place in the list is the GPU's index. The available amounts
+// are for people.
+type HAMiGPU struct {
 	UUID  string `json:"uuid"`
 	BDF   string `json:"bdf"`
 	Model string `json:"model"`
@@ -24,23 +24,23 @@ type HAMiCard struct {
 	AvailableVRam     int32 `json:"availableVRam"`
 	NUMA              int   `json:"numa"`
 	Healthy           bool  `json:"healthy"`
-	// QoSPolicy is that of the card's tenants, empty without any and for an
+	// QoSPolicy is that of the GPU's consumers, empty without any and for an
 	// exclusive one. HAMi waits for it to become what it has just decided.
 	QoSPolicy string `json:"qosPolicy"`
-	// LinkZone numbers the cards that links join, from 1; 0 is none.
+	// LinkZone numbers the GPUs that links join, from 1; 0 is none.
 	LinkZone int32 `json:"linkZone"`
 }
 
-// HAMiNode is the Node annotation's list. HAMi takes a node without cards for
+// HAMiNode is the Node annotation's list. HAMi takes a node without GPUs for
 // a broken one.
-type HAMiNode []HAMiCard
+type HAMiNode []HAMiGPU
 
 // ParseHAMiNode reads the annotation.
 func ParseHAMiNode(text string) (HAMiNode, error) {
 	var n HAMiNode
 	err := decodeLoose(text, &n)
-	if err == nil && len(n) > maxCards {
-		err = fmt.Errorf("%d cards; at most %d", len(n), maxCards)
+	if err == nil && len(n) > maxGPUs {
+		err = fmt.Errorf("%d GPUs; at most %d", len(n), maxGPUs)
 	}
 	for i := range n {
 		if err == nil {
@@ -48,7 +48,7 @@ func ParseHAMiNode(text string) (HAMiNode, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("HAMi's cards: %w", err)
+		return nil, fmt.Errorf("HAMi's GPUs: %w", err)
 	}
 	return n, nil
 }
@@ -72,7 +72,7 @@ type HAMiShare struct {
 
 // HAMiPod is the pod annotation's list: the shares of every container. HAMi
 // lists init containers first since 2.9, and not at all before: the length
-// tells which.
+// distinguishes the two.
 type HAMiPod [][]HAMiShare
 
 // ParseHAMiPod reads the annotation.
@@ -86,8 +86,8 @@ func ParseHAMiPod(text string) (HAMiPod, error) {
 		return nil, fmt.Errorf("HAMi's allocation: %w", err)
 	}
 	for i, list := range p {
-		shares := make([]Share, 0, min(len(list), maxCards+1))
-		for _, s := range list[:min(len(list), maxCards+1)] {
+		shares := make([]Share, 0, min(len(list), maxGPUs+1))
+		for _, s := range list[:min(len(list), maxGPUs+1)] {
 			shares = append(shares, Share{UUID: s.UUID, VCore: int(s.Compute), MemoryMiB: int64(s.VRam)})
 		}
 		if len(list) == 0 {
@@ -103,7 +103,7 @@ func ParseHAMiPod(text string) (HAMiPod, error) {
 	return p, nil
 }
 
-// Shares are those of container i of the list, in our words; nil without any.
+// Shares are the shares of container i of the list; nil without any.
 func (p HAMiPod) Shares(i int) []Share {
 	if i < 0 || i >= len(p) {
 		return nil

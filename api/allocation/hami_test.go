@@ -10,7 +10,7 @@ import (
 )
 
 // The texts are what HAMi 2.10 wrote and read when it was run against a node
-// with one card.
+// with one GPU.
 const (
 	hamiNode = `[{"uuid":"GPU-aaaa-0000-0001","bdf":"0000:01:00.0","model":"NVIDIA H200","totalDevCount":16,"totalCompute":100,` +
 		`"totalVRam":143771,"availableDevCount":16,"availableCompute":100,"availableVRam":143771,"numa":0,"healthy":true,` +
@@ -35,7 +35,7 @@ func TestHAMiNode(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if got := allocation.HAMiNode(nil).String(); got != "[]" {
-		t.Errorf("no cards are %s, want []", got)
+		t.Errorf("no GPUs are %s, want []", got)
 	}
 }
 
@@ -83,8 +83,8 @@ func TestBadHAMi(t *testing.T) {
 		},
 		{"no UUID", `[[{"compute":1}]]`, `HAMi's allocation: container 0: share 0: "" is no UUID`},
 		{
-			"one card twice", `[[{"uuid":"GPU-a"},{"uuid":"GPU-a"}]]`,
-			"HAMi's allocation: container 0: card GPU-a is there twice; shares of a container are of different cards",
+			"one GPU twice", `[[{"uuid":"GPU-a"},{"uuid":"GPU-a"}]]`,
+			"HAMi's allocation: container 0: GPU GPU-a is there twice; shares of a container are of different GPUs",
 		},
 		{"containers without end", "[" + strings.Repeat("[],", 512) + "[]]", "HAMi's allocation: 513 containers; at most 512"},
 	} {
@@ -100,8 +100,8 @@ func TestBadHAMi(t *testing.T) {
 	}
 }
 
-// FuzzParse wants of every text that is accepted that it is written as one that
-// says the same.
+// FuzzParse checks that every accepted text is written as one of the same
+// content.
 func FuzzParse(f *testing.F) {
 	f.Add(hamiNode)
 	f.Add(hamiPod)

@@ -15,9 +15,9 @@ import (
 // sharedNode has shared GPUs of 16 GiB.
 func sharedNode(name string, gpus int) *corev1.Node {
 	n := node(name, 0)
-	all := allocation.NodeGPUs{Version: allocation.Version, Cards: []allocation.GPU{}}
+	all := allocation.NodeGPUs{Version: allocation.Version, GPUs: []allocation.GPU{}}
 	for i := range gpus {
-		all.Cards = append(all.Cards, allocation.GPU{
+		all.GPUs = append(all.GPUs, allocation.GPU{
 			UUID: fmt.Sprintf("GPU-%s-%d", name, i), Index: i, MemoryMiB: 16 << 10, Slots: 16, Healthy: true,
 		})
 	}

@@ -428,7 +428,7 @@ func (a *api) sharedGPUs(t *testing.T) []allocation.GPU {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return all.Cards
+	return all.GPUs
 }
 
 // wait blocks until ok, which is called with the lock held.

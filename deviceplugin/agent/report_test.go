@@ -102,7 +102,7 @@ func TestReportOfShares(t *testing.T) {
 	rejected.Since = time.Time{}
 	wantRejected := report.Rejection{
 		Namespace: "default", Pod: "c", UID: "uid-c", Container: "main", Kind: allocate.RejectedFull,
-		Reason: "no card of 1 can give 60 % of compute and 4 GiB. card 7: 50 % of 100 left; needs 60",
+		Reason: "none of 1 GPUs can give 60 % of compute and 4 GiB. GPU 7: 50 % of 100 left; needs 60",
 	}
 	if diff := cmp.Diff(wantRejected, rejected); diff != "" {
 		t.Errorf("rejected (-want +got):\n%s", diff)

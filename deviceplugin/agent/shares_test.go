@@ -146,7 +146,7 @@ func TestForgedAnnotations(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := r.consumer("b", "60/4", map[string]string{wellknown.SGPUAllocation: chosen(60)})
-	if err == nil || !strings.Contains(err.Error(), "card 0: 40 % of 100 left; needs 60") {
+	if err == nil || !strings.Contains(err.Error(), "GPU 0: 40 % of 100 left; needs 60") {
 		t.Errorf("error %v", err)
 	}
 	r.api.wait(t, "the Event", func() bool { return has(r.api.warnings, "default/b SGPURefused: container main gets no GPU") })

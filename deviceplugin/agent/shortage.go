@@ -150,8 +150,8 @@ func (a *resources) hcaStates(
 	for _, member := range rdma.MembersOf(inv, inv.Config.WithRoles(m), r) {
 		name := m.HCAs[member.Index].Name
 		state := snapshot.HCA(member.ID)
-		if state.Healthy && member.Against != "" {
-			state = health.State{Cause: Unsuitable, Reason: member.Against}
+		if state.Healthy && member.Unhealthy != "" {
+			state = health.State{Cause: Unsuitable, Reason: member.Unhealthy}
 		}
 		states[name] = state
 		if s != nil {

@@ -108,7 +108,7 @@ func (d *decision) request(
 	for _, m := range members {
 		w.used[m.Index] = used.all[m.ID]
 		w.nominal[m.Index] = slices.Contains(named, m.ID)
-		reason := m.Against
+		reason := m.Unhealthy
 		if reason == "" && used.here[m.ID] >= r.Sharers {
 			reason = fmt.Sprintf("%d containers share it already", used.here[m.ID])
 		}
@@ -132,7 +132,7 @@ func (d *decision) request(
 func (d *decision) shared(members []rdma.Member, used hcaUsage, r *config.RDMAResource) []int {
 	var among []int
 	for _, m := range members {
-		if slices.Contains(hcasOf(d.hcas), m.Index) && m.Against == "" && used.here[m.ID] < r.Sharers {
+		if slices.Contains(hcasOf(d.hcas), m.Index) && m.Unhealthy == "" && used.here[m.ID] < r.Sharers {
 			among = append(among, m.Index)
 		}
 	}

@@ -77,7 +77,7 @@ func scheduledByHAMi(
 	}
 	shares, err := hami.Choice(pod, container, r, hami.Rules{
 		Node: node, SchedulerName: c.SchedulerName,
-		Card: func(uuid string) (memoryMiB int64, known bool) {
+		GPU: func(uuid string) (memoryMiB int64, known bool) {
 			for i := range inv.Machine.GPUs {
 				if g := &inv.Machine.GPUs[i]; g.UUID == uuid {
 					return g.MemoryMiB, true

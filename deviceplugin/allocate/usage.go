@@ -134,11 +134,11 @@ func (u *usage) fill(n *Node, container *kubelet.Container, phase quota.Phase) [
 		at[gpus[i].UUID] = i
 	}
 	u.close(gpus, n, container)
-	type tenancy struct {
+	type onGPU struct {
 		gpu int
 		pod kubelet.Pod
 	}
-	of := make(map[tenancy][]quota.Claim)
+	of := make(map[onGPU][]quota.Claim)
 	for i := range u.consumers {
 		c := &u.consumers[i]
 		gpu, ok := at[c.Share.UUID]
@@ -146,7 +146,7 @@ func (u *usage) fill(n *Node, container *kubelet.Container, phase quota.Phase) [
 		if !ok || own && c.Name == container.Name {
 			continue
 		}
-		t := tenancy{gpu, c.Pod}
+		t := onGPU{gpu, c.Pod}
 		if own {
 			t.pod = container.Pod
 		}

@@ -49,8 +49,8 @@ type DriverSpec struct {
 	generator gpu.EditsGenerator
 	vendors   gpu.Vendors
 	log       *slog.Logger
-	// turn is taken by the one Generate that may be under way.
-	turn chan struct{}
+	// generating is held by the one Generate that may be under way.
+	generating chan struct{}
 
 	mu sync.Mutex // guards all below
 	// made is what the spec was made of, empty if it must be made again.
@@ -71,13 +71,13 @@ func NewDriverSpec(dir string, g gpu.EditsGenerator, vendors gpu.Vendors, log *s
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &DriverSpec{dir: dir, generator: g, vendors: vendors, log: log, turn: make(chan struct{}, 1)}
+	return &DriverSpec{dir: dir, generator: g, vendors: vendors, log: log, generating: make(chan struct{}, 1)}
 }
 
 // Update writes the spec if the driver or a GPU changed since the last one, if
 // the file is not as it was written, or if the last call failed. The error, which is also in
-// [DriverSpec.Problem], tells that the spec could not be made, and the file is
-// as it was; or which GPUs are not in it.
+// [DriverSpec.Problem], means that the spec could not be made, and the file is
+// as it was; or it names the GPUs that are not in it.
 func (d *DriverSpec) Update(ctx context.Context, m *machine.Machine) error {
 	err := d.update(ctx, m)
 	d.mu.Lock()
@@ -89,7 +89,7 @@ func (d *DriverSpec) Update(ctx context.Context, m *machine.Machine) error {
 	return err
 }
 
-// Problem says what is wrong with the spec; empty if nothing is.
+// Problem reports what is wrong with the spec; empty if nothing is.
 func (d *DriverSpec) Problem() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -110,7 +110,7 @@ func (d *DriverSpec) Names(ids []string) []string {
 }
 
 // GPUEdits are what a container needs of one GPU beside [CommonDevice]: its
-// device nodes. They are not to be changed. The error says that the spec has no
+// device nodes. They are not to be changed. The error means that the spec has no
 // such GPU, now or any more.
 func (d *DriverSpec) GPUEdits(uuid string) (*specs.ContainerEdits, error) {
 	d.mu.Lock()
@@ -233,14 +233,14 @@ func (d *DriverSpec) generate(ctx context.Context, m *machine.Machine) (*gpu.Edi
 	ctx, cancel := context.WithTimeout(ctx, generateTimeout)
 	defer cancel()
 	select {
-	case d.turn <- struct{}{}:
+	case d.generating <- struct{}{}:
 	case <-ctx.Done():
 		return nil, errors.New("an earlier call into the driver has not returned")
 	}
 	answers := make(chan answer, 1)
 	go func() {
 		generated, err := d.generator.Generate(m)
-		<-d.turn
+		<-d.generating
 		answers <- answer{generated, err}
 	}()
 	select {

@@ -26,8 +26,8 @@ import (
 
 func nvidia() gpu.Vendors { return gpu.Vendors{nvml.Vendor()} }
 
-// cards has n GPUs named GPU-0...
-func cards(n int) *machine.Machine {
+// machineWith has n GPUs named GPU-0...
+func machineWith(n int) *machine.Machine {
 	m := &machine.Machine{}
 	for i := range n {
 		address := fmt.Sprintf("0000:%02x:00.0", i+1)
@@ -39,7 +39,7 @@ func cards(n int) *machine.Machine {
 	return m
 }
 
-// generator answers as a test says.
+// generator answers as a test defines.
 type generator struct {
 	calls   atomic.Int32
 	answer  func(m *machine.Machine) (*gpu.Edits, error)
@@ -93,7 +93,7 @@ func inRuntime(t *testing.T, dir string) []string {
 func TestGPUThatIsChosenLate(t *testing.T) {
 	dir := t.TempDir()
 	d := cdi.NewDriverSpec(dir, &generator{}, nvidia(), nil)
-	if err := d.Update(t.Context(), cards(2)); err != nil {
+	if err := d.Update(t.Context(), machineWith(2)); err != nil {
 		t.Fatal(err)
 	}
 	want := device("GPU-1").ContainerEdits
@@ -122,7 +122,7 @@ func TestDriverSpecFollowsTheDriver(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cdi")
 	g := &generator{}
 	d := cdi.NewDriverSpec(dir, g, nvidia(), nil)
-	m := cards(2)
+	m := machineWith(2)
 	update := func(m *machine.Machine, calls int) {
 		t.Helper()
 		if err := d.Update(t.Context(), m); err != nil || d.Problem() != "" {
@@ -141,11 +141,11 @@ func TestDriverSpecFollowsTheDriver(t *testing.T) {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
 	update(m, 1)
-	sick := cards(2)
+	sick := machineWith(2)
 	sick.GPUs[0].Health = machine.Health{State: machine.Unhealthy, Reason: "ECC"}
 	update(sick, 1)
 
-	newer := cards(2)
+	newer := machineWith(2)
 	newer.Driver.Version = "580.1"
 	update(newer, 2)
 	text, err := os.ReadFile(filepath.Join(dir, cdi.DriverFile))
@@ -165,11 +165,11 @@ func TestDriverSpecFollowsTheDriver(t *testing.T) {
 	if diff := cmp.Diff(want, inRuntime(t, dir)); diff != "" {
 		t.Errorf("devices after it was spoilt (-want +got):\n%s", diff)
 	}
-	update(cards(0), 2)
+	update(machineWith(0), 2)
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
 		t.Errorf("without GPUs there is still %v", left)
 	}
-	update(cards(0), 2)
+	update(machineWith(0), 2)
 }
 
 func TestLostGPUKeepsItsDevice(t *testing.T) {
@@ -186,10 +186,10 @@ func TestLostGPUKeepsItsDevice(t *testing.T) {
 		return out, nil
 	}
 	d := cdi.NewDriverSpec(dir, &generator{answer: answer}, nvidia(), nil)
-	if err := d.Update(t.Context(), cards(2)); err != nil {
+	if err := d.Update(t.Context(), machineWith(2)); err != nil {
 		t.Fatal(err)
 	}
-	lost := cards(2)
+	lost := machineWith(2)
 	lost.GPUs[1].Health.State = machine.Lost
 	if err := d.Update(t.Context(), lost); err != nil {
 		t.Fatal(err)
@@ -197,7 +197,7 @@ func TestLostGPUKeepsItsDevice(t *testing.T) {
 	if got := inRuntime(t, dir); len(got) != 2 {
 		t.Errorf("devices %v: a container of the lost GPU could not even be created to fail", got)
 	}
-	if err := d.Update(t.Context(), cards(1)); err != nil {
+	if err := d.Update(t.Context(), machineWith(1)); err != nil {
 		t.Fatal(err)
 	}
 	if got := inRuntime(t, dir); len(got) != 1 {
@@ -209,13 +209,13 @@ func TestDriverSpecReportsWhatIsWrong(t *testing.T) {
 	dir := t.TempDir()
 	g := &generator{}
 	d := cdi.NewDriverSpec(dir, g, nvidia(), nil)
-	if err := d.Update(t.Context(), cards(1)); err != nil {
+	if err := d.Update(t.Context(), machineWith(1)); err != nil {
 		t.Fatal(err)
 	}
 	before := inRuntime(t, dir)
 	broken := errors.New("no libcuda.so.580.1")
 	g.answer = func(*machine.Machine) (*gpu.Edits, error) { return nil, broken }
-	if err := d.Update(t.Context(), cards(2)); !errors.Is(err, broken) || !strings.Contains(d.Problem(), broken.Error()) {
+	if err := d.Update(t.Context(), machineWith(2)); !errors.Is(err, broken) || !strings.Contains(d.Problem(), broken.Error()) {
 		t.Errorf("error %v, problem %q", err, d.Problem())
 	}
 	if diff := cmp.Diff(before, inRuntime(t, dir)); diff != "" {
@@ -224,18 +224,18 @@ func TestDriverSpecReportsWhatIsWrong(t *testing.T) {
 	g.answer = func(*machine.Machine) (*gpu.Edits, error) {
 		return &gpu.Edits{Devices: []specs.Device{device("GPU-0")}, Missing: map[string]string{"GPU-1": "busy"}}, nil
 	}
-	if err := d.Update(t.Context(), cards(2)); err == nil || !strings.Contains(d.Problem(), "GPU-1 has no CDI device: busy") {
+	if err := d.Update(t.Context(), machineWith(2)); err == nil || !strings.Contains(d.Problem(), "GPU-1 has no CDI device: busy") {
 		t.Errorf("error %v, problem %q", err, d.Problem())
 	}
 	g.answer = nil
-	if err := d.Update(t.Context(), cards(2)); err != nil || len(inRuntime(t, dir)) != 2 || d.Problem() != "" {
+	if err := d.Update(t.Context(), machineWith(2)); err != nil || len(inRuntime(t, dir)) != 2 || d.Problem() != "" {
 		t.Errorf("not made again after a failure: %v, %v", err, inRuntime(t, dir))
 	}
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := cdi.NewDriverSpec(filepath.Join(file, "cdi"), g, nvidia(), nil).Update(t.Context(), cards(1)); err == nil {
+	if err := cdi.NewDriverSpec(filepath.Join(file, "cdi"), g, nvidia(), nil).Update(t.Context(), machineWith(1)); err == nil {
 		t.Error("a directory that cannot be is no error")
 	}
 }
@@ -246,7 +246,7 @@ func TestDriverThatHangsIsAskedOnce(t *testing.T) {
 		d := cdi.NewDriverSpec(t.TempDir(), g, nvidia(), nil)
 		start := time.Now()
 		for range 2 {
-			if err := d.Update(t.Context(), cards(1)); err == nil {
+			if err := d.Update(t.Context(), machineWith(1)); err == nil {
 				t.Error("a driver that hangs is no error")
 			}
 		}
@@ -255,7 +255,7 @@ func TestDriverThatHangsIsAskedOnce(t *testing.T) {
 		}
 		close(g.hanging)
 		synctest.Wait()
-		if err := d.Update(t.Context(), cards(1)); err != nil {
+		if err := d.Update(t.Context(), machineWith(1)); err != nil {
 			t.Errorf("the driver answers again: %v", err)
 		}
 	})
@@ -269,7 +269,7 @@ func TestFeaturesComeWithEveryGPU(t *testing.T) {
 		}, nil
 	}}
 	d := cdi.NewDriverSpec(t.TempDir(), g, nvidia(), nil)
-	if err := d.Update(t.Context(), cards(1)); err != nil {
+	if err := d.Update(t.Context(), machineWith(1)); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"driver.heddle.dev/gpu=GPU-0", "driver.heddle.dev/gpu=gdrcopy", "driver.heddle.dev/gpu=imex-channel-0"}
@@ -280,7 +280,7 @@ func TestFeaturesComeWithEveryGPU(t *testing.T) {
 
 func TestReplayed(t *testing.T) {
 	nodes, dir := t.TempDir(), t.TempDir()
-	m := cards(4)
+	m := machineWith(4)
 	m.GPUs[3].MIG = machine.MIG{Capable: true, Enabled: true, Devices: []machine.MIGDevice{{UUID: "MIG-3-0", Profile: "1g.10gb"}}}
 	m.GPUs[1].Minor = new(6)
 	for i, name := range []string{"GPU-0", "GPU-1", "MIG-3-0"} {
@@ -323,7 +323,7 @@ func TestReplayed(t *testing.T) {
 // Without a driver NVIDIA's library must answer with an error.
 func TestEditsWithoutADriver(t *testing.T) {
 	root := t.TempDir()
-	got, err := nvml.CDI{DriverRoot: root}.Generate(cards(1))
+	got, err := nvml.CDI{DriverRoot: root}.Generate(machineWith(1))
 	if err == nil && len(got.Devices) > 0 {
 		t.Errorf("devices out of nothing: %v", got.Devices)
 	}

@@ -111,8 +111,8 @@ func TestTwoResourcesInOneContainer(t *testing.T) {
 	}
 }
 
-// TestGPUsOfAnotherName: who has a GPU keeps it when its resource gets another
-// name, and is told of until the pod has gone.
+// TestGPUsOfAnotherName: a container keeps its GPU when the resource gets another
+// name, and the fault names it until the pod has gone.
 func TestGPUsOfAnotherName(t *testing.T) {
 	const renamed = "example.com/gpu"
 	r := newRig(t, "dgx-h100")
@@ -129,11 +129,11 @@ func TestGPUsOfAnotherName(t *testing.T) {
 	if diff := cmp.Diff([][]string{{gpus}, {hcas}}, [][]string{gpuNames, hcaNames}); diff != "" {
 		t.Errorf("resources (-want +got):\n%s", diff)
 	}
-	for id, who := range map[string]string{
+	for id, reason := range map[string]string{
 		r.gpuIDs(1)[0]: "container main of default/a has it as nvidia.com/gpu", r.gpuIDs(2)[0]: "",
 	} {
-		if got := r.View().Elsewhere(renamed, id); got != who {
-			t.Errorf("%s: %q, want %q", id, got, who)
+		if got := r.View().Elsewhere(renamed, id); got != reason {
+			t.Errorf("%s: %q, want %q", id, got, reason)
 		}
 		if got := r.View().Elsewhere(gpus, id); got != "" {
 			t.Errorf("%s, under its own name: %q", id, got)

@@ -10,7 +10,7 @@ import (
 )
 
 // TestReservedSlotOfADrainingGPU: the kubelet admitted a pod to a slot just
-// before all cards were to be handed out whole again. The slot keeps its card
+// before all GPUs were to be handed out whole again. The slot keeps its GPU
 // from moving, so the pod may as well start, and newcomers may not.
 func TestReservedSlotOfADrainingGPU(t *testing.T) {
 	r := shareRig(t)
@@ -20,14 +20,14 @@ func TestReservedSlotOfADrainingGPU(t *testing.T) {
 		}
 	}
 	r.restart()
-	promised := r.consumer("a", "60/4", r.slot(3, 0))
-	r.start(promised)
+	first := r.consumer("a", "60/4", r.slot(3, 0))
+	r.start(first)
 	if diff := cmp.Diff([]int{3}, r.gpusOf("a", "main")); diff != "" {
-		t.Errorf("cards (-want +got):\n%s", diff)
+		t.Errorf("GPUs (-want +got):\n%s", diff)
 	}
-	// Its card has 40 % left, and no other card is to be had.
+	// Its GPU has 40 % left, and no other GPU is to be had.
 	large := r.consumer("b", "60/4", r.slot(3, 1))
-	if err := r.prepareShares(large); err == nil || !strings.Contains(err.Error(), "card 3: 40 % of 100 left; needs 60") {
+	if err := r.prepareShares(large); err == nil || !strings.Contains(err.Error(), "GPU 3: 40 % of 100 left; needs 60") {
 		t.Errorf("error %v", err)
 	}
 	r.nothingOvercommitted()

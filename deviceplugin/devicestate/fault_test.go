@@ -107,8 +107,8 @@ func TestAllocateFailsIfItCannotBeRecorded(t *testing.T) {
 	}
 }
 
-// TestCheckpointThatDoesNotHelp: without it the records tell the names, and
-// PodResources whose they are; ordinary init containers wait.
+// TestCheckpointThatDoesNotHelp: without it the entries have the names, and
+// PodResources has their owners; ordinary init containers wait.
 func TestCheckpointThatDoesNotHelp(t *testing.T) {
 	for _, tt := range []struct {
 		name, content string
@@ -203,7 +203,7 @@ func TestDevicesThatNoContainerHolds(t *testing.T) {
 	held := asks{hcas: r.deviceIDs("mlx5_0", "mlx5_3")}
 	r.allocate(pod("a"), "main", held)
 	for name, ids := range map[string][]string{
-		"of nobody": r.deviceIDs("mlx5_9"), "a part of a container's": r.deviceIDs("mlx5_0"),
+		"of no container": r.deviceIDs("mlx5_9"), "a part of a container's": r.deviceIDs("mlx5_0"),
 		"more than a container's": r.deviceIDs("mlx5_0", "mlx5_3", "mlx5_4"), "none": nil, "nonsense": {"\x00", "../../x"},
 	} {
 		if err := r.Prepare(t.Context(), hcas, ids); err == nil || !strings.Contains(err.Error(), "no container holds exactly") {

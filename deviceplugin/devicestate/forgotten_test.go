@@ -34,7 +34,7 @@ func TestForgottenDevicesGoToNoOtherPod(t *testing.T) {
 	if err != nil || len(held) != 2 {
 		t.Errorf("held: %v, %v", held, err)
 	}
-	// Somebody gets one of them all the same, and waits.
+	// Another pod gets one of them all the same, and waits.
 	want := asks{gpus: r.gpuIDs(1, 2)}
 	names := r.allocate(pod("b"), "main", want)
 	if err := r.Prepare(t.Context(), gpus, want[gpus]); err == nil ||
@@ -52,7 +52,7 @@ func TestForgottenDevicesGoToNoOtherPod(t *testing.T) {
 	}
 }
 
-// TestNamesakeHasForgottenNothing: a pod made anew under an old name that asks for
+// TestNamesakeHasForgottenNothing: a pod made again under an old name that asks for
 // no devices, as a StatefulSet's after an edit.
 func TestNamesakeHasForgottenNothing(t *testing.T) {
 	r := newRig(t, "dgx-h100")
@@ -69,7 +69,7 @@ func TestNamesakeHasForgottenNothing(t *testing.T) {
 	}
 }
 
-// TestAStartingKubeletAndGonePods: while nobody knows what a new kubelet has
+// TestAStartingKubeletAndGonePods: while it is not known what a new kubelet has
 // lost, the devices of pods that are gone are as good as any.
 func TestAStartingKubeletAndGonePods(t *testing.T) {
 	r := newRig(t, "dgx-h100")

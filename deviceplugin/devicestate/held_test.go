@@ -13,8 +13,8 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
-// held is who holds what, as "pod ID", with a question mark where only the
-// checkpoint says so.
+// held lists the holders of device IDs as "pod ID", with a question mark where
+// only the checkpoint has them.
 func (r *rig) held() []string {
 	r.tb.Helper()
 	all, err := r.Held(r.tb.Context())
@@ -52,7 +52,7 @@ func TestHeld(t *testing.T) {
 	expect("the kubelet has", "default/a "+a)
 	r.kubelet.Delete("default", "a")
 	expect("the pod has ended, and the checkpoint has it", "pod uid-a "+a+"?")
-	// The ticket names card 1, the scheduler has chosen card 2.
+	// The ticket names GPU 1, the scheduler has chosen GPU 2.
 	want := asks{slots: {r.slot(1, 3)}}
 	r.wants("b", r.chosen("gpu-1", map[string][]allocation.Share{"main": {{UUID: c, VCore: 60, MemoryMiB: 4096}}}), sharer("main", "60/4"))
 	r.allocate(pod("b"), "main", want)
@@ -63,7 +63,7 @@ func TestHeld(t *testing.T) {
 	if got := r.gpusOf("b", "main"); !slices.Equal(got, []int{2}) {
 		t.Fatalf("bound to %v", got)
 	}
-	expect("it runs: both cards are held", "default/b "+b+"::3", "default/b "+c+"::")
+	expect("it runs: both GPUs are held", "default/b "+b+"::3", "default/b "+c+"::")
 	r.pass(unclaimedFor) // What the first pod was given is forgotten.
 	r.restart()
 	expect("the same after a restart", "default/b "+b+"::3", "default/b "+c+"::")

@@ -17,7 +17,7 @@ import (
 // it creates a container with a GPU and two HCAs, with the library that it does
 // that with: it reads the whole CDI directory again after every change, and
 // edits the container's OCI spec. The specs beside the container's own two are
-// those of 0, 100 and 200 other pods, by turns.
+// those of 0, 100 and 200 other pods, alternating.
 func BenchmarkInject(b *testing.B) {
 	others := []int{0, 100, 200}
 	caches, names, times := make([]*cdilib.Cache, 3), make([][]string, 3), make([][]time.Duration, 3)

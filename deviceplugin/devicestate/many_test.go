@@ -13,9 +13,9 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 )
 
-// crowd allocates for n pods: the first eight have a GPU each, all have two
-// tickets, of neighbors' HCAs.
-func (r *rig) crowd(n int) (wants []asks, names []map[string]string) {
+// allocatePods allocates for n pods: the first eight have a GPU each, all have two
+// device IDs of neighboring HCAs.
+func (r *rig) allocatePods(n int) (wants []asks, names []map[string]string) {
 	r.tb.Helper()
 	fabric := []string{"mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9", "mlx5_10", "mlx5_11"}
 	for i := range n {
@@ -35,7 +35,7 @@ func (r *rig) crowd(n int) (wants []asks, names []map[string]string) {
 func TestHundredAtOnce(t *testing.T) {
 	r := newRig(t, "dgx-h100")
 	const n = 100
-	wants, names := r.crowd(n)
+	wants, names := r.allocatePods(n)
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
@@ -74,7 +74,7 @@ func TestHundredAtOnce(t *testing.T) {
 }
 
 // TestSharersHoldAtOnce starts as many containers at once as there are
-// tickets, with all tickets on one side and all GPUs on the other.
+// device IDs, with all of them on one side and all GPUs on the other.
 func TestSharersHoldAtOnce(t *testing.T) {
 	r := newRig(t, "h20-4nic", func(c *config.NodeConfig) { c.RDMA.Resources[0].Sharers = 2 })
 	var wants []asks
@@ -108,7 +108,7 @@ func BenchmarkPrepare(b *testing.B) {
 		r.options.CDIDir = dir
 		r.restart()
 	}
-	wants, _ := r.crowd(100)
+	wants, _ := r.allocatePods(100)
 	for _, want := range wants {
 		r.start(want)
 	}
@@ -154,7 +154,7 @@ func TestDecisionsLaterThanTheSnapshotCount(t *testing.T) {
 	}
 }
 
-// TestDeviceIDsKeepTheirHCA when another ticket of the container gets another.
+// TestDeviceIDsKeepTheirHCA when another device ID of the container gets another.
 func TestDeviceIDsKeepTheirHCA(t *testing.T) {
 	r := newRig(t, "dgx-h100")
 	want := asks{gpus: r.gpuIDs(0, 1), hcas: r.deviceIDs("mlx5_10", "mlx5_9")}
@@ -164,8 +164,8 @@ func TestDeviceIDsKeepTheirHCA(t *testing.T) {
 	r.down("mlx5_0")
 	r.start(want)
 	kept := 0
-	for ticket, hca := range r.Assigned(hcas) {
-		if hca == hcaNamed(r.machine, "mlx5_3").PCI && first[ticket] == hca {
+	for id, hca := range r.Assigned(hcas) {
+		if hca == hcaNamed(r.machine, "mlx5_3").PCI && first[id] == hca {
 			kept++
 		}
 	}

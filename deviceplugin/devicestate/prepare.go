@@ -239,18 +239,18 @@ func limitOf(e *checkpoint.Entry, inv *inventory.Inventory) enforce.Limit {
 	}
 	addresses := make(map[string]string, len(e.Shares))
 	for _, s := range e.Shares {
-		card := enforce.GPU{Share: s, Index: -1}
+		gpu := enforce.GPU{Share: s, Index: -1}
 		for i := range inv.Shared {
 			if inv.Shared[i].UUID == s.UUID {
-				card.TotalMiB = inv.Shared[i].MemoryMiB
+				gpu.TotalMiB = inv.Shared[i].MemoryMiB
 			}
 		}
 		for i := range inv.Machine.GPUs {
 			if g := &inv.Machine.GPUs[i]; g.UUID == s.UUID {
-				card.Index, addresses[s.UUID] = g.Index, g.PCI
+				gpu.Index, addresses[s.UUID] = g.Index, g.PCI
 			}
 		}
-		l.GPUs = append(l.GPUs, card)
+		l.GPUs = append(l.GPUs, gpu)
 	}
 	slices.SortStableFunc(l.GPUs, func(x, y enforce.GPU) int {
 		return cmp.Or(machine.ComparePCI(addresses[x.Share.UUID], addresses[y.Share.UUID]),

@@ -85,41 +85,41 @@ func TestWhatAContainerGets(t *testing.T) {
 		config        func(*config.NodeConfig)
 		before        func(*rig)
 		gpus          []int
-		tickets       []string
+		ids           []string
 		want          string
 		err           string
 		events        []string
 		class         string
 	}{
 		{
-			name: "the GPUs' own", machine: "h200-scrambled-nics", gpus: []int{0, 6}, tickets: []string{"mlx5_0", "mlx5_1"},
+			name: "the GPUs' own", machine: "h200-scrambled-nics", gpus: []int{0, 6}, ids: []string{"mlx5_0", "mlx5_1"},
 			want: "mlx5_4,mlx5_5", class: "PIX",
 		},
 		{
 			name: "storage on a bond is no HCA for this", machine: "h800-8ib-bond", gpus: []int{4, 5},
-			tickets: []string{"mlx5_103", "mlx5_100"}, want: "mlx5_107,mlx5_102", class: "PIX",
+			ids: []string{"mlx5_103", "mlx5_100"}, want: "mlx5_107,mlx5_102", class: "PIX",
 		},
 		{
-			name: "a second one from the same NUMA node is nobody's fault", machine: "h20-4nic", gpus: []int{0, 1},
-			tickets: []string{"mlx5_0", "mlx5_3"}, want: "mlx5_0,mlx5_1", class: "NODE",
+			name: "a second one from the same NUMA node is not an error", machine: "h20-4nic", gpus: []int{0, 1},
+			ids: []string{"mlx5_0", "mlx5_3"}, want: "mlx5_0,mlx5_1", class: "NODE",
 		},
-		{name: "HCAs without GPUs are those that the IDs name", machine: "dgx-h100", tickets: []string{"mlx5_9", "mlx5_4"}, want: "mlx5_4,mlx5_9"},
+		{name: "HCAs without GPUs are those that the IDs name", machine: "dgx-h100", ids: []string{"mlx5_9", "mlx5_4"}, want: "mlx5_4,mlx5_9"},
 		{
-			name: "two tickets of one HCA are two HCAs", machine: "dgx-h100", gpus: []int{0, 1}, tickets: []string{"mlx5_9", "mlx5_9/1"},
+			name: "two device IDs of one HCA are two HCAs", machine: "dgx-h100", gpus: []int{0, 1}, ids: []string{"mlx5_9", "mlx5_9/1"},
 			want: "mlx5_0,mlx5_3", class: "PIX",
 		},
 		{
 			name: "the near one is down", machine: "dgx-h100", before: func(r *rig) { r.down("mlx5_0") }, gpus: []int{0},
-			tickets: []string{"mlx5_9"}, want: "mlx5_3", class: "NODE",
+			ids: []string{"mlx5_9"}, want: "mlx5_3", class: "NODE",
 			events: []string{"default/a HCANotLocal: rdma/hca_shared_devices_ib: GPU 0 has only NODE (mlx5_3) and would have PIX (mlx5_0)"},
 		},
 		{
 			name: "distinct: fewer are well than asked for", machine: "h20-4nic", before: func(r *rig) { r.down("mlx5_2") }, gpus: []int{0, 1, 2, 3},
-			tickets: []string{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"}, want: "mlx5_0,mlx5_1,mlx5_3", class: "SYS",
+			ids: []string{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"}, want: "mlx5_0,mlx5_1,mlx5_3", class: "SYS",
 			events: []string{"default/a FewerHCAs: rdma/hca_shared_devices_ib: 4 HCAs requested, 3 available: mlx5_2: port 1 is DOWN"},
 		},
 		{
-			name: "distinct: none is well", machine: "h20-4nic", tickets: []string{"mlx5_0"},
+			name: "distinct: none is well", machine: "h20-4nic", ids: []string{"mlx5_0"},
 			before: func(r *rig) {
 				for _, h := range []string{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"} {
 					r.down(h)
@@ -128,17 +128,17 @@ func TestWhatAContainerGets(t *testing.T) {
 			err: "1 HCAs requested, 0 available: mlx5_0: port 1 is DOWN; mlx5_1",
 		},
 		{
-			name: "strict refuses", machine: "h20-4nic", config: count(config.CountStrict), before: func(r *rig) { r.down("mlx5_2") },
-			tickets: []string{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"},
-			err:     "container main of default/a: rdma/hca_shared_devices_ib: 4 HCAs requested, 3 available: mlx5_2: port 1 is DOWN (count: strict)",
+			name: "strict rejects", machine: "h20-4nic", config: count(config.CountStrict), before: func(r *rig) { r.down("mlx5_2") },
+			ids: []string{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"},
+			err: "container main of default/a: rdma/hca_shared_devices_ib: 4 HCAs requested, 3 available: mlx5_2: port 1 is DOWN (count: strict)",
 		},
 		{
 			name: "all is all, whatever the number and the ports", machine: "h20-4nic", config: count(config.CountAll),
-			before: func(r *rig) { r.down("mlx5_2") }, gpus: []int{0}, tickets: []string{"all::5"},
+			before: func(r *rig) { r.down("mlx5_2") }, gpus: []int{0}, ids: []string{"all::5"},
 			want: "mlx5_0,mlx5_1,mlx5_2,mlx5_3", class: "SYS",
 		},
 		{
-			name: "a device without uverbs is none", machine: "h20-4nic", tickets: []string{"mlx5_1"},
+			name: "a device without uverbs is none", machine: "h20-4nic", ids: []string{"mlx5_1"},
 			before: func(r *rig) {
 				r.alter(func(m *machine.Machine) { hcaNamed(m, "mlx5_1").CharDevices.UVerbs = nil })
 			},
@@ -155,7 +155,7 @@ func TestWhatAContainerGets(t *testing.T) {
 					r.tb.Fatalf("the other pod has %v", got)
 				}
 			},
-			tickets: []string{"mlx5_0"}, want: "mlx5_3",
+			ids: []string{"mlx5_0"}, want: "mlx5_3",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestWhatAContainerGets(t *testing.T) {
 				tt.before(r)
 				r.specs.takeEvents()
 			}
-			want := asks{hcas: r.deviceIDs(tt.tickets...)}
+			want := asks{hcas: r.deviceIDs(tt.ids...)}
 			if tt.gpus != nil {
 				want[gpus] = r.gpuIDs(tt.gpus...)
 			}
@@ -229,7 +229,7 @@ func TestHintsGiveWayToThePod(t *testing.T) {
 		{"it sets both, and what cannot be set", []corev1.Container{env("UCX_NET_DEVICES", "NCCL_IB_HCA", "HEDDLE_HCAS")}, always},
 		{"it may set them by envFrom", []corev1.Container{from}, always},
 		{"another container sets them", []corev1.Container{{Name: "x", Env: env("NCCL_IB_HCA").Env}, env()}, append([]string{"NCCL_IB_HCA", "UCX_NET_DEVICES"}, always...)},
-		{"nobody knows the pod", nil, always},
+		{"the pod is not known", nil, always},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, "dgx-h100")

@@ -115,7 +115,7 @@ func TestWipedNodeOvercommitsNothing(t *testing.T) {
 	r.nothingOvercommitted()
 }
 
-// TestRecoveredGPUIsNotExclusive: another pod that gets it whole does not start.
+// TestRecoveredGPUIsNotExclusive: another pod that gets it exclusively does not start.
 func TestRecoveredGPUIsNotExclusive(t *testing.T) {
 	r := shareRig(t, "0")
 	r.start(r.consumer("a", "60/40", r.slot(0, 0)))

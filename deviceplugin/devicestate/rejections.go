@@ -38,7 +38,7 @@ func (s *State) noteRejection(p kubelet.Pod, err error) {
 		s.changed.Notify()
 		s.options.Log.Warn("rejected", "pod", p.String(), "container", rejected.Container,
 			"kind", rejected.Kind, "reason", rejected.Reason)
-		s.pods.warn(p, SGPURefused, rejected.Error())
+		s.pods.warn(p, SGPURejected, rejected.Error())
 	}
 	// Any other error may soon be gone.
 }

@@ -15,17 +15,17 @@ import (
 )
 
 // TestRestartInEveryGap kills the plugin, the kubelet or both after every step
-// and after every file that a step writes. Nobody ever sees another's devices,
-// and what a container has once seen it sees again.
+// and after every file that a step writes. No container ever sees another's
+// devices, and what a container has once seen it sees again.
 func TestRestartInEveryGap(t *testing.T) {
-	for _, who := range []string{"plugin", "kubelet", "both"} {
-		t.Run(who, func(t *testing.T) {
+	for _, restarted := range []string{"plugin", "kubelet", "both"} {
+		t.Run(restarted, func(t *testing.T) {
 			r := newRig(t, "dgx-h100", func(c *config.NodeConfig) { c.RDMA.Resources[0].Sharers = 1 })
 			fail := func() {
-				if who != "plugin" {
+				if restarted != "plugin" {
 					r.kubelet.Restart()
 				}
-				if who != "kubelet" {
+				if restarted != "kubelet" {
 					r.restart()
 				}
 			}
@@ -94,7 +94,7 @@ func files(t *testing.T, r *rig, names map[string]string) []string {
 }
 
 // TestEntriesLost: the names are in the checkpoint, so containers start again;
-// which HCAs they had is decided anew.
+// which HCAs they had is decided again.
 func TestEntriesLost(t *testing.T) {
 	for _, how := range []string{"gone", "corrupt"} {
 		t.Run(how, func(t *testing.T) {

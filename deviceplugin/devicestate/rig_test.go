@@ -226,7 +226,7 @@ func (r *rig) port(name, state string) {
 // asks is what a container holds: resource -> device IDs.
 type asks map[string][]string
 
-// cards are the IDs of GPUs by index, tickets those of slots on HCAs by name:
+// GPUs are the IDs of GPUs by index, deviceIDs those of slots on HCAs by name:
 // "mlx5_0" is slot 0, "mlx5_0/3" slot 3.
 func (r *rig) gpuIDs(indices ...int) []string {
 	ids := make([]string, len(indices))

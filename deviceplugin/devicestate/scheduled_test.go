@@ -14,23 +14,23 @@ import (
 )
 
 // TestSchedulersChoice is the table of answers to what is written on a pod.
-// Another pod has 60 % and 40 GiB of card 0, and one has card 7 whole.
+// Another pod has 60 % and 40 GiB of GPU 0, and one has GPU 7 whole.
 func TestSchedulersChoice(t *testing.T) {
 	type shares = map[string][]allocation.Share
 	for _, tt := range []struct {
-		name string
-		ask  string // default 30/10
-		text func(r *rig) string
-		want []int
-		kind string // of the refusal, without cards
-		says string
+		name   string
+		ask    string // default 30/10
+		text   func(r *rig) string
+		want   []int
+		kind   string // of the rejection; empty if GPUs are given
+		reason string
 	}{
-		{name: "a card with room", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(0, "30/10")}}) }, want: []int{0}},
-		{name: "an idle card", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(5, "30/10")}}) }, want: []int{5}},
-		{name: "two cards", ask: "2:30/10", text: func(r *rig) string {
+		{name: "a GPU with room", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(0, "30/10")}}) }, want: []int{0}},
+		{name: "an idle GPU", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(5, "30/10")}}) }, want: []int{5}},
+		{name: "two GPUs", ask: "2:30/10", text: func(r *rig) string {
 			return text("gpu-1", shares{"main": {r.share(5, "30/10"), r.share(2, "30/10")}})
 		}, want: []int{2, 5}},
-		{name: "the whole of a card", ask: "", text: func(r *rig) string {
+		{name: "the whole of a GPU", ask: "", text: func(r *rig) string {
 			return text("gpu-1", shares{"main": {{UUID: r.gpuIDs(4)[0], VCore: 100, MemoryMiB: 81559}}})
 		}, want: []int{4}},
 		{name: "other containers too", text: func(r *rig) string {
@@ -39,72 +39,72 @@ func TestSchedulersChoice(t *testing.T) {
 
 		{
 			name: "another node's", text: func(r *rig) string { return text("gpu-2", shares{"main": {r.share(0, "30/10")}}) },
-			kind: allocate.RejectedAllocation, says: "annotation heddle.dev/sgpu-allocation is for node gpu-2, and this is gpu-1",
+			kind: allocate.RejectedAllocation, reason: "annotation heddle.dev/sgpu-allocation is for node gpu-2, and this is gpu-1",
 		},
 		{
 			name: "cut off", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(0, "30/10")}})[:60] },
-			kind: allocate.RejectedAllocation, says: "unexpected EOF",
+			kind: allocate.RejectedAllocation, reason: "unexpected EOF",
 		},
-		{name: "empty", text: func(*rig) string { return "" }, kind: allocate.RejectedAllocation, says: "empty"},
+		{name: "empty", text: func(*rig) string { return "" }, kind: allocate.RejectedAllocation, reason: "empty"},
 		{name: "of a later version", text: func(r *rig) string {
 			return strings.Replace(text("gpu-1", shares{"main": {r.share(0, "30/10")}}), `"version":1`, `"version":2`, 1)
-		}, kind: allocate.RejectedAllocation, says: "version 2 is unknown"},
+		}, kind: allocate.RejectedAllocation, reason: "version 2 is unknown"},
 		{name: "an unknown GPU", text: func(*rig) string {
 			return text("gpu-1", shares{"main": {{UUID: "GPU-0", VCore: 30, MemoryMiB: 10240}}})
-		}, kind: allocate.RejectedAllocation, says: "heddle-scheduler chose GPU GPU-0, which this node does not share"},
+		}, kind: allocate.RejectedAllocation, reason: "heddle-scheduler chose GPU GPU-0, which this node does not share"},
 		{
 			name: "nothing for the container", text: func(r *rig) string { return text("gpu-1", shares{"other": {r.share(0, "30/10")}}) },
-			kind: allocate.RejectedAllocation, says: "has 0 GPUs for the container, which requests 1",
+			kind: allocate.RejectedAllocation, reason: "has 0 GPUs for the container, which requests 1",
 		},
-		{name: "too many cards", text: func(r *rig) string {
+		{name: "too many GPUs", text: func(r *rig) string {
 			return text("gpu-1", shares{"main": {r.share(0, "30/10"), r.share(1, "30/10")}})
-		}, kind: allocate.RejectedAllocation, says: "has 2 GPUs for the container, which requests 1"},
+		}, kind: allocate.RejectedAllocation, reason: "has 2 GPUs for the container, which requests 1"},
 		{
-			name: "too few cards", ask: "2:30/10", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(0, "30/10")}}) },
-			kind: allocate.RejectedAllocation, says: "has 1 GPUs for the container, which requests 2",
+			name: "too few GPUs", ask: "2:30/10", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(0, "30/10")}}) },
+			kind: allocate.RejectedAllocation, reason: "has 1 GPUs for the container, which requests 2",
 		},
-		{name: "one card twice", ask: "2:30/10", text: func(r *rig) string {
+		{name: "one GPU twice", ask: "2:30/10", text: func(r *rig) string {
 			return text("gpu-1", shares{"main": {r.share(0, "30/10"), r.share(0, "30/10")}})
-		}, kind: allocate.RejectedAllocation, says: "is there twice"},
+		}, kind: allocate.RejectedAllocation, reason: "is there twice"},
 		{
 			name: "more than is asked for", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(1, "31/10")}}) },
-			kind: allocate.RejectedAllocation, says: "gives vcore 31 and 10240 MiB",
+			kind: allocate.RejectedAllocation, reason: "gives vcore 31 and 10240 MiB",
 		},
 		{
 			name: "less than is asked for", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(1, "30/9")}}) },
-			kind: allocate.RejectedAllocation, says: "gives vcore 30 and 9216 MiB",
+			kind: allocate.RejectedAllocation, reason: "gives vcore 30 and 9216 MiB",
 		},
 		{name: "negative", text: func(r *rig) string {
 			return text("gpu-1", shares{"main": {{UUID: r.gpuIDs(0)[0], VCore: -60, MemoryMiB: 10240}}})
-		}, kind: allocate.RejectedAllocation, says: "-60 is not between 0 and 100"},
+		}, kind: allocate.RejectedAllocation, reason: "-60 is not between 0 and 100"},
 		{
 			name: "too much compute", ask: "50/10", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(0, "50/10")}}) },
-			kind: allocate.RejectedFull, says: "heddle-scheduler chose a GPU that is not available: card 0: 40 % of 100 left; needs 50",
+			kind: allocate.RejectedFull, reason: "heddle-scheduler chose a GPU that is not available: GPU 0: 40 % of 100 left; needs 50",
 		},
 		{
 			name: "too much memory", ask: "10/50", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(0, "10/50")}}) },
-			kind: allocate.RejectedFull, says: "card 0: 39.6 GiB of 79.6 left; needs 50",
+			kind: allocate.RejectedFull, reason: "GPU 0: 39.6 GiB of 79.6 left; needs 50",
 		},
 		{
-			name: "a card that somebody has alone", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(7, "30/10")}}) },
-			kind: allocate.RejectedFull, says: "card 7: a tenant has it alone",
+			name: "a GPU that a pod has alone", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(7, "30/10")}}) },
+			kind: allocate.RejectedFull, reason: "GPU 7: a consumer has it exclusively",
 		},
 		{
-			name: "a card that the pod avoids", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(6, "30/10")}}) },
-			kind: allocate.RejectedFull, says: "card 6: the pod avoids it",
+			name: "a GPU that the pod avoids", text: func(r *rig) string { return text("gpu-1", shares{"main": {r.share(6, "30/10")}}) },
+			kind: allocate.RejectedFull, reason: "GPU 6: the pod avoids it",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := shareRig(t)
 			for i, other := range []string{"60/40", "100/70"} {
-				card, name := i*7, "other-"+string(rune('a'+i))
-				r.wants(name, map[string]string{wellknown.SGPUAllocation: text("gpu-1", shares{"main": {r.share(card, other)}})}, sharer("main", other))
-				want := asks{slots: {r.slot(card, 0)}}
+				gpu, name := i*7, "other-"+string(rune('a'+i))
+				r.wants(name, map[string]string{wellknown.SGPUAllocation: text("gpu-1", shares{"main": {r.share(gpu, other)}})}, sharer("main", other))
+				want := asks{slots: {r.slot(gpu, 0)}}
 				r.allocate(pod(name), "main", want)
 				r.start(want)
 			}
 			what := tt.ask
-			if what == "" && tt.name != "the whole of a card" {
+			if what == "" && tt.name != "the whole of a GPU" {
 				what = "30/10"
 			}
 			r.wants("a", map[string]string{
@@ -121,19 +121,19 @@ func TestSchedulersChoice(t *testing.T) {
 					t.Fatal(err)
 				}
 				if diff := cmp.Diff(tt.want, r.gpusOf("a", "main")); diff != "" {
-					t.Errorf("cards (-want +got):\n%s", diff)
+					t.Errorf("GPUs (-want +got):\n%s", diff)
 				}
 				r.nothingOvercommitted()
 				return
 			}
-			if err == nil || !strings.Contains(err.Error(), tt.says) {
-				t.Errorf("error %v\nwant  %s", err, tt.says)
+			if err == nil || !strings.Contains(err.Error(), tt.reason) {
+				t.Errorf("error %v\nwant  %s", err, tt.reason)
 			}
 			if all := r.Rejections(); len(all) != 1 || all[0].Kind != tt.kind {
-				t.Errorf("refused %+v, want kind %s", all, tt.kind)
+				t.Errorf("rejected %+v, want kind %s", all, tt.kind)
 			}
 			if got := r.gpusOf("a", "main"); got != nil {
-				t.Errorf("it has cards %v", got)
+				t.Errorf("it has GPUs %v", got)
 			}
 		})
 	}
@@ -207,7 +207,7 @@ func TestUnknownPod(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	if len(r.Rejections()) > 0 {
-		t.Errorf("refused: %+v", r.Rejections())
+		t.Errorf("rejected: %+v", r.Rejections())
 	}
 	r.wants("a", nil, sharer("main", "30/10"))
 	r.start(want)
@@ -234,7 +234,7 @@ func TestPolicies(t *testing.T) {
 	if err := policy("b", "90/10", "best-effort", 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := policy("c", "1/1", "fixed-share", 2); err == nil || !strings.Contains(err.Error(), "its tenants are best-effort") {
+	if err := policy("c", "1/1", "fixed-share", 2); err == nil || !strings.Contains(err.Error(), "its consumers are best-effort") {
 		t.Errorf("error %v", err)
 	}
 	if err := policy("d", "1/1", "fixed", 3); err == nil || !strings.Contains(err.Error(), "none of fixed-share") {

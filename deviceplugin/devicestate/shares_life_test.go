@@ -20,16 +20,16 @@ import (
 
 // TestSharesOutliveRestartsInEveryGap kills the plugin, the kubelet or both
 // after every step and after every file that a step writes. Containers keep
-// their cards, and nobody else gets them.
+// their GPUs, and no other pod gets them.
 func TestSharesOutliveRestartsInEveryGap(t *testing.T) {
-	for _, who := range []string{"plugin", "kubelet", "both"} {
-		t.Run(who, func(t *testing.T) {
+	for _, restarted := range []string{"plugin", "kubelet", "both"} {
+		t.Run(restarted, func(t *testing.T) {
 			r := shareRig(t, "0", "1")
 			fail := func() {
-				if who != "plugin" {
+				if restarted != "plugin" {
 					r.kubelet.Restart()
 				}
-				if who != "kubelet" {
+				if restarted != "kubelet" {
 					r.restart()
 				}
 			}
@@ -48,7 +48,7 @@ func TestSharesOutliveRestartsInEveryGap(t *testing.T) {
 			fail()
 			r.start(want)
 			before := r.mustEnter(names)
-			cards := r.gpusOf("a", "main")
+			held := r.gpusOf("a", "main")
 			for _, cut := range files(t, r, names) {
 				if err := os.Remove(cut); err != nil {
 					t.Fatal(err)
@@ -62,19 +62,19 @@ func TestSharesOutliveRestartsInEveryGap(t *testing.T) {
 					t.Errorf("without %s (-first +now):\n%s", filepath.Base(cut), diff)
 				}
 			}
-			if got := r.gpusOf("a", "main"); !slices.Equal(got, cards) {
-				t.Errorf("cards %v, then %v", cards, got)
+			if got := r.gpusOf("a", "main"); !slices.Equal(got, held) {
+				t.Errorf("GPUs %v, then %v", held, got)
 			}
 			if _, err := r.enter(map[string]string{slots: lost}); err == nil {
-				t.Error("a name that nobody has leads to a card")
+				t.Error("a name that no container has leads to a GPU")
 			}
 			r.nothingOvercommitted()
 		})
 	}
 }
 
-// TestLostEntriesAreRestored from the specs: who has what must be known before
-// anybody starts again.
+// TestLostEntriesAreRestored from the specs: what containers have must be known before
+// any of them starts again.
 func TestLostEntriesAreRestored(t *testing.T) {
 	for _, how := range []string{"gone", "corrupt"} {
 		t.Run(how, func(t *testing.T) {
@@ -124,17 +124,17 @@ func TestLostEntriesAreRestored(t *testing.T) {
 	}
 }
 
-// TestExclusiveGPUs: a card that a pod has whole is nobody else's, and the other
-// way round, whatever the kubelet offers.
+// TestExclusiveGPUs: no other pod shares a GPU that a pod has exclusively, and the
+// other way round, whatever the kubelet offers.
 func TestExclusiveGPUs(t *testing.T) {
 	r := shareRig(t)
 	native := asks{gpus: r.gpuIDs(2)}
 	r.spec("native", corev1.Container{Name: "main"})
 	r.allocate(pod("native"), "main", native)
-	want := r.consumer("a", "10/1", r.slot(2, 0)) // Of equal cards it would get the one that its ticket names.
+	want := r.consumer("a", "10/1", r.slot(2, 0)) // Of equal GPUs it would get the one that its device ID names.
 	r.start(want)
 	if got := r.gpusOf("a", "main"); slices.Equal(got, []int{2}) {
-		t.Error("it shares a card that a pod has whole")
+		t.Error("it shares a GPU that a pod has exclusively")
 	}
 	all := r.nothingOvercommitted()
 	if all[2].Unhealthy != "held exclusively by default/native" {
@@ -150,7 +150,7 @@ func TestExclusiveGPUs(t *testing.T) {
 }
 
 // TestForgottenSharesStayTaken: the kubelet lost its checkpoint, and offers
-// tickets of running containers again.
+// device IDs of running containers again.
 func TestForgottenSharesStayTaken(t *testing.T) {
 	r := shareRig(t, "0")
 	want := r.consumer("a", "60/40", r.slot(0, 0))
@@ -170,7 +170,7 @@ func TestForgottenSharesStayTaken(t *testing.T) {
 	}
 }
 
-// TestOvercommitFromOutside: the card has less than what is given out already.
+// TestOvercommitFromOutside: the GPU has less than what is given out already.
 func TestOvercommitFromOutside(t *testing.T) {
 	r := shareRig(t, "0")
 	r.start(r.consumer("a", "10/40", r.slot(0, 0)))
@@ -194,7 +194,7 @@ func TestOldPodsCountAfterAKubeletsStart(t *testing.T) {
 	late := r.consumer("b", "60/40", r.slot(0, 1))
 	r.Registered()
 	if err := r.prepareShares(late); err == nil {
-		t.Error("it has the card of a pod that the kubelet may not know yet")
+		t.Error("it has the GPU of a pod that the kubelet may not know yet")
 	}
 	r.pass(goneFor + time.Second)
 	if err := r.prepareShares(late); err != nil {
@@ -202,8 +202,8 @@ func TestOldPodsCountAfterAKubeletsStart(t *testing.T) {
 	}
 }
 
-// TestNoPodIsGoneWhileAKubeletStarts: one that has not registered us yet is
-// known by its sockets. What pods and Nodes are told must not waver.
+// TestNoPodIsGoneWhileAKubeletStarts: a kubelet with which the plugin has not registered
+// yet is known by its sockets. What pods and Nodes show must not waver.
 func TestNoPodIsGoneWhileAKubeletStarts(t *testing.T) {
 	const old, just = 10 * time.Minute, time.Second
 	for _, tt := range []struct {
@@ -235,12 +235,12 @@ func TestNoPodIsGoneWhileAKubeletStarts(t *testing.T) {
 			}
 			r.restart()
 			r.kubelet.Delete("default", "a") // As if it were not known yet.
-			cards := r.nothingOvercommitted()
+			shared := r.nothingOvercommitted()
 			if there := len(r.View().Allocations()) == 1; there != tt.there {
 				t.Errorf("bindings %+v", r.View().Allocations())
 			}
-			if there := cards[0].VCore == 60; there != tt.there {
-				t.Errorf("taken: %+v", cards[0])
+			if there := shared[0].VCore == 60; there != tt.there {
+				t.Errorf("taken: %+v", shared[0])
 			}
 		})
 	}

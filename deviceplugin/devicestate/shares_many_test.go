@@ -13,38 +13,38 @@ import (
 )
 
 // TestManySharesAtOnce starts a hundred containers at once, whose pods ask for
-// more than there is. What is given out is never more than there is, everybody
-// who starts sees its own, and who does not has been told why.
+// more than there is. What is given out is never more than there is, every
+// container that starts sees its own, and every other one gets a reason.
 func TestManySharesAtOnce(t *testing.T) {
 	r := shareRig(t)
 	const n = 100
 	rng := rand.New(rand.NewPCG(1, 2))
-	type tenant struct {
+	type consumer struct {
 		want  asks
 		names map[string]string
 		share allocation.Share
 	}
-	tenants := make([]tenant, n)
-	for i := range tenants {
+	consumers := make([]consumer, n)
+	for i := range consumers {
 		ask, annotations := fmt.Sprintf("%d/%d", 5+rng.IntN(20), 1+rng.IntN(12)), map[string]string(nil)
-		card := rng.IntN(8)
-		if i%2 == 0 { // Forged or not: all of them name the same two cards.
-			annotations = r.chosen("gpu-1", map[string][]allocation.Share{"main": {r.share(card%2, ask)}})
+		gpu := rng.IntN(8)
+		if i%2 == 0 { // Forged or not: all of them name the same two GPUs.
+			annotations = r.chosen("gpu-1", map[string][]allocation.Share{"main": {r.share(gpu%2, ask)}})
 		}
 		name := fmt.Sprintf("pod-%d", i)
 		r.wants(name, annotations, sharer("main", ask))
-		tenants[i].want = asks{slots: {r.slot(i%8, i/8)}}
-		tenants[i].share = r.share(0, ask)
-		tenants[i].names = r.allocate(pod(name), "main", tenants[i].want)
+		consumers[i].want = asks{slots: {r.slot(i%8, i/8)}}
+		consumers[i].share = r.share(0, ask)
+		consumers[i].names = r.allocate(pod(name), "main", consumers[i].want)
 	}
 	errs := make([]error, n)
 	var all sync.WaitGroup
-	for i := range tenants {
-		all.Go(func() { errs[i] = r.prepareShares(tenants[i].want) })
+	for i := range consumers {
+		all.Go(func() { errs[i] = r.prepareShares(consumers[i].want) })
 	}
 	all.Wait()
 	started := 0
-	for i := range tenants {
+	for i := range consumers {
 		if errs[i] != nil {
 			if !strings.Contains(errs[i].Error(), "gets no GPU") {
 				t.Errorf("pod-%d: %v", i, errs[i])
@@ -52,8 +52,8 @@ func TestManySharesAtOnce(t *testing.T) {
 			continue
 		}
 		started++
-		got := r.mustEnter(tenants[i].names)
-		want := tenants[i].share
+		got := r.mustEnter(consumers[i].names)
+		want := consumers[i].share
 		if len(got.Devices.GPUs) != 1 || got.Devices.Pod != fmt.Sprintf("pod-%d", i) ||
 			got.Devices.GPUs[0].Share.VCore != want.VCore || got.Devices.GPUs[0].Share.MemoryMiB != want.MemoryMiB {
 			t.Errorf("pod-%d asks for %+v and sees %+v", i, want, got.Devices)
@@ -62,11 +62,11 @@ func TestManySharesAtOnce(t *testing.T) {
 			t.Errorf("pod-%d (-want +got):\n%s", i, diff)
 		}
 		if i%2 == 0 && got.Devices.GPUs[0].Index > 1 {
-			t.Errorf("pod-%d was scheduled elsewhere than to card %d", i, got.Devices.GPUs[0].Index)
+			t.Errorf("pod-%d was scheduled elsewhere than to GPU %d", i, got.Devices.GPUs[0].Index)
 		}
 	}
 	if started < 40 || started == n || len(r.Rejections()) != n-started {
-		t.Errorf("%d of %d have started, %d are refused", started, n, len(r.Rejections()))
+		t.Errorf("%d of %d have started, %d are rejected", started, n, len(r.Rejections()))
 	}
 	r.nothingOvercommitted()
 	calls, rejected := r.kubelet.PodResourcesCalls()
@@ -77,9 +77,9 @@ func TestManySharesAtOnce(t *testing.T) {
 	// After a restart all is as it was.
 	before := r.View().Allocations()
 	r.restart()
-	for i := range tenants {
+	for i := range consumers {
 		if errs[i] == nil {
-			r.start(tenants[i].want)
+			r.start(consumers[i].want)
 		}
 	}
 	if diff := cmp.Diff(before, r.View().Allocations()); diff != "" {
@@ -88,7 +88,7 @@ func TestManySharesAtOnce(t *testing.T) {
 }
 
 // TestChurnOfShares: pods come and go at random while starts run side by side.
-// No card is ever over-committed, and in the end nothing is taken.
+// No GPU is ever over-committed, and in the end nothing is taken.
 func TestChurnOfShares(t *testing.T) {
 	r := shareRig(t, "0", "1", "2")
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -96,13 +96,13 @@ func TestChurnOfShares(t *testing.T) {
 	for round := range 40 {
 		var all sync.WaitGroup
 		for i := range 6 {
-			name, ticket := fmt.Sprintf("pod-%d-%d", round, i), r.slot(i%3, (round*6+i)%16)
+			name, id := fmt.Sprintf("pod-%d-%d", round, i), r.slot(i%3, (round*6+i)%16)
 			ask := fmt.Sprintf("%d/%d", 10+rng.IntN(60), 1+rng.IntN(30))
-			if held[ticket] != "" {
+			if held[id] != "" {
 				continue
 			}
-			held[ticket] = name
-			live[name] = r.consumer(name, ask, ticket)
+			held[id] = name
+			live[name] = r.consumer(name, ask, id)
 		}
 		for _, want := range live {
 			all.Go(func() { _ = r.prepareShares(want) })
@@ -126,9 +126,9 @@ func TestChurnOfShares(t *testing.T) {
 	for name := range live {
 		r.kubelet.Delete("default", name)
 	}
-	for _, card := range r.nothingOvercommitted() {
-		if card.VCore != 0 || card.UsedMiB != 0 || card.Consumers != 0 {
-			t.Errorf("taken by nobody: %+v", card)
+	for _, gpu := range r.nothingOvercommitted() {
+		if gpu.VCore != 0 || gpu.UsedMiB != 0 || gpu.Consumers != 0 {
+			t.Errorf("taken without a pod: %+v", gpu)
 		}
 	}
 	if len(r.View().Allocations()) > 0 {

@@ -22,10 +22,10 @@ import (
 
 const slots = "nvidia.com/sgpu"
 
-// shareRig is a node whose cards are shared, or some of them.
-func shareRig(tb testing.TB, cards ...config.GPURef) *rig {
+// shareRig is a node whose GPUs are shared, or some of them.
+func shareRig(tb testing.TB, refs ...config.GPURef) *rig {
 	tb.Helper()
-	r := newRig(tb, "dgx-h100", func(c *config.NodeConfig) { c.Mode, c.SGPU.GPUs = config.ModeSGPU, cards })
+	r := newRig(tb, "dgx-h100", func(c *config.NodeConfig) { c.Mode, c.SGPU.GPUs = config.ModeSGPU, refs })
 	r.options.NodeName = "gpu-1"
 	r.change = func(inv *inventory.Inventory) {
 		for i := range inv.Machine.GPUs {
@@ -40,18 +40,18 @@ func shareRig(tb testing.TB, cards ...config.GPURef) *rig {
 	return r
 }
 
-// slot is a ticket for a share that names a card.
-func (r *rig) slot(card, number int) string { return replica.ID(r.gpuIDs(card)[0], number) }
+// slot is the device ID of a share that names a GPU.
+func (r *rig) slot(gpu, number int) string { return replica.ID(r.gpuIDs(gpu)[0], number) }
 
 // ask is what a container asks for: "60/4" is vcore 60 and vmemory 4 of one
-// card, "2:60/4" of two; what is left out is not asked for.
+// GPU, "2:60/4" of two; what is left out is not asked for.
 func ask(what string) corev1.ResourceList {
-	cards, text, several := strings.Cut(what, ":")
+	count, text, several := strings.Cut(what, ":")
 	if !several {
-		cards, text = "1", cards
+		count, text = "1", count
 	}
 	vcore, vmemory, _ := strings.Cut(text, "/")
-	list := corev1.ResourceList{slots: resource.MustParse(cards)}
+	list := corev1.ResourceList{slots: resource.MustParse(count)}
 	for name, amount := range map[string]string{"nvidia.com/vcore": vcore, "nvidia.com/vmemory": vmemory} {
 		if amount != "" {
 			list[corev1.ResourceName(name)] = resource.MustParse(amount)
@@ -72,11 +72,11 @@ func (r *rig) wants(name string, annotations map[string]string, containers ...co
 	return p
 }
 
-// tenant is a pod with one container: it is known, and has its ticket.
-func (r *rig) consumer(name, text, ticket string) asks {
+// consumer is a pod with one container: it is known, and has its device ID.
+func (r *rig) consumer(name, text, id string) asks {
 	r.tb.Helper()
 	r.wants(name, nil, sharer("main", text))
-	want := asks{slots: {ticket}}
+	want := asks{slots: {id}}
 	r.allocate(pod(name), "main", want)
 	return want
 }
@@ -84,7 +84,7 @@ func (r *rig) consumer(name, text, ticket string) asks {
 // bindShares is PreStartContainer.
 func (r *rig) prepareShares(want asks) error { return r.Prepare(r.tb.Context(), slots, want[slots]) }
 
-// cardsOf are the cards of a container by index, as its Allocation has them.
+// gpusOf are the GPUs of a container by index, as its Allocation has them.
 func (r *rig) gpusOf(pod, container string) []int {
 	r.tb.Helper()
 	var indices []int
@@ -101,7 +101,7 @@ func (r *rig) gpusOf(pod, container string) []int {
 	return indices
 }
 
-// chosen is heddle-scheduler's annotation: container, card, share.
+// chosen is heddle-scheduler's annotation: container, GPU, share.
 func (r *rig) chosen(node string, shares map[string][]allocation.Share) map[string]string {
 	return map[string]string{wellknown.SGPUAllocation: text(node, shares)}
 }
@@ -111,7 +111,7 @@ func text(node string, shares map[string][]allocation.Share) string {
 	return a.String()
 }
 
-// nothingOvercommitted fails the test if a card is.
+// nothingOvercommitted fails the test if a GPU is.
 func (r *rig) nothingOvercommitted() []quota.GPU {
 	r.tb.Helper()
 	usage, err := r.Reconcile(context.WithoutCancel(r.tb.Context()))

@@ -18,7 +18,7 @@ func TestContainerGetsItsShareAndTheHCABesideIt(t *testing.T) {
 	uuid := r.gpuIDs(3)[0]
 	share := allocation.Share{UUID: uuid, VCore: 60, MemoryMiB: 4096}
 	p := r.wants("a", r.chosen("gpu-1", map[string][]allocation.Share{"main": {share}}), sharer("main", "60/4"))
-	// The kubelet chose a slot of another card and an HCA of the other side.
+	// The kubelet chose a slot of another GPU and an HCA of the other side.
 	want := asks{slots: {r.slot(7, 2)}, hcas: r.deviceIDs("mlx5_11")}
 	names := r.allocate(pod("a"), "main", want)
 	if err := r.Prepare(t.Context(), hcas, want[hcas]); err != nil {
@@ -55,7 +55,7 @@ func TestContainerGetsItsShareAndTheHCABesideIt(t *testing.T) {
 		t.Errorf("bindings (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]string{r.slot(7, 2): uuid}, r.Assigned(slots)); diff != "" {
-		t.Errorf("the ticket stands for (-want +got):\n%s", diff)
+		t.Errorf("the device ID stands for (-want +got):\n%s", diff)
 	}
 	// Later edits of the annotation move nothing, nor does its removal.
 	for _, annotations := range []map[string]string{
@@ -80,36 +80,36 @@ func TestNodePlaces(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*config.NodeConfig)
-		before []string // tenants, "vcore/GiB" on tickets of card 0, 1, 2…
+		before []string // consumers, "vcore/GiB" on device IDs of GPU 0, 1, 2…
 		ask    string
-		ticket []int
+		ids    []int
 		want   []int
 		reason string
 	}{
-		{name: "the card that the ticket names, of equal ones", ask: "10/1", ticket: []int{5}, want: []int{5}},
-		{name: "the fullest that suffices", before: []string{"30/1", "50/1"}, ask: "40/1", ticket: []int{0}, want: []int{1}},
+		{name: "the GPU that the device ID names, of equal ones", ask: "10/1", ids: []int{5}, want: []int{5}},
+		{name: "the fullest that suffices", before: []string{"30/1", "50/1"}, ask: "40/1", ids: []int{0}, want: []int{1}},
 		{
 			name: "spread", change: func(c *config.NodeConfig) { c.SGPU.Placement = config.PlacementSpread },
-			before: []string{"30/1"}, ask: "40/1", ticket: []int{0}, want: []int{1},
+			before: []string{"30/1"}, ask: "40/1", ids: []int{0}, want: []int{1},
 		},
-		{name: "several cards", ask: "2:10/1", ticket: []int{6, 4}, want: []int{4, 6}},
-		{name: "a card alone", before: []string{"1/1"}, ask: "/4", ticket: []int{0}, want: []int{1}},
-		{name: "a whole card", ask: "", ticket: []int{2}, want: []int{2}},
+		{name: "several GPUs", ask: "2:10/1", ids: []int{6, 4}, want: []int{4, 6}},
+		{name: "a GPU alone", before: []string{"1/1"}, ask: "/4", ids: []int{0}, want: []int{1}},
+		{name: "an exclusive GPU", ask: "", ids: []int{2}, want: []int{2}},
 		{
-			name: "two with 40 % left", before: []string{"60/1", "60/1"}, ask: "60/1", ticket: []int{0},
+			name: "two with 40 % left", before: []string{"60/1", "60/1"}, ask: "60/1", ids: []int{0},
 			change: func(c *config.NodeConfig) { c.SGPU.GPUs = []config.GPURef{"0", "1"} },
-			reason: "container main gets no GPU: no card of 2 can give 60 % of compute and 1 GiB. " +
-				"cards 0-1: 40 % of 100 left; needs 60",
+			reason: "container main gets no GPU: none of 2 GPUs can give 60 % of compute and 1 GiB. " +
+				"GPUs 0-1: 40 % of 100 left; needs 60",
 		},
 		{
-			name: "nobody scheduled it", change: func(c *config.NodeConfig) { c.SGPU.Unscheduled = config.UnscheduledReject },
-			ask: "10/1", ticket: []int{0},
+			name: "no scheduler chose", change: func(c *config.NodeConfig) { c.SGPU.Unscheduled = config.UnscheduledReject },
+			ask: "10/1", ids: []int{0},
 			reason: "container main gets no GPU: no scheduler chose a GPU, and sgpu.unscheduled is reject",
 		},
-		{name: "more memory than any card", ask: "10/100", ticket: []int{0}, reason: "79.6 GiB in all; needs 100"},
-		{name: "more cards than there are", ask: "9:10/1", ticket: []int{0, 1, 2, 3, 4, 5, 6, 7, 0}, reason: "9 cards are asked for and the node shares 8"},
-		{name: "vcore 0", ask: "0/1", ticket: []int{0}, reason: "nvidia.com/vcore: 0 is not 1 to 100 percent"},
-		{name: "vcore 101", ask: "101/1", ticket: []int{0}, reason: "nvidia.com/vcore: 101 is not 1 to 100 percent"},
+		{name: "more memory than any GPU", ask: "10/100", ids: []int{0}, reason: "79.6 GiB in all; needs 100"},
+		{name: "more cards than there are", ask: "9:10/1", ids: []int{0, 1, 2, 3, 4, 5, 6, 7, 0}, reason: "9 GPUs are requested and the node shares 8"},
+		{name: "vcore 0", ask: "0/1", ids: []int{0}, reason: "nvidia.com/vcore: 0 is not 1 to 100 percent"},
+		{name: "vcore 101", ask: "101/1", ids: []int{0}, reason: "nvidia.com/vcore: 101 is not 1 to 100 percent"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := shareRig(t)
@@ -117,7 +117,7 @@ func TestNodePlaces(t *testing.T) {
 				r.reconfigure(tt.change)
 			}
 			for i, text := range tt.before {
-				// Each on the card that it names, by annotation.
+				// Each on the GPU that it names, by annotation.
 				share := r.share(i, text)
 				r.wants("before-"+string(rune('a'+i)), r.chosen("gpu-1", map[string][]allocation.Share{"main": {share}}), sharer("main", text))
 				want := asks{slots: {r.slot(i, 0)}}
@@ -126,8 +126,8 @@ func TestNodePlaces(t *testing.T) {
 			}
 			r.wants("a", nil, sharer("main", tt.ask))
 			want := asks{}
-			for i, card := range tt.ticket {
-				want[slots] = append(want[slots], r.slot(card, 8+i))
+			for i, gpu := range tt.ids {
+				want[slots] = append(want[slots], r.slot(gpu, 8+i))
 			}
 			names := r.allocate(pod("a"), "main", want)
 			for range 3 {
@@ -145,31 +145,31 @@ func TestNodePlaces(t *testing.T) {
 					t.Errorf("events %q, want one", e)
 				}
 				if all := r.Rejections(); len(all) != 1 || all[0].Pod.Name != "a" || all[0].Container != "main" || !all[0].Since.Equal(r.now) {
-					t.Errorf("refused: %+v", all)
+					t.Errorf("rejected: %+v", all)
 				}
 				if _, err := r.enter(names); err == nil {
-					t.Error("a refused container can start")
+					t.Error("a rejected container can start")
 				}
 				return
 			}
 			if diff := cmp.Diff(tt.want, r.gpusOf("a", "main")); diff != "" {
-				t.Errorf("cards (-want +got):\n%s", diff)
+				t.Errorf("GPUs (-want +got):\n%s", diff)
 			}
 			if len(r.Rejections()) > 0 {
-				t.Errorf("refused: %+v", r.Rejections())
+				t.Errorf("rejected: %+v", r.Rejections())
 			}
 		})
 	}
 }
 
-// share is a part of a card, "vcore/GiB".
-func (r *rig) share(card int, text string) allocation.Share {
+// share is a part of a GPU, "vcore/GiB".
+func (r *rig) share(gpu int, text string) allocation.Share {
 	list := ask(text)
 	vcore, memory := list["nvidia.com/vcore"], list["nvidia.com/vmemory"]
-	return allocation.Share{UUID: r.gpuIDs(card)[0], VCore: int(vcore.Value()), MemoryMiB: memory.Value() * 1024}
+	return allocation.Share{UUID: r.gpuIDs(gpu)[0], VCore: int(vcore.Value()), MemoryMiB: memory.Value() * 1024}
 }
 
-// TestRejectedUntilThereIsRoom: a pod that is refused starts as soon as another
+// TestRejectedUntilThereIsRoom: a rejected pod starts as soon as another
 // one has ended.
 func TestRejectedUntilThereIsRoom(t *testing.T) {
 	r := shareRig(t, "0", "1")
@@ -178,10 +178,10 @@ func TestRejectedUntilThereIsRoom(t *testing.T) {
 	r.start(second)
 	third := r.consumer("third", "60/1", r.slot(0, 1))
 	if err := r.prepareShares(third); err == nil {
-		t.Fatal("it got a card")
+		t.Fatal("it got a GPU")
 	}
 	if got := r.Rejections(); len(got) != 1 || got[0].Pod.Name != "third" || got[0].Kind != allocate.RejectedFull {
-		t.Errorf("refused %+v", got)
+		t.Errorf("rejected %+v", got)
 	}
 	r.kubelet.Delete("default", "first")
 	r.consumer("other", "1/1", r.slot(1, 1)) // The kubelet forgets the devices of gone pods when it admits the next.
@@ -189,11 +189,11 @@ func TestRejectedUntilThereIsRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]int{0}, r.gpusOf("third", "main")); diff != "" || len(r.Rejections()) > 0 {
-		t.Errorf("cards (-want +got):\n%srefused %v", diff, r.Rejections())
+		t.Errorf("GPUs (-want +got):\n%srejected %v", diff, r.Rejections())
 	}
 }
 
-// TestAllOfAPodOrNothing: a pod that could have one of its cards takes none.
+// TestAllOfAPodOrNothing: a pod that could have one of its GPUs takes none.
 func TestAllOfAPodOrNothing(t *testing.T) {
 	r := shareRig(t, "0")
 	r.wants("two", nil, sharer("a", "60/1"), sharer("b", "60/1"))
@@ -221,7 +221,7 @@ func TestPodIsDecidedAtOnce(t *testing.T) {
 	r.restart()
 	other := r.consumer("other", "10/1", r.slot(0, 2))
 	if err := r.prepareShares(other); err == nil {
-		t.Error("somebody else has a part of what the second container was promised")
+		t.Error("another pod has a part of what is reserved for the second container")
 	}
 	r.start(b)
 	if got := r.mustEnter(names); len(got.Devices.GPUs) != 1 || got.Devices.GPUs[0].Share.VCore != 50 {
@@ -255,7 +255,7 @@ func TestPhasesOfAPod(t *testing.T) {
 			apps: []corev1.Container{sharer("a", "60/1")}, fits: "10/1", wants: "11/1",
 		},
 		{
-			name: "alone in its turn", init: []corev1.Container{sharer("i", "100/1")}, apps: []corev1.Container{sharer("a", "100/1")},
+			name: "alone in its phase", init: []corev1.Container{sharer("i", "100/1")}, apps: []corev1.Container{sharer("a", "100/1")},
 			wants: "1/1",
 		},
 		{name: "too much beside its sidecar", init: []corev1.Container{sidecar(sharer("s", "50/1"))}, apps: []corev1.Container{sharer("a", "60/1")}, none: true},
@@ -294,21 +294,21 @@ func TestPhasesOfAPod(t *testing.T) {
 }
 
 // TestDeviceIDsOfInitContainersAreTakenOver: the kubelet gives an app container
-// the tickets of an init container; both get the same card if it has room, and
+// the device IDs of an init container; both get the same GPU if it has room, and
 // the app container another one if not.
 func TestDeviceIDsOfInitContainersAreTakenOver(t *testing.T) {
 	for _, tt := range []struct {
 		name, taken string
 		want        []int
 	}{
-		{"room on one card", "", []int{0}},
+		{"room on one GPU", "", []int{0}},
 		{"only for the init container", "60/1", []int{1}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := shareRig(t, "0", "1")
 			p := r.wants("p", nil, sharer("app", "50/1"))
 			p.Spec.InitContainers = []corev1.Container{sharer("init", "20/1")}
-			ticket := asks{slots: {r.slot(0, 0)}}
+			ids := asks{slots: {r.slot(0, 0)}}
 			if tt.taken != "" {
 				r.wants("other", r.chosen("gpu-1", map[string][]allocation.Share{"main": {r.share(0, tt.taken)}}), sharer("main", tt.taken))
 				other := asks{slots: {r.slot(1, 5)}}
@@ -319,9 +319,9 @@ func TestDeviceIDsOfInitContainersAreTakenOver(t *testing.T) {
 				})
 			}
 			r.kubelet.Add(pod("p"))
-			r.allocate(pod("p"), "init", ticket)
-			r.allocate(pod("p"), "app", ticket)
-			r.start(ticket)
+			r.allocate(pod("p"), "init", ids)
+			r.allocate(pod("p"), "app", ids)
+			r.start(ids)
 			if diff := cmp.Diff(tt.want, r.gpusOf("p", "app")); diff != "" {
 				t.Errorf("app (-want +got):\n%s", diff)
 			}

@@ -46,8 +46,8 @@ const (
 	// DevicesLost: the kubelet's checkpoint has lost the devices of a container,
 	// which cannot start again.
 	DevicesLost = "DevicesLost"
-	// SGPURefused: the pod's containers get no share of a GPU, and do not start.
-	SGPURefused = "SGPURefused"
+	// SGPURejected: the pod's containers get no share of a GPU, and do not start.
+	SGPURejected = "SGPURefused"
 )
 
 // Options are what a State works with.

@@ -40,7 +40,7 @@ func TestCollect(t *testing.T) {
 	stays := asks{gpus: r.gpuIDs(2), hcas: r.deviceIDs("mlx5_4")}
 	staysNames := r.allocate(pod("stays"), "main", stays)
 	r.start(stays)
-	if _, err := r.Allocate(hcas, r.deviceIDs("mlx5_5")); err != nil { // Nobody will come for it.
+	if _, err := r.Allocate(hcas, r.deviceIDs("mlx5_5")); err != nil { // No pod will come for it.
 		t.Fatal(err)
 	}
 	for _, f := range []string{"nvidia.json", "heddle-nvidia.json", "heddle-gpu-x.json"} {
@@ -76,7 +76,7 @@ func TestCollect(t *testing.T) {
 	r.pass(goneFor)
 	r.collect()
 	if n := r.left(); n != 6+3+3 {
-		t.Errorf("%d files are left, want those of two pods and three that are not ours", n)
+		t.Errorf("%d files are left, want those of two pods and three that are not heddle's", n)
 	}
 	if _, err := os.Stat(cut); err == nil {
 		t.Error("a temporary file is left")

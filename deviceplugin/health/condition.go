@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// ConditionType is the Node condition that says whether every device of every
+// ConditionType is the Node condition that reports whether every device of every
 // resource can be had.
 const ConditionType = "HeddleReady"
 
@@ -58,7 +58,7 @@ func Shortages(resource string, devices map[string]State) []Shortage {
 // described is how many devices a message names.
 const described = 4
 
-// describe tells what several devices have in common once.
+// describe states what several devices have in common once.
 func describe(names, reasons []string) string {
 	more := ""
 	if n := len(names) - described; n > 0 {
@@ -75,15 +75,15 @@ func describe(names, reasons []string) string {
 	return strings.Join(parts, "; ") + more
 }
 
-// Condition is a condition of the Node that is ours.
+// Condition is a condition of the Node that heddle sets.
 type Condition struct {
 	// Type is [ConditionType], or another part's.
 	Type string
 	// True is its status, the other one False.
 	True            bool
 	Reason, Message string
-	// Optional conditions say the same while they are False and while the Node
-	// has none: they are not added to say that.
+	// Optional conditions mean the same while they are False and while the Node
+	// has none: they are not added only to be False.
 	Optional bool
 }
 

@@ -29,7 +29,7 @@ func gpus(states ...machine.HealthState) *machine.Machine {
 		g := machine.GPU{UUID: fmt.Sprintf("GPU-%d", i), Index: i, PCI: fmt.Sprintf("0000:%02x:00.0", 0x10+i)}
 		g.Health.State = state
 		if state != machine.Healthy {
-			g.Health.Reason = "the scan says so"
+			g.Health.Reason = "reported by the scan"
 		}
 		m.GPUs = append(m.GPUs, g)
 	}
@@ -75,7 +75,7 @@ func configure(at int, change func(*config.Health)) step {
 
 // run gives the state of one device after every step: "0 healthy", or "4 XID:
 // reason". A step at which a deadline that judge announced has passed is
-// judged, as all others are.
+// checked, as all others are.
 func run(steps []step, state func(*Snapshot) State) []string {
 	t := newTracker(config.Default().Health)
 	var log []string
@@ -118,7 +118,7 @@ func TestGPU(t *testing.T) {
 		{"an answer from before the error does not clear it", []step{healthy, none, xidEvent(10, 79), wait(60)}, []string{
 			"0 healthy", "1 healthy", "10 XID: XID 79, the GPU has fallen off the bus", "60 XID: XID 79, the GPU has fallen off the bus",
 		}},
-		{"an action that comes back starts the time anew", []step{
+		{"an action that comes back starts the time again", []step{
 			healthy, none, xidEvent(10, 48), pulse(11, devgpu.ActionNone, nil), pulse(40, nvml.ActionDrainAndReset, nil),
 			pulse(42, devgpu.ActionNone, nil), pulse(71, devgpu.ActionNone, nil), wait(72),
 		}, []string{
@@ -138,10 +138,10 @@ func TestGPU(t *testing.T) {
 			scan(70, gpus(machine.Healthy)), wait(100),
 		}, []string{
 			"0 healthy", "1 healthy", "10 XID: XID 79, the GPU has fallen off the bus; " + untold, "50 XID: XID 79, the GPU has fallen off the bus; " + untold,
-			"60 XID: XID 79, the GPU has fallen off the bus; the driver has lost it: the scan says so",
+			"60 XID: XID 79, the GPU has fallen off the bus; the driver has lost it: reported by the scan",
 			"70 XID: XID 79, the GPU has fallen off the bus; " + well, "100 healthy",
 		}},
-		{"a number that tells nothing: the driver decides", []step{healthy, none, xidEvent(10, 74), ecc(11), xidEvent(12, 999), pulse(13, nvml.ActionNodeReboot, nil)}, []string{
+		{"a number without meaning: the driver decides", []step{healthy, none, xidEvent(10, 74), ecc(11), xidEvent(12, 999), pulse(13, nvml.ActionNodeReboot, nil)}, []string{
 			"0 healthy", "1 healthy", "10 healthy", "11 healthy", "12 healthy", "13 RecoveryAction: the driver asks for a node reboot",
 		}},
 		{"and is fatal where the driver cannot be asked", []step{healthy, pulse(1, devgpu.ActionUnknown, nil), ecc(10)}, []string{
@@ -166,7 +166,7 @@ func TestGPU(t *testing.T) {
 			"0 healthy", "10 healthy", "20 NotAnswering: the driver has failed for 10s: temperature: Unknown Error",
 		}},
 		{"unhealthy by the scan", []step{scan(0, gpus(machine.Unhealthy)), scan(10, gpus(machine.Healthy)), wait(40)}, []string{
-			"0 Failed: the scan says so", "10 Failed: the scan says so; " + well, "40 healthy",
+			"0 Failed: reported by the scan", "10 Failed: reported by the scan; " + well, "40 healthy",
 		}},
 		{"gone and back", []step{healthy, scan(10, gpus("", machine.Healthy)), scan(20, gpus(machine.Healthy)), wait(50)}, []string{
 			"0 healthy", "10 Gone: it is not on the node any more", "20 Gone: it is not on the node any more; " + well, "50 healthy",
@@ -225,7 +225,7 @@ func TestSince(t *testing.T) {
 	}
 }
 
-// judge says when it must be asked again, and asking then is enough.
+// judge returns when it must be called again, and calling it then is enough.
 func TestDeadlines(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -257,7 +257,7 @@ func TestDeadlines(t *testing.T) {
 	}
 }
 
-// One card's trouble is no other's.
+// A fault of one GPU changes no other GPU.
 func TestOtherGPUsStayHealthy(t *testing.T) {
 	tr := newTracker(config.Default().Health)
 	tr.see(gpus(machine.Healthy, machine.Healthy, machine.Lost))

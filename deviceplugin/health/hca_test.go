@@ -115,7 +115,7 @@ func TestHCA(t *testing.T) {
 		{"no ports", []step{scan(0, edit(ports(active), func(m *machine.Machine) { m.HCAs[0].Ports = nil }))}, []string{
 			"0 PortDown: no port could be read",
 		}},
-		{"the driver is loaded anew", []step{scan(0, ports(active)), scan(10, ports()), scan(15, ports(active)), wait(60)}, []string{
+		{"the driver is loaded again", []step{scan(0, ports(active)), scan(10, ports()), scan(15, ports(active)), wait(60)}, []string{
 			"0 healthy", "10 healthy", "15 healthy", "60 healthy",
 		}},
 		{"the driver is gone", []step{scan(0, ports(active)), scan(10, ports()), wait(20)}, []string{
@@ -124,7 +124,7 @@ func TestHCA(t *testing.T) {
 		{"a virtual function was removed", []step{
 			scan(0, edit(ports(active), func(m *machine.Machine) { m.HCAs[0].PhysFn = "0000:40:00.1" })), scan(10, ports()),
 		}, []string{"0 healthy", "10 NotSeen: this HCA was never seen on the node"}},
-		{"given to a guest", []step{scan(0, ports(active)), scan(10, edit(ports(), func(m *machine.Machine) {
+		{"given to a virtual machine", []step{scan(0, ports(active)), scan(10, edit(ports(), func(m *machine.Machine) {
 			m.PCI = []machine.PCIFunction{{Address: "0000:40:00.0", Driver: "vfio-pci"}}
 		}))}, []string{"0 healthy", "10 NotSeen: this HCA was never seen on the node"}},
 	} {
@@ -137,7 +137,7 @@ func TestHCA(t *testing.T) {
 	}
 }
 
-// A link that flaps faster than any scan sees is still judged by what is seen.
+// A link that flaps faster than any scan sees is still decided by what is seen.
 func TestFlapNeverBlocksForEver(t *testing.T) {
 	tr := newTracker(config.Default().Health)
 	for i := range 200 {

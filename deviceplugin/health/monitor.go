@@ -58,7 +58,7 @@ type Monitor struct {
 	events            chan NodeEvent
 	codes             *prometheus.CounterVec
 
-	// mu guards what follows, and makes publishing take turns.
+	// mu guards what follows, and serializes publishing.
 	mu      sync.Mutex
 	tracker *tracker
 	config  *config.NodeConfig

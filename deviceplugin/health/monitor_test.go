@@ -147,7 +147,7 @@ func drain(c <-chan struct{}) bool {
 	}
 }
 
-// An error report is in the snapshot, and told to every subscriber, at once:
+// An error report is in the snapshot, and every subscriber is notified, at once:
 // no poll, no scan and no other GPU is waited for.
 func TestXIDIsSeenAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -182,7 +182,7 @@ func TestLostGPUIsFoundByThePoll(t *testing.T) {
 			t.Errorf("after %s: %+v", took, m.Snapshot().GPU("GPU-0"))
 		}
 		d.set(devgpu.ActionNone, nil)
-		<-changed // It is well again, says the reason.
+		<-changed // The reason states that it has recovered.
 		answered := time.Now()
 		<-changed
 		if took := time.Since(answered); took != 30*time.Second || !m.Snapshot().GPU("GPU-0").Healthy {
@@ -230,14 +230,14 @@ func TestDeadlinesNeedNoScan(t *testing.T) {
 	})
 }
 
-func TestNothingIsToldTwice(t *testing.T) {
+func TestNothingIsReportedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &driver{action: devgpu.ActionNone, events: make(chan devgpu.Event)}
 		m := start(t, Options{Source: newSource(gpus(machine.Healthy)), GPUs: d.pollers()})
 		changed := m.Subscribe()
 		pass(time.Hour)
 		if drain(changed) {
-			t.Error("told of an hour in which nothing happened")
+			t.Error("notified of an hour in which nothing happened")
 		}
 	})
 }

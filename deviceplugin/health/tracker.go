@@ -61,7 +61,7 @@ func (t *tracker) see(m *machine.Machine) {
 }
 
 // forget drops HCAs that went away on purpose: virtual functions, soft RDMA,
-// and functions that were given to a guest.
+// and functions that were given to a virtual machine.
 func (t *tracker) forget() {
 	for id, h := range t.hcas {
 		if h.present {

@@ -21,7 +21,7 @@ import (
 type Inventory struct {
 	Machine *machine.Machine
 	Config  *config.NodeConfig
-	// GPUs are by UUID, whole GPUs and MIG devices.
+	// GPUs are by UUID, full GPUs and MIG devices.
 	GPUs map[string]GPU
 	// HCAs are the reasons why HCAs are unhealthy, by name (mlx5_0); a healthy
 	// HCA is not in it. Nil means that only the scan is known.
@@ -36,7 +36,7 @@ type Inventory struct {
 
 // GPU is how one GPU or MIG device is handed out.
 type GPU struct {
-	// Mode is the resource that it is in: whole (native) or in shares (sgpu).
+	// Mode is the resource that it is in: exclusive (native) or in shares (sgpu).
 	// Empty while it is in none: the mode is not known, or about to change.
 	Mode config.Mode
 	// Unhealthy is why the device is unhealthy; empty if it is healthy.

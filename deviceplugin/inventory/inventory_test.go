@@ -32,10 +32,10 @@ func TestSharedGPUs(t *testing.T) {
 			t.Errorf("GPU %d: NUMA %d", i+1, got[i].NUMA)
 		}
 	}
-	whole := inventory.Configured(machines.Load(t, "dgx-h100"), &config.NodeConfig{Mode: config.ModeSGPU}).Shared
-	for _, card := range whole {
-		if card.Zone != 1 {
-			t.Errorf("behind switches: %+v", card)
+	shared := inventory.Configured(machines.Load(t, "dgx-h100"), &config.NodeConfig{Mode: config.ModeSGPU}).Shared
+	for _, gpu := range shared {
+		if gpu.Zone != 1 {
+			t.Errorf("behind switches: %+v", gpu)
 		}
 	}
 }

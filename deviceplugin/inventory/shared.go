@@ -72,7 +72,7 @@ func zonesOf(m *machine.Machine) []int {
 	return zones
 }
 
-// joined tells whether NVLink joins two GPUs, directly or through switches.
+// joined reports whether NVLink joins two GPUs, directly or through switches.
 func joined(a, b *machine.GPU) bool {
 	to := func(g *machine.GPU, peer string) bool {
 		return slices.ContainsFunc(g.NVLinks, func(l machine.NVLink) bool { return l.Peer == peer && l.Links > 0 })

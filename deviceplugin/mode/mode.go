@@ -1,4 +1,4 @@
-// Package mode decides in which resource a GPU is, whole (native) or in shares
+// Package mode decides in which resource a GPU is, exclusive (native) or in shares
 // (sgpu), and when it changes to the other.
 //
 // It owns the modes of a node's GPUs, on disk and in memory, and which GPUs an
@@ -69,8 +69,8 @@ type GPU struct {
 	// Offered is the mode in which it is offered: Mode, or empty while a change
 	// is being written.
 	Offered config.Mode
-	// Unavailable is why no new pod gets it, empty if one can; Draining tells
-	// that it is so only because its mode is to change.
+	// Unavailable is why no new pod gets it, empty if one can; Draining is true
+	// if that is so only because its mode is to change.
 	Unavailable string
 	Draining    bool
 }
@@ -320,7 +320,7 @@ func (t *Tracker) note(component string, err error) {
 }
 
 // gpuOf is the GPU that a device is of, and the mode in which it is. Other device
-// plugins have replicas of whole GPUs too, under the same resource.
+// plugins have replicas of exclusive GPUs too, under the same resource.
 func (t *Tracker) gpuOf(d Device) (uuid string, mode config.Mode) {
 	uuid, _, share := strings.Cut(d.ID, replica)
 	if share && d.Resource != t.config.Resources.GPU || d.Resource == t.config.Resources.SGPU {

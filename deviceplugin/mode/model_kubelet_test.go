@@ -121,7 +121,7 @@ type backing struct {
 	model   *model
 	tracker *Tracker
 	mode    config.Mode
-	pod     *tenant
+	pod     *consumer
 }
 
 func (b *backing) Allocate(context.Context, []string) (*v1beta1.ContainerAllocateResponse, error) {
@@ -140,7 +140,7 @@ func (b *backing) PreStart(context.Context, []string) error {
 	var open []string
 	for i := range b.model.machine.GPUs {
 		g := &b.model.machine.GPUs[i]
-		if is, against := offered(b.tracker, g, shared); is && against == "" {
+		if is, reason := offered(b.tracker, g, shared); is && reason == "" {
 			open = append(open, g.UUID)
 		}
 	}
@@ -151,19 +151,19 @@ func (b *backing) PreStart(context.Context, []string) error {
 	case b.tracker != b.model.tracker:
 		return errDied
 	case len(open) == 0:
-		return errors.New("no card")
+		return errors.New("no GPU")
 	}
 	b.pod.bound = open[b.model.random.IntN(len(open))]
 	b.model.checkLocked()
 	return nil
 }
 
-// admit is a pod's life.
+// admit runs a pod from its admission to its end.
 func (m *model) admit() {
 	m.mu.Lock()
 	m.serial++
 	name := "ns/" + strconv.Itoa(m.serial)
-	p := &tenant{mode: []config.Mode{native, shared}[m.random.IntN(2)]}
+	p := &consumer{mode: []config.Mode{native, shared}[m.random.IntN(2)]}
 	free := maps.Clone(m.healthy[p.mode])
 	for _, q := range m.pods {
 		delete(free, q.id)
@@ -199,7 +199,7 @@ func (m *model) admit() {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			if !errors.Is(err, errDied) {
-				m.refused++
+				m.rejected++
 			}
 			return
 		}

@@ -41,28 +41,28 @@ type model struct {
 	stream int
 	// pods hold one device each; record is what Allocate gave out and the
 	// kubelet has not accounted for.
-	pods    map[string]*tenant
-	serial  int
-	admits  int
-	refused int
-	broken  bool
+	pods     map[string]*consumer
+	serial   int
+	admits   int
+	rejected int
+	broken   bool
 }
 
-type tenant struct {
+type consumer struct {
 	mode      config.Mode
 	id        string
-	bound     string // the card by binding, of a share
+	bound     string // the GPU by binding, of a share
 	recorded  bool
 	accounted bool
 }
 
-func newModel(t *testing.T, seed uint64, cards int) *model {
+func newModel(t *testing.T, seed uint64, gpus int) *model {
 	t.Helper()
 	m := &model{
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), machine: &machine.Machine{}, dir: t.TempDir(),
-		lists: map[config.Mode]map[string]bool{}, healthy: map[config.Mode]map[string]bool{}, pods: map[string]*tenant{},
+		lists: map[config.Mode]map[string]bool{}, healthy: map[config.Mode]map[string]bool{}, pods: map[string]*consumer{},
 	}
-	for i := range cards {
+	for i := range gpus {
 		m.machine.GPUs = append(m.machine.GPUs, machine.GPU{UUID: fmt.Sprintf("GPU-%d", i), Index: i})
 	}
 	m.configure()
@@ -142,10 +142,10 @@ func (m *model) round(tracker *Tracker) {
 		list := map[string]bool{}
 		for i := range m.machine.GPUs {
 			g := &m.machine.GPUs[i]
-			is, against := offered(tracker, g, mode)
+			is, reason := offered(tracker, g, mode)
 			for n := range slots {
 				if is && (mode == shared || n == 0) {
-					list[idOf(g.UUID, mode, n)] = against == ""
+					list[idOf(g.UUID, mode, n)] = reason == ""
 				}
 			}
 		}
@@ -187,8 +187,8 @@ func TestThousandSwitches(t *testing.T) {
 		m.settled()
 		m.stop()
 		m.wg.Wait()
-		t.Logf("%d pods admitted, %d refused by the gate", m.admits, m.refused)
-		if m.admits < 1000 || m.refused == 0 {
+		t.Logf("%d pods admitted, %d rejected by Allocate", m.admits, m.rejected)
+		if m.admits < 1000 || m.rejected == 0 {
 			t.Error("too little happened")
 		}
 	})
@@ -207,8 +207,8 @@ func (m *model) drained() {
 	}
 }
 
-// settled is what must hold when all is quiet: every card is offered as it is
-// configured, whole.
+// settled is what must hold when all is quiet: every GPU is offered as it is
+// configured, in full.
 func (m *model) settled() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -31,7 +31,7 @@ type Device struct{ Resource, ID string }
 type Held struct {
 	Device
 	By string
-	// Unverified tells that the pod may have ended: only the kubelet's checkpoint
+	// Unverified means that the pod may have ended: only the kubelet's checkpoint
 	// has it.
 	Unverified bool
 }
@@ -130,8 +130,8 @@ func (t *Tracker) decide(o *Observation) {
 	}
 }
 
-// needsRenewal reports whether only a new checkpoint can tell if a pending GPU is
-// still held.
+// needsRenewal reports whether only a new checkpoint can show that a pending GPU
+// is still held.
 func (t *Tracker) needsRenewal(held []Held) bool {
 	if time.Since(t.renewed) < renewEvery {
 		return false

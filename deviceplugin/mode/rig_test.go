@@ -80,9 +80,9 @@ func two() *machine.Machine {
 	return &machine.Machine{GPUs: []machine.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1}}}
 }
 
-func configured(mode config.Mode, how config.ModeSwitch, cards ...config.GPURef) *config.NodeConfig {
+func configured(mode config.Mode, how config.ModeSwitch, gpus ...config.GPURef) *config.NodeConfig {
 	c := config.Default()
-	c.Mode, c.SGPU.ModeSwitch, c.SGPU.GPUs = mode, how, cards
+	c.Mode, c.SGPU.ModeSwitch, c.SGPU.GPUs = mode, how, gpus
 	return &c
 }
 
@@ -140,7 +140,7 @@ func states(tracker *Tracker) []string {
 	return all
 }
 
-// offered tells whether a GPU is offered in a mode, and why no new pod gets it.
+// offered reports whether a GPU is offered in a mode, and why no new pod gets it.
 func offered(tracker *Tracker, g *machine.GPU, in config.Mode) (is bool, unavailable string) {
 	for _, now := range tracker.GPUs() {
 		if now.UUID == g.UUID && now.Offered == in {

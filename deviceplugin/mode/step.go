@@ -10,7 +10,7 @@ import (
 )
 
 // freeFor is how long the kubelet must have neither offered a GPU nor known a
-// holder until its mode changes. A kubelet that chose it before it heard of the
+// holder until its mode changes. A kubelet that chose it before it received the
 // withdrawal calls Allocate within that time; a later call is rejected.
 const freeFor = 500 * time.Millisecond
 
@@ -19,7 +19,7 @@ type gpuState struct {
 	// mode is how the GPU is handed out, empty while it is not known; wanted is
 	// what the configuration asks for.
 	mode, wanted config.Mode
-	// checked tells whether an observation of the holders has confirmed mode.
+	// checked reports whether an observation of the holders has confirmed mode.
 	checked bool
 	// draining: no new pod gets it. withdrawal numbers that, published is when
 	// the lists of the resources had it, zero before.
@@ -30,7 +30,7 @@ type gpuState struct {
 	freeSince time.Time
 	// writing: its mode is being written to the disk; until then no pod gets it.
 	writing bool
-	// observed tells whether the last observation succeeded, unwritten whether the
+	// observed reports whether the last observation succeeded, unwritten whether the
 	// mode could not be written.
 	observed, unwritten bool
 	// holders hold it in mode, others in the other mode, sorted.
@@ -43,7 +43,7 @@ type usage struct {
 	// offered and held are by mode.
 	offered map[config.Mode]bool
 	held    map[config.Mode][]string
-	// allocating tells whether a call of Allocate is in flight for it, and
+	// allocating reports whether a call of Allocate is in flight for it, and
 	// starting is when the oldest call of PreStart in flight began, by mode.
 	allocating bool
 	starting   map[config.Mode]time.Time

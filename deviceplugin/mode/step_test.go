@@ -20,8 +20,8 @@ func by(mode config.Mode, pods ...string) map[config.Mode][]string {
 	return map[config.Mode][]string{mode: pods}
 }
 
-// TestOneStep has one card, native and to be shared unless the case says
-// otherwise, and one look at it.
+// TestOneStep has one GPU, native and to be shared unless the case has
+// another one, and one observation of it.
 func TestOneStep(t *testing.T) {
 	now := time.Unix(1000, 0)
 	long := now.Add(-freeFor)
@@ -34,7 +34,7 @@ func TestOneStep(t *testing.T) {
 		want func(*gpuState)
 	}{
 		{
-			"held: nobody new, until it ends", func(c *gpuState) { c.draining = false },
+			"held: no new pod, until it ends", func(c *gpuState) { c.draining = false },
 			usage{held: by(native, "ml/train")},
 			cordon,
 			func(c *gpuState) { c.draining, c.holders = true, []string{"ml/train"} },
@@ -55,7 +55,7 @@ func TestOneStep(t *testing.T) {
 		{"what the kubelet offers in the other mode does not matter", nil, usage{offered: map[config.Mode]bool{shared: true}}, cordon, func(c *gpuState) { c.freeSince = now }},
 		{"Allocate is in flight", func(c *gpuState) { c.freeSince = long }, usage{allocating: true}, cordon, nil},
 		{
-			"PreStart is in flight since before everybody knew", func(c *gpuState) { c.freeSince = long },
+			"PreStart is in flight since before all resources knew", func(c *gpuState) { c.freeSince = long },
 			usage{starting: map[config.Mode]time.Time{native: long}},
 			cordon, nil,
 		},
@@ -67,7 +67,7 @@ func TestOneStep(t *testing.T) {
 				*c = gpuState{mode: shared, wanted: shared, checked: true, published: long, writing: true}
 			},
 		},
-		{"the resources have not been told", func(c *gpuState) { c.published, c.freeSince = time.Time{}, long }, usage{}, cordon, nil},
+		{"the resources have not been notified", func(c *gpuState) { c.published, c.freeSince = time.Time{}, long }, usage{}, cordon, nil},
 		{"free for the first time", nil, usage{}, cordon, func(c *gpuState) { c.freeSince = now }},
 		{"not free for long enough", func(c *gpuState) { c.freeSince = long.Add(1) }, usage{}, cordon, func(c *gpuState) { c.freeSince = long.Add(1) }},
 		{
@@ -96,14 +96,14 @@ func TestOneStep(t *testing.T) {
 		},
 		{"while its mode is being written nothing is decided", func(c *gpuState) { c.writing = true }, usage{held: by(native, "ml/b")}, cordon, func(c *gpuState) { c.observed = true }},
 		{
-			"held in the other mode too: nobody new", func(c *gpuState) { c.wanted, c.draining = native, false },
+			"held in the other mode too: no new pod", func(c *gpuState) { c.wanted, c.draining = native, false },
 			usage{held: map[config.Mode][]string{native: {"ml/a"}, shared: {"ml/b"}}},
 			cordon,
 			func(c *gpuState) { c.draining, c.holders, c.others = true, []string{"ml/a"}, []string{"ml/b"} },
 		},
 		{"no longer", func(c *gpuState) { c.wanted, c.others = native, []string{"ml/b"} }, usage{}, cordon, func(c *gpuState) { c.draining, c.others = false, nil }},
 		{
-			"first start: nobody holds it", func(c *gpuState) { *c = gpuState{wanted: shared} },
+			"first start: no pod holds it", func(c *gpuState) { *c = gpuState{wanted: shared} },
 			usage{},
 			cordon,
 			func(c *gpuState) { *c = gpuState{mode: shared, wanted: shared, checked: true, observed: true} },
@@ -166,8 +166,8 @@ func TestAim(t *testing.T) {
 		want   gpuState
 	}{
 		{"nothing new", free, native, cordon, free},
-		{"a switch: nobody new at once", free, shared, cordon, gpuState{mode: native, wanted: shared, checked: true, draining: true}},
-		{"a switch with patience: first see who holds it", free, shared, wait, gpuState{mode: native, wanted: shared, checked: true}},
+		{"a switch: no new pod at once", free, shared, cordon, gpuState{mode: native, wanted: shared, checked: true, draining: true}},
+		{"a switch with patience: first see which pod holds it", free, shared, wait, gpuState{mode: native, wanted: shared, checked: true}},
 		{"the mind is changed back", held, native, cordon, free},
 		{"patience from now on", held, shared, wait, gpuState{mode: native, wanted: shared, checked: true, observed: true, holders: []string{"ml/a"}}},
 		{"not known yet", gpuState{}, shared, cordon, gpuState{wanted: shared}},
@@ -188,9 +188,9 @@ func TestAim(t *testing.T) {
 
 func TestWords(t *testing.T) {
 	for _, tt := range []struct {
-		name           string
-		gpu            gpuState
-		until, against string
+		name          string
+		gpu           gpuState
+		until, reason string
 	}{
 		{"as configured", gpuState{mode: native, wanted: native}, "", ""},
 		{
@@ -228,8 +228,8 @@ func TestWords(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if until, against := tt.gpu.until(), tt.gpu.unavailable(); until != tt.until || against != tt.against {
-				t.Errorf("until %q, want %q; against %q, want %q", until, tt.until, against, tt.against)
+			if until, reason := tt.gpu.until(), tt.gpu.unavailable(); until != tt.until || reason != tt.reason {
+				t.Errorf("until %q, want %q; unavailable %q, want %q", until, tt.until, reason, tt.reason)
 			}
 		})
 	}

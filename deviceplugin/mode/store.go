@@ -128,7 +128,7 @@ func decode(b []byte, into any) error {
 	return nil
 }
 
-// setAside keeps a file that cannot be used for people to look at.
+// setAside keeps a file that cannot be used, for a user to read.
 func setAside(dir, name string, why error) error {
 	path := filepath.Join(dir, name)
 	return errors.Join(fmt.Errorf("%s: %w", path, why), os.Rename(path, path+corruptEnd))

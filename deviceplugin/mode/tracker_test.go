@@ -16,7 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-func TestACardMovesWhenItIsFree(t *testing.T) {
+func TestAGPUMovesWhenItIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, m, dir := &kubelet{}, two(), t.TempDir()
 		tracker, stop := start(t, dir, k)
@@ -34,8 +34,8 @@ func TestACardMovesWhenItIsFree(t *testing.T) {
 		share := configured(shared, cordon)
 		tracker.Round(m, share)
 		for i, g := range m.GPUs {
-			if is, against := offered(tracker, &g, native); !is || !strings.HasPrefix(against, "moves to sgpu when ") {
-				t.Errorf("card %d is offered: %t, %q", i, is, against)
+			if is, reason := offered(tracker, &g, native); !is || !strings.HasPrefix(reason, "moves to sgpu when ") {
+				t.Errorf("GPU %d is offered: %t, %q", i, is, reason)
 			}
 		}
 		round(tracker, m, share)
@@ -47,11 +47,11 @@ func TestACardMovesWhenItIsFree(t *testing.T) {
 		want(t, tracker, "not for long enough", "native of sgpu until the kubelet no longer offers it", "native of sgpu until ml/train ends")
 		later(tracker, m, share, 3*time.Second)
 		want(t, tracker, "one is free", "sgpu of sgpu", "native of sgpu until ml/train ends")
-		if is, against := offered(tracker, &m.GPUs[0], shared); !is || against != "" || !tracker.Any(shared) {
-			t.Errorf("the free one is shared: %t, %q", is, against)
+		if is, reason := offered(tracker, &m.GPUs[0], shared); !is || reason != "" || !tracker.Any(shared) {
+			t.Errorf("the free one is shared: %t, %q", is, reason)
 		}
-		if is, against := offered(tracker, &m.GPUs[1], native); !is || against != "moves to sgpu when ml/train ends" {
-			t.Errorf("the held one is native: %t, %q", is, against)
+		if is, reason := offered(tracker, &m.GPUs[1], native); !is || reason != "moves to sgpu when ml/train ends" {
+			t.Errorf("the held one is native: %t, %q", is, reason)
 		}
 		if diff := cmp.Diff([]string{"heddle_mode_pending GPU-b"}, samples(t, tracker)); diff != "" {
 			t.Errorf("metrics (-want +got):\n%s", diff)
@@ -72,7 +72,7 @@ func TestACardMovesWhenItIsFree(t *testing.T) {
 	})
 }
 
-func TestAMindChangedBackReturnsTheCardAtOnce(t *testing.T) {
+func TestAMindChangedBackReturnsTheGPUAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, m := &kubelet{}, two()
 		tracker, stop := start(t, t.TempDir(), k)
@@ -85,8 +85,8 @@ func TestAMindChangedBackReturnsTheCardAtOnce(t *testing.T) {
 		round(tracker, m, configured(shared, cordon))
 		tracker.Round(m, configured(native, cordon))
 		for i, g := range m.GPUs {
-			if is, against := offered(tracker, &g, native); !is || against != "" {
-				t.Errorf("card %d: %t, %q", i, is, against)
+			if is, reason := offered(tracker, &g, native); !is || reason != "" {
+				t.Errorf("GPU %d: %t, %q", i, is, reason)
 			}
 		}
 		want(t, tracker, "as before", "native of native", "native of native")
@@ -101,8 +101,8 @@ func TestPatience(t *testing.T) {
 		defer stop()
 		round(tracker, m, c)
 		want(t, tracker, "in use", "native of native", "native of sgpu until ml/train ends")
-		if is, against := offered(tracker, &m.GPUs[1], native); !is || against != "" {
-			t.Errorf("offered as before: %t, %q", is, against)
+		if is, reason := offered(tracker, &m.GPUs[1], native); !is || reason != "" {
+			t.Errorf("offered as before: %t, %q", is, reason)
 		}
 		k.set(func() { k.held = nil })
 		later(tracker, m, c, 3*time.Second)
@@ -127,7 +127,7 @@ func TestPodsThatHaveEndedAreForgotten(t *testing.T) {
 		k.held = []Held{{Device: Device{gpus, "GPU-b"}, By: "pod u-3", Unverified: true}}
 		later(tracker, m, share, time.Minute)
 		if k.renewed != 1 {
-			t.Error("somebody holds a card that is as configured, and the checkpoint was written")
+			t.Error("a pod holds a GPU that is as configured, and the checkpoint was written")
 		}
 	})
 }
@@ -152,7 +152,7 @@ func TestRestart(t *testing.T) {
 			false, "",
 		},
 		{
-			"first start, and pods have cards",
+			"first start, and pods have GPUs",
 			"",
 			&kubelet{held: []Held{{Device: Device{gpus, "GPU-a"}, By: "ml/a"}, {Device: Device{sgpus, "GPU-b::3"}, By: "ml/b"}}},
 			configured(native, cordon),
@@ -182,7 +182,7 @@ func TestRestart(t *testing.T) {
 			true, "",
 		},
 		{
-			"bound to another card than the device ID names", `{"version":1,"modes":{"GPU-a":"sgpu","GPU-b":"sgpu"}}`,
+			"bound to another GPU than the device ID names", `{"version":1,"modes":{"GPU-a":"sgpu","GPU-b":"sgpu"}}`,
 			&kubelet{held: []Held{{Device: Device{sgpus, "GPU-a::0"}, By: "ml/b"}, {Device: Device{sgpus, "GPU-b::"}, By: "ml/b"}}}, configured(native, cordon),
 			[]string{"sgpu of native until it is known who holds it", "sgpu of native until it is known who holds it"},
 			[]string{"sgpu of native until ml/b ends", "sgpu of native until ml/b ends"},
@@ -237,7 +237,7 @@ func TestRestart(t *testing.T) {
 			next.Round(two(), tt.config)
 			for i, c := range next.GPUs() {
 				if !strings.HasPrefix(tt.after[i], string(c.Mode)+" of") || !next.Known() {
-					t.Errorf("card %d is %q on disk, was %q", i, c.Mode, tt.after[i])
+					t.Errorf("GPU %d is %q on disk, was %q", i, c.Mode, tt.after[i])
 				}
 			}
 		})
@@ -261,8 +261,8 @@ func TestAModeThatCannotBeWrittenIsNotTaken(t *testing.T) {
 		round(tracker, m, c)
 		later(tracker, m, c, 5*time.Second)
 		want(t, tracker, "full disk", "native of native", "native of sgpu until its mode is on disk")
-		if is, against := offered(tracker, &m.GPUs[1], native); !is || against != "moves to sgpu when its mode is on disk" {
-			t.Errorf("%t, %q", is, against)
+		if is, reason := offered(tracker, &m.GPUs[1], native); !is || reason != "moves to sgpu when its mode is on disk" {
+			t.Errorf("%t, %q", is, reason)
 		}
 		if tracker.Problems()[FaultSaving] == "" {
 			t.Error("no problem")
@@ -278,7 +278,7 @@ func TestAModeThatCannotBeWrittenIsNotTaken(t *testing.T) {
 	})
 }
 
-func TestMIGCardsStayNative(t *testing.T) {
+func TestMIGGPUsStayNative(t *testing.T) {
 	m := two()
 	m.GPUs[1].MIG = machine.MIG{Enabled: true, Devices: []machine.MIGDevice{{UUID: "MIG-b0"}}}
 	synctest.Test(t, func(t *testing.T) {
@@ -288,8 +288,8 @@ func TestMIGCardsStayNative(t *testing.T) {
 		round(tracker, m, configured(shared, cordon))
 		want(t, tracker, "MIG", "sgpu of sgpu", "native of native")
 		tracker.Cordon("GPU-b")
-		if is, against := offered(tracker, &m.GPUs[1], native); !is || against != Cordoned {
-			t.Errorf("%t, %q", is, against)
+		if is, reason := offered(tracker, &m.GPUs[1], native); !is || reason != Cordoned {
+			t.Errorf("%t, %q", is, reason)
 		}
 	})
 }
@@ -301,8 +301,8 @@ func TestCordon(t *testing.T) {
 	tracker.Round(m, c)
 	tracker.Cordon(" GPU-b, GPU-gone,GPU-b")
 	want(t, tracker, "cordoned", "native of native", "sgpu of native until it is known who holds it, cordoned")
-	if is, against := offered(tracker, &m.GPUs[1], shared); !is || against != Cordoned {
-		t.Errorf("%t, %q", is, against)
+	if is, reason := offered(tracker, &m.GPUs[1], shared); !is || reason != Cordoned {
+		t.Errorf("%t, %q", is, reason)
 	}
 	if diff := cmp.Diff([]string{"GPU-gone"}, tracker.UnknownCordoned()); diff != "" {
 		t.Errorf("unknown (-want +got):\n%s", diff)
@@ -311,14 +311,14 @@ func TestCordon(t *testing.T) {
 	if diff := cmp.Diff(wanted, samples(t, tracker)); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)
 	}
-	// What says nothing sensible changes nothing.
+	// A value without sense changes nothing.
 	tracker.Cordon("GPU_x;rm")
 	tracker.Cordon(strings.Repeat("GPU-a,", 10000))
 	next := New(Options{StateDir: dir})
 	next.Round(m, c)
 	for name, one := range map[string]*Tracker{"this process": tracker, "the next, without API server": next} {
-		if cards := one.GPUs(); cards[0].Cordoned || !cards[1].Cordoned {
-			t.Errorf("%s: %+v", name, cards)
+		if gpus := one.GPUs(); gpus[0].Cordoned || !gpus[1].Cordoned {
+			t.Errorf("%s: %+v", name, gpus)
 		}
 	}
 	if tracker.Problems()[FaultCordon] == "" {

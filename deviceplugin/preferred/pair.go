@@ -21,7 +21,7 @@ const (
 	rungSYS  = 6_000
 )
 
-// linkMBps is one NVLink whose speed the driver does not tell, in one
+// linkMBps is one NVLink whose speed the driver does not report, in one
 // direction: NVLink 2 to 4 have 25 GB/s
 // (https://www.nvidia.com/en-us/data-center/nvlink/).
 const linkMBps = 25_000
@@ -88,7 +88,7 @@ func rung(m *machine.Machine, paths *affinity.Matrix, a, b int) int64 {
 	return 0
 }
 
-// near tells whether two NUMA nodes are parts of one socket.
+// near reports whether two NUMA nodes are parts of one socket.
 func near(cpu *machine.CPU, a, b *int) bool {
 	if a == nil || b == nil {
 		return false
@@ -130,7 +130,7 @@ func carried(g *machine.GPU, peer string) int64 {
 // rails are, for each of the first n GPUs, the rails of the fabric HCAs with a
 // working port that are next to it: nearest of all fabric HCAs, and at least
 // below the same host bridge. Over NODE and SYS nothing is aligned, and the
-// binder says so in an Event.
+// device state reports that in an Event.
 func rails(m *machine.Machine, n int) []uint64 {
 	out := make([]uint64, n)
 	matrix, numbers := affinity.Of(m), affinity.Rails(m)

@@ -3,7 +3,7 @@
 // that are free, and what taking them costs the others.
 //
 // It is pure: it decides from a [machine.Machine] and bit masks of its GPUs,
-// reads no hardware and knows neither pods nor the kubelet. It never refuses a
+// reads no hardware and knows neither pods nor the kubelet. It never rejects a
 // choice because of topology; where nothing is known about the links, all sets
 // are equal and the first one wins.
 //
@@ -92,8 +92,8 @@ func Renew(old *Scores, m *machine.Machine) *Scores {
 
 // Choose gives the best size GPUs of available that include must. Lost GPUs are
 // chosen only where must names them or the others do not suffice: the kubelet
-// may not yet have heard of the loss, and a pod that it admits must get an
-// answer. The error says what is impossible about the request.
+// may not yet have received the loss, and a pod that it admits must get an
+// answer. The error states what is impossible about the request.
 func (s *Scores) Choose(available, must uint64, size int) (uint64, error) {
 	available &= s.all()
 	have := bits.OnesCount64(available)

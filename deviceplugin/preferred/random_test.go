@@ -113,7 +113,7 @@ func (b *bruteForce) choose(available, must uint64, size int) (uint64, int) {
 	return chosen, best
 }
 
-// first tells whether the sorted indices of a come before those of b.
+// first reports whether the sorted indices of a come before those of b.
 func first(a, b uint64) bool {
 	diff := a ^ b
 	return diff != 0 && a&(diff&-diff) != 0

@@ -18,7 +18,7 @@ type Entry struct {
 	HCAs int
 }
 
-// Table says what requests of every size would get of the free GPUs, by size.
+// Table reports what requests of every size would get of the free GPUs, by size.
 // Sizes that do not fit have no entry. Lost GPUs are not free.
 func (s *Scores) Table(free uint64) []Entry {
 	free &= s.usable

@@ -55,7 +55,7 @@ type advertised struct {
 
 type entry struct {
 	device Device
-	// named tells whether the Resource names the ID now.
+	// named reports whether the Resource names the ID now.
 	named bool
 	// withdrawn is when it was seen that the Resource does not, or later, when
 	// a stream had still to send that.

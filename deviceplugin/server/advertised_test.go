@@ -36,16 +36,16 @@ func TestAnIDOnceAdvertisedStaysListed(t *testing.T) {
 	const look = 5 * time.Second
 	tests := []struct {
 		name string
-		// begin runs before b is withdrawn; at, before the look at that time.
+		// begin runs before b is withdrawn; at, before the check at that time.
 		begin func(l *advertised)
 		at    map[time.Duration]func(l *advertised)
-		// holds tells whether a pod holds b at the time.
+		// holds reports whether a pod holds b at the time.
 		holds func(time.Duration) bool
 		// until is when b leaves the list, 0 for never within an hour.
 		until time.Duration
 	}{
 		{
-			name:  "nobody has it: the kubelet gets a minute",
+			name:  "no pod has it: the kubelet gets a minute",
 			until: time.Minute,
 		},
 		{
@@ -143,7 +143,7 @@ func TestHeldIDsThatNobodyNamesAreListed(t *testing.T) {
 			t.Errorf("list (-want +got):\n%s", diff)
 		}
 		if err := l.begin("r", []string{"z"}); err != nil {
-			t.Errorf("a listed ID is refused: %v", err)
+			t.Errorf("a listed ID is rejected: %v", err)
 		}
 		l.end([]string{"z"})
 		<-time.After(linger)

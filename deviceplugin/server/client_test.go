@@ -15,7 +15,7 @@ import (
 // dialOnly connects to the only socket of a plugin.
 func dialOnly(t *testing.T, k *kubelet.Kubelet) v1beta1.DevicePluginClient {
 	t.Helper()
-	paths := ours(t, k)
+	paths := heddleSockets(t, k)
 	if len(paths) != 1 {
 		t.Fatalf("sockets: %v", paths)
 	}

@@ -103,7 +103,7 @@ func neighbors(ctx context.Context, dir, resource string) (others []string, mine
 	}
 	for _, name := range names {
 		own := strings.HasPrefix(name, socketPrefix(resource))
-		if name == kubeletSocket || strings.HasPrefix(name, ours) && !own || !alive(ctx, filepath.Join(dir, name)) {
+		if name == kubeletSocket || strings.HasPrefix(name, namePrefix) && !own || !alive(ctx, filepath.Join(dir, name)) {
 			continue
 		}
 		if own {

@@ -97,8 +97,8 @@ func TestConflictInPluginsRegistry(t *testing.T) {
 	}
 }
 
-// A plugin whose socket says nothing is found by what the kubelet has; ours is
-// none, nor is another process of ours.
+// A plugin whose socket does not answer is found by what the kubelet has; heddle's
+// own plugin is no conflict, nor is another heddle process.
 func TestConflictByAllocatable(t *testing.T) {
 	dir := kubelet.Dir(t)
 	k := kubelet.Start(t, dir)
@@ -111,7 +111,7 @@ func TestConflictByAllocatable(t *testing.T) {
 	stop()
 	k.Wait(within(t), gpu, serving0)
 	if got, err := look(t.Context()); got != "" || err != nil {
-		t.Errorf("nobody is a conflict: %q, %v", got, err)
+		t.Errorf("a conflict without another plugin: %q, %v", got, err)
 	}
 	foreign(t, k, "dp.sock", "a", "b")
 	const want = "another device plugin with 2 devices (sockets: dp.sock)"
@@ -136,8 +136,8 @@ func TestAForeignPluginIsLeftAlone(t *testing.T) {
 	if diff := cmp.Diff(want, p.Status()); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
-	if s := k.State(gpu); s.Registrations != 1 || len(ours(t, k)) != 0 {
-		t.Errorf("the kubelet has %+v, our sockets are %v", s, ours(t, k))
+	if s := k.State(gpu); s.Registrations != 1 || len(heddleSockets(t, k)) != 0 {
+		t.Errorf("the kubelet has %+v, the plugin's sockets are %v", s, heddleSockets(t, k))
 	}
 	series := "heddle_resource_claimed{owner=" + owner + ",resource=nvidia.com/gpu}"
 	if got := gathered(t, options.Registerer)[series]; got != 1 {

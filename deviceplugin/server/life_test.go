@@ -85,7 +85,7 @@ func TestEachKubeletGetsOneRegistration(t *testing.T) {
 				n++
 				counted(t, k, r, n)
 			}
-			if got := ours(t, k); len(got) != 1 {
+			if got := heddleSockets(t, k); len(got) != 1 {
 				t.Errorf("sockets: %v", got)
 			}
 		})
@@ -96,7 +96,7 @@ func TestEachKubeletGetsOneRegistration(t *testing.T) {
 // to happen, so there is nothing to wait for.
 func settle(*kubelet.Kubelet) { <-time.After(50 * time.Millisecond) }
 
-// The whole list is away for no moment when our socket is deleted under a
+// The whole list is away for no moment when the plugin's socket is deleted under a
 // kubelet that runs.
 func TestADeletedSocketLeavesNoGap(t *testing.T) {
 	dir := kubelet.Dir(t)
@@ -117,7 +117,7 @@ func TestADeletedSocketLeavesNoGap(t *testing.T) {
 			}
 		}
 	}()
-	if err := os.Remove(ours(t, k)[0]); err != nil {
+	if err := os.Remove(heddleSockets(t, k)[0]); err != nil {
 		t.Fatal(err)
 	}
 	k.Wait(within(t), gpu, func(s kubelet.State) bool { return s.Registrations == 2 && s.Connected == 1 })
@@ -138,13 +138,13 @@ func TestTheNextProcessTakesOver(t *testing.T) {
 	r := newRack("a", "b")
 	stop := run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
 	k.Wait(within(t), gpu, serving(2))
-	stale := ours(t, k)[0]
+	stale := heddleSockets(t, k)[0]
 	end := func(stop func()) {
 		stop()
 		k.Wait(within(t), gpu, serving0) // The kubelet notices later.
 	}
 	end(stop)
-	// What kill -9 leaves: a socket that nobody listens on.
+	// What kill -9 leaves: a socket that no process listens on.
 	dead := squatAt(t, stale)
 	dead()
 	if _, err := os.Stat(stale); err != nil {
@@ -158,12 +158,12 @@ func TestTheNextProcessTakesOver(t *testing.T) {
 		}
 		end(again)
 	}
-	if got := ours(t, k); len(got) != 0 {
+	if got := heddleSockets(t, k); len(got) != 0 {
 		t.Errorf("sockets after the end: %v", got)
 	}
 }
 
-// A second process of ours, as in a rolling upgrade with surge, may begin
+// A second heddle process, as in a rolling upgrade with surge, may begin
 // before the first one ends: the kubelet has devices throughout.
 func TestARollingUpgradeLeavesNoGap(t *testing.T) {
 	dir := kubelet.Dir(t)

@@ -27,17 +27,17 @@ func TestList(t *testing.T) {
 		{"elsewhere", []server.Device{{ID: "a", Healthy: true, NUMA: []int64{1}}, {ID: "b"}}, []server.Device{{ID: "a", Healthy: true, NUMA: []int64{1}}, {ID: "b"}}, true},
 		{"one is gone", []server.Device{a}, []server.Device{a}, true},
 	} {
-		told := false
+		changed := false
 		if differs := l.Offer(tt.offer); differs != tt.differs {
 			t.Errorf("%s: differs %v", tt.name, differs)
 		}
 		select {
 		case <-l.Changed():
-			told = true
+			changed = true
 		default:
 		}
-		if diff := cmp.Diff(tt.want, l.Devices()); diff != "" || told != tt.differs {
-			t.Errorf("%s: told %v (-want +got):\n%s", tt.name, told, diff)
+		if diff := cmp.Diff(tt.want, l.Devices()); diff != "" || changed != tt.differs {
+			t.Errorf("%s: changed %v (-want +got):\n%s", tt.name, changed, diff)
 		}
 	}
 	l.Offer(nil)
@@ -45,7 +45,7 @@ func TestList(t *testing.T) {
 	<-l.Changed()
 	select {
 	case <-l.Changed():
-		t.Error("signals that nobody took did not become one")
+		t.Error("signals that were not received did not become one")
 	default:
 	}
 }

@@ -67,8 +67,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// The whole way of a card that leaves: withdrawn while a pod holds it, kept in
-// the list, and refused to others. That it leaves after a minute is in
+// All states of a GPU that is removed: withdrawn while a pod holds it, kept in
+// the list, and rejected for others. That it is removed after a minute is in
 // TestAnIDOnceAdvertisedStaysListed.
 func TestAResourceWithoutDevicesIsServedWhilePodsHoldThem(t *testing.T) {
 	dir := kubelet.Dir(t)

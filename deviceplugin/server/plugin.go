@@ -55,7 +55,7 @@ type Options struct {
 	// Changed is set after a registration, and after a kubelet began to follow
 	// the list or ceased to; see [Plugin.Status].
 	Changed notify.Signal
-	// SkipPreStart and SkipPrefer tell the kubelet not to make these calls.
+	// SkipPreStart and SkipPrefer ask the kubelet not to make these calls.
 	SkipPreStart, SkipPrefer bool
 	// Log gets changes and faults; nil discards.
 	Log *slog.Logger
@@ -76,8 +76,8 @@ type Plugin struct {
 	// mu guards what follows.
 	mu     sync.Mutex
 	status Status
-	// ownerKnown tells whether it was asked who else serves the resource,
-	// holdersKnown whether it was learned who holds its devices.
+	// ownerKnown reports whether it is known which plugin serves the resource,
+	// holdersKnown whether it is known which pods hold its devices.
 	ownerKnown, holdersKnown bool
 }
 
@@ -93,7 +93,7 @@ type Holders struct {
 // Status is what a Plugin is doing now.
 type Status struct {
 	Resource string
-	// Registered tells whether the running kubelet took the registration, and
+	// Registered reports whether the running kubelet took the registration, and
 	// Socket where it calls the plugin. Registrations counts them.
 	Registered    bool
 	Registrations int

@@ -105,7 +105,7 @@ func within(tb testing.TB) context.Context {
 	return ctx
 }
 
-// until waits for what nobody tells of: what the plugin knows a moment later
+// until polls for what has no notification: what the plugin knows a moment later
 // than the kubelet.
 func until(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
@@ -228,7 +228,7 @@ func TestEveryStreamGetsTheFullListAndEachChange(t *testing.T) {
 			t.Errorf("first list (-want +got):\n%s", diff)
 		}
 	}
-	// The same list again is sent to nobody: the next thing that anybody
+	// The same list is not sent again: the next thing that any stream
 	// receives is the change after it.
 	before := k.State(gpu).Updates
 	r.set("a", "b")
@@ -244,8 +244,8 @@ func TestEveryStreamGetsTheFullListAndEachChange(t *testing.T) {
 	}
 }
 
-// A stream that ends leaves nothing behind, and disturbs no other. Whoever
-// wants to know who follows the list hears of its first list and of its end.
+// A stream that ends leaves nothing behind, and disturbs no other. The
+// observer of streams receives its first list and its end.
 func TestAStreamEndsWithItsContext(t *testing.T) {
 	dir := kubelet.Dir(t)
 	k := kubelet.Start(t, dir)
@@ -283,18 +283,18 @@ func TestAStreamEndsWithItsContext(t *testing.T) {
 	k.Wait(within(t), gpu, serving(0))
 }
 
-func TestARefusedPreStartIsTriedAgain(t *testing.T) {
+func TestARejectedPreStartIsTriedAgain(t *testing.T) {
 	dir := kubelet.Dir(t)
 	k := kubelet.Start(t, dir)
 	r := newRack("a")
-	refuse := errors.New("card 0 is over-committed")
-	r.prestart = func(context.Context, []string) error { return refuse }
+	rejection := errors.New("GPU 0 is over-committed")
+	r.prestart = func(context.Context, []string) error { return rejection }
 	run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
 	k.Wait(within(t), gpu, serving(1))
 	if _, err := k.Admit(within(t), "pod", "main", gpu, 1); err != nil {
 		t.Fatal(err)
 	}
-	const want = "device plugin PreStartContainer rpc failed with err: rpc error: code = Unknown desc = prepare nvidia.com/gpu: card 0 is over-committed"
+	const want = "device plugin PreStartContainer rpc failed with err: rpc error: code = Unknown desc = prepare nvidia.com/gpu: GPU 0 is over-committed"
 	if _, err := k.StartContainer(within(t), "default", "pod", "main"); err == nil || err.Error() != want {
 		t.Errorf("error\n got %v\nwant %s", err, want)
 	}
@@ -313,8 +313,8 @@ func TestRunRefuses(t *testing.T) {
 	}
 }
 
-// ours lists the sockets in the plugin directory but the kubelet's.
-func ours(t *testing.T, k *kubelet.Kubelet) []string {
+// heddleSockets lists the sockets in the plugin directory but the kubelet's.
+func heddleSockets(t *testing.T, k *kubelet.Kubelet) []string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(k.PluginDir(), "heddle-*.sock"))
 	if err != nil {

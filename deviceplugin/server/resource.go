@@ -68,7 +68,7 @@ func (l *List) Devices() []Device { return *l.devices.Load() }
 func (l *List) Changed() <-chan struct{} { return l.changed }
 
 // Offer replaces the devices by others, which are the list's from now on. It
-// sorts them, tells whether they differ from those before, and if so lets
+// sorts them, reports whether they differ from those before, and if so lets
 // Changed receive.
 func (l *List) Offer(devices []Device) (differ bool) {
 	slices.SortFunc(devices, func(a, b Device) int { return strings.Compare(a.ID, b.ID) })

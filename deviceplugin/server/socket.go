@@ -20,9 +20,9 @@ const (
 	pluginDir     = "device-plugins"
 	kubeletSocket = "kubelet.sock"
 	socketSuffix  = ".sock"
-	// ours begins the name of every socket of this package. The whole name
+	// namePrefix begins the name of every socket of this package. The whole name
 	// takes 43 bytes at most: a path of a socket holds 107.
-	ours          = "heddle-"
+	namePrefix    = "heddle-"
 	shownResource = 16
 )
 
@@ -43,7 +43,7 @@ func socketPrefix(resource string) string {
 	sum := sha256.Sum256([]byte(resource))
 	shown := strings.ReplaceAll(resource, "/", "_")
 	shown = shown[:min(len(shown), shownResource)]
-	return ours + shown + "-" + hex.EncodeToString(sum[:3]) + "-"
+	return namePrefix + shown + "-" + hex.EncodeToString(sum[:3]) + "-"
 }
 
 func socketName(resource string) string {
@@ -91,7 +91,7 @@ func alive(ctx context.Context, path string) bool {
 	return true
 }
 
-// identity tells one kubelet.sock from the next at the same path. Inode
+// identity distinguishes one kubelet.sock from the next at the same path. Inode
 // numbers are used again at once, so the time counts too; a socket's mtime is
 // when it was bound, and neither chmod nor use changes it.
 type identity struct {
@@ -114,7 +114,7 @@ func identify(path string) (identity, bool) {
 	return identity{inode: stat.Ino, bound: info.ModTime().UnixNano()}, true
 }
 
-// orphaned tells whether the directory is one that was deleted while mounted:
+// orphaned reports whether the directory is one that was deleted while mounted:
 // it has no link left, and no kubelet will ever put a socket into it.
 func orphaned(dir string) bool {
 	info, err := os.Stat(dir)

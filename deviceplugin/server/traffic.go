@@ -56,7 +56,7 @@ func (t *traffic) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Con
 // HandleConn implements stats.Handler.
 func (t *traffic) HandleConn(context.Context, stats.ConnStats) {}
 
-// streaming tells how many streams are open; note is closed when that changes.
+// streaming reports how many streams are open; note is closed when that changes.
 func (t *traffic) streaming() (n int, note <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -79,5 +79,5 @@ func relevant(event fsnotify.Event) bool {
 	if name == kubeletSocket {
 		return true
 	}
-	return strings.HasPrefix(name, ours) && event.Has(fsnotify.Remove|fsnotify.Rename)
+	return strings.HasPrefix(name, namePrefix) && event.Has(fsnotify.Remove|fsnotify.Rename)
 }

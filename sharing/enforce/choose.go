@@ -9,7 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 )
 
-// Choice is which enforcers a node uses, and why: a sentence each, for people.
+// Choice is which enforcers a node uses, with a sentence of reason for each.
 type Choice struct {
 	Enforced
 	WhyMemory, WhyCompute string
@@ -37,30 +37,31 @@ func Choose(c *config.Enforce, f *Facts) (Choice, error) {
 // pick chooses for one aspect; order has the strongest first.
 func pick(aspect string, wanted Kind, order []Kind, f *Facts) (Kind, string, error) {
 	if wanted == None {
-		return None, aspect + " is not limited, only counted: the configuration says none", nil
+		return None, aspect + " is not limited, only counted: the configuration has none", nil
 	}
 	if wanted != Kind(config.MemoryAuto) {
 		if fault := f.unsupported(wanted, aspect); fault != "" {
 			return "", "", fmt.Errorf("sgpu.enforce.%s is %s, which cannot work here: %s", aspect, wanted, fault)
 		}
-		return wanted, fmt.Sprintf("%s is limited by %s: the configuration says so", aspect, wanted), nil
+		return wanted, fmt.Sprintf("%s is limited by %s: the configuration selects it", aspect, wanted), nil
 	}
-	var against []string
+	var rejected []string
 	for _, kind := range order {
 		fault := f.unsupported(kind, aspect)
 		if fault == "" {
 			why := fmt.Sprintf("%s is limited by %s: it is the strongest that works here", aspect, kind)
-			if len(against) > 0 {
-				why += "; not by " + strings.Join(against, "; not by ")
+			if len(rejected) > 0 {
+				why += "; not by " + strings.Join(rejected, "; not by ")
 			}
 			return kind, why, nil
 		}
-		against = append(against, fmt.Sprintf("%s, because %s", kind, fault))
+		rejected = append(rejected, fmt.Sprintf("%s, because %s", kind, fault))
 	}
-	return None, aspect + " is not limited, only counted; not by " + strings.Join(against, "; not by "), nil
+	return None, aspect + " is not limited, only counted; not by " + strings.Join(rejected, "; not by "), nil
 }
 
-// against tells why an enforcer cannot work on the node; empty if it can.
+// unsupported returns the reason why an enforcer cannot work on the node; empty
+// if it can.
 func (f *Facts) unsupported(kind Kind, aspect string) string {
 	switch kind {
 	case DMem:
@@ -102,7 +103,7 @@ func (f *Facts) unsupportedMPS(aspect string) string {
 	case len(f.MIG) > 0:
 		return "MIG is on, on GPU " + f.MIG[0]
 	case !f.HostPID:
-		return "we are not in the host's PID namespace (hostPID), where MPS recognizes its clients"
+		return "heddle-device-plugin is not in the host's PID namespace (hostPID), where MPS recognizes its clients"
 	}
 	return ""
 }

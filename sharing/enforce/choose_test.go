@@ -59,8 +59,8 @@ func TestChoose(t *testing.T) {
 			func(*Facts) {},
 			Choice{
 				Enforced{None, Preload},
-				"memory is not limited, only counted: the configuration says none",
-				"compute is limited by preload: the configuration says so",
+				"memory is not limited, only counted: the configuration has none",
+				"compute is limited by preload: the configuration selects it",
 			},
 			"",
 		},
@@ -70,7 +70,7 @@ func TestChoose(t *testing.T) {
 			func(f *Facts) { f.CgroupV2, f.HostPID = false, false },
 			Choice{},
 			"sgpu.enforce.memory is dmem, which cannot work here: the node has no cgroup v2 at /sys/fs/cgroup\n" +
-				"sgpu.enforce.compute is mps, which cannot work here: we are not in the host's PID namespace (hostPID), where MPS recognizes its clients",
+				"sgpu.enforce.compute is mps, which cannot work here: heddle-device-plugin is not in the host's PID namespace (hostPID), where MPS recognizes its clients",
 		},
 		{
 			"MPS limits compute before it limited memory",
@@ -116,12 +116,12 @@ func TestDMemEdits(t *testing.T) {
 	if err := l.Configure(&config.Enforce{Memory: config.MemoryDmem, Compute: config.ComputeNone}, &facts); err != nil {
 		t.Fatal(err)
 	}
-	limit := share("p", cardA, 30, 4096)
-	limit.GPUs = append(limit.GPUs, share("p", cardB, 30, 4096).GPUs...)
-	hook := func(card string) *cdi.Hook {
+	limit := share("p", gpuA, 30, 4096)
+	limit.GPUs = append(limit.GPUs, share("p", gpuB, 30, 4096).GPUs...)
+	hook := func(gpu string) *cdi.Hook {
 		return &cdi.Hook{
 			HookName: "createRuntime", Path: "/usr/local/heddle/nvidia-cdi-hook",
-			Args: []string{"nvidia-cdi-hook", "apply-cuda-memory-limits", "--driver-root", "/run/nvidia/driver", "--gpu-id", card},
+			Args: []string{"nvidia-cdi-hook", "apply-cuda-memory-limits", "--driver-root", "/run/nvidia/driver", "--gpu-id", gpu},
 			Env:  []string{"NVIDIA_CTK_DEBUG=false"},
 		}
 	}
@@ -133,7 +133,7 @@ func TestDMemEdits(t *testing.T) {
 		}
 		want := &Edits{
 			Env:   []string{"NVIDIA_GPU_MEMORY_LIMIT=4096", "NVIDIA_GPU_MEMORY_REQUEST=" + request},
-			Hooks: []*cdi.Hook{hook(cardA), hook(cardB)}, By: Enforced{DMem, None},
+			Hooks: []*cdi.Hook{hook(gpuA), hook(gpuB)}, By: Enforced{DMem, None},
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", policy, diff)
@@ -147,7 +147,7 @@ func TestDMemEdits(t *testing.T) {
 
 func TestLimiterNeedsNoEnforcer(t *testing.T) {
 	l := New(Options{StateDir: t.TempDir()})
-	if _, err := l.Edits(t.Context(), share("p", cardA, 30, 4096)); !errors.Is(err, errNotConfigured) {
+	if _, err := l.Edits(t.Context(), share("p", gpuA, 30, 4096)); !errors.Is(err, errNotConfigured) {
 		t.Errorf("before it was configured: %v", err)
 	}
 	facts := full()
@@ -160,9 +160,9 @@ func TestLimiterNeedsNoEnforcer(t *testing.T) {
 		limit *Limit
 		want  Enforced
 	}{
-		{"a card to itself", share("p", cardA, 100, 81559), Enforced{None, None}},
-		{"a card to itself, not all of its memory", share("p", cardA, 100, 4096), Enforced{DMem, None}},
-		{"what it had before", &Limit{Pod: "p", Container: "c", By: Enforced{None, None}, GPUs: share("p", cardA, 30, 4096).GPUs}, Enforced{None, None}},
+		{"a GPU to itself", share("p", gpuA, 100, 81559), Enforced{None, None}},
+		{"a GPU to itself, not all of its memory", share("p", gpuA, 100, 4096), Enforced{DMem, None}},
+		{"what it had before", &Limit{Pod: "p", Container: "c", By: Enforced{None, None}, GPUs: share("p", gpuA, 30, 4096).GPUs}, Enforced{None, None}},
 	} {
 		got, err := l.Edits(t.Context(), tt.limit)
 		if err != nil {
@@ -172,15 +172,15 @@ func TestLimiterNeedsNoEnforcer(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}
-	// A configuration that cannot work refuses, and does not go on as before.
+	// A configuration that cannot work rejects, and does not go on as before.
 	facts.MPSControl = ""
 	want := l.Configure(&c, &facts)
-	if _, err := l.Edits(t.Context(), share("p", cardA, 30, 4096)); err == nil || want == nil || err.Error() != want.Error() {
+	if _, err := l.Edits(t.Context(), share("p", gpuA, 30, 4096)); err == nil || want == nil || err.Error() != want.Error() {
 		t.Errorf("got  %v\nwant %v", err, want)
 	}
 	c.MPS.ExclusiveProcess = true
 	facts = full()
 	if err := l.Configure(&c, &facts); err == nil {
-		t.Error("exclusiveProcess, and nobody to set it")
+		t.Error("exclusiveProcess is accepted, and nothing can set it")
 	}
 }

@@ -25,8 +25,9 @@ const (
 	envMemoryRequest = "NVIDIA_GPU_MEMORY_REQUEST"
 )
 
-// dmem leaves the memory limit to the driver (r615 and later): it counts what
-// all processes of a cgroup have of a card, and refuses what is too much.
+// dmem leaves the memory limit to the driver (r615 and later): the driver
+// counts the memory of all processes of a cgroup on a GPU, and rejects what
+// exceeds the limit.
 type dmem struct {
 	// hook is the path of nvidia-cdi-hook on the host, driverRoot that of the
 	// driver's libraries as the hook sees it.
@@ -39,13 +40,13 @@ func (d *dmem) edits(_ context.Context, l *Limit, _ aspects) (*Edits, error) {
 	for i := range l.GPUs {
 		c := &l.GPUs[i]
 		if c.Share.MemoryMiB != limit {
-			return nil, fmt.Errorf("dmem: one container with %d MiB of card %d and %d MiB of card %d: "+
+			return nil, fmt.Errorf("dmem: one container with %d MiB of GPU %d and %d MiB of GPU %d: "+
 				"NVIDIA's hook knows one limit per container",
 				limit, l.GPUs[0].Index, c.Share.MemoryMiB, c.Index)
 		}
 		uuids = append(uuids, c.Share.UUID)
 	}
-	// What a share has is on the account of its card, so it can be guaranteed;
+	// The node accounts for every share of a GPU, so it can be guaranteed;
 	// best-effort gives way.
 	request := limit
 	if l.Policy == quota.BestEffort {
@@ -60,8 +61,8 @@ func (d *dmem) edits(_ context.Context, l *Limit, _ aspects) (*Edits, error) {
 	}, nil
 }
 
-// hooks are one for each card, spelled exactly as nvcdi does in a driver's
-// spec: whoever joins both can drop the second one.
+// hooks are one for each GPU, spelled exactly as nvcdi does in a driver's
+// spec, so that a component that merges both can drop the second one.
 func (d *dmem) hooks(uuids []string) []*cdi.Hook {
 	hooks := make([]*cdi.Hook, len(uuids))
 	for i, uuid := range uuids {

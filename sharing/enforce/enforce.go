@@ -1,16 +1,15 @@
 // Package enforce makes the limits of a share hold: the memory and the compute
-// that a container has of a card.
+// that a container has of a GPU.
 //
 // It owns the enforcers (none, preload, mps, dmem), the choice between them,
 // what each adds to a container's CDI spec, and what each needs on the node:
 // copies of the administrator's library, shared regions, MPS control daemons.
-// Limits are CDI edits, which replace what the pod's owner wrote. It decides
-// nothing about cards, keeps no account of who has what (its callers tell it,
-// see [Limiter.Keep]), brings no library of its own, and never falls back to a
-// weaker enforcer than the one that was chosen: it refuses instead.
+// Limits are CDI edits, which replace what the pod's owner wrote. The
+// package chooses no GPUs and keeps no allocations: its callers pass them to
+// [Limiter.Keep]. It brings no library of its own. It never falls back to a
+// weaker enforcer than the one that was chosen: it rejects the container.
 //
-// What each enforcer holds against, and against what not, is in
-// docs/enforcers.md.
+// docs/enforcers.md has what each enforcer withstands, and what it does not.
 package enforce
 
 import (
@@ -30,18 +29,18 @@ type Kind string
 
 // The enforcers.
 const (
-	// None limits nothing: what a container has is on the account only.
+	// None limits nothing: the share is counted only.
 	None Kind = "none"
 	// Preload is a library that the dynamic loader puts before the driver's.
 	Preload Kind = "preload"
-	// MPS is NVIDIA's Multi-Process Service, with one control daemon per card.
+	// MPS is NVIDIA's Multi-Process Service, with one control daemon per GPU.
 	MPS Kind = "mps"
 	// DMem is the driver's memory limit per cgroup.
 	DMem Kind = "dmem"
 )
 
-// ErrNotReady means that an enforcer is not ready for a container yet, and may
-// be a moment later.
+// ErrNotReady means that an enforcer is not ready for a container yet. The
+// caller may retry a moment later.
 var ErrNotReady = errors.New("not ready")
 
 // Enforced is which enforcer limits what.
@@ -50,17 +49,17 @@ type Enforced struct {
 	Compute Kind `json:"compute,omitempty"`
 }
 
-// Card is a card that a container has a share of.
+// GPU is a GPU that a container has a share of.
 type GPU struct {
 	Share allocation.Share
 	// Index is the driver's number, for people.
 	Index int
-	// TotalMiB is the card's whole memory.
+	// TotalMiB is the GPU's whole memory.
 	TotalMiB int64
 }
 
-// whole tells whether the container has the card to itself, with all of it:
-// there is nothing to limit, and nobody to protect.
+// exclusive reports whether the container has the GPU exclusively, with all its
+// memory: there is nothing to limit, and no other pod to protect.
 func (c *GPU) exclusive() bool {
 	return c.Share.VCore >= quota.Whole && c.TotalMiB > 0 && c.Share.MemoryMiB >= c.TotalMiB
 }
@@ -71,21 +70,21 @@ type Limit struct {
 	// files are made of both.
 	Pod, Container string
 	Policy         quota.Policy
-	// Cards are in the order in which the container's CUDA counts them, which
+	// GPUs are in the order in which the container's CUDA counts them, which
 	// is that of their PCI addresses.
 	GPUs []GPU
 	// UID is runAsUser of the container, else of the pod; nil if the image
 	// decides, which is taken for root.
 	UID *int64
-	// By is what an earlier [Limiter.Edits] of this container said; a container
+	// By is the By of an earlier [Limiter.Edits] of this container: a container
 	// keeps its enforcers when the configuration changes. Zero for a new one.
 	By Enforced
 }
 
-// key tells containers apart.
+// key identifies the container.
 func (l *Limit) key() string { return l.Pod + "_" + l.Container }
 
-// percent is the compute limit of a card as the policy means it: burst-share
+// percent is the compute limit of a GPU as the policy means it: burst-share
 // and best-effort may take what is idle.
 func (l *Limit) percent(c *GPU) int {
 	if l.Policy != quota.FixedShare && l.Policy != "" || c.Share.VCore <= 0 {
@@ -94,7 +93,7 @@ func (l *Limit) percent(c *GPU) int {
 	return min(c.Share.VCore, quota.Whole)
 }
 
-// Edits are what makes a container keep its limit. The slices are the caller's.
+// Edits make a container keep its limit. The caller owns the slices.
 type Edits struct {
 	Env         []string
 	Mounts      []*cdi.Mount
@@ -117,12 +116,12 @@ type aspects struct{ memory, compute bool }
 
 // enforcer is one kind.
 type enforcer interface {
-	// edits prepares the node for a container that is about to start, and says
-	// what the container needs. It is asked again for each start.
+	// edits prepares the node for a container that is about to start, and returns
+	// what the container needs. It is called again for each start.
 	edits(ctx context.Context, l *Limit, what aspects) (*Edits, error)
-	// keep takes away what the node has for other containers than the live
-	// ones. It asks for those with its lock held, as edits works: a container
-	// that edits has seen is among them.
+	// keep removes what the node has for other containers than the live ones. It
+	// calls live with its lock held, which edits takes too: a container that edits
+	// has seen is among them.
 	keep(ctx context.Context, live func() []Limit) error
 }
 
@@ -133,30 +132,30 @@ func (none) edits(context.Context, *Limit, aspects) (*Edits, error) { return &Ed
 
 func (none) keep(context.Context, func() []Limit) error { return nil }
 
-// check refuses what no enforcer can make sense of: these values become names
-// of files, and 0 means "no limit" to those who read them.
+// check rejects values that no enforcer can use: these values become names of
+// files, and 0 means "no limit" to their readers.
 func (l *Limit) check(memory bool) error {
 	switch {
 	case !fileName(l.Pod) || !fileName(l.Container):
 		return fmt.Errorf("limit of container %q of pod %q: no names for files", l.Container, l.Pod)
 	case len(l.GPUs) == 0:
-		return fmt.Errorf("limit of container %s: no cards", l.Container)
+		return fmt.Errorf("limit of container %s: no GPUs", l.Container)
 	}
 	var errs []error
 	for i := range l.GPUs {
 		c := &l.GPUs[i]
 		if !fileName(c.Share.UUID) {
-			errs = append(errs, fmt.Errorf("card %d: %q is no UUID", c.Index, c.Share.UUID))
+			errs = append(errs, fmt.Errorf("GPU %d: %q is no UUID", c.Index, c.Share.UUID))
 		}
 		if memory && c.Share.MemoryMiB <= 0 {
-			errs = append(errs, fmt.Errorf("card %d: its memory is not known, so no limit can hold", c.Index))
+			errs = append(errs, fmt.Errorf("GPU %d: its memory is not known, so no limit can hold", c.Index))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// fileName tells whether a word can be the name of a file: a pod's UID (in a
-// static pod's, a hash), a container's name, a card's UUID.
+// fileName reports whether a word can be the name of a file: a pod's UID (in a
+// static pod's, a hash), a container's name, a GPU's UUID.
 func fileName(word string) bool {
 	if word == "" || len(word) > 100 || word[0] == '.' {
 		return false

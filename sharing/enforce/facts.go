@@ -18,32 +18,32 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// Facts are what of a node decides which enforcers work there. A string of
-// trouble is empty if there is none.
+// Facts decide which enforcers work on a node. An error text is empty if there
+// is no error.
 type Facts struct {
 	// Driver is the driver's version, 570.86.15; empty without one.
 	Driver string
-	// MIG are the UUIDs of shared GPUs with MIG on, Old those of shared GPUs
+	// MIG are the UUIDs of shared GPUs with MIG on, PreVolta those of shared GPUs
 	// before Volta (compute capability under 7.0).
 	MIG, PreVolta []string
-	// LibraryTrouble is why the configured library cannot be preloaded.
+	// LibraryError is the reason why the configured library cannot be preloaded.
 	LibraryError string
 	// MPSControl is nvidia-cuda-mps-control's path below the driver's root;
 	// empty if there is none.
 	MPSControl string
-	// HostPID tells whether we are in the host's PID namespace: a control
+	// HostPID reports whether the process is in the host's PID namespace: a control
 	// daemon knows its clients by the PIDs that the kernel gives it.
 	HostPID bool
-	// CgroupV2 tells whether /sys/fs/cgroup is the unified hierarchy.
+	// CgroupV2 reports whether /sys/fs/cgroup is the unified hierarchy.
 	CgroupV2 bool
-	// HookTrouble is why NVIDIA's hook cannot set memory limits.
+	// HookError is the reason why NVIDIA's hook cannot set memory limits.
 	HookError string
 }
 
 // Host is where facts are read.
 type Host struct {
-	// Root is where we see the node's files, empty for our own; DriverRoot the
-	// driver's, below it. Library is sgpu.enforce.preload.library.
+	// Root is where the process sees the node's files, empty for its own root;
+	// DriverRoot is the driver's, below Root. Library is sgpu.enforce.preload.library.
 	Root, DriverRoot, Library string
 	// Hook is nvidia-cdi-hook's path on the node.
 	Hook string
@@ -55,8 +55,8 @@ type Host struct {
 // kernel (PROC_PID_INIT_INO in include/linux/proc_ns.h).
 const initialPID = "pid:[4026531836]"
 
-// Read reads the node; shared tells which GPUs are, nil means all. What cannot
-// be read is trouble in the Facts.
+// Read reads the node; shared reports which GPUs are, nil means all. What cannot
+// be read is an error text in the Facts.
 func (h *Host) Read(m *machine.Machine, shared func(*machine.GPU) bool) Facts {
 	f := Facts{Driver: m.Driver.Version}
 	for i := range m.GPUs {
@@ -113,7 +113,7 @@ func checkLibrary(root, library string) error {
 	return nil
 }
 
-// plain drops the path that we see a file at, which is not the node's.
+// plain drops the path at which the process sees a file: it is not the node's.
 func plain(err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path.Err
@@ -134,16 +134,16 @@ func (h *Host) findControl() string {
 }
 
 // unified looks for cgroup.controllers, which only the unified hierarchy has.
-// Whether the kernel's dmem controller counts there, or the driver by itself, is
-// the same to us.
+// Whether the kernel's dmem controller counts there, or the driver by itself, makes
+// no difference here.
 func (h *Host) unified() bool {
 	_, err := os.Stat(filepath.Join(cmp.Or(h.SysRoot, "/sys"), "fs/cgroup/cgroup.controllers"))
 	return err == nil
 }
 
-// hookFault looks into the program for the subcommand's name: nvidia-cdi-hook
+// checkHook looks into the program for the subcommand's name: nvidia-cdi-hook
 // has it since 1.20.1, and an older one would fail every container's start.
-// We start no program of the node to find out.
+// heddle starts no program of the node to find out.
 func checkHook(root, hook string) error {
 	if hook == "" {
 		return errors.New("no path of nvidia-cdi-hook is given (--cdi-hook)")

@@ -18,12 +18,12 @@ import (
 
 // Options are what a Limiter works with.
 type Options struct {
-	// StateDir is ours, on a disk, and has the same path on the node.
+	// StateDir is the limiter's own, on a disk, and has the same path on the node.
 	StateDir string
-	// HostRoot is where we see the node's files; empty if they are our own.
+	// HostRoot is where the process sees the node's files; empty for its own root.
 	HostRoot string
 	// MPSRoot becomes the root of MPS's programs, which must have StateDir
-	// under the same path; empty runs them in ours.
+	// under the same path; empty runs them in the process's root.
 	MPSRoot string
 	// ShmDir is the directory of the node, in memory, that MPS's daemons have
 	// as their /dev/shm; default /dev/shm.
@@ -31,21 +31,22 @@ type Options struct {
 	// Hook is nvidia-cdi-hook's path on the node, HookDriverRoot the driver's
 	// root as the hook sees it; default /.
 	Hook, HookDriverRoot string
-	// Modes sets compute modes; nil refuses sgpu.enforce.mps.exclusiveProcess.
+	// Modes sets compute modes; nil rejects sgpu.enforce.mps.exclusiveProcess.
 	Modes ComputeModes
-	// Tell hears of MPS daemons; it returns at once. It may be nil.
+	// OnNotice receives the state changes of MPS daemons; it must return at once.
+	// It may be nil.
 	OnNotice func(Notice)
 	// Log defaults to none, Now to the clock.
 	Log *slog.Logger
 	Now func() time.Time
 }
 
-// unseen is how long a container that was given edits may be missing in what
-// [Limiter.Keep] hears: its caller's account may be older than the edits.
+// unseen is how long a container that was given edits may be missing in the list
+// that [Limiter.Keep] receives: the list may be older than the edits.
 const unseen = 10 * time.Minute
 
 // Limiter gives containers the edits that hold their limits. Its methods may be
-// called at once.
+// called concurrently.
 type Limiter struct {
 	options   Options
 	mps       *mps
@@ -55,7 +56,7 @@ type Limiter struct {
 	mu     sync.Mutex // guards what follows
 	choice Choice
 	err    error
-	// fresh are the containers that were given edits, until Keep has them.
+	// starting are the containers that were given edits, until Keep has them.
 	starting map[string]start
 }
 
@@ -64,10 +65,10 @@ type start struct {
 	at    time.Time
 }
 
-// errNotConfigured is before the first Configure.
+// errNotConfigured is the error before the first Configure.
 var errNotConfigured = errors.New("no enforcer was chosen yet")
 
-// New makes a Limiter. It refuses everybody until [Limiter.Configure].
+// New makes a Limiter. It rejects every container until [Limiter.Configure].
 func New(o Options) *Limiter {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -90,11 +91,11 @@ func New(o Options) *Limiter {
 }
 
 // Configure chooses the enforcers of the containers that start from now on. An
-// error refuses them all, until a configuration that can work.
+// error rejects them all, until a configuration that can work.
 func (l *Limiter) Configure(c *config.Enforce, f *Facts) error {
 	choice, err := Choose(c, f)
 	if err == nil && c.MPS.ExclusiveProcess && l.options.Modes == nil && choice.uses(MPS) {
-		err = errors.New("sgpu.enforce.mps.exclusiveProcess: nobody here can set compute modes")
+		err = errors.New("sgpu.enforce.mps.exclusiveProcess: this process cannot set compute modes")
 	}
 	l.mps.configure(f.MPSControl, c.MPS)
 	l.preload.configure(c.Preload.Library)
@@ -123,16 +124,16 @@ func (p *preload) configure(library string) {
 
 func (e Enforced) uses(k Kind) bool { return e.Memory == k || e.Compute == k }
 
-// Choice is what new containers get, or why they are refused.
+// Choice is what new containers get, or the reason why they are rejected.
 func (l *Limiter) Choice() (Choice, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.choice, l.err
 }
 
-// Edits prepares the node for a container that is about to start, and says what
+// Edits prepares the node for a container that is about to start, and reports what
 // it needs. It is asked for each start, and the container must not be running:
-// what its former life left is removed. An error keeps it from starting.
+// the files of its previous run are removed. An error keeps it from starting.
 func (l *Limiter) Edits(ctx context.Context, limit *Limit) (*Edits, error) {
 	by := limit.By
 	if by == (Enforced{}) {
@@ -153,7 +154,7 @@ func (l *Limiter) Edits(ctx context.Context, limit *Limit) (*Edits, error) {
 	edits, err := l.collect(ctx, &own)
 	if err != nil && !errors.Is(err, ErrNotReady) {
 		l.mu.Lock()
-		delete(l.starting, own.key()) // It was refused.
+		delete(l.starting, own.key()) // It was rejected.
 		l.mu.Unlock()
 	}
 	return edits, err
@@ -177,8 +178,8 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
 	return edits, nil
 }
 
-// needed leaves out what has nothing to limit: a card that a container has to
-// itself, with all its memory, needs nothing at all, and no enforcer's risks.
+// needed leaves out enforcers that have nothing to limit: an exclusive GPU with
+// all its memory needs none, and so takes no enforcer's risks.
 func needed(limit *Limit, chosen Enforced) Enforced {
 	alone, whole := true, true
 	for i := range limit.GPUs {
@@ -194,10 +195,10 @@ func needed(limit *Limit, chosen Enforced) Enforced {
 	return chosen
 }
 
-// Keep tells all containers that have shares, with the By of their edits. What
-// the node has for others is taken away: files, old copies of the library,
-// daemons of cards without tenants. After a restart of ours it brings daemons
-// back. Containers that were given edits a moment ago need not be in it.
+// Keep receives all containers that have shares, with the By of their edits. It
+// removes what the node has for others: files, old copies of the library, daemons
+// of GPUs without consumers. After a restart of the process it starts the daemons
+// again. Containers that were given edits a moment ago need not be in live.
 func (l *Limiter) Keep(ctx context.Context, live []Limit) error {
 	var errs []error
 	for _, kind := range []Kind{Preload, MPS, DMem} {
@@ -207,7 +208,7 @@ func (l *Limiter) Keep(ctx context.Context, live []Limit) error {
 	return errors.Join(errs...)
 }
 
-// with are the live containers and the fresh ones that a kind has to do with.
+// with are the live and the starting containers that use a kind.
 func (l *Limiter) with(live []Limit, kind Kind) []Limit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -229,8 +230,8 @@ func (l *Limiter) with(live []Limit, kind Kind) []Limit {
 	return own
 }
 
-// forget drops the fresh containers that the caller has, and those that never
-// came.
+// forget drops the starting containers that the caller has in its list, and
+// those that never appeared in it.
 func (l *Limiter) forget(live []Limit) {
 	keys := make(map[string]bool, len(live))
 	for i := range live {
@@ -243,33 +244,33 @@ func (l *Limiter) forget(live []Limit) {
 	})
 }
 
-// Run keeps MPS daemons until ctx ends, and then ends them, also those whose
-// clients are alive. Without it no container gets edits of MPS.
+// Run keeps MPS daemons running until ctx ends, and then stops them, also those
+// with live clients. Without it no container gets edits of MPS.
 func (l *Limiter) Run(ctx context.Context) error { return l.mps.run(ctx) }
 
-// Daemon is the MPS daemon of a card.
+// Daemon is the MPS daemon of a GPU.
 type Daemon struct {
-	// Card is the UUID, Index the driver's number.
+	// GPU is the UUID, Index the driver's number.
 	GPU   string `json:"card"`
 	Index int    `json:"index"`
-	// State is since when. Reason is what is wrong now: why the daemon is
-	// Broken, or was before it was started again, or which limits it does not
-	// take; empty if all is well.
+	// Since is when the daemon entered State. Reason is the fault now: why the
+	// daemon is Broken, or was before it was started again, or which limits it
+	// does not take; empty if there is none.
 	State  State     `json:"state"`
 	Since  time.Time `json:"since,omitzero"`
 	Reason string    `json:"reason,omitempty"`
-	// Restarts counts how often it had to be started again, Fault is why it was
-	// the last time, also once it runs again. Well is when it last ran, zero if
-	// it never did.
+	// Restarts counts how often the daemon had to be started again. LastError is
+	// the reason of the last restart; it stays once the daemon runs again.
+	// LastRunning is when it last ran, zero if it never did.
 	Restarts    int       `json:"restarts"`
 	LastError   string    `json:"fault,omitempty"`
 	LastRunning time.Time `json:"well,omitzero"`
-	// Percent and MemoryMiB are what a process of any tenant gets that takes
-	// its environment off; 0 MiB is no limit.
+	// Percent and MemoryMiB are the limits of a process that unsets its
+	// environment; 0 MiB is no limit.
 	Percent   int   `json:"percent"`
 	MemoryMiB int64 `json:"memoryMiB"`
 	Clients   int   `json:"tenants"`
 }
 
-// Daemons are those of the cards with tenants, by UUID.
+// Daemons are the daemons of GPUs with consumers, by UUID.
 func (l *Limiter) Daemons() []Daemon { return l.mps.daemons() }

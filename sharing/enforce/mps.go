@@ -23,29 +23,29 @@ const (
 	envPipe = "CUDA_MPS_PIPE_DIRECTORY"
 	// envThreads is percent of the threads; it only narrows the server's.
 	envThreads = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-	// envPinned is "0=4096M": what each process may have of its first card.
+	// envPinned is "0=4096M": what each process may have of its first GPU.
 	envPinned = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 	// envPriority is 0, or 1 for below normal.
 	envPriority = "CUDA_MPS_CLIENT_PRIORITY"
 )
 
 const (
-	// containerPipe is where CUDA looks for MPS if nobody tells it: a process
-	// without our environment finds the daemon all the same, and gets the
-	// daemon's limits.
+	// containerPipe is where CUDA looks for MPS without a variable: a process
+	// without heddle's environment finds the daemon too, and gets the daemon's
+	// limits.
 	containerPipe = "/tmp/nvidia-mps"
 	// containerShm: client and server share memory there.
 	containerShm = "/dev/shm"
 )
 
-// longestSocket is what fits into sockaddr_un, and longestName the longest name
+// longestSocket is the longest path in sockaddr_un, and longestName the longest name
 // that the daemon makes in its directory (control_privileged).
 const (
 	longestSocket = 107
 	longestName   = len("/control_privileged")
 )
 
-// mps keeps one control daemon for each card that has tenants.
+// mps keeps one control daemon for each GPU that has consumers.
 type mps struct {
 	dir, root, shm string
 	pace           pace
@@ -62,27 +62,27 @@ type mps struct {
 	gpus                 map[string]*mpsGPU
 }
 
-// mpsCard is a card with MPS.
+// mpsGPU is a GPU with MPS.
 type mpsGPU struct {
 	index   int
 	clients map[string]client
 	daemon  *daemon
 }
 
-// tenant is a container on a card.
+// client is a container on a GPU.
 type client struct {
 	uid    int64
 	limits daemonLimits
-	// memory tells that MPS limits it, and not another enforcer.
+	// memory reports that MPS limits it, and not another enforcer.
 	memory bool
 }
 
 func (m *mps) edits(ctx context.Context, l *Limit, what aspects) (*Edits, error) {
 	if len(l.GPUs) != 1 {
-		// One daemon per card, so that a fault or a limit stays on its card;
-		// and CUDA speaks to one daemon.
-		return nil, fmt.Errorf("mps: a container with shares of %d cards: CUDA can use one MPS daemon, "+
-			"and each card has its own; ask for one card, or use sgpu.enforce.compute preload or none", len(l.GPUs))
+		// One daemon per GPU, so that a fault or a limit stays on its GPU;
+		// and CUDA connects to one daemon.
+		return nil, fmt.Errorf("mps: a container with shares of %d GPUs: CUDA can use one MPS daemon, "+
+			"and each GPU has its own; request one GPU, or use sgpu.enforce.compute preload or none", len(l.GPUs))
 	}
 	c := &l.GPUs[0]
 	d, limits, err := m.admit(l, what)
@@ -90,7 +90,7 @@ func (m *mps) edits(ctx context.Context, l *Limit, what aspects) (*Edits, error)
 		return nil, fmt.Errorf("mps: %w", err)
 	}
 	if err := d.limit(ctx, limits); err != nil {
-		return nil, fmt.Errorf("mps: card %d: %w", c.Index, err)
+		return nil, fmt.Errorf("mps: GPU %d: %w", c.Index, err)
 	}
 	env := []string{envPipe + "=" + containerPipe}
 	if what.compute {
@@ -114,26 +114,26 @@ func (m *mps) edits(ctx context.Context, l *Limit, what aspects) (*Edits, error)
 	}, nil
 }
 
-// enter makes a container a tenant of its card, unless it may not be.
+// admit adds a container to the clients of its GPU, or rejects it.
 func (m *mps) admit(l *Limit, what aspects) (*daemon, daemonLimits, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := &l.GPUs[0]
-	card, err := m.gpu(c)
+	gpu, err := m.gpu(c)
 	if err != nil {
 		return nil, daemonLimits{}, err
 	}
-	mine := clientOf(l, what)
-	for _, key := range slices.Sorted(maps.Keys(card.clients)) {
-		if other := card.clients[key]; key != l.key() && other.uid != mine.uid && !card.daemon.program.multiUser {
-			return nil, daemonLimits{}, fmt.Errorf("card %d has clients of user %d (%s), and user %d would wait "+
+	own := clientOf(l, what)
+	for _, key := range slices.Sorted(maps.Keys(gpu.clients)) {
+		if other := gpu.clients[key]; key != l.key() && other.uid != own.uid && !gpu.daemon.program.multiUser {
+			return nil, daemonLimits{}, fmt.Errorf("GPU %d has clients of user %d (%s), and user %d would wait "+
 				"until they are gone: one MPS server is of one user, unless sgpu.enforce.mps.multiUser is on",
-				c.Index, other.uid, key, mine.uid)
+				c.Index, other.uid, key, own.uid)
 		}
 	}
-	card.clients[l.key()] = mine
+	gpu.clients[l.key()] = own
 	m.reconcileSoon()
-	return card.daemon, card.limits(), nil
+	return gpu.daemon, gpu.limits(), nil
 }
 
 func clientOf(l *Limit, what aspects) client {
@@ -154,8 +154,8 @@ func clientOf(l *Limit, what aspects) client {
 	return t
 }
 
-// limits are the most that a tenant was granted: what a process gets that takes
-// its environment off.
+// limits are the largest that a client was granted: a process that unsets its
+// environment gets them.
 func (c *mpsGPU) limits() daemonLimits {
 	var most daemonLimits
 	memory := false
@@ -170,10 +170,11 @@ func (c *mpsGPU) limits() daemonLimits {
 	return most
 }
 
-// card is the one of a UUID, new if need be. m.mu is held.
+// gpu returns the state of a GPU by its UUID, and creates it if missing. m.mu is
+// held.
 func (m *mps) gpu(c *GPU) (*mpsGPU, error) {
-	if card := m.gpus[c.Share.UUID]; card != nil {
-		return card, nil
+	if gpu := m.gpus[c.Share.UUID]; gpu != nil {
+		return gpu, nil
 	}
 	dir := filepath.Join(m.dir, c.Share.UUID)
 	pipe := filepath.Join(dir, "pipe")
@@ -189,12 +190,13 @@ func (m *mps) gpu(c *GPU) (*mpsGPU, error) {
 		changed: notify.New(), updated: make(chan struct{}),
 	}
 	m.configureDaemon(d)
-	card := &mpsGPU{index: c.Index, clients: make(map[string]client), daemon: d}
-	m.gpus[c.Share.UUID] = card
-	return card, nil
+	gpu := &mpsGPU{index: c.Index, clients: make(map[string]client), daemon: d}
+	m.gpus[c.Share.UUID] = gpu
+	return gpu, nil
 }
 
-// fit gives a daemon that does not run the configuration. m.mu is held.
+// configureDaemon gives the configuration to a daemon that does not run. m.mu is
+// held.
 func (m *mps) configureDaemon(d *daemon) {
 	if m.path != "" {
 		d.program.path = m.path
@@ -209,8 +211,8 @@ func (m *mps) reconcileSoon() {
 	m.changed.Notify()
 }
 
-// keep makes the live containers the tenants: after a restart of ours their
-// daemons start again, and cards without any lose theirs.
+// keep makes the live containers the clients: after a restart of the process
+// their daemons start again, and daemons of GPUs without clients stop.
 func (m *mps) keep(ctx context.Context, live func() []Limit) error {
 	err := m.setClients(live)
 	m.reconcileSoon()
@@ -221,23 +223,23 @@ func (m *mps) setClients(live func() []Limit) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var errs []error
-	for _, card := range m.gpus {
-		clear(card.clients)
+	for _, gpu := range m.gpus {
+		clear(gpu.clients)
 	}
 	for _, l := range live() {
 		if len(l.GPUs) != 1 {
 			continue // Refused at its start.
 		}
-		card, err := m.gpu(&l.GPUs[0])
+		gpu, err := m.gpu(&l.GPUs[0])
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		card.clients[l.key()] = clientOf(&l, aspects{memory: l.By.Memory == MPS, compute: l.By.Compute == MPS})
+		gpu.clients[l.key()] = clientOf(&l, aspects{memory: l.By.Memory == MPS, compute: l.By.Compute == MPS})
 	}
-	for _, card := range m.gpus {
-		if len(card.clients) > 0 {
-			card.daemon.request(card.limits())
+	for _, gpu := range m.gpus {
+		if len(gpu.clients) > 0 {
+			gpu.daemon.request(gpu.limits())
 		}
 	}
 	return errors.Join(errs...)
@@ -260,8 +262,8 @@ func (m *mps) run(ctx context.Context) error {
 func (m *mps) reconcile(ctx context.Context, group *sync.WaitGroup) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for uuid, card := range m.gpus {
-		d, wanted := card.daemon, len(card.clients) > 0
+	for uuid, gpu := range m.gpus {
+		d, wanted := gpu.daemon, len(gpu.clients) > 0
 		switch {
 		case wanted && !d.running:
 			m.configureDaemon(d)
@@ -276,11 +278,11 @@ func (m *mps) reconcile(ctx context.Context, group *sync.WaitGroup) {
 	}
 }
 
-// host is a daemon's goroutine.
+// supervise is a daemon's goroutine.
 func (m *mps) supervise(ctx context.Context, uuid string, d *daemon) {
-	m.log.Info("MPS daemon wanted", "card", uuid)
+	m.log.Info("starting MPS daemon", "gpu", uuid)
 	d.run(ctx)
-	m.log.Info("MPS daemon stopped", "card", uuid)
+	m.log.Info("MPS daemon stopped", "gpu", uuid)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	d.cancel() // Frees the context of one that ended otherwise.
@@ -288,23 +290,23 @@ func (m *mps) supervise(ctx context.Context, uuid string, d *daemon) {
 	m.reconcileSoon()
 }
 
-// daemons say how each is, by UUID.
+// daemons are the states of all daemons, by UUID.
 func (m *mps) daemons() []Daemon {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	list := make([]Daemon, 0, len(m.gpus))
 	for _, uuid := range slices.Sorted(maps.Keys(m.gpus)) {
-		card := m.gpus[uuid]
-		d := card.daemon
+		gpu := m.gpus[uuid]
+		d := gpu.daemon
 		d.mu.Lock()
-		well := d.lastRunning
+		lastRunning := d.lastRunning
 		if d.state == Running {
-			well = time.Now()
+			lastRunning = time.Now()
 		}
 		list = append(list, Daemon{
-			GPU: uuid, Index: card.index, State: d.state, Since: d.since.UTC(), Reason: d.reason,
-			Restarts: d.restarts, LastError: d.lastError, LastRunning: well.UTC(),
-			Percent: d.want.Percent, MemoryMiB: d.want.MemoryMiB, Clients: len(card.clients),
+			GPU: uuid, Index: gpu.index, State: d.state, Since: d.since.UTC(), Reason: d.reason,
+			Restarts: d.restarts, LastError: d.lastError, LastRunning: lastRunning.UTC(),
+			Percent: d.want.Percent, MemoryMiB: d.want.MemoryMiB, Clients: len(gpu.clients),
 		})
 		d.mu.Unlock()
 	}

@@ -10,12 +10,12 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// program is nvidia-cuda-mps-control for one card.
+// program is nvidia-cuda-mps-control for one GPU.
 type program struct {
 	// path is the program's below root, which becomes its own root unless
 	// empty: the driver's programs want the driver's libraries.
 	path, root string
-	// card is the only GPU that the daemon and its server see.
+	// gpu is the only GPU that the daemon and its server see.
 	gpu string
 	// pipe and log are the daemon's directories, below root too.
 	pipe, log string
@@ -24,9 +24,9 @@ type program struct {
 	answer time.Duration
 }
 
-// The commands, of NVIDIA's "MPS v2 interface". A default is for servers that
-// come, and lost with the daemon; the others are for clients that come to the
-// server of a PID. The card is 0: a daemon sees only one.
+// The commands, of NVIDIA's "MPS v2 interface". A default is for servers
+// that start later, and lost with the daemon; the others are for later clients of
+// the server with a PID. The GPU is 0: a daemon sees only one.
 func commands(l daemonLimits, servers []int) []string {
 	list := []string{fmt.Sprintf("set_default_active_thread_percentage %d", l.Percent)}
 	if l.MemoryMiB > 0 {
@@ -47,7 +47,7 @@ const (
 	quitCommand = "quit"
 )
 
-// percent asks for the default. An answer shows that the daemon is well.
+// percent asks for the default. An answer shows that the daemon is healthy.
 func (p *program) percent(ctx context.Context) (float64, error) {
 	text, err := p.send(ctx, getPercent)
 	if err != nil {
@@ -55,12 +55,12 @@ func (p *program) percent(ctx context.Context) (float64, error) {
 	}
 	percent, err := strconv.ParseFloat(lastLine(text), 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s: it says %q", getPercent, wellknown.ClipTo(text, 200))
+		return 0, fmt.Errorf("%s: unexpected answer %q", getPercent, wellknown.ClipTo(text, 200))
 	}
 	return percent, nil
 }
 
-// limit sets the limits, and looks whether they are set.
+// limit sets the limits, and verifies that they are set.
 func (p *program) limit(ctx context.Context, l daemonLimits) error {
 	text, err := p.send(ctx, getServers)
 	if err != nil {

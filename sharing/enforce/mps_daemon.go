@@ -13,51 +13,51 @@ import (
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// daemonLimits are those of one card's daemon. They hold for every client that
-// asks for more or for nothing, and so are the most that a tenant was granted.
+// daemonLimits are the limits of one GPU's daemon. They hold for every client
+// that requests more or nothing, and so are the largest that a client was granted.
 type daemonLimits struct {
 	Percent int
 	// MemoryMiB of 0 sets none.
 	MemoryMiB int64
 }
 
-// State is how a card's control daemon is.
+// State is the state of a GPU's control daemon.
 type State string
 
 // The states of a daemon.
 const (
-	// Starting: clients that start now are not limited, and none is let start.
+	// Starting: a client that starts now would not be limited, so none is started.
 	Starting State = "starting"
 	// Running: it answers, and has the limits.
 	Running State = "running"
-	// Broken: it died, hangs or does not start, and is started again.
+	// Broken: it died, hangs or does not start, and will be started again.
 	Broken State = "broken"
-	// Stopped: the card has no tenants.
+	// Stopped: the GPU has no consumers.
 	Stopped State = "stopped"
 )
 
-// Notice is that a daemon's state changed.
+// Notice is a change of a daemon's state.
 type Notice struct {
-	// Card is the UUID.
+	// GPU is the UUID.
 	GPU   string
 	State State
-	// Reason is why it is Broken, or was before it was started again.
+	// Reason is why the daemon is Broken, or was before it was started again.
 	Reason string
 	// Restarts counts how often it had to be started again.
 	Restarts int
 }
 
-// pace is how long things may take.
+// pace has the timeouts and intervals.
 type pace struct {
 	// answer bounds a command, start the time until a daemon answers, stop each
 	// way to end one.
 	answer, start, stop time.Duration
-	// poll is between attempts while it starts, health between looks at one
-	// that runs; misses looks in a row without an answer mean that it hangs.
+	// poll is between attempts while it starts, health between checks of
+	// one that runs; misses checks in a row without an answer mean that it hangs.
 	poll, health time.Duration
 	misses       int
 	// first and longest are the pauses before it is started again; one that
-	// ran for steady begins anew with first.
+	// ran for steady begins again with first.
 	first, longest, steady time.Duration
 }
 
@@ -69,17 +69,17 @@ func usualPace() pace {
 	}
 }
 
-// daemon is the control daemon of one card: it is started, given its limits,
+// daemon is the control daemon of one GPU: it is started, given its limits,
 // watched, started again when it dies or hangs, and stopped.
 type daemon struct {
 	program program
 	pace    pace
-	// modes is nil unless the card is to be in EXCLUSIVE_PROCESS.
+	// modes is nil unless the GPU is to be in EXCLUSIVE_PROCESS.
 	modes  ComputeModes
 	marker string
 	notify func(Notice)
 
-	// running and cancel are mps', and guarded by its lock.
+	// running and cancel belong to mps, whose lock guards them.
 	running bool
 	cancel  context.CancelFunc
 
@@ -89,8 +89,8 @@ type daemon struct {
 	state    State
 	reason   string
 	restarts int
-	// since is when the state came, well when the daemon was last known to run,
-	// fault why it last had to be started again.
+	// since is when the state began, lastRunning when the daemon was last known to
+	// run, lastError why it last had to be started again.
 	since, lastRunning time.Time
 	lastError          string
 	// want are the limits of generation wanted; set is the generation that the
@@ -130,22 +130,22 @@ func (d *daemon) setState(state State, reason string) {
 	}
 }
 
-// limit asks for limits and waits until they hold.
+// limit requests limits and waits until they hold.
 func (d *daemon) limit(ctx context.Context, l daemonLimits) error {
-	mine := d.request(l)
+	own := d.request(l)
 	for {
 		d.mu.Lock()
-		moved := d.updated
+		updated := d.updated
 		set, tried, state, reason := d.set, d.tried, d.state, d.reason
 		d.mu.Unlock()
 		switch {
-		case set >= mine:
+		case set >= own:
 			return nil
-		case tried >= mine:
+		case tried >= own:
 			return fmt.Errorf("%w: MPS daemon: %s", ErrNotReady, reason)
 		}
 		select {
-		case <-moved:
+		case <-updated:
 		case <-ctx.Done():
 			if reason != "" {
 				reason = ": " + reason
@@ -155,19 +155,18 @@ func (d *daemon) limit(ctx context.Context, l daemonLimits) error {
 	}
 }
 
-// retire ends the daemon. Who comes for limits from now on waits for the next
-// one.
+// retire ends the daemon. A later request for limits waits for the next one.
 func (d *daemon) retire() {
 	d.cancel()
 	d.update(func() { d.set, d.tried = 0, 0 })
 }
 
-// ask asks for limits and does not wait.
+// request requests limits and does not wait.
 func (d *daemon) request(l daemonLimits) (generation int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	refused := d.tried >= d.wanted && d.set < d.wanted
-	if d.want != l || d.wanted == 0 || refused {
+	rejected := d.tried >= d.wanted && d.set < d.wanted
+	if d.want != l || d.wanted == 0 || rejected {
 		d.want = l
 		d.wanted++
 		d.changed.Notify()
@@ -181,7 +180,7 @@ func (d *daemon) run(ctx context.Context) {
 	for {
 		began := time.Now()
 		d.setState(Starting, fault)
-		err := d.live(ctx)
+		err := d.runOnce(ctx)
 		if ctx.Err() != nil {
 			break
 		}
@@ -202,8 +201,8 @@ func (d *daemon) run(ctx context.Context) {
 	d.setState(Stopped, reason)
 }
 
-// live is one life of the daemon. The error is why it ended.
-func (d *daemon) live(ctx context.Context) error {
+// runOnce is one run of the daemon. The error is why it ended.
+func (d *daemon) runOnce(ctx context.Context) error {
 	if err := d.prepare(ctx); err != nil {
 		return err
 	}
@@ -228,14 +227,14 @@ func (d *daemon) live(ctx context.Context) error {
 		case <-d.changed:
 			d.apply(ctx)
 		case <-ticker.C:
-			if missed, err = d.look(ctx, missed); missed >= d.pace.misses {
+			if missed, err = d.check(ctx, missed); missed >= d.pace.misses {
 				return fmt.Errorf("the control daemon hangs: %w", err)
 			}
 		}
 	}
 }
 
-// errEnded is a daemon that said nothing was wrong, and ended.
+// errEnded is the error of a daemon that ended without reporting a fault.
 var errEnded = errors.New("exit status 0")
 
 func orNil(err error) error {
@@ -245,7 +244,8 @@ func orNil(err error) error {
 	return err
 }
 
-// prepare makes the directories, sets the mode and clears the place.
+// prepare makes the directories, sets the compute mode and ends a leftover
+// daemon.
 func (d *daemon) prepare(ctx context.Context) error {
 	p := &d.program
 	// The server runs as the clients' user, and all write there.
@@ -255,18 +255,18 @@ func (d *daemon) prepare(ctx context.Context) error {
 		}
 	}
 	log := filepath.Join(p.root, p.log, "control.log")
-	_ = os.Rename(log, log+".old") // The last life's, for people; there may be none.
+	_ = os.Rename(log, log+".old") // The log of the previous run, for people; there may be none.
 	if err := d.exclusive(ctx, true); err != nil {
 		return err
 	}
-	return d.oust(ctx)
+	return d.quitLeftover(ctx)
 }
 
-// oust ends a daemon that an earlier life of ours left behind.
-func (d *daemon) oust(ctx context.Context) error {
+// quitLeftover ends a daemon that an earlier run of this process left behind.
+func (d *daemon) quitLeftover(ctx context.Context) error {
 	for began := time.Now(); time.Since(began) < d.pace.start; {
 		_, err := d.program.send(ctx, quitCommand)
-		if err != nil || !rest(ctx, d.pace.poll) { // Nobody is there.
+		if err != nil || !rest(ctx, d.pace.poll) { // No daemon is there.
 			return ctx.Err()
 		}
 	}
@@ -295,9 +295,9 @@ func (d *daemon) await(ctx context.Context, c *child) error {
 // apply gives the daemon the limits that are wanted now.
 func (d *daemon) apply(ctx context.Context) {
 	d.mu.Lock()
-	l, mine, was, has := d.want, d.wanted, d.state, d.set
+	l, own, was, has := d.want, d.wanted, d.state, d.set
 	d.mu.Unlock()
-	if was == Running && has == mine {
+	if was == Running && has == own {
 		return
 	}
 	err := d.program.limit(ctx, l)
@@ -308,17 +308,18 @@ func (d *daemon) apply(ctx context.Context) {
 		d.setState(Running, "")
 	}
 	d.update(func() {
-		d.tried, d.reason = mine, ""
+		d.tried, d.reason = own, ""
 		if err != nil {
 			d.reason = err.Error()
 		} else {
-			d.set = mine
+			d.set = own
 		}
 	})
 }
 
-// look asks whether the daemon is well, and gives it what it did not take.
-func (d *daemon) look(ctx context.Context, missed int) (int, error) {
+// check verifies that the daemon answers, and applies limits that are not set
+// yet.
+func (d *daemon) check(ctx context.Context, missed int) (int, error) {
 	if _, err := d.program.percent(ctx); err != nil {
 		return missed + 1, err
 	}
@@ -331,8 +332,8 @@ func (d *daemon) look(ctx context.Context, missed int) (int, error) {
 	return 0, nil
 }
 
-// end ends a daemon: by its own command, which lets go of the GPU in order, and
-// then by signals.
+// end ends a daemon: by its own command, which releases the GPU in order, and then
+// by signals.
 func (d *daemon) end(ctx context.Context, c *child) {
 	select {
 	case <-c.done:
@@ -353,7 +354,7 @@ func (d *daemon) end(ctx context.Context, c *child) {
 	}
 }
 
-// rest tells whether the time passed before ctx ended.
+// rest reports whether the time passed before ctx ended.
 func rest(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -12,25 +12,24 @@ import (
 	"github.com/heddle-dev/heddle/internal/atomicfile"
 )
 
-// ComputeModes sets what NVML calls a GPU's compute mode. It may block for
-// ever.
+// ComputeModes sets a GPU's compute mode (NVML). It may block forever.
 type ComputeModes interface {
 	// ExclusiveProcess sets EXCLUSIVE_PROCESS, or DEFAULT.
 	ExclusiveProcess(uuid string, on bool) error
 }
 
-// marker is where a card in EXCLUSIVE_PROCESS is noted.
+// marker is the file that marks a GPU in EXCLUSIVE_PROCESS.
 func (m *mps) marker(uuid string) string { return filepath.Join(m.dir, uuid, "exclusive") }
 
-// exclusive sets the compute mode, and notes on disk that it did: whoever comes
-// after a crash sets it back.
+// exclusive sets the compute mode, and writes a marker to disk, by which the next
+// process resets the mode after a crash.
 func (d *daemon) exclusive(ctx context.Context, on bool) error {
 	if d.modes == nil {
 		return nil
 	}
 	if on {
 		if err := atomicfile.Write(d.marker, []byte(d.program.gpu+"\n"), 0o644, atomicfile.Durable); err != nil {
-			return fmt.Errorf("note of the compute mode: %w", err)
+			return fmt.Errorf("marker of the compute mode: %w", err)
 		}
 	}
 	if err := setMode(ctx, d.modes, d.program.gpu, on, d.pace.answer); err != nil || on {
@@ -39,10 +38,10 @@ func (d *daemon) exclusive(ctx context.Context, on bool) error {
 	return os.Remove(d.marker)
 }
 
-// setMode waits for the driver only so long.
-func setMode(ctx context.Context, modes ComputeModes, card string, on bool, most time.Duration) error {
+// setMode waits for the driver at most so long.
+func setMode(ctx context.Context, modes ComputeModes, gpu string, on bool, most time.Duration) error {
 	done := make(chan error, 1)
-	go func() { done <- modes.ExclusiveProcess(card, on) }()
+	go func() { done <- modes.ExclusiveProcess(gpu, on) }()
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
@@ -58,7 +57,7 @@ func setMode(ctx context.Context, modes ComputeModes, card string, on bool, most
 	}
 }
 
-// restoreModes sets back the cards that a crash left in EXCLUSIVE_PROCESS.
+// restoreModes resets the GPUs that a crash left in EXCLUSIVE_PROCESS.
 func (m *mps) restoreModes(ctx context.Context) error {
 	if m.modes == nil {
 		return nil
@@ -70,10 +69,10 @@ func (m *mps) restoreModes(ctx context.Context) error {
 	var errs []error
 	for _, e := range entries {
 		m.mu.Lock()
-		_, ours := m.gpus[e.Name()]
+		_, managed := m.gpus[e.Name()]
 		m.mu.Unlock()
 		marker := m.marker(e.Name())
-		if _, err := os.Stat(marker); ours || err != nil {
+		if _, err := os.Stat(marker); managed || err != nil {
 			continue
 		}
 		err := setMode(ctx, m.modes, e.Name(), false, m.pace.answer)

@@ -26,7 +26,7 @@ import (
 // copy of it.
 
 func (p *program) command(ctx context.Context, args ...string) *exec.Cmd {
-	c := exec.CommandContext(ctx, p.path, args...) //nolint:gosec // The driver's program, with our words.
+	c := exec.CommandContext(ctx, p.path, args...) //nolint:gosec // The driver's program, with arguments of this package.
 	c.Dir = "/"
 	c.Env = []string{
 		"CUDA_MPS_PIPE_DIRECTORY=" + p.pipe, "CUDA_MPS_LOG_DIRECTORY=" + p.log, "CUDA_VISIBLE_DEVICES=" + p.gpu,
@@ -42,10 +42,10 @@ func (p *program) command(ctx context.Context, args ...string) *exec.Cmd {
 	return c
 }
 
-// child is a control daemon that we started.
+// child is a control daemon that this process started.
 type child struct {
 	pid int
-	// done is closed when it has ended, and err says how.
+	// done is closed when it has ended, and err is its exit error.
 	done chan struct{}
 	err  error
 
@@ -53,15 +53,15 @@ type child struct {
 	gone bool       // its PID may be another's now
 }
 
-// start starts the daemon in the foreground. It lives until somebody ends it:
-// ctx ends nothing but the start.
+// start starts the daemon in the foreground. It runs until a signal or a
+// command ends it: ctx ends only the start.
 func (p *program) start(ctx context.Context) (*child, error) {
 	args := []string{"-f"}
 	if p.multiUser {
 		args = append(args, "-multiuser-server")
 	}
 	c := p.command(context.WithoutCancel(ctx), args...)
-	// Nobody is left behind if we are killed.
+	// No daemon is left behind if this process is killed.
 	c.SysProcAttr.Pdeathsig = syscall.SIGTERM
 	started, child := make(chan error, 1), &child{done: make(chan struct{})}
 	go func() {
@@ -74,7 +74,7 @@ func (p *program) start(ctx context.Context) (*child, error) {
 		}
 		started <- err
 		if err == nil {
-			child.bury()
+			child.reap()
 			child.err = c.Wait()
 			close(child.done)
 		}
@@ -85,9 +85,9 @@ func (p *program) start(ctx context.Context) (*child, error) {
 	return child, nil
 }
 
-// bury waits for the daemon's end, without taking its PID from it, and ends the
+// reap waits for the daemon's end, without releasing its PID, and kills the
 // servers that it left behind: as long as it is a zombie, the group is its own.
-func (c *child) bury() {
+func (c *child) reap() {
 	for {
 		err := unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		if !errors.Is(err, unix.EINTR) {
@@ -105,7 +105,7 @@ func (c *child) signal(s syscall.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.gone {
-		_ = syscall.Kill(-c.pid, s) // Nobody left to get it is fine.
+		_ = syscall.Kill(-c.pid, s) // No process left is fine.
 	}
 }
 

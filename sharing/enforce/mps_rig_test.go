@@ -33,7 +33,7 @@ func (m *modes) ExclusiveProcess(uuid string, on bool) error {
 	return nil
 }
 
-const cardA, cardB = "GPU-aaaaaaaa-0000-0000-0000-000000000001", "GPU-bbbbbbbb-0000-0000-0000-000000000002"
+const gpuA, gpuB = "GPU-aaaaaaaa-0000-0000-0000-000000000001", "GPU-bbbbbbbb-0000-0000-0000-000000000002"
 
 func newNode(t *testing.T, c config.Enforce) *node {
 	t.Helper()
@@ -103,26 +103,26 @@ func (n *node) start() {
 	}
 }
 
-// await waits for a state of a card's daemon.
-func (n *node) await(card string, state State) Notice {
+// await waits for a state of a GPU's daemon.
+func (n *node) await(gpu string, state State) Notice {
 	n.t.Helper()
 	timeout := time.After(time.Minute)
 	for {
 		select {
 		case x := <-n.notices:
-			if x.GPU == card && x.State == state {
+			if x.GPU == gpu && x.State == state {
 				return x
 			}
 		case <-timeout:
-			n.t.Fatalf("daemon of %s never was %s", card, state)
+			n.t.Fatalf("daemon of %s never was %s", gpu, state)
 		}
 	}
 }
 
 // pids are the daemon's and its server's.
-func (n *node) pids(card string) []int {
+func (n *node) pids(gpu string) []int {
 	n.t.Helper()
-	text, err := os.ReadFile(filepath.Join(n.dir, "mps", card, "pids"))
+	text, err := os.ReadFile(filepath.Join(n.dir, "mps", gpu, "pids"))
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -152,28 +152,28 @@ func (n *node) gone(pids []int) {
 	}
 }
 
-// heard is what the daemon of card A was told since it started.
-func (n *node) heard() []string {
+// received are the commands to the daemon of GPU A since it started.
+func (n *node) received() []string {
 	n.t.Helper()
-	text, err := os.ReadFile(filepath.Join(n.dir, "mps", cardA, "log", "control.log"))
+	text, err := os.ReadFile(filepath.Join(n.dir, "mps", gpuA, "log", "control.log"))
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	return strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
-func (n *node) touch(card, name string) {
+func (n *node) touch(gpu, name string) {
 	n.t.Helper()
-	path := filepath.Join(n.dir, "mps", card, name)
+	path := filepath.Join(n.dir, "mps", gpu, name)
 	if err := atomicfile.Write(path, nil, 0o600, atomicfile.Quick); err != nil {
 		n.t.Fatal(err)
 	}
 }
 
-func share(pod, card string, vcore int, mib int64) *Limit {
+func share(pod, gpu string, vcore int, mib int64) *Limit {
 	return &Limit{
 		Pod: pod, Container: "c", Policy: quota.FixedShare,
-		GPUs: []GPU{{Share: allocation.Share{UUID: card, VCore: vcore, MemoryMiB: mib}, Index: 3, TotalMiB: 81559}},
+		GPUs: []GPU{{Share: allocation.Share{UUID: gpu, VCore: vcore, MemoryMiB: mib}, Index: 3, TotalMiB: 81559}},
 	}
 }
 

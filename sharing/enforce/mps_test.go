@@ -20,7 +20,7 @@ import (
 
 func TestMPSLimitsClientsAndServer(t *testing.T) {
 	n := newNode(t, config.Enforce{})
-	got := n.edits(share("p1", cardA, 30, 4096))
+	got := n.edits(share("p1", gpuA, 30, 4096))
 	want := &Edits{
 		Env: []string{
 			"CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30",
@@ -28,7 +28,7 @@ func TestMPSLimitsClientsAndServer(t *testing.T) {
 		},
 		Mounts: []*cdi.Mount{
 			{
-				HostPath: filepath.Join(n.dir, "mps", cardA, "pipe"), ContainerPath: "/tmp/nvidia-mps",
+				HostPath: filepath.Join(n.dir, "mps", gpuA, "pipe"), ContainerPath: "/tmp/nvidia-mps",
 				Options: []string{"bind", "rw", "nosuid", "nodev", "noexec"},
 			},
 			{
@@ -41,7 +41,7 @@ func TestMPSLimitsClientsAndServer(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("edits (-want +got):\n%s", diff)
 	}
-	best := share("p2", cardA, 0, 20480)
+	best := share("p2", gpuA, 0, 20480)
 	best.Policy = quota.BestEffort
 	got = n.edits(best)
 	if diff := cmp.Diff([]string{
@@ -50,20 +50,20 @@ func TestMPSLimitsClientsAndServer(t *testing.T) {
 	}, got.Env); diff != "" {
 		t.Errorf("environment of a best-effort share (-want +got):\n%s", diff)
 	}
-	n.edits(share("p3", cardB, 50, 8192))
-	// A process without our environment has what its card's largest tenant has.
+	n.edits(share("p3", gpuB, 50, 8192))
+	// A process without heddle's environment has what its GPU's largest consumer has.
 	if diff := cmp.Diff([]string{
-		"start -f on " + cardA,
+		"start -f on " + gpuA,
 		"set_default_active_thread_percentage 30", "set_default_device_pinned_mem_limit 0 4096M",
 		"set_active_thread_percentage SERVER 30", "set_device_pinned_mem_limit SERVER 0 4096M",
 		"set_default_active_thread_percentage 100", "set_default_device_pinned_mem_limit 0 20480M",
 		"set_active_thread_percentage SERVER 100", "set_device_pinned_mem_limit SERVER 0 20480M",
-	}, n.heard()); diff != "" {
-		t.Errorf("what the daemon of card A was told (-want +got):\n%s", diff)
+	}, n.received()); diff != "" {
+		t.Errorf("commands to the daemon of GPU A (-want +got):\n%s", diff)
 	}
 	daemons := []Daemon{
-		{GPU: cardA, Index: 3, State: Running, Percent: 100, MemoryMiB: 20480, Clients: 2},
-		{GPU: cardB, Index: 3, State: Running, Percent: 50, MemoryMiB: 8192, Clients: 1},
+		{GPU: gpuA, Index: 3, State: Running, Percent: 100, MemoryMiB: 20480, Clients: 2},
+		{GPU: gpuB, Index: 3, State: Running, Percent: 50, MemoryMiB: 8192, Clients: 1},
 	}
 	if diff := cmp.Diff(daemons, n.limiter.Daemons(), cmpopts.IgnoreFields(Daemon{}, "Since", "LastRunning")); diff != "" {
 		t.Errorf("daemons (-want +got):\n%s", diff)
@@ -74,22 +74,22 @@ func TestMPSLimitsClientsAndServer(t *testing.T) {
 		}
 	}
 
-	// p2 and p3 are gone: the limits go down, and card B's daemon goes.
+	// p2 and p3 are gone: the limits go down, and GPU B's daemon goes.
 	n.limiter.starting = map[string]start{}
-	pids := n.pids(cardB)
-	live := *share("p1", cardA, 30, 4096)
+	pids := n.pids(gpuB)
+	live := *share("p1", gpuA, 30, 4096)
 	live.By = Enforced{MPS, MPS}
 	if err := n.limiter.Keep(t.Context(), []Limit{live}); err != nil {
 		t.Fatal(err)
 	}
-	n.await(cardB, Stopped)
+	n.await(gpuB, Stopped)
 	n.gone(pids)
 	n.edits(&live)
-	heard := n.heard()
-	if diff := cmp.Diff("set_device_pinned_mem_limit SERVER 0 4096M", heard[len(heard)-1]); diff != "" {
-		t.Errorf("last word to the daemon of card A (-want +got):\n%s", diff)
+	received := n.received()
+	if diff := cmp.Diff("set_device_pinned_mem_limit SERVER 0 4096M", received[len(received)-1]); diff != "" {
+		t.Errorf("last command to the daemon of GPU A (-want +got):\n%s", diff)
 	}
-	pids = n.pids(cardA)
+	pids = n.pids(gpuA)
 	n.end()
 	n.gone(pids)
 }
@@ -100,35 +100,35 @@ func TestMPSComesBack(t *testing.T) {
 		harm func(*node)
 		want string
 	}{
-		{"after it was killed", func(n *node) { _ = syscall.Kill(n.pids(cardA)[0], syscall.SIGKILL) }, "the control daemon ended: signal: killed"},
-		{"after it hung", func(n *node) { n.touch(cardA, "hang") }, "the control daemon hangs: get_default_active_thread_percentage: no answer: none in 500ms"},
+		{"after it was killed", func(n *node) { _ = syscall.Kill(n.pids(gpuA)[0], syscall.SIGKILL) }, "the control daemon ended: signal: killed"},
+		{"after it hung", func(n *node) { n.touch(gpuA, "hang") }, "the control daemon hangs: get_default_active_thread_percentage: no answer: none in 500ms"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, config.Enforce{})
 			n.limiter.mps.pace.answer = 500 * time.Millisecond
-			n.edits(share("p1", cardA, 30, 4096))
-			n.await(cardA, Running)
+			n.edits(share("p1", gpuA, 30, 4096))
+			n.await(gpuA, Running)
 			began := n.limiter.Daemons()[0].Since
-			old := n.pids(cardA)
+			old := n.pids(gpuA)
 			tt.harm(n)
-			got := n.await(cardA, Broken)
-			if diff := cmp.Diff(Notice{GPU: cardA, State: Broken, Reason: tt.want, Restarts: 1}, got); diff != "" {
+			got := n.await(gpuA, Broken)
+			if diff := cmp.Diff(Notice{GPU: gpuA, State: Broken, Reason: tt.want, Restarts: 1}, got); diff != "" {
 				t.Errorf("notice (-want +got):\n%s", diff)
 			}
 			broken := n.limiter.Daemons()[0] // Or it runs again already.
 			if broken.State != Running && (broken.Reason == "" || broken.LastRunning.Before(began) || broken.Since.Before(broken.LastRunning)) {
 				t.Errorf("while it is broken: %+v", broken)
 			}
-			_ = os.Remove(filepath.Join(n.dir, "mps", cardA, "hang"))
-			n.await(cardA, Running)
+			_ = os.Remove(filepath.Join(n.dir, "mps", gpuA, "hang"))
+			n.await(gpuA, Running)
 			n.gone(old) // Its server too.
 			again := n.limiter.Daemons()[0]
-			want := Daemon{GPU: cardA, Index: 3, State: Running, Restarts: 1, LastError: tt.want, Percent: 30, MemoryMiB: 4096, Clients: 1}
+			want := Daemon{GPU: gpuA, Index: 3, State: Running, Restarts: 1, LastError: tt.want, Percent: 30, MemoryMiB: 4096, Clients: 1}
 			if diff := cmp.Diff(want, again, cmpopts.IgnoreFields(Daemon{}, "Since", "LastRunning")); diff != "" {
 				t.Errorf("once it runs again (-want +got):\n%s", diff)
 			}
-			n.edits(share("p1", cardA, 30, 4096))
-			pids := n.pids(cardA)
+			n.edits(share("p1", gpuA, 30, 4096))
+			pids := n.pids(gpuA)
 			n.end()
 			n.gone(pids)
 		})
@@ -137,36 +137,36 @@ func TestMPSComesBack(t *testing.T) {
 
 func TestMPSThatDoesNotStart(t *testing.T) {
 	n := newNode(t, config.Enforce{})
-	n.touch(cardA, "refuse")
+	n.touch(gpuA, "reject")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	go func() {
-		n.await(cardA, Broken)
+		n.await(gpuA, Broken)
 		cancel(errors.New("time is up"))
 	}()
-	_, err := n.limiter.Edits(ctx, share("p1", cardA, 30, 4096))
+	_, err := n.limiter.Edits(ctx, share("p1", gpuA, 30, 4096))
 	if !errors.Is(err, ErrNotReady) {
 		t.Errorf("a container starts without its limit: %v", err)
 	}
 	const reason = "the control daemon ended as it started: exit status 1"
-	if got := n.await(cardA, Broken); got.Reason != reason {
+	if got := n.await(gpuA, Broken); got.Reason != reason {
 		t.Errorf("reason is %q", got.Reason)
 	}
-	// Whoever looks between two attempts sees why.
-	if got := n.await(cardA, Starting); got.Reason != reason {
+	// A reader between two attempts sees the reason.
+	if got := n.await(gpuA, Starting); got.Reason != reason {
 		t.Errorf("while it is started again the reason is %q", got.Reason)
 	}
 	if got := n.limiter.Daemons()[0]; got.Reason != reason || got.LastError != reason || !got.LastRunning.IsZero() {
 		t.Errorf("a daemon that never ran: %+v", got)
 	}
-	_ = os.Remove(filepath.Join(n.dir, "mps", cardA, "refuse"))
-	n.edits(share("p1", cardA, 30, 4096))
+	_ = os.Remove(filepath.Join(n.dir, "mps", gpuA, "reject"))
+	n.edits(share("p1", gpuA, 30, 4096))
 }
 
 func TestMPSStopsAStubbornDaemon(t *testing.T) {
 	n := newNode(t, config.Enforce{})
-	n.touch(cardA, "stubborn")
-	n.edits(share("p1", cardA, 30, 4096))
-	pids := n.pids(cardA)
+	n.touch(gpuA, "stubborn")
+	n.edits(share("p1", gpuA, 30, 4096))
+	pids := n.pids(gpuA)
 	n.end()
 	n.gone(pids)
 }
@@ -176,29 +176,29 @@ func TestMPSOfOneUser(t *testing.T) {
 		l.UID = &uid
 		return l
 	}
-	t.Run("a second user is refused", func(t *testing.T) {
+	t.Run("a second user is rejected", func(t *testing.T) {
 		n := newNode(t, config.Enforce{})
-		n.edits(share("p1", cardA, 30, 4096)) // The image's user counts as root.
-		n.edits(user(share("p2", cardA, 30, 4096), 0))
-		_, err := n.limiter.Edits(t.Context(), user(share("p3", cardA, 30, 4096), 1000))
-		want := "mps: card 3 has clients of user 0 (p1_c), and user 1000 would wait until they are gone: " +
+		n.edits(share("p1", gpuA, 30, 4096)) // The image's user counts as root.
+		n.edits(user(share("p2", gpuA, 30, 4096), 0))
+		_, err := n.limiter.Edits(t.Context(), user(share("p3", gpuA, 30, 4096), 1000))
+		want := "mps: GPU 3 has clients of user 0 (p1_c), and user 1000 would wait until they are gone: " +
 			"one MPS server is of one user, unless sgpu.enforce.mps.multiUser is on"
 		if err == nil || err.Error() != want {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
-		n.edits(user(share("p3", cardB, 30, 4096), 1000))
+		n.edits(user(share("p3", gpuB, 30, 4096), 1000))
 		if err := n.limiter.Keep(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 		if got := n.limiter.Daemons()[0].Clients; got != 2 {
-			t.Errorf("card A has %d tenants, and one that was refused", got)
+			t.Errorf("GPU A has %d consumers, and one that was rejected", got)
 		}
 	})
 	t.Run("or shares the server", func(t *testing.T) {
 		n := newNode(t, config.Enforce{MPS: config.MPS{MultiUser: true}})
-		n.edits(share("p1", cardA, 30, 4096))
-		n.edits(user(share("p2", cardA, 30, 4096), 1000))
-		if diff := cmp.Diff("start -f -multiuser-server on "+cardA, n.heard()[0]); diff != "" {
+		n.edits(share("p1", gpuA, 30, 4096))
+		n.edits(user(share("p2", gpuA, 30, 4096), 1000))
+		if diff := cmp.Diff("start -f -multiuser-server on "+gpuA, n.received()[0]); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
@@ -206,9 +206,9 @@ func TestMPSOfOneUser(t *testing.T) {
 
 func TestMPSExclusiveProcess(t *testing.T) {
 	n := newNode(t, config.Enforce{MPS: config.MPS{ExclusiveProcess: true}})
-	// A crash left card B in EXCLUSIVE_PROCESS.
-	n.touch(cardB, "exclusive")
-	n.edits(share("p1", cardA, 30, 4096))
+	// A crash left GPU B in EXCLUSIVE_PROCESS.
+	n.touch(gpuB, "exclusive")
+	n.edits(share("p1", gpuA, 30, 4096))
 	if err := n.limiter.Keep(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -217,32 +217,32 @@ func TestMPSExclusiveProcess(t *testing.T) {
 	for len(n.modes.set) > 0 {
 		got = append(got, <-n.modes.set)
 	}
-	if diff := cmp.Diff([]string{cardA + " true", cardB + " false", cardA + " false"}, got); diff != "" {
+	if diff := cmp.Diff([]string{gpuA + " true", gpuB + " false", gpuA + " false"}, got); diff != "" {
 		t.Errorf("compute modes (-want +got):\n%s", diff)
 	}
-	for _, card := range []string{cardA, cardB} {
-		if _, err := os.Stat(filepath.Join(n.dir, "mps", card, "exclusive")); err == nil {
-			t.Errorf("the note about %s is still there", card)
+	for _, gpu := range []string{gpuA, gpuB} {
+		if _, err := os.Stat(filepath.Join(n.dir, "mps", gpu, "exclusive")); err == nil {
+			t.Errorf("the note about %s is still there", gpu)
 		}
 	}
 }
 
 func TestMPSAfterARestart(t *testing.T) {
 	n := newNode(t, config.Enforce{})
-	live := *share("p1", cardA, 30, 4096)
+	live := *share("p1", gpuA, 30, 4096)
 	live.By = Enforced{MPS, MPS}
 	if err := n.limiter.Keep(t.Context(), []Limit{live}); err != nil {
 		t.Fatal(err)
 	}
-	n.await(cardA, Running)
-	// Nobody asks for edits: the container runs. Its daemon is back.
-	if diff := cmp.Diff("start -f on "+cardA, n.heard()[0]); diff != "" {
+	n.await(gpuA, Running)
+	// No call asks for edits: the container runs. Its daemon is back.
+	if diff := cmp.Diff("start -f on "+gpuA, n.received()[0]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	program := n.limiter.mps.gpus[cardA].daemon.program
+	program := n.limiter.mps.gpus[gpuA].daemon.program
 	n.end()
 
-	// A daemon that an earlier life left behind is ousted.
+	// A daemon that an earlier run left behind is ended.
 	old, err := program.start(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -265,18 +265,18 @@ func TestMPSAfterARestart(t *testing.T) {
 
 func TestMPSRefuses(t *testing.T) {
 	n := newNode(t, config.Enforce{})
-	two := share("p1", cardA, 30, 4096)
-	two.GPUs = append(two.GPUs, share("p1", cardB, 30, 4096).GPUs...)
+	two := share("p1", gpuA, 30, 4096)
+	two.GPUs = append(two.GPUs, share("p1", gpuB, 30, 4096).GPUs...)
 	_, err := n.limiter.Edits(t.Context(), two)
-	if err == nil || !strings.Contains(err.Error(), "shares of 2 cards") {
-		t.Errorf("two cards: %v", err)
+	if err == nil || !strings.Contains(err.Error(), "shares of 2 GPUs") {
+		t.Errorf("two GPUs: %v", err)
 	}
 	n.limiter.mps.dir = strings.Repeat("/long", 20)
-	_, err = n.limiter.Edits(t.Context(), share("p1", cardA, 30, 4096))
+	_, err = n.limiter.Edits(t.Context(), share("p1", gpuA, 30, 4096))
 	if err == nil || !strings.Contains(err.Error(), "too long for sockets") {
 		t.Errorf("long path: %v", err)
 	}
 	if got := n.limiter.Daemons(); len(got) != 0 {
-		t.Errorf("daemons for those that were refused: %v", got)
+		t.Errorf("daemons for those that were rejected: %v", got)
 	}
 }

@@ -17,15 +17,15 @@ import (
 // HAMi-core's contract (src/multiprocess/multiprocess_memory_limit.c), which
 // other libraries of the kind follow.
 const (
-	// envDeviceMemory_<i> is "4096m" for the container's i-th card. 0, or what
+	// envDeviceMemory_<i> is "4096m" for the container's i-th GPU. 0, or what
 	// does not parse, is no limit.
 	envDeviceMemory = "CUDA_DEVICE_MEMORY_LIMIT"
-	// envDeviceSM is percent for all cards, envDeviceSM_<i> for one. 100 is no
+	// envDeviceSM is percent for all GPUs, envDeviceSM_<i> for one. 100 is no
 	// limit, and 0 too.
 	envDeviceSM = "CUDA_DEVICE_SM_LIMIT"
 	// envRegion is the file that the container's processes share.
 	envRegion = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
-	// envPolicy says when the compute limit holds: force always, default as the
+	// envPolicy selects when the compute limit holds: force always, default as the
 	// library sees fit, disable never.
 	envPolicy = "GPU_CORE_UTILIZATION_POLICY"
 	// envDisable turns the library off, and envOversubscribe lets it lend host
@@ -44,15 +44,15 @@ const (
 	// overrideFile is a list of environment variables that HAMi-core has a
 	// reader for (ENV_OVERRIDE_FILE), against shells that drop them.
 	overrideFile = "/overrideEnv"
-	// lockDir is where libraries before August 2026 take turns on a node, and
-	// without which each start of a process waits for seconds.
+	// lockDir serializes libraries before August 2026 on a node. Without it each
+	// start of a process waits for seconds.
 	lockDir = "/tmp/vgpulock"
 )
 
 // preload puts the administrator's library before the driver's.
 type preload struct {
-	// library is its path on the node, hostRoot where we see the node's files,
-	// dir ours, with the same path on the node.
+	// library is its path on the node, hostRoot where the process sees the node's
+	// files, dir the state directory, with the same path on the node.
 	library, hostRoot, dir string
 
 	mu sync.Mutex // guards the files and what follows
@@ -89,8 +89,8 @@ func mount(host, container string, options ...string) *cdi.Mount {
 	return &cdi.Mount{HostPath: host, ContainerPath: container, Options: append([]string{"bind"}, options...)}
 }
 
-// preloadEnv says every key that lifts a limit if a pod sets it, also those
-// whose value is the default: CDI's environment replaces the pod's.
+// preloadEnv sets every key that lifts a limit if a pod sets it, also those whose
+// value is the default: CDI's environment replaces the pod's.
 func preloadEnv(l *Limit, what aspects) []string {
 	env := []string{
 		envDisable + "=false", envOversubscribe + "=false",
@@ -119,8 +119,8 @@ func preloadEnv(l *Limit, what aspects) []string {
 	return append(env, envPolicy+"="+policyWord(l.Policy, what))
 }
 
-// smPercent is what the library is told of a card. It is the vcore also where
-// the policy lets it be passed, since that is the library's business.
+// smPercent is the library's compute limit of a GPU. It is the vcore also where
+// the policy lets a container exceed it, since the library decides that.
 func smPercent(c *GPU, what aspects) int {
 	if !what.compute {
 		return quota.Whole
@@ -128,7 +128,7 @@ func smPercent(c *GPU, what aspects) int {
 	return min(cmp.Or(max(c.Share.VCore, 0), quota.Whole), quota.Whole)
 }
 
-// policyWord is the policy in HAMi-core's words.
+// policyWord is HAMi-core's name of the policy.
 func policyWord(policy quota.Policy, what aspects) string {
 	switch {
 	case !what.compute || policy == quota.BestEffort:

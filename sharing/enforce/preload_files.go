@@ -48,7 +48,7 @@ func (p *preload) listFile() string { return filepath.Join(p.dir, "ld.so.preload
 
 func (p *preload) lockDir() string { return filepath.Join(p.dir, "lock") }
 
-// fileState tells whether a file was written since.
+// fileState reports whether a file was written since.
 type fileState struct {
 	size int64
 	at   time.Time
@@ -78,7 +78,7 @@ func (p *preload) version() (string, error) {
 	}
 	sum := sha256.Sum256(content)
 	version := hex.EncodeToString(sum[:])[:hashLength]
-	// Whatever is there under this name is this content, unless a disk failed.
+	// A file under this name has this content, unless a disk failed.
 	if err := atomicfile.Write(p.versionFile(version), content, 0o755, atomicfile.Durable); err != nil {
 		return "", fmt.Errorf("copy of the library: %w", err)
 	}
@@ -94,11 +94,11 @@ func (p *preload) version() (string, error) {
 
 type containerFiles struct{ override, region string }
 
-// dress makes a container's files. Its former life is over when it starts, and
-// the region would still have that one's processes and limits: the library
-// takes the limits of whoever opens the region first. A node that loses these
-// files starts the container again, and so nobody waits for the disk. p.mu is
-// held.
+// prepareFiles makes a container's files. Its previous run is over when it
+// starts, and the old region would still have the processes and limits of that
+// run: the library takes the limits of the first process that opens the region.
+// The files need no fsync, because a node that loses them starts the container
+// again. p.mu is held.
 func (p *preload) prepareFiles(l *Limit, version string, env []string) (containerFiles, error) {
 	dir := filepath.Join(p.dir, containerDir, l.key())
 	files := containerFiles{override: filepath.Join(dir, overrideName), region: filepath.Join(dir, regionName)}
@@ -118,8 +118,8 @@ func (p *preload) prepareFiles(l *Limit, version string, env []string) (containe
 	return files, nil
 }
 
-// keep removes the files of containers that are no more, and the copies that
-// nobody's spec names.
+// keep removes the files of containers that are gone, and the copies that no
+// container's spec names.
 func (p *preload) keep(_ context.Context, live func() []Limit) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,7 +153,7 @@ func (p *preload) keep(_ context.Context, live func() []Limit) error {
 
 func (p *preload) dropVersions(used map[string]bool) error {
 	if p.copied == "" {
-		return nil // Nobody started since we did: nothing is known to be old.
+		return nil // No container started since this process did: no copy is known to be old.
 	}
 	entries, err := os.ReadDir(filepath.Join(p.dir, libDir))
 	if err != nil {
@@ -169,8 +169,8 @@ func (p *preload) dropVersions(used map[string]bool) error {
 	return errors.Join(errs...)
 }
 
-// openDir makes a directory that every user may write in: which one a
-// container has is not known.
+// openDir makes a directory that every user may write in: the user of a
+// container is not known.
 func openDir(path string) error {
 	if err := os.MkdirAll(path, 0o755); err != nil { //nolint:gosec // See below.
 		return err

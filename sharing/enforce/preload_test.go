@@ -63,7 +63,7 @@ func tree(t *testing.T, dir string) []string {
 func TestPreloadEdits(t *testing.T) {
 	l, _, state := shop(t)
 	dir := filepath.Join(state, "preload")
-	limit := share("pod-1", cardA, 60, 4096)
+	limit := share("pod-1", gpuA, 60, 4096)
 	got, err := l.Edits(t.Context(), limit)
 	if err != nil {
 		t.Fatal(err)
@@ -121,27 +121,27 @@ func TestPreloadEnvironment(t *testing.T) {
 		what  aspects
 		want  []string
 	}{
-		{"fixed share", share("p", cardA, 60, 4096), both, []string{
+		{"fixed share", share("p", gpuA, 60, 4096), both, []string{
 			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=60", "GPU_CORE_UTILIZATION_POLICY=force",
 		}},
-		{"burst share", policy(share("p", cardA, 60, 4096), quota.BurstShare), both, []string{
+		{"burst share", policy(share("p", gpuA, 60, 4096), quota.BurstShare), both, []string{
 			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=60", "GPU_CORE_UTILIZATION_POLICY=default",
 		}},
-		{"best effort has no limit, which is 100 and never 0", policy(share("p", cardA, 0, 4096), quota.BestEffort), both, []string{
+		{"best effort has no limit, which is 100 and never 0", policy(share("p", gpuA, 0, 4096), quota.BestEffort), both, []string{
 			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=100", "GPU_CORE_UTILIZATION_POLICY=disable",
 		}},
-		{"two cards alike", two(50, 50), both, []string{
+		{"two GPUs alike", two(50, 50), both, []string{
 			"CUDA_DEVICE_MEMORY_LIMIT_0=1024m", "CUDA_DEVICE_MEMORY_LIMIT_1=2048m",
 			"CUDA_DEVICE_SM_LIMIT=50", "GPU_CORE_UTILIZATION_POLICY=force",
 		}},
-		{"two cards with different compute", two(70, 30), both, []string{
+		{"two GPUs with different compute", two(70, 30), both, []string{
 			"CUDA_DEVICE_MEMORY_LIMIT_0=1024m", "CUDA_DEVICE_MEMORY_LIMIT_1=2048m",
 			"CUDA_DEVICE_SM_LIMIT=30", "CUDA_DEVICE_SM_LIMIT_0=70", "CUDA_DEVICE_SM_LIMIT_1=30", "GPU_CORE_UTILIZATION_POLICY=force",
 		}},
-		{"compute is another's", share("p", cardA, 60, 4096), aspects{memory: true}, []string{
+		{"compute is another's", share("p", gpuA, 60, 4096), aspects{memory: true}, []string{
 			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=100", "GPU_CORE_UTILIZATION_POLICY=disable",
 		}},
-		{"memory is another's", share("p", cardA, 60, 4096), aspects{compute: true}, []string{
+		{"memory is another's", share("p", gpuA, 60, 4096), aspects{compute: true}, []string{
 			"CUDA_DEVICE_MEMORY_LIMIT=", "CUDA_DEVICE_SM_LIMIT=60", "GPU_CORE_UTILIZATION_POLICY=force",
 		}},
 	} {
@@ -169,7 +169,7 @@ func TestPreloadVersions(t *testing.T) {
 	}
 	start := func(pod string) Limit {
 		t.Helper()
-		limit := share(pod, cardA, 60, 4096)
+		limit := share(pod, gpuA, 60, 4096)
 		e, err := l.Edits(t.Context(), limit)
 		if err != nil {
 			t.Fatal(err)
@@ -202,21 +202,21 @@ func TestPreloadVersions(t *testing.T) {
 	}
 	// A container that starts again takes the new one, with a new region.
 	region := filepath.Join(dir, "containers/one_c/region/region.cache")
-	write(t, region, "what its former life left")
+	write(t, region, "what its previous run left")
 	keep(start("one"), two)
 	if diff := cmp.Diff([]string{"version 2, longer"}, versions()); diff != "" {
-		t.Errorf("a version that nobody has stays (-want +got):\n%s", diff)
+		t.Errorf("a version that no container has stays (-want +got):\n%s", diff)
 	}
 	if _, err := os.Stat(region); err == nil {
-		t.Error("the former life's region is still there")
+		t.Error("the previous run's region is still there")
 	}
 	keep(two)
 	if _, err := os.Stat(filepath.Join(dir, "containers/one_c")); err == nil {
 		t.Error("files of a container that is gone are still there")
 	}
 
-	// A container that just started is not in an older account; after a while
-	// it never came.
+	// A container that just started is not in an older list; after a while
+	// it counts as gone.
 	now := time.Now()
 	l.options.Now = func() time.Time { return now }
 	start("three")
@@ -231,22 +231,22 @@ func TestPreloadVersions(t *testing.T) {
 	}
 }
 
-func TestPreloadRefuses(t *testing.T) {
+func TestPreloadRejects(t *testing.T) {
 	l, root, _ := shop(t)
 	if err := os.Remove(filepath.Join(root, "opt/libvgpu.so")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Edits(t.Context(), share("p", cardA, 60, 4096)); err == nil {
+	if _, err := l.Edits(t.Context(), share("p", gpuA, 60, 4096)); err == nil {
 		t.Error("a container starts without the library")
 	}
 	for name, limit := range map[string]*Limit{
-		"pod out of its directory": share("../p", cardA, 60, 4096),
-		"no pod":                   share("", cardA, 60, 4096),
-		"card out of its directory": {
+		"pod out of its directory": share("../p", gpuA, 60, 4096),
+		"no pod":                   share("", gpuA, 60, 4096),
+		"GPU out of its directory": {
 			Pod: "p", Container: "c", GPUs: []GPU{{Share: allocation.Share{UUID: "../../etc", VCore: 1, MemoryMiB: 1}}},
 		},
-		"memory that nobody knows": share("p", cardA, 60, 0),
-		"no cards":                 {Pod: "p", Container: "c"},
+		"unknown memory": share("p", gpuA, 60, 0),
+		"no GPUs":        {Pod: "p", Container: "c"},
 	} {
 		if _, err := l.Edits(t.Context(), limit); err == nil {
 			t.Errorf("%s: accepted", name)

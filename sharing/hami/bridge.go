@@ -12,34 +12,34 @@ import (
 )
 
 const (
-	// callTimeout bounds what one round asks of the API server.
+	// roundTimeout bounds the API calls of one round.
 	roundTimeout = 10 * time.Second
-	// lastTimeout bounds the last write of a process that ends.
+	// closeTimeout bounds the last write of a process that ends.
 	closeTimeout = 3 * time.Second
 	// firstRetry and lastRetry bound the pause after a round that failed.
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
-	// glance is how often State is looked at without a word from anybody.
+	// pollInterval is how often State is read without a notification.
 	pollInterval = 5 * time.Second
 )
 
-// Bridge is a node's side of the protocol. One Run at a time.
+// Plugin is a node's side of the protocol. Run must not run twice at a time.
 type Plugin struct {
 	Options
 	changed notify.Signal
-	// phases are to be told to pods.
+	// phases are to be written to pods.
 	phases chan phase
 
 	// What follows is Run's alone.
 	lock  lockView
 	wrote time.Time
 
-	// mu guards told.
+	// mu guards written.
 	mu      sync.Mutex
 	written map[types.UID]string
 }
 
-// New returns a Bridge that does nothing yet.
+// New returns a Plugin. It does nothing before Run.
 func New(o Options) *Plugin {
 	return &Plugin{
 		Options: o, changed: notify.New(),
@@ -47,17 +47,18 @@ func New(o Options) *Plugin {
 	}
 }
 
-// Wake tells that State may differ. It never waits.
+// Notify reports that State may differ. It never waits.
 func (b *Plugin) Notify() {
 	b.changed.Notify()
 }
 
-// Run follows the Node and its pods until ctx ends, and then shows no card as
-// healthy, within three seconds. It returns nil: what fails is tried again.
+// Run follows the Node and its pods until ctx ends, and then publishes every GPU
+// as unhealthy, within three seconds. It returns nil: a round that fails is
+// repeated.
 func (b *Plugin) Run(ctx context.Context) error {
-	var telling sync.WaitGroup
-	defer telling.Wait()
-	telling.Go(func() { b.writePhases(ctx) })
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	writing.Go(func() { b.writePhases(ctx) })
 	pause := firstRetry
 	for ctx.Err() == nil {
 		// The channels first: what changes during the round is another round's.
@@ -65,7 +66,7 @@ func (b *Plugin) Run(ctx context.Context) error {
 		_, podsChanged, _ := b.Watched.Pods()
 		again, err := b.round(ctx)
 		if err != nil && ctx.Err() == nil {
-			b.Log.WarnContext(ctx, "HAMi is not told yet", "err", err, "retry_in", pause)
+			b.Log.WarnContext(ctx, "HAMi's annotations not written, retrying", "err", err, "retry_in", pause)
 			again, pause = pause, min(2*pause, lastRetry)
 		} else {
 			pause = firstRetry
@@ -84,8 +85,7 @@ func (b *Plugin) Run(ctx context.Context) error {
 	return nil
 }
 
-// round releases the lock first: a pod of HAMi's may wait for it. It says when
-// to look again.
+// round releases the lock first: a pod of HAMi's may wait for it. It returns the time until the next round.
 func (b *Plugin) round(ctx context.Context) (again time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
@@ -94,12 +94,12 @@ func (b *Plugin) round(ctx context.Context) (again time.Duration, err error) {
 		return pollInterval, nil
 	}
 	state := b.State()
-	look, lockErr := b.release(ctx, node, &state)
-	settle, cardsErr := b.publish(ctx, node, &state)
-	return min(look, settle, pollInterval), errors.Join(lockErr, cardsErr)
+	lockAgain, lockErr := b.release(ctx, node, &state)
+	publishAgain, publishErr := b.publish(ctx, node, &state)
+	return min(lockAgain, publishAgain, pollInterval), errors.Join(lockErr, publishErr)
 }
 
-// leave closes the node to HAMi, which sends pods until it is told.
+// close closes the node to HAMi, which sends pods as long as a GPU is healthy.
 func (b *Plugin) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
@@ -110,6 +110,6 @@ func (b *Plugin) close(ctx context.Context) {
 	state := b.State()
 	state.Open = false
 	if _, err := b.publish(ctx, node, &state); err != nil {
-		b.Log.WarnContext(ctx, "HAMi is not told that this node is closed", "err", err)
+		b.Log.WarnContext(ctx, "closing the node to HAMi failed", "err", err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 func TestTheLockGoesWithTheBinding(t *testing.T) {
 	serving(t, func(c *cluster, _ *hami.Plugin, _ func()) {
-		same(t, "cards", c.take(), "0s node "+cardsKey+"=1/1")
+		same(t, "cards", c.take(), "0s node "+gpusKey+"=1/1")
 		c.put("p1", asking("p1", "", sgpu))
 		c.locked(lockOf("p1"))
 		<-time.After(500 * time.Millisecond)
@@ -88,7 +88,7 @@ func TestConflicts(t *testing.T) {
 		after string // the lock when the Node is read again
 		want  []string
 	}{
-		{name: "somebody wrote the Node", after: lockOf("p1"), want: []string{"0s node -" + lockKey, "0s get node", "0s node -" + lockKey}},
+		{name: "another writer of the Node", after: lockOf("p1"), want: []string{"0s node -" + lockKey, "0s get node", "0s node -" + lockKey}},
 		{name: "the lock is free", want: []string{"0s node -" + lockKey, "0s get node"}},
 		{name: "the lock is another pod's", after: lockOf("p2"), want: []string{"0s node -" + lockKey, "0s get node"}},
 	} {
@@ -107,7 +107,7 @@ func TestConflicts(t *testing.T) {
 				c.put("p1", asking("p1", "n1", sgpu))
 				got := c.take()
 				same(t, "calls", got[:min(len(got), len(tt.want))], tt.want...)
-				if has := c.node.Annotations[lockKey]; tt.name != "somebody wrote the Node" && has != tt.after {
+				if has := c.node.Annotations[lockKey]; tt.name != "another writer of the Node" && has != tt.after {
 					t.Errorf("lock %q, want %q", has, tt.after)
 				}
 			})
@@ -131,9 +131,9 @@ func TestWhatFailsIsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestCardsArePublished(t *testing.T) {
+func TestGPUsArePublished(t *testing.T) {
 	serving(t, func(c *cluster, b *hami.Plugin, stop func()) {
-		same(t, "open from the start", c.take(), "0s node "+cardsKey+"=1/1")
+		same(t, "open from the start", c.take(), "0s node "+gpusKey+"=1/1")
 		set := func(do func(*hami.State)) {
 			c.set(func() { do(&c.state) })
 			b.Notify()
@@ -142,56 +142,56 @@ func TestCardsArePublished(t *testing.T) {
 		same(t, "no change", c.take())
 
 		set(func(s *hami.State) { s.Open = false })
-		same(t, "the kubelet restarts", c.take(), "1h0m0s node "+cardsKey+"=0/1")
+		same(t, "the kubelet restarts", c.take(), "1h0m0s node "+gpusKey+"=0/1")
 		set(func(s *hami.State) { s.Open = true })
-		same(t, "it is back", c.take(), "1h0m0s node "+cardsKey+"=1/1")
+		same(t, "it is back", c.take(), "1h0m0s node "+gpusKey+"=1/1")
 
-		tenant := card(cardA, 0, func(c *hami.GPU) { c.Consumers, c.VCore, c.UsedMiB, c.Policy = 1, 30, 2048, "fixed-share" })
-		set(func(s *hami.State) { s.GPUs = []hami.GPU{tenant} })
-		same(t, "the first tenant brings a policy", c.take(), "1h0m0s node "+cardsKey+"=1/1")
-		second := tenant
+		consumer := gpu(gpuA, 0, func(c *hami.GPU) { c.Consumers, c.VCore, c.UsedMiB, c.Policy = 1, 30, 2048, "fixed-share" })
+		set(func(s *hami.State) { s.GPUs = []hami.GPU{consumer} })
+		same(t, "the first consumer brings a policy", c.take(), "1h0m0s node "+gpusKey+"=1/1")
+		second := consumer
 		second.Consumers, second.VCore = 2, 60
 		set(func(s *hami.State) { s.GPUs = []hami.GPU{second} })
 		<-time.After(10 * time.Second)
-		same(t, "another tenant changes nothing for HAMi", c.take())
+		same(t, "another consumer changes nothing for HAMi", c.take())
 		<-time.After(20 * time.Second)
-		same(t, "but is told in the end", c.take(), "1h0m30s node "+cardsKey+"=1/1")
-		set(func(s *hami.State) { s.GPUs = []hami.GPU{card(cardA, 0)} })
-		same(t, "the last tenant takes the policy away", c.take(), "1h0m30s node "+cardsKey+"=1/1")
+		same(t, "but is written in the end", c.take(), "1h0m30s node "+gpusKey+"=1/1")
+		set(func(s *hami.State) { s.GPUs = []hami.GPU{gpu(gpuA, 0)} })
+		same(t, "the last consumer takes the policy away", c.take(), "1h0m30s node "+gpusKey+"=1/1")
 
 		c.set(func() { c.write(func(n *corev1.Node) { n.Annotations = map[string]string{} }) })
-		same(t, "somebody removed it", c.take(), "1h0m30s node "+cardsKey+"=1/1")
+		same(t, "a user removed it", c.take(), "1h0m30s node "+gpusKey+"=1/1")
 		stop()
-		same(t, "the process ends", c.take(), "1h0m30s node "+cardsKey+"=0/1")
+		same(t, "the process ends", c.take(), "1h0m30s node "+gpusKey+"=0/1")
 	})
 }
 
-func TestCardsAreTakenAway(t *testing.T) {
+func TestAnnotationIsRemoved(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		has  string
 		do   func(*hami.State)
 		want []string
 	}{
-		{name: "HAMi is off", has: hami.Annotation([]hami.GPU{card(cardA, 0)}, false), do: func(s *hami.State) { s.Enabled = false }, want: []string{"0s node -" + cardsKey}},
-		{name: "no card is shared", has: hami.Annotation([]hami.GPU{card(cardA, 0)}, true), do: func(s *hami.State) { s.GPUs = nil }, want: []string{"0s node -" + cardsKey}},
-		{name: "another maker's cards", has: hami.Annotation([]hami.GPU{card("METAX-1", 0)}, true), do: func(s *hami.State) { s.Enabled = false }},
+		{name: "HAMi is off", has: hami.Annotation([]hami.GPU{gpu(gpuA, 0)}, false), do: func(s *hami.State) { s.Enabled = false }, want: []string{"0s node -" + gpusKey}},
+		{name: "no GPU is shared", has: hami.Annotation([]hami.GPU{gpu(gpuA, 0)}, true), do: func(s *hami.State) { s.GPUs = nil }, want: []string{"0s node -" + gpusKey}},
+		{name: "another maker's GPUs", has: hami.Annotation([]hami.GPU{gpu("METAX-1", 0)}, true), do: func(s *hami.State) { s.Enabled = false }},
 		{name: "nonsense", has: "x", do: func(s *hami.State) { s.Enabled = false }},
 		{name: "no annotation", do: func(s *hami.State) { s.Enabled = false }},
 		{name: "not open yet", do: func(s *hami.State) { s.Open = false }},
-		{name: "not open after a crash", has: hami.Annotation([]hami.GPU{card(cardA, 0)}, true), do: func(s *hami.State) { s.Open = false }, want: []string{"0s node " + cardsKey + "=0/1"}},
+		{name: "not open after a crash", has: hami.Annotation([]hami.GPU{gpu(gpuA, 0)}, true), do: func(s *hami.State) { s.Open = false }, want: []string{"0s node " + gpusKey + "=0/1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCluster()
 				if tt.has != "" {
-					c.node.Annotations[cardsKey] = tt.has
+					c.node.Annotations[gpusKey] = tt.has
 				}
 				tt.do(&c.state)
 				ctx, cancel := context.WithCancel(t.Context())
 				b := hami.New(hami.Options{
 					Node: "n1", Watched: c, Reader: c, Writer: c, State: c.now, Log: slog.New(slog.DiscardHandler),
-					IsLocal: func(uuid string) bool { return uuid == cardA },
+					IsLocal: func(uuid string) bool { return uuid == gpuA },
 				})
 				done := make(chan error, 1)
 				go func() { done <- b.Run(ctx) }()
@@ -219,7 +219,7 @@ func TestALockIsLeftWhereHAMiIsOff(t *testing.T) {
 	})
 }
 
-func TestThePodIsToldHowBindingEnded(t *testing.T) {
+func TestBindPhaseIsWritten(t *testing.T) {
 	serving(t, func(c *cluster, b *hami.Plugin, _ func()) {
 		c.take()
 		plain := asking("plain", "n1", sgpu)
@@ -227,28 +227,28 @@ func TestThePodIsToldHowBindingEnded(t *testing.T) {
 		for name, pod := range map[string]*corev1.Pod{"p1": asking("p1", "n1", sgpu), "p2": asking("p2", "n1", sgpu), "plain": plain} {
 			c.put(name, pod)
 		}
-		tell := func(name string, ok bool) {
+		report := func(name string, ok bool) {
 			b.Bound(types.NamespacedName{Namespace: "default", Name: name}, "uid-"+uidOf(name), ok)
 		}
-		tell("p1", true)
-		tell("p1", true) // Its second container.
+		report("p1", true)
+		report("p1", true) // Its second container.
 		same(t, "success", c.take(), "0s pod p1 "+phaseKey+"=success")
-		tell("p1", false)
+		report("p1", false)
 		same(t, "success stays", c.take())
-		tell("p2", false)
+		report("p2", false)
 		same(t, "failed", c.take(), "0s pod p2 "+phaseKey+"=failed")
-		tell("p2", true)
+		report("p2", true)
 		same(t, "it started after all", c.take(), "0s pod p2 "+phaseKey+"=success")
-		tell("plain", true)
+		report("plain", true)
 		same(t, "HAMi did not bind it", c.take())
 
 		c.set(func() { c.pods["default/p4"] = asking("p4", "", sgpu) })
-		tell("p4", true)
+		report("p4", true)
 		same(t, "the watch is behind", c.take(), "0s get pod p4", "0s pod p4 "+phaseKey+"=success")
 
 		c.put("p3", asking("p3", "n1", sgpu))
 		c.set(func() { c.fail = errors.New("no API server") })
-		tell("p3", true)
+		report("p3", true)
 		<-time.After(time.Minute)
 		same(t, "twice", c.take(), "0s pod p3 "+phaseKey+"=success", "1s pod p3 "+phaseKey+"=success")
 	})

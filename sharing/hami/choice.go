@@ -13,26 +13,26 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// Rules are what HAMi's choice is checked by.
+// Rules are the node's data by which HAMi's choice is checked.
 type Rules struct {
-	// Node is the name of our Node, and SchedulerName what pods of HAMi have as
-	// spec.schedulerName.
+	// Node is the name of this Node. SchedulerName is spec.schedulerName of pods
+	// that HAMi schedules.
 	Node, SchedulerName string
-	Card                Lookup
+	GPU                 Lookup
 }
 
-// Lookup is the memory of a shared card of this node; known is false if none
+// Lookup is the memory of a shared GPU of this node; known is false if none
 // has the UUID.
 type Lookup func(uuid string) (memoryMiB int64, known bool)
 
-// Choice is what HAMi chose for a container of a pod, one share per card. The
-// error is a [*RefusedError]; of several reasons it has the first in the order of
-// the constants. The cards are HAMi's, the amounts the container's own: HAMi's
-// count only where its limits leave them open.
+// Choice is what HAMi chose for a container of a pod, one share per GPU. The
+// error is a [*RejectedError]; of several reasons it has the first in the order
+// of the constants. HAMi chooses the GPUs; the container's limits set the
+// amounts. HAMi's amounts count only where the limits leave them open.
 func Choice(pod *corev1.Pod, container string, want *quota.Request, rules Rules) ([]allocation.Share, error) {
 	text, written := pod.Annotations[wellknown.HAMiAllocation]
 	if !written {
-		return nil, reject(Absent, "%s is not there: HAMi chose no card", wellknown.HAMiAllocation)
+		return nil, reject(Absent, "%s is not there: HAMi chose no GPU", wellknown.HAMiAllocation)
 	}
 	if pod.Spec.SchedulerName != rules.SchedulerName {
 		return nil, reject(Forged, "%s is not believed: the pod's scheduler is %q, and HAMi is %q",
@@ -45,36 +45,36 @@ func Choice(pod *corev1.Pod, container string, want *quota.Request, rules Rules)
 	if err != nil {
 		return nil, reject(Malformed, "%s: %v", wellknown.HAMiAllocation, err)
 	}
-	listed, initial, refusal := partOf(all, pod, container)
-	if refusal != nil {
-		return nil, refusal
+	listed, initial, rejection := partOf(all, pod, container)
+	if rejection != nil {
+		return nil, rejection
 	}
 	if initial {
 		if listed = listed[:min(len(listed), max(want.GPUs, 0))]; len(listed) < want.GPUs {
-			return nil, reject(Absent, "%s: HAMi chose %d of %d cards for init container %s",
+			return nil, reject(Absent, "%s: HAMi chose %d of %d GPUs for init container %s",
 				wellknown.HAMiAllocation, len(listed), want.GPUs, container)
 		}
 	}
 	if len(listed) != want.GPUs {
-		return nil, reject(WrongCount, "%s: %d cards for container %s, which asks for %d",
+		return nil, reject(WrongCount, "%s: %d GPUs for container %s, which requests %d",
 			wellknown.HAMiAllocation, len(listed), container, want.GPUs)
 	}
 	shares := make([]allocation.Share, 0, len(listed))
 	for _, s := range listed {
-		share, refusal := shareOf(s, initial, want, rules.Card)
-		if refusal != nil {
-			return nil, refusal
+		share, rejection := shareOf(s, initial, want, rules.GPU)
+		if rejection != nil {
+			return nil, rejection
 		}
 		shares = append(shares, share)
 	}
 	return shares, nil
 }
 
-// bindingOf checks that HAMi bound the pod to this node, and that what it wrote
-// is what it bound by. A binding that HAMi gave up waiting for may still
-// succeed after a later Filter wrote for another node or card. The times have
-// whole seconds, so a Filter within the second of the binding passes; the
-// ledger judges what it wrote as it does all others.
+// checkBinding checks that HAMi bound the pod to this node, and that the choice
+// is not younger than the binding. A binding that HAMi gave up waiting for may
+// still succeed after a later Filter wrote for another node or GPU. The times
+// have whole seconds, so a Filter within the second of the binding passes; the
+// node's accounting checks its choice like any other.
 func checkBinding(pod *corev1.Pod, node string) error {
 	chosen := pod.Annotations[wellknown.HAMiNode]
 	if chosen != node || pod.Spec.NodeName != node {
@@ -90,9 +90,9 @@ func checkBinding(pod *corev1.Pod, node string) error {
 	if err != nil {
 		return reject(Malformed, "%s: %q is no time in seconds", wellknown.HAMiBindTime, text)
 	}
-	since, refusal := chosenAt(pod)
-	if refusal != nil {
-		return refusal
+	since, rejection := chosenAt(pod)
+	if rejection != nil {
+		return rejection
 	}
 	if at < since {
 		return reject(Stale, "%s is of %s, and the pod was bound at %s: HAMi chose again after it had bound",
@@ -123,10 +123,10 @@ func clock(seconds int64) string { return time.Unix(seconds, 0).UTC().Format(tim
 
 // partOf is a container's part of the list. HAMi 2.9 and later list init
 // containers, then the others; 2.6 to 2.8 list the others only, and choose
-// nothing for init containers. The length tells.
+// nothing for init containers. The length distinguishes the two.
 func partOf(
 	all allocation.HAMiPod, pod *corev1.Pod, container string,
-) (part []allocation.HAMiShare, initial bool, refusal *RejectedError) {
+) (part []allocation.HAMiShare, initial bool, rejection *RejectedError) {
 	named := func(c corev1.Container) bool { return c.Name == container }
 	inits, apps := len(pod.Spec.InitContainers), len(pod.Spec.Containers)
 	app := slices.IndexFunc(pod.Spec.Containers, named)
@@ -140,7 +140,7 @@ func partOf(
 	case len(all) == inits+apps:
 		return all[inits+app], false, nil
 	case len(all) == apps && initial:
-		return nil, true, reject(Absent, "%s: HAMi before 2.9 chooses no card for init container %s",
+		return nil, true, reject(Absent, "%s: HAMi before 2.9 chooses no GPU for init container %s",
 			wellknown.HAMiAllocation, container)
 	case len(all) == apps:
 		return all[app], false, nil
@@ -149,28 +149,28 @@ func partOf(
 		wellknown.HAMiAllocation, len(all), apps, inits)
 }
 
-// shareOf is a container's share of one card. HAMi 2.9 and later write down
-// for an init container the share of an app container that is large enough:
-// the card is the same, the amounts are the init container's own.
+// shareOf is a container's share of one GPU. For an init container, HAMi 2.9 and
+// later write the share of an app container that is large enough: the GPU is the
+// same, the amounts are the init container's own.
 func shareOf(
-	s allocation.HAMiShare, initial bool, want *quota.Request, card Lookup,
+	s allocation.HAMiShare, initial bool, want *quota.Request, gpu Lookup,
 ) (allocation.Share, *RejectedError) {
-	total, known := card(s.UUID)
+	total, known := gpu(s.UUID)
 	compute, memory := int(s.Compute), int64(s.VRam)
 	switch {
 	case !known:
-		return allocation.Share{}, reject(UnknownCard, "%s: this node has no shared card %s", wellknown.HAMiAllocation, s.UUID)
+		return allocation.Share{}, reject(UnknownGPU, "%s: this node has no shared GPU %s", wellknown.HAMiAllocation, s.UUID)
 	case memory == 0:
-		// No enforcer can tell "none" from "no limit", and HAMi never means it.
-		return allocation.Share{}, reject(Malformed, "%s: no memory of card %s", wellknown.HAMiAllocation, s.UUID)
+		// No enforcer distinguishes "none" from "no limit", and HAMi never writes 0.
+		return allocation.Share{}, reject(Malformed, "%s: no memory of GPU %s", wellknown.HAMiAllocation, s.UUID)
 	case memory > total:
-		return allocation.Share{}, reject(Exceeds, "%s: %d MiB of card %s, which has %d",
+		return allocation.Share{}, reject(Exceeds, "%s: %d MiB of GPU %s, which has %d",
 			wellknown.HAMiAllocation, memory, s.UUID, total)
 	case !initial && want.MemoryMiB > 0 && memory > want.MemoryMiB:
-		return allocation.Share{}, reject(Exceeds, "%s: %d MiB of card %s, the container asks for %d",
+		return allocation.Share{}, reject(Exceeds, "%s: %d MiB of GPU %s, the container requests %d",
 			wellknown.HAMiAllocation, memory, s.UUID, want.MemoryMiB)
 	case !initial && want.VCore > 0 && compute > want.VCore:
-		return allocation.Share{}, reject(Exceeds, "%s: %d %% of card %s, the container asks for %d",
+		return allocation.Share{}, reject(Exceeds, "%s: %d %% of GPU %s, the container requests %d",
 			wellknown.HAMiAllocation, compute, s.UUID, want.VCore)
 	}
 	// HAMi does not count the compute of online pods: a cap stays a cap.

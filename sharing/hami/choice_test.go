@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	cardA = "GPU-aaaa-0000-0001"
-	cardB = "GPU-bbbb-0000-0002"
+	gpuA  = "GPU-aaaa-0000-0001"
+	gpuB  = "GPU-bbbb-0000-0002"
 	total = 143771
 )
 
 func rules() hami.Rules {
-	return hami.Rules{Node: "n1", SchedulerName: "hami-scheduler", Card: func(uuid string) (int64, bool) {
-		return total, uuid == cardA || uuid == cardB
+	return hami.Rules{Node: "n1", SchedulerName: "hami-scheduler", GPU: func(uuid string) (int64, bool) {
+		return total, uuid == gpuA || uuid == gpuB
 	}}
 }
 
@@ -48,13 +48,13 @@ type written struct {
 
 type asked struct {
 	Name      string `json:"name"`
-	Cards     int    `json:"cards"`
+	GPUs      int    `json:"cards"`
 	VCore     int    `json:"vcore"`
 	MemoryMiB int64  `json:"memoryMiB"`
 }
 
 func (a asked) request() *quota.Request {
-	return &quota.Request{GPUs: a.Cards, VCore: a.VCore, MemoryMiB: a.MemoryMiB}
+	return &quota.Request{GPUs: a.GPUs, VCore: a.VCore, MemoryMiB: a.MemoryMiB}
 }
 
 func containers(list []asked) (all []corev1.Container) {
@@ -93,7 +93,7 @@ func TestEveryVersionIsUnderstood(t *testing.T) {
 					got, err := hami.Choice(pod, a.Name, a.request(), rules())
 					var reason hami.Reason
 					if json.Unmarshal(p.Want[a.Name], &reason) == nil {
-						if refusal, ok := errors.AsType[*hami.RejectedError](err); !ok || refusal.Reason != reason {
+						if rejection, ok := errors.AsType[*hami.RejectedError](err); !ok || rejection.Reason != reason {
 							t.Errorf("got %v, %v, want reason %s", got, err, reason)
 						}
 						return
@@ -112,10 +112,10 @@ func TestEveryVersionIsUnderstood(t *testing.T) {
 }
 
 // bound is a pod of two containers as HAMi binds it: main has 60 % and 4 GiB of
-// card A, side has none.
+// GPU A, side has none.
 func bound() *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p1", Annotations: map[string]string{
-		wellknown.HAMiAllocation:    `[[{"uuid":"` + cardA + `","compute":60,"vRam":4096}],[]]`,
+		wellknown.HAMiAllocation:    `[[{"uuid":"` + gpuA + `","compute":60,"vRam":4096}],[]]`,
 		wellknown.HAMiPredicateTime: "1795223838726454907", wellknown.HAMiChosenTime: "1795223838",
 		wellknown.HAMiNode: "n1", wellknown.HAMiBindTime: "1795223839", wellknown.HAMiBindPhase: "allocating",
 	}}}
@@ -136,7 +136,7 @@ func TestWhatHAMiWroteIsJudged(t *testing.T) {
 		}
 	}
 	list := func(text string) func(*corev1.Pod) {
-		return set(wellknown.HAMiAllocation, strings.NewReplacer("A", cardA, "B", cardB).Replace(text))
+		return set(wellknown.HAMiAllocation, strings.NewReplacer("A", gpuA, "B", gpuB).Replace(text))
 	}
 	const ok = hami.Reason("")
 	for _, tt := range []struct {
@@ -183,21 +183,21 @@ func TestWhatHAMiWroteIsJudged(t *testing.T) {
 		{name: "a container too few", do: list(`[[{"uuid":"A","compute":60,"vRam":4096}]]`), want: hami.Malformed},
 		{name: "a container too many", do: list(`[[{"uuid":"A","compute":60,"vRam":4096}],[],[]]`), want: hami.Malformed},
 		{name: "null for no devices", do: list(`[[{"uuid":"A","compute":60,"vRam":4096}],null]`), want: ok},
-		{name: "the card twice", do: list(`[[{"uuid":"A","vRam":1},{"uuid":"A","vRam":1}],[]]`), want: hami.Malformed},
+		{name: "the GPU twice", do: list(`[[{"uuid":"A","vRam":1},{"uuid":"A","vRam":1}],[]]`), want: hami.Malformed},
 		{name: "no UUID", do: list(`[[{"compute":60,"vRam":4096}],[]]`), want: hami.Malformed},
 		{name: "negative compute", do: list(`[[{"uuid":"A","compute":-1,"vRam":4096}],[]]`), want: hami.Malformed},
-		{name: "compute of two cards", do: list(`[[{"uuid":"A","compute":200,"vRam":4096}],[]]`), want: hami.Malformed},
+		{name: "compute of two GPUs", do: list(`[[{"uuid":"A","compute":200,"vRam":4096}],[]]`), want: hami.Malformed},
 		{name: "no memory", do: list(`[[{"uuid":"A","compute":60}],[]]`), want: hami.Malformed},
 		{
-			name: "an unknown card", do: list(`[[{"uuid":"GPU-x","compute":60,"vRam":4096}],[]]`), want: hami.UnknownCard,
-			message: "metax-tech.com/gpu-devices-allocated: this node has no shared card GPU-x",
+			name: "an unknown GPU", do: list(`[[{"uuid":"GPU-x","compute":60,"vRam":4096}],[]]`), want: hami.UnknownGPU,
+			message: "metax-tech.com/gpu-devices-allocated: this node has no shared GPU GPU-x",
 		},
-		{name: "no card", do: list(`[[],[]]`), want: hami.WrongCount},
-		{name: "two cards for one", do: list(`[[{"uuid":"A","compute":60,"vRam":4096},{"uuid":"B","compute":60,"vRam":4096}],[]]`), want: hami.WrongCount},
+		{name: "no GPU", do: list(`[[],[]]`), want: hami.WrongCount},
+		{name: "two GPUs for one", do: list(`[[{"uuid":"A","compute":60,"vRam":4096},{"uuid":"B","compute":60,"vRam":4096}],[]]`), want: hami.WrongCount},
 		{name: "more memory than asked for", do: list(`[[{"uuid":"A","compute":60,"vRam":4097}],[]]`), want: hami.Exceeds},
 		{name: "more compute than asked for", do: list(`[[{"uuid":"A","compute":61,"vRam":4096}],[]]`), want: hami.Exceeds},
 		{name: "no compute lifts no cap", do: list(`[[{"uuid":"A","vRam":4096}],[]]`), want: ok},
-		{name: "another card", do: list(`[[{"uuid":"B","compute":60,"vRam":4096}],[]]`), want: ok},
+		{name: "another GPU", do: list(`[[{"uuid":"B","compute":60,"vRam":4096}],[]]`), want: ok},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			pod := bound()
@@ -212,25 +212,25 @@ func TestWhatHAMiWroteIsJudged(t *testing.T) {
 				}
 				return
 			}
-			refusal, is := errors.AsType[*hami.RejectedError](err)
-			if !is || refusal.Reason != tt.want || got != nil || tt.message != "" && err.Error() != tt.message {
+			rejection, is := errors.AsType[*hami.RejectedError](err)
+			if !is || rejection.Reason != tt.want || got != nil || tt.message != "" && err.Error() != tt.message {
 				t.Errorf("got %+v, %v, want reason %s %s", got, err, tt.want, tt.message)
 			}
 		})
 	}
 }
 
-func TestAWholeCardIsNoMoreThanTheCard(t *testing.T) {
+func TestAllMemoryIsNoMoreThanTheGPU(t *testing.T) {
 	pod := bound()
-	pod.Annotations[wellknown.HAMiAllocation] = `[[{"uuid":"` + cardA + `","compute":100,"vRam":143772}],[]]`
+	pod.Annotations[wellknown.HAMiAllocation] = `[[{"uuid":"` + gpuA + `","compute":100,"vRam":143772}],[]]`
 	_, err := hami.Choice(pod, "main", &quota.Request{GPUs: 1, VCore: 100}, rules())
-	if refusal, ok := errors.AsType[*hami.RejectedError](err); !ok || refusal.Reason != hami.Exceeds {
+	if rejection, ok := errors.AsType[*hami.RejectedError](err); !ok || rejection.Reason != hami.Exceeds {
 		t.Errorf("got %v", err)
 	}
 }
 
-// Whatever the annotations say, a container gets no more cards, compute or
-// memory than it asks for, and no card of somebody else's.
+// Whatever the annotations contain, a container gets no more GPUs, compute or
+// memory than it requests, and no GPU that the node does not share.
 func FuzzChoice(f *testing.F) {
 	for _, v := range versions(f) {
 		for _, p := range v.Pods {
@@ -238,19 +238,19 @@ func FuzzChoice(f *testing.F) {
 		}
 	}
 	f.Add(`[[{"uuid":"GPU-aaaa-0000-0001","compute":60,"vRam":4096}],[]]`, "1795223838726454907", "1795223839", -1, 0, int64(0))
-	f.Fuzz(func(t *testing.T, text, chosen, at string, cards, vcore int, memory int64) {
+	f.Fuzz(func(t *testing.T, text, chosen, at string, gpus, vcore int, memory int64) {
 		pod := bound()
 		pod.Annotations[wellknown.HAMiAllocation] = text
 		pod.Annotations[wellknown.HAMiPredicateTime], pod.Annotations[wellknown.HAMiBindTime] = chosen, at
 		pod.Spec.InitContainers = []corev1.Container{{Name: "prepare"}}
-		want := &quota.Request{GPUs: cards, VCore: vcore, MemoryMiB: memory}
+		want := &quota.Request{GPUs: gpus, VCore: vcore, MemoryMiB: memory}
 		for _, name := range []string{"prepare", "main", "side"} {
 			got, err := hami.Choice(pod, name, want, rules())
-			if err == nil && len(got) != cards || err != nil && got != nil {
-				t.Fatalf("%s: %d shares for %d cards, %v", name, len(got), cards, err)
+			if err == nil && len(got) != gpus || err != nil && got != nil {
+				t.Fatalf("%s: %d shares for %d GPUs, %v", name, len(got), gpus, err)
 			}
 			for _, s := range got {
-				if s.UUID != cardA && s.UUID != cardB || vcore > 0 && s.VCore > vcore || memory > 0 && s.MemoryMiB > memory || s.MemoryMiB == 0 {
+				if s.UUID != gpuA && s.UUID != gpuB || vcore > 0 && s.VCore > vcore || memory > 0 && s.MemoryMiB > memory || s.MemoryMiB == 0 {
 					t.Fatalf("%s: %+v", name, s)
 				}
 			}

@@ -49,7 +49,7 @@ func newCluster() *cluster {
 	return &cluster{
 		start: time.Now(), node: node, pods: map[string]*corev1.Pod{},
 		nodeChanged: make(chan struct{}, 1), podsChanged: make(chan struct{}),
-		state: hami.State{Enabled: true, Open: true, Resource: sgpu, GPUs: []hami.GPU{card(cardA, 0)}},
+		state: hami.State{Enabled: true, Open: true, Resource: sgpu, GPUs: []hami.GPU{gpu(gpuA, 0)}},
 	}
 }
 
@@ -100,7 +100,7 @@ func (c *cluster) ReadPod(_ context.Context, namespace, name string) (*corev1.Po
 func (c *cluster) AnnotateNode(_ context.Context, version string, annotations map[string]*string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.call("node " + told(annotations)); err != nil {
+	if err := c.call("node " + patchText(annotations)); err != nil {
 		return err
 	}
 	if version != "" && version != c.node.ResourceVersion {
@@ -114,7 +114,7 @@ func (c *cluster) AnnotateNode(_ context.Context, version string, annotations ma
 func (c *cluster) AnnotatePod(_ context.Context, pod types.NamespacedName, uid types.UID, annotations map[string]*string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.call("pod " + pod.Name + " " + told(annotations)); err != nil {
+	if err := c.call("pod " + pod.Name + " " + patchText(annotations)); err != nil {
 		return err
 	}
 	p := c.pods[pod.String()]
@@ -127,8 +127,8 @@ func (c *cluster) AnnotatePod(_ context.Context, pod types.NamespacedName, uid t
 	return nil
 }
 
-// told is a patch in short: what of the cards is healthy, or the value.
-func told(annotations map[string]*string) string {
+// patchText is a patch in short: what of the GPUs is healthy, or the value.
+func patchText(annotations map[string]*string) string {
 	var words []string
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		value := annotations[key]
@@ -210,7 +210,7 @@ func (c *cluster) take() []string {
 }
 
 const (
-	cardsKey = "metax-tech.com/node-gpu-devices"
+	gpusKey  = "metax-tech.com/node-gpu-devices"
 	lockKey  = "hami.io/mutex.lock"
 	phaseKey = "hami.io/bind-phase"
 )
@@ -222,7 +222,7 @@ func serving(t *testing.T, do func(c *cluster, b *hami.Plugin, stop func())) {
 		c := newCluster()
 		b := hami.New(hami.Options{
 			Node: "n1", Watched: c, Reader: c, Writer: c, State: c.now, Log: slog.New(slog.DiscardHandler),
-			IsLocal: func(uuid string) bool { return uuid == cardA || uuid == cardB },
+			IsLocal: func(uuid string) bool { return uuid == gpuA || uuid == gpuB },
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)

@@ -88,7 +88,7 @@ func TestALockIsOver(t *testing.T) {
 		}), want: "the pod is bound"},
 		{name: "another plugin's, bound here", pod: of("n1", "nvidia.com/gpumem")},
 		{name: "another plugin's, ended", pod: of("n1", "nvidia.com/gpumem", phase(corev1.PodFailed)), want: "the pod has ended"},
-		{name: "refused by the kubelet", pod: of("n1", sgpu, phase(corev1.PodFailed)), want: "the pod has ended"},
+		{name: "rejected by the kubelet", pod: of("n1", sgpu, phase(corev1.PodFailed)), want: "the pod has ended"},
 		{name: "done", pod: of("n1", sgpu, phase(corev1.PodSucceeded)), want: "the pod has ended"},
 		{name: "bound elsewhere", pod: of("n2", sgpu), want: "the pod is bound elsewhere"},
 	} {

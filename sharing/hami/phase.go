@@ -11,9 +11,10 @@ import (
 )
 
 const (
-	// maxPhases wait to be told; later ones are not. HAMi makes metrics of them.
+	// maxPhases bounds the phases that wait to be written; later ones are dropped.
+	// HAMi makes metrics of them.
 	maxPhases = 256
-	// maxTold bounds what is remembered of pods.
+	// maxWritten bounds the pods whose phase is remembered.
 	maxWritten = 1024
 
 	phaseTries   = 2
@@ -27,9 +28,9 @@ type phase struct {
 	value string
 }
 
-// Bound tells the pod, later, how binding one of its containers ended. Success
-// stays: a container that fails to start again has failed after the binding.
-// Pods that HAMi did not bind are not told. It never waits.
+// Bound queues the phase of a pod: whether the binding of one of its containers
+// succeeded. Success stays: a container that fails to start again has failed
+// after the binding. Pods that HAMi did not bind get no phase. Bound never waits.
 func (b *Plugin) Bound(pod types.NamespacedName, uid types.UID, ok bool) {
 	one := phase{pod: pod, uid: uid, value: phaseFailed}
 	if ok {
@@ -47,11 +48,11 @@ func (b *Plugin) Bound(pod types.NamespacedName, uid types.UID, ok bool) {
 		}
 		b.written[uid] = one.value
 	default:
-		b.Log.Warn("too many pods wait to be told how binding ended; one is not", "pod", pod.String())
+		b.Log.Warn("queue of bind phases full, phase dropped", "pod", pod.String())
 	}
 }
 
-// tell writes phases until ctx ends.
+// writePhases writes phases until ctx ends.
 func (b *Plugin) writePhases(ctx context.Context) {
 	for {
 		select {
@@ -80,10 +81,10 @@ func (b *Plugin) writePhase(ctx context.Context, one phase) {
 		}
 		pause.Reset(firstRetry)
 	}
-	b.Log.DebugContext(ctx, "a pod is not told how binding ended", "pod", one.pod.String(), "err", err)
+	b.Log.DebugContext(ctx, "writing the bind phase failed", "pod", one.pod.String(), "err", err)
 }
 
-// tellNow tells a pod that is HAMi's and does not have the phase yet.
+// tryPhase annotates a pod that HAMi bound and that does not have the phase yet.
 func (b *Plugin) tryPhase(ctx context.Context, one phase) error {
 	pod, err := b.podOf(ctx, one)
 	if err != nil {

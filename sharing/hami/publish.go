@@ -11,13 +11,13 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// lull is how long what is left of cards may be out of date. HAMi does not
-// read it, and a write of the Node for every pod that comes and goes is what
-// API servers of large clusters suffer from.
+// publishInterval is how long the available amounts may be out of date. HAMi
+// does not read them, and a write of the Node for every pod that starts or ends
+// would load the API servers of large clusters.
 const publishInterval = 30 * time.Second
 
-// publish makes the Node say what it should, if it does not. It says when to
-// look again.
+// publish writes the Node's annotation if it differs. It returns the time until
+// the next check.
 func (b *Plugin) publish(ctx context.Context, node *corev1.Node, state *State) (again time.Duration, err error) {
 	has, there := node.Annotations[wellknown.HAMiCards]
 	want := b.annotation(has, there, state)
@@ -30,23 +30,23 @@ func (b *Plugin) publish(ctx context.Context, node *corev1.Node, state *State) (
 		}
 	}
 	if err := b.Writer.AnnotateNode(ctx, "", map[string]*string{wellknown.HAMiCards: want}); err != nil {
-		return pollInterval, fmt.Errorf("publish cards for HAMi: %w", err)
+		return pollInterval, fmt.Errorf("publish GPUs for HAMi: %w", err)
 	}
 	b.wrote = time.Now()
-	b.Log.DebugContext(ctx, "cards are published for HAMi",
-		"open", state.Open, "cards", len(state.GPUs), "removed", want == nil)
+	b.Log.DebugContext(ctx, "published GPUs for HAMi",
+		"open", state.Open, "gpus", len(state.GPUs), "removed", want == nil)
 	return pollInterval, nil
 }
 
-// wanted is what the annotation should be, nil for none. HAMi drops the cards
+// annotation is the wanted value, nil for none. HAMi drops the GPUs
 // of a node without one within 15 s, and goes on counting pods of one whose
-// cards are unhealthy. So a node that is closed for a moment keeps it, and one
+// GPUs are unhealthy. So a node that is closed for a moment keeps it, and one
 // that has never been open gets none.
 func (b *Plugin) annotation(has string, there bool, state *State) *string {
 	switch {
 	case !state.Enabled, len(state.GPUs) == 0:
 		if there && !b.isLocal(has) {
-			// Somebody else's: the node may have cards of another maker.
+			// Another plugin's: the node may have GPUs of another vendor.
 			return &has
 		}
 		return nil
@@ -56,7 +56,7 @@ func (b *Plugin) annotation(has string, there bool, state *State) *string {
 	return new(Annotation(state.GPUs, state.Open))
 }
 
-// wroteOnce tells whether an annotation is of this machine.
+// isLocal reports whether an annotation names a GPU of this machine.
 func (b *Plugin) isLocal(has string) bool {
 	list, err := allocation.ParseHAMiNode(has)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// BenchmarkPlace places one request among 16 cards of 16 tenants each.
+// BenchmarkPlace places one request among 16 GPUs of 16 consumers each.
 func BenchmarkPlace(b *testing.B) {
 	for _, n := range []int{1, 4, 12} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -30,7 +30,7 @@ func BenchmarkPlace(b *testing.B) {
 	}
 }
 
-// BenchmarkExplain says why nothing fits, on the same node.
+// BenchmarkExplain reports why nothing fits, on the same node.
 func BenchmarkExplain(b *testing.B) {
 	all := busy()
 	r := share(1, 100, 0)

@@ -12,7 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// random is a node of up to 9 cards with tenants.
+// random is a node of up to 9 GPUs with consumers.
 func random(rng *rand.Rand) []quota.GPU {
 	all := make([]quota.GPU, 1+rng.IntN(9))
 	zones, nodes := rng.IntN(5), 1+rng.IntN(3)
@@ -35,10 +35,10 @@ func random(rng *rand.Rand) []quota.GPU {
 	return all
 }
 
-// costs are the documented numbers of each card, written another way.
-func costs(cards []quota.GPU, r *quota.Request, how config.Placement) [][]int {
-	all := make([][]int, len(cards))
-	for i, c := range cards {
+// costs are the documented numbers of each GPU, written another way.
+func costs(gpus []quota.GPU, r *quota.Request, how config.Placement) [][]int {
+	all := make([][]int, len(gpus))
+	for i, c := range gpus {
 		dv, dm := r.VCore, int(r.MemoryMiB)
 		if dm == 0 {
 			dm = int(c.MemoryMiB)
@@ -47,7 +47,7 @@ func costs(cards []quota.GPU, r *quota.Request, how config.Placement) [][]int {
 		idle, whole := 0, 0
 		if c.Consumers == 0 {
 			idle = 1
-			for j, other := range cards {
+			for j, other := range gpus {
 				if other.Consumers == 0 && other.Reject(r).None() && (i == j || c.Zone > 0 && c.Zone == other.Zone) {
 					whole++
 				}
@@ -64,43 +64,43 @@ func costs(cards []quota.GPU, r *quota.Request, how config.Placement) [][]int {
 	return all
 }
 
-// TestPlaceIsBest compares one card with all others, and several with every
+// TestPlaceIsBest compares one GPU with all others, and several with every
 // other set of as many: none is better by what Place documents.
 func TestPlaceIsBest(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	placed := [2]int{}
 	var out []int
 	for state := range 10_000 {
-		cards, r := random(rng), randomRequest(rng)
+		gpus, r := random(rng), randomRequest(rng)
 		r.GPUs = max(1, rng.IntN(6)-1)
 		how := binpack
 		if state%4 == 0 {
 			how = spread
 		}
 		var able []int
-		for i := range cards {
-			if cards[i].Reject(&r).None() {
+		for i := range gpus {
+			if gpus[i].Reject(&r).None() {
 				able = append(able, i)
 			}
 		}
 		var ok bool
-		out, ok = quota.Place(cards, &r, how, out)
+		out, ok = quota.Place(gpus, &r, how, out)
 		if ok != (len(able) >= r.GPUs) {
-			t.Fatalf("state %d: placed %v with %d able cards for %d", state, ok, len(able), r.GPUs)
+			t.Fatalf("state %d: placed %v with %d able GPUs for %d", state, ok, len(able), r.GPUs)
 		}
 		if !ok {
 			continue
 		}
 		placed[min(1, r.GPUs-1)]++
 		if len(out) != r.GPUs || !slices.IsSorted(out) || len(slices.Compact(slices.Clone(out))) != r.GPUs {
-			t.Fatalf("state %d: %v are no %d different cards", state, out, r.GPUs)
+			t.Fatalf("state %d: %v are no %d different GPUs", state, out, r.GPUs)
 		}
-		if want := best(cards, able, r.GPUs, costs(cards, &r, how)); !slices.Equal(want, out) {
-			t.Fatalf("state %d: %v, want %v of %v for %+v of\n%+v", state, out, want, able, r, cards)
+		if want := best(gpus, able, r.GPUs, costs(gpus, &r, how)); !slices.Equal(want, out) {
+			t.Fatalf("state %d: %v, want %v of %v for %+v of\n%+v", state, out, want, able, r, gpus)
 		}
 		for _, i := range out {
-			cards[i].Take(&r)
-			if c := &cards[i]; c.VCore > 100 || c.UsedMiB > c.MemoryMiB || c.Consumers > c.Slots || c.Exclusive && c.Consumers > 1 {
+			gpus[i].Take(&r)
+			if c := &gpus[i]; c.VCore > 100 || c.UsedMiB > c.MemoryMiB || c.Consumers > c.Slots || c.Exclusive && c.Consumers > 1 {
 				t.Fatalf("state %d: over-committed %+v", state, *c)
 			}
 		}
@@ -110,8 +110,8 @@ func TestPlaceIsBest(t *testing.T) {
 	}
 }
 
-// best is the best set of n able cards, by looking at every set.
-func best(cards []quota.GPU, able []int, n int, costs [][]int) []int {
+// best is the best set of n able GPUs, by looking at every set.
+func best(gpus []quota.GPU, able []int, n int, costs [][]int) []int {
 	var choice []int
 	var key []int
 	for mask := range 1 << len(able) {
@@ -124,7 +124,7 @@ func best(cards []quota.GPU, able []int, n int, costs [][]int) []int {
 				set = append(set, i)
 			}
 		}
-		if k := rank(cards, able, set, costs); choice == nil || slices.Compare(k, key) < 0 {
+		if k := rank(gpus, able, set, costs); choice == nil || slices.Compare(k, key) < 0 {
 			choice, key = set, k
 		}
 	}
@@ -132,21 +132,21 @@ func best(cards []quota.GPU, able []int, n int, costs [][]int) []int {
 }
 
 // rank is how good a set is; less is better.
-func rank(cards []quota.GPU, able, set []int, costs [][]int) []int {
+func rank(gpus []quota.GPU, able, set []int, costs [][]int) []int {
 	if len(set) == 1 {
 		return append(slices.Clone(costs[set[0]]), set[0])
 	}
 	zone := func(i int) int {
-		if cards[i].Zone == 0 {
+		if gpus[i].Zone == 0 {
 			return -1 - i
 		}
-		return cards[i].Zone
+		return gpus[i].Zone
 	}
 	numa := func(i int) int {
-		if cards[i].NUMA < 0 {
+		if gpus[i].NUMA < 0 {
 			return -1 - i
 		}
-		return cards[i].NUMA
+		return gpus[i].NUMA
 	}
 	n := len(set)
 	of := func(among []int, by func(int) int, as int) []int {
@@ -188,7 +188,7 @@ func rank(cards []quota.GPU, able, set []int, costs [][]int) []int {
 	return slices.Concat(inZone, node, []int{0}, steps, sum(set, n, costs), set)
 }
 
-// step ranks the zone that a set takes first, and names it by its last card.
+// step ranks the zone that a set takes first, and names it by its last GPU.
 func step(left, rest []int, zone func(int) int, costs [][]int) []int {
 	var key, choice []int
 	for _, i := range rest {

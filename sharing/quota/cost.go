@@ -1,6 +1,6 @@
 package quota
 
-// cost orders cards for one request, the first number before the second, and so
+// cost orders GPUs for one request, the first number before the second, and so
 // on; see [Place] for what they are.
 type cost [4]int64
 

@@ -9,37 +9,37 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// MaxExplanation bounds what [Explain] says, in bytes: an Event's note has
+// MaxExplanation bounds the text of [Explain], in bytes: an Event's note has
 // 1,024.
 const MaxExplanation = 900
 
-// Explain says why [Place] finds no cards for a request, for the person whose
-// pod waits: what is asked for, how many cards have it, and what the others
-// lack. It is empty if Place finds them.
-func Explain(cards []GPU, r *Request) string {
-	if len(cards) == 0 {
-		return "the node shares no card"
+// Explain reports why [Place] finds no GPUs for a request, for the owner of the
+// waiting pod: what the pod requests, how many GPUs can give it, and what the
+// others lack. The text is empty if Place finds the GPUs.
+func Explain(gpus []GPU, r *Request) string {
+	if len(gpus) == 0 {
+		return "the node shares no GPU"
 	}
-	able, lacks := assess(cards[:min(len(cards), MaxGPUs)], r)
+	able, lacks := assess(gpus[:min(len(gpus), MaxGPUs)], r)
 	if able >= r.GPUs {
 		return ""
 	}
 	var text strings.Builder
 	switch {
-	case r.GPUs > len(cards):
-		fmt.Fprintf(&text, "%d cards are asked for and the node shares %d", r.GPUs, len(cards))
+	case r.GPUs > len(gpus):
+		fmt.Fprintf(&text, "%d GPUs are requested and the node shares %d", r.GPUs, len(gpus))
 	case r.GPUs == 1:
-		fmt.Fprintf(&text, "no card of %d can give %s", len(cards), r.each())
+		fmt.Fprintf(&text, "none of %d GPUs can give %s", len(gpus), r.each())
 	default:
-		fmt.Fprintf(&text, "%d cards are asked for and %d of %d can give %s", r.GPUs, able, len(cards), r.each())
+		fmt.Fprintf(&text, "%d GPUs are requested and %d of %d can give %s", r.GPUs, able, len(gpus), r.each())
 	}
-	if unknown := r.unknownUUIDs(cards); len(unknown) > 0 {
+	if unknown := r.unknownUUIDs(gpus); len(unknown) > 0 {
 		fmt.Fprintf(&text, ". The node does not share %s", strings.Join(unknown, ", "))
 	}
 	for i, l := range lacks {
 		line := ". " + l.String()
 		if text.Len()+len(line) > MaxExplanation {
-			fmt.Fprintf(&text, ". %d more cards lack something else", count(lacks[i:]))
+			fmt.Fprintf(&text, ". %d more GPUs lack something else", count(lacks[i:]))
 			break
 		}
 		text.WriteString(line)
@@ -47,26 +47,27 @@ func Explain(cards []GPU, r *Request) string {
 	return text.String()
 }
 
-// lack is what some cards lack.
+// shortfall is what some GPUs lack.
 type shortfall struct {
 	gpus []int
 	text string
 }
 
-// look counts the cards that take a request, and groups the others.
-func assess(cards []GPU, r *Request) (able int, lacks []shortfall) {
-	for i := range cards {
-		why := cards[i].Reject(r)
-		if why.None() {
+// assess counts the GPUs that can take a request, and groups the others by what
+// they lack.
+func assess(gpus []GPU, r *Request) (able int, lacks []shortfall) {
+	for i := range gpus {
+		reason := gpus[i].Reject(r)
+		if reason.None() {
 			able++
 			continue
 		}
-		words := why.detail()
-		at := slices.IndexFunc(lacks, func(l shortfall) bool { return l.text == words })
+		detail := reason.detail()
+		at := slices.IndexFunc(lacks, func(l shortfall) bool { return l.text == detail })
 		if at < 0 {
-			at, lacks = len(lacks), append(lacks, shortfall{text: words})
+			at, lacks = len(lacks), append(lacks, shortfall{text: detail})
 		}
-		lacks[at].gpus = append(lacks[at].gpus, cards[i].Index)
+		lacks[at].gpus = append(lacks[at].gpus, gpus[i].Index)
 	}
 	return able, lacks
 }
@@ -79,38 +80,38 @@ func count(lacks []shortfall) int {
 	return n
 }
 
-// String is as [Reason.String], with all cards: cards 0-3, 6: ….
+// String is as [Reason.String], with the indices of all GPUs: GPUs 0-3, 6: ….
 func (l shortfall) String() string {
-	cards := slices.Sorted(slices.Values(l.gpus))
+	gpus := slices.Sorted(slices.Values(l.gpus))
 	var text strings.Builder
-	for i := 0; i < len(cards); {
+	for i := 0; i < len(gpus); {
 		end := i + 1
-		for end < len(cards) && cards[end] <= cards[end-1]+1 {
+		for end < len(gpus) && gpus[end] <= gpus[end-1]+1 {
 			end++
 		}
 		if i > 0 {
 			text.WriteString(", ")
 		}
-		text.WriteString(strconv.Itoa(cards[i]))
+		text.WriteString(strconv.Itoa(gpus[i]))
 		if end-i > 1 {
-			text.WriteString("-" + strconv.Itoa(cards[end-1]))
+			text.WriteString("-" + strconv.Itoa(gpus[end-1]))
 		}
 		i = end
 	}
-	noun := "card "
-	if len(cards) > 1 {
-		noun = "cards "
+	noun := "GPU "
+	if len(gpus) > 1 {
+		noun = "GPUs "
 	}
 	return noun + text.String() + ": " + l.text
 }
 
-// unknown are the UUIDs that the pod asks for and the node does not share, a
-// few of them.
-func (r *Request) unknownUUIDs(cards []GPU) []string {
+// unknownUUIDs are UUIDs that the pod requests and the node does not share. The
+// list is clipped.
+func (r *Request) unknownUUIDs(gpus []GPU) []string {
 	const most = 3
 	var unknown []string
 	for _, uuid := range r.Use {
-		if !slices.ContainsFunc(cards, func(c GPU) bool { return c.UUID == uuid }) {
+		if !slices.ContainsFunc(gpus, func(c GPU) bool { return c.UUID == uuid }) {
 			unknown = append(unknown, wellknown.Clip(uuid))
 		}
 	}

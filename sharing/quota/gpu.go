@@ -1,10 +1,10 @@
-// Package quota decides which card a request for a share of a GPU gets: what
-// a card has left, which requests go together on one card, and why not.
+// Package quota decides which GPU a request for a share of a GPU gets: what
+// a GPU has left, which requests go together on one GPU, and why not.
 //
-// It is pure: it computes from cards and requests, and knows neither pods nor
-// the kubelet nor the hardware. Compute is percent of one card (vcore), memory
-// MiB. Who holds what is its callers' business: they give cards with what is
-// taken, and nothing here is remembered.
+// The package is pure: it computes from GPUs and requests, and knows neither
+// pods nor the kubelet nor the hardware. Compute is percent of one GPU (vcore),
+// memory is MiB. The callers keep the allocations: they pass GPUs with what is
+// taken, and the package keeps no state.
 package quota
 
 import (
@@ -14,75 +14,77 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 )
 
-// Whole is the vcore of a card: a request for all of it is exclusive.
+// Whole is the vcore of a GPU: a request for all of it is exclusive.
 const Whole = 100
 
-// Policy is the QoS policy of a share: what its compute limit means.
+// Policy is the QoS policy of a share: it defines what the compute limit means.
 type Policy string
 
-// The policies. The tenants of a card have one and the same at a time.
+// The policies. All consumers of a GPU have the same policy at a time.
 const (
-	// FixedShare is a limit that holds even if the card is idle.
+	// FixedShare is a limit that holds even if the GPU is idle.
 	FixedShare Policy = "fixed-share"
-	// BurstShare is a guarantee that may be passed while the card is idle.
+	// BurstShare is a guarantee. A consumer may exceed it while the GPU is idle.
 	BurstShare Policy = "burst-share"
-	// BestEffort has no limit. A vcore that is asked for is counted
-	// nevertheless, none is counted 0.
+	// BestEffort has no limit. A requested vcore is counted nevertheless; a
+	// missing one counts as 0.
 	BestEffort Policy = "best-effort"
 )
 
-// Request is what one container asks for: the same of each of Cards different
-// cards.
+// Request is what one container requests: the same amount of each of several
+// different GPUs.
 type Request struct {
+	// GPUs is the number of different GPUs.
 	GPUs int
-	// VCore is 1 to 100; 100 wants the card to itself. 0 is best-effort without
-	// a vcore: no limit, nothing counted.
+	// VCore is 1 to 100; 100 is an exclusive GPU. 0 is best-effort without a
+	// vcore: no limit, nothing counted.
 	VCore int
-	// MemoryMiB of 0 is the whole memory of whatever card it gets.
+	// MemoryMiB of 0 is the whole memory of the GPU that is chosen.
 	MemoryMiB int64
 	Policy    Policy
-	// Use are the UUIDs of the only cards to use, none means all; Avoid are
-	// those of cards not to use, whatever Use says.
+	// Use are the UUIDs of the only GPUs to use, none means all. Avoid are
+	// those of GPUs not to use; Avoid wins over Use.
 	Use, Avoid []string
-	// Placement is which card comes first; empty is as the node or the
+	// Placement is which GPU comes first; empty is as the node or the
 	// scheduler is configured.
 	Placement config.Placement
 }
 
-// GPU is one shared card: what it has, and what is taken of it.
+// GPU is one shared GPU: what it has, and what is taken of it.
 type GPU struct {
 	UUID string
 	// Index is the driver's number, for people.
 	Index int
-	// MemoryMiB of 0 is unknown: one tenant can have it, which asks for no
-	// amount.
+	// MemoryMiB of 0 is unknown: the GPU can take one consumer, which requests
+	// no amount.
 	MemoryMiB int64
-	// Slots is how many tenants it may have.
+	// Slots is how many consumers it may have.
 	Slots int
-	// NUMA is -1 if unknown. Cards of one Zone are joined by NVLink; 0 is none.
+	// NUMA is -1 if unknown. GPUs of one Zone are joined by NVLink; 0 is none.
 	NUMA, Zone int
-	// Against is why nobody new gets the card; empty if it is well.
+	// Unhealthy is the reason why no new pod gets the GPU; empty if the GPU is
+	// healthy.
 	Unhealthy string
-	// Leaving tells that Against is about newcomers alone: who was promised a
-	// slot of this card may still have it.
+	// Draining reports that Unhealthy applies to new pods only: a pod with a
+	// reserved slot of this GPU may still have it.
 	Draining bool
 
-	// VCore and UsedMiB are what the Tenants have, Policy is theirs, empty
-	// without any and with an exclusive one.
+	// VCore and UsedMiB are what the Consumers have. Policy is the policy of
+	// the consumers; it is empty without consumers and with an exclusive one.
 	VCore     int
 	UsedMiB   int64
 	Consumers int
 	Policy    Policy
-	// Exclusive tells that the tenant has the card to itself.
+	// Exclusive reports that one consumer has the GPU exclusively.
 	Exclusive bool
 }
 
-// Share is what a request takes of the card.
+// Share is what a request takes of the GPU.
 func (c *GPU) Share(r *Request) allocation.Share {
 	return allocation.Share{UUID: c.UUID, VCore: r.VCore, MemoryMiB: c.needs(r)}
 }
 
-// needs is the memory that a request takes of the card.
+// needs is the memory that a request takes of the GPU.
 func (c *GPU) needs(r *Request) int64 {
 	if r.MemoryMiB == 0 {
 		return c.MemoryMiB
@@ -90,12 +92,12 @@ func (c *GPU) needs(r *Request) int64 {
 	return r.MemoryMiB
 }
 
-// Take gives the card a tenant. It does not ask whether it may: see
-// [GPU.Refuses].
+// Take adds a consumer to the GPU. It does not check whether the GPU has room:
+// see [GPU.Reject].
 func (c *GPU) Take(r *Request) { c.Add(c.Share(r), r.Policy) }
 
-// Add is Take for a share that was given out before, which is what it is even
-// if the card cannot carry it.
+// Add is Take for a share that was allocated before. The share counts even if
+// the GPU has no room for it.
 func (c *GPU) Add(s allocation.Share, p Policy) {
 	c.Consumers++
 	c.VCore += s.VCore
@@ -107,7 +109,7 @@ func (c *GPU) Add(s allocation.Share, p Policy) {
 	}
 }
 
-// Refuses tells why the card cannot take a request; [Reason.None] if it can.
+// Reject reports why the GPU cannot take a request; [Reason.None] if it can.
 // It allocates nothing.
 func (c *GPU) Reject(r *Request) Reason {
 	switch {

@@ -33,7 +33,7 @@ func TestRefuses(t *testing.T) {
 	small, alone := request(30, 4, fixed), request(100, 4, fixed)
 	for _, test := range []struct {
 		name string
-		card quota.GPU
+		gpu  quota.GPU
 		r    quota.Request
 		want string
 	}{
@@ -41,38 +41,38 @@ func TestRefuses(t *testing.T) {
 		{"idle, alone", idle, alone, ""},
 		{"idle, all of it", idle, request(100, 0, fixed), ""},
 		{"room for one more", taken(small), request(70, 76, fixed), ""},
-		{"no compute is asked", taken(request(99, 4, best)), request(0, 4, best), ""},
-		{"memory", taken(request(30, 78, fixed)), small, "card 3: 2 GiB of 80 left; needs 4"},
-		{"nearly enough memory", with(func(c *quota.GPU) { c.Consumers, c.UsedMiB = 1, 76*gib+1 }), small, "card 3: 3.9 GiB of 80 left; needs 4"},
+		{"no compute is requested", taken(request(99, 4, best)), request(0, 4, best), ""},
+		{"memory", taken(request(30, 78, fixed)), small, "GPU 3: 2 GiB of 80 left; needs 4"},
+		{"nearly enough memory", with(func(c *quota.GPU) { c.Consumers, c.UsedMiB = 1, 76*gib+1 }), small, "GPU 3: 3.9 GiB of 80 left; needs 4"},
 		{
-			"a card that is no round number", with(func(c *quota.GPU) { c.MemoryMiB, c.UsedMiB, c.Consumers = 81559, 80*gib-512, 1 }), small,
-			"card 3: 0.1 GiB of 79.6 left; needs 4",
+			"a GPU that is no round number", with(func(c *quota.GPU) { c.MemoryMiB, c.UsedMiB, c.Consumers = 81559, 80*gib-512, 1 }), small,
+			"GPU 3: 0.1 GiB of 79.6 left; needs 4",
 		},
-		{"whole memory", taken(small), request(30, 0, fixed), "card 3: 76 GiB of 80 left; needs 80"},
-		{"whole memory taken", taken(request(30, 0, fixed)), small, "card 3: 0 GiB of 80 left; needs 4"},
-		{"compute", taken(request(60, 4, fixed)), request(60, 4, fixed), "card 3: 40 % of 100 left; needs 60"},
-		{"larger than the card", taken(small), request(30, 200, fixed), "card 3: 80 GiB in all; needs 200"},
-		{"alone among others", taken(small), alone, "card 3: 1 tenant; needs it idle"},
-		{"another is alone", taken(alone), small, "card 3: a tenant has it alone"},
-		{"another is alone, no compute is asked", taken(request(100, 4, best)), request(0, 4, best), "card 3: a tenant has it alone"},
-		{"alone among many others", taken(small, small), alone, "card 3: 2 tenants; needs it idle"},
-		{"policy", taken(small), request(30, 4, burst), "card 3: its tenants are fixed-share, not burst-share"},
+		{"whole memory", taken(small), request(30, 0, fixed), "GPU 3: 76 GiB of 80 left; needs 80"},
+		{"whole memory taken", taken(request(30, 0, fixed)), small, "GPU 3: 0 GiB of 80 left; needs 4"},
+		{"compute", taken(request(60, 4, fixed)), request(60, 4, fixed), "GPU 3: 40 % of 100 left; needs 60"},
+		{"larger than the GPU", taken(small), request(30, 200, fixed), "GPU 3: 80 GiB in all; needs 200"},
+		{"alone among others", taken(small), alone, "GPU 3: 1 consumer; needs it idle"},
+		{"another is alone", taken(alone), small, "GPU 3: a consumer has it exclusively"},
+		{"another is alone, no compute is requested", taken(request(100, 4, best)), request(0, 4, best), "GPU 3: a consumer has it exclusively"},
+		{"alone among many others", taken(small, small), alone, "GPU 3: 2 consumers; needs it idle"},
+		{"policy", taken(small), request(30, 4, burst), "GPU 3: its consumers are fixed-share, not burst-share"},
 		{"policy, alone", idle, request(100, 4, best), ""},
-		{"slots", taken(small, small, small, request(1, 1, fixed)), request(1, 1, fixed), "card 3: all 4 slots are taken"},
-		{"ill", with(func(c *quota.GPU) { c.Unhealthy = "XID 79: fallen off the bus" }), small, "card 3: XID 79: fallen off the bus"},
+		{"slots", taken(small, small, small, request(1, 1, fixed)), request(1, 1, fixed), "GPU 3: all 4 slots are taken"},
+		{"ill", with(func(c *quota.GPU) { c.Unhealthy = "XID 79: fallen off the bus" }), small, "GPU 3: XID 79: fallen off the bus"},
 		{"use", idle, quota.Request{GPUs: 1, VCore: 1, MemoryMiB: 1, Policy: fixed, Use: []string{"GPU-1", "GPU-3"}}, ""},
-		{"use others", idle, quota.Request{GPUs: 1, VCore: 1, MemoryMiB: 1, Policy: fixed, Use: []string{"GPU-1"}}, "card 3: the pod does not ask for it"},
+		{"use others", idle, quota.Request{GPUs: 1, VCore: 1, MemoryMiB: 1, Policy: fixed, Use: []string{"GPU-1"}}, "GPU 3: the pod does not select it"},
 		{
 			"use and avoid", idle,
 			quota.Request{GPUs: 1, VCore: 1, MemoryMiB: 1, Policy: fixed, Use: []string{"GPU-3"}, Avoid: []string{"GPU-3"}},
-			"card 3: the pod avoids it",
+			"GPU 3: the pod avoids it",
 		},
-		{"given more than it has", with(func(c *quota.GPU) { c.Consumers, c.UsedMiB, c.VCore = 2, 90*gib, 20 }), small, "card 3: 0 GiB of 80 left; needs 4"},
+		{"given more than it has", with(func(c *quota.GPU) { c.Consumers, c.UsedMiB, c.VCore = 2, 90*gib, 20 }), small, "GPU 3: 0 GiB of 80 left; needs 4"},
 		{"memory unknown", with(func(c *quota.GPU) { c.MemoryMiB = 0 }), request(30, 0, fixed), ""},
-		{"memory unknown, an amount", with(func(c *quota.GPU) { c.MemoryMiB = 0 }), small, "card 3: 0 GiB in all; needs 4"},
-		{"memory unknown, taken", with(func(c *quota.GPU) { c.MemoryMiB, c.Consumers = 0, 1 }), request(30, 0, fixed), "card 3: 1 tenant; needs it idle"},
+		{"memory unknown, an amount", with(func(c *quota.GPU) { c.MemoryMiB = 0 }), small, "GPU 3: 0 GiB in all; needs 4"},
+		{"memory unknown, taken", with(func(c *quota.GPU) { c.MemoryMiB, c.Consumers = 0, 1 }), request(30, 0, fixed), "GPU 3: 1 consumer; needs it idle"},
 	} {
-		if got := test.card.Reject(&test.r); got.String() != test.want || got.None() != (test.want == "") {
+		if got := test.gpu.Reject(&test.r); got.String() != test.want || got.None() != (test.want == "") {
 			t.Errorf("%s: %q, want %q", test.name, got, test.want)
 		}
 	}
@@ -95,48 +95,48 @@ func randomRequest(rng *rand.Rand) quota.Request {
 	return r
 }
 
-// TestTake gives a card at random what it does not refuse, and counts it anew
-// whenever a tenant left, as the node does: it never has more tenants, percent
+// TestTake gives a GPU at random what it does not reject, and counts it again
+// whenever a consumer left, as the node does: it never has more consumers, percent
 // or memory than there is, nor two policies, nor company for an exclusive
-// tenant, in whatever order the tenants are counted.
+// consumer, in whatever order the consumers are counted.
 func TestTake(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	idle := quota.GPU{UUID: "GPU-0", MemoryMiB: 20 * gib, Slots: 6, NUMA: -1}
-	took, refused := 0, 0
+	took, rejected := 0, 0
 	for range 2000 {
 		c := idle
-		var tenants []quota.Request
+		var consumers []quota.Request
 		for range 60 {
 			if r := randomRequest(rng); c.Reject(&r).None() {
 				c.Take(&r)
-				tenants = append(tenants, r)
+				consumers = append(consumers, r)
 				took++
 			} else {
-				refused++
+				rejected++
 			}
-			check(t, &c, tenants)
-			if len(tenants) > 0 && rng.IntN(2) == 0 {
-				i := rng.IntN(len(tenants))
-				tenants = append(tenants[:i], tenants[i+1:]...)
-				rng.Shuffle(len(tenants), func(i, j int) { tenants[i], tenants[j] = tenants[j], tenants[i] })
+			check(t, &c, consumers)
+			if len(consumers) > 0 && rng.IntN(2) == 0 {
+				i := rng.IntN(len(consumers))
+				consumers = append(consumers[:i], consumers[i+1:]...)
+				rng.Shuffle(len(consumers), func(i, j int) { consumers[i], consumers[j] = consumers[j], consumers[i] })
 				c = idle
-				for i := range tenants {
-					c.Take(&tenants[i])
+				for i := range consumers {
+					c.Take(&consumers[i])
 				}
-				check(t, &c, tenants)
+				check(t, &c, consumers)
 			}
 		}
 	}
-	if took < 10_000 || refused < 10_000 {
-		t.Errorf("took %d and refused %d: the test tries too little", took, refused)
+	if took < 10_000 || rejected < 10_000 {
+		t.Errorf("took %d and rejected %d: the test tries too little", took, rejected)
 	}
 }
 
-// check computes anew what is taken of a card.
-func check(t *testing.T, c *quota.GPU, tenants []quota.Request) {
+// check computes again what is taken of a GPU.
+func check(t *testing.T, c *quota.GPU, consumers []quota.Request) {
 	t.Helper()
-	want := quota.GPU{UUID: c.UUID, MemoryMiB: c.MemoryMiB, Slots: c.Slots, NUMA: c.NUMA, Consumers: len(tenants)}
-	for _, r := range tenants {
+	want := quota.GPU{UUID: c.UUID, MemoryMiB: c.MemoryMiB, Slots: c.Slots, NUMA: c.NUMA, Consumers: len(consumers)}
+	for _, r := range consumers {
 		memory := r.MemoryMiB
 		if memory == 0 {
 			memory = c.MemoryMiB
@@ -148,8 +148,8 @@ func check(t *testing.T, c *quota.GPU, tenants []quota.Request) {
 		} else {
 			want.Policy = r.Policy
 		}
-		if r.VCore < 100 && r.Policy != tenants[0].Policy {
-			t.Fatalf("%s beside %s", r.Policy, tenants[0].Policy)
+		if r.VCore < 100 && r.Policy != consumers[0].Policy {
+			t.Fatalf("%s beside %s", r.Policy, consumers[0].Policy)
 		}
 	}
 	if diff := cmp.Diff(want, *c); diff != "" {
@@ -161,7 +161,7 @@ func check(t *testing.T, c *quota.GPU, tenants []quota.Request) {
 }
 
 func TestPublish(t *testing.T) {
-	cards := []quota.GPU{
+	gpus := []quota.GPU{
 		{
 			UUID: "GPU-a", Index: 0, MemoryMiB: 80 * gib, Slots: 16, NUMA: 1, Zone: 2, VCore: 30, UsedMiB: 4 * gib, Consumers: 1,
 			Policy: quota.BurstShare,
@@ -169,11 +169,11 @@ func TestPublish(t *testing.T) {
 		{UUID: "GPU-b", Index: 1, MemoryMiB: 80 * gib, Slots: 16, NUMA: -1, Unhealthy: "cordoned"},
 		{UUID: "GPU-c", Index: 2, MemoryMiB: 80 * gib, Slots: 16, NUMA: 0, VCore: 100, UsedMiB: 80 * gib, Consumers: 1, Exclusive: true},
 	}
-	all, err := allocation.ParseNodeGPUs(quota.Publish(cards).String())
+	all, err := allocation.ParseNodeGPUs(quota.Publish(gpus).String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(cards, quota.Published(all)); diff != "" {
+	if diff := cmp.Diff(gpus, quota.Published(all)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -9,10 +9,10 @@ import (
 )
 
 // Phase is when a container runs: ordinary init containers one after another,
-// each beside the sidecars that began before it, then the sidecars and all
-// other containers together. The zero Phase is that of the others.
+// each while the sidecars that started before it run; then the sidecars and all
+// other containers together. The zero Phase is the phase of the main containers.
 type Phase struct {
-	// Kind is empty for those that run to the pod's end and are no sidecars.
+	// Kind is empty for main containers.
 	Kind string `json:"kind,omitempty"`
 	// Order counts the pod's init containers, sidecars among them.
 	Order int `json:"order,omitempty"`
@@ -23,7 +23,7 @@ const (
 	phaseSidecar = "sidecar"
 )
 
-// ContainerOf finds a container of a pod, and its turn; nil if there is none.
+// ContainerOf finds a container of a pod, and its phase; nil if there is none.
 func ContainerOf(pod *corev1.Pod, name string) (*corev1.Container, Phase) {
 	for i := range pod.Spec.Containers {
 		if c := &pod.Spec.Containers[i]; c.Name == name {
@@ -38,7 +38,7 @@ func ContainerOf(pod *corev1.Pod, name string) (*corev1.Container, Phase) {
 	return nil, Phase{}
 }
 
-// InitPhase is the turn of the init container at a place in its pod's list.
+// InitPhase is the phase of the init container at a place in its pod's list.
 func InitPhase(c *corev1.Container, place int) Phase {
 	if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 		return Phase{phaseSidecar, place}
@@ -46,43 +46,43 @@ func InitPhase(c *corev1.Container, place int) Phase {
 	return Phase{phaseInit, place}
 }
 
-// Terminates tells that the container ends before the pod's others begin: it is an
-// ordinary init container.
-func (t Phase) Terminates() bool { return t.Kind == phaseInit }
+// Terminates reports whether the container ends before the main containers
+// start: it is an ordinary init container.
+func (p Phase) Terminates() bool { return p.Kind == phaseInit }
 
-// Overlaps tells whether two containers of one pod ever run at the same time.
-func (t Phase) Overlaps(other Phase) bool {
-	return t.during(Phase{}) && other.during(Phase{}) || t.during(other) || other.during(t)
+// Overlaps reports whether two containers of one pod ever run at the same time.
+func (p Phase) Overlaps(other Phase) bool {
+	return p.during(Phase{}) && other.during(Phase{}) || p.during(other) || other.during(p)
 }
 
-// during tells whether a container runs in the turn of an ordinary init
-// container, or else in the time of those that are none.
-func (t Phase) during(phase Phase) bool {
+// during reports whether a container runs in the phase of an ordinary init
+// container, or else in the main phase.
+func (p Phase) during(phase Phase) bool {
 	switch {
 	case !phase.Terminates():
-		return !t.Terminates()
-	case t.Kind == phaseSidecar:
-		return t.Order < phase.Order
+		return !p.Terminates()
+	case p.Kind == phaseSidecar:
+		return p.Order < phase.Order
 	}
-	return t == phase
+	return p == phase
 }
 
-// Claim is what one container of a pod has of one card.
+// Claim is what one container of a pod has of one GPU.
 type Claim struct {
 	Phase  Phase
 	Share  allocation.Share
 	Policy Policy
 }
 
-// Load is what claims come to on one card.
+// Load is the sum of claims on one GPU.
 type Load struct {
 	VCore, Consumers int
 	MemoryMiB        int64
 }
 
-// Peak is the most that a pod's claims on one card come to at any time at which
-// a container of turn with runs; at any time at all without one. It is the rule
-// by which the kubelet counts a pod's resources and reuses its devices.
+// Peak is the largest sum of a pod's claims on one GPU, over all times at which
+// a container of phase with runs; over all times if with is nil. The kubelet
+// counts a pod's resources and reuses its devices by the same rule.
 func Peak(claims []Claim, with *Phase) Load {
 	if len(claims) == 0 {
 		return Load{}
@@ -114,19 +114,19 @@ func Peak(claims []Claim, with *Phase) Load {
 	return most
 }
 
-// Mark gives a card what its tenants have in common: being alone, or a policy.
-// If there are two policies something is wrong already, and the first in the
-// alphabet is as good as the other.
-func (c *Claim) Mark(card *GPU) {
+// Mark gives a GPU what its consumers have in common: exclusive use, or a
+// policy. Two policies on one GPU are a fault already; the first in the alphabet
+// wins, so that the result does not depend on the order.
+func (c *Claim) Mark(gpu *GPU) {
 	switch {
 	case c.Share.VCore >= Whole:
-		card.Exclusive = true
-	case card.Policy == "" || c.Policy < card.Policy:
-		card.Policy = c.Policy
+		gpu.Exclusive = true
+	case gpu.Policy == "" || c.Policy < gpu.Policy:
+		gpu.Policy = c.Policy
 	}
 }
 
-// Charge adds what claims come to.
+// Charge adds a sum of claims to the GPU.
 func (c *GPU) Charge(l Load) {
 	c.VCore, c.UsedMiB, c.Consumers = c.VCore+l.VCore, c.UsedMiB+l.MemoryMiB, c.Consumers+l.Consumers
 }

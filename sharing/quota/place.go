@@ -7,59 +7,59 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 )
 
-// MaxCards is how many cards a node can have for [Place]; more are never
-// chosen.
+// MaxGPUs is how many GPUs of a node [Place] considers; it never chooses one
+// beyond.
 const MaxGPUs = 64
 
-// Place chooses r.Cards different cards that take the request, and gives their
-// places in cards, sorted, in the storage of out. It is false if they are too
-// few: [Explain] says why. It is exact and deterministic, and allocates nothing
-// if out has room. What the request says itself comes before how.
+// Place chooses r.GPUs different GPUs that can take the request, and returns
+// their places in gpus, sorted, in the storage of out. It returns false if too
+// few GPUs can: [Explain] reports why. It is exact and deterministic, and
+// allocates nothing if out has room. The request's own placement wins over how.
 //
-// Binpack wants other cards to stay whole, and what is left of used ones to
-// stay useful. What is left of a card is v percent and m MiB. A card with
-// plenty of memory and no compute takes nobody, so neither a sum nor the larger
-// of the two says what it is worth. Its worth is v*m: of all requests (1 to 100
-// percent, 1 MiB to the card's memory) that is the number that it could still
+// Binpack keeps other GPUs idle, and the remainder of used ones useful. The
+// remainder of a GPU is v percent and m MiB. A GPU with plenty of memory and no
+// compute takes no pod, so neither the sum nor the larger of the two measures
+// the remainder. Its worth is v*m: of all requests (1 to 100
+// percent, 1 MiB to the GPU's memory) that is the number that it could still
 // take, so if every request is equally likely, the one that comes next fits with
 // this probability, but for a constant. The loss of a request (dv, dm) is
 //
 //	v*m - (v-dv)*(m-dm) = v*dm + m*dv - dv*dm
 //
-// which is least on the card with the least left, each resource weighted by how
+// which is least on the GPU with the least left, each resource weighted by how
 // much is asked of the other: what asks for much compute and little memory goes
-// where memory is short. A used card comes before an idle one whatever the
+// where memory is short. A used GPU comes before an idle one whatever the
 // loss: the idle one alone can take an exclusive request or one of another QoS
-// policy. So binpack orders cards by
+// policy. So binpack orders GPUs by
 //
-//	(idle, loss, worth afterwards, idle cards in the zone if it is one, place)
+//	(idle, loss, worth afterwards, idle GPUs in the zone if it is one, place)
 //
 // of which the third decides where nothing is asked of one resource, and the
 // fourth breaks the smallest NVLink zone.
 //
-// Spread wants tenants to disturb each other least. It orders cards by
+// Spread minimizes how much consumers disturb each other. It orders GPUs by
 //
 //	(fraction of the scarcer resource that is taken afterwards, the other's,
-//	tenants, idle cards in the zone if it is one, place)
+//	consumers, idle GPUs in the zone if it is one, place)
 //
 // fractions in millionths.
 //
-// Several cards work together, so how they are joined comes before what they
-// cost. They come from one NVLink zone if one has enough cards that take the
+// Several GPUs work together, so how they are joined comes before what they
+// cost. They come from one NVLink zone if one has enough GPUs that take the
 // request: the one with the fewest of these, so that larger zones stay for
 // larger requests; and from one NUMA node of it if one has enough, again the one
 // with the fewest. If no zone has enough, they come from one NUMA node if one
 // has enough, and from as few zones as possible: the largest whole, then the
 // smallest that has the rest. Of groups of one size the one with the least sum
-// of costs is taken, added up number by number, and in a group the cards that
-// cost least. A card without a zone, or whose NUMA node is unknown, is a group
+// of costs is taken, added up number by number, and in a group the GPUs that
+// cost least. A GPU without a zone, or whose NUMA node is unknown, is a group
 // by itself.
-func Place(cards []GPU, r *Request, how config.Placement, out []int) ([]int, bool) {
+func Place(gpus []GPU, r *Request, how config.Placement, out []int) ([]int, bool) {
 	out = out[:0]
-	if r.GPUs < 1 || r.GPUs > min(len(cards), MaxGPUs) {
+	if r.GPUs < 1 || r.GPUs > min(len(gpus), MaxGPUs) {
 		return out, false
 	}
-	s := search{gpus: cards[:min(len(cards), MaxGPUs)]}
+	s := search{gpus: gpus[:min(len(gpus), MaxGPUs)]}
 	able := s.assess(r, cmp.Or(r.Placement, how))
 	if bits.OnesCount64(able) < r.GPUs {
 		return out, false
@@ -70,13 +70,13 @@ func Place(cards []GPU, r *Request, how config.Placement, out []int) ([]int, boo
 	return out, true
 }
 
-// search is one call of Place. Bit i of its masks is cards[i].
+// search is one call of Place. Bit i of its masks is gpus[i].
 type search struct {
 	gpus  []GPU
 	costs [MaxGPUs]cost
 }
 
-// look finds the cards that take the request, and what each costs.
+// assess finds the GPUs that can take the request, and what each costs.
 func (s *search) assess(r *Request, how config.Placement) (able uint64) {
 	var idle uint64
 	for i := range s.gpus {
@@ -101,7 +101,7 @@ func (s *search) assess(r *Request, how config.Placement) (able uint64) {
 	return able
 }
 
-// choose takes n of the cards in able, which has as many.
+// choose takes n of the GPUs in able, which has as many.
 func (s *search) choose(able uint64, n int) uint64 {
 	if n == 1 {
 		return s.cheapest(able, 1)
@@ -129,7 +129,7 @@ func (s *search) choose(able uint64, n int) uint64 {
 	return chosen
 }
 
-// level is what joins cards into groups.
+// level is what joins GPUs into groups.
 type level int
 
 const (
@@ -137,7 +137,7 @@ const (
 	numa
 )
 
-// group is the cards of a set that are joined with card i, and i itself.
+// group is the GPUs of a set that are joined with GPU i, and i itself.
 func (s *search) group(i int, among uint64, by level) uint64 {
 	in := uint64(1) << i
 	c := &s.gpus[i]
@@ -153,7 +153,7 @@ func (s *search) group(i int, among uint64, by level) uint64 {
 	return in
 }
 
-// smallest is the smallest group of a set that has n cards; 0 if none has.
+// smallest is the smallest group of a set that has n GPUs; 0 if none has.
 func (s *search) smallest(among uint64, n int, by level) uint64 {
 	var best uint64
 	for rest := among; rest != 0; {
@@ -170,7 +170,7 @@ func (s *search) smallest(among uint64, n int, by level) uint64 {
 	return best
 }
 
-// largest is the zone of a set with the most cards.
+// largest is the zone of a set with the most GPUs.
 func (s *search) largest(among uint64) uint64 {
 	var best uint64
 	for rest := among; rest != 0; {
@@ -184,7 +184,7 @@ func (s *search) largest(among uint64) uint64 {
 	return best
 }
 
-// cheapest is the n cards of a set that cost least, the first of equal ones.
+// cheapest is the n GPUs of a set that cost least, the first of equal ones.
 // Costs are compared number by number, so these have the least sum too.
 func (s *search) cheapest(among uint64, n int) uint64 {
 	var chosen uint64
@@ -201,7 +201,7 @@ func (s *search) cheapest(among uint64, n int) uint64 {
 	return chosen
 }
 
-// cheaper tells whether n cards of the group a cost less than n of b.
+// cheaper reports whether n GPUs of the group a cost less than n of b.
 func (s *search) cheaper(a, b uint64, n int) bool {
 	x, y := s.sum(s.cheapest(a, n)), s.sum(s.cheapest(b, n))
 	return x.compare(&y) < 0

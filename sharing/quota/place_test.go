@@ -18,8 +18,8 @@ const (
 	spread  = config.PlacementSpread
 )
 
-// cards makes idle cards of 80 GiB, from `NUMA/zone` each.
-func cards(tb testing.TB, where ...string) []quota.GPU {
+// GPUs makes idle GPUs of 80 GiB, from `NUMA/zone` each.
+func gpus(tb testing.TB, where ...string) []quota.GPU {
 	tb.Helper()
 	all := make([]quota.GPU, len(where))
 	for i, w := range where {
@@ -32,27 +32,27 @@ func cards(tb testing.TB, where ...string) []quota.GPU {
 	return all
 }
 
-// hgx are 8 cards on an NVSwitch, four at each processor; pairs are joined two
+// hgx are 8 GPUs on an NVSwitch, four at each processor; pairs are joined two
 // by two with bridges; pcie are joined with none.
 func hgx(tb testing.TB) []quota.GPU {
 	tb.Helper()
-	return cards(tb, "0/1", "0/1", "0/1", "0/1", "1/1", "1/1", "1/1", "1/1")
+	return gpus(tb, "0/1", "0/1", "0/1", "0/1", "1/1", "1/1", "1/1", "1/1")
 }
 
 func pairs(tb testing.TB) []quota.GPU {
 	tb.Helper()
-	return cards(tb, "0/1", "0/1", "0/2", "0/2", "1/3", "1/3", "1/4", "1/4")
+	return gpus(tb, "0/1", "0/1", "0/2", "0/2", "1/3", "1/3", "1/4", "1/4")
 }
 
 func pcie(tb testing.TB) []quota.GPU {
 	tb.Helper()
-	return cards(tb, "0/0", "0/0", "1/0", "1/0")
+	return gpus(tb, "0/0", "0/0", "1/0", "1/0")
 }
 
-// fill gives each card a fixed-share tenant of percent/GiB; "" none.
-func fill(t *testing.T, cards []quota.GPU, tenants ...string) []quota.GPU {
+// fill gives each GPU a fixed-share consumer of percent/GiB; "" none.
+func fill(t *testing.T, gpus []quota.GPU, consumers ...string) []quota.GPU {
 	t.Helper()
-	for i, text := range tenants {
+	for i, text := range consumers {
 		r := quota.Request{GPUs: 1, Policy: quota.FixedShare}
 		if text == "" {
 			continue
@@ -61,9 +61,9 @@ func fill(t *testing.T, cards []quota.GPU, tenants ...string) []quota.GPU {
 			t.Fatal(err)
 		}
 		r.MemoryMiB *= gib
-		cards[i].Take(&r)
+		gpus[i].Take(&r)
 	}
-	return cards
+	return gpus
 }
 
 func share(n, vcore int, memory int64) quota.Request {
@@ -71,58 +71,58 @@ func share(n, vcore int, memory int64) quota.Request {
 }
 
 func TestPlace(t *testing.T) {
-	ill := func(cards []quota.GPU, of ...int) []quota.GPU {
+	ill := func(gpus []quota.GPU, of ...int) []quota.GPU {
 		for _, i := range of {
-			cards[i].Unhealthy = "ill"
+			gpus[i].Unhealthy = "ill"
 		}
-		return cards
+		return gpus
 	}
-	small := func(cards []quota.GPU, of ...int) []quota.GPU {
+	small := func(gpus []quota.GPU, of ...int) []quota.GPU {
 		for _, i := range of {
-			cards[i].MemoryMiB = 24 * gib
+			gpus[i].MemoryMiB = 24 * gib
 		}
-		return cards
+		return gpus
 	}
 	for _, test := range []struct {
-		name  string
-		cards []quota.GPU
-		r     quota.Request
-		how   config.Placement
-		want  []int
+		name string
+		gpus []quota.GPU
+		r    quota.Request
+		how  config.Placement
+		want []int
 	}{
 		{"an idle node", hgx(t), share(1, 30, 4), binpack, []int{0}},
-		{"a used card before idle ones", fill(t, hgx(t), "", "", "30/4"), share(1, 30, 4), binpack, []int{2}},
+		{"a used GPU before idle ones", fill(t, hgx(t), "", "", "30/4"), share(1, 30, 4), binpack, []int{2}},
 		{"the fuller one", fill(t, hgx(t), "", "", "30/30", "40/40"), share(1, 30, 4), binpack, []int{3}},
 		{"the fuller one is too full", fill(t, hgx(t), "", "", "30/30", "80/40"), share(1, 30, 4), binpack, []int{2}},
 		{"much compute where memory is short", fill(t, hgx(t), "40/8", "8/40"), share(1, 50, 2), binpack, []int{1}},
 		{"much memory where compute is short", fill(t, hgx(t), "40/8", "8/40"), share(1, 2, 40), binpack, []int{0}},
-		{"the smaller card, alone", small(hgx(t), 5), share(1, 100, 0), binpack, []int{5}},
+		{"the smaller GPU, alone", small(hgx(t), 5), share(1, 100, 0), binpack, []int{5}},
 		{"a broken pair, not a whole one", fill(t, pairs(t), "", "", "", "", "", "100/1"), share(1, 100, 0), binpack, []int{4}},
 		{"spread over an idle node", hgx(t), share(1, 30, 4), spread, []int{0}},
-		{"spread to the next idle card", fill(t, hgx(t), "1/1", "1/1"), share(1, 30, 4), spread, []int{2}},
+		{"spread to the next idle GPU", fill(t, hgx(t), "1/1", "1/1"), share(1, 30, 4), spread, []int{2}},
 		{"spread to the one with the most left", fill(t, pcie(t), "50/4", "30/30", "20/70", "40/40"), share(1, 10, 4), spread, []int{1}},
-		{"spread to the one with fewer tenants", fill(t, fill(t, pcie(t), "10/10", "20/20", "20/20", "20/20"), "10/10"), share(1, 10, 10), spread, []int{1}},
+		{"spread to the one with fewer consumers", fill(t, fill(t, pcie(t), "10/10", "20/20", "20/20", "20/20"), "10/10"), share(1, 10, 10), spread, []int{1}},
 		{"one NUMA node of the switch", hgx(t), share(4, 100, 0), binpack, []int{0, 1, 2, 3}},
 		{"the node that has enough", ill(hgx(t), 1), share(4, 100, 0), binpack, []int{4, 5, 6, 7}},
 		{"the node with fewer", ill(hgx(t), 5, 6), share(2, 100, 0), binpack, []int{4, 7}},
 		{"all nodes", ill(hgx(t), 1, 6), share(5, 100, 0), binpack, []int{0, 2, 3, 4, 5}},
 		{"a pair", fill(t, pairs(t), "10/10", "", "", "10/10"), share(2, 100, 0), binpack, []int{4, 5}},
-		{"a pair, although single cards are fuller", fill(t, pairs(t), "50/50", "10/10", "50/50"), share(2, 10, 10), binpack, []int{0, 1}},
+		{"a pair, although single GPUs are fuller", fill(t, pairs(t), "50/50", "10/10", "50/50"), share(2, 10, 10), binpack, []int{0, 1}},
 		{"two pairs of a node", ill(pairs(t), 0), share(4, 100, 0), binpack, []int{4, 5, 6, 7}},
 		{"a pair and one of a broken pair", ill(pairs(t), 0, 4, 5), share(3, 100, 0), binpack, []int{1, 2, 3}},
-		{"two pairs before single cards", ill(pairs(t), 0, 4), share(4, 100, 0), binpack, []int{2, 3, 6, 7}},
-		{"the smaller zone", cards(t, "0/1", "0/1", "0/1", "0/2", "0/2"), share(2, 30, 4), binpack, []int{3, 4}},
+		{"two pairs before single GPUs", ill(pairs(t), 0, 4), share(4, 100, 0), binpack, []int{2, 3, 6, 7}},
+		{"the smaller zone", gpus(t, "0/1", "0/1", "0/1", "0/2", "0/2"), share(2, 30, 4), binpack, []int{3, 4}},
 		{"no zones: a NUMA node", ill(pcie(t), 0), share(2, 30, 4), binpack, []int{2, 3}},
 		{"no zones: the fuller node", fill(t, pcie(t), "", "", "10/10"), share(2, 30, 4), binpack, []int{2, 3}},
-		{"no zones, nodes unknown", fill(t, cards(t, "-1/0", "-1/0", "-1/0"), "", "10/10"), share(2, 30, 4), binpack, []int{0, 1}},
+		{"no zones, nodes unknown", fill(t, gpus(t, "-1/0", "-1/0", "-1/0"), "", "10/10"), share(2, 30, 4), binpack, []int{0, 1}},
 		{"spread in a zone", fill(t, hgx(t), "10/10", "", "10/10", "", "", "", "", "10/10"), share(2, 30, 4), spread, []int{1, 3}},
 		{"as many as there are", pcie(t), share(4, 30, 4), binpack, []int{0, 1, 2, 3}},
 		{"more than there are", pcie(t), share(5, 30, 4), binpack, nil},
-		{"no cards", nil, share(1, 30, 4), binpack, nil},
+		{"no GPUs", nil, share(1, 30, 4), binpack, nil},
 		{"none asked", pcie(t), share(0, 30, 4), binpack, nil},
 		{"none free", fill(t, pcie(t), "80/4", "80/4", "80/4", "80/4"), share(1, 30, 4), binpack, nil},
 	} {
-		got, ok := quota.Place(test.cards, &test.r, test.how, nil)
+		got, ok := quota.Place(test.gpus, &test.r, test.how, nil)
 		if diff := gocmp.Diff(test.want, got); diff != "" || ok != (test.want != nil) {
 			t.Errorf("%s: %v (-want +got):\n%s", test.name, ok, diff)
 		}
@@ -132,24 +132,24 @@ func TestPlace(t *testing.T) {
 func TestPlaceKeepsToItself(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for range 500 {
-		cards, r := random(rng), randomRequest(rng)
+		gpus, r := random(rng), randomRequest(rng)
 		r.GPUs = 1 + rng.IntN(3)
-		before := slices.Clone(cards)
-		first, ok := quota.Place(cards, &r, binpack, nil)
-		if diff := gocmp.Diff(before, cards); diff != "" {
-			t.Fatalf("Place changed the cards (-want +got):\n%s", diff)
+		before := slices.Clone(gpus)
+		first, ok := quota.Place(gpus, &r, binpack, nil)
+		if diff := gocmp.Diff(before, gpus); diff != "" {
+			t.Fatalf("Place changed the GPUs (-want +got):\n%s", diff)
 		}
-		second, again := quota.Place(cards, &r, binpack, make([]int, 30))
+		second, again := quota.Place(gpus, &r, binpack, make([]int, 30))
 		if ok != again || !slices.Equal(first, second) {
 			t.Fatalf("%v and then %v", first, second)
 		}
-		if why := quota.Explain(cards, &r); ok != (why == "") || len(why) > quota.MaxExplanation {
+		if why := quota.Explain(gpus, &r); ok != (why == "") || len(why) > quota.MaxExplanation {
 			t.Fatalf("placed %v, explained %q", ok, why)
 		}
 	}
 }
 
-func TestPlaceManyCards(t *testing.T) {
+func TestPlaceManyGPUs(t *testing.T) {
 	all := make([]quota.GPU, 100)
 	for i := range all {
 		all[i] = quota.GPU{UUID: fmt.Sprint(i), Index: i, MemoryMiB: gib, Slots: 1, NUMA: i % 8, Zone: i % 16}
@@ -161,11 +161,11 @@ func TestPlaceManyCards(t *testing.T) {
 	}
 	r.GPUs++
 	if out, ok := quota.Place(all, &r, binpack, out); ok || len(out) > 0 {
-		t.Errorf("%v cards placed", out)
+		t.Errorf("%v GPUs placed", out)
 	}
 }
 
-// busy is 16 cards in two zones on two nodes with 16 tenants each.
+// busy is 16 GPUs in two zones on two nodes with 16 consumers each.
 func busy() []quota.GPU {
 	rng := rand.New(rand.NewPCG(7, 8))
 	all := make([]quota.GPU, 16)
@@ -211,21 +211,21 @@ func TestPlaceAllocatesNothing(t *testing.T) {
 				}
 			})
 			if allocs != 0 {
-				t.Errorf("%s of %d cards: %v allocations", how, n, allocs)
+				t.Errorf("%s of %d GPUs: %v allocations", how, n, allocs)
 			}
 			if n <= 8 && placed == 0 {
-				t.Errorf("%s of %d cards: none of %d placed", how, n, len(list))
+				t.Errorf("%s of %d GPUs: none of %d placed", how, n, len(list))
 			}
 		}
 	}
 	r, c := share(1, 90, 4), all[0]
 	if allocs := testing.AllocsPerRun(10, func() { _ = c.Reject(&r); c.Take(&r) }); allocs != 0 {
-		t.Errorf("Refuses and Take: %v allocations", allocs)
+		t.Errorf("Reject and Take: %v allocations", allocs)
 	}
 }
 
-func TestRequestSaysHow(t *testing.T) {
-	cards := []quota.GPU{
+func TestRequestPlacement(t *testing.T) {
+	gpus := []quota.GPU{
 		{UUID: "used", MemoryMiB: 1 << 14, Slots: 4, VCore: 10, UsedMiB: 1 << 10, Consumers: 1, Policy: quota.FixedShare},
 		{UUID: "idle", MemoryMiB: 1 << 14, Slots: 4},
 	}
@@ -243,8 +243,8 @@ func TestRequestSaysHow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, ok := quota.Place(cards, &r, tt.configured, nil); !ok || got[0] != tt.want {
-			t.Errorf("%q before %q: card %v", tt.pod, tt.configured, got)
+		if got, ok := quota.Place(gpus, &r, tt.configured, nil); !ok || got[0] != tt.want {
+			t.Errorf("%q before %q: GPU %v", tt.pod, tt.configured, got)
 		}
 	}
 }

@@ -5,39 +5,39 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// Publish gives cards as the Node's annotation has them.
-func Publish(cards []GPU) *allocation.NodeGPUs {
-	all := &allocation.NodeGPUs{Version: allocation.Version, Cards: make([]allocation.GPU, 0, len(cards))}
-	for i := range cards {
-		c := &cards[i]
-		card := allocation.GPU{
+// Publish gives GPUs as the Node's annotation has them.
+func Publish(gpus []GPU) *allocation.NodeGPUs {
+	all := &allocation.NodeGPUs{Version: allocation.Version, GPUs: make([]allocation.GPU, 0, len(gpus))}
+	for i := range gpus {
+		c := &gpus[i]
+		gpu := allocation.GPU{
 			UUID: c.UUID, Index: c.Index, MemoryMiB: c.MemoryMiB, Slots: c.Slots, Zone: max(0, c.Zone),
 			Healthy: c.Unhealthy == "", Reason: wellknown.ClipTo(c.Unhealthy, allocation.MaxReason),
 			Policy: string(c.Policy), Exclusive: c.Exclusive,
 			Taken: allocation.Taken{VCore: c.VCore, MemoryMiB: c.UsedMiB, Slots: c.Consumers},
 		}
 		if c.NUMA >= 0 {
-			card.NUMA = new(c.NUMA)
+			gpu.NUMA = new(c.NUMA)
 		}
-		all.Cards = append(all.Cards, card)
+		all.GPUs = append(all.GPUs, gpu)
 	}
 	return all
 }
 
-// Published are the cards of a Node's annotation.
+// Published are the GPUs of a Node's annotation.
 func Published(all *allocation.NodeGPUs) []GPU {
-	cards := make([]GPU, 0, len(all.Cards))
-	for i := range all.Cards {
-		c := &all.Cards[i]
-		card := GPU{
+	gpus := make([]GPU, 0, len(all.GPUs))
+	for i := range all.GPUs {
+		c := &all.GPUs[i]
+		gpu := GPU{
 			UUID: c.UUID, Index: c.Index, MemoryMiB: c.MemoryMiB, Slots: c.Slots, NUMA: -1, Zone: c.Zone,
 			Unhealthy: c.Reason, VCore: c.Taken.VCore, UsedMiB: c.Taken.MemoryMiB, Consumers: c.Taken.Slots,
 			Policy: Policy(c.Policy), Exclusive: c.Exclusive,
 		}
 		if c.NUMA != nil {
-			card.NUMA = *c.NUMA
+			gpu.NUMA = *c.NUMA
 		}
-		cards = append(cards, card)
+		gpus = append(gpus, gpu)
 	}
-	return cards
+	return gpus
 }

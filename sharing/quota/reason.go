@@ -12,57 +12,57 @@ type Cause uint8
 
 // The causes, in the order in which they are looked for.
 const (
-	// None is no reason: the card takes the request.
+	// None is no reason: the GPU takes the request.
 	None Cause = iota
-	// NotUsed and Avoided are what the pod says of the card.
+	// NotSelected and Avoided follow from the pod's device selector.
 	NotSelected
 	Avoided
-	// Unfit is a card that nobody new gets.
+	// NotHealthy is a GPU that no new pod gets.
 	NotHealthy
-	// TooSmall is a card that could not take the request if it were idle.
+	// TooSmall is a GPU that could not take the request if it were idle.
 	TooSmall
-	// Alone is a card that one tenant has to itself.
+	// Exclusive is a GPU that one consumer has exclusively.
 	Exclusive
-	// NotIdle is a card with tenants, for a request that wants it to itself.
+	// NotIdle is a GPU with consumers, for an exclusive request.
 	NotIdle
-	// NoSlot is a card with as many tenants as it may have.
+	// NoSlot is a GPU with as many consumers as it may have.
 	NoSlot
-	// OtherPolicy is a card with tenants of another QoS policy.
+	// OtherPolicy is a GPU with consumers of another QoS policy.
 	OtherPolicy
 	NoCompute
 	NoMemory
 )
 
-// Reason is why a card refuses a request.
+// Reason is why a GPU rejects a request.
 type Reason struct {
 	Cause Cause
-	// Card is its index.
+	// Index is the GPU's index.
 	Index int
 	// Left of Of is less than Need: percent with NoCompute, MiB with NoMemory.
-	// TooSmall has Of and Need in MiB, NoSlot slots in Of, NotIdle tenants.
+	// TooSmall has Of and Need in MiB, NoSlot slots in Of, NotIdle consumers.
 	Left, Of, Need int64
-	// Word is what is against an unfit card, or the policy of its tenants;
-	// then Policy is the request's.
+	// Detail is the unhealthy reason of the GPU, or the policy of its consumers;
+	// Policy is then the request's.
 	Detail string
 	Policy Policy
 }
 
-// None tells that the card takes the request.
+// None reports whether the GPU takes the request.
 func (r Reason) None() bool { return r.Cause == None }
 
-// String is the reason in words: card 3: 2 GiB of 80 left; needs 4.
+// String is the reason in words: GPU 3: 2 GiB of 80 left; needs 4.
 func (r Reason) String() string {
 	if r.None() {
 		return ""
 	}
-	return "card " + strconv.Itoa(r.Index) + ": " + r.detail()
+	return "GPU " + strconv.Itoa(r.Index) + ": " + r.detail()
 }
 
-// words is the reason without the card.
+// detail is the reason without the GPU.
 func (r Reason) detail() string {
 	switch r.Cause {
 	case NotSelected:
-		return "the pod does not ask for it"
+		return "the pod does not select it"
 	case Avoided:
 		return "the pod avoids it"
 	case NotHealthy:
@@ -70,16 +70,16 @@ func (r Reason) detail() string {
 	case TooSmall:
 		return fmt.Sprintf("%s GiB in all; needs %s", gib(r.Of, nearest), gib(r.Need, up))
 	case Exclusive:
-		return "a tenant has it alone"
+		return "a consumer has it exclusively"
 	case NotIdle:
 		if r.Of == 1 {
-			return "1 tenant; needs it idle"
+			return "1 consumer; needs it idle"
 		}
-		return fmt.Sprintf("%d tenants; needs it idle", r.Of)
+		return fmt.Sprintf("%d consumers; needs it idle", r.Of)
 	case NoSlot:
 		return fmt.Sprintf("all %d slots are taken", r.Of)
 	case OtherPolicy:
-		return "its tenants are " + wellknown.Clip(r.Detail) + ", not " + string(r.Policy)
+		return "its consumers are " + wellknown.Clip(r.Detail) + ", not " + string(r.Policy)
 	case NoCompute:
 		return fmt.Sprintf("%d %% of 100 left; needs %d", r.Left, r.Need)
 	case NoMemory:

@@ -13,29 +13,29 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// ErrNone is the error of [ParseRequest] for a container that asks for no
+// ErrNoShare is the error of [ParseRequest] for a container that requests no
 // share.
-var ErrNoShare = errors.New("asks for no share of a GPU")
+var ErrNoShare = errors.New("requests no share of a GPU")
 
-// ParseRequest reads what a container asks for, from its limits and its pod's
-// annotations. The error is [ErrNone], or names every fault with the resource
-// or annotation that has it. What no card of a node can give is no fault: see
-// [Explain].
+// ParseRequest reads the request of a container from its limits and its pod's
+// annotations. The error is [ErrNoShare], or names every fault with the resource
+// or annotation that has it. A request that no GPU of a node can satisfy is no
+// fault: see [Explain].
 //
-//	sgpu     cards, 1 to [MaxCards]. None or 0 without the others is ErrNone.
-//	vcore    percent, 1 to 100. None is 100, the card alone; with best-effort
+//	sgpu     GPUs, 1 to [MaxGPUs]. None or 0 without the others is ErrNoShare.
+//	vcore    percent, 1 to 100. None is 100, an exclusive GPU; with best-effort
 //	         none is no limit, and nothing is counted.
 //	vmemory  a plain number is GiB. With a unit suffix it is bytes, rounded up
 //	         to MiB. None is the whole memory.
 //
-// An API server spells numbers anew: 1000 becomes 1k, 5000000 becomes 5M. So a
-// suffix k counts as none, since bytes are never meant by it; and decimal bytes
-// so few that they can hardly be meant are refused.
+// An API server rewrites numbers: 1000 becomes 1k, 5000000 becomes 5M. So a
+// suffix k counts as none, since no user means bytes by it. A decimal number of
+// bytes that is implausibly small is rejected.
 func ParseRequest(limits corev1.ResourceList, annotations map[string]string, c *config.NodeConfig) (Request, error) {
 	p := parser{limits: limits}
 	sgpu, vcore, vmemory := c.Resources.SGPU, c.Resources.VCore, c.Resources.VMemory
-	if !p.asks(sgpu) {
-		if !p.asks(vcore) && !p.asks(vmemory) {
+	if !p.has(sgpu) {
+		if !p.has(vcore) && !p.has(vmemory) {
 			return Request{}, ErrNoShare
 		}
 		p.without(vcore, sgpu)
@@ -58,16 +58,16 @@ func ParseRequest(limits corev1.ResourceList, annotations map[string]string, c *
 	return r, nil
 }
 
-// String is the request in words.
+// String describes the request for people.
 func (r *Request) String() string {
-	words := r.each() + " of one card"
+	text := r.each() + " of one GPU"
 	if r.GPUs != 1 {
-		words = fmt.Sprintf("%s of each of %d cards", r.each(), r.GPUs)
+		text = fmt.Sprintf("%s of each of %d GPUs", r.each(), r.GPUs)
 	}
-	return words + ", " + string(r.Policy)
+	return text + ", " + string(r.Policy)
 }
 
-// each is what is asked of each card.
+// each is the amount of each GPU.
 func (r *Request) each() string {
 	memory := "all memory"
 	if r.MemoryMiB > 0 {
@@ -92,15 +92,15 @@ func (p *parser) errorf(format string, args ...any) {
 	p.errs = append(p.errs, fmt.Errorf(format, args...))
 }
 
-// asks tells whether there is a limit and it is not 0.
-func (p *parser) asks(name string) bool {
+// has reports whether there is a limit and it is not 0.
+func (p *parser) has(name string) bool {
 	q, ok := p.limits[corev1.ResourceName(name)]
 	return ok && !q.IsZero()
 }
 
 func (p *parser) without(name, sgpu string) {
-	if p.asks(name) {
-		p.errorf("%s: %s without %s: it says how much of how many cards", name, p.text(name), sgpu)
+	if p.has(name) {
+		p.errorf("%s: %s without %s, the number of GPUs to share", name, p.text(name), sgpu)
 	}
 }
 
@@ -126,11 +126,11 @@ func (p *parser) gpus(name string) int {
 	n, ok := whole(p.limits[corev1.ResourceName(name)], MaxGPUs)
 	switch {
 	case !ok:
-		p.errorf("%s: %s is no whole number of cards", name, p.text(name))
+		p.errorf("%s: %s is no whole number of GPUs", name, p.text(name))
 	case n < 0:
 		p.errorf("%s: %s is negative", name, p.text(name))
 	case n > MaxGPUs:
-		p.errorf("%s: %s cards are more than any node has", name, p.text(name))
+		p.errorf("%s: %s GPUs are more than any node has", name, p.text(name))
 	}
 	return int(n)
 }
@@ -148,9 +148,9 @@ func (p *parser) percent(name, sgpu string, policy Policy) int {
 	case !ok:
 		p.errorf("%s: %s is no whole number of percent", name, p.text(name))
 	case n < 1:
-		p.errorf("%s: %s is not 1 to 100 percent of a card; without %s it is 100, the card alone", name, p.text(name), name)
+		p.errorf("%s: %s is not 1 to 100 percent of a GPU; without %s it is 100, an exclusive GPU", name, p.text(name), name)
 	case n > Whole:
-		p.errorf("%s: %s is not 1 to 100 percent of a card; more cards are more %s", name, p.text(name), sgpu)
+		p.errorf("%s: %s is not 1 to 100 percent of a GPU; for more GPUs raise %s", name, p.text(name), sgpu)
 	}
 	return int(n)
 }
@@ -164,7 +164,7 @@ func (p *parser) memory(name string) int64 {
 	const most, mib = allocation.MaxMemoryMiB, 1 << 20
 	text := q.String()
 	if q.Sign() <= 0 {
-		p.errorf("%s: %s is no memory; without %s it is the card's whole memory", name, p.text(name), name)
+		p.errorf("%s: %s is no memory; without %s it is the GPU's whole memory", name, p.text(name), name)
 		return 0
 	}
 	if !hasUnit(text) {
@@ -173,12 +173,12 @@ func (p *parser) memory(name string) int64 {
 		case !ok:
 			p.errorf("%s: %s is no whole number of GiB; write it with a unit, such as 512Mi", name, p.text(name))
 		case n > most/1024:
-			p.errorf("%s: %s GiB is more than any card has; a plain number is GiB", name, p.text(name))
+			p.errorf("%s: %s GiB is more than any GPU has; a plain number is GiB", name, p.text(name))
 		}
 		return n * 1024
 	}
 	if q.CmpInt64(most*mib) > 0 {
-		p.errorf("%s: %s is more than any card has", name, p.text(name))
+		p.errorf("%s: %s is more than any GPU has", name, p.text(name))
 		return 0
 	}
 	bytes := q.Value()
@@ -188,8 +188,8 @@ func (p *parser) memory(name string) int64 {
 	return (bytes + mib - 1) / mib
 }
 
-// hasUnit tells whether a quantity has a suffix that means bytes. An exponent
-// and a fraction's suffix do not, nor does k.
+// hasUnit reports whether a quantity has a suffix that means bytes. An exponent,
+// a fraction's suffix and k do not.
 func hasUnit(text string) bool {
 	return strings.HasSuffix(text, "i") || strings.TrimRight(text, "MGTPE") != text
 }

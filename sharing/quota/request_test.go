@@ -47,11 +47,11 @@ func TestParseRequest(t *testing.T) {
 		want         quota.Request
 	}{
 		{"all three", "sgpu=1 vcore=60 vmemory=4", nil, quota.Request{GPUs: 1, VCore: 60, MemoryMiB: 4096, Policy: fixed}},
-		{"cards only", "sgpu=2", nil, quota.Request{GPUs: 2, VCore: 100, Policy: fixed}},
+		{"GPUs only", "sgpu=2", nil, quota.Request{GPUs: 2, VCore: 100, Policy: fixed}},
 		{"no compute", "sgpu=1 vmemory=4", nil, quota.Request{GPUs: 1, VCore: 100, MemoryMiB: 4096, Policy: fixed}},
 		{"no memory", "sgpu=1 vcore=1", nil, quota.Request{GPUs: 1, VCore: 1, Policy: fixed}},
-		{"more cards than nodes have", "sgpu=9 vcore=100", nil, quota.Request{GPUs: 9, VCore: 100, Policy: fixed}},
-		{"more memory than cards have", "sgpu=1 vmemory=4000", nil, quota.Request{GPUs: 1, VCore: 100, MemoryMiB: 4000 << 10, Policy: fixed}},
+		{"more GPUs than nodes have", "sgpu=9 vcore=100", nil, quota.Request{GPUs: 9, VCore: 100, Policy: fixed}},
+		{"more memory than GPUs have", "sgpu=1 vmemory=4000", nil, quota.Request{GPUs: 1, VCore: 100, MemoryMiB: 4000 << 10, Policy: fixed}},
 		{"Gi", "sgpu=1 vcore=5 vmemory=4Gi", nil, quota.Request{GPUs: 1, VCore: 5, MemoryMiB: 4096, Policy: fixed}},
 		{"part of a Gi", "sgpu=1 vcore=5 vmemory=1.5Gi", nil, quota.Request{GPUs: 1, VCore: 5, MemoryMiB: 1536, Policy: fixed}},
 		{"Mi", "sgpu=1 vcore=5 vmemory=512Mi", nil, quota.Request{GPUs: 1, VCore: 5, MemoryMiB: 512, Policy: fixed}},
@@ -91,38 +91,38 @@ func TestParseRequest(t *testing.T) {
 	}
 }
 
-// TestBadRequests is the table of bad input: what is asked, and what the Event
-// says.
+// TestBadRequests is the table of bad input: the request, and the text of the
+// Event.
 func TestBadRequests(t *testing.T) {
 	for _, test := range []struct {
 		limits      string
 		annotations map[string]string
 		want        string
 	}{
-		{"", nil, "asks for no share of a GPU"},
-		{"sgpu=0", nil, "asks for no share of a GPU"},
-		{"vcore=60", nil, "nvidia.com/vcore: 60 without nvidia.com/sgpu: it says how much of how many cards"},
-		{"vmemory=4", nil, "nvidia.com/vmemory: 4 without nvidia.com/sgpu: it says how much of how many cards"},
-		{"sgpu=0 vcore=60 vmemory=4", nil, "nvidia.com/vcore: 60 without nvidia.com/sgpu: it says how much of how many cards\n" +
-			"nvidia.com/vmemory: 4 without nvidia.com/sgpu: it says how much of how many cards"},
+		{"", nil, "requests no share of a GPU"},
+		{"sgpu=0", nil, "requests no share of a GPU"},
+		{"vcore=60", nil, "nvidia.com/vcore: 60 without nvidia.com/sgpu, the number of GPUs to share"},
+		{"vmemory=4", nil, "nvidia.com/vmemory: 4 without nvidia.com/sgpu, the number of GPUs to share"},
+		{"sgpu=0 vcore=60 vmemory=4", nil, "nvidia.com/vcore: 60 without nvidia.com/sgpu, the number of GPUs to share\n" +
+			"nvidia.com/vmemory: 4 without nvidia.com/sgpu, the number of GPUs to share"},
 		{"sgpu=-1", nil, "nvidia.com/sgpu: -1 is negative"},
-		{"sgpu=500m", nil, "nvidia.com/sgpu: 500m is no whole number of cards"},
-		{"sgpu=65", nil, "nvidia.com/sgpu: 65 cards are more than any node has"},
-		{"sgpu=9223372036854775807", nil, "nvidia.com/sgpu: 9223372036854775807 cards are more than any node has"},
-		{"sgpu=1 vcore=0", nil, "nvidia.com/vcore: 0 is not 1 to 100 percent of a card; without nvidia.com/vcore it is 100, the card alone"},
-		{"sgpu=1 vcore=-1", nil, "nvidia.com/vcore: -1 is not 1 to 100 percent of a card; without nvidia.com/vcore it is 100, the card alone"},
-		{"sgpu=1 vcore=101", nil, "nvidia.com/vcore: 101 is not 1 to 100 percent of a card; more cards are more nvidia.com/sgpu"},
-		{"sgpu=1 vcore=99999999999999999999999", nil, "nvidia.com/vcore: 99999999999999999999999 is not 1 to 100 percent of a card; more cards are more nvidia.com/sgpu"},
+		{"sgpu=500m", nil, "nvidia.com/sgpu: 500m is no whole number of GPUs"},
+		{"sgpu=65", nil, "nvidia.com/sgpu: 65 GPUs are more than any node has"},
+		{"sgpu=9223372036854775807", nil, "nvidia.com/sgpu: 9223372036854775807 GPUs are more than any node has"},
+		{"sgpu=1 vcore=0", nil, "nvidia.com/vcore: 0 is not 1 to 100 percent of a GPU; without nvidia.com/vcore it is 100, an exclusive GPU"},
+		{"sgpu=1 vcore=-1", nil, "nvidia.com/vcore: -1 is not 1 to 100 percent of a GPU; without nvidia.com/vcore it is 100, an exclusive GPU"},
+		{"sgpu=1 vcore=101", nil, "nvidia.com/vcore: 101 is not 1 to 100 percent of a GPU; for more GPUs raise nvidia.com/sgpu"},
+		{"sgpu=1 vcore=99999999999999999999999", nil, "nvidia.com/vcore: 99999999999999999999999 is not 1 to 100 percent of a GPU; for more GPUs raise nvidia.com/sgpu"},
 		{"sgpu=1 vcore=0.5", nil, "nvidia.com/vcore: 500m is no whole number of percent"},
-		{"sgpu=1 vmemory=0", nil, "nvidia.com/vmemory: 0 is no memory; without nvidia.com/vmemory it is the card's whole memory"},
-		{"sgpu=1 vmemory=-4Gi", nil, "nvidia.com/vmemory: -4Gi is no memory; without nvidia.com/vmemory it is the card's whole memory"},
+		{"sgpu=1 vmemory=0", nil, "nvidia.com/vmemory: 0 is no memory; without nvidia.com/vmemory it is the GPU's whole memory"},
+		{"sgpu=1 vmemory=-4Gi", nil, "nvidia.com/vmemory: -4Gi is no memory; without nvidia.com/vmemory it is the GPU's whole memory"},
 		{"sgpu=1 vmemory=0.5", nil, "nvidia.com/vmemory: 500m is no whole number of GiB; write it with a unit, such as 512Mi"},
-		{"sgpu=1 vmemory=81559", nil, "nvidia.com/vmemory: 81559 GiB is more than any card has; a plain number is GiB"},
-		{"sgpu=1 vmemory=4294967296", nil, "nvidia.com/vmemory: 4294967296 GiB is more than any card has; a plain number is GiB"},
-		{"sgpu=1 vmemory=9223372036854775807", nil, "nvidia.com/vmemory: 9223372036854775807 GiB is more than any card has; a plain number is GiB"},
+		{"sgpu=1 vmemory=81559", nil, "nvidia.com/vmemory: 81559 GiB is more than any GPU has; a plain number is GiB"},
+		{"sgpu=1 vmemory=4294967296", nil, "nvidia.com/vmemory: 4294967296 GiB is more than any GPU has; a plain number is GiB"},
+		{"sgpu=1 vmemory=9223372036854775807", nil, "nvidia.com/vmemory: 9223372036854775807 GiB is more than any GPU has; a plain number is GiB"},
 		{"sgpu=1 vmemory=1000000", nil, "nvidia.com/vmemory: 1M is 1000000 bytes; for GiB write a plain number, for less 512Mi"},
-		{"sgpu=1 vmemory=7Ei", nil, "nvidia.com/vmemory: 7Ei is more than any card has"},
-		{"sgpu=1 vmemory=999999E", nil, "nvidia.com/vmemory: 999999E is more than any card has"},
+		{"sgpu=1 vmemory=7Ei", nil, "nvidia.com/vmemory: 7Ei is more than any GPU has"},
+		{"sgpu=1 vmemory=999999E", nil, "nvidia.com/vmemory: 999999E is more than any GPU has"},
 		{
 			"sgpu=1",
 			map[string]string{"nvidia.com/sgpu-qos-policy": "Fixed-Share"},
@@ -146,9 +146,9 @@ func TestBadRequests(t *testing.T) {
 		{
 			"sgpu=65 vcore=101 vmemory=0.5",
 			map[string]string{"nvidia.com/sgpu-qos-policy": "x"},
-			"nvidia.com/sgpu: 65 cards are more than any node has\n" +
+			"nvidia.com/sgpu: 65 GPUs are more than any node has\n" +
 				"annotation nvidia.com/sgpu-qos-policy: \"x\" is none of fixed-share, burst-share, best-effort\n" +
-				"nvidia.com/vcore: 101 is not 1 to 100 percent of a card; more cards are more nvidia.com/sgpu\n" +
+				"nvidia.com/vcore: 101 is not 1 to 100 percent of a GPU; for more GPUs raise nvidia.com/sgpu\n" +
 				"nvidia.com/vmemory: 500m is no whole number of GiB; write it with a unit, such as 512Mi",
 		},
 	} {
@@ -160,7 +160,7 @@ func TestBadRequests(t *testing.T) {
 			t.Errorf("%s: %v is ErrNone: %v", test.limits, err, errors.Is(err, quota.ErrNoShare))
 		}
 		if diff := cmp.Diff(quota.Request{}, got); diff != "" {
-			t.Errorf("%s: a faulty request asks for something (-want +got):\n%s", test.limits, diff)
+			t.Errorf("%s: a faulty request requests something (-want +got):\n%s", test.limits, diff)
 		}
 	}
 }
@@ -215,9 +215,9 @@ func FuzzParseRequest(f *testing.F) {
 			r.VCore == 0 && r.Policy != quota.BestEffort {
 			t.Errorf("%v is taken for %+v", list, r)
 		}
-		cards := []quota.GPU{{UUID: "GPU-a", MemoryMiB: 80 << 10, Slots: 4, NUMA: -1}}
-		_, ok := quota.Place(cards, &r, config.PlacementBinpack, nil)
-		if why := quota.Explain(cards, &r); ok != (why == "") || len(why) > quota.MaxExplanation {
+		gpus := []quota.GPU{{UUID: "GPU-a", MemoryMiB: 80 << 10, Slots: 4, NUMA: -1}}
+		_, ok := quota.Place(gpus, &r, config.PlacementBinpack, nil)
+		if why := quota.Explain(gpus, &r); ok != (why == "") || len(why) > quota.MaxExplanation {
 			t.Errorf("%+v: placed %v, explained %q", r, ok, why)
 		}
 	})

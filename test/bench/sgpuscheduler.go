@@ -136,7 +136,7 @@ func (r *race) fill(ctx context.Context) error {
 		name := fmt.Sprintf("GPU-%02d", n)
 		all := allocation.NodeGPUs{Version: allocation.Version}
 		for index := range sharedGPUs {
-			all.Cards = append(all.Cards, allocation.GPU{
+			all.GPUs = append(all.GPUs, allocation.GPU{
 				UUID: fmt.Sprintf("GPU-%08d-0000-4000-8000-%012d", n, index), Index: index,
 				MemoryMiB: 80 << 10, Slots: 16, Healthy: true,
 			})

@@ -31,7 +31,7 @@ func gpuUUID(node string, gpuAt int) string { return fmt.Sprintf("GPU-%s-%d", no
 func sharing(name string) cluster.SimulatedNode {
 	all := allocation.NodeGPUs{Version: allocation.Version}
 	for i := range gpusOfNode {
-		all.Cards = append(all.Cards, allocation.GPU{
+		all.GPUs = append(all.GPUs, allocation.GPU{
 			UUID: gpuUUID(name, i), Index: i, MemoryMiB: gpuMiB, Slots: gpuSlots, Zone: 1, Healthy: true,
 		})
 	}

@@ -104,7 +104,7 @@ func TestPathOfAGPUAndAnHCA(t *testing.T) {
 			function("0000:98:00.0", "pci0000:97", nil, "97:01.0"), "NODE",
 		},
 		{
-			"NUMA unknown, no node told", nil,
+			"NUMA unknown, no node reported", nil,
 			function("0000:18:00.0", "pci0000:15", nil, "15:01.0"),
 			function("0000:98:00.0", "pci0000:97", nil, "97:01.0"), "unknown",
 		},
@@ -283,7 +283,7 @@ func TestRailsFollowTheGPUs(t *testing.T) {
 	add("pci0000:a0", 1, "0000:a1:00.0", "0000:a3:00.0", "0000:a2:00.0") // Two next to one GPU: by address.
 	add("pci0000:05", 1, "", "0000:05:00.0")                             // Next to no GPU in particular: the nearest by NUMA node.
 	m.HCAs = append(m.HCAs,
-		machine.HCA{Name: "soft0", Role: machine.RoleFabric}, // Nobody knows where they are.
+		machine.HCA{Name: "soft0", Role: machine.RoleFabric}, // Their place is unknown.
 		machine.HCA{Name: "soft1", Role: machine.RoleFabric},
 		machine.HCA{Name: "bond", PCI: "0000:22:00.0", Role: machine.RoleStorage},
 		machine.HCA{Name: "vf", PCI: "0000:80:00.2", PhysFn: "0000:80:00.0", Role: machine.RoleFabric})
@@ -306,7 +306,7 @@ func TestRailOfVirtualFunctions(t *testing.T) {
 	// Unsorted, and numbers in hexadecimal: 0000:0a comes before 0000:10.
 	m := &machine.Machine{HCAs: []machine.HCA{
 		hca("vf1", "0000:10:00.2", "0000:10:00.0"), hca("pf1", "0000:10:00.0", ""), hca("pf0", "0000:0a:00.0", ""),
-		hca("guest vf", "0000:20:00.1", "0000:20:00.0"),
+		hca("passed-through vf", "0000:20:00.1", "0000:20:00.0"),
 	}}
 	if diff := cmp.Diff([]int{1, 1, 0, 2}, Rails(m)); diff != "" {
 		t.Errorf("rails (-want +got):\n%s", diff)

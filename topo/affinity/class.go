@@ -1,9 +1,9 @@
-// Package affinity says how far apart the devices of one machine are: GPU to
+// Package affinity computes how far apart the devices of one machine are: GPU to
 // GPU, GPU to HCA, HCA to HCA, and which HCA is which rail.
 //
 // It is pure: it decides from a [machine.Machine], reads no hardware, keeps no
-// state and never fails. What the machine does not tell is [Unknown], which is
-// a class of its own and never a distance that was made up.
+// state and never fails. What the machine does not report is [Unknown],
+// which is a class of its own and never a guessed distance.
 package affinity
 
 import (
@@ -11,14 +11,14 @@ import (
 	"strconv"
 )
 
-// Kind is the sort of way between two devices. A greater kind is a shorter
-// way.
+// Kind is the kind of path between two devices. A greater kind is a shorter
+// path.
 type Kind uint8
 
-// The kinds, from the longest way to the shortest.
+// The kinds, from the longest path to the shortest.
 const (
 	// Unknown: one of the two has no place in the PCI tree, or the kernel
-	// does not say near which NUMA node it is and there are several.
+	// reports no NUMA node for it and there are several.
 	Unknown Kind = iota
 	// SYS leaves the NUMA node over the link between processors.
 	SYS
@@ -36,14 +36,14 @@ const (
 	Self
 )
 
-// Class is the way between two devices. The zero value is Unknown.
+// Class is the path between two devices. The zero value is Unknown.
 type Class struct {
 	Kind Kind
 	// Links is the number of NVLinks between the two; 0 for other kinds.
 	Links int
 }
 
-// Compare orders by closeness: it is positive if c is the shorter way. More
+// Compare orders by closeness: it is positive if c is the shorter path. More
 // NVLinks are closer than fewer.
 func (c Class) Compare(d Class) int {
 	return cmp.Or(cmp.Compare(c.Kind, d.Kind), cmp.Compare(c.Links, d.Links))
@@ -82,6 +82,6 @@ func Legend() [][2]string {
 		{"PHB", "through the host bridge that both hang from"},
 		{"NODE", "between host bridges of one NUMA node"},
 		{"SYS", "between NUMA nodes, over the processors' link"},
-		{"unknown", "no place in the PCI tree, or no NUMA node told by the kernel"},
+		{"unknown", "no place in the PCI tree, or no NUMA node reported by the kernel"},
 	}
 }

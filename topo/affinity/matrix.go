@@ -13,7 +13,7 @@ import (
 type Device struct {
 	// Name is for people: GPU and NVML's index, or the HCA's RDMA name.
 	Name string
-	// GPU tells GPUs from HCAs; Index is the place in the machine's GPUs or
+	// GPU is true for GPUs and false for HCAs; Index is the place in the machine's GPUs or
 	// HCAs.
 	GPU   bool
 	Index int
@@ -22,7 +22,7 @@ type Device struct {
 	// Role is the HCA's; empty for GPUs.
 	Role machine.Role
 	// CPUs is the list of processors near the function, NUMA their node; nil
-	// if the kernel does not say.
+	// if the kernel does not report it.
 	CPUs string
 	NUMA *int
 }
@@ -104,8 +104,8 @@ func IsFabricHCA(d Device) bool { return d.Role == machine.RoleFabric }
 // RailOrder lists the HCAs, as places in Devices, in the order in which rails
 // are numbered: by the GPU next to them, then by PCI address; an HCA that is
 // next to no GPU comes after those that are. GPUs of one number talk to each
-// other from node to node, each through the HCA next to it (NCCL), so it is the
-// GPU that says which HCAs belong together. Addresses alone say the same on
+// other from node to node, each through the HCA next to it (NCCL), so the
+// GPU defines which HCAs belong together. Addresses alone give the same order on
 // usual machines, and not where firmware numbers buses otherwise.
 func (x *Matrix) RailOrder() []int {
 	type place struct{ hca, gpu int }
@@ -133,7 +133,7 @@ func (x *Matrix) RailOrder() []int {
 // those that are no fabric HCAs. Rails count from 0 in [Matrix.RailOrder]; a
 // virtual function has the rail of its physical one. They are those that the
 // machine has now: topo/worker, which remembers, leaves a gap for an HCA that
-// fell off the bus, and says which switch each rail leads to.
+// fell off the bus, and knows which switch each rail leads to.
 func Rails(m *machine.Machine) []int {
 	byPCI := map[string]int{} // Of physical functions.
 	for i := range m.HCAs {

@@ -71,7 +71,7 @@ func linksTo(g *machine.GPU, peer string) int {
 	return n
 }
 
-// path is the kind of way through the PCI tree, from the functions' ancestry
+// path is the kind of path through the PCI tree, from the functions' ancestry
 // in sysfs. A switch is two bridges in a row, an upstream and a downstream
 // port: two functions under one switch share everything but their own
 // downstream port.
@@ -93,7 +93,7 @@ func path(a, b *machine.PCIFunction, numaNodes int) Kind {
 	return SYS
 }
 
-// below is the kind of way between two functions under one host bridge.
+// below is the kind of path between two functions under one host bridge.
 func below(a, b []string) Kind {
 	shared := 0
 	for shared < min(len(a), len(b)) && a[shared] == b[shared] {
@@ -109,7 +109,7 @@ func below(a, b []string) Kind {
 }
 
 // numaNodes counts the nodes with processors: on Grace, a GPU's memory is a
-// node too and no device is near it. 0 means that the machine does not tell.
+// node too and no device is near it. 0 means that the machine does not report it.
 func numaNodes(m *machine.Machine) int {
 	n := 0
 	for i := range m.CPU.NUMA {

@@ -94,7 +94,7 @@ func lastNumber(s string) int {
 }
 
 // spinesPerLeaf is how many spines of one leaf count: in a fat tree the leaves
-// of a rail share all of theirs, so the first few show as much as all.
+// of a rail share all their spines, so the first few show as much as all.
 const spinesPerLeaf = 4
 
 // spinesOf are the spines behind the uplinks of the group's own leaves, one

@@ -67,9 +67,9 @@ func (d *definition) usual(leaf string) int32 {
 
 func most(votes map[string]int) string {
 	best := ""
-	for who, n := range votes {
-		if best == "" || n > votes[best] || n == votes[best] && who < best {
-			best = who
+	for value, n := range votes {
+		if best == "" || n > votes[best] || n == votes[best] && value < best {
+			best = value
 		}
 	}
 	return best

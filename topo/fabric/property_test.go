@@ -17,7 +17,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 )
 
-// view is all that a snapshot says.
+// view is all that a snapshot has.
 type view struct {
 	Body, ETag string
 	Len        int

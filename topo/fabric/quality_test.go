@@ -44,7 +44,7 @@ func misplaced(f *fabrics.Fabric, got map[string]string, unknown map[string]bool
 	return out
 }
 
-// named turns findings into what the generator knows.
+// named maps findings to what the generator knows.
 func named(s *fabric.Snapshot) []fabrics.Wrong {
 	var out []fabrics.Wrong
 	for _, f := range s.Findings() {
@@ -63,8 +63,8 @@ func named(s *fabric.Snapshot) []fabrics.Wrong {
 	return out
 }
 
-// undecidable are the nodes whose live cables say no more for their group than
-// for another one: it cannot be known.
+// undecidable are the nodes whose live cables match their group no better than
+// another one: it cannot be known.
 func undecidable(f *fabrics.Fabric) map[string]bool {
 	leaves := railOf(f)
 	out := map[string]bool{}
@@ -111,7 +111,7 @@ func railOf(f *fabrics.Fabric) map[string]rail {
 }
 
 // quarreling are the rails of a group of which half of the ports or more are
-// broken, strangers on their leaf counted in: there is no majority to say what
+// broken, strangers on their leaf counted in: there is no majority that shows what
 // is right.
 func quarreling(f *fabrics.Fabric, wrongs []fabrics.Wrong) map[rail]bool {
 	leaves, broken := railOf(f), map[rail]int{}
@@ -136,7 +136,7 @@ func TestQuality(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		plan fabrics.Plan
-		// small says that there are groups too small to know which is wrong.
+		// small means that there are groups too small to know which is wrong.
 		small bool
 	}{
 		{"1000 nodes, 8 rails, 32 to a group", fabrics.Plan{Sizes: fabrics.Even(1000, 32), Rails: 8}, false},

@@ -46,7 +46,7 @@ func (c *unlike) together(node int32, pods []int32) bool {
 	return true
 }
 
-// holds tells whether a part of the tree takes the gang, by trying every way
+// holds reports whether a part of the tree takes the gang, by trying every way
 // to distribute the masters.
 func (c *unlike) holds(p *part) bool {
 	nodes := p.nodes()

@@ -62,6 +62,6 @@ func TestRequests(t *testing.T) {
 	code = http.StatusUnprocessableEntity
 	answer = `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid", "message": "spec.rails: too many", "code": 422}`
 	if _, err := p.Apply(ctx, "u1", &v1alpha1.NodeTopologySpec{}); err == nil || !strings.Contains(err.Error(), "spec.rails: too many") {
-		t.Errorf("error %v does not say what is wrong", err)
+		t.Errorf("error %v does not state what is wrong", err)
 	}
 }

@@ -108,7 +108,7 @@ func TestMergeEnds(t *testing.T) {
 			answers: []answer{{v1alpha1.SourceLLDP, Report{Links: end("02:00:00:00:ee:0a", "", 100)}}, {static, Report{Links: end("0200.0000.EE0A", "", 80)}}},
 		},
 		{
-			name: "a file says otherwise", want: "ib 2c5e 8 70",
+			name: "a file has another value", want: "ib 2c5e 8 70",
 			answers: []answer{{ib, Report{Links: end("2c5e", "", 100)}}, {static, Report{Links: end("leaf-1", "", 80)}}},
 			skipped: "mlx5_0 port 1: static reports leaf-1, but ib reports 2c5e and takes precedence",
 		},
@@ -116,7 +116,7 @@ func TestMergeEnds(t *testing.T) {
 		{name: "cannot see it now", answers: []answer{{ib, without(Unavailable)}}, before: known(ib, "g"), want: "ib old 1 50"},
 		{name: "an answer may still come", answers: []answer{{ib, without(Pending)}}, before: known(ib, "g"), want: "ib old 1 100"},
 		{name: "there is none any more", answers: []answer{{ib, Report{}}}, before: known(ib, "g"), want: "- 0"},
-		{name: "another card in the slot", answers: []answer{{ib, without(Unavailable)}}, before: known(ib, "other"), want: "- 0"},
+		{name: "another HCA in the slot", answers: []answer{{ib, without(Unavailable)}}, before: known(ib, "other"), want: "- 0"},
 		{name: "another source knew", answers: []answer{{ib, without(Unavailable)}}, before: known(static, "g"), want: "- 0"},
 		{
 			name: "not now, but a file knows", answers: []answer{{ib, without(Unavailable)}, {static, Report{Links: end("leaf-1", "", 80)}}}, before: known(ib, "h"),
@@ -159,7 +159,7 @@ func TestMergePath(t *testing.T) {
 			want: v1alpha1.NodeTopologySpec{Path: a, PathSource: manager},
 		},
 		{
-			name: "a file against the manager", answers: []answer{{static, Report{Path: a}}, {manager, Report{Path: b}}},
+			name: "a file differs from the manager", answers: []answer{{static, Report{Path: a}}, {manager, Report{Path: b}}},
 			want: v1alpha1.NodeTopologySpec{Path: a, PathSource: static, Skipped: []v1alpha1.Skipped{{
 				Name: "cluster-manager", Reason: "reports switchbox-9/dragonfly-9, but static reports switchbox-1/dragonfly-2 and takes precedence",
 			}}},

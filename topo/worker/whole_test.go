@@ -179,7 +179,7 @@ func TestCableMoves(t *testing.T) {
 
 // BenchmarkPass is a pass over eight InfiniBand ports of a simulated fabric:
 // two SMPs each over a socket of its own, merged with what the other sources
-// say, and compared with what is published. Processor time is the worker's,
+// report, and compared with what is published. Processor time is the worker's,
 // not the simulator's.
 func BenchmarkPass(b *testing.B) {
 	n := newNode(b)

@@ -34,7 +34,7 @@ type bed struct {
 	uid            types.UID
 	down           error
 	applies, beats int
-	// leaf is what the source says of port 1; empty is silence.
+	// leaf is what the source reports of port 1; empty is no answer.
 	leaf string
 	why  Absence
 	// asked are the leaves that uplinks were discovered of.
@@ -303,7 +303,7 @@ func TestRestartRemembersWhatCannotBeSeen(t *testing.T) {
 }
 
 // A rail is what it is since its cable was touched.
-func TestRailsSaySince(t *testing.T) {
+func TestRailsReportSince(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed()
 		b.why = Unavailable
@@ -322,7 +322,7 @@ func TestRailsSaySince(t *testing.T) {
 			{"a new worker", func() { b.restart() }, 3},
 			{"the cable goes elsewhere", func() { b.leaf = "leaf-b" }, 6},
 			{"the switch is silent", func() { b.leaf = "" }, 7},
-			{"another card", func() { b.machine.HCAs[0].NodeGUID = "h"; b.leaf = "leaf-b" }, 8},
+			{"another HCA", func() { b.machine.HCAs[0].NodeGUID = "h"; b.leaf = "leaf-b" }, 8},
 			{"nothing happens", func() {}, 8},
 		} {
 			step.do()

@@ -1,4 +1,4 @@
-// Package gpu hands out GPUs: whole ones and MIG devices, by UUID.
+// Package gpu hands out GPUs: full GPUs and MIG devices, by UUID.
 //
 // It decides which GPUs a resource is made of, which of them go together, and
 // what a container needs to use them: the CDI devices of the driver's spec, or
@@ -22,7 +22,7 @@ import (
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// Names lists the resources of the node's GPUs: whole GPUs first, whether there are
+// Names lists the resources of the node's GPUs: full GPUs first, whether there are
 // any or not, then one for every MIG profile under strategy mixed.
 func Names(inv *inventory.Inventory) []string {
 	profiles := map[string]bool{}
@@ -41,7 +41,7 @@ type device struct {
 	id       string
 	resource string
 	// gpu is the place in the machine's GPUs of the GPU, or of the one that it
-	// was cut from; instance tells the two apart.
+	// was cut from; instance distinguishes the two.
 	gpu      int
 	instance bool
 	vendor   *devgpu.Vendor

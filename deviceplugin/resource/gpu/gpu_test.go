@@ -24,7 +24,7 @@ import (
 )
 
 func TestDevices(t *testing.T) {
-	faulty := cards(4)
+	faulty := machineWith(4)
 	faulty.GPUs[1].Health = machine.Health{State: machine.Lost, Reason: "GPU is lost"}
 	faulty.PCI[3].NUMA = nil
 	for _, test := range []struct {
@@ -46,16 +46,16 @@ func TestDevices(t *testing.T) {
 			faults: map[string]string{"GPU-1": "lost: GPU is lost", "GPU-2": "XID 79", "GPU-3": "unhealthy"},
 		},
 		{
-			name: "no GPUs", machine: cards(0),
+			name: "no GPUs", machine: machineWith(0),
 			want: map[string][]server.Device{"nvidia.com/gpu": nil},
 		},
 		{
-			name: "shared cards are not offered", machine: cards(3),
+			name: "shared GPUs are not offered", machine: machineWith(3),
 			config: "mode: sgpu\nsgpu: {gpus: [0, GPU-2]}",
 			want:   map[string][]server.Device{"nvidia.com/gpu": {{ID: "GPU-1", Healthy: true, NUMA: []int64{0}}}},
 		},
 		{
-			name: "MIG without names", machine: cut(cards(2), 1, "1g.10gb", 2),
+			name: "MIG without names", machine: cut(machineWith(2), 1, "1g.10gb", 2),
 			want: map[string][]server.Device{"nvidia.com/gpu": {
 				{ID: "GPU-0", Healthy: true, NUMA: []int64{0}},
 				{ID: "GPU-1", NUMA: []int64{0}},
@@ -63,7 +63,7 @@ func TestDevices(t *testing.T) {
 			faults: map[string]string{"GPU-1": "MIG is on, and mig.strategy is none"},
 		},
 		{
-			name: "MIG under one name", machine: cut(cards(3), 2, "1g.10gb", 2), config: "mig: {strategy: single}",
+			name: "MIG under one name", machine: cut(machineWith(3), 2, "1g.10gb", 2), config: "mig: {strategy: single}",
 			sick: map[string]string{"GPU-2": "XID 48"},
 			want: map[string][]server.Device{"nvidia.com/gpu": {
 				{ID: "GPU-0", Healthy: true, NUMA: []int64{0}},
@@ -75,7 +75,7 @@ func TestDevices(t *testing.T) {
 		},
 		{
 			name:    "MIG by profile",
-			machine: cut(cut(cut(cards(4), 1, "3g.40gb", 1), 2, "1g.10gb+me", 1), 3, "", 0), config: "mig: {strategy: mixed}",
+			machine: cut(cut(cut(machineWith(4), 1, "3g.40gb", 1), 2, "1g.10gb+me", 1), 3, "", 0), config: "mig: {strategy: mixed}",
 			want: map[string][]server.Device{
 				"nvidia.com/gpu": {
 					{ID: "GPU-0", Healthy: true, NUMA: []int64{0}},
@@ -87,7 +87,7 @@ func TestDevices(t *testing.T) {
 			faults: map[string]string{"GPU-3": "MIG is on, and there are no MIG devices"},
 		},
 		{
-			name: "one UUID twice", machine: func() *machine.Machine { m := cards(2); m.GPUs[1].UUID = "GPU-0"; return m }(),
+			name: "one UUID twice", machine: func() *machine.Machine { m := machineWith(2); m.GPUs[1].UUID = "GPU-0"; return m }(),
 			want: map[string][]server.Device{"nvidia.com/gpu": {{ID: "GPU-0", Healthy: true, NUMA: []int64{0}}}},
 		},
 	} {
@@ -116,7 +116,7 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// What people are told the node can offer is what the kubelet hears.
+// The capacity that users see is what the kubelet receives.
 func TestDevicesAgreeWithCapacity(t *testing.T) {
 	for _, name := range machines.Names(t) {
 		for _, strategy := range []config.MIGStrategy{config.MIGNone, config.MIGSingle, config.MIGMixed} {
@@ -137,7 +137,7 @@ func TestDevicesAgreeWithCapacity(t *testing.T) {
 				got[resource] = [2]int{len(devices), healthy}
 			}
 			for resource := range want {
-				if _, ours := got[resource]; !ours {
+				if _, listed := got[resource]; !listed {
 					delete(want, resource) // HCAs.
 				}
 			}
@@ -148,10 +148,10 @@ func TestDevicesAgreeWithCapacity(t *testing.T) {
 	}
 }
 
-func TestRefreshTellsOfChangesOnly(t *testing.T) {
-	n := newNode(cards(2))
+func TestRefreshReportsOnlyChanges(t *testing.T) {
+	n := newNode(machineWith(2))
 	r := gpu.New(n.options("nvidia.com/gpu"), n.inventory())
-	told := func() bool {
+	changed := func() bool {
 		select {
 		case <-r.Changed():
 			return true
@@ -159,17 +159,17 @@ func TestRefreshTellsOfChangesOnly(t *testing.T) {
 			return false
 		}
 	}
-	told()
+	changed()
 	r.Refresh(n.inventory())
-	if told() {
-		t.Error("told of a change where there is none")
+	if changed() {
+		t.Error("reported a change where there is none")
 	}
 	n.sick["GPU-1"] = "XID 79"
 	before := r.Devices()
 	r.Refresh(n.inventory())
 	r.Refresh(n.inventory())
-	if !told() || told() {
-		t.Error("one change, not told once")
+	if !changed() || changed() {
+		t.Error("one change, not reported once")
 	}
 	if !before[1].Healthy || r.Devices()[1].Healthy {
 		t.Errorf("before %v, after %v", before, r.Devices())
@@ -198,7 +198,7 @@ func TestAllocate(t *testing.T) {
 		}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			n := newNode(cards(4))
+			n := newNode(machineWith(4))
 			o := n.options("nvidia.com/gpu")
 			if test.change != nil {
 				test.change(&o)
@@ -223,7 +223,7 @@ func TestAllocate(t *testing.T) {
 }
 
 func TestAllocateRefusesWhatNobodyAdvertised(t *testing.T) {
-	n := newNode(cards(2))
+	n := newNode(machineWith(2))
 	r := gpu.New(n.options("nvidia.com/gpu"), n.inventory())
 	for _, ids := range [][]string{nil, {"GPU-7"}, {"GPU-0", "GPU-7"}, {"GPU-0", "GPU-0"}} {
 		if got, err := r.Allocate(t.Context(), ids); err == nil {
@@ -231,7 +231,7 @@ func TestAllocateRefusesWhatNobodyAdvertised(t *testing.T) {
 		}
 	}
 	if len(n.named) > 0 {
-		t.Errorf("names were given out for refused calls: %v", n.named)
+		t.Errorf("names were given out for rejected calls: %v", n.named)
 	}
 	n.nameErr = errors.New("disk full")
 	if _, err := r.Allocate(t.Context(), []string{"GPU-0"}); !errors.Is(err, n.nameErr) {
@@ -241,9 +241,9 @@ func TestAllocateRefusesWhatNobodyAdvertised(t *testing.T) {
 
 // The kubelet may have chosen a GPU just before it left.
 func TestAllocateTakesWhatHasJustLeft(t *testing.T) {
-	n := newNode(cards(2))
+	n := newNode(machineWith(2))
 	r := gpu.New(n.options("nvidia.com/gpu"), n.inventory())
-	n.machine = cards(1)
+	n.machine = machineWith(1)
 	r.Refresh(n.inventory())
 	if len(r.Devices()) != 1 {
 		t.Fatalf("devices %v", r.Devices())
@@ -254,7 +254,7 @@ func TestAllocateTakesWhatHasJustLeft(t *testing.T) {
 }
 
 func TestAnnotation(t *testing.T) {
-	n := newNode(cards(3))
+	n := newNode(machineWith(3))
 	n.sick["GPU-1"] = "XID 79"
 	r := gpu.New(n.options("nvidia.com/gpu"), n.inventory())
 	for _, test := range []struct {
@@ -272,7 +272,7 @@ func TestAnnotation(t *testing.T) {
 }
 
 func TestFree(t *testing.T) {
-	n := newNode(cards(3))
+	n := newNode(machineWith(3))
 	n.sick["GPU-1"] = "XID 79"
 	r := gpu.New(n.options("nvidia.com/gpu"), n.inventory())
 	for _, test := range []struct {
@@ -288,7 +288,7 @@ func TestFree(t *testing.T) {
 			t.Errorf("held %v: %s, want %s; error %v", test.held, got, test.want, err)
 		}
 	}
-	n = newNode(cut(cards(2), 1, "1g.10gb", 2))
+	n = newNode(cut(machineWith(2), 1, "1g.10gb", 2))
 	n.config = parse(t, "mig: {strategy: single}")
 	const want = `{"version":1,"held":0,"free":[{"uuid":"GPU-0"},{"uuid":"MIG-1-0","of":"GPU-1"},{"uuid":"MIG-1-1","of":"GPU-1"}]}`
 	if got := gpu.New(n.options("nvidia.com/gpu"), n.inventory()).Free(nil).String(); got != want {
@@ -298,7 +298,7 @@ func TestFree(t *testing.T) {
 
 // Calls and refreshes at once, for the race detector.
 func TestCallsAtOnce(t *testing.T) {
-	n := newNode(cards(8))
+	n := newNode(machineWith(8))
 	r := gpu.New(n.options("nvidia.com/gpu"), n.inventory())
 	var wg sync.WaitGroup
 	for i := range 4 {

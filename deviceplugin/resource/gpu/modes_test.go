@@ -12,9 +12,9 @@ import (
 	"github.com/heddle-dev/heddle/test/machines"
 )
 
-// TestCardsAreWhatTheyAreNow: the configuration wants all shared, and one still
+// TestGPUsFollowTheirPresentMode: the configuration wants all shared, and one still
 // is native, because a pod has it.
-func TestCardsAreWhatTheyAreNow(t *testing.T) {
+func TestGPUsFollowTheirPresentMode(t *testing.T) {
 	n := newNode(machines.Load(t, "dgx-h100"))
 	n.config.Mode = config.ModeSGPU
 	o := n.options("nvidia.com/gpu")
@@ -41,7 +41,7 @@ func TestCardsAreWhatTheyAreNow(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{held: modes[3].Unavailable}, r.Faults()); diff != "" {
 		t.Errorf("faults (-want +got):\n%s", diff)
 	}
-	// What is wrong with the card itself comes first, and holds for MIG devices.
+	// What is wrong with the GPU itself comes first, and holds for MIG devices.
 	n.machine.GPUs[3].Health = machine.Health{State: machine.Lost, Reason: "it fell off the bus"}
 	n.machine.GPUs[5].MIG = machine.MIG{Enabled: true, Devices: []machine.MIGDevice{{UUID: "MIG-5", Profile: "1g.10gb"}}}
 	n.config.MIG.Strategy = config.MIGMixed

@@ -12,11 +12,11 @@ import (
 )
 
 func TestPrefer(t *testing.T) {
-	pairs := cards(6)
+	pairs := machineWith(6)
 	for i := range 6 {
 		pairs.GPUs[i].NVLinks = []machine.NVLink{{Peer: pairs.GPUs[i^1].PCI, Links: 4}}
 	}
-	mig := cut(cut(cards(3), 0, "1g.10gb", 3), 1, "1g.10gb", 2)
+	mig := cut(cut(machineWith(3), 0, "1g.10gb", 3), 1, "1g.10gb", 2)
 	all := []string{"GPU-5", "GPU-4", "GPU-3", "GPU-2", "GPU-1", "GPU-0"}
 	instances := []string{"MIG-0-0", "MIG-0-1", "MIG-0-2", "MIG-1-0", "MIG-1-1"}
 	for _, test := range []struct {
@@ -69,7 +69,7 @@ func TestPrefer(t *testing.T) {
 // TestPreferLeavesOutWhatContainersHave although the kubelet offers it, as long
 // as there is enough else.
 func TestPreferLeavesOutWhatContainersHave(t *testing.T) {
-	n := newNode(cards(4))
+	n := newNode(machineWith(4))
 	o := n.options("nvidia.com/gpu")
 	o.InUse = func() map[string]string { return map[string]string{"GPU-0": "a", "GPU-1": "a"} }
 	r := gpu.New(o, n.inventory())

@@ -76,7 +76,7 @@ type Resource struct {
 	options Options
 	now     atomic.Pointer[snapshot]
 
-	// mu makes refreshes take turns and guards seen.
+	// mu serializes refreshes and guards seen.
 	mu sync.Mutex
 	// seen are all IDs that were ever in a snapshot: the kubelet may ask for
 	// one that has just left it.

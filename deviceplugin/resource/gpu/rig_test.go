@@ -72,8 +72,8 @@ func (n *node) Expected(string, int) (gpu.Selector, bool) {
 	return *n.steer, true
 }
 
-// cards has n GPUs, two on each NUMA node, named GPU-0...
-func cards(n int) *machine.Machine {
+// machineWith has n GPUs, two on each NUMA node, named GPU-0...
+func machineWith(n int) *machine.Machine {
 	m := &machine.Machine{}
 	for i := range n {
 		address := fmt.Sprintf("0000:%02x:00.0", i+1)

@@ -50,7 +50,7 @@ func TestSelectorOf(t *testing.T) {
 }
 
 func TestSelectorCheck(t *testing.T) {
-	m := cut(cards(2), 1, "1g.10gb", 2)
+	m := cut(machineWith(2), 1, "1g.10gb", 2)
 	for _, test := range []struct {
 		name  string
 		steer gpu.Selector
@@ -61,8 +61,8 @@ func TestSelectorCheck(t *testing.T) {
 		{"what was asked", gpu.Selector{Use: []string{"GPU-0"}}, []string{"GPU-0"}, ""},
 		{"a MIG device of it", gpu.Selector{Use: []string{"GPU-1"}}, []string{"MIG-1-1"}, ""},
 		{"another", gpu.Selector{Use: []string{"GPU-1"}}, []string{"GPU-0"}, "does not accept GPU GPU-0"},
-		{"a refused one", gpu.Selector{Avoid: []string{"GPU-1"}}, []string{"MIG-1-0"}, "does not accept GPU MIG-1-0"},
-		{"refused elsewhere", gpu.Selector{Avoid: []string{"GPU-9"}}, []string{"GPU-0"}, ""},
+		{"a rejected one", gpu.Selector{Avoid: []string{"GPU-1"}}, []string{"MIG-1-0"}, "does not accept GPU MIG-1-0"},
+		{"rejected elsewhere", gpu.Selector{Avoid: []string{"GPU-9"}}, []string{"GPU-0"}, ""},
 		{"unknown", gpu.Selector{Use: []string{"GPU-0", "GPU-9"}}, []string{"GPU-0"}, `no GPU "GPU-9"; it has GPU-0, GPU-1`},
 	} {
 		err := test.steer.Check(m, test.ids)

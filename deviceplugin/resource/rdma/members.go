@@ -16,15 +16,15 @@ type Member struct {
 	// Index is its place in the machine's HCAs, ID its identity.
 	Index int
 	ID    string
-	// Against says why it cannot be handed out now; empty if it can.
-	Against string
+	// Unhealthy is why it cannot be handed out now; empty if it can.
+	Unhealthy string
 }
 
 // Members are the HCAs of resource r, in the order of m.HCAs, whose roles are
-// corrected; against is the health of an HCA, nil for what the scan shows.
-func Members(m *machine.Machine, r *config.RDMAResource, against func(*machine.HCA) string) []Member {
-	if against == nil {
-		against = capacity.PortsDown
+// corrected; unhealthy is the health of an HCA, nil for what the scan shows.
+func Members(m *machine.Machine, r *config.RDMAResource, unhealthy func(*machine.HCA) string) []Member {
+	if unhealthy == nil {
+		unhealthy = capacity.PortsDown
 	}
 	ids := m.HCAIDs()
 	var members []Member
@@ -33,7 +33,7 @@ func Members(m *machine.Machine, r *config.RDMAResource, against func(*machine.H
 		if selected, _ := r.Selectors.Select(m, h); !selected {
 			continue
 		}
-		members = append(members, Member{Index: i, ID: ids[i], Against: capacity.Unhealthy(h, against(h))})
+		members = append(members, Member{Index: i, ID: ids[i], Unhealthy: capacity.Unhealthy(h, unhealthy(h))})
 	}
 	return members
 }

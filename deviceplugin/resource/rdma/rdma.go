@@ -138,19 +138,19 @@ func (r *Resource) look(inv *inventory.Inventory) (devices []server.Device, reas
 	entry := &c.RDMA.Resources[at]
 	members := MembersOf(inv, m, entry)
 	if entry.Count == config.CountAll {
-		devices = whole(entry, members)
+		devices = allHCAs(entry, members)
 	} else {
 		devices = replicas(m, entry, members, r.options.State.Assigned(r.options.Name))
 	}
 	return devices, reasonOf(m, entry, members)
 }
 
-// whole are the devices of a resource with count all.
-func whole(entry *config.RDMAResource, members []Member) []server.Device {
+// allHCAs are the devices of a resource with count all.
+func allHCAs(entry *config.RDMAResource, members []Member) []server.Device {
 	if len(members) == 0 {
 		return nil
 	}
-	healthy := slices.ContainsFunc(members, func(m Member) bool { return m.Against == "" })
+	healthy := slices.ContainsFunc(members, func(m Member) bool { return m.Unhealthy == "" })
 	devices := make([]server.Device, entry.Sharers)
 	for slot := range devices {
 		devices[slot] = server.Device{ID: replica.ID(AllHCAs, slot), Healthy: healthy}
@@ -165,7 +165,7 @@ func replicas(
 ) []server.Device {
 	well := make(map[string]bool, len(members))
 	for _, member := range members {
-		well[member.ID] = member.Against == ""
+		well[member.ID] = member.Unhealthy == ""
 	}
 	devices := make([]server.Device, 0, len(members)*entry.Sharers)
 	for _, member := range members {
@@ -202,8 +202,8 @@ const netnsExclusive = "exclusive"
 func reasonOf(m *machine.Machine, entry *config.RDMAResource, members []Member) string {
 	var faults []string
 	for _, member := range members {
-		if member.Against != "" {
-			faults = append(faults, m.HCAs[member.Index].Name+": "+member.Against)
+		if member.Unhealthy != "" {
+			faults = append(faults, m.HCAs[member.Index].Name+": "+member.Unhealthy)
 		}
 	}
 	if len(members) == 0 {

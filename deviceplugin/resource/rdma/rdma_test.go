@@ -38,10 +38,10 @@ var _ server.Resource = (*Resource)(nil)
 
 // node is a machine and a configuration that tests change.
 type node struct {
-	machine *machine.Machine
-	config  config.NodeConfig
-	state   state
-	against func(*machine.HCA) string
+	machine   *machine.Machine
+	config    config.NodeConfig
+	state     state
+	unhealthy func(*machine.HCA) string
 }
 
 func (n *node) resource() *Resource {
@@ -50,10 +50,10 @@ func (n *node) resource() *Resource {
 
 func (n *node) inventory() *inventory.Inventory {
 	inv := inventory.Configured(n.machine, &n.config)
-	if n.against != nil {
+	if n.unhealthy != nil {
 		inv.HCAs = map[string]string{}
 		for i := range n.machine.HCAs {
-			if reason := n.against(&n.machine.HCAs[i]); reason != "" {
+			if reason := n.unhealthy(&n.machine.HCAs[i]); reason != "" {
 				inv.HCAs[n.machine.HCAs[i].Name] = reason
 			}
 		}
@@ -73,7 +73,7 @@ func (n *node) hca(rdma string) *machine.HCA {
 	return &n.machine.HCAs[slices.IndexFunc(n.machine.HCAs, func(h machine.HCA) bool { return h.Name == rdma })]
 }
 
-// lines are tickets as text, with the HCA's RDMA name in place of its address.
+// lines are device IDs as text, with the HCA's RDMA name in place of its address.
 func (n *node) lines(devices []server.Device) []string {
 	var lines []string
 	ids := n.machine.HCAIDs()
@@ -102,7 +102,7 @@ func TestDevices(t *testing.T) {
 		reason        string
 	}{
 		{
-			name: "an HCA has a ticket for each sharer", machine: "h20-4nic",
+			name: "an HCA has a device ID for each sharer", machine: "h20-4nic",
 			want: []string{
 				"mlx5_0/0 well [0]", "mlx5_0/1 well [0]", "mlx5_1/0 well [0]", "mlx5_1/1 well [0]",
 				"mlx5_2/0 well [1]", "mlx5_2/1 well [1]", "mlx5_3/0 well [1]", "mlx5_3/1 well [1]",
@@ -117,7 +117,7 @@ func TestDevices(t *testing.T) {
 			want: []string{"mlx5_1/0 ill [0]", "mlx5_1/1 ill [0]"}, reason: "mlx5_1: port 1 is DOWN",
 		},
 		{
-			name: "a ticket in use is as well as what it is bound to", machine: "h20-4nic",
+			name: "a device ID in use is as well as what it is bound to", machine: "h20-4nic",
 			change: func(n *node) {
 				n.config.RDMA.Resources[0].Selectors.IfNames = nil
 				n.config.RDMA.Resources[0].Selectors.Exclude.PCIAddresses = []config.Glob{
@@ -133,10 +133,10 @@ func TestDevices(t *testing.T) {
 			reason: "mlx5_1: port 1 is DOWN",
 		},
 		{
-			name: "health is what one is told", machine: "h20-4nic",
+			name: "health is what the monitor reports", machine: "h20-4nic",
 			change: func(n *node) {
 				n.config.RDMA.Resources[0].Sharers = 1
-				n.against = func(h *machine.HCA) string {
+				n.unhealthy = func(h *machine.HCA) string {
 					if h.Name == "mlx5_3" {
 						return "its rate fell"
 					}
@@ -148,7 +148,7 @@ func TestDevices(t *testing.T) {
 			reason: "mlx5_0: it has no uverbs device (module ib_uverbs); mlx5_3: its rate fell",
 		},
 		{
-			name: "all is one ticket for each sharer", machine: "h20-4nic",
+			name: "all is one device ID for each sharer", machine: "h20-4nic",
 			change: func(n *node) { n.config.RDMA.Resources[0].Count = config.CountAll },
 			want:   []string{"all/0 well []", "all/1 well []"},
 		},
@@ -156,7 +156,7 @@ func TestDevices(t *testing.T) {
 			name: "all, and none is well", machine: "h20-4nic",
 			change: func(n *node) {
 				n.config.RDMA.Resources[0].Count = config.CountAll
-				n.against = func(*machine.HCA) string { return "ill" }
+				n.unhealthy = func(*machine.HCA) string { return "ill" }
 			},
 			want:   []string{"all/0 ill []", "all/1 ill []"},
 			reason: "mlx5_0: ill; mlx5_1: ill; mlx5_2: ill; mlx5_3: ill",
@@ -178,7 +178,7 @@ func TestDevices(t *testing.T) {
 			change: func(n *node) { n.config.RDMA.Resources = nil }, reason: "it is not configured any more",
 		},
 		{
-			name: "an exclusive HCA is told apart", machine: "h20-4nic",
+			name: "an exclusive HCA is recognized", machine: "h20-4nic",
 			change: func(n *node) {
 				n.config.RDMA.Resources[0].Selectors.PCIAddresses = []config.Glob{config.Glob(n.hca("mlx5_1").PCI)}
 				n.machine.RDMA = machine.RDMA{NetnsMode: "exclusive"}
@@ -230,7 +230,7 @@ func TestEveryMachine(t *testing.T) {
 	}
 }
 
-func TestRefreshTellsChangesOnly(t *testing.T) {
+func TestRefreshReportsOnlyChanges(t *testing.T) {
 	n := newNode(t, "h20-4nic")
 	r := n.resource()
 	changed := func() bool {
@@ -258,13 +258,13 @@ func TestRefreshTellsChangesOnly(t *testing.T) {
 
 func TestPrefer(t *testing.T) {
 	const a, b, c = "0000:0a:00.0", "0000:b0:00.0", "10000:01:00.0"
-	all := func(hcas ...string) (tickets []string) {
+	all := func(hcas ...string) (ids []string) {
 		for _, hca := range hcas {
 			for slot := range 12 {
-				tickets = append(tickets, replica.ID(hca, slot))
+				ids = append(ids, replica.ID(hca, slot))
 			}
 		}
-		return tickets
+		return ids
 	}
 	for _, tt := range []struct {
 		name            string
@@ -279,7 +279,7 @@ func TestPrefer(t *testing.T) {
 		{"beside what must be", all(a, b, c), []string{a + "::7"}, 3, []string{a + "::7", b + "::0", c + "::0"}},
 		{"all that must be", all(a), []string{a + "::5", a + "::4"}, 2, []string{a + "::4", a + "::5"}},
 		{"everything", all(a)[:2], nil, 2, []string{a + "::0", a + "::1"}},
-		{"tickets for all HCAs", []string{"all::3", "all::1"}, nil, 1, []string{"all::1"}},
+		{"device IDs for all HCAs", []string{"all::3", "all::1"}, nil, 1, []string{"all::1"}},
 		{"nothing", all(a), nil, 0, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -319,7 +319,7 @@ func TestAllocate(t *testing.T) {
 		t.Errorf("named (-want +got):\n%s", diff)
 	}
 	if _, err := r.Allocate(t.Context(), []string{ids[0], "0000:00:00.0::0"}); err == nil || !strings.Contains(err.Error(), "has no device") {
-		t.Errorf("a device that nobody offered: %v", err)
+		t.Errorf("a device that was not offered: %v", err)
 	}
 	n.machine.HCAs = nil
 	r.Refresh(n.inventory())
@@ -335,7 +335,7 @@ func TestAllocate(t *testing.T) {
 	}
 }
 
-func FuzzTicket(f *testing.F) {
+func FuzzDeviceID(f *testing.F) {
 	f.Add("0000:18:00.0::3")
 	f.Add("::3")
 	f.Add("a::b::-1")

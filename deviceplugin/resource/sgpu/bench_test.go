@@ -131,11 +131,11 @@ func (h *host) start(b *testing.B, name string) {
 }
 
 // BenchmarkStartShare is PreStartContainer of one more pod on a node with 127
-// tenants: 16 cards' worth of slots, each with its own share.
+// consumers: 16 GPUs' worth of slots, each with its own share.
 func BenchmarkStartShare(b *testing.B) {
 	h := newHost(b)
 	for i := range 127 {
-		name := fmt.Sprintf("tenant-%d", i)
+		name := fmt.Sprintf("consumer-%d", i)
 		h.admit(b, name, "6", "4")
 		h.start(b, name)
 	}

@@ -28,11 +28,11 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// State decides which cards a container gets.
+// State decides which GPUs a container gets.
 type State interface {
 	// Allocate makes the CDI device of one Allocate call.
 	Allocate(resource string, ids []string) (string, error)
-	// Prepare puts cards behind the names of those that hold ids.
+	// Prepare puts GPUs behind the names of those that hold ids.
 	Prepare(ctx context.Context, resource string, ids []string) error
 	// Assigned is which GPU a device ID in use stands for, by ID.
 	Assigned(resource string) map[string]string
@@ -72,7 +72,7 @@ type Resource struct {
 	// faults are why GPUs are not handed out, by UUID.
 	faults atomic.Pointer[map[string]string]
 
-	// mu makes refreshes take turns and guards seen.
+	// mu serializes refreshes and guards seen.
 	mu   sync.Mutex
 	seen map[string]bool
 }
@@ -108,30 +108,30 @@ func (r *Resource) Refresh(inv *inventory.Inventory) {
 	}
 }
 
-// devices are the slots, with what is against GPUs. A slot is as healthy as the
+// devices are the slots, with the unhealthy reasons of GPUs. A slot is as healthy as the
 // GPU that it names, or once bound, as the one that it stands for; so all slots
 // of an unused GPU go together.
-func (r *Resource) devices(cards []quota.GPU) (devices []server.Device, faults map[string]string) {
+func (r *Resource) devices(gpus []quota.GPU) (devices []server.Device, faults map[string]string) {
 	bound := r.options.State.Assigned(r.options.Name)
 	faults = map[string]string{}
-	well := make(map[string]bool, len(cards))
-	for i := range cards {
-		c := &cards[i]
+	well := make(map[string]bool, len(gpus))
+	for i := range gpus {
+		c := &gpus[i]
 		well[c.UUID] = c.Unhealthy == ""
 		if c.Unhealthy != "" {
 			faults[c.UUID] = c.Unhealthy
 		}
 	}
-	for i := range cards {
-		c := &cards[i]
+	for i := range gpus {
+		c := &gpus[i]
 		var numa []int64
 		if c.NUMA >= 0 {
 			numa = []int64{int64(c.NUMA)}
 		}
 		for slot := range c.Slots {
 			d := server.Device{ID: replica.ID(c.UUID, slot), Healthy: well[c.UUID], NUMA: numa}
-			if card, ok := bound[d.ID]; ok {
-				d.Healthy = well[card]
+			if gpu, ok := bound[d.ID]; ok {
+				d.Healthy = well[gpu]
 			}
 			devices = append(devices, d)
 		}

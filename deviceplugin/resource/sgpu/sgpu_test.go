@@ -22,9 +22,9 @@ import (
 
 const name = "nvidia.com/sgpu"
 
-// node is a machine whose cards can be changed.
+// node is a machine whose GPUs can be changed.
 type node struct {
-	cards []quota.GPU
+	gpus  []quota.GPU
 	bound map[string]string
 	names []string
 	calls []string
@@ -60,7 +60,7 @@ func (s *static) Restore() error {
 	return nil
 }
 
-func cards(n, slots int) []quota.GPU {
+func sharedGPUs(n, slots int) []quota.GPU {
 	all := make([]quota.GPU, n)
 	for i := range all {
 		all[i] = quota.GPU{UUID: fmt.Sprintf("GPU-%d", i), Index: i, MemoryMiB: 81559, Slots: slots, NUMA: i % 2}
@@ -77,7 +77,7 @@ func (n *node) resource(s *static) *sgpu.Resource {
 }
 
 // inventory is a node with the shared GPUs as they are.
-func (n *node) inventory() *inventory.Inventory { return sharing(n.cards) }
+func (n *node) inventory() *inventory.Inventory { return sharing(n.gpus) }
 
 func sharing(gpus []quota.GPU) *inventory.Inventory {
 	c := config.Default()
@@ -104,8 +104,8 @@ func changed(r interface{ Changed() <-chan struct{} }) bool {
 	}
 }
 
-func TestSlotsGoWithTheirCard(t *testing.T) {
-	n := &node{cards: cards(2, 2)}
+func TestSlotsGoWithTheirGPU(t *testing.T) {
+	n := &node{gpus: sharedGPUs(2, 2)}
 	r := n.resource(nil)
 	changed(r)
 	if got := r.Devices()[3]; got.ID != "GPU-1::1" || !got.Healthy || !slices.Equal(got.NUMA, []int64{1}) {
@@ -113,32 +113,32 @@ func TestSlotsGoWithTheirCard(t *testing.T) {
 	}
 	r.Refresh(n.inventory())
 	if changed(r) {
-		t.Error("nothing changed, and it says so")
+		t.Error("a change is reported and nothing changed")
 	}
-	n.cards = cards(2, 2)
-	n.cards[0].Unhealthy = "XID 79"
+	n.gpus = sharedGPUs(2, 2)
+	n.gpus[0].Unhealthy = "XID 79"
 	r.Refresh(n.inventory())
 	if diff := cmp.Diff([]string{"GPU-1::0", "GPU-1::1"}, well(r)); diff != "" || !changed(r) || len(r.Devices()) != 4 {
-		t.Errorf("card 0 is ill: healthy (-want +got):\n%s", diff)
+		t.Errorf("GPU 0 is ill: healthy (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]string{"GPU-0": "XID 79"}, r.Faults()); diff != "" {
 		t.Errorf("faults (-want +got):\n%s", diff)
 	}
-	// A slot in use is as well as the card that it stands for.
+	// A slot in use is as well as the GPU that it stands for.
 	n.bound = map[string]string{"GPU-0::1": "GPU-1", "GPU-1::0": "GPU-0"}
 	r.Refresh(n.inventory())
 	if diff := cmp.Diff([]string{"GPU-0::1", "GPU-1::1"}, well(r)); diff != "" {
 		t.Errorf("bound: healthy (-want +got):\n%s", diff)
 	}
-	n.cards = nil
+	n.gpus = nil
 	r.Refresh(n.inventory())
 	if len(r.Devices()) != 0 || !changed(r) {
-		t.Errorf("without cards: %v", r.Devices())
+		t.Errorf("without GPUs: %v", r.Devices())
 	}
 }
 
 func TestAllocate(t *testing.T) {
-	n, s := &node{cards: cards(1, 4), names: []string{"heddle.dev/sgpu=x"}}, &static{}
+	n, s := &node{gpus: sharedGPUs(1, 4), names: []string{"heddle.dev/sgpu=x"}}, &static{}
 	r := n.resource(s)
 	answer, err := r.Allocate(t.Context(), []string{"GPU-0::1"})
 	if err != nil {
@@ -151,7 +151,7 @@ func TestAllocate(t *testing.T) {
 	if diff := cmp.Diff([]string{"heddle.dev/sgpu=x", "driver=common"}, devices); diff != "" || len(answer.GetEnvs())+len(answer.GetMounts()) > 0 {
 		t.Errorf("answer %v (-want +got):\n%s", answer, diff)
 	}
-	n.cards = nil // The card has left; who was told of it may still ask.
+	n.gpus = nil // The GPU has left; a kubelet that knew of it may still ask.
 	r.Refresh(n.inventory())
 	if _, err := r.Allocate(t.Context(), []string{"GPU-0::2"}); err != nil {
 		t.Error(err)
@@ -177,9 +177,9 @@ func TestAllocate(t *testing.T) {
 func TestPrefer(t *testing.T) {
 	all := func(counts ...int) []string {
 		var ids []string
-		for card, n := range counts {
+		for gpu, n := range counts {
 			for slot := range n {
-				ids = append(ids, replica.ID(fmt.Sprintf("GPU-%d", card), slot))
+				ids = append(ids, replica.ID(fmt.Sprintf("GPU-%d", gpu), slot))
 			}
 		}
 		return ids
@@ -192,13 +192,13 @@ func TestPrefer(t *testing.T) {
 		want            []string
 		err             string
 	}{
-		{name: "the wanted card", available: all(2, 2, 2), wanted: []string{"GPU-1"}, size: 1, want: []string{"GPU-1::0"}},
+		{name: "the wanted GPU", available: all(2, 2, 2), wanted: []string{"GPU-1"}, size: 1, want: []string{"GPU-1::0"}},
 		{name: "in the wanted order", available: all(2, 2, 2), wanted: []string{"GPU-2", "GPU-0"}, size: 1, want: []string{"GPU-2::0"}},
-		{name: "different cards, wanted first", available: all(2, 2, 2), wanted: []string{"GPU-2", "GPU-0"}, size: 2, want: []string{"GPU-0::0", "GPU-2::0"}},
-		{name: "the fullest card", available: all(3, 1, 2), size: 1, want: []string{"GPU-1::0"}},
-		{name: "a wanted card without slots", available: all(1, 1), wanted: []string{"GPU-7"}, size: 1, want: []string{"GPU-0::0"}},
+		{name: "different GPUs, wanted first", available: all(2, 2, 2), wanted: []string{"GPU-2", "GPU-0"}, size: 2, want: []string{"GPU-0::0", "GPU-2::0"}},
+		{name: "the fullest GPU", available: all(3, 1, 2), size: 1, want: []string{"GPU-1::0"}},
+		{name: "a wanted GPU without slots", available: all(1, 1), wanted: []string{"GPU-7"}, size: 1, want: []string{"GPU-0::0"}},
 		{name: "different from what is given", available: all(2, 2), must: []string{"GPU-0::1"}, size: 2, want: []string{"GPU-0::1", "GPU-1::0"}},
-		{name: "more than there are cards", available: all(2, 1), size: 3, want: []string{"GPU-0::0", "GPU-0::1", "GPU-1::0"}},
+		{name: "more than there are GPUs", available: all(2, 1), size: 3, want: []string{"GPU-0::0", "GPU-0::1", "GPU-1::0"}},
 		{name: "all that is given", available: all(2), must: all(2), size: 2, want: all(2)},
 		{name: "too many", available: all(1), size: 2, err: "2 of 1 replicas"},
 		{name: "no slot", available: []string{"GPU-0"}, size: 1, err: "is no replica"},
@@ -220,28 +220,28 @@ func TestPrefer(t *testing.T) {
 }
 
 // FuzzPrefer: the answer is of the available slots, has what is given, and is
-// as long as asked; no card is taken twice while another has none.
+// as long as asked; no GPU is taken twice while another has none.
 func FuzzPrefer(f *testing.F) {
 	f.Add(uint64(0x0f0f), uint64(1), uint64(2), 3)
 	f.Add(uint64(1)<<63, uint64(0), uint64(0), 1)
 	f.Fuzz(func(t *testing.T, free, must, wanted uint64, size int) {
-		var available, given, cards []string
+		var available, given, gpus []string
 		counts := map[string]int{}
 		for i := range 64 {
-			card := fmt.Sprintf("GPU-%d", i/8)
+			gpu := fmt.Sprintf("GPU-%d", i/8)
 			if free>>i&1 == 0 {
 				continue
 			}
-			available = append(available, replica.ID(card, i%8))
-			counts[card]++
+			available = append(available, replica.ID(gpu, i%8))
+			counts[gpu]++
 			if must>>i&1 == 1 {
-				given = append(given, replica.ID(card, i%8))
+				given = append(given, replica.ID(gpu, i%8))
 			}
 			if wanted>>i&1 == 1 {
-				cards = append(cards, card)
+				gpus = append(gpus, gpu)
 			}
 		}
-		got, err := sgpu.Prefer(available, given, cards, size)
+		got, err := sgpu.Prefer(available, given, gpus, size)
 		if err != nil {
 			if size <= len(available) && size >= len(given) {
 				t.Fatalf("%d of %v with %v: %v", size, available, given, err)
@@ -264,10 +264,10 @@ func FuzzPrefer(f *testing.F) {
 		if len(got) != max(size, 0) || len(slices.Compact(slices.Clone(got))) != len(got) {
 			t.Errorf("%d slots: %v", size, got)
 		}
-		for card := range counts {
+		for gpu := range counts {
 			for other := range counts {
-				if len(given) == 0 && taken[card] > taken[other]+1 && taken[other] < counts[other] {
-					t.Errorf("%d of %s and %d of %s, which has %d", taken[card], card, taken[other], other, counts[other])
+				if len(given) == 0 && taken[gpu] > taken[other]+1 && taken[other] < counts[other] {
+					t.Errorf("%d of %s and %d of %s, which has %d", taken[gpu], gpu, taken[other], other, counts[other])
 				}
 			}
 		}
@@ -275,7 +275,7 @@ func FuzzPrefer(f *testing.F) {
 }
 
 func TestCounted(t *testing.T) {
-	all := cards(2, 16)
+	all := sharedGPUs(2, 16)
 	cores := sgpu.NewCounted(sgpu.Cores, sharing(all))
 	memory := sgpu.NewCounted(sgpu.GiB, sharing(all))
 	if devices := cores.Devices(); len(devices) != 200 || devices[17].ID != "vcore-0017" || !devices[17].Healthy || devices[17].NUMA != nil {
@@ -288,11 +288,11 @@ func TestCounted(t *testing.T) {
 	all[1].Unhealthy = "lost"
 	cores.Refresh(sharing(all))
 	if len(cores.Devices()) != 100 || !changed(cores) {
-		t.Errorf("%d cores of one card", len(cores.Devices()))
+		t.Errorf("%d cores of one GPU", len(cores.Devices()))
 	}
 	cores.Refresh(sharing(all))
 	if changed(cores) {
-		t.Error("nothing changed, and it says so")
+		t.Error("a change is reported and nothing changed")
 	}
 	answer, err := cores.Allocate(t.Context(), []string{"vcore-0001"})
 	if err != nil || len(answer.GetCdiDevices())+len(answer.GetEnvs())+len(answer.GetMounts()) > 0 {
@@ -300,23 +300,23 @@ func TestCounted(t *testing.T) {
 	}
 }
 
-// TestCardsAgreeWithCapacity: what is offered is what `heddle inspect -o
-// resources` says.
-func TestCardsAgreeWithCapacity(t *testing.T) {
+// TestGPUsAgreeWithCapacity: what is offered is what `heddle inspect -o
+// resources` reports.
+func TestGPUsAgreeWithCapacity(t *testing.T) {
 	for _, file := range machines.Names(t) {
 		m := machines.Load(t, file)
 		c := config.Default()
 		c.Mode = config.ModeSGPU
 		slots, cores, memory := 0, 0, 0
-		for _, card := range inventory.Configured(m, &c).Shared {
-			if card.Unhealthy == "" {
-				slots, cores, memory = slots+card.Slots, cores+sgpu.Cores.Of(&card), memory+sgpu.GiB.Of(&card)
+		for _, gpu := range inventory.Configured(m, &c).Shared {
+			if gpu.Unhealthy == "" {
+				slots, cores, memory = slots+gpu.Slots, cores+sgpu.Cores.Of(&gpu), memory+sgpu.GiB.Of(&gpu)
 			}
 		}
 		got := map[string]int64{c.Resources.SGPU: int64(slots), c.Resources.VCore: int64(cores), c.Resources.VMemory: int64(memory)}
 		for _, r := range capacity.Of(m, &c, vendors.All()) {
-			if n, ours := got[r.Name]; ours && n != r.Count {
-				t.Errorf("%s: %d of %s, and capacity says %d", file, n, r.Name, r.Count)
+			if n, listed := got[r.Name]; listed && n != r.Count {
+				t.Errorf("%s: %d of %s, and capacity has %d", file, n, r.Name, r.Count)
 			}
 		}
 	}

@@ -62,17 +62,17 @@ func badInput(r *rig, t *testing.T) []bad {
 	}
 	good := choice(r.Node(), r.gpuAt(t, 3), 60)
 	return []bad{
-		{name: "vcore-0", limits: l("1", "0", "4"), by: byHeddle, message: "nvidia.com/vcore: 0 is not 1 to 100 percent of a card"},
-		{name: "vcore-101", limits: l("1", "101", "4"), by: byHeddle, message: "nvidia.com/vcore: 101 is not 1 to 100 percent of a card"},
+		{name: "vcore-0", limits: l("1", "0", "4"), by: byHeddle, message: "nvidia.com/vcore: 0 is not 1 to 100 percent of a GPU"},
+		{name: "vcore-101", limits: l("1", "101", "4"), by: byHeddle, message: "nvidia.com/vcore: 101 is not 1 to 100 percent of a GPU"},
 		{name: "vcore-negative", limits: l("1", "-1", "4"), by: byAPI, message: "must be greater than or equal to 0"},
 		{name: "vcore-half", limits: l("1", "500m", "4"), by: byAPI, message: "must be an integer"},
 		{name: "vcore-801", limits: l("1", "801", "4"), by: byScheduler, message: "Insufficient nvidia.com/vcore"},
 		{name: "vmemory-0", limits: l("1", "60", "0"), by: byHeddle, message: "nvidia.com/vmemory: 0 is no memory"},
-		{name: "vmemory-80", limits: l("1", "60", "80"), by: byHeddle, message: "no card of 8 can give 60 % of compute and 80 GiB"},
+		{name: "vmemory-80", limits: l("1", "60", "80"), by: byHeddle, message: "none of 8 GPUs can give 60 % of compute and 80 GiB"},
 		{name: "vmemory-700", limits: l("1", "60", "700"), by: byScheduler, message: "Insufficient nvidia.com/vmemory"},
 		{name: "vmemory-suffix", limits: l("1", "60", "4Gi"), by: byScheduler, message: "Insufficient nvidia.com/vmemory"},
 		{name: "vmemory-suffix-bound", limits: l("1", "60", "4Gi"), bound: true, by: byKubelet, message: "nvidia.com/vmemory"},
-		{name: "sgpu-9", limits: l("9", "10", "4"), by: byHeddle, message: "9 cards are asked for and the node shares 8"},
+		{name: "sgpu-9", limits: l("9", "10", "4"), by: byHeddle, message: "9 GPUs are requested and the node shares 8"},
 		{name: "sgpu-129", limits: l("129", "1", "1"), by: byScheduler, message: "Insufficient nvidia.com/sgpu"},
 		{
 			name: "less-requested", limits: l("1", "60", "4"), requests: l("1", "30", "4"), by: byAPI,
@@ -95,7 +95,7 @@ func badInput(r *rig, t *testing.T) []bad {
 		},
 		{
 			name: "chosen-more", limits: l("1", "30", "4"), chosen: good, by: byHeddle,
-			message: "the container asks for others",
+			message: "the container requests others",
 		},
 	}
 }

@@ -80,7 +80,7 @@ func (r *rig) cordoned(t *testing.T, uuid, name string) {
 	}
 	r.remove(t, name)
 	// A request that only a ninth card could grant has the reason.
-	for _, c := range r.published(t).Cards {
+	for _, c := range r.published(t).GPUs {
 		if c.UUID == uuid && (c.Healthy || !strings.Contains(c.Reason, "cordoned")) {
 			t.Errorf("schedulers get %+v of it", c)
 		}

@@ -137,7 +137,7 @@ func (r *rig) tryCount(t *testing.T) (tally, error) {
 		errs = append(errs, fmt.Errorf("shares by container (-annotations +/v1/bindings):\n%s", diff))
 	}
 	taken := tally{}
-	for _, c := range r.published(t).Cards {
+	for _, c := range r.published(t).GPUs {
 		if c.Taken != (allocation.Taken{}) {
 			taken[c.UUID] = c.Taken
 		}
@@ -202,7 +202,7 @@ func (r *rig) nothingLeft(t *testing.T, within time.Duration) time.Duration {
 				left = append(left, "spec "+name)
 			}
 		}
-		for _, c := range r.published(t).Cards {
+		for _, c := range r.published(t).GPUs {
 			if c.Taken != (allocation.Taken{}) || c.Policy != "" {
 				left = append(left, fmt.Sprintf("card %d has %+v taken", c.Index, c.Taken))
 			}

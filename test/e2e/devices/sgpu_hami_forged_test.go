@@ -40,13 +40,13 @@ func hamiForged(t *testing.T, r *rig, _ *lockLog) {
 			name: "later", change: set(apinames.HAMiPredicateTime, strconv.FormatInt(time.Now().Add(time.Hour).UnixNano(), 10)),
 			message: "HAMi chose again after it had bound",
 		},
-		{name: "card", change: gpus(`[[{"uuid":"GPU-none","compute":60,"vRam":4096}]]`), message: "no shared card GPU-none"},
+		{name: "card", change: gpus(`[[{"uuid":"GPU-none","compute":60,"vRam":4096}]]`), message: "no shared GPU GPU-none"},
 		{name: "more", change: gpus(`[[{"uuid":"` + r.gpuAt(t, 4) + `","compute":60,"vRam":8192}]]`), message: "the container asks for 4096"},
 		{name: "truncated", change: gpus(`[[{"uuid":"` + r.gpuAt(t, 4)), message: apinames.HAMiAllocation},
-		{name: "count", change: gpus(`[[]]`), message: "0 cards for container main, which asks for 1"},
+		{name: "count", change: gpus(`[[]]`), message: "0 GPUs for container main, which requests 1"},
 		{
 			name: "full", change: gpus(`[[{"uuid":"` + full + `","compute":60,"vRam":4096}]]`),
-			message: "hami chose a card that cannot be had: card 2: 40 % of 100 left; needs 60",
+			message: "hami chose a GPU that is not available: GPU 2: 40 % of 100 left; needs 60",
 		},
 	}
 	for _, tt := range rows {

@@ -73,7 +73,7 @@ func (l *lockLog) waitGone(t *testing.T, value string) (at time.Time) {
 }
 
 // hamiCards are the Node's for HAMi, by UUID; nil without the annotation.
-func (r *rig) hamiGPUs(t *testing.T) map[string]allocation.HAMiCard {
+func (r *rig) hamiGPUs(t *testing.T) map[string]allocation.HAMiGPU {
 	t.Helper()
 	text, ok := r.node(t).Annotations[apinames.HAMiCards]
 	if !ok {
@@ -83,7 +83,7 @@ func (r *rig) hamiGPUs(t *testing.T) map[string]allocation.HAMiCard {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := map[string]allocation.HAMiCard{}
+	all := map[string]allocation.HAMiGPU{}
 	for _, c := range list {
 		all[c.UUID] = c
 	}

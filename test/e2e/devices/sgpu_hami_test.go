@@ -49,10 +49,10 @@ func TestHAMiSide(t *testing.T) { //nolint:tparallel // Its parts share a rig.
 // hamiNode: the Node's annotation, whole.
 func hamiNode(t *testing.T, r *rig, _ *lockLog) {
 	m := r.machine(t)
-	want := map[string]allocation.HAMiCard{}
+	want := map[string]allocation.HAMiGPU{}
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
-		want[g.UUID] = allocation.HAMiCard{
+		want[g.UUID] = allocation.HAMiGPU{
 			UUID: g.UUID, BDF: g.PCI, Model: g.Product, TotalDevCount: 16, TotalCompute: 100, TotalVRam: 81559,
 			AvailableDevCount: 16, AvailableCompute: 100, AvailableVRam: 81559, NUMA: *m.Function(g.PCI).NUMA,
 			Healthy: true, LinkZone: 1,

@@ -191,7 +191,7 @@ func policiesApart(t *testing.T, r *rig) {
 	}
 	eventually(t, 20*time.Second, func() string {
 		published := map[string]string{}
-		for _, c := range r.published(t).Cards {
+		for _, c := range r.published(t).GPUs {
 			if c.Policy != "" {
 				published[c.UUID] = c.Policy
 			}

@@ -40,8 +40,8 @@ func TestSGPURejectedAndRescheduled(t *testing.T) {
 		return ""
 	})
 	since := time.Now()
-	r.waitEvent(t, rejected.Name, "SGPURefused", "no card of 2 can give 60 % of compute and 4 GiB. "+
-		"cards 0-1: 40 % of 100 left; needs 60", 20*time.Second)
+	r.waitEvent(t, rejected.Name, "SGPURefused", "none of 2 GPUs can give 60 % of compute and 4 GiB. "+
+		"GPUs 0-1: 40 % of 100 left; needs 60", 20*time.Second)
 	r.simulate(t, "elsewhere")
 	moved := r.waitOnly(t, app, waitStart, func(p *corev1.Pod) string {
 		if p.Spec.NodeName != "elsewhere" || !ready(p) {
@@ -60,7 +60,7 @@ func TestSGPURejectedAndRescheduled(t *testing.T) {
 	bare.Spec.NodeSelector = map[string]string{"kubernetes.io/hostname": r.Node()}
 	r.create(t, bare)
 	begin := time.Now()
-	r.waitEvent(t, "bare", "SGPURefused", "no card of 2 can give 60 %", waitStart)
+	r.waitEvent(t, "bare", "SGPURefused", "none of 2 GPUs can give 60 %", waitStart)
 	uid := r.getPod(t, "bare").UID
 	r.waitPod(t, "bare", waitStart, func(p *corev1.Pod) string {
 		if p.UID != uid || p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodFailed {

@@ -50,20 +50,19 @@ func TestSGPUWiped(t *testing.T) {
 	if diff := cmp.Diff(annotation, r.getPod(t, "stays").Annotations[apinames.SGPUBound]); diff != "" {
 		t.Errorf("the pod's annotation (-before +after):\n%s", diff)
 	}
-	r.count(t)
+	// Until all have checkpoint entries again, r.count does not hold: the plugin closes
+	// the GPU of a recovered container, and the Node's annotation counts nothing for it.
 	r.unrecorded(t, "other/app", "stays/app", "stays/second")
 
 	r.stopContainer(t, "stays", "app")
 	r.waitRestart(t, "stays", "app", 1, waitStart)
 	r.hasShares(t, "stays", "app", 0, app...)
 	r.hasShares(t, "stays", "second", 0, second...)
-	r.count(t)
 	r.unrecorded(t, "other/app", "stays/second")
 	r.stopContainer(t, "stays", "second")
 	r.waitRestart(t, "stays", "second", 1, waitStart)
 	r.hasShares(t, "stays", "second", 0, second...)
 	r.unrecorded(t, "other/app")
-	r.count(t)
 	r.remove(t, "other")
 	r.waitReady(t, "late", waitStart)
 	r.count(t)

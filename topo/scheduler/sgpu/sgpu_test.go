@@ -31,7 +31,7 @@ func holding(n *corev1.Node, pods ...*corev1.Pod) *info {
 }
 
 func node(taken int) *corev1.Node {
-	all := allocation.NodeGPUs{Version: 1, Cards: []allocation.GPU{
+	all := allocation.NodeGPUs{Version: 1, GPUs: []allocation.GPU{
 		{UUID: "GPU-a", Index: 0, MemoryMiB: 16 << 10, Slots: 4, Healthy: true, Taken: allocation.Taken{VCore: taken, Slots: min(taken, 1)}},
 		{UUID: "GPU-b", Index: 1, MemoryMiB: 16 << 10, Slots: 4, Reason: "lost"},
 	}}

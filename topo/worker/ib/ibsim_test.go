@@ -106,7 +106,7 @@ func TestLeafBehindEveryPortOfAHost(t *testing.T) {
 		t.Errorf("cable moved (-want +got):\n%s", diff)
 	}
 
-	// Pulled out: the kernel would say that the port is down; a port that is
+	// Pulled out: the kernel would report that the port is down; a port that is
 	// not yet known to be down has no answer.
 	if err := sim.Move(tree.HCA(host, 3), 1, "", 0); err != nil {
 		t.Fatal(err)
@@ -227,7 +227,7 @@ func TestRealFabric(t *testing.T) {
 			w := want[e.ID]
 			if e.Switch.ID != w.guid || e.SwitchPort != w.port || e.Switch.Name != w.name {
 				mismatches++
-				t.Errorf("%s is on %+v port %s, the dump says %+v", e.ID, e.Switch, e.SwitchPort, w)
+				t.Errorf("%s is on %+v port %s, the dump has %+v", e.ID, e.Switch, e.SwitchPort, w)
 			}
 		}
 	}

@@ -58,7 +58,7 @@ func TestPayload(t *testing.T) {
 	}{
 		{"good", answerTo(m, nil), nil},
 		{"the kernel's mark in the transaction", answerTo(m, func(a *MAD) { a[offTID] = 0x77 }), nil},
-		{"refused", answerTo(m, func(a *MAD) { a[offStatus+1] = 0x0c }), errStatus},
+		{"rejected", answerTo(m, func(a *MAD) { a[offStatus+1] = 0x0c }), errStatus},
 		{"of another transaction", answerTo(m, func(a *MAD) { a[offTID+7]++ }), errOther},
 		{"of another attribute", answerTo(m, func(a *MAD) { a[offAttribute+1]++ }), errOther},
 		{"a request", answerTo(m, func(a *MAD) { a[offMethod] = methodGet }), errOther},
@@ -156,7 +156,7 @@ func (s script) Exchange(_ context.Context, m *MAD) (MAD, error) {
 }
 func (script) Close() error { return nil }
 
-func says(data []byte) func(MAD) ([]byte, error) {
+func reply(data []byte) func(MAD) ([]byte, error) {
 	return func(m MAD) ([]byte, error) {
 		return answerTo(m, func(a *MAD) { copy(a[offData:], data) }), nil
 	}
@@ -166,8 +166,8 @@ func fails(err error) func(MAD) ([]byte, error) {
 	return func(MAD) ([]byte, error) { return nil, err }
 }
 
-func TestLookSaysWhatIsWrong(t *testing.T) {
-	good := script{attrNodeInfo: says(info(nil)), attrNodeDesc: says([]byte("MF0;leaf-1:MQM9700/U1"))}
+func TestDiscoverReportsWhatIsWrong(t *testing.T) {
+	good := script{attrNodeInfo: reply(info(nil)), attrNodeDesc: reply([]byte("MF0;leaf-1:MQM9700/U1"))}
 	port := worker.Port{
 		Rail: v1alpha1.Rail{
 			ID: "0000:18:00.0", Port: 1, HCA: "mlx5_0", LinkLayer: machine.InfiniBand, LinkState: v1alpha1.LinkActive,
@@ -205,17 +205,17 @@ func TestLookSaysWhatIsWrong(t *testing.T) {
 		{name: "Ethernet", port: with(func(p *worker.Port) { p.LinkLayer = machine.Ethernet }), peer: good},
 		{
 			name: "name of any bytes", port: port, ends: end("a?\uff21?"),
-			peer: script{attrNodeInfo: says(info(nil)), attrNodeDesc: says([]byte("a\x1b\uff21\xff\x00rest"))},
+			peer: script{attrNodeInfo: reply(info(nil)), attrNodeDesc: reply([]byte("a\x1b\uff21\xff\x00rest"))},
 		},
 		{
-			name: "refuses its name", port: port, ends: end(""),
-			peer: script{attrNodeInfo: says(info(nil)), attrNodeDesc: func(m MAD) ([]byte, error) {
+			name: "rejects the request for its name", port: port, ends: end(""),
+			peer: script{attrNodeInfo: reply(info(nil)), attrNodeDesc: func(m MAD) ([]byte, error) {
 				return answerTo(m, func(a *MAD) { a[offStatus+1] = 4 }), nil
 			}},
 		},
 		{
 			name: "another HCA", port: port, reason: "no switch at the other end of the cable: HCA",
-			peer: script{attrNodeInfo: says(info(func(b []byte) { b[2] = byte(CA) })), attrNodeDesc: says(nil)},
+			peer: script{attrNodeInfo: reply(info(func(b []byte) { b[2] = byte(CA) })), attrNodeDesc: reply(nil)},
 		},
 		{
 			name: "no answer", port: port, reason: "NodeInfo: no answer",
@@ -244,21 +244,21 @@ func TestLookSaysWhatIsWrong(t *testing.T) {
 	}
 	off := New(Options{Open: func(string) (Transport, error) { t.Error("asked"); return nil, errNoDevice }})
 	if r := off.Discover(t.Context(), worker.Query{Ports: []worker.Port{port}}); len(r.Links)+len(r.NoLink) != 0 {
-		t.Errorf("a source that is off says %+v", r)
+		t.Errorf("a source that is off reports %+v", r)
 	}
 }
 
 // Of an HCA with two ports, each device reports which port it is.
 func TestSecondPortIsFoundByAsking(t *testing.T) {
 	self := func(port byte) script {
-		return script{attrNodeDesc: says([]byte("leaf")), attrNodeInfo: func(m MAD) ([]byte, error) {
+		return script{attrNodeDesc: reply([]byte("leaf")), attrNodeInfo: func(m MAD) ([]byte, error) {
 			if m[offHopCount] == 0 {
-				return says(info(func(b []byte) { b[2], b[3], b[36] = byte(CA), 2, port }))(m)
+				return reply(info(func(b []byte) { b[2], b[3], b[36] = byte(CA), 2, port }))(m)
 			}
 			if m[offPath+1] != port {
 				return nil, ErrNoAnswer // It left by the wrong port.
 			}
-			return says(info(func(b []byte) { b[36] = 10 + port }))(m)
+			return reply(info(func(b []byte) { b[36] = 10 + port }))(m)
 		}}
 	}
 	s := New(Options{Open: func(device string) (Transport, error) {
@@ -285,12 +285,12 @@ func TestWalkIsPaced(t *testing.T) {
 		peer := script{
 			attrNodeInfo: count(func(m MAD) ([]byte, error) {
 				if m[offHopCount] == 1 {
-					return says(leaf)(m)
+					return reply(leaf)(m)
 				}
-				return says(spine)(m)
+				return reply(spine)(m)
 			}),
-			attrNodeDesc: count(says([]byte("spine"))),
-			attrPortInfo: count(says(append(make([]byte, offPortInfoState), 4, 5<<4))),
+			attrNodeDesc: count(reply([]byte("spine"))),
+			attrPortInfo: count(reply(append(make([]byte, offPortInfoState), 4, 5<<4))),
 		}
 		s := New(Options{Open: func(string) (Transport, error) { return peer, nil }})
 		p := worker.Port{

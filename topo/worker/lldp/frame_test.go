@@ -171,7 +171,7 @@ func (d *device) Receive(b []byte) (int, error) {
 func (d *device) Running() (bool, error) { return d.running, d.gone }
 func (d *device) Close() error           { close(d.closed); return nil }
 
-func TestNeighborsLiveAsLongAsTheySay(t *testing.T) {
+func TestNeighborsExpireAfterTheirTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eth0 := newDevice()
 		opened, changes := 0, 0

@@ -108,7 +108,7 @@ func TestRealSwitches(t *testing.T) {
 	}
 	lldpd.Eventually(t, "rail1 up again", func() bool { return cmp.Equal(want, source.Discover(ctx, ask(ports...))) })
 
-	// lldpd says goodbye when it ends.
+	// lldpd sends a shutdown frame when it ends.
 	if err := leaves[1].Stop(); err != nil {
 		t.Fatal(err)
 	}

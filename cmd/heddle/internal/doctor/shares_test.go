@@ -86,10 +86,10 @@ func TestSharesWithFindings(t *testing.T) {
 	since := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	rejection := func(kind string) report.Report {
 		return report.Report{Rejected: []report.Rejection{{
-			Namespace: "ml", Pod: "x", Container: "main", Kind: kind, Reason: "card 7: 2 GiB of 80 left; needs 4", Since: since,
+			Namespace: "ml", Pod: "x", Container: "main", Kind: kind, Reason: "GPU 7: 2 GiB of 80 left; needs 4", Since: since,
 		}}}
 	}
-	const head = "problem  pod ml/x\n  container main gets no GPU since 2026-11-21T10:00:00Z: card 7: 2 GiB of 80 left; needs 4\n  -> "
+	const head = "problem  pod ml/x\n  container main gets no GPU since 2026-11-21T10:00:00Z: GPU 7: 2 GiB of 80 left; needs 4\n  -> "
 	for _, tt := range []struct {
 		name    string
 		reports report.Report

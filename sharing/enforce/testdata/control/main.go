@@ -1,7 +1,7 @@
 // Command control stands in for nvidia-cuda-mps-control in tests. Started as a
 // daemon (-f) it listens in its pipe directory and keeps one server, a process
 // of its own; without -f it carries a line from its standard input there. It
-// obeys files in the directory of its pipe directory: "refuse" keeps it from
+// obeys files in the directory of its pipe directory: "reject" keeps it from
 // starting, "hang" from answering, "stubborn" from quitting. What the real one
 // does beyond that it does not.
 package main
@@ -35,7 +35,7 @@ func run(args []string) int {
 	case args[0] == "server":
 		signal.Ignore(syscall.SIGTERM)
 		select {}
-	case has("refuse"):
+	case has("reject"):
 		fmt.Fprintln(os.Stderr, "no CUDA device")
 		return 1
 	}
@@ -45,7 +45,7 @@ func run(args []string) int {
 		return 1
 	}
 	d := &daemon{has: has, log: filepath.Join(os.Getenv("CUDA_MPS_LOG_DIRECTORY"), "control.log"), percent: "100.0"}
-	d.say("start %s on %s", strings.Join(args, " "), os.Getenv("CUDA_VISIBLE_DEVICES"))
+	d.record("start %s on %s", strings.Join(args, " "), os.Getenv("CUDA_VISIBLE_DEVICES"))
 	if has("stubborn") {
 		signal.Ignore(syscall.SIGTERM)
 	}
@@ -85,7 +85,7 @@ type daemon struct {
 	percent string
 }
 
-func (d *daemon) say(format string, args ...any) {
+func (d *daemon) record(format string, args ...any) {
 	f, err := os.OpenFile(d.log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err == nil {
 		fmt.Fprintf(f, format+"\n", args...)
@@ -112,7 +112,7 @@ func (d *daemon) serve(c net.Conn) {
 	case "set_default_active_thread_percentage":
 		d.percent = words[1] + ".0"
 	}
-	d.say("%s", strings.ReplaceAll(strings.TrimSpace(line), strconv.Itoa(d.server), "SERVER"))
+	d.record("%s", strings.ReplaceAll(strings.TrimSpace(line), strconv.Itoa(d.server), "SERVER"))
 	if words[0] == "quit" && !d.has("stubborn") {
 		// The real one ends its servers.
 		_ = syscall.Kill(d.server, syscall.SIGKILL)

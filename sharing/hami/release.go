@@ -13,28 +13,30 @@ import (
 )
 
 const (
-	// patience is how long a lock may name a pod that is not seen here until
-	// the API server is asked for it. A pod that is being bound is seen in less.
+	// lockDelay is how long a lock may name a pod that is not watched here before
+	// the plugin reads it from the API server. The watch of a pod that is being
+	// bound takes less.
 	lockDelay = time.Second
-	// lastPatience bounds the pauses between such questions.
+	// maxLockDelay bounds the pauses between such reads.
 	maxLockDelay = 15 * time.Second
 	// lockTries bounds the writes for one lock in a row: the kubelet and others
 	// write the Node too.
 	lockTries = 5
 )
 
-// lockView is a lock as we have seen it.
+// lockView is the lock that the plugin saw last.
 type lockView struct {
 	value string
 	since time.Time
-	// ask is when the API server may be asked for its pod.
+	// readAfter is when the plugin may read the lock's pod from the API server.
 	readAfter time.Time
 	pause     time.Duration
-	// left tells that it is none of ours, which was logged.
+	// reported is set once the log has that the lock is not heddle's.
 	reported bool
 }
 
-// release takes the lock away if it is over. It says when to look again.
+// release removes the lock if it is over. It returns the time until the next
+// check.
 func (b *Plugin) release(ctx context.Context, node *corev1.Node, state *State) (again time.Duration, err error) {
 	value := node.Annotations[wellknown.HAMiLock]
 	if value == "" || !state.Enabled {
@@ -47,13 +49,13 @@ func (b *Plugin) release(ctx context.Context, node *corev1.Node, state *State) (
 	}
 	lock, err := ParseLock(value)
 	if err != nil {
-		// No rule of HAMi's says whose it is. One without a name HAMi takes
-		// itself after five minutes; one that is no lock stands in HAMi's way
-		// until somebody takes it away, and that is not ours to judge.
+		// HAMi defines no owner for it. HAMi itself takes a lock without a name
+		// after five minutes. A value that is no lock blocks HAMi until an
+		// administrator removes it; heddle cannot know whether it is in use.
 		b.reportLock(ctx, err)
 		return pollInterval, nil
 	}
-	why, known, err := b.lockOver(ctx, lock, state)
+	reason, known, err := b.lockOver(ctx, lock, state)
 	if err != nil {
 		return pollInterval, err
 	}
@@ -63,8 +65,8 @@ func (b *Plugin) release(ctx context.Context, node *corev1.Node, state *State) (
 	if err := b.unlock(ctx, node.ResourceVersion, value); err != nil {
 		return pollInterval, fmt.Errorf("release HAMi's node lock of pod %s/%s: %w", lock.Namespace, lock.Pod, err)
 	}
-	b.Log.DebugContext(ctx, "HAMi's node lock is released",
-		"namespace", lock.Namespace, "pod", lock.Pod, "why", why, "seen_for", time.Since(b.lock.since))
+	b.Log.DebugContext(ctx, "released HAMi's node lock",
+		"namespace", lock.Namespace, "pod", lock.Pod, "reason", reason, "seen_for", time.Since(b.lock.since))
 	b.lock = lockView{}
 	return pollInterval, nil
 }
@@ -78,20 +80,20 @@ func (b *Plugin) reportLock(ctx context.Context, err error) {
 		b.Log.InfoContext(ctx, "HAMi's node lock is left to HAMi", "value", b.lock.value, "err", err)
 		return
 	}
-	b.Log.WarnContext(ctx, "HAMi's node lock is none; HAMi binds no pod to this node until it is removed", "err", err)
+	b.Log.WarnContext(ctx, "HAMi's node lock is malformed; HAMi binds no pod to this node until it is removed", "err", err)
 }
 
-// over says why a lock is over; known is false while it is not, or while that
-// is not known.
-func (b *Plugin) lockOver(ctx context.Context, lock Lock, state *State) (why string, known bool, err error) {
+// lockOver returns the reason why a lock is over; known is false while it is
+// not, or while that is not known.
+func (b *Plugin) lockOver(ctx context.Context, lock Lock, state *State) (reason string, known bool, err error) {
 	pod, listed := b.watched(lock)
 	if pod != nil && !lock.before(pod) {
-		why = lock.Over(pod, b.Node, state.Resource)
-		if why == "" {
-			// It is bound here, and another plugin's.
+		reason = lock.Over(pod, b.Node, state.Resource)
+		if reason == "" {
+			// The pod is bound here, and its lock is another plugin's.
 			b.wait()
 		}
-		return why, why != "", nil
+		return reason, reason != "", nil
 	}
 	if !listed || time.Now().Before(b.lock.readAfter) {
 		return "", false, nil
@@ -104,11 +106,11 @@ func (b *Plugin) lockOver(ctx context.Context, lock Lock, state *State) (why str
 	case err != nil:
 		return "", false, fmt.Errorf("pod of HAMi's node lock: %w", err)
 	}
-	why = lock.Over(pod, b.Node, state.Resource)
-	return why, why != "", nil
+	reason = lock.Over(pod, b.Node, state.Resource)
+	return reason, reason != "", nil
 }
 
-// wait puts the next question off.
+// wait postpones the next read.
 func (b *Plugin) wait() {
 	b.lock.readAfter = time.Now().Add(b.lock.pause)
 	b.lock.pause = min(2*b.lock.pause, maxLockDelay)

@@ -12,17 +12,17 @@ import (
 )
 
 // UUIDs are the GPUs that a pod's annotations name, sorted and without doubles:
-// use are the only ones that it accepts, none means all; avoid are those that
-// it refuses, whatever use says. It fails if an annotation and its alias
-// differ: one of the two owners would be surprised.
+// use are the only ones that the pod accepts, none means all; avoid are those
+// that it rejects, and avoid wins over use. UUIDs fails if an annotation and its
+// alias differ, because one of the two owners would be surprised.
 func UUIDs(annotations map[string]string, d wellknown.Domains) (use, avoid []string, err error) {
 	use, useErr := uuids(annotations, d.UseGPUUUID(), wellknown.UseGPUUUIDAlias)
 	avoid, avoidErr := uuids(annotations, d.NoUseGPUUUID(), wellknown.NoUseGPUUUIDAlias)
 	return use, avoid, errors.Join(useErr, avoidErr)
 }
 
-// Accepts tells whether a pod that names the only GPUs to use, none means all,
-// and those to avoid, whatever use says, accepts a device. parent is the GPU
+// Accepts reports whether a pod that names the only GPUs to use, none means all,
+// and those to avoid, which win, accepts a device. parent is the GPU
 // that it is cut from, or its own UUID.
 func Accepts(use, avoid []string, id, parent string) bool {
 	in := func(list []string) bool { return slices.Contains(list, id) || slices.Contains(list, parent) }
@@ -41,11 +41,11 @@ func uuids(annotations map[string]string, key, alias string) ([]string, error) {
 	return nil, differ(key, alias)
 }
 
-// Placements are what a pod's annotations say of its cards and of its node, to
-// a scheduler: ours of both, or HAMi's, which has one for each. Empty is
-// nothing. It fails if ours and HAMi's differ, and for any other word, also for
-// those of HAMi that nobody else knows the meaning of.
-func Placements(annotations map[string]string) (cards, nodes config.Placement, err error) {
+// Placements are the placements of a pod's annotations for a scheduler: for its
+// GPUs and for its node. heddle's annotation covers both; HAMi has one for each.
+// Empty is no placement. It fails if heddle's and HAMi's annotations differ, and
+// for any other word, also for the words that only HAMi defines.
+func Placements(annotations map[string]string) (gpus, nodes config.Placement, err error) {
 	both, err := placement(annotations, wellknown.SGPUPlacement)
 	errs := []error{err}
 	one := func(key string) config.Placement {
@@ -56,8 +56,8 @@ func Placements(annotations map[string]string) (cards, nodes config.Placement, e
 		errs = append(errs, err)
 		return cmp.Or(both, its)
 	}
-	cards, nodes = one(wellknown.HAMiGPUPolicy), one(wellknown.HAMiNodePolicy)
-	return cards, nodes, errors.Join(errs...)
+	gpus, nodes = one(wellknown.HAMiGPUPolicy), one(wellknown.HAMiNodePolicy)
+	return gpus, nodes, errors.Join(errs...)
 }
 
 func placement(annotations map[string]string, key string) (config.Placement, error) {

@@ -2,13 +2,13 @@ package hami
 
 import "fmt"
 
-// Reason says why an annotation of HAMi's is not followed.
+// Reason is the kind of a [RejectedError].
 type Reason string
 
 // The reasons.
 const (
-	// Absent: HAMi chose nothing for this container. It is no refusal of
-	// HAMi's choice; who else decides is the node's configuration.
+	// Absent: HAMi chose nothing for this container. It does not reject
+	// HAMi's choice; the node's configuration decides what chooses instead.
 	Absent Reason = "Absent"
 	// Forged: the pod has another scheduler.
 	Forged Reason = "Forged"
@@ -20,16 +20,16 @@ const (
 	Unbound Reason = "Unbound"
 	// Stale: the choice is of a later try to schedule than the binding.
 	Stale Reason = "Stale"
-	// UnknownCard: a card that is not shared on this node.
-	UnknownCard Reason = "UnknownCard"
-	// WrongCount: more or fewer cards than the container asks for.
+	// UnknownGPU: a GPU that is not shared on this node.
+	UnknownGPU Reason = "UnknownCard"
+	// WrongCount: more or fewer GPUs than the container requests.
 	WrongCount Reason = "WrongCount"
-	// Exceeds: more of a card than the container asks for, or than it has.
+	// Exceeds: more of a GPU than the container requests, or than it has.
 	Exceeds Reason = "Exceeds"
 )
 
-// RefusedError is why an annotation of HAMi's is not followed. Its text is for the
-// pod's owner.
+// RejectedError is the reason why an annotation of HAMi's is not followed. Its
+// text is for the pod's owner.
 type RejectedError struct {
 	Reason  Reason
 	Message string
@@ -38,6 +38,6 @@ type RejectedError struct {
 // Error is the message, which names the annotation.
 func (r *RejectedError) Error() string { return r.Message }
 
-func reject(why Reason, format string, args ...any) *RejectedError {
-	return &RejectedError{Reason: why, Message: fmt.Sprintf(format, args...)}
+func reject(reason Reason, format string, args ...any) *RejectedError {
+	return &RejectedError{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }

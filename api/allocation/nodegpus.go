@@ -7,40 +7,40 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// NodeGPUs is the shared cards of a Node and what is taken of them: the annotation
-// heddle.dev/sgpu-cards. Bindings that are younger than it are in their pods'
+// NodeGPUs is the shared GPUs of a Node and what is taken of them: the annotation
+// heddle.dev/sgpu-GPUs. Bindings that are younger than it are in their pods'
 // [Bound] annotations only.
 type NodeGPUs struct {
 	Version int `json:"version"`
-	// Cards are sorted by Index.
-	Cards []GPU `json:"cards"`
+	// GPUs are sorted by Index.
+	GPUs []GPU `json:"cards"`
 }
 
-// GPU is one shared card.
+// GPU is one shared GPU.
 type GPU struct {
 	UUID string `json:"uuid"`
-	// Index is the driver's number, for people: it changes when a card is lost.
+	// Index is the driver's number, for people: it changes when a GPU is lost.
 	Index int `json:"index"`
-	// MemoryMiB is what all tenants together may have.
+	// MemoryMiB is what all consumers together may have.
 	MemoryMiB int64 `json:"memoryMiB"`
-	// Slots is how many tenants the card may have.
+	// Slots is how many consumers the GPU may have.
 	Slots int `json:"slots"`
-	// NUMA is the node that the card is on; nil is unknown.
+	// NUMA is the node that the GPU is on; nil is unknown.
 	NUMA *int `json:"numa"`
-	// Zone numbers the cards that NVLink joins, from 1; 0 is joined to none.
+	// Zone numbers the GPUs that NVLink joins, from 1; 0 is joined to none.
 	Zone int `json:"zone"`
-	// Healthy cards may get new tenants; Reason is why another may not.
+	// Healthy GPUs may get new consumers; Reason is why an unhealthy one may not.
 	Healthy bool   `json:"healthy"`
 	Reason  string `json:"reason,omitempty"`
-	// Policy is the QoS policy of the tenants, empty without any.
+	// Policy is the QoS policy of the consumers, empty without any.
 	Policy string `json:"policy,omitempty"`
-	// Exclusive tells that the one tenant has the card to itself.
+	// Exclusive reports that one consumer has the GPU exclusively.
 	Exclusive bool `json:"exclusive,omitempty"`
-	// Taken is what the tenants have.
+	// Taken is what the consumers have.
 	Taken Taken `json:"taken"`
 }
 
-// Taken is what is taken of a card.
+// Taken is what is taken of a GPU.
 type Taken struct {
 	VCore     int   `json:"vcore"`
 	MemoryMiB int64 `json:"memoryMiB"`
@@ -54,26 +54,26 @@ func ParseNodeGPUs(text string) (*NodeGPUs, error) {
 	if err == nil && c.Version != Version {
 		err = fmt.Errorf("version %d is unknown, %d is known", c.Version, Version)
 	}
-	if err == nil && len(c.Cards) > maxCards {
-		err = fmt.Errorf("%d cards; at most %d", len(c.Cards), maxCards)
+	if err == nil && len(c.GPUs) > maxGPUs {
+		err = fmt.Errorf("%d GPUs; at most %d", len(c.GPUs), maxGPUs)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cards: %w", err)
+		return nil, fmt.Errorf("GPUs: %w", err)
 	}
-	seen := make(map[string]bool, len(c.Cards))
-	for i := range c.Cards {
-		card := &c.Cards[i]
-		e := card.check()
-		if seen[card.UUID] {
+	seen := make(map[string]bool, len(c.GPUs))
+	for i := range c.GPUs {
+		gpu := &c.GPUs[i]
+		e := gpu.check()
+		if seen[gpu.UUID] {
 			e = errors.Join(e, errors.New("is there twice"))
 		}
-		seen[card.UUID] = true
+		seen[gpu.UUID] = true
 		if e != nil {
-			err = errors.Join(err, fmt.Errorf("card %q: %w", wellknown.Clip(card.UUID), e))
+			err = errors.Join(err, fmt.Errorf("GPU %q: %w", wellknown.Clip(gpu.UUID), e))
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cards: %w", err)
+		return nil, fmt.Errorf("GPUs: %w", err)
 	}
 	return &c, nil
 }
@@ -99,7 +99,7 @@ func (c *GPU) check() error {
 		err = errors.Join(err, checkPolicy(c.Policy))
 	}
 	if c.Healthy != (c.Reason == "") {
-		err = errors.Join(err, errors.New("a card is healthy, or has a reason why not"))
+		err = errors.Join(err, errors.New("a GPU is healthy, or has a reason why not"))
 	}
 	if len(c.Reason) > MaxReason {
 		err = errors.Join(err, fmt.Errorf("reason: longer than %d bytes", MaxReason))

@@ -10,7 +10,7 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-func card(uuid string, index int, do ...func(*hami.GPU)) hami.GPU {
+func gpu(uuid string, index int, do ...func(*hami.GPU)) hami.GPU {
 	c := hami.GPU{BDF: "0000:01:00.0", Model: "NVIDIA H200", GPU: quota.GPU{
 		UUID: uuid, Index: index, MemoryMiB: total, Slots: 16, Zone: 1,
 	}}
@@ -20,7 +20,7 @@ func card(uuid string, index int, do ...func(*hami.GPU)) hami.GPU {
 	return c
 }
 
-func TestCards(t *testing.T) {
+func TestAnnotation(t *testing.T) {
 	const idle = `{"uuid":"GPU-aaaa-0000-0001","bdf":"0000:01:00.0","model":"NVIDIA H200","totalDevCount":16,"totalCompute":100,` +
 		`"totalVRam":143771,"availableDevCount":16,"availableCompute":100,"availableVRam":143771,"numa":0,"healthy":true,"qosPolicy":"","linkZone":1}`
 	const shut = `{"uuid":"GPU-aaaa-0000-0001","bdf":"0000:01:00.0","model":"NVIDIA H200","totalDevCount":16,"totalCompute":100,` +
@@ -31,27 +31,27 @@ func TestCards(t *testing.T) {
 		`"totalVRam":143771,"availableDevCount":15,"availableCompute":0,"availableVRam":0,"numa":0,"healthy":true,"qosPolicy":"","linkZone":1}`
 	const odd = `{"uuid":"GPU-bbbb-0000-0002","bdf":"","model":"","totalDevCount":0,"totalCompute":100,` +
 		`"totalVRam":2147483647,"availableDevCount":0,"availableCompute":0,"availableVRam":0,"numa":0,"healthy":true,"qosPolicy":"","linkZone":0}`
-	shared := card(cardB, 1, func(c *hami.GPU) {
+	shared := gpu(gpuB, 1, func(c *hami.GPU) {
 		c.NUMA, c.Zone, c.Consumers, c.VCore, c.UsedMiB, c.Policy = -1, 0, 2, 90, 2048, quota.BurstShare
 	})
 	for _, tt := range []struct {
 		name, want string
-		cards      []hami.GPU
+		gpus       []hami.GPU
 		closed     bool
 	}{
 		{name: "none", want: "[]"},
-		{name: "one", cards: []hami.GPU{card(cardA, 0)}, want: "[" + idle + "]"},
-		{name: "by index", cards: []hami.GPU{shared, card(cardA, 0)}, want: "[" + idle + "," + used + "]"},
-		{name: "lost", cards: []hami.GPU{card(cardA, 0, func(c *hami.GPU) { c.Unhealthy = "lost" }), shared}, want: "[" + shut + "," + used + "]"},
-		{name: "closed", cards: []hami.GPU{card(cardA, 0)}, closed: true, want: "[" + shut + "]"},
-		{name: "one tenant has it all", cards: []hami.GPU{card(cardB, 0, func(c *hami.GPU) {
+		{name: "one", gpus: []hami.GPU{gpu(gpuA, 0)}, want: "[" + idle + "]"},
+		{name: "by index", gpus: []hami.GPU{shared, gpu(gpuA, 0)}, want: "[" + idle + "," + used + "]"},
+		{name: "lost", gpus: []hami.GPU{gpu(gpuA, 0, func(c *hami.GPU) { c.Unhealthy = "lost" }), shared}, want: "[" + shut + "," + used + "]"},
+		{name: "closed", gpus: []hami.GPU{gpu(gpuA, 0)}, closed: true, want: "[" + shut + "]"},
+		{name: "one consumer has it all", gpus: []hami.GPU{gpu(gpuB, 0, func(c *hami.GPU) {
 			c.Consumers, c.VCore, c.UsedMiB, c.Exclusive, c.Policy = 1, 100, total, true, quota.FixedShare
 		})}, want: "[" + whole + "]"},
-		{name: "a policy without tenants", cards: []hami.GPU{card(cardA, 0, func(c *hami.GPU) { c.Policy = quota.BurstShare })}, want: "[" + idle + "]"},
-		{name: "more than fits", cards: []hami.GPU{{GPU: quota.GPU{UUID: cardB, MemoryMiB: math.MaxInt64, UsedMiB: math.MaxInt64, Consumers: 9, VCore: 300}}}, want: "[" + odd + "]"},
+		{name: "a policy without consumers", gpus: []hami.GPU{gpu(gpuA, 0, func(c *hami.GPU) { c.Policy = quota.BurstShare })}, want: "[" + idle + "]"},
+		{name: "more than fits", gpus: []hami.GPU{{GPU: quota.GPU{UUID: gpuB, MemoryMiB: math.MaxInt64, UsedMiB: math.MaxInt64, Consumers: 9, VCore: 300}}}, want: "[" + odd + "]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, hami.Annotation(tt.cards, !tt.closed)); diff != "" {
+			if diff := cmp.Diff(tt.want, hami.Annotation(tt.gpus, !tt.closed)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
