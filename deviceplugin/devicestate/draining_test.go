@@ -10,7 +10,7 @@ import (
 )
 
 // TestReservedSlotOfADrainingGPU: the kubelet admitted a pod to a slot just
-// before all GPUs were to be handed out whole again. The slot keeps its GPU
+// before all GPUs were to be handed out exclusively again. The slot keeps its GPU
 // from moving, so the pod may as well start, and newcomers may not.
 func TestReservedSlotOfADrainingGPU(t *testing.T) {
 	r := shareRig(t)

@@ -226,8 +226,7 @@ func (r *rig) port(name, state string) {
 // asks is what a container holds: resource -> device IDs.
 type asks map[string][]string
 
-// GPUs are the IDs of GPUs by index, deviceIDs those of slots on HCAs by name:
-// "mlx5_0" is slot 0, "mlx5_0/3" slot 3.
+// gpuIDs are the IDs of GPUs by index.
 func (r *rig) gpuIDs(indices ...int) []string {
 	ids := make([]string, len(indices))
 	for i, index := range indices {
@@ -237,6 +236,8 @@ func (r *rig) gpuIDs(indices ...int) []string {
 	return ids
 }
 
+// deviceIDs are the IDs of slots on HCAs by name: "mlx5_0" is slot 0,
+// "mlx5_0/3" slot 3.
 func (r *rig) deviceIDs(names ...string) []string {
 	all := r.machine.HCAIDs()
 	ids := make([]string, len(names))

@@ -14,7 +14,7 @@ import (
 )
 
 // TestSchedulersChoice is the table of answers to what is written on a pod.
-// Another pod has 60 % and 40 GiB of GPU 0, and one has GPU 7 whole.
+// Another pod has 60 % and 40 GiB of GPU 0, and one has GPU 7 exclusively.
 func TestSchedulersChoice(t *testing.T) {
 	type shares = map[string][]allocation.Share
 	for _, tt := range []struct {
@@ -30,7 +30,7 @@ func TestSchedulersChoice(t *testing.T) {
 		{name: "two GPUs", ask: "2:30/10", text: func(r *rig) string {
 			return text("gpu-1", shares{"main": {r.share(5, "30/10"), r.share(2, "30/10")}})
 		}, want: []int{2, 5}},
-		{name: "the whole of a GPU", ask: "", text: func(r *rig) string {
+		{name: "an exclusive GPU", ask: "", text: func(r *rig) string {
 			return text("gpu-1", shares{"main": {{UUID: r.gpuIDs(4)[0], VCore: 100, MemoryMiB: 81559}}})
 		}, want: []int{4}},
 		{name: "other containers too", text: func(r *rig) string {
@@ -104,7 +104,7 @@ func TestSchedulersChoice(t *testing.T) {
 				r.start(want)
 			}
 			what := tt.ask
-			if what == "" && tt.name != "the whole of a GPU" {
+			if what == "" && tt.name != "an exclusive GPU" {
 				what = "30/10"
 			}
 			r.wants("a", map[string]string{

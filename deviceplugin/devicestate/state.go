@@ -4,7 +4,7 @@
 // In Allocate the kubelet names neither the container nor what else it requests,
 // and it calls for resources in random order. So [State.Allocate] only makes a
 // unique CDI name with nothing behind it, and the decision falls in
-// PreStartContainer ([State.Prepare]), when the kubelet's accounts show which
+// PreStartContainer ([State.Prepare]), when PodResources or the kubelet's checkpoint shows which
 // container holds the device IDs. What a pod that is gone leaves behind is removed
 // by [State.Unprepare].
 //
@@ -111,7 +111,7 @@ type State struct {
 	drifting map[Drift]bool
 	// decisions counts them.
 	decisions uint64
-	// confirmed are the entries that the kubelet has had in its accounts; nil
+	// confirmed are the entries that the kubelet has reported; nil
 	// before the first [State.Held].
 	confirmed map[string]bool
 }

@@ -42,8 +42,8 @@ func (s *State) Run(ctx context.Context) error {
 }
 
 // Unprepare looks once for entries, specs and files without a pod, and removes
-// those that have been without one for long enough. If one of the kubelet's
-// accounts cannot be read, nothing is removed: a spec lives as long as its pod,
+// those that have been without one for long enough. If PodResources or
+// the kubelet's checkpoint cannot be read, nothing is removed: a spec lives as long as its pod,
 // also while the kubelet does not call PreStartContainer.
 func (s *State) Unprepare(ctx context.Context) error {
 	s.problems.note(problemCDI, s.cdi.Check())

@@ -145,20 +145,20 @@ type merger struct {
 	errs []error
 }
 
-func (m *merger) add(s *Spec, owner string) {
+func (m *merger) add(s *Spec, sources string) {
 	g := &m.gang
 	g.Key = s.Key
-	merge(m, owner, "min-available", &g.MinMember, s.MinMember)
-	merge(m, owner, "match-policy", &g.Policy, s.Policy)
-	merge(m, owner, "gpu-group-size", &g.GroupSize, s.GroupSize)
-	merge(m, owner, "required level", &g.Required, s.Required)
-	merge(m, owner, "preferred level", &g.Preferred, s.Preferred)
-	merge(m, owner, "without map", &g.WithoutMap, s.WithoutMap)
+	merge(m, sources, "min-available", &g.MinMember, s.MinMember)
+	merge(m, sources, "match-policy", &g.Policy, s.Policy)
+	merge(m, sources, "gpu-group-size", &g.GroupSize, s.GroupSize)
+	merge(m, sources, "required level", &g.Required, s.Required)
+	merge(m, sources, "preferred level", &g.Preferred, s.Preferred)
+	merge(m, sources, "without map", &g.WithoutMap, s.WithoutMap)
 	switch {
 	case g.Groups == nil:
 		g.Groups = s.Groups
 	case s.Groups != nil && !slices.Equal(g.Groups, s.Groups):
-		m.errorf("groups: %s different values", owner)
+		m.errorf("groups: %s different values", sources)
 	}
 	g.Timeout = max(g.Timeout, s.Timeout)
 	for _, text := range s.Ignored {
@@ -169,14 +169,14 @@ func (m *merger) add(s *Spec, owner string) {
 }
 
 // merge takes a value over, or finds that it is another one.
-func merge[T comparable](m *merger, owner, what string, to *T, value T) {
+func merge[T comparable](m *merger, sources, what string, to *T, value T) {
 	var none T
 	switch {
 	case value == none || value == *to:
 	case *to == none:
 		*to = value
 	default:
-		m.errorf("%s: %s %v and %v", what, owner, *to, value)
+		m.errorf("%s: %s %v and %v", what, sources, *to, value)
 	}
 }
 

@@ -138,15 +138,15 @@ func (r *Resource) look(inv *inventory.Inventory) (devices []server.Device, reas
 	entry := &c.RDMA.Resources[at]
 	members := MembersOf(inv, m, entry)
 	if entry.Count == config.CountAll {
-		devices = allHCAs(entry, members)
+		devices = combined(entry, members)
 	} else {
 		devices = replicas(m, entry, members, r.options.State.Assigned(r.options.Name))
 	}
 	return devices, reasonOf(m, entry, members)
 }
 
-// allHCAs are the devices of a resource with count all.
-func allHCAs(entry *config.RDMAResource, members []Member) []server.Device {
+// combined are the devices of a resource with count all.
+func combined(entry *config.RDMAResource, members []Member) []server.Device {
 	if len(members) == 0 {
 		return nil
 	}

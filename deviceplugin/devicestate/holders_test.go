@@ -52,7 +52,7 @@ func TestHeld(t *testing.T) {
 	expect("the kubelet has", "default/a "+a)
 	r.kubelet.Delete("default", "a")
 	expect("the pod has ended, and the checkpoint has it", "pod uid-a "+a+"?")
-	// The ticket names GPU 1, the scheduler has chosen GPU 2.
+	// The device ID names GPU 1, the scheduler has chosen GPU 2.
 	want := asks{slots: {r.slot(1, 3)}}
 	r.wants("b", r.chosen("gpu-1", map[string][]allocation.Share{"main": {{UUID: c, VCore: 60, MemoryMiB: 4096}}}), sharer("main", "60/4"))
 	r.allocate(pod("b"), "main", want)

@@ -7,9 +7,9 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 )
 
-// Holders are the device IDs of a resource that pods hold, by either of the
-// kubelet's accounts, or by the entries where the kubelet has lost its own. It
-// fails if one of the kubelet's two cannot be read.
+// Holders are the device IDs of a resource that pods hold, by PodResources or
+// the kubelet's checkpoint, or by the entries where the kubelet has lost its own. It
+// fails if PodResources or the kubelet's checkpoint cannot be read.
 func (s *State) Holders(ctx context.Context, resource string) (map[string]bool, error) {
 	seen, err := s.observe(ctx)
 	if err == nil {
@@ -44,16 +44,16 @@ type Held struct {
 	Unlisted bool
 }
 
-// admitted is the holder of what Allocate gave out and the kubelet has not in its
-// accounts yet.
+// admitted is the holder of what Allocate gave out and the kubelet does not
+// report yet.
 const admitted = "a pod that is being admitted"
 
-// Held are the devices of all resources that pods hold: by either of the
-// kubelet's accounts, by the entries where the kubelet has lost its own or may
-// have, and what was given out and is in neither account yet. A container with
+// Held are the devices of all resources that pods hold: by PodResources or
+// the kubelet's checkpoint, by the entries where the kubelet has lost its own or may
+// have, and what was given out and is in neither of them yet. A container with
 // shares also holds those of the GPUs that it has, which need not be those of its
-// device IDs: such an ID has no number. It fails if one of the kubelet's two
-// accounts cannot be read.
+// device IDs: such an ID has no number. It fails if PodResources or the
+// kubelet's checkpoint cannot be read.
 func (s *State) Held(ctx context.Context) ([]Held, error) {
 	seen, err := s.observe(ctx)
 	if err == nil {
@@ -98,7 +98,7 @@ func (s *State) Held(ctx context.Context) ([]Held, error) {
 	return held, nil
 }
 
-// confirmLocked notes the entries that the kubelet has in its accounts, which have
+// confirmLocked notes the entries that the kubelet reports, which have
 // the names that Allocate gave. It is for holders of mu.
 func (s *State) confirmLocked(live map[string]bool) {
 	for device := range s.confirmed {
