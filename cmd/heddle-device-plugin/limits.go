@@ -58,7 +58,7 @@ func newLimiter(ctx context.Context, o *options, modes enforce.ComputeModes, log
 			if n.State == enforce.Broken || n.State == enforce.Stopped && n.Reason != "" {
 				level = slog.LevelWarn
 			}
-			log.Log(ctx, level, "MPS daemon", "card", n.GPU, "state", string(n.State),
+			log.Log(ctx, level, "MPS daemon", "gpu", n.GPU, "state", string(n.State),
 				"reason", n.Reason, "restarts", n.Restarts)
 		},
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// The agent tells people of MPS daemons if its limiter has some.
+// The agent reports the MPS daemons of a limiter that has this method.
 var _ interface{ Daemons() []enforce.Daemon } = (*limiter)(nil)
 
 // library is the head of a shared object of this processor.
@@ -48,7 +48,7 @@ func TestLimiterFollowsTheNode(t *testing.T) {
 		GPUs: []enforce.GPU{{Share: allocation.Share{UUID: "GPU-a", VCore: 50, MemoryMiB: 1024}, TotalMiB: 81559}},
 	}
 	if _, err := l.Edits(t.Context(), limit); err == nil {
-		t.Error("a container starts before anybody has looked at the node")
+		t.Error("a container starts before the node has been probed")
 	}
 	m, c := &machine.Machine{}, config.Default()
 	configure := func() (enforce.Enforced, error) {
@@ -92,8 +92,8 @@ func TestLimiterFollowsTheNode(t *testing.T) {
 	}
 }
 
-// The driver's programs are looked for where they will run, and for a replayed
-// machine only where somebody says so.
+// The limiter looks for the driver's programs where they will run. For a replayed
+// machine it looks only below a root that a flag names.
 func TestProgramsOfMPS(t *testing.T) {
 	root := t.TempDir()
 	for _, dir := range []string{"usr/bin", "dev/shm"} {
@@ -110,7 +110,7 @@ func TestProgramsOfMPS(t *testing.T) {
 	}{
 		{"in the driver's root", root, "hostPID"},
 		{"nowhere", t.TempDir(), "the driver's root has no nvidia-cuda-mps-control"},
-		{"nobody says", "", "the driver's root has no nvidia-cuda-mps-control"},
+		{"no root is given", "", "the driver's root has no nvidia-cuda-mps-control"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := &options{stateDir: t.TempDir(), mpsRoot: tt.root, mpsShmDir: defaultShm, Host: program.Host{ProcRoot: t.TempDir()}}

@@ -17,7 +17,7 @@ func TestMinAvailableLargerThanTheGang(t *testing.T) {
 		w.add(pod(fmt.Sprintf("x-%d", i), 1, gangLabels("x", 30)))
 	}
 	w.add(pod("plain-0", 4, nil))
-	pods := w.until("the room is anybody's", func(pods map[string]*corev1.Pod) bool { return bound(pods, "plain") == 1 })
+	pods := w.until("the plain pod gets the room", func(pods map[string]*corev1.Pod) bool { return bound(pods, "plain") == 1 })
 	if n := bound(pods, "x"); n > 0 {
 		t.Errorf("%d of 30 have a node", n)
 	}
@@ -37,7 +37,7 @@ func TestMinAvailableThatIsNoNumber(t *testing.T) {
 			w.add(pod("x-0", 1, labels))
 			w.add(pod("x-1", 1, gangLabels("x", 2)))
 			want := fmt.Sprintf("label pod-group.scheduling.sigs.k8s.io/min-available: %q is not 1 to 100000", text)
-			pods := w.until("each pod says which key", func(pods map[string]*corev1.Pod) bool {
+			pods := w.until("the condition of each pod names the key", func(pods map[string]*corev1.Pod) bool {
 				return strings.Contains(why(pods["x-0"]), want) && strings.Contains(why(pods["x-1"]), want)
 			})
 			if n := bound(pods, "x"); n > 0 {
@@ -64,7 +64,7 @@ func TestContradictorySpellingsOnOnePod(t *testing.T) {
 			p.Annotations = maps.Clone(tt.annotations)
 			w.add(p)
 			w.add(pod("x-1", 1, gangLabels("x", 2)))
-			pods := w.until("it says which keys", func(pods map[string]*corev1.Pod) bool { return strings.Contains(why(pods["x-0"]), tt.want) })
+			pods := w.until("the condition names the keys", func(pods map[string]*corev1.Pod) bool { return strings.Contains(why(pods["x-0"]), tt.want) })
 			if n := bound(pods, "x"); n > 0 {
 				t.Errorf("%d have a node", n)
 			}

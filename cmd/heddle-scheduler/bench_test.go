@@ -25,29 +25,29 @@ const (
 	benchGroups = 256
 	benchSize   = 18
 	benchGangs  = 64
-	// benchRounds is how often each scheduler has its turn.
+	// benchRounds is how often each scheduler runs.
 	benchRounds = 5
 )
 
 // bench is the cluster, its topology tree, and the schedulers that are compared.
 type bench struct {
 	*testing.B
-	nodes  []*corev1.Node
-	rivals []rival
+	nodes      []*corev1.Node
+	contenders []contender
 }
 
-// rival is a scheduler; turns are how it went each time.
-type rival struct {
-	name  string
-	start func() *cluster
-	turns []turn
+// contender is a scheduler; rounds are the results of its runs.
+type contender struct {
+	name   string
+	start  func() *cluster
+	rounds []round
 }
 
-// turn is how many pods had a node per second, from the creation of the first
+// round is how many pods had a node per second, from the creation of the first
 // to the binding of the last, how much processor time each took, in
 // milliseconds, the test's own included, and how many groups of the tree a gang
 // is in.
-type turn struct{ pods, cpu, groups float64 }
+type round struct{ pods, cpu, groups float64 }
 
 func newBench(b *testing.B) *bench {
 	b.Helper()
@@ -65,7 +65,7 @@ func newBench(b *testing.B) *bench {
 	m.set(leaves(benchSize, names...))
 	server := httptest.NewServer(m)
 	b.Cleanup(server.Close)
-	x.rivals = []rival{
+	x.contenders = []contender{
 		{name: "heddle", start: func() *cluster {
 			w := start(b, fmt.Sprintf(`{"topoMaster": %q, "interval": "1s"}`, server.URL+"/node_group"), x.nodes...)
 			m.await()
@@ -87,25 +87,25 @@ profiles:
 `+more))
 }
 
-// run lets each scheduler have its turn, one after the other and again, on an
-// empty cluster each time and with the same pods, and reports medians: ratios
-// are of turns that followed each other.
+// run runs each scheduler benchRounds times, in alternation, on an empty cluster
+// each time and with the same pods, and reports medians. Ratios are of runs that
+// followed each other.
 func (x *bench) run(gpus int, labels func(gang int) map[string]string) {
 	for range x.N {
 		for range benchRounds {
-			for i := range x.rivals {
-				r := &x.rivals[i]
-				r.turns = append(r.turns, x.turn(r.start(), gpus, labels))
+			for i := range x.contenders {
+				r := &x.contenders[i]
+				r.rounds = append(r.rounds, x.measure(r.start(), gpus, labels))
 			}
 		}
 	}
-	for i := range x.rivals {
-		r := &x.rivals[i]
+	for i := range x.contenders {
+		r := &x.contenders[i]
 		var pods, cpu, groups, ratios, less []float64
-		for at, t := range r.turns {
+		for at, t := range r.rounds {
 			pods, cpu, groups = append(pods, t.pods), append(cpu, t.cpu), append(groups, t.groups)
-			ratios = append(ratios, x.rivals[0].turns[at].pods/t.pods)
-			less = append(less, t.cpu/x.rivals[0].turns[at].cpu)
+			ratios = append(ratios, x.contenders[0].rounds[at].pods/t.pods)
+			less = append(less, t.cpu/x.contenders[0].rounds[at].cpu)
 		}
 		x.ReportMetric(median(pods), r.name+"-pods/s")
 		x.ReportMetric(median(cpu), r.name+"-cpu-ms/pod")
@@ -120,8 +120,8 @@ func (x *bench) run(gpus int, labels func(gang int) map[string]string) {
 
 func median(all []float64) float64 { return slices.Sorted(slices.Values(all))[len(all)/2] }
 
-// turn runs one gang that warms everything up, then all others.
-func (x *bench) turn(w *cluster, gpus int, labels func(gang int) map[string]string) turn {
+// measure runs one gang that warms everything up, then all others.
+func (x *bench) measure(w *cluster, gpus int, labels func(gang int) map[string]string) round {
 	bindings := make(chan struct{}, (1+benchGangs)*benchSize)
 	w.client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, kuberuntime.Object, error) {
 		if action.GetSubresource() == "binding" {
@@ -160,7 +160,7 @@ func (x *bench) turn(w *cluster, gpus int, labels func(gang int) map[string]stri
 		in[gang+group] = true
 	}
 	const measured = benchGangs * benchSize
-	return turn{measured / took.Seconds(), cpu.Seconds() * 1e3 / measured, float64(len(in)) / (1 + benchGangs)}
+	return round{measured / took.Seconds(), cpu.Seconds() * 1e3 / measured, float64(len(in)) / (1 + benchGangs)}
 }
 
 // processorTime is what this process had so far.
@@ -177,7 +177,7 @@ func processorTime(tb testing.TB) time.Duration {
 // kube-scheduler that knows neither gangs nor groups.
 func BenchmarkGangs(b *testing.B) {
 	x := newBench(b)
-	x.rivals = append(x.rivals, rival{name: "batching", start: func() *cluster {
+	x.contenders = append(x.contenders, contender{name: "batching", start: func() *cluster {
 		// Its default spreading forbids it to take one pod's nodes for the next
 		// that is equal.
 		return startAs(b, stock(b, "  pluginConfig: [{name: PodTopologySpread, args: {defaultingType: List}}]"), x.nodes...)

@@ -110,7 +110,7 @@ func TestMatchPolicies(t *testing.T) {
 			w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 3 })
 			w.delete("x-1")
 			w.add(pod("x-1", 1, labels))
-			w.add(pod("plain", 1, nil)) // Comes after it: once it is bound, x-1 has had its turn.
+			w.add(pod("plain", 1, nil)) // Comes after it: once it is bound, x-1 has been tried.
 			pods := w.until("the plain pod bound", func(pods map[string]*corev1.Pod) bool {
 				return bound(pods, "plain") == 1 && (!tt.joins || bound(pods, "x") == 3)
 			})

@@ -67,7 +67,7 @@ func TestSelectedGPUs(t *testing.T) {
 			strings.Contains(why(pods["two"]), "1 node(s) do not publish which GPUs are free")
 	})
 	w.republish("b", freeGPUs(1, "GPU-b0"))
-	w.until("once the node says so", func(pods map[string]*corev1.Pod) bool { return pods["two"].Spec.NodeName == "b" })
+	w.until("once the node reports the GPU", func(pods map[string]*corev1.Pod) bool { return pods["two"].Spec.NodeName == "b" })
 
 	avoids := pod("three", 2, nil)
 	avoids.Annotations = map[string]string{"metax-tech.com/nouse-gpuuuid": "GPU-a1"}
@@ -78,7 +78,7 @@ func TestSelectedGPUs(t *testing.T) {
 	both := selecting(pod("four", 1, nil), "GPU-a0")
 	both.Annotations["metax-tech.com/use-gpuuuid"] = "GPU-a1"
 	w.add(both)
-	w.until("a contradiction is told", func(pods map[string]*corev1.Pod) bool {
+	w.until("the condition reports the contradiction", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["four"]), "are both present and differ")
 	})
 	// Of pods without GPUs, and without the annotation, nothing is asked.

@@ -126,7 +126,7 @@ func TestInitContainersReuseShares(t *testing.T) {
 		t.Fatalf("s has %+v, error %v", got, err)
 	}
 	w.add(share("fits", 1, 20, 4))
-	w.until("what the larger turn leaves", func(pods map[string]*corev1.Pod) bool { return bound(pods, "fits") == 1 })
+	w.until("what the larger phase leaves", func(pods map[string]*corev1.Pod) bool { return bound(pods, "fits") == 1 })
 	w.add(share("more", 1, 10, 4))
 	w.until("and no more", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["more"]), "no shared GPU with room")
@@ -157,18 +157,18 @@ func TestPlacementOfOnePod(t *testing.T) {
 	}{
 		{"binpack", "binpack", nil, true, true},
 		{"spread", "spread", nil, false, false},
-		{"ours against binpack", "binpack", map[string]string{wellknown.SGPUPlacement: "spread"}, false, false},
-		{"ours against spread", "spread", map[string]string{wellknown.SGPUPlacement: "binpack"}, true, true},
+		{"heddle's overrides binpack", "binpack", map[string]string{wellknown.SGPUPlacement: "spread"}, false, false},
+		{"heddle's overrides spread", "spread", map[string]string{wellknown.SGPUPlacement: "binpack"}, true, true},
 		{"HAMi's of gpus alone", "binpack", map[string]string{wellknown.HAMiGPUPolicy: "spread"}, true, false},
 		{"HAMi's of nodes alone", "binpack", map[string]string{wellknown.HAMiNodePolicy: "spread"}, false, false},
-		{"HAMi's and ours agree", "spread", map[string]string{wellknown.SGPUPlacement: "binpack", wellknown.HAMiGPUPolicy: "binpack"}, true, true},
+		{"HAMi's and heddle's agree", "spread", map[string]string{wellknown.SGPUPlacement: "binpack", wellknown.HAMiGPUPolicy: "binpack"}, true, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := start(t, args(`"placement": "`+tt.configured+`"`), sharedNode("a", 2), sharedNode("b", 2))
 			w.add(share("first", 1, 10, 1))
-			first := cardOf(t, w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "first") == 1 })["first"])
+			first := allocationOf(t, w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "first") == 1 })["first"])
 			w.add(annotated("second", tt.annotations))
-			second := cardOf(t, w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "second") == 1 })["second"])
+			second := allocationOf(t, w.until("bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "second") == 1 })["second"])
 			if got := first.Node == second.Node; got != tt.node {
 				t.Errorf("on the used node: %t", got)
 			}
@@ -188,7 +188,7 @@ func TestPlacementOfOnePod(t *testing.T) {
 	})
 }
 
-func cardOf(t *testing.T, p *corev1.Pod) *allocation.Allocation {
+func allocationOf(t *testing.T, p *corev1.Pod) *allocation.Allocation {
 	t.Helper()
 	got, err := allocation.ParseAllocation(p.Annotations[wellknown.SGPUAllocation])
 	if err != nil {

@@ -137,7 +137,7 @@ func TestNewTreeActivatesGangs(t *testing.T) {
 		return strings.Contains(why(pods["x-0"]), "waits for a topology tree") && strings.Contains(why(pods["x-1"]), "waits for a topology tree")
 	})
 	m.set(leaves(1, "a", "b", "c"))
-	w.until("told what the map lacks", func(pods map[string]*corev1.Pod) bool {
+	w.until("the condition names what the tree lacks", func(pods map[string]*corev1.Pod) bool {
 		return strings.Contains(why(pods["x-0"]), "1 of 2 fit") || strings.Contains(why(pods["x-1"]), "1 of 2 fit")
 	})
 	m.set(leaves(2, "b", "c", "a"))

@@ -31,16 +31,16 @@ func resourceList(limits map[string]string) corev1.ResourceList {
 func TestPodGetsTheHCAsBesideItsGPUs(t *testing.T) {
 	r := newRig(t, "dgx-h100")
 	if got := r.Ready(); !strings.Contains(got, gpus+" waits for the driver's CDI spec") {
-		t.Errorf("before the first round Ready says %q", got)
+		t.Errorf("before the first round Ready is %q", got)
 	}
 	r.run()
 	r.list(gpus, 8, 0)
 	r.list(hcas, 512, 0)
 	if got := r.Ready(); got != "" {
-		t.Errorf("Ready says %q", got)
+		t.Errorf("Ready is %q", got)
 	}
 	if got := r.Alive(); got != "" {
-		t.Errorf("Alive says %q", got)
+		t.Errorf("Alive is %q", got)
 	}
 	held := r.admit("train", map[string]int{gpus: 4, hcas: 4})
 	names := r.start("train")
@@ -120,8 +120,8 @@ func TestReportOfEveryResource(t *testing.T) {
 	if diff := cmp.Diff(want, got.Resources); diff != "" {
 		t.Errorf("resources (-want +got):\n%s", diff)
 	}
-	if len(got.GPUs) != 8 || got.Node != node {
-		t.Errorf("node %q, GPUs %v", got.Node, got.GPUs)
+	if len(got.GPUIndices) != 8 || got.Node != node {
+		t.Errorf("node %q, GPUs %v", got.Node, got.GPUIndices)
 	}
 	// No device node was made for the replayed GPUs.
 	if len(got.Problems) != 1 || got.Problems[0].Name != "driver" {
@@ -175,7 +175,7 @@ func TestDevicesThatFellOffTheBusAreMissed(t *testing.T) {
 	})
 }
 
-func TestNothingToOfferIsTold(t *testing.T) {
+func TestNothingToOfferIsReported(t *testing.T) {
 	r := newRig(t, "soft-rdma-only").run()
 	r.list(gpus, 2, 0)
 	r.api.wait(t, "the condition and an Event", func() bool {
@@ -184,7 +184,7 @@ func TestNothingToOfferIsTold(t *testing.T) {
 	})
 }
 
-func TestUnchangedNodeIsNotToldAgain(t *testing.T) {
+func TestUnchangedNodeIsReportedOnce(t *testing.T) {
 	r := newRig(t, "dgx-h100", func(o *Options) { o.Interval = 10 * time.Millisecond }).run()
 	r.list(gpus, 8, 0)
 	r.api.wait(t, "an annotation", func() bool { return len(r.api.annotations) > 0 })
@@ -212,7 +212,7 @@ func TestClaimedResourceIsLeftAlone(t *testing.T) {
 		return at >= 0 && strings.Contains(r.api.conditions[at].Message, hcas+": it is left to DeviceClass hca (spec.extendedResourceName)")
 	})
 	if got := r.Ready(); got != hcas+" is served by DeviceClass hca (spec.extendedResourceName)" {
-		t.Errorf("Ready says %q", got)
+		t.Errorf("Ready is %q", got)
 	}
 	if got := r.kubelet.State(hcas); got.Registrations > 0 {
 		t.Errorf("registered all the same: %+v", got)

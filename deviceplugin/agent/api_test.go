@@ -55,8 +55,8 @@ type api struct {
 	// claimed are the DeviceClasses by the resource that they stand for.
 	claimed map[string]string
 
-	// hang makes every request wait for its context, refuse makes writes fail.
-	hang, refuse bool
+	// hang makes every request wait for its context, reject makes writes fail.
+	hang, reject bool
 	// absent: the Node is not there. unlisted: pods cannot be listed.
 	absent, unlisted bool
 }
@@ -205,7 +205,7 @@ func (a *api) read(w http.ResponseWriter, r *http.Request) {
 func (a *api) write(w http.ResponseWriter, r *http.Request, body []byte) {
 	name := strings.TrimSuffix(r.URL.Path, "/eviction")
 	name = name[strings.LastIndex(name, "/")+1:]
-	if a.refuse && !strings.HasSuffix(r.URL.Path, "/events") {
+	if a.reject && !strings.HasSuffix(r.URL.Path, "/events") {
 		failed(w, http.StatusInternalServerError, metav1.StatusReasonInternalError)
 		return
 	}

@@ -7,14 +7,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestRefusedPodsAreEvicted: two cards with 40 % left each, and pods that ask
-// for 60 %. Those that a controller makes anew go; the others stay.
-func TestRefusedPodsAreEvicted(t *testing.T) {
+// TestRejectedPodsAreEvicted has two GPUs with 40 % left each, and pods that ask
+// for 60 %. The agent evicts the pods that a controller recreates, and no others.
+func TestRejectedPodsAreEvicted(t *testing.T) {
 	r, c := sharer(t, "gpus: [0, 1], refusedFor: 1s")
 	r.run()
 	r.list("nvidia.com/sgpu", 32, 0)
 	for _, name := range []string{"a", "b"} {
-		if err := r.tenant(name, "60/4", nil); err != nil {
+		if err := r.consumer(name, "60/4", nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -23,8 +23,8 @@ func TestRefusedPodsAreEvicted(t *testing.T) {
 		if name == "senseless" {
 			ask = "0/4"
 		}
-		if err := r.tenant(name, ask, nil); err == nil {
-			t.Fatalf("%s has a card", name)
+		if err := r.consumer(name, ask, nil); err == nil {
+			t.Fatalf("%s has a GPU", name)
 		}
 	}
 	r.api.edit("bare", func(p *corev1.Pod) { p.OwnerReferences = nil })

@@ -22,7 +22,7 @@ type hamiNode struct {
 	mu sync.Mutex // guards what follows
 	// gpus are the shared GPUs with what is taken, as they were last reconciled.
 	gpus []quota.GPU
-	// open tells whether the kubelet follows the list of shares.
+	// open is true while the kubelet follows the list of shares.
 	open bool
 }
 
@@ -93,11 +93,11 @@ func (h *hamiNode) hamiState() hami.State {
 	state := hami.State{Enabled: c.SGPU.HAMi.Enabled, Resource: c.Resources.SGPU}
 	state.Open = h.open
 	for i := range h.gpus {
-		card := hami.GPU{GPU: h.gpus[i]}
-		if g := gpuAt(m, card.UUID); g != nil {
-			card.BDF, card.Model = g.PCI, g.Product
+		g := hami.GPU{GPU: h.gpus[i]}
+		if found := gpuAt(m, g.UUID); found != nil {
+			g.BDF, g.Model = found.PCI, found.Product
 		}
-		state.GPUs = append(state.GPUs, card)
+		state.GPUs = append(state.GPUs, g)
 	}
 	return state
 }

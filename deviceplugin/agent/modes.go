@@ -82,10 +82,10 @@ func (a *Agent) cordon() {
 
 // modeCondition names the GPUs that are handed out in another mode than the
 // configuration wants, and what they wait for.
-func modeCondition(cards []report.Card) health.Condition {
+func modeCondition(gpus []report.GPU) health.Condition {
 	var parts []string
-	for i := range cards {
-		if text := cards[i].Pending(); text != "" {
+	for i := range gpus {
+		if text := gpus[i].Pending(); text != "" {
 			parts = append(parts, text)
 		}
 	}
@@ -101,10 +101,10 @@ func modeCondition(cards []report.Card) health.Condition {
 }
 
 // modeStates are the modes of GPUs for the report.
-func modeStates(all []mode.GPU) []report.Card {
-	gpus := make([]report.Card, 0, len(all))
+func modeStates(all []mode.GPU) []report.GPU {
+	gpus := make([]report.GPU, 0, len(all))
 	for _, g := range all {
-		gpus = append(gpus, report.Card{
+		gpus = append(gpus, report.GPU{
 			Index: g.Index, UUID: g.UUID, Mode: string(g.Mode), Wanted: string(g.Wanted), Until: g.Until, Cordoned: g.Cordoned,
 		})
 	}

@@ -15,29 +15,29 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 )
 
-// waitFor polls the report: a card that moves wakes nobody outside the agent.
-func (r *rig) waitFor(what string, ok func(cards []report.Card) bool) []report.Card {
+// waitFor polls the report: the agent notifies no one outside it when a GPU moves.
+func (r *rig) waitFor(what string, ok func(states []report.GPU) bool) []report.GPU {
 	r.t.Helper()
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
 	timeout := time.After(20 * time.Second)
 	for {
-		cards := r.report().Cards
-		if ok(cards) {
-			return cards
+		states := r.report().GPUs
+		if ok(states) {
+			return states
 		}
 		select {
 		case <-ticker.C:
 		case <-timeout:
-			r.t.Fatalf("%s did not come: %+v", what, cards)
+			r.t.Fatalf("%s did not come: %+v", what, states)
 		}
 	}
 }
 
-func counted(mode config.Mode, n int) func([]report.Card) bool {
-	return func(cards []report.Card) bool {
+func counted(mode config.Mode, n int) func([]report.GPU) bool {
+	return func(states []report.GPU) bool {
 		left := n
-		for _, c := range cards {
+		for _, c := range states {
 			if c.Mode == string(mode) {
 				left--
 			}
@@ -46,17 +46,17 @@ func counted(mode config.Mode, n int) func([]report.Card) bool {
 	}
 }
 
-func TestACardInUseKeepsItsMode(t *testing.T) {
+func TestAGPUInUseKeepsItsMode(t *testing.T) {
 	r := newRig(t, "dgx-h100").run()
 	r.list(gpus, 8, 0)
 	held := r.admit("train", map[string]int{gpus: 1})[gpus][0]
 	r.start("train")
 	r.configure("mode: sgpu")
 	r.list(gpus, 0, 8)
-	cards := r.waitFor("seven cards move", counted(config.ModeSGPU, 7))
-	index := r.report().GPUs[held]
+	states := r.waitFor("seven GPUs move", counted(config.ModeSGPU, 7))
+	index := r.report().GPUIndices[held]
 	sentence := fmt.Sprintf("GPU %d: native until default/train ends, then sgpu", index)
-	if got := cards[index].Pending(); got != sentence || cards[index].UUID != held {
+	if got := states[index].Pending(); got != sentence || states[index].UUID != held {
 		t.Errorf("%q, want %q", got, sentence)
 	}
 	r.api.wait(t, "the condition", func() bool {
@@ -71,22 +71,22 @@ func TestACardInUseKeepsItsMode(t *testing.T) {
 	r.start("train") // Its container starts again.
 
 	r.again(t)
-	if diff := cmp.Diff(sentence, r.waitFor("a restart in the middle", func(cards []report.Card) bool {
-		return len(cards) > index && strings.HasSuffix(cards[index].Until, "train ends")
+	if diff := cmp.Diff(sentence, r.waitFor("a restart in the middle", func(states []report.GPU) bool {
+		return len(states) > index && strings.HasSuffix(states[index].Until, "train ends")
 	})[index].Pending()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	// The kubelet's checkpoint keeps the pod until it is written again.
 	r.kubelet.Delete("default", "train")
-	r.waitFor("all cards move", counted(config.ModeSGPU, 8))
+	r.waitFor("all GPUs move", counted(config.ModeSGPU, 8))
 	r.api.wait(t, "the condition's end", func() bool { return !r.api.pending[len(r.api.pending)-1].True })
 
 	r.configure("mode: native")
 	r.list(gpus, 8, 0)
-	r.waitFor("all cards are back", counted(config.ModeNative, 8))
+	r.waitFor("all GPUs are back", counted(config.ModeNative, 8))
 }
 
-func TestACordonedCardIsForNobodyNew(t *testing.T) {
+func TestNoNewPodGetsACordonedGPU(t *testing.T) {
 	r := newRig(t, "dgx-h100").run()
 	cordon := func(text string) {
 		r.api.editNode(func(n *corev1.Node) { n.Annotations[wellknown.CordonedGPUs] = text })
@@ -101,8 +101,8 @@ func TestACordonedCardIsForNobodyNew(t *testing.T) {
 		last := r.api.conditions[len(r.api.conditions)-1]
 		return !last.True && last.Reason == "Cordoned" && strings.Contains(last.Message, "GPU 3: cordoned")
 	})
-	if got := r.report(); !got.Cards[3].Cordoned || !cmp.Equal(got.Strangers, []string{"GPU-gone"}) {
-		t.Errorf("cards %+v, strangers %v", got.Cards, got.Strangers)
+	if got := r.report(); !got.GPUs[3].Cordoned || !cmp.Equal(got.UnknownCordoned, []string{"GPU-gone"}) {
+		t.Errorf("GPUs %+v, unknown cordoned %v", got.GPUs, got.UnknownCordoned)
 	}
 	// Without the Node, from the disk; and then the annotation counts again.
 	r.api.show(false)
@@ -116,7 +116,7 @@ func TestACordonedCardIsForNobodyNew(t *testing.T) {
 }
 
 // TestSwitchesBackAndForth has pods come and go while the mode changes: none
-// fails for a card that has moved, and all cards are there in the end.
+// fails for a GPU that has moved, and all GPUs are there in the end.
 func TestSwitchesBackAndForth(t *testing.T) {
 	r := newRig(t, "dgx-h100").run()
 	r.list(gpus, 8, 0)
@@ -125,7 +125,7 @@ func TestSwitchesBackAndForth(t *testing.T) {
 		r.admit(name, map[string]int{gpus: 1 + i%3})
 		r.configure("mode: sgpu")
 		r.list(gpus, 0, 8)
-		r.waitFor("the free cards move", counted(config.ModeSGPU, 8-(1+i%3)))
+		r.waitFor("the free GPUs move", counted(config.ModeSGPU, 8-(1+i%3)))
 		r.kubelet.Delete("default", name)
 		r.configure("mode: native")
 		r.list(gpus, 8, 0)

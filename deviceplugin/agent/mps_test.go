@@ -16,38 +16,38 @@ import (
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
-// What is told of daemons: each failure once, a flood never.
+// The agent reports each failure of a daemon once, and never floods the Node with Events.
 func TestMPSWatch(t *testing.T) {
 	const a, b = "GPU-a", "GPU-b"
 	start := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
-	starting := func(card string) enforce.Daemon {
-		return enforce.Daemon{GPU: card, State: enforce.Starting, Since: start}
+	starting := func(uuid string) enforce.Daemon {
+		return enforce.Daemon{GPU: uuid, State: enforce.Starting, Since: start}
 	}
-	runs := func(card string, since, restarts int, fault string) enforce.Daemon {
-		return enforce.Daemon{GPU: card, State: enforce.Running, Since: at(since), Restarts: restarts, LastError: fault, LastRunning: at(since)}
+	runs := func(uuid string, since, restarts int, fault string) enforce.Daemon {
+		return enforce.Daemon{GPU: uuid, State: enforce.Running, Since: at(since), Restarts: restarts, LastError: fault, LastRunning: at(since)}
 	}
-	broken := func(card string, restarts int, reason string) enforce.Daemon {
-		return enforce.Daemon{GPU: card, State: enforce.Broken, Since: at(1), Restarts: restarts, Reason: reason, LastError: reason}
+	broken := func(uuid string, restarts int, reason string) enforce.Daemon {
+		return enforce.Daemon{GPU: uuid, State: enforce.Broken, Since: at(1), Restarts: restarts, Reason: reason, LastError: reason}
 	}
-	died := func(card string, restarts int, reason string) enforce.Daemon {
-		d := broken(card, restarts, reason)
+	died := func(uuid string, restarts int, reason string) enforce.Daemon {
+		d := broken(uuid, restarts, reason)
 		d.LastRunning = at(1)
 		return d
 	}
 	stubborn := runs(a, 0, 0, "")
-	stubborn.Reason = "set_default_device_pinned_mem_limit: it says no"
+	stubborn.Reason = "set_default_device_pinned_mem_limit: not supported"
 	type look struct {
 		at   int
 		all  []enforce.Daemon
 		want []string
 	}
-	failed := func(card, why string) string {
-		return "failed: the MPS daemon of GPU 0 (" + card + ") failed and is started again; " +
+	failed := func(uuid, why string) string {
+		return "failed: the MPS daemon of GPU 0 (" + uuid + ") failed and is started again; " +
 			"CUDA programs that used it must be started again too: " + why
 	}
-	startless := func(card, why string) string {
-		return "failed: the MPS daemon of GPU 0 (" + card + ") does not start, and containers that need it wait: " + why
+	startless := func(uuid, why string) string {
+		return "failed: the MPS daemon of GPU 0 (" + uuid + ") does not start, and containers that need it wait: " + why
 	}
 	for _, tt := range []struct {
 		name  string
@@ -95,11 +95,11 @@ func TestMPSWatch(t *testing.T) {
 		{"it does not take limits", []look{
 			{0, []enforce.Daemon{stubborn}, []string{
 				"failed: the MPS daemon of GPU 0 (" + a + ") does not take the limits of its containers, and those that need them wait: " +
-					"set_default_device_pinned_mem_limit: it says no",
+					"set_default_device_pinned_mem_limit: not supported",
 			}},
 			{10, []enforce.Daemon{stubborn}, nil},
 		}},
-		{"the card's tenants go, and others come", []look{
+		{"the GPU's consumers end, and others start", []look{
 			{0, []enforce.Daemon{broken(a, 3, "x"), broken(b, 1, "x")}, []string{startless(a, "x"), startless(b, "x")}},
 			{10, []enforce.Daemon{broken(b, 1, "x")}, nil},
 			{20, []enforce.Daemon{broken(a, 1, "x"), broken(b, 2, "x")}, []string{startless(a, "x")}},
@@ -150,8 +150,8 @@ func (l *mpsLimiter) set(all ...enforce.Daemon) {
 	l.all = all
 }
 
-// A daemon that died is in the report and in the metrics, and the Node and the
-// pods that used it are told, each once.
+// A daemon that died is in the report and in the metrics. The Node and the pods
+// that used it get one Event each.
 func TestMPSDaemonThatDied(t *testing.T) {
 	l := &mpsLimiter{}
 	r := newRig(t, "dgx-h100", func(o *Options) { o.Limiter, o.Generator = l, anyNodes{} })
@@ -159,30 +159,30 @@ func TestMPSDaemonThatDied(t *testing.T) {
 	r.run()
 	r.list(slots, 32, 0)
 	for _, name := range []string{"a", "b"} {
-		if err := r.tenant(name, "60/4", nil); err != nil { // A card each.
+		if err := r.consumer(name, "60/4", nil); err != nil { // A GPU each.
 			t.Fatal(err)
 		}
 	}
-	card := r.report().Bindings[0].Shares[0].UUID
+	uuid := r.report().Bindings[0].Shares[0].UUID
 	other := r.report().Bindings[1].Shares[0].UUID
 	now := time.Now().UTC().Truncate(time.Second)
 	well := enforce.Daemon{GPU: other, Index: 5, State: enforce.Running, Since: now, LastRunning: now, Clients: 1}
 	dead := enforce.Daemon{
-		GPU: card, Index: 7, State: enforce.Broken, Since: now, LastRunning: now, Restarts: 1, Clients: 1,
+		GPU: uuid, Index: 7, State: enforce.Broken, Since: now, LastRunning: now, Restarts: 1, Clients: 1,
 		Reason: "the control daemon ended: signal: killed", LastError: "the control daemon ended: signal: killed",
 	}
 	l.set(dead, well)
 	r.shares.wake()
 	r.api.wait(t, "the Event on the Node", func() bool {
-		return has(r.api.notices, "MPSFailed the MPS daemon of GPU 7 ("+card+") failed and is started again; ")
+		return has(r.api.notices, "MPSFailed the MPS daemon of GPU 7 ("+uuid+") failed and is started again; ")
 	})
 	r.api.wait(t, "the Event on the pod", func() bool {
-		return has(r.api.warnings, "default/a MPSFailed: container main: the MPS daemon of GPU 7 ("+card+") failed")
+		return has(r.api.warnings, "default/a MPSFailed: container main: the MPS daemon of GPU 7 ("+uuid+") failed")
 	})
 	if diff := cmp.Diff([]enforce.Daemon{dead, well}, r.report().MPS); diff != "" {
 		t.Errorf("report (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[string]float64{card: 0, other: 1}, r.samples("heddle_mps_daemon_running")); diff != "" {
+	if diff := cmp.Diff(map[string]float64{uuid: 0, other: 1}, r.samples("heddle_mps_daemon_running")); diff != "" {
 		t.Errorf("running (-want +got):\n%s", diff)
 	}
 	again := dead
@@ -190,12 +190,12 @@ func TestMPSDaemonThatDied(t *testing.T) {
 	l.set(again, well)
 	r.shares.wake()
 	r.api.wait(t, "the Event that it runs again", func() bool {
-		return has(r.api.notices, fmt.Sprintf("MPSRecovered the MPS daemon of GPU 7 (%s) runs again", card))
+		return has(r.api.notices, fmt.Sprintf("MPSRecovered the MPS daemon of GPU 7 (%s) runs again", uuid))
 	})
 	r.api.mu.Lock()
 	defer r.api.mu.Unlock()
-	told := slices.DeleteFunc(slices.Clone(r.api.warnings), func(s string) bool { return !strings.Contains(s, "MPSFailed") })
-	if len(told) != 1 {
-		t.Errorf("pods were told %q", told)
+	events := slices.DeleteFunc(slices.Clone(r.api.warnings), func(s string) bool { return !strings.Contains(s, "MPSFailed") })
+	if len(events) != 1 {
+		t.Errorf("Events on pods: %q", events)
 	}
 }

@@ -90,7 +90,7 @@ func TestRenamedGPUs(t *testing.T) {
 	}
 }
 
-func TestModeSGPUWithdrawsCards(t *testing.T) {
+func TestModeSGPUWithdrawsGPUs(t *testing.T) {
 	r := newRig(t, "dgx-h100").run()
 	r.list(gpus, 8, 0)
 	r.api.wait(t, "a condition", func() bool { return len(r.api.conditions) > 0 })

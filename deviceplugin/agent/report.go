@@ -27,18 +27,18 @@ const (
 func (a *Agent) Report() report.Report {
 	m := a.machine()
 	r := report.Report{
-		Node: a.NodeName, GPUs: map[string]int{}, Cards: modeStates(a.modes.GPUs()), Strangers: a.modes.UnknownCordoned(),
-		Refused: a.rejections(), Enforcers: a.enforcers(), MPS: a.mpsDaemons(),
+		Node: a.NodeName, GPUIndices: map[string]int{}, GPUs: modeStates(a.modes.GPUs()), UnknownCordoned: a.modes.UnknownCordoned(),
+		Rejected: a.rejections(), Enforcers: a.enforcers(), MPS: a.mpsDaemons(),
 	}
-	a.addShares(r.Cards)
+	a.addShares(r.GPUs)
 	if a.sharing() {
 		r.Unmeasured = a.usage.unmeasured()
 	}
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
-		r.GPUs[g.UUID] = g.Index
+		r.GPUIndices[g.UUID] = g.Index
 		for j := range g.MIG.Devices {
-			r.GPUs[g.MIG.Devices[j].UUID] = g.Index
+			r.GPUIndices[g.MIG.Devices[j].UUID] = g.Index
 		}
 	}
 	served, wanted := a.resources.all(), a.resources.wanted(a.now.Load())
@@ -79,25 +79,25 @@ func (a *Agent) Report() report.Report {
 }
 
 // addShares adds what is taken of shared GPUs.
-func (a *Agent) addShares(cards []report.Card) {
+func (a *Agent) addShares(gpus []report.GPU) {
 	taken := a.state.View().GPUs()
-	for i := range cards {
-		at := slices.IndexFunc(taken, func(c quota.GPU) bool { return c.UUID == cards[i].UUID })
+	for i := range gpus {
+		at := slices.IndexFunc(taken, func(c quota.GPU) bool { return c.UUID == gpus[i].UUID })
 		if at < 0 {
 			continue
 		}
 		c := &taken[at]
-		cards[i].Shared = &report.Shared{
+		gpus[i].Shared = &report.Shared{
 			Policy: string(c.Policy), Exclusive: c.Exclusive, VCore: c.VCore, UsedMiB: c.UsedMiB, MemoryMiB: c.MemoryMiB,
-			Tenants: c.Consumers, Slots: c.Slots, Against: c.Unhealthy,
+			Consumers: c.Consumers, Slots: c.Slots, Unhealthy: c.Unhealthy,
 		}
 	}
 }
 
-func (a *Agent) rejections() []report.Refusal {
-	var all []report.Refusal
+func (a *Agent) rejections() []report.Rejection {
+	var all []report.Rejection
 	for _, r := range a.state.Rejections() {
-		all = append(all, report.Refusal{
+		all = append(all, report.Rejection{
 			Namespace: r.Pod.Namespace, Pod: r.Pod.Name, UID: r.Pod.UID, Container: r.Container,
 			Kind: r.Kind, Reason: r.Reason, Since: r.Since.UTC(),
 		})

@@ -53,7 +53,7 @@ func (anyNodes) Generate(m *machine.Machine) (*devgpu.Edits, error) {
 	return out, nil
 }
 
-// Who has what of a shared card, and who does not get any, is told.
+// The report has the consumers of a shared GPU, and the pods that get no share.
 func TestReportOfShares(t *testing.T) {
 	choice := enforce.Choice{
 		Enforced:  enforce.Enforced{Memory: enforce.DMem, Compute: enforce.MPS},
@@ -71,41 +71,41 @@ func TestReportOfShares(t *testing.T) {
 	r.start("b")
 	if _, err := r.kubelet.StartContainer(t.Context(), "default", "c", "main"); err == nil ||
 		!strings.Contains(err.Error(), "50 % of 100 left; needs 60") {
-		t.Fatalf("a pod for which the card has no room: %v", err)
+		t.Fatalf("a pod for which the GPU has no room: %v", err)
 	}
 
 	got := r.Report()
-	card := got.Cards[7]
-	want := report.Card{Index: 7, UUID: card.UUID, Mode: "sgpu", Wanted: "sgpu", Shared: &report.Shared{
-		Policy: "fixed-share", VCore: 50, UsedMiB: 12 << 10, MemoryMiB: r.source.get().GPUs[7].MemoryMiB, Tenants: 2, Slots: 16,
+	gpu := got.GPUs[7]
+	want := report.GPU{Index: 7, UUID: gpu.UUID, Mode: "sgpu", Wanted: "sgpu", Shared: &report.Shared{
+		Policy: "fixed-share", VCore: 50, UsedMiB: 12 << 10, MemoryMiB: r.source.get().GPUs[7].MemoryMiB, Consumers: 2, Slots: 16,
 	}}
-	if diff := cmp.Diff(want, card); diff != "" {
-		t.Errorf("shared card (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, gpu); diff != "" {
+		t.Errorf("shared GPU (-want +got):\n%s", diff)
 	}
-	for i := range got.Cards[:7] {
-		if got.Cards[i].Shared != nil {
-			t.Errorf("card %d is not shared, and is said to be", i)
+	for i := range got.GPUs[:7] {
+		if got.GPUs[i].Shared != nil {
+			t.Errorf("GPU %d is not shared, and the report has shares of it", i)
 		}
 	}
 	for _, b := range got.Bindings {
-		if len(b.Shares) != 1 || b.Shares[0].UUID != card.UUID || b.By != "node" || b.Enforced != choice.Enforced {
+		if len(b.Shares) != 1 || b.Shares[0].UUID != gpu.UUID || b.By != "node" || b.Enforced != choice.Enforced {
 			t.Errorf("binding %+v", b)
 		}
 	}
-	if len(got.Refused) != 1 {
-		t.Fatalf("refused: %+v", got.Refused)
+	if len(got.Rejected) != 1 {
+		t.Fatalf("rejected: %+v", got.Rejected)
 	}
-	refused := got.Refused[0]
-	if age := time.Since(refused.Since); age < 0 || age > time.Minute {
-		t.Errorf("refused since %s", refused.Since)
+	rejected := got.Rejected[0]
+	if age := time.Since(rejected.Since); age < 0 || age > time.Minute {
+		t.Errorf("rejected since %s", rejected.Since)
 	}
-	refused.Since = time.Time{}
-	wantRefused := report.Refusal{
+	rejected.Since = time.Time{}
+	wantRejected := report.Rejection{
 		Namespace: "default", Pod: "c", UID: "uid-c", Container: "main", Kind: allocate.RejectedFull,
 		Reason: "none of 1 GPUs can give 60 % of compute and 4 GiB. GPU 7: 50 % of 100 left; needs 60",
 	}
-	if diff := cmp.Diff(wantRefused, refused); diff != "" {
-		t.Errorf("refused (-want +got):\n%s", diff)
+	if diff := cmp.Diff(wantRejected, rejected); diff != "" {
+		t.Errorf("rejected (-want +got):\n%s", diff)
 	}
 	wantChoice := &report.Enforcers{
 		Memory: "dmem", WhyMemory: choice.WhyMemory, Compute: "mps", WhyCompute: choice.WhyCompute,

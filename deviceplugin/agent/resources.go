@@ -35,7 +35,7 @@ type served struct {
 	// had.
 	refresh func(*inventory.Inventory)
 	reason  func() string
-	// gpu is the resource if it is one of GPUs; shared tells whether it is one of
+	// gpu is the resource if its devices are GPUs; shared is true if they are
 	// replicas of shared GPUs.
 	gpu    *gpu.Resource
 	shared bool
@@ -56,8 +56,8 @@ type resources struct {
 
 	mu     sync.Mutex // guards what follows
 	served map[string]*served
-	// counted tells whether the Node's status has the resource of percents, as far
-	// as that was asked.
+	// counted is true if the Node's status has the resource of percents. It is
+	// valid once asked is true.
 	counted, asked bool
 }
 
@@ -78,8 +78,8 @@ func (a *resources) update(ctx context.Context, group *errgroup.Group, inv *inve
 	gpus, hcas, slots := a.state.View().Resources()
 	for _, name := range slices.Concat(a.wanted(inv), gpus, hcas, slots) {
 		isHCAs := rdmaAt(inv.Config, name) >= 0 || slices.Contains(hcas, name)
-		// The answer to Allocate names what comes with every GPU, and the
-		// driver's spec says what that is; and the first list must be whole.
+		// The answer to Allocate names the devices that come with every GPU, which
+		// the driver's CDI spec lists; and the first list must be complete.
 		if a.all()[name] != nil || !isHCAs && (!a.driver.known() || !a.modes.Known()) {
 			continue
 		}
@@ -294,7 +294,7 @@ func (a *resources) serveSlots(name string) *served {
 	}
 }
 
-// serveCounted makes the resource of percents or of GiB of shared cards.
+// serveCounted makes the resource of percents or of GiB of shared GPUs.
 func (a *resources) serveCounted(name string, c *config.NodeConfig) *served {
 	unit := sgpu.Cores
 	if name == c.Resources.VMemory {

@@ -35,7 +35,7 @@ func TestNothingSlowHoldsBackTheList(t *testing.T) {
 	slow := newRig(t, "dgx-h100", func(o *Options) { o.Generator = hung{end} }).run()
 	slow.list(hcas, 512, 0)
 	if got := slow.Ready(); got != gpus+" waits for the driver's CDI spec" {
-		t.Errorf("Ready says %q", got)
+		t.Errorf("Ready is %q", got)
 	}
 	for _, r := range []*rig{r, slow} {
 		port := func(state string) func(*machine.Machine) {
@@ -48,7 +48,7 @@ func TestNothingSlowHoldsBackTheList(t *testing.T) {
 		began := time.Now()
 		r.alter(port(machine.PortDown))
 		r.list(hcas, 448, 64)
-		// Nobody waited until a call that hangs was given up.
+		// The list does not wait until a call that hangs times out.
 		if took := time.Since(began); took >= publishTimeout {
 			t.Errorf("a dead port was in the list after %s", took)
 		}

@@ -19,8 +19,8 @@ import (
 // usage is what pods that have gone must leave nothing in.
 type usage struct {
 	Goroutines, FDs int
-	// Specs, Records and Files are ours in the CDI directory and below the
-	// state directory.
+	// Specs, Records and Files count heddle's files in the CDI directory and
+	// below the state directory.
 	Specs, Records, Files int
 	Bindings              int
 }
@@ -39,8 +39,8 @@ func newBusy(tb testing.TB) *busy {
 	b.rig = newRig(tb, "dgx-h100", func(o *Options) {
 		o.now = func() time.Time { return time.Now().Add(time.Duration(b.passed.Load())) }
 		o.API = nil // A preference would wait for each pod to be known.
-		// A node's /var/run is a tmpfs too; the records' disk is not what is
-		// looked at here.
+		// A node's /var/run is a tmpfs too; the checkpoint's disk is not under
+		// test here.
 		if dir, err := os.MkdirTemp("/dev/shm", "heddle"); err == nil { //nolint:usetesting // TempDir is on a disk.
 			tb.Cleanup(func() { _ = os.RemoveAll(dir) })
 			o.CDIDir, o.StateDir = filepath.Join(dir, "cdi"), filepath.Join(dir, "state")
@@ -52,16 +52,16 @@ func newBusy(tb testing.TB) *busy {
 	return b
 }
 
-// crowd is how many pods are there at once; the first eight have a GPU.
-const crowd = 32
+// batch is how many pods there are at once; the first eight have a GPU.
+const batch = 32
 
-// comeAndGo admits pods, starts them all at once and deletes them, a crowd at
+// comeAndGo admits pods, starts them all at once and deletes them, a batch at
 // a time. Allocate, PreStartContainer and the questions to PodResources, with
 // its limit of 100 a second, are those of a kubelet.
 func (b *busy) comeAndGo(pods int) {
 	b.t.Helper()
 	for end := b.pods + pods; b.pods < end; {
-		names := make([]string, min(crowd, end-b.pods))
+		names := make([]string, min(batch, end-b.pods))
 		for i := range names {
 			names[i] = "p" + strconv.Itoa(b.pods+i)
 			limits := map[string]int{hcas: 2}
@@ -157,7 +157,7 @@ func anonymous(tb testing.TB) float64 {
 // TestPodsLeaveNothing is the smaller one of BenchmarkPodsLeaveNothing.
 func TestPodsLeaveNothing(t *testing.T) {
 	b := newBusy(t)
-	b.comeAndGo(2 * crowd)
+	b.comeAndGo(2 * batch)
 	before := b.settle(nil)
 	b.comeAndGo(200)
 	after := b.settle(&before)
@@ -172,7 +172,7 @@ func TestPodsLeaveNothing(t *testing.T) {
 func BenchmarkPodsLeaveNothing(b *testing.B) {
 	const pods = 10_000
 	n := newBusy(b)
-	n.comeAndGo(10 * crowd)
+	n.comeAndGo(10 * batch)
 	before, memory := n.settle(nil), anonymous(b)
 	start := time.Now()
 	for b.Loop() {

@@ -19,7 +19,7 @@ const ReasonSelector = "SelectorNotHonored"
 
 const (
 	// expectTimeout is how long a preference waits for a pod to be known: the
-	// kubelet and we hear of it at about the same time.
+	// kubelet and the agent receive it at about the same time.
 	expectTimeout = 50 * time.Millisecond
 	checkTimeout  = 10 * time.Second
 	// maxStarted are the starts that wait to be checked; later ones are not.
@@ -129,9 +129,9 @@ func (s *selectors) check(ctx context.Context, one started) {
 			s.Log.DebugContext(ctx, "start not checked", "pod", b.Pod, "err", err)
 			continue
 		}
-		steering, err := gpu.SelectorOf(pod.Annotations, s.config().Domains)
-		if err == nil && !steering.None() {
-			err = steering.Check(s.machine(), one.ids)
+		selector, err := gpu.SelectorOf(pod.Annotations, s.config().Domains)
+		if err == nil && !selector.None() {
+			err = selector.Check(s.machine(), one.ids)
 		}
 		if err != nil {
 			about := kubelet.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}

@@ -23,7 +23,7 @@ func TestPodGetsTheGPUsThatItAsksFor(t *testing.T) {
 		t.Errorf("got %v, asked for %s", got, want)
 	}
 	r.start("picky")
-	// Its GPU is taken: another pod that insists starts elsewhere, and is told.
+	// Its GPU is taken: another pod that asks for it starts on another GPU, and gets an Event.
 	r.api.removeAll()
 	r.create(wish("late", map[string]string{gpus: "1"}, map[string]string{use: want + ",GPU-of-another-node"}))
 	got := r.admit("late", map[string]int{gpus: 1})[gpus]
@@ -35,7 +35,7 @@ func TestPodGetsTheGPUsThatItAsksFor(t *testing.T) {
 	if has(r.api.warnings, "picky") {
 		t.Errorf("a pod that has what it asked for was warned: %v", r.api.warnings)
 	}
-	// One whose annotations contradict each other is told so.
+	// A pod with annotations that contradict each other gets an Event.
 	r.create(wish("torn", map[string]string{gpus: "2"}, map[string]string{
 		avoid: m.GPUs[0].UUID, "metax-tech.com/nouse-gpuuuid": m.GPUs[1].UUID,
 	}))
@@ -55,7 +55,7 @@ func TestExpected(t *testing.T) {
 		want gpu.Selector
 		ok   bool
 	}{
-		{name: "nobody"},
+		{name: "no pod"},
 		{name: "one", pods: []string{"one"}, want: gpu.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},
 		{name: "one that wants nothing", pods: []string{"plain"}},
 		{name: "two that agree", pods: []string{"one", "same"}, want: gpu.Selector{Use: []string{"GPU-a", "GPU-b"}}, ok: true},

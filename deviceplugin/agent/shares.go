@@ -193,11 +193,11 @@ func (t *shares) count() {
 
 // annotateNode writes [wellknown.SharedGPUs] if it differs from the last time; a Node
 // without shared GPUs has none.
-func (t *shares) annotateNode(ctx context.Context, cards []quota.GPU) {
+func (t *shares) annotateNode(ctx context.Context, gpus []quota.GPU) {
 	text := ""
 	var value *string
-	if len(cards) > 0 {
-		text = quota.Publish(cards).String()
+	if len(gpus) > 0 {
+		text = quota.Publish(gpus).String()
 		value = &text
 	}
 	if text == t.node && (text == "" || time.Since(t.nodeAt) < publishAgain) && !t.nodeAnnotated() {

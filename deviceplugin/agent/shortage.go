@@ -70,8 +70,8 @@ func (a *resources) shortages(
 	return all
 }
 
-// allShared tells whether a resource is 0 because the configuration hands all
-// its GPUs out in shares, which is nothing to complain of.
+// allShared reports whether a resource is 0 because the configuration hands all
+// its GPUs out in shares, which is no shortage.
 func allShared(m *machine.Machine, c *config.NodeConfig, resource string) bool {
 	if resource != c.Resources.GPU || len(m.GPUs) == 0 {
 		return false
@@ -84,7 +84,7 @@ func allShared(m *machine.Machine, c *config.NodeConfig, resource string) bool {
 	return true
 }
 
-// gpuStates are those of a resource's GPUs, by the names that people use.
+// gpuStates are the states of a resource's GPUs, by the names that users see.
 func gpuStates(
 	inv *inventory.Inventory, resource string, s *served, snapshot *health.Snapshot, gpus []mode.GPU,
 ) map[string]health.State {
@@ -93,18 +93,18 @@ func gpuStates(
 	faults := s.gpu.Faults()
 	for _, d := range s.gpu.Devices() {
 		name, state := d.ID, health.State{Healthy: true}
-		card := cmp.Or(inv.ParentOf(d.ID), d.ID)
+		uuid := cmp.Or(inv.ParentOf(d.ID), d.ID)
 		if at := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == d.ID }); at >= 0 {
 			name = fmt.Sprintf("GPU %d", m.GPUs[at].Index)
 		}
 		if !d.Healthy {
-			if state = snapshot.GPU(card); state.Healthy {
+			if state = snapshot.GPU(uuid); state.Healthy {
 				state = health.State{Cause: Unsuitable, Reason: faults[d.ID]}
-				switch cordoned, pending := unavailable(gpus, card); {
+				switch cordoned, pending := unavailable(gpus, uuid); {
 				case cordoned:
 					state = health.State{Cause: Cordoned, Reason: mode.Cordoned}
 				case pending:
-					continue // It goes to another resource, and a condition of its own shows that.
+					continue // It moves to another resource, which another condition shows.
 				case faults[d.ID] == inv.Elsewhere[resource][d.ID]:
 					state.Cause = Draining
 				}
@@ -119,23 +119,23 @@ func gpuStates(
 	return states
 }
 
-// shareStates are those of shared GPUs.
+// shareStates are the states of shared GPUs.
 func shareStates(inv *inventory.Inventory, snapshot *health.Snapshot, gpus []mode.GPU) map[string]health.State {
 	states := map[string]health.State{}
-	for _, card := range inv.Shared {
+	for _, g := range inv.Shared {
 		state := health.State{Healthy: true}
-		if card.Unhealthy != "" {
-			if state = snapshot.GPU(card.UUID); state.Healthy {
-				state = health.State{Cause: Unsuitable, Reason: card.Unhealthy}
+		if g.Unhealthy != "" {
+			if state = snapshot.GPU(g.UUID); state.Healthy {
+				state = health.State{Cause: Unsuitable, Reason: g.Unhealthy}
 			}
-			switch cordoned, pending := unavailable(gpus, card.UUID); {
+			switch cordoned, pending := unavailable(gpus, g.UUID); {
 			case cordoned:
 				state = health.State{Cause: Cordoned, Reason: mode.Cordoned}
 			case pending:
-				continue // It goes to another resource, and a condition of its own shows that.
+				continue // It moves to another resource, which another condition shows.
 			}
 		}
-		states[fmt.Sprintf("GPU%d", card.Index)] = state
+		states[fmt.Sprintf("GPU%d", g.Index)] = state
 	}
 	return states
 }

@@ -24,7 +24,7 @@ import (
 // procs is a procfs: processes that are not in it have ended.
 type procs map[int]cgroup.Container
 
-// nowhere is the container of a process whose cgroup says nothing.
+// nowhere is the container ID of a process with a cgroup that names no container.
 const nowhere = "?"
 
 func (p procs) HostPIDs() bool { return len(p) > 0 }
@@ -40,9 +40,9 @@ func (p procs) Container(pid int) (cgroup.Container, error) {
 	return c, nil
 }
 
-func tenantOf(pod, container string, enforced enforce.Kind, cards ...string) devicestate.Allocation {
+func consumerOf(pod, container string, enforced enforce.Kind, gpus ...string) devicestate.Allocation {
 	b := devicestate.Allocation{Namespace: "default", Pod: pod, UID: "uid-" + pod, Container: container, Enforced: enforce.Enforced{Memory: enforced}}
-	for _, uuid := range cards {
+	for _, uuid := range gpus {
 		b.Shares = append(b.Shares, allocation.Share{UUID: uuid, VCore: 30, MemoryMiB: 4096})
 	}
 	return b
@@ -57,8 +57,8 @@ func TestAttribute(t *testing.T) {
 	named := map[cgroup.Container]string{
 		pid("b", "id-b1"): "one", pid("b", "id-b2"): "two", pid("a", "id-side"): "sidecar",
 	}
-	a, one, two := tenantOf("a", "main", enforce.DMem, "x"), tenantOf("b", "one", enforce.None, "x"), tenantOf("b", "two", enforce.None, "x", "y")
-	anonymous := tenantOf("c", "main", enforce.None, "x")
+	a, one, two := consumerOf("a", "main", enforce.DMem, "x"), consumerOf("b", "one", enforce.None, "x"), consumerOf("b", "two", enforce.None, "x", "y")
+	anonymous := consumerOf("c", "main", enforce.None, "x")
 	anonymous.UID = ""
 	of := func(b devicestate.Allocation, gpu string) consumer {
 		return consumer{b.Namespace, b.Pod, b.UID, b.Container, gpu}
@@ -70,10 +70,10 @@ func TestAttribute(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		bindings []devicestate.Allocation
-		cards    []devgpu.Usage
+		usage    []devgpu.Usage
 		want     map[consumer]consumed
 	}{
-		{"nobody runs", []devicestate.Allocation{a}, x(), map[consumer]consumed{of(a, "x"): {0, 0}}},
+		{"no process runs", []devicestate.Allocation{a}, x(), map[consumer]consumed{of(a, "x"): {0, 0}}},
 		{
 			"two processes of a container, one of a pod without shares",
 			[]devicestate.Allocation{a},
@@ -81,7 +81,7 @@ func TestAttribute(t *testing.T) {
 			map[consumer]consumed{of(a, "x"): {30, 0}},
 		},
 		{
-			"two containers of a pod on a card, by the IDs of its status",
+			"two containers of a pod on a GPU, by the IDs of its status",
 			[]devicestate.Allocation{a, one, two},
 			x(devgpu.Process{PID: 1, Bytes: 1}, devgpu.Process{PID: 3, Bytes: 10}, devgpu.Process{PID: 4, Bytes: 20}),
 			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {10, 0}, of(two, "x"): {20, 0}},
@@ -93,7 +93,7 @@ func TestAttribute(t *testing.T) {
 			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {unknown, 0}, of(two, "x"): {unknown, 0}},
 		},
 		{
-			"the same where only one has the card",
+			"the same where only one has the GPU",
 			[]devicestate.Allocation{two},
 			x(devgpu.Process{PID: 5, Bytes: 20}),
 			map[consumer]consumed{of(two, "x"): {20, 0}},
@@ -105,7 +105,7 @@ func TestAttribute(t *testing.T) {
 			map[consumer]consumed{of(a, "x"): {0, 0}},
 		},
 		{
-			"a process that may be anybody's",
+			"a process that may belong to any pod",
 			[]devicestate.Allocation{a, one},
 			x(devgpu.Process{PID: 1, Bytes: 1}, devgpu.Process{PID: 7, Bytes: 2}),
 			map[consumer]consumed{of(a, "x"): {unknown, 0}, of(one, "x"): {unknown, 0}},
@@ -114,7 +114,7 @@ func TestAttribute(t *testing.T) {
 			"no PID", []devicestate.Allocation{a}, x(devgpu.Process{PID: 0, Bytes: 1}), map[consumer]consumed{of(a, "x"): {unknown, 0}},
 		},
 		{
-			"memory that has ended, and memory that the driver does not tell",
+			"memory that has ended, and memory that the driver does not report",
 			[]devicestate.Allocation{a, one},
 			x(devgpu.Process{PID: 1, Bytes: 1}, devgpu.Process{PID: 99, Bytes: 7}, devgpu.Process{PID: 3, Bytes: -1}),
 			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {unknown, 0}},
@@ -138,20 +138,20 @@ func TestAttribute(t *testing.T) {
 			map[consumer]consumed{of(a, "x"): {1, unknown}},
 		},
 		{
-			"a card that does not answer, and one that does",
+			"a GPU that does not answer, and one that does",
 			[]devicestate.Allocation{two},
 			[]devgpu.Usage{{GPU: "x", Err: devgpu.ErrSilent}, {GPU: "y", Processes: []devgpu.Process{{PID: 4, Bytes: 8}}}},
 			map[consumer]consumed{of(two, "y"): {8, 0}},
 		},
 		{
-			"MPS counts for its server, a pod without UID is nobody",
-			[]devicestate.Allocation{tenantOf("a", "main", enforce.MPS, "x"), anonymous},
+			"MPS counts for its server, a pod without UID does not count",
+			[]devicestate.Allocation{consumerOf("a", "main", enforce.MPS, "x"), anonymous},
 			x(devgpu.Process{PID: 1, Bytes: 1}),
 			map[consumer]consumed{},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := attribute(tt.bindings, tt.cards, where.Container, named)
+			got := attribute(tt.bindings, tt.usage, where.Container, named)
 			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(consumer{}, consumed{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -170,7 +170,7 @@ func TestContainerNames(t *testing.T) {
 	}
 }
 
-// shareSeries are the series of shares, with GPU-x for a card.
+// shareSeries are the series of shares, with GPU-x for the UUID of a GPU.
 func (r *rig) shareSeries(uuid string) []string {
 	r.t.Helper()
 	families, err := r.registry.Gather()
@@ -194,7 +194,7 @@ func (r *rig) shareSeries(uuid string) []string {
 	return all
 }
 
-// That nothing is measured is said, once in the log, and wherever people look.
+// The agent reports that nothing is measured: once in the log, in the report and in the metrics.
 func TestWhyNothingIsMeasured(t *testing.T) {
 	const shared, metric = "mode: sgpu\nsgpu: {gpus: [0]}\n", "heddle_share_usage_measured"
 	usage := devgpu.Pollers{devgpu.NewPoller(&fakeDriver{}, 0)}
@@ -202,7 +202,7 @@ func TestWhyNothingIsMeasured(t *testing.T) {
 		name, config string
 		usage        devgpu.Pollers
 		procs        procs
-		says         string
+		wantLog      string
 		want         map[string]float64
 	}{
 		{"it is", shared, usage, procs{1: {}}, "", map[string]float64{"": 1}},
@@ -222,13 +222,13 @@ func TestWhyNothingIsMeasured(t *testing.T) {
 				r.usage.look(t.Context())
 			}
 			lines := 0
-			if tt.says != "" {
+			if tt.wantLog != "" {
 				lines = 1
 			}
-			if got := strings.Count(log.String(), "is not measured"); got != lines || !strings.Contains(log.String(), tt.says) {
+			if got := strings.Count(log.String(), "is not measured"); got != lines || !strings.Contains(log.String(), tt.wantLog) {
 				t.Errorf("log:\n%s", &log)
 			}
-			if got := r.report().Unmeasured; (got == "") != (tt.says == "") || !strings.Contains(got, tt.says) {
+			if got := r.report().Unmeasured; (got == "") != (tt.wantLog == "") || !strings.Contains(got, tt.wantLog) {
 				t.Errorf("report: %q", got)
 			}
 			if diff := cmp.Diff(tt.want, r.samples(metric)); diff != "" {
@@ -261,7 +261,7 @@ func TestUsageMetrics(t *testing.T) {
 			r.run()
 			r.list("nvidia.com/sgpu", 16, 0)
 			if tt.procs.HostPIDs() {
-				until(t, "the first look, at nobody", func() bool {
+				until(t, "the first sample, without processes", func() bool {
 					r.usage.mu.Lock()
 					defer r.usage.mu.Unlock()
 					return !r.usage.at.IsZero()
@@ -270,7 +270,7 @@ func TestUsageMetrics(t *testing.T) {
 			if got := r.shareSeries(uuid); got != nil {
 				t.Errorf("without a share: %q", got)
 			}
-			if err := r.tenant("a", "60/4", nil); err != nil {
+			if err := r.consumer("a", "60/4", nil); err != nil {
 				t.Fatal(err)
 			}
 			labels := "{container=main,gpu=GPU-x,namespace=default,pod=a} "
@@ -294,7 +294,7 @@ func TestUsageMetrics(t *testing.T) {
 			r.usage.at = r.usage.at.Add(-usageFor)
 			r.usage.mu.Unlock()
 			if got := r.shareSeries(uuid); len(got) != 3 {
-				t.Errorf("nobody answered for a long time, and: %q", got)
+				t.Errorf("no GPU answered for a long time, and the series are %q", got)
 			}
 		})
 	}

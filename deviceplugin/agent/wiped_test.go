@@ -18,7 +18,7 @@ func TestWipedNode(t *testing.T) {
 	r, c := sharer(t, "gpus: [0]")
 	r.run()
 	r.list(slots, 16, 0)
-	if err := r.tenant("a", "60/4", nil); err != nil {
+	if err := r.consumer("a", "60/4", nil); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the pod's annotation", func() bool { return len(c.boundOf("a")) == 1 })
@@ -31,8 +31,8 @@ func TestWipedNode(t *testing.T) {
 	r.api.mu.Unlock()
 	r.again(t)
 	r.list(slots, 16, 0)
-	if err := r.tenant("b", "30/4", nil); err == nil || !strings.Contains(err.Error(), "it is not known yet which GPUs it has") {
-		t.Errorf("before the API server tells of the pods: %v", err)
+	if err := r.consumer("b", "30/4", nil); err == nil || !strings.Contains(err.Error(), "it is not known yet which GPUs it has") {
+		t.Errorf("before the API server lists the pods: %v", err)
 	}
 	r.api.mu.Lock()
 	r.api.unlisted = false
@@ -42,7 +42,7 @@ func TestWipedNode(t *testing.T) {
 		return known
 	})
 
-	if err := r.tenant("late", "30/4", nil); err == nil || !strings.Contains(err.Error(), "kept for container main of default/a") {
+	if err := r.consumer("late", "30/4", nil); err == nil || !strings.Contains(err.Error(), "kept for container main of default/a") {
 		t.Errorf("error %v", err)
 	}
 	r.api.wait(t, "the Event", func() bool {

@@ -33,7 +33,8 @@ func (l *lines) count(part string) int {
 	return strings.Count(l.text.String(), part)
 }
 
-// Who shares cards and has no CDI is told so, wherever he may look, and once.
+// On a node that shares GPUs without CDI, the report, the metrics and the Node
+// show the cause, and the log has it once.
 func TestSharesWithoutCDI(t *testing.T) {
 	const why = "mode is sgpu, and no share is served: --device-list-strategy is envvar"
 	log := &lines{}
@@ -64,6 +65,6 @@ func TestSharesWithoutCDI(t *testing.T) {
 	r.list(gpus, 8, 0)
 	until(t, "all is well", func() bool { return !problem() && len(r.samples("heddle_unavailable")) == 0 })
 	if got := log.count("shares of GPUs are not served"); got != 1 {
-		t.Errorf("the log says so %d times", got)
+		t.Errorf("the log has the message %d times", got)
 	}
 }

@@ -15,14 +15,14 @@ import (
 	"github.com/heddle-dev/heddle/test/machines"
 )
 
-// The node of newSick: every GPU is cut, so that a card has several IDs, as
-// every HCA has.
+// The node of newSick: every GPU is cut into MIG devices, so that a GPU has
+// several IDs, as every HCA has.
 const (
-	cards, perCard = 8, 7
-	ports, perPort = 8, 64
+	gpuCount, perGPU = 8, 7
+	ports, perPort   = 8, 64
 )
 
-// sick is a rig whose devices fall ill and recover.
+// sick is a rig with devices that become unhealthy and recover.
 type sick struct {
 	*rig
 	machine *machine.Machine
@@ -36,7 +36,7 @@ func newSick(tb testing.TB) *sick {
 		s.driver.known = append(s.driver.known, s.machine.GPUs[i].UUID)
 		cut := &s.machine.GPUs[i].MIG
 		cut.Capable, cut.Enabled = true, true
-		for j := range perCard {
+		for j := range perGPU {
 			cut.Devices = append(cut.Devices, machine.MIGDevice{UUID: fmt.Sprintf("MIG-%d-%d", i, j), Profile: "1g.10gb"})
 		}
 	}
@@ -46,7 +46,7 @@ func newSick(tb testing.TB) *sick {
 	s.configure("mig: {strategy: single}\nhealth: {gpuRecoverAfter: 0s, hcaDownAfter: 0s, hcaUpAfter: 0s}")
 	s.source = s.options.Source.(source)
 	s.run()
-	s.list(gpus, cards*perCard, 0)
+	s.list(gpus, gpuCount*perGPU, 0)
 	s.list(hcas, ports*perPort, 0)
 	return s
 }
@@ -75,8 +75,8 @@ func (d *fakeDriver) WaitEvent(wait time.Duration) (devgpu.Event, error) {
 	return devgpu.Event{}, devgpu.ErrNoEvent
 }
 
-// xid tells an error of a GPU, waits until the kubelet has been told, and says
-// how long that took and by how many lists.
+// xid reports an error of a GPU, waits until the kubelet has the list, and returns
+// how long that took and how many lists the kubelet got.
 func (s *sick) xid(number int) (took time.Duration, lists int) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
@@ -86,24 +86,24 @@ func (s *sick) xid(number int) (took time.Duration, lists int) {
 	start := time.Now()
 	codes := nvml.Vendor().Codes
 	s.Monitor().OnEvent(devgpu.Event{GPU: s.machine.GPUs[number].UUID, Code: codes.Code(79)})
-	state := s.kubelet.Wait(ctx, gpus, func(s kubelet.State) bool { return len(s.Unhealthy) >= perCard })
+	state := s.kubelet.Wait(ctx, gpus, func(s kubelet.State) bool { return len(s.Unhealthy) >= perGPU })
 	return time.Since(start), state.Updates - before
 }
 
-// recover has the driver find all GPUs well.
+// recover has the driver find all GPUs healthy.
 func (s *sick) recover() {
 	s.t.Helper()
 	s.driver.reset.Store(0)
 	s.Monitor().OnEvent(devgpu.Event{})
-	s.list(gpus, cards*perCard, 0)
+	s.list(gpus, gpuCount*perGPU, 0)
 }
 
-// TestDevicesOfACardGoTogether: the kubelet learns of all IDs by one list.
-func TestDevicesOfACardGoTogether(t *testing.T) {
+// TestDevicesOfAGPUGoTogether: the kubelet gets all IDs in one list.
+func TestDevicesOfAGPUGoTogether(t *testing.T) {
 	s := newSick(t)
-	for i := range cards {
+	for i := range gpuCount {
 		if _, lists := s.xid(i); lists != 1 {
-			t.Errorf("GPU %d: %d lists for one card", i, lists)
+			t.Errorf("GPU %d: %d lists for one GPU", i, lists)
 		}
 		for _, id := range s.kubelet.State(gpus).Unhealthy {
 			if id[:len("MIG-0")] != fmt.Sprintf("MIG-%d", i) {
@@ -128,9 +128,9 @@ func BenchmarkXID(b *testing.B) {
 	s := newSick(b)
 	var times []time.Duration
 	for i := 0; b.Loop(); i++ {
-		took, lists := s.xid(i % cards)
+		took, lists := s.xid(i % gpuCount)
 		if lists != 1 {
-			b.Errorf("%d lists for one card", lists)
+			b.Errorf("%d lists for one GPU", lists)
 		}
 		times = append(times, took)
 		b.StopTimer()

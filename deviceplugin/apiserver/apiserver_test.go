@@ -187,7 +187,7 @@ func TestConditionIsPatchedWhenItDiffers(t *testing.T) {
 	if len(got) != 1 || got[0].Status != corev1.ConditionTrue || got[0].LastTransitionTime.Equal(&first[0].LastTransitionTime) {
 		t.Errorf("wrote %+v", got)
 	}
-	// One that says the same while it is absent comes and goes by itself.
+	// An optional condition that is false is not written while the Node lacks it.
 	pending := health.Condition{Type: "HeddleModePending", Reason: "AsConfigured", Optional: true}
 	if got := set(pending); len(got) > 0 {
 		t.Errorf("wrote %+v to a Node that has none", got)

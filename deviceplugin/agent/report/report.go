@@ -21,29 +21,30 @@ type Report struct {
 	Bindings []Binding `json:"bindings"`
 	// Problems are what is wrong with what the device plugin works with.
 	Problems []Problem `json:"problems"`
-	// GPUs are the indices of the node's GPUs, by UUID; a MIG device has that
-	// of the GPU that it is cut from.
-	GPUs map[string]int `json:"gpus"`
-	// Cards are the node's GPUs, and Strangers the UUIDs of cordoned ones that
-	// it does not have.
-	Cards     []Card   `json:"cards,omitempty"`
-	Strangers []string `json:"strangers,omitempty"`
-	// Refused are the pods that wait for shares, because theirs were rejected, and Enforcers what makes the
-	// limits of those hold that start now; nil if nothing is to.
-	Refused   []Refusal  `json:"refused,omitempty"`
-	Enforcers *Enforcers `json:"enforcers,omitempty"`
+	// GPUIndices maps the UUID of each GPU of the node to its index. A MIG
+	// device has the index of the GPU that it is cut from.
+	GPUIndices map[string]int `json:"gpus"`
+	// GPUs are the node's GPUs. UnknownCordoned are the UUIDs of cordoned GPUs
+	// that the node does not have.
+	GPUs            []GPU    `json:"cards,omitempty"`
+	UnknownCordoned []string `json:"strangers,omitempty"`
+	// Rejected are the pods that wait for shares because their request was
+	// rejected. Enforcers are what enforces the limits of the shares that
+	// containers get from now on; nil if nothing does.
+	Rejected  []Rejection `json:"refused,omitempty"`
+	Enforcers *Enforcers  `json:"enforcers,omitempty"`
 	// Unserved are the resources that the configuration calls for and that
 	// are not served; Problems has the reason.
 	Unserved []string `json:"unserved,omitempty"`
-	// MPS are the MPS daemons of the cards that have tenants with MPS.
+	// MPS are the MPS daemons of the GPUs that have consumers with MPS.
 	MPS []enforce.Daemon `json:"mps,omitempty"`
 	// Unmeasured is why it is not measured what containers use of shared GPUs;
 	// empty if it is, and on a node that shares none.
 	Unmeasured string `json:"unmeasured,omitempty"`
 }
 
-// Card is how one GPU is handed out.
-type Card struct {
+// GPU is the mode of one GPU, and what is taken of it.
+type GPU struct {
 	Index int    `json:"index"`
 	UUID  string `json:"uuid"`
 	// Mode is native or sgpu, empty while that is not known; Wanted is what the
@@ -53,31 +54,31 @@ type Card struct {
 	// Until is what a change of mode waits for, such as "ns/pod ends"; empty if
 	// there is none.
 	Until string `json:"until,omitempty"`
-	// Cordoned tells whether an operator took it out: no new pod gets it.
+	// Cordoned is true if an operator cordoned the GPU: no new pod gets it.
 	Cordoned bool `json:"cordoned"`
-	// Shared is nil for a card that is not handed out in shares.
+	// Shared is nil for a GPU that is not handed out in shares.
 	Shared *Shared `json:"shared,omitempty"`
 }
 
-// Shared is what a shared card has, and what is taken of it.
+// Shared is the capacity of a shared GPU, and what is taken of it.
 type Shared struct {
-	// Policy is that of its tenants, empty without any and if one has the card
-	// alone, which Exclusive shows.
+	// Policy is the policy of its consumers. It is empty without consumers, and
+	// where one consumer has the whole GPU, which Exclusive shows.
 	Policy    string `json:"policy,omitempty"`
 	Exclusive bool   `json:"exclusive,omitempty"`
-	// VCore is percent, UsedMiB of MemoryMiB, Tenants of Slots.
+	// VCore is in percent. UsedMiB is of MemoryMiB, Consumers is of Slots.
 	VCore     int   `json:"vcore"`
 	UsedMiB   int64 `json:"usedMiB"`
 	MemoryMiB int64 `json:"memoryMiB"`
-	Tenants   int   `json:"tenants"`
+	Consumers int   `json:"tenants"`
 	Slots     int   `json:"slots"`
-	// Against is why no new pod gets it; empty if one can.
-	Against string `json:"against,omitempty"`
+	// Unhealthy is the reason that no new pod gets the GPU; empty if pods can.
+	Unhealthy string `json:"against,omitempty"`
 }
 
-// Refusal is a pod that gets no share. Kind is request, allocation,
+// Rejection is a pod that gets no share. Kind is request, allocation,
 // unscheduled or full.
-type Refusal struct {
+type Rejection struct {
 	Namespace string    `json:"namespace"`
 	Pod       string    `json:"pod"`
 	UID       string    `json:"uid,omitempty"`
@@ -97,9 +98,9 @@ type Enforcers struct {
 	Fault      string `json:"fault,omitempty"`
 }
 
-// Pending is "GPU 3: native until ns/pod ends, then sgpu"; empty for a card
+// Pending is "GPU 3: native until ns/pod ends, then sgpu"; empty for a GPU
 // that is handed out as configured.
-func (c *Card) Pending() string {
+func (c *GPU) Pending() string {
 	switch {
 	case c.Until == "":
 		return ""
@@ -120,10 +121,11 @@ type Resource struct {
 	Name string `json:"name"`
 	// Kind is what its devices are: KindGPU or KindHCA.
 	Kind string `json:"kind"`
-	// Former tells that the configuration does not have it any more.
+	// Former is true if the configuration no longer has the resource.
 	Former bool `json:"former,omitempty"`
-	// Registered tells whether the kubelet takes the resource from the plugin, and
-	// Owner who else serves it. Unless Registered, the plugin waits.
+	// Registered is true if the plugin is registered with the kubelet for the
+	// resource. Owner is another plugin that serves it. Unless Registered, the
+	// plugin waits.
 	Registered bool   `json:"registered"`
 	Owner      string `json:"owner,omitempty"`
 	// Fault is why the resource is not registered, as far as it is known.
@@ -149,15 +151,15 @@ type Binding struct {
 	HCAs      []string `json:"hcas"`
 	HCAIDs    []string `json:"hcaIDs"`
 	Class     string   `json:"class,omitempty"`
-	// Shares are the parts of shared cards, of QoS policy Policy, which By
+	// Shares are the parts of shared GPUs, of QoS policy Policy, which By
 	// chose; see package allocation.
 	Shares []allocation.Share `json:"shares,omitempty"`
 	Policy string             `json:"policy,omitempty"`
 	By     string             `json:"by,omitempty"`
 	// Enforced is what makes the limits of the shares hold.
 	Enforced enforce.Enforced `json:"enforced,omitzero"`
-	// Unrecorded tells that the device plugin has lost what it knew of the
-	// container: the shares are those that the pod's annotation names.
+	// Unrecorded is true if the checkpoint entry of the container was lost: the
+	// shares are those that the pod's annotation names.
 	Unrecorded bool              `json:"unrecorded,omitempty"`
 	CDINames   map[string]string `json:"cdiNames"`
 }

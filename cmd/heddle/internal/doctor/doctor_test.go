@@ -68,7 +68,7 @@ func TestOutputsInTheDocs(t *testing.T) {
 	}
 }
 
-func TestExitSaysWhetherSomethingIsWrong(t *testing.T) {
+func TestExitCodeReportsProblems(t *testing.T) {
 	for name, wrong := range map[string]bool{
 		"dgx-h100": false, "one-dead-port": true, "b200-one-gpu-off-nvlink": true,
 		"ipoib-down": false, "soft-rdma-only": false, "amd-epyc-no-gpu": false,
@@ -82,7 +82,7 @@ func TestExitSaysWhetherSomethingIsWrong(t *testing.T) {
 	}
 }
 
-func TestBrokenConfigurationIsTold(t *testing.T) {
+func TestBrokenConfigurationIsReported(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "cluster-config"), []byte("mode: fast\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -14,15 +14,15 @@ import (
 
 const waits = "\nnote  Node gpu-1\n  GPU 3: native until ml/train ends, then sgpu\n"
 
-func TestCardsOfTheDevicePlugin(t *testing.T) {
+func TestGPUsOfTheDevicePlugin(t *testing.T) {
 	reports := report.Report{
 		Node: "gpu-1",
-		Cards: []report.Card{
+		GPUs: []report.GPU{
 			{Index: 2, UUID: "GPU-c", Mode: "sgpu", Wanted: "sgpu", Cordoned: true},
 			{Index: 3, UUID: "GPU-d", Mode: "native", Wanted: "sgpu", Until: "ml/train ends"},
 			{Index: 4, UUID: "GPU-e", Wanted: "sgpu", Until: "it is known who holds it"},
 		},
-		Strangers: []string{"GPU-x"},
+		UnknownCordoned: []string{"GPU-x"},
 	}
 	out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--device-plugin", answering(t, reports))
 	if err != nil {
@@ -40,7 +40,7 @@ func TestCardsOfTheDevicePlugin(t *testing.T) {
 	}
 }
 
-func TestCardsOfTheNode(t *testing.T) {
+func TestGPUsOfTheNode(t *testing.T) {
 	if conditionModes != mode.ConditionType {
 		t.Errorf("condition %s, the device plugin sets %s", conditionModes, mode.ConditionType)
 	}
@@ -65,12 +65,12 @@ func TestCardsOfTheNode(t *testing.T) {
 	}
 	n.Status.Conditions[0].Status = corev1.ConditionFalse
 	n.Annotations = nil
-	if out, _ := doctor(t, "--node", "gpu-1", "--kubeconfig", path); strings.Contains(out, "card 3") {
+	if out, _ := doctor(t, "--node", "gpu-1", "--kubeconfig", path); strings.Contains(out, "GPU 3") {
 		t.Errorf("reports a condition that no longer holds:\n%s", out)
 	}
 	// What both report is shown once.
 	n.Status.Conditions[0].Status = corev1.ConditionTrue
-	reports := report.Report{Node: "gpu-1", Cards: []report.Card{
+	reports := report.Report{Node: "gpu-1", GPUs: []report.GPU{
 		{Index: 3, UUID: "GPU-d", Mode: "native", Wanted: "sgpu", Until: "ml/train ends"},
 	}}
 	out, _ = doctor(t, "--machine", machines+"dgx-h100.json", "--node", "gpu-1", "--kubeconfig", path, "--device-plugin", answering(t, reports))

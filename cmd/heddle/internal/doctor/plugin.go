@@ -87,7 +87,7 @@ func checkPlugin(r *report.Report, before []finding.Finding) []finding.Finding {
 			found = append(found, f)
 		}
 	}
-	found = append(found, checkRejected(r.Refused)...)
+	found = append(found, checkRejected(r.Rejected)...)
 	found = append(found, checkUnrecorded(r.Bindings)...)
 	found = append(found, checkLimits(r.Enforcers)...)
 	found = append(found, checkMPS(r.MPS)...)
@@ -126,24 +126,24 @@ func checkServed(r *report.Resource) []finding.Finding {
 // at all.
 func checkModes(r *report.Report) []finding.Finding {
 	var found []finding.Finding
-	for i := range r.Cards {
-		if pending := r.Cards[i].Pending(); pending != "" {
+	for i := range r.GPUs {
+		if pending := r.GPUs[i].Pending(); pending != "" {
 			found = append(found, note("Node "+r.Node, pending, ""))
 		}
 	}
-	for i := range r.Cards {
-		if r.Cards[i].Cordoned {
-			found = append(found, cordoned(r.Node, r.Cards[i].UUID))
+	for i := range r.GPUs {
+		if r.GPUs[i].Cordoned {
+			found = append(found, cordoned(r.Node, r.GPUs[i].UUID))
 		}
 	}
-	for _, uuid := range r.Strangers {
+	for _, uuid := range r.UnknownCordoned {
 		found = append(found, note("Node "+r.Node, "GPU "+uuid+" is cordoned and not on this node", uncordon(r.Node, uuid)))
 	}
 	return found
 }
 
 // checkRejected explains the pods that wait for shares.
-func checkRejected(all []report.Refusal) []finding.Finding {
+func checkRejected(all []report.Rejection) []finding.Finding {
 	var found []finding.Finding
 	for i := range all {
 		r := &all[i]

@@ -44,7 +44,7 @@ func docReport() report.Report {
 			Namespace: "ml", Pod: "train-0", Container: "worker", Class: "PIX", HCAs: []string{"mlx5_0", "mlx5_1"},
 			GPUs: []string{"GPU-5e6f7a8b-1111-2222-3333-444444444444", "GPU-1a2b3c4d-1111-2222-3333-444444444444"},
 		}},
-		GPUs: map[string]int{
+		GPUIndices: map[string]int{
 			"GPU-1a2b3c4d-1111-2222-3333-444444444444": 0, "GPU-5e6f7a8b-1111-2222-3333-444444444444": 1,
 		},
 	}
@@ -109,8 +109,8 @@ func TestFindingsOfTheDevicePlugin(t *testing.T) {
 		{
 			name: "an init container that only the checkpoint knows, with a MIG device and no HCA",
 			reports: report.Report{
-				Bindings: []report.Binding{{UID: "u-1", Container: "init", GPUs: []string{"MIG-01234567-89ab"}}},
-				GPUs:     map[string]int{"MIG-01234567-89ab": 3},
+				Bindings:   []report.Binding{{UID: "u-1", Container: "init", GPUs: []string{"MIG-01234567-89ab"}}},
+				GPUIndices: map[string]int{"MIG-01234567-89ab": 3},
 			},
 			want: []string{"UID u-1  init       3 (MIG-01234567)  -     -\n"},
 		},

@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	card6 = "GPU-6a6b6c6d-1111-2222-3333-444444444444"
-	card7 = "GPU-7a7b7c7d-1111-2222-3333-444444444444"
+	gpu6 = "GPU-6a6b6c6d-1111-2222-3333-444444444444"
+	gpu7 = "GPU-7a7b7c7d-1111-2222-3333-444444444444"
 )
 
 // sharedReport is of a node with two shared GPUs: one with three consumers of
@@ -43,17 +43,17 @@ func sharedReport() report.Report {
 			{Name: "nvidia.com/sgpu", Registered: true, Capacity: 32, Allocatable: 32},
 		},
 		Bindings: []report.Binding{
-			share("chat-0", "main", card7, 30, 24, "node"), share("chat-1", "main", card7, 30, 24, "node"),
-			share("embed-0", "server", card7, 0, 8, "hami"), share("train-0", "main", card6, 100, 0, "heddle-scheduler"),
+			share("chat-0", "main", gpu7, 30, 24, "node"), share("chat-1", "main", gpu7, 30, 24, "node"),
+			share("embed-0", "server", gpu7, 0, 8, "hami"), share("train-0", "main", gpu6, 100, 0, "heddle-scheduler"),
 		},
-		GPUs: map[string]int{card6: 6, card7: 7},
-		Cards: []report.Card{
+		GPUIndices: map[string]int{gpu6: 6, gpu7: 7},
+		GPUs: []report.GPU{
 			{Index: 5, UUID: "GPU-5a", Mode: "native", Wanted: "native"},
-			{Index: 6, UUID: card6, Mode: "sgpu", Wanted: "sgpu", Shared: &report.Shared{
-				Exclusive: true, VCore: 100, UsedMiB: 81559, MemoryMiB: 81559, Tenants: 1, Slots: 16,
+			{Index: 6, UUID: gpu6, Mode: "sgpu", Wanted: "sgpu", Shared: &report.Shared{
+				Exclusive: true, VCore: 100, UsedMiB: 81559, MemoryMiB: 81559, Consumers: 1, Slots: 16,
 			}},
-			{Index: 7, UUID: card7, Mode: "sgpu", Wanted: "sgpu", Shared: &report.Shared{
-				Policy: "best-effort", VCore: 60, UsedMiB: 56 << 10, MemoryMiB: 81559, Tenants: 3, Slots: 16,
+			{Index: 7, UUID: gpu7, Mode: "sgpu", Wanted: "sgpu", Shared: &report.Shared{
+				Policy: "best-effort", VCore: 60, UsedMiB: 56 << 10, MemoryMiB: 81559, Consumers: 3, Slots: 16,
 			}},
 		},
 	}
@@ -85,7 +85,7 @@ func TestShares(t *testing.T) {
 func TestSharesWithFindings(t *testing.T) {
 	since := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	rejection := func(kind string) report.Report {
-		return report.Report{Refused: []report.Refusal{{
+		return report.Report{Rejected: []report.Rejection{{
 			Namespace: "ml", Pod: "x", Container: "main", Kind: kind, Reason: "GPU 7: 2 GiB of 80 left; needs 4", Since: since,
 		}}}
 	}
@@ -104,9 +104,9 @@ func TestSharesWithFindings(t *testing.T) {
 		{
 			"a cordoned GPU without consumers",
 			report.Report{
-				GPUs: map[string]int{card7: 7},
-				Cards: []report.Card{{Index: 7, UUID: card7, Mode: "sgpu", Shared: &report.Shared{
-					MemoryMiB: 81559, Slots: 16, Against: "cordoned",
+				GPUIndices: map[string]int{gpu7: 7},
+				GPUs: []report.GPU{{Index: 7, UUID: gpu7, Mode: "sgpu", Shared: &report.Shared{
+					MemoryMiB: 81559, Slots: 16, Unhealthy: "cordoned",
 				}}},
 			},
 			false,
@@ -117,10 +117,10 @@ func TestSharesWithFindings(t *testing.T) {
 			"a GPU that is not there any more",
 			report.Report{
 				Bindings: []report.Binding{{
-					UID: "u-1", Container: "init", Shares: []allocation.Share{{UUID: card7, VCore: 1, MemoryMiB: 100}},
+					UID: "u-1", Container: "init", Shares: []allocation.Share{{UUID: gpu7, VCore: 1, MemoryMiB: 100}},
 				}},
-				GPUs:  map[string]int{},
-				Cards: []report.Card{{Index: 6, UUID: card6, Mode: "sgpu", Shared: &report.Shared{Slots: 1}}},
+				GPUIndices: map[string]int{},
+				GPUs:       []report.GPU{{Index: 6, UUID: gpu6, Mode: "sgpu", Shared: &report.Shared{Slots: 1}}},
 			},
 			false,
 			[]string{"GPU-7a7b7c7d  UID u-1  init       1      0.1         -           -\n"},
@@ -143,21 +143,21 @@ func TestSharesWithFindings(t *testing.T) {
 		{
 			"an MPS daemon that does not start",
 			report.Report{MPS: []enforce.Daemon{{
-				GPU: card7, Index: 7, State: enforce.Starting, Since: since, Restarts: 3, Clients: 1,
+				GPU: gpu7, Index: 7, State: enforce.Starting, Since: since, Restarts: 3, Clients: 1,
 				Reason: "the control daemon ended as it started: exit status 1", LastError: "the control daemon ended as it started: exit status 1",
 			}}},
 			true,
 			[]string{
-				"problem  MPS daemon of GPU 7 (" + card7 + ")\n  is starting since 2026-11-21T10:00:00Z: " +
+				"problem  MPS daemon of GPU 7 (" + gpu7 + ")\n  is starting since 2026-11-21T10:00:00Z: " +
 					"the control daemon ended as it started: exit status 1 (it never ran, 3 restarts)\n  -> ",
-				"mps/" + card7 + "/log/control.log",
+				"mps/" + gpu7 + "/log/control.log",
 			},
 			"",
 		},
 		{
 			"an MPS daemon that died",
 			report.Report{MPS: []enforce.Daemon{{
-				GPU: card7, Index: 7, State: enforce.Broken, Since: since, Restarts: 1, Clients: 1, LastRunning: since.Add(-time.Second),
+				GPU: gpu7, Index: 7, State: enforce.Broken, Since: since, Restarts: 1, Clients: 1, LastRunning: since.Add(-time.Second),
 				Reason: "the control daemon ended: signal: killed", LastError: "the control daemon ended: signal: killed",
 			}}},
 			true,
@@ -167,17 +167,17 @@ func TestSharesWithFindings(t *testing.T) {
 		{
 			"one that runs again, and one that always ran",
 			report.Report{MPS: []enforce.Daemon{
-				{GPU: card6, Index: 6, State: enforce.Running, Since: since, Clients: 1},
-				{GPU: card7, Index: 7, State: enforce.Running, Since: since, Restarts: 2, LastError: "the control daemon hangs", Clients: 1},
+				{GPU: gpu6, Index: 6, State: enforce.Running, Since: since, Clients: 1},
+				{GPU: gpu7, Index: 7, State: enforce.Running, Since: since, Restarts: 2, LastError: "the control daemon hangs", Clients: 1},
 			}},
 			false,
-			[]string{"note  MPS daemon of GPU 7 (" + card7 + ")\n  is running since 2026-11-21T10:00:00Z, after 2 restarts: the control daemon hangs\n"},
+			[]string{"note  MPS daemon of GPU 7 (" + gpu7 + ")\n  is running since 2026-11-21T10:00:00Z, after 2 restarts: the control daemon hangs\n"},
 			"MPS daemon of GPU 6",
 		},
 		{
 			"a container without a checkpoint entry",
 			report.Report{Bindings: []report.Binding{{
-				Namespace: "ml", Pod: "x", Container: "main", Unrecorded: true, GPUs: []string{card7},
+				Namespace: "ml", Pod: "x", Container: "main", Unrecorded: true, GPUs: []string{gpu7},
 			}}},
 			true,
 			[]string{"problem  pod ml/x\n  the checkpoint entry and the CDI spec of container main were lost; no other pod gets the GPUs that it may have"},

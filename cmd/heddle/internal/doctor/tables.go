@@ -30,7 +30,7 @@ func handedOut(p *report.Report) string {
 			uuids = append(uuids, s.UUID)
 		}
 		rows = append(rows, []string{
-			podName(b.Namespace, b.Pod, b.UID), b.Container, cli.OrDash(gpus(uuids, p.GPUs)),
+			podName(b.Namespace, b.Pod, b.UID), b.Container, cli.OrDash(gpus(uuids, p.GPUIndices)),
 			cli.OrDash(strings.Join(b.HCAs, " ")), cli.OrDash(b.Class),
 		})
 	}
@@ -59,8 +59,8 @@ func servedRows(p *report.Report) [][]string {
 // it; empty on a node that shares none.
 func sharedGPUs(p *report.Report) string {
 	rows := [][]string{{"GPU", "MODE", "POLICY", "VCORE", "MEMORY GIB", "CONSUMERS", "WHY NOT MORE"}}
-	for i := range p.Cards {
-		c := &p.Cards[i]
+	for i := range p.GPUs {
+		c := &p.GPUs[i]
 		s := c.Shared
 		if s == nil {
 			continue
@@ -70,8 +70,8 @@ func sharedGPUs(p *report.Report) string {
 			policy = "alone"
 		}
 		rows = append(rows, []string{
-			gpus([]string{c.UUID}, p.GPUs), cli.OrDash(c.Mode), policy, fmt.Sprintf("%d/100", s.VCore),
-			gib(s.UsedMiB) + "/" + gib(s.MemoryMiB), fmt.Sprintf("%d/%d", s.Tenants, s.Slots), cli.OrDash(s.Against),
+			gpus([]string{c.UUID}, p.GPUIndices), cli.OrDash(c.Mode), policy, fmt.Sprintf("%d/100", s.VCore),
+			gib(s.UsedMiB) + "/" + gib(s.MemoryMiB), fmt.Sprintf("%d/%d", s.Consumers, s.Slots), cli.OrDash(s.Unhealthy),
 		})
 	}
 	if len(rows) == 1 {
@@ -94,7 +94,7 @@ func shareRows(p *report.Report) [][]string {
 	for i := range p.Bindings {
 		b := &p.Bindings[i]
 		for _, s := range b.Shares {
-			index, known := p.GPUs[s.UUID]
+			index, known := p.GPUIndices[s.UUID]
 			if !known {
 				index = math.MaxInt
 			}
@@ -103,7 +103,7 @@ func shareRows(p *report.Report) [][]string {
 				vcore = "-"
 			}
 			all = append(all, share{index, []string{
-				gpus([]string{s.UUID}, p.GPUs), podName(b.Namespace, b.Pod, b.UID), b.Container, vcore, gib(s.MemoryMiB),
+				gpus([]string{s.UUID}, p.GPUIndices), podName(b.Namespace, b.Pod, b.UID), b.Container, vcore, gib(s.MemoryMiB),
 				limitedBy(b.Enforced), cli.OrDash(b.By),
 			}})
 		}

@@ -178,8 +178,8 @@ func listCommand(api *cluster.Flags) *cobra.Command {
 func entries(there *report.Report, cordoned []string) []entry {
 	all := []entry{}
 	if there != nil {
-		for i := range there.Cards {
-			g := &there.Cards[i]
+		for i := range there.GPUs {
+			g := &there.GPUs[i]
 			all = append(all, entry{
 				Index: &g.Index, UUID: g.UUID, Mode: g.Mode, Cordoned: slices.Contains(cordoned, g.UUID), Pending: g.Pending(),
 			})
@@ -209,9 +209,9 @@ func table(all []entry) string {
 }
 
 func uuids(r *report.Report) []string {
-	all := make([]string, 0, len(r.Cards))
-	for i := range r.Cards {
-		all = append(all, r.Cards[i].UUID)
+	all := make([]string, 0, len(r.GPUs))
+	for i := range r.GPUs {
+		all = append(all, r.GPUs[i].UUID)
 	}
 	return all
 }

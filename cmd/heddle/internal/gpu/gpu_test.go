@@ -104,7 +104,7 @@ func newServer(t *testing.T, cordoned string, reports *report.Report) *server {
 }
 
 func two() *report.Report {
-	return &report.Report{Node: "gpu-1", Cards: []report.Card{
+	return &report.Report{Node: "gpu-1", GPUs: []report.GPU{
 		{Index: 0, UUID: "GPU-a", Mode: "native", Wanted: "native"},
 		{Index: 1, UUID: "GPU-b", Mode: "native", Wanted: "sgpu", Until: "ml/train ends"},
 	}}

@@ -100,7 +100,7 @@ func writeProblems(b *strings.Builder, all []finding.Finding) {
 	if n == 0 {
 		return
 	}
-	fmt.Fprintf(b, "\nPROBLEMS (heddle doctor says more)\n")
+	fmt.Fprintf(b, "\nPROBLEMS (heddle doctor shows details)\n")
 	for _, f := range all[:n] {
 		fmt.Fprintf(b, "  %s: %s\n", cli.Printable(f.Subject), cli.Printable(f.Message))
 	}

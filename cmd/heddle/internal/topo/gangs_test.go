@@ -24,7 +24,7 @@ func TestGangs(t *testing.T) {
 		far.Nodes = append(far.Nodes, fmt.Sprintf("node%d-rack%d", i, i*i))
 	}
 	const sum = "\n3 nodes: 2 ready, 1 degraded, 0 not ready; GPUs: 5 of 16, 2 not offered; 4 findings, see heddle topo miscabled; 1 report not believed\n"
-	const stale = "STALE: topo-master has not heard from the API server since 2023-11-14 22:15:00 UTC\n"
+	const stale = "STALE: topo-master has received nothing from the API server since 2023-11-14 22:15:00 UTC\n"
 	wideNodes := export.Hostlist(far.Nodes)
 	for _, tt := range []struct {
 		name  string

@@ -126,13 +126,13 @@ dragonfly-1  dragonfly  Degraded  2      5 of 16
   n2         node       Ready            0 of 8     cordoned
 
 3 nodes: 2 ready, 1 degraded, 0 not ready; GPUs: 5 of 16, 2 not offered; 4 findings, see heddle topo miscabled; 1 report not believed
-STALE: topo-master has not heard from the API server since 2023-11-14 22:15:00 UTC
+STALE: topo-master has received nothing from the API server since 2023-11-14 22:15:00 UTC
 `, nil},
 		{"groups", []string{"tree", "--groups"}, `NAME         KIND       STATUS    NODES  FREE GPUS  WHY
 dragonfly-1  dragonfly  Degraded  2      5 of 16
 
 3 nodes: 2 ready, 1 degraded, 0 not ready; GPUs: 5 of 16, 2 not offered; 4 findings, see heddle topo miscabled; 1 report not believed
-STALE: topo-master has not heard from the API server since 2023-11-14 22:15:00 UTC
+STALE: topo-master has received nothing from the API server since 2023-11-14 22:15:00 UTC
 `, nil},
 		{"miscabled", []string{"miscabled"}, `NODE  WHAT       RAIL  HCA       SINCE                    EXPECTED  FOUND
 n1    miscabled  3/1   mlx5_0:1  2023-11-14 22:13:20 UTC  leaf-3    b840 port 7
@@ -140,7 +140,7 @@ n1    missing    4                                        b841      -
 n1    duplicate  5     mlx5_5:1                           -         the GUID is that of node n2 too
 n2    path                                                -         most of dragonfly-1 differ
 liar  ignored                                                       it is not owned by the Node of its name
-STALE: topo-master has not heard from the API server since 2023-11-14 22:15:00 UTC
+STALE: topo-master has received nothing from the API server since 2023-11-14 22:15:00 UTC
 `, cli.ErrFindings},
 		{"export", []string{"export", "--format", "slurm-block", "--kind", "leaf"}, "BlockName=x # of kind leaf\n", nil},
 		{"miscabled as YAML", []string{"miscabled", "-o", "yaml"}, asYAML(t, miscabled{sample().Findings, sample().Ignored}), cli.ErrFindings},

@@ -187,5 +187,5 @@ func stale(since *time.Time) string {
 	if since == nil {
 		return ""
 	}
-	return "STALE: topo-master has not heard from the API server since " + at(*since) + "\n"
+	return "STALE: topo-master has received nothing from the API server since " + at(*since) + "\n"
 }
