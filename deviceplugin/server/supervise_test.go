@@ -140,11 +140,13 @@ func TestSupervisorInTime(t *testing.T) {
 			{at: hour + 10*time.Minute + 2500*time.Microsecond, do: listen, silent: true},
 		}, []taken{{1, 0}, {2, hour + 10*time.Minute + 3*ms}}},
 		{
-			"own socket deleted", []happening{up(0), {at: hour, do: func(n *node) { n.intact = false }}},
+			"own socket deleted",
+			[]happening{up(0), {at: hour, do: func(n *node) { n.intact = false }}},
 			[]taken{{1, 0}, {1, hour}},
 		},
 		{
-			"stream lost, kubelet runs", []happening{up(0), {at: hour, do: func(n *node) { n.streams = 0 }}},
+			"stream lost, kubelet runs",
+			[]happening{up(0), {at: hour, do: func(n *node) { n.streams = 0 }}},
 			[]taken{{1, 0}, {1, hour + time.Second}},
 		},
 		{"stream lost and found within a second", []happening{

@@ -29,7 +29,7 @@ func (t telemetry) Pulse(uuid string) (Action, error) { return t.pulse(uuid) }
 
 func (t telemetry) Usage(uuid string, after uint64) (Usage, error) { return t.usage(uuid, after) }
 
-type waits = func(wait time.Duration) (Event, error)
+type waits func(wait time.Duration) (Event, error)
 
 func code79() Code { return Code{Kind: "XID", Number: 79, Severity: Fatal} }
 

@@ -20,7 +20,9 @@ import (
 // so that what happens during the first scan is not missed. wait returns when
 // ctx ended or both sources failed, with their errors; one that fails does not
 // end the other.
-func watch(ctx context.Context, vendors gpu.Vendors, matters func(netdev string) bool, events notify.Signal) (wait func() error) {
+func watch(
+	ctx context.Context, vendors gpu.Vendors, matters func(netdev string) bool, events notify.Signal,
+) (wait func() error) {
 	// Group 1 has the kernel's own messages, before udev's rules have run.
 	objects := source{"kernel object events", unix.NETLINK_KOBJECT_UEVENT, 1, func(b []byte) bool {
 		e, ok := parseUevent(b)

@@ -151,7 +151,8 @@ func (b *builder) driver(of gpu.Labels) {
 	switch {
 	case version == "":
 	case len(parts) < 2 || len(parts) > 3:
-		b.problem(d.VendorKey(wellknown.CUDADriverVersionMajor), "driver version "+strconv.Quote(version)+" is not X.Y or X.Y.Z")
+		b.problem(d.VendorKey(wellknown.CUDADriverVersionMajor),
+			"driver version "+strconv.Quote(version)+" is not X.Y or X.Y.Z")
 	default:
 		revision := ""
 		if len(parts) == 3 {

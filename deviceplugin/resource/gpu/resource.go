@@ -130,7 +130,9 @@ func (r *Resource) Refresh(inv *inventory.Inventory) {
 
 func (r *Resource) look(old *snapshot, inv *inventory.Inventory) (s *snapshot, devices []server.Device) {
 	m, c := inv.Machine, inv.Config
-	s = &snapshot{devices: map[string]device{}, vendors: r.options.Vendors.Present(inv.Machine), faults: map[string]string{}}
+	s = &snapshot{
+		devices: map[string]device{}, vendors: r.options.Vendors.Present(inv.Machine), faults: map[string]string{},
+	}
 	s.scores = preferred.Renew(old.scores, c.WithRoles(m))
 	for i := range m.GPUs {
 		g := &m.GPUs[i]

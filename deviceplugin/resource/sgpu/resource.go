@@ -104,7 +104,8 @@ func (r *Resource) Refresh(inv *inventory.Inventory) {
 		r.seen[devices[i].ID] = true
 	}
 	if r.Offer(devices) {
-		r.options.Log.Info("replicas of shared GPUs changed", "resource", r.options.Name, "devices", len(devices), "faults", len(faults))
+		r.options.Log.Info("replicas of shared GPUs changed",
+			"resource", r.options.Name, "devices", len(devices), "faults", len(faults))
 	}
 }
 

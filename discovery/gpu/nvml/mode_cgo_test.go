@@ -4,8 +4,9 @@ package nvml
 
 import (
 	"errors"
-	"github.com/heddle-dev/heddle/discovery/gpu"
 	"testing"
+
+	"github.com/heddle-dev/heddle/discovery/gpu"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"

@@ -4,10 +4,11 @@ package nvml
 
 import (
 	"errors"
-	"github.com/heddle-dev/heddle/discovery/gpu"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 func TestLibraryIn(t *testing.T) {

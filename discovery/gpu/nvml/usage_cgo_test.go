@@ -4,9 +4,10 @@ package nvml
 
 import (
 	"errors"
-	"github.com/heddle-dev/heddle/discovery/gpu"
 	"math"
 	"testing"
+
+	"github.com/heddle-dev/heddle/discovery/gpu"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"

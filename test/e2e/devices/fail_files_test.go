@@ -149,7 +149,7 @@ func TestCorruptRecord(t *testing.T) {
 	}
 	mark := r.plugin.log.mark()
 	r.plugin.restart(t)
-	r.waitLog(t, mark, "record "+spoilt+".json, set aside", 5*time.Second)
+	r.waitLog(t, mark, "checkpoint entry "+spoilt+".json, set aside", 5*time.Second)
 	r.untouched(t, before)
 	r.lands(t, "new")
 	n := r.crash(t, "big")
@@ -172,7 +172,7 @@ func TestCorruptCheckpoint(t *testing.T) {
 	r.spoil(t, path)
 	n := r.crash(t, "big")
 	r.waitRestart(t, "big", "app", n+1, 45*time.Second)
-	r.waitLog(t, mark, "with=checkpoint", 5*time.Second)
+	r.waitLog(t, mark, "component=checkpoint", 5*time.Second)
 	if err := os.WriteFile(path, whole, 0o600); err != nil {
 		t.Fatal(err)
 	}

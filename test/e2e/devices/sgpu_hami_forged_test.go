@@ -84,7 +84,7 @@ func hamiForged(t *testing.T, r *rig, _ *lockLog) {
 			r.waitPhase(t, "forged-"+tt.name, "failed")
 		}
 	}
-	r.waitEvent(t, "forged-past", "SGPURefused", "no scheduler chose a card, and sgpu.unscheduled is reject", 20*time.Second)
+	r.waitEvent(t, "forged-past", "SGPURefused", "no scheduler chose a GPU, and sgpu.unscheduled is reject", 20*time.Second)
 	if got := r.count(t); len(got) != 1 || got[full].VCore != 60 {
 		t.Errorf("taken of cards: %+v", got)
 	}

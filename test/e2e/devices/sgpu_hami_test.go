@@ -135,7 +135,7 @@ func hamiVersions(t *testing.T, r *rig, locks *lockLog) {
 	t.Run("2.6 init containers are not listed", func(t *testing.T) {
 		h, g := r.hami(t, "2.6"), golden(t, "2.6", "init containers are not listed")
 		h.schedule(t, "unlisted", g, locks)
-		r.waitEvent(t, "unlisted", "SGPURefused", "no scheduler chose a card, and sgpu.unscheduled is reject", 20*time.Second)
+		r.waitEvent(t, "unlisted", "SGPURefused", "no scheduler chose a GPU, and sgpu.unscheduled is reject", 20*time.Second)
 		r.waitPhase(t, "unlisted", "failed")
 		r.configure(t, strings.Replace(hamiConfig, "reject", "place", 1))
 		r.waitReady(t, "unlisted", waitStart)

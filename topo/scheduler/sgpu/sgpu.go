@@ -75,7 +75,9 @@ func (s *Scheduler) Selector(pod *corev1.Pod) (*Selector, error) {
 // Concerns reports whether a pod's place depends on its shares or its selector.
 func (s *Scheduler) Concerns(pod *corev1.Pod) bool {
 	d := s.config.Domains
-	for _, key := range []string{d.UseGPUUUID(), d.NoUseGPUUUID(), wellknown.UseGPUUUIDAlias, wellknown.NoUseGPUUUIDAlias} {
+	for _, key := range []string{
+		d.UseGPUUUID(), d.NoUseGPUUUID(), wellknown.UseGPUUUIDAlias, wellknown.NoUseGPUUUIDAlias,
+	} {
 		if pod.Annotations[key] != "" {
 			return true
 		}

@@ -115,7 +115,8 @@ func absent(m *machine.Machine, p machine.Probe) Finding {
 	for _, v := range vendors.All() {
 		if on, _ := v.OnBus(m); v.Probe == p.Name && on > 0 {
 			f.Level, f.Remedy = Problem, v.Remedies.Driver
-			f.Message = fmt.Sprintf("there is no driver for what is on the PCI bus (%s): %s", cli.Count(on, v.Name+" GPU"), p.Reason)
+			f.Message = fmt.Sprintf("there is no driver for what is on the PCI bus (%s): %s",
+				cli.Count(on, v.Name+" GPU"), p.Reason)
 		}
 	}
 	return f

@@ -64,7 +64,8 @@ func fabricPort(h *machine.HCA, p *machine.Port, best float64) []Finding {
 		f.Message = p.State + ": the cable is in and no subnet manager has brought the port up"
 		f.Remedy = "See that a subnet manager runs on this fabric: sminfo, opensm's or UFM's log."
 	default:
-		f.Message = fmt.Sprintf("%s (%s): this HCA cannot reach its leaf switch", cmp.Or(p.State, "state unknown"), p.PhysState)
+		f.Message = fmt.Sprintf("%s (%s): this HCA cannot reach its leaf switch",
+			cmp.Or(p.State, "state unknown"), p.PhysState)
 		f.Remedy = "Look at the cable and the switch port: ibstat " + h.Name + ", mlxlink -d " + h.PCI + "."
 	}
 	return []Finding{f}

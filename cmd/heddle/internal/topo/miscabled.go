@@ -18,7 +18,8 @@ type miscabled struct {
 
 func miscabledCommand(at *master) *cobra.Command {
 	c := &cobra.Command{
-		Use: "miscabled", Short: "Show every port that is not as it should be; exit code 1 if there is any", Args: cobra.NoArgs,
+		Use: "miscabled", Args: cobra.NoArgs,
+		Short: "Show every port that is not as it should be; exit code 1 if there is any",
 	}
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
