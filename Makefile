@@ -41,10 +41,11 @@ e2e: ## End-to-end tests: real API server, kubelet, containerd; guests with real
 	$(TEST) -tags e2e -count=1 -timeout 60m -p 1 ./test/cluster/... ./test/e2e/... ./test/demo/... ./test/vm/...
 
 .PHONY: lint
-lint: ## golangci-lint, the chart's lint, and what the other module files say
+lint: ## golangci-lint, helm lint, the words, and whether generated files are current
 	$(LINT) run ./...
 	cd $(SCHEDULER) && go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint run ./...
 	$(HELM) lint --quiet deploy/helm/heddle
+	go run -C tools/house . -words
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	  $(GENERATE) output:object:dir="$$dir" output:crd:dir="$$dir" && \
 	  diff api/topology/v1alpha1/zz_generated.deepcopy.go "$$dir"/zz_generated.deepcopy.go && \

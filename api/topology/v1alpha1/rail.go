@@ -43,7 +43,7 @@ type Rail struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=127
 	Rail int32 `json:"rail"`
-	// Plane tells apart the cables of one rail, from 0.
+	// Plane distinguishes the cables of one rail, from 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=15

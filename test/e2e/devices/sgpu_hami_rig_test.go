@@ -48,7 +48,7 @@ type hamiPod struct {
 // hamiBox is what a container asks for; 0 is not asked for.
 type hamiBox struct {
 	Name      string `json:"name"`
-	Cards     int    `json:"cards"`
+	GPUs      int    `json:"cards"`
 	VCore     int    `json:"vcore"`
 	MemoryMiB int    `json:"memoryMiB"`
 }
@@ -91,7 +91,7 @@ func (r *rig) hami(t *testing.T, version string) *hami {
 func (h *hami) pod(name string, g *hamiPod) *corev1.Pod {
 	boxes := func(all []hamiBox, args ...string) (list []box) {
 		for _, b := range all {
-			limits := shares(b.Cards, b.VCore, b.MemoryMiB/1024)
+			limits := shares(b.GPUs, b.VCore, b.MemoryMiB/1024)
 			if strings.HasPrefix(strconv.Itoa(b.MemoryMiB), memoryOfGolden) {
 				delete(limits, memoryResource)
 			}
