@@ -313,7 +313,7 @@ func (s *stage) showShares(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.out, "\n# Three pods on one card, each with its share of it\n$ heddle doctor --node %s\n%s",
+	fmt.Fprintf(s.out, "\n# Three pods on one GPU, each with its share of it\n$ heddle doctor --node %s\n%s",
 		s.Node(), out)
 	return nil
 }

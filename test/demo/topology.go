@@ -169,7 +169,7 @@ func (s *stage) showTopology(ctx context.Context) error {
 		"$ curl -s '%s/node_group?kind=switchbox'\n%s",
 		s.Node(), fabricName, s.url, len(all), all, s.url, given)
 	for _, c := range []struct{ title, args string }{
-		{"Two gangs, 8 pods of 8 GPUs and 18 of 4: each in the smallest group that holds it, or nowhere", "topo gangs"},
+		{"Two gangs, 8 pods of 8 GPUs and 18 of 4: each in the smallest group that holds it", "topo gangs"},
 		{"The map for people, and where the gangs went; without --groups with every node", "topo tree --groups"},
 		{"The port that is in the wrong switch", "topo miscabled"},
 	} {
