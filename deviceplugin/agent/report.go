@@ -27,7 +27,8 @@ const (
 func (a *Agent) Report() report.Report {
 	m := a.machine()
 	r := report.Report{
-		Node: a.NodeName, GPUIndices: map[string]int{}, GPUs: modeStates(a.modes.GPUs()), UnknownCordoned: a.modes.UnknownCordoned(),
+		Node: a.NodeName, GPUIndices: map[string]int{}, GPUs: modeStates(a.modes.GPUs()),
+		UnknownCordoned: a.modes.UnknownCordoned(),
 		Rejected: a.rejections(), Enforcers: a.enforcers(), MPS: a.mpsDaemons(),
 	}
 	a.addShares(r.GPUs)
