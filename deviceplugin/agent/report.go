@@ -29,7 +29,7 @@ func (a *Agent) Report() report.Report {
 	r := report.Report{
 		Node: a.NodeName, GPUIndices: map[string]int{}, GPUs: modeStates(a.modes.GPUs()),
 		UnknownCordoned: a.modes.UnknownCordoned(),
-		Rejected: a.rejections(), Enforcers: a.enforcers(), MPS: a.mpsDaemons(),
+		Rejected:        a.rejections(), Enforcers: a.enforcers(), MPS: a.mpsDaemons(),
 	}
 	a.addShares(r.GPUs)
 	if a.sharing() {
