@@ -124,9 +124,6 @@ func KubeletLabels() []string {
 	}
 }
 
-// NodeTaints lists every taint key that discovery may write.
-func (d Domains) NodeTaints() []string { return []string{d.Product(), d.Usage(), d.ControlPlane()} }
-
 // NodeAnnotations lists the annotations that discovery writes on its Node.
 func NodeAnnotations() []string { return []string{OwnedTaints} }
 

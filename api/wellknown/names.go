@@ -32,25 +32,11 @@ func (d Domains) VendorKey(name string) string { return d.Vendor + "/" + name }
 // heddle.dev/node.usage.
 func (d Domains) CompanyKey(name string) string { return d.Company + "/" + name }
 
-// Product is the label, and the taint, with the accelerator's model.
-func (d Domains) Product() string { return d.GPUKey("product") }
-
-// Usage is the label, and the taint, with what a node is for.
-func (d Domains) Usage() string { return d.CompanyKey("node.usage") }
-
-// ControlPlane is the label, and the taint, of nodes kept for the control
-// plane.
-func (d Domains) ControlPlane() string { return d.CompanyKey("control-plane") }
-
-// FieldManager owns our labels in the Node's managedFields.
+// FieldManager owns heddle's labels in the Node's managedFields.
 const FieldManager = "heddle-feature-discovery"
 
 // Prefix is the domain of the names that no configuration moves.
 const Prefix = "heddle.dev/"
-
-// OwnedTaints is the Node annotation that records which taints we set, as a
-// JSON list of "key:effect": taints are an atomic list without owners.
-const OwnedTaints = Prefix + "owned-taints"
 
 // Labels of the node's RDMA side and its NVLink domain.
 const (

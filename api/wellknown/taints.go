@@ -1,0 +1,18 @@
+package wellknown
+
+// Product is the label, and the taint, with the accelerator's model.
+func (d Domains) Product() string { return d.GPUKey("product") }
+
+// Usage is the label, and the taint, with what a node is for.
+func (d Domains) Usage() string { return d.CompanyKey("node.usage") }
+
+// ControlPlane is the label, and the taint, of nodes kept for the control
+// plane.
+func (d Domains) ControlPlane() string { return d.CompanyKey("control-plane") }
+
+// NodeTaints lists every taint key that discovery may write.
+func (d Domains) NodeTaints() []string { return []string{d.Product(), d.Usage(), d.ControlPlane()} }
+
+// OwnedTaints is the Node annotation that records which taints heddle set, as a
+// JSON list of "key:effect": taints are an atomic list without owners.
+const OwnedTaints = Prefix + "owned-taints"
