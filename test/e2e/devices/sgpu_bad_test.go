@@ -35,6 +35,8 @@ type bad struct {
 	requests map[corev1.ResourceName]string
 	// chosen is heddle-scheduler's annotation.
 	chosen string
+	// avoid is a GPU that the node must not choose: another row's pod needs it.
+	avoid string
 	// bound goes around the scheduler, as a pod with nodeName does.
 	bound   bool
 	by      string
@@ -78,7 +80,7 @@ func badInput(r *rig, t *testing.T) []bad {
 			name: "less-requested", limits: l("1", "60", "4"), requests: l("1", "30", "4"), by: byAPI,
 			message: "must be equal to nvidia.com/vcore limit",
 		},
-		{name: "sgpu-alone", limits: l("1", "", ""), by: byNone, shares: []allocation.Share{{VCore: 100, MemoryMiB: 81559}}},
+		{name: "sgpu-alone", limits: l("1", "", ""), avoid: r.gpuAt(t, 3), by: byNone, shares: []allocation.Share{{VCore: 100, MemoryMiB: 81559}}},
 		{name: "vcore-without-sgpu", limits: l("", "60", "4"), by: byNone},
 		{
 			name: "chosen", limits: l("1", "60", "4"), chosen: good, by: byNone,
@@ -116,13 +118,16 @@ func (b *bad) pod(r *rig) *corev1.Pod {
 	if b.chosen != "" {
 		p.Annotations = map[string]string{apinames.SGPUAllocation: b.chosen}
 	}
+	if b.avoid != "" {
+		p.Annotations = map[string]string{"nvidia.com/nouse-gpuuuid": b.avoid}
+	}
 	if b.bound {
 		p.Spec.NodeName = r.Node()
 	}
 	return p
 }
 
-// TestSGPUBadInput is the table of bad input as far as others than we have a
+// TestSGPUBadInput is the table of bad input as far as others than heddle
 // reject: the API server, the scheduler, the kubelet. All of it is there at once,
 // and nothing of it costs another pod a share.
 //
