@@ -38,13 +38,13 @@ func benchmarks() []benchmark {
 		one(preferred, "BenchmarkEveryRequest/8",
 			figure{"GPUs that go together, 8 GPUs, p99 of all requests", "p99-us", 1e-3, 0.2, ms}),
 		one(preferred, "BenchmarkEveryRequest/16", figure{"the same, 16 GPUs", "p99-us", 1e-3, 2, ms}),
-		one("./sharing", "BenchmarkPlace/1",
+		one("./sharing/quota", "BenchmarkPlace/1",
 			figure{"a share among 16 GPUs with 16 consumers each, p99", "p99-us", 1, 20, "us"}),
-		{"./sharing", "BenchmarkPlace/12", normal, []figure{
+		{"./sharing/quota", "BenchmarkPlace/12", normal, []figure{
 			{"the same, 12 shares of different cards", "p99-us", 1, 20, "us"},
 			{"the same, allocations", "allocs/op", 1, 0, ""},
 		}},
-		one("./deviceplugin/plugin", "BenchmarkRegister",
+		one("./deviceplugin/server", "BenchmarkRegister",
 			figure{"kubelet.sock created to registered, p99", "p99-ms", 1, 10, ms}),
 		one(agent, "BenchmarkXID", figure{"XID reported, to the kubelet having the list, p99", "p99-ms", 1, 100, ms}),
 		one(state, "BenchmarkPrepare", figure{"PreStartContainer with 100 bound pods, p99", "p99-ms", 1, 10, ms}),
