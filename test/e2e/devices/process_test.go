@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,8 +23,8 @@ type process struct {
 	rig    *rig
 	binary string
 	log    *journal
-	// extra are more flags, for the next start.
-	extra []string
+	// args, unless empty, are all flags, and extra are more, for the next start.
+	args, extra []string
 
 	cmd  *exec.Cmd
 	done chan struct{} // closed when cmd has ended
@@ -81,11 +82,15 @@ func (p *process) start(ctx context.Context) error {
 		return errors.New("the plugin is running")
 	}
 	r := p.rig
-	args := append([]string{
-		"--node-name", r.Node(), "--machine", r.machineFile(), "--replay-devices", filepath.Join(r.dir, "gpus"),
-		"--dev-root", r.dir, "--state-dir", filepath.Join(r.dir, "state"), "--config", filepath.Join(r.dir, "config"),
-		"--log-level", "debug",
-	}, p.extra...)
+	args := p.args
+	if len(args) == 0 {
+		args = []string{
+			"--node-name", r.Node(), "--machine", r.machineFile(), "--replay-devices", filepath.Join(r.dir, "gpus"),
+			"--dev-root", r.dir, "--state-dir", filepath.Join(r.dir, "state"), "--config", filepath.Join(r.dir, "config"),
+			"--log-level", "debug",
+		}
+	}
+	args = append(slices.Clone(args), p.extra...)
 	// Nothing but stop ends it.
 	cmd, err := r.NodeCommand(context.WithoutCancel(ctx), p.binary, args...)
 	if err != nil {

@@ -1,0 +1,180 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
+	"github.com/heddle-dev/heddle/test/nvidia"
+)
+
+// The driver before and after an upgrade.
+const driverBefore, driverAfter = "535.161.08", "550.54.15"
+
+// node is a machine with a driver: a tree of /sys, /dev and /proc, and a driver
+// root whose libraries real go-nvml and nvcdi load. Its GPUs are the DGX's.
+type nodeWithDriver struct {
+	*nvidia.Driver
+	tree    *sysfstest.Tree
+	control nvidia.Control
+}
+
+// installDriver makes the machine under a rig's directory.
+func installDriver(t *testing.T, dir string) *nodeWithDriver {
+	t.Helper()
+	n := &nodeWithDriver{tree: sysfstest.At(t, filepath.Join(dir, "host"))}
+	sysfstest.DGXH100(n.tree)
+	text, err := os.ReadFile(filepath.Join("..", "..", "machines", "dgx-h100.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := machine.Decode(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.control = nvidia.Of(m)
+	for i := range n.control.GPUs {
+		n.control.GPUs[i].PCI = sysfstest.GPUAddress(i)
+	}
+	n.control.Kernel = driverBefore
+	n.libraries(t, filepath.Join(dir, "driver"), driverBefore)
+	n.set(t)
+	majors, err := freeMajors(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(n.Root, "dev"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	nodes := []string{"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"}
+	for i := range n.control.GPUs {
+		nodes = append(nodes, fmt.Sprintf("nvidia%d", n.control.GPUs[i].Minor))
+	}
+	for i, name := range nodes {
+		n.mknod(t, name, majors[0], i)
+	}
+	return n
+}
+
+func (n *nodeWithDriver) mknod(t *testing.T, name string, major uint32, minor int) {
+	t.Helper()
+	path := filepath.Join(n.Root, "dev", name)
+	if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(major, uint32(minor)))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o666); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// libraries puts a version of the user space libraries in place.
+func (n *nodeWithDriver) libraries(t *testing.T, root, version string) {
+	t.Helper()
+	d, err := nvidia.Install(t.Context(), root, "usr/lib/"+nvidia.Triple(), version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Driver = d
+}
+
+// set gives the kernel side its state.
+func (n *nodeWithDriver) set(t *testing.T) {
+	t.Helper()
+	if err := n.Set(n.control); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// flags point a daemon at the machine.
+func (n *nodeWithDriver) flags() []string {
+	return []string{
+		"--sysfs-root", n.tree.Sys(), "--proc-root", n.tree.Proc(), "--dev-root", n.tree.Dev(), "--driver-root", n.Root,
+		"--interval", "2s",
+	}
+}
+
+// newDriverRig is a cluster whose plugin reads the driver of such a machine.
+func newDriverRig(t *testing.T, name string) (*rig, *nodeWithDriver) {
+	t.Helper()
+	r := newRig(t, options{name: name, held: true})
+	n := installDriver(t, r.dir)
+	r.plugin.args = append(n.flags(), "--node-name", r.Node(),
+		"--state-dir", filepath.Join(r.dir, "state"), "--config", filepath.Join(r.dir, "config"), "--log-level", "debug")
+	return r, n
+}
+
+// supervise starts a daemon and starts it again whenever it ends, as the kubelet
+// does: at once, then after ten seconds, twenty, and so on. It counts the ends.
+func (p *process) supervise(t *testing.T) (ends func() int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	count, done := make(chan int, 1), make(chan struct{})
+	count <- 0
+	if err := p.start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(done)
+		for wait := time.Duration(0); ; wait = max(2*wait, 10*time.Second) {
+			select {
+			case <-ctx.Done():
+				return
+			case <-p.done:
+			}
+			count <- 1 + <-count
+			p.log.line("ended: %v; again in %s", p.err, wait)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(wait):
+			}
+			if err := p.start(ctx); err != nil {
+				p.log.line("start: %v", err)
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return func() int { n := <-count; count <- n; return n }
+}
+
+// buildCUDAProgram compiles a program that is linked with libcuda.so.1.
+func (n *nodeWithDriver) buildCUDAProgram(t *testing.T) []byte {
+	t.Helper()
+	dir := t.TempDir()
+	code := "#include <stdio.h>\nint cuInit(unsigned);\nint main(void) { printf(\"cuInit %d\\n\", cuInit(0)); return 0; }\n"
+	source, program := filepath.Join(dir, "cuda.c"), filepath.Join(dir, "cuda")
+	if err := os.WriteFile(source, []byte(code), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cc := exec.CommandContext(t.Context(), "cc", "-o", program, source, "-L", filepath.Join(n.Root, "usr/lib", nvidia.Triple()), "-lcuda")
+	if out, err := cc.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	b, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// opens are the device nodes below /dev that a container may open.
+func (rep *report) opens() (nodes []string) {
+	for path, answer := range rep.Open {
+		if answer == "ENXIO" && strings.HasPrefix(path, "/dev/") {
+			nodes = append(nodes, path)
+		}
+	}
+	return nodes
+}

@@ -1,0 +1,116 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/test/cluster/image"
+)
+
+// TestDriverUpgrade: pods run on GPUs, the packages of a new driver replace the
+// libraries, later its kernel module replaces the old one. The plugin ends by
+// itself, with a reason, since its process has the old library for ever; the
+// one that is started in its place serves the new driver within 30 s. Running
+// pods see nothing of it.
+func TestDriverUpgrade(t *testing.T) {
+	r, n := newDriverRig(t, "upgrade")
+	ends := r.plugin.supervise(t)
+	r.waitRegistered(t)
+	r.waitAllocatable(t, gpuResource, 8, waitStart)
+	before := r.run(t, r.pod("before", box{gpus: 2}))
+	saw := r.report(t, "before", "app").opens()
+	if len(saw) < 3 {
+		t.Errorf("the pod opens %q, want two GPUs and nvidiactl", saw)
+	}
+
+	n.libraries(t, n.Root, driverAfter)
+	n.set(t)
+	eventually(t, 20*time.Second, func() string {
+		if ends() == 0 {
+			return "the plugin goes on with a library that is not installed any more"
+		}
+		return ""
+	})
+	if lines := r.plugin.log.grep("the driver was upgraded"); len(lines) == 0 {
+		t.Error("the plugin ended without the reason")
+	}
+	swapped := time.Now()
+	n.control.Kernel = driverAfter
+	n.set(t)
+	eventually(t, 30*time.Second, func() string {
+		out, err := r.get(t.Context(), "/metrics")
+		if err != nil {
+			return err.Error()
+		}
+		if !strings.Contains(out, driverAfter) {
+			return "the plugin serves another driver"
+		}
+		return ""
+	})
+	r.waitAllocatable(t, gpuResource, 8, 30*time.Second)
+	t.Logf("%.1f s after the kernel module was replaced, the plugin serves %s; it ended %d times", time.Since(swapped).Seconds(), driverAfter, ends())
+
+	after := r.getPod(t, "before")
+	if was, is := status(before, "app"), status(after, "app"); was.ContainerID != is.ContainerID || is.RestartCount > 0 {
+		t.Errorf("the running pod was touched: %s, before %s", inShort(after), inShort(before))
+	}
+	r.run(t, r.pod("after", box{gpus: 6}))
+	if s := r.report(t, "after", "app").opens(); len(s) < 7 {
+		t.Errorf("the new pod opens %q, want six GPUs and nvidiactl", s)
+	}
+}
+
+// TestCUDAProgramFindsItsLibrary: with the default values, no CDI hook runs, so
+// no hook makes the links that a program's SONAME needs.
+func TestCUDAProgramFindsItsLibrary(t *testing.T) {
+	r, n := newDriverRig(t, "soname")
+	if err := r.plugin.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.waitRegistered(t)
+	archive := filepath.Join(r.dir, "cuda.tar")
+	err := image.Pack(archive, image.Spec{
+		Name: "localhost/devices-cuda:1", Files: map[string]string{"/true": "/bin/true"},
+		Data: map[string][]byte{"/cuda": n.buildCUDAProgram(t)}, Entrypoint: []string{loader(), "/cuda"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.LoadImage(t.Context(), archive); err != nil {
+		t.Fatal(err)
+	}
+	p := r.pod("cuda", box{gpus: 1})
+	p.Spec.Containers[0].Image, p.Spec.Containers[0].Args = "localhost/devices-cuda:1", nil
+	p.Spec.RestartPolicy = "Never"
+	r.create(t, p)
+	var log string
+	eventually(t, waitStart, func() string {
+		if p := r.getPod(t, "cuda"); p.Status.Phase != "Succeeded" && p.Status.Phase != "Failed" {
+			return inShort(p)
+		}
+		b, err := r.client.CoreV1().Pods(namespace).GetLogs("cuda", &corev1.PodLogOptions{}).DoRaw(t.Context())
+		if err != nil {
+			return err.Error()
+		}
+		log = string(b)
+		return ""
+	})
+	if !strings.Contains(log, "cuInit 0") {
+		t.Errorf("the program did not find libcuda.so.1: %s", log)
+	}
+}
+
+// loader is the dynamic loader of this machine's programs.
+func loader() string {
+	if runtime.GOARCH == "arm64" {
+		return "/lib/ld-linux-aarch64.so.1"
+	}
+	return "/lib64/ld-linux-x86-64.so.2"
+}
