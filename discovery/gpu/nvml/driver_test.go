@@ -4,7 +4,9 @@ package nvml_test
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -15,10 +17,13 @@ import (
 
 const before, after = "535.161.08", "550.54.15"
 
-// dgx is a driver of a machine with eight GPUs on NVSwitches.
+// dgx is a driver of a machine with eight GPUs on NVSwitches. A process keeps
+// the first library that it loads, so the driver is always at the same place.
 func dgx(t *testing.T, version string) (*nvidia.Driver, nvidia.Control) {
 	t.Helper()
-	d, err := nvidia.Install(t.Context(), t.TempDir(), "usr/lib/"+nvidia.Triple(), version)
+	root := filepath.Join(os.TempDir(), "heddle-nvml-"+strconv.Itoa(os.Getpid()))
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	d, err := nvidia.Install(t.Context(), root, "usr/lib/"+nvidia.Triple(), version)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,13 +90,17 @@ static int kernel(char *version) {
 	return found;
 }
 
+/* load reads the GPUs. Other threads read the old values meanwhile, so nothing
+ * is written that did not change. */
 static void load(void) {
+	static struct nvmlDevice_st next[MAX_GPUS];
 	char line[LINE];
 	FILE *f = control();
-	for (int i = 0; i < MAX_GPUS; i++)
-		devices[i].present = 0;
 	if (!f)
 		return;
+	memcpy(next, devices, sizeof next);
+	for (int i = 0; i < MAX_GPUS; i++)
+		next[i].present = 0;
 	while (fgets(line, sizeof line, f)) {
 		struct nvmlDevice_st d = {0};
 		if (sscanf(line, "gpu %d %95s %31s %u %llu %d %u %d %d %u %u %95[^\n]", &d.index, d.uuid, d.pci, &d.minor,
@@ -105,9 +109,12 @@ static void load(void) {
 		if (d.index < 0 || d.index >= MAX_GPUS)
 			continue;
 		d.present = 1;
-		devices[d.index] = d;
+		next[d.index] = d;
 	}
 	fclose(f);
+	for (int i = 0; i < MAX_GPUS; i++)
+		if (memcmp(&devices[i], &next[i], sizeof next[i]))
+			devices[i] = next[i];
 }
 
 static void sleep_ms(unsigned ms) {
