@@ -76,6 +76,18 @@ chart: ## Package the Helm chart into dist/
 	mkdir -p dist
 	$(HELM) package deploy/helm/heddle --destination dist
 
+.PHONY: images
+images: ## OCI images for amd64 and arm64 into dist/images, without a container engine
+	go run -C tools/images . build -root $(CURDIR) -out $(CURDIR)/dist/images -version $(VERSION)
+
+.PHONY: push
+push: ## Push dist/images to REGISTRY=DOMAIN/PROJECT
+	go run -C tools/images . push -from $(CURDIR)/dist/images $(REGISTRY)
+
+.PHONY: bundle
+bundle: ## One file with images and chart for sites without a network: dist/heddle-images.run push DOMAIN/PROJECT
+	go run -C tools/images . bundle -root $(CURDIR) -from $(CURDIR)/dist/images -out $(CURDIR)/dist/heddle-images.run
+
 .PHONY: demo
 demo: ## A real one-node Kubernetes with a simulated fleet, to look at
 	go run ./test/demo up
