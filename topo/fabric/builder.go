@@ -68,10 +68,12 @@ type set[T comparable] map[T]struct{}
 
 func (s set[T]) add(v T) { s[v] = struct{}{} }
 
-func (c *changes) show(n *node) {
-	if !n.isChanged {
-		n.isChanged = true
-		c.nodes = append(c.nodes, n)
+func (c *changes) show(nodes ...*node) {
+	for _, n := range nodes {
+		if !n.isChanged {
+			n.isChanged = true
+			c.nodes = append(c.nodes, n)
+		}
 	}
 }
 
@@ -115,53 +117,51 @@ func (b *Builder) Put(nodes ...Node) {
 		b.nodes = make(map[string]*node, len(nodes))
 		b.hcas.first = make(map[uint64]*node, usualPorts*len(nodes))
 	}
-	for part := range slices.Chunk(nodes, 1024) {
-		reports := make([]report, len(part))
-		parallel(len(part), func(from, to int) {
-			var r reader
-			for i := from; i < to; i++ {
-				reports[i] = r.read(&part[i])
-			}
-		})
-		for i := range part {
-			b.put(part[i].Name, reports[i])
-		}
+	for i := range nodes {
+		b.put(&nodes[i])
 	}
 }
 
 // usualPorts is how many fabric ports a node has.
 const usualPorts = 8
 
-func (b *Builder) put(name string, now report) {
-	n := b.nodes[name]
+func (b *Builder) put(now *Node) {
+	n := b.nodes[now.Name]
 	if n == nil {
-		n = &node{name: name, chain: make([]*domain, len(b.levels))}
+		n = &node{Node: Node{Name: now.Name}, chain: make([]*domain, len(b.levels))}
 		n.member.owner = n
-		b.nodes[name] = n
+		b.nodes[now.Name] = n
 	}
-	b.resolve(&now)
-	was := n.report
-	if !slices.Equal(was.names, now.names) {
+	if !slices.Equal(n.Names, now.Names) {
 		b.leave(n) // While its domains count the old names.
 	}
-	for i := range was.ports {
-		b.changed(b.hcas.remove(was.ports[i].guid, n))
+	if n.Report != now.Report {
+		b.report(n, now.Report)
 	}
-	n.report = now
-	for i := range now.ports {
-		b.changed(b.hcas.add(now.ports[i].guid, n))
-	}
-	if !slices.EqualFunc(was.ports, now.ports, sameLink) {
-		b.leaves.set(&n.member, now.links())
-	}
-	if n.group != nil && (was.shape != now.shape || !slices.EqualFunc(was.ports, now.ports, samePort)) {
-		b.changes.groups.add(n.group)
-	}
-	if !slices.Equal(was.upLeaves, now.upLeaves) || !slices.Equal(was.ups, now.ups) {
-		b.changes.uplinks = append(append(b.changes.uplinks, was.upLeaves...), now.upLeaves...)
-	}
+	n.Node = *now
 	b.changes.move(n)
 	b.changes.show(n)
+}
+
+// report gives a node another report, nil for none.
+func (b *Builder) report(n *node, now *Report) {
+	was, ports, uplinks, upLeaves := n.Report, n.ports, n.Report.uplinks(), n.upLeaves()
+	n.Report, n.ports = now, b.ports(now)
+	for i := range ports {
+		b.changes.show(b.hcas.remove(ports[i].guid, n)...)
+	}
+	for i := range n.ports {
+		b.changes.show(b.hcas.add(n.ports[i].guid, n)...)
+	}
+	if !slices.EqualFunc(ports, n.ports, sameLink) {
+		b.leaves.set(&n.member, n.links())
+	}
+	if n.group != nil && (!was.sameHardware(now) || !slices.EqualFunc(ports, n.ports, samePort)) {
+		b.changes.groups.add(n.group)
+	}
+	if now := n.upLeaves(); !slices.Equal(upLeaves, now) || !slices.Equal(uplinks, n.Report.uplinks()) {
+		b.changes.uplinks = slices.Concat(b.changes.uplinks, upLeaves, now)
+	}
 }
 
 // Len is the number of nodes.
@@ -170,11 +170,11 @@ func (b *Builder) Len() int { return len(b.nodes) }
 // Heartbeat records a heartbeat of a node.
 func (b *Builder) Heartbeat(name string, at time.Time) {
 	n := b.nodes[name]
-	if n == nil || n.beat.Equal(at) {
+	if n == nil || n.Heartbeat.Equal(at) {
 		return
 	}
-	backward := at.Before(n.beat) || n.beat.IsZero()
-	n.beat = at
+	backward := at.Before(n.Heartbeat) || n.Heartbeat.IsZero()
+	n.Heartbeat = at
 	if backward || n.overdue || at.After(b.now.Add(maxSkew)) {
 		b.changes.show(n)
 	}
@@ -187,12 +187,7 @@ func (b *Builder) Remove(name string) {
 		return
 	}
 	delete(b.nodes, name)
-	b.changes.uplinks = append(b.changes.uplinks, n.upLeaves...)
-	for i := range n.ports {
-		b.changed(b.hcas.remove(n.ports[i].guid, n))
-	}
-	n.report = report{}
-	b.leaves.set(&n.member, nil)
+	b.report(n, nil)
 	b.leave(n)
 	n.isGone = true
 }

@@ -45,16 +45,16 @@ const (
 // keys are the node's domains by level, "" where it has none, and whether its
 // path made sense.
 func (n *node) keys(levels []Level) (out keys, sound bool) {
-	out, sound = pathNames(levels, n.path)
-	pathed := out != (keys{})
+	out, sound = pathNames(levels, n.Report.path())
+	pathed, nvlink := out != (keys{}), n.Report.nvlinkDomain()
 	for i, l := range levels {
 		switch {
 		case out[i] != "":
 			out[i] = string(keyPath) + out[i]
 		case l.Otherwise && pathed:
-		case l.By == ByNVLink || l.By == ByBlock && n.nvlink != "":
-			if n.nvlink != "" {
-				out[i] = string(keyNVLink) + n.nvlink
+		case l.By == ByNVLink || l.By == ByBlock && nvlink != "":
+			if nvlink != "" {
+				out[i] = string(keyNVLink) + nvlink
 			}
 		case n.group == nil:
 		case l.By == ByLeaf:
@@ -95,7 +95,7 @@ func derive(kind, key string) string {
 
 // remembers is the name that the node carries for a kind.
 func (n *node) remembers(kind string) string {
-	for _, name := range n.names {
+	for _, name := range n.Names {
 		if len(name) > len(kind)+1 && name[len(kind)] == '-' && strings.HasPrefix(name, kind) &&
 			wellknown.CheckValue(name) == nil {
 			return name

@@ -65,7 +65,7 @@ func (g *leafGroup) block(m *node, width *votes, n int) string {
 	var v votes
 	for i := range m.ports {
 		p := &m.ports[i]
-		number := lastNumber(p.leafPort)
+		number := lastNumber(p.switchPort.Value())
 		if number < 1 || p.leaf == nil || g.cabling.own.count(p.leaf.id) == 0 {
 			continue
 		}
@@ -105,7 +105,7 @@ func (b *Builder) spinesOf(g *leafGroup) []string {
 	for _, own := range g.cabling.own.list {
 		var first *node
 		for _, l := range b.leaves.switches[own.id].links {
-			if n := l.member.owner; slices.Contains(n.upLeaves, own.id) && (first == nil || n.name < first.name) {
+			if n := l.member.owner; slices.Contains(n.upLeaves(), own.id) && (first == nil || n.Name < first.Name) {
 				first = n
 			}
 		}
@@ -113,8 +113,7 @@ func (b *Builder) spinesOf(g *leafGroup) []string {
 			continue
 		}
 		var peers []string
-		for i := range first.ups {
-			u := &first.ups[i]
+		for _, u := range first.Report.uplinks() {
 			if peer := switchID(u.Peer); switchID(u.Leaf) == own.id && peer != own.id && peer != "" {
 				peers = append(peers, peer)
 			}

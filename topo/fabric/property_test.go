@@ -115,7 +115,7 @@ func (w *world) step(m *fabric.Builder) {
 	case 3: // The report is lost.
 		known.Report = nil
 	default:
-		known.Report = new(w.report(n))
+		known.Report = read(new(w.report(n)))
 	}
 	known.Name, known.Ready, known.Since = n.Name, w.rng.IntN(8) > 0, start
 	if known.Heartbeat.IsZero() {

@@ -228,7 +228,7 @@ func TestSpines(t *testing.T) {
 	other := f.Nodes[95].Spec.DeepCopy()
 	other.Uplinks = []v1alpha1.Uplink{{Leaf: f.Leaf(0, 0, 0).ID, Peer: "ff"}}
 	m := mapOf(t, fabric.ModeAuto, f)
-	m.Put(fabric.Node{Name: f.Nodes[95].Name, Ready: true, Report: other, Heartbeat: start})
+	m.Put(fabric.Node{Name: f.Nodes[95].Name, Ready: true, Report: read(other), Heartbeat: start})
 	if got := m.Snapshot(start); got.ETag() != s.ETag() {
 		t.Errorf("the report counted: %s", outline(treeOf(got.Child)))
 	}
