@@ -310,7 +310,7 @@ func (b *Builder) checkCabling() {
 // apply takes over the outcome of a cabling check.
 func (b *Builder) apply(g *leafGroup, now cabling) {
 	for i, n := range g.members {
-		if found := now.findings[i]; !sameFindings(found, n.cabling) {
+		if found := now.findings[i]; !slices.Equal(found, n.cabling) {
 			n.cabling = found
 			b.changes.show(n)
 		}

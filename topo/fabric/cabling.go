@@ -24,12 +24,7 @@ type expected struct {
 	leaf, name  string
 }
 
-func (e *expected) expectation() *Switch {
-	if e.leaf == "" {
-		return nil
-	}
-	return &Switch{ID: e.leaf, Name: e.name}
-}
+func (e *expected) expectation() Switch { return Switch{ID: e.leaf, Name: e.name} }
 
 // cablingCheck computes what a leaf group expects of its cabling, and then what
 // is wrong with that of its members.
@@ -265,7 +260,7 @@ func (p *port) finding(node string) Finding {
 		f.Since = time.Unix(p.since, 0).UTC()
 	}
 	if p.leaf != nil {
-		f.Found = &Switch{ID: p.leaf.id, Name: p.far.Name, Port: p.switchPort.Value()}
+		f.Found = Switch{ID: p.leaf.id, Name: p.far.Name, Port: p.switchPort.Value()}
 	}
 	return f
 }

@@ -299,7 +299,7 @@ func (b *Builder) element(d *domain) *Element {
 	}
 	sum := summarize(children)
 	e.Nodes, e.Status = sum.nodes, sum.status(len(children))
-	e.encodeGroup(&sum)
+	e.encode(&sum)
 	return e
 }
 

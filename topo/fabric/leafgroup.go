@@ -31,7 +31,7 @@ func (c *cabling) expectations() []Rail {
 	out := make([]Rail, 0, len(c.rails))
 	for i := range c.rails {
 		if r := &c.rails[i]; r.leaf != "" {
-			out = append(out, Rail{r.rail, r.plane, *r.expectation()})
+			out = append(out, Rail{r.rail, r.plane, r.expectation()})
 		}
 	}
 	return out

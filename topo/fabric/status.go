@@ -21,7 +21,7 @@ func (b *Builder) nodeElement(n *node) *Element {
 	default:
 		e.Nodes.Ready = 1
 	}
-	e.encodeNode()
+	e.encode(nil)
 	return e
 }
 

@@ -2,8 +2,6 @@ package fabric_test
 
 import (
 	"bytes"
-	"compress/gzip"
-	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -174,18 +172,6 @@ func TestSample(t *testing.T) {
 	)
 	if diff := cmp.Diff(sample, viewOf(t, s).Body); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-	packed, err := s.Gzip()
-	if err != nil {
-		t.Fatal(err)
-	}
-	z, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		t.Fatal(err)
-	}
-	plain, err := io.ReadAll(z)
-	if err != nil || string(plain) != sample {
-		t.Errorf("gzip holds %q, %v", plain, err)
 	}
 	for _, tt := range []struct{ kind, name, want string }{
 		{"", "", "switchbox-sample1"},
