@@ -65,6 +65,7 @@ type node struct {
 	// overdue is set while shown reports its heartbeat.
 	overdue bool
 
+	// isGone is set once it is removed.
 	isChanged, isMoved, isGone bool
 }
 

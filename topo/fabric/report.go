@@ -149,7 +149,7 @@ func NewReader() *Reader {
 // fill it.
 type shared[T comparable] struct {
 	seed  maphash.Seed
-	slots [4096]*T
+	slots [16384]*T
 }
 
 func (s *shared[T]) get(v T) *T {
