@@ -95,8 +95,9 @@ func Render(s *source.Subject, format string) (string, error) {
 	case formatMatrix:
 		return Matrix(m), nil
 	}
-	problems := finding.Of(m)
-	problems = append(problems, finding.Labels(labels.Compute(s.Machine, &s.Config, vendors.All()).Problems, &s.Config)...)
-	finding.Sort(problems)
-	return Table(m, problems, format == cli.FormatWide), nil
+	var all finding.List
+	all.Machine(m)
+	all.Labels(labels.Compute(s.Machine, &s.Config, vendors.All()).Problems, &s.Config)
+	sorted, problems := all.Sorted()
+	return Table(m, sorted[:problems], format == cli.FormatWide), nil
 }

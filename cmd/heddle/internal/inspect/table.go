@@ -13,11 +13,17 @@ import (
 
 // Table renders what a person wants first on an unknown node: what it is, what
 // is wrong with it, its GPUs and its HCAs. wide adds UUIDs, drivers and firmware.
-func Table(m *machine.Machine, findings []finding.Finding, wide bool) string {
+func Table(m *machine.Machine, problems finding.List, wide bool) string {
 	x := affinity.Of(m)
 	var b strings.Builder
 	b.WriteString(cli.Table(head(m)))
-	writeProblems(&b, findings)
+	// What needs action; notes are for doctor.
+	if len(problems) > 0 {
+		b.WriteString("\nPROBLEMS (heddle doctor shows details)\n")
+	}
+	for _, f := range problems {
+		fmt.Fprintf(&b, "  %s: %s\n", cli.Printable(f.Subject), cli.Printable(f.Message))
+	}
 	if len(m.GPUs) > 0 {
 		b.WriteString("\n" + cli.Table(gpuRows(m, x, wide)))
 	}
@@ -92,18 +98,6 @@ func counted(names []string) string {
 		parts = append(parts, fmt.Sprintf("%d x %s", count[w], w))
 	}
 	return strings.Join(parts, ", ")
-}
-
-// writeProblems shows what needs action. Notes are for doctor.
-func writeProblems(b *strings.Builder, all []finding.Finding) {
-	n := finding.Problems(all)
-	if n == 0 {
-		return
-	}
-	fmt.Fprintf(b, "\nPROBLEMS (heddle doctor shows details)\n")
-	for _, f := range all[:n] {
-		fmt.Fprintf(b, "  %s: %s\n", cli.Printable(f.Subject), cli.Printable(f.Message))
-	}
 }
 
 func gpuRows(m *machine.Machine, x *affinity.Matrix, wide bool) [][]string {
