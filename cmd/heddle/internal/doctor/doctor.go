@@ -206,7 +206,7 @@ func (r *Report) Text(problems int) string {
 	if len(r.Resources) > 0 {
 		rows := [][]string{{"RESOURCE", "COUNT", "WHY NOT MORE"}}
 		for _, res := range r.Resources {
-			rows = append(rows, []string{res.Name, strconv.FormatInt(res.Count, 10), cli.OrDash(res.Reason)})
+			rows = append(rows, []string{res.Name, strconv.FormatInt(res.Count, 10), cmp.Or(res.Reason, "-")})
 		}
 		b.WriteString("\n" + cli.Table(rows))
 	}
