@@ -57,7 +57,7 @@ func TestEveryFaultIsPrintedWithItsPlace(t *testing.T) {
 }
 
 func TestValidConfiguration(t *testing.T) {
-	out, _, err := clitest.Run(t, configCommand(), "validate", "../../../../test/machines/h800-8ib-bond.config")
+	out, _, err := clitest.Run(t, configCommand(), "validate", "../../test/machines/h800-8ib-bond.config")
 	if err != nil {
 		t.Fatal(err)
 	}

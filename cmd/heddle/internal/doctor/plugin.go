@@ -209,14 +209,15 @@ func pluginRemedies() map[string]string {
 		"state":        disk,
 		"records":      disk,
 		"podresources": "See the kubelet: its socket pod-resources/kubelet.sock must answer.",
-		"checkpoint":   "Containers that run are untouched; ordinary init containers cannot start until the kubelet writes it again.",
-		"driver":       "Containers with these GPUs wait for it: see the driver's installation.",
-		"modes":        corrupt,
-		"cordon":       corrupt,
-		"modes-file":   noSwitch,
-		"cordon-file":  noSwitch,
-		"shares":       "Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and GPUs are exclusive.",
-		"config":       "The last good configuration is in use: heddle config validate.",
+		"checkpoint": "Containers that run are untouched; " +
+			"ordinary init containers cannot start until the kubelet writes it again.",
+		"driver":      "Containers with these GPUs wait for it: see the driver's installation.",
+		"modes":       corrupt,
+		"cordon":      corrupt,
+		"modes-file":  noSwitch,
+		"cordon-file": noSwitch,
+		"shares":      "Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and GPUs are exclusive.",
+		"config":      "The last good configuration is in use: heddle config validate.",
 	}
 }
 

@@ -52,8 +52,8 @@ func (l *List) Note(subject, remedy, format string, args ...any) {
 }
 
 // Sorted puts problems first and keeps the order otherwise. It also counts them.
-func (l List) Sorted() (all List, problems int) {
-	for _, f := range l {
+func (l *List) Sorted() (all List, problems int) {
+	for _, f := range *l {
 		if f.Level == Problem {
 			all = slices.Insert(all, problems, f)
 			problems++
@@ -91,8 +91,8 @@ func (l *List) Labels(missing []labels.Problem, c *config.NodeConfig) {
 // probe explains a reader that did not read. That there is nothing to read is a
 // problem only where the bus has what it reads.
 func (l *List) probe(m *machine.Machine, p machine.Probe) {
-	subject, remedy := "probe "+p.Name, "See that the path in the reason is mounted and readable: --sysfs-root, --proc-root."
-	present := ""
+	remedy := "See that the path in the reason is mounted and readable: --sysfs-root, --proc-root."
+	subject, present := "probe "+p.Name, ""
 	switch p.Name {
 	case "rdma":
 		remedy = "See that ib_core and the adapter's driver (mlx5_ib) are loaded: lsmod, dmesg."
