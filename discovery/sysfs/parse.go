@@ -2,18 +2,12 @@ package sysfs
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
-
-func sorted(names []string) []string {
-	slices.Sort(names)
-	return names
-}
 
 // Place is where a device hangs, from its path under /sys/devices.
 type Place struct {
