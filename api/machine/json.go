@@ -62,7 +62,7 @@ func Decode(b []byte) (*Machine, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("machine: %s: more after the end of the object", position(b, d.InputOffset()))
 	}
-	if err := errors.Join(checkKeys(b), m.validate()); err != nil {
+	if err := errors.Join(checkKeys(b), m.Validate()); err != nil {
 		return nil, fmt.Errorf("machine: %w", err)
 	}
 	fill(reflect.ValueOf(&m).Elem())

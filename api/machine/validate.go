@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// validate collects what makes m useless as a machine or cannot be true: a
+// Validate collects what makes m useless as a machine or cannot be true: a
 // wrong version, missing identities, the same identity twice, addresses in
 // another spelling than sysfs', negative numbers, MIG devices on a GPU without
 // MIG. A GPU or HCA whose function is not in PCI is no fault: a scan that may
 // not read sysfs finds such.
-func (m *Machine) validate() error {
+func (m *Machine) Validate() error {
 	v := validator{seen: map[string]string{}}
 	if m.Version != Version {
 		v.addf("version", "%q is not %q", m.Version, Version)

@@ -58,7 +58,7 @@ type core struct{ implementer, part int }
 
 // cores are cputype.h's, whose constant stands behind a row where the name is
 // another; Phytium's are util-linux's (sys-utils/lscpu-arm.c, ft_part).
-// HiSilicon's server parts have the product's name, as their users say.
+// HiSilicon's server parts have the product's name, as their users write it.
 func cores() map[core]string {
 	return map[core]string{
 		{0x41, 0xd0c}: "arm-neoverse-n1", // Graviton 2 to 4 are N1, V1 and V2.
