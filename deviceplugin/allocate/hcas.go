@@ -202,7 +202,7 @@ func (d *decision) keep(e *checkpoint.Entry) ([]pick, error) {
 			continue
 		}
 		h := &d.topology.machine.HCAs[at]
-		if reason := capacity.UnhealthyFrom(h, d.unhealthy()); reason != "" && !started {
+		if reason := capacity.Unhealthy(h, d.unhealthy()); reason != "" && !started {
 			rejected = append(rejected, h.Name+": "+reason)
 			continue
 		}

@@ -63,7 +63,7 @@ func expectations(node *corev1.Node, cfg *config.NodeConfig) []expectation {
 // fabricOnly reports whether a selector takes what the label counts: the HCAs of
 // role fabric, all of them.
 func fabricOnly(s config.Selectors) bool {
-	fabric := config.Match{Roles: []config.RoleName{config.RoleName(machine.RoleFabric)}}
+	fabric := config.Match{Roles: []machine.Role{machine.RoleFabric}}
 	return reflect.DeepEqual(s, config.Selectors{Match: fabric})
 }
 

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/sharing/enforce"
@@ -121,7 +122,7 @@ func limitedBy(e enforce.Enforced) string {
 	if e == (enforce.Enforced{}) {
 		return "-"
 	}
-	return string(cmp.Or(e.Memory, enforce.None)) + ", " + string(cmp.Or(e.Compute, enforce.None))
+	return string(cmp.Or(e.Memory, config.EnforceNone)) + ", " + string(cmp.Or(e.Compute, config.EnforceNone))
 }
 
 // gib is MiB in GiB, to a tenth.
