@@ -28,7 +28,7 @@ type bed struct {
 	// runs. leaf is what the source reports of port 1; empty is no answer.
 	leaf string
 	why  Absence
-	// known are the uplinks that the source was told of.
+	// known are the uplinks in the last query.
 	known []v1alpha1.Uplink
 }
 
