@@ -248,11 +248,7 @@ func (p *Planner) MeasureCapacity(ctx context.Context, nodes []framework.NodeInf
 			whole[t.ids[i]] = int32(min(free, 1<<20))
 		}
 	}
-	largest := map[string]int{}
-	for _, d := range t.placement.LargestFree(whole) {
-		largest[d.Kind] = d.Pods
-	}
-	p.metrics.SetCapacity(time.Now(), allFree, allWhole, largest)
+	p.metrics.SetCapacity(time.Now(), allFree, allWhole, t.placement.LargestFree(whole))
 }
 
 // CanPreempt reports whether a node has a pod of a lower priority.
