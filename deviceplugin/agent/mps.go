@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
@@ -133,7 +134,7 @@ func (t *shares) warnMPS(c *mpsChange) {
 }
 
 func usesMPS(b *devicestate.Allocation, uuid string) bool {
-	if b.Enforced.Memory != enforce.MPS && b.Enforced.Compute != enforce.MPS {
+	if b.Enforced.Memory != config.EnforceMPS && b.Enforced.Compute != config.EnforceMPS {
 		return false
 	}
 	for i := range b.Shares {
