@@ -106,7 +106,7 @@ func (u *usageMetrics) look(ctx context.Context) {
 func (u *usageMetrics) take(ctx context.Context) {
 	var used map[consumer]consumed
 	if allocations := u.allocations(); len(allocations) > 0 {
-		gpus := u.GPUs.Usage(ctx)
+		gpus := u.GPUs.Usage(ctx, u.Source.Machine())
 		used = attribute(allocations, gpus, u.Processes.Container, u.containers())
 	}
 	u.mu.Lock()
