@@ -44,7 +44,9 @@ func (s *Snapshot) Len() int { return s.size }
 
 // WriteTo writes the answer of GET /node_group: the list of top-level elements
 // and a newline.
-func (s *Snapshot) WriteTo(w io.Writer) (int64, error) { return int64(s.size), WriteElements(w, s.Child) }
+func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
+	return int64(s.size), WriteElements(w, s.Child)
+}
 
 // All are the elements, parents first, with the elements that hold them, top
 // first. The list of holders is good until the next step only.
