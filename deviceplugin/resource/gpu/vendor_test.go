@@ -88,7 +88,7 @@ func TestAnotherVendor(t *testing.T) {
 		t.Errorf("without a driver: %s", reason)
 	}
 
-	monitor := health.New(health.Options{Source: scanned{m}, Config: func() *config.NodeConfig { return &c }})
+	monitor := health.New(health.Options{Source: scanned{m}, Config: &c, PollInterval: health.DefaultPollInterval, Log: slog.New(slog.DiscardHandler)})
 	codes := acme().Codes
 	monitor.OnEvent(devgpu.Event{GPU: "ACME-1", Code: codes.Code(7)})
 	state := monitor.Snapshot().GPU("ACME-1")
