@@ -38,6 +38,8 @@ func (chooser) Configure(*machine.Machine, *config.NodeConfig) error { return ni
 
 func (chooser) Keep(context.Context, []enforce.Limit) error { return nil }
 
+func (chooser) Daemons() []enforce.Daemon { return nil }
+
 func (c chooser) Choice() (enforce.Choice, error) { return c.choice, c.err }
 
 // anyNodes makes device nodes for all GPUs, all of them the same.
@@ -101,7 +103,7 @@ func TestReportOfShares(t *testing.T) {
 	}
 	rejected.Since = time.Time{}
 	wantRejected := report.Rejection{
-		Namespace: "default", Pod: "c", UID: "uid-c", Container: "main", Kind: allocate.RejectedFull,
+		Namespace: "default", Pod: "c", UID: uidOf("c"), Container: "main", Kind: allocate.RejectedFull,
 		Reason: "none of 1 GPUs can give 60 % of compute and 4 GiB. GPU 7: 50 % of 100 left; needs 60",
 	}
 	if diff := cmp.Diff(wantRejected, rejected); diff != "" {
