@@ -25,10 +25,10 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
+	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/deviceplugin/mode"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
@@ -80,7 +80,7 @@ type Options struct {
 type core struct {
 	Options
 	state  *devicestate.State
-	modes  *mode.Tracker
+	modes  *gpumode.Tracker
 	driver *cdi.DriverSpec
 	// driverDue asks for the driver's CDI spec, driverTried is closed after the
 	// first try, good or bad.
@@ -155,7 +155,7 @@ func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
 		options.GPUEnv = o.Vendors.Present(a.latest()).HiddenEnv()
 	}
 	a.state = devicestate.New(options, a.now.Load())
-	a.modes = mode.New(mode.Options{StateDir: o.StateDir, Log: o.Log})
+	a.modes = gpumode.New(gpumode.Options{StateDir: o.StateDir, Log: o.Log})
 	a.driver = cdi.NewDriverSpec(o.CDIDir, o.Generator, o.Vendors, o.Log)
 	a.selectors = newSelectors(a.core)
 	a.hami = newHAMiNode(a.core)

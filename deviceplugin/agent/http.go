@@ -11,8 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
-	"github.com/heddle-dev/heddle/deviceplugin/mode"
+	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -166,7 +166,7 @@ func (a *Agent) enforcers() *report.Enforcers {
 }
 
 // modeStates are the modes of GPUs for the report.
-func modeStates(all []mode.GPU) []report.GPU {
+func modeStates(all []gpumode.GPU) []report.GPU {
 	gpus := make([]report.GPU, 0, len(all))
 	for _, g := range all {
 		gpus = append(gpus, report.GPU{

@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
-	"github.com/heddle-dev/heddle/deviceplugin/mode"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
@@ -35,7 +35,7 @@ type publisher struct {
 	mu sync.Mutex // guards what follows
 	// shortages and gpus are those of the last round.
 	shortages []health.Shortage
-	gpus      []mode.GPU
+	gpus      []gpumode.GPU
 
 	// What follows is run's alone: what was written last, and when.
 	conditions     map[string]writtenCondition // by type
@@ -60,7 +60,7 @@ func newPublisher(c *core, r *resources) *publisher {
 }
 
 // update takes what a round found.
-func (p *publisher) update(snapshot *health.Snapshot, gpus []mode.GPU) {
+func (p *publisher) update(snapshot *health.Snapshot, gpus []gpumode.GPU) {
 	all := p.resources.shortages(p.now.Load(), snapshot, gpus)
 	p.mu.Lock()
 	p.shortages, p.gpus = all, gpus
@@ -68,7 +68,7 @@ func (p *publisher) update(snapshot *health.Snapshot, gpus []mode.GPU) {
 	p.wake.Notify()
 }
 
-func (p *publisher) latest() ([]health.Shortage, []mode.GPU) {
+func (p *publisher) latest() ([]health.Shortage, []gpumode.GPU) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.shortages, p.gpus
@@ -119,7 +119,7 @@ func (p *publisher) publishCondition(ctx context.Context, c health.Condition) er
 	return nil
 }
 
-// The reasons of [mode.ConditionType].
+// The reasons of [gpumode.ConditionType].
 const (
 	reasonPending    = "ModePending"
 	reasonConfigured = "AsConfigured"
@@ -136,11 +136,11 @@ func modeCondition(gpus []report.GPU) health.Condition {
 	}
 	if len(parts) == 0 {
 		return health.Condition{
-			Type: mode.ConditionType, Reason: reasonConfigured, Message: "every GPU is handed out as configured", Optional: true,
+			Type: gpumode.ConditionType, Reason: reasonConfigured, Message: "every GPU is handed out as configured", Optional: true,
 		}
 	}
 	return health.Condition{
-		Type: mode.ConditionType, True: true, Reason: reasonPending, Message: health.Cut(strings.Join(parts, "; ")),
+		Type: gpumode.ConditionType, True: true, Reason: reasonPending, Message: health.Cut(strings.Join(parts, "; ")),
 		Optional: true,
 	}
 }

@@ -10,9 +10,9 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/deviceplugin/mode"
 )
 
 // observeTimeout bounds one observation of the kubelet.
@@ -108,24 +108,24 @@ func (a *Agent) watchModes(ctx context.Context) error {
 }
 
 // observe asks the kubelet what it offers, and then what pods hold.
-func (a *Agent) observe(ctx context.Context) *mode.Observation {
+func (a *Agent) observe(ctx context.Context) *gpumode.Observation {
 	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
 	answer, err := a.pods.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
 	if err != nil {
-		return &mode.Observation{Err: fmt.Errorf("kubelet PodResources, allocatable: %w", err)}
+		return &gpumode.Observation{Err: fmt.Errorf("kubelet PodResources, allocatable: %w", err)}
 	}
-	o := &mode.Observation{}
+	o := &gpumode.Observation{}
 	for _, d := range answer.GetDevices() {
 		for _, id := range d.GetDeviceIds() {
-			o.Offered = append(o.Offered, mode.Device{Resource: d.GetResourceName(), ID: id})
+			o.Offered = append(o.Offered, gpumode.Device{Resource: d.GetResourceName(), ID: id})
 		}
 	}
 	held, err := a.state.Held(ctx)
 	o.Err = err
 	for _, h := range held {
-		o.Held = append(o.Held, mode.Held{
-			Device: mode.Device{Resource: h.Resource, ID: h.ID}, By: h.Pod, Unverified: h.Unlisted,
+		o.Held = append(o.Held, gpumode.Held{
+			Device: gpumode.Device{Resource: h.Resource, ID: h.ID}, By: h.Pod, Unverified: h.Unlisted,
 		})
 	}
 	return o

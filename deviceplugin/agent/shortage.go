@@ -8,9 +8,9 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/deviceplugin/mode"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 )
@@ -34,7 +34,7 @@ const (
 // shortages are the devices that no pod can get, and why: unhealthy ones,
 // resources without any device, and those that another plugin serves.
 func (a *resources) shortages(
-	inv *inventory.Inventory, snapshot *health.Snapshot, gpus []mode.GPU,
+	inv *inventory.Inventory, snapshot *health.Snapshot, gpus []gpumode.GPU,
 ) []health.Shortage {
 	m, c := inv.Machine, inv.Config
 	var all []health.Shortage
@@ -88,7 +88,7 @@ func allShared(m *machine.Machine, c *config.NodeConfig, resource string) bool {
 
 // gpuStates are the states of a resource's GPUs, by the names that users see.
 func gpuStates(
-	inv *inventory.Inventory, resource string, s *served, snapshot *health.Snapshot, gpus []mode.GPU,
+	inv *inventory.Inventory, resource string, s *served, snapshot *health.Snapshot, gpus []gpumode.GPU,
 ) map[string]health.State {
 	m := inv.Machine
 	states := map[string]health.State{}
@@ -118,7 +118,7 @@ func gpuStates(
 }
 
 // shareStates are the states of shared GPUs.
-func shareStates(inv *inventory.Inventory, snapshot *health.Snapshot, gpus []mode.GPU) map[string]health.State {
+func shareStates(inv *inventory.Inventory, snapshot *health.Snapshot, gpus []gpumode.GPU) map[string]health.State {
 	states := map[string]health.State{}
 	for _, g := range inv.Shared {
 		state := health.State{Healthy: true}
@@ -194,15 +194,15 @@ func (p *past) add(states, known map[string]health.State, present func(id string
 // unhealthy, an operator took it out, or the configuration has no use for it. One
 // that moves to another resource is shown by another condition.
 func unavailable(
-	snapshot *health.Snapshot, gpus []mode.GPU, uuid, reason string,
+	snapshot *health.Snapshot, gpus []gpumode.GPU, uuid, reason string,
 ) (state health.State, moves bool) {
 	if state = snapshot.GPU(uuid); !state.Healthy {
 		return state, false
 	}
-	at := slices.IndexFunc(gpus, func(g mode.GPU) bool { return g.UUID == uuid })
+	at := slices.IndexFunc(gpus, func(g gpumode.GPU) bool { return g.UUID == uuid })
 	switch {
 	case at >= 0 && gpus[at].Cordoned:
-		return health.State{Cause: Cordoned, Reason: mode.Cordoned}, false
+		return health.State{Cause: Cordoned, Reason: gpumode.Cordoned}, false
 	case at >= 0 && gpus[at].Until != "":
 		return state, true
 	}
