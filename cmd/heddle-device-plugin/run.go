@@ -38,7 +38,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	// They are for events too, of a machine that is real.
 	var gpus gpu.Sources
 	if !o.IsReplay() {
-		gpus = vendors.Open(vendors.Options{
+		gpus = vendors.Open(gpu.Options{
 			DriverRoot: o.DriverRoot, HostDriverRoot: o.hostDriverRoot, SysfsRoot: o.SysfsRoot,
 			Hook: o.cdiHook, Features: o.features(), Log: log,
 		})

@@ -9,10 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
-	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
 // consumer is a container's part of a GPU.
@@ -82,7 +82,7 @@ func attribute(
 			b := &bindings[i]
 			c := consumer{b.Namespace, b.Pod, b.UID, b.Container, g.GPU}
 			_, has := bytes.sums[c]
-			if has && b.UID != "" && b.Enforced.Memory != enforce.MPS && b.Enforced.Compute != enforce.MPS {
+			if has && b.UID != "" && b.Enforced.Memory != config.EnforceMPS && b.Enforced.Compute != config.EnforceMPS {
 				used[c] = consumed{bytes.of(c), sm.of(c)}
 			}
 		}

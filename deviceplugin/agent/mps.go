@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
@@ -134,7 +135,7 @@ func (t *shares) warnMPS(c *mpsChange) {
 }
 
 func usesMPS(b *devicestate.Allocation, uuid string) bool {
-	return (b.Enforced.Memory == enforce.MPS || b.Enforced.Compute == enforce.MPS) &&
+	return (b.Enforced.Memory == config.EnforceMPS || b.Enforced.Compute == config.EnforceMPS) &&
 		slices.ContainsFunc(b.Shares, func(s allocation.Share) bool { return s.UUID == uuid })
 }
 

@@ -133,7 +133,7 @@ type mpsLimiter struct {
 }
 
 func (*mpsLimiter) Edits(context.Context, *enforce.Limit) (*enforce.Edits, error) {
-	return &enforce.Edits{By: enforce.Enforced{Memory: enforce.MPS, Compute: enforce.MPS}}, nil
+	return &enforce.Edits{By: enforce.Enforced{Memory: config.EnforceMPS, Compute: config.EnforceMPS}}, nil
 }
 
 func (*mpsLimiter) Configure(*machine.Machine, *config.NodeConfig) error { return nil }

@@ -31,7 +31,7 @@ type chooser struct {
 }
 
 func (chooser) Edits(context.Context, *enforce.Limit) (*enforce.Edits, error) {
-	return &enforce.Edits{By: enforce.Enforced{Memory: enforce.DMem, Compute: enforce.MPS}}, nil
+	return &enforce.Edits{By: enforce.Enforced{Memory: config.EnforceDMem, Compute: config.EnforceMPS}}, nil
 }
 
 func (chooser) Configure(*machine.Machine, *config.NodeConfig) error { return nil }
@@ -58,7 +58,7 @@ func (anyNodes) Generate(m *machine.Machine) (*devgpu.Edits, error) {
 // The report has the consumers of a shared GPU, and the pods that get no share.
 func TestReportOfShares(t *testing.T) {
 	choice := enforce.Choice{
-		Enforced:  enforce.Enforced{Memory: enforce.DMem, Compute: enforce.MPS},
+		Enforced:  enforce.Enforced{Memory: config.EnforceDMem, Compute: config.EnforceMPS},
 		WhyMemory: "memory is limited by dmem", WhyCompute: "compute is limited by mps",
 	}
 	r := newRig(t, "dgx-h100", func(o *Options) { o.Limiter, o.Generator = chooser{choice: choice}, anyNodes{} })

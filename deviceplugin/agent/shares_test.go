@@ -102,6 +102,7 @@ func TestSharesArePublishedForSchedulers(t *testing.T) {
 	until(t, "the unhealthy GPU", func() bool { return !c.sharedGPUs(t)[1].Healthy })
 	// The annotation has what is freed: the kubelet's checkpoint drops it when the kubelet admits the next pod.
 	r.kubelet.Delete("default", "a")
+	r.api.removeAll()
 	if err := r.consumer("next", "1/1", nil); err != nil {
 		t.Fatal(err)
 	}

@@ -98,7 +98,7 @@ func (u *usageMetrics) take(ctx context.Context) {
 	var used map[consumer]consumed
 	if allocations := u.allocations(); len(allocations) > 0 {
 		pods, _, _ := u.API.Pods()
-		used = attribute(allocations, u.GPUs.Usage(ctx), u.Processes, containerNames(pods))
+		used = attribute(allocations, u.GPUs.Usage(ctx, u.Source.Machine()), u.Processes, containerNames(pods))
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()

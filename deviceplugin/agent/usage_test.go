@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
@@ -55,7 +56,7 @@ func process(pod, container string) cgroup.Container {
 	return cgroup.Container{PodUID: uidOf(pod), ID: hex.EncodeToString(id[:])}
 }
 
-func consumerOf(pod, container string, enforced enforce.Kind, gpus ...string) devicestate.Allocation {
+func consumerOf(pod, container string, enforced config.Enforcer, gpus ...string) devicestate.Allocation {
 	b := devicestate.Allocation{Namespace: "default", Pod: pod, UID: uidOf(pod), Container: container, Enforced: enforce.Enforced{Memory: enforced}}
 	for _, uuid := range gpus {
 		b.Shares = append(b.Shares, allocation.Share{UUID: uuid, VCore: 30, MemoryMiB: 4096})
@@ -72,8 +73,8 @@ func TestAttribute(t *testing.T) {
 	named := map[cgroup.Container]string{
 		pid("b", "id-b1"): "one", pid("b", "id-b2"): "two", pid("a", "id-side"): "sidecar",
 	}
-	a, one, two := consumerOf("a", "main", enforce.DMem, "x"), consumerOf("b", "one", enforce.None, "x"), consumerOf("b", "two", enforce.None, "x", "y")
-	anonymous := consumerOf("c", "main", enforce.None, "x")
+	a, one, two := consumerOf("a", "main", config.EnforceDMem, "x"), consumerOf("b", "one", config.EnforceNone, "x"), consumerOf("b", "two", config.EnforceNone, "x", "y")
+	anonymous := consumerOf("c", "main", config.EnforceNone, "x")
 	anonymous.UID = ""
 	of := func(b devicestate.Allocation, gpu string) consumer {
 		return consumer{b.Namespace, b.Pod, b.UID, b.Container, gpu}
@@ -160,7 +161,7 @@ func TestAttribute(t *testing.T) {
 		},
 		{
 			"MPS counts for its server, a pod without UID does not count",
-			[]devicestate.Allocation{consumerOf("a", "main", enforce.MPS, "x"), anonymous},
+			[]devicestate.Allocation{consumerOf("a", "main", config.EnforceMPS, "x"), anonymous},
 			x(devgpu.Process{PID: 1, Bytes: 1}),
 			map[consumer]consumed{},
 		},

@@ -69,7 +69,7 @@ func (m *modesText) check() error {
 		return fmt.Errorf("version %d with %d GPUs", m.Version, len(m.Modes))
 	}
 	for uuid, mode := range m.Modes {
-		if !wellknown.IsGPUUUID(uuid) || !slices.Contains(mode.Values(), string(mode)) {
+		if !wellknown.IsGPUUUID(uuid) || mode != config.ModeNative && mode != config.ModeSGPU {
 			return fmt.Errorf("mode %.32q of GPU %.100q", mode, uuid)
 		}
 	}

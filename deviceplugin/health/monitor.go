@@ -140,7 +140,7 @@ func (m *Monitor) pollLoop(ctx context.Context) {
 	ticker := time.NewTicker(m.options.PollInterval)
 	defer ticker.Stop()
 	for {
-		pulses := m.options.GPUs.Poll(ctx)
+		pulses := m.options.GPUs.Poll(ctx, m.options.Source.Machine())
 		if ctx.Err() != nil {
 			// Cut short: GPUs that were not waited for look silent.
 			return

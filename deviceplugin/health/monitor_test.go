@@ -48,16 +48,12 @@ type driver struct {
 	action devgpu.Action
 	err    error
 	events chan devgpu.Event
-	// slow is how long a poll takes until the GPU is asked.
+	// slow is how long a GPU takes to answer a poll.
 	slow time.Duration
 }
 
-func (d *driver) Known() []string {
-	<-time.After(d.slow)
-	return []string{"GPU-0"}
-}
-
 func (d *driver) Pulse(string) (devgpu.Action, error) {
+	<-time.After(d.slow)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.action, d.err
@@ -175,13 +171,20 @@ func TestLostGPUIsFoundByThePoll(t *testing.T) {
 	})
 }
 
+// later answers after a moment: real clocks move between an event and a poll.
+type later struct{ Source }
+
+func (l later) Machine() *machine.Machine {
+	<-time.After(time.Millisecond)
+	return l.Source.Machine()
+}
+
 // An error report brings a poll, and its answer a time to recover: neither
 // waits for the next poll.
 func TestRecoveryNeedsNoFurtherPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// Real clocks move between an event and a poll.
-		d := &driver{action: devgpu.ActionNone, slow: time.Millisecond}
-		m := start(t, Options{Source: newSource(gpus(machine.Healthy)), GPUs: d.pollers(), PollInterval: time.Hour})
+		d := &driver{action: devgpu.ActionNone}
+		m := start(t, Options{Source: later{newSource(gpus(machine.Healthy))}, GPUs: d.pollers(), PollInterval: time.Hour})
 		pass(time.Second)
 		m.OnEvent(xid("GPU-0", 119))
 		pass(30 * time.Second)

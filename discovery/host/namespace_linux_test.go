@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
+	"github.com/heddle-dev/heddle/test/sysfstest"
 )
 
 // inNamespace names the tree that this process, started by

@@ -222,7 +222,7 @@ func (b *builder) virtual(g model.Group, of gpu.Labels) {
 	// vendor's chart starts MPS daemons on nodes with this label.
 	enforce := b.config.SGPU.Enforce
 	mps := b.config.Mode == config.ModeSGPU &&
-		(enforce.Memory == config.MemoryMPS || enforce.Compute == config.ComputeMPS)
+		(enforce.Memory == config.EnforceMPS || enforce.Compute == config.EnforceMPS)
 	cut := slices.ContainsFunc(b.machine.GPUs, func(g machine.GPU) bool { return g.MIG.Enabled })
 	b.setBool(d.VendorKey(wellknown.MPSCapable), mps && !cut)
 }

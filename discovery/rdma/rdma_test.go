@@ -13,7 +13,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
-	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
+	"github.com/heddle-dev/heddle/test/sysfstest"
 )
 
 func read(t *testing.T, tree *sysfstest.Tree) Devices {

@@ -20,7 +20,7 @@ import (
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/labels"
-	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
+	"github.com/heddle-dev/heddle/test/sysfstest"
 )
 
 // acme is a vendor that does not exist.
@@ -62,7 +62,7 @@ func (acmeLibrary) Generate(m *machine.Machine) (*devgpu.Edits, error) {
 func TestAnotherVendor(t *testing.T) {
 	tree := sysfstest.New(t)
 	tree.PCI(sysfstest.Function{Path: "pci0000:00/0000:00:01.0/0000:01:00.0", Class: "0x120000", Vendor: "0xacee", Device: "0x0001", Driver: "acme"})
-	sources := devgpu.Sources{{Vendor: acme(), Library: acmeLibrary{}, Edits: acmeLibrary{}}}
+	sources := devgpu.Sources{{Vendor: acme(), Library: acmeLibrary{}}}
 	m := host.New(host.Options{
 		SysfsRoot: tree.Sys(), DevRoot: tree.Dev(), ProcRoot: tree.Proc(), GPUs: sources,
 	}).Scan(t.Context())

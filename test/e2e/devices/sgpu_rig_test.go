@@ -129,7 +129,7 @@ func (s *seen) shares() ([]allocation.Share, error) {
 	if len(all) == 0 {
 		return nil, nil
 	}
-	var reported cdi.Shares
+	var reported cdi.Sharing
 	if err := json.Unmarshal([]byte(s.Env[cdi.EnvShares]), &reported); err != nil {
 		return nil, fmt.Errorf("%s is %q: %w", cdi.EnvShares, s.Env[cdi.EnvShares], err)
 	}

@@ -311,7 +311,7 @@ func TestSourceKeepsTheLastGoodAnswer(t *testing.T) {
 		t.Errorf("age %s, %v", age, ok)
 	}
 	answers <- writes("text/html", "<html>")
-	q.Topology.ClusterManager.Interval = "31s" // Asks again at once.
+	q.Topology.ClusterManager.Interval = 31 * time.Second // Asks again at once.
 	s.Discover(ctx, q)
 	<-changed
 	got := s.Discover(ctx, q)

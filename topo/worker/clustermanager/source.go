@@ -84,7 +84,7 @@ func (s *Source) Age() (age time.Duration, ok bool) {
 func (s *Source) Discover(_ context.Context, q worker.Query) worker.Report {
 	t := target{
 		address: string(q.Topology.ClusterManager.Address), node: q.Node,
-		interval: q.Topology.ClusterManager.Interval.Value(),
+		interval: q.Topology.ClusterManager.Interval,
 	}
 	if !q.Topology.Uses(config.SourceClusterManager) {
 		t.address = ""

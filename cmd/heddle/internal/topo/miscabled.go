@@ -23,22 +23,12 @@ func miscabledCommand(at *master) *cobra.Command {
 	}
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		from, err := at.client(c)
-		if err != nil {
-			return err
-		}
-		t, err := topology(c.Context(), from)
+		t, err := read[snapshot.Topology](c, at, "/v1/topology")
 		if err != nil {
 			return err
 		}
 		table, problems := cablingTable(t)
-		if err := output.Print(c, miscabled{t.Findings, t.Ignored}, table+stale(t.StaleSince)); err != nil {
-			return err
-		}
-		if problems > 0 {
-			return cli.ErrFindings
-		}
-		return nil
+		return output.PrintFindings(c, miscabled{t.Findings, t.Ignored}, table+stale(t.StaleSince), problems)
 	}
 	return c
 }

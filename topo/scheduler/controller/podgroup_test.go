@@ -1,9 +1,10 @@
-package podgroup
+package controller
 
 import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"testing"
 	"time"
 
@@ -21,10 +22,6 @@ import (
 	"github.com/heddle-dev/heddle/topo/gang"
 )
 
-func resource() schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: gang.APIGroupXK8s, Version: gang.APIVersion, Resource: gang.Resource}
-}
-
 func key(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "default", Name: name}
 }
@@ -34,15 +31,15 @@ func job(uid string) *metav1.OwnerReference {
 }
 
 // labeled is a gang that labels describe.
-func labeled(least int) *Gang {
-	return &Gang{Key: key("x"), ByLabels: true, Create: true, MinMember: least, Status: Status{Phase: Pending}}
+func labeled(least int) *podGroup {
+	return &podGroup{Key: key("x"), ByLabels: true, Create: true, MinMember: least, Status: status{Phase: "Pending"}}
 }
 
 // written is the object made for a gang, as changed by others.
-func written(g *Gang, how ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
+func written(g *podGroup, how ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
 	o := g.object()
 	o.Object["status"] = map[string]any{"phase": g.Status.Phase, "running": int64(g.Status.Running)}
-	o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: Manager, FieldsV1: fields(`{"f:spec":{"f:minMember":{}}}`)}})
+	o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: manager, FieldsV1: fields(`{"f:spec":{"f:minMember":{}}}`)}})
 	for _, f := range how {
 		f(o)
 	}
@@ -64,27 +61,27 @@ func by(manager, text string) func(*unstructured.Unstructured) {
 }
 
 func TestDecide(t *testing.T) {
-	with := func(g *Gang, how func(*Gang)) *Gang { how(g); return g }
+	with := func(g *podGroup, how func(*podGroup)) *podGroup { how(g); return g }
 	unlabeled := func(o *unstructured.Unstructured) { o.SetLabels(nil) }
 	for _, tt := range []struct {
 		name   string
-		gang   *Gang
+		gang   *podGroup
 		object *unstructured.Unstructured
 		want   action
 	}{
 		{"no object yet", labeled(3), nil, create},
-		{"Koordinator's, or an object of the user's in the other group", with(labeled(3), func(g *Gang) { g.ByLabels = false }), nil, nothing},
-		{"finished, or its members contradict each other", with(labeled(3), func(g *Gang) { g.Create = false }), nil, nothing},
-		{"for another scheduler", with(labeled(3), func(g *Gang) { g.Foreign = true }), nil, nothing},
+		{"Koordinator's, or an object of the user's in the other group", with(labeled(3), func(g *podGroup) { g.ByLabels = false }), nil, nothing},
+		{"finished, or its members contradict each other", with(labeled(3), func(g *podGroup) { g.Create = false }), nil, nothing},
+		{"for another scheduler", with(labeled(3), func(g *podGroup) { g.Foreign = true }), nil, nothing},
 		{"the object matches", labeled(3), written(labeled(3)), nothing},
-		{"the object of another scheduler's gang", with(labeled(3), func(g *Gang) { g.Foreign = true }), written(labeled(2)), nothing},
+		{"the object of another scheduler's gang", with(labeled(3), func(g *podGroup) { g.Foreign = true }), written(labeled(2)), nothing},
 		{"pods have another min-available", labeled(4), written(labeled(3)), updateSpec},
-		{"pods wait longer", with(labeled(3), func(g *Gang) { g.Timeout = 90 * time.Second }), written(labeled(3)), updateSpec},
-		{"pods have another owner", with(labeled(3), func(g *Gang) { g.Owner = job("a") }), written(labeled(3)), updateSpec},
-		{"pods contradict each other now", with(labeled(4), func(g *Gang) { g.Create = false }), written(labeled(3)), nothing},
-		{"it runs", with(labeled(3), func(g *Gang) { g.Status = Status{Phase: Running, Running: 3} }), written(labeled(3)), updateStatus},
+		{"pods wait longer", with(labeled(3), func(g *podGroup) { g.Timeout = 90 * time.Second }), written(labeled(3)), updateSpec},
+		{"pods have another owner", with(labeled(3), func(g *podGroup) { g.Owner = job("a") }), written(labeled(3)), updateSpec},
+		{"pods contradict each other now", with(labeled(4), func(g *podGroup) { g.Create = false }), written(labeled(3)), nothing},
+		{"it runs", with(labeled(3), func(g *podGroup) { g.Status = status{Phase: "Running", Running: 3} }), written(labeled(3)), updateStatus},
 		{"no pod is left", nil, written(labeled(3)), remove},
-		{"its user made one in the other group", with(labeled(3), func(g *Gang) { g.ByLabels = false }), written(labeled(3)), remove},
+		{"its user made one in the other group", with(labeled(3), func(g *podGroup) { g.ByLabels = false }), written(labeled(3)), remove},
 		{"it is terminating", nil, written(labeled(3), func(o *unstructured.Unstructured) { o.SetDeletionTimestamp(new(metav1.Now())) }), nothing},
 		{"a user's, of another size", labeled(4), written(labeled(3), unlabeled), nothing},
 		{"a user's, no pod is left", nil, written(labeled(3), unlabeled), nothing},
@@ -104,17 +101,17 @@ func TestDecide(t *testing.T) {
 func TestStatusOf(t *testing.T) {
 	for _, tt := range []struct {
 		state gang.State
-		want  Status
+		want  status
 	}{
-		{gang.State{Phase: gang.Queued}, Status{Phase: Pending}},
-		{gang.State{Phase: gang.Queued, Bound: 1}, Status{Phase: Scheduling, Scheduled: 1}},
-		{gang.State{Phase: gang.Starting, Bound: 3, Running: 1}, Status{Phase: Scheduled, Scheduled: 3, Running: 1}},
-		{gang.State{Phase: gang.Running, Bound: 2, Running: 2, Succeeded: 1}, Status{Phase: Running, Scheduled: 3, Running: 2, Succeeded: 1}},
-		{gang.State{Phase: gang.Unknown, Bound: 2, Running: 2}, Status{Phase: Unknown, Scheduled: 2, Running: 2}},
-		{gang.State{Phase: gang.Unknown, Failed: 1, Running: 2, Bound: 2}, Status{Phase: Failed, Scheduled: 2, Running: 2, Failed: 1}},
-		{gang.State{Phase: gang.Succeeded, Succeeded: 3}, Status{Phase: Finished, Scheduled: 3, Succeeded: 3}},
+		{gang.State{Phase: gang.Queued}, status{Phase: "Pending"}},
+		{gang.State{Phase: gang.Queued, Bound: 1}, status{Phase: "Scheduling", Scheduled: 1}},
+		{gang.State{Phase: gang.Starting, Bound: 3, Running: 1}, status{Phase: "Scheduled", Scheduled: 3, Running: 1}},
+		{gang.State{Phase: gang.Running, Bound: 2, Running: 2, Succeeded: 1}, status{Phase: "Running", Scheduled: 3, Running: 2, Succeeded: 1}},
+		{gang.State{Phase: gang.Unknown, Bound: 2, Running: 2}, status{Phase: "Unknown", Scheduled: 2, Running: 2}},
+		{gang.State{Phase: gang.Unknown, Failed: 1, Running: 2, Bound: 2}, status{Phase: "Failed", Scheduled: 2, Running: 2, Failed: 1}},
+		{gang.State{Phase: gang.Succeeded, Succeeded: 3}, status{Phase: "Finished", Scheduled: 3, Succeeded: 3}},
 	} {
-		if diff := cmp.Diff(tt.want, StatusOf(tt.state)); diff != "" {
+		if diff := cmp.Diff(tt.want, statusOf(tt.state)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.state.Phase, diff)
 		}
 	}
@@ -123,24 +120,26 @@ func TestStatusOf(t *testing.T) {
 // rig is a reconciler with an API server in memory.
 type rig struct {
 	*testing.T
-	*Reconciler
-	client *fake.FakeDynamicClient
-	gangs  map[types.NamespacedName]*Gang
-	at     time.Time
+	*reconciler
+	api   *fake.FakeDynamicClient
+	gangs map[types.NamespacedName]*podGroup
+	at    time.Time
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
-		map[schema.GroupVersionResource]string{resource(): "PodGroupList"})
-	r := &rig{T: t, client: client, gangs: map[types.NamespacedName]*Gang{}, at: time.Unix(1e9, 0)}
-	r.Reconciler = &Reconciler{Client: client.Resource(resource()), Log: slog.New(slog.DiscardHandler)}
+		map[schema.GroupVersionResource]string{resource(gang.APIGroupXK8s): "PodGroupList"})
+	r := &rig{T: t, api: client, gangs: map[types.NamespacedName]*podGroup{}, at: time.Unix(1e9, 0)}
+	r.reconciler = &reconciler{
+		client: client.Resource(resource(gang.APIGroupXK8s)), log: slog.New(slog.DiscardHandler), history: map[types.NamespacedName]*history{},
+	}
 	return r
 }
 
 // objects are those of an informer that is never late.
 func (r *rig) objects() (all []any) {
-	objects, err := r.client.Resource(resource()).List(context.Background(), metav1.ListOptions{})
+	objects, err := r.api.Resource(resource(gang.APIGroupXK8s)).List(context.Background(), metav1.ListOptions{})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -150,13 +149,13 @@ func (r *rig) objects() (all []any) {
 	return all
 }
 
-// after runs a round some time retryAfter, and returns what is there.
+// after runs a round some time later, and returns what is there.
 func (r *rig) after(d time.Duration) map[string]any {
 	r.Helper()
 	r.at = r.at.Add(d)
-	r.client.ClearActions()
-	r.Reconcile(r.Context(), r.at, r.gangs, r.objects())
-	o, err := r.client.Resource(resource()).Namespace("default").Get(r.Context(), "x", metav1.GetOptions{})
+	r.api.ClearActions()
+	r.round(r.Context(), r.at, maps.Clone(r.gangs), r.objects())
+	o, err := r.api.Resource(resource(gang.APIGroupXK8s)).Namespace("default").Get(r.Context(), "x", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -167,7 +166,7 @@ func (r *rig) after(d time.Duration) map[string]any {
 }
 
 func (r *rig) writes() (n int) {
-	for _, a := range r.client.Actions() {
+	for _, a := range r.api.Actions() {
 		if verb := a.GetVerb(); verb != "list" && verb != "get" {
 			n++
 		}
@@ -183,32 +182,32 @@ func TestObjectLifecycle(t *testing.T) {
 	want := map[string]any{
 		"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup",
 		"metadata": map[string]any{
-			"name": "x", "namespace": "default", "labels": map[string]any{managedBy: Manager},
+			"name": "x", "namespace": "default", "labels": map[string]any{managedBy: manager},
 			"ownerReferences": []any{map[string]any{"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "a"}},
 		},
 		"spec": map[string]any{"minMember": int64(3), "scheduleTimeoutSeconds": int64(2)},
 	}
-	if diff := cmp.Diff(want, r.after(Interval)); diff != "" {
+	if diff := cmp.Diff(want, r.after(publishEvery)); diff != "" {
 		t.Fatalf("made (-want +got):\n%s", diff)
 	}
-	count := func(s Status) map[string]any {
+	count := func(s status) map[string]any {
 		return map[string]any{
 			"phase": s.Phase, "scheduled": int64(s.Scheduled), "running": int64(s.Running),
 			"succeeded": int64(s.Succeeded), "failed": int64(s.Failed),
 		}
 	}
-	if diff := cmp.Diff(count(Status{Phase: Pending}), r.after(Interval)["status"]); diff != "" {
+	if diff := cmp.Diff(count(status{Phase: "Pending"}), r.after(publishEvery)["status"]); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
-	if r.after(Interval); r.writes() != 0 {
-		t.Errorf("nothing changed, and it writes: %v", r.client.Actions())
+	if r.after(publishEvery); r.writes() != 0 {
+		t.Errorf("nothing changed, and it writes: %v", r.api.Actions())
 	}
-	g.Status = Status{Phase: Running, Scheduled: 3, Running: 3}
-	if diff := cmp.Diff(count(g.Status), r.after(Interval)["status"]); diff != "" {
+	g.Status = status{Phase: "Running", Scheduled: 3, Running: 3}
+	if diff := cmp.Diff(count(g.Status), r.after(publishEvery)["status"]); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
 	g.MinMember, g.Owner, g.Timeout = 2, nil, 0
-	got := r.after(Interval)
+	got := r.after(publishEvery)
 	if diff := cmp.Diff(map[string]any{"minMember": int64(2)}, got["spec"]); diff != "" {
 		t.Errorf("spec (-want +got):\n%s", diff)
 	}
@@ -216,13 +215,13 @@ func TestObjectLifecycle(t *testing.T) {
 		t.Errorf("owners %v", owners)
 	}
 	delete(r.gangs, key("x"))
-	if r.after(Interval) == nil || r.after(deleteAfter/2) == nil {
+	if r.after(publishEvery) == nil || r.after(deleteAfter/2) == nil {
 		t.Error("it goes while pods may be on their way")
 	}
 	if got := r.after(deleteAfter); got != nil {
 		t.Errorf("it stays: %v", got)
 	}
-	if r.after(Interval); len(r.history) != 0 {
+	if r.after(publishEvery); len(r.history) != 0 {
 		t.Errorf("it remembers %v", r.history)
 	}
 }
@@ -232,18 +231,18 @@ func TestObjectLifecycle(t *testing.T) {
 func TestReplacedPodsKeepTheObject(t *testing.T) {
 	r := newRig(t)
 	r.gangs[key("x")] = labeled(3)
-	r.after(Interval)
+	r.after(publishEvery)
 	for range 2 {
 		delete(r.gangs, key("x"))
-		r.after(Interval)
+		r.after(publishEvery)
 		if r.after(deleteAfter-time.Second) == nil {
 			t.Fatal("it is gone")
 		}
 		r.gangs[key("x")] = labeled(3)
-		r.after(Interval)
+		r.after(publishEvery)
 	}
 	delete(r.gangs, key("x"))
-	r.after(Interval)
+	r.after(publishEvery)
 	if r.after(deleteAfter) != nil {
 		t.Error("it stays")
 	}
@@ -252,11 +251,11 @@ func TestReplacedPodsKeepTheObject(t *testing.T) {
 func TestDeletedObjectIsCreatedAgain(t *testing.T) {
 	r := newRig(t)
 	r.gangs[key("x")] = labeled(3)
-	r.after(Interval)
-	if err := r.client.Tracker().Delete(resource(), "default", "x"); err != nil {
+	r.after(publishEvery)
+	if err := r.api.Tracker().Delete(resource(gang.APIGroupXK8s), "default", "x"); err != nil {
 		t.Fatal(err)
 	}
-	if r.after(Interval) != nil {
+	if r.after(publishEvery) != nil {
 		t.Error("it is made again at once")
 	}
 	if r.after(createEvery) == nil {
@@ -271,7 +270,7 @@ func TestRoundsAreBounded(t *testing.T) {
 		g.Key = key("x" + string(rune('a'+i%26)) + string(rune('a'+i/26)))
 		r.gangs[g.Key] = g
 	}
-	r.after(Interval)
+	r.after(publishEvery)
 	if n := r.writes(); n != maxWrites {
 		t.Errorf("%d writes in a round, want %d", n, maxWrites)
 	}
@@ -281,14 +280,14 @@ func TestRoundsAreBounded(t *testing.T) {
 func TestStatusDroppedBySchema(t *testing.T) {
 	r := newRig(t)
 	r.gangs[key("x")] = labeled(3)
-	r.client.PrependReactor("patch", "podgroups", func(clienttesting.Action) (bool, runtime.Object, error) {
+	r.api.PrependReactor("patch", "podgroups", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, &unstructured.Unstructured{Object: map[string]any{}}, nil
 	})
-	r.after(Interval)
-	if r.after(Interval); r.writes() != 1 {
+	r.after(publishEvery)
+	if r.after(publishEvery); r.writes() != 1 {
 		t.Errorf("%d writes of the status", r.writes())
 	}
-	if r.after(Interval); r.writes() != 0 {
+	if r.after(publishEvery); r.writes() != 0 {
 		t.Error("it writes what it wrote")
 	}
 }
@@ -313,12 +312,12 @@ func TestFailures(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)
 			logged := &counter{}
-			r.Log = slog.New(logged)
+			r.log = slog.New(logged)
 			r.gangs[key("x")] = labeled(3)
-			r.client.PrependReactor("create", "podgroups", func(clienttesting.Action) (bool, runtime.Object, error) {
+			r.api.PrependReactor("create", "podgroups", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return true, nil, tt.err
 			})
-			if r.after(Interval); r.writes() != 1 {
+			if r.after(publishEvery); r.writes() != 1 {
 				t.Fatal("it does not try")
 			}
 			if r.after(tt.next - time.Second); r.writes() != 0 {

@@ -1,4 +1,4 @@
-package feature
+package main
 
 import (
 	"sync/atomic"
@@ -11,8 +11,8 @@ import (
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
 
-// Metrics are the daemon's metrics, and what /healthz and /readyz answer.
-type Metrics struct {
+// metrics are the daemon's metrics, and what /healthz and /readyz answer.
+type metrics struct {
 	labels    prometheus.Gauge
 	taints    prometheus.Gauge
 	problems  prometheus.Gauge
@@ -30,12 +30,12 @@ type Metrics struct {
 	isReady atomic.Bool
 }
 
-// NewMetrics registers the metrics with r.
-func NewMetrics(r prometheus.Registerer) *Metrics {
+// newMetrics registers the metrics with r.
+func newMetrics(r prometheus.Registerer) *metrics {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "heddle", Name: name, Help: help})
 	}
-	m := &Metrics{
+	m := &metrics{
 		labels:   gauge("node_labels", "Labels that this node should carry."),
 		taints:   gauge("node_taints", "Taints that this node should carry."),
 		problems: gauge("node_label_problems", "Labels left out, by rule errors or invalid values."),
@@ -65,35 +65,15 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// alive returns what is wrong unless a round began within the last three
-// intervals.
-func (m *Metrics) alive(interval time.Duration) string {
-	if time.Since(time.Unix(0, m.lastBeat.Load())) < 3*interval {
-		return ""
-	}
-	return "no round for three intervals"
-}
-
-// Ready returns what is wrong unless the labels were written at least once.
-func (m *Metrics) Ready() string {
+// ready returns what is wrong unless the labels were written at least once.
+func (m *metrics) ready() string {
 	if m.isReady.Load() {
 		return ""
 	}
 	return "labels not written yet"
 }
 
-func (m *Metrics) beat() { m.lastBeat.Store(time.Now().UnixNano()) }
-
-func (m *Metrics) ready() { m.isReady.Store(true) }
-
-func (m *Metrics) config(valid bool) {
-	m.configOK.Set(0)
-	if valid {
-		m.configOK.Set(1)
-	}
-}
-
-func (m *Metrics) round(from *machine.Machine, want labels.Result, r nodesync.Result, err error, d time.Duration) {
+func (m *metrics) round(from *machine.Machine, want labels.Result, r nodesync.Result, err error, d time.Duration) {
 	m.labels.Set(float64(len(want.Labels)))
 	m.taints.Set(float64(len(want.Taints)))
 	m.problems.Set(float64(len(want.Problems)))

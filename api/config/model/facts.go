@@ -1,9 +1,6 @@
-package rule
+package model
 
-import (
-	"github.com/heddle-dev/heddle/api/config/model"
-	"github.com/heddle-dev/heddle/api/machine"
-)
+import "github.com/heddle-dev/heddle/api/machine"
 
 // Facts are the variables of an expression.
 type Facts struct {
@@ -55,7 +52,8 @@ type CPU struct {
 	Sockets int `json:"sockets"`
 }
 
-// RDMA is the HCAs of role fabric on a node.
+// RDMA is the HCAs of role fabric on a node, up or down. A virtual function whose
+// physical one is on the same machine does not count.
 type RDMA struct {
 	// Count is how many HCAs.
 	Count int `json:"count"`
@@ -69,7 +67,6 @@ type RDMA struct {
 
 // FactsOf reads the facts from a machine.
 func FactsOf(m *machine.Machine) *Facts {
-	fabric := model.FabricOf(m)
 	return &Facts{
 		Node: m.Node,
 		GPU:  gpuOf(m),
@@ -77,15 +74,13 @@ func FactsOf(m *machine.Machine) *Facts {
 			Codename: m.CPU.Codename, Vendor: m.CPU.Vendor, Arch: m.CPU.Arch,
 			Model: m.CPU.ModelName, Sockets: m.CPU.Sockets,
 		},
-		RDMA: RDMA{
-			Count: fabric.HCAs, LinkLayer: fabric.LinkLayer, RateGbps: fabric.RateGbps, Type: fabric.Type,
-		},
+		RDMA:    RDMAOf(m),
 		Machine: m,
 	}
 }
 
 func gpuOf(m *machine.Machine) GPU {
-	groups := model.Groups(m.GPUs)
+	groups := Groups(m.GPUs)
 	if len(groups) == 0 {
 		return GPU{}
 	}
@@ -93,9 +88,9 @@ func gpuOf(m *machine.Machine) GPU {
 	gpu := GPU{
 		Count:             len(first.GPUs),
 		Product:           first.Product,
-		Model:             model.Name(first.Product),
+		Model:             Name(first.Product),
 		Interconnect:      "PCIE",
-		Memory:            model.Memory(first.Product, first.MemoryMiB()),
+		Memory:            Memory(first.Product, first.MemoryMiB()),
 		MemoryMiB:         first.MemoryMiB(),
 		Family:            first.Architecture(),
 		ComputeCapability: first.ComputeCapability(),
@@ -104,7 +99,33 @@ func gpuOf(m *machine.Machine) GPU {
 		gpu.Interconnect = "NVLINK"
 	}
 	for _, g := range groups {
-		gpu.Models = append(gpu.Models, model.Name(g.Product))
+		gpu.Models = append(gpu.Models, Name(g.Product))
 	}
 	return gpu
+}
+
+// RDMAOf sums up the fabric HCAs of a machine. Ties go to the larger value.
+func RDMAOf(m *machine.Machine) RDMA {
+	physical := map[string]bool{}
+	for i := range m.HCAs {
+		physical[m.HCAs[i].PCI] = true
+	}
+	var rdma RDMA
+	types, layers, rates := map[string]int{}, map[string]int{}, map[int]int{}
+	for i := range m.HCAs {
+		h := &m.HCAs[i]
+		if h.Role != machine.RoleFabric || h.PhysFn != "" && physical[h.PhysFn] {
+			continue
+		}
+		rdma.Count++
+		count(types, h.Type)
+		for j := range h.Ports {
+			count(layers, h.Ports[j].LinkLayer)
+			if rate := h.Ports[j].RateGbps; rate != nil && h.Ports[j].State == machine.PortActive {
+				count(rates, int(min(max(*rate, 0), 1e6)))
+			}
+		}
+	}
+	rdma.Type, rdma.LinkLayer, rdma.RateGbps = mode(types), mode(layers), mode(rates)
+	return rdma
 }

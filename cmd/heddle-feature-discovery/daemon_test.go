@@ -1,4 +1,4 @@
-package feature
+package main
 
 import (
 	"context"
@@ -23,16 +23,18 @@ import (
 	"github.com/heddle-dev/heddle/internal/atomicfile"
 )
 
-// machines and sink are a source and a sink that a test drives.
-type machines struct {
+// fakeMachines and fakeSink are a source and a sink that a test drives.
+type fakeMachines struct {
 	m       *machine.Machine
 	changed chan struct{}
 }
 
-func (s *machines) Machine() *machine.Machine { return s.m }
-func (s *machines) Changed() <-chan struct{}  { return s.changed }
+func (s *fakeMachines) Run(context.Context) error             { return nil }
+func (s *fakeMachines) Scan(context.Context) *machine.Machine { return s.m }
+func (s *fakeMachines) Machine() *machine.Machine             { return s.m }
+func (s *fakeMachines) Changed() <-chan struct{}              { return s.changed }
 
-type sink struct {
+type fakeSink struct {
 	mu        sync.Mutex // guards what follows
 	puts      []nodesync.Desired
 	warnings  []string
@@ -40,44 +42,45 @@ type sink struct {
 	conflicts []nodesync.Conflict
 }
 
-func (s *sink) Put(_ context.Context, n *corev1.Node, want nodesync.Desired) (nodesync.Result, error) {
+func (s *fakeSink) Sync(_ context.Context, n *corev1.Node, want nodesync.Desired) (nodesync.Result, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.puts = append(s.puts, want)
 	return nodesync.Result{Node: n, Conflicts: s.conflicts}, s.err
 }
 
-func (s *sink) count() int {
+func (s *fakeSink) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.puts)
 }
 
-func (s *sink) fail(err error) {
+func (s *fakeSink) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.err = err
 }
 
-func (s *sink) Warn(_ context.Context, reason, message string) error {
+func (s *fakeSink) Warn(_ context.Context, reason, message string) error {
 	s.warnings = append(s.warnings, reason+": "+message)
 	return nil
 }
 
 type bed struct {
-	*Daemon
-	machines *machines
+	*daemon
+
+	machines *fakeMachines
 	// dir has the files of the configuration.
 	dir  string
-	sink *sink
+	sink *fakeSink
 }
 
 func newBed(t *testing.T, text map[string]string) *bed {
 	t.Helper()
 	b := &bed{
 		dir:      t.TempDir(),
-		machines: &machines{m: &machine.Machine{Version: machine.Version, Node: "n1"}, changed: make(chan struct{}, 1)},
-		sink:     &sink{},
+		machines: &fakeMachines{m: &machine.Machine{Version: machine.Version, Node: "n1"}, changed: make(chan struct{}, 1)},
+		sink:     &fakeSink{},
 	}
 	b.configure(t, "version", "v1")
 	for name, content := range text {
@@ -89,10 +92,10 @@ func newBed(t *testing.T, text map[string]string) *bed {
 		t.Fatal(err)
 	}
 	watch := nodesync.NewWatch(nil, "n1")
-	b.Daemon = New(Options{
-		NodeName: "n1", Machines: b.machines, Configs: configs, Node: watch, Sink: b.sink, Interval: time.Minute,
-		Metrics: NewMetrics(prometheus.NewRegistry()), Log: log,
-	})
+	b.daemon = &daemon{
+		nodeName: "n1", machines: b.machines, configs: configs, node: watch, sink: b.sink, interval: time.Minute,
+		metrics: newMetrics(prometheus.NewRegistry()), log: log, warned: map[string]string{},
+	}
 	b.see(t, nil)
 	<-watch.Changed()
 	return b
@@ -109,18 +112,18 @@ func (b *bed) configure(t *testing.T, name, content string) {
 // see has the API server show the Node with these labels.
 func (b *bed) see(t *testing.T, labels map[string]string) {
 	t.Helper()
-	if err := b.Node.Update(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: labels}}); err != nil {
+	if err := b.node.Update(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: labels}}); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func TestRoundUsesTheNodesLabelsToChooseOverrides(t *testing.T) {
 	b := newBed(t, map[string]string{"nodes-config": "- {nodeSelector: {pool: x}, usage: training}\n"})
-	if err := b.Round(t.Context()); err != nil {
+	if err := b.round(t.Context(), b.machines.m); err != nil {
 		t.Fatal(err)
 	}
 	b.see(t, map[string]string{"pool": "x"})
-	if err := b.Round(t.Context()); err != nil {
+	if err := b.round(t.Context(), b.machines.m); err != nil {
 		t.Fatal(err)
 	}
 	want := nodesync.Desired{
@@ -139,18 +142,18 @@ func TestRoundWaitsForItsSources(t *testing.T) {
 	b := newBed(t, nil)
 	m := b.machines.m
 	b.machines.m = nil
-	if err := b.Round(t.Context()); !errors.Is(err, errNotYet) {
+	if err := b.round(t.Context(), b.machines.m); !errors.Is(err, errNotYet) {
 		t.Errorf("without a machine: %v", err)
 	}
 	b.machines.m = m
-	if err := b.Node.Delete(nil); err != nil {
+	if err := b.node.Delete(nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Round(t.Context()); !errors.Is(err, errNotYet) {
+	if err := b.round(t.Context(), b.machines.m); !errors.Is(err, errNotYet) {
 		t.Errorf("without a Node: %v", err)
 	}
-	if len(b.sink.puts) != 0 || b.Metrics.Ready() == "" {
-		t.Errorf("%d writes, ready %v", len(b.sink.puts), b.Metrics.Ready() == "")
+	if len(b.sink.puts) != 0 || b.metrics.ready() == "" {
+		t.Errorf("%d writes, ready %v", len(b.sink.puts), b.metrics.ready() == "")
 	}
 }
 
@@ -158,7 +161,7 @@ func TestWarningsAreNotRepeated(t *testing.T) {
 	b := newBed(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- b.Configs.Run(ctx) }()
+	go func() { done <- b.configs.Run(ctx) }()
 	defer func() {
 		cancel()
 		<-done
@@ -168,19 +171,19 @@ func TestWarningsAreNotRepeated(t *testing.T) {
 		t.Helper()
 		b.configure(t, "cluster-config", text)
 		for deadline := time.After(10 * time.Second); ; {
-			if err := b.Configs.Err(); err == nil && fault == "" || err != nil && fault != "" && strings.Contains(err.Error(), fault) {
+			if err := b.configs.Err(); err == nil && fault == "" || err != nil && fault != "" && strings.Contains(err.Error(), fault) {
 				return
 			}
 			select {
-			case <-b.Configs.Changed():
+			case <-b.configs.Changed():
 			case <-deadline:
-				t.Fatalf("the configuration is %v", b.Configs.Err())
+				t.Fatalf("the configuration is %v", b.configs.Err())
 			}
 		}
 	}
 	round := func() {
 		t.Helper()
-		if err := b.Round(t.Context()); err != nil {
+		if err := b.round(t.Context(), b.machines.m); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -210,7 +213,7 @@ func TestRunBacksOffAndRunsAtChanges(t *testing.T) {
 		b.sink.fail(errors.New("the API server is away"))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- b.Run(ctx) }()
+		go func() { done <- b.run(ctx) }()
 
 		// At 0, 1, 3 and 7 seconds, each pause up to a fifth longer: 8.4 at the
 		// latest, and the fifth one at 15 at the earliest.
@@ -219,14 +222,14 @@ func TestRunBacksOffAndRunsAtChanges(t *testing.T) {
 		if n := b.sink.count(); n != 4 {
 			t.Errorf("%d attempts in 9 s, want 4", n)
 		}
-		if b.Metrics.Ready() == "" {
+		if b.metrics.ready() == "" {
 			t.Error("ready while no write succeeded")
 		}
 		b.sink.fail(nil)
 		b.machines.changed <- struct{}{}
 		synctest.Wait()
-		if n := b.sink.count(); n != 5 || b.Metrics.Ready() != "" {
-			t.Errorf("%d attempts after a change, ready %v", n, b.Metrics.Ready() == "")
+		if n := b.sink.count(); n != 5 || b.metrics.ready() != "" {
+			t.Errorf("%d attempts after a change, ready %v", n, b.metrics.ready() == "")
 		}
 		<-time.After(30 * time.Second)
 		synctest.Wait()
@@ -236,7 +239,7 @@ func TestRunBacksOffAndRunsAtChanges(t *testing.T) {
 		if n := b.sink.count() - quiet; n != 2 {
 			t.Errorf("%d rounds in two quiet minutes, want 2", n)
 		}
-		if b.Alive() != "" {
+		if b.alive() != "" {
 			t.Error("not alive")
 		}
 		cancel()
@@ -244,7 +247,7 @@ func TestRunBacksOffAndRunsAtChanges(t *testing.T) {
 			t.Error(err)
 		}
 		<-time.After(4 * time.Minute)
-		if b.Alive() == "" {
+		if b.alive() == "" {
 			t.Error("alive four minutes after the end")
 		}
 	})
@@ -252,14 +255,14 @@ func TestRunBacksOffAndRunsAtChanges(t *testing.T) {
 
 func TestFileSink(t *testing.T) {
 	dir := t.TempDir()
-	s := FileSink{Path: filepath.Join(dir, "heddle")}
+	s := fileSink{path: filepath.Join(dir, "heddle")}
 	want := nodesync.Desired{Labels: map[string]string{"b": "2", "a": "1"}}
 	for i, writes := range []int{1, 0} {
-		if r, err := s.Put(t.Context(), nil, want); err != nil || r.Writes != writes {
+		if r, err := s.Sync(t.Context(), nil, want); err != nil || r.Writes != writes {
 			t.Errorf("put %d: %d writes, %v", i, r.Writes, err)
 		}
 	}
-	got, err := os.ReadFile(s.Path)
+	got, err := os.ReadFile(s.path)
 	if err != nil || string(got) != "a=1\nb=2\n" {
 		t.Errorf("file %q, %v", got, err)
 	}
@@ -267,10 +270,10 @@ func TestFileSink(t *testing.T) {
 		t.Errorf("left behind: %v", names)
 	}
 	big := nodesync.Desired{Labels: map[string]string{"a": strings.Repeat("x", maxFeatureFile)}}
-	if _, err := s.Put(t.Context(), nil, big); err == nil {
+	if _, err := s.Sync(t.Context(), nil, big); err == nil {
 		t.Error("a file that node-feature-discovery would not read was written")
 	}
-	if _, err := (FileSink{Path: filepath.Join(dir, "none", "x")}).Put(t.Context(), nil, want); err == nil {
+	if _, err := (fileSink{path: filepath.Join(dir, "none", "x")}).Sync(t.Context(), nil, want); err == nil {
 		t.Error("no error for a missing directory")
 	}
 }

@@ -1,10 +1,9 @@
-package podgroup
+package controller
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -15,9 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 )
-
-// Interval is the time between two rounds, and so between two writes of one object.
-const Interval = 2 * time.Second
 
 const (
 	// maxWrites bounds a round.
@@ -33,12 +29,10 @@ const (
 	requestTimeout           = 10 * time.Second
 )
 
-// Reconciler writes the objects. It is for one goroutine.
-type Reconciler struct {
-	// Client is of the PodGroups.
-	Client dynamic.NamespaceableResourceInterface
-	Log    *slog.Logger
-
+// reconciler writes PodGroup objects. It is for one goroutine.
+type reconciler struct {
+	client  dynamic.NamespaceableResourceInterface
+	log     *slog.Logger
 	history map[types.NamespacedName]*history
 	until   time.Time
 	failure string
@@ -51,25 +45,18 @@ type history struct {
 	emptied, created, retry time.Time
 	// status is the one that was written last: a schema may drop some of it, and
 	// another controller may write it as well.
-	status Status
+	status status
 	uid    types.UID
 }
 
-// Reconcile does for each object what it needs, at most one write. gangs are those
-// that have pods, objects those in the cluster.
-func (r *Reconciler) Reconcile(
-	ctx context.Context, now time.Time, gangs map[types.NamespacedName]*Gang, objects []any,
-) {
-	if now.Before(r.until) {
-		return
-	}
-	if r.history == nil {
-		r.history = map[types.NamespacedName]*history{}
-	}
+// round does for each object what it needs, at most one write. gangs are those that
+// have pods, objects those in the cluster.
+func (r *reconciler) round(ctx context.Context, now time.Time, gangs map[types.NamespacedName]*podGroup, objects []any) {
 	existing := map[types.NamespacedName]*unstructured.Unstructured{}
 	for _, o := range objects {
 		if o, ok := o.(*unstructured.Unstructured); ok {
-			existing[types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}] = o
+			key := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+			existing[key], gangs[key] = o, gangs[key]
 		}
 	}
 	for key := range r.history {
@@ -83,47 +70,31 @@ func (r *Reconciler) Reconcile(
 			budget--
 		}
 	}
-	for key, o := range existing {
-		if budget > 0 && gangs[key] == nil && r.reconcile(ctx, key, nil, o, now) {
-			budget--
-		}
-	}
 }
 
 // reconcile does what one object needs, and reports whether it wrote.
-func (r *Reconciler) reconcile(
-	ctx context.Context, key types.NamespacedName, g *Gang, o *unstructured.Unstructured, now time.Time,
+func (r *reconciler) reconcile(
+	ctx context.Context, key types.NamespacedName, g *podGroup, o *unstructured.Unstructured, now time.Time,
 ) (wrote bool) {
-	what := decide(g, o)
 	h := r.history[key]
-	if h == nil && what != nothing {
+	if h == nil {
 		h = &history{}
 		r.history[key] = h
 	}
-	if what != remove && h != nil {
+	what := decide(g, o)
+	if what != remove {
 		h.emptied = time.Time{}
+	} else if h.emptied.IsZero() {
+		h.emptied = now
 	}
-	if what == nothing || now.Before(h.retry) || now.Before(r.until) || ctx.Err() != nil {
+	switch {
+	case what == nothing, now.Before(h.retry), now.Before(r.until), ctx.Err() != nil,
+		what == create && now.Sub(h.created) < createEvery,
+		what == updateStatus && h.status == g.Status && h.uid == o.GetUID(),
+		what == remove && now.Sub(h.emptied) < deleteAfter:
 		return false
-	}
-	switch what {
-	case create:
-		if now.Sub(h.created) < createEvery {
-			return false
-		}
+	case what == create:
 		h.created = now
-	case updateStatus:
-		if h.status == g.Status && h.uid == o.GetUID() {
-			return false
-		}
-	case remove:
-		if h.emptied.IsZero() {
-			h.emptied = now
-		}
-		if now.Sub(h.emptied) < deleteAfter {
-			return false
-		}
-	default:
 	}
 	if err := r.write(ctx, what, key, g, o); err != nil {
 		r.failed(ctx, err, h, now)
@@ -136,41 +107,37 @@ func (r *Reconciler) reconcile(
 	return true
 }
 
-func (r *Reconciler) write(
-	ctx context.Context, what action, key types.NamespacedName, g *Gang, o *unstructured.Unstructured,
-) error {
+func (r *reconciler) write(
+	ctx context.Context, what action, key types.NamespacedName, g *podGroup, o *unstructured.Unstructured,
+) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	client := r.Client.Namespace(key.Namespace)
+	client := r.client.Namespace(key.Namespace)
 	patch := func(patch map[string]any, subresources ...string) error {
-		text, err := json.Marshal(patch)
-		if err != nil {
-			return fmt.Errorf("podgroup %s: %w", key, err)
-		}
-		options := metav1.PatchOptions{FieldManager: Manager}
-		_, err = client.Patch(ctx, key.Name, types.MergePatchType, text, options, subresources...)
+		text, _ := json.Marshal(patch) // Strings and numbers alone.
+		options := metav1.PatchOptions{FieldManager: manager}
+		_, err := client.Patch(ctx, key.Name, types.MergePatchType, text, options, subresources...)
 		return err
 	}
 	switch what {
 	case create:
-		_, err := client.Create(ctx, g.object(), metav1.CreateOptions{FieldManager: Manager})
-		return err
+		_, err = client.Create(ctx, g.object(), metav1.CreateOptions{FieldManager: manager})
 	case updateSpec:
-		return patch(g.specPatch(o))
+		err = patch(g.specPatch(o))
 	case updateStatus:
-		return patch(g.statusPatch(o), "status")
+		err = patch(g.statusPatch(o), "status")
 	case remove:
-		return client.Delete(ctx, key.Name, metav1.DeleteOptions{
+		err = client.Delete(ctx, key.Name, metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{UID: new(o.GetUID()), ResourceVersion: new(o.GetResourceVersion())},
 		})
-	default:
-		return nil
+	case nothing:
 	}
+	return err
 }
 
 // failed decides when to try again. A conflict is no failure: the next round reads
 // what the other writer wrote.
-func (r *Reconciler) failed(ctx context.Context, err error, h *history, now time.Time) {
+func (r *reconciler) failed(ctx context.Context, err error, h *history, now time.Time) {
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled), apierrors.IsAlreadyExists(err), apierrors.IsConflict(err):
 		return
@@ -183,8 +150,8 @@ func (r *Reconciler) failed(ctx context.Context, err error, h *history, now time
 	default:
 		h.retry = now.Add(retryAfter)
 	}
-	if text := fmt.Sprint(apierrors.ReasonForError(err)); text != r.failure {
+	if text := string(apierrors.ReasonForError(err)); text != r.failure {
 		r.failure = text
-		r.Log.WarnContext(ctx, "cannot write podgroups", "err", err)
+		r.log.WarnContext(ctx, "cannot write podgroups", "err", err)
 	}
 }
