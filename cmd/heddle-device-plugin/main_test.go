@@ -15,7 +15,7 @@ import (
 
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/cmd/internal/program/programtest"
-	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/test/kubelet"
 	"github.com/heddle-dev/heddle/test/machines"
 )

@@ -8,25 +8,24 @@ import (
 	"sync"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/bounded"
 )
 
 // Telemetry is what a vendor's driver reports between scans, about the GPUs
-// that a [Reader] has read in the open session. A vendor without it is scanned
-// only.
+// that a [Reader] has read in the open session. The [Library] of a vendor
+// without it is scanned only.
 type Telemetry interface {
 	// WaitEvent returns the next event, or ErrNoEvent after at most about the
 	// time given. ErrAbsent if no session is open; after any other error the
 	// next call starts again.
 	WaitEvent(wait time.Duration) (Event, error)
-	// Known are the UUIDs of the GPUs that were read in the open session; none
-	// without one.
-	Known() []string
 	// Pulse touches a GPU, so that a lost one is found, and asks for the
-	// recovery action. It may block for ever.
+	// recovery action. ErrAbsent if the open session has not read it. It may
+	// block for ever.
 	Pulse(uuid string) (Action, error)
 	// Usage returns who uses a GPU, with the samples after a time of the
-	// driver's. It may block for ever.
+	// driver's, or fails as Pulse does.
 	Usage(uuid string, after uint64) (Usage, error)
 }
 
@@ -80,35 +79,42 @@ func NewPoller(t Telemetry, timeout time.Duration) *Poller {
 	return &Poller{telemetry: t, timeout: timeout, seen: map[string]uint64{}}
 }
 
-// Poll asks every known GPU at once, and returns within the timeout, or with
-// ctx, sorted by UUID. Without a driver there is no GPU to ask.
-func (p *Poller) Poll(ctx context.Context) []Pulse {
+// Poll asks every GPU of a machine at once, and returns within the timeout, or
+// with ctx, sorted by UUID. A GPU that no open session has read is left out. m
+// may be nil.
+func (p *Poller) Poll(ctx context.Context, m *machine.Machine) []Pulse {
 	p.pulseMu.Lock()
 	defer p.pulseMu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	known, asked := p.known(), time.Now()
+	known, asked := uuids(m), time.Now()
 	pulses := make([]Pulse, len(known))
 	for i, answer := range p.pulses.Ask(ctx, known, p.telemetry.Pulse) {
 		pulses[i] = Pulse{GPU: known[i], Asked: asked, Action: answer.Value, Err: answer.Err}
 	}
-	// A session that ended meanwhile reports nothing about its GPUs.
 	return slices.DeleteFunc(pulses, func(q Pulse) bool { return errors.Is(q.Err, ErrAbsent) })
 }
 
-func (p *Poller) known() []string {
-	known := p.telemetry.Known()
-	slices.Sort(known)
-	return known
+func uuids(m *machine.Machine) []string {
+	if m == nil {
+		return nil
+	}
+	list := make([]string, len(m.GPUs))
+	for i := range m.GPUs {
+		list[i] = m.GPUs[i].UUID
+	}
+	slices.Sort(list)
+	return list
 }
 
-// Usage asks every known GPU at once who uses it, and returns as Poll does.
-func (p *Poller) Usage(ctx context.Context) []Usage {
+// Usage asks every GPU of a machine at once who uses it, and returns as Poll
+// does.
+func (p *Poller) Usage(ctx context.Context, m *machine.Machine) []Usage {
 	p.usageMu.Lock()
 	defer p.usageMu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	known := p.known()
+	known := uuids(m)
 	all := make([]Usage, len(known))
 	// A call may return long after the poll, and reads nothing that changes.
 	seen := make(map[string]uint64, len(known))
@@ -135,19 +141,17 @@ func (p *Poller) Usage(ctx context.Context) []Usage {
 type Pollers []*Poller
 
 // Poll is [Poller.Poll] of all.
-func (p Pollers) Poll(ctx context.Context) []Pulse {
-	var all []Pulse
+func (p Pollers) Poll(ctx context.Context, m *machine.Machine) (all []Pulse) {
 	for _, one := range p {
-		all = append(all, one.Poll(ctx)...)
+		all = append(all, one.Poll(ctx, m)...)
 	}
 	return all
 }
 
 // Usage is [Poller.Usage] of all.
-func (p Pollers) Usage(ctx context.Context) []Usage {
-	var all []Usage
+func (p Pollers) Usage(ctx context.Context, m *machine.Machine) (all []Usage) {
 	for _, one := range p {
-		all = append(all, one.Usage(ctx)...)
+		all = append(all, one.Usage(ctx, m)...)
 	}
 	return all
 }

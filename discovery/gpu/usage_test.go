@@ -19,8 +19,8 @@ func TestMeter(t *testing.T) {
 		release := make(chan struct{})
 		var asked atomic.Int32
 		lost, none := fmt.Errorf("processes: GPU is %w", ErrLost), errors.New("Not Supported")
+		all := with("GPU-e", "GPU-d", "GPU-c", "GPU-b", "GPU-a")
 		m := NewPoller(telemetry{
-			known: []string{"GPU-e", "GPU-d", "GPU-c", "GPU-b", "GPU-a"},
 			usage: func(uuid string, after uint64) (Usage, error) {
 				switch uuid {
 				case "GPU-b":
@@ -43,7 +43,7 @@ func TestMeter(t *testing.T) {
 				return u, nil
 			},
 		}, 0)
-		with := func(samples ...Sample) []Usage {
+		reports := func(samples ...Sample) []Usage {
 			processes := []Process{{PID: 7, Bytes: 1 << 20}}
 			return []Usage{
 				{GPU: "GPU-a", Processes: processes, Samples: samples},
@@ -54,9 +54,9 @@ func TestMeter(t *testing.T) {
 		}
 		began := time.Now()
 		for i, want := range [][]Usage{
-			with(Sample{PID: 7, At: 60, SM: 20}, Sample{PID: 9, At: 40, SM: 5}), with(Sample{PID: 7, At: 70, SM: 30}), with(),
+			reports(Sample{PID: 7, At: 60, SM: 20}, Sample{PID: 9, At: 40, SM: 5}), reports(Sample{PID: 7, At: 70, SM: 30}), reports(),
 		} {
-			if diff := cmp.Diff(want, m.Usage(t.Context()), cmpopts.EquateErrors()); diff != "" {
+			if diff := cmp.Diff(want, m.Usage(t.Context(), all), cmpopts.EquateErrors()); diff != "" {
 				t.Errorf("reading %d (-want +got):\n%s", i, diff)
 			}
 		}
@@ -65,7 +65,7 @@ func TestMeter(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if got := m.Usage(t.Context()); got[3].Err != nil || len(got[3].Processes) != 1 {
+		if got := m.Usage(t.Context(), all); got[3].Err != nil || len(got[3].Processes) != 1 {
 			t.Errorf("the GPU answers again, and: %+v", got[3])
 		}
 	})

@@ -1,10 +1,10 @@
 // Package gpu is the seam between heddle and the makers of GPUs.
 //
 // A vendor contributes values ([Vendor]: its PCI numbers, health codes,
-// environment variables, label groups) and a [Library] that reads its GPUs;
-// what it reports between scans ([Telemetry]) and how containers get its
-// devices ([EditsGenerator]) are optional. Everything else here is the same for
-// all vendors: [Reader], [Poller], [Meter] and [Watch] ask a library in bounded
+// environment variables, label groups) and a [Library] that reads its GPUs. What
+// it reports between scans ([Telemetry]) and how containers get its devices
+// ([EditsGenerator]) are methods that a library may have. Everything else here
+// is the same for all vendors: [Reader] and [Poller] ask a library in bounded
 // time, and remember the last good answers of a GPU that hangs.
 //
 // The package names no vendor. Each has a package of its own below this one,
@@ -185,9 +185,8 @@ type Environment struct {
 	// Visible is the variable that lists devices, by UUID, and None its value
 	// for a container whose devices CDI brings: the runtime then adds nothing.
 	Visible, None string
-	// GDRCopy and GDS are variables that turn a feature on, Enabled their value;
-	// IMEXChannels lists channel numbers.
-	GDRCopy, GDS, Enabled, IMEXChannels string
+	// GDRCopy and GDS are variables that turn a feature on, Enabled their value.
+	GDRCopy, GDS, Enabled string
 }
 
 // Hidden is the environment of containers whose GPUs come by CDI.
@@ -210,9 +209,6 @@ func (e *Environment) Show(uuids []string, f Features) map[string]string {
 	}
 	if f.GDS && e.GDS != "" {
 		env[e.GDS] = e.Enabled
-	}
-	if len(f.IMEXChannels) > 0 && e.IMEXChannels != "" {
-		env[e.IMEXChannels] = f.channels()
 	}
 	return env
 }

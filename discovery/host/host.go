@@ -87,7 +87,7 @@ func New(o Options) *Host {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.GPUs == nil {
-		o.GPUs = vendors.Open(vendors.Options{DriverRoot: o.DriverRoot, SysfsRoot: o.SysfsRoot})
+		o.GPUs = vendors.Open(gpu.Options{DriverRoot: o.DriverRoot, SysfsRoot: o.SysfsRoot})
 	}
 	tree := sysfs.New(o.SysfsRoot)
 	h := &Host{
@@ -180,7 +180,7 @@ func (h *Host) readCPU(ctx context.Context, m *machine.Machine) {
 // the memory of a GPU.
 func (h *Host) processor(known machine.CPU, isKnown bool) (processor, error) {
 	p := processor{
-		cpu: known, product: h.tree.DMI().Product, kernel: sysfs.New(h.options.ProcRoot).Text("sys/kernel/osrelease"),
+		cpu: known, product: h.tree.Text("class/dmi/id/product_name"), kernel: sysfs.New(h.options.ProcRoot).Text("sys/kernel/osrelease"),
 	}
 	var errs [2]error
 	if !isKnown {

@@ -198,10 +198,11 @@ func nearGPUs(m *machine.Machine, all []*machine.HCA, vendors gpu.Vendors) []*ma
 	return slices.DeleteFunc(all, func(h *machine.HCA) bool { return !near[h] })
 }
 
-// isGPU goes by the bus, so that roles stay when a driver does not answer:
-// display controllers of the vendors that heddle reads, and of AMD.
+// isGPU goes by the bus, so that roles stay when a driver does not answer: GPUs
+// of the vendors that heddle reads, and display controllers without a screen
+// (class 0302, 3D, and 0380, other), since VGA is a BMC's.
 func isGPU(f *machine.PCIFunction, vendors gpu.Vendors) bool {
-	return vendors.IsGPU(f) || strings.HasPrefix(f.Class, "0x03") && f.Vendor == "0x1002"
+	return vendors.IsGPU(f) || strings.HasPrefix(f.Class, "0x0302") || strings.HasPrefix(f.Class, "0x0380")
 }
 
 func sharesBridge(a, b *machine.PCIFunction) bool {

@@ -28,7 +28,7 @@ func (l *Library) Processes(uuid string) ([]gpu.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer l.gate.leave()
+	defer l.leave()
 	infos, ret := device.GetComputeRunningProcesses()
 	if ret != nvml.SUCCESS {
 		return nil, failure("processes of GPU "+uuid, ret)
@@ -51,7 +51,7 @@ func (l *Library) Samples(uuid string, after uint64) (samples []gpu.Sample, err 
 	if err != nil {
 		return nil, err
 	}
-	defer l.gate.leave()
+	defer l.leave()
 	if !l.has("nvmlDeviceGetProcessUtilization") {
 		return nil, failure("utilization of GPU "+uuid, nvml.ERROR_FUNCTION_NOT_FOUND)
 	}

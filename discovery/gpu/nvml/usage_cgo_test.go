@@ -76,7 +76,7 @@ func TestSamples(t *testing.T) {
 			b.devices[1].GetProcessUtilizationFunc = tt.answer
 			if tt.missing != "" {
 				b.library = of(b.devices[1], tt.missing)
-				b.library.open, b.library.devices = true, map[string]nvml.Device{"GPU-1": b.devices[1]}
+				b.library.remember("GPU-1", b.devices[1])
 			}
 			got, err := b.library.Samples("GPU-1", 100)
 			text := ""

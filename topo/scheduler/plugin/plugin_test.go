@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"context"
 	"log/slog"
 	"strings"
 	"testing"
@@ -63,10 +64,12 @@ func stopped(t *testing.T) (*Plugin, *handle) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := New(t.Context(), args, h, slog.New(slog.DiscardHandler), Process{})
+	ctx, stop := context.WithCancel(t.Context())
+	p, err := New(ctx, args, h, slog.New(slog.DiscardHandler), Process{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	stop()
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
