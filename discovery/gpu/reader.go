@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -65,8 +67,14 @@ type Reader struct {
 	// session bounds Open and Close, gpus each GPU.
 	session bounded.Call[session]
 	gpus    bounded.Group[int, machine.GPU]
-	known   map[int]machine.GPU
 	last    session
+	// known are the last good answers of this session by index, seen the last
+	// identities by PCI address.
+	known map[int]machine.GPU
+	seen  map[string]machine.GPU
+	// bus are the addresses of the last read, if there was one.
+	bus    []string
+	isRead bool
 	// reopen asks for a new session at the next read.
 	reopen bool
 }
@@ -90,21 +98,11 @@ type Result struct {
 }
 
 // NewReader returns a reader; timeout 0 is bounded.DefaultTimeout.
-func NewReader(v *Vendor, library Library, timeout time.Duration) *Reader {
+func NewReader(s Source, timeout time.Duration) *Reader {
 	return &Reader{
-		vendor: v, library: library, timeout: cmp.Or(timeout, bounded.DefaultTimeout), known: map[int]machine.GPU{},
+		vendor: s.Vendor, library: s.Library, timeout: cmp.Or(timeout, bounded.DefaultTimeout),
+		known: map[int]machine.GPU{}, seen: map[string]machine.GPU{},
 	}
-}
-
-// Vendor is the maker of the GPUs.
-func (r *Reader) Vendor() *Vendor { return r.vendor }
-
-// Reopen makes the next read start a new session with the driver, which may
-// count its GPUs once per session; call it when the PCI bus has changed.
-func (r *Reader) Reopen() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.reopen = true
 }
 
 // Close ends the session, within the reader's timeout. While a GPU hangs it
@@ -123,9 +121,49 @@ func (r *Reader) Close(ctx context.Context) error {
 
 // Read asks every GPU. It returns within the timeout, or with ctx; a GPU that
 // hangs costs that time once, and none in later reads until it has answered.
-func (r *Reader) Read(ctx context.Context) Result {
+//
+// functions are those of the bus. When GPUs came or went there, a new session
+// begins, since a driver may count its GPUs once per session. A GPU that was
+// known and no longer answers, or whose driver went away, keeps its identity and
+// is Lost as long as the bus has it; one whose UUID was never read has no
+// identity and is skipped.
+func (r *Reader) Read(ctx context.Context, functions []machine.PCIFunction) Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	bus, _ := r.vendor.OnBus(functions)
+	r.reopen = r.reopen || r.isRead && !slices.Equal(bus, r.bus)
+	r.bus, r.isRead = bus, true
+	result := r.read(ctx)
+	answered := map[string]bool{}
+	for _, g := range result.GPUs {
+		answered[g.PCI] = true
+		g.Health = machine.Health{}
+		r.seen[g.PCI] = g
+	}
+	for _, address := range bus {
+		if answered[address] {
+			continue
+		}
+		reason := "on the PCI bus and unknown to the driver"
+		if result.Probe.State != machine.ProbeOK {
+			reason = result.Probe.Reason
+		}
+		g, known := r.seen[address]
+		if !known {
+			result.Skipped = append(result.Skipped, machine.Skipped{Name: address, Reason: "GPU: " + reason})
+			continue
+		}
+		g.Health = machine.Health{State: machine.Lost, Reason: reason}
+		result.GPUs = append(result.GPUs, g)
+		answered[address] = true
+	}
+	// GPUs that left the bus were removed from the machine.
+	maps.DeleteFunc(r.seen, func(address string, _ machine.GPU) bool { return !answered[address] })
+	return result
+}
+
+// read asks the driver alone.
+func (r *Reader) read(ctx context.Context) Result {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	reopen := r.reopen && !r.gpus.Busy()
@@ -133,10 +171,10 @@ func (r *Reader) Read(ctx context.Context) Result {
 	switch {
 	case errors.Is(err, ErrAbsent):
 		r.reopen = true
-		r.known = map[int]machine.GPU{}
+		clear(r.known)
 		return Result{Probe: r.probe(machine.ProbeAbsent, err.Error())}
 	case errors.Is(err, bounded.ErrTimeout):
-		return r.stale(machine.ProbeTimeout, fmt.Sprintf("the driver did not answer in %s", r.timeout))
+		return r.stale(machine.ProbeTimeout, r.reason(err))
 	case err != nil:
 		// A driver that was unloaded answers an old session with errors.
 		r.reopen = true
@@ -144,7 +182,7 @@ func (r *Reader) Read(ctx context.Context) Result {
 	}
 	if reopen && !s.kept {
 		r.reopen = false
-		r.known = map[int]machine.GPU{}
+		clear(r.known)
 	}
 	r.last = s
 	indices := make([]int, s.count)

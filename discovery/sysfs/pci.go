@@ -69,7 +69,8 @@ func (f FS) special(name, class string, vendors gpu.Vendors) bool {
 		device, err := f.word(name, "device")
 		return err == nil && device == DeviceDataDirect
 	}
-	return vendors.IsSwitch(vendor, class) || vendors.IsGPU(&machine.PCIFunction{Vendor: vendor, Class: class})
+	fn := machine.PCIFunction{Vendor: vendor, Class: class}
+	return vendors.IsSwitch(&fn) || vendors.IsGPU(&fn)
 }
 
 // Vendors and devices that the reader knows by number.

@@ -113,10 +113,10 @@ func probes(m *machine.Machine) []Finding {
 func absent(m *machine.Machine, p machine.Probe) Finding {
 	f := Finding{Note, "probe " + p.Name, "nothing to read: " + p.Reason, ""}
 	for _, v := range vendors.All() {
-		if on, _ := v.OnBus(m); v.Probe == p.Name && on > 0 {
+		if on, _ := v.OnBus(m.PCI); v.Probe == p.Name && len(on) > 0 {
 			f.Level, f.Remedy = Problem, v.Remedies.Driver
 			f.Message = fmt.Sprintf("there is no driver for what is on the PCI bus (%s): %s",
-				cli.Count(on, v.Name+" GPU"), p.Reason)
+				cli.Count(len(on), v.Name+" GPU"), p.Reason)
 		}
 	}
 	return f
