@@ -86,17 +86,6 @@ type session struct {
 	kept bool
 }
 
-// Result is what one read found.
-type Result struct {
-	Driver machine.Driver
-	// GPUs are those whose identity is known, healthy or not.
-	GPUs []machine.GPU
-	// Probe is the entry for Machine.Probes.
-	Probe machine.Probe
-	// Skipped are GPUs that were counted and never identified, and parts.
-	Skipped []machine.Skipped
-}
-
 // NewReader returns a reader; timeout 0 is bounded.DefaultTimeout.
 func NewReader(s Source, timeout time.Duration) *Reader {
 	return &Reader{
@@ -119,23 +108,23 @@ func (r *Reader) Close(ctx context.Context) error {
 	return err
 }
 
-// Read asks every GPU. It returns within the timeout, or with ctx; a GPU that
+// Read asks every GPU, and adds what it found to a machine that has its PCI
+// functions. It returns within the timeout, or with ctx; a GPU that
 // hangs costs that time once, and none in later reads until it has answered.
 //
-// functions are those of the bus. When GPUs came or went there, a new session
-// begins, since a driver may count its GPUs once per session. A GPU that was
-// known and no longer answers, or whose driver went away, keeps its identity and
-// is Lost as long as the bus has it; one whose UUID was never read has no
-// identity and is skipped.
-func (r *Reader) Read(ctx context.Context, functions []machine.PCIFunction) Result {
+// When GPUs came or went on the bus, a new session begins, since a driver may
+// count its GPUs once per session. A GPU that was known and no longer answers, or
+// whose driver went away, keeps its identity and is Lost as long as the bus has
+// it; one whose UUID was never read has no identity and is skipped.
+func (r *Reader) Read(ctx context.Context, m *machine.Machine) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	bus, _ := r.vendor.OnBus(functions)
+	bus, _ := r.vendor.OnBus(m.PCI)
 	r.reopen = r.reopen || r.isRead && !slices.Equal(bus, r.bus)
 	r.bus, r.isRead = bus, true
-	result := r.read(ctx)
+	found, probe := r.read(ctx, m)
 	answered := map[string]bool{}
-	for _, g := range result.GPUs {
+	for _, g := range found {
 		answered[g.PCI] = true
 		g.Health = machine.Health{}
 		r.seen[g.PCI] = g
@@ -144,35 +133,35 @@ func (r *Reader) Read(ctx context.Context, functions []machine.PCIFunction) Resu
 		if answered[address] {
 			continue
 		}
-		reason := "on the PCI bus and unknown to the driver"
-		if result.Probe.State != machine.ProbeOK {
-			reason = result.Probe.Reason
-		}
+		reason := cmp.Or(probe.Reason, "on the PCI bus and unknown to the driver")
 		g, known := r.seen[address]
 		if !known {
-			result.Skipped = append(result.Skipped, machine.Skipped{Name: address, Reason: "GPU: " + reason})
+			m.Skipped = append(m.Skipped, machine.Skipped{Name: address, Reason: "GPU: " + reason})
 			continue
 		}
 		g.Health = machine.Health{State: machine.Lost, Reason: reason}
-		result.GPUs = append(result.GPUs, g)
+		found = append(found, g)
 		answered[address] = true
 	}
 	// GPUs that left the bus were removed from the machine.
 	maps.DeleteFunc(r.seen, func(address string, _ machine.GPU) bool { return !answered[address] })
-	return result
+	m.Driver = cmp.Or(m.Driver, r.last.driver)
+	m.GPUs = append(m.GPUs, found...)
+	m.Probes = append(m.Probes, probe)
 }
 
-// read asks the driver alone.
-func (r *Reader) read(ctx context.Context) Result {
+// read asks the driver alone, for the GPUs whose identity is known, healthy or
+// not.
+func (r *Reader) read(ctx context.Context, m *machine.Machine) ([]machine.GPU, machine.Probe) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	reopen := r.reopen && !r.gpus.Busy()
 	s, err := r.session.Do(ctx, func() (session, error) { return r.open(reopen) })
 	switch {
 	case errors.Is(err, ErrAbsent):
-		r.reopen = true
+		r.reopen, r.last = true, session{}
 		clear(r.known)
-		return Result{Probe: r.probe(machine.ProbeAbsent, err.Error())}
+		return nil, r.probe(machine.ProbeAbsent, err.Error())
 	case errors.Is(err, bounded.ErrTimeout):
 		return r.stale(machine.ProbeTimeout, r.reason(err))
 	case err != nil:
@@ -189,7 +178,7 @@ func (r *Reader) read(ctx context.Context) Result {
 	for i := range indices {
 		indices[i] = i
 	}
-	return r.collect(r.gpus.Ask(ctx, indices, r.library.GPU))
+	return r.collect(m, r.gpus.Ask(ctx, indices, r.library.GPU))
 }
 
 func (r *Reader) open(reopen bool) (session, error) {
@@ -206,12 +195,13 @@ func (r *Reader) open(reopen bool) (session, error) {
 
 // collect turns answers into GPUs: a good answer is remembered, a bad one is
 // the remembered GPU with its condition.
-func (r *Reader) collect(answers []bounded.Answer[machine.GPU]) Result {
-	result := Result{Driver: r.last.driver, Probe: r.probe(machine.ProbeOK, "")}
+func (r *Reader) collect(m *machine.Machine, answers []bounded.Answer[machine.GPU]) ([]machine.GPU, machine.Probe) {
+	var found []machine.GPU
+	probe := r.probe(machine.ProbeOK, "")
 	for i, a := range answers {
 		gpu, known := a.Value, true
 		if part := (*IncompleteError)(nil); errors.As(a.Err, &part) {
-			result.Skipped = append(result.Skipped, machine.Skipped{Name: gpu.PCI, Reason: part.Error()})
+			m.Skipped = append(m.Skipped, machine.Skipped{Name: gpu.PCI, Reason: part.Error()})
 			a.Err = nil
 		}
 		if a.Err != nil && gpu.UUID == "" {
@@ -226,16 +216,16 @@ func (r *Reader) collect(answers []bounded.Answer[machine.GPU]) Result {
 			gpu.Health = machine.Health{State: machine.Unhealthy, Reason: r.reason(a.Err)}
 		}
 		if errors.Is(a.Err, bounded.ErrTimeout) {
-			result.Probe = r.probe(machine.ProbeTimeout, fmt.Sprintf("GPU %d did not answer in %s", i, r.timeout))
+			probe = r.probe(machine.ProbeTimeout, fmt.Sprintf("GPU %d did not answer in %s", i, r.timeout))
 		}
 		if !known {
 			name := fmt.Sprintf("%s GPU %d", r.vendor.Probe, i)
-			result.Skipped = append(result.Skipped, machine.Skipped{Name: name, Reason: r.reason(a.Err)})
+			m.Skipped = append(m.Skipped, machine.Skipped{Name: name, Reason: r.reason(a.Err)})
 			continue
 		}
-		result.GPUs = append(result.GPUs, gpu)
+		found = append(found, gpu)
 	}
-	return result
+	return found, probe
 }
 
 func (r *Reader) reason(err error) string {
@@ -246,15 +236,15 @@ func (r *Reader) reason(err error) string {
 }
 
 // stale is the last good read, when the driver as a whole does not answer.
-func (r *Reader) stale(state machine.ProbeState, reason string) Result {
-	result := Result{Driver: r.last.driver, Probe: r.probe(state, reason)}
+func (r *Reader) stale(state machine.ProbeState, reason string) ([]machine.GPU, machine.Probe) {
+	var found []machine.GPU
 	for i := range r.last.count {
 		if gpu, ok := r.known[i]; ok {
 			gpu.Health = machine.Health{State: machine.Unhealthy, Reason: reason}
-			result.GPUs = append(result.GPUs, gpu)
+			found = append(found, gpu)
 		}
 	}
-	return result
+	return found, r.probe(state, reason)
 }
 
 func (r *Reader) probe(state machine.ProbeState, reason string) machine.Probe {

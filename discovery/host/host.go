@@ -151,13 +151,7 @@ func (h *Host) compose(ctx context.Context) *machine.Machine {
 	h.readRDMA(ctx, m)
 	h.readPCI(ctx, m)
 	for _, vendor := range h.gpus {
-		found := vendor.Read(ctx, m.PCI)
-		if m.Driver == (machine.Driver{}) {
-			m.Driver = found.Driver
-		}
-		m.Probes = append(m.Probes, found.Probe)
-		m.Skipped = append(m.Skipped, found.Skipped...)
-		m.GPUs = append(m.GPUs, found.GPUs...)
+		vendor.Read(ctx, m)
 	}
 	h.joinHCAs(ctx, m)
 	m.Sort()
