@@ -158,8 +158,8 @@ type Binding struct {
 	By     string             `json:"by,omitempty"`
 	// Enforced is what makes the limits of the shares hold.
 	Enforced enforce.Enforced `json:"enforced,omitzero"`
-	// Unrecorded is true if the checkpoint entry of the container was lost: the
-	// shares are those that the pod's annotation names.
+	// Unrecorded is true if the container has shares and its checkpoint entry and
+	// CDI spec were lost: GPUs are those that its device IDs name.
 	Unrecorded bool              `json:"unrecorded,omitempty"`
 	CDINames   map[string]string `json:"cdiNames"`
 }
