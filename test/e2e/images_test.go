@@ -31,7 +31,7 @@ func makeImages(t *testing.T, b *bed, out, arches, name string) string {
 }
 
 // TestImages: the images of `make images` run in the real containerd, are the
-// same when they are built again, and hold what they say.
+// same when they are built again, and hold what they declare.
 func TestImages(t *testing.T) {
 	b := shared
 	if _, err := exec.LookPath("dpkg-deb"); err != nil {

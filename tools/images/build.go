@@ -22,10 +22,10 @@ import (
 // builder makes the layouts of one version.
 type builder struct {
 	root, out, version, registry string
-	arches             []string
-	revision           string
-	pins               []pin
-	bases              map[string]v1.Layer
+	arches                       []string
+	revision                     string
+	pins                         []pin
+	bases                        map[string]v1.Layer
 }
 
 func (b *builder) run(ctx context.Context, names []string) error {

@@ -6,7 +6,7 @@
 #
 # Without the name of an engine, the images go to the registry by themselves,
 # for both architectures, with the credentials of ~/.docker/config.json.
-# REGISTRY_INSECURE=1 is for a registry that speaks HTTP.
+# REGISTRY_INSECURE=1 is for a registry without TLS.
 set -eu
 
 images="@IMAGES@"
@@ -14,7 +14,7 @@ tag="@TAG@"
 
 usage() { sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2; }
 
-# The archive begins after the line that says so.
+# The archive begins after its marker.
 unpack() {
   mkdir -p "$1"
   tail -n +"$(($(grep -n -a -m 1 '^__ARCHIVE__$' "$0" | cut -d: -f1) + 1))" "$0" | tar -xzf - -C "$1"

@@ -57,7 +57,7 @@ func run(ctx context.Context, args []string) error {
 		return b.run(ctx, chosen(set.Args()))
 	case "push":
 		from := set.String("from", "dist/images", "directory of the OCI layouts")
-		insecure := set.Bool("insecure", false, "the registry speaks HTTP")
+		insecure := set.Bool("insecure", false, "the registry has no TLS")
 		if err := set.Parse(args); err != nil {
 			return err
 		}
