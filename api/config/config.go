@@ -97,26 +97,24 @@ func (o *Override) matches(node string, labels map[string]string) bool {
 // thing that is wrong.
 func (c *NodeConfig) Complete() error {
 	var errs []error
-	for _, p := range c.complete(&rule.Compiler{}) {
-		errs = append(errs, &Fault{File: "configuration", Path: p.path, Err: p.err})
+	for _, f := range c.complete(&rule.Compiler{}) {
+		f.File = "configuration"
+		errs = append(errs, f)
 	}
 	return errors.Join(errs...)
 }
 
 // complete is Complete with a compiler that knows the rules of other nodes.
-func (c *NodeConfig) complete(compiler *rule.Compiler) []problem {
+func (c *NodeConfig) complete(compiler *rule.Compiler) []*Fault {
 	c.deriveNames()
-	problems := c.validate()
+	faults := c.validate()
 	c.Rules = nil
-	for i, r := range c.Labels {
-		compiled, faults := compiler.Compile(r.Key, r.Value, r.When)
-		for _, fault := range faults {
-			problems = append(problems, problem{rulePath(i, fault.Field), fault.Err})
+	for i, r := range c.Labels[:min(len(c.Labels), MaxRules+1)] {
+		compiled, wrong := compiler.Compile(r.Key, r.Value, r.When)
+		for _, w := range wrong {
+			faults = append(faults, &Fault{Path: rulePath(i, w.Field), Err: w.Err})
 		}
 		c.Rules = append(c.Rules, compiled)
-		if i >= MaxRules {
-			break
-		}
 	}
-	return problems
+	return faults
 }

@@ -93,7 +93,7 @@ rdma:
 	want.Domains.Vendor, want.Domains.Company, want.Domains.GPU = "example.com", "corp.example.com", "dcu"
 	want.SGPU.SlotsPerGPU = 8
 	want.SGPU.GPUs = []config.GPURef{"0", "GPU-1"}
-	want.SGPU.Enforce = config.Enforce{Memory: config.MemoryMPS, Compute: config.ComputeMPS}
+	want.SGPU.Enforce = config.Enforce{Memory: config.EnforceMPS, Compute: config.EnforceMPS}
 	want.Taints = config.Taints{GPUProduct: true, NodeUsage: true, ControlPlane: true, Effect: config.NoExecute}
 	want.Resources = config.Resources{
 		GPU: "example.com/accelerator", SGPU: "example.com/sgpu", VCore: "example.com/vcore", VMemory: "example.com/vmemory",
@@ -105,7 +105,7 @@ rdma:
 	}
 	// The cluster's own section is untouched by its override.
 	base := c.Resolve("other", nil)
-	fabric := config.Selectors{Match: config.Match{Roles: []config.RoleName{"fabric"}}}
+	fabric := config.Selectors{Match: config.Match{Roles: []machine.Role{"fabric"}}}
 	mlx := config.Selectors{Match: config.Match{Vendors: []config.HexID{"15b3"}, DeviceIDs: []config.HexID{"1021"}}}
 	wantRDMA := config.RDMA{Resources: []config.RDMAResource{
 		{Name: "rdma/a", Sharers: 64, Count: config.CountDistinct, Selectors: fabric},
@@ -131,7 +131,7 @@ func TestHealth(t *testing.T) {
 	if len(h.Codes.Ignore) != 2 || !h.Codes.Ignore[0].Is(94) || !h.Codes.Ignore[1].Is(63) || h.Codes.Ignore[1].Is(6) {
 		t.Errorf("XIDs %v", h.Codes.Ignore)
 	}
-	if h.HCADownAfter.Value() != 0 || h.HCAUpAfter.Value() != 30*time.Second {
+	if h.HCADownAfter != 0 || h.HCAUpAfter != 30*time.Second {
 		t.Errorf("down after %s, up after %s", h.HCADownAfter, h.HCAUpAfter)
 	}
 }

@@ -2,12 +2,15 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -47,8 +50,9 @@ type document struct {
 	lines map[string]int
 }
 
-// parse reads one YAML document. An empty one has no root.
-func parse(file string, text []byte) *document {
+// parse reads one YAML document and compares it with the Go type that it is for.
+// An empty one has no root. What has no faults can be decoded.
+func parse(file string, text []byte, t reflect.Type) *document {
 	d := &document{file: file, lines: map[string]int{}}
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	var node yaml.Node
@@ -64,6 +68,7 @@ func parse(file string, text []byte) *document {
 	}
 	if len(node.Content) == 1 && node.Content[0].ShortTag() != "!!null" {
 		d.root = node.Content[0]
+		d.check(d.root, t, "", "")
 	}
 	return d
 }
@@ -87,35 +92,23 @@ func (d *document) fault(n *yaml.Node, at, format string, args ...any) {
 	d.faults = append(d.faults, &Fault{File: d.file, Line: n.Line, Path: at, Err: fmt.Errorf(format, args...)})
 }
 
-// checker is a type with rules for its text.
-type checker interface{ Check() error }
-
-// enum is a type of few words.
-type enum interface{ Values() []string }
-
-// check compares a node with the Go type that it is for and reports everything
-// that does not fit, each with its line. What passes can be decoded.
-func (d *document) check(n *yaml.Node, t reflect.Type, at string) {
+// check compares a node with the type and the tag of the field that it is for,
+// and reports everything that does not fit, each with its line.
+func (d *document) check(n *yaml.Node, t reflect.Type, tag reflect.StructTag, at string) {
 	d.lines[at] = n.Line
 	switch {
 	case fancy(n):
 		d.fault(n, at, notRead)
 	case n.ShortTag() == "!!null":
 		d.fault(n, at, "has no value; leave the key out or give it one")
-	case t.Kind() == reflect.Struct:
-		d.checkStruct(n, t, at)
+	case t.Kind() == reflect.Struct || t.Kind() == reflect.Map:
+		d.checkSection(n, t, at)
 	case t.Kind() == reflect.Slice:
-		if n.Kind != yaml.SequenceNode {
-			d.fault(n, at, "is %s, not a list", kind(n))
-			return
-		}
-		for i, item := range n.Content {
-			d.check(item, t.Elem(), fmt.Sprintf("%s[%d]", at, i))
-		}
-	case t.Kind() == reflect.Map:
-		d.checkMap(n, t, at)
+		d.checkList(n, t.Elem(), tag, at)
+	case n.Kind != yaml.ScalarNode:
+		d.fault(n, at, "is %s, not a single value", kind(n))
 	default:
-		d.checkScalar(n, t, at)
+		d.checkScalar(n, t, tag, at)
 	}
 }
 
@@ -126,153 +119,126 @@ func fancy(n *yaml.Node) bool {
 	return n.Kind == yaml.AliasNode || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0
 }
 
-func (d *document) checkStruct(n *yaml.Node, t reflect.Type, at string) {
+// checkSection checks the keys of a struct, or those of a map, which are free.
+func (d *document) checkSection(n *yaml.Node, t reflect.Type, at string) {
 	if n.Kind != yaml.MappingNode {
 		d.fault(n, at, "is %s, not a section with keys", kind(n))
 		return
 	}
-	fields := fieldsOf(t)
+	var fields []reflect.StructField
+	if t.Kind() == reflect.Struct {
+		fields = fieldsOf(t)
+	}
 	seen := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		name := join(at, key.Value)
-		if d.twice(key, seen, name) {
+		f := slices.IndexFunc(fields, func(f reflect.StructField) bool { return f.Name == key.Value })
+		first, twice := seen[key.Value]
+		switch {
+		case fancy(key):
+			d.fault(key, name, notRead)
 			continue
-		}
-		f, ok := find(fields, key.Value)
-		if !ok {
+		case twice:
+			d.fault(key, name, "stands here twice; the first is on line %d", first)
+		case t.Kind() == reflect.Map:
+			d.check(value, t.Elem(), "", name)
+		case f < 0:
 			d.fault(key, name, "unknown key; %s", hint(key.Value, fields))
-			continue
+		default:
+			d.check(value, fields[f].Type, fields[f].Tag, name)
 		}
-		d.check(value, f.typ, name)
-		d.checkRange(value, f.limits, name)
+		seen[key.Value] = key.Line
 	}
 	for _, f := range fields {
-		if _, ok := seen[f.name]; f.required && !ok {
-			d.fault(n, join(at, f.name), "is missing")
+		if _, ok := seen[f.Name]; f.Tag.Get("required") == "true" && !ok {
+			d.fault(n, join(at, f.Name), "is missing")
 		}
 	}
 }
 
-// twice reports a key that cannot be looked at further.
-func (d *document) twice(key *yaml.Node, seen map[string]int, at string) bool {
-	if fancy(key) {
-		d.fault(key, at, notRead)
-		return true
-	}
-	if line, ok := seen[key.Value]; ok {
-		d.fault(key, at, "stands here twice; the first is on line %d", line)
-		return true
-	}
-	seen[key.Value] = key.Line
-	return false
-}
-
-func (d *document) checkMap(n *yaml.Node, t reflect.Type, at string) {
-	if n.Kind != yaml.MappingNode {
-		d.fault(n, at, "is %s, not a section with keys", kind(n))
+// checkList checks the entries of a list, which the tag "unique" wants to differ.
+func (d *document) checkList(n *yaml.Node, t reflect.Type, tag reflect.StructTag, at string) {
+	if n.Kind != yaml.SequenceNode {
+		d.fault(n, at, "is %s, not a list", kind(n))
 		return
 	}
-	seen := map[string]int{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key := n.Content[i]
-		if name := join(at, key.Value); !d.twice(key, seen, name) {
-			d.check(n.Content[i+1], t.Elem(), name)
+	for i, item := range n.Content {
+		place := fmt.Sprintf("%s[%d]", at, i)
+		d.check(item, t, tag, place)
+		first := slices.IndexFunc(n.Content, func(o *yaml.Node) bool { return o.Value == item.Value })
+		if tag.Get("unique") == "true" && first < i {
+			d.fault(item, place, "%s is also entry %d", item.Value, first)
 		}
 	}
 }
 
-func (d *document) checkScalar(n *yaml.Node, t reflect.Type, at string) {
-	if n.Kind != yaml.ScalarNode {
-		d.fault(n, at, "is %s, not a single value", kind(n))
-		return
-	}
-	zero := reflect.Zero(t).Interface()
-	if words, ok := zero.(enum); ok {
-		d.checkWord(n, words.Values(), at)
-		return
-	}
-	if _, ok := zero.(checker); ok {
+// checkScalar checks a single value against its type and the tags "enum", words
+// with commas between, and "range", 1-100 or 0s-1h.
+func (d *document) checkScalar(n *yaml.Node, t reflect.Type, tag reflect.StructTag, at string) {
+	words, isEnum := tag.Lookup("enum")
+	low, high, _ := strings.Cut(tag.Get("range"), "-")
+	v := reflect.New(t)
+	text, checks := v.Interface().(interface{ Check() error })
+	switch short := n.ShortTag(); {
+	case isEnum:
+		d.checkWord(n, strings.Split(words, ","), at)
+	case checks:
 		// A number is a text here: 1021 is a device ID as 15b3 is.
-		v := reflect.New(t).Elem()
-		v.SetString(n.Value)
-		if c, ok := reflect.TypeAssert[checker](v); ok {
-			if err := c.Check(); err != nil {
-				d.fault(n, at, "%w", err)
-			}
+		v.Elem().SetString(n.Value)
+		if err := text.Check(); err != nil {
+			d.fault(n, at, "%w", err)
 		}
-		return
-	}
-	switch tag := n.ShortTag(); {
-	case t.Kind() == reflect.String && tag != "!!str":
+	case t == reflect.TypeFor[time.Duration]():
+		if !within(n.Value, low, high, time.ParseDuration) {
+			d.fault(n, at, "%q is no duration from %s to %s, such as 30s", n.Value, low, high)
+		}
+		n.Tag = "!!str" // yaml decodes no number into a duration, and 0 is one.
+	case t.Kind() == reflect.String && short != "!!str":
 		d.fault(n, at, "%s is %s, not a text; put it in quotes", n.Value, kind(n))
-	case t.Kind() == reflect.Bool && tag != "!!bool":
+	case t.Kind() == reflect.Bool && short != "!!bool":
 		d.fault(n, at, "%q is not true or false", n.Value)
-	case t.Kind() == reflect.Int && (tag != "!!int" || n.Decode(new(int)) != nil):
+	case t.Kind() == reflect.Int && short != "!!int":
 		d.fault(n, at, "%q is not a whole number", n.Value)
+	case t.Kind() == reflect.Int && !within(n.Value, low, high, wholeNumber):
+		d.fault(n, at, "%s is not between %s and %s", n.Value, low, high)
 	}
 }
+
+// within reports whether a text is a value from low to high.
+func within[T cmp.Ordered](text, low, high string, parse func(string) (T, error)) bool {
+	v, err := parse(text)
+	lowest, errLow := parse(low)
+	highest, errHigh := parse(high)
+	return errors.Join(err, errLow, errHigh) == nil && lowest <= v && v <= highest
+}
+
+// wholeNumber reads what YAML takes for one: 0x10 too.
+func wholeNumber(text string) (int64, error) { return strconv.ParseInt(text, 0, 64) }
 
 // checkWord finds out which allowed word was meant.
 func (d *document) checkWord(n *yaml.Node, words []string, at string) {
+	if slices.Contains(words, n.Value) && n.ShortTag() == "!!str" {
+		return
+	}
 	meant := ""
 	for _, word := range words {
-		if word == n.Value && n.ShortTag() == "!!str" {
-			return
-		}
 		if near(word, n.Value) {
 			meant = fmt.Sprintf("; did you mean %q?", word)
 		}
 	}
-	d.fault(n, at, "%q is not one of %s%s", n.Value, Quoted(words), meant)
+	d.fault(n, at, "%q is not one of %s%s", n.Value, quoted(words), meant)
 }
 
-// checkRange checks a number against its field's "range" tag, such as 1-100.
-func (d *document) checkRange(n *yaml.Node, limits, at string) {
-	var value int
-	if limits == "" || n.Decode(&value) != nil {
-		return
-	}
-	low, high, _ := strings.Cut(limits, "-")
-	lowest, errLow := strconv.Atoi(low)
-	highest, errHigh := strconv.Atoi(high)
-	if errLow == nil && errHigh == nil && (value < lowest || value > highest) {
-		d.fault(n, at, "%d is not between %d and %d", value, lowest, highest)
-	}
-}
-
-// field is one key of a section.
-type field struct {
-	name     string
-	typ      reflect.Type
-	limits   string
-	required bool
-}
-
-// fieldsOf lists the keys of a struct, with those of inlined ones.
-func fieldsOf(t reflect.Type) (fields []field) {
-	for f := range t.Fields() {
-		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-		switch {
-		case name == "-":
-		case options == "inline":
-			fields = append(fields, fieldsOf(f.Type)...)
-		default:
-			fields = append(fields, field{
-				name: name, typ: f.Type, limits: f.Tag.Get("range"), required: f.Tag.Get("required") == "true",
-			})
+// fieldsOf lists the fields of a struct that are keys, with those of inlined
+// structs, each under its key's name.
+func fieldsOf(t reflect.Type) (fields []reflect.StructField) {
+	for _, f := range reflect.VisibleFields(t) {
+		if f.Name, _, _ = strings.Cut(f.Tag.Get("yaml"), ","); f.Name != "" && f.Name != "-" {
+			fields = append(fields, f)
 		}
 	}
 	return fields
-}
-
-func find(fields []field, name string) (field, bool) {
-	for _, f := range fields {
-		if f.name == name {
-			return f, true
-		}
-	}
-	return field{}, false
 }
 
 func join(at, key string) string {
@@ -280,4 +246,14 @@ func join(at, key string) string {
 		return at + key
 	}
 	return at + "." + key
+}
+
+// place is the line of a path, or of the nearest section around it; ok is
+// false if nothing of it is written in the document.
+func (d *document) place(prefix, path string) (line int, ok bool) {
+	line, ok = d.lines[join(prefix, path)]
+	if end := strings.LastIndexAny(path, ".["); !ok && end > 0 {
+		return d.place(prefix, path[:end])
+	}
+	return line, ok
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// The types of this file have few values. Values lists them, for the checks of
-// decode.go and for docs/configuration.md.
+// The types of this file have few values. The tag "enum" of a field lists those
+// that it can have, for the checks of decode.go and for docs/configuration.md.
 
 // Preset is a set of defaults.
 type Preset string
@@ -21,9 +21,6 @@ const (
 	PresetScheme Preset = "scheme"
 )
 
-// Values lists the presets.
-func (Preset) Values() []string { return []string{"", "scheme"} }
-
 // Mode is how GPUs are handed out.
 type Mode string
 
@@ -33,37 +30,22 @@ const (
 	ModeSGPU   Mode = "sgpu"
 )
 
-// Values lists the modes.
-func (Mode) Values() []string { return []string{"native", "sgpu"} }
+// Enforcer is what makes a limit hold.
+type Enforcer string
 
-// MemoryEnforcer is what makes a memory limit hold.
-type MemoryEnforcer string
-
-// The memory enforcers.
+// The enforcers; a compute limit has no dmem.
 const (
-	MemoryAuto    MemoryEnforcer = "auto"
-	MemoryNone    MemoryEnforcer = "none"
-	MemoryDmem    MemoryEnforcer = "dmem"
-	MemoryPreload MemoryEnforcer = "preload"
-	MemoryMPS     MemoryEnforcer = "mps"
+	// EnforceAuto is the strongest that works on the node.
+	EnforceAuto Enforcer = "auto"
+	// EnforceNone limits nothing: the share is counted only.
+	EnforceNone Enforcer = "none"
+	// EnforceDMem is the driver's memory limit per cgroup.
+	EnforceDMem Enforcer = "dmem"
+	// EnforcePreload is a library that the dynamic loader puts before the driver's.
+	EnforcePreload Enforcer = "preload"
+	// EnforceMPS is NVIDIA's Multi-Process Service, with one control daemon per GPU.
+	EnforceMPS Enforcer = "mps"
 )
-
-// Values lists the memory enforcers.
-func (MemoryEnforcer) Values() []string { return []string{"auto", "none", "dmem", "preload", "mps"} }
-
-// ComputeEnforcer is what makes a compute limit hold.
-type ComputeEnforcer string
-
-// The compute enforcers.
-const (
-	ComputeAuto    ComputeEnforcer = "auto"
-	ComputeNone    ComputeEnforcer = "none"
-	ComputeMPS     ComputeEnforcer = "mps"
-	ComputePreload ComputeEnforcer = "preload"
-)
-
-// Values lists the compute enforcers.
-func (ComputeEnforcer) Values() []string { return []string{"auto", "none", "mps", "preload"} }
 
 // Advertise is which sGPU resources the kubelet receives.
 type Advertise string
@@ -75,9 +57,6 @@ const (
 	AdvertiseAll  Advertise = "all"
 )
 
-// Values lists what can be advertised.
-func (Advertise) Values() []string { return []string{"auto", "sgpu", "all"} }
-
 // Unscheduled is what happens to sGPU containers without a GPU.
 type Unscheduled string
 
@@ -86,9 +65,6 @@ const (
 	UnscheduledPlace  Unscheduled = "place"
 	UnscheduledReject Unscheduled = "reject"
 )
-
-// Values lists what can happen.
-func (Unscheduled) Values() []string { return []string{"place", "reject"} }
 
 // Placement is which GPU the node chooses for a share.
 type Placement string
@@ -99,9 +75,6 @@ const (
 	PlacementSpread  Placement = "spread"
 )
 
-// Values lists the placements.
-func (Placement) Values() []string { return []string{"binpack", "spread"} }
-
 // ModeSwitch is what a change of mode does with a GPU in use.
 type ModeSwitch string
 
@@ -110,9 +83,6 @@ const (
 	ModeSwitchCordon ModeSwitch = "cordon-card"
 	ModeSwitchWait   ModeSwitch = "wait"
 )
-
-// Values lists what it can do.
-func (ModeSwitch) Values() []string { return []string{"cordon-card", "wait"} }
 
 // MIGStrategy is what MIG devices are called.
 type MIGStrategy string
@@ -124,9 +94,6 @@ const (
 	MIGMixed  MIGStrategy = "mixed"
 )
 
-// Values lists the MIG strategies.
-func (MIGStrategy) Values() []string { return []string{"none", "single", "mixed"} }
-
 // Count is what a pod gets that asks for n HCAs.
 type Count string
 
@@ -136,27 +103,6 @@ const (
 	CountStrict   Count = "strict"
 	CountAll      Count = "all"
 )
-
-// Values lists the ways to count.
-func (Count) Values() []string { return []string{"distinct", "strict", "all"} }
-
-// LinkType is the kind of a network device, as the kernel's tools spell it.
-type LinkType string
-
-// Values lists the link types.
-func (LinkType) Values() []string { return []string{"ether", "infiniband"} }
-
-// LinkLayer is the link layer of a port.
-type LinkLayer string
-
-// Values lists the link layers.
-func (LinkLayer) Values() []string { return []string{"infiniband", "ethernet"} }
-
-// RoleName is a [machine.Role] that a selector can name.
-type RoleName machine.Role
-
-// Values lists the roles.
-func (RoleName) Values() []string { return []string{"fabric", "storage", "management", "virtual"} }
 
 // Usage is what a node is for.
 type Usage string
@@ -169,9 +115,6 @@ const (
 	UsageHybrid    Usage = "hybrid"
 )
 
-// Values lists the usages.
-func (Usage) Values() []string { return []string{"", "inference", "training", "hybrid"} }
-
 // Effect is a taint's.
 type Effect string
 
@@ -182,9 +125,6 @@ const (
 	NoExecute        Effect = "NoExecute"
 )
 
-// Values lists the effects.
-func (Effect) Values() []string { return []string{"NoSchedule", "PreferNoSchedule", "NoExecute"} }
-
 // Conflict is what happens to labels that another field manager owns.
 type Conflict string
 
@@ -193,9 +133,6 @@ const (
 	Yield Conflict = "yield"
 	Force Conflict = "force"
 )
-
-// Values lists what can happen.
-func (Conflict) Values() []string { return []string{"yield", "force"} }
 
 // GPURef names a GPU by index ("3") or UUID ("GPU-…").
 type GPURef string

@@ -52,7 +52,7 @@ func TestFaults(t *testing.T) {
 		}},
 		{"cluster manager in the clear", "topology: {clusterManager: {address: 'http://a.example.com'}}", "", []string{`topology.clusterManager.address: "http://a.example.com" is no URL such as https://`}},
 		{"cluster manager with a password", "topology: {clusterManager: {address: 'https://u:secret@a'}}", "", []string{`"https://u:xxxxx@a" has a user in it`}},
-		{"cluster manager asked too often", "topology: {clusterManager: {interval: 1s}}", "", []string{"topology.clusterManager.interval: 1s is less than 30s"}},
+		{"cluster manager asked too often", "topology: {clusterManager: {interval: 1s}}", "", []string{`topology.clusterManager.interval: "1s" is no duration from 30s to 1h`}},
 		{"health check", "health: {disable: [xid, everything]}", "", []string{
 			`health.disable[0]: "xid" is not one of`, `did you mean "xids"?`, `health.disable[1]: "everything" is not one of`,
 		}},

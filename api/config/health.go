@@ -16,20 +16,20 @@ type Health struct {
 	// answer; `hcas`, ports, their subnet manager and rate; `rate`, a port
 	// that is slower than it was or than its like. The list takes the part of
 	// DP_DISABLE_HEALTHCHECKS in NVIDIA's device plugin.
-	Disable []HealthCheck `yaml:"disable"`
+	Disable []HealthCheck `yaml:"disable" enum:"all,xids,ecc,recovery-action,lost,hcas,rate"`
 	// Codes change what single error reports of the GPU driver mean.
 	Codes HealthCodes `yaml:"xids"`
 	// GPUSilentAfter is how long a GPU may leave NVML without an answer. A
 	// GPU that NVML calls lost is unhealthy at once.
-	GPUSilentAfter Duration `yaml:"gpuSilentAfter"`
+	GPUSilentAfter time.Duration `yaml:"gpuSilentAfter" range:"0s-1h"`
 	// GPURecoverAfter is how long a GPU must answer, and the driver ask for
 	// no recovery action, until it is healthy again.
-	GPURecoverAfter Duration `yaml:"gpuRecoverAfter"`
+	GPURecoverAfter time.Duration `yaml:"gpuRecoverAfter" range:"0s-1h"`
 	// HCADownAfter is how long an HCA must be without a good port until it is
 	// unhealthy; `0s` is at once. A link that flaps faster counts as down.
-	HCADownAfter Duration `yaml:"hcaDownAfter"`
+	HCADownAfter time.Duration `yaml:"hcaDownAfter" range:"0s-1h"`
 	// HCAUpAfter is how long a port must be good until its HCA is healthy again.
-	HCAUpAfter Duration `yaml:"hcaUpAfter"`
+	HCAUpAfter time.Duration `yaml:"hcaUpAfter" range:"0s-1h"`
 }
 
 // HealthCodes are lists of XID numbers, the codes of the GPU driver's error reports.
@@ -58,11 +58,6 @@ const (
 	CheckRate     HealthCheck = "rate"
 )
 
-// Values lists the checks.
-func (HealthCheck) Values() []string {
-	return []string{"all", "xids", "ecc", "recovery-action", "lost", "hcas", "rate"}
-}
-
 // Checks reports whether a check is on.
 func (h *Health) Checks(c HealthCheck) bool {
 	return !slices.Contains(h.Disable, CheckAll) && !slices.Contains(h.Disable, c)
@@ -85,31 +80,11 @@ func (c HealthCode) Check() error {
 // Is reports whether c is this number.
 func (c HealthCode) Is(n uint64) bool { return string(c) == strconv.FormatUint(n, 10) }
 
-// Duration is a length of time as Go writes it: 30s, 1m30s.
-type Duration string
-
-// maxDuration bounds what is configured.
-const maxDuration = time.Hour
-
-// Check reports what is wrong with a duration.
-func (d Duration) Check() error {
-	if v, err := time.ParseDuration(string(d)); err != nil || v < 0 || v > maxDuration {
-		return fmt.Errorf("%q is no duration from 0s to 1h, such as 30s", string(d))
-	}
-	return nil
-}
-
-// Value is the duration; 0 for what does not parse.
-func (d Duration) Value() time.Duration {
-	v, err := time.ParseDuration(string(d))
-	if err != nil {
-		return 0
-	}
-	return v
-}
-
 func defaultHealth() Health {
-	return Health{GPUSilentAfter: "10s", GPURecoverAfter: "30s", HCADownAfter: "10s", HCAUpAfter: "30s"}
+	return Health{
+		GPUSilentAfter: 10 * time.Second, GPURecoverAfter: 30 * time.Second,
+		HCADownAfter: 10 * time.Second, HCAUpAfter: 30 * time.Second,
+	}
 }
 
 // CodeKind is the kind of the error reports that Health.Codes is about.

@@ -90,23 +90,17 @@ func read(path string) ([]byte, error) {
 
 // Parse reads the ConfigMap's keys.
 func Parse(files map[string][]byte) (*Config, error) {
-	l := loader{compiler: &rule.Compiler{}}
+	l := loader{
+		compiler: &rule.Compiler{},
+		cluster:  parse(KeyCluster, files[KeyCluster], reflect.TypeFor[NodeConfig]()),
+		nodes:    parse(KeyNodes, files[KeyNodes], reflect.TypeFor[[]Override]()),
+	}
 	l.checkFiles(files)
-	cluster := parse(KeyCluster, files[KeyCluster])
-	if cluster.root != nil {
-		cluster.check(cluster.root, reflect.TypeFor[NodeConfig](), "")
+	l.errs = slices.Concat(l.errs, l.cluster.faults, l.nodes.faults)
+	var c *Config
+	if l.errs == nil {
+		c = l.build()
 	}
-	nodes := parse(KeyNodes, files[KeyNodes])
-	if nodes.root != nil {
-		nodes.check(nodes.root, reflect.TypeFor[[]Override](), "")
-	}
-	l.errs = append(append(l.errs, cluster.faults...), nodes.faults...)
-	// Defaults depend on what is written, so nothing is decoded from a tree
-	// that does not fit.
-	if l.errs != nil {
-		return nil, errors.Join(l.errs...)
-	}
-	c := l.build(cluster, nodes)
 	if l.errs != nil {
 		return nil, errors.Join(l.errs...)
 	}
@@ -114,8 +108,9 @@ func Parse(files map[string][]byte) (*Config, error) {
 }
 
 type loader struct {
-	compiler *rule.Compiler
-	errs     []error
+	compiler       *rule.Compiler
+	cluster, nodes *document
+	errs           []error
 }
 
 func (l *loader) fault(file string, line int, at, format string, args ...any) {
@@ -141,31 +136,33 @@ func (l *loader) checkFiles(files map[string][]byte) {
 }
 
 // build merges the layers: defaults, the cluster's, the override's.
-func (l *loader) build(cluster, nodes *document) *Config {
-	preset := written(cluster.root, PresetNone)
-	c := &Config{Cluster: defaults(preset)}
-	l.decode(cluster, &c.Cluster)
+func (l *loader) build() *Config {
+	c := &Config{Cluster: defaults()}
+	l.decode(l.cluster, l.cluster.root, &c.Cluster)
+	c.Cluster.applyPreset(l.cluster.lines["taints.gpuProduct"] > 0)
 	known := map[string]bool{}
-	for _, p := range c.Cluster.complete(l.compiler) {
-		known[p.String()] = true
-		line, _ := cluster.place("", p.path)
-		l.fault(KeyCluster, line, p.path, "%w", p.err)
+	for _, f := range c.Cluster.complete(l.compiler) {
+		known[f.Error()] = true
+		f.File = KeyCluster
+		f.Line, _ = l.cluster.place("", f.Path)
+		l.errs = append(l.errs, f)
 	}
-	if nodes.root == nil {
+	if l.nodes.root == nil {
 		return c
 	}
-	for i, item := range nodes.root.Content {
-		o := Override{NodeConfig: defaults(written(item, preset))}
-		l.decode(cluster, &o.NodeConfig)
-		l.decode(&document{file: KeyNodes, root: item}, &o)
+	for i, item := range l.nodes.root.Content {
+		o := Override{NodeConfig: defaults()}
+		l.decode(l.cluster, l.cluster.root, &o.NodeConfig)
+		l.decode(l.nodes, item, &o)
 		at := fmt.Sprintf("[%d]", i)
-		for _, p := range o.complete(l.compiler) {
-			if line, ok := nodes.place(at, p.path); ok {
-				l.fault(KeyNodes, line, join(at, p.path), "%w", p.err)
-			} else if !known[p.String()] {
+		o.applyPreset(l.cluster.lines["taints.gpuProduct"]+l.nodes.lines[at+".taints.gpuProduct"] > 0)
+		for _, f := range o.complete(l.compiler) {
+			if line, ok := l.nodes.place(at, f.Path); ok {
+				l.fault(KeyNodes, line, join(at, f.Path), "%w", f.Err)
+			} else if !known[f.Error()] {
 				// The override made it a fault; the text is the cluster's.
-				line, _ := cluster.place("", p.path)
-				l.fault(KeyCluster, line, p.path, "%w (with %s%s)", p.err, KeyNodes, at)
+				line, _ := l.cluster.place("", f.Path)
+				l.fault(KeyCluster, line, f.Path, "%w (with %s%s)", f.Err, KeyNodes, at)
 			}
 		}
 		c.Overrides = append(c.Overrides, o)
@@ -173,49 +170,19 @@ func (l *loader) build(cluster, nodes *document) *Config {
 	// Every section is known now, and with it every label that one may write.
 	for i := range c.Overrides {
 		at := fmt.Sprintf("[%d]", i)
-		for _, p := range c.checkChoice(&c.Overrides[i]) {
-			line, _ := nodes.place(at, p.path)
-			l.fault(KeyNodes, line, join(at, p.path), "%w", p.err)
+		for _, f := range c.checkChoice(&c.Overrides[i]) {
+			line, _ := l.nodes.place(at, f.Path)
+			l.fault(KeyNodes, line, join(at, f.Path), "%w", f.Err)
 		}
 	}
 	return c
 }
 
-func (l *loader) decode(d *document, into any) {
-	if d.root == nil {
+func (l *loader) decode(d *document, n *yaml.Node, into any) {
+	if n == nil {
 		return
 	}
-	if err := d.root.Decode(into); err != nil {
-		l.fault(d.file, d.root.Line, "", "%w", err)
+	if err := n.Decode(into); err != nil {
+		l.fault(d.file, n.Line, "", "%w", err)
 	}
-}
-
-// written is the preset that a section names, or the one that holds without.
-func written(n *yaml.Node, otherwise Preset) Preset {
-	if n == nil {
-		return otherwise
-	}
-	section := struct {
-		Preset Preset `yaml:"preset"`
-	}{otherwise}
-	if n.Decode(&section) != nil {
-		return otherwise
-	}
-	return section.Preset
-}
-
-// place is the line of a path, or of the nearest section around it; ok is
-// false if nothing of it is written in the document.
-func (d *document) place(prefix, path string) (line int, ok bool) {
-	if path == "" {
-		line, ok = d.lines[prefix]
-		return line, ok
-	}
-	for path != "" {
-		if line, ok = d.lines[join(prefix, path)]; ok {
-			return line, true
-		}
-		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
-	}
-	return 0, false
 }

@@ -18,11 +18,11 @@ type NodeConfig struct {
 	// sGPU scheme of the field expects.
 	//
 	// Read by: heddle-feature-discovery.
-	Preset Preset `yaml:"preset"`
+	Preset Preset `yaml:"preset" enum:",scheme"`
 	// Mode is how GPUs are handed out: `native` exclusively, `sgpu` in shares.
 	//
 	// Read by: heddle-device-plugin, heddle-feature-discovery.
-	Mode Mode `yaml:"mode"`
+	Mode Mode `yaml:"mode" enum:"native,sgpu"`
 	// SGPU is about shares; it matters with `mode: sgpu` only.
 	SGPU SGPU `yaml:"sgpu"`
 	// MIG is about GPUs that are cut into instances.
@@ -50,7 +50,7 @@ type NodeConfig struct {
 	// `<company>/node.usage`. Empty means neither.
 	//
 	// Read by: heddle-feature-discovery.
-	Usage Usage `yaml:"usage"`
+	Usage Usage `yaml:"usage" enum:",inference,training,hybrid"`
 	// ControlPlane keeps the node for the control plane: the label
 	// `<company>/control-plane: "true"` and the taint of that name.
 	//
@@ -68,7 +68,7 @@ type NodeConfig struct {
 	// metric, and writes the others; `force` takes it over.
 	//
 	// Read by: heddle-feature-discovery.
-	LabelConflict Conflict `yaml:"labelConflict"`
+	LabelConflict Conflict `yaml:"labelConflict" enum:"yield,force"`
 
 	// Rules are Labels compiled, in their order, by [NodeConfig.Complete].
 	Rules []*rule.Rule `yaml:"-" json:"-"`
@@ -82,7 +82,7 @@ type MIG struct {
 	// them `<vendor>/mig-<profile>`.
 	//
 	// Read by: heddle-device-plugin, heddle-feature-discovery.
-	Strategy MIGStrategy `yaml:"strategy"`
+	Strategy MIGStrategy `yaml:"strategy" enum:"none,single,mixed"`
 }
 
 // Resources are the names that pods ask for.
@@ -122,7 +122,7 @@ type RDMAResource struct {
 	// healthy HCAs, or all there are if they are fewer, with an Event;
 	// `strict` the same, but fewer is rejected; `all` every HCA whatever n is,
 	// as older shared-device plugins do.
-	Count Count `yaml:"count"`
+	Count Count `yaml:"count" enum:"distinct,strict,all"`
 	// Selectors choose the HCAs. Without any they are those of role fabric.
 	Selectors Selectors `yaml:"selectors"`
 }
@@ -149,17 +149,17 @@ type Match struct {
 	// IfNames are network devices on the HCA, such as `ens*`.
 	IfNames []Glob `yaml:"ifNames"`
 	// LinkTypes are the kinds of those network devices.
-	LinkTypes []LinkType `yaml:"linkTypes"`
+	LinkTypes []string `yaml:"linkTypes" enum:"ether,infiniband"`
 	// LinkLayers are the link layers of the HCA's ports. Unlike linkTypes they
 	// are known without a network device.
-	LinkLayers []LinkLayer `yaml:"linkLayers"`
+	LinkLayers []string `yaml:"linkLayers" enum:"infiniband,ethernet"`
 	// PCIAddresses are as `lspci -D` prints them: `0000:18:00.0`.
 	PCIAddresses []Glob `yaml:"pciAddresses"`
 	// PFNames choose virtual functions: RDMA names or network devices of
 	// their physical function.
 	PFNames []Glob `yaml:"pfNames"`
 	// Roles are what HCAs are for.
-	Roles []RoleName `yaml:"roles"`
+	Roles []machine.Role `yaml:"roles" enum:"fabric,storage,management,virtual"`
 }
 
 // Roles are lists of RDMA names or PCI addresses, as globs. The first list
@@ -193,7 +193,7 @@ type Taints struct {
 	// Effect is the effect of all of them.
 	//
 	// Read by: heddle-feature-discovery.
-	Effect Effect `yaml:"effect"`
+	Effect Effect `yaml:"effect" enum:"NoSchedule,PreferNoSchedule,NoExecute"`
 }
 
 // LabelRule makes one label.
@@ -212,15 +212,14 @@ type LabelRule struct {
 
 // Default is the configuration of a node without any.
 func Default() NodeConfig {
-	c := defaults(PresetNone)
+	c := defaults()
 	c.deriveNames()
 	return c
 }
 
 // defaults are the values under everything that is written out.
-func defaults(p Preset) NodeConfig {
+func defaults() NodeConfig {
 	return NodeConfig{
-		Preset:  p,
 		Mode:    ModeNative,
 		SGPU:    defaultSGPU(),
 		MIG:     MIG{Strategy: MIGNone},
@@ -229,14 +228,19 @@ func defaults(p Preset) NodeConfig {
 			Name:      wellknown.RDMAResource,
 			Sharers:   defaultSharers,
 			Count:     CountDistinct,
-			Selectors: Selectors{Match: Match{Roles: []RoleName{RoleName(machine.RoleFabric)}}},
+			Selectors: Selectors{Match: Match{Roles: []machine.Role{machine.RoleFabric}}},
 		}}},
-		Health:   defaultHealth(),
-		Topology: defaultTopology(),
-		Taints: Taints{
-			GPUProduct: p == PresetScheme, NodeUsage: true, ControlPlane: true, Effect: NoSchedule,
-		},
+		Health:        defaultHealth(),
+		Topology:      defaultTopology(),
+		Taints:        Taints{NodeUsage: true, ControlPlane: true, Effect: NoSchedule},
 		LabelConflict: Yield,
+	}
+}
+
+// applyPreset sets what the preset changes, unless it is written out.
+func (c *NodeConfig) applyPreset(written bool) {
+	if !written {
+		c.Taints.GPUProduct = c.Preset == PresetScheme
 	}
 }
 
@@ -268,7 +272,7 @@ func (c *NodeConfig) deriveNames() {
 			r.Count = CountDistinct
 		}
 		if r.Selectors.empty() && r.Selectors.Exclude.empty() {
-			r.Selectors.Roles = []RoleName{RoleName(machine.RoleFabric)}
+			r.Selectors.Roles = []machine.Role{machine.RoleFabric}
 		}
 	}
 }

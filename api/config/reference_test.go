@@ -14,11 +14,13 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/config/model"
 	"github.com/heddle-dev/heddle/api/config/rule"
 )
 
@@ -31,7 +33,7 @@ func TestReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := reference{
-		t: t, docs: comments(t, "node.go", "sgpu.go", "health.go", "topology.go", "config.go", "../wellknown/names.go"), facts: comments(t, "rule/facts.go"),
+		t: t, docs: comments(t, "node.go", "sgpu.go", "health.go", "topology.go", "config.go", "../wellknown/names.go"), facts: comments(t, "model/facts.go"),
 	}
 	page := string(text)
 	for mark, replacement := range map[string]string{
@@ -207,7 +209,7 @@ func (r *reference) factTable() string {
 			}
 		}
 	}
-	rows("", reflect.TypeFor[rule.Facts]())
+	rows("", reflect.TypeFor[model.Facts]())
 	return strings.TrimSuffix(r.out.String(), "\n")
 }
 
@@ -235,11 +237,11 @@ func kindOf(f reflect.StructField) string {
 	if t.Kind() == reflect.Slice {
 		t, list = t.Elem(), "list of "
 	}
-	words, isEnum := reflect.TypeAssert[interface{ Values() []string }](reflect.Zero(t))
+	words, isEnum := f.Tag.Lookup("enum")
 	switch {
 	case isEnum:
 		var quoted []string
-		for _, word := range words.Values() {
+		for _, word := range strings.Split(words, ",") {
 			if word != "" {
 				quoted = append(quoted, "`"+word+"`")
 			}
@@ -255,8 +257,9 @@ func kindOf(f reflect.StructField) string {
 		return "number, " + strings.Replace(f.Tag.Get("range"), "-", " to ", 1)
 	case t.Kind() == reflect.Map:
 		return "texts by key"
-	case t == reflect.TypeFor[config.Duration]():
-		return "duration, `0s` to `1h`"
+	case t == reflect.TypeFor[time.Duration]():
+		low, high, _ := strings.Cut(f.Tag.Get("range"), "-")
+		return "duration, `" + low + "` to `" + high + "`"
 	case t == reflect.TypeFor[config.HealthCode]():
 		return "list of numbers"
 	case list != "":
@@ -282,7 +285,11 @@ func show(f reflect.StructField, v reflect.Value) string {
 	case v.Kind() == reflect.String && v.Len() == 0:
 		return "empty"
 	}
-	return fmt.Sprintf("`%v`", v.Interface())
+	text := fmt.Sprint(v.Interface())
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	return "`" + text + "`"
 }
 
 // comments reads the comments of types ("SGPU") and fields ("SGPU.GPUs").

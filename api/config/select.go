@@ -96,17 +96,17 @@ type test struct {
 func (s *Match) tests(m *machine.Machine, h *machine.HCA) []test {
 	netdevs, kinds, layers := portsOf(h)
 	address := []string{h.PCI}
-	sameLayer := func(l LinkLayer, v string) bool { return strings.EqualFold(string(l), v) }
+	sameRole := func(r machine.Role, v string) bool { return string(r) == v }
 	return []test{
 		compare("vendors", s.Vendors, []string{h.Vendor}, HexID.matches),
 		compare("deviceIDs", s.DeviceIDs, []string{h.Device}, HexID.matches),
 		compare("drivers", s.Drivers, []string{h.Driver}, Glob.Match),
 		compare("ifNames", s.IfNames, netdevs, Glob.Match),
-		compare("linkTypes", s.LinkTypes, kinds, func(t LinkType, v string) bool { return string(t) == v }),
-		compare("linkLayers", s.LinkLayers, layers, sameLayer),
+		compare("linkTypes", s.LinkTypes, kinds, func(t, v string) bool { return t == v }),
+		compare("linkLayers", s.LinkLayers, layers, strings.EqualFold),
 		compare("pciAddresses", s.PCIAddresses, address, Glob.Match),
 		compare("pfNames", s.PFNames, physicalNames(m, h), Glob.Match),
-		compare("roles", s.Roles, []string{string(h.Role)}, func(r RoleName, v string) bool { return string(r) == v }),
+		compare("roles", s.Roles, []string{string(h.Role)}, sameRole),
 	}
 }
 

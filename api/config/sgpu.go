@@ -1,5 +1,7 @@
 package config
 
+import "time"
+
 // SGPU is how GPUs are shared.
 type SGPU struct {
 	// GPUs are the GPUs to share, by index or UUID; the others stay native,
@@ -7,7 +9,7 @@ type SGPU struct {
 	// a GPU is lost, UUIDs do not.
 	//
 	// Read by: heddle-device-plugin, heddle-feature-discovery.
-	GPUs []GPURef `yaml:"gpus"`
+	GPUs []GPURef `yaml:"gpus" unique:"true"`
 	// SlotsPerGPU is how many containers can share one GPU at most.
 	//
 	// Read by: heddle-device-plugin, heddle-feature-discovery.
@@ -19,32 +21,32 @@ type SGPU struct {
 	// protocol is on, whose scheduler counts them itself.
 	//
 	// Read by: heddle-device-plugin.
-	Advertise Advertise `yaml:"advertise"`
+	Advertise Advertise `yaml:"advertise" enum:"auto,sgpu,all"`
 	// Unscheduled is what happens to a container that no GPU-aware
 	// scheduler gave a GPU: `place` lets the node choose one, `reject`
 	// rejects it.
 	//
 	// Read by: heddle-device-plugin.
-	Unscheduled Unscheduled `yaml:"unscheduled"`
+	Unscheduled Unscheduled `yaml:"unscheduled" enum:"place,reject"`
 	// Placement is which GPU the node chooses where it chooses: `binpack`
 	// the one with the least left that suffices, so that other GPUs stay
 	// free; `spread` the one with the most left.
 	//
 	// Read by: heddle-device-plugin.
-	Placement Placement `yaml:"placement"`
+	Placement Placement `yaml:"placement" enum:"binpack,spread"`
 	// RejectedFor is how long a pod may be rejected for want of a GPU until it
 	// is evicted, to be scheduled again. Only a pod that never started and that
 	// a controller recreates is evicted; a bare pod keeps the Event. `0s` is
 	// never.
 	//
 	// Read by: heddle-device-plugin.
-	RejectedFor Duration `yaml:"refusedFor"`
+	RejectedFor time.Duration `yaml:"refusedFor" range:"0s-1h"`
 	// ModeSwitch is what a change of mode does with a GPU that pods hold:
 	// `cordon-card` gives it to no new pod and moves it once they have ended,
 	// `wait` goes on handing it out as before until no pod happens to hold it.
 	//
 	// Read by: heddle-device-plugin.
-	ModeSwitch ModeSwitch `yaml:"modeSwitch"`
+	ModeSwitch ModeSwitch `yaml:"modeSwitch" enum:"cordon-card,wait"`
 	// HAMi is the protocol of the HAMi scheduler, in its form for MetaX sGPU.
 	HAMi HAMi `yaml:"hami"`
 }
@@ -69,12 +71,12 @@ type Enforce struct {
 	// that works on the node, in the order dmem, preload, mps, none.
 	//
 	// Read by: heddle-device-plugin; heddle-feature-discovery (`mps.capable`).
-	Memory MemoryEnforcer `yaml:"memory"`
+	Memory Enforcer `yaml:"memory" enum:"auto,none,dmem,preload,mps"`
 	// Compute is the enforcer of the compute limit; `auto` takes the strongest
 	// that works on the node, in the order mps, preload, none.
 	//
 	// Read by: heddle-device-plugin; heddle-feature-discovery (`mps.capable`).
-	Compute ComputeEnforcer `yaml:"compute"`
+	Compute Enforcer `yaml:"compute" enum:"auto,none,mps,preload"`
 	// Preload is the library for enforcer `preload`.
 	Preload Preload `yaml:"preload"`
 	// MPS is how enforcer `mps` runs NVIDIA's Multi-Process Service.
@@ -109,11 +111,11 @@ type MPS struct {
 func defaultSGPU() SGPU {
 	return SGPU{
 		SlotsPerGPU: 16,
-		Enforce:     Enforce{Memory: MemoryAuto, Compute: ComputeAuto},
+		Enforce:     Enforce{Memory: EnforceAuto, Compute: EnforceAuto},
 		Advertise:   AdvertiseAuto,
 		Unscheduled: UnscheduledPlace,
 		Placement:   PlacementBinpack,
-		RejectedFor: "1m",
+		RejectedFor: time.Minute,
 		ModeSwitch:  ModeSwitchCordon,
 		HAMi:        HAMi{SchedulerName: "hami-scheduler"},
 	}

@@ -2,20 +2,20 @@ package config
 
 import (
 	"fmt"
-	"strconv"
+	"reflect"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
 
 // hint names the key that a typist may have meant, or all there are.
-func hint(key string, fields []field) string {
+func hint(key string, fields []reflect.StructField) string {
 	all := make([]string, len(fields))
 	for i, f := range fields {
-		if near(f.name, key) {
-			return fmt.Sprintf("did you mean %s?", f.name)
+		if near(f.Name, key) {
+			return fmt.Sprintf("did you mean %s?", f.Name)
 		}
-		all[i] = f.name
+		all[i] = f.Name
 	}
 	return "known here: " + strings.Join(all, ", ")
 }
@@ -45,17 +45,10 @@ func slip(a, b string) bool {
 	return len(a) <= 1 && len(b) <= 1 || len(a) == 2 && len(b) == 2 && a[0] == b[1] && a[1] == b[0]
 }
 
-// Quoted lists words for a message: "a", "b" or "c".
-func Quoted(words []string) string {
-	quoted := make([]string, len(words))
-	for i, word := range words {
-		quoted[i] = strconv.Quote(word)
-	}
-	last := len(quoted) - 1
-	if last < 1 {
-		return strings.Join(quoted, "")
-	}
-	return strings.Join(quoted[:last], ", ") + " or " + quoted[last]
+// quoted lists two words or more for a message: "a", "b" or "c".
+func quoted(words []string) string {
+	last := len(words) - 1
+	return `"` + strings.Join(words[:last], `", "`) + `" or "` + words[last] + `"`
 }
 
 func kind(n *yaml.Node) string {

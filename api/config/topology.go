@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Topology is how a node finds its place in the fabric, and how places become
@@ -18,7 +19,7 @@ type Topology struct {
 	// decides; overrides for nodes are not looked at.
 	//
 	// Read by: heddle-topo-master.
-	Mode TopologyMode `yaml:"mode"`
+	Mode TopologyMode `yaml:"mode" enum:"auto,dragonfly,switchbox,leaf,nvlink,custom"`
 	// NodeNumber is how many nodes a dragonfly has.
 	//
 	// Read by: heddle-topo-master.
@@ -33,7 +34,7 @@ type Topology struct {
 	// driver, `static` the file below, `cluster-manager` the server below.
 	// The last two give nothing until they are configured. Where sources
 	// contradict each other, the first of this order is believed.
-	Sources []TopologySource `yaml:"sources"`
+	Sources []TopologySource `yaml:"sources" enum:"ib,lldp,nvlink,static,cluster-manager" unique:"true"`
 	// StaticFile is a file that names the groups of nodes or the switches of
 	// rails; its form stands in docs/topology-sources.md. Empty means none.
 	StaticFile AbsolutePath `yaml:"staticFile"`
@@ -51,7 +52,7 @@ type TopologyLevel struct {
 	// cluster manager names, `spine` spine switches that their leaves share,
 	// `leaf` leaf switches, `nvlink` NVLink domains, `block` blocks of `nodes`
 	// neighbors.
-	By LevelEvidence `yaml:"by" required:"true"`
+	By LevelEvidence `yaml:"by" required:"true" enum:"path,spine,leaf,nvlink,block"`
 	// Nodes is how many nodes a group has. Levels by `block` need it, others
 	// must not have it.
 	Nodes int `yaml:"nodes" range:"1-4096"`
@@ -90,9 +91,6 @@ const (
 	LevelByBlock  LevelEvidence = "block"
 )
 
-// Values lists the sorts of evidence.
-func (LevelEvidence) Values() []string { return []string{"path", "spine", "leaf", "nvlink", "block"} }
-
 // maxLevels is how many levels a tree can have.
 const maxLevels = 8
 
@@ -102,13 +100,10 @@ const maxLevels = 8
 type ClusterManager struct {
 	// Address is the URL to ask, `https://…`. Empty means none.
 	Address HTTPSAddress `yaml:"address"`
-	// Interval is the time between two questions.
-	Interval Duration `yaml:"interval"`
+	// Interval is the time between two questions: every node of the cluster
+	// asks.
+	Interval time.Duration `yaml:"interval" range:"30s-1h"`
 }
-
-// minClusterManagerInterval is the shortest time between two questions:
-// every node of the cluster asks.
-const minClusterManagerInterval = "30s"
 
 // TopologyMode is a set of levels.
 type TopologyMode string
@@ -123,11 +118,6 @@ const (
 	TopologyCustom    TopologyMode = "custom"
 )
 
-// Values lists the modes.
-func (TopologyMode) Values() []string {
-	return []string{"auto", "dragonfly", "switchbox", "leaf", "nvlink", "custom"}
-}
-
 // TopologySource is who is asked where a cable ends.
 type TopologySource string
 
@@ -139,11 +129,6 @@ const (
 	SourceStatic         TopologySource = "static"
 	SourceClusterManager TopologySource = "cluster-manager"
 )
-
-// Values lists the sources.
-func (TopologySource) Values() []string {
-	return []string{"ib", "lldp", "nvlink", "static", "cluster-manager"}
-}
 
 // Uses reports whether a source is asked.
 func (t *Topology) Uses(s TopologySource) bool { return slices.Contains(t.Sources, s) }
@@ -181,20 +166,7 @@ func defaultTopology() Topology {
 	return Topology{
 		Mode: TopologyAuto, NodeNumber: 2,
 		Sources:        []TopologySource{SourceIB, SourceLLDP, SourceNVLink, SourceStatic, SourceClusterManager},
-		ClusterManager: ClusterManager{Interval: "5m"},
-	}
-}
-
-// topology checks the keys that depend on each other.
-func (v *validator) topology(t *Topology) {
-	for i, s := range t.Sources {
-		if first := slices.Index(t.Sources, s); first < i {
-			v.addf(fmt.Sprintf("topology.sources[%d]", i), "%s is also entry %d", s, first)
-		}
-	}
-	v.levels(t)
-	if i := t.ClusterManager.Interval; i.Value() < Duration(minClusterManagerInterval).Value() {
-		v.addf("topology.clusterManager.interval", "%s is less than %s", i, minClusterManagerInterval)
+		ClusterManager: ClusterManager{Interval: 5 * time.Minute},
 	}
 }
 

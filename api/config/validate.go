@@ -3,41 +3,34 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// problem is what is wrong at one path of a NodeConfig.
-type problem struct {
-	path string
-	err  error
-}
-
-func (p problem) String() string { return p.path + ": " + p.err.Error() }
-
 // maxGPUWord is the longest domains.card, in characters: it is a part of label
 // keys.
 const maxGPUWord = 20
 
 // validate checks what types and words cannot express.
-func (c *NodeConfig) validate() []problem {
+func (c *NodeConfig) validate() []*Fault {
 	v := validator{}
 	v.domains(c.Domains)
 	v.resources(c)
-	v.duplicates("sgpu.gpus", c.SGPU.GPUs)
 	v.health(c.Health.Codes)
-	v.topology(&c.Topology)
+	v.levels(&c.Topology)
 	v.rules(c)
-	return v.problems
+	return v.faults
 }
 
-type validator struct{ problems []problem }
+// validator collects faults, of which the file and the line are not known.
+type validator struct{ faults []*Fault }
 
 func (v *validator) add(path string, err error) {
 	if err != nil {
-		v.problems = append(v.problems, problem{path, err})
+		v.faults = append(v.faults, &Fault{Path: path, Err: err})
 	}
 }
 
@@ -78,14 +71,6 @@ func (v *validator) resources(c *NodeConfig) {
 	}
 }
 
-func (v *validator) duplicates(path string, gpus []GPURef) {
-	for i, gpu := range gpus {
-		if first := slices.Index(gpus, gpu); first < i {
-			v.addf(fmt.Sprintf("%s[%d]", path, i), "%s is also entry %d", gpu, first)
-		}
-	}
-}
-
 func (v *validator) rules(c *NodeConfig) {
 	if len(c.Labels) > MaxRules {
 		v.addf("labels", "%d rules, more than %d", len(c.Labels), MaxRules)
@@ -100,10 +85,10 @@ func (v *validator) rules(c *NodeConfig) {
 			v.addf(at, "two rules for %s; the first is %s", key, rulePath(first, ""))
 		}
 		if slices.ContainsFunc(owned, func(pattern string) bool { return wellknown.Match(pattern, key) }) {
-			v.add(at, errors.New(key+" is a label that heddle writes itself"))
+			v.addf(at, "%s is a label that heddle writes itself", key)
 		}
 		if slices.Contains(kubelets, key) {
-			v.add(at, errors.New(key+" is the kubelet's, and pods are scheduled by it"))
+			v.addf(at, "%s is the kubelet's, and pods are scheduled by it", key)
 		}
 	}
 }
@@ -118,4 +103,40 @@ func (c *NodeConfig) ruleKeys() []string {
 
 func rulePath(i int, field string) string {
 	return strings.TrimSuffix(fmt.Sprintf("labels[%d].%s", i, field), ".")
+}
+
+// checkChoice finds what is wrong with the part of an override that chooses
+// nodes. A label that depends on the chosen configuration cannot choose it: the
+// node would change its configuration, and with it its label, for ever.
+func (c *Config) checkChoice(o *Override) []*Fault {
+	v := validator{}
+	if o.NodeName == "" && len(o.NodeSelector) == 0 {
+		v.addf("", "has neither nodeName nor nodeSelector")
+	}
+	for _, key := range slices.Sorted(maps.Keys(o.NodeSelector)) {
+		at := "nodeSelector." + key
+		v.add(at, errors.Join(wellknown.CheckKey(key), wellknown.CheckValue(o.NodeSelector[key])))
+		switch {
+		case slices.ContainsFunc(c.Sections(), func(s *NodeConfig) bool { return s.decides(key) }):
+			v.addf(at, "is a label that this configuration decides; it cannot choose the configuration")
+		case !o.describes(key) && slices.ContainsFunc(c.Sections(), func(s *NodeConfig) bool { return s.describes(key) }):
+			v.addf(at, "is a label that goes away under the domains of this entry; it cannot choose the entry")
+		}
+	}
+	return v.faults
+}
+
+// decides reports whether a label's value comes from the configuration and not
+// from the hardware.
+func (c *NodeConfig) decides(key string) bool {
+	d := c.Domains
+	return slices.Contains(c.ruleKeys(), key) || wellknown.Match(d.MIGResources(), key) || slices.Contains([]string{
+		d.Usage(), d.ControlPlane(), d.GPUKey(wellknown.GPUSharingStrategy), d.GPUKey(wellknown.GPUReplicas),
+		d.VendorKey(wellknown.MIGStrategy), d.VendorKey(wellknown.MPSCapable),
+	}, key)
+}
+
+// describes reports whether discovery writes a label under this configuration.
+func (c *NodeConfig) describes(key string) bool {
+	return slices.ContainsFunc(c.Domains.NodeLabels(), func(pattern string) bool { return wellknown.Match(pattern, key) })
 }

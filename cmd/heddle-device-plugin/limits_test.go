@@ -56,12 +56,12 @@ func TestLimiterFollowsTheNode(t *testing.T) {
 		choice, _ := l.Choice()
 		return choice.Enforced, err
 	}
-	if got, err := configure(); err != nil || got != (enforce.Enforced{Memory: enforce.None, Compute: enforce.None}) {
+	if got, err := configure(); err != nil || got != (enforce.Enforced{Memory: config.EnforceNone, Compute: config.EnforceNone}) {
 		t.Errorf("without anything: %v, %v", got, err)
 	}
 
 	c.SGPU.Enforce.Preload.Library = "/opt/vgpu/libvgpu.so"
-	if got, err := configure(); err != nil || got.Memory != enforce.None {
+	if got, err := configure(); err != nil || got.Memory != config.EnforceNone {
 		t.Errorf("with a library that is not there: %v, %v", got, err)
 	}
 	if err := os.MkdirAll(filepath.Join(host, "opt/vgpu"), 0o755); err != nil {
@@ -71,7 +71,7 @@ func TestLimiterFollowsTheNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.at = l.at.Add(-factsEvery)
-	both := enforce.Enforced{Memory: enforce.Preload, Compute: enforce.Preload}
+	both := enforce.Enforced{Memory: config.EnforcePreload, Compute: config.EnforcePreload}
 	if got, err := configure(); err != nil || got != both {
 		t.Errorf("with a library: %v, %v", got, err)
 	}
@@ -80,7 +80,7 @@ func TestLimiterFollowsTheNode(t *testing.T) {
 		t.Errorf("edits %+v, %v", edits, err)
 	}
 
-	c.SGPU.Enforce.Compute = config.ComputeMPS
+	c.SGPU.Enforce.Compute = config.EnforceMPS
 	const want = "sgpu.enforce.compute is mps, which cannot work here: there is no driver"
 	for range 2 {
 		if _, err := configure(); err == nil || err.Error() != want {

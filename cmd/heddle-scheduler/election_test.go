@@ -10,6 +10,9 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/heddle-dev/heddle/topo/scheduler/controller"
 )
 
 // The plugin learns of client-go's election from its metric.
@@ -40,7 +43,7 @@ func TestElection(t *testing.T) {
 	for elector.GetLeader() != "other" {
 		<-time.After(5 * time.Millisecond)
 	}
-	if leads, known := won(); leads || !known {
+	if leads, known := controller.Won(legacyregistry.DefaultGatherer); leads || !known {
 		t.Errorf("another has won: leads %v, known %v", leads, known)
 	}
 	if err := client.CoordinationV1().Leases("default").Delete(t.Context(), "heddle-scheduler", metav1.DeleteOptions{}); err != nil {
@@ -51,7 +54,7 @@ func TestElection(t *testing.T) {
 	}
 	deadline := time.After(5 * time.Second)
 	for {
-		leads, known := won()
+		leads, known := controller.Won(legacyregistry.DefaultGatherer)
 		if leads && known {
 			return
 		}

@@ -13,7 +13,8 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/cli"
-	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
+	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+	"k8s.io/component-base/metrics/legacyregistry"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of client-go
 	_ "k8s.io/component-base/metrics/prometheus/version"  // metric of the version
 	"k8s.io/klog/v2"
@@ -35,7 +36,8 @@ func main() {
 func command() *cobra.Command {
 	// kube-scheduler logs through klog, and its flags configure that.
 	log := slog.New(logr.ToSlogHandler(klog.Background()))
-	c := app.NewSchedulerCommand(app.WithPlugin(plugin.Name, plugin.Factory(log, process())))
+	process := plugin.Process{Registerer: legacyregistry.Registerer(), Elections: legacyregistry.DefaultGatherer}
+	c := app.NewSchedulerCommand(app.WithPlugin(plugin.Name, plugin.Factory(log, process)))
 	run := c.RunE
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if f := c.Flags().Lookup("version"); f != nil && f.Value.String() == "true" {

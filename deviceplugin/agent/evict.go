@@ -28,7 +28,7 @@ const (
 // evictRejected evicts pods that have waited for a GPU for too long, so that
 // they are scheduled again.
 func (t *shares) evictRejected(ctx context.Context, pods []*corev1.Pod, now time.Time) {
-	patience := t.config().SGPU.RejectedFor.Value()
+	patience := t.config().SGPU.RejectedFor
 	if patience <= 0 {
 		return
 	}

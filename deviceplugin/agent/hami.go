@@ -76,7 +76,7 @@ func (h *hamiNode) report() {
 		return
 	}
 	for _, b := range h.state.View().Allocations() {
-		if b.By == allocation.ByHAMi && !b.Unrecorded {
+		if b.By == allocation.ByHAMi {
 			h.bridge.Bound(types.NamespacedName{Namespace: b.Namespace, Name: b.Pod}, types.UID(b.UID), true)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
@@ -31,12 +31,14 @@ type chooser struct {
 }
 
 func (chooser) Edits(context.Context, *enforce.Limit) (*enforce.Edits, error) {
-	return &enforce.Edits{By: enforce.Enforced{Memory: enforce.DMem, Compute: enforce.MPS}}, nil
+	return &enforce.Edits{By: enforce.Enforced{Memory: config.EnforceDMem, Compute: config.EnforceMPS}}, nil
 }
 
 func (chooser) Configure(*machine.Machine, *config.NodeConfig) error { return nil }
 
 func (chooser) Keep(context.Context, []enforce.Limit) error { return nil }
+
+func (chooser) Daemons() []enforce.Daemon { return nil }
 
 func (c chooser) Choice() (enforce.Choice, error) { return c.choice, c.err }
 
@@ -56,7 +58,7 @@ func (anyNodes) Generate(m *machine.Machine) (*devgpu.Edits, error) {
 // The report has the consumers of a shared GPU, and the pods that get no share.
 func TestReportOfShares(t *testing.T) {
 	choice := enforce.Choice{
-		Enforced:  enforce.Enforced{Memory: enforce.DMem, Compute: enforce.MPS},
+		Enforced:  enforce.Enforced{Memory: config.EnforceDMem, Compute: config.EnforceMPS},
 		WhyMemory: "memory is limited by dmem", WhyCompute: "compute is limited by mps",
 	}
 	r := newRig(t, "dgx-h100", func(o *Options) { o.Limiter, o.Generator = chooser{choice: choice}, anyNodes{} })
@@ -101,7 +103,7 @@ func TestReportOfShares(t *testing.T) {
 	}
 	rejected.Since = time.Time{}
 	wantRejected := report.Rejection{
-		Namespace: "default", Pod: "c", UID: "uid-c", Container: "main", Kind: allocate.RejectedFull,
+		Namespace: "default", Pod: "c", UID: uidOf("c"), Container: "main", Kind: allocate.RejectedFull,
 		Reason: "none of 1 GPUs can give 60 % of compute and 4 GiB. GPU 7: 50 % of 100 left; needs 60",
 	}
 	if diff := cmp.Diff(wantRejected, rejected); diff != "" {

@@ -80,7 +80,7 @@ func (n *Node) Container(c kubelet.Container, held []kubelet.Allocation) (*Resul
 	}
 	slices.Sort(gpus)
 	for _, id := range gpus {
-		d.result.Devices.GPUs = append(d.result.Devices.GPUs, d.gpu(gpuOf(id)))
+		d.result.Devices.GPUs = append(d.result.Devices.GPUs, d.gpu(id))
 	}
 	for _, p := range d.parts {
 		if err := d.grantPart(p); err != nil {
@@ -133,7 +133,7 @@ func (d *decision) addShares(e *checkpoint.Entry) {
 // gpu describes a GPU or MIG device, near which the container's HCAs shall be.
 func (d *decision) gpu(uuid string) cdi.DeviceGPU {
 	described := cdi.DeviceGPU{UUID: uuid, Index: -1}
-	parent := parentOf(d.topology.machine, uuid)
+	parent := cmp.Or(d.topology.machine.ParentGPU(uuid), uuid)
 	for i := range d.topology.machine.GPUs {
 		g := &d.topology.machine.GPUs[i]
 		if g.UUID != parent {
@@ -190,14 +190,14 @@ func (d *decision) grant(p part, picks []pick) {
 		nodes = append(nodes, connectionManager)
 	}
 	for _, old := range p.entries {
-		e := old.Clone()
-		e.Owner, e.Class = new(d.container), class
+		e := *old
+		e.Owner, e.Class = &d.container, class
 		if e.Kind == cdi.RDMA {
 			e.HCAs, e.Extra = dealHCAs(e.IDs, old.HCAs, picks, d.ids)
 		}
 		d.result.Changed = d.result.Changed || old.Owner == nil || *old.Owner != d.container ||
 			!slices.Equal(old.Bound(), e.Bound())
-		d.result.Grants = append(d.result.Grants, Grant{e, nodes})
+		d.result.Grants = append(d.result.Grants, Grant{&e, nodes})
 	}
 }
 

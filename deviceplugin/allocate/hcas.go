@@ -104,7 +104,7 @@ func (d *decision) request(
 ) (w *hcaRequest, rejected []string) {
 	first := p.entries[0]
 	w = &hcaRequest{n: len(first.IDs), gpus: d.gpus, nominal: make(map[int]bool), used: make(map[int]int)}
-	named := hcasNamed(first.IDs)
+	named := replica.Devices(first.IDs)
 	for _, m := range members {
 		w.used[m.Index] = used.all[m.ID]
 		w.nominal[m.Index] = slices.Contains(named, m.ID)
@@ -190,7 +190,7 @@ func (d *decision) keep(e *checkpoint.Entry) ([]pick, error) {
 	wanted := e.Bound()
 	started := len(wanted) > 0
 	if !started {
-		wanted = hcasNamed(e.IDs)
+		wanted = slices.DeleteFunc(replica.Devices(e.IDs), func(id string) bool { return id == rdma.AllHCAs })
 	}
 	w := hcaRequest{gpus: d.gpus}
 	reason := "its devices name no HCA"
@@ -202,7 +202,7 @@ func (d *decision) keep(e *checkpoint.Entry) ([]pick, error) {
 			continue
 		}
 		h := &d.topology.machine.HCAs[at]
-		if reason := capacity.UnhealthyFrom(h, d.unhealthy()); reason != "" && !started {
+		if reason := capacity.Unhealthy(h, d.unhealthy()); reason != "" && !started {
 			rejected = append(rejected, h.Name+": "+reason)
 			continue
 		}
@@ -215,17 +215,6 @@ func (d *decision) keep(e *checkpoint.Entry) ([]pick, error) {
 		reason = "no HCA is available: " + strings.Join(rejected, "; ")
 	}
 	return nil, fmt.Errorf("%s is not configured any more, and %s", e.Resource, reason)
-}
-
-// hcasNamed are the HCAs that device IDs name, without repeats.
-func hcasNamed(ids []string) []string {
-	var hcas []string
-	for _, id := range ids {
-		if hca, _, err := replica.Parse(id); err == nil && hca != rdma.AllHCAs {
-			hcas = append(hcas, hca)
-		}
-	}
-	return kubelet.SortIDs(hcas)
 }
 
 // dealHCAs gives every device ID one of the HCAs: the one it had, else the one it
@@ -244,9 +233,7 @@ func dealHCAs(ids, had []string, picks []pick, all []string) (dealt, extra []str
 		give(i, hca)
 	}
 	for i, id := range ids {
-		if hca, _, err := replica.Parse(id); err == nil {
-			give(i, hca)
-		}
+		give(i, replica.DeviceOf(id))
 	}
 	for i := range ids {
 		if len(extra) > 0 {

@@ -92,7 +92,7 @@ func (g *gpu) fault(now time.Time, h *config.Health) (Cause, string) {
 }
 
 func (g *gpu) silent(now time.Time, h *config.Health) bool {
-	return !g.silentSince.IsZero() && now.Sub(g.silentSince) >= h.GPUSilentAfter.Value()
+	return !g.silentSince.IsZero() && now.Sub(g.silentSince) >= h.GPUSilentAfter
 }
 
 // cleared reports whether an error of the past may be forgotten: the driver was
@@ -128,7 +128,7 @@ func (g *gpu) update(now time.Time, h *config.Health) time.Time {
 		if g.answers(h) {
 			return time.Time{}
 		}
-		return g.silentSince.Add(h.GPUSilentAfter.Value())
+		return g.silentSince.Add(h.GPUSilentAfter)
 	case !g.answers(h) || !g.cleared(h):
 		g.goodSince = time.Time{}
 		g.hold(now, g.obstacle(h))
@@ -137,7 +137,7 @@ func (g *gpu) update(now time.Time, h *config.Health) time.Time {
 	if g.goodSince.IsZero() {
 		g.goodSince = now
 	}
-	up := g.goodSince.Add(h.GPURecoverAfter.Value())
+	up := g.goodSince.Add(h.GPURecoverAfter)
 	if !now.Before(up) {
 		g.latch, g.last = latch{}, fault{}
 		g.state.set(now, "", "")

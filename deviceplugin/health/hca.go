@@ -135,13 +135,13 @@ func word(s string) string {
 // update renews the state and returns when it may change by itself; zero is
 // never.
 func (s *hca) update(now time.Time, h *config.Health) time.Time {
-	f, down := s.fault, h.HCADownAfter.Value()
+	f, down := s.fault, h.HCADownAfter
 	if !s.present {
 		f = fault{Gone, "its RDMA device is not on the node any more"}
 	}
 	first := s.state.Since.IsZero()
 	if f.cause == "" {
-		return s.updateGood(now, first, down, h.HCAUpAfter.Value())
+		return s.updateGood(now, first, down, h.HCAUpAfter)
 	}
 	s.goodSince = time.Time{}
 	if s.badSince.IsZero() {

@@ -59,7 +59,7 @@ type Host struct {
 	tree     sysfs.FS
 	rdma     *rdma.Reader
 	netlink  *rdma.Netlink
-	gpus     []*vendorGPUs
+	gpus     []*gpu.Reader
 	vendors  gpu.Vendors
 	changed  notify.Signal
 	snapshot atomic.Pointer[machine.Machine]
@@ -87,7 +87,7 @@ func New(o Options) *Host {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.GPUs == nil {
-		o.GPUs = vendors.Open(vendors.Options{DriverRoot: o.DriverRoot, SysfsRoot: o.SysfsRoot})
+		o.GPUs = vendors.Open(gpu.Options{DriverRoot: o.DriverRoot, SysfsRoot: o.SysfsRoot})
 	}
 	tree := sysfs.New(o.SysfsRoot)
 	h := &Host{
@@ -97,8 +97,7 @@ func New(o Options) *Host {
 		changed: notify.New(),
 	}
 	for _, source := range o.GPUs {
-		reader := gpu.NewReader(source.Vendor, source.Library, o.Timeout)
-		h.gpus = append(h.gpus, &vendorGPUs{Reader: reader, known: map[string]machine.GPU{}})
+		h.gpus = append(h.gpus, gpu.NewReader(source, o.Timeout))
 	}
 	return h
 }
@@ -151,7 +150,9 @@ func (h *Host) compose(ctx context.Context) *machine.Machine {
 	h.readCPU(ctx, m)
 	h.readRDMA(ctx, m)
 	h.readPCI(ctx, m)
-	h.readGPUs(ctx, m)
+	for _, vendor := range h.gpus {
+		vendor.Read(ctx, m)
+	}
 	h.joinHCAs(ctx, m)
 	m.Sort()
 	return m
@@ -180,7 +181,7 @@ func (h *Host) readCPU(ctx context.Context, m *machine.Machine) {
 // the memory of a GPU.
 func (h *Host) processor(known machine.CPU, isKnown bool) (processor, error) {
 	p := processor{
-		cpu: known, product: h.tree.DMI().Product, kernel: sysfs.New(h.options.ProcRoot).Text("sys/kernel/osrelease"),
+		cpu: known, product: h.tree.Text("class/dmi/id/product_name"), kernel: sysfs.New(h.options.ProcRoot).Text("sys/kernel/osrelease"),
 	}
 	var errs [2]error
 	if !isKnown {

@@ -14,7 +14,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/config/model"
-	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/discovery/gpu"
@@ -91,7 +90,7 @@ func (b *builder) rules() {
 	if len(b.config.Labels) == 0 {
 		return
 	}
-	facts := rule.FactsOf(b.machine)
+	facts := model.FactsOf(b.machine)
 	for i := range b.config.Labels {
 		key := b.config.Labels[i].Key
 		if i >= len(b.config.Rules) || b.config.Rules[i] == nil {
@@ -162,11 +161,11 @@ func (b *builder) rdma() {
 	if len(b.machine.HCAs) > 0 {
 		b.set(wellknown.RDMANetnsMode, b.machine.RDMA.NetnsMode)
 	}
-	fabric := model.FabricOf(b.machine)
-	if fabric.HCAs == 0 {
+	fabric := model.RDMAOf(b.machine)
+	if fabric.Count == 0 {
 		return
 	}
-	b.setInt(wellknown.RDMACount, int64(fabric.HCAs))
+	b.setInt(wellknown.RDMACount, int64(fabric.Count))
 	b.set(wellknown.RDMAType, fabric.Type)
 	b.set(wellknown.RDMALinkLayer, fabric.LinkLayer)
 	if fabric.RateGbps > 0 {

@@ -84,12 +84,6 @@ func encapsulation(number string) string {
 	return wellknown.Clip(number)
 }
 
-// InterfacePCI is the PCI function under a network device: the first one on
-// the way up from its device link. Empty for bonds, bridges and veths.
-func (f FS) InterfacePCI(name string) string {
-	return ParsePlace(f.Link("class/net/" + name)).Function()
-}
-
 // Master is the bond, bridge or team that a network device is part of.
 func (f FS) Master(name string) string {
 	return base(f.Link("class/net/" + name + "/master"))

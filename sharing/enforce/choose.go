@@ -26,8 +26,9 @@ const (
 // or with auto the strongest that works on the node. A configured one that
 // cannot work is an error: no weaker one takes its place.
 func Choose(c *config.Enforce, f *Facts) (Choice, error) {
-	memory, whyMemory, errMemory := pick("memory", Kind(c.Memory), []Kind{DMem, Preload, MPS}, f)
-	compute, whyCompute, errCompute := pick("compute", Kind(c.Compute), []Kind{MPS, Preload}, f)
+	memory, whyMemory, errMemory := pick("memory", c.Memory, f,
+		config.EnforceDMem, config.EnforcePreload, config.EnforceMPS)
+	compute, whyCompute, errCompute := pick("compute", c.Compute, f, config.EnforceMPS, config.EnforcePreload)
 	if err := errors.Join(errMemory, errCompute); err != nil {
 		return Choice{}, err
 	}
@@ -35,11 +36,13 @@ func Choose(c *config.Enforce, f *Facts) (Choice, error) {
 }
 
 // pick chooses for one aspect; order has the strongest first.
-func pick(aspect string, wanted Kind, order []Kind, f *Facts) (Kind, string, error) {
-	if wanted == None {
-		return None, aspect + " is not limited, only counted: the configuration has none", nil
+func pick(
+	aspect string, wanted config.Enforcer, f *Facts, order ...config.Enforcer,
+) (config.Enforcer, string, error) {
+	if wanted == config.EnforceNone {
+		return config.EnforceNone, aspect + " is not limited, only counted: the configuration has none", nil
 	}
-	if wanted != Kind(config.MemoryAuto) {
+	if wanted != config.EnforceAuto {
 		if fault := f.unsupported(wanted, aspect); fault != "" {
 			return "", "", fmt.Errorf("sgpu.enforce.%s is %s, which cannot work here: %s", aspect, wanted, fault)
 		}
@@ -57,20 +60,20 @@ func pick(aspect string, wanted Kind, order []Kind, f *Facts) (Kind, string, err
 		}
 		rejected = append(rejected, fmt.Sprintf("%s, because %s", kind, fault))
 	}
-	return None, aspect + " is not limited, only counted; not by " + strings.Join(rejected, "; not by "), nil
+	return config.EnforceNone, aspect + " is not limited, only counted; not by " + strings.Join(rejected, "; not by "), nil
 }
 
 // unsupported returns the reason why an enforcer cannot work on the node; empty
 // if it can.
-func (f *Facts) unsupported(kind Kind, aspect string) string {
+func (f *Facts) unsupported(kind config.Enforcer, aspect string) string {
 	switch kind {
-	case DMem:
+	case config.EnforceDMem:
 		return f.unsupportedDMem()
-	case MPS:
+	case config.EnforceMPS:
 		return f.unsupportedMPS(aspect)
-	case Preload:
+	case config.EnforcePreload:
 		return f.LibraryError
-	case None:
+	case config.EnforceNone:
 		return ""
 	}
 	return fmt.Sprintf("no enforcer is called %q", kind)

@@ -17,7 +17,7 @@ func full() Facts {
 }
 
 func TestChoose(t *testing.T) {
-	auto := config.Enforce{Memory: config.MemoryAuto, Compute: config.ComputeAuto}
+	auto := config.Enforce{Memory: config.EnforceAuto, Compute: config.EnforceAuto}
 	for _, tt := range []struct {
 		name  string
 		c     config.Enforce
@@ -26,12 +26,12 @@ func TestChoose(t *testing.T) {
 		err   string
 	}{
 		{"everything works", auto, func(*Facts) {}, Choice{
-			Enforced{DMem, MPS},
+			Enforced{config.EnforceDMem, config.EnforceMPS},
 			"memory is limited by dmem: it is the strongest that works here",
 			"compute is limited by mps: it is the strongest that works here",
 		}, ""},
 		{"an older driver", auto, func(f *Facts) { f.Driver = "570.86.15" }, Choice{
-			Enforced{Preload, MPS},
+			Enforced{config.EnforcePreload, config.EnforceMPS},
 			"memory is limited by preload: it is the strongest that works here; not by dmem, because driver 570.86.15 is older than r615",
 			"compute is limited by mps: it is the strongest that works here",
 		}, ""},
@@ -39,26 +39,26 @@ func TestChoose(t *testing.T) {
 			f.HookError = "hook /h has none"
 			f.LibraryError = "no library"
 		}, Choice{
-			Enforced{MPS, MPS},
+			Enforced{config.EnforceMPS, config.EnforceMPS},
 			"memory is limited by mps: it is the strongest that works here; not by dmem, because hook /h has none; not by preload, because no library",
 			"compute is limited by mps: it is the strongest that works here",
 		}, ""},
 		{"MIG is on", auto, func(f *Facts) { f.MIG = []string{"GPU-7"} }, Choice{
-			Enforced{Preload, Preload},
+			Enforced{config.EnforcePreload, config.EnforcePreload},
 			"memory is limited by preload: it is the strongest that works here; not by dmem, because MIG is on, on GPU GPU-7",
 			"compute is limited by preload: it is the strongest that works here; not by mps, because MIG is on, on GPU GPU-7",
 		}, ""},
 		{"nothing works", auto, func(f *Facts) { *f = Facts{LibraryError: "no library"} }, Choice{
-			Enforced{None, None},
+			Enforced{config.EnforceNone, config.EnforceNone},
 			"memory is not limited, only counted; not by dmem, because there is no driver; not by preload, because no library; not by mps, because there is no driver",
 			"compute is not limited, only counted; not by mps, because there is no driver; not by preload, because no library",
 		}, ""},
 		{
 			"as configured",
-			config.Enforce{Memory: config.MemoryNone, Compute: config.ComputePreload},
+			config.Enforce{Memory: config.EnforceNone, Compute: config.EnforcePreload},
 			func(*Facts) {},
 			Choice{
-				Enforced{None, Preload},
+				Enforced{config.EnforceNone, config.EnforcePreload},
 				"memory is not limited, only counted: the configuration has none",
 				"compute is limited by preload: the configuration selects it",
 			},
@@ -66,7 +66,7 @@ func TestChoose(t *testing.T) {
 		},
 		{
 			"what is configured cannot work",
-			config.Enforce{Memory: config.MemoryDmem, Compute: config.ComputeMPS},
+			config.Enforce{Memory: config.EnforceDMem, Compute: config.EnforceMPS},
 			func(f *Facts) { f.CgroupV2, f.HostPID = false, false },
 			Choice{},
 			"sgpu.enforce.memory is dmem, which cannot work here: the node has no cgroup v2 at /sys/fs/cgroup\n" +
@@ -74,20 +74,20 @@ func TestChoose(t *testing.T) {
 		},
 		{
 			"MPS limits compute before it limited memory",
-			config.Enforce{Memory: config.MemoryMPS, Compute: config.ComputeMPS},
+			config.Enforce{Memory: config.EnforceMPS, Compute: config.EnforceMPS},
 			func(f *Facts) { f.Driver = "470.82.01" },
 			Choice{},
 			"sgpu.enforce.memory is mps, which cannot work here: driver 470.82.01 is older than r495",
 		},
 		{
 			"an old GPU, no program",
-			config.Enforce{Memory: config.MemoryNone, Compute: config.ComputeMPS},
+			config.Enforce{Memory: config.EnforceNone, Compute: config.EnforceMPS},
 			func(f *Facts) { f.PreVolta = []string{"GPU-1"} },
 			Choice{},
 			"sgpu.enforce.compute is mps, which cannot work here: GPU GPU-1 is older than Volta",
 		},
 		{"a version without a number", auto, func(f *Facts) { *f = Facts{Driver: "n/a"} }, Choice{
-			Enforced{Preload, Preload},
+			Enforced{config.EnforcePreload, config.EnforcePreload},
 			`memory is limited by preload: it is the strongest that works here; not by dmem, because driver version "n/a" has no number`,
 			`compute is limited by preload: it is the strongest that works here; not by mps, because driver version "n/a" has no number`,
 		}, ""},
@@ -113,7 +113,7 @@ func TestChoose(t *testing.T) {
 func TestDMemEdits(t *testing.T) {
 	l := New(Options{StateDir: t.TempDir(), Hook: "/usr/local/heddle/nvidia-cdi-hook", HookDriverRoot: "/run/nvidia/driver"})
 	facts := full()
-	if err := l.Configure(&config.Enforce{Memory: config.MemoryDmem, Compute: config.ComputeNone}, &facts); err != nil {
+	if err := l.Configure(&config.Enforce{Memory: config.EnforceDMem, Compute: config.EnforceNone}, &facts); err != nil {
 		t.Fatal(err)
 	}
 	limit := share("p", gpuA, 30, 4096)
@@ -133,7 +133,7 @@ func TestDMemEdits(t *testing.T) {
 		}
 		want := &Edits{
 			Env:   []string{"NVIDIA_GPU_MEMORY_LIMIT=4096", "NVIDIA_GPU_MEMORY_REQUEST=" + request},
-			Hooks: []*cdi.Hook{hook(gpuA), hook(gpuB)}, By: Enforced{DMem, None},
+			Hooks: []*cdi.Hook{hook(gpuA), hook(gpuB)}, By: Enforced{config.EnforceDMem, config.EnforceNone},
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", policy, diff)
@@ -151,7 +151,7 @@ func TestLimiterNeedsNoEnforcer(t *testing.T) {
 		t.Errorf("before it was configured: %v", err)
 	}
 	facts := full()
-	c := config.Enforce{Memory: config.MemoryDmem, Compute: config.ComputeMPS}
+	c := config.Enforce{Memory: config.EnforceDMem, Compute: config.EnforceMPS}
 	if err := l.Configure(&c, &facts); err != nil {
 		t.Fatal(err)
 	}
@@ -160,9 +160,9 @@ func TestLimiterNeedsNoEnforcer(t *testing.T) {
 		limit *Limit
 		want  Enforced
 	}{
-		{"a GPU to itself", share("p", gpuA, 100, 81559), Enforced{None, None}},
-		{"a GPU to itself, not all of its memory", share("p", gpuA, 100, 4096), Enforced{DMem, None}},
-		{"what it had before", &Limit{Pod: "p", Container: "c", By: Enforced{None, None}, GPUs: share("p", gpuA, 30, 4096).GPUs}, Enforced{None, None}},
+		{"a GPU to itself", share("p", gpuA, 100, 81559), Enforced{config.EnforceNone, config.EnforceNone}},
+		{"a GPU to itself, not all of its memory", share("p", gpuA, 100, 4096), Enforced{config.EnforceDMem, config.EnforceNone}},
+		{"what it had before", &Limit{Pod: "p", Container: "c", By: Enforced{config.EnforceNone, config.EnforceNone}, GPUs: share("p", gpuA, 30, 4096).GPUs}, Enforced{config.EnforceNone, config.EnforceNone}},
 	} {
 		got, err := l.Edits(t.Context(), tt.limit)
 		if err != nil {

@@ -21,22 +21,8 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/sharing/quota"
-)
-
-// Kind is an enforcer. Its words are those of the configuration.
-type Kind string
-
-// The enforcers.
-const (
-	// None limits nothing: the share is counted only.
-	None Kind = "none"
-	// Preload is a library that the dynamic loader puts before the driver's.
-	Preload Kind = "preload"
-	// MPS is NVIDIA's Multi-Process Service, with one control daemon per GPU.
-	MPS Kind = "mps"
-	// DMem is the driver's memory limit per cgroup.
-	DMem Kind = "dmem"
 )
 
 // ErrNotReady means that an enforcer is not ready for a container yet. The
@@ -45,8 +31,8 @@ var ErrNotReady = errors.New("not ready")
 
 // Enforced is which enforcer limits what.
 type Enforced struct {
-	Memory  Kind `json:"memory,omitempty"`
-	Compute Kind `json:"compute,omitempty"`
+	Memory  config.Enforcer `json:"memory,omitempty"`
+	Compute config.Enforcer `json:"compute,omitempty"`
 }
 
 // GPU is a GPU that a container has a share of.

@@ -51,7 +51,7 @@ type Limiter struct {
 	options   Options
 	mps       *mps
 	preload   *preload
-	enforcers map[Kind]enforcer
+	enforcers map[config.Enforcer]enforcer
 
 	mu     sync.Mutex // guards what follows
 	choice Choice
@@ -84,8 +84,9 @@ func New(o Options) *Limiter {
 	p := &preload{hostRoot: o.HostRoot, dir: filepath.Join(o.StateDir, "preload")}
 	return &Limiter{
 		options: o, mps: m, preload: p, err: errNotConfigured, starting: make(map[string]start),
-		enforcers: map[Kind]enforcer{
-			None: none{}, Preload: p, MPS: m, DMem: &dmem{hook: o.Hook, driverRoot: cmp.Or(o.HookDriverRoot, "/")},
+		enforcers: map[config.Enforcer]enforcer{
+			config.EnforceNone: none{}, config.EnforcePreload: p, config.EnforceMPS: m,
+			config.EnforceDMem: &dmem{hook: o.Hook, driverRoot: cmp.Or(o.HookDriverRoot, "/")},
 		},
 	}
 }
@@ -94,7 +95,7 @@ func New(o Options) *Limiter {
 // error rejects them all, until a configuration that can work.
 func (l *Limiter) Configure(c *config.Enforce, f *Facts) error {
 	choice, err := Choose(c, f)
-	if err == nil && c.MPS.ExclusiveProcess && l.options.Modes == nil && choice.uses(MPS) {
+	if err == nil && c.MPS.ExclusiveProcess && l.options.Modes == nil && choice.uses(config.EnforceMPS) {
 		err = errors.New("sgpu.enforce.mps.exclusiveProcess: this process cannot set compute modes")
 	}
 	l.mps.configure(f.MPSControl, c.MPS)
@@ -122,7 +123,7 @@ func (p *preload) configure(library string) {
 	}
 }
 
-func (e Enforced) uses(k Kind) bool { return e.Memory == k || e.Compute == k }
+func (e Enforced) uses(k config.Enforcer) bool { return e.Memory == k || e.Compute == k }
 
 // Choice is what new containers get, or the reason why they are rejected.
 func (l *Limiter) Choice() (Choice, error) {
@@ -143,7 +144,7 @@ func (l *Limiter) Edits(ctx context.Context, limit *Limit) (*Edits, error) {
 		}
 		by = needed(limit, choice.Enforced)
 	}
-	if err := limit.check(by.Memory != None); err != nil {
+	if err := limit.check(by.Memory != config.EnforceNone); err != nil {
 		return nil, err
 	}
 	own := *limit
@@ -164,7 +165,7 @@ func (l *Limiter) Edits(ctx context.Context, limit *Limit) (*Edits, error) {
 func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
 	by := limit.By
 	edits := &Edits{By: by}
-	for _, kind := range slices.Compact([]Kind{by.Memory, by.Compute}) {
+	for _, kind := range slices.Compact([]config.Enforcer{by.Memory, by.Compute}) {
 		e, ok := l.enforcers[kind]
 		if !ok {
 			return nil, errors.New("no enforcer is called " + string(kind))
@@ -187,10 +188,10 @@ func needed(limit *Limit, chosen Enforced) Enforced {
 		whole = whole && limit.GPUs[i].exclusive()
 	}
 	if whole {
-		return Enforced{None, None}
+		return Enforced{config.EnforceNone, config.EnforceNone}
 	}
 	if alone {
-		chosen.Compute = None
+		chosen.Compute = config.EnforceNone
 	}
 	return chosen
 }
@@ -201,7 +202,7 @@ func needed(limit *Limit, chosen Enforced) Enforced {
 // again. Containers that were given edits a moment ago need not be in live.
 func (l *Limiter) Keep(ctx context.Context, live []Limit) error {
 	var errs []error
-	for _, kind := range []Kind{Preload, MPS, DMem} {
+	for _, kind := range []config.Enforcer{config.EnforcePreload, config.EnforceMPS, config.EnforceDMem} {
 		errs = append(errs, l.enforcers[kind].keep(ctx, func() []Limit { return l.with(live, kind) }))
 	}
 	l.forget(live)
@@ -209,7 +210,7 @@ func (l *Limiter) Keep(ctx context.Context, live []Limit) error {
 }
 
 // with are the live and the starting containers that use a kind.
-func (l *Limiter) with(live []Limit, kind Kind) []Limit {
+func (l *Limiter) with(live []Limit, kind config.Enforcer) []Limit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := make(map[string]Limit, len(live)+len(l.starting))

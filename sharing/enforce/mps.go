@@ -14,6 +14,7 @@ import (
 
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -235,7 +236,9 @@ func (m *mps) setClients(live func() []Limit) error {
 			errs = append(errs, err)
 			continue
 		}
-		gpu.clients[l.key()] = clientOf(&l, aspects{memory: l.By.Memory == MPS, compute: l.By.Compute == MPS})
+		gpu.clients[l.key()] = clientOf(&l, aspects{
+			memory: l.By.Memory == config.EnforceMPS, compute: l.By.Compute == config.EnforceMPS,
+		})
 	}
 	for _, gpu := range m.gpus {
 		if len(gpu.clients) > 0 {

@@ -57,7 +57,7 @@ func newNode(t *testing.T, c config.Enforce) *node {
 		health: 50 * time.Millisecond, misses: 2, first: time.Millisecond, longest: 10 * time.Millisecond, steady: time.Hour,
 	}
 	facts := &Facts{Driver: "570.86.15", MPSControl: control, HostPID: true}
-	c.Memory, c.Compute = config.MemoryMPS, config.ComputeMPS
+	c.Memory, c.Compute = config.EnforceMPS, config.EnforceMPS
 	if err := n.limiter.Configure(&c, facts); err != nil {
 		t.Fatal(err)
 	}

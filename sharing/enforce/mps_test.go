@@ -36,7 +36,7 @@ func TestMPSLimitsClientsAndServer(t *testing.T) {
 				Options: []string{"bind", "rw", "nosuid", "nodev", "noexec"},
 			},
 		},
-		By: Enforced{MPS, MPS},
+		By: Enforced{config.EnforceMPS, config.EnforceMPS},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("edits (-want +got):\n%s", diff)
@@ -78,7 +78,7 @@ func TestMPSLimitsClientsAndServer(t *testing.T) {
 	n.limiter.starting = map[string]start{}
 	pids := n.pids(gpuB)
 	live := *share("p1", gpuA, 30, 4096)
-	live.By = Enforced{MPS, MPS}
+	live.By = Enforced{config.EnforceMPS, config.EnforceMPS}
 	if err := n.limiter.Keep(t.Context(), []Limit{live}); err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func TestMPSExclusiveProcess(t *testing.T) {
 func TestMPSAfterARestart(t *testing.T) {
 	n := newNode(t, config.Enforce{})
 	live := *share("p1", gpuA, 30, 4096)
-	live.By = Enforced{MPS, MPS}
+	live.By = Enforced{config.EnforceMPS, config.EnforceMPS}
 	if err := n.limiter.Keep(t.Context(), []Limit{live}); err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +251,7 @@ func TestMPSAfterARestart(t *testing.T) {
 	n.answers(&program)
 	other := New(Options{StateDir: n.dir})
 	other.mps.pace = n.limiter.mps.pace
-	if err := other.Configure(&config.Enforce{Memory: config.MemoryMPS, Compute: config.ComputeMPS},
+	if err := other.Configure(&config.Enforce{Memory: config.EnforceMPS, Compute: config.EnforceMPS},
 		&Facts{Driver: "570.86.15", MPSControl: program.path, HostPID: true}); err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func shop(t *testing.T) (l *Limiter, root, state string) {
 	root, state = t.TempDir(), t.TempDir()
 	write(t, filepath.Join(root, "opt/libvgpu.so"), "version 1")
 	l = New(Options{StateDir: state, HostRoot: root})
-	c := config.Enforce{Memory: config.MemoryPreload, Compute: config.ComputePreload, Preload: config.Preload{Library: "/opt/libvgpu.so"}}
+	c := config.Enforce{Memory: config.EnforcePreload, Compute: config.EnforcePreload, Preload: config.Preload{Library: "/opt/libvgpu.so"}}
 	if err := l.Configure(&c, &Facts{}); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestPreloadEdits(t *testing.T) {
 			{HostPath: filepath.Join(own, "region"), ContainerPath: "/usr/local/vgpu/region", Options: []string{"bind", "rw", "nosuid", "nodev", "noexec"}},
 			{HostPath: filepath.Join(dir, "lock"), ContainerPath: "/tmp/vgpulock", Options: []string{"bind", "rw", "nosuid", "nodev", "noexec"}},
 		},
-		By: Enforced{Preload, Preload},
+		By: Enforced{config.EnforcePreload, config.EnforcePreload},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("edits (-want +got):\n%s", diff)

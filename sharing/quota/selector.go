@@ -62,7 +62,7 @@ func Placements(annotations map[string]string) (gpus, nodes config.Placement, er
 
 func placement(annotations map[string]string, key string) (config.Placement, error) {
 	how := config.Placement(strings.TrimSpace(annotations[key]))
-	if how == "" || slices.Contains(how.Values(), string(how)) {
+	if how == "" || how == config.PlacementBinpack || how == config.PlacementSpread {
 		return how, nil
 	}
 	return "", fmt.Errorf("annotation %s: %q is neither %s nor %s",

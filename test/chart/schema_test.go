@@ -97,18 +97,18 @@ func TestSchemaFollowsTheConfiguration(t *testing.T) {
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(definition.Properties))); diff != "" {
 		t.Errorf("keys (-configuration +schema):\n%s", diff)
 	}
-	for name, words := range map[string][]string{
-		"preset":        config.Preset("").Values(),
-		"mode":          config.Mode("").Values(),
-		"usage":         config.Usage("").Values(),
-		"labelConflict": config.Conflict("").Values(),
-	} {
-		if diff := cmp.Diff(words, definition.Properties[name].Enum); diff != "" {
-			t.Errorf("%s (-configuration +schema):\n%s", name, diff)
+	enums := func(of reflect.Type, properties map[string]schema) {
+		for field := range of.Fields() {
+			words, ok := field.Tag.Lookup("enum")
+			if !ok {
+				continue
+			}
+			name := field.Tag.Get("yaml")
+			if diff := cmp.Diff(strings.Split(words, ","), properties[name].Enum); diff != "" {
+				t.Errorf("%s (-configuration +schema):\n%s", name, diff)
+			}
 		}
 	}
-	effects := definition.Properties["taints"].Properties["effect"].Enum
-	if diff := cmp.Diff(config.Effect("").Values(), effects); diff != "" {
-		t.Errorf("effect (-configuration +schema):\n%s", diff)
-	}
+	enums(reflect.TypeFor[config.NodeConfig](), definition.Properties)
+	enums(reflect.TypeFor[config.Taints](), definition.Properties["taints"].Properties)
 }

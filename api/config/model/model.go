@@ -1,13 +1,15 @@
-// Package model parses NVML's product names: the short model people
-// call a GPU by, the memory size it is sold with, and which model a node has
-// most of.
+// Package model gives the facts of a machine that labels and label rules are made
+// of: the short model that people call a GPU by, the memory size it is sold with,
+// which model a node has most of, what its fabric is.
 //
-// It only looks at text and numbers, and never at hardware.
+// It only looks at a machine's values, and never at hardware.
 package model
 
 import (
 	"cmp"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
@@ -134,4 +136,63 @@ func most[T cmp.Ordered](gpus []machine.GPU, value func(machine.GPU) T) T {
 		count(counts, value(gpus[i]))
 	}
 	return mode(counts)
+}
+
+// count counts what is known: the zero value is not.
+func count[T comparable](counts map[T]int, v T) {
+	var zero T
+	if v != zero {
+		counts[v]++
+	}
+}
+
+// mode is the most frequent value, ties to the larger.
+func mode[T cmp.Ordered](counts map[T]int) (best T) {
+	for v, n := range counts {
+		if n > counts[best] || n == counts[best] && v > best {
+			best = v
+		}
+	}
+	return best
+}
+
+// Memory is the size that a GPU is sold with, such as 80GB, from its product
+// name and the MiB that NVML reports. Empty means unknown.
+//
+// A size in the name wins, if it is the GPU's: a GH200 names the memory of its
+// CPU ("NVIDIA GH200 480GB" has 97871 MiB). Otherwise it is the smallest size on
+// the market that is not less: a board with ECC reports less than it is sold with.
+func Memory(product string, mib int64) string {
+	gib := float64(mib) / 1024
+	for _, word := range strings.FieldsFunc(product, func(r rune) bool { return r == ' ' || r == '-' }) {
+		size, ok := sizeOf(word)
+		if ok && (mib == 0 || float64(size) >= gib*0.97 && float64(size) <= gib*1.15) {
+			return strconv.Itoa(size) + "GB"
+		}
+	}
+	if mib <= 0 {
+		return ""
+	}
+	for _, size := range sold() {
+		// One percent of slack: a few boards report a little more.
+		if float64(size)*1.01 >= gib {
+			return strconv.Itoa(size) + "GB"
+		}
+	}
+	return strconv.FormatFloat(math.Ceil(gib), 'f', 0, 64) + "GB"
+}
+
+// sizeOf reads "80GB".
+func sizeOf(word string) (size int, ok bool) {
+	digits, unit := strings.CutSuffix(strings.ToUpper(word), "GB")
+	size, err := strconv.Atoi(digits)
+	return size, unit && err == nil && size > 0
+}
+
+// sold are the sizes of memory, in GB, that accelerators come with.
+func sold() []int {
+	return []int{
+		1, 2, 3, 4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 72, 80, 94, 96, 128, 141, 144, 180, 186, 192, 256,
+		288,
+	}
 }

@@ -13,9 +13,12 @@ import (
 	"strings"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/checker"
+	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/ext"
 
+	"github.com/heddle-dev/heddle/api/config/model"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
@@ -105,22 +108,22 @@ func (c *Compiler) program(text string, want *cel.Type) (cel.Program, error) {
 		}
 		c.env = env
 	}
-	ast, issues := c.env.Compile(text)
+	compiled, issues := c.env.Compile(text)
 	if err := issues.Err(); err != nil {
 		return nil, compileError(issues)
 	}
-	if got := ast.OutputType(); !got.IsExactType(want) {
+	if got := compiled.OutputType(); !got.IsExactType(want) {
 		return nil, typeError(got, want)
 	}
-	if err := uncounted(ast); err != nil {
+	if err := uncounted(compiled); err != nil {
 		return nil, err
 	}
-	if value, literal := literalText(ast); literal {
+	if value, literal := literalText(compiled); literal {
 		if err := wellknown.CheckValue(value); err != nil {
 			return nil, fmt.Errorf("no label value: %w", err)
 		}
 	}
-	cost, err := c.env.EstimateCost(ast, sizes{})
+	cost, err := c.env.EstimateCost(compiled, sizes{})
 	if err != nil {
 		return nil, fmt.Errorf("estimate cost: %w", err)
 	}
@@ -128,7 +131,7 @@ func (c *Compiler) program(text string, want *cel.Type) (cel.Program, error) {
 		return nil, fmt.Errorf("%w: up to %d units on a machine with %d of everything, more than %d",
 			ErrCost, cost.Max, maxItems, MaxCost)
 	}
-	program, err := c.env.Program(ast, cel.CostLimit(MaxCost))
+	program, err := c.env.Program(compiled, cel.CostLimit(MaxCost))
 	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}
@@ -139,12 +142,12 @@ func (c *Compiler) program(text string, want *cel.Type) (cel.Program, error) {
 // that a field which does not exist is a compile error.
 func newEnv() (*cel.Env, error) {
 	return cel.NewEnv(
-		ext.NativeTypes(reflect.TypeFor[*Facts](), ext.ParseStructTag("json")),
+		ext.NativeTypes(reflect.TypeFor[*model.Facts](), ext.ParseStructTag("json")),
 		ext.Strings(),
 		cel.Variable("node", cel.StringType),
-		cel.Variable("gpu", cel.ObjectType("rule.GPU")),
-		cel.Variable("cpu", cel.ObjectType("rule.CPU")),
-		cel.Variable("rdma", cel.ObjectType("rule.RDMA")),
+		cel.Variable("gpu", cel.ObjectType("model.GPU")),
+		cel.Variable("cpu", cel.ObjectType("model.CPU")),
+		cel.Variable("rdma", cel.ObjectType("model.RDMA")),
 		cel.Variable("machine", cel.ObjectType("machine.Machine")),
 		cel.ParserExpressionSizeLimit(MaxLength),
 		cel.ParserRecursionLimit(64),
@@ -170,8 +173,8 @@ func typeError(got, want *cel.Type) error {
 }
 
 // literalText is the expression's value if it is a quoted text and no more.
-func literalText(ast *cel.Ast) (string, bool) {
-	expr := ast.NativeRep().Expr()
+func literalText(a *cel.Ast) (string, bool) {
+	expr := a.NativeRep().Expr()
 	if expr.AsLiteral() == nil {
 		return "", false
 	}
@@ -183,7 +186,7 @@ func literalText(ast *cel.Ast) (string, bool) {
 // none: when is false, or the value is empty. An error is a fault of this
 // machine's facts or of the rule: an index out of range, a value that is no
 // label value, [ErrCost].
-func (r *Rule) Eval(f *Facts) (value string, ok bool, err error) {
+func (r *Rule) Eval(f *model.Facts) (value string, ok bool, err error) {
 	vars := map[string]any{"node": f.Node, "gpu": &f.GPU, "cpu": &f.CPU, "rdma": &f.RDMA, "machine": f.Machine}
 	if f.Machine == nil {
 		vars["machine"] = &machine.Machine{}
@@ -217,4 +220,35 @@ func eval(p cel.Program, vars map[string]any) (any, error) {
 		return nil, fmt.Errorf("evaluate: %w", err)
 	}
 	return out.Value(), nil
+}
+
+// uncounted rejects the functions that CEL counts no cost for: each can make
+// its text many times longer, and a few of them a text larger than the machine.
+func uncounted(a *cel.Ast) (err error) {
+	ast.PreOrderVisit(a.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		if e.Kind() != ast.CallKind {
+			return
+		}
+		switch name := e.AsCall().FunctionName(); name {
+		case "format", "strings.quote":
+			err = fmt.Errorf("%s is not available here: join texts with +", name)
+		}
+	}))
+	return err
+}
+
+// sizes gives CEL's cost estimate the largest size of lists and texts.
+type sizes struct{}
+
+// EstimateSize implements [checker.CostEstimator].
+func (sizes) EstimateSize(node checker.AstNode) *checker.SizeEstimate {
+	if t := node.Type(); t != nil && (t.Kind() == types.ListKind || t.Kind() == types.MapKind) {
+		return &checker.SizeEstimate{Max: maxItems}
+	}
+	return &checker.SizeEstimate{Max: maxText}
+}
+
+// EstimateCallCost implements [checker.CostEstimator].
+func (sizes) EstimateCallCost(_, _ string, _ *checker.AstNode, _ []checker.AstNode) *checker.CallEstimate {
+	return nil
 }

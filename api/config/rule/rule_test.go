@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/heddle-dev/heddle/api/config/model"
 	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -67,7 +68,7 @@ func TestEval(t *testing.T) {
 			if faults != nil {
 				t.Fatal(faults)
 			}
-			got, ok, err := r.Eval(rule.FactsOf(h800()))
+			got, ok, err := r.Eval(model.FactsOf(h800()))
 			if got != tt.want || ok != tt.ok || (err != nil) != (tt.problem != "") {
 				t.Fatalf("got %q, %t, %v", got, ok, err)
 			}
@@ -126,14 +127,14 @@ func TestCostLimitWhileRunning(t *testing.T) {
 	}
 	m := h800()
 	m.HCAs = make([]machine.HCA, 2000)
-	if _, _, err := r.Eval(rule.FactsOf(m)); !errors.Is(err, rule.ErrCost) {
+	if _, _, err := r.Eval(model.FactsOf(m)); !errors.Is(err, rule.ErrCost) {
 		t.Errorf("got %v", err)
 	}
 }
 
 // Whatever makes texts of texts is stopped before they are large.
 func TestTextsDoNotGrow(t *testing.T) {
-	facts := rule.FactsOf(h800())
+	facts := model.FactsOf(h800())
 	for name, step := range map[string]string{
 		"plus": "[IN].map(x, x+x+x+x)[0]", "join": "[IN].map(x, [x,x,x,x,x,x,x,x,x,x].join(x))[0]",
 		"replace": "[IN].map(x, x.replace('a', x))[0]", "replace nothing": "IN.replace('', 'aaaaaaaaaa')",
@@ -172,7 +173,7 @@ func FuzzCompile(f *testing.F) {
 	f.Add("gpu.model + '_' + gpu.memory", "gpu.count > 0")
 	f.Add("machine.gpus.map(g, g.uuid).join('.')", "node.matches('^a+$')")
 	f.Add("[gpu.product].map(x, x + x)[0].split('').join('a')", "")
-	facts := rule.FactsOf(h800())
+	facts := model.FactsOf(h800())
 	f.Fuzz(func(t *testing.T, value, when string) {
 		var c rule.Compiler
 		r, faults := c.Compile("k", value, when)

@@ -192,9 +192,9 @@ func TestAllocate(t *testing.T) {
 		},
 		{"environment with features", func(o *gpu.Options) {
 			o.Strategy = gpu.Envvar
-			o.Features = devgpu.Features{GDRCopy: true, GDS: true, IMEXChannels: []int{0, 3}}
+			o.Features = devgpu.Features{GDRCopy: true, GDS: true}
 		}, &v1beta1.ContainerAllocateResponse{Envs: map[string]string{
-			"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-2", "NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled", "NVIDIA_IMEX_CHANNELS": "0,3",
+			"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-2", "NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled",
 		}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -23,9 +23,6 @@ type Member struct {
 // Members are the HCAs of resource r, in the order of m.HCAs, whose roles are
 // corrected; unhealthy is the health of an HCA, nil for what the scan shows.
 func Members(m *machine.Machine, r *config.RDMAResource, unhealthy func(*machine.HCA) string) []Member {
-	if unhealthy == nil {
-		unhealthy = capacity.PortsDown
-	}
 	ids := m.HCAIDs()
 	var members []Member
 	for i := range m.HCAs {
@@ -33,7 +30,7 @@ func Members(m *machine.Machine, r *config.RDMAResource, unhealthy func(*machine
 		if selected, _ := r.Selectors.Select(m, h); !selected {
 			continue
 		}
-		members = append(members, Member{Index: i, ID: ids[i], Unhealthy: capacity.Unhealthy(h, unhealthy(h))})
+		members = append(members, Member{Index: i, ID: ids[i], Unhealthy: capacity.Unhealthy(h, unhealthy)})
 	}
 	return members
 }

@@ -168,7 +168,7 @@ func TestDevices(t *testing.T) {
 		{
 			name: "soft devices by their GUID", machine: "soft-rdma-only",
 			change: func(n *node) {
-				n.config.RDMA.Resources[0].Selectors.Roles = []config.RoleName{"virtual"}
+				n.config.RDMA.Resources[0].Selectors.Roles = []machine.Role{"virtual"}
 				n.config.RDMA.Resources[0].Sharers = 1
 			},
 			want: []string{"rxe0/0 well []", "siw0/0 well []"},

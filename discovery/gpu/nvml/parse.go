@@ -1,7 +1,6 @@
 package nvml
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -76,39 +75,18 @@ func migProfile(name string, compute, gpu int, memoryMiB, totalMiB int64) string
 	return fmt.Sprintf("%dg.%dgb", gpu, gb)
 }
 
-// link is one active NVLink.
-type link struct {
-	// peer is another GPU's address or [machine.PeerNVSwitch].
-	peer string
-	// mbps is its speed in one direction; 0 if unknown.
-	mbps int64
-}
-
-// sumLinks adds links up by peer, sorted by peer. One link of unknown speed
-// makes the sum unknown.
-func sumLinks(links []link) []machine.NVLink {
-	byPeer := map[string]*machine.NVLink{}
-	for _, l := range links {
-		sum, ok := byPeer[l.peer]
-		if !ok {
-			sum = &machine.NVLink{Peer: l.peer, MBps: new(int64)}
-			byPeer[l.peer] = sum
+// sumLinks gives the links to each peer their speed together, sorted by peer;
+// mbps is that of one in one direction, 0 if unknown.
+func sumLinks(count map[string]int, mbps int64) []machine.NVLink {
+	list := make([]machine.NVLink, 0, len(count))
+	for peer, n := range count {
+		link := machine.NVLink{Peer: peer, Links: n}
+		if mbps > 0 {
+			link.MBps = new(mbps * int64(n))
 		}
-		sum.Links++
-		switch {
-		case l.mbps <= 0:
-			sum.MBps = nil
-		case sum.MBps != nil:
-			*sum.MBps += l.mbps
-		}
+		list = append(list, link)
 	}
-	list := make([]machine.NVLink, 0, len(byPeer))
-	for _, sum := range byPeer {
-		list = append(list, *sum)
-	}
-	slices.SortFunc(list, func(a, b machine.NVLink) int {
-		return cmp.Or(machine.ComparePCI(a.Peer, b.Peer), strings.Compare(a.Peer, b.Peer))
-	})
+	slices.SortFunc(list, func(a, b machine.NVLink) int { return machine.ComparePCI(a.Peer, b.Peer) })
 	return list
 }
 

@@ -12,7 +12,6 @@ import (
 	"strconv"
 
 	"github.com/heddle-dev/heddle/discovery/gpu"
-	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
 // Vendor is what heddle knows of NVIDIA's GPUs.
@@ -40,18 +39,9 @@ func Vendor() *gpu.Vendor {
 			// behavior as runc",
 			// https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html.
 			Visible: "NVIDIA_VISIBLE_DEVICES", None: "void",
-			GDRCopy: "NVIDIA_GDRCOPY", GDS: "NVIDIA_GDS", Enabled: "enabled", IMEXChannels: "NVIDIA_IMEX_CHANNELS",
+			GDRCopy: "NVIDIA_GDRCOPY", GDS: "NVIDIA_GDS", Enabled: "enabled",
 		},
 	}
-}
-
-// Options locate NVML.
-type Options struct {
-	// DriverRoot is where the driver's library is looked for; empty leaves that
-	// to the dynamic loader.
-	DriverRoot string
-	// Sysfs is for what NVML does not report of virtual GPUs.
-	Sysfs sysfs.FS
 }
 
 // The actions that NVIDIA's driver asks for, nvmlDeviceGpuRecoveryAction_t.

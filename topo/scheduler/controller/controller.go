@@ -2,7 +2,8 @@
 //
 // It feeds the gang cache from informers, applies the cache's effects to the
 // framework, expires reservations, records Events, publishes the state of gangs as
-// metrics and keeps PodGroup objects. It decides nothing about gangs.
+// metrics, and keeps the PodGroup objects of gangs that labels describe. It decides
+// nothing about gangs, and writes no object of another creator.
 package controller
 
 import (
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -24,14 +26,21 @@ import (
 
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
-	"github.com/heddle-dev/heddle/topo/scheduler/metrics"
-	"github.com/heddle-dev/heddle/topo/scheduler/podgroup"
-	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
 
-// expireEvery is how often deadlines are looked at.
-const expireEvery = 500 * time.Millisecond
+const (
+	// expireEvery is how often deadlines are looked at.
+	expireEvery = 500 * time.Millisecond
+	// publishEvery is the time between two values of a gauge, between two looks at the
+	// election, and between two writes of one object.
+	publishEvery = 2 * time.Second
+	// noElectionAfter is how long after the pods have synced an election is known, if
+	// there is one.
+	noElectionAfter = 20 * time.Second
+	// maxRejected bounds the gangs that are labels of a metric.
+	maxRejected = 10
+)
 
 // Options of a Controller.
 type Options struct {
@@ -39,32 +48,34 @@ type Options struct {
 	Plugin   string
 	Handle   framework.Handle
 	Cache    *gangcache.Cache
-	GPUs     *sgpu.Scheduler
 	Topology *topologyclient.Client
-	Metrics  *metrics.Metrics
 	// PodGroups keeps PodGroup objects of gangs that labels describe.
 	PodGroups bool
-	// Won is whether this process has won its leader election, and whether there is
-	// one; nil if it always leads.
-	Won func() (leads, known bool)
-	Log *slog.Logger
+	// Elections has the metric of the scheduler's leader election; nil if this process
+	// always leads.
+	Elections prometheus.Gatherer
+	Log       *slog.Logger
 }
 
 // Controller runs in the background.
 type Controller struct {
 	Options
+	// Leads reports that this process schedules, which a scheduling cycle proves. The
+	// framework creates plugins, fills caches and calls PreEnqueue in replicas that
+	// wait as well; only the leader may write. A leader leads until it ends:
+	// kube-scheduler exits when it loses its lease.
+	Leads atomic.Bool
+
 	logr   logr.Logger
 	client dynamic.Interface
-	leader leader
 	// pods is the handler that has seen all pods once it has synced.
 	pods cache.ResourceEventHandlerRegistration
-	// searched counts the API groups of PodGroups that were looked for.
-	searched atomic.Int32
 }
 
 // New registers the informers' handlers; Run does the rest.
 func New(o Options) (*Controller, error) {
-	c := &Controller{Options: o, logr: logr.FromSlogHandler(o.Log.Handler()), leader: leader{won: o.Won}}
+	c := &Controller{Options: o, logr: logr.FromSlogHandler(o.Log.Handler())}
+	c.Leads.Store(o.Elections == nil)
 	if config := o.Handle.KubeConfig(); config != nil {
 		client, err := dynamic.NewForConfig(config)
 		if err != nil {
@@ -78,20 +89,19 @@ func New(o Options) (*Controller, error) {
 	return c, nil
 }
 
-// Scheduling is called by scheduling cycles: only the leader has any.
-func (c *Controller) Scheduling() { c.leader.leads.Store(true) }
-
-// Run blocks until the context ends.
+// Run blocks until the context ends. It does nothing before all pods are known: what
+// was not seen yet is not missing.
 func (c *Controller) Run(ctx context.Context) {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	tasks.Go(func() { c.Topology.Run(ctx) })
-	if c.client != nil {
-		for _, group := range gangcache.APIGroups() {
-			tasks.Go(func() { c.followPodGroups(ctx, group) })
-		}
+	if !cache.WaitForCacheSync(ctx.Done(), c.pods.HasSynced) {
+		return
 	}
-	expire, publish := time.NewTicker(expireEvery), time.NewTicker(podgroup.Interval)
+	if c.client != nil {
+		tasks.Go(func() { c.followPodGroups(ctx) })
+	}
+	expire, publish, synced := time.NewTicker(expireEvery), time.NewTicker(publishEvery), time.Now()
 	defer expire.Stop()
 	defer publish.Stop()
 	tree, changed := c.Topology.Current()
@@ -100,16 +110,17 @@ func (c *Controller) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.Cache.Changed():
+		case <-c.Cache.Changed:
 			c.apply()
-		case <-expire.C:
+		case now := <-expire.C:
 			// A gang that may be placed without a tree waits no longer for its level.
-			if tree, _ = c.Topology.Current(); fresh && !tree.Fresh(time.Now()) {
+			if tree, _ = c.Topology.Current(); fresh && !tree.Fresh(now) {
 				fresh = false
 				c.Cache.RetryAll()
 			}
-			c.expire(time.Now())
+			c.expire()
 		case now := <-publish.C:
+			c.elect(now.Sub(synced))
 			c.publish(now)
 		case <-changed:
 			tree, changed = c.Topology.Current()
@@ -137,13 +148,11 @@ func (c *Controller) apply() {
 	}
 }
 
-func (c *Controller) expire(now time.Time) {
-	c.Cache.Expire()
+func (c *Controller) expire() {
 	var waiting []types.UID
 	c.Handle.IterateOverWaitingPods(func(w framework.WaitingPod) { waiting = append(waiting, w.GetPod().UID) })
-	c.Cache.RejectStrays(waiting)
-	c.leader.update(now, c.pods.HasSynced())
-	if !c.leader.leading() {
+	c.Cache.Expire(waiting)
+	if !c.Leads.Load() {
 		return
 	}
 	for _, e := range c.Cache.Events() {
@@ -154,36 +163,46 @@ func (c *Controller) expire(now time.Time) {
 
 // publish sets the gauges: in a replica that waits those of the topology tree alone.
 func (c *Controller) publish(now time.Time) {
-	if !c.Metrics.Registered() {
-		return
-	}
+	m := c.Cache.Metrics
 	if c.Topology.Configured() {
 		tree, _ := c.Topology.Current()
-		c.Metrics.SetTopology(tree.Fresh(now), tree.Confirmed, now)
+		m.TreeFresh.WithLabelValues().Set(0)
+		if tree.Fresh(now) {
+			m.TreeFresh.WithLabelValues().Set(1)
+		}
+		if !tree.Confirmed.IsZero() {
+			m.TreeAge.WithLabelValues().Set(now.Sub(tree.Confirmed).Seconds())
+		}
 	}
-	if !c.leader.leading() {
+	if !c.Leads.Load() {
 		return
 	}
-	states := map[string]int{}
-	for _, phase := range gang.Phases() {
-		states[string(phase)] = 0
-	}
-	var rejected []metrics.Rejection
+	states := map[gang.Phase]int{}
+	var rejected []gangcache.Snapshot
 	for _, s := range c.Cache.Snapshots() {
-		if !s.Own {
+		if !c.schedules(s.Pods) {
 			continue
 		}
-		states[string(gang.StateOf(s.Pods, s.MinMember, c.nodeLost).Phase)]++
+		states[gang.StateOf(s.Pods, s.MinMember, c.nodeLost).Phase]++
 		if !s.RejectedSince.IsZero() {
-			rejected = append(rejected, metrics.Rejection{
-				Namespace: s.Key.Namespace, Name: s.Key.Name, For: now.Sub(s.RejectedSince),
-			})
+			rejected = append(rejected, s)
 		}
 	}
-	slices.SortFunc(rejected, func(a, b metrics.Rejection) int {
-		return cmp.Or(cmp.Compare(b.For, a.For), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	for _, phase := range gang.Phases() {
+		m.Gangs.WithLabelValues(string(phase)).Set(float64(states[phase]))
+	}
+	slices.SortFunc(rejected, func(a, b gangcache.Snapshot) int {
+		return cmp.Or(a.RejectedSince.Compare(b.RejectedSince), cmp.Compare(a.Key.String(), b.Key.String()))
 	})
-	c.Metrics.SetGangs(states, rejected)
+	m.Rejected.Reset()
+	for _, s := range rejected[:min(len(rejected), maxRejected)] {
+		m.Rejected.WithLabelValues(s.Key.Namespace, s.Key.Name).Set(now.Sub(s.RejectedSince).Seconds())
+	}
+}
+
+// schedules reports whether one of some pods is for this scheduler.
+func (c *Controller) schedules(pods []*corev1.Pod) bool {
+	return slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Spec.SchedulerName == c.Handle.ProfileName() })
 }
 
 // nodeLost reports whether a node is not ready, or gone.
@@ -200,36 +219,34 @@ func (c *Controller) nodeLost(name string) bool {
 	return false
 }
 
-const (
-	// electionEvery is how often the election is asked.
-	electionEvery = 2 * time.Second
-	// noElectionAfter is how long after the pods have synced an election is known, if
-	// there is one.
-	noElectionAfter = 20 * time.Second
-)
-
-// leader is whether this process schedules. The framework creates plugins, fills
-// caches and calls PreEnqueue in replicas that wait as well; only the leader may
-// write. A leader leads until it ends: kube-scheduler exits when it loses its lease.
-type leader struct {
-	won   func() (leads, known bool)
-	leads atomic.Bool
-	// asked is when the election was asked last, synced when the pods had synced.
-	asked, synced time.Time
-}
-
-func (l *leader) leading() bool { return l.won == nil || l.leads.Load() }
-
-func (l *leader) update(now time.Time, synced bool) {
-	if l.leading() || now.Sub(l.asked) < electionEvery {
+// elect makes this process the leader if it has won the election, or if there is none
+// so long after the pods have synced.
+func (c *Controller) elect(synced time.Duration) {
+	if c.Leads.Load() {
 		return
 	}
-	l.asked = now
-	if l.synced.IsZero() && synced {
-		l.synced = now
+	if won, known := Won(c.Elections); won || !known && synced >= noElectionAfter {
+		c.Leads.Store(true)
 	}
-	leads, known := l.won()
-	if leads || !known && !l.synced.IsZero() && now.Sub(l.synced) >= noElectionAfter {
-		l.leads.Store(true)
+}
+
+// Won reports whether this process has won kube-scheduler's leader election, and
+// whether there is one. kube-scheduler does not pass that to plugins; its metric has
+// it, from when the election begins.
+func Won(metrics prometheus.Gatherer) (won, known bool) {
+	// What could be gathered is there beside an error.
+	families, _ := metrics.Gather()
+	for _, family := range families {
+		if family.GetName() != "leader_election_master_status" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "name" && label.GetValue() == "kube-scheduler" {
+					return metric.GetGauge().GetValue() == 1, true
+				}
+			}
+		}
 	}
+	return false, false
 }

@@ -1,22 +1,30 @@
 package controller
 
 import (
+	"context"
 	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	fakedynamic "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	restclient "k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/kube-scheduler/framework"
 
@@ -24,8 +32,6 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
-	"github.com/heddle-dev/heddle/topo/scheduler/metrics"
-	"github.com/heddle-dev/heddle/topo/scheduler/podgroup"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
@@ -39,6 +45,8 @@ type handle struct {
 }
 
 func (h *handle) SharedInformerFactory() informers.SharedInformerFactory { return h.factory }
+
+func (*handle) ProfileName() string { return "heddle-scheduler" }
 
 func (*handle) KubeConfig() *restclient.Config { return nil }
 
@@ -76,34 +84,24 @@ func (w *waitingPod) Reject(_, reason string) bool {
 	return true
 }
 
-// registration is that of a handler that has seen all objects, or has not.
-type registration struct {
-	cache.ResourceEventHandlerRegistration
-	synced bool
-}
-
-func (r registration) HasSynced() bool { return r.synced }
-
 // newController is one that does not run, and has seen all pods.
 func newController(t *testing.T) *Controller {
 	t.Helper()
 	nodeConfig := config.Default()
 	gpus, topology := sgpu.New(&nodeConfig, config.PlacementBinpack), topologyclient.New(topologyclient.Options{})
-	m := metrics.New()
 	c, err := New(Options{
-		Plugin: "Heddle", Topology: topology, GPUs: gpus, Metrics: m, PodGroups: true, Log: slog.New(slog.DiscardHandler),
+		Plugin: "Heddle", Topology: topology, PodGroups: true, Log: slog.New(slog.DiscardHandler),
 		Handle: &handle{
 			factory:   informers.NewSharedInformerFactory(fake.NewClientset(), 0),
 			activated: map[string]bool{}, waiting: map[types.UID]*waitingPod{},
 		},
 		Cache: gangcache.New(gangcache.Options{
-			Domains: wellknown.DefaultDomains(), Scheduler: "heddle-scheduler", GPUs: gpus, Metrics: m,
+			Domains: wellknown.DefaultDomains(), GPUs: gpus, Metrics: gangcache.NewMetrics(),
 		}),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.pods = registration{synced: true}
 	return c
 }
 
@@ -128,7 +126,7 @@ func ownPod(name string, labels map[string]string, owner string) *corev1.Pod {
 	return pod
 }
 
-func podGroup(group string, least int64, labels map[string]string) *unstructured.Unstructured {
+func object(group string, least int64, labels map[string]string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": group + "/v1alpha1", "kind": "PodGroup", "spec": map[string]any{"minMember": least},
 	}}
@@ -139,9 +137,9 @@ func podGroup(group string, least int64, labels map[string]string) *unstructured
 }
 
 func TestPodGroupsOfGangs(t *testing.T) {
-	pending := podgroup.Status{Phase: podgroup.Pending}
-	bare := podgroup.Gang{ByLabels: true, Create: true, MinMember: 2, Status: pending}
-	with := func(how func(*podgroup.Gang)) podgroup.Gang { g := bare; how(&g); return g }
+	pending := status{Phase: "Pending"}
+	bare := podGroup{ByLabels: true, Create: true, MinMember: 2, Status: pending}
+	with := func(how func(*podGroup)) podGroup { g := bare; how(&g); return g }
 	koordinator := func(name string) *corev1.Pod {
 		pod := ownPod(name, nil, "")
 		pod.Annotations = map[string]string{wellknown.KoordinatorName: "x", wellknown.KoordinatorMinAvailable: "2", wellknown.KoordinatorWaitingTime: "90s"}
@@ -157,118 +155,146 @@ func TestPodGroupsOfGangs(t *testing.T) {
 		name   string
 		pods   []*corev1.Pod
 		object *unstructured.Unstructured
-		want   podgroup.Gang
+		want   podGroup
 	}{
 		{"by labels", []*corev1.Pod{ownPod("a", gangOf("2"), "")}, nil, bare},
 		{
 			"with one controller",
 			[]*corev1.Pod{ownPod("a", gangOf("2"), "job"), ownPod("b", gangOf("2"), "job")},
 			nil,
-			with(func(g *podgroup.Gang) {
+			with(func(g *podGroup) {
 				g.Owner = &metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "job", UID: "job"}
 			}),
 		},
 		{"with two controllers", []*corev1.Pod{ownPod("a", gangOf("2"), "job"), ownPod("b", gangOf("2"), "other")}, nil, bare},
 		{"a pod without one", []*corev1.Pod{ownPod("a", gangOf("2"), "job"), ownPod("b", gangOf("2"), "")}, nil, bare},
-		{"by Koordinator's annotations", []*corev1.Pod{koordinator("a")}, nil, with(func(g *podgroup.Gang) {
+		{"by Koordinator's annotations", []*corev1.Pod{koordinator("a")}, nil, with(func(g *podGroup) {
 			g.ByLabels, g.Timeout = false, 90*time.Second
 		})},
 		{
 			"contradictory",
 			[]*corev1.Pod{ownPod("a", gangOf("2"), ""), ownPod("b", gangOf("3"), "")},
 			nil,
-			with(func(g *podgroup.Gang) { g.Create = false }),
+			with(func(g *podGroup) { g.Create = false }),
 		},
-		{"finished", []*corev1.Pod{done}, nil, with(func(g *podgroup.Gang) {
-			g.Create, g.MinMember, g.Status = false, 0, podgroup.Status{Phase: podgroup.Finished, Scheduled: 1, Succeeded: 1}
+		{"finished", []*corev1.Pod{done}, nil, with(func(g *podGroup) {
+			g.Create, g.MinMember, g.Status = false, 0, status{Phase: "Finished", Scheduled: 1, Succeeded: 1}
 		})},
-		{"on a node that is gone", []*corev1.Pod{bound}, nil, with(func(g *podgroup.Gang) {
-			g.Status = podgroup.Status{Phase: podgroup.Unknown, Scheduled: 1}
+		{"on a node that is gone", []*corev1.Pod{bound}, nil, with(func(g *podGroup) {
+			g.Status = status{Phase: "Unknown", Scheduled: 1}
 		})},
-		{"for another scheduler", []*corev1.Pod{elsewhere}, nil, with(func(g *podgroup.Gang) { g.Foreign = true })},
+		{"for another scheduler", []*corev1.Pod{elsewhere}, nil, with(func(g *podGroup) { g.Foreign = true })},
 		{
 			"with an object of its user's",
 			[]*corev1.Pod{ownPod("a", gangOf("2"), "")},
-			podGroup(gang.APIGroup, 2, nil),
-			with(func(g *podgroup.Gang) { g.ByLabels = false }),
+			object(gang.APIGroup, 2, nil),
+			with(func(g *podGroup) { g.ByLabels = false }),
 		},
 		{
 			"with a managed object, which is ignored",
 			[]*corev1.Pod{ownPod("a", gangOf("2"), "")},
-			podGroup(gang.APIGroupXK8s, 7, map[string]string{"app.kubernetes.io/managed-by": "heddle-scheduler"}), bare,
+			object(gang.APIGroupXK8s, 7, map[string]string{"app.kubernetes.io/managed-by": "heddle-scheduler"}), bare,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newController(t)
-			c.searched.Store(2)
 			for _, pod := range tt.pods {
 				c.Cache.UpdatePod(pod)
 			}
 			if o := tt.object; o != nil {
-				c.podGroup(strings.TrimSuffix(o.GetAPIVersion(), "/v1alpha1"), o, podgroup.Managed(o))
+				c.podGroup(strings.TrimSuffix(o.GetAPIVersion(), "/v1alpha1"), o, managed(o))
 			}
 			tt.want.Key = types.NamespacedName{Namespace: "default", Name: "x"}
-			got, ok := c.podGroups()
-			if diff := cmp.Diff(map[types.NamespacedName]*podgroup.Gang{tt.want.Key: &tt.want}, got); !ok || diff != "" {
-				t.Errorf("%v (-want +got):\n%s", ok, diff)
+			if diff := cmp.Diff(map[types.NamespacedName]*podGroup{tt.want.Key: &tt.want}, c.podGroups()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-// What was not seen yet is not missing: nothing is written before.
-func TestNothingIsWrittenTooEarly(t *testing.T) {
-	for _, tt := range []struct {
-		name          string
-		searched      int32
-		synced, leads bool
-		want          bool
-	}{
-		{"before both API groups were looked for", 1, true, true, false},
-		{"before all pods were seen", 2, false, true, false},
-		{"in a replica that waits", 2, true, false, false},
-		{"after all that", 2, true, true, true},
-	} {
-		c := newController(t)
-		c.searched.Store(tt.searched)
-		c.pods = registration{synced: tt.synced}
-		c.leader.won = func() (bool, bool) { return false, true }
-		c.leader.leads.Store(tt.leads)
-		if _, ok := c.podGroups(); ok != tt.want {
-			t.Errorf("%s: %v", tt.name, ok)
-		}
+// An API group that the cluster does not have yet is watched from when it has it. What
+// was not seen yet is not missing: nothing is written before, nor in a replica that
+// waits.
+func TestPodGroupsAreFollowed(t *testing.T) {
+	client := fakedynamic.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+		resource(gang.APIGroup): "PodGroupList", resource(gang.APIGroupXK8s): "PodGroupList",
+	})
+	var exists atomic.Bool
+	client.PrependReactor("list", "podgroups", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return !exists.Load(), nil, apierrors.NewNotFound(schema.GroupResource{Resource: "podgroups"}, "")
+	})
+	mine := object(gang.APIGroupXK8s, 1, nil)
+	mine.SetName("mine")
+	if err := client.Tracker().Create(resource(gang.APIGroupXK8s), mine, "default"); err != nil {
+		t.Fatal(err)
 	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newController(t)
+		c.client = client
+		c.Leads.Store(false)
+		a, b := ownPod("a", gangOf("2"), ""), ownPod("b", map[string]string{wellknown.GangName: "mine"}, "")
+		c.Cache.UpdatePod(a)
+		c.Cache.UpdatePod(b)
+		ctx, stop := context.WithCancel(t.Context())
+		var done sync.WaitGroup
+		done.Go(func() { c.followPodGroups(ctx) })
+		written := func(want int) {
+			t.Helper()
+			<-time.After(2 * time.Minute)
+			objects, err := client.Tracker().List(resource(gang.APIGroupXK8s), schema.GroupVersionKind{
+				Group: gang.APIGroupXK8s, Version: gang.APIVersion, Kind: "PodGroup",
+			}, "default")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if list, _ := objects.(*unstructured.UnstructuredList); len(list.Items) != want {
+				t.Errorf("%d objects, want %d", len(list.Items), want)
+			}
+		}
+		written(1)
+		c.Leads.Store(true)
+		written(1)
+		if _, reason := c.Cache.Admit(b); reason == "" {
+			t.Error("an object is known that cannot be listed")
+		}
+		exists.Store(true)
+		written(2)
+		if _, reason := c.Cache.Admit(b); reason != "" {
+			t.Errorf("the user's object is not known: %s", reason)
+		}
+		stop()
+		done.Wait()
+	})
 }
 
 // Replicas that wait fill their caches and are asked for PreEnqueue as well.
 func TestLeader(t *testing.T) {
 	for _, tt := range []struct {
-		name         string
-		leads, known bool
-		cycle        bool
-		want         bool
+		name  string
+		won   map[string]float64
+		cycle bool
+		want  bool
 	}{
-		{name: "it waits", known: true},
-		{name: "it won", leads: true, known: true, want: true},
-		{name: "there is no election", want: true},
-		{name: "it schedules", known: true, cycle: true, want: true},
+		{name: "it waits", won: map[string]float64{"kube-scheduler": 0}},
+		{name: "it won", won: map[string]float64{"kube-scheduler": 1}, want: true},
+		{name: "there is no election", won: map[string]float64{"another": 0}, want: true},
+		{name: "it schedules", won: map[string]float64{"kube-scheduler": 0}, cycle: true, want: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newController(t)
-				c.leader.won = func() (bool, bool) { return tt.leads, tt.known }
-				if c.leader.update(time.Now(), true); c.leader.leading() != (tt.leads && tt.known) {
-					t.Errorf("at first: %v", c.leader.leading())
-				}
-				if tt.cycle {
-					c.Scheduling()
-				}
-				<-time.After(time.Minute)
-				c.leader.update(time.Now(), true)
-				if c.leader.leading() != tt.want {
-					t.Errorf("%v, want %v", c.leader.leading(), tt.want)
-				}
-			})
+			c, registry := newController(t), prometheus.NewRegistry()
+			gauge := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "leader_election_master_status"}, []string{"name"})
+			registry.MustRegister(gauge)
+			for name, value := range tt.won {
+				gauge.WithLabelValues(name).Set(value)
+			}
+			c.Elections = registry
+			c.Leads.Store(tt.cycle)
+			if c.elect(time.Second); c.Leads.Load() != (tt.cycle || tt.won["kube-scheduler"] == 1) {
+				t.Errorf("at first: %v", c.Leads.Load())
+			}
+			if c.elect(time.Minute); c.Leads.Load() != tt.want {
+				t.Errorf("%v, want %v", c.Leads.Load(), tt.want)
+			}
 		})
 	}
 }
@@ -279,9 +305,9 @@ func TestManagedPodGroupChangesNoGang(t *testing.T) {
 	c := newController(t)
 	a := ownPod("a", gangOf("1"), "")
 	c.Cache.UpdatePod(a)
-	object := podGroup(gang.APIGroupXK8s, 3, map[string]string{"app.kubernetes.io/managed-by": podgroup.Manager})
+	object := object(gang.APIGroupXK8s, 3, map[string]string{"app.kubernetes.io/managed-by": manager})
 	for _, gone := range []bool{false, true} {
-		c.podGroup(gang.APIGroupXK8s, object, gone || podgroup.Managed(object))
+		c.podGroup(gang.APIGroupXK8s, object, gone || managed(object))
 		if _, reason := c.Cache.Admit(a); reason != "" {
 			t.Errorf("the gang waits: %s", reason)
 		}
@@ -303,7 +329,7 @@ func TestEffectsAreApplied(t *testing.T) {
 		t.Errorf("activated %v", h.activated)
 	}
 	// Neither holds a node: the gang released them while they were on their way.
-	c.expire(time.Now())
+	c.expire()
 	c.apply()
 	for _, w := range h.waiting {
 		if w.rejected != "rejected by podgroup x: its gang released all nodes" {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
@@ -244,9 +245,10 @@ func publishing(n int) *info {
 }
 
 func TestClassesWithASelector(t *testing.T) {
-	gpus := sgpu.FreeGPUs{Domains: wellknown.DefaultDomains()}
+	c := config.Default()
+	gpus := sgpu.New(&c, config.PlacementBinpack)
 	class := func(avoid string) *fit.Class {
-		s, err := gpus.Selector(map[string]string{"nvidia.com/nouse-gpuuuid": avoid})
+		s, err := gpus.Selector(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"nvidia.com/nouse-gpuuuid": avoid}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,7 +2,7 @@ package gangcache
 
 import (
 	"maps"
-	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -13,66 +13,44 @@ import (
 // twice as long each time.
 const backoffFirst, backoffMost = 2 * time.Second, time.Minute
 
-// backoff are the nodes that a gang avoids.
+// Backoffs are the nodes that gangs and native PodGroups avoid. They are safe for
+// concurrent use.
+type Backoffs struct {
+	mu    sync.Mutex
+	gangs map[types.NamespacedName]*backoff
+}
+
 type backoff struct {
 	until    map[string]time.Time
 	failures int
+	// last is when the last of them ended, or will end.
+	last time.Time
 }
 
-// add avoids a node.
-func (b *backoff) add(node string, now time.Time) {
-	if b.until == nil {
-		b.until = map[string]time.Time{}
+// Add avoids a node.
+func (all *Backoffs) Add(gang types.NamespacedName, node string) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	b := all.gangs[gang]
+	if b == nil {
+		b = &backoff{until: map[string]time.Time{}}
+		if all.gangs == nil {
+			all.gangs = map[types.NamespacedName]*backoff{}
+		}
+		all.gangs[gang] = b
 	}
-	b.until[node] = now.Add(min(backoffFirst<<min(b.failures, 10), backoffMost))
+	b.last = time.Now().Add(min(backoffFirst<<min(b.failures, 10), backoffMost))
+	b.until[node] = b.last
 	b.failures++
 }
 
-// nodes are those that are avoided now.
-func (b *backoff) nodes(now time.Time) []string {
-	b.expire(now)
-	return slices.Collect(maps.Keys(b.until))
-}
-
-// expire reports whether a node is avoided no longer.
-func (b *backoff) expire(now time.Time) (expired bool) {
-	before := len(b.until)
-	maps.DeleteFunc(b.until, func(_ string, until time.Time) bool { return now.After(until) })
-	return len(b.until) < before
-}
-
-// forget reports whether a node was avoided.
-func (b *backoff) forget(node string) (avoided bool) {
-	_, avoided = b.until[node]
-	delete(b.until, node)
-	return avoided
-}
-
-// BackOff makes a native PodGroup avoid a node, in its next cycles too.
-func (c *Cache) BackOff(podGroup types.NamespacedName, node string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.now()
-	// Groups that have not avoided a node for long are forgotten.
-	maps.DeleteFunc(c.native, func(key types.NamespacedName, b *backoff) bool {
-		return len(b.nodes(now.Add(-backoffMost))) == 0 && key != podGroup
-	})
-	b := c.native[podGroup]
-	if b == nil {
-		b = &backoff{}
-		c.native[podGroup] = b
-	}
-	b.add(node, now)
-}
-
-// Avoided are the nodes that a native PodGroup avoids now.
-func (c *Cache) Avoided(podGroup types.NamespacedName) []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var nodes []string
-	if b := c.native[podGroup]; b != nil {
+// Nodes are those that a gang avoids now.
+func (all *Backoffs) Nodes(gang types.NamespacedName) (nodes []string) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if b := all.gangs[gang]; b != nil {
 		for node, until := range b.until {
-			if !c.now().After(until) {
+			if !time.Now().After(until) {
 				nodes = append(nodes, node)
 			}
 		}
@@ -80,9 +58,40 @@ func (c *Cache) Avoided(podGroup types.NamespacedName) []string {
 	return nodes
 }
 
-// Placed ends the back-off of a native PodGroup that has its nodes.
-func (c *Cache) Placed(podGroup types.NamespacedName) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.native, podGroup)
+// End is called when a gang has its nodes.
+func (all *Backoffs) End(gang types.NamespacedName) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	delete(all.gangs, gang)
+}
+
+// expire returns the gangs that avoid a node no longer, and forgets those that have
+// not avoided one for long.
+func (all *Backoffs) expire(now time.Time) (expired []types.NamespacedName) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for gang, b := range all.gangs {
+		before := len(b.until)
+		maps.DeleteFunc(b.until, func(_ string, until time.Time) bool { return now.After(until) })
+		if len(b.until) < before {
+			expired = append(expired, gang)
+		}
+		if now.Sub(b.last) > backoffMost {
+			delete(all.gangs, gang)
+		}
+	}
+	return expired
+}
+
+// forget returns the gangs that avoided a node.
+func (all *Backoffs) forget(node string) (avoided []types.NamespacedName) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for gang, b := range all.gangs {
+		if _, ok := b.until[node]; ok {
+			delete(b.until, node)
+			avoided = append(avoided, gang)
+		}
+	}
+	return avoided
 }

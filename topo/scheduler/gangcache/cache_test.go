@@ -16,7 +16,6 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
-	"github.com/heddle-dev/heddle/topo/scheduler/metrics"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 )
@@ -24,8 +23,7 @@ import (
 func newCache() *Cache {
 	c := config.Default()
 	return New(Options{
-		Domains: wellknown.DefaultDomains(), Scheduler: "heddle-scheduler", GPUs: sgpu.New(&c, config.PlacementBinpack),
-		Metrics: metrics.New(),
+		Domains: wellknown.DefaultDomains(), GPUs: sgpu.New(&c, config.PlacementBinpack), Metrics: NewMetrics(),
 	})
 }
 
@@ -127,7 +125,7 @@ func TestPodGroupObjects(t *testing.T) {
 		t.Error("deleted objects still have minMember")
 	}
 	c.DeletePod(a)
-	if len(c.gangs) != 0 || len(c.byPod) != 0 {
+	if len(c.gangs) != 0 || len(c.members) != 0 {
 		t.Errorf("the cache keeps %v", c.gangs)
 	}
 }
@@ -189,50 +187,52 @@ func TestPermitIsAllOrNothing(t *testing.T) {
 		},
 		{
 			"the deadline passes", func(c *Cache, _ *corev1.Pod) {
-				c.now = func() time.Time { return time.Now().Add(time.Hour) }
-				c.Expire()
+				<-time.After(time.Hour)
+				c.Expire(nil)
 			},
 			0, "rejected by podgroup x: 2 of 3 had a node after 1m0s",
 			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := newCache()
-			pods := []*corev1.Pod{podOf("a", in("x", "3")), podOf("b", in("x", "3")), podOf("c", in("x", "3"))}
-			for _, pod := range pods {
-				admit(c, pod)
-			}
-			nodes := map[string]string{"a": "n", "b": "m", "c": "n"}
-			commit(t, c, pods[0], nodes)
-			g := c.byPod["a"]
-			for _, pod := range pods[:2] {
-				if rejection := c.Reserve(pod, nodes[pod.Name]); rejection != "" {
-					t.Fatal(rejection)
+			synctest.Test(t, func(t *testing.T) {
+				c := newCache()
+				pods := []*corev1.Pod{podOf("a", in("x", "3")), podOf("b", in("x", "3")), podOf("c", in("x", "3"))}
+				for _, pod := range pods {
+					admit(c, pod)
 				}
-				if wait := c.Permit(pod); wait < g.spec.Timeout {
-					t.Fatalf("permit waits for %s", wait)
+				nodes := map[string]string{"a": "n", "b": "m", "c": "n"}
+				commit(t, c, pods[0], nodes)
+				g := c.members["a"].gang
+				for _, pod := range pods[:2] {
+					if rejection := c.Reserve(pod, nodes[pod.Name]); rejection != "" {
+						t.Fatal(rejection)
+					}
+					if wait := c.Permit(pod); wait < g.spec.Timeout {
+						t.Fatalf("permit waits for %s", wait)
+					}
 				}
-			}
-			tt.third(c, pods[2])
-			stages := map[types.UID]stage{}
-			for uid, m := range g.members {
-				stages[uid] = m.stage
-			}
-			if diff := cmp.Diff(tt.stages, stages); diff != "" {
-				t.Errorf("stages (-want +got):\n%s", diff)
-			}
-			effects := c.Effects()
-			for _, pod := range pods[:2] {
-				if got := effects.Reject[pod.UID]; got != tt.rejected {
-					t.Errorf("%s is rejected with %q, want %q", pod.Name, got, tt.rejected)
+				tt.third(c, pods[2])
+				stages := map[types.UID]stage{}
+				for uid, m := range g.members {
+					stages[uid] = m.stage
 				}
-			}
-			if len(effects.Allow) != tt.allowed {
-				t.Errorf("allowed %v", effects.Allow)
-			}
-			if len(c.Reservations()) > 0 {
-				t.Errorf("reservations are left: %v", c.Reservations())
-			}
+				if diff := cmp.Diff(tt.stages, stages); diff != "" {
+					t.Errorf("stages (-want +got):\n%s", diff)
+				}
+				effects := c.Effects()
+				for _, pod := range pods[:2] {
+					if got := effects.Reject[pod.UID]; got != tt.rejected {
+						t.Errorf("%s is rejected with %q, want %q", pod.Name, got, tt.rejected)
+					}
+				}
+				if len(effects.Allow) != tt.allowed {
+					t.Errorf("allowed %v", effects.Allow)
+				}
+				if len(c.Reservations()) > 0 {
+					t.Errorf("reservations are left: %v", c.Reservations())
+				}
+			})
 		})
 	}
 }
@@ -280,8 +280,8 @@ func TestOnlyTheLeaderOfARejectedGangIsWorthTrying(t *testing.T) {
 		t.Errorf("activated (-want +got):\n%s", diff)
 	}
 	c.DeletePod(b)
-	if leader := c.byPod["a"].leader; leader != "a" {
-		t.Errorf("the leader is %q once b is gone", leader)
+	if m := c.members["a"]; m.gang.leader != m {
+		t.Errorf("the leader is %v once b is gone", m.gang.leader)
 	}
 }
 
@@ -327,11 +327,11 @@ func TestBackoff(t *testing.T) {
 			t.Error("a node that changed is avoided")
 		}
 		group := types.NamespacedName{Namespace: "default", Name: "native"}
-		c.BackOff(group, "n")
-		if got := c.Avoided(group); len(got) != 1 {
+		c.Backoffs.Add(group, "n")
+		if got := c.Backoffs.Nodes(group); len(got) != 1 {
 			t.Errorf("a native PodGroup avoids %v", got)
 		}
-		if c.NodeChanged("n"); len(c.Avoided(group)) != 0 {
+		if c.NodeChanged("n"); len(c.Backoffs.Nodes(group)) != 0 {
 			t.Error("a native PodGroup avoids a node that changed")
 		}
 	})

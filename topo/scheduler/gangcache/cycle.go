@@ -1,13 +1,12 @@
 package gangcache
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 )
 
@@ -31,21 +30,22 @@ const (
 func (c *Cache) Admit(pod *corev1.Pod) (added bool, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	g := c.byPod[pod.UID]
-	if g == nil {
-		if g, added = c.put(pod); g == nil {
+	m := c.members[pod.UID]
+	if m == nil {
+		if m, added = c.put(pod); m == nil {
 			return false, "" // In no gang, or with a fault, which PreFilter rejects.
 		}
 	}
-	reason = c.incomplete(g)
+	g := m.gang
+	reason = c.gangs.incomplete(g)
 	switch {
 	case reason != "" || g.once:
 		g.completeSince = time.Time{}
 	case g.completeSince.IsZero():
-		g.completeSince = c.now()
+		g.completeSince = time.Now()
 	}
 	if added && reason == "" {
-		c.enqueue(g.key)
+		c.effects.enqueue(g.key)
 	}
 	return added, reason
 }
@@ -67,23 +67,23 @@ type Attempt struct {
 func (c *Cache) Attempt(pod *corev1.Pod) (Attempt, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	g := c.byPod[pod.UID]
-	if g == nil {
+	m := c.members[pod.UID]
+	if m == nil {
 		return Attempt{}, false
 	}
+	g := m.gang
 	rejected := func(reason string) (Attempt, bool) { return Attempt{Rejection: g.rejection(reason)}, true }
-	m := g.members[pod.UID]
-	unit, missing := c.unit(g)
+	unit, missing := c.gangs.unit(g)
 	switch {
 	case g.err != nil:
-		c.countRejection(g, g.err.Error())
-		return rejected(g.err.Error())
+		c.reject(g, g.err.Error(), m)
+		return rejected(g.reason)
 	case m.stage == planned, m.stage == reserved:
 		g.accept()
 		return Attempt{Node: m.node}, true
 	case missing != nil && !g.satisfied():
 		return rejected(fmt.Sprintf("podgroup %s of its groups does not exist", missing))
-	case g.reason != "" && g.leader != pod.UID && c.waits(g.leader):
+	case g.repeats(m):
 		m.notified = true
 		return rejected(g.reason)
 	}
@@ -92,11 +92,11 @@ func (c *Cache) Attempt(pod *corev1.Pod) (Attempt, bool) {
 			return rejected(fmt.Sprintf("podgroup %s of its groups: %v", u.key.Name, u.err))
 		}
 	}
-	a := Attempt{Unit: c.toPlan(unit, g)}
+	a := Attempt{Unit: toPlan(unit, g, &c.Backoffs)}
 	if !g.once {
-		for _, i := range c.interrupted(g, pod) {
-			iu, _ := c.unit(i)
-			a.Interrupted = append(a.Interrupted, c.toPlan(iu, i))
+		for _, i := range c.gangs.interrupted(g, m.priority()) {
+			unit, _ := c.gangs.unit(i)
+			a.Interrupted = append(a.Interrupted, toPlan(unit, i, &c.Backoffs))
 		}
 	}
 	return a, true
@@ -104,10 +104,10 @@ func (c *Cache) Attempt(pod *corev1.Pod) (Attempt, bool) {
 
 // toPlan are the gangs of a unit that need nodes. The one that is tried is planned
 // even if it has what it needs: for one member more.
-func (c *Cache) toPlan(unit []*gangInfo, tried *gangInfo) (gangs []planner.Gang) {
+func toPlan(unit []*gangInfo, tried *gangInfo, avoided *Backoffs) (gangs []planner.Gang) {
 	for _, g := range unit {
 		if g == tried || !g.satisfied() && g.deadline.IsZero() {
-			gangs = append(gangs, g.snapshot(c.now()))
+			gangs = append(gangs, g.snapshot(avoided.Nodes(g.key)))
 		}
 	}
 	return gangs
@@ -137,14 +137,13 @@ func (c *Cache) Commit(unit []planner.Gang, plans []planner.Plan, preempt bool, 
 		if !g.satisfied() {
 			g.placedIn = plan.Kind
 		}
-		g.preempting, g.activated = preempt, c.now()
-		g.deadline = c.now().Add(g.spec.Timeout)
+		g.preempting, g.activated = preempt, time.Now()
+		g.deadline = time.Now().Add(g.spec.Timeout)
 		if preempt {
-			g.deadline = c.now().Add(max(g.spec.Timeout, preemptionTimeout))
+			g.deadline = time.Now().Add(max(g.spec.Timeout, preemptionTimeout))
 		}
 	}
-	c.updateReservations()
-	c.changed.Notify()
+	c.reservations = c.gangs.reservations()
 	return true
 }
 
@@ -153,28 +152,27 @@ func (c *Cache) Commit(unit []planner.Gang, plans []planner.Plan, preempt bool, 
 func (c *Cache) Conclude(pod *corev1.Pod, reason string) (node, rejection string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	g := c.byPod[pod.UID]
-	if g == nil {
+	m := c.members[pod.UID]
+	if m == nil {
 		return "", "the pod is gone"
 	}
-	m := g.members[pod.UID]
+	g := m.gang
 	switch {
-	case reason == "" && m.stage == pending:
-		m.notified = true
-		g.accept()
-		return "", g.rejection("others of the gang come before this pod, and there is no room for more")
 	case reason == "":
 		g.accept()
+		if m.stage == pending {
+			m.notified = true
+			return "", g.rejection("others of the gang come before this pod, and there is no room for more")
+		}
 		return m.node, ""
 	case g.hasReservedEnough():
 		// There is no room for one more, and the others are on their way.
 		m.notified = true
 		return "", g.rejection(reason)
 	case !g.satisfied():
-		unit, _ := c.unit(g)
-		c.release(unit, reason)
+		c.release(g, reason)
 	}
-	c.reject(g, reason, pod.UID)
+	c.reject(g, reason, m)
 	return "", g.rejection(reason)
 }
 
@@ -192,24 +190,23 @@ func (c *Cache) Block(pod *corev1.Pod) {
 func (c *Cache) TurnedAway(pod *corev1.Pod, node string, preemptable bool, message string) (preempt bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	g := c.byPod[pod.UID]
-	if g == nil || g.members[pod.UID].stage != planned {
+	m := c.members[pod.UID]
+	if m == nil || m.stage != planned {
 		return false
 	}
+	g := m.gang
 	if g.preempting && preemptable {
 		return true
 	}
-	g.backoff.add(node, c.now())
+	c.Backoffs.Add(g.key, node)
 	if g.retries++; g.retries > MaxRetries {
 		g.retries = 0
-		unit, _ := c.unit(g)
-		c.release(unit, fmt.Sprintf("member %s has no place: node %s: %s", pod.Name, node, message))
+		c.release(g, fmt.Sprintf("member %s has no place: node %s: %s", pod.Name, node, message))
 		return false
 	}
 	g.unplan()
-	c.updateReservations()
+	c.reservations = c.gangs.reservations()
 	c.effects.activate(pod)
-	c.changed.Notify()
 	return false
 }
 
@@ -217,13 +214,12 @@ func (c *Cache) TurnedAway(pod *corev1.Pod, node string, preemptable bool, messa
 func (c *Cache) Reserve(pod *corev1.Pod, node string) (rejection string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	g := c.byPod[pod.UID]
-	if g == nil {
+	m := c.members[pod.UID]
+	if m == nil {
 		return ""
 	}
-	m := g.members[pod.UID]
 	if m.stage != planned || m.node != node {
-		return g.rejection(fmt.Sprintf("its plan changed, and node %s is no longer the pod's place", node))
+		return m.gang.rejection(fmt.Sprintf("its plan changed, and node %s is no longer the pod's place", node))
 	}
 	m.stage = reserved
 	return ""
@@ -234,21 +230,18 @@ func (c *Cache) Reserve(pod *corev1.Pod, node string) (rejection string) {
 func (c *Cache) Unreserve(pod *corev1.Pod, node string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	g := c.byPod[pod.UID]
-	if g == nil {
+	m := c.members[pod.UID]
+	if m == nil || m.stage != reserved && m.stage != released {
 		return
 	}
-	switch m := g.members[pod.UID]; m.stage {
-	case reserved:
-		unit, _ := c.unit(g)
-		m.stage, m.node = pending, ""
-		c.release(unit, fmt.Sprintf("member %s lost its place on node %s", pod.Name, node))
-	case released:
-		m.stage, m.node = pending, ""
-		g.revision++
-		c.updateReservations()
-	default:
+	waits := m.stage == reserved
+	m.stage, m.node = pending, ""
+	if waits {
+		c.release(m.gang, fmt.Sprintf("member %s lost its place on node %s", pod.Name, node))
+		return
 	}
+	m.gang.revision++
+	c.reservations = c.gangs.reservations()
 }
 
 // Permit is how long a member waits for the others of its gang, and of the gangs
@@ -256,35 +249,35 @@ func (c *Cache) Unreserve(pod *corev1.Pod, node string) {
 func (c *Cache) Permit(pod *corev1.Pod) (wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	g := c.byPod[pod.UID]
-	if g == nil {
+	m := c.members[pod.UID]
+	if m == nil {
 		return 0
 	}
-	unit, missing := c.unit(g)
-	enough := missing == nil || g.once
+	unit, missing := c.gangs.unit(m.gang)
+	enough := missing == nil || m.gang.once
 	for _, u := range unit {
 		enough = enough && u.satisfied()
 	}
 	if !enough {
-		return max(g.deadline.Sub(c.now()), 0) + permitSlack
+		return max(time.Until(m.gang.deadline), 0) + permitSlack
 	}
 	for _, u := range unit {
 		for uid, m := range u.members {
 			if m.stage == reserved {
 				m.stage = released
 				if uid != pod.UID {
-					c.effects.Allow = append(c.effects.Allow, uid)
+					c.effects.allow(uid)
 				}
 			}
 		}
 		if !u.once {
-			c.Metrics.Placed(u.placedIn)
+			c.Metrics.placed.WithLabelValues(cmp.Or(u.placedIn, "none")).Inc()
 		}
 		u.accept()
-		u.once, u.rejectedSince, u.retries, u.backoff.failures = true, time.Time{}, 0, 0
+		c.Backoffs.End(u.key)
+		u.once, u.rejectedSince, u.retries = true, time.Time{}, 0
 	}
-	c.updateReservations()
-	c.changed.Notify()
+	c.reservations = c.gangs.reservations()
 	return 0
 }
 
@@ -292,24 +285,15 @@ func (c *Cache) Permit(pod *corev1.Pod) (wait time.Duration) {
 func (c *Cache) Bound(pod *corev1.Pod, node string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	g := c.byPod[pod.UID]
-	if g == nil {
+	m := c.members[pod.UID]
+	if m == nil {
 		return
 	}
-	if m := g.members[pod.UID]; m.stage == released {
+	if m.stage == released {
 		m.stage, m.node = bound, node
 	}
-	if g.completeSince.IsZero() {
-		return
-	}
-	n := 0
-	for _, m := range g.members {
-		if m.stage >= bound {
-			n++
-		}
-	}
-	if n >= g.spec.MinMember {
-		c.Metrics.Started(c.now().Sub(g.completeSince))
+	if g := m.gang; !g.completeSince.IsZero() && g.have(bound) >= g.spec.MinMember {
+		c.Metrics.duration.Observe(time.Since(g.completeSince).Seconds())
 		g.completeSince = time.Time{}
 	}
 }
@@ -319,19 +303,6 @@ func (c *Cache) Bound(pod *corev1.Pod, node string) {
 func (c *Cache) WorthTrying(pod *corev1.Pod) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	g := c.byPod[pod.UID]
-	return g == nil || g.reason == "" || g.leader == pod.UID || g.members[pod.UID].stage != pending || !c.waits(g.leader)
-}
-
-// SameGang reports whether two pods name one gang.
-func (c *Cache) SameGang(one, other *corev1.Pod) bool {
-	if one.Namespace != other.Namespace || !gang.Mentions(one) || !gang.Mentions(other) {
-		return false
-	}
-	a, err := gang.Read(one, c.Domains)
-	if err != nil {
-		return false
-	}
-	b, _ := gang.Read(other, c.Domains)
-	return a.Key == b.Key && a.Key != types.NamespacedName{}
+	m := c.members[pod.UID]
+	return m == nil || !m.gang.repeats(m)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,6 +34,7 @@ const (
 
 // member is a pod of a gang.
 type member struct {
+	gang *gangInfo
 	pod  *corev1.Pod
 	spec gang.Spec
 	err  error
@@ -47,27 +47,32 @@ type member struct {
 	notified bool
 }
 
-// live reports that a pod is neither finished, nor terminating, nor held back by
-// scheduling gates.
-func live(pod *corev1.Pod) bool {
-	if pod.DeletionTimestamp != nil || finished(pod) {
-		return false
-	}
-	return len(pod.Spec.SchedulingGates) == 0 || pod.Spec.NodeName != ""
-}
-
 func finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
+// live reports that the pod is neither finished, nor terminating, nor held back by
+// scheduling gates.
+func (m *member) live() bool {
+	if m.pod.DeletionTimestamp != nil || finished(m.pod) {
+		return false
+	}
+	return len(m.pod.Spec.SchedulingGates) == 0 || m.pod.Spec.NodeName != ""
+}
+
 // schedulable reports that the member waits for the scheduler.
-func (m *member) schedulable() bool { return live(m.pod) && m.stage < reserved }
+func (m *member) schedulable() bool { return m != nil && m.live() && m.stage < reserved }
+
+func (m *member) priority() int32 { return schedulehelpers.PodPriority(m.pod) }
 
 // object is a PodGroup object of one API group.
 type object struct {
 	spec gang.Spec
 	err  error
 }
+
+// APIGroups are those of PodGroup objects.
+func APIGroups() []string { return []string{gang.APIGroup, gang.APIGroupXK8s} }
 
 // gangInfo is a gang in the cache.
 type gangInfo struct {
@@ -95,7 +100,7 @@ type gangInfo struct {
 
 	// reason is why the gang is rejected, leader the member that tries again for all.
 	reason string
-	leader types.UID
+	leader *member
 	// sharedReason is the reason that all members have, and sharedAt since when.
 	sharedReason string
 	sharedAt     time.Time
@@ -109,10 +114,8 @@ type gangInfo struct {
 	// reportedReason and reportedIgnored are of Events.
 	reportedReason  string
 	reportedIgnored bool
-
-	// backoff has the nodes that rejected members, retries counts plans around them
-	// since the gang released its nodes.
-	backoff backoff
+	// retries counts plans around nodes that rejected members, since the gang released
+	// its nodes.
 	retries int
 }
 
@@ -127,26 +130,21 @@ func (g *gangInfo) resolve() {
 	g.outdated = false
 	var specs []gang.Spec
 	var faults []error
-	var first *corev1.Pod
-	for _, m := range g.ranked() {
-		if !live(m.pod) {
-			continue
-		}
+	members := g.ranked((*member).live)
+	for _, m := range members {
 		specs = append(specs, m.spec)
-		if first == nil {
-			first = m.pod
-		}
 		if m.err != nil && len(faults) == 0 {
 			faults = append(faults, m.err)
 		}
-		if a, b := schedulehelpers.PodPriority(first), schedulehelpers.PodPriority(m.pod); a != b && m.stage != bound {
+		first := members[0]
+		if a, b := first.priority(), m.priority(); a != b && m.stage != bound {
 			faults = append(faults, fmt.Errorf("its members have the priorities %d and %d", a, b))
 		}
-		if a, b := first.Spec.SchedulerName, m.pod.Spec.SchedulerName; a != b {
+		if a, b := first.pod.Spec.SchedulerName, m.pod.Spec.SchedulerName; a != b {
 			faults = append(faults, fmt.Errorf("its members are for the schedulers %q and %q", a, b))
 		}
 	}
-	if first == nil {
+	if len(members) == 0 {
 		g.once = false
 	}
 	o, objectErr := g.object()
@@ -174,32 +172,29 @@ func (g *gangInfo) object() (spec *gang.Spec, err error) {
 	return spec, err
 }
 
-// APIGroups are those of PodGroup objects.
-func APIGroups() []string { return []string{gang.APIGroup, gang.APIGroupXK8s} }
-
-// ranked are the members in the order of their ranks.
-func (g *gangInfo) ranked() []*member {
-	pods := make([]*corev1.Pod, 0, len(g.members))
+// ranked are the members that pass, in the order of their ranks.
+func (g *gangInfo) ranked(pass func(*member) bool) (members []*member) {
+	var pods []*corev1.Pod
 	for _, m := range g.members {
-		pods = append(pods, m.pod)
+		if pass(m) {
+			pods = append(pods, m.pod)
+		}
 	}
 	gang.Order(pods)
-	members := make([]*member, len(pods))
-	for i, pod := range pods {
-		members[i] = g.members[pod.UID]
+	for _, pod := range pods {
+		members = append(members, g.members[pod.UID])
 	}
 	return members
 }
 
-// first is the first member that passes, by rank; nil if none does.
-func (g *gangInfo) first(pass func(*member) bool) *member {
+// have is how many members are of a stage or later.
+func (g *gangInfo) have(from stage) (n int) {
 	for _, m := range g.members {
-		if pass(m) { // Ranks cost more than all members.
-			all := g.ranked()
-			return all[slices.IndexFunc(all, pass)]
+		if m.stage >= from {
+			n++
 		}
 	}
-	return nil
+	return n
 }
 
 // count is how many members count towards the minimum if those of a stage and later
@@ -212,7 +207,7 @@ func (g *gangInfo) count(from stage) int {
 			if g.spec.Policy == gang.WaitingRunningSucceed && m.pod.Status.Phase == corev1.PodSucceeded {
 				n++
 			}
-		case m.stage == bound && g.spec.Policy == gang.OnlyWaiting, !live(m.pod):
+		case m.stage == bound && g.spec.Policy == gang.OnlyWaiting, !m.live():
 		case m.stage >= from:
 			n++
 		}
@@ -244,13 +239,36 @@ func (g *gangInfo) unplan() {
 	}
 }
 
-// snapshot is the gang for the planner.
-func (g *gangInfo) snapshot(now time.Time) planner.Gang {
-	out := planner.Gang{Key: g.key, Revision: g.revision, Spec: g.spec, Avoid: g.backoff.nodes(now)}
-	for _, m := range g.ranked() {
-		if !live(m.pod) {
-			continue
-		}
+// Rejection is what a member shows.
+func Rejection(gang types.NamespacedName, reason string) string {
+	return fmt.Sprintf("rejected by podgroup %s: %s", gang.Name, reason)
+}
+
+func (g *gangInfo) rejection(reason string) string { return Rejection(g.key, reason) }
+
+// elect makes a member the one that tries again: the first that waits, unless a
+// leader is given.
+func (g *gangInfo) elect(leader *member) {
+	if leader != nil {
+		leader.notified = true
+	} else if waiting := g.ranked((*member).schedulable); len(waiting) > 0 {
+		leader = waiting[0]
+	}
+	g.leader = leader
+}
+
+// accept ends the rejection.
+func (g *gangInfo) accept() { g.reason, g.leader = "", nil }
+
+// repeats reports whether a member shows the leader's reason instead of a try.
+func (g *gangInfo) repeats(m *member) bool {
+	return g.reason != "" && g.leader != m && g.leader.schedulable() && m.stage == pending
+}
+
+// snapshot is the gang for the planner, which avoids some nodes.
+func (g *gangInfo) snapshot(avoid []string) planner.Gang {
+	out := planner.Gang{Key: g.key, Revision: g.revision, Spec: g.spec, Avoid: avoid}
+	for _, m := range g.ranked((*member).live) {
 		of := m.resources
 		if m.stage >= planned {
 			of.Node = m.node

@@ -1,17 +1,14 @@
 package gangcache
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 
-	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 const (
@@ -29,24 +26,130 @@ const (
 	maxEvents = 16
 )
 
-// Expire releases reservations after their deadline, tries gangs again when a node is
-// avoided no longer, and shares the reasons of leaders.
-func (c *Cache) Expire() {
+// Effects are calls of the framework that are due.
+type Effects struct {
+	// Allow are pods that wait in Permit and go on, Reject those that go back to the
+	// queue, with the reason.
+	Allow  []types.UID
+	Reject map[types.UID]string
+	// Activate are pods to try now, by namespace/name.
+	Activate map[string]*corev1.Pod
+
+	// retry are gangs to try again, and retryAll every rejected gang and every
+	// blocked pod.
+	retry    map[types.NamespacedName]bool
+	retryAll bool
+	changed  notify.Signal
+}
+
+func newEffects(changed notify.Signal) Effects {
+	return Effects{
+		Reject: map[types.UID]string{}, Activate: map[string]*corev1.Pod{}, retry: map[types.NamespacedName]bool{}, changed: changed,
+	}
+}
+
+func (e *Effects) allow(uid types.UID) {
+	e.Allow = append(e.Allow, uid)
+	e.changed.Notify()
+}
+
+func (e *Effects) reject(m *member, reason string) {
+	e.Reject[m.pod.UID] = m.gang.rejection(reason)
+	e.changed.Notify()
+}
+
+func (e *Effects) activate(pod *corev1.Pod) {
+	e.Activate[pod.Namespace+"/"+pod.Name] = pod
+	e.changed.Notify()
+}
+
+func (e *Effects) enqueue(key types.NamespacedName) {
+	e.retry[key] = true
+	e.changed.Notify()
+}
+
+func (e *Effects) enqueueAll() {
+	e.retryAll = true
+	e.changed.Notify()
+}
+
+// RetryAll tries every rejected gang again.
+func (c *Cache) RetryAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.now()
+	c.effects.enqueueAll()
+}
+
+// Effects are those that are due, each once.
+func (c *Cache) Effects() Effects {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key := range c.effects.retry {
+		if g := c.gangs[key]; g != nil {
+			unit, _ := c.gangs.unit(g)
+			for _, u := range unit {
+				c.activate(u)
+			}
+		}
+	}
+	if c.effects.retryAll {
+		for _, g := range c.gangs {
+			if g.reason != "" {
+				c.activate(g)
+			}
+		}
+		for _, pod := range c.blocked {
+			c.effects.activate(pod)
+		}
+		clear(c.blocked)
+	}
+	out := c.effects
+	c.effects = newEffects(c.Changed)
+	return out
+}
+
+// activate adds the members that are worth a try: all that wait, but of a rejected
+// gang only the leader, and those that do not have the reason yet.
+func (c *Cache) activate(g *gangInfo) {
+	if c.gangs.incomplete(g) != "" {
+		return
+	}
+	if g.reason != "" && !g.leader.schedulable() {
+		g.elect(nil)
+	}
+	for _, m := range g.members {
+		if m.schedulable() && !(m.notified && g.repeats(m)) {
+			c.effects.activate(m.pod)
+		}
+	}
+}
+
+// Expire releases reservations after their deadline, tries gangs again when a node is
+// avoided no longer, and shares the reasons of leaders. It rejects pods that wait in
+// Permit although their gang does not hold nodes: one that was on its way there when
+// the gang released them.
+func (c *Cache) Expire(waiting []types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, uid := range waiting {
+		if m := c.members[uid]; m != nil && m.stage < reserved && c.effects.Reject[uid] == "" {
+			c.effects.reject(m, "its gang released all nodes")
+		}
+	}
+	now := time.Now()
+	for _, key := range c.Backoffs.expire(now) {
+		c.effects.enqueue(key)
+	}
 	for _, g := range c.gangs {
-		if expired := g.backoff.expire(now); g.share(now) || g.overdue(now) || expired {
-			c.enqueue(g.key)
+		if g.share(now) || g.overdue(now) {
+			c.effects.enqueue(g.key)
 		}
 		if g.deadline.IsZero() || now.Before(g.deadline) {
 			continue
 		}
-		unit, _ := c.unit(g)
-		c.Metrics.TimedOut()
-		have, need := g.count(reserved), max(g.spec.MinMember, 1)
-		c.release(unit, fmt.Sprintf("%d of %d had a node after %s", have, need, g.spec.Timeout))
-		c.enqueueAll()
+		c.Metrics.timeouts.Inc()
+		c.release(g, fmt.Sprintf("%d of %d had a node after %s", g.count(reserved), max(g.spec.MinMember, 1), g.spec.Timeout))
+		c.effects.enqueueAll()
 	}
 }
 
@@ -61,7 +164,7 @@ func (g *gangInfo) share(now time.Time) bool {
 		return false // They get it in their first cycle.
 	}
 	for _, m := range g.members {
-		m.notified = m.pod.UID == g.leader
+		m.notified = m == g.leader
 	}
 	return true
 }
@@ -72,52 +175,8 @@ func (g *gangInfo) overdue(now time.Time) bool {
 		return false
 	}
 	g.activated = now
-	for _, m := range g.members {
-		if m.stage == planned {
-			return true
-		}
-	}
-	return false
+	return g.have(planned) > g.have(reserved)
 }
-
-// RejectStrays rejects pods that wait in Permit although their gang does not hold
-// nodes: one that was on its way there when the gang released them.
-func (c *Cache) RejectStrays(waiting []types.UID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, uid := range waiting {
-		if g := c.byPod[uid]; g != nil && g.members[uid].stage < reserved {
-			c.effects.Reject[uid] = g.rejection("its gang released all nodes")
-			c.changed.Notify()
-		}
-	}
-}
-
-// interrupted are the other gangs of at least a pod's priority that run with fewer
-// members than they need, by name.
-func (c *Cache) interrupted(but *gangInfo, pod *corev1.Pod) (all []*gangInfo) {
-	for key, g := range c.running {
-		m := g.first(func(m *member) bool { return m.schedulable() && m.stage == pending })
-		if c.gangs[key] != g || m == nil {
-			delete(c.running, key)
-			continue
-		}
-		g.resolve()
-		n := g.count(bound)
-		lacks := n > 0 && n < g.spec.MinMember && g.spec.Policy != gang.OnlyWaiting && g.err == nil && g.deadline.IsZero()
-		if g != but && lacks && schedulehelpers.PodPriority(m.pod) >= schedulehelpers.PodPriority(pod) {
-			all = append(all, g)
-		}
-	}
-	slices.SortFunc(all, func(a, b *gangInfo) int { return cmp.Compare(a.key.String(), b.key.String()) })
-	return all
-}
-
-// Reasons of Events.
-const (
-	ReasonIncomplete        = "GangIncomplete"
-	ReasonInvalidAnnotation = "GangInvalidAnnotation"
-)
 
 // Event is one to record about a pod.
 type Event struct {
@@ -131,9 +190,9 @@ type Event struct {
 func (c *Cache) Events() (events []Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.now()
+	now := time.Now()
 	for _, g := range c.gangs {
-		events = append(events, g.events(c.incomplete(g), now)...)
+		events = append(events, g.events(c.gangs.incomplete(g), now)...)
 	}
 	return events
 }
@@ -143,10 +202,9 @@ func (g *gangInfo) events(incomplete string, now time.Time) (events []Event) {
 		g.incompleteSince, g.reportedReason = now, ""
 	} else if incomplete != g.reportedReason && now.Sub(g.incompleteSince) >= incompleteAfter {
 		g.reportedReason, g.rejectedSince = incomplete, time.Time{}
-		for _, m := range g.ranked() {
-			if m.schedulable() && len(events) < maxEvents {
-				events = append(events, Event{m.pod, ReasonIncomplete, incomplete})
-			}
+		waiting := g.ranked((*member).schedulable)
+		for _, m := range waiting[:min(len(waiting), maxEvents)] {
+			events = append(events, Event{m.pod, "GangIncomplete", incomplete})
 		}
 	}
 	if g.reportedIgnored || len(g.spec.Ignored) == 0 {
@@ -154,12 +212,12 @@ func (g *gangInfo) events(incomplete string, now time.Time) (events []Event) {
 	}
 	// A member that has a node is reported only while it is young: an older one was
 	// reported by the scheduler that ran before this one.
-	if m := g.first(func(m *member) bool {
-		return m.schedulable() || live(m.pod) && now.Sub(m.pod.CreationTimestamp.Time) < incompleteAfter
-	}); m != nil {
+	if young := g.ranked(func(m *member) bool {
+		return m.schedulable() || m.live() && now.Sub(m.pod.CreationTimestamp.Time) < incompleteAfter
+	}); len(young) > 0 {
 		g.reportedIgnored = true
 		// In one Event: a second one of the same reason about one pod counts as the first.
-		events = append(events, Event{m.pod, ReasonInvalidAnnotation, strings.Join(g.spec.Ignored, "; ")})
+		events = append(events, Event{young[0].pod, "GangInvalidAnnotation", strings.Join(g.spec.Ignored, "; ")})
 	}
 	return events
 }

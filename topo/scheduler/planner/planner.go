@@ -16,7 +16,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,7 +25,6 @@ import (
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/placement"
 	"github.com/heddle-dev/heddle/topo/scheduler/fit"
-	"github.com/heddle-dev/heddle/topo/scheduler/metrics"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
 
@@ -83,7 +81,6 @@ type Planner struct {
 	topology   *topologyclient.Client
 	withoutMap gang.WithoutMap
 	gpu        corev1.ResourceName
-	metrics    *metrics.Metrics
 	log        *slog.Logger
 
 	tree  tree
@@ -93,17 +90,14 @@ type Planner struct {
 // New returns a planner. withoutMap is for gangs that have no preference, gpu the
 // resource of whole GPUs.
 func New(
-	topology *topologyclient.Client, withoutMap gang.WithoutMap, gpu corev1.ResourceName,
-	m *metrics.Metrics, log *slog.Logger,
+	topology *topologyclient.Client, withoutMap gang.WithoutMap, gpu corev1.ResourceName, log *slog.Logger,
 ) *Planner {
-	return &Planner{topology: topology, withoutMap: withoutMap, gpu: gpu, metrics: m, log: log}
+	return &Planner{topology: topology, withoutMap: withoutMap, gpu: gpu, log: log}
 }
 
 // Plan plans the gangs of a request one after another, each beside the plans of
 // those before. The reason is empty if all have one.
 func (p *Planner) Plan(ctx context.Context, r *Request) (plans []Plan, reason string) {
-	begin := time.Now()
-	defer func() { p.metrics.Planned(time.Since(begin), reason == "") }()
 	p.update(ctx, r.Nodes)
 	reserved := r.Reservations
 	for i := range r.Gangs {
@@ -224,11 +218,19 @@ func (p *Planner) capacity(q *fit.Query, classes []*fit.Class) *placement.Capaci
 	return &out
 }
 
-// MeasureCapacity sets the metrics of what of the GPUs is free now.
-func (p *Planner) MeasureCapacity(ctx context.Context, nodes []framework.NodeInfo, reserved fit.Reservations) {
+// Capacity is what of the GPUs is free.
+type Capacity struct {
+	// Free are those on nodes that take pods, Whole those of them on nodes of which all
+	// are free, Largest how many of these one group has at most, by its kind.
+	Free, Whole int64
+	Largest     map[string]int
+}
+
+// Capacity measures it as the nodes are now.
+func (p *Planner) Capacity(ctx context.Context, nodes []framework.NodeInfo, reserved fit.Reservations) Capacity {
 	p.update(ctx, nodes)
 	t := &p.tree
-	var allFree, allWhole int64
+	var out Capacity
 	whole := make([]int32, t.placement.Len())
 	for i, info := range nodes {
 		if info.Node().Spec.Unschedulable || !t.usable(t.ids[i]) {
@@ -239,20 +241,14 @@ func (p *Planner) MeasureCapacity(ctx context.Context, nodes []framework.NodeInf
 		for _, r := range reserved[info.Node().Name] {
 			free -= fit.AmountOf(r.Amounts, p.gpu)
 		}
-		if free <= 0 {
-			continue
-		}
-		allFree += free
-		if free == allocatable {
-			allWhole += free
+		out.Free += max(free, 0)
+		if free > 0 && free == allocatable {
+			out.Whole += free
 			whole[t.ids[i]] = int32(min(free, 1<<20))
 		}
 	}
-	largest := map[string]int{}
-	for _, d := range t.placement.LargestFree(whole) {
-		largest[d.Kind] = d.Pods
-	}
-	p.metrics.SetCapacity(time.Now(), allFree, allWhole, largest)
+	out.Largest = t.placement.LargestFree(whole)
+	return out
 }
 
 // CanPreempt reports whether a node has a pod of a lower priority.

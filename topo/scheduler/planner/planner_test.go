@@ -16,7 +16,6 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/placement"
-	"github.com/heddle-dev/heddle/topo/scheduler/metrics"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
 
@@ -54,7 +53,7 @@ func newPlanner(t *testing.T, groups []v1alpha1.Group) *Planner {
 	_, changed := client.Current()
 	go client.Run(t.Context())
 	<-changed
-	return New(client, gang.Wait, "nvidia.com/gpu", metrics.New(), log)
+	return New(client, gang.Wait, "nvidia.com/gpu", log)
 }
 
 // The list of a PodGroup begins with the tightest group of its plan, and goes up

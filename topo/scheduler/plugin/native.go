@@ -51,18 +51,9 @@ func podGroupCycleOf(state framework.CycleState) *podGroupCycle {
 	if !state.IsPodGroupSchedulingCycle() {
 		return nil
 	}
-	data, err := state.GetPodGroupSchedulingCycle().Read(podGroupKey)
-	if err != nil {
-		return nil
-	}
+	data, _ := state.GetPodGroupSchedulingCycle().Read(podGroupKey)
 	c, _ := data.(*podGroupCycle)
 	return c
-}
-
-func (c *podGroupCycle) rejection(reason string) string { return rejection(c.gang.Key, reason) }
-
-func rejection(key types.NamespacedName, reason string) string {
-	return fmt.Sprintf("rejected by podgroup %s: %s", key.Name, reason)
 }
 
 // GeneratePlacements lists where a native PodGroup may go: the tightest group of the
@@ -77,7 +68,7 @@ func (p *Plugin) GeneratePlacements(
 ) (*framework.GeneratePlacementsResult, *framework.Status) {
 	key := types.NamespacedName{Namespace: group.GetNamespace(), Name: group.GetName()}
 	reject := func(reason string) (*framework.GeneratePlacementsResult, *framework.Status) {
-		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, rejection(key, reason))
+		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, gangcache.Rejection(key, reason))
 	}
 	all := &framework.GeneratePlacementsResult{Placements: []*framework.Placement{parent}}
 	if group.GetType() == framework.CompositePodGroupKeyType {
@@ -118,7 +109,7 @@ func (p *Plugin) GeneratePlacements(
 // API's PodGroup, which has changed with every version of Kubernetes.
 func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroupInfo) (*podGroupCycle, error) {
 	c := &podGroupCycle{
-		gang: planner.Gang{Key: key, Avoid: p.cache.Avoided(key)}, minCount: 1,
+		gang: planner.Gang{Key: key, Avoid: p.cache.Backoffs.Nodes(key)}, minCount: 1,
 		asked: map[types.UID]bool{}, held: map[types.UID]bool{},
 	}
 	object := group.GetPodGroup()
@@ -169,8 +160,8 @@ func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroup
 func (p *Plugin) planPodGroup(
 	ctx context.Context, c *podGroupCycle, within []framework.NodeInfo, preempt bool,
 ) (plan *planner.Plan, reason string) {
-	plans, reason := p.planner.Plan(ctx, &planner.Request{
-		Gangs: []planner.Gang{c.gang}, Nodes: c.nodes, Within: within, Reservations: p.cache.Reservations(), Preempt: preempt,
+	plans, reason := p.timed(ctx, &planner.Request{
+		Gangs: []planner.Gang{c.gang}, Nodes: c.nodes, Within: within, Preempt: preempt,
 	})
 	if reason != "" {
 		return nil, reason
@@ -209,7 +200,7 @@ func (p *Plugin) preFilterNative(
 		}
 	}
 	if reason != "" {
-		return framework.NewStatus(framework.Unschedulable, g.rejection(reason))
+		return framework.NewStatus(framework.Unschedulable, gangcache.Rejection(g.gang.Key, reason))
 	}
 	return nil
 }
@@ -231,7 +222,7 @@ func (p *Plugin) beginPlacement(ctx context.Context, c *podGroupCycle, within []
 	}
 	for uid := range c.asked {
 		if node := c.places[uid]; node != "" && !c.held[uid] {
-			p.cache.BackOff(c.gang.Key, node)
+			p.cache.Backoffs.Add(c.gang.Key, node)
 			c.gang.Avoid = append(c.gang.Avoid, node)
 		}
 	}

@@ -1,11 +1,13 @@
 package plugin
 
 import (
+	"context"
 	"log/slog"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -62,10 +64,12 @@ func stopped(t *testing.T) (*Plugin, *handle) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := New(t.Context(), args, h, slog.New(slog.DiscardHandler), Process{})
+	ctx, stop := context.WithCancel(t.Context())
+	p, err := New(ctx, args, h, slog.New(slog.DiscardHandler), Process{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	stop()
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +112,7 @@ func TestSignPod(t *testing.T) {
 	selecting := podOf("selecting", nil)
 	selecting.Annotations = map[string]string{"nvidia.com/use-gpuuuid": "GPU-a"}
 	shares := podOf("shares", nil)
-	shares.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/sgpu": {}}}}}
+	shares.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/sgpu": resource.MustParse("1")}}}}
 	for _, tt := range []struct {
 		pod  *corev1.Pod
 		want bool

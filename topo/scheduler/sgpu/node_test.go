@@ -44,15 +44,9 @@ func (p podInfo) GetPod() *corev1.Pod { return p.pod }
 func TestStateFollowsGenerations(t *testing.T) {
 	s := scheduler()
 	i := holding(node(0))
-	taken := func() (vcore int) {
+	taken := func() int {
 		t.Helper()
-		got, err := s.left(i)
-		if err != nil {
-			t.Fatal(err)
-		}
-		vcore = got[0].VCore
-		got[0].VCore = 77 // The result is a copy.
-		return vcore
+		return s.state(i).left[0].VCore
 	}
 	share := func(name string, vcore int64) podInfo {
 		return podInfo{pod: pod(name, vcore, map[string]string{wellknown.SGPUAllocation: decided("n", "GPU-a", int(vcore)).String()})}
@@ -70,7 +64,7 @@ func TestStateFollowsGenerations(t *testing.T) {
 	i.generation, i.node = 3, node(0)
 	i.node.Annotations = nil
 	for range 2 {
-		if _, err := s.left(i); err == nil {
+		if s.state(i).left != nil {
 			t.Error("a node without an annotation has GPUs")
 		}
 	}
@@ -80,28 +74,27 @@ func TestStateFollowsGenerations(t *testing.T) {
 	}
 }
 
-// Pods that request the same share one result, others and other generations do
-// not.
-func TestTry(t *testing.T) {
+// Filter and Score try a request without taking anything.
+func TestFilterTakesNothing(t *testing.T) {
 	s := scheduler()
 	i := holding(node(0))
-	try := func(vcore int64) bool {
+	fits := func(vcore int64) bool {
 		t.Helper()
 		r, err := s.Request(pod("new", vcore, nil))
 		if err != nil {
 			t.Fatal(err)
 		}
-		load, reason, err := s.try(r, i)
-		if err != nil || (reason == "") != (load > 0) {
-			t.Fatalf("load %d, reason %q, error %v", load, reason, err)
+		fits := s.Filter(r, i).IsSuccess()
+		if score := s.ScoreShares(r, i); fits != (score > 0) {
+			t.Fatalf("fits: %t, score %d", fits, score)
 		}
-		return reason == ""
+		return fits
 	}
 	want := []bool{true, true, true, true, false}
-	got := []bool{try(60), try(60), try(30)}
+	got := []bool{fits(60), fits(60), fits(30)}
 	i.generation = 2
 	i.pods = append(i.pods, podInfo{pod: pod("p", 50, map[string]string{wellknown.SGPUAllocation: decided("n", "GPU-a", 50).String()})})
-	if diff := cmp.Diff(want, append(got, try(30), try(60))); diff != "" {
+	if diff := cmp.Diff(want, append(got, fits(30), fits(60))); diff != "" {
 		t.Errorf("60 %%, 60 %%, 30 %%, and beside 50 %% 30 %% and 60 %%, (-want +got):\n%s", diff)
 	}
 }
@@ -121,8 +114,8 @@ func BenchmarkState(b *testing.B) {
 		b.Run(tt.name, func(b *testing.B) {
 			for b.Loop() {
 				i.generation += tt.next
-				if _, err := s.left(i); err != nil {
-					b.Fatal(err)
+				if s.state(i).left == nil {
+					b.Fatal("no GPUs")
 				}
 			}
 		})

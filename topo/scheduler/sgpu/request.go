@@ -2,12 +2,13 @@ package sgpu
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
@@ -21,16 +22,30 @@ type Request struct {
 	containers []container
 	// node is which nodes are preferred; empty is as configured.
 	node config.Placement
-	// key is equal for pods that request the same, and zero without annotations.
-	key key
 }
-
-type key [sha256.Size]byte
 
 type container struct {
 	name    string
 	phase   quota.Phase
 	request quota.Request
+}
+
+// Request is what a pod requests; nil if nothing. Binpack and spread of its
+// annotations count only where the GPUs are chosen.
+func (s *Scheduler) Request(pod *corev1.Pod) (*Request, error) {
+	r, err := parseRequest(pod, s.config)
+	if errors.Is(err, quota.ErrNoShare) {
+		return nil, nil //nolint:nilnil // Most pods request no share, which is no error.
+	}
+	if err != nil {
+		return nil, err
+	}
+	gpu, node, err := quota.Placements(pod.Annotations)
+	r.node = node
+	for i := range r.containers {
+		r.containers[i].request.Placement = gpu
+	}
+	return r, err
 }
 
 // parseRequest reads a pod's limits. The error is quota.ErrNoShare for a pod that
@@ -69,26 +84,6 @@ func parseRequest(pod *corev1.Pod, c *config.NodeConfig) (*Request, error) {
 	return &r, nil
 }
 
-// readPlacement takes binpack and spread from the pod's annotations, which count
-// only where the GPUs are chosen.
-func (r *Request) readPlacement(annotations map[string]string) error {
-	gpu, node, err := quota.Placements(annotations)
-	if err != nil {
-		return err
-	}
-	r.node = node
-	for i := range r.containers {
-		r.containers[i].request.Placement = gpu
-	}
-	r.key = sha256.Sum256(fmt.Appendf(nil, "%#v", r.containers))
-	return nil
-}
-
-// nodePlacement is which nodes are preferred.
-func (r *Request) nodePlacement(configured config.Placement) config.Placement {
-	return cmp.Or(r.node, configured)
-}
-
 // place chooses GPUs for all containers and charges them with what the pod takes:
 // the most that any of its phases takes, not the sum. The reason is empty if all
 // containers have theirs; else gpus are as they were.
@@ -120,28 +115,23 @@ func (r *Request) place(gpus []quota.GPU, how config.Placement) (shares map[stri
 func (c *container) place(
 	gpus []quota.GPU, claims [][]quota.Claim, how config.Placement,
 ) (chosen []int, free []quota.GPU) {
-	free = gpus
-	if slices.ContainsFunc(claims, func(of []quota.Claim) bool { return len(of) > 0 }) {
-		free = slices.Clone(gpus)
-		var own []quota.GPU
-		var at []int
-		for i := range free {
-			charge(&free[i], claims[i], &c.phase)
-			if slices.ContainsFunc(claims[i], func(x quota.Claim) bool { return !x.Phase.Overlaps(c.phase) }) {
-				own, at = append(own, free[i]), append(at, i)
-			}
-		}
-		if chosen, ok := quota.Place(own, &c.request, how, nil); ok {
-			for i := range chosen {
-				chosen[i] = at[chosen[i]]
-			}
-			return chosen, free
+	free = slices.Clone(gpus)
+	var own []quota.GPU
+	var at []int
+	for i := range free {
+		charge(&free[i], claims[i], &c.phase)
+		if slices.ContainsFunc(claims[i], func(x quota.Claim) bool { return !x.Phase.Overlaps(c.phase) }) {
+			own, at = append(own, free[i]), append(at, i)
 		}
 	}
-	if chosen, ok := quota.Place(free, &c.request, how, nil); ok {
+	if chosen, ok := quota.Place(own, &c.request, how, nil); ok {
+		for i := range chosen {
+			chosen[i] = at[chosen[i]]
+		}
 		return chosen, free
 	}
-	return nil, free
+	chosen, _ = quota.Place(free, &c.request, how, nil)
+	return chosen, free
 }
 
 // charge adds a pod's claims to what is taken of a GPU: the peak over all phases,
@@ -154,4 +144,56 @@ func charge(gpu *quota.GPU, claims []quota.Claim, during *quota.Phase) {
 		}
 	}
 	gpu.Charge(quota.Peak(claims, during))
+}
+
+// Selector is which whole GPUs a pod accepts, by the annotations use-gpuuuid and
+// nouse-gpuuuid. A nil selector accepts any.
+type Selector struct {
+	// Resource is that of whole GPUs.
+	Resource   corev1.ResourceName
+	use, avoid []string
+	scheduler  *Scheduler
+}
+
+// Selector reads a pod's annotations; nil if it accepts any GPU. The error is of
+// annotations that contradict each other.
+func (s *Scheduler) Selector(pod *corev1.Pod) (*Selector, error) {
+	use, avoid, err := quota.UUIDs(pod.Annotations, s.config.Domains)
+	if err != nil || len(use) == 0 && len(avoid) == 0 {
+		return nil, err
+	}
+	return &Selector{corev1.ResourceName(s.config.Domains.GPUResource()), use, avoid, s}, nil
+}
+
+// Concerns reports whether a pod's place depends on its shares or its selector.
+func (s *Scheduler) Concerns(pod *corev1.Pod) bool {
+	selector, err := s.Selector(pod)
+	_, requestErr := parseRequest(pod, s.config)
+	return selector != nil || err != nil || !errors.Is(requestErr, quota.ErrNoShare)
+}
+
+// String is equal for selectors that accept the same; empty for nil.
+func (s *Selector) String() string {
+	if s == nil {
+		return ""
+	}
+	return "use " + strings.Join(s.use, ",") + " nouse " + strings.Join(s.avoid, ",")
+}
+
+// Left is how many GPUs of a node are certainly left for such a pod: those that
+// the node publishes as free and the pod accepts. Pods that came since the node
+// published may each have got one of these. The error is of a node that does not
+// publish its free GPUs.
+func (s *Selector) Left(info framework.NodeInfo) (int64, error) {
+	free := s.scheduler.state(info).free
+	if free == nil {
+		return 0, errors.New("node does not publish its free GPUs")
+	}
+	n := min(int64(free.Held)-info.GetRequested().GetScalarResources()[s.Resource], 0)
+	for _, g := range free.Free {
+		if quota.Accepts(s.use, s.avoid, g.UUID, cmp.Or(g.Of, g.UUID)) {
+			n++
+		}
+	}
+	return max(n, 0), nil
 }

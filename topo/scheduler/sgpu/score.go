@@ -1,6 +1,7 @@
 package sgpu
 
 import (
+	"cmp"
 	"encoding/json"
 	"math"
 	"slices"
@@ -10,7 +11,7 @@ import (
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // Weights are those of a node's published GPU topology: its score is Weight times
@@ -38,23 +39,38 @@ const (
 // ScoreShares is the score of a node for shares: how full or, if the pod is to be
 // spread, how free its GPUs would be.
 func (s *Scheduler) ScoreShares(r *Request, info framework.NodeInfo) int64 {
-	percent, reason, err := s.try(r, info)
-	switch {
-	case err != nil || reason != "":
+	gpus := slices.Clone(s.state(info).left)
+	switch _, reason := r.place(gpus, s.placement); {
+	case reason != "":
 		return noScore
-	case r.nodePlacement(s.placement) == config.PlacementSpread:
-		return framework.MaxScore - percent
+	case cmp.Or(r.node, s.placement) == config.PlacementSpread:
+		return framework.MaxScore - load(gpus)
 	}
-	return percent
+	return load(gpus)
+}
+
+// load is how full GPUs are, 0 to 100: the mean of compute and memory taken.
+func load(gpus []quota.GPU) int64 {
+	if len(gpus) == 0 {
+		return 0
+	}
+	sum := int64(0)
+	for i := range gpus {
+		g := &gpus[i]
+		sum += min(int64(g.VCore), quota.Whole)
+		if g.MemoryMiB > 0 {
+			sum += min(100*g.UsedMiB/g.MemoryMiB, 100)
+		} else if g.Consumers > 0 {
+			sum += 100
+		}
+	}
+	return sum / int64(2*len(gpus))
 }
 
 // ScoreGPUs is the score of a node for whole GPUs, by its published topology; among
 // equal nodes, and those that publish nothing, by how many of its GPUs are in use.
 func (s *Scheduler) ScoreGPUs(gpus int64, w Weights, info framework.NodeInfo) int64 {
-	score := int64(noScore)
-	if t, err := s.topology.Read(info.Node(), wellknown.GPUTopology, parseTopology); err == nil {
-		score = t.score(gpus, w)
-	}
+	score := s.state(info).topology.score(gpus, w)
 	if score != noScore {
 		score *= full + 1
 	}
@@ -100,12 +116,12 @@ type topology map[string]struct {
 	Loss  *int64 `json:"loss"`
 }
 
-func parseTopology(text string) (t topology, err error) {
-	if text == "" || len(text) > maxTopology {
-		return topology{}, nil
+// parseTopology reads an annotation; an invalid one is empty.
+func parseTopology(text string) (t topology) {
+	if len(text) > maxTopology || json.Unmarshal([]byte(text), &t) != nil {
+		return nil
 	}
-	err = json.Unmarshal([]byte(text), &t)
-	return t, err
+	return t
 }
 
 func (t topology) score(gpus int64, w Weights) int64 {

@@ -7,15 +7,6 @@ import (
 	"k8s.io/kube-scheduler/framework"
 )
 
-// scoreOf is the score by an annotation; an invalid one is none.
-func scoreOf(text string, gpus int64, w Weights) int64 {
-	t, err := parseTopology(text)
-	if err != nil {
-		return noScore
-	}
-	return t.score(gpus, w)
-}
-
 func TestTopologyScore(t *testing.T) {
 	for _, tt := range []struct {
 		name, text string
@@ -31,7 +22,7 @@ func TestTopologyScore(t *testing.T) {
 		{"negative", `{"2":{"score":5,"loss":-5}}`, 2, noScore},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := scoreOf(tt.text, tt.gpus, Weights{2, 1}); got != tt.want {
+			if got := parseTopology(tt.text).score(tt.gpus, Weights{2, 1}); got != tt.want {
 				t.Errorf("%d, want %d", got, tt.want)
 			}
 		})
@@ -65,7 +56,7 @@ func FuzzTopology(f *testing.F) {
 	f.Add(`{"1":{"score":0,"loss":59750,"hcas":1},"2":{"score":1,"loss":2}}`, int64(2))
 	f.Add(`{"2":null}`, int64(2))
 	f.Fuzz(func(t *testing.T, text string, gpus int64) {
-		if got := scoreOf(text, gpus, Weights{MaxWeight, MaxWeight}); got != noScore && (got > MaxWeight*maxScore || got < -MaxWeight*maxScore) {
+		if got := parseTopology(text).score(gpus, Weights{MaxWeight, MaxWeight}); got != noScore && (got > MaxWeight*maxScore || got < -MaxWeight*maxScore) {
 			t.Errorf("score %d", got)
 		}
 	})

@@ -10,6 +10,10 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
+func selector(annotations map[string]string) (*Selector, error) {
+	return scheduler().Selector(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}})
+}
+
 func TestSelectorLeft(t *testing.T) {
 	const two = `{"version":1,"held":2,"free":[{"uuid":"GPU-a"},{"uuid":"GPU-b"},{"uuid":"MIG-1","of":"GPU-c"},{"uuid":"MIG-2","of":"GPU-c"}]}`
 	for _, tt := range []struct {
@@ -28,12 +32,11 @@ func TestSelectorLeft(t *testing.T) {
 		{name: "or all", use: "GPU-a", published: two, asked: 8, want: 0},
 		{name: "a pod that ends has left nothing yet", use: "GPU-a", published: two, asked: 0, want: 1},
 		{name: "a node without the annotation", use: "GPU-a", err: "does not publish"},
-		{name: "an invalid annotation", avoid: "GPU-a", published: "{", err: "free GPUs: "},
+		{name: "an invalid annotation", avoid: "GPU-a", published: "{", err: "does not publish"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d := wellknown.DefaultDomains()
-			free := &FreeGPUs{Domains: d}
-			s, err := free.Selector(map[string]string{d.UseGPUUUID(): tt.use, wellknown.NoUseGPUUUIDAlias: tt.avoid})
+			s, err := selector(map[string]string{d.UseGPUUUID(): tt.use, wellknown.NoUseGPUUUIDAlias: tt.avoid})
 			if s == nil || err != nil {
 				t.Fatal(s, err)
 			}
@@ -44,8 +47,7 @@ func TestSelectorLeft(t *testing.T) {
 			}
 		})
 	}
-	free := FreeGPUs{Domains: wellknown.DefaultDomains()}
-	if s, err := free.Selector(map[string]string{wellknown.UseGPUUUIDAlias: " , "}); s != nil || err != nil {
+	if s, err := selector(map[string]string{wellknown.UseGPUUUIDAlias: " , "}); s != nil || err != nil {
 		t.Errorf("an empty list selects %v, error %v", s, err)
 	}
 }

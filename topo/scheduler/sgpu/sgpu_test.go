@@ -84,10 +84,7 @@ func TestSourcesOfAllocations(t *testing.T) {
 			for uid, a := range tt.decided {
 				s.Restore(uid, a)
 			}
-			got, err := s.left(holding(node(tt.published), tt.pods...))
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := s.state(holding(node(tt.published), tt.pods...)).left
 			if diff := cmp.Diff(tt.want, [2]int{got[0].VCore, got[1].VCore}); diff != "" {
 				t.Errorf("vcore (-want +got):\n%s", diff)
 			}
@@ -97,10 +94,7 @@ func TestSourcesOfAllocations(t *testing.T) {
 
 func TestPlace(t *testing.T) {
 	s := scheduler()
-	free, err := s.left(holding(node(0)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	free := s.state(holding(node(0))).left
 	r, err := s.Request(pod("p", 60, nil))
 	if err != nil {
 		t.Fatal(err)
@@ -162,10 +156,7 @@ func TestContainerPhases(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			free, err := s.left(holding(node(0)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			free := s.state(holding(node(0))).left
 			got, reason := r.place(free, config.PlacementBinpack)
 			if (reason != "") != tt.none || len(got) != len(tt.init)+len(tt.apps) && !tt.none {
 				t.Fatalf("placed %v: %q", got, reason)
@@ -184,10 +175,7 @@ func TestContainerPhases(t *testing.T) {
 				return
 			}
 			s.Restore("p", &allocation.Allocation{Version: allocation.Version, Node: "n", Containers: got})
-			there, err := s.left(holding(node(0), p))
-			if err != nil {
-				t.Fatal(err)
-			}
+			there := s.state(holding(node(0), p)).left
 			if diff := cmp.Diff(want, there[0]); diff != "" {
 				t.Errorf("GPU with the pod on the node (-want +got):\n%s", diff)
 			}
@@ -206,7 +194,7 @@ func TestInvalidRequestsAndNodes(t *testing.T) {
 	}
 	for _, text := range []string{"", "{", `{"version":2,"cards":[]}`} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{wellknown.SharedGPUs: text}}}
-		if got, err := s.left(holding(n)); err == nil {
+		if got := s.state(holding(n)).left; got != nil {
 			t.Errorf("%q is %v", text, got)
 		}
 	}

@@ -7,23 +7,38 @@
 package topologyclient
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
+	"mime"
 	"net/http"
+	"os"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/placement"
 )
 
 // Defaults of Options.
 const (
 	DefaultInterval = 5 * time.Second
 	DefaultMaxAge   = 5 * time.Minute
-	DefaultTimeout  = 10 * time.Second
-	// DefaultMaxBytes is ten times what 100,000 nodes need.
-	DefaultMaxBytes = 64 << 20
+)
+
+const (
+	// timeout bounds one exchange, the body included.
+	timeout = 10 * time.Second
+	// maxAnswer is the longest answer that is read, in bytes: ten times what 100,000
+	// nodes need.
+	maxAnswer = 64 << 20
 )
 
 // Options of a Client.
@@ -34,15 +49,11 @@ type Options struct {
 	Interval time.Duration
 	// MaxAge is how long a tree is fresh after topo-master confirmed it last.
 	MaxAge time.Duration
-	// Timeout bounds one exchange, the body included.
-	Timeout time.Duration
-	// MaxBytes is the longest answer that is read.
-	MaxBytes int64
 	// CAFile has the certificate authorities for topo-master in PEM; empty is those
 	// of the system. TokenFile has the bearer token; empty is none. Both are read
 	// for every request, since they are renewed.
 	CAFile, TokenFile string
-	// HTTP is nil for a client of its own, and never changed.
+	// HTTP is nil for a client of its own for every request.
 	HTTP *http.Client
 	Log  *slog.Logger
 }
@@ -64,10 +75,11 @@ func (t *Tree) Fresh(now time.Time) bool { return t.Generation > 0 && now.Sub(t.
 // Client polls topo-master.
 type Client struct {
 	options Options
+	// etag is that of the tree; only Run uses it.
+	etag string
 
 	mu   sync.Mutex
 	tree Tree
-	etag string
 	err  error
 	// changed is closed when there is another tree.
 	changed chan struct{}
@@ -75,21 +87,8 @@ type Client struct {
 
 // New returns a client; Run polls.
 func New(o Options) *Client {
-	o.Interval = orDefault(o.Interval, DefaultInterval)
-	o.MaxAge = orDefault(o.MaxAge, DefaultMaxAge)
-	o.Timeout = orDefault(o.Timeout, DefaultTimeout)
-	o.MaxBytes = orDefault(o.MaxBytes, DefaultMaxBytes)
-	if o.HTTP == nil {
-		o.HTTP = httpClient(nil, false)
-	}
+	o.Interval, o.MaxAge = cmp.Or(o.Interval, DefaultInterval), cmp.Or(o.MaxAge, DefaultMaxAge)
 	return &Client{options: o, tree: Tree{maxAge: o.MaxAge}, changed: make(chan struct{})}
-}
-
-func orDefault[T ~int64](value, otherwise T) T {
-	if value > 0 {
-		return value
-	}
-	return otherwise
 }
 
 // Configured reports whether there is a topo-master to ask.
@@ -112,58 +111,159 @@ func (c *Client) Err() error {
 
 // Run polls until the context ends. An absent topo-master is a state, not an error.
 func (c *Client) Run(ctx context.Context) {
-	if !c.Configured() {
-		return
-	}
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
+	for c.Configured() {
+		groups, err := c.fetch(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		c.update(ctx, groups, err)
 		select {
 		case <-ctx.Done():
 			return
-		case <-timer.C:
+		case <-time.After(c.options.Interval):
 		}
-		c.poll(ctx)
-		timer.Reset(c.options.Interval)
 	}
 }
 
-func (c *Client) poll(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
-	defer cancel()
-	c.mu.Lock()
-	etag := c.etag
-	c.mu.Unlock()
-
-	answer, err := c.fetch(ctx, etag)
-
+// update takes an answer over; no groups confirm the tree.
+func (c *Client) update(ctx context.Context, groups []v1alpha1.Group, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch previous := c.err; {
-	case err != nil && ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled):
-		return
-	case err != nil:
-		if previous == nil || previous.Error() != err.Error() {
-			c.options.Log.WarnContext(ctx, "cannot fetch topology from topo-master", "err", err, "url", c.options.URL)
-		}
-		c.err = err
-		return
-	case previous != nil:
+	previous := c.err
+	c.err = err
+	switch {
+	case err != nil && (previous == nil || previous.Error() != err.Error()):
+		c.options.Log.WarnContext(ctx, "cannot fetch topology from topo-master", "err", err, "url", c.options.URL)
+	case err == nil && previous != nil:
 		c.options.Log.InfoContext(ctx, "topo-master answers again", "url", c.options.URL)
 	}
-	c.err = nil
-	// The same tree, fresh again, is a change for gangs that wait for one.
-	now := time.Now()
-	stale := !c.tree.Fresh(now)
-	c.tree.Confirmed = now
-	if answer.notModified && !stale {
+	if err != nil {
 		return
 	}
-	if !answer.notModified {
-		c.etag = answer.etag
-		c.tree.Groups = answer.groups
+	// The same tree, fresh again, is a change for gangs that wait for one.
+	now := time.Now()
+	changed := groups != nil || !c.tree.Fresh(now)
+	c.tree.Confirmed = now
+	if groups != nil {
+		c.tree.Groups = groups
 		c.tree.Generation++
 	}
-	close(c.changed)
-	c.changed = make(chan struct{})
+	if changed {
+		close(c.changed)
+		c.changed = make(chan struct{})
+	}
+}
+
+// fetch asks once; no groups are those of the current tree.
+func (c *Client) fetch(ctx context.Context) ([]v1alpha1.Group, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.options.URL, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", "application/json")
+	if c.etag != "" {
+		request.Header.Set("If-None-Match", c.etag)
+	}
+	client, err := c.authorize(request)
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, cause(ctx, err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode == http.StatusNotModified && c.etag != "" {
+		return nil, nil
+	}
+	body, err := read(response)
+	if err != nil {
+		return nil, cause(ctx, err)
+	}
+	groups, err := Decode(body)
+	if err == nil {
+		c.etag = response.Header.Get("ETag")
+	}
+	return groups, err
+}
+
+// cause is an error without addresses and ports of single connections: equal
+// failures read alike.
+func cause(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return errors.New("no complete answer in time")
+	}
+	return err
+}
+
+// read is the body of a good answer.
+func read(response *http.Response) ([]byte, error) {
+	content := response.Header.Get("Content-Type")
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("status %d %s", response.StatusCode, http.StatusText(response.StatusCode))
+	}
+	if kind, _, _ := mime.ParseMediaType(content); kind != "application/json" {
+		return nil, fmt.Errorf("content type %.60q, want application/json", content)
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	if len(body) > maxAnswer {
+		return nil, fmt.Errorf("answer has more than %d bytes", maxAnswer)
+	}
+	return body, err
+}
+
+// Decode reads an answer of GET /node_group. It rejects the whole answer if it is
+// no tree to plan by: the planner has no other one once this one is accepted.
+func Decode(body []byte) ([]v1alpha1.Group, error) {
+	var groups []v1alpha1.Group
+	err := json.Unmarshal(body, &groups)
+	if groups == nil {
+		groups = []v1alpha1.Group{}
+	}
+	if err == nil {
+		_, err = placement.New(groups)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("node groups: %w", err)
+	}
+	return groups, nil
+}
+
+// authorize adds the token to a request, and returns the client to send it with.
+func (c *Client) authorize(request *http.Request) (*http.Client, error) {
+	if file := c.options.TokenFile; file != "" {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("token: %w", err)
+		}
+		token := strings.TrimSpace(string(text))
+		if token == "" {
+			return nil, errors.New("token: the file is empty")
+		}
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	if c.options.HTTP != nil {
+		return c.options.HTTP, nil
+	}
+	var authorities *x509.CertPool
+	if file := c.options.CAFile; file != "" {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("authorities: %w", err)
+		}
+		authorities = x509.NewCertPool()
+		if !authorities.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("authorities: %s has no certificate", file)
+		}
+	}
+	return &http.Client{
+		Transport: &http.Transport{
+			MaxResponseHeaderBytes: 64 << 10, ForceAttemptHTTP2: true, DisableKeepAlives: true,
+			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: authorities},
+		},
+		// The token is for topo-master alone.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -138,61 +139,54 @@ func TestAnswers(t *testing.T) {
 		{"endless", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			for range 100 {
-				_, _ = io.WriteString(w, strings.Repeat(" ", 100))
+				_, _ = io.WriteString(w, strings.Repeat(" ", 1<<20))
 			}
-		}, "more than 1000 bytes"},
+		}, "more than 67108864 bytes"},
 		{"304 without If-None-Match", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) }, "304"},
 		{"slow", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "no complete answer in time"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			server := httptest.NewServer(tt.answer)
-			defer server.Close()
-			asked := make(chan struct{}, 10)
-			f := topologyclient.New(topologyclient.Options{
-				URL: server.URL + "/node_group", Interval: time.Hour, MaxBytes: 1000, Timeout: 500 * time.Millisecond,
-				Log: slog.New(notifier{asked}), HTTP: &http.Client{},
+			synctest.Test(t, func(t *testing.T) {
+				f := topologyclient.New(topologyclient.Options{
+					URL: "http://master/node_group", Interval: time.Hour, Log: slog.New(slog.DiscardHandler),
+					HTTP: &http.Client{Transport: master(func(r *http.Request) (*http.Response, error) {
+						w := httptest.NewRecorder()
+						tt.answer(w, r)
+						if err := r.Context().Err(); err != nil {
+							return nil, err
+						}
+						return w.Result(), nil
+					})},
+				})
+				ctx, stop := context.WithCancel(t.Context())
+				go f.Run(ctx)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				err := f.Err()
+				if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("error %v, want %q", err, tt.err)
+				}
+				stop()
 			})
-			ctx, stop := context.WithCancel(t.Context())
-			done := make(chan struct{})
-			go func() { defer close(done); f.Run(ctx) }()
-			_, changed := f.Current()
-			select {
-			case <-changed:
-			case <-asked: // The client logs an error under its lock, just before Err has it.
-			case <-time.After(10 * time.Second):
-				t.Fatal("nothing happens")
-			}
-			err := f.Err()
-			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
-				t.Errorf("error %v, want %q", err, tt.err)
-			}
-			stop()
-			<-done
 		})
 	}
 }
 
-// notifier is a log handler that notifies a channel.
-type notifier struct{ to chan struct{} }
-
-func (notifier) Enabled(context.Context, slog.Level) bool { return true }
-
-func (h notifier) Handle(context.Context, slog.Record) error { h.to <- struct{}{}; return nil }
-func (h notifier) WithAttrs([]slog.Attr) slog.Handler        { return h }
-func (h notifier) WithGroup(string) slog.Handler             { return h }
-
 func TestDecodeRejects(t *testing.T) {
-	deep := strings.Repeat(`[{"name":"g","kind":"leaf","child":`, 20) + `[]` + strings.Repeat(`}]`, 20)
+	deep := `[]`
+	for i := range 20 {
+		deep = fmt.Sprintf(`[{"name":"g%d","kind":"leaf","child":%s}]`, i, deep)
+	}
 	for _, tt := range []struct{ name, text, err string }{
-		{"a node twice", `[{"name":"a","kind":"node"},{"name":"l","kind":"leaf","child":[{"name":"a","kind":"node"}]}]`, `node "a" is in two places`},
+		{"a node twice", `[{"name":"a","kind":"node"},{"name":"l","kind":"leaf","child":[{"name":"a","kind":"node"}]}]`, `node "a" stands in two places`},
 		{"a node with children", `[{"name":"a","kind":"node","child":[{"name":"b","kind":"node"}]}]`, `node "a" has children`},
 		{"a group twice", `[{"name":"l","kind":"leaf"},{"name":"s","kind":"spine","child":[{"name":"l","kind":"leaf"}]}]`, `leaf "l" stands in two places`},
 		{
 			"kinds inside each other", `[{"name":"l","kind":"leaf","child":[{"name":"s","kind":"spine"}]},{"name":"t","kind":"spine","child":[{"name":"m","kind":"leaf"}]}]`,
 			"kinds of groups contain each other",
 		},
-		{"no kind", `[{"name":"a"}]`, `no name and kind`},
-		{"too deep", deep, "deeper than 16 levels"},
+		{"no kind", `[{"name":"a"}]`, `the kind ""`},
+		{"too deep", deep, "more than 16 groups deep"},
 		{"no list", `{"name":"a"}`, "node groups"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -16,9 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
-	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -34,7 +35,7 @@ func sharedReport() report.Report {
 		return report.Binding{
 			Namespace: "ml", Pod: pod, Container: container, Policy: "best-effort", By: by,
 			Shares:   []allocation.Share{{UUID: uuid, VCore: vcore, MemoryMiB: gib << 10}},
-			Enforced: enforce.Enforced{Memory: enforce.DMem, Compute: enforce.MPS},
+			Enforced: enforce.Enforced{Memory: config.EnforceDMem, Compute: config.EnforceMPS},
 		}
 	}
 	r := report.Report{
@@ -57,7 +58,7 @@ func sharedReport() report.Report {
 			}},
 		},
 	}
-	r.Bindings[3].Shares[0].MemoryMiB, r.Bindings[3].Enforced = 81559, enforce.Enforced{Memory: enforce.None, Compute: enforce.None}
+	r.Bindings[3].Shares[0].MemoryMiB, r.Bindings[3].Enforced = 81559, enforce.Enforced{Memory: config.EnforceNone, Compute: config.EnforceNone}
 	r.Bindings[1].HCAs, r.Bindings[1].Class = []string{"mlx5_11"}, "PIX"
 	return r
 }

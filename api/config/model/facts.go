@@ -1,0 +1,131 @@
+package model
+
+import "github.com/heddle-dev/heddle/api/machine"
+
+// Facts are the variables of an expression.
+type Facts struct {
+	// Node is the Node's name.
+	Node string `json:"node"`
+	// GPU is the model that the node has most of.
+	GPU GPU `json:"gpu"`
+	// CPU is the processor.
+	CPU CPU `json:"cpu"`
+	// RDMA is the HCAs of role fabric.
+	RDMA RDMA `json:"rdma"`
+	// Machine is everything, in the spelling of `heddle inspect -o json`.
+	Machine *machine.Machine `json:"machine"`
+}
+
+// GPU is the model that a node has most of; ties go to the first by name.
+type GPU struct {
+	// Count is how many GPUs of this model; 0 on a node without GPUs.
+	Count int `json:"count"`
+	// Product is the driver's name: "NVIDIA H800".
+	Product string `json:"product"`
+	// Model is the short name: "H800", "RTX-4090".
+	Model string `json:"model"`
+	// Interconnect is "NVLINK" or "PCIE"; empty without GPUs.
+	Interconnect string `json:"interconnect"`
+	// Memory is the size that the GPU is sold with: "80GB".
+	Memory string `json:"memory"`
+	// MemoryMiB is what the driver reports, in MiB.
+	MemoryMiB int64 `json:"memoryMiB"`
+	// Family is the architecture: "hopper".
+	Family string `json:"family"`
+	// ComputeCapability is "9.0".
+	ComputeCapability string `json:"computeCapability"`
+	// Models are the short names of all models, the most numerous first.
+	Models []string `json:"models"`
+}
+
+// CPU is the processor of a node.
+type CPU struct {
+	// Codename is "amd-epyc-milan".
+	Codename string `json:"codename"`
+	// Vendor is the maker in lower case: "amd".
+	Vendor string `json:"vendor"`
+	// Arch is "amd64" or "arm64".
+	Arch string `json:"arch"`
+	// Model is /proc/cpuinfo's model name.
+	Model string `json:"model"`
+	// Sockets is the number of packages; 0 is unknown.
+	Sockets int `json:"sockets"`
+}
+
+// RDMA is the HCAs of role fabric on a node, up or down. A virtual function whose
+// physical one is on the same machine does not count.
+type RDMA struct {
+	// Count is how many HCAs.
+	Count int `json:"count"`
+	// LinkLayer is "InfiniBand" or "Ethernet", the more frequent one.
+	LinkLayer string `json:"linkLayer"`
+	// RateGbps is the most frequent rate of active ports, in Gbit/s.
+	RateGbps int `json:"rateGbps"`
+	// Type is the most frequent hca_type: "MT4129".
+	Type string `json:"type"`
+}
+
+// FactsOf reads the facts from a machine.
+func FactsOf(m *machine.Machine) *Facts {
+	return &Facts{
+		Node: m.Node,
+		GPU:  gpuOf(m),
+		CPU: CPU{
+			Codename: m.CPU.Codename, Vendor: m.CPU.Vendor, Arch: m.CPU.Arch,
+			Model: m.CPU.ModelName, Sockets: m.CPU.Sockets,
+		},
+		RDMA:    RDMAOf(m),
+		Machine: m,
+	}
+}
+
+func gpuOf(m *machine.Machine) GPU {
+	groups := Groups(m.GPUs)
+	if len(groups) == 0 {
+		return GPU{}
+	}
+	first := groups[0]
+	gpu := GPU{
+		Count:             len(first.GPUs),
+		Product:           first.Product,
+		Model:             Name(first.Product),
+		Interconnect:      "PCIE",
+		Memory:            Memory(first.Product, first.MemoryMiB()),
+		MemoryMiB:         first.MemoryMiB(),
+		Family:            first.Architecture(),
+		ComputeCapability: first.ComputeCapability(),
+	}
+	if first.NVLink() {
+		gpu.Interconnect = "NVLINK"
+	}
+	for _, g := range groups {
+		gpu.Models = append(gpu.Models, Name(g.Product))
+	}
+	return gpu
+}
+
+// RDMAOf sums up the fabric HCAs of a machine. Ties go to the larger value.
+func RDMAOf(m *machine.Machine) RDMA {
+	physical := map[string]bool{}
+	for i := range m.HCAs {
+		physical[m.HCAs[i].PCI] = true
+	}
+	var rdma RDMA
+	types, layers, rates := map[string]int{}, map[string]int{}, map[int]int{}
+	for i := range m.HCAs {
+		h := &m.HCAs[i]
+		if h.Role != machine.RoleFabric || h.PhysFn != "" && physical[h.PhysFn] {
+			continue
+		}
+		rdma.Count++
+		count(types, h.Type)
+		for j := range h.Ports {
+			count(layers, h.Ports[j].LinkLayer)
+			if rate := h.Ports[j].RateGbps; rate != nil && h.Ports[j].State == machine.PortActive {
+				count(rates, int(min(max(*rate, 0), 1e6)))
+			}
+		}
+	}
+	rdma.Type, rdma.LinkLayer, rdma.RateGbps = mode(types), mode(layers), mode(rates)
+	return rdma
+}

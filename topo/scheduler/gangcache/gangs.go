@@ -1,0 +1,129 @@
+package gangcache
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+)
+
+// gangs are by name.
+type gangs map[types.NamespacedName]*gangInfo
+
+// get is the gang of a name, which is created if it is missing.
+func (all gangs) get(key types.NamespacedName) *gangInfo {
+	g := all[key]
+	if g == nil {
+		g = &gangInfo{
+			key: key, members: map[types.UID]*member{}, objects: map[string]object{}, outdated: true, incompleteSince: time.Now(),
+		}
+		all[key] = g
+	}
+	return g
+}
+
+// update is called when a gang lost a member or an object. One without any is
+// forgotten.
+func (all gangs) update(g *gangInfo) {
+	g.invalidate()
+	if len(g.members) == 0 && len(g.objects) == 0 {
+		delete(all, g.key)
+	}
+}
+
+// unit is a gang and those that it runs with or not at all. missing is the first of
+// them that does not exist.
+func (all gangs) unit(g *gangInfo) (unit []*gangInfo, missing *types.NamespacedName) {
+	g.resolve()
+	if g.spec.Alone() {
+		return []*gangInfo{g}, nil
+	}
+	for i := range g.spec.Groups {
+		other := all[g.spec.Groups[i]]
+		if other == nil {
+			if missing == nil {
+				missing = &g.spec.Groups[i]
+			}
+			continue
+		}
+		other.resolve()
+		unit = append(unit, other)
+	}
+	return unit, missing
+}
+
+// incomplete is what a gang, or one that it runs with, waits for: empty if it has
+// the pods that it needs, or a fault, which the scheduling cycle rejects.
+func (all gangs) incomplete(g *gangInfo) string {
+	unit, missing := all.unit(g)
+	if g.err != nil || g.doneWith() {
+		return ""
+	}
+	if missing != nil {
+		return fmt.Sprintf("podgroup %s waits for podgroup %s of its groups: there is none", g.key.Name, missing)
+	}
+	for _, u := range unit {
+		if u.err != nil || u.doneWith() {
+			continue
+		}
+		switch n := u.count(pending); {
+		case u.spec.MinMember == 0:
+			return fmt.Sprintf("podgroup %s has no min-available, and there is no PodGroup object with minMember", u.key.Name)
+		case n < u.spec.MinMember:
+			return fmt.Sprintf("podgroup %s waits for pods: %d of %d exist", u.key.Name, n, u.spec.MinMember)
+		}
+	}
+	return ""
+}
+
+// reservations collects what plans reserve. A member that is being bound is on its
+// node already.
+func (all gangs) reservations() fit.Reservations {
+	out := fit.Reservations{}
+	for _, g := range all {
+		if g.deadline.IsZero() {
+			continue
+		}
+		open := false
+		for uid, m := range g.members {
+			if m.stage == planned || m.stage == reserved {
+				out[m.node] = append(out[m.node], fit.Reservation{
+					UID: uid, Priority: m.priority(), Amounts: m.resources.Class.Amounts,
+				})
+				open = true
+			}
+		}
+		if !open {
+			g.deadline = time.Time{}
+		}
+	}
+	return out
+}
+
+// interrupted are the other gangs of at least a priority that run with fewer members
+// than they need, by name.
+func (all gangs) interrupted(but *gangInfo, priority int32) (out []*gangInfo) {
+	for _, g := range all {
+		if g == but || !g.deadline.IsZero() {
+			continue
+		}
+		g.resolve()
+		n := g.count(bound)
+		if n == 0 || n >= g.spec.MinMember || g.spec.Policy == gang.OnlyWaiting || g.err != nil {
+			continue
+		}
+		for _, m := range g.members {
+			if m.schedulable() && m.stage == pending && m.priority() >= priority {
+				out = append(out, g)
+				break
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b *gangInfo) int { return cmp.Compare(a.key.String(), b.key.String()) })
+	return out
+}

@@ -1,0 +1,70 @@
+package gangcache
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics are those of the scheduler plugin. Nothing collects them before Register.
+type Metrics struct {
+	duration             prometheus.Histogram
+	rejections, timeouts prometheus.Counter
+	placed               *prometheus.CounterVec
+	// Plans are by result.
+	Plans *prometheus.HistogramVec
+	// Gauges are vectors, since one without a value is absent: a replica that waits
+	// has none of gangs and GPUs.
+	Gangs, Rejected, TreeAge, TreeFresh, FreeGPUs, WholeGPUs, LargestGang *prometheus.GaugeVec
+}
+
+// NewMetrics returns metrics without values.
+func NewMetrics() *Metrics {
+	opts := func(name, help string) prometheus.Opts {
+		return prometheus.Opts{Namespace: "heddle", Subsystem: "scheduler", Name: name, Help: help}
+	}
+	histogram := func(name, help string, first float64, buckets int) prometheus.HistogramOpts {
+		return prometheus.HistogramOpts{
+			Namespace: "heddle", Subsystem: "scheduler", Name: name, Help: help,
+			Buckets: prometheus.ExponentialBuckets(first, 4, buckets),
+		}
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts(opts(name, help)), labels)
+	}
+	return &Metrics{
+		duration: prometheus.NewHistogram(histogram("gang_duration_seconds",
+			"Time from the last pod that a gang needs until that many of its pods have a node.", 0.01, 10)),
+		Plans: prometheus.NewHistogramVec(histogram("gang_plan_duration_seconds",
+			"Time of one plan for a gang and those that it runs with, by result: placed or refused.", 0.0001, 9),
+			[]string{"result"}),
+		placed: prometheus.NewCounterVec(prometheus.CounterOpts(opts("gangs_placed_total",
+			"Gangs that started, by the kind of the lowest group that holds them: node, a kind of the topology tree, or none.")),
+			[]string{"kind"}),
+		rejections: prometheus.NewCounter(prometheus.CounterOpts(opts("gang_refusals_total",
+			"Times that a gang was rejected which had not been rejected before, or had had a plan since."))),
+		timeouts: prometheus.NewCounter(prometheus.CounterOpts(opts("gang_timeouts_total",
+			"Times that members gave their nodes back, because the others did not come in time."))),
+		Gangs: gauge("gangs", "Gangs of this scheduler's pods, by state.", "state"),
+		Rejected: gauge("gang_rejected_seconds",
+			"For how long a gang that has its pods has been rejected; the ten that wait for longest.", "namespace", "podgroup"),
+		TreeAge: gauge("map_age_seconds", "Time since topo-master confirmed the topology tree."),
+		TreeFresh: gauge("map_fresh",
+			"1 if gangs are placed by the topology tree, 0 if it is too old or missing; absent if none is configured."),
+		FreeGPUs:  gauge("gpus_free", "GPUs that no pod has or has reserved, on nodes that take pods."),
+		WholeGPUs: gauge("gpus_free_whole", "Those of gpus_free that are on nodes of which all GPUs are free."),
+		LargestGang: gauge("largest_gang_gpus",
+			"GPUs of the largest gang of whole nodes that one group of a kind has room for.", "kind"),
+	}
+}
+
+// Register adds the metrics to a registry.
+func (m *Metrics) Register(r prometheus.Registerer) error {
+	for _, c := range []prometheus.Collector{
+		m.duration, m.Plans, m.placed, m.rejections, m.timeouts,
+		m.Gangs, m.Rejected, m.TreeAge, m.TreeFresh, m.FreeGPUs, m.WholeGPUs, m.LargestGang,
+	} {
+		if err := r.Register(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}

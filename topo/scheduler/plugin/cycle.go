@@ -1,0 +1,273 @@
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/kube-scheduler/framework"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/fit"
+	"github.com/heddle-dev/heddle/topo/scheduler/planner"
+	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
+)
+
+const cycleKey framework.StateKey = Name
+
+// cycle is what PreFilter found out about a pod. Only Reserve changes it.
+type cycle struct {
+	uid          types.UID
+	priority     int32
+	amounts      []fit.Amount
+	reservations fit.Reservations
+	// member reports that the pod is in a gang of labels; node is the only one that
+	// Filter accepts, empty for any.
+	member bool
+	node   string
+	// request is for shares of GPUs, selector for whole ones; nil without.
+	request  *sgpu.Request
+	selector *sgpu.Selector
+	// decision is the one on shared GPUs of a pod in a PodGroup's cycle. The framework
+	// takes it back and, once all members have a node, reserves for one after another,
+	// with a snapshot that does not show what the others got.
+	decision *allocation.Allocation
+}
+
+// Clone is for preemption, which tries nodes without some pods.
+func (c *cycle) Clone() framework.StateData { return c }
+
+func cycleOf(state framework.CycleState) *cycle {
+	data, _ := state.Read(cycleKey)
+	c, _ := data.(*cycle)
+	return c
+}
+
+// PreFilter plans for the pod's gang, unless it has a plan, and takes the reservations
+// that Filter charges. It skips pods of no gang that request no shares while there are
+// no reservations.
+func (p *Plugin) PreFilter(
+	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
+) (*framework.PreFilterResult, *framework.Status) {
+	p.controller.Leads.Store(true)
+	c, err := p.newCycle(pod)
+	if err != nil {
+		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, err.Error())
+	}
+	switch {
+	case p.cache.IsNative(pod):
+		if status := p.preFilterNative(ctx, state, pod, nodes, c); status != nil {
+			return nil, status
+		}
+	case state.IsPodGroupSchedulingCycle() && p.labeled(pod):
+		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, errNotNative.Error())
+	default:
+		if time.Since(p.measured) >= capacityEvery {
+			p.measure(ctx, nodes)
+		}
+		var rejection string
+		if c.node, c.member, rejection = p.place(ctx, pod, nodes); rejection != "" {
+			// No victim would make room for the whole gang.
+			return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, rejection)
+		}
+		c.reservations = p.cache.Reservations()
+		if !c.member && len(c.reservations) == 0 && c.request == nil && c.selector == nil {
+			return nil, framework.NewStatus(framework.Skip)
+		}
+	}
+	state.Write(cycleKey, c)
+	if c.node == "" {
+		return nil, nil
+	}
+	return &framework.PreFilterResult{NodeNames: sets.New(c.node)}, nil
+}
+
+// PreFilterExtensions are none: Filter looks at the node that it is given.
+func (*Plugin) PreFilterExtensions() framework.PreFilterExtensions { return nil }
+
+func (p *Plugin) newCycle(pod *corev1.Pod) (*cycle, error) {
+	request, err := p.gpus.Request(pod)
+	selector, selectorErr := p.gpus.Selector(pod)
+	if err = cmp.Or(err, selectorErr); err != nil {
+		return nil, err
+	}
+	c := &cycle{
+		uid: pod.UID, priority: schedulehelpers.PodPriority(pod), amounts: fit.Requests(pod, p.args.Ignored...),
+		reservations: p.cache.Reservations(), request: request,
+	}
+	if selector != nil && fit.AmountOf(c.amounts, p.gpu()) > 0 {
+		c.selector = selector
+	}
+	return c, nil
+}
+
+// place finds the node of a member, planning its gang if needed.
+func (p *Plugin) place(
+	ctx context.Context, pod *corev1.Pod, nodes []framework.NodeInfo,
+) (node string, member bool, rejection string) {
+	for range 3 {
+		attempt, ok := p.cache.Attempt(pod)
+		switch {
+		case !ok:
+			if _, err := gang.Read(pod, p.args.Domains); p.labeled(pod) && err != nil {
+				return "", false, err.Error()
+			}
+			return "", false, ""
+		case attempt.Node != "" || attempt.Rejection != "":
+			return attempt.Node, true, attempt.Rejection
+		}
+		for _, unit := range attempt.Interrupted {
+			// Without room its leader tries again when something changes.
+			p.plan(ctx, unit, nodes, false, pod)
+		}
+		reason, current := p.plan(ctx, attempt.Unit, nodes, false, pod)
+		if reason != "" && planner.CanPreempt(pod, nodes) {
+			if preempted, ok := p.plan(ctx, attempt.Unit, nodes, true, pod); preempted == "" {
+				reason, current = "", ok
+			}
+		}
+		if current {
+			node, rejection = p.cache.Conclude(pod, reason)
+			return node, true, rejection
+		}
+	}
+	return "", true, "the gang changes faster than it is planned"
+}
+
+// plan plans gangs together and commits the plans; current is false if one of them
+// changed meanwhile.
+func (p *Plugin) plan(
+	ctx context.Context, unit []planner.Gang, nodes []framework.NodeInfo, preempt bool, pod *corev1.Pod,
+) (reason string, current bool) {
+	plans, reason := p.timed(ctx, &planner.Request{Gangs: unit, Nodes: nodes, Preempt: preempt})
+	return reason, reason != "" || p.cache.Commit(unit, plans, preempt, pod)
+}
+
+// timed plans beside all reservations.
+func (p *Plugin) timed(ctx context.Context, r *planner.Request) (plans []planner.Plan, reason string) {
+	begin := time.Now()
+	r.Reservations = p.cache.Reservations()
+	plans, reason = p.planner.Plan(ctx, r)
+	result := "placed"
+	if reason != "" {
+		result = "refused"
+	}
+	p.cache.Metrics.Plans.WithLabelValues(result).Observe(time.Since(begin).Seconds())
+	return plans, reason
+}
+
+// capacityEvery is the age from which on the free capacity is taken again.
+const capacityEvery = 10 * time.Second
+
+// measure sets the metrics of the free capacity.
+func (p *Plugin) measure(ctx context.Context, nodes []framework.NodeInfo) {
+	p.measured = time.Now()
+	free, m := p.planner.Capacity(ctx, nodes, p.cache.Reservations()), p.cache.Metrics
+	m.FreeGPUs.WithLabelValues().Set(float64(free.Free))
+	m.WholeGPUs.WithLabelValues().Set(float64(free.Whole))
+	m.LargestGang.Reset()
+	for kind, gpus := range free.Largest {
+		m.LargestGang.WithLabelValues(kind).Set(float64(gpus))
+	}
+}
+
+// Filter accepts a member's own node alone, since nominated nodes are tried whatever
+// PreFilter returns, and charges reservations to all other pods.
+func (p *Plugin) Filter(
+	_ context.Context, state framework.CycleState, _ *corev1.Pod, info framework.NodeInfo,
+) *framework.Status {
+	c := cycleOf(state)
+	if c == nil {
+		return nil
+	}
+	node := info.Node().Name
+	if c.node != "" && c.node != node {
+		return framework.NewStatus(framework.UnschedulableAndUnresolvable, "node(s) are not the pod's place in its gang")
+	}
+	free := fit.FreeOf(info, c.reservations[node], c.priority, c.uid)
+	if free.HasReservations() {
+		if lacks := free.Lacks(c.amounts); lacks != "" {
+			return framework.NewStatus(framework.Unschedulable, fmt.Sprintf("node(s) have %s reserved for a gang", lacks))
+		}
+	}
+	if c.selector != nil {
+		// No victim would help: which GPUs a pod would leave is not known.
+		const code = framework.UnschedulableAndUnresolvable
+		switch left, err := c.selector.Left(info); {
+		case err != nil:
+			return framework.NewStatus(code, "node(s) do not publish which GPUs are free")
+		case left-free.Reserved(p.gpu()) < fit.AmountOf(c.amounts, p.gpu()):
+			return framework.NewStatus(code, "node(s) have too few free GPUs that the pod accepts")
+		}
+	}
+	if c.request != nil {
+		return p.gpus.Filter(c.request, info)
+	}
+	return nil
+}
+
+// PostFilter runs before the scheduler's preemption. It lets that have victims for a
+// member of a gang only if the whole gang fits once they are gone.
+func (p *Plugin) PostFilter(
+	_ context.Context, state framework.CycleState, pod *corev1.Pod, statuses framework.NodeToStatusReader,
+) (*framework.PostFilterResult, *framework.Status) {
+	c := cycleOf(state)
+	preempt := false
+	switch {
+	case c == nil:
+		preempt = !p.labeled(pod)
+	case !c.member:
+		p.cache.Block(pod)
+		preempt = true
+	default:
+		status := statuses.Get(c.node)
+		preempt = p.cache.TurnedAway(pod, c.node, status.Code() == framework.Unschedulable, status.Message())
+	}
+	if preempt {
+		return nil, framework.NewStatus(framework.Unschedulable)
+	}
+	return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable)
+}
+
+// PreScore skips pods without GPUs, and members of gangs, which have their node.
+func (p *Plugin) PreScore(
+	_ context.Context, state framework.CycleState, pod *corev1.Pod, _ []framework.NodeInfo,
+) *framework.Status {
+	c := cycleOf(state)
+	if c == nil { // PreFilter skipped it.
+		c = &cycle{amounts: fit.Requests(pod)}
+	}
+	if c.node != "" || c.request == nil && fit.AmountOf(c.amounts, p.gpu()) == 0 {
+		return framework.NewStatus(framework.Skip)
+	}
+	state.Write(cycleKey, c)
+	return nil
+}
+
+// Score is by the node's GPUs.
+func (p *Plugin) Score(
+	_ context.Context, state framework.CycleState, _ *corev1.Pod, info framework.NodeInfo,
+) (int64, *framework.Status) {
+	c := cycleOf(state)
+	if c.request != nil {
+		return p.gpus.ScoreShares(c.request, info), nil
+	}
+	return p.gpus.ScoreGPUs(fit.AmountOf(c.amounts, p.gpu()), p.args.GPUAware, info), nil
+}
+
+// ScoreExtensions brings scores to the framework's scale.
+func (p *Plugin) ScoreExtensions() framework.ScoreExtensions { return p }
+
+// NormalizeScore is for the framework.
+func (*Plugin) NormalizeScore(
+	_ context.Context, _ framework.CycleState, _ *corev1.Pod, scores framework.NodeScoreList,
+) *framework.Status {
+	sgpu.Normalize(scores)
+	return nil
+}
