@@ -40,6 +40,9 @@ var (
 	ErrLost = errors.New("lost")
 	// ErrBusy means that a session was kept, because a call is still in it.
 	ErrBusy = errors.New("a call has not returned")
+	// ErrRestart means that this process can never read the driver: it has the
+	// library of another one. The process must end and be started again.
+	ErrRestart = errors.New("this process must start again")
 	// ErrSilent means that a GPU has not answered in time.
 	ErrSilent = bounded.ErrTimeout
 )
@@ -77,6 +80,8 @@ type Reader struct {
 	isRead bool
 	// reopen asks for a new session at the next read.
 	reopen bool
+	// fatal is an ErrRestart.
+	fatal error
 }
 
 type session struct {
@@ -106,6 +111,15 @@ func (r *Reader) Close(ctx context.Context) error {
 	defer cancel()
 	_, err := r.session.Do(ctx, func() (session, error) { return session{}, r.library.Close() })
 	return err
+}
+
+// Err is why this process must end and be started again (ErrRestart); nil while
+// it need not. What was read before stays valid: held devices and running pods
+// have nothing to do with the process.
+func (r *Reader) Err() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.fatal
 }
 
 // Read asks every GPU, and adds what it found to a machine that has its PCI
@@ -157,6 +171,9 @@ func (r *Reader) read(ctx context.Context, m *machine.Machine) ([]machine.GPU, m
 	defer cancel()
 	reopen := r.reopen && !r.gpus.Busy()
 	s, err := r.session.Do(ctx, func() (session, error) { return r.open(reopen) })
+	if errors.Is(err, ErrRestart) {
+		r.fatal = err
+	}
 	switch {
 	case errors.Is(err, ErrAbsent):
 		r.reopen, r.last = true, session{}

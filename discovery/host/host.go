@@ -48,6 +48,10 @@ type Options struct {
 	DriverRoot string
 	// GPUs are read by these; nil are all vendors that heddle supports.
 	GPUs gpu.Sources
+	// Hold keeps the sessions with the drivers open between scans, for a daemon
+	// that waits for their events. An open session keeps a driver from being
+	// unloaded, and a GPU from being reset.
+	Hold bool
 	// Timeout bounds each reader; 0 is bounded.DefaultTimeout.
 	Timeout time.Duration
 }
@@ -119,11 +123,20 @@ func (h *Host) Scan(ctx context.Context) *machine.Machine {
 	defer h.mu.Unlock()
 	began := time.Now()
 	m := h.compose(ctx)
+	if !h.options.Hold {
+		if err := h.Close(ctx); err != nil {
+			h.logger.Warn("a session with a GPU driver stays open", "err", err)
+		}
+	}
 	if ctx.Err() != nil {
 		// Cut short: GPUs that were not waited for look as if they hung.
 		return m
 	}
 	last := h.snapshot.Load()
+	if last != nil && h.restart() != nil {
+		// The last good machine stands until another process reads the driver.
+		return last
+	}
 	if last != nil && reflect.DeepEqual(last, m) {
 		h.logger.Debug("scanned", "took", time.Since(began), "changed", false)
 		return last
@@ -133,6 +146,16 @@ func (h *Host) Scan(ctx context.Context) *machine.Machine {
 		"skipped", len(m.Skipped))
 	h.changed.Notify()
 	return m
+}
+
+// restart is why this process must end: a gpu.ErrRestart.
+func (h *Host) restart() error {
+	for _, r := range h.gpus {
+		if err := r.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Close ends the sessions with the GPU drivers.

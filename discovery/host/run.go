@@ -13,7 +13,8 @@ const settle = 200 * time.Millisecond
 
 // Run keeps the machine current until ctx ends, and then returns nil: a scan at
 // the start, after kernel events, and every Interval. Where the kernel gives no events (another
-// system, no permission), the interval is all there is; that is logged once.
+// system, no permission), the interval is all there is; that is logged once. It
+// returns a gpu.ErrRestart when a driver was upgraded under this process.
 func (h *Host) Run(ctx context.Context) error {
 	events := notify.New()
 	wait := watch(ctx, h.vendors, h.matters, events)
@@ -31,8 +32,11 @@ func (h *Host) Run(ctx context.Context) error {
 func (h *Host) loop(ctx context.Context, events <-chan struct{}) error {
 	ticker := time.NewTicker(h.options.Interval)
 	defer ticker.Stop()
-	h.Scan(ctx)
 	for {
+		h.Scan(ctx)
+		if err := h.restart(); err != nil {
+			return err
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -42,7 +46,6 @@ func (h *Host) loop(ctx context.Context, events <-chan struct{}) error {
 				return nil
 			}
 		}
-		h.Scan(ctx)
 	}
 }
 

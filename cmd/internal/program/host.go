@@ -70,12 +70,13 @@ type Machine interface {
 }
 
 // Open finds the machine that the flags name; nothing of a host is read yet, a
-// dump must be a good one. A host's GPUs are read from gpus, nil for all that
-// heddle supports, with their driver in DriverRoot.
+// dump must be a good one. A host's GPUs are read from gpus, whose sessions with
+// the driver stay open for events; nil are all that heddle supports, in sessions
+// that end with each scan.
 func (h *Host) Open(gpus gpu.Sources, log *slog.Logger) (Machine, error) {
 	if !h.IsReplay() {
 		return host.New(host.Options{
-			SysfsRoot: h.SysfsRoot, DevRoot: h.DevRoot, ProcRoot: h.ProcRoot, DriverRoot: h.DriverRoot, GPUs: gpus,
+			SysfsRoot: h.SysfsRoot, DevRoot: h.DevRoot, ProcRoot: h.ProcRoot, DriverRoot: h.DriverRoot, GPUs: gpus, Hold: gpus != nil,
 			NodeName: h.NodeName, Interval: h.Interval, Logger: log,
 		}), nil
 	}

@@ -49,6 +49,9 @@ func (l *Library) Generate(m *machine.Machine) (*gpu.Edits, error) {
 	if err := l.addFeatures(out); err != nil {
 		return nil, err
 	}
+	if l.options.Hook == "" {
+		out.Common.Mounts = withSONAMEs(out.Common.Mounts, l.driverRoot())
+	}
 	return out, l.onHost(out)
 }
 

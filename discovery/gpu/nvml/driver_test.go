@@ -3,6 +3,7 @@
 package nvml_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -65,12 +66,32 @@ func TestRealLibrary(t *testing.T) {
 	if holders, err := d.Holders(); err != nil || len(holders) > 0 {
 		t.Errorf("holders of the driver after the session: %v, %v", holders, err)
 	}
-	// The kernel side is upgraded; the process has the old library for ever.
+	// The packages of a new driver replace the library. The kernel still has the
+	// old module, and would go on answering: new programs would not run.
+	if _, _, err := l.Open(); err != nil {
+		t.Fatal(err)
+	}
+	if d, err = nvidia.Install(t.Context(), d.Root, "usr/lib/"+nvidia.Triple(), after); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Set(c); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = l.Open()
+	if !errors.Is(err, gpu.ErrRestart) || !strings.Contains(err.Error(), "the driver was upgraded: this process has the library of "+before) {
+		t.Errorf("another library is installed: %v, want gpu.ErrRestart", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	// A process that starts now has the new library and waits for its module. It
+	// is the same process here, so the old library plays the new one.
 	c.Kernel = after
 	if err := d.Set(c); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := l.Open(); err == nil || !strings.Contains(err.Error(), "mismatch") {
-		t.Errorf("upgraded driver: %v", err)
+	_, _, err = nvml.New(gpu.Options{DriverRoot: d.Root}).Open()
+	if err == nil || errors.Is(err, gpu.ErrRestart) || !strings.Contains(err.Error(), "load the kernel module of the library's version") {
+		t.Errorf("the module is of another version: %v", err)
 	}
 }

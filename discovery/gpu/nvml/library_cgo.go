@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"golang.org/x/sync/semaphore"
@@ -29,8 +30,12 @@ type Library struct {
 	// mu guards what follows. It is not held across calls into NVML: one
 	// that hangs must not keep the others from finding out.
 	mu sync.Mutex
-	// api is nil until load found a library to call.
-	api nvml.Interface
+	// api is nil until load found a library to call, at path; empty leaves that
+	// to the dynamic loader.
+	api  nvml.Interface
+	path string
+	// loaded belongs to Open, which is never called twice at once.
+	loaded loaded
 	// devices are the handles of the GPUs that were read in this session, by
 	// UUID; nil without a session. generation changes with them.
 	devices    map[string]nvml.Device
@@ -53,10 +58,14 @@ const (
 const libraryName = "libnvidia-ml.so.1"
 
 // libraryIn finds the library under a driver's root, in the directories of
-// Debian's and Red Hat's packages and of driver containers. The dynamic loader
+// Debian's, Red Hat's and Arch's packages, of driver containers and of GKE's
+// images (home/kubernetes/bin/nvidia is the root, or below it). The dynamic loader
 // does not look there, and LD_LIBRARY_PATH would bring the host's libc along.
 func libraryIn(root string) (string, error) {
-	dirs := []string{"usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib"}
+	dirs := []string{
+		"usr/lib/" + triple(), "usr/lib64", "usr/lib", "lib/" + triple(), "lib64", "lib",
+		"home/kubernetes/bin/nvidia/lib64", "usr/local/glibc/usr/lib",
+	}
 	for _, dir := range dirs {
 		path := filepath.Join(root, dir, libraryName)
 		if _, err := os.Stat(path); err == nil {
@@ -82,7 +91,7 @@ func (l *Library) load() (nvml.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.api = nvml.New(nvml.WithLibraryPath(path))
+	l.path, l.api = path, nvml.New(nvml.WithLibraryPath(path))
 	return l.api, nil
 }
 
@@ -132,14 +141,22 @@ var errEnding = fmt.Errorf("NVML is %w: the session is ending", gpu.ErrAbsent)
 
 // Open implements [gpu.Library].
 func (l *Library) Open() (machine.Driver, int, error) {
+	if err := l.loaded.stale(); err != nil {
+		return machine.Driver{}, 0, err
+	}
 	api, err := l.load()
 	if err != nil {
 		return machine.Driver{}, 0, err
 	}
 	if handles, _ := l.handles(); handles == nil {
-		if ret := api.Init(); ret != nvml.SUCCESS {
-			return machine.Driver{}, 0, failure("initialize NVML", ret)
+		ret := api.Init()
+		if ret != nvml.ERROR_LIBRARY_NOT_FOUND {
+			l.loaded.note(l.path)
 		}
+		if err := failure("initialize NVML", ret); ret != nvml.SUCCESS {
+			return machine.Driver{}, 0, l.loaded.absent(l.options, err)
+		}
+		l.loaded.missed = time.Time{}
 		l.reset(map[string]nvml.Device{})
 	}
 	var driver machine.Driver
@@ -147,7 +164,7 @@ func (l *Library) Open() (machine.Driver, int, error) {
 	if ret != nvml.SUCCESS {
 		return driver, 0, failure("driver version", ret)
 	}
-	driver.Version = version
+	driver.Version, l.loaded.version = version, version
 	if cuda, ret := api.SystemGetCudaDriverVersion_v2(); ret == nvml.SUCCESS {
 		driver.CUDA = cudaVersion(cuda)
 	}
@@ -194,6 +211,8 @@ func failure(what string, ret nvml.Return) error {
 		return fmt.Errorf("NVML is %w: the NVIDIA driver is not loaded", gpu.ErrAbsent)
 	case nvml.ERROR_GPU_IS_LOST:
 		return fmt.Errorf("%s: GPU is %w", what, gpu.ErrLost)
+	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		return fmt.Errorf("%s: %s: load the kernel module of the library's version, or reboot", what, ret.Error())
 	}
 	return fmt.Errorf("%s: %s", what, ret.Error())
 }

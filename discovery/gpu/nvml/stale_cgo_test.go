@@ -1,0 +1,65 @@
+//go:build cgo && linux
+
+package nvml
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/heddle-dev/heddle/discovery/gpu"
+)
+
+// A container whose library the runtime did not bring gets none by waiting.
+func TestDriverThatCameAfterTheContainer(t *testing.T) {
+	sys := t.TempDir()
+	o := gpu.Options{SysfsRoot: sys}
+	absent := errors.New("no library")
+	f := loaded{missed: time.Now().Add(-2 * patience)}
+	if err := f.absent(o, absent); errors.Is(err, gpu.ErrRestart) {
+		t.Errorf("a kernel without the driver: %v", err)
+	}
+	if err := os.MkdirAll(filepath.Join(sys, "bus/pci/drivers/nvidia/0000:1b:00.0"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.absent(o, absent); errors.Is(err, gpu.ErrRestart) {
+		t.Errorf("the driver has just come: %v", err)
+	}
+	f.missed = f.missed.Add(-2 * patience)
+	if err := f.absent(o, absent); !errors.Is(err, gpu.ErrRestart) || !errors.Is(err, absent) {
+		t.Errorf("after %s: %v, want gpu.ErrRestart", patience, err)
+	}
+	// A library below a driver root comes into view when it is installed.
+	o.DriverRoot = "/run/nvidia/driver"
+	if err := f.absent(o, absent); errors.Is(err, gpu.ErrRestart) {
+		t.Errorf("with a driver root: %v", err)
+	}
+}
+
+func TestLoadedFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), libraryName)
+	write := func(text string) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(path+".new", []byte(text), 0o600), os.Rename(path+".new", path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var f loaded
+	write("535")
+	f.note(path)
+	if err := f.stale(); err != nil {
+		t.Errorf("the same file: %v", err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.stale(); err != nil {
+		t.Errorf("between two files: %v", err)
+	}
+	write("550.54")
+	if err := f.stale(); !errors.Is(err, gpu.ErrRestart) {
+		t.Errorf("another file: %v, want gpu.ErrRestart", err)
+	}
+}
