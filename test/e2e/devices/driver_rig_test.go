@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
 	"github.com/heddle-dev/heddle/test/nvidia"
+	"github.com/heddle-dev/heddle/test/sysfstest"
 )
 
 // The driver before and after an upgrade.

@@ -1,6 +1,6 @@
 //go:build cgo && linux
 
-package nvml_test
+package nvidia_test
 
 import (
 	"errors"
@@ -29,7 +29,7 @@ func dgx(t *testing.T, version string) (*nvidia.Driver, nvidia.Control) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, err := os.ReadFile("../../../test/machines/dgx-h100.json")
+	file, err := os.ReadFile("../machines/dgx-h100.json")
 	if err != nil {
 		t.Fatal(err)
 	}
