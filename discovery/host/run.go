@@ -16,6 +16,7 @@ const settle = 200 * time.Millisecond
 // system, no permission), the interval is all there is; that is logged once. It
 // returns a gpu.ErrRestart when a driver was upgraded under this process.
 func (h *Host) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
 	events := notify.New()
 	wait := watch(ctx, h.vendors, h.matters, events)
 	watching := make(chan struct{})
@@ -25,7 +26,7 @@ func (h *Host) Run(ctx context.Context) error {
 			h.logger.Warn("no kernel events, scanning by the clock only", "err", err, "interval", h.options.Interval)
 		}
 	}()
-	defer func() { <-watching }()
+	defer func() { cancel(); <-watching }()
 	return h.loop(ctx, events)
 }
 

@@ -110,8 +110,41 @@ func newDriverRig(t *testing.T, name string) (*rig, *nodeWithDriver) {
 	r := newRig(t, options{name: name, held: true})
 	n := installDriver(t, r.dir)
 	r.plugin.args = append(n.flags(), "--node-name", r.Node(),
-		"--state-dir", filepath.Join(r.dir, "state"), "--config", filepath.Join(r.dir, "config"), "--log-level", "debug")
+		"--state-dir", filepath.Join(r.dir, "state"), "--config", filepath.Join(r.dir, "config"))
 	return r, n
+}
+
+// labeler is heddle-feature-discovery on the same machine.
+func (n *nodeWithDriver) labeler(t *testing.T, r *rig) *process {
+	t.Helper()
+	b, err := builds(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{
+		rig: r, binary: b.labeler, log: &journal{},
+		args: append(n.flags(), "--node-name", r.Node(), "--config", filepath.Join(r.dir, "config")),
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("feature-discovery's log:\n%s", tail(p.log.String(), 3000))
+		}
+		if err := p.stop(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// waitDriverLabel waits for the label of the driver's version.
+func (r *rig) waitDriverLabel(t *testing.T, version string) {
+	t.Helper()
+	eventually(t, 30*time.Second, func() string {
+		if got := r.node(t).Labels["nvidia.com/cuda.driver-version.full"]; got != version {
+			return fmt.Sprintf("the driver's label is %q, want %q", got, version)
+		}
+		return ""
+	})
 }
 
 // supervise starts a daemon and starts it again whenever it ends, as the kubelet
@@ -168,6 +201,9 @@ func (n *nodeWithDriver) buildCUDAProgram(t *testing.T) []byte {
 	}
 	return b
 }
+
+// pid is the daemon's as the host sees it.
+func (p *process) pid() int { return p.cmd.Process.Pid }
 
 // opens are the device nodes below /dev that a container may open.
 func (rep *report) opens() (nodes []string) {

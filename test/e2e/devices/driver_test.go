@@ -3,8 +3,10 @@
 package devices
 
 import (
+	"fmt"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,8 +24,14 @@ import (
 func TestDriverUpgrade(t *testing.T) {
 	r, n := newDriverRig(t, "upgrade")
 	ends := r.plugin.supervise(t)
+	labeler := n.labeler(t, r)
+	labels := labeler.supervise(t)
 	r.waitRegistered(t)
 	r.waitAllocatable(t, gpuResource, 8, waitStart)
+	r.waitDriverLabel(t, driverBefore)
+	if holders, err := n.Holders(); err != nil || !slices.Equal(holders, []int{r.plugin.pid()}) {
+		t.Errorf("the driver's session is held by %v, %v, want the plugin alone", holders, err)
+	}
 	before := r.run(t, r.pod("before", box{gpus: 2}))
 	saw := r.report(t, "before", "app").opens()
 	if len(saw) < 3 {
@@ -41,6 +49,8 @@ func TestDriverUpgrade(t *testing.T) {
 	if lines := r.plugin.log.grep("the driver was upgraded"); len(lines) == 0 {
 		t.Error("the plugin ended without the reason")
 	}
+	// Until the module is replaced too, nothing can use a GPU.
+	r.waitEvent(t, r.Node(), "NothingToOffer", "Driver/library version mismatch", waitStart)
 	swapped := time.Now()
 	n.control.Kernel = driverAfter
 	n.set(t)
@@ -49,13 +59,18 @@ func TestDriverUpgrade(t *testing.T) {
 		if err != nil {
 			return err.Error()
 		}
-		if !strings.Contains(out, driverAfter) {
-			return "the plugin serves another driver"
+		if want := fmt.Sprintf("heddle_resource_allocatable{resource=%q} 8", gpuResource); !strings.Contains(out, want) {
+			return "no GPU is offered"
 		}
 		return ""
 	})
-	r.waitAllocatable(t, gpuResource, 8, 30*time.Second)
-	t.Logf("%.1f s after the kernel module was replaced, the plugin serves %s; it ended %d times", time.Since(swapped).Seconds(), driverAfter, ends())
+	took := time.Since(swapped)
+	r.waitAllocatable(t, gpuResource, 8, waitStart)
+	r.waitDriverLabel(t, driverAfter)
+	if labels() != 1 {
+		t.Errorf("feature-discovery ended %d times, want once", labels())
+	}
+	t.Logf("%.1f s after the kernel module was replaced, the plugin serves %s; it ended %d times", took.Seconds(), driverAfter, ends())
 
 	after := r.getPod(t, "before")
 	if was, is := status(before, "app"), status(after, "app"); was.ContainerID != is.ContainerID || is.RestartCount > 0 {

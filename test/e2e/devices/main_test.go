@@ -31,6 +31,7 @@ const reportImage = "localhost/devices-report:1"
 type built struct {
 	dir     string
 	plugin  string // the binary
+	labeler string // heddle-feature-discovery
 	archive string // reportImage
 }
 
@@ -95,10 +96,13 @@ func build(ctx context.Context) (*built, error) {
 		return nil, err
 	}
 	b := &built{
-		dir: dir, plugin: filepath.Join(dir, "heddle-device-plugin"), archive: filepath.Join(dir, "report.tar"),
+		dir: dir, plugin: filepath.Join(dir, "heddle-device-plugin"), labeler: filepath.Join(dir, "heddle-feature-discovery"),
+		archive: filepath.Join(dir, "report.tar"),
 	}
 	report := filepath.Join(dir, "report")
-	for out, pkg := range map[string]string{b.plugin: "../../../cmd/heddle-device-plugin", report: "./report"} {
+	for out, pkg := range map[string]string{
+		b.plugin: "../../../cmd/heddle-device-plugin", b.labeler: "../../../cmd/heddle-feature-discovery", report: "./report",
+	} {
 		cmd := exec.CommandContext(ctx, "go", "build", "-o", out, pkg)
 		if out == report {
 			cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
