@@ -15,6 +15,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
@@ -122,25 +123,22 @@ func (a *resources) wanted(inv *inventory.Inventory) []string {
 
 // serveHCAs makes a resource of HCAs and its plugin.
 func (a *resources) serveHCAs(name string) *served {
-	r := rdma.New(rdma.Options{
-		Name: name, State: a.state,
-	}, a.now.Load())
+	r := rdma.New(resource.Options{Name: name, State: a.state, Log: a.Log}, a.now.Load())
 	return &served{plugin: a.plugin(name, r), refresh: r.Refresh, reason: r.Reason}
 }
 
 // serveGPUs makes a resource of whole GPUs or of MIG devices.
 func (a *resources) serveGPUs(name string) *served {
-	options := gpu.Options{
-		Name: name, Allocator: a.state, Preparer: a.selectors, Driver: a.driver.DriverSpec,
-		InUse:    func() map[string]string { return a.state.Forgotten(name) },
-		Strategy: a.Strategy, Features: a.Features, Vendors: a.Vendors, Log: a.Log,
-	}
+	r := gpu.New(gpu.Options{
+		Options:  resource.Options{Name: name, State: a.state, Driver: a.driver.DriverSpec, Log: a.Log},
+		Strategy: a.Strategy, Features: a.Features, Vendors: a.Vendors,
+	}, a.now.Load())
+	var steered server.Resource = r
 	if a.API.Online() {
-		options.Pods = a.selectors
+		steered = selectedGPUs{r, a.selectors}
 	}
-	r := gpu.New(options, a.now.Load())
 	return &served{
-		plugin: a.plugin(name, a.modes.Gate(config.ModeNative, r)), refresh: r.Refresh, gpu: r,
+		plugin: a.plugin(name, a.modes.Gate(config.ModeNative, steered)), refresh: r.Refresh, gpu: r,
 		reason: func() string { return a.lacks(name, r) },
 	}
 }
@@ -283,13 +281,14 @@ func (a *resources) askCounted(ctx context.Context, inv *inventory.Inventory) {
 
 // serveSlots makes a resource of the slots of shared GPUs.
 func (a *resources) serveSlots(name string) *served {
-	options := sgpu.Options{Name: name, State: a.state, Static: a.driver, Log: a.Log}
-	if a.API.Online() {
-		options.Pods = a.shares
-	}
+	options := resource.Options{Name: name, State: a.state, Driver: a.driver.DriverSpec, Log: a.Log}
 	r := sgpu.New(options, a.now.Load())
+	var steered server.Resource = r
+	if a.API.Online() {
+		steered = expectedShares{r, a.shares}
+	}
 	return &served{
-		plugin: a.plugin(name, a.modes.Gate(config.ModeSGPU, r)), refresh: r.Refresh, shared: true,
+		plugin: a.plugin(name, a.modes.Gate(config.ModeSGPU, steered)), refresh: r.Refresh, shared: true,
 		reason: func() string { return a.lacksShares(name) },
 	}
 }
