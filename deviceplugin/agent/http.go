@@ -6,13 +6,57 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
-	"github.com/heddle-dev/heddle/sharing/enforce"
+	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
+
+// stuck is how long no round may begin, at least: rounds are short, and a
+// machine may be busy.
+const stuck = 30 * time.Second
+
+// Alive is what is wrong if the loop no longer runs.
+func (a *Agent) Alive() string {
+	if last := time.Unix(0, a.beat.Load()); time.Since(last) > max(3*a.Interval, stuck) {
+		return "no round for three intervals"
+	}
+	return ""
+}
+
+// Ready names the resources that the kubelet does not take from the plugin.
+func (a *Agent) Ready() string {
+	running := a.resources.all()
+	var wrong []string
+	for name, s := range running {
+		switch status := s.plugin.Status(); {
+		case status.Registered:
+		case status.Owner != "":
+			wrong = append(wrong, name+" is served by "+status.Owner)
+		case status.Fault != "":
+			wrong = append(wrong, name+": "+status.Fault)
+		default:
+			wrong = append(wrong, name+" is not registered yet")
+		}
+	}
+	for _, name := range a.resources.wantedNow() {
+		switch {
+		case running[name] != nil:
+		case a.driverKnown() && !a.modes.Known():
+			wrong = append(wrong, name+" waits until the holders of GPUs are known")
+		case a.driverKnown():
+			wrong = append(wrong, name+" is not served yet")
+		default:
+			wrong = append(wrong, name+" waits for the driver's CDI spec")
+		}
+	}
+	slices.Sort(wrong)
+	return strings.Join(wrong, "; ")
+}
 
 // problemDriver names what is wrong with the driver's CDI spec, problemConfig a
 // configuration that is not used because it is bad, problemShares that no shares
@@ -29,7 +73,7 @@ func (a *Agent) Report() report.Report {
 	r := report.Report{
 		Node: a.NodeName, GPUIndices: map[string]int{}, GPUs: modeStates(a.modes.GPUs()),
 		UnknownCordoned: a.modes.UnknownCordoned(),
-		Rejected:        a.rejections(), Enforcers: a.enforcers(), MPS: a.mpsDaemons(),
+		Rejected:        a.rejections(), Enforcers: a.enforcers(), MPS: a.daemons(),
 	}
 	a.addShares(r.GPUs)
 	if a.sharing() {
@@ -42,7 +86,7 @@ func (a *Agent) Report() report.Report {
 			r.GPUIndices[g.MIG.Devices[j].UUID] = g.Index
 		}
 	}
-	served, wanted := a.resources.all(), a.resources.wanted(a.now.Load())
+	served, wanted := a.resources.all(), a.resources.wantedNow()
 	for _, name := range slices.Sorted(maps.Keys(served)) {
 		status, kind := served[name].plugin.Status(), report.KindHCA
 		if served[name].gpu != nil {
@@ -52,7 +96,7 @@ func (a *Agent) Report() report.Report {
 			Name: name, Kind: kind, Former: !slices.Contains(wanted, name),
 			Registered: status.Registered, Owner: status.Owner, Fault: status.Fault,
 			Capacity: status.Capacity, Allocatable: status.Allocatable, Withdrawn: status.Withdrawn,
-			Reason: served[name].reason(),
+			Reason: a.resources.reason(name, served[name]),
 		})
 	}
 	for _, b := range a.state.View().Allocations() {
@@ -67,7 +111,7 @@ func (a *Agent) Report() report.Report {
 	if reason := a.driver.Problem(); reason != "" {
 		r.Problems = append(r.Problems, report.Problem{Name: problemDriver, Reason: reason})
 	}
-	if reason := a.resources.withoutCDI(); reason != "" {
+	if reason := a.withoutCDI(); reason != "" {
 		names := a.config().Resources
 		r.Unserved = []string{names.SGPU, names.VCore, names.VMemory}
 		r.Problems = append(r.Problems, report.Problem{Name: problemShares, Reason: reason})
@@ -106,15 +150,12 @@ func (a *Agent) rejections() []report.Rejection {
 	return all
 }
 
-// enforcers are the choice of a Limiter that makes one.
+// enforcers are what the Limiter has chosen for new shares.
 func (a *Agent) enforcers() *report.Enforcers {
-	chooser, ok := a.Limiter.(interface {
-		Choice() (enforce.Choice, error)
-	})
-	if !ok || !a.sharing() {
+	if a.Limiter == nil || !a.sharing() {
 		return nil
 	}
-	choice, err := chooser.Choice()
+	choice, err := a.Limiter.Choice()
 	if err != nil {
 		return &report.Enforcers{Fault: err.Error()}
 	}
@@ -122,6 +163,17 @@ func (a *Agent) enforcers() *report.Enforcers {
 		Memory: string(choice.Memory), WhyMemory: choice.WhyMemory,
 		Compute: string(choice.Compute), WhyCompute: choice.WhyCompute,
 	}
+}
+
+// modeStates are the modes of GPUs for the report.
+func modeStates(all []gpumode.GPU) []report.GPU {
+	gpus := make([]report.GPU, 0, len(all))
+	for _, g := range all {
+		gpus = append(gpus, report.GPU{
+			Index: g.Index, UUID: g.UUID, Mode: string(g.Mode), Wanted: string(g.Wanted), Until: g.Until, Cordoned: g.Cordoned,
+		})
+	}
+	return gpus
 }
 
 // ServeHTTP answers with the Report.
@@ -133,17 +185,14 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // allocationMetrics is heddle_bindings{resource}.
-type allocationMetrics struct {
-	*resources
-	desc *prometheus.Desc
-}
+type allocationMetrics struct{ *resources }
 
 func allocationsDesc() *prometheus.Desc {
 	return prometheus.NewDesc("heddle_bindings", "Containers that have devices of a resource.", []string{"resource"}, nil)
 }
 
 // Describe implements [prometheus.Collector].
-func (b allocationMetrics) Describe(descs chan<- *prometheus.Desc) { descs <- b.desc }
+func (allocationMetrics) Describe(descs chan<- *prometheus.Desc) { descs <- allocationsDesc() }
 
 // Collect implements [prometheus.Collector].
 func (b allocationMetrics) Collect(metrics chan<- prometheus.Metric) {
@@ -157,6 +206,6 @@ func (b allocationMetrics) Collect(metrics chan<- prometheus.Metric) {
 		}
 	}
 	for name, n := range counts {
-		metrics <- prometheus.MustNewConstMetric(b.desc, prometheus.GaugeValue, float64(n), name)
+		metrics <- prometheus.MustNewConstMetric(allocationsDesc(), prometheus.GaugeValue, float64(n), name)
 	}
 }

@@ -1,4 +1,4 @@
-package validate
+package main
 
 import (
 	"errors"
@@ -39,7 +39,7 @@ func TestEveryFaultIsPrintedWithItsPlace(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := directory(t, tt.files)
-			out, _, err := clitest.Run(t, NewCommand(), "validate", dir)
+			out, _, err := clitest.Run(t, configCommand(), "validate", dir)
 			if !errors.Is(err, cli.ErrFindings) {
 				t.Fatalf("error %v, want findings", err)
 			}
@@ -57,7 +57,7 @@ func TestEveryFaultIsPrintedWithItsPlace(t *testing.T) {
 }
 
 func TestValidConfiguration(t *testing.T) {
-	out, _, err := clitest.Run(t, NewCommand(), "validate", "../../../../test/machines/h800-8ib-bond.config")
+	out, _, err := clitest.Run(t, configCommand(), "validate", "../../test/machines/h800-8ib-bond.config")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestValidConfiguration(t *testing.T) {
 }
 
 func TestMissingDirectoryIsNoFinding(t *testing.T) {
-	_, _, err := clitest.Run(t, NewCommand(), "validate", filepath.Join(t.TempDir(), "none"))
+	_, _, err := clitest.Run(t, configCommand(), "validate", filepath.Join(t.TempDir(), "none"))
 	if err == nil || errors.Is(err, cli.ErrFindings) {
 		t.Errorf("error %v, want that of reading", err)
 	}
@@ -75,7 +75,7 @@ func TestMissingDirectoryIsNoFinding(t *testing.T) {
 
 func TestMistakesOnTheCommandLine(t *testing.T) {
 	for _, args := range [][]string{nil, {"validate"}, {"check", "x"}, {"validate", "x", "y"}} {
-		if _, _, err := clitest.Run(t, NewCommand(), args...); cli.Exit(err, io.Discard) != cli.ExitFailed {
+		if _, _, err := clitest.Run(t, configCommand(), args...); cli.Exit(err, io.Discard) != cli.ExitFailed {
 			t.Errorf("%v: error %v, want one", args, err)
 		}
 	}

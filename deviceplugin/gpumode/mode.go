@@ -1,4 +1,4 @@
-// Package mode decides in which resource a GPU is, exclusive (native) or in shares
+// Package gpumode decides in which resource a GPU is, exclusive (native) or in shares
 // (sgpu), and when it changes to the other.
 //
 // It owns the modes of a node's GPUs, on disk and in memory, and which GPUs an
@@ -8,7 +8,7 @@
 // never taken from it. What the kubelet offers and pods hold comes in as values.
 // The package advertises nothing itself, decides nothing about health, and never
 // ends a pod.
-package mode
+package gpumode
 
 import (
 	"log/slog"
