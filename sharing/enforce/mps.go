@@ -51,7 +51,6 @@ type mps struct {
 	dir, root, shm string
 	pace           pace
 	modes          ComputeModes
-	notify         func(Notice)
 	log            *slog.Logger
 	changed        notify.Signal
 
@@ -133,7 +132,7 @@ func (m *mps) admit(l *Limit, what aspects) (*daemon, daemonLimits, error) {
 		}
 	}
 	gpu.clients[l.key()] = own
-	m.reconcileSoon()
+	m.changed.Notify()
 	return gpu.daemon, gpu.limits(), nil
 }
 
@@ -187,7 +186,7 @@ func (m *mps) gpu(c *GPU) (*mpsGPU, error) {
 	}
 	d := &daemon{
 		program: program{root: m.root, gpu: c.Share.UUID, pipe: pipe, log: filepath.Join(dir, "log"), answer: m.pace.answer},
-		pace:    m.pace, notify: m.notify, state: Stopped, marker: m.marker(c.Share.UUID),
+		pace:    m.pace, log: m.log, state: Stopped, marker: m.marker(c.Share.UUID),
 		changed: notify.New(), updated: make(chan struct{}),
 	}
 	m.configureDaemon(d)
@@ -208,15 +207,11 @@ func (m *mps) configureDaemon(d *daemon) {
 	}
 }
 
-func (m *mps) reconcileSoon() {
-	m.changed.Notify()
-}
-
 // keep makes the live containers the clients: after a restart of the process
 // their daemons start again, and daemons of GPUs without clients stop.
 func (m *mps) keep(ctx context.Context, live func() []Limit) error {
 	err := m.setClients(live)
-	m.reconcileSoon()
+	m.changed.Notify()
 	return errors.Join(err, m.restoreModes(ctx))
 }
 
@@ -268,12 +263,12 @@ func (m *mps) reconcile(ctx context.Context, group *sync.WaitGroup) {
 	for uuid, gpu := range m.gpus {
 		d, wanted := gpu.daemon, len(gpu.clients) > 0
 		switch {
-		case wanted && !d.running:
+		case wanted && d.cancel == nil:
 			m.configureDaemon(d)
 			own, cancel := context.WithCancel(ctx)
-			d.running, d.cancel = true, cancel
-			group.Go(func() { m.supervise(own, uuid, d) })
-		case !wanted && d.running:
+			d.cancel = cancel
+			group.Go(func() { m.supervise(own, d) })
+		case !wanted && d.cancel != nil:
 			d.retire()
 		case !wanted:
 			delete(m.gpus, uuid)
@@ -282,15 +277,13 @@ func (m *mps) reconcile(ctx context.Context, group *sync.WaitGroup) {
 }
 
 // supervise is a daemon's goroutine.
-func (m *mps) supervise(ctx context.Context, uuid string, d *daemon) {
-	m.log.Info("starting MPS daemon", "gpu", uuid)
+func (m *mps) supervise(ctx context.Context, d *daemon) {
 	d.run(ctx)
-	m.log.Info("MPS daemon stopped", "gpu", uuid)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	d.cancel() // Frees the context of one that ended otherwise.
-	d.running = false
-	m.reconcileSoon()
+	d.cancel = nil
+	m.changed.Notify()
 }
 
 // daemons are the states of all daemons, by UUID.

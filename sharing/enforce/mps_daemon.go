@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -36,17 +37,6 @@ const (
 	Stopped State = "stopped"
 )
 
-// Notice is a change of a daemon's state.
-type Notice struct {
-	// GPU is the UUID.
-	GPU   string
-	State State
-	// Reason is why the daemon is Broken, or was before it was started again.
-	Reason string
-	// Restarts counts how often it had to be started again.
-	Restarts int
-}
-
 // pace has the timeouts and intervals.
 type pace struct {
 	// answer bounds a command, start the time until a daemon answers, stop each
@@ -77,11 +67,11 @@ type daemon struct {
 	// modes is nil unless the GPU is to be in EXCLUSIVE_PROCESS.
 	modes  ComputeModes
 	marker string
-	notify func(Notice)
+	log    *slog.Logger
 
-	// running and cancel belong to mps, whose lock guards them.
-	running bool
-	cancel  context.CancelFunc
+	// cancel ends a daemon that runs, and is nil for another. The lock of mps
+	// guards it.
+	cancel context.CancelFunc
 
 	changed notify.Signal // new limits
 
@@ -109,7 +99,7 @@ func (d *daemon) update(f func()) {
 }
 
 func (d *daemon) setState(state State, reason string) {
-	var n Notice
+	restarts := 0
 	d.update(func() {
 		now := time.Now()
 		if d.state == Running {
@@ -123,11 +113,13 @@ func (d *daemon) setState(state State, reason string) {
 			d.restarts++
 			d.lastError = reason
 		}
-		n = Notice{GPU: d.program.gpu, State: state, Reason: reason, Restarts: d.restarts}
+		restarts = d.restarts
 	})
-	if d.notify != nil {
-		d.notify(n)
+	log := d.log.Info
+	if state == Broken || state == Stopped && reason != "" {
+		log = d.log.Warn
 	}
+	log("MPS daemon", "gpu", d.program.gpu, "state", string(state), "reason", reason, "restarts", restarts)
 }
 
 // limit requests limits and waits until they hold.
