@@ -64,7 +64,6 @@ type mps struct {
 
 // mpsGPU is a GPU with MPS.
 type mpsGPU struct {
-	index   int
 	clients map[string]client
 	daemon  *daemon
 }
@@ -186,11 +185,12 @@ func (m *mps) gpu(c *GPU) (*mpsGPU, error) {
 	}
 	d := &daemon{
 		program: program{root: m.root, gpu: c.Share.UUID, pipe: pipe, log: filepath.Join(dir, "log"), answer: m.pace.answer},
-		pace:    m.pace, log: m.log, state: Stopped, marker: m.marker(c.Share.UUID),
+		pace:    m.pace, log: m.log, marker: m.marker(c.Share.UUID),
+		status:  Daemon{GPU: c.Share.UUID, Index: c.Index, State: Stopped},
 		changed: notify.New(), updated: make(chan struct{}),
 	}
 	m.configureDaemon(d)
-	gpu := &mpsGPU{index: c.Index, clients: make(map[string]client), daemon: d}
+	gpu := &mpsGPU{clients: make(map[string]client), daemon: d}
 	m.gpus[c.Share.UUID] = gpu
 	return gpu, nil
 }
@@ -295,16 +295,14 @@ func (m *mps) daemons() []Daemon {
 		gpu := m.gpus[uuid]
 		d := gpu.daemon
 		d.mu.Lock()
-		lastRunning := d.lastRunning
-		if d.state == Running {
-			lastRunning = time.Now()
-		}
-		list = append(list, Daemon{
-			GPU: uuid, Index: gpu.index, State: d.state, Since: d.since.UTC(), Reason: d.reason,
-			Restarts: d.restarts, LastError: d.lastError, LastRunning: lastRunning.UTC(),
-			Percent: d.want.Percent, MemoryMiB: d.want.MemoryMiB, Clients: len(gpu.clients),
-		})
+		one := d.status
+		one.Percent, one.MemoryMiB, one.Clients = d.want.Percent, d.want.MemoryMiB, len(gpu.clients)
 		d.mu.Unlock()
+		if one.State == Running {
+			one.LastRunning = time.Now()
+		}
+		one.Since, one.LastRunning = one.Since.UTC(), one.LastRunning.UTC()
+		list = append(list, one)
 	}
 	return list
 }

@@ -75,14 +75,9 @@ type daemon struct {
 
 	changed notify.Signal // new limits
 
-	mu       sync.Mutex // guards what follows
-	state    State
-	reason   string
-	restarts int
-	// since is when the state began, lastRunning when the daemon was last known to
-	// run, lastError why it last had to be started again.
-	since, lastRunning time.Time
-	lastError          string
+	mu sync.Mutex // guards what follows
+	// status has no Clients, no limits, and LastRunning of runs that have ended.
+	status Daemon
 	// want are the limits of generation wanted; set is the generation that the
 	// daemon has, tried the last one that it was given.
 	want               daemonLimits
@@ -101,19 +96,19 @@ func (d *daemon) update(f func()) {
 func (d *daemon) setState(state State, reason string) {
 	restarts := 0
 	d.update(func() {
-		now := time.Now()
-		if d.state == Running {
-			d.lastRunning = now
+		s, now := &d.status, time.Now()
+		if s.State == Running {
+			s.LastRunning = now
 		}
-		d.state, d.reason, d.since = state, reason, now
+		s.State, s.Reason, s.Since = state, reason, now
 		if state != Running {
 			d.set, d.tried = 0, 0
 		}
 		if state == Broken {
-			d.restarts++
-			d.lastError = reason
+			s.Restarts++
+			s.LastError = reason
 		}
-		restarts = d.restarts
+		restarts = s.Restarts
 	})
 	log := d.log.Info
 	if state == Broken || state == Stopped && reason != "" {
@@ -128,7 +123,7 @@ func (d *daemon) limit(ctx context.Context, l daemonLimits) error {
 	for {
 		d.mu.Lock()
 		updated := d.updated
-		set, tried, state, reason := d.set, d.tried, d.state, d.reason
+		set, tried, state, reason := d.set, d.tried, d.status.State, d.status.Reason
 		d.mu.Unlock()
 		switch {
 		case set >= own:
@@ -287,7 +282,7 @@ func (d *daemon) await(ctx context.Context, c *child) error {
 // apply gives the daemon the limits that are wanted now.
 func (d *daemon) apply(ctx context.Context) {
 	d.mu.Lock()
-	l, own, was, has := d.want, d.wanted, d.state, d.set
+	l, own, was, has := d.want, d.wanted, d.status.State, d.set
 	d.mu.Unlock()
 	if was == Running && has == own {
 		return
@@ -300,9 +295,9 @@ func (d *daemon) apply(ctx context.Context) {
 		d.setState(Running, "")
 	}
 	d.update(func() {
-		d.tried, d.reason = own, ""
+		d.tried, d.status.Reason = own, ""
 		if err != nil {
-			d.reason = err.Error()
+			d.status.Reason = err.Error()
 		} else {
 			d.set = own
 		}
