@@ -230,7 +230,7 @@ type Capacity struct {
 func (p *Planner) Capacity(ctx context.Context, nodes []framework.NodeInfo, reserved fit.Reservations) Capacity {
 	p.update(ctx, nodes)
 	t := &p.tree
-	out := Capacity{Largest: map[string]int{}}
+	var out Capacity
 	whole := make([]int32, t.placement.Len())
 	for i, info := range nodes {
 		if info.Node().Spec.Unschedulable || !t.usable(t.ids[i]) {
@@ -247,9 +247,7 @@ func (p *Planner) Capacity(ctx context.Context, nodes []framework.NodeInfo, rese
 			whole[t.ids[i]] = int32(min(free, 1<<20))
 		}
 	}
-	for _, d := range t.placement.LargestFree(whole) {
-		out.Largest[d.Kind] = d.Pods
-	}
+	out.Largest = t.placement.LargestFree(whole)
 	return out
 }
 

@@ -139,16 +139,10 @@ func (p *Planner) Placements(plan *Plan, nodes []framework.NodeInfo, n int) []*f
 			out = append(out, &framework.Placement{Name: name, Nodes: inside})
 		}
 	}
-	found := &plan.found
-	at := found.Index
-	if at < 0 && found.Group.Name != "" {
-		add(found.Group.Name, found.Group.First, found.Group.End)
-		at = t.placement.Home(found.Group.First)
-	}
-	for at > 0 && len(out) < n-1 {
-		g := t.placement.Group(at)
-		add(g.Name, g.First, g.End)
-		at = g.Parent
+	for _, g := range t.placement.Around(plan.found.Group) {
+		if len(out) < n-1 {
+			add(g.Name, g.First, g.End)
+		}
 	}
 	for again := 1; len(out) < n; again++ {
 		out = append(out, &framework.Placement{Name: fmt.Sprintf("all nodes (%d)", again), Nodes: nodes})
