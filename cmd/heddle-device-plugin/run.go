@@ -66,7 +66,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	group, ctx := errgroup.WithContext(ctx)
 	options.API = o.apiServer(log)
 	group.Go(func() error { return options.API.Run(ctx) })
-	limits, err := newLimiter(ctx, o, computeModes(gpus), log)
+	limits, err := newLimiter(o, computeModes(gpus), log)
 	if err != nil {
 		return err
 	}
