@@ -65,7 +65,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	group, ctx := errgroup.WithContext(ctx)
 	options.API = o.apiServer(log)
 	group.Go(func() error { return options.API.Run(ctx) })
-	limits, err := newLimiter(ctx, o, computeModes(o.GPUs), log)
+	limits, err := newLimiter(o, computeModes(o.GPUs), log)
 	if err != nil {
 		return err
 	}

@@ -104,7 +104,7 @@ func (o *options) connect(d *daemon, stdout io.Writer) (syncer *nodesync.Syncer,
 		switch {
 		case err == nil:
 			d.node = nodesync.NewWatch(client, o.NodeName)
-			syncer = nodesync.New(nodesync.Options{Client: client, Node: o.NodeName})
+			syncer = nodesync.New(client, o.NodeName)
 			d.sink = syncer
 		case !o.dryRun:
 			return nil, err
