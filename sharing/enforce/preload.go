@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
@@ -63,9 +62,8 @@ type preload struct {
 	library, hostRoot, dir string
 
 	mu sync.Mutex // guards the files and what follows
-	// copied is the version that was made of the source as it was.
+	// copied is the version that was made last.
 	copied string
-	source fileState
 }
 
 func (p *preload) edits(_ context.Context, l *Limit, what aspects) (*Edits, error) {
@@ -178,12 +176,6 @@ func (p *preload) listFile() string { return filepath.Join(p.dir, "ld.so.preload
 
 func (p *preload) lockDir() string { return filepath.Join(p.dir, "lock") }
 
-// fileState reports whether a file was written since.
-type fileState struct {
-	size int64
-	at   time.Time
-}
-
 // version is the copy of the library as it is now. A process that has an old
 // copy mapped keeps that: writing into a mapped file kills its readers, so no
 // copy is ever written again. p.mu is held.
@@ -192,12 +184,6 @@ func (p *preload) version() (string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return "", fmt.Errorf("library: %w", err)
-	}
-	state := fileState{info.Size(), info.ModTime()}
-	if p.copied != "" && state == p.source {
-		if _, err := os.Stat(p.versionFile(p.copied)); err == nil {
-			return p.copied, nil
-		}
 	}
 	if info.Size() > maxLibrary {
 		return "", fmt.Errorf("library %s: %d bytes are no library", p.library, info.Size())
@@ -209,6 +195,9 @@ func (p *preload) version() (string, error) {
 	sum := sha256.Sum256(content)
 	version := hex.EncodeToString(sum[:])[:hashLength]
 	// A file under this name has this content, unless a disk failed.
+	if _, err := os.Stat(p.versionFile(version)); err == nil && p.copied == version {
+		return version, nil
+	}
 	if err := atomicfile.Write(p.versionFile(version), content, 0o755, atomicfile.Durable); err != nil {
 		return "", fmt.Errorf("copy of the library: %w", err)
 	}
@@ -218,7 +207,7 @@ func (p *preload) version() (string, error) {
 	if err := openDir(p.lockDir()); err != nil {
 		return "", fmt.Errorf("lock directory: %w", err)
 	}
-	p.copied, p.source = version, state
+	p.copied = version
 	return version, nil
 }
 
