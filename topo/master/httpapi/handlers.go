@@ -41,7 +41,7 @@ func (s *Server) nodeGroup(w http.ResponseWriter, r *http.Request) {
 			s.failed(w, r, err)
 			return
 		}
-		send(w, r, d.Gzip)
+		send(w, r, bytes.NewReader(d.Gzip), int64(len(d.Gzip)))
 		return
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(now.Tree.Len()))
@@ -177,22 +177,15 @@ func (s *Server) encode(w http.ResponseWriter, r *http.Request, value any) {
 
 // answer sends a body that is made for this request.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, contentType string, body []byte) {
-	packed, fresh := negotiate(w, r, tagOf(body), contentType)
-	if !fresh {
+	d, err := pack(body)
+	if err != nil {
+		s.failed(w, r, err)
 		return
 	}
-	if packed {
-		var zipped bytes.Buffer
-		if err := compress(&zipped, body, gzip.BestSpeed); err != nil {
-			s.failed(w, r, err)
-			return
-		}
-		body = zipped.Bytes()
-	}
-	send(w, r, body)
+	s.send(w, r, contentType, d)
 }
 
-// document answers with what is compressed already.
+// document sends what is compressed already.
 func (s *Server) document(
 	w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot, d *snapshot.Document, err error,
 ) {
@@ -201,24 +194,37 @@ func (s *Server) document(
 		return
 	}
 	w.Header().Set("Heddle-Generation", strconv.FormatUint(now.Generation, 10))
-	packed, fresh := negotiate(w, r, d.Tag, jsonType)
-	if !fresh {
-		return
+	s.send(w, r, jsonType, d)
+}
+
+// send sends a document in the variant that the client takes, unless it has it.
+func (s *Server) send(w http.ResponseWriter, r *http.Request, contentType string, d *snapshot.Document) {
+	switch packed, fresh := negotiate(w, r, d.Tag, contentType); {
+	case !fresh:
+	case packed:
+		send(w, r, bytes.NewReader(d.Gzip), int64(len(d.Gzip)))
+	case d.Plain != nil:
+		send(w, r, bytes.NewReader(d.Plain), d.Size)
+	default:
+		z, err := gzip.NewReader(bytes.NewReader(d.Gzip))
+		if err != nil {
+			s.failed(w, r, err)
+			return
+		}
+		send(w, r, z, d.Size)
 	}
-	if packed {
-		send(w, r, d.Gzip)
-		return
+}
+
+// pack makes a document of a body.
+func pack(body []byte) (*snapshot.Document, error) {
+	d, err := snapshot.Pack(func(w io.Writer) error {
+		_, err := w.Write(body)
+		return err
+	})
+	if err == nil {
+		d.Plain = body
 	}
-	w.Header().Set("Content-Length", strconv.FormatInt(d.Size, 10))
-	if r.Method == http.MethodHead {
-		return
-	}
-	z, err := gzip.NewReader(bytes.NewReader(d.Gzip))
-	if err != nil {
-		s.failed(w, r, err)
-		return
-	}
-	_, _ = io.Copy(w, z) //nolint:gosec // It was compressed here, and its size is known.
+	return d, err
 }
 
 // failed answers what no client can help.

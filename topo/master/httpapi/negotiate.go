@@ -2,9 +2,6 @@ package httpapi
 
 import (
 	"bufio"
-	"compress/gzip"
-	"crypto/sha256"
-	"encoding/hex"
 	"io"
 	"net/http"
 	"strconv"
@@ -81,11 +78,11 @@ func matches(h http.Header, tag string) bool {
 	return false
 }
 
-// send writes a body that is in memory.
-func send(w http.ResponseWriter, r *http.Request, body []byte) {
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+// send writes a body of that size.
+func send(w http.ResponseWriter, r *http.Request, body io.Reader, size int64) {
+	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(body) // An error means that the client is gone.
+		_, _ = io.Copy(w, body) // An error means that the client is gone.
 	}
 }
 
@@ -107,22 +104,4 @@ func (p *writers) take(to io.Writer) *bufio.Writer {
 func (p *writers) give(w *bufio.Writer) {
 	w.Reset(nil) // It must not hold the connection.
 	p.pool.Put(w)
-}
-
-// compress writes what body is compressed to.
-func compress(to io.Writer, body []byte, level int) error {
-	z, err := gzip.NewWriterLevel(to, level)
-	if err != nil {
-		return err
-	}
-	if _, err := z.Write(body); err != nil {
-		return err
-	}
-	return z.Close()
-}
-
-// tagOf is the entity tag of a body: its hash, quoted.
-func tagOf(body []byte) string {
-	sum := sha256.Sum256(body)
-	return `"` + hex.EncodeToString(sum[:16]) + `"`
 }
