@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
@@ -48,9 +49,11 @@ func (s *Server) nodeGroup(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
 		return
 	}
-	out := s.writers.take(w)
-	defer s.writers.give(out)
+	out, _ := s.writers.Get().(*bufio.Writer)
+	out.Reset(w)
 	_, _ = now.Tree.WriteTo(out) // An error means that the client is gone.
+	out.Reset(nil)               // It must not hold the connection.
+	s.writers.Put(out)
 }
 
 // selected answers with some elements. Their tag is made for each request: there

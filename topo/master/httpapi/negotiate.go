@@ -1,12 +1,10 @@
 package httpapi
 
 import (
-	"bufio"
 	"io"
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 )
 
 // gzipped marks the entity tag of a compressed answer: other bytes need another
@@ -84,24 +82,4 @@ func send(w http.ResponseWriter, r *http.Request, body io.Reader, size int64) {
 	if r.Method != http.MethodHead {
 		_, _ = io.Copy(w, body) // An error means that the client is gone.
 	}
-}
-
-// room is what a writer of long answers gathers, in bytes: the pieces of a tree
-// are smaller, and each write wakes the reader up.
-const room = 256 << 10
-
-// writers are reused between requests.
-type writers struct{ pool sync.Pool }
-
-func (p *writers) take(to io.Writer) *bufio.Writer {
-	if w, ok := p.pool.Get().(*bufio.Writer); ok {
-		w.Reset(to)
-		return w
-	}
-	return bufio.NewWriterSize(to, room)
-}
-
-func (p *writers) give(w *bufio.Writer) {
-	w.Reset(nil) // It must not hold the connection.
-	p.pool.Put(w)
 }

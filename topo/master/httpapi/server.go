@@ -7,6 +7,7 @@
 package httpapi
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -53,7 +55,7 @@ type Options struct {
 type Server struct {
 	options Options
 	metrics *metrics
-	writers writers
+	writers sync.Pool // Of bufio.Writers, for long answers.
 	// watchers has a place for each reader of /v1/watch.
 	watchers chan struct{}
 }
@@ -63,7 +65,10 @@ func New(o Options) *Server {
 	if len(o.Templates) == 0 {
 		o.Templates = []export.Template{export.DefaultTemplate}
 	}
-	return &Server{options: o, metrics: newMetrics(o.Registry), watchers: make(chan struct{}, maxWatchers)}
+	return &Server{
+		options: o, metrics: newMetrics(o.Registry), watchers: make(chan struct{}, maxWatchers),
+		writers: sync.Pool{New: func() any { return bufio.NewWriterSize(nil, room) }},
+	}
 }
 
 // Handler is all routes.
@@ -84,6 +89,10 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("GET /readyz", probe(func() string { return ready(s.options.Latest) }))
 	return mux
 }
+
+// room is what a writer of long answers gathers, in bytes: the pieces of a tree
+// are smaller, and each write wakes the reader up.
+const room = 256 << 10
 
 // The server's bounds. A full answer of 100,000 nodes is 8 MB.
 const (

@@ -62,16 +62,16 @@ func (l *labels) sync(ctx context.Context, s *snapshot.Snapshot, full bool) erro
 	if full {
 		clear(l.written)
 	}
-	labeler := export.NewLabeler(nil, nil)
+	var tiers export.Tiers // None takes all labels back.
 	if l.options.Exports.Labels {
-		labeler = export.NewLabeler(export.TiersOf(s.Levels, s.Tree), l.options.Templates)
+		tiers = export.TiersOf(s.Levels, s.Tree)
 	}
 	var group errgroup.Group
 	group.SetLimit(parallel)
 	var begun []*written
 	var unfinished error
 	end := time.Now().Add(l.passTime)
-	for name, want := range labeler.All(s.Tree) {
+	for name, want := range export.Labels(s.Tree, tiers, l.options.Templates) {
 		n, ok := s.Nodes.Get(name)
 		if !ok || n.Node == nil || !l.due(n.Node, want) {
 			continue
