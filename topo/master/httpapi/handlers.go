@@ -20,11 +20,7 @@ import (
 
 // nodeGroup is GET /node_group: the tree, or with kind= and name= the elements
 // that match.
-func (s *Server) nodeGroup(w http.ResponseWriter, r *http.Request) {
-	now := s.current(w)
-	if now == nil {
-		return
-	}
+func (s *Server) nodeGroup(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
 	if r.URL.RawQuery != "" {
 		q := r.URL.Query()
 		if kind, name := q.Get("kind"), q.Get("name"); kind != "" || name != "" {
@@ -68,20 +64,14 @@ func (s *Server) selected(w http.ResponseWriter, r *http.Request, list []*fabric
 }
 
 // topology is GET /v1/topology.
-func (s *Server) topology(w http.ResponseWriter, r *http.Request) {
-	if now := s.current(w); now != nil {
-		d, err := now.TopologyDocument()
-		s.document(w, r, now, d, err)
-	}
+func (s *Server) topology(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
+	d, err := now.TopologyDocument()
+	s.document(w, r, now, d, err)
 }
 
 // gangs is GET /v1/gangs: all of them, or with namespace= and state= those that
 // match.
-func (s *Server) gangs(w http.ResponseWriter, r *http.Request) {
-	now := s.current(w)
-	if now == nil {
-		return
-	}
+func (s *Server) gangs(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
 	q := r.URL.Query()
 	namespace, state := q.Get("namespace"), gang.Phase(q.Get("state"))
 	if state != "" && !slices.Contains(gang.Phases(), state) {
@@ -101,11 +91,7 @@ func (s *Server) gangs(w http.ResponseWriter, r *http.Request) {
 }
 
 // node is GET /v1/nodes/{name}.
-func (s *Server) node(w http.ResponseWriter, r *http.Request) {
-	now := s.current(w)
-	if now == nil {
-		return
-	}
+func (s *Server) node(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
 	n, ok := now.Node(r.PathValue("name"), time.Now())
 	if !ok {
 		http.Error(w, "there is no such node", http.StatusNotFound)
@@ -122,11 +108,7 @@ type list struct {
 }
 
 // export is GET /v1/export/{format}: the tree in the format of another project.
-func (s *Server) export(w http.ResponseWriter, r *http.Request) {
-	now := s.current(w)
-	if now == nil {
-		return
-	}
+func (s *Server) export(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
 	tiers := export.TiersOf(now.Levels, now.Tree)
 	var items any
 	var err error
