@@ -39,7 +39,7 @@ func library(t *testing.T) []byte {
 // place on the node.
 func TestLimiterFollowsTheNode(t *testing.T) {
 	host, state := t.TempDir(), t.TempDir()
-	l, err := newLimiter(t.Context(), &options{stateDir: state, hostRoot: host, mpsShmDir: defaultShm}, nil, slog.New(slog.DiscardHandler))
+	l, err := newLimiter(&options{stateDir: state, hostRoot: host, mpsShmDir: defaultShm}, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestProgramsOfMPS(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := &options{stateDir: t.TempDir(), mpsRoot: tt.root, mpsShmDir: defaultShm, Host: program.Host{ProcRoot: t.TempDir()}}
-			l, err := newLimiter(t.Context(), o, nil, slog.New(slog.DiscardHandler))
+			l, err := newLimiter(o, nil, slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -129,7 +129,7 @@ func TestProgramsOfMPS(t *testing.T) {
 	}
 
 	o := &options{mpsRoot: root, mpsShmDir: "/dev/shm/heddle-mps", stateDir: t.TempDir()}
-	if _, err := newLimiter(t.Context(), o, nil, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := newLimiter(o, nil, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(filepath.Join(root, "dev/shm"))
@@ -137,7 +137,7 @@ func TestProgramsOfMPS(t *testing.T) {
 		t.Errorf("clients of other users cannot share memory there: %v, %v", info.Mode(), err)
 	}
 	o.mpsRoot = t.TempDir()
-	if _, err := newLimiter(t.Context(), o, nil, slog.New(slog.DiscardHandler)); err == nil {
+	if _, err := newLimiter(o, nil, slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("shared memory that is not there is no error")
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/deviceplugin/agent"
-	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	resource "github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/discovery/gpu"
@@ -59,21 +59,18 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	options := agent.Options{
 		NodeName: o.NodeName, Configs: configs, Source: from,
 		Generator: o.generator(gpus), Strategy: resource.Strategy(o.strategy), Features: o.features(),
-		Vendors: vendors.All(), GPUs: gpus.Pollers(),
+		Vendors: vendors.All(), GPUs: gpus.Pollers(), Processes: cgroup.Proc{Root: o.ProcRoot},
 		KubeletDir: o.kubeletDir, CDIDir: o.cdiDir, StateDir: o.stateDir, DevRoot: o.DevRoot, Takeover: o.takeover,
 		Interval: o.Interval, Registerer: registry, Log: log,
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	options.API = o.apiServer(log)
 	group.Go(func() error { return options.API.Run(ctx) })
-	limits, err := newLimiter(ctx, o, computeModes(gpus), log)
+	limits, err := newLimiter(o, computeModes(gpus), log)
 	if err != nil {
 		return err
 	}
 	options.Limiter = limits
-	if gpus != nil {
-		options.Processes = cgroup.Proc{Root: o.ProcRoot}
-	}
 	a := agent.New(options, podresources.NewPodResourcesListerClient(conn))
 	group.Go(func() error { return configs.Run(ctx) })
 	group.Go(func() error { return from.Run(ctx) })

@@ -17,6 +17,7 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/internal/kube"
+	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/topo/worker"
 	"github.com/heddle-dev/heddle/topo/worker/clustermanager"
 	"github.com/heddle-dev/heddle/topo/worker/ib"
@@ -35,15 +36,15 @@ type parts struct {
 	machines program.Machine
 	registry *prometheus.Registry
 	runners  []runner
-	// frames is nil for a replay.
-	frames *lldp.Source
+	// close ends what sources hold open.
+	close func()
 }
 
 // wire builds everything that flags decide. It fails on a bad configuration
-// and on a bad machine file: a worker that starts wrong should not start.
+// and on a bad machine file: a worker that starts wrong should not start. The
+// sources are in the order of their precedence.
 func wire(o *options, log *slog.Logger) (*parts, error) {
-	registry := program.NewRegistry()
-	p := &parts{registry: registry}
+	p := &parts{registry: program.NewRegistry(), close: func() {}}
 	configs, err := config.NewWatcher(o.Config, log)
 	if err != nil {
 		return nil, err
@@ -53,37 +54,31 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 	}
 	wo := worker.Options{
 		NodeName: o.NodeName, Machines: p.machines, Configs: configs, Interval: o.Interval,
-		Metrics: worker.NewMetrics(registry), Log: log,
+		Changed: notify.New(), Metrics: worker.NewMetrics(p.registry), Log: log,
 	}
 	if !o.dryRun {
 		client, err := kube.NewClient(o.Kubeconfig, "heddle-topo-worker/"+version)
 		if err != nil {
 			return nil, err
 		}
-		wo.Store = worker.NewPublisher(client, o.NodeName)
+		wo.Publisher = worker.NewPublisher(client, o.NodeName)
 	}
-	p.runners = append(p.runners, configs, p.machines)
-	p.wireSources(o, &wo, log)
-	return p, nil
-}
-
-// wireSources makes the sources, in the order of their precedence.
-func (p *parts) wireSources(o *options, wo *worker.Options, log *slog.Logger) {
-	changed := func() { p.worker.Trigger() }
 	if !o.IsReplay() {
-		fabric := ib.New(ib.Options{Open: func(device string) (ib.Transport, error) {
+		open := func(device string) (*ib.UMAD, error) {
 			return ib.OpenUMAD(filepath.Join(o.DevRoot, "infiniband", filepath.Base(device)))
-		}})
-		p.frames = lldp.New(lldp.Options{Changed: changed, Log: log})
-		wo.Sources, wo.Uplinks = []worker.Source{fabric, p.frames}, fabric
+		}
+		frames := lldp.New(wo.Changed, log)
+		p.close = frames.Close
+		wo.Sources = append(wo.Sources, ib.New(open, wo.Changed), frames)
 	}
 	manager := clustermanager.New(clustermanager.Options{
-		Secrets: o.clusterManagerSecret, UserAgent: "heddle-topo-worker/" + version, Changed: changed, Log: log,
+		Secrets: o.clusterManagerSecret, UserAgent: "heddle-topo-worker/" + version, Changed: wo.Changed, Log: log,
 	})
 	p.registry.MustRegister(managerAge(manager))
 	wo.Sources = append(wo.Sources, static.New(log), manager)
-	p.runners = append(p.runners, manager)
-	p.worker = worker.New(*wo)
+	p.worker = worker.New(wo)
+	p.runners = append(p.runners, configs, p.machines, manager)
+	return p, nil
 }
 
 // managerAge is -1 before the first answer.
@@ -100,13 +95,6 @@ func managerAge(s *clustermanager.Source) prometheus.Collector {
 	})
 }
 
-func (p *parts) close() error {
-	if p.frames == nil {
-		return nil
-	}
-	return p.frames.Close()
-}
-
 // Run implements [program.Daemon].
 func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) error {
 	program.SmallHeap()
@@ -121,6 +109,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	defer p.close()
 	group, ctx := errgroup.WithContext(ctx)
 	for _, r := range append(p.runners, p.worker) {
 		group.Go(func() error { return r.Run(ctx) })
@@ -129,7 +118,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 		return program.Serve(ctx, o.metricsAddress, p.registry, p.worker.Alive, p.worker.Metrics.Ready)
 	})
 	log.InfoContext(ctx, "started", "version", version, "node", o.NodeName, "machine", o.Machine)
-	return errors.Join(group.Wait(), p.close())
+	return group.Wait()
 }
 
 // patience is how long --oneshot waits for sources that may still answer: the
@@ -142,8 +131,9 @@ func once(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) e
 	if err != nil {
 		return err
 	}
+	defer p.close()
 	if p.machines.Scan(ctx) == nil {
-		return errors.Join(errors.New("no machine: nothing could be read"), p.close())
+		return errors.New("no machine: nothing could be read")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	group, running := errgroup.WithContext(ctx)
@@ -152,7 +142,7 @@ func once(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) e
 	}
 	err = p.converge(running, o, stdout)
 	cancel()
-	return errors.Join(err, group.Wait(), p.close())
+	return errors.Join(err, group.Wait())
 }
 
 // converge runs passes until no source is awaited, and publishes the last one.

@@ -50,7 +50,7 @@ func (t *shares) annotatePods(ctx context.Context, pods []*corev1.Pod, incomplet
 		}
 	}
 	if ctx.Err() != nil {
-		t.wake()
+		t.woken.Notify()
 	}
 }
 
@@ -65,13 +65,9 @@ func (t *shares) annotatePod(ctx context.Context, p *corev1.Pod, text string) {
 	case written && last.text == text && last.over == now && time.Since(last.at) < staleFor:
 		return
 	}
-	var value *string
-	if text != "" {
-		value = &text
-	}
 	key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
-	if err := t.API.AnnotatePod(ctx, key, p.UID, map[string]*string{wellknown.SGPUBound: value}); err != nil {
-		t.wake()
+	if err := t.API.AnnotatePod(ctx, key, p.UID, map[string]*string{wellknown.SGPUBound: valueOrNone(text)}); err != nil {
+		t.woken.Notify()
 		if ctx.Err() == nil {
 			t.Log.WarnContext(ctx, "annotating a pod with its GPUs failed", "pod", key.String(), "err", err)
 		}

@@ -183,7 +183,7 @@ func TestDeviceIDsNameTheGPU(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.api.edit(name, func(p *corev1.Pod) { p.Status.StartTime = new(metav1.Now()) })
-		held := r.kubelet.Held("uid-"+name, "main", "nvidia.com/sgpu")
+		held := r.kubelet.Held(uidOf(name), "main", "nvidia.com/sgpu")
 		if len(held) != 1 || !strings.HasPrefix(held[0], uuid+"::") {
 			t.Errorf("%s has device ID %v for GPU %s", name, held, uuid)
 		}

@@ -59,7 +59,7 @@ type Host struct {
 	tree     sysfs.FS
 	rdma     *rdma.Reader
 	netlink  *rdma.Netlink
-	gpus     []*vendorGPUs
+	gpus     []*gpu.Reader
 	vendors  gpu.Vendors
 	changed  notify.Signal
 	snapshot atomic.Pointer[machine.Machine]
@@ -97,8 +97,7 @@ func New(o Options) *Host {
 		changed: notify.New(),
 	}
 	for _, source := range o.GPUs {
-		reader := gpu.NewReader(source.Vendor, source.Library, o.Timeout)
-		h.gpus = append(h.gpus, &vendorGPUs{Reader: reader, known: map[string]machine.GPU{}})
+		h.gpus = append(h.gpus, gpu.NewReader(source, o.Timeout))
 	}
 	return h
 }
@@ -151,7 +150,9 @@ func (h *Host) compose(ctx context.Context) *machine.Machine {
 	h.readCPU(ctx, m)
 	h.readRDMA(ctx, m)
 	h.readPCI(ctx, m)
-	h.readGPUs(ctx, m)
+	for _, vendor := range h.gpus {
+		vendor.Read(ctx, m)
+	}
 	h.joinHCAs(ctx, m)
 	m.Sort()
 	return m

@@ -177,30 +177,37 @@ func (b *builder) driver(of gpu.Labels) {
 	b.set(d.VendorKey(wellknown.CUDARuntimeVersionFull), b.machine.Driver.CUDA)
 }
 
-// fabric sets the place in a multi-node NVLink fabric, once all GPUs that have
-// one agree on it. A machine that is a fabric of its own reports a cluster of
-// zeroes.
-func (b *builder) fabric() {
-	var place *machine.Fabric
-	for i := range b.machine.GPUs {
-		f := b.machine.GPUs[i].Fabric
-		switch {
-		case f == nil:
+// Clique is the place in a multi-node NVLink fabric that all GPUs agree on
+// which have one: "<clusterUUID>.<cliqueId>". A machine that is a fabric of its
+// own reports a cluster of zeroes, and has none.
+func Clique(m *machine.Machine) (place string, conflict bool) {
+	for i := range m.GPUs {
+		f := m.GPUs[i].Fabric
+		if f == nil {
 			continue
-		case f.State != machine.FabricCompleted || strings.Trim(f.ClusterUUID, "0-") == "":
-			return
-		case place == nil:
-			place = f
-		case place.ClusterUUID != f.ClusterUUID || place.CliqueID != f.CliqueID:
-			b.problem(b.domains.GPUKey(wellknown.GPUClique), "the GPUs are in different cliques")
-			return
 		}
+		if f.State != machine.FabricCompleted || strings.Trim(f.ClusterUUID, "0-") == "" {
+			return "", false
+		}
+		own := f.ClusterUUID + "." + strconv.FormatUint(uint64(f.CliqueID), 10)
+		if place != "" && place != own {
+			return "", true
+		}
+		place = own
 	}
-	if place == nil {
-		return
+	return place, false
+}
+
+// fabric sets the place in a multi-node NVLink fabric.
+func (b *builder) fabric() {
+	place, conflict := Clique(b.machine)
+	if conflict {
+		b.problem(b.domains.GPUKey(wellknown.GPUClique), "the GPUs are in different cliques")
 	}
-	b.set(b.domains.GPUKey(wellknown.GPUClique), place.ClusterUUID+"."+strconv.FormatUint(uint64(place.CliqueID), 10))
-	b.set(wellknown.NVLinkDomain, place.ClusterUUID)
+	if cluster, _, ok := strings.Cut(place, "."); ok {
+		b.set(b.domains.GPUKey(wellknown.GPUClique), place)
+		b.set(wellknown.NVLinkDomain, cluster)
+	}
 }
 
 // virtual sets whether GPUs are virtual, with the host's driver under them, and

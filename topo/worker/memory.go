@@ -12,16 +12,12 @@ import (
 // remember is what a pass came to, and the rails that were there before it and
 // are not now: an HCA comes back where it was when its driver is loaded again.
 func remember(before, now *v1alpha1.NodeTopologySpec) v1alpha1.NodeTopologySpec {
+	gone := slices.DeleteFunc(slices.Clone(before.Rails), func(b v1alpha1.Rail) bool {
+		return slices.ContainsFunc(now.Rails, func(r v1alpha1.Rail) bool { return keyOf(&r) == keyOf(&b) })
+	})
 	memory := *now
-	memory.Rails = slices.Clone(now.Rails)
-	for i := range before.Rails {
-		b := &before.Rails[i]
-		if len(memory.Rails) < maxMemory && !slices.ContainsFunc(now.Rails, func(r v1alpha1.Rail) bool {
-			return keyOf(&r) == keyOf(b)
-		}) {
-			memory.Rails = append(memory.Rails, *b)
-		}
-	}
+	memory.Rails = slices.Concat(now.Rails, gone)
+	memory.Rails = memory.Rails[:min(len(memory.Rails), maxMemory)]
 	return memory
 }
 
@@ -30,24 +26,18 @@ const maxMemory = 256
 
 // lastKnown is the link that the source reported before, if there is a reason
 // why it reports none now. An HCA of another GUID in the slot is another port.
-func lastKnown(
-	before *v1alpha1.NodeTopologySpec, s v1alpha1.Source, now *v1alpha1.Rail, why Absence,
-) (Link, bool) {
-	if why == Unknown {
-		return Link{}, false
+func lastKnown(before *v1alpha1.NodeTopologySpec, s v1alpha1.Source, now *v1alpha1.Rail, why Absence) *Link {
+	i := slices.IndexFunc(before.Rails, func(r v1alpha1.Rail) bool {
+		return r.Source == s && r.Switch != nil && r.GUID == now.GUID && keyOf(&r) == keyOf(now)
+	})
+	if i < 0 || why == Unknown {
+		return nil
 	}
-	for i := range before.Rails {
-		r := &before.Rails[i]
-		if r.Source != s || r.Switch == nil || r.GUID != now.GUID || keyOf(r) != keyOf(now) {
-			continue
-		}
-		link := Link{Switch: *r.Switch, SwitchPort: r.SwitchPort, Confidence: r.Confidence}
-		if why == Unavailable {
-			link.Confidence = min(link.Confidence, remembered)
-		}
-		return link, true
+	link := &Link{Switch: *before.Rails[i].Switch, SwitchPort: before.Rails[i].SwitchPort, Confidence: before.Rails[i].Confidence}
+	if why == Unavailable {
+		link.Confidence = min(link.Confidence, remembered)
 	}
-	return Link{}, false
+	return link
 }
 
 // since is when a rail became what it is; unknown for what is in the first

@@ -32,7 +32,7 @@ func NewPublisher(client rest.Interface, node string) *Publisher {
 // Node reads the metadata of the Node that owns the NodeTopology.
 func (p *Publisher) Node(ctx context.Context) (*metav1.ObjectMeta, error) {
 	node := &metav1.PartialObjectMetadata{}
-	if err := decode(p.client.Get().AbsPath("/api/v1/nodes", p.node).Do(ctx), node); err != nil {
+	if err := do(ctx, p.client.Get().AbsPath("/api/v1/nodes", p.node), node); err != nil {
 		return nil, fmt.Errorf("read node %s: %w", p.node, err)
 	}
 	return &node.ObjectMeta, nil
@@ -40,7 +40,8 @@ func (p *Publisher) Node(ctx context.Context) (*metav1.ObjectMeta, error) {
 
 // Load reads the NodeTopology; nil if there is none.
 func (p *Publisher) Load(ctx context.Context) (*v1alpha1.NodeTopology, error) {
-	nt, err := topology(p.client.Get().AbsPath(p.path()).Do(ctx))
+	nt := &v1alpha1.NodeTopology{}
+	err := do(ctx, p.client.Get().AbsPath(p.path()), nt)
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // No object is a state, not an error.
 	}
@@ -61,10 +62,7 @@ func (p *Publisher) Apply(
 	whole := struct {
 		*v1alpha1.NodeTopologySpec
 		Rails []v1alpha1.Rail `json:"rails"`
-	}{spec, spec.Rails}
-	if whole.Rails == nil {
-		whole.Rails = []v1alpha1.Rail{}
-	}
+	}{spec, append([]v1alpha1.Rail{}, spec.Rails...)}
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": v1alpha1.GroupVersion().String(), "kind": v1alpha1.Kind,
 		"metadata": map[string]any{"name": p.node, "ownerReferences": []metav1.OwnerReference{{
@@ -75,10 +73,9 @@ func (p *Publisher) Apply(
 	if err != nil {
 		return nil, fmt.Errorf("encode NodeTopology %s: %w", p.node, err)
 	}
-	force := true
-	nt, err := topology(p.client.Patch(types.ApplyPatchType).AbsPath(p.path()).
-		VersionedParams(&metav1.PatchOptions{FieldManager: FieldManager, Force: &force}, metav1.ParameterCodec).
-		Body(body).Do(ctx))
+	nt := &v1alpha1.NodeTopology{}
+	err = do(ctx, p.client.Patch(types.ApplyPatchType).AbsPath(p.path()).
+		VersionedParams(&metav1.PatchOptions{FieldManager: FieldManager, Force: new(true)}, metav1.ParameterCodec).Body(body), nt)
 	if err != nil {
 		return nil, fmt.Errorf("apply NodeTopology %s: %w", p.node, err)
 	}
@@ -92,9 +89,9 @@ func (p *Publisher) Beat(ctx context.Context, at time.Time) (*v1alpha1.NodeTopol
 	if err != nil {
 		return nil, fmt.Errorf("encode heartbeat: %w", err)
 	}
-	nt, err := topology(p.client.Patch(types.MergePatchType).AbsPath(p.path(), "status").
-		VersionedParams(&metav1.PatchOptions{FieldManager: FieldManager}, metav1.ParameterCodec).
-		Body(body).Do(ctx))
+	nt := &v1alpha1.NodeTopology{}
+	err = do(ctx, p.client.Patch(types.MergePatchType).AbsPath(p.path(), "status").
+		VersionedParams(&metav1.PatchOptions{FieldManager: FieldManager}, metav1.ParameterCodec).Body(body), nt)
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // As in Load.
 	}
@@ -109,21 +106,18 @@ func (p *Publisher) path() string {
 	return "/apis/" + gv.Group + "/" + gv.Version + "/" + v1alpha1.Plural + "/" + p.node
 }
 
-func topology(r rest.Result) (*v1alpha1.NodeTopology, error) {
-	nt := &v1alpha1.NodeTopology{}
-	if err := decode(r, nt); err != nil {
-		return nil, err
-	}
-	nt.ManagedFields = nil
-	return nt, nil
-}
+// requestTime bounds one request to the API server.
+const requestTime = 20 * time.Second
 
-func decode(r rest.Result, into any) error {
+func do(ctx context.Context, r *rest.Request, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	answer := r.Do(ctx)
 	// Error reads the API server's reasons out of the body, which Raw does not.
-	if err := r.Error(); err != nil {
+	if err := answer.Error(); err != nil {
 		return err
 	}
-	b, err := r.Raw()
+	b, err := answer.Raw()
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -30,7 +31,9 @@ type published struct {
 	// version of it, after that write and now: it may drop fields that its
 	// schema does not know, and that is no reason to write again.
 	sent, answered, seen v1alpha1.NodeTopologySpec
-	nextBeat             time.Time
+	// leaves is the status' list walk.
+	leaves   []string
+	nextBeat time.Time
 }
 
 // beatTimer fires when a heartbeat is due.
@@ -42,126 +45,110 @@ func (p *published) beatTimer() <-chan time.Time {
 }
 
 // load reads what is published, once: it is also the memory of an earlier
-// worker.
+// worker. An object of an earlier Node of this name is none.
 func (w *Worker) load(ctx context.Context) error {
-	if w.state.loaded {
+	s := &w.state
+	if s.loaded {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTime)
-	defer cancel()
-	nt, err := w.Store.Load(ctx)
-	if err != nil {
+	nt, err := w.Publisher.Load(ctx)
+	if err != nil || nt == nil {
+		s.loaded = err == nil
 		return err
 	}
-	w.state.loaded = true
-	if nt == nil {
-		return nil
+	node, err := w.readNode(ctx)
+	if err != nil {
+		return err
 	}
 	w.memory = nt.Spec
-	w.uplinks.remember(nt)
-	w.state.there = true
-	w.state.sent, w.state.answered, w.state.seen = nt.Spec, nt.Spec, nt.Spec
+	s.sent, s.answered, s.seen, s.leaves = nt.Spec, nt.Spec, nt.Spec, nt.Status.Walk
 	for _, o := range nt.OwnerReferences {
-		w.state.owner = o.UID
+		s.owner = o.UID
 	}
-	if at := nt.Status.HeartbeatTime; at != nil && time.Since(at.Time) < beatEvery {
-		w.state.nextBeat = time.Now().Add(min(beatEvery-time.Since(at.Time), beatEvery))
+	if at := nt.Status.HeartbeatTime; at != nil {
+		// A clock that was set back delays no heartbeat for longer.
+		s.nextBeat = time.Now().Add(min(beatEvery-time.Since(at.Time), beatEvery))
 	}
-	return w.checkOwner(ctx)
+	s.loaded, s.there = true, s.owner == node
+	return nil
 }
 
-// checkOwner forgets the object if it belongs to an earlier Node of this name.
-func (w *Worker) checkOwner(ctx context.Context) error {
-	node, err := w.Store.Node(ctx)
+// readNode reads the Node's labels, and returns its UID.
+func (w *Worker) readNode(ctx context.Context) (types.UID, error) {
+	node, err := w.Publisher.Node(ctx)
 	if err != nil {
-		w.state.loaded = false
-		return err
+		return "", err
 	}
 	w.labels, w.labelsAt = node.Labels, time.Now()
-	if w.state.owner != node.UID {
-		w.state.there = false
-	}
-	return nil
+	return node.UID, nil
 }
 
 // publish writes the spec if it is not what stands there, and the heartbeat if
 // it is due.
 func (w *Worker) publish(ctx context.Context, spec *v1alpha1.NodeTopologySpec) error {
 	if err := w.apply(ctx, spec); err != nil {
-		w.Metrics.failed()
 		return err
 	}
-	w.Metrics.ready()
+	w.Metrics.isReady.Store(true)
 	if time.Now().Before(w.state.nextBeat) {
 		return nil
 	}
-	err := w.beatNow(ctx)
+	err := w.beat(ctx)
 	if errors.Is(err, errGone) {
 		// Deleted by hand, or collected with an earlier Node.
 		if err = w.apply(ctx, spec); err == nil {
-			err = w.beatNow(ctx)
+			err = w.beat(ctx)
 		}
-	}
-	if err != nil {
-		w.Metrics.failed()
 	}
 	return err
 }
 
-func (w *Worker) apply(ctx context.Context, spec *v1alpha1.NodeTopologySpec) error {
+func (w *Worker) apply(ctx context.Context, spec *v1alpha1.NodeTopologySpec) (err error) {
 	s := &w.state
 	if s.there && equality.Semantic.DeepEqual(*spec, s.sent) && equality.Semantic.DeepEqual(s.seen, s.answered) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTime)
-	defer cancel()
 	if !s.there {
-		node, err := w.Store.Node(ctx)
-		if err != nil {
+		if s.owner, err = w.readNode(ctx); err != nil {
 			return err
 		}
-		s.owner, w.labels, w.labelsAt = node.UID, node.Labels, time.Now()
 	}
-	nt, err := w.Store.Apply(ctx, s.owner, spec)
+	nt, err := w.Publisher.Apply(ctx, s.owner, spec)
 	if err != nil {
 		return err
 	}
-	w.reportChange(ctx, spec)
-	s.there, s.sent = true, *spec.DeepCopy()
-	s.answered, s.seen = nt.Spec, nt.Spec
-	w.uplinks.want(nt.Status.Walk)
-	w.Metrics.wrote()
+	s.there, s.sent, s.answered, s.seen, s.leaves = true, *spec, nt.Spec, nt.Spec, nt.Status.Walk
+	w.Metrics.writes.Inc()
+	w.log(ctx, spec)
 	return nil
 }
 
 // errGone means that the object is no longer there.
 var errGone = errors.New("the NodeTopology is gone")
 
-// beatNow writes the heartbeat. The answer has the leaves of which to discover
+// beat writes the heartbeat. The answer has the leaves of which to discover
 // the uplinks, and shows whether another writer changed the spec.
-func (w *Worker) beatNow(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTime)
-	defer cancel()
-	nt, err := w.Store.Beat(ctx, w.passed)
+func (w *Worker) beat(ctx context.Context) error {
+	s := &w.state
+	nt, err := w.Publisher.Beat(ctx, w.passed)
 	if err != nil {
 		return err
 	}
 	if nt == nil {
-		w.state.there = false
+		s.there = false
 		return fmt.Errorf("%w: %s", errGone, w.NodeName)
 	}
-	w.Metrics.heartbeat()
-	w.state.nextBeat = time.Now().Add(beatEvery + rand.N(beatSpread)) //nolint:gosec // Not for secrets.
-	w.state.seen = nt.Spec
-	changed := w.uplinks.want(nt.Status.Walk)
-	if changed || !equality.Semantic.DeepEqual(w.state.seen, w.state.answered) {
-		w.Trigger()
+	w.Metrics.beats.Inc()
+	s.nextBeat = time.Now().Add(beatEvery + rand.N(beatSpread)) //nolint:gosec // Not for secrets.
+	if !slices.Equal(s.leaves, nt.Status.Walk) || !equality.Semantic.DeepEqual(nt.Spec, s.answered) {
+		w.Changed.Notify()
 	}
+	s.seen, s.leaves = nt.Spec, nt.Status.Walk
 	return nil
 }
 
-// reportChange logs what is different from what was sent before.
-func (w *Worker) reportChange(ctx context.Context, spec *v1alpha1.NodeTopologySpec) {
+// log reports what was published.
+func (w *Worker) log(ctx context.Context, spec *v1alpha1.NodeTopologySpec) {
 	known := 0
 	for i := range spec.Rails {
 		if spec.Rails[i].Switch != nil {

@@ -82,5 +82,5 @@ func (h *Host) Open(gpus gpu.Sources, log *slog.Logger) (Machine, error) {
 	if _, err := replay.Load(h.Machine); err != nil {
 		return nil, err
 	}
-	return replay.New(replay.Options{Path: h.Machine, NodeName: h.NodeName, Logger: log}), nil
+	return replay.New(h.Machine, h.NodeName, log), nil
 }

@@ -3,6 +3,7 @@ package gpu_test
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,7 +12,6 @@ import (
 
 	"tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
@@ -88,7 +88,7 @@ func TestAnotherVendor(t *testing.T) {
 		t.Errorf("without a driver: %s", reason)
 	}
 
-	monitor := health.New(health.Options{Source: scanned{m}, Config: func() *config.NodeConfig { return &c }})
+	monitor := health.New(health.Options{Source: scanned{m}, Config: &c, PollInterval: health.DefaultPollInterval, Log: slog.New(slog.DiscardHandler)})
 	codes := acme().Codes
 	monitor.OnEvent(devgpu.Event{GPU: "ACME-1", Code: codes.Code(7)})
 	state := monitor.Snapshot().GPU("ACME-1")
@@ -107,10 +107,10 @@ func TestAnotherVendor(t *testing.T) {
 		t.Errorf("spec %s, %v", spec, err)
 	}
 	show(string(spec))
-	n := newNode(m)
+	n := newNode(t, m)
 	n.config = c
 	for _, strategy := range []gpu.Strategy{gpu.CDI, gpu.Envvar} {
-		o := n.options("acme.example/gpu")
+		o := n.options(t, "acme.example/gpu")
 		o.Vendors, o.Driver, o.Strategy = sources.Vendors(), driver, strategy
 		answer, err := gpu.New(o, n.inventory()).Allocate(t.Context(), []string{"ACME-1"})
 		if err != nil {

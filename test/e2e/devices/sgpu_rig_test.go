@@ -21,8 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	account "github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	account "github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
 // The resources of shared cards. A DGX H100 has 8 cards of 16 slots and 79

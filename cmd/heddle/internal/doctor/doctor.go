@@ -22,7 +22,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
-	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/labels"
