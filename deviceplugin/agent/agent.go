@@ -155,7 +155,7 @@ func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
 		options.GPUEnv = o.Vendors.Present(a.latest()).HiddenEnv()
 	}
 	a.state = devicestate.New(options, a.now.Load())
-	a.modes = gpumode.New(gpumode.Options{StateDir: o.StateDir, Log: o.Log})
+	a.modes = gpumode.New(o.StateDir, o.Log)
 	a.driver = cdi.NewDriverSpec(o.CDIDir, o.Generator, o.Vendors, o.Log)
 	a.selectors = newSelectors(a.core)
 	a.hami = newHAMiNode(a.core)
