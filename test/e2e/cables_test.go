@@ -201,7 +201,7 @@ func TestCableMoves(t *testing.T) {
 			var found []string
 			for _, f := range m.findings(t) {
 				text := fmt.Sprintf("%s %s rail %d", f.Kind, f.Node, f.Rail)
-				if f.Expected != nil && f.Found != nil {
+				if f.Expected.ID != "" && f.Found.ID != "" {
 					text += fmt.Sprintf(": %s, not %s", f.Found.ID, f.Expected.ID)
 				}
 				found = append(found, text)

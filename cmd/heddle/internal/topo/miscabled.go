@@ -86,8 +86,8 @@ func found(f *fabric.Finding) string {
 }
 
 // end is a switch by its name, else its ID.
-func end(s *fabric.Switch) string {
-	if s == nil {
+func end(s fabric.Switch) string {
+	if s == (fabric.Switch{}) {
 		return "-"
 	}
 	text := s.ID
