@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/labels"
@@ -32,37 +33,35 @@ type metrics struct {
 
 // newMetrics registers the metrics with r.
 func newMetrics(r prometheus.Registerer) *metrics {
+	auto := promauto.With(r)
 	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "heddle", Name: name, Help: help})
+		return auto.NewGauge(prometheus.GaugeOpts{Namespace: "heddle", Name: name, Help: help})
 	}
-	m := &metrics{
+	return &metrics{
 		labels:   gauge("node_labels", "Labels that this node should carry."),
 		taints:   gauge("node_taints", "Taints that this node should carry."),
 		problems: gauge("node_label_problems", "Labels left out, by rule errors or invalid values."),
 		skipped:  gauge("machine_skipped_devices", "Devices, or parts, that a scan could not read."),
 		configOK: gauge("config_valid", "1 if the newest configuration is in use, 0 if the last good one is kept."),
-		conflicts: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		conflicts: auto.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "heddle", Name: "node_conflict",
 			Help: "1 for every label or taint left to another writer.",
 		}, []string{"kind", "key"}),
-		probes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		probes: auto.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "heddle", Name: "machine_probe",
 			Help: "1 for the state that each reader of the machine is in.",
 		}, []string{"probe", "state"}),
-		writes: prometheus.NewCounter(prometheus.CounterOpts{
+		writes: auto.NewCounter(prometheus.CounterOpts{
 			Namespace: "heddle", Name: "node_writes_total", Help: "Requests that changed the Node.",
 		}),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{
+		failures: auto.NewCounter(prometheus.CounterOpts{
 			Namespace: "heddle", Name: "node_write_failures_total", Help: "Rounds whose write failed.",
 		}),
-		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+		seconds: auto.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "heddle", Name: "node_write_seconds", Help: "Time to bring the Node up to date.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
 		}),
 	}
-	r.MustRegister(m.labels, m.taints, m.problems, m.skipped, m.configOK, m.conflicts, m.probes,
-		m.writes, m.failures, m.seconds)
-	return m
 }
 
 // ready returns what is wrong unless the labels were written at least once.

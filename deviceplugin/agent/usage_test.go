@@ -213,7 +213,7 @@ func (r *rig) shareSeries(uuid string) []string {
 // The agent reports that nothing is measured: once in the log, in the report and in the metrics.
 func TestWhyNothingIsMeasured(t *testing.T) {
 	const shared, metric = "mode: sgpu\nsgpu: {gpus: [0]}\n", "heddle_share_usage_measured"
-	usage := devgpu.Pollers{devgpu.NewPoller(&fakeDriver{}, 0)}
+	usage := devgpu.Pollers{devgpu.NewPoller(&fakeDriver{})}
 	for _, tt := range []struct {
 		name, config string
 		usage        devgpu.Pollers
@@ -273,7 +273,7 @@ func TestUsageMetrics(t *testing.T) {
 			// A driver that hands out the same sample again and again.
 			r.GPUs = devgpu.Pollers{devgpu.NewPoller(&fakeDriver{known: []string{uuid}, usage: devgpu.Usage{
 				Processes: []devgpu.Process{{PID: 41, Bytes: 1 << 30}}, Samples: []devgpu.Sample{{PID: 41, At: 1, SM: 55}},
-			}}, 0)}
+			}})}
 			r.run()
 			r.list("nvidia.com/sgpu", 16, 0)
 			if tt.hostPIDs {

@@ -61,7 +61,7 @@ func (d *driver) Pulse(string) (devgpu.Action, error) {
 
 func (d *driver) Usage(string, uint64) (devgpu.Usage, error) { return devgpu.Usage{}, nil }
 
-func (d *driver) pollers() devgpu.Pollers { return devgpu.Pollers{devgpu.NewPoller(d, 0)} }
+func (d *driver) pollers() devgpu.Pollers { return devgpu.Pollers{devgpu.NewPoller(d)} }
 
 // xid is a report of NVIDIA's driver.
 func xid(uuid string, number uint64) devgpu.Event {
@@ -134,7 +134,7 @@ func drain(c <-chan struct{}) bool {
 func TestXIDIsSeenAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// A poll takes almost its whole time.
-		slow := devgpu.DefaultPollTimeout - time.Millisecond
+		slow := devgpu.PollTimeout - time.Millisecond
 		d := &driver{action: devgpu.ActionNone, events: make(chan devgpu.Event), slow: slow}
 		m := start(t, Options{Source: newSource(gpus(machine.Healthy, machine.Healthy)), GPUs: d.pollers()})
 		began := time.Now()

@@ -199,12 +199,12 @@ func noGPUs(m *machine.Machine, vendors gpu.Vendors) string {
 		reason = cmp.Or(reason, probe(m, v.Probe))
 	}
 	for _, v := range vendors {
-		driver, passthrough := v.OnBus(m)
+		driver, passthrough := v.OnBus(m.PCI)
 		switch {
-		case driver > 0:
-			return counted(driver, v) + " on the PCI bus, but " + cmp.Or(probe(m, v.Probe), "the driver shows no GPU")
-		case passthrough > 0:
-			return counted(passthrough, v) + " bound to vfio-pci, for virtual machines"
+		case len(driver) > 0:
+			return counted(len(driver), v) + " on the PCI bus, but " + cmp.Or(probe(m, v.Probe), "the driver shows no GPU")
+		case len(passthrough) > 0:
+			return counted(len(passthrough), v) + " bound to vfio-pci, for virtual machines"
 		}
 	}
 	return cmp.Or(reason, "there are no GPUs")

@@ -167,7 +167,7 @@ func TestPoll(t *testing.T) {
 			asked.Add(1)
 			<-release
 			return ActionNone, nil
-		}}, 0)
+		}})
 		poll := func() (list []string) {
 			for _, q := range p.Poll(t.Context(), with("GPU-d", "GPU-c", "GPU-b", "GPU-a")) {
 				list = append(list, fmt.Sprintf("%s %s %v", q.GPU, q.Action, q.Err))
@@ -181,7 +181,7 @@ func TestPoll(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		}
-		if took := time.Since(began); took != DefaultPollTimeout || asked.Load() != 1 {
+		if took := time.Since(began); took != PollTimeout || asked.Load() != 1 {
 			t.Errorf("three polls took %s and left %d calls on the GPU that hangs, want one timeout and one", took, asked.Load())
 		}
 		close(release)

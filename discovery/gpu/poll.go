@@ -1,9 +1,11 @@
 package gpu
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -52,88 +54,82 @@ type Pulse struct {
 	Action Action
 }
 
+// PollTimeout bounds one poll of all GPUs.
+const PollTimeout = 2 * time.Second
+
 // Poller asks all GPUs of a vendor whether they are alive and who uses them: a
 // few calls each, where a Reader makes dozens. It never makes a second call of
-// a kind on a GPU before the first has returned.
+// a kind on a GPU before the first has returned. Poll has one caller at a time,
+// and so has Usage.
 type Poller struct {
 	telemetry Telemetry
-	timeout   time.Duration
-
-	// pulseMu guards pulses, usageMu usages and seen; each makes its polls take
-	// turns.
-	pulseMu, usageMu sync.Mutex
-	pulses           bounded.Group[string, Action]
-	usages           bounded.Group[string, Usage]
+	pulses    bounded.Group[string, Action]
+	usages    bounded.Group[string, Usage]
 	// seen is the newest sample's time.
 	seen map[string]uint64
 }
 
-// DefaultPollTimeout bounds one poll of all GPUs.
-const DefaultPollTimeout = 2 * time.Second
+// NewPoller returns a poller.
+func NewPoller(t Telemetry) *Poller { return &Poller{telemetry: t, seen: map[string]uint64{}} }
 
-// NewPoller returns a poller; timeout 0 is DefaultPollTimeout.
-func NewPoller(t Telemetry, timeout time.Duration) *Poller {
-	if timeout <= 0 {
-		timeout = DefaultPollTimeout
-	}
-	return &Poller{telemetry: t, timeout: timeout, seen: map[string]uint64{}}
-}
-
-// Poll asks every GPU of a machine at once, and returns within the timeout, or
+// Poll asks every GPU of a machine at once, and returns within [PollTimeout], or
 // with ctx, sorted by UUID. A GPU that no open session has read is left out. m
 // may be nil.
 func (p *Poller) Poll(ctx context.Context, m *machine.Machine) []Pulse {
-	p.pulseMu.Lock()
-	defer p.pulseMu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, p.timeout)
-	defer cancel()
-	known, asked := uuids(m), time.Now()
-	pulses := make([]Pulse, len(known))
-	for i, answer := range p.pulses.Ask(ctx, known, p.telemetry.Pulse) {
-		pulses[i] = Pulse{GPU: known[i], Asked: asked, Action: answer.Value, Err: answer.Err}
+	asked := time.Now()
+	var pulses []Pulse
+	for _, a := range ask(ctx, &p.pulses, m, p.telemetry.Pulse) {
+		pulses = append(pulses, Pulse{GPU: a.uuid, Asked: asked, Action: a.Value, Err: a.Err})
 	}
-	return slices.DeleteFunc(pulses, func(q Pulse) bool { return errors.Is(q.Err, ErrAbsent) })
-}
-
-func uuids(m *machine.Machine) []string {
-	if m == nil {
-		return nil
-	}
-	list := make([]string, len(m.GPUs))
-	for i := range m.GPUs {
-		list[i] = m.GPUs[i].UUID
-	}
-	slices.Sort(list)
-	return list
+	return pulses
 }
 
 // Usage asks every GPU of a machine at once who uses it, and returns as Poll
 // does.
 func (p *Poller) Usage(ctx context.Context, m *machine.Machine) []Usage {
-	p.usageMu.Lock()
-	defer p.usageMu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, p.timeout)
-	defer cancel()
-	known := uuids(m)
-	all := make([]Usage, len(known))
 	// A call may return long after the poll, and reads nothing that changes.
-	seen := make(map[string]uint64, len(known))
-	for _, uuid := range known {
-		seen[uuid] = p.seen[uuid]
-	}
-	ask := func(uuid string) (Usage, error) { return p.telemetry.Usage(uuid, seen[uuid]) }
-	for i, answer := range p.usages.Ask(ctx, known, ask) {
-		u := answer.Value
-		if answer.Err != nil {
-			u = Usage{Err: answer.Err}
+	seen := maps.Clone(p.seen)
+	var all []Usage
+	for _, a := range ask(ctx, &p.usages, m, func(uuid string) (Usage, error) { return p.telemetry.Usage(uuid, seen[uuid]) }) {
+		u := a.Value
+		if a.Err != nil {
+			u = Usage{Err: a.Err}
 		}
-		u.GPU, u.Samples = known[i], newest(u.Samples)
-		all[i] = u
+		u.GPU, u.Samples = a.uuid, newest(u.Samples)
+		all = append(all, u)
 		for _, s := range u.Samples {
 			p.seen[u.GPU] = max(p.seen[u.GPU], s.At)
 		}
 	}
-	return slices.DeleteFunc(all, func(u Usage) bool { return errors.Is(u.Err, ErrAbsent) })
+	return all
+}
+
+// answer is that of one GPU.
+type answer[T any] struct {
+	uuid string
+	bounded.Answer[T]
+}
+
+func ask[T any](
+	ctx context.Context, g *bounded.Group[string, T], m *machine.Machine, f func(uuid string) (T, error),
+) []answer[T] {
+	if m == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, PollTimeout)
+	defer cancel()
+	uuids := make([]string, len(m.GPUs))
+	for i := range m.GPUs {
+		uuids[i] = m.GPUs[i].UUID
+	}
+	slices.Sort(uuids)
+	var answers []answer[T]
+	for i, a := range g.Ask(ctx, uuids, f) {
+		if !errors.Is(a.Err, ErrAbsent) {
+			answers = append(answers, answer[T]{uuids[i], a})
+		}
+	}
+	return answers
 }
 
 // Pollers ask the GPUs of all vendors of a node. None, as for a replayed
@@ -163,4 +159,45 @@ func (p Pollers) Watch(ctx context.Context, logger *slog.Logger, events chan<- E
 		wg.Go(func() { Watch(ctx, one.telemetry, logger, events) })
 	}
 	wg.Wait()
+}
+
+// Process is a process with a context on a GPU.
+type Process struct {
+	// PID is of the PID namespace that the driver counts in: the host's, where
+	// this process is in it.
+	PID int
+	// Bytes of the GPU's memory; -1 if the driver does not report them.
+	Bytes int64
+}
+
+// Sample is how busy a process kept a GPU.
+type Sample struct {
+	PID int
+	// At is the driver's time, in microseconds.
+	At uint64
+	// SM is the percentage of the time in which a kernel of it ran; -1 for
+	// what is not a percentage.
+	SM int
+}
+
+// Usage is who uses a GPU.
+type Usage struct {
+	// GPU is the UUID.
+	GPU string
+	// Err is why nothing is known: [ErrLost], [ErrSilent] or the driver's error.
+	Err       error
+	Processes []Process
+	// Samples are since the last reading, one for each process that did
+	// something, sorted by PID. SamplesErr is why there are none.
+	Samples    []Sample
+	SamplesErr error
+}
+
+// newest is each process's last sample, by PID.
+func newest(samples []Sample) []Sample {
+	// The newest first, which Compact keeps.
+	slices.SortStableFunc(samples, func(a, b Sample) int {
+		return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(b.At, a.At))
+	})
+	return slices.CompactFunc(samples, func(a, b Sample) bool { return a.PID == b.PID })
 }

@@ -48,7 +48,7 @@ func (s Sources) Pollers() Pollers {
 	var all Pollers
 	for _, one := range s {
 		if t, ok := one.Library.(Telemetry); ok {
-			all = append(all, NewPoller(t, 0))
+			all = append(all, NewPoller(t))
 		}
 	}
 	return all

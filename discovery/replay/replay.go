@@ -27,31 +27,20 @@ import (
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// DefaultInterval is how often the file is read without an event: inotify
-// reports nothing on some network file systems.
-const DefaultInterval = 30 * time.Second
-
-// settle is how long the file must be quiet before it is read.
-const settle = 50 * time.Millisecond
-
-// Options of a replayed machine.
-type Options struct {
-	// Path is the dump.
-	Path string
-	// NodeName, unless empty, replaces the dump's.
-	NodeName string
-	// Logger gets changes and faults; nil discards.
-	Logger *slog.Logger
-	// Interval is the slow poll's; 0 is DefaultInterval.
-	Interval time.Duration
-}
+const (
+	// interval is how often the file is read without an event: inotify reports
+	// nothing on some network file systems.
+	interval = 30 * time.Second
+	// settle is how long the file must be quiet before it is read.
+	settle = 50 * time.Millisecond
+)
 
 // Replay is one replayed machine. Its methods may be called from any goroutine.
 type Replay struct {
-	options  Options
-	logger   *slog.Logger
-	changed  notify.Signal
-	snapshot atomic.Pointer[machine.Machine]
+	path, node string
+	logger     *slog.Logger
+	changed    notify.Signal
+	snapshot   atomic.Pointer[machine.Machine]
 
 	// mu serializes scans and guards what follows.
 	mu sync.Mutex
@@ -61,13 +50,10 @@ type Replay struct {
 	fault error
 }
 
-// New returns a replay of a file. Nothing is read yet.
-func New(o Options) *Replay {
-	o.Interval = cmp.Or(o.Interval, DefaultInterval)
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	return &Replay{options: o, logger: o.Logger, changed: notify.New()}
+// New returns a replay of a file. Nothing is read yet. A node name, unless empty,
+// replaces the dump's.
+func New(path, node string, logger *slog.Logger) *Replay {
+	return &Replay{path: path, node: node, logger: logger, changed: notify.New()}
 }
 
 // Load reads a dump once. The error names the file and the place in it.
@@ -122,14 +108,14 @@ func (r *Replay) Scan(context.Context) *machine.Machine {
 func (r *Replay) load() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	b, err := read(r.options.Path)
+	b, err := read(r.path)
 	if err == nil && r.text != nil && bytes.Equal(b, r.text) {
 		return r.fault
 	}
 	r.text = b
 	var m *machine.Machine
 	if err == nil {
-		m, err = decode(r.options.Path, b)
+		m, err = decode(r.path, b)
 	}
 	last := r.fault
 	r.fault = err
@@ -139,13 +125,13 @@ func (r *Replay) load() error {
 		}
 		return err
 	}
-	m.Node = cmp.Or(r.options.NodeName, m.Node)
+	m.Node = cmp.Or(r.node, m.Node)
 	m.Sort()
 	if reflect.DeepEqual(r.Machine(), m) {
 		return nil
 	}
 	r.snapshot.Store(m)
-	r.logger.Info("machine changed", "file", r.options.Path, "gpus", len(m.GPUs), "hcas", len(m.HCAs))
+	r.logger.Info("machine changed", "file", r.path, "gpus", len(m.GPUs), "hcas", len(m.HCAs))
 	r.changed.Notify()
 	return nil
 }
@@ -158,17 +144,17 @@ func (r *Replay) Run(ctx context.Context) error {
 		defer watcher.Close()
 		// The directory, not the file: a rename over the file leaves a watch on the
 		// old one, and a ConfigMap swaps the ..data link beside it.
-		err = watcher.Add(filepath.Dir(r.options.Path))
+		err = watcher.Add(filepath.Dir(r.path))
 	}
 	if err != nil {
 		// inotify instances are few, and shared by all of root's processes.
-		r.logger.Warn("machine file is not watched, only polled", "err", err, "every", r.options.Interval)
+		r.logger.Warn("machine file is not watched, only polled", "err", err, "every", interval)
 		watcher = &fsnotify.Watcher{} // Which reports nothing.
 	}
 	if err := r.load(); err != nil && r.Machine() == nil {
 		return err
 	}
-	ticker := time.NewTicker(r.options.Interval)
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	// An editor writes in pieces, and each would be a bad file.
 	quiet := time.NewTimer(settle)

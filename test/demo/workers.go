@@ -53,7 +53,7 @@ func workers(ctx context.Context, args []string, stderr io.Writer) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, file := range files {
 		node := strings.TrimSuffix(filepath.Base(file), ".json")
-		machines := replay.New(replay.Options{Path: file, NodeName: node, Logger: log})
+		machines := replay.New(file, node, log)
 		if machines.Scan(ctx) == nil {
 			return fmt.Errorf("%s is no machine", file)
 		}

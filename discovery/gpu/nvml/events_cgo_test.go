@@ -236,21 +236,26 @@ func TestReaderGoesOnUnderAHangingWait(t *testing.T) {
 		b := newBoard(t)
 		release := make(chan struct{})
 		b.inside = func() { <-release }
-		r := gpu.NewReader(Vendor(), b.library, 0)
-		r.Read(t.Context())
+		r := gpu.NewReader(gpu.Source{Vendor: Vendor(), Library: b.library}, 0)
+		read := func(functions []machine.PCIFunction) machine.Machine {
+			m := machine.Machine{PCI: functions}
+			r.Read(t.Context(), &m)
+			return m
+		}
+		read(nil)
+		came := []machine.PCIFunction{{Address: "0000:1b:00.0", Class: "0x030200", Vendor: "0x10de"}}
 		var wg sync.WaitGroup
 		wg.Go(func() { b.library.WaitEvent(time.Second) })
 		synctest.Wait()
-		r.Reopen()
 		for range 2 {
-			got := r.Read(t.Context())
-			if got.Probe.State != machine.ProbeOK || len(got.GPUs) != 2 || got.GPUs[0].Health.State != machine.Healthy || b.freed != 0 {
+			got := read(came)
+			if got.Probes[0].State != machine.ProbeOK || len(got.GPUs) != 2 || got.GPUs[0].Health.State != machine.Healthy || b.freed != 0 {
 				t.Errorf("%+v, %d sets freed", got, b.freed)
 			}
 		}
 		close(release)
 		wg.Wait()
-		if r.Read(t.Context()); b.freed != 1 {
+		if read(came); b.freed != 1 {
 			t.Errorf("the wait returned, and %d sets were freed by the session's end", b.freed)
 		}
 	})

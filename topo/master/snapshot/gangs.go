@@ -120,7 +120,7 @@ func (s *Snapshot) gang(shared []*gang.Member, at map[string][]*fabric.Element) 
 			out.Nodes = append(out.Nodes, m.Node)
 		}
 	}
-	state := gang.StateOfMembers(members, out.MinMember, s.lost)
+	state := gang.StateOf(members, out.MinMember, s.lost)
 	out.State, out.Reason, out.Since, out.RejectedSince = state.Phase, state.Reason, state.Since, state.RejectedSince
 	out.Members, out.Bound, out.Running = state.Pods, state.Bound, state.Running
 	out.Group = lowest(out.Nodes, at)

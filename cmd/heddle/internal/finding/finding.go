@@ -104,8 +104,8 @@ func (l *List) probe(m *machine.Machine, p machine.Probe) {
 			continue
 		}
 		remedy = v.Remedies.Driver
-		if on, _ := v.OnBus(m); on > 0 {
-			present = cli.Count(on, v.Name+" GPU")
+		if on, _ := v.OnBus(m.PCI); len(on) > 0 {
+			present = cli.Count(len(on), v.Name+" GPU")
 		}
 	}
 	switch {

@@ -14,8 +14,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/heddle-dev/heddle/cmd/internal/program"
 )
 
 // Case is one start of a program that ends by itself.
@@ -32,23 +30,25 @@ type Case struct {
 }
 
 // common are the cases that are the same for every daemon.
-func common(binary string) []Case {
+func common(binary string, usage error) []Case {
 	return []Case{
 		{Name: "version", Args: []string{"--version"}, Stdout: binary + " dev"},
 		{Name: "help", Args: []string{"--help"}, Err: flag.ErrHelp, Stderr: "-log-format"},
-		{Name: "unknown flag", Args: []string{"--onshot"}, Err: program.ErrUsage, Stderr: "onshot"},
-		{Name: "stray argument", Args: []string{"x"}, Err: program.ErrUsage, Stderr: `unexpected argument "x"`},
-		{Name: "bad log format", Args: []string{"--log-format=xml"}, Err: program.ErrUsage, Stderr: "neither text nor json"},
-		{Name: "bad log level", Args: []string{"--log-level=loud"}, Err: program.ErrUsage, Stderr: "log-level"},
+		{Name: "unknown flag", Args: []string{"--onshot"}, Err: usage, Stderr: "onshot"},
+		{Name: "stray argument", Args: []string{"x"}, Err: usage, Stderr: `unexpected argument "x"`},
+		{Name: "bad log format", Args: []string{"--log-format=xml"}, Err: usage, Stderr: "neither text nor json"},
+		{Name: "bad log level", Args: []string{"--log-level=loud"}, Err: usage, Stderr: "log-level"},
 	}
 }
 
-// Run runs a daemon's own cases and those that all daemons have.
+// Run runs a daemon's own cases and those that all daemons have; usage is its
+// error for wrong flags.
 func Run(
-	t *testing.T, binary string, run func(ctx context.Context, args []string, stdout, stderr io.Writer) error, own []Case,
+	t *testing.T, binary string, run func(ctx context.Context, args []string, stdout, stderr io.Writer) error,
+	usage error, own []Case,
 ) {
 	t.Helper()
-	for _, c := range slices.Concat(common(binary), own) {
+	for _, c := range slices.Concat(common(binary, usage), own) {
 		t.Run(c.Name, func(t *testing.T) {
 			for _, key := range []string{"KUBECONFIG", "NODE_NAME", "POD_NAME", "POD_NAMESPACE"} {
 				t.Setenv(key, "")

@@ -42,7 +42,7 @@ func TestMeter(t *testing.T) {
 				}
 				return u, nil
 			},
-		}, 0)
+		})
 		reports := func(samples ...Sample) []Usage {
 			processes := []Process{{PID: 7, Bytes: 1 << 20}}
 			return []Usage{
@@ -60,7 +60,7 @@ func TestMeter(t *testing.T) {
 				t.Errorf("reading %d (-want +got):\n%s", i, diff)
 			}
 		}
-		if took := time.Since(began); took != DefaultPollTimeout || asked.Load() != 1 {
+		if took := time.Since(began); took != PollTimeout || asked.Load() != 1 {
 			t.Errorf("three readings took %s and left %d calls, want one timeout and one", took, asked.Load())
 		}
 		close(release)
