@@ -72,7 +72,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) e
 	if d.configs, err = config.NewWatcher(o.Config, log); err != nil {
 		return err
 	}
-	if d.machines, err = o.Open(nil, log); err != nil {
+	if d.machines, err = o.Open(log); err != nil {
 		return err
 	}
 	syncer, err := o.connect(d, stdout)

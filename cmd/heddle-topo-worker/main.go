@@ -86,7 +86,7 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.machines, err = o.Open(nil, log); err != nil {
+	if p.machines, err = o.Open(log); err != nil {
 		return nil, err
 	}
 	wo := worker.Options{

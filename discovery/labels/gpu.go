@@ -56,13 +56,11 @@ func (b *builder) model(g model.Group, of gpu.Labels) {
 	if mib := g.MemoryMiB(); mib > 0 {
 		b.setInt(d.GPUKey(wellknown.GPUMemory), mib)
 	}
-	generation := g.Architecture()
 	if major, minor, ok := strings.Cut(g.ComputeCapability(), "."); ok && of.CUDA {
 		b.set(d.GPUKey(wellknown.GPUComputeMajor), major)
 		b.set(d.GPUKey(wellknown.GPUComputeMinor), minor)
-		generation = cmp.Or(generation, of.Family(g.ComputeCapability()))
 	}
-	b.set(d.GPUKey(wellknown.GPUFamily), generation)
+	b.set(d.GPUKey(wellknown.GPUFamily), g.Architecture())
 	b.set(d.GPUKey(wellknown.GPUMode), b.mode(g))
 	strategy, replicas := b.sharing(g)
 	b.set(d.GPUKey(wellknown.GPUSharingStrategy), strategy)

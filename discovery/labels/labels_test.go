@@ -207,7 +207,7 @@ func TestLabels(t *testing.T) {
 			want: map[string]string{"nvidia.com/gpu.product": "NVIDIA-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-9217d3a8", "nvidia.com/gpu.family": "-"},
 		},
 		{
-			name: "graphics GPU and nameless machine", machine: with(hosting(gpus(0, 1, "Tesla T4", 15360, "", "7.5")...), func(m *machine.Machine) {
+			name: "graphics GPU and nameless machine", machine: with(hosting(gpus(0, 1, "Tesla T4", 15360, "turing", "7.5")...), func(m *machine.Machine) {
 				m.Product, m.PCI[0].Class = "", "0x030000"
 			}),
 			want: map[string]string{"nvidia.com/gpu.mode": "graphics", "nvidia.com/gpu.family": "turing", "nvidia.com/gpu.machine": "unknown"},
