@@ -15,6 +15,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
@@ -92,15 +93,13 @@ func (a *resources) update(ctx context.Context, group *errgroup.Group, inv *inve
 		var s *served
 		switch {
 		case isHCAs:
-			s = a.serve(name, "", rdma.New(rdma.Options{Name: name, State: a.state}, inv))
+			s = a.serve(name, "", rdma.New(resource.Options{Name: name, State: a.state, Log: a.Log}, inv))
 		case name == inv.Config.Resources.SGPU || slices.Contains(slots, name):
 			s = a.serve(name, config.ModeSGPU, a.newShared(name, inv))
 		case slices.Contains(a.shareNames(inv), name):
 			s = a.serve(name, "", newCounted(name, inv))
 		default:
-			r := a.newGPUs(name, inv)
-			s = a.serve(name, config.ModeNative, r)
-			s.gpu = r
+			s = a.serveGPUs(name, inv)
 		}
 		a.mu.Lock()
 		a.served[name] = s
@@ -135,26 +134,28 @@ func (a *resources) wantedBy(inv *inventory.Inventory) []string {
 	return names
 }
 
-// newGPUs makes a resource of whole GPUs or of MIG devices.
-func (a *resources) newGPUs(name string, inv *inventory.Inventory) *gpu.Resource {
-	options := gpu.Options{
-		Name: name, Allocator: a.state, Preparer: a.selectors, Driver: a.driver,
-		InUse:    func() map[string]string { return a.state.Forgotten(name) },
-		Strategy: a.Strategy, Features: a.Features, Vendors: a.Vendors, Log: a.Log,
-	}
+// serveGPUs serves a resource of whole GPUs or of MIG devices.
+func (a *resources) serveGPUs(name string, inv *inventory.Inventory) *served {
+	r := gpu.New(gpu.Options{
+		Options:  resource.Options{Name: name, State: a.state, Driver: a.driver, Log: a.Log},
+		Strategy: a.Strategy, Features: a.Features, Vendors: a.Vendors,
+	}, inv)
+	var selected refreshed = r
 	if a.API.Online() {
-		options.Pods = a.selectors
+		selected = selectedGPUs{r, a.selectors}
 	}
-	return gpu.New(options, inv)
+	s := a.serve(name, config.ModeNative, selected)
+	s.gpu = r
+	return s
 }
 
 // newShared makes a resource of the replicas of shared GPUs.
-func (a *resources) newShared(name string, inv *inventory.Inventory) *sgpu.Resource {
-	options := sgpu.Options{Name: name, State: a.state, Static: a.driver, Log: a.Log}
+func (a *resources) newShared(name string, inv *inventory.Inventory) refreshed {
+	r := sgpu.New(resource.Options{Name: name, State: a.state, Driver: a.driver, Log: a.Log}, inv)
 	if a.API.Online() {
-		options.Pods = a.shares
+		return expectedShares{r, a.shares}
 	}
-	return sgpu.New(options, inv)
+	return r
 }
 
 // newCounted makes the resource of percents or of GiB of shared GPUs.
@@ -309,8 +310,8 @@ func (a *resources) reason(name string, s *served) string {
 	switch r := s.resource.(type) {
 	case *rdma.Resource:
 		return r.Reason()
-	case *gpu.Resource:
-		byID, some = r.Faults(), len(r.Devices()) > 0
+	case *gpu.Resource, selectedGPUs:
+		byID, some = s.gpu.Faults(), len(s.gpu.Devices()) > 0
 	default:
 		for i := range inv.Shared {
 			if reason := inv.Shared[i].Unhealthy; reason != "" {

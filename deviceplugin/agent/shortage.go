@@ -8,10 +8,10 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 )
 
@@ -139,7 +139,7 @@ func hcaStates(
 ) map[string]health.State {
 	m := inv.Machine
 	states := map[string]health.State{}
-	for _, member := range rdma.MembersOf(inv, inv.Config.WithRoles(m), r) {
+	for _, member := range allocate.Members(inv, inv.Config.WithRoles(m), r) {
 		name := m.HCAs[member.Index].Name
 		state := snapshot.HCA(member.ID)
 		if state.Healthy && member.Unhealthy != "" {

@@ -10,7 +10,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
 )
 
 // Reasons of warnings, which become Events on the pod.
@@ -113,14 +112,6 @@ type decision struct {
 	result *Result
 }
 
-// unhealthy is why an HCA is; nil leaves it to the scan.
-func (d *decision) unhealthy() func(*machine.HCA) string {
-	if d.node.Inventory.HCAs == nil {
-		return nil
-	}
-	return func(h *machine.HCA) string { return d.node.Inventory.HCAs[h.Name] }
-}
-
 // addShares adds the GPUs of shares.
 func (d *decision) addShares(e *checkpoint.Entry) {
 	for _, s := range e.Shares {
@@ -162,7 +153,7 @@ func (d *decision) grantPart(p part) error {
 	case r == nil:
 		picks, err = d.keep(p.entries[0])
 	case r.Count == config.CountAll:
-		picks = d.all(rdma.Members(d.topology.machine, r, d.unhealthy()))
+		picks = d.all(Members(d.node.Inventory, d.topology.machine, r))
 	default:
 		picks, err = d.choose(p, r)
 	}

@@ -107,10 +107,10 @@ func TestAnotherVendor(t *testing.T) {
 		t.Errorf("spec %s, %v", spec, err)
 	}
 	show(string(spec))
-	n := newNode(m)
+	n := newNode(t, m)
 	n.config = c
 	for _, strategy := range []gpu.Strategy{gpu.CDI, gpu.Envvar} {
-		o := n.options("acme.example/gpu")
+		o := n.options(t, "acme.example/gpu")
 		o.Vendors, o.Driver, o.Strategy = sources.Vendors(), driver, strategy
 		answer, err := gpu.New(o, n.inventory()).Allocate(t.Context(), []string{"ACME-1"})
 		if err != nil {

@@ -63,7 +63,7 @@ func (c *Controller) podGroups() map[types.NamespacedName]*podGroup {
 			Key: s.Key, Foreign: !c.schedules(s.Pods), MinMember: s.MinMember, Timeout: s.Timeout, Owner: owner(s.Pods),
 			ByLabels: !s.HasObject && slices.ContainsFunc(s.Pods, gang.IsLabeled),
 			Create:   s.Live && !s.Invalid && s.MinMember > 0,
-			Status:   statusOf(gang.StateOf(s.Pods, s.MinMember, c.nodeLost)),
+			Status:   statusOf(gang.StateOf(gang.Members(s.Pods), s.MinMember, c.nodeLost)),
 		}
 	}
 	return all

@@ -239,7 +239,7 @@ func (p *Planner) Capacity(ctx context.Context, nodes []framework.NodeInfo, rese
 		allocatable := info.GetAllocatable().GetScalarResources()[p.gpu]
 		free := allocatable - info.GetRequested().GetScalarResources()[p.gpu]
 		for _, r := range reserved[info.Node().Name] {
-			free -= fit.AmountOf(r.Amounts, p.gpu)
+			free -= r.Amounts[p.gpu]
 		}
 		out.Free += max(free, 0)
 		if free > 0 && free == allocatable {

@@ -1,4 +1,4 @@
-package rdma
+package allocate
 
 import (
 	"github.com/heddle-dev/heddle/api/config"
@@ -21,25 +21,23 @@ type Member struct {
 }
 
 // Members are the HCAs of resource r, in the order of m.HCAs, whose roles are
-// corrected; unhealthy is the health of an HCA, nil for what the scan shows.
-func Members(m *machine.Machine, r *config.RDMAResource, unhealthy func(*machine.HCA) string) []Member {
+// corrected, with the health that the inventory has of them.
+func Members(inv *inventory.Inventory, m *machine.Machine, r *config.RDMAResource) []Member {
 	ids := m.HCAIDs()
 	var members []Member
 	for i := range m.HCAs {
 		h := &m.HCAs[i]
-		if selected, _ := r.Selectors.Select(m, h); !selected {
-			continue
+		if selected, _ := r.Selectors.Select(m, h); selected {
+			members = append(members, Member{Index: i, ID: ids[i], Unhealthy: unhealthy(inv, h)})
 		}
-		members = append(members, Member{Index: i, ID: ids[i], Unhealthy: capacity.Unhealthy(h, unhealthy)})
 	}
 	return members
 }
 
-// MembersOf are the HCAs of resource r, in the order of m.HCAs, with the health
-// that the inventory has of them.
-func MembersOf(inv *inventory.Inventory, m *machine.Machine, r *config.RDMAResource) []Member {
+// unhealthy is why an HCA cannot be handed out now; empty if it can.
+func unhealthy(inv *inventory.Inventory, h *machine.HCA) string {
 	if inv.HCAs == nil {
-		return Members(m, r, nil)
+		return capacity.Unhealthy(h, nil)
 	}
-	return Members(m, r, inv.HCAUnhealthy)
+	return capacity.Unhealthy(h, inv.HCAUnhealthy)
 }
