@@ -50,78 +50,97 @@ func (c *Cache) Admit(pod *corev1.Pod) (added bool, reason string) {
 	return added, reason
 }
 
-// Attempt is what PreFilter finds out about a member.
-type Attempt struct {
-	// Node is that of an earlier plan, and Rejection the rejection of one. Without
-	// either, Unit is to be planned.
-	Node, Rejection string
-	// Unit are the gangs that are planned together.
-	Unit []planner.Gang
-	// Interrupted are gangs that run with fewer members than they need: the scheduler
-	// was restarted while it bound them, or members died. They are planned first,
-	// since the unit could take the nodes that only they can use.
-	Interrupted [][]planner.Gang
-}
+// Plan plans gangs together, with pods of a lower priority gone if it may and must.
+// The reason is why there is no plan, or none without preemption.
+type Plan func(gangs []planner.Gang, mayPreempt bool) (plans []planner.Plan, preempt bool, reason string)
 
-// Attempt begins the scheduling cycle of a member; false for a pod in no gang.
-func (c *Cache) Attempt(pod *corev1.Pod) (Attempt, bool) {
+// Place is for PreFilter: the node of a member, by an earlier plan or by one that is
+// made now, without the lock, for all gangs that it runs with; or why it has none.
+func (c *Cache) Place(pod *corev1.Pod, plan Plan) (node string, member bool, rejection string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m := c.members[pod.UID]
-	if m == nil {
-		return Attempt{}, false
+	for range 3 {
+		m := c.members[pod.UID]
+		if m == nil {
+			return "", false, ""
+		}
+		g := m.gang
+		if m.stage == planned || m.stage == reserved {
+			g.accept()
+			return m.node, true, ""
+		}
+		unit, reason := c.attempt(m)
+		if reason != "" {
+			return "", true, g.rejection(reason)
+		}
+		gangs, others := c.toPlan(unit, g), [][]planner.Gang{}
+		if !g.once {
+			for _, i := range c.gangs.interrupted(g, m.priority()) {
+				unit, _ := c.gangs.unit(i)
+				others = append(others, c.toPlan(unit, i))
+			}
+		}
+		// Gangs that run with fewer members than they need, since the scheduler was
+		// restarted while it bound them, or members died, come first: the unit could take
+		// the nodes that only they can use. Without room their leaders try again when
+		// something changes.
+		for _, o := range others {
+			c.plan(o, pod, plan, false)
+		}
+		if reason, current := c.plan(gangs, pod, plan, true); current {
+			node, rejection = c.conclude(pod, reason)
+			return node, true, rejection
+		}
 	}
+	return "", true, "the gang changes faster than it is planned"
+}
+
+// attempt is the unit to plan for a member, or why that is of no use.
+func (c *Cache) attempt(m *member) (unit []*gangInfo, reason string) {
 	g := m.gang
-	rejected := func(reason string) (Attempt, bool) { return Attempt{Rejection: g.rejection(reason)}, true }
 	unit, missing := c.gangs.unit(g)
 	switch {
 	case g.err != nil:
 		c.reject(g, g.err.Error(), m)
-		return rejected(g.reason)
-	case m.stage == planned, m.stage == reserved:
-		g.accept()
-		return Attempt{Node: m.node}, true
+		return nil, g.reason
 	case missing != nil && !g.satisfied():
-		return rejected(fmt.Sprintf("podgroup %s of its groups does not exist", missing))
+		return nil, fmt.Sprintf("podgroup %s of its groups does not exist", missing)
 	case g.repeats(m):
 		m.notified = true
-		return rejected(g.reason)
+		return nil, g.reason
 	}
 	for _, u := range unit {
 		if u.err != nil {
-			return rejected(fmt.Sprintf("podgroup %s of its groups: %v", u.key.Name, u.err))
+			return nil, fmt.Sprintf("podgroup %s of its groups: %v", u.key.Name, u.err)
 		}
 	}
-	a := Attempt{Unit: toPlan(unit, g, &c.Backoffs)}
-	if !g.once {
-		for _, i := range c.gangs.interrupted(g, m.priority()) {
-			unit, _ := c.gangs.unit(i)
-			a.Interrupted = append(a.Interrupted, toPlan(unit, i, &c.Backoffs))
-		}
-	}
-	return a, true
+	return unit, ""
 }
 
 // toPlan are the gangs of a unit that need nodes. The one that is tried is planned
 // even if it has what it needs: for one member more.
-func toPlan(unit []*gangInfo, tried *gangInfo, avoided *Backoffs) (gangs []planner.Gang) {
+func (c *Cache) toPlan(unit []*gangInfo, tried *gangInfo) (gangs []planner.Gang) {
 	for _, g := range unit {
 		if g == tried || !g.satisfied() && g.deadline.IsZero() {
-			gangs = append(gangs, g.snapshot(avoided.Nodes(g.key)))
+			gangs = append(gangs, g.snapshot(c.Backoffs.Nodes(g.key)))
 		}
 	}
 	return gangs
 }
 
-// Commit reserves the nodes of plans, and activates the members that have one now,
-// except for the pod that is being tried. It does nothing and reports false if a gang
+// plan reserves the nodes of plans, and activates the members that have one now,
+// except for the pod that is tried. It does nothing, and current is false, if a gang
 // changed while it was planned.
-func (c *Cache) Commit(unit []planner.Gang, plans []planner.Plan, preempt bool, tried *corev1.Pod) bool {
+func (c *Cache) plan(unit []planner.Gang, tried *corev1.Pod, plan Plan, mayPreempt bool) (reason string, current bool) {
+	c.mu.Unlock()
+	plans, preempt, reason := plan(unit, mayPreempt)
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	if plans == nil {
+		return reason, true
+	}
 	for i := range unit {
 		if g := c.gangs[unit[i].Key]; g == nil || g.revision != unit[i].Revision {
-			return false
+			return "", false
 		}
 	}
 	for i, plan := range plans {
@@ -144,14 +163,12 @@ func (c *Cache) Commit(unit []planner.Gang, plans []planner.Plan, preempt bool, 
 		}
 	}
 	c.reservations = c.gangs.reservations()
-	return true
+	return "", true
 }
 
-// Conclude ends PreFilter of a member that was planned: with its node, or with the
-// rejection. reason is that of the planner, empty if the plans are committed.
-func (c *Cache) Conclude(pod *corev1.Pod, reason string) (node, rejection string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// conclude is the node of a member that was planned, or its rejection. reason is that
+// of the planner, empty if the plans are committed.
+func (c *Cache) conclude(pod *corev1.Pod, reason string) (node, rejection string) {
 	m := c.members[pod.UID]
 	if m == nil {
 		return "", "the pod is gone"

@@ -10,10 +10,8 @@ package planner
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 
@@ -61,16 +59,12 @@ type Plan struct {
 	Nodes []string
 	// Kind is that of the tightest group that holds all members.
 	Kind string
-
-	found placement.Plan
 }
 
 // Request is for gangs that are planned together: all of them get a plan, or none.
 type Request struct {
-	Gangs []Gang
-	Nodes []framework.NodeInfo
-	// Within are the nodes that may be used; nil is all.
-	Within       []framework.NodeInfo
+	Gangs        []Gang
+	Nodes        []framework.NodeInfo
 	Reservations fit.Reservations
 	// Preempt plans as if all pods of a lower priority were gone.
 	Preempt bool
@@ -81,7 +75,6 @@ type Planner struct {
 	topology   *topologyclient.Client
 	withoutMap gang.WithoutMap
 	gpu        corev1.ResourceName
-	log        *slog.Logger
 
 	tree  tree
 	table fit.Table
@@ -89,16 +82,14 @@ type Planner struct {
 
 // New returns a planner. withoutMap is for gangs that have no preference, gpu the
 // resource of whole GPUs.
-func New(
-	topology *topologyclient.Client, withoutMap gang.WithoutMap, gpu corev1.ResourceName, log *slog.Logger,
-) *Planner {
-	return &Planner{topology: topology, withoutMap: withoutMap, gpu: gpu, log: log}
+func New(topology *topologyclient.Client, withoutMap gang.WithoutMap, gpu corev1.ResourceName) *Planner {
+	return &Planner{topology: topology, withoutMap: withoutMap, gpu: gpu}
 }
 
 // Plan plans the gangs of a request one after another, each beside the plans of
 // those before. The reason is empty if all have one.
-func (p *Planner) Plan(ctx context.Context, r *Request) (plans []Plan, reason string) {
-	p.update(ctx, r.Nodes)
+func (p *Planner) Plan(r *Request) (plans []Plan, reason string) {
+	p.update(r.Nodes)
 	reserved := r.Reservations
 	for i := range r.Gangs {
 		g := &r.Gangs[i]
@@ -147,18 +138,11 @@ func (p *Planner) plan(r *Request, g *Gang, reserved fit.Reservations) (Plan, er
 		Nodes: r.Nodes, Reservations: reserved, Priority: schedulehelpers.PodPriority(g.Members[0].Pod), Preempt: r.Preempt,
 	}
 	s := search{tree: &p.tree, nodes: r.Nodes, gang: &request, capacity: p.capacity(&query, classes)}
-	if r.Within != nil {
-		names := make(map[string]bool, len(r.Within))
-		for _, info := range r.Within {
-			names[info.Node().Name] = true
-		}
-		s.exclude(func(n *corev1.Node) bool { return !names[n.Name] })
-	}
 	found, err := s.place(g.Label)
 	if err != nil {
 		return Plan{}, err
 	}
-	plan := Plan{Nodes: make([]string, len(g.Members)), Kind: found.Group.Kind, found: found}
+	plan := Plan{Nodes: make([]string, len(g.Members)), Kind: found.Group.Kind}
 	for rank, id := range found.Nodes {
 		if g.Members[rank].Node == "" && id != placement.None {
 			plan.Nodes[rank] = p.tree.placement.Name(id)
@@ -227,8 +211,8 @@ type Capacity struct {
 }
 
 // Capacity measures it as the nodes are now.
-func (p *Planner) Capacity(ctx context.Context, nodes []framework.NodeInfo, reserved fit.Reservations) Capacity {
-	p.update(ctx, nodes)
+func (p *Planner) Capacity(nodes []framework.NodeInfo, reserved fit.Reservations) Capacity {
+	p.update(nodes)
 	t := &p.tree
 	out := Capacity{Largest: map[string]int{}}
 	whole := make([]int32, t.placement.Len())

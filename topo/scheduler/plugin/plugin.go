@@ -20,9 +20,9 @@
 //
 // With the feature gate GenericWorkload, Kubernetes keeps the members of a PodGroup
 // of scheduling.k8s.io together in one cycle, and asks where they may go
-// (GeneratePlacements). The answer is a short list, the tightest group first; then
-// PreFilter gives every member its node of the plan, and Filter accepts that alone.
-// If a node rejects a member, the next placement on the list is planned around it.
+// (GeneratePlacements). The answer is all nodes, some times over: PreFilter gives every
+// member its node of a plan, and Filter accepts that alone. If a node rejects a member,
+// the next time is planned around it.
 // The gang cache does not have these gangs: reservations of others count, and none
 // is made.
 package plugin
@@ -114,7 +114,7 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 		Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,
 	})
 	p := &Plugin{args: args, handle: handle, log: log, gpus: sgpu.New(args.nodeConfig(), args.Placement)}
-	p.planner = planner.New(topology, args.WithoutMap, p.gpu(), log)
+	p.planner = planner.New(topology, args.WithoutMap, p.gpu())
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus, Metrics: gangcache.NewMetrics(),
 	})
