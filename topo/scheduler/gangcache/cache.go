@@ -248,10 +248,12 @@ func (c *Cache) reject(g *gangInfo, reason string, leader *member) {
 type Snapshot struct {
 	Key  types.NamespacedName
 	Pods []*corev1.Pod
-	// Live reports that a pod is neither finished nor terminating, Invalid that the
-	// members contradict each other, HasObject that a user made a PodGroup object.
-	Live, Invalid, HasObject bool
-	MinMember                int
+	// ByLabels gangs are described by labels, and have no object of their user's.
+	ByLabels bool
+	// Certain gangs have a pod that is live and none that contradicts another: what
+	// follows is known.
+	Certain   bool
+	MinMember int
 	// Timeout is how long members that have a node wait for the others; 0 if the pods
 	// have none.
 	Timeout time.Duration
@@ -269,10 +271,11 @@ func (c *Cache) Snapshots() []Snapshot {
 			continue
 		}
 		g.resolve()
-		s := Snapshot{Key: g.key, Invalid: g.err != nil, HasObject: len(g.objects) > 0, MinMember: g.spec.MinMember}
+		s := Snapshot{Key: g.key, MinMember: g.spec.MinMember}
 		for _, m := range g.members {
 			s.Pods = append(s.Pods, m.pod)
-			s.Live = s.Live || m.live()
+			s.ByLabels = s.ByLabels || len(g.objects) == 0 && gang.IsLabeled(m.pod)
+			s.Certain = s.Certain || m.live() && g.err == nil && g.spec.MinMember > 0
 			s.Timeout = max(s.Timeout, m.spec.Timeout)
 		}
 		if c.gangs.incomplete(g) == "" {
