@@ -29,7 +29,7 @@ const (
 // newer here than in the queue.
 func (c *Cache) Admit(pod *corev1.Pod) (added bool, reason string) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	m := c.members[pod.UID]
 	if m == nil {
 		if m, added = c.put(pod); m == nil {
@@ -45,7 +45,7 @@ func (c *Cache) Admit(pod *corev1.Pod) (added bool, reason string) {
 		g.completeSince = time.Now()
 	}
 	if added && reason == "" {
-		c.effects.enqueue(g.key)
+		c.effects.retry[g.key] = true
 	}
 	return added, reason
 }
@@ -58,7 +58,7 @@ type Plan func(gangs []planner.Gang, mayPreempt bool) (plans []planner.Plan, pre
 // made now, without the lock, for all gangs that it runs with; or why it has none.
 func (c *Cache) Place(pod *corev1.Pod, plan Plan) (node string, member bool, rejection string) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	for range 3 {
 		m := c.members[pod.UID]
 		if m == nil {
@@ -196,7 +196,7 @@ func (c *Cache) conclude(pod *corev1.Pod, reason string) (node, rejection string
 // Block remembers a pod of no gang that found no node beside the reservations.
 func (c *Cache) Block(pod *corev1.Pod) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.blocked[pod.UID] = pod
 }
 
@@ -206,7 +206,7 @@ func (c *Cache) Block(pod *corev1.Pod) {
 // are; after MaxRetries it releases all.
 func (c *Cache) TurnedAway(pod *corev1.Pod, node string, preemptable bool, message string) (preempt bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	m := c.members[pod.UID]
 	if m == nil || m.stage != planned {
 		return false
@@ -230,7 +230,7 @@ func (c *Cache) TurnedAway(pod *corev1.Pod, node string, preemptable bool, messa
 // Reserve notes that a member holds its node.
 func (c *Cache) Reserve(pod *corev1.Pod, node string) (rejection string) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	m := c.members[pod.UID]
 	if m == nil {
 		return ""
@@ -246,7 +246,7 @@ func (c *Cache) Reserve(pod *corev1.Pod, node string) (rejection string) {
 // waits: without this member it is not complete.
 func (c *Cache) Unreserve(pod *corev1.Pod, node string) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	m := c.members[pod.UID]
 	if m == nil || m.stage != reserved && m.stage != released {
 		return
@@ -265,7 +265,7 @@ func (c *Cache) Unreserve(pod *corev1.Pod, node string) {
 // that it runs with: zero once enough of all have a node, and all others go on.
 func (c *Cache) Permit(pod *corev1.Pod) (wait time.Duration) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	m := c.members[pod.UID]
 	if m == nil {
 		return 0
@@ -283,7 +283,7 @@ func (c *Cache) Permit(pod *corev1.Pod) (wait time.Duration) {
 			if m.stage == reserved {
 				m.stage = released
 				if uid != pod.UID {
-					c.effects.allow(uid)
+					c.effects.Allow = append(c.effects.Allow, uid)
 				}
 			}
 		}
@@ -301,7 +301,7 @@ func (c *Cache) Permit(pod *corev1.Pod) (wait time.Duration) {
 // Bound notes that a member has its node in the API.
 func (c *Cache) Bound(pod *corev1.Pod, node string) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	m := c.members[pod.UID]
 	if m == nil {
 		return
@@ -319,7 +319,7 @@ func (c *Cache) Bound(pod *corev1.Pod, node string) {
 // last one: of a rejected gang only the leader's.
 func (c *Cache) WorthTrying(pod *corev1.Pod) bool {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	m := c.members[pod.UID]
 	return m == nil || !m.gang.repeats(m)
 }

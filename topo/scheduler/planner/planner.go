@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -216,19 +217,15 @@ func (p *Planner) Capacity(nodes []framework.NodeInfo, reserved fit.Reservations
 	t := &p.tree
 	out := Capacity{Largest: map[string]int{}}
 	whole := make([]int32, t.placement.Len())
-	for i, info := range nodes {
-		if info.Node().Spec.Unschedulable || !t.usable(t.ids[i]) {
+	query := fit.Query{Nodes: nodes, Reservations: reserved, Priority: math.MinInt32}
+	for i, free := range p.table.Free(&query, p.gpu, nil) {
+		if free <= 0 || nodes[i].Node().Spec.Unschedulable || !t.usable(t.ids[i]) {
 			continue
 		}
-		allocatable := info.GetAllocatable().GetScalarResources()[p.gpu]
-		free := allocatable - info.GetRequested().GetScalarResources()[p.gpu]
-		for _, r := range reserved[info.Node().Name] {
-			free -= fit.AmountOf(r.Amounts, p.gpu)
-		}
-		out.Free += max(free, 0)
-		if free > 0 && free == allocatable {
-			out.Whole += free
-			whole[t.ids[i]] = int32(min(free, 1<<20))
+		out.Free += int64(free)
+		if int64(free) == nodes[i].GetAllocatable().GetScalarResources()[p.gpu] {
+			out.Whole += int64(free)
+			whole[t.ids[i]] = free
 		}
 	}
 	for _, d := range t.placement.LargestFree(whole) {
