@@ -53,6 +53,11 @@ type Member struct {
 	Node string
 }
 
+// Reservation is what a plan keeps for the member.
+func (m *Member) Reservation() fit.Reservation {
+	return fit.Reservation{UID: m.Pod.UID, Priority: schedulehelpers.PodPriority(m.Pod), Amounts: m.Class.Amounts}
+}
+
 // Plan has a node for each member of a gang that had none.
 type Plan struct {
 	// Nodes are in the order of the members: empty for members that have a node, and
@@ -91,10 +96,11 @@ func New(topology *topologyclient.Client, withoutMap gang.WithoutMap, gpu corev1
 // those before. The reason is empty if all have one.
 func (p *Planner) Plan(r *Request) (plans []Plan, reason string) {
 	p.update(r.Nodes)
-	reserved := r.Reservations
+	query := fit.Query{Nodes: r.Nodes, Reservations: fit.Reservations{}, Preempt: r.Preempt}
+	maps.Copy(query.Reservations, r.Reservations)
 	for i := range r.Gangs {
 		g := &r.Gangs[i]
-		plan, err := p.plan(r, g, reserved)
+		plan, err := p.plan(g, &query)
 		if err != nil && !g.Spec.Alone() {
 			err = fmt.Errorf("podgroup %s of its groups: %w", g.Key.Name, err)
 		}
@@ -102,32 +108,12 @@ func (p *Planner) Plan(r *Request) (plans []Plan, reason string) {
 			return nil, err.Error()
 		}
 		plans = append(plans, plan)
-		if i+1 < len(r.Gangs) {
-			reserved = plan.reserve(g, reserved)
-		}
 	}
 	return plans, ""
 }
 
-// reserve adds what a plan takes.
-func (p *Plan) reserve(g *Gang, reserved fit.Reservations) fit.Reservations {
-	out := maps.Clone(reserved)
-	if out == nil {
-		out = fit.Reservations{}
-	}
-	for rank, node := range p.Nodes {
-		if node != "" {
-			m := &g.Members[rank]
-			out[node] = append(slices.Clip(out[node]), fit.Reservation{
-				UID: m.Pod.UID, Priority: schedulehelpers.PodPriority(m.Pod), Amounts: m.Class.Amounts,
-			})
-		}
-	}
-	return out
-}
-
-// plan plans one gang.
-func (p *Planner) plan(r *Request, g *Gang, reserved fit.Reservations) (Plan, error) {
+// plan plans one gang, and adds what the plan takes to the reservations.
+func (p *Planner) plan(g *Gang, query *fit.Query) (Plan, error) {
 	if g.MinMember > len(g.Members) {
 		return Plan{}, fmt.Errorf("%d of %d pods exist", len(g.Members), g.MinMember)
 	}
@@ -135,18 +121,17 @@ func (p *Planner) plan(r *Request, g *Gang, reserved fit.Reservations) (Plan, er
 	if err := p.constrain(&request, &g.Spec); err != nil {
 		return Plan{}, err
 	}
-	query := fit.Query{
-		Nodes: r.Nodes, Reservations: reserved, Priority: schedulehelpers.PodPriority(g.Members[0].Pod), Preempt: r.Preempt,
-	}
-	s := search{tree: &p.tree, nodes: r.Nodes, gang: &request, capacity: p.capacity(&query, classes)}
-	found, err := s.place(g.Label)
+	query.Priority = schedulehelpers.PodPriority(g.Members[0].Pod)
+	found, err := p.tree.place(query.Nodes, &request, p.capacity(query, classes), g.Label)
 	if err != nil {
 		return Plan{}, err
 	}
 	plan := Plan{Nodes: make([]string, len(g.Members)), Kind: found.Group.Kind}
 	for rank, id := range found.Nodes {
-		if g.Members[rank].Node == "" && id != placement.None {
-			plan.Nodes[rank] = p.tree.placement.Name(id)
+		if m := &g.Members[rank]; m.Node == "" && id != placement.None {
+			node := p.tree.placement.Name(id)
+			plan.Nodes[rank] = node
+			query.Reservations[node] = append(slices.Clip(query.Reservations[node]), m.Reservation())
 		}
 	}
 	return plan, nil

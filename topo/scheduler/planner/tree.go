@@ -114,3 +114,18 @@ func (t *tree) gang(g *Gang) (out placement.Gang, classes []*fit.Class) {
 	}
 	return out, classes
 }
+
+// place finds the tightest place; with a label, on nodes with one value of it.
+func (t *tree) place(
+	nodes []framework.NodeInfo, g *placement.Gang, capacity *placement.Capacity, label string,
+) (placement.Plan, error) {
+	if label == "" {
+		return placement.Place(t.placement, g, capacity)
+	}
+	values := make([]string, t.placement.Len())
+	for at, id := range t.ids {
+		values[id] = nodes[at].Node().Labels[label]
+	}
+	s := search{tree: t.placement, gang: g, capacity: capacity, label: label, values: values}
+	return s.place()
+}
