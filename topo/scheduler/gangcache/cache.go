@@ -100,8 +100,15 @@ func (c *Cache) UpdatePod(pod *corev1.Pod) {
 	if m == nil {
 		m = previous
 	}
-	if m != nil && changed {
+	if m == nil {
+		return
+	}
+	if changed {
 		c.membersChanged(m.gang)
+	}
+	if g := m.gang; !g.completeSince.IsZero() && g.have(bound) >= g.spec.MinMember {
+		c.Metrics.duration.Observe(time.Since(g.completeSince).Seconds())
+		g.completeSince = time.Time{}
 	}
 }
 

@@ -148,11 +148,8 @@ func TestPodGroupDeletedWhileMembersWait(t *testing.T) {
 	admit(c, a)
 	admit(c, b)
 	commit(t, c, a, map[string]string{"a": "n", "b": "n"})
-	if rejection := c.Reserve(a, "n"); rejection != "" {
-		t.Fatal(rejection)
-	}
-	if c.Permit(a) == 0 {
-		t.Fatal("one of two is let go")
+	if wait, rejection := c.Permit(a, "n"); wait == 0 {
+		t.Fatalf("one of two is let go: %s", rejection)
 	}
 	c.DeletePodGroup(gang.APIGroupXK8s, types.NamespacedName{Namespace: "default", Name: "x"})
 	if got := c.Effects().Reject["a"]; len(c.Reservations()) > 0 || !strings.Contains(got, "there is no PodGroup object") {
@@ -177,7 +174,7 @@ func TestPermitIsAllOrNothing(t *testing.T) {
 	}{
 		{
 			"the third comes", func(c *Cache, pod *corev1.Pod) {
-				if rejection := c.Reserve(pod, "n"); rejection != "" || c.Permit(pod) != 0 {
+				if wait, rejection := c.Permit(pod, "n"); rejection != "" || wait != 0 {
 					panic(rejection)
 				}
 			},
@@ -185,7 +182,7 @@ func TestPermitIsAllOrNothing(t *testing.T) {
 			map[types.UID]stage{"a": released, "b": released, "c": released},
 		},
 		{
-			"the third fails", func(c *Cache, pod *corev1.Pod) { c.Reserve(pod, "n"); c.Unreserve(pod, "n") },
+			"the third fails", func(c *Cache, pod *corev1.Pod) { c.Unreserve(pod, "n") },
 			0, "rejected by podgroup x: member c lost its place on node n",
 			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
 		},
@@ -214,11 +211,8 @@ func TestPermitIsAllOrNothing(t *testing.T) {
 				commit(t, c, pods[0], nodes)
 				g := c.members["a"].gang
 				for _, pod := range pods[:2] {
-					if rejection := c.Reserve(pod, nodes[pod.Name]); rejection != "" {
-						t.Fatal(rejection)
-					}
-					if wait := c.Permit(pod); wait < g.spec.Timeout {
-						t.Fatalf("permit waits for %s", wait)
+					if wait, rejection := c.Permit(pod, nodes[pod.Name]); wait < g.spec.Timeout {
+						t.Fatalf("permit waits for %s: %s", wait, rejection)
 					}
 				}
 				tt.third(c, pods[2])
@@ -246,13 +240,16 @@ func TestPermitIsAllOrNothing(t *testing.T) {
 	}
 }
 
-func TestReserveOnAnotherNode(t *testing.T) {
+func TestPermitOnAnotherNode(t *testing.T) {
 	c := newCache()
 	a := podOf("a", in("x", "1"))
 	admit(c, a)
 	commit(t, c, a, map[string]string{"a": "n"})
-	if c.Reserve(a, "m") == "" {
-		t.Error("a member is reserved on a node that its plan does not have")
+	if _, rejection := c.Permit(a, "m"); rejection == "" {
+		t.Error("a member is permitted on a node that its plan does not have")
+	}
+	if c.Unreserve(a, "m"); len(c.Reservations()) == 0 {
+		t.Error("the node of the plan is free")
 	}
 }
 

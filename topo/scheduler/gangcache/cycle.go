@@ -227,31 +227,16 @@ func (c *Cache) TurnedAway(pod *corev1.Pod, node string, preemptable bool, messa
 	return false
 }
 
-// Reserve notes that a member holds its node.
-func (c *Cache) Reserve(pod *corev1.Pod, node string) (rejection string) {
-	c.mu.Lock()
-	defer c.unlock()
-	m := c.members[pod.UID]
-	if m == nil {
-		return ""
-	}
-	if m.stage != planned || m.node != node {
-		return m.gang.rejection(fmt.Sprintf("its plan changed, and node %s is no longer the pod's place", node))
-	}
-	m.stage = reserved
-	return ""
-}
-
 // Unreserve takes a member's node back, and all that its gang holds if that still
 // waits: without this member it is not complete.
 func (c *Cache) Unreserve(pod *corev1.Pod, node string) {
 	c.mu.Lock()
 	defer c.unlock()
 	m := c.members[pod.UID]
-	if m == nil || m.stage != reserved && m.stage != released {
+	if m == nil || m.node != node || m.stage > released {
 		return
 	}
-	waits := m.stage == reserved
+	waits := m.stage < released
 	m.stage, m.node = pending, ""
 	if waits {
 		c.release(m.gang, fmt.Sprintf("member %s lost its place on node %s", pod.Name, node))
@@ -261,22 +246,27 @@ func (c *Cache) Unreserve(pod *corev1.Pod, node string) {
 	c.reservations = c.gangs.reservations()
 }
 
-// Permit is how long a member waits for the others of its gang, and of the gangs
-// that it runs with: zero once enough of all have a node, and all others go on.
-func (c *Cache) Permit(pod *corev1.Pod) (wait time.Duration) {
+// Permit notes that a member holds its node, unless its plan has changed. wait is for
+// how long it waits for the others of its gang, and of the gangs that it runs with:
+// zero once enough of all have a node, and all others go on.
+func (c *Cache) Permit(pod *corev1.Pod, node string) (wait time.Duration, rejection string) {
 	c.mu.Lock()
 	defer c.unlock()
 	m := c.members[pod.UID]
 	if m == nil {
-		return 0
+		return 0, ""
 	}
+	if m.stage != planned || m.node != node {
+		return 0, m.gang.rejection(fmt.Sprintf("its plan changed, and node %s is no longer the pod's place", node))
+	}
+	m.stage = reserved
 	unit, missing := c.gangs.unit(m.gang)
 	enough := missing == nil || m.gang.once
 	for _, u := range unit {
 		enough = enough && u.satisfied()
 	}
 	if !enough {
-		return max(time.Until(m.gang.deadline), 0) + permitSlack
+		return max(time.Until(m.gang.deadline), 0) + permitSlack, ""
 	}
 	for _, u := range unit {
 		for uid, m := range u.members {
@@ -295,24 +285,7 @@ func (c *Cache) Permit(pod *corev1.Pod) (wait time.Duration) {
 		u.once, u.rejectedSince, u.retries = true, time.Time{}, 0
 	}
 	c.reservations = c.gangs.reservations()
-	return 0
-}
-
-// Bound notes that a member has its node in the API.
-func (c *Cache) Bound(pod *corev1.Pod, node string) {
-	c.mu.Lock()
-	defer c.unlock()
-	m := c.members[pod.UID]
-	if m == nil {
-		return
-	}
-	if m.stage == released {
-		m.stage, m.node = bound, node
-	}
-	if g := m.gang; !g.completeSince.IsZero() && g.have(bound) >= g.spec.MinMember {
-		c.Metrics.duration.Observe(time.Since(g.completeSince).Seconds())
-		g.completeSince = time.Time{}
-	}
+	return 0, ""
 }
 
 // WorthTrying reports whether a cycle of this pod could have another result than the

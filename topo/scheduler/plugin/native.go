@@ -37,7 +37,6 @@ type podGroupCycle struct {
 	// that have been tried in it, held those that got their node.
 	places      map[types.UID]string
 	asked, held map[types.UID]bool
-	begun       bool
 	// over is why no member is to be tried any more: an earlier placement has nodes for
 	// the group, or there is no other plan.
 	over string
@@ -204,15 +203,13 @@ func (p *Plugin) preFilterNative(
 }
 
 // beginPlacement is called when a placement is tried. The first has its plan already,
-// and the others are not needed if it succeeded. Otherwise the PodGroup avoids the
+// as has one of which no member was tried, and the others are not needed if it
+// succeeded. Otherwise the PodGroup avoids the
 // nodes that rejected members, in this cycle and some time longer, and is planned
 // around them.
 func (p *Plugin) beginPlacement(c *podGroupCycle) {
 	switch have := len(c.held) + c.placed; {
-	case !c.begun:
-		c.begun = true
-		return
-	case c.over != "":
+	case len(c.asked) == 0, c.over != "":
 		return
 	case have >= c.minCount && len(c.held) > 0:
 		c.over = fmt.Sprintf("%d of it have a place already", have)
