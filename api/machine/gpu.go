@@ -138,3 +138,19 @@ type VGPU struct {
 	HostDriverVersion string `json:"hostDriverVersion"`
 	HostDriverBranch  string `json:"hostDriverBranch"`
 }
+
+// ParentGPU is the UUID of the GPU that a MIG device is a part of, "" if no GPU
+// of the machine has that device. It may be called on nil.
+func (m *Machine) ParentGPU(mig string) string {
+	if m == nil {
+		return ""
+	}
+	for i := range m.GPUs {
+		for j := range m.GPUs[i].MIG.Devices {
+			if m.GPUs[i].MIG.Devices[j].UUID == mig {
+				return m.GPUs[i].UUID
+			}
+		}
+	}
+	return ""
+}

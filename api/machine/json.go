@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
+	"strings"
 )
 
 // MaxDump is the largest dump that Decode takes, in bytes. A machine with 16
@@ -16,12 +18,32 @@ const MaxDump = 4 << 20
 // give equal bytes: lists are empty, never null.
 func Encode(m *Machine) ([]byte, error) {
 	c := *m
-	c.normalize()
+	fill(reflect.ValueOf(&c).Elem())
 	b, err := json.MarshalIndent(&c, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("encode machine %s: %w", m.Node, err)
 	}
 	return append(b, '\n'), nil
+}
+
+// fill makes nil lists of x empty, so that JSON has [] and never null. Every
+// list is copied before it is changed.
+func fill(x reflect.Value) {
+	switch x.Kind() { //nolint:exhaustive // The others have no lists.
+	case reflect.Struct:
+		for f, value := range x.Fields() {
+			if !strings.HasSuffix(f.Tag.Get("json"), ",omitempty") {
+				fill(value)
+			}
+		}
+	case reflect.Slice:
+		list := reflect.MakeSlice(x.Type(), x.Len(), x.Len())
+		reflect.Copy(list, x)
+		x.Set(list)
+		for i := range x.Len() {
+			fill(x.Index(i))
+		}
+	}
 }
 
 // Decode reads a dump. It is strict: an unknown field or one in another case,
@@ -43,7 +65,7 @@ func Decode(b []byte) (*Machine, error) {
 	if err := errors.Join(checkKeys(b), m.Validate()); err != nil {
 		return nil, fmt.Errorf("machine: %w", err)
 	}
-	m.normalize()
+	fill(reflect.ValueOf(&m).Elem())
 	return &m, nil
 }
 

@@ -12,6 +12,13 @@
 // and device names are for display.
 package machine
 
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
 // Version is the value of Machine.Version that this code reads and writes.
 const Version = "heddle.dev/machine/v1"
 
@@ -160,4 +167,52 @@ type Skipped struct {
 	Name string `json:"name"`
 	// Reason is why, with the file at fault.
 	Reason string `json:"reason"`
+}
+
+// Sort brings every list into its order: PCI functions, GPUs and HCAs by PCI
+// address, numerically, HCAs without one last and by name; ports and NUMA
+// nodes by number; probes and skips by name.
+func (m *Machine) Sort() {
+	slices.SortFunc(m.PCI, func(a, b PCIFunction) int { return ComparePCI(a.Address, b.Address) })
+	slices.SortFunc(m.GPUs, func(a, b GPU) int {
+		return cmp.Or(ComparePCI(a.PCI, b.PCI), strings.Compare(a.UUID, b.UUID))
+	})
+	slices.SortFunc(m.HCAs, func(a, b HCA) int {
+		return cmp.Or(ComparePCI(a.PCI, b.PCI), CompareNames(a.Name, b.Name))
+	})
+	for i := range m.HCAs {
+		slices.SortFunc(m.HCAs[i].Ports, func(a, b Port) int { return cmp.Compare(a.Number, b.Number) })
+	}
+	slices.SortFunc(m.CPU.NUMA, func(a, b NUMANode) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(m.Probes, func(a, b Probe) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(m.Skipped, func(a, b Skipped) int {
+		return cmp.Or(CompareNames(a.Name, b.Name), strings.Compare(a.Reason, b.Reason))
+	})
+}
+
+// CompareNames orders device names with their trailing number as a number:
+// mlx5_2 before mlx5_10.
+func CompareNames(a, b string) int {
+	pa, na := splitNumber(a)
+	pb, nb := splitNumber(b)
+	return cmp.Or(strings.Compare(pa, pb), cmp.Compare(na, nb), strings.Compare(a, b))
+}
+
+func splitNumber(s string) (prefix string, number int) {
+	prefix = strings.TrimRight(s, "0123456789")
+	number, err := strconv.Atoi(s[len(prefix):])
+	if err != nil {
+		return s, -1
+	}
+	return prefix, number
+}
+
+// Function returns the PCI function with this address, or nil.
+func (m *Machine) Function(address string) *PCIFunction {
+	for i := range m.PCI {
+		if m.PCI[i].Address == address {
+			return &m.PCI[i]
+		}
+	}
+	return nil
 }

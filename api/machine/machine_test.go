@@ -65,7 +65,7 @@ func TestDecodeIsStrict(t *testing.T) {
 		{"two GPUs in one slot", `"gpus": [`, `"gpus": [{"uuid": "GPU-b", "pci": "0000:18:00.0", "health": {"state": "lost"}}, `, "gpus[1].pci: 0000:18:00.0 is also gpus[0].pci"},
 		{"MIG devices without MIG", `"uuid": "GPU-a",`, `"uuid": "GPU-a", "mig": {"capable": true, "devices": [{"uuid": "MIG-a"}]},`, "gpus[0].mig: has devices and is not enabled"},
 		{"MIG on what has none", `"uuid": "GPU-a",`, `"uuid": "GPU-a", "mig": {"enabled": true},`, "gpus[0].mig: enabled and not capable"},
-		{"negative slice", `"uuid": "GPU-a",`, `"uuid": "GPU-a", "mig": {"capable": true, "enabled": true, "devices": [{"uuid": "M", "gpuSlices": -1}]},`, "gpus[0].mig.devices[0].gpuSlices: -1 is less than 0"},
+		{"negative slice", `"uuid": "GPU-a",`, `"uuid": "GPU-a", "mig": {"capable": true, "enabled": true, "devices": [{"uuid": "M", "gpuSlices": -1}]},`, "gpus[0].mig.devices[0].gpuSlices: -1 is negative"},
 		{"a link to itself", `"uuid": "GPU-a",`, `"uuid": "GPU-a", "nvlinks": [{"peer": "0000:18:00.0", "links": 1}],`, "gpus[0].nvlinks[0].peer: 0000:18:00.0 is the GPU itself"},
 		{"no links", `"uuid": "GPU-a",`, `"uuid": "GPU-a", "nvlinks": [{"peer": "nvswitch", "links": 0}],`, "gpus[0].nvlinks[0].links: 0 is less than 1"},
 		{"a peer twice", `"uuid": "GPU-a",`, `"uuid": "GPU-a", "nvlinks": [{"peer": "nvswitch", "links": 1}, {"peer": "nvswitch", "links": 2}],`, "gpus[0].nvlinks[1].peer: nvswitch is also gpus[0].nvlinks[0].peer"},
@@ -291,4 +291,32 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("second round differs: %v", err)
 		}
 	})
+}
+
+func TestHCAIDs(t *testing.T) {
+	m := &Machine{HCAs: []HCA{
+		{Name: "mlx5_0", PCI: "0000:18:00.0", NodeGUID: "946d:ae03:0012:0000"},
+		{Name: "smi1", PCI: "0000:18:00.0"},
+		{Name: "rxe0", NodeGUID: "0255:acff:fe11:0003"},
+		{Name: "siw0", NodeGUID: "0000:0000:0000:0000"},
+	}}
+	want := []string{"0000:18:00.0", "0000:18:00.0/smi1", "0255:acff:fe11:0003", "siw0"}
+	if diff := cmp.Diff(want, m.HCAIDs()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestParentGPU(t *testing.T) {
+	m := &Machine{GPUs: []GPU{
+		{UUID: "GPU-a"},
+		{UUID: "GPU-b", MIG: MIG{Devices: []MIGDevice{{UUID: "MIG-1"}, {UUID: "MIG-2"}}}},
+	}}
+	for uuid, want := range map[string]string{"MIG-2": "GPU-b", "GPU-b": "", "MIG-3": ""} {
+		if got := m.ParentGPU(uuid); got != want {
+			t.Errorf("%s: got %q, want %q", uuid, got, want)
+		}
+	}
+	if got := (*Machine)(nil).ParentGPU("MIG-1"); got != "" {
+		t.Errorf("no machine: got %q", got)
+	}
 }

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,11 +9,11 @@ import (
 	"strings"
 )
 
-// checkKeys finds what encoding/json lets pass: a key that no field has in
-// this very spelling, a key twice in one object, null where a value cannot be
-// unknown. Decode reports the rest, syntax and types.
+// checkKeys finds what encoding/json lets pass in a text that it has decoded: a
+// key that no field has in this very spelling, a key twice in one object, null
+// where a value cannot be unknown.
 func checkKeys(b []byte) error {
-	w := walker{text: b, tokens: json.NewDecoder(strings.NewReader(string(b)))}
+	w := walker{text: b, tokens: json.NewDecoder(bytes.NewReader(b))}
 	w.tokens.UseNumber()
 	w.value(reflect.TypeFor[Machine](), "")
 	return errors.Join(w.faults...)
@@ -26,8 +27,6 @@ type walker struct {
 	text   []byte
 	tokens *json.Decoder
 	faults []error
-	// broken reports that the text is no JSON; Decode reports where.
-	broken bool
 }
 
 // fault reports what is wrong with the token of this length that was read last.
@@ -38,36 +37,33 @@ func (w *walker) fault(length int, path, format string, args ...any) {
 	}
 }
 
+// next is nil for null, and at the end of the text.
 func (w *walker) next() json.Token {
 	token, err := w.tokens.Token()
-	w.broken = w.broken || err != nil
+	if err != nil {
+		return nil
+	}
 	return token
 }
 
-// value reads one value that should be a t. The recursion's depth is that of t, so that no
-// text makes it deep; what is no t is left to Decode.
+// value reads one value, which is a t, as Decode has found.
 func (w *walker) value(t reflect.Type, path string) {
-	token := w.next()
-	if w.broken {
-		return
-	}
-	if token == nil && t.Kind() != reflect.Pointer {
-		w.fault(len("null"), path, "null; only what may be unknown can be null")
-	}
-	if t.Kind() == reflect.Pointer {
+	isPointer := t.Kind() == reflect.Pointer
+	if isPointer {
 		t = t.Elem()
 	}
-	delim, _ := token.(json.Delim)
-	switch {
-	case delim == '{' && t.Kind() == reflect.Struct:
+	switch w.next() {
+	case nil:
+		if !isPointer {
+			w.fault(len("null"), path, "null; only what may be unknown can be null")
+		}
+	case json.Delim('{'):
 		w.object(t, path)
-	case delim == '[' && t.Kind() == reflect.Slice:
-		for i := 0; w.tokens.More() && !w.broken; i++ {
+	case json.Delim('['):
+		for i := 0; w.tokens.More(); i++ {
 			w.value(t.Elem(), fmt.Sprintf("%s[%d]", path, i))
 		}
 		w.next()
-	case delim == '{', delim == '[':
-		w.skip()
 	}
 }
 
@@ -79,12 +75,8 @@ func (w *walker) object(t reflect.Type, path string) {
 		fields[name] = f.Type
 	}
 	seen := map[string]bool{}
-	for w.tokens.More() && !w.broken {
-		key, ok := w.next().(string)
-		if !ok {
-			w.broken = true
-			return
-		}
+	for w.tokens.More() {
+		key := fmt.Sprint(w.next())
 		at := strings.TrimPrefix(path+"."+key, ".")
 		field, known := fields[key]
 		switch {
@@ -96,8 +88,8 @@ func (w *walker) object(t reflect.Type, path string) {
 		seen[key] = true
 		if known {
 			w.value(field, at)
-		} else {
-			w.skipValue()
+		} else if w.tokens.Decode(new(json.RawMessage)) != nil {
+			return
 		}
 	}
 	w.next()
@@ -111,22 +103,4 @@ func hint(key string, fields map[string]reflect.Type) string {
 		}
 	}
 	return ""
-}
-
-func (w *walker) skipValue() {
-	if _, open := w.next().(json.Delim); open {
-		w.skip()
-	}
-}
-
-// skip reads to the end of the object or list that was opened.
-func (w *walker) skip() {
-	for depth := 1; depth > 0 && !w.broken; {
-		switch w.next() {
-		case json.Delim('{'), json.Delim('['):
-			depth++
-		case json.Delim('}'), json.Delim(']'):
-			depth--
-		}
-	}
 }

@@ -3,11 +3,14 @@ package machine
 import (
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
+	"strings"
 )
 
 // Validate collects what makes m useless as a machine or cannot be true: a
 // wrong version, missing identities, the same identity twice, addresses in
-// another spelling than sysfs', negative sizes, MIG devices on a GPU without
+// another spelling than sysfs', negative numbers, MIG devices on a GPU without
 // MIG. A GPU or HCA whose function is not in PCI is no fault: a scan that may
 // not read sysfs finds such.
 func (m *Machine) Validate() error {
@@ -15,9 +18,9 @@ func (m *Machine) Validate() error {
 	if m.Version != Version {
 		v.addf("version", "%q is not %q", m.Version, Version)
 	}
-	v.atLeast("cpu.sockets", m.CPU.Sockets, 0)
+	v.numbers("", reflect.ValueOf(m).Elem())
 	for i := range m.CPU.NUMA {
-		v.numaNode(fmt.Sprintf("cpu.numa[%d]", i), &m.CPU.NUMA[i])
+		v.once(fmt.Sprintf("cpu.numa[%d].id", i), "NUMA node ", fmt.Sprint(m.CPU.NUMA[i].ID))
 	}
 	for i := range m.PCI {
 		v.function(fmt.Sprintf("pci[%d]", i), &m.PCI[i])
@@ -29,7 +32,9 @@ func (m *Machine) Validate() error {
 		v.hca(fmt.Sprintf("hcas[%d]", i), &m.HCAs[i])
 	}
 	for i := range m.Probes {
-		v.probe(fmt.Sprintf("probes[%d]", i), &m.Probes[i])
+		field := fmt.Sprintf("probes[%d]", i)
+		v.once(field+".name", "probe ", m.Probes[i].Name)
+		oneOf(&v, field+".state", m.Probes[i].State, ProbeOK, ProbeAbsent, ProbeFailed, ProbeTimeout)
 	}
 	return errors.Join(v.errs...)
 }
@@ -54,16 +59,51 @@ func (v *validator) once(field, kind, id string) {
 	v.seen[kind+id] = field
 }
 
-func (v *validator) atLeast(field string, n, least int) {
-	if n < least {
-		v.addf(field, "%d is less than %d", n, least)
+// named reports an identity that is empty or stands in two places.
+func (v *validator) named(field, kind, id string) {
+	if id == "" {
+		v.addf(field, "empty")
+	}
+	v.once(field, kind, id)
+}
+
+func oneOf[T ~string](v *validator, field string, value T, allowed ...T) {
+	if !slices.Contains(allowed, value) {
+		v.addf(field, "%q is none of %q", value, allowed)
 	}
 }
 
-// known reports a NUMA node or a minor number that is not null and negative.
-func (v *validator) known(field string, n *int) {
-	if n != nil && *n < 0 {
-		v.addf(field, "%d is negative; unknown is null", *n)
+// positive wants a number that counts from 1.
+func (v *validator) positive(field string, n int) {
+	if n == 0 {
+		v.addf(field, "0 is less than 1")
+	}
+}
+
+// numbers wants all of them to be 0 or more: what is unknown is null.
+func (v *validator) numbers(field string, x reflect.Value) {
+	negative := false
+	switch x.Kind() { //nolint:exhaustive // The others are no numbers and have none.
+	case reflect.Pointer:
+		if !x.IsNil() {
+			v.numbers(field, x.Elem())
+		}
+	case reflect.Struct:
+		for f, value := range x.Fields() {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			v.numbers(strings.TrimPrefix(field+"."+name, "."), value)
+		}
+	case reflect.Slice:
+		for i := range x.Len() {
+			v.numbers(fmt.Sprintf("%s[%d]", field, i), x.Index(i))
+		}
+	case reflect.Int, reflect.Int64:
+		negative = x.Int() < 0
+	case reflect.Float64:
+		negative = x.Float() < 0
+	}
+	if negative {
+		v.addf(field, "%v is negative; unknown is null", x)
 	}
 }
 
@@ -77,19 +117,9 @@ func (v *validator) address(field, s string) {
 	}
 }
 
-func (v *validator) numaNode(field string, n *NUMANode) {
-	v.atLeast(field+".id", n.ID, 0)
-	v.once(field+".id", "NUMA node ", fmt.Sprint(n.ID))
-	for j, distance := range n.Distances {
-		v.atLeast(fmt.Sprintf("%s.distances[%d]", field, j), distance, 0)
-	}
-}
-
 func (v *validator) function(field string, f *PCIFunction) {
 	v.address(field+".address", f.Address)
 	v.once(field+".address", "PCI function ", f.Address)
-	v.known(field+".numa", f.NUMA)
-	v.atLeast(field+".linkWidth", f.LinkWidth, 0)
 	for j, bridge := range f.Upstream {
 		v.address(fmt.Sprintf("%s.upstream[%d]", field, j), bridge)
 	}
@@ -98,41 +128,50 @@ func (v *validator) function(field string, f *PCIFunction) {
 	}
 }
 
-func (v *validator) hca(field string, h *HCA) {
-	if h.Name == "" {
-		v.addf(field+".name", "empty")
+func (v *validator) gpu(field string, g *GPU) {
+	v.named(field+".uuid", "GPU ", g.UUID)
+	v.address(field+".pci", g.PCI)
+	v.once(field+".pci", "GPU at ", g.PCI)
+	switch mig := &g.MIG; {
+	case mig.Enabled && !mig.Capable:
+		v.addf(field+".mig", "enabled and not capable")
+	case len(mig.Devices) > 0 && !mig.Enabled:
+		v.addf(field+".mig", "has devices and is not enabled")
 	}
-	v.once(field+".name", "RDMA device ", h.Name)
-	for _, address := range []struct{ field, text string }{
-		{".pci", h.PCI}, {".physFn", h.PhysFn}, {".dataDirect", h.DataDirect},
-	} {
-		if address.text != "" {
-			v.address(field+address.field, address.text)
-		}
+	for j := range g.MIG.Devices {
+		v.named(fmt.Sprintf("%s.mig.devices[%d].uuid", field, j), "MIG device ", g.MIG.Devices[j].UUID)
 	}
-	switch h.Role {
-	case RoleFabric, RoleStorage, RoleManagement, RoleNVSwitch, RoleVirtual:
-	default:
-		v.addf(field+".role", "%q is no role", h.Role)
+	for j := range g.NVLinks {
+		v.nvlink(fmt.Sprintf("%s.nvlinks[%d]", field, j), g.PCI, &g.NVLinks[j])
 	}
-	for j := range h.Ports {
-		p := &h.Ports[j]
-		at := fmt.Sprintf("%s.ports[%d]", field, j)
-		v.atLeast(at+".number", p.Number, 1)
-		v.once(at+".number", field+" port ", fmt.Sprint(p.Number))
-		if p.RateGbps != nil && *p.RateGbps < 0 {
-			v.addf(at+".rateGbps", "%g is negative", *p.RateGbps)
-		}
-		v.atLeast(at+".lid", p.LID, 0)
-		v.atLeast(at+".smLID", p.SMLID, 0)
+	if g.Fabric != nil {
+		oneOf(v, field+".fabric.state", g.Fabric.State, FabricCompleted, FabricInProgress, FabricNotStarted)
 	}
+	oneOf(v, field+".health.state", g.Health.State, Healthy, Unhealthy, Lost)
 }
 
-func (v *validator) probe(field string, p *Probe) {
-	v.once(field+".name", "probe ", p.Name)
-	switch p.State {
-	case ProbeOK, ProbeAbsent, ProbeFailed, ProbeTimeout:
-	default:
-		v.addf(field+".state", "%q is not ok, absent, failed or timeout", p.State)
+func (v *validator) nvlink(field, self string, l *NVLink) {
+	if l.Peer != PeerNVSwitch {
+		v.address(field+".peer", l.Peer)
+	}
+	if l.Peer == self {
+		v.addf(field+".peer", "%s is the GPU itself", l.Peer)
+	}
+	v.once(field+".peer", "link of "+self+" to ", l.Peer)
+	v.positive(field+".links", l.Links)
+}
+
+func (v *validator) hca(field string, h *HCA) {
+	v.named(field+".name", "RDMA device ", h.Name)
+	for name, address := range map[string]string{".pci": h.PCI, ".physFn": h.PhysFn, ".dataDirect": h.DataDirect} {
+		if address != "" {
+			v.address(field+name, address)
+		}
+	}
+	oneOf(v, field+".role", h.Role, RoleFabric, RoleStorage, RoleManagement, RoleNVSwitch, RoleVirtual)
+	for j := range h.Ports {
+		at := fmt.Sprintf("%s.ports[%d].number", field, j)
+		v.positive(at, h.Ports[j].Number)
+		v.once(at, field+" port ", fmt.Sprint(h.Ports[j].Number))
 	}
 }

@@ -74,3 +74,50 @@ const (
 // CordonedGPUs is the Node annotation with the UUIDs of the GPUs that no new
 // pod gets, as a comma list. `heddle gpu cordon` writes it.
 const CordonedGPUs = Prefix + "cordoned-gpus"
+
+// GPUResource is the whole accelerator: nvidia.com/gpu.
+func (d Domains) GPUResource() string { return d.VendorKey(d.GPU) }
+
+// SGPUResource is a share of an accelerator: nvidia.com/sgpu.
+func (d Domains) SGPUResource() string { return d.VendorKey("sgpu") }
+
+// VCoreResource is percent of one accelerator's compute: nvidia.com/vcore.
+func (d Domains) VCoreResource() string { return d.VendorKey("vcore") }
+
+// VMemoryResource is GiB of one accelerator's memory: nvidia.com/vmemory.
+func (d Domains) VMemoryResource() string { return d.VendorKey("vmemory") }
+
+// RDMAResource is the default resource of RDMA HCAs, the one that the field's
+// MPI Jobs ask for.
+const RDMAResource = "rdma/hca_shared_devices_ib"
+
+// UseGPUUUID is the pod annotation with the UUIDs of the GPUs that the pod
+// accepts, as a comma list: nvidia.com/use-gpuuuid.
+func (d Domains) UseGPUUUID() string { return d.VendorKey(useGPUUUID) }
+
+// NoUseGPUUUID is the pod annotation with the UUIDs of the GPUs that the pod
+// rejects, as a comma list: nvidia.com/nouse-gpuuuid.
+func (d Domains) NoUseGPUUUID() string { return d.VendorKey(noUseGPUUUID) }
+
+// SGPUQoSPolicy is the pod annotation with the policy of the pod's shares,
+// fixed-share, burst-share or best-effort: nvidia.com/sgpu-qos-policy.
+func (d Domains) SGPUQoSPolicy() string { return d.VendorKey(sgpuQoSPolicy) }
+
+// SGPUPlacement is the pod annotation for which GPU, and which node, the
+// pod's shares go to first: binpack, used ones, or spread, the others.
+const SGPUPlacement = Prefix + "sgpu-placement"
+
+// The spelling of the same annotations by the sGPU scheme of the field.
+const (
+	SGPUQoSPolicyAlias = "metax-tech.com/" + sgpuQoSPolicy
+
+	UseGPUUUIDAlias   = "metax-tech.com/" + useGPUUUID
+	NoUseGPUUUIDAlias = "metax-tech.com/" + noUseGPUUUID
+)
+
+const (
+	useGPUUUID   = "use-gpuuuid"
+	noUseGPUUUID = "nouse-gpuuuid"
+
+	sgpuQoSPolicy = "sgpu-qos-policy"
+)

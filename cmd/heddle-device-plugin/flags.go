@@ -8,7 +8,6 @@ import (
 
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
-	"github.com/heddle-dev/heddle/deviceplugin/server"
 )
 
 // defaultShm is where programs share memory.
@@ -31,7 +30,7 @@ func (o *options) Register(fs *flag.FlagSet) {
 	o.RegisterHost(fs, 10*time.Second)
 	fs.StringVar(&o.replayDevices, "replay-devices", "",
 		"directory with a character device for every GPU of a replayed machine, named by UUID")
-	fs.StringVar(&o.kubeletDir, "kubelet-dir", server.DefaultKubeletDir, "the kubelet's --root-dir")
+	fs.StringVar(&o.kubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's --root-dir")
 	fs.StringVar(&o.cdiDir, "cdi-dir", "/var/run/cdi", "where CDI specs go; the container runtime must watch it")
 	fs.StringVar(&o.stateDir, "state-dir", "/var/lib/heddle/device-plugin",
 		"what outlives a restart; the same path on the host and in the container")

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -23,10 +22,7 @@ const factsEvery = time.Minute
 // limiter is an [enforce.Limiter] that looks at the node.
 type limiter struct {
 	*enforce.Limiter
-	// host finds the library and the hook, programs those of MPS, which may run
-	// in another root; nil finds none.
-	host     enforce.Host
-	programs *enforce.Host
+	host enforce.Host
 
 	mu   sync.Mutex // guards what follows
 	last seen
@@ -40,9 +36,8 @@ type seen struct {
 	facts   enforce.Facts
 }
 
-// newLimiter makes a limiter whose ctx is for its logger. modes are nil for a
-// replayed machine.
-func newLimiter(ctx context.Context, o *options, modes enforce.ComputeModes, log *slog.Logger) (*limiter, error) {
+// newLimiter makes a limiter. modes are nil for a replayed machine.
+func newLimiter(o *options, modes enforce.ComputeModes, log *slog.Logger) (*limiter, error) {
 	if o.mpsShmDir != defaultShm {
 		// Clients of any user make files there, as in any /dev/shm.
 		dir := filepath.Join(o.mpsRoot, defaultShm)
@@ -52,26 +47,16 @@ func newLimiter(ctx context.Context, o *options, modes enforce.ComputeModes, log
 	}
 	options := enforce.Options{
 		StateDir: o.stateDir, HostRoot: o.hostRoot, MPSRoot: o.mpsRoot, ShmDir: o.mpsShmDir,
-		Hook: o.cdiHook, HookDriverRoot: o.hostDriverRoot, Log: log,
-		OnNotice: func(n enforce.Notice) {
-			level := slog.LevelInfo
-			if n.State == enforce.Broken || n.State == enforce.Stopped && n.Reason != "" {
-				level = slog.LevelWarn
-			}
-			log.Log(ctx, level, "MPS daemon", "gpu", n.GPU, "state", string(n.State),
-				"reason", n.Reason, "restarts", n.Restarts)
-		},
+		Hook: o.cdiHook, HookDriverRoot: o.hostDriverRoot, Modes: modes, Log: log,
 	}
-	options.Modes = modes
-	l := &limiter{
+	return &limiter{
 		Limiter: enforce.New(options),
-		host:    enforce.Host{Root: o.hostRoot, Hook: o.cdiHook, SysRoot: o.SysfsRoot, ProcRoot: o.ProcRoot},
-	}
-	// A replayed machine has no driver, whatever this one has.
-	if modes != nil || o.mpsRoot != "" {
-		l.programs = &enforce.Host{Root: o.mpsRoot}
-	}
-	return l, nil
+		host: enforce.Host{
+			Root: o.hostRoot, Hook: o.cdiHook, SysRoot: o.SysfsRoot, ProcRoot: o.ProcRoot, MPSRoot: o.mpsRoot,
+			// A replayed machine has no driver, whatever this one has.
+			NoMPS: modes == nil && o.mpsRoot == "",
+		},
+	}, nil
 }
 
 // Configure implements [agent.Limiter].
@@ -86,10 +71,6 @@ func (l *limiter) Configure(m *machine.Machine, c *config.NodeConfig) error {
 	}
 	l.host.Library = c.SGPU.Enforce.Preload.Library
 	now.facts = l.host.Read(m, c.Shares)
-	now.facts.MPSControl = ""
-	if l.programs != nil {
-		now.facts.MPSControl = l.programs.Read(&machine.Machine{}, nil).MPSControl
-	}
 	l.at = time.Now()
 	if reflect.DeepEqual(now, l.last) {
 		_, err := l.Choice()

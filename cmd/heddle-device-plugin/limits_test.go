@@ -15,6 +15,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -39,7 +40,7 @@ func library(t *testing.T) []byte {
 // place on the node.
 func TestLimiterFollowsTheNode(t *testing.T) {
 	host, state := t.TempDir(), t.TempDir()
-	l, err := newLimiter(t.Context(), &options{stateDir: state, hostRoot: host, mpsShmDir: defaultShm}, nil, slog.New(slog.DiscardHandler))
+	l, err := newLimiter(&options{stateDir: state, hostRoot: host, mpsShmDir: defaultShm}, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,8 +114,8 @@ func TestProgramsOfMPS(t *testing.T) {
 		{"no root is given", "", "the driver's root has no nvidia-cuda-mps-control"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o := &options{stateDir: t.TempDir(), mpsRoot: tt.root, mpsShmDir: defaultShm, Host: program.Host{ProcRoot: t.TempDir()}}
-			l, err := newLimiter(t.Context(), o, nil, slog.New(slog.DiscardHandler))
+			o := &options{stateDir: t.TempDir(), mpsRoot: tt.root, mpsShmDir: defaultShm, Host: program.Host{Options: host.Options{ProcRoot: t.TempDir()}}}
+			l, err := newLimiter(o, nil, slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -129,7 +130,7 @@ func TestProgramsOfMPS(t *testing.T) {
 	}
 
 	o := &options{mpsRoot: root, mpsShmDir: "/dev/shm/heddle-mps", stateDir: t.TempDir()}
-	if _, err := newLimiter(t.Context(), o, nil, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := newLimiter(o, nil, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(filepath.Join(root, "dev/shm"))
@@ -137,7 +138,7 @@ func TestProgramsOfMPS(t *testing.T) {
 		t.Errorf("clients of other users cannot share memory there: %v, %v", info.Mode(), err)
 	}
 	o.mpsRoot = t.TempDir()
-	if _, err := newLimiter(t.Context(), o, nil, slog.New(slog.DiscardHandler)); err == nil {
+	if _, err := newLimiter(o, nil, slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("shared memory that is not there is no error")
 	}
 }

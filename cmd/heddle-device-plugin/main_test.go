@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/cmd/internal/program"
-	"github.com/heddle-dev/heddle/cmd/internal/program/programtest"
-	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/test/kubelet"
 	"github.com/heddle-dev/heddle/test/machines"
+	"github.com/heddle-dev/heddle/test/programtest"
 )
 
 const dgx = "../../test/machines/dgx-h100.json"
@@ -25,7 +25,7 @@ const dgx = "../../test/machines/dgx-h100.json"
 func TestMistakes(t *testing.T) {
 	dir, bad := t.TempDir(), programtest.Half(t, machines.Dump(t, "dgx-h100"))
 	root := filepath.Dir(kubelet.Start(t, kubelet.Dir(t)).PluginDir())
-	programtest.Run(t, "heddle-device-plugin", run, []programtest.Case{
+	programtest.Run(t, "heddle-device-plugin", run, program.ErrUsage, []programtest.Case{
 		{Name: "bad strategy", Args: []string{"--device-list-strategy=volume-mounts"}, Err: program.ErrUsage, Stderr: "neither cdi nor envvar"},
 		{Name: "short interval", Args: []string{"--interval=1ms"}, Err: program.ErrUsage, Stderr: "less than 1s"},
 		{Name: "nodes for real GPUs", Args: []string{"--replay-devices=/x"}, Err: program.ErrUsage, Stderr: "--machine FILE"},

@@ -8,14 +8,14 @@ import (
 	"testing"
 
 	"github.com/heddle-dev/heddle/cmd/internal/program"
-	"github.com/heddle-dev/heddle/cmd/internal/program/programtest"
 	"github.com/heddle-dev/heddle/test/machines"
+	"github.com/heddle-dev/heddle/test/programtest"
 )
 
 const dgx = "../../test/machines/dgx-h100.json"
 
 func TestRunOnce(t *testing.T) {
-	programtest.Run(t, "heddle-feature-discovery", run, []programtest.Case{
+	programtest.Run(t, "heddle-feature-discovery", run, program.ErrUsage, []programtest.Case{
 		{Name: "short interval", Args: []string{"--interval=1ms"}, Err: program.ErrUsage, Stderr: "less than 1s"},
 		{Name: "cleanup of nothing", Args: []string{"--cleanup", "--dry-run"}, Err: program.ErrUsage, Stderr: "exclude"},
 		{

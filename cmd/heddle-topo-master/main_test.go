@@ -19,8 +19,8 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
-	"github.com/heddle-dev/heddle/cmd/internal/program/programtest"
 	"github.com/heddle-dev/heddle/test/apiserver"
+	"github.com/heddle-dev/heddle/test/programtest"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/ui"
 )
@@ -28,7 +28,7 @@ import (
 func TestRun(t *testing.T) {
 	dir := programtest.Config(t, "topology: {mode: custom}\n")
 	kubeconfig := writeKubeconfig(t, "http://127.0.0.1:1")
-	programtest.Run(t, "heddle-topo-master", run, []programtest.Case{
+	programtest.Run(t, "heddle-topo-master", run, program.ErrUsage, []programtest.Case{
 		{Name: "no namespace", Err: program.ErrUsage, Stderr: "--namespace"},
 		{Name: "unknown mode", Args: []string{"--namespace=x", "--mode=torus"}, Err: program.ErrUsage, Stderr: `"torus" is none`},
 		{Name: "unknown export", Args: []string{"--namespace=x", "--exports=labels,nfd"}, Err: program.ErrUsage, Stderr: `"nfd" is none`},

@@ -12,13 +12,13 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
-	"github.com/heddle-dev/heddle/cmd/internal/program/programtest"
+	"github.com/heddle-dev/heddle/test/programtest"
 )
 
 const h800 = "../../test/machines/h800-8ib-bond.json"
 
 func TestRun(t *testing.T) {
-	programtest.Run(t, "heddle-topo-worker", run, []programtest.Case{
+	programtest.Run(t, "heddle-topo-worker", run, program.ErrUsage, []programtest.Case{
 		{Name: "short interval", Args: []string{"--interval=1ms"}, Err: program.ErrUsage, Stderr: "less than 1s"},
 		{Name: "dry run without an end", Args: []string{"--dry-run"}, Err: program.ErrUsage, Stderr: "goes with --oneshot"},
 		{

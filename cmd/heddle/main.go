@@ -17,7 +17,6 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/gpu"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/inspect"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/topo"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/validate"
 )
 
 const long = `heddle shows and explains what GPU nodes have.
@@ -58,7 +57,7 @@ func newCommand(program string) *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return cli.UsageErrorf(c, "%w", err) })
 	root.AddCommand(
-		inspect.NewCommand(), doctor.NewCommand(), gpu.NewCommand(), topo.NewCommand(), validate.NewCommand(),
+		inspect.NewCommand(), doctor.NewCommand(), gpu.NewCommand(), topo.NewCommand(), configCommand(),
 		&cobra.Command{Use: "version", Short: "Print the version of this program", Args: cobra.NoArgs, RunE: printVersion},
 	)
 	return root

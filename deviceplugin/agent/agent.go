@@ -21,15 +21,18 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
+	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/deviceplugin/mode"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
+	"github.com/heddle-dev/heddle/discovery/cgroup"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // labelsTimeout is how long a start waits for the Node's labels if the
@@ -40,26 +43,18 @@ const labelsTimeout = 10 * time.Second
 // askTimeout bounds a question that a round, or a resource that starts, waits for.
 const askTimeout = time.Second
 
-// Configs is where the configuration comes from; config.Watcher.
-type Configs interface {
-	Current() *config.Config
-	Err() error
-	Changed() <-chan struct{}
-}
-
 // Options are what an Agent is made of.
 type Options struct {
 	NodeName string
-	Configs  Configs
+	Configs  *config.Watcher
 	// Source gives the first machine before Run is called.
 	Source health.Source
 	// Vendors are those whose GPUs the node may have. GPUs are polled and watched,
 	// and asked who uses them; none for a replayed machine.
 	Vendors devgpu.Vendors
 	GPUs    devgpu.Pollers
-	// Processes knows the containers of processes; nil does not report what
-	// containers use.
-	Processes Processes
+	// Processes knows the containers of processes.
+	Processes cgroup.Proc
 	// Generator makes the driver's static CDI spec.
 	Generator devgpu.EditsGenerator
 	Strategy  gpu.Strategy
@@ -85,8 +80,12 @@ type Options struct {
 type core struct {
 	Options
 	state  *devicestate.State
-	modes  *mode.Tracker
-	driver *driver
+	modes  *gpumode.Tracker
+	driver *cdi.DriverSpec
+	// driverDue asks for the driver's CDI spec, driverTried is closed after the
+	// first try, good or bad.
+	driverDue   notify.Signal
+	driverTried chan struct{}
 	// now is the inventory of the last round.
 	now atomic.Pointer[inventory.Inventory]
 }
@@ -94,6 +93,16 @@ type core struct {
 func (c *core) config() *config.NodeConfig { return c.now.Load().Config }
 
 func (c *core) machine() *machine.Machine { return c.now.Load().Machine }
+
+// driverKnown reports whether the driver's CDI spec has been tried.
+func (c *core) driverKnown() bool {
+	select {
+	case <-c.driverTried:
+		return true
+	default:
+		return false
+	}
+}
 
 // sharing reports whether the node shares GPUs, or did.
 func (c *core) sharing() bool {
@@ -125,11 +134,11 @@ func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
 	if o.now == nil {
 		o.now = time.Now
 	}
-	a := &Agent{core: &core{Options: o}, pods: pods}
+	a := &Agent{core: &core{Options: o, driverDue: notify.New(), driverTried: make(chan struct{})}, pods: pods}
 	a.beat.Store(time.Now().UnixNano())
 	a.now.Store(inventory.New(a.Source.Machine(), a.resolve(), nil, map[string]string{}))
 	a.monitor = health.New(health.Options{
-		Source: o.Source, Config: a.config, GPUs: o.GPUs, Recorder: o.API, Registerer: o.Registerer, Log: o.Log,
+		Source: o.Source, Config: a.config(), GPUs: o.GPUs, PollInterval: health.DefaultPollInterval, Log: o.Log,
 	})
 	options := devicestate.Options{
 		NodeName: o.NodeName, Kubelet: kubelet.NewReader(pods, o.KubeletDir, o.now),
@@ -146,8 +155,8 @@ func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
 		options.GPUEnv = o.Vendors.Present(a.latest()).HiddenEnv()
 	}
 	a.state = devicestate.New(options, a.now.Load())
-	a.modes = mode.New(mode.Options{StateDir: o.StateDir, Log: o.Log})
-	a.driver = newDriver(cdi.NewDriverSpec(o.CDIDir, o.Generator, o.Vendors, o.Log), a.machine, o.Log)
+	a.modes = gpumode.New(gpumode.Options{StateDir: o.StateDir, Log: o.Log})
+	a.driver = cdi.NewDriverSpec(o.CDIDir, o.Generator, o.Vendors, o.Log)
 	a.selectors = newSelectors(a.core)
 	a.hami = newHAMiNode(a.core)
 	a.shares = newShares(a.core, a.hami)
@@ -155,7 +164,7 @@ func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
 	a.usage = newUsageMetrics(a.core)
 	a.publisher = newPublisher(a.core, a.resources)
 	o.Registerer.MustRegister(
-		a.publisher, allocationMetrics{a.resources, allocationsDesc()}, a.modes, a.usage, newMPSMetrics(a.core),
+		a.monitor, a.modes, a.publisher, a.usage, a.shares, allocationMetrics{a.resources},
 	)
 	return a
 }
@@ -169,7 +178,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.monitor.Run(ctx) })
 	group.Go(func() error { return a.state.Run(ctx) })
-	group.Go(func() error { return a.driver.run(ctx) })
+	group.Go(func() error { return a.writeDriverSpec(ctx) })
 	group.Go(func() error { return a.watchModes(ctx) })
 	group.Go(func() error { return a.selectors.run(ctx) })
 	group.Go(func() error { return a.publisher.run(ctx) })
@@ -184,21 +193,22 @@ func (a *Agent) Run(ctx context.Context) error {
 // loop runs a round whenever something changed, and by the clock.
 func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 	a.awaitLabels(ctx)
-	changed := a.monitor.Subscribe()
-	ready := a.driver.ready
+	tried := a.driverTried
 	ticker := time.NewTicker(a.Interval)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		a.round(ctx, group)
 		select {
 		case <-ctx.Done():
-		case <-changed:
+		case e := <-a.monitor.Events():
+			a.API.Record(e)
+		case <-a.monitor.Changed():
 		case <-a.Configs.Changed():
 		case <-a.API.Changed():
 		case <-a.state.Changed():
 		case <-a.modes.Changed():
-		case <-ready:
-			ready = nil
+		case <-tried:
+			tried = nil
 		case <-ticker.C:
 		}
 	}
@@ -228,19 +238,23 @@ func (a *Agent) awaitLabels(ctx context.Context) {
 
 func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	a.beat.Store(time.Now().UnixNano())
-	m, c := a.latest(), a.resolve()
-	a.cordon()
+	c := a.resolve()
+	a.monitor.Configure(c)
+	m := a.latest()
+	if text, known := a.API.Annotation(wellknown.CordonedGPUs); known {
+		a.modes.Cordon(text)
+	}
 	withdrawals := a.modes.Round(m, c)
 	inv := a.inventory(m, c)
 	a.now.Store(inv)
 	a.state.Update(inv)
-	a.driver.wake()
+	a.driverDue.Notify()
 	a.resources.update(ctx, group, inv)
 	a.modes.Published(withdrawals)
 	a.publisher.update(a.monitor.Snapshot(), a.modes.GPUs())
 	a.hami.setOpen(a.resources.sharesFollowed())
 	a.hami.report()
-	a.shares.wake()
+	a.shares.woken.Notify()
 }
 
 // resolve takes the configuration of this node. Labels that were known stay

@@ -22,8 +22,8 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
+	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
-	"github.com/heddle-dev/heddle/deviceplugin/mode"
 	"github.com/heddle-dev/heddle/internal/kube"
 )
 
@@ -283,7 +283,7 @@ func (a *api) setCondition(body []byte) {
 		written := health.Condition{
 			Type: string(c.Type), True: c.Status == corev1.ConditionTrue, Reason: c.Reason, Message: c.Message,
 		}
-		if written.Type == mode.ConditionType {
+		if written.Type == gpumode.ConditionType {
 			a.pending = append(a.pending, written)
 		} else {
 			a.conditions = append(a.conditions, written)

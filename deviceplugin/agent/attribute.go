@@ -3,10 +3,12 @@ package agent
 import (
 	"errors"
 	"io/fs"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
@@ -52,8 +54,7 @@ func containerNames(pods []*corev1.Pod) map[cgroup.Container]string {
 // belong to: the pod's containers, or all on the GPU. Containers with MPS are
 // left out, since the driver counts for the server what its clients use.
 func attribute(
-	bindings []devicestate.Allocation, gpus []devgpu.Usage, where func(pid int) (cgroup.Container, error),
-	named map[cgroup.Container]string,
+	bindings []devicestate.Allocation, gpus []devgpu.Usage, procs cgroup.Proc, named map[cgroup.Container]string,
 ) map[consumer]consumed {
 	used := make(map[consumer]consumed)
 	for i := range gpus {
@@ -61,15 +62,19 @@ func attribute(
 		if g.Err != nil {
 			continue
 		}
-		bytes := newTally(bindings, g.GPU, where, named)
+		bytes, sm := newTally(bindings, g.GPU), newTally(bindings, g.GPU)
 		for _, p := range g.Processes {
-			bytes.add(p.PID, p.Bytes, false)
+			in, err := containerOf(procs, p.PID)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // A process that has ended uses nothing.
+			}
+			bytes.add(in, named[in], err, p.Bytes)
 		}
-		sm := newTally(bindings, g.GPU, where, named)
 		for _, s := range g.Samples {
 			if s.SM != 0 {
 				// What ran and has ended may have been any container's.
-				sm.add(s.PID, int64(s.SM), true)
+				in, err := containerOf(procs, s.PID)
+				sm.add(in, named[in], err, int64(s.SM))
 			}
 		}
 		sm.lost = sm.lost || g.SamplesErr != nil
@@ -85,29 +90,30 @@ func attribute(
 	return used
 }
 
-// tally is a sum for every container that has a part of one g.
+var errNoPID = errors.New("the driver reports no PID")
+
+func containerOf(procs cgroup.Proc, pid int) (cgroup.Container, error) {
+	if pid <= 0 {
+		return cgroup.Container{}, errNoPID
+	}
+	return procs.Container(pid)
+}
+
+// tally is a sum for every container that has a part of one GPU.
 type tally struct {
-	where func(pid int) (cgroup.Container, error)
-	named map[cgroup.Container]string
-	sums  map[consumer]int64
+	sums map[consumer]int64
 	// pods are the containers with that GPU, by pod.
 	pods map[string][]consumer
 	// lost means that something may belong to any of them.
 	lost bool
 }
 
-func newTally(
-	bindings []devicestate.Allocation, gpu string, where func(pid int) (cgroup.Container, error),
-	named map[cgroup.Container]string,
-) *tally {
-	t := &tally{where: where, named: named, sums: map[consumer]int64{}, pods: map[string][]consumer{}}
+func newTally(bindings []devicestate.Allocation, gpu string) *tally {
+	t := &tally{sums: map[consumer]int64{}, pods: map[string][]consumer{}}
 	for i := range bindings {
 		b := &bindings[i]
-		for _, s := range b.Shares {
-			c := consumer{b.Namespace, b.Pod, b.UID, b.Container, gpu}
-			if _, twice := t.sums[c]; s.UUID != gpu || twice {
-				continue
-			}
+		c := consumer{b.Namespace, b.Pod, b.UID, b.Container, gpu}
+		if slices.ContainsFunc(b.Shares, func(s allocation.Share) bool { return s.UUID == gpu }) {
 			t.sums[c] = 0
 			t.pods[b.UID] = append(t.pods[b.UID], c)
 		}
@@ -122,28 +128,16 @@ func (t *tally) of(c consumer) int64 {
 	return t.sums[c]
 }
 
-// add gives what a process uses to its container. A process that has ended uses
-// nothing, unless what it did before counts.
-func (t *tally) add(pid int, amount int64, before bool) {
-	if pid <= 0 {
-		t.lost = true
-		return
-	}
-	in, err := t.where(pid)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) && !before:
-		return
-	case err != nil:
-		t.lost = true
-		return
-	}
+// add gives what a process uses to its container, whose name is empty if it is
+// not known. After an error it may be any container's.
+func (t *tally) add(in cgroup.Container, name string, err error, amount int64) {
+	t.lost = t.lost || err != nil
 	holders := t.pods[in.PodUID]
-	name, sure := t.named[in]
 	for _, c := range holders {
 		switch {
-		case sure && c.container == name, !sure && len(holders) == 1:
+		case c.container == name, name == "" && len(holders) == 1:
 			t.sums[c] = plus(t.sums[c], amount)
-		case !sure:
+		case name == "":
 			t.sums[c] = unknown
 		}
 	}

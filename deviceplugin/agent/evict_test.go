@@ -29,7 +29,7 @@ func TestRejectedPodsAreEvicted(t *testing.T) {
 	}
 	r.api.edit("bare", func(p *corev1.Pod) { p.OwnerReferences = nil })
 	r.api.edit("daemon", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" })
-	r.api.edit("static", func(p *corev1.Pod) { p.Annotations[corev1.MirrorPodAnnotationKey] = "uid-static" })
+	r.api.edit("static", func(p *corev1.Pod) { p.Annotations[corev1.MirrorPodAnnotationKey] = uidOf("static") })
 	r.api.edit("started", func(p *corev1.Pod) {
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", RestartCount: 1}}
 	})
@@ -44,7 +44,7 @@ func TestRejectedPodsAreEvicted(t *testing.T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, evicted := range c.evicted {
-		if evicted != "default/deployed uid-deployed" {
+		if evicted != "default/deployed "+uidOf("deployed") {
 			t.Errorf("evicted %q", c.evicted)
 		}
 	}

@@ -55,13 +55,24 @@ func (g *expectations) first(candidates []expectation) expectation {
 	return candidates[0]
 }
 
-var _ sgpu.Pods = (*shares)(nil)
+// expectedShares is a resource of shares of which the pod that the kubelet may be
+// asking for is known.
+type expectedShares struct {
+	*sgpu.Resource
+	shares *shares
+}
 
-// Expected implements [sgpu.Pods]. The kubelet admits pods in the order of
+// Prefer implements [server.Resource].
+func (e expectedShares) Prefer(available, must []string, size int) ([]string, error) {
+	return sgpu.Prefer(available, must, e.shares.expected(size), size)
+}
+
+// expected are the GPUs, best first, that a container will get that may be meant
+// by a request for so many replicas; none if that is not known. The kubelet admits pods in the order of
 // their creation, and their containers in that of the pod; so it asks for the
 // first one that it has not admitted yet. A wrong one costs nothing but a
 // device ID that names another GPU than its container gets.
-func (t *shares) Expected(size int) []string {
+func (t *shares) expected(size int) []string {
 	resource := t.config().Resources.SGPU
 	waiting := t.API.Await(preferTimeout, func(p *corev1.Pod) bool { return awaits(p, resource, size) })
 	if len(waiting) == 0 {

@@ -30,8 +30,7 @@ func newHAMiNode(c *core) *hamiNode {
 	h := &hamiNode{core: c}
 	if c.API.Online() {
 		h.bridge = hami.New(hami.Options{
-			Node: c.NodeName, Watched: c.API, Reader: c.API, Writer: c.API, State: h.hamiState, Log: c.Log,
-			IsLocal: func(uuid string) bool { return gpuAt(c.machine(), uuid) != nil },
+			Node: c.NodeName, Watched: c.API, Reader: c.API, Writer: c.API, Log: c.Log,
 		})
 	}
 	return h
@@ -45,10 +44,10 @@ func (h *hamiNode) run(ctx context.Context) error {
 	return h.bridge.Run(ctx)
 }
 
-// wake makes the bridge look at the state again.
+// wake gives the bridge the state.
 func (h *hamiNode) wake() {
 	if h.bridge != nil {
-		h.bridge.Notify()
+		h.bridge.Set(h.hamiState())
 	}
 }
 
@@ -76,7 +75,7 @@ func (h *hamiNode) report() {
 		return
 	}
 	for _, b := range h.state.View().Allocations() {
-		if b.By == allocation.ByHAMi && !b.Unrecorded {
+		if b.By == allocation.ByHAMi {
 			h.bridge.Bound(types.NamespacedName{Namespace: b.Namespace, Name: b.Pod}, types.UID(b.UID), true)
 		}
 	}
@@ -98,6 +97,11 @@ func (h *hamiNode) hamiState() hami.State {
 			g.BDF, g.Model = found.PCI, found.Product
 		}
 		state.GPUs = append(state.GPUs, g)
+	}
+	if m != nil {
+		for i := range m.GPUs {
+			state.Local = append(state.Local, m.GPUs[i].UUID)
+		}
 	}
 	return state
 }

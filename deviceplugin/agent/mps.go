@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
@@ -30,12 +31,12 @@ const (
 	maxMPSFaults = 4
 )
 
-// mpsDaemons are the MPS daemons of a Limiter that has some.
-func (c *core) mpsDaemons() []enforce.Daemon {
-	if l, ok := c.Limiter.(interface{ Daemons() []enforce.Daemon }); ok {
-		return l.Daemons()
+// daemons are the MPS daemons of the Limiter.
+func (c *core) daemons() []enforce.Daemon {
+	if c.Limiter == nil {
+		return nil
 	}
-	return nil
+	return c.Limiter.Daemons()
 }
 
 // mpsWatch has what was reported of each GPU's daemon, by UUID.
@@ -108,14 +109,14 @@ func mpsFailure(d *enforce.Daemon, fault string) string {
 
 // watchMPS reports daemons that died, do not start, or have recovered.
 func (t *shares) watchMPS(ctx context.Context, now time.Time) {
-	for _, c := range t.mps.changes(now, t.mpsDaemons()) {
+	for _, c := range t.mps.changes(now, t.daemons()) {
 		notice := health.NodeEvent{Warning: c.failed, Reason: ReasonMPSRecovered, Message: c.message}
 		if c.failed {
 			notice.Reason = ReasonMPSFailed
 			t.Log.WarnContext(ctx, "MPS daemon failed", "gpu", c.daemon.GPU, "message", c.message)
 			t.warnMPS(&c)
 		}
-		t.record(ctx, notice)
+		t.API.Record(notice)
 	}
 }
 
@@ -134,46 +135,42 @@ func (t *shares) warnMPS(c *mpsChange) {
 }
 
 func usesMPS(b *devicestate.Allocation, uuid string) bool {
-	if b.Enforced.Memory != config.EnforceMPS && b.Enforced.Compute != config.EnforceMPS {
-		return false
-	}
-	for i := range b.Shares {
-		if b.Shares[i].UUID == uuid {
-			return true
-		}
-	}
-	return false
+	return (b.Enforced.Memory == config.EnforceMPS || b.Enforced.Compute == config.EnforceMPS) &&
+		slices.ContainsFunc(b.Shares, func(s allocation.Share) bool { return s.UUID == uuid })
 }
 
-// mpsMetrics are those of the daemons.
-type mpsMetrics struct {
-	*core
-	running, restarts *prometheus.Desc
-}
-
-func newMPSMetrics(c *core) *mpsMetrics {
-	return &mpsMetrics{
-		core: c,
-		running: prometheus.NewDesc("heddle_mps_daemon_running",
-			"1 for a shared GPU, by UUID, whose MPS daemon answers and has its limits, 0 if it should and does not.",
-			[]string{"gpu"}, nil),
-		restarts: prometheus.NewDesc("heddle_mps_daemon_restarts_total",
-			"How often the MPS daemon of a shared GPU died, hung or did not start, since the GPU has consumers with MPS.",
-			[]string{"gpu"}, nil),
-	}
+func mpsDescs() (running, restarts *prometheus.Desc) {
+	running = prometheus.NewDesc("heddle_mps_daemon_running",
+		"1 for a shared GPU, by UUID, whose MPS daemon answers and has its limits, 0 if it should and does not.",
+		[]string{"gpu"}, nil)
+	restarts = prometheus.NewDesc("heddle_mps_daemon_restarts_total",
+		"How often the MPS daemon of a shared GPU died, hung or did not start, since the GPU has consumers with MPS.",
+		[]string{"gpu"}, nil)
+	return running, restarts
 }
 
 // Describe implements [prometheus.Collector].
-func (m *mpsMetrics) Describe(descs chan<- *prometheus.Desc) { descs <- m.running; descs <- m.restarts }
+func (t *shares) Describe(descs chan<- *prometheus.Desc) {
+	t.drift.Describe(descs)
+	t.rejected.Describe(descs)
+	t.evicted.Describe(descs)
+	running, restarts := mpsDescs()
+	descs <- running
+	descs <- restarts
+}
 
 // Collect implements [prometheus.Collector].
-func (m *mpsMetrics) Collect(metrics chan<- prometheus.Metric) {
-	for _, d := range m.mpsDaemons() {
-		running := 0.0
+func (t *shares) Collect(metrics chan<- prometheus.Metric) {
+	t.drift.Collect(metrics)
+	t.rejected.Collect(metrics)
+	t.evicted.Collect(metrics)
+	running, restarts := mpsDescs()
+	for _, d := range t.daemons() {
+		works := 0.0
 		if d.State == enforce.Running {
-			running = 1
+			works = 1
 		}
-		metrics <- prometheus.MustNewConstMetric(m.running, prometheus.GaugeValue, running, d.GPU)
-		metrics <- prometheus.MustNewConstMetric(m.restarts, prometheus.CounterValue, float64(d.Restarts), d.GPU)
+		metrics <- prometheus.MustNewConstMetric(running, prometheus.GaugeValue, works, d.GPU)
+		metrics <- prometheus.MustNewConstMetric(restarts, prometheus.CounterValue, float64(d.Restarts), d.GPU)
 	}
 }

@@ -32,10 +32,12 @@ func (t *shares) annotatePods(ctx context.Context, pods []*corev1.Pod, incomplet
 	for _, p := range pods {
 		live[p.UID] = true
 		text := ""
-		if b := bound[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]; b != nil && of(p, b.uid) {
+		b := bound[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]
+		if b != nil && of(p, b.uid) {
 			text = b.String()
 		}
-		if text == "" && incomplete {
+		// What an unrecorded container has stays as it was written.
+		if text == "" && incomplete || b != nil && b.unrecorded {
 			continue
 		}
 		if ctx.Err() == nil && p.Annotations[wellknown.SGPUBound] != text {
@@ -48,7 +50,7 @@ func (t *shares) annotatePods(ctx context.Context, pods []*corev1.Pod, incomplet
 		}
 	}
 	if ctx.Err() != nil {
-		t.wake()
+		t.woken.Notify()
 	}
 }
 
@@ -63,13 +65,9 @@ func (t *shares) annotatePod(ctx context.Context, p *corev1.Pod, text string) {
 	case written && last.text == text && last.over == now && time.Since(last.at) < staleFor:
 		return
 	}
-	var value *string
-	if text != "" {
-		value = &text
-	}
 	key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
-	if err := t.API.AnnotatePod(ctx, key, p.UID, map[string]*string{wellknown.SGPUBound: value}); err != nil {
-		t.wake()
+	if err := t.API.AnnotatePod(ctx, key, p.UID, map[string]*string{wellknown.SGPUBound: valueOrNone(text)}); err != nil {
+		t.woken.Notify()
 		if ctx.Err() == nil {
 			t.Log.WarnContext(ctx, "annotating a pod with its GPUs failed", "pod", key.String(), "err", err)
 		}
@@ -83,10 +81,12 @@ func (t *shares) annotatePod(ctx context.Context, p *corev1.Pod, text string) {
 	t.annotated[p.UID] = writtenPod{text, now, time.Now()}
 }
 
-// boundPod is the annotation of a pod, and its UID as the kubelet knows it.
+// boundPod is the annotation of a pod, its UID as the kubelet knows it, and whether
+// a container of it is unrecorded.
 type boundPod struct {
 	allocation.Bound
-	uid string
+	uid        string
+	unrecorded bool
 }
 
 func of(p *corev1.Pod, uid string) bool { return uid == "" || apiserver.HasUID(p, uid) }
@@ -95,7 +95,7 @@ func of(p *corev1.Pod, uid string) bool { return uid == "" || apiserver.HasUID(p
 func (t *shares) bound() map[types.NamespacedName]*boundPod {
 	all := make(map[types.NamespacedName]*boundPod)
 	for _, b := range t.state.View().Allocations() {
-		if len(b.Shares) == 0 {
+		if len(b.Shares) == 0 && !b.Unrecorded {
 			continue
 		}
 		key := types.NamespacedName{Namespace: b.Namespace, Name: b.Pod}
@@ -104,6 +104,7 @@ func (t *shares) bound() map[types.NamespacedName]*boundPod {
 				Version: allocation.Version, Node: t.NodeName, Containers: map[string]allocation.BoundContainer{},
 			}}
 		}
+		all[key].unrecorded = all[key].unrecorded || b.Unrecorded
 		all[key].Containers[b.Container] = allocation.BoundContainer{Shares: b.Shares, Policy: b.Policy, By: b.By}
 	}
 	return all

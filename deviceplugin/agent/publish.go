@@ -4,15 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
-	"github.com/heddle-dev/heddle/deviceplugin/mode"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
@@ -34,12 +35,12 @@ type publisher struct {
 	mu sync.Mutex // guards what follows
 	// shortages and gpus are those of the last round.
 	shortages []health.Shortage
-	gpus      []mode.GPU
+	gpus      []gpumode.GPU
 
 	// What follows is run's alone: what was written last, and when.
-	conditions    map[string]writtenCondition // by type
-	annotations   map[string]string
-	annotationsAt time.Time
+	conditions     map[string]writtenCondition // by type
+	topology, free string
+	annotatedAt    time.Time
 	// empty are the resources without any device, by name.
 	empty map[string]bool
 }
@@ -59,7 +60,7 @@ func newPublisher(c *core, r *resources) *publisher {
 }
 
 // update takes what a round found.
-func (p *publisher) update(snapshot *health.Snapshot, gpus []mode.GPU) {
+func (p *publisher) update(snapshot *health.Snapshot, gpus []gpumode.GPU) {
 	all := p.resources.shortages(p.now.Load(), snapshot, gpus)
 	p.mu.Lock()
 	p.shortages, p.gpus = all, gpus
@@ -67,7 +68,7 @@ func (p *publisher) update(snapshot *health.Snapshot, gpus []mode.GPU) {
 	p.wake.Notify()
 }
 
-func (p *publisher) latest() ([]health.Shortage, []mode.GPU) {
+func (p *publisher) latest() ([]health.Shortage, []gpumode.GPU) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.shortages, p.gpus
@@ -99,7 +100,7 @@ func (p *publisher) publish(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	shortages, gpus := p.latest()
-	p.announce(ctx, shortages)
+	p.announce(shortages)
 	return errors.Join(
 		p.publishCondition(ctx, health.ConditionOf(shortages)),
 		p.publishCondition(ctx, modeCondition(modeStates(gpus))),
@@ -118,6 +119,32 @@ func (p *publisher) publishCondition(ctx context.Context, c health.Condition) er
 	return nil
 }
 
+// The reasons of [gpumode.ConditionType].
+const (
+	reasonPending    = "ModePending"
+	reasonConfigured = "AsConfigured"
+)
+
+// modeCondition names the GPUs that are handed out in another mode than the
+// configuration wants, and what they wait for.
+func modeCondition(gpus []report.GPU) health.Condition {
+	var parts []string
+	for i := range gpus {
+		if text := gpus[i].Pending(); text != "" {
+			parts = append(parts, text)
+		}
+	}
+	if len(parts) == 0 {
+		return health.Condition{
+			Type: gpumode.ConditionType, Reason: reasonConfigured, Message: "every GPU is handed out as configured", Optional: true,
+		}
+	}
+	return health.Condition{
+		Type: gpumode.ConditionType, True: true, Reason: reasonPending, Message: health.Cut(strings.Join(parts, "; ")),
+		Optional: true,
+	}
+}
+
 // publishGPUs writes for schedulers which whole GPUs are free, and how well they
 // go together.
 func (p *publisher) publishGPUs(ctx context.Context) error {
@@ -130,40 +157,42 @@ func (p *publisher) publishGPUs(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("holders of GPUs: %w", err)
 	}
-	now := map[string]string{
-		wellknown.GPUTopology: whole.gpu.Annotation(held), wellknown.FreeGPUs: whole.gpu.Free(held).String(),
-	}
-	if maps.Equal(now, p.annotations) && time.Since(p.annotationsAt) < publishAgain {
+	topology, free := whole.gpu.Annotation(held), whole.gpu.Free(held).String()
+	if topology == p.topology && free == p.free && time.Since(p.annotatedAt) < publishAgain {
 		return nil
 	}
-	if err := p.API.Annotate(ctx, now); err != nil {
+	if err := p.API.AnnotateNode(ctx, "", map[string]*string{
+		wellknown.GPUTopology: valueOrNone(topology), wellknown.FreeGPUs: valueOrNone(free),
+	}); err != nil {
 		return err
 	}
-	p.annotations, p.annotationsAt = now, time.Now()
+	p.topology, p.free, p.annotatedAt = topology, free, time.Now()
 	return nil
+}
+
+// valueOrNone is an annotation's value; an empty one takes the annotation away.
+func valueOrNone(value string) *string {
+	if value == "" {
+		return nil
+	}
+	return &value
 }
 
 // announce makes Events of resources that have become, or are no longer,
 // without any device. Health has Events of its own about single devices.
-func (p *publisher) announce(ctx context.Context, short []health.Shortage) {
+func (p *publisher) announce(short []health.Shortage) {
 	now := map[string]bool{}
-	var notices []health.NodeEvent
 	for _, s := range short {
 		if s.Cause != NothingToOffer {
 			continue
 		}
 		if now[s.Resource] = true; !p.empty[s.Resource] {
-			notices = append(notices, health.NodeEvent{
+			p.API.Record(health.NodeEvent{
 				Warning: true, Reason: string(NothingToOffer), Message: s.Resource + ": " + s.Message,
 			})
 		}
 	}
 	p.empty = now
-	for _, n := range notices {
-		if err := p.API.Record(ctx, n); err != nil {
-			p.Log.WarnContext(ctx, "event not recorded", "err", err, "message", n.Message)
-		}
-	}
 }
 
 // Describe implements [prometheus.Collector].

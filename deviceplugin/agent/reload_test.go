@@ -9,8 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
 func TestReloadAddsAndRemovesAResource(t *testing.T) {
@@ -103,14 +102,7 @@ func TestModeSGPUWithdrawsGPUs(t *testing.T) {
 
 func TestLabelsThatChooseTheConfiguration(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	c, err := config.Parse(map[string][]byte{
-		"version": []byte("v1"), "cluster-config": nil,
-		"nodes-config": []byte("- nodeSelector: {pool: shared}\n  mode: sgpu\n"),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.configs.set(c)
+	r.set("nodes-config", "- nodeSelector: {pool: shared}\n  mode: sgpu\n")
 	r.api.show(false)
 	r.run()
 	if got := r.kubelet.State(gpus); got.Registrations > 0 {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
@@ -37,6 +37,8 @@ func (chooser) Edits(context.Context, *enforce.Limit) (*enforce.Edits, error) {
 func (chooser) Configure(*machine.Machine, *config.NodeConfig) error { return nil }
 
 func (chooser) Keep(context.Context, []enforce.Limit) error { return nil }
+
+func (chooser) Daemons() []enforce.Daemon { return nil }
 
 func (c chooser) Choice() (enforce.Choice, error) { return c.choice, c.err }
 
@@ -101,7 +103,7 @@ func TestReportOfShares(t *testing.T) {
 	}
 	rejected.Since = time.Time{}
 	wantRejected := report.Rejection{
-		Namespace: "default", Pod: "c", UID: "uid-c", Container: "main", Kind: allocate.RejectedFull,
+		Namespace: "default", Pod: "c", UID: uidOf("c"), Container: "main", Kind: allocate.RejectedFull,
 		Reason: "none of 1 GPUs can give 60 % of compute and 4 GiB. GPU 7: 50 % of 100 left; needs 60",
 	}
 	if diff := cmp.Diff(wantRejected, rejected); diff != "" {

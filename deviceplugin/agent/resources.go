@@ -15,6 +15,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
@@ -30,16 +31,17 @@ func rdmaAt(c *config.NodeConfig, name string) int {
 
 // served is one resource and its plugin.
 type served struct {
-	plugin *server.Plugin
-	// refresh gives the resource an inventory, reason is why not all of it can be
-	// had.
-	refresh func(*inventory.Inventory)
-	reason  func() string
-	// gpu is the resource if its devices are GPUs; shared is true if they are
-	// replicas of shared GPUs.
-	gpu    *gpu.Resource
-	shared bool
-	past   past
+	plugin   *server.Plugin
+	resource refreshed
+	// gpu is the resource if its devices are GPUs; nil for others.
+	gpu  *gpu.Resource
+	past past
+}
+
+// refreshed is a resource that follows the inventory.
+type refreshed interface {
+	server.Resource
+	Refresh(inv *inventory.Inventory)
 }
 
 // resources are those that are served.
@@ -51,22 +53,23 @@ type resources struct {
 	// registered is set when a plugin registered or a kubelet follows its list.
 	registered notify.Signal
 
-	// withoutCDI is the loop's alone: that no shares are served was logged.
-	loggedWithoutCDI bool
+	// What follows is the loop's alone: that no shares are served was logged;
+	// whether the Node's status has the resource of percents, valid once asked.
+	loggedWithoutCDI, counted, asked bool
 
 	mu     sync.Mutex // guards what follows
 	served map[string]*served
-	// counted is true if the Node's status has the resource of percents. It is
-	// valid once asked is true.
-	counted, asked bool
+	wanted []string
 }
 
 func newResources(
 	c *core, pods podresources.PodResourcesListerClient, selectors *selectors, shares *shares,
 ) *resources {
-	return &resources{
+	r := &resources{
 		core: c, pods: pods, selectors: selectors, shares: shares, registered: notify.New(), served: map[string]*served{},
 	}
+	r.wanted = r.wantedBy(c.now.Load())
+	return r
 }
 
 // update serves the resources that are missing, and gives all the inventory. What
@@ -75,24 +78,28 @@ func newResources(
 func (a *resources) update(ctx context.Context, group *errgroup.Group, inv *inventory.Inventory) {
 	a.askCounted(ctx, inv)
 	a.logWithoutCDI(ctx)
+	wanted := a.wantedBy(inv)
+	a.mu.Lock()
+	a.wanted = wanted
+	a.mu.Unlock()
 	gpus, hcas, slots := a.state.View().Resources()
-	for _, name := range slices.Concat(a.wanted(inv), gpus, hcas, slots) {
+	for _, name := range slices.Concat(wanted, gpus, hcas, slots) {
 		isHCAs := rdmaAt(inv.Config, name) >= 0 || slices.Contains(hcas, name)
 		// The answer to Allocate names the devices that come with every GPU, which
 		// the driver's CDI spec lists; and the first list must be complete.
-		if a.all()[name] != nil || !isHCAs && (!a.driver.known() || !a.modes.Known()) {
+		if a.all()[name] != nil || !isHCAs && (!a.driverKnown() || !a.modes.Known()) {
 			continue
 		}
 		var s *served
 		switch {
 		case isHCAs:
-			s = a.serveHCAs(name)
+			s = a.serve(name, "", rdma.New(resource.Options{Name: name, State: a.state, Log: a.Log}, inv))
 		case name == inv.Config.Resources.SGPU || slices.Contains(slots, name):
-			s = a.serveSlots(name)
+			s = a.serve(name, config.ModeSGPU, a.newShared(name, inv))
 		case slices.Contains(a.shareNames(inv), name):
-			s = a.serveCounted(name, inv.Config)
+			s = a.serve(name, "", newCounted(name, inv))
 		default:
-			s = a.serveGPUs(name)
+			s = a.serveGPUs(name, inv)
 		}
 		a.mu.Lock()
 		a.served[name] = s
@@ -100,7 +107,7 @@ func (a *resources) update(ctx context.Context, group *errgroup.Group, inv *inve
 		group.Go(func() error { return a.run(ctx, name, s.plugin) })
 	}
 	for _, s := range a.all() {
-		s.refresh(inv)
+		s.resource.Refresh(inv)
 	}
 }
 
@@ -111,8 +118,15 @@ func (a *resources) all() map[string]*served {
 	return maps.Clone(a.served)
 }
 
-// wanted are the resources that the configuration calls for on this machine.
-func (a *resources) wanted(inv *inventory.Inventory) []string {
+// wantedNow are the resources that the configuration of the last round calls for.
+func (a *resources) wantedNow() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.wanted
+}
+
+// wantedBy are the resources that the configuration calls for on this machine.
+func (a *resources) wantedBy(inv *inventory.Inventory) []string {
 	names := append(gpu.Names(inv), a.shareNames(inv)...)
 	for i := range inv.Config.RDMA.Resources {
 		names = append(names, inv.Config.RDMA.Resources[i].Name)
@@ -120,38 +134,50 @@ func (a *resources) wanted(inv *inventory.Inventory) []string {
 	return names
 }
 
-// serveHCAs makes a resource of HCAs and its plugin.
-func (a *resources) serveHCAs(name string) *served {
-	r := rdma.New(rdma.Options{
-		Name: name, State: a.state,
-	}, a.now.Load())
-	return &served{plugin: a.plugin(name, r), refresh: r.Refresh, reason: r.Reason}
-}
-
-// serveGPUs makes a resource of whole GPUs or of MIG devices.
-func (a *resources) serveGPUs(name string) *served {
-	options := gpu.Options{
-		Name: name, Allocator: a.state, Preparer: a.selectors, Driver: a.driver.DriverSpec,
-		InUse:    func() map[string]string { return a.state.Forgotten(name) },
-		Strategy: a.Strategy, Features: a.Features, Vendors: a.Vendors, Log: a.Log,
-	}
+// serveGPUs serves a resource of whole GPUs or of MIG devices.
+func (a *resources) serveGPUs(name string, inv *inventory.Inventory) *served {
+	r := gpu.New(gpu.Options{
+		Options:  resource.Options{Name: name, State: a.state, Driver: a.driver, Log: a.Log},
+		Strategy: a.Strategy, Features: a.Features, Vendors: a.Vendors,
+	}, inv)
+	var selected refreshed = r
 	if a.API.Online() {
-		options.Pods = a.selectors
+		selected = selectedGPUs{r, a.selectors}
 	}
-	r := gpu.New(options, a.now.Load())
-	return &served{
-		plugin: a.plugin(name, a.modes.Gate(config.ModeNative, r)), refresh: r.Refresh, gpu: r,
-		reason: func() string { return a.lacks(name, r) },
-	}
+	s := a.serve(name, config.ModeNative, selected)
+	s.gpu = r
+	return s
 }
 
-func (a *resources) plugin(name string, r server.Resource) *server.Plugin {
+// newShared makes a resource of the replicas of shared GPUs.
+func (a *resources) newShared(name string, inv *inventory.Inventory) refreshed {
+	r := sgpu.New(resource.Options{Name: name, State: a.state, Driver: a.driver, Log: a.Log}, inv)
+	if a.API.Online() {
+		return expectedShares{r, a.shares}
+	}
+	return r
+}
+
+// newCounted makes the resource of percents or of GiB of shared GPUs.
+func newCounted(name string, inv *inventory.Inventory) *sgpu.Counted {
+	if name == inv.Config.Resources.VMemory {
+		return sgpu.NewCounted(sgpu.GiB, inv)
+	}
+	return sgpu.NewCounted(sgpu.Cores, inv)
+}
+
+// serve makes the plugin of a resource. Calls for GPUs are counted by their mode.
+func (a *resources) serve(name string, in config.Mode, r refreshed) *served {
 	_, counted := r.(*sgpu.Counted)
-	return server.New(server.Options{
+	options := server.Options{
 		Name: name, KubeletDir: a.KubeletDir, Resource: r,
 		PodResources: a.pods, API: a.API, Takeover: a.Takeover, Changed: a.registered,
 		SkipPreStart: counted, SkipPrefer: counted, Log: a.Log, Registerer: a.Registerer,
-	})
+	}
+	if in != "" {
+		options.Resource = a.modes.Gate(in, r)
+	}
+	return &served{plugin: server.New(options), resource: r}
 }
 
 // holdersEvery is how often the holders of devices are looked at while some wait
@@ -189,9 +215,9 @@ func (a *resources) run(ctx context.Context, name string, p *server.Plugin) erro
 func (a *resources) askHolders(ctx context.Context, name string, p *server.Plugin) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	h := server.Holders{Asked: time.Now()}
-	h.IDs, h.Err = a.state.Holders(ctx, name)
-	p.SetHolders(h)
+	asked := time.Now()
+	held, err := a.state.Holders(ctx, name)
+	p.SetHolders(held, asked, err)
 }
 
 // watch reports registrations to the device state, and streams to HAMi,
@@ -219,8 +245,8 @@ func (a *resources) watch(ctx context.Context, h *hamiNode) error {
 // withoutCDI is why a node that shares GPUs serves no share of them; empty if it
 // serves some, or shares none. CDI alone can bring GPUs that are chosen when a
 // container starts.
-func (a *resources) withoutCDI() string {
-	if a.Strategy != gpu.Envvar || !a.sharing() {
+func (c *core) withoutCDI() string {
+	if c.Strategy != gpu.Envvar || !c.sharing() {
 		return ""
 	}
 	return "mode is sgpu, and no share is served: --device-list-strategy is envvar, which fixes a container's GPUs " +
@@ -257,9 +283,7 @@ func (a *resources) shareNames(inv *inventory.Inventory) []string {
 // So what was counted once goes on being counted, which does no harm to schedulers
 // that do not look at it.
 func (a *resources) counts(inv *inventory.Inventory) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return inv.Config.SGPU.AdvertisesShares() || a.counted || a.served[inv.Config.Resources.VCore] != nil
+	return inv.Config.SGPU.AdvertisesShares() || a.counted || a.all()[inv.Config.Resources.VCore] != nil
 }
 
 // askCounted asks the Node, once, whether it has counted percents before this
@@ -275,63 +299,30 @@ func (a *resources) askCounted(ctx context.Context, inv *inventory.Inventory) {
 		a.Log.DebugContext(ctx, "capacity of the node is not known yet", "err", err)
 		return
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	_, a.counted = node.Status.Capacity[corev1.ResourceName(inv.Config.Resources.VCore)]
 	a.asked = true
 }
 
-// serveSlots makes a resource of the slots of shared GPUs.
-func (a *resources) serveSlots(name string) *served {
-	options := sgpu.Options{Name: name, State: a.state, Static: a.driver, Log: a.Log}
-	if a.API.Online() {
-		options.Pods = a.shares
-	}
-	r := sgpu.New(options, a.now.Load())
-	return &served{
-		plugin: a.plugin(name, a.modes.Gate(config.ModeSGPU, r)), refresh: r.Refresh, shared: true,
-		reason: func() string { return a.lacksShares(name) },
-	}
-}
-
-// serveCounted makes the resource of percents or of GiB of shared GPUs.
-func (a *resources) serveCounted(name string, c *config.NodeConfig) *served {
-	unit := sgpu.Cores
-	if name == c.Resources.VMemory {
-		unit = sgpu.GiB
-	}
-	r := sgpu.NewCounted(unit, a.now.Load())
-	return &served{
-		plugin: a.plugin(name, r), refresh: r.Refresh, reason: func() string { return a.lacksShares(name) },
-	}
-}
-
-// lacksShares is why not all of a resource of shared GPUs can be had.
-func (a *resources) lacksShares(name string) string {
+// reason is why not all of a resource can be had; empty if all can.
+func (a *resources) reason(name string, s *served) string {
 	inv := a.now.Load()
-	byID := map[string]string{}
-	for i := range inv.Shared {
-		if reason := inv.Shared[i].Unhealthy; reason != "" {
-			byID[inv.Shared[i].UUID] = reason
+	byID, some := map[string]string{}, len(inv.Shared) > 0
+	switch r := s.resource.(type) {
+	case *rdma.Resource:
+		return r.Reason()
+	case *gpu.Resource, selectedGPUs:
+		byID, some = s.gpu.Faults(), len(s.gpu.Devices()) > 0
+	default:
+		for i := range inv.Shared {
+			if reason := inv.Shared[i].Unhealthy; reason != "" {
+				byID[inv.Shared[i].UUID] = reason
+			}
 		}
 	}
-	if reason := joinFaults(byID); reason != "" || len(inv.Shared) > 0 {
+	if reason := joinFaults(byID); reason != "" || some {
 		return reason
 	}
-	return a.offersNone(inv, name)
-}
-
-// lacks is why not all of a resource of GPUs can be had.
-func (a *resources) lacks(name string, r *gpu.Resource) string {
-	if reason := joinFaults(r.Faults()); reason != "" || len(r.Devices()) > 0 {
-		return reason
-	}
-	return a.offersNone(a.now.Load(), name)
-}
-
-// offersNone is why there is nothing of a resource.
-func (c *core) offersNone(inv *inventory.Inventory, name string) string {
-	for _, r := range capacity.Of(inv.Machine, inv.Config, c.Vendors) {
+	for _, r := range capacity.Of(inv.Machine, inv.Config, a.Vendors) {
 		if r.Name == name {
 			return r.Reason
 		}
@@ -382,8 +373,8 @@ func listedAs(served map[string]*served, name string) map[string]string {
 		if other == name || s.gpu == nil {
 			continue
 		}
-		for _, d := range s.plugin.List() {
-			all[d.ID] = other
+		for _, id := range s.plugin.IDs() {
+			all[id] = other
 		}
 	}
 	return all

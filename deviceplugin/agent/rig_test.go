@@ -2,7 +2,10 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -62,18 +65,13 @@ type source struct{ *cell[*machine.Machine] }
 
 func (s source) Machine() *machine.Machine { return s.get() }
 
-type configs struct{ *cell[*config.Config] }
-
-func (c configs) Current() *config.Config { return c.get() }
-func (configs) Err() error                { return nil }
-
 // rig is a node with a kubelet and an agent.
 type rig struct {
 	t       testing.TB
 	kubelet *testkubelet.Kubelet
 	*Agent
 	source   source
-	configs  configs
+	configs  string // A directory as a ConfigMap is mounted.
 	api      *api
 	registry *prometheus.Registry
 	options  Options
@@ -86,7 +84,7 @@ func newRig(tb testing.TB, name string, change ...func(*Options)) *rig {
 	tb.Helper()
 	r := &rig{
 		t: tb, kubelet: testkubelet.Start(tb, testkubelet.Dir(tb)), source: source{newCell(machines.Load(tb, name))},
-		configs: configs{newCell(config.New(config.Default()))}, api: newAPI(tb), registry: prometheus.NewRegistry(),
+		configs: tb.TempDir(), api: newAPI(tb), registry: prometheus.NewRegistry(),
 	}
 	conn, err := kubelet.Dial(r.kubelet.PodResourcesSocket())
 	if err != nil {
@@ -96,7 +94,7 @@ func newRig(tb testing.TB, name string, change ...func(*Options)) *rig {
 	dir := tb.TempDir()
 	r.client = podresources.NewPodResourcesListerClient(conn)
 	r.options = Options{
-		NodeName: node, Configs: r.configs, Source: r.source,
+		NodeName: node, Configs: r.watcher(), Source: r.source,
 		Generator: devgpu.ReplayedEdits{Dir: filepath.Join(dir, "nodes"), Vendors: vendors.All()}, Vendors: vendors.All(),
 		Strategy: gpu.CDI, KubeletDir: filepath.Dir(r.kubelet.PluginDir()),
 		CDIDir: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), DevRoot: filepath.Join(dir, "dev"),
@@ -176,21 +174,53 @@ func (r *rig) alter(f func(*machine.Machine)) {
 	r.source.set(m)
 }
 
-// configure takes a cluster-config.
-func (r *rig) configure(text string) {
+// watcher follows the configuration until the test ends.
+func (r *rig) watcher() *config.Watcher {
 	r.t.Helper()
-	c, err := config.Parse(map[string][]byte{"version": []byte("v1"), "cluster-config": []byte(text)})
+	r.write("version", "v1")
+	r.write("cluster-config", "")
+	w, err := config.NewWatcher(r.configs, slog.New(slog.DiscardHandler))
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.configs.set(c)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	r.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			r.t.Error(err)
+		}
+	})
+	return w
+}
+
+func (r *rig) write(file, text string) {
+	r.t.Helper()
+	if err := os.WriteFile(filepath.Join(r.configs, file), []byte(text), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// configure takes a cluster-config, and waits until it is read.
+func (r *rig) configure(text string) { r.t.Helper(); r.set("cluster-config", text) }
+
+func (r *rig) set(file, text string) {
+	r.t.Helper()
+	before := r.Configs.Current()
+	r.write(file, text)
+	for end := time.Now().Add(20 * time.Second); r.Configs.Current() == before; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			r.t.Fatalf("the configuration was not read: %v", r.Configs.Err())
+		}
+	}
 }
 
 // admit admits a pod of one container and returns its devices by resource.
 func (r *rig) admit(name string, limits map[string]int) map[string][]string {
 	r.t.Helper()
 	p := testkubelet.Pod{
-		Namespace: "default", Name: name, UID: "uid-" + name,
+		Namespace: "default", Name: name, UID: uidOf(name),
 		Containers: []testkubelet.Container{{Name: "main", Limits: limits}},
 	}
 	if err := r.kubelet.AdmitPod(r.t.Context(), p); err != nil {
@@ -236,7 +266,7 @@ func (r *rig) create(p *corev1.Pod) {
 // wish is a pod as the API server has it before the kubelet admits it.
 func wish(name string, limits map[string]string, annotations map[string]string) *corev1.Pod {
 	p := &corev1.Pod{}
-	p.Namespace, p.Name, p.UID, p.Annotations = "default", name, types.UID("uid-"+name), annotations
+	p.Namespace, p.Name, p.UID, p.Annotations = "default", name, types.UID(uidOf(name)), annotations
 	p.Status.Phase = corev1.PodPending
 	p.Spec.Containers = []corev1.Container{{Name: "main"}}
 	p.Spec.Containers[0].Resources.Limits = resourceList(limits)
@@ -245,4 +275,11 @@ func wish(name string, limits map[string]string, annotations map[string]string) 
 
 func has(list []string, part string) bool {
 	return slices.ContainsFunc(list, func(s string) bool { return strings.Contains(s, part) })
+}
+
+// uidOf is a pod's UID, as long as real ones.
+func uidOf(pod string) string {
+	sum := sha256.Sum256([]byte(pod))
+	h := hex.EncodeToString(sum[:])
+	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:32]}, "-")
 }

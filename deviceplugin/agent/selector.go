@@ -43,15 +43,36 @@ func newSelectors(c *core) *selectors {
 	return &selectors{core: c, started: make(chan started, maxStarted)}
 }
 
-var (
-	_ gpu.Pods     = (*selectors)(nil)
-	_ gpu.Preparer = (*selectors)(nil)
-)
+// selectedGPUs is a resource whose devices the pods may select.
+type selectedGPUs struct {
+	*gpu.Resource
+	selectors *selectors
+}
 
-// Expected implements [gpu.Pods]: what all pods want that are bound to this
-// node, ask for so many devices, and that the kubelet has not admitted yet. If
-// there is none, though the kubelet asks, it waits a moment for one.
-func (s *selectors) Expected(resource string, size int) (gpu.Selector, bool) {
+// Prefer implements [server.Resource].
+func (g selectedGPUs) Prefer(available, must []string, size int) ([]string, error) {
+	return g.PreferFor(g.selectors.expected(g.Name, size), available, must, size)
+}
+
+// PreStart implements [server.Allocator]. What the pod asked for is checked
+// afterwards, off the path of its start.
+func (g selectedGPUs) PreStart(ctx context.Context, ids []string) error {
+	if err := g.Resource.PreStart(ctx, ids); err != nil {
+		return err
+	}
+	select {
+	case g.selectors.started <- started{g.Name, ids}:
+	default:
+		g.Log.WarnContext(ctx, "start not checked: too many are waiting", "resource", g.Name)
+	}
+	return nil
+}
+
+// expected is what all pods want that are bound to this
+// node, ask for so many devices, and that the kubelet has not admitted yet; none
+// if they do not agree. If there is none, though the kubelet asks, it waits a
+// moment for one.
+func (s *selectors) expected(resource string, size int) gpu.Selector {
 	pods := s.API.Await(expectTimeout, func(p *corev1.Pod) bool { return awaits(p, resource, size) })
 	return common(pods, s.config().Domains)
 }
@@ -71,7 +92,7 @@ func awaits(p *corev1.Pod, resource string, size int) bool {
 
 // common is what pods want if they want the same. Annotations that contradict
 // each other want nothing; the pod gets an Event when it starts.
-func common(pods []*corev1.Pod, domains wellknown.Domains) (gpu.Selector, bool) {
+func common(pods []*corev1.Pod, domains wellknown.Domains) gpu.Selector {
 	var all gpu.Selector
 	for i, p := range pods {
 		one, err := gpu.SelectorOf(p.Annotations, domains)
@@ -79,28 +100,11 @@ func common(pods []*corev1.Pod, domains wellknown.Domains) (gpu.Selector, bool) 
 			one = gpu.Selector{}
 		}
 		if i > 0 && (!slices.Equal(one.Use, all.Use) || !slices.Equal(one.Avoid, all.Avoid)) {
-			return gpu.Selector{}, false
+			return gpu.Selector{}
 		}
 		all = one
 	}
-	return all, !all.None()
-}
-
-// Prepare implements [gpu.Preparer]. What the pod asked for is checked afterwards,
-// off the path of its start.
-func (s *selectors) Prepare(ctx context.Context, resource string, ids []string) error {
-	if err := s.state.Prepare(ctx, resource, ids); err != nil {
-		return err
-	}
-	if !s.API.Online() {
-		return nil
-	}
-	select {
-	case s.started <- started{resource, ids}:
-	default:
-		s.Log.WarnContext(ctx, "start not checked: too many are waiting", "resource", resource)
-	}
-	return nil
+	return all
 }
 
 // run checks starts until ctx ends.

@@ -38,13 +38,17 @@ type Limiter interface {
 	Configure(m *machine.Machine, c *config.NodeConfig) error
 	// Keep takes all containers that have shares.
 	Keep(ctx context.Context, live []enforce.Limit) error
+	// Choice is what new containers get, Daemons are those of MPS.
+	Choice() (enforce.Choice, error)
+	Daemons() []enforce.Daemon
 }
 
 // shares reconciles which container has which share, and writes it for schedulers
 // and pods, apart from the loop.
 type shares struct {
 	*core
-	hami         *hamiNode
+	hami *hamiNode
+	// woken asks for a reconciliation.
 	woken        notify.Signal
 	expectations expectations
 	evictions    *rate.Limiter
@@ -83,13 +87,8 @@ func newShares(c *core, h *hamiNode) *shares {
 	} {
 		t.drift.WithLabelValues(kind)
 	}
-	c.Registerer.MustRegister(t.drift, t.rejected, t.evicted)
 	return t
 }
-
-// wake asks for a reconciliation: a container got or lost a share. It returns at
-// once.
-func (t *shares) wake() { t.woken.Notify() }
 
 // run reconciles until ctx ends.
 func (t *shares) run(ctx context.Context) error {
@@ -169,14 +168,7 @@ func (t *shares) nodeAnnotated() bool {
 func (t *shares) drifted(ctx context.Context, d devicestate.Drift) {
 	t.drift.WithLabelValues(d.Kind).Inc()
 	t.Log.WarnContext(ctx, "shares differ from the checkpoint", "kind", d.Kind, "message", d.Message)
-	t.record(ctx, health.NodeEvent{Warning: true, Reason: ReasonDrift, Message: d.Message})
-}
-
-// record makes an Event on the Node.
-func (t *shares) record(ctx context.Context, n health.NodeEvent) {
-	if err := t.API.Record(ctx, n); err != nil {
-		t.Log.WarnContext(ctx, "event not recorded", "err", err, "message", n.Message)
-	}
+	t.API.Record(health.NodeEvent{Warning: true, Reason: ReasonDrift, Message: d.Message})
 }
 
 // count sets the gauge of rejected pods.
@@ -195,15 +187,13 @@ func (t *shares) count() {
 // without shared GPUs has none.
 func (t *shares) annotateNode(ctx context.Context, gpus []quota.GPU) {
 	text := ""
-	var value *string
 	if len(gpus) > 0 {
 		text = quota.Publish(gpus).String()
-		value = &text
 	}
 	if text == t.node && (text == "" || time.Since(t.nodeAt) < publishAgain) && !t.nodeAnnotated() {
 		return
 	}
-	if err := t.API.AnnotateNode(ctx, "", map[string]*string{wellknown.SharedGPUs: value}); err != nil {
+	if err := t.API.AnnotateNode(ctx, "", map[string]*string{wellknown.SharedGPUs: valueOrNone(text)}); err != nil {
 		t.Log.WarnContext(ctx, "annotating the node with shared GPUs failed", "err", err)
 		t.woken.Notify()
 		return

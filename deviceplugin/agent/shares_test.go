@@ -102,6 +102,7 @@ func TestSharesArePublishedForSchedulers(t *testing.T) {
 	until(t, "the unhealthy GPU", func() bool { return !c.sharedGPUs(t)[1].Healthy })
 	// The annotation has what is freed: the kubelet's checkpoint drops it when the kubelet admits the next pod.
 	r.kubelet.Delete("default", "a")
+	r.api.removeAll()
 	if err := r.consumer("next", "1/1", nil); err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +183,7 @@ func TestDeviceIDsNameTheGPU(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.api.edit(name, func(p *corev1.Pod) { p.Status.StartTime = new(metav1.Now()) })
-		held := r.kubelet.Held("uid-"+name, "main", "nvidia.com/sgpu")
+		held := r.kubelet.Held(uidOf(name), "main", "nvidia.com/sgpu")
 		if len(held) != 1 || !strings.HasPrefix(held[0], uuid+"::") {
 			t.Errorf("%s has device ID %v for GPU %s", name, held, uuid)
 		}

@@ -8,10 +8,10 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/deviceplugin/mode"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 )
 
@@ -27,16 +27,18 @@ const (
 	Draining health.Cause = "Draining"
 	// ServedByOthers is a resource that is left to another device plugin.
 	ServedByOthers health.Cause = "ServedByOthers"
+	// Cordoned is a GPU that an operator took out.
+	Cordoned health.Cause = "Cordoned"
 )
 
 // shortages are the devices that no pod can get, and why: unhealthy ones,
 // resources without any device, and those that another plugin serves.
 func (a *resources) shortages(
-	inv *inventory.Inventory, snapshot *health.Snapshot, gpus []mode.GPU,
+	inv *inventory.Inventory, snapshot *health.Snapshot, gpus []gpumode.GPU,
 ) []health.Shortage {
 	m, c := inv.Machine, inv.Config
 	var all []health.Shortage
-	running, wanted := a.all(), a.wanted(inv)
+	running, wanted := a.all(), a.wantedNow()
 	if reason := a.withoutCDI(); reason != "" {
 		all = append(all, health.Shortage{Resource: c.Resources.SGPU, Cause: NothingToOffer, Message: reason})
 	}
@@ -48,10 +50,10 @@ func (a *resources) shortages(
 		s := running[r.Name]
 		switch at := rdmaAt(c, r.Name); {
 		case at >= 0:
-			states = a.hcaStates(inv, &c.RDMA.Resources[at], snapshot)
+			states = hcaStates(inv, &c.RDMA.Resources[at], s, snapshot)
 		case s != nil && s.gpu != nil:
 			states = gpuStates(inv, r.Name, s, snapshot, gpus)
-		case s != nil && s.shared:
+		case s != nil && r.Name == c.Resources.SGPU:
 			states = shareStates(inv, snapshot, gpus)
 		}
 		ill := health.Shortages(r.Name, states)
@@ -86,7 +88,7 @@ func allShared(m *machine.Machine, c *config.NodeConfig, resource string) bool {
 
 // gpuStates are the states of a resource's GPUs, by the names that users see.
 func gpuStates(
-	inv *inventory.Inventory, resource string, s *served, snapshot *health.Snapshot, gpus []mode.GPU,
+	inv *inventory.Inventory, resource string, s *served, snapshot *health.Snapshot, gpus []gpumode.GPU,
 ) map[string]health.State {
 	m := inv.Machine
 	states := map[string]health.State{}
@@ -98,16 +100,12 @@ func gpuStates(
 			name = fmt.Sprintf("GPU %d", m.GPUs[at].Index)
 		}
 		if !d.Healthy {
-			if state = snapshot.GPU(uuid); state.Healthy {
-				state = health.State{Cause: Unsuitable, Reason: faults[d.ID]}
-				switch cordoned, pending := unavailable(gpus, uuid); {
-				case cordoned:
-					state = health.State{Cause: Cordoned, Reason: mode.Cordoned}
-				case pending:
-					continue // It moves to another resource, which another condition shows.
-				case faults[d.ID] == inv.Elsewhere[resource][d.ID]:
-					state.Cause = Draining
-				}
+			var moves bool
+			if state, moves = unavailable(snapshot, gpus, uuid, faults[d.ID]); moves {
+				continue
+			}
+			if state.Cause == Unsuitable && state.Reason == inv.Elsewhere[resource][d.ID] {
+				state.Cause = Draining
 			}
 		}
 		states[name] = state
@@ -120,19 +118,14 @@ func gpuStates(
 }
 
 // shareStates are the states of shared GPUs.
-func shareStates(inv *inventory.Inventory, snapshot *health.Snapshot, gpus []mode.GPU) map[string]health.State {
+func shareStates(inv *inventory.Inventory, snapshot *health.Snapshot, gpus []gpumode.GPU) map[string]health.State {
 	states := map[string]health.State{}
 	for _, g := range inv.Shared {
 		state := health.State{Healthy: true}
 		if g.Unhealthy != "" {
-			if state = snapshot.GPU(g.UUID); state.Healthy {
-				state = health.State{Cause: Unsuitable, Reason: g.Unhealthy}
-			}
-			switch cordoned, pending := unavailable(gpus, g.UUID); {
-			case cordoned:
-				state = health.State{Cause: Cordoned, Reason: mode.Cordoned}
-			case pending:
-				continue // It moves to another resource, which another condition shows.
+			var moves bool
+			if state, moves = unavailable(snapshot, gpus, g.UUID, g.Unhealthy); moves {
+				continue
 			}
 		}
 		states[fmt.Sprintf("GPU%d", g.Index)] = state
@@ -141,13 +134,12 @@ func shareStates(inv *inventory.Inventory, snapshot *health.Snapshot, gpus []mod
 }
 
 // hcaStates are those of a resource's HCAs, by RDMA name.
-func (a *resources) hcaStates(
-	inv *inventory.Inventory, r *config.RDMAResource, snapshot *health.Snapshot,
+func hcaStates(
+	inv *inventory.Inventory, r *config.RDMAResource, s *served, snapshot *health.Snapshot,
 ) map[string]health.State {
 	m := inv.Machine
 	states := map[string]health.State{}
-	s := a.all()[r.Name]
-	for _, member := range rdma.MembersOf(inv, inv.Config.WithRoles(m), r) {
+	for _, member := range allocate.Members(inv, inv.Config.WithRoles(m), r) {
 		name := m.HCAs[member.Index].Name
 		state := snapshot.HCA(member.ID)
 		if state.Healthy && member.Unhealthy != "" {
@@ -198,12 +190,21 @@ func (p *past) add(states, known map[string]health.State, present func(id string
 	}
 }
 
-// unavailable is why no new pod gets a healthy GPU: an operator took it out, or
-// its mode is to change.
-func unavailable(gpus []mode.GPU, uuid string) (cordoned, pending bool) {
-	at := slices.IndexFunc(gpus, func(g mode.GPU) bool { return g.UUID == uuid })
-	if at < 0 {
-		return false, false
+// unavailable is the state of a GPU that no new pod gets for a reason: it is
+// unhealthy, an operator took it out, or the configuration has no use for it. One
+// that moves to another resource is shown by another condition.
+func unavailable(
+	snapshot *health.Snapshot, gpus []gpumode.GPU, uuid, reason string,
+) (state health.State, moves bool) {
+	if state = snapshot.GPU(uuid); !state.Healthy {
+		return state, false
 	}
-	return gpus[at].Cordoned, gpus[at].Until != ""
+	at := slices.IndexFunc(gpus, func(g gpumode.GPU) bool { return g.UUID == uuid })
+	switch {
+	case at >= 0 && gpus[at].Cordoned:
+		return health.State{Cause: Cordoned, Reason: gpumode.Cordoned}, false
+	case at >= 0 && gpus[at].Until != "":
+		return state, true
+	}
+	return health.State{Cause: Unsuitable, Reason: reason}, false
 }

@@ -9,16 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
-	"github.com/heddle-dev/heddle/discovery/cgroup"
 )
-
-// Processes knows where the processes of the node run; [cgroup.Proc] does.
-type Processes interface {
-	// HostPIDs reports whether PIDs are those of the driver.
-	HostPIDs() bool
-	// Container is that of a process; [fs.ErrNotExist] if it has ended.
-	Container(pid int) (cgroup.Container, error)
-}
 
 const (
 	// usageEvery is how often GPUs are asked which processes use them, however often metrics
@@ -68,7 +59,7 @@ func newUsageMetrics(c *core) *usageMetrics {
 // unmeasured is why it is not measured what containers use; empty if it is.
 func (u *usageMetrics) unmeasured() string {
 	switch {
-	case len(u.GPUs) == 0 || u.Processes == nil:
+	case len(u.GPUs) == 0:
 		return "a replayed machine has no driver that could be asked"
 	case !u.Processes.HostPIDs():
 		return "heddle-device-plugin is not in the host's PID namespace (hostPID), so the driver's PIDs mean nothing: " +
@@ -106,8 +97,8 @@ func (u *usageMetrics) look(ctx context.Context) {
 func (u *usageMetrics) take(ctx context.Context) {
 	var used map[consumer]consumed
 	if allocations := u.allocations(); len(allocations) > 0 {
-		gpus := u.GPUs.Usage(ctx)
-		used = attribute(allocations, gpus, u.Processes.Container, u.containers())
+		pods, _, _ := u.API.Pods()
+		used = attribute(allocations, u.GPUs.Usage(ctx, u.Source.Machine()), u.Processes, containerNames(pods))
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -116,20 +107,7 @@ func (u *usageMetrics) take(ctx context.Context) {
 
 // allocations are those with shares.
 func (u *usageMetrics) allocations() []devicestate.Allocation {
-	var with []devicestate.Allocation
-	for _, b := range u.state.View().Allocations() {
-		if len(b.Shares) > 0 {
-			with = append(with, b)
-		}
-	}
-	return with
-}
-
-// containers are the names of those that run now, by cgroup, as far as the API
-// server knows them.
-func (u *usageMetrics) containers() map[cgroup.Container]string {
-	pods, _, _ := u.API.Pods()
-	return containerNames(pods)
+	return slices.DeleteFunc(u.state.View().Allocations(), func(b devicestate.Allocation) bool { return len(b.Shares) == 0 })
 }
 
 // Describe implements [prometheus.Collector].

@@ -1,11 +1,15 @@
 package agent
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -22,27 +26,38 @@ import (
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
-// procs is a procfs: processes that are not in it have ended.
-type procs map[int]cgroup.Container
-
-// nowhere is the container ID of a process with a cgroup that names no container.
-const nowhere = "?"
-
-func (p procs) HostPIDs() bool { return len(p) > 0 }
-
-func (p procs) Container(pid int) (cgroup.Container, error) {
-	c, ok := p[pid]
-	switch {
-	case !ok:
-		return c, fmt.Errorf("process %d: %w", pid, fs.ErrNotExist)
-	case c.ID == nowhere:
-		return cgroup.Container{}, cgroup.ErrNoPod
+// procfs makes one: processes that are not in it have ended. A container without
+// a pod is a process of the host.
+func procfs(t *testing.T, hostPIDs bool, all map[int]cgroup.Container) cgroup.Proc {
+	t.Helper()
+	root := t.TempDir()
+	for pid, in := range all {
+		path := "/system.slice/sshd.service"
+		if in.PodUID != "" {
+			path = "/kubepods/pod" + in.PodUID + "/" + in.ID
+		}
+		dir := filepath.Join(root, strconv.Itoa(pid))
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "cgroup"), []byte("0::"+path+"\n"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	return c, nil
+	if hostPIDs {
+		ns := filepath.Join(root, "self", "ns")
+		if err := errors.Join(os.MkdirAll(ns, 0o700), os.Symlink("pid:[4026531836]", filepath.Join(ns, "pid"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cgroup.Proc{Root: root}
+}
+
+// process is where one of a pod's container runs.
+func process(pod, container string) cgroup.Container {
+	id := sha256.Sum256([]byte(container))
+	return cgroup.Container{PodUID: uidOf(pod), ID: hex.EncodeToString(id[:])}
 }
 
 func consumerOf(pod, container string, enforced config.Enforcer, gpus ...string) devicestate.Allocation {
-	b := devicestate.Allocation{Namespace: "default", Pod: pod, UID: "uid-" + pod, Container: container, Enforced: enforce.Enforced{Memory: enforced}}
+	b := devicestate.Allocation{Namespace: "default", Pod: pod, UID: uidOf(pod), Container: container, Enforced: enforce.Enforced{Memory: enforced}}
 	for _, uuid := range gpus {
 		b.Shares = append(b.Shares, allocation.Share{UUID: uuid, VCore: 30, MemoryMiB: 4096})
 	}
@@ -50,11 +65,11 @@ func consumerOf(pod, container string, enforced config.Enforcer, gpus ...string)
 }
 
 func TestAttribute(t *testing.T) {
-	pid := func(pod, id string) cgroup.Container { return cgroup.Container{PodUID: "uid-" + pod, ID: id} }
-	where := procs{
+	pid := process
+	procs := procfs(t, true, map[int]cgroup.Container{
 		1: pid("a", "id-a"), 2: pid("a", "id-a"), 3: pid("b", "id-b1"), 4: pid("b", "id-b2"), 5: pid("b", "id-new"),
-		6: pid("other", "id-o"), 7: {ID: nowhere}, 8: pid("a", "id-side"),
-	}
+		6: pid("other", "id-o"), 7: {}, 8: pid("a", "id-side"),
+	})
 	named := map[cgroup.Container]string{
 		pid("b", "id-b1"): "one", pid("b", "id-b2"): "two", pid("a", "id-side"): "sidecar",
 	}
@@ -152,7 +167,7 @@ func TestAttribute(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := attribute(tt.bindings, tt.usage, where.Container, named)
+			got := attribute(tt.bindings, tt.usage, procs, named)
 			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(consumer{}, consumed{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -164,7 +179,7 @@ func TestContainerNames(t *testing.T) {
 	p := wish("a", nil, nil)
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", ContainerID: "containerd://1f"}, {Name: "waits"}}
 	p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "sidecar", ContainerID: "cri-o://2e"}}
-	want := map[cgroup.Container]string{{PodUID: "uid-a", ID: "1f"}: "main", {PodUID: "uid-a", ID: "2e"}: "sidecar"}
+	want := map[cgroup.Container]string{{PodUID: uidOf("a"), ID: "1f"}: "main", {PodUID: uidOf("a"), ID: "2e"}: "sidecar"}
 	// The statuses as the watch keeps them.
 	if diff := cmp.Diff(want, containerNames([]*corev1.Pod{apiserver.Lean(p)})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -198,23 +213,23 @@ func (r *rig) shareSeries(uuid string) []string {
 // The agent reports that nothing is measured: once in the log, in the report and in the metrics.
 func TestWhyNothingIsMeasured(t *testing.T) {
 	const shared, metric = "mode: sgpu\nsgpu: {gpus: [0]}\n", "heddle_share_usage_measured"
-	usage := devgpu.Pollers{devgpu.NewPoller(&fakeDriver{}, 0)}
+	usage := devgpu.Pollers{devgpu.NewPoller(&fakeDriver{})}
 	for _, tt := range []struct {
 		name, config string
 		usage        devgpu.Pollers
-		procs        procs
+		hostPIDs     bool
 		wantLog      string
 		want         map[string]float64
 	}{
-		{"it is", shared, usage, procs{1: {}}, "", map[string]float64{"": 1}},
-		{"no hostPID", shared, usage, procs{}, "gpuDevice.usageMetrics", map[string]float64{"": 0}},
-		{"a replayed machine", shared, nil, procs{1: {}}, "replayed", map[string]float64{"": 0}},
-		{"nothing is shared", "mode: native\n", usage, procs{}, "", map[string]float64{}},
+		{"it is", shared, usage, true, "", map[string]float64{"": 1}},
+		{"no hostPID", shared, usage, false, "gpuDevice.usageMetrics", map[string]float64{"": 0}},
+		{"a replayed machine", shared, nil, true, "replayed", map[string]float64{"": 0}},
+		{"nothing is shared", "mode: native\n", usage, false, "", map[string]float64{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var log strings.Builder
 			r := newRig(t, "dgx-h100", func(o *Options) {
-				o.GPUs, o.Processes = tt.usage, tt.procs
+				o.GPUs, o.Processes = tt.usage, procfs(t, tt.hostPIDs, nil)
 				o.Log = slog.New(slog.NewTextHandler(&log, nil))
 			})
 			r.configure(tt.config)
@@ -241,27 +256,27 @@ func TestWhyNothingIsMeasured(t *testing.T) {
 
 func TestUsageMetrics(t *testing.T) {
 	for _, tt := range []struct {
-		name  string
-		procs procs
-		used  []string
+		name     string
+		hostPIDs bool
+		used     []string
 	}{
-		{"in the host's PID namespace", procs{41: {PodUID: "uid-a", ID: "id"}}, []string{
+		{"in the host's PID namespace", true, []string{
 			"heddle_share_memory_used_bytes{container=main,gpu=GPU-x,namespace=default,pod=a} 1.073741824e+09",
 			"heddle_share_sm_used_percent{container=main,gpu=GPU-x,namespace=default,pod=a} 55",
 		}},
-		{"in its own", procs{}, nil},
+		{"in its own", false, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, _ := sharer(t, "gpus: [0]")
 			uuid := r.source.get().GPUs[0].UUID
-			r.Processes = tt.procs
+			r.Processes = procfs(t, tt.hostPIDs, map[int]cgroup.Container{41: process("a", "main")})
 			// A driver that hands out the same sample again and again.
 			r.GPUs = devgpu.Pollers{devgpu.NewPoller(&fakeDriver{known: []string{uuid}, usage: devgpu.Usage{
 				Processes: []devgpu.Process{{PID: 41, Bytes: 1 << 30}}, Samples: []devgpu.Sample{{PID: 41, At: 1, SM: 55}},
-			}}, 0)}
+			}})}
 			r.run()
 			r.list("nvidia.com/sgpu", 16, 0)
-			if tt.procs.HostPIDs() {
+			if tt.hostPIDs {
 				until(t, "the first sample, without processes", func() bool {
 					r.usage.mu.Lock()
 					defer r.usage.mu.Unlock()
@@ -283,7 +298,7 @@ func TestUsageMetrics(t *testing.T) {
 			if diff := cmp.Diff(want, r.shareSeries(uuid)); diff != "" {
 				t.Errorf("before the GPUs were asked (-want +got):\n%s", diff)
 			}
-			if tt.procs.HostPIDs() {
+			if tt.hostPIDs {
 				r.usage.take(t.Context())
 			}
 			want = append(want, tt.used...)

@@ -9,9 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 )
 
@@ -61,7 +60,7 @@ func TestSharesWithoutCDI(t *testing.T) {
 		t.Errorf("resources that are not served (-want +got):\n%s", diff)
 	}
 
-	r.configs.set(config.New(config.Default()))
+	r.configure("")
 	r.list(gpus, 8, 0)
 	until(t, "all is well", func() bool { return !problem() && len(r.samples("heddle_unavailable")) == 0 })
 	if got := log.count("shares of GPUs are not served"); got != 1 {

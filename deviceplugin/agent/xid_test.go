@@ -41,7 +41,7 @@ func newSick(tb testing.TB) *sick {
 		}
 	}
 	s.rig = newRig(tb, "dgx-h100", func(o *Options) {
-		o.Source, o.GPUs = source{newCell(s.machine)}, devgpu.Pollers{devgpu.NewPoller(&s.driver, 0)}
+		o.Source, o.GPUs = source{newCell(s.machine)}, devgpu.Pollers{devgpu.NewPoller(&s.driver)}
 	})
 	s.configure("mig: {strategy: single}\nhealth: {gpuRecoverAfter: 0s, hcaDownAfter: 0s, hcaUpAfter: 0s}")
 	s.source = s.options.Source.(source)
@@ -59,16 +59,22 @@ type fakeDriver struct {
 	usage devgpu.Usage
 }
 
-func (d *fakeDriver) Known() []string { return slices.Clone(d.known) }
-
 func (d *fakeDriver) Pulse(uuid string) (devgpu.Action, error) {
+	if !slices.Contains(d.known, uuid) {
+		return "", devgpu.ErrAbsent
+	}
 	if at := int(d.reset.Load()); at > 0 && d.known[at-1] == uuid {
 		return nvml.ActionGPUReset, nil
 	}
 	return devgpu.ActionNone, nil
 }
 
-func (d *fakeDriver) Usage(string, uint64) (devgpu.Usage, error) { return d.usage, nil }
+func (d *fakeDriver) Usage(uuid string, _ uint64) (devgpu.Usage, error) {
+	if !slices.Contains(d.known, uuid) {
+		return devgpu.Usage{}, devgpu.ErrAbsent
+	}
+	return d.usage, nil
+}
 
 func (d *fakeDriver) WaitEvent(wait time.Duration) (devgpu.Event, error) {
 	<-time.After(wait)

@@ -10,7 +10,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
 )
 
 // Reasons of warnings, which become Events on the pod.
@@ -80,7 +79,7 @@ func (n *Node) Container(c kubelet.Container, held []kubelet.Allocation) (*Resul
 	}
 	slices.Sort(gpus)
 	for _, id := range gpus {
-		d.result.Devices.GPUs = append(d.result.Devices.GPUs, d.gpu(gpuOf(id)))
+		d.result.Devices.GPUs = append(d.result.Devices.GPUs, d.gpu(id))
 	}
 	for _, p := range d.parts {
 		if err := d.grantPart(p); err != nil {
@@ -113,14 +112,6 @@ type decision struct {
 	result *Result
 }
 
-// unhealthy is why an HCA is; nil leaves it to the scan.
-func (d *decision) unhealthy() func(*machine.HCA) string {
-	if d.node.Inventory.HCAs == nil {
-		return nil
-	}
-	return func(h *machine.HCA) string { return d.node.Inventory.HCAs[h.Name] }
-}
-
 // addShares adds the GPUs of shares.
 func (d *decision) addShares(e *checkpoint.Entry) {
 	for _, s := range e.Shares {
@@ -133,7 +124,7 @@ func (d *decision) addShares(e *checkpoint.Entry) {
 // gpu describes a GPU or MIG device, near which the container's HCAs shall be.
 func (d *decision) gpu(uuid string) cdi.DeviceGPU {
 	described := cdi.DeviceGPU{UUID: uuid, Index: -1}
-	parent := parentOf(d.topology.machine, uuid)
+	parent := cmp.Or(d.topology.machine.ParentGPU(uuid), uuid)
 	for i := range d.topology.machine.GPUs {
 		g := &d.topology.machine.GPUs[i]
 		if g.UUID != parent {
@@ -162,7 +153,7 @@ func (d *decision) grantPart(p part) error {
 	case r == nil:
 		picks, err = d.keep(p.entries[0])
 	case r.Count == config.CountAll:
-		picks = d.all(rdma.Members(d.topology.machine, r, d.unhealthy()))
+		picks = d.all(Members(d.node.Inventory, d.topology.machine, r))
 	default:
 		picks, err = d.choose(p, r)
 	}
@@ -190,14 +181,14 @@ func (d *decision) grant(p part, picks []pick) {
 		nodes = append(nodes, connectionManager)
 	}
 	for _, old := range p.entries {
-		e := old.Clone()
-		e.Owner, e.Class = new(d.container), class
+		e := *old
+		e.Owner, e.Class = &d.container, class
 		if e.Kind == cdi.RDMA {
 			e.HCAs, e.Extra = dealHCAs(e.IDs, old.HCAs, picks, d.ids)
 		}
 		d.result.Changed = d.result.Changed || old.Owner == nil || *old.Owner != d.container ||
 			!slices.Equal(old.Bound(), e.Bound())
-		d.result.Grants = append(d.result.Grants, Grant{e, nodes})
+		d.result.Grants = append(d.result.Grants, Grant{&e, nodes})
 	}
 }
 

@@ -10,8 +10,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
-	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
@@ -57,7 +55,7 @@ func (n *Node) hcaUsage(a *kubelet.Allocation) hcaUsage {
 
 // choose picks as many HCAs of a resource as the container has device IDs.
 func (d *decision) choose(p part, r *config.RDMAResource) ([]pick, error) {
-	members := rdma.Members(d.topology.machine, r, d.unhealthy())
+	members := Members(d.node.Inventory, d.topology.machine, r)
 	used := d.node.hcaUsage(p.allocation)
 	w, rejected := d.request(p, r, members, used)
 	picks := d.topology.choose(w)
@@ -87,7 +85,7 @@ func (d *decision) choose(p part, r *config.RDMAResource) ([]pick, error) {
 
 // all are the HCAs of a resource with count all: every one that has a device
 // node, whatever its ports do.
-func (d *decision) all(members []rdma.Member) []pick {
+func (d *decision) all(members []Member) []pick {
 	var among []int
 	for _, m := range members {
 		if len(d.topology.machine.HCAs[m.Index].CharDevices.UVerbs) > 0 {
@@ -100,11 +98,11 @@ func (d *decision) all(members []rdma.Member) []pick {
 // request is what is to be chosen for a part, and why which HCAs are not among
 // the candidates.
 func (d *decision) request(
-	p part, r *config.RDMAResource, members []rdma.Member, used hcaUsage,
+	p part, r *config.RDMAResource, members []Member, used hcaUsage,
 ) (w *hcaRequest, rejected []string) {
 	first := p.entries[0]
 	w = &hcaRequest{n: len(first.IDs), gpus: d.gpus, nominal: make(map[int]bool), used: make(map[int]int)}
-	named := hcasNamed(first.IDs)
+	named := replica.Devices(first.IDs)
 	for _, m := range members {
 		w.used[m.Index] = used.all[m.ID]
 		w.nominal[m.Index] = slices.Contains(named, m.ID)
@@ -129,7 +127,7 @@ func (d *decision) request(
 
 // shared are the HCAs that another resource of the container has and that
 // this one could have too.
-func (d *decision) shared(members []rdma.Member, used hcaUsage, r *config.RDMAResource) []int {
+func (d *decision) shared(members []Member, used hcaUsage, r *config.RDMAResource) []int {
 	var among []int
 	for _, m := range members {
 		if slices.Contains(hcasOf(d.hcas), m.Index) && m.Unhealthy == "" && used.here[m.ID] < r.Sharers {
@@ -142,7 +140,7 @@ func (d *decision) shared(members []rdma.Member, used hcaUsage, r *config.RDMARe
 // far names the GPUs that would have a near HCA if all were healthy and free, and
 // now have none of this or an earlier resource. A machine where everything is far
 // from everything is not at fault.
-func (d *decision) far(members []rdma.Member, w *hcaRequest, picks []pick) string {
+func (d *decision) far(members []Member, w *hcaRequest, picks []pick) string {
 	if len(d.gpus) == 0 || len(picks) == 0 {
 		return ""
 	}
@@ -190,7 +188,7 @@ func (d *decision) keep(e *checkpoint.Entry) ([]pick, error) {
 	wanted := e.Bound()
 	started := len(wanted) > 0
 	if !started {
-		wanted = hcasNamed(e.IDs)
+		wanted = slices.DeleteFunc(replica.Devices(e.IDs), func(id string) bool { return id == AllHCAs })
 	}
 	w := hcaRequest{gpus: d.gpus}
 	reason := "its devices name no HCA"
@@ -202,7 +200,7 @@ func (d *decision) keep(e *checkpoint.Entry) ([]pick, error) {
 			continue
 		}
 		h := &d.topology.machine.HCAs[at]
-		if reason := capacity.UnhealthyFrom(h, d.unhealthy()); reason != "" && !started {
+		if reason := unhealthy(d.node.Inventory, h); reason != "" && !started {
 			rejected = append(rejected, h.Name+": "+reason)
 			continue
 		}
@@ -215,17 +213,6 @@ func (d *decision) keep(e *checkpoint.Entry) ([]pick, error) {
 		reason = "no HCA is available: " + strings.Join(rejected, "; ")
 	}
 	return nil, fmt.Errorf("%s is not configured any more, and %s", e.Resource, reason)
-}
-
-// hcasNamed are the HCAs that device IDs name, without repeats.
-func hcasNamed(ids []string) []string {
-	var hcas []string
-	for _, id := range ids {
-		if hca, _, err := replica.Parse(id); err == nil && hca != rdma.AllHCAs {
-			hcas = append(hcas, hca)
-		}
-	}
-	return kubelet.SortIDs(hcas)
 }
 
 // dealHCAs gives every device ID one of the HCAs: the one it had, else the one it
@@ -244,9 +231,7 @@ func dealHCAs(ids, had []string, picks []pick, all []string) (dealt, extra []str
 		give(i, hca)
 	}
 	for i, id := range ids {
-		if hca, _, err := replica.Parse(id); err == nil {
-			give(i, hca)
-		}
+		give(i, replica.DeviceOf(id))
 	}
 	for i := range ids {
 		if len(extra) > 0 {

@@ -13,35 +13,32 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
-// SlotMark is between the GPU and the number in the device ID of a share:
-// GPU-…::3.
-const SlotMark = "::"
-
 // Node is what is known of a node at one moment. Nothing in it is changed.
 type Node struct {
 	// Name is what schedulers call the node.
 	Name      string
 	Inventory *inventory.Inventory
-	Snapshot  *kubelet.Snapshot
+	// Snapshot is nil where the kubelet was not asked. Then all entries count but
+	// those in Gone.
+	Snapshot *kubelet.Snapshot
+	Gone     map[string]bool
 	// Entries are the checkpoint's, by device.
 	Entries map[string]*checkpoint.Entry
 	// Since is the number of the last decision before Snapshot was taken: an
 	// entry with a later one is of a container that the snapshot may not have.
 	Since uint64
 	// Forgotten are the containers that run and of which the kubelet has lost the
-	// devices.
-	Forgotten map[kubelet.Container]bool
-	// Recovered are of containers that have lost their entry and CDI spec. Unknown are
-	// those of which not even that is known yet.
-	Recovered []Recovered
-	Unknown   []kubelet.Container
+	// devices, Unsure those of which it may have while it starts.
+	Forgotten, Unsure map[kubelet.Container]bool
+	// Unrecorded are the allocations of shares that have lost their entries and
+	// CDI specs: no other pod gets the GPUs that their device IDs name.
+	Unrecorded []kubelet.Allocation
 }
 
 // KindOf is the kind of a resource of this configuration.
@@ -125,13 +122,15 @@ func (n *Node) entriesFor(a *kubelet.Allocation) ([]*checkpoint.Entry, error) {
 	return entries, nil
 }
 
-// Live reports whether an entry's container is there: the kubelet has it, or has
+// live reports whether an entry's container is there: the kubelet has it, or has
 // forgotten it, or it was decided after the snapshot. Without the checkpoint
 // ordinary init containers are not known, so all containers of the pods that are
 // there count.
-func (n *Node) Live(e *checkpoint.Entry, holders kubelet.Holders) bool {
+func (n *Node) live(e *checkpoint.Entry, holders kubelet.Holders) bool {
 	switch {
-	case n.Forgotten[*e.Owner], e.Decision > n.Since, n.Snapshot.CheckpointErr != nil && n.Snapshot.Active(e.Owner.Pod):
+	case n.Snapshot == nil:
+		return !n.Gone[e.Device]
+	case n.Forgotten[*e.Owner], n.Unsure[*e.Owner], e.Decision > n.Since, n.Snapshot.CheckpointErr != nil && n.Snapshot.Active(e.Owner.Pod):
 		return true
 	case n.Snapshot.Gone(e.Owner.Pod):
 		return false
@@ -153,35 +152,22 @@ func (n *Node) CheckExclusive(held []kubelet.Allocation) error {
 			u = n.usage()
 		}
 		for _, id := range a.IDs {
-			if c := u.shareholder(parentOf(n.Inventory.Machine, id), a.Pod); c != nil {
+			if c := u.shareholder(cmp.Or(n.Inventory.Machine.ParentGPU(id), id), a.Pod); c != nil {
 				return fmt.Errorf("%s %s is shared by %s", a.Resource, id, c)
 			}
 			for _, e := range n.Entries {
-				if e.Resource == a.Resource && e.Owner != nil && n.Forgotten[*e.Owner] && slices.Contains(e.IDs, id) {
+				if e.Resource != a.Resource || e.Owner == nil || e.Owner.Pod.Same(a.Pod) || !slices.Contains(e.IDs, id) {
+					continue
+				}
+				switch {
+				case n.Forgotten[*e.Owner]:
 					return fmt.Errorf("%s %s is in use by %s, which the kubelet has forgotten: delete that pod",
 						a.Resource, id, e.Owner)
+				case n.Unsure[*e.Owner]:
+					return fmt.Errorf("%s %s may be in use by %s: the kubelet has just started", a.Resource, id, e.Owner)
 				}
 			}
 		}
 	}
 	return nil
-}
-
-// parentOf is the UUID of the GPU that a MIG device is cut from, or the UUID
-// itself.
-func parentOf(m *machine.Machine, uuid string) string {
-	for i := range m.GPUs {
-		for j := range m.GPUs[i].MIG.Devices {
-			if m.GPUs[i].MIG.Devices[j].UUID == uuid {
-				return m.GPUs[i].UUID
-			}
-		}
-	}
-	return uuid
-}
-
-// gpuOf is the GPU that the device ID of a share names.
-func gpuOf(id string) string {
-	uuid, _, _ := strings.Cut(id, SlotMark)
-	return uuid
 }

@@ -75,22 +75,15 @@ func scheduledByHAMi(
 	if !c.Enabled {
 		return nil, "", nil
 	}
-	shares, err := hami.Choice(pod, container, r, hami.Rules{
-		Node: node, SchedulerName: c.SchedulerName,
-		GPU: func(uuid string) (memoryMiB int64, known bool) {
-			for i := range inv.Machine.GPUs {
-				if g := &inv.Machine.GPUs[i]; g.UUID == uuid {
-					return g.MemoryMiB, true
-				}
-			}
-			return 0, false
-		},
-	})
-	if rejected, ok := errors.AsType[*hami.RejectedError](err); ok && rejected.Reason == hami.Absent {
-		return nil, "", nil
+	memory := map[string]int64{}
+	for i := range inv.Machine.GPUs {
+		memory[inv.Machine.GPUs[i].UUID] = inv.Machine.GPUs[i].MemoryMiB
 	}
-	for _, share := range shares {
-		uuids = append(uuids, share.UUID)
+	uuids, err = hami.Choice(pod, container, r, hami.Rules{
+		Node: node, SchedulerName: c.SchedulerName, MemoryMiB: memory,
+	})
+	if errors.Is(err, hami.ErrAbsent) {
+		return nil, "", nil
 	}
 	return uuids, allocation.ByHAMi, err
 }

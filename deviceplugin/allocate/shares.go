@@ -13,6 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -66,11 +67,6 @@ func (n *Node) Shares(starts kubelet.Container, pod *corev1.Pod) ([]*checkpoint.
 	if pod == nil {
 		return nil, fmt.Errorf("%s is not known yet, and so neither is what it requests", starts.Pod)
 	}
-	for _, other := range n.Unknown {
-		if !other.Same(starts) {
-			return nil, fmt.Errorf("the checkpoint entry of %s was lost, and it is not known yet which GPUs it has", other)
-		}
-	}
 	for i := range waiting {
 		if err := n.parseRequest(&waiting[i], pod); err != nil {
 			return nil, err
@@ -88,27 +84,25 @@ func (n *Node) Shares(starts kubelet.Container, pod *corev1.Pod) ([]*checkpoint.
 		if err != nil {
 			return nil, err
 		}
-		for _, s := range shares {
-			u.addShare(r.container, r.phase, s, r.Policy)
-		}
 		for _, old := range r.entries {
-			e := old.Clone()
-			e.Owner, e.Phase, e.Policy, e.By = new(r.container), r.phase, string(r.Policy), by
+			e := *old
+			e.Owner, e.Phase, e.Policy, e.By = &r.container, r.phase, string(r.Policy), by
 			e.Shares, e.RunAs = dealShares(e.IDs, shares), r.runAs
-			changed = append(changed, e)
+			changed = append(changed, &e)
 		}
+		u.add(changed[len(changed)-1])
 	}
 	return changed, nil
 }
 
 // waiting are the containers of a pod that hold device IDs of shares and have no
-// shares, when one of them starts. The others may run on GPUs for which they were
-// recovered; the one that starts does not.
+// shares, when one of them starts. The others may run on GPUs that
+// nothing but their device IDs names; the one that starts does not.
 func (n *Node) waiting(starts kubelet.Container) ([]shareRequest, error) {
 	var waiting []shareRequest
 	for i := range n.Snapshot.Allocations {
 		a := &n.Snapshot.Allocations[i]
-		if !a.Pod.Same(starts.Pod) || !n.HasShares(a) || a.Name != starts.Name && n.recovered(a.Container) {
+		if !a.Pod.Same(starts.Pod) || !n.HasShares(a) || a.Name != starts.Name && n.unrecorded(a.Container) {
 			continue
 		}
 		entries, err := n.entriesOf(a)
@@ -162,7 +156,7 @@ func runAs(pod *corev1.Pod, c *corev1.Container) *int64 {
 
 // share gives a container its shares, and names who chose the GPUs.
 func (n *Node) share(r *shareRequest, pod *corev1.Pod, u *usage) (shares []allocation.Share, by string, err error) {
-	gpus := u.fill(n, &r.container, r.phase)
+	gpus := u.fill(&r.container, r.phase)
 	r.admitDraining(gpus)
 	uuids, by, err := Scheduled(pod, r.container.Name, &r.Request, n.Name, n.Inventory)
 	switch {
@@ -201,7 +195,7 @@ func (r *shareRequest) admitDraining(gpus []quota.GPU) {
 
 // names reports whether the container's device IDs name a GPU.
 func (r *shareRequest) names(uuid string) bool {
-	return slices.ContainsFunc(r.ids, func(id string) bool { return gpuOf(id) == uuid })
+	return slices.ContainsFunc(r.ids, func(id string) bool { return replica.DeviceOf(id) == uuid })
 }
 
 // place chooses GPUs where no scheduler did: those that containers of its pod
@@ -269,7 +263,7 @@ func dealShares(ids []string, shares []allocation.Share) []allocation.Share {
 	dealt := make([]allocation.Share, len(ids))
 	given := make([]bool, len(ids))
 	for i, id := range ids {
-		at := slices.IndexFunc(left, func(s allocation.Share) bool { return s.UUID == gpuOf(id) })
+		at := slices.IndexFunc(left, func(s allocation.Share) bool { return s.UUID == replica.DeviceOf(id) })
 		if at >= 0 {
 			dealt[i], given[i] = left[at], true
 			left = slices.Delete(left, at, at+1)

@@ -5,14 +5,14 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// consumer is what one container has of one shared GPU.
+// consumer is one container's part of one shared GPU.
 type consumer struct {
 	kubelet.Container
 	quota.Claim
@@ -20,21 +20,19 @@ type consumer struct {
 
 // usage is what containers have of GPUs.
 type usage struct {
+	*Node
 	consumers []consumer
 	// exclusive is which container has a GPU, or a MIG device of it, that is not
 	// to be shared.
 	exclusive map[string]kubelet.Container
-	recovered []Recovered
 }
 
-func (u *usage) add(c kubelet.Container, e *checkpoint.Entry) {
+// add adds the shares of an entry's container.
+func (u *usage) add(e *checkpoint.Entry) {
 	for _, s := range e.Shares {
-		u.addShare(c, e.Phase, s, quota.Policy(e.Policy))
+		claim := quota.Claim{Phase: e.Phase, Share: s, Policy: quota.Policy(e.Policy)}
+		u.consumers = append(u.consumers, consumer{*e.Owner, claim})
 	}
-}
-
-func (u *usage) addShare(c kubelet.Container, phase quota.Phase, s allocation.Share, p quota.Policy) {
-	u.consumers = append(u.consumers, consumer{c, quota.Claim{Phase: phase, Share: s, Policy: p}})
 }
 
 func (u *usage) hold(ids []string, c kubelet.Container) {
@@ -51,9 +49,9 @@ func (u *usage) shareholder(uuid string, pod kubelet.Pod) *kubelet.Container {
 			return &c.Container
 		}
 	}
-	for i := range u.recovered {
-		if r := &u.recovered[i]; slices.Contains(r.GPUs, uuid) && !r.Pod.Same(pod) {
-			return &r.Container
+	for i := range u.Unrecorded {
+		if a := &u.Unrecorded[i]; slices.Contains(replica.Devices(a.IDs), uuid) && !a.Pod.Same(pod) {
+			return &a.Container
 		}
 	}
 	return nil
@@ -61,12 +59,16 @@ func (u *usage) shareholder(uuid string, pod kubelet.Pod) *kubelet.Container {
 
 // usage derives who has what from the kubelet's snapshot and the entries.
 func (n *Node) usage() *usage {
-	u := &usage{exclusive: make(map[string]kubelet.Container), recovered: n.Recovered}
-	holders := n.Snapshot.Holders()
+	u := &usage{Node: n, exclusive: make(map[string]kubelet.Container)}
+	var holders kubelet.Holders
+	var allocations []kubelet.Allocation
+	if n.Snapshot != nil {
+		holders, allocations = n.Snapshot.Holders(), n.Snapshot.Allocations
+	}
 	// Entries that are not distinguishable are of one container and one decision.
 	latest := make(map[kubelet.Container]*checkpoint.Entry)
 	for _, e := range n.Entries {
-		if e.Owner == nil || e.Kind == cdi.RDMA || !n.Live(e, holders) {
+		if e.Owner == nil || e.Kind == cdi.RDMA || !n.live(e, holders) {
 			continue
 		}
 		if e.Kind == cdi.GPU {
@@ -75,11 +77,11 @@ func (n *Node) usage() *usage {
 			latest[*e.Owner] = e
 		}
 	}
-	for c, e := range latest {
-		u.add(c, e)
+	for _, e := range latest {
+		u.add(e)
 	}
-	for i := range n.Snapshot.Allocations {
-		a := &n.Snapshot.Allocations[i]
+	for i := range allocations {
+		a := &allocations[i]
 		if kind, err := KindOf(n.Inventory.Config, a.Resource); err == nil && kind == cdi.GPU {
 			u.hold(a.IDs, a.Container)
 		}
@@ -92,34 +94,16 @@ func later(a, b *checkpoint.Entry) bool {
 }
 
 // SharedGPUs are the inventory's with all that is taken.
-func (n *Node) SharedGPUs() []quota.GPU { return n.usage().fill(n, nil, quota.Phase{}) }
-
-// RecordedGPUs are the shared GPUs with what is taken by the entries that are not
-// gone, without asking the kubelet.
-func (n *Node) RecordedGPUs(gone map[string]bool) []quota.GPU {
-	u := &usage{exclusive: make(map[string]kubelet.Container), recovered: n.Recovered}
-	for _, e := range n.Entries {
-		if e.Owner == nil || gone[e.Device] {
-			continue
-		}
-		if e.Kind == cdi.GPU {
-			u.hold(e.IDs, *e.Owner)
-		}
-		u.add(*e.Owner, e)
-	}
-	return u.fill(n, nil, quota.Phase{})
-}
+func (n *Node) SharedGPUs() []quota.GPU { return n.usage().fill(nil, quota.Phase{}) }
 
 // ShareClaims lists the GPUs that containers have shares of, by container.
 func (n *Node) ShareClaims() map[kubelet.Container][]string {
 	all := make(map[kubelet.Container][]string)
-	u := n.usage()
-	for i := range u.consumers {
-		c := &u.consumers[i]
+	for _, c := range n.usage().consumers {
 		all[c.Container] = append(all[c.Container], c.Share.UUID)
 	}
-	for i := range u.recovered {
-		all[u.recovered[i].Container] = u.recovered[i].GPUs
+	for _, a := range n.Unrecorded {
+		all[a.Container] = replica.Devices(a.IDs)
 	}
 	return all
 }
@@ -127,13 +111,13 @@ func (n *Node) ShareClaims() map[kubelet.Container][]string {
 // fill puts what is taken into the shared GPUs, which have nothing taken: all of
 // it, or with a container, what is not available to it: what other pods have at
 // most at any time, and what its own pod has while it runs.
-func (u *usage) fill(n *Node, container *kubelet.Container, phase quota.Phase) []quota.GPU {
-	gpus := slices.Clone(n.Inventory.Shared)
+func (u *usage) fill(container *kubelet.Container, phase quota.Phase) []quota.GPU {
+	gpus := slices.Clone(u.Inventory.Shared)
 	at := make(map[string]int, len(gpus))
 	for i := range gpus {
 		at[gpus[i].UUID] = i
 	}
-	u.close(gpus, n, container)
+	u.close(gpus, container)
 	type onGPU struct {
 		gpu int
 		pod kubelet.Pod
@@ -166,8 +150,8 @@ func (u *usage) fill(n *Node, container *kubelet.Container, phase quota.Phase) [
 }
 
 // close keeps GPUs from new consumers that a container has exclusively, or that
-// a container of which all was lost may have. The latter may have them again.
-func (u *usage) close(gpus []quota.GPU, n *Node, container *kubelet.Container) {
+// an unrecorded one may have. The latter may have them again.
+func (u *usage) close(gpus []quota.GPU, container *kubelet.Container) {
 	reject := func(uuid, reason string) {
 		i := slices.IndexFunc(gpus, func(g quota.GPU) bool { return g.UUID == uuid })
 		if i >= 0 && (gpus[i].Unhealthy == "" || gpus[i].Draining) {
@@ -175,23 +159,20 @@ func (u *usage) close(gpus []quota.GPU, n *Node, container *kubelet.Container) {
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(u.exclusive)) {
-		reject(parentOf(n.Inventory.Machine, id), "held exclusively by "+u.exclusive[id].Pod.String())
+		reject(cmp.Or(u.Inventory.Machine.ParentGPU(id), id), "held exclusively by "+u.exclusive[id].Pod.String())
 	}
-	for i := range u.recovered {
-		r := &u.recovered[i]
-		if container != nil && r.Same(*container) {
-			continue
+	var own []string
+	for _, a := range u.Unrecorded {
+		if container != nil && a.Same(*container) {
+			own = replica.Devices(a.IDs)
 		}
-		for _, uuid := range r.GPUs {
-			if container == nil || !r.Pod.Same(container.Pod) || !u.recoveredFor(*container, uuid) {
-				reject(uuid, r.reason())
+	}
+	for _, a := range u.Unrecorded {
+		for _, uuid := range replica.Devices(a.IDs) {
+			// Containers of one pod may have shared a GPU.
+			if container == nil || !a.Pod.Same(container.Pod) || !slices.Contains(own, uuid) {
+				reject(uuid, "kept for "+a.Container.String()+": its checkpoint entry is lost")
 			}
 		}
 	}
-}
-
-// recoveredFor reports whether a container may have a GPU because it, too, was
-// recovered for it.
-func (u *usage) recoveredFor(c kubelet.Container, uuid string) bool {
-	return slices.ContainsFunc(u.recovered, func(r Recovered) bool { return r.Same(c) && slices.Contains(r.GPUs, uuid) })
 }

@@ -13,14 +13,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
 
@@ -42,17 +46,16 @@ type Client struct {
 	// hami receives when annotations of HAMi's protocol changed on the Node.
 	hami    <-chan struct{}
 	events  *events
-	classes *deviceClasses
+	classes deviceClasses
 }
 
 // New returns a client for one Node; Run keeps it current.
 func New(client rest.Interface, node string, log *slog.Logger) *Client {
-	watch := nodesync.NewWatch(client, node)
+	watch := nodesync.NewWatch(client, node, wellknown.HAMiLock, wellknown.HAMiGPUs)
 	return &Client{
 		rest: client, node: node, log: log,
-		nodeWatch: watch, hami: watch.Follow(wellknown.HAMiLock, wellknown.HAMiGPUs),
-		podWatch: newPodWatch(client, node), events: newEvents(client, node, log),
-		classes: &deviceClasses{client: client},
+		nodeWatch: watch, hami: watch.Followed(),
+		podWatch: newPodWatch(), events: newEvents(),
 	}
 }
 
@@ -64,8 +67,8 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { c.events.run(ctx) })
-	wg.Go(func() { c.podWatch.run(ctx) })
+	wg.Go(func() { c.sendEvents(ctx) })
+	wg.Go(func() { c.watchPods(ctx) })
 	return c.nodeWatch.Run(ctx)
 }
 
@@ -142,15 +145,21 @@ func (c *Client) ReadPod(ctx context.Context, namespace, name string) (*corev1.P
 	return pod, nil
 }
 
-// patch is a merge patch of annotations.
-type patch struct {
-	Metadata metadata `json:"metadata"`
-}
-
+// metadata is what a merge patch has of it.
 type metadata struct {
 	ResourceVersion string             `json:"resourceVersion,omitempty"`
 	UID             types.UID          `json:"uid,omitempty"`
 	Annotations     map[string]*string `json:"annotations"`
+}
+
+// patch sends a patch, and decodes the object that the API server answers.
+func patch(ctx context.Context, request *rest.Request, body any, into runtime.Object) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	return request.VersionedParams(&metav1.PatchOptions{FieldManager: component}, metav1.ParameterCodec).
+		Body(text).Do(ctx).Into(into)
 }
 
 // AnnotateNode merges annotations into the Node; nil takes one away. A version
@@ -159,15 +168,9 @@ func (c *Client) AnnotateNode(ctx context.Context, version string, annotations m
 	if c == nil {
 		return ErrOffline
 	}
-	body, err := json.Marshal(patch{metadata{ResourceVersion: version, Annotations: annotations}})
-	if err != nil {
-		return err
-	}
 	node := &corev1.Node{}
-	err = c.rest.Patch(types.MergePatchType).Resource("nodes").Name(c.node).
-		VersionedParams(&metav1.PatchOptions{FieldManager: component}, metav1.ParameterCodec).
-		Body(body).Do(ctx).Into(node)
-	if err != nil {
+	body := map[string]metadata{"metadata": {ResourceVersion: version, Annotations: annotations}}
+	if err := patch(ctx, c.rest.Patch(types.MergePatchType).Resource("nodes").Name(c.node), body, node); err != nil {
 		return fmt.Errorf("annotate node %s: %w", c.node, err)
 	}
 	node.Status = corev1.NodeStatus{}
@@ -183,14 +186,9 @@ func (c *Client) AnnotatePod(
 	if c == nil {
 		return ErrOffline
 	}
-	body, err := json.Marshal(patch{metadata{UID: uid, Annotations: annotations}})
-	if err != nil {
-		return err
-	}
-	err = c.rest.Patch(types.MergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
-		VersionedParams(&metav1.PatchOptions{FieldManager: component}, metav1.ParameterCodec).
-		Body(body).Do(ctx).Error()
-	if err != nil {
+	request := c.rest.Patch(types.MergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name)
+	body := map[string]metadata{"metadata": {UID: uid, Annotations: annotations}}
+	if err := patch(ctx, request, body, &corev1.Pod{}); err != nil {
 		return fmt.Errorf("annotate pod %s: %w", pod, err)
 	}
 	return nil
@@ -216,6 +214,44 @@ func (c *Client) Evict(ctx context.Context, pod types.NamespacedName, uid types.
 		SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
 	if err != nil {
 		return fmt.Errorf("evict pod %s: %w", pod, err)
+	}
+	return nil
+}
+
+// SetCondition patches one condition of the Node alone, if the Node has another:
+// the list is keyed by type in a strategic merge, so that the kubelet's own stay
+// as they are.
+func (c *Client) SetCondition(ctx context.Context, want health.Condition) error {
+	if c == nil {
+		return nil
+	}
+	node, err := c.ReadNode(ctx)
+	if err != nil {
+		return err
+	}
+	now := metav1.NewTime(time.Now())
+	condition := corev1.NodeCondition{
+		Type: corev1.NodeConditionType(want.Type), Status: corev1.ConditionFalse, Reason: want.Reason, Message: want.Message,
+		LastHeartbeatTime: now, LastTransitionTime: now,
+	}
+	if want.True {
+		condition.Status = corev1.ConditionTrue
+	}
+	all := node.Status.Conditions
+	at := slices.IndexFunc(all, func(old corev1.NodeCondition) bool { return old.Type == condition.Type })
+	switch {
+	case at < 0 && want.Optional && !want.True:
+		return nil
+	case at < 0 || all[at].Status != condition.Status:
+	case all[at].Reason == condition.Reason && all[at].Message == condition.Message:
+		return nil
+	default:
+		condition.LastTransitionTime = all[at].LastTransitionTime
+	}
+	request := c.rest.Patch(types.StrategicMergePatchType).Resource("nodes").Name(c.node).SubResource("status")
+	body := map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{condition}}}
+	if err := patch(ctx, request, body, &corev1.Node{}); err != nil {
+		return fmt.Errorf("set condition of node %s: %w", c.node, err)
 	}
 	return nil
 }

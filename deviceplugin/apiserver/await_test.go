@@ -22,7 +22,7 @@ func TestAwait(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := &Client{podWatch: newPodWatch(nil, node)}
+				c := &Client{podWatch: newPodWatch()}
 				match := func(p *corev1.Pod) bool { return p.Name == "one" }
 				if got := c.Await(timeout, match); got != nil {
 					t.Errorf("%v before the pods are known", got)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/rest"
 )
 
 const (
@@ -22,8 +21,6 @@ const (
 // scheduler hands such a request to DRA, and a device plugin's devices of the
 // same name would be given out a second time.
 type deviceClasses struct {
-	client rest.Interface
-
 	mu     sync.Mutex // guards all below; held while asking, so that one asks
 	listed time.Time
 	byName map[string]string // extended resource to DeviceClass
@@ -37,29 +34,26 @@ func (c *Client) DeviceClass(ctx context.Context, resource string) (string, erro
 	if c == nil {
 		return "", nil
 	}
-	return c.classes.of(ctx, resource)
-}
-
-func (c *deviceClasses) of(ctx context.Context, resource string) (string, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if time.Since(c.listed) > listedFor {
-		byName, err := c.list(ctx)
+	known := &c.classes
+	known.mu.Lock()
+	defer known.mu.Unlock()
+	if time.Since(known.listed) > listedFor {
+		byName, err := c.listClasses(ctx)
 		if err != nil {
 			return "", err
 		}
-		c.byName, c.listed = byName, time.Now()
+		known.byName, known.listed = byName, time.Now()
 	}
-	if class := c.byName[resource]; class != "" {
+	if class := known.byName[resource]; class != "" {
 		return "DeviceClass " + class + " (spec.extendedResourceName)", nil
 	}
 	return "", nil
 }
 
-// list asks the API server's cache, and decodes the two fields that matter: the
+// listClasses asks the API server's cache, and decodes the two fields that matter: the
 // typed API would cost memory.
-func (c *deviceClasses) list(ctx context.Context) (map[string]string, error) {
-	body, err := c.client.Get().AbsPath(classesPath).Param("resourceVersion", "0").
+func (c *Client) listClasses(ctx context.Context) (map[string]string, error) {
+	body, err := c.rest.Get().AbsPath(classesPath).Param("resourceVersion", "0").
 		SetHeader("Accept", "application/json").DoRaw(ctx)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):

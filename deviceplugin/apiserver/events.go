@@ -1,8 +1,8 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
-	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
@@ -33,10 +32,7 @@ const (
 // events is a queue of Events: none of those who report one waits for the API
 // server.
 type events struct {
-	client rest.Interface
-	node   string
-	log    *slog.Logger
-	queue  chan *corev1.Event
+	queue chan *corev1.Event
 
 	mu     sync.Mutex
 	recent map[reported]time.Time // guarded by mu
@@ -48,11 +44,8 @@ type reported struct {
 	reason, message string
 }
 
-func newEvents(client rest.Interface, node string, log *slog.Logger) *events {
-	return &events{
-		client: client, node: node, log: log,
-		queue: make(chan *corev1.Event, maxEvents), recent: map[reported]time.Time{},
-	}
+func newEvents() *events {
+	return &events{queue: make(chan *corev1.Event, maxEvents), recent: map[reported]time.Time{}}
 }
 
 // WarnPod queues an Event on a pod, unless the same was queued a moment ago. It
@@ -69,14 +62,14 @@ func (c *Client) WarnPod(pod kubelet.Pod, reason, message string) {
 	}
 	c.log.Warn("event on a pod", "pod", pod.String(), "reason", reason, "message", message)
 	if pod.Name != "" {
-		c.events.put(about, corev1.EventTypeWarning, reason, message)
+		c.queueEvent(about, corev1.EventTypeWarning, reason, message)
 	}
 }
 
 // Record queues an Event on the Node. It returns at once.
-func (c *Client) Record(_ context.Context, n health.NodeEvent) error {
+func (c *Client) Record(n health.NodeEvent) {
 	if c == nil {
-		return nil
+		return
 	}
 	kind := corev1.EventTypeNormal
 	if n.Warning {
@@ -84,8 +77,7 @@ func (c *Client) Record(_ context.Context, n health.NodeEvent) error {
 	}
 	// kubectl finds a Node's Events by its name used as UID, as the kubelet does.
 	about := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: c.node, UID: types.UID(c.node)}
-	c.events.put(about, kind, n.Reason, n.Message)
-	return nil
+	c.queueEvent(about, kind, n.Reason, n.Message)
 }
 
 func (e *events) repeated(one reported) bool {
@@ -102,45 +94,43 @@ func (e *events) repeated(one reported) bool {
 	return false
 }
 
-func (e *events) put(about corev1.ObjectReference, kind, reason, message string) {
-	namespace := about.Namespace
-	if namespace == "" {
-		namespace = metav1.NamespaceDefault
-	}
+func (c *Client) queueEvent(about corev1.ObjectReference, kind, reason, message string) {
 	if len(message) > maxEventMessage {
 		message = strings.ToValidUTF8(message[:maxEventMessage], "")
 	}
 	now := metav1.NewTime(time.Now())
 	event := &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{GenerateName: about.Name + ".", Namespace: namespace},
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: about.Name + ".", Namespace: cmp.Or(about.Namespace, metav1.NamespaceDefault),
+		},
 		InvolvedObject: about, Type: kind, Reason: reason, Message: message,
-		Source:         corev1.EventSource{Component: component, Host: e.node},
+		Source:         corev1.EventSource{Component: component, Host: c.node},
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}
 	select {
-	case e.queue <- event:
+	case c.events.queue <- event:
 	default:
-		e.log.Warn("event dropped: too many are waiting", "reason", reason, "message", message)
+		c.log.Warn("event dropped: too many are waiting", "reason", reason, "message", message)
 	}
 }
 
-// run sends until ctx ends.
-func (e *events) run(ctx context.Context) {
+// sendEvents sends until ctx ends.
+func (c *Client) sendEvents(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case event := <-e.queue:
-			e.send(ctx, event)
+		case event := <-c.events.queue:
+			c.sendEvent(ctx, event)
 		}
 	}
 }
 
-func (e *events) send(ctx context.Context, event *corev1.Event) {
+func (c *Client) sendEvent(ctx context.Context, event *corev1.Event) {
 	within, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
-	err := e.client.Post().Namespace(event.Namespace).Resource("events").Body(event).Do(within).Error()
+	err := c.rest.Post().Namespace(event.Namespace).Resource("events").Body(event).Do(within).Error()
 	if err != nil && ctx.Err() == nil {
-		e.log.WarnContext(ctx, "event not recorded", "reason", event.Reason, "err", err)
+		c.log.WarnContext(ctx, "event not recorded", "reason", event.Reason, "message", event.Message, "err", err)
 	}
 }

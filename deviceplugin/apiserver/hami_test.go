@@ -40,12 +40,10 @@ func TestHAMiBindsPodAfterPod(t *testing.T) {
 	s.await(t, func() bool { return len(s.watches) == 2 })
 	b := hami.New(hami.Options{
 		Node: node, Watched: k, Reader: k, Writer: k, Log: slog.New(slog.DiscardHandler),
-		State: func() hami.State {
-			return hami.State{Enabled: true, Open: true, Resource: "nvidia.com/sgpu", GPUs: []hami.GPU{
-				{GPU: quota.GPU{UUID: "GPU-1", MemoryMiB: 81920, Slots: 16}},
-			}}
-		},
-		IsLocal: func(uuid string) bool { return uuid == "GPU-1" },
+	})
+	b.Set(hami.State{
+		Enabled: true, Open: true, Resource: "nvidia.com/sgpu", Local: []string{"GPU-1"},
+		GPUs: []hami.GPU{{GPU: quota.GPU{UUID: "GPU-1", MemoryMiB: 81920, Slots: 16}}},
 	})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)

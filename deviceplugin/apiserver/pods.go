@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -11,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
@@ -20,9 +20,6 @@ import (
 // podWatch keeps the pods of one node. It is the store of a client-go reflector,
 // which relists and backs off as the field expects.
 type podWatch struct {
-	client rest.Interface
-	node   string
-
 	mu sync.Mutex // guards all below
 	// all are replaced and never modified.
 	all     map[types.UID]*corev1.Pod
@@ -30,15 +27,18 @@ type podWatch struct {
 	changed chan struct{}
 }
 
-func newPodWatch(client rest.Interface, node string) *podWatch {
-	return &podWatch{client: client, node: node, all: map[types.UID]*corev1.Pod{}, changed: make(chan struct{})}
+func newPodWatch() *podWatch {
+	return &podWatch{all: map[types.UID]*corev1.Pod{}, changed: make(chan struct{})}
 }
 
-func ofNode(node string) fields.Selector { return fields.OneTermEqualSelector("spec.nodeName", node) }
+// onNode selects the node's pods.
+func (c *Client) onNode() fields.Selector {
+	return fields.OneTermEqualSelector("spec.nodeName", c.node)
+}
 
-func (p *podWatch) run(ctx context.Context) {
-	lw := cache.NewListWatchFromClient(p.client, "pods", metav1.NamespaceAll, ofNode(p.node))
-	cache.NewReflectorWithOptions(lw, &corev1.Pod{}, p, cache.ReflectorOptions{Name: "pods"}).RunWithContext(ctx)
+func (c *Client) watchPods(ctx context.Context) {
+	lw := cache.NewListWatchFromClient(c.rest, "pods", metav1.NamespaceAll, c.onNode())
+	cache.NewReflectorWithOptions(lw, &corev1.Pod{}, c.podWatch, cache.ReflectorOptions{Name: "pods"}).RunWithContext(ctx)
 }
 
 // change changes the pods and wakes what waits for that.
@@ -125,32 +125,6 @@ func (p *podWatch) Replace(list []any, _ string) error {
 // Resync is called by the reflector and has nothing to do here.
 func (p *podWatch) Resync() error { return nil }
 
-// list is [Client.Pods].
-func (p *podWatch) list() (all []*corev1.Pod, changed <-chan struct{}, known bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	all = make([]*corev1.Pod, 0, len(p.all))
-	for _, pod := range p.all {
-		all = append(all, pod)
-	}
-	return all, p.changed, p.known
-}
-
-// withUID finds a pod by the kubelet's UID; nil if there is none.
-func (p *podWatch) withUID(uid string) *corev1.Pod {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if pod := p.all[types.UID(uid)]; pod != nil {
-		return pod
-	}
-	for _, pod := range p.all {
-		if HasUID(pod, uid) {
-			return pod
-		}
-	}
-	return nil
-}
-
 // HasUID reports whether a pod has the kubelet's UID: its own, or, of a static
 // pod's mirror, the one in its annotation.
 func HasUID(pod *corev1.Pod, uid string) bool {
@@ -163,7 +137,10 @@ func (c *Client) Pods() (all []*corev1.Pod, changed <-chan struct{}, known bool)
 	if c == nil {
 		return nil, nil, false
 	}
-	return c.podWatch.list()
+	p := c.podWatch
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Values(p.all)), p.changed, p.known
 }
 
 // Watched is a pod of this node without a request; nil if it is not among those
@@ -189,7 +166,7 @@ func (c *Client) Pod(ctx context.Context, pod kubelet.Pod) (*corev1.Pod, error) 
 		return nil, ErrOffline
 	}
 	if pod.UID != "" {
-		if got := c.podWatch.withUID(pod.UID); got != nil {
+		if got, _ := c.Watched(kubelet.Pod{UID: pod.UID}); got != nil {
 			return got, nil
 		}
 	}
@@ -204,7 +181,7 @@ func (c *Client) Pod(ctx context.Context, pod kubelet.Pod) (*corev1.Pod, error) 
 		return got, nil
 	}
 	list := &corev1.PodList{}
-	options := &metav1.ListOptions{FieldSelector: ofNode(c.node).String(), ResourceVersion: "0"}
+	options := &metav1.ListOptions{FieldSelector: c.onNode().String(), ResourceVersion: "0"}
 	err := c.rest.Get().Resource("pods").VersionedParams(options, metav1.ParameterCodec).Do(ctx).Into(list)
 	if err != nil {
 		return nil, fmt.Errorf("list pods of node %s: %w", c.node, err)

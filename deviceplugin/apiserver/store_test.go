@@ -127,7 +127,7 @@ func (s *store) patch(w http.ResponseWriter, r *http.Request, kind string) {
 	if err != nil || r.Header.Get("Content-Type") != string(types.MergePatchType) {
 		s.t.Errorf("patch of type %s: %v", r.Header.Get("Content-Type"), err)
 	}
-	var merge patch
+	var merge struct{ Metadata metadata }
 	if err := json.Unmarshal(body, &merge); err != nil {
 		s.t.Error(err)
 	}

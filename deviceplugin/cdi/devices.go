@@ -32,7 +32,7 @@ const (
 	EnvNCCL = "NCCL_IB_HCA"
 	// EnvUCX is a comma list of name:port.
 	EnvUCX = "UCX_NET_DEVICES"
-	// EnvShares is the container's shares as JSON, see [Shares]. It is in the CDI
+	// EnvShares is the container's shares as JSON, see [Sharing]. It is in the CDI
 	// spec for the device plugin itself, which reads it back where its checkpoint
 	// is lost.
 	EnvShares = "HEDDLE_SHARES"
@@ -164,24 +164,29 @@ func mayHint(pod *corev1.Pod, container, key string) bool {
 	return false
 }
 
-// Shares is what a CDI spec has of a container's shares, as [EnvShares].
-type Shares struct {
-	Shares   []allocation.Share `json:"shares"`
-	Policy   string             `json:"policy"`
-	By       string             `json:"by"`
-	Phase    quota.Phase        `json:"turn,omitzero"`
-	RunAs    *int64             `json:"runAs,omitempty"`
-	Enforced enforce.Enforced   `json:"enforced,omitzero"`
+// Sharing is what a container has of shared GPUs, as its checkpoint entry and,
+// as [EnvShares], its CDI spec have it.
+type Sharing struct {
+	// Shares stand behind the device IDs, in their order; Policy is the QoS policy
+	// of all, By who chose the GPUs, as in package allocation.
+	Shares []allocation.Share `json:"shares,omitempty"`
+	Policy string             `json:"policy,omitempty"`
+	By     string             `json:"by,omitempty"`
+	// Phase is when the container runs, RunAs its user as far as its pod names one,
+	// Enforced what its limits were first enforced by.
+	Phase    quota.Phase      `json:"turn,omitzero"`
+	RunAs    *int64           `json:"runAs,omitempty"`
+	Enforced enforce.Enforced `json:"enforced,omitzero"`
 }
 
-// Env is the shares as one variable.
-func (s *Shares) Env() (string, error) {
+// Env is the sharing as one variable.
+func (s *Sharing) Env() (string, error) {
 	text, err := json.Marshal(s)
 	return EnvShares + "=" + string(text), err
 }
 
-// parseShares reads the shares of a device back from its spec.
-func parseShares(content []byte, device string) (*Shares, error) {
+// parseSharing reads the sharing of a device back from its spec.
+func parseSharing(content []byte, device string) (*Sharing, error) {
 	var spec specs.Spec
 	if err := json.Unmarshal(content, &spec); err != nil {
 		return nil, err
@@ -195,7 +200,7 @@ func parseShares(content []byte, device string) (*Shares, error) {
 		if !ok {
 			continue
 		}
-		var s Shares
+		var s Sharing
 		if err := json.Unmarshal([]byte(text), &s); err != nil {
 			return nil, fmt.Errorf("%s: %w", EnvShares, err)
 		}

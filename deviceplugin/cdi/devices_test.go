@@ -10,7 +10,7 @@ func TestSpecsWithoutShares(t *testing.T) {
 		`"HEDDLE_SHARES={\"shares\":[{\"memoryMiB\":1e18}]}"`,
 	} {
 		spec := `{"devices":[{"name":"` + device + `","containerEdits":{"env":[` + env + `]}}]}`
-		if shares, err := parseShares([]byte(spec), device); err == nil {
+		if shares, err := parseSharing([]byte(spec), device); err == nil {
 			t.Errorf("%s: shares %v", env, shares)
 		}
 	}

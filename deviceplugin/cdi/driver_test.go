@@ -264,7 +264,7 @@ func TestDriverThatHangsIsAskedOnce(t *testing.T) {
 func TestFeaturesComeWithEveryGPU(t *testing.T) {
 	g := &generator{answer: func(*machine.Machine) (*gpu.Edits, error) {
 		return &gpu.Edits{
-			Devices: []specs.Device{device("GPU-0"), device("imex-channel-0"), device("gdrcopy")},
+			Devices: []specs.Device{device("GPU-0"), device("gds"), device("gdrcopy")},
 			Missing: map[string]string{"gds": "no nodes"},
 		}, nil
 	}}
@@ -272,7 +272,7 @@ func TestFeaturesComeWithEveryGPU(t *testing.T) {
 	if err := d.Update(t.Context(), machineWith(1)); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"driver.heddle.dev/gpu=GPU-0", "driver.heddle.dev/gpu=gdrcopy", "driver.heddle.dev/gpu=imex-channel-0"}
+	want := []string{"driver.heddle.dev/gpu=GPU-0", "driver.heddle.dev/gpu=gdrcopy", "driver.heddle.dev/gpu=gds"}
 	if diff := cmp.Diff(want, d.Names([]string{"GPU-0"})); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
@@ -323,7 +323,7 @@ func TestReplayed(t *testing.T) {
 // Without a driver NVIDIA's library must answer with an error.
 func TestEditsWithoutADriver(t *testing.T) {
 	root := t.TempDir()
-	got, err := nvml.CDI{DriverRoot: root}.Generate(machineWith(1))
+	got, err := nvml.New(gpu.Options{DriverRoot: root}).Generate(machineWith(1))
 	if err == nil && len(got.Devices) > 0 {
 		t.Errorf("devices out of nothing: %v", got.Devices)
 	}

@@ -120,9 +120,9 @@ func merge(into *specs.ContainerEdits, all []*specs.ContainerEdits) {
 	}
 }
 
-// ReadShares reads the shares of a container back from its spec. The error is
+// ReadSharing reads the sharing of a container back from its spec. The error is
 // [fs.ErrNotExist] if there is no spec: the container has not started yet.
-func (f *Files) ReadShares(n Name) (*Shares, error) {
+func (f *Files) ReadSharing(n Name) (*Sharing, error) {
 	file, err := os.Open(filepath.Join(f.SpecDir, specFile(n)))
 	if err != nil {
 		return nil, err
@@ -132,7 +132,7 @@ func (f *Files) ReadShares(n Name) (*Shares, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseShares(content, n.Device)
+	return parseSharing(content, n.Device)
 }
 
 // Remove removes the files of a name.

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/internal/atomicfile"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 const (
@@ -28,7 +30,7 @@ const (
 // Dir is the directory of the entries. Its methods are safe for use by several
 // goroutines.
 //
-// It fsyncs files soon after they were written, off the path of every start: a
+// Its Run fsyncs files soon after they were written, off the path of every start: a
 // disk that is busy takes 100 ms and more for that. That is for loss of power
 // alone. What a process has written outlives it however it ends, in the order in
 // which it was written: an entry before the CDI spec that it is of. After a loss
@@ -41,14 +43,14 @@ type Dir struct {
 	// written are the names of files since the last fsync, syncErr why that failed.
 	written map[string]bool
 	syncErr error
-	// syncing is closed when the goroutine in sync ends, nil if there is none.
-	syncing chan struct{}
-	// hurry is closed when a caller of Flush waits.
-	hurry chan struct{}
+	// unsynced is set when a file was written.
+	unsynced notify.Signal
 }
 
 // NewDir makes a Dir of a path, which need not be there.
-func NewDir(path string) *Dir { return &Dir{path: path} }
+func NewDir(path string) *Dir {
+	return &Dir{path: path, written: make(map[string]bool), unsynced: notify.New()}
+}
 
 // Load reads all entries, by device. What cannot be read is set aside, and the
 // other entries are returned beside the error.
@@ -83,14 +85,17 @@ func (d *Dir) Load() (map[string]*Entry, error) {
 	return all, errors.Join(errs...)
 }
 
-// Write writes an entry. It is on the disk soon after; see [Dir.Flush].
+// Write writes an entry. It is on the disk soon after; see [Dir.Run].
 func (d *Dir) Write(e *Entry) error {
 	content, err := json.Marshal(e)
 	if err == nil {
 		name := e.Device + jsonSuffix
 		err = atomicfile.Write(filepath.Join(d.path, name), append(content, '\n'), 0o644, atomicfile.Quick)
 		if err == nil {
-			d.syncSoon(name)
+			d.mu.Lock()
+			d.written[name] = true
+			d.mu.Unlock()
+			d.unsynced.Notify()
 		}
 	}
 	if err != nil {
@@ -121,66 +126,39 @@ func (d *Dir) SyncErr() error {
 	return d.syncErr
 }
 
-// Flush returns once all that was written is on the disk.
-func (d *Dir) Flush() {
-	for {
-		d.mu.Lock()
-		syncing := d.syncing
-		if d.hurry != nil {
-			close(d.hurry)
-			d.hurry = nil
-		}
-		d.mu.Unlock()
-		if syncing == nil {
-			return
-		}
-		<-syncing
-	}
-}
-
-// syncSoon has a file fsynced. It returns at once.
-func (d *Dir) syncSoon(name string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.written == nil {
-		d.written = make(map[string]bool)
-	}
-	d.written[name] = true
-	if d.syncing == nil {
-		d.syncing, d.hurry = make(chan struct{}), make(chan struct{})
-		go d.sync(d.hurry)
-	}
-}
-
-// sync works until nothing is left to do.
-func (d *Dir) sync(hurry <-chan struct{}) {
-	timer := time.NewTimer(syncAfter)
-	defer timer.Stop()
+// Run puts on the disk what is written, until ctx ends and all is there.
+func (d *Dir) Run(ctx context.Context) {
 	for {
 		select {
-		case <-timer.C:
-		case <-hurry:
-		}
-		d.mu.Lock()
-		names := d.written
-		d.written = nil
-		if len(names) == 0 {
-			close(d.syncing)
-			d.syncing = nil
-			d.mu.Unlock()
+		case <-ctx.Done():
+			d.sync()
 			return
+		case <-d.unsynced:
 		}
-		d.mu.Unlock()
-		var err error
-		for name := range names {
-			err = errors.Join(err, fsync(filepath.Join(d.path, name)))
+		select {
+		case <-ctx.Done():
+		case <-time.After(syncAfter):
 		}
-		err = errors.Join(err, fsync(d.path))
-		d.mu.Lock()
-		d.syncErr = err
-		d.mu.Unlock()
-		timer.Reset(syncAfter)
+		d.sync()
 	}
+}
+
+func (d *Dir) sync() {
+	d.mu.Lock()
+	names := d.written
+	d.written = make(map[string]bool)
+	d.mu.Unlock()
+	if len(names) == 0 {
+		return
+	}
+	var errs []error
+	for name := range names {
+		errs = append(errs, fsync(filepath.Join(d.path, name)))
+	}
+	err := errors.Join(append(errs, fsync(d.path))...)
+	d.mu.Lock()
+	d.syncErr = err
+	d.mu.Unlock()
 }
 
 // fsync syncs a file, or a directory's names of its files. One that has gone is

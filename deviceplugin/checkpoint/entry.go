@@ -13,12 +13,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/sharing/enforce"
-	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // Entry is one answer of Allocate: the CDI name that was given out, what for,
@@ -41,17 +38,8 @@ type Entry struct {
 	// Class is the longest path from one of the HCAs to the nearest GPU.
 	Class string `json:"class,omitempty"`
 
-	// Shares stand behind IDs, in their order; Policy is the QoS policy of all, By
-	// who chose the GPUs, as in package allocation. Without shares nothing was
-	// decided yet.
-	Shares []allocation.Share `json:"shares,omitempty"`
-	Policy string             `json:"policy,omitempty"`
-	By     string             `json:"by,omitempty"`
-	// Phase is when the container with the shares runs, RunAs its user as far as
-	// its pod names one, Enforced what its limits were first enforced by.
-	Phase    quota.Phase      `json:"turn,omitzero"`
-	RunAs    *int64           `json:"runAs,omitempty"`
-	Enforced enforce.Enforced `json:"enforced,omitzero"`
+	// Sharing is of shares; without any in it nothing was decided yet.
+	cdi.Sharing
 
 	// Decision numbers the decision that made it so; 0 for those from disk.
 	Decision uint64 `json:"-"`
@@ -71,16 +59,6 @@ func (e *Entry) OwnedBy(c kubelet.Container) bool { return e.Owner != nil && e.O
 
 // HasShares reports whether a container has its shares by the entry.
 func (e *Entry) HasShares(c kubelet.Container) bool { return len(e.Shares) > 0 && e.OwnedBy(c) }
-
-// Clone is a deep copy.
-func (e *Entry) Clone() *Entry {
-	c := *e
-	c.HCAs, c.Extra, c.Shares = slices.Clone(e.HCAs), slices.Clone(e.Extra), slices.Clone(e.Shares)
-	if e.Owner != nil {
-		c.Owner = new(*e.Owner)
-	}
-	return &c
-}
 
 // parse reads the entry of a device.
 func parse(content []byte, device string) (*Entry, error) {

@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
-	"github.com/heddle-dev/heddle/deviceplugin/resource/rdma"
 )
 
 // TestHCAsThatFail: a container that runs keeps what it has, and one that
@@ -53,7 +53,7 @@ func TestResourceLeavesTheConfiguration(t *testing.T) {
 	lateNames := r.allocate(pod("late"), "main", late)
 	dark := asks{hcas: r.deviceIDs("mlx5_6/1")}
 	r.allocate(pod("dark"), "main", dark)
-	all := asks{hcas: []string{replica.ID(rdma.AllHCAs, 0)}}
+	all := asks{hcas: []string{replica.ID(allocate.AllHCAs, 0)}}
 	r.allocate(pod("all"), "main", all)
 	r.down("mlx5_6")
 	r.reconfigure(func(c *config.NodeConfig) { c.RDMA.Resources = nil })

@@ -20,7 +20,7 @@ func TestForgottenDevicesGoToNoOtherPod(t *testing.T) {
 	had := asks{gpus: r.gpuIDs(0, 1)}
 	r.allocate(pod("a"), "main", had)
 	r.start(had)
-	if lost := r.Forgotten(gpus); lost != nil {
+	if lost := r.Forgotten(gpus); len(lost) > 0 {
 		t.Errorf("lost before anything was: %v", lost)
 	}
 	r.kubelet.Stop()
@@ -45,6 +45,7 @@ func TestForgottenDevicesGoToNoOtherPod(t *testing.T) {
 		t.Error("the names lead to devices")
 	}
 	r.kubelet.Delete("default", "a")
+	delete(r.specs.pods, "default/a")
 	r.start(want)
 	r.mustEnter(names)
 	if lost := r.Forgotten(gpus); len(lost) > 0 {
@@ -88,4 +89,28 @@ func TestAStartingKubeletAndGonePods(t *testing.T) {
 	if got := slices.Sorted(maps.Keys(r.Forgotten(gpus))); !slices.Equal(got, a[gpus]) {
 		t.Errorf("in use %v, want those of the pod that is there: %v", got, a[gpus])
 	}
+}
+
+// TestAKubeletThatKnowsNoPodYet has lost its checkpoint too, and gives a pod the
+// GPU of another that runs on. The plugin's registration, which the device state
+// may learn of later, makes no difference.
+func TestAKubeletThatKnowsNoPodYet(t *testing.T) {
+	r := newRig(t, "dgx-h100")
+	r.specs.pods["default/a"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "uid-a"}}
+	want := asks{gpus: r.gpuIDs(0)}
+	r.allocate(pod("a"), "main", want)
+	r.start(want)
+	r.kubelet.Stop()
+	r.kubelet.Wipe()
+	r.kubelet.Up()
+	if got := r.Forgotten(gpus); len(got) != 1 {
+		t.Errorf("in use %v, before the plugin has registered", got)
+	}
+	r.kubelet.Delete("default", "a") // As if it were not known yet.
+	r.allocate(pod("static"), "main", want)
+	if err := r.Prepare(t.Context(), gpus, want[gpus]); err == nil || !strings.Contains(err.Error(), "may be in use by container main of default/a") {
+		t.Errorf("error %v", err)
+	}
+	delete(r.specs.pods, "default/a")
+	r.start(want)
 }

@@ -4,17 +4,14 @@ import (
 	"context"
 	"slices"
 
-	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 )
 
 // Holders are the device IDs of a resource that pods hold, by PodResources or
 // the kubelet's checkpoint, or by the entries where the kubelet has lost its own. It
 // fails if PodResources or the kubelet's checkpoint cannot be read.
 func (s *State) Holders(ctx context.Context, resource string) (map[string]bool, error) {
-	seen, err := s.observe(ctx)
-	if err == nil {
-		err = seen.CheckpointErr
-	}
+	seen, err := s.observeBoth(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -28,7 +25,7 @@ func (s *State) Holders(ctx context.Context, resource string) (map[string]bool, 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id := range s.forgottenLocked(resource, false) {
+	for id := range s.forgottenLocked(resource, nil) {
 		held[id] = true
 	}
 	return held, nil
@@ -55,10 +52,7 @@ const admitted = "a pod that is being admitted"
 // device IDs: such an ID has no number. It fails if PodResources or the
 // kubelet's checkpoint cannot be read.
 func (s *State) Held(ctx context.Context) ([]Held, error) {
-	seen, err := s.observe(ctx)
-	if err == nil {
-		err = seen.CheckpointErr
-	}
+	seen, err := s.observeBoth(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -72,9 +66,10 @@ func (s *State) Held(ctx context.Context) ([]Held, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	shares := s.inventory.Load().Config.Resources.SGPU
-	for c, uuids := range s.nodeLocked(seen).ShareClaims() {
+	node := s.nodeLocked(seen)
+	for c, uuids := range node.ShareClaims() {
 		for _, uuid := range uuids {
-			held = append(held, Held{Resource: shares, ID: uuid + allocate.SlotMark, Pod: c.Pod.String()})
+			held = append(held, Held{Resource: shares, ID: uuid + replica.Separator, Pod: c.Pod.String()})
 		}
 	}
 	s.confirmLocked(liveDevices(seen))
@@ -83,16 +78,13 @@ func (s *State) Held(ctx context.Context) ([]Held, error) {
 		switch {
 		case e.Owner == nil && !s.confirmed[e.Device] && s.options.Now().Sub(e.Created) < unclaimedFor:
 			by = admitted
-		case e.Owner != nil && (s.unsure || s.forgotten[*e.Owner]):
+		case e.Owner != nil && (node.Forgotten[*e.Owner] || node.Unsure[*e.Owner]):
 			by = e.Owner.Pod.String()
 		default:
 			continue
 		}
 		for _, id := range e.IDs {
 			held = append(held, Held{Resource: e.Resource, ID: id, Pod: by})
-		}
-		for _, share := range e.Shares {
-			held = append(held, Held{Resource: e.Resource, ID: share.UUID + allocate.SlotMark, Pod: by})
 		}
 	}
 	return held, nil

@@ -63,14 +63,26 @@ func (p *pods) exists(ctx context.Context, ref kubelet.Pod) bool {
 	return err == nil
 }
 
-// gone reports whether the API server has shown that a pod is not on this node
-// any more.
+// watched is a pod as it is known without a request; nil if it is not.
+func (p *pods) watched(ref kubelet.Pod) *corev1.Pod {
+	if p.api == nil {
+		return nil
+	}
+	pod, _ := p.api.Watched(ref)
+	return pod
+}
+
+// gone reports whether the API server has shown that a pod has ended or is not on
+// this node any more.
 func (p *pods) gone(ref kubelet.Pod) bool {
 	if p.api == nil {
 		return false
 	}
 	pod, complete := p.api.Watched(ref)
-	return complete && pod == nil
+	if pod != nil {
+		return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	}
+	return complete
 }
 
 func (p *pods) warn(ref kubelet.Pod, reason, message string) {

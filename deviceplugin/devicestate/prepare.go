@@ -217,18 +217,14 @@ func (s *State) shareEdits(ctx context.Context, g *allocate.Grant) ([]*specs.Con
 			Env: edits.Env, Mounts: edits.Mounts, DeviceNodes: edits.DeviceNodes, Hooks: edits.Hooks,
 		})
 		if g.Entry.Enforced != edits.By {
-			g.Entry = g.Entry.Clone()
-			g.Entry.Enforced = edits.By
+			e := *g.Entry
+			e.Enforced, g.Entry = edits.By, &e
 			s.mu.Lock()
-			s.entries[g.Entry.Device] = g.Entry
+			s.entries[e.Device] = g.Entry
 			s.mu.Unlock()
 		}
 	}
-	e := g.Entry
-	shares := cdi.Shares{
-		Shares: e.Shares, Policy: e.Policy, By: e.By, Phase: e.Phase, RunAs: e.RunAs, Enforced: e.Enforced,
-	}
-	env, err := shares.Env()
+	env, err := g.Entry.Sharing.Env()
 	return append(all, &specs.ContainerEdits{Env: []string{env}}), err
 }
 

@@ -2,15 +2,11 @@ package devicestate
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 
-	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
-	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -41,9 +37,8 @@ type Usage struct {
 	GPUs []quota.GPU
 	// Drifts are the differences that are new since the last call.
 	Drifts []Drift
-	// Incomplete: the kubelet's checkpoint or the pods of containers without an
-	// entry are not known. Containers that are not known to have shares may have
-	// some.
+	// Incomplete: the kubelet's checkpoint is not known. Containers that are not
+	// known to have shares may have some.
 	Incomplete bool
 }
 
@@ -62,12 +57,11 @@ func (s *State) Reconcile(ctx context.Context) (*Usage, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	node := s.nodeLocked(seen)
 	u := &Usage{
-		GPUs: node.SharedGPUs(), Drifts: s.drifts, Incomplete: seen.CheckpointErr != nil || len(seen.unknown) > 0,
+		GPUs: s.nodeLocked(seen).SharedGPUs(), Drifts: s.drifts, Incomplete: seen.CheckpointErr != nil,
 	}
 	s.drifts = nil
-	drifting := lastingDrifts(node, u.GPUs)
+	drifting := s.lastingDriftsLocked(u.GPUs)
 	for d := range drifting {
 		if !s.drifting[d] {
 			u.Drifts = append(u.Drifts, d)
@@ -78,16 +72,20 @@ func (s *State) Reconcile(ctx context.Context) (*Usage, error) {
 	return u, nil
 }
 
-// lastingDrifts are the differences that last.
-func lastingDrifts(node *allocate.Node, gpus []quota.GPU) map[Drift]bool {
+// lastingDriftsLocked are the differences that last. It is for holders of mu.
+func (s *State) lastingDriftsLocked(gpus []quota.GPU) map[Drift]bool {
 	drifting := make(map[Drift]bool)
 	for i := range gpus {
 		if message := overcommitted(&gpus[i]); message != "" {
 			drifting[Drift{DriftOvercommit, message}] = true
 		}
 	}
-	for _, e := range node.Entries {
-		if e.Kind == cdi.SGPU && e.Owner != nil && node.Forgotten[*e.Owner] {
+	for _, a := range s.unrecorded {
+		drifting[Drift{DriftUnrecorded, fmt.Sprintf("the checkpoint entry and the CDI spec of %s were lost; no other pod "+
+			"gets the %d GPUs that it may have until the pod is gone: delete the pod", a.Container, len(a.IDs))}] = true
+	}
+	for _, e := range s.entries {
+		if e.Kind == cdi.SGPU && e.Owner != nil && s.forgotten[*e.Owner] {
 			drifting[Drift{DriftLost, fmt.Sprintf("the kubelet has forgotten the shares of %s", e.Owner)}] = true
 		}
 	}
@@ -105,78 +103,4 @@ func overcommitted(g *quota.GPU) string {
 		return fmt.Sprintf("GPU %d (%s): %d consumers on %d slots", g.Index, g.UUID, g.Consumers, g.Slots)
 	}
 	return ""
-}
-
-// restore makes up for entries of shares that were lost: removed, or not parsed.
-// Without them their GPUs would be given out again. It takes them from the CDI
-// specs, and where those are lost too, keeps the GPUs out of use that the
-// containers may have.
-func (s *State) restore(seen *observation) {
-	s.mu.Lock()
-	lost := s.nodeLocked(seen).Lost()
-	s.mu.Unlock()
-	for _, e := range lost {
-		shares, err := s.cdi.ReadShares(e.Name())
-		if err == nil && len(shares.Shares) != len(e.IDs) {
-			err = fmt.Errorf("%d shares for %d device IDs", len(shares.Shares), len(e.IDs))
-		}
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
-			s.options.Log.Warn("CDI spec is unreadable", "device", e.Device, "err", err)
-		default:
-			e.Shares, e.Policy, e.By = shares.Shares, shares.Policy, shares.By
-			e.Phase, e.RunAs, e.Enforced = shares.Phase, shares.RunAs, shares.Enforced
-			s.restoreEntry(e)
-		}
-	}
-	s.recover(seen)
-}
-
-// restoreEntry adds an entry that was lost.
-func (s *State) restoreEntry(e *checkpoint.Entry) {
-	e.Created = s.options.Now().UTC()
-	s.mu.Lock()
-	if s.entries[e.Device] != nil {
-		s.mu.Unlock()
-		return
-	}
-	s.entries[e.Device] = e
-	s.drifts = append(s.drifts, Drift{DriftRecord, fmt.Sprintf(
-		"the checkpoint entry of %s was lost and is restored from its CDI spec", e.Owner)})
-	s.mu.Unlock()
-	if err := s.checkpoint.Write(e); err != nil {
-		s.options.Log.Warn("restored checkpoint entry is not on disk yet", "device", e.Device, "err", err)
-	}
-	s.changed.Notify()
-}
-
-// recover finds the containers with shares of which neither an entry nor a spec
-// is left, and forgets those that are gone or have an entry again.
-func (s *State) recover(seen *observation) {
-	s.mu.Lock()
-	s.recovered = s.nodeLocked(seen).StillRecovered()
-	unrecorded := s.nodeLocked(seen).Unrecorded()
-	s.mu.Unlock()
-	if s.pods.api == nil {
-		return
-	}
-	for i := range unrecorded {
-		a := &unrecorded[i]
-		pod, complete := s.pods.api.Watched(a.Pod)
-		if pod == nil {
-			if !complete {
-				seen.unknown = append(seen.unknown, a.Container)
-			}
-			continue
-		}
-		s.mu.Lock()
-		r, ok := s.nodeLocked(seen).Recover(a, pod)
-		if ok && !slices.ContainsFunc(s.recovered, func(x allocate.Recovered) bool { return x.Same(r.Container) }) {
-			s.recovered = append(slices.Clone(s.recovered), r)
-			s.drifts = append(s.drifts, Drift{DriftUnrecorded, r.String()})
-			s.changed.Notify()
-		}
-		s.mu.Unlock()
-	}
 }

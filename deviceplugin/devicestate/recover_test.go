@@ -11,32 +11,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
 )
-
-// bound writes the annotation of a pod, as its node does.
-func (r *rig) bound(pod string) {
-	r.tb.Helper()
-	b := allocation.Bound{Version: 1, Node: "gpu-1", Containers: map[string]allocation.BoundContainer{}}
-	for _, x := range r.View().Allocations() {
-		if x.Pod == pod {
-			b.Containers[x.Container] = allocation.BoundContainer{Shares: x.Shares, Policy: x.Policy, By: x.By}
-		}
-	}
-	r.annotate(pod, b.String())
-}
-
-func (r *rig) annotate(pod, text string) {
-	p := r.specs.pods["default/"+pod].DeepCopy()
-	if p.Annotations == nil {
-		p.Annotations = map[string]string{}
-	}
-	p.Annotations[wellknown.SGPUBound] = text
-	r.specs.pods["default/"+pod] = p
-}
 
 // wipe removes all of heddle's files on the disk while the plugin is down.
 func (r *rig) wipe() {
@@ -79,12 +56,11 @@ func (r *rig) rejects(why string, want asks, reason string) {
 const kept = "kept for container main of default/a: its checkpoint entry is lost"
 
 // TestWipedNodeOvercommitsNothing: which GPU a running container has is known by
-// its pod's annotation alone. No other pod gets it.
+// its device ID alone. No other pod gets it.
 func TestWipedNodeOvercommitsNothing(t *testing.T) {
 	r := shareRig(t, "0", "1")
 	want := r.consumer("a", "60/40", r.slot(0, 0))
 	r.start(want)
-	r.bound("a")
 	r.wipe()
 
 	r.start(r.consumer("b", "30/10", r.slot(0, 1)))
@@ -97,11 +73,11 @@ func TestWipedNodeOvercommitsNothing(t *testing.T) {
 		}
 	}
 	a := r.View().Allocations()[0]
-	if !a.Unrecorded || a.Pod != "a" || len(a.Shares) != 1 || a.Shares[0] != r.share(0, "60/40") {
+	if !a.Unrecorded || a.Pod != "a" || !slices.Equal(a.GPUs, r.gpuIDs(0)) {
 		t.Errorf("allocation %+v", a)
 	}
 	held, err := r.Held(t.Context())
-	if err != nil || !slices.ContainsFunc(held, func(h Held) bool { return h.ID == r.gpuIDs(0)[0]+allocate.SlotMark && h.Pod == "default/a" }) {
+	if err != nil || !slices.ContainsFunc(held, func(h Held) bool { return h.ID == r.gpuIDs(0)[0]+replica.Separator && h.Pod == "default/a" }) {
 		t.Errorf("its GPU is not held: %+v, error %v", held, err)
 	}
 
@@ -119,7 +95,6 @@ func TestWipedNodeOvercommitsNothing(t *testing.T) {
 func TestRecoveredGPUIsNotExclusive(t *testing.T) {
 	r := shareRig(t, "0")
 	r.start(r.consumer("a", "60/40", r.slot(0, 0)))
-	r.bound("a")
 	r.wipe()
 	r.allocate(pod("exclusive"), "main", asks{gpus: r.gpuIDs(0)})
 	if err := r.Prepare(t.Context(), gpus, r.gpuIDs(0)); err == nil || !strings.Contains(err.Error(), "is shared by container main of default/a") {
@@ -131,15 +106,12 @@ func TestRecoveredGPUIsNotExclusive(t *testing.T) {
 func TestRecoveredUntilThePodIsGone(t *testing.T) {
 	r := shareRig(t, "0")
 	r.start(r.consumer("a", "60/40", r.slot(0, 0)))
-	r.bound("a")
 	r.wipe()
 	const message = "unrecorded: the checkpoint entry and the CDI spec of container main of default/a were lost; " +
 		"no other pod gets the 1 GPUs that it may have until the pod is gone: delete the pod"
 	if diff := cmp.Diff([]string{message}, r.driftsNow()); diff != "" {
 		t.Errorf("drifts (-want +got):\n%s", diff)
 	}
-	// To change the annotation now frees nothing.
-	delete(r.specs.pods["default/a"].Annotations, wellknown.SGPUBound)
 	r.pass(goneFor + time.Second)
 	if got := r.driftsNow(); got != nil {
 		t.Errorf("reported again: %q", got)
@@ -165,7 +137,6 @@ func TestSiblingsKeepRunning(t *testing.T) {
 	r.allocate(pod("p"), "two", two)
 	r.start(one)
 	r.start(two)
-	r.bound("p")
 	before := r.gpusOf("p", "one")
 	r.wipe()
 	r.start(one)
@@ -192,7 +163,6 @@ func TestRecoveredSiblingsShareAGPU(t *testing.T) {
 	r.allocate(pod("p"), "two", two)
 	r.start(one)
 	r.start(two)
-	r.bound("p")
 	r.wipe()
 	r.start(one)
 	r.rejects("another pod", r.consumer("thief", "10/10", r.slot(0, 2)), "kept for container two of default/p")
@@ -202,39 +172,10 @@ func TestRecoveredSiblingsShareAGPU(t *testing.T) {
 	}
 }
 
-// TestNoShareStartsWhilePodsAreUnknown: until the API server has shown the pod of
-// a container whose entry is lost, its GPU may be any.
-func TestNoShareStartsWhilePodsAreUnknown(t *testing.T) {
-	r := shareRig(t, "0")
-	r.start(r.consumer("a", "60/40", r.slot(0, 0)))
-	r.bound("a")
-	r.specs.unknown = true
-	r.wipe()
-	late := r.consumer("b", "60/4", r.slot(0, 1))
-	r.rejects("unknown", late, "the checkpoint entry of container main of default/a was lost, and it is not known yet which GPUs it has")
-	if got := r.Rejections(); len(got) > 0 {
-		t.Errorf("it is rejected as if that were for good: %+v", got)
-	}
-	if !r.incomplete() {
-		t.Error("it is taken for known which containers have shares")
-	}
-	r.specs.unknown = false
-	r.rejects("known", late, kept)
-	if r.incomplete() {
-		t.Error("it is taken for unknown which containers have shares")
-	}
-	r.kubelet.Delete("default", "a")
-	r.pass(goneFor + time.Second)
-	if err := r.prepareShares(late); err != nil {
-		t.Error(err)
-	}
-}
-
 // TestRecoveredWithoutTheKubeletsCheckpoint: PodResources alone has the holders.
 func TestRecoveredWithoutTheKubeletsCheckpoint(t *testing.T) {
 	r := shareRig(t, "0")
 	r.start(r.consumer("a", "60/40", r.slot(0, 0)))
-	r.bound("a")
 	late := r.consumer("b", "60/4", r.slot(0, 1))
 	r.wipe()
 	r.writeCheckpoint("{")
@@ -255,7 +196,6 @@ func TestRecoveredInitContainer(t *testing.T) {
 	want := asks{slots: {r.slot(0, 0)}}
 	r.allocate(pod("p", testkubelet.Container{Name: "init", Kind: testkubelet.Init}), "init", want)
 	r.start(want)
-	r.bound("p")
 	r.wipe()
 	r.rejects("another pod", r.consumer("b", "60/4", r.slot(0, 1)), "kept for container init of default/p")
 	if got := r.View().Allocations(); len(got) != 1 || !got[0].Unrecorded || got[0].Container != "init" {
@@ -263,68 +203,28 @@ func TestRecoveredInitContainer(t *testing.T) {
 	}
 }
 
-// TestAnnotationGivesNoGPU: a container that starts again gets the GPU that the
-// node chooses, also if its annotation names another one that is free.
-func TestAnnotationGivesNoGPU(t *testing.T) {
-	r := shareRig(t, "0", "1")
-	want := r.consumer("a", "30/10", r.slot(0, 1))
-	r.start(want)
-	forged := allocation.Bound{Version: 1, Node: "gpu-1", Containers: map[string]allocation.BoundContainer{"main": {
-		Shares: []allocation.Share{r.share(1, "30/10")}, Policy: "fixed-share", By: allocation.ByNode,
-	}}}
-	r.annotate("a", forged.String())
-	r.wipe()
-	r.start(want)
-	if diff := cmp.Diff([]int{0}, r.gpusOf("a", "main")); diff != "" {
-		t.Errorf("GPUs (-want +got):\n%s", diff)
-	}
-}
-
-// TestWhichGPUsAreKept of a container whose entry and spec are lost: those of its
-// annotation if it can be its own, else those that its device IDs name.
-func TestWhichGPUsAreKept(t *testing.T) {
-	const uuid0, uuid1 = "GPU-0", "GPU-1" // Stand for those of the machine.
-	entry := func(node, container, shares string) string {
-		return `{"version":1,"node":"` + node + `","containers":{"` + container + `":{"shares":[` + shares + `],"policy":"fixed-share","by":"node"}}}`
-	}
-	share := func(uuid string) string { return `{"uuid":"` + uuid + `","vcore":60,"memoryMiB":4096}` }
-	own := entry("gpu-1", "main", share(uuid0))
+// TestKeptWhileThePodIsThere, or may be.
+func TestKeptWhileThePodIsThere(t *testing.T) {
 	for _, tt := range []struct {
-		name, text string
-		change     func(*corev1.Pod)
-		kept       []bool // GPUs 0 and 1
+		name   string
+		change func(*rig, *corev1.Pod)
+		kept   bool
 	}{
-		{"as the node wrote it", own, nil, []bool{true, false}},
-		{"another GPU", entry("gpu-1", "main", share(uuid1)), nil, []bool{false, true}},
-		{"a GPU that is not there", entry("gpu-1", "main", share("GPU-9")), nil, []bool{false, false}},
-		{"two GPUs for one", entry("gpu-1", "main", share(uuid0)+","+share(uuid1)), nil, []bool{true, false}},
-		{"of another node", entry("gpu-2", "main", share(uuid1)), nil, []bool{true, false}},
-		{"of another container", entry("gpu-1", "side", share(uuid1)), nil, []bool{true, false}},
-		{"cut off", own[:50], nil, []bool{true, false}},
-		{"none", "", nil, []bool{true, false}},
-		{"of a pod that has ended", own, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, []bool{false, false}},
-		{"of a later pod of that name", own, func(p *corev1.Pod) { p.UID = "another" }, []bool{false, false}},
-		{"none, and its container does not run", "", func(p *corev1.Pod) { p.Status.ContainerStatuses = nil }, []bool{false, false}},
+		{"it runs", func(*rig, *corev1.Pod) {}, true},
+		{"the API server has not shown the pods", func(r *rig, _ *corev1.Pod) { r.specs.unknown = true }, true},
+		{"it has ended", func(_ *rig, p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, false},
+		{"a later pod has its name", func(_ *rig, p *corev1.Pod) { p.UID = "another" }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := shareRig(t, "0", "1")
 			r.start(r.consumer("a", "60/4", r.slot(0, 0)))
-			p := r.specs.pods["default/a"]
-			p.Status.ContainerStatuses = []corev1.ContainerStatus{{
-				Name: "main", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
-			}}
-			if tt.text != "" {
-				r.annotate("a", strings.NewReplacer(uuid0, r.gpuIDs(0)[0], uuid1, r.gpuIDs(1)[0]).Replace(tt.text))
-			}
-			if tt.change != nil {
-				tt.change(r.specs.pods["default/a"])
-			}
+			tt.change(r, r.specs.pods["default/a"])
 			r.wipe()
 			usage, err := r.Reconcile(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			for i, want := range tt.kept {
+			for i, want := range []bool{tt.kept, false} {
 				if got := usage.GPUs[i].Unhealthy == kept; got != want {
 					t.Errorf("GPU %d kept %v, want %v: %+v", i, got, want, usage.GPUs[i])
 				}

@@ -100,11 +100,9 @@ type State struct {
 	// forgotten are the containers that have devices by their entries and none by
 	// the kubelet: it lost its checkpoint. Each has had its Event.
 	forgotten map[kubelet.Container]bool
-	// unsure is while it is not known whether a kubelet that starts has forgotten
-	// devices.
-	unsure bool
-	// recovered are the containers that have lost their entries and specs.
-	recovered []allocate.Recovered
+	// unrecorded are the allocations of shares that have lost their entries and
+	// specs, and whose pods are there.
+	unrecorded []kubelet.Allocation
 	// drifts are the differences that were found and not returned yet, drifting
 	// those that are still there.
 	drifts   []Drift
@@ -151,9 +149,6 @@ func (s *State) Changed() <-chan struct{} { return s.changed }
 // Registered notes that a kubelet has just registered the plugin; Run then looks
 // whether it has forgotten devices. It returns at once.
 func (s *State) Registered() {
-	s.mu.Lock()
-	s.unsure = true
-	s.mu.Unlock()
 	s.kubelet.Registered()
 	s.registered.Notify()
 }
@@ -194,8 +189,6 @@ type observation struct {
 	*kubelet.Snapshot
 	// since is the number of the last decision before it.
 	since uint64
-	// unknown are the containers that have shares, of which nothing is known yet.
-	unknown []kubelet.Container
 }
 
 // observe asks the kubelet, and restores the entries that were lost.
@@ -215,12 +208,21 @@ func (s *State) observe(ctx context.Context) (*observation, error) {
 	return o, nil
 }
 
+// observeBoth is observe, and fails without the kubelet's checkpoint too.
+func (s *State) observeBoth(ctx context.Context) (*observation, error) {
+	seen, err := s.observe(ctx)
+	if err == nil {
+		err = seen.CheckpointErr
+	}
+	return seen, err
+}
+
 // nodeLocked is what is known now, for package allocate. It is for holders of mu,
 // as long as they use it.
 func (s *State) nodeLocked(o *observation) *allocate.Node {
 	return &allocate.Node{
 		Name: s.options.NodeName, Inventory: s.inventory.Load(), Snapshot: o.Snapshot, Since: o.since,
-		Entries: s.entries, Forgotten: s.forgotten, Recovered: s.recovered, Unknown: o.unknown,
+		Entries: s.entries, Forgotten: s.forgotten, Unsure: s.unsureLocked(o.Starting()), Unrecorded: s.unrecorded,
 	}
 }
 
@@ -234,6 +236,9 @@ func (s *State) applyLocked(entries ...*checkpoint.Entry) {
 		}
 		s.entries[e.Device] = e
 		delete(s.gone, e.Device)
+		s.unrecorded = slices.DeleteFunc(slices.Clone(s.unrecorded), func(a kubelet.Allocation) bool {
+			return e.HasShares(a.Container)
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
@@ -11,8 +12,10 @@ import (
 )
 
 const (
-	// unprepareEvery is how often what gone pods have left behind is looked for.
+	// unprepareEvery is how often what gone pods have left behind is looked for,
+	// searchEvery how often while a kubelet starts.
 	unprepareEvery = 30 * time.Second
+	searchEvery    = time.Second
 	// goneFor is how long an entry must have been without a pod before it is
 	// removed: a kubelet that has just started may not know all its pods yet.
 	goneFor = 30 * time.Second
@@ -21,22 +24,28 @@ const (
 	unclaimedFor = time.Minute
 )
 
-// Run removes what gone pods leave behind, until ctx ends.
+// Run removes what gone pods leave behind, and puts the checkpoint on the disk,
+// until ctx ends.
 func (s *State) Run(ctx context.Context) error {
-	defer s.kubelet.Wait()
-	defer s.checkpoint.Flush()
+	var syncing sync.WaitGroup
+	defer syncing.Wait()
+	syncing.Go(func() { s.checkpoint.Run(ctx) })
 	tick := time.NewTicker(unprepareEvery)
 	defer tick.Stop()
 	for {
 		if err := s.Unprepare(ctx); err != nil && ctx.Err() == nil {
 			s.options.Log.Warn("cannot clean up after gone pods", "err", err)
 		}
+		// A kubelet that starts knows its pods within a second or so, gives devices to
+		// new ones at once, and may have forgotten what the others have.
+		if tick.Reset(unprepareEvery); s.kubelet.Starting() {
+			tick.Reset(searchEvery)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		case <-s.registered:
-			s.searchForgotten(ctx)
 		}
 	}
 }
@@ -50,12 +59,9 @@ func (s *State) Unprepare(ctx context.Context) error {
 	s.problems.note(problemDisk, s.checkpoint.SyncErr())
 	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
 	defer cancel()
-	seen, err := s.observe(ctx)
+	seen, err := s.observeBoth(ctx)
 	if err != nil {
 		return err
-	}
-	if seen.CheckpointErr != nil {
-		return seen.CheckpointErr
 	}
 	s.detectForgotten(ctx, seen)
 	live := liveDevices(seen)

@@ -215,7 +215,6 @@ func TestRoundsLeakNothing(t *testing.T) {
 	if n := r.left(); n != 6 {
 		t.Errorf("%d files are left, want those of the last pod, which the checkpoint has", n)
 	}
-	r.State.kubelet.Wait()
 	if after := runtime.NumGoroutine(); after > before+10 {
 		t.Errorf("%d goroutines, and %d before", after, before)
 	}

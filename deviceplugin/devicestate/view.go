@@ -9,34 +9,28 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
-	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/deviceplugin/replica"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // View is what a State knew at one moment, without asking the kubelet. It is never
 // changed.
-type View struct {
-	inventory *inventory.Inventory
-	entries   map[string]*checkpoint.Entry
-	// gone are the entries without a pod.
-	gone      map[string]bool
-	recovered []allocate.Recovered
-}
+type View struct{ node allocate.Node }
 
 // View is what the State knows now.
 func (s *State) View() *View {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v := &View{
-		inventory: s.inventory.Load(), entries: maps.Clone(s.entries), gone: make(map[string]bool, len(s.gone)),
-		recovered: s.recovered,
+	node := allocate.Node{
+		Inventory: s.inventory.Load(), Entries: maps.Clone(s.entries), Gone: make(map[string]bool, len(s.gone)),
+		Unrecorded: s.unrecorded,
 	}
 	for device := range s.gone {
-		v.gone[device] = true
+		node.Gone[device] = true
 	}
-	return v
+	return &View{node}
 }
 
 // Assigned is [View.Assigned] now.
@@ -62,9 +56,8 @@ type Allocation struct {
 	By     string
 	// Enforced is what the limits of the shares are enforced by.
 	Enforced enforce.Enforced
-	// Unrecorded: neither an entry nor a CDI spec is left of it. Shares are those
-	// that its pod's annotation names, or, without it, GPUs those that its device
-	// IDs name. No other pod gets these GPUs.
+	// Unrecorded: it has shares, and neither an entry nor a CDI spec is left of it.
+	// GPUs are those that its device IDs name. No other pod gets them.
 	Unrecorded bool
 	// CDINames are the names that Allocate gave, by resource.
 	CDINames map[string]string
@@ -74,12 +67,12 @@ type Allocation struct {
 // and container; with those that have not and have their shares already.
 func (v *View) Allocations() []Allocation {
 	byOwner := make(map[kubelet.Container][]*checkpoint.Entry)
-	for _, e := range v.entries {
-		if e.Owner != nil && !v.gone[e.Device] {
+	for _, e := range v.node.Entries {
+		if e.Owner != nil && !v.node.Gone[e.Device] {
 			byOwner[*e.Owner] = append(byOwner[*e.Owner], e)
 		}
 	}
-	m := v.inventory.Machine
+	m := v.node.Inventory.Machine
 	names, order := make(map[string]string, len(m.HCAs)), make(map[string]int, len(m.HCAs))
 	for i, id := range m.HCAIDs() {
 		names[id], order[id] = m.HCAs[i].Name, i
@@ -93,15 +86,11 @@ func (v *View) Allocations() []Allocation {
 		}
 		all = append(all, a)
 	}
-	for i := range v.recovered {
-		if r := &v.recovered[i]; byOwner[r.Container] == nil {
-			a := newAllocation(r.Container, nil)
-			a.Shares, a.Policy, a.By, a.Unrecorded = r.Shares, r.Policy, r.By, true
-			if len(r.Shares) == 0 {
-				a.GPUs = r.GPUs
-			}
-			all = append(all, a)
-		}
+	for i := range v.node.Unrecorded {
+		u := &v.node.Unrecorded[i]
+		a := newAllocation(u.Container, nil)
+		a.GPUs, a.Unrecorded = replica.Devices(u.IDs), true
+		all = append(all, a)
 	}
 	slices.SortFunc(all, func(p, q Allocation) int {
 		return strings.Compare(
@@ -135,17 +124,14 @@ func newAllocation(c kubelet.Container, entries []*checkpoint.Entry) Allocation 
 
 // GPUs are the shared GPUs with what is taken by containers that are known,
 // without asking the kubelet.
-func (v *View) GPUs() []quota.GPU {
-	node := allocate.Node{Inventory: v.inventory, Entries: v.entries, Recovered: v.recovered}
-	return node.RecordedGPUs(v.gone)
-}
+func (v *View) GPUs() []quota.GPU { return v.node.SharedGPUs() }
 
 // Limits are the limits of all containers that have shares and may be running.
 func (v *View) Limits() []enforce.Limit {
 	var all []enforce.Limit
-	for _, e := range v.entries {
+	for _, e := range v.node.Entries {
 		if e.Owner != nil && len(e.Shares) > 0 {
-			all = append(all, limitOf(e, v.inventory))
+			all = append(all, limitOf(e, v.node.Inventory))
 		}
 	}
 	return all
@@ -156,8 +142,8 @@ func (v *View) Limits() []enforce.Limit {
 // device.
 func (v *View) Assigned(resource string) map[string]string {
 	assigned := make(map[string]string)
-	for _, e := range v.entries {
-		if v.gone[e.Device] || e.Resource != resource {
+	for _, e := range v.node.Entries {
+		if v.node.Gone[e.Device] || e.Resource != resource {
 			continue
 		}
 		for i, hca := range e.HCAs {
@@ -177,7 +163,7 @@ func (v *View) Assigned(resource string) map[string]string {
 // only while its resources are served.
 func (v *View) Resources() (gpus, hcas, slots []string) {
 	kinds := map[string]cdi.Kind{}
-	for _, e := range v.entries {
+	for _, e := range v.node.Entries {
 		kinds[e.Resource] = e.Kind
 	}
 	for _, resource := range slices.Sorted(maps.Keys(kinds)) {
@@ -196,7 +182,7 @@ func (v *View) Resources() (gpus, hcas, slots []string) {
 // Elsewhere names the container that has a GPU under another resource than this
 // one, empty if none: of a resource that was renamed, or by another MIG strategy.
 func (v *View) Elsewhere(resource, id string) string {
-	for _, e := range v.entries {
+	for _, e := range v.node.Entries {
 		if e.Kind != cdi.GPU || e.Resource == resource || !slices.Contains(e.IDs, id) {
 			continue
 		}
@@ -211,7 +197,7 @@ func (v *View) Elsewhere(resource, id string) string {
 // names reports whether names were given out for a resource, which may have left
 // the configuration since.
 func (v *View) names(resource string) bool {
-	for _, e := range v.entries {
+	for _, e := range v.node.Entries {
 		if e.Resource == resource {
 			return true
 		}

@@ -1,9 +1,6 @@
 package health
 
 import (
-	"context"
-	"time"
-
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
@@ -13,49 +10,47 @@ const (
 	ReasonRecovered = "DeviceRecovered"
 )
 
-// NodeEvent is an Event to be recorded: a device that became unhealthy, or has
-// recovered.
+// NodeEvent is an Event to be recorded on the Node, such as of a device that
+// became unhealthy, or has recovered.
 type NodeEvent struct {
 	// Warning is false for a device that has recovered.
 	Warning bool
-	// Reason is ReasonUnhealthy or ReasonRecovered.
+	// Reason is ReasonUnhealthy or ReasonRecovered here.
 	Reason  string
 	Message string
 }
 
-// Recorder records Events on the Node. It may block until ctx ends.
-type Recorder interface {
-	Record(ctx context.Context, n NodeEvent) error
-}
-
-const (
-	// maxEvents are kept while the API server does not answer; later ones
-	// are in the log only.
-	maxEvents = 64
-	// recordTimeout bounds one Event.
-	recordTimeout = 10 * time.Second
-)
+// maxEvents are kept until they are received; later ones are in the log only.
+const maxEvents = 64
 
 // publish logs changes and queues Events; mu is held. HCAs that no resource is
 // made of are logged at debug level only: storage adapters often have a port
 // without a cable.
-func (m *Monitor) publish(changes []Change) {
-	for _, c := range changes {
-		if c.Kind == "HCA" && !m.offered(c.ID) {
-			m.log.Debug("health of an HCA changed", "hca", c.ID, "healthy", c.To.Healthy, "reason", c.To.Reason)
+func (m *Monitor) publish(last, now *Snapshot) {
+	for _, id := range changed(last.GPUs, now.GPUs) {
+		m.queue("GPU", id, displayName("GPU", id, now.Machine, last.Machine), now.GPUs[id])
+	}
+	for _, id := range changed(last.HCAs, now.HCAs) {
+		state := now.HCAs[id]
+		if !m.offered(id) {
+			m.options.Log.Debug("health of an HCA changed", "hca", id, "healthy", state.Healthy, "reason", state.Reason)
 			continue
 		}
-		m.log.Info("health of a device changed", "kind", c.Kind, "device", c.ID, "name", c.Name,
-			"healthy", c.To.Healthy, "cause", c.To.Cause, "reason", c.To.Reason)
-		n := NodeEvent{Warning: !c.To.Healthy, Reason: ReasonUnhealthy, Message: c.String()}
-		if c.To.Healthy {
-			n.Reason = ReasonRecovered
-		}
-		select {
-		case m.events <- n:
-		default:
-			m.log.Warn("event dropped, too many are waiting", "message", n.Message)
-		}
+		m.queue("HCA", id, displayName("HCA", id, now.Machine, last.Machine), state)
+	}
+}
+
+func (m *Monitor) queue(kind, id, name string, state State) {
+	m.options.Log.Info("health of a device changed", "kind", kind, "device", id, "name", name,
+		"healthy", state.Healthy, "cause", state.Cause, "reason", state.Reason)
+	event := NodeEvent{Warning: true, Reason: ReasonUnhealthy, Message: name + " is unhealthy: " + state.Reason}
+	if state.Healthy {
+		event = NodeEvent{Reason: ReasonRecovered, Message: name + " is healthy again"}
+	}
+	select {
+	case m.events <- event:
+	default:
+		m.options.Log.Warn("event dropped, too many are waiting", "message", event.Message)
 	}
 }
 
@@ -78,25 +73,4 @@ func (m *Monitor) selected(scan *machine.Machine, h *machine.HCA) bool {
 		}
 	}
 	return false
-}
-
-func (m *Monitor) recordLoop(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case n := <-m.events:
-			if m.options.Recorder != nil {
-				m.record(ctx, n)
-			}
-		}
-	}
-}
-
-func (m *Monitor) record(ctx context.Context, n NodeEvent) {
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-	defer cancel()
-	if err := m.options.Recorder.Record(ctx, n); err != nil {
-		m.log.Warn("event not recorded", "err", err, "message", n.Message)
-	}
 }

@@ -86,77 +86,37 @@ func (s *Snapshot) equal(t *Snapshot) bool {
 	return s.Machine == t.Machine && maps.Equal(s.GPUs, t.GPUs) && maps.Equal(s.HCAs, t.HCAs)
 }
 
-// Change is one device that became healthy or unhealthy, or whose cause
-// changed.
-type Change struct {
-	// Kind is "GPU" or "HCA"; ID the UUID or the identity; Name the name for
-	// people: "GPU 3 (0000:9d:00.0)", "mlx5_3 (0000:9d:00.0)".
-	Kind, ID, Name string
-	From, To       State
-}
-
-// changes compares two snapshots. A device that is healthy at first sight is
-// no change.
-func changes(from, to *Snapshot) []Change {
-	names := deviceNames(from.Machine, to.Machine)
-	var all []Change
-	for _, part := range []struct {
-		kind     string
-		from, to map[string]State
-	}{{"GPU", from.GPUs, to.GPUs}, {"HCA", from.HCAs, to.HCAs}} {
-		for _, id := range slices.Sorted(maps.Keys(part.to)) {
-			was, known := part.from[id]
-			if !known {
-				was.Healthy = true
-			}
-			is := part.to[id]
-			if was.Healthy != is.Healthy || was.Cause != is.Cause {
-				all = append(all, Change{Kind: part.kind, ID: id, Name: names.of(part.kind, id), From: was, To: is})
-			}
+// changed are the devices, sorted, that became healthy or unhealthy, or whose
+// cause changed. A device that is healthy at first sight is no change.
+func changed(from, to map[string]State) []string {
+	var ids []string
+	for id, is := range to {
+		was, known := from[id]
+		if was.Healthy = was.Healthy || !known; was.Healthy != is.Healthy || was.Cause != is.Cause {
+			ids = append(ids, id)
 		}
 	}
-	return all
+	slices.Sort(ids)
+	return ids
 }
 
-// displayNames are names for people, by kind and identity.
-type displayNames map[[2]string]string
-
-// deviceNames takes the names of later machines over those of earlier ones.
-func deviceNames(machines ...*machine.Machine) displayNames {
-	names := displayNames{}
+// displayName is a device's name for people, "GPU 3 (0000:9d:00.0, GPU-5ef)" or
+// "mlx5_3 (0000:9d:00.0)", from the first machine that has it.
+func displayName(kind, id string, machines ...*machine.Machine) string {
 	for _, m := range machines {
 		if m == nil {
 			continue
 		}
-		for i := range m.GPUs {
-			names[[2]string{"GPU", m.GPUs[i].UUID}] = gpuName(&m.GPUs[i])
+		if at := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == id }); at >= 0 {
+			return fmt.Sprintf("GPU %d (%s, %s)", m.GPUs[at].Index, m.GPUs[at].PCI, id)
 		}
-		for i, id := range m.HCAIDs() {
-			names[[2]string{"HCA", id}] = hcaName(&m.HCAs[i])
+		switch at := slices.Index(m.HCAIDs(), id); {
+		case at < 0:
+		case m.HCAs[at].PCI == "":
+			return m.HCAs[at].Name
+		default:
+			return fmt.Sprintf("%s (%s)", m.HCAs[at].Name, m.HCAs[at].PCI)
 		}
-	}
-	return names
-}
-
-func (n displayNames) of(kind, id string) string {
-	if name, ok := n[[2]string{kind, id}]; ok {
-		return name
 	}
 	return kind + " " + id
-}
-
-func gpuName(g *machine.GPU) string { return fmt.Sprintf("GPU %d (%s, %s)", g.Index, g.PCI, g.UUID) }
-
-func hcaName(h *machine.HCA) string {
-	if h.PCI == "" {
-		return h.Name
-	}
-	return fmt.Sprintf("%s (%s)", h.Name, h.PCI)
-}
-
-func (c Change) String() string {
-	if c.To.Healthy {
-		return fmt.Sprintf("%s is healthy again", c.Name)
-	}
-	return fmt.Sprintf("%s is unhealthy: %s", c.Name, c.To.Reason)
 }

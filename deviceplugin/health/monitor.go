@@ -1,7 +1,6 @@
 package health
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"reflect"
@@ -32,18 +31,13 @@ type Source interface {
 // Options are what a Monitor works with.
 type Options struct {
 	Source Source
-	// Config is the configuration of now; it is asked at every poll and every
-	// scan. Nil is the default.
-	Config func() *config.NodeConfig
+	// Config is the first configuration; see [Monitor.Configure].
+	Config *config.NodeConfig
 	// GPUs are polled and watched; none for a replayed machine.
 	GPUs devgpu.Pollers
-	// PollInterval is how often; 0 is DefaultPollInterval.
+	// PollInterval is how often, such as DefaultPollInterval.
 	PollInterval time.Duration
-	// Recorder records changes; nil is none. It may take its time.
-	Recorder Recorder
-	// Registerer takes the metrics; nil is none.
-	Registerer prometheus.Registerer
-	// Log gets changes; nil discards.
+	// Log gets changes.
 	Log *slog.Logger
 }
 
@@ -51,41 +45,28 @@ type Options struct {
 // any goroutine, and never wait for hardware.
 type Monitor struct {
 	options  Options
-	log      *slog.Logger
 	snapshot atomic.Pointer[Snapshot]
 	// pollNow and timerNow activate the loops of Run.
-	pollNow, timerNow notify.Signal
-	events            chan NodeEvent
-	codes             *prometheus.CounterVec
+	changed, pollNow, timerNow notify.Signal
+	events                     chan NodeEvent
+	codes                      *prometheus.CounterVec
 
 	// mu guards what follows, and serializes publishing.
 	mu      sync.Mutex
 	tracker *tracker
 	config  *config.NodeConfig
 	next    time.Time
-	waiting []notify.Signal
 	logged  map[report]time.Time
 }
 
 // New returns a monitor. The machine that Source has now is taken at once.
 func New(o Options) *Monitor {
-	o.PollInterval = cmp.Or(o.PollInterval, DefaultPollInterval)
-	if o.Config == nil {
-		c := config.Default()
-		o.Config = func() *config.NodeConfig { return &c }
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
 	m := &Monitor{
-		options: o, log: o.Log, pollNow: notify.New(), timerNow: notify.New(),
-		events: make(chan NodeEvent, maxEvents), config: o.Config(), logged: map[report]time.Time{}, codes: newCodes(),
+		options: o, changed: notify.New(), pollNow: notify.New(), timerNow: notify.New(),
+		events: make(chan NodeEvent, maxEvents), config: o.Config, tracker: newTracker(o.Config.Health),
+		logged: map[report]time.Time{}, codes: newCodes(),
 	}
-	m.tracker = newTracker(m.config.Health)
 	m.snapshot.Store(&Snapshot{})
-	if o.Registerer != nil {
-		o.Registerer.MustRegister(m.codes, unhealthy{m})
-	}
 	m.apply(m.scanned)
 	return m
 }
@@ -93,15 +74,21 @@ func New(o Options) *Monitor {
 // Snapshot is the health of now. It is never nil.
 func (m *Monitor) Snapshot() *Snapshot { return m.snapshot.Load() }
 
-// Subscribe returns a channel that receives when Snapshot differs from what it
-// was: health or machine. Several signals may come as one. Every consumer
-// has its own channel, and keeps it.
-func (m *Monitor) Subscribe() <-chan struct{} {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	c := notify.New()
-	m.waiting = append(m.waiting, c)
-	return c
+// Changed receives when Snapshot differs from what it was: health or machine.
+// It has one reader, and several changes may come as one.
+func (m *Monitor) Changed() <-chan struct{} { return m.changed }
+
+// Events are to be recorded on the Node.
+func (m *Monitor) Events() <-chan NodeEvent { return m.events }
+
+// Configure takes the configuration that counts from now on.
+func (m *Monitor) Configure(c *config.NodeConfig) {
+	m.apply(func(time.Time) {
+		if !reflect.DeepEqual(c.Health, m.config.Health) {
+			m.tracker.configure(c.Health)
+		}
+		m.config = c
+	})
 }
 
 // OnEvent takes what a driver reported. The new snapshot is there when it
@@ -122,9 +109,8 @@ func (m *Monitor) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { m.pollLoop(ctx) })
-	wg.Go(func() { m.recordLoop(ctx) })
 	events := make(chan devgpu.Event)
-	wg.Go(func() { m.options.GPUs.Watch(ctx, m.log, events) })
+	wg.Go(func() { m.options.GPUs.Watch(ctx, m.options.Log, events) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -154,7 +140,7 @@ func (m *Monitor) pollLoop(ctx context.Context) {
 	ticker := time.NewTicker(m.options.PollInterval)
 	defer ticker.Stop()
 	for {
-		pulses := m.options.GPUs.Poll(ctx)
+		pulses := m.options.GPUs.Poll(ctx, m.options.Source.Machine())
 		if ctx.Err() != nil {
 			// Cut short: GPUs that were not waited for look silent.
 			return
@@ -177,17 +163,9 @@ func (m *Monitor) scanned(time.Time) {
 
 // apply changes the tracker, and publishes what differs.
 func (m *Monitor) apply(change func(now time.Time)) {
-	// Asked outside of mu: it may have locks of its own.
-	c := m.options.Config()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
-	if c != nil && c != m.config {
-		if !reflect.DeepEqual(c.Health, m.config.Health) {
-			m.tracker.configure(c.Health)
-		}
-		m.config = c
-	}
 	change(now)
 	snapshot, next := m.tracker.update(now)
 	if !next.Equal(m.next) {
@@ -199,10 +177,8 @@ func (m *Monitor) apply(change func(now time.Time)) {
 		return
 	}
 	m.snapshot.Store(snapshot)
-	for _, c := range m.waiting {
-		c.Notify()
-	}
-	m.publish(changes(last, snapshot))
+	m.changed.Notify()
+	m.publish(last, snapshot)
 }
 
 // report is one kind of error of one GPU.
@@ -228,11 +204,11 @@ func (m *Monitor) report(now time.Time, gpu string, code devgpu.Code) {
 		return
 	}
 	m.logged[key] = now
+	log := m.options.Log.Info
 	if code.Severity == devgpu.Fatal {
-		m.log.Warn("driver reported an error", "gpu", gpu, "error", code.String(), "severity", code.Severity)
-		return
+		log = m.options.Log.Warn
 	}
-	m.log.Info("driver reported an error", "gpu", gpu, "error", code.String(), "severity", code.Severity)
+	log("driver reported an error", "gpu", gpu, "error", code.String(), "severity", code.Severity)
 }
 
 // newCodes counts error reports. Catalogs have some hundred numbers.
@@ -243,28 +219,26 @@ func newCodes() *prometheus.CounterVec {
 	}, []string{"gpu", "kind", "code", "policy"})
 }
 
-// unhealthy collects the unhealthy devices of the present snapshot.
-type unhealthy struct{ monitor *Monitor }
-
 func unhealthyDesc() *prometheus.Desc {
 	return prometheus.NewDesc("heddle_device_unhealthy",
 		"1 for every device that is unhealthy, by UUID or identity, and why.",
 		[]string{"kind", "device", "cause"}, nil)
 }
 
-// Describe implements prometheus.Collector.
-func (unhealthy) Describe(c chan<- *prometheus.Desc) { c <- unhealthyDesc() }
+// Describe implements [prometheus.Collector].
+func (m *Monitor) Describe(c chan<- *prometheus.Desc) {
+	m.codes.Describe(c)
+	c <- unhealthyDesc()
+}
 
-// Collect implements prometheus.Collector.
-func (u unhealthy) Collect(c chan<- prometheus.Metric) {
-	s := u.monitor.Snapshot()
-	for _, part := range []struct {
-		kind   string
-		states map[string]State
-	}{{"gpu", s.GPUs}, {"hca", s.HCAs}} {
-		for id, state := range part.states {
+// Collect implements [prometheus.Collector].
+func (m *Monitor) Collect(c chan<- prometheus.Metric) {
+	m.codes.Collect(c)
+	s := m.Snapshot()
+	for kind, states := range map[string]map[string]State{"gpu": s.GPUs, "hca": s.HCAs} {
+		for id, state := range states {
 			if !state.Healthy {
-				c <- prometheus.MustNewConstMetric(unhealthyDesc(), prometheus.GaugeValue, 1, part.kind, id, string(state.Cause))
+				c <- prometheus.MustNewConstMetric(unhealthyDesc(), prometheus.GaugeValue, 1, kind, id, string(state.Cause))
 			}
 		}
 	}

@@ -1,7 +1,9 @@
 package health
 
 import (
+	"cmp"
 	"context"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -9,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heddle-dev/heddle/api/config"
@@ -40,46 +42,18 @@ func (s *source) set(m *machine.Machine) {
 	s.changed.Notify()
 }
 
-// recorder keeps notices; it may hang.
-type recorder struct {
-	mu      sync.Mutex
-	notices []string
-	hang    atomic.Bool
-}
-
-func (r *recorder) Record(ctx context.Context, n NodeEvent) error {
-	if r.hang.Load() {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.notices = append(r.notices, n.Reason+": "+n.Message)
-	return nil
-}
-
-func (r *recorder) all() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.notices
-}
-
 // driver answers polls, and sends events to the one that waits.
 type driver struct {
 	mu     sync.Mutex
 	action devgpu.Action
 	err    error
 	events chan devgpu.Event
-	// slow is how long a poll takes until the GPU is asked.
+	// slow is how long a GPU takes to answer a poll.
 	slow time.Duration
 }
 
-func (d *driver) Known() []string {
-	<-time.After(d.slow)
-	return []string{"GPU-0"}
-}
-
 func (d *driver) Pulse(string) (devgpu.Action, error) {
+	<-time.After(d.slow)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.action, d.err
@@ -87,7 +61,7 @@ func (d *driver) Pulse(string) (devgpu.Action, error) {
 
 func (d *driver) Usage(string, uint64) (devgpu.Usage, error) { return devgpu.Usage{}, nil }
 
-func (d *driver) pollers() devgpu.Pollers { return devgpu.Pollers{devgpu.NewPoller(d, 0)} }
+func (d *driver) pollers() devgpu.Pollers { return devgpu.Pollers{devgpu.NewPoller(d)} }
 
 // xid is a report of NVIDIA's driver.
 func xid(uuid string, number uint64) devgpu.Event {
@@ -112,11 +86,18 @@ func (d *driver) WaitEvent(wait time.Duration) (devgpu.Event, error) {
 	}
 }
 
+// newMonitor fills in what a test does not care for.
+func newMonitor(o Options) *Monitor {
+	c := config.Default()
+	o.Config, o.PollInterval, o.Log = &c, cmp.Or(o.PollInterval, DefaultPollInterval), slog.New(slog.DiscardHandler)
+	return New(o)
+}
+
 // start runs a monitor until the test ends.
 func start(t *testing.T, o Options) *Monitor {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	m := New(o)
+	m := newMonitor(o)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := m.Run(ctx); err != nil {
@@ -129,6 +110,7 @@ func start(t *testing.T, o Options) *Monitor {
 		pass(2 * time.Second) // The wait that Watch left behind.
 	})
 	synctest.Wait()
+	drain(m.Changed()) // The first scan.
 	return m
 }
 
@@ -147,19 +129,17 @@ func drain(c <-chan struct{}) bool {
 	}
 }
 
-// An error report is in the snapshot, and every subscriber is notified, at once:
+// An error report is in the snapshot, and its reader is notified, at once:
 // no poll, no scan and no other GPU is waited for.
 func TestXIDIsSeenAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// A poll takes almost its whole time.
-		slow := devgpu.DefaultPollTimeout - time.Millisecond
+		slow := devgpu.PollTimeout - time.Millisecond
 		d := &driver{action: devgpu.ActionNone, events: make(chan devgpu.Event), slow: slow}
 		m := start(t, Options{Source: newSource(gpus(machine.Healthy, machine.Healthy)), GPUs: d.pollers()})
-		first, second := m.Subscribe(), m.Subscribe()
 		began := time.Now()
 		d.events <- xid("GPU-0", 79)
-		<-first
-		<-second
+		<-m.Changed()
 		if took := time.Since(began); took > 100*time.Millisecond {
 			t.Errorf("took %s", took)
 		}
@@ -174,7 +154,7 @@ func TestLostGPUIsFoundByThePoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &driver{action: devgpu.ActionNone}
 		m := start(t, Options{Source: newSource(gpus(machine.Healthy)), GPUs: d.pollers()})
-		changed := m.Subscribe()
+		changed := m.Changed()
 		began := time.Now()
 		d.set("", devgpu.ErrLost)
 		<-changed
@@ -191,13 +171,20 @@ func TestLostGPUIsFoundByThePoll(t *testing.T) {
 	})
 }
 
+// later answers after a moment: real clocks move between an event and a poll.
+type later struct{ Source }
+
+func (l later) Machine() *machine.Machine {
+	<-time.After(time.Millisecond)
+	return l.Source.Machine()
+}
+
 // An error report brings a poll, and its answer a time to recover: neither
 // waits for the next poll.
 func TestRecoveryNeedsNoFurtherPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// Real clocks move between an event and a poll.
-		d := &driver{action: devgpu.ActionNone, slow: time.Millisecond}
-		m := start(t, Options{Source: newSource(gpus(machine.Healthy)), GPUs: d.pollers(), PollInterval: time.Hour})
+		d := &driver{action: devgpu.ActionNone}
+		m := start(t, Options{Source: later{newSource(gpus(machine.Healthy))}, GPUs: d.pollers(), PollInterval: time.Hour})
 		pass(time.Second)
 		m.OnEvent(xid("GPU-0", 119))
 		pass(30 * time.Second)
@@ -216,7 +203,7 @@ func TestDeadlinesNeedNoScan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newSource(ports(active))
 		m := start(t, Options{Source: src, PollInterval: time.Hour})
-		changed := m.Subscribe()
+		changed := m.Changed()
 		src.set(ports(down))
 		began := time.Now()
 		<-changed // The machine changed.
@@ -234,7 +221,7 @@ func TestNothingIsReportedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &driver{action: devgpu.ActionNone, events: make(chan devgpu.Event)}
 		m := start(t, Options{Source: newSource(gpus(machine.Healthy)), GPUs: d.pollers()})
-		changed := m.Subscribe()
+		changed := m.Changed()
 		pass(time.Hour)
 		if drain(changed) {
 			t.Error("notified of an hour in which nothing happened")
@@ -244,12 +231,12 @@ func TestNothingIsReportedTwice(t *testing.T) {
 
 func TestEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, r := &driver{action: devgpu.ActionNone, events: make(chan devgpu.Event)}, &recorder{}
+		d := &driver{action: devgpu.ActionNone, events: make(chan devgpu.Event)}
 		whole := gpus(machine.Healthy)
 		whole.HCAs = ports(active, active, active).HCAs
 		whole.HCAs[1].Role = machine.RoleStorage
 		src := newSource(whole)
-		start(t, Options{Source: src, GPUs: d.pollers(), Recorder: r})
+		m := start(t, Options{Source: src, GPUs: d.pollers()})
 		d.events <- xid("GPU-0", 31)
 		d.events <- xid("GPU-0", 79)
 		cut := gpus(machine.Healthy)
@@ -265,20 +252,23 @@ func TestEvents(t *testing.T) {
 			"DeviceRecovered: GPU 0 (0000:10:00.0, GPU-0) is healthy again",
 			"DeviceRecovered: mlx5_0 (0000:40:00.0) is healthy again",
 		}
-		if diff := cmp.Diff(want, r.all()); diff != "" {
+		var got []string
+		for range len(m.events) {
+			e := <-m.Events()
+			got = append(got, e.Reason+": "+e.Message)
+		}
+		if diff := gocmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
 }
 
-// An API server that hangs holds up neither health nor the end.
-func TestHangingRecorder(t *testing.T) {
+// Events that nothing receives hold up neither health nor the end.
+func TestEventsThatNothingReceives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &recorder{}
-		r.hang.Store(true)
 		src := newSource(gpus(machine.Healthy))
-		m := start(t, Options{Source: src, Recorder: r})
-		changed := m.Subscribe()
+		m := start(t, Options{Source: src})
+		changed := m.Changed()
 		for i := range 3 * maxEvents {
 			state := machine.Lost
 			if i%2 == 1 {
@@ -296,18 +286,14 @@ func TestHangingRecorder(t *testing.T) {
 
 func TestConfigurationIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var c atomic.Pointer[config.NodeConfig]
-		first := config.Default()
-		c.Store(&first)
-		m := start(t, Options{Source: newSource(ports(slow, active, active)), Config: c.Load})
+		m := start(t, Options{Source: newSource(ports(slow, active, active))})
 		if m.Snapshot().HCA("0000:40:00.0").Healthy {
 			t.Fatal("a slow HCA is healthy")
 		}
 		other := config.Default()
 		other.Health.Disable = []config.HealthCheck{config.CheckRate}
-		c.Store(&other)
-		changed := m.Subscribe()
-		<-changed
+		m.Configure(&other)
+		<-m.Changed()
 		if !m.Snapshot().HCA("0000:40:00.0").Healthy {
 			t.Error("rates are not checked any more, and the HCA is unhealthy")
 		}
@@ -316,7 +302,8 @@ func TestConfigurationIsFollowed(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
-	m := New(Options{Source: newSource(gpus(machine.Healthy, machine.Lost)), Registerer: registry})
+	m := newMonitor(Options{Source: newSource(gpus(machine.Healthy, machine.Lost))})
+	registry.MustRegister(m)
 	for range 2 {
 		m.OnEvent(xid("GPU-0", 94))
 	}
@@ -339,13 +326,13 @@ func TestMetrics(t *testing.T) {
 		"heddle_device_unhealthy XID GPU-0 gpu": 1, "heddle_device_unhealthy Lost GPU-1 gpu": 1,
 		"heddle_gpu_health_codes_total 94 GPU-0 XID application": 2, "heddle_gpu_health_codes_total 109 GPU-0 XID fatal": 1,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("cause, device, kind; code, GPU, kind, policy (-want +got):\n%s", diff)
 	}
 }
 
 func TestNoMachineYet(t *testing.T) {
-	m := New(Options{Source: newSource(nil)})
+	m := newMonitor(Options{Source: newSource(nil)})
 	m.OnEvent(xid("GPU-0", 79))
 	m.OnEvent(devgpu.Event{})
 	if s := m.Snapshot(); s.Machine != nil || s.GPU("GPU-0").Healthy || s.HCA("x").Cause != NotSeen {
@@ -357,7 +344,7 @@ func TestNoMachineYet(t *testing.T) {
 func TestConcurrency(t *testing.T) {
 	src := newSource(gpus(machine.Healthy))
 	d := &driver{action: devgpu.ActionNone}
-	m := New(Options{Source: src, GPUs: d.pollers(), PollInterval: time.Millisecond})
+	m := newMonitor(Options{Source: src, GPUs: d.pollers(), PollInterval: time.Millisecond})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	var wg sync.WaitGroup

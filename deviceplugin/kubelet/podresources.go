@@ -55,125 +55,91 @@ const (
 type lister struct {
 	client podresources.PodResourcesListerClient
 	pace   *rate.Limiter
+	// calling has room for the one List that may be under way.
+	calling chan struct{}
 
-	mu      sync.Mutex      // guards all below
-	waiting []chan<- listed // no List has begun for these yet
-	// present counts those that wait for an answer.
-	present int
-	// served is closed when the goroutine in serve ends, nil if there is none.
-	served chan struct{}
-	// abandon ends the List under way.
-	abandon context.CancelFunc
+	mu sync.Mutex // guards what follows
+	// next is the List that has not begun; nil if no caller waits for one.
+	next *listing
 }
 
-type listed struct {
+// listing is one List, which its first caller makes.
+type listing struct {
+	done chan struct{} // closed when what follows is set
 	pods []*podresources.PodResources
 	err  error
+	// abandoned is true if the first caller did not wait for the answer.
+	abandoned bool
 }
 
 func newLister(client podresources.PodResourcesListerClient) *lister {
-	return &lister{client: client, pace: rate.NewLimiter(listsPerSecond, listsAtOnce)}
+	return &lister{
+		client: client, pace: rate.NewLimiter(listsPerSecond, listsAtOnce), calling: make(chan struct{}, 1),
+	}
 }
 
 // list returns the pods, or an error once ctx ends or the kubelet rejects the
 // call.
 func (l *lister) list(ctx context.Context) ([]*podresources.PodResources, error) {
-	answer := make(chan listed, 1)
-	l.mu.Lock()
-	l.waiting = append(l.waiting, answer)
-	l.present++
-	if l.served == nil {
-		l.served = make(chan struct{})
-		// One caller's end must not take the answer from the others.
-		go l.serve(context.WithoutCancel(ctx))
+	for {
+		l.mu.Lock()
+		call, first := l.next, l.next == nil
+		if first {
+			call = &listing{done: make(chan struct{})}
+			l.next = call
+		}
+		l.mu.Unlock()
+		if first {
+			l.run(ctx, call)
+		}
+		select {
+		case <-call.done:
+			// One caller's end must not take the answer from the others.
+			if !call.abandoned || ctx.Err() != nil {
+				return call.pods, call.err
+			}
+		case <-ctx.Done():
+			return nil, notAnswered(ctx)
+		}
 	}
-	l.mu.Unlock()
-	defer l.leave()
+}
+
+// run makes the call for those that wait when it begins.
+func (l *lister) run(ctx context.Context, call *listing) {
+	defer close(call.done)
 	select {
-	case got := <-answer:
-		return got.pods, got.err
+	case l.calling <- struct{}{}:
+		defer func() { <-l.calling }()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("kubelet PodResources has not answered: %w", context.Cause(ctx))
 	}
-}
-
-// leave abandons the List under way when no caller waits for it any more.
-func (l *lister) leave() {
+	_ = l.pace.Wait(ctx) // It fails if ctx ends, and then so does the call.
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.present--; l.present == 0 && l.abandon != nil {
-		l.abandon()
-	}
-}
-
-// wait returns once no goroutine is in serve.
-func (l *lister) wait() {
-	for {
-		l.mu.Lock()
-		served := l.served
-		l.mu.Unlock()
-		if served == nil {
-			return
-		}
-		<-served
-	}
-}
-
-// serve lists until no caller waits.
-func (l *lister) serve(ctx context.Context) {
-	for {
-		l.mu.Lock()
-		if len(l.waiting) == 0 {
-			close(l.served)
-			l.served, l.abandon = nil, nil
-			l.mu.Unlock()
-			return
-		}
-		l.mu.Unlock()
-		l.round(ctx)
-	}
-}
-
-// round lists once for those that wait when the call begins that succeeds.
-func (l *lister) round(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, listTimeout)
-	defer cancel()
-	_ = l.pace.Wait(ctx) // It has the time: listTimeout is much longer than a token takes.
-	l.mu.Lock()
-	batch := l.waiting
-	l.waiting, l.abandon = nil, cancel
-	abandoned := l.present == 0
+	l.next = nil
 	l.mu.Unlock()
-	if abandoned {
-		return
-	}
+	call.pods, call.err = l.ask(ctx)
+	call.abandoned = ctx.Err() != nil
+}
+
+// ask lists, and tries again while that may help.
+func (l *lister) ask(ctx context.Context) ([]*podresources.PodResources, error) {
+	within, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
-		response, err := l.client.List(ctx, &podresources.ListPodResourcesRequest{})
-		if transient(err) && sleep(ctx, pause) {
-			batch = l.join(ctx, batch)
-			continue
+		response, err := l.client.List(within, &podresources.ListPodResourcesRequest{})
+		switch {
+		case err == nil:
+			return response.GetPodResources(), nil
+		case transient(err) && sleep(within, pause):
+		case ctx.Err() != nil:
+			return nil, notAnswered(ctx)
+		default:
+			return nil, fmt.Errorf("list kubelet PodResources: %w", err)
 		}
-		got := listed{pods: response.GetPodResources()}
-		if err != nil {
-			got = listed{err: fmt.Errorf("list kubelet PodResources: %w", err)}
-		}
-		for _, answer := range batch {
-			answer <- got
-		}
-		return
 	}
 }
 
-// join adds the callers that came since. A caller that asks after the others
-// have gone gets a List of its own.
-func (l *lister) join(ctx context.Context, batch []chan<- listed) []chan<- listed {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if ctx.Err() == nil {
-		batch = append(batch, l.waiting...)
-		l.waiting = nil
-	}
-	return batch
+func notAnswered(ctx context.Context) error {
+	return fmt.Errorf("kubelet PodResources has not answered: %w", context.Cause(ctx))
 }
 
 // transient reports whether to ask again: the kubelet has been asked too often,

@@ -20,8 +20,9 @@ import (
 // Reader reads the kubelet's two accounts of who holds what. It is safe for use
 // by several goroutines.
 type Reader struct {
-	lister     *lister
-	checkpoint checkpoint
+	lister *lister
+	// checkpoint is the file of the device manager.
+	checkpoint string
 	// sockets are two files that a kubelet makes again: one when it starts, before
 	// it answers, and one when it knows its pods, before it registers plugins.
 	sockets [2]string
@@ -38,7 +39,7 @@ func NewReader(client podresources.PodResourcesListerClient, dir string, now fun
 	plugins := filepath.Join(dir, "device-plugins")
 	return &Reader{
 		lister: newLister(client), now: now,
-		checkpoint: checkpoint{path: filepath.Join(plugins, "kubelet_internal_checkpoint")},
+		checkpoint: filepath.Join(plugins, "kubelet_internal_checkpoint"),
 		// The first is PodResources', the second the device manager's, which needs
 		// the container runtime.
 		sockets: [2]string{PodResourcesSocket(dir), filepath.Join(plugins, "kubelet.sock")},
@@ -61,7 +62,7 @@ func (r *Reader) Snapshot(ctx context.Context, quantities ...string) (*Snapshot,
 		return nil, err
 	}
 	// The checkpoint is read last: it has what the answer of PodResources has.
-	entries, err := r.checkpoint.read()
+	entries, err := readCheckpoint(r.checkpoint)
 	s := newSnapshot(pods, entries, quantities)
 	s.CheckpointErr, s.starting = err, r.now().Sub(started) < StartGrace
 	return s, nil
@@ -103,6 +104,6 @@ func (r *Reader) noteStart() time.Time {
 	return r.started
 }
 
-// Wait returns once no call to the kubelet is under way that began in another
-// goroutine.
-func (r *Reader) Wait() { r.lister.wait() }
+// Starting reports whether a kubelet has just started: it may not know its pods
+// yet.
+func (r *Reader) Starting() bool { return r.now().Sub(r.noteStart()) < StartGrace }

@@ -11,24 +11,40 @@ import (
 	"strings"
 )
 
-// separator is between the device and the number. PCI addresses and GUIDs have
+// Separator is between the device and the number. PCI addresses and GUIDs have
 // single colons.
-const separator = "::"
+const Separator = "::"
 
 // ID is the device ID of one replica of a device, such as GPU-…::3.
-func ID(device string, number int) string { return device + separator + strconv.Itoa(number) }
+func ID(device string, number int) string { return device + Separator + strconv.Itoa(number) }
 
 // Parse is the reverse of [ID].
 func Parse(id string) (device string, number int, err error) {
-	at := strings.LastIndex(id, separator)
+	at := strings.LastIndex(id, Separator)
 	if at <= 0 {
 		return "", 0, fmt.Errorf("device ID %q is no replica, such as 0000:18:00.0::3", id)
 	}
-	number, err = strconv.Atoi(id[at+len(separator):])
-	if err != nil || number < 0 || strconv.Itoa(number) != id[at+len(separator):] {
-		return "", 0, fmt.Errorf("device ID %q has no replica number after %q", id, separator)
+	number, err = strconv.Atoi(id[at+len(Separator):])
+	if err != nil || number < 0 || strconv.Itoa(number) != id[at+len(Separator):] {
+		return "", 0, fmt.Errorf("device ID %q has no replica number after %q", id, Separator)
 	}
 	return id[:at], number, nil
+}
+
+// DeviceOf is the device that an ID names.
+func DeviceOf(id string) string {
+	device, _, _ := strings.Cut(id, Separator)
+	return device
+}
+
+// Devices are the devices that IDs name, sorted and without repeats.
+func Devices(ids []string) []string {
+	devices := make([]string, len(ids))
+	for i, id := range ids {
+		devices[i] = DeviceOf(id)
+	}
+	slices.Sort(devices)
+	return slices.Compact(devices)
 }
 
 // Device is a device with the replicas of it that a choice is made of.

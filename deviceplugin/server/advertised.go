@@ -41,13 +41,8 @@ import (
 type advertised struct {
 	mu      sync.Mutex
 	entries map[string]*entry
-	// list is what streams send: immutable, sorted by ID, never nil.
-	list []*v1beta1.Device
-	// generation counts the lists, and since is when the last one was made.
-	generation uint64
-	since      time.Time
-	// changed is closed when list is replaced.
-	changed chan struct{}
+	// now is what streams send.
+	now listVersion
 	// streams maps a live stream to the generation it has sent.
 	streams map[uint64]uint64
 	lastID  uint64
@@ -69,9 +64,20 @@ type entry struct {
 
 func newAdvertised() *advertised {
 	return &advertised{
-		entries: map[string]*entry{}, list: []*v1beta1.Device{}, since: time.Now(),
-		changed: make(chan struct{}), streams: map[uint64]uint64{},
+		entries: map[string]*entry{}, streams: map[uint64]uint64{},
+		now: listVersion{devices: []*v1beta1.Device{}, since: time.Now(), next: make(chan struct{})},
 	}
+}
+
+// listVersion is one list to send.
+type listVersion struct {
+	// devices are immutable, sorted by ID, never nil.
+	devices []*v1beta1.Device
+	// generation counts the lists, and since is when this one was made.
+	generation uint64
+	since      time.Time
+	// next is closed when there is a newer one.
+	next chan struct{}
 }
 
 // update takes the Resource's devices. It reports whether the list differs.
@@ -97,7 +103,7 @@ func (l *advertised) update(devices []Device) bool {
 	}
 	differs := l.publishLocked()
 	for _, e := range gone {
-		e.generation = l.generation
+		e.generation = l.now.generation
 	}
 	return differs
 }
@@ -113,7 +119,7 @@ func (l *advertised) held(holders map[string]bool, asked time.Time) {
 			l.entries[id] = &entry{device: Device{ID: id}, withdrawn: asked}
 		}
 	}
-	oldest := l.generation
+	oldest := l.now.generation
 	for _, sent := range l.streams {
 		oldest = min(oldest, sent)
 	}
@@ -147,24 +153,23 @@ func (l *advertised) publishLocked() bool {
 		}
 		list = append(list, d)
 	}
-	if slices.EqualFunc(list, l.list, sameDevice) {
+	if slices.EqualFunc(list, l.now.devices, sameDevice) {
 		return false
 	}
-	l.list, l.since = list, time.Now()
-	l.generation++
-	close(l.changed)
-	l.changed = make(chan struct{})
+	l.replaceLocked(list)
 	return true
+}
+
+func (l *advertised) replaceLocked(list []*v1beta1.Device) {
+	close(l.now.next)
+	l.now = listVersion{list, l.now.generation + 1, time.Now(), make(chan struct{})}
 }
 
 // again makes streams send the list once more.
 func (l *advertised) again() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.since = time.Now()
-	l.generation++
-	close(l.changed)
-	l.changed = make(chan struct{})
+	l.replaceLocked(l.now.devices)
 }
 
 func sameDevice(a, b *v1beta1.Device) bool {
@@ -173,19 +178,10 @@ func sameDevice(a, b *v1beta1.Device) bool {
 		slices.EqualFunc(a.GetTopology().GetNodes(), b.GetTopology().GetNodes(), sameNode)
 }
 
-// listVersion is one list to send.
-type listVersion struct {
-	devices    []*v1beta1.Device
-	generation uint64
-	since      time.Time
-	// next is closed when there is a newer one.
-	next <-chan struct{}
-}
-
 func (l *advertised) current() listVersion {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return listVersion{devices: l.list, generation: l.generation, since: l.since, next: l.changed}
+	return l.now
 }
 
 // join adds a stream, which has sent nothing yet.
@@ -257,8 +253,8 @@ type counts struct {
 func (l *advertised) counts() counts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c := counts{capacity: len(l.list), streams: len(l.streams)}
-	for _, d := range l.list {
+	c := counts{capacity: len(l.now.devices), streams: len(l.streams)}
+	for _, d := range l.now.devices {
 		if d.GetHealth() == v1beta1.Healthy {
 			c.allocatable++
 		}

@@ -103,7 +103,7 @@ func TestConflictByAllocatable(t *testing.T) {
 	dir := kubelet.Dir(t)
 	k := kubelet.Start(t, dir)
 	look := conflictIn(dir, gpu, podResources(t, k))
-	stop := run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: newRack("a", "b")}))
+	stop := run(t, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: newRack("a", "b")}))
 	k.Wait(within(t), gpu, serving(2))
 	if got, err := look(t.Context()); got != "" || err != nil {
 		t.Errorf("our own plugin is a conflict: %q, %v", got, err)
@@ -129,10 +129,10 @@ func TestAForeignPluginIsLeftAlone(t *testing.T) {
 		Name: gpu, KubeletDir: dir, Resource: newRack("a", "b"), Registerer: prometheus.NewRegistry(),
 		PodResources: podResources(t, k),
 	}
-	p := server.New(options)
+	p := newPlugin(options)
 	stop := run(t, p)
 	until(t, "the owner", func() bool { return p.Status().Owner != "" })
-	want := server.Status{Resource: gpu, Owner: owner, Capacity: 2, Allocatable: 2}
+	want := server.Status{Owner: owner, Capacity: 2, Allocatable: 2}
 	if diff := cmp.Diff(want, p.Status()); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
@@ -146,7 +146,7 @@ func TestAForeignPluginIsLeftAlone(t *testing.T) {
 	stop()
 
 	options.Takeover = true
-	run(t, server.New(options))
+	run(t, newPlugin(options))
 	k.Wait(within(t), gpu, serving(2))
 }
 
@@ -157,7 +157,7 @@ func TestAnUnknownOwnerIsNobody(t *testing.T) {
 	k := kubelet.Start(t, dir)
 	pods := podResources(t, k)
 	k.Disturb(func(context.Context, string) error { return errors.New("down") })
-	run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: newRack("a"), PodResources: pods}))
+	run(t, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: newRack("a"), PodResources: pods}))
 	k.Wait(within(t), gpu, serving(1))
 }
 

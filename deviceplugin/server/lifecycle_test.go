@@ -75,7 +75,7 @@ func TestEachKubeletGetsOneRegistration(t *testing.T) {
 			if tt.begin != nil {
 				tt.begin(k)
 			}
-			run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r, Log: logger(t)}))
+			run(t, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: r, Log: logger(t)}))
 			if _, err := os.Stat(k.Socket()); err == nil {
 				n++
 				counted(t, k, r, n)
@@ -101,7 +101,7 @@ func settle(*kubelet.Kubelet) { <-time.After(50 * time.Millisecond) }
 func TestADeletedSocketLeavesNoGap(t *testing.T) {
 	dir := kubelet.Dir(t)
 	k := kubelet.Start(t, dir)
-	run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: newRack("a")}))
+	run(t, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: newRack("a")}))
 	k.Wait(within(t), gpu, serving(1))
 	gap := make(chan struct{}, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -136,7 +136,7 @@ func TestTheNextProcessTakesOver(t *testing.T) {
 	dir := kubelet.Dir(t)
 	k := kubelet.Start(t, dir)
 	r := newRack("a", "b")
-	stop := run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
+	stop := run(t, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
 	k.Wait(within(t), gpu, serving(2))
 	stale := heddleSockets(t, k)[0]
 	end := func(stop func()) {
@@ -151,7 +151,7 @@ func TestTheNextProcessTakesOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		again := run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
+		again := run(t, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
 		k.Wait(within(t), gpu, serving(2))
 		if _, err := os.Stat(stale); err == nil {
 			t.Error("the dead socket stays")
@@ -169,9 +169,9 @@ func TestARollingUpgradeLeavesNoGap(t *testing.T) {
 	dir := kubelet.Dir(t)
 	k := kubelet.Start(t, dir)
 	r := newRack("a", "b")
-	stop := run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
+	stop := run(t, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
 	k.Wait(within(t), gpu, serving(2))
-	run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: newRack("a", "b")}))
+	run(t, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: newRack("a", "b")}))
 	k.Wait(within(t), gpu, func(s kubelet.State) bool { return s.Connected == 2 })
 	stop()
 	s := k.Wait(within(t), gpu, func(s kubelet.State) bool { return s.Connected == 1 })
@@ -195,7 +195,7 @@ func TestStopDrainsAllocate(t *testing.T) {
 		<-leave
 		return nil
 	}
-	stop := run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
+	stop := run(t, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
 	k.Wait(within(t), gpu, serving(2))
 	admitted := make(chan error, 1)
 	go func() {
@@ -236,7 +236,7 @@ func TestKubeletKilledDuringAllocate(t *testing.T) {
 			return nil
 		}
 	}
-	run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
+	run(t, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
 	k.Wait(within(t), gpu, serving(2))
 	admitted := make(chan error, 1)
 	go func() {
@@ -272,7 +272,7 @@ func TestRunEndsWhenTheMountIsDead(t *testing.T) {
 	if err := os.Symlink("/proc/self/fd/"+itoa(open.Fd()), filepath.Join(root, "device-plugins")); err != nil {
 		t.Fatal(err)
 	}
-	if err := server.New(server.Options{Name: gpu, KubeletDir: root, Resource: newRack()}).Run(within(t)); err == nil {
+	if err := newPlugin(server.Options{Name: gpu, KubeletDir: root, Resource: newRack()}).Run(within(t)); err == nil {
 		t.Error("Run returned no error")
 	}
 }
@@ -282,7 +282,7 @@ func TestRunEndsWhenTheMountIsDead(t *testing.T) {
 func BenchmarkRegister(b *testing.B) {
 	dir := kubelet.Dir(b)
 	k := kubelet.Start(b, dir)
-	run(b, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: newRack("a", "b")}))
+	run(b, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: newRack("a", "b")}))
 	k.Wait(within(b), gpu, serving(2))
 	var times []time.Duration
 	for n := 2; b.Loop(); n++ {

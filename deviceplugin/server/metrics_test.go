@@ -20,7 +20,7 @@ func TestMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	r := newRack("a", "b", "!c")
 	r.prefer = func(_, _ []string, _ int) ([]string, error) { return nil, errors.New("no matrix") }
-	stop := run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r, Registerer: registry}))
+	stop := run(t, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: r, Registerer: registry}))
 	k.Wait(within(t), gpu, serving(2))
 	if _, err := k.Admit(within(t), "pod", "main", gpu, 1); err != nil {
 		t.Fatal(err)
@@ -54,11 +54,11 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("metrics (-want +got):\n%s", diff)
 	}
 
-	err := server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: newRack(), Registerer: registry}).Run(t.Context())
+	err := newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: newRack(), Registerer: registry}).Run(t.Context())
 	if err == nil {
 		t.Error("the same resource runs twice")
 	}
-	run(t, server.New(server.Options{Name: "rdma/hca", KubeletDir: dir, Resource: newRack(), Registerer: registry}))
+	run(t, newPlugin(server.Options{Name: "rdma/hca", KubeletDir: dir, Resource: newRack(), Registerer: registry}))
 	stop()
 	for series := range gathered(t, registry) {
 		if series == of("capacity") {
@@ -74,8 +74,8 @@ func TestAResourceWithoutDevicesIsServedWhilePodsHoldThem(t *testing.T) {
 	dir := kubelet.Dir(t)
 	k := kubelet.Start(t, dir)
 	r := newRack("a", "b")
-	p := server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r})
-	p.SetHolders(server.Holders{IDs: map[string]bool{"b": true}, Asked: time.Now()})
+	p := newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: r})
+	p.SetHolders(map[string]bool{"b": true}, time.Now(), nil)
 	run(t, p)
 	k.Wait(within(t), gpu, serving(2))
 	r.prefer = func(_, _ []string, _ int) ([]string, error) { return []string{"b"}, nil }
@@ -117,8 +117,8 @@ func TestADeviceIsWithdrawnDuringAllocate(t *testing.T) {
 		k.Wait(ctx, gpu, serving(0))
 		return nil
 	}
-	p := server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r})
-	p.SetHolders(server.Holders{Asked: time.Now()})
+	p := newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: r})
+	p.SetHolders(nil, time.Now(), nil)
 	run(t, p)
 	k.Wait(within(t), gpu, serving(1))
 	if ids, err := k.Admit(within(t), "pod", "main", gpu, 1); err != nil || len(ids) != 1 {

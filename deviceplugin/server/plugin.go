@@ -11,22 +11,17 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
-
-// DefaultKubeletDir is the kubelet's --root-dir.
-const DefaultKubeletDir = "/var/lib/kubelet"
 
 const (
 	// linger is how long an ID stays listed at least after it was withdrawn;
@@ -42,7 +37,7 @@ const (
 type Options struct {
 	// Name is the resource, such as nvidia.com/gpu.
 	Name string
-	// KubeletDir is the kubelet's directory; "" is DefaultKubeletDir.
+	// KubeletDir is the kubelet's --root-dir.
 	KubeletDir string
 	Resource   Resource
 	// PodResources is the kubelet's, API the API server: they know who else
@@ -57,9 +52,9 @@ type Options struct {
 	Changed notify.Signal
 	// SkipPreStart and SkipPrefer ask the kubelet not to make these calls.
 	SkipPreStart, SkipPrefer bool
-	// Log gets changes and faults; nil discards.
+	// Log gets changes and faults.
 	Log *slog.Logger
-	// Registerer gets the metrics while the Plugin runs; nil means none.
+	// Registerer gets the metrics while the Plugin runs.
 	Registerer prometheus.Registerer
 }
 
@@ -81,23 +76,12 @@ type Plugin struct {
 	ownerKnown, holdersKnown bool
 }
 
-// Holders are the device IDs of a resource that pods hold, from a question that
-// was asked at a time. They show what the kubelet handed out more than a minute
-// before that. After an error no ID leaves the list.
-type Holders struct {
-	IDs   map[string]bool
-	Asked time.Time
-	Err   error
-}
-
 // Status is what a Plugin is doing now.
 type Status struct {
-	Resource string
-	// Registered reports whether the running kubelet took the registration, and
-	// Socket where it calls the plugin. Registrations counts them.
+	// Registered reports whether the running kubelet took the registration.
+	// Registrations counts them.
 	Registered    bool
 	Registrations int
-	Socket        string
 	// Owner is who else serves the resource. Unless Registered, the plugin waits
 	// for it to end.
 	Owner string
@@ -113,19 +97,9 @@ type Status struct {
 
 // New returns a Plugin that does nothing yet.
 func New(o Options) *Plugin {
-	if o.KubeletDir == "" {
-		o.KubeletDir = DefaultKubeletDir
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Registerer == nil {
-		o.Registerer = prometheus.NewRegistry()
-	}
 	return &Plugin{
 		options: o, dir: filepath.Join(o.KubeletDir, pluginDir),
 		log: o.Log.With("resource", o.Name), list: newAdvertised(), metrics: newMetrics(), wake: notify.New(),
-		status: Status{Resource: o.Name},
 	}
 }
 
@@ -201,17 +175,19 @@ func (p *Plugin) NeedsHolders() bool {
 	return !p.holdersKnown || p.list.counts().withdrawn > 0
 }
 
-// SetHolders takes who holds devices. Call it before Run, so that the first list
-// has all that pods hold, and then as long as [Plugin.NeedsHolders].
-func (p *Plugin) SetHolders(h Holders) {
-	if h.Err != nil {
-		if !errors.Is(h.Err, context.Canceled) {
+// SetHolders takes the device IDs that pods hold, from a question that was asked
+// at a time: they show what the kubelet handed out more than a minute before
+// that. After an error no ID leaves the list. Call it before Run, so that the
+// first list has all that pods hold, and then as long as [Plugin.NeedsHolders].
+func (p *Plugin) SetHolders(ids map[string]bool, asked time.Time, err error) {
+	if err != nil {
+		if !errors.Is(err, context.Canceled) {
 			p.metrics.faults.WithLabelValues("holders").Inc()
-			p.log.Debug("holders of devices are not known", "err", h.Err)
+			p.log.Debug("holders of devices are not known", "err", err)
 		}
 		return
 	}
-	p.list.held(h.IDs, h.Asked)
+	p.list.held(ids, asked)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.holdersKnown = true
@@ -227,7 +203,7 @@ func (p *Plugin) noteRegistered(socket string) {
 	defer p.options.Changed.Notify()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.status.Socket, p.status.Registered = socket, socket != ""
+	p.status.Registered = socket != ""
 	p.metrics.registered.Set(0)
 	if socket == "" {
 		return
@@ -275,15 +251,11 @@ func (p *Plugin) noteFailure(err error) {
 	p.log.Warn("registration failed", "err", err)
 }
 
-// List is what the kubelet is shown now, sorted by ID.
-func (p *Plugin) List() []Device {
-	var list []Device
+// IDs are those that the kubelet is shown now, sorted.
+func (p *Plugin) IDs() []string {
+	var ids []string
 	for _, d := range p.list.current().devices {
-		numa := make([]int64, 0, len(d.GetTopology().GetNodes()))
-		for _, node := range d.GetTopology().GetNodes() {
-			numa = append(numa, node.GetID())
-		}
-		list = append(list, Device{ID: d.GetID(), Healthy: d.GetHealth() == v1beta1.Healthy, NUMA: slices.Clip(numa)})
+		ids = append(ids, d.GetID())
 	}
-	return list
+	return ids
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/heddle-dev/heddle/deviceplugin/server"
@@ -23,6 +24,17 @@ import (
 )
 
 const gpu = "nvidia.com/gpu"
+
+// newPlugin fills in what a test does not care for.
+func newPlugin(o server.Options) *server.Plugin {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Registerer == nil {
+		o.Registerer = prometheus.NewRegistry()
+	}
+	return server.New(o)
+}
 
 // rack is a Resource of named devices. Its answer to Allocate is one CDI
 // device for each ID.
@@ -135,7 +147,7 @@ func TestAPodGetsThePreferredDevices(t *testing.T) {
 	k := kubelet.Start(t, dir)
 	r := newRack("a", "b", "c", "d")
 	r.prefer = func(_, _ []string, _ int) ([]string, error) { return []string{"b", "d"}, nil }
-	run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
+	run(t, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
 	k.Wait(within(t), gpu, serving(4))
 
 	ids, err := k.Admit(within(t), "pod", "main", gpu, 2)
@@ -169,7 +181,7 @@ func TestPreferNeverFailsThePod(t *testing.T) {
 			k := kubelet.Start(t, dir)
 			r := newRack("a", "b", "c")
 			r.prefer = prefer
-			run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
+			run(t, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
 			k.Wait(within(t), gpu, serving(3))
 			if ids, err := k.Admit(within(t), "pod", "main", gpu, 2); err != nil || len(ids) != 2 {
 				t.Errorf("the pod got %v, %v", ids, err)
@@ -182,7 +194,7 @@ func TestAllocateRefusals(t *testing.T) {
 	dir := kubelet.Dir(t)
 	k := kubelet.Start(t, dir)
 	r := newRack("a", "b")
-	run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
+	run(t, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
 	k.Wait(within(t), gpu, serving(2))
 	client := dialOnly(t, k)
 	tests := []struct {
@@ -218,7 +230,7 @@ func TestEveryStreamGetsTheFullListAndEachChange(t *testing.T) {
 	dir := kubelet.Dir(t)
 	k := kubelet.Start(t, dir)
 	r := newRack("a", "b")
-	run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
+	run(t, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
 	k.Wait(within(t), gpu, serving(2))
 	client := dialOnly(t, k)
 	first, second := watch(t, client), watch(t, client)
@@ -251,7 +263,7 @@ func TestAStreamEndsWithItsContext(t *testing.T) {
 	k := kubelet.Start(t, dir)
 	r := newRack("a")
 	streamed := notify.New()
-	p := server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r, Changed: streamed})
+	p := newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: r, Changed: streamed})
 	await := func(want int) {
 		t.Helper()
 		for p.Status().Streams != want {
@@ -289,7 +301,7 @@ func TestARejectedPreStartIsTriedAgain(t *testing.T) {
 	r := newRack("a")
 	rejection := errors.New("GPU 0 is over-committed")
 	r.prestart = func(context.Context, []string) error { return rejection }
-	run(t, server.New(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
+	run(t, newPlugin(server.Options{Name: gpu, KubeletDir: dir, Resource: r}))
 	k.Wait(within(t), gpu, serving(1))
 	if _, err := k.Admit(within(t), "pod", "main", gpu, 1); err != nil {
 		t.Fatal(err)
@@ -306,7 +318,7 @@ func TestARejectedPreStartIsTriedAgain(t *testing.T) {
 
 func TestRunRefuses(t *testing.T) {
 	for _, name := range []string{"", "gpu", "kubernetes.io/gpu", "nvidia.com/", "requests.nvidia.com/gpu"} {
-		p := server.New(server.Options{Name: name, KubeletDir: kubelet.Dir(t), Resource: newRack()})
+		p := newPlugin(server.Options{Name: name, KubeletDir: kubelet.Dir(t), Resource: newRack()})
 		if err := p.Run(t.Context()); err == nil {
 			t.Errorf("Run took the resource name %q", name)
 		}

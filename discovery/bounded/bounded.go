@@ -31,12 +31,13 @@ var ErrTimeout = errors.New("no answer")
 // The function of a call must own what it writes: it may run long after its
 // result stopped to matter.
 type Call[T any] struct {
-	pending chan outcome[T]
+	pending chan Answer[T]
 }
 
-type outcome[T any] struct {
-	value T
-	err   error
+// Answer is what a call returned.
+type Answer[T any] struct {
+	Value T
+	Err   error
 }
 
 // Do runs f and waits for it until ctx ends.
@@ -51,26 +52,24 @@ func (c *Call[T]) Start(f func() (T, error)) (wait func(context.Context) (T, err
 	if c.Busy() {
 		return func(context.Context) (T, error) { return none, ErrTimeout }
 	}
-	done := make(chan outcome[T], 1)
+	done := make(chan Answer[T], 1)
 	c.pending = done
 	go func() {
 		value, err := f()
-		done <- outcome[T]{value, err}
+		done <- Answer[T]{value, err}
 	}()
 	return func(ctx context.Context) (T, error) {
+		var a Answer[T]
 		select {
+		case a = <-done:
 		case <-ctx.Done():
-		case o := <-done:
-			c.pending = nil
-			return o.value, o.err
+			if len(done) == 0 {
+				return none, ErrTimeout
+			}
+			a = <-done
 		}
-		select {
-		case o := <-done:
-			c.pending = nil
-			return o.value, o.err
-		default:
-			return none, ErrTimeout
-		}
+		c.pending = nil
+		return a.Value, a.Err
 	}
 }
 
@@ -81,12 +80,6 @@ func (c *Call[T]) Busy() bool { return c.pending != nil && len(c.pending) == 0 }
 // zero value is ready.
 type Group[K comparable, T any] struct {
 	calls map[K]*Call[T]
-}
-
-// Answer is what a call of a group returned.
-type Answer[T any] struct {
-	Value T
-	Err   error
 }
 
 // Ask runs f for all keys at once and waits for them together until ctx ends;

@@ -7,7 +7,11 @@
 package capacity
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/config"
@@ -78,4 +82,218 @@ func several(faults []string) string {
 		return fmt.Sprintf("%s; and %d more", strings.Join(faults[:maxFaults], "; "), more)
 	}
 	return strings.Join(faults, "; ")
+}
+
+// gpus counts what is handed out whole: GPUs and, where the MIG strategy
+// names them, MIG devices.
+func gpus(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resource {
+	whole := tally{name: c.Resources.GPU}
+	mixed := map[string]*tally{}
+	shared := 0
+	for i := range m.GPUs {
+		g := &m.GPUs[i]
+		switch {
+		case c.Shares(g):
+			shared++
+		case g.MIG.Enabled && c.MIG.Strategy == config.MIGMixed && len(g.MIG.Devices) > 0:
+			for _, device := range g.MIG.Devices {
+				name := c.Domains.MIGResource(device.Profile)
+				if mixed[name] == nil {
+					mixed[name] = &tally{name: name}
+				}
+				mixed[name].add(device.UUID, g.Health.String(), 1)
+			}
+		case g.MIG.Enabled && c.MIG.Strategy == config.MIGSingle && len(g.MIG.Devices) > 0:
+			for _, device := range g.MIG.Devices {
+				whole.add(device.UUID, g.Health.String(), 1)
+			}
+		default:
+			whole.add(g.UUID, Unallocatable(g), 1)
+		}
+	}
+	first := whole.resource()
+	switch {
+	case first.Devices > 0:
+	case len(mixed) > 0:
+		first.Reason = "every GPU is shared or cut into MIG devices"
+	case shared > 0:
+		first.Reason = "every GPU is shared: mode is sgpu"
+	default:
+		first.Reason = noGPUs(m, vendors)
+	}
+	out := []Resource{first}
+	for _, name := range slices.Sorted(maps.Keys(mixed)) {
+		out = append(out, mixed[name].resource())
+	}
+	return out
+}
+
+// shares counts slots, percent of compute and GiB of memory of shared GPUs.
+func shares(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resource {
+	slots := tally{name: c.Resources.SGPU}
+	cores := tally{name: c.Resources.VCore}
+	memory := tally{name: c.Resources.VMemory}
+	for i := range m.GPUs {
+		g := &m.GPUs[i]
+		if !c.Shares(g) {
+			continue
+		}
+		slots.add(g.UUID, Unallocatable(g), int64(c.SGPU.SlotsPerGPU))
+		cores.add(g.UUID, Unallocatable(g), 100)
+		// A request is for one GPU, so each GPU's memory is rounded by itself.
+		memory.add(g.UUID, cmp.Or(Unallocatable(g), memoryFault(g)), g.MemoryMiB/1024)
+	}
+	var missing []string
+	for _, ref := range c.SGPU.GPUs {
+		if !slices.ContainsFunc(m.GPUs, func(g machine.GPU) bool { return ref.Names(&g) }) {
+			missing = append(missing, string(ref))
+		}
+	}
+	out := []Resource{slots.resource()}
+	if !c.SGPU.AdvertisesShares() {
+		reason := "sgpu.advertise is sgpu"
+		if c.SGPU.Advertise == config.AdvertiseAuto {
+			reason = "sgpu.hami.enabled leaves them to HAMi's scheduler"
+		}
+		for _, name := range []string{c.Resources.VCore, c.Resources.VMemory} {
+			out = append(out, Resource{Name: name, Reason: reason})
+		}
+	} else {
+		out = append(out, cores.resource(), memory.resource())
+	}
+	for i := range out {
+		switch {
+		case len(missing) > 0:
+			reason := "sgpu.gpus names what this node does not have: " + strings.Join(missing, ", ")
+			out[i].Reason = strings.Trim(reason+"; "+out[i].Reason, "; ")
+		case out[i].Devices == 0 && out[i].Reason == "":
+			out[i].Reason = noGPUs(m, vendors)
+		}
+	}
+	return out
+}
+
+func memoryFault(g *machine.GPU) string {
+	if g.MemoryMiB < 1024 {
+		return fmt.Sprintf("its memory of %d MiB is not one GiB", g.MemoryMiB)
+	}
+	return ""
+}
+
+// Unallocatable is why a GPU cannot be handed out as a whole, as far as the scan
+// knows; empty if it can.
+func Unallocatable(g *machine.GPU) string {
+	switch reason := g.Health.String(); {
+	case reason != "" || !g.MIG.Enabled:
+		return reason
+	case len(g.MIG.Devices) == 0:
+		return "MIG is on, and there are no MIG devices"
+	}
+	return "MIG is on, and mig.strategy is none"
+}
+
+// noGPUs is why a machine has no GPU that a driver knows.
+func noGPUs(m *machine.Machine, vendors gpu.Vendors) string {
+	reason := ""
+	for _, v := range vendors {
+		reason = cmp.Or(reason, probe(m, v.Probe))
+	}
+	for _, v := range vendors {
+		driver, passthrough := v.OnBus(m.PCI)
+		switch {
+		case len(driver) > 0:
+			return counted(len(driver), v) + " on the PCI bus, but " + cmp.Or(probe(m, v.Probe), "the driver shows no GPU")
+		case len(passthrough) > 0:
+			return counted(len(passthrough), v) + " bound to vfio-pci, for virtual machines"
+		}
+	}
+	return cmp.Or(reason, "there are no GPUs")
+}
+
+func counted(gpus int, v *gpu.Vendor) string {
+	if gpus == 1 {
+		return "1 " + v.Name + " GPU"
+	}
+	return strconv.Itoa(gpus) + " " + v.Name + " GPUs"
+}
+
+// probe is what a reader complained about; empty if nothing.
+func probe(m *machine.Machine, name string) string {
+	for i := range m.Probes {
+		p := &m.Probes[i]
+		switch {
+		case p.Name != name || p.State == machine.ProbeOK:
+		case p.State == machine.ProbeAbsent && p.Reason != "":
+			return p.Reason
+		case p.State == machine.ProbeTimeout:
+			return strings.TrimSuffix(name+" did not answer: "+p.Reason, ": ")
+		default:
+			return strings.TrimSuffix(fmt.Sprintf("%s %s: %s", name, p.State, p.Reason), ": ")
+		}
+	}
+	return ""
+}
+
+// hcas counts the slots of one RDMA resource: for each healthy HCA as many as
+// may share it. Under count "all" a pod gets every HCA, so there are as many
+// slots as may share them together.
+func hcas(m *machine.Machine, r *config.RDMAResource) Resource {
+	t := tally{name: r.Name}
+	var rejected []string
+	for i := range m.HCAs {
+		h := &m.HCAs[i]
+		if selected, reason := r.Selectors.Select(m, h); !selected {
+			rejected = append(rejected, h.Name+": "+reason)
+			continue
+		}
+		t.add(h.Name, Unhealthy(h, nil), int64(r.Sharers))
+	}
+	out := t.resource()
+	if r.Count == config.CountAll {
+		out.Count = min(out.Count, int64(r.Sharers))
+	}
+	if out.Devices > 0 {
+		return out
+	}
+	switch {
+	case len(rejected) > 0:
+		out.Reason = "no HCA is selected: " + several(rejected)
+	case probe(m, "rdma") != "":
+		out.Reason = probe(m, "rdma")
+	default:
+		out.Reason = "there are no RDMA devices"
+	}
+	return out
+}
+
+// Unhealthy is why an HCA cannot be handed out, empty if it can: what health
+// reports, nil for what the scan shows, or that it has no device node.
+func Unhealthy(h *machine.HCA, health func(*machine.HCA) string) string {
+	if health == nil {
+		health = PortsDown
+	}
+	if reason := health(h); reason != "" {
+		return reason
+	}
+	if len(h.CharDevices.UVerbs) == 0 {
+		return "it has no uverbs device (module ib_uverbs)"
+	}
+	return ""
+}
+
+// PortsDown is why an HCA cannot carry traffic as far as one scan knows: none of
+// its ports is active. Empty if one is.
+func PortsDown(h *machine.HCA) string {
+	if len(h.Ports) == 0 {
+		return "no port could be read"
+	}
+	var ports []string
+	for i := range h.Ports {
+		p := &h.Ports[i]
+		if p.State == machine.PortActive {
+			return ""
+		}
+		ports = append(ports, fmt.Sprintf("port %d is %s", p.Number, p.State))
+	}
+	return strings.Join(ports, ", ")
 }

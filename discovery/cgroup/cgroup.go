@@ -10,7 +10,14 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 )
 
 // Container is where a process runs.
@@ -59,93 +66,69 @@ func Parse(text string) (Container, error) {
 	return found, nil
 }
 
-// ofPath takes the outermost pod: what is below a container's cgroup is named by
-// the root user of the container. With runc's systemd notation and the driver
-// cgroupfs, slice, runtime and ID are one name with colons.
-func ofPath(path string) Container {
-	parts := strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == ':' })
-	for i, part := range parts {
-		uid := podUID(part)
-		if uid == "" {
-			continue
-		}
-		c := Container{PodUID: uid}
-		rest := parts[i+1:]
-		if strings.Contains(path, part+":") && len(rest) > 1 {
-			rest = rest[1:] // The runtime's name.
-		}
-		if len(rest) > 0 {
-			c.ID = containerID(rest[0])
-		}
-		return c
-	}
-	return Container{}
-}
-
-// podUID is the pod of a cgroup's name, or empty: "pod<uid>" with the driver
+// inPod finds the outermost pod of a path: what is below a container's cgroup is
+// named by the root user of the container. The pod is "pod<uid>" with the driver
 // cgroupfs, "kubepods[-burstable|-besteffort]-pod<uid>.slice" with systemd, which
-// has underscores for dashes and may have a root before it.
-func podUID(name string) string {
-	if slice, ok := strings.CutSuffix(name, ".slice"); ok {
-		at := strings.LastIndex(slice, "-pod")
-		if at < 0 {
-			return ""
-		}
-		class := strings.TrimSuffix(strings.TrimSuffix(slice[:at], "-burstable"), "-besteffort")
-		if class != "kubepods" && !strings.HasSuffix(class, "-kubepods") {
-			return ""
-		}
-		return validUID(strings.ReplaceAll(slice[at+len("-pod"):], "_", "-"))
+// has underscores for dashes and may have a root before it. A static pod's UID is
+// a hash. The container below is "cri-containerd-<id>.scope", "crio-<id>" or
+// "<id>"; with runc's systemd notation and the driver cgroupfs, slice, runtime
+// and ID are one name with colons.
+var inPod = regexp.MustCompile(`(?:^|[/:])` +
+	`(?:pod(` + uidPattern + `)|(?:[^/:]*-)?kubepods(?:-burstable|-besteffort)?-pod(` + uidPattern + `)\.slice)` +
+	`(?:(?::[^/:]+)?[/:](?:[^/:]*-)?([0-9a-f]{64})(?:\.scope)?(?:[/:]|$)|[/:]|$)`)
+
+const uidPattern = `[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}`
+
+func ofPath(path string) Container {
+	m := inPod.FindStringSubmatch(path)
+	if m == nil {
+		return Container{}
 	}
-	if uid, ok := strings.CutPrefix(name, "pod"); ok {
-		return validUID(uid)
-	}
-	return ""
+	return Container{PodUID: strings.ReplaceAll(m[1]+m[2], "_", "-"), ID: m[3]}
 }
 
-const (
-	uuidLength = 36
-	hashLength = 32
-	idLength   = 64
-)
+// maxFile bounds what is read of a cgroup file: a dozen paths.
+const maxFile = 64 << 10
 
-// validUID is uid if it is a UUID or a static pod's hash.
-func validUID(uid string) string {
-	switch len(uid) {
-	case hashLength:
-		if isHex(uid) {
-			return uid
-		}
-	case uuidLength:
-		groups := strings.Split(uid, "-")
-		if len(groups) != 5 {
-			return ""
-		}
-		for i, length := range []int{8, 4, 4, 4, 12} {
-			if len(groups[i]) != length || !isHex(groups[i]) {
-				return ""
-			}
-		}
-		return uid
-	}
-	return ""
+// hostPIDs is the first PID namespace of a kernel (PROC_PID_INIT_INO).
+const hostPIDs = "pid:[4026531836]"
+
+// Proc is a procfs.
+type Proc struct{ Root string }
+
+// HostPIDs reports whether this process is in the host's PID namespace (hostPID of
+// a pod). In any other, the PIDs that the driver reports are not those of procfs.
+func (p Proc) HostPIDs() bool {
+	link, err := os.Readlink(filepath.Join(p.Root, "self", "ns", "pid"))
+	return err == nil && link == hostPIDs
 }
 
-// containerID is the ID in "cri-containerd-<id>.scope", "crio-<id>" or "<id>".
-func containerID(name string) string {
-	name = strings.TrimSuffix(name, ".scope")
-	at := len(name) - idLength
-	if at < 0 || at > 0 && name[at-1] != '-' || !isHex(name[at:]) {
-		return ""
+// Container is that of a process. The error is [fs.ErrNotExist] if the process
+// has ended.
+func (p Proc) Container(pid int) (Container, error) {
+	text, err := read(filepath.Join(p.Root, strconv.Itoa(pid), "cgroup"))
+	if err != nil {
+		return Container{}, fmt.Errorf("cgroup of process %d: %w", pid, err)
 	}
-	return name[at:]
+	c, err := Parse(string(text))
+	if err != nil {
+		return Container{}, fmt.Errorf("process %d: %w", pid, err)
+	}
+	return c, nil
 }
 
-func isHex(s string) bool {
-	for _, c := range []byte(s) {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
 	}
-	return true
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	switch {
+	case errors.Is(err, syscall.ESRCH):
+		return nil, fs.ErrNotExist
+	case len(text) > maxFile:
+		return nil, fmt.Errorf("more than %d bytes", maxFile)
+	}
+	return text, err
 }

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -88,7 +89,7 @@ func FuzzParse(f *testing.F) {
 		case err != nil && c != Container{}:
 			t.Errorf("%+v with %v", c, err)
 		case err != nil:
-		case validUID(c.PodUID) == "":
+		case !regexp.MustCompile("^(?:" + uidPattern + ")$").MatchString(c.PodUID):
 			t.Errorf("%q is no UID", c.PodUID)
 		case !strings.Contains(text, c.PodUID) && !strings.Contains(text, strings.ReplaceAll(c.PodUID, "-", "_")) &&
 			!strings.Contains(strings.ReplaceAll(text, "_", "-"), c.PodUID):

@@ -26,23 +26,46 @@ const maxInfo = 4 << 20
 // sysfs tree. NUMA is left to the caller. /proc/cpuinfo is expensive on large
 // machines, the kernel samples every core's clock for it; read it once.
 func Read(procRoot string, tree sysfs.FS) (machine.CPU, error) {
-	path := filepath.Join(procRoot, "cpuinfo")
-	f, err := os.Open(path)
+	b, err := readInfo(filepath.Join(procRoot, "cpuinfo"))
 	if err != nil {
-		return machine.CPU{Arch: runtime.GOARCH, Vendor: unknown, Codename: unknown}, fmt.Errorf("cpuinfo: %w", err)
+		none := machine.CPU{Arch: runtime.GOARCH, Vendor: unknown, Codename: unknown}
+		return none, fmt.Errorf("cpuinfo: %w", err)
 	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxInfo))
-	if err != nil {
-		return machine.CPU{Arch: runtime.GOARCH, Vendor: unknown, Codename: unknown}, fmt.Errorf("read %s: %w", path, err)
-	}
-	info := parse(string(b))
-	dmi := tree.DMI()
-	c := identify(info, firmware{Vendor: dmi.Vendor, Product: dmi.Product, SoC: tree.SoC()})
-	if n := tree.Sockets(); n > 0 {
+	c := identify(parse(string(b)), firmware{
+		Vendor: tree.Text("class/dmi/id/sys_vendor"), Product: tree.Text("class/dmi/id/product_name"),
+		SoC: tree.Text("devices/soc0/soc_id"),
+	})
+	if n := sockets(tree); n > 0 {
 		c.Sockets = n
 	}
 	return c, nil
+}
+
+func readInfo(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxInfo))
+}
+
+// sockets counts distinct physical packages among the online processors; 0
+// where the kernel does not report it.
+func sockets(tree sysfs.FS) int {
+	const dir = "devices/system/cpu"
+	names, err := tree.List(dir)
+	if err != nil {
+		return 0
+	}
+	seen := map[int]bool{}
+	for _, name := range names {
+		id, err := strconv.Atoi(tree.Text(dir + "/" + name + "/topology/physical_package_id"))
+		if err == nil && id >= 0 {
+			seen[id] = true
+		}
+	}
+	return len(seen)
 }
 
 // cpuInfo is what /proc/cpuinfo has of the first processor, and of all of them
@@ -115,9 +138,10 @@ func number(s string) int {
 
 // firmware is what distinguishes machines with the same core.
 type firmware struct {
-	// Vendor and Product are DMI's names.
+	// Vendor and Product are DMI's sys_vendor and product_name; empty where there
+	// is no DMI table.
 	Vendor, Product string
-	// SoC is SMCCC's identifier, "jep106:036b:0241".
+	// SoC is the SMCCC identifier of an Arm processor, "jep106:036b:0241".
 	SoC string
 }
 

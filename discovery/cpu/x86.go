@@ -11,9 +11,11 @@ func x86(i cpuInfo) (vendor, codename string) {
 	var line, name string
 	switch i.VendorID {
 	case "AuthenticAMD":
-		vendor, line, name = "amd", amdLine(i.ModelName), amd(i)
+		vendor, name = "amd", amd(i)
+		line = lineOf(i.ModelName, "EPYC", "Threadripper", "Ryzen", "Opteron", "Instinct")
 	case "GenuineIntel":
-		vendor, line, name = "intel", intelLine(i.ModelName), intel(i)
+		vendor, name = "intel", intel(i)
+		line = lineOf(i.ModelName, "Xeon", "Core", "Atom")
 	case "HygonGenuine":
 		// Family 18h is Zen 1 under license, Dhyana (arch/x86/kernel/cpu/hygon.c).
 		vendor = "hygon"
@@ -44,17 +46,9 @@ func x86(i cpuInfo) (vendor, codename string) {
 	return vendor, vendor + "-" + name
 }
 
-func amdLine(modelName string) string {
-	for _, line := range []string{"EPYC", "Threadripper", "Ryzen", "Opteron", "Instinct"} {
-		if strings.Contains(modelName, line) {
-			return strings.ToLower(line)
-		}
-	}
-	return ""
-}
-
-func intelLine(modelName string) string {
-	for _, line := range []string{"Xeon", "Core", "Atom"} {
+// lineOf is the first product line that a name has, in lower case.
+func lineOf(modelName string, lines ...string) string {
+	for _, line := range lines {
 		if strings.Contains(modelName, line) {
 			return strings.ToLower(line)
 		}
@@ -107,45 +101,30 @@ func series(modelName, other string, pairs ...string) string {
 // intel is the codename of a server part: arch/x86/include/asm/intel-family.h,
 // whose constant stands behind each row. Family 6, and 19 since Diamond Rapids.
 func intel(i cpuInfo) string {
-	if i.Family == 19 && i.Model == 0x01 {
+	switch {
+	case i.Family == 19 && i.Model == 0x01:
 		return "diamondrapids" // DIAMONDRAPIDS_X
-	}
-	if i.Family != 6 {
+	case i.Family != 6:
 		return ""
-	}
-	switch i.Model {
-	case 0x1a, 0x2e: // NEHALEM_EP, NEHALEM_EX
-		return "nehalem"
-	case 0x2c, 0x2f: // WESTMERE_EP, WESTMERE_EX
-		return "westmere"
-	case 0x2d: // SANDYBRIDGE_X
-		return "sandybridge"
-	case 0x3e: // IVYBRIDGE_X
-		return "ivybridge"
-	case 0x3f: // HASWELL_X
-		return "haswell"
-	case 0x4f, 0x56: // BROADWELL_X, BROADWELL_D
-		return "broadwell"
-	case 0x55: // SKYLAKE_X
+	case i.Model == 0x55:
 		return skylakeX(i.Stepping)
-	case 0x57: // XEON_PHI_KNL
-		return "knightslanding"
-	case 0x85: // XEON_PHI_KNM
-		return "knightsmill"
-	case 0x6a, 0x6c: // ICELAKE_X, ICELAKE_D
-		return "icelake"
-	case 0x8f: // SAPPHIRERAPIDS_X
-		return "sapphirerapids"
-	case 0xcf: // EMERALDRAPIDS_X
-		return "emeraldrapids"
-	case 0xad, 0xae: // GRANITERAPIDS_X, GRANITERAPIDS_D
-		return "graniterapids"
-	case 0xaf: // ATOM_CRESTMONT_X
-		return "sierraforest"
-	case 0xdd: // ATOM_DARKMONT_X
-		return "clearwaterforest"
 	}
-	return ""
+	return map[int]string{
+		0x1a: "nehalem", 0x2e: "nehalem", // NEHALEM_EP, NEHALEM_EX
+		0x2c: "westmere", 0x2f: "westmere", // WESTMERE_EP, WESTMERE_EX
+		0x2d: "sandybridge",                  // SANDYBRIDGE_X
+		0x3e: "ivybridge",                    // IVYBRIDGE_X
+		0x3f: "haswell",                      // HASWELL_X
+		0x4f: "broadwell", 0x56: "broadwell", // BROADWELL_X, BROADWELL_D
+		0x57: "knightslanding",           // XEON_PHI_KNL
+		0x85: "knightsmill",              // XEON_PHI_KNM
+		0x6a: "icelake", 0x6c: "icelake", // ICELAKE_X, ICELAKE_D
+		0x8f: "sapphirerapids",                       // SAPPHIRERAPIDS_X
+		0xcf: "emeraldrapids",                        // EMERALDRAPIDS_X
+		0xad: "graniterapids", 0xae: "graniterapids", // GRANITERAPIDS_X, GRANITERAPIDS_D
+		0xaf: "sierraforest",     // ATOM_CRESTMONT_X
+		0xdd: "clearwaterforest", // ATOM_DARKMONT_X
+	}[i.Model]
 }
 
 // skylakeX distinguishes three generations with one model number: stepping 7 is

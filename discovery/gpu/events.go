@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"time"
+
+	"github.com/heddle-dev/heddle/discovery/bounded"
 )
 
 // Event is what a driver reported by itself.
@@ -37,85 +39,52 @@ const (
 // leaves at most one wait behind, which ends within a second unless the driver
 // hangs.
 func Watch(ctx context.Context, t Telemetry, logger *slog.Logger, events chan<- Event) {
-	w := watch{telemetry: t, logger: logger}
-	for ctx.Err() == nil {
-		event, err := w.next(ctx)
+	var wait bounded.Call[Event]
+	var last error // Of the wait before; nil while waiting works.
+	var pause time.Duration
+	for {
+		event, err := wait.Do(ctx, func() (Event, error) { return t.WaitEvent(EventWait) })
 		if ctx.Err() != nil {
 			return
 		}
-		report, pause := w.handle(event, err)
-		for _, e := range report {
-			select {
-			case events <- e:
-			case <-ctx.Done():
+		var report []Event
+		switch works := last == nil || errors.Is(last, ErrAbsent); {
+		case err == nil, errors.Is(err, ErrNoEvent):
+			if last != nil {
+				logger.Info("waiting for GPU events")
+				report = append(report, Event{})
 			}
+			if err == nil {
+				report = append(report, event)
+			}
+			last, pause = nil, 0
+		case errors.Is(err, ErrAbsent):
+			// The reader opens the session; asking whether it did costs nothing.
+			if !errors.Is(last, ErrAbsent) {
+				logger.Info("no GPU events until there is a driver and a GPU", "err", err)
+			}
+			last, pause = err, firstBackoff
+		case works:
+			logger.Warn("waiting for GPU events failed", "err", err)
+			report, last, pause = []Event{{}}, err, firstBackoff
+		default:
+			report, last, pause = []Event{{}}, err, min(2*pause, lastBackoff)
 		}
-		if pause > 0 {
-			sleep(ctx, pause)
+		send(ctx, events, report)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
 		}
 	}
 }
 
-type watch struct {
-	telemetry Telemetry
-	logger    *slog.Logger
-	// backoff is the last pause; 0 while waiting works.
-	backoff time.Duration
-	absent  bool
-}
-
-// next waits on a goroutine of its own, since the driver may never return.
-func (w *watch) next(ctx context.Context) (Event, error) {
-	type answer struct {
-		event Event
-		err   error
-	}
-	done := make(chan answer, 1)
-	go func() {
-		event, err := w.telemetry.WaitEvent(EventWait)
-		done <- answer{event, err}
-	}()
-	select {
-	case a := <-done:
-		return a.event, a.err
-	case <-ctx.Done():
-		return Event{}, ctx.Err()
-	}
-}
-
-// handle returns the events to report and, after an error, how long to pause.
-func (w *watch) handle(event Event, err error) (report []Event, pause time.Duration) {
-	switch {
-	case err == nil || errors.Is(err, ErrNoEvent):
-		if w.absent || w.backoff > 0 {
-			w.logger.Info("waiting for GPU events")
-			report = append(report, Event{})
+func send(ctx context.Context, events chan<- Event, report []Event) {
+	for _, e := range report {
+		select {
+		case events <- e:
+		case <-ctx.Done():
+			return
 		}
-		w.absent, w.backoff = false, 0
-		if err == nil {
-			report = append(report, event)
-		}
-		return report, 0
-	case errors.Is(err, ErrAbsent):
-		// The reader opens the session; asking whether it did costs nothing.
-		if !w.absent {
-			w.logger.Info("no GPU events until there is a driver and a GPU", "err", err)
-		}
-		w.absent, w.backoff = true, 0
-		return nil, firstBackoff
-	}
-	if w.backoff == 0 {
-		w.logger.Warn("waiting for GPU events failed", "err", err)
-	}
-	w.backoff = min(max(2*w.backoff, firstBackoff), lastBackoff)
-	return []Event{{}}, w.backoff
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }

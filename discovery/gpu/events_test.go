@@ -11,19 +11,18 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/machine"
 )
 
 // telemetry answers by functions.
 type telemetry struct {
-	known []string
 	wait  func(wait time.Duration) (Event, error)
 	pulse func(uuid string) (Action, error)
 	usage func(uuid string, after uint64) (Usage, error)
 }
 
 func (t telemetry) WaitEvent(wait time.Duration) (Event, error) { return t.wait(wait) }
-
-func (t telemetry) Known() []string { return t.known }
 
 func (t telemetry) Pulse(uuid string) (Action, error) { return t.pulse(uuid) }
 
@@ -143,11 +142,20 @@ func TestWatchEndsUnderAHangingDriver(t *testing.T) {
 	})
 }
 
+// with is a machine that has GPUs.
+func with(uuids ...string) *machine.Machine {
+	m := &machine.Machine{}
+	for _, uuid := range uuids {
+		m.GPUs = append(m.GPUs, machine.GPU{UUID: uuid})
+	}
+	return m
+}
+
 func TestPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		var asked atomic.Int32
-		p := NewPoller(telemetry{known: []string{"GPU-d", "GPU-c", "GPU-b", "GPU-a"}, pulse: func(uuid string) (Action, error) {
+		p := NewPoller(telemetry{pulse: func(uuid string) (Action, error) {
 			switch uuid {
 			case "GPU-a":
 				return "GPU reset", nil
@@ -159,9 +167,9 @@ func TestPoll(t *testing.T) {
 			asked.Add(1)
 			<-release
 			return ActionNone, nil
-		}}, 0)
+		}})
 		poll := func() (list []string) {
-			for _, q := range p.Poll(t.Context()) {
+			for _, q := range p.Poll(t.Context(), with("GPU-d", "GPU-c", "GPU-b", "GPU-a")) {
 				list = append(list, fmt.Sprintf("%s %s %v", q.GPU, q.Action, q.Err))
 			}
 			return list
@@ -173,7 +181,7 @@ func TestPoll(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		}
-		if took := time.Since(began); took != DefaultPollTimeout || asked.Load() != 1 {
+		if took := time.Since(began); took != PollTimeout || asked.Load() != 1 {
 			t.Errorf("three polls took %s and left %d calls on the GPU that hangs, want one timeout and one", took, asked.Load())
 		}
 		close(release)

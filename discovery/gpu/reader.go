@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -65,8 +67,14 @@ type Reader struct {
 	// session bounds Open and Close, gpus each GPU.
 	session bounded.Call[session]
 	gpus    bounded.Group[int, machine.GPU]
-	known   map[int]machine.GPU
 	last    session
+	// known are the last good answers of this session by index, seen the last
+	// identities by PCI address.
+	known map[int]machine.GPU
+	seen  map[string]machine.GPU
+	// bus are the addresses of the last read, if there was one.
+	bus    []string
+	isRead bool
 	// reopen asks for a new session at the next read.
 	reopen bool
 }
@@ -78,33 +86,12 @@ type session struct {
 	kept bool
 }
 
-// Result is what one read found.
-type Result struct {
-	Driver machine.Driver
-	// GPUs are those whose identity is known, healthy or not.
-	GPUs []machine.GPU
-	// Probe is the entry for Machine.Probes.
-	Probe machine.Probe
-	// Skipped are GPUs that were counted and never identified, and parts.
-	Skipped []machine.Skipped
-}
-
 // NewReader returns a reader; timeout 0 is bounded.DefaultTimeout.
-func NewReader(v *Vendor, library Library, timeout time.Duration) *Reader {
+func NewReader(s Source, timeout time.Duration) *Reader {
 	return &Reader{
-		vendor: v, library: library, timeout: cmp.Or(timeout, bounded.DefaultTimeout), known: map[int]machine.GPU{},
+		vendor: s.Vendor, library: s.Library, timeout: cmp.Or(timeout, bounded.DefaultTimeout),
+		known: map[int]machine.GPU{}, seen: map[string]machine.GPU{},
 	}
-}
-
-// Vendor is the maker of the GPUs.
-func (r *Reader) Vendor() *Vendor { return r.vendor }
-
-// Reopen makes the next read start a new session with the driver, which may
-// count its GPUs once per session; call it when the PCI bus has changed.
-func (r *Reader) Reopen() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.reopen = true
 }
 
 // Close ends the session, within the reader's timeout. While a GPU hangs it
@@ -121,22 +108,62 @@ func (r *Reader) Close(ctx context.Context) error {
 	return err
 }
 
-// Read asks every GPU. It returns within the timeout, or with ctx; a GPU that
+// Read asks every GPU, and adds what it found to a machine that has its PCI
+// functions. It returns within the timeout, or with ctx; a GPU that
 // hangs costs that time once, and none in later reads until it has answered.
-func (r *Reader) Read(ctx context.Context) Result {
+//
+// When GPUs came or went on the bus, a new session begins, since a driver may
+// count its GPUs once per session. A GPU that was known and no longer answers, or
+// whose driver went away, keeps its identity and is Lost as long as the bus has
+// it; one whose UUID was never read has no identity and is skipped.
+func (r *Reader) Read(ctx context.Context, m *machine.Machine) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	bus, _ := r.vendor.OnBus(m.PCI)
+	r.reopen = r.reopen || r.isRead && !slices.Equal(bus, r.bus)
+	r.bus, r.isRead = bus, true
+	found, probe := r.read(ctx, m)
+	answered := map[string]bool{}
+	for _, g := range found {
+		answered[g.PCI] = true
+		g.Health = machine.Health{}
+		r.seen[g.PCI] = g
+	}
+	for _, address := range bus {
+		if answered[address] {
+			continue
+		}
+		reason := cmp.Or(probe.Reason, "on the PCI bus and unknown to the driver")
+		g, known := r.seen[address]
+		if !known {
+			m.Skipped = append(m.Skipped, machine.Skipped{Name: address, Reason: "GPU: " + reason})
+			continue
+		}
+		g.Health = machine.Health{State: machine.Lost, Reason: reason}
+		found = append(found, g)
+		answered[address] = true
+	}
+	// GPUs that left the bus were removed from the machine.
+	maps.DeleteFunc(r.seen, func(address string, _ machine.GPU) bool { return !answered[address] })
+	m.Driver = cmp.Or(m.Driver, r.last.driver)
+	m.GPUs = append(m.GPUs, found...)
+	m.Probes = append(m.Probes, probe)
+}
+
+// read asks the driver alone, for the GPUs whose identity is known, healthy or
+// not.
+func (r *Reader) read(ctx context.Context, m *machine.Machine) ([]machine.GPU, machine.Probe) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	reopen := r.reopen && !r.gpus.Busy()
 	s, err := r.session.Do(ctx, func() (session, error) { return r.open(reopen) })
 	switch {
 	case errors.Is(err, ErrAbsent):
-		r.reopen = true
-		r.known = map[int]machine.GPU{}
-		return Result{Probe: r.probe(machine.ProbeAbsent, err.Error())}
+		r.reopen, r.last = true, session{}
+		clear(r.known)
+		return nil, r.probe(machine.ProbeAbsent, err.Error())
 	case errors.Is(err, bounded.ErrTimeout):
-		return r.stale(machine.ProbeTimeout, fmt.Sprintf("the driver did not answer in %s", r.timeout))
+		return r.stale(machine.ProbeTimeout, r.reason(err))
 	case err != nil:
 		// A driver that was unloaded answers an old session with errors.
 		r.reopen = true
@@ -144,14 +171,14 @@ func (r *Reader) Read(ctx context.Context) Result {
 	}
 	if reopen && !s.kept {
 		r.reopen = false
-		r.known = map[int]machine.GPU{}
+		clear(r.known)
 	}
 	r.last = s
 	indices := make([]int, s.count)
 	for i := range indices {
 		indices[i] = i
 	}
-	return r.collect(r.gpus.Ask(ctx, indices, r.library.GPU))
+	return r.collect(m, r.gpus.Ask(ctx, indices, r.library.GPU))
 }
 
 func (r *Reader) open(reopen bool) (session, error) {
@@ -168,12 +195,13 @@ func (r *Reader) open(reopen bool) (session, error) {
 
 // collect turns answers into GPUs: a good answer is remembered, a bad one is
 // the remembered GPU with its condition.
-func (r *Reader) collect(answers []bounded.Answer[machine.GPU]) Result {
-	result := Result{Driver: r.last.driver, Probe: r.probe(machine.ProbeOK, "")}
+func (r *Reader) collect(m *machine.Machine, answers []bounded.Answer[machine.GPU]) ([]machine.GPU, machine.Probe) {
+	var found []machine.GPU
+	probe := r.probe(machine.ProbeOK, "")
 	for i, a := range answers {
 		gpu, known := a.Value, true
 		if part := (*IncompleteError)(nil); errors.As(a.Err, &part) {
-			result.Skipped = append(result.Skipped, machine.Skipped{Name: gpu.PCI, Reason: part.Error()})
+			m.Skipped = append(m.Skipped, machine.Skipped{Name: gpu.PCI, Reason: part.Error()})
 			a.Err = nil
 		}
 		if a.Err != nil && gpu.UUID == "" {
@@ -188,16 +216,16 @@ func (r *Reader) collect(answers []bounded.Answer[machine.GPU]) Result {
 			gpu.Health = machine.Health{State: machine.Unhealthy, Reason: r.reason(a.Err)}
 		}
 		if errors.Is(a.Err, bounded.ErrTimeout) {
-			result.Probe = r.probe(machine.ProbeTimeout, fmt.Sprintf("GPU %d did not answer in %s", i, r.timeout))
+			probe = r.probe(machine.ProbeTimeout, fmt.Sprintf("GPU %d did not answer in %s", i, r.timeout))
 		}
 		if !known {
 			name := fmt.Sprintf("%s GPU %d", r.vendor.Probe, i)
-			result.Skipped = append(result.Skipped, machine.Skipped{Name: name, Reason: r.reason(a.Err)})
+			m.Skipped = append(m.Skipped, machine.Skipped{Name: name, Reason: r.reason(a.Err)})
 			continue
 		}
-		result.GPUs = append(result.GPUs, gpu)
+		found = append(found, gpu)
 	}
-	return result
+	return found, probe
 }
 
 func (r *Reader) reason(err error) string {
@@ -208,15 +236,15 @@ func (r *Reader) reason(err error) string {
 }
 
 // stale is the last good read, when the driver as a whole does not answer.
-func (r *Reader) stale(state machine.ProbeState, reason string) Result {
-	result := Result{Driver: r.last.driver, Probe: r.probe(state, reason)}
+func (r *Reader) stale(state machine.ProbeState, reason string) ([]machine.GPU, machine.Probe) {
+	var found []machine.GPU
 	for i := range r.last.count {
 		if gpu, ok := r.known[i]; ok {
 			gpu.Health = machine.Health{State: machine.Unhealthy, Reason: reason}
-			result.GPUs = append(result.GPUs, gpu)
+			found = append(found, gpu)
 		}
 	}
-	return result
+	return found, r.probe(state, reason)
 }
 
 func (r *Reader) probe(state machine.ProbeState, reason string) machine.Probe {

@@ -48,19 +48,25 @@ func mustGood(i int, health machine.Health) machine.GPU {
 	return g
 }
 
+// read is a read of a machine without a PCI bus.
+func read(ctx context.Context, r *Reader) (m machine.Machine) {
+	r.Read(ctx, &m)
+	return m
+}
+
 func TestMissingDriverIsAStateAndTriedAgain(t *testing.T) {
 	library := &fake{gpu: good, open: func() (machine.Driver, int, error) {
 		return machine.Driver{}, 0, fmt.Errorf("NVML is %w: the NVIDIA driver is not loaded", ErrAbsent)
 	}}
-	r := NewReader(vendor(), library, 0)
-	want := Result{Probe: machine.Probe{
+	r := NewReader(Source{vendor(), library}, 0)
+	want := machine.Machine{Probes: []machine.Probe{{
 		Name: "nvml", State: machine.ProbeAbsent, Reason: "NVML is absent: the NVIDIA driver is not loaded",
-	}}
-	if diff := cmp.Diff(want, r.Read(t.Context())); diff != "" {
+	}}}
+	if diff := cmp.Diff(want, read(t.Context(), r)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	library.open = opens(2)
-	if got := r.Read(t.Context()); len(got.GPUs) != 2 || got.Probe.State != machine.ProbeOK || got.Driver.CUDA != "12.8" {
+	if got := read(t.Context(), r); len(got.GPUs) != 2 || got.Probes[0].State != machine.ProbeOK || got.Driver.CUDA != "12.8" {
 		t.Errorf("the driver came, and: %+v", got)
 	}
 }
@@ -81,30 +87,30 @@ func TestHungGPU(t *testing.T) {
 			}
 			return good(i)
 		}}
-		r := NewReader(vendor(), library, 10*time.Second)
-		r.Read(t.Context())
+		r := NewReader(Source{vendor(), library}, 10*time.Second)
+		read(t.Context(), r)
 		hang.Store(true)
 		began := time.Now()
-		got := r.Read(t.Context())
+		got := read(t.Context(), r)
 		if took := time.Since(began); took != 10*time.Second {
 			t.Errorf("the first read took %s", took)
 		}
 		healthy := machine.Health{State: machine.Healthy}
-		want := Result{
+		want := machine.Machine{
 			Driver: machine.Driver{Version: "570.86.15", CUDA: "12.8"},
 			GPUs: []machine.GPU{
 				mustGood(0, healthy),
 				mustGood(1, machine.Health{State: machine.Unhealthy, Reason: "the driver did not answer in 10s"}),
 				mustGood(2, healthy),
 			},
-			Probe: machine.Probe{Name: "nvml", State: machine.ProbeTimeout, Reason: "GPU 1 did not answer in 10s"},
+			Probes: []machine.Probe{{Name: "nvml", State: machine.ProbeTimeout, Reason: "GPU 1 did not answer in 10s"}},
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		began = time.Now()
 		for range 5 {
-			if diff := cmp.Diff(want, r.Read(t.Context())); diff != "" {
+			if diff := cmp.Diff(want, read(t.Context(), r)); diff != "" {
 				t.Errorf("later (-want +got):\n%s", diff)
 			}
 		}
@@ -112,15 +118,15 @@ func TestHungGPU(t *testing.T) {
 			t.Errorf("five more reads took %s and asked the GPU %d times, want none and 2", took, asked.Load())
 		}
 		// A session is not closed under a call that is in it.
-		r.Reopen()
-		r.Read(t.Context())
+		r.bus = []string{"0000:ff:00.0"} // It has left the bus.
+		read(t.Context(), r)
 		if err := r.Close(t.Context()); err == nil || library.closed != 0 {
 			t.Errorf("closed %d times under a hanging call, err %v", library.closed, err)
 		}
 		hang.Store(false)
 		close(release)
 		synctest.Wait()
-		if got := r.Read(t.Context()); got.Probe.State != machine.ProbeOK || got.GPUs[1].Health != healthy || library.closed != 1 {
+		if got := read(t.Context(), r); got.Probes[0].State != machine.ProbeOK || got.GPUs[1].Health != healthy || library.closed != 1 {
 			t.Errorf("the GPU answers again, and: %+v, closed %d times", got, library.closed)
 		}
 	})
@@ -130,17 +136,17 @@ func TestHungDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		library := &fake{open: opens(1), gpu: good}
-		r := NewReader(vendor(), library, 10*time.Second)
-		r.Read(t.Context())
+		r := NewReader(Source{vendor(), library}, 10*time.Second)
+		read(t.Context(), r)
 		var opened atomic.Int32
 		library.open = func() (machine.Driver, int, error) { opened.Add(1); <-release; return opens(1)() }
-		want := Result{
+		want := machine.Machine{
 			Driver: machine.Driver{Version: "570.86.15", CUDA: "12.8"},
 			GPUs:   []machine.GPU{mustGood(0, machine.Health{State: machine.Unhealthy, Reason: "the driver did not answer in 10s"})},
-			Probe:  machine.Probe{Name: "nvml", State: machine.ProbeTimeout, Reason: "the driver did not answer in 10s"},
+			Probes: []machine.Probe{{Name: "nvml", State: machine.ProbeTimeout, Reason: "the driver did not answer in 10s"}},
 		}
 		for range 3 {
-			if diff := cmp.Diff(want, r.Read(t.Context())); diff != "" {
+			if diff := cmp.Diff(want, read(t.Context(), r)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		}
@@ -149,7 +155,7 @@ func TestHungDriver(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if got := r.Read(t.Context()); got.Probe.State != machine.ProbeOK {
+		if got := read(t.Context(), r); got.Probes[0].State != machine.ProbeOK {
 			t.Errorf("the driver answers again, and: %+v", got)
 		}
 	})
@@ -160,10 +166,10 @@ func TestReadEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
-		r := NewReader(vendor(), &fake{open: opens(1), gpu: func(i int) (machine.GPU, error) { <-release; return good(i) }}, time.Hour)
+		r := NewReader(Source{vendor(), &fake{open: opens(1), gpu: func(i int) (machine.GPU, error) { <-release; return good(i) }}}, time.Hour)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if got := r.Read(ctx); got.Probe.State != machine.ProbeTimeout || len(got.Skipped) != 1 {
+		if got := read(ctx, r); got.Probes[0].State != machine.ProbeTimeout || len(got.Skipped) != 1 {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -173,8 +179,8 @@ func TestBrokenGPU(t *testing.T) {
 	broken := errors.New("memory: Unknown Error")
 	answers := []error{nil, ErrLost, broken}
 	library := &fake{open: opens(3), gpu: good}
-	r := NewReader(vendor(), library, 0)
-	r.Read(t.Context())
+	r := NewReader(Source{vendor(), library}, 0)
+	read(t.Context(), r)
 	library.gpu = func(i int) (machine.GPU, error) {
 		if answers[i] != nil {
 			return machine.GPU{}, answers[i]
@@ -186,25 +192,25 @@ func TestBrokenGPU(t *testing.T) {
 		mustGood(1, machine.Health{State: machine.Lost, Reason: "lost"}),
 		mustGood(2, machine.Health{State: machine.Unhealthy, Reason: "memory: Unknown Error"}),
 	}
-	got := r.Read(t.Context())
-	if diff := cmp.Diff(want, got.GPUs); diff != "" || got.Probe.State != machine.ProbeOK {
-		t.Errorf("probe %+v, (-want +got):\n%s", got.Probe, diff)
+	got := read(t.Context(), r)
+	if diff := cmp.Diff(want, got.GPUs); diff != "" || got.Probes[0].State != machine.ProbeOK {
+		t.Errorf("probe %+v, (-want +got):\n%s", got.Probes[0], diff)
 	}
 }
 
 // A driver that was unloaded fails an old session; the next read opens another.
 func TestSessionIsReopenedAfterAFailure(t *testing.T) {
 	library := &fake{open: opens(1), gpu: good}
-	r := NewReader(vendor(), library, 0)
-	r.Read(t.Context())
+	r := NewReader(Source{vendor(), library}, 0)
+	read(t.Context(), r)
 	library.open = func() (machine.Driver, int, error) {
 		return machine.Driver{}, 0, errors.New("count GPUs: Uninitialized")
 	}
-	if got := r.Read(t.Context()); got.Probe.State != machine.ProbeFailed || len(got.GPUs) != 1 || library.closed != 0 {
+	if got := read(t.Context(), r); got.Probes[0].State != machine.ProbeFailed || len(got.GPUs) != 1 || library.closed != 0 {
 		t.Errorf("%+v, closed %d times", got, library.closed)
 	}
 	library.open = opens(2)
-	if got := r.Read(t.Context()); got.Probe.State != machine.ProbeOK || len(got.GPUs) != 2 || library.closed != 1 {
+	if got := read(t.Context(), r); got.Probes[0].State != machine.ProbeOK || len(got.GPUs) != 2 || library.closed != 1 {
 		t.Errorf("%+v, closed %d times", got, library.closed)
 	}
 }

@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 
 	"github.com/heddle-dev/heddle/api/machine"
@@ -11,10 +12,23 @@ import (
 type Source struct {
 	Vendor  *Vendor
 	Library Library
-	// Telemetry is nil for a vendor that is scanned only.
-	Telemetry Telemetry
-	// Edits is nil for a vendor whose devices are not known to CDI.
-	Edits EditsGenerator
+}
+
+// Options locate the drivers of a machine.
+type Options struct {
+	// DriverRoot is where this process sees the driver's installation; empty
+	// leaves it to the dynamic loader. HostDriverRoot is where the container
+	// runtime sees it; empty is the same place.
+	DriverRoot, HostDriverRoot string
+	// SysfsRoot is where the host's sysfs is, usually /sys.
+	SysfsRoot string
+	// Hook is the vendor's CDI hook on the host; empty leaves hooks out: images
+	// must then find the driver's libraries by themselves.
+	Hook string
+	// Features are what containers with GPUs get besides.
+	Features Features
+	// Log gets what the vendors' libraries log, at debug level; nil discards.
+	Log *slog.Logger
 }
 
 // Sources are those of all vendors.
@@ -33,8 +47,8 @@ func (s Sources) Vendors() Vendors {
 func (s Sources) Pollers() Pollers {
 	var all Pollers
 	for _, one := range s {
-		if one.Telemetry != nil {
-			all = append(all, NewPoller(one.Telemetry, 0))
+		if t, ok := one.Library.(Telemetry); ok {
+			all = append(all, NewPoller(t))
 		}
 	}
 	return all
@@ -54,10 +68,11 @@ func (s Sources) Generate(m *machine.Machine) (*Edits, error) {
 				own.GPUs = append(own.GPUs, m.GPUs[i])
 			}
 		}
-		if one.Edits == nil || len(own.GPUs) == 0 {
+		generator, ok := one.Library.(EditsGenerator)
+		if !ok || len(own.GPUs) == 0 {
 			continue
 		}
-		edits, err := one.Edits.Generate(&own)
+		edits, err := generator.Generate(&own)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", one.Vendor.Name, err)
 		}

@@ -1,10 +1,10 @@
 // Package gpu is the seam between heddle and the makers of GPUs.
 //
 // A vendor contributes values ([Vendor]: its PCI numbers, health codes,
-// environment variables, label groups) and a [Library] that reads its GPUs;
-// what it reports between scans ([Telemetry]) and how containers get its
-// devices ([EditsGenerator]) are optional. Everything else here is the same for
-// all vendors: [Reader], [Poller], [Meter] and [Watch] ask a library in bounded
+// environment variables, label groups) and a [Library] that reads its GPUs. What
+// it reports between scans ([Telemetry]) and how containers get its devices
+// ([EditsGenerator]) are methods that a library may have. Everything else here
+// is the same for all vendors: [Reader] and [Poller] ask a library in bounded
 // time, and remember the last good answers of a GPU that hangs.
 //
 // The package names no vendor. Each has a package of its own below this one,
@@ -13,7 +13,6 @@ package gpu
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
@@ -70,49 +69,14 @@ type Labels struct {
 	// CUDA are the versions of driver and runtime and the compute capability,
 	// MIG the instances, MPS and VGPU whether the node has them.
 	CUDA, MIG, MPS, VGPU bool
-	// Families are the generations by compute capability, for GPUs whose
-	// generation the driver does not report.
-	Families []Family
-}
-
-// Family is the generation of compute capabilities from one on.
-type Family struct {
-	Major, Minor int
-	Name         string
-}
-
-// Family is the generation of a compute capability ("9.0"); empty if the vendor
-// has no such thing.
-func (l *Labels) Family(capability string) string {
-	name := ""
-	major, minor, _ := strings.Cut(capability, ".")
-	x, errX := strconv.Atoi(major)
-	y, errY := strconv.Atoi(minor)
-	if errX != nil || errY != nil {
-		return ""
-	}
-	for _, f := range l.Families {
-		if x > f.Major || x == f.Major && y >= f.Minor {
-			name = f.Name
-		}
-	}
-	return name
 }
 
 // IsGPU reports whether a function is one of the vendor's GPUs.
-func (v *Vendor) IsGPU(f *machine.PCIFunction) bool {
-	return v.PCI.matches(f.Vendor, f.Class, v.PCI.GPUs)
-}
+func (v *Vendor) IsGPU(f *machine.PCIFunction) bool { return v.PCI.matches(f, v.PCI.GPUs) }
 
-// IsSwitch reports whether vendor and class, in sysfs' words, are those of a
-// switch between the vendor's GPUs.
-func (v *Vendor) IsSwitch(vendor, class string) bool {
-	return v.PCI.matches(vendor, class, v.PCI.Switches)
-}
-
-func (p *PCI) matches(vendor, class string, classes []string) bool {
-	return vendor == p.Vendor && slices.ContainsFunc(classes, func(prefix string) bool {
-		return strings.HasPrefix(class, prefix)
+func (p *PCI) matches(f *machine.PCIFunction, classes []string) bool {
+	return f.Vendor == p.Vendor && slices.ContainsFunc(classes, func(prefix string) bool {
+		return strings.HasPrefix(f.Class, prefix)
 	})
 }
 
@@ -124,9 +88,9 @@ func (v Vendors) IsGPU(f *machine.PCIFunction) bool {
 	return slices.ContainsFunc(v, func(one *Vendor) bool { return one.IsGPU(f) })
 }
 
-// IsSwitch is [Vendor.IsSwitch] of any vendor.
-func (v Vendors) IsSwitch(vendor, class string) bool {
-	return slices.ContainsFunc(v, func(one *Vendor) bool { return one.IsSwitch(vendor, class) })
+// IsSwitch reports whether a function is a switch between the GPUs of a vendor.
+func (v Vendors) IsSwitch(f *machine.PCIFunction) bool {
+	return slices.ContainsFunc(v, func(one *Vendor) bool { return one.PCI.matches(f, one.PCI.Switches) })
 }
 
 // Of is the vendor of a GPU, by its function on the bus; nil if none knows it.
@@ -149,34 +113,19 @@ func (v Vendors) Present(m *machine.Machine) Vendors {
 	})
 }
 
-// OnBus counts a vendor's GPUs on the PCI bus: those that the GPU driver could
+// OnBus are the bus addresses of the vendor's GPUs: those that a GPU driver could
 // have, and those that are passed through to virtual machines (vfio-pci).
-func (v *Vendor) OnBus(m *machine.Machine) (driver, passthrough int) {
-	for i := range m.PCI {
-		switch f := &m.PCI[i]; {
+func (v *Vendor) OnBus(functions []machine.PCIFunction) (driver, passthrough []string) {
+	for i := range functions {
+		switch f := &functions[i]; {
 		case !v.IsGPU(f):
-		case f.Driver == vfio:
-			passthrough++
+		case f.Driver == "vfio-pci":
+			passthrough = append(passthrough, f.Address)
 		default:
-			driver++
+			driver = append(driver, f.Address)
 		}
 	}
 	return driver, passthrough
-}
-
-// vfio is the kernel driver of a function that was given to a virtual machine.
-const vfio = "vfio-pci"
-
-// Addresses are the bus addresses of the vendor's GPUs that a GPU driver could
-// have.
-func (v *Vendor) Addresses(functions []machine.PCIFunction) []string {
-	list := []string{}
-	for i := range functions {
-		if f := &functions[i]; v.IsGPU(f) && f.Driver != vfio {
-			list = append(list, f.Address)
-		}
-	}
-	return list
 }
 
 // Environment is how a vendor's container runtime learns which GPUs a
@@ -185,9 +134,8 @@ type Environment struct {
 	// Visible is the variable that lists devices, by UUID, and None its value
 	// for a container whose devices CDI brings: the runtime then adds nothing.
 	Visible, None string
-	// GDRCopy and GDS are variables that turn a feature on, Enabled their value;
-	// IMEXChannels lists channel numbers.
-	GDRCopy, GDS, Enabled, IMEXChannels string
+	// GDRCopy and GDS are variables that turn a feature on, Enabled their value.
+	GDRCopy, GDS, Enabled string
 }
 
 // Hidden is the environment of containers whose GPUs come by CDI.
@@ -210,9 +158,6 @@ func (e *Environment) Show(uuids []string, f Features) map[string]string {
 	}
 	if f.GDS && e.GDS != "" {
 		env[e.GDS] = e.Enabled
-	}
-	if len(f.IMEXChannels) > 0 && e.IMEXChannels != "" {
-		env[e.IMEXChannels] = f.channels()
 	}
 	return env
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
-	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
 	"github.com/heddle-dev/heddle/internal/notify"
+	"github.com/heddle-dev/heddle/test/sysfstest"
 )
 
 // gpus is a library of DGX GPUs; answer, unless nil, decides what each returns.

@@ -106,31 +106,21 @@ func modelSpeeds(all []*machine.HCA) map[model]float64 {
 	speeds := map[model]float64{}
 	for _, h := range all {
 		key := modelOf(h)
-		speeds[key] = max(speeds[key], upSpeed(h))
+		speeds[key] = max(speeds[key], fastestPort(h, func(p machine.Port) bool { return p.State != machine.PortDown }))
 	}
 	for _, h := range all {
 		key := modelOf(h)
 		if speeds[key] == 0 {
-			speeds[key] = max(nominalGbps(h), readSpeed(h))
+			speeds[key] = max(nominalGbps(h), fastestPort(h, func(machine.Port) bool { return true }))
 		}
 	}
 	return speeds
 }
 
-func upSpeed(h *machine.HCA) float64 {
+func fastestPort(h *machine.HCA, counts func(machine.Port) bool) float64 {
 	var best float64
 	for _, p := range h.Ports {
-		if p.RateGbps != nil && p.State != machine.PortDown {
-			best = max(best, *p.RateGbps)
-		}
-	}
-	return best
-}
-
-func readSpeed(h *machine.HCA) float64 {
-	var best float64
-	for _, p := range h.Ports {
-		if p.RateGbps != nil {
+		if p.RateGbps != nil && counts(p) {
 			best = max(best, *p.RateGbps)
 		}
 	}
@@ -143,21 +133,14 @@ func nominalGbps(h *machine.HCA) float64 {
 	if h.Vendor != vendorMellanox {
 		return 0
 	}
-	switch h.Device {
-	case "0x1003", "0x1007": // ConnectX-3, -3 Pro
-		return 56
-	case "0x1013", "0x1017", "0x1019": // ConnectX-4, -5, -5 Ex
-		return 100
-	case "0x1015", "0x101f": // ConnectX-4 Lx, -6 Lx
-		return 25
-	case "0x101b", "0x101d", "0xa2d6": // ConnectX-6, -6 Dx, BlueField-2
-		return 200
-	case "0x1021", "0xa2dc": // ConnectX-7, BlueField-3
-		return 400
-	case "0x1023": // ConnectX-8
-		return 800
-	}
-	return 0
+	return map[string]float64{
+		"0x1003": 56, "0x1007": 56, // ConnectX-3, -3 Pro
+		"0x1013": 100, "0x1017": 100, "0x1019": 100, // ConnectX-4, -5, -5 Ex
+		"0x1015": 25, "0x101f": 25, // ConnectX-4 Lx, -6 Lx
+		"0x101b": 200, "0x101d": 200, "0xa2d6": 200, // ConnectX-6, -6 Dx, BlueField-2
+		"0x1021": 400, "0xa2dc": 400, // ConnectX-7, BlueField-3
+		"0x1023": 800, // ConnectX-8
+	}[h.Device]
 }
 
 // fastest keeps the HCAs whose model is as fast as any here.
@@ -198,10 +181,11 @@ func nearGPUs(m *machine.Machine, all []*machine.HCA, vendors gpu.Vendors) []*ma
 	return slices.DeleteFunc(all, func(h *machine.HCA) bool { return !near[h] })
 }
 
-// isGPU goes by the bus, so that roles stay when a driver does not answer:
-// display controllers of the vendors that heddle reads, and of AMD.
+// isGPU goes by the bus, so that roles stay when a driver does not answer: GPUs
+// of the vendors that heddle reads, and display controllers without a screen
+// (class 0302, 3D, and 0380, other), since VGA is a BMC's.
 func isGPU(f *machine.PCIFunction, vendors gpu.Vendors) bool {
-	return vendors.IsGPU(f) || strings.HasPrefix(f.Class, "0x03") && f.Vendor == "0x1002"
+	return vendors.IsGPU(f) || strings.HasPrefix(f.Class, "0x0302") || strings.HasPrefix(f.Class, "0x0380")
 }
 
 func sharesBridge(a, b *machine.PCIFunction) bool {

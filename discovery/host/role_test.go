@@ -9,8 +9,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
-	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
 	"github.com/heddle-dev/heddle/test/machines"
+	"github.com/heddle-dev/heddle/test/sysfstest"
 )
 
 // hca is an HCA of a ConnectX device number, with one active port.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -98,13 +99,9 @@ func (s source) listen(ctx context.Context, file *os.File, events notify.Signal)
 	return nil
 }
 
-type rawReader interface {
-	Read(f func(fd uintptr) (done bool)) error
-}
-
 // receive waits for one message and reports whether the kernel sent it: any
 // process may send to a netlink group, but only the kernel is port 0.
-func receive(raw rawReader, buf []byte) (n int, fromKernel bool, err error) {
+func receive(raw syscall.RawConn, buf []byte) (n int, fromKernel bool, err error) {
 	var from unix.Sockaddr
 	var failure error
 	err = raw.Read(func(fd uintptr) bool {

@@ -43,7 +43,7 @@ func ask() (got answer, err error) {
 		return got, fmt.Errorf("RDMA devices: %w", err)
 	}
 	for _, l := range list {
-		got.links = append(got.links, linkInfo{name: l.Attrs.Name, nodeGUID: ReverseGUID(l.Attrs.NodeGuid)})
+		got.devices = append(got.devices, l.Attrs.Name)
 	}
 	// Kernels before 5.1 have no mode: every namespace sees every device.
 	if got.mode, err = h.RdmaSystemGetNetnsMode(); err != nil {

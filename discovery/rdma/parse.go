@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
@@ -44,37 +45,26 @@ func parseLID(s string) (int, error) {
 // parseGUID checks four groups of four hexadecimal digits and returns them in
 // lower case. All zeroes is what a function without an identity has: empty.
 func parseGUID(s string) (string, error) {
-	if s == "" {
-		return "", fmt.Errorf("empty")
-	}
-	if len(s) != len("946d:ae03:0012:0000") || !isGroups(s, 4) {
+	b, err := hex.DecodeString(strings.ReplaceAll(s, ":", ""))
+	if err != nil || len(b) != 8 {
 		return "", fmt.Errorf("%q is no GUID", wellknown.Clip(s))
 	}
-	if strings.Trim(s, "0:") == "" {
+	guid := fmt.Sprintf("%x:%x:%x:%x", b[:2], b[2:4], b[4:6], b[6:])
+	switch {
+	case guid != strings.ToLower(s):
+		return "", fmt.Errorf("%q is no GUID", wellknown.Clip(s))
+	case strings.Trim(guid, "0:") == "":
 		return "", nil
 	}
-	return strings.ToLower(s), nil
+	return guid, nil
 }
 
 // parseGID reads a GID of eight groups and returns its lower half, the port's
 // GUID; empty for the all-zero GID of an unused entry.
 func parseGID(s string) (string, error) {
 	const half = len("fe80:0000:0000:0000:")
-	if len(s) != 2*half-1 || !isGroups(s, 8) {
+	if len(s) != 2*half-1 {
 		return "", fmt.Errorf("%q is no GID", wellknown.Clip(s))
 	}
 	return parseGUID(s[half:])
-}
-
-func isGroups(s string, n int) bool {
-	groups := strings.Split(s, ":")
-	if len(groups) != n {
-		return false
-	}
-	for _, group := range groups {
-		if _, err := strconv.ParseUint(group, 16, 16); len(group) != 4 || err != nil {
-			return false
-		}
-	}
-	return true
 }

@@ -82,18 +82,6 @@ func FuzzParseGID(f *testing.F) {
 	})
 }
 
-func FuzzReverseGUID(f *testing.F) {
-	f.Add("00:00:00:fe:ff:00:54:50")
-	f.Add(":::::::")
-	f.Fuzz(func(t *testing.T, s string) {
-		if guid := ReverseGUID(s); guid != "" {
-			if _, err := parseGUID(guid); err != nil {
-				t.Errorf("%q reversed is %q: %v", s, guid, err)
-			}
-		}
-	})
-}
-
 func FuzzParseWords(f *testing.F) {
 	f.Add("4: ACTIVE")
 	f.Fuzz(func(t *testing.T, s string) {

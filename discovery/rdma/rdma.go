@@ -1,9 +1,8 @@
 // Package rdma reads the kernel's RDMA devices: ports, GUIDs, device nodes and
 // the network devices on them.
 //
-// The reader of record is our own sysfs reader (sysfs.go). rdmamap and RDMA
-// netlink look at the same kernel from two other sides; each is wrapped in one
-// file, reports what it sees differently, and never adds or removes a device.
+// What it reports is sysfs'. RDMA netlink adds the network namespace mode and
+// notes devices that it lists and sysfs does not; it never adds or removes one.
 // The package changes nothing: no link is set up, no device opened. A device
 // whose firmware does not answer keeps its last good values and holds up no
 // other.
@@ -12,7 +11,6 @@ package rdma
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -32,27 +30,20 @@ type Reader struct {
 	tree    sysfs.FS
 	dev     string
 	timeout time.Duration
-	// ask is what rdmamap reports of the same devices.
-	ask func([]machine.HCA) []machine.Skipped
 
 	// mu serializes reads and guards what follows.
 	mu      sync.Mutex
 	class   bounded.Reading[listing]
 	devices map[string]*bounded.Reading[reading]
-	rdmamap bounded.Reading[[]machine.Skipped]
-	// asked are the devices that rdmamap was last asked about.
-	asked []string
 }
 
 // New returns a reader of tree; dev is the root of device nodes, "/dev";
 // timeout bounds a read, and 0 is bounded.DefaultTimeout.
 func New(tree sysfs.FS, dev string, timeout time.Duration) *Reader {
-	r := &Reader{
-		tree: tree, dev: filepath.Clean(dev), timeout: cmp.Or(timeout, bounded.DefaultTimeout),
+	return &Reader{
+		tree: tree, dev: filepath.Join(dev, "infiniband"), timeout: cmp.Or(timeout, bounded.DefaultTimeout),
 		devices: map[string]*bounded.Reading[reading]{},
 	}
-	r.ask = r.askRDMAMap
-	return r
 }
 
 // Devices is what one read found.
@@ -68,9 +59,9 @@ type Devices struct {
 	Skipped []machine.Skipped
 }
 
-// Read lists the class, reads every device, all at once, and then asks rdmamap.
-// Each of the three takes the timeout at most; what hangs costs it once, and
-// none in later reads until it has answered.
+// Read lists the class and reads every device, all at once. Each of the two
+// takes the timeout at most; what hangs costs it once, and none in later reads
+// until it has answered.
 func (r *Reader) Read(ctx context.Context) Devices {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,7 +71,6 @@ func (r *Reader) Read(ctx context.Context) Devices {
 		found.Probe.State, found.Probe.Reason = machine.ProbeAbsent, all.absent
 	}
 	r.readDevices(ctx, all, &found)
-	r.compare(ctx, &found)
 	return found
 }
 
@@ -124,32 +114,4 @@ func (r *Reader) readDevices(ctx context.Context, all listing, found *Devices) {
 			delete(r.devices, name)
 		}
 	}
-}
-
-// compare adds what rdmamap reports, when there are other devices or nodes than
-// it was last asked about: it opens some hundred files.
-func (r *Reader) compare(ctx context.Context, found *Devices) {
-	devices := make([]string, 0, len(found.HCAs))
-	for i := range found.HCAs {
-		devices = append(devices, fmt.Sprint(found.HCAs[i].Name, names(found.HCAs[i].CharDevices)))
-	}
-	notes, _ := r.rdmamap.Last()
-	if r.asked == nil || !slices.Equal(r.asked, devices) {
-		hcas := slices.Clone(found.HCAs)
-		var err error
-		notes, err = r.rdmamap.Read(ctx, r.timeout, func() ([]machine.Skipped, error) { return r.ask(hcas), nil })
-		if err != nil {
-			found.Skipped = append(found.Skipped, machine.Skipped{Name: "rdmamap", Reason: bounded.Reason(r.timeout, err)})
-			return
-		}
-		r.asked = devices
-	}
-	found.Skipped = append(found.Skipped, notes...)
-}
-
-// names are the device nodes of one HCA, in one order.
-func names(c machine.CharDevices) []string {
-	list := slices.Concat(c.ISSM, c.UMAD, c.UVerbs)
-	slices.SortFunc(list, machine.CompareNames)
-	return list
 }

@@ -3,7 +3,6 @@ package rdma
 import (
 	"encoding/json"
 	"errors"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,7 +12,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
-	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
+	"github.com/heddle-dev/heddle/test/sysfstest"
 )
 
 func read(t *testing.T, tree *sysfstest.Tree) Devices {
@@ -153,67 +152,14 @@ func TestNoDeviceDirectory(t *testing.T) {
 	}
 }
 
-func TestReverseGUID(t *testing.T) {
-	for in, want := range map[string]string{
-		"00:00:00:fe:ff:00:54:50": "5054:00ff:fe00:0000",
-		"84:6d:b1:fe:ff:01:8c:5c": "5c8c:01ff:feb1:6d84",
-		"00:00:00:00:00:00:00:00": "",
-		"00:00":                   "",
-		"":                        "",
-	} {
-		if got := ReverseGUID(in); got != want {
-			t.Errorf("ReverseGUID(%q) = %q, want %q", in, got, want)
-		}
-	}
-}
-
 func TestCompare(t *testing.T) {
-	hcas := []machine.HCA{
-		{Name: "mlx5_0", NodeGUID: "946d:ae03:0012:0000"}, {Name: "mlx5_1", NodeGUID: "946d:ae03:0012:0100"}, {Name: "mlx5_2"},
-	}
-	links := []linkInfo{
-		{"mlx5_0", "946d:ae03:0012:0000"}, {"mlx5_1", "0001:12:03ae"}, {"mlx5_9", ""},
-	}
+	hcas := []machine.HCA{{Name: "mlx5_0"}, {Name: "mlx5_2"}}
 	var names []string
-	for _, s := range compare(hcas, links) {
+	for _, s := range compare(hcas, []string{"mlx5_0", "mlx5_9"}) {
 		names = append(names, s.Name)
 	}
-	if diff := cmp.Diff([]string{"mlx5_1", "mlx5_9", "mlx5_2"}, names); diff != "" {
+	if diff := cmp.Diff([]string{"mlx5_9", "mlx5_2"}, names); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// rdmamap opens some hundred files: it is asked when devices or their nodes
-// change, and not when a port does.
-func TestRDMAMapIsAskedOnlyAboutOtherDevices(t *testing.T) {
-	tree := sysfstest.New(t)
-	sysfstest.DGXH100(tree)
-	r := New(sysfs.New(tree.Sys()), tree.Dev(), 0)
-	asked := 0
-	r.ask = func(hcas []machine.HCA) []machine.Skipped {
-		asked++
-		return []machine.Skipped{{Name: "rdmamap", Reason: strconv.Itoa(len(hcas))}}
-	}
-	for _, step := range []struct {
-		name   string
-		do     func()
-		asked  int
-		reason string
-	}{
-		{"the first read", func() {}, 1, "9"},
-		{"nothing changed", func() {}, 1, "9"},
-		{"a port went down", func() { tree.Write("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN") }, 1, "9"},
-		{"a device left", func() { tree.Remove("sys/class/infiniband/mlx5_0") }, 2, "8"},
-		{"a node left", func() { tree.Remove("sys/class/infiniband_mad/issm1") }, 3, "8"},
-	} {
-		step.do()
-		got := r.Read(t.Context())
-		for i := range got.HCAs {
-			got.HCAs[i].Role = machine.RoleFabric // As the caller does.
-		}
-		if asked != step.asked || len(got.Skipped) != 1 || got.Skipped[0].Reason != step.reason {
-			t.Errorf("%s: asked %d times, want %d; skipped %v", step.name, asked, step.asked, got.Skipped)
-		}
 	}
 }
 
@@ -258,11 +204,11 @@ func TestNetlink(t *testing.T) {
 		probe      machine.Probe
 	}{
 		{
-			name: "shared", answer: answer{"shared", []linkInfo{{"mlx5_0", ""}}}, mode: "shared",
+			name: "shared", answer: answer{"shared", []string{"mlx5_0"}}, mode: "shared",
 			probe: machine.Probe{Name: netlinkProbe, State: machine.ProbeOK},
 		},
 		{
-			name: "another device", answer: answer{"exclusive", []linkInfo{{"mlx5_0", ""}, {"mlx5_1", ""}}}, mode: "exclusive",
+			name: "another device", answer: answer{"exclusive", []string{"mlx5_0", "mlx5_1"}}, mode: "exclusive",
 			notes: []machine.Skipped{{Name: "mlx5_1", Reason: "RDMA netlink lists it, /sys/class/infiniband does not"}},
 			probe: machine.Probe{Name: netlinkProbe, State: machine.ProbeOK},
 		},
@@ -278,8 +224,8 @@ func TestNetlink(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			n := &Netlink{timeout: time.Hour, ask: func() (answer, error) { return tt.answer, tt.err }}
-			mode, notes, probe := n.Read(t.Context(), hcas)
+			n := &Netlink{timeout: time.Hour}
+			mode, notes, probe := n.read(t.Context(), hcas, func() (answer, error) { return tt.answer, tt.err })
 			if diff := cmp.Diff(tt.notes, notes); diff != "" || mode != tt.mode {
 				t.Errorf("mode %q, notes (-want +got):\n%s", mode, diff)
 			}
@@ -296,10 +242,12 @@ func TestNetlinkHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
-		n := &Netlink{timeout: time.Second, ask: func() (answer, error) { return answer{mode: "shared"}, nil }}
-		n.Read(t.Context(), nil)
-		n.ask = func() (answer, error) { <-release; return answer{}, nil }
-		mode, notes, probe := n.Read(t.Context(), []machine.HCA{{Name: "mlx5_0"}})
+		n := &Netlink{timeout: time.Second}
+		n.read(t.Context(), nil, func() (answer, error) { return answer{mode: "shared"}, nil })
+		mode, notes, probe := n.read(t.Context(), []machine.HCA{{Name: "mlx5_0"}}, func() (answer, error) {
+			<-release
+			return answer{}, nil
+		})
 		want := machine.Probe{Name: netlinkProbe, State: machine.ProbeTimeout, Reason: "did not answer in 1s"}
 		if diff := cmp.Diff(want, probe); diff != "" || mode != "shared" || len(notes) != 0 {
 			t.Errorf("mode %q, notes %v, probe (-want +got):\n%s", mode, notes, diff)

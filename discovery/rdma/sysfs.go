@@ -269,7 +269,7 @@ func (d *device) bond(hca *machine.HCA) {
 // then this process does not see the host's devices.
 func (r *Reader) charDevices(all *listing) {
 	there := map[string]bool{}
-	entries, err := os.ReadDir(filepath.Join(r.dev, "infiniband"))
+	entries, err := os.ReadDir(r.dev)
 	for _, entry := range entries {
 		there[entry.Name()] = true
 	}
@@ -286,25 +286,20 @@ func (r *Reader) charDevices(all *listing) {
 			if readErr != nil {
 				continue // abi_version is a file of the class.
 			}
-			if err == nil && !there[name] {
+			nodes := all.nodes[owner]
+			switch {
+			case err == nil && !there[name]:
 				all.skipped = append(all.skipped, machine.Skipped{
-					Name: owner + "/" + name, Reason: filepath.Join(r.dev, "infiniband", name) + " is not there",
+					Name: owner + "/" + name, Reason: filepath.Join(r.dev, name) + " is not there",
 				})
-				continue
+			case strings.HasPrefix(name, "uverbs"):
+				nodes.UVerbs = append(nodes.UVerbs, name)
+			case strings.HasPrefix(name, "umad"):
+				nodes.UMAD = append(nodes.UMAD, name)
+			case strings.HasPrefix(name, "issm"):
+				nodes.ISSM = append(nodes.ISSM, name)
 			}
-			all.nodes[owner] = withNode(all.nodes[owner], name)
+			all.nodes[owner] = nodes
 		}
 	}
-}
-
-func withNode(c machine.CharDevices, name string) machine.CharDevices {
-	switch {
-	case strings.HasPrefix(name, "uverbs"):
-		c.UVerbs = append(c.UVerbs, name)
-	case strings.HasPrefix(name, "umad"):
-		c.UMAD = append(c.UMAD, name)
-	case strings.HasPrefix(name, "issm"):
-		c.ISSM = append(c.ISSM, name)
-	}
-	return c
 }

@@ -11,12 +11,12 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,47 +27,33 @@ import (
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-// DefaultInterval is how often the file is read without an event: inotify
-// reports nothing on some network file systems.
-const DefaultInterval = 30 * time.Second
-
-// settle is how long a write may take until the file is read.
-const settle = 50 * time.Millisecond
-
-// Options of a replayed machine.
-type Options struct {
-	// Path is the dump.
-	Path string
-	// NodeName, unless empty, replaces the dump's.
-	NodeName string
-	// Logger gets changes and faults; nil discards.
-	Logger *slog.Logger
-	// Interval is the slow poll's; 0 is DefaultInterval.
-	Interval time.Duration
-}
+const (
+	// interval is how often the file is read without an event: inotify reports
+	// nothing on some network file systems.
+	interval = 30 * time.Second
+	// settle is how long the file must be quiet before it is read.
+	settle = 50 * time.Millisecond
+)
 
 // Replay is one replayed machine. Its methods may be called from any goroutine.
 type Replay struct {
-	options  Options
-	logger   *slog.Logger
-	changed  notify.Signal
-	snapshot atomic.Pointer[machine.Machine]
+	path, node string
+	logger     *slog.Logger
+	changed    notify.Signal
+	snapshot   atomic.Pointer[machine.Machine]
 
 	// mu serializes scans and guards what follows.
 	mu sync.Mutex
 	// text is what was read last, good or bad.
 	text []byte
-	// fault is the last fault logged, so that each is logged once.
-	fault string
+	// fault is the last one, which is logged once; nil after a good read.
+	fault error
 }
 
-// New returns a replay of a file. Nothing is read yet.
-func New(o Options) *Replay {
-	o.Interval = cmp.Or(o.Interval, DefaultInterval)
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	return &Replay{options: o, logger: o.Logger, changed: notify.New()}
+// New returns a replay of a file. Nothing is read yet. A node name, unless empty,
+// replaces the dump's.
+func New(path, node string, logger *slog.Logger) *Replay {
+	return &Replay{path: path, node: node, logger: logger, changed: notify.New()}
 }
 
 // Load reads a dump once. The error names the file and the place in it.
@@ -76,6 +62,10 @@ func Load(path string) (*machine.Machine, error) {
 	if err != nil {
 		return nil, err
 	}
+	return decode(path, b)
+}
+
+func decode(path string, b []byte) (*machine.Machine, error) {
 	m, err := machine.Decode(b)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -118,111 +108,70 @@ func (r *Replay) Scan(context.Context) *machine.Machine {
 func (r *Replay) load() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	b, err := read(r.options.Path)
-	if err != nil {
-		r.text = nil
-		return r.report(err)
-	}
-	if r.text != nil && bytes.Equal(b, r.text) {
-		if r.fault != "" {
-			return errors.New(r.fault)
-		}
-		return nil
+	b, err := read(r.path)
+	if err == nil && r.text != nil && bytes.Equal(b, r.text) {
+		return r.fault
 	}
 	r.text = b
-	m, err := machine.Decode(b)
-	if err != nil {
-		return r.report(fmt.Errorf("%s: %w", r.options.Path, err))
+	var m *machine.Machine
+	if err == nil {
+		m, err = decode(r.path, b)
 	}
-	r.fault = ""
-	m.Node = cmp.Or(r.options.NodeName, m.Node)
+	last := r.fault
+	r.fault = err
+	if err != nil {
+		if last == nil || last.Error() != err.Error() {
+			r.logger.Error("machine file is bad, keeping the last good one", "err", err)
+		}
+		return err
+	}
+	m.Node = cmp.Or(r.node, m.Node)
 	m.Sort()
-	if last := r.Machine(); last != nil && equal(last, m) {
+	if reflect.DeepEqual(r.Machine(), m) {
 		return nil
 	}
 	r.snapshot.Store(m)
-	r.logger.Info("machine changed", "file", r.options.Path, "gpus", len(m.GPUs), "hcas", len(m.HCAs))
+	r.logger.Info("machine changed", "file", r.path, "gpus", len(m.GPUs), "hcas", len(m.HCAs))
 	r.changed.Notify()
 	return nil
-}
-
-func (r *Replay) report(err error) error {
-	if r.fault != err.Error() {
-		r.fault = err.Error()
-		r.logger.Error("machine file is bad, keeping the last good one", "err", err)
-	}
-	return err
-}
-
-func equal(a, b *machine.Machine) bool {
-	x, errX := machine.Encode(a)
-	y, errY := machine.Encode(b)
-	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
 // Run follows the file until ctx ends, and then returns nil. A file that is bad at the start is an
 // error: there is no last good machine to keep.
 func (r *Replay) Run(ctx context.Context) error {
-	watcher, err := r.watch()
+	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		defer watcher.Close()
+		// The directory, not the file: a rename over the file leaves a watch on the
+		// old one, and a ConfigMap swaps the ..data link beside it.
+		err = watcher.Add(filepath.Dir(r.path))
+	}
 	if err != nil {
 		// inotify instances are few, and shared by all of root's processes.
-		r.logger.Warn("machine file is not watched, only polled", "err", err, "every", r.options.Interval)
+		r.logger.Warn("machine file is not watched, only polled", "err", err, "every", interval)
 		watcher = &fsnotify.Watcher{} // Which reports nothing.
-	} else {
-		defer watcher.Close()
 	}
 	if err := r.load(); err != nil && r.Machine() == nil {
 		return err
 	}
-	return r.follow(ctx, watcher)
-}
-
-// watch watches the directory, not the file: a rename over the file leaves a
-// watch on the old one, and a ConfigMap swaps the ..data link beside it.
-func (r *Replay) watch() (*fsnotify.Watcher, error) {
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		return nil, err
-	}
-	if err := watcher.Add(filepath.Dir(r.options.Path)); err != nil {
-		return nil, errors.Join(err, watcher.Close())
-	}
-	return watcher, nil
-}
-
-func (r *Replay) follow(ctx context.Context, watcher *fsnotify.Watcher) error {
-	ticker := time.NewTicker(r.options.Interval)
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
+	// An editor writes in pieces, and each would be a bad file.
+	quiet := time.NewTimer(settle)
+	defer quiet.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
 		case err := <-watcher.Errors:
 			r.logger.Warn("machine file events", "err", err)
+			quiet.Reset(settle)
 		case <-watcher.Events:
-			if !settled(ctx, watcher) {
-				return nil
-			}
-		}
-		r.Scan(ctx)
-	}
-}
-
-// settled waits until no event came for a while: an editor writes in pieces,
-// and each would be a bad file.
-func settled(ctx context.Context, watcher *fsnotify.Watcher) bool {
-	timer := time.NewTimer(settle)
-	defer timer.Stop()
-	for range 20 {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-timer.C:
-			return true
-		case <-watcher.Events:
-			timer.Reset(settle)
+			quiet.Reset(settle)
+		case <-quiet.C:
+			r.Scan(ctx)
+		case <-ticker.C:
+			r.Scan(ctx)
 		}
 	}
-	return true
 }

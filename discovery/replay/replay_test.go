@@ -72,11 +72,11 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// started is a running replay of path. The slow poll is far away, so that what
-// is seen was seen by events.
+// started is a running replay of path. Its slow poll is later than await waits, so
+// that what is seen was seen by events.
 func started(t *testing.T, path string) *Replay {
 	t.Helper()
-	r := New(Options{Path: path, NodeName: "node7", Logger: slog.New(slog.DiscardHandler), Interval: time.Hour})
+	r := New(path, "node7", slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
@@ -150,7 +150,7 @@ func TestBadFileKeepsTheLastGoodMachine(t *testing.T) {
 	good := dump(t, "NVIDIA H20")
 	write(t, path, good)
 	var log bytes.Buffer
-	r := New(Options{Path: path, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	r := New(path, "", slog.New(slog.NewTextHandler(&log, nil)))
 	first := r.Scan(t.Context())
 	write(t, path, good[:len(good)/2])
 	for range 3 {
@@ -176,7 +176,7 @@ func TestBadFileKeepsTheLastGoodMachine(t *testing.T) {
 func TestRunOnABadFileFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.json")
 	write(t, path, []byte("{"))
-	if err := New(Options{Path: path}).Run(t.Context()); err == nil {
+	if err := New(path, "", slog.New(slog.DiscardHandler)).Run(t.Context()); err == nil {
 		t.Error("no error")
 	}
 }
@@ -185,7 +185,7 @@ func TestRunOnABadFileFails(t *testing.T) {
 func TestRunKeepsAMachineFromBefore(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.json")
 	write(t, path, dump(t, "NVIDIA H20"))
-	r := New(Options{Path: path})
+	r := New(path, "", slog.New(slog.DiscardHandler))
 	r.Scan(t.Context())
 	write(t, path, []byte("{"))
 	ctx, cancel := context.WithCancel(t.Context())

@@ -2,18 +2,13 @@ package sysfs
 
 import (
 	"fmt"
-	"slices"
+	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
-
-func sorted(names []string) []string {
-	slices.Sort(names)
-	return names
-}
 
 // Place is where a device hangs, from its path under /sys/devices.
 type Place struct {
@@ -43,7 +38,7 @@ func ParsePlace(path string) Place {
 		switch {
 		case part == "virtual" && len(p.Functions) == 0:
 			p.Virtual = true
-		case p.Root == "" && isHostBridge(part):
+		case p.Root == "" && hostBridge.MatchString(part):
 			p.Root = part
 		default:
 			if _, err := machine.ParseAddress(part); err == nil {
@@ -54,26 +49,20 @@ func ParsePlace(path string) Place {
 	return p
 }
 
-// isHostBridge reports whether s is pciDDDD:BB, the name that the kernel gives a
-// host bridge (pci_create_root_bus: "pci%04x:%02x").
-func isHostBridge(s string) bool {
-	domain, bus, ok := strings.Cut(strings.TrimPrefix(s, "pci"), ":")
-	return ok && strings.HasPrefix(s, "pci") && len(domain) >= 4 && len(domain) <= 8 && len(bus) == 2 &&
-		isHex(domain) && isHex(bus)
-}
-
-func isHex(s string) bool {
-	_, err := strconv.ParseUint(s, 16, 32)
-	return err == nil
-}
+var (
+	// hostBridge is the name that the kernel gives a host bridge
+	// (pci_create_root_bus: "pci%04x:%02x").
+	hostBridge = regexp.MustCompile(`^pci[0-9a-f]{4,8}:[0-9a-f]{2}$`)
+	hexWord    = regexp.MustCompile(`^0x[0-9a-f]{1,8}$`)
+)
 
 // parseHex reads a word such as 0x030200 and gives it back in lower case.
 func parseHex(s string) (string, error) {
-	digits, ok := strings.CutPrefix(strings.ToLower(s), "0x")
-	if !ok || !isHex(digits) {
+	word := strings.ToLower(s)
+	if !hexWord.MatchString(word) {
 		return "", fmt.Errorf("%q is no hexadecimal word", wellknown.Clip(s))
 	}
-	return "0x" + digits, nil
+	return word, nil
 }
 
 // parseNUMA reads numa_node. -1 is NUMA_NO_NODE: the firmware has none, as

@@ -23,23 +23,24 @@ func (f FS) PCI(carry map[string]bool, vendors gpu.Vendors) ([]machine.PCIFuncti
 	var functions []machine.PCIFunction
 	var skipped []machine.Skipped
 	for _, name := range names {
-		if _, err := machine.ParseAddress(name); err != nil {
-			reason := "in " + f.Path(pciDevices) + " and no PCI address"
+		note := func(reason string) {
 			skipped = append(skipped, machine.Skipped{Name: wellknown.Clip(name), Reason: reason})
+		}
+		if _, err := machine.ParseAddress(name); err != nil {
+			note("in " + f.Path(pciDevices) + " and no PCI address")
 			continue
 		}
 		class, err := f.word(name, "class")
-		if err != nil {
-			skipped = append(skipped, machine.Skipped{Name: name, Reason: err.Error()})
+		var fn machine.PCIFunction
+		switch {
+		case err != nil:
+		case carry[name], ofClass(class), f.special(name, class, vendors):
+			fn, err = f.function(name, class, note)
+		default:
 			continue
 		}
-		if !carry[name] && !ofClass(class) && !f.special(name, class, vendors) {
-			continue
-		}
-		fn, notes, err := f.function(name, class)
-		skipped = append(skipped, notes...)
 		if err != nil {
-			skipped = append(skipped, machine.Skipped{Name: name, Reason: err.Error()})
+			note(err.Error())
 			continue
 		}
 		functions = append(functions, fn)
@@ -69,7 +70,8 @@ func (f FS) special(name, class string, vendors gpu.Vendors) bool {
 		device, err := f.word(name, "device")
 		return err == nil && device == DeviceDataDirect
 	}
-	return vendors.IsSwitch(vendor, class) || vendors.IsGPU(&machine.PCIFunction{Vendor: vendor, Class: class})
+	fn := machine.PCIFunction{Vendor: vendor, Class: class}
+	return vendors.IsSwitch(&fn) || vendors.IsGPU(&fn)
 }
 
 // Vendors and devices that the reader knows by number.
@@ -94,18 +96,16 @@ func (f FS) word(address, attribute string) (string, error) {
 
 // function reads one function. Without vendor and device it is nothing; of the
 // rest, what cannot be read is unknown and noted.
-func (f FS) function(address, class string) (machine.PCIFunction, []machine.Skipped, error) {
+func (f FS) function(address, class string, note func(reason string)) (machine.PCIFunction, error) {
 	dir := pciDevices + address
 	fn := machine.PCIFunction{Address: strings.ToLower(address), Class: class}
 	var err error
 	if fn.Vendor, err = f.word(address, "vendor"); err != nil {
-		return fn, nil, err
+		return fn, err
 	}
 	if fn.Device, err = f.word(address, "device"); err != nil {
-		return fn, nil, err
+		return fn, err
 	}
-	var skipped []machine.Skipped
-	note := func(reason string) { skipped = append(skipped, machine.Skipped{Name: fn.Address, Reason: reason}) }
 	read := func(attribute string) string {
 		text, err := f.Read(dir + "/" + attribute)
 		if err != nil && !Unknown(err) {
@@ -133,7 +133,7 @@ func (f FS) function(address, class string) (machine.PCIFunction, []machine.Skip
 	if n := len(place.Functions); n > 0 {
 		fn.Upstream = place.Functions[:n-1]
 	}
-	return fn, skipped, nil
+	return fn, nil
 }
 
 // linkSpeed drops the kernel's word for "no link".

@@ -1,5 +1,5 @@
 // Package sysfs reads the kernel's view of a machine: PCI functions and where
-// they hang, NUMA nodes, network devices and the firmware's product name.
+// they hang, NUMA nodes and network devices.
 //
 // It owns the reading of small files under a root that need not be /sys, and
 // the pure parsers of their content. It never writes, never follows what it
@@ -14,8 +14,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/heddle-dev/heddle/api/machine"
 )
 
 // maxAttribute bounds one attribute, in bytes: sysfs gives a show function one
@@ -50,6 +56,15 @@ func (f FS) Read(name string) (string, error) {
 	return strings.TrimSpace(string(buf[:n])), nil
 }
 
+// Text is an attribute, or "" whatever went wrong.
+func (f FS) Text(name string) string {
+	text, err := f.Read(name)
+	if err != nil {
+		return ""
+	}
+	return text
+}
+
 // Bytes reads at most limit bytes of a binary attribute.
 func (f FS) Bytes(name string, limit int) ([]byte, error) {
 	buf := make([]byte, limit)
@@ -75,7 +90,8 @@ func (f FS) List(name string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", f.Path(name), err)
 	}
-	return sorted(names), nil
+	slices.Sort(names)
+	return names, nil
 }
 
 // Link is where a symbolic link points, as a path relative to the root such as
@@ -105,4 +121,66 @@ func (f FS) Exists(name string) bool {
 func Unknown(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EINVAL) ||
 		errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.ENODATA)
+}
+
+// readOnce is open, one read, close, without the poller that os.Open tries to
+// enlist every file with: sysfs attributes can be polled, and a scan reads
+// hundreds of them. It can hang as long as the driver does; EAGAIN, which some
+// drivers answer for ever, is returned.
+func readOnce(path string, buf []byte) (int, error) {
+	fd, err := retryEINTR(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	return retryEINTR(func() (int, error) { return unix.Read(fd, buf) })
+}
+
+// retryEINTR repeats what a signal interrupted. The Go runtime preempts
+// goroutines by signals, so that every system call can see one.
+func retryEINTR(f func() (int, error)) (int, error) {
+	for {
+		n, err := f()
+		if !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+const nodeDir = "devices/system/node"
+
+// NUMA reads the online memory nodes, by ID. A kernel without NUMA has none.
+func (f FS) NUMA() ([]machine.NUMANode, []machine.Skipped, error) {
+	names, err := f.List(nodeDir)
+	if err != nil {
+		return nil, nil, err
+	}
+	var nodes []machine.NUMANode
+	var skipped []machine.Skipped
+	for _, name := range names {
+		digits, ok := strings.CutPrefix(name, "node")
+		id, err := strconv.Atoi(digits)
+		if !ok || err != nil || id < 0 {
+			continue // has_cpu, online, possible, power...
+		}
+		node := machine.NUMANode{ID: id}
+		note := func(err error) { skipped = append(skipped, machine.Skipped{Name: name, Reason: err.Error()}) }
+		text, err := f.Read(nodeDir + "/" + name + "/cpulist")
+		if err == nil {
+			text, err = parseCPUList(text)
+		}
+		if err != nil {
+			note(err)
+			continue
+		}
+		node.CPUs = text
+		if text, err = f.Read(nodeDir + "/" + name + "/distance"); err == nil {
+			node.Distances, err = parseDistances(text)
+		}
+		if err != nil && !Unknown(err) {
+			note(err)
+		}
+		nodes = append(nodes, node)
+	}
+	return nodes, skipped, nil
 }

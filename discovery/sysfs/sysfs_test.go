@@ -14,7 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu"
-	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
+	"github.com/heddle-dev/heddle/test/sysfstest"
 )
 
 func TestRead(t *testing.T) {
@@ -56,7 +56,7 @@ func TestLink(t *testing.T) {
 			t.Errorf("Link(%q) = %q, want %q", name, got, want)
 		}
 	}
-	if got := f.InterfacePCI("eth0"); got != "0000:00:03.0" {
+	if got := ParsePlace(f.Link("class/net/eth0")).Function(); got != "0000:00:03.0" {
 		t.Errorf("virtio NIC is on %q", got)
 	}
 }

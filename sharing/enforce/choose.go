@@ -66,61 +66,39 @@ func pick(
 // unsupported returns the reason why an enforcer cannot work on the node; empty
 // if it can.
 func (f *Facts) unsupported(kind config.Enforcer, aspect string) string {
-	switch kind {
-	case config.EnforceDMem:
-		return f.unsupportedDMem()
-	case config.EnforceMPS:
-		return f.unsupportedMPS(aspect)
-	case config.EnforcePreload:
+	// 570 of 570.86.15.
+	number, _, _ := strings.Cut(f.Driver, ".")
+	major, err := strconv.Atoi(number)
+	oldest := 0
+	switch dmem, mps := kind == config.EnforceDMem, kind == config.EnforceMPS; {
+	case kind == config.EnforcePreload:
 		return f.LibraryError
-	case config.EnforceNone:
-		return ""
-	}
-	return fmt.Sprintf("no enforcer is called %q", kind)
-}
-
-func (f *Facts) unsupportedDMem() string {
-	switch major, ok := f.major(); {
-	case !ok:
-		return f.noDriver()
-	case major < driverDMem:
-		return fmt.Sprintf("driver %s is older than r%d", f.Driver, driverDMem)
-	case !f.CgroupV2:
-		return "the node has no cgroup v2 at /sys/fs/cgroup"
-	case len(f.MIG) > 0:
-		return "MIG is on, on GPU " + f.MIG[0]
-	}
-	return f.HookError
-}
-
-func (f *Facts) unsupportedMPS(aspect string) string {
-	switch major, ok := f.major(); {
-	case !ok:
-		return f.noDriver()
-	case f.MPSControl == "":
+	case !dmem && !mps:
+		return fmt.Sprintf("no enforcer is called %q", kind)
+	case f.Driver == "":
+		return "there is no driver"
+	case err != nil || major <= 0:
+		return fmt.Sprintf("driver version %q has no number", f.Driver)
+	case mps && f.MPSControl == "":
 		return "the driver's root has no nvidia-cuda-mps-control"
-	case aspect == "memory" && major < driverMPSMemory:
-		return fmt.Sprintf("driver %s is older than r%d", f.Driver, driverMPSMemory)
-	case len(f.PreVolta) > 0:
+	case dmem:
+		oldest = driverDMem
+	case aspect == "memory":
+		oldest = driverMPSMemory
+	}
+	switch dmem := kind == config.EnforceDMem; {
+	case major < oldest:
+		return fmt.Sprintf("driver %s is older than r%d", f.Driver, oldest)
+	case dmem && !f.CgroupV2:
+		return "the node has no cgroup v2 at /sys/fs/cgroup"
+	case !dmem && len(f.PreVolta) > 0:
 		return "GPU " + f.PreVolta[0] + " is older than Volta"
 	case len(f.MIG) > 0:
 		return "MIG is on, on GPU " + f.MIG[0]
+	case dmem:
+		return f.HookError
 	case !f.HostPID:
 		return "heddle-device-plugin is not in the host's PID namespace (hostPID), where MPS recognizes its clients"
 	}
 	return ""
-}
-
-func (f *Facts) noDriver() string {
-	if f.Driver == "" {
-		return "there is no driver"
-	}
-	return fmt.Sprintf("driver version %q has no number", f.Driver)
-}
-
-// major is 570 of 570.86.15.
-func (f *Facts) major() (int, bool) {
-	word, _, _ := strings.Cut(f.Driver, ".")
-	n, err := strconv.Atoi(word)
-	return n, err == nil && n > 0
 }

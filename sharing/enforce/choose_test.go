@@ -2,6 +2,7 @@ package enforce
 
 import (
 	"errors"
+	"log/slog"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -111,7 +112,7 @@ func TestChoose(t *testing.T) {
 }
 
 func TestDMemEdits(t *testing.T) {
-	l := New(Options{StateDir: t.TempDir(), Hook: "/usr/local/heddle/nvidia-cdi-hook", HookDriverRoot: "/run/nvidia/driver"})
+	l := New(Options{StateDir: t.TempDir(), Hook: "/usr/local/heddle/nvidia-cdi-hook", HookDriverRoot: "/run/nvidia/driver", Log: slog.New(slog.DiscardHandler)})
 	facts := full()
 	if err := l.Configure(&config.Enforce{Memory: config.EnforceDMem, Compute: config.EnforceNone}, &facts); err != nil {
 		t.Fatal(err)
@@ -146,7 +147,7 @@ func TestDMemEdits(t *testing.T) {
 }
 
 func TestLimiterNeedsNoEnforcer(t *testing.T) {
-	l := New(Options{StateDir: t.TempDir()})
+	l := New(Options{StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
 	if _, err := l.Edits(t.Context(), share("p", gpuA, 30, 4096)); !errors.Is(err, errNotConfigured) {
 		t.Errorf("before it was configured: %v", err)
 	}

@@ -27,7 +27,7 @@ const (
 
 // dmem leaves the memory limit to the driver (r615 and later): the driver
 // counts the memory of all processes of a cgroup on a GPU, and rejects what
-// exceeds the limit.
+// exceeds the limit. The limit goes with the cgroup.
 type dmem struct {
 	// hook is the path of nvidia-cdi-hook on the host, driverRoot that of the
 	// driver's libraries as the hook sees it.
@@ -36,7 +36,7 @@ type dmem struct {
 
 func (d *dmem) edits(_ context.Context, l *Limit, _ aspects) (*Edits, error) {
 	limit := l.GPUs[0].Share.MemoryMiB
-	var uuids []string
+	var hooks []*cdi.Hook
 	for i := range l.GPUs {
 		c := &l.GPUs[i]
 		if c.Share.MemoryMiB != limit {
@@ -44,7 +44,15 @@ func (d *dmem) edits(_ context.Context, l *Limit, _ aspects) (*Edits, error) {
 				"NVIDIA's hook knows one limit per container",
 				limit, l.GPUs[0].Index, c.Share.MemoryMiB, c.Index)
 		}
-		uuids = append(uuids, c.Share.UUID)
+		// One for each GPU, spelled exactly as nvcdi does in a driver's spec, so
+		// that a component that merges both can drop the second one.
+		hooks = append(hooks, &cdi.Hook{
+			// createRuntime runs on the host, when the cgroup is there and
+			// nothing of the container runs yet.
+			HookName: "createRuntime", Path: d.hook,
+			Args: []string{filepath.Base(d.hook), memoryHook, "--driver-root", d.driverRoot, "--gpu-id", c.Share.UUID},
+			Env:  []string{"NVIDIA_CTK_DEBUG=false"},
+		})
 	}
 	// The node accounts for every share of a GPU, so it can be guaranteed;
 	// best-effort gives way.
@@ -57,25 +65,6 @@ func (d *dmem) edits(_ context.Context, l *Limit, _ aspects) (*Edits, error) {
 			envMemoryLimit + "=" + strconv.FormatInt(limit, 10),
 			envMemoryRequest + "=" + strconv.FormatInt(request, 10),
 		},
-		Hooks: d.hooks(uuids),
+		Hooks: hooks,
 	}, nil
 }
-
-// hooks are one for each GPU, spelled exactly as nvcdi does in a driver's
-// spec, so that a component that merges both can drop the second one.
-func (d *dmem) hooks(uuids []string) []*cdi.Hook {
-	hooks := make([]*cdi.Hook, len(uuids))
-	for i, uuid := range uuids {
-		hooks[i] = &cdi.Hook{
-			// createRuntime runs on the host, when the cgroup is there and
-			// nothing of the container runs yet.
-			HookName: "createRuntime", Path: d.hook,
-			Args: []string{filepath.Base(d.hook), memoryHook, "--driver-root", d.driverRoot, "--gpu-id", uuid},
-			Env:  []string{"NVIDIA_CTK_DEBUG=false"},
-		}
-	}
-	return hooks
-}
-
-// keep has nothing to do: the limit goes with the cgroup.
-func (d *dmem) keep(context.Context, func() []Limit) error { return nil }

@@ -89,14 +89,6 @@ type Edits struct {
 	By Enforced
 }
 
-// add joins the edits of two enforcers, which set different keys.
-func (e *Edits) add(other *Edits) {
-	e.Env = append(e.Env, other.Env...)
-	e.Mounts = append(e.Mounts, other.Mounts...)
-	e.DeviceNodes = append(e.DeviceNodes, other.DeviceNodes...)
-	e.Hooks = append(e.Hooks, other.Hooks...)
-}
-
 // aspects are what an enforcer limits of a container.
 type aspects struct{ memory, compute bool }
 
@@ -105,18 +97,7 @@ type enforcer interface {
 	// edits prepares the node for a container that is about to start, and returns
 	// what the container needs. It is called again for each start.
 	edits(ctx context.Context, l *Limit, what aspects) (*Edits, error)
-	// keep removes what the node has for other containers than the live ones. It
-	// calls live with its lock held, which edits takes too: a container that edits
-	// has seen is among them.
-	keep(ctx context.Context, live func() []Limit) error
 }
-
-// none is the enforcer that limits nothing.
-type none struct{}
-
-func (none) edits(context.Context, *Limit, aspects) (*Edits, error) { return &Edits{}, nil }
-
-func (none) keep(context.Context, func() []Limit) error { return nil }
 
 // check rejects values that no enforcer can use: these values become names of
 // files, and 0 means "no limit" to their readers.

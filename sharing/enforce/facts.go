@@ -28,7 +28,7 @@ type Facts struct {
 	MIG, PreVolta []string
 	// LibraryError is the reason why the configured library cannot be preloaded.
 	LibraryError string
-	// MPSControl is nvidia-cuda-mps-control's path below the driver's root;
+	// MPSControl is nvidia-cuda-mps-control's path below MPS's root;
 	// empty if there is none.
 	MPSControl string
 	// HostPID reports whether the process is in the host's PID namespace: a control
@@ -42,11 +42,14 @@ type Facts struct {
 
 // Host is where facts are read.
 type Host struct {
-	// Root is where the process sees the node's files, empty for its own root;
-	// DriverRoot is the driver's, below Root. Library is sgpu.enforce.preload.library.
-	Root, DriverRoot, Library string
+	// Root is where the process sees the node's files, empty for its own root.
+	// Library is sgpu.enforce.preload.library.
+	Root, Library string
 	// Hook is nvidia-cdi-hook's path on the node.
 	Hook string
+	// MPSRoot is where the programs of MPS are; with NoMPS they are not looked for.
+	MPSRoot string
+	NoMPS   bool
 	// SysRoot and ProcRoot default to /sys and /proc.
 	SysRoot, ProcRoot string
 }
@@ -74,10 +77,15 @@ func (h *Host) Read(m *machine.Machine, shared func(*machine.GPU) bool) Facts {
 		}
 	}
 	f.LibraryError = message(checkLibrary(h.Root, h.Library))
-	f.MPSControl = h.findControl()
+	if !h.NoMPS {
+		f.MPSControl = h.findControl()
+	}
 	link, err := os.Readlink(filepath.Join(cmp.Or(h.ProcRoot, "/proc"), "self/ns/pid"))
 	f.HostPID = err == nil && link == initialPID
-	f.CgroupV2 = h.unified()
+	// Only the unified hierarchy has this file. Whether the kernel's dmem controller
+	// counts there, or the driver by itself, makes no difference here.
+	_, err = os.Stat(filepath.Join(cmp.Or(h.SysRoot, "/sys"), "fs/cgroup/cgroup.controllers"))
+	f.CgroupV2 = err == nil
 	f.HookError = message(checkHook(h.Root, h.Hook))
 	return f
 }
@@ -89,7 +97,7 @@ func message(err error) string {
 	return err.Error()
 }
 
-// libraryFault opens the library: what glibc cannot load makes it complain in
+// checkLibrary opens the library: what glibc cannot load makes it complain in
 // every program of a container.
 func checkLibrary(root, library string) error {
 	if library == "" {
@@ -125,20 +133,12 @@ func plain(err error) error {
 func (h *Host) findControl() string {
 	for _, dir := range []string{"/usr/bin", "/usr/local/nvidia/bin", "/usr/local/bin", "/bin", "/opt/bin"} {
 		path := filepath.Join(dir, "nvidia-cuda-mps-control")
-		info, err := os.Stat(filepath.Join(h.Root, h.DriverRoot, path))
+		info, err := os.Stat(filepath.Join(h.MPSRoot, path))
 		if err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
 			return path
 		}
 	}
 	return ""
-}
-
-// unified looks for cgroup.controllers, which only the unified hierarchy has.
-// Whether the kernel's dmem controller counts there, or the driver by itself, makes
-// no difference here.
-func (h *Host) unified() bool {
-	_, err := os.Stat(filepath.Join(cmp.Or(h.SysRoot, "/sys"), "fs/cgroup/cgroup.controllers"))
-	return err == nil
 }
 
 // checkHook looks into the program for the subcommand's name: nvidia-cdi-hook

@@ -55,7 +55,7 @@ func TestRead(t *testing.T) {
 		{UUID: "GPU-4", ComputeCapability: ""},
 	}}
 	h := Host{
-		Root: root, DriverRoot: "/run/nvidia/driver", Library: "/opt/libvgpu.so", Hook: "/usr/bin/nvidia-cdi-hook",
+		Root: root, MPSRoot: filepath.Join(root, "run/nvidia/driver"), Library: "/opt/libvgpu.so", Hook: "/usr/bin/nvidia-cdi-hook",
 		SysRoot: sys, ProcRoot: proc,
 	}
 	want := Facts{
@@ -69,7 +69,7 @@ func TestRead(t *testing.T) {
 	if diff := cmp.Diff(want, h.Read(m, func(g *machine.GPU) bool { return g.UUID == "GPU-1" })); diff != "" {
 		t.Errorf("one GPU is shared (-want +got):\n%s", diff)
 	}
-	empty := Host{Root: t.TempDir(), Library: "/opt/libvgpu.so", Hook: "/usr/bin/nvidia-cdi-hook", SysRoot: proc, ProcRoot: sys}
+	empty := Host{Root: t.TempDir(), NoMPS: true, Library: "/opt/libvgpu.so", Hook: "/usr/bin/nvidia-cdi-hook", SysRoot: proc, ProcRoot: sys}
 	want = Facts{
 		LibraryError: "library /opt/libvgpu.so: no such file or directory",
 		HookError:    "hook /usr/bin/nvidia-cdi-hook: no such file or directory",

@@ -33,12 +33,7 @@ type Options struct {
 	Hook, HookDriverRoot string
 	// Modes sets compute modes; nil rejects sgpu.enforce.mps.exclusiveProcess.
 	Modes ComputeModes
-	// OnNotice receives the state changes of MPS daemons; it must return at once.
-	// It may be nil.
-	OnNotice func(Notice)
-	// Log defaults to none, Now to the clock.
-	Log *slog.Logger
-	Now func() time.Time
+	Log   *slog.Logger
 }
 
 // unseen is how long a container that was given edits may be missing in the list
@@ -70,22 +65,16 @@ var errNotConfigured = errors.New("no enforcer was chosen yet")
 
 // New makes a Limiter. It rejects every container until [Limiter.Configure].
 func New(o Options) *Limiter {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
 	m := &mps{
 		dir: filepath.Join(o.StateDir, "mps"), root: o.MPSRoot, shm: cmp.Or(o.ShmDir, containerShm),
-		pace: usualPace(), modes: o.Modes, notify: o.OnNotice, log: o.Log,
+		pace: usualPace(), modes: o.Modes, log: o.Log,
 		changed: notify.New(), gpus: make(map[string]*mpsGPU),
 	}
 	p := &preload{hostRoot: o.HostRoot, dir: filepath.Join(o.StateDir, "preload")}
 	return &Limiter{
 		options: o, mps: m, preload: p, err: errNotConfigured, starting: make(map[string]start),
 		enforcers: map[config.Enforcer]enforcer{
-			config.EnforceNone: none{}, config.EnforcePreload: p, config.EnforceMPS: m,
+			config.EnforcePreload: p, config.EnforceMPS: m,
 			config.EnforceDMem: &dmem{hook: o.Hook, driverRoot: cmp.Or(o.HookDriverRoot, "/")},
 		},
 	}
@@ -150,7 +139,7 @@ func (l *Limiter) Edits(ctx context.Context, limit *Limit) (*Edits, error) {
 	own := *limit
 	own.By = by
 	l.mu.Lock()
-	l.starting[own.key()] = start{own, l.options.Now()}
+	l.starting[own.key()] = start{own, time.Now()}
 	l.mu.Unlock()
 	edits, err := l.collect(ctx, &own)
 	if err != nil && !errors.Is(err, ErrNotReady) {
@@ -166,6 +155,9 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
 	by := limit.By
 	edits := &Edits{By: by}
 	for _, kind := range slices.Compact([]config.Enforcer{by.Memory, by.Compute}) {
+		if kind == config.EnforceNone {
+			continue
+		}
 		e, ok := l.enforcers[kind]
 		if !ok {
 			return nil, errors.New("no enforcer is called " + string(kind))
@@ -174,7 +166,11 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
 		if err != nil {
 			return nil, err
 		}
-		edits.add(more)
+		// They set different keys.
+		edits.Env = append(edits.Env, more.Env...)
+		edits.Mounts = append(edits.Mounts, more.Mounts...)
+		edits.DeviceNodes = append(edits.DeviceNodes, more.DeviceNodes...)
+		edits.Hooks = append(edits.Hooks, more.Hooks...)
 	}
 	return edits, nil
 }
@@ -201,12 +197,20 @@ func needed(limit *Limit, chosen Enforced) Enforced {
 // of GPUs without consumers. After a restart of the process it starts the daemons
 // again. Containers that were given edits a moment ago need not be in live.
 func (l *Limiter) Keep(ctx context.Context, live []Limit) error {
-	var errs []error
-	for _, kind := range []config.Enforcer{config.EnforcePreload, config.EnforceMPS, config.EnforceDMem} {
-		errs = append(errs, l.enforcers[kind].keep(ctx, func() []Limit { return l.with(live, kind) }))
+	// They call these functions with their locks held, which edits takes too: a
+	// container that edits has seen is among the live ones.
+	err := errors.Join(
+		l.preload.keep(func() []Limit { return l.with(live, config.EnforcePreload) }),
+		l.mps.keep(ctx, func() []Limit { return l.with(live, config.EnforceMPS) }),
+	)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// Those that the caller has in its list go, and those that never appeared in it.
+	for i := range live {
+		delete(l.starting, live[i].key())
 	}
-	l.forget(live)
-	return errors.Join(errs...)
+	maps.DeleteFunc(l.starting, func(_ string, f start) bool { return time.Since(f.at) > unseen })
+	return err
 }
 
 // with are the live and the starting containers that use a kind.
@@ -218,7 +222,7 @@ func (l *Limiter) with(live []Limit, kind config.Enforcer) []Limit {
 		all[live[i].key()] = live[i]
 	}
 	for key, f := range l.starting {
-		if l.options.Now().Sub(f.at) <= unseen {
+		if time.Since(f.at) <= unseen {
 			all[key] = f.limit
 		}
 	}
@@ -229,20 +233,6 @@ func (l *Limiter) with(live []Limit, kind config.Enforcer) []Limit {
 		}
 	}
 	return own
-}
-
-// forget drops the starting containers that the caller has in its list, and
-// those that never appeared in it.
-func (l *Limiter) forget(live []Limit) {
-	keys := make(map[string]bool, len(live))
-	for i := range live {
-		keys[live[i].key()] = true
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	maps.DeleteFunc(l.starting, func(key string, f start) bool {
-		return keys[key] || l.options.Now().Sub(f.at) > unseen
-	})
 }
 
 // Run keeps MPS daemons running until ctx ends, and then stops them, also those

@@ -51,7 +51,6 @@ type mps struct {
 	dir, root, shm string
 	pace           pace
 	modes          ComputeModes
-	notify         func(Notice)
 	log            *slog.Logger
 	changed        notify.Signal
 
@@ -65,7 +64,6 @@ type mps struct {
 
 // mpsGPU is a GPU with MPS.
 type mpsGPU struct {
-	index   int
 	clients map[string]client
 	daemon  *daemon
 }
@@ -133,7 +131,7 @@ func (m *mps) admit(l *Limit, what aspects) (*daemon, daemonLimits, error) {
 		}
 	}
 	gpu.clients[l.key()] = own
-	m.reconcileSoon()
+	m.changed.Notify()
 	return gpu.daemon, gpu.limits(), nil
 }
 
@@ -187,11 +185,12 @@ func (m *mps) gpu(c *GPU) (*mpsGPU, error) {
 	}
 	d := &daemon{
 		program: program{root: m.root, gpu: c.Share.UUID, pipe: pipe, log: filepath.Join(dir, "log"), answer: m.pace.answer},
-		pace:    m.pace, notify: m.notify, state: Stopped, marker: m.marker(c.Share.UUID),
+		pace:    m.pace, log: m.log, marker: m.marker(c.Share.UUID),
+		status:  Daemon{GPU: c.Share.UUID, Index: c.Index, State: Stopped},
 		changed: notify.New(), updated: make(chan struct{}),
 	}
 	m.configureDaemon(d)
-	gpu := &mpsGPU{index: c.Index, clients: make(map[string]client), daemon: d}
+	gpu := &mpsGPU{clients: make(map[string]client), daemon: d}
 	m.gpus[c.Share.UUID] = gpu
 	return gpu, nil
 }
@@ -208,15 +207,11 @@ func (m *mps) configureDaemon(d *daemon) {
 	}
 }
 
-func (m *mps) reconcileSoon() {
-	m.changed.Notify()
-}
-
 // keep makes the live containers the clients: after a restart of the process
 // their daemons start again, and daemons of GPUs without clients stop.
 func (m *mps) keep(ctx context.Context, live func() []Limit) error {
 	err := m.setClients(live)
-	m.reconcileSoon()
+	m.changed.Notify()
 	return errors.Join(err, m.restoreModes(ctx))
 }
 
@@ -268,12 +263,12 @@ func (m *mps) reconcile(ctx context.Context, group *sync.WaitGroup) {
 	for uuid, gpu := range m.gpus {
 		d, wanted := gpu.daemon, len(gpu.clients) > 0
 		switch {
-		case wanted && !d.running:
+		case wanted && d.cancel == nil:
 			m.configureDaemon(d)
 			own, cancel := context.WithCancel(ctx)
-			d.running, d.cancel = true, cancel
-			group.Go(func() { m.supervise(own, uuid, d) })
-		case !wanted && d.running:
+			d.cancel = cancel
+			group.Go(func() { m.supervise(own, d) })
+		case !wanted && d.cancel != nil:
 			d.retire()
 		case !wanted:
 			delete(m.gpus, uuid)
@@ -282,15 +277,13 @@ func (m *mps) reconcile(ctx context.Context, group *sync.WaitGroup) {
 }
 
 // supervise is a daemon's goroutine.
-func (m *mps) supervise(ctx context.Context, uuid string, d *daemon) {
-	m.log.Info("starting MPS daemon", "gpu", uuid)
+func (m *mps) supervise(ctx context.Context, d *daemon) {
 	d.run(ctx)
-	m.log.Info("MPS daemon stopped", "gpu", uuid)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	d.cancel() // Frees the context of one that ended otherwise.
-	d.running = false
-	m.reconcileSoon()
+	d.cancel = nil
+	m.changed.Notify()
 }
 
 // daemons are the states of all daemons, by UUID.
@@ -302,16 +295,14 @@ func (m *mps) daemons() []Daemon {
 		gpu := m.gpus[uuid]
 		d := gpu.daemon
 		d.mu.Lock()
-		lastRunning := d.lastRunning
-		if d.state == Running {
-			lastRunning = time.Now()
-		}
-		list = append(list, Daemon{
-			GPU: uuid, Index: gpu.index, State: d.state, Since: d.since.UTC(), Reason: d.reason,
-			Restarts: d.restarts, LastError: d.lastError, LastRunning: lastRunning.UTC(),
-			Percent: d.want.Percent, MemoryMiB: d.want.MemoryMiB, Clients: len(gpu.clients),
-		})
+		one := d.status
+		one.Percent, one.MemoryMiB, one.Clients = d.want.Percent, d.want.MemoryMiB, len(gpu.clients)
 		d.mu.Unlock()
+		if one.State == Running {
+			one.LastRunning = time.Now()
+		}
+		one.Since, one.LastRunning = one.Since.UTC(), one.LastRunning.UTC()
+		list = append(list, one)
 	}
 	return list
 }

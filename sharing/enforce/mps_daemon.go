@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -36,17 +37,6 @@ const (
 	Stopped State = "stopped"
 )
 
-// Notice is a change of a daemon's state.
-type Notice struct {
-	// GPU is the UUID.
-	GPU   string
-	State State
-	// Reason is why the daemon is Broken, or was before it was started again.
-	Reason string
-	// Restarts counts how often it had to be started again.
-	Restarts int
-}
-
 // pace has the timeouts and intervals.
 type pace struct {
 	// answer bounds a command, start the time until a daemon answers, stop each
@@ -77,22 +67,17 @@ type daemon struct {
 	// modes is nil unless the GPU is to be in EXCLUSIVE_PROCESS.
 	modes  ComputeModes
 	marker string
-	notify func(Notice)
+	log    *slog.Logger
 
-	// running and cancel belong to mps, whose lock guards them.
-	running bool
-	cancel  context.CancelFunc
+	// cancel ends a daemon that runs, and is nil for another. The lock of mps
+	// guards it.
+	cancel context.CancelFunc
 
 	changed notify.Signal // new limits
 
-	mu       sync.Mutex // guards what follows
-	state    State
-	reason   string
-	restarts int
-	// since is when the state began, lastRunning when the daemon was last known to
-	// run, lastError why it last had to be started again.
-	since, lastRunning time.Time
-	lastError          string
+	mu sync.Mutex // guards what follows
+	// status has no Clients, no limits, and LastRunning of runs that have ended.
+	status Daemon
 	// want are the limits of generation wanted; set is the generation that the
 	// daemon has, tried the last one that it was given.
 	want               daemonLimits
@@ -109,25 +94,27 @@ func (d *daemon) update(f func()) {
 }
 
 func (d *daemon) setState(state State, reason string) {
-	var n Notice
+	restarts := 0
 	d.update(func() {
-		now := time.Now()
-		if d.state == Running {
-			d.lastRunning = now
+		s, now := &d.status, time.Now()
+		if s.State == Running {
+			s.LastRunning = now
 		}
-		d.state, d.reason, d.since = state, reason, now
+		s.State, s.Reason, s.Since = state, reason, now
 		if state != Running {
 			d.set, d.tried = 0, 0
 		}
 		if state == Broken {
-			d.restarts++
-			d.lastError = reason
+			s.Restarts++
+			s.LastError = reason
 		}
-		n = Notice{GPU: d.program.gpu, State: state, Reason: reason, Restarts: d.restarts}
+		restarts = s.Restarts
 	})
-	if d.notify != nil {
-		d.notify(n)
+	log := d.log.Info
+	if state == Broken || state == Stopped && reason != "" {
+		log = d.log.Warn
 	}
+	log("MPS daemon", "gpu", d.program.gpu, "state", string(state), "reason", reason, "restarts", restarts)
 }
 
 // limit requests limits and waits until they hold.
@@ -136,7 +123,7 @@ func (d *daemon) limit(ctx context.Context, l daemonLimits) error {
 	for {
 		d.mu.Lock()
 		updated := d.updated
-		set, tried, state, reason := d.set, d.tried, d.state, d.reason
+		set, tried, state, reason := d.set, d.tried, d.status.State, d.status.Reason
 		d.mu.Unlock()
 		switch {
 		case set >= own:
@@ -295,7 +282,7 @@ func (d *daemon) await(ctx context.Context, c *child) error {
 // apply gives the daemon the limits that are wanted now.
 func (d *daemon) apply(ctx context.Context) {
 	d.mu.Lock()
-	l, own, was, has := d.want, d.wanted, d.state, d.set
+	l, own, was, has := d.want, d.wanted, d.status.State, d.set
 	d.mu.Unlock()
 	if was == Running && has == own {
 		return
@@ -308,9 +295,9 @@ func (d *daemon) apply(ctx context.Context) {
 		d.setState(Running, "")
 	}
 	d.update(func() {
-		d.tried, d.reason = own, ""
+		d.tried, d.status.Reason = own, ""
 		if err != nil {
-			d.reason = err.Error()
+			d.status.Reason = err.Error()
 		} else {
 			d.set = own
 		}

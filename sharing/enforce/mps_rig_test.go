@@ -2,6 +2,7 @@ package enforce
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -21,9 +22,40 @@ type node struct {
 	t       *testing.T
 	dir     string
 	limiter *Limiter
-	notices chan Notice
+	notices chan notice
 	modes   *modes
 	end     func()
+}
+
+// notice is a change of a daemon's state, as it is logged.
+type notice struct {
+	GPU      string
+	State    State
+	Reason   string
+	Restarts int
+}
+
+// reader is a log that reads the changes of state in it.
+type reader struct {
+	slog.Handler
+	notices chan notice
+}
+
+func (*reader) Enabled(context.Context, slog.Level) bool { return true }
+
+func (r *reader) Handle(_ context.Context, record slog.Record) error {
+	if record.Message != "MPS daemon" {
+		return nil
+	}
+	with := map[string]slog.Value{}
+	record.Attrs(func(a slog.Attr) bool {
+		with[a.Key] = a.Value
+		return true
+	})
+	r.notices <- notice{
+		with["gpu"].String(), State(with["state"].String()), with["reason"].String(), int(with["restarts"].Int64()),
+	}
+	return nil
 }
 
 type modes struct{ set chan string }
@@ -47,10 +79,10 @@ func newNode(t *testing.T, c config.Enforce) *node {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	control := fakeControl(t)
-	n := &node{t: t, dir: dir, notices: make(chan Notice, 100), modes: &modes{make(chan string, 100)}}
+	n := &node{t: t, dir: dir, notices: make(chan notice, 100), modes: &modes{make(chan string, 100)}}
 	n.limiter = New(Options{
 		StateDir: dir, ShmDir: "/dev/shm/heddle", Modes: n.modes,
-		OnNotice: func(x Notice) { n.notices <- x },
+		Log: slog.New(&reader{slog.DiscardHandler, n.notices}),
 	})
 	n.limiter.mps.pace = pace{
 		answer: 20 * time.Second, start: 60 * time.Second, stop: 500 * time.Millisecond, poll: 10 * time.Millisecond,
@@ -104,7 +136,7 @@ func (n *node) start() {
 }
 
 // await waits for a state of a GPU's daemon.
-func (n *node) await(gpu string, state State) Notice {
+func (n *node) await(gpu string, state State) notice {
 	n.t.Helper()
 	timeout := time.After(time.Minute)
 	for {

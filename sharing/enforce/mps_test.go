@@ -3,6 +3,7 @@ package enforce
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -112,7 +113,7 @@ func TestMPSComesBack(t *testing.T) {
 			old := n.pids(gpuA)
 			tt.harm(n)
 			got := n.await(gpuA, Broken)
-			if diff := cmp.Diff(Notice{GPU: gpuA, State: Broken, Reason: tt.want, Restarts: 1}, got); diff != "" {
+			if diff := cmp.Diff(notice{GPU: gpuA, State: Broken, Reason: tt.want, Restarts: 1}, got); diff != "" {
 				t.Errorf("notice (-want +got):\n%s", diff)
 			}
 			broken := n.limiter.Daemons()[0] // Or it runs again already.
@@ -249,7 +250,7 @@ func TestMPSAfterARestart(t *testing.T) {
 	}
 	defer old.signal(syscall.SIGKILL)
 	n.answers(&program)
-	other := New(Options{StateDir: n.dir})
+	other := New(Options{StateDir: n.dir, Log: slog.New(slog.DiscardHandler)})
 	other.mps.pace = n.limiter.mps.pace
 	if err := other.Configure(&config.Enforce{Memory: config.EnforceMPS, Compute: config.EnforceMPS},
 		&Facts{Driver: "570.86.15", MPSControl: program.path, HostPID: true}); err != nil {

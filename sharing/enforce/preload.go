@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 
 	cdi "tags.cncf.io/container-device-interface/specs-go"
@@ -69,7 +68,7 @@ func (p *preload) edits(_ context.Context, l *Limit, what aspects) (*Edits, erro
 		return nil, fmt.Errorf("preload: %w", err)
 	}
 	env := preloadEnv(l, what)
-	files, err := p.prepareFiles(l, version, env)
+	override, region, err := p.prepareFiles(l, version, env)
 	if err != nil {
 		return nil, fmt.Errorf("preload: %w", err)
 	}
@@ -78,8 +77,8 @@ func (p *preload) edits(_ context.Context, l *Limit, what aspects) (*Edits, erro
 		Mounts: []*cdi.Mount{
 			mount(p.versionFile(version), containerLibrary, "ro", "nosuid", "nodev"),
 			mount(p.listFile(), preloadList, "ro", "nosuid", "nodev", "noexec"),
-			mount(files.override, overrideFile, "ro", "nosuid", "nodev", "noexec"),
-			mount(files.region, containerRegion, "rw", "nosuid", "nodev", "noexec"),
+			mount(override, overrideFile, "ro", "nosuid", "nodev", "noexec"),
+			mount(region, containerRegion, "rw", "nosuid", "nodev", "noexec"),
 			mount(p.lockDir(), lockDir, "rw", "nosuid", "nodev", "noexec"),
 		},
 	}, nil
@@ -138,6 +137,3 @@ func policyWord(policy quota.Policy, what aspects) string {
 	}
 	return "force"
 }
-
-// override is the content of overrideFile.
-func override(env []string) []byte { return []byte(strings.Join(env, "\n") + "\n") }

@@ -1,7 +1,6 @@
 package enforce
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -92,35 +90,32 @@ func (p *preload) version() (string, error) {
 	return version, nil
 }
 
-type containerFiles struct{ override, region string }
-
 // prepareFiles makes a container's files. Its previous run is over when it
 // starts, and the old region would still have the processes and limits of that
 // run: the library takes the limits of the first process that opens the region.
 // The files need no fsync, because a node that loses them starts the container
 // again. p.mu is held.
-func (p *preload) prepareFiles(l *Limit, version string, env []string) (containerFiles, error) {
+func (p *preload) prepareFiles(l *Limit, version string, env []string) (override, region string, err error) {
 	dir := filepath.Join(p.dir, containerDir, l.key())
-	files := containerFiles{override: filepath.Join(dir, overrideName), region: filepath.Join(dir, regionName)}
-	err := os.RemoveAll(files.region)
-	if err == nil {
-		err = openDir(files.region)
+	override, region = filepath.Join(dir, overrideName), filepath.Join(dir, regionName)
+	if err = os.RemoveAll(region); err == nil {
+		err = openDir(region)
 	}
 	if err == nil {
-		err = atomicfile.Write(files.override, override(env), 0o644, atomicfile.Quick)
+		err = atomicfile.Write(override, []byte(strings.Join(env, "\n")+"\n"), 0o644, atomicfile.Quick)
 	}
 	if err == nil {
 		err = atomicfile.Write(filepath.Join(dir, versionName), []byte(version), 0o644, atomicfile.Quick)
 	}
 	if err != nil {
-		return files, fmt.Errorf("files of container %s: %w", l.Container, err)
+		err = fmt.Errorf("files of container %s: %w", l.Container, err)
 	}
-	return files, nil
+	return override, region, err
 }
 
 // keep removes the files of containers that are gone, and the copies that no
 // container's spec names.
-func (p *preload) keep(_ context.Context, live func() []Limit) error {
+func (p *preload) keep(live func() []Limit) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	keys := make(map[string]bool)
@@ -159,12 +154,11 @@ func (p *preload) dropVersions(used map[string]bool) error {
 	if err != nil {
 		return fmt.Errorf("preload: %w", err)
 	}
-	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool {
-		return used[strings.TrimSuffix(e.Name(), libEnd)]
-	})
 	var errs []error
 	for _, e := range entries {
-		errs = append(errs, os.Remove(filepath.Join(p.dir, libDir, e.Name())))
+		if !used[strings.TrimSuffix(e.Name(), libEnd)] {
+			errs = append(errs, os.Remove(filepath.Join(p.dir, libDir, e.Name())))
+		}
 	}
 	return errors.Join(errs...)
 }

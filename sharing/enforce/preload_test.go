@@ -2,6 +2,7 @@ package enforce
 
 import (
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,7 +23,7 @@ func shop(t *testing.T) (l *Limiter, root, state string) {
 	t.Helper()
 	root, state = t.TempDir(), t.TempDir()
 	write(t, filepath.Join(root, "opt/libvgpu.so"), "version 1")
-	l = New(Options{StateDir: state, HostRoot: root})
+	l = New(Options{StateDir: state, HostRoot: root, Log: slog.New(slog.DiscardHandler)})
 	c := config.Enforce{Memory: config.EnforcePreload, Compute: config.EnforcePreload, Preload: config.Preload{Library: "/opt/libvgpu.so"}}
 	if err := l.Configure(&c, &Facts{}); err != nil {
 		t.Fatal(err)
@@ -217,14 +218,14 @@ func TestPreloadVersions(t *testing.T) {
 
 	// A container that just started is not in an older list; after a while
 	// it counts as gone.
-	now := time.Now()
-	l.options.Now = func() time.Time { return now }
 	start("three")
 	keep(two)
 	if _, err := os.Stat(filepath.Join(dir, "containers/three_c/region")); err != nil {
 		t.Errorf("files of a container that just started: %v", err)
 	}
-	now = now.Add(unseen + time.Second)
+	three := l.starting["three_c"]
+	three.at = three.at.Add(-unseen - time.Second)
+	l.starting["three_c"] = three
 	keep(two)
 	if _, err := os.Stat(filepath.Join(dir, "containers/three_c")); err == nil {
 		t.Error("files of a container that never came are still there")

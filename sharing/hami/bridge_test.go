@@ -136,7 +136,7 @@ func TestGPUsArePublished(t *testing.T) {
 		same(t, "open from the start", c.take(), "0s node "+gpusKey+"=1/1")
 		set := func(do func(*hami.State)) {
 			c.set(func() { do(&c.state) })
-			b.Notify()
+			b.Set(c.now())
 		}
 		<-time.After(time.Hour)
 		same(t, "no change", c.take())
@@ -190,9 +190,9 @@ func TestAnnotationIsRemoved(t *testing.T) {
 				tt.do(&c.state)
 				ctx, cancel := context.WithCancel(t.Context())
 				b := hami.New(hami.Options{
-					Node: "n1", Watched: c, Reader: c, Writer: c, State: c.now, Log: slog.New(slog.DiscardHandler),
-					IsLocal: func(uuid string) bool { return uuid == gpuA },
+					Node: "n1", Watched: c, Reader: c, Writer: c, Log: slog.New(slog.DiscardHandler),
 				})
+				b.Set(c.now())
 				done := make(chan error, 1)
 				go func() { done <- b.Run(ctx) }()
 				<-time.After(time.Minute)
@@ -209,8 +209,8 @@ func TestAnnotationIsRemoved(t *testing.T) {
 
 func TestALockIsLeftWhereHAMiIsOff(t *testing.T) {
 	serving(t, func(c *cluster, b *hami.Plugin, _ func()) {
-		c.set(func() { c.state = hami.State{Resource: sgpu} })
-		b.Notify()
+		c.set(func() { c.state = hami.State{Resource: sgpu, Local: []string{gpuA}} })
+		b.Set(c.now())
 		c.take()
 		c.put("p1", asking("p1", "n1", sgpu))
 		c.locked(lockOf("p1"))
@@ -247,6 +247,7 @@ func TestBindPhaseIsWritten(t *testing.T) {
 		same(t, "the watch is behind", c.take(), "0s get pod p4", "0s pod p4 "+phaseKey+"=success")
 
 		c.put("p3", asking("p3", "n1", sgpu))
+		c.take()
 		c.set(func() { c.fail = errors.New("no API server") })
 		report("p3", true)
 		<-time.After(time.Minute)

@@ -1,7 +1,8 @@
 package hami
 
 import (
-	"cmp"
+	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -18,24 +19,24 @@ type Rules struct {
 	// Node is the name of this Node. SchedulerName is spec.schedulerName of pods
 	// that HAMi schedules.
 	Node, SchedulerName string
-	GPU                 Lookup
+	// MemoryMiB is the memory of each GPU of this node, by UUID.
+	MemoryMiB map[string]int64
 }
 
-// Lookup is the memory of a shared GPU of this node; known is false if none
-// has the UUID.
-type Lookup func(uuid string) (memoryMiB int64, known bool)
+// ErrAbsent means that HAMi chose nothing for a container. It does not reject
+// HAMi's choice; the node's configuration decides what chooses instead.
+var ErrAbsent = errors.New("HAMi chose no GPU")
 
-// Choice is what HAMi chose for a container of a pod, one share per GPU. The
-// error is a [*RejectedError]; of several reasons it has the first in the order
-// of the constants. HAMi chooses the GPUs; the container's limits set the
-// amounts. HAMi's amounts count only where the limits leave them open.
-func Choice(pod *corev1.Pod, container string, want *quota.Request, rules Rules) ([]allocation.Share, error) {
+// Choice is the UUIDs of the GPUs that HAMi chose for a container of a pod. The
+// error is [ErrAbsent], or the reason why HAMi's annotation is not followed, for
+// the pod's owner. HAMi chooses the GPUs; the container's limits set the amounts.
+func Choice(pod *corev1.Pod, container string, want *quota.Request, rules Rules) ([]string, error) {
 	text, written := pod.Annotations[wellknown.HAMiAllocation]
 	if !written {
-		return nil, reject(Absent, "%s is not there: HAMi chose no GPU", wellknown.HAMiAllocation)
+		return nil, fmt.Errorf("%w: %s is not there", ErrAbsent, wellknown.HAMiAllocation)
 	}
 	if pod.Spec.SchedulerName != rules.SchedulerName {
-		return nil, reject(Forged, "%s is not believed: the pod's scheduler is %q, and HAMi is %q",
+		return nil, fmt.Errorf("%s is not believed: the pod's scheduler is %q, and HAMi is %q",
 			wellknown.HAMiAllocation, pod.Spec.SchedulerName, rules.SchedulerName)
 	}
 	if err := checkBinding(pod, rules.Node); err != nil {
@@ -43,31 +44,30 @@ func Choice(pod *corev1.Pod, container string, want *quota.Request, rules Rules)
 	}
 	all, err := allocation.ParseHAMiPod(text)
 	if err != nil {
-		return nil, reject(Malformed, "%s: %v", wellknown.HAMiAllocation, err)
+		return nil, fmt.Errorf("%s: %w", wellknown.HAMiAllocation, err)
 	}
-	listed, initial, rejection := partOf(all, pod, container)
-	if rejection != nil {
-		return nil, rejection
+	listed, initial, err := partOf(all, pod, container)
+	if err != nil {
+		return nil, err
 	}
 	if initial {
 		if listed = listed[:min(len(listed), max(want.GPUs, 0))]; len(listed) < want.GPUs {
-			return nil, reject(Absent, "%s: HAMi chose %d of %d GPUs for init container %s",
-				wellknown.HAMiAllocation, len(listed), want.GPUs, container)
+			return nil, fmt.Errorf("%w: %s has %d of %d GPUs for init container %s",
+				ErrAbsent, wellknown.HAMiAllocation, len(listed), want.GPUs, container)
 		}
 	}
 	if len(listed) != want.GPUs {
-		return nil, reject(WrongCount, "%s: %d GPUs for container %s, which requests %d",
+		return nil, fmt.Errorf("%s: %d GPUs for container %s, which requests %d",
 			wellknown.HAMiAllocation, len(listed), container, want.GPUs)
 	}
-	shares := make([]allocation.Share, 0, len(listed))
+	uuids := make([]string, 0, len(listed))
 	for _, s := range listed {
-		share, rejection := shareOf(s, initial, want, rules.GPU)
-		if rejection != nil {
-			return nil, rejection
+		if err := checkShare(s, initial, want, rules.MemoryMiB); err != nil {
+			return nil, err
 		}
-		shares = append(shares, share)
+		uuids = append(uuids, s.UUID)
 	}
-	return shares, nil
+	return uuids, nil
 }
 
 // checkBinding checks that HAMi bound the pod to this node, and that the choice
@@ -78,43 +78,43 @@ func Choice(pod *corev1.Pod, container string, want *quota.Request, rules Rules)
 func checkBinding(pod *corev1.Pod, node string) error {
 	chosen := pod.Annotations[wellknown.HAMiNode]
 	if chosen != node || pod.Spec.NodeName != node {
-		return reject(OtherNode, "%s: HAMi chose node %q, the pod is bound to %q, this is %s",
+		return fmt.Errorf("%s: HAMi chose node %q, the pod is bound to %q, this is %s",
 			wellknown.HAMiAllocation, chosen, pod.Spec.NodeName, node)
 	}
 	text, bound := pod.Annotations[wellknown.HAMiBindTime]
 	if !bound {
-		return reject(Unbound, "%s is not believed: without %s HAMi has not bound the pod",
+		return fmt.Errorf("%s is not believed: without %s HAMi has not bound the pod",
 			wellknown.HAMiAllocation, wellknown.HAMiBindTime)
 	}
 	at, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return reject(Malformed, "%s: %q is no time in seconds", wellknown.HAMiBindTime, text)
+		return fmt.Errorf("%s: %q is no time in seconds", wellknown.HAMiBindTime, text)
 	}
-	since, rejection := chosenAt(pod)
-	if rejection != nil {
-		return rejection
+	since, err := chosenAt(pod)
+	if err != nil {
+		return err
 	}
 	if at < since {
-		return reject(Stale, "%s is of %s, and the pod was bound at %s: HAMi chose again after it had bound",
+		return fmt.Errorf("%s is of %s, and the pod was bound at %s: HAMi chose again after it had bound",
 			wellknown.HAMiAllocation, clock(since), clock(at))
 	}
 	return nil
 }
 
 // chosenAt is when HAMi's Filter wrote, in Unix seconds.
-func chosenAt(pod *corev1.Pod) (int64, *RejectedError) {
+func chosenAt(pod *corev1.Pod) (int64, error) {
 	key, unit := wellknown.HAMiPredicateTime, int64(time.Second)
 	text, ok := pod.Annotations[key]
 	if !ok {
 		key, unit = wellknown.HAMiChosenTime, 1
 		if text, ok = pod.Annotations[key]; !ok {
-			return 0, reject(Malformed, "%s has no time: neither %s nor %s",
+			return 0, fmt.Errorf("%s has no time: neither %s nor %s",
 				wellknown.HAMiAllocation, wellknown.HAMiPredicateTime, wellknown.HAMiChosenTime)
 		}
 	}
 	at, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, reject(Malformed, "%s: %q is no time", key, text)
+		return 0, fmt.Errorf("%s: %q is no time", key, text)
 	}
 	return at / unit, nil
 }
@@ -126,7 +126,7 @@ func clock(seconds int64) string { return time.Unix(seconds, 0).UTC().Format(tim
 // nothing for init containers. The length distinguishes the two.
 func partOf(
 	all allocation.HAMiPod, pod *corev1.Pod, container string,
-) (part []allocation.HAMiShare, initial bool, rejection *RejectedError) {
+) (part []allocation.HAMiShare, initial bool, err error) {
 	named := func(c corev1.Container) bool { return c.Name == container }
 	inits, apps := len(pod.Spec.InitContainers), len(pod.Spec.Containers)
 	app := slices.IndexFunc(pod.Spec.Containers, named)
@@ -134,47 +134,40 @@ func partOf(
 	initial = app < 0 && at >= 0
 	switch {
 	case app < 0 && at < 0:
-		return nil, false, reject(Absent, "the pod has no container %s", container)
+		return nil, false, fmt.Errorf("%w: the pod has no container %s", ErrAbsent, container)
 	case len(all) == inits+apps && initial:
 		return all[at], true, nil
 	case len(all) == inits+apps:
 		return all[inits+app], false, nil
 	case len(all) == apps && initial:
-		return nil, true, reject(Absent, "%s: HAMi before 2.9 chooses no GPU for init container %s",
-			wellknown.HAMiAllocation, container)
+		return nil, true, fmt.Errorf("%w: before 2.9 it chooses none for init container %s", ErrAbsent, container)
 	case len(all) == apps:
 		return all[app], false, nil
 	}
-	return nil, initial, reject(Malformed, "%s has %d entries for a pod of %d containers and %d init containers",
+	return nil, initial, fmt.Errorf("%s has %d entries for a pod of %d containers and %d init containers",
 		wellknown.HAMiAllocation, len(all), apps, inits)
 }
 
-// shareOf is a container's share of one GPU. For an init container, HAMi 2.9 and
-// later write the share of an app container that is large enough: the GPU is the
-// same, the amounts are the init container's own.
-func shareOf(
-	s allocation.HAMiShare, initial bool, want *quota.Request, gpu Lookup,
-) (allocation.Share, *RejectedError) {
-	total, known := gpu(s.UUID)
+// checkShare checks what HAMi gives of one GPU. For an init container, HAMi 2.9
+// and later write the share of an app container that is large enough: the GPU is
+// the same, the amounts are the init container's own.
+func checkShare(s allocation.HAMiShare, initial bool, want *quota.Request, memoryMiB map[string]int64) error {
+	total, known := memoryMiB[s.UUID]
 	compute, memory := int(s.Compute), int64(s.VRam)
 	switch {
 	case !known:
-		return allocation.Share{}, reject(UnknownGPU, "%s: this node has no shared GPU %s", wellknown.HAMiAllocation, s.UUID)
+		return fmt.Errorf("%s: this node has no shared GPU %s", wellknown.HAMiAllocation, s.UUID)
 	case memory == 0:
 		// No enforcer distinguishes "none" from "no limit", and HAMi never writes 0.
-		return allocation.Share{}, reject(Malformed, "%s: no memory of GPU %s", wellknown.HAMiAllocation, s.UUID)
+		return fmt.Errorf("%s: no memory of GPU %s", wellknown.HAMiAllocation, s.UUID)
 	case memory > total:
-		return allocation.Share{}, reject(Exceeds, "%s: %d MiB of GPU %s, which has %d",
-			wellknown.HAMiAllocation, memory, s.UUID, total)
+		return fmt.Errorf("%s: %d MiB of GPU %s, which has %d", wellknown.HAMiAllocation, memory, s.UUID, total)
 	case !initial && want.MemoryMiB > 0 && memory > want.MemoryMiB:
-		return allocation.Share{}, reject(Exceeds, "%s: %d MiB of GPU %s, the container requests %d",
+		return fmt.Errorf("%s: %d MiB of GPU %s, the container requests %d",
 			wellknown.HAMiAllocation, memory, s.UUID, want.MemoryMiB)
 	case !initial && want.VCore > 0 && compute > want.VCore:
-		return allocation.Share{}, reject(Exceeds, "%s: %d %% of GPU %s, the container requests %d",
+		return fmt.Errorf("%s: %d %% of GPU %s, the container requests %d",
 			wellknown.HAMiAllocation, compute, s.UUID, want.VCore)
 	}
-	// HAMi does not count the compute of online pods: a cap stays a cap.
-	return allocation.Share{
-		UUID: s.UUID, VCore: cmp.Or(want.VCore, compute), MemoryMiB: cmp.Or(want.MemoryMiB, memory),
-	}, nil
+	return nil
 }

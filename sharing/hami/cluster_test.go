@@ -49,7 +49,7 @@ func newCluster() *cluster {
 	return &cluster{
 		start: time.Now(), node: node, pods: map[string]*corev1.Pod{},
 		nodeChanged: make(chan struct{}, 1), podsChanged: make(chan struct{}),
-		state: hami.State{Enabled: true, Open: true, Resource: sgpu, GPUs: []hami.GPU{gpu(gpuA, 0)}},
+		state: hami.State{Enabled: true, Open: true, Resource: sgpu, GPUs: []hami.GPU{gpu(gpuA, 0)}, Local: []string{gpuA, gpuB}},
 	}
 }
 
@@ -221,9 +221,9 @@ func serving(t *testing.T, do func(c *cluster, b *hami.Plugin, stop func())) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
 		b := hami.New(hami.Options{
-			Node: "n1", Watched: c, Reader: c, Writer: c, State: c.now, Log: slog.New(slog.DiscardHandler),
-			IsLocal: func(uuid string) bool { return uuid == gpuA || uuid == gpuB },
+			Node: "n1", Watched: c, Reader: c, Writer: c, Log: slog.New(slog.DiscardHandler),
 		})
+		b.Set(c.now())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- b.Run(ctx) }()

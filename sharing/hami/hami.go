@@ -13,10 +13,15 @@ package hami
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // Watched is the caller's cache of the cluster. What it returns is immutable.
@@ -58,10 +63,12 @@ type State struct {
 	Open bool
 	// Resource is the name of sgpu.
 	Resource string
-	// GPUs are the shared GPUs, in the order that their indices have. A GPU
-	// that
-	// is lost or draining stays among them while a pod holds it.
+	// GPUs are the shared GPUs, in the order that their indices have. A GPU that is
+	// lost or draining stays among them while a pod holds it.
 	GPUs []GPU
+	// Local are the UUIDs of all GPUs of this machine. An annotation that names none
+	// of them is another plugin's, and is not removed.
+	Local []string
 }
 
 // Options of a Plugin.
@@ -71,10 +78,117 @@ type Options struct {
 	Watched Watched
 	Reader  Reader
 	Writer  Writer
-	// State must return at once.
-	State func() State
-	// IsLocal reports whether a GPU is of this machine. The plugin removes an
-	// annotation only if it names such a GPU.
-	IsLocal func(uuid string) bool
 	Log     *slog.Logger
+}
+
+const (
+	// roundTimeout bounds the API calls of one round.
+	roundTimeout = 10 * time.Second
+	// closeTimeout bounds the last write of a process that ends.
+	closeTimeout = 3 * time.Second
+	// firstRetry and lastRetry bound the pause after a round that failed.
+	firstRetry = time.Second
+	lastRetry  = 30 * time.Second
+	// pollInterval is how often the Node is looked at without a change.
+	pollInterval = 5 * time.Second
+)
+
+// Plugin is a node's side of the protocol. Run must not run twice at a time.
+type Plugin struct {
+	Options
+	changed notify.Signal
+
+	// What follows is Run's alone.
+	lock  lockView
+	wrote time.Time
+
+	mu    sync.Mutex // guards what follows
+	state *State
+	// phases are to be written to pods, written those that were queued.
+	phases  []phase
+	written map[types.UID]string
+}
+
+// New returns a Plugin. It does nothing before Run.
+func New(o Options) *Plugin {
+	return &Plugin{Options: o, changed: notify.New(), written: map[types.UID]string{}}
+}
+
+// Set takes what the node offers now. It never waits. Before the first State the
+// plugin writes nothing.
+func (b *Plugin) Set(s State) {
+	b.mu.Lock()
+	b.state = &s
+	b.mu.Unlock()
+	b.changed.Notify()
+}
+
+// now is the Node and what it offers; node is nil while one of them is not known.
+func (b *Plugin) now() (node *corev1.Node, state State) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.state == nil {
+		return nil, State{}
+	}
+	node, _ = b.Watched.Node()
+	return node, *b.state
+}
+
+// Run follows the Node and its pods until ctx ends, and then publishes every GPU
+// as unhealthy, within three seconds. It returns nil: a round that fails is
+// repeated.
+func (b *Plugin) Run(ctx context.Context) error {
+	pause := firstRetry
+	for ctx.Err() == nil {
+		// The channels first: what changes during the round is another round's.
+		_, nodeChanged := b.Watched.Node()
+		_, podsChanged, _ := b.Watched.Pods()
+		again, err := b.round(ctx)
+		if err != nil && ctx.Err() == nil {
+			b.Log.WarnContext(ctx, "HAMi's annotations not written, retrying", "err", err, "retry_in", pause)
+			again, pause = pause, min(2*pause, lastRetry)
+		} else {
+			pause = firstRetry
+		}
+		timer := time.NewTimer(again)
+		select {
+		case <-ctx.Done():
+		case <-nodeChanged:
+		case <-podsChanged:
+		case <-b.changed:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+	b.close(ctx)
+	return nil
+}
+
+// round releases the lock first: a pod of HAMi's may wait for it. It returns the
+// time until the next round.
+func (b *Plugin) round(ctx context.Context) (again time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
+	defer cancel()
+	node, state := b.now()
+	if node == nil {
+		return pollInterval, nil
+	}
+	lockAgain, lockErr := b.release(ctx, node, &state)
+	publishAgain, publishErr := b.publish(ctx, node, &state)
+	phaseErr := b.writePhases(ctx)
+	return min(lockAgain, publishAgain, pollInterval), errors.Join(lockErr, publishErr, phaseErr)
+}
+
+// close closes the node to HAMi, which sends pods as long as a GPU is healthy.
+func (b *Plugin) close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	node, state := b.now()
+	if node == nil {
+		return
+	}
+	state.Open = false
+	if _, err := b.publish(ctx, node, &state); err != nil {
+		b.Log.WarnContext(ctx, "closing the node to HAMi failed", "err", err)
+	}
 }

@@ -2,7 +2,9 @@ package hami
 
 import (
 	"context"
-	"time"
+	"errors"
+	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,6 +28,7 @@ type phase struct {
 	pod   types.NamespacedName
 	uid   types.UID
 	value string
+	tries int
 }
 
 // Bound queues the phase of a pod: whether the binding of one of its containers
@@ -41,69 +44,56 @@ func (b *Plugin) Bound(pod types.NamespacedName, uid types.UID, ok bool) {
 	if had := b.written[uid]; had == one.value || had == phaseSuccess {
 		return
 	}
-	select {
-	case b.phases <- one:
-		if len(b.written) >= maxWritten {
-			clear(b.written)
-		}
-		b.written[uid] = one.value
-	default:
+	if len(b.phases) >= maxPhases {
 		b.Log.Warn("queue of bind phases full, phase dropped", "pod", pod.String())
+		return
 	}
+	if len(b.written) >= maxWritten {
+		clear(b.written)
+	}
+	b.written[uid] = one.value
+	b.phases = append(b.phases, one)
+	b.changed.Notify()
 }
 
-// writePhases writes phases until ctx ends.
-func (b *Plugin) writePhases(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case one := <-b.phases:
-			b.writePhase(ctx, one)
+// writePhases writes the phases that wait, each in two rounds at most.
+func (b *Plugin) writePhases(ctx context.Context) error {
+	b.mu.Lock()
+	waiting := b.phases
+	b.phases = nil
+	b.mu.Unlock()
+	var again []phase
+	var errs []error
+	for _, one := range waiting {
+		err := b.writePhase(ctx, one)
+		if one.tries++; err != nil && one.tries < phaseTries {
+			again = append(again, one)
 		}
+		errs = append(errs, err)
 	}
+	b.mu.Lock()
+	b.phases = append(again, b.phases...)
+	b.mu.Unlock()
+	return errors.Join(errs...)
 }
 
-func (b *Plugin) writePhase(ctx context.Context, one phase) {
-	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
-	defer cancel()
-	pause := time.NewTimer(0)
-	defer pause.Stop()
-	var err error
-	for range phaseTries {
-		select {
-		case <-ctx.Done():
-			return
-		case <-pause.C:
+// writePhase annotates a pod that HAMi bound and that does not have the phase yet.
+func (b *Plugin) writePhase(ctx context.Context, one phase) error {
+	pods, _, _ := b.Watched.Pods()
+	at := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return p.UID == one.uid })
+	var pod *corev1.Pod
+	if at >= 0 {
+		pod = pods[at]
+	} else {
+		// The watch is behind.
+		var err error
+		if pod, err = b.Reader.ReadPod(ctx, one.pod.Namespace, one.pod.Name); err != nil {
+			return fmt.Errorf("bind phase: %w", err)
 		}
-		if err = b.tryPhase(ctx, one); err == nil {
-			return
-		}
-		pause.Reset(firstRetry)
-	}
-	b.Log.DebugContext(ctx, "writing the bind phase failed", "pod", one.pod.String(), "err", err)
-}
-
-// tryPhase annotates a pod that HAMi bound and that does not have the phase yet.
-func (b *Plugin) tryPhase(ctx context.Context, one phase) error {
-	pod, err := b.podOf(ctx, one)
-	if err != nil {
-		return err
 	}
 	had := pod.Annotations[wellknown.HAMiBindPhase]
 	if _, bound := pod.Annotations[wellknown.HAMiBindTime]; !bound || had == one.value || had == phaseSuccess {
 		return nil
 	}
 	return b.Writer.AnnotatePod(ctx, one.pod, one.uid, map[string]*string{wellknown.HAMiBindPhase: &one.value})
-}
-
-// podOf is the pod as it is watched, or read if the watch is behind.
-func (b *Plugin) podOf(ctx context.Context, one phase) (*corev1.Pod, error) {
-	pods, _, _ := b.Watched.Pods()
-	for _, p := range pods {
-		if p.UID == one.uid {
-			return p, nil
-		}
-	}
-	return b.Reader.ReadPod(ctx, one.pod.Namespace, one.pod.Name)
 }

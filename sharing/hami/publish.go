@@ -1,14 +1,18 @@
 package hami
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // publishInterval is how long the available amounts may be out of date. HAMi
@@ -20,7 +24,7 @@ const publishInterval = 30 * time.Second
 // the next check.
 func (b *Plugin) publish(ctx context.Context, node *corev1.Node, state *State) (again time.Duration, err error) {
 	has, there := node.Annotations[wellknown.HAMiGPUs]
-	want := b.annotation(has, there, state)
+	want := annotation(has, there, state)
 	switch {
 	case want == nil && !there, want != nil && there && *want == has:
 		return pollInterval, nil
@@ -42,10 +46,10 @@ func (b *Plugin) publish(ctx context.Context, node *corev1.Node, state *State) (
 // of a node without one within 15 s, and goes on counting pods of one whose
 // GPUs are unhealthy. So a node that is closed for a moment keeps it, and one
 // that has never been open gets none.
-func (b *Plugin) annotation(has string, there bool, state *State) *string {
+func annotation(has string, there bool, state *State) *string {
 	switch {
 	case !state.Enabled, len(state.GPUs) == 0:
-		if there && !b.isLocal(has) {
+		if there && !isLocal(has, state.Local) {
 			// Another plugin's: the node may have GPUs of another vendor.
 			return &has
 		}
@@ -57,15 +61,58 @@ func (b *Plugin) annotation(has string, there bool, state *State) *string {
 }
 
 // isLocal reports whether an annotation names a GPU of this machine.
-func (b *Plugin) isLocal(has string) bool {
+func isLocal(has string, local []string) bool {
 	list, err := allocation.ParseHAMiNode(has)
-	if err != nil {
-		return false
+	return err == nil && slices.ContainsFunc(list, func(g allocation.HAMiGPU) bool {
+		return slices.Contains(local, g.UUID)
+	})
+}
+
+// GPU is one shared GPU and what is taken of it.
+type GPU struct {
+	quota.GPU
+	// BDF is the PCI address, Model the product's name; "" is unknown.
+	BDF, Model string
+}
+
+// Annotation is the value of [wellknown.HAMiGPUs]: the GPUs by Index, because
+// HAMi takes the place in the list for the index. If open is false, every GPU is
+// unhealthy.
+func Annotation(gpus []GPU, open bool) string {
+	sorted := slices.SortedStableFunc(slices.Values(gpus), func(a, b GPU) int { return cmp.Compare(a.Index, b.Index) })
+	list := make(allocation.HAMiNode, 0, len(sorted))
+	for i := range sorted {
+		list = append(list, entry(&sorted[i], open))
 	}
-	for i := range list {
-		if b.IsLocal(list[i].UUID) {
-			return true
-		}
+	return list.String()
+}
+
+func entry(c *GPU, open bool) allocation.HAMiGPU {
+	one := allocation.HAMiGPU{
+		UUID: c.UUID, BDF: c.BDF, Model: c.Model,
+		TotalDevCount: limit(c.Slots), TotalCompute: quota.Whole, TotalVRam: limit(c.MemoryMiB),
+		AvailableDevCount: limit(c.Slots - c.Consumers), AvailableCompute: limit(quota.Whole - c.VCore),
+		AvailableVRam: limit(c.MemoryMiB - c.UsedMiB),
+		NUMA:          c.NUMA, Healthy: c.Unhealthy == "" && open, LinkZone: limit(c.Zone),
 	}
-	return false
+	// HAMi expects no policy on a GPU that one consumer has exclusively.
+	if c.Consumers > 0 && !c.Exclusive {
+		one.QoSPolicy = string(c.Policy)
+	}
+	return one
+}
+
+// limit fits a number into HAMi's fields.
+func limit[N int | int64](n N) int32 { return int32(min(max(int64(n), 0), math.MaxInt32)) }
+
+// sameButAvailable reports whether two annotations differ at most in the
+// available amounts, which HAMi does not read: it counts pods.
+func sameButAvailable(a, b string) bool {
+	x, errX := allocation.ParseHAMiNode(a)
+	y, errY := allocation.ParseHAMiNode(b)
+	return errX == nil && errY == nil && slices.EqualFunc(x, y, func(m, n allocation.HAMiGPU) bool {
+		m.AvailableDevCount, m.AvailableCompute, m.AvailableVRam = 0, 0, 0
+		n.AvailableDevCount, n.AvailableCompute, n.AvailableVRam = 0, 0, 0
+		return m == n
+	})
 }

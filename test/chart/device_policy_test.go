@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
-	"github.com/heddle-dev/heddle/deviceplugin/mode"
 )
 
 // deviceAttempt is a write to the Node n1 by the device plugin's token on n1.
@@ -76,7 +76,7 @@ func TestDevicePolicy(t *testing.T) {
 			deny: fields("annotations heddle.dev/cordoned-gpus"),
 		},
 		{name: "the condition of modes", do: status(func(s *corev1.NodeStatus) {
-			s.Conditions = append(s.Conditions, corev1.NodeCondition{Type: mode.ConditionType, Status: corev1.ConditionTrue})
+			s.Conditions = append(s.Conditions, corev1.NodeCondition{Type: gpumode.ConditionType, Status: corev1.ConditionTrue})
 		})},
 		{name: "the condition", do: status(func(s *corev1.NodeStatus) {
 			s.Conditions[0].Status, s.Conditions[0].Message = corev1.ConditionFalse, "GPU 3: lost"
@@ -204,7 +204,7 @@ func TestDevicePolicyKeys(t *testing.T) {
 		"resources": p.spec.MatchConstraints.ResourceRules[0].Resources,
 	}
 	want := map[string][]string{
-		"annotations": {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SharedGPUs}, "conditions": {health.ConditionType, mode.ConditionType}, "resources": {"nodes", "nodes/status"},
+		"annotations": {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SharedGPUs}, "conditions": {health.ConditionType, gpumode.ConditionType}, "resources": {"nodes", "nodes/status"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(p.spec.MatchConstraints.ResourceRules) != 1 {
 		t.Errorf("(-want +got):\n%s", diff)

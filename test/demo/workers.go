@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -41,12 +42,10 @@ func workers(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defaults := config.Default()
-	defaults.Topology.StaticFile = config.AbsolutePath(filepath.Join(args[0], fabricName))
-	if err := defaults.Complete(); err != nil {
+	configs, err := configure(filepath.Join(args[0], fabricName), log)
+	if err != nil {
 		return err
 	}
-	configs := unchanging{config.New(defaults)}
 	files, err := filepath.Glob(filepath.Join(args[0], "*.json"))
 	if err != nil || len(files) == 0 {
 		return fmt.Errorf("no machine files in %s: %w", args[0], err)
@@ -54,13 +53,13 @@ func workers(ctx context.Context, args []string, stderr io.Writer) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, file := range files {
 		node := strings.TrimSuffix(filepath.Base(file), ".json")
-		machines := replay.New(replay.Options{Path: file, NodeName: node, Logger: log})
+		machines := replay.New(file, node, log)
 		if machines.Scan(ctx) == nil {
 			return fmt.Errorf("%s is no machine", file)
 		}
 		w := worker.New(worker.Options{
 			NodeName: node, Machines: machines, Configs: configs, Sources: []worker.Source{static.New(log)},
-			Store: worker.NewPublisher(client, node), Interval: lookEvery,
+			Publisher: worker.NewPublisher(client, node), Interval: lookEvery,
 			Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: log,
 		})
 		group.Go(func() error { return w.Run(ctx) })
@@ -94,8 +93,19 @@ func client(kubeconfig string) (rest.Interface, error) {
 	return kube.ClientFor(c, "heddle-demo")
 }
 
-// unchanging is a configuration that stays.
-type unchanging struct{ config *config.Config }
-
-func (u unchanging) Current() *config.Config  { return u.config }
-func (u unchanging) Changed() <-chan struct{} { return nil }
+// configure is a configuration whose static file is this one.
+func configure(staticFile string, log *slog.Logger) (*config.Watcher, error) {
+	dir, err := os.MkdirTemp("", "heddle-demo")
+	if err != nil {
+		return nil, fmt.Errorf("make a directory for the configuration: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	for name, text := range map[string]string{
+		"version": "v1", "cluster-config": fmt.Sprintf("topology: {staticFile: %q}\n", staticFile),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return nil, fmt.Errorf("write the configuration: %w", err)
+		}
+	}
+	return config.NewWatcher(dir, log)
+}

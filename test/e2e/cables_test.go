@@ -22,6 +22,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/internal/kube"
+	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/test/ibsim"
 	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/topo/fabric"
@@ -45,7 +46,6 @@ type simulated struct{ machine *machine.Machine }
 
 func (s simulated) Machine() *machine.Machine { return s.machine }
 func (s simulated) Changed() <-chan struct{}  { return nil }
-func (s simulated) Current() *config.Config   { return config.New(config.Default()) }
 
 func cableNode(host int) string { return fmt.Sprintf("cable-%d", host) }
 
@@ -93,14 +93,16 @@ func (c *cables) newWorker(t *testing.T, host int) *worker.Worker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source := ib.New(ib.Options{Open: func(umad string) (ib.Transport, error) {
-		return c.sim.Open(c.tree.HCA(host, rail(t, umad)))
-	}})
-	s := simulated{m}
+	changed, log := notify.New(), slog.New(slog.DiscardHandler)
+	source := ib.New(func(umad string) (*ib.UMAD, error) { return c.sim.Open(c.tree.HCA(host, rail(t, umad))) }, changed)
+	configs, err := config.NewWatcher("", log)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return worker.New(worker.Options{
-		NodeName: cableNode(host), Machines: s, Configs: s, Sources: []worker.Source{source}, Uplinks: source,
-		Store: worker.NewPublisher(client, cableNode(host)), Interval: time.Minute,
-		Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
+		NodeName: cableNode(host), Machines: simulated{m}, Configs: configs, Sources: []worker.Source{source}, Changed: changed,
+		Publisher: worker.NewPublisher(client, cableNode(host)), Interval: time.Minute,
+		Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: log,
 	})
 }
 
@@ -199,7 +201,7 @@ func TestCableMoves(t *testing.T) {
 			var found []string
 			for _, f := range m.findings(t) {
 				text := fmt.Sprintf("%s %s rail %d", f.Kind, f.Node, f.Rail)
-				if f.Expected != nil && f.Found != nil {
+				if f.Expected.ID != "" && f.Found.ID != "" {
 					text += fmt.Sprintf(": %s, not %s", f.Found.ID, f.Expected.ID)
 				}
 				found = append(found, text)

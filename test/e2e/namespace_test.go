@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
+	"github.com/heddle-dev/heddle/test/sysfstest"
 )
 
 // TestWholeBinaryOnAFixtureTree runs the heddle command in a user namespace

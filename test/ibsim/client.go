@@ -1,12 +1,13 @@
 package ibsim
 
 import (
-	"context"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/heddle-dev/heddle/topo/worker/ib"
@@ -24,13 +25,24 @@ const (
 
 	// A datagram is addresses, a length and a MAD.
 	dataHeader = 32
-	dataLength = dataHeader + ib.Size
+	dataLength = dataHeader + madLength
+	madLength  = 256
 	anyLID     = 0xffff
 
+	// What the kernel puts before a MAD (include/uapi/rdma/ib_user_mad.h), and
+	// what in a MAD is an answer, and to which transaction.
+	umadHeader  = 64
+	offErrno    = 4
+	offMethod   = 3
+	getResponse = 0x81
+	offTID      = 12
+	tidLength   = 4
+
 	patience = 2 * time.Second
-	// attempts are made for each MAD: ibsim can drop some.
-	attempts = 4
-	answerIn = 250 * time.Millisecond
+	// attempts are made for each MAD: ibsim can drop some. They end before
+	// the reader of the device gives up.
+	attempts = 7
+	answerIn = 100 * time.Millisecond
 )
 
 // client is one process, as ibsim sees it, on one node.
@@ -40,9 +52,29 @@ type client struct {
 	id            uint32
 }
 
-// Open is an [ib.Transport] of a node: "H-" or "S-" and a GUID, or its
-// description.
-func (s *Sim) Open(node string) (ib.Transport, error) {
+// Open is the umad device of a node: "H-" or "S-" and a GUID, or its
+// description. It waits while ibsim has as many clients as it can serve.
+func (s *Sim) Open(node string) (*ib.UMAD, error) {
+	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("ibsim: %w", err)
+	}
+	device, kernel := os.NewFile(uintptr(ends[0]), "umad"), os.NewFile(uintptr(ends[1]), "kernel")
+	s.slots <- struct{}{}
+	c, err := s.connect(node)
+	if err != nil {
+		<-s.slots
+		return nil, errors.Join(err, device.Close(), kernel.Close())
+	}
+	go func() {
+		c.serve(kernel)
+		_ = errors.Join(c.Close(), kernel.Close()) // The simulator may be dead already.
+		<-s.slots
+	}()
+	return ib.NewUMAD(device, 0), nil
+}
+
+func (s *Sim) connect(node string) (*client, error) {
 	number := s.clients.Add(1)
 	c := &client{}
 	var err error
@@ -93,45 +125,61 @@ func (c *client) call(kind uint32, data []byte) ([]byte, error) {
 	return b[controlHeader:], nil
 }
 
-// Exchange implements [ib.Transport].
-func (c *client) Exchange(ctx context.Context, request *ib.MAD) (ib.MAD, error) {
+// serve does what the kernel does for a device, until that is closed.
+func (c *client) serve(device *os.File) {
+	b := make([]byte, umadHeader+madLength)
+	for {
+		if n, err := device.Read(b); err != nil || n != len(b) {
+			return
+		}
+		errno := syscall.Errno(0)
+		if !c.exchange(b[umadHeader:]) {
+			errno = syscall.ETIMEDOUT
+		}
+		binary.NativeEndian.PutUint32(b[offErrno:], uint32(errno))
+		if _, err := device.Write(b); err != nil {
+			return
+		}
+	}
+}
+
+// exchange replaces a request by its answer, if one comes.
+func (c *client) exchange(mad []byte) bool {
 	out := make([]byte, dataLength)
 	binary.NativeEndian.PutUint32(out, anyLID)
 	binary.NativeEndian.PutUint32(out[4:], anyLID)
-	binary.BigEndian.PutUint64(out[24:], ib.Size)
-	copy(out[dataHeader:], request[:])
+	binary.BigEndian.PutUint64(out[24:], madLength)
+	copy(out[dataHeader:], mad)
 	for range attempts {
-		if ctx.Err() != nil {
-			return ib.MAD{}, ctx.Err()
-		}
 		if _, err := c.data.WriteToUnix(out, c.out); err != nil {
-			return ib.MAD{}, err
+			return false
 		}
-		answer, err := c.answer(request)
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			return answer, err
+		if c.answer(mad) {
+			return true
 		}
 	}
-	return ib.MAD{}, ib.ErrNoAnswer
+	return false
 }
 
-func (c *client) answer(request *ib.MAD) (ib.MAD, error) {
+func (c *client) answer(mad []byte) bool {
 	in := make([]byte, dataLength)
 	if err := c.data.SetReadDeadline(time.Now().Add(answerIn)); err != nil {
-		return ib.MAD{}, err
+		return false
 	}
 	for {
 		n, _, err := c.data.ReadFromUnix(in)
 		if err != nil {
-			return ib.MAD{}, err
+			return false
 		}
-		if n == dataLength && request.Answers(in[dataHeader:]) {
-			return ib.MAD(in[dataHeader:]), nil
+		body := in[dataHeader:]
+		if n == dataLength && body[offMethod] == getResponse && bytes.Equal(body[offTID:][:tidLength], mad[offTID:][:tidLength]) {
+			copy(mad, body)
+			return true
 		}
 	}
 }
 
-// Close implements [ib.Transport].
+// Close takes leave of ibsim.
 func (c *client) Close() error {
 	_, err := c.call(typeDisconnect, nil)
 	return errors.Join(err, c.control.Close(), c.data.Close())

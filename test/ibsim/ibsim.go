@@ -40,6 +40,9 @@ type Sim struct {
 	output  *bufio.Reader
 	// clients numbers them; ibsim expects process numbers.
 	clients atomic.Uint32
+	// slots bounds those connected at once; ibsim counts some twice while they
+	// leave.
+	slots chan struct{}
 }
 
 // Start runs ibsim on a fabric in a file of ibnetdiscover's form and waits
@@ -49,7 +52,9 @@ func Start(ctx context.Context, netFile string) (*Sim, error) {
 	if err != nil {
 		return nil, &MissingError{What: "no ibsim", Remedy: "apt-get install ibsim-utils"}
 	}
-	s := &Sim{name: fmt.Sprintf("heddle-%d-%d", syscall.Getpid(), time.Now().UnixNano())}
+	s := &Sim{
+		name: fmt.Sprintf("heddle-%d-%d", syscall.Getpid(), time.Now().UnixNano()), slots: make(chan struct{}, MaxClients-2),
+	}
 	// Room for 512 hosts of 8 HCAs; -s starts the network at once.
 	s.cmd = exec.CommandContext(ctx, program, "-s", "-N", "8192", "-S", "512", "-P", "60000", netFile)
 	s.cmd.Env = append(s.cmd.Environ(), "IBSIM_SOCKNAME="+s.name)

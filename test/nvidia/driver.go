@@ -48,7 +48,7 @@ func Triple() string {
 
 // Install puts a version of the driver's libraries into the folder dir of a
 // root ("usr/lib/x86_64-linux-gnu"), in place of another version that is there.
-// The kernel module stays as Control says.
+// The kernel module stays as Control has it.
 func Install(ctx context.Context, root, dir, version string) (*Driver, error) {
 	d := &Driver{Root: root, dir: filepath.Join(root, dir)}
 	if err := os.MkdirAll(d.dir, 0o755); err != nil {

@@ -125,9 +125,9 @@ func one(tb testing.TB) *snapshot.Latest {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	m.Put(fabric.Node{Name: "n1", Ready: true, Report: &v1alpha1.NodeTopologySpec{
+	m.Put(fabric.Node{Name: "n1", Ready: true, Report: fabric.NewReader().Read(&v1alpha1.NodeTopologySpec{
 		Path: []string{"switchbox-1", "dragonfly-1"}, PathSource: v1alpha1.SourceStatic,
-	}})
+	})})
 	n1 := &informers.NodeState{Name: "n1", Node: &informers.Node{Name: "n1", UID: "u", Ready: true, GPUs: 8}}
 	latest := snapshot.NewLatest()
 	latest.Set(snapshot.New(snapshot.Snapshot{

@@ -23,15 +23,27 @@ func fatTree(nodes int) *fabrics.Fabric {
 	return f
 }
 
+// BenchmarkRead is one report, which the watch brings.
+func BenchmarkRead(b *testing.B) {
+	reader, f := fabric.NewReader(), fatTree(1024)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		reader.Read(&f.Nodes[i%len(f.Nodes)].Spec)
+	}
+}
+
 // BenchmarkFirstTree is from reports to the encoded answer.
 func BenchmarkFirstTree(b *testing.B) {
 	for _, nodes := range []int{4608, 16384, 100000} {
 		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
 			f := fatTree(nodes)
+			nodes := inputs(f)
 			b.ReportAllocs()
 			before := processorTime(b)
 			for b.Loop() {
-				if s := mapOf(b, fabric.ModeAuto, f).Snapshot(start); s.Len() == 0 {
+				m := newMap(b, preset(b, fabric.ModeAuto)...)
+				m.Put(nodes...)
+				if s := m.Snapshot(start); s.Len() == 0 {
 					b.Fatal("no answer")
 				}
 			}
@@ -56,7 +68,7 @@ func BenchmarkChange(b *testing.B) {
 		f := fatTree(nodes)
 		m := mapOf(b, fabric.ModeAuto, f)
 		m.Snapshot(start)
-		rng := rand.New(rand.NewPCG(3, 3))
+		rng, reader := rand.New(rand.NewPCG(3, 3)), fabric.NewReader()
 		pick := func() *fabrics.Node { return &f.Nodes[rng.IntN(len(f.Nodes))] }
 		var gone *fabrics.Node // The node that is away, in the steps that alternate.
 		back := func() bool {
@@ -71,7 +83,7 @@ func BenchmarkChange(b *testing.B) {
 			gone = pick()
 			spec := gone.Spec.DeepCopy()
 			rails(spec)
-			m.Put(fabric.Node{Name: gone.Name, Ready: true, Report: spec, Heartbeat: start})
+			m.Put(fabric.Node{Name: gone.Name, Ready: true, Report: reader.Read(spec), Heartbeat: start})
 		}
 		for _, step := range []struct {
 			name   string
@@ -79,9 +91,8 @@ func BenchmarkChange(b *testing.B) {
 		}{
 			{"beat", func() { m.Heartbeat(pick().Name, start.Add(time.Duration(rng.IntN(60))*time.Second)) }},
 			{"status", func() {
-				in := input(pick())
-				in.Ready = rng.IntN(2) == 0
-				m.Put(in)
+				n := pick()
+				m.Put(fabric.Node{Name: n.Name, Ready: rng.IntN(2) == 0, Report: reader.Read(&n.Spec), Heartbeat: start})
 			}},
 			{"cable", func() {
 				if !back() {
@@ -132,8 +143,8 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory is what a map of 16,384 nodes holds beside the reports that
-// it was made of, whose strings it shares.
+// BenchmarkMemory is what a map of 16,384 nodes holds with the reports that it
+// was made of, beside their strings.
 func BenchmarkMemory(b *testing.B) {
 	f := fatTree(16384)
 	var before, after runtime.MemStats

@@ -29,7 +29,6 @@ const maxSkew = time.Minute
 // nodes, the domains that they are in, and the tree above. A Builder is for one
 // goroutine, its snapshots are for any.
 type Builder struct {
-	levels     []Level
 	staleAfter time.Duration
 	now        time.Time
 	// due is when the first node may become stale, zero for never.
@@ -41,45 +40,12 @@ type Builder struct {
 	leafGroups map[string]*leafGroup
 	spines     grouping[*leafGroup]
 	hcas       hcas
+	tree       tree
 
-	// domains are the groups of the tree by level and key; root holds what is
-	// in no group.
-	domains []map[string]*domain
-	root    *domain
-
-	changes changes
-	last    *Snapshot
-}
-
-// changes are what the next snapshot computes again.
-type changes struct {
-	// nodes are those with another element, perhaps, moved those with other
-	// domains.
-	nodes, moved []*node
-	groups       set[*leafGroup]
-	uplinks      []string
-	// members are the domains with other members; elements, by level and with
-	// the root behind, those with another element, perhaps.
-	members  set[*domain]
-	elements []set[*domain]
-}
-
-type set[T comparable] map[T]struct{}
-
-func (s set[T]) add(v T) { s[v] = struct{}{} }
-
-func (c *changes) show(n *node) {
-	if !n.isChanged {
-		n.isChanged = true
-		c.nodes = append(c.nodes, n)
-	}
-}
-
-func (c *changes) move(n *node) {
-	if !n.isMoved {
-		n.isMoved = true
-		c.moved = append(c.moved, n)
-	}
+	// groups are the leaf groups to check again, uplinks the leaves with other
+	// uplinks.
+	groups  set[*leafGroup]
+	uplinks []string
 }
 
 // New makes a builder without nodes.
@@ -93,19 +59,11 @@ func New(c Config) (*Builder, error) {
 	if c.StaleAfter == 0 {
 		c.StaleAfter = DefaultStaleAfter
 	}
-	b := &Builder{
-		levels: slices.Clone(c.Levels), staleAfter: c.StaleAfter, nodes: map[string]*node{},
+	return &Builder{
+		staleAfter: c.StaleAfter, nodes: map[string]*node{}, tree: newTree(slices.Clone(c.Levels)),
 		leaves: newGrouping[*node](), leafGroups: map[string]*leafGroup{}, spines: newGrouping[*leafGroup](),
-		hcas: hcas{first: map[uint64]*node{}, doubles: map[uint64][]*node{}},
-	}
-	b.root = newDomain(len(b.levels), "")
-	b.changes.groups, b.changes.members = set[*leafGroup]{}, set[*domain]{}
-	for range b.levels {
-		b.domains = append(b.domains, map[string]*domain{})
-		b.changes.elements = append(b.changes.elements, set[*domain]{})
-	}
-	b.changes.elements = append(b.changes.elements, set[*domain]{})
-	return b, nil
+		hcas: hcas{first: map[uint64]*node{}, doubles: map[uint64][]*node{}}, groups: set[*leafGroup]{},
+	}, nil
 }
 
 // Put adds nodes or replaces all that is known of them; of two with one name
@@ -115,53 +73,51 @@ func (b *Builder) Put(nodes ...Node) {
 		b.nodes = make(map[string]*node, len(nodes))
 		b.hcas.first = make(map[uint64]*node, usualPorts*len(nodes))
 	}
-	for part := range slices.Chunk(nodes, 1024) {
-		reports := make([]report, len(part))
-		parallel(len(part), func(from, to int) {
-			var r reader
-			for i := from; i < to; i++ {
-				reports[i] = r.read(&part[i])
-			}
-		})
-		for i := range part {
-			b.put(part[i].Name, reports[i])
-		}
+	for i := range nodes {
+		b.put(&nodes[i])
 	}
 }
 
 // usualPorts is how many fabric ports a node has.
 const usualPorts = 8
 
-func (b *Builder) put(name string, now report) {
-	n := b.nodes[name]
+func (b *Builder) put(now *Node) {
+	n := b.nodes[now.Name]
 	if n == nil {
-		n = &node{name: name, chain: make([]*domain, len(b.levels))}
+		n = &node{Node: Node{Name: now.Name}, chain: make([]*domain, len(b.tree.levels))}
 		n.member.owner = n
-		b.nodes[name] = n
+		b.nodes[now.Name] = n
 	}
-	b.resolve(&now)
-	was := n.report
-	if !slices.Equal(was.names, now.names) {
-		b.leave(n) // While its domains count the old names.
+	if !slices.Equal(n.Names, now.Names) {
+		b.tree.leave(n) // While its domains count the old names.
 	}
-	for i := range was.ports {
-		b.changed(b.hcas.remove(was.ports[i].guid, n))
+	if n.Report != now.Report {
+		b.report(n, now.Report)
 	}
-	n.report = now
-	for i := range now.ports {
-		b.changed(b.hcas.add(now.ports[i].guid, n))
+	n.Node = *now
+	b.tree.move(n)
+	b.tree.show(n)
+}
+
+// report gives a node another report, nil for none.
+func (b *Builder) report(n *node, now *Report) {
+	was, ports, uplinks, upLeaves := n.Report, n.ports, n.Report.uplinks(), n.upLeaves()
+	n.Report, n.ports = now, b.ports(now)
+	for i := range ports {
+		b.tree.show(b.hcas.remove(ports[i].guid, n)...)
 	}
-	if !slices.EqualFunc(was.ports, now.ports, sameLink) {
-		b.leaves.set(&n.member, now.links())
+	for i := range n.ports {
+		b.tree.show(b.hcas.add(n.ports[i].guid, n)...)
 	}
-	if n.group != nil && (was.shape != now.shape || !slices.EqualFunc(was.ports, now.ports, samePort)) {
-		b.changes.groups.add(n.group)
+	if !slices.EqualFunc(ports, n.ports, sameLink) {
+		b.leaves.set(&n.member, n.links())
 	}
-	if !slices.Equal(was.upLeaves, now.upLeaves) || !slices.Equal(was.ups, now.ups) {
-		b.changes.uplinks = append(append(b.changes.uplinks, was.upLeaves...), now.upLeaves...)
+	if n.group != nil && (!was.sameHardware(now) || !slices.EqualFunc(ports, n.ports, samePort)) {
+		b.groups.add(n.group)
 	}
-	b.changes.move(n)
-	b.changes.show(n)
+	if now := n.upLeaves(); !slices.Equal(upLeaves, now) || !slices.Equal(uplinks, n.Report.uplinks()) {
+		b.uplinks = append(append(b.uplinks, upLeaves...), now...)
+	}
 }
 
 // Len is the number of nodes.
@@ -170,13 +126,13 @@ func (b *Builder) Len() int { return len(b.nodes) }
 // Heartbeat records a heartbeat of a node.
 func (b *Builder) Heartbeat(name string, at time.Time) {
 	n := b.nodes[name]
-	if n == nil || n.beat.Equal(at) {
+	if n == nil || n.Heartbeat.Equal(at) {
 		return
 	}
-	backward := at.Before(n.beat) || n.beat.IsZero()
-	n.beat = at
+	backward := at.Before(n.Heartbeat) || n.Heartbeat.IsZero()
+	n.Heartbeat = at
 	if backward || n.overdue || at.After(b.now.Add(maxSkew)) {
-		b.changes.show(n)
+		b.tree.show(n)
 	}
 }
 
@@ -187,13 +143,8 @@ func (b *Builder) Remove(name string) {
 		return
 	}
 	delete(b.nodes, name)
-	b.changes.uplinks = append(b.changes.uplinks, n.upLeaves...)
-	for i := range n.ports {
-		b.changed(b.hcas.remove(n.ports[i].guid, n))
-	}
-	n.report = report{}
-	b.leaves.set(&n.member, nil)
-	b.leave(n)
+	b.report(n, nil)
+	b.tree.leave(n)
 	n.isGone = true
 }
 
@@ -207,11 +158,11 @@ func (b *Builder) Snapshot(now time.Time) *Snapshot {
 	b.groupNodes()
 	b.checkCabling()
 	b.groupLeafGroups()
-	b.regroup()
-	b.rename()
+	b.tree.regroup()
+	b.tree.rename()
 	b.showNodes()
-	b.compose()
-	return b.last
+	b.tree.compose()
+	return b.tree.last
 }
 
 // findStale looks through the heartbeats when the first of them may be too old.
@@ -224,7 +175,7 @@ func (b *Builder) findStale() {
 	for _, n := range b.nodes {
 		reason, next := b.heartbeat(n)
 		if (reason.Kind != "") != n.overdue {
-			b.changes.show(n)
+			b.tree.show(n)
 		}
 		b.wait(next)
 	}
@@ -246,25 +197,25 @@ func (b *Builder) groupNodes() {
 			b.place(n, key)
 		}
 		if n.group != nil {
-			b.changes.groups.add(n.group)
+			b.groups.add(n.group)
 		}
 	}
 	changed := func(key string) {
 		if g := b.leafGroups[key]; g != nil {
-			b.changes.groups.add(g)
+			b.groups.add(g)
 		}
 	}
 	for _, key := range out.groups {
 		changed(key)
 	}
-	for _, id := range b.changes.uplinks {
+	for _, id := range b.uplinks {
 		if l := b.leaves.switches[id]; l != nil {
 			for _, v := range l.groups.list {
 				changed(v.id)
 			}
 		}
 	}
-	b.changes.uplinks = nil
+	b.uplinks = nil
 }
 
 // place puts a node into the leaf group with that key, "" for none.
@@ -274,7 +225,7 @@ func (b *Builder) place(n *node, key string) {
 		g.members[i] = g.members[last]
 		g.members[last] = nil
 		g.members = g.members[:last]
-		b.changes.groups.add(g)
+		b.groups.add(g)
 	}
 	n.group, n.block = nil, ""
 	if key != "" {
@@ -286,14 +237,14 @@ func (b *Builder) place(n *node, key string) {
 		g.members = append(g.members, n)
 		n.group = g
 	}
-	b.changes.move(n)
-	b.changes.show(n)
+	b.tree.move(n)
+	b.tree.show(n)
 }
 
 // checkCabling checks the leaf groups that changed.
 func (b *Builder) checkCabling() {
-	groups := slices.Collect(maps.Keys(b.changes.groups))
-	clear(b.changes.groups)
+	groups := slices.Collect(maps.Keys(b.groups))
+	clear(b.groups)
 	checked := make([]cabling, len(groups))
 	parallel(len(groups), func(from, to int) {
 		for i := from; i < to; i++ {
@@ -315,9 +266,9 @@ func (b *Builder) checkCabling() {
 // apply takes over the outcome of a cabling check.
 func (b *Builder) apply(g *leafGroup, now cabling) {
 	for i, n := range g.members {
-		if found := now.findings[i]; !sameFindings(found, n.cabling) {
+		if found := now.findings[i]; !slices.Equal(found, n.cabling) {
 			n.cabling = found
-			b.changes.show(n)
+			b.tree.show(n)
 		}
 	}
 	now.findings = nil
@@ -326,28 +277,26 @@ func (b *Builder) apply(g *leafGroup, now cabling) {
 	if !slices.Equal(was.rails, now.rails) {
 		b.showRails(g)
 	}
-	if slices.ContainsFunc(b.levels, func(l Level) bool { return l.By == BySpine }) {
+	if slices.ContainsFunc(b.tree.levels, func(l Level) bool { return l.By == BySpine }) {
 		b.raise(g)
 	}
-	if i := slices.IndexFunc(b.levels, func(l Level) bool { return l.By == ByBlock }); i >= 0 {
-		for _, n := range g.blocks(b.levels[i].Nodes) {
-			b.changes.move(n)
-		}
+	if i := slices.IndexFunc(b.tree.levels, func(l Level) bool { return l.By == ByBlock }); i >= 0 {
+		b.tree.move(g.blocks(b.tree.levels[i].Nodes)...)
 	}
 }
 
 // showRails marks the domains that show what a leaf group expects.
 func (b *Builder) showRails(g *leafGroup) {
-	for i, l := range b.levels {
-		if d := b.domains[i][g.leafKey]; d != nil && l.By == ByLeaf {
-			b.changes.elements[i].add(d)
+	for i, l := range b.tree.levels {
+		if d := b.tree.domains[i][g.leafKey]; d != nil && l.By == ByLeaf {
+			b.tree.elements[i].add(d)
 		}
 	}
 }
 
 // raise brings up to date to which spines a leaf group has links.
 func (b *Builder) raise(g *leafGroup) {
-	spines := b.spinesOf(g)
+	spines := g.spinesBehind(b.leaves.switches)
 	if slices.Equal(spines, g.spines) {
 		return
 	}
@@ -367,15 +316,13 @@ func (b *Builder) groupLeafGroups() {
 			continue
 		}
 		g.spineKey = string(keySwitch) + g.member.group
-		for _, n := range g.members {
-			b.changes.move(n)
-		}
+		b.tree.move(g.members...)
 	}
 }
 
 // showNodes makes the elements of the nodes that changed.
 func (b *Builder) showNodes() {
-	nodes := slices.DeleteFunc(b.changes.nodes, func(n *node) bool { return n.isGone })
+	nodes := slices.DeleteFunc(b.tree.nodes, func(n *node) bool { return n.isGone })
 	elements := make([]*Element, len(nodes))
 	parallel(len(nodes), func(from, to int) {
 		for i := from; i < to; i++ {
@@ -386,13 +333,13 @@ func (b *Builder) showNodes() {
 		n.isChanged = false
 		if n.shown == nil || !n.shown.same(elements[i]) {
 			n.shown = elements[i]
-			b.showAgain(n.home)
+			b.tree.showAgain(n.home)
 		}
 		reason, next := b.heartbeat(n)
 		n.overdue = reason.Kind != ""
 		b.wait(next)
 	}
-	b.changes.nodes = nil
+	b.tree.nodes = nil
 }
 
 // worthwhile is from how many things two goroutines are faster than one.

@@ -3,6 +3,8 @@ package fabric
 import (
 	"slices"
 	"time"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
 // cabling is the outcome of a leaf group's cabling check.
@@ -22,12 +24,7 @@ type expected struct {
 	leaf, name  string
 }
 
-func (e *expected) expectation() *Switch {
-	if e.leaf == "" {
-		return nil
-	}
-	return &Switch{ID: e.leaf, Name: e.name}
-}
+func (e *expected) expectation() Switch { return Switch{ID: e.leaf, Name: e.name} }
 
 // cablingCheck computes what a leaf group expects of its cabling, and then what
 // is wrong with that of its members.
@@ -77,7 +74,7 @@ func (c *cablingCheck) count() {
 			at := &c.index[p.position()]
 			if *at == 0 {
 				c.rails = append(c.rails, railPorts{
-					expected: expected{rail: p.rail, plane: p.plane}, position: p.position(), leaves: map[*leaf]int32{},
+					expected: expected{rail: p.device.rail, plane: p.plane}, position: p.position(), leaves: map[*leaf]int32{},
 				})
 				*at = uint16(len(c.rails)) //nolint:gosec // At most maxRail * maxPlane.
 			}
@@ -158,10 +155,10 @@ func (s *shape) has(rail int) bool { return 2*s.have[rail] > s.nodes }
 
 func (c *cablingCheck) countShapes() {
 	for _, n := range c.group.members {
-		s := c.shapes[n.shape]
+		s := c.shapes[n.Report.shape]
 		if s == nil {
 			s = &shape{have: make([]int, len(c.rails))}
-			c.shapes[n.shape] = s
+			c.shapes[n.Report.shape] = s
 		}
 		s.nodes++
 		last := -1
@@ -183,7 +180,7 @@ func (c *cablingCheck) findings(n *node) []Finding {
 		p := &n.ports[i]
 		r := c.rail(p)
 		if kind := c.fault(p, r, shifted); kind != "" {
-			f := p.finding(n.name)
+			f := p.finding(n.Name)
 			f.Kind, f.Group, f.Expected = kind, c.group.key, r.expectation()
 			out = append(out, f)
 		}
@@ -191,7 +188,7 @@ func (c *cablingCheck) findings(n *node) []Finding {
 	for _, at := range missing {
 		r := &c.rails[at]
 		out = append(out, Finding{
-			Kind: Missing, Node: n.name, Group: c.group.key,
+			Kind: Missing, Node: n.Name, Group: c.group.key,
 			Rail: r.rail, Plane: r.plane, Expected: r.expectation(),
 		})
 	}
@@ -202,7 +199,7 @@ func (c *cablingCheck) findings(n *node) []Finding {
 // fault is what is wrong with a port, "" if nothing is.
 func (c *cablingCheck) fault(p *port, r *railPorts, shifted bool) Fault {
 	switch {
-	case !p.active:
+	case p.state != v1alpha1.LinkActive:
 		return Dead
 	case p.leaf == nil:
 		return Unseen
@@ -221,7 +218,7 @@ func (c *cablingCheck) fault(p *port, r *railPorts, shifted bool) Fault {
 // the lost one is that with no port on its leaf, and the others' numbers prove
 // nothing.
 func (c *cablingCheck) missing(n *node) (rails []int, shifted bool) {
-	shape := c.shapes[n.shape]
+	shape := c.shapes[n.Report.shape]
 	var lacked []int
 	at := 0
 	for i := range c.rails {
@@ -254,13 +251,16 @@ func (c *cablingCheck) missing(n *node) (rails []int, shifted bool) {
 	return unreached[:len(lacked)], true
 }
 
+// lastSecond is the end of the year 9999 in UTC; JSON has no later time.
+const lastSecond = 253402300799
+
 func (p *port) finding(node string) Finding {
-	f := Finding{Node: node, HCA: p.hca, ID: p.id, Port: p.number, Rail: p.rail, Plane: p.plane}
-	if p.since != 0 {
+	f := Finding{Node: node, HCA: p.hca, ID: p.id, Port: p.number, Rail: p.device.rail, Plane: p.plane}
+	if p.since > 0 && p.since <= lastSecond {
 		f.Since = time.Unix(p.since, 0).UTC()
 	}
 	if p.leaf != nil {
-		f.Found = &Switch{ID: p.leaf.id, Name: p.far.Name, Port: p.leafPort}
+		f.Found = Switch{ID: p.leaf.id, Name: p.far.Name, Port: p.switchPort.Value()}
 	}
 	return f
 }
@@ -270,9 +270,9 @@ func (n *node) alone() []Finding {
 	var out []Finding
 	for i := range n.ports {
 		p := &n.ports[i]
-		f := p.finding(n.name)
+		f := p.finding(n.Name)
 		f.Kind = Unseen
-		if !p.active {
+		if p.state != v1alpha1.LinkActive {
 			f.Kind = Dead
 		}
 		out = append(out, f)

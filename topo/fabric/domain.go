@@ -45,16 +45,16 @@ const (
 // keys are the node's domains by level, "" where it has none, and whether its
 // path made sense.
 func (n *node) keys(levels []Level) (out keys, sound bool) {
-	out, sound = pathNames(levels, n.path)
-	pathed := out != (keys{})
+	out, sound = pathNames(levels, n.Report.path())
+	pathed, nvlink := out != (keys{}), n.Report.nvlinkDomain()
 	for i, l := range levels {
 		switch {
 		case out[i] != "":
 			out[i] = string(keyPath) + out[i]
 		case l.Otherwise && pathed:
-		case l.By == ByNVLink || l.By == ByBlock && n.nvlink != "":
-			if n.nvlink != "" {
-				out[i] = string(keyNVLink) + n.nvlink
+		case l.By == ByNVLink || l.By == ByBlock && nvlink != "":
+			if nvlink != "" {
+				out[i] = string(keyNVLink) + nvlink
 			}
 		case n.group == nil:
 		case l.By == ByLeaf:
@@ -95,7 +95,7 @@ func derive(kind, key string) string {
 
 // remembers is the name that the node carries for a kind.
 func (n *node) remembers(kind string) string {
-	for _, name := range n.names {
+	for _, name := range n.Names {
 		if len(name) > len(kind)+1 && name[len(kind)] == '-' && strings.HasPrefix(name, kind) &&
 			wellknown.CheckValue(name) == nil {
 			return name
@@ -104,34 +104,84 @@ func (n *node) remembers(kind string) string {
 	return ""
 }
 
+// tree is the nodes' domains, and what of them is to be computed again.
+type tree struct {
+	levels []Level
+	// domains are by level and key; root holds what is in no group.
+	domains []map[string]*domain
+	root    *domain
+
+	// nodes are those with another element, perhaps, moved those with other
+	// domains.
+	nodes, moved []*node
+	// members are the domains with other members; elements, by level and with
+	// the root behind, those with another element, perhaps.
+	members  set[*domain]
+	elements []set[*domain]
+	last     *Snapshot
+}
+
+func newTree(levels []Level) tree {
+	t := tree{
+		levels: levels, root: newDomain(len(levels), ""), members: set[*domain]{}, elements: []set[*domain]{{}},
+	}
+	for range levels {
+		t.domains, t.elements = append(t.domains, map[string]*domain{}), append(t.elements, set[*domain]{})
+	}
+	return t
+}
+
+type set[T comparable] map[T]struct{}
+
+func (s set[T]) add(v T) { s[v] = struct{}{} }
+
+// show and move mark nodes, in the order of calls: neighbors stay neighbors.
+func (t *tree) show(list ...*node) {
+	for _, n := range list {
+		if !n.isChanged {
+			n.isChanged = true
+			t.nodes = append(t.nodes, n)
+		}
+	}
+}
+
+func (t *tree) move(list ...*node) {
+	for _, n := range list {
+		if !n.isMoved {
+			n.isMoved = true
+			t.moved = append(t.moved, n)
+		}
+	}
+}
+
 // showAgain marks a domain, nil for none, that shows something else, perhaps.
-func (b *Builder) showAgain(d *domain) {
+func (t *tree) showAgain(d *domain) {
 	if d != nil {
-		b.changes.elements[d.level].add(d)
+		t.elements[d.level].add(d)
 	}
 }
 
 // regroup brings the moved nodes' domains up to date, and what follows from
 // their members for those domains.
-func (b *Builder) regroup() {
-	for _, n := range b.changes.moved {
+func (t *tree) regroup() {
+	for _, n := range t.moved {
 		n.isMoved = false
 		if n.isGone {
 			continue
 		}
-		keys, sound := n.keys(b.levels)
+		keys, sound := n.keys(t.levels)
 		if n.badPath == sound {
 			n.badPath = !sound
-			b.changes.show(n)
+			t.show(n)
 		}
-		if n.home == nil || !slices.EqualFunc(keys[:len(b.levels)], n.chain, hasKey) {
-			b.leave(n)
-			b.join(n, &keys)
+		if n.home == nil || !slices.EqualFunc(keys[:len(t.levels)], n.chain, hasKey) {
+			t.leave(n)
+			t.join(n, &keys)
 		}
 	}
-	b.changes.moved = nil
-	for d := range b.changes.members {
-		b.recount(d)
+	t.moved = nil
+	for d := range t.members {
+		t.recount(d)
 	}
 }
 
@@ -144,75 +194,75 @@ func hasKey(key string, d *domain) bool {
 }
 
 // join puts a node that is in no domain into those with the keys.
-func (b *Builder) join(n *node, keys *keys) {
-	home := b.root
+func (t *tree) join(n *node, keys *keys) {
+	home := t.root
 	for i := range n.chain {
 		if key := keys[i]; key != "" {
-			d := b.domains[i][key]
+			d := t.domains[i][key]
 			if d == nil {
 				d = newDomain(i, key)
-				d.derived = derive(b.levels[i].Kind, key)
-				b.domains[i][key] = d
+				d.derived = derive(t.levels[i].Kind, key)
+				t.domains[i][key] = d
 			}
 			d.members.add(n)
-			b.changes.members.add(d)
+			t.members.add(d)
 			n.chain[i], home = d, d
 		}
 	}
-	b.rehome(n, home)
-	b.changes.show(n)
+	t.rehome(n, home)
+	t.show(n)
 }
 
 // leave takes a node out of its domains.
-func (b *Builder) leave(n *node) {
+func (t *tree) leave(n *node) {
 	for _, d := range n.chain {
 		if d != nil {
 			delete(d.members, n)
-			b.changes.members.add(d)
+			t.members.add(d)
 		}
 	}
 	clear(n.chain)
 	n.dissent = 0
-	b.rehome(n, nil)
+	t.rehome(n, nil)
 }
 
 // rehome makes a domain show a node, nil for none.
-func (b *Builder) rehome(n *node, home *domain) {
+func (t *tree) rehome(n *node, home *domain) {
 	if n.home == home {
 		return
 	}
-	if n.home == b.root {
-		delete(b.root.members, n)
+	if n.home == t.root {
+		delete(t.root.members, n)
 	}
-	if home == b.root {
-		b.root.members.add(n)
+	if home == t.root {
+		t.root.members.add(n)
 	}
-	b.showAgain(n.home)
-	b.showAgain(home)
+	t.showAgain(n.home)
+	t.showAgain(home)
 	n.home = home
 }
 
 // recount computes what follows from the members of a domain: its end, its
 // parent, the members that contradict the others, and the name that they
 // remember.
-func (b *Builder) recount(d *domain) {
-	b.showAgain(d)
+func (t *tree) recount(d *domain) {
+	t.showAgain(d)
 	if len(d.members) == 0 {
-		delete(b.domains[d.level], d.key)
-		b.attach(d, nil)
+		delete(t.domains[d.level], d.key)
+		t.attach(d, nil)
 		return
 	}
-	parent := b.parent(d)
-	b.attach(d, parent)
-	if b.levels[d.level].byPath() && parent != b.root {
-		b.contradict(d, parent)
+	parent := t.parent(d)
+	t.attach(d, parent)
+	if t.levels[d.level].byPath() && parent != t.root {
+		t.contradict(d, parent)
 	}
 	d.memory, d.claimed = votes{}, ""
 	if !d.remembers() {
 		return
 	}
 	for n := range d.members {
-		if name := n.remembers(b.levels[d.level].Kind); name != "" {
+		if name := n.remembers(t.levels[d.level].Kind); name != "" {
 			d.memory.add(name, 1)
 		}
 	}
@@ -223,7 +273,7 @@ func (b *Builder) recount(d *domain) {
 
 // parent is the domain that most members are in at the nearest level above at
 // which any is in one.
-func (b *Builder) parent(d *domain) *domain {
+func (t *tree) parent(d *domain) *domain {
 	for i := d.level - 1; i >= 0; i-- {
 		var v votes
 		for n := range d.members {
@@ -232,13 +282,13 @@ func (b *Builder) parent(d *domain) *domain {
 			}
 		}
 		if key := v.most(); key != "" {
-			return b.domains[i][key]
+			return t.domains[i][key]
 		}
 	}
-	return b.root
+	return t.root
 }
 
-func (b *Builder) attach(d, parent *domain) {
+func (t *tree) attach(d, parent *domain) {
 	if d.parent == parent {
 		return
 	}
@@ -248,58 +298,61 @@ func (b *Builder) attach(d, parent *domain) {
 	if parent != nil {
 		parent.children.add(d)
 	}
-	b.showAgain(d.parent)
-	b.showAgain(parent)
+	t.showAgain(d.parent)
+	t.showAgain(parent)
 	d.parent = parent
 }
 
 // contradict marks the members with a path that names another parent.
-func (b *Builder) contradict(d, parent *domain) {
+func (t *tree) contradict(d, parent *domain) {
 	bit := uint32(1) << d.level
 	for n := range d.members {
 		other := n.chain[parent.level] != nil && n.chain[parent.level] != parent
 		if other != (n.dissent&bit != 0) {
 			n.dissent ^= bit
-			b.changes.show(n)
+			t.show(n)
 		}
 	}
 }
 
 // compose makes the elements of the domains that changed, the lowest first,
 // and the snapshot.
-func (b *Builder) compose() {
-	for i := range slices.Backward(b.levels) {
-		for d := range b.changes.elements[i] {
-			if shown := b.element(d); shown != d.shown {
+func (t *tree) compose() {
+	for i := range slices.Backward(t.levels) {
+		for d := range t.elements[i] {
+			if shown := t.element(d); shown != d.shown {
 				d.shown = shown
-				b.showAgain(d.parent)
+				t.showAgain(d.parent)
 			}
 		}
-		clear(b.changes.elements[i])
+		clear(t.elements[i])
 	}
-	if b.last == nil || len(b.changes.elements[b.root.level]) > 0 {
-		b.last = b.last.next(b.root.shows())
-		clear(b.changes.elements[b.root.level])
+	if t.last == nil || len(t.elements[t.root.level]) > 0 {
+		t.last = t.last.next(t.root.shows())
+		clear(t.elements[t.root.level])
 	}
 }
 
 // element is what a domain shows: what it showed if nothing changed, nil if it
 // has nothing to show.
-func (b *Builder) element(d *domain) *Element {
+func (t *tree) element(d *domain) *Element {
 	children := d.shows()
 	if len(children) == 0 {
 		return nil
 	}
-	e := &Element{Name: d.name, Kind: b.levels[d.level].Kind, Key: d.key[1:], Child: children}
-	if b.levels[d.level].By == ByLeaf && d.key[0] == keySwitch {
-		e.Rails = b.leafGroups[e.Key].cabling.expectations()
+	e := &Element{Name: d.name, Kind: t.levels[d.level].Kind, Key: d.key[1:], Child: children}
+	if t.levels[d.level].By == ByLeaf && d.key[0] == keySwitch {
+		for n := range d.members { // Any: they are the leaf group's.
+			e.Rails = n.group.cabling.expectations()
+			break
+		}
 	}
 	if o := d.shown; o != nil && o.Name == e.Name && slices.Equal(o.Child, children) && slices.Equal(o.Rails, e.Rails) {
 		return o
 	}
 	sum := summarize(children)
 	e.Nodes, e.Status = sum.nodes, sum.status(len(children))
-	e.encodeGroup(&sum)
+	e.encode(&sum)
 	return e
 }
 

@@ -1,13 +1,16 @@
 package fabric
 
 import (
+	"bufio"
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
-	"io"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
 // Element is a group or a node of a snapshot. It never changes.
@@ -31,20 +34,16 @@ type Element struct {
 	// Rails are the leaves that a leaf group expects, by rail and plane.
 	Rails []Rail
 
-	// body is the element as JSON; nil for a large group, which is head, its
-	// children and tail.
-	body       []byte
-	head, tail string
-	size       int
-	digest     digest
+	// body is the JSON of a group that is not large; size and digest are of any
+	// element's.
+	body   []byte
+	size   int
+	digest digest
 }
 
 // same reports whether two nodes' elements are equal.
 func (e *Element) same(o *Element) bool {
-	return e.Status == o.Status && e.Name == o.Name && sameFindings(e.Findings, o.Findings) &&
-		slices.EqualFunc(e.Reasons, o.Reasons, func(a, b Reason) bool {
-			return a.Kind == b.Kind && a.Count == b.Count && a.Since.Equal(b.Since)
-		})
+	return e.Status == o.Status && slices.Equal(e.Findings, o.Findings) && slices.Equal(e.Reasons, o.Reasons)
 }
 
 // Count is how many nodes are in which status.
@@ -111,77 +110,76 @@ func compareElements(a, b *Element) int {
 	if c := strings.Compare(a.Name, b.Name); c != 0 {
 		return c
 	}
-	if c := strings.Compare(a.Kind, b.Kind); c != 0 {
-		return c
-	}
-	return strings.Compare(a.Key, b.Key)
-}
-
-// encodeNode makes the element's JSON.
-func (e *Element) encodeNode() {
-	b := make([]byte, 0, len(e.Name)+48)
-	b = appendString(append(b, `{"name":`...), e.Name)
-	b = appendString(append(b, `,"kind":`...), e.Kind)
-	b = appendString(append(b, `,"status":`...), e.Status)
-	b = append(b, '}')
-	e.body = b
-	e.size, e.digest = len(e.body), digestOf(e.body)
+	return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Key, b.Key))
 }
 
 // joined is the size, in bytes, up to which a group's JSON is kept in one
 // piece.
 const joined = 16 << 10
 
-func (e *Element) encodeGroup(s *summary) {
-	head := appendString([]byte(`{"name":`), e.Name)
-	head = appendString(append(head, `,"kind":`...), e.Kind)
-	head = append(head, `,"child":[`...)
-	tail := append(appendString([]byte(`],"status":`), e.Status), '}')
-	e.size = len(head) + s.size + len(e.Child) - 1 + len(tail)
-	e.digest = digestOf(s.digest.append(append(slices.Clone(head), tail...)))
-	if e.size > joined {
-		e.head, e.tail = string(head), string(tail)
+// encode makes what depends on the JSON, of which sum is that of the children.
+func (e *Element) encode(sum *summary) {
+	frame := e.closing(e.opening(nil))
+	if e.Kind == v1alpha1.KindNode {
+		e.size, e.digest = len(frame), digestOf(frame)
 		return
 	}
-	body := append(make([]byte, 0, e.size), head...)
+	e.size, e.digest = len(frame)+sum.size+len(e.Child)-1, digestOf(sum.digest.append(frame))
+	if e.size <= joined {
+		e.body = e.append(make([]byte, 0, e.size))
+	}
+}
+
+// opening appends the JSON up to the children, closing what follows them.
+func (e *Element) opening(b []byte) []byte {
+	b = appendString(append(b, `{"name":`...), e.Name)
+	b = appendString(append(b, `,"kind":`...), e.Kind)
+	if e.Kind != v1alpha1.KindNode {
+		b = append(b, `,"child":[`...)
+	}
+	return b
+}
+
+func (e *Element) closing(b []byte) []byte {
+	if e.Kind != v1alpha1.KindNode {
+		b = append(b, ']')
+	}
+	return append(appendString(append(b, `,"status":`...), e.Status), '}')
+}
+
+// append appends the JSON.
+func (e *Element) append(b []byte) []byte {
+	if e.body != nil {
+		return append(b, e.body...)
+	}
+	b = e.opening(b)
 	for i, c := range e.Child {
 		if i > 0 {
-			body = append(body, ',')
+			b = append(b, ',')
 		}
-		body = append(body, c.body...) // Smaller than joined, so in one piece.
+		b = c.append(b)
 	}
-	body = append(body, tail...)
-	e.body = body
+	return e.closing(b)
 }
 
-// write writes the element's JSON.
-func (e *Element) write(w io.Writer) error {
-	if e.body != nil {
-		_, err := w.Write(e.body)
-		return err
+// write writes the JSON. The writer keeps its first error.
+func (e *Element) write(w *bufio.Writer) {
+	if e.size <= joined {
+		_, _ = w.Write(e.append(w.AvailableBuffer()))
+		return
 	}
-	if _, err := io.WriteString(w, e.head); err != nil {
-		return err
-	}
-	if err := writeList(w, e.Child); err != nil {
-		return err
-	}
-	_, err := io.WriteString(w, e.tail)
-	return err
+	_, _ = w.Write(e.opening(w.AvailableBuffer()))
+	writeList(w, e.Child)
+	_, _ = w.Write(e.closing(w.AvailableBuffer()))
 }
 
-func writeList(w io.Writer, list []*Element) error {
+func writeList(w *bufio.Writer, list []*Element) {
 	for i, c := range list {
 		if i > 0 {
-			if _, err := io.WriteString(w, ","); err != nil {
-				return err
-			}
+			_ = w.WriteByte(',')
 		}
-		if err := c.write(w); err != nil {
-			return err
-		}
+		c.write(w)
 	}
-	return nil
 }
 
 // appendString appends s as encoding/json writes it.

@@ -50,10 +50,10 @@ type Finding struct {
 	Port  int32  `json:"port,omitempty"`
 	Rail  int32  `json:"rail"`
 	Plane int32  `json:"plane,omitempty"`
-	// Expected is nil if the group does not know better; Found is nil if
+	// Expected is empty if the group does not know better; Found is empty if
 	// nothing was found.
-	Expected *Switch `json:"expected,omitempty"`
-	Found    *Switch `json:"found,omitempty"`
+	Expected Switch `json:"expected,omitzero"`
+	Found    Switch `json:"found,omitzero"`
 	// Other is the other node of a Duplicate, or the group of a BadPath.
 	Other string `json:"other,omitempty"`
 	// Since is when the port became what it is, by the node's clock: when the
@@ -73,27 +73,3 @@ func compareFindings(a, b Finding) int {
 }
 
 func sortFindings(list []Finding) { slices.SortFunc(list, compareFindings) }
-
-func sameFindings(a, b []Finding) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		x, y := a[i], b[i]
-		if !sameSwitch(x.Expected, y.Expected) || !sameSwitch(x.Found, y.Found) {
-			return false
-		}
-		x.Expected, x.Found, y.Expected, y.Found = nil, nil, nil, nil
-		if x != y {
-			return false
-		}
-	}
-	return true
-}
-
-func sameSwitch(a, b *Switch) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return *a == *b
-}

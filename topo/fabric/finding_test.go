@@ -13,12 +13,13 @@ import (
 
 func TestFindings(t *testing.T) {
 	t.Parallel()
-	sw := func(id string) *fabric.Switch { return &fabric.Switch{ID: id, Name: "sw-" + id} }
+	sw := func(id string) fabric.Switch { return fabric.Switch{ID: id, Name: "sw-" + id} }
+	none := fabric.Switch{}
 	crew := func(spec *v1alpha1.NodeTopologySpec) []fabric.Node {
 		full := func() *v1alpha1.NodeTopologySpec { return onto("1", "2", "3", "4") }
 		return []fabric.Node{node("a", full()), node("b", full()), node("c", full()), node("d", spec)}
 	}
-	at := func(kind fabric.Fault, rail int32, expected, found *fabric.Switch) fabric.Finding {
+	at := func(kind fabric.Fault, rail int32, expected, found fabric.Switch) fabric.Finding {
 		f := fabric.Finding{Kind: kind, Node: "d", Group: "1", Rail: rail, Expected: expected, Found: found}
 		if kind != fabric.Missing {
 			f.HCA, f.ID, f.Port = "mlx5_"+string('0'+rail), "0000:0"+string('0'+rail)+":00.0", 1
@@ -41,12 +42,12 @@ func TestFindings(t *testing.T) {
 			at(fabric.Miscabled, 1, sw("2"), sw("3")), at(fabric.Miscabled, 2, sw("3"), sw("2")),
 		}},
 		{"dead with and without memory of its switch, unseen", crew(down), []fabric.Finding{
-			at(fabric.Dead, 1, sw("2"), sw("2")), at(fabric.Dead, 2, sw("3"), nil), at(fabric.Unseen, 3, sw("4"), nil),
+			at(fabric.Dead, 1, sw("2"), sw("2")), at(fabric.Dead, 2, sw("3"), none), at(fabric.Unseen, 3, sw("4"), none),
 		}},
 		{"an HCA fell off the bus", crew(report(cable{rail: 0, leaf: "1"}, cable{rail: 2, leaf: "3"}, cable{rail: 3, leaf: "4"})), []fabric.Finding{
-			at(fabric.Missing, 1, sw("2"), nil),
+			at(fabric.Missing, 1, sw("2"), none),
 		}},
-		{"an HCA fell off the bus and the others moved up", crew(onto("1", "3", "4")), []fabric.Finding{at(fabric.Missing, 1, sw("2"), nil)}},
+		{"an HCA fell off the bus and the others moved up", crew(onto("1", "3", "4")), []fabric.Finding{at(fabric.Missing, 1, sw("2"), none)}},
 		{"a node of another make lacks nothing", crew(func() *v1alpha1.NodeTopologySpec {
 			spec := onto("1", "2")
 			spec.Accelerators = []v1alpha1.Accelerator{{Product: "NVIDIA-L40S", Count: 4}}
@@ -67,7 +68,7 @@ func TestFindings(t *testing.T) {
 			var all []fabric.Finding
 			for _, pair := range [][2]string{{"a", "b"}, {"b", "a"}} {
 				for rail := range int32(4) {
-					f := at(fabric.Duplicate, rail, nil, sw(string('1'+rail)))
+					f := at(fabric.Duplicate, rail, none, sw(string('1'+rail)))
 					f.Node, f.Other, f.Group = pair[0], pair[1], ""
 					all = append(all, f)
 				}

@@ -46,7 +46,6 @@ type attachment[T any] struct {
 // member is what has links.
 type member[T any] struct {
 	owner T
-	links []link[T]
 	// weights are the links by switch.
 	weights []weight[T]
 	// vote and group are the outcomes of votes 2 and 4; group is "" without
@@ -95,7 +94,7 @@ func (g *grouping[T]) set(m *member[T], links []link[T]) {
 		w.to.links = slices.DeleteFunc(w.to.links, func(a attachment[T]) bool { return a.member == m })
 		g.touch(w.to)
 	}
-	m.links, m.weights = links, make([]weight[T], 0, len(links))
+	m.weights = make([]weight[T], 0, len(links))
 	for _, l := range links {
 		i := slices.IndexFunc(m.weights, func(w weight[T]) bool { return w.to == l.to })
 		if i < 0 {
@@ -326,9 +325,11 @@ func (m *member[T]) favored(v *votes) string {
 			favored.add(one.id, 1)
 		}
 	}
-	for _, l := range m.links {
-		if l.rail == l.to.usual && favored.count(l.to.home) > 0 {
-			favored.add(l.to.home, 1)
+	for _, w := range m.weights {
+		for _, l := range w.to.links {
+			if l.member == m && l.rail == w.to.usual && favored.count(w.to.home) > 0 {
+				favored.add(w.to.home, 1)
+			}
 		}
 	}
 	return favored.most()

@@ -27,7 +27,7 @@ func (h *hcas) add(guid uint64, n *node) []*node {
 	if all == nil {
 		all = []*node{first}
 	}
-	i, found := slices.BinarySearchFunc(all, n.name, compareName)
+	i, found := slices.BinarySearchFunc(all, n.Name, compareName)
 	if found {
 		return nil
 	}
@@ -45,7 +45,7 @@ func (h *hcas) remove(guid uint64, n *node) []*node {
 		}
 		return nil
 	}
-	i, found := slices.BinarySearchFunc(all, n.name, compareName)
+	i, found := slices.BinarySearchFunc(all, n.Name, compareName)
 	if !found {
 		return nil
 	}
@@ -72,10 +72,10 @@ func concerned(all []*node, i int) []*node {
 func (h *hcas) other(guid uint64, n *node) string {
 	for _, o := range h.doubles[guid] {
 		if o != n {
-			return o.name
+			return o.Name
 		}
 	}
 	return ""
 }
 
-func compareName(n *node, name string) int { return strings.Compare(n.name, name) }
+func compareName(n *node, name string) int { return strings.Compare(n.Name, name) }

@@ -3,6 +3,8 @@ package fabric
 import (
 	"slices"
 	"strconv"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
 // leafGroup are the nodes with one outcome of vote 4. It exists in every mode,
@@ -31,7 +33,7 @@ func (c *cabling) expectations() []Rail {
 	out := make([]Rail, 0, len(c.rails))
 	for i := range c.rails {
 		if r := &c.rails[i]; r.leaf != "" {
-			out = append(out, Rail{r.rail, r.plane, *r.expectation()})
+			out = append(out, Rail{r.rail, r.plane, r.expectation()})
 		}
 	}
 	return out
@@ -65,7 +67,7 @@ func (g *leafGroup) block(m *node, width *votes, n int) string {
 	var v votes
 	for i := range m.ports {
 		p := &m.ports[i]
-		number := lastNumber(p.leafPort)
+		number := lastNumber(p.switchPort.Value())
 		if number < 1 || p.leaf == nil || g.cabling.own.count(p.leaf.id) == 0 {
 			continue
 		}
@@ -97,15 +99,17 @@ func lastNumber(s string) int {
 // of a rail share all their spines, so the first few show as much as all.
 const spinesPerLeaf = 4
 
-// spinesOf are the spines behind the uplinks of the group's own leaves, one
+// spinesBehind are the spines behind the uplinks of the group's own leaves, one
 // entry per leaf and spine. Of several nodes that report a leaf the first by
 // name counts, and only one that has a cable to that leaf.
-func (b *Builder) spinesOf(g *leafGroup) []string {
+func (g *leafGroup) spinesBehind(leaves map[string]*leaf) []string {
 	var out []string
 	for _, own := range g.cabling.own.list {
 		var first *node
-		for _, l := range b.leaves.switches[own.id].links {
-			if n := l.member.owner; slices.Contains(n.upLeaves, own.id) && (first == nil || n.name < first.name) {
+		for _, l := range leaves[own.id].links {
+			n := l.member.owner
+			reports := slices.ContainsFunc(n.Report.uplinks(), func(u v1alpha1.Uplink) bool { return switchID(u.Leaf) == own.id })
+			if reports && (first == nil || n.Name < first.Name) {
 				first = n
 			}
 		}
@@ -113,8 +117,7 @@ func (b *Builder) spinesOf(g *leafGroup) []string {
 			continue
 		}
 		var peers []string
-		for i := range first.ups {
-			u := &first.ups[i]
+		for _, u := range first.Report.uplinks() {
 			if peer := switchID(u.Peer); switchID(u.Leaf) == own.id && peer != own.id && peer != "" {
 				peers = append(peers, peer)
 			}

@@ -7,13 +7,13 @@ import (
 )
 
 // rename names the domains of the levels of which domains have other members.
-func (b *Builder) rename() {
-	changed := make([]bool, len(b.levels))
-	for d := range b.changes.members {
+func (t *tree) rename() {
+	changed := make([]bool, len(t.levels))
+	for d := range t.members {
 		changed[d.level] = true
 	}
-	clear(b.changes.members)
-	for i, domains := range b.domains {
+	clear(t.members)
+	for i, domains := range t.domains {
 		if !changed[i] {
 			continue
 		}
@@ -21,7 +21,7 @@ func (b *Builder) rename() {
 		for _, d := range domains {
 			if name := names.name(d); name != d.name {
 				d.name = name
-				b.showAgain(d)
+				t.showAgain(d)
 			}
 		}
 	}

@@ -74,10 +74,10 @@ func TestLeafDies(t *testing.T) {
 	m := mapOf(t, fabric.ModeLeaf, f)
 	before := groups(m.Snapshot(start))
 	for i := range f.Nodes {
-		n := input(&f.Nodes[i])
-		n.Names = []string{before[n.Name]}
 		r := &f.Nodes[i].Spec.Rails[0] // The least of the group's leaves.
 		r.LinkState, r.Switch = v1alpha1.LinkDown, nil
+		n := input(&f.Nodes[i])
+		n.Names = []string{before[n.Name]}
 		m.Put(n)
 	}
 	s := m.Snapshot(start)

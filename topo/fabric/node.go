@@ -2,14 +2,11 @@ package fabric
 
 import (
 	"cmp"
-	"hash/fnv"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
 // Node is what is known of one node.
@@ -22,10 +19,8 @@ type Node struct {
 	// Names are the values of the node's topology labels: the groups of any
 	// kind that it was in. They keep names stable.
 	Names []string
-	// Report is the node's NodeTopology, nil if there is none. Of its rails
-	// nothing is kept but strings and switches, which many rails can share;
-	// the rest is kept: it must not be written to.
-	Report *v1alpha1.NodeTopologySpec
+	// Report is the node's NodeTopology, nil if there is none.
+	Report *Report
 	// Heartbeat is when the worker last ended a pass; zero if unknown.
 	Heartbeat time.Time
 }
@@ -33,77 +28,26 @@ type Node struct {
 // maxPorts is how many ports of one report are read.
 const maxPorts = 128
 
-// device is what a port is on its own node. Nodes of one model have equal ones,
-// and share them.
-type device struct {
-	rail, plane, number int32
-	hca, id, netdev     string
-	active, infiniband  bool
-}
-
-// position numbers the rails and planes.
-func (d *device) position() int32 { return positionOf(d.rail, d.plane) }
-
-func positionOf(rail, plane int32) int32 { return rail*maxPlane + plane }
-
-// maxRail and maxPlane bound the numbers that a report can use.
-const maxRail, maxPlane = 128, 16
-
 // leaf is a switch at which nodes' links end.
 type leaf = hub[*node]
 
-// port is what is kept of a v1alpha1.Rail of role fabric: one port and the leaf
-// at the other end of its cable.
+// port is a rail of role fabric: one port, and the leaf at the other end of its
+// cable, nil if it is unknown or not trusted.
 type port struct {
-	*device
-	// far is the switch as it was reported, nil if unknown or not trusted,
-	// leaf is that switch, and leafPort its port.
-	leaf     *leaf
-	far      *v1alpha1.Switch
-	leafPort string
-	guid     uint64
-	// since is when the port became what it is, in seconds since 1970; 0 is
-	// unknown.
-	since int64
-}
-
-func (p *port) leafName() string {
-	if p.far == nil {
-		return ""
-	}
-	return p.far.Name
+	*rail
+	leaf *leaf
 }
 
 // samePort reports whether two ports are equal in all that the tree shows.
-func samePort(a, b port) bool {
-	return sameLink(a, b) && a.guid == b.guid && a.since == b.since && (a.device == b.device || *a.device == *b.device) &&
-		a.leafName() == b.leafName() && a.leafPort == b.leafPort
-}
+func samePort(a, b port) bool { return a.leaf == b.leaf && sameRail(a.rail, b.rail) }
 
 // sameLink reports whether two links start and end alike.
 func sameLink(a, b port) bool { return a.leaf == b.leaf && a.position() == b.position() }
 
-// report is what is kept of a Node.
-type report struct {
-	ready  bool
-	since  time.Time
-	beat   time.Time
-	seen   bool // There is a report.
-	names  []string
-	shape  string // What nodes with equal hardware have in common.
-	ports  []port // Fabric ports, by rail, plane and ID.
-	nvlink string
-	path   []string
-	ups    []v1alpha1.Uplink
-
-	// upLeaves are the leaves that it is on and reports uplinks of.
-	upLeaves []string
-}
-
 // node is a node of the tree.
 type node struct {
-	name string
-	report
+	Node
+	ports  []port // By rail, plane and ID.
 	member member[*node]
 	// group is the leaf group, nil without one; block the part of it.
 	group *leafGroup
@@ -121,56 +65,36 @@ type node struct {
 	// overdue is set while shown reports its heartbeat.
 	overdue bool
 
+	// isGone is set once it is removed.
 	isChanged, isMoved, isGone bool
 }
 
-// reader makes reports of Nodes. It remembers what it read last: nodes of one
-// model come one after the other.
-type reader struct {
-	devices [recent]*device // By position.
-	// shape is of the accelerators.
-	accelerators []v1alpha1.Accelerator
-	shape        string
+// trusted is the least confidence, in percent, with which a switch counts; 0
+// means that the source does not grade.
+const trusted = 50
+
+// ports are a report's ports with their leaves.
+func (b *Builder) ports(r *Report) []port {
+	if r == nil {
+		return nil
+	}
+	out := make([]port, 0, min(len(r.rails), maxPorts))
+	for i := range r.rails {
+		p := port{rail: &r.rails[i]}
+		if p.role != string(machine.RoleFabric) || len(out) == maxPorts ||
+			p.device.rail < 0 || p.device.rail >= maxRail || p.plane < 0 || p.plane >= maxPlane {
+			continue
+		}
+		if p.far != nil && p.far.ID != "" && (p.confidence == 0 || p.confidence >= trusted) {
+			p.leaf = b.leaf(switchID(p.far.ID), p.position())
+		}
+		out = append(out, p)
+	}
+	slices.SortStableFunc(out, comparePorts)
+	return out
 }
 
 const recent = 256
-
-// read leaves the leaves to resolve.
-func (rd *reader) read(n *Node) report {
-	r := report{ready: n.Ready, since: n.Since, beat: n.Heartbeat, names: n.Names, seen: n.Report != nil}
-	if !r.seen {
-		return r
-	}
-	r.nvlink, r.path, r.ups = n.Report.NVLinkDomain, n.Report.Path, n.Report.Uplinks
-	r.shape = rd.shapeOf(n.Report.Accelerators)
-	rails := n.Report.Rails
-	r.ports = make([]port, 0, min(len(rails), maxPorts))
-	for i := range rails {
-		rail := &rails[i]
-		if rail.Role == string(machine.RoleFabric) && len(r.ports) < maxPorts &&
-			rail.Rail >= 0 && rail.Rail < maxRail && rail.Plane >= 0 && rail.Plane < maxPlane {
-			r.ports = append(r.ports, rd.port(rail))
-		}
-	}
-	if !slices.IsSortedFunc(r.ports, comparePorts) {
-		slices.SortStableFunc(r.ports, comparePorts)
-	}
-	return r
-}
-
-// resolve finds the leaves of a report's ports.
-func (b *Builder) resolve(r *report) {
-	for i := range r.ports {
-		if p := &r.ports[i]; p.far != nil {
-			p.leaf = b.leaf(switchID(p.far.ID), p.position())
-		}
-	}
-	for i := range r.ups {
-		if id := switchID(r.ups[i].Leaf); r.on(id) && !slices.Contains(r.upLeaves, id) {
-			r.upLeaves = append(r.upLeaves, id)
-		}
-	}
-}
 
 // leaf is the one with that ID. Neighbors by name are neighbors by cable, and
 // come one after the other.
@@ -183,65 +107,30 @@ func (b *Builder) leaf(id string, position int32) *leaf {
 }
 
 // on reports whether a cable of the node ends at that leaf.
-func (r *report) on(id string) bool {
-	return slices.ContainsFunc(r.ports, func(p port) bool { return p.leaf != nil && p.leaf.id == id })
+func (n *node) on(id string) bool {
+	return slices.ContainsFunc(n.ports, func(p port) bool { return p.leaf != nil && p.leaf.id == id })
 }
 
-// links are the node's links to leaves.
-func (r *report) links() []link[*node] {
-	out := make([]link[*node], 0, len(r.ports))
-	for i := range r.ports {
-		if p := &r.ports[i]; p.leaf != nil {
-			out = append(out, link[*node]{p.leaf, p.position()})
+// upLeaves are the leaves that the node is on and reports uplinks of.
+func (n *node) upLeaves() []string {
+	var out []string
+	for _, u := range n.Report.uplinks() {
+		if id := switchID(u.Leaf); n.on(id) && !slices.Contains(out, id) {
+			out = append(out, id)
 		}
 	}
 	return out
 }
 
-// trusted is the least confidence, in percent, with which a switch counts; 0
-// means that the source does not grade.
-const trusted = 50
-
-// lastSecond is the end of the year 9999 in UTC; JSON has no later time.
-const lastSecond = 253402300799
-
-func (rd *reader) port(rail *v1alpha1.Rail) port {
-	p := port{device: rd.device(rail), guid: guidOf(rail.GUID)}
-	if at := rail.Since; at != nil && at.Unix() > 0 && at.Unix() <= lastSecond {
-		p.since = at.Unix()
-	}
-	if s := rail.Switch; s != nil && s.ID != "" && (rail.Confidence == 0 || rail.Confidence >= trusted) {
-		p.far, p.leafPort = s, rail.SwitchPort
-	}
-	return p
-}
-
-func (rd *reader) device(rail *v1alpha1.Rail) *device {
-	now := device{
-		rail: rail.Rail, plane: rail.Plane, number: rail.Port, hca: rail.HCA, id: rail.ID, netdev: rail.Netdev,
-		active: rail.LinkState == v1alpha1.LinkActive, infiniband: rail.Source == v1alpha1.SourceIB,
-	}
-	last := &rd.devices[now.position()%recent]
-	if *last == nil || **last != now {
-		*last = new(now)
-	}
-	return *last
-}
-
-// shapeOf is what nodes with equal hardware have in common.
-func (rd *reader) shapeOf(all []v1alpha1.Accelerator) string {
-	if slices.Equal(all, rd.accelerators) {
-		return rd.shape
-	}
-	var shape strings.Builder
-	for i, a := range all {
-		if i > 0 {
-			shape.WriteByte(',')
+// links are the node's links to leaves.
+func (n *node) links() []link[*node] {
+	out := make([]link[*node], 0, len(n.ports))
+	for i := range n.ports {
+		if p := &n.ports[i]; p.leaf != nil {
+			out = append(out, link[*node]{p.leaf, p.position()})
 		}
-		shape.WriteString(a.Product + "*" + strconv.Itoa(int(a.Count)))
 	}
-	rd.accelerators, rd.shape = all, shape.String()
-	return rd.shape
+	return out
 }
 
 func comparePorts(a, b port) int {
@@ -275,33 +164,4 @@ func hexadecimal(s string) bool {
 		}
 	}
 	return s != ""
-}
-
-// guidOf is a number for a GUID, 0 for none. What is no GUID is hashed.
-func guidOf(s string) uint64 {
-	var guid uint64
-	digits := 0
-	for i := range len(s) {
-		c := s[i]
-		switch {
-		case c >= '0' && c <= '9':
-			c -= '0'
-		case c >= 'a' && c <= 'f':
-			c -= 'a' - 10
-		case c >= 'A' && c <= 'F':
-			c -= 'A' - 10
-		case c == ':':
-			continue
-		default:
-			digits = 99
-		}
-		guid = guid<<4 | uint64(c&0xf)
-		digits++
-	}
-	if digits <= 16 {
-		return guid
-	}
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(s)) // Never fails.
-	return h.Sum64()
 }

@@ -52,12 +52,7 @@ func named(s *fabric.Snapshot) []fabrics.Wrong {
 			continue
 		}
 		w := fabrics.Wrong{Dead: f.Kind == fabric.Dead, Node: f.Node, Rail: f.Rail, Plane: f.Plane}
-		if f.Expected != nil {
-			w.Expected = f.Expected.ID
-		}
-		if f.Found != nil {
-			w.Found = f.Found.ID
-		}
+		w.Expected, w.Found = f.Expected.ID, f.Found.ID
 		out = append(out, w)
 	}
 	return out

@@ -52,7 +52,7 @@ func onto(leaves ...string) *v1alpha1.NodeTopologySpec {
 }
 
 func node(name string, spec *v1alpha1.NodeTopologySpec, names ...string) fabric.Node {
-	return fabric.Node{Name: name, Ready: true, Report: spec, Heartbeat: start, Names: names}
+	return fabric.Node{Name: name, Ready: true, Report: read(spec), Heartbeat: start, Names: names}
 }
 
 func put(m *fabric.Builder, all ...fabric.Node) *fabric.Snapshot {
@@ -85,7 +85,18 @@ func pathed(path ...string) *v1alpha1.NodeTopologySpec {
 var start = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
 func input(n *fabrics.Node) fabric.Node {
-	return fabric.Node{Name: n.Name, Ready: true, Report: &n.Spec, Heartbeat: start}
+	return fabric.Node{Name: n.Name, Ready: true, Report: read(&n.Spec), Heartbeat: start}
+}
+
+func read(spec *v1alpha1.NodeTopologySpec) *fabric.Report { return fabric.NewReader().Read(spec) }
+
+func inputs(f *fabrics.Fabric) []fabric.Node {
+	reader, nodes := fabric.NewReader(), make([]fabric.Node, len(f.Nodes))
+	for i := range f.Nodes {
+		n := &f.Nodes[i]
+		nodes[i] = fabric.Node{Name: n.Name, Ready: true, Report: reader.Read(&n.Spec), Heartbeat: start}
+	}
+	return nodes
 }
 
 func newMap(tb testing.TB, levels ...fabric.Level) *fabric.Builder {
@@ -109,11 +120,7 @@ func preset(tb testing.TB, mode fabric.Mode) []fabric.Level {
 func mapOf(tb testing.TB, mode fabric.Mode, f *fabrics.Fabric) *fabric.Builder {
 	tb.Helper()
 	m := newMap(tb, preset(tb, mode)...)
-	nodes := make([]fabric.Node, len(f.Nodes))
-	for i := range f.Nodes {
-		nodes[i] = input(&f.Nodes[i])
-	}
-	m.Put(nodes...)
+	m.Put(inputs(f)...)
 	return m
 }
 

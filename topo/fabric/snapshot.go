@@ -1,14 +1,11 @@
 package fabric
 
 import (
-	"bytes"
-	"compress/gzip"
+	"bufio"
 	"encoding/hex"
-	"fmt"
 	"io"
 	"iter"
 	"slices"
-	"sync"
 )
 
 // Snapshot is the tree at one moment. It never changes; any number of
@@ -19,16 +16,8 @@ type Snapshot struct {
 	// Nodes counts all nodes.
 	Nodes Count
 
-	size    int
-	content *content
-}
-
-// content is what depends on the answer's bytes alone, so that snapshots with
-// equal bytes share it.
-type content struct {
+	size   int
 	digest digest
-	etag   string
-	gzip   func() ([]byte, error)
 }
 
 // next is the snapshot after s, nil before the first. It is s itself if nothing
@@ -38,54 +27,25 @@ func (s *Snapshot) next(children []*Element) *Snapshot {
 		return s
 	}
 	sum := summarize(children)
-	now := &Snapshot{Child: children, Nodes: sum.nodes, size: sum.size + max(len(children)-1, 0) + len("[]\n")}
-	if s != nil && s.content.digest == sum.digest {
-		now.content = s.content
-		return now
+	return &Snapshot{
+		Child: children, Nodes: sum.nodes, size: sum.size + max(len(children)-1, 0) + len("[]\n"), digest: sum.digest,
 	}
-	now.content = &content{digest: sum.digest, etag: etag(sum.digest)}
-	now.content.gzip = sync.OnceValues(now.compress)
-	return now
-}
-
-func etag(d digest) string {
-	sum := digestOf(d.append(nil))
-	return `"` + hex.EncodeToString(sum.append(nil)[:16]) + `"`
 }
 
 // ETag is a strong entity tag: equal for equal bytes, on every replica and
 // whatever came before.
-func (s *Snapshot) ETag() string { return s.content.etag }
+func (s *Snapshot) ETag() string {
+	sum := digestOf(s.digest.append(nil))
+	return `"` + hex.EncodeToString(sum.append(nil)[:16]) + `"`
+}
 
 // Len is the length of what WriteTo writes, in bytes.
 func (s *Snapshot) Len() int { return s.size }
 
 // WriteTo writes the answer of GET /node_group: the list of top-level elements
-// and a newline. After an error it counts no bytes.
+// and a newline.
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
-	if err := WriteElements(w, s.Child); err != nil {
-		return 0, err
-	}
-	return int64(s.size), nil
-}
-
-// Gzip is what WriteTo writes, compressed at the first call for this content.
-// It is shared: not to be written to.
-func (s *Snapshot) Gzip() ([]byte, error) { return s.content.gzip() }
-
-func (s *Snapshot) compress() ([]byte, error) {
-	var b bytes.Buffer
-	z, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
-	if err != nil {
-		return nil, fmt.Errorf("compress the tree: %w", err)
-	}
-	if _, err := s.WriteTo(z); err != nil {
-		return nil, fmt.Errorf("compress the tree: %w", err)
-	}
-	if err := z.Close(); err != nil {
-		return nil, fmt.Errorf("compress the tree: %w", err)
-	}
-	return bytes.Clone(b.Bytes()), nil
+	return int64(s.size), WriteElements(w, s.Child)
 }
 
 // All are the elements, parents first, with the elements that hold them, top
@@ -125,16 +85,16 @@ func (s *Snapshot) Select(kind, name string) []*Element {
 }
 
 // WriteElements writes selected elements as WriteTo writes all.
-func WriteElements(w io.Writer, list []*Element) error {
-	if _, err := io.WriteString(w, "["); err != nil {
-		return err
-	}
-	if err := writeList(w, list); err != nil {
-		return err
-	}
-	_, err := io.WriteString(w, "]\n")
-	return err
+func WriteElements(to io.Writer, list []*Element) error {
+	w := bufio.NewWriterSize(to, room)
+	_ = w.WriteByte('[')
+	writeList(w, list)
+	_, _ = w.WriteString("]\n")
+	return w.Flush()
 }
+
+// room is what is written at a time, in bytes: each write wakes the reader up.
+const room = 64 << 10
 
 // Findings are all that is not as it should be, by node.
 func (s *Snapshot) Findings() []Finding {

@@ -10,18 +10,18 @@ import (
 // nodeElement is what the tree shows of a node. It changes nothing: several are
 // made at the same time.
 func (b *Builder) nodeElement(n *node) *Element {
-	e := &Element{Name: n.name, Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady}
+	e := &Element{Name: n.Name, Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady}
 	e.Findings = b.findings(n)
 	e.Reasons = b.reasons(n, e.Findings)
 	switch {
-	case !n.ready:
+	case !n.Ready:
 		e.Status, e.Nodes.NotReady = v1alpha1.StatusNotReady, 1
 	case len(e.Reasons) > 0:
 		e.Status, e.Nodes.Degraded = v1alpha1.StatusDegraded, 1
 	default:
 		e.Nodes.Ready = 1
 	}
-	e.encodeNode()
+	e.encode(nil)
 	return e
 }
 
@@ -36,14 +36,14 @@ func (b *Builder) findings(n *node) []Finding {
 	for i := range n.ports {
 		p := &n.ports[i]
 		if o := b.hcas.other(p.guid, n); o != "" {
-			f := p.finding(n.name)
+			f := p.finding(n.Name)
 			f.Kind, f.Other = Duplicate, o
 			f.Since = time.Time{} // The port's state is no reason.
 			out = append(out, f)
 		}
 	}
 	if n.badPath || n.dissent != 0 {
-		f := Finding{Kind: BadPath, Node: n.name}
+		f := Finding{Kind: BadPath, Node: n.Name}
 		if n.dissent != 0 {
 			f.Other = n.contradicted()
 		}
@@ -69,8 +69,8 @@ func (n *node) contradicted() string {
 // reasons are why a node is not Ready.
 func (b *Builder) reasons(n *node, findings []Finding) []Reason {
 	var out []Reason
-	if !n.ready {
-		out = append(out, Reason{Kind: ReasonNodeNotReady, Since: n.since})
+	if !n.Ready {
+		out = append(out, Reason{Kind: ReasonNodeNotReady, Since: n.Since})
 	}
 	if reason, _ := b.heartbeat(n); reason.Kind != "" {
 		out = append(out, reason)
@@ -86,14 +86,14 @@ func (b *Builder) reasons(n *node, findings []Finding) []Reason {
 // heartbeat is what is wrong with a node's heartbeat, and when that changes by
 // itself; zero for never.
 func (b *Builder) heartbeat(n *node) (reason Reason, next time.Time) {
-	late := n.beat.Add(b.staleAfter)
+	late := n.Heartbeat.Add(b.staleAfter)
 	switch {
-	case !n.seen || n.beat.IsZero():
+	case n.Report == nil || n.Heartbeat.IsZero():
 		return Reason{}, time.Time{}
 	case b.now.After(late):
 		return Reason{Kind: ReasonStale, Since: late}, time.Time{}
-	case n.beat.After(b.now.Add(maxSkew)):
-		return Reason{Kind: ReasonClock}, n.beat.Add(-maxSkew)
+	case n.Heartbeat.After(b.now.Add(maxSkew)):
+		return Reason{Kind: ReasonClock}, n.Heartbeat.Add(-maxSkew)
 	}
 	return Reason{}, late.Add(1)
 }

@@ -28,7 +28,7 @@ func TestStatus(t *testing.T) {
 			return put(m, n)
 		}, "leaf-1(a:NotReady b):Degraded", []fabric.Reason{{Kind: fabric.ReasonNodeNotReady, Since: start}}},
 		{"all not ready", func() *fabric.Snapshot {
-			return put(m, fabric.Node{Name: "b", Report: onto("1"), Heartbeat: start})
+			return put(m, fabric.Node{Name: "b", Report: read(onto("1")), Heartbeat: start})
 		}, "leaf-1(a:NotReady b:NotReady):NotReady", []fabric.Reason{{Kind: fabric.ReasonNodeNotReady, Since: start}}},
 		{"ready again", func() *fabric.Snapshot {
 			n.Ready = true

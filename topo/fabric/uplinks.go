@@ -1,12 +1,10 @@
 package fabric
 
-import "slices"
+import (
+	"slices"
 
-func (b *Builder) changed(nodes []*node) {
-	for _, n := range nodes {
-		b.changes.show(n)
-	}
-}
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+)
 
 // UplinkDiscovery assigns the leaves that answer over InfiniBand to the workers
 // that discover their uplinks, by node: a Ready node with an active link to the
@@ -17,14 +15,14 @@ func (b *Builder) UplinkDiscovery() map[string][]string {
 	for _, n := range b.nodes {
 		for i := range n.ports {
 			p := &n.ports[i]
-			if p.leaf != nil && p.infiniband {
+			if p.leaf != nil && p.source == v1alpha1.SourceIB {
 				infiniband.add(p.leaf)
 			}
-			if p.leaf == nil || !p.active || !n.ready {
+			if p.leaf == nil || p.state != v1alpha1.LinkActive || !n.Ready {
 				continue
 			}
-			if o := chosen[p.leaf]; o == nil || rank(p.leaf.id, n.name) < rank(p.leaf.id, o.name) ||
-				rank(p.leaf.id, n.name) == rank(p.leaf.id, o.name) && n.name < o.name {
+			if o := chosen[p.leaf]; o == nil || rank(p.leaf.id, n.Name) < rank(p.leaf.id, o.Name) ||
+				rank(p.leaf.id, n.Name) == rank(p.leaf.id, o.Name) && n.Name < o.Name {
 				chosen[p.leaf] = n
 			}
 		}
@@ -32,7 +30,7 @@ func (b *Builder) UplinkDiscovery() map[string][]string {
 	out := map[string][]string{}
 	for l := range infiniband {
 		if n := chosen[l]; n != nil {
-			out[n.name] = append(out[n.name], l.id)
+			out[n.Name] = append(out[n.Name], l.id)
 		}
 	}
 	for _, leaves := range out {

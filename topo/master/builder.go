@@ -186,26 +186,22 @@ func (b *Builder) apply(nodes snapshot.Table[*informers.NodeState], changes *inf
 	return visible
 }
 
-// put passes nodes to the fabric: in the order of names, since neighbors by name
-// are neighbors by cable, and a part at a time, since reports are large.
+// put passes nodes to the fabric in the order of names, since neighbors by name
+// are neighbors by cable.
 func (b *Builder) put(list []*informers.NodeState) {
-	const part = 512
-	var nodes []fabric.Node
-	for states := range slices.Chunk(list, part) {
-		nodes = nodes[:0]
-		for _, s := range states {
-			if s.Node == nil {
-				b.fabric.Remove(s.Name)
-				continue
-			}
-			n := fabric.Node{Name: s.Name, Ready: s.Node.Ready, Since: s.Node.Since, Names: s.Node.Groups()}
-			if r := s.Believed(); r != nil {
-				n.Report, n.Heartbeat = r.Spec(), r.Heartbeat()
-			}
-			nodes = append(nodes, n)
+	nodes := make([]fabric.Node, 0, len(list))
+	for _, s := range list {
+		if s.Node == nil {
+			b.fabric.Remove(s.Name)
+			continue
 		}
-		b.fabric.Put(nodes...)
+		n := fabric.Node{Name: s.Name, Ready: s.Node.Ready, Since: s.Node.Since, Names: s.Node.Groups()}
+		if r := s.Believed(); r != nil {
+			n.Report, n.Heartbeat = r.Report, r.Heartbeat()
+		}
+		nodes = append(nodes, n)
 	}
+	b.fabric.Put(nodes...)
 }
 
 // discovery are the workers that discover the uplinks of each leaf, if any level is

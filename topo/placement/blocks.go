@@ -35,11 +35,11 @@ func (s *search) placeBlock(block []int32, last int32) bool {
 		return true
 	}
 	if !members {
-		s.free = append(s.free, block[:pods]...)
+		s.ranks = append(s.ranks, block[:pods]...)
 		return true
 	}
 	for _, at := range ungrouped {
-		if int64(s.room.fit[at]) >= pods {
+		if int64(s.fit[at]) >= pods {
 			s.fix(block, last, target{node: at}, pods)
 			return true
 		}
@@ -56,20 +56,19 @@ func (s *search) placeBlock(block []int32, last int32) bool {
 
 // fix assigns what is pending of a block to nodes of a target.
 func (s *search) fix(block []int32, last int32, at target, pods int64) {
-	p := &s.pack
 	node, end := s.tree.span(at)
-	p.spread(node, end, pods)
+	s.spread(node, end, pods)
 	for _, rank := range block {
 		if s.demand.at[rank] != waiting || rank > last {
 			continue
 		}
-		for p.take[node] == 0 {
+		for s.take[node] == 0 {
 			node++
 		}
-		p.take[node]--
-		p.fit[node]--
-		p.fixed = append(p.fixed, Member{Rank: int(rank), Node: node})
-		p.addMembers(node, 1)
+		s.take[node]--
+		s.fit[node]--
+		s.fixed = append(s.fixed, Member{Rank: int(rank), Node: node})
+		s.addMembers(node, 1)
 	}
 }
 
@@ -87,8 +86,7 @@ func (s *search) blockTarget(homes []int32, pods int64) (target, bool) {
 			continue
 		}
 		room := int64(0)
-		first, last := s.tree.span(at)
-		for _, n := range s.room.fit[first:last] {
+		for _, n := range s.fit[s.tree.groups[i].First:s.tree.groups[i].End] {
 			room += int64(n)
 		}
 		if room >= pods && (best.group < 0 || room < least) {
@@ -102,9 +100,9 @@ func (s *search) blockTarget(homes []int32, pods int64) (target, bool) {
 // are any.
 func (s *search) blockNode(pods int64) (target, bool) {
 	known := func(at int32) bool { return at >= 0 }
-	anywhere := len(s.pack.fixed) == 0 && !slices.ContainsFunc(s.demand.at, known)
-	for node, n := range s.room.fit {
-		if int64(n) >= pods && (anywhere || s.room.placed[node] > 0) {
+	anywhere := len(s.fixed) == 0 && !slices.ContainsFunc(s.demand.at, known)
+	for node, n := range s.fit {
+		if int64(n) >= pods && (anywhere || s.placed[node] > 0) {
 			return target{node: int32(node)}, true
 		}
 	}
@@ -114,9 +112,9 @@ func (s *search) blockNode(pods int64) (target, bool) {
 // mayFix is true if pods that are fixed in a lowest group are with others in
 // one group of the required kind.
 func (s *search) mayFix(home int32) bool {
-	if s.require.around == 0 || s.room.placedIn[0] == 0 {
+	if s.require.around == 0 || s.placedIn[0] == 0 {
 		return true
 	}
 	in := s.tree.ancestor(home, s.require.around)
-	return in >= 0 && s.room.placedIn[in] > 0
+	return in >= 0 && s.placedIn[in] > 0
 }

@@ -1,24 +1,5 @@
 package placement
 
-// target is a node, or a group if node is None.
-type target struct{ node, group int32 }
-
-// tier is 0 for a node.
-func (t *Tree) tier(at target) int32 {
-	if at.node >= 0 {
-		return 0
-	}
-	return t.groups[at.group].tier
-}
-
-// span is the nodes of a target: from first up to last, without it.
-func (t *Tree) span(at target) (first, last int32) {
-	if at.node >= 0 {
-		return at.node, at.node + 1
-	}
-	return t.groups[at.group].first, t.groups[at.group].last
-}
-
 // filter selects the targets that may hold the gang; the zero value selects
 // all.
 type filter struct {
@@ -28,27 +9,28 @@ type filter struct {
 	nodes bool
 	kind  uint64
 	// tier is the lowest that will do.
-	tier int32
+	tier int
 	// beside are secondary tasks for which the target must have room as well.
 	beside *secondary
 }
 
-func (f *filter) allows(t *Tree, at target) bool {
-	g := &t.groups[at.group]
+// accepts is true if a target holds an amount and may hold the gang.
+func (s *finder) accepts(at target, a amount, f *filter) bool {
+	g := &s.tree.groups[at.group]
 	switch {
-	case f.around != 0 && g.around&f.around == 0:
+	case !s.holds(at, a) || f.around != 0 && g.around&f.around == 0:
 		return false
 	case at.node >= 0 && (f.kind != 0 || f.tier > 0):
 		return false
-	case at.node < 0 && (f.nodes || f.kind != 0 && (g.kind < 0 || f.kind != 1<<g.kind) || g.tier < f.tier):
+	case at.node < 0 && (f.nodes || f.kind != 0 && (g.kind < 0 || f.kind != 1<<g.kind) || g.Tier < f.tier):
 		return false
 	}
-	return f.beside == nil || f.beside.admits(at)
+	return f.beside == nil || f.beside.admits(at, a)
 }
 
 // finder looks for the target that is to hold an amount.
 type finder struct {
-	*room
+	room
 	prefer uint64
 	groups picker
 }
@@ -76,7 +58,8 @@ func (s *finder) tightest(g int32, a amount, f *filter) (target, bool) {
 		return s.besideMembers(g, a, f)
 	}
 	if f.kind == 0 && f.tier == 0 {
-		if node := s.tightestNode(g, a, f); node >= 0 {
+		first, last := s.tree.span(target{None, g})
+		if node := s.tightestNode(first, last, a, f); node >= 0 {
 			return target{node, s.tree.home[node]}, true
 		}
 	}
@@ -87,16 +70,15 @@ func (s *finder) tightest(g int32, a amount, f *filter) (target, bool) {
 	return best, best.group >= 0
 }
 
-func (s *finder) tightestNode(g int32, a amount, f *filter) int32 {
-	t, pods := s.tree, s.total(a)
+func (s *finder) tightestNode(first, last int32, a amount, f *filter) int32 {
+	pods := s.total(a)
 	best, least := None, int32(0)
-	for node := t.groups[g].first; node < t.groups[g].last; node++ {
+	for node := first; node < last; node++ {
 		n := s.fit[node]
 		if int64(n) < pods || best >= 0 && (n > least || n == least && !s.fuller(node, best)) {
 			continue
 		}
-		at := target{node, t.home[node]}
-		if f.allows(t, at) && f.beside.holdsBeside(at, a) {
+		if s.accepts(target{node, s.tree.home[node]}, a, f) {
 			best, least = node, n
 		}
 	}
@@ -106,18 +88,15 @@ func (s *finder) tightestNode(g int32, a amount, f *filter) int32 {
 func (s *finder) tightestGroup(g int32, a amount, f *filter) int32 {
 	groups, best, parts := s.tree.groups, None, 0
 	for i := g; i < groups[g].next; i++ {
-		at := target{None, i}
-		if !s.holds(at, a) || groups[i].remainder && i != g || best >= 0 && groups[i].tier > groups[best].tier {
+		switch {
+		case groups[i].remainder && i != g || best >= 0 && groups[i].Tier > groups[best].Tier:
 			continue
-		}
-		if !f.allows(s.tree, at) || !f.beside.holdsBeside(at, a) {
+		case !s.accepts(target{None, i}, a, f):
 			continue
-		}
-		if best < 0 || groups[i].tier < groups[best].tier {
+		case best < 0 || groups[i].Tier < groups[best].Tier:
 			best, parts = i, 0
 			continue
-		}
-		if parts == 0 {
+		case parts == 0:
 			parts = s.parts(best, a)
 		}
 		if n := s.parts(i, a); n < parts || n == parts && s.fullerGroup(i, best) {
@@ -140,36 +119,25 @@ func (s *finder) parts(g int32, a amount) int {
 // besideMembers is the lowest group inside g that holds an amount and all
 // members.
 func (s *finder) besideMembers(g int32, a amount, f *filter) (target, bool) {
-	groups, at := s.tree.groups, s.members(g)
-	if at.node >= 0 && s.holds(at, a) && f.allows(s.tree, at) {
+	t, first, last := s.tree, None, None
+	for node := t.groups[g].First; node < t.groups[g].End; node++ {
+		if s.placed[node] > 0 {
+			if last = node; first < 0 {
+				first = node
+			}
+		}
+	}
+	at := target{first, t.common(first, last)}
+	if first == last && s.accepts(at, a, f) {
 		return at, true
 	}
-	at.node = None
-	for {
-		remainder := groups[at.group].remainder && at.group != g
-		if !remainder && s.holds(at, a) && f.allows(s.tree, at) && f.beside.holdsBeside(at, a) {
+	for at.node = None; ; at.group = t.groups[at.group].parent {
+		remainder := t.groups[at.group].remainder && at.group != g
+		if !remainder && s.accepts(at, a, f) {
 			return at, true
 		}
 		if at.group == g {
 			return at, false
 		}
-		at.group = groups[at.group].parent
 	}
-}
-
-// members is the lowest group inside g that has all members of g, or the node.
-func (s *finder) members(g int32) target {
-	t, first, last := s.tree, None, None
-	for node := t.groups[g].first; node < t.groups[g].last; node++ {
-		if s.placed[node] == 0 {
-			continue
-		}
-		if last = node; first < 0 {
-			first = node
-		}
-	}
-	if first == last {
-		return target{first, t.home[first]}
-	}
-	return target{None, t.common(first, last)}
 }

@@ -50,7 +50,7 @@ type Capacity struct {
 	Fit [][]int32
 	// Free is what each node has left of what pods compete for, in any unit:
 	// of nodes that take as many pods, the one with the least comes first. Nil
-	// is the same for all.
+	// is nothing.
 	Free []int32
 	// Together is true if a node takes so many pods of each class at once. It
 	// is called only for gangs with unlike classes, and must not keep pods. Nil
@@ -84,14 +84,8 @@ type Plan struct {
 	Nodes []int32
 	// Group is the tightest group that holds all of them; one node is a group
 	// of kind "node" and tier 0. Its name and kind are empty if it is the root,
-	// or if a node in no group is among them.
+	// or if a node in no group is among several.
 	Group Group
-	// Index is Group's index in the tree; -1 for a node, and if a node in no
-	// group is among several.
-	Index int
-	// Domains is how many lowest groups they are in; a node in no group counts
-	// as one.
-	Domains int
 	// Pods is how many ranks have a node, in the tree or not.
 	Pods int
 }

@@ -2,7 +2,7 @@ package placement
 
 // packer puts pods on the nodes of the targets that the finder chose.
 type packer struct {
-	*finder
+	finder
 	// take is how many primary pods each node gets, and tail one past the last
 	// node of the lowest group that gets the shorter block.
 	take []int32
@@ -27,7 +27,7 @@ func (p *packer) putNode(node int32, a amount) {
 	if a.short > 0 {
 		p.tail = node + 1
 		if node < p.tree.grouped {
-			p.tail = p.tree.groups[p.tree.home[node]].last
+			p.tail = p.tree.groups[p.tree.home[node]].End
 		}
 	}
 }
@@ -105,13 +105,13 @@ func (p *packer) fillAll(a amount) amount {
 func (p *packer) fill(g int32) {
 	groups := p.tree.groups
 	if p.block == 1 {
-		from, to := groups[g].first, groups[g].last
+		from, to := groups[g].First, groups[g].End
 		copy(p.take[from:to], p.fit[from:to])
 		return
 	}
 	for c := g; c < groups[g].next; c++ {
 		if groups[c].lowest && p.slots[c] > 0 {
-			p.spread(groups[c].first, groups[c].last, p.slots[c]*p.block)
+			p.spread(groups[c].First, groups[c].End, p.slots[c]*p.block)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func (p *packer) spread(first, last int32, pods int64) {
 		total := int64(0)
 		for node := first; node < last; node++ {
 			if n := int64(p.fit[node]); n > 0 && members == (p.placed[node] > 0) {
-				p.nodes.items = append(p.nodes.items, item{id: node, slots: n, room: p.left(node)})
+				p.nodes.items = append(p.nodes.items, item{id: node, slots: n, room: int64(p.free[node])})
 				total += n
 			}
 		}
@@ -146,22 +146,11 @@ func (p *packer) spread(first, last int32, pods int64) {
 // ungrouped places an amount that the groups together do not hold: on one node
 // in no group or, after the groups are full, on the fewest of these.
 func (p *packer) ungrouped(a amount, f *filter) bool {
-	t := p.tree
-	if f.around != 0 {
-		return false
-	}
-	best := None
-	for node := t.grouped; node < t.nodes(); node++ {
-		n := p.fit[node]
-		if int64(n) >= p.total(a) && (best < 0 || n < p.fit[best] || n == p.fit[best] && p.left(node) < p.left(best)) {
-			best = node
-		}
-	}
-	if best >= 0 {
-		p.putNode(best, a)
+	if node := p.tightestNode(p.tree.grouped, p.tree.nodes(), a, f); node >= 0 {
+		p.putNode(node, a)
 		return true
 	}
-	return !f.nodes && p.overflow(a)
+	return f.around == 0 && !f.nodes && p.overflow(a)
 }
 
 // overflow fills the groups and puts the rest on nodes in no group.
@@ -175,8 +164,8 @@ func (p *packer) overflow(a amount) bool {
 	p.nodes.items = p.nodes.items[:0]
 	for node := t.grouped; node < t.nodes(); node++ {
 		if n := int64(p.fit[node]); n > 0 {
-			spare := out.short > 0 && n%p.block >= out.short && p.block > 1
-			p.nodes.items = append(p.nodes.items, item{id: node, slots: n / p.block, room: p.left(node), spare: spare})
+			spare := out.short > 0 && n%p.block >= out.short
+			p.nodes.items = append(p.nodes.items, item{id: node, slots: n / p.block, room: int64(p.free[node]), spare: spare})
 		}
 	}
 	chosen := p.nodes.pick(out)

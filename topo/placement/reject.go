@@ -42,13 +42,7 @@ func (s *search) reject(least int) error {
 		}
 		text += fmt.Sprintf("; %s with room %s in no %s", count(outside, "node"), is, d.gang.Require)
 	}
-	avoided := 0
-	for _, node := range d.gang.Avoid {
-		if node >= 0 && node < s.tree.nodes() {
-			avoided++
-		}
-	}
-	if avoided > 0 {
+	if avoided := len(d.gang.Avoid); avoided > 0 {
 		text += fmt.Sprintf("; %s avoided", count(avoided, "node"))
 	}
 	return errors.New(text)
@@ -56,24 +50,16 @@ func (s *search) reject(least int) error {
 
 // closest names where the plan of the most pods is.
 func (s *search) closest(plan *Plan) string {
-	t, kind := s.tree, s.demand.gang.Require
-	if kind == "" {
-		return "all nodes together are"
+	for _, g := range s.tree.Around(plan.Group) {
+		switch {
+		case g.Kind != s.demand.gang.Require:
+		case g.Kind == kindNode:
+			return "node " + g.Name + " is"
+		default:
+			return "group " + g.Name + " is"
+		}
 	}
-	at := plan.Group
-	for at.Kind != kind && at.Parent > 0 {
-		at = t.Group(at.Parent)
-	}
-	if plan.Group.Kind == kindNode && kind != kindNode {
-		at, _ = t.Around(plan.Group.First, kind)
-	}
-	switch {
-	case at.Name == "":
-		return "all nodes together are"
-	case at.Kind == kindNode:
-		return "node " + at.Name + " is"
-	}
-	return "group " + at.Name + " is"
+	return "all nodes together are"
 }
 
 // missing is how many GPUs the pending pods ask for that do not fit; how many

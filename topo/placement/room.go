@@ -5,11 +5,25 @@ package placement
 type amount struct{ blocks, short int64 }
 
 // slots is how many slots of a block hold the amount.
-func (a amount) slots() int64 {
-	if a.short > 0 {
-		return a.blocks + 1
+func (a amount) slots() int64 { return a.blocks + min(a.short, 1) }
+
+// target is a node, or a group if node is None.
+type target struct{ node, group int32 }
+
+// tier is 0 for a node.
+func (t *Tree) tier(at target) int {
+	if at.node >= 0 {
+		return 0
 	}
-	return a.blocks
+	return t.groups[at.group].Tier
+}
+
+// span is the nodes of a target: from first up to last, without it.
+func (t *Tree) span(at target) (first, last int32) {
+	if at.node >= 0 {
+		return at.node, at.node + 1
+	}
+	return t.groups[at.group].First, t.groups[at.group].End
 }
 
 // room is what nodes and groups take at one point of a search, and where
@@ -27,14 +41,6 @@ type room struct {
 	spare       []bool
 	// placed are the members on each node, and placedIn those in each group.
 	placed, placedIn []int32
-}
-
-func newRoom(t *Tree) *room {
-	n, g := t.Len(), len(t.groups)
-	return &room{
-		tree: t, fit: make([]int32, n), placed: make([]int32, n), placedIn: make([]int32, g),
-		pods: make([]int64, g), slots: make([]int64, g), spare: make([]bool, g),
-	}
 }
 
 // addMembers adds placed members to a node. A node in no group is close to no
@@ -61,7 +67,7 @@ func (r *room) sum() {
 		g := &t.groups[i]
 		if g.lowest {
 			r.slots[i] = r.pods[i] / r.block
-			r.spare[i] = r.block > 1 && r.short > 0 && r.pods[i]%r.block >= r.short
+			r.spare[i] = r.short > 0 && r.pods[i]%r.block >= r.short
 		}
 		if g.parent >= 0 {
 			r.slots[g.parent] += r.slots[i]
@@ -85,18 +91,10 @@ func (r *room) holds(at target, a amount) bool {
 	return slots >= a.slots()
 }
 
-// left is how much a node has, to compare nodes that take as many pods.
-func (r *room) left(node int32) int64 {
-	if r.free != nil {
-		return int64(r.free[node])
-	}
-	return int64(r.fit[node])
-}
-
 // fuller is true if node a, which takes as many pods as b, has less free or, if
 // that is the same, less room around it.
 func (r *room) fuller(a, b int32) bool {
-	if r.free != nil && r.free[a] != r.free[b] {
+	if r.free[a] != r.free[b] {
 		return r.free[a] < r.free[b]
 	}
 	return r.fullerGroup(r.tree.home[a], r.tree.home[b])
@@ -105,14 +103,11 @@ func (r *room) fuller(a, b int32) bool {
 // fullerGroup is true if group a has less room than b or, if they have the
 // same, less around it.
 func (r *room) fullerGroup(a, b int32) bool {
-	for a != b {
+	for a != b && a >= 0 && b >= 0 {
 		if r.pods[a] != r.pods[b] {
 			return r.pods[a] < r.pods[b]
 		}
 		a, b = r.tree.groups[a].parent, r.tree.groups[b].parent
-		if a < 0 || b < 0 {
-			return false
-		}
 	}
 	return false
 }

@@ -2,21 +2,15 @@ package placement
 
 // search is a plan in the making.
 type search struct {
-	tree   *Tree
-	demand demand
-	// require is the kind that must be around the gang; excluded nodes get none
-	// of its pods.
-	require  filter
-	excluded []bool
+	secondary
+	// require is the kind that must be around the gang.
+	require filter
 	// base is how many primary pods each node takes before any is assigned.
 	base []int32
-	room *room
-	pack packer
-	// free are the primary ranks that go anywhere.
-	free      []int32
-	secondary *secondary
-	// used marks the domains of a plan.
-	used []bool
+	// idle is the free capacity of nodes if the caller gives none.
+	idle []int32
+	// ranks are the primary ranks that go anywhere.
+	ranks []int32
 }
 
 // Place assigns a node to every pod of a gang. It changes neither the gang nor
@@ -32,26 +26,26 @@ func Place(t *Tree, g *Gang, c *Capacity) (Plan, error) {
 		return Plan{}, err
 	}
 	s.begin()
-	d := &s.demand
-	if s.attempt(len(d.pending)) {
-		return s.plan(), nil
-	}
-	least := d.least()
-	if n := s.most(least, len(d.pending)); n >= least {
+	n := len(s.demand.pending)
+	if !s.attempt(n) {
+		least := s.demand.least()
+		if n = s.most(least, n); n < least {
+			return Plan{}, s.reject(least)
+		}
 		s.attempt(n)
-		return s.plan(), nil
 	}
-	return Plan{}, s.reject(least)
+	return s.plan(), nil
 }
 
 func newSearch(t *Tree) *search {
-	n := t.Len()
-	s := &search{
-		tree: t, room: newRoom(t), excluded: make([]bool, n), base: make([]int32, n),
-		used: make([]bool, len(t.groups)+n-int(t.grouped)),
+	n, groups := t.Len(), len(t.groups)
+	s := &search{base: make([]int32, n), idle: make([]int32, n)}
+	s.room = room{
+		tree: t, fit: make([]int32, n), placed: make([]int32, n), placedIn: make([]int32, groups),
+		pods: make([]int64, groups), slots: make([]int64, groups), spare: make([]bool, groups),
 	}
-	s.pack = packer{finder: &finder{room: s.room}, take: make([]int32, n)}
-	s.secondary = newSecondary(&s.pack, &s.demand, s.excluded)
+	s.take, s.on, s.excluded = make([]int32, n), make([]int32, n), make([]bool, n)
+	s.cost, s.used = make([]int64, groups), make([]bool, groups)
 	return s
 }
 
@@ -59,16 +53,19 @@ func newSearch(t *Tree) *search {
 // pods the others take: of several classes the fewest, which holds for any
 // mixture of them.
 func (s *search) begin() {
-	d, r := &s.demand, s.room
-	clear(r.placed)
-	clear(r.placedIn)
+	d := &s.demand
+	clear(s.placed)
+	clear(s.placedIn)
 	for _, node := range d.at {
 		if node >= 0 {
-			r.addMembers(node, 1)
+			s.addMembers(node, 1)
 		}
 	}
-	r.block, r.free = int64(d.block), d.room.Free
-	s.pack.prefer = s.tree.bit(d.gang.Prefer)
+	s.block, s.free = int64(d.block), s.idle
+	if d.room.Free != nil {
+		s.free = d.room.Free
+	}
+	s.prefer = s.tree.bit(d.gang.Prefer)
 	s.restrict()
 	copy(s.base, d.room.Fit[d.classes[0]])
 	for _, class := range d.classes[1:] {
@@ -92,9 +89,7 @@ func (s *search) restrict() {
 	s.require = filter{around: s.tree.bit(g.Require), nodes: g.Require == kindNode}
 	clear(s.excluded)
 	for _, node := range g.Avoid {
-		if node >= 0 && node < s.tree.nodes() {
-			s.excluded[node] = true
-		}
+		s.excluded[node] = true
 	}
 	if g.Require == "" {
 		return
@@ -126,35 +121,28 @@ func (s *search) required(node int32) int32 {
 
 // attempt plans the first n pending pods.
 func (s *search) attempt(n int) bool {
-	copy(s.room.fit, s.base)
-	clear(s.pack.take)
-	s.secondary.reset()
-	s.pack.tail, s.pack.fixed, s.free = 0, s.pack.fixed[:0], s.free[:0]
-	pending := s.demand.pending[:n]
-	ok := n == 0 || s.placeBlocks(pending[n-1]) && s.placeFree(pending)
-	for _, m := range s.pack.fixed {
-		s.room.addMembers(m.Node, -1)
+	copy(s.fit, s.base)
+	clear(s.take)
+	clear(s.on)
+	s.assigned, s.reduced, s.tried, s.costed = s.assigned[:0], s.reduced[:0], s.tried[:0], false
+	s.tail, s.fixed, s.ranks = 0, s.fixed[:0], s.ranks[:0]
+	ok := n == 0 || s.placeAll(s.demand.pending[:n])
+	for _, m := range s.fixed {
+		s.addMembers(m.Node, -1)
 	}
 	return ok
 }
 
-// placeFree plans an attempt's pods that go anywhere.
-func (s *search) placeFree(pending []int32) bool {
-	free, block := len(s.free), s.demand.block
-	a := amount{blocks: int64(free / block), short: int64(free % block)}
-	s.room.short = a.short
-	s.room.sum()
-	if len(s.demand.primary) < len(s.demand.at) {
-		return s.secondary.place(a, pending, s.require)
+// placeAll places the pods of blocks with members, then those that go anywhere.
+func (s *search) placeAll(pending []int32) bool {
+	if !s.placeBlocks(pending[len(pending)-1]) {
+		return false
 	}
-	if free == 0 {
-		return true
-	}
-	if at, ok := s.pack.find(a, &s.require); ok {
-		s.pack.put(at, a)
-		return true
-	}
-	return s.pack.ungrouped(a, &s.require)
+	n := int64(len(s.ranks))
+	a := amount{blocks: n / s.block, short: n % s.block}
+	s.short = a.short
+	s.sum()
+	return s.place(a, pending, s.require)
 }
 
 // most is the largest number of pending pods, from lo on and under hi, that
@@ -162,7 +150,7 @@ func (s *search) placeFree(pending []int32) bool {
 func (s *search) most(lo, hi int) int {
 	lo--
 	if len(s.demand.primary) == len(s.demand.at) {
-		hi = int(min(int64(hi), s.bound()+int64(len(s.demand.pending)-len(s.free))+1))
+		hi = int(min(int64(hi), s.bound()+int64(len(s.demand.pending)-len(s.ranks))+1))
 	}
 	// Without slices and secondary pods that is the answer.
 	if hi-1 > lo {
@@ -183,10 +171,10 @@ func (s *search) most(lo, hi int) int {
 
 // bound is the most primary pods that one group takes in which the gang may be.
 func (s *search) bound() (most int64) {
-	t, pods := s.tree, s.room.pods
-	t.sum(pods, s.base, nil)
+	t := s.tree
+	t.sum(s.room.pods, s.base, nil)
 	if s.require.around == 0 {
-		most = pods[0]
+		most = s.room.pods[0]
 		for _, n := range s.base[t.grouped:] {
 			most += int64(n)
 		}
@@ -194,7 +182,7 @@ func (s *search) bound() (most int64) {
 	}
 	for i := range t.groups {
 		if t.groups[i].around&s.require.around != 0 {
-			most = max(most, pods[i])
+			most = max(most, s.room.pods[i])
 		}
 	}
 	return most

@@ -3,6 +3,7 @@ package placement
 import (
 	"math"
 	"slices"
+	"sort"
 )
 
 // Secondary pods are those of a gang that are not like the primary ones: a
@@ -21,8 +22,9 @@ const (
 
 // secondary assigns the secondary pods of a gang.
 type secondary struct {
-	*packer
-	demand   *demand
+	packer
+	demand demand
+	// excluded nodes get none of the gang's pods.
 	excluded []bool
 	tasks    []secondaryTask
 	// assigned are the secondary pods with a node so far; on counts them by
@@ -45,32 +47,23 @@ type secondary struct {
 // secondaryTask is a task's pending pods, and how many of them each group
 // takes.
 type secondaryTask struct {
-	class int32
+	class int
 	ranks []int32
 	room  []int64
-}
-
-func newSecondary(p *packer, d *demand, excluded []bool) *secondary {
-	groups := len(p.tree.groups)
-	return &secondary{
-		packer: p, demand: d, excluded: excluded,
-		on: make([]int32, p.tree.Len()), cost: make([]int64, groups), used: make([]bool, groups),
-	}
-}
-
-// reset begins an attempt.
-func (s *secondary) reset() {
-	clear(s.on)
-	s.assigned, s.reduced, s.tried, s.costed = s.assigned[:0], s.reduced[:0], s.tried[:0], false
 }
 
 // place assigns the pending ranks, of which a are primary pods that go
 // anywhere.
 func (s *secondary) place(a amount, pending []int32, f filter) bool {
 	s.read(pending)
+	if a == (amount{}) && len(s.tasks) == 0 {
+		return true
+	}
 	outside := f
-	f.beside = s
-	tries, tier := 0, int32(-1)
+	if len(s.tasks) > 0 {
+		f.beside = s
+	}
+	tries, tier := 0, -1
 	for {
 		at, ok := s.find(a, &f)
 		if !ok {
@@ -94,19 +87,20 @@ func (s *secondary) place(a amount, pending []int32, f filter) bool {
 
 // read collects the secondary tasks among the pending ranks.
 func (s *secondary) read(pending []int32) {
+	d := &s.demand
 	s.tasks = s.tasks[:0]
-	for len(pending) > 0 {
-		task := s.demand.task[pending[0]]
-		end := 1
-		for end < len(pending) && s.demand.task[pending[end]] == task {
-			end++
+	for i, rank := range pending {
+		task := d.task[rank]
+		if d.isPrimary[task] {
+			continue
 		}
-		if !s.demand.isPrimary[task] {
-			k := secondaryTask{class: s.demand.class(int(task)), ranks: pending[:end], room: make([]int64, len(s.tree.groups))}
-			s.tree.sum(k.room, s.demand.room.Fit[k.class], s.excluded)
-			s.tasks = append(s.tasks, k)
+		if i == 0 || d.task[pending[i-1]] != task {
+			class, room := d.gang.Tasks[task].Class, make([]int64, len(s.tree.groups))
+			s.tree.sum(room, d.room.Fit[class], s.excluded)
+			s.tasks = append(s.tasks, secondaryTask{class: class, ranks: pending[i:i], room: room})
 		}
-		pending = pending[end:]
+		last := &s.tasks[len(s.tasks)-1]
+		last.ranks = last.ranks[:len(last.ranks)+1]
 	}
 }
 
@@ -133,20 +127,18 @@ func (s *secondary) placeIn(at target, a amount) bool {
 
 // placeAnywhere uses nodes in no group too.
 func (s *secondary) placeAnywhere(a amount, f *filter) bool {
-	if f.around != 0 || f.nodes {
+	root := target{None, 0}
+	switch {
+	case len(s.tasks) == 0:
+		return s.ungrouped(a, f)
+	case f.around != 0 || f.nodes:
+		return false
+	case s.holds(root, a):
+		s.put(root, a)
+	case !s.ungrouped(a, f):
 		return false
 	}
-	root, ok := target{None, 0}, true
-	if s.holds(root, a) {
-		s.put(root, a)
-	} else {
-		ok = s.ungrouped(a, f)
-	}
-	if ok && s.assignAll(0, s.tree.nodes()) {
-		return true
-	}
-	s.undo()
-	return false
+	return s.assignAll(0, s.tree.nodes())
 }
 
 // undo takes back what the last target got.
@@ -251,7 +243,7 @@ func (s *secondary) reserve(first, last int32) bool {
 
 // cheapest is the first of the nodes that lose the fewest primary pods to one
 // of a class.
-func (s *secondary) cheapest(first, last, class int32) int32 {
+func (s *secondary) cheapest(first, last int32, class int) int32 {
 	best, least := None, int32(math.MaxInt32)
 	for node := first; node < last && least > 0; node++ {
 		if loss := s.loss(node, class); loss < least {
@@ -263,11 +255,11 @@ func (s *secondary) cheapest(first, last, class int32) int32 {
 
 // takes is true if a node takes so many primary pods, the secondary ones that
 // it has, and one more of a class.
-func (s *secondary) takes(node, primary, class int32) bool {
+func (s *secondary) takes(node, primary int32, class int) bool {
 	if s.excluded[node] {
 		return false
 	}
-	d := s.demand
+	d := &s.demand
 	for _, m := range s.fixed {
 		if m.Node == node {
 			primary++
@@ -282,7 +274,7 @@ func (s *secondary) takes(node, primary, class int32) bool {
 		if s.on[node] > 0 {
 			for _, m := range s.assigned {
 				if m.Node == node {
-					s.pods[d.class(int(d.task[m.Rank]))]++
+					s.pods[d.gang.Tasks[d.task[m.Rank]].Class]++
 				}
 			}
 		}
@@ -296,22 +288,13 @@ func (s *secondary) takes(node, primary, class int32) bool {
 
 // loss is how many primary pods fewer a node takes with one pod more of a
 // class.
-func (s *secondary) loss(node, class int32) int32 {
-	if !s.takes(node, 0, class) {
+func (s *secondary) loss(node int32, class int) int32 {
+	fit := s.fit[node]
+	loss := sort.Search(int(fit)+1, func(n int) bool { return s.takes(node, fit-int32(n), class) }) //nolint:gosec // At most fit.
+	if loss > int(fit) {
 		return math.MaxInt32
 	}
-	if s.takes(node, s.fit[node], class) {
-		return 0
-	}
-	lo, hi := int32(0), s.fit[node]
-	for hi-lo > 1 {
-		if mid := lo + (hi-lo)/2; s.takes(node, mid, class) {
-			lo = mid
-		} else {
-			hi = mid
-		}
-	}
-	return s.fit[node] - lo
+	return int32(loss) //nolint:gosec // At most fit.
 }
 
 // findCosts finds for every group the fewest primary pods that a secondary one
@@ -328,7 +311,7 @@ func (s *secondary) findCosts() {
 		for i := len(groups) - 1; i >= 0; i-- {
 			g := &groups[i]
 			if g.lowest {
-				for node := g.first; node < g.last && least[i] > 0; node++ {
+				for node := g.First; node < g.End && least[i] > 0; node++ {
 					least[i] = min(least[i], int64(s.loss(node, task.class)))
 				}
 			}
@@ -340,9 +323,10 @@ func (s *secondary) findCosts() {
 	}
 }
 
-// admits is true if a target has not been tried and has room for the secondary
-// pods.
-func (s *secondary) admits(at target) bool {
+// admits is true if a target that holds an amount has not been tried, and has
+// room for the secondary pods: for all of a task without the primary ones, and
+// beside these, once costs are known, for one.
+func (s *secondary) admits(at target, a amount) bool {
 	if slices.Contains(s.tried, at) {
 		return false
 	}
@@ -355,23 +339,9 @@ func (s *secondary) admits(at target) bool {
 		if room < int64(len(task.ranks)) {
 			return false
 		}
-	}
-	return true
-}
-
-// holdsBeside is true if a target that holds an amount does so with a pod of
-// each secondary task.
-func (s *secondary) holdsBeside(at target, a amount) bool {
-	switch {
-	case s == nil || !s.costed:
-		return true
-	case at.node < 0:
-		return s.block > 1 || s.slots[at.group]-s.cost[at.group] >= a.slots()
-	}
-	for i := range s.tasks {
-		if int64(s.fit[at.node])-int64(s.loss(at.node, s.tasks[i].class)) < s.total(a) {
+		if s.costed && at.node >= 0 && int64(s.fit[at.node])-int64(s.loss(at.node, task.class)) < s.total(a) {
 			return false
 		}
 	}
-	return true
+	return !s.costed || at.node >= 0 || s.block > 1 || s.slots[at.group]-s.cost[at.group] >= a.slots()
 }

@@ -174,43 +174,43 @@ func TestSecondaryPods(t *testing.T) {
 			"beside a worker",
 			placement.Gang{Tasks: master(2)},
 			placement.Capacity{Fit: [][]int32{one, one}, Together: beside},
-			outcome{[]int32{7, 7, 8}, "leaf leaf-2", 1, ""},
+			outcome{[]int32{7, 7, 8}, "leaf leaf-2", ""},
 		},
 		{
 			"alike: a node each",
 			placement.Gang{Tasks: []placement.Task{{Name: "master", Class: 1, Pods: 1, GPUs: 8}, workers(2)[0]}},
 			placement.Capacity{Fit: [][]int32{one, one}},
-			outcome{[]int32{4, 5, 6}, "leaf leaf-1", 1, ""},
+			outcome{[]int32{4, 5, 6}, "leaf leaf-1", ""},
 		},
 		{
 			"together only by the sum of fractions",
 			placement.Gang{Tasks: master(2)},
 			placement.Capacity{Fit: [][]int32{one, {9, 9, 9, 9, 9, 9, 9, 9, 9, 9}}},
-			outcome{[]int32{6, 4, 5}, "leaf leaf-1", 1, ""},
+			outcome{[]int32{6, 4, 5}, "leaf leaf-1", ""},
 		},
 		{
 			"where it costs no worker",
 			placement.Gang{Tasks: master(2)},
 			placement.Capacity{Fit: [][]int32{{1, 1, 1, 0, 0, 0, 0, 0, 0, 0}, {1, 1, 1, 1, 0, 0, 0, 0, 0, 0}}},
-			outcome{[]int32{3, 0, 1}, "leaf leaf-0", 1, ""},
+			outcome{[]int32{3, 0, 1}, "leaf leaf-0", ""},
 		},
 		{
 			"only elsewhere",
 			placement.Gang{Tasks: master(2)},
 			placement.Capacity{Fit: [][]int32{one, {0, 0, 0, 0, 0, 0, 1, 0, 0, 1}}, Together: beside},
-			outcome{[]int32{6, 4, 5}, "leaf leaf-1", 1, ""},
+			outcome{[]int32{6, 4, 5}, "leaf leaf-1", ""},
 		},
 		{
 			"only in no group",
 			placement.Gang{Tasks: master(2)},
 			placement.Capacity{Fit: [][]int32{one, {0, 0, 0, 0, 0, 0, 0, 0, 0, 1}}, Together: beside},
-			outcome{[]int32{9, 7, 8}, " ", 2, ""},
+			outcome{[]int32{9, 7, 8}, " ", ""},
 		},
 		{
 			"nowhere",
 			placement.Gang{Tasks: master(2)},
 			placement.Capacity{Fit: [][]int32{one, make([]int32, 10)}, Together: beside},
-			outcome{nil, " ", 0, "none of 3 fits, no node has room for a master"},
+			outcome{nil, " ", "none of 3 fits, no node has room for a master"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -257,12 +257,12 @@ func TestSecondaryPodAmongManyGroups(t *testing.T) {
 		together func(int32, []int32) bool
 		want     outcome
 	}{
-		{"one leaf has room for a master", master, one, nil, outcome{[]int32{102, 100, 101}, "leaf leaf-50", 1, ""}},
-		{"one node has room for the workers, none for a master", master, two, nil, outcome{[]int32{1, 0, 0}, "leaf leaf-00", 1, ""}},
-		{"the same, two masters", masters, two, nil, outcome{[]int32{1, 1, 0, 0}, "leaf leaf-00", 1, ""}},
+		{"one leaf has room for a master", master, one, nil, outcome{[]int32{102, 100, 101}, "leaf leaf-50", ""}},
+		{"one node has room for the workers, none for a master", master, two, nil, outcome{[]int32{1, 0, 0}, "leaf leaf-00", ""}},
+		{"the same, two masters", masters, two, nil, outcome{[]int32{1, 1, 0, 0}, "leaf leaf-00", ""}},
 		{
 			"every node has room for one master", masters, two, func(_ int32, pods []int32) bool { return pods[1] <= 1 },
-			outcome{[]int32{0, 1, 0, 0}, "leaf leaf-00", 1, ""},
+			outcome{[]int32{0, 1, 0, 0}, "leaf leaf-00", ""},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

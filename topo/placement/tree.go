@@ -34,25 +34,6 @@ type Tree struct {
 	searches sync.Pool
 }
 
-// group is an inner element of the tree.
-type group struct {
-	name   string
-	kind   int32 // -1 for the root
-	tier   int32
-	parent int32
-	// next is one past the last group inside; the first child, if it has
-	// groups, is the next one.
-	next        int32
-	first, last int32 // its nodes: last is one past
-	// around are the kinds of the group and of all around it.
-	around uint64
-	// lowest is true if its children are nodes.
-	lowest bool
-	// remainder is true if it is not in the topology: the nodes that stand
-	// beside groups in their parent.
-	remainder bool
-}
-
 // Group is a group of nodes.
 type Group struct {
 	Name, Kind string
@@ -61,10 +42,25 @@ type Group struct {
 	// more than the widest kind, and what reaches to nodes in no group one more
 	// than that.
 	Tier int
-	// Parent is the group around it; -1 for the root, and outside the tree.
-	Parent int
 	// First and End are its nodes: those from First up to End, without it.
 	First, End int32
+}
+
+// group is an inner element of the tree.
+type group struct {
+	Group
+	kind   int32 // -1 for the root
+	parent int32 // -1 for the root
+	// next is one past the last group inside; the first child, if it has
+	// groups, is the next one.
+	next int32
+	// around are the kinds of the group and of all around it.
+	around uint64
+	// lowest is true if its children are nodes.
+	lowest bool
+	// remainder is true if it is not in the topology: the nodes that stand
+	// beside groups in their parent.
+	remainder bool
 }
 
 // Len is the number of nodes; their IDs are 0 to Len()-1.
@@ -89,7 +85,7 @@ func (t *Tree) Status(node int32) string { return t.statuses[node] }
 // order of the topology.
 func (t *Tree) Kinds() []string {
 	out := make([]string, 0, len(t.kinds))
-	for tier := int(t.groups[0].tier); tier > 0; tier-- {
+	for tier := t.groups[0].Tier; tier > 0; tier-- {
 		for i, kind := range t.kinds {
 			if t.tiers[i] == tier {
 				out = append(out, kind)
@@ -99,39 +95,26 @@ func (t *Tree) Kinds() []string {
 	return out
 }
 
-// Groups is the number of groups; their indexes are 0 to Groups()-1, and 0 is
-// the root, without name and kind.
-func (t *Tree) Groups() int { return len(t.groups) }
+// node is a node as a group.
+func (t *Tree) node(id int32) Group {
+	return Group{Name: t.names[id], Kind: kindNode, First: id, End: id + 1}
+}
 
-// Group is the group of an index. Nodes that stand beside groups are a group
-// to plan with, which appears as the group around them.
-func (t *Tree) Group(i int) Group {
-	g := &t.groups[i]
-	if g.remainder {
-		g = &t.groups[g.parent]
+// Around are the groups of the tree that hold all nodes of one, the tightest
+// first: the group itself, then those around it, without the root.
+func (t *Tree) Around(g Group) (out []Group) {
+	switch g.Kind {
+	case "":
+		return nil
+	case kindNode:
+		out = append(out, g)
 	}
-	out := Group{Name: g.name, Tier: int(g.tier), Parent: int(g.parent), First: g.first, End: g.last}
-	if g.kind >= 0 {
-		out.Kind = t.kinds[g.kind]
+	for at := t.common(g.First, g.End-1); at > 0; at = t.groups[at].parent {
+		if !t.groups[at].remainder {
+			out = append(out, t.groups[at].Group)
+		}
 	}
 	return out
-}
-
-// Home is the index of the lowest group that a node is in; 0 if it is in none.
-func (t *Tree) Home(node int32) int {
-	if h := t.home[node]; t.groups[h].remainder {
-		return int(t.groups[h].parent)
-	}
-	return int(t.home[node])
-}
-
-// Around is the group of a kind that a node is in.
-func (t *Tree) Around(node int32, kind string) (Group, bool) {
-	g := t.ancestor(t.home[node], t.bit(kind))
-	if g <= 0 {
-		return Group{}, false
-	}
-	return t.Group(int(g)), true
 }
 
 // ancestor is the lowest of a group and those around it whose kind has this
@@ -145,10 +128,11 @@ func (t *Tree) ancestor(g int32, bit uint64) int32 {
 	return None
 }
 
-// common is the lowest group that has all nodes from first to last.
+// common is the lowest group that has all nodes from first to last; the root if
+// none has.
 func (t *Tree) common(first, last int32) int32 {
 	g := t.home[first]
-	for last >= t.groups[g].last {
+	for g > 0 && last >= t.groups[g].End {
 		g = t.groups[g].parent
 	}
 	return g
@@ -164,27 +148,16 @@ func (t *Tree) bit(kind string) uint64 {
 	return 0
 }
 
-// Domain is a group of a kind, and how many pods of a class it takes.
-type Domain struct {
-	Kind, Name string
-	Pods       int
-}
-
-// LargestFree is, for every kind, the widest first, the group that takes the
-// most pods of a class, with fit pods on each node; the first of several. Its
-// Pods are the largest gang of one pod a rank that the kind can hold.
-func (t *Tree) LargestFree(fit []int32) []Domain {
+// LargestFree is, for every kind, how many pods of a class the group takes that
+// takes the most, with fit pods on each node: the largest gang of one pod a rank
+// that the kind can hold.
+func (t *Tree) LargestFree(fit []int32) map[string]int {
 	pods := make([]int64, len(t.groups))
 	t.sum(pods, fit, nil)
-	var out []Domain
-	for _, kind := range t.Kinds() {
-		best, bit := Domain{Kind: kind}, t.bit(kind)
-		for i := 1; i < len(t.groups); i++ {
-			if g := &t.groups[i]; 1<<g.kind == bit && (best.Name == "" || int(pods[i]) > best.Pods) {
-				best.Name, best.Pods = g.name, int(pods[i])
-			}
-		}
-		out = append(out, best)
+	out := make(map[string]int, len(t.kinds))
+	for i, n := range pods[1:] {
+		kind := t.groups[i+1].Kind
+		out[kind] = max(out[kind], int(n))
 	}
 	return out
 }
@@ -195,7 +168,7 @@ func (t *Tree) sum(pods []int64, fit []int32, excluded []bool) {
 	for i := len(t.groups) - 1; i >= 0; i-- {
 		g := &t.groups[i]
 		if g.lowest {
-			for node := g.first; node < g.last; node++ {
+			for node := g.First; node < g.End; node++ {
 				if excluded == nil || !excluded[node] {
 					pods[i] += int64(max(fit[node], 0))
 				}

@@ -1,10 +1,12 @@
 package worker
 
 import (
+	"cmp"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
@@ -24,30 +26,27 @@ type Metrics struct {
 
 // NewMetrics registers the metrics with r.
 func NewMetrics(r prometheus.Registerer) *Metrics {
+	with := promauto.With(r)
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: "heddle", Subsystem: "topology", Name: name, Help: help,
-		})
+		return with.NewCounter(prometheus.CounterOpts{Namespace: "heddle", Subsystem: "topology", Name: name, Help: help})
 	}
-	m := &Metrics{
+	return &Metrics{
 		passes:   counter("passes_total", "Passes over all sources."),
 		writes:   counter("writes_total", "Writes of the NodeTopology's spec."),
 		beats:    counter("heartbeats_total", "Heartbeats written."),
 		failures: counter("write_failures_total", "Rounds that could not publish."),
-		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+		seconds: with.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "heddle", Subsystem: "topology", Name: "pass_seconds", Help: "Time of a pass.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
 		}),
-		ports: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		ports: with.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "heddle", Subsystem: "topology", Name: "ports",
 			Help: "Ports of this node by the source that reported the switch behind them; none without one.",
 		}, []string{"source"}),
-		skipped: prometheus.NewGauge(prometheus.GaugeOpts{
+		skipped: with.NewGauge(prometheus.GaugeOpts{
 			Namespace: "heddle", Subsystem: "topology", Name: "skipped", Help: "What the last pass could not read.",
 		}),
 	}
-	r.MustRegister(m.passes, m.writes, m.beats, m.failures, m.seconds, m.ports, m.skipped)
-	return m
 }
 
 // alive is what is wrong unless a round began lately: three intervals, and
@@ -67,22 +66,12 @@ func (m *Metrics) Ready() string {
 	return "topology not published yet"
 }
 
-func (m *Metrics) beat()      { m.lastBeat.Store(time.Now().UnixNano()) }
-func (m *Metrics) ready()     { m.isReady.Store(true) }
-func (m *Metrics) failed()    { m.failures.Inc() }
-func (m *Metrics) wrote()     { m.writes.Inc() }
-func (m *Metrics) heartbeat() { m.beats.Inc() }
-
 func (m *Metrics) pass(spec *v1alpha1.NodeTopologySpec, took time.Duration) {
 	m.passes.Inc()
 	m.seconds.Observe(took.Seconds())
 	m.skipped.Set(float64(len(spec.Skipped)))
 	m.ports.Reset()
 	for i := range spec.Rails {
-		source := string(spec.Rails[i].Source)
-		if source == "" {
-			source = "none"
-		}
-		m.ports.WithLabelValues(source).Inc()
+		m.ports.WithLabelValues(cmp.Or(string(spec.Rails[i].Source), "none")).Inc()
 	}
 }

@@ -10,12 +10,8 @@ import (
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
-// The bounds of a NodeTopology.
-const (
-	maxRails  = 128
-	maxPlanes = 16
-	maxGPUs   = 16
-)
+// maxGPUs bounds the GPUs of a rail.
+const maxGPUs = 16
 
 // Ports lists the cables of a machine, by role, rail and plane, and how many
 // were left out because a NodeTopology has no room for them. Functions of
@@ -34,7 +30,7 @@ func Ports(m *machine.Machine, before []v1alpha1.Rail) (ports []Port, omitted in
 		plane := 0
 		for i := range h.Ports {
 			for _, p := range cables(h, &h.Ports[i]) {
-				if s.rail >= maxRails || plane >= maxPlanes || len(ports) == maxRails {
+				if s.rail >= MaxRails || plane >= MaxPlanes || len(ports) == MaxRails {
 					plane++
 					omitted++
 					continue
@@ -97,12 +93,10 @@ type hca struct {
 	rail  int
 }
 
-// hcasOf lists the HCAs that have cables of their own, by role and in the order
-// of rails.
-func hcasOf(m *machine.Machine) []hca {
+// hcasOf lists the HCAs that have cables of their own, in the order of rails.
+func hcasOf(m *machine.Machine) (all []hca) {
 	matrix := affinity.Of(m)
 	ids := m.HCAIDs()
-	var all []hca
 	for _, at := range matrix.RailOrder() {
 		d := matrix.Devices[at]
 		if d.Role == machine.RoleNVSwitch || m.HCAs[d.Index].PhysFn != "" {
@@ -116,61 +110,52 @@ func hcasOf(m *machine.Machine) []hca {
 		}
 		all = append(all, s)
 	}
-	slices.SortStableFunc(all, func(a, b hca) int { return cmp.Compare(a.role, b.role) })
 	return all
 }
 
-// rails numbers the HCAs.
+// rails numbers the HCAs of each role, and sorts them by role and rail.
 func rails(all []hca, before []v1alpha1.Rail) []hca {
-	var out []hca
-	for len(all) > 0 {
-		n := 1
-		for n < len(all) && all[n].role == all[0].role {
-			n++
-		}
-		number(all[:n], before)
-		out = append(out, all[:n]...)
-		all = all[n:]
+	type place struct {
+		role machine.Role
+		rail int
 	}
-	slices.SortStableFunc(out, func(a, b hca) int {
-		return cmp.Or(cmp.Compare(a.role, b.role), cmp.Compare(a.rail, b.rail))
-	})
-	return out
-}
-
-// number gives the HCAs of one role their rails.
-func number(group []hca, before []v1alpha1.Rail) {
-	known := map[string]int{}
-	count := 0
+	type device struct {
+		role machine.Role
+		id   string
+	}
+	known, had, have := map[device]int{}, map[machine.Role]int{}, map[machine.Role]int{}
 	for i := range before {
-		b := &before[i]
-		if _, twice := known[b.ID]; b.Role == string(group[0].role) && !twice {
-			known[b.ID] = int(b.Rail)
-			count = max(count, int(b.Rail)+1)
+		b := device{machine.Role(before[i].Role), before[i].ID}
+		if _, twice := known[b]; !twice {
+			known[b] = int(before[i].Rail)
+			had[b.role] = max(had[b.role], known[b]+1)
 		}
 	}
-	if len(group) > count {
-		known = nil // The node has grown: no number is certain.
+	for i := range all {
+		have[all[i].role]++
 	}
-	taken := map[int]bool{}
-	for i := range group {
-		rail, ok := known[group[i].id]
-		if ok = ok && !taken[rail]; ok {
-			taken[rail] = true
-		} else {
+	taken := map[place]bool{}
+	for i := range all {
+		h := &all[i]
+		rail, ok := known[device{h.role, h.id}]
+		// No number is certain on a node that has grown.
+		if !ok || have[h.role] > had[h.role] || taken[place{h.role, rail}] {
 			rail = -1
 		}
-		group[i].rail = rail
+		h.rail = rail
+		taken[place{h.role, rail}] = true
 	}
-	next := 0
-	for i := range group {
-		if group[i].rail >= 0 {
+	for i := range all {
+		h := &all[i]
+		if h.rail >= 0 {
 			continue
 		}
-		for taken[next] {
-			next++
+		for h.rail = 0; taken[place{h.role, h.rail}]; h.rail++ {
 		}
-		group[i].rail = next
-		taken[next] = true
+		taken[place{h.role, h.rail}] = true
 	}
+	slices.SortStableFunc(all, func(a, b hca) int {
+		return cmp.Or(cmp.Compare(a.role, b.role), cmp.Compare(a.rail, b.rail))
+	})
+	return all
 }

@@ -128,7 +128,7 @@ func TestPortsAreBounded(t *testing.T) {
 	for i := range 200 {
 		m.HCAs = append(m.HCAs, fabricHCA(fmt.Sprint("mlx5_", i), ""))
 	}
-	if ports, omitted := Ports(m, nil); len(ports) != maxRails || omitted != 200-maxRails {
+	if ports, omitted := Ports(m, nil); len(ports) != MaxRails || omitted != 200-MaxRails {
 		t.Errorf("%d ports, %d omitted", len(ports), omitted)
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 // Source knows where links end or which groups the node is in: topo/worker/ib,
 // lldp, static and clustermanager. Discover takes no longer than its context;
-// what needs longer is done beside it.
+// what needs longer is done beside it, and Options.Changed set when it is done.
 type Source interface {
 	Kind() v1alpha1.Source
 	Discover(ctx context.Context, q Query) Report
@@ -29,6 +29,10 @@ type Query struct {
 	// files and servers are. A source that is not to be used answers nothing
 	// and closes what it holds.
 	Topology config.Topology
+	// Leaves are the switches of which this node reports the uplinks, Uplinks
+	// those that it reported last.
+	Leaves  []string
+	Uplinks []v1alpha1.Uplink
 }
 
 // Port is one port of the machine: what the report has of it, the switch left
@@ -95,6 +99,8 @@ type Report struct {
 	// Path are the node's groups, top first. NoPath is why it is empty.
 	Path   []string
 	NoPath Absence
+	// Uplinks are those of the leaves asked about, as far as they are known.
+	Uplinks []v1alpha1.Uplink
 	// Skipped is what could not be read. Reasons stay the same while nothing
 	// changes: no times, no counters.
 	Skipped []v1alpha1.Skipped
@@ -117,25 +123,38 @@ func skipped(name, reason string) v1alpha1.Skipped {
 	return v1alpha1.Skipped{Name: Text(name, MaxName), Reason: Text(reason, MaxReason)}
 }
 
-// AddRail notes the switch that a configured rail of role fabric leads to. name
-// is the source's, for what is skipped.
-func (r *Report) AddRail(q *Query, name string, rail v1alpha1.Rail) {
-	found := false
-	for i := range q.Ports {
-		p := &q.Ports[i]
-		if p.Role == string(machine.RoleFabric) && p.Rail.Rail == rail.Rail && p.Plane == rail.Plane {
-			found = true
-			r.Links = append(r.Links, Link{p.Key(), *rail.Switch, rail.SwitchPort, rail.Confidence})
+// Place is what people or a server wrote about a node.
+type Place struct {
+	// Path are its groups, top first.
+	Path []string
+	// Rails have number, plane and the switch port that they lead to.
+	Rails []v1alpha1.Rail
+}
+
+// Enter notes a place. Its rails are those of HCAs with role fabric.
+func (r *Report) Enter(q *Query, source v1alpha1.Source, place *Place, confidence int32) {
+	r.Path = place.Path
+	for i := range place.Rails {
+		rail, found := &place.Rails[i], false
+		for j := range q.Ports {
+			p := &q.Ports[j]
+			if p.Role == string(machine.RoleFabric) && p.Rail.Rail == rail.Rail && p.Plane == rail.Plane {
+				found = true
+				r.Links = append(r.Links, Link{p.Key(), *rail.Switch, rail.SwitchPort, confidence})
+			}
 		}
-	}
-	if !found {
-		r.Skip(name, fmt.Sprintf("rail %d, plane %d: the node has none", rail.Rail, rail.Plane))
+		if !found {
+			r.Skip(string(source), fmt.Sprintf("rail %d, plane %d: the node has none", rail.Rail, rail.Plane))
+		}
 	}
 }
 
-// The bounds of texts in a NodeTopology, in bytes; the schema counts
+// The bounds of a NodeTopology. Those of texts are in bytes; the schema counts
 // characters, which are fewer.
 const (
+	MaxPath       = 8
+	MaxRails      = 128
+	MaxPlanes     = 16
 	MaxName       = 128
 	MaxReason     = 256
 	MaxSwitchName = 256

@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -35,8 +33,7 @@ type node struct {
 	sim     *ibsim.Sim
 	tree    ibsim.FatTree
 	machine *machine.Machine
-	object  *v1alpha1.NodeTopology
-	writes  int
+	worker.Server
 }
 
 // simulatedHost is which host of the fabric the node is.
@@ -67,46 +64,31 @@ func newNode(tb testing.TB) *node {
 			tb.Error(err)
 		}
 	})
-	fabric := ib.New(ib.Options{Open: func(umad string) (ib.Transport, error) {
+	fabric := ib.New(func(umad string) (*ib.UMAD, error) {
 		var number int
 		if _, err := fmt.Sscanf(umad, "umad%d", &number); err != nil {
 			return nil, err
 		}
 		return n.sim.Open(n.tree.HCA(simulatedHost, number))
-	}})
-	frames := lldp.New(lldp.Options{})
-	tb.Cleanup(func() { _ = frames.Close() })
+	}, nil)
+	log := slog.New(slog.DiscardHandler)
+	frames := lldp.New(nil, log)
+	tb.Cleanup(frames.Close)
+	configs, err := config.NewWatcher("", log)
+	if err != nil {
+		tb.Fatal(err)
+	}
 	n.Worker = worker.New(worker.Options{
-		NodeName: "node005", Machines: n, Configs: n,
-		Sources: []worker.Source{fabric, frames, static.New(nil), clustermanager.New(clustermanager.Options{})},
-		Uplinks: fabric, Store: n, Interval: time.Minute,
-		Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
+		NodeName: "node005", Machines: n, Configs: configs,
+		Sources:   []worker.Source{fabric, frames, static.New(log), clustermanager.New(clustermanager.Options{Log: log})},
+		Publisher: n.Publisher(tb, "node005"), Interval: time.Minute,
+		Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: log,
 	})
 	return n
 }
 
 func (n *node) Machine() *machine.Machine { return n.machine }
 func (n *node) Changed() <-chan struct{}  { return nil }
-func (n *node) Current() *config.Config   { return config.New(config.Default()) }
-
-func (n *node) Node(context.Context) (*metav1.ObjectMeta, error) {
-	return &metav1.ObjectMeta{UID: "u"}, nil
-}
-
-func (n *node) Load(context.Context) (*v1alpha1.NodeTopology, error) {
-	return nil, nil //nolint:nilnil // As Publisher's.
-}
-
-func (n *node) Apply(_ context.Context, _ types.UID, s *v1alpha1.NodeTopologySpec) (*v1alpha1.NodeTopology, error) {
-	n.writes++
-	n.object = &v1alpha1.NodeTopology{Spec: *s.DeepCopy()}
-	return n.object.DeepCopy(), nil
-}
-
-func (n *node) Beat(context.Context, time.Time) (*v1alpha1.NodeTopology, error) {
-	n.writes++
-	return n.object.DeepCopy(), nil
-}
 
 // TestCableMoves moves a cable in ibsim and looks at what is published.
 func TestCableMoves(t *testing.T) {
@@ -117,7 +99,7 @@ func TestCableMoves(t *testing.T) {
 			t.Fatal(err)
 		}
 		known := 0
-		for _, r := range n.object.Spec.Rails {
+		for _, r := range n.Spec().Rails {
 			if r.Source != v1alpha1.SourceIB {
 				continue
 			}
@@ -158,17 +140,17 @@ func TestCableMoves(t *testing.T) {
 	expect("pulled out", map[int]string{2: other[2:] + " leaf-su0-rail2 port 40, 50%"})
 	move(home, port)
 	expect("back", nil)
-	writes := n.writes
+	writes := n.Writes()
 	for range 100 {
 		if err := n.Round(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n.writes != writes {
-		t.Errorf("%d writes in 100 idle passes", n.writes-writes)
+	if n.Writes() != writes {
+		t.Errorf("%d writes in 100 idle passes", n.Writes()-writes)
 	}
 	var skipped []string
-	for _, s := range n.object.Spec.Skipped {
+	for _, s := range n.Spec().Skipped {
 		skipped = append(skipped, s.Name+": "+s.Reason)
 	}
 	// The members of the replayed bond are not on this host.
@@ -186,20 +168,20 @@ func BenchmarkPass(b *testing.B) {
 	if err := n.Round(b.Context()); err != nil {
 		b.Fatal(err)
 	}
-	writes, before := n.writes, processorTime(b)
+	writes, before := n.Writes(), processorTime(b)
 	for b.Loop() {
 		if err := n.Round(b.Context()); err != nil {
 			b.Fatal(err)
 		}
 	}
 	b.ReportMetric(float64((processorTime(b)-before).Microseconds())/1e3/float64(b.N), "cpu-ms/op")
-	for _, r := range n.object.Spec.Rails {
+	for _, r := range n.Spec().Rails {
 		if r.Role == string(machine.RoleFabric) && r.Confidence != 100 {
 			b.Errorf("%s: %+v", r.HCA, r)
 		}
 	}
-	if n.writes-writes > b.N/1000+2 {
-		b.Errorf("%d writes", n.writes-writes)
+	if n.Writes()-writes > b.N/1000+2 {
+		b.Errorf("%d writes", n.Writes()-writes)
 	}
 }
 

@@ -9,11 +9,14 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/config/model"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/discovery/labels"
 )
 
 // The bounds of a NodeTopology.
@@ -21,6 +24,7 @@ const (
 	maxAccelerators = 16
 	maxDomain       = 128
 	maxSkipped      = 64
+	maxUplinks      = 2048
 )
 
 // accelerators counts the node's GPUs by product, as the labels do.
@@ -35,27 +39,16 @@ func accelerators(m *machine.Machine) (out []v1alpha1.Accelerator) {
 }
 
 // nvlinkDomain is the NVLink domain that all GPUs are in which are in one, as
-// in the label gpu.clique. A machine that is a domain of its own reports a
-// cluster of zeroes.
+// in the label gpu.clique.
 func nvlinkDomain(m *machine.Machine) (domain, fault string) {
-	for i := range m.GPUs {
-		f := m.GPUs[i].Fabric
-		switch {
-		case f == nil:
-			continue
-		case f.State != machine.FabricCompleted || strings.Trim(f.ClusterUUID, "0-") == "":
-			return "", ""
-		}
-		own := f.ClusterUUID + "." + strconv.FormatUint(uint64(f.CliqueID), 10)
-		switch {
-		case len(own) > maxDomain:
-			return "", "a cluster UUID of " + strconv.Itoa(len(f.ClusterUUID)) + " bytes"
-		case domain != "" && domain != own:
-			return "", "the GPUs are in different cliques"
-		}
-		domain = own
+	place, conflict := labels.Clique(m)
+	switch {
+	case conflict:
+		return "", "the GPUs are in different cliques"
+	case len(place) > maxDomain:
+		return "", "an NVLink domain of " + strconv.Itoa(len(place)) + " bytes"
 	}
-	return domain, ""
+	return place, ""
 }
 
 // input is what a pass has gathered.
@@ -68,9 +61,7 @@ type input struct {
 	// answers are in the order of the sources' precedence.
 	answers []answer
 	// before is what is remembered of earlier passes.
-	before  *v1alpha1.NodeTopologySpec
-	uplinks []v1alpha1.Uplink
-	skipped []v1alpha1.Skipped
+	before *v1alpha1.NodeTopologySpec
 	// now is when the pass is made.
 	now time.Time
 }
@@ -83,7 +74,7 @@ type answer struct {
 // merge makes the report of a pass. It is pure; equal inputs give equal
 // reports, byte for byte.
 func merge(in input) v1alpha1.NodeTopologySpec {
-	spec := v1alpha1.NodeTopologySpec{Accelerators: accelerators(in.machine), Uplinks: in.uplinks, Skipped: in.skipped}
+	spec := v1alpha1.NodeTopologySpec{Accelerators: accelerators(in.machine)}
 	skip := func(name, reason string) { spec.Skipped = append(spec.Skipped, skipped(name, reason)) }
 	if in.topology.Uses(config.SourceNVLink) {
 		domain, fault := nvlinkDomain(in.machine)
@@ -96,7 +87,9 @@ func merge(in input) v1alpha1.NodeTopologySpec {
 	}
 	for _, a := range in.answers {
 		spec.Skipped = append(spec.Skipped, a.Skipped...)
+		spec.Uplinks = append(spec.Uplinks, a.Uplinks...)
 	}
+	spec.Uplinks = spec.Uplinks[:min(len(spec.Uplinks), maxUplinks)]
 	mergePath(&in, &spec, skip)
 	for i := range in.ports {
 		r := in.ports[i].Rail
@@ -145,12 +138,14 @@ const (
 func mergeLink(in *input, r *v1alpha1.Rail, skip func(name, reason string)) {
 	k := keyOf(r)
 	for _, a := range in.answers {
-		link, ok := find(a.Links, k)
-		if !ok {
-			link, ok = lastKnown(in.before, a.source, r, a.NoLink[k])
+		var link *Link
+		if i := slices.IndexFunc(a.Links, func(l Link) bool { return l.PortKey == k }); i >= 0 {
+			link = &a.Links[i]
+		} else {
+			link = lastKnown(in.before, a.source, r, a.NoLink[k])
 		}
 		switch {
-		case !ok:
+		case link == nil:
 		case r.Switch == nil:
 			r.Switch, r.SwitchPort, r.Source, r.Confidence = &link.Switch, link.SwitchPort, a.source, link.Confidence
 		case !same(*r.Switch, link.Switch):
@@ -159,14 +154,6 @@ func mergeLink(in *input, r *v1alpha1.Rail, skip func(name, reason string)) {
 				a.source, label(link.Switch), r.Source, label(*r.Switch)))
 		}
 	}
-}
-
-func find(links []Link, k PortKey) (Link, bool) {
-	i := slices.IndexFunc(links, func(l Link) bool { return l.PortKey == k })
-	if i < 0 {
-		return Link{}, false
-	}
-	return links[i], true
 }
 
 // same reports whether two sources mean one switch: people write names where
@@ -191,4 +178,62 @@ func label(s v1alpha1.Switch) string {
 		return s.ID
 	}
 	return s.ID + " (" + s.Name + ")"
+}
+
+// remember is what a pass came to, and the rails that were there before it and
+// are not now: an HCA comes back where it was when its driver is loaded again.
+func remember(before, now *v1alpha1.NodeTopologySpec) v1alpha1.NodeTopologySpec {
+	gone := slices.DeleteFunc(slices.Clone(before.Rails), func(b v1alpha1.Rail) bool {
+		return slices.ContainsFunc(now.Rails, func(r v1alpha1.Rail) bool { return keyOf(&r) == keyOf(&b) })
+	})
+	memory := *now
+	memory.Rails = slices.Concat(now.Rails, gone)
+	memory.Rails = memory.Rails[:min(len(memory.Rails), maxMemory)]
+	return memory
+}
+
+// maxMemory bounds the rails that are remembered.
+const maxMemory = 256
+
+// lastKnown is the link that the source reported before, if there is a reason
+// why it reports none now. An HCA of another GUID in the slot is another port.
+func lastKnown(before *v1alpha1.NodeTopologySpec, s v1alpha1.Source, now *v1alpha1.Rail, why Absence) *Link {
+	i := slices.IndexFunc(before.Rails, func(r v1alpha1.Rail) bool {
+		return r.Source == s && r.Switch != nil && r.GUID == now.GUID && keyOf(&r) == keyOf(now)
+	})
+	if i < 0 || why == Unknown {
+		return nil
+	}
+	link := &Link{Switch: *before.Rails[i].Switch, SwitchPort: before.Rails[i].SwitchPort, Confidence: before.Rails[i].Confidence}
+	if why == Unavailable {
+		link.Confidence = min(link.Confidence, remembered)
+	}
+	return link
+}
+
+// since is when a rail became what it is; unknown for what is in the first
+// report of a node. It is in whole seconds, as the API server keeps it.
+func (in *input) since(r *v1alpha1.Rail) *metav1.Time {
+	for i := range in.before.Rails {
+		if b := &in.before.Rails[i]; keyOf(b) == keyOf(r) && unchanged(b, r) {
+			return b.Since
+		}
+	}
+	if len(in.before.Rails) == 0 {
+		return nil
+	}
+	return new(metav1.NewTime(in.now.UTC().Truncate(time.Second)))
+}
+
+// unchanged reports whether a cable is as it was. That a source now knows where
+// it ends does not date when it was plugged in.
+func unchanged(before, now *v1alpha1.Rail) bool {
+	switch {
+	case before.GUID != now.GUID, (before.LinkState == v1alpha1.LinkActive) != (now.LinkState == v1alpha1.LinkActive):
+		return false
+	case before.Switch == nil:
+		return true
+	}
+	return now.Switch != nil && same(*before.Switch, *now.Switch) &&
+		(before.SwitchPort == now.SwitchPort || before.Source != now.Source)
 }

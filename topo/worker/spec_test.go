@@ -67,7 +67,7 @@ func TestNVLinkDomain(t *testing.T) {
 		{"one is not there yet", []machine.GPU{fabric("a-1", 2, done), fabric("a-1", 2, machine.FabricInProgress)}, "", ""},
 		{"its own", []machine.GPU{fabric("00000000-0000-0000-0000-000000000000", 0, done)}, "", ""},
 		{"two cliques", []machine.GPU{fabric("a-1", 2, done), fabric("a-1", 3, done)}, "", "the GPUs are in different cliques"},
-		{"too long", []machine.GPU{fabric(strings.Repeat("a", 200), 2, done)}, "", "a cluster UUID of 200 bytes"},
+		{"too long", []machine.GPU{fabric(strings.Repeat("a", 200), 2, done)}, "", "an NVLink domain of 202 bytes"},
 	} {
 		if domain, fault := nvlinkDomain(&machine.Machine{GPUs: tt.gpus}); domain != tt.domain || fault != tt.fault {
 			t.Errorf("%s: %q, %q", tt.name, domain, fault)

@@ -1,14 +1,22 @@
+// Package worker discovers where the links of its node end and reports it in the
+// node's NodeTopology.
+//
+// It owns the pass: ask every source, merge their answers, and publish it if
+// it differs from what was published. It owns the memory between passes: a
+// switch that was seen stays, with less confidence, while its link is down or
+// it does not answer. It groups nothing, takes part in no election and knows of no other
+// node; it reads no hardware but through the packages below it, and the
+// machine comes from discovery.
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/heddle-dev/heddle/api/config"
@@ -24,30 +32,17 @@ type Machines interface {
 	Changed() <-chan struct{}
 }
 
-// Configs is where the configuration comes from.
-type Configs interface {
-	Current() *config.Config
-	Changed() <-chan struct{}
-}
-
-// Store is where the NodeTopology is: see [Publisher].
-type Store interface {
-	Node(ctx context.Context) (*metav1.ObjectMeta, error)
-	Load(ctx context.Context) (*v1alpha1.NodeTopology, error)
-	Apply(ctx context.Context, owner types.UID, spec *v1alpha1.NodeTopologySpec) (*v1alpha1.NodeTopology, error)
-	Beat(ctx context.Context, at time.Time) (*v1alpha1.NodeTopology, error)
-}
-
 // Options configures a Worker.
 type Options struct {
 	NodeName string
 	Machines Machines
-	Configs  Configs
+	Configs  *config.Watcher
 	// Sources are asked in every pass. The first that knows a link counts.
 	Sources []Source
-	// Uplinks discovers the uplinks of leaves; nil for none.
-	Uplinks UplinkSource
-	Store   Store
+	// Changed is set by sources that know more than they reported.
+	Changed notify.Signal
+	// Publisher is not used by Pass.
+	Publisher *Publisher
 	// Interval is the longest time between two passes.
 	Interval time.Duration
 	Metrics  *Metrics
@@ -60,20 +55,15 @@ func (o *Options) Alive() string { return o.Metrics.alive(o.Interval) }
 // passTime bounds the sources of one pass together.
 const passTime = 5 * time.Second
 
-// requestTime bounds one request to the API server.
-const requestTime = 20 * time.Second
-
 // Worker is the loop.
 type Worker struct {
 	Options
-	trigger notify.Signal
 
 	// memory is what is remembered between passes; before the first it is
 	// what was published.
 	memory  v1alpha1.NodeTopologySpec
 	pending bool
 	passed  time.Time
-	uplinks uplinks
 	state   published
 	labels  map[string]string
 	// labelsAt is when labels were read.
@@ -82,12 +72,8 @@ type Worker struct {
 
 // New returns a Worker; Run starts it.
 func New(o Options) *Worker {
-	return &Worker{Options: o, trigger: notify.New(), uplinks: newUplinks(o.Uplinks)}
-}
-
-// Trigger asks for a pass now. It never blocks; sources call it.
-func (w *Worker) Trigger() {
-	w.trigger.Notify()
+	o.Changed = cmp.Or(o.Changed, notify.New())
+	return &Worker{Options: o}
 }
 
 // debounce is how long changes are gathered: the switches of a node that starts
@@ -120,12 +106,12 @@ func (w *Worker) Run(ctx context.Context) error {
 			return nil
 		case <-w.Machines.Changed():
 		case <-w.Configs.Changed():
-		case <-w.trigger:
-			if !w.gather(ctx) {
+		case <-w.Changed:
+			select {
+			case <-ctx.Done():
 				return nil
+			case <-time.After(debounce):
 			}
-		case outcome := <-w.uplinks.done:
-			w.uplinks.keep(outcome)
 		case <-w.state.beatTimer():
 		case <-ticker.C:
 		case <-retry:
@@ -133,28 +119,16 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 }
 
-// gather waits until a burst is over, or ctx ends.
-func (w *Worker) gather(ctx context.Context) bool {
-	timer := time.NewTimer(debounce)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-	}
-	select {
-	case <-w.trigger:
-	default:
-	}
-	return true
-}
-
 // errNotYet means that the machine was not read yet.
 var errNotYet = errors.New("not yet")
 
 // Round is one pass and what it takes to publish it.
 func (w *Worker) Round(ctx context.Context) error {
-	w.Metrics.beat()
+	w.Metrics.lastBeat.Store(time.Now().UnixNano())
+	select { // What changed so far is in this pass.
+	case <-w.Changed:
+	default:
+	}
 	if w.Machines.Machine() == nil {
 		return fmt.Errorf("%w: no scan of the machine is finished", errNotYet)
 	}
@@ -169,7 +143,10 @@ func (w *Worker) Round(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return w.publish(ctx, &spec)
+	if err = w.publish(ctx, &spec); err != nil {
+		w.Metrics.failures.Inc()
+	}
+	return err
 }
 
 // resolve is the node's configuration; the Node's labels are asked for only if
@@ -177,14 +154,8 @@ func (w *Worker) Round(ctx context.Context) error {
 func (w *Worker) resolve(ctx context.Context) (*config.NodeConfig, error) {
 	c := w.Configs.Current()
 	if c.NeedsLabels(w.NodeName) && (w.labels == nil || time.Since(w.labelsAt) > labelsEvery) {
-		ctx, cancel := context.WithTimeout(ctx, requestTime)
-		defer cancel()
-		node, err := w.Store.Node(ctx)
-		if err != nil && w.labels == nil {
+		if _, err := w.readNode(ctx); err != nil && w.labels == nil {
 			return nil, err
-		}
-		if err == nil {
-			w.labels, w.labelsAt = node.Labels, time.Now()
 		}
 	}
 	resolved := c.Resolve(w.NodeName, w.labels)
@@ -204,7 +175,9 @@ func (w *Worker) Pass(ctx context.Context, c *config.NodeConfig) v1alpha1.NodeTo
 	in.ports, in.omitted = Ports(m, w.memory.Rails)
 	passing, cancel := context.WithTimeout(ctx, passTime)
 	defer cancel()
-	q := Query{Node: w.NodeName, Ports: in.ports, Topology: c.Topology}
+	q := Query{
+		Node: w.NodeName, Ports: in.ports, Topology: c.Topology, Leaves: w.state.leaves, Uplinks: w.memory.Uplinks,
+	}
 	w.pending = false
 	for _, s := range w.Sources {
 		r := s.Discover(passing, q)
@@ -214,10 +187,7 @@ func (w *Worker) Pass(ctx context.Context, c *config.NodeConfig) v1alpha1.NodeTo
 			w.pending = w.pending || why == Pending
 		}
 	}
-	w.uplinks.collect()
-	in.uplinks, in.skipped = w.uplinks.known()
 	spec := merge(in)
-	w.uplinks.start(ctx, in.ports, spec.Rails)
 	if ctx.Err() == nil {
 		w.memory, w.passed = remember(&w.memory, &spec), time.Now()
 	}

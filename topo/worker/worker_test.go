@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -23,28 +20,20 @@ import (
 // bed is a worker whose surroundings a test plays.
 type bed struct {
 	*Worker
+	*Server
 	machine *machine.Machine
 	changed chan struct{}
-	config  *config.Config
 
-	// mu guards what follows, against the loop of a worker that runs.
-	mu sync.Mutex
-	// object is in the API server, uid the Node's, down the API server's fault.
-	object         *v1alpha1.NodeTopology
-	uid            types.UID
-	down           error
-	applies, beats int
-	// leaf is what the source reports of port 1; empty is no answer.
+	// The server's mu guards what follows too, against the loop of a worker that
+	// runs. leaf is what the source reports of port 1; empty is no answer.
 	leaf string
 	why  Absence
-	// asked are the leaves that uplinks were discovered of.
-	asked   []string
-	uplinks []v1alpha1.Uplink
+	// known are the uplinks in the last query.
+	known []v1alpha1.Uplink
 }
 
 func (b *bed) Machine() *machine.Machine { return b.machine }
 func (b *bed) Changed() <-chan struct{}  { return b.changed }
-func (b *bed) Current() *config.Config   { return b.config }
 func (b *bed) Kind() v1alpha1.Source     { return v1alpha1.SourceIB }
 
 // locked does something to the surroundings.
@@ -63,72 +52,37 @@ func (b *bed) Discover(_ context.Context, q Query) (r Report) {
 		}
 		r.Without(p.Key(), b.why)
 	}
+	b.known = q.Uplinks
+	for _, leaf := range q.Leaves {
+		r.Uplinks = append(r.Uplinks, v1alpha1.Uplink{Leaf: leaf, Port: 33, Peer: "spine-1"})
+	}
 	return r
 }
 
-func (b *bed) Uplinks(_ context.Context, _ Port, leaf string) ([]v1alpha1.Uplink, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.asked = append(b.asked, leaf)
-	return b.uplinks, nil
-}
-
-func (b *bed) Node(context.Context) (*metav1.ObjectMeta, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return &metav1.ObjectMeta{Name: "n1", UID: b.uid}, b.down
-}
-
-func (b *bed) Load(context.Context) (*v1alpha1.NodeTopology, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.object.DeepCopy(), b.down
-}
-
-func (b *bed) Apply(_ context.Context, owner types.UID, s *v1alpha1.NodeTopologySpec) (*v1alpha1.NodeTopology, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.down != nil {
-		return nil, b.down
-	}
-	b.applies++
-	if b.object == nil {
-		b.object = &v1alpha1.NodeTopology{}
-	}
-	b.object.OwnerReferences = []metav1.OwnerReference{{UID: owner}}
-	b.object.Spec = *s.DeepCopy()
-	b.object.Spec.PathSource = "" // As an older schema would drop what it does not know.
-	return b.object.DeepCopy(), nil
-}
-
-func (b *bed) Beat(_ context.Context, at time.Time) (*v1alpha1.NodeTopology, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.down != nil || b.object == nil {
-		return nil, b.down
-	}
-	b.beats++
-	b.object.Status.HeartbeatTime = &metav1.Time{Time: at}
-	return b.object.DeepCopy(), nil
-}
-
-func newBed() *bed {
+func newBed(t *testing.T) *bed {
+	t.Helper()
 	b := &bed{
 		machine: &machine.Machine{Node: "n1", HCAs: []machine.HCA{{
 			Name: "mlx5_0", PCI: "0000:18:00.0", NodeGUID: "g", Role: machine.RoleFabric,
 			Ports: []machine.Port{{Number: 1, LinkLayer: machine.InfiniBand, State: machine.PortActive}},
 		}}},
-		changed: make(chan struct{}, 1), config: config.New(config.Default()), uid: "u1", leaf: "leaf-a",
+		Server: &Server{uid: "u1"}, changed: make(chan struct{}, 1), leaf: "leaf-a",
 	}
-	b.restart()
+	b.restart(t)
 	return b
 }
 
 // restart is a new worker process beside the same API server.
-func (b *bed) restart() {
+func (b *bed) restart(t *testing.T) {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	configs, err := config.NewWatcher("", log)
+	if err != nil {
+		t.Fatal(err)
+	}
 	b.Worker = New(Options{
-		NodeName: "n1", Machines: b, Configs: b, Sources: []Source{b}, Uplinks: b, Store: b, Interval: 30 * time.Second,
-		Metrics: NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
+		NodeName: "n1", Machines: b, Configs: configs, Sources: []Source{b}, Publisher: b.Publisher(t, "n1"),
+		Interval: 30 * time.Second, Metrics: NewMetrics(prometheus.NewRegistry()), Log: log,
 	})
 }
 
@@ -150,7 +104,7 @@ func (b *bed) counts(t *testing.T, what string, applies, beats int) {
 
 func TestIdlePassesWriteNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBed()
+		b := newBed(t)
 		b.round(t)
 		b.counts(t, "first pass", 1, 1)
 		for range 100 {
@@ -158,7 +112,7 @@ func TestIdlePassesWriteNothing(t *testing.T) {
 		}
 		b.counts(t, "after 100 passes", 1, 1)
 
-		b.restart()
+		b.restart(t)
 		for range 100 {
 			b.round(t)
 		}
@@ -175,7 +129,7 @@ func TestIdlePassesWriteNothing(t *testing.T) {
 
 func TestHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBed()
+		b := newBed(t)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- b.Run(ctx) }()
@@ -202,7 +156,7 @@ func TestHeartbeats(t *testing.T) {
 
 func TestWhatOthersDoToTheObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBed()
+		b := newBed(t)
 		b.round(t)
 		later := func() {
 			<-time.After(beatEvery + beatSpread)
@@ -229,7 +183,7 @@ func TestWhatOthersDoToTheObject(t *testing.T) {
 			t.Errorf("belongs to %v", b.object.OwnerReferences)
 		}
 		b.object.OwnerReferences[0].UID = "u1"
-		b.restart()
+		b.restart(t)
 		b.round(t)
 		if b.object.OwnerReferences[0].UID != "u2" {
 			t.Errorf("after a restart it belongs to %v", b.object.OwnerReferences)
@@ -239,7 +193,7 @@ func TestWhatOthersDoToTheObject(t *testing.T) {
 
 func TestDownAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBed()
+		b := newBed(t)
 		b.down = errors.New("away")
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -272,10 +226,10 @@ func TestDownAPIServer(t *testing.T) {
 
 func TestRestartRemembersWhatCannotBeSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBed()
+		b := newBed(t)
 		b.round(t)
 		b.machine.HCAs[0].Ports[0].State = machine.PortDown
-		b.restart()
+		b.restart(t)
 		b.leaf, b.why = "", Unavailable
 		b.round(t)
 		r := b.object.Spec.Rails[0]
@@ -305,7 +259,7 @@ func TestRestartRemembersWhatCannotBeSeen(t *testing.T) {
 // A rail is what it is since its cable was touched.
 func TestRailsReportSince(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBed()
+		b := newBed(t)
 		b.why = Unavailable
 		start := time.Now()
 		port := &b.machine.HCAs[0].Ports[0]
@@ -319,7 +273,7 @@ func TestRailsReportSince(t *testing.T) {
 			{"it trains", func() { port.State = machine.PortInit }, 1},
 			{"it is up, the switch is not known yet", func() { port.State = machine.PortActive; b.why = Unknown }, 3},
 			{"the switch answers", func() { b.leaf = "leaf-a" }, 3},
-			{"a new worker", func() { b.restart() }, 3},
+			{"a new worker", func() { b.restart(t) }, 3},
 			{"the cable goes elsewhere", func() { b.leaf = "leaf-b" }, 6},
 			{"the switch is silent", func() { b.leaf = "" }, 7},
 			{"another HCA", func() { b.machine.HCAs[0].NodeGUID = "h"; b.leaf = "leaf-b" }, 8},
@@ -341,52 +295,37 @@ func TestRailsReportSince(t *testing.T) {
 
 func TestUplinksOnRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBed()
-		b.uplinks = []v1alpha1.Uplink{{Leaf: "leaf-a", Port: 33, Peer: "spine-1"}}
+		b := newBed(t)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- b.Run(ctx) }()
-		<-time.After(time.Hour)
-		synctest.Wait()
-		b.locked(func() {
-			if len(b.asked) != 0 {
-				t.Errorf("discovered %v unasked", b.asked)
-			}
-			b.object.Status.Walk = []string{"leaf-a", "leaf-x"}
-		})
-		<-time.After(beatEvery + beatSpread + 3*time.Second)
-		synctest.Wait()
-		b.locked(func() {
-			if diff := cmp.Diff(b.uplinks, b.object.Spec.Uplinks); diff != "" {
-				t.Errorf("uplinks (-want +got):\n%s", diff)
-			}
-		})
-		<-time.After(30 * time.Second)
-		synctest.Wait()
-		n := 0
-		b.locked(func() {
-			want := []v1alpha1.Skipped{{Name: "uplinks of leaf-x", Reason: "no active port of this node leads to it"}}
-			if diff := cmp.Diff(want, b.object.Spec.Skipped); diff != "" {
-				t.Errorf("skipped (-want +got):\n%s", diff)
-			}
-			n = len(b.asked)
-		})
-		<-time.After(10 * uplinksEvery)
-		synctest.Wait()
-		b.locked(func() {
-			if got := len(b.asked) - n; got < 8 || got > 10 || slices.Contains(b.asked, "leaf-x") {
-				t.Errorf("discovered %d times in ten intervals: %v", got, b.asked)
-			}
-			b.object.Status.Walk = nil
-		})
-		<-time.After(2 * beatEvery)
-		synctest.Wait()
-		b.locked(func() {
-			if len(b.object.Spec.Uplinks) != 0 || len(b.object.Spec.Skipped) != 0 {
-				t.Errorf("%+v", b.object.Spec)
-			}
-		})
+		expect := func(what string, want []v1alpha1.Uplink) {
+			t.Helper()
+			<-time.After(beatEvery + beatSpread + 3*time.Second)
+			synctest.Wait()
+			b.locked(func() {
+				if diff := cmp.Diff(want, b.object.Spec.Uplinks); diff != "" {
+					t.Errorf("%s: uplinks (-want +got):\n%s", what, diff)
+				}
+			})
+		}
+		expect("unasked", nil)
+		b.locked(func() { b.object.Status.Walk = []string{"leaf-a"} })
+		want := []v1alpha1.Uplink{{Leaf: "leaf-a", Port: 33, Peer: "spine-1"}}
+		expect("wanted", want)
 		stop()
 		<-done
+		b.restart(t)
+		b.round(t)
+		if diff := cmp.Diff(want, b.known); diff != "" {
+			t.Errorf("a new worker's source knows of (-want +got):\n%s", diff)
+		}
+		b.object.Status.Walk = nil
+		<-time.After(2 * beatEvery)
+		b.round(t) // The heartbeat's answer shows it,
+		b.round(t)
+		if len(b.object.Spec.Uplinks) != 0 {
+			t.Errorf("no longer wanted: %+v", b.object.Spec.Uplinks)
+		}
 	})
 }

@@ -4,23 +4,29 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/testing/protocmp"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/test/machines"
+	"github.com/heddle-dev/heddle/test/state"
 )
 
 func TestDevices(t *testing.T) {
@@ -92,14 +98,14 @@ func TestDevices(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			n := newNode(test.machine)
+			n := newNode(t, test.machine)
 			n.config = parse(t, test.config)
 			if test.sick != nil {
 				n.sick = test.sick
 			}
 			got, faults := map[string][]server.Device{}, map[string]string{}
 			for _, name := range gpu.Names(n.inventory()) {
-				r := gpu.New(n.options(name), n.inventory())
+				r := gpu.New(n.options(t, name), n.inventory())
 				got[name] = r.Devices()
 				maps.Copy(faults, r.Faults())
 			}
@@ -120,7 +126,7 @@ func TestDevices(t *testing.T) {
 func TestDevicesAgreeWithCapacity(t *testing.T) {
 	for _, name := range machines.Names(t) {
 		for _, strategy := range []config.MIGStrategy{config.MIGNone, config.MIGSingle, config.MIGMixed} {
-			n := newNode(machines.Load(t, name))
+			n := newNode(t, machines.Load(t, name))
 			n.config.MIG.Strategy = strategy
 			want, got := map[string][2]int{}, map[string][2]int{}
 			for _, r := range capacity.Of(n.machine, &n.config, vendors.All()) {
@@ -128,7 +134,7 @@ func TestDevicesAgreeWithCapacity(t *testing.T) {
 			}
 			for _, resource := range gpu.Names(n.inventory()) {
 				healthy := 0
-				devices := gpu.New(n.options(resource), n.inventory()).Devices()
+				devices := gpu.New(n.options(t, resource), n.inventory()).Devices()
 				for _, d := range devices {
 					if d.Healthy {
 						healthy++
@@ -149,8 +155,8 @@ func TestDevicesAgreeWithCapacity(t *testing.T) {
 }
 
 func TestRefreshReportsOnlyChanges(t *testing.T) {
-	n := newNode(machineWith(2))
-	r := gpu.New(n.options("nvidia.com/gpu"), n.inventory())
+	n := newNode(t, machineWith(2))
+	r := gpu.New(n.options(t, "nvidia.com/gpu"), n.inventory())
 	changed := func() bool {
 		select {
 		case <-r.Changed():
@@ -184,7 +190,7 @@ func TestAllocate(t *testing.T) {
 		want   *v1beta1.ContainerAllocateResponse
 	}{
 		{"CDI", nil, &v1beta1.ContainerAllocateResponse{Envs: void, CdiDevices: []*v1beta1.CDIDevice{
-			{Name: "heddle.dev/gpu=call-1"}, {Name: "driver.heddle.dev/gpu=GPU-0"}, {Name: "driver.heddle.dev/gpu=GPU-2"},
+			{Name: "heddle.dev/gpu"}, {Name: "driver.heddle.dev/gpu=GPU-0"}, {Name: "driver.heddle.dev/gpu=GPU-2"},
 		}}},
 		{
 			"environment", func(o *gpu.Options) { o.Strategy, o.Driver = gpu.Envvar, nil },
@@ -192,14 +198,14 @@ func TestAllocate(t *testing.T) {
 		},
 		{"environment with features", func(o *gpu.Options) {
 			o.Strategy = gpu.Envvar
-			o.Features = devgpu.Features{GDRCopy: true, GDS: true, IMEXChannels: []int{0, 3}}
+			o.Features = devgpu.Features{GDRCopy: true, GDS: true}
 		}, &v1beta1.ContainerAllocateResponse{Envs: map[string]string{
-			"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-2", "NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled", "NVIDIA_IMEX_CHANNELS": "0,3",
+			"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-2", "NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled",
 		}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			n := newNode(machineWith(4))
-			o := n.options("nvidia.com/gpu")
+			n := newNode(t, machineWith(4))
+			o := n.options(t, "nvidia.com/gpu")
 			if test.change != nil {
 				test.change(&o)
 			}
@@ -208,41 +214,60 @@ func TestAllocate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if len(got.GetCdiDevices()) > 0 {
+				name, ok := cdi.ParseName(got.CdiDevices[0].Name)
+				if !ok || !name.MadeFor("nvidia.com/gpu", []string{"GPU-0", "GPU-2"}) {
+					t.Errorf("name %s", got.CdiDevices[0].Name)
+				}
+				got.CdiDevices[0].Name, _, _ = strings.Cut(got.CdiDevices[0].Name, "=")
+			}
 			if diff := cmp.Diff(test.want, got, protocmp.Transform()); diff != "" {
 				t.Errorf("answer (-want +got):\n%s", diff)
 			}
-			if err := r.PreStart(t.Context(), []string{"GPU-2", "GPU-0"}); err != nil {
-				t.Fatal(err)
+			if names := n.names(t); len(names) != 1 {
+				t.Errorf("names on the disk: %v", names)
 			}
-			calls := [][]string{{"nvidia.com/gpu", "GPU-0", "GPU-2"}}
-			if diff := cmp.Diff([2][][]string{calls, calls}, [2][][]string{n.named, n.bound}); diff != "" {
-				t.Errorf("named and bound (-want +got):\n%s", diff)
+			err = r.PreStart(t.Context(), []string{"GPU-2", "GPU-0"})
+			if err == nil || !strings.Contains(err.Error(), "no container holds exactly the 2 given devices") {
+				t.Errorf("no pod runs: %v", err)
 			}
 		})
 	}
 }
 
+// names are the checkpoint's files.
+func (n *node) names(t *testing.T) []string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(n.dir, state.Records, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
 func TestAllocateRefusesWhatNobodyAdvertised(t *testing.T) {
-	n := newNode(machineWith(2))
-	r := gpu.New(n.options("nvidia.com/gpu"), n.inventory())
+	n := newNode(t, machineWith(2))
+	r := gpu.New(n.options(t, "nvidia.com/gpu"), n.inventory())
 	for _, ids := range [][]string{nil, {"GPU-7"}, {"GPU-0", "GPU-7"}, {"GPU-0", "GPU-0"}} {
 		if got, err := r.Allocate(t.Context(), ids); err == nil {
 			t.Errorf("%v: %v and no error", ids, got)
 		}
 	}
-	if len(n.named) > 0 {
-		t.Errorf("names were given out for rejected calls: %v", n.named)
+	if names := n.names(t); len(names) > 0 {
+		t.Errorf("names were given out for rejected calls: %v", names)
 	}
-	n.nameErr = errors.New("disk full")
-	if _, err := r.Allocate(t.Context(), []string{"GPU-0"}); !errors.Is(err, n.nameErr) {
+	if err := os.WriteFile(filepath.Join(n.dir, state.Records), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Allocate(t.Context(), []string{"GPU-0"}); !errors.Is(err, unix.ENOTDIR) {
 		t.Errorf("error %v, want that of the name", err)
 	}
 }
 
 // The kubelet may have chosen a GPU just before it left.
 func TestAllocateTakesWhatHasJustLeft(t *testing.T) {
-	n := newNode(machineWith(2))
-	r := gpu.New(n.options("nvidia.com/gpu"), n.inventory())
+	n := newNode(t, machineWith(2))
+	r := gpu.New(n.options(t, "nvidia.com/gpu"), n.inventory())
 	n.machine = machineWith(1)
 	r.Refresh(n.inventory())
 	if len(r.Devices()) != 1 {
@@ -254,9 +279,9 @@ func TestAllocateTakesWhatHasJustLeft(t *testing.T) {
 }
 
 func TestAnnotation(t *testing.T) {
-	n := newNode(machineWith(3))
+	n := newNode(t, machineWith(3))
 	n.sick["GPU-1"] = "XID 79"
-	r := gpu.New(n.options("nvidia.com/gpu"), n.inventory())
+	r := gpu.New(n.options(t, "nvidia.com/gpu"), n.inventory())
 	for _, test := range []struct {
 		held map[string]bool
 		want string
@@ -272,9 +297,9 @@ func TestAnnotation(t *testing.T) {
 }
 
 func TestFree(t *testing.T) {
-	n := newNode(machineWith(3))
+	n := newNode(t, machineWith(3))
 	n.sick["GPU-1"] = "XID 79"
-	r := gpu.New(n.options("nvidia.com/gpu"), n.inventory())
+	r := gpu.New(n.options(t, "nvidia.com/gpu"), n.inventory())
 	for _, test := range []struct {
 		held map[string]bool
 		want string
@@ -288,18 +313,18 @@ func TestFree(t *testing.T) {
 			t.Errorf("held %v: %s, want %s; error %v", test.held, got, test.want, err)
 		}
 	}
-	n = newNode(cut(machineWith(2), 1, "1g.10gb", 2))
+	n = newNode(t, cut(machineWith(2), 1, "1g.10gb", 2))
 	n.config = parse(t, "mig: {strategy: single}")
 	const want = `{"version":1,"held":0,"free":[{"uuid":"GPU-0"},{"uuid":"MIG-1-0","of":"GPU-1"},{"uuid":"MIG-1-1","of":"GPU-1"}]}`
-	if got := gpu.New(n.options("nvidia.com/gpu"), n.inventory()).Free(nil).String(); got != want {
+	if got := gpu.New(n.options(t, "nvidia.com/gpu"), n.inventory()).Free(nil).String(); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
 
 // Calls and refreshes at once, for the race detector.
 func TestCallsAtOnce(t *testing.T) {
-	n := newNode(machineWith(8))
-	r := gpu.New(n.options("nvidia.com/gpu"), n.inventory())
+	n := newNode(t, machineWith(8))
+	r := gpu.New(n.options(t, "nvidia.com/gpu"), n.inventory())
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {

@@ -15,9 +15,9 @@ import (
 // TestGPUsFollowTheirPresentMode: the configuration wants all shared, and one still
 // is native, because a pod has it.
 func TestGPUsFollowTheirPresentMode(t *testing.T) {
-	n := newNode(machines.Load(t, "dgx-h100"))
+	n := newNode(t, machines.Load(t, "dgx-h100"))
 	n.config.Mode = config.ModeSGPU
-	o := n.options("nvidia.com/gpu")
+	o := n.options(t, "nvidia.com/gpu")
 	// The modes by index: two GPUs are still native.
 	modes := map[int]inventory.GPU{
 		3: {Mode: config.ModeNative, Unavailable: "moves to sgpu when ml/train ends"}, 5: {Mode: config.ModeNative},

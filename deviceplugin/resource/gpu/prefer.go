@@ -2,19 +2,28 @@ package gpu
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math/bits"
 	"slices"
 	"strings"
 
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/preferred"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// Prefer implements [server.Resource]: whole GPUs as [preferred.Scores.Choose] has
-// it, MIG devices from the GPUs with the fewest left. What the expected pod
-// accepts comes first; if that does not suffice, the others fill up, and the
-// check at the start of the container reports it.
+// Prefer implements [server.Resource].
 func (r *Resource) Prefer(available, must []string, size int) ([]string, error) {
+	return r.PreferFor(Selector{}, available, must, size)
+}
+
+// PreferFor chooses whole GPUs as [preferred.Scores.Choose] has it, MIG devices
+// from the GPUs with the fewest left. What the selector accepts comes first; if
+// that does not suffice, the others fill up, and the check at the start of the
+// container reports it.
+func (r *Resource) PreferFor(selector Selector, available, must []string, size int) ([]string, error) {
 	s := r.now.Load()
 	free, err := s.known(available)
 	if err != nil {
@@ -27,13 +36,7 @@ func (r *Resource) Prefer(available, must []string, size int) ([]string, error) 
 	if len(first) < len(must) || len(must) > size || size > len(available) || size < 1 {
 		return nil, fmt.Errorf("choose %d devices of %d with %d: not possible", size, len(available), len(must))
 	}
-	selector := Selector{}
 	free = r.withoutUsed(free, first, size)
-	if r.options.Pods != nil {
-		if expected, ok := r.options.Pods.Expected(r.options.Name, size); ok {
-			selector = expected
-		}
-	}
 	wanted := slices.DeleteFunc(slices.Clone(free), func(d device) bool { return !s.accepted(selector, &d) })
 	wanted = merge(wanted, first)
 	if len(wanted) >= size {
@@ -45,10 +48,7 @@ func (r *Resource) Prefer(available, must []string, size int) ([]string, error) 
 // withoutUsed leaves out what containers have although the kubelet offers it,
 // if enough is left. If not, the start of the container is rejected until they are gone.
 func (r *Resource) withoutUsed(free, must []device, size int) []device {
-	if r.options.InUse == nil {
-		return free
-	}
-	used := r.options.InUse()
+	used := r.State.Forgotten(r.Name)
 	if len(used) == 0 {
 		return free
 	}
@@ -141,4 +141,49 @@ func pack(free, must []device, size int) ([]string, error) {
 		}
 	}
 	return ids, nil
+}
+
+// Selector is which GPUs a pod accepts, by UUID of the GPU or of a MIG device.
+type Selector struct {
+	// Use are the only ones it accepts; none means all.
+	Use []string
+	// Avoid are those that it rejects, whatever Use contains.
+	Avoid []string
+}
+
+// SelectorOf reads a pod's annotations. It fails if an annotation and its alias
+// differ: each of the two would be a surprise to its owner.
+func SelectorOf(annotations map[string]string, d wellknown.Domains) (Selector, error) {
+	use, avoid, err := quota.UUIDs(annotations, d)
+	return Selector{Use: use, Avoid: avoid}, err
+}
+
+// None reports whether it accepts all.
+func (s Selector) None() bool { return len(s.Use) == 0 && len(s.Avoid) == 0 }
+
+// accepts reports whether a device, of the GPU parent, is acceptable.
+func (s Selector) accepts(id, parent string) bool {
+	return quota.Accepts(s.Use, s.Avoid, id, parent)
+}
+
+// Check returns what is wrong with giving a pod these devices of m: a UUID that
+// the node does not have, with those that it has, or a device that the pod does
+// not accept. A UUID to avoid may be another node's.
+func (s Selector) Check(m *machine.Machine, ids []string) error {
+	var have []string
+	for i := range m.GPUs {
+		have = append(have, m.GPUs[i].UUID)
+	}
+	var errs []error
+	for _, uuid := range s.Use {
+		if m.ParentGPU(uuid) == "" && !slices.Contains(have, uuid) {
+			errs = append(errs, fmt.Errorf("the node has no GPU %q; it has %s", uuid, strings.Join(have, ", ")))
+		}
+	}
+	for _, id := range ids {
+		if !s.accepts(id, cmp.Or(m.ParentGPU(id), id)) {
+			errs = append(errs, fmt.Errorf("the pod does not accept GPU %s", id))
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -3,17 +3,16 @@ package gpu
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"sync/atomic"
 
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
 	"github.com/heddle-dev/heddle/api/allocation"
-	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/preferred"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 )
@@ -30,57 +29,21 @@ const (
 	Envvar Strategy = "envvar"
 )
 
-// Allocator makes the CDI device of one answer to the kubelet, and records it.
-type Allocator interface {
-	Allocate(resource string, ids []string) (cdiDevice string, err error)
-}
-
-// Preparer prepares what the CDI device of a container stands for.
-type Preparer interface {
-	Prepare(ctx context.Context, resource string, ids []string) error
-}
-
-// Pods guesses which pod the kubelet is asking for: it asks for a preference
-// before it names the pod.
-type Pods interface {
-	// Expected is what the pods want that may be meant by a request for size
-	// devices; false if they do not agree, or want nothing.
-	Expected(resource string, size int) (Selector, bool)
-}
-
-// Options are what a Resource works with.
+// Options are what a Resource works with. Its name is one of [Names].
 type Options struct {
-	// Name is one of [Names].
-	Name      string
-	Allocator Allocator
-	Preparer  Preparer
-	// Driver is the driver's CDI spec; it may be nil with Envvar.
-	Driver   *cdi.DriverSpec
+	resource.Options
 	Strategy Strategy
 	Features devgpu.Features
 	// Vendors are those whose GPUs the node may have.
 	Vendors devgpu.Vendors
-	// InUse are devices that the kubelet offers although containers have them,
-	// by ID, with who has each: they are preferred to none. Nil is none.
-	InUse func() map[string]string
-	// Pods may be nil: then nothing steers the choice.
-	Pods Pods
-	// Log defaults to none.
-	Log *slog.Logger
 }
 
 // Resource is one resource of GPUs for [server.Plugin]. Its methods may be
 // called at once.
 type Resource struct {
-	*server.List
+	*resource.Resource
 	options Options
 	now     atomic.Pointer[snapshot]
-
-	// mu serializes refreshes and guards seen.
-	mu sync.Mutex
-	// seen are all IDs that were ever in a snapshot: the kubelet may ask for
-	// one that has just left it.
-	seen map[string]bool
 }
 
 // snapshot is what a resource is at one time.
@@ -99,33 +62,21 @@ var _ server.Resource = (*Resource)(nil)
 
 // New makes a resource of the machine as it is now.
 func New(o Options, inv *inventory.Inventory) *Resource {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
+	if o.Strategy == Envvar {
+		o.Driver = nil
 	}
-	if o.Strategy == "" {
-		o.Strategy = CDI
-	}
-	r := &Resource{List: server.NewList(), options: o, seen: map[string]bool{}}
+	r := &Resource{Resource: resource.New(o.Options), options: o}
+	r.now.Store(&snapshot{})
 	r.Refresh(inv)
 	return r
 }
 
 // Refresh takes a new snapshot.
 func (r *Resource) Refresh(inv *inventory.Inventory) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	old := r.now.Load()
-	if old == nil {
-		old = &snapshot{}
-	}
-	s, devices := r.look(old, inv)
+	s, devices := r.look(r.now.Load(), inv)
+	// The kubelet may ask for what it is offered at once.
 	r.now.Store(s)
-	for id := range s.devices {
-		r.seen[id] = true
-	}
-	if r.Offer(devices) {
-		r.options.Log.Info("GPUs changed", "resource", r.options.Name, "devices", len(devices), "faults", len(s.faults))
-	}
+	r.Offer(devices)
 }
 
 func (r *Resource) look(old *snapshot, inv *inventory.Inventory) (s *snapshot, devices []server.Device) {
@@ -138,27 +89,19 @@ func (r *Resource) look(old *snapshot, inv *inventory.Inventory) (s *snapshot, d
 		g := &m.GPUs[i]
 		s.uuids = append(s.uuids, g.UUID)
 		for _, d := range devicesOf(inv, i) {
-			if _, twice := s.devices[d.id]; twice || d.id == "" || d.resource != r.options.Name {
+			if _, twice := s.devices[d.id]; twice || d.id == "" || d.resource != r.Name {
 				continue
 			}
 			d.vendor = r.options.Vendors.Of(m, g)
 			s.devices[d.id] = d
-			fault := cmp.Or(d.unhealthy, inv.GPUs[g.UUID].Unhealthy, inv.Elsewhere[r.options.Name][d.id])
+			fault := cmp.Or(d.unhealthy, inv.GPUs[g.UUID].Unhealthy, inv.Elsewhere[r.Name][d.id])
 			if fault != "" {
 				s.faults[d.id] = fault
 			}
-			devices = append(devices, server.Device{ID: d.id, Healthy: fault == "", NUMA: numaOf(m, g)})
+			devices = append(devices, server.Device{ID: d.id, Healthy: fault == "", NUMA: resource.NUMA(m.Function(g.PCI))})
 		}
 	}
 	return s, devices
-}
-
-func numaOf(m *machine.Machine, g *machine.GPU) []int64 {
-	f := m.Function(g.PCI)
-	if f == nil || f.NUMA == nil {
-		return nil
-	}
-	return []int64{int64(*f.NUMA)}
 }
 
 // Faults are the reasons of unhealthy devices, by ID.
@@ -193,4 +136,46 @@ func (r *Resource) Annotation(held map[string]bool) string {
 		}
 	}
 	return preferred.Annotation(s.scores.Table(free))
+}
+
+// Allocate implements [server.Allocator]. Neither topology nor the health of other
+// GPUs may fail a pod. The name is recorded with both strategies: PreStart finds
+// the container by it.
+func (r *Resource) Allocate(_ context.Context, ids []string) (*v1beta1.ContainerAllocateResponse, error) {
+	ids = slices.Sorted(slices.Values(ids))
+	answer, err := r.Answer(ids, ids...)
+	switch {
+	case err != nil:
+		return nil, err
+	case r.options.Strategy == Envvar:
+		return &v1beta1.ContainerAllocateResponse{Envs: r.environment(ids)}, nil
+	}
+	answer.Envs = r.hidden()
+	return answer, nil
+}
+
+// hidden is the environment by which no vendor's own runtime adds anything to
+// what CDI brings.
+func (r *Resource) hidden() map[string]string {
+	env := map[string]string{}
+	for _, v := range r.now.Load().vendors {
+		maps.Copy(env, v.Environment.Hidden())
+	}
+	return env
+}
+
+// environment is what runtimes without CDI need, by vendor. An ID that has just
+// left the snapshot is of the first vendor.
+func (r *Resource) environment(ids []string) map[string]string {
+	s, env := r.now.Load(), map[string]string{}
+	for i, v := range s.vendors {
+		own := slices.DeleteFunc(slices.Clone(ids), func(id string) bool {
+			d, known := s.devices[id]
+			return known && d.vendor != v || !known && i > 0
+		})
+		if len(own) > 0 {
+			maps.Copy(env, v.Environment.Show(own, r.options.Features))
+		}
+	}
+	return env
 }

@@ -2,7 +2,6 @@ package gpu_test
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"sync"
@@ -12,8 +11,10 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/test/state"
 )
 
 // node is everything around a resource that a test changes.
@@ -22,20 +23,21 @@ type node struct {
 	machine *machine.Machine
 	config  config.NodeConfig
 	sick    map[string]string
-	steer   *gpu.Selector
 	driver  *cdi.DriverSpec
-
-	named, bound [][]string
-	nameErr      error
+	// dir is the device state's.
+	dir string
 }
 
-func newNode(m *machine.Machine) *node {
-	return &node{machine: m, config: config.Default(), sick: map[string]string{}, driver: cdi.NewDriverSpec("", nil, vendors.All(), nil)}
+func newNode(tb testing.TB, m *machine.Machine) *node {
+	tb.Helper()
+	return &node{dir: tb.TempDir(), machine: m, config: config.Default(), sick: map[string]string{}, driver: cdi.NewDriverSpec("", nil, vendors.All(), nil)}
 }
 
-func (n *node) options(name string) gpu.Options {
+func (n *node) options(tb testing.TB, name string) gpu.Options {
+	tb.Helper()
 	return gpu.Options{
-		Name: name, Allocator: n, Preparer: n, Driver: n.driver, Pods: n, Vendors: vendors.All(),
+		Options: resource.Options{Name: name, State: state.New(tb, n.dir, n.inventory()), Driver: n.driver},
+		Vendors: vendors.All(),
 	}
 }
 
@@ -51,25 +53,6 @@ func (n *node) inventory() *inventory.Inventory {
 		states[uuid] = state
 	}
 	return inventory.New(n.machine, &c, states, nil)
-}
-
-func (n *node) Allocate(resource string, ids []string) (string, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.named = append(n.named, append([]string{resource}, ids...))
-	return fmt.Sprintf("heddle.dev/gpu=call-%d", len(n.named)), n.nameErr
-}
-
-func (n *node) Prepare(_ context.Context, resource string, ids []string) error {
-	n.bound = append(n.bound, append([]string{resource}, ids...))
-	return nil
-}
-
-func (n *node) Expected(string, int) (gpu.Selector, bool) {
-	if n.steer == nil {
-		return gpu.Selector{}, false
-	}
-	return *n.steer, true
 }
 
 // machineWith has n GPUs, two on each NUMA node, named GPU-0...

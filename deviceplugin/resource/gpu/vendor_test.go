@@ -3,6 +3,7 @@ package gpu_test
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,7 +12,6 @@ import (
 
 	"tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
@@ -20,7 +20,7 @@ import (
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/labels"
-	"github.com/heddle-dev/heddle/discovery/sysfs/sysfstest"
+	"github.com/heddle-dev/heddle/test/sysfstest"
 )
 
 // acme is a vendor that does not exist.
@@ -62,7 +62,7 @@ func (acmeLibrary) Generate(m *machine.Machine) (*devgpu.Edits, error) {
 func TestAnotherVendor(t *testing.T) {
 	tree := sysfstest.New(t)
 	tree.PCI(sysfstest.Function{Path: "pci0000:00/0000:00:01.0/0000:01:00.0", Class: "0x120000", Vendor: "0xacee", Device: "0x0001", Driver: "acme"})
-	sources := devgpu.Sources{{Vendor: acme(), Library: acmeLibrary{}, Edits: acmeLibrary{}}}
+	sources := devgpu.Sources{{Vendor: acme(), Library: acmeLibrary{}}}
 	m := host.New(host.Options{
 		SysfsRoot: tree.Sys(), DevRoot: tree.Dev(), ProcRoot: tree.Proc(), GPUs: sources,
 	}).Scan(t.Context())
@@ -88,7 +88,7 @@ func TestAnotherVendor(t *testing.T) {
 		t.Errorf("without a driver: %s", reason)
 	}
 
-	monitor := health.New(health.Options{Source: scanned{m}, Config: func() *config.NodeConfig { return &c }})
+	monitor := health.New(health.Options{Source: scanned{m}, Config: &c, PollInterval: health.DefaultPollInterval, Log: slog.New(slog.DiscardHandler)})
 	codes := acme().Codes
 	monitor.OnEvent(devgpu.Event{GPU: "ACME-1", Code: codes.Code(7)})
 	state := monitor.Snapshot().GPU("ACME-1")
@@ -107,10 +107,10 @@ func TestAnotherVendor(t *testing.T) {
 		t.Errorf("spec %s, %v", spec, err)
 	}
 	show(string(spec))
-	n := newNode(m)
+	n := newNode(t, m)
 	n.config = c
 	for _, strategy := range []gpu.Strategy{gpu.CDI, gpu.Envvar} {
-		o := n.options("acme.example/gpu")
+		o := n.options(t, "acme.example/gpu")
 		o.Vendors, o.Driver, o.Strategy = sources.Vendors(), driver, strategy
 		answer, err := gpu.New(o, n.inventory()).Allocate(t.Context(), []string{"ACME-1"})
 		if err != nil {

@@ -1,38 +1,30 @@
 package rdma
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	"github.com/heddle-dev/heddle/test/machines"
+	"github.com/heddle-dev/heddle/test/state"
 )
 
 const name = "rdma/hca_shared_devices_ib"
-
-// state stands in for the device state.
-type state struct {
-	bound map[string]string
-	named []string
-	err   error
-}
-
-func (s *state) Allocate(resource string, ids []string) (string, error) {
-	s.named = append(s.named, fmt.Sprint(resource, ids))
-	return "heddle.dev/rdma=x", s.err
-}
-func (s *state) Prepare(context.Context, string, []string) error { return s.err }
-func (s *state) Assigned(string) map[string]string               { return s.bound }
 
 var _ server.Resource = (*Resource)(nil)
 
@@ -40,12 +32,18 @@ var _ server.Resource = (*Resource)(nil)
 type node struct {
 	machine   *machine.Machine
 	config    config.NodeConfig
-	state     state
+	tb        testing.TB
+	dir       string // the device state's
+	bound     map[string]string
 	unhealthy func(*machine.HCA) string
 }
 
 func (n *node) resource() *Resource {
-	return New(Options{Name: name, State: &n.state}, n.inventory())
+	var entries []*checkpoint.Entry
+	for id, hca := range n.bound {
+		entries = append(entries, state.Entry(cdi.RDMA, name, id, hca))
+	}
+	return New(resource.Options{Name: name, State: state.New(n.tb, n.dir, n.inventory(), entries...)}, n.inventory())
 }
 
 func (n *node) inventory() *inventory.Inventory {
@@ -63,7 +61,7 @@ func (n *node) inventory() *inventory.Inventory {
 
 func newNode(tb testing.TB, file string) *node {
 	tb.Helper()
-	n := &node{machine: machines.Load(tb, file), config: config.Default()}
+	n := &node{tb: tb, dir: tb.TempDir(), machine: machines.Load(tb, file), config: config.Default()}
 	n.config.RDMA.Resources = slices.Clone(n.config.RDMA.Resources)
 	n.config.RDMA.Resources[0].Sharers = 2
 	return n
@@ -124,7 +122,7 @@ func TestDevices(t *testing.T) {
 					config.Glob(n.hca("mlx5_2").PCI), config.Glob(n.hca("mlx5_3").PCI),
 				}
 				n.hca("mlx5_1").Ports[0].State = machine.PortDown
-				n.state.bound = map[string]string{
+				n.bound = map[string]string{
 					replica.ID(n.hca("mlx5_0").PCI, 1): n.hca("mlx5_1").PCI,
 					replica.ID(n.hca("mlx5_1").PCI, 0): n.hca("mlx5_0").PCI,
 				}
@@ -283,7 +281,7 @@ func TestPrefer(t *testing.T) {
 		{"nothing", all(a), nil, 0, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := Prefer(tt.available, tt.must, tt.size)
+			got, err := new(Resource).Prefer(tt.available, tt.must, tt.size)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -298,7 +296,7 @@ func TestPrefer(t *testing.T) {
 	}{
 		{all(a), nil, 13}, {all(a), all(a), 3}, {[]string{"x"}, nil, 1}, {all(a)[:2], []string{b + "::0"}, 4},
 	} {
-		if got, err := Prefer(tt.available, tt.must, tt.size); err == nil {
+		if got, err := new(Resource).Prefer(tt.available, tt.must, tt.size); err == nil {
 			t.Errorf("Prefer(%v, %v, %d) = %v, want an error", tt.available, tt.must, tt.size, got)
 		}
 	}
@@ -309,14 +307,14 @@ func TestAllocate(t *testing.T) {
 	r := n.resource()
 	ids := []string{r.Devices()[0].ID, r.Devices()[2].ID}
 	got, err := r.Allocate(t.Context(), ids)
-	if err != nil || len(got.GetCdiDevices()) != 1 || got.GetCdiDevices()[0].GetName() != "heddle.dev/rdma=x" {
-		t.Errorf("%v, %v", got, err)
+	if err != nil || len(got.GetCdiDevices()) != 1 {
+		t.Fatalf("%v, %v", got, err)
+	}
+	if made, ok := cdi.ParseName(got.GetCdiDevices()[0].GetName()); !ok || made.Kind != cdi.RDMA || !made.MadeFor(name, ids) {
+		t.Errorf("name %s", made)
 	}
 	if len(got.GetEnvs())+len(got.GetDevices())+len(got.GetMounts())+len(got.GetAnnotations()) != 0 {
 		t.Errorf("more than a name: %v", got)
-	}
-	if diff := cmp.Diff([]string{fmt.Sprint(name, ids)}, n.state.named); diff != "" {
-		t.Errorf("named (-want +got):\n%s", diff)
 	}
 	if _, err := r.Allocate(t.Context(), []string{ids[0], "0000:00:00.0::0"}); err == nil || !strings.Contains(err.Error(), "has no device") {
 		t.Errorf("a device that was not offered: %v", err)
@@ -326,11 +324,14 @@ func TestAllocate(t *testing.T) {
 	if _, err := r.Allocate(t.Context(), ids); err != nil || len(r.Devices()) > 0 {
 		t.Errorf("%d devices; one that has just left: %v", len(r.Devices()), err)
 	}
-	n.state.err = errors.New("disk full")
-	if _, err := r.Allocate(t.Context(), ids); !errors.Is(err, n.state.err) {
-		t.Errorf("error %v", err)
+	if err := r.PreStart(t.Context(), ids); err == nil || !strings.Contains(err.Error(), "no container holds exactly") {
+		t.Errorf("no pod runs: %v", err)
 	}
-	if err := r.PreStart(t.Context(), ids); !errors.Is(err, n.state.err) {
+	records := filepath.Join(n.dir, state.Records)
+	if err := errors.Join(os.RemoveAll(records), os.WriteFile(records, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Allocate(t.Context(), ids); !errors.Is(err, unix.ENOTDIR) {
 		t.Errorf("error %v", err)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	base "github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
 	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
@@ -101,7 +102,7 @@ func newHost(b *testing.B) *host {
 	}, inv)
 	p := server.New(server.Options{
 		Name: slotsName, KubeletDir: filepath.Dir(h.PluginDir()),
-		Resource: sgpu.New(sgpu.Options{Name: slotsName, State: h.State, Static: &static{}}, inventory.Configured(m, &c)),
+		Resource: sgpu.New(base.Options{Name: slotsName, State: h.State}, inventory.Configured(m, &c)),
 	})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
 	var running sync.WaitGroup

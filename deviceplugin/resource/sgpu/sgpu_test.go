@@ -1,9 +1,10 @@
 package sgpu_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,53 +12,26 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
+	"github.com/heddle-dev/heddle/deviceplugin/resource"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/sgpu"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/test/machines"
+	"github.com/heddle-dev/heddle/test/state"
 )
 
 const name = "nvidia.com/sgpu"
 
 // node is a machine whose GPUs can be changed.
 type node struct {
-	gpus  []quota.GPU
-	bound map[string]string
-	names []string
-	calls []string
-}
-
-func (n *node) Allocate(resource string, ids []string) (string, error) {
-	if len(n.names) == 0 {
-		return "", errors.New("no room on the disk")
-	}
-	n.calls = append(n.calls, fmt.Sprint("name ", resource, ids))
-	return n.names[0], nil
-}
-
-func (n *node) Prepare(_ context.Context, resource string, ids []string) error {
-	n.calls = append(n.calls, fmt.Sprint("bind ", resource, ids))
-	return nil
-}
-
-func (n *node) Assigned(string) map[string]string { return n.bound }
-
-type static struct{ mended int }
-
-func (*static) Names(ids []string) []string {
-	names := make([]string, len(ids))
-	for i, id := range ids {
-		names[i] = "driver=" + id
-	}
-	return names
-}
-
-func (s *static) Restore() error {
-	s.mended++
-	return nil
+	gpus []quota.GPU
+	// dir is the device state's.
+	dir string
 }
 
 func sharedGPUs(n, slots int) []quota.GPU {
@@ -68,12 +42,12 @@ func sharedGPUs(n, slots int) []quota.GPU {
 	return all
 }
 
-func (n *node) resource(s *static) *sgpu.Resource {
-	o := sgpu.Options{Name: name, State: n}
-	if s != nil {
-		o.Static = s
-	}
-	return sgpu.New(o, n.inventory())
+func (n *node) resource(t *testing.T, bound ...*checkpoint.Entry) *sgpu.Resource {
+	t.Helper()
+	n.dir = t.TempDir()
+	return sgpu.New(resource.Options{
+		Name: name, State: state.New(t, n.dir, n.inventory(), bound...), Driver: cdi.NewDriverSpec("", nil, vendors.All(), nil),
+	}, n.inventory())
 }
 
 // inventory is a node with the shared GPUs as they are.
@@ -106,7 +80,7 @@ func changed(r interface{ Changed() <-chan struct{} }) bool {
 
 func TestSlotsGoWithTheirGPU(t *testing.T) {
 	n := &node{gpus: sharedGPUs(2, 2)}
-	r := n.resource(nil)
+	r := n.resource(t)
 	changed(r)
 	if got := r.Devices()[3]; got.ID != "GPU-1::1" || !got.Healthy || !slices.Equal(got.NUMA, []int64{1}) {
 		t.Errorf("last slot %+v", got)
@@ -121,12 +95,9 @@ func TestSlotsGoWithTheirGPU(t *testing.T) {
 	if diff := cmp.Diff([]string{"GPU-1::0", "GPU-1::1"}, well(r)); diff != "" || !changed(r) || len(r.Devices()) != 4 {
 		t.Errorf("GPU 0 is ill: healthy (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[string]string{"GPU-0": "XID 79"}, r.Faults()); diff != "" {
-		t.Errorf("faults (-want +got):\n%s", diff)
-	}
 	// A slot in use is as well as the GPU that it stands for.
-	n.bound = map[string]string{"GPU-0::1": "GPU-1", "GPU-1::0": "GPU-0"}
-	r.Refresh(n.inventory())
+	r = n.resource(t, state.Entry(cdi.SGPU, name, "GPU-0::1", "GPU-1"), state.Entry(cdi.SGPU, name, "GPU-1::0", "GPU-0"))
+	changed(r)
 	if diff := cmp.Diff([]string{"GPU-0::1", "GPU-1::1"}, well(r)); diff != "" {
 		t.Errorf("bound: healthy (-want +got):\n%s", diff)
 	}
@@ -138,8 +109,8 @@ func TestSlotsGoWithTheirGPU(t *testing.T) {
 }
 
 func TestAllocate(t *testing.T) {
-	n, s := &node{gpus: sharedGPUs(1, 4), names: []string{"heddle.dev/sgpu=x"}}, &static{}
-	r := n.resource(s)
+	n := &node{gpus: sharedGPUs(1, 4)}
+	r := n.resource(t)
 	answer, err := r.Allocate(t.Context(), []string{"GPU-0::1"})
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +119,10 @@ func TestAllocate(t *testing.T) {
 	for _, d := range answer.GetCdiDevices() {
 		devices = append(devices, d.GetName())
 	}
-	if diff := cmp.Diff([]string{"heddle.dev/sgpu=x", "driver=common"}, devices); diff != "" || len(answer.GetEnvs())+len(answer.GetMounts()) > 0 {
+	if made, ok := cdi.ParseName(devices[0]); !ok || made.Kind != cdi.SGPU || !made.MadeFor(name, []string{"GPU-0::1"}) {
+		t.Errorf("name %s", devices[0])
+	}
+	if diff := cmp.Diff([]string{"driver.heddle.dev/gpu=common"}, devices[1:]); diff != "" || len(answer.GetEnvs())+len(answer.GetMounts()) > 0 {
 		t.Errorf("answer %v (-want +got):\n%s", answer, diff)
 	}
 	n.gpus = nil // The GPU has left; a kubelet that knew of it may still ask.
@@ -156,19 +130,19 @@ func TestAllocate(t *testing.T) {
 	if _, err := r.Allocate(t.Context(), []string{"GPU-0::2"}); err != nil {
 		t.Error(err)
 	}
-	if err := r.PreStart(t.Context(), []string{"GPU-0::1"}); err != nil || s.mended != 1 {
-		t.Errorf("error %v, mended %d times", err, s.mended)
-	}
-	want := []string{"name nvidia.com/sgpu[GPU-0::1]", "name nvidia.com/sgpu[GPU-0::2]", "bind nvidia.com/sgpu[GPU-0::1]"}
-	if diff := cmp.Diff(want, n.calls); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
+	err = r.PreStart(t.Context(), []string{"GPU-0::1"})
+	if err == nil || !strings.Contains(err.Error(), "no container holds exactly") {
+		t.Errorf("no pod runs: %v", err)
 	}
 	for _, ids := range [][]string{nil, {"GPU-0::4"}, {"GPU-1::0"}, {"GPU-0"}} {
 		if _, err := r.Allocate(t.Context(), ids); err == nil {
 			t.Errorf("%v are given out", ids)
 		}
 	}
-	n.names = nil
+	records := filepath.Join(n.dir, state.Records)
+	if err := errors.Join(os.RemoveAll(records), os.WriteFile(records, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := r.Allocate(t.Context(), []string{"GPU-0::1"}); err == nil {
 		t.Error("a name that is not on disk is given out")
 	}

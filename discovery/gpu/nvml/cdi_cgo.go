@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
-	"strconv"
 
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform/root"
@@ -16,10 +15,13 @@ import (
 	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
-// Generate implements [gpu.EditsGenerator]. Each GPU is asked for by itself: of several
-// at once, one that is lost would leave the node without any.
-func (n CDI) Generate(m *machine.Machine) (*gpu.Edits, error) {
-	lib, err := n.library(nvcdi.ModeNvml)
+// Generate implements [gpu.EditsGenerator] with NVIDIA's library for that
+// (nvidia-container-toolkit, pkg/nvcdi): it knows which libraries, sockets and
+// nodes each driver has, and asks NVML on a session of its own. Each GPU is asked
+// for by itself: of several at once, one that is lost would leave the node
+// without any.
+func (l *Library) Generate(m *machine.Machine) (*gpu.Edits, error) {
+	lib, err := l.nvcdi(nvcdi.ModeNvml)
 	if err != nil {
 		return nil, err
 	}
@@ -44,10 +46,10 @@ func (n CDI) Generate(m *machine.Machine) (*gpu.Edits, error) {
 			ask(out, lib, g.MIG.Devices[j].UUID, g.MIG.Devices[j].UUID)
 		}
 	}
-	if err := n.addFeatures(out); err != nil {
+	if err := l.addFeatures(out); err != nil {
 		return nil, err
 	}
-	return out, n.onHost(out)
+	return out, l.onHost(out)
 }
 
 // ask adds the device that the library knows by an identifier.
@@ -71,28 +73,19 @@ func empty(e *specs.ContainerEdits) bool {
 	return len(e.DeviceNodes) == 0 && len(e.Mounts) == 0 && len(e.Hooks) == 0 && len(e.Env) == 0
 }
 
-func (n CDI) addFeatures(out *gpu.Edits) error {
-	type feature struct {
-		mode     nvcdi.Mode
-		id, name string
-	}
-	var wanted []feature
-	if n.Features.GDRCopy {
-		wanted = append(wanted, feature{nvcdi.ModeGdrcopy, "all", gdrcopyDevice})
-	}
-	if n.Features.GDS {
-		wanted = append(wanted, feature{nvcdi.ModeGds, "all", gdsDevice})
-	}
-	for _, channel := range n.Features.IMEXChannels {
-		number := strconv.Itoa(channel)
-		wanted = append(wanted, feature{nvcdi.ModeImex, number, imexDevice + number})
-	}
-	for _, f := range wanted {
-		lib, err := n.library(f.mode)
+// addFeatures makes a device, of the mode's name, for what else the host has.
+func (l *Library) addFeatures(out *gpu.Edits) error {
+	for mode, wanted := range map[nvcdi.Mode]bool{
+		nvcdi.ModeGdrcopy: l.options.Features.GDRCopy, nvcdi.ModeGds: l.options.Features.GDS,
+	} {
+		if !wanted {
+			continue
+		}
+		lib, err := l.nvcdi(mode)
 		if err != nil {
 			return err
 		}
-		ask(out, lib, f.id, f.name)
+		ask(out, lib, "all", string(mode))
 	}
 	return nil
 }
@@ -100,18 +93,17 @@ func (n CDI) addFeatures(out *gpu.Edits) error {
 // memoryLimitsHook is of nvidia-container-toolkit 1.20.1 and later.
 const memoryLimitsHook = "apply-cuda-memory-limits"
 
-func (n CDI) library(mode nvcdi.Mode) (nvcdi.Interface, error) {
+func (l *Library) nvcdi(mode nvcdi.Mode) (nvcdi.Interface, error) {
 	options := []nvcdi.Option{
-		nvcdi.WithMode(mode), nvcdi.WithDriverRoot(cmp.Or(n.DriverRoot, "/")), nvcdi.WithDevRoot(n.DevRoot),
-		nvcdi.WithLogger(cdiLog{n.Log}),
+		nvcdi.WithMode(mode), nvcdi.WithDriverRoot(l.driverRoot()), nvcdi.WithLogger(cdiLog{l.options.Log}),
 	}
-	if n.Hook == "" {
+	if l.options.Hook == "" {
 		options = append(options, nvcdi.WithDisabledHooks(nvcdi.AllHooks))
 	} else {
 		// The limits hook does nothing without a limit, and the nvidia-cdi-hook
 		// of an older toolkit does not know it: no container with a GPU could
 		// start. Where a limit is set, its enforcer brings the hook.
-		options = append(options, nvcdi.WithNVIDIACDIHookPath(n.Hook), nvcdi.WithDisabledHooks(memoryLimitsHook))
+		options = append(options, nvcdi.WithNVIDIACDIHookPath(l.options.Hook), nvcdi.WithDisabledHooks(memoryLimitsHook))
 	}
 	lib, err := nvcdi.New(options...)
 	if err != nil {
@@ -120,12 +112,14 @@ func (n CDI) library(mode nvcdi.Mode) (nvcdi.Interface, error) {
 	return lib, nil
 }
 
+func (l *Library) driverRoot() string { return cmp.Or(l.options.DriverRoot, "/") }
+
 // onHost turns paths as this process sees them into paths as the runtime does.
-func (n CDI) onHost(out *gpu.Edits) error {
-	driver, host := cmp.Or(n.DriverRoot, "/"), cmp.Or(n.HostDriverRoot, "/")
+func (l *Library) onHost(out *gpu.Edits) error {
+	driver := l.driverRoot()
+	host := cmp.Or(l.options.HostDriverRoot, driver)
 	t := root.NewDriverTransformer(
-		root.WithDriverRoot(driver), root.WithTargetDriverRoot(host),
-		root.WithDevRoot(cmp.Or(n.DevRoot, driver)), root.WithTargetDevRoot(cmp.Or(n.HostDevRoot, host)),
+		root.WithDriverRoot(driver), root.WithTargetDriverRoot(host), root.WithDevRoot(driver), root.WithTargetDevRoot(host),
 	)
 	spec := &specs.Spec{ContainerEdits: out.Common, Devices: out.Devices}
 	if err := t.Transform(spec); err != nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 	"github.com/heddle-dev/heddle/test/nvidia"
 )
@@ -40,7 +41,7 @@ func TestRealLibrary(t *testing.T) {
 	if err := d.Set(c); err != nil {
 		t.Fatal(err)
 	}
-	l := nvml.New(nvml.Options{DriverRoot: d.Root})
+	l := nvml.New(gpu.Options{DriverRoot: d.Root})
 	driver, n, err := l.Open()
 	if err != nil || n != 8 || driver.Version != before {
 		t.Fatalf("driver %+v, %d GPUs, %v", driver, n, err)

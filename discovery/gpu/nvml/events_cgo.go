@@ -6,8 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -35,13 +33,10 @@ type watched struct {
 
 // WaitEvent implements [gpu.Telemetry]. A second caller is rejected.
 func (l *Library) WaitEvent(wait time.Duration) (gpu.Event, error) {
-	if !l.gate.enter() {
-		return gpu.Event{}, fmt.Errorf("NVML is %w: the session is ending", gpu.ErrAbsent)
+	if !l.gate.TryAcquire(1) {
+		return gpu.Event{}, errEnding
 	}
-	defer l.gate.leave()
-	if !l.isOpen() {
-		return gpu.Event{}, fmt.Errorf("NVML is %w: no session", gpu.ErrAbsent)
-	}
+	defer l.leave()
 	if !l.waiting.TryLock() {
 		return gpu.Event{}, errors.New("wait for events: another wait has not returned")
 	}
@@ -105,7 +100,7 @@ func (l *Library) arm() error {
 		}
 	}
 	if len(next.gpus) == 0 {
-		free(set)
+		_ = set.Free()
 		return failure("register for events", last)
 	}
 	l.disarm()
@@ -127,49 +122,12 @@ func register(device nvml.Device, set nvml.EventSet) nvml.Return {
 	return device.RegisterEvents(supported&wanted, set)
 }
 
-// disarm drops the set.
+// disarm drops the set, also if it cannot be given back.
 func (l *Library) disarm() {
 	if l.watched.set != nil {
-		free(l.watched.set)
+		_ = l.watched.set.Free()
 	}
 	l.watched = watched{}
-}
-
-// free gives a set back. One that cannot be given back is dropped all the same.
-func free(set nvml.EventSet) { _ = set.Free() }
-
-// remember keeps the handle of a GPU, by its UUID.
-func (l *Library) remember(uuid string, device nvml.Device) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if known, ok := l.devices[uuid]; ok && known == device {
-		return
-	}
-	if l.devices == nil {
-		l.devices = map[string]nvml.Device{}
-	}
-	l.devices[uuid] = device
-	l.generation++
-}
-
-// forget drops all handles: they end with the session.
-func (l *Library) forget() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.devices = nil
-	l.generation++
-}
-
-func (l *Library) handles() (map[string]nvml.Device, int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return maps.Clone(l.devices), l.generation
-}
-
-// Known implements [gpu.Telemetry].
-func (l *Library) Known() []string {
-	handles, _ := l.handles()
-	return slices.Collect(maps.Keys(handles))
 }
 
 // Pulse implements [gpu.Telemetry]. The temperature is read from the GPU itself:
@@ -179,26 +137,20 @@ func (l *Library) Pulse(uuid string) (gpu.Action, error) {
 	if err != nil {
 		return gpu.ActionUnknown, err
 	}
-	defer l.gate.leave()
+	defer l.leave()
 	_, ret := device.GetTemperature(nvml.TEMPERATURE_GPU)
 	if ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED {
 		return gpu.ActionUnknown, failure("temperature", ret)
 	}
 	values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
-	switch ret := device.GetFieldValues(values); ret {
-	case nvml.SUCCESS:
-	case nvml.ERROR_GPU_IS_LOST:
-		return gpu.ActionUnknown, failure("recovery action", ret)
-	default:
-		return gpu.ActionUnknown, nil
+	if ret = device.GetFieldValues(values); ret == nvml.SUCCESS {
+		ret = nvml.Return(values[0].NvmlReturn) //nolint:gosec // NVML's own cast.
 	}
-	switch ret := nvml.Return(values[0].NvmlReturn); ret { //nolint:gosec // NVML's own cast.
+	switch ret { //nolint:exhaustive // Drivers before R565 do not know the field.
 	case nvml.SUCCESS:
 		return action(binary.NativeEndian.Uint32(values[0].Value[:])), nil
 	case nvml.ERROR_GPU_IS_LOST:
 		return gpu.ActionUnknown, failure("recovery action", ret)
-	default:
-		// Drivers before R565 do not know the field.
-		return gpu.ActionUnknown, nil
 	}
+	return gpu.ActionUnknown, nil
 }

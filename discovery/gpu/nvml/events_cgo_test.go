@@ -51,7 +51,8 @@ func newBoard(t *testing.T) *board {
 		d.GetTemperatureFunc = func(nvml.TemperatureSensors) (uint32, nvml.Return) { return 40, nvml.SUCCESS }
 		b.devices = append(b.devices, d)
 	}
-	b.library = &Library{api: &mock.Interface{
+	b.library = New(gpu.Options{})
+	b.library.api = &mock.Interface{
 		InitFunc:                          func() nvml.Return { return nvml.SUCCESS },
 		ShutdownFunc:                      func() nvml.Return { return nvml.SUCCESS },
 		SystemGetDriverVersionFunc:        func() (string, nvml.Return) { return "570.86.15", nvml.SUCCESS },
@@ -60,7 +61,7 @@ func newBoard(t *testing.T) *board {
 		DeviceGetHandleByIndexFunc:        func(i int) (nvml.Device, nvml.Return) { return b.devices[i], nvml.SUCCESS },
 		ExtensionsFunc:                    func() nvml.ExtendedInterface { return symbols{} },
 		EventSetCreateFunc:                b.create,
-	}}
+	}
 	return b
 }
 
@@ -189,13 +190,42 @@ func TestCloseWaitsForTheWait(t *testing.T) {
 			t.Errorf("closed after %s: %v, %d sets freed", time.Since(began), err, b.freed)
 		}
 		wg.Wait()
-		if known := b.library.Known(); len(known) != 0 {
-			t.Errorf("a closed session knows %v", known)
+		if _, err := b.library.Pulse("GPU-0"); !errors.Is(err, gpu.ErrAbsent) {
+			t.Errorf("a closed session knows a GPU: %v", err)
 		}
 		b.read(t)
 		if _, err := b.library.WaitEvent(time.Second); !errors.Is(err, gpu.ErrNoEvent) || b.sets != 2 {
 			t.Errorf("after it was opened again: %v, %d sets", err, b.sets)
 		}
+	})
+}
+
+// One that does not return keeps the session, and lets others in again.
+func TestCloseGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBoard(t)
+		release := make(chan struct{})
+		b.read(t)
+		b.inside = func() { <-release }
+		var wg sync.WaitGroup
+		wg.Go(func() { b.library.WaitEvent(time.Second) })
+		synctest.Wait()
+		began := time.Now()
+		wg.Go(func() {
+			if err := b.library.Close(); !errors.Is(err, gpu.ErrBusy) || time.Since(began) != closeTimeout {
+				t.Errorf("%v after %s", err, time.Since(began))
+			}
+		})
+		synctest.Wait()
+		if _, err := b.library.Pulse("GPU-0"); !errors.Is(err, gpu.ErrAbsent) {
+			t.Errorf("a call entered while the session ends: %v", err)
+		}
+		<-time.After(2 * closeTimeout)
+		if err := b.library.ExclusiveProcess("GPU-7", true); err == nil || errors.Is(err, errEnding) {
+			t.Errorf("after the session could not be closed: %v", err)
+		}
+		close(release)
+		wg.Wait()
 	})
 }
 
@@ -206,21 +236,26 @@ func TestReaderGoesOnUnderAHangingWait(t *testing.T) {
 		b := newBoard(t)
 		release := make(chan struct{})
 		b.inside = func() { <-release }
-		r := gpu.NewReader(Vendor(), b.library, 0)
-		r.Read(t.Context())
+		r := gpu.NewReader(gpu.Source{Vendor: Vendor(), Library: b.library}, 0)
+		read := func(functions []machine.PCIFunction) machine.Machine {
+			m := machine.Machine{PCI: functions}
+			r.Read(t.Context(), &m)
+			return m
+		}
+		read(nil)
+		came := []machine.PCIFunction{{Address: "0000:1b:00.0", Class: "0x030200", Vendor: "0x10de"}}
 		var wg sync.WaitGroup
 		wg.Go(func() { b.library.WaitEvent(time.Second) })
 		synctest.Wait()
-		r.Reopen()
 		for range 2 {
-			got := r.Read(t.Context())
-			if got.Probe.State != machine.ProbeOK || len(got.GPUs) != 2 || got.GPUs[0].Health.State != machine.Healthy || b.freed != 0 {
+			got := read(came)
+			if got.Probes[0].State != machine.ProbeOK || len(got.GPUs) != 2 || got.GPUs[0].Health.State != machine.Healthy || b.freed != 0 {
 				t.Errorf("%+v, %d sets freed", got, b.freed)
 			}
 		}
 		close(release)
 		wg.Wait()
-		if r.Read(t.Context()); b.freed != 1 {
+		if read(came); b.freed != 1 {
 			t.Errorf("the wait returned, and %d sets were freed by the session's end", b.freed)
 		}
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
 // GPU implements [gpu.Library]. Identity must be readable; everything else may be
@@ -31,7 +32,7 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 		return machine.GPU{}, failure("memory", ret)
 	}
 	if major, minor, ret := device.GetCudaComputeCapability(); ret == nvml.SUCCESS {
-		g.ComputeCapability, g.Architecture = capability(major, minor), architecture(major, minor)
+		g.ComputeCapability, g.Architecture = fmt.Sprintf("%d.%d", major, minor), architecture(major, minor)
 	}
 	if current, _, ret := device.GetEccMode(); ret == nvml.SUCCESS {
 		g.ECC = new(current == nvml.FEATURE_ENABLED)
@@ -39,7 +40,7 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 	var incomplete error
 	if mode, ret := device.GetVirtualizationMode(); ret == nvml.SUCCESS && mode == nvml.GPU_VIRTUALIZATION_MODE_VGPU {
 		g.VGPU = &machine.VGPU{}
-		host, err := vgpu(l.options.Sysfs, g.PCI)
+		host, err := vgpu(sysfs.New(l.options.SysfsRoot), g.PCI)
 		if err != nil {
 			incomplete = &gpu.IncompleteError{Part: "vGPU", Err: err}
 		}
@@ -50,7 +51,7 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 		g.Fabric, g.Health = fabric(device)
 	}
 	if l.has("nvmlDeviceGetNvLinkRemoteDeviceType") { // Since driver 460.
-		g.NVLinks = sumLinks(links(device))
+		g.NVLinks = links(device)
 	}
 	return g, incomplete
 }
@@ -153,10 +154,10 @@ func fabric(device nvml.Device) (*machine.Fabric, machine.Health) {
 	return f, healthy
 }
 
-// links lists the active NVLinks. The first link that the GPU does not have
-// answers INVALID_ARGUMENT or NOT_SUPPORTED.
-func links(device nvml.Device) []link {
-	var list []link
+// links are the active NVLinks, summed by peer. The first link that the GPU does
+// not have answers INVALID_ARGUMENT or NOT_SUPPORTED.
+func links(device nvml.Device) []machine.NVLink {
+	count := map[string]int{}
 	for i := range nvml.NVLINK_MAX_LINKS {
 		state, ret := device.GetNvLinkState(i)
 		if ret != nvml.SUCCESS {
@@ -166,16 +167,13 @@ func links(device nvml.Device) []link {
 			continue
 		}
 		if peer := linkPeer(device, i); peer != "" {
-			list = append(list, link{peer: peer})
+			count[peer]++
 		}
 	}
-	if len(list) > 0 {
-		speed := linkSpeed(device)
-		for i := range list {
-			list[i].mbps = speed
-		}
+	if len(count) == 0 {
+		return nil
 	}
-	return list
+	return sumLinks(count, linkSpeed(device))
 }
 
 // linkPeer is what a link ends in; "" if NVML does not report it.

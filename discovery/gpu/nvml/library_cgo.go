@@ -3,12 +3,15 @@
 package nvml
 
 import (
+	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu"
@@ -16,26 +19,35 @@ import (
 
 // Library is NVML behind heddle's interface.
 type Library struct {
-	options Options
-	// api is nil until load found a library to call.
-	api nvml.Interface
-	// gate keeps the session open under polls and waits for events.
-	gate gate
+	options gpu.Options
+	// gate keeps the session open under calls that the reader does not know of,
+	// since ending it unmaps the library: each takes one, and Close all.
+	gate *semaphore.Weighted
 	// watched is what WaitEvent waits with; waiting is held by the one that does.
 	waiting sync.Mutex
 	watched watched
-	// mu guards api and what follows. It is not held across calls into NVML: one
+	// mu guards what follows. It is not held across calls into NVML: one
 	// that hangs must not keep the others from finding out.
-	mu   sync.Mutex
-	open bool
+	mu sync.Mutex
+	// api is nil until load found a library to call.
+	api nvml.Interface
 	// devices are the handles of the GPUs that were read in this session, by
-	// UUID; generation changes with them.
+	// UUID; nil without a session. generation changes with them.
 	devices    map[string]nvml.Device
 	generation int
 }
 
 // New returns the NVML of this machine. It is not loaded before Open.
-func New(o Options) *Library { return &Library{options: o} }
+func New(o gpu.Options) *Library {
+	return &Library{options: o, gate: semaphore.NewWeighted(allCalls)}
+}
+
+const (
+	allCalls = 1 << 30
+	// closeTimeout bounds how long Close waits for calls: a wait for events
+	// returns after gpu.EventWait, a poll in milliseconds.
+	closeTimeout = 2 * gpu.EventWait
+)
 
 // libraryName is the name that every driver package installs.
 const libraryName = "libnvidia-ml.so.1"
@@ -74,32 +86,49 @@ func (l *Library) load() (nvml.Interface, error) {
 	return l.api, nil
 }
 
-func (l *Library) isOpen() bool {
+// handles are those of the open session; nil without one.
+func (l *Library) handles() (map[string]nvml.Device, int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.open
+	return maps.Clone(l.devices), l.generation
 }
 
-func (l *Library) setOpen(open bool) {
+// reset begins a session without handles, or ends one with nil.
+func (l *Library) reset(devices map[string]nvml.Device) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.open = open
+	l.devices = devices
+	l.generation++
+}
+
+// remember keeps the handle of a GPU, by its UUID.
+func (l *Library) remember(uuid string, device nvml.Device) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known, ok := l.devices[uuid]; !ok || known != device {
+		l.devices[uuid] = device
+		l.generation++
+	}
 }
 
 // enter lets a call about a GPU into the open session, which is not ended until
 // the gate is left.
 func (l *Library) enter(uuid string) (nvml.Device, error) {
-	if !l.gate.enter() {
-		return nil, fmt.Errorf("NVML is %w: the session is ending", gpu.ErrAbsent)
+	if !l.gate.TryAcquire(1) {
+		return nil, errEnding
 	}
 	handles, _ := l.handles()
 	device, ok := handles[uuid]
-	if !ok || !l.isOpen() {
-		l.gate.leave()
+	if !ok {
+		l.leave()
 		return nil, fmt.Errorf("GPU %s is %w: no session has read it", uuid, gpu.ErrAbsent)
 	}
 	return device, nil
 }
+
+func (l *Library) leave() { l.gate.Release(1) }
+
+var errEnding = fmt.Errorf("NVML is %w: the session is ending", gpu.ErrAbsent)
 
 // Open implements [gpu.Library].
 func (l *Library) Open() (machine.Driver, int, error) {
@@ -107,11 +136,11 @@ func (l *Library) Open() (machine.Driver, int, error) {
 	if err != nil {
 		return machine.Driver{}, 0, err
 	}
-	if !l.isOpen() {
+	if handles, _ := l.handles(); handles == nil {
 		if ret := api.Init(); ret != nvml.SUCCESS {
 			return machine.Driver{}, 0, failure("initialize NVML", ret)
 		}
-		l.setOpen(true)
+		l.reset(map[string]nvml.Device{})
 	}
 	var driver machine.Driver
 	version, ret := api.SystemGetDriverVersion()
@@ -131,16 +160,18 @@ func (l *Library) Open() (machine.Driver, int, error) {
 
 // Close implements [gpu.Library]. It waits for polls and event waits, briefly.
 func (l *Library) Close() error {
-	if !l.isOpen() {
+	if handles, _ := l.handles(); handles == nil {
 		return nil
 	}
-	if err := l.gate.close(closeTimeout); err != nil {
-		return fmt.Errorf("close NVML: %w", err)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	// Who waits for all keeps new calls out.
+	if l.gate.Acquire(ctx, allCalls) != nil {
+		return fmt.Errorf("close NVML: %w", gpu.ErrBusy)
 	}
-	defer l.gate.open()
+	defer l.gate.Release(allCalls)
 	l.disarm()
-	l.forget()
-	l.setOpen(false)
+	l.reset(nil)
 	if ret := l.api.Shutdown(); ret != nvml.SUCCESS && ret != nvml.ERROR_UNINITIALIZED {
 		return failure("shut NVML down", ret)
 	}
@@ -176,7 +207,7 @@ func (l *Library) ExclusiveProcess(uuid string, on bool) error {
 	if err != nil {
 		return err
 	}
-	defer l.gate.leave()
+	defer l.leave()
 	want := nvml.COMPUTEMODE_DEFAULT
 	if on {
 		want = nvml.COMPUTEMODE_EXCLUSIVE_PROCESS

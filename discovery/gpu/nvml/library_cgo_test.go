@@ -76,10 +76,13 @@ func device() *mock.Device {
 }
 
 func of(d nvml.Device, missing string) *Library {
-	return &Library{api: &mock.Interface{
+	l := New(gpu.Options{})
+	l.api = &mock.Interface{
 		DeviceGetHandleByIndexFunc: func(int) (nvml.Device, nvml.Return) { return d, nvml.SUCCESS },
 		ExtensionsFunc:             func() nvml.ExtendedInterface { return symbols{missing: missing} },
-	}}
+	}
+	l.reset(map[string]nvml.Device{})
+	return l
 }
 
 func TestGPU(t *testing.T) {
@@ -161,7 +164,7 @@ func TestMIGDevices(t *testing.T) {
 
 // The real library, where there is one: every GPU that it counts can be read.
 func TestSystem(t *testing.T) {
-	l := New(Options{})
+	l := New(gpu.Options{})
 	driver, count, err := l.Open()
 	switch {
 	case errors.Is(err, gpu.ErrAbsent):

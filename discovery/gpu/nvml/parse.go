@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 // parseBusID turns NVML's 00000000:18:00.0, with eight digits of domain in
@@ -27,34 +25,23 @@ func cudaVersion(v int) string {
 	return fmt.Sprintf("%d.%d", v/1000, v%1000/10)
 }
 
-// families are the generations of compute capabilities, in the words of
+// architecture is the generation of a compute capability, in the words of
 // gpu-feature-discovery's nvidia.com/gpu.family, so that it works with libraries
 // older than the GPU: CUDA programming guide, compute capabilities. There are
 // no 4.x.
-func families() []gpu.Family {
-	return []gpu.Family{
-		{Major: 0, Name: "undefined"},
-		{Major: 1, Name: "tesla"},
-		{Major: 2, Name: "fermi"},
-		{Major: 3, Name: "kepler"},
-		{Major: 4, Name: "undefined"},
-		{Major: 5, Name: "maxwell"},
-		{Major: 6, Name: "pascal"},
-		{Major: 7, Name: "volta"},
-		{Major: 7, Minor: 5, Name: "turing"},
-		{Major: 8, Name: "ampere"},
-		{Major: 8, Minor: 9, Name: "ada-lovelace"},
-		{Major: 9, Name: "hopper"},
-		{Major: 10, Name: "blackwell"},
-		{Major: 13, Name: "rubin"},
-		{Major: 14, Name: "undefined"},
-	}
-}
-
-// architecture is the generation of a compute capability.
 func architecture(major, minor int) string {
-	labels := gpu.Labels{Families: families()}
-	return labels.Family(capability(major, minor))
+	switch {
+	case major == 7 && minor >= 5:
+		return "turing"
+	case major == 8 && minor >= 9:
+		return "ada-lovelace"
+	case major >= 10 && major < 13:
+		return "blackwell"
+	}
+	name := map[int]string{
+		1: "tesla", 2: "fermi", 3: "kepler", 5: "maxwell", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 13: "rubin",
+	}[major]
+	return cmp.Or(name, "undefined")
 }
 
 // migProfile is the field's name for the shape of an instance. NVML appends it
@@ -76,45 +63,19 @@ func migProfile(name string, compute, gpu int, memoryMiB, totalMiB int64) string
 	return fmt.Sprintf("%dg.%dgb", gpu, gb)
 }
 
-// link is one active NVLink.
-type link struct {
-	// peer is another GPU's address or [machine.PeerNVSwitch].
-	peer string
-	// mbps is its speed in one direction; 0 if unknown.
-	mbps int64
-}
-
-// sumLinks adds links up by peer, sorted by peer. One link of unknown speed
-// makes the sum unknown.
-func sumLinks(links []link) []machine.NVLink {
-	byPeer := map[string]*machine.NVLink{}
-	for _, l := range links {
-		sum, ok := byPeer[l.peer]
-		if !ok {
-			sum = &machine.NVLink{Peer: l.peer, MBps: new(int64)}
-			byPeer[l.peer] = sum
+// sumLinks gives the links to each peer their speed together, sorted by peer;
+// mbps is that of one in one direction, 0 if unknown.
+func sumLinks(count map[string]int, mbps int64) []machine.NVLink {
+	list := make([]machine.NVLink, 0, len(count))
+	for peer, n := range count {
+		link := machine.NVLink{Peer: peer, Links: n}
+		if mbps > 0 {
+			link.MBps = new(mbps * int64(n))
 		}
-		sum.Links++
-		switch {
-		case l.mbps <= 0:
-			sum.MBps = nil
-		case sum.MBps != nil:
-			*sum.MBps += l.mbps
-		}
+		list = append(list, link)
 	}
-	list := make([]machine.NVLink, 0, len(byPeer))
-	for _, sum := range byPeer {
-		list = append(list, *sum)
-	}
-	slices.SortFunc(list, func(a, b machine.NVLink) int {
-		return cmp.Or(machine.ComparePCI(a.Peer, b.Peer), strings.Compare(a.Peer, b.Peer))
-	})
+	slices.SortFunc(list, func(a, b machine.NVLink) int { return machine.ComparePCI(a.Peer, b.Peer) })
 	return list
-}
-
-// capability spells a compute capability.
-func capability(major, minor int) string {
-	return strconv.Itoa(major) + "." + strconv.Itoa(minor)
 }
 
 // uuid spells a fabric's cluster UUID as nvidia-smi does.

@@ -33,7 +33,7 @@ func TestLibraryIn(t *testing.T) {
 // library, then one that is none.
 func TestSystemUnderARoot(t *testing.T) {
 	root := t.TempDir()
-	l := New(Options{DriverRoot: root})
+	l := New(gpu.Options{DriverRoot: root})
 	if _, _, err := l.Open(); !errors.Is(err, gpu.ErrAbsent) {
 		t.Fatalf("without a library: %v, want gpu.ErrAbsent", err)
 	}

@@ -15,23 +15,23 @@ import (
 
 func TestProcesses(t *testing.T) {
 	b := newBoard(t)
-	if _, err := b.library.Processes("GPU-1"); !errors.Is(err, gpu.ErrAbsent) {
+	if _, err := b.library.Usage("GPU-1", 0); !errors.Is(err, gpu.ErrAbsent) {
 		t.Errorf("without a session: %v", err)
-	}
-	if _, err := b.library.Samples("GPU-1", 0); !errors.Is(err, gpu.ErrAbsent) {
-		t.Errorf("samples without a session: %v", err)
 	}
 	b.read(t)
 	answer := nvml.SUCCESS
 	b.devices[1].GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) {
 		return []nvml.ProcessInfo{{Pid: 41, UsedGpuMemory: 3 << 30}, {Pid: 42, UsedGpuMemory: math.MaxUint64}}, answer
 	}
-	got, err := b.library.Processes("GPU-1")
-	if diff := cmp.Diff([]gpu.Process{{PID: 41, Bytes: 3 << 30}, {PID: 42, Bytes: -1}}, got); diff != "" || err != nil {
+	b.devices[1].GetProcessUtilizationFunc = func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+		return nil, nvml.ERROR_NOT_FOUND
+	}
+	got, err := b.library.Usage("GPU-1", 0)
+	if diff := cmp.Diff([]gpu.Process{{PID: 41, Bytes: 3 << 30}, {PID: 42, Bytes: -1}}, got.Processes); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	answer = nvml.ERROR_GPU_IS_LOST
-	if got, err := b.library.Processes("GPU-1"); !errors.Is(err, gpu.ErrLost) || got != nil {
+	if got, err := b.library.Usage("GPU-1", 0); !errors.Is(err, gpu.ErrLost) || got.Processes != nil {
 		t.Errorf("%v, %v", got, err)
 	}
 }
@@ -76,14 +76,15 @@ func TestSamples(t *testing.T) {
 			b.devices[1].GetProcessUtilizationFunc = tt.answer
 			if tt.missing != "" {
 				b.library = of(b.devices[1], tt.missing)
-				b.library.open, b.library.devices = true, map[string]nvml.Device{"GPU-1": b.devices[1]}
+				b.library.remember("GPU-1", b.devices[1])
 			}
-			got, err := b.library.Samples("GPU-1", 100)
+			b.devices[1].GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.SUCCESS }
+			got, err := b.library.Usage("GPU-1", 100)
 			text := ""
-			if err != nil {
-				text = err.Error()
+			if got.SamplesErr != nil {
+				text = got.SamplesErr.Error()
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" || text != tt.err {
+			if diff := cmp.Diff(tt.want, got.Samples); diff != "" || text != tt.err {
 				t.Errorf("%v (-want +got):\n%s", err, diff)
 			}
 		})

@@ -12,7 +12,6 @@ import (
 	"strconv"
 
 	"github.com/heddle-dev/heddle/discovery/gpu"
-	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
 // Vendor is what heddle knows of NVIDIA's GPUs.
@@ -26,7 +25,7 @@ func Vendor() *gpu.Vendor {
 		PCI:    gpu.PCI{Vendor: "0x10de", GPUs: []string{"0x03"}, Switches: []string{"0x0680"}},
 		Module: "nvidia",
 		Node:   "/dev/nvidia",
-		Labels: gpu.Labels{CUDA: true, MIG: true, MPS: true, VGPU: true, Families: families()},
+		Labels: gpu.Labels{CUDA: true, MIG: true, MPS: true, VGPU: true},
 		Remedies: gpu.Remedies{
 			Driver:    "Install or load NVIDIA's driver, and see that libnvidia-ml.so.1 is of its version: nvidia-smi, dmesg.",
 			Lost:      "Drain the node, then reset the GPU or reboot; dmesg has the XID.",
@@ -40,18 +39,9 @@ func Vendor() *gpu.Vendor {
 			// behavior as runc",
 			// https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html.
 			Visible: "NVIDIA_VISIBLE_DEVICES", None: "void",
-			GDRCopy: "NVIDIA_GDRCOPY", GDS: "NVIDIA_GDS", Enabled: "enabled", IMEXChannels: "NVIDIA_IMEX_CHANNELS",
+			GDRCopy: "NVIDIA_GDRCOPY", GDS: "NVIDIA_GDS", Enabled: "enabled",
 		},
 	}
-}
-
-// Options locate NVML.
-type Options struct {
-	// DriverRoot is where the driver's library is looked for; empty leaves that
-	// to the dynamic loader.
-	DriverRoot string
-	// Sysfs is for what NVML does not report of virtual GPUs.
-	Sysfs sysfs.FS
 }
 
 // The actions that NVIDIA's driver asks for, nvmlDeviceGpuRecoveryAction_t.

@@ -1,12 +1,8 @@
 package nvml
 
 import (
-	"errors"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -28,46 +24,6 @@ func TestActions(t *testing.T) {
 			t.Errorf("%d is %q, want %q", n, got, want)
 		}
 	}
-}
-
-// The session is not ended under a call; one that does not return keeps it.
-func TestGate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var g gate
-		if err := g.close(time.Second); err != nil || g.enter() {
-			t.Errorf("an empty gate: %v, or a call entered", err)
-		}
-		g.open()
-		for range 2 {
-			if !g.enter() {
-				t.Fatal("an open gate is shut")
-			}
-		}
-		began := time.Now()
-		if err := g.close(time.Second); !errors.Is(err, gpu.ErrBusy) || time.Since(began) != time.Second {
-			t.Errorf("%v after %s", err, time.Since(began))
-		}
-		if !g.enter() {
-			t.Error("a gate that could not be closed is shut")
-		}
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			if err := g.close(time.Second); err != nil {
-				t.Error(err)
-			}
-		})
-		synctest.Wait()
-		if g.enter() {
-			t.Error("a call entered while the session ends")
-		}
-		for range 3 {
-			g.leave()
-		}
-		wg.Wait()
-		if g.enter() {
-			t.Error("a closed gate is open")
-		}
-	})
 }
 
 // configuration is the space of a virtual GPU: the vendor-specific capability

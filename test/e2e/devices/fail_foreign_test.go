@@ -24,8 +24,8 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/heddle-dev/heddle/deviceplugin/agent"
-	reported "github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
+	reported "github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
 // foreign is a device plugin that is not heddle's.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	apinames "github.com/heddle-dev/heddle/api/wellknown"
-	account "github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	account "github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
 // Who answers to bad input.

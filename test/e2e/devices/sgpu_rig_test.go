@@ -21,8 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/allocation"
-	account "github.com/heddle-dev/heddle/deviceplugin/agent/report"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	account "github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
 // The resources of shared cards. A DGX H100 has 8 cards of 16 slots and 79
@@ -129,7 +129,7 @@ func (s *seen) shares() ([]allocation.Share, error) {
 	if len(all) == 0 {
 		return nil, nil
 	}
-	var reported cdi.Shares
+	var reported cdi.Sharing
 	if err := json.Unmarshal([]byte(s.Env[cdi.EnvShares]), &reported); err != nil {
 		return nil, fmt.Errorf("%s is %q: %w", cdi.EnvShares, s.Env[cdi.EnvShares], err)
 	}

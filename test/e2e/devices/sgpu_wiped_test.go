@@ -15,7 +15,7 @@ import (
 )
 
 // TestSGPUWiped: an administrator removes the plugin's state and all CDI specs while
-// containers run. All that is left of what they have is their pod's annotation,
+// containers run. All that is left of what they have is their device IDs,
 // and no other pod gets their GPUs until they are gone. A container that starts
 // again has a checkpoint entry again; one that runs beside it keeps its GPU.
 func TestSGPUWiped(t *testing.T) {
@@ -28,7 +28,7 @@ func TestSGPUWiped(t *testing.T) {
 	app := r.hasShares(t, "stays", "app", 0, slice(40, 8))
 	second := r.hasShares(t, "stays", "second", 0, slice(20, 4))
 	r.run(t, r.pod("other", box{more: share(60, 4)}))
-	r.hasShares(t, "other", "app", 0, slice(60, 4)) // By its annotation too.
+	r.hasShares(t, "other", "app", 0, slice(60, 4))
 	annotation := r.getPod(t, "stays").Annotations[apinames.SGPUBound]
 
 	r.plugin.kill(t)

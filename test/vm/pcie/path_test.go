@@ -116,7 +116,7 @@ func TestPathClassesFollowTheTree(t *testing.T) {
 	for i := range m.HCAs {
 		h := &m.HCAs[i]
 		h.Virtual, h.Role = false, machine.RoleFabric
-		h.PCI = tree.InterfacePCI(h.Ports[0].Netdevs[0].Name)
+		h.PCI = sysfs.ParsePlace(tree.Link("class/net/" + h.Ports[0].Netdevs[0].Name)).Function()
 	}
 	check(t, m, byPlace())
 }

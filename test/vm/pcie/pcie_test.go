@@ -150,7 +150,7 @@ func netdevs(t *testing.T) map[string]string {
 func TestNetworkDevicesLeadToTheirFunctions(t *testing.T) {
 	tree := sysfs.New("/sys")
 	for name, address := range netdevs(t) {
-		if got := tree.InterfacePCI(name); got != address {
+		if got := sysfs.ParsePlace(tree.Link("class/net/" + name)).Function(); got != address {
 			t.Errorf("%s is on %q, want %s", name, got, address)
 		}
 		nics, err := tree.Interfaces(address)

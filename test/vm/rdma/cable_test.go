@@ -4,6 +4,7 @@ package rdma_test
 
 import (
 	"errors"
+	"log/slog"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -86,12 +87,8 @@ func TestLLDPOnTheMembersOfABond(t *testing.T) {
 		}
 		return len(lag) == 2 && lag[0].Netdev == "eth0" && lag[1].Netdev == "eth1" && lag[1].Plane == 1
 	})
-	source := lldp.New(lldp.Options{})
-	defer func() {
-		if err := source.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	source := lldp.New(nil, slog.New(slog.DiscardHandler))
+	defer source.Close()
 	q := worker.Query{Ports: lag, Topology: config.Default().Topology}
 	if r := source.Discover(t.Context(), q); len(r.Skipped) != 0 {
 		t.Errorf("skipped %v", r.Skipped)

@@ -13,12 +13,12 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/Mellanox/rdmamap"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/host"
-	"github.com/heddle-dev/heddle/discovery/rdma"
 	"github.com/heddle-dev/heddle/test/vm/guest"
 )
 
@@ -97,19 +97,24 @@ func TestDumpOfTheGuestReadsBack(t *testing.T) {
 	}
 }
 
-// The library writes GUIDs with the last byte first. Should it ever stop, the
-// scan would note a disagreement between netlink and sysfs, and this fails.
-func TestNetlinkAndSysfsAgreeOnGUIDs(t *testing.T) {
+// rdmamap, by which other RDMA components of a node go, finds the same devices
+// and nodes on a real kernel.
+func TestRDMAMapAgrees(t *testing.T) {
 	guest.SoftRDMA(t, "eth0", "eth1", "eth2")
-	bySysfs, byNetlink := map[string]string{}, map[string]string{}
+	bySysfs, byRDMAMap := map[string][]string{}, map[string][]string{}
 	for _, h := range scan(t).HCAs {
-		bySysfs[h.Name] = h.NodeGUID
+		bySysfs[h.Name] = slices.Sorted(slices.Values(slices.Concat(h.CharDevices.UVerbs, h.CharDevices.UMAD, h.CharDevices.ISSM)))
 	}
-	for _, l := range guest.RDMALinks(t) {
-		byNetlink[l.Attrs.Name] = rdma.ReverseGUID(l.Attrs.NodeGuid)
+	for _, name := range rdmamap.GetRdmaDeviceList() {
+		for _, path := range rdmamap.GetRdmaCharDevices(name) {
+			if base := filepath.Base(path); base != "rdma_cm" { // It belongs to no device.
+				byRDMAMap[name] = append(byRDMAMap[name], base)
+			}
+		}
+		slices.Sort(byRDMAMap[name])
 	}
-	if diff := cmp.Diff(bySysfs, byNetlink); diff != "" || len(bySysfs) != 3 {
-		t.Errorf("node GUIDs (-sysfs +netlink):\n%s", diff)
+	if diff := cmp.Diff(bySysfs, byRDMAMap); diff != "" || len(bySysfs) != 3 {
+		t.Errorf("device nodes (-sysfs +rdmamap):\n%s", diff)
 	}
 }
 

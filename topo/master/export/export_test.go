@@ -35,7 +35,7 @@ func boxes(t *testing.T) (*fabric.Snapshot, export.Tiers) {
 	} {
 		n := fabric.Node{Name: name, Ready: true}
 		if path != nil {
-			n.Report = &v1alpha1.NodeTopologySpec{Path: path, PathSource: v1alpha1.SourceStatic}
+			n.Report = fabric.NewReader().Read(&v1alpha1.NodeTopologySpec{Path: path, PathSource: v1alpha1.SourceStatic})
 		}
 		m.Put(n)
 	}

@@ -36,12 +36,12 @@ func (s *Server) nodeGroup(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if packed {
-		body, err := now.Tree.Gzip()
+		d, err := now.TreeDocument()
 		if err != nil {
 			s.failed(w, r, err)
 			return
 		}
-		send(w, r, body)
+		send(w, r, d.Gzip)
 		return
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(now.Tree.Len()))
@@ -50,9 +50,7 @@ func (s *Server) nodeGroup(w http.ResponseWriter, r *http.Request) {
 	}
 	out := s.writers.take(w)
 	defer s.writers.give(out)
-	if _, err := now.Tree.WriteTo(out); err == nil {
-		_ = out.Flush() // An error means that the client is gone.
-	}
+	_, _ = now.Tree.WriteTo(out) // An error means that the client is gone.
 }
 
 // selected answers with some elements. Their tag is made for each request: there
@@ -203,7 +201,7 @@ func (s *Server) document(
 		return
 	}
 	w.Header().Set("Heddle-Generation", strconv.FormatUint(now.Generation, 10))
-	packed, fresh := negotiate(w, r, `"`+d.Tag+`"`, jsonType)
+	packed, fresh := negotiate(w, r, d.Tag, jsonType)
 	if !fresh {
 		return
 	}

@@ -13,27 +13,12 @@ import (
 	helper "k8s.io/component-helpers/resource"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/test/fabrics"
+	"github.com/heddle-dev/heddle/topo/fabric"
 )
 
-func TestReportKeepsAllButGPUs(t *testing.T) {
-	f := fabrics.New(fabrics.Plan{Sizes: []int{2, 2}, Rails: 4, Planes: 2, Domain: 2, Pod: 1, Dragonfly: 2, Switchbox: 1, Storage: 1})
-	for i := range f.Nodes {
-		spec := f.Nodes[i].Spec
-		spec.Skipped = []v1alpha1.Skipped{{Name: "lldp", Reason: "no socket"}}
-		spec.Rails[0].Switch, spec.Rails[0].GPUs = nil, []string{"GPU-1"}
-		spec.Rails[1].Netdev = "eth0"
-		spec.Rails[2].Since = new(metav1.NewTime(time.Unix(1_700_000_000, 0).UTC()))
-		want := *spec.DeepCopy()
-		r := readReport(&v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: spec})
-		want.Rails[0].GPUs = nil
-		if diff := cmp.Diff(&want, r.Spec()); diff != "" {
-			t.Errorf("spec (-want +got):\n%s", diff)
-		}
-		if r.Product() != "NVIDIA-H100-80GB-HBM3" || r.Accelerators() != 8 {
-			t.Errorf("%d of %s", r.Accelerators(), r.Product())
-		}
-	}
+func read(t *v1alpha1.NodeTopology) *Report {
+	reader := reportReader{fabric.NewReader()}
+	return reader.read(t)
 }
 
 func TestReportOwner(t *testing.T) {
@@ -53,7 +38,7 @@ func TestReportOwner(t *testing.T) {
 		{"a pod and its Node", []metav1.OwnerReference{ref("v1", "Pod", "p"), ref("v1", "Node", "n1")}, "u"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := readReport(&v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "n1", OwnerReferences: tt.refs}})
+			r := read(&v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "n1", OwnerReferences: tt.refs}})
 			if string(r.Owner) != tt.want {
 				t.Errorf("owner %q, want %q", r.Owner, tt.want)
 			}
@@ -62,13 +47,12 @@ func TestReportOwner(t *testing.T) {
 }
 
 func TestReportKeepsOldSpec(t *testing.T) {
-	read := func(change func(*v1alpha1.NodeTopology)) *Report {
+	reading := func(change func(*v1alpha1.NodeTopology)) *Report {
 		nt := &v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{
-			Name: "n1", UID: "u", Generation: 3,
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "o"}},
+			Name: "n1", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "o"}},
 		}}
 		change(nt)
-		return readReport(nt)
+		return read(nt)
 	}
 	beat := time.Unix(1_700_000_000, 0).UTC()
 	for _, tt := range []struct {
@@ -77,14 +61,14 @@ func TestReportKeepsOldSpec(t *testing.T) {
 		want   bool
 	}{
 		{"a heartbeat", func(*v1alpha1.NodeTopology) {}, true},
-		{"another spec", func(nt *v1alpha1.NodeTopology) { nt.Generation++ }, false},
-		{"another object", func(nt *v1alpha1.NodeTopology) { nt.UID = "v" }, false},
+		{"another spec", func(nt *v1alpha1.NodeTopology) { nt.Spec.NVLinkDomain = "a.1" }, false},
+		{"another object of the same content", func(nt *v1alpha1.NodeTopology) { nt.UID = "v" }, true},
 		{"another owner", func(nt *v1alpha1.NodeTopology) { nt.OwnerReferences[0].UID = "p" }, false},
 		{"another walk", func(nt *v1alpha1.NodeTopology) { nt.Status.Walk = []string{"a"} }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			old := read(func(*v1alpha1.NodeTopology) {})
-			now := read(func(nt *v1alpha1.NodeTopology) {
+			old := reading(func(*v1alpha1.NodeTopology) {})
+			now := reading(func(nt *v1alpha1.NodeTopology) {
 				nt.Status.HeartbeatTime = new(metav1.NewTime(beat))
 				tt.change(nt)
 			})
@@ -230,17 +214,6 @@ func TestGPUsAsTheKubeletCounts(t *testing.T) {
 		want := helper.PodRequests(&corev1.Pod{Spec: spec}, helper.PodResourcesOptions{})[gpu]
 		if got := r.gpus(&spec); int64(got) != want.Value() {
 			t.Fatalf("%d GPUs, the kubelet counts %d, of %v and %v", got, want.Value(), spec.InitContainers, spec.Containers)
-		}
-	}
-}
-
-func TestGUIDsKeepTheirSpelling(t *testing.T) {
-	for _, text := range []string{
-		"", "946d:ae03:00e5:a3c0", "946D:ae03:00e5:a3c0", "946dae0300e5a3c0", "0000:0000:0000:0000", "0000:0000:0000:0001",
-		"ffff:ffff:ffff:ffff", "946d:ae03:00e5", "nonsense", ":", "9:46dae0300e5a3c0",
-	} {
-		if got := guidOf(text).String(); got != text {
-			t.Errorf("%q became %q", text, got)
 		}
 	}
 }

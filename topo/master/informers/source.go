@@ -20,6 +20,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/internal/notify"
+	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
 )
 
@@ -98,7 +99,8 @@ func New(o Options) *Source {
 	gpu := corev1.ResourceName(o.GPU)
 	nodes := nodeReader{gpu: gpu, manager: o.Manager, tiers: o.TierLabels}
 	s.nodes = newInformer(s.clock, o.Core, "nodes", &corev1.Node{}, nil, nodes.read, s.onNode)
-	s.reports = newInformer(s.clock, o.Topology, v1alpha1.Plural, &v1alpha1.NodeTopology{}, nil, readReport, s.onReport)
+	reports := reportReader{fabric.NewReader()}
+	s.reports = newInformer(s.clock, o.Topology, v1alpha1.Plural, &v1alpha1.NodeTopology{}, nil, reports.read, s.onReport)
 	if o.Pods {
 		pods := podReader{gpu: gpu}
 		s.pods = newInformer(s.clock, o.Core, "pods", &corev1.Pod{}, pods.wants, pods.read, s.onPod)

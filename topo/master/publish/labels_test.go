@@ -33,7 +33,7 @@ func fleet(t *testing.T, n int) *snapshot.Snapshot {
 	nodes := map[string]*informers.NodeState{}
 	for i := range n {
 		name := fmt.Sprint("n", i)
-		m.Put(fabric.Node{Name: name, Ready: true, Report: &v1alpha1.NodeTopologySpec{Path: []string{"rack-1"}}})
+		m.Put(fabric.Node{Name: name, Ready: true, Report: fabric.NewReader().Read(&v1alpha1.NodeTopologySpec{Path: []string{"rack-1"}})})
 		nodes[name] = &informers.NodeState{Name: name, Node: &informers.Node{Name: name, UID: "u"}}
 	}
 	return snapshot.New(snapshot.Snapshot{

@@ -34,7 +34,7 @@ func fleet(tb testing.TB, n, size int) snapshot.Snapshot {
 	byGang := map[string][]*gang.Member{}
 	for i := range f.Nodes {
 		node := &f.Nodes[i]
-		m.Put(fabric.Node{Name: node.Name, Ready: true, Report: &node.Spec})
+		m.Put(fabric.Node{Name: node.Name, Ready: true, Report: fabric.NewReader().Read(&node.Spec)})
 		nodes[node.Name] = &informers.NodeState{Name: node.Name, Node: &informers.Node{Name: node.Name, Ready: true, GPUs: 8}}
 		job := fmt.Sprintf("job-%04d", i/size)
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{

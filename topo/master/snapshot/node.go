@@ -36,7 +36,7 @@ func (g *GPUs) add(o GPUs) {
 func (s *Snapshot) gpus(n *informers.NodeState) GPUs {
 	var g GPUs
 	if r := n.Believed(); r != nil {
-		g.Total = int(r.Accelerators())
+		g.Total = r.Accelerators()
 	}
 	if n.Node == nil {
 		return g

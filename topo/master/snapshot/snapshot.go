@@ -37,6 +37,7 @@ type Snapshot struct {
 	// ago; zero if it is not.
 	StaleSince time.Time
 
+	tree         *lazy[*Document]
 	topology     *lazy[*Document]
 	gangs        *lazy[[]Gang]
 	gangDocument *lazy[*Document]
@@ -44,7 +45,8 @@ type Snapshot struct {
 
 // New makes a snapshot.
 func New(s Snapshot) *Snapshot {
-	s.topology, s.gangs, s.gangDocument = &lazy[*Document]{}, &lazy[[]Gang]{}, &lazy[*Document]{}
+	s.tree, s.topology = &lazy[*Document]{}, &lazy[*Document]{}
+	s.gangs, s.gangDocument = &lazy[[]Gang]{}, &lazy[*Document]{}
 	return &s
 }
 
@@ -52,6 +54,9 @@ func New(s Snapshot) *Snapshot {
 // again.
 func (s *Snapshot) Next(next Snapshot) *Snapshot {
 	out := New(next)
+	if s != nil && s.Tree.ETag() == out.Tree.ETag() {
+		out.tree = s.tree
+	}
 	if s != nil && s.Mapped == out.Mapped {
 		out.topology = s.topology
 	}

@@ -53,10 +53,10 @@ func TestDocumentIsWhatEncodingJSONWrites(t *testing.T) {
 		nodes := map[string]*informers.NodeState{}
 		for i := range n {
 			name := fmt.Sprintf("n<%d>", i)
-			m.Put(fabric.Node{Name: name, Ready: i != 2, Since: since, Report: &v1alpha1.NodeTopologySpec{
+			m.Put(fabric.Node{Name: name, Ready: i != 2, Since: since, Report: fabric.NewReader().Read(&v1alpha1.NodeTopologySpec{
 				Path: []string{fmt.Sprint("switchbox-", i/4), fmt.Sprint("dragonfly-", i/2)}, PathSource: v1alpha1.SourceStatic,
 				Rails: []v1alpha1.Rail{{HCA: "mlx5_0", ID: "0000:18:00.0", Role: "fabric", Port: 1, LinkState: v1alpha1.LinkDown}},
-			}})
+			})})
 			nodes[name] = &informers.NodeState{
 				Name: name, Node: &informers.Node{Name: name, Ready: i != 2, GPUs: 8, Cordoned: i == 1}, Used: int32(i),
 			}

@@ -87,8 +87,23 @@ type Document struct {
 	Gzip []byte
 	// Size is the length before compression, in bytes.
 	Size int64
-	// Tag is the hash of the content, in hex.
+	// Tag is the hash of the content, in hex and quoted.
 	Tag string
+}
+
+// TreeDocument is GET /node_group, made at the first call. Its tag is
+// Tree.ETag.
+func (s *Snapshot) TreeDocument() (*Document, error) {
+	return s.tree.get(func() (*Document, error) {
+		d, err := pack(func(w io.Writer) error {
+			_, err := s.Tree.WriteTo(w)
+			return err
+		})
+		if err == nil {
+			d.Tag = s.Tree.ETag()
+		}
+		return d, err
+	})
 }
 
 // TopologyDocument is GET /v1/topology, made at the first call.
@@ -110,7 +125,7 @@ func pack(write func(io.Writer) error) (*Document, error) {
 	if err := z.Close(); err != nil {
 		return nil, fmt.Errorf("compress an answer: %w", err)
 	}
-	return &Document{Gzip: bytes.Clone(b.Bytes()), Size: int64(size), Tag: hex.EncodeToString(hash.Sum(nil)[:16])}, nil
+	return &Document{Gzip: bytes.Clone(b.Bytes()), Size: int64(size), Tag: `"` + hex.EncodeToString(hash.Sum(nil)[:16]) + `"`}, nil
 }
 
 type counter int64

@@ -200,7 +200,7 @@ type Capacity struct {
 func (p *Planner) Capacity(nodes []framework.NodeInfo, reserved fit.Reservations) Capacity {
 	p.update(nodes)
 	t := &p.tree
-	out := Capacity{Largest: map[string]int{}}
+	var out Capacity
 	whole := make([]int32, t.placement.Len())
 	query := fit.Query{Nodes: nodes, Reservations: reserved, Priority: math.MinInt32}
 	for i, free := range p.table.Free(&query, p.gpu, nil) {
@@ -213,9 +213,7 @@ func (p *Planner) Capacity(nodes []framework.NodeInfo, reserved fit.Reservations
 			whole[t.ids[i]] = free
 		}
 	}
-	for _, d := range t.placement.LargestFree(whole) {
-		out.Largest[d.Kind] = d.Pods
-	}
+	out.Largest = t.placement.LargestFree(whole)
 	return out
 }
 

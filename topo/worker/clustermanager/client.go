@@ -17,6 +17,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/heddle-dev/heddle/topo/worker"
 )
 
 const (
@@ -35,39 +37,38 @@ type client struct {
 
 	// tag and last are the server's ETag and what came with it.
 	tag  string
-	last Node
-	node string
+	last worker.Place
 }
 
 // fetch asks once.
-func (c *client) fetch(ctx context.Context, node string) (Node, error) {
+func (c *client) fetch(ctx context.Context, node string) (worker.Place, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.patience)
 	defer cancel()
 	request, err := c.request(ctx, node)
 	if err != nil {
-		return Node{}, err
+		return worker.Place{}, err
 	}
 	transport, err := c.transport()
 	if err != nil {
-		return Node{}, err
+		return worker.Place{}, err
 	}
 	defer transport.CloseIdleConnections()
 	answer, err := (&http.Client{Transport: transport, CheckRedirect: redirect}).Do(request)
 	if err != nil {
-		return Node{}, c.cause(ctx, err)
+		return worker.Place{}, c.cause(ctx, err)
 	}
 	defer answer.Body.Close()
-	if answer.StatusCode == http.StatusNotModified && c.tag != "" && c.node == node {
+	if answer.StatusCode == http.StatusNotModified && c.tag != "" {
 		return c.last, nil
 	}
 	if err := acceptable(answer); err != nil {
-		return Node{}, err
+		return worker.Place{}, err
 	}
 	found, err := Decode(answer.Body, node)
 	if err != nil {
-		return Node{}, c.cause(ctx, err)
+		return worker.Place{}, c.cause(ctx, err)
 	}
-	c.tag, c.last, c.node = answer.Header.Get("ETag"), found, node
+	c.tag, c.last = answer.Header.Get("ETag"), found
 	return found, nil
 }
 
@@ -86,7 +87,7 @@ func (c *client) request(ctx context.Context, node string) (*http.Request, error
 	}
 	request.Header.Set("Accept", "application/json")
 	request.Header.Set("User-Agent", c.agent)
-	if c.tag != "" && c.node == node {
+	if c.tag != "" {
 		request.Header.Set("If-None-Match", c.tag)
 	}
 	if c.secrets == "" {
@@ -112,25 +113,21 @@ func (c *client) request(ctx context.Context, node string) (*http.Request, error
 // One newline at the end is dropped, which `echo VALUE | base64` puts there.
 func (c *client) secret(key string) (string, error) {
 	f, err := os.Open(filepath.Join(c.secrets, key))
-	if err != nil {
-		return "", fmt.Errorf("the Secret's %s: %w", key, withoutPath(err))
+	var b []byte
+	if err == nil {
+		defer f.Close()
+		b, err = io.ReadAll(io.LimitReader(f, maxSecret+1))
 	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		err = at.Err // The path is a container's.
+	}
 	switch b = bytes.TrimSuffix(b, []byte("\n")); {
 	case err != nil:
-		return "", fmt.Errorf("the Secret's %s: %w", key, withoutPath(err))
+		return "", fmt.Errorf("the Secret's %s: %w", key, err)
 	case len(b) > maxSecret:
 		return "", fmt.Errorf("the Secret's %s is longer than %d bytes", key, maxSecret)
 	}
 	return string(b), nil
-}
-
-func withoutPath(err error) error {
-	if at, ok := errors.AsType[*fs.PathError](err); ok {
-		return at.Err
-	}
-	return err
 }
 
 // transport trusts the authorities of the system, and the Secret's ca.crt in

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/topo/worker"
 )
 
@@ -27,8 +29,9 @@ const good = `{"version": "v1", "comment": {"by": ["us", 1, null]}, "nodes": [
   {"name": "n1", "path": ["switchbox-1", "dragonfly-2"], "rails": [{"rail": 0, "switch": "leaf-a", "name": "Leaf A", "port": "7"}]}
 ]}`
 
-var n1 = Node{
-	Name: "n1", Path: []string{"switchbox-1", "dragonfly-2"}, Rails: []Rail{{Switch: "leaf-a", Name: "Leaf A", Port: "7"}},
+var n1 = worker.Place{
+	Path:  []string{"switchbox-1", "dragonfly-2"},
+	Rails: []v1alpha1.Rail{{Switch: &v1alpha1.Switch{ID: "leaf-a", Name: "Leaf A"}, SwitchPort: "7"}},
 }
 
 // manager is a cluster manager over TLS and the folder of a Secret that goes
@@ -256,8 +259,8 @@ func TestDocumentation(t *testing.T) {
 	_, text, _ := strings.Cut(string(page), "```json\n")
 	text, _, _ = strings.Cut(text, "```")
 	got, err := Decode(strings.NewReader(text), "node-1")
-	want := Node{Name: "node-1", Path: []string{"switchbox-1", "dragonfly-1"}, Rails: []Rail{
-		{Switch: "2c5eab0300c26480", Name: "leaf-a", Port: "7"},
+	want := worker.Place{Path: []string{"switchbox-1", "dragonfly-1"}, Rails: []v1alpha1.Rail{
+		{Switch: &v1alpha1.Switch{ID: "2c5eab0300c26480", Name: "leaf-a"}, SwitchPort: "7"},
 	}}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
@@ -269,7 +272,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"nodes":[{"name":"n1","path":["a"],"rails":[{"rail":1,"plane":2,"switch":"\u0000"}]}],"version":"v1"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		n, err := Decode(strings.NewReader(string(b)), "n1")
-		if err == nil && (len(n.Path) > maxPath || len(n.Rails) > maxRails || n.Name != "n1") {
+		if err == nil && (len(n.Path) > worker.MaxPath || len(n.Rails) > worker.MaxRails) {
 			t.Errorf("%+v", n)
 		}
 	})
@@ -286,8 +289,8 @@ func TestSourceKeepsTheLastGoodAnswer(t *testing.T) {
 		}
 		current(w, r)
 	})
-	changed := make(chan struct{}, 8)
-	s := New(Options{Secrets: c.secrets, Changed: func() { changed <- struct{}{} }})
+	changed := notify.New()
+	s := New(Options{Secrets: c.secrets, Changed: changed, Log: slog.New(slog.DiscardHandler)})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- s.Run(ctx) }()

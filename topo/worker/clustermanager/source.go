@@ -1,11 +1,19 @@
+// Package clustermanager asks a server which groups a node is in.
+//
+// It owns the question, the form of the answer and their bounds: HTTPS only,
+// a time limit, no redirect to another host, at most 8 MiB, nothing but JSON.
+// The last good answer stays, with its age, whatever the server does next. It
+// asks beside the passes of the worker, so that a slow server delays no pass.
+// docs/topology-sources.md describes the exchange for those who write a server.
 package clustermanager
 
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -31,10 +39,10 @@ type Options struct {
 	Secrets string
 	// UserAgent is the User-Agent of the requests.
 	UserAgent string
-	// Changed is called after an answer or a failure that differs from the
-	// one before. It must not block.
-	Changed func()
-	// Log gets failures, each once; nil discards.
+	// Changed is set after an answer or a failure that differs from the one
+	// before.
+	Changed notify.Signal
+	// Log gets failures, each once.
 	Log *slog.Logger
 }
 
@@ -47,7 +55,7 @@ type Source struct {
 	// mu guards what follows.
 	mu     sync.Mutex
 	target target
-	last   Node
+	last   worker.Place
 	// at is when last came; zero before the first.
 	at      time.Time
 	failure string
@@ -61,12 +69,6 @@ type target struct {
 
 // New returns a Source without a server yet.
 func New(o Options) *Source {
-	if o.Changed == nil {
-		o.Changed = func() {}
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
 	return &Source{options: o, retarget: notify.New()}
 }
 
@@ -80,7 +82,7 @@ func (s *Source) Age() (age time.Duration, ok bool) {
 	return time.Since(s.at), !s.at.IsZero()
 }
 
-// Look gives the last good answer, and never waits.
+// Discover gives the last good answer, and never waits.
 func (s *Source) Discover(_ context.Context, q worker.Query) worker.Report {
 	t := target{
 		address: string(q.Topology.ClusterManager.Address), node: q.Node,
@@ -92,8 +94,8 @@ func (s *Source) Discover(_ context.Context, q worker.Query) worker.Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t != s.target {
-		if t.address != s.target.address || t.node != s.target.node {
-			s.last, s.at, s.failure = Node{}, time.Time{}, ""
+		if t.address != s.target.address {
+			s.last, s.at, s.failure = worker.Place{}, time.Time{}, ""
 		}
 		s.target = t
 		s.retarget.Notify()
@@ -121,10 +123,7 @@ func (s *Source) report(q worker.Query) worker.Report {
 	if time.Since(s.at) > old {
 		confidence = confidenceOld
 	}
-	r.Path = s.last.Path
-	for i := range s.last.Rails {
-		r.AddRail(&q, name, s.last.Rails[i].rail(confidence))
-	}
+	r.Enter(&q, s.Kind(), &s.last, confidence)
 	return r
 }
 
@@ -154,17 +153,16 @@ func (s *Source) Run(ctx context.Context) error {
 		}
 		found, err := c.fetch(ctx, t.node)
 		if ctx.Err() != nil {
-			continue
+			return nil
 		}
 		s.keep(ctx, t, found, err)
 		pause := t.interval
-		if err != nil {
-			pause = min(retry, t.interval)
-			retry *= 2
-		} else {
+		if err == nil {
 			retry = firstRetry
+		} else {
+			pause, retry = min(retry, t.interval), retry*2
 		}
-		timer = time.After(spread(pause))
+		timer = time.After(wait.Jitter(pause*9/10, 2./9)) // A tenth more or less.
 	}
 }
 
@@ -173,29 +171,25 @@ func newClient(address string, o Options) *client {
 }
 
 // keep enters an outcome, unless the target has changed meanwhile.
-func (s *Source) keep(ctx context.Context, t target, found Node, err error) {
+func (s *Source) keep(ctx context.Context, t target, found worker.Place, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t.address != s.target.address || t.node != s.target.node {
+	if t.address != s.target.address {
 		return
 	}
 	before := s.failure
 	if err != nil {
 		s.failure = err.Error()
-		if s.failure != before {
-			s.options.Log.WarnContext(ctx, "cluster manager request failed", "address", t.address, "err", err)
-			s.options.Changed()
-		}
-		return
+	} else {
+		s.failure, s.at, s.last = "", time.Now(), found
 	}
-	s.failure, s.at, s.last = "", time.Now(), found
-	if before != "" {
+	switch {
+	case err != nil && s.failure == before:
+		return
+	case err != nil:
+		s.options.Log.WarnContext(ctx, "cluster manager request failed", "address", t.address, "err", err)
+	case before != "":
 		s.options.Log.InfoContext(ctx, "cluster manager recovered", "address", t.address)
 	}
-	s.options.Changed()
-}
-
-// spread is d, give or take a tenth.
-func spread(d time.Duration) time.Duration {
-	return d - d/10 + rand.N(d/5+1) //nolint:gosec // Not for secrets.
+	s.options.Changed.Notify()
 }

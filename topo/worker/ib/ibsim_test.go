@@ -19,6 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/test/ibsim"
 	"github.com/heddle-dev/heddle/topo/worker"
 	"github.com/heddle-dev/heddle/topo/worker/ib"
@@ -72,13 +73,13 @@ func TestLeafBehindEveryPortOfAHost(t *testing.T) {
 	tree := ibsim.FatTree{Hosts: 8, Rails: 8, PerUnit: 4, Spines: 2, Uplinks: 4}
 	sim := fatTree(t, tree)
 	const host = 5
-	source := ib.New(ib.Options{Open: func(umad string) (ib.Transport, error) {
+	source := ib.New(func(umad string) (*ib.UMAD, error) {
 		rail, err := strconv.Atoi(umad)
 		if err != nil {
 			return nil, err
 		}
 		return sim.Open(tree.HCA(host, rail))
-	}})
+	}, nil)
 	var ports []worker.Port
 	want := worker.Report{}
 	for rail := range tree.Rails {
@@ -129,10 +130,8 @@ func TestUplinksOfALeaf(t *testing.T) {
 	tree := ibsim.FatTree{Hosts: 4, Rails: 2, PerUnit: 4, Spines: 3, Uplinks: 2}
 	sim := fatTree(t, tree)
 	const host, rail = 2, 1
-	source := ib.New(ib.Options{
-		Pace: time.Microsecond,
-		Open: func(string) (ib.Transport, error) { return sim.Open(tree.HCA(host, rail)) },
-	})
+	changed := notify.New()
+	source := ib.New(func(string) (*ib.UMAD, error) { return sim.Open(tree.HCA(host, rail)) }, changed)
 	leaf, _ := tree.Leaf(host, rail)
 	var want []v1alpha1.Uplink
 	for s := range tree.Spines {
@@ -143,12 +142,13 @@ func TestUplinksOfALeaf(t *testing.T) {
 			})
 		}
 	}
-	got, err := source.Uplinks(t.Context(), port("x", "u"), leaf[2:])
-	if diff := cmp.Diff(want, got); diff != "" || err != nil {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
-	}
-	if _, err := source.Uplinks(t.Context(), port("x", "u"), "b83fd20300009900"); err == nil {
-		t.Error("discovered the uplinks of a leaf that is not there")
+	q := ask(port("x", "u"))
+	q.Leaves = []string{leaf[2:]}
+	source.Discover(t.Context(), q)
+	<-changed
+	got := source.Discover(t.Context(), q)
+	if diff := cmp.Diff(want, got.Uplinks); diff != "" || len(got.Skipped) != 0 {
+		t.Errorf("skipped %v (-want +got):\n%s", got.Skipped, diff)
 	}
 }
 
@@ -156,7 +156,7 @@ func TestUplinksOfALeaf(t *testing.T) {
 func TestLargeFabric(t *testing.T) {
 	tree := ibsim.FatTree{Hosts: 512, Rails: 8, PerUnit: 32, Spines: 16, Uplinks: 2}
 	sim := fatTree(t, tree)
-	source := ib.New(ib.Options{Open: func(umad string) (ib.Transport, error) { return sim.Open(umad) }})
+	source := ib.New(sim.Open, nil)
 	const batch = (ibsim.MaxClients - 2) / 8
 	for first := 0; first < tree.Hosts; first += batch {
 		var ports []worker.Port
@@ -186,7 +186,7 @@ func TestLossySwitch(t *testing.T) {
 	if _, err := sim.Command("Error %q 30", leaf); err != nil {
 		t.Fatal(err)
 	}
-	source := ib.New(ib.Options{Open: func(string) (ib.Transport, error) { return sim.Open(tree.HCA(0, 0)) }})
+	source := ib.New(func(string) (*ib.UMAD, error) { return sim.Open(tree.HCA(0, 0)) }, nil)
 	r := source.Discover(t.Context(), ask(port("x", "u")))
 	if len(r.Links) != 1 || r.Links[0].Switch.ID != leaf[2:] {
 		t.Errorf("%+v", r)
@@ -208,7 +208,7 @@ func TestRealFabric(t *testing.T) {
 		hcas = append(hcas, hca)
 	}
 	slices.Sort(hcas)
-	source := ib.New(ib.Options{Open: func(umad string) (ib.Transport, error) { return sim.Open(umad) }})
+	source := ib.New(sim.Open, nil)
 	answers, mismatches := 0, 0
 	began := time.Now()
 	for batch := range slices.Chunk(hcas, ibsim.MaxClients-2) {

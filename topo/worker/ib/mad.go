@@ -8,12 +8,12 @@ import (
 	"github.com/heddle-dev/heddle/topo/worker"
 )
 
-// Size is the length of a management datagram, in bytes.
-const Size = 256
-
-// MAD is one management datagram as it is on the wire (InfiniBand
+// mad is one management datagram as it is on the wire (InfiniBand
 // Architecture 1.4, 13.4.2 and 14.2.1.2).
-type MAD [Size]byte
+type mad [256]byte
+
+// data is the attribute in an SMP.
+type data [64]byte
 
 // Offsets in a directed-route SMP.
 const (
@@ -30,27 +30,19 @@ const (
 	offTargetLID  = 34
 	offData       = 64
 	offPath       = 128
-	dataLength    = 64
-	longestPath   = 63
 	permissiveLID = 0xffff
 )
 
-// ClassDirectedRoute is the management class of directed-route SMPs.
-const ClassDirectedRoute = 0x81
-
 const (
-	baseVersion      = 1
-	classVersion     = 1
-	methodGet        = 0x01
-	methodGetResp    = 0x81
-	statusDirection  = 0x8000 // The D bit: on its way back.
-	attrNodeDesc     = 0x0010
-	attrNodeInfo     = 0x0011
-	attrPortInfo     = 0x0015
-	maskPortState    = 0x0f
-	shiftPhysState   = 4
-	offPortInfoState = 32
-	offPortInfoPhys  = 33
+	classDirectedRoute = 0x81
+	baseVersion        = 1
+	classVersion       = 1
+	methodGet          = 0x01
+	methodGetResp      = 0x81
+	statusDirection    = 0x8000 // The D bit: on its way back.
+	attrNodeDesc       = 0x0010
+	attrNodeInfo       = 0x0011
+	attrPortInfo       = 0x0015
 )
 
 // NodeType is what a node of the fabric is.
@@ -76,119 +68,82 @@ func (t NodeType) String() string {
 	return "unknown node"
 }
 
-// NodeInfo is the attribute of that name.
-type NodeInfo struct {
+// Node is what a node of the fabric answers about itself.
+type Node struct {
 	Type NodeType
-	// Ports is how many the node has, without a switch's port 0.
-	Ports int
-	// NodeGUID and PortGUID are the node's and the arrival port's.
-	NodeGUID, PortGUID uint64
-	// LocalPort is the port by which the SMP arrived.
-	LocalPort int
-}
-
-// PortState is a port's logical state.
-type PortState uint8
-
-// The states of a port that matter here; there is nothing behind one that is
-// down.
-const (
-	PortNoChange PortState = 0
-	PortDown     PortState = 1
-)
-
-// PortInfo is what is read of the attribute of that name.
-type PortInfo struct {
-	State PortState
-	// PhysState is 5 for a link that is up.
-	PhysState uint8
+	// GUID is its node GUID as a NodeTopology spells it: 16 lower-case hex
+	// digits.
+	GUID string
+	// Name is its NodeDescription; often useless.
+	Name string
+	// Port is its port by which the SMP arrived, Ports how many it has,
+	// without a switch's port 0.
+	Port, Ports int
 }
 
 var (
-	errShort  = errors.New("shorter than a MAD")
-	errOther  = errors.New("not the answer to this request")
 	errStatus = errors.New("rejected")
 	errValue  = errors.New("impossible value")
-	errRoute  = errors.New("path of too many hops")
 )
 
 // request is a Get of one attribute from the node at the end of path: the
 // ports to leave by.
-func request(tid uint32, attribute uint16, modifier uint32, path []byte) (MAD, error) {
-	var m MAD
-	if len(path) > longestPath {
-		return m, errRoute
-	}
-	m[offBase], m[offClass], m[offVersion], m[offMethod] = baseVersion, ClassDirectedRoute, classVersion, methodGet
-	m[offHopCount] = byte(len(path)) //nolint:gosec // At most longestPath.
+func request(tid uint32, attribute uint16, modifier byte, path []byte) *mad {
+	m := &mad{}
+	m[offBase], m[offClass], m[offVersion], m[offMethod] = baseVersion, classDirectedRoute, classVersion, methodGet
+	m[offHopCount] = byte(len(path)) //nolint:gosec // At most two.
 	be := binary.BigEndian
 	be.PutUint64(m[offTID:], uint64(tid))
 	be.PutUint16(m[offAttribute:], attribute)
-	be.PutUint32(m[offModifier:], modifier)
+	be.PutUint32(m[offModifier:], uint32(modifier))
 	be.PutUint16(m[offSourceLID:], permissiveLID)
 	be.PutUint16(m[offTargetLID:], permissiveLID)
 	copy(m[offPath+1:], path) // The path's first byte is reserved.
-	return m, nil
+	return m
 }
 
-// Answers reports whether b is an answer to request: of its transaction, class
-// and attribute. Kernels put their own mark into the upper half of the
-// transaction's number.
-func (m *MAD) Answers(b []byte) bool {
-	be := binary.BigEndian
-	return len(b) >= Size && b[offClass] == m[offClass] && b[offMethod] == methodGetResp &&
-		be.Uint32(b[offTID+4:]) == be.Uint32(m[offTID+4:]) &&
-		be.Uint16(b[offAttribute:]) == be.Uint16(m[offAttribute:]) &&
-		be.Uint32(b[offModifier:]) == be.Uint32(m[offModifier:])
+// sameTransaction compares the lower half of the transaction's number: kernels
+// put their own mark into the upper one.
+func (m *mad) sameTransaction(o *mad) bool {
+	return [4]byte(m[offTID+4:]) == [4]byte(o[offTID+4:])
 }
 
-// payload is the attribute in an answer.
-func (m *MAD) payload(answer []byte) ([]byte, error) {
-	if len(answer) < Size {
-		return nil, fmt.Errorf("%w: %d bytes", errShort, len(answer))
-	}
-	if !m.Answers(answer) {
-		return nil, errOther
-	}
-	if status := binary.BigEndian.Uint16(answer[offStatus:]) &^ statusDirection; status != 0 {
-		return nil, fmt.Errorf("%w: status %#04x", errStatus, status)
-	}
-	return answer[offData : offData+dataLength], nil
+// isAnswer reports whether answer has the class, attribute and modifier of the
+// request.
+func (m *mad) isAnswer(answer *mad) bool {
+	return answer[offClass] == m[offClass] && answer[offMethod] == methodGetResp &&
+		[2]byte(answer[offAttribute:]) == [2]byte(m[offAttribute:]) && [4]byte(answer[offModifier:]) == [4]byte(m[offModifier:])
 }
 
-// parseNodeInfo reads 64 bytes of NodeInfo.
-func parseNodeInfo(b []byte) (NodeInfo, error) {
-	if len(b) < dataLength {
-		return NodeInfo{}, errShort
+// data is the attribute in an answer.
+func (m *mad) data() (data, error) {
+	if status := binary.BigEndian.Uint16(m[offStatus:]) &^ statusDirection; status != 0 {
+		return data{}, fmt.Errorf("%w: status %#04x", errStatus, status)
 	}
-	be := binary.BigEndian
-	n := NodeInfo{
-		Type: NodeType(b[2]), Ports: int(b[3]),
-		NodeGUID: be.Uint64(b[12:]), PortGUID: be.Uint64(b[20:]), LocalPort: int(b[36]),
-	}
+	return data(m[offData:]), nil
+}
+
+// nodeInfo reads the attribute of that name.
+func (d *data) nodeInfo() (Node, error) {
+	guid := binary.BigEndian.Uint64(d[12:])
+	n := Node{Type: NodeType(d[2]), Ports: int(d[3]), GUID: fmt.Sprintf("%016x", guid), Port: int(d[36])}
 	switch {
 	case n.Type < CA || n.Type > Router:
-		return NodeInfo{}, fmt.Errorf("%w: node type %d", errValue, n.Type)
-	case n.NodeGUID == 0 || n.NodeGUID == ^uint64(0):
-		return NodeInfo{}, fmt.Errorf("%w: node GUID %016x", errValue, n.NodeGUID)
-	case n.LocalPort > n.Ports:
-		return NodeInfo{}, fmt.Errorf("%w: port %d of %d", errValue, n.LocalPort, n.Ports)
+		return Node{}, fmt.Errorf("%w: node type %d", errValue, n.Type)
+	case guid == 0 || guid == ^uint64(0):
+		return Node{}, fmt.Errorf("%w: node GUID %s", errValue, n.GUID)
+	case n.Port > n.Ports:
+		return Node{}, fmt.Errorf("%w: port %d of %d", errValue, n.Port, n.Ports)
 	}
 	return n, nil
 }
 
-// parseNodeDescription reads 64 bytes of NodeDescription.
-func parseNodeDescription(b []byte) string {
-	return worker.Text(b[:min(len(b), dataLength)], dataLength)
-}
+// nodeDescription reads the attribute of that name.
+func (d *data) nodeDescription() string { return worker.Text(d[:], len(d)) }
 
-// parsePortInfo reads 64 bytes of PortInfo.
-func parsePortInfo(b []byte) (PortInfo, error) {
-	if len(b) < dataLength {
-		return PortInfo{}, errShort
-	}
-	return PortInfo{
-		State:     PortState(b[offPortInfoState] & maskPortState),
-		PhysState: b[offPortInfoPhys] >> shiftPhysState,
-	}, nil
+// isDown reads the logical state in PortInfo: 0 is no change, 1 is down, and
+// nothing is behind either.
+func (d *data) isDown() bool {
+	const offState, maskState, down = 32, 0x0f, 1
+	return d[offState]&maskState <= down
 }

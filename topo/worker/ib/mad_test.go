@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -16,158 +18,148 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/topo/worker"
 )
 
 func TestRequest(t *testing.T) {
-	m, err := request(0x01020304, attrPortInfo, 7, []byte{1, 33})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var want MAD
+	var want mad
 	copy(want[:], []byte{1, 0x81, 1, 1, 0, 0, 0, 2, 0, 0, 0, 0, 1, 2, 3, 4, 0, 0x15, 0, 0, 0, 0, 0, 7})
 	copy(want[32:], []byte{0xff, 0xff, 0xff, 0xff})
 	copy(want[128:], []byte{0, 1, 33})
-	if diff := cmp.Diff(want, m); diff != "" {
+	if diff := cmp.Diff(&want, request(0x01020304, attrPortInfo, 7, []byte{1, 33})); diff != "" {
 		t.Error(diff)
-	}
-	if _, err := request(1, attrNodeInfo, 0, make([]byte, longestPath+1)); !errors.Is(err, errRoute) {
-		t.Errorf("64 hops: %v", err)
 	}
 }
 
 // answerTo is what a good answer to a request looks like.
-func answerTo(m MAD, change func(*MAD)) []byte {
+func answerTo(m mad, change func(*mad)) mad {
 	m[offMethod] = methodGetResp
 	m[offStatus] = 0x80
 	if change != nil {
 		change(&m)
 	}
-	return m[:]
-}
-
-func TestPayload(t *testing.T) {
-	m, err := request(9, attrNodeInfo, 0, []byte{1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, tt := range []struct {
-		name   string
-		answer []byte
-		want   error
-	}{
-		{"good", answerTo(m, nil), nil},
-		{"the kernel's mark in the transaction", answerTo(m, func(a *MAD) { a[offTID] = 0x77 }), nil},
-		{"rejected", answerTo(m, func(a *MAD) { a[offStatus+1] = 0x0c }), errStatus},
-		{"of another transaction", answerTo(m, func(a *MAD) { a[offTID+7]++ }), errOther},
-		{"of another attribute", answerTo(m, func(a *MAD) { a[offAttribute+1]++ }), errOther},
-		{"a request", answerTo(m, func(a *MAD) { a[offMethod] = methodGet }), errOther},
-		{"cut short", answerTo(m, nil)[:255], errShort},
-		{"nothing", nil, errShort},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			b, err := m.payload(tt.answer)
-			if !errors.Is(err, tt.want) || (err == nil) != (len(b) == dataLength) {
-				t.Errorf("%d bytes, %v; want %v", len(b), err, tt.want)
-			}
-		})
-	}
+	return m
 }
 
 // info is a NodeInfo of a 65-port switch, entered by port 8.
-func info(change func(b []byte)) []byte {
-	b := make([]byte, dataLength)
-	b[2], b[3], b[36] = byte(Switch), 65, 8
-	binary.BigEndian.PutUint64(b[12:], 0x2c5eab0300c26480)
-	binary.BigEndian.PutUint64(b[20:], 0x2c5eab0300c26481)
+func info(change func(*data)) *data {
+	d := &data{2: byte(Switch), 3: 65, 36: 8}
+	binary.BigEndian.PutUint64(d[12:], 0x2c5eab0300c26480)
 	if change != nil {
-		change(b)
+		change(d)
 	}
-	return b
+	return d
 }
 
-func TestParseNodeInfo(t *testing.T) {
-	got, err := parseNodeInfo(info(nil))
-	want := NodeInfo{Type: Switch, Ports: 65, NodeGUID: 0x2c5eab0300c26480, PortGUID: 0x2c5eab0300c26481, LocalPort: 8}
+func TestNodeInfo(t *testing.T) {
+	got, err := info(nil).nodeInfo()
+	want := Node{Type: Switch, Ports: 65, GUID: "2c5eab0300c26480", Port: 8}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Error(err, diff)
 	}
-	for name, b := range map[string][]byte{
-		"no type":         info(func(b []byte) { b[2] = 0 }),
-		"unknown type":    info(func(b []byte) { b[2] = 4 }),
-		"no GUID":         info(func(b []byte) { clear(b[12:20]) }),
-		"all ones":        info(func(b []byte) { copy(b[12:], bytes.Repeat([]byte{0xff}, 8)) }),
-		"port beyond":     info(func(b []byte) { b[36] = 66 }),
-		"shorter than 64": info(nil)[:63],
+	for name, d := range map[string]*data{
+		"no type":      info(func(d *data) { d[2] = 0 }),
+		"unknown type": info(func(d *data) { d[2] = 4 }),
+		"no GUID":      info(func(d *data) { clear(d[12:20]) }),
+		"all ones":     info(func(d *data) { copy(d[12:], bytes.Repeat([]byte{0xff}, 8)) }),
+		"port beyond":  info(func(d *data) { d[36] = 66 }),
 	} {
-		if n, err := parseNodeInfo(b); err == nil {
+		if n, err := d.nodeInfo(); err == nil {
 			t.Errorf("%s: %+v", name, n)
 		}
 	}
 }
 
 func TestDecodeUMAD(t *testing.T) {
-	m, err := request(9, attrNodeInfo, 0, []byte{1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	wrap := func(errno syscall.Errno, body []byte) []byte {
+	m := request(9, attrNodeInfo, 0, []byte{1})
+	wrap := func(errno syscall.Errno, body mad) []byte {
 		b := make([]byte, umadHeader, umadLength)
 		binary.NativeEndian.PutUint32(b[offErrno:], uint32(errno))
-		return append(b, body...)
+		return append(b, body[:]...)
 	}
-	late, _ := request(8, attrNodeInfo, 0, []byte{1})
+	late := request(8, attrNodeInfo, 0, []byte{1})
 	for _, tt := range []struct {
 		name string
 		in   []byte
 		done bool
 		want error
 	}{
-		{"answer", wrap(0, answerTo(m, nil)), true, nil},
-		{"no answer", wrap(syscall.ETIMEDOUT, m[:]), true, ErrNoAnswer},
-		{"port went away", wrap(syscall.EIO, m[:]), true, syscall.EIO},
-		{"late answer to another", wrap(0, answerTo(late, nil)), false, nil},
-		{"late failure of another", wrap(syscall.ETIMEDOUT, late[:]), false, nil},
-		{"short", wrap(0, answerTo(m, nil))[:300], false, nil},
+		{"answer", wrap(0, answerTo(*m, nil)), true, nil},
+		{"the kernel's mark in the transaction", wrap(0, answerTo(*m, func(a *mad) { a[offTID] = 0x77 })), true, nil},
+		{"rejected", wrap(0, answerTo(*m, func(a *mad) { a[offStatus+1] = 0x0c })), true, errStatus},
+		{"of another attribute", wrap(0, answerTo(*m, func(a *mad) { a[offAttribute+1]++ })), false, nil},
+		{"a request", wrap(0, *m), false, nil},
+		{"no answer", wrap(syscall.ETIMEDOUT, *m), true, errNoAnswer},
+		{"port went away", wrap(syscall.EIO, *m), true, syscall.EIO},
+		{"late answer to another", wrap(0, answerTo(*late, nil)), false, nil},
+		{"late failure of another", wrap(syscall.ETIMEDOUT, *late), false, nil},
+		{"short", wrap(0, answerTo(*m, nil))[:300], false, nil},
+		{"nothing", nil, false, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, done, err := decodeUMAD(tt.in, &m)
+			answer, done, err := decodeUMAD(tt.in, m)
+			if done && err == nil {
+				_, err = answer.data()
+			}
 			if done != tt.done || !errors.Is(err, tt.want) {
 				t.Errorf("done %v, %v", done, err)
 			}
 		})
 	}
-	out := encodeUMAD(5, &m)
+	out := encodeUMAD(5, m)
 	if len(out) != 320 || binary.NativeEndian.Uint32(out[:]) != 5 || binary.BigEndian.Uint16(out[28:]) != 0xffff ||
 		!bytes.Equal(out[64:], m[:]) {
 		t.Errorf("% x", out[:64])
 	}
 }
 
-// script is a transport that answers attribute by attribute.
-type script map[uint16]func(m MAD) ([]byte, error)
+// script answers attribute by attribute, or with the kernel's fault.
+type script map[uint16]func(m mad) (mad, syscall.Errno)
 
-func (s script) Exchange(_ context.Context, m *MAD) (MAD, error) {
-	b, err := s[binary.BigEndian.Uint16(m[offAttribute:])](*m)
+// device is what the kernel opens: the other end of the socket plays the script.
+// A socket's reader is no waiting that synctest knows, so devices are made
+// outside its bubbles.
+func (s script) device(t *testing.T) *UMAD {
+	t.Helper()
+	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return MAD{}, err
+		t.Fatal(err)
 	}
-	return MAD(b), nil
+	kernel := os.NewFile(uintptr(ends[1]), "kernel")
+	go func() {
+		defer kernel.Close()
+		b := make([]byte, umadLength)
+		for {
+			if _, err := kernel.Read(b); err != nil {
+				return
+			}
+			m := mad(b[umadHeader:])
+			answer, errno := s[binary.BigEndian.Uint16(m[offAttribute:])](m)
+			binary.NativeEndian.PutUint32(b[offErrno:], uint32(errno))
+			copy(b[umadHeader:], answer[:])
+			if _, err := kernel.Write(b); err != nil {
+				return
+			}
+		}
+	}()
+	return NewUMAD(os.NewFile(uintptr(ends[0]), "umad"), 0)
 }
-func (script) Close() error { return nil }
 
-func reply(data []byte) func(MAD) ([]byte, error) {
-	return func(m MAD) ([]byte, error) {
-		return answerTo(m, func(a *MAD) { copy(a[offData:], data) }), nil
+func reply(d *data) func(mad) (mad, syscall.Errno) {
+	return func(m mad) (mad, syscall.Errno) {
+		return answerTo(m, func(a *mad) { copy(a[offData:], d[:]) }), 0
 	}
 }
 
-func fails(err error) func(MAD) ([]byte, error) {
-	return func(MAD) ([]byte, error) { return nil, err }
+func description(s string) func(mad) (mad, syscall.Errno) {
+	var d data
+	copy(d[:], s)
+	return reply(&d)
 }
 
 func TestDiscoverReportsWhatIsWrong(t *testing.T) {
-	good := script{attrNodeInfo: reply(info(nil)), attrNodeDesc: reply([]byte("MF0;leaf-1:MQM9700/U1"))}
+	good := script{attrNodeInfo: reply(info(nil)), attrNodeDesc: description("MF0;leaf-1:MQM9700/U1")}
 	port := worker.Port{
 		Rail: v1alpha1.Rail{
 			ID: "0000:18:00.0", Port: 1, HCA: "mlx5_0", LinkLayer: machine.InfiniBand, LinkState: v1alpha1.LinkActive,
@@ -205,21 +197,21 @@ func TestDiscoverReportsWhatIsWrong(t *testing.T) {
 		{name: "Ethernet", port: with(func(p *worker.Port) { p.LinkLayer = machine.Ethernet }), peer: good},
 		{
 			name: "name of any bytes", port: port, ends: end("a?\uff21?"),
-			peer: script{attrNodeInfo: reply(info(nil)), attrNodeDesc: reply([]byte("a\x1b\uff21\xff\x00rest"))},
+			peer: script{attrNodeInfo: reply(info(nil)), attrNodeDesc: description("a\x1b\uff21\xff\x00rest")},
 		},
 		{
 			name: "rejects the request for its name", port: port, ends: end(""),
-			peer: script{attrNodeInfo: reply(info(nil)), attrNodeDesc: func(m MAD) ([]byte, error) {
-				return answerTo(m, func(a *MAD) { a[offStatus+1] = 4 }), nil
+			peer: script{attrNodeInfo: reply(info(nil)), attrNodeDesc: func(m mad) (mad, syscall.Errno) {
+				return answerTo(m, func(a *mad) { a[offStatus+1] = 4 }), 0
 			}},
 		},
 		{
 			name: "another HCA", port: port, reason: "no switch at the other end of the cable: HCA",
-			peer: script{attrNodeInfo: reply(info(func(b []byte) { b[2] = byte(CA) })), attrNodeDesc: reply(nil)},
+			peer: script{attrNodeInfo: reply(info(func(d *data) { d[2] = byte(CA) })), attrNodeDesc: description("")},
 		},
 		{
 			name: "no answer", port: port, reason: "NodeInfo: no answer",
-			peer: script{attrNodeInfo: fails(ErrNoAnswer)}, absent: map[worker.PortKey]worker.Absence{port.Key(): worker.Unavailable},
+			peer: script{attrNodeInfo: func(m mad) (mad, syscall.Errno) { return m, syscall.ETIMEDOUT }}, absent: map[worker.PortKey]worker.Absence{port.Key(): worker.Unavailable},
 		},
 		{
 			name: "not allowed", port: port, open: syscall.EACCES, reason: "open umad0: permission denied",
@@ -231,7 +223,7 @@ func TestDiscoverReportsWhatIsWrong(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := New(Options{Open: func(string) (Transport, error) { return tt.peer, tt.open }})
+			s := New(func(string) (*UMAD, error) { return tt.peer.device(t), tt.open }, nil)
 			got := s.Discover(t.Context(), worker.Query{Ports: []worker.Port{tt.port}, Topology: config.Default().Topology})
 			want := worker.Report{Links: tt.ends, NoLink: tt.absent}
 			if tt.reason != "" {
@@ -242,7 +234,7 @@ func TestDiscoverReportsWhatIsWrong(t *testing.T) {
 			}
 		})
 	}
-	off := New(Options{Open: func(string) (Transport, error) { t.Error("asked"); return nil, errNoDevice }})
+	off := New(func(string) (*UMAD, error) { t.Error("asked"); return nil, errNoDevice }, nil)
 	if r := off.Discover(t.Context(), worker.Query{Ports: []worker.Port{port}}); len(r.Links)+len(r.NoLink) != 0 {
 		t.Errorf("a source that is off reports %+v", r)
 	}
@@ -251,19 +243,19 @@ func TestDiscoverReportsWhatIsWrong(t *testing.T) {
 // Of an HCA with two ports, each device reports which port it is.
 func TestSecondPortIsFoundByAsking(t *testing.T) {
 	self := func(port byte) script {
-		return script{attrNodeDesc: reply([]byte("leaf")), attrNodeInfo: func(m MAD) ([]byte, error) {
+		return script{attrNodeDesc: description("leaf"), attrNodeInfo: func(m mad) (mad, syscall.Errno) {
 			if m[offHopCount] == 0 {
-				return reply(info(func(b []byte) { b[2], b[3], b[36] = byte(CA), 2, port }))(m)
+				return reply(info(func(d *data) { d[2], d[3], d[36] = byte(CA), 2, port }))(m)
 			}
 			if m[offPath+1] != port {
-				return nil, ErrNoAnswer // It left by the wrong port.
+				return m, syscall.ETIMEDOUT // It left by the wrong port.
 			}
-			return reply(info(func(b []byte) { b[36] = 10 + port }))(m)
+			return reply(info(func(d *data) { d[36] = 10 + port }))(m)
 		}}
 	}
-	s := New(Options{Open: func(device string) (Transport, error) {
-		return map[string]script{"umad4": self(1), "umad5": self(2)}[device], nil
-	}})
+	s := New(func(device string) (*UMAD, error) {
+		return map[string]script{"umad4": self(1), "umad5": self(2)}[device].device(t), nil
+	}, nil)
 	p := worker.Port{
 		Rail: v1alpha1.Rail{ID: "x", Port: 2, LinkLayer: machine.InfiniBand, LinkState: v1alpha1.LinkActive},
 		UMAD: []string{"umad4", "umad5"},
@@ -274,65 +266,134 @@ func TestSecondPortIsFoundByAsking(t *testing.T) {
 	}
 }
 
+// spineBehindAll is a leaf whose ports all lead to one spine.
+func spineBehindAll(sent *atomic.Int64) script {
+	leaf, spine := info(nil), info(func(d *data) { d[12]++ })
+	count := func(answer func(mad) (mad, syscall.Errno)) func(mad) (mad, syscall.Errno) {
+		return func(m mad) (mad, syscall.Errno) { sent.Add(1); return answer(m) }
+	}
+	return script{
+		attrNodeInfo: count(func(m mad) (mad, syscall.Errno) {
+			if m[offHopCount] == 1 {
+				return reply(leaf)(m)
+			}
+			return reply(spine)(m)
+		}),
+		attrNodeDesc: count(description("spine")),
+		attrPortInfo: count(reply(&data{32: 4})),
+	}
+}
+
+// devices are n of one script, made before they are opened.
+func devices(t *testing.T, s script, n int) func(string) (*UMAD, error) {
+	t.Helper()
+	made := make([]*UMAD, n)
+	for i := range made {
+		made[i] = s.device(t)
+	}
+	var opened atomic.Int64
+	return func(string) (*UMAD, error) { return made[opened.Add(1)-1], nil }
+}
+
+const leafGUID = "2c5eab0300c26480"
+
+var leafPort = worker.Port{
+	Rail: v1alpha1.Rail{Port: 1, LinkLayer: machine.InfiniBand, LinkState: v1alpha1.LinkActive}, UMAD: []string{"umad0"},
+}
+
 // A leaf whose ports all lead to one spine is asked no faster than the pace.
 func TestWalkIsPaced(t *testing.T) {
+	var sent atomic.Int64
+	open := devices(t, spineBehindAll(&sent), 2)
 	synctest.Test(t, func(t *testing.T) {
-		sent := 0
-		leaf, spine := info(nil), info(func(b []byte) { b[12]++ })
-		count := func(answer func(MAD) ([]byte, error)) func(MAD) ([]byte, error) {
-			return func(m MAD) ([]byte, error) { sent++; return answer(m) }
-		}
-		peer := script{
-			attrNodeInfo: count(func(m MAD) ([]byte, error) {
-				if m[offHopCount] == 1 {
-					return reply(leaf)(m)
-				}
-				return reply(spine)(m)
-			}),
-			attrNodeDesc: count(reply([]byte("spine"))),
-			attrPortInfo: count(reply(append(make([]byte, offPortInfoState), 4, 5<<4))),
-		}
-		s := New(Options{Open: func(string) (Transport, error) { return peer, nil }})
-		p := worker.Port{
-			Rail: v1alpha1.Rail{Port: 1, LinkLayer: machine.InfiniBand, LinkState: v1alpha1.LinkActive}, UMAD: []string{"umad0"},
-		}
+		s := New(open, nil)
 		began := time.Now()
-		uplinks, err := s.Uplinks(t.Context(), p, "2c5eab0300c26480")
+		uplinks, err := s.walk(t.Context(), &leafPort, leafGUID)
 		// 64 ports but our own, state and neighbor of each; the leaf and the spine's name.
-		if took := time.Since(began); err != nil || len(uplinks) != 64 || sent != 2*64+2 || took < time.Duration(sent)*defaultPace {
-			t.Errorf("%d uplinks, %d SMPs in %s, %v", len(uplinks), sent, took, err)
+		if took := time.Since(began); err != nil || len(uplinks) != 64 || sent.Load() != 2*64+2 || took < time.Duration(sent.Load())*pace {
+			t.Errorf("%d uplinks, %d SMPs in %s, %v", len(uplinks), sent.Load(), took, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
-		if uplinks, err := s.Uplinks(ctx, p, "2c5eab0300c26480"); !errors.Is(err, context.DeadlineExceeded) {
+		if uplinks, err := s.walk(ctx, &leafPort, leafGUID); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("out of time: %d uplinks, %v", len(uplinks), err)
 		}
 	})
 }
 
+func TestUplinksOnRequest(t *testing.T) {
+	var sent atomic.Int64
+	open := devices(t, spineBehindAll(&sent), 200)
+	synctest.Test(t, func(t *testing.T) {
+		changed := notify.New()
+		s := New(open, changed)
+		before := v1alpha1.Uplink{Leaf: leafGUID, Port: 9, Peer: "old"}
+		q := worker.Query{
+			Ports: []worker.Port{leafPort}, Topology: config.Default().Topology,
+			Uplinks: []v1alpha1.Uplink{before, {Leaf: "no longer wanted"}},
+		}
+		discover := func(what string, uplinks int, first string, skipped ...v1alpha1.Skipped) {
+			t.Helper()
+			r := s.Discover(t.Context(), q)
+			if diff := cmp.Diff(skipped, r.Skipped); diff != "" || len(r.Uplinks) != uplinks {
+				t.Errorf("%s: %d uplinks, want %d, skipped (-want +got):\n%s", what, len(r.Uplinks), uplinks, diff)
+			}
+			if uplinks > 0 && r.Uplinks[0].Peer != first {
+				t.Errorf("%s: first %+v", what, r.Uplinks[0])
+			}
+		}
+		discover("unasked", 0, "")
+		if n := sent.Load(); n != 2 {
+			t.Errorf("%d SMPs unasked", n)
+		}
+		lost := v1alpha1.Skipped{Name: "uplinks of leaf-x", Reason: "no active port of this node leads to it"}
+		q.Leaves = []string{"leaf-x", leafGUID}
+		discover("what an earlier worker reported", 1, "old", lost)
+		<-changed
+		discover("found", 64, "2d5eab0300c26480", lost)
+		walks := 0
+		for range 100 {
+			<-time.After(walkEvery / 10)
+			n := sent.Load()
+			s.Discover(t.Context(), q)
+			select {
+			case <-changed:
+			case <-time.After(time.Second):
+			}
+			if sent.Load()-n > 2 {
+				walks++
+			}
+		}
+		if walks < 9 || walks > 10 {
+			t.Errorf("%d walks in ten intervals", walks)
+		}
+		q.Leaves = nil
+		discover("no longer wanted", 0, "")
+	})
+}
+
 func FuzzMAD(f *testing.F) {
-	m, err := request(9, attrNodeInfo, 0, []byte{1})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(answerTo(m, func(a *MAD) { copy(a[offData:], info(nil)) }))
-	f.Add(append(make([]byte, umadHeader), answerTo(m, nil)...))
-	f.Add(answerTo(m, nil)[:100])
+	m := request(9, attrNodeInfo, 0, []byte{1})
+	good := answerTo(*m, func(a *mad) { copy(a[offData:], info(nil)[:]) })
+	f.Add(good[:])
+	f.Add(append(make([]byte, umadHeader), good[:]...))
+	f.Add(good[:100])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if data, err := m.payload(b); err == nil {
-			if n, err := parseNodeInfo(data); err == nil && (n.LocalPort > n.Ports || n.NodeGUID == 0) {
-				t.Errorf("%+v", n)
-			}
-			name := parseNodeDescription(data)
-			if len(name) > dataLength || strings.ContainsRune(name, 0) || strings.ToValidUTF8(name, "") != name {
-				t.Errorf("%q", name)
-			}
-			if _, err := parsePortInfo(data); err != nil {
-				t.Error(err)
-			}
+		answer, done, err := decodeUMAD(b, m)
+		if !done || err != nil {
+			return
 		}
-		if answer, done, err := decodeUMAD(b, &m); done && err == nil && !m.Answers(answer[:]) {
-			t.Error("not an answer")
+		d, err := answer.data()
+		if err != nil {
+			return
 		}
+		if n, err := d.nodeInfo(); err == nil && (n.Port > n.Ports || len(n.GUID) != 16) {
+			t.Errorf("%+v", n)
+		}
+		name := d.nodeDescription()
+		if len(name) > len(d) || strings.ContainsRune(name, 0) || strings.ToValidUTF8(name, "") != name {
+			t.Errorf("%q", name)
+		}
+		d.isDown()
 	})
 }

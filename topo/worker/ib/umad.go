@@ -1,8 +1,11 @@
 package ib
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"os"
 	"syscall"
 	"time"
 )
@@ -12,7 +15,7 @@ import (
 // header of 64 bytes, once ENABLE_PKEY was asked for.
 const (
 	umadHeader = 64
-	umadLength = umadHeader + Size
+	umadLength = umadHeader + len(mad{})
 	umadHop    = 0xffff
 
 	// Offsets in the header; its numbers are the processor's but for those
@@ -23,17 +26,6 @@ const (
 	offRetries = 12
 	offLength  = 16
 	offLID     = 28
-
-	// Ioctls: _IO(0x1b, 3), _IOWR(0x1b, 1, 28 bytes).
-	umadEnablePKey    = 0x1b03
-	umadRegisterAgent = 0xc01c1b01
-
-	// The request of REGISTER_AGENT: its number is filled in by the kernel; of
-	// the rest only class and version matter, since nothing but answers is
-	// received.
-	registerLength = 28
-	offRegClass    = 21
-	offRegVersion  = 22
 )
 
 // The kernel repeats a request without an answer. A switch answers within
@@ -45,21 +37,92 @@ const (
 	umadPatience = (umadRetries + 2) * umadTimeoutMS * time.Millisecond
 )
 
-// registration is REGISTER_AGENT for directed-route SMPs on queue pair 0.
-func registration() [registerLength]byte {
-	var b [registerLength]byte
-	b[offRegClass], b[offRegVersion] = ClassDirectedRoute, classVersion
-	return b
+var (
+	// ErrNotInfiniBand means that a port carries no SMPs: the kernel's answer
+	// for RoCE.
+	ErrNotInfiniBand = errors.New("not an InfiniBand port")
+	errNoAnswer      = errors.New("no answer")
+)
+
+// UMAD is one port of one HCA, through which SMPs go: an open
+// /dev/infiniband/umadN. It is for one goroutine.
+type UMAD struct {
+	file *os.File
+	// agent is the kernel's number of this user of the port.
+	agent, tid uint32
+	// pace is received from before each SMP; nil: they are sent at once.
+	pace <-chan time.Time
+}
+
+// NewUMAD takes a file of the kernel's interface over which directed-route SMPs
+// may be sent, as this agent.
+func NewUMAD(file *os.File, agent uint32) *UMAD { return &UMAD{file: file, agent: agent} }
+
+// Close ends the agent.
+func (u *UMAD) Close() error { return u.file.Close() }
+
+// get asks the node at the end of path for an attribute.
+func (u *UMAD) get(ctx context.Context, attribute uint16, modifier byte, path []byte) (data, error) {
+	if u.pace != nil {
+		select {
+		case <-ctx.Done():
+			return data{}, ctx.Err()
+		case <-u.pace:
+		}
+	}
+	u.tid++
+	request := request(u.tid, attribute, modifier, path)
+	answer, err := u.exchange(ctx, request)
+	if err != nil {
+		return data{}, err
+	}
+	return answer.data()
+}
+
+func (u *UMAD) exchange(ctx context.Context, request *mad) (*mad, error) {
+	deadline := time.Now().Add(umadPatience)
+	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
+		deadline = end
+	}
+	if err := u.file.SetReadDeadline(deadline); err != nil {
+		return nil, err
+	}
+	out := encodeUMAD(u.agent, request)
+	if _, err := u.file.Write(out[:]); err != nil {
+		return nil, cause(err)
+	}
+	var in [umadLength]byte
+	for ctx.Err() == nil {
+		n, err := u.file.Read(in[:])
+		if err != nil {
+			return nil, cause(err)
+		}
+		if answer, done, err := decodeUMAD(in[:n], request); done {
+			return answer, err
+		}
+	}
+	return nil, ctx.Err()
+}
+
+// cause leaves out the file, which the caller names.
+func cause(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return errNoAnswer
+	}
+	if at, ok := errors.AsType[*os.PathError](err); ok {
+		return at.Err
+	}
+	return err
 }
 
 // encodeUMAD puts a request behind its header.
-func encodeUMAD(agent uint32, m *MAD) [umadLength]byte {
+func encodeUMAD(agent uint32, m *mad) [umadLength]byte {
 	var b [umadLength]byte
 	ne := binary.NativeEndian
 	ne.PutUint32(b[offAgent:], agent)
 	ne.PutUint32(b[offTimeout:], umadTimeoutMS)
 	ne.PutUint32(b[offRetries:], umadRetries)
-	ne.PutUint32(b[offLength:], Size)
+	ne.PutUint32(b[offLength:], uint32(len(m)))
 	binary.BigEndian.PutUint16(b[offLID:], umadHop)
 	copy(b[umadHeader:], m[:])
 	return b
@@ -68,22 +131,47 @@ func encodeUMAD(agent uint32, m *MAD) [umadLength]byte {
 // decodeUMAD reads what the kernel gave. It reports whether that ends the
 // exchange: an answer, or the request itself come back with an error. Late
 // answers to earlier requests do not.
-func decodeUMAD(b []byte, m *MAD) (answer MAD, done bool, err error) {
+func decodeUMAD(b []byte, request *mad) (answer *mad, done bool, err error) {
 	if len(b) < umadLength {
-		return MAD{}, false, nil
+		return nil, false, nil
 	}
-	body := b[umadHeader:umadLength]
-	be := binary.BigEndian
-	if be.Uint32(body[offTID+4:]) != be.Uint32(m[offTID+4:]) {
-		return MAD{}, false, nil
+	body := mad(b[umadHeader:])
+	if !body.sameTransaction(request) {
+		return nil, false, nil
 	}
 	switch errno := syscall.Errno(binary.NativeEndian.Uint32(b[offErrno:])); {
 	case errno == syscall.ETIMEDOUT:
-		return MAD{}, true, ErrNoAnswer
+		return nil, true, errNoAnswer
 	case errno != 0:
-		return MAD{}, true, fmt.Errorf("send: %w", errno)
-	case !m.Answers(body):
-		return MAD{}, false, nil
+		return nil, true, fmt.Errorf("send: %w", errno)
 	}
-	return MAD(body), true, nil
+	return &body, request.isAnswer(&body), nil
+}
+
+func (u *UMAD) nodeInfo(ctx context.Context, path ...byte) (Node, error) {
+	d, err := u.get(ctx, attrNodeInfo, 0, path)
+	if err != nil {
+		return Node{}, fmt.Errorf("NodeInfo: %w", err)
+	}
+	n, err := d.nodeInfo()
+	if err != nil {
+		return Node{}, fmt.Errorf("NodeInfo: %w", err)
+	}
+	return n, nil
+}
+
+func (u *UMAD) nodeDescription(ctx context.Context, path ...byte) (string, error) {
+	d, err := u.get(ctx, attrNodeDesc, 0, path)
+	if err != nil {
+		return "", fmt.Errorf("NodeDescription: %w", err)
+	}
+	return d.nodeDescription(), nil
+}
+
+func (u *UMAD) portIsDown(ctx context.Context, port byte, path ...byte) (bool, error) {
+	d, err := u.get(ctx, attrPortInfo, port, path)
+	if err != nil {
+		return false, fmt.Errorf("PortInfo: %w", err)
+	}
+	return d.isDown(), nil
 }

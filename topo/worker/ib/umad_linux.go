@@ -1,49 +1,51 @@
 package ib
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotInfiniBand means that a port carries no SMPs: the kernel's answer for
-// RoCE.
-var ErrNotInfiniBand = errors.New("not an InfiniBand port")
+const (
+	// Ioctls: _IO(0x1b, 3), _IOWR(0x1b, 1, 28 bytes).
+	umadEnablePKey    = 0x1b03
+	umadRegisterAgent = 0xc01c1b01
 
-// umad is an open /dev/infiniband/umadN. It is for one goroutine.
-type umad struct {
-	file  *os.File
-	agent uint32
-}
+	// The request of REGISTER_AGENT: its number is filled in by the kernel; of
+	// the rest only class and version matter, since nothing but answers is
+	// received. Queue pair 0 is that of SMPs.
+	registerLength = 28
+	offRegClass    = 21
+	offRegVersion  = 22
+)
 
 // OpenUMAD opens a port's device, such as /dev/infiniband/umad0, for
 // directed-route SMPs. It changes nothing on the port and receives nothing but
 // answers; any number of programs may do so at once.
-func OpenUMAD(path string) (Transport, error) {
+func OpenUMAD(path string) (*UMAD, error) {
 	// Not blocking, so that reads can have a deadline.
 	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
-	u := &umad{file: file}
-	if err := u.register(); err != nil {
+	agent, err := register(file)
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), file.Close())
 	}
-	return u, nil
+	return NewUMAD(file, agent), nil
 }
 
-func (u *umad) register() error {
-	raw, err := u.file.SyscallConn()
+func register(file *os.File) (agent uint32, err error) {
+	raw, err := file.SyscallConn()
 	if err != nil {
-		return err
+		return 0, err
 	}
-	request := registration()
+	var request [registerLength]byte
+	request[offRegClass], request[offRegVersion] = classDirectedRoute, classVersion
 	var errno unix.Errno
 	err = raw.Control(func(fd uintptr) {
 		if _, _, errno = unix.Syscall(unix.SYS_IOCTL, fd, umadEnablePKey, 0); errno == 0 {
@@ -53,52 +55,11 @@ func (u *umad) register() error {
 	})
 	switch {
 	case err != nil:
-		return err
+		return 0, err
 	case errno == unix.EPROTONOSUPPORT:
-		return ErrNotInfiniBand
+		return 0, ErrNotInfiniBand
 	case errno != 0:
-		return fmt.Errorf("register: %w", errno)
+		return 0, fmt.Errorf("register: %w", errno)
 	}
-	u.agent = binary.NativeEndian.Uint32(request[:])
-	return nil
+	return binary.NativeEndian.Uint32(request[:]), nil
 }
-
-// Exchange implements [Transport].
-func (u *umad) Exchange(ctx context.Context, request *MAD) (MAD, error) {
-	deadline := time.Now().Add(umadPatience)
-	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
-		deadline = end
-	}
-	if err := u.file.SetReadDeadline(deadline); err != nil {
-		return MAD{}, err
-	}
-	out := encodeUMAD(u.agent, request)
-	if _, err := u.file.Write(out[:]); err != nil {
-		return MAD{}, cause(err)
-	}
-	var in [umadLength]byte
-	for ctx.Err() == nil {
-		n, err := u.file.Read(in[:])
-		if err != nil {
-			return MAD{}, cause(err)
-		}
-		if answer, done, err := decodeUMAD(in[:n], request); done {
-			return answer, err
-		}
-	}
-	return MAD{}, ctx.Err()
-}
-
-// cause leaves out the file, which the caller names.
-func cause(err error) error {
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return ErrNoAnswer
-	}
-	if at, ok := errors.AsType[*os.PathError](err); ok {
-		return at.Err
-	}
-	return err
-}
-
-// Close implements [Transport]; the kernel forgets the agent.
-func (u *umad) Close() error { return u.file.Close() }

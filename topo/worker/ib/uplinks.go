@@ -1,105 +1,166 @@
 package ib
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/worker"
 )
 
-// MaxUplinks bounds the uplinks of a NodeTopology.
-const MaxUplinks = 2048
+const (
+	// walkEvery is how often a leaf's uplinks are asked for: spines are seldom
+	// moved.
+	walkEvery = 5 * time.Minute
+	// walkTime bounds the walk of one leaf.
+	walkTime = 30 * time.Second
+	// pace is the shortest time between two SMPs of a walk: 500 a second, a leaf
+	// of 64 ports in a quarter of one. A pass is not slowed: it is two SMPs a
+	// port.
+	pace = 2 * time.Millisecond
+)
 
-// Uplinks discovers the uplinks of one leaf, through the port with the cable to it:
-// every port of the switch that is not down is asked for its neighbor, and
-// those that are switches are uplinks, by port. An error leaves them
-// incomplete.
-func (s *Source) Uplinks(ctx context.Context, p worker.Port, leaf string) (uplinks []v1alpha1.Uplink, err error) {
-	if p.LinkLayer != machine.InfiniBand || !p.Up() {
-		return nil, errors.New("the port that leads there is down")
-	}
-	ticker := time.NewTicker(s.pace)
-	defer ticker.Stop()
-	err = s.with(ctx, &p, func(a *agent) error {
-		a.pace = func(ctx context.Context) error {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-ticker.C:
-				return nil
-			}
+// leaf is what is known of one leaf switch.
+type leaf struct {
+	uplinks []v1alpha1.Uplink
+	// fault is why the last walk failed; the uplinks are older then.
+	fault string
+	next  time.Time
+}
+
+// walk is the outcome of asking one leaf.
+type walk struct {
+	leaf    string
+	uplinks []v1alpha1.Uplink
+	err     error
+}
+
+// uplinks reports the uplinks that are known and starts a walk that is due. One
+// runs at a time.
+func (s *Source) uplinks(ctx context.Context, q *worker.Query, ports map[worker.PortKey]*worker.Port, r *worker.Report) {
+	select {
+	case w := <-s.walks:
+		s.walking = false
+		if l := s.leaves[w.leaf]; l != nil {
+			l.end(w)
 		}
-		d := discovery{agent: a, out: byte(p.Port), leaf: leaf, names: map[uint64]string{}} //nolint:gosec // 1 to 255.
-		uplinks, err = d.run(ctx)
+	default:
+	}
+	maps.DeleteFunc(s.leaves, func(id string, _ *leaf) bool { return !slices.Contains(q.Leaves, id) })
+	for _, id := range slices.Sorted(slices.Values(q.Leaves)) {
+		l := s.leaves[id]
+		if l == nil {
+			l = &leaf{uplinks: slices.DeleteFunc(slices.Clone(q.Uplinks), func(u v1alpha1.Uplink) bool { return u.Leaf != id })}
+			s.leaves[id] = l
+		}
+		if !time.Now().Before(l.next) {
+			s.start(ctx, id, l, ports, r.Links)
+		}
+		if l.fault != "" {
+			r.Skip("uplinks of "+id, l.fault)
+		}
+		r.Uplinks = append(r.Uplinks, l.uplinks...)
+	}
+}
+
+// end takes an outcome.
+func (l *leaf) end(w walk) {
+	if w.err != nil {
+		l.fault = w.err.Error()
+		return
+	}
+	l.fault, l.uplinks = "", w.uplinks
+}
+
+// start begins a walk of a leaf, unless another runs, through a port of which the
+// cable ends there, as the switch itself answered.
+func (s *Source) start(
+	ctx context.Context, id string, l *leaf, ports map[worker.PortKey]*worker.Port, links []worker.Link,
+) {
+	i := slices.IndexFunc(links, func(l worker.Link) bool { return l.Switch.ID == id })
+	if i < 0 {
+		l.fault = "no active port of this node leads to it"
+	}
+	if i < 0 || s.walking {
+		return
+	}
+	l.next = time.Now().Add(walkEvery)
+	s.walking = true
+	through := ports[links[i].PortKey]
+	go func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), walkTime) // A pass ends before.
+		defer cancel()
+		uplinks, err := s.walk(ctx, through, id)
+		s.walks <- walk{id, uplinks, err}
+		s.changed.Notify()
+	}()
+}
+
+// walk asks every port of the leaf that is not down for its neighbor: those
+// that are switches are uplinks, by port. An error leaves them incomplete.
+func (s *Source) walk(ctx context.Context, p *worker.Port, id string) (uplinks []v1alpha1.Uplink, err error) {
+	ticker := time.NewTicker(pace)
+	defer ticker.Stop()
+	err = s.with(ctx, p, func(u *UMAD) error {
+		u.pace = ticker.C
+		uplinks, err = u.uplinks(ctx, byte(p.Port), id) //nolint:gosec // 1 to 255.
 		return err
 	})
 	return uplinks, err
 }
 
-// discovery asks a leaf's ports, one after the other.
-type discovery struct {
-	agent *agent
-	// out is the local port.
-	out  byte
-	leaf string
-	// names are those of peers already asked.
-	names map[uint64]string
-}
-
-func (d *discovery) run(ctx context.Context) ([]v1alpha1.Uplink, error) {
-	info, err := d.agent.nodeInfo(ctx, d.out)
+// uplinks asks the ports of the leaf behind the local port out, one after the
+// other.
+func (u *UMAD) uplinks(ctx context.Context, out byte, id string) (uplinks []v1alpha1.Uplink, err error) {
+	leaf, err := u.nodeInfo(ctx, out)
 	if err != nil {
 		return nil, err
 	}
-	if info.Type != Switch || GUID(info.NodeGUID) != d.leaf {
+	if leaf.Type != Switch || leaf.GUID != id {
 		return nil, errors.New("the cable now ends elsewhere")
 	}
-	var uplinks []v1alpha1.Uplink
+	names := map[string]string{} // Of peers already asked.
 	var faults []error
-	for port := 1; port <= info.Ports && len(uplinks) < MaxUplinks; port++ {
-		if port == info.LocalPort {
+	for port := 1; port <= leaf.Ports; port++ {
+		if port == leaf.Port {
 			continue // This port itself.
 		}
-		u, ok, err := d.port(ctx, port)
+		peer, err := u.peer(ctx, out, byte(port), names) //nolint:gosec // Ports are counted in a byte.
 		switch {
 		case ctx.Err() != nil:
 			return uplinks, ctx.Err()
 		case err != nil:
 			faults = append(faults, fmt.Errorf("port %d: %w", port, err))
-		case ok:
-			uplinks = append(uplinks, u)
+		case peer.Type == Switch:
+			uplinks = append(uplinks, v1alpha1.Uplink{
+				Leaf: id, Port: int32(port), //nolint:gosec // As above.
+				Peer: peer.GUID, PeerName: peer.Name, PeerPort: int32(peer.Port), //nolint:gosec // As above.
+			})
 		}
 	}
-	slices.SortFunc(uplinks, func(a, b v1alpha1.Uplink) int { return cmp.Compare(a.Port, b.Port) })
 	return uplinks, errors.Join(faults...)
 }
 
-// port asks one port of the leaf; ok is false if it is down or leads to no
-// switch.
-func (d *discovery) port(ctx context.Context, port int) (u v1alpha1.Uplink, ok bool, err error) {
-	state, err := d.agent.portInfo(ctx, port, d.out)
-	if err != nil || state.State == PortDown || state.State == PortNoChange {
-		return u, false, err
+// peer is the node behind one port of the leaf, with its name if it is a
+// switch; none if the port is down.
+func (u *UMAD) peer(ctx context.Context, out, port byte, names map[string]string) (n Node, err error) {
+	if down, err := u.portIsDown(ctx, port, out); err != nil || down {
+		return Node{}, err
 	}
-	peer, err := d.agent.nodeInfo(ctx, d.out, byte(port)) //nolint:gosec // Ports are counted in a byte.
-	if err != nil || peer.Type != Switch {
-		return u, false, err
+	if n, err = u.nodeInfo(ctx, out, port); err != nil || n.Type != Switch {
+		return n, err
 	}
-	name, known := d.names[peer.NodeGUID]
+	name, known := names[n.GUID]
 	if !known {
-		if name, err = d.agent.nodeDescription(ctx, d.out, byte(port)); err != nil { //nolint:gosec // As above.
-			return u, false, err
+		if name, err = u.nodeDescription(ctx, out, port); err != nil {
+			return Node{}, err
 		}
-		d.names[peer.NodeGUID] = name
+		names[n.GUID] = name
 	}
-	return v1alpha1.Uplink{
-		Leaf: d.leaf, Port: int32(port), //nolint:gosec // As above.
-		Peer: GUID(peer.NodeGUID), PeerName: name, PeerPort: int32(peer.LocalPort), //nolint:gosec // As above.
-	}, true, nil
+	n.Name = name
+	return n, nil
 }

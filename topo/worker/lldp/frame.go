@@ -155,9 +155,9 @@ func groups() [3][addressLength]byte {
 func (n *Neighbor) take(kind uint16, value []byte) (err error) {
 	switch kind {
 	case tlvChassis:
-		n.Chassis, err = chassisID(value)
+		n.Chassis, err = identity(value, chassisMAC, chassisNetwork)
 	case tlvPort:
-		n.Port, err = portID(value)
+		n.Port, err = identity(value, portMAC, portNetwork)
 	case tlvTTL:
 		if len(value) < 2 {
 			return errShort

@@ -2,8 +2,8 @@ package lldp
 
 import (
 	"bytes"
-	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/worker"
@@ -38,7 +37,7 @@ var (
 )
 
 func TestParse(t *testing.T) {
-	leaf := Neighbor{Chassis: ID{MAC, "02:00:00:00:ee:00"}, Port: ID{Interface, "swp1"}, TTL: 2 * time.Minute}
+	leaf := Neighbor{Chassis: ID{MAC, "02:00:00:00:ee:00"}, Port: ID{Local, "swp1"}, TTL: 2 * time.Minute}
 	with := func(change func(*Neighbor)) Neighbor {
 		n := leaf
 		change(&n)
@@ -108,7 +107,7 @@ func TestPortsName(t *testing.T) {
 		n    Neighbor
 		want string
 	}{
-		{Neighbor{Port: ID{Interface, "swp1"}, PortDescription: "to node042"}, "swp1"},
+		{Neighbor{Port: ID{Local, "swp1"}, PortDescription: "to node042"}, "swp1"},
 		{Neighbor{Port: ID{MAC, "01:02:03:04:05:06"}, PortDescription: "swp1"}, "swp1"},
 		{Neighbor{Port: ID{MAC, "01:02:03:04:05:06"}}, "01:02:03:04:05:06"},
 		{Neighbor{Port: ID{Local, "517"}, PortDescription: "to node042"}, "517"},
@@ -145,49 +144,26 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// device is a network device that a test plays.
-type device struct {
-	frames  chan []byte // Nil is the device going down.
-	closed  chan struct{}
-	running bool
-	gone    error
-}
-
-func newDevice() *device {
-	return &device{frames: make(chan []byte), closed: make(chan struct{}), running: true}
-}
-
-func (d *device) Receive(b []byte) (int, error) {
-	select {
-	case f := <-d.frames:
-		if f == nil {
-			return 0, ErrDown
-		}
-		return copy(b, f), nil
-	case <-d.closed:
-		return 0, errors.New("closed")
-	}
-}
-func (d *device) Running() (bool, error) { return d.running, d.gone }
-func (d *device) Close() error           { close(d.closed); return nil }
-
 func TestNeighborsExpireAfterTheirTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		eth0 := newDevice()
-		opened, changes := 0, 0
-		s := New(Options{
-			Listen:  func(string) (Conn, error) { opened++; return eth0, nil },
-			Changed: func() { changes++ },
-		})
+		s := New(nil, slog.New(slog.DiscardHandler))
+		eth0 := &device{name: "eth0", since: time.Now(), up: true}
+		s.devices["eth0"] = eth0
+		changes := 0
+		receive := func(tlvs ...[]byte) {
+			if s.received(eth0, frame(tlvs...), false) {
+				changes++
+			}
+		}
 		key := worker.PortKey{ID: "0000:18:00.0", Port: 1}
-		q := worker.Query{Topology: config.Default().Topology, Ports: []worker.Port{{
+		ports := []*worker.Port{{
 			Rail:    v1alpha1.Rail{ID: key.ID, Port: key.Port, LinkLayer: machine.Ethernet, LinkState: v1alpha1.LinkActive},
 			Netdevs: []string{"eth0"},
-		}}}
+		}}
 		discover := func(what string, wantLinks string, wantAbsence worker.Absence, wantConfidence int32) {
 			t.Helper()
-			synctest.Wait()
-			r := s.Discover(context.Background(), q)
+			var r worker.Report
+			s.report(&r, ports, nil)
 			id, confidence := "", int32(0)
 			for _, e := range r.Links {
 				id, confidence = id+e.Switch.ID+" "+e.SwitchPort, e.Confidence
@@ -201,52 +177,38 @@ func TestNeighborsExpireAfterTheirTTL(t *testing.T) {
 		<-time.After(firstFrame)
 		discover("after the first frame's time", "", worker.Unknown, 0)
 
-		eth0.frames <- frame(chassis, swp1, ttl120, end)
+		receive(chassis, swp1, ttl120, end)
 		discover("received", leaf, worker.Unknown, 100)
 		<-time.After(100 * time.Second)
-		eth0.frames <- frame(chassis, swp1, ttl120, end)
+		receive(chassis, swp1, ttl120, end)
 		<-time.After(119 * time.Second)
 		discover("received again", leaf, worker.Unknown, 100)
 		<-time.After(time.Second)
 		discover("silent for its time", "", worker.Unknown, 0)
 
-		eth0.frames <- frame(chassis, swp1, ttl120, end)
-		eth0.frames <- frame(chassis, swp1, tlv(3, 0, 0), end)
+		receive(chassis, swp1, ttl120, end)
+		receive(chassis, swp1, tlv(3, 0, 0), end)
 		discover("shut down", "", worker.Unknown, 0)
 
 		// A server's own firmware sends on the cable too; and then a second
 		// switch.
-		eth0.frames <- frame(tlv(1, 4, 0, 0, 0, 0, 0, 1), tlv(2, 3, 0, 0, 0, 0, 0, 1), ttl120, end)
+		receive(tlv(1, 4, 0, 0, 0, 0, 0, 1), tlv(2, 3, 0, 0, 0, 0, 0, 1), ttl120, end)
 		discover("only what is no bridge", "00:00:00:00:00:01 00:00:00:00:00:01", worker.Unknown, 100)
-		eth0.frames <- frame(chassis, swp1, ttl120, bridge, end)
+		receive(chassis, swp1, ttl120, bridge, end)
 		discover("a bridge is likelier", leaf, worker.Unknown, 100)
-		eth0.frames <- frame(tlv(1, 4, 2, 0, 0, 0, 0xee, 9), swp1, ttl120, bridge, end)
+		receive(tlv(1, 4, 2, 0, 0, 0, 0xee, 9), swp1, ttl120, bridge, end)
 		discover("two switches on one cable", leaf, worker.Unknown, ambiguous)
 
-		eth0.frames <- nil
-		eth0.running = false
+		if s.received(eth0, nil, true) {
+			changes++
+		}
 		discover("down", "", worker.Unavailable, 0)
-		eth0.running = true
+		eth0.link(true)
 		discover("up again", "", worker.Pending, 0)
-		eth0.frames <- []byte("not LLDP at all, whatever it is")
+		receive([]byte("not LLDP at all, whatever it is"))
 		discover("after a bad frame", "", worker.Pending, 0)
-
-		eth0.gone = errors.New("no such device")
-		old := eth0
-		eth0 = newDevice()
-		discover("a new device of that name", "", worker.Pending, 0)
-		select {
-		case <-old.closed:
-		default:
-			t.Error("the old device is still open")
-		}
-		q.Topology.Sources = nil
-		discover("switched off", "", worker.Unknown, 0)
-		if _, open := <-eth0.closed; open {
-			t.Error("still listening while switched off")
-		}
-		if opened != 2 || changes != 7 {
-			t.Errorf("%d sockets, %d changes", opened, changes)
+		if changes != 7 {
+			t.Errorf("%d changes", changes)
 		}
 	})
 }

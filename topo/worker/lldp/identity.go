@@ -1,6 +1,7 @@
 package lldp
 
 import (
+	"bytes"
 	"encoding/hex"
 	"errors"
 	"net"
@@ -16,13 +17,9 @@ type Kind uint8
 
 // The sorts of identities.
 const (
-	// Local is what a switch made up: an inventory number, "vm".
+	// Local is a name that other switches may have too: one that the switch or
+	// people made up, a part's number.
 	Local Kind = iota
-	// Component is a part's number, Alias and Interface are names given by
-	// people or by the switch's system.
-	Component
-	Alias
-	Interface
 	// MAC and Network are addresses, which are unique by intent.
 	MAC
 	Network
@@ -34,8 +31,12 @@ type ID struct {
 	Text string
 }
 
-// Unique reports whether other switches are not meant to have the same one.
-func (id ID) Unique() bool { return id.Kind == MAC || id.Kind == Network }
+// The subtypes of identities that are addresses (802.1AB-2016, tables 8-2 and
+// 8-3).
+const (
+	chassisMAC, chassisNetwork = 4, 5
+	portMAC, portNetwork       = 3, 4
+)
 
 const (
 	familyIPv4 = 1
@@ -44,59 +45,33 @@ const (
 
 var errEmpty = errors.New("empty")
 
-// chassisID reads the value of a chassis TLV (802.1AB-2016, table 8-2).
-func chassisID(value []byte) (ID, error) {
-	return identity(value, map[byte]Kind{
-		1: Component, 2: Alias, 3: Component, 4: MAC, 5: Network, 6: Interface, 7: Local,
-	})
-}
-
-// portID reads the value of a port TLV (table 8-3).
-func portID(value []byte) (ID, error) {
-	return identity(value, map[byte]Kind{
-		1: Alias, 2: Component, 3: MAC, 4: Network, 5: Interface, 6: Local, 7: Local,
-	})
-}
-
-// identity reads a subtype and what follows it. A subtype that is reserved, or
-// an address of another length, is read as local.
-func identity(value []byte, kinds map[byte]Kind) (ID, error) {
+// identity reads a subtype and what follows it. An address of another length is
+// read as a name.
+func identity(value []byte, mac, network byte) (ID, error) {
 	if len(value) < 2 {
 		return ID{}, errEmpty
 	}
-	kind, rest := kinds[value[0]], value[1:]
-	switch kind {
-	case MAC:
-		if len(rest) == addressLength {
-			return ID{MAC, net.HardwareAddr(rest).String()}, nil
-		}
-		kind = Local
-	case Network:
-		family := rest[0]
-		if a, ok := netip.AddrFromSlice(rest[1:]); ok && (family == familyIPv4 || family == familyIPv6) {
+	subtype, rest := value[0], value[1:]
+	if subtype == mac && len(rest) == addressLength {
+		return ID{MAC, net.HardwareAddr(rest).String()}, nil
+	}
+	if family := rest[0]; subtype == network && (family == familyIPv4 || family == familyIPv6) {
+		if a, ok := netip.AddrFromSlice(rest[1:]); ok {
 			return ID{Network, a.String()}, nil
 		}
-		kind = Local
-	default:
 	}
 	text := word(rest)
 	if text == "" {
 		return ID{}, errEmpty
 	}
-	return ID{kind, text}, nil
+	return ID{Local, text}, nil
 }
 
 // word is a text, or hexadecimal digits for bytes that are none.
 func word(b []byte) string {
-	for len(b) > 0 && b[len(b)-1] == 0 { // Some senders count the end of a C string.
-		b = b[:len(b)-1]
-	}
-	for s := string(b); s != ""; {
-		r, size := utf8.DecodeRuneInString(s)
-		if r == utf8.RuneError || !unicode.IsPrint(r) {
-			return worker.Text(hex.EncodeToString(b), worker.MaxName)
-		}
-		s = s[size:]
+	b = bytes.TrimRight(b, "\x00") // Some senders count the end of a C string.
+	if bytes.ContainsFunc(b, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }) {
+		return worker.Text(hex.EncodeToString(b), worker.MaxName)
 	}
 	return worker.Text(b, worker.MaxName)
 }
@@ -105,7 +80,7 @@ func word(b []byte) string {
 // made up may be another's too, and is distinguished by the system's name;
 // contested means that also a unique one was received under two names.
 func (n *Neighbor) SwitchID(contested bool) string {
-	if (n.Chassis.Unique() && !contested) || n.SystemName == "" || n.SystemName == n.Chassis.Text {
+	if (n.Chassis.Kind != Local && !contested) || n.SystemName == "" || n.SystemName == n.Chassis.Text {
 		return n.Chassis.Text
 	}
 	return worker.Text(n.Chassis.Text+"@"+n.SystemName, worker.MaxName)

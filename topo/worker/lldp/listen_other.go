@@ -2,7 +2,11 @@
 
 package lldp
 
-import "errors"
+import (
+	"errors"
+	"os"
+)
 
-// Listen exists on Linux only.
-func Listen(string) (Conn, error) { return nil, errors.ErrUnsupported }
+func link(string) (index int, up bool, err error) { return 0, false, errors.ErrUnsupported }
+
+func listen(int) (*os.File, error) { return nil, errors.ErrUnsupported }

@@ -1,7 +1,9 @@
 package lldp_test
 
 import (
+	"log/slog"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -66,7 +68,7 @@ func TestRealSwitches(t *testing.T) {
 		}
 		leaves = append(leaves, s)
 	}
-	source := lldp.New(lldp.Options{})
+	source := lldp.New(nil, slog.New(slog.DiscardHandler))
 	ports := []worker.Port{ethernet("a", "rail0"), ethernet("b", "rail1"), ethernet("c", "rail2"), ethernet("d", "rail3")}
 	waiting := worker.Report{NoLink: map[worker.PortKey]worker.Absence{}}
 	for _, p := range ports {
@@ -120,9 +122,24 @@ func TestRealSwitches(t *testing.T) {
 	if n := memberships(t, "rail2"); n != 0 {
 		t.Errorf("%d groups are still joined where no query asks any more", n)
 	}
-	if err := source.Close(); err != nil {
-		t.Error(err)
+
+	// Another device of the name: the port is listened to again.
+	again := exec.CommandContext(ctx, "sh", "-c", "ip link del rail0 && ip link add rail0 type veth peer name far0 && ip link set far0 up && ip link set rail0 up")
+	if out, err := again.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
+	if r := source.Discover(ctx, ask(ports[0])); r.NoLink[ports[0].Key()] != worker.Pending || len(r.Links)+len(r.Skipped) != 0 {
+		t.Errorf("another device: %+v", r)
+	}
+	if n := memberships(t, "rail0"); n != 3 {
+		t.Errorf("%d groups joined on the other device, want 3", n)
+	}
+	source.Discover(ctx, worker.Query{Ports: ports[:1]})
+	if n := memberships(t, "rail0"); n != 0 {
+		t.Errorf("%d groups are still joined while switched off", n)
+	}
+	source.Discover(ctx, ask(ports[0]))
+	source.Close()
 	if n := memberships(t, "rail0"); n != 0 {
 		t.Errorf("%d groups are still joined after the end", n)
 	}
@@ -148,7 +165,7 @@ func TestRealSwitchesOfOneIdentity(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	source := lldp.New(lldp.Options{})
+	source := lldp.New(nil, slog.New(slog.DiscardHandler))
 	defer source.Close()
 	var r worker.Report
 	lldpd.Eventually(t, "two switches", func() bool {

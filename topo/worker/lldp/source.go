@@ -1,3 +1,11 @@
+// Package lldp receives what Ethernet switches announce of themselves: which
+// switch and which of its ports a cable ends in (IEEE 802.1AB).
+//
+// It owns one packet socket for each network device and the neighbors seen on
+// it, each for the time to live in its frame. It listens on the members of a bond
+// and never on the bond, which shows frames of one member at random; it never
+// sends. A frame is any bytes from outside: it is bounded, checked and cleaned
+// before anything of it is kept.
 package lldp
 
 import (
@@ -6,13 +14,16 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/topo/worker"
 )
 
@@ -20,78 +31,43 @@ import (
 // opened or a link came up: the standard's interval is 30 s.
 const firstFrame = 35 * time.Second
 
-// Conn receives the LLDP frames of one network device.
-type Conn interface {
-	// Receive waits for a frame and returns its length; longer ones than b
-	// are cut. ErrDown means that the device went down, and may come up again.
-	Receive(b []byte) (int, error)
-	// Running reports whether the link is up. An error means that this is no
-	// longer the device of that name.
-	Running() (bool, error)
-	// Close ends a Receive that waits.
-	Close() error
-}
-
-// ErrDown is what [Conn.Receive] returns when the device went down.
-var ErrDown = errors.New("the network device is down")
-
-// Options configures a Source.
-type Options struct {
-	// Listen opens a network device; nil: a packet socket.
-	Listen func(netdev string) (Conn, error)
-	// Changed is called after a neighbor came, changed or went away. It
-	// must not block.
-	Changed func()
-	// Log gets bad frames at debug level; nil discards.
-	Log *slog.Logger
-}
-
-// Source listens on the network devices that it is asked about. Close it.
+// Source listens on the network devices that it is asked about. It is for one
+// goroutine. Close it.
 type Source struct {
-	listen  func(netdev string) (Conn, error)
-	changed func()
+	changed notify.Signal
 	log     *slog.Logger
-
-	// mu guards listeners and what is in them.
-	mu        sync.Mutex
-	listeners map[string]*listener
+	devices map[string]*device
 }
 
-// listener is one network device.
-type listener struct {
-	netdev string
-	conn   Conn
-	table  table
+// device is one network device that has a socket.
+type device struct {
+	name  string
+	index int
+	file  *os.File
+	// done is closed when the goroutine that receives has ended.
+	done chan struct{}
+
+	// mu guards what follows.
+	mu    sync.Mutex
+	table table
 	// since is when frames could first come.
 	since time.Time
-	// up is what Running reported last.
-	up bool
-	// done is closed when the goroutine has ended.
-	done chan struct{}
-	// failed is set when it ended by itself.
+	up    bool
+	// failed is set when the goroutine ended by itself.
 	failed bool
 }
 
-// New returns a Source that listens nowhere yet.
-func New(o Options) *Source {
-	s := &Source{listen: o.Listen, changed: o.Changed, log: o.Log, listeners: map[string]*listener{}}
-	if s.listen == nil {
-		s.listen = Listen
-	}
-	if s.changed == nil {
-		s.changed = func() {}
-	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
-	return s
+// New returns a Source that listens nowhere yet. changed is set after a neighbor
+// came, changed or went away; the log gets bad frames at debug level.
+func New(changed notify.Signal, log *slog.Logger) *Source {
+	return &Source{changed: changed, log: log, devices: map[string]*device{}}
 }
 
 // Kind implements [worker.Source].
 func (s *Source) Kind() v1alpha1.Source { return v1alpha1.SourceLLDP }
 
 // Close stops listening everywhere.
-func (s *Source) Close() error { return s.follow(nil, nil) }
+func (s *Source) Close() { s.follow(nil) }
 
 // Discover reports the neighbors received last, and from now on listens on the devices of
 // these ports and no others.
@@ -109,119 +85,147 @@ func (s *Source) Discover(_ context.Context, q worker.Query) worker.Report {
 			}
 		}
 	}
-	failed := map[string]bool{}
-	err := s.follow(wanted, func(netdev string, err error) {
-		r.Skip(netdev, err.Error())
-		failed[netdev] = true
-	})
-	if err != nil {
-		s.log.Debug("closing packet sockets", "err", err)
+	failed := s.follow(wanted)
+	for _, netdev := range slices.Sorted(maps.Keys(failed)) {
+		r.Skip(netdev, "listen: "+failed[netdev].Error())
 	}
-	now := time.Now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	contested := s.contested(now)
-	for _, p := range ports {
-		s.port(&r, p, now, contested, failed)
-	}
+	s.report(&r, ports, failed)
 	return r
 }
 
-// follow makes the listeners those that are wanted.
-func (s *Source) follow(wanted map[string]bool, fault func(netdev string, err error)) error {
-	var errs []error
-	for _, l := range s.stale(wanted) {
-		errs = append(errs, l.conn.Close())
-		<-l.done
+// follow listens on the devices that are wanted, and returns why it cannot.
+func (s *Source) follow(wanted map[string]bool) (failed map[string]error) {
+	for name, d := range s.devices {
+		if wanted[name] && d.refresh() {
+			continue
+		}
+		delete(s.devices, name)
+		if err := d.file.Close(); err != nil {
+			s.log.Debug("closing a packet socket", "netdev", name, "err", err)
+		}
+		<-d.done
 	}
-	for _, netdev := range slices.Sorted(maps.Keys(wanted)) {
-		s.mu.Lock()
-		known := s.listeners[netdev] != nil
-		s.mu.Unlock()
-		if known {
+	failed = map[string]error{}
+	for name := range wanted {
+		if s.devices[name] != nil {
 			continue
 		}
-		conn, err := s.listen(netdev)
+		index, up, err := link(name)
 		if err != nil {
-			fault(netdev, fmt.Errorf("listen: %w", err))
+			failed[name] = err
 			continue
 		}
-		up, err := conn.Running()
+		file, err := listen(index)
 		if err != nil {
-			fault(netdev, errors.Join(err, conn.Close()))
+			failed[name] = err
 			continue
 		}
-		l := &listener{netdev: netdev, conn: conn, since: time.Now(), up: up, done: make(chan struct{})}
-		s.mu.Lock()
-		s.listeners[netdev] = l
-		s.mu.Unlock()
-		go s.receive(l)
+		d := &device{name: name, index: index, file: file, since: time.Now(), up: up, done: make(chan struct{})}
+		s.devices[name] = d
+		go s.receive(d)
 	}
-	return errors.Join(errs...)
+	return failed
 }
 
-// stale takes out the listeners that are not wanted or no longer of use, and
-// sees which links are up.
-func (s *Source) stale(wanted map[string]bool) (gone []*listener) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for netdev, l := range s.listeners {
-		up, err := false, error(nil)
-		if !l.failed {
-			up, err = l.conn.Running()
-		}
-		if l.failed || err != nil || !wanted[netdev] {
-			delete(s.listeners, netdev)
-			gone = append(gone, l)
-			continue
-		}
-		l.link(up)
-	}
-	return gone
+// refresh sees whether the link is up, and reports whether the socket is still
+// of use: another device may have the name now.
+func (d *device) refresh() bool {
+	index, up, err := link(d.name)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.link(up)
+	return err == nil && index == d.index && !d.failed
 }
 
 // link notes whether the link is up. What was received before it went down is no
 // longer known: the cable may be in another port when it comes up.
-func (l *listener) link(up bool) {
-	if up && !l.up {
-		l.since = time.Now()
+func (d *device) link(up bool) {
+	if up && !d.up {
+		d.since = time.Now()
 	}
 	if !up {
-		l.table = table{}
+		d.table = table{}
 	}
-	l.up = up
+	d.up = up
 }
 
-// receive takes frames until the connection is closed.
-func (s *Source) receive(l *listener) {
-	defer close(l.done)
+// receive takes frames until the socket is closed. A device that went down may
+// come up again.
+func (s *Source) receive(d *device) {
+	defer close(d.done)
 	buf := make([]byte, maxFrame)
 	for {
-		n, err := l.conn.Receive(buf)
-		switch {
-		case errors.Is(err, ErrDown):
-			s.mu.Lock()
-			l.link(false)
-			s.mu.Unlock()
-			s.changed()
-			continue
-		case err != nil:
-			s.mu.Lock()
-			l.failed = true
-			s.mu.Unlock()
+		n, err := d.file.Read(buf)
+		if err != nil && !errors.Is(err, syscall.ENETDOWN) {
+			d.mu.Lock()
+			d.failed = true
+			d.mu.Unlock()
 			return
 		}
-		neighbor, err := Parse(buf[:n])
-		if err != nil {
-			s.log.Debug("bad LLDP frame", "netdev", l.netdev, "bytes", n, "err", err)
-			continue
+		if s.received(d, buf[:n], err != nil) {
+			s.changed.Notify()
 		}
-		s.mu.Lock()
-		l.up = true
-		changed := l.table.update(neighbor, time.Now())
-		s.mu.Unlock()
-		if changed {
-			s.changed()
+	}
+}
+
+// received takes a frame, or that the device went down, and reports whether that
+// changed anything.
+func (s *Source) received(d *device, frame []byte, down bool) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if down {
+		d.link(false)
+		return true
+	}
+	neighbor, err := Parse(frame)
+	if err != nil {
+		s.log.Debug("bad LLDP frame", "netdev", d.name, "bytes", len(frame), "err", err)
+		return false
+	}
+	d.up = true
+	return d.table.update(neighbor, time.Now())
+}
+
+// neighbors are those known now, and why there are none.
+func (d *device) neighbors(p *worker.Port, now time.Time) ([]Neighbor, worker.Absence) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch known := d.table.neighbors(now); {
+	case len(known) > 0:
+		return known, worker.Unknown
+	case !d.up || !p.Up():
+		return nil, worker.Unavailable
+	case now.Sub(d.since) < firstFrame:
+		return nil, worker.Pending
+	}
+	return nil, worker.Unknown
+}
+
+// report enters what is known about the ports.
+func (s *Source) report(r *worker.Report, ports []*worker.Port, failed map[string]error) {
+	now := time.Now()
+	contested := s.contested(now)
+	for _, p := range ports {
+		why := worker.Unknown
+		if len(p.Netdevs) == 0 && !p.Up() {
+			why = worker.Unavailable
+		}
+		var known []Neighbor
+		for _, netdev := range p.Netdevs {
+			absence := worker.Unavailable
+			if d := s.devices[netdev]; d != nil {
+				known, absence = d.neighbors(p, now)
+			} else if failed[netdev] == nil {
+				absence = worker.Unknown
+			}
+			if len(known) > 0 {
+				enter(r, p, netdev, known, contested)
+				break
+			}
+			why = max(why, absence)
+		}
+		if len(known) == 0 && why != worker.Unknown {
+			r.Without(p.Key(), why)
 		}
 	}
 }
@@ -230,8 +234,9 @@ func (s *Source) receive(l *listener) {
 // two switches that were given one address.
 func (s *Source) contested(now time.Time) map[ID]bool {
 	name, out := map[ID]string{}, map[ID]bool{}
-	for _, l := range s.listeners {
-		for _, n := range l.table.neighbors(now) {
+	for _, d := range s.devices {
+		known, _ := d.neighbors(&worker.Port{}, now)
+		for _, n := range known {
 			if first, ok := name[n.Chassis]; ok && first != n.SystemName {
 				out[n.Chassis] = true
 			}
@@ -241,54 +246,21 @@ func (s *Source) contested(now time.Time) map[ID]bool {
 	return out
 }
 
-// port enters what is known about one port.
-func (s *Source) port(r *worker.Report, p *worker.Port, now time.Time, contested map[ID]bool, failed map[string]bool) {
-	why := worker.Unknown
-	for _, netdev := range p.Netdevs {
-		l := s.listeners[netdev]
-		if l == nil {
-			if failed[netdev] {
-				why = worker.Unavailable
-			}
-			continue
-		}
-		neighbors := l.table.neighbors(now)
-		if len(neighbors) == 0 {
-			why = max(why, l.absence(p, now))
-			continue
-		}
-		best := &neighbors[0]
-		end := worker.Link{
-			PortKey:    p.Key(),
-			Switch:     v1alpha1.Switch{ID: best.SwitchID(contested[best.Chassis]), Name: best.SystemName},
-			SwitchPort: best.SwitchPort(), Confidence: 100,
-		}
-		if len(neighbors) > 1 && likelier(best, &neighbors[1]) == 0 {
-			end.Confidence = ambiguous
-			r.Skip(netdev, fmt.Sprintf("frames of two switches, %s and %s; one cable has one other end",
-				best.Chassis.Text, neighbors[1].Chassis.Text))
-		}
-		r.Links = append(r.Links, end)
-		return
-	}
-	if len(p.Netdevs) == 0 && !p.Up() {
-		why = worker.Unavailable
-	}
-	if why != worker.Unknown {
-		r.Without(p.Key(), why)
-	}
-}
-
 // ambiguous is the confidence, in percent, in a switch that is one of several.
 const ambiguous = 60
 
-// absence is why there is no neighbor.
-func (l *listener) absence(p *worker.Port, now time.Time) worker.Absence {
-	switch {
-	case !l.up || !p.Up():
-		return worker.Unavailable
-	case now.Sub(l.since) < firstFrame:
-		return worker.Pending
+// enter reports the likeliest of the neighbors on a port's network device.
+func enter(r *worker.Report, p *worker.Port, netdev string, known []Neighbor, contested map[ID]bool) {
+	best := &known[0]
+	end := worker.Link{
+		PortKey:    p.Key(),
+		Switch:     v1alpha1.Switch{ID: best.SwitchID(contested[best.Chassis]), Name: best.SystemName},
+		SwitchPort: best.SwitchPort(), Confidence: 100,
 	}
-	return worker.Unknown
+	if len(known) > 1 && likelier(best, &known[1]) == 0 {
+		end.Confidence = ambiguous
+		r.Skip(netdev, fmt.Sprintf("frames of two switches, %s and %s; one cable has one other end",
+			best.Chassis.Text, known[1].Chassis.Text))
+	}
+	r.Links = append(r.Links, end)
 }

@@ -11,10 +11,8 @@ import (
 // other end; hubs and chatty firmware add a few.
 const maxNeighbors = 8
 
-// table is the neighbors of one network device.
-type table struct {
-	entries []entry
-}
+// table is the neighbors of one network device, the likeliest switch first.
+type table []entry
 
 type entry struct {
 	Neighbor
@@ -25,39 +23,30 @@ type entry struct {
 // time until which the neighbor is known.
 func (t *table) update(n Neighbor, now time.Time) (changed bool) {
 	t.expire(now)
-	i := slices.IndexFunc(t.entries, func(e entry) bool { return e.Chassis == n.Chassis && e.Port == n.Port })
-	switch {
-	case n.TTL == 0 && i < 0:
-		return false
-	case n.TTL == 0:
-		t.entries = slices.Delete(t.entries, i, i+1)
-		return true
-	case i >= 0:
-		changed = t.entries[i].Neighbor != n
-		t.entries[i] = entry{n, now.Add(n.TTL)}
-	default:
-		t.entries = append(t.entries, entry{n, now.Add(n.TTL)})
-		changed = true
+	changed = n.TTL > 0
+	if i := slices.IndexFunc(*t, func(e entry) bool { return e.Chassis == n.Chassis && e.Port == n.Port }); i >= 0 {
+		changed = (*t)[i].Neighbor != n
+		*t = slices.Delete(*t, i, i+1)
 	}
-	slices.SortFunc(t.entries, func(a, b entry) int { return better(&a.Neighbor, &b.Neighbor) })
-	if len(t.entries) > maxNeighbors {
-		t.entries = t.entries[:maxNeighbors]
+	if n.TTL > 0 {
+		*t = append(*t, entry{n, now.Add(n.TTL)})
+		slices.SortFunc(*t, func(a, b entry) int { return better(&a.Neighbor, &b.Neighbor) })
+		*t = (*t)[:min(len(*t), maxNeighbors)]
 	}
 	return changed
 }
 
 func (t *table) expire(now time.Time) {
-	t.entries = slices.DeleteFunc(t.entries, func(e entry) bool { return !now.Before(e.expires) })
+	*t = slices.DeleteFunc(*t, func(e entry) bool { return !now.Before(e.expires) })
 }
 
-// neighbors are those known now, the likeliest switch first.
-func (t *table) neighbors(now time.Time) []Neighbor {
+// neighbors are those known now.
+func (t *table) neighbors(now time.Time) (known []Neighbor) {
 	t.expire(now)
-	out := make([]Neighbor, len(t.entries))
-	for i := range t.entries {
-		out[i] = t.entries[i].Neighbor
+	for _, e := range *t {
+		known = append(known, e.Neighbor)
 	}
-	return out
+	return known
 }
 
 // better orders neighbors of one port: what forwards frames before what does

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,25 +24,10 @@ const MaxFile = 1 << 20
 // Version is the value of the key version.
 const Version = "v1"
 
-// The bounds of a NodeTopology.
-const (
-	maxPath  = 8
-	maxRail  = 127
-	maxPlane = 15
-)
-
-// Node is what a file has about one node.
-type Node struct {
-	// Path are its groups, top first.
-	Path []string
-	// Rails have number, plane and the switch port that they lead to.
-	Rails []v1alpha1.Rail
-}
-
 // Parse reads a file. The error has every fault in it, each with file, line
 // and place.
-func Parse(file string, text []byte) (map[string]Node, error) {
-	p := &parser{file: file, parents: map[string]parent{}, nodes: map[string]Node{}}
+func Parse(file string, text []byte) (map[string]worker.Place, error) {
+	p := &parser{file: file, parents: map[string]parent{}, nodes: map[string]worker.Place{}}
 	if len(text) > MaxFile {
 		return nil, fmt.Errorf("%s: more than %d bytes", file, MaxFile)
 	}
@@ -71,7 +57,7 @@ type parser struct {
 	faults []error
 	// parents are the groups that stand in another, with the line that has it.
 	parents map[string]parent
-	nodes   map[string]Node
+	nodes   map[string]worker.Place
 }
 
 type parent struct {
@@ -118,9 +104,13 @@ func (p *parser) root(n *yaml.Node) {
 		p.nodes[key.Value] = p.node(value, "nodes."+key.Value)
 		return true
 	})
-	p.cycles(n)
-	for name, node := range p.nodes {
-		p.derive(lines[name], name, node)
+	if p.circles(); p.faults != nil {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.nodes)) {
+		place := p.nodes[name]
+		p.derive(lines[name], &place)
+		p.nodes[name] = place
 	}
 }
 
@@ -195,8 +185,7 @@ func (p *parser) under(n *yaml.Node, at, name, upper string) {
 	}
 }
 
-func (p *parser) node(n *yaml.Node, at string) Node {
-	var out Node
+func (p *parser) node(n *yaml.Node, at string) (out worker.Place) {
 	var path, group *yaml.Node
 	p.section(n, at, func(key, value *yaml.Node) bool {
 		switch key.Value {
@@ -222,8 +211,8 @@ func (p *parser) node(n *yaml.Node, at string) Node {
 }
 
 func (p *parser) path(n *yaml.Node, at string) (path []string) {
-	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 || len(n.Content) > maxPath {
-		p.fault(n, at, "is no list of 1 to %d groups", maxPath)
+	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 || len(n.Content) > worker.MaxPath {
+		p.fault(n, at, "is no list of 1 to %d groups", worker.MaxPath)
 		return nil
 	}
 	for i, item := range n.Content {
@@ -248,15 +237,16 @@ func (p *parser) rails(n *yaml.Node, at string) (rails []v1alpha1.Rail) {
 		place := at + "." + key.Value
 		r, ok := number(key.Value)
 		if !ok {
-			p.fault(key, place, "is neither a rail (0 to %d) nor rail/plane", maxRail)
+			p.fault(key, place, "is neither a rail (0 to %d) nor rail/plane", worker.MaxRails-1)
 			return true
 		}
+		r.Switch = &v1alpha1.Switch{}
 		if value.Kind == yaml.MappingNode {
 			p.section(value, place, func(key, value *yaml.Node) bool { return p.rail(&r, key, value, place) })
 		} else {
-			r.Switch.ID = p.text(value, place)
+			r.Switch.ID = worker.Text(p.text(value, place), worker.MaxName)
 		}
-		if r.Switch.ID = worker.Text(r.Switch.ID, worker.MaxName); r.Switch.ID == "" {
+		if r.Switch.ID == "" {
 			p.fault(value, place, "names no switch")
 		}
 		rails = append(rails, r)
@@ -269,13 +259,14 @@ func (p *parser) rails(n *yaml.Node, at string) (rails []v1alpha1.Rail) {
 }
 
 func (p *parser) rail(r *v1alpha1.Rail, key, value *yaml.Node, at string) bool {
+	at += "." + key.Value
 	switch key.Value {
 	case "switch":
-		r.Switch.ID = p.text(value, at+".switch")
+		r.Switch.ID = worker.Text(p.text(value, at), worker.MaxName)
 	case "name":
-		r.Switch.Name = worker.Text(p.text(value, at+".name"), worker.MaxSwitchName)
+		r.Switch.Name = worker.Text(p.text(value, at), worker.MaxSwitchName)
 	case "port":
-		r.SwitchPort = worker.Text(p.text(value, at+".port"), worker.MaxName)
+		r.SwitchPort = worker.Text(p.text(value, at), worker.MaxName)
 	default:
 		return false
 	}
@@ -288,69 +279,48 @@ func number(s string) (r v1alpha1.Rail, ok bool) {
 	if !two {
 		plane = "0"
 	}
-	n, err := strconv.Atoi(rail)
-	m, errPlane := strconv.Atoi(plane)
-	ok = err == nil && errPlane == nil && n >= 0 && n <= maxRail && m >= 0 && m <= maxPlane && strconv.Itoa(n) == rail
-	if ok {
-		r = v1alpha1.Rail{
-			Rail: int32(n), Plane: int32(m), //nolint:gosec // At most maxRail and maxPlane.
-			Switch: &v1alpha1.Switch{}, Confidence: Confidence,
-		}
-	}
-	return r, ok
+	n, err := strconv.ParseInt(rail, 10, 32)
+	m, errPlane := strconv.ParseInt(plane, 10, 32)
+	ok = err == nil && errPlane == nil && n >= 0 && n < worker.MaxRails && m >= 0 && m < worker.MaxPlanes &&
+		strconv.FormatInt(n, 10) == rail
+	return v1alpha1.Rail{Rail: int32(n), Plane: int32(m)}, ok
 }
 
-// cycles rejects groups that stand in themselves, each circle once.
-func (p *parser) cycles(n *yaml.Node) {
-	done := map[string]bool{}
-	for name := range p.parents {
-		var way []string
-		for at := name; !done[at]; at = p.parents[at].name {
-			if first := slices.Index(way, at); first >= 0 {
-				p.circle(n, way[first:])
-				break
-			}
-			way = append(way, at)
-			if _, ok := p.parents[at]; !ok {
-				break
-			}
-		}
-		for _, at := range way {
-			done[at] = true
-		}
-	}
-}
+// maxCircle bounds a way up that is followed; no node is in that many groups.
+const maxCircle = 64
 
-// circle reports groups that stand in each other, beginning with the one that
-// is written first.
-func (p *parser) circle(n *yaml.Node, way []string) {
-	first := 0
-	for i := range way {
-		if p.parents[way[i]].line < p.parents[way[first]].line {
-			first = i
+// circles rejects groups that stand in themselves, each circle once, beginning
+// with the one that is written first.
+func (p *parser) circles() {
+	names := slices.SortedFunc(maps.Keys(p.parents), func(a, b string) int {
+		return cmp.Or(cmp.Compare(p.parents[a].line, p.parents[b].line), strings.Compare(a, b))
+	})
+	reported := map[string]bool{}
+	for _, name := range names {
+		way := []string{name}
+		for at := name; !reported[at] && len(way) <= maxCircle && p.parents[at].name != ""; {
+			at = p.parents[at].name
+			if way = append(way, at); at != name {
+				continue
+			}
+			for _, group := range way {
+				reported[group] = true
+			}
+			p.fault(&yaml.Node{Line: p.parents[name].line}, "groups", "%s: a circle", strings.Join(way, " is in "))
 		}
 	}
-	way = slices.Concat(way[first:], way[:first+1])
-	p.fault(&yaml.Node{Line: max(p.parents[way[0]].line, n.Line)}, "groups", "%s: a circle", strings.Join(way, " is in "))
 }
 
 // derive puts the groups above a path's first on top of it.
-func (p *parser) derive(key *yaml.Node, name string, node Node) {
-	if p.faults != nil || len(node.Path) == 0 {
+func (p *parser) derive(key *yaml.Node, place *worker.Place) {
+	if len(place.Path) == 0 {
 		return
 	}
-	path := node.Path
-	for {
-		upper, ok := p.parents[path[0]]
-		if !ok {
-			break
-		}
-		if len(path) == maxPath {
-			p.fault(key, "nodes."+name, "is in more than %d groups", maxPath)
+	for upper := p.parents[place.Path[0]].name; upper != ""; upper = p.parents[upper].name {
+		if len(place.Path) == worker.MaxPath {
+			p.fault(key, "nodes."+key.Value, "is in more than %d groups", worker.MaxPath)
 			return
 		}
-		path = slices.Insert(slices.Clone(path), 0, upper.name)
+		place.Path = slices.Insert(place.Path, 0, upper)
 	}
-	node.Path = path
-	p.nodes[name] = node
 }

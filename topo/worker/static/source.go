@@ -1,3 +1,9 @@
+// Package static reads a file in which people write which groups a node is in
+// and which switch each of its rails leads to.
+//
+// It owns the file's form and what is wrong with it: it is strict, and names
+// the line of every fault. A file with a fault changes nothing; the last good
+// one stays. docs/topology-sources.md describes the form.
 package static
 
 import (
@@ -5,7 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"strings"
+	"path/filepath"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -20,21 +26,15 @@ const Confidence = 80
 type Source struct {
 	log *slog.Logger
 
-	// path, stat and node are of the last read, file is its last good outcome
-	// for the node.
-	path, node string
-	stat       os.FileInfo
-	file       *Node
-	err        error
+	// path and stat are of the last read, place is its last good outcome.
+	path  string
+	stat  os.FileInfo
+	place *worker.Place
+	err   error
 }
 
-// New returns a Source that has read nothing. A nil log discards.
-func New(log *slog.Logger) *Source {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	return &Source{log: log}
-}
+// New returns a Source that has read nothing.
+func New(log *slog.Logger) *Source { return &Source{log: log} }
 
 // Kind implements [worker.Source].
 func (s *Source) Kind() v1alpha1.Source { return v1alpha1.SourceStatic }
@@ -44,50 +44,46 @@ func (s *Source) Discover(ctx context.Context, q worker.Query) worker.Report {
 	var r worker.Report
 	path := string(q.Topology.StaticFile)
 	if path == "" || !q.Topology.Uses(config.SourceStatic) {
-		s.path, s.file = "", nil
+		s.path, s.place = "", nil
 		return r
 	}
-	if path != s.path || q.Node != s.node {
-		s.path, s.node, s.stat, s.file = path, q.Node, nil, nil
+	if path != s.path {
+		s.path, s.stat, s.place = path, nil, nil
 	}
-	s.read(ctx)
+	s.read(ctx, q.Node)
 	if s.err != nil {
 		r.Skip("static", s.err.Error())
 	}
-	if s.file == nil {
+	if s.place == nil {
 		r.NoPath = worker.Unavailable
 		return r
 	}
-	r.Path = s.file.Path
-	for _, rail := range s.file.Rails {
-		r.AddRail(&q, "static", rail)
-	}
+	r.Enter(&q, s.Kind(), s.place, Confidence)
 	return r
 }
 
 // read reads the file if it is another than before. A mounted ConfigMap is
 // replaced by renaming, so its inode changes too.
-func (s *Source) read(ctx context.Context) {
+func (s *Source) read(ctx context.Context, node string) {
 	stat, err := os.Stat(s.path)
 	if err == nil && s.stat != nil && os.SameFile(stat, s.stat) && stat.ModTime().Equal(s.stat.ModTime()) &&
 		stat.Size() == s.stat.Size() {
 		return
 	}
 	s.stat = stat
-	var nodes map[string]Node
+	var nodes map[string]worker.Place
 	if err == nil {
 		nodes, err = load(s.path)
 	}
 	if err == nil {
-		node := nodes[s.node]
-		s.file = &node
+		s.place = new(nodes[node])
 	} else if s.err == nil || s.err.Error() != err.Error() {
 		s.log.WarnContext(ctx, "static topology is bad, keeping the last good one", "err", err)
 	}
 	s.err = err
 }
 
-func load(path string) (map[string]Node, error) {
+func load(path string) (map[string]worker.Place, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -97,5 +93,5 @@ func load(path string) (map[string]Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Parse(path[strings.LastIndexByte(path, '/')+1:], b)
+	return Parse(filepath.Base(path), b)
 }

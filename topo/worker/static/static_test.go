@@ -1,6 +1,7 @@
 package static
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,12 +32,12 @@ nodes:
 
 func TestParse(t *testing.T) {
 	got, err := Parse("f", []byte(good))
-	want := map[string]Node{
+	want := map[string]worker.Place{
 		"n1": {Path: []string{"switchbox-1", "dragonfly-2"}},
 		"n2": {Path: []string{"switchbox-1", "dragonfly-3"}, Rails: []v1alpha1.Rail{
-			{Rail: 0, Switch: &v1alpha1.Switch{ID: "leaf-a"}, Confidence: Confidence},
-			{Rail: 0, Plane: 1, Switch: &v1alpha1.Switch{ID: "leaf-c"}, Confidence: Confidence},
-			{Rail: 1, Switch: &v1alpha1.Switch{ID: "2c5eab0300c26480", Name: "leaf b"}, SwitchPort: "7", Confidence: Confidence},
+			{Rail: 0, Switch: &v1alpha1.Switch{ID: "leaf-a"}},
+			{Rail: 0, Plane: 1, Switch: &v1alpha1.Switch{ID: "leaf-c"}},
+			{Rail: 1, Switch: &v1alpha1.Switch{ID: "2c5eab0300c26480", Name: "leaf b"}, SwitchPort: "7"},
 		}},
 		"n3": {},
 	}
@@ -116,7 +117,7 @@ func TestSourceKeepsTheLastGoodFile(t *testing.T) {
 	q := worker.Query{Node: "n2", Topology: topology, Ports: []worker.Port{
 		port("a", 0, 0, machine.RoleFabric), port("b", 0, 1, machine.RoleFabric), port("s", 0, 0, machine.RoleStorage),
 	}}
-	s := New(nil)
+	s := New(slog.New(slog.DiscardHandler))
 	if r := s.Discover(t.Context(), q); r.NoPath != worker.Unavailable || len(r.Skipped) != 1 {
 		t.Errorf("no file: %+v", r)
 	}
@@ -149,7 +150,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		nodes, err := Parse("f", b)
 		for name, n := range nodes {
-			if err != nil || len(n.Path) > maxPath {
+			if err != nil || len(n.Path) > worker.MaxPath {
 				t.Errorf("%s: %d groups, %v", name, len(n.Path), err)
 			}
 		}

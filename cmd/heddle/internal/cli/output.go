@@ -76,3 +76,12 @@ func (o *Output) Print(c *cobra.Command, object any, table string) error {
 	}
 	return Write(c, string(text))
 }
+
+// PrintFindings is Print for an object with problems in it: [ErrFindings] if
+// there are any.
+func (o *Output) PrintFindings(c *cobra.Command, object any, table string, problems int) error {
+	if err := o.Print(c, object, table); err != nil || problems == 0 {
+		return err
+	}
+	return ErrFindings
+}

@@ -52,11 +52,3 @@ func Count(n int, noun string) string {
 	}
 	return strconv.Itoa(n) + " " + noun
 }
-
-// OrDash is a cell's text, "-" for none.
-func OrDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}

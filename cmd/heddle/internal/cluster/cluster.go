@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,10 +12,11 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/internal/kube"
 )
 
@@ -59,6 +61,7 @@ func (f *Flags) Client() (*rest.RESTClient, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
+	config.Timeout = timeout
 	return kube.ClientFor(config, "heddle")
 }
 
@@ -86,9 +89,9 @@ func (f *Flags) CompleteNodes(
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
 	defer cancel()
-	var list corev1.NodeList
 	// What the API server's cache has is enough, and quicker.
-	if client.Get().Resource("nodes").Param("resourceVersion", "0").Do(ctx).Into(&list) != nil {
+	list, err := Read[corev1.NodeList](ctx, client.Get().Resource("nodes").Param("resourceVersion", "0"), "Nodes")
+	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	names := make([]cobra.Completion, 0, len(list.Items))
@@ -98,62 +101,48 @@ func (f *Flags) CompleteNodes(
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
+// NodeFlag adds --node to a command.
+func (f *Flags) NodeFlag(c *cobra.Command, value, usage string) *string {
+	name := c.Flags().String("node", value, usage)
+	_ = c.RegisterFlagCompletionFunc("node", f.CompleteNodes) // It fails only for a flag that is not there.
+	return name
+}
+
 // AppLabel is the pod label with the program's name.
 const AppLabel = "app.kubernetes.io/name"
 
+// Read sends a request, and decodes the answer; what names the object in an error.
+func Read[T any, P interface {
+	*T
+	runtime.Object
+}](ctx context.Context, request *rest.Request, what string,
+) (P, error) {
+	into := P(new(T))
+	if err := request.Do(ctx).Into(into); err != nil {
+		return nil, fmt.Errorf("read %s: %w", what, err)
+	}
+	return into, nil
+}
+
 // Node reads a Node.
 func Node(ctx context.Context, client rest.Interface, name string) (*corev1.Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	node := &corev1.Node{}
-	if err := client.Get().Resource("nodes").Name(name).Do(ctx).Into(node); err != nil {
-		return nil, fmt.Errorf("read Node %s: %w", name, err)
-	}
-	return node, nil
+	return Read[corev1.Node](ctx, client.Get().Resource("nodes").Name(name), "Node "+name)
 }
 
 // Pods lists the pods that are bound to a Node.
-func Pods(ctx context.Context, client rest.Interface, node string) ([]corev1.Pod, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	var list corev1.PodList
-	err := client.Get().Resource("pods").Param("fieldSelector", "spec.nodeName="+node).Do(ctx).Into(&list)
-	if err != nil {
-		return nil, fmt.Errorf("list pods of Node %s: %w", node, err)
-	}
-	return list.Items, nil
-}
-
-// Runs reports whether a program of heddle has a pod on any Node.
-func Runs(ctx context.Context, client rest.Interface, app string) (bool, error) {
-	pod, err := Pod(ctx, client, app)
-	return pod != nil, err
+func Pods(ctx context.Context, client rest.Interface, node string) (*corev1.PodList, error) {
+	return Read[corev1.PodList](ctx,
+		client.Get().Resource("pods").Param("fieldSelector", "spec.nodeName="+node), "pods of Node "+node)
 }
 
 // Pod is any pod of a program of heddle; nil if it has none.
 func Pod(ctx context.Context, client rest.Interface, app string) (*corev1.Pod, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	var list corev1.PodList
-	err := client.Get().Resource("pods").Param("labelSelector", AppLabel+"="+app).Param("limit", "1").Do(ctx).Into(&list)
-	if err != nil {
-		return nil, fmt.Errorf("list pods of %s: %w", app, err)
-	}
-	if len(list.Items) == 0 {
-		return nil, nil //nolint:nilnil // No pod is not an error.
+	list, err := Read[corev1.PodList](ctx,
+		client.Get().Resource("pods").Param("labelSelector", AppLabel+"="+app).Param("limit", "1"), "pods of "+app)
+	if err != nil || len(list.Items) == 0 {
+		return nil, err
 	}
 	return &list.Items[0], nil
-}
-
-// ConfigMap reads a ConfigMap.
-func ConfigMap(ctx context.Context, client rest.Interface, namespace, name string) (*corev1.ConfigMap, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	m := &corev1.ConfigMap{}
-	if err := client.Get().Namespace(namespace).Resource("configmaps").Name(name).Do(ctx).Into(m); err != nil {
-		return nil, fmt.Errorf("read ConfigMap %s/%s: %w", namespace, name, err)
-	}
-	return m, nil
 }
 
 const (
@@ -175,15 +164,12 @@ func Report(ctx context.Context, client rest.Interface, node string) (*report.Re
 	}
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
-	for i := range pods {
-		p := &pods[i]
+	for i := range pods.Items {
+		p := &pods.Items[i]
 		if p.Labels[AppLabel] != devicePlugin {
 			continue
 		}
-		port := p.Annotations[portKey]
-		if port == "" {
-			port = defaultPort
-		}
+		port := cmp.Or(p.Annotations[portKey], defaultPort)
 		body, err := client.Get().Namespace(p.Namespace).Resource("pods").Name(p.Name + ":" + port).
 			SubResource("proxy").Suffix(report.Path).DoRaw(ctx)
 		if err != nil {

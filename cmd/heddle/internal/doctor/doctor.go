@@ -3,7 +3,7 @@
 // should carry, and shows which containers have which devices.
 //
 // It first reads what it is about, an [input]; the checks are functions of that
-// and return findings. It changes nothing.
+// and add findings to a list. It changes nothing.
 package doctor
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
-	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/labels"
@@ -43,24 +43,18 @@ Exit code 1 if there is a problem; notes are not problems.`,
 	var f flags
 	f.machine.Register(c.Flags())
 	f.api.Register(c)
-	c.Flags().StringVar(&f.node, "node", "", "`name` of a Node to ask the API server about")
-	_ = c.RegisterFlagCompletionFunc("node", f.api.CompleteNodes) // It fails only for a flag that is not there.
+	node := f.api.NodeFlag(c, "", "`name` of a Node to ask the API server about")
 	c.Flags().StringVar(&f.pluginURL, pluginFlag, defaultPluginURL,
 		"`URL` of heddle-device-plugin's metrics address; asked about this host")
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		f.node = *node
 		in, err := f.read(c.Context(), c.Flags())
 		if err != nil {
 			return err
 		}
-		r := diagnose(in)
-		if err := output.Print(c, r, r.Text()); err != nil {
-			return err
-		}
-		if finding.Problems(r.Findings) > 0 {
-			return cli.ErrFindings
-		}
-		return nil
+		r, problems := diagnose(in)
+		return output.PrintFindings(c, r, r.Text(problems), problems)
 	}
 	c.AddCommand(taintsCommand(&f.api))
 	return c
@@ -145,45 +139,43 @@ type Report struct {
 	Node      string              `json:"node"`
 	Resources []capacity.Resource `json:"resources"`
 	// Findings are problems first.
-	Findings []finding.Finding `json:"findings"`
+	Findings finding.List `json:"findings"`
 	// Plugin is what the device plugin reports; nil if it was not asked, or did
 	// not answer.
 	Plugin *report.Report `json:"devicePlugin,omitempty"`
 }
 
-// diagnose runs all checks.
-func diagnose(in *input) *Report {
-	r := &Report{Plugin: in.plugin}
-	var found []finding.Finding
+// diagnose runs all checks, and counts the problems.
+func diagnose(in *input) (r *Report, problems int) {
+	r = &Report{Plugin: in.plugin}
+	l := &finding.List{}
 	var want *labels.Result
 	if m := in.machine; m != nil {
 		r.Node = m.Machine.Node
 		r.Resources = resources(in)
 		result := labels.Compute(m.Machine, &m.Config, vendors.All())
 		want = &result
-		found = append(found, finding.Of(m.Config.WithRoles(m.Machine))...)
-		found = append(found, finding.Labels(result.Problems, &m.Config)...)
+		l.Machine(m.Config.WithRoles(m.Machine))
+		l.Labels(result.Problems, &m.Config)
 		if m.Unsure != "" {
-			found = append(found, note("configuration", m.Unsure, ""))
+			l.Note("configuration", "", "%s", m.Unsure)
 		}
 	}
 	if !in.named {
-		found = append(found, in.names.guesses()...)
+		in.names.check(l)
 	}
 	if in.node != nil {
 		r.Node = in.node.node.Name
-		found = append(found, checkNode(in.node, &in.config, want)...)
+		in.node.check(l, &in.config, want)
 	}
-	switch {
-	case in.plugin != nil:
+	if in.plugin != nil {
 		r.Node = cmp.Or(r.Node, in.plugin.Node)
-		found = append(found, checkPlugin(in.plugin, found)...)
-	case in.pluginErr != nil:
-		found = append(found, noPlugin(in)...)
+		checkPlugin(l, in.plugin)
+	} else if in.pluginErr != nil {
+		in.checkSilence(l)
 	}
-	finding.Sort(found)
-	r.Findings = found
-	return r
+	r.Findings, problems = l.Sorted()
+	return r, problems
 }
 
 // resources are what the machine offers. What the device plugin of this host
@@ -205,25 +197,16 @@ func resources(in *input) []capacity.Resource {
 	return all
 }
 
-func problem(subject, message, remedy string) finding.Finding {
-	return finding.Finding{Level: finding.Problem, Subject: subject, Message: message, Remedy: remedy}
-}
-
-func note(subject, message, remedy string) finding.Finding {
-	return finding.Finding{Level: finding.Note, Subject: subject, Message: message, Remedy: remedy}
-}
-
 // Text renders the report: a summary, the resources with the reason for what is
 // missing, what is handed out, and the findings, problems first.
-func (r *Report) Text() string {
+func (r *Report) Text(problems int) string {
 	var b strings.Builder
-	problems := finding.Problems(r.Findings)
 	fmt.Fprintf(&b, "%s: %s, %s\n", cli.Printable(r.Node), cli.Count(problems, "problem"),
 		cli.Count(len(r.Findings)-problems, "note"))
 	if len(r.Resources) > 0 {
 		rows := [][]string{{"RESOURCE", "COUNT", "WHY NOT MORE"}}
 		for _, res := range r.Resources {
-			rows = append(rows, []string{res.Name, strconv.FormatInt(res.Count, 10), cli.OrDash(res.Reason)})
+			rows = append(rows, []string{res.Name, strconv.FormatInt(res.Count, 10), cmp.Or(res.Reason, "-")})
 		}
 		b.WriteString("\n" + cli.Table(rows))
 	}

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
-	"github.com/heddle-dev/heddle/deviceplugin/mode"
+	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
 const waits = "\nnote  Node gpu-1\n  GPU 3: native until ml/train ends, then sgpu\n"
@@ -41,8 +41,8 @@ func TestGPUsOfTheDevicePlugin(t *testing.T) {
 }
 
 func TestGPUsOfTheNode(t *testing.T) {
-	if conditionModes != mode.ConditionType {
-		t.Errorf("condition %s, the device plugin sets %s", conditionModes, mode.ConditionType)
+	if conditionModes != gpumode.ConditionType {
+		t.Errorf("condition %s, the device plugin sets %s", conditionModes, gpumode.ConditionType)
 	}
 	n := h20Node()
 	n.Status.Capacity = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}

@@ -54,12 +54,16 @@ func readNode(ctx context.Context, api *cluster.Flags, name string) (*clusterNod
 	if n.node, err = cluster.Node(ctx, client, name); err != nil {
 		return nil, err
 	}
-	if n.pods, err = cluster.Pods(ctx, client, name); err != nil {
+	pods, err := cluster.Pods(ctx, client, name)
+	if err != nil {
 		return nil, err
 	}
-	if n.discoveryRuns, err = cluster.Runs(ctx, client, discovery); err != nil {
+	n.pods = pods.Items
+	anywhere, err := cluster.Pod(ctx, client, discovery)
+	if err != nil {
 		return nil, err
 	}
+	n.discoveryRuns = anywhere != nil
 	if n.schedulers, err = readSchedulers(ctx, client); err != nil {
 		return nil, err
 	}
@@ -83,105 +87,91 @@ func (n *clusterNode) offers(cfg *config.NodeConfig) bool {
 	})
 }
 
-// checkNode explains a Node as the API server knows it and, if want is not nil,
-// what it lacks of what its machine should have.
-func checkNode(n *clusterNode, cfg *config.NodeConfig, want *labels.Result) []finding.Finding {
+// check explains a Node as the API server knows it and, if want is not nil, what
+// it lacks of what its machine should have.
+func (n *clusterNode) check(l *finding.List, cfg *config.NodeConfig, want *labels.Result) {
 	plugin := n.pod(devicePlugin) != nil
-	found := checkConditions(n.node, plugin)
-	found = append(found, checkCordons(n.node)...)
-	found = append(found, n.checkDiscovery()...)
-	found = append(found, n.schedulers.check(n.pods, cfg)...)
+	n.checkConditions(l, plugin)
+	n.checkCordons(l)
+	n.checkDiscovery(l)
+	n.schedulers.check(l, n.pods, cfg)
 	if want != nil {
-		found = append(found, checkLabels(n.node, want, cfg.LabelConflict == config.Force)...)
+		checkLabels(l, n.node, want, cfg.LabelConflict == config.Force)
 	} else {
-		found = append(found, checkOwners(n.node, cfg)...)
+		checkOwners(l, n.node, cfg)
 	}
 	for _, e := range expectations(n.node, cfg) {
-		found = append(found, e.check(n.node, plugin)...)
+		e.check(l, n.node, plugin)
 	}
-	return found
 }
 
 // checkConditions explains conditions that are not as they should be. Where the
 // device plugin does not run, its conditions may be old.
-func checkConditions(node *corev1.Node, plugin bool) []finding.Finding {
-	subject := "Node " + node.Name
-	var found []finding.Finding
-	for _, c := range node.Status.Conditions {
+func (n *clusterNode) checkConditions(l *finding.List, plugin bool) {
+	const onNode = "Run heddle doctor on the node: it shows what can be done about each device."
+	subject := "Node " + n.node.Name
+	for _, c := range n.node.Status.Conditions {
 		holds := c.Status == corev1.ConditionTrue
+		text := c.Reason + ": " + c.Message
 		switch {
 		case c.Type == corev1.NodeReady && !holds:
-			found = append(found, problem(subject, "is not Ready: "+c.Reason+": "+c.Message,
-				"See the kubelet's log on the node."))
+			l.Problem(subject, "See the kubelet's log on the node.", "is not Ready: %s", text)
+		case c.Type == conditionDevices && !holds && plugin:
+			l.Problem(subject, onNode, "%s is %s: %s", conditionDevices, c.Status, text)
 		case c.Type == conditionDevices && !holds:
-			f := problem(subject, conditionDevices+" is "+string(c.Status)+": "+c.Reason+": "+c.Message,
-				"Run heddle doctor on the node: it shows what can be done about each device.")
-			if !plugin {
-				f.Level = finding.Note
-				f.Message += " (of " + devicePlugin + ", which does not run here now)"
-			}
-			found = append(found, f)
+			l.Note(subject, onNode, "%s is %s: %s (of %s, which does not run here now)",
+				conditionDevices, c.Status, text, devicePlugin)
 		case c.Type == conditionModes && holds:
 			for message := range strings.SplitSeq(c.Message, "; ") {
-				found = append(found, note(subject, message, ""))
+				l.Note(subject, "", "%s", message)
 			}
 		}
 	}
-	return found
 }
 
 // checkCordons explains what operators took out: the Node, or GPUs of it.
-func checkCordons(node *corev1.Node) []finding.Finding {
-	subject := "Node " + node.Name
-	var found []finding.Finding
-	if node.Spec.Unschedulable {
-		found = append(found, note(subject, "is cordoned: no new pod comes here", "kubectl uncordon "+node.Name))
+func (n *clusterNode) checkCordons(l *finding.List) {
+	subject := "Node " + n.node.Name
+	if n.node.Spec.Unschedulable {
+		l.Note(subject, "kubectl uncordon "+n.node.Name, "is cordoned: no new pod comes here")
 	}
-	uuids, err := wellknown.ParseCordoned(node.Annotations[wellknown.CordonedGPUs])
+	uuids, err := wellknown.ParseCordoned(n.node.Annotations[wellknown.CordonedGPUs])
 	for _, uuid := range uuids {
-		found = append(found, cordoned(node.Name, uuid))
+		noteCordon(l, n.node.Name, uuid, ": no new pod gets it")
 	}
 	if err != nil {
-		found = append(found, problem(subject, err.Error(), "Correct the annotation: kubectl edit node "+node.Name))
+		l.Problem(subject, "Correct the annotation: kubectl edit node "+n.node.Name, "%v", err)
 	}
-	return found
 }
 
-func cordoned(node, uuid string) finding.Finding {
-	return note("Node "+node, "GPU "+uuid+" is cordoned: no new pod gets it", uncordon(node, uuid))
+func noteCordon(l *finding.List, node, uuid, meaning string) {
+	l.Note("Node "+node, "heddle gpu uncordon "+node+" "+uuid, "GPU %s is cordoned%s", uuid, meaning)
 }
-
-func uncordon(node, uuid string) string { return "heddle gpu uncordon " + node + " " + uuid }
 
 // checkDiscovery reports whether discovery has written to the Node, and if not,
 // why.
-func (n *clusterNode) checkDiscovery() []finding.Finding {
+func (n *clusterNode) checkDiscovery(l *finding.List) {
 	const remove = discovery + " --oneshot --cleanup removes what it left."
 	pod := n.pod(discovery)
 	wrote, when := applied(n.node)
-	var f finding.Finding
 	switch {
 	case pod == nil && wrote && n.discoveryRuns:
-		f = problem(discovery,
-			"has no pod here, though it runs elsewhere; the Node's labels"+when+" are no longer kept up to date",
-			"See the DaemonSet's nodeSelector and events; "+remove)
+		l.Problem(discovery, "See the DaemonSet's nodeSelector and events; "+remove,
+			"has no pod here, though it runs elsewhere; the Node's labels%s are no longer kept up to date", when)
 	case pod == nil && wrote:
-		f = note(discovery,
-			"wrote the Node's labels"+when+" and has no pod in the cluster: they are no longer kept up to date",
-			"After --oneshot that is as it should be; "+remove)
+		l.Note(discovery, "After --oneshot that is as it should be; "+remove,
+			"wrote the Node's labels%s and has no pod in the cluster: they are no longer kept up to date", when)
 	case pod == nil:
-		f = problem(discovery, "has no pod here, so the Node has none of heddle's labels",
-			"See the DaemonSet's nodeSelector, tolerations and events.")
+		l.Problem(discovery, "See the DaemonSet's nodeSelector, tolerations and events.",
+			"has no pod here, so the Node has none of heddle's labels")
 	case !podReady(pod):
-		f = problem(discovery, "is not ready here (pod "+pod.Namespace+"/"+pod.Name+")",
-			fmt.Sprintf("kubectl -n %s logs %s", pod.Namespace, pod.Name))
+		l.Problem(discovery, fmt.Sprintf("kubectl -n %s logs %s", pod.Namespace, pod.Name),
+			"is not ready here (pod %s/%s)", pod.Namespace, pod.Name)
 	case !wrote && !writesFile(pod):
-		f = problem(discovery, "runs here and has written nothing to the Node",
-			fmt.Sprintf("kubectl -n %s logs %s: an admission policy or missing rights?", pod.Namespace, pod.Name))
-	default:
-		return nil
+		l.Problem(discovery,
+			fmt.Sprintf("kubectl -n %s logs %s: an admission policy or missing rights?", pod.Namespace, pod.Name),
+			"runs here and has written nothing to the Node")
 	}
-	return []finding.Finding{f}
 }
 
 // applied reports whether discovery holds anything of the Node, and since when,
@@ -216,48 +206,38 @@ func podReady(p *corev1.Pod) bool {
 }
 
 // checkLabels compares the Node with what the machine should have.
-func checkLabels(node *corev1.Node, want *labels.Result, force bool) []finding.Finding {
-	desired := nodesync.Desired{Labels: want.Labels, Force: force}
-	for _, t := range want.Taints {
-		taint := corev1.Taint{Key: t.Key, Value: t.Value, Effect: corev1.TaintEffect(t.Effect)}
-		desired.Taints = append(desired.Taints, taint)
-	}
+func checkLabels(l *finding.List, node *corev1.Node, want *labels.Result, force bool) {
+	desired := nodesync.Desired{Labels: want.Labels, Taints: want.Taints, Force: force}
 	changes, conflicts := nodesync.Preview(node, desired)
-	var found []finding.Finding
 	for _, c := range conflicts {
-		found = append(found, problem(c.Kind+" "+c.Key, c.String()+"; it is left to them",
-			"Take it from the other writer, or set labelConflict: force."))
+		l.Problem(c.Kind+" "+c.Key, "Take it from the other writer, or set labelConflict: force.",
+			"%s; it is left to them", c.String())
 	}
 	if len(changes) > 0 {
-		found = append(found, problem("Node "+node.Name,
-			"differs from what this machine should have: "+strings.Join(changes, "; "),
-			"If it stays so for a minute, see heddle-feature-discovery's log."))
+		l.Problem("Node "+node.Name, "If it stays so for a minute, see heddle-feature-discovery's log.",
+			"differs from what this machine should have: %s", strings.Join(changes, "; "))
 	}
-	return found
 }
 
 // checkOwners explains labels of the configuration that others hold alone. Of
 // equal values discovery becomes an owner too, so what it does not own and would
 // write it has left to them. The Node does not have the value that discovery
 // would have written.
-func checkOwners(node *corev1.Node, cfg *config.NodeConfig) []finding.Finding {
+func checkOwners(l *finding.List, node *corev1.Node, cfg *config.NodeConfig) {
 	if wrote, _ := applied(node); !wrote {
-		return nil
+		return
 	}
 	owners := nodesync.LabelOwners(node)
-	var found []finding.Finding
 	for _, key := range slices.Sorted(maps.Keys(node.Labels)) {
 		by := owners[key]
 		if len(by) == 0 || slices.Contains(by, wellknown.FieldManager) || !writes(cfg, key) {
 			continue
 		}
-		found = append(found, problem("label "+key,
-			fmt.Sprintf("%s holds it with value %q; heddle-feature-discovery leaves it to them",
-				strings.Join(by, " and "), node.Labels[key]),
-			fmt.Sprintf("kubectl label node %s %s- frees it, unless its writer comes back; "+
-				"labelConflict: force takes it.", node.Name, key)))
+		l.Problem("label "+key, fmt.Sprintf("kubectl label node %s %s- frees it, unless its writer comes back; "+
+			"labelConflict: force takes it.", node.Name, key),
+			"%s holds it with value %q; heddle-feature-discovery leaves it to them",
+			strings.Join(by, " and "), node.Labels[key])
 	}
-	return found
 }
 
 // writes reports whether discovery writes a label under this configuration, on

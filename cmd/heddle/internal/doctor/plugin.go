@@ -14,7 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
-	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -61,197 +61,164 @@ func askPlugin(ctx context.Context, url string) (*report.Report, error) {
 	return r, nil
 }
 
-// noPlugin explains that the device plugin did not answer, where an answer was
-// expected.
-func noPlugin(in *input) []finding.Finding {
+// checkSilence explains that the device plugin did not answer, where an answer
+// was expected.
+func (in *input) checkSilence(l *finding.List) {
 	switch {
 	case !in.here:
-		return []finding.Finding{note(devicePlugin, "which container has which devices is not known: "+in.pluginErr.Error(),
-			"It takes the right to get pods/proxy; or run heddle doctor on the node.")}
+		l.Note(devicePlugin, "It takes the right to get pods/proxy; or run heddle doctor on the node.",
+			"which container has which devices is not known: %v", in.pluginErr)
 	case in.pluginExpected, in.node != nil && in.node.offers(&in.config):
-		return []finding.Finding{note(devicePlugin, "the device plugin does not answer: "+in.pluginErr.Error(),
-			"It runs on the node, and answers at its --metrics-address: see --"+pluginFlag+".")}
+		l.Note(devicePlugin, "It runs on the node, and answers at its --metrics-address: see --"+pluginFlag+".",
+			"the device plugin does not answer: %v", in.pluginErr)
 	}
-	return nil
 }
 
 // checkPlugin explains what the device plugin reports. What the Node reports too
-// is among before, and not repeated.
-func checkPlugin(r *report.Report, before []finding.Finding) []finding.Finding {
-	var found []finding.Finding
+// is in the list already, and not repeated.
+func checkPlugin(l *finding.List, r *report.Report) {
+	before := *l
 	for i := range r.Resources {
-		found = append(found, checkServed(&r.Resources[i])...)
+		checkServed(l, &r.Resources[i])
 	}
-	for _, f := range checkModes(r) {
+	var modes finding.List
+	checkModes(&modes, r)
+	for _, f := range modes {
 		if !slices.ContainsFunc(before, func(b finding.Finding) bool { return b.Message == f.Message }) {
-			found = append(found, f)
+			*l = append(*l, f)
 		}
 	}
-	found = append(found, checkRejected(r.Rejected)...)
-	found = append(found, checkUnrecorded(r.Bindings)...)
-	found = append(found, checkLimits(r.Enforcers)...)
-	found = append(found, checkMPS(r.MPS)...)
+	for i := range r.Rejected {
+		p := &r.Rejected[i]
+		l.Problem("pod "+podName(p.Namespace, p.Pod, p.UID), rejectedRemedies()[p.Kind],
+			"container %s gets no GPU since %s: %s", p.Container, rfc3339(p.Since), p.Reason)
+	}
+	for i := range r.Bindings {
+		if b := &r.Bindings[i]; b.Unrecorded {
+			l.Problem("pod "+podName(b.Namespace, b.Pod, b.UID),
+				"It runs on. Delete the pod: its controller makes another, with GPUs that are in the checkpoint.",
+				"the checkpoint entry and the CDI spec of container %s were lost; no other pod gets the GPUs "+
+					"that it may have until the pod is gone", b.Container)
+		}
+	}
+	checkLimits(l, r.Enforcers)
+	for i := range r.MPS {
+		checkMPS(l, &r.MPS[i])
+	}
 	if r.Unmeasured != "" {
-		found = append(found, note("use of shared GPUs", "is not measured: "+r.Unmeasured, ""))
+		l.Note("use of shared GPUs", "", "is not measured: %s", r.Unmeasured)
 	}
 	for _, p := range r.Problems {
-		found = append(found, problem(devicePlugin+": "+p.Name, p.Reason, pluginRemedy(p.Name)))
+		l.Problem(devicePlugin+": "+p.Name, pluginRemedies()[p.Name], "%s", p.Reason)
 	}
-	return found
 }
 
 // checkServed explains a resource that the kubelet does not take from the device
 // plugin, and one that is on its way out.
-func checkServed(r *report.Resource) []finding.Finding {
+func checkServed(l *finding.List, r *report.Resource) {
 	subject := "resource " + r.Name
 	switch {
 	case !r.Registered && r.Owner != "":
-		return []finding.Finding{problem(subject, "is served by "+r.Owner+"; heddle-device-plugin waits until it is free",
-			"Remove the other one, or start heddle-device-plugin with --takeover.")}
+		l.Problem(subject, "Remove the other one, or start heddle-device-plugin with --takeover.",
+			"is served by %s; heddle-device-plugin waits until it is free", r.Owner)
 	case !r.Registered:
-		return []finding.Finding{problem(subject, "is not registered with the kubelet: "+cmp.Or(r.Fault, "not yet"),
-			"See heddle-device-plugin's log and the kubelet's.")}
+		l.Problem(subject, "See heddle-device-plugin's log and the kubelet's.",
+			"is not registered with the kubelet: %s", cmp.Or(r.Fault, "not yet"))
 	case r.Owner != "":
-		return []finding.Finding{problem(subject,
-			"is served by heddle-device-plugin, and "+r.Owner+" serves it too: devices may be handed out twice",
-			"Remove the other one.")}
+		l.Problem(subject, "Remove the other one.",
+			"is served by heddle-device-plugin, and %s serves it too: devices may be handed out twice", r.Owner)
 	case r.Withdrawn > 0:
-		return []finding.Finding{note(subject, "no longer hands out "+cli.Count(r.Withdrawn, "device ID")+
-			"; a device stays listed until no pod holds it", "")}
+		l.Note(subject, "", "no longer hands out %s; a device stays listed until no pod holds it",
+			cli.Count(r.Withdrawn, "device ID"))
 	}
-	return nil
 }
 
 // checkModes explains GPUs that are handed out otherwise than configured, or not
 // at all.
-func checkModes(r *report.Report) []finding.Finding {
-	var found []finding.Finding
+func checkModes(l *finding.List, r *report.Report) {
 	for i := range r.GPUs {
 		if pending := r.GPUs[i].Pending(); pending != "" {
-			found = append(found, note("Node "+r.Node, pending, ""))
+			l.Note("Node "+r.Node, "", "%s", pending)
 		}
 	}
 	for i := range r.GPUs {
 		if r.GPUs[i].Cordoned {
-			found = append(found, cordoned(r.Node, r.GPUs[i].UUID))
+			noteCordon(l, r.Node, r.GPUs[i].UUID, ": no new pod gets it")
 		}
 	}
 	for _, uuid := range r.UnknownCordoned {
-		found = append(found, note("Node "+r.Node, "GPU "+uuid+" is cordoned and not on this node", uncordon(r.Node, uuid)))
+		noteCordon(l, r.Node, uuid, " and not on this node")
 	}
-	return found
 }
 
-// checkRejected explains the pods that wait for shares.
-func checkRejected(all []report.Rejection) []finding.Finding {
-	var found []finding.Finding
-	for i := range all {
-		r := &all[i]
-		found = append(found, problem("pod "+podName(r.Namespace, r.Pod, r.UID),
-			fmt.Sprintf("container %s gets no GPU since %s: %s", r.Container, rfc3339(r.Since), r.Reason),
-			rejectedRemedy(r.Kind)))
+// rejectedRemedies are what to do about a rejected pod, by the kind of rejection.
+func rejectedRemedies() map[string]string {
+	const evicted = " It is evicted after sgpu.refusedFor if a controller made it; else delete it."
+	return map[string]string{
+		"request":     "Correct its limits or annotations: no node can give it that.",
+		"allocation":  "Its scheduler chose so." + evicted,
+		"unscheduled": "Use a scheduler that knows shared GPUs (spec.schedulerName), or set sgpu.unscheduled: place.",
+		"full":        "It starts when there is room." + evicted,
 	}
-	return found
-}
-
-// rejectedRemedy is what to do about a rejected pod, by the kind of rejection.
-func rejectedRemedy(kind string) string {
-	switch kind {
-	case "request":
-		return "Correct its limits or annotations: no node can give it that."
-	case "allocation":
-		return "Its scheduler chose so. It is evicted after sgpu.refusedFor if a controller made it; else delete it."
-	case "unscheduled":
-		return "Use a scheduler that knows shared GPUs (spec.schedulerName), or set sgpu.unscheduled: place."
-	case "full":
-		return "It starts when there is room. It is evicted after sgpu.refusedFor if a controller made it; else delete it."
-	}
-	return ""
-}
-
-// checkUnrecorded explains containers of which the device plugin has lost the
-// checkpoint entry and the CDI spec.
-func checkUnrecorded(all []report.Binding) []finding.Finding {
-	var found []finding.Finding
-	for i := range all {
-		if b := &all[i]; b.Unrecorded {
-			found = append(found, problem("pod "+podName(b.Namespace, b.Pod, b.UID),
-				"the checkpoint entry and the CDI spec of container "+b.Container+" were lost; no other pod gets the GPUs "+
-					"that it may have until the pod is gone",
-				"It runs on. Delete the pod: its controller makes another, with GPUs that are in the checkpoint."))
-		}
-	}
-	return found
 }
 
 // checkLimits explains what makes limits of shares hold, and what does not.
-func checkLimits(e *report.Enforcers) []finding.Finding {
+func checkLimits(l *finding.List, e *report.Enforcers) {
 	const subject = "limits of shares"
-	if e == nil {
-		return nil
+	switch {
+	case e == nil:
+		return
+	case e.Fault != "":
+		l.Problem(subject, "See sgpu.enforce: auto takes what works here, none only counts.",
+			"shares are rejected: %s", e.Fault)
+		return
 	}
-	if e.Fault != "" {
-		return []finding.Finding{problem(subject, "shares are rejected: "+e.Fault,
-			"See sgpu.enforce: auto takes what works here, none only counts.")}
-	}
-	var found []finding.Finding
 	for _, reason := range []string{e.WhyMemory, e.WhyCompute} {
 		if reason != "" {
-			found = append(found, note(subject, reason, ""))
+			l.Note(subject, "", "%s", reason)
 		}
 	}
-	return found
 }
 
-// checkMPS explains MPS daemons that do not work, and those that did not.
-func checkMPS(all []enforce.Daemon) []finding.Finding {
-	var found []finding.Finding
-	for i := range all {
-		d := &all[i]
-		subject := fmt.Sprintf("MPS daemon of GPU %d (%s)", d.Index, d.GPU)
-		restarts := cli.Count(d.Restarts, "restart")
-		switch {
-		case d.Reason != "":
-			last := "it never ran"
-			if !d.LastRunning.IsZero() {
-				last = "it last ran at " + rfc3339(d.LastRunning)
-			}
-			found = append(found, problem(subject,
-				fmt.Sprintf("is %s since %s: %s (%s, %s)", d.State, rfc3339(d.Since), d.Reason, last, restarts),
-				"Its containers that ran have to be started again, new ones wait. Its own log is "+
-					"mps/"+d.GPU+"/log/control.log in the state directory; see also heddle-device-plugin's log."))
-		case d.Restarts > 0:
-			found = append(found, note(subject,
-				fmt.Sprintf("is %s since %s, after %s: %s", d.State, rfc3339(d.Since), restarts, d.LastError),
-				"CUDA programs that used it before that fail until they are started again."))
+// checkMPS explains an MPS daemon that does not work, and one that did not.
+func checkMPS(l *finding.List, d *enforce.Daemon) {
+	subject := fmt.Sprintf("MPS daemon of GPU %d (%s)", d.Index, d.GPU)
+	restarts := cli.Count(d.Restarts, "restart")
+	switch {
+	case d.Reason != "":
+		last := "it never ran"
+		if !d.LastRunning.IsZero() {
+			last = "it last ran at " + rfc3339(d.LastRunning)
 		}
+		l.Problem(subject, "Its containers that ran have to be started again, new ones wait. Its own log is "+
+			"mps/"+d.GPU+"/log/control.log in the state directory; see also heddle-device-plugin's log.",
+			"is %s since %s: %s (%s, %s)", d.State, rfc3339(d.Since), d.Reason, last, restarts)
+	case d.Restarts > 0:
+		l.Note(subject, "CUDA programs that used it before that fail until they are started again.",
+			"is %s since %s, after %s: %s", d.State, rfc3339(d.Since), restarts, d.LastError)
 	}
-	return found
 }
 
-// pluginRemedy is what to do about a problem of the device plugin, by its name.
-func pluginRemedy(name string) string {
-	switch name {
-	case "cdi":
-		return "The runtime reads CDI specs there: the directory must be there, writable and not full (--cdi-dir)."
-	case "state", "records":
-		return "See --state-dir: it must be on a disk that is writable and not full."
-	case "podresources":
-		return "See the kubelet: its socket pod-resources/kubelet.sock must answer."
-	case "checkpoint":
-		return "Containers that run are untouched; ordinary init containers cannot start until the kubelet writes it again."
-	case "driver":
-		return "Containers with these GPUs wait for it: see the driver's installation."
-	case "modes", "cordon":
-		return "The file was set aside beside itself, as .corrupt; or, for a cordon, see the Node's annotation."
-	case "modes-file", "cordon-file":
-		return "See --state-dir: it must be on a disk that is writable and not full. Until then no GPU changes its mode."
-	case "shares":
-		return "Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and GPUs are exclusive."
-	case "config":
-		return "The last good configuration is in use: heddle config validate."
+// pluginRemedies are what to do about a problem of the device plugin, by its name.
+func pluginRemedies() map[string]string {
+	const disk = "See --state-dir: it must be on a disk that is writable and not full."
+	const noSwitch = disk + " Until then no GPU changes its mode."
+	const corrupt = "The file was set aside beside itself, as .corrupt; or, for a cordon, see the Node's annotation."
+	return map[string]string{
+		"cdi":          "The runtime reads CDI specs there: the directory must be there, writable and not full (--cdi-dir).",
+		"state":        disk,
+		"records":      disk,
+		"podresources": "See the kubelet: its socket pod-resources/kubelet.sock must answer.",
+		"checkpoint": "Containers that run are untouched; " +
+			"ordinary init containers cannot start until the kubelet writes it again.",
+		"driver":      "Containers with these GPUs wait for it: see the driver's installation.",
+		"modes":       corrupt,
+		"cordon":      corrupt,
+		"modes-file":  noSwitch,
+		"cordon-file": noSwitch,
+		"shares":      "Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and GPUs are exclusive.",
+		"config":      "The last good configuration is in use: heddle config validate.",
 	}
-	return ""
 }
 
 // podName is namespace/name, or the UID where the pod's name is not known.

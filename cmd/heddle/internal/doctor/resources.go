@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -13,7 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
-	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
 // expectation is a resource that a Node should offer, by its labels.
@@ -69,7 +68,7 @@ func fabricOnly(s config.Selectors) bool {
 
 // check explains a resource that is missing, zero or reduced. That it is not
 // registered is a problem where heddle-device-plugin runs.
-func (e expectation) check(node *corev1.Node, plugin bool) []finding.Finding {
+func (e expectation) check(l *finding.List, node *corev1.Node, plugin bool) {
 	const onNode = "Run heddle doctor on the node: it shows what is wrong with each device."
 	key := corev1.ResourceName(e.resource)
 	capacity, known := node.Status.Capacity[key]
@@ -77,24 +76,21 @@ func (e expectation) check(node *corev1.Node, plugin bool) []finding.Finding {
 	subject := "resource " + e.resource
 	switch {
 	case e.devices == "" && capacity.IsZero():
-		return nil
 	case !known && !plugin:
-		return []finding.Finding{note(subject,
-			"is not advertised: no heddle-device-plugin runs here; the Node's labels count "+e.devices+" devices", "")}
+		l.Note(subject, "", "is not advertised: no heddle-device-plugin runs here; the Node's labels count %s devices",
+			e.devices)
 	case !known:
-		return []finding.Finding{problem(subject, "is not advertised, though the Node's labels count "+e.devices+" devices",
-			"heddle-device-plugin runs here and has not registered it with the kubelet: see its log.")}
+		l.Problem(subject, "heddle-device-plugin runs here and has not registered it with the kubelet: see its log.",
+			"is not advertised, though the Node's labels count %s devices", e.devices)
 	case capacity.IsZero():
-		return []finding.Finding{problem(subject, "is 0, though the Node's labels count "+e.devices+
-			" devices: a device plugin registered it and lists none", onNode)}
+		l.Problem(subject, onNode, "is 0, though the Node's labels count %s devices: a device plugin registered it "+
+			"and lists none", e.devices)
 	case allocatable.IsZero():
-		return []finding.Finding{problem(subject,
-			fmt.Sprintf("has capacity %s and allocatable 0: every device is unhealthy", capacity.String()), onNode)}
+		l.Problem(subject, onNode, "has capacity %s and allocatable 0: every device is unhealthy", capacity.String())
 	case allocatable.Cmp(capacity) < 0:
-		return []finding.Finding{problem(subject,
-			fmt.Sprintf("has allocatable %s of %s: the others are unhealthy", allocatable.String(), capacity.String()), onNode)}
+		l.Problem(subject, onNode, "has allocatable %s of %s: the others are unhealthy",
+			allocatable.String(), capacity.String())
 	}
-	return nil
 }
 
 // resourceNames are names of resources; an empty gpu and nil hcas are not known
@@ -144,16 +140,14 @@ func namesOffered(node *corev1.Node) resourceNames {
 	return n
 }
 
-// guesses reports that names were guessed, if any were.
-func (n resourceNames) guesses() []finding.Finding {
+// check reports that names were guessed, if any were.
+func (n resourceNames) check(l *finding.List) {
 	all := n.hcas
 	if n.gpu != "" {
 		all = append([]string{n.gpu}, all...)
 	}
-	if len(all) == 0 || !n.guessed {
-		return nil
+	if len(all) > 0 && n.guessed {
+		l.Note("configuration", "--config DIR gives the configuration, with the names.",
+			"is not given; by what the Node offers its resources are %s", strings.Join(all, ", "))
 	}
-	return []finding.Finding{note("configuration",
-		"is not given; by what the Node offers its resources are "+strings.Join(all, ", "),
-		"--config DIR gives the configuration, with the names.")}
 }

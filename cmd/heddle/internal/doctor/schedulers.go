@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,9 @@ func profilesOf(ctx context.Context, client rest.Interface, pod *corev1.Pod) ([]
 		if from == nil {
 			continue
 		}
-		m, err := cluster.ConfigMap(ctx, client, pod.Namespace, from.Name)
+		m, err := cluster.Read[corev1.ConfigMap](ctx,
+			client.Get().Namespace(pod.Namespace).Resource("configmaps").Name(from.Name),
+			"ConfigMap "+pod.Namespace+"/"+from.Name)
 		if err != nil {
 			return nil, err
 		}
@@ -90,8 +93,8 @@ func profiles(text string) ([]string, error) {
 	for _, p := range c.Profiles {
 		for _, s := range p.Plugins {
 			for _, e := range s.Enabled {
-				if e.Name == schedulerPlugin && !slices.Contains(names, nameOf(p.SchedulerName)) {
-					names = append(names, nameOf(p.SchedulerName))
+				if name := nameOf(p.SchedulerName); e.Name == schedulerPlugin && !slices.Contains(names, name) {
+					names = append(names, name)
 				}
 			}
 		}
@@ -103,21 +106,16 @@ func profiles(text string) ([]string, error) {
 }
 
 // nameOf is a scheduler's name as the API server writes it.
-func nameOf(name string) string {
-	if name == "" {
-		return corev1.DefaultSchedulerName
-	}
-	return name
-}
+func nameOf(name string) string { return cmp.Or(name, corev1.DefaultSchedulerName) }
 
 // check names the pods of a Node that have GPUs, or shares of them, and were for
 // another scheduler than heddle-scheduler, which planned with what they take. It
 // is a problem where both have pods on the Node.
-func (s schedulers) check(pods []corev1.Pod, cfg *config.NodeConfig) []finding.Finding {
+func (s schedulers) check(l *finding.List, pods []corev1.Pod, cfg *config.NodeConfig) {
 	if len(s.names) == 0 {
-		return nil
+		return
 	}
-	level, count := finding.Note, 0
+	add, count := l.Note, 0
 	foreign := map[string][]string{}
 	for i := range pods {
 		p := &pods[i]
@@ -129,11 +127,11 @@ func (s schedulers) check(pods []corev1.Pod, cfg *config.NodeConfig) []finding.F
 			foreign[name] = append(foreign[name], p.Namespace+"/"+p.Name)
 			count++
 		} else {
-			level = finding.Problem
+			add = l.Problem
 		}
 	}
 	if count == 0 {
-		return nil
+		return
 	}
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(foreign)) {
@@ -143,15 +141,13 @@ func (s schedulers) check(pods []corev1.Pod, cfg *config.NodeConfig) []finding.F
 		}
 		words = append(words, name+": "+strings.Join(list, ", "))
 	}
-	f := problem(scheduler,
-		"another scheduler bound "+cli.Count(count, "pod")+" with GPUs here: "+strings.Join(words, "; "),
-		"Let one scheduler have the GPU nodes: spec.schedulerName: "+s.names[0]+
-			", or gpuScheduler.assign=gpu-pods in the chart.")
-	f.Level = level
+	guess := ""
 	if s.guessed != nil {
-		f.Message += fmt.Sprintf(" (its own name is taken to be %s: %v)", scheduler, s.guessed)
+		guess = fmt.Sprintf(" (its own name is taken to be %s: %v)", scheduler, s.guessed)
 	}
-	return []finding.Finding{f}
+	add(scheduler, "Let one scheduler have the GPU nodes: spec.schedulerName: "+s.names[0]+
+		", or gpuScheduler.assign=gpu-pods in the chart.",
+		"another scheduler bound %s with GPUs here: %s%s", cli.Count(count, "pod"), strings.Join(words, "; "), guess)
 }
 
 // asksForGPUs reports whether a pod asks for GPUs, MIG devices or shares.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
-	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -31,8 +31,8 @@ func handedOut(p *report.Report) string {
 			uuids = append(uuids, s.UUID)
 		}
 		rows = append(rows, []string{
-			podName(b.Namespace, b.Pod, b.UID), b.Container, cli.OrDash(gpus(uuids, p.GPUIndices)),
-			cli.OrDash(strings.Join(b.HCAs, " ")), cli.OrDash(b.Class),
+			podName(b.Namespace, b.Pod, b.UID), b.Container, cmp.Or(gpus(uuids, p.GPUIndices), "-"),
+			cmp.Or(strings.Join(b.HCAs, " "), "-"), cmp.Or(b.Class, "-"),
 		})
 	}
 	if len(rows) > 1 {
@@ -50,7 +50,7 @@ func servedRows(p *report.Report) [][]string {
 			by = "heddle"
 		}
 		rows = append(rows, []string{
-			r.Name, by, strconv.Itoa(r.Capacity), strconv.Itoa(r.Allocatable), strconv.Itoa(r.Withdrawn), cli.OrDash(r.Reason),
+			r.Name, by, strconv.Itoa(r.Capacity), strconv.Itoa(r.Allocatable), strconv.Itoa(r.Withdrawn), cmp.Or(r.Reason, "-"),
 		})
 	}
 	return rows
@@ -66,13 +66,13 @@ func sharedGPUs(p *report.Report) string {
 		if s == nil {
 			continue
 		}
-		policy := cli.OrDash(s.Policy)
+		policy := cmp.Or(s.Policy, "-")
 		if s.Exclusive {
 			policy = "alone"
 		}
 		rows = append(rows, []string{
-			gpus([]string{c.UUID}, p.GPUIndices), cli.OrDash(c.Mode), policy, fmt.Sprintf("%d/100", s.VCore),
-			gib(s.UsedMiB) + "/" + gib(s.MemoryMiB), fmt.Sprintf("%d/%d", s.Consumers, s.Slots), cli.OrDash(s.Unhealthy),
+			gpus([]string{c.UUID}, p.GPUIndices), cmp.Or(c.Mode, "-"), policy, fmt.Sprintf("%d/100", s.VCore),
+			gib(s.UsedMiB) + "/" + gib(s.MemoryMiB), fmt.Sprintf("%d/%d", s.Consumers, s.Slots), cmp.Or(s.Unhealthy, "-"),
 		})
 	}
 	if len(rows) == 1 {
@@ -105,7 +105,7 @@ func shareRows(p *report.Report) [][]string {
 			}
 			all = append(all, share{index, []string{
 				gpus([]string{s.UUID}, p.GPUIndices), podName(b.Namespace, b.Pod, b.UID), b.Container, vcore, gib(s.MemoryMiB),
-				limitedBy(b.Enforced), cli.OrDash(b.By),
+				limitedBy(b.Enforced), cmp.Or(b.By, "-"),
 			}})
 		}
 	}

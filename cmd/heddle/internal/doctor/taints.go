@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,7 +16,6 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
-	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
 
 func taintsCommand(api *cluster.Flags) *cobra.Command {
@@ -29,8 +29,7 @@ again; they go on running, unless the configured effect is NoExecute. Exit code
 	}
 	key := c.Flags().String("if", "", "`key` of the taint: gpuProduct, nodeUsage or controlPlane")
 	cli.Complete(c, "if", "gpuProduct", "nodeUsage", "controlPlane")
-	name := c.Flags().String("node", os.Getenv("NODE_NAME"), "`name` of the Node; default $NODE_NAME")
-	_ = c.RegisterFlagCompletionFunc("node", api.CompleteNodes) // It fails only for a flag that is not there.
+	name := api.NodeFlag(c, os.Getenv("NODE_NAME"), "`name` of the Node; default $NODE_NAME")
 	var from source.Flags
 	from.RegisterConfig(c.Flags())
 	output := cli.AddOutput(c)
@@ -63,7 +62,7 @@ again; they go on running, unless the configured effect is NoExecute. Exit code
 		if err != nil {
 			return err
 		}
-		return reportBlocked(c, output, node.Name, taint, Blocked(pods, taint))
+		return reportBlocked(c, output, node.Name, taint, Blocked(pods.Items, taint))
 	}
 	return c
 }
@@ -94,7 +93,7 @@ func wouldBe(c *config.NodeConfig, key string, labels map[string]string) (taint 
 }
 
 func reportBlocked(c *cobra.Command, o *cli.Output, node string, taint corev1.Taint, groups []Group) error {
-	text := nodesync.FormatTaint(taint)
+	text := taint.ToString()
 	if len(groups) == 0 {
 		return o.Print(c, blocked{&taint, groups}, fmt.Sprintf("Every pod on Node %s tolerates %s.\n", node, text))
 	}
@@ -102,26 +101,23 @@ func reportBlocked(c *cobra.Command, o *cli.Output, node string, taint corev1.Ta
 	for _, g := range groups {
 		rows = append(rows, []string{g.Kind, g.Namespace, g.Name, some(g.Pods, o.Wide())})
 	}
-	err := o.Print(c, blocked{&taint, groups}, fmt.Sprintf(
+	problems := len(groups)
+	if taint.Effect == corev1.TaintEffectPreferNoSchedule {
+		problems = 0
+	}
+	return o.PrintFindings(c, blocked{&taint, groups}, fmt.Sprintf(
 		"With the taint %s on Node %s, %s:\n\n%s\nWhat they would need:\n\n"+
 			"  tolerations:\n  - {key: %s, operator: Exists, effect: %s}\n",
-		text, node, fate(taint.Effect), cli.Table(rows), taint.Key, taint.Effect))
-	if err != nil || taint.Effect == corev1.TaintEffectPreferNoSchedule {
-		return err
-	}
-	return cli.ErrFindings
+		text, node, fate(taint.Effect), cli.Table(rows), taint.Key, taint.Effect), problems)
 }
 
 // fate is what becomes of pods that do not tolerate a taint.
 func fate(effect corev1.TaintEffect) string {
-	switch effect {
-	case corev1.TaintEffectNoExecute:
-		return "these would be evicted at once and could not come back"
-	case corev1.TaintEffectPreferNoSchedule:
-		return "these could come back, if no other node takes them"
-	case corev1.TaintEffectNoSchedule:
-	}
-	return "these could not come back"
+	return map[corev1.TaintEffect]string{
+		corev1.TaintEffectNoExecute:        "these would be evicted at once and could not come back",
+		corev1.TaintEffectPreferNoSchedule: "these could come back, if no other node takes them",
+		corev1.TaintEffectNoSchedule:       "these could not come back",
+	}[effect]
 }
 
 // some names the pods of one owner, not all of them unless wide.
@@ -165,19 +161,12 @@ func Blocked(pods []corev1.Pod, taint corev1.Taint) []Group {
 		groups = append(groups, Group{o, names})
 	}
 	slices.SortFunc(groups, func(a, b Group) int {
-		return cmp.Or(cmp.Compare(order(a.Kind), order(b.Kind)), strings.Compare(a.Kind, b.Kind),
+		// DaemonSets first: nothing else moves to another node in their place.
+		kind := func(g Group) string { return strings.TrimPrefix(g.Kind, "DaemonSet") }
+		return cmp.Or(strings.Compare(kind(a), kind(b)),
 			strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	return groups
-}
-
-// order puts DaemonSets first: nothing else moves to another node in their
-// place.
-func order(kind string) int {
-	if kind == "DaemonSet" {
-		return 0
-	}
-	return 1
 }
 
 func ended(p *corev1.Pod) bool {
@@ -189,24 +178,12 @@ func isStatic(p *corev1.Pod) bool {
 	return mirror
 }
 
+// toleratedBy leaves out the numeric operators: they are for numbers, which the
+// values of heddle's taints are not.
 func toleratedBy(p *corev1.Pod, taint corev1.Taint) bool {
-	return slices.ContainsFunc(p.Spec.Tolerations, func(t corev1.Toleration) bool { return tolerates(t, taint) })
-}
-
-// tolerates is the scheduler's rule for the operators Equal and Exists. The
-// numeric operators are for numbers, which the values of heddle's taints are not.
-func tolerates(t corev1.Toleration, taint corev1.Taint) bool {
-	if t.Effect != "" && t.Effect != taint.Effect || t.Key != "" && t.Key != taint.Key {
-		return false
-	}
-	switch t.Operator {
-	case "", corev1.TolerationOpEqual:
-		return t.Value == taint.Value
-	case corev1.TolerationOpExists:
-		return true
-	case corev1.TolerationOpLt, corev1.TolerationOpGt:
-	}
-	return false
+	return slices.ContainsFunc(p.Spec.Tolerations, func(t corev1.Toleration) bool {
+		return t.ToleratesTaint(logr.Discard(), &taint, false)
+	})
 }
 
 // ownerOf names the controller of a pod. A ReplicaSet that a Deployment made

@@ -61,7 +61,8 @@ func TestTolerates(t *testing.T) {
 		{"a number", corev1.Toleration{Key: taint.Key, Operator: corev1.TolerationOpGt, Value: "1"}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := tolerates(tt.t, taint); got != tt.want {
+			pod := &corev1.Pod{Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{tt.t}}}
+			if got := toleratedBy(pod, taint); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})

@@ -6,7 +6,6 @@
 package finding
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -39,109 +38,93 @@ type Finding struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// Of explains a machine: problems first, else in the order of the machine.
-// The roles of its HCAs are corrected; see [config.NodeConfig.WithRoles].
-func Of(m *machine.Machine) []Finding {
-	var all []Finding
-	all = append(all, probes(m)...)
-	all = append(all, skipped(m)...)
-	all = append(all, gpus(m)...)
-	all = append(all, hcas(m)...)
-	all = append(all, stack(m)...)
-	Sort(all)
-	return all
+// List collects findings.
+type List []Finding
+
+// Problem adds what needs action; an empty remedy is none.
+func (l *List) Problem(subject, remedy, format string, args ...any) {
+	*l = append(*l, Finding{Problem, subject, fmt.Sprintf(format, args...), remedy})
 }
 
-// Sort puts problems first and keeps the order otherwise.
-func Sort(all []Finding) {
-	slices.SortStableFunc(all, func(a, b Finding) int { return cmp.Compare(rank(a.Level), rank(b.Level)) })
+// Note adds what is as it should be.
+func (l *List) Note(subject, remedy, format string, args ...any) {
+	*l = append(*l, Finding{Note, subject, fmt.Sprintf(format, args...), remedy})
 }
 
-func rank(l Level) int {
-	if l == Problem {
-		return 0
-	}
-	return 1
-}
-
-// Problems counts the findings that need action.
-func Problems(all []Finding) int {
-	n := 0
-	for _, f := range all {
+// Sorted puts problems first and keeps the order otherwise. It also counts them.
+func (l *List) Sorted() (all List, problems int) {
+	for _, f := range *l {
 		if f.Level == Problem {
-			n++
+			all = slices.Insert(all, problems, f)
+			problems++
+		} else {
+			all = append(all, f)
 		}
 	}
-	return n
+	return all, problems
+}
+
+// Machine explains a machine, in its order. The roles of its HCAs are corrected;
+// see [config.NodeConfig.WithRoles].
+func (l *List) Machine(m *machine.Machine) {
+	for _, p := range m.Probes {
+		l.probe(m, p)
+	}
+	l.skipped(m)
+	l.gpus(m)
+	l.hcas(m)
+	l.stack(m)
 }
 
 // Labels explains the labels that a machine should have and that cannot be
 // made.
-func Labels(missing []labels.Problem, c *config.NodeConfig) []Finding {
-	all := make([]Finding, 0, len(missing))
+func (l *List) Labels(missing []labels.Problem, c *config.NodeConfig) {
 	for _, p := range missing {
-		f := Finding{Level: Problem, Subject: "label " + p.Key, Message: "cannot be made: " + p.Reason}
+		remedy := ""
 		if slices.ContainsFunc(c.Labels, func(r config.LabelRule) bool { return r.Key == p.Key }) {
-			f.Remedy = "Correct the rule in the configuration."
+			remedy = "Correct the rule in the configuration."
 		}
-		all = append(all, f)
+		l.Problem("label "+p.Key, remedy, "cannot be made: %s", p.Reason)
 	}
-	return all
 }
 
-// probes explains readers that did not read.
-func probes(m *machine.Machine) []Finding {
-	var all []Finding
-	for _, p := range m.Probes {
-		subject := "probe " + p.Name
-		switch p.State {
-		case machine.ProbeOK:
-		case machine.ProbeFailed:
-			all = append(all, Finding{Problem, subject, "failed: " + p.Reason, remedy(p.Name)})
-		case machine.ProbeTimeout:
-			all = append(all, Finding{
-				Problem, subject, "did not answer: " + p.Reason + "; its values are those of its last good answer", remedy(p.Name),
-			})
-		case machine.ProbeAbsent:
-			all = append(all, absent(m, p))
-		}
-	}
-	return all
-}
-
-// absent is a problem only where the bus has what the missing reader reads.
-func absent(m *machine.Machine, p machine.Probe) Finding {
-	f := Finding{Note, "probe " + p.Name, "nothing to read: " + p.Reason, ""}
-	for _, v := range vendors.All() {
-		if on, _ := v.OnBus(m); v.Probe == p.Name && on > 0 {
-			f.Level, f.Remedy = Problem, v.Remedies.Driver
-			f.Message = fmt.Sprintf("there is no driver for what is on the PCI bus (%s): %s",
-				cli.Count(on, v.Name+" GPU"), p.Reason)
-		}
-	}
-	return f
-}
-
-func remedy(probe string) string {
-	for _, v := range vendors.All() {
-		if v.Probe == probe {
-			return v.Remedies.Driver
-		}
-	}
-	switch probe {
+// probe explains a reader that did not read. That there is nothing to read is a
+// problem only where the bus has what it reads.
+func (l *List) probe(m *machine.Machine, p machine.Probe) {
+	remedy := "See that the path in the reason is mounted and readable: --sysfs-root, --proc-root."
+	subject, present := "probe "+p.Name, ""
+	switch p.Name {
 	case "rdma":
-		return "See that ib_core and the adapter's driver (mlx5_ib) are loaded: lsmod, dmesg."
+		remedy = "See that ib_core and the adapter's driver (mlx5_ib) are loaded: lsmod, dmesg."
 	case "rdma-netlink":
-		return "See that ib_core is loaded, and that this program is in the host's network namespace."
+		remedy = "See that ib_core is loaded, and that this program is in the host's network namespace."
 	}
-	return "See that the path in the reason is mounted and readable: --sysfs-root, --proc-root."
+	for _, v := range vendors.All() {
+		if v.Probe != p.Name {
+			continue
+		}
+		remedy = v.Remedies.Driver
+		if on, _ := v.OnBus(m.PCI); len(on) > 0 {
+			present = cli.Count(len(on), v.Name+" GPU")
+		}
+	}
+	switch {
+	case p.State == machine.ProbeFailed:
+		l.Problem(subject, remedy, "failed: %s", p.Reason)
+	case p.State == machine.ProbeTimeout:
+		l.Problem(subject, remedy, "did not answer: %s; its values are those of its last good answer", p.Reason)
+	case p.State == machine.ProbeAbsent && present != "":
+		l.Problem(subject, remedy, "there is no driver for what is on the PCI bus (%s): %s", present, p.Reason)
+	case p.State == machine.ProbeAbsent:
+		l.Note(subject, "", "nothing to read: %s", p.Reason)
+	}
 }
 
 // skipped explains devices that could not be read. A part of a device may be
 // missing without harm, and is a problem all the same, because no part of it
 // should fail. Devices that failed for one reason are one finding: a dead driver
 // fails all GPUs.
-func skipped(m *machine.Machine) []Finding {
+func (l *List) skipped(m *machine.Machine) {
 	var reasons []string
 	byReason := map[string][]string{}
 	for _, s := range m.Skipped {
@@ -150,12 +133,9 @@ func skipped(m *machine.Machine) []Finding {
 		}
 		byReason[s.Reason] = append(byReason[s.Reason], s.Name)
 	}
-	var all []Finding
 	for _, reason := range reasons {
-		all = append(all, Finding{
-			Problem, strings.Join(byReason[reason], ", "), "left out: " + reason,
+		l.Problem(strings.Join(byReason[reason], ", "),
 			"See dmesg for the device; if it works, the dump (heddle inspect -o json) makes a good bug report.",
-		})
+			"left out: %s", reason)
 	}
-	return all
 }

@@ -112,7 +112,9 @@ func TestFindings(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			m := sound()
 			tt.change(m)
-			all := Of(m)
+			var list List
+			list.Machine(m)
+			all, counted := list.Sorted()
 			var got []string
 			problems := 0
 			for _, f := range all {
@@ -124,8 +126,8 @@ func TestFindings(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("findings (-want +got):\n%s", diff)
 			}
-			if n := Problems(all); n != problems {
-				t.Errorf("%d problems counted, want %d", n, problems)
+			if counted != problems {
+				t.Errorf("%d problems counted, want %d", counted, problems)
 			}
 		})
 	}

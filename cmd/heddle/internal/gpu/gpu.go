@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -22,14 +21,11 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
-	"github.com/heddle-dev/heddle/deviceplugin/agent/report"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
-const (
-	writeTimeout = 30 * time.Second
-	// tries bounds how often another client may write the Node in between.
-	tries = 5
-)
+// tries bounds how often another client may write the Node in between.
+const tries = 5
 
 // NewCommand makes `heddle gpu`, which also answers to its first name.
 func NewCommand() *cobra.Command {
@@ -116,8 +112,6 @@ func change(ctx context.Context, client rest.Interface, name, uuid string, cordo
 // write sets the annotation, empty removes it, unless another client has written
 // the Node since it was read.
 func write(ctx context.Context, client rest.Interface, node *corev1.Node, value string) error {
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-	defer cancel()
 	annotation := map[string]any{wellknown.CordonedGPUs: nil}
 	if value != "" {
 		annotation[wellknown.CordonedGPUs] = value

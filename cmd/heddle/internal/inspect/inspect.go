@@ -4,7 +4,12 @@
 package inspect
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
@@ -13,6 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/finding"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
+	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
 	"github.com/heddle-dev/heddle/discovery/labels"
 )
@@ -95,8 +101,35 @@ func Render(s *source.Subject, format string) (string, error) {
 	case formatMatrix:
 		return Matrix(m), nil
 	}
-	problems := finding.Of(m)
-	problems = append(problems, finding.Labels(labels.Compute(s.Machine, &s.Config, vendors.All()).Problems, &s.Config)...)
-	finding.Sort(problems)
-	return Table(m, problems, format == cli.FormatWide), nil
+	var all finding.List
+	all.Machine(m)
+	all.Labels(labels.Compute(s.Machine, &s.Config, vendors.All()).Problems, &s.Config)
+	sorted, problems := all.Sorted()
+	return Table(m, sorted[:problems], format == cli.FormatWide), nil
+}
+
+// Labels renders what feature-discovery would put on the Node: sorted
+// key=value lines, then the taints as "taint key=value:effect".
+func Labels(s *source.Subject) string {
+	result := labels.Compute(s.Machine, &s.Config, vendors.All())
+	var b strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(result.Labels)) {
+		fmt.Fprintf(&b, "%s=%s\n", key, result.Labels[key])
+	}
+	for _, t := range result.Taints {
+		fmt.Fprintf(&b, "taint %s=%s:%s\n", t.Key, t.Value, t.Effect)
+	}
+	return b.String()
+}
+
+// Resources renders what the device plugins would offer to pods, and why it is
+// not more.
+func Resources(s *source.Subject) string {
+	rows := [][]string{{"RESOURCE", "COUNT", "DEVICES", "HEALTHY", "WHY NOT MORE"}}
+	for _, r := range capacity.Of(s.Machine, &s.Config, vendors.All()) {
+		rows = append(rows, []string{
+			r.Name, strconv.FormatInt(r.Count, 10), strconv.Itoa(r.Devices), strconv.Itoa(r.Healthy), cmp.Or(r.Reason, "-"),
+		})
+	}
+	return cli.Table(rows)
 }

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 
@@ -35,7 +36,7 @@ func Matrix(m *machine.Machine) string {
 		if !d.GPU {
 			role = roleAndRail(d.Role, rails[d.Index])
 		}
-		rows = append(rows, append(row, cli.OrDash(d.CPUs), node(d.NUMA), role))
+		rows = append(rows, append(row, cmp.Or(d.CPUs, "-"), node(d.NUMA), role))
 	}
 	var b strings.Builder
 	b.WriteString(cli.Table(rows))

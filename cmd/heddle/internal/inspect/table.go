@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -13,11 +14,17 @@ import (
 
 // Table renders what a person wants first on an unknown node: what it is, what
 // is wrong with it, its GPUs and its HCAs. wide adds UUIDs, drivers and firmware.
-func Table(m *machine.Machine, findings []finding.Finding, wide bool) string {
+func Table(m *machine.Machine, problems finding.List, wide bool) string {
 	x := affinity.Of(m)
 	var b strings.Builder
 	b.WriteString(cli.Table(head(m)))
-	writeProblems(&b, findings)
+	// What needs action; notes are for doctor.
+	if len(problems) > 0 {
+		b.WriteString("\nPROBLEMS (heddle doctor shows details)\n")
+	}
+	for _, f := range problems {
+		fmt.Fprintf(&b, "  %s: %s\n", cli.Printable(f.Subject), cli.Printable(f.Message))
+	}
 	if len(m.GPUs) > 0 {
 		b.WriteString("\n" + cli.Table(gpuRows(m, x, wide)))
 	}
@@ -43,13 +50,13 @@ func head(m *machine.Machine) [][]string {
 	}
 	driver := "none"
 	if m.Driver.Version != "" {
-		driver = m.Driver.Version + ", CUDA " + cli.OrDash(m.Driver.CUDA)
+		driver = m.Driver.Version + ", CUDA " + cmp.Or(m.Driver.CUDA, "-")
 	}
 	return [][]string{
 		{"Node", m.Node},
-		{"Product", cli.OrDash(m.Product)},
-		{"Kernel", cli.OrDash(m.Kernel)},
-		{"CPU", cli.OrDash(cpu)},
+		{"Product", cmp.Or(m.Product, "-")},
+		{"Kernel", cmp.Or(m.Kernel, "-")},
+		{"CPU", cmp.Or(cpu, "-")},
 		{"NUMA nodes", strconv.Itoa(nodes)},
 		{"GPU driver", driver},
 		{"GPUs", gpuSummary(m)},
@@ -94,18 +101,6 @@ func counted(names []string) string {
 	return strings.Join(parts, ", ")
 }
 
-// writeProblems shows what needs action. Notes are for doctor.
-func writeProblems(b *strings.Builder, all []finding.Finding) {
-	n := finding.Problems(all)
-	if n == 0 {
-		return
-	}
-	fmt.Fprintf(b, "\nPROBLEMS (heddle doctor shows details)\n")
-	for _, f := range all[:n] {
-		fmt.Fprintf(b, "  %s: %s\n", cli.Printable(f.Subject), cli.Printable(f.Message))
-	}
-}
-
 func gpuRows(m *machine.Machine, x *affinity.Matrix, wide bool) [][]string {
 	rows := [][]string{{"GPU", "PRODUCT", "MIB", "PCI", "NUMA", "HEALTH", "NVLINK", "NEAREST FABRIC HCAS"}}
 	if wide {
@@ -143,7 +138,7 @@ func nvlinks(m *machine.Machine, g *machine.GPU) string {
 		}
 		parts = append(parts, fmt.Sprintf("%d to %s", l.Links, peer))
 	}
-	return cli.OrDash(strings.Join(parts, ", "))
+	return cmp.Or(strings.Join(parts, ", "), "-")
 }
 
 // nearest is "mlx5_3 (PIX)": the devices of the best class there is.
@@ -173,9 +168,9 @@ func hcaRows(m *machine.Machine, x *affinity.Matrix, wide bool) [][]string {
 			continue
 		}
 		h := &m.HCAs[d.Index]
-		where := []string{cli.OrDash(h.PCI), node(d.NUMA), nearest(x, i, affinity.IsGPU)}
+		where := []string{cmp.Or(h.PCI, "-"), node(d.NUMA), nearest(x, i, affinity.IsGPU)}
 		if wide {
-			where = append(where, cli.OrDash(h.Driver), cli.OrDash(h.Firmware), cli.OrDash(h.NodeGUID))
+			where = append(where, cmp.Or(h.Driver, "-"), cmp.Or(h.Firmware, "-"), cmp.Or(h.NodeGUID, "-"))
 		}
 		first := []string{h.Name, roleAndRail(h.Role, rails[d.Index])}
 		if len(h.Ports) == 0 {
@@ -184,7 +179,7 @@ func hcaRows(m *machine.Machine, x *affinity.Matrix, wide bool) [][]string {
 		for j := range h.Ports {
 			p := &h.Ports[j]
 			row := append([]string{}, first...)
-			row = append(row, strconv.Itoa(p.Number), cli.OrDash(p.State), cli.OrDash(link(p)), netdevs(h, p))
+			row = append(row, strconv.Itoa(p.Number), cmp.Or(p.State, "-"), cmp.Or(link(p), "-"), netdevs(h, p))
 			rows = append(rows, append(row, where...))
 			first, where = []string{"", ""}, nil
 		}
@@ -197,7 +192,7 @@ func netdevs(h *machine.HCA, p *machine.Port) string {
 	for _, d := range p.Netdevs {
 		names = append(names, d.Name)
 	}
-	text := cli.OrDash(strings.Join(names, " "))
+	text := cmp.Or(strings.Join(names, " "), "-")
 	if len(h.BondSlaves) > 0 {
 		text += " over " + strings.Join(h.BondSlaves, " ")
 	}

@@ -23,11 +23,7 @@ func gangsCommand(at *master) *cobra.Command {
 	c.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		from, err := at.client(c)
-		if err != nil {
-			return err
-		}
-		gangs, err := read[snapshot.Gangs](c.Context(), from, "/v1/gangs")
+		gangs, err := read[snapshot.Gangs](c, at, "/v1/gangs")
 		if err != nil {
 			return err
 		}

@@ -23,7 +23,7 @@ import (
 const app = "heddle-topo-master"
 
 const (
-	// timeout bounds each request.
+	// timeout bounds a request to --server.
 	timeout = 30 * time.Second
 	// maxAnswer is the longest answer that is read, in bytes: that of 100,000
 	// nodes is a quarter of it.
@@ -36,6 +36,8 @@ type master struct {
 	cluster                       cluster.Flags
 	server, namespace             string
 	tokenFile, caFile, serverName string
+	// found is who answers, once one was asked.
+	found client
 }
 
 // client asks topo-master by GET: directly, or through the API server.
@@ -60,8 +62,19 @@ func (m *master) register(c *cobra.Command) {
 	m.cluster.Register(c)
 }
 
-// client finds topo-master. An error of the command line names the command.
-func (m *master) client(c *cobra.Command) (client, error) {
+// get asks topo-master, which it finds first.
+func (m *master) get(c *cobra.Command, path, kind string) ([]byte, error) {
+	if m.found == nil {
+		var err error
+		if m.found, err = m.find(c); err != nil {
+			return nil, err
+		}
+	}
+	return m.found.get(c.Context(), path, kind)
+}
+
+// find finds topo-master. An error of the command line names the command.
+func (m *master) find(c *cobra.Command) (client, error) {
 	secrets := []struct{ name, value string }{
 		{"token-file", m.tokenFile}, {"ca-file", m.caFile}, {"tls-server-name", m.serverName},
 	}
@@ -102,20 +115,17 @@ func (m *master) direct(base *url.URL) (client, error) {
 		return nil, fmt.Errorf("read --token-file and --ca-file: %w", err)
 	}
 	return &direct{base: base, client: &http.Client{
-		Transport:     transport,
+		Transport: transport, Timeout: timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
 // service finds topo-master's Service by its label.
 func (m *master) service(ctx context.Context, api rest.Interface) (client, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	var list corev1.ServiceList
-	err := api.Get().Namespace(m.namespace).Resource("services").
-		Param("labelSelector", cluster.AppLabel+"="+app).Do(ctx).Into(&list)
+	list, err := cluster.Read[corev1.ServiceList](ctx, api.Get().Namespace(m.namespace).Resource("services").
+		Param("labelSelector", cluster.AppLabel+"="+app), "Services")
 	if err != nil {
-		return nil, fmt.Errorf("list Services: %w", err)
+		return nil, err
 	}
 	for i := range list.Items {
 		s := &list.Items[i]
@@ -138,8 +148,6 @@ type direct struct {
 }
 
 func (d *direct) get(ctx context.Context, path, kind string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	to := d.base.JoinPath(path)
 	if kind != "" {
 		to.RawQuery = url.Values{"kind": {kind}}.Encode()
@@ -172,8 +180,6 @@ type proxied struct {
 }
 
 func (p *proxied) get(ctx context.Context, path, kind string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	req := p.client.Get().Namespace(p.namespace).Resource("services").Name(p.name).SubResource("proxy").
 		Suffix(strings.Split(strings.Trim(path, "/"), "/")...)
 	if kind != "" {

@@ -23,22 +23,12 @@ func miscabledCommand(at *master) *cobra.Command {
 	}
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		from, err := at.client(c)
-		if err != nil {
-			return err
-		}
-		t, err := topology(c.Context(), from)
+		t, err := read[snapshot.Topology](c, at, "/v1/topology")
 		if err != nil {
 			return err
 		}
 		table, problems := cablingTable(t)
-		if err := output.Print(c, miscabled{t.Findings, t.Ignored}, table+stale(t.StaleSince)); err != nil {
-			return err
-		}
-		if problems > 0 {
-			return cli.ErrFindings
-		}
-		return nil
+		return output.PrintFindings(c, miscabled{t.Findings, t.Ignored}, table+stale(t.StaleSince), problems)
 	}
 	return c
 }
@@ -96,8 +86,8 @@ func found(f *fabric.Finding) string {
 }
 
 // end is a switch by its name, else its ID.
-func end(s *fabric.Switch) string {
-	if s == nil {
+func end(s fabric.Switch) string {
+	if s == (fabric.Switch{}) {
 		return "-"
 	}
 	text := s.ID

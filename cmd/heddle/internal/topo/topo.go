@@ -3,7 +3,6 @@
 package topo
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 
@@ -11,7 +10,6 @@ import (
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/topo/master/export"
-	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // NewCommand makes `heddle topo`; without a command below it, it is `heddle
@@ -61,11 +59,7 @@ topo-master's --exports and its API use are accepted too.`,
 		if !ok {
 			return cli.UsageErrorf(c, "--format %q is none of %s", *format, short)
 		}
-		from, err := at.client(c)
-		if err != nil {
-			return err
-		}
-		body, err := from.get(c.Context(), "/v1/export/"+path, *kind)
+		body, err := at.get(c, "/v1/export/"+path, *kind)
 		if err != nil {
 			return err
 		}
@@ -74,9 +68,9 @@ topo-master's --exports and its API use are accepted too.`,
 	return c
 }
 
-// read asks for a path and decodes the JSON.
-func read[T any](ctx context.Context, from client, path string) (*T, error) {
-	body, err := from.get(ctx, path, "")
+// read asks topo-master for a path and decodes the JSON.
+func read[T any](c *cobra.Command, at *master, path string) (*T, error) {
+	body, err := at.get(c, path, "")
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +79,4 @@ func read[T any](ctx context.Context, from client, path string) (*T, error) {
 		return nil, fmt.Errorf("decode topo-master's answer: %w", err)
 	}
 	return v, nil
-}
-
-func topology(ctx context.Context, from client) (*snapshot.Topology, error) {
-	return read[snapshot.Topology](ctx, from, "/v1/topology")
 }

@@ -47,9 +47,9 @@ func sample() snapshot.Topology {
 		Findings: []fabric.Finding{
 			{
 				Kind: fabric.Miscabled, Node: "n1", HCA: "mlx5_0", Port: 1, Rail: 3, Plane: 1, Since: time.Unix(1_700_000_000, 0).UTC(),
-				Expected: &fabric.Switch{ID: "b83f", Name: "leaf-3"}, Found: &fabric.Switch{ID: "b840", Port: "7"},
+				Expected: fabric.Switch{ID: "b83f", Name: "leaf-3"}, Found: fabric.Switch{ID: "b840", Port: "7"},
 			},
-			{Kind: fabric.Missing, Node: "n1", Rail: 4, Expected: &fabric.Switch{ID: "b841"}},
+			{Kind: fabric.Missing, Node: "n1", Rail: 4, Expected: fabric.Switch{ID: "b841"}},
 			{Kind: fabric.Duplicate, Node: "n1", HCA: "mlx5_5", Port: 1, Rail: 5, Other: "n2"},
 			{Kind: fabric.BadPath, Node: "n2", Other: "dragonfly-1"},
 		},

@@ -19,16 +19,12 @@ func treeCommand(at *master) *cobra.Command {
 	groups := c.Flags().Bool("groups", false, "leave the nodes out")
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		from, err := at.client(c)
-		if err != nil {
-			return err
-		}
-		t, err := topology(c.Context(), from)
+		t, err := read[snapshot.Topology](c, at, "/v1/topology")
 		if err != nil {
 			return err
 		}
 		// The tree is worth showing without them, as from an older topo-master.
-		gangs, unknown := read[snapshot.Gangs](c.Context(), from, "/v1/gangs")
+		gangs, unknown := read[snapshot.Gangs](c, at, "/v1/gangs")
 		if unknown != nil {
 			gangs = &snapshot.Gangs{}
 		}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/cmd/internal/program"
+	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/labels"
+	"github.com/heddle-dev/heddle/discovery/nodesync"
+)
+
+// daemon is the loop: whenever the machine, the configuration or the Node
+// changes, it computes the labels and taints and passes them to a sink.
+type daemon struct {
+	// nodeName chooses the configuration's overrides.
+	nodeName string
+	machines program.Machine
+	configs  *config.Watcher
+	// node has the newest version of the Node; nil where no API server is asked.
+	node *nodesync.Watch
+	sink sink
+	// cleanup wants no label and no taint of heddle.
+	cleanup bool
+	vendors gpu.Vendors
+	// interval is the longest time between two rounds.
+	interval time.Duration
+	metrics  *metrics
+	log      *slog.Logger
+
+	// warned has the last message of each reason: an Event is not repeated while
+	// nothing changed.
+	warned map[string]string
+	// last is what the previous round computed, for the log.
+	last labels.Result
+}
+
+// run works until ctx ends and returns nil. What fails is retried with backoff,
+// and shows in the log, in metrics and in /readyz.
+func (d *daemon) run(ctx context.Context) error {
+	ticker := time.NewTicker(d.interval)
+	defer ticker.Stop()
+	fresh := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 7, Cap: time.Minute}
+	backoff := fresh
+	for {
+		var retry <-chan time.Time
+		switch err := d.round(ctx, d.machines.Machine()); {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, errNotYet):
+			d.log.DebugContext(ctx, "waiting", "for", err)
+		case err != nil:
+			delay := backoff.Step()
+			d.log.ErrorContext(ctx, "labels not written, will retry", "err", err, "retry_in", delay)
+			retry = time.After(delay)
+		default:
+			backoff = fresh
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.machines.Changed():
+		case <-d.configs.Changed():
+		case <-d.nodeChanged():
+		case <-ticker.C:
+		case <-retry:
+		}
+	}
+}
+
+// errNotYet means that a source has no value yet.
+var errNotYet = errors.New("not yet")
+
+// round computes once what the Node should carry, and passes it to the sink.
+func (d *daemon) round(ctx context.Context, m *machine.Machine) error {
+	d.metrics.lastBeat.Store(time.Now().UnixNano())
+	if m == nil {
+		return fmt.Errorf("%w: no scan of the machine is finished", errNotYet)
+	}
+	var node *corev1.Node
+	var nodeLabels map[string]string
+	if d.node != nil {
+		if node = d.node.Node(); node == nil {
+			return fmt.Errorf("%w: the API server has not shown Node %s", errNotYet, d.nodeName)
+		}
+		nodeLabels = node.Labels
+	}
+	d.reportConfig(ctx)
+	resolved := d.configs.Current().Resolve(d.nodeName, nodeLabels)
+	want := labels.Compute(m, &resolved, d.vendors)
+	d.reportChange(ctx, want)
+
+	start := time.Now()
+	desired := nodesync.Desired{
+		Labels: want.Labels, Taints: want.Taints, Force: resolved.LabelConflict == config.Force,
+	}
+	if d.cleanup {
+		desired = nodesync.Desired{}
+	}
+	result, err := d.sink.Sync(ctx, node, desired)
+	d.metrics.round(m, want, result, err, time.Since(start))
+	if d.node != nil && result.Node != nil {
+		d.node.Keep(result.Node)
+	}
+	d.reportConflicts(ctx, result.Conflicts)
+	if err != nil {
+		return err
+	}
+	d.metrics.isReady.Store(true)
+	return nil
+}
+
+func (d *daemon) nodeChanged() <-chan struct{} {
+	if d.node == nil {
+		return nil
+	}
+	return d.node.Changed()
+}
+
+// alive returns what is wrong unless a round began within the last three
+// intervals.
+func (d *daemon) alive() string {
+	if time.Since(time.Unix(0, d.metrics.lastBeat.Load())) < 3*d.interval {
+		return ""
+	}
+	return "no round for three intervals"
+}
+
+// reportConfig reports once what is wrong with a new configuration, and once
+// that it is valid again.
+func (d *daemon) reportConfig(ctx context.Context) {
+	err := d.configs.Err()
+	d.metrics.configOK.Set(1)
+	message := ""
+	if err != nil {
+		d.metrics.configOK.Set(0)
+		message = "keeping the last good configuration: " + err.Error()
+	}
+	d.warnOnce(ctx, "InvalidConfiguration", message)
+}
+
+func (d *daemon) reportConflicts(ctx context.Context, conflicts []nodesync.Conflict) {
+	lines := make([]string, 0, len(conflicts))
+	for _, c := range conflicts {
+		lines = append(lines, c.String())
+	}
+	d.warnOnce(ctx, "LabelConflict", strings.Join(lines, "\n"))
+}
+
+// warnOnce sends an Event when message differs from the last one of its
+// reason. An empty message clears it.
+func (d *daemon) warnOnce(ctx context.Context, reason, message string) {
+	if d.warned[reason] == message {
+		return
+	}
+	d.warned[reason] = message
+	if message == "" {
+		d.log.InfoContext(ctx, "resolved", "reason", reason)
+		return
+	}
+	d.log.WarnContext(ctx, "needs attention", "reason", reason, "message", message)
+	if err := d.sink.Warn(ctx, reason, message); err != nil {
+		d.log.ErrorContext(ctx, "event not recorded", "err", err)
+	}
+}
+
+// reportChange logs labels and problems when they change, sorted.
+func (d *daemon) reportChange(ctx context.Context, want labels.Result) {
+	var set, dropped []string
+	for _, key := range slices.Sorted(maps.Keys(want.Labels)) {
+		if value := want.Labels[key]; d.last.Labels[key] != value {
+			set = append(set, key+"="+value)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(d.last.Labels)) {
+		if _, keep := want.Labels[key]; !keep {
+			dropped = append(dropped, key)
+		}
+	}
+	if len(set)+len(dropped) > 0 {
+		d.log.InfoContext(ctx, "labels changed", "set", set, "dropped", dropped)
+	}
+	for _, p := range want.Problems {
+		if !slices.Contains(d.last.Problems, p) {
+			d.log.WarnContext(ctx, "label left out", "key", p.Key, "reason", p.Reason)
+		}
+	}
+	d.last = want
+}

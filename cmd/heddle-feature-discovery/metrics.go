@@ -1,0 +1,93 @@
+package main
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/labels"
+	"github.com/heddle-dev/heddle/discovery/nodesync"
+)
+
+// metrics are the daemon's metrics, and what /healthz and /readyz answer.
+type metrics struct {
+	labels    prometheus.Gauge
+	taints    prometheus.Gauge
+	problems  prometheus.Gauge
+	skipped   prometheus.Gauge
+	configOK  prometheus.Gauge
+	conflicts *prometheus.GaugeVec
+	probes    *prometheus.GaugeVec
+	writes    prometheus.Counter
+	failures  prometheus.Counter
+	seconds   prometheus.Histogram
+
+	// lastBeat is when a round began, in Unix nanoseconds.
+	lastBeat atomic.Int64
+	// isReady is set once the sink took the labels.
+	isReady atomic.Bool
+}
+
+// newMetrics registers the metrics with r.
+func newMetrics(r prometheus.Registerer) *metrics {
+	auto := promauto.With(r)
+	gauge := func(name, help string) prometheus.Gauge {
+		return auto.NewGauge(prometheus.GaugeOpts{Namespace: "heddle", Name: name, Help: help})
+	}
+	return &metrics{
+		labels:   gauge("node_labels", "Labels that this node should carry."),
+		taints:   gauge("node_taints", "Taints that this node should carry."),
+		problems: gauge("node_label_problems", "Labels left out, by rule errors or invalid values."),
+		skipped:  gauge("machine_skipped_devices", "Devices, or parts, that a scan could not read."),
+		configOK: gauge("config_valid", "1 if the newest configuration is in use, 0 if the last good one is kept."),
+		conflicts: auto.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "heddle", Name: "node_conflict",
+			Help: "1 for every label or taint left to another writer.",
+		}, []string{"kind", "key"}),
+		probes: auto.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "heddle", Name: "machine_probe",
+			Help: "1 for the state that each reader of the machine is in.",
+		}, []string{"probe", "state"}),
+		writes: auto.NewCounter(prometheus.CounterOpts{
+			Namespace: "heddle", Name: "node_writes_total", Help: "Requests that changed the Node.",
+		}),
+		failures: auto.NewCounter(prometheus.CounterOpts{
+			Namespace: "heddle", Name: "node_write_failures_total", Help: "Rounds whose write failed.",
+		}),
+		seconds: auto.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "heddle", Name: "node_write_seconds", Help: "Time to bring the Node up to date.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
+		}),
+	}
+}
+
+// ready returns what is wrong unless the labels were written at least once.
+func (m *metrics) ready() string {
+	if m.isReady.Load() {
+		return ""
+	}
+	return "labels not written yet"
+}
+
+func (m *metrics) round(from *machine.Machine, want labels.Result, r nodesync.Result, err error, d time.Duration) {
+	m.labels.Set(float64(len(want.Labels)))
+	m.taints.Set(float64(len(want.Taints)))
+	m.problems.Set(float64(len(want.Problems)))
+	m.skipped.Set(float64(len(from.Skipped)))
+	m.probes.Reset()
+	for _, p := range from.Probes {
+		m.probes.WithLabelValues(p.Name, string(p.State)).Set(1)
+	}
+	m.conflicts.Reset()
+	for _, c := range r.Conflicts {
+		m.conflicts.WithLabelValues(c.Kind, c.Key).Set(1)
+	}
+	m.writes.Add(float64(r.Writes))
+	if err != nil {
+		m.failures.Inc()
+	}
+	m.seconds.Observe(d.Seconds())
+}

@@ -1,0 +1,177 @@
+package finding
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+)
+
+// gpus explains GPUs that are unhealthy, or differ from others of their model.
+func (l *List) gpus(m *machine.Machine) {
+	usual := usualLinks(m)
+	for i := range m.GPUs {
+		g := &m.GPUs[i]
+		subject := fmt.Sprintf("GPU %d (%s, %s)", g.Index, g.PCI, g.UUID)
+		vendor := vendors.All().Of(m, g)
+		if vendor == nil {
+			vendor = &gpu.Vendor{Link: "link"}
+		}
+		switch g.Health.State {
+		case machine.Healthy:
+			l.nvlinks(g, vendor, subject, usual[g.Product])
+		case machine.Lost:
+			l.Problem(subject, vendor.Remedies.Lost,
+				"lost: %s. It counts as unhealthy; pods keep the others.", g.Health.Reason)
+		case machine.Unhealthy:
+			l.Problem(subject, vendor.Remedies.Unhealthy, "unhealthy: %s", g.Health.Reason)
+		}
+	}
+}
+
+// nvlinks explains a healthy GPU with fewer NVLinks than most of its model.
+func (l *List) nvlinks(g *machine.GPU, v *gpu.Vendor, subject string, usual int) {
+	if g.Fabric != nil && g.Fabric.State != machine.FabricCompleted {
+		l.Problem(subject, v.Remedies.Fabric,
+			"not registered with the %s fabric: %s. Jobs of several GPUs fail or go over PCIe.", v.Link, g.Fabric.State)
+	}
+	remedy := v.Remedies.Link + " " + g.PCI
+	switch n := links(g); {
+	case n == 0 && usual > 0:
+		l.Problem(subject, remedy+"; until it is back, keep it out of jobs of several GPUs.",
+			"no %s is up, where others of its model have %d", v.Link, usual)
+	case n < usual:
+		l.Problem(subject, remedy+".", "%d %ss are up, where others of its model have %d", n, v.Link, usual)
+	}
+}
+
+// usualLinks is, by product, the number of NVLinks that most GPUs have; ties go
+// to the larger number.
+func usualLinks(m *machine.Machine) map[string]int {
+	counts := map[string]map[int]int{}
+	usual := map[string]int{}
+	for i := range m.GPUs {
+		g := &m.GPUs[i]
+		if counts[g.Product] == nil {
+			counts[g.Product] = map[int]int{}
+		}
+		counts[g.Product][links(g)]++
+	}
+	for product, byLinks := range counts {
+		best := 0
+		for n, count := range byLinks {
+			if count > byLinks[best] || count == byLinks[best] && n > best {
+				best = n
+			}
+		}
+		usual[product] = best
+	}
+	return usual
+}
+
+func links(g *machine.GPU) int {
+	n := 0
+	for i := range g.NVLinks {
+		n += g.NVLinks[i].Links
+	}
+	return n
+}
+
+// hcas explains the ports of HCAs. A dead port of the fabric is a problem;
+// storage and management adapters often have a port without a cable.
+func (l *List) hcas(m *machine.Machine) {
+	best := fabricRate(m)
+	for i := range m.HCAs {
+		h := &m.HCAs[i]
+		switch h.Role {
+		case machine.RoleFabric:
+			for j := range h.Ports {
+				l.fabricPort(h, &h.Ports[j], best)
+			}
+			if len(h.Ports) == 0 {
+				l.Problem(h.Name, "", "has no port that could be read")
+			}
+		case machine.RoleStorage, machine.RoleManagement:
+			for j := range h.Ports {
+				if p := &h.Ports[j]; p.State != machine.PortActive {
+					l.Note(portName(h, p), "", "%s (%s), role %s", p.State, p.PhysState, h.Role)
+				}
+			}
+		case machine.RoleNVSwitch:
+			l.Note(h.Name, "",
+				"is the management function of an NVSwitch: it looks like an HCA and is none, so no pod gets it")
+		case machine.RoleVirtual:
+			l.Note(h.Name, "", "is soft RDMA (%s): it is no fabric HCA, "+
+				"so no pod gets it unless a resource selects role virtual", h.Driver)
+		}
+	}
+}
+
+func portName(h *machine.HCA, p *machine.Port) string {
+	return fmt.Sprintf("%s port %d", h.Name, p.Number)
+}
+
+// fabricPort explains one port of a fabric HCA; best is the highest rate that
+// an active port of the fabric has.
+func (l *List) fabricPort(h *machine.HCA, p *machine.Port, best float64) {
+	subject, infiniBand := portName(h, p), p.LinkLayer == machine.InfiniBand
+	switch {
+	case p.State == machine.PortActive && infiniBand && p.SMLID == 0:
+		l.Problem(subject, "See that a subnet manager runs: sminfo.",
+			"ACTIVE, but no subnet manager is known (SM LID 0)")
+	case p.State == machine.PortActive && p.RateGbps != nil && *p.RateGbps < best:
+		l.Problem(subject,
+			"The link came up with fewer lanes or a lower speed: look at the cable and the transceiver (mlxlink).",
+			"%s, where other ports of the fabric have %g Gb/s", p.Rate, best)
+	case p.State == machine.PortActive && infiniBand:
+		var down []string
+		for _, d := range p.Netdevs {
+			if d.OperState == "down" {
+				down = append(down, d.Name)
+			}
+		}
+		if len(down) > 0 {
+			l.Note(subject, "", "ACTIVE, and its IPoIB device is down (%s): RDMA works without it", strings.Join(down, ", "))
+		}
+	case p.State == machine.PortActive:
+	case (p.State == machine.PortInit || p.State == machine.PortArmed) && infiniBand:
+		l.Problem(subject, "See that a subnet manager runs on this fabric: sminfo, opensm's or UFM's log.",
+			"%s: the cable is in and no subnet manager has brought the port up", p.State)
+	default:
+		l.Problem(subject, "Look at the cable and the switch port: ibstat "+h.Name+", mlxlink -d "+h.PCI+".",
+			"%s (%s): this HCA cannot reach its leaf switch", cmp.Or(p.State, "state unknown"), p.PhysState)
+	}
+}
+
+// fabricRate is the highest rate of an active port of the fabric, in 10^9 bits
+// a second.
+func fabricRate(m *machine.Machine) float64 {
+	var best float64
+	for i := range m.HCAs {
+		if m.HCAs[i].Role != machine.RoleFabric {
+			continue
+		}
+		for _, p := range m.HCAs[i].Ports {
+			if p.State == machine.PortActive && p.RateGbps != nil {
+				best = max(best, *p.RateGbps)
+			}
+		}
+	}
+	return best
+}
+
+// stack explains the state of the RDMA stack.
+func (l *List) stack(m *machine.Machine) {
+	if len(m.HCAs) > 0 && !m.RDMA.RDMACM {
+		l.Problem("/dev/infiniband/rdma_cm", "modprobe rdma_ucm",
+			"is not there: connections by rdma_cm fail (UCX, NVMe-oF, NCCL over RoCE)")
+	}
+	if m.RDMA.NetnsMode == "exclusive" {
+		l.Problem("RDMA network namespaces",
+			"rdma system set netns shared (before any other namespace exists, or by options ib_core netns_mode=1).",
+			"exclusive: a pod opens only an HCA that was moved into its namespace, so shared HCAs fail in pods")
+	}
+}

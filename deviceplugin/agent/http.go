@@ -1,0 +1,211 @@
+package agent
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
+	"github.com/heddle-dev/heddle/sharing/quota"
+)
+
+// stuck is how long no round may begin, at least: rounds are short, and a
+// machine may be busy.
+const stuck = 30 * time.Second
+
+// Alive is what is wrong if the loop no longer runs.
+func (a *Agent) Alive() string {
+	if last := time.Unix(0, a.beat.Load()); time.Since(last) > max(3*a.Interval, stuck) {
+		return "no round for three intervals"
+	}
+	return ""
+}
+
+// Ready names the resources that the kubelet does not take from the plugin.
+func (a *Agent) Ready() string {
+	running := a.resources.all()
+	var wrong []string
+	for name, s := range running {
+		switch status := s.plugin.Status(); {
+		case status.Registered:
+		case status.Owner != "":
+			wrong = append(wrong, name+" is served by "+status.Owner)
+		case status.Fault != "":
+			wrong = append(wrong, name+": "+status.Fault)
+		default:
+			wrong = append(wrong, name+" is not registered yet")
+		}
+	}
+	for _, name := range a.resources.wantedNow() {
+		switch {
+		case running[name] != nil:
+		case a.driverKnown() && !a.modes.Known():
+			wrong = append(wrong, name+" waits until the holders of GPUs are known")
+		case a.driverKnown():
+			wrong = append(wrong, name+" is not served yet")
+		default:
+			wrong = append(wrong, name+" waits for the driver's CDI spec")
+		}
+	}
+	slices.Sort(wrong)
+	return strings.Join(wrong, "; ")
+}
+
+// problemDriver names what is wrong with the driver's CDI spec, problemConfig a
+// configuration that is not used because it is bad, problemShares that no shares
+// are served though GPUs are shared.
+const (
+	problemDriver = "driver"
+	problemConfig = "config"
+	problemShares = "shares"
+)
+
+// Report is what is served, and which container has what.
+func (a *Agent) Report() report.Report {
+	m := a.machine()
+	r := report.Report{
+		Node: a.NodeName, GPUIndices: map[string]int{}, GPUs: modeStates(a.modes.GPUs()),
+		UnknownCordoned: a.modes.UnknownCordoned(),
+		Rejected:        a.rejections(), Enforcers: a.enforcers(), MPS: a.daemons(),
+	}
+	a.addShares(r.GPUs)
+	if a.sharing() {
+		r.Unmeasured = a.usage.unmeasured()
+	}
+	for i := range m.GPUs {
+		g := &m.GPUs[i]
+		r.GPUIndices[g.UUID] = g.Index
+		for j := range g.MIG.Devices {
+			r.GPUIndices[g.MIG.Devices[j].UUID] = g.Index
+		}
+	}
+	served, wanted := a.resources.all(), a.resources.wantedNow()
+	for _, name := range slices.Sorted(maps.Keys(served)) {
+		status, kind := served[name].plugin.Status(), report.KindHCA
+		if served[name].gpu != nil {
+			kind = report.KindGPU
+		}
+		r.Resources = append(r.Resources, report.Resource{
+			Name: name, Kind: kind, Former: !slices.Contains(wanted, name),
+			Registered: status.Registered, Owner: status.Owner, Fault: status.Fault,
+			Capacity: status.Capacity, Allocatable: status.Allocatable, Withdrawn: status.Withdrawn,
+			Reason: a.resources.reason(name, served[name]),
+		})
+	}
+	for _, b := range a.state.View().Allocations() {
+		r.Bindings = append(r.Bindings, report.Binding(b))
+	}
+	for _, p := range a.state.Problems() {
+		r.Problems = append(r.Problems, report.Problem(p))
+	}
+	for name, reason := range a.modes.Problems() {
+		r.Problems = append(r.Problems, report.Problem{Name: name, Reason: reason})
+	}
+	if reason := a.driver.Problem(); reason != "" {
+		r.Problems = append(r.Problems, report.Problem{Name: problemDriver, Reason: reason})
+	}
+	if reason := a.withoutCDI(); reason != "" {
+		names := a.config().Resources
+		r.Unserved = []string{names.SGPU, names.VCore, names.VMemory}
+		r.Problems = append(r.Problems, report.Problem{Name: problemShares, Reason: reason})
+	}
+	if err := a.Configs.Err(); err != nil {
+		r.Problems = append(r.Problems, report.Problem{Name: problemConfig, Reason: err.Error()})
+	}
+	slices.SortFunc(r.Problems, func(a, b report.Problem) int { return cmp.Compare(a.Name, b.Name) })
+	return r
+}
+
+// addShares adds what is taken of shared GPUs.
+func (a *Agent) addShares(gpus []report.GPU) {
+	taken := a.state.View().GPUs()
+	for i := range gpus {
+		at := slices.IndexFunc(taken, func(c quota.GPU) bool { return c.UUID == gpus[i].UUID })
+		if at < 0 {
+			continue
+		}
+		c := &taken[at]
+		gpus[i].Shared = &report.Shared{
+			Policy: string(c.Policy), Exclusive: c.Exclusive, VCore: c.VCore, UsedMiB: c.UsedMiB, MemoryMiB: c.MemoryMiB,
+			Consumers: c.Consumers, Slots: c.Slots, Unhealthy: c.Unhealthy,
+		}
+	}
+}
+
+func (a *Agent) rejections() []report.Rejection {
+	var all []report.Rejection
+	for _, r := range a.state.Rejections() {
+		all = append(all, report.Rejection{
+			Namespace: r.Pod.Namespace, Pod: r.Pod.Name, UID: r.Pod.UID, Container: r.Container,
+			Kind: r.Kind, Reason: r.Reason, Since: r.Since.UTC(),
+		})
+	}
+	return all
+}
+
+// enforcers are what the Limiter has chosen for new shares.
+func (a *Agent) enforcers() *report.Enforcers {
+	if a.Limiter == nil || !a.sharing() {
+		return nil
+	}
+	choice, err := a.Limiter.Choice()
+	if err != nil {
+		return &report.Enforcers{Fault: err.Error()}
+	}
+	return &report.Enforcers{
+		Memory: string(choice.Memory), WhyMemory: choice.WhyMemory,
+		Compute: string(choice.Compute), WhyCompute: choice.WhyCompute,
+	}
+}
+
+// modeStates are the modes of GPUs for the report.
+func modeStates(all []gpumode.GPU) []report.GPU {
+	gpus := make([]report.GPU, 0, len(all))
+	for _, g := range all {
+		gpus = append(gpus, report.GPU{
+			Index: g.Index, UUID: g.UUID, Mode: string(g.Mode), Wanted: string(g.Wanted), Until: g.Until, Cordoned: g.Cordoned,
+		})
+	}
+	return gpus
+}
+
+// ServeHTTP answers with the Report.
+func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(a.Report()); err != nil {
+		a.Log.DebugContext(r.Context(), "report not sent", "err", err)
+	}
+}
+
+// allocationMetrics is heddle_bindings{resource}.
+type allocationMetrics struct{ *resources }
+
+func allocationsDesc() *prometheus.Desc {
+	return prometheus.NewDesc("heddle_bindings", "Containers that have devices of a resource.", []string{"resource"}, nil)
+}
+
+// Describe implements [prometheus.Collector].
+func (allocationMetrics) Describe(descs chan<- *prometheus.Desc) { descs <- allocationsDesc() }
+
+// Collect implements [prometheus.Collector].
+func (b allocationMetrics) Collect(metrics chan<- prometheus.Metric) {
+	counts := map[string]int{}
+	for name := range b.all() {
+		counts[name] = 0
+	}
+	for _, a := range b.state.View().Allocations() {
+		for name := range a.CDINames {
+			counts[name]++
+		}
+	}
+	for name, n := range counts {
+		metrics <- prometheus.MustNewConstMetric(allocationsDesc(), prometheus.GaugeValue, float64(n), name)
+	}
+}

@@ -1,0 +1,132 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
+	"github.com/heddle-dev/heddle/deviceplugin/health"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+)
+
+// observeTimeout bounds one observation of the kubelet.
+const observeTimeout = 2 * time.Second
+
+// latest is the machine that the health monitor has judged, so that no part is
+// ahead of another; before its first scan the one that was read at start.
+func (a *Agent) latest() *machine.Machine {
+	if m := a.monitor.Snapshot().Machine; m != nil {
+		return m
+	}
+	return a.Source.Machine()
+}
+
+// inventory is the node in this round.
+func (a *Agent) inventory(m *machine.Machine, c *config.NodeConfig) *inventory.Inventory {
+	snapshot := a.monitor.Snapshot()
+	gpus := make(map[string]inventory.GPU, len(m.GPUs))
+	for _, now := range a.modes.GPUs() {
+		state := inventory.GPU{Mode: now.Offered, Unavailable: now.Unavailable, Draining: now.Draining}
+		if found, known := snapshot.GPUs[now.UUID]; known && !found.Healthy {
+			state.Unhealthy = cmp.Or(found.Reason, "unhealthy")
+		}
+		// A container with a share may start again while its GPU changes its mode.
+		edits, err := a.driver.GPUEdits(now.UUID)
+		if state.CDIEdits = edits; err != nil && state.Mode == config.ModeSGPU {
+			state.CDIError = err.Error()
+		}
+		gpus[now.UUID] = state
+	}
+	inv := inventory.New(m, c, gpus, unhealthyHCAs(snapshot))
+	inv.Elsewhere = a.resources.elsewhere(inv)
+	return inv
+}
+
+// unhealthyHCAs are the reasons by name.
+func unhealthyHCAs(s *health.Snapshot) map[string]string {
+	reasons := map[string]string{}
+	if s.Machine == nil {
+		return reasons
+	}
+	for i, id := range s.Machine.HCAIDs() {
+		if reason := s.HCA(id).Reason; reason != "" {
+			reasons[s.Machine.HCAs[i].Name] = reason
+		}
+	}
+	return reasons
+}
+
+// writeDriverSpec writes the driver's CDI spec after every round, until ctx ends.
+// It is apart from the loop: a driver that hangs must not hold back the health of
+// a device.
+func (a *Agent) writeDriverSpec(ctx context.Context) error {
+	logged := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.driverDue:
+		}
+		_ = a.driver.Update(ctx, a.machine()) // The spec keeps the error.
+		wrong := a.driver.Problem()
+		if wrong != logged && wrong != "" && ctx.Err() == nil {
+			a.Log.WarnContext(ctx, "CDI spec of the driver is incomplete", "reason", wrong)
+		}
+		logged = wrong
+		if !a.driverKnown() {
+			close(a.driverTried)
+		}
+	}
+}
+
+// watchModes shows the mode tracker what the kubelet offers and pods hold, while a
+// mode is pending, until ctx ends.
+func (a *Agent) watchModes(ctx context.Context) error {
+	var next <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.modes.Pending():
+		case <-next:
+		}
+		again, renew := a.modes.Observe(a.observe(ctx))
+		if renew {
+			a.resources.resend()
+		}
+		next = nil
+		if again > 0 {
+			next = time.After(again)
+		}
+	}
+}
+
+// observe asks the kubelet what it offers, and then what pods hold.
+func (a *Agent) observe(ctx context.Context) *gpumode.Observation {
+	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
+	defer cancel()
+	answer, err := a.pods.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
+	if err != nil {
+		return &gpumode.Observation{Err: fmt.Errorf("kubelet PodResources, allocatable: %w", err)}
+	}
+	o := &gpumode.Observation{}
+	for _, d := range answer.GetDevices() {
+		for _, id := range d.GetDeviceIds() {
+			o.Offered = append(o.Offered, gpumode.Device{Resource: d.GetResourceName(), ID: id})
+		}
+	}
+	held, err := a.state.Held(ctx)
+	o.Err = err
+	for _, h := range held {
+		o.Held = append(o.Held, gpumode.Held{
+			Device: gpumode.Device{Resource: h.Resource, ID: h.ID}, By: h.Pod, Unverified: h.Unlisted,
+		})
+	}
+	return o
+}

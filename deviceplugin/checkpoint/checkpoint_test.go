@@ -1,0 +1,136 @@
+package checkpoint_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+)
+
+// entry is one of shares, with all that an entry can have.
+func entry() *checkpoint.Entry {
+	ids := []string{"GPU-0::1"}
+	return &checkpoint.Entry{
+		Kind: cdi.SGPU, Device: cdi.NewName(cdi.SGPU, "nvidia.com/sgpu", ids).Device, Resource: "nvidia.com/sgpu", IDs: ids,
+		Created: time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC),
+		Owner:   &kubelet.Container{Pod: kubelet.Pod{Namespace: "default", Name: "a", UID: "u"}, Name: "main"},
+		Sharing: cdi.Sharing{
+			Shares: []allocation.Share{{UUID: "GPU-0", VCore: 30, MemoryMiB: 4096}}, Policy: "fixed-share", By: allocation.ByNode,
+			RunAs: new(int64(1000)),
+		},
+	}
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEntryComesBackAsItWas(t *testing.T) {
+	dir, e := t.TempDir(), entry()
+	if err := checkpoint.NewDir(dir).Write(e); err != nil {
+		t.Fatal(err)
+	}
+	// The file is read across upgrades: its names do not change.
+	content, err := os.ReadFile(filepath.Join(dir, e.Device+".json"))
+	want := `{"kind":"sgpu","device":"` + e.Device + `","resource":"nvidia.com/sgpu","ids":["GPU-0::1"],` +
+		`"created":"2026-11-22T10:00:00Z","owner":{"namespace":"default","name":"a","uid":"u","container":"main"},` +
+		`"shares":[{"uuid":"GPU-0","vcore":30,"memoryMiB":4096}],"policy":"fixed-share","by":"node","runAs":1000}` + "\n"
+	if diff := cmp.Diff(want, string(content)); diff != "" || err != nil {
+		t.Errorf("error %v (-want +got):\n%s", err, diff)
+	}
+	all, err := checkpoint.NewDir(dir).Load()
+	if diff := cmp.Diff(map[string]*checkpoint.Entry{e.Device: e}, all); diff != "" || err != nil {
+		t.Errorf("error %v (-want +got):\n%s", err, diff)
+	}
+}
+
+// TestWhatCannotBeRead is set aside for a person, and does not hide the others.
+func TestWhatCannotBeRead(t *testing.T) {
+	dir, e := t.TempDir(), entry()
+	d := checkpoint.NewDir(dir)
+	if err := d.Write(e); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(filepath.Join(dir, e.Device+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var set []string
+	for _, bad := range []string{
+		string(content[:len(content)/2]), // Torn by a loss of power.
+		"",                               // As some file systems leave it.
+		`{"version":2,"entry":{}}`,       // Of a version that is not known.
+		strings.Replace(string(content), e.Device, "x", 1), // Of another device.
+		strings.Replace(string(content), "GPU-0::1", "GPU-1::1", 1),
+	} {
+		path := filepath.Join(dir, cdi.NewName(cdi.SGPU, "nvidia.com/sgpu", nil).Device+".json")
+		write(t, path, bad)
+		set = append(set, path)
+	}
+	write(t, filepath.Join(dir, "notes.json"), "of a person")
+	all, err := d.Load()
+	if len(all) != 1 || all[e.Device] == nil || err == nil || strings.Count(err.Error(), "set aside") != len(set) {
+		t.Errorf("%d entries, error %v", len(all), err)
+	}
+	for _, path := range set {
+		if _, err := os.Stat(path + ".corrupt"); err != nil {
+			t.Error(err)
+		}
+	}
+	if all, err = d.Load(); len(all) != 1 || err != nil {
+		t.Errorf("after that %d entries, error %v", len(all), err)
+	}
+}
+
+// TestSweep removes what was left by writes that were cut off, and what was set
+// aside of devices that no container has.
+func TestSweep(t *testing.T) {
+	dir := t.TempDir()
+	kept, dropped := entry().Device, entry().Device
+	for _, name := range []string{".heddle-1.tmp", kept + ".json.corrupt", dropped + ".json.corrupt", "notes.json"} {
+		write(t, filepath.Join(dir, name), "{")
+	}
+	d := checkpoint.NewDir(dir)
+	left := func(before time.Time) []string {
+		t.Helper()
+		if err := d.Sweep(map[string]bool{kept: true}, before); err != nil {
+			t.Error(err)
+		}
+		files, err := os.ReadDir(dir)
+		var names []string
+		for _, f := range files {
+			names = append(names, f.Name())
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return names
+	}
+	want := []string{".heddle-1.tmp", kept + ".json.corrupt", "notes.json"}
+	if diff := cmp.Diff(want, left(time.Now().Add(-time.Hour))); diff != "" {
+		t.Errorf("a write may be under way (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(want[1:], left(time.Now().Add(time.Hour))); diff != "" {
+		t.Errorf("no write is (-want +got):\n%s", diff)
+	}
+}
+
+func TestNoDirectory(t *testing.T) {
+	d := checkpoint.NewDir(filepath.Join(t.TempDir(), "none"))
+	all, err := d.Load()
+	if err = errors.Join(err, d.Sweep(nil, time.Now()), d.Remove(entry())); len(all) != 0 || err != nil {
+		t.Errorf("%d entries, error %v", len(all), err)
+	}
+}

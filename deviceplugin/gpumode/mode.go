@@ -1,0 +1,364 @@
+// Package gpumode decides in which resource a GPU is, exclusive (native) or in shares
+// (sgpu), and when it changes to the other.
+//
+// It owns the modes of a node's GPUs, on disk and in memory, and which GPUs an
+// operator took out (cordoned). A mode changes when the kubelet no longer offers
+// the GPU in the old resource, no pod holds it, and no call is in flight that
+// could give it to one; so it is never in both resources, and what a pod holds is
+// never taken from it. What the kubelet offers and pods hold comes in as values.
+// The package advertises nothing itself, decides nothing about health, and never
+// ends a pod.
+package gpumode
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/internal/notify"
+)
+
+// ConditionType is the Node condition that is true while a GPU has another mode
+// than the configuration wants.
+const ConditionType = "HeddleModePending"
+
+// Cordoned is why no new pod gets a GPU that an operator took out.
+const Cordoned = "cordoned"
+
+// What can be wrong.
+const (
+	// FaultModes is the file of modes as it was read, FaultSaving that it cannot
+	// be written.
+	FaultModes  = "modes"
+	FaultSaving = "modes-file"
+	// FaultCordon is the list of cordoned GPUs, FaultCordonSaving that its file
+	// cannot be written.
+	FaultCordon       = "cordon"
+	FaultCordonSaving = "cordon-file"
+)
+
+// Options are what a Tracker works with.
+type Options struct {
+	// StateDir is the device plugin's, on a disk.
+	StateDir string
+	// Log defaults to none.
+	Log *slog.Logger
+}
+
+// GPU is how one GPU is handed out.
+type GPU struct {
+	// Index is the driver's number of it.
+	Index int
+	UUID  string
+	// Mode is how it is handed out now, empty while that is not known; Wanted is
+	// what the configuration asks for.
+	Mode, Wanted config.Mode
+	// Until is what a change of mode waits for, such as "default/train ends";
+	// empty if there is none.
+	Until    string
+	Cordoned bool
+	// Offered is the mode in which it is offered: Mode, or empty while a change
+	// is being written.
+	Offered config.Mode
+	// Unavailable is why no new pod gets it, empty if one can; Draining is true
+	// if that is so only because its mode is to change.
+	Unavailable string
+	Draining    bool
+}
+
+// Tracker keeps the mode of every GPU. Its methods may be called at once.
+type Tracker struct {
+	options Options
+	// changed is set when an answer may differ, pending when an observation is
+	// needed.
+	changed, pending notify.Signal
+
+	mu sync.Mutex // guards all below
+	// gpus are by UUID, also those that the machine has lost.
+	gpus map[string]gpuState
+	// machine and config are those of the last round; nil before it.
+	machine *machine.Machine
+	config  *config.NodeConfig
+	// parents are the GPUs of MIG devices, by the UUID of the device.
+	parents map[string]string
+	// withdrawals counts them.
+	withdrawals uint64
+	calls       calls
+	// pause is the time to the next observation, renewed when the kubelet was
+	// last made to write its checkpoint.
+	pause   time.Duration
+	renewed time.Time
+	// unsaved is whether the file lacks a mode that is in use.
+	unsaved bool
+	// cordoned are the UUIDs that no new pod gets, cordonUnsaved whether the file
+	// lacks them.
+	cordoned      map[string]bool
+	cordonUnsaved bool
+	// faults are what is wrong now, by what it is wrong with.
+	faults map[string]string
+}
+
+// New makes a Tracker from what is on disk. What cannot be read is a problem
+// ([Tracker.Problems]) and no error.
+func New(o Options) *Tracker {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	t := &Tracker{
+		options: o, changed: notify.New(), pending: notify.New(), pause: fast,
+		gpus: map[string]gpuState{}, parents: map[string]string{}, calls: newCalls(),
+		cordoned: map[string]bool{}, faults: map[string]string{},
+	}
+	modes, err := loadModes(o.StateDir)
+	t.note(FaultModes, err)
+	for uuid, mode := range modes {
+		t.gpus[uuid] = gpuState{mode: mode, wanted: mode}
+	}
+	uuids, err := loadCordons(o.StateDir)
+	t.note(FaultCordon, err)
+	for _, uuid := range uuids {
+		t.cordoned[uuid] = true
+	}
+	return t
+}
+
+// Round takes the machine and the configuration; neither is changed later. Call
+// it before the resources are refreshed, and Published with its answer after
+// that: all withdrawals up to that one are in the resources' lists then.
+func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) (withdrawals uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before := t.present()
+	t.machine, t.config = m, c
+	clear(t.parents)
+	idle := true
+	for i := range m.GPUs {
+		g := &m.GPUs[i]
+		if g.UUID == "" {
+			continue
+		}
+		for j := range g.MIG.Devices {
+			t.parents[g.MIG.Devices[j].UUID] = g.UUID
+		}
+		old := t.gpus[g.UUID]
+		now := configure(old, inventory.Wanted(c, g), c.SGPU.ModeSwitch)
+		t.withdraw(&old, &now)
+		t.gpus[g.UUID] = now
+		idle = idle && (!now.pending() || before[g.UUID] && now.same(&old))
+	}
+	if !idle {
+		t.pause = fast
+		t.pending.Notify()
+	}
+	return t.withdrawals
+}
+
+// Published notes that the resources' lists have these withdrawals.
+func (t *Tracker) Published(withdrawals uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for uuid, g := range t.gpus {
+		if g.draining && g.withdrawal <= withdrawals && g.published.IsZero() {
+			g.published = time.Now()
+			t.gpus[uuid] = g
+		}
+	}
+}
+
+// present are the UUIDs of the last round's machine.
+func (t *Tracker) present() map[string]bool {
+	uuids := map[string]bool{}
+	if t.machine != nil {
+		for i := range t.machine.GPUs {
+			uuids[t.machine.GPUs[i].UUID] = true
+		}
+	}
+	return uuids
+}
+
+// withdraw numbers a withdrawal that is new.
+func (t *Tracker) withdraw(old, now *gpuState) {
+	if now.draining && !old.draining {
+		t.withdrawals++
+		now.withdrawal, now.published = t.withdrawals, time.Time{}
+	}
+}
+
+// Changed receives when an answer of the Tracker may differ.
+func (t *Tracker) Changed() <-chan struct{} { return t.changed }
+
+// Pending receives when [Tracker.Observe] should be called.
+func (t *Tracker) Pending() <-chan struct{} { return t.pending }
+
+// Known reports whether the modes of all GPUs are known. They are not on the
+// first start of all, until it is known which pods hold what.
+func (t *Tracker) Known() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.machine != nil && !slices.ContainsFunc(t.machine.GPUs, func(g machine.GPU) bool {
+		return g.UUID != "" && t.gpus[g.UUID].mode == ""
+	})
+}
+
+// Any reports whether a GPU of the machine is in a mode now, or was when the
+// machine still had it.
+func (t *Tracker) Any(in config.Mode) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, g := range t.gpus {
+		if g.mode == in {
+			return true
+		}
+	}
+	return false
+}
+
+// GPUs are those of the machine, in its order.
+func (t *Tracker) GPUs() []GPU {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.machine == nil {
+		return nil
+	}
+	all := make([]GPU, 0, len(t.machine.GPUs))
+	for i := range t.machine.GPUs {
+		if uuid := t.machine.GPUs[i].UUID; uuid != "" {
+			all = append(all, t.describe(t.machine.GPUs[i].Index, uuid))
+		}
+	}
+	return all
+}
+
+func (t *Tracker) describe(index int, uuid string) GPU {
+	g := t.gpus[uuid]
+	now := GPU{
+		Index: index, UUID: uuid, Mode: g.mode, Wanted: g.wanted, Until: g.until(), Cordoned: t.cordoned[uuid],
+		Offered: g.mode, Unavailable: g.unavailable(),
+	}
+	switch {
+	case g.writing:
+		now.Offered, now.Unavailable = "", ""
+	case now.Cordoned:
+		now.Unavailable = Cordoned
+	default:
+		now.Draining = g.draining && g.mode != g.wanted
+	}
+	return now
+}
+
+// Cordon takes the value of [wellknown.CordonedGPUs], the Node's annotation, empty
+// if the Node has none. While the Node is not known it must not be called: then
+// the last known GPUs stay cordoned. Call it before Round.
+func (t *Tracker) Cordon(text string) {
+	uuids, err := wellknown.ParseCordoned(text)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.note(FaultCordon, err)
+	if err != nil && len(uuids) == 0 {
+		return
+	}
+	now := make(map[string]bool, len(uuids))
+	for _, uuid := range uuids {
+		now[uuid] = true
+	}
+	changed := !maps.Equal(now, t.cordoned)
+	if !changed && !t.cordonUnsaved {
+		return
+	}
+	t.cordoned = now
+	err = store(t.options.StateDir, cordonsFile, &cordonsText{version, uuids})
+	t.note(FaultCordonSaving, err)
+	t.cordonUnsaved = err != nil
+	if changed {
+		t.options.Log.Info("cordoned GPUs changed", "uuids", uuids)
+	}
+}
+
+// UnknownCordoned are the cordoned UUIDs that the machine does not have, sorted:
+// GPUs that were taken out, or mistakes.
+func (t *Tracker) UnknownCordoned() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.machine == nil {
+		return nil
+	}
+	rest := maps.Clone(t.cordoned)
+	for uuid := range t.present() {
+		delete(rest, uuid)
+	}
+	return slices.Sorted(maps.Keys(rest))
+}
+
+// Problems are what is wrong now, by what it is wrong with.
+func (t *Tracker) Problems() map[string]string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.faults)
+}
+
+// note keeps what is wrong with something, or that nothing is any more. Hold mu,
+// but in New.
+func (t *Tracker) note(component string, err error) {
+	old := t.faults[component]
+	switch {
+	case err == nil && old != "":
+		delete(t.faults, component)
+		t.options.Log.Info("recovered", "component", component)
+	case err != nil && err.Error() != old:
+		t.faults[component] = err.Error()
+		t.options.Log.Warn("health check failed", "component", component, "err", err)
+	}
+}
+
+// gpuOf is the GPU that a device is of, and the mode in which it is. Other device
+// plugins have replicas of exclusive GPUs too, under the same resource.
+func (t *Tracker) gpuOf(d Device) (uuid string, mode config.Mode) {
+	uuid, _, share := strings.Cut(d.ID, replica)
+	if share && d.Resource != t.config.Resources.GPU || d.Resource == t.config.Resources.SGPU {
+		return uuid, config.ModeSGPU
+	}
+	if parent := t.parents[uuid]; parent != "" {
+		uuid = parent
+	}
+	return uuid, config.ModeNative
+}
+
+// The metrics.
+func descs() (pending, cordoned *prometheus.Desc) {
+	pending = prometheus.NewDesc("heddle_mode_pending",
+		"1 for every GPU that is handed out in another mode than the configuration wants, by UUID.", []string{"gpu"}, nil)
+	cordoned = prometheus.NewDesc("heddle_card_cordoned",
+		"1 for every GPU that an operator took out, by UUID.", []string{"gpu"}, nil)
+	return pending, cordoned
+}
+
+// Describe implements [prometheus.Collector].
+func (t *Tracker) Describe(all chan<- *prometheus.Desc) {
+	pending, cordoned := descs()
+	all <- pending
+	all <- cordoned
+}
+
+// Collect implements [prometheus.Collector].
+func (t *Tracker) Collect(metrics chan<- prometheus.Metric) {
+	pending, cordoned := descs()
+	seen := map[string]bool{}
+	for _, g := range t.GPUs() {
+		if !seen[g.UUID] && g.Until != "" {
+			metrics <- prometheus.MustNewConstMetric(pending, prometheus.GaugeValue, 1, g.UUID)
+		}
+		if !seen[g.UUID] && g.Cordoned {
+			metrics <- prometheus.MustNewConstMetric(cordoned, prometheus.GaugeValue, 1, g.UUID)
+		}
+		seen[g.UUID] = true
+	}
+}

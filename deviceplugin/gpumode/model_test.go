@@ -1,0 +1,233 @@
+package gpumode
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+)
+
+const slots = 4
+
+// model is a node in the ways of test/kubelet, in virtual time: lists reach the
+// kubelet late and in order, it chooses a device long before it calls Allocate,
+// it accounts for it later still, and it restarts. The real sockets are in
+// deviceplugin/agent's tests.
+type model struct {
+	t       *testing.T
+	random  *rand.Rand
+	machine *machine.Machine
+	dir     string
+
+	mu      sync.Mutex // guards all below; never held across a pause
+	config  *config.NodeConfig
+	tracker *Tracker
+	stop    func()
+	wg      sync.WaitGroup
+	// lists are what the resources name, healthy what the kubelet took of it.
+	lists   map[config.Mode]map[string]bool
+	healthy map[config.Mode]map[string]bool
+	// stream counts the connections; what an older one sends is not taken.
+	stream int
+	// pods hold one device each; record is what Allocate gave out and the
+	// kubelet has not accounted for.
+	pods     map[string]*consumer
+	serial   int
+	admits   int
+	rejected int
+	broken   bool
+}
+
+type consumer struct {
+	mode      config.Mode
+	id        string
+	bound     string // the GPU by binding, of a share
+	recorded  bool
+	accounted bool
+}
+
+func newModel(t *testing.T, seed uint64, gpus int) *model {
+	t.Helper()
+	m := &model{
+		t: t, random: rand.New(rand.NewPCG(seed, 1)), machine: &machine.Machine{}, dir: t.TempDir(),
+		lists: map[config.Mode]map[string]bool{}, healthy: map[config.Mode]map[string]bool{}, pods: map[string]*consumer{},
+	}
+	for i := range gpus {
+		m.machine.GPUs = append(m.machine.GPUs, machine.GPU{UUID: fmt.Sprintf("GPU-%d", i), Index: i})
+	}
+	m.configure()
+	return m
+}
+
+// configure draws what is shared, and what a switch does.
+func (m *model) configure() {
+	c := config.Default()
+	if m.draw(4) > 0 {
+		c.Mode = config.ModeSGPU
+		for i := range m.machine.GPUs {
+			if m.draw(2) == 0 {
+				c.SGPU.GPUs = append(c.SGPU.GPUs, config.GPURef(strconv.Itoa(i)))
+			}
+		}
+	}
+	c.SGPU.ModeSwitch = []config.ModeSwitch{cordon, wait}[m.draw(2)]
+	m.mu.Lock()
+	m.config = &c
+	m.mu.Unlock()
+}
+
+// draw is a number below n.
+func (m *model) draw(n int) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.random.IntN(n)
+}
+
+func (m *model) chance(most time.Duration) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return time.Duration(m.random.Int64N(int64(most)))
+}
+
+// boot starts a Tracker on what is on disk, and the loop of an agent around it.
+func (m *model) boot() {
+	ctx, cancel := context.WithCancel(context.Background())
+	tracker := New(Options{StateDir: m.dir})
+	var wg sync.WaitGroup
+	wake := make(chan struct{}, 1)
+	m.mu.Lock()
+	m.tracker = tracker
+	m.stream++
+	m.mu.Unlock()
+	wg.Go(func() { follow(ctx, tracker, m.observe, func() {}) })
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			m.round(tracker)
+			select {
+			case <-ctx.Done():
+			case <-tracker.Changed():
+			case <-wake:
+			case <-time.After(time.Second):
+			}
+		}
+	})
+	m.stop = func() {
+		cancel()
+		wg.Wait()
+		// PluginDisconnected: all is unhealthy.
+		m.mu.Lock()
+		m.stream++
+		m.healthy, m.lists = map[config.Mode]map[string]bool{}, map[config.Mode]map[string]bool{}
+		m.mu.Unlock()
+	}
+}
+
+func (m *model) round(tracker *Tracker) {
+	m.mu.Lock()
+	c := m.config
+	m.mu.Unlock()
+	withdrawals := tracker.Round(m.machine, c)
+	pause(m.chance(20 * time.Millisecond))
+	for _, mode := range []config.Mode{native, shared} {
+		list := map[string]bool{}
+		for i := range m.machine.GPUs {
+			g := &m.machine.GPUs[i]
+			is, reason := offered(tracker, g, mode)
+			for n := range slots {
+				if is && (mode == shared || n == 0) {
+					list[idOf(g.UUID, mode, n)] = reason == ""
+				}
+			}
+		}
+		m.send(mode, list)
+	}
+	tracker.Published(withdrawals)
+}
+
+// TestThousandSwitches changes what is shared a thousand times, under load,
+// with restarts of the kubelet and of the Tracker.
+func TestThousandSwitches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newModel(t, 20261121, 8)
+		m.boot()
+		for range 1000 {
+			m.configure()
+			m.tracker.changed.Notify()
+			for range m.draw(8) {
+				m.admit()
+				pause(m.chance(400 * time.Millisecond))
+			}
+			switch m.draw(12) {
+			case 0:
+				m.stop()
+				m.boot()
+			case 1:
+				m.restart()
+			case 2:
+				m.mu.Lock()
+				m.broken = !m.broken
+				m.mu.Unlock()
+			}
+		}
+		m.mu.Lock()
+		m.broken = false
+		m.mu.Unlock()
+		m.drained()
+		pause(time.Minute)
+		m.settled()
+		m.stop()
+		m.wg.Wait()
+		t.Logf("%d pods admitted, %d rejected by Allocate", m.admits, m.rejected)
+		if m.admits < 1000 || m.rejected == 0 {
+			t.Error("too little happened")
+		}
+	})
+}
+
+// drained waits until no pod is left.
+func (m *model) drained() {
+	for {
+		m.mu.Lock()
+		n := len(m.pods)
+		m.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		pause(100 * time.Millisecond)
+	}
+}
+
+// settled is what must hold when all is quiet: every GPU is offered as it is
+// configured, in full.
+func (m *model) settled() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.machine.GPUs {
+		g := &m.machine.GPUs[i]
+		want := map[config.Mode]int{inventory.Wanted(m.config, g): 1}
+		if want[shared] > 0 {
+			want[shared] = slots
+		}
+		got := map[config.Mode]int{}
+		for mode, ids := range m.healthy {
+			for id := range ids {
+				if uuid, _, _ := strings.Cut(id, replica); uuid == g.UUID {
+					got[mode]++
+				}
+			}
+		}
+		if !maps.Equal(want, got) {
+			m.t.Errorf("%s is offered as %v, configured as %v: %+v", g.UUID, got, want, m.tracker.gpus[g.UUID])
+		}
+	}
+}

@@ -1,0 +1,356 @@
+package gpumode
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+func TestAGPUMovesWhenItIsFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, m, dir := &kubelet{}, two(), t.TempDir()
+		tracker, stop := start(t, dir, k)
+		defer stop()
+		alone := configured(native, cordon)
+		round(tracker, m, alone)
+		want(t, tracker, "first start", "native of native", "native of native")
+		if asked := k.asked; asked != 1 {
+			t.Errorf("asked %d times", asked)
+		}
+		k.set(func() {
+			k.offered = []Device{{gpus, "GPU-a"}, {gpus, "GPU-b"}, {"rdma/x", "a::0"}}
+			k.held = []Held{{Device: Device{gpus, "GPU-b"}, By: "ml/train"}}
+		})
+		share := configured(shared, cordon)
+		tracker.Round(m, share)
+		for i, g := range m.GPUs {
+			if is, reason := offered(tracker, &g, native); !is || !strings.HasPrefix(reason, "moves to sgpu when ") {
+				t.Errorf("GPU %d is offered: %t, %q", i, is, reason)
+			}
+		}
+		round(tracker, m, share)
+		want(t, tracker, "offered yet", "native of sgpu until the kubelet no longer offers it", "native of sgpu until ml/train ends")
+		later(tracker, m, share, 10*time.Second)
+		want(t, tracker, "offered still", "native of sgpu until the kubelet no longer offers it", "native of sgpu until ml/train ends")
+		k.set(func() { k.offered = nil })
+		later(tracker, m, share, freeFor/2)
+		want(t, tracker, "not for long enough", "native of sgpu until the kubelet no longer offers it", "native of sgpu until ml/train ends")
+		later(tracker, m, share, 3*time.Second)
+		want(t, tracker, "one is free", "sgpu of sgpu", "native of sgpu until ml/train ends")
+		if is, reason := offered(tracker, &m.GPUs[0], shared); !is || reason != "" || !tracker.Any(shared) {
+			t.Errorf("the free one is shared: %t, %q", is, reason)
+		}
+		if is, reason := offered(tracker, &m.GPUs[1], native); !is || reason != "moves to sgpu when ml/train ends" {
+			t.Errorf("the held one is native: %t, %q", is, reason)
+		}
+		if diff := cmp.Diff([]string{"heddle_mode_pending GPU-b"}, samples(t, tracker)); diff != "" {
+			t.Errorf("metrics (-want +got):\n%s", diff)
+		}
+		before := k.asked
+		later(tracker, m, share, time.Minute)
+		if n := k.asked - before; n > 70 {
+			t.Errorf("asked the kubelet %d times in a minute of waiting for a pod", n)
+		}
+		k.set(func() { k.held = nil })
+		later(tracker, m, share, 3*time.Second)
+		want(t, tracker, "both are free", "sgpu of sgpu", "sgpu of sgpu")
+		before = k.asked
+		later(tracker, m, share, time.Minute)
+		if k.asked != before {
+			t.Error("asked the kubelet while nothing is pending")
+		}
+	})
+}
+
+func TestAMindChangedBackReturnsTheGPUAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, m := &kubelet{}, two()
+		tracker, stop := start(t, t.TempDir(), k)
+		defer stop()
+		round(tracker, m, configured(native, cordon))
+		k.set(func() {
+			k.offered = []Device{{gpus, "GPU-a"}}
+			k.held = []Held{{Device: Device{gpus, "GPU-b"}, By: "ml/train"}}
+		})
+		round(tracker, m, configured(shared, cordon))
+		tracker.Round(m, configured(native, cordon))
+		for i, g := range m.GPUs {
+			if is, reason := offered(tracker, &g, native); !is || reason != "" {
+				t.Errorf("GPU %d: %t, %q", i, is, reason)
+			}
+		}
+		want(t, tracker, "as before", "native of native", "native of native")
+	})
+}
+
+func TestPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, m, c := &kubelet{}, two(), configured(shared, wait, "1")
+		k.held = []Held{{Device: Device{gpus, "GPU-b"}, By: "ml/train"}, {Device: Device{gpus, "GPU-a"}, By: "ml/other"}}
+		tracker, stop := start(t, t.TempDir(), k)
+		defer stop()
+		round(tracker, m, c)
+		want(t, tracker, "in use", "native of native", "native of sgpu until ml/train ends")
+		if is, reason := offered(tracker, &m.GPUs[1], native); !is || reason != "" {
+			t.Errorf("offered as before: %t, %q", is, reason)
+		}
+		k.set(func() { k.held = nil })
+		later(tracker, m, c, 3*time.Second)
+		want(t, tracker, "free", "native of native", "sgpu of sgpu")
+	})
+}
+
+// TestPodsThatHaveEndedAreForgotten has a checkpoint with a pod that is gone,
+// and one with an init container that runs.
+func TestPodsThatHaveEndedAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, m, share := &kubelet{}, two(), configured(shared, cordon, "0")
+		k.held = []Held{{Device: Device{gpus, "GPU-a"}, By: "pod u-1", Unverified: true}, {Device: Device{gpus, "GPU-b"}, By: "pod u-2", Unverified: true}}
+		tracker, stop := start(t, t.TempDir(), k)
+		defer stop()
+		round(tracker, m, share)
+		later(tracker, m, share, 3*time.Second)
+		want(t, tracker, "forgotten", "sgpu of sgpu", "native of native")
+		if k.renewed != 1 {
+			t.Errorf("the checkpoint was written %d times", k.renewed)
+		}
+		k.held = []Held{{Device: Device{gpus, "GPU-b"}, By: "pod u-3", Unverified: true}}
+		later(tracker, m, share, time.Minute)
+		if k.renewed != 1 {
+			t.Error("a pod holds a GPU that is as configured, and the checkpoint was written")
+		}
+	})
+}
+
+func TestRestart(t *testing.T) {
+	share := configured(shared, cordon)
+	for _, tt := range []struct {
+		name string
+		// file is what is on disk; empty is nothing.
+		file    string
+		kubelet *kubelet
+		config  *config.NodeConfig
+		// atOnce is before the kubelet has been asked.
+		atOnce, after []string
+		known         bool
+		problem       string
+	}{
+		{
+			"first start of all", "", &kubelet{}, share,
+			[]string{" of sgpu until it is known who holds it", " of sgpu until it is known who holds it"},
+			[]string{"sgpu of sgpu", "sgpu of sgpu"},
+			false, "",
+		},
+		{
+			"first start, and pods have GPUs",
+			"",
+			&kubelet{held: []Held{{Device: Device{gpus, "GPU-a"}, By: "ml/a"}, {Device: Device{sgpus, "GPU-b::3"}, By: "ml/b"}}},
+			configured(native, cordon),
+			[]string{" of native until it is known who holds it", " of native until it is known who holds it"},
+			[]string{"native of native", "sgpu of native until ml/b ends"},
+			false, "",
+		},
+		{
+			"the slots of another device plugin are no shares", "",
+			&kubelet{held: []Held{{Device: Device{gpus, "GPU-a::2"}, By: "ml/a"}}}, share,
+			[]string{" of sgpu until it is known who holds it", " of sgpu until it is known who holds it"},
+			[]string{"native of sgpu until ml/a ends", "sgpu of sgpu"},
+			false, "",
+		},
+		{
+			"no kubelet: the modes of before", `{"version":1,"modes":{"GPU-a":"sgpu","GPU-b":"native"}}`,
+			&kubelet{down: true}, configured(native, cordon),
+			[]string{"sgpu of native until it is known who holds it", "native of native"},
+			[]string{"sgpu of native until it is known who holds it", "native of native"},
+			true, "",
+		},
+		{
+			"in the middle of a switch", `{"version":1,"modes":{"GPU-a":"sgpu","GPU-b":"native","GPU-gone":"sgpu"}}`,
+			&kubelet{held: []Held{{Device: Device{gpus, "GPU-b"}, By: "ml/b"}}}, share,
+			[]string{"sgpu of sgpu", "native of sgpu until it is known who holds it"},
+			[]string{"sgpu of sgpu", "native of sgpu until ml/b ends"},
+			true, "",
+		},
+		{
+			"bound to another GPU than the device ID names", `{"version":1,"modes":{"GPU-a":"sgpu","GPU-b":"sgpu"}}`,
+			&kubelet{held: []Held{{Device: Device{sgpus, "GPU-a::0"}, By: "ml/b"}, {Device: Device{sgpus, "GPU-b::"}, By: "ml/b"}}}, configured(native, cordon),
+			[]string{"sgpu of native until it is known who holds it", "sgpu of native until it is known who holds it"},
+			[]string{"sgpu of native until ml/b ends", "sgpu of native until ml/b ends"},
+			true, "",
+		},
+		{
+			"the disk has an older state", `{"version":1,"modes":{"GPU-a":"native","GPU-b":"native"}}`,
+			&kubelet{held: []Held{{Device: Device{sgpus, "GPU-b::0"}, By: "ml/b"}}}, configured(native, cordon),
+			[]string{"native of native", "native of native"},
+			[]string{"native of native", "sgpu of native until ml/b ends"},
+			true, "",
+		},
+		{
+			"half a file", `{"version":1,"modes":{"GPU-a":"sg`,
+			&kubelet{held: []Held{{Device: Device{sgpus, "GPU-b::0"}, By: "ml/b"}}}, configured(native, cordon),
+			[]string{" of native until it is known who holds it", " of native until it is known who holds it"},
+			[]string{"native of native", "sgpu of native until ml/b ends"},
+			false,
+			"modes are taken from the holders of the GPUs",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, modesFile)
+			if tt.file != "" {
+				if err := os.WriteFile(path, []byte(tt.file), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Test(t, func(t *testing.T) {
+				tracker := New(Options{StateDir: dir})
+				tracker.Published(tracker.Round(two(), tt.config))
+				want(t, tracker, "at once", tt.atOnce...)
+				if tracker.Known() != tt.known {
+					t.Errorf("known: %t", !tt.known)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer func() { cancel(); synctest.Wait() }()
+				go follow(ctx, tracker, tt.kubelet.observe, tt.kubelet.renew)
+				synctest.Wait()
+				round(tracker, two(), tt.config)
+				want(t, tracker, "later", tt.after...)
+				if got := tracker.Problems()[FaultModes]; !strings.Contains(got, tt.problem) || (got == "") != (tt.problem == "") {
+					t.Errorf("problem %q", got)
+				}
+			})
+			// What is on disk then is what the next start begins with.
+			if tt.kubelet.down {
+				return
+			}
+			next := New(Options{StateDir: dir})
+			next.Round(two(), tt.config)
+			for i, c := range next.GPUs() {
+				if !strings.HasPrefix(tt.after[i], string(c.Mode)+" of") || !next.Known() {
+					t.Errorf("GPU %d is %q on disk, was %q", i, c.Mode, tt.after[i])
+				}
+			}
+		})
+	}
+}
+
+func TestAModeThatCannotBeWrittenIsNotTaken(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, modesFile), []byte(`{"version":1,"modes":{"GPU-a":"native","GPU-b":"native"}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		k, m, c := &kubelet{}, two(), configured(shared, cordon, "1")
+		tracker, stop := start(t, dir, k)
+		defer stop()
+		// A directory in the way of the new file.
+		obstacle := filepath.Join(dir, modesFile)
+		if err := errors.Join(os.Remove(obstacle), os.Mkdir(obstacle, 0o750)); err != nil {
+			t.Fatal(err)
+		}
+		round(tracker, m, c)
+		later(tracker, m, c, 5*time.Second)
+		want(t, tracker, "full disk", "native of native", "native of sgpu until its mode is on disk")
+		if is, reason := offered(tracker, &m.GPUs[1], native); !is || reason != "moves to sgpu when its mode is on disk" {
+			t.Errorf("%t, %q", is, reason)
+		}
+		if tracker.Problems()[FaultSaving] == "" {
+			t.Error("no problem")
+		}
+		if err := os.Remove(obstacle); err != nil {
+			t.Fatal(err)
+		}
+		later(tracker, m, c, 5*time.Second)
+		want(t, tracker, "mended", "native of native", "sgpu of sgpu")
+		if p := tracker.Problems(); len(p) > 0 {
+			t.Errorf("problems %v", p)
+		}
+	})
+}
+
+func TestMIGGPUsStayNative(t *testing.T) {
+	m := two()
+	m.GPUs[1].MIG = machine.MIG{Enabled: true, Devices: []machine.MIGDevice{{UUID: "MIG-b0"}}}
+	synctest.Test(t, func(t *testing.T) {
+		k := &kubelet{held: []Held{{Device: Device{"nvidia.com/mig-1g.10gb", "MIG-b0"}, By: "ml/b"}}}
+		tracker, stop := start(t, t.TempDir(), k)
+		defer stop()
+		round(tracker, m, configured(shared, cordon))
+		want(t, tracker, "MIG", "sgpu of sgpu", "native of native")
+		tracker.Cordon("GPU-b")
+		if is, reason := offered(tracker, &m.GPUs[1], native); !is || reason != Cordoned {
+			t.Errorf("%t, %q", is, reason)
+		}
+	})
+}
+
+func TestCordon(t *testing.T) {
+	m, dir, c := two(), t.TempDir(), configured(native, cordon)
+	tracker := New(Options{StateDir: dir})
+	tracker.gpus = map[string]gpuState{"GPU-a": {mode: native, checked: true}, "GPU-b": {mode: shared, checked: true, draining: true}}
+	tracker.Round(m, c)
+	tracker.Cordon(" GPU-b, GPU-gone,GPU-b")
+	want(t, tracker, "cordoned", "native of native", "sgpu of native until it is known who holds it, cordoned")
+	if is, reason := offered(tracker, &m.GPUs[1], shared); !is || reason != Cordoned {
+		t.Errorf("%t, %q", is, reason)
+	}
+	if diff := cmp.Diff([]string{"GPU-gone"}, tracker.UnknownCordoned()); diff != "" {
+		t.Errorf("unknown (-want +got):\n%s", diff)
+	}
+	wanted := []string{"heddle_card_cordoned GPU-b", "heddle_mode_pending GPU-b"}
+	if diff := cmp.Diff(wanted, samples(t, tracker)); diff != "" {
+		t.Errorf("metrics (-want +got):\n%s", diff)
+	}
+	// A value without sense changes nothing.
+	tracker.Cordon("GPU_x;rm")
+	tracker.Cordon(strings.Repeat("GPU-a,", 10000))
+	next := New(Options{StateDir: dir})
+	next.Round(m, c)
+	for name, one := range map[string]*Tracker{"this process": tracker, "the next, without API server": next} {
+		if gpus := one.GPUs(); gpus[0].Cordoned || !gpus[1].Cordoned {
+			t.Errorf("%s: %+v", name, gpus)
+		}
+	}
+	if tracker.Problems()[FaultCordon] == "" {
+		t.Error("no problem")
+	}
+	tracker.Cordon("")
+	if p := tracker.Problems(); tracker.GPUs()[1].Cordoned || len(p) > 0 {
+		t.Errorf("%+v, %v", tracker.GPUs(), p)
+	}
+	last := New(Options{StateDir: dir})
+	last.Round(m, c)
+	if last.GPUs()[1].Cordoned {
+		t.Error("cordoned again after a restart")
+	}
+}
+
+func FuzzModes(f *testing.F) {
+	for _, seed := range []string{
+		`{"version":1,"modes":{"GPU-a":"sgpu"}}`, `{"version":2}`, `{"version":1,"modes":{"a b":"native"}}`,
+		`{"version":1,"modes":{"GPU-a":""}}`, `{} {}`, `{"version":1,"more":1}`, "",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var text modesText
+		if err := decode(b, &text); err != nil || text.check() != nil {
+			return
+		}
+		for uuid, mode := range text.Modes {
+			if uuid == "" || strings.ContainsAny(uuid, ", :\n") || mode != native && mode != shared {
+				t.Errorf("took %q: %q", uuid, mode)
+			}
+		}
+	})
+}

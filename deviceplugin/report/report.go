@@ -1,0 +1,172 @@
+// Package report is what the device plugin reports of itself as JSON, at
+// [Path] of its metrics address. It is plain values: it reads nothing.
+package report
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/sharing/enforce"
+)
+
+// Path is where the report is.
+const Path = "/v1/bindings"
+
+// Report is one node's.
+type Report struct {
+	Node      string     `json:"node"`
+	Resources []Resource `json:"resources"`
+	// Bindings are by namespace, pod and container.
+	Bindings []Binding `json:"bindings"`
+	// Problems are what is wrong with what the device plugin works with.
+	Problems []Problem `json:"problems"`
+	// GPUIndices maps the UUID of each GPU of the node to its index. A MIG
+	// device has the index of the GPU that it is cut from.
+	GPUIndices map[string]int `json:"gpus"`
+	// GPUs are the node's GPUs. UnknownCordoned are the UUIDs of cordoned GPUs
+	// that the node does not have.
+	GPUs            []GPU    `json:"cards,omitempty"`
+	UnknownCordoned []string `json:"strangers,omitempty"`
+	// Rejected are the pods that wait for shares because their request was
+	// rejected. Enforcers are what enforces the limits of the shares that
+	// containers get from now on; nil if nothing does.
+	Rejected  []Rejection `json:"refused,omitempty"`
+	Enforcers *Enforcers  `json:"enforcers,omitempty"`
+	// Unserved are the resources that the configuration calls for and that
+	// are not served; Problems has the reason.
+	Unserved []string `json:"unserved,omitempty"`
+	// MPS are the MPS daemons of the GPUs that have consumers with MPS.
+	MPS []enforce.Daemon `json:"mps,omitempty"`
+	// Unmeasured is why it is not measured what containers use of shared GPUs;
+	// empty if it is, and on a node that shares none.
+	Unmeasured string `json:"unmeasured,omitempty"`
+}
+
+// GPU is the mode of one GPU, and what is taken of it.
+type GPU struct {
+	Index int    `json:"index"`
+	UUID  string `json:"uuid"`
+	// Mode is native or sgpu, empty while that is not known; Wanted is what the
+	// configuration asks for.
+	Mode   string `json:"mode"`
+	Wanted string `json:"wanted"`
+	// Until is what a change of mode waits for, such as "ns/pod ends"; empty if
+	// there is none.
+	Until string `json:"until,omitempty"`
+	// Cordoned is true if an operator cordoned the GPU: no new pod gets it.
+	Cordoned bool `json:"cordoned"`
+	// Shared is nil for a GPU that is not handed out in shares.
+	Shared *Shared `json:"shared,omitempty"`
+}
+
+// Shared is the capacity of a shared GPU, and what is taken of it.
+type Shared struct {
+	// Policy is the policy of its consumers. It is empty without consumers, and
+	// where one consumer has the whole GPU, which Exclusive shows.
+	Policy    string `json:"policy,omitempty"`
+	Exclusive bool   `json:"exclusive,omitempty"`
+	// VCore is in percent. UsedMiB is of MemoryMiB, Consumers is of Slots.
+	VCore     int   `json:"vcore"`
+	UsedMiB   int64 `json:"usedMiB"`
+	MemoryMiB int64 `json:"memoryMiB"`
+	Consumers int   `json:"tenants"`
+	Slots     int   `json:"slots"`
+	// Unhealthy is the reason that no new pod gets the GPU; empty if pods can.
+	Unhealthy string `json:"against,omitempty"`
+}
+
+// Rejection is a pod that gets no share. Kind is request, allocation,
+// unscheduled or full.
+type Rejection struct {
+	Namespace string    `json:"namespace"`
+	Pod       string    `json:"pod"`
+	UID       string    `json:"uid,omitempty"`
+	Container string    `json:"container"`
+	Kind      string    `json:"kind"`
+	Reason    string    `json:"reason"`
+	Since     time.Time `json:"since"`
+}
+
+// Enforcers are chosen apart for memory and compute. Fault is why there are
+// none, and why all shares are rejected.
+type Enforcers struct {
+	Memory     string `json:"memory,omitempty"`
+	WhyMemory  string `json:"whyMemory,omitempty"`
+	Compute    string `json:"compute,omitempty"`
+	WhyCompute string `json:"whyCompute,omitempty"`
+	Fault      string `json:"fault,omitempty"`
+}
+
+// Pending is "GPU 3: native until ns/pod ends, then sgpu"; empty for a GPU
+// that is handed out as configured.
+func (c *GPU) Pending() string {
+	switch {
+	case c.Until == "":
+		return ""
+	case c.Mode == "":
+		return fmt.Sprintf("GPU %d: not handed out until %s, then %s", c.Index, c.Until, c.Wanted)
+	}
+	return fmt.Sprintf("GPU %d: %s until %s, then %s", c.Index, c.Mode, c.Until, c.Wanted)
+}
+
+// The kinds of resources. MIG devices are GPUs.
+const (
+	KindGPU = "gpu"
+	KindHCA = "hca"
+)
+
+// Resource is one resource and what the kubelet gets of it.
+type Resource struct {
+	Name string `json:"name"`
+	// Kind is what its devices are: KindGPU or KindHCA.
+	Kind string `json:"kind"`
+	// Former is true if the configuration no longer has the resource.
+	Former bool `json:"former,omitempty"`
+	// Registered is true if the plugin is registered with the kubelet for the
+	// resource. Owner is another plugin that serves it. Unless Registered, the
+	// plugin waits.
+	Registered bool   `json:"registered"`
+	Owner      string `json:"owner,omitempty"`
+	// Fault is why the resource is not registered, as far as it is known.
+	Fault string `json:"fault,omitempty"`
+	// Capacity counts device IDs, Allocatable the healthy ones, Withdrawn
+	// those that are listed for the pods alone that still hold them.
+	Capacity    int `json:"capacity"`
+	Allocatable int `json:"allocatable"`
+	Withdrawn   int `json:"withdrawn"`
+	// Reason is why some or all of it cannot be had; empty if all is well.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Binding is what one container has. GPUs are UUIDs, HCAs RDMA names, and
+// HCAIDs their identities in the same order. Class is the longest way from one
+// of the HCAs to the nearest of the GPUs. CDINames are by resource.
+type Binding struct {
+	Namespace string   `json:"namespace"`
+	Pod       string   `json:"pod"`
+	UID       string   `json:"uid,omitempty"`
+	Container string   `json:"container"`
+	GPUs      []string `json:"gpus"`
+	HCAs      []string `json:"hcas"`
+	HCAIDs    []string `json:"hcaIDs"`
+	Class     string   `json:"class,omitempty"`
+	// Shares are the parts of shared GPUs, of QoS policy Policy, which By
+	// chose; see package allocation.
+	Shares []allocation.Share `json:"shares,omitempty"`
+	Policy string             `json:"policy,omitempty"`
+	By     string             `json:"by,omitempty"`
+	// Enforced is what makes the limits of the shares hold.
+	Enforced enforce.Enforced `json:"enforced,omitzero"`
+	// Unrecorded is true if the container has shares and its checkpoint entry and
+	// CDI spec were lost: GPUs are those that its device IDs name.
+	Unrecorded bool              `json:"unrecorded,omitempty"`
+	CDINames   map[string]string `json:"cdiNames"`
+}
+
+// Problem is something that is wrong: Name is with what, such as checkpoint
+// or cdi.
+type Problem struct {
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
+}

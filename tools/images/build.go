@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// builder makes the layouts of one version.
+type builder struct {
+	root, out, version, registry string
+	arches                       []string
+	revision                     string
+	pins                         []pin
+	bases                        map[string]v1.Layer
+}
+
+func (b *builder) run(ctx context.Context, names []string) error {
+	for _, n := range names {
+		if !slices.Contains(binaries, n) {
+			return fmt.Errorf("build: %s is not one of %s", n, strings.Join(binaries, ", "))
+		}
+	}
+	root, err := filepath.Abs(b.root)
+	if err != nil {
+		return err
+	}
+	b.root, b.bases = root, map[string]v1.Layer{}
+	if b.revision, err = b.git(ctx, "rev-parse", "HEAD"); err != nil {
+		return err
+	}
+	if b.version == "" {
+		if b.version, err = b.git(ctx, "describe", "--tags", "--always", "--dirty"); err != nil {
+			return err
+		}
+	}
+	if b.pins, err = readLock(filepath.Join(b.root, lockFile)); err != nil {
+		return err
+	}
+	for _, name := range names {
+		digest, err := b.image(ctx, name)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		fmt.Printf("%s:%s %s %s\n", name, b.version, digest, strings.Join(b.arches, ","))
+	}
+	return nil
+}
+
+func (b *builder) git(ctx context.Context, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, "git", append([]string{"-C", b.root}, args...)...).Output()
+	if err != nil {
+		return "", fmt.Errorf("git %s: %w", args[0], err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// image makes the layout of one program: an index with an image for every
+// architecture, and beside it the bill of materials of each.
+func (b *builder) image(ctx context.Context, name string) (v1.Hash, error) {
+	dir := filepath.Join(b.out, name)
+	if err := os.RemoveAll(dir); err != nil {
+		return v1.Hash{}, err
+	}
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, arch := range b.arches {
+		img, sbom, err := b.one(ctx, name, arch)
+		if err != nil {
+			return v1.Hash{}, fmt.Errorf("%s: %w", arch, err)
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}},
+		})
+		if err := os.MkdirAll(b.out, 0o755); err != nil {
+			return v1.Hash{}, err
+		}
+		if err := os.WriteFile(filepath.Join(b.out, name+"-"+arch+".spdx.json"), sbom, 0o644); err != nil {
+			return v1.Hash{}, err
+		}
+	}
+	path, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	err = path.AppendIndex(index, layout.WithAnnotations(map[string]string{
+		"org.opencontainers.image.ref.name": b.version, "io.containerd.image.name": b.registry + "/" + name + ":" + b.version,
+	}))
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	return index.Digest()
+}
+
+func (b *builder) one(ctx context.Context, name, arch string) (v1.Image, []byte, error) {
+	dir, err := os.MkdirTemp("", "heddle-image-*")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer os.RemoveAll(dir)
+	program := filepath.Join(dir, "usr/local/bin", name)
+	if err := b.compile(ctx, name, arch, program); err != nil {
+		return nil, nil, err
+	}
+	sbom, err := billOfMaterials(name, b.version, arch, program, b.pins)
+	if err != nil {
+		return nil, nil, err
+	}
+	below, err := b.base(ctx, arch)
+	if err != nil {
+		return nil, nil, err
+	}
+	top, err := layerOf(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	if img, err = mutate.AppendLayers(img, below, top); err != nil {
+		return nil, nil, err
+	}
+	img, err = mutate.ConfigFile(img, b.config(img, name, arch))
+	return img, sbom, err
+}
+
+func (b *builder) config(img v1.Image, name, arch string) *v1.ConfigFile {
+	c, err := img.ConfigFile()
+	if err != nil {
+		c = &v1.ConfigFile{}
+	}
+	c.OS, c.Architecture, c.Created = "linux", arch, v1.Time{Time: epoch}
+	c.Config = v1.Config{
+		User: "65532:65532", Entrypoint: []string{"/usr/local/bin/" + name}, WorkingDir: "/",
+		Env: []string{"PATH=/usr/local/bin:/usr/bin", "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt"},
+		Labels: map[string]string{
+			"org.opencontainers.image.title": name, "org.opencontainers.image.version": b.version,
+			"org.opencontainers.image.revision": b.revision, "org.opencontainers.image.licenses": "Apache-2.0",
+			"org.opencontainers.image.source": "https://github.com/heddle-dev/heddle",
+		},
+	}
+	c.History = []v1.History{{CreatedBy: "libc6 and ca-certificates of Debian", Created: v1.Time{Time: epoch}}, {CreatedBy: name, Created: v1.Time{Time: epoch}}}
+	return c
+}
+
+// base is the layer below all programs of an architecture, made once.
+func (b *builder) base(ctx context.Context, arch string) (v1.Layer, error) {
+	if l := b.bases[arch]; l != nil {
+		return l, nil
+	}
+	dir, err := os.MkdirTemp("", "heddle-base-*")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	if err := base(ctx, arch, dir, b.pins); err != nil {
+		return nil, err
+	}
+	l, err := layerOf(dir)
+	if err != nil {
+		return nil, err
+	}
+	b.bases[arch] = l
+	return l, nil
+}
+
+// compilers are Debian's C compilers by architecture; NVML needs one, since
+// go-nvml opens it by cgo.
+var compilers = map[string]string{"amd64": "x86_64-linux-gnu-gcc", "arm64": "aarch64-linux-gnu-gcc"}
+
+// compile builds a program in its own directory: heddle-scheduler is a module
+// of its own. Functions of NVML are bound when called (-z lazy), since older
+// drivers lack some.
+func (b *builder) compile(ctx context.Context, name, arch, out string) error {
+	cc, ok := compilers[arch]
+	if !ok {
+		return errors.New("no compiler is known for this architecture")
+	}
+	if _, err := exec.LookPath(cc); err != nil {
+		if arch != runtime.GOARCH {
+			return fmt.Errorf("%w: apt-get install gcc-%s libc6-dev-%s-cross", err, strings.TrimSuffix(cc, "-gcc"), arch)
+		}
+		cc = "gcc"
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
+		"-ldflags", "-s -w -buildid= -X main.version="+b.version+" -extldflags=-Wl,-z,lazy,--build-id=none", "-o", out, ".")
+	cmd.Dir = filepath.Join(b.root, "cmd", name)
+	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=1", "CC="+cc)
+	var text bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &text, &text
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, text.String())
+	}
+	return nil
+}

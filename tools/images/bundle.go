@@ -1,0 +1,98 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// header is the shell script that unpacks what follows it.
+//
+//go:embed bundle.sh
+var header string
+
+// bundle writes one file for sites without a network: a shell script with an
+// archive behind it, of the images, the chart and the program that pushes them.
+// It needs a shell and tar, and pushes by itself where there is no engine.
+func bundle(ctx context.Context, root, from, out string) error {
+	images, err := layouts(from)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "heddle-bundle-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	var names []string
+	for _, i := range images {
+		names = append(names, i.name)
+		if err := os.CopyFS(filepath.Join(dir, "images", i.name), os.DirFS(filepath.Join(from, i.name))); err != nil {
+			return err
+		}
+	}
+	if err := os.CopyFS(filepath.Join(dir, "chart"), os.DirFS(filepath.Join(root, "deploy/helm/heddle"))); err != nil {
+		return err
+	}
+	if err := pushers(ctx, root, dir); err != nil {
+		return err
+	}
+	slices.Sort(names)
+	script := strings.NewReplacer("@IMAGES@", strings.Join(names, " "), "@TAG@", images[0].tag).Replace(header)
+	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(out, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(f, script)
+	if err := errors.Join(err, archive(f, dir), f.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", out, err)
+	}
+	fmt.Println(out)
+	return nil
+}
+
+// pushers puts this program into the bundle, for machines of both architectures.
+func pushers(ctx context.Context, root, dir string) error {
+	for arch := range compilers {
+		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid=",
+			"-o", filepath.Join(dir, "push-"+arch), ".")
+		cmd.Dir = filepath.Join(root, "tools/images")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
+		var text bytes.Buffer
+		cmd.Stderr = &text
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("build the pusher: %w\n%s", err, text.String())
+		}
+	}
+	return nil
+}
+
+func archive(to io.Writer, dir string) error {
+	z := gzip.NewWriter(to)
+	w := tar.NewWriter(z)
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		if err != nil || name == "." {
+			return err
+		}
+		return add(w, path, name, d)
+	})
+	return errors.Join(err, w.Close(), z.Close())
+}

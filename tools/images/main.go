@@ -1,0 +1,89 @@
+// Command images builds heddle's container images without a container engine:
+// Go's cross compiler, the files of two Debian packages, and OCI layouts.
+//
+//	images build  [-out DIR] [-version V] [-arch amd64,arm64] [BINARY...]
+//	images push   [-from DIR] DOMAIN/PROJECT
+//	images bundle [-from DIR] [-out FILE]
+//	images lock
+//
+// An image is the same, to the byte, wherever and whenever it is built from one
+// commit and one base.lock: its files have one time, one order and one owner.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+)
+
+// binaries are the images, each named for the one program in it.
+var binaries = []string{
+	"heddle", "heddle-feature-discovery", "heddle-device-plugin", "heddle-topo-worker", "heddle-topo-master", "heddle-scheduler",
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "images:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return errors.New("want build, push, bundle or lock")
+	}
+	command, args := args[0], args[1:]
+	set := flag.NewFlagSet(command, flag.ContinueOnError)
+	root := set.String("root", ".", "the repository")
+	switch command {
+	case "build":
+		b := builder{}
+		arch := set.String("arch", "amd64,arm64", "architectures, comma-separated")
+		set.StringVar(&b.out, "out", "dist/images", "directory of the OCI layouts")
+		set.StringVar(&b.version, "version", "", "tag of the images; empty: git describe")
+		set.StringVar(&b.registry, "registry", "heddle", "what stands before the image's name where containerd imports a layout")
+		if err := set.Parse(args); err != nil {
+			return err
+		}
+		b.root, b.arches = *root, strings.Split(*arch, ",")
+		return b.run(ctx, chosen(set.Args()))
+	case "push":
+		from := set.String("from", "dist/images", "directory of the OCI layouts")
+		insecure := set.Bool("insecure", false, "the registry has no TLS")
+		if err := set.Parse(args); err != nil {
+			return err
+		}
+		if set.NArg() != 1 {
+			return errors.New("push: want the registry and project, DOMAIN/PROJECT")
+		}
+		return push(ctx, *from, set.Arg(0), *insecure)
+	case "bundle":
+		from := set.String("from", "dist/images", "directory of the OCI layouts")
+		out := set.String("out", "dist/heddle-images.run", "file to write")
+		if err := set.Parse(args); err != nil {
+			return err
+		}
+		return bundle(ctx, *root, *from, *out)
+	case "lock":
+		if err := set.Parse(args); err != nil {
+			return err
+		}
+		return lock(ctx, filepath.Join(*root, lockFile))
+	}
+	return fmt.Errorf("%s: want build, push, bundle or lock", command)
+}
+
+func chosen(names []string) []string {
+	if len(names) == 0 {
+		return binaries
+	}
+	return names
+}
