@@ -155,7 +155,7 @@ func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
 		options.GPUEnv = o.Vendors.Present(a.latest()).HiddenEnv()
 	}
 	a.state = devicestate.New(options, a.now.Load())
-	a.modes = gpumode.New(gpumode.Options{StateDir: o.StateDir, Log: o.Log})
+	a.modes = gpumode.New(o.StateDir, o.Log)
 	a.driver = cdi.NewDriverSpec(o.CDIDir, o.Generator, o.Vendors, o.Log)
 	a.selectors = newSelectors(a.core)
 	a.hami = newHAMiNode(a.core)
@@ -164,7 +164,7 @@ func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
 	a.usage = newUsageMetrics(a.core)
 	a.publisher = newPublisher(a.core, a.resources)
 	o.Registerer.MustRegister(
-		a.monitor, a.modes, a.publisher, a.usage, a.shares, allocationMetrics{a.resources},
+		a.monitor, a.modes, a.publisher, a.usage, a.shares,
 	)
 	return a
 }
@@ -222,14 +222,13 @@ func (a *Agent) awaitLabels(ctx context.Context) {
 	if !a.API.Online() || !a.Configs.Current().NeedsLabels(a.NodeName) {
 		return
 	}
-	timer := time.NewTimer(labelsTimeout)
-	defer timer.Stop()
+	timeout := time.After(labelsTimeout)
 	for a.API.Labels() == nil {
 		select {
 		case <-ctx.Done():
 			return
 		case <-a.API.Changed():
-		case <-timer.C:
+		case <-timeout:
 			a.Log.WarnContext(ctx, "labels of the node are not known, and the configuration selects by them")
 			return
 		}

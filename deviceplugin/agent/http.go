@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -181,31 +179,5 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(a.Report()); err != nil {
 		a.Log.DebugContext(r.Context(), "report not sent", "err", err)
-	}
-}
-
-// allocationMetrics is heddle_bindings{resource}.
-type allocationMetrics struct{ *resources }
-
-func allocationsDesc() *prometheus.Desc {
-	return prometheus.NewDesc("heddle_bindings", "Containers that have devices of a resource.", []string{"resource"}, nil)
-}
-
-// Describe implements [prometheus.Collector].
-func (allocationMetrics) Describe(descs chan<- *prometheus.Desc) { descs <- allocationsDesc() }
-
-// Collect implements [prometheus.Collector].
-func (b allocationMetrics) Collect(metrics chan<- prometheus.Metric) {
-	counts := map[string]int{}
-	for name := range b.all() {
-		counts[name] = 0
-	}
-	for _, a := range b.state.View().Allocations() {
-		for name := range a.CDINames {
-			counts[name]++
-		}
-	}
-	for name, n := range counts {
-		metrics <- prometheus.MustNewConstMetric(allocationsDesc(), prometheus.GaugeValue, float64(n), name)
 	}
 }

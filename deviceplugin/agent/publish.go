@@ -30,7 +30,6 @@ type publisher struct {
 	*core
 	resources *resources
 	wake      notify.Signal
-	desc      *prometheus.Desc
 
 	mu sync.Mutex // guards what follows
 	// shortages and gpus are those of the last round.
@@ -53,9 +52,6 @@ type writtenCondition struct {
 func newPublisher(c *core, r *resources) *publisher {
 	return &publisher{
 		core: c, resources: r, wake: notify.New(), conditions: map[string]writtenCondition{}, empty: map[string]bool{},
-		desc: prometheus.NewDesc("heddle_unavailable",
-			"Devices of a resource that no pod can get, by reason; 1 for a resource without any device.",
-			[]string{"resource", "reason"}, nil),
 	}
 }
 
@@ -195,14 +191,40 @@ func (p *publisher) announce(short []health.Shortage) {
 	p.empty = now
 }
 
-// Describe implements [prometheus.Collector].
-func (p *publisher) Describe(descs chan<- *prometheus.Desc) { descs <- p.desc }
+func publishedDescs() (unavailable, allocated *prometheus.Desc) {
+	unavailable = prometheus.NewDesc("heddle_unavailable",
+		"Devices of a resource that no pod can get, by reason; 1 for a resource without any device.",
+		[]string{"resource", "reason"}, nil)
+	allocated = prometheus.NewDesc("heddle_bindings", "Containers that have devices of a resource.", []string{"resource"}, nil)
+	return unavailable, allocated
+}
 
-// Collect implements [prometheus.Collector]. A scrape sees all of one round.
+// Describe implements [prometheus.Collector].
+func (p *publisher) Describe(descs chan<- *prometheus.Desc) {
+	unavailable, allocated := publishedDescs()
+	descs <- unavailable
+	descs <- allocated
+}
+
+// Collect implements [prometheus.Collector]. A scrape sees all shortages of one
+// round.
 func (p *publisher) Collect(metrics chan<- prometheus.Metric) {
+	unavailable, allocated := publishedDescs()
 	all, _ := p.latest()
 	for _, one := range all {
-		metrics <- prometheus.MustNewConstMetric(p.desc, prometheus.GaugeValue,
+		metrics <- prometheus.MustNewConstMetric(unavailable, prometheus.GaugeValue,
 			float64(max(one.Count, 1)), one.Resource, string(one.Cause))
+	}
+	containers := map[string]int{}
+	for name := range p.resources.all() {
+		containers[name] = 0
+	}
+	for _, a := range p.state.View().Allocations() {
+		for name := range a.CDINames {
+			containers[name]++
+		}
+	}
+	for name, n := range containers {
+		metrics <- prometheus.MustNewConstMetric(allocated, prometheus.GaugeValue, float64(n), name)
 	}
 }

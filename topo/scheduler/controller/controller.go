@@ -200,18 +200,18 @@ func (c *Controller) publish(now time.Time) {
 	}
 }
 
-// nodeLost reports whether a node is not ready, or gone.
-func (c *Controller) nodeLost(name string) bool {
+// nodeLost reports whether a node is not ready, or gone, and since when.
+func (c *Controller) nodeLost(name string) (time.Time, bool) {
 	node, err := c.Handle.SharedInformerFactory().Core().V1().Nodes().Lister().Get(name)
 	if err != nil {
-		return true
+		return time.Time{}, true
 	}
 	for i := range node.Status.Conditions {
 		if condition := &node.Status.Conditions[i]; condition.Type == corev1.NodeReady {
-			return condition.Status != corev1.ConditionTrue
+			return condition.LastTransitionTime.Time, condition.Status != corev1.ConditionTrue
 		}
 	}
-	return false
+	return time.Time{}, false
 }
 
 // elect makes this process the leader if it has won the election, or if there is none

@@ -55,7 +55,7 @@ func (c *Controller) podGroups() map[types.NamespacedName]*podGroup {
 		own := func(p *corev1.Pod) bool { return p.Spec.SchedulerName == c.Handle.ProfileName() }
 		all[s.Key] = &podGroup{
 			Snapshot: s, Foreign: !slices.ContainsFunc(s.Pods, own),
-			Owner: owner(s.Pods), State: gang.StateOf(s.Pods, s.MinMember, c.nodeLost),
+			Owner: owner(s.Pods), State: gang.StateOf(gang.Members(s.Pods), s.MinMember, c.nodeLost),
 		}
 	}
 	return all

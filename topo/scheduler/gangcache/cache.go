@@ -51,7 +51,7 @@ func (o *Options) NewMember(pod *corev1.Pod) planner.Member {
 	// Annotations that contradict each other are rejected by PreFilter.
 	selector, _ := o.GPUs.Selector(pod)
 	class := fit.ClassOf(pod, selector, o.Ignored...)
-	return planner.Member{Pod: pod, Class: class, GPUs: int(class.Amount(corev1.ResourceName(o.Domains.GPUResource())))}
+	return planner.Member{Pod: pod, Class: class, GPUs: int(class.Amounts[corev1.ResourceName(o.Domains.GPUResource())])}
 }
 
 // Cache has the gangs. It is safe for concurrent use.

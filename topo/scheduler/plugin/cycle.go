@@ -25,7 +25,7 @@ const cycleKey framework.StateKey = Name
 type cycle struct {
 	uid          types.UID
 	priority     int32
-	amounts      []fit.Amount
+	amounts      fit.Amounts
 	reservations fit.Reservations
 	// member reports that the pod is in a gang of labels; node is the only one that
 	// Filter accepts, empty for any.
@@ -109,7 +109,7 @@ func (p *Plugin) newCycle(pod *corev1.Pod) (*cycle, error) {
 		uid: pod.UID, priority: schedulehelpers.PodPriority(pod), amounts: fit.Requests(pod, p.args.Ignored...),
 		reservations: p.cache.Reservations(), request: request,
 	}
-	if selector != nil && fit.AmountOf(c.amounts, p.gpu()) > 0 {
+	if selector != nil && c.amounts[p.gpu()] > 0 {
 		c.selector = selector
 	}
 	return c, nil
@@ -173,7 +173,7 @@ func (p *Plugin) Filter(
 		switch left, err := c.selector.Left(info); {
 		case err != nil:
 			return framework.NewStatus(code, "node(s) do not publish which GPUs are free")
-		case left-free.Reserved(p.gpu()) < fit.AmountOf(c.amounts, p.gpu()):
+		case left-free.Reserved(p.gpu()) < c.amounts[p.gpu()]:
 			return framework.NewStatus(code, "node(s) have too few free GPUs that the pod accepts")
 		}
 	}
@@ -214,7 +214,7 @@ func (p *Plugin) PreScore(
 	if c == nil { // PreFilter skipped it.
 		c = &cycle{amounts: fit.Requests(pod)}
 	}
-	if c.node != "" || c.request == nil && fit.AmountOf(c.amounts, p.gpu()) == 0 {
+	if c.node != "" || c.request == nil && c.amounts[p.gpu()] == 0 {
 		return framework.NewStatus(framework.Skip)
 	}
 	state.Write(cycleKey, c)
@@ -229,7 +229,7 @@ func (p *Plugin) Score(
 	if c.request != nil {
 		return p.gpus.ScoreShares(c.request, info), nil
 	}
-	return p.gpus.ScoreGPUs(fit.AmountOf(c.amounts, p.gpu()), p.args.GPUAware, info), nil
+	return p.gpus.ScoreGPUs(c.amounts[p.gpu()], p.args.GPUAware, info), nil
 }
 
 // ScoreExtensions brings scores to the framework's scale.
