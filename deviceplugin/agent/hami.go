@@ -29,7 +29,7 @@ func newHAMiNode(c *core) *hamiNode {
 	h := &hamiNode{core: c}
 	if c.API.Online() {
 		h.bridge = hami.New(hami.Options{
-			Node: c.NodeName, Watched: c.API, Reader: c.API, Writer: c.API, Log: c.Log,
+			Node: c.NodeName, Watched: c.API, API: c.API, Log: c.Log,
 		})
 	}
 	return h
