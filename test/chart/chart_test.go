@@ -100,8 +100,16 @@ func checkFlags(t *testing.T, binary string, pod corev1.PodSpec) {
 func flagNames(t *testing.T, binary string) map[string]bool {
 	t.Helper()
 	found := map[string]bool{}
-	for _, path := range []string{binary + "/flags.go", "internal/program/flags.go", "internal/program/host.go"} {
-		file, err := parser.ParseFile(token.NewFileSet(), root+"/cmd/"+path, nil, 0)
+	var paths []string
+	for _, dir := range []string{binary, "internal/program"} {
+		files, err := filepath.Glob(root + "/cmd/" + dir + "/*.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, files...)
+	}
+	for _, path := range paths {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +131,7 @@ func flagNames(t *testing.T, binary string) map[string]bool {
 		})
 	}
 	if !found["log-level"] {
-		t.Fatal("found no flags in flags.go")
+		t.Fatal("found no flags")
 	}
 	return found
 }
