@@ -158,7 +158,7 @@ func (s *Server) admit(next http.HandlerFunc) http.HandlerFunc {
 }
 
 // answered gives a handler the newest snapshot, or answers that there is none
-// yet. Each answer, also a 304, says how many seconds ago the API server last
+// yet. Each answer, also a 304, reports how many seconds ago the API server last
 // sent anything.
 func (s *Server) answered(next func(http.ResponseWriter, *http.Request, *snapshot.Snapshot)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
