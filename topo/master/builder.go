@@ -141,7 +141,7 @@ func (b *Builder) step(ctx context.Context, slow bool) {
 	}
 	b.logStale(ctx, was.StaleSince, next.StaleSince)
 	if b.last == nil {
-		b.options.Log.InfoContext(ctx, "first tree", "nodes", b.fabric.Len(), "etag", next.Tree.ETag())
+		b.options.Log.InfoContext(ctx, "first tree", "nodes", len(next.Nodes), "etag", next.Tree.ETag())
 	}
 	b.last = b.last.Next(next)
 	b.latest.Set(b.last)
