@@ -215,20 +215,17 @@ func (d *decision) keep(e *checkpoint.Entry) ([]pick, error) {
 	return nil, fmt.Errorf("%s is not configured any more, and %s", e.Resource, reason)
 }
 
-// dealHCAs gives every device ID one of the HCAs: the one it had, else the one it
+// deal gives every device ID one of the devices: the one it had, else the one it
 // names, else any; and returns those that are left over.
-func dealHCAs(ids, had []string, picks []pick, all []string) (dealt, extra []string) {
-	for _, p := range picks {
-		extra = append(extra, all[p.hca])
-	}
-	dealt = make([]string, len(ids))
-	give := func(i int, hca string) {
-		if at := slices.Index(extra, hca); dealt[i] == "" && at >= 0 {
-			dealt[i], extra = hca, slices.Delete(extra, at, at+1)
+func deal(ids, had, devices []string) (dealt, extra []string) {
+	dealt, extra = make([]string, len(ids)), slices.Clone(devices)
+	give := func(i int, device string) {
+		if at := slices.Index(extra, device); dealt[i] == "" && at >= 0 {
+			dealt[i], extra = device, slices.Delete(extra, at, at+1)
 		}
 	}
-	for i, hca := range had {
-		give(i, hca)
+	for i, device := range had {
+		give(i, device)
 	}
 	for i, id := range ids {
 		give(i, replica.DeviceOf(id))
