@@ -99,12 +99,8 @@ func (a *Agent) Report() report.Report {
 			Reason: a.resources.reason(name, served[name]),
 		})
 	}
-	for _, b := range a.state.View().Allocations() {
-		r.Bindings = append(r.Bindings, report.Binding(b))
-	}
-	for _, p := range a.state.Problems() {
-		r.Problems = append(r.Problems, report.Problem(p))
-	}
+	r.Bindings = a.state.View().Allocations()
+	r.Problems = a.state.Problems()
 	for name, reason := range a.modes.Problems() {
 		r.Problems = append(r.Problems, report.Problem{Name: name, Reason: reason})
 	}
