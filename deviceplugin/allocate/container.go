@@ -30,6 +30,11 @@ type Result struct {
 	Changed bool
 }
 
+// HasShares reports whether shares are among it.
+func (r *Result) HasShares() bool {
+	return slices.ContainsFunc(r.Grants, func(g Grant) bool { return g.Entry.Kind == cdi.SGPU })
+}
+
 // Grant is an entry and the device nodes of its HCAs, below /dev.
 type Grant struct {
 	Entry *checkpoint.Entry

@@ -230,8 +230,8 @@ func (s *State) nodeLocked(o *observation) *allocate.Node {
 
 // applyLocked puts the entries of one decision into force. It is for holders of mu.
 func (s *State) applyLocked(entries ...*checkpoint.Entry) {
-	s.decisions++
 	for _, e := range entries {
+		s.decisions++
 		e.Decision = s.decisions
 		if e.Created.IsZero() {
 			e.Created = s.options.Now().UTC()
