@@ -168,7 +168,8 @@ func (n *Node) live(e *checkpoint.Entry, holders kubelet.Holders) bool {
 	switch {
 	case n.Snapshot == nil:
 		return !n.Gone[e.Device]
-	case n.Forgotten[*e.Owner], n.Unsure[*e.Owner], e.Decision > n.Since, n.Snapshot.CheckpointErr != nil && n.Snapshot.Active(e.Owner.Pod):
+	case n.Forgotten[*e.Owner], n.Unsure[*e.Owner], e.Decision > n.Since,
+		n.Snapshot.CheckpointErr != nil && n.Snapshot.Active(e.Owner.Pod):
 		return true
 	case n.Snapshot.Gone(e.Owner.Pod):
 		return false

@@ -64,7 +64,7 @@ func (s *State) Prepare(ctx context.Context, resource string, ids []string) erro
 // prepare prepares one container.
 func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observation) error {
 	held := seen.Of(c)
-	pod := s.pods.read(ctx, c.Pod)
+	pod := s.readPod(ctx, c.Pod)
 	defer s.starting.lock(c)()
 	if c.Pod.Name == "" && pod != nil {
 		c.Namespace, c.Pod.Name = pod.Namespace, pod.Name
@@ -90,7 +90,7 @@ func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observat
 	for _, w := range result.Warnings {
 		s.options.Log.Warn("devices are not as requested", "pod", c.Pod.String(), "container", c.Name,
 			"reason", w.Reason, "message", w.Message)
-		s.pods.warn(c.Pod, w.Reason, w.Message)
+		s.api.WarnPod(c.Pod, w.Reason, w.Message)
 	}
 	if err := s.write(ctx, result, pod); err != nil {
 		return err

@@ -76,6 +76,6 @@ func (s *State) noteRejection(p kubelet.Pod, err error) {
 		s.changed.Notify()
 		s.options.Log.Warn("rejected", "pod", p.String(), "container", rejected.Container,
 			"kind", rejected.Kind, "reason", rejected.Reason)
-		s.pods.warn(p, SGPURejected, rejected.Error())
+		s.api.WarnPod(p, SGPURejected, rejected.Error())
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
@@ -82,7 +83,7 @@ type State struct {
 	kubelet    *kubelet.Reader
 	checkpoint *checkpoint.Dir
 	cdi        cdi.Files
-	pods       pods
+	api        API
 	problems   problems
 	changed    notify.Signal
 	registered notify.Signal
@@ -125,6 +126,9 @@ func New(o Options, inv *inventory.Inventory) *State {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.API == nil {
+		o.API = (*apiserver.Client)(nil)
+	}
 	if o.DevRoot == "" {
 		o.DevRoot = "/dev"
 	}
@@ -132,7 +136,7 @@ func New(o Options, inv *inventory.Inventory) *State {
 		options: o, kubelet: o.Kubelet,
 		checkpoint: checkpoint.NewDir(filepath.Join(o.StateDir, "records")),
 		cdi:        cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
-		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log}, pods: pods{o.API, o.Log},
+		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log}, api: o.API,
 		gone: make(map[string]time.Time), forgotten: make(map[kubelet.Container]bool), drifting: make(map[Drift]bool), rejected: make(map[kubelet.Pod]*rejection),
 	}
 	s.inventory.Store(inv)
