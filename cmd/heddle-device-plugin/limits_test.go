@@ -15,6 +15,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
+	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -113,7 +114,7 @@ func TestProgramsOfMPS(t *testing.T) {
 		{"no root is given", "", "the driver's root has no nvidia-cuda-mps-control"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o := &options{stateDir: t.TempDir(), mpsRoot: tt.root, mpsShmDir: defaultShm, Host: program.Host{ProcRoot: t.TempDir()}}
+			o := &options{stateDir: t.TempDir(), mpsRoot: tt.root, mpsShmDir: defaultShm, Host: program.Host{Options: host.Options{ProcRoot: t.TempDir()}}}
 			l, err := newLimiter(o, nil, slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)

@@ -36,14 +36,13 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 		return err
 	}
 	// They are for events too, of a machine that is real.
-	var gpus gpu.Sources
 	if !o.IsReplay() {
-		gpus = vendors.Open(gpu.Options{
+		o.GPUs = vendors.Open(gpu.Options{
 			DriverRoot: o.DriverRoot, HostDriverRoot: o.hostDriverRoot, SysfsRoot: o.SysfsRoot,
 			Hook: o.cdiHook, Features: o.features(), Log: log,
 		})
 	}
-	from, err := o.Open(gpus, log)
+	from, err := o.Open(log)
 	if err != nil {
 		return err
 	}
@@ -58,15 +57,15 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 	defer conn.Close()
 	options := agent.Options{
 		NodeName: o.NodeName, Configs: configs, Source: from,
-		Generator: o.generator(gpus), Strategy: resource.Strategy(o.strategy), Features: o.features(),
-		Vendors: vendors.All(), GPUs: gpus.Pollers(), Processes: cgroup.Proc{Root: o.ProcRoot},
+		Generator: o.generator(), Strategy: resource.Strategy(o.strategy), Features: o.features(),
+		Vendors: vendors.All(), GPUs: o.GPUs.Pollers(), Processes: cgroup.Proc{Root: o.ProcRoot},
 		KubeletDir: o.kubeletDir, CDIDir: o.cdiDir, StateDir: o.stateDir, DevRoot: o.DevRoot, Takeover: o.takeover,
 		Interval: o.Interval, Registerer: registry, Log: log,
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	options.API = o.apiServer(log)
 	group.Go(func() error { return options.API.Run(ctx) })
-	limits, err := newLimiter(o, computeModes(gpus), log)
+	limits, err := newLimiter(o, computeModes(o.GPUs), log)
 	if err != nil {
 		return err
 	}
@@ -85,11 +84,11 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, _ io.Writer) error 
 func (o *options) features() gpu.Features { return gpu.Features{GDRCopy: o.gdrcopy, GDS: o.gds} }
 
 // generator makes the devices of real GPUs, or of those of a machine file.
-func (o *options) generator(gpus gpu.Sources) gpu.EditsGenerator {
+func (o *options) generator() gpu.EditsGenerator {
 	if o.IsReplay() {
 		return gpu.ReplayedEdits{Dir: o.replayDevices, Vendors: vendors.All()}
 	}
-	return gpus
+	return o.GPUs
 }
 
 // computeModes are the first vendor's that has some; nil for none.

@@ -103,7 +103,7 @@ func (d *daemon) round(ctx context.Context, m *machine.Machine) error {
 
 	start := time.Now()
 	desired := nodesync.Desired{
-		Labels: want.Labels, Taints: taints(want.Taints), Force: resolved.LabelConflict == config.Force,
+		Labels: want.Labels, Taints: want.Taints, Force: resolved.LabelConflict == config.Force,
 	}
 	if d.cleanup {
 		desired = nodesync.Desired{}
@@ -135,15 +135,6 @@ func (d *daemon) alive() string {
 		return ""
 	}
 	return "no round for three intervals"
-}
-
-// taints translates to the API's type.
-func taints(in []labels.Taint) []corev1.Taint {
-	out := make([]corev1.Taint, 0, len(in))
-	for _, t := range in {
-		out = append(out, corev1.Taint{Key: t.Key, Value: t.Value, Effect: corev1.TaintEffect(t.Effect)})
-	}
-	return out
 }
 
 // reportConfig reports once what is wrong with a new configuration, and once

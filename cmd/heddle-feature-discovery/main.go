@@ -72,7 +72,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) e
 	if d.configs, err = config.NewWatcher(o.Config, log); err != nil {
 		return err
 	}
-	if d.machines, err = o.Open(nil, log); err != nil {
+	if d.machines, err = o.Open(log); err != nil {
 		return err
 	}
 	syncer, err := o.connect(d, stdout)
@@ -104,7 +104,7 @@ func (o *options) connect(d *daemon, stdout io.Writer) (syncer *nodesync.Syncer,
 		switch {
 		case err == nil:
 			d.node = nodesync.NewWatch(client, o.NodeName)
-			syncer = nodesync.New(nodesync.Options{Client: client, Node: o.NodeName})
+			syncer = nodesync.New(client, o.NodeName)
 			d.sink = syncer
 		case !o.dryRun:
 			return nil, err

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -133,12 +132,10 @@ func (o *options) parts() error {
 	if o.levels, err = parseLevels(o.levelText); err != nil {
 		return fmt.Errorf("--levels: %w", err)
 	}
-	modes := []fabric.Mode{
-		"", fabric.ModeAuto, fabric.ModeDragonfly, fabric.ModeSwitchbox, fabric.ModeLeaf, fabric.ModeNVLink,
-		fabric.ModeCustom,
-	}
-	if !slices.Contains(modes, fabric.Mode(o.mode)) {
-		return fmt.Errorf("--mode: %.40q is none of auto, dragonfly, switchbox, leaf, nvlink, custom", o.mode)
+	if mode := fabric.Mode(o.mode); mode != "" && mode != fabric.ModeCustom {
+		if _, err := fabric.Preset(mode, o.nodeNumber); err != nil {
+			return fmt.Errorf("--mode: %w", err)
+		}
 	}
 	return nil
 }

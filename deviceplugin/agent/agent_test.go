@@ -134,18 +134,18 @@ func TestLostGPUReachesTheListAndTheNode(t *testing.T) {
 	r.list(gpus, 8, 0)
 	// The condition comes before the annotation: a GPU lost between the two
 	// would be in the first annotation already.
-	r.api.wait(t, "that all is well", func() bool {
+	r.api.Wait(t, "that all is well", func() bool {
 		return len(r.api.conditions) > 0 && r.api.conditions[0].True && len(r.api.annotations) > 0
 	})
 	r.alter(func(m *machine.Machine) {
 		m.GPUs[3].Health = machine.Health{State: machine.Lost, Reason: "XID 79"}
 	})
 	r.list(gpus, 7, 1)
-	r.api.wait(t, "the condition", func() bool {
+	r.api.Wait(t, "the condition", func() bool {
 		last := r.api.conditions[len(r.api.conditions)-1]
 		return !last.True && last.Reason == string(health.Lost) && strings.Contains(last.Message, "GPU 3: ")
 	})
-	r.api.wait(t, "that seven are free", func() bool {
+	r.api.Wait(t, "that seven are free", func() bool {
 		last := r.api.annotations[len(r.api.annotations)-1]
 		free, err := allocation.ParseFreeGPUs(last[wellknown.FreeGPUs])
 		return err == nil && len(free.Free) == 7 && free.Held == 0 && !strings.Contains(last[wellknown.GPUTopology], `"8":`) &&
@@ -162,14 +162,14 @@ func TestDevicesThatFellOffTheBusAreMissed(t *testing.T) {
 	r.run()
 	r.list(gpus, 8, 0)
 	r.list(hcas, 512, 0)
-	r.api.wait(t, "that all is well", func() bool { return len(r.api.conditions) > 0 && r.api.conditions[0].True })
+	r.api.Wait(t, "that all is well", func() bool { return len(r.api.conditions) > 0 && r.api.conditions[0].True })
 	name := ""
 	r.alter(func(m *machine.Machine) {
 		at := slices.IndexFunc(m.HCAs, func(h machine.HCA) bool { return h.Role == machine.RoleFabric })
 		name = m.HCAs[at].Name
 		m.HCAs = slices.Delete(m.HCAs, at, at+1)
 	})
-	r.api.wait(t, "the condition", func() bool {
+	r.api.Wait(t, "the condition", func() bool {
 		last := r.api.conditions[len(r.api.conditions)-1]
 		return last.Reason == string(health.Gone) && strings.Contains(last.Message, name)
 	})
@@ -178,7 +178,7 @@ func TestDevicesThatFellOffTheBusAreMissed(t *testing.T) {
 func TestNothingToOfferIsReported(t *testing.T) {
 	r := newRig(t, "soft-rdma-only").run()
 	r.list(gpus, 2, 0)
-	r.api.wait(t, "the condition and an Event", func() bool {
+	r.api.Wait(t, "the condition and an Event", func() bool {
 		return len(r.api.conditions) > 0 && r.api.conditions[0].Reason == string(NothingToOffer) &&
 			has(r.api.notices, "NothingToOffer "+hcas+": no HCA is selected: rxe0")
 	})
@@ -187,7 +187,7 @@ func TestNothingToOfferIsReported(t *testing.T) {
 func TestUnchangedNodeIsReportedOnce(t *testing.T) {
 	r := newRig(t, "dgx-h100", func(o *Options) { o.Interval = 10 * time.Millisecond }).run()
 	r.list(gpus, 8, 0)
-	r.api.wait(t, "an annotation", func() bool { return len(r.api.annotations) > 0 })
+	r.api.Wait(t, "an annotation", func() bool { return len(r.api.annotations) > 0 })
 	rounds := func(n int) {
 		began := r.beat.Load()
 		for n > 0 {
@@ -198,8 +198,8 @@ func TestUnchangedNodeIsReportedOnce(t *testing.T) {
 		}
 	}
 	written := func() (conditions, annotations int) {
-		r.api.mu.Lock()
-		defer r.api.mu.Unlock()
+		r.api.Mu.Lock()
+		defer r.api.Mu.Unlock()
 		return len(r.api.conditions), len(r.api.annotations)
 	}
 	rounds(5) // The first rounds may still see the daemon start.
@@ -213,10 +213,10 @@ func TestUnchangedNodeIsReportedOnce(t *testing.T) {
 
 func TestClaimedResourceIsLeftAlone(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	r.api.claimed = map[string]string{hcas: "hca"}
+	r.api.Classes = `{"items":[{"metadata":{"name":"hca"},"spec":{"extendedResourceName":"` + hcas + `"}}]}`
 	r.run()
 	r.list(gpus, 8, 0)
-	r.api.wait(t, "the condition", func() bool {
+	r.api.Wait(t, "the condition", func() bool {
 		at := slices.IndexFunc(r.api.conditions, func(c health.Condition) bool { return c.Reason == string(ServedByOthers) })
 		return at >= 0 && strings.Contains(r.api.conditions[at].Message, hcas+": it is left to DeviceClass hca (spec.extendedResourceName)")
 	})

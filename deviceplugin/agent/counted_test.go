@@ -29,9 +29,9 @@ func TestCountedBeforeThisProcess(t *testing.T) {
 	}{
 		{"a new node", func(*rig) {}, false},
 		{"a node that names them, be it with 0", func(r *rig) {
-			r.api.editNode(func(n *corev1.Node) { n.Status.Capacity = resourceList(map[string]string{vcore: "0"}) })
+			r.api.EditNode(func(n *corev1.Node) { n.Status.Capacity = resourceList(map[string]string{vcore: "0"}) })
 		}, true},
-		{"a node that does not answer", func(r *rig) { r.api.hang = true }, false},
+		{"a node that does not answer", func(r *rig) { r.api.Hang = true }, false},
 		{"no API server", func(r *rig) { r.API = nil }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

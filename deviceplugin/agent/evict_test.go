@@ -27,25 +27,25 @@ func TestRejectedPodsAreEvicted(t *testing.T) {
 			t.Fatalf("%s has a GPU", name)
 		}
 	}
-	r.api.edit("bare", func(p *corev1.Pod) { p.OwnerReferences = nil })
-	r.api.edit("daemon", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" })
-	r.api.edit("static", func(p *corev1.Pod) { p.Annotations[corev1.MirrorPodAnnotationKey] = uidOf("static") })
-	r.api.edit("started", func(p *corev1.Pod) {
+	r.api.EditPod("bare", func(p *corev1.Pod) { p.OwnerReferences = nil })
+	r.api.EditPod("daemon", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" })
+	r.api.EditPod("static", func(p *corev1.Pod) { p.Annotations[corev1.MirrorPodAnnotationKey] = uidOf("static") })
+	r.api.EditPod("started", func(p *corev1.Pod) {
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", RestartCount: 1}}
 	})
 	until(t, "an eviction", func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return len(c.evicted) > 0
+		c.Mu.Lock()
+		defer c.Mu.Unlock()
+		return len(c.Evicted) > 0
 	})
 	r.kubelet.Delete("default", "deployed")
-	r.api.edit("deployed", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) })
-	r.api.wait(t, "the Event", func() bool { return has(r.api.warnings, "default/deployed SGPUEvicted: rejected for 1s: ") })
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, evicted := range c.evicted {
-		if evicted != "default/deployed "+uidOf("deployed") {
-			t.Errorf("evicted %q", c.evicted)
+	r.api.EditPod("deployed", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) })
+	r.api.Wait(t, "the Event", func() bool { return has(r.api.warnings, "default/deployed SGPUEvicted: rejected for 1s: ") })
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	for _, evicted := range c.Evicted {
+		if evicted != "deployed "+uidOf("deployed") {
+			t.Errorf("evicted %q", c.Evicted)
 		}
 	}
 }

@@ -3,7 +3,7 @@ package agent
 import (
 	"context"
 	"slices"
-	"sync"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -19,18 +19,17 @@ type hamiNode struct {
 	*core
 	bridge *hami.Plugin
 
-	mu sync.Mutex // guards what follows
 	// gpus are the shared GPUs with what is taken, as they were last reconciled.
-	gpus []quota.GPU
+	gpus atomic.Pointer[[]quota.GPU]
 	// open is true while the kubelet follows the list of shares.
-	open bool
+	open atomic.Bool
 }
 
 func newHAMiNode(c *core) *hamiNode {
 	h := &hamiNode{core: c}
 	if c.API.Online() {
 		h.bridge = hami.New(hami.Options{
-			Node: c.NodeName, Watched: c.API, Reader: c.API, Writer: c.API, Log: c.Log,
+			Node: c.NodeName, Watched: c.API, API: c.API, Log: c.Log,
 		})
 	}
 	return h
@@ -53,17 +52,13 @@ func (h *hamiNode) wake() {
 
 // setOpen takes whether the kubelet follows the list of shares.
 func (h *hamiNode) setOpen(open bool) {
-	h.mu.Lock()
-	h.open = open
-	h.mu.Unlock()
+	h.open.Store(open)
 	h.wake()
 }
 
 // setGPUs takes what is left of the shared GPUs.
 func (h *hamiNode) setGPUs(gpus []quota.GPU) {
-	h.mu.Lock()
-	h.gpus = gpus
-	h.mu.Unlock()
+	h.gpus.Store(&gpus)
 	h.wake()
 }
 
@@ -87,12 +82,13 @@ func (h *hamiNode) report() {
 // hamiState is what the bridge publishes.
 func (h *hamiNode) hamiState() hami.State {
 	c, m := h.config(), h.machine()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	state := hami.State{Enabled: c.SGPU.HAMi.Enabled, Resource: c.Resources.SGPU}
-	state.Open = h.open
-	for i := range h.gpus {
-		g := hami.GPU{GPU: h.gpus[i]}
+	state := hami.State{Enabled: c.SGPU.HAMi.Enabled, Resource: c.Resources.SGPU, Open: h.open.Load()}
+	gpus := h.gpus.Load()
+	if gpus == nil {
+		return state
+	}
+	for _, shared := range *gpus {
+		g := hami.GPU{GPU: shared}
 		if found := gpuAt(m, g.UUID); found != nil {
 			g.BDF, g.Model = found.PCI, found.Product
 		}
@@ -107,9 +103,6 @@ func (h *hamiNode) hamiState() hami.State {
 }
 
 func gpuAt(m *machine.Machine, uuid string) *machine.GPU {
-	if m == nil {
-		return nil
-	}
 	if i := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == uuid }); i >= 0 {
 		return &m.GPUs[i]
 	}

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -75,7 +73,10 @@ func (a *Agent) Report() report.Report {
 		UnknownCordoned: a.modes.UnknownCordoned(),
 		Rejected:        a.rejections(), Enforcers: a.enforcers(), MPS: a.daemons(),
 	}
-	a.addShares(r.GPUs)
+	taken := a.state.View().GPUs()
+	for i := range r.GPUs {
+		r.GPUs[i].Shared = shared(taken, r.GPUs[i].UUID)
+	}
 	if a.sharing() {
 		r.Unmeasured = a.usage.unmeasured()
 	}
@@ -101,37 +102,37 @@ func (a *Agent) Report() report.Report {
 	}
 	r.Bindings = a.state.View().Allocations()
 	r.Problems = a.state.Problems()
+	add := func(name, reason string) {
+		if reason != "" {
+			r.Problems = append(r.Problems, report.Problem{Name: name, Reason: reason})
+		}
+	}
 	for name, reason := range a.modes.Problems() {
-		r.Problems = append(r.Problems, report.Problem{Name: name, Reason: reason})
+		add(name, reason)
 	}
-	if reason := a.driver.Problem(); reason != "" {
-		r.Problems = append(r.Problems, report.Problem{Name: problemDriver, Reason: reason})
-	}
-	if reason := a.withoutCDI(); reason != "" {
+	add(problemDriver, a.driver.Problem())
+	add(problemShares, a.withoutCDI())
+	if a.withoutCDI() != "" {
 		names := a.config().Resources
 		r.Unserved = []string{names.SGPU, names.VCore, names.VMemory}
-		r.Problems = append(r.Problems, report.Problem{Name: problemShares, Reason: reason})
 	}
 	if err := a.Configs.Err(); err != nil {
-		r.Problems = append(r.Problems, report.Problem{Name: problemConfig, Reason: err.Error()})
+		add(problemConfig, err.Error())
 	}
 	slices.SortFunc(r.Problems, func(a, b report.Problem) int { return cmp.Compare(a.Name, b.Name) })
 	return r
 }
 
-// addShares adds what is taken of shared GPUs.
-func (a *Agent) addShares(gpus []report.GPU) {
-	taken := a.state.View().GPUs()
-	for i := range gpus {
-		at := slices.IndexFunc(taken, func(c quota.GPU) bool { return c.UUID == gpus[i].UUID })
-		if at < 0 {
-			continue
-		}
-		c := &taken[at]
-		gpus[i].Shared = &report.Shared{
-			Policy: string(c.Policy), Exclusive: c.Exclusive, VCore: c.VCore, UsedMiB: c.UsedMiB, MemoryMiB: c.MemoryMiB,
-			Consumers: c.Consumers, Slots: c.Slots, Unhealthy: c.Unhealthy,
-		}
+// shared is what is taken of a shared GPU; nil for others.
+func shared(taken []quota.GPU, uuid string) *report.Shared {
+	at := slices.IndexFunc(taken, func(c quota.GPU) bool { return c.UUID == uuid })
+	if at < 0 {
+		return nil
+	}
+	c := &taken[at]
+	return &report.Shared{
+		Policy: string(c.Policy), Exclusive: c.Exclusive, VCore: c.VCore, UsedMiB: c.UsedMiB, MemoryMiB: c.MemoryMiB,
+		Consumers: c.Consumers, Slots: c.Slots, Unhealthy: c.Unhealthy,
 	}
 }
 
@@ -177,31 +178,5 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(a.Report()); err != nil {
 		a.Log.DebugContext(r.Context(), "report not sent", "err", err)
-	}
-}
-
-// allocationMetrics is heddle_bindings{resource}.
-type allocationMetrics struct{ *resources }
-
-func allocationsDesc() *prometheus.Desc {
-	return prometheus.NewDesc("heddle_bindings", "Containers that have devices of a resource.", []string{"resource"}, nil)
-}
-
-// Describe implements [prometheus.Collector].
-func (allocationMetrics) Describe(descs chan<- *prometheus.Desc) { descs <- allocationsDesc() }
-
-// Collect implements [prometheus.Collector].
-func (b allocationMetrics) Collect(metrics chan<- prometheus.Metric) {
-	counts := map[string]int{}
-	for name := range b.all() {
-		counts[name] = 0
-	}
-	for _, a := range b.state.View().Allocations() {
-		for name := range a.CDINames {
-			counts[name]++
-		}
-	}
-	for name, n := range counts {
-		metrics <- prometheus.MustNewConstMetric(allocationsDesc(), prometheus.GaugeValue, float64(n), name)
 	}
 }

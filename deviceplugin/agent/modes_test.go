@@ -59,7 +59,7 @@ func TestAGPUInUseKeepsItsMode(t *testing.T) {
 	if got := states[index].Pending(); got != sentence || states[index].UUID != held {
 		t.Errorf("%q, want %q", got, sentence)
 	}
-	r.api.wait(t, "the condition", func() bool {
+	r.api.Wait(t, "the condition", func() bool {
 		n := len(r.api.pending)
 		return n > 0 && r.api.pending[n-1].True && r.api.pending[n-1].Message == sentence
 	})
@@ -79,7 +79,7 @@ func TestAGPUInUseKeepsItsMode(t *testing.T) {
 	// The kubelet's checkpoint keeps the pod until it is written again.
 	r.kubelet.Delete("default", "train")
 	r.waitFor("all GPUs move", counted(config.ModeSGPU, 8))
-	r.api.wait(t, "the condition's end", func() bool { return !r.api.pending[len(r.api.pending)-1].True })
+	r.api.Wait(t, "the condition's end", func() bool { return !r.api.pending[len(r.api.pending)-1].True })
 
 	r.configure("mode: native")
 	r.list(gpus, 8, 0)
@@ -89,7 +89,7 @@ func TestAGPUInUseKeepsItsMode(t *testing.T) {
 func TestNoNewPodGetsACordonedGPU(t *testing.T) {
 	r := newRig(t, "dgx-h100").run()
 	cordon := func(text string) {
-		r.api.editNode(func(n *corev1.Node) { n.Annotations[wellknown.CordonedGPUs] = text })
+		r.api.EditNode(func(n *corev1.Node) { n.Annotations[wellknown.CordonedGPUs] = text })
 	}
 	r.list(gpus, 8, 0)
 	uuid := r.machine().GPUs[3].UUID
@@ -97,7 +97,7 @@ func TestNoNewPodGetsACordonedGPU(t *testing.T) {
 	if got := r.list(gpus, 7, 1).Unhealthy; got[0] != uuid {
 		t.Errorf("%v is unhealthy, cordoned is %s", got, uuid)
 	}
-	r.api.wait(t, "HeddleReady", func() bool {
+	r.api.Wait(t, "HeddleReady", func() bool {
 		last := r.api.conditions[len(r.api.conditions)-1]
 		return !last.True && last.Reason == "Cordoned" && strings.Contains(last.Message, "GPU 3: cordoned")
 	})
@@ -105,13 +105,13 @@ func TestNoNewPodGetsACordonedGPU(t *testing.T) {
 		t.Errorf("GPUs %+v, unknown cordoned %v", got.GPUs, got.UnknownCordoned)
 	}
 	// Without the Node, from the disk; and then the annotation counts again.
-	r.api.show(false)
+	r.api.Show(false)
 	cordon("")
 	r.again(t)
 	if got := r.list(gpus, 7, 1).Unhealthy; got[0] != uuid {
 		t.Errorf("%v is unhealthy after a restart, cordoned is %s", got, uuid)
 	}
-	r.api.show(true)
+	r.api.Show(true)
 	r.list(gpus, 8, 0)
 }
 

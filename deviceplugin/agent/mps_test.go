@@ -173,10 +173,10 @@ func TestMPSDaemonThatDied(t *testing.T) {
 	}
 	l.set(dead, well)
 	r.shares.woken.Notify()
-	r.api.wait(t, "the Event on the Node", func() bool {
+	r.api.Wait(t, "the Event on the Node", func() bool {
 		return has(r.api.notices, "MPSFailed the MPS daemon of GPU 7 ("+uuid+") failed and is started again; ")
 	})
-	r.api.wait(t, "the Event on the pod", func() bool {
+	r.api.Wait(t, "the Event on the pod", func() bool {
 		return has(r.api.warnings, "default/a MPSFailed: container main: the MPS daemon of GPU 7 ("+uuid+") failed")
 	})
 	if diff := cmp.Diff([]enforce.Daemon{dead, well}, r.report().MPS); diff != "" {
@@ -189,11 +189,11 @@ func TestMPSDaemonThatDied(t *testing.T) {
 	again.State, again.Reason, again.Since = enforce.Running, "", now.Add(-mpsSteady)
 	l.set(again, well)
 	r.shares.woken.Notify()
-	r.api.wait(t, "the Event that it runs again", func() bool {
+	r.api.Wait(t, "the Event that it runs again", func() bool {
 		return has(r.api.notices, fmt.Sprintf("MPSRecovered the MPS daemon of GPU 7 (%s) runs again", uuid))
 	})
-	r.api.mu.Lock()
-	defer r.api.mu.Unlock()
+	r.api.Mu.Lock()
+	defer r.api.Mu.Unlock()
 	events := slices.DeleteFunc(slices.Clone(r.api.warnings), func(s string) bool { return !strings.Contains(s, "MPSFailed") })
 	if len(events) != 1 {
 		t.Errorf("Events on pods: %q", events)

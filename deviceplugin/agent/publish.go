@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,12 +30,9 @@ type publisher struct {
 	*core
 	resources *resources
 	wake      notify.Signal
-	desc      *prometheus.Desc
 
-	mu sync.Mutex // guards what follows
-	// shortages and gpus are those of the last round.
-	shortages []health.Shortage
-	gpus      []gpumode.GPU
+	// found is what the last round found.
+	found atomic.Pointer[found]
 
 	// What follows is run's alone: what was written last, and when.
 	conditions     map[string]writtenCondition // by type
@@ -45,33 +42,28 @@ type publisher struct {
 	empty map[string]bool
 }
 
+type found struct {
+	shortages []health.Shortage
+	gpus      []gpumode.GPU
+}
+
 type writtenCondition struct {
 	health.Condition
 	at time.Time
 }
 
 func newPublisher(c *core, r *resources) *publisher {
-	return &publisher{
+	p := &publisher{
 		core: c, resources: r, wake: notify.New(), conditions: map[string]writtenCondition{}, empty: map[string]bool{},
-		desc: prometheus.NewDesc("heddle_unavailable",
-			"Devices of a resource that no pod can get, by reason; 1 for a resource without any device.",
-			[]string{"resource", "reason"}, nil),
 	}
+	p.found.Store(&found{})
+	return p
 }
 
 // update takes what a round found.
 func (p *publisher) update(snapshot *health.Snapshot, gpus []gpumode.GPU) {
-	all := p.resources.shortages(p.now.Load(), snapshot, gpus)
-	p.mu.Lock()
-	p.shortages, p.gpus = all, gpus
-	p.mu.Unlock()
+	p.found.Store(&found{p.resources.shortages(p.now.Load(), snapshot, gpus), gpus})
 	p.wake.Notify()
-}
-
-func (p *publisher) latest() ([]health.Shortage, []gpumode.GPU) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.shortages, p.gpus
 }
 
 // run publishes until ctx ends.
@@ -99,11 +91,11 @@ func (p *publisher) run(ctx context.Context) error {
 func (p *publisher) publish(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	shortages, gpus := p.latest()
-	p.announce(shortages)
+	now := p.found.Load()
+	p.announce(now.shortages)
 	return errors.Join(
-		p.publishCondition(ctx, health.ConditionOf(shortages)),
-		p.publishCondition(ctx, modeCondition(modeStates(gpus))),
+		p.publishCondition(ctx, health.ConditionOf(now.shortages)),
+		p.publishCondition(ctx, modeCondition(modeStates(now.gpus))),
 		p.publishGPUs(ctx),
 	)
 }
@@ -195,14 +187,39 @@ func (p *publisher) announce(short []health.Shortage) {
 	p.empty = now
 }
 
-// Describe implements [prometheus.Collector].
-func (p *publisher) Describe(descs chan<- *prometheus.Desc) { descs <- p.desc }
+func publishedDescs() (unavailable, allocated *prometheus.Desc) {
+	unavailable = prometheus.NewDesc("heddle_unavailable",
+		"Devices of a resource that no pod can get, by reason; 1 for a resource without any device.",
+		[]string{"resource", "reason"}, nil)
+	allocated = prometheus.NewDesc("heddle_bindings", "Containers that have devices of a resource.", []string{"resource"}, nil)
+	return unavailable, allocated
+}
 
-// Collect implements [prometheus.Collector]. A scrape sees all of one round.
+// Describe implements [prometheus.Collector].
+func (p *publisher) Describe(descs chan<- *prometheus.Desc) {
+	unavailable, allocated := publishedDescs()
+	descs <- unavailable
+	descs <- allocated
+}
+
+// Collect implements [prometheus.Collector]. A scrape sees all shortages of one
+// round.
 func (p *publisher) Collect(metrics chan<- prometheus.Metric) {
-	all, _ := p.latest()
-	for _, one := range all {
-		metrics <- prometheus.MustNewConstMetric(p.desc, prometheus.GaugeValue,
+	unavailable, allocated := publishedDescs()
+	for _, one := range p.found.Load().shortages {
+		metrics <- prometheus.MustNewConstMetric(unavailable, prometheus.GaugeValue,
 			float64(max(one.Count, 1)), one.Resource, string(one.Cause))
+	}
+	containers := map[string]int{}
+	for name := range p.resources.all() {
+		containers[name] = 0
+	}
+	for _, a := range p.state.View().Allocations() {
+		for name := range a.CDINames {
+			containers[name]++
+		}
+	}
+	for name, n := range containers {
+		metrics <- prometheus.MustNewConstMetric(allocated, prometheus.GaugeValue, float64(n), name)
 	}
 }

@@ -61,7 +61,7 @@ func TestRenamedGPUs(t *testing.T) {
 	if got := r.kubelet.State(renamed); got.Updates != 1 {
 		t.Errorf("%d lists under the new name, want one", got.Updates)
 	}
-	r.api.wait(t, "the condition", func() bool {
+	r.api.Wait(t, "the condition", func() bool {
 		last := r.api.conditions[len(r.api.conditions)-1]
 		return last.Reason == string(Draining) &&
 			strings.Contains(last.Message, "container main of default/train has it as nvidia.com/gpu")
@@ -92,7 +92,7 @@ func TestRenamedGPUs(t *testing.T) {
 func TestModeSGPUWithdrawsGPUs(t *testing.T) {
 	r := newRig(t, "dgx-h100").run()
 	r.list(gpus, 8, 0)
-	r.api.wait(t, "a condition", func() bool { return len(r.api.conditions) > 0 })
+	r.api.Wait(t, "a condition", func() bool { return len(r.api.conditions) > 0 })
 	r.configure("mode: sgpu")
 	r.list(gpus, 0, 8)
 	if got := r.resources.shortages(r.now.Load(), r.monitor.Snapshot(), r.modes.GPUs()); len(got) > 0 {
@@ -103,20 +103,20 @@ func TestModeSGPUWithdrawsGPUs(t *testing.T) {
 func TestLabelsThatChooseTheConfiguration(t *testing.T) {
 	r := newRig(t, "dgx-h100")
 	r.set("nodes-config", "- nodeSelector: {pool: shared}\n  mode: sgpu\n")
-	r.api.show(false)
+	r.api.Show(false)
 	r.run()
 	if got := r.kubelet.State(gpus); got.Registrations > 0 {
 		t.Errorf("served before the labels are known: %+v", got)
 	}
-	r.api.editNode(func(n *corev1.Node) { n.Labels = map[string]string{"pool": "shared"} })
-	r.api.show(true)
+	r.api.EditNode(func(n *corev1.Node) { n.Labels = map[string]string{"pool": "shared"} })
+	r.api.Show(true)
 	r.list(hcas, 512, 0)
 	if got := r.kubelet.State(gpus); len(got.Healthy)+len(got.Unhealthy) > 0 {
 		t.Errorf("GPUs were listed that are shared: %+v", got)
 	}
 	// The Node is deleted, and the kubelet creates it again.
-	r.api.show(false)
-	r.api.editNode(func(n *corev1.Node) { n.Labels = nil })
-	r.api.show(true)
+	r.api.Show(false)
+	r.api.EditNode(func(n *corev1.Node) { n.Labels = nil })
+	r.api.Show(true)
 	r.list(gpus, 8, 0)
 }

@@ -25,7 +25,7 @@ func (h hung) Generate(*machine.Machine) (*devgpu.Edits, error) {
 
 func TestNothingSlowHoldsBackTheList(t *testing.T) {
 	r := newRig(t, "dgx-h100")
-	r.api.hang = true
+	r.api.Hang = true
 	r.run()
 	// The first registration waits a second for the API server, once.
 	r.list(gpus, 8, 0)

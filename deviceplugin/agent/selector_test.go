@@ -24,11 +24,11 @@ func TestPodGetsTheGPUsThatItAsksFor(t *testing.T) {
 	}
 	r.start("picky")
 	// Its GPU is taken: another pod that asks for it starts on another GPU, and gets an Event.
-	r.api.removeAll()
+	r.api.RemovePods()
 	r.create(wish("late", map[string]string{gpus: "1"}, map[string]string{use: want + ",GPU-of-another-node"}))
 	got := r.admit("late", map[string]int{gpus: 1})[gpus]
 	r.start("late")
-	r.api.wait(t, "an Event", func() bool {
+	r.api.Wait(t, "an Event", func() bool {
 		return has(r.api.warnings, "default/late "+ReasonSelector+": the node has no GPU \"GPU-of-another-node\"; it has "+m.GPUs[0].UUID) &&
 			has(r.api.warnings, "the pod does not accept GPU "+got[0])
 	})
@@ -41,7 +41,7 @@ func TestPodGetsTheGPUsThatItAsksFor(t *testing.T) {
 	}))
 	r.admit("torn", map[string]int{gpus: 2})
 	r.start("torn")
-	r.api.wait(t, "an Event", func() bool { return has(r.api.warnings, "default/torn "+ReasonSelector+": annotations") })
+	r.api.Wait(t, "an Event", func() bool { return has(r.api.warnings, "default/torn "+ReasonSelector+": annotations") })
 }
 
 func TestExpected(t *testing.T) {

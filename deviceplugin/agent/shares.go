@@ -97,12 +97,10 @@ func (t *shares) run(ctx context.Context) error {
 	for {
 		_, pods, _ := t.API.Pods()
 		t.reconcile(ctx)
-		pause := time.NewTimer(reconcilePause)
 		select {
 		case <-ctx.Done():
-			pause.Stop()
 			return nil
-		case <-pause.C:
+		case <-time.After(reconcilePause):
 		}
 		select {
 		case <-ctx.Done():

@@ -83,14 +83,14 @@ func TestSharesArePublishedForSchedulers(t *testing.T) {
 		t.Errorf("annotation (-want +got):\n%s", diff)
 	}
 	// The agent corrects an annotation that another client has changed, and makes an Event.
-	r.api.edit("a", func(p *corev1.Pod) {
+	r.api.EditPod("a", func(p *corev1.Pod) {
 		p.Annotations[wellknown.SGPUBound] = `{"version":1,"node":"gpu-9","containers":{}}`
 	})
 	until(t, "the annotation corrected", func() bool { return len(c.boundOf("a")) == 2 })
 	if got := c.boundOf("a"); got[0] != got[1] {
 		t.Errorf("annotations %q", got)
 	}
-	r.api.wait(t, "an Event", func() bool { return has(r.api.notices, "SGPUDrift annotation heddle.dev/sgpu-bound of pod default/a") })
+	r.api.Wait(t, "an Event", func() bool { return has(r.api.notices, "SGPUDrift annotation heddle.dev/sgpu-bound of pod default/a") })
 	if got := r.drifts("annotation"); got != 1 {
 		t.Errorf("%v drifts", got)
 	}
@@ -102,7 +102,7 @@ func TestSharesArePublishedForSchedulers(t *testing.T) {
 	until(t, "the unhealthy GPU", func() bool { return !c.sharedGPUs(t)[1].Healthy })
 	// The annotation has what is freed: the kubelet's checkpoint drops it when the kubelet admits the next pod.
 	r.kubelet.Delete("default", "a")
-	r.api.removeAll()
+	r.api.RemovePods()
 	if err := r.consumer("next", "1/1", nil); err != nil {
 		t.Fatal(err)
 	}
@@ -150,21 +150,21 @@ func TestForgedAnnotations(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "GPU 0: 40 % of 100 left; needs 60") {
 		t.Errorf("error %v", err)
 	}
-	r.api.wait(t, "the Event", func() bool { return has(r.api.warnings, "default/b SGPURefused: container main gets no GPU") })
+	r.api.Wait(t, "the Event", func() bool { return has(r.api.warnings, "default/b SGPURefused: container main gets no GPU") })
 }
 
 // TestAPIServerThatRejectsWrites: the agent retries, and no pod waits for it.
 func TestAPIServerThatRejectsWrites(t *testing.T) {
 	r, c := sharer(t, "gpus: [0]")
-	c.reject = true
+	c.Reject = true
 	r.run()
 	r.list("nvidia.com/sgpu", 16, 0)
 	if err := r.consumer("a", "60/4", nil); err != nil {
 		t.Fatal(err)
 	}
-	c.mu.Lock()
-	c.reject = false
-	c.mu.Unlock()
+	c.Mu.Lock()
+	c.Reject = false
+	c.Mu.Unlock()
 	until(t, "what the API server missed", func() bool { return len(c.boundOf("a")) == 1 && len(c.sharedGPUs(t)) == 1 })
 }
 
@@ -182,7 +182,7 @@ func TestDeviceIDsNameTheGPU(t *testing.T) {
 		if err := r.consumer(name, "60/4", map[string]string{wellknown.SGPUAllocation: a.String()}); err != nil {
 			t.Fatal(err)
 		}
-		r.api.edit(name, func(p *corev1.Pod) { p.Status.StartTime = new(metav1.Now()) })
+		r.api.EditPod(name, func(p *corev1.Pod) { p.Status.StartTime = new(metav1.Now()) })
 		held := r.kubelet.Held(uidOf(name), "main", "nvidia.com/sgpu")
 		if len(held) != 1 || !strings.HasPrefix(held[0], uuid+"::") {
 			t.Errorf("%s has device ID %v for GPU %s", name, held, uuid)

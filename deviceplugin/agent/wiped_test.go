@@ -23,17 +23,17 @@ func TestWipedNode(t *testing.T) {
 	if err := errors.Join(os.RemoveAll(r.options.StateDir), os.RemoveAll(r.options.CDIDir)); err != nil {
 		t.Fatal(err)
 	}
-	r.api.mu.Lock()
-	r.api.unlisted = true
-	r.api.mu.Unlock()
+	r.api.Mu.Lock()
+	r.api.Unlisted = true
+	r.api.Mu.Unlock()
 	r.again(t)
 	r.list(slots, 16, 0)
 	if err := r.consumer("b", "30/4", nil); err == nil || !strings.Contains(err.Error(), "kept for container main of default/a") {
 		t.Errorf("before the API server lists the pods: %v", err)
 	}
-	r.api.mu.Lock()
-	r.api.unlisted = false
-	r.api.mu.Unlock()
+	r.api.Mu.Lock()
+	r.api.Unlisted = false
+	r.api.Mu.Unlock()
 	until(t, "the list of pods", func() bool {
 		_, _, known := r.API.Pods()
 		return known
@@ -42,13 +42,13 @@ func TestWipedNode(t *testing.T) {
 	if err := r.consumer("late", "30/4", nil); err == nil || !strings.Contains(err.Error(), "kept for container main of default/a") {
 		t.Errorf("error %v", err)
 	}
-	r.api.wait(t, "the Event", func() bool {
+	r.api.Wait(t, "the Event", func() bool {
 		return has(r.api.notices, "SGPUDrift the checkpoint entry and the CDI spec of container main of default/a were lost")
 	})
 	if got := c.boundOf("a"); len(got) != 1 {
 		t.Errorf("the annotation was changed: %q", got)
 	}
-	if p := r.api.pod("a"); p.Annotations[wellknown.SGPUBound] == "" {
+	if p := r.api.Pod("a"); p.Annotations[wellknown.SGPUBound] == "" {
 		t.Errorf("pod %+v", p)
 	}
 	if got := r.drifts("unrecorded"); got != 1 {

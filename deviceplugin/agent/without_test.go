@@ -43,8 +43,8 @@ func TestSharesWithoutCDI(t *testing.T) {
 	r.configure("mode: sgpu\nsgpu: {gpus: [0]}\n")
 	r.run()
 	r.list(gpus, 7, 0)
-	r.api.wait(t, "the Event", func() bool { return has(r.api.notices, "NothingToOffer nvidia.com/sgpu: "+why) })
-	r.api.wait(t, "the condition", func() bool {
+	r.api.Wait(t, "the Event", func() bool { return has(r.api.notices, "NothingToOffer nvidia.com/sgpu: "+why) })
+	r.api.Wait(t, "the condition", func() bool {
 		return slices.ContainsFunc(r.api.conditions, func(c health.Condition) bool { return !c.True && strings.Contains(c.Message, why) })
 	})
 	problem := func() bool {

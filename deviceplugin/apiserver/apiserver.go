@@ -51,10 +51,10 @@ type Client struct {
 
 // New returns a client for one Node; Run keeps it current.
 func New(client rest.Interface, node string, log *slog.Logger) *Client {
-	watch := nodesync.NewWatch(client, node)
+	watch := nodesync.NewWatch(client, node, wellknown.HAMiLock, wellknown.HAMiGPUs)
 	return &Client{
 		rest: client, node: node, log: log,
-		nodeWatch: watch, hami: watch.Follow(wellknown.HAMiLock, wellknown.HAMiGPUs),
+		nodeWatch: watch, hami: watch.Followed(),
 		podWatch: newPodWatch(), events: newEvents(),
 	}
 }

@@ -5,12 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -19,11 +15,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
-	"github.com/heddle-dev/heddle/internal/kube"
+	"github.com/heddle-dev/heddle/test/nodeapi"
 )
 
 const (
@@ -41,112 +36,10 @@ func podNamed(name string) *corev1.Pod {
 	return p
 }
 
-// apiServer answers as an API server for one Node would. The real one is in
-// test/e2e.
-type apiServer struct {
-	t      *testing.T
-	mu     sync.Mutex
-	node   corev1.Node
-	pods   []corev1.Pod
-	writes []string
-	reads  []string
-	events []corev1.Event
-	// classes is the answer for DeviceClasses, 404 if it is empty.
-	classes string
-	note    chan struct{}
-}
-
-func newServer(t *testing.T) (*apiServer, *Client) {
+func newServer(t *testing.T) (*nodeapi.Server, *Client) {
 	t.Helper()
-	s := &apiServer{t: t, note: make(chan struct{})}
-	s.node = corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}}
-	s.node.Name, s.node.ResourceVersion = node, "1"
-	ts := httptest.NewServer(s)
-	t.Cleanup(ts.Close)
-	client, err := kube.ClientFor(&rest.Config{Host: ts.URL}, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s, New(client, node, slog.New(slog.DiscardHandler))
-}
-
-func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		s.t.Errorf("read request: %v", err)
-	}
-	q := r.URL.Query()
-	w.Header().Set("Content-Type", "application/json")
-	if q.Get("watch") != "" {
-		if q.Get("sendInitialEvents") != "" {
-			fail(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
-			return
-		}
-		w.(http.Flusher).Flush()
-		<-r.Context().Done()
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	defer func() {
-		close(s.note)
-		s.note = make(chan struct{})
-	}()
-	switch {
-	case r.Method == http.MethodPost:
-		var event corev1.Event
-		if err := json.Unmarshal(body, &event); err != nil {
-			s.t.Error(err)
-		}
-		s.events = append(s.events, event)
-		_, _ = w.Write(body)
-	case r.Method == http.MethodPatch:
-		s.writes = append(s.writes, strings.TrimPrefix(r.URL.Path, "/api/v1/nodes/"+node)+" "+string(body))
-		s.answer(w, s.node)
-	case r.URL.Path == "/api/v1/nodes":
-		s.answer(w, corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, Items: []corev1.Node{s.node}})
-	case r.URL.Path == "/api/v1/nodes/"+node:
-		s.answer(w, s.node)
-	case r.URL.Path == "/api/v1/pods":
-		if q.Get("fieldSelector") != "spec.nodeName="+node {
-			s.t.Errorf("listed pods by %v", q)
-		}
-		s.reads = append(s.reads, "list")
-		s.answer(w, corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: s.pods})
-	case r.URL.Path == classesPath && s.classes != "":
-		s.reads = append(s.reads, "classes")
-		_, _ = io.WriteString(w, s.classes)
-	default:
-		for i := range s.pods {
-			if r.URL.Path == "/api/v1/namespaces/"+s.pods[i].Namespace+"/pods/"+s.pods[i].Name {
-				s.reads = append(s.reads, "get "+s.pods[i].Name)
-				s.answer(w, s.pods[i])
-				return
-			}
-		}
-		fail(w, http.StatusNotFound, metav1.StatusReasonNotFound)
-	}
-}
-
-func (s *apiServer) answer(w io.Writer, v any) {
-	if err := json.NewEncoder(w).Encode(v); err != nil {
-		s.t.Error(err)
-	}
-}
-
-func fail(w http.ResponseWriter, code int, reason metav1.StatusReason) {
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(metav1.Status{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: reason, Code: int32(code),
-	})
-}
-
-func (s *apiServer) take() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	list := s.writes
-	s.writes = nil
-	return list
+	s := nodeapi.New(t, node)
+	return s, New(s.Client(), node, slog.New(slog.DiscardHandler))
 }
 
 func TestConditionIsPatchedWhenItDiffers(t *testing.T) {
@@ -158,9 +51,11 @@ func TestConditionIsPatchedWhenItDiffers(t *testing.T) {
 			t.Fatal(err)
 		}
 		var all []corev1.NodeCondition
-		for _, write := range s.take() {
+		writes := s.Writes
+		s.Writes = nil
+		for _, write := range writes {
 			var patch corev1.Node
-			text, ok := strings.CutPrefix(write, "/status ")
+			text, ok := strings.CutPrefix(write, "nodes/"+node+"/status ")
 			if err := json.Unmarshal([]byte(text), &patch); err != nil || !ok || len(patch.Status.Conditions) != 1 {
 				t.Fatalf("wrote %s: %v", write, err)
 			}
@@ -174,7 +69,7 @@ func TestConditionIsPatchedWhenItDiffers(t *testing.T) {
 		t.Fatalf("wrote %+v", first)
 	}
 	first[0].LastTransitionTime = metav1.NewTime(time.Unix(1700000000, 0))
-	s.node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}, first[0]}
+	s.Node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}, first[0]}
 	if got := set(ill); len(got) > 0 {
 		t.Errorf("wrote what the Node has: %+v", got)
 	}
@@ -196,7 +91,6 @@ func TestConditionIsPatchedWhenItDiffers(t *testing.T) {
 	if len(got) != 1 || got[0].Type != "HeddleModePending" || got[0].Status != corev1.ConditionTrue || got[0].Message != pending.Message {
 		t.Fatalf("wrote %+v", got)
 	}
-	s.node.Status.Conditions = append(s.node.Status.Conditions, got[0])
 	if got := set(pending); len(got) > 0 {
 		t.Errorf("wrote what the Node has: %+v", got)
 	}
@@ -227,7 +121,7 @@ func TestPodsAreKnownByEveryName(t *testing.T) {
 	for _, p := range []*corev1.Pod{train, mirror} {
 		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "NCCL_IB_HCA", Value: "mlx5_0"}}
 		p.Spec.NodeName = node
-		s.pods = append(s.pods, *p)
+		s.AddPod(p)
 	}
 	tests := []struct {
 		name, want string
@@ -246,9 +140,9 @@ func TestPodsAreKnownByEveryName(t *testing.T) {
 	check := func(watched bool) {
 		for _, tt := range tests {
 			t.Run(fmt.Sprintf("%s/watched=%t", tt.name, watched), func(t *testing.T) {
-				s.mu.Lock()
-				s.reads = nil
-				s.mu.Unlock()
+				s.Mu.Lock()
+				s.Reads = nil
+				s.Mu.Unlock()
 				got, err := k.Pod(t.Context(), tt.pod)
 				if tt.want == "" {
 					if err == nil {
@@ -261,7 +155,7 @@ func TestPodsAreKnownByEveryName(t *testing.T) {
 				if watched && tt.pod.UID != "" && tt.want != "" {
 					want = nil // No start waits for the API server.
 				}
-				if diff := cmp.Diff(want, s.reads); diff != "" {
+				if diff := cmp.Diff(want, s.Reads); diff != "" {
 					t.Errorf("asked (-want +got):\n%s", diff)
 				}
 			})
@@ -300,17 +194,9 @@ func TestEvents(t *testing.T) {
 	k.WarnPod(kubelet.Pod{UID: "u2"}, "FewerHCAs", "a pod without a name is in the log only")
 	k.WarnPod(pod, "Long", strings.Repeat("é", 600))
 	k.Record(health.NodeEvent{Reason: health.ReasonRecovered, Message: "GPU 3 is healthy again"})
-	for {
-		s.mu.Lock()
-		n, note := len(s.events), s.note
-		s.mu.Unlock()
-		if n >= 3 {
-			break
-		}
-		<-note
-	}
+	s.Wait(t, "three Events", func() bool { return len(s.Events) >= 3 })
 	var got []string
-	for _, e := range s.events {
+	for _, e := range s.Events {
 		if len(e.Message) > 1024 || !utf8.ValidString(e.Message) || strings.Contains(e.Message, "\ufffd") {
 			t.Errorf("message of %d bytes: %q", len(e.Message), e.Message)
 		}
@@ -335,7 +221,7 @@ func TestDeviceClassesClaim(t *testing.T) {
 	if got, err := k.DeviceClass(t.Context(), gpus); got != "" || err != nil {
 		t.Errorf("without that API: %q, %v", got, err)
 	}
-	s.classes = `{"items":[{"metadata":{"name":"plain"},"spec":{}},` +
+	s.Classes = `{"items":[{"metadata":{"name":"plain"},"spec":{}},` +
 		`{"metadata":{"name":"gpu.nvidia.com"},"spec":{"extendedResourceName":"nvidia.com/gpu"}}]}`
 	k.classes.listed = time.Time{}
 	for range 3 {
@@ -347,10 +233,10 @@ func TestDeviceClassesClaim(t *testing.T) {
 	if got, err := k.DeviceClass(t.Context(), hcas); got != "" || err != nil {
 		t.Errorf("%q, %v for a resource that no class names", got, err)
 	}
-	if diff := cmp.Diff([]string{"classes"}, s.reads); diff != "" {
+	if diff := cmp.Diff([]string{"classes"}, s.Reads); diff != "" {
 		t.Errorf("one list serves for a minute:\n%s", diff)
 	}
-	s.classes = "{"
+	s.Classes = "{"
 	k.classes.listed = time.Time{}
 	if got, err := k.DeviceClass(t.Context(), gpus); got != "" || err == nil {
 		t.Errorf("%q, %v of what is no list", got, err)

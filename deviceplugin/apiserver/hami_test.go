@@ -35,11 +35,11 @@ func hamiPod(name string) *corev1.Pod {
 // HAMi's own order of writes: the lock, the time of binding, the binding.
 // Twenty pods go through one node one after the other.
 func TestHAMiBindsPodAfterPod(t *testing.T) {
-	s, k := newStore(t)
+	s, k := newServer(t)
 	running(t, k)
-	s.await(t, func() bool { return len(s.watches) == 2 })
+	s.Wait(t, "a write", func() bool { return s.Watches() == 2 })
 	b := hami.New(hami.Options{
-		Node: node, Watched: k, Reader: k, Writer: k, Log: slog.New(slog.DiscardHandler),
+		Node: node, Watched: k, API: k, Log: slog.New(slog.DiscardHandler),
 	})
 	b.Set(hami.State{
 		Enabled: true, Open: true, Resource: "nvidia.com/sgpu", Local: []string{"GPU-1"},
@@ -48,30 +48,26 @@ func TestHAMiBindsPodAfterPod(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- b.Run(ctx) }()
-	s.await(t, func() bool { return strings.Contains(s.node.Annotations[wellknown.HAMiGPUs], `"healthy":true`) })
+	s.Wait(t, "a write", func() bool { return strings.Contains(s.Node.Annotations[wellknown.HAMiGPUs], `"healthy":true`) })
 	start := time.Now()
 	for i := range 20 {
 		pod := hamiPod("p" + strconv.Itoa(i))
-		s.do(func() {
-			s.pods[pod.Name] = pod
-			s.putNode(func(n *corev1.Node) {
-				n.Annotations[wellknown.HAMiLock] = time.Now().Format(time.RFC3339) + ",default," + pod.Name
-			})
+		s.AddPod(pod)
+		s.EditNode(func(n *corev1.Node) {
+			n.Annotations[wellknown.HAMiLock] = time.Now().Format(time.RFC3339) + ",default," + pod.Name
 		})
 		// The kubelet and others write the Node too.
-		s.do(func() { s.putNode(func(n *corev1.Node) { n.Labels = map[string]string{"pod": pod.Name} }) })
-		s.do(func() {
-			bound := pod.DeepCopy()
-			bound.Annotations[wellknown.HAMiBindTime] = strconv.FormatInt(time.Now().Unix(), 10)
-			bound.Spec.NodeName = node
-			s.putPod(bound)
+		s.EditNode(func(n *corev1.Node) { n.Labels = map[string]string{"pod": pod.Name} })
+		s.EditPod(pod.Name, func(p *corev1.Pod) {
+			p.Annotations[wellknown.HAMiBindTime] = strconv.FormatInt(time.Now().Unix(), 10)
+			p.Spec.NodeName = node
 		})
-		s.await(t, func() bool { return s.node.Annotations[wellknown.HAMiLock] == "" })
+		s.Wait(t, "a write", func() bool { return s.Node.Annotations[wellknown.HAMiLock] == "" })
 		b.Bound(types.NamespacedName{Namespace: "default", Name: pod.Name}, pod.UID, true)
 	}
 	t.Logf("20 locks released in %s", time.Since(start))
-	s.await(t, func() bool {
-		for _, p := range s.pods {
+	s.Wait(t, "a write", func() bool {
+		for _, p := range s.Pods {
 			if p.Annotations[wellknown.HAMiBindPhase] != "success" {
 				return false
 			}
@@ -82,16 +78,15 @@ func TestHAMiBindsPodAfterPod(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if got := s.node.Annotations[wellknown.HAMiGPUs]; strings.Contains(got, `"healthy":true`) || got == "" {
+	if got := s.Node.Annotations[wellknown.HAMiGPUs]; strings.Contains(got, `"healthy":true`) || got == "" {
 		t.Errorf("a node without a plugin shows HAMi %s", got)
 	}
 }
 
 func TestAnnotating(t *testing.T) {
-	s, k := newStore(t)
+	s, k := newServer(t)
 	value := "x"
-	pod := hamiPod("p1")
-	s.pods["p1"] = pod
+	s.AddPod(hamiPod("p1"))
 	name := types.NamespacedName{Namespace: "default", Name: "p1"}
 
 	if err := k.AnnotateNode(t.Context(), "1", map[string]*string{"a/b": &value}); err != nil {
@@ -125,7 +120,7 @@ func TestAnnotating(t *testing.T) {
 		`namespaces/default/pods/p1 {"metadata":{"uid":"uid-p1","annotations":{"a/b":"x"}}}`,
 		`namespaces/default/pods/p1 {"metadata":{"uid":"older","annotations":{"a/b":"x"}}}`,
 	}
-	if diff := cmp.Diff(want, s.writes); diff != "" {
+	if diff := cmp.Diff(want, s.Writes); diff != "" {
 		t.Errorf("writes (-want +got):\n%s", diff)
 	}
 }

@@ -198,8 +198,7 @@ func (c *Client) Pod(ctx context.Context, pod kubelet.Pod) (*corev1.Pod, error) 
 // the kubelet and the device plugin learn of a pod at about the same time. It
 // answers none after timeout, and at once while the pods are not known.
 func (c *Client) Await(timeout time.Duration, match func(*corev1.Pod) bool) []*corev1.Pod {
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
+	late := time.After(timeout)
 	for {
 		pods, changed, known := c.Pods()
 		if !known {
@@ -210,7 +209,7 @@ func (c *Client) Await(timeout time.Duration, match func(*corev1.Pod) bool) []*c
 		}
 		select {
 		case <-changed:
-		case <-timer.C:
+		case <-late:
 			return nil
 		}
 	}

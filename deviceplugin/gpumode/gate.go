@@ -3,6 +3,7 @@ package gpumode
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,25 +17,19 @@ import (
 type calls struct {
 	// allocating counts calls of Allocate by GPU.
 	allocating map[string]int
-	// starting are the calls of PreStart by number.
-	starting map[uint64]preStart
-	last     uint64
+	// starting are when the calls of PreStart began.
+	starting map[*gate][]time.Time
 }
 
-// preStart is a call of PreStart.
-type preStart struct {
-	mode  config.Mode
-	began time.Time
-}
+func newCalls() calls { return calls{allocating: map[string]int{}, starting: map[*gate][]time.Time{}} }
 
-func newCalls() calls { return calls{allocating: map[string]int{}, starting: map[uint64]preStart{}} }
-
-// oldest is when the oldest call of PreStart began, by mode.
+// oldest is when the oldest call of PreStart began, by mode. A gate has its calls
+// in the order in which they began.
 func (c *calls) oldest() map[config.Mode]time.Time {
 	all := map[config.Mode]time.Time{}
-	for _, s := range c.starting {
-		if began, ok := all[s.mode]; !ok || s.began.Before(began) {
-			all[s.mode] = s.began
+	for g, began := range c.starting {
+		if first, ok := all[g.mode]; len(began) > 0 && (!ok || began[0].Before(first)) {
+			all[g.mode] = began[0]
 		}
 	}
 	return all
@@ -68,8 +63,17 @@ func (g *gate) Allocate(ctx context.Context, ids []string) (*v1beta1.ContainerAl
 // PreStart implements [server.Allocator]. It may give any GPU of the mode to the
 // container that was not withdrawn when it began.
 func (g *gate) PreStart(ctx context.Context, ids []string) error {
-	call := g.tracker.starts(g.mode)
-	defer g.tracker.started(call)
+	t := g.tracker
+	began := time.Now()
+	t.mu.Lock()
+	t.calls.starting[g] = append(t.calls.starting[g], began)
+	t.mu.Unlock()
+	defer func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		at := slices.Index(t.calls.starting[g], began)
+		t.calls.starting[g] = slices.Delete(t.calls.starting[g], at, at+1)
+	}()
 	return g.Resource.PreStart(ctx, ids)
 }
 
@@ -102,18 +106,4 @@ func (t *Tracker) allocated(uuids map[string]bool) {
 			delete(t.calls.allocating, uuid)
 		}
 	}
-}
-
-func (t *Tracker) starts(in config.Mode) (call uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.calls.last++
-	t.calls.starting[t.calls.last] = preStart{mode: in, began: time.Now()}
-	return t.calls.last
-}
-
-func (t *Tracker) started(call uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.calls.starting, call)
 }

@@ -46,14 +46,6 @@ const (
 	FaultCordonSaving = "cordon-file"
 )
 
-// Options are what a Tracker works with.
-type Options struct {
-	// StateDir is the device plugin's, on a disk.
-	StateDir string
-	// Log defaults to none.
-	Log *slog.Logger
-}
-
 // GPU is how one GPU is handed out.
 type GPU struct {
 	// Index is the driver's number of it.
@@ -77,7 +69,8 @@ type GPU struct {
 
 // Tracker keeps the mode of every GPU. Its methods may be called at once.
 type Tracker struct {
-	options Options
+	dir string
+	log *slog.Logger
 	// changed is set when an answer may differ, pending when an observation is
 	// needed.
 	changed, pending notify.Signal
@@ -85,9 +78,11 @@ type Tracker struct {
 	mu sync.Mutex // guards all below
 	// gpus are by UUID, also those that the machine has lost.
 	gpus map[string]gpuState
-	// machine and config are those of the last round; nil before it.
-	machine *machine.Machine
+	// config is that of the last round, nil before it; present are the UUIDs of
+	// its machine's GPUs in order, and indices the driver's numbers of them.
 	config  *config.NodeConfig
+	present []string
+	indices map[string]int
 	// parents are the GPUs of MIG devices, by the UUID of the device.
 	parents map[string]string
 	// withdrawals counts them.
@@ -107,26 +102,27 @@ type Tracker struct {
 	faults map[string]string
 }
 
-// New makes a Tracker from what is on disk. What cannot be read is a problem
-// ([Tracker.Problems]) and no error.
-func New(o Options) *Tracker {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+// New makes a Tracker from what is on the disk in the device plugin's state
+// directory. What cannot be read is a problem ([Tracker.Problems]) and no error.
+func New(dir string, log *slog.Logger) *Tracker {
 	t := &Tracker{
-		options: o, changed: notify.New(), pending: notify.New(), pause: fast,
+		dir: dir, log: log, changed: notify.New(), pending: notify.New(), pause: fast,
 		gpus: map[string]gpuState{}, parents: map[string]string{}, calls: newCalls(),
 		cordoned: map[string]bool{}, faults: map[string]string{},
 	}
-	modes, err := loadModes(o.StateDir)
-	t.note(FaultModes, err)
-	for uuid, mode := range modes {
-		t.gpus[uuid] = gpuState{mode: mode, wanted: mode}
+	var modes modesText
+	err := load(dir, modesFile, &modes, "modes are taken from the holders of the GPUs")
+	if t.note(FaultModes, err); err == nil {
+		for uuid, mode := range modes.Modes {
+			t.gpus[uuid] = gpuState{mode: mode, wanted: mode}
+		}
 	}
-	uuids, err := loadCordons(o.StateDir)
-	t.note(FaultCordon, err)
-	for _, uuid := range uuids {
-		t.cordoned[uuid] = true
+	var cordons cordonsText
+	err = load(dir, cordonsFile, &cordons, "GPUs are cordoned when the Node has been read")
+	if t.note(FaultCordon, err); err == nil {
+		for _, uuid := range cordons.Cordoned {
+			t.cordoned[uuid] = true
+		}
 	}
 	return t
 }
@@ -137,15 +133,16 @@ func New(o Options) *Tracker {
 func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) (withdrawals uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	before := t.present()
-	t.machine, t.config = m, c
+	before := t.indices
+	t.config, t.present, t.indices = c, nil, map[string]int{}
 	clear(t.parents)
 	idle := true
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
-		if g.UUID == "" {
+		if _, twice := t.indices[g.UUID]; twice || g.UUID == "" {
 			continue
 		}
+		t.present, t.indices[g.UUID] = append(t.present, g.UUID), g.Index
 		for j := range g.MIG.Devices {
 			t.parents[g.MIG.Devices[j].UUID] = g.UUID
 		}
@@ -153,7 +150,8 @@ func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) (withdrawals u
 		now := configure(old, inventory.Wanted(c, g), c.SGPU.ModeSwitch)
 		t.withdraw(&old, &now)
 		t.gpus[g.UUID] = now
-		idle = idle && (!now.pending() || before[g.UUID] && now.same(&old))
+		_, known := before[g.UUID]
+		idle = idle && (!now.pending() || known && now.same(&old))
 	}
 	if !idle {
 		t.pause = fast
@@ -172,17 +170,6 @@ func (t *Tracker) Published(withdrawals uint64) {
 			t.gpus[uuid] = g
 		}
 	}
-}
-
-// present are the UUIDs of the last round's machine.
-func (t *Tracker) present() map[string]bool {
-	uuids := map[string]bool{}
-	if t.machine != nil {
-		for i := range t.machine.GPUs {
-			uuids[t.machine.GPUs[i].UUID] = true
-		}
-	}
-	return uuids
 }
 
 // withdraw numbers a withdrawal that is new.
@@ -204,8 +191,14 @@ func (t *Tracker) Pending() <-chan struct{} { return t.pending }
 func (t *Tracker) Known() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.machine != nil && !slices.ContainsFunc(t.machine.GPUs, func(g machine.GPU) bool {
-		return g.UUID != "" && t.gpus[g.UUID].mode == ""
+	return t.config != nil && !t.some(func(g *gpuState) bool { return g.mode == "" })
+}
+
+// some reports whether a GPU of the machine is so. Hold mu.
+func (t *Tracker) some(is func(*gpuState) bool) bool {
+	return slices.ContainsFunc(t.present, func(uuid string) bool {
+		g := t.gpus[uuid]
+		return is(&g)
 	})
 }
 
@@ -226,33 +219,24 @@ func (t *Tracker) Any(in config.Mode) bool {
 func (t *Tracker) GPUs() []GPU {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.machine == nil {
-		return nil
-	}
-	all := make([]GPU, 0, len(t.machine.GPUs))
-	for i := range t.machine.GPUs {
-		if uuid := t.machine.GPUs[i].UUID; uuid != "" {
-			all = append(all, t.describe(t.machine.GPUs[i].Index, uuid))
+	var all []GPU
+	for _, uuid := range t.present {
+		g := t.gpus[uuid]
+		now := GPU{
+			Index: t.indices[uuid], UUID: uuid, Mode: g.mode, Wanted: g.wanted, Until: g.until(), Cordoned: t.cordoned[uuid],
+			Offered: g.mode, Unavailable: g.unavailable(),
 		}
+		switch {
+		case g.writing:
+			now.Offered, now.Unavailable = "", ""
+		case now.Cordoned:
+			now.Unavailable = Cordoned
+		default:
+			now.Draining = g.draining && g.mode != g.wanted
+		}
+		all = append(all, now)
 	}
 	return all
-}
-
-func (t *Tracker) describe(index int, uuid string) GPU {
-	g := t.gpus[uuid]
-	now := GPU{
-		Index: index, UUID: uuid, Mode: g.mode, Wanted: g.wanted, Until: g.until(), Cordoned: t.cordoned[uuid],
-		Offered: g.mode, Unavailable: g.unavailable(),
-	}
-	switch {
-	case g.writing:
-		now.Offered, now.Unavailable = "", ""
-	case now.Cordoned:
-		now.Unavailable = Cordoned
-	default:
-		now.Draining = g.draining && g.mode != g.wanted
-	}
-	return now
 }
 
 // Cordon takes the value of [wellknown.CordonedGPUs], the Node's annotation, empty
@@ -275,11 +259,11 @@ func (t *Tracker) Cordon(text string) {
 		return
 	}
 	t.cordoned = now
-	err = store(t.options.StateDir, cordonsFile, &cordonsText{version, uuids})
+	err = store(t.dir, cordonsFile, &cordonsText{version, uuids})
 	t.note(FaultCordonSaving, err)
 	t.cordonUnsaved = err != nil
 	if changed {
-		t.options.Log.Info("cordoned GPUs changed", "uuids", uuids)
+		t.log.Info("cordoned GPUs changed", "uuids", uuids)
 	}
 }
 
@@ -288,11 +272,11 @@ func (t *Tracker) Cordon(text string) {
 func (t *Tracker) UnknownCordoned() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.machine == nil {
+	if t.config == nil {
 		return nil
 	}
 	rest := maps.Clone(t.cordoned)
-	for uuid := range t.present() {
+	for _, uuid := range t.present {
 		delete(rest, uuid)
 	}
 	return slices.Sorted(maps.Keys(rest))
@@ -312,10 +296,10 @@ func (t *Tracker) note(component string, err error) {
 	switch {
 	case err == nil && old != "":
 		delete(t.faults, component)
-		t.options.Log.Info("recovered", "component", component)
+		t.log.Info("recovered", "component", component)
 	case err != nil && err.Error() != old:
 		t.faults[component] = err.Error()
-		t.options.Log.Warn("health check failed", "component", component, "err", err)
+		t.log.Warn("health check failed", "component", component, "err", err)
 	}
 }
 
@@ -351,14 +335,12 @@ func (t *Tracker) Describe(all chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (t *Tracker) Collect(metrics chan<- prometheus.Metric) {
 	pending, cordoned := descs()
-	seen := map[string]bool{}
 	for _, g := range t.GPUs() {
-		if !seen[g.UUID] && g.Until != "" {
+		if g.Until != "" {
 			metrics <- prometheus.MustNewConstMetric(pending, prometheus.GaugeValue, 1, g.UUID)
 		}
-		if !seen[g.UUID] && g.Cordoned {
+		if g.Cordoned {
 			metrics <- prometheus.MustNewConstMetric(cordoned, prometheus.GaugeValue, 1, g.UUID)
 		}
-		seen[g.UUID] = true
 	}
 }

@@ -3,6 +3,7 @@ package gpumode
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"strconv"
@@ -102,7 +103,7 @@ func (m *model) chance(most time.Duration) time.Duration {
 // boot starts a Tracker on what is on disk, and the loop of an agent around it.
 func (m *model) boot() {
 	ctx, cancel := context.WithCancel(context.Background())
-	tracker := New(Options{StateDir: m.dir})
+	tracker := New(m.dir, slog.New(slog.DiscardHandler))
 	var wg sync.WaitGroup
 	wake := make(chan struct{}, 1)
 	m.mu.Lock()

@@ -2,11 +2,9 @@ package gpumode
 
 import (
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/machine"
 )
 
 const (
@@ -56,13 +54,16 @@ type Observation struct {
 func (t *Tracker) Observe(o *Observation) (again time.Duration, renew bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.machine == nil {
+	if t.config == nil {
 		return 0, false
 	}
 	before := maps.Clone(t.gpus)
 	if o.Err != nil {
-		t.options.Log.Debug("holders of GPUs are not known", "err", o.Err)
-		t.freeNothing()
+		t.log.Debug("holders of GPUs are not known", "err", o.Err)
+		for uuid, g := range t.gpus {
+			g.freeSince = time.Time{} // Nothing counts as free until one succeeds again.
+			t.gpus[uuid] = g
+		}
 	} else {
 		t.decide(o)
 		renew = t.needsRenewal(o.Held)
@@ -72,39 +73,14 @@ func (t *Tracker) Observe(o *Observation) (again time.Duration, renew bool) {
 	if changed {
 		t.changed.Notify()
 	}
-	if changed || t.moving() {
+	if changed || t.some((*gpuState).moving) {
 		t.pause = fast
 	}
 	again, t.pause = t.pause, min(2*t.pause, slow)
-	if !t.unsettled() {
+	if !t.unsaved && !t.some((*gpuState).pending) {
 		again = 0
 	}
 	return again, renew
-}
-
-// unsettled reports whether there is something to do.
-func (t *Tracker) unsettled() bool {
-	return t.unsaved || slices.ContainsFunc(t.machine.GPUs, func(g machine.GPU) bool {
-		state := t.gpus[g.UUID]
-		return g.UUID != "" && state.pending()
-	})
-}
-
-// moving reports whether a GPU is draining and waits for no pod to end.
-func (t *Tracker) moving() bool {
-	return slices.ContainsFunc(t.machine.GPUs, func(g machine.GPU) bool {
-		c := t.gpus[g.UUID]
-		return c.observed && c.draining && !c.unwritten && c.mode != c.wanted && len(c.holders) == 0
-	})
-}
-
-// freeNothing notes a failed observation: nothing counts as free until one
-// succeeds again.
-func (t *Tracker) freeNothing() {
-	for uuid, g := range t.gpus {
-		g.freeSince = time.Time{}
-		t.gpus[uuid] = g
-	}
 }
 
 func (t *Tracker) decide(o *Observation) {
@@ -122,9 +98,9 @@ func (t *Tracker) decide(o *Observation) {
 		t.unsaved = true
 		switch {
 		case now.writing:
-			t.options.Log.Info("GPU mode changes", "uuid", uuid, "from", string(old.mode), "to", string(now.mode))
+			t.log.Info("GPU mode changes", "uuid", uuid, "from", string(old.mode), "to", string(now.mode))
 		case old.mode != "":
-			t.options.Log.Warn("GPU is held in another mode than recorded", "uuid", uuid,
+			t.log.Warn("GPU is held in another mode than recorded", "uuid", uuid,
 				"recorded", string(old.mode), "held_as", string(now.mode), "by", now.holders)
 		}
 	}
@@ -151,12 +127,10 @@ func (t *Tracker) usages(o *Observation) map[string]*usage {
 	now := time.Now()
 	starting := t.calls.oldest()
 	all := map[string]*usage{}
-	for i := range t.machine.GPUs {
-		if uuid := t.machine.GPUs[i].UUID; uuid != "" {
-			all[uuid] = &usage{
-				at: now, offered: map[config.Mode]bool{}, held: map[config.Mode][]string{},
-				allocating: t.calls.allocating[uuid] > 0, starting: starting,
-			}
+	for _, uuid := range t.present {
+		all[uuid] = &usage{
+			at: now, offered: map[config.Mode]bool{}, held: map[config.Mode][]string{},
+			allocating: t.calls.allocating[uuid] > 0, starting: starting,
 		}
 	}
 	for _, d := range o.Offered {

@@ -3,6 +3,7 @@ package gpumode
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"sync"
 	"testing"
@@ -90,7 +91,7 @@ func configured(mode config.Mode, how config.ModeSwitch, gpus ...config.GPURef) 
 func start(t *testing.T, dir string, k *kubelet) (tracker *Tracker, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	tracker = New(Options{StateDir: dir})
+	tracker = New(dir, slog.New(slog.DiscardHandler))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

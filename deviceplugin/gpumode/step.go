@@ -61,6 +61,11 @@ func (g *gpuState) pending() bool {
 	return g.mode == "" || !g.checked || g.mode != g.wanted || len(g.others) > 0
 }
 
+// moving reports whether it is draining and waits for no pod to end.
+func (g *gpuState) moving() bool {
+	return g.observed && g.draining && !g.unwritten && g.mode != g.wanted && len(g.holders) == 0
+}
+
 // same reports whether two states look the same from outside.
 func (g *gpuState) same(h *gpuState) bool {
 	return g.mode == h.mode && g.wanted == h.wanted && g.draining == h.draining && g.writing == h.writing &&

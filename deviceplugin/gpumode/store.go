@@ -45,24 +45,8 @@ type cordonsText struct {
 	Cordoned []string `json:"cordoned"`
 }
 
-var errNoFile = errors.New("there is no such file")
-
-// loadModes reads the modes by UUID; none if there is no file. One that cannot
-// be used is set aside.
-func loadModes(dir string) (map[string]config.Mode, error) {
-	var text modesText
-	err := load(dir, modesFile, &text)
-	switch {
-	case errors.Is(err, errNoFile):
-		return nil, nil //nolint:nilnil // A nil map is an empty one.
-	case err == nil:
-		err = text.check()
-	}
-	if err != nil {
-		return nil, setAside(dir, modesFile, fmt.Errorf("%w; modes are taken from the holders of the GPUs", err))
-	}
-	return text.Modes, nil
-}
+// file is the content of one of them.
+type file interface{ check() error }
 
 func (m *modesText) check() error {
 	if m.Version != version || len(m.Modes) > maxGPUs {
@@ -76,44 +60,46 @@ func (m *modesText) check() error {
 	return nil
 }
 
-// loadCordons reads the cordoned UUIDs; none if there is no file.
-func loadCordons(dir string) ([]string, error) {
-	var text cordonsText
-	err := load(dir, cordonsFile, &text)
-	switch {
-	case errors.Is(err, errNoFile):
-		return nil, nil
-	case err == nil && (text.Version != version || len(text.Cordoned) > wellknown.MaxCordoned):
-		err = fmt.Errorf("version %d with %d GPUs", text.Version, len(text.Cordoned))
+func (c *cordonsText) check() error {
+	if c.Version != version || len(c.Cordoned) > wellknown.MaxCordoned {
+		return fmt.Errorf("version %d with %d GPUs", c.Version, len(c.Cordoned))
 	}
-	at := slices.IndexFunc(text.Cordoned, func(s string) bool { return !wellknown.IsGPUUUID(s) })
-	if err == nil && at >= 0 {
-		err = fmt.Errorf("GPU %.100q", text.Cordoned[at])
+	for _, uuid := range c.Cordoned {
+		if !wellknown.IsGPUUUID(uuid) {
+			return fmt.Errorf("GPU %.100q", uuid)
+		}
 	}
-	if err != nil {
-		return nil, setAside(dir, cordonsFile, fmt.Errorf("%w; GPUs are cordoned when the Node has been read", err))
-	}
-	return text.Cordoned, nil
+	return nil
 }
 
-// load reads one JSON value of known fields.
-func load(dir, name string, into any) error {
-	f, err := os.Open(filepath.Join(dir, name))
+// load reads a file, and leaves into as it is if there is none. One that cannot
+// be used is set aside for a user to read; instead is what happens without it.
+func load(dir, name string, into file, instead string) error {
+	path := filepath.Join(dir, name)
+	b, err := read(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return errNoFile
+		return nil
 	}
+	if err == nil {
+		err = decode(b, into)
+	}
+	if err == nil {
+		return nil
+	}
+	return errors.Join(fmt.Errorf("%s: %w; %s", path, err, instead), os.Rename(path, path+corruptEnd))
+}
+
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return err
-	}
-	return decode(b, into)
+	return io.ReadAll(io.LimitReader(f, maxFile+1))
 }
 
-func decode(b []byte, into any) error {
+// decode reads one JSON value of known fields.
+func decode(b []byte, into file) error {
 	if len(b) > maxFile {
 		return fmt.Errorf("more than %d bytes", maxFile)
 	}
@@ -125,13 +111,7 @@ func decode(b []byte, into any) error {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("something follows the value")
 	}
-	return nil
-}
-
-// setAside keeps a file that cannot be used, for a user to read.
-func setAside(dir, name string, why error) error {
-	path := filepath.Join(dir, name)
-	return errors.Join(fmt.Errorf("%s: %w", path, why), os.Rename(path, path+corruptEnd))
+	return into.check()
 }
 
 // save writes the modes if the file lacks one. Hold mu: it is released
@@ -143,7 +123,7 @@ func (t *Tracker) save() {
 	}
 	text := modesText{Version: version, Modes: t.modesLocked()}
 	t.mu.Unlock()
-	err := store(t.options.StateDir, modesFile, &text)
+	err := store(t.dir, modesFile, &text)
 	t.mu.Lock()
 	t.note(FaultSaving, err)
 	t.unsaved = err != nil
@@ -164,13 +144,7 @@ func (t *Tracker) save() {
 // lost as the file may have: a GPU that was reset comes back.
 func (t *Tracker) modesLocked() map[string]config.Mode {
 	modes := map[string]config.Mode{}
-	for i := range t.machine.GPUs {
-		uuid := t.machine.GPUs[i].UUID
-		if c := t.gpus[uuid]; c.mode != "" && wellknown.IsGPUUUID(uuid) {
-			modes[uuid] = c.mode
-		}
-	}
-	for _, uuid := range slices.Sorted(maps.Keys(t.gpus)) {
+	for _, uuid := range slices.Concat(t.present, slices.Sorted(maps.Keys(t.gpus))) {
 		if c := t.gpus[uuid]; c.mode != "" && len(modes) < maxGPUs && wellknown.IsGPUUUID(uuid) {
 			modes[uuid] = c.mode
 		}

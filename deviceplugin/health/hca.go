@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -107,7 +108,7 @@ func (s *hca) port(p *machine.Port, usual float64, rate bool) fault {
 	case infiniBand && (p.State == machine.PortInit || p.State == machine.PortArmed):
 		return fault{NoSubnetManager, fmt.Sprintf("%s is %s: no subnet manager has brought it up", name, p.State)}
 	case p.State != machine.PortActive:
-		return fault{PortDown, fmt.Sprintf("%s is %s (%s)", name, word(p.State), word(p.PhysState))}
+		return fault{PortDown, fmt.Sprintf("%s is %s (%s)", name, cmp.Or(p.State, "unknown"), cmp.Or(p.PhysState, "unknown"))}
 	case infiniBand && p.SMLID == 0:
 		return fault{NoSubnetManager, name + " is ACTIVE, but no subnet manager is known (SM LID 0)"}
 	case p.RateGbps == nil:
@@ -125,13 +126,6 @@ func (s *hca) port(p *machine.Port, usual float64, rate bool) fault {
 	return fault{}
 }
 
-func word(s string) string {
-	if s == "" {
-		return "unknown"
-	}
-	return s
-}
-
 // update renews the state and returns when it may change by itself; zero is
 // never.
 func (s *hca) update(now time.Time, h *config.Health) time.Time {
@@ -140,44 +134,32 @@ func (s *hca) update(now time.Time, h *config.Health) time.Time {
 		f = fault{Gone, "its RDMA device is not on the node any more"}
 	}
 	first := s.state.Since.IsZero()
-	if f.cause == "" {
-		return s.updateGood(now, first, down, h.HCAUpAfter)
+	if f.cause != "" {
+		s.goodSince = time.Time{}
+		if s.badSince.IsZero() {
+			s.badSince = now
+		}
+		if due := s.badSince.Add(down); s.state.Healthy && !first && now.Before(due) {
+			return due
+		}
+		s.state.set(now, f.cause, f.reason)
+		return time.Time{}
 	}
-	s.goodSince = time.Time{}
-	if s.badSince.IsZero() {
-		s.badSince = now
-	}
-	due := s.badSince.Add(down)
-	if s.state.Healthy && !first && now.Before(due) {
-		return due
-	}
-	s.state.set(now, f.cause, f.reason)
-	return time.Time{}
-}
-
-func (s *hca) updateGood(now time.Time, first bool, down, up time.Duration) time.Time {
 	if s.goodSince.IsZero() {
 		s.goodSince = now
 	}
+	after := h.HCAUpAfter
 	switch {
 	case first:
-		s.badSince = time.Time{}
-		s.state.set(now, "", "")
-		return time.Time{}
+		after = 0
 	case s.state.Healthy && s.badSince.IsZero():
 		return time.Time{}
 	case s.state.Healthy:
 		// A flapping link is good for less than this, and then counts as bad
 		// since its first fault.
-		due := s.goodSince.Add(down)
-		if now.Before(due) {
-			return due
-		}
-		s.badSince = time.Time{}
-		return time.Time{}
+		after = down
 	}
-	due := s.goodSince.Add(up)
-	if now.Before(due) {
+	if due := s.goodSince.Add(after); now.Before(due) {
 		return due
 	}
 	s.badSince = time.Time{}

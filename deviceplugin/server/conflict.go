@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -80,11 +79,7 @@ func registered(ctx context.Context, dir, resource string) (string, error) {
 }
 
 func info(ctx context.Context, path string) (*pluginregistration.PluginInfo, error) {
-	conn, err := grpc.NewClient("passthrough:///plugin",
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", path)
-		}))
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, fmt.Errorf("client of %s: %w", path, err)
 	}

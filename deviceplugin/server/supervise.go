@@ -207,7 +207,12 @@ func (p *Plugin) supervise(ctx context.Context) error {
 			p.log.Info("registering again", "reason", lost)
 		}
 		if !register {
-			p.await(ctx, streams, wait)
+			select {
+			case <-p.wake:
+			case <-streams:
+			case <-time.After(wait):
+			case <-ctx.Done():
+			}
 			continue
 		}
 		next, err := p.open(ctx)
@@ -226,18 +231,6 @@ func (p *Plugin) supervise(ctx context.Context) error {
 	return nil
 }
 
-// await waits for a time or a change.
-func (p *Plugin) await(ctx context.Context, streams <-chan struct{}, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-p.wake:
-	case <-streams:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
 // watchOwner keeps asking who else serves the resource.
 func (p *Plugin) watchOwner(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -247,7 +240,10 @@ func (p *Plugin) watchOwner(ctx context.Context) {
 		if !p.Status().Registered {
 			pause = poll
 		}
-		wait(ctx, pause)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
 	}
 }
 
@@ -272,13 +268,4 @@ func (p *Plugin) askOwner(ctx context.Context) string {
 		p.log.Warn("conflicting plugins are not known", "err", err)
 	}
 	return ""
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }

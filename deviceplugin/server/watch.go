@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/fsnotify/fsnotify"
 
@@ -25,7 +26,10 @@ func watchDir(ctx context.Context, dir string, wake notify.Signal, log *slog.Log
 		}
 		reported = err != nil
 		if err != nil {
-			wait(ctx, poll)
+			select {
+			case <-time.After(poll):
+			case <-ctx.Done():
+			}
 		}
 	}
 }

@@ -70,17 +70,21 @@ func Watch(ctx context.Context, t Telemetry, logger *slog.Logger, events chan<- 
 		default:
 			report, last, pause = []Event{{}}, err, min(2*pause, lastBackoff)
 		}
-		for _, e := range report {
-			select {
-			case events <- e:
-			case <-ctx.Done():
-				return
-			}
-		}
+		send(ctx, events, report)
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(pause):
+		}
+	}
+}
+
+func send(ctx context.Context, events chan<- Event, report []Event) {
+	for _, e := range report {
+		select {
+		case events <- e:
+		case <-ctx.Done():
+			return
 		}
 	}
 }

@@ -13,7 +13,6 @@ package gpu
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
@@ -70,33 +69,6 @@ type Labels struct {
 	// CUDA are the versions of driver and runtime and the compute capability,
 	// MIG the instances, MPS and VGPU whether the node has them.
 	CUDA, MIG, MPS, VGPU bool
-	// Families are the generations by compute capability, for GPUs whose
-	// generation the driver does not report.
-	Families []Family
-}
-
-// Family is the generation of compute capabilities from one on.
-type Family struct {
-	Major, Minor int
-	Name         string
-}
-
-// Family is the generation of a compute capability ("9.0"); empty if the vendor
-// has no such thing.
-func (l *Labels) Family(capability string) string {
-	name := ""
-	major, minor, _ := strings.Cut(capability, ".")
-	x, errX := strconv.Atoi(major)
-	y, errY := strconv.Atoi(minor)
-	if errX != nil || errY != nil {
-		return ""
-	}
-	for _, f := range l.Families {
-		if x > f.Major || x == f.Major && y >= f.Minor {
-			name = f.Name
-		}
-	}
-	return name
 }
 
 // IsGPU reports whether a function is one of the vendor's GPUs.

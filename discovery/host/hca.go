@@ -62,9 +62,9 @@ func (h *Host) readVPD(ctx context.Context, m *machine.Machine) map[string]sysfs
 			of = append(of, *f)
 		}
 	}
-	last, _ := h.memory.vpd.Last()
-	data, err := h.memory.vpd.Read(ctx, h.options.Timeout, func() (vpd, error) {
-		return h.vpd(of, last.kept), nil
+	last, _ := h.vpd.Last()
+	data, err := h.vpd.Read(ctx, h.options.Timeout, func() (vpd, error) {
+		return h.vpdOf(of, last.kept), nil
 	})
 	m.Skipped = append(m.Skipped, data.skipped...)
 	if err != nil {
@@ -75,9 +75,9 @@ func (h *Host) readVPD(ctx context.Context, m *machine.Machine) map[string]sysfs
 	return data.found
 }
 
-// vpd reads what is not in kept. What could be read is kept; what could not is
+// vpdOf reads what is not in kept. What could be read is kept; what could not is
 // tried again.
-func (h *Host) vpd(of []machine.PCIFunction, kept map[string]sysfs.VPD) vpd {
+func (h *Host) vpdOf(of []machine.PCIFunction, kept map[string]sysfs.VPD) vpd {
 	data := vpd{found: map[string]sysfs.VPD{}, kept: map[string]sysfs.VPD{}}
 	forbidden := false
 	for i := range of {

@@ -58,21 +58,16 @@ type Host struct {
 	logger   *slog.Logger
 	tree     sysfs.FS
 	rdma     *rdma.Reader
-	netlink  *rdma.Netlink
 	gpus     []*gpu.Reader
 	vendors  gpu.Vendors
 	changed  notify.Signal
 	snapshot atomic.Pointer[machine.Machine]
 
-	// mu serializes scans and guards what they remember.
-	mu     sync.Mutex
-	memory memory
-}
-
-// memory is what one scan leaves for the next.
-type memory struct {
-	processor bounded.Reading[processor]
-	functions bounded.Reading[functions]
+	// mu serializes scans and guards what one leaves for the next: parts of a
+	// machine, and vital product data.
+	mu        sync.Mutex
+	processor bounded.Reading[machine.Machine]
+	functions bounded.Reading[machine.Machine]
 	vpd       bounded.Reading[vpd]
 }
 
@@ -92,7 +87,7 @@ func New(o Options) *Host {
 	tree := sysfs.New(o.SysfsRoot)
 	h := &Host{
 		options: o, logger: o.Logger, tree: tree,
-		rdma: rdma.New(tree, o.DevRoot, o.Timeout), netlink: rdma.NewNetlink(tree.Root(), o.Timeout),
+		rdma:    rdma.New(tree, o.DevRoot, o.Timeout),
 		vendors: o.GPUs.Vendors(),
 		changed: notify.New(),
 	}
@@ -158,61 +153,33 @@ func (h *Host) compose(ctx context.Context) *machine.Machine {
 	return m
 }
 
-// processor is what one read finds of the machine as a whole.
-type processor struct {
-	cpu             machine.CPU
-	product, kernel string
-	skipped         []machine.Skipped
-}
-
+// readCPU identifies the processor unless it is known: it does not change while
+// the kernel runs, and is slow to read. NUMA nodes may come later, with the
+// memory of a GPU.
 func (h *Host) readCPU(ctx context.Context, m *machine.Machine) {
-	known, ok := h.memory.processor.Last()
-	found, err := h.memory.processor.Read(ctx, h.options.Timeout, func() (processor, error) {
-		return h.processor(known.cpu, ok)
+	known, isKnown := h.processor.Last()
+	found, err := h.processor.Read(ctx, h.options.Timeout, func() (machine.Machine, error) {
+		p := machine.Machine{
+			CPU: known.CPU, Product: h.tree.Text("class/dmi/id/product_name"),
+			Kernel: sysfs.New(h.options.ProcRoot).Text("sys/kernel/osrelease"),
+		}
+		var errs [2]error
+		if !isKnown {
+			p.CPU, errs[0] = cpu.Read(h.options.ProcRoot, h.tree)
+		}
+		p.CPU.NUMA, p.Skipped, errs[1] = h.tree.NUMA()
+		return p, errors.Join(errs[:]...)
 	})
-	m.CPU, m.Product, m.Kernel = found.cpu, found.product, found.kernel
+	m.CPU, m.Product, m.Kernel = found.CPU, found.Product, found.Kernel
 	m.CPU.NUMA = slices.Clone(m.CPU.NUMA)
-	m.Skipped = append(m.Skipped, found.skipped...)
+	m.Skipped = append(m.Skipped, found.Skipped...)
 	m.Probes = append(m.Probes, bounded.Probe("cpu", h.options.Timeout, err))
-}
-
-// processor identifies the processor unless it is known: it does not change
-// while the kernel runs, and is slow to read. NUMA nodes may come later, with
-// the memory of a GPU.
-func (h *Host) processor(known machine.CPU, isKnown bool) (processor, error) {
-	p := processor{
-		cpu: known, product: h.tree.Text("class/dmi/id/product_name"), kernel: sysfs.New(h.options.ProcRoot).Text("sys/kernel/osrelease"),
-	}
-	var errs [2]error
-	if !isKnown {
-		p.cpu, errs[0] = cpu.Read(h.options.ProcRoot, h.tree)
-	}
-	p.cpu.NUMA, p.skipped, errs[1] = h.tree.NUMA()
-	return p, errors.Join(errs[:]...)
 }
 
 func (h *Host) readRDMA(ctx context.Context, m *machine.Machine) {
 	found := h.rdma.Read(ctx)
-	mode, notes, probe := h.netlink.Read(ctx, found.HCAs)
-	m.HCAs, m.RDMA = found.HCAs, machine.RDMA{NetnsMode: mode, RDMACM: found.CM}
-	m.Skipped = slices.Concat(m.Skipped, found.Skipped, notes)
-	m.Probes = append(m.Probes, elsewhere(found.Probe, mode), probe)
-}
-
-// elsewhere adds to a reader's finding no device that there may be some
-// elsewhere.
-func elsewhere(probe machine.Probe, mode string) machine.Probe {
-	if probe.State == machine.ProbeAbsent && mode == "exclusive" {
-		probe.Reason += "; network namespaces have RDMA devices of their own (mode exclusive), and this one has none"
-	}
-	return probe
-}
-
-// functions is what one read finds on the PCI bus.
-type functions struct {
-	list    []machine.PCIFunction
-	skipped []machine.Skipped
-	isBus   bool
+	m.HCAs, m.RDMA = found.HCAs, found.RDMA
+	m.Skipped, m.Probes = append(m.Skipped, found.Skipped...), append(m.Probes, found.Probes...)
 }
 
 func (h *Host) readPCI(ctx context.Context, m *machine.Machine) {
@@ -220,16 +187,57 @@ func (h *Host) readPCI(ctx context.Context, m *machine.Machine) {
 	for i := range m.HCAs {
 		carry[m.HCAs[i].PCI] = true
 	}
-	found, err := h.memory.functions.Read(ctx, h.options.Timeout, func() (f functions, err error) {
-		f.list, f.skipped, err = h.tree.PCI(carry, h.vendors)
-		f.isBus = len(f.list) > 0 || h.tree.Exists("bus/pci")
+	found, err := h.functions.Read(ctx, h.options.Timeout, func() (f machine.Machine, err error) {
+		f.PCI, f.Skipped, err = h.tree.PCI(carry, h.vendors)
 		return f, err
 	})
-	m.PCI = slices.Clone(found.list)
-	m.Skipped = append(m.Skipped, found.skipped...)
+	m.PCI = slices.Clone(found.PCI)
+	m.Skipped = append(m.Skipped, found.Skipped...)
 	probe := bounded.Probe("sysfs", h.options.Timeout, err)
-	if err == nil && !found.isBus {
+	if err == nil && len(m.PCI) == 0 && !h.tree.Exists("bus/pci") {
 		probe.State, probe.Reason = machine.ProbeAbsent, h.tree.Path("bus/pci")+" is not there"
 	}
 	m.Probes = append(m.Probes, probe)
+}
+
+// settle is how long events are gathered before a scan. An RDMA device brings
+// a dozen; a pod's network device brings two for each pod.
+const settle = 200 * time.Millisecond
+
+// Run keeps the machine current until ctx ends, and then returns nil: a scan at
+// the start, after kernel events, and every Interval. Where the kernel gives no events (another
+// system, no permission), the interval is all there is; that is logged once.
+func (h *Host) Run(ctx context.Context) error {
+	events := notify.New()
+	wait := watch(ctx, h.vendors, h.matters, events)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() {
+		if err := wait(); err != nil && ctx.Err() == nil {
+			h.logger.Warn("no kernel events, scanning by the clock only", "err", err, "interval", h.options.Interval)
+		}
+	})
+	return h.loop(ctx, events)
+}
+
+func (h *Host) loop(ctx context.Context, events <-chan struct{}) error {
+	ticker := time.NewTicker(h.options.Interval)
+	defer ticker.Stop()
+	h.Scan(ctx)
+	var settled <-chan time.Time // Nil while there is no burst of events.
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-events:
+			if settled == nil {
+				settled = time.After(settle)
+			}
+		case <-settled:
+			settled = nil
+			h.Scan(ctx)
+		case <-ticker.C:
+			h.Scan(ctx)
+		}
+	}
 }

@@ -56,13 +56,11 @@ func (b *builder) model(g model.Group, of gpu.Labels) {
 	if mib := g.MemoryMiB(); mib > 0 {
 		b.setInt(d.GPUKey(wellknown.GPUMemory), mib)
 	}
-	generation := g.Architecture()
 	if major, minor, ok := strings.Cut(g.ComputeCapability(), "."); ok && of.CUDA {
 		b.set(d.GPUKey(wellknown.GPUComputeMajor), major)
 		b.set(d.GPUKey(wellknown.GPUComputeMinor), minor)
-		generation = cmp.Or(generation, of.Family(g.ComputeCapability()))
 	}
-	b.set(d.GPUKey(wellknown.GPUFamily), generation)
+	b.set(d.GPUKey(wellknown.GPUFamily), g.Architecture())
 	b.set(d.GPUKey(wellknown.GPUMode), b.mode(g))
 	strategy, replicas := b.sharing(g)
 	b.set(d.GPUKey(wellknown.GPUSharingStrategy), strategy)
@@ -72,18 +70,13 @@ func (b *builder) model(g model.Group, of gpu.Labels) {
 // mode is "compute" or "graphics" by the PCI class of most GPUs: 3D
 // controller or VGA controller.
 func (b *builder) mode(g model.Group) string {
-	var compute, graphics int
+	classes := map[string]int{}
 	for i := range g.GPUs {
-		f := b.machine.Function(g.GPUs[i].PCI)
-		switch {
-		case f == nil:
-		case strings.HasPrefix(f.Class, "0x0302"):
-			compute++
-		case strings.HasPrefix(f.Class, "0x0300"):
-			graphics++
+		if f := b.machine.Function(g.GPUs[i].PCI); f != nil {
+			classes[f.Class[:min(len(f.Class), len("0x0302"))]]++
 		}
 	}
-	switch {
+	switch compute, graphics := classes["0x0302"], classes["0x0300"]; {
 	case compute == 0 && graphics == 0:
 		return "unknown"
 	case compute >= graphics:
@@ -146,7 +139,7 @@ func (b *builder) driver(of gpu.Labels) {
 	if !of.CUDA {
 		return
 	}
-	b.set(d.VendorKey(wellknown.CUDADriverVersionFull), version)
+	b.setVendor(version, wellknown.CUDADriverVersionFull)
 	parts := strings.Split(version, ".")
 	switch {
 	case version == "":
@@ -158,23 +151,24 @@ func (b *builder) driver(of gpu.Labels) {
 		if len(parts) == 3 {
 			revision = wellknown.Value(parts[2])
 		}
-		b.set(d.VendorKey(wellknown.CUDADriverMajor), parts[0])
-		b.set(d.VendorKey(wellknown.CUDADriverVersionMajor), parts[0])
-		b.set(d.VendorKey(wellknown.CUDADriverMinor), parts[1])
-		b.set(d.VendorKey(wellknown.CUDADriverVersionMinor), parts[1])
+		b.setVendor(parts[0], wellknown.CUDADriverMajor, wellknown.CUDADriverVersionMajor)
+		b.setVendor(parts[1], wellknown.CUDADriverMinor, wellknown.CUDADriverVersionMinor)
 		// gpu-feature-discovery writes these two empty for a version X.Y.
 		b.labels[d.VendorKey(wellknown.CUDADriverRev)] = revision
 		b.labels[d.VendorKey(wellknown.CUDADriverVersionRevision)] = revision
 	}
-	major, minor, ok := strings.Cut(b.machine.Driver.CUDA, ".")
-	if !ok {
-		return
+	if major, minor, ok := strings.Cut(b.machine.Driver.CUDA, "."); ok {
+		b.setVendor(major, wellknown.CUDARuntimeMajor, wellknown.CUDARuntimeVersionMajor)
+		b.setVendor(minor, wellknown.CUDARuntimeMinor, wellknown.CUDARuntimeVersionMinor)
+		b.setVendor(b.machine.Driver.CUDA, wellknown.CUDARuntimeVersionFull)
 	}
-	b.set(d.VendorKey(wellknown.CUDARuntimeMajor), major)
-	b.set(d.VendorKey(wellknown.CUDARuntimeVersionMajor), major)
-	b.set(d.VendorKey(wellknown.CUDARuntimeMinor), minor)
-	b.set(d.VendorKey(wellknown.CUDARuntimeVersionMinor), minor)
-	b.set(d.VendorKey(wellknown.CUDARuntimeVersionFull), b.machine.Driver.CUDA)
+}
+
+// setVendor sets labels of the vendor's to one value.
+func (b *builder) setVendor(value string, suffixes ...string) {
+	for _, suffix := range suffixes {
+		b.set(b.domains.VendorKey(suffix), value)
+	}
 }
 
 // Clique is the place in a multi-node NVLink fabric that all GPUs agree on
@@ -219,8 +213,8 @@ func (b *builder) virtual(g model.Group, of gpu.Labels) {
 		b.setBool(d.VendorKey(wellknown.VGPUPresent), slices.ContainsFunc(b.machine.GPUs, virtual))
 	}
 	if i := slices.IndexFunc(g.GPUs, virtual); i >= 0 {
-		b.set(d.VendorKey(wellknown.VGPUHostDriverVersion), g.GPUs[i].VGPU.HostDriverVersion)
-		b.set(d.VendorKey(wellknown.VGPUHostDriverBranch), g.GPUs[i].VGPU.HostDriverBranch)
+		b.setVendor(g.GPUs[i].VGPU.HostDriverVersion, wellknown.VGPUHostDriverVersion)
+		b.setVendor(g.GPUs[i].VGPU.HostDriverBranch, wellknown.VGPUHostDriverBranch)
 	}
 	if !of.MPS {
 		return

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/config/model"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -23,16 +25,9 @@ import (
 type Result struct {
 	// Labels are never nil.
 	Labels map[string]string
-	Taints []Taint
+	Taints []corev1.Taint
 	// Problems are labels that could not be made, sorted by key.
 	Problems []Problem
-}
-
-// Taint is one taint of a Node.
-type Taint struct {
-	Key, Value string
-	// Effect is NoSchedule, PreferNoSchedule or NoExecute.
-	Effect string
 }
 
 // Problem is a label that is missing, and why.
@@ -107,24 +102,23 @@ func (b *builder) rules() {
 }
 
 // taints repeat labels, so that a pod tolerates what it can select.
-func (b *builder) taints() (taints []Taint) {
+func (b *builder) taints() (taints []corev1.Taint) {
 	for _, t := range []struct {
-		on        bool
-		key       string
-		withValue bool
+		on  bool
+		key string
 	}{
-		{b.config.Taints.GPUProduct, b.domains.Product(), true},
-		{b.config.Taints.NodeUsage, b.domains.Usage(), true},
-		{b.config.Taints.ControlPlane, b.domains.ControlPlane(), false},
+		{b.config.Taints.GPUProduct, b.domains.Product()},
+		{b.config.Taints.NodeUsage, b.domains.Usage()},
+		{b.config.Taints.ControlPlane, b.domains.ControlPlane()},
 	} {
 		value, labeled := b.labels[t.key]
 		if !t.on || !labeled {
 			continue
 		}
-		if !t.withValue {
-			value = ""
+		if t.key == b.domains.ControlPlane() {
+			value = "" // As Kubernetes' own taint of that kind.
 		}
-		taints = append(taints, Taint{Key: t.key, Value: value, Effect: string(b.config.Taints.Effect)})
+		taints = append(taints, corev1.Taint{Key: t.key, Value: value, Effect: corev1.TaintEffect(b.config.Taints.Effect)})
 	}
 	return taints
 }

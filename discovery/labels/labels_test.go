@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -206,7 +207,7 @@ func TestLabels(t *testing.T) {
 			want: map[string]string{"nvidia.com/gpu.product": "NVIDIA-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-9217d3a8", "nvidia.com/gpu.family": "-"},
 		},
 		{
-			name: "graphics GPU and nameless machine", machine: with(hosting(gpus(0, 1, "Tesla T4", 15360, "", "7.5")...), func(m *machine.Machine) {
+			name: "graphics GPU and nameless machine", machine: with(hosting(gpus(0, 1, "Tesla T4", 15360, "turing", "7.5")...), func(m *machine.Machine) {
 				m.Product, m.PCI[0].Class = "", "0x030000"
 			}),
 			want: map[string]string{"nvidia.com/gpu.mode": "graphics", "nvidia.com/gpu.family": "turing", "nvidia.com/gpu.machine": "unknown"},
@@ -351,19 +352,19 @@ func TestRDMA(t *testing.T) {
 
 func TestTaints(t *testing.T) {
 	m := hosting(h100(1)...)
-	product := labels.Taint{Key: "nvidia.com/gpu.product", Value: "NVIDIA-H100-80GB-HBM3", Effect: "NoSchedule"}
-	usage := labels.Taint{Key: "heddle.dev/node.usage", Value: "training", Effect: "NoSchedule"}
+	product := corev1.Taint{Key: "nvidia.com/gpu.product", Value: "NVIDIA-H100-80GB-HBM3", Effect: "NoSchedule"}
+	usage := corev1.Taint{Key: "heddle.dev/node.usage", Value: "training", Effect: "NoSchedule"}
 	for _, tt := range []struct {
 		name, config string
 		machine      *machine.Machine
-		want         []labels.Taint
+		want         []corev1.Taint
 	}{
 		{"none by default", "", m, nil},
-		{"usage", "usage: training", m, []labels.Taint{usage}},
+		{"usage", "usage: training", m, []corev1.Taint{usage}},
 		{"usage without its taint", "usage: training\ntaints: {nodeUsage: false}", m, nil},
-		{"scheme", "usage: training\npreset: scheme", m, []labels.Taint{product, usage}},
+		{"scheme", "usage: training\npreset: scheme", m, []corev1.Taint{product, usage}},
 		{"no GPU to taint for", "preset: scheme", hosting(), nil},
-		{"control plane, evicting", "controlPlane: true\ntaints: {effect: NoExecute}", m, []labels.Taint{{Key: "heddle.dev/control-plane", Effect: "NoExecute"}}},
+		{"control plane, evicting", "controlPlane: true\ntaints: {effect: NoExecute}", m, []corev1.Taint{{Key: "heddle.dev/control-plane", Effect: "NoExecute"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if diff := cmp.Diff(tt.want, labels.Compute(tt.machine, section(t, tt.config), vendors.All()).Taints); diff != "" {

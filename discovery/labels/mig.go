@@ -1,6 +1,8 @@
 package labels
 
 import (
+	"slices"
+
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/config/model"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -10,17 +12,14 @@ import (
 // mig sets the labels of MIG devices as gpu-feature-discovery does under each
 // strategy.
 func (b *builder) mig(groups []model.Group) {
-	capable := false
-	for i := range b.machine.GPUs {
-		capable = capable || b.machine.GPUs[i].MIG.Capable
-	}
+	capable := slices.ContainsFunc(b.machine.GPUs, func(g machine.GPU) bool { return g.MIG.Capable })
 	b.setBool(b.domains.VendorKey(wellknown.MIGCapable), capable)
 	switch b.config.MIG.Strategy {
 	case config.MIGSingle:
-		b.set(b.domains.VendorKey(wellknown.MIGStrategy), string(config.MIGSingle))
+		b.setVendor(string(config.MIGSingle), wellknown.MIGStrategy)
 		b.migSingle(groups)
 	case config.MIGMixed:
-		b.set(b.domains.VendorKey(wellknown.MIGStrategy), string(config.MIGMixed))
+		b.setVendor(string(config.MIGMixed), wellknown.MIGStrategy)
 		for _, s := range slicesOf(groups) {
 			b.migLabels(s, func(suffix string) string { return b.domains.MIGKey(s.device.Profile, suffix) })
 		}
@@ -38,44 +37,38 @@ type slice struct {
 // slicesOf counts MIG devices by profile, in the order of the groups and, in a
 // group, of the profile's first appearance. Equal profiles of several models
 // count together under the first.
-func slicesOf(groups []model.Group) (slices []slice) {
+func slicesOf(groups []model.Group) (found []slice) {
 	for _, g := range groups {
 		for i := range g.GPUs {
 			for _, device := range g.GPUs[i].MIG.Devices {
-				at := 0
-				for at < len(slices) && slices[at].device.Profile != device.Profile {
-					at++
+				at := slices.IndexFunc(found, func(s slice) bool { return s.device.Profile == device.Profile })
+				if at < 0 {
+					at = len(found)
+					found = append(found, slice{product: g.Product, device: device})
 				}
-				if at == len(slices) {
-					slices = append(slices, slice{product: g.Product, device: device})
-				}
-				slices[at].count++
+				found[at].count++
 			}
 		}
 	}
-	return slices
+	return found
 }
 
 // migSingle gives the MIG devices the names of whole GPUs. That needs all
 // GPUs cut, and all cut alike.
 func (b *builder) migSingle(groups []model.Group) {
-	whole, empty, cut := 0, 0, 0
+	var whole, empty int
 	for i := range b.machine.GPUs {
-		switch mig := b.machine.GPUs[i].MIG; {
-		case !mig.Enabled:
+		if mig := &b.machine.GPUs[i].MIG; !mig.Enabled {
 			whole++
-		case len(mig.Devices) == 0:
+		} else if len(mig.Devices) == 0 {
 			empty++
-		default:
-			cut++
 		}
-	}
-	if empty+cut == 0 {
-		return
 	}
 	found := slicesOf(groups)
 	reason := ""
 	switch {
+	case whole == len(b.machine.GPUs):
+		return
 	case empty > 0:
 		reason = "a GPU with MIG on has no MIG devices"
 	case whole > 0:

@@ -11,12 +11,17 @@
 package nodesync
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -45,10 +50,7 @@ type Conflict struct {
 }
 
 func (c Conflict) String() string {
-	by := c.Manager
-	if by == "" {
-		by = "another writer"
-	}
+	by := cmp.Or(c.Manager, "another writer")
 	return fmt.Sprintf("%s %s: %s holds it with value %q, want %q", c.Kind, c.Key, by, c.Have, c.Want)
 }
 
@@ -62,14 +64,6 @@ type Result struct {
 	Conflicts []Conflict
 }
 
-// Options configures a Syncer.
-type Options struct {
-	// Client is for core/v1; see [kube.NewClient].
-	Client rest.Interface
-	// Node is the Node's name.
-	Node string
-}
-
 // Syncer writes one Node. It keeps no state: what heddle owns is recorded in the
 // Node.
 type Syncer struct {
@@ -77,10 +71,9 @@ type Syncer struct {
 	node   string
 }
 
-// New returns a Syncer.
-func New(o Options) *Syncer {
-	return &Syncer{client: o.Client, node: o.Node}
-}
+// New returns a Syncer of the named Node. The client is for core/v1; see
+// [kube.NewClient].
+func New(client rest.Interface, node string) *Syncer { return &Syncer{client: client, node: node} }
 
 // Node reads the Node.
 func (s *Syncer) Node(ctx context.Context) (*corev1.Node, error) {
@@ -98,10 +91,79 @@ func (s *Syncer) Node(ctx context.Context) (*corev1.Node, error) {
 // the other is still tried.
 func (s *Syncer) Sync(ctx context.Context, node *corev1.Node, want Desired) (Result, error) {
 	r := Result{Node: node}
-	errTaints := s.syncTaints(ctx, want.Taints, &r)
-	errLabels := s.syncLabels(ctx, want.Labels, want.Force, &r)
-	sortConflicts(r.Conflicts)
+	errTaints := s.write(ctx, &r, "taints", types.MergePatchType, metav1.PatchOptions{},
+		func(n *corev1.Node) (any, []Conflict, error) {
+			p := planTaints(n, want.Taints)
+			if !p.write {
+				return nil, p.conflicts, nil
+			}
+			patch, err := p.patch(n.ResourceVersion)
+			return patch, p.conflicts, err
+		})
+	errLabels := s.write(ctx, &r, "labels", types.ApplyPatchType, metav1.PatchOptions{Force: &want.Force},
+		func(n *corev1.Node) (any, []Conflict, error) {
+			p := planLabels(n, want.Labels, want.Force)
+			if !p.write {
+				return nil, p.conflicts, nil
+			}
+			return p.patch(s.node), p.conflicts, nil
+		})
+	r.Conflicts = sorted(r.Conflicts)
 	return r, errors.Join(errTaints, errLabels)
+}
+
+// writeAttempts bounds the races with other writers of the Node, such as the
+// node lifecycle controller.
+const writeAttempts = 5
+
+// write writes what is planned for the Node; no patch is nothing to do. The API
+// server answers with a conflict if another client wrote the Node since it was
+// read: then it is read and planned for again.
+func (s *Syncer) write(
+	ctx context.Context, r *Result, what string, kind types.PatchType, options metav1.PatchOptions,
+	plan func(*corev1.Node) (patch any, conflicts []Conflict, err error),
+) error {
+	options.FieldManager = wellknown.FieldManager
+	for range writeAttempts {
+		patch, conflicts, err := plan(r.Node)
+		if err == nil && patch == nil {
+			r.Conflicts = append(r.Conflicts, conflicts...)
+			return nil
+		}
+		var body []byte
+		if err == nil {
+			body, err = json.Marshal(patch)
+		}
+		if err != nil {
+			return fmt.Errorf("encode %s: %w", what, err)
+		}
+		node := &corev1.Node{}
+		err = s.client.Patch(kind).Resource("nodes").Name(s.node).VersionedParams(&options, metav1.ParameterCodec).
+			Body(body).Do(ctx).Into(node)
+		switch {
+		case err == nil:
+			if node.ResourceVersion != r.Node.ResourceVersion {
+				r.Writes++
+			}
+			r.Node, r.Conflicts = node, append(r.Conflicts, conflicts...)
+			return nil
+		case !apierrors.IsConflict(err):
+			return fmt.Errorf("write %s of node %s: %w", what, s.node, err)
+		}
+		if node, err = s.Node(ctx); err != nil {
+			return err
+		}
+		r.Node = node
+	}
+	return fmt.Errorf("write %s of node %s: another client wrote it each of %d times", what, s.node, writeAttempts)
+}
+
+// sorted orders conflicts by kind and key.
+func sorted(cs []Conflict) []Conflict {
+	slices.SortFunc(cs, func(a, b Conflict) int {
+		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Key, b.Key))
+	})
+	return cs
 }
 
 // eventMessage is the API's limit on an Event's message, in bytes.

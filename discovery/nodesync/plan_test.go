@@ -82,6 +82,16 @@ func TestPlanLabels(t *testing.T) {
 			plan:   labelPlan{apply: map[string]string{"a": "1"}, write: true},
 		},
 		{
+			name:   "a key that another labeler shares is left to it when the value changes",
+			labels: map[string]string{"a": "1"},
+			fields: []metav1.ManagedFieldsEntry{owns("gfd", update, "a"), owns(wellknown.FieldManager, apply, "a")},
+			want:   map[string]string{"a": "2"},
+			plan: labelPlan{
+				apply:     map[string]string{},
+				conflicts: []Conflict{{Kind: "label", Key: "a", Want: "2", Have: "1", Manager: "gfd"}}, write: true,
+			},
+		},
+		{
 			name:   "an own Update entry is not ownership",
 			labels: map[string]string{"a": "1"},
 			fields: []metav1.ManagedFieldsEntry{owns(wellknown.FieldManager, update, "a")},

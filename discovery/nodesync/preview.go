@@ -2,7 +2,6 @@ package nodesync
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,13 +14,12 @@ import (
 // value; taints follow as "+ taint key=value:effect".
 func Preview(node *corev1.Node, want Desired) (changes []string, conflicts []Conflict) {
 	labels := planLabels(node, want.Labels, want.Force)
-	after := maps.Clone(labels.apply)
-	for key, managers := range labelOwners(node.ManagedFields) {
-		if _, kept := after[key]; !kept && slices.Equal(managers, []string{wellknown.FieldManager}) {
+	for key, managers := range LabelOwners(node) {
+		if _, kept := labels.apply[key]; !kept && slices.Equal(managers, []string{wellknown.FieldManager}) {
 			changes = append(changes, fmt.Sprintf("- %s=%s", key, node.Labels[key]))
 		}
 	}
-	for key, value := range after {
+	for key, value := range labels.apply {
 		switch old, there := node.Labels[key]; {
 		case !there:
 			changes = append(changes, fmt.Sprintf("+ %s=%s", key, value))
@@ -31,27 +29,14 @@ func Preview(node *corev1.Node, want Desired) (changes []string, conflicts []Con
 	}
 	slices.Sort(changes)
 	taints := planTaints(node, want.Taints)
-	for _, t := range node.Spec.Taints {
-		if !containsTaint(taints.taints, t) {
-			changes = append(changes, "- taint "+FormatTaint(t))
+	missing := func(list []corev1.Taint, sign string, in []corev1.Taint) {
+		for _, t := range list {
+			if !slices.ContainsFunc(in, func(o corev1.Taint) bool { return o.MatchTaint(&t) && o.Value == t.Value }) {
+				changes = append(changes, sign+" taint "+t.ToString())
+			}
 		}
 	}
-	for _, t := range taints.taints {
-		if !containsTaint(node.Spec.Taints, t) {
-			changes = append(changes, "+ taint "+FormatTaint(t))
-		}
-	}
-	conflicts = slices.Concat(labels.conflicts, taints.conflicts)
-	sortConflicts(conflicts)
-	return changes, conflicts
-}
-
-// LabelOwners lists, for every label key of a Node, the field managers that
-// hold it, sorted: [wellknown.FieldManager] for what discovery applied.
-func LabelOwners(node *corev1.Node) map[string][]string { return labelOwners(node.ManagedFields) }
-
-func containsTaint(list []corev1.Taint, t corev1.Taint) bool {
-	return slices.ContainsFunc(list, func(o corev1.Taint) bool {
-		return taintID(o) == taintID(t) && o.Value == t.Value
-	})
+	missing(node.Spec.Taints, "-", taints.taints)
+	missing(taints.taints, "+", node.Spec.Taints)
+	return changes, sorted(slices.Concat(labels.conflicts, taints.conflicts))
 }

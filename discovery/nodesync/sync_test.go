@@ -65,7 +65,7 @@ func newSyncer(t *testing.T, answers ...answer) (*Syncer, *server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(Options{Client: client, Node: "n1"}), s
+	return New(client, "n1"), s
 }
 
 func node(version string, labels map[string]string) *corev1.Node {
@@ -85,23 +85,38 @@ func TestSyncDropsOnlyTheConflictingLabel(t *testing.T) {
 			Message: `conflict with "gfd" using v1`,
 		}}},
 	}
-	s, api := newSyncer(t, answer{http.StatusConflict, conflict}, answer{http.StatusOK, node("2", nil)})
+	held := node("2", map[string]string{"nvidia.com/gpu.product": "theirs"})
+	held.ManagedFields = []metav1.ManagedFieldsEntry{owns("gfd", metav1.ManagedFieldsOperationUpdate, "nvidia.com/gpu.product")}
+	s, api := newSyncer(t, answer{http.StatusConflict, conflict}, answer{http.StatusOK, held}, answer{http.StatusOK, node("3", nil)})
 	got, err := s.Sync(t.Context(), node("1", nil), Desired{Labels: map[string]string{
 		"nvidia.com/gpu.product": "wanted", "nvidia.com/gpu.count": "8",
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Conflict{{Kind: "label", Key: "nvidia.com/gpu.product", Want: "wanted", Manager: "gfd"}}
+	want := []Conflict{{Kind: "label", Key: "nvidia.com/gpu.product", Want: "wanted", Have: "theirs", Manager: "gfd"}}
 	if diff := cmp.Diff(want, got.Conflicts); diff != "" {
 		t.Errorf("conflicts (-want +got):\n%s", diff)
 	}
 	requests := []string{
 		`PATCH application/apply-patch+yaml {"apiVersion":"v1","kind":"Node","metadata":{"labels":{"nvidia.com/gpu.count":"8","nvidia.com/gpu.product":"wanted"},"name":"n1"}}`,
+		`GET  `,
 		`PATCH application/apply-patch+yaml {"apiVersion":"v1","kind":"Node","metadata":{"labels":{"nvidia.com/gpu.count":"8"},"name":"n1"}}`,
 	}
 	if diff := cmp.Diff(requests, api.requests); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+}
+
+// An API server that goes away in the middle of a race leaves an error.
+func TestSyncSurvivesALostRead(t *testing.T) {
+	race := metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonConflict, Code: http.StatusConflict}
+	s, _ := newSyncer(t, answer{http.StatusConflict, race}, answer{http.StatusForbidden, race}, answer{http.StatusOK, node("2", nil)})
+	got, err := s.Sync(t.Context(), node("1", nil), Desired{
+		Labels: map[string]string{"a": "1"}, Taints: []corev1.Taint{{Key: "usage", Effect: corev1.TaintEffectNoSchedule}},
+	})
+	if err == nil || got.Writes != 1 {
+		t.Errorf("%d writes, %v", got.Writes, err)
 	}
 }
 

@@ -4,12 +4,12 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strconv"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
@@ -22,24 +22,19 @@ import (
 type Watch struct {
 	client rest.Interface
 	name   string
-	// changed has capacity one: many changes make one signal.
-	changed notify.Signal
+	// follow are the annotations that set followed.
+	follow            []string
+	changed, followed notify.Signal
 
-	// mu guards what follows. The node is replaced and never modified.
-	mu        sync.Mutex
-	node      *corev1.Node
-	followers []follower
+	// mu guards the node, which is replaced and never modified.
+	mu   sync.Mutex
+	node *corev1.Node
 }
 
-// follower is notified of some annotations.
-type follower struct {
-	keys    []string
-	changed notify.Signal
-}
-
-// NewWatch returns a watch of the named Node; Run starts it.
-func NewWatch(client rest.Interface, name string) *Watch {
-	return &Watch{client: client, name: name, changed: notify.New()}
+// NewWatch returns a watch of the named Node; Run starts it. Followed receives
+// when one of these annotations changed.
+func NewWatch(client rest.Interface, name string, annotations ...string) *Watch {
+	return &Watch{client: client, name: name, follow: annotations, changed: notify.New(), followed: notify.New()}
 }
 
 // Run watches until ctx ends. It returns nil: errors are retried.
@@ -58,51 +53,25 @@ func (w *Watch) Node() *corev1.Node {
 	return w.node
 }
 
-// Changed receives after the Node changed.
+// Changed receives after what bears on labels, taints or cordoned GPUs changed.
 func (w *Watch) Changed() <-chan struct{} { return w.changed }
 
-// Follow receives after one of these annotations changed, and after the Node
-// was seen for the first time or deleted. It has one reader and a capacity of
-// one.
-func (w *Watch) Follow(annotations ...string) <-chan struct{} {
-	f := follower{keys: annotations, changed: notify.New()}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.followers = append(w.followers, f)
-	return f.changed
-}
-
-// notify signals the followers of what changed.
-func (w *Watch) notify(before, after *corev1.Node) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, f := range w.followers {
-		if before == nil || after == nil || slices.ContainsFunc(f.keys, func(key string) bool {
-			old, had := before.Annotations[key]
-			now, has := after.Annotations[key]
-			return had != has || old != now
-		}) {
-			f.changed.Notify()
-		}
-	}
-}
+// Followed receives after one of the annotations that NewWatch named changed, and
+// after the Node was seen for the first time or deleted.
+func (w *Watch) Followed() <-chan struct{} { return w.followed }
 
 // Keep takes a version that a write returned, so that the next comparison does
 // not use the one before it. Older versions than the known one are ignored.
 func (w *Watch) Keep(node *corev1.Node) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.node == nil || node.UID != w.node.UID || !older(node.ResourceVersion, w.node.ResourceVersion) {
-		w.node = node
+	if w.node != nil && node.UID == w.node.UID {
+		order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, w.node.ResourceVersion)
+		if err == nil && order < 0 {
+			return
+		}
 	}
-}
-
-// older compares resource versions as the numbers that they are since
-// Kubernetes 1.35; what is no number is never older.
-func older(a, b string) bool {
-	x, errX := strconv.ParseUint(a, 10, 64)
-	y, errY := strconv.ParseUint(b, 10, 64)
-	return errX == nil && errY == nil && x < y
+	w.node = node
 }
 
 // slim drops the status, which these daemons never read and which is most of a
@@ -117,7 +86,7 @@ func slim(node *corev1.Node) *corev1.Node {
 func (w *Watch) Add(obj any) error { return w.Update(obj) }
 
 // Update is called by the reflector. A kubelet reports its status every few
-// seconds; only labels, taints and cordoned GPUs are worth a signal.
+// seconds; only labels, taints and some annotations are worth a signal.
 func (w *Watch) Update(obj any) error {
 	node, ok := obj.(*corev1.Node)
 	if !ok {
@@ -125,14 +94,24 @@ func (w *Watch) Update(obj any) error {
 	}
 	before := w.Node()
 	w.Keep(slim(node))
-	w.notify(before, node)
+	if before == nil || annotated(before, node, w.follow...) {
+		w.followed.Notify()
+	}
 	if before == nil || !maps.Equal(before.Labels, node.Labels) ||
-		before.Annotations[wellknown.OwnedTaints] != node.Annotations[wellknown.OwnedTaints] ||
-		before.Annotations[wellknown.CordonedGPUs] != node.Annotations[wellknown.CordonedGPUs] ||
+		annotated(before, node, wellknown.OwnedTaints, wellknown.CordonedGPUs) ||
 		!equality.Semantic.DeepEqual(before.Spec.Taints, node.Spec.Taints) {
 		w.changed.Notify()
 	}
 	return nil
+}
+
+// annotated reports whether one of the annotations changed.
+func annotated(before, after *corev1.Node, keys ...string) bool {
+	return slices.ContainsFunc(keys, func(key string) bool {
+		old, had := before.Annotations[key]
+		now, has := after.Annotations[key]
+		return had != has || old != now
+	})
 }
 
 // Delete is called by the reflector.
@@ -140,7 +119,7 @@ func (w *Watch) Delete(any) error {
 	w.mu.Lock()
 	w.node = nil
 	w.mu.Unlock()
-	w.notify(nil, nil)
+	w.followed.Notify()
 	w.changed.Notify()
 	return nil
 }

@@ -50,9 +50,8 @@ func TestWatchSignalsWhatBearsOnUs(t *testing.T) {
 	}
 }
 
-func TestFollowersHearOfTheirAnnotations(t *testing.T) {
-	w := NewWatch(nil, "n1")
-	lock, other := w.Follow("example.com/lock", "example.com/cards"), w.Follow("example.com/other")
+func TestFollowedAnnotations(t *testing.T) {
+	w := NewWatch(nil, "n1", "example.com/lock", "example.com/cards")
 	signaled := func(c <-chan struct{}) bool {
 		select {
 		case <-c:
@@ -67,29 +66,29 @@ func TestFollowersHearOfTheirAnnotations(t *testing.T) {
 		return n
 	}
 	for _, step := range []struct {
-		name        string
-		do          func() error
-		lock, other bool
+		name string
+		do   func() error
+		want bool
 	}{
-		{"the first version", func() error { return w.Update(at("1", nil)) }, true, true},
-		{"a heartbeat", func() error { return w.Update(at("2", nil)) }, false, false},
-		{"its annotation", func() error { return w.Update(at("3", map[string]string{"example.com/lock": ""})) }, true, false},
-		{"the other's", func() error {
+		{"the first version", func() error { return w.Update(at("1", nil)) }, true},
+		{"a heartbeat", func() error { return w.Update(at("2", nil)) }, false},
+		{"its annotation", func() error { return w.Update(at("3", map[string]string{"example.com/lock": ""})) }, true},
+		{"another", func() error {
 			return w.Update(at("4", map[string]string{"example.com/lock": "", "example.com/other": "x"}))
-		}, false, true},
-		{"removed", func() error { return w.Update(at("5", map[string]string{"example.com/other": "x"})) }, true, false},
+		}, false},
+		{"removed", func() error { return w.Update(at("5", map[string]string{"example.com/other": "x"})) }, true},
 		{"what it wrote itself", func() error {
 			n := at("6", map[string]string{"example.com/cards": "[]", "example.com/other": "x"})
 			w.Keep(n)
 			return w.Update(n)
-		}, false, false},
-		{"deleted", func() error { return w.Delete(nil) }, true, true},
+		}, false},
+		{"deleted", func() error { return w.Delete(nil) }, true},
 	} {
 		if err := step.do(); err != nil {
 			t.Fatal(err)
 		}
-		if gotLock, gotOther := signaled(lock), signaled(other); gotLock != step.lock || gotOther != step.other {
-			t.Errorf("%s: received %t and %t, want %t and %t", step.name, gotLock, gotOther, step.lock, step.other)
+		if got := signaled(w.Followed()); got != step.want {
+			t.Errorf("%s: received %t, want %t", step.name, got, step.want)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package sysfs
 
 import (
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -27,7 +28,7 @@ func (f FS) Interfaces(address string) ([]Interface, error) {
 		return nil, err
 	}
 	if names == nil {
-		names = f.virtioNets(address)
+		names = f.glob(pciDevices + address + "/virtio*/net/*")
 	}
 	list := make([]Interface, 0, len(names))
 	for _, name := range names {
@@ -36,22 +37,17 @@ func (f FS) Interfaces(address string) ([]Interface, error) {
 	return list, nil
 }
 
-func (f FS) virtioNets(address string) []string {
-	children, err := f.List(pciDevices + address)
+// glob is the last parts of the paths that match, sorted; none if any part of
+// the way cannot be read.
+func (f FS) glob(pattern string) []string {
+	paths, err := filepath.Glob(f.Path(pattern))
 	if err != nil {
 		return nil
 	}
-	var names []string
-	for _, child := range children {
-		if !strings.HasPrefix(child, "virtio") {
-			continue
-		}
-		nets, err := f.List(pciDevices + address + "/" + child + "/net")
-		if err == nil {
-			names = append(names, nets...)
-		}
+	for i, path := range paths {
+		paths[i] = filepath.Base(path)
 	}
-	return names
+	return paths
 }
 
 // Interface reads one network device; what it does not report stays empty.
@@ -96,15 +92,9 @@ func (f FS) Slaves(name string) []string {
 	if text, err := f.Read(dir + "/bonding/slaves"); err == nil {
 		return strings.Fields(text)
 	}
-	names, err := f.List(dir)
-	if err != nil {
-		return nil
-	}
-	var slaves []string
-	for _, entry := range names {
-		if slave, ok := strings.CutPrefix(entry, "lower_"); ok {
-			slaves = append(slaves, slave)
-		}
+	slaves := f.glob(dir + "/lower_*")
+	for i, entry := range slaves {
+		slaves[i] = strings.TrimPrefix(entry, "lower_")
 	}
 	return slaves
 }

@@ -107,9 +107,7 @@ func (m *mps) configure(path string, c config.MPS) {
 func (p *preload) configure(library string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.library != library {
-		p.library, p.source = library, fileState{}
-	}
+	p.library = library
 }
 
 func (e Enforced) uses(k config.Enforcer) bool { return e.Memory == k || e.Compute == k }

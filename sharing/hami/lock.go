@@ -195,7 +195,7 @@ func (b *Plugin) lockOver(ctx context.Context, lock Lock, state *State) (reason 
 		return "", false, nil
 	}
 	b.wait()
-	pod, err = b.Reader.ReadPod(ctx, lock.Namespace, lock.Pod)
+	pod, err = b.API.ReadPod(ctx, lock.Namespace, lock.Pod)
 	switch {
 	case apierrors.IsNotFound(err):
 		pod = nil
@@ -227,11 +227,11 @@ func (b *Plugin) watched(lock Lock) (pod *corev1.Pod, listed bool) {
 func (b *Plugin) unlock(ctx context.Context, version, value string) error {
 	var err error
 	for range lockTries {
-		err = b.Writer.AnnotateNode(ctx, version, map[string]*string{wellknown.HAMiLock: nil})
+		err = b.API.AnnotateNode(ctx, version, map[string]*string{wellknown.HAMiLock: nil})
 		if !apierrors.IsConflict(err) {
 			return err
 		}
-		node, readErr := b.Reader.ReadNode(ctx)
+		node, readErr := b.API.ReadNode(ctx)
 		if readErr != nil {
 			return readErr
 		}

@@ -87,7 +87,7 @@ func (b *Plugin) writePhase(ctx context.Context, one phase) error {
 	} else {
 		// The watch is behind.
 		var err error
-		if pod, err = b.Reader.ReadPod(ctx, one.pod.Namespace, one.pod.Name); err != nil {
+		if pod, err = b.API.ReadPod(ctx, one.pod.Namespace, one.pod.Name); err != nil {
 			return fmt.Errorf("bind phase: %w", err)
 		}
 	}
@@ -95,5 +95,5 @@ func (b *Plugin) writePhase(ctx context.Context, one phase) error {
 	if _, bound := pod.Annotations[wellknown.HAMiBindTime]; !bound || had == one.value || had == phaseSuccess {
 		return nil
 	}
-	return b.Writer.AnnotatePod(ctx, one.pod, one.uid, map[string]*string{wellknown.HAMiBindPhase: &one.value})
+	return b.API.AnnotatePod(ctx, one.pod, one.uid, map[string]*string{wellknown.HAMiBindPhase: &one.value})
 }

@@ -24,7 +24,7 @@ func (b *bed) syncer(t *testing.T, name string) *nodesync.Syncer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return nodesync.New(nodesync.Options{Client: client, Node: name})
+	return nodesync.New(client, name)
 }
 
 // sync makes one round as the daemon does.

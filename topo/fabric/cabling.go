@@ -9,22 +9,14 @@ import (
 
 // cabling is the outcome of a leaf group's cabling check.
 type cabling struct {
-	// rails are what the group expects, by rail and plane.
-	rails []expected
+	// rails are what the group expects, by rail and plane; without a leaf if it
+	// does not know.
+	rails []Rail
 	// own are the group's leaves, by the links that end there.
 	own votes
 	// findings are the faults of the members, in their order.
 	findings [][]Finding
 }
-
-// expected is the leaf that a group expects behind a rail and plane, "" without
-// one.
-type expected struct {
-	rail, plane int32
-	leaf, name  string
-}
-
-func (e *expected) expectation() Switch { return Switch{ID: e.leaf, Name: e.name} }
 
 // cablingCheck computes what a leaf group expects of its cabling, and then what
 // is wrong with that of its members.
@@ -35,28 +27,30 @@ type cablingCheck struct {
 	index [maxRail * maxPlane]uint16
 	own   votes
 	// wired is set if the group is wired by rail at all.
-	wired  bool
-	shapes map[string]*shape
+	wired bool
+	// nodes counts the members by shape.
+	nodes map[string]int
 }
 
 // railPorts are the ports of the members on one rail and plane.
 type railPorts struct {
-	expected
+	Rail     // With the leaf that is expected.
 	leaves   map[*leaf]int32
 	position int32
 	// agree is how many ports are on the expected leaf.
 	agree int32
 	names votes
+	// nodes counts the members with such a port by shape.
+	nodes map[string]int
 }
 
 func check(g *leafGroup) cabling {
-	c := cablingCheck{group: g, shapes: map[string]*shape{}}
+	c := cablingCheck{group: g, nodes: map[string]int{}}
 	c.count()
 	c.expect()
-	c.countShapes()
-	out := cabling{own: c.own, rails: make([]expected, len(c.rails)), findings: make([][]Finding, len(g.members))}
+	out := cabling{own: c.own, rails: make([]Rail, len(c.rails)), findings: make([][]Finding, len(g.members))}
 	for i := range c.rails {
-		out.rails[i] = c.rails[i].expected
+		out.rails[i] = c.rails[i].Rail
 	}
 	for i, n := range g.members {
 		out.findings[i] = c.findings(n)
@@ -64,22 +58,31 @@ func check(g *leafGroup) cabling {
 	return out
 }
 
-func (c *cablingCheck) rail(p *port) *railPorts { return &c.rails[c.index[p.position()]-1] }
+// rail is a port's, made if need be.
+func (c *cablingCheck) rail(p *port) *railPorts {
+	at := &c.index[p.position()]
+	if *at == 0 {
+		c.rails = append(c.rails, railPorts{
+			Rail: Rail{Rail: p.device.rail, Plane: p.plane}, position: p.position(), leaves: map[*leaf]int32{},
+			nodes: map[string]int{},
+		})
+		*at = uint16(len(c.rails)) //nolint:gosec // At most maxRail * maxPlane.
+	}
+	return &c.rails[*at-1]
+}
 
 // count fills the rails and the group's own leaves.
 func (c *cablingCheck) count() {
 	for _, n := range c.group.members {
+		c.nodes[n.Report.shape]++
 		for i := range n.ports {
 			p := &n.ports[i]
-			at := &c.index[p.position()]
-			if *at == 0 {
-				c.rails = append(c.rails, railPorts{
-					expected: expected{rail: p.device.rail, plane: p.plane}, position: p.position(), leaves: map[*leaf]int32{},
-				})
-				*at = uint16(len(c.rails)) //nolint:gosec // At most maxRail * maxPlane.
-			}
+			r := c.rail(p)
 			if p.leaf != nil {
-				c.rails[*at-1].leaves[p.leaf]++
+				r.leaves[p.leaf]++
+			}
+			if i == 0 || n.ports[i-1].position() != r.position { // Sorted: the ports of one rail are neighbors.
+				r.nodes[n.Report.shape]++
 			}
 		}
 	}
@@ -110,7 +113,7 @@ func (c *cablingCheck) expect() {
 		r := &c.rails[i]
 		for l, n := range r.leaves {
 			if c.fits(l, r) && c.prefers(l, n, r) {
-				r.leaf, r.agree = l.id, n
+				r.Leaf.ID, r.agree = l.id, n
 			}
 			if !c.foreign(l) {
 				total += n
@@ -122,13 +125,13 @@ func (c *cablingCheck) expect() {
 	for _, n := range c.group.members {
 		for i := range n.ports {
 			p := &n.ports[i]
-			if r := c.rail(p); p.leaf != nil && p.leaf.id == r.leaf && p.far.Name != "" {
+			if r := c.rail(p); p.leaf != nil && p.leaf.id == r.Leaf.ID && p.far.Name != "" {
 				r.names.add(p.far.Name, 1)
 			}
 		}
 	}
 	for i := range c.rails {
-		c.rails[i].name = c.rails[i].names.most()
+		c.rails[i].Leaf.Name = c.rails[i].names.most()
 	}
 }
 
@@ -139,37 +142,10 @@ func (c *cablingCheck) prefers(l *leaf, n int32, r *railPorts) bool {
 	if n != r.agree {
 		return n > r.agree
 	}
-	if x, y := c.own.count(l.id), c.own.count(r.leaf); x != y {
+	if x, y := c.own.count(l.id), c.own.count(r.Leaf.ID); x != y {
 		return x > y
 	}
-	return l.id < r.leaf
-}
-
-// shape is which rails most nodes of equal hardware have.
-type shape struct {
-	nodes int
-	have  []int
-}
-
-func (s *shape) has(rail int) bool { return 2*s.have[rail] > s.nodes }
-
-func (c *cablingCheck) countShapes() {
-	for _, n := range c.group.members {
-		s := c.shapes[n.Report.shape]
-		if s == nil {
-			s = &shape{have: make([]int, len(c.rails))}
-			c.shapes[n.Report.shape] = s
-		}
-		s.nodes++
-		last := -1
-		for i := range n.ports { // Sorted: the ports of one rail are neighbors.
-			at := int(c.index[n.ports[i].position()]) - 1
-			if at != last {
-				s.have[at]++
-			}
-			last = at
-		}
-	}
+	return l.id < r.Leaf.ID
 }
 
 // findings are the faults of one member.
@@ -181,15 +157,13 @@ func (c *cablingCheck) findings(n *node) []Finding {
 		r := c.rail(p)
 		if kind := c.fault(p, r, shifted); kind != "" {
 			f := p.finding(n.Name)
-			f.Kind, f.Group, f.Expected = kind, c.group.key, r.expectation()
+			f.Kind, f.Group, f.Expected = kind, c.group.key, r.Leaf
 			out = append(out, f)
 		}
 	}
-	for _, at := range missing {
-		r := &c.rails[at]
+	for _, r := range missing {
 		out = append(out, Finding{
-			Kind: Missing, Node: n.Name, Group: c.group.key,
-			Rail: r.rail, Plane: r.plane, Expected: r.expectation(),
+			Kind: Missing, Node: n.Name, Group: c.group.key, Rail: r.Rail.Rail, Plane: r.Plane, Expected: r.Leaf,
 		})
 	}
 	sortFindings(out)
@@ -203,7 +177,7 @@ func (c *cablingCheck) fault(p *port, r *railPorts, shifted bool) Fault {
 		return Dead
 	case p.leaf == nil:
 		return Unseen
-	case p.leaf.id == r.leaf:
+	case p.leaf.id == r.Leaf.ID:
 		return ""
 	case c.foreign(p.leaf):
 		return Miscabled
@@ -217,34 +191,23 @@ func (c *cablingCheck) fault(p *port, r *railPorts, shifted bool) Fault {
 // shifts the numbers of those behind it where rails are numbered by rank: then
 // the lost one is that with no port on its leaf, and the others' numbers prove
 // nothing.
-func (c *cablingCheck) missing(n *node) (rails []int, shifted bool) {
-	shape := c.shapes[n.Report.shape]
-	var lacked []int
-	at := 0
+func (c *cablingCheck) missing(n *node) (rails []*railPorts, shifted bool) {
+	var usual, lacked []*railPorts
 	for i := range c.rails {
-		for at < len(n.ports) && n.ports[at].position() < c.rails[i].position {
-			at++
+		r := &c.rails[i]
+		if 2*r.nodes[n.Report.shape] <= c.nodes[n.Report.shape] {
+			continue
 		}
-		has := at < len(n.ports) && n.ports[at].position() == c.rails[i].position
-		if !has && shape.has(i) {
-			lacked = append(lacked, i)
+		usual = append(usual, r)
+		if !slices.ContainsFunc(n.ports, func(p port) bool { return p.position() == r.position }) {
+			lacked = append(lacked, r)
 		}
 	}
-	if len(lacked) == 0 || !c.wired {
+	reached := func(r *railPorts) bool { return n.on(r.Leaf.ID) }
+	if !c.wired || !slices.ContainsFunc(lacked, reached) {
 		return lacked, false
 	}
-	for _, i := range lacked {
-		shifted = shifted || n.on(c.rails[i].leaf)
-	}
-	if !shifted {
-		return lacked, false
-	}
-	var unreached []int
-	for i := range c.rails {
-		if shape.has(i) && !n.on(c.rails[i].leaf) {
-			unreached = append(unreached, i)
-		}
-	}
+	unreached := slices.DeleteFunc(usual, reached)
 	if len(unreached) < len(lacked) {
 		return lacked, true
 	}

@@ -48,13 +48,16 @@ func (e *Element) same(o *Element) bool {
 
 // Count is how many nodes are in which status.
 type Count struct {
-	Ready, Degraded, NotReady int
+	Ready    int `json:"ready"`
+	Degraded int `json:"degraded"`
+	NotReady int `json:"notReady"`
 }
 
 // Rail is the leaf that a group expects behind one rail and plane.
 type Rail struct {
-	Rail, Plane int32
-	Leaf        Switch
+	Rail  int32  `json:"rail"`
+	Plane int32  `json:"plane,omitempty"`
+	Leaf  Switch `json:"leaf"`
 }
 
 // Reasons other than faults.
@@ -70,12 +73,12 @@ const (
 // Reason is why a node is not Ready.
 type Reason struct {
 	// Kind is a Reason constant or a Fault.
-	Kind string
+	Kind string `json:"kind"`
 	// Count is how many faults of that kind there are, 0 for the others.
-	Count int
-	// Since is when it began, of several faults the first; zero if the reports
-	// do not contain it.
-	Since time.Time
+	Count int `json:"count,omitempty"`
+	// Since is when it began, in UTC, of several faults the first; zero if the
+	// reports do not contain it.
+	Since time.Time `json:"since,omitzero"`
 }
 
 // digest stands for an element's JSON. Sums of digests stand for lists of

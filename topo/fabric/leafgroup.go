@@ -30,13 +30,7 @@ func newLeafGroup(key string) *leafGroup {
 
 // expectations are what the tree shows of the rails.
 func (c *cabling) expectations() []Rail {
-	out := make([]Rail, 0, len(c.rails))
-	for i := range c.rails {
-		if r := &c.rails[i]; r.leaf != "" {
-			out = append(out, Rail{r.rail, r.plane, r.expectation()})
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(c.rails), func(r Rail) bool { return r.Leaf == (Switch{}) })
 }
 
 // blocks cuts a group of more than n nodes into blocks of neighboring switch
@@ -44,7 +38,7 @@ func (c *cabling) expectations() []Rail {
 func (g *leafGroup) blocks(n int) (changed []*node) {
 	width := votes{}
 	for i := range g.cabling.rails {
-		if leaf := g.cabling.rails[i].leaf; leaf != "" {
+		if leaf := g.cabling.rails[i].Leaf.ID; leaf != "" {
 			width.add(leaf, 1)
 		}
 	}

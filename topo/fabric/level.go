@@ -30,13 +30,13 @@ const (
 // Level is one level of the tree.
 type Level struct {
 	// Kind is the level's name and the first part of its groups' names.
-	Kind string
-	By   Evidence
+	Kind string   `json:"kind"`
+	By   Evidence `json:"by"`
 	// Nodes is how many nodes a group has, for ByBlock.
-	Nodes int
+	Nodes int `json:"nodes,omitempty"`
 	// Otherwise makes the level hold only for nodes that no level groups by
 	// path.
-	Otherwise bool
+	Otherwise bool `json:"-"`
 }
 
 // Mode is a preset of levels.

@@ -70,7 +70,7 @@ func (n *node) contradicted() string {
 func (b *Builder) reasons(n *node, findings []Finding) []Reason {
 	var out []Reason
 	if !n.Ready {
-		out = append(out, Reason{Kind: ReasonNodeNotReady, Since: n.Since})
+		out = append(out, Reason{Kind: ReasonNodeNotReady, Since: n.Since.UTC()})
 	}
 	if reason, _ := b.heartbeat(n); reason.Kind != "" {
 		out = append(out, reason)
@@ -91,7 +91,7 @@ func (b *Builder) heartbeat(n *node) (reason Reason, next time.Time) {
 	case n.Report == nil || n.Heartbeat.IsZero():
 		return Reason{}, time.Time{}
 	case b.now.After(late):
-		return Reason{Kind: ReasonStale, Since: late}, time.Time{}
+		return Reason{Kind: ReasonStale, Since: late.UTC()}, time.Time{}
 	case n.Heartbeat.After(b.now.Add(maxSkew)):
 		return Reason{Kind: ReasonClock}, n.Heartbeat.Add(-maxSkew)
 	}

@@ -221,7 +221,7 @@ func TestStateOf(t *testing.T) {
 			for i := range tt.pods {
 				pods = append(pods, &tt.pods[i])
 			}
-			got := gang.StateOf(pods, tt.min, func(node string) bool { return node == "lost" })
+			got := gang.StateOf(gang.Members(pods), tt.min, func(node string) (time.Time, bool) { return time.Time{}, node == "lost" })
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

@@ -8,12 +8,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// Member is one pod of a gang, as much of it as [StateOfMembers] needs: for
+// Member is one pod of a gang, as much of it as [StateOf] needs: for
 // watchers of many pods that keep little of each. Two members are the same if
 // they are equal.
 type Member struct {
@@ -29,17 +28,14 @@ type Member struct {
 	MinMember int32
 
 	// since is when it came to its stage, or when its problem began; rejected is
-	// since when no node is good enough for it.
-	since, rejected second
+	// since when no node is good enough for it. Both are zero if unknown.
+	since, rejected time.Time
 	stage           stage
 	problem         string
 	// rejection is why it has no node, as the scheduler wrote it.
 	rejection string
 	rank      rank
 }
-
-// second counts from 1970, to the year 2106; 0 is unknown.
-type second uint32
 
 // stage is how far a pod has come.
 type stage uint8
@@ -68,6 +64,15 @@ func MemberOf(pod *corev1.Pod) (*Member, bool) {
 	return m, true
 }
 
+// Members are pods of one gang.
+func Members(pods []*corev1.Pod) []*Member {
+	members := make([]*Member, len(pods))
+	for i, pod := range pods {
+		members[i] = memberOf(pod)
+	}
+	return members
+}
+
 // memberOf reads what does not depend on the gang.
 func memberOf(pod *corev1.Pod) *Member {
 	m := &Member{Name: pod.Name, Node: pod.Spec.NodeName, problem: problemOf(pod), rank: rankOf(pod)}
@@ -85,14 +90,6 @@ func memberOf(pod *corev1.Pod) *Member {
 	}
 	m.since = m.sinceOf(pod)
 	return m
-}
-
-// Intern gives equal strings of many members one place in memory; name returns
-// the copy to keep, and is not called for names of pods. text is for
-// rejections, which are longer and come and go.
-func (m *Member) Intern(name, text func(string) string) {
-	m.Gang, m.Node, m.rank.task = name(m.Gang), name(m.Node), name(m.rank.task)
-	m.rejection = text(m.rejection)
 }
 
 // Ended is true if the pod succeeded or failed.
@@ -128,18 +125,9 @@ func problemOf(pod *corev1.Pod) string {
 			if list[i].State.Waiting == nil {
 				continue
 			}
-			// Constants, so that members share the text.
-			switch list[i].State.Waiting.Reason {
-			case "ImagePullBackOff":
-				return "in ImagePullBackOff"
-			case "ErrImagePull":
-				return "in ErrImagePull"
-			case "InvalidImageName":
-				return "in InvalidImageName"
-			case "CrashLoopBackOff":
-				return "in CrashLoopBackOff"
-			case "CreateContainerConfigError":
-				return "in CreateContainerConfigError"
+			switch reason := list[i].State.Waiting.Reason; reason {
+			case "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CrashLoopBackOff", "CreateContainerConfigError":
+				return "in " + reason
 			}
 		}
 	}
@@ -151,10 +139,10 @@ const maxRejection = 400
 
 // rejectionOf is why a pod has no node, and since when that is so: the condition
 // PodScheduled. A pod with gates was not rejected.
-func rejectionOf(pod *corev1.Pod) (text string, at second) {
+func rejectionOf(pod *corev1.Pod) (text string, at time.Time) {
 	c := condition(pod, corev1.PodScheduled)
-	if c == nil || c.Status != corev1.ConditionFalse {
-		return "", 0
+	if c.Status != corev1.ConditionFalse {
+		return "", at
 	}
 	text = c.Message
 	// Kube-scheduler counts the nodes before the reason, and after it writes why
@@ -170,81 +158,68 @@ func rejectionOf(pod *corev1.Pod) (text string, at second) {
 		text = strings.ToValidUTF8(text[:maxRejection], "") + "..."
 	}
 	if c.Reason == corev1.PodReasonUnschedulable {
-		at = seconds(c.LastTransitionTime)
+		at = c.LastTransitionTime.Time
 	}
 	return text, at
 }
 
 // sinceOf is when a pod came to its stage, or when its problem began, from its
 // status.
-func (m *Member) sinceOf(pod *corev1.Pod) second {
+func (m *Member) sinceOf(pod *corev1.Pod) time.Time {
+	kind := corev1.PodReady
 	switch {
 	case m.Ended():
-		return ended(pod)
+		if at := ended(pod); !at.IsZero() {
+			return at
+		}
 	case pod.DeletionTimestamp != nil:
 		// The timestamp is when the grace period ends.
 		at := pod.DeletionTimestamp.Time
 		if grace := pod.DeletionGracePeriodSeconds; grace != nil {
 			at = at.Add(-time.Duration(min(max(*grace, 0), math.MaxInt32)) * time.Second)
 		}
-		return seconds(metav1.Time{Time: at})
-	case m.problem != "":
-		// It has not been ready since then.
-		return changed(pod, corev1.PodReady)
+		return at
+	case m.problem != "": // It has not been ready since then.
 	case m.stage == waiting:
-		return seconds(pod.CreationTimestamp)
+		return pod.CreationTimestamp.Time
 	case m.stage == bound:
-		return changed(pod, corev1.PodScheduled)
+		kind = corev1.PodScheduled
+	default:
+		return started(pod)
 	}
-	return started(pod)
+	return condition(pod, kind).LastTransitionTime.Time
 }
 
 // ended is when the last container did.
-func ended(pod *corev1.Pod) second {
-	last := second(0)
+func ended(pod *corev1.Pod) (last time.Time) {
 	for i := range pod.Status.ContainerStatuses {
-		if t := pod.Status.ContainerStatuses[i].State.Terminated; t != nil {
-			last = max(last, seconds(t.FinishedAt))
+		if t := pod.Status.ContainerStatuses[i].State.Terminated; t != nil && t.FinishedAt.After(last) {
+			last = t.FinishedAt.Time
 		}
-	}
-	if last == 0 {
-		return changed(pod, corev1.PodReady)
 	}
 	return last
 }
 
 // started is when the first of the running containers did.
-func started(pod *corev1.Pod) second {
-	first := second(0)
+func started(pod *corev1.Pod) (first time.Time) {
 	for i := range pod.Status.ContainerStatuses {
-		if r := pod.Status.ContainerStatuses[i].State.Running; r != nil {
-			if at := seconds(r.StartedAt); first == 0 || at < first {
-				first = at
-			}
+		r := pod.Status.ContainerStatuses[i].State.Running
+		if r != nil && (first.IsZero() || r.StartedAt.Time.Before(first)) {
+			first = r.StartedAt.Time
 		}
 	}
-	if first == 0 && pod.Status.StartTime != nil {
-		return seconds(*pod.Status.StartTime)
+	if first.IsZero() && pod.Status.StartTime != nil {
+		return pod.Status.StartTime.Time
 	}
 	return first
 }
 
-func changed(pod *corev1.Pod, kind corev1.PodConditionType) second {
-	if c := condition(pod, kind); c != nil {
-		return seconds(c.LastTransitionTime)
-	}
-	return 0
-}
-
-func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+// condition is one of a pod; the zero value if it has none of the kind.
+func condition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == kind {
-			return c
+			return *c
 		}
 	}
-	return nil
-}
-
-func seconds(at metav1.Time) second {
-	return second(max(0, min(at.Unix(), math.MaxUint32)))
+	return corev1.PodCondition{}
 }

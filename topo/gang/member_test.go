@@ -1,7 +1,6 @@
 package gang_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -81,7 +80,7 @@ func pulls(minute int) func(*corev1.Pod) {
 	}
 }
 
-func TestStateOfMembers(t *testing.T) {
+func TestStateSince(t *testing.T) {
 	const short = "rejected by podgroup default/tf: 1 of 2 fit, group leaf-07 is 2 GPUs short"
 	later := func(p *corev1.Pod) { p.CreationTimestamp = clock(5) }
 	lost := func(node string) (time.Time, bool) { return at(9), node == "lost" }
@@ -194,10 +193,9 @@ func TestStateOfMembers(t *testing.T) {
 				if !ok {
 					t.Fatalf("%s is in no gang", pod.Name)
 				}
-				m.Intern(strings.Clone, strings.Clone)
 				members = append(members, m)
 			}
-			if diff := cmp.Diff(tt.want, gang.StateOfMembers(members, tt.min, lost)); diff != "" {
+			if diff := cmp.Diff(tt.want, gang.StateOf(members, tt.min, lost)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -4,9 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Phase is the state of a gang in one word.
@@ -43,23 +40,10 @@ type State struct {
 	Pods, Bound, Running, Succeeded, Failed int
 }
 
-// StateOf is the state of a gang by its pods. minMember 0 is unknown: then all
-// pods are needed. lost is true for a node that is not ready; nil is never.
-func StateOf(pods []*corev1.Pod, minMember int, lost func(node string) bool) State {
-	members := make([]*Member, len(pods))
-	for i, pod := range pods {
-		members[i] = memberOf(pod)
-	}
-	var since func(string) (time.Time, bool)
-	if lost != nil {
-		since = func(node string) (time.Time, bool) { return time.Time{}, lost(node) }
-	}
-	return StateOfMembers(members, minMember, since)
-}
-
-// StateOfMembers is [StateOf] by members. lost also returns since when a node is
-// not ready, zero if that is unknown.
-func StateOfMembers(members []*Member, minMember int, lost func(node string) (time.Time, bool)) State {
+// StateOf is the state of a gang. minMember 0 is unknown: then all members are
+// needed. lost reports whether a node is not ready, and since when, zero if that
+// is unknown.
+func StateOf(members []*Member, minMember int, lost func(node string) (time.Time, bool)) State {
 	c := count(members, lost)
 	s := c.State
 	need := minMember
@@ -93,8 +77,8 @@ func StateOfMembers(members []*Member, minMember int, lost func(node string) (ti
 // tally is what members add up to, and since when, without unknown times.
 type tally struct {
 	State
-	since                [failed + 1][]second
-	problem, rejected    []second
+	since                [failed + 1][]time.Time
+	problem, rejected    []time.Time
 	problems, rejections map[string]int
 }
 
@@ -104,9 +88,9 @@ func count(members []*Member, lost func(string) (time.Time, bool)) tally {
 	for _, m := range members {
 		c.add(m)
 		what, since := m.problem, m.since
-		if what == "" && lost != nil && (m.stage == bound || m.stage == running) {
+		if what == "" && (m.stage == bound || m.stage == running) {
 			if at, ok := lost(m.Node); ok {
-				what, since = lostNode, seconds(metav1.Time{Time: at})
+				what, since = lostNode, at
 			}
 		}
 		if what != "" {
@@ -141,20 +125,20 @@ func (c *tally) add(m *Member) {
 	c.since[m.stage] = note(c.since[m.stage], m.since)
 }
 
-func note(to []second, at second) []second {
-	if at == 0 {
+func note(to []time.Time, at time.Time) []time.Time {
+	if at.IsZero() {
 		return to
 	}
 	return append(to, at)
 }
 
 // nth is the n-th of some times, counted from 1, or the next that there is.
-func nth(at []second, n int) time.Time {
+func nth(at []time.Time, n int) time.Time {
 	if len(at) == 0 {
 		return time.Time{}
 	}
-	slices.Sort(at)
-	return time.Unix(int64(at[min(max(n, 1), len(at))-1]), 0).UTC()
+	slices.SortFunc(at, time.Time.Compare)
+	return at[min(max(n, 1), len(at))-1].UTC()
 }
 
 // worst is the most frequent problem.

@@ -42,7 +42,7 @@ func TestStaleTreeIsReported(t *testing.T) {
 	clock := &aheadClock{}
 	r := c.replica(t, fabric.ModeSwitchbox, func(o *master.Options) { o.Clock = clock })
 	r.until(t, "four reports", reports(4))
-	stale := func() (since *time.Time, tag string) {
+	stale := func() (since time.Time, tag string) {
 		a := get(t, r.url+"/v1/topology")
 		var all snapshot.Topology
 		if err := json.Unmarshal([]byte(a.body), &all); err != nil {
@@ -51,7 +51,7 @@ func TestStaleTreeIsReported(t *testing.T) {
 		return all.StaleSince, a.header.Get("Etag")
 	}
 	since, fresh := stale()
-	if since != nil {
+	if !since.IsZero() {
 		t.Errorf("stale since %s while the API server answers", since)
 	}
 	if age := get(t, r.url+"/node_group").header.Get("Heddle-Contact-Age"); age == "" {
@@ -61,7 +61,7 @@ func TestStaleTreeIsReported(t *testing.T) {
 	before := time.Now()
 	clock.ahead.Store(int64(10 * time.Minute))
 	v := r.until(t, "its age", func(v *snapshot.Snapshot) bool { return !v.StaleSince.IsZero() })
-	if since, _ := stale(); since == nil || since.After(before) || !since.Equal(v.StaleSince) {
+	if since, _ := stale(); since.IsZero() || since.After(before) || !since.Equal(v.StaleSince) {
 		t.Errorf("stale since %v, asked at %s", since, before)
 	}
 	if diff := cmp.Diff(sample, get(t, r.url+"/node_group").body); diff != "" {
@@ -69,7 +69,7 @@ func TestStaleTreeIsReported(t *testing.T) {
 	}
 	c.Down(false)
 	r.until(t, "contact", func(v *snapshot.Snapshot) bool { return v.StaleSince.IsZero() })
-	if since, tag := stale(); since != nil || tag != fresh {
+	if since, tag := stale(); !since.IsZero() || tag != fresh {
 		t.Errorf("stale since %v, tag %s, want %s", since, tag, fresh)
 	}
 }
@@ -123,7 +123,7 @@ func TestOneSilentWatchMakesTheMapStale(t *testing.T) {
 				if err := json.Unmarshal([]byte(get(t, r.url+"/v1/nodes/n1").body), &n); err != nil {
 					t.Fatal(err)
 				}
-				return i > 30 && !slices.ContainsFunc(n.Reasons, func(reason snapshot.Reason) bool {
+				return i > 30 && !slices.ContainsFunc(n.Reasons, func(reason fabric.Reason) bool {
 					return reason.Kind == "stale" || reason.Kind == "clock"
 				})
 			})

@@ -72,12 +72,10 @@ func (p *packer) divide(g int32, a amount) (int32, amount) {
 }
 
 func (p *packer) fillAllButOne(chosen []item, a amount) (int32, amount) {
-	last := open(chosen, a)
-	for i := range chosen {
-		if i != last {
-			p.fill(chosen[i].id)
-			a.blocks -= chosen[i].slots
-		}
+	last := len(chosen) - 1
+	for _, c := range chosen[:last] {
+		p.fill(c.id)
+		a.blocks -= c.slots
 	}
 	return chosen[last].id, a
 }
@@ -172,12 +170,10 @@ func (p *packer) overflow(a amount) bool {
 	if len(chosen) == 0 {
 		return false
 	}
-	last := open(chosen, out)
-	for i := range chosen {
-		if i != last {
-			p.putNode(chosen[i].id, amount{blocks: chosen[i].slots})
-			out.blocks -= chosen[i].slots
-		}
+	last := len(chosen) - 1
+	for _, c := range chosen[:last] {
+		p.putNode(c.id, amount{blocks: c.slots})
+		out.blocks -= c.slots
 	}
 	p.putNode(chosen[last].id, out)
 	p.within(0, in) // It chooses nodes in the same memory.

@@ -55,9 +55,13 @@ func TestPickIsOptimal(t *testing.T) {
 			continue
 		}
 		picked++
-		if last := got[len(got)-1]; slices.ContainsFunc(got, func(it item) bool {
+		total := int64(0)
+		for _, it := range got {
+			total += it.slots
+		}
+		if last := got[len(got)-1]; total < a.slots() && !last.spare || slices.ContainsFunc(got, func(it item) bool {
 			c := compare(&it, &last)
-			return c > 0 || c == 0 && it.id > last.id
+			return (total >= a.slots() || it.spare) && (c > 0 || c == 0 && it.id > last.id)
 		}) {
 			t.Fatalf("seed %d: %v is the last of %v", seed, last, got)
 		}

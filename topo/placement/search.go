@@ -44,7 +44,7 @@ func newSearch(t *Tree) *search {
 		tree: t, fit: make([]int32, n), placed: make([]int32, n), placedIn: make([]int32, groups),
 		pods: make([]int64, groups), slots: make([]int64, groups), spare: make([]bool, groups),
 	}
-	s.take, s.on, s.excluded = make([]int32, n), make([]int32, n), make([]bool, n)
+	s.take, s.on, s.before, s.excluded = make([]int32, n), make([]int32, n), make([]int32, n), make([]bool, n)
 	s.cost, s.used = make([]int64, groups), make([]bool, groups)
 	return s
 }
@@ -121,11 +121,8 @@ func (s *search) required(node int32) int32 {
 
 // attempt plans the first n pending pods.
 func (s *search) attempt(n int) bool {
-	copy(s.fit, s.base)
-	clear(s.take)
-	clear(s.on)
-	s.assigned, s.reduced, s.tried, s.costed = s.assigned[:0], s.reduced[:0], s.tried[:0], false
-	s.tail, s.fixed, s.ranks = 0, s.fixed[:0], s.ranks[:0]
+	s.reset(s.base)
+	s.tried, s.costed, s.fixed, s.ranks = s.tried[:0], false, s.fixed[:0], s.ranks[:0]
 	ok := n == 0 || s.placeAll(s.demand.pending[:n])
 	for _, m := range s.fixed {
 		s.addMembers(m.Node, -1)

@@ -31,9 +31,8 @@ type secondary struct {
 	// node.
 	assigned []Member
 	on       []int32
-	// reduced are nodes that take fewer primary pods because of them: Rank is
-	// how many each took before.
-	reduced []Member
+	// before is how many primary pods each node takes without them.
+	before []int32
 	// tried are targets that did not take the gang. After the first, cost is
 	// how many primary pods a secondary one costs each group at least.
 	tried  []target
@@ -62,6 +61,7 @@ func (s *secondary) place(a amount, pending []int32, f filter) bool {
 	outside := f
 	if len(s.tasks) > 0 {
 		f.beside = s
+		copy(s.before, s.fit)
 	}
 	tries, tier := 0, -1
 	for {
@@ -112,7 +112,7 @@ func (s *secondary) placeIn(at target, a amount) bool {
 	if s.assignAll(first, last) {
 		return true
 	}
-	s.undo()
+	s.reset(s.before)
 	if s.reserve(first, last) {
 		s.sum()
 		if s.holds(at, a) {
@@ -120,7 +120,7 @@ func (s *secondary) placeIn(at target, a amount) bool {
 			return true
 		}
 	}
-	s.undo()
+	s.reset(s.before)
 	s.sum()
 	return false
 }
@@ -141,18 +141,12 @@ func (s *secondary) placeAnywhere(a amount, f *filter) bool {
 	return s.assignAll(0, s.tree.nodes())
 }
 
-// undo takes back what the last target got.
-func (s *secondary) undo() {
+// reset begins with what each node takes and with no pod assigned.
+func (s *secondary) reset(fit []int32) {
+	copy(s.fit, fit)
 	clear(s.take)
-	s.tail = 0
-	for _, m := range s.assigned {
-		s.on[m.Node] = 0
-	}
-	s.assigned = s.assigned[:0]
-	for _, was := range slices.Backward(s.reduced) {
-		s.fit[was.Node] = int32(was.Rank) //nolint:gosec // It was there.
-	}
-	s.reduced = s.reduced[:0]
+	clear(s.on)
+	s.assigned, s.tail = s.assigned[:0], 0
 }
 
 // distance is how far from the gang a node is.
@@ -232,7 +226,6 @@ func (s *secondary) reserve(first, last int32) bool {
 				if best = s.cheapest(first, last, task.class); best < 0 {
 					return false
 				}
-				s.reduced = append(s.reduced, Member{Rank: int(s.fit[best]), Node: best})
 				s.fit[best] -= s.loss(best, task.class)
 			}
 			s.assign(best, rank)

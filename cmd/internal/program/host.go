@@ -9,23 +9,15 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/replay"
 )
 
 // Host are the flags of a daemon that reads the machine it runs on; see Open.
 type Host struct {
-	// NodeName is what the cluster calls the machine.
-	NodeName string
+	host.Options
 	// Machine is `host`, or a dump to replay.
 	Machine string
-	// SysfsRoot, DevRoot and ProcRoot are where /sys, /dev and /proc of the
-	// host are; DriverRoot is where the GPU driver is, empty to let the
-	// dynamic loader find its library.
-	SysfsRoot, DevRoot, ProcRoot, DriverRoot string
-	// Interval is the longest time between two scans of the machine.
-	Interval time.Duration
 }
 
 // RegisterHost adds them to a set, with a daemon's own interval.
@@ -70,14 +62,11 @@ type Machine interface {
 }
 
 // Open finds the machine that the flags name; nothing of a host is read yet, a
-// dump must be a good one. A host's GPUs are read from gpus, nil for all that
-// heddle supports, with their driver in DriverRoot.
-func (h *Host) Open(gpus gpu.Sources, log *slog.Logger) (Machine, error) {
+// dump must be a good one.
+func (h *Host) Open(log *slog.Logger) (Machine, error) {
 	if !h.IsReplay() {
-		return host.New(host.Options{
-			SysfsRoot: h.SysfsRoot, DevRoot: h.DevRoot, ProcRoot: h.ProcRoot, DriverRoot: h.DriverRoot, GPUs: gpus,
-			NodeName: h.NodeName, Interval: h.Interval, Logger: log,
-		}), nil
+		h.Logger = log
+		return host.New(h.Options), nil
 	}
 	if _, err := replay.Load(h.Machine); err != nil {
 		return nil, err

@@ -10,10 +10,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+
+	"k8s.io/klog/v2"
 )
 
 // Main runs a program until it is done or is interrupted, and ends the process:
@@ -39,4 +42,96 @@ func SmallHeap() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(25)
 	}
+}
+
+// ErrUsage means that the flags were wrong; the reason is already printed.
+var ErrUsage = errors.New("usage")
+
+// Daemon is one of heddle's daemons. It embeds [Flags].
+type Daemon interface {
+	// Register adds its own flags.
+	Register(fs *flag.FlagSet)
+	// Check finds what the flag package cannot.
+	Check() error
+	// Run works until ctx ends.
+	Run(ctx context.Context, log *slog.Logger, stdout io.Writer) error
+	// Common is the flags that all daemons have.
+	Common() *Flags
+}
+
+// Flags are those of every daemon.
+type Flags struct {
+	// Config is a directory with the ConfigMap's keys as files, or empty.
+	Config string
+	// Kubeconfig is a file; empty means the pod's service account.
+	Kubeconfig string
+
+	version   bool
+	logFormat string
+	logLevel  slog.Level
+}
+
+// Common implements [Daemon].
+func (f *Flags) Common() *Flags { return f }
+
+func (f *Flags) register(fs *flag.FlagSet) {
+	fs.StringVar(&f.Config, "config", "", "directory with the ConfigMap's keys as files; empty: built-in defaults")
+	fs.StringVar(&f.Kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig; empty: the pod's service account")
+	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	fs.TextVar(&f.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	fs.BoolVar(&f.version, "version", false, "print the version and exit")
+}
+
+// Run reads a daemon's flags and runs it. It fails with [flag.ErrHelp], with
+// [ErrUsage] after the reason is on stderr, or as the daemon does.
+func Run(ctx context.Context, name, version string, d Daemon, args []string, stdout, stderr io.Writer) error {
+	if err := parse(name, d, args, stderr); err != nil {
+		return err
+	}
+	f := d.Common()
+	if f.version {
+		_, err := fmt.Fprintln(stdout, name, version)
+		return err
+	}
+	return d.Run(ctx, f.logger(stderr), stdout)
+}
+
+func parse(name string, d Daemon, args []string, stderr io.Writer) error {
+	fs := flag.NewFlagSet(name, flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	f := d.Common()
+	f.register(fs)
+	d.Register(fs)
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return err
+		}
+		return ErrUsage
+	}
+	var err error
+	switch {
+	case fs.NArg() > 0:
+		err = fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	case f.logFormat != "text" && f.logFormat != "json":
+		err = fmt.Errorf("--log-format: %q is neither text nor json", f.logFormat)
+	case !f.version:
+		err = d.Check()
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "%s: %v\n", name, err)
+		return ErrUsage
+	}
+	return nil
+}
+
+// logger makes the daemon's log, which is client-go's too.
+func (f *Flags) logger(w io.Writer) *slog.Logger {
+	o := &slog.HandlerOptions{Level: f.logLevel}
+	var h slog.Handler = slog.NewTextHandler(w, o)
+	if f.logFormat == "json" {
+		h = slog.NewJSONHandler(w, o)
+	}
+	log := slog.New(h)
+	klog.SetSlogLogger(log)
+	return log
 }

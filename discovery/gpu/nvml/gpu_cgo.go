@@ -32,7 +32,7 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 		return machine.GPU{}, failure("memory", ret)
 	}
 	if major, minor, ret := device.GetCudaComputeCapability(); ret == nvml.SUCCESS {
-		g.ComputeCapability, g.Architecture = capability(major, minor), architecture(major, minor)
+		g.ComputeCapability, g.Architecture = fmt.Sprintf("%d.%d", major, minor), architecture(major, minor)
 	}
 	if current, _, ret := device.GetEccMode(); ret == nvml.SUCCESS {
 		g.ECC = new(current == nvml.FEATURE_ENABLED)
@@ -42,7 +42,7 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 		g.VGPU = &machine.VGPU{}
 		host, err := vgpu(sysfs.New(l.options.SysfsRoot), g.PCI)
 		if err != nil {
-			incomplete = &gpu.IncompleteError{Part: "vGPU", Err: err}
+			incomplete = fmt.Errorf("vGPU is %w: %w", gpu.ErrIncomplete, err)
 		}
 		g.VGPU = cmp.Or(host, g.VGPU)
 	}

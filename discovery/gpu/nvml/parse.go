@@ -1,14 +1,13 @@
 package nvml
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 // parseBusID turns NVML's 00000000:18:00.0, with eight digits of domain in
@@ -26,34 +25,23 @@ func cudaVersion(v int) string {
 	return fmt.Sprintf("%d.%d", v/1000, v%1000/10)
 }
 
-// families are the generations of compute capabilities, in the words of
+// architecture is the generation of a compute capability, in the words of
 // gpu-feature-discovery's nvidia.com/gpu.family, so that it works with libraries
 // older than the GPU: CUDA programming guide, compute capabilities. There are
 // no 4.x.
-func families() []gpu.Family {
-	return []gpu.Family{
-		{Major: 0, Name: "undefined"},
-		{Major: 1, Name: "tesla"},
-		{Major: 2, Name: "fermi"},
-		{Major: 3, Name: "kepler"},
-		{Major: 4, Name: "undefined"},
-		{Major: 5, Name: "maxwell"},
-		{Major: 6, Name: "pascal"},
-		{Major: 7, Name: "volta"},
-		{Major: 7, Minor: 5, Name: "turing"},
-		{Major: 8, Name: "ampere"},
-		{Major: 8, Minor: 9, Name: "ada-lovelace"},
-		{Major: 9, Name: "hopper"},
-		{Major: 10, Name: "blackwell"},
-		{Major: 13, Name: "rubin"},
-		{Major: 14, Name: "undefined"},
-	}
-}
-
-// architecture is the generation of a compute capability.
 func architecture(major, minor int) string {
-	labels := gpu.Labels{Families: families()}
-	return labels.Family(capability(major, minor))
+	switch {
+	case major == 7 && minor >= 5:
+		return "turing"
+	case major == 8 && minor >= 9:
+		return "ada-lovelace"
+	case major >= 10 && major < 13:
+		return "blackwell"
+	}
+	name := map[int]string{
+		1: "tesla", 2: "fermi", 3: "kepler", 5: "maxwell", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 13: "rubin",
+	}[major]
+	return cmp.Or(name, "undefined")
 }
 
 // migProfile is the field's name for the shape of an instance. NVML appends it
@@ -88,11 +76,6 @@ func sumLinks(count map[string]int, mbps int64) []machine.NVLink {
 	}
 	slices.SortFunc(list, func(a, b machine.NVLink) int { return machine.ComparePCI(a.Peer, b.Peer) })
 	return list
-}
-
-// capability spells a compute capability.
-func capability(major, minor int) string {
-	return strconv.Itoa(major) + "." + strconv.Itoa(minor)
 }
 
 // uuid spells a fabric's cluster UUID as nvidia-smi does.

@@ -25,7 +25,7 @@ func Vendor() *gpu.Vendor {
 		PCI:    gpu.PCI{Vendor: "0x10de", GPUs: []string{"0x03"}, Switches: []string{"0x0680"}},
 		Module: "nvidia",
 		Node:   "/dev/nvidia",
-		Labels: gpu.Labels{CUDA: true, MIG: true, MPS: true, VGPU: true, Families: families()},
+		Labels: gpu.Labels{CUDA: true, MIG: true, MPS: true, VGPU: true},
 		Remedies: gpu.Remedies{
 			Driver:    "Install or load NVIDIA's driver, and see that libnvidia-ml.so.1 is of its version: nvidia-smi, dmesg.",
 			Lost:      "Drain the node, then reset the GPU or reboot; dmesg has the XID.",

@@ -93,8 +93,7 @@ BlockSizes=3,6
 
 func TestLabels(t *testing.T) {
 	s, tiers := boxes(t)
-	l := export.NewLabeler(tiers, []export.Template{export.DefaultTemplate, "fabric.topograph.run/tier-{tier0}"})
-	got := maps.Collect(l.All(s))
+	got := maps.Collect(export.Labels(s, tiers, []export.Template{export.DefaultTemplate, "fabric.topograph.run/tier-{tier0}"}))
 	inBoth := func(fly, box string) map[string]string {
 		return map[string]string{
 			"heddle.dev/topology.tier-1": fly, "heddle.dev/topology.tier-2": box,

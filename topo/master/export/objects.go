@@ -21,19 +21,20 @@ const (
 	SpecHash = wellknown.Prefix + "spec-hash"
 )
 
-// Object is an object of another project's API as it is applied.
+// Object is an object as it is applied: of another project's API, or a Node's
+// labels.
 type Object struct {
 	APIVersion string         `json:"apiVersion"`
 	Kind       string         `json:"kind"`
 	Metadata   ObjectMetadata `json:"metadata"`
-	Spec       any            `json:"spec"`
+	Spec       any            `json:"spec,omitempty"`
 }
 
 // ObjectMetadata is the part that is written.
 type ObjectMetadata struct {
 	Name        string            `json:"name"`
 	Labels      map[string]string `json:"labels"`
-	Annotations map[string]string `json:"annotations"`
+	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
 func object(apiVersion, kind, name string, spec any) (Object, error) {

@@ -117,68 +117,43 @@ func Patterns(list []Template) []string {
 	return patterns
 }
 
-// Labeler makes the labels of nodes.
-type Labeler struct {
-	tiers Tiers
-	keys  map[string][]string // By kind.
-}
-
-// NewLabeler is for one snapshot.
-func NewLabeler(tiers Tiers, templates []Template) *Labeler {
-	l := &Labeler{tiers: tiers, keys: map[string][]string{}}
+// Labels are those of every node of a snapshot, by the groups that hold it, in
+// the tree's order. A group whose name is no label value gives none. The map is
+// the caller's.
+func Labels(s *fabric.Snapshot, tiers Tiers, templates []Template) iter.Seq2[string, map[string]string] {
+	keys := map[string][]string{} // By kind.
 	for i, kind := range tiers {
 		for _, t := range templates {
-			l.keys[kind] = append(l.keys[kind], t.Key(i+1, kind))
+			keys[kind] = append(keys[kind], t.Key(i+1, kind))
 		}
 	}
-	return l
-}
-
-// Labels are a node's, by the groups that hold it. A group whose name is no
-// label value gives none.
-func (l *Labeler) Labels(holders []*fabric.Element) map[string]string {
-	out := make(map[string]string, len(holders))
-	for _, h := range holders {
-		if wellknown.CheckValue(h.Name) != nil {
-			continue
-		}
-		for _, key := range l.keys[h.Kind] {
-			out[key] = h.Name
-		}
-	}
-	return out
-}
-
-// All are the labels of every node of a snapshot, in the tree's order. The map
-// is the caller's.
-func (l *Labeler) All(s *fabric.Snapshot) iter.Seq2[string, map[string]string] {
 	return func(yield func(string, map[string]string) bool) {
 		for holders, e := range s.All() {
-			if e.Kind == v1alpha1.KindNode && !yield(e.Name, l.Labels(holders)) {
+			if e.Kind != v1alpha1.KindNode {
+				continue
+			}
+			labels := make(map[string]string, len(holders))
+			for _, h := range holders {
+				if wellknown.CheckValue(h.Name) != nil {
+					continue
+				}
+				for _, key := range keys[h.Kind] {
+					labels[key] = h.Name
+				}
+			}
+			if !yield(e.Name, labels) {
 				return
 			}
 		}
 	}
 }
 
-// LabeledNode is a Node with heddle's labels only.
-type LabeledNode struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Metadata   struct {
-		Name   string            `json:"name"`
-		Labels map[string]string `json:"labels"`
-	} `json:"metadata"`
-}
-
-// LabeledNodes are the nodes of a snapshot that get labels.
-func LabeledNodes(s *fabric.Snapshot, tiers Tiers, templates []Template) []LabeledNode {
-	out := []LabeledNode{}
-	for name, labels := range NewLabeler(tiers, templates).All(s) {
+// LabeledNodes are the nodes of a snapshot that get labels, with these only.
+func LabeledNodes(s *fabric.Snapshot, tiers Tiers, templates []Template) []Object {
+	out := []Object{}
+	for name, labels := range Labels(s, tiers, templates) {
 		if len(labels) > 0 {
-			n := LabeledNode{APIVersion: "v1", Kind: "Node"}
-			n.Metadata.Name, n.Metadata.Labels = name, labels
-			out = append(out, n)
+			out = append(out, Object{APIVersion: "v1", Kind: "Node", Metadata: ObjectMetadata{Name: name, Labels: labels}})
 		}
 	}
 	return out

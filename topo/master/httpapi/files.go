@@ -1,26 +1,20 @@
 package httpapi
 
 import (
-	"bytes"
-	"compress/gzip"
 	"fmt"
 	"io/fs"
 	"net/http"
 	"path"
 	"strings"
 	"sync"
+
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// file is a file as it is sent.
-type file struct {
-	contentType, tag string
-	plain, zipped    []byte
-}
-
 // packFiles reads and compresses all files, once, at the first call.
-func packFiles(files fs.FS) func() (map[string]*file, error) {
-	return sync.OnceValues(func() (map[string]*file, error) {
-		all := map[string]*file{}
+func packFiles(files fs.FS) func() (map[string]*snapshot.Document, error) {
+	return sync.OnceValues(func() (map[string]*snapshot.Document, error) {
+		all := map[string]*snapshot.Document{}
 		err := fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() {
 				return err
@@ -29,10 +23,7 @@ func packFiles(files fs.FS) func() (map[string]*file, error) {
 			if err != nil {
 				return err
 			}
-			var zipped bytes.Buffer
-			all[name] = &file{contentType: contentType(name), tag: tagOf(plain), plain: plain}
-			err = compress(&zipped, plain, gzip.BestCompression)
-			all[name].zipped = zipped.Bytes()
+			all[name], err = pack(plain)
 			return err
 		})
 		if err != nil {
@@ -60,7 +51,7 @@ func contentType(name string) string {
 
 // files serves the web UI. A browser keeps the files and asks each time whether
 // they are still the same: a new version shows at once.
-func (s *Server) files(files func() (map[string]*file, error)) http.HandlerFunc {
+func (s *Server) files(files func() (map[string]*snapshot.Document, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		all, err := files()
 		if err != nil {
@@ -79,13 +70,6 @@ func (s *Server) files(files func() (map[string]*file, error)) http.HandlerFunc 
 		if s.options.Policy != "" {
 			w.Header().Set("Content-Security-Policy", s.options.Policy)
 		}
-		packed, fresh := negotiate(w, r, f.tag, f.contentType)
-		switch {
-		case !fresh:
-		case packed:
-			send(w, r, f.zipped)
-		default:
-			send(w, r, f.plain)
-		}
+		s.send(w, r, contentType(name), f)
 	}
 }

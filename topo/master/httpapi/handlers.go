@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
@@ -19,11 +20,7 @@ import (
 
 // nodeGroup is GET /node_group: the tree, or with kind= and name= the elements
 // that match.
-func (s *Server) nodeGroup(w http.ResponseWriter, r *http.Request) {
-	now := s.current(w)
-	if now == nil {
-		return
-	}
+func (s *Server) nodeGroup(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
 	if r.URL.RawQuery != "" {
 		q := r.URL.Query()
 		if kind, name := q.Get("kind"), q.Get("name"); kind != "" || name != "" {
@@ -41,16 +38,18 @@ func (s *Server) nodeGroup(w http.ResponseWriter, r *http.Request) {
 			s.failed(w, r, err)
 			return
 		}
-		send(w, r, d.Gzip)
+		send(w, r, bytes.NewReader(d.Gzip), int64(len(d.Gzip)))
 		return
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(now.Tree.Len()))
 	if r.Method == http.MethodHead {
 		return
 	}
-	out := s.writers.take(w)
-	defer s.writers.give(out)
+	out, _ := s.writers.Get().(*bufio.Writer)
+	out.Reset(w)
 	_, _ = now.Tree.WriteTo(out) // An error means that the client is gone.
+	out.Reset(nil)               // It must not hold the connection.
+	s.writers.Put(out)
 }
 
 // selected answers with some elements. Their tag is made for each request: there
@@ -65,20 +64,14 @@ func (s *Server) selected(w http.ResponseWriter, r *http.Request, list []*fabric
 }
 
 // topology is GET /v1/topology.
-func (s *Server) topology(w http.ResponseWriter, r *http.Request) {
-	if now := s.current(w); now != nil {
-		d, err := now.TopologyDocument()
-		s.document(w, r, now, d, err)
-	}
+func (s *Server) topology(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
+	d, err := now.TopologyDocument()
+	s.document(w, r, now, d, err)
 }
 
 // gangs is GET /v1/gangs: all of them, or with namespace= and state= those that
 // match.
-func (s *Server) gangs(w http.ResponseWriter, r *http.Request) {
-	now := s.current(w)
-	if now == nil {
-		return
-	}
+func (s *Server) gangs(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
 	q := r.URL.Query()
 	namespace, state := q.Get("namespace"), gang.Phase(q.Get("state"))
 	if state != "" && !slices.Contains(gang.Phases(), state) {
@@ -98,11 +91,7 @@ func (s *Server) gangs(w http.ResponseWriter, r *http.Request) {
 }
 
 // node is GET /v1/nodes/{name}.
-func (s *Server) node(w http.ResponseWriter, r *http.Request) {
-	now := s.current(w)
-	if now == nil {
-		return
-	}
+func (s *Server) node(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
 	n, ok := now.Node(r.PathValue("name"), time.Now())
 	if !ok {
 		http.Error(w, "there is no such node", http.StatusNotFound)
@@ -119,11 +108,7 @@ type list struct {
 }
 
 // export is GET /v1/export/{format}: the tree in the format of another project.
-func (s *Server) export(w http.ResponseWriter, r *http.Request) {
-	now := s.current(w)
-	if now == nil {
-		return
-	}
+func (s *Server) export(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
 	tiers := export.TiersOf(now.Levels, now.Tree)
 	var items any
 	var err error
@@ -177,22 +162,15 @@ func (s *Server) encode(w http.ResponseWriter, r *http.Request, value any) {
 
 // answer sends a body that is made for this request.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, contentType string, body []byte) {
-	packed, fresh := negotiate(w, r, tagOf(body), contentType)
-	if !fresh {
+	d, err := pack(body)
+	if err != nil {
+		s.failed(w, r, err)
 		return
 	}
-	if packed {
-		var zipped bytes.Buffer
-		if err := compress(&zipped, body, gzip.BestSpeed); err != nil {
-			s.failed(w, r, err)
-			return
-		}
-		body = zipped.Bytes()
-	}
-	send(w, r, body)
+	s.send(w, r, contentType, d)
 }
 
-// document answers with what is compressed already.
+// document sends what is compressed already.
 func (s *Server) document(
 	w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot, d *snapshot.Document, err error,
 ) {
@@ -201,24 +179,37 @@ func (s *Server) document(
 		return
 	}
 	w.Header().Set("Heddle-Generation", strconv.FormatUint(now.Generation, 10))
-	packed, fresh := negotiate(w, r, d.Tag, jsonType)
-	if !fresh {
-		return
+	s.send(w, r, jsonType, d)
+}
+
+// send sends a document in the variant that the client takes, unless it has it.
+func (s *Server) send(w http.ResponseWriter, r *http.Request, contentType string, d *snapshot.Document) {
+	switch packed, fresh := negotiate(w, r, d.Tag, contentType); {
+	case !fresh:
+	case packed:
+		send(w, r, bytes.NewReader(d.Gzip), int64(len(d.Gzip)))
+	case d.Plain != nil:
+		send(w, r, bytes.NewReader(d.Plain), d.Size)
+	default:
+		z, err := gzip.NewReader(bytes.NewReader(d.Gzip))
+		if err != nil {
+			s.failed(w, r, err)
+			return
+		}
+		send(w, r, z, d.Size)
 	}
-	if packed {
-		send(w, r, d.Gzip)
-		return
+}
+
+// pack makes a document of a body.
+func pack(body []byte) (*snapshot.Document, error) {
+	d, err := snapshot.Pack(func(w io.Writer) error {
+		_, err := w.Write(body)
+		return err
+	})
+	if err == nil {
+		d.Plain = body
 	}
-	w.Header().Set("Content-Length", strconv.FormatInt(d.Size, 10))
-	if r.Method == http.MethodHead {
-		return
-	}
-	z, err := gzip.NewReader(bytes.NewReader(d.Gzip))
-	if err != nil {
-		s.failed(w, r, err)
-		return
-	}
-	_, _ = io.Copy(w, z) //nolint:gosec // It was compressed here, and its size is known.
+	return d, err
 }
 
 // failed answers what no client can help.

@@ -1,15 +1,10 @@
 package httpapi
 
 import (
-	"bufio"
-	"compress/gzip"
-	"crypto/sha256"
-	"encoding/hex"
 	"io"
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 )
 
 // gzipped marks the entity tag of a compressed answer: other bytes need another
@@ -81,48 +76,10 @@ func matches(h http.Header, tag string) bool {
 	return false
 }
 
-// send writes a body that is in memory.
-func send(w http.ResponseWriter, r *http.Request, body []byte) {
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+// send writes a body of that size.
+func send(w http.ResponseWriter, r *http.Request, body io.Reader, size int64) {
+	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(body) // An error means that the client is gone.
+		_, _ = io.Copy(w, body) // An error means that the client is gone.
 	}
-}
-
-// room is what a writer of long answers gathers, in bytes: the pieces of a tree
-// are smaller, and each write wakes the reader up.
-const room = 256 << 10
-
-// writers are reused between requests.
-type writers struct{ pool sync.Pool }
-
-func (p *writers) take(to io.Writer) *bufio.Writer {
-	if w, ok := p.pool.Get().(*bufio.Writer); ok {
-		w.Reset(to)
-		return w
-	}
-	return bufio.NewWriterSize(to, room)
-}
-
-func (p *writers) give(w *bufio.Writer) {
-	w.Reset(nil) // It must not hold the connection.
-	p.pool.Put(w)
-}
-
-// compress writes what body is compressed to.
-func compress(to io.Writer, body []byte, level int) error {
-	z, err := gzip.NewWriterLevel(to, level)
-	if err != nil {
-		return err
-	}
-	if _, err := z.Write(body); err != nil {
-		return err
-	}
-	return z.Close()
-}
-
-// tagOf is the entity tag of a body: its hash, quoted.
-func tagOf(body []byte) string {
-	sum := sha256.Sum256(body)
-	return `"` + hex.EncodeToString(sum[:16]) + `"`
 }

@@ -7,6 +7,7 @@
 package httpapi
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -53,7 +55,7 @@ type Options struct {
 type Server struct {
 	options Options
 	metrics *metrics
-	writers writers
+	writers sync.Pool // Of bufio.Writers, for long answers.
 	// watchers has a place for each reader of /v1/watch.
 	watchers chan struct{}
 }
@@ -63,7 +65,10 @@ func New(o Options) *Server {
 	if len(o.Templates) == 0 {
 		o.Templates = []export.Template{export.DefaultTemplate}
 	}
-	return &Server{options: o, metrics: newMetrics(o.Registry), watchers: make(chan struct{}, maxWatchers)}
+	return &Server{
+		options: o, metrics: newMetrics(o.Registry), watchers: make(chan struct{}, maxWatchers),
+		writers: sync.Pool{New: func() any { return bufio.NewWriterSize(nil, room) }},
+	}
 }
 
 // Handler is all routes.
@@ -72,11 +77,11 @@ func (s *Server) Handler() http.Handler {
 	route := func(path string, h http.HandlerFunc) {
 		mux.Handle("GET "+path, s.metrics.instrument(path, s.admit(h)))
 	}
-	route("/node_group", s.dated(s.nodeGroup))
-	route("/v1/topology", s.dated(s.topology))
-	route("/v1/nodes/{name}", s.dated(s.node))
-	route("/v1/gangs", s.dated(s.gangs))
-	route("/v1/export/{format}", s.dated(s.export))
+	route("/node_group", s.answered(s.nodeGroup))
+	route("/v1/topology", s.answered(s.topology))
+	route("/v1/nodes/{name}", s.answered(s.node))
+	route("/v1/gangs", s.answered(s.gangs))
+	route("/v1/export/{format}", s.answered(s.export))
 	route("/", s.files(packFiles(s.options.UI)))
 	mux.Handle("GET /v1/watch", s.admit(s.watch)) // It has no duration.
 	mux.Handle("GET /metrics", s.admit(promhttp.HandlerFor(s.options.Registry, promhttp.HandlerOpts{}).ServeHTTP))
@@ -84,6 +89,10 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("GET /readyz", probe(func() string { return ready(s.options.Latest) }))
 	return mux
 }
+
+// room is what a writer of long answers gathers, in bytes: the pieces of a tree
+// are smaller, and each write wakes the reader up.
+const room = 256 << 10
 
 // The server's bounds. A full answer of 100,000 nodes is 8 MB.
 const (
@@ -148,31 +157,28 @@ func (s *Server) admit(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// dated adds to each answer, also to a 304, how many seconds ago the API server
-// last sent anything.
-func (s *Server) dated(next http.HandlerFunc) http.HandlerFunc {
+// answered gives a handler the newest snapshot, or answers that there is none
+// yet. Each answer, also a 304, says how many seconds ago the API server last
+// sent anything.
+func (s *Server) answered(next func(http.ResponseWriter, *http.Request, *snapshot.Snapshot)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if s.options.Contact != nil {
 			if at := s.options.Contact(); !at.IsZero() {
 				w.Header().Set("Heddle-Contact-Age", strconv.Itoa(int(max(time.Since(at), 0).Seconds())))
 			}
 		}
-		next(w, r)
+		now, _ := s.options.Latest.Get()
+		if now == nil {
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "not ready: "+notRead, http.StatusServiceUnavailable)
+			return
+		}
+		next(w, r, now)
 	}
 }
 
 // notRead is the answer before the first snapshot.
 const notRead = "the API server has not been read yet"
-
-// current is the snapshot to answer from; without one it answers itself.
-func (s *Server) current(w http.ResponseWriter) *snapshot.Snapshot {
-	now, _ := s.options.Latest.Get()
-	if now == nil {
-		w.Header().Set("Retry-After", "1")
-		http.Error(w, "not ready: "+notRead, http.StatusServiceUnavailable)
-	}
-	return now
-}
 
 func ready(latest *snapshot.Latest) string {
 	if now, _ := latest.Get(); now == nil {

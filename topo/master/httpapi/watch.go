@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
@@ -84,9 +85,9 @@ func (s *Server) stream(ctx context.Context, to *stream) error {
 
 // event is what /v1/watch sends.
 type event struct {
-	Generation uint64         `json:"generation"`
-	ETag       string         `json:"etag"`
-	Nodes      snapshot.Count `json:"nodes"`
+	Generation uint64       `json:"generation"`
+	ETag       string       `json:"etag"`
+	Nodes      fabric.Count `json:"nodes"`
 	// StaleSince is as in snapshot.Topology.
 	StaleSince time.Time `json:"staleSince,omitzero"`
 }
@@ -98,7 +99,7 @@ type stream struct {
 }
 
 func (s *stream) event(v *snapshot.Snapshot) error {
-	data, err := json.Marshal(event{v.Generation, v.Tree.ETag(), snapshot.Count(v.Tree.Nodes), v.StaleSince})
+	data, err := json.Marshal(event{v.Generation, v.Tree.ETag(), v.Tree.Nodes, v.StaleSince})
 	if err != nil {
 		return fmt.Errorf("encode an event: %w", err)
 	}

@@ -39,7 +39,7 @@ func newDiscovery(p *Publisher) *discovery {
 func (d *discovery) sync(ctx context.Context, s *snapshot.Snapshot, full bool) error {
 	sent := d.sent
 	d.sent = map[string]*informers.Report{}
-	var faults faults
+	var faults []error
 	for _, n := range s.Nodes {
 		if n.Report == nil {
 			continue
@@ -57,12 +57,12 @@ func (d *discovery) sync(ctx context.Context, s *snapshot.Snapshot, full bool) e
 			continue
 		}
 		if err := d.write(ctx, n.Name, want); err != nil {
-			faults.add(err)
+			faults = append(faults, err)
 			continue
 		}
 		d.sent[n.Name] = n.Report
 	}
-	return faults.err("write uplink discovery")
+	return summed("write uplink discovery", faults)
 }
 
 // write replaces the list and touches nothing else: the heartbeat beside it is

@@ -1,13 +1,13 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -37,10 +37,7 @@ type labels struct {
 	*Publisher
 	client   metadata.ResourceInterface
 	passTime time.Duration
-
-	// mu guards written, by node.
-	mu      sync.Mutex
-	written map[string]written
+	written  map[string]written // By node.
 }
 
 // written is what is known of a Node that was written.
@@ -51,6 +48,7 @@ type written struct {
 	// conflicts are the keys that another manager holds, with the value that
 	// was rejected.
 	conflicts map[string]string
+	err       error
 }
 
 func newLabels(p *Publisher) *labels {
@@ -64,44 +62,47 @@ func (l *labels) sync(ctx context.Context, s *snapshot.Snapshot, full bool) erro
 	if full {
 		clear(l.written)
 	}
-	labeler := export.NewLabeler(nil, nil)
+	var tiers export.Tiers // None takes all labels back.
 	if l.options.Exports.Labels {
-		labeler = export.NewLabeler(export.TiersOf(s.Levels, s.Tree), l.options.Templates)
+		tiers = export.TiersOf(s.Levels, s.Tree)
 	}
-	group, groupCtx := errgroup.WithContext(ctx)
+	var group errgroup.Group
 	group.SetLimit(parallel)
-	var faults faults
+	var begun []*written
 	var unfinished error
 	end := time.Now().Add(l.passTime)
-	for name, want := range labeler.All(s.Tree) {
+	for name, want := range export.Labels(s.Tree, tiers, l.options.Templates) {
 		n, ok := s.Nodes.Get(name)
-		if !ok || n.Node == nil || !l.due(n.Node, want) || groupCtx.Err() != nil {
+		if !ok || n.Node == nil || !l.due(n.Node, want) {
 			continue
 		}
-		if time.Now().After(end) {
+		if ctx.Err() != nil || time.Now().After(end) {
 			unfinished = errUnfinished
 			break
 		}
+		w := &written{node: n.Node}
+		begun = append(begun, w)
 		group.Go(func() error {
-			if err := l.write(groupCtx, n.Node, want); err != nil {
-				faults.add(err)
-			}
+			w.conflicts, w.err = l.write(ctx, n.Node, want)
 			return nil
 		})
 	}
-	_ = group.Wait() // Errors are in faults.
-	l.forget(s)
-	if err := faults.err("label Nodes"); err != nil {
-		return err
+	_ = group.Wait() // Errors are in begun.
+	var faults []error
+	for _, w := range begun {
+		if w.err != nil {
+			faults = append(faults, w.err)
+			continue
+		}
+		l.written[w.node.Name] = *w
 	}
-	return unfinished
+	l.forget(s)
+	return cmp.Or(summed("label Nodes", faults), unfinished)
 }
 
 // due reports whether a Node has other labels than it should, apart from keys that
 // another manager holds.
 func (l *labels) due(n *informers.Node, want map[string]string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	last := l.written[n.Name]
 	if last.node == n {
 		return false
@@ -124,8 +125,9 @@ func (l *labels) due(n *informers.Node, want map[string]string) bool {
 	return len(left) > 0
 }
 
-// write applies exactly these labels, less those that conflict.
-func (l *labels) write(ctx context.Context, n *informers.Node, want map[string]string) error {
+// write applies exactly these labels, less those that conflict, which it
+// returns.
+func (l *labels) write(ctx context.Context, n *informers.Node, want map[string]string) (map[string]string, error) {
 	conflicts := map[string]string{}
 	for range applyAttempts {
 		err := l.apply(ctx, n, want)
@@ -133,10 +135,7 @@ func (l *labels) write(ctx context.Context, n *informers.Node, want map[string]s
 		// A conflict without keys: the Node has been replaced, which the watch
 		// will show.
 		if err == nil || apierrors.IsNotFound(err) || len(keys) == 0 && apierrors.IsConflict(err) {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.written[n.Name] = written{n, conflicts}
-			return nil
+			return conflicts, nil
 		}
 		dropped := false
 		for _, key := range keys {
@@ -146,10 +145,10 @@ func (l *labels) write(ctx context.Context, n *informers.Node, want map[string]s
 			}
 		}
 		if !dropped {
-			return fmt.Errorf("label Node %s: %w", n.Name, err)
+			return nil, fmt.Errorf("label Node %s: %w", n.Name, err)
 		}
 	}
-	return fmt.Errorf("label Node %s: still in conflict after %d attempts", n.Name, applyAttempts)
+	return nil, fmt.Errorf("label Node %s: still in conflict after %d attempts", n.Name, applyAttempts)
 }
 
 // apply is one server-side apply. The UID keeps it from creating a Node that is
@@ -170,8 +169,6 @@ func (l *labels) apply(ctx context.Context, n *informers.Node, want map[string]s
 
 // forget drops what is known of Nodes that are gone.
 func (l *labels) forget(s *snapshot.Snapshot) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	conflicts := 0
 	for name, w := range l.written {
 		if n, ok := s.Nodes.Get(name); !ok || n.Node == nil {
@@ -200,26 +197,10 @@ func conflictingKeys(err error) []string {
 	return out
 }
 
-// faults are the errors of many writes.
-type faults struct {
-	mu    sync.Mutex
-	first error
-	n     int
-}
-
-func (f *faults) add(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.n++
-	if f.first == nil {
-		f.first = err
-	}
-}
-
-// err is the first error, and their number.
-func (f *faults) err(what string) error {
-	if f.n == 0 {
+// summed is the first of many errors, and their number.
+func summed(what string, faults []error) error {
+	if len(faults) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: %d failed, one of them: %w", what, f.n, f.first)
+	return fmt.Errorf("%s: %d failed, one of them: %w", what, len(faults), faults[0])
 }

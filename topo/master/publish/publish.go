@@ -39,7 +39,7 @@ type Options struct {
 	Objects metadata.Interface
 	Raw     rest.Interface
 	Exports Exports
-	// Templates make the labels' keys. None means export.DefaultTemplate.
+	// Templates make the labels' keys, one at least; the first is Kueue's.
 	Templates []export.Template
 	// Force takes labels over that another manager holds with another value.
 	Force bool
@@ -57,9 +57,6 @@ type Publisher struct {
 
 // New returns a publisher; Lead or Run uses it.
 func New(o Options) *Publisher {
-	if len(o.Templates) == 0 {
-		o.Templates = []export.Template{export.DefaultTemplate}
-	}
 	if o.Debounce == 0 {
 		o.Debounce = time.Second
 	}

@@ -17,7 +17,7 @@ import (
 // on when it is asked, but for StaleSince.
 type Gangs struct {
 	// StaleSince is as in Topology.
-	StaleSince *time.Time `json:"staleSince,omitempty"`
+	StaleSince time.Time `json:"staleSince,omitzero"`
 	// Unwatched means that the replica watches no pods, and so knows no gangs.
 	Unwatched bool `json:"unwatched,omitempty"`
 	// Gangs are ordered by namespace and name.
@@ -68,7 +68,7 @@ func (s *Snapshot) GangList() []Gang {
 // GangDocument is GET /v1/gangs, made at the first call.
 func (s *Snapshot) GangDocument() (*Document, error) {
 	return s.gangDocument.get(func() (*Document, error) {
-		return pack(func(w io.Writer) error {
+		return Pack(func(w io.Writer) error {
 			return json.NewEncoder(w).Encode(s.gangAnswer(s.GangList()))
 		})
 	})
@@ -86,11 +86,7 @@ func (s *Snapshot) SelectGangs(namespace string, state gang.Phase) Gangs {
 }
 
 func (s *Snapshot) gangAnswer(list []Gang) Gangs {
-	out := Gangs{Unwatched: !s.CountsPods, Gangs: list}
-	if !s.StaleSince.IsZero() {
-		out.StaleSince = new(s.StaleSince)
-	}
-	return out
+	return Gangs{StaleSince: s.StaleSince, Unwatched: !s.CountsPods, Gangs: list}
 }
 
 func (s *Snapshot) listGangs() []Gang {
@@ -124,7 +120,7 @@ func (s *Snapshot) gang(shared []*gang.Member, at map[string][]*fabric.Element) 
 			out.Nodes = append(out.Nodes, m.Node)
 		}
 	}
-	state := gang.StateOfMembers(members, out.MinMember, s.lost)
+	state := gang.StateOf(members, out.MinMember, s.lost)
 	out.State, out.Reason, out.Since, out.RejectedSince = state.Phase, state.Reason, state.Since, state.RejectedSince
 	out.Members, out.Bound, out.Running = state.Pods, state.Bound, state.Running
 	out.Group = lowest(out.Nodes, at)

@@ -52,42 +52,20 @@ func (s *Snapshot) gpus(n *informers.NodeState) GPUs {
 	return g
 }
 
-// Reason is why a node is not Ready.
-type Reason struct {
-	// Kind is one of topo/fabric's reasons and faults.
-	Kind string `json:"kind"`
-	// Count is how many faults of that kind there are.
-	Count int `json:"count,omitempty"`
-	// Since is when it began, if that is known.
-	Since *time.Time `json:"since,omitempty"`
-}
-
-func reasons(in []fabric.Reason) []Reason {
-	var out []Reason
-	for _, r := range in {
-		o := Reason{Kind: r.Kind, Count: r.Count}
-		if !r.Since.IsZero() {
-			o.Since = new(r.Since.UTC())
-		}
-		out = append(out, o)
-	}
-	return out
-}
-
 // Node is the answer of GET /v1/nodes/{name}.
 type Node struct {
 	Name   string `json:"name"`
 	Status string `json:"status"`
 	// Groups hold the node, top first.
 	Groups   []Group          `json:"groups"`
-	Reasons  []Reason         `json:"reasons,omitempty"`
+	Reasons  []fabric.Reason  `json:"reasons,omitempty"`
 	Findings []fabric.Finding `json:"findings,omitempty"`
 
-	Ready      bool       `json:"ready"`
-	ReadySince *time.Time `json:"readySince,omitempty"`
-	Cordoned   bool       `json:"cordoned,omitempty"`
-	Product    string     `json:"product,omitempty"`
-	GPUs       GPUs       `json:"gpus"`
+	Ready      bool      `json:"ready"`
+	ReadySince time.Time `json:"readySince,omitzero"`
+	Cordoned   bool      `json:"cordoned,omitempty"`
+	Product    string    `json:"product,omitempty"`
+	GPUs       GPUs      `json:"gpus"`
 
 	// Ignored is why the node's report is not believed; what follows is empty
 	// then.
@@ -99,7 +77,7 @@ type Node struct {
 	Uplinks      int                `json:"uplinks,omitempty"`
 	Skipped      []v1alpha1.Skipped `json:"skipped,omitempty"`
 	Walk         []string           `json:"walk,omitempty"`
-	Heartbeat    *time.Time         `json:"heartbeat,omitempty"`
+	Heartbeat    time.Time          `json:"heartbeat,omitzero"`
 	// HeartbeatAge is in seconds, by this replica's clock.
 	HeartbeatAge float64 `json:"heartbeatAgeSeconds,omitempty"`
 }
@@ -119,16 +97,13 @@ func (s *Snapshot) Node(name string, now time.Time) (*Node, bool) {
 	}
 	n := &Node{
 		Name: name, Groups: []Group{}, Ready: known.Node.Ready, Cordoned: known.Node.Cordoned,
-		GPUs: s.gpus(known), Ignored: known.Ignored(),
-	}
-	if !known.Node.Since.IsZero() {
-		n.ReadySince = new(known.Node.Since.UTC())
+		GPUs: s.gpus(known), Ignored: known.Ignored(), ReadySince: known.Node.Since.UTC(),
 	}
 	for holders, e := range s.Tree.All() {
 		if e.Kind != v1alpha1.KindNode || e.Name != name {
 			continue
 		}
-		n.Status, n.Reasons, n.Findings = e.Status, reasons(e.Reasons), e.Findings
+		n.Status, n.Reasons, n.Findings = e.Status, e.Reasons, e.Findings
 		for _, h := range holders {
 			n.Groups = append(n.Groups, Group{h.Name, h.Kind, h.Status})
 		}
@@ -140,7 +115,7 @@ func (s *Snapshot) Node(name string, now time.Time) (*Node, bool) {
 		n.Path, n.PathSource, n.Uplinks, n.Skipped = spec.Path, spec.PathSource, len(spec.Uplinks), spec.Skipped
 		n.Walk = r.Walk
 		if at := r.Heartbeat(); !at.IsZero() {
-			n.Heartbeat, n.HeartbeatAge = &at, now.Sub(at).Round(time.Second).Seconds()
+			n.Heartbeat, n.HeartbeatAge = at, now.Sub(at).Round(time.Second).Seconds()
 		}
 	}
 	return n, true

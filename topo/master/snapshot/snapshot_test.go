@@ -80,7 +80,7 @@ func TestDocumentIsWhatEncodingJSONWrites(t *testing.T) {
 		if diff := cmp.Diff(string(again)+"\n", got); diff != "" {
 			t.Errorf("%d nodes (-encoding/json +document):\n%s", n, diff)
 		}
-		if (n == 1) != (decoded.StaleSince != nil && decoded.StaleSince.Equal(since)) {
+		if (n == 1) != (decoded.StaleSince.Equal(since)) {
 			t.Errorf("%d nodes: stale since %v", n, decoded.StaleSince)
 		}
 		if n == 5 {
@@ -88,7 +88,7 @@ func TestDocumentIsWhatEncodingJSONWrites(t *testing.T) {
 			if diff := cmp.Diff(snapshot.GPUs{Free: new(17), Offered: 40, Total: 40}, decoded.GPUs); diff != "" {
 				t.Errorf("GPUs (-want +got):\n%s", diff)
 			}
-			if len(decoded.Findings) != 5 || decoded.Nodes != (snapshot.Count{Degraded: 4, NotReady: 1}) {
+			if len(decoded.Findings) != 5 || decoded.Nodes != (fabric.Count{Degraded: 4, NotReady: 1}) {
 				t.Errorf("findings %v, nodes %+v", decoded.Findings, decoded.Nodes)
 			}
 		}

@@ -21,32 +21,17 @@ import (
 type Topology struct {
 	// StaleSince is there if the API server has been silent for too long: what
 	// follows is the cluster as it was then.
-	StaleSince *time.Time `json:"staleSince,omitempty"`
+	StaleSince time.Time `json:"staleSince,omitzero"`
 	// Levels are the kinds of groups that can be, top first.
-	Levels []Level `json:"levels"`
+	Levels []fabric.Level `json:"levels"`
 	// Tree are the top-level elements.
-	Tree  []Element `json:"tree"`
-	Nodes Count     `json:"nodes"`
-	GPUs  GPUs      `json:"gpus"`
+	Tree  []Element    `json:"tree"`
+	Nodes fabric.Count `json:"nodes"`
+	GPUs  GPUs         `json:"gpus"`
 	// Findings are all cables that are not as they should be, by node.
 	Findings []fabric.Finding `json:"findings"`
 	// Ignored are reports that are not believed, by name.
 	Ignored []Ignored `json:"ignored"`
-}
-
-// Level is a kind of groups.
-type Level struct {
-	Kind string          `json:"kind"`
-	By   fabric.Evidence `json:"by"`
-	// Nodes is how many nodes a group has at most, where that is fixed.
-	Nodes int `json:"nodes,omitempty"`
-}
-
-// Count is how many nodes are in which status.
-type Count struct {
-	Ready    int `json:"ready"`
-	Degraded int `json:"degraded"`
-	NotReady int `json:"notReady"`
 }
 
 // Element is a group or a node.
@@ -56,23 +41,16 @@ type Element struct {
 	Status string `json:"status"`
 	// Key is what a group is known by: the ID of its first switch, an NVLink
 	// domain, a configured name.
-	Key      string   `json:"key,omitempty"`
-	Product  string   `json:"product,omitempty"`
-	Cordoned bool     `json:"cordoned,omitempty"`
-	Reasons  []Reason `json:"reasons,omitempty"`
-	GPUs     GPUs     `json:"gpus"`
+	Key      string          `json:"key,omitempty"`
+	Product  string          `json:"product,omitempty"`
+	Cordoned bool            `json:"cordoned,omitempty"`
+	Reasons  []fabric.Reason `json:"reasons,omitempty"`
+	GPUs     GPUs            `json:"gpus"`
 	// Nodes counts the nodes of a group.
-	Nodes *Count `json:"nodes,omitempty"`
+	Nodes *fabric.Count `json:"nodes,omitempty"`
 	// Rails are the leaves that a group's cables should go to.
-	Rails []Rail    `json:"rails,omitempty"`
-	Child []Element `json:"child,omitempty"`
-}
-
-// Rail is the leaf behind one rail and plane.
-type Rail struct {
-	Rail  int32         `json:"rail"`
-	Plane int32         `json:"plane,omitempty"`
-	Leaf  fabric.Switch `json:"leaf"`
+	Rails []fabric.Rail `json:"rails,omitempty"`
+	Child []Element     `json:"child,omitempty"`
 }
 
 // Ignored is a report that is not believed.
@@ -81,10 +59,9 @@ type Ignored struct {
 	Reason string `json:"reason"`
 }
 
-// Document is an answer, compressed.
+// Document is an answer: Plain or Gzip, or both, which are shared.
 type Document struct {
-	// Gzip is shared: not to be written to.
-	Gzip []byte
+	Plain, Gzip []byte
 	// Size is the length before compression, in bytes.
 	Size int64
 	// Tag is the hash of the content, in hex and quoted.
@@ -95,7 +72,7 @@ type Document struct {
 // Tree.ETag.
 func (s *Snapshot) TreeDocument() (*Document, error) {
 	return s.tree.get(func() (*Document, error) {
-		d, err := pack(func(w io.Writer) error {
+		d, err := Pack(func(w io.Writer) error {
 			_, err := s.Tree.WriteTo(w)
 			return err
 		})
@@ -108,11 +85,11 @@ func (s *Snapshot) TreeDocument() (*Document, error) {
 
 // TopologyDocument is GET /v1/topology, made at the first call.
 func (s *Snapshot) TopologyDocument() (*Document, error) {
-	return s.topology.get(func() (*Document, error) { return pack(s.writeTopology) })
+	return s.topology.get(func() (*Document, error) { return Pack(s.writeTopology) })
 }
 
-// pack compresses what write writes.
-func pack(write func(io.Writer) error) (*Document, error) {
+// Pack compresses what write writes.
+func Pack(write func(io.Writer) error) (*Document, error) {
 	var b bytes.Buffer
 	z, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
 	if err != nil {
@@ -139,16 +116,12 @@ func (c *counter) Write(b []byte) (int, error) {
 // at a time: no more than that is in memory twice.
 func (s *Snapshot) writeTopology(w io.Writer) error {
 	j := &jsonWriter{w: w}
-	levels := []Level{}
-	for _, l := range s.Levels {
-		levels = append(levels, Level{l.Kind, l.By, l.Nodes})
-	}
 	j.raw("{")
 	if !s.StaleSince.IsZero() {
 		j.value(`"staleSince":`, s.StaleSince)
 		j.raw(",")
 	}
-	j.value(`"levels":`, levels)
+	j.value(`"levels":`, s.Levels)
 	var gpus GPUs
 	separator := `,"tree":[`
 	for _, e := range s.Tree.Child {
@@ -164,7 +137,7 @@ func (s *Snapshot) writeTopology(w io.Writer) error {
 	if findings == nil {
 		findings = []fabric.Finding{}
 	}
-	j.value(`],"nodes":`, Count(s.Tree.Nodes))
+	j.value(`],"nodes":`, s.Tree.Nodes)
 	j.value(`,"gpus":`, gpus)
 	j.value(`,"findings":`, findings)
 	j.value(`,"ignored":`, s.ignored())
@@ -193,7 +166,7 @@ func (j *jsonWriter) value(before string, value any) {
 }
 
 func (s *Snapshot) element(e *fabric.Element) Element {
-	out := Element{Name: e.Name, Kind: e.Kind, Status: e.Status, Key: e.Key, Reasons: reasons(e.Reasons)}
+	out := Element{Name: e.Name, Kind: e.Kind, Status: e.Status, Key: e.Key, Reasons: e.Reasons}
 	if e.Kind == v1alpha1.KindNode {
 		n, ok := s.Nodes.Get(e.Name)
 		if !ok {
@@ -208,10 +181,7 @@ func (s *Snapshot) element(e *fabric.Element) Element {
 		}
 		return out
 	}
-	out.Nodes = new(Count(e.Nodes))
-	for _, r := range e.Rails {
-		out.Rails = append(out.Rails, Rail{r.Rail, r.Plane, r.Leaf})
-	}
+	out.Nodes, out.Rails = new(e.Nodes), e.Rails
 	out.Child = make([]Element, len(e.Child))
 	for i, c := range e.Child {
 		out.Child[i] = s.element(c)

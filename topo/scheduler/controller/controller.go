@@ -178,20 +178,20 @@ func (c *Controller) publish(now time.Time) {
 		return
 	}
 	states := map[gang.Phase]int{}
-	var rejected []gangcache.Snapshot
-	for _, s := range c.Cache.Snapshots() {
-		if !c.schedules(s.Pods) {
+	var rejected []*podGroup
+	for _, g := range c.podGroups() {
+		if g.Foreign {
 			continue
 		}
-		states[gang.StateOf(s.Pods, s.MinMember, c.nodeLost).Phase]++
-		if !s.RejectedSince.IsZero() {
-			rejected = append(rejected, s)
+		states[g.State.Phase]++
+		if !g.RejectedSince.IsZero() {
+			rejected = append(rejected, g)
 		}
 	}
 	for _, phase := range gang.Phases() {
 		m.Gangs.WithLabelValues(string(phase)).Set(float64(states[phase]))
 	}
-	slices.SortFunc(rejected, func(a, b gangcache.Snapshot) int {
+	slices.SortFunc(rejected, func(a, b *podGroup) int {
 		return cmp.Or(a.RejectedSince.Compare(b.RejectedSince), cmp.Compare(a.Key.String(), b.Key.String()))
 	})
 	m.Rejected.Reset()
@@ -200,23 +200,18 @@ func (c *Controller) publish(now time.Time) {
 	}
 }
 
-// schedules reports whether one of some pods is for this scheduler.
-func (c *Controller) schedules(pods []*corev1.Pod) bool {
-	return slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Spec.SchedulerName == c.Handle.ProfileName() })
-}
-
-// nodeLost reports whether a node is not ready, or gone.
-func (c *Controller) nodeLost(name string) bool {
+// nodeLost reports whether a node is not ready, or gone, and since when.
+func (c *Controller) nodeLost(name string) (time.Time, bool) {
 	node, err := c.Handle.SharedInformerFactory().Core().V1().Nodes().Lister().Get(name)
 	if err != nil {
-		return true
+		return time.Time{}, true
 	}
 	for i := range node.Status.Conditions {
 		if condition := &node.Status.Conditions[i]; condition.Type == corev1.NodeReady {
-			return condition.Status != corev1.ConditionTrue
+			return condition.LastTransitionTime.Time, condition.Status != corev1.ConditionTrue
 		}
 	}
-	return false
+	return time.Time{}, false
 }
 
 // elect makes this process the leader if it has won the election, or if there is none

@@ -12,7 +12,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"slices"
-	"strings"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -25,10 +24,13 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 )
 
-// Amount is so much of a resource, in thousandths for cpu, else in units.
-type Amount struct {
-	Resource corev1.ResourceName `json:"resource"`
-	Value    int64               `json:"value"`
+// Amounts are how much of each resource, in thousandths for cpu, else in units.
+type Amounts map[corev1.ResourceName]int64
+
+func (a Amounts) add(b Amounts, times int64) {
+	for name, value := range b {
+		a[name] += value * times
+	}
 }
 
 // Key is equal for pods that fit on the same nodes in the same numbers.
@@ -37,8 +39,8 @@ type Key [sha256.Size]byte
 // Class is a set of pods that are alike. It is not changed once made.
 type Class struct {
 	Key Key
-	// Amounts are what one pod asks for, sorted by resource, without zeros.
-	Amounts []Amount
+	// Amounts are what one pod asks for, without zeros.
+	Amounts Amounts
 
 	affinity    nodeaffinity.RequiredNodeAffinity
 	tolerations []corev1.Toleration
@@ -60,7 +62,7 @@ func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.Resourc
 		nodeName:    pod.Spec.NodeName,
 		exclusive:   wantsHostPort(pod) || repelsItself(pod),
 	}
-	if selector != nil && c.Amount(selector.Resource) > 0 {
+	if selector != nil && c.Amounts[selector.Resource] > 0 {
 		c.selector = selector
 	}
 	var required *corev1.NodeSelector
@@ -70,7 +72,7 @@ func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.Resourc
 	// Maps are marshaled sorted, so equal pods give equal text. Nothing in it
 	// can fail to marshal.
 	text, _ := json.Marshal(struct {
-		Amounts     []Amount             `json:"amounts"`
+		Amounts     Amounts              `json:"amounts"`
 		Selector    map[string]string    `json:"selector"`
 		Affinity    *corev1.NodeSelector `json:"affinity"`
 		Tolerations []corev1.Toleration  `json:"tolerations"`
@@ -82,23 +84,18 @@ func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.Resourc
 	return c
 }
 
-// Amount is how much of a resource one pod asks for.
-func (c *Class) Amount(name corev1.ResourceName) int64 { return AmountOf(c.Amounts, name) }
-
-// Requests are what a pod asks for, sorted by resource, without zeros.
-func Requests(pod *corev1.Pod, ignored ...corev1.ResourceName) []Amount {
-	list := resource.PodRequests(pod, resource.PodResourcesOptions{})
-	amounts := make([]Amount, 0, len(list))
-	for name, quantity := range list {
+// Requests are what a pod asks for, without zeros.
+func Requests(pod *corev1.Pod, ignored ...corev1.ResourceName) Amounts {
+	amounts := Amounts{}
+	for name, quantity := range resource.PodRequests(pod, resource.PodResourcesOptions{}) {
 		value := quantity.Value()
 		if name == corev1.ResourceCPU {
 			value = quantity.MilliValue()
 		}
 		if value > 0 && !slices.Contains(ignored, name) {
-			amounts = append(amounts, Amount{name, value})
+			amounts[name] = value
 		}
 	}
-	slices.SortFunc(amounts, func(a, b Amount) int { return strings.Compare(string(a.Resource), string(b.Resource)) })
 	return amounts
 }
 

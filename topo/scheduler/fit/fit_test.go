@@ -103,7 +103,7 @@ func TestCount(t *testing.T) {
 	with := func(i *info, change func(*corev1.Node)) *info { change(i.node); return i }
 	taint := corev1.Taint{Key: "nvidia.com/gpu.product", Value: "H20", Effect: corev1.TaintEffectNoSchedule}
 	reserved := func(uid string, priority int32, gpus int64) fit.Reservations {
-		return fit.Reservations{"n": {{UID: types.UID(uid), Priority: priority, Amounts: []fit.Amount{{Resource: gpu, Value: gpus}}}}}
+		return fit.Reservations{"n": {{UID: types.UID(uid), Priority: priority, Amounts: fit.Amounts{gpu: gpus}}}}
 	}
 	for _, tt := range []struct {
 		name     string
@@ -192,7 +192,7 @@ func TestFree(t *testing.T) {
 	a, b := node(pod("a", "1", "3", 0)), node()
 	a.generation, b.generation = 1, 2
 	b.node.Name, b.node.Spec.Unschedulable = "m", true
-	reserved := fit.Reservations{"m": {{UID: "other", Priority: 5, Amounts: []fit.Amount{{Resource: gpu, Value: 2}}}}}
+	reserved := fit.Reservations{"m": {{UID: "other", Priority: 5, Amounts: fit.Amounts{gpu: 2}}}}
 	var table fit.Table
 	for _, tt := range []struct {
 		name string
@@ -227,7 +227,7 @@ func TestFitsTogether(t *testing.T) {
 			t.Errorf("%d masters and %d workers: %t", tt.masters, tt.workers, got)
 		}
 	}
-	if lacks := free.Lacks([]fit.Amount{{Resource: gpu, Value: 9}}); lacks != gpu {
+	if lacks := free.Lacks(fit.Amounts{gpu: 9}); lacks != gpu {
 		t.Errorf("lacks %q", lacks)
 	}
 }
@@ -254,7 +254,7 @@ func TestClassesWithASelector(t *testing.T) {
 		}
 		return fit.ClassOf(pod("new", "1", "2", 5), s)
 	}
-	others := fit.Reservations{"n": {{UID: "other", Priority: 5, Amounts: []fit.Amount{{Resource: gpu, Value: 2}}}}}
+	others := fit.Reservations{"n": {{UID: "other", Priority: 5, Amounts: fit.Amounts{gpu: 2}}}}
 	for _, tt := range []struct {
 		name     string
 		left     int
@@ -290,7 +290,7 @@ func TestClassesOfEqualPods(t *testing.T) {
 	if fit.ClassOf(a, nil).Key == fit.ClassOf(b, nil).Key {
 		t.Error("another selector is the same class")
 	}
-	if got := fit.ClassOf(a, nil, gpu).Amount(gpu); got != 0 {
+	if got := fit.ClassOf(a, nil, gpu).Amounts[gpu]; got != 0 {
 		t.Errorf("an ignored resource counts %d", got)
 	}
 }

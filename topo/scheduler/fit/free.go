@@ -1,7 +1,9 @@
 package fit
 
 import (
+	"maps"
 	"math"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,7 +17,7 @@ type Reservation struct {
 	UID types.UID
 	// Priority is the pod's: a reservation does not bind pods of a higher one.
 	Priority int32
-	Amounts  []Amount
+	Amounts  Amounts
 }
 
 // Reservations are by node. They are not changed once made.
@@ -25,10 +27,10 @@ type Reservations map[string][]Reservation
 type Free struct {
 	info framework.NodeInfo
 	// reserved and pods are the reservations that count.
-	reserved []Amount
+	reserved Amounts
 	pods     int64
 	// preempted is what pods of lower priority would free.
-	preempted []Amount
+	preempted Amounts
 }
 
 // FreeOf is what is left of a node. Reservations for pods that are on the node
@@ -38,6 +40,7 @@ func FreeOf(info framework.NodeInfo, reservations []Reservation, priority int32,
 	if len(reservations) == 0 {
 		return f
 	}
+	f.reserved = Amounts{}
 	here := make(map[types.UID]bool, len(info.GetPods()))
 	for _, pod := range info.GetPods() {
 		here[pod.GetPod().UID] = true
@@ -48,20 +51,21 @@ func FreeOf(info framework.NodeInfo, reservations []Reservation, priority int32,
 			continue
 		}
 		f.pods++
-		f.reserved = add(f.reserved, r.Amounts)
+		f.reserved.add(r.Amounts, 1)
 	}
 	return f
 }
 
 // Preempt adds what pods of a lower priority hold.
 func (f *Free) Preempt(priority int32) {
+	f.preempted = Amounts{}
 	for _, info := range f.info.GetPods() {
 		pod := info.GetPod()
 		if schedulehelpers.PodPriority(pod) >= priority {
 			continue
 		}
 		f.pods--
-		f.preempted = add(f.preempted, Requests(pod))
+		f.preempted.add(Requests(pod), 1)
 	}
 }
 
@@ -69,11 +73,11 @@ func (f *Free) Preempt(priority int32) {
 // eligible.
 func (f *Free) Count(c *Class) int32 {
 	n := f.podSlots()
-	for _, a := range c.Amounts {
-		n = min(n, f.amount(a.Resource)/a.Value)
+	for name, value := range c.Amounts {
+		n = min(n, f.amount(name)/value)
 	}
 	if c.selector != nil {
-		n = min(n, f.selected(c)/c.Amount(c.selector.Resource))
+		n = min(n, f.selected(c)/c.Amounts[c.selector.Resource])
 	}
 	if c.exclusive {
 		n = min(n, 1)
@@ -95,15 +99,15 @@ func (f *Free) selected(c *Class) int64 {
 	return left - f.Reserved(c.selector.Resource)
 }
 
-// Lacks is the first resource of which there is not enough for a pod; empty if
-// there is.
-func (f *Free) Lacks(amounts []Amount) corev1.ResourceName {
+// Lacks is the first resource, by name, of which there is not enough for a pod;
+// empty if there is.
+func (f *Free) Lacks(amounts Amounts) corev1.ResourceName {
 	if f.podSlots() < 1 {
 		return corev1.ResourcePods
 	}
-	for _, a := range amounts {
-		if f.amount(a.Resource) < a.Value {
-			return a.Resource
+	for _, name := range slices.Sorted(maps.Keys(amounts)) {
+		if f.amount(name) < amounts[name] {
+			return name
 		}
 	}
 	return ""
@@ -113,39 +117,34 @@ func (f *Free) Lacks(amounts []Amount) corev1.ResourceName {
 func (f *Free) HasReservations() bool { return f.pods > 0 }
 
 // Reserved is how much of a resource is reserved for other pods.
-func (f *Free) Reserved(name corev1.ResourceName) int64 { return AmountOf(f.reserved, name) }
+func (f *Free) Reserved(name corev1.ResourceName) int64 { return f.reserved[name] }
 
 // FitsTogether reports whether so many pods of each class fit at once.
 func (f *Free) FitsTogether(classes []*Class, pods []int32) bool {
-	var total []Amount
+	total := Amounts{}
 	slots := f.podSlots()
 	for i, n := range pods {
 		c := classes[i]
 		if slots -= int64(n); c.exclusive && n > 1 {
 			return false
 		}
-		if c.selector != nil && int64(n)*c.Amount(c.selector.Resource) > f.selected(c) {
+		if c.selector != nil && int64(n)*c.Amounts[c.selector.Resource] > f.selected(c) {
 			return false
 		}
-		for _, a := range c.Amounts {
-			total = add(total, []Amount{{a.Resource, a.Value * int64(n)}})
-		}
+		total.add(c.Amounts, int64(n))
 	}
-	if slots < 0 {
-		return false
-	}
-	for _, a := range total {
-		if f.amount(a.Resource) < a.Value {
+	for name, value := range total {
+		if f.amount(name) < value {
 			return false
 		}
 	}
-	return true
+	return slots >= 0
 }
 
 func (f *Free) amount(name corev1.ResourceName) int64 {
 	allocatable, requested := f.info.GetAllocatable(), f.info.GetRequested()
 	unused := amountIn(allocatable, name) - amountIn(requested, name)
-	return unused - AmountOf(f.reserved, name) + AmountOf(f.preempted, name)
+	return unused - f.reserved[name] + f.preempted[name]
 }
 
 func amountIn(r framework.Resource, name corev1.ResourceName) int64 {
@@ -159,28 +158,4 @@ func amountIn(r framework.Resource, name corev1.ResourceName) int64 {
 	default:
 		return r.GetScalarResources()[name]
 	}
-}
-
-// AmountOf is how much of a resource a list has.
-func AmountOf(amounts []Amount, name corev1.ResourceName) int64 {
-	for _, a := range amounts {
-		if a.Resource == name {
-			return a.Value
-		}
-	}
-	return 0
-}
-
-func add(to, amounts []Amount) []Amount {
-next:
-	for _, a := range amounts {
-		for i := range to {
-			if to[i].Resource == a.Resource {
-				to[i].Value += a.Value
-				continue next
-			}
-		}
-		to = append(to, a)
-	}
-	return to
 }

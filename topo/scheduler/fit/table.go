@@ -14,13 +14,8 @@ const maxClasses = 128
 // Table caches how many pods of a class fit on a node. It is for one goroutine:
 // scheduling cycles are one after another.
 type Table struct {
-	rows map[Key]*row
-	tick int64
-}
-
-type row struct {
-	counts []count
-	used   int64
+	// rows are by class, in the order of a query's nodes.
+	rows map[Key][]count
 }
 
 // count holds while the node's generation does. No generation is used twice, by
@@ -57,13 +52,13 @@ func (t *Table) Free(q *Query, name corev1.ResourceName, into []int32) []int32 {
 // free has nothing reserved either.
 func (t *Table) measure(q *Query, key Key, c *Class, into []int32, value func(*Free) int32) []int32 {
 	into = into[:0]
-	r := t.row(key, len(q.Nodes))
+	counts := t.row(key, len(q.Nodes))
 	for i, info := range q.Nodes {
 		if q.Preempt {
 			into = append(into, q.measure(info, c, value))
 			continue
 		}
-		at, generation := &r.counts[i], info.GetGeneration()
+		at, generation := &counts[i], info.GetGeneration()
 		pods := int32(len(info.GetPods())) //nolint:gosec // A node has few.
 		if at.generation != generation || at.pods != pods {
 			*at = count{generation: generation, pods: pods}
@@ -92,30 +87,15 @@ func (q *Query) measure(info framework.NodeInfo, c *Class, value func(*Free) int
 	return value(&free)
 }
 
-// row is that of a class. The least recently used one makes way for another.
-func (t *Table) row(key Key, nodes int) *row {
-	if t.rows == nil {
-		t.rows = make(map[Key]*row)
+// row is that of a class. All make way when there are too many.
+func (t *Table) row(key Key, nodes int) []count {
+	if t.rows == nil || len(t.rows) >= maxClasses && t.rows[key] == nil {
+		t.rows = map[Key][]count{}
 	}
-	t.tick++
-	r := t.rows[key]
-	if r == nil {
-		if len(t.rows) >= maxClasses {
-			var oldest Key
-			for k, other := range t.rows {
-				if old := t.rows[oldest]; old == nil || other.used < old.used {
-					oldest = k
-				}
-			}
-			delete(t.rows, oldest)
-		}
-		r = &row{}
-		t.rows[key] = r
+	counts := t.rows[key]
+	for len(counts) < nodes {
+		counts = append(counts, count{generation: -1})
 	}
-	r.used = t.tick
-	r.counts = r.counts[:min(len(r.counts), nodes)]
-	for len(r.counts) < nodes {
-		r.counts = append(r.counts, count{generation: -1})
-	}
-	return r
+	t.rows[key] = counts
+	return counts
 }

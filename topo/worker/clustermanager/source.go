@@ -180,14 +180,15 @@ func (s *Source) keep(ctx context.Context, t target, found worker.Place, err err
 	before := s.failure
 	if err != nil {
 		s.failure = err.Error()
-		if s.failure != before {
-			s.options.Log.WarnContext(ctx, "cluster manager request failed", "address", t.address, "err", err)
-			s.options.Changed.Notify()
-		}
-		return
+	} else {
+		s.failure, s.at, s.last = "", time.Now(), found
 	}
-	s.failure, s.at, s.last = "", time.Now(), found
-	if before != "" {
+	switch {
+	case err != nil && s.failure == before:
+		return
+	case err != nil:
+		s.options.Log.WarnContext(ctx, "cluster manager request failed", "address", t.address, "err", err)
+	case before != "":
 		s.options.Log.InfoContext(ctx, "cluster manager recovered", "address", t.address)
 	}
 	s.options.Changed.Notify()

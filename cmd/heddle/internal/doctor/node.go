@@ -207,11 +207,7 @@ func podReady(p *corev1.Pod) bool {
 
 // checkLabels compares the Node with what the machine should have.
 func checkLabels(l *finding.List, node *corev1.Node, want *labels.Result, force bool) {
-	desired := nodesync.Desired{Labels: want.Labels, Force: force}
-	for _, t := range want.Taints {
-		taint := corev1.Taint{Key: t.Key, Value: t.Value, Effect: corev1.TaintEffect(t.Effect)}
-		desired.Taints = append(desired.Taints, taint)
-	}
+	desired := nodesync.Desired{Labels: want.Labels, Taints: want.Taints, Force: force}
 	changes, conflicts := nodesync.Preview(node, desired)
 	for _, c := range conflicts {
 		l.Problem(c.Kind+" "+c.Key, "Take it from the other writer, or set labelConflict: force.",

@@ -16,7 +16,6 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
-	"github.com/heddle-dev/heddle/discovery/nodesync"
 )
 
 func taintsCommand(api *cluster.Flags) *cobra.Command {
@@ -94,7 +93,7 @@ func wouldBe(c *config.NodeConfig, key string, labels map[string]string) (taint 
 }
 
 func reportBlocked(c *cobra.Command, o *cli.Output, node string, taint corev1.Taint, groups []Group) error {
-	text := nodesync.FormatTaint(taint)
+	text := taint.ToString()
 	if len(groups) == 0 {
 		return o.Print(c, blocked{&taint, groups}, fmt.Sprintf("Every pod on Node %s tolerates %s.\n", node, text))
 	}

@@ -28,17 +28,17 @@ import (
 // in no group.
 func sample() snapshot.Topology {
 	return snapshot.Topology{
-		Nodes: snapshot.Count{Ready: 2, Degraded: 1}, GPUs: snapshot.GPUs{Free: new(5), Offered: 14, Total: 16},
-		StaleSince: new(time.Unix(1_700_000_100, 0).UTC()),
+		Nodes: fabric.Count{Ready: 2, Degraded: 1}, GPUs: snapshot.GPUs{Free: new(5), Offered: 14, Total: 16},
+		StaleSince: time.Unix(1_700_000_100, 0).UTC(),
 		Tree: []snapshot.Element{
 			{Name: "cpu1", Kind: "node", Status: "Ready"},
 			{
 				Name: "dragonfly-1", Kind: "dragonfly", Status: "Degraded", GPUs: snapshot.GPUs{Free: new(5), Total: 16},
-				Nodes: &snapshot.Count{Ready: 1, Degraded: 1},
+				Nodes: &fabric.Count{Ready: 1, Degraded: 1},
 				Child: []snapshot.Element{
 					{
 						Name: "n1", Kind: "node", Status: "Degraded", GPUs: snapshot.GPUs{Free: new(5), Total: 8},
-						Reasons: []snapshot.Reason{{Kind: "stale", Since: new(time.Unix(1_700_000_000, 0).UTC())}, {Kind: "miscabled", Count: 2}},
+						Reasons: []fabric.Reason{{Kind: "stale", Since: time.Unix(1_700_000_000, 0).UTC()}, {Kind: "miscabled", Count: 2}},
 					},
 					{Name: "n2", Kind: "node", Status: "Ready", GPUs: snapshot.GPUs{Free: new(0), Total: 8}, Cordoned: true},
 				},
@@ -62,7 +62,7 @@ func sample() snapshot.Topology {
 func sampleGangs() snapshot.Gangs {
 	began := time.Unix(1_700_000_000, 0).UTC()
 	return snapshot.Gangs{
-		StaleSince: new(time.Unix(1_700_000_100, 0).UTC()),
+		StaleSince: time.Unix(1_700_000_100, 0).UTC(),
 		Gangs: []snapshot.Gang{
 			{
 				Namespace: "ai", Name: "big", State: gang.Queued, Members: 18, GPUs: 144, Since: began, RejectedSince: began.Add(time.Minute),

@@ -159,8 +159,8 @@ func reasons(e *snapshot.Element) string {
 		if r.Count > 1 {
 			text = fmt.Sprintf("%d %s", r.Count, r.Kind)
 		}
-		if r.Since != nil {
-			text += " since " + at(*r.Since)
+		if !r.Since.IsZero() {
+			text += " since " + at(r.Since)
 		}
 		out = append(out, text)
 	}
@@ -178,10 +178,10 @@ func at(when time.Time) string {
 	return when.Format("2006-01-02 15:04:05 MST")
 }
 
-// stale warns of an answer that is older than the cluster; "" for nil.
-func stale(since *time.Time) string {
-	if since == nil {
+// stale warns of an answer that is older than the cluster; "" for none.
+func stale(since time.Time) string {
+	if since.IsZero() {
 		return ""
 	}
-	return "STALE: topo-master has received nothing from the API server since " + at(*since) + "\n"
+	return "STALE: topo-master has received nothing from the API server since " + at(since) + "\n"
 }

@@ -1,0 +1,445 @@
+// Package nodeapi is the API server of one Node and its pods, for tests of what
+// runs on that node. It lists, watches, reads, merges annotations under the
+// preconditions of the API, sets conditions, and takes Events and evictions. It
+// knows no roles and validates nothing: the real one is in test/e2e.
+package nodeapi
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/heddle-dev/heddle/internal/kube"
+)
+
+// Server is the API server. Its methods take Mu, which guards the fields.
+type Server struct {
+	Mu sync.Mutex
+	// Node and Pods are replaced and never modified. Absent: the Node is not
+	// there. Unlisted: pods cannot be listed.
+	Node             *corev1.Node
+	Pods             []*corev1.Pod
+	Absent, Unlisted bool
+	// Classes is the answer for DeviceClasses; there is no such API while it is
+	// empty.
+	Classes string
+	// Hang makes every request wait for its context, Reject makes writes fail.
+	Hang, Reject bool
+	// OnWrite receives every write that succeeded, with Mu held.
+	OnWrite func(path string, body []byte)
+	// Writes are paths and bodies of patches, Reads what was asked for: "list",
+	// "get NAME", "classes".
+	Writes, Reads []string
+	Events        []corev1.Event
+	// Evicted are names and UIDs.
+	Evicted []string
+
+	tb      testing.TB
+	url     string
+	version int
+	watches map[chan<- metav1.WatchEvent]string // kind of each
+	// note is closed after every write, and when a watch began.
+	note chan struct{}
+}
+
+// New starts a server that ends with the test.
+func New(tb testing.TB, node string) *Server {
+	tb.Helper()
+	s := &Server{tb: tb, version: 1, watches: map[chan<- metav1.WatchEvent]string{}, note: make(chan struct{})}
+	s.Node = &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}}
+	s.Node.Name, s.Node.UID, s.Node.ResourceVersion = node, "node-uid", "1"
+	server := httptest.NewServer(s)
+	s.url = server.URL
+	tb.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return s
+}
+
+// Client is a client of the server.
+func (s *Server) Client() *rest.RESTClient {
+	s.tb.Helper()
+	client, err := kube.ClientFor(&rest.Config{Host: s.url, QPS: -1}, "test")
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	return client
+}
+
+// ServeHTTP answers as an API server.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	w.Header().Set("Content-Type", "application/json")
+	kind := "pods"
+	if strings.HasPrefix(r.URL.Path, "/api/v1/nodes") {
+		kind = "nodes"
+	}
+	s.Mu.Lock()
+	hang := s.Hang
+	s.Mu.Unlock()
+	q := r.URL.Query()
+	switch {
+	case hang:
+		<-r.Context().Done()
+	case q.Get("sendInitialEvents") != "":
+		fail(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+	case q.Get("watch") != "":
+		s.watch(w, r, kind)
+	case r.Method == http.MethodGet:
+		s.Mu.Lock()
+		defer s.Mu.Unlock()
+		s.read(w, r)
+	default:
+		s.Mu.Lock()
+		defer s.Mu.Unlock()
+		s.write(w, r, body)
+		s.noted()
+	}
+}
+
+func (s *Server) noted() {
+	close(s.note)
+	s.note = make(chan struct{})
+}
+
+func fail(w http.ResponseWriter, code int, reason metav1.StatusReason) {
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(metav1.Status{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: reason, Code: int32(code),
+	})
+}
+
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, kind string) {
+	events := make(chan metav1.WatchEvent, 1000)
+	s.Mu.Lock()
+	// What changed between the list and the watch.
+	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	if v, _ := strconv.Atoi(s.Node.ResourceVersion); kind == "nodes" && !s.Absent && v > from {
+		events <- event("MODIFIED", s.Node)
+	}
+	for _, p := range s.Pods {
+		if v, _ := strconv.Atoi(p.ResourceVersion); kind == "pods" && s.bound(p) && v > from {
+			events <- event("MODIFIED", p)
+		}
+	}
+	s.watches[events] = kind
+	s.noted()
+	s.Mu.Unlock()
+	defer func() {
+		s.Mu.Lock()
+		defer s.Mu.Unlock()
+		delete(s.watches, events)
+	}()
+	w.(http.Flusher).Flush()
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case e := <-events:
+			if err := json.NewEncoder(w).Encode(e); err != nil {
+				return
+			}
+			w.(http.Flusher).Flush()
+		}
+	}
+}
+
+func (s *Server) bound(p *corev1.Pod) bool { return p.Spec.NodeName == s.Node.Name }
+
+// Watches is how many there are. Mu is held.
+func (s *Server) Watches() int { return len(s.watches) }
+
+func event(what string, object any) metav1.WatchEvent {
+	raw, _ := json.Marshal(object)
+	e := metav1.WatchEvent{Type: what}
+	e.Object.Raw = raw
+	return e
+}
+
+func (s *Server) read(w http.ResponseWriter, r *http.Request) {
+	list := metav1.ListMeta{ResourceVersion: strconv.Itoa(s.version)}
+	at := slices.IndexFunc(s.Pods, func(p *corev1.Pod) bool { return strings.HasSuffix(r.URL.Path, "/"+p.Namespace+"/pods/"+p.Name) })
+	var answer any
+	switch {
+	case r.URL.Path == "/api/v1/nodes":
+		all := corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, ListMeta: list}
+		if !s.Absent {
+			all.Items = []corev1.Node{*s.Node}
+		}
+		answer = all
+	case r.URL.Path == "/api/v1/nodes/"+s.Node.Name && !s.Absent:
+		answer = s.Node
+	case r.URL.Path == "/api/v1/pods" && !s.Unlisted:
+		if got := r.URL.Query().Get("fieldSelector"); got != "spec.nodeName="+s.Node.Name {
+			s.tb.Errorf("listed pods by %q", got)
+		}
+		s.Reads = append(s.Reads, "list")
+		all := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: list}
+		for _, p := range s.Pods {
+			if s.bound(p) {
+				all.Items = append(all.Items, *p)
+			}
+		}
+		answer = all
+	case strings.HasSuffix(r.URL.Path, "/deviceclasses") && s.Classes != "":
+		s.Reads = append(s.Reads, "classes")
+		_, _ = io.WriteString(w, s.Classes)
+		return
+	case at >= 0:
+		s.Reads = append(s.Reads, "get "+s.Pods[at].Name)
+		answer = s.Pods[at]
+	default:
+		fail(w, http.StatusNotFound, metav1.StatusReasonNotFound)
+		return
+	}
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+// write takes Events, evictions, and patches of annotations and conditions.
+func (s *Server) write(w http.ResponseWriter, r *http.Request, body []byte) {
+	path, evicts := strings.CutSuffix(r.URL.Path, "/eviction")
+	if s.Reject && !strings.HasSuffix(path, "/events") {
+		fail(w, http.StatusInternalServerError, metav1.StatusReasonInternalError)
+		return
+	}
+	var answer any
+	reason := metav1.StatusReasonUnknown
+	switch {
+	case strings.HasSuffix(path, "/events"):
+		var e corev1.Event
+		s.decode(body, &e)
+		s.Events = append(s.Events, e)
+		answer = e
+	case evicts:
+		var eviction struct {
+			DeleteOptions metav1.DeleteOptions `json:"deleteOptions"`
+		}
+		s.decode(body, &eviction)
+		s.Evicted = append(s.Evicted, path[strings.LastIndex(path, "/")+1:]+" "+string(*eviction.DeleteOptions.Preconditions.UID))
+		answer = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess}
+	case strings.HasSuffix(path, "/status"):
+		s.Writes = append(s.Writes, strings.TrimPrefix(path, "/api/v1/")+" "+string(body))
+		answer = s.setConditions(body)
+	default:
+		s.Writes = append(s.Writes, strings.TrimPrefix(path, "/api/v1/")+" "+string(body))
+		if got := r.Header.Get("Content-Type"); got != string(types.MergePatchType) {
+			s.tb.Errorf("patch of type %s", got)
+		}
+		answer, reason = s.annotate(path, body)
+	}
+	switch reason {
+	case metav1.StatusReasonConflict:
+		fail(w, http.StatusConflict, reason)
+		return
+	case metav1.StatusReasonNotFound:
+		fail(w, http.StatusNotFound, reason)
+		return
+	}
+	if s.OnWrite != nil {
+		s.OnWrite(r.URL.Path, body)
+	}
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+func (s *Server) decode(body []byte, into any) {
+	if err := json.Unmarshal(body, into); err != nil {
+		s.tb.Errorf("%s: %v", body, err)
+	}
+}
+
+func (s *Server) setConditions(body []byte) *corev1.Node {
+	var patch corev1.Node
+	s.decode(body, &patch)
+	s.editNode(func(n *corev1.Node) {
+		for _, c := range patch.Status.Conditions {
+			all := slices.DeleteFunc(n.Status.Conditions, func(old corev1.NodeCondition) bool { return old.Type == c.Type })
+			n.Status.Conditions = append(all, c)
+		}
+	})
+	return s.Node
+}
+
+func (s *Server) annotate(path string, body []byte) (answer any, reason metav1.StatusReason) {
+	var patch struct {
+		Metadata struct {
+			ResourceVersion string             `json:"resourceVersion"`
+			UID             types.UID          `json:"uid"`
+			Annotations     map[string]*string `json:"annotations"`
+		} `json:"metadata"`
+	}
+	s.decode(body, &patch)
+	name := path[strings.LastIndex(path, "/")+1:]
+	old := metav1.Object(s.Node)
+	if !strings.HasPrefix(path, "/api/v1/nodes/") {
+		at := slices.IndexFunc(s.Pods, func(p *corev1.Pod) bool { return p.Name == name })
+		if at < 0 {
+			return nil, metav1.StatusReasonNotFound
+		}
+		old = s.Pods[at]
+	}
+	version, uid := patch.Metadata.ResourceVersion, patch.Metadata.UID
+	if version != "" && version != old.GetResourceVersion() || uid != "" && uid != old.GetUID() {
+		return nil, metav1.StatusReasonConflict
+	}
+	merge := func(into map[string]string) {
+		for key, value := range patch.Metadata.Annotations {
+			if value == nil {
+				delete(into, key)
+			} else {
+				into[key] = *value
+			}
+		}
+	}
+	if old == metav1.Object(s.Node) {
+		s.editNode(func(n *corev1.Node) { merge(n.Annotations) })
+		return s.Node, ""
+	}
+	return s.editPod(name, func(p *corev1.Pod) { merge(p.Annotations) }), ""
+}
+
+// EditNode replaces the Node by a changed copy.
+func (s *Server) EditNode(change func(*corev1.Node)) {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	s.editNode(change)
+}
+
+func (s *Server) editNode(change func(*corev1.Node)) {
+	next := s.Node.DeepCopy()
+	if next.Annotations == nil {
+		next.Annotations = map[string]string{}
+	}
+	change(next)
+	s.version++
+	next.ResourceVersion = strconv.Itoa(s.version)
+	s.Node = next
+	if !s.Absent {
+		s.send("nodes", event("MODIFIED", next))
+	}
+}
+
+// Show lets the Node be there, or not.
+func (s *Server) Show(there bool) {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	s.Absent = !there
+	s.version++
+	s.Node = s.Node.DeepCopy()
+	s.Node.ResourceVersion = strconv.Itoa(s.version)
+	what := "DELETED"
+	if there {
+		what = "ADDED"
+	}
+	s.send("nodes", event(what, s.Node))
+}
+
+func (s *Server) send(kind string, e metav1.WatchEvent) {
+	for c, of := range s.watches {
+		if of == kind {
+			c <- e
+		}
+	}
+}
+
+// AddPod adds a copy of a pod.
+func (s *Server) AddPod(p *corev1.Pod) {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	s.version++
+	p = p.DeepCopy()
+	p.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+	p.ResourceVersion = strconv.Itoa(s.version)
+	s.Pods = append(s.Pods, p)
+	if s.bound(p) {
+		s.send("pods", event("ADDED", p))
+	}
+}
+
+// RemovePods deletes all pods.
+func (s *Server) RemovePods() {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	s.version++
+	for _, p := range s.Pods {
+		s.send("pods", event("DELETED", p))
+	}
+	s.Pods = nil
+}
+
+// EditPod replaces a pod by a changed copy. One that gets its node is new to the
+// watch of that node.
+func (s *Server) EditPod(name string, change func(*corev1.Pod)) {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	s.editPod(name, change)
+}
+
+func (s *Server) editPod(name string, change func(*corev1.Pod)) *corev1.Pod {
+	at := slices.IndexFunc(s.Pods, func(p *corev1.Pod) bool { return p.Name == name })
+	if at < 0 {
+		s.tb.Errorf("there is no pod %s", name)
+		return nil
+	}
+	what := "MODIFIED"
+	if !s.bound(s.Pods[at]) {
+		what = "ADDED"
+	}
+	p := s.Pods[at].DeepCopy()
+	if p.Annotations == nil {
+		p.Annotations = map[string]string{}
+	}
+	change(p)
+	s.version++
+	p.ResourceVersion = strconv.Itoa(s.version)
+	s.Pods = slices.Clone(s.Pods)
+	s.Pods[at] = p
+	if s.bound(p) {
+		s.send("pods", event(what, p))
+	}
+	return p
+}
+
+// Pod is a pod as it is now.
+func (s *Server) Pod(name string) *corev1.Pod {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	at := slices.IndexFunc(s.Pods, func(p *corev1.Pod) bool { return p.Name == name })
+	if at < 0 {
+		s.tb.Fatalf("there is no pod %s", name)
+	}
+	return s.Pods[at]
+}
+
+// Wait blocks until ok, which is called with Mu held.
+func (s *Server) Wait(tb testing.TB, what string, ok func() bool) {
+	tb.Helper()
+	for late := time.After(20 * time.Second); ; {
+		s.Mu.Lock()
+		done, note := ok(), s.note
+		s.Mu.Unlock()
+		if done {
+			return
+		}
+		select {
+		case <-note:
+		case <-tb.Context().Done():
+		case <-late:
+			s.Mu.Lock()
+			defer s.Mu.Unlock()
+			tb.Fatalf("%s did not come; writes %q, events %v", what, s.Writes, s.Events)
+		}
+	}
+}
