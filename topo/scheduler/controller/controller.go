@@ -178,31 +178,26 @@ func (c *Controller) publish(now time.Time) {
 		return
 	}
 	states := map[gang.Phase]int{}
-	var rejected []gangcache.Snapshot
-	for _, s := range c.Cache.Snapshots() {
-		if !c.schedules(s.Pods) {
+	var rejected []*podGroup
+	for _, g := range c.podGroups() {
+		if g.Foreign {
 			continue
 		}
-		states[gang.StateOf(gang.Members(s.Pods), s.MinMember, c.nodeLost).Phase]++
-		if !s.RejectedSince.IsZero() {
-			rejected = append(rejected, s)
+		states[g.State.Phase]++
+		if !g.RejectedSince.IsZero() {
+			rejected = append(rejected, g)
 		}
 	}
 	for _, phase := range gang.Phases() {
 		m.Gangs.WithLabelValues(string(phase)).Set(float64(states[phase]))
 	}
-	slices.SortFunc(rejected, func(a, b gangcache.Snapshot) int {
+	slices.SortFunc(rejected, func(a, b *podGroup) int {
 		return cmp.Or(a.RejectedSince.Compare(b.RejectedSince), cmp.Compare(a.Key.String(), b.Key.String()))
 	})
 	m.Rejected.Reset()
 	for _, s := range rejected[:min(len(rejected), maxRejected)] {
 		m.Rejected.WithLabelValues(s.Key.Namespace, s.Key.Name).Set(now.Sub(s.RejectedSince).Seconds())
 	}
-}
-
-// schedules reports whether one of some pods is for this scheduler.
-func (c *Controller) schedules(pods []*corev1.Pod) bool {
-	return slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Spec.SchedulerName == c.Handle.ProfileName() })
 }
 
 // nodeLost reports whether a node is not ready, or gone, and since when.
