@@ -103,9 +103,6 @@ func (h *hamiNode) hamiState() hami.State {
 }
 
 func gpuAt(m *machine.Machine, uuid string) *machine.GPU {
-	if m == nil {
-		return nil
-	}
 	if i := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == uuid }); i >= 0 {
 		return &m.GPUs[i]
 	}
