@@ -192,7 +192,7 @@ func (s *State) shareEdits(ctx context.Context, g *allocate.Grant) ([]*specs.Con
 			return nil, fmt.Errorf("limits: %w", err)
 		}
 		all = append(all, &specs.ContainerEdits{
-			Env: edits.Env, Mounts: edits.Mounts, DeviceNodes: edits.DeviceNodes, Hooks: edits.Hooks,
+			Env: edits.Env, Mounts: edits.Mounts, Hooks: edits.Hooks,
 		})
 		if g.Entry.Enforced != edits.By {
 			e := *g.Entry
