@@ -2,6 +2,7 @@ package wellknown
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 )
 
@@ -85,34 +86,35 @@ func (d Domains) GPUModelCount(model string) string { return d.GPUKey(model + ".
 // kind. A "*" stands for a part that depends on the hardware: a product, a MIG
 // profile. See [Match].
 func (d Domains) NodeLabels() []string {
-	var keys []string
-	for _, suffix := range []string{
-		GPUProduct, GPUCount, GPUMemory, GPUFamily, GPUComputeMajor, GPUComputeMinor, GPUReplicas,
-		GPUSharingStrategy, GPUMachine, GPUMode, GPUClique, GPUDriverVersion,
-	} {
-		keys = append(keys, d.GPUKey(suffix))
+	mig := []string{
+		MIGMultiprocessors, MIGSlicesGI, MIGSlicesCI, MIGEnginesCopy, MIGEnginesDecoder, MIGEnginesEncoder,
+		MIGEnginesJPEG, MIGEnginesOFA,
 	}
-	for _, suffix := range migSuffixes() {
-		keys = append(keys, d.GPUKey(suffix))
-	}
-	keys = append(keys, d.GPUModelCount("*"))
-	for _, name := range []string{
-		CUDADriverMajor, CUDADriverMinor, CUDADriverRev, CUDARuntimeMajor, CUDARuntimeMinor,
-		CUDADriverVersionMajor, CUDADriverVersionMinor, CUDADriverVersionRevision, CUDADriverVersionFull,
-		CUDARuntimeVersionMajor, CUDARuntimeVersionMinor, CUDARuntimeVersionFull,
-		MIGCapable, MIGStrategy, MPSCapable, VGPUPresent, VGPUHostDriverVersion, VGPUHostDriverBranch,
-	} {
-		keys = append(keys, d.VendorKey(name))
-	}
-	for _, suffix := range append([]string{
-		GPUProduct, GPUCount, GPUReplicas, GPUSharingStrategy, GPUMemory,
-	}, migSuffixes()...) {
-		keys = append(keys, d.MIGResources()+"."+suffix)
-	}
-	return append(keys,
-		RDMACount, RDMALinkLayer, RDMARate, RDMAType, RDMANetnsMode, NVLinkDomain,
-		d.Usage(), d.ControlPlane(),
+	return slices.Concat(
+		keys(d.GPUKey,
+			GPUProduct, GPUCount, GPUMemory, GPUFamily, GPUComputeMajor, GPUComputeMinor, GPUReplicas,
+			GPUSharingStrategy, GPUMachine, GPUMode, GPUClique, GPUDriverVersion),
+		keys(d.GPUKey, mig...),
+		keys(d.GPUModelCount, "*"),
+		keys(d.VendorKey,
+			CUDADriverMajor, CUDADriverMinor, CUDADriverRev, CUDARuntimeMajor, CUDARuntimeMinor,
+			CUDADriverVersionMajor, CUDADriverVersionMinor, CUDADriverVersionRevision, CUDADriverVersionFull,
+			CUDARuntimeVersionMajor, CUDARuntimeVersionMinor, CUDARuntimeVersionFull,
+			MIGCapable, MIGStrategy, MPSCapable, VGPUPresent, VGPUHostDriverVersion, VGPUHostDriverBranch),
+		keys(func(suffix string) string { return d.MIGResources() + "." + suffix },
+			append([]string{GPUProduct, GPUCount, GPUReplicas, GPUSharingStrategy, GPUMemory}, mig...)...),
+		[]string{
+			RDMACount, RDMALinkLayer, RDMARate, RDMAType, RDMANetnsMode, NVLinkDomain, d.Usage(), d.ControlPlane(),
+		},
 	)
+}
+
+func keys(key func(string) string, names ...string) []string {
+	all := make([]string, len(names))
+	for i, name := range names {
+		all[i] = key(name)
+	}
+	return all
 }
 
 // KubeletLabels are those that a kubelet writes again whenever it starts, and
@@ -126,13 +128,6 @@ func KubeletLabels() []string {
 
 // NodeAnnotations lists the annotations that discovery writes on its Node.
 func NodeAnnotations() []string { return []string{OwnedTaints} }
-
-func migSuffixes() []string {
-	return []string{
-		MIGMultiprocessors, MIGSlicesGI, MIGSlicesCI, MIGEnginesCopy, MIGEnginesDecoder, MIGEnginesEncoder,
-		MIGEnginesJPEG, MIGEnginesOFA,
-	}
-}
 
 // Match reports whether key is pattern, or pattern with its one "*"
 // replaced by one or more characters.

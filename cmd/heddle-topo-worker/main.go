@@ -74,15 +74,14 @@ type parts struct {
 	machines program.Machine
 	registry *prometheus.Registry
 	runners  []runner
-	// close ends what sources hold open.
-	close func()
+	frames   *lldp.Source
 }
 
 // wire builds everything that flags decide. It fails on a bad configuration
 // and on a bad machine file: a worker that starts wrong should not start. The
 // sources are in the order of their precedence.
 func wire(o *options, log *slog.Logger) (*parts, error) {
-	p := &parts{registry: program.NewRegistry(), close: func() {}}
+	p := &parts{registry: program.NewRegistry()}
 	configs, err := config.NewWatcher(o.Config, log)
 	if err != nil {
 		return nil, err
@@ -101,13 +100,12 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 		}
 		wo.Publisher = worker.NewPublisher(client, o.NodeName)
 	}
+	p.frames = lldp.New(wo.Changed, log)
 	if !o.IsReplay() {
 		open := func(device string) (*ib.UMAD, error) {
 			return ib.OpenUMAD(filepath.Join(o.DevRoot, "infiniband", filepath.Base(device)))
 		}
-		frames := lldp.New(wo.Changed, log)
-		p.close = frames.Close
-		wo.Sources = append(wo.Sources, ib.New(open, wo.Changed), frames)
+		wo.Sources = append(wo.Sources, ib.New(open, wo.Changed), p.frames)
 	}
 	manager := clustermanager.New(clustermanager.Options{
 		Secrets: o.clusterManagerSecret, UserAgent: "heddle-topo-worker/" + version, Changed: wo.Changed, Log: log,
@@ -147,7 +145,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	defer p.close()
+	defer p.frames.Close()
 	group, ctx := errgroup.WithContext(ctx)
 	for _, r := range append(p.runners, p.worker) {
 		group.Go(func() error { return r.Run(ctx) })
@@ -169,7 +167,7 @@ func once(ctx context.Context, o *options, log *slog.Logger, stdout io.Writer) e
 	if err != nil {
 		return err
 	}
-	defer p.close()
+	defer p.frames.Close()
 	if p.machines.Scan(ctx) == nil {
 		return errors.New("no machine: nothing could be read")
 	}

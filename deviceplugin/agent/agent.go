@@ -11,7 +11,6 @@ package agent
 import (
 	"context"
 	"log/slog"
-	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -127,8 +126,6 @@ type Agent struct {
 	labels map[string]string
 }
 
-var _ http.Handler = (*Agent)(nil)
-
 // New wires an Agent. Nothing runs yet.
 func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
 	if o.now == nil {
@@ -141,18 +138,15 @@ func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
 		Source: o.Source, Config: a.config(), GPUs: o.GPUs, PollInterval: health.DefaultPollInterval, Log: o.Log,
 	})
 	options := devicestate.Options{
-		NodeName: o.NodeName, Kubelet: kubelet.NewReader(pods, o.KubeletDir, o.now),
+		NodeName: o.NodeName, Kubelet: kubelet.NewReader(pods, o.KubeletDir, o.now), API: o.API,
 		CDIDir: o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Log: o.Log, Now: o.now,
 	}
 	if o.Limiter != nil {
 		options.Limiter = o.Limiter
 	}
-	if o.API.Online() {
-		options.API = o.API
-	}
 	if o.Strategy != gpu.Envvar {
 		// So that a runtime with the vendor's hook adds nothing to the CDI devices.
-		options.GPUEnv = o.Vendors.Present(a.latest()).HiddenEnv()
+		options.GPUEnv = o.Vendors.Present(a.machine()).HiddenEnv()
 	}
 	a.state = devicestate.New(options, a.now.Load())
 	a.modes = gpumode.New(o.StateDir, o.Log)
@@ -163,14 +157,9 @@ func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
 	a.resources = newResources(a.core, a.pods, a.selectors, a.shares)
 	a.usage = newUsageMetrics(a.core)
 	a.publisher = newPublisher(a.core, a.resources)
-	o.Registerer.MustRegister(
-		a.monitor, a.modes, a.publisher, a.usage, a.shares,
-	)
+	o.Registerer.MustRegister(a.monitor, a.modes, a.publisher, a.usage, a.shares)
 	return a
 }
-
-// Monitor is the health of the node; what has events of devices reports them to it.
-func (a *Agent) Monitor() *health.Monitor { return a.monitor }
 
 // Run serves until ctx ends. An error of a resource ends all: a DaemonSet's
 // restart is cheaper than a node that serves half.
@@ -239,7 +228,8 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	a.beat.Store(time.Now().UnixNano())
 	c := a.resolve()
 	a.monitor.Configure(c)
-	m := a.latest()
+	// The machine that health was judged of, so that no part is ahead of another.
+	m := a.monitor.Snapshot().Machine
 	if text, known := a.API.Annotation(wellknown.CordonedGPUs); known {
 		a.modes.Cordon(text)
 	}

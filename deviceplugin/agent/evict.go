@@ -86,7 +86,7 @@ func notEvictable(p *corev1.Pod, resource string) string {
 }
 
 func asks(p *corev1.Pod, container, resource string) bool {
-	return slices.ContainsFunc(slices.Concat(p.Spec.Containers, p.Spec.InitContainers), func(c corev1.Container) bool {
+	return slices.ContainsFunc(containersOf(p), func(c corev1.Container) bool {
 		_, ok := c.Resources.Limits[corev1.ResourceName(resource)]
 		return ok && c.Name == container
 	})

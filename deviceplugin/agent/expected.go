@@ -2,6 +2,7 @@ package agent
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -33,26 +34,20 @@ type expectation struct {
 	container string
 }
 
-// first notes and returns the first that was not expected a moment ago.
-func (g *expectations) first(candidates []expectation) expectation {
+// claim notes a container, and reports whether it was not expected a moment ago.
+func (g *expectations) claim(one expectation) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
-	for one, at := range g.all {
-		if now.Sub(at) > expectedFor {
-			delete(g.all, one)
-		}
+	maps.DeleteFunc(g.all, func(_ expectation, at time.Time) bool { return now.Sub(at) > expectedFor })
+	if _, expected := g.all[one]; expected {
+		return false
 	}
 	if g.all == nil {
 		g.all = map[expectation]time.Time{}
 	}
-	for _, one := range candidates {
-		if _, done := g.all[one]; !done {
-			g.all[one] = now
-			return one
-		}
-	}
-	return candidates[0]
+	g.all[one] = now
+	return true
 }
 
 // expectedShares is a resource of shares of which the pod that the kubelet may be
@@ -68,52 +63,57 @@ func (e expectedShares) Prefer(available, must []string, size int) ([]string, er
 }
 
 // expected are the GPUs, best first, that a container will get that may be meant
-// by a request for so many replicas; none if that is not known. The kubelet admits pods in the order of
-// their creation, and their containers in that of the pod; so it asks for the
-// first one that it has not admitted yet. A wrong one costs nothing but a
-// device ID that names another GPU than its container gets.
+// by a request for so many replicas; none if that is not known. The kubelet
+// admits pods in the order of their creation, and their containers in that of the
+// pod; so it asks for the first one that it has not admitted yet. A wrong one
+// costs nothing but a device ID that names another GPU than its container gets.
 func (t *shares) expected(size int) []string {
 	resource := t.config().Resources.SGPU
 	waiting := t.API.Await(preferTimeout, func(p *corev1.Pod) bool { return awaits(p, resource, size) })
-	if len(waiting) == 0 {
-		return nil
-	}
-	return t.gpusFor(waiting, resource, size)
-}
-
-// gpusFor are the GPUs of the first container of pods that wants so many.
-func (t *shares) gpusFor(pods []*corev1.Pod, resource string, size int) []string {
-	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
+	slices.SortFunc(waiting, func(a, b *corev1.Pod) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace),
 			cmp.Compare(a.Name, b.Name))
 	})
-	var candidates []expectation
-	byUID := make(map[types.UID]*corev1.Pod, len(pods))
-	for _, p := range pods {
-		byUID[p.UID] = p
-		for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
-			if n, ok := c.Resources.Limits[corev1.ResourceName(resource)]; ok && n.Value() == int64(size) {
-				candidates = append(candidates, expectation{p.UID, c.Name})
+	var pod *corev1.Pod
+	var container *corev1.Container
+	for _, p := range waiting {
+		for _, c := range containersOf(p) {
+			switch {
+			case !asksFor(&c, resource, size):
+				continue
+			case t.expectations.claim(expectation{p.UID, c.Name}):
+				return t.gpusFor(p, &c)
+			case pod == nil:
+				pod, container = p, &c
 			}
 		}
 	}
-	one := t.expectations.first(candidates)
-	return t.wanted(byUID[one.pod], one.container)
+	if pod == nil {
+		return nil
+	}
+	return t.gpusFor(pod, container)
 }
 
-// wanted are the GPUs that a container will get, as far as it is known.
-func (t *shares) wanted(p *corev1.Pod, container string) []string {
+// containersOf are the containers of a pod in the order in which the kubelet
+// admits them.
+func containersOf(p *corev1.Pod) []corev1.Container {
+	return slices.Concat(p.Spec.InitContainers, p.Spec.Containers)
+}
+
+// asksFor reports whether a container asks for so many devices.
+func asksFor(c *corev1.Container, resource string, size int) bool {
+	n, ok := c.Resources.Limits[corev1.ResourceName(resource)]
+	return ok && n.Value() == int64(size)
+}
+
+// gpusFor are the GPUs that a container will get, as far as it is known.
+func (t *shares) gpusFor(p *corev1.Pod, container *corev1.Container) []string {
 	c := t.config()
-	var request quota.Request
-	for _, one := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
-		if one.Name == container {
-			var err error
-			if request, err = quota.ParseRequest(one.Resources.Limits, p.Annotations, c); err != nil {
-				return nil
-			}
-		}
+	request, err := quota.ParseRequest(container.Resources.Limits, p.Annotations, c)
+	if err != nil {
+		return nil
 	}
-	chosen, _, err := allocate.Scheduled(p, container, &request, t.NodeName, t.now.Load())
+	chosen, _, err := allocate.Scheduled(p, container.Name, &request, t.NodeName, t.now.Load())
 	if err != nil || len(chosen) > 0 {
 		return chosen
 	}

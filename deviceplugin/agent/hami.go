@@ -29,7 +29,7 @@ func newHAMiNode(c *core) *hamiNode {
 	h := &hamiNode{core: c}
 	if c.API.Online() {
 		h.bridge = hami.New(hami.Options{
-			Node: c.NodeName, Watched: c.API, Reader: c.API, Writer: c.API, Log: c.Log,
+			Node: c.NodeName, Watched: c.API, API: c.API, Log: c.Log,
 		})
 	}
 	return h
@@ -103,9 +103,6 @@ func (h *hamiNode) hamiState() hami.State {
 }
 
 func gpuAt(m *machine.Machine, uuid string) *machine.GPU {
-	if m == nil {
-		return nil
-	}
 	if i := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == uuid }); i >= 0 {
 		return &m.GPUs[i]
 	}

@@ -73,7 +73,10 @@ func (a *Agent) Report() report.Report {
 		UnknownCordoned: a.modes.UnknownCordoned(),
 		Rejected:        a.rejections(), Enforcers: a.enforcers(), MPS: a.daemons(),
 	}
-	a.addShares(r.GPUs)
+	taken := a.state.View().GPUs()
+	for i := range r.GPUs {
+		r.GPUs[i].Shared = shared(taken, r.GPUs[i].UUID)
+	}
 	if a.sharing() {
 		r.Unmeasured = a.usage.unmeasured()
 	}
@@ -97,43 +100,39 @@ func (a *Agent) Report() report.Report {
 			Reason: a.resources.reason(name, served[name]),
 		})
 	}
-	for _, b := range a.state.View().Allocations() {
-		r.Bindings = append(r.Bindings, report.Binding(b))
-	}
-	for _, p := range a.state.Problems() {
-		r.Problems = append(r.Problems, report.Problem(p))
+	r.Bindings = a.state.View().Allocations()
+	r.Problems = a.state.Problems()
+	add := func(name, reason string) {
+		if reason != "" {
+			r.Problems = append(r.Problems, report.Problem{Name: name, Reason: reason})
+		}
 	}
 	for name, reason := range a.modes.Problems() {
-		r.Problems = append(r.Problems, report.Problem{Name: name, Reason: reason})
+		add(name, reason)
 	}
-	if reason := a.driver.Problem(); reason != "" {
-		r.Problems = append(r.Problems, report.Problem{Name: problemDriver, Reason: reason})
-	}
-	if reason := a.withoutCDI(); reason != "" {
+	add(problemDriver, a.driver.Problem())
+	add(problemShares, a.withoutCDI())
+	if a.withoutCDI() != "" {
 		names := a.config().Resources
 		r.Unserved = []string{names.SGPU, names.VCore, names.VMemory}
-		r.Problems = append(r.Problems, report.Problem{Name: problemShares, Reason: reason})
 	}
 	if err := a.Configs.Err(); err != nil {
-		r.Problems = append(r.Problems, report.Problem{Name: problemConfig, Reason: err.Error()})
+		add(problemConfig, err.Error())
 	}
 	slices.SortFunc(r.Problems, func(a, b report.Problem) int { return cmp.Compare(a.Name, b.Name) })
 	return r
 }
 
-// addShares adds what is taken of shared GPUs.
-func (a *Agent) addShares(gpus []report.GPU) {
-	taken := a.state.View().GPUs()
-	for i := range gpus {
-		at := slices.IndexFunc(taken, func(c quota.GPU) bool { return c.UUID == gpus[i].UUID })
-		if at < 0 {
-			continue
-		}
-		c := &taken[at]
-		gpus[i].Shared = &report.Shared{
-			Policy: string(c.Policy), Exclusive: c.Exclusive, VCore: c.VCore, UsedMiB: c.UsedMiB, MemoryMiB: c.MemoryMiB,
-			Consumers: c.Consumers, Slots: c.Slots, Unhealthy: c.Unhealthy,
-		}
+// shared is what is taken of a shared GPU; nil for others.
+func shared(taken []quota.GPU, uuid string) *report.Shared {
+	at := slices.IndexFunc(taken, func(c quota.GPU) bool { return c.UUID == uuid })
+	if at < 0 {
+		return nil
+	}
+	c := &taken[at]
+	return &report.Shared{
+		Policy: string(c.Policy), Exclusive: c.Exclusive, VCore: c.VCore, UsedMiB: c.UsedMiB, MemoryMiB: c.MemoryMiB,
+		Consumers: c.Consumers, Slots: c.Slots, Unhealthy: c.Unhealthy,
 	}
 }
 

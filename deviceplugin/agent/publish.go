@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,10 +31,8 @@ type publisher struct {
 	resources *resources
 	wake      notify.Signal
 
-	mu sync.Mutex // guards what follows
-	// shortages and gpus are those of the last round.
-	shortages []health.Shortage
-	gpus      []gpumode.GPU
+	// found is what the last round found.
+	found atomic.Pointer[found]
 
 	// What follows is run's alone: what was written last, and when.
 	conditions     map[string]writtenCondition // by type
@@ -44,30 +42,28 @@ type publisher struct {
 	empty map[string]bool
 }
 
+type found struct {
+	shortages []health.Shortage
+	gpus      []gpumode.GPU
+}
+
 type writtenCondition struct {
 	health.Condition
 	at time.Time
 }
 
 func newPublisher(c *core, r *resources) *publisher {
-	return &publisher{
+	p := &publisher{
 		core: c, resources: r, wake: notify.New(), conditions: map[string]writtenCondition{}, empty: map[string]bool{},
 	}
+	p.found.Store(&found{})
+	return p
 }
 
 // update takes what a round found.
 func (p *publisher) update(snapshot *health.Snapshot, gpus []gpumode.GPU) {
-	all := p.resources.shortages(p.now.Load(), snapshot, gpus)
-	p.mu.Lock()
-	p.shortages, p.gpus = all, gpus
-	p.mu.Unlock()
+	p.found.Store(&found{p.resources.shortages(p.now.Load(), snapshot, gpus), gpus})
 	p.wake.Notify()
-}
-
-func (p *publisher) latest() ([]health.Shortage, []gpumode.GPU) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.shortages, p.gpus
 }
 
 // run publishes until ctx ends.
@@ -95,11 +91,11 @@ func (p *publisher) run(ctx context.Context) error {
 func (p *publisher) publish(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	shortages, gpus := p.latest()
-	p.announce(shortages)
+	now := p.found.Load()
+	p.announce(now.shortages)
 	return errors.Join(
-		p.publishCondition(ctx, health.ConditionOf(shortages)),
-		p.publishCondition(ctx, modeCondition(modeStates(gpus))),
+		p.publishCondition(ctx, health.ConditionOf(now.shortages)),
+		p.publishCondition(ctx, modeCondition(modeStates(now.gpus))),
 		p.publishGPUs(ctx),
 	)
 }
@@ -210,8 +206,7 @@ func (p *publisher) Describe(descs chan<- *prometheus.Desc) {
 // round.
 func (p *publisher) Collect(metrics chan<- prometheus.Metric) {
 	unavailable, allocated := publishedDescs()
-	all, _ := p.latest()
-	for _, one := range all {
+	for _, one := range p.found.Load().shortages {
 		metrics <- prometheus.MustNewConstMetric(unavailable, prometheus.GaugeValue,
 			float64(max(one.Count, 1)), one.Resource, string(one.Cause))
 	}

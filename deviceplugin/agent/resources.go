@@ -172,7 +172,7 @@ func (a *resources) serve(name string, in config.Mode, r refreshed) *served {
 	options := server.Options{
 		Name: name, KubeletDir: a.KubeletDir, Resource: r,
 		PodResources: a.pods, API: a.API, Takeover: a.Takeover, Changed: a.registered,
-		SkipPreStart: counted, SkipPrefer: counted, Log: a.Log, Registerer: a.Registerer,
+		CountedOnly: counted, Log: a.Log, Registerer: a.Registerer,
 	}
 	if in != "" {
 		options.Resource = a.modes.Gate(in, r)
@@ -188,28 +188,10 @@ const holdersEvery = 5 * time.Second
 // all devices that pods hold.
 func (a *resources) run(ctx context.Context, name string, p *server.Plugin) error {
 	a.askHolders(ctx, name, p)
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		ticker := time.NewTicker(holdersEvery)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-ticker.C:
-			}
-			if p.NeedsHolders() {
-				a.askHolders(ctx, name, p)
-			}
-		}
-	})
-	group.Go(func() error {
-		if err := p.Run(ctx); err != nil {
-			return fmt.Errorf("serve %s: %w", name, err)
-		}
-		return nil
-	})
-	return group.Wait()
+	if err := p.Run(ctx); err != nil {
+		return fmt.Errorf("serve %s: %w", name, err)
+	}
+	return nil
 }
 
 func (a *resources) askHolders(ctx context.Context, name string, p *server.Plugin) {
@@ -220,25 +202,32 @@ func (a *resources) askHolders(ctx context.Context, name string, p *server.Plugi
 	p.SetHolders(held, asked, err)
 }
 
-// watch reports registrations to the device state, and streams to HAMi,
-// until ctx ends.
+// watch reports registrations to the device state, and streams to HAMi, and asks
+// for the holders of devices that wait for theirs, until ctx ends.
 func (a *resources) watch(ctx context.Context, h *hamiNode) error {
-	registrations := 0
-	for {
+	ticker := time.NewTicker(holdersEvery)
+	defer ticker.Stop()
+	for registrations := 0; ; {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-ticker.C:
+			for name, s := range a.all() {
+				if s.plugin.NeedsHolders() {
+					a.askHolders(ctx, name, s.plugin)
+				}
+			}
 		case <-a.registered:
+			now := 0
+			for _, s := range a.all() {
+				now += s.plugin.Status().Registrations
+			}
+			if now > registrations {
+				a.state.Registered()
+			}
+			registrations = now
+			h.setOpen(a.sharesFollowed())
 		}
-		now := 0
-		for _, s := range a.all() {
-			now += s.plugin.Status().Registrations
-		}
-		if now > registrations {
-			a.state.Registered()
-		}
-		registrations = now
-		h.setOpen(a.sharesFollowed())
 	}
 }
 

@@ -18,15 +18,6 @@ import (
 // observeTimeout bounds one observation of the kubelet.
 const observeTimeout = 2 * time.Second
 
-// latest is the machine that the health monitor has judged, so that no part is
-// ahead of another; before its first scan the one that was read at start.
-func (a *Agent) latest() *machine.Machine {
-	if m := a.monitor.Snapshot().Machine; m != nil {
-		return m
-	}
-	return a.Source.Machine()
-}
-
 // inventory is the node in this round.
 func (a *Agent) inventory(m *machine.Machine, c *config.NodeConfig) *inventory.Inventory {
 	snapshot := a.monitor.Snapshot()
@@ -51,9 +42,6 @@ func (a *Agent) inventory(m *machine.Machine, c *config.NodeConfig) *inventory.I
 // unhealthyHCAs are the reasons by name.
 func unhealthyHCAs(s *health.Snapshot) map[string]string {
 	reasons := map[string]string{}
-	if s.Machine == nil {
-		return reasons
-	}
 	for i, id := range s.Machine.HCAIDs() {
 		if reason := s.HCA(id).Reason; reason != "" {
 			reasons[s.Machine.HCAs[i].Name] = reason

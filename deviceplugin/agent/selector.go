@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 )
 
@@ -68,10 +68,9 @@ func (g selectedGPUs) PreStart(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// expected is what all pods want that are bound to this
-// node, ask for so many devices, and that the kubelet has not admitted yet; none
-// if they do not agree. If there is none, though the kubelet asks, it waits a
-// moment for one.
+// expected is what all pods want that are bound to this node, ask for so many
+// devices, and that the kubelet has not admitted yet; none if they do not agree.
+// If there is none, though the kubelet asks, it waits a moment for one.
 func (s *selectors) expected(resource string, size int) gpu.Selector {
 	pods := s.API.Await(expectTimeout, func(p *corev1.Pod) bool { return awaits(p, resource, size) })
 	return common(pods, s.config().Domains)
@@ -83,11 +82,7 @@ func awaits(p *corev1.Pod, resource string, size int) bool {
 	if p.Status.StartTime != nil || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodPending {
 		return false
 	}
-	asks := func(c corev1.Container) bool {
-		n, ok := c.Resources.Limits[corev1.ResourceName(resource)]
-		return ok && n.Value() == int64(size)
-	}
-	return slices.ContainsFunc(p.Spec.Containers, asks) || slices.ContainsFunc(p.Spec.InitContainers, asks)
+	return slices.ContainsFunc(containersOf(p), func(c corev1.Container) bool { return asksFor(&c, resource, size) })
 }
 
 // common is what pods want if they want the same. Annotations that contradict
@@ -144,7 +139,7 @@ func (s *selectors) check(ctx context.Context, one started) {
 	}
 }
 
-func holds(b *devicestate.Allocation, one started) bool {
+func holds(b *report.Binding, one started) bool {
 	_, has := b.CDINames[one.resource]
 	return has && !slices.ContainsFunc(one.ids, func(id string) bool { return !slices.Contains(b.GPUs, id) })
 }

@@ -91,7 +91,7 @@ func (s *sick) xid(number int) (took time.Duration, lists int) {
 	s.driver.reset.Store(int32(number + 1))
 	start := time.Now()
 	codes := nvml.Vendor().Codes
-	s.Monitor().OnEvent(devgpu.Event{GPU: s.machine.GPUs[number].UUID, Code: codes.Code(79)})
+	s.monitor.OnEvent(devgpu.Event{GPU: s.machine.GPUs[number].UUID, Code: codes.Code(79)})
 	state := s.kubelet.Wait(ctx, gpus, func(s kubelet.State) bool { return len(s.Unhealthy) >= perGPU })
 	return time.Since(start), state.Updates - before
 }
@@ -100,7 +100,7 @@ func (s *sick) xid(number int) (took time.Duration, lists int) {
 func (s *sick) recover() {
 	s.t.Helper()
 	s.driver.reset.Store(0)
-	s.Monitor().OnEvent(devgpu.Event{})
+	s.monitor.OnEvent(devgpu.Event{})
 	s.list(gpus, gpuCount*perGPU, 0)
 }
 

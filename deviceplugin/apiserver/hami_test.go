@@ -39,7 +39,7 @@ func TestHAMiBindsPodAfterPod(t *testing.T) {
 	running(t, k)
 	s.Wait(t, "a write", func() bool { return s.Watches() == 2 })
 	b := hami.New(hami.Options{
-		Node: node, Watched: k, Reader: k, Writer: k, Log: slog.New(slog.DiscardHandler),
+		Node: node, Watched: k, API: k, Log: slog.New(slog.DiscardHandler),
 	})
 	b.Set(hami.State{
 		Enabled: true, Open: true, Resource: "nvidia.com/sgpu", Local: []string{"GPU-1"},

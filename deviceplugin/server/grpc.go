@@ -149,7 +149,7 @@ func (s *server) intercept(
 			err = status.Errorf(codes.Internal, "%s %s: panic: %v", s.name, method, r)
 			s.log.ErrorContext(ctx, "call panicked", "method", method, "err", err, "stack", string(debug.Stack()))
 		}
-		s.metrics.observe(method, status.Code(err).String(), start)
+		s.metrics.rpc.WithLabelValues(method, status.Code(err).String()).Observe(time.Since(start).Seconds())
 	}()
 	resp, err = handler(ctx, req)
 	if err != nil {

@@ -2,7 +2,6 @@ package server
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -76,16 +75,5 @@ func (m *metrics) register(l *advertised, registerer prometheus.Registerer) (don
 func unregister(registerer prometheus.Registerer, collectors []prometheus.Collector) {
 	for _, c := range collectors {
 		registerer.Unregister(c)
-	}
-}
-
-func (m *metrics) observe(method, code string, start time.Time) {
-	m.rpc.WithLabelValues(method, code).Observe(time.Since(start).Seconds())
-}
-
-func (m *metrics) owner(owner string) {
-	m.claimed.Reset()
-	if owner != "" {
-		m.claimed.WithLabelValues(owner).Set(1)
 	}
 }

@@ -50,8 +50,9 @@ type Options struct {
 	// Changed is set after a registration, and after a kubelet began to follow
 	// the list or ceased to; see [Plugin.Status].
 	Changed notify.Signal
-	// SkipPreStart and SkipPrefer ask the kubelet not to make these calls.
-	SkipPreStart, SkipPrefer bool
+	// CountedOnly asks the kubelet to call neither GetPreferredAllocation nor
+	// PreStartContainer: its devices are counted, and nothing more.
+	CountedOnly bool
 	// Log gets changes and faults.
 	Log *slog.Logger
 	// Registerer gets the metrics while the Plugin runs.
@@ -219,7 +220,10 @@ func (p *Plugin) noteOwner(owner string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ownerKnown = true
-	p.metrics.owner(owner)
+	p.metrics.claimed.Reset()
+	if owner != "" {
+		p.metrics.claimed.WithLabelValues(owner).Set(1)
+	}
 	if owner == p.status.Owner {
 		return
 	}

@@ -37,9 +37,8 @@ type registration struct {
 	// kubelet is the kubelet.sock that took it.
 	kubelet identity
 	socket  string
-	// bound is the socket as it was made; known is false if it is unknown.
+	// bound is the socket as it was made, zero if that is unknown.
 	bound   identity
-	known   bool
 	server  *server
 	grpc    *grpc.Server
 	serving sync.WaitGroup
@@ -49,7 +48,7 @@ type registration struct {
 // intact reports whether the socket is still in the directory and served.
 func (r *registration) intact() bool {
 	now, ok := identify(r.socket)
-	return r.known && ok && now == r.bound && !r.broken.Load()
+	return ok && now == r.bound && !r.broken.Load()
 }
 
 // open registers: it connects to the kubelet, serves, and registers. The
@@ -128,15 +127,14 @@ func (p *Plugin) serve(ctx context.Context) (*registration, error) {
 		name: p.options.Name, resource: p.options.Resource, list: p.list, metrics: p.metrics, log: p.log,
 		traffic: newTraffic(), ending: make(chan struct{}), changed: p.options.Changed,
 		options: &v1beta1.DevicePluginOptions{
-			PreStartRequired:                !p.options.SkipPreStart,
-			GetPreferredAllocationAvailable: !p.options.SkipPrefer,
+			PreStartRequired: !p.options.CountedOnly, GetPreferredAllocationAvailable: !p.options.CountedOnly,
 		},
 	}
 	r := &registration{
 		socket: listener.Addr().String(), server: s,
 		grpc: grpc.NewServer(grpc.UnaryInterceptor(s.intercept), grpc.StatsHandler(s.traffic)),
 	}
-	r.bound, r.known = identify(r.socket)
+	r.bound, _ = identify(r.socket)
 	v1beta1.RegisterDevicePluginServer(r.grpc, s)
 	r.serving.Go(func() {
 		if err := r.grpc.Serve(listener); err != nil {

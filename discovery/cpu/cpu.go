@@ -68,72 +68,43 @@ func sockets(tree sysfs.FS) int {
 	return len(seen)
 }
 
-// cpuInfo is what /proc/cpuinfo has of the first processor, and of all of them
-// the number of packages.
+// cpuInfo is what /proc/cpuinfo has of the first processor, by its keys, and of
+// all of them the number of packages; 0 where there is none.
 type cpuInfo struct {
-	// VendorID, Family, Model, Stepping and ModelName are x86's.
-	VendorID, ModelName     string
-	Family, Model, Stepping int
-	// Implementer and Part are Arm's MIDR_EL1 fields; Arm reports whether
-	// they were there.
-	Arm               bool
-	Implementer, Part int
-	// Packages counts distinct "physical id"; 0 where there is none.
-	Packages int
+	first    map[string]string
+	packages int
+}
+
+// number reads decimal or 0x words; 0 if it is neither.
+func (i *cpuInfo) number(key string) int {
+	n, err := strconv.ParseUint(i.first[key], 0, 31)
+	if err != nil {
+		return 0
+	}
+	return int(n)
 }
 
 // parse reads /proc/cpuinfo of x86 (arch/x86/kernel/cpu/proc.c) and arm64
-// (arch/arm64/kernel/cpuinfo.c). Lines that it does not know, and numbers that
-// do not parse, are left out.
+// (arch/arm64/kernel/cpuinfo.c).
 func parse(text string) cpuInfo {
-	var info cpuInfo
-	packages := map[string]bool{}
-	first := true
+	first, packages := map[string]string{}, map[string]bool{}
+	ended := false
 	for line := range strings.Lines(text) {
 		key, value, ok := strings.Cut(line, ":")
 		if !ok {
 			// An empty line ends a processor's block.
-			first = first && info == (cpuInfo{})
+			ended = len(first) > 0
 			continue
 		}
 		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
 		if key == "physical id" {
 			packages[value] = true
 		}
-		if first {
-			info.set(key, value)
+		if !ended {
+			first[key] = value
 		}
 	}
-	info.Packages = len(packages)
-	return info
-}
-
-func (i *cpuInfo) set(key, value string) {
-	switch key {
-	case "vendor_id":
-		i.VendorID = value
-	case "model name":
-		i.ModelName = value
-	case "cpu family":
-		i.Family = number(value)
-	case "model":
-		i.Model = number(value)
-	case "stepping":
-		i.Stepping = number(value)
-	case "CPU implementer":
-		i.Implementer, i.Arm = number(value), true
-	case "CPU part":
-		i.Part = number(value)
-	}
-}
-
-// number reads decimal or 0x words; 0 if it is neither.
-func number(s string) int {
-	n, err := strconv.ParseUint(s, 0, 31)
-	if err != nil {
-		return 0
-	}
-	return int(n)
+	return cpuInfo{first, len(packages)}
 }
 
 // firmware is what distinguishes machines with the same core.
@@ -150,16 +121,20 @@ const unknown = "unknown"
 // identify names a processor. Codename is vendor-line-codename from the
 // tables, or vendor-family-model in numbers; always fit for a label value.
 func identify(info cpuInfo, fw firmware) machine.CPU {
-	c := machine.CPU{Vendor: unknown, Codename: unknown, ModelName: info.ModelName, Sockets: info.Packages}
-	switch {
-	case info.Arm:
-		c.Arch, c.Family, c.Model = "arm64", info.Implementer, info.Part
-		c.Vendor, c.Codename = arm(info.Implementer, info.Part, fw)
-	case info.VendorID != "":
-		c.Arch, c.Family, c.Model = "amd64", info.Family, info.Model
-		c.Vendor, c.Codename = x86(info)
-	default:
-		c.Arch = runtime.GOARCH
+	c := machine.CPU{
+		Vendor: unknown, Codename: unknown, ModelName: info.first["model name"], Sockets: info.packages,
 	}
+	if _, isArm := info.first["CPU implementer"]; isArm {
+		c.Arch, c.Family, c.Model = "arm64", info.number("CPU implementer"), info.number("CPU part")
+		c.Vendor, c.Codename = arm(c.Family, c.Model, fw)
+		return c
+	}
+	vendorID := info.first["vendor_id"]
+	if vendorID == "" {
+		c.Arch = runtime.GOARCH
+		return c
+	}
+	c.Arch, c.Family, c.Model = "amd64", info.number("cpu family"), info.number("model")
+	c.Vendor, c.Codename = x86(vendorID, c.ModelName, c.Family, c.Model, info.number("stepping"))
 	return c
 }

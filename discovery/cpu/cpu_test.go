@@ -53,8 +53,9 @@ func TestCodenameX86(t *testing.T) {
 		{"CentaurHauls", 6, 0xf, 8, "VIA Nano", "centaur-6-15"},
 		{"TransmetaCPU", 6, 4, 3, "", "unknown-6-4"},
 	} {
-		info := cpuInfo{VendorID: tt.vendor, Family: tt.family, Model: tt.model, Stepping: tt.stepping, ModelName: tt.name}
-		if got := identify(info, firmware{}).Codename; got != tt.want {
+		text := fmt.Sprintf("vendor_id: %s\ncpu family: %d\nmodel: %d\nstepping: %d\nmodel name: %s\n",
+			tt.vendor, tt.family, tt.model, tt.stepping, tt.name)
+		if got := identify(parse(text), firmware{}).Codename; got != tt.want {
 			t.Errorf("%s %d/%d/%d %q is %q, want %q", tt.vendor, tt.family, tt.model, tt.stepping, tt.name, got, tt.want)
 		}
 	}
@@ -82,7 +83,7 @@ func TestCodenameArm(t *testing.T) {
 		{0x41, 0xd99, firmware{}, "arm", "arm-41-d99"},
 		{0x99, 0x001, firmware{}, "unknown", "unknown-99-1"},
 	} {
-		got := identify(cpuInfo{Arm: true, Implementer: tt.implementer, Part: tt.part}, tt.fw)
+		got := identify(parse(fmt.Sprintf("CPU implementer: %#x\nCPU part: %#x\n", tt.implementer, tt.part)), tt.fw)
 		if got.Codename != tt.want || got.Vendor != tt.vendor {
 			t.Errorf("%x/%x %+v is %s %q, want %s %q", tt.implementer, tt.part, tt.fw, got.Vendor, got.Codename, tt.vendor, tt.want)
 		}

@@ -7,41 +7,37 @@ import (
 
 // x86 names a processor by CPUID leaf 0's vendor and leaf 1's display family
 // and model.
-func x86(i cpuInfo) (vendor, codename string) {
-	var line, name string
-	switch i.VendorID {
-	case "AuthenticAMD":
-		vendor, name = "amd", amd(i)
-		line = lineOf(i.ModelName, "EPYC", "Threadripper", "Ryzen", "Opteron", "Instinct")
-	case "GenuineIntel":
-		vendor, name = "intel", intel(i)
-		line = lineOf(i.ModelName, "Xeon", "Core", "Atom")
-	case "HygonGenuine":
+func x86(vendorID, modelName string, family, model, stepping int) (vendor, codename string) {
+	vendor = map[string]string{
+		"AuthenticAMD": "amd", "GenuineIntel": "intel", "HygonGenuine": "hygon",
+		"Shanghai":     "zhaoxin", // With blanks around it in CPUID (arch/x86/kernel/cpu/zhaoxin.c).
+		"CentaurHauls": "centaur", // arch/x86/kernel/cpu/centaur.c
+	}[vendorID]
+	var server, line, name string
+	switch vendor {
+	case "":
+		return unknown, fmt.Sprintf("%s-%d-%d", unknown, family, model)
+	case "amd":
+		server, name = "epyc", amd(modelName, family, model)
+		line = lineOf(modelName, "EPYC", "Threadripper", "Ryzen", "Opteron", "Instinct")
+	case "intel":
+		server, name = "xeon", intel(family, model, stepping)
+		line = lineOf(modelName, "Xeon", "Core", "Atom")
+	case "hygon":
 		// Family 18h is Zen 1 under license, Dhyana (arch/x86/kernel/cpu/hygon.c).
-		vendor = "hygon"
-		if i.Family == 0x18 {
+		if family == 0x18 {
 			name = "dhyana"
 		}
-	case "Shanghai": // With blanks around it in CPUID (arch/x86/kernel/cpu/zhaoxin.c).
-		vendor = "zhaoxin"
-	case "CentaurHauls": // arch/x86/kernel/cpu/centaur.c
-		vendor = "centaur"
-	default:
-		return unknown, fmt.Sprintf("%s-%d-%d", unknown, i.Family, i.Model)
 	}
 	// A server's table entry wins over a name that identifies no model, as in
 	// virtual machines; a desktop part with a server's number keeps its number.
-	server := line == "epyc" || line == "xeon" || line == ""
-	switch {
-	case name == "" || !server:
-		name = fmt.Sprintf("%d-%d", i.Family, i.Model)
-	case vendor == "amd":
-		line = "epyc"
-	case vendor == "intel":
-		line = "xeon"
+	if name == "" || line != "" && line != server {
+		name = fmt.Sprintf("%d-%d", family, model)
+	} else {
+		line = server
 	}
 	if line != "" {
-		return vendor, vendor + "-" + line + "-" + name
+		name = line + "-" + name
 	}
 	return vendor, vendor + "-" + name
 }
@@ -61,25 +57,25 @@ func lineOf(modelName string, lines ...string) string {
 // ranges and AMD's internal names, given behind each row; the kernel's
 // arch/x86/kernel/cpu/amd.c agrees on the generations. Which EPYC series that
 // is, is on AMD's product pages.
-func amd(i cpuInfo) string {
+func amd(modelName string, family, model int) string {
 	switch {
-	case i.Family == 0x17 && i.Model == 0x01: // Naples, with Zen desktop parts.
-		return series(i.ModelName, "naples", "3", "snowyowl")
-	case i.Family == 0x17 && i.Model >= 0x30 && i.Model <= 0x3f: // Rome, Castle Peak.
+	case family == 0x17 && model == 0x01: // Naples, with Zen desktop parts.
+		return series(modelName, "naples", "3", "snowyowl")
+	case family == 0x17 && model >= 0x30 && model <= 0x3f: // Rome, Castle Peak.
 		return "rome"
-	case i.Family == 0x19 && i.Model <= 0x0f: // Milan, Chagall.
+	case family == 0x19 && model <= 0x0f: // Milan, Chagall.
 		return "milan"
-	case i.Family == 0x19 && i.Model >= 0x10 && i.Model <= 0x1f: // Stones, Storm Peak.
+	case family == 0x19 && model >= 0x10 && model <= 0x1f: // Stones, Storm Peak.
 		return "genoa"
-	case i.Family == 0x19 && i.Model >= 0x60 && i.Model <= 0x6f: // Raphael: EPYC 4004.
+	case family == 0x19 && model >= 0x60 && model <= 0x6f: // Raphael: EPYC 4004.
 		return "raphael"
-	case i.Family == 0x19 && i.Model >= 0xa0 && i.Model <= 0xaf: // Stones-Dense: EPYC 97x4 and 8004.
-		return series(i.ModelName, "", "97", "bergamo", "8", "siena")
-	case i.Family == 0x1a && i.Model <= 0x0f: // Breithorn.
+	case family == 0x19 && model >= 0xa0 && model <= 0xaf: // Stones-Dense: EPYC 97x4 and 8004.
+		return series(modelName, "", "97", "bergamo", "8", "siena")
+	case family == 0x1a && model <= 0x0f: // Breithorn.
 		return "turin"
-	case i.Family == 0x1a && i.Model >= 0x10 && i.Model <= 0x1f: // Breithorn-Dense.
+	case family == 0x1a && model >= 0x10 && model <= 0x1f: // Breithorn-Dense.
 		return "turin-dense"
-	case i.Family == 0x1a && i.Model >= 0x40 && i.Model <= 0x4f: // Granite Ridge: EPYC 4005.
+	case family == 0x1a && model >= 0x40 && model <= 0x4f: // Granite Ridge: EPYC 4005.
 		return "graniteridge"
 	}
 	return ""
@@ -100,14 +96,14 @@ func series(modelName, other string, pairs ...string) string {
 
 // intel is the codename of a server part: arch/x86/include/asm/intel-family.h,
 // whose constant stands behind each row. Family 6, and 19 since Diamond Rapids.
-func intel(i cpuInfo) string {
+func intel(family, model, stepping int) string {
 	switch {
-	case i.Family == 19 && i.Model == 0x01:
+	case family == 19 && model == 0x01:
 		return "diamondrapids" // DIAMONDRAPIDS_X
-	case i.Family != 6:
+	case family != 6:
 		return ""
-	case i.Model == 0x55:
-		return skylakeX(i.Stepping)
+	case model == 0x55:
+		return skylakeX(stepping)
 	}
 	return map[int]string{
 		0x1a: "nehalem", 0x2e: "nehalem", // NEHALEM_EP, NEHALEM_EX
@@ -124,7 +120,7 @@ func intel(i cpuInfo) string {
 		0xad: "graniterapids", 0xae: "graniterapids", // GRANITERAPIDS_X, GRANITERAPIDS_D
 		0xaf: "sierraforest",     // ATOM_CRESTMONT_X
 		0xdd: "clearwaterforest", // ATOM_DARKMONT_X
-	}[i.Model]
+	}[model]
 }
 
 // skylakeX distinguishes three generations with one model number: stepping 7 is

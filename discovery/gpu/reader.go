@@ -22,8 +22,8 @@ type Library interface {
 	// the driver and how many GPUs there are. ErrAbsent if there is no driver.
 	Open() (machine.Driver, int, error)
 	// GPU reads the GPU at an index. ErrLost, with whatever identity could be
-	// read, if it no longer answers; an [IncompleteError] beside a GPU that
-	// could be read but for a part.
+	// read, if it no longer answers; ErrIncomplete beside a GPU that could be read
+	// but for a part, and is as healthy as it is without.
 	GPU(index int) (machine.GPU, error)
 	// Close ends the session, so that the next Open sees GPUs that came or
 	// went, or a driver that was loaded again. It is never called while a call
@@ -40,21 +40,11 @@ var (
 	ErrLost = errors.New("lost")
 	// ErrBusy means that a session was kept, because a call is still in it.
 	ErrBusy = errors.New("a call has not returned")
+	// ErrIncomplete means that a part of a GPU could not be read.
+	ErrIncomplete = errors.New("incomplete")
 	// ErrSilent means that a GPU has not answered in time.
 	ErrSilent = bounded.ErrTimeout
 )
-
-// IncompleteError is a part of a GPU that could not be read. The GPU is as
-// healthy as it is without.
-type IncompleteError struct {
-	// Part is its name: vGPU.
-	Part string
-	Err  error
-}
-
-func (e *IncompleteError) Error() string { return e.Part + ": " + e.Err.Error() }
-
-func (e *IncompleteError) Unwrap() error { return e.Err }
 
 // Reader reads all GPUs of a vendor, in parallel.
 type Reader struct {
@@ -200,8 +190,8 @@ func (r *Reader) collect(m *machine.Machine, answers []bounded.Answer[machine.GP
 	probe := r.probe(machine.ProbeOK, "")
 	for i, a := range answers {
 		gpu, known := a.Value, true
-		if part := (*IncompleteError)(nil); errors.As(a.Err, &part) {
-			m.Skipped = append(m.Skipped, machine.Skipped{Name: gpu.PCI, Reason: part.Error()})
+		if errors.Is(a.Err, ErrIncomplete) {
+			m.Skipped = append(m.Skipped, machine.Skipped{Name: gpu.PCI, Reason: a.Err.Error()})
 			a.Err = nil
 		}
 		if a.Err != nil && gpu.UUID == "" {

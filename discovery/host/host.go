@@ -58,7 +58,6 @@ type Host struct {
 	logger   *slog.Logger
 	tree     sysfs.FS
 	rdma     *rdma.Reader
-	netlink  *rdma.Netlink
 	gpus     []*gpu.Reader
 	vendors  gpu.Vendors
 	changed  notify.Signal
@@ -88,7 +87,7 @@ func New(o Options) *Host {
 	tree := sysfs.New(o.SysfsRoot)
 	h := &Host{
 		options: o, logger: o.Logger, tree: tree,
-		rdma: rdma.New(tree, o.DevRoot, o.Timeout), netlink: rdma.NewNetlink(tree.Root(), o.Timeout),
+		rdma:    rdma.New(tree, o.DevRoot, o.Timeout),
 		vendors: o.GPUs.Vendors(),
 		changed: notify.New(),
 	}
@@ -179,19 +178,8 @@ func (h *Host) readCPU(ctx context.Context, m *machine.Machine) {
 
 func (h *Host) readRDMA(ctx context.Context, m *machine.Machine) {
 	found := h.rdma.Read(ctx)
-	mode, notes, probe := h.netlink.Read(ctx, found.HCAs)
-	m.HCAs, m.RDMA = found.HCAs, machine.RDMA{NetnsMode: mode, RDMACM: found.CM}
-	m.Skipped = slices.Concat(m.Skipped, found.Skipped, notes)
-	m.Probes = append(m.Probes, elsewhere(found.Probe, mode), probe)
-}
-
-// elsewhere adds to a reader's finding no device that there may be some
-// elsewhere.
-func elsewhere(probe machine.Probe, mode string) machine.Probe {
-	if probe.State == machine.ProbeAbsent && mode == "exclusive" {
-		probe.Reason += "; network namespaces have RDMA devices of their own (mode exclusive), and this one has none"
-	}
-	return probe
+	m.HCAs, m.RDMA = found.HCAs, found.RDMA
+	m.Skipped, m.Probes = append(m.Skipped, found.Skipped...), append(m.Probes, found.Probes...)
 }
 
 func (h *Host) readPCI(ctx context.Context, m *machine.Machine) {
@@ -221,7 +209,7 @@ const settle = 200 * time.Millisecond
 // system, no permission), the interval is all there is; that is logged once.
 func (h *Host) Run(ctx context.Context) error {
 	events := notify.New()
-	wait := watch(ctx, h.vendors, h.matters, events)
+	wait := h.watch(ctx, events)
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watching.Go(func() {

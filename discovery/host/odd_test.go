@@ -3,7 +3,6 @@ package host
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -186,18 +185,5 @@ func TestScanOddTrees(t *testing.T) {
 				tt.check(t, m)
 			}
 		})
-	}
-}
-
-// The kernel shows an RDMA device in its own network namespace only, if the mode
-// is exclusive: then "no device" needs that word.
-func TestElsewhere(t *testing.T) {
-	none := machine.Probe{Name: "rdma", State: machine.ProbeAbsent, Reason: "no device in /sys/class/infiniband"}
-	some := machine.Probe{Name: "rdma", State: machine.ProbeOK}
-	if got := elsewhere(none, "exclusive"); !strings.Contains(got.Reason, "no device in /sys/class/infiniband; network namespaces") {
-		t.Errorf("%+v", got)
-	}
-	if a, b := elsewhere(none, "shared"), elsewhere(some, "exclusive"); a != none || b != some {
-		t.Errorf("%+v, %+v", a, b)
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"context"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/machine"
@@ -21,20 +20,25 @@ import (
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
-// classProbe is the name of the sysfs reader in Machine.Probes.
-const classProbe = "rdma"
+// The names of the two readers in Machine.Probes.
+const (
+	classProbe   = "rdma"
+	netlinkProbe = "rdma-netlink"
+)
 
-// Reader reads the RDMA devices under a sysfs tree and a device root. Its
-// methods may be called from any goroutine.
+// Reader reads the RDMA devices under a sysfs tree and a device root. It is used
+// from one goroutine at a time.
 type Reader struct {
 	tree    sysfs.FS
 	dev     string
 	timeout time.Duration
-
-	// mu serializes reads and guards what follows.
-	mu      sync.Mutex
+	// apart is why netlink is not to be asked. It reports on the running kernel,
+	// so it is asked only if the tree is that kernel's sysfs, wherever it is
+	// mounted.
+	apart   string
 	class   bounded.Reading[listing]
 	devices map[string]*bounded.Reading[reading]
+	netlink bounded.Reading[answer]
 }
 
 // New returns a reader of tree; dev is the root of device nodes, "/dev";
@@ -42,7 +46,7 @@ type Reader struct {
 func New(tree sysfs.FS, dev string, timeout time.Duration) *Reader {
 	return &Reader{
 		tree: tree, dev: filepath.Join(dev, "infiniband"), timeout: cmp.Or(timeout, bounded.DefaultTimeout),
-		devices: map[string]*bounded.Reading[reading]{},
+		apart: apart(tree.Root()), devices: map[string]*bounded.Reading[reading]{},
 	}
 }
 
@@ -52,31 +56,46 @@ type Devices struct {
 	// PCI function, DataDirect and Role, which take more than one device to
 	// find. A virtual device's Driver is set.
 	HCAs []machine.HCA
-	// CM reports whether infiniband/rdma_cm is among the device nodes.
-	CM bool
-	// Probe is the entry for Machine.Probes.
-	Probe   machine.Probe
+	RDMA machine.RDMA
+	// Probes are those of the class and of netlink.
+	Probes  []machine.Probe
 	Skipped []machine.Skipped
 }
 
-// Read lists the class and reads every device, all at once. Each of the two
-// takes the timeout at most; what hangs costs it once, and none in later reads
-// until it has answered.
+// Read lists the class, reads every device, all at once, and asks netlink. Each
+// of the three takes the timeout at most; what hangs costs it once, and none in
+// later reads until it has answered.
 func (r *Reader) Read(ctx context.Context) Devices {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	all, err := r.class.Read(ctx, r.timeout, r.list)
-	found := Devices{CM: all.cm, Probe: bounded.Probe(classProbe, r.timeout, err), Skipped: slices.Clone(all.skipped)}
+	found := Devices{RDMA: machine.RDMA{RDMACM: all.cm}, Skipped: slices.Clone(all.skipped)}
+	probe := bounded.Probe(classProbe, r.timeout, err)
 	if err == nil && len(all.names) == 0 {
-		found.Probe.State, found.Probe.Reason = machine.ProbeAbsent, all.absent
+		probe.State, probe.Reason = machine.ProbeAbsent, all.absent
 	}
-	r.readDevices(ctx, all, &found)
+	r.readDevices(ctx, all, &found, &probe)
+	if r.apart != "" {
+		absent := machine.Probe{Name: netlinkProbe, State: machine.ProbeAbsent, Reason: r.apart}
+		found.Probes = []machine.Probe{probe, absent}
+		return found
+	}
+	mode, notes, second := r.compare(ctx, found.HCAs, ask)
+	found.RDMA.NetnsMode, found.Skipped = mode, append(found.Skipped, notes...)
+	found.Probes = []machine.Probe{elsewhere(probe, mode), second}
 	return found
+}
+
+// elsewhere adds to a probe that found no device that there may be some
+// elsewhere.
+func elsewhere(probe machine.Probe, mode string) machine.Probe {
+	if probe.State == machine.ProbeAbsent && mode == "exclusive" {
+		probe.Reason += "; network namespaces have RDMA devices of their own (mode exclusive), and this one has none"
+	}
+	return probe
 }
 
 // readDevices reads what the class lists. A device that failed to answer has
 // its last good values, and is listed among the skipped.
-func (r *Reader) readDevices(ctx context.Context, all listing, found *Devices) {
+func (r *Reader) readDevices(ctx context.Context, all listing, found *Devices, probe *machine.Probe) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	waits := make([]func(context.Context) (reading, error), len(all.names))
@@ -93,9 +112,9 @@ func (r *Reader) readDevices(ctx context.Context, all listing, found *Devices) {
 		found.Skipped = append(found.Skipped, one.skipped...)
 		if err != nil {
 			reason := bounded.Reason(r.timeout, err)
-			if found.Probe.State == machine.ProbeOK {
-				found.Probe = bounded.Probe(classProbe, r.timeout, err)
-				found.Probe.Reason = name + " " + found.Probe.Reason
+			if probe.State == machine.ProbeOK {
+				*probe = bounded.Probe(classProbe, r.timeout, err)
+				probe.Reason = name + " " + probe.Reason
 			}
 			if one.isDevice {
 				reason += "; its values are the last good ones"

@@ -18,8 +18,8 @@ import (
 func read(t *testing.T, tree *sysfstest.Tree) Devices {
 	t.Helper()
 	got := New(sysfs.New(tree.Sys()), tree.Dev(), 0).Read(t.Context())
-	if got.Probe.State != machine.ProbeOK {
-		t.Fatal(got.Probe)
+	if got.Probes[0].State != machine.ProbeOK {
+		t.Fatal(got.Probes)
 	}
 	return got
 }
@@ -147,19 +147,8 @@ func TestNoDeviceDirectory(t *testing.T) {
 	sysfstest.DGXH100(tree)
 	tree.Remove("dev/infiniband")
 	got := read(t, tree)
-	if c := got.HCAs[0].CharDevices; len(c.UVerbs) != 1 || len(got.Skipped) != 0 || got.CM {
-		t.Errorf("%+v, skipped %v, rdma_cm %t", c, got.Skipped, got.CM)
-	}
-}
-
-func TestCompare(t *testing.T) {
-	hcas := []machine.HCA{{Name: "mlx5_0"}, {Name: "mlx5_2"}}
-	var names []string
-	for _, s := range compare(hcas, []string{"mlx5_0", "mlx5_9"}) {
-		names = append(names, s.Name)
-	}
-	if diff := cmp.Diff([]string{"mlx5_9", "mlx5_2"}, names); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	if c := got.HCAs[0].CharDevices; len(c.UVerbs) != 1 || len(got.Skipped) != 0 || got.RDMA.RDMACM {
+		t.Errorf("%+v, skipped %v, rdma_cm %t", c, got.Skipped, got.RDMA.RDMACM)
 	}
 }
 
@@ -213,6 +202,11 @@ func TestNetlink(t *testing.T) {
 			probe: machine.Probe{Name: netlinkProbe, State: machine.ProbeOK},
 		},
 		{
+			name: "a device that left", answer: answer{"shared", nil}, mode: "shared",
+			notes: []machine.Skipped{{Name: "mlx5_0", Reason: "/sys/class/infiniband lists it, RDMA netlink does not"}},
+			probe: machine.Probe{Name: netlinkProbe, State: machine.ProbeOK},
+		},
+		{
 			name: "no ib_core", err: errNoFamily,
 			probe: machine.Probe{
 				Name: netlinkProbe, State: machine.ProbeAbsent, Reason: "the kernel has no RDMA netlink: ib_core is not loaded",
@@ -224,8 +218,8 @@ func TestNetlink(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			n := &Netlink{timeout: time.Hour}
-			mode, notes, probe := n.read(t.Context(), hcas, func() (answer, error) { return tt.answer, tt.err })
+			r := &Reader{timeout: time.Hour}
+			mode, notes, probe := r.compare(t.Context(), hcas, func() (answer, error) { return tt.answer, tt.err })
 			if diff := cmp.Diff(tt.notes, notes); diff != "" || mode != tt.mode {
 				t.Errorf("mode %q, notes (-want +got):\n%s", mode, diff)
 			}
@@ -242,9 +236,9 @@ func TestNetlinkHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
-		n := &Netlink{timeout: time.Second}
-		n.read(t.Context(), nil, func() (answer, error) { return answer{mode: "shared"}, nil })
-		mode, notes, probe := n.read(t.Context(), []machine.HCA{{Name: "mlx5_0"}}, func() (answer, error) {
+		r := &Reader{timeout: time.Second}
+		r.compare(t.Context(), nil, func() (answer, error) { return answer{mode: "shared"}, nil })
+		mode, notes, probe := r.compare(t.Context(), []machine.HCA{{Name: "mlx5_0"}}, func() (answer, error) {
 			<-release
 			return answer{}, nil
 		})
@@ -253,4 +247,17 @@ func TestNetlinkHangs(t *testing.T) {
 			t.Errorf("mode %q, notes %v, probe (-want +got):\n%s", mode, notes, diff)
 		}
 	})
+}
+
+// The kernel shows an RDMA device in its own network namespace only, if the mode
+// is exclusive: then "no device" needs that word.
+func TestElsewhere(t *testing.T) {
+	none := machine.Probe{Name: "rdma", State: machine.ProbeAbsent, Reason: "no device in /sys/class/infiniband"}
+	some := machine.Probe{Name: "rdma", State: machine.ProbeOK}
+	if got := elsewhere(none, "exclusive"); !strings.Contains(got.Reason, "no device in /sys/class/infiniband; network namespaces") {
+		t.Errorf("%+v", got)
+	}
+	if a, b := elsewhere(none, "shared"), elsewhere(some, "exclusive"); a != none || b != some {
+		t.Errorf("%+v, %+v", a, b)
+	}
 }

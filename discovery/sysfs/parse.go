@@ -54,6 +54,7 @@ var (
 	// (pci_create_root_bus: "pci%04x:%02x").
 	hostBridge = regexp.MustCompile(`^pci[0-9a-f]{4,8}:[0-9a-f]{2}$`)
 	hexWord    = regexp.MustCompile(`^0x[0-9a-f]{1,8}$`)
+	cpuList    = regexp.MustCompile(`^(\d+(-\d+)?(,\d+(-\d+)?)*)?$`)
 )
 
 // parseHex reads a word such as 0x030200 and gives it back in lower case.
@@ -81,22 +82,8 @@ func parseNUMA(s string) (*int, error) {
 // parseCPUList checks a list such as 0-55,112-167 and gives it back. Empty is
 // a list too.
 func parseCPUList(s string) (string, error) {
-	if s == "" {
-		return "", nil
-	}
-	for part := range strings.SplitSeq(s, ",") {
-		first, last, isRange := strings.Cut(part, "-")
-		a, err := strconv.ParseUint(first, 10, 32)
-		if err != nil {
-			return "", fmt.Errorf("%q is no list of CPUs", wellknown.Clip(s))
-		}
-		if !isRange {
-			continue
-		}
-		b, err := strconv.ParseUint(last, 10, 32)
-		if err != nil || b < a {
-			return "", fmt.Errorf("%q is no list of CPUs", wellknown.Clip(s))
-		}
+	if !cpuList.MatchString(s) {
+		return "", fmt.Errorf("%q is no list of CPUs", wellknown.Clip(s))
 	}
 	return s, nil
 }

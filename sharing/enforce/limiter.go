@@ -107,9 +107,7 @@ func (m *mps) configure(path string, c config.MPS) {
 func (p *preload) configure(library string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.library != library {
-		p.library, p.source = library, fileState{}
-	}
+	p.library = library
 }
 
 func (e Enforced) uses(k config.Enforcer) bool { return e.Memory == k || e.Compute == k }
@@ -162,14 +160,13 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
 		if !ok {
 			return nil, errors.New("no enforcer is called " + string(kind))
 		}
-		more, err := e.edits(ctx, limit, aspects{memory: by.Memory == kind, compute: by.Compute == kind})
+		more, err := e.edits(ctx, limit)
 		if err != nil {
 			return nil, err
 		}
 		// They set different keys.
 		edits.Env = append(edits.Env, more.Env...)
 		edits.Mounts = append(edits.Mounts, more.Mounts...)
-		edits.DeviceNodes = append(edits.DeviceNodes, more.DeviceNodes...)
 		edits.Hooks = append(edits.Hooks, more.Hooks...)
 	}
 	return edits, nil

@@ -78,11 +78,10 @@ type daemon struct {
 	mu sync.Mutex // guards what follows
 	// status has no Clients, no limits, and LastRunning of runs that have ended.
 	status Daemon
-	// want are the limits of generation wanted; set is the generation that the
-	// daemon has, tried the last one that it was given.
-	want               daemonLimits
-	wanted, set, tried int
-	updated            chan struct{} // closed when any of these changes
+	// want are the limits to set, has those that are set, failed those that the
+	// daemon did not take; the zero value is none.
+	want, has, failed daemonLimits
+	updated           chan struct{} // closed when any of these changes
 }
 
 func (d *daemon) update(f func()) {
@@ -102,7 +101,7 @@ func (d *daemon) setState(state State, reason string) {
 		}
 		s.State, s.Reason, s.Since = state, reason, now
 		if state != Running {
-			d.set, d.tried = 0, 0
+			d.has, d.failed = daemonLimits{}, daemonLimits{}
 		}
 		if state == Broken {
 			s.Restarts++
@@ -119,16 +118,17 @@ func (d *daemon) setState(state State, reason string) {
 
 // limit requests limits and waits until they hold.
 func (d *daemon) limit(ctx context.Context, l daemonLimits) error {
-	own := d.request(l)
+	d.request(l)
 	for {
 		d.mu.Lock()
 		updated := d.updated
-		set, tried, state, reason := d.set, d.tried, d.status.State, d.status.Reason
+		set, failed := d.has == d.want, d.failed == d.want
+		state, reason := d.status.State, d.status.Reason
 		d.mu.Unlock()
 		switch {
-		case set >= own:
+		case set:
 			return nil
-		case tried >= own:
+		case failed:
 			return fmt.Errorf("%w: MPS daemon: %s", ErrNotReady, reason)
 		}
 		select {
@@ -145,20 +145,17 @@ func (d *daemon) limit(ctx context.Context, l daemonLimits) error {
 // retire ends the daemon. A later request for limits waits for the next one.
 func (d *daemon) retire() {
 	d.cancel()
-	d.update(func() { d.set, d.tried = 0, 0 })
+	d.update(func() { d.has, d.failed = daemonLimits{}, daemonLimits{} })
 }
 
 // request requests limits and does not wait.
-func (d *daemon) request(l daemonLimits) (generation int) {
+func (d *daemon) request(l daemonLimits) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	rejected := d.tried >= d.wanted && d.set < d.wanted
-	if d.want != l || d.wanted == 0 || rejected {
-		d.want = l
-		d.wanted++
+	if d.want != l || d.failed == l {
+		d.want, d.failed = l, daemonLimits{}
 		d.changed.Notify()
 	}
-	return d.wanted
 }
 
 // run keeps the daemon alive until ctx ends, and then ends it.
@@ -282,9 +279,9 @@ func (d *daemon) await(ctx context.Context, c *child) error {
 // apply gives the daemon the limits that are wanted now.
 func (d *daemon) apply(ctx context.Context) {
 	d.mu.Lock()
-	l, own, was, has := d.want, d.wanted, d.status.State, d.set
+	l, has, was := d.want, d.has, d.status.State
 	d.mu.Unlock()
-	if was == Running && has == own {
+	if has == l {
 		return
 	}
 	err := d.program.limit(ctx, l)
@@ -295,27 +292,19 @@ func (d *daemon) apply(ctx context.Context) {
 		d.setState(Running, "")
 	}
 	d.update(func() {
-		d.tried, d.status.Reason = own, ""
-		if err != nil {
-			d.status.Reason = err.Error()
-		} else {
-			d.set = own
+		if d.has, d.status.Reason = l, ""; err != nil {
+			// Some of them may be set.
+			d.has, d.failed, d.status.Reason = daemonLimits{}, l, err.Error()
 		}
 	})
 }
 
-// check verifies that the daemon answers, and applies limits that are not set
-// yet.
+// check verifies that the daemon answers, and sets limits that are not set yet.
 func (d *daemon) check(ctx context.Context, missed int) (int, error) {
 	if _, err := d.program.percent(ctx); err != nil {
 		return missed + 1, err
 	}
-	d.mu.Lock()
-	behind := d.set < d.wanted
-	d.mu.Unlock()
-	if behind {
-		d.apply(ctx)
-	}
+	d.apply(ctx)
 	return 0, nil
 }
 

@@ -190,7 +190,7 @@ func TestAnnotationIsRemoved(t *testing.T) {
 				tt.do(&c.state)
 				ctx, cancel := context.WithCancel(t.Context())
 				b := hami.New(hami.Options{
-					Node: "n1", Watched: c, Reader: c, Writer: c, Log: slog.New(slog.DiscardHandler),
+					Node: "n1", Watched: c, API: c, Log: slog.New(slog.DiscardHandler),
 				})
 				b.Set(c.now())
 				done := make(chan error, 1)

@@ -221,7 +221,7 @@ func serving(t *testing.T, do func(c *cluster, b *hami.Plugin, stop func())) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
 		b := hami.New(hami.Options{
-			Node: "n1", Watched: c, Reader: c, Writer: c, Log: slog.New(slog.DiscardHandler),
+			Node: "n1", Watched: c, API: c, Log: slog.New(slog.DiscardHandler),
 		})
 		b.Set(c.now())
 		ctx, cancel := context.WithCancel(t.Context())

@@ -35,16 +35,12 @@ type Watched interface {
 	Pods() (pods []*corev1.Pod, changed <-chan struct{}, known bool)
 }
 
-// Reader reads from the API server, past the cache. Its errors are the API's: IsNotFound of
-// k8s.io/apimachinery/pkg/api/errors must see through them.
-type Reader interface {
+// API is the API server, past the cache. It merges annotations into objects; nil
+// removes one. IsNotFound and IsConflict of k8s.io/apimachinery/pkg/api/errors
+// must see through its errors.
+type API interface {
 	ReadNode(ctx context.Context) (*corev1.Node, error)
 	ReadPod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
-}
-
-// Writer merges annotations into objects; nil removes one. IsConflict must
-// see through its errors.
-type Writer interface {
 	// AnnotateNode writes this Node. A version that is not "" must be the
 	// Node's resourceVersion, or the write is a conflict.
 	AnnotateNode(ctx context.Context, version string, annotations map[string]*string) error
@@ -76,8 +72,7 @@ type Options struct {
 	// Node is the name of this Node.
 	Node    string
 	Watched Watched
-	Reader  Reader
-	Writer  Writer
+	API     API
 	Log     *slog.Logger
 }
 

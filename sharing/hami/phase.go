@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -66,6 +67,9 @@ func (b *Plugin) writePhases(ctx context.Context) error {
 	var errs []error
 	for _, one := range waiting {
 		err := b.writePhase(ctx, one)
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			continue // The pod is gone, or another one has its name.
+		}
 		if one.tries++; err != nil && one.tries < phaseTries {
 			again = append(again, one)
 		}
@@ -87,7 +91,7 @@ func (b *Plugin) writePhase(ctx context.Context, one phase) error {
 	} else {
 		// The watch is behind.
 		var err error
-		if pod, err = b.Reader.ReadPod(ctx, one.pod.Namespace, one.pod.Name); err != nil {
+		if pod, err = b.API.ReadPod(ctx, one.pod.Namespace, one.pod.Name); err != nil {
 			return fmt.Errorf("bind phase: %w", err)
 		}
 	}
@@ -95,5 +99,5 @@ func (b *Plugin) writePhase(ctx context.Context, one phase) error {
 	if _, bound := pod.Annotations[wellknown.HAMiBindTime]; !bound || had == one.value || had == phaseSuccess {
 		return nil
 	}
-	return b.Writer.AnnotatePod(ctx, one.pod, one.uid, map[string]*string{wellknown.HAMiBindPhase: &one.value})
+	return b.API.AnnotatePod(ctx, one.pod, one.uid, map[string]*string{wellknown.HAMiBindPhase: &one.value})
 }

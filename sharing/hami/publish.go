@@ -33,7 +33,7 @@ func (b *Plugin) publish(ctx context.Context, node *corev1.Node, state *State) (
 			return rest, nil
 		}
 	}
-	if err := b.Writer.AnnotateNode(ctx, "", map[string]*string{wellknown.HAMiGPUs: want}); err != nil {
+	if err := b.API.AnnotateNode(ctx, "", map[string]*string{wellknown.HAMiGPUs: want}); err != nil {
 		return pollInterval, fmt.Errorf("publish GPUs for HAMi: %w", err)
 	}
 	b.wrote = time.Now()

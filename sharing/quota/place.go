@@ -3,6 +3,7 @@ package quota
 import (
 	"cmp"
 	"math/bits"
+	"slices"
 
 	"github.com/heddle-dev/heddle/api/config"
 )
@@ -220,17 +221,7 @@ func (s *search) sum(of uint64) (sum cost) {
 // on; see [Place] for what they are.
 type cost [4]int64
 
-func (a *cost) compare(b *cost) int {
-	for k := range a {
-		if a[k] != b[k] {
-			if a[k] < b[k] {
-				return -1
-			}
-			return 1
-		}
-	}
-	return 0
-}
+func (a *cost) compare(b *cost) int { return slices.Compare(a[:], b[:]) }
 
 // loss is the cost with binpack, in percent times MiB.
 func (c *GPU) loss(r *Request) cost {

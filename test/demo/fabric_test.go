@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -80,5 +81,15 @@ func TestOwn(t *testing.T) {
 		for i := range m.HCAs {
 			name(m.HCAs[i].NodeGUID)
 		}
+	}
+}
+
+func TestWorkersReadTheFabricsFile(t *testing.T) {
+	configs, err := configure("/demo/fabric.yaml", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := configs.Current().Resolve("n1", nil).Topology.StaticFile; got != "/demo/fabric.yaml" {
+		t.Errorf("static file %q", got)
 	}
 }

@@ -172,7 +172,8 @@ func (c *client) answer(mad []byte) bool {
 			return false
 		}
 		body := in[dataHeader:]
-		if n == dataLength && body[offMethod] == getResponse && bytes.Equal(body[offTID:][:tidLength], mad[offTID:][:tidLength]) {
+		isAnswer := body[offMethod] == getResponse && bytes.Equal(body[offTID:][:tidLength], mad[offTID:][:tidLength])
+		if n == dataLength && isAnswer {
 			copy(mad, body)
 			return true
 		}

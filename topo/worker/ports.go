@@ -150,7 +150,9 @@ func rails(all []hca, before []v1alpha1.Rail) []hca {
 		if h.rail >= 0 {
 			continue
 		}
-		for h.rail = 0; taken[place{h.role, h.rail}]; h.rail++ {
+		h.rail = 0
+		for taken[place{h.role, h.rail}] {
+			h.rail++
 		}
 		taken[place{h.role, h.rail}] = true
 	}

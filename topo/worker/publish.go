@@ -77,8 +77,9 @@ func (p *Publisher) Apply(
 		return nil, fmt.Errorf("encode NodeTopology %s: %w", p.node, err)
 	}
 	nt := &v1alpha1.NodeTopology{}
+	options := &metav1.PatchOptions{FieldManager: FieldManager, Force: new(true)}
 	err = do(ctx, p.client.Patch(types.ApplyPatchType).AbsPath(p.path()).
-		VersionedParams(&metav1.PatchOptions{FieldManager: FieldManager, Force: new(true)}, metav1.ParameterCodec).Body(body), nt)
+		VersionedParams(options, metav1.ParameterCodec).Body(body), nt)
 	if err != nil {
 		return nil, fmt.Errorf("apply NodeTopology %s: %w", p.node, err)
 	}

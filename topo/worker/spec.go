@@ -204,7 +204,8 @@ func lastKnown(before *v1alpha1.NodeTopologySpec, s v1alpha1.Source, now *v1alph
 	if i < 0 || why == Unknown {
 		return nil
 	}
-	link := &Link{Switch: *before.Rails[i].Switch, SwitchPort: before.Rails[i].SwitchPort, Confidence: before.Rails[i].Confidence}
+	b := &before.Rails[i]
+	link := &Link{Switch: *b.Switch, SwitchPort: b.SwitchPort, Confidence: b.Confidence}
 	if why == Unavailable {
 		link.Confidence = min(link.Confidence, remembered)
 	}

@@ -42,7 +42,7 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 		g.VGPU = &machine.VGPU{}
 		host, err := vgpu(sysfs.New(l.options.SysfsRoot), g.PCI)
 		if err != nil {
-			incomplete = &gpu.IncompleteError{Part: "vGPU", Err: err}
+			incomplete = fmt.Errorf("vGPU is %w: %w", gpu.ErrIncomplete, err)
 		}
 		g.VGPU = cmp.Or(host, g.VGPU)
 	}

@@ -104,8 +104,7 @@ func (c *Controller) Run(ctx context.Context) {
 	expire, publish, synced := time.NewTicker(expireEvery), time.NewTicker(publishEvery), time.Now()
 	defer expire.Stop()
 	defer publish.Stop()
-	tree, changed := c.Topology.Current()
-	fresh := tree.Fresh(time.Now())
+	var planned uint64 // The tree that gangs are placed by; 0 for none.
 	for {
 		select {
 		case <-ctx.Done():
@@ -113,19 +112,19 @@ func (c *Controller) Run(ctx context.Context) {
 		case <-c.Cache.Changed:
 			c.apply()
 		case now := <-expire.C:
-			// A gang that may be placed without a tree waits no longer for its level.
-			if tree, _ = c.Topology.Current(); fresh && !tree.Fresh(now) {
-				fresh = false
+			tree, _ := c.Topology.Current()
+			if !tree.Fresh(now) {
+				// A gang that may be placed without a tree waits no longer for its level.
+				tree.Generation = 0
+			}
+			if tree.Generation != planned {
+				planned = tree.Generation
 				c.Cache.RetryAll()
 			}
 			c.expire()
 		case now := <-publish.C:
 			c.elect(now.Sub(synced))
 			c.publish(now)
-		case <-changed:
-			tree, changed = c.Topology.Current()
-			fresh = tree.Fresh(time.Now())
-			c.Cache.RetryAll()
 		}
 	}
 }
@@ -178,31 +177,26 @@ func (c *Controller) publish(now time.Time) {
 		return
 	}
 	states := map[gang.Phase]int{}
-	var rejected []gangcache.Snapshot
-	for _, s := range c.Cache.Snapshots() {
-		if !c.schedules(s.Pods) {
+	var rejected []*podGroup
+	for _, g := range c.podGroups() {
+		if g.Foreign {
 			continue
 		}
-		states[gang.StateOf(gang.Members(s.Pods), s.MinMember, c.nodeLost).Phase]++
-		if !s.RejectedSince.IsZero() {
-			rejected = append(rejected, s)
+		states[g.State.Phase]++
+		if !g.RejectedSince.IsZero() {
+			rejected = append(rejected, g)
 		}
 	}
 	for _, phase := range gang.Phases() {
 		m.Gangs.WithLabelValues(string(phase)).Set(float64(states[phase]))
 	}
-	slices.SortFunc(rejected, func(a, b gangcache.Snapshot) int {
+	slices.SortFunc(rejected, func(a, b *podGroup) int {
 		return cmp.Or(a.RejectedSince.Compare(b.RejectedSince), cmp.Compare(a.Key.String(), b.Key.String()))
 	})
 	m.Rejected.Reset()
 	for _, s := range rejected[:min(len(rejected), maxRejected)] {
 		m.Rejected.WithLabelValues(s.Key.Namespace, s.Key.Name).Set(now.Sub(s.RejectedSince).Seconds())
 	}
-}
-
-// schedules reports whether one of some pods is for this scheduler.
-func (c *Controller) schedules(pods []*corev1.Pod) bool {
-	return slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Spec.SchedulerName == c.Handle.ProfileName() })
 }
 
 // nodeLost reports whether a node is not ready, or gone, and since when.

@@ -3,14 +3,16 @@ package controller
 import (
 	"math"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
 
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 )
 
 // The controller keeps the PodGroup objects of gangs that labels describe, so that
@@ -38,32 +40,22 @@ const (
 
 // podGroup is the desired state of an object; its gang has pods.
 type podGroup struct {
-	Key types.NamespacedName
+	gangcache.Snapshot
 	// Foreign gangs are for another scheduler and left alone.
 	Foreign bool
-	// ByLabels gangs are described by labels, and have no object of their user's.
-	ByLabels bool
-	// Create allows to create the object and to write its spec: MinMember, Timeout
-	// and Owner are known.
-	Create    bool
-	MinMember int
-	// Timeout is how long members that have a node wait for the others; 0 if the
-	// pods have none.
-	Timeout time.Duration
 	// Owner is the controller that all pods share; nil if they share none.
-	Owner  *metav1.OwnerReference
-	Status status
+	Owner *metav1.OwnerReference
+	State gang.State
 }
 
 // podGroups are the objects that gangs are to have.
 func (c *Controller) podGroups() map[types.NamespacedName]*podGroup {
 	all := map[types.NamespacedName]*podGroup{}
 	for _, s := range c.Cache.Snapshots() {
+		own := func(p *corev1.Pod) bool { return p.Spec.SchedulerName == c.Handle.ProfileName() }
 		all[s.Key] = &podGroup{
-			Key: s.Key, Foreign: !c.schedules(s.Pods), MinMember: s.MinMember, Timeout: s.Timeout, Owner: owner(s.Pods),
-			ByLabels: !s.HasObject && slices.ContainsFunc(s.Pods, gang.IsLabeled),
-			Create:   s.Live && !s.Invalid && s.MinMember > 0,
-			Status:   statusOf(gang.StateOf(gang.Members(s.Pods), s.MinMember, c.nodeLost)),
+			Snapshot: s, Foreign: !slices.ContainsFunc(s.Pods, own),
+			Owner: owner(s.Pods), State: gang.StateOf(gang.Members(s.Pods), s.MinMember, c.nodeLost),
 		}
 	}
 	return all
@@ -82,41 +74,26 @@ func owner(pods []*corev1.Pod) (owner *metav1.OwnerReference) {
 }
 
 // status is that of a PodGroup, as the coscheduling plugin writes it.
-type status struct {
-	Phase                                 string
-	Scheduled, Running, Succeeded, Failed int
-}
-
-// statusOf is the status of a PodGroup for the state of its gang.
-func statusOf(s gang.State) status {
-	out := status{Scheduled: s.Bound + s.Succeeded, Running: s.Running, Succeeded: s.Succeeded, Failed: s.Failed}
+func (g *podGroup) status() map[string]any {
+	s, phase := &g.State, "Pending"
 	switch {
 	case s.Phase == gang.Running:
-		out.Phase = "Running"
+		phase = "Running"
 	case s.Phase == gang.Starting: // It has the nodes that it needs; too few members run yet.
-		out.Phase = "Scheduled"
+		phase = "Scheduled"
 	case s.Phase == gang.Succeeded:
-		out.Phase = "Finished"
+		phase = "Finished"
 	case s.Phase == gang.Unknown && s.Failed > 0:
-		out.Phase = "Failed"
+		phase = "Failed"
 	case s.Phase == gang.Unknown:
-		out.Phase = "Unknown"
+		phase = "Unknown"
 	case s.Bound > 0:
-		out.Phase = "Scheduling"
-	default:
-		out.Phase = "Pending"
+		phase = "Scheduling"
 	}
-	return out
-}
-
-// readStatus reads the status of an object; what it lacks is zero.
-func readStatus(o *unstructured.Unstructured) status {
-	count := func(field string) int {
-		n, _, _ := unstructured.NestedInt64(o.Object, "status", field)
-		return int(n)
+	return map[string]any{
+		"phase": phase, "scheduled": int64(s.Bound + s.Succeeded), "running": int64(s.Running),
+		"succeeded": int64(s.Succeeded), "failed": int64(s.Failed),
 	}
-	phase, _, _ := unstructured.NestedString(o.Object, "status", "phase")
-	return status{phase, count("scheduled"), count("running"), count("succeeded"), count("failed")}
 }
 
 // managed reports whether heddle created an object and nothing else has written
@@ -153,75 +130,69 @@ func decide(g *podGroup, o *unstructured.Unstructured) action {
 	switch {
 	case g != nil && g.Foreign:
 		return nothing
-	case o == nil && g != nil && g.ByLabels && g.Create:
+	case o == nil && g != nil && g.ByLabels && g.Certain:
 		return create
 	case o == nil, !managed(o), o.GetDeletionTimestamp() != nil:
 		return nothing
 	case g == nil, !g.ByLabels:
 		return remove
-	case g.Create && !g.matchesSpec(o):
+	case g.Certain && !equality.Semantic.DeepEqual(g.described(o), o):
 		return updateSpec
-	case readStatus(o) != g.Status:
+	case !equality.Semantic.DeepEqual(g.reported(o), o):
 		return updateStatus
 	}
 	return nothing
 }
 
-// matchesSpec compares the spec and the owner.
-func (g *podGroup) matchesSpec(o *unstructured.Unstructured) bool {
-	least, _, _ := unstructured.NestedInt64(o.Object, "spec", "minMember")
-	timeout, _, _ := unstructured.NestedInt64(o.Object, "spec", "scheduleTimeoutSeconds")
-	owners := o.GetOwnerReferences()
-	if len(owners) > 1 || (len(owners) == 1) != (g.Owner != nil) || g.Owner != nil && owners[0].UID != g.Owner.UID {
-		return false
-	}
-	return least == int64(g.MinMember) && timeout == seconds(g.Timeout)
-}
-
-// seconds rounds up.
-func seconds(d time.Duration) int64 { return int64(math.Ceil(d.Seconds())) }
-
 // object is a new one.
 func (g *podGroup) object() *unstructured.Unstructured {
-	spec := map[string]any{"minMember": int64(g.MinMember)}
-	if g.Timeout > 0 {
-		spec["scheduleTimeoutSeconds"] = seconds(g.Timeout)
-	}
 	o := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": gang.APIGroupXK8s + "/" + gang.APIVersion, "kind": "PodGroup", "spec": spec,
+		"apiVersion": gang.APIGroupXK8s + "/" + gang.APIVersion, "kind": "PodGroup", "spec": map[string]any{},
 	}}
 	o.SetNamespace(g.Key.Namespace)
 	o.SetName(g.Key.Name)
 	o.SetLabels(map[string]string{managedBy: manager})
+	return g.described(o)
+}
+
+// described is an object with the spec and the owner of the gang. The errors are of
+// a spec that is no object, and of a status that is none, which no schema allows.
+func (g *podGroup) described(o *unstructured.Unstructured) *unstructured.Unstructured {
+	o = o.DeepCopy()
+	_ = unstructured.SetNestedField(o.Object, int64(g.MinMember), "spec", "minMember")
+	unstructured.RemoveNestedField(o.Object, "spec", "scheduleTimeoutSeconds")
+	if g.Timeout > 0 {
+		_ = unstructured.SetNestedField(o.Object, int64(math.Ceil(g.Timeout.Seconds())), "spec", "scheduleTimeoutSeconds")
+	}
+	o.SetOwnerReferences(nil)
 	if g.Owner != nil {
 		o.SetOwnerReferences([]metav1.OwnerReference{*g.Owner})
 	}
 	return o
 }
 
-// precondition is the part of a merge patch that makes the API server reject it if
-// the object has changed since it was read.
-func precondition(o *unstructured.Unstructured) map[string]any {
-	return map[string]any{"uid": string(o.GetUID()), "resourceVersion": o.GetResourceVersion()}
+// reported is an object with the status of the gang, and what else is in its status.
+func (g *podGroup) reported(o *unstructured.Unstructured) *unstructured.Unstructured {
+	o = o.DeepCopy()
+	for field, value := range g.status() {
+		_ = unstructured.SetNestedField(o.Object, value, "status", field)
+	}
+	return o
 }
 
-// specPatch writes the spec and the owner.
-func (g *podGroup) specPatch(o *unstructured.Unstructured) map[string]any {
-	metadata, spec := precondition(o), map[string]any{"minMember": g.MinMember, "scheduleTimeoutSeconds": nil}
-	metadata["ownerReferences"] = nil
-	if g.Owner != nil {
-		metadata["ownerReferences"] = []metav1.OwnerReference{*g.Owner}
+// patch is the merge patch that makes an object another one. The API server rejects
+// it if the object has changed since it was read.
+func patch(from, to *unstructured.Unstructured) ([]byte, error) {
+	from = from.DeepCopy()
+	from.SetUID("")
+	from.SetResourceVersion("")
+	old, err := from.MarshalJSON()
+	if err != nil {
+		return nil, err
 	}
-	if g.Timeout > 0 {
-		spec["scheduleTimeoutSeconds"] = seconds(g.Timeout)
+	text, err := to.MarshalJSON()
+	if err != nil {
+		return nil, err
 	}
-	return map[string]any{"metadata": metadata, "spec": spec}
-}
-
-// statusPatch writes the status.
-func (g *podGroup) statusPatch(o *unstructured.Unstructured) map[string]any {
-	s := &g.Status
-	return map[string]any{"metadata": precondition(o), "status": map[string]any{
-		"phase": s.Phase, "scheduled": s.Scheduled, "running": s.Running, "succeeded": s.Succeeded, "failed": s.Failed,
-	}}
+	return jsonmergepatch.CreateThreeWayJSONMergePatch(old, text, old)
 }

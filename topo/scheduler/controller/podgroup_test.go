@@ -20,6 +20,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 )
 
 func key(name string) types.NamespacedName {
@@ -32,13 +33,15 @@ func job(uid string) *metav1.OwnerReference {
 
 // labeled is a gang that labels describe.
 func labeled(least int) *podGroup {
-	return &podGroup{Key: key("x"), ByLabels: true, Create: true, MinMember: least, Status: status{Phase: "Pending"}}
+	return &podGroup{
+		Snapshot: gangcache.Snapshot{Key: key("x"), ByLabels: true, Certain: true, MinMember: least}, State: gang.State{Phase: gang.Queued},
+	}
 }
 
 // written is the object made for a gang, as changed by others.
 func written(g *podGroup, how ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
 	o := g.object()
-	o.Object["status"] = map[string]any{"phase": g.Status.Phase, "running": int64(g.Status.Running)}
+	o = g.reported(o)
 	o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: manager, FieldsV1: fields(`{"f:spec":{"f:minMember":{}}}`)}})
 	for _, f := range how {
 		f(o)
@@ -71,15 +74,15 @@ func TestDecide(t *testing.T) {
 	}{
 		{"no object yet", labeled(3), nil, create},
 		{"Koordinator's, or an object of the user's in the other group", with(labeled(3), func(g *podGroup) { g.ByLabels = false }), nil, nothing},
-		{"finished, or its members contradict each other", with(labeled(3), func(g *podGroup) { g.Create = false }), nil, nothing},
+		{"finished, or its members contradict each other", with(labeled(3), func(g *podGroup) { g.Certain = false }), nil, nothing},
 		{"for another scheduler", with(labeled(3), func(g *podGroup) { g.Foreign = true }), nil, nothing},
 		{"the object matches", labeled(3), written(labeled(3)), nothing},
 		{"the object of another scheduler's gang", with(labeled(3), func(g *podGroup) { g.Foreign = true }), written(labeled(2)), nothing},
 		{"pods have another min-available", labeled(4), written(labeled(3)), updateSpec},
 		{"pods wait longer", with(labeled(3), func(g *podGroup) { g.Timeout = 90 * time.Second }), written(labeled(3)), updateSpec},
 		{"pods have another owner", with(labeled(3), func(g *podGroup) { g.Owner = job("a") }), written(labeled(3)), updateSpec},
-		{"pods contradict each other now", with(labeled(4), func(g *podGroup) { g.Create = false }), written(labeled(3)), nothing},
-		{"it runs", with(labeled(3), func(g *podGroup) { g.Status = status{Phase: "Running", Running: 3} }), written(labeled(3)), updateStatus},
+		{"pods contradict each other now", with(labeled(4), func(g *podGroup) { g.Certain = false }), written(labeled(3)), nothing},
+		{"it runs", with(labeled(3), func(g *podGroup) { g.State = gang.State{Phase: gang.Running, Running: 3} }), written(labeled(3)), updateStatus},
 		{"no pod is left", nil, written(labeled(3)), remove},
 		{"its user made one in the other group", with(labeled(3), func(g *podGroup) { g.ByLabels = false }), written(labeled(3)), remove},
 		{"it is terminating", nil, written(labeled(3), func(o *unstructured.Unstructured) { o.SetDeletionTimestamp(new(metav1.Now())) }), nothing},
@@ -98,6 +101,18 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// status is that of a PodGroup.
+type status struct {
+	Phase                                 string
+	Scheduled, Running, Succeeded, Failed int64
+}
+
+func (s status) fields() map[string]any {
+	return map[string]any{
+		"phase": s.Phase, "scheduled": s.Scheduled, "running": s.Running, "succeeded": s.Succeeded, "failed": s.Failed,
+	}
+}
+
 func TestStatusOf(t *testing.T) {
 	for _, tt := range []struct {
 		state gang.State
@@ -111,7 +126,7 @@ func TestStatusOf(t *testing.T) {
 		{gang.State{Phase: gang.Unknown, Failed: 1, Running: 2, Bound: 2}, status{Phase: "Failed", Scheduled: 2, Running: 2, Failed: 1}},
 		{gang.State{Phase: gang.Succeeded, Succeeded: 3}, status{Phase: "Finished", Scheduled: 3, Succeeded: 3}},
 	} {
-		if diff := cmp.Diff(tt.want, statusOf(tt.state)); diff != "" {
+		if diff := cmp.Diff(tt.want.fields(), (&podGroup{State: tt.state}).status()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.state.Phase, diff)
 		}
 	}
@@ -190,20 +205,14 @@ func TestObjectLifecycle(t *testing.T) {
 	if diff := cmp.Diff(want, r.after(publishEvery)); diff != "" {
 		t.Fatalf("made (-want +got):\n%s", diff)
 	}
-	count := func(s status) map[string]any {
-		return map[string]any{
-			"phase": s.Phase, "scheduled": int64(s.Scheduled), "running": int64(s.Running),
-			"succeeded": int64(s.Succeeded), "failed": int64(s.Failed),
-		}
-	}
-	if diff := cmp.Diff(count(status{Phase: "Pending"}), r.after(publishEvery)["status"]); diff != "" {
+	if diff := cmp.Diff(status{Phase: "Pending"}.fields(), r.after(publishEvery)["status"]); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
 	if r.after(publishEvery); r.writes() != 0 {
 		t.Errorf("nothing changed, and it writes: %v", r.api.Actions())
 	}
-	g.Status = status{Phase: "Running", Scheduled: 3, Running: 3}
-	if diff := cmp.Diff(count(g.Status), r.after(publishEvery)["status"]); diff != "" {
+	g.State = gang.State{Phase: gang.Running, Bound: 3, Running: 3}
+	if diff := cmp.Diff(status{Phase: "Running", Scheduled: 3, Running: 3}.fields(), r.after(publishEvery)["status"]); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
 	g.MinMember, g.Owner, g.Timeout = 2, nil, 0

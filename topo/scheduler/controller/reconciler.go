@@ -2,9 +2,9 @@ package controller
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,7 +45,7 @@ type history struct {
 	emptied, created, retry time.Time
 	// status is the one that was written last: a schema may drop some of it, and
 	// another controller may write it as well.
-	status status
+	status map[string]any
 	uid    types.UID
 }
 
@@ -90,7 +90,7 @@ func (r *reconciler) reconcile(
 	switch {
 	case what == nothing, now.Before(h.retry), now.Before(r.until), ctx.Err() != nil,
 		what == create && now.Sub(h.created) < createEvery,
-		what == updateStatus && h.status == g.Status && h.uid == o.GetUID(),
+		what == updateStatus && h.uid == o.GetUID() && maps.Equal(h.status, g.status()),
 		what == remove && now.Sub(h.emptied) < deleteAfter:
 		return false
 	case what == create:
@@ -102,7 +102,7 @@ func (r *reconciler) reconcile(
 	}
 	r.failure = ""
 	if what == updateStatus {
-		h.status, h.uid = g.Status, o.GetUID()
+		h.status, h.uid = g.status(), o.GetUID()
 	}
 	return true
 }
@@ -113,19 +113,21 @@ func (r *reconciler) write(
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	client := r.client.Namespace(key.Namespace)
-	patch := func(patch map[string]any, subresources ...string) error {
-		text, _ := json.Marshal(patch) // Strings and numbers alone.
-		options := metav1.PatchOptions{FieldManager: manager}
-		_, err := client.Patch(ctx, key.Name, types.MergePatchType, text, options, subresources...)
+	change := func(to *unstructured.Unstructured, subresources ...string) error {
+		text, err := patch(o, to)
+		if err == nil {
+			options := metav1.PatchOptions{FieldManager: manager}
+			_, err = client.Patch(ctx, key.Name, types.MergePatchType, text, options, subresources...)
+		}
 		return err
 	}
 	switch what {
 	case create:
 		_, err = client.Create(ctx, g.object(), metav1.CreateOptions{FieldManager: manager})
 	case updateSpec:
-		err = patch(g.specPatch(o))
+		err = change(g.described(o))
 	case updateStatus:
-		err = patch(g.statusPatch(o), "status")
+		err = change(g.reported(o), "status")
 	case remove:
 		err = client.Delete(ctx, key.Name, metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{UID: new(o.GetUID()), ResourceVersion: new(o.GetResourceVersion())},

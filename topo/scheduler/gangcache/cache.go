@@ -75,24 +75,23 @@ type Cache struct {
 
 // New returns an empty cache.
 func New(o Options) *Cache {
-	changed := notify.New()
 	return &Cache{
-		Options: o, Changed: changed, gangs: gangs{}, members: map[types.UID]*member{},
-		blocked: map[types.UID]*corev1.Pod{}, effects: newEffects(changed),
+		Options: o, Changed: notify.New(), gangs: gangs{}, members: map[types.UID]*member{},
+		blocked: map[types.UID]*corev1.Pod{}, effects: newEffects(),
 	}
 }
 
 // Reservations are those of all gangs.
 func (c *Cache) Reservations() fit.Reservations {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	return c.reservations
 }
 
 // UpdatePod takes over what a pod is now.
 func (c *Cache) UpdatePod(pod *corev1.Pod) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	previous := c.members[pod.UID]
 	if previous == nil && (c.IsNative(pod) || !gang.Mentions(pod)) {
 		return
@@ -101,15 +100,22 @@ func (c *Cache) UpdatePod(pod *corev1.Pod) {
 	if m == nil {
 		m = previous
 	}
-	if m != nil && changed {
+	if m == nil {
+		return
+	}
+	if changed {
 		c.membersChanged(m.gang)
+	}
+	if g := m.gang; !g.completeSince.IsZero() && g.have(bound) >= g.spec.MinMember {
+		c.Metrics.duration.Observe(time.Since(g.completeSince).Seconds())
+		g.completeSince = time.Time{}
 	}
 }
 
 // DeletePod forgets a pod.
 func (c *Cache) DeletePod(pod *corev1.Pod) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	delete(c.blocked, pod.UID)
 	if m := c.members[pod.UID]; m != nil {
 		c.remove(m)
@@ -121,7 +127,7 @@ func (c *Cache) DeletePod(pod *corev1.Pod) {
 // with it.
 func (c *Cache) SetPodGroup(group string, spec *gang.Spec, err error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	g := c.gangs.get(spec.Key)
 	g.objects[group] = object{*spec, err}
 	g.invalidate()
@@ -131,7 +137,7 @@ func (c *Cache) SetPodGroup(group string, spec *gang.Spec, err error) {
 // DeletePodGroup forgets a PodGroup object.
 func (c *Cache) DeletePodGroup(group string, key types.NamespacedName) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if g := c.gangs[key]; g != nil {
 		delete(g.objects, group)
 		c.gangs.update(g)
@@ -142,9 +148,9 @@ func (c *Cache) DeletePodGroup(group string, key types.NamespacedName) {
 // NodeChanged ends the back-off of a node that changed, or that a pod left.
 func (c *Cache) NodeChanged(node string) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	for _, key := range c.Backoffs.forget(node) {
-		c.effects.enqueue(key)
+		c.effects.retry[key] = true
 	}
 }
 
@@ -198,7 +204,7 @@ func (c *Cache) remove(m *member) {
 // membersChanged releases what a gang holds that is no longer complete, and tries
 // the gang again.
 func (c *Cache) membersChanged(g *gangInfo) {
-	c.effects.enqueue(g.key)
+	c.effects.retry[g.key] = true
 	if g.deadline.IsZero() {
 		return
 	}
@@ -220,9 +226,9 @@ func (c *Cache) release(g *gangInfo, reason string) {
 	for _, g := range unit {
 		for _, m := range g.members {
 			if m.stage == reserved {
-				c.effects.reject(m, reason)
+				c.effects.Reject[m.pod.UID] = m.gang.rejection(reason)
 				m.stage, m.node = pending, ""
-				c.effects.enqueueAll()
+				c.effects.retryAll = true
 			}
 		}
 		g.unplan()
@@ -248,10 +254,12 @@ func (c *Cache) reject(g *gangInfo, reason string, leader *member) {
 type Snapshot struct {
 	Key  types.NamespacedName
 	Pods []*corev1.Pod
-	// Live reports that a pod is neither finished nor terminating, Invalid that the
-	// members contradict each other, HasObject that a user made a PodGroup object.
-	Live, Invalid, HasObject bool
-	MinMember                int
+	// ByLabels gangs are described by labels, and have no object of their user's.
+	ByLabels bool
+	// Certain gangs have a pod that is live and none that contradicts another: what
+	// follows is known.
+	Certain   bool
+	MinMember int
 	// Timeout is how long members that have a node wait for the others; 0 if the pods
 	// have none.
 	Timeout time.Duration
@@ -262,17 +270,18 @@ type Snapshot struct {
 // Snapshots are all gangs that have pods.
 func (c *Cache) Snapshots() []Snapshot {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	all := make([]Snapshot, 0, len(c.gangs))
 	for _, g := range c.gangs {
 		if len(g.members) == 0 {
 			continue
 		}
 		g.resolve()
-		s := Snapshot{Key: g.key, Invalid: g.err != nil, HasObject: len(g.objects) > 0, MinMember: g.spec.MinMember}
+		s := Snapshot{Key: g.key, MinMember: g.spec.MinMember}
 		for _, m := range g.members {
 			s.Pods = append(s.Pods, m.pod)
-			s.Live = s.Live || m.live()
+			s.ByLabels = s.ByLabels || len(g.objects) == 0 && gang.IsLabeled(m.pod)
+			s.Certain = s.Certain || m.live() && g.err == nil && g.spec.MinMember > 0
 			s.Timeout = max(s.Timeout, m.spec.Timeout)
 		}
 		if c.gangs.incomplete(g) == "" {

@@ -44,19 +44,28 @@ func admit(c *Cache, pod *corev1.Pod) string {
 	return reason
 }
 
+// place tries a pod with plans that give pods these nodes; with none there is no room.
+func place(c *Cache, pod *corev1.Pod, nodes map[string]string) (node, rejection string) {
+	node, _, rejection = c.Place(pod, func(gangs []planner.Gang, _ bool) ([]planner.Plan, bool, string) {
+		if nodes == nil {
+			return nil, false, "no room"
+		}
+		plans := make([]planner.Plan, len(gangs))
+		for i := range gangs {
+			for _, m := range gangs[i].Members {
+				plans[i].Nodes = append(plans[i].Nodes, nodes[m.Pod.Name])
+			}
+		}
+		return plans, false, ""
+	})
+	return node, rejection
+}
+
 // commit gives pods nodes as a plan does.
 func commit(t *testing.T, c *Cache, pod *corev1.Pod, nodes map[string]string) {
 	t.Helper()
-	a, ok := c.Attempt(pod)
-	if !ok || len(a.Unit) != 1 {
-		t.Fatalf("attempt %+v, %v", a, ok)
-	}
-	var plan planner.Plan
-	for _, m := range a.Unit[0].Members {
-		plan.Nodes = append(plan.Nodes, nodes[m.Pod.Name])
-	}
-	if !c.Commit(a.Unit, []planner.Plan{plan}, false, pod) {
-		t.Fatal("the plan is outdated")
+	if node, rejection := place(c, pod, nodes); node != nodes[pod.Name] {
+		t.Fatalf("on %q: %s", node, rejection)
 	}
 }
 
@@ -116,8 +125,8 @@ func TestPodGroupObjects(t *testing.T) {
 		t.Errorf("with one for one: %s, activated %v", admit(c, a), got)
 	}
 	setPodGroup(t, c, gang.APIGroupXK8s, 3)
-	if a, _ := c.Attempt(a); !strings.Contains(a.Rejection, "have minMember 1 and 3") {
-		t.Errorf("two objects: %q", a.Rejection)
+	if _, rejection := place(c, a, nil); !strings.Contains(rejection, "have minMember 1 and 3") {
+		t.Errorf("two objects: %q", rejection)
 	}
 	c.DeletePodGroup(gang.APIGroupXK8s, key)
 	c.DeletePodGroup(gang.APIGroup, key)
@@ -139,11 +148,8 @@ func TestPodGroupDeletedWhileMembersWait(t *testing.T) {
 	admit(c, a)
 	admit(c, b)
 	commit(t, c, a, map[string]string{"a": "n", "b": "n"})
-	if rejection := c.Reserve(a, "n"); rejection != "" {
-		t.Fatal(rejection)
-	}
-	if c.Permit(a) == 0 {
-		t.Fatal("one of two is let go")
+	if wait, rejection := c.Permit(a, "n"); wait == 0 {
+		t.Fatalf("one of two is let go: %s", rejection)
 	}
 	c.DeletePodGroup(gang.APIGroupXK8s, types.NamespacedName{Namespace: "default", Name: "x"})
 	if got := c.Effects().Reject["a"]; len(c.Reservations()) > 0 || !strings.Contains(got, "there is no PodGroup object") {
@@ -168,7 +174,7 @@ func TestPermitIsAllOrNothing(t *testing.T) {
 	}{
 		{
 			"the third comes", func(c *Cache, pod *corev1.Pod) {
-				if rejection := c.Reserve(pod, "n"); rejection != "" || c.Permit(pod) != 0 {
+				if wait, rejection := c.Permit(pod, "n"); rejection != "" || wait != 0 {
 					panic(rejection)
 				}
 			},
@@ -176,7 +182,7 @@ func TestPermitIsAllOrNothing(t *testing.T) {
 			map[types.UID]stage{"a": released, "b": released, "c": released},
 		},
 		{
-			"the third fails", func(c *Cache, pod *corev1.Pod) { c.Reserve(pod, "n"); c.Unreserve(pod, "n") },
+			"the third fails", func(c *Cache, pod *corev1.Pod) { c.Unreserve(pod, "n") },
 			0, "rejected by podgroup x: member c lost its place on node n",
 			map[types.UID]stage{"a": pending, "b": pending, "c": pending},
 		},
@@ -205,11 +211,8 @@ func TestPermitIsAllOrNothing(t *testing.T) {
 				commit(t, c, pods[0], nodes)
 				g := c.members["a"].gang
 				for _, pod := range pods[:2] {
-					if rejection := c.Reserve(pod, nodes[pod.Name]); rejection != "" {
-						t.Fatal(rejection)
-					}
-					if wait := c.Permit(pod); wait < g.spec.Timeout {
-						t.Fatalf("permit waits for %s", wait)
+					if wait, rejection := c.Permit(pod, nodes[pod.Name]); wait < g.spec.Timeout {
+						t.Fatalf("permit waits for %s: %s", wait, rejection)
 					}
 				}
 				tt.third(c, pods[2])
@@ -237,13 +240,16 @@ func TestPermitIsAllOrNothing(t *testing.T) {
 	}
 }
 
-func TestReserveOnAnotherNode(t *testing.T) {
+func TestPermitOnAnotherNode(t *testing.T) {
 	c := newCache()
 	a := podOf("a", in("x", "1"))
 	admit(c, a)
 	commit(t, c, a, map[string]string{"a": "n"})
-	if c.Reserve(a, "m") == "" {
-		t.Error("a member is reserved on a node that its plan does not have")
+	if _, rejection := c.Permit(a, "m"); rejection == "" {
+		t.Error("a member is permitted on a node that its plan does not have")
+	}
+	if c.Unreserve(a, "m"); len(c.Reservations()) == 0 {
+		t.Error("the node of the plan is free")
 	}
 }
 
@@ -265,11 +271,11 @@ func TestOnlyTheLeaderOfARejectedGangIsWorthTrying(t *testing.T) {
 	a, b := podOf("a", in("x", "2")), podOf("b", in("x", "2"))
 	admit(c, a)
 	admit(c, b)
-	if _, rejection := c.Conclude(b, "no room"); rejection != "rejected by podgroup x: no room" {
+	if _, rejection := place(c, b, nil); rejection != "rejected by podgroup x: no room" {
 		t.Errorf("%q", rejection)
 	}
-	if got, _ := c.Attempt(a); got.Rejection != "rejected by podgroup x: no room" {
-		t.Errorf("the other member: %+v", got)
+	if _, rejection := place(c, a, map[string]string{"a": "n", "b": "n"}); rejection != "rejected by podgroup x: no room" {
+		t.Errorf("the other member: %q", rejection)
 	}
 	if c.WorthTrying(a) || !c.WorthTrying(b) || !c.WorthTrying(podOf("plain", nil)) {
 		t.Error("not the leader alone")
@@ -290,10 +296,17 @@ func TestOutdatedPlan(t *testing.T) {
 	c := newCache()
 	a, b := podOf("a", in("x", "1")), podOf("b", in("x", "1"))
 	admit(c, a)
-	attempt, _ := c.Attempt(a)
-	admit(c, b)
-	if c.Commit(attempt.Unit, []planner.Plan{{Nodes: []string{"n"}}}, false, a) || len(c.Reservations()) > 0 {
-		t.Errorf("an outdated plan is committed: %v", c.Reservations())
+	times := 0
+	node, _, rejection := c.Place(a, func(gangs []planner.Gang, _ bool) ([]planner.Plan, bool, string) {
+		if times++; times == 1 {
+			admit(c, b)
+		} else if len(c.Reservations()) > 0 || len(gangs[0].Members) != 2 {
+			t.Errorf("an outdated plan is committed: %v", c.Reservations())
+		}
+		return []planner.Plan{{Nodes: make([]string, len(gangs[0].Members))}}, false, ""
+	})
+	if times != 2 || node != "" || rejection == "" {
+		t.Errorf("planned %d times, on %q: %s", times, node, rejection)
 	}
 }
 
@@ -303,10 +316,7 @@ func TestBackoff(t *testing.T) {
 		c := newCache()
 		a := podOf("a", in("x", "1"))
 		admit(c, a)
-		avoided := func() int {
-			attempt, _ := c.Attempt(a)
-			return len(attempt.Unit[0].Avoid)
-		}
+		avoided := func() int { return len(c.Backoffs.Nodes(types.NamespacedName{Namespace: "default", Name: "x"})) }
 		for _, lasts := range []time.Duration{backoffFirst, 2 * backoffFirst} {
 			commit(t, c, a, map[string]string{"a": "n"})
 			if c.TurnedAway(a, "n", true, "volume") || !activated(c)["default/a"] {

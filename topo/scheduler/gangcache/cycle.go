@@ -29,7 +29,7 @@ const (
 // newer here than in the queue.
 func (c *Cache) Admit(pod *corev1.Pod) (added bool, reason string) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	m := c.members[pod.UID]
 	if m == nil {
 		if m, added = c.put(pod); m == nil {
@@ -45,83 +45,102 @@ func (c *Cache) Admit(pod *corev1.Pod) (added bool, reason string) {
 		g.completeSince = time.Now()
 	}
 	if added && reason == "" {
-		c.effects.enqueue(g.key)
+		c.effects.retry[g.key] = true
 	}
 	return added, reason
 }
 
-// Attempt is what PreFilter finds out about a member.
-type Attempt struct {
-	// Node is that of an earlier plan, and Rejection the rejection of one. Without
-	// either, Unit is to be planned.
-	Node, Rejection string
-	// Unit are the gangs that are planned together.
-	Unit []planner.Gang
-	// Interrupted are gangs that run with fewer members than they need: the scheduler
-	// was restarted while it bound them, or members died. They are planned first,
-	// since the unit could take the nodes that only they can use.
-	Interrupted [][]planner.Gang
+// Plan plans gangs together, with pods of a lower priority gone if it may and must.
+// The reason is why there is no plan, or none without preemption.
+type Plan func(gangs []planner.Gang, mayPreempt bool) (plans []planner.Plan, preempt bool, reason string)
+
+// Place is for PreFilter: the node of a member, by an earlier plan or by one that is
+// made now, without the lock, for all gangs that it runs with; or why it has none.
+func (c *Cache) Place(pod *corev1.Pod, plan Plan) (node string, member bool, rejection string) {
+	c.mu.Lock()
+	defer c.unlock()
+	for range 3 {
+		m := c.members[pod.UID]
+		if m == nil {
+			return "", false, ""
+		}
+		g := m.gang
+		if m.stage == planned || m.stage == reserved {
+			g.accept()
+			return m.node, true, ""
+		}
+		unit, reason := c.attempt(m)
+		if reason != "" {
+			return "", true, g.rejection(reason)
+		}
+		gangs, others := c.toPlan(unit, g), [][]planner.Gang{}
+		if !g.once {
+			for _, i := range c.gangs.interrupted(g, m.priority()) {
+				unit, _ := c.gangs.unit(i)
+				others = append(others, c.toPlan(unit, i))
+			}
+		}
+		// Gangs that run with fewer members than they need, since the scheduler was
+		// restarted while it bound them, or members died, come first: the unit could take
+		// the nodes that only they can use. Without room their leaders try again when
+		// something changes.
+		for _, o := range others {
+			c.plan(o, pod, plan, false)
+		}
+		if reason, current := c.plan(gangs, pod, plan, true); current {
+			node, rejection = c.conclude(pod, reason)
+			return node, true, rejection
+		}
+	}
+	return "", true, "the gang changes faster than it is planned"
 }
 
-// Attempt begins the scheduling cycle of a member; false for a pod in no gang.
-func (c *Cache) Attempt(pod *corev1.Pod) (Attempt, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m := c.members[pod.UID]
-	if m == nil {
-		return Attempt{}, false
-	}
+// attempt is the unit to plan for a member, or why that is of no use.
+func (c *Cache) attempt(m *member) (unit []*gangInfo, reason string) {
 	g := m.gang
-	rejected := func(reason string) (Attempt, bool) { return Attempt{Rejection: g.rejection(reason)}, true }
 	unit, missing := c.gangs.unit(g)
 	switch {
 	case g.err != nil:
 		c.reject(g, g.err.Error(), m)
-		return rejected(g.reason)
-	case m.stage == planned, m.stage == reserved:
-		g.accept()
-		return Attempt{Node: m.node}, true
+		return nil, g.reason
 	case missing != nil && !g.satisfied():
-		return rejected(fmt.Sprintf("podgroup %s of its groups does not exist", missing))
+		return nil, fmt.Sprintf("podgroup %s of its groups does not exist", missing)
 	case g.repeats(m):
 		m.notified = true
-		return rejected(g.reason)
+		return nil, g.reason
 	}
 	for _, u := range unit {
 		if u.err != nil {
-			return rejected(fmt.Sprintf("podgroup %s of its groups: %v", u.key.Name, u.err))
+			return nil, fmt.Sprintf("podgroup %s of its groups: %v", u.key.Name, u.err)
 		}
 	}
-	a := Attempt{Unit: toPlan(unit, g, &c.Backoffs)}
-	if !g.once {
-		for _, i := range c.gangs.interrupted(g, m.priority()) {
-			unit, _ := c.gangs.unit(i)
-			a.Interrupted = append(a.Interrupted, toPlan(unit, i, &c.Backoffs))
-		}
-	}
-	return a, true
+	return unit, ""
 }
 
 // toPlan are the gangs of a unit that need nodes. The one that is tried is planned
 // even if it has what it needs: for one member more.
-func toPlan(unit []*gangInfo, tried *gangInfo, avoided *Backoffs) (gangs []planner.Gang) {
+func (c *Cache) toPlan(unit []*gangInfo, tried *gangInfo) (gangs []planner.Gang) {
 	for _, g := range unit {
 		if g == tried || !g.satisfied() && g.deadline.IsZero() {
-			gangs = append(gangs, g.snapshot(avoided.Nodes(g.key)))
+			gangs = append(gangs, g.snapshot(c.Backoffs.Nodes(g.key)))
 		}
 	}
 	return gangs
 }
 
-// Commit reserves the nodes of plans, and activates the members that have one now,
-// except for the pod that is being tried. It does nothing and reports false if a gang
+// plan reserves the nodes of plans, and activates the members that have one now,
+// except for the pod that is tried. It does nothing, and current is false, if a gang
 // changed while it was planned.
-func (c *Cache) Commit(unit []planner.Gang, plans []planner.Plan, preempt bool, tried *corev1.Pod) bool {
+func (c *Cache) plan(unit []planner.Gang, tried *corev1.Pod, plan Plan, mayPreempt bool) (reason string, current bool) {
+	c.mu.Unlock()
+	plans, preempt, reason := plan(unit, mayPreempt)
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	if plans == nil {
+		return reason, true
+	}
 	for i := range unit {
 		if g := c.gangs[unit[i].Key]; g == nil || g.revision != unit[i].Revision {
-			return false
+			return "", false
 		}
 	}
 	for i, plan := range plans {
@@ -144,14 +163,12 @@ func (c *Cache) Commit(unit []planner.Gang, plans []planner.Plan, preempt bool, 
 		}
 	}
 	c.reservations = c.gangs.reservations()
-	return true
+	return "", true
 }
 
-// Conclude ends PreFilter of a member that was planned: with its node, or with the
-// rejection. reason is that of the planner, empty if the plans are committed.
-func (c *Cache) Conclude(pod *corev1.Pod, reason string) (node, rejection string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// conclude is the node of a member that was planned, or its rejection. reason is that
+// of the planner, empty if the plans are committed.
+func (c *Cache) conclude(pod *corev1.Pod, reason string) (node, rejection string) {
 	m := c.members[pod.UID]
 	if m == nil {
 		return "", "the pod is gone"
@@ -179,7 +196,7 @@ func (c *Cache) Conclude(pod *corev1.Pod, reason string) (node, rejection string
 // Block remembers a pod of no gang that found no node beside the reservations.
 func (c *Cache) Block(pod *corev1.Pod) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.blocked[pod.UID] = pod
 }
 
@@ -189,7 +206,7 @@ func (c *Cache) Block(pod *corev1.Pod) {
 // are; after MaxRetries it releases all.
 func (c *Cache) TurnedAway(pod *corev1.Pod, node string, preemptable bool, message string) (preempt bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	m := c.members[pod.UID]
 	if m == nil || m.stage != planned {
 		return false
@@ -210,31 +227,16 @@ func (c *Cache) TurnedAway(pod *corev1.Pod, node string, preemptable bool, messa
 	return false
 }
 
-// Reserve notes that a member holds its node.
-func (c *Cache) Reserve(pod *corev1.Pod, node string) (rejection string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m := c.members[pod.UID]
-	if m == nil {
-		return ""
-	}
-	if m.stage != planned || m.node != node {
-		return m.gang.rejection(fmt.Sprintf("its plan changed, and node %s is no longer the pod's place", node))
-	}
-	m.stage = reserved
-	return ""
-}
-
 // Unreserve takes a member's node back, and all that its gang holds if that still
 // waits: without this member it is not complete.
 func (c *Cache) Unreserve(pod *corev1.Pod, node string) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	m := c.members[pod.UID]
-	if m == nil || m.stage != reserved && m.stage != released {
+	if m == nil || m.node != node || m.stage > released {
 		return
 	}
-	waits := m.stage == reserved
+	waits := m.stage < released
 	m.stage, m.node = pending, ""
 	if waits {
 		c.release(m.gang, fmt.Sprintf("member %s lost its place on node %s", pod.Name, node))
@@ -244,29 +246,34 @@ func (c *Cache) Unreserve(pod *corev1.Pod, node string) {
 	c.reservations = c.gangs.reservations()
 }
 
-// Permit is how long a member waits for the others of its gang, and of the gangs
-// that it runs with: zero once enough of all have a node, and all others go on.
-func (c *Cache) Permit(pod *corev1.Pod) (wait time.Duration) {
+// Permit notes that a member holds its node, unless its plan has changed. wait is for
+// how long it waits for the others of its gang, and of the gangs that it runs with:
+// zero once enough of all have a node, and all others go on.
+func (c *Cache) Permit(pod *corev1.Pod, node string) (wait time.Duration, rejection string) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	m := c.members[pod.UID]
 	if m == nil {
-		return 0
+		return 0, ""
 	}
+	if m.stage != planned || m.node != node {
+		return 0, m.gang.rejection(fmt.Sprintf("its plan changed, and node %s is no longer the pod's place", node))
+	}
+	m.stage = reserved
 	unit, missing := c.gangs.unit(m.gang)
 	enough := missing == nil || m.gang.once
 	for _, u := range unit {
 		enough = enough && u.satisfied()
 	}
 	if !enough {
-		return max(time.Until(m.gang.deadline), 0) + permitSlack
+		return max(time.Until(m.gang.deadline), 0) + permitSlack, ""
 	}
 	for _, u := range unit {
 		for uid, m := range u.members {
 			if m.stage == reserved {
 				m.stage = released
 				if uid != pod.UID {
-					c.effects.allow(uid)
+					c.effects.Allow = append(c.effects.Allow, uid)
 				}
 			}
 		}
@@ -278,31 +285,14 @@ func (c *Cache) Permit(pod *corev1.Pod) (wait time.Duration) {
 		u.once, u.rejectedSince, u.retries = true, time.Time{}, 0
 	}
 	c.reservations = c.gangs.reservations()
-	return 0
-}
-
-// Bound notes that a member has its node in the API.
-func (c *Cache) Bound(pod *corev1.Pod, node string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m := c.members[pod.UID]
-	if m == nil {
-		return
-	}
-	if m.stage == released {
-		m.stage, m.node = bound, node
-	}
-	if g := m.gang; !g.completeSince.IsZero() && g.have(bound) >= g.spec.MinMember {
-		c.Metrics.duration.Observe(time.Since(g.completeSince).Seconds())
-		g.completeSince = time.Time{}
-	}
+	return 0, ""
 }
 
 // WorthTrying reports whether a cycle of this pod could have another result than the
 // last one: of a rejected gang only the leader's.
 func (c *Cache) WorthTrying(pod *corev1.Pod) bool {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	m := c.members[pod.UID]
 	return m == nil || !m.gang.repeats(m)
 }

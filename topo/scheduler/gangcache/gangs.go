@@ -90,11 +90,9 @@ func (all gangs) reservations() fit.Reservations {
 			continue
 		}
 		open := false
-		for uid, m := range g.members {
+		for _, m := range g.members {
 			if m.stage == planned || m.stage == reserved {
-				out[m.node] = append(out[m.node], fit.Reservation{
-					UID: uid, Priority: m.priority(), Amounts: m.resources.Class.Amounts,
-				})
+				out[m.node] = append(out[m.node], m.resources.Reservation())
 				open = true
 			}
 		}

@@ -7,8 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 const (
@@ -39,51 +37,35 @@ type Effects struct {
 	// blocked pod.
 	retry    map[types.NamespacedName]bool
 	retryAll bool
-	changed  notify.Signal
 }
 
-func newEffects(changed notify.Signal) Effects {
+func newEffects() Effects {
 	return Effects{
-		Reject: map[types.UID]string{}, Activate: map[string]*corev1.Pod{}, retry: map[types.NamespacedName]bool{}, changed: changed,
+		Reject: map[types.UID]string{}, Activate: map[string]*corev1.Pod{}, retry: map[types.NamespacedName]bool{},
 	}
 }
 
-func (e *Effects) allow(uid types.UID) {
-	e.Allow = append(e.Allow, uid)
-	e.changed.Notify()
-}
+func (e *Effects) activate(pod *corev1.Pod) { e.Activate[pod.Namespace+"/"+pod.Name] = pod }
 
-func (e *Effects) reject(m *member, reason string) {
-	e.Reject[m.pod.UID] = m.gang.rejection(reason)
-	e.changed.Notify()
-}
-
-func (e *Effects) activate(pod *corev1.Pod) {
-	e.Activate[pod.Namespace+"/"+pod.Name] = pod
-	e.changed.Notify()
-}
-
-func (e *Effects) enqueue(key types.NamespacedName) {
-	e.retry[key] = true
-	e.changed.Notify()
-}
-
-func (e *Effects) enqueueAll() {
-	e.retryAll = true
-	e.changed.Notify()
+// unlock reports effects that are due.
+func (c *Cache) unlock() {
+	if e := &c.effects; e.retryAll || len(e.Allow)+len(e.Reject)+len(e.Activate)+len(e.retry) > 0 {
+		c.Changed.Notify()
+	}
+	c.mu.Unlock()
 }
 
 // RetryAll tries every rejected gang again.
 func (c *Cache) RetryAll() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.effects.enqueueAll()
+	defer c.unlock()
+	c.effects.retryAll = true
 }
 
 // Effects are those that are due, each once.
 func (c *Cache) Effects() Effects {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	for key := range c.effects.retry {
 		if g := c.gangs[key]; g != nil {
 			unit, _ := c.gangs.unit(g)
@@ -104,7 +86,7 @@ func (c *Cache) Effects() Effects {
 		clear(c.blocked)
 	}
 	out := c.effects
-	c.effects = newEffects(c.Changed)
+	c.effects = newEffects()
 	return out
 }
 
@@ -130,26 +112,26 @@ func (c *Cache) activate(g *gangInfo) {
 // the gang released them.
 func (c *Cache) Expire(waiting []types.UID) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	for _, uid := range waiting {
 		if m := c.members[uid]; m != nil && m.stage < reserved && c.effects.Reject[uid] == "" {
-			c.effects.reject(m, "its gang released all nodes")
+			c.effects.Reject[m.pod.UID] = m.gang.rejection("its gang released all nodes")
 		}
 	}
 	now := time.Now()
 	for _, key := range c.Backoffs.expire(now) {
-		c.effects.enqueue(key)
+		c.effects.retry[key] = true
 	}
 	for _, g := range c.gangs {
 		if g.share(now) || g.overdue(now) {
-			c.effects.enqueue(g.key)
+			c.effects.retry[g.key] = true
 		}
 		if g.deadline.IsZero() || now.Before(g.deadline) {
 			continue
 		}
 		c.Metrics.timeouts.Inc()
 		c.release(g, fmt.Sprintf("%d of %d had a node after %s", g.count(reserved), max(g.spec.MinMember, 1), g.spec.Timeout))
-		c.effects.enqueueAll()
+		c.effects.retryAll = true
 	}
 }
 
@@ -189,7 +171,7 @@ type Event struct {
 // returned once.
 func (c *Cache) Events() (events []Event) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	now := time.Now()
 	for _, g := range c.gangs {
 		events = append(events, g.events(c.gangs.incomplete(g), now)...)

@@ -10,11 +10,10 @@ package planner
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
+	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,6 +53,11 @@ type Member struct {
 	Node string
 }
 
+// Reservation is what a plan keeps for the member.
+func (m *Member) Reservation() fit.Reservation {
+	return fit.Reservation{UID: m.Pod.UID, Priority: schedulehelpers.PodPriority(m.Pod), Amounts: m.Class.Amounts}
+}
+
 // Plan has a node for each member of a gang that had none.
 type Plan struct {
 	// Nodes are in the order of the members: empty for members that have a node, and
@@ -61,16 +65,12 @@ type Plan struct {
 	Nodes []string
 	// Kind is that of the tightest group that holds all members.
 	Kind string
-
-	found placement.Plan
 }
 
 // Request is for gangs that are planned together: all of them get a plan, or none.
 type Request struct {
-	Gangs []Gang
-	Nodes []framework.NodeInfo
-	// Within are the nodes that may be used; nil is all.
-	Within       []framework.NodeInfo
+	Gangs        []Gang
+	Nodes        []framework.NodeInfo
 	Reservations fit.Reservations
 	// Preempt plans as if all pods of a lower priority were gone.
 	Preempt bool
@@ -81,7 +81,6 @@ type Planner struct {
 	topology   *topologyclient.Client
 	withoutMap gang.WithoutMap
 	gpu        corev1.ResourceName
-	log        *slog.Logger
 
 	tree  tree
 	table fit.Table
@@ -89,20 +88,19 @@ type Planner struct {
 
 // New returns a planner. withoutMap is for gangs that have no preference, gpu the
 // resource of whole GPUs.
-func New(
-	topology *topologyclient.Client, withoutMap gang.WithoutMap, gpu corev1.ResourceName, log *slog.Logger,
-) *Planner {
-	return &Planner{topology: topology, withoutMap: withoutMap, gpu: gpu, log: log}
+func New(topology *topologyclient.Client, withoutMap gang.WithoutMap, gpu corev1.ResourceName) *Planner {
+	return &Planner{topology: topology, withoutMap: withoutMap, gpu: gpu}
 }
 
 // Plan plans the gangs of a request one after another, each beside the plans of
 // those before. The reason is empty if all have one.
-func (p *Planner) Plan(ctx context.Context, r *Request) (plans []Plan, reason string) {
-	p.update(ctx, r.Nodes)
-	reserved := r.Reservations
+func (p *Planner) Plan(r *Request) (plans []Plan, reason string) {
+	p.update(r.Nodes)
+	query := fit.Query{Nodes: r.Nodes, Reservations: fit.Reservations{}, Preempt: r.Preempt}
+	maps.Copy(query.Reservations, r.Reservations)
 	for i := range r.Gangs {
 		g := &r.Gangs[i]
-		plan, err := p.plan(r, g, reserved)
+		plan, err := p.plan(g, &query)
 		if err != nil && !g.Spec.Alone() {
 			err = fmt.Errorf("podgroup %s of its groups: %w", g.Key.Name, err)
 		}
@@ -110,32 +108,12 @@ func (p *Planner) Plan(ctx context.Context, r *Request) (plans []Plan, reason st
 			return nil, err.Error()
 		}
 		plans = append(plans, plan)
-		if i+1 < len(r.Gangs) {
-			reserved = plan.reserve(g, reserved)
-		}
 	}
 	return plans, ""
 }
 
-// reserve adds what a plan takes.
-func (p *Plan) reserve(g *Gang, reserved fit.Reservations) fit.Reservations {
-	out := maps.Clone(reserved)
-	if out == nil {
-		out = fit.Reservations{}
-	}
-	for rank, node := range p.Nodes {
-		if node != "" {
-			m := &g.Members[rank]
-			out[node] = append(slices.Clip(out[node]), fit.Reservation{
-				UID: m.Pod.UID, Priority: schedulehelpers.PodPriority(m.Pod), Amounts: m.Class.Amounts,
-			})
-		}
-	}
-	return out
-}
-
-// plan plans one gang.
-func (p *Planner) plan(r *Request, g *Gang, reserved fit.Reservations) (Plan, error) {
+// plan plans one gang, and adds what the plan takes to the reservations.
+func (p *Planner) plan(g *Gang, query *fit.Query) (Plan, error) {
 	if g.MinMember > len(g.Members) {
 		return Plan{}, fmt.Errorf("%d of %d pods exist", len(g.Members), g.MinMember)
 	}
@@ -143,25 +121,17 @@ func (p *Planner) plan(r *Request, g *Gang, reserved fit.Reservations) (Plan, er
 	if err := p.constrain(&request, &g.Spec); err != nil {
 		return Plan{}, err
 	}
-	query := fit.Query{
-		Nodes: r.Nodes, Reservations: reserved, Priority: schedulehelpers.PodPriority(g.Members[0].Pod), Preempt: r.Preempt,
-	}
-	s := search{tree: &p.tree, nodes: r.Nodes, gang: &request, capacity: p.capacity(&query, classes)}
-	if r.Within != nil {
-		names := make(map[string]bool, len(r.Within))
-		for _, info := range r.Within {
-			names[info.Node().Name] = true
-		}
-		s.exclude(func(n *corev1.Node) bool { return !names[n.Name] })
-	}
-	found, err := s.place(g.Label)
+	query.Priority = schedulehelpers.PodPriority(g.Members[0].Pod)
+	found, err := p.tree.place(query.Nodes, &request, p.capacity(query, classes), g.Label)
 	if err != nil {
 		return Plan{}, err
 	}
-	plan := Plan{Nodes: make([]string, len(g.Members)), Kind: found.Group.Kind, found: found}
+	plan := Plan{Nodes: make([]string, len(g.Members)), Kind: found.Group.Kind}
 	for rank, id := range found.Nodes {
-		if g.Members[rank].Node == "" && id != placement.None {
-			plan.Nodes[rank] = p.tree.placement.Name(id)
+		if m := &g.Members[rank]; m.Node == "" && id != placement.None {
+			node := p.tree.placement.Name(id)
+			plan.Nodes[rank] = node
+			query.Reservations[node] = append(slices.Clip(query.Reservations[node]), m.Reservation())
 		}
 	}
 	return plan, nil
@@ -227,24 +197,20 @@ type Capacity struct {
 }
 
 // Capacity measures it as the nodes are now.
-func (p *Planner) Capacity(ctx context.Context, nodes []framework.NodeInfo, reserved fit.Reservations) Capacity {
-	p.update(ctx, nodes)
+func (p *Planner) Capacity(nodes []framework.NodeInfo, reserved fit.Reservations) Capacity {
+	p.update(nodes)
 	t := &p.tree
 	var out Capacity
 	whole := make([]int32, t.placement.Len())
-	for i, info := range nodes {
-		if info.Node().Spec.Unschedulable || !t.usable(t.ids[i]) {
+	query := fit.Query{Nodes: nodes, Reservations: reserved, Priority: math.MinInt32}
+	for i, free := range p.table.Free(&query, p.gpu, nil) {
+		if free <= 0 || nodes[i].Node().Spec.Unschedulable || !t.usable(t.ids[i]) {
 			continue
 		}
-		allocatable := info.GetAllocatable().GetScalarResources()[p.gpu]
-		free := allocatable - info.GetRequested().GetScalarResources()[p.gpu]
-		for _, r := range reserved[info.Node().Name] {
-			free -= r.Amounts[p.gpu]
-		}
-		out.Free += max(free, 0)
-		if free > 0 && free == allocatable {
-			out.Whole += free
-			whole[t.ids[i]] = int32(min(free, 1<<20))
+		out.Free += int64(free)
+		if int64(free) == nodes[i].GetAllocatable().GetScalarResources()[p.gpu] {
+			out.Whole += int64(free)
+			whole[t.ids[i]] = free
 		}
 	}
 	out.Largest = t.placement.LargestFree(whole)

@@ -3,11 +3,9 @@ package planner
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
-
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/topo/placement"
 )
@@ -15,112 +13,93 @@ import (
 // maxDomains bounds the values of a label that are tried for one gang.
 const maxDomains = 8
 
-// search looks for the place of one gang.
+// search looks for the place of a gang of which all nodes have one value of a label.
 type search struct {
-	tree     *tree
-	nodes    []framework.NodeInfo
+	tree     *placement.Tree
 	gang     *placement.Gang
 	capacity *placement.Capacity
+	label    string
+	// values are those of the label, by node of the tree; empty without one.
+	values []string
 }
 
-// exclude takes the capacity of some nodes away.
-func (s *search) exclude(which func(*corev1.Node) bool) {
-	for at, id := range s.tree.ids {
-		if !which(s.nodes[at].Node()) {
-			continue
-		}
-		for class := range s.capacity.Fit {
-			s.capacity.Fit[class][id] = 0
-		}
-	}
-}
-
-// place finds the tightest place; with a label, the tightest one of which all nodes
-// have one value of the label.
-func (s *search) place(label string) (placement.Plan, error) {
-	if label == "" {
-		return placement.Place(s.tree.placement, s.gang, s.capacity)
-	}
-	s.exclude(func(n *corev1.Node) bool { return n.Labels[label] == "" })
+// place finds the tightest place.
+func (s *search) place() (placement.Plan, error) {
 	var members []int32
 	for _, m := range s.gang.Placed {
 		members = append(members, m.Node)
 	}
-	held, err := s.values(label, members)
+	held, err := s.domainsOf(members)
 	switch {
 	case err != nil:
 		return placement.Plan{}, err
 	case len(held) > 1:
-		return placement.Plan{}, fmt.Errorf("its members are in %s of %s already", strings.Join(held, ", "), label)
+		return placement.Plan{}, fmt.Errorf("its members are in %s of %s already", strings.Join(held, ", "), s.label)
 	case len(held) == 1:
-		return s.inDomain(label, held[0])
+		return s.on(func(value string) bool { return value == held[0] })
 	}
 	// In most clusters the tightest place of the tree is in one domain of the label.
-	plan, err := placement.Place(s.tree.placement, s.gang, s.capacity)
+	plan, err := s.on(func(value string) bool { return value != "" })
 	if err != nil {
 		return plan, err
 	}
-	if values, err := s.values(label, plan.Nodes); err == nil && len(values) == 1 {
+	if domains, err := s.domainsOf(plan.Nodes); err == nil && len(domains) == 1 {
 		return plan, nil
 	}
 	var first error
-	for _, value := range s.domains(label) {
-		plan, err := s.inDomain(label, value)
+	for _, domain := range s.candidates() {
+		plan, err := s.on(func(value string) bool { return value == domain })
 		if err == nil {
 			return plan, nil
 		}
 		if first == nil {
-			first = fmt.Errorf("%s %s: %w", label, value, err)
+			first = fmt.Errorf("%s %s: %w", s.label, domain, err)
 		}
 	}
 	return placement.Plan{}, first
 }
 
-// inDomain finds the tightest place on nodes with one value of a label.
-func (s *search) inDomain(label, value string) (placement.Plan, error) {
-	inside, capacity := *s, *s.capacity
+// on finds the tightest place on nodes with some values of the label.
+func (s *search) on(some func(value string) bool) (placement.Plan, error) {
+	capacity := *s.capacity
 	capacity.Fit = make([][]int32, len(s.capacity.Fit))
-	for class := range capacity.Fit {
-		capacity.Fit[class] = slices.Clone(s.capacity.Fit[class])
+	for class, fit := range s.capacity.Fit {
+		capacity.Fit[class] = make([]int32, len(fit))
+		for id, n := range fit {
+			if some(s.values[id]) {
+				capacity.Fit[class][id] = n
+			}
+		}
 	}
-	inside.capacity = &capacity
-	inside.exclude(func(n *corev1.Node) bool { return n.Labels[label] != value })
-	return placement.Place(s.tree.placement, s.gang, &capacity)
+	return placement.Place(s.tree, s.gang, &capacity)
 }
 
-// values are those of a label on nodes of the tree, sorted.
-func (s *search) values(label string, ids []int32) (values []string, err error) {
-	for _, id := range ids {
-		if id == placement.None || s.tree.at[id] < 0 {
-			continue
+// domainsOf are the values of the label on nodes of the tree, sorted.
+func (s *search) domainsOf(nodes []int32) (domains []string, err error) {
+	for _, id := range nodes {
+		switch {
+		case id == placement.None:
+		case s.values[id] == "":
+			return nil, fmt.Errorf("a member is on node %s, which has no label %s", s.tree.Name(id), s.label)
+		default:
+			domains = append(domains, s.values[id])
 		}
-		node := s.nodes[s.tree.at[id]].Node()
-		value := node.Labels[label]
-		if value == "" {
-			return nil, fmt.Errorf("a member is on node %s, which has no label %s", node.Name, label)
-		}
-		values = append(values, value)
 	}
-	slices.Sort(values)
-	return slices.Compact(values), nil
+	slices.Sort(domains)
+	return slices.Compact(domains), nil
 }
 
-// domains are the values of a label to try: best fit first, that is the ones with
+// candidates are the values of the label to try: best fit first, that is the ones with
 // room for all pods of the gang, the fullest first, then the emptiest of the others.
-func (s *search) domains(label string) []string {
+func (s *search) candidates() []string {
 	pods := 0
 	for _, t := range s.gang.Tasks {
 		pods += t.Pods
 	}
 	room := map[string]int{}
-	var values []string
-	for at, id := range s.tree.ids {
-		value := s.nodes[at].Node().Labels[label]
-		if value == "" || slices.Contains(s.gang.Avoid, id) {
+	for id, value := range s.values {
+		if value == "" || slices.Contains(s.gang.Avoid, int32(id)) {
 			continue
-		}
-		if _, ok := room[value]; !ok {
-			values = append(values, value)
 		}
 		// Of several classes the fewest, which holds for any mixture of them.
 		fewest := s.capacity.Fit[0][id]
@@ -129,13 +108,11 @@ func (s *search) domains(label string) []string {
 		}
 		room[value] += int(fewest)
 	}
-	slices.SortStableFunc(values, func(a, b string) int {
-		switch {
-		case room[a] >= pods && room[b] >= pods:
-			return cmp.Compare(room[a], room[b])
-		default:
-			return cmp.Compare(room[b], room[a])
+	values := slices.SortedFunc(maps.Keys(room), func(a, b string) int {
+		if room[a] >= pods && room[b] >= pods {
+			return cmp.Or(cmp.Compare(room[a], room[b]), cmp.Compare(a, b))
 		}
+		return cmp.Or(cmp.Compare(room[b], room[a]), cmp.Compare(a, b))
 	})
 	return values[:min(len(values), maxDomains)]
 }

@@ -1,8 +1,6 @@
 package planner
 
 import (
-	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -29,7 +27,7 @@ type tree struct {
 }
 
 // update makes another tree if topo-master's tree or the nodes have changed.
-func (p *Planner) update(ctx context.Context, nodes []framework.NodeInfo) {
+func (p *Planner) update(nodes []framework.NodeInfo) {
 	t := &p.tree
 	answer, _ := p.topology.Current()
 	fresh := answer.Fresh(time.Now())
@@ -39,28 +37,22 @@ func (p *Planner) update(ctx context.Context, nodes []framework.NodeInfo) {
 	if t.placement != nil && t.fresh == fresh && (!fresh || t.generation == answer.Generation) && same {
 		return
 	}
-	groups := answer.Groups
 	if !fresh {
-		groups = nil
+		answer.Groups = nil
 	}
 	t.names = t.names[:0]
 	for _, info := range nodes {
 		t.names = append(t.names, info.Node().Name)
 	}
-	made, err := placement.New(join(groups, t.names))
-	if err != nil {
-		p.log.WarnContext(ctx, "topology tree contradicts itself, placing gangs without it", "err", err)
-		// Names of API objects are unique, so nodes alone make a tree.
-		made, _ = placement.New(join(nil, t.names))
-		fresh = false
-	}
-	t.placement, t.generation, t.fresh = made, answer.Generation, fresh
-	t.ids, t.at = t.ids[:0], make([]int32, made.Len())
+	// No error: the client has checked the groups, and names of nodes are unique.
+	t.placement, _ = placement.New(join(answer.Groups, t.names))
+	t.generation, t.fresh = answer.Generation, fresh
+	t.ids, t.at = t.ids[:0], make([]int32, t.placement.Len())
 	for i := range t.at {
 		t.at[i] = -1
 	}
 	for i, name := range t.names {
-		id, _ := made.ID(name)
+		id, _ := t.placement.ID(name)
 		t.ids = append(t.ids, id)
 		t.at[id] = int32(i)
 	}
@@ -123,29 +115,17 @@ func (t *tree) gang(g *Gang) (out placement.Gang, classes []*fit.Class) {
 	return out, classes
 }
 
-// Placements are the groups around a plan, the tightest first, and then all nodes,
-// n in all: the framework's form of "else look further up".
-func (p *Planner) Placements(plan *Plan, nodes []framework.NodeInfo, n int) []*framework.Placement {
-	t := &p.tree
-	var out []*framework.Placement
-	add := func(name string, first, end int32) {
-		inside := make([]framework.NodeInfo, 0, end-first)
-		for id := first; id < end; id++ {
-			if at := t.at[id]; at >= 0 {
-				inside = append(inside, nodes[at])
-			}
-		}
-		if last := len(out) - 1; len(inside) > 0 && (last < 0 || len(inside) > len(out[last].Nodes)) {
-			out = append(out, &framework.Placement{Name: name, Nodes: inside})
-		}
+// place finds the tightest place; with a label, on nodes with one value of it.
+func (t *tree) place(
+	nodes []framework.NodeInfo, g *placement.Gang, capacity *placement.Capacity, label string,
+) (placement.Plan, error) {
+	if label == "" {
+		return placement.Place(t.placement, g, capacity)
 	}
-	for _, g := range t.placement.Around(plan.found.Group) {
-		if len(out) < n-1 {
-			add(g.Name, g.First, g.End)
-		}
+	values := make([]string, t.placement.Len())
+	for at, id := range t.ids {
+		values[id] = nodes[at].Node().Labels[label]
 	}
-	for again := 1; len(out) < n; again++ {
-		out = append(out, &framework.Placement{Name: fmt.Sprintf("all nodes (%d)", again), Nodes: nodes})
-	}
-	return out
+	s := search{tree: t.placement, gang: g, capacity: capacity, label: label, values: values}
+	return s.place()
 }

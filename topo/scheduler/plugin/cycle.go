@@ -62,17 +62,25 @@ func (p *Plugin) PreFilter(
 	}
 	switch {
 	case p.cache.IsNative(pod):
-		if status := p.preFilterNative(ctx, state, pod, nodes, c); status != nil {
+		if status := p.preFilterNative(ctx, state, pod, c); status != nil {
 			return nil, status
 		}
 	case state.IsPodGroupSchedulingCycle() && p.labeled(pod):
 		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, errNotNative.Error())
 	default:
 		if time.Since(p.measured) >= capacityEvery {
-			p.measure(ctx, nodes)
+			p.measure(nodes)
 		}
 		var rejection string
-		if c.node, c.member, rejection = p.place(ctx, pod, nodes); rejection != "" {
+		c.node, c.member, rejection = p.cache.Place(pod, func(gangs []planner.Gang, mayPreempt bool) ([]planner.Plan, bool, string) {
+			return p.plan(pod, &planner.Request{Gangs: gangs, Nodes: nodes}, mayPreempt)
+		})
+		if !c.member && p.labeled(pod) {
+			if _, err := gang.Read(pod, p.args.Domains); err != nil {
+				rejection = err.Error() // It names no gang.
+			}
+		}
+		if rejection != "" {
 			// No victim would make room for the whole gang.
 			return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, rejection)
 		}
@@ -107,68 +115,31 @@ func (p *Plugin) newCycle(pod *corev1.Pod) (*cycle, error) {
 	return c, nil
 }
 
-// place finds the node of a member, planning its gang if needed.
-func (p *Plugin) place(
-	ctx context.Context, pod *corev1.Pod, nodes []framework.NodeInfo,
-) (node string, member bool, rejection string) {
-	for range 3 {
-		attempt, ok := p.cache.Attempt(pod)
-		switch {
-		case !ok:
-			if _, err := gang.Read(pod, p.args.Domains); p.labeled(pod) && err != nil {
-				return "", false, err.Error()
-			}
-			return "", false, ""
-		case attempt.Node != "" || attempt.Rejection != "":
-			return attempt.Node, true, attempt.Rejection
-		}
-		for _, unit := range attempt.Interrupted {
-			// Without room its leader tries again when something changes.
-			p.plan(ctx, unit, nodes, false, pod)
-		}
-		reason, current := p.plan(ctx, attempt.Unit, nodes, false, pod)
-		if reason != "" && planner.CanPreempt(pod, nodes) {
-			if preempted, ok := p.plan(ctx, attempt.Unit, nodes, true, pod); preempted == "" {
-				reason, current = "", ok
-			}
-		}
-		if current {
-			node, rejection = p.cache.Conclude(pod, reason)
-			return node, true, rejection
-		}
-	}
-	return "", true, "the gang changes faster than it is planned"
-}
-
-// plan plans gangs together and commits the plans; current is false if one of them
-// changed meanwhile.
+// plan plans gangs beside all reservations: with pods of a lower priority gone if it
+// may, and there is no room else.
 func (p *Plugin) plan(
-	ctx context.Context, unit []planner.Gang, nodes []framework.NodeInfo, preempt bool, pod *corev1.Pod,
-) (reason string, current bool) {
-	plans, reason := p.timed(ctx, &planner.Request{Gangs: unit, Nodes: nodes, Preempt: preempt})
-	return reason, reason != "" || p.cache.Commit(unit, plans, preempt, pod)
-}
-
-// timed plans beside all reservations.
-func (p *Plugin) timed(ctx context.Context, r *planner.Request) (plans []planner.Plan, reason string) {
-	begin := time.Now()
+	pod *corev1.Pod, r *planner.Request, mayPreempt bool,
+) (plans []planner.Plan, preempt bool, reason string) {
+	begin, result := time.Now(), "placed"
 	r.Reservations = p.cache.Reservations()
-	plans, reason = p.planner.Plan(ctx, r)
-	result := "placed"
-	if reason != "" {
+	if plans, reason = p.planner.Plan(r); reason != "" {
 		result = "refused"
 	}
 	p.cache.Metrics.Plans.WithLabelValues(result).Observe(time.Since(begin).Seconds())
-	return plans, reason
+	if reason != "" && mayPreempt && planner.CanPreempt(pod, r.Nodes) {
+		r.Preempt = true
+		plans, _, _ = p.plan(pod, r, false)
+	}
+	return plans, r.Preempt, reason
 }
 
 // capacityEvery is the age from which on the free capacity is taken again.
 const capacityEvery = 10 * time.Second
 
 // measure sets the metrics of the free capacity.
-func (p *Plugin) measure(ctx context.Context, nodes []framework.NodeInfo) {
+func (p *Plugin) measure(nodes []framework.NodeInfo) {
 	p.measured = time.Now()
-	free, m := p.planner.Capacity(ctx, nodes, p.cache.Reservations()), p.cache.Metrics
+	free, m := p.planner.Capacity(nodes, p.cache.Reservations()), p.cache.Metrics
 	m.FreeGPUs.WithLabelValues().Set(float64(free.Free))
 	m.WholeGPUs.WithLabelValues().Set(float64(free.Whole))
 	m.LargestGang.Reset()

@@ -37,7 +37,6 @@ type podGroupCycle struct {
 	// that have been tried in it, held those that got their node.
 	places      map[types.UID]string
 	asked, held map[types.UID]bool
-	begun       bool
 	// over is why no member is to be tried any more: an earlier placement has nodes for
 	// the group, or there is no other plan.
 	over string
@@ -56,15 +55,14 @@ func podGroupCycleOf(state framework.CycleState) *podGroupCycle {
 	return c
 }
 
-// GeneratePlacements lists where a native PodGroup may go: the tightest group of the
-// topology tree that holds it, then the groups around that. In the first every member
-// has a node by the plan made here. The others cost nothing unless that one fails: the
-// framework tries all that it is given, and would choose by score.
+// GeneratePlacements gives every member of a native PodGroup a node by a plan, among
+// all nodes. It lists them as often as the group may be planned: the framework tries
+// out all that it is given, but what follows a success costs nothing.
 //
 // A profile has one such plugin: it must disable TopologyPlacementGenerator, of which
 // this does the work as well.
 func (p *Plugin) GeneratePlacements(
-	ctx context.Context, state framework.PodGroupCycleState, group framework.PodGroupInfo, parent *framework.Placement,
+	_ context.Context, state framework.PodGroupCycleState, group framework.PodGroupInfo, parent *framework.Placement,
 ) (*framework.GeneratePlacementsResult, *framework.Status) {
 	key := types.NamespacedName{Namespace: group.GetNamespace(), Name: group.GetName()}
 	reject := func(reason string) (*framework.GeneratePlacementsResult, *framework.Status) {
@@ -88,20 +86,19 @@ func (p *Plugin) GeneratePlacements(
 	}
 	c.nodes = parent.Nodes
 	state.Write(podGroupKey, c)
-	plan, reason := p.planPodGroup(ctx, c, nil, false)
-	if reason == "" {
-		all.Placements = p.planner.Placements(plan, parent.Nodes, maxPlacements)
-		return all, nil
-	}
-	if len(c.gang.Members) == 0 || !planner.CanPreempt(c.gang.Members[0].Pod, parent.Nodes) {
+	ok, preempt, reason := p.planPodGroup(c, true)
+	switch {
+	case !ok:
 		return reject(reason)
+	case preempt:
+		// The scheduler looks for victims only after it has tried a member: without,
+		// DynamicResources fails. All members are rejected.
+		c.over = reason
+	default:
+		for i := range maxPlacements - 1 {
+			all.Placements = append(all.Placements, &framework.Placement{Name: fmt.Sprintf("plan %d", i+2), Nodes: parent.Nodes})
+		}
 	}
-	if _, never := p.planPodGroup(ctx, c, nil, true); never != "" {
-		return reject(reason)
-	}
-	// The scheduler looks for victims only after it has tried a member: without,
-	// DynamicResources fails. All members are rejected.
-	c.over = reason
 	return all, nil
 }
 
@@ -135,6 +132,9 @@ func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroup
 	placed := state.ScheduledPods()
 	c.placed = len(placed)
 	pods := slices.Concat(placed, group.GetUnscheduledPods())
+	if len(pods) == 0 {
+		return nil, errors.New("it has no pods")
+	}
 	gang.Order(pods)
 	specs := make([]gang.Spec, 0, len(pods))
 	var faults []error
@@ -155,28 +155,25 @@ func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroup
 	return c, errors.Join(append(faults, err)...)
 }
 
-// planPodGroup finds a node for the members of a PodGroup, among all nodes or only
-// those within.
-func (p *Plugin) planPodGroup(
-	ctx context.Context, c *podGroupCycle, within []framework.NodeInfo, preempt bool,
-) (plan *planner.Plan, reason string) {
-	plans, reason := p.timed(ctx, &planner.Request{
-		Gangs: []planner.Gang{c.gang}, Nodes: c.nodes, Within: within, Preempt: preempt,
-	})
-	if reason != "" {
-		return nil, reason
+// planPodGroup finds a node for the members of a PodGroup.
+func (p *Plugin) planPodGroup(c *podGroupCycle, mayPreempt bool) (ok, preempt bool, reason string) {
+	plans, preempt, reason := p.plan(c.gang.Members[0].Pod, &planner.Request{
+		Gangs: []planner.Gang{c.gang}, Nodes: c.nodes,
+	}, mayPreempt)
+	if plans == nil {
+		return false, false, reason
 	}
 	c.places = make(map[types.UID]string, len(c.gang.Members))
 	for rank, node := range plans[0].Nodes {
 		c.places[c.gang.Members[rank].Pod.UID] = node
 	}
-	return &plans[0], ""
+	return true, preempt, reason
 }
 
 // preFilterNative gives a member of a native PodGroup its node in the placement that
 // is tried.
 func (p *Plugin) preFilterNative(
-	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo, c *cycle,
+	ctx context.Context, state framework.CycleState, pod *corev1.Pod, c *cycle,
 ) *framework.Status {
 	g := podGroupCycleOf(state)
 	if g == nil {
@@ -189,7 +186,7 @@ func (p *Plugin) preFilterNative(
 	if placement := state.GetPlacementCycleState(); placement != nil {
 		if _, err := placement.Read(podGroupKey); err != nil {
 			placement.Write(podGroupKey, g)
-			p.beginPlacement(ctx, g, nodes)
+			p.beginPlacement(g)
 		}
 	}
 	reason := g.over
@@ -206,15 +203,13 @@ func (p *Plugin) preFilterNative(
 }
 
 // beginPlacement is called when a placement is tried. The first has its plan already,
-// and the others are not needed if it succeeded. Otherwise the PodGroup avoids the
+// as has one of which no member was tried, and the others are not needed if it
+// succeeded. Otherwise the PodGroup avoids the
 // nodes that rejected members, in this cycle and some time longer, and is planned
 // around them.
-func (p *Plugin) beginPlacement(ctx context.Context, c *podGroupCycle, within []framework.NodeInfo) {
+func (p *Plugin) beginPlacement(c *podGroupCycle) {
 	switch have := len(c.held) + c.placed; {
-	case !c.begun:
-		c.begun = true
-		return
-	case c.over != "":
+	case len(c.asked) == 0, c.over != "":
 		return
 	case have >= c.minCount && len(c.held) > 0:
 		c.over = fmt.Sprintf("%d of it have a place already", have)
@@ -227,5 +222,5 @@ func (p *Plugin) beginPlacement(ctx context.Context, c *podGroupCycle, within []
 		}
 	}
 	c.asked, c.held, c.places = map[types.UID]bool{}, map[types.UID]bool{}, nil
-	_, c.over = p.planPodGroup(ctx, c, within, false)
+	_, _, c.over = p.planPodGroup(c, false)
 }

@@ -20,9 +20,9 @@
 //
 // With the feature gate GenericWorkload, Kubernetes keeps the members of a PodGroup
 // of scheduling.k8s.io together in one cycle, and asks where they may go
-// (GeneratePlacements). The answer is a short list, the tightest group first; then
-// PreFilter gives every member its node of the plan, and Filter accepts that alone.
-// If a node rejects a member, the next placement on the list is planned around it.
+// (GeneratePlacements). The answer is all nodes, some times over: PreFilter gives every
+// member its node of a plan, and Filter accepts that alone. If a node rejects a member,
+// the next time is planned around it.
 // The gang cache does not have these gangs: reservations of others count, and none
 // is made.
 package plugin
@@ -114,7 +114,7 @@ func New(ctx context.Context, args Args, handle framework.Handle, log *slog.Logg
 		Interval: args.Interval.Duration, MaxAge: args.MaxAge.Duration, Log: log,
 	})
 	p := &Plugin{args: args, handle: handle, log: log, gpus: sgpu.New(args.nodeConfig(), args.Placement)}
-	p.planner = planner.New(topology, args.WithoutMap, p.gpu(), log)
+	p.planner = planner.New(topology, args.WithoutMap, p.gpu())
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus, Metrics: gangcache.NewMetrics(),
 	})
@@ -171,7 +171,7 @@ func (p *Plugin) PreEnqueue(_ context.Context, pod *corev1.Pod) *framework.Statu
 	return nil
 }
 
-// Reserve notes that a member holds its node, and decides which GPUs a pod shares.
+// Reserve decides which GPUs a pod shares.
 func (p *Plugin) Reserve(
 	_ context.Context, state framework.CycleState, pod *corev1.Pod, node string,
 ) *framework.Status {
@@ -193,9 +193,6 @@ func (p *Plugin) Reserve(
 			c.decision = p.gpus.Decision(pod.UID)
 		}
 	}
-	if rejection := p.cache.Reserve(pod, node); rejection != "" {
-		return framework.NewStatus(framework.Unschedulable, rejection)
-	}
 	return nil
 }
 
@@ -205,11 +202,14 @@ func (p *Plugin) Unreserve(_ context.Context, _ framework.CycleState, pod *corev
 	p.cache.Unreserve(pod, node)
 }
 
-// Permit lets a member wait until enough of its gang have a node.
+// Permit lets a member wait on its node until enough of its gang have one.
 func (p *Plugin) Permit(
-	_ context.Context, _ framework.CycleState, pod *corev1.Pod, _ string,
+	_ context.Context, _ framework.CycleState, pod *corev1.Pod, node string,
 ) (*framework.Status, time.Duration) {
-	if wait := p.cache.Permit(pod); wait > 0 {
+	switch wait, rejection := p.cache.Permit(pod, node); {
+	case rejection != "":
+		return framework.NewStatus(framework.Unschedulable, rejection), 0
+	case wait > 0:
 		return framework.NewStatus(framework.Wait), wait
 	}
 	return nil, 0
@@ -220,13 +220,11 @@ func (p *Plugin) Bind(ctx context.Context, _ framework.CycleState, pod *corev1.P
 	return p.gpus.Bind(ctx, p.handle.ClientSet(), pod, node)
 }
 
-// PostBind notes that a member has its node.
-func (p *Plugin) PostBind(_ context.Context, _ framework.CycleState, pod *corev1.Pod, node string) {
+// PostBind ends the back-off of a native PodGroup.
+func (p *Plugin) PostBind(_ context.Context, _ framework.CycleState, pod *corev1.Pod, _ string) {
 	if p.cache.IsNative(pod) {
 		p.cache.Backoffs.End(types.NamespacedName{Namespace: pod.Namespace, Name: *pod.Spec.SchedulingGroup.PodGroupName})
-		return
 	}
-	p.cache.Bound(pod, node)
 }
 
 // SignPod signs no pod of which the place depends on more than its spec: members of

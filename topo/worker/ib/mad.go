@@ -112,7 +112,8 @@ func (m *mad) sameTransaction(o *mad) bool {
 // request.
 func (m *mad) isAnswer(answer *mad) bool {
 	return answer[offClass] == m[offClass] && answer[offMethod] == methodGetResp &&
-		[2]byte(answer[offAttribute:]) == [2]byte(m[offAttribute:]) && [4]byte(answer[offModifier:]) == [4]byte(m[offModifier:])
+		[2]byte(answer[offAttribute:]) == [2]byte(m[offAttribute:]) &&
+		[4]byte(answer[offModifier:]) == [4]byte(m[offModifier:])
 }
 
 // data is the attribute in an answer.

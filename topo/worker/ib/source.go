@@ -73,7 +73,7 @@ func (s *Source) Discover(ctx context.Context, q worker.Query) worker.Report {
 	for i, a := range answers {
 		report(&r, ports[asked[i]], a.Value, a.Err)
 	}
-	s.uplinks(ctx, &q, ports, &r)
+	s.uplinks(ctx, &q, &r, ports)
 	return r
 }
 
@@ -88,7 +88,8 @@ func report(r *worker.Report, p *worker.Port, n Node, err error) {
 		r.Skip(name, "no switch at the other end of the cable: "+n.Type.String())
 	default:
 		r.Links = append(r.Links, worker.Link{
-			PortKey: p.Key(), Switch: v1alpha1.Switch{ID: n.GUID, Name: n.Name}, SwitchPort: strconv.Itoa(n.Port), Confidence: 100,
+			PortKey: p.Key(), Switch: v1alpha1.Switch{ID: n.GUID, Name: n.Name},
+			SwitchPort: strconv.Itoa(n.Port), Confidence: 100,
 		})
 	}
 }

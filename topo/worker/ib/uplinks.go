@@ -41,7 +41,9 @@ type walk struct {
 
 // uplinks reports the uplinks that are known and starts a walk that is due. One
 // runs at a time.
-func (s *Source) uplinks(ctx context.Context, q *worker.Query, ports map[worker.PortKey]*worker.Port, r *worker.Report) {
+func (s *Source) uplinks(
+	ctx context.Context, q *worker.Query, r *worker.Report, ports map[worker.PortKey]*worker.Port,
+) {
 	select {
 	case w := <-s.walks:
 		s.walking = false

@@ -73,76 +73,85 @@ func (p *parser) fault(n *yaml.Node, at, format string, args ...any) {
 }
 
 func (p *parser) root(n *yaml.Node) {
-	var groups, nodes *yaml.Node
-	version := ""
-	p.section(n, "file", func(key, value *yaml.Node) bool {
-		switch key.Value {
-		case "version":
-			version = p.text(value, "version")
-		case "groups":
-			groups = value
-		case "nodes":
-			nodes = value
-		default:
-			return false
-		}
-		return true
-	})
-	if version != Version {
+	f := p.fields(n, "file", "version", "groups", "nodes")
+	if version := p.text(f["version"], "version"); version != Version {
 		p.fault(n, "version", "%.20q is not %s", version, Version)
 	}
-	if groups != nil {
-		p.groups(groups)
+	for _, e := range p.entries(f["groups"], "groups") {
+		if upper := p.group(e.value, e.at); upper != "" && p.group(e.key, e.at) != "" {
+			p.under(e.value, e.at, e.key.Value, upper)
+		}
 	}
-	if nodes == nil {
+	if f["nodes"] == nil {
 		p.fault(n, "nodes", "is missing")
-		return
 	}
-	lines := map[string]*yaml.Node{}
-	p.section(nodes, "nodes", func(key, value *yaml.Node) bool {
-		lines[key.Value] = key
-		p.nodes[key.Value] = p.node(value, "nodes."+key.Value)
-		return true
-	})
+	nodes := p.entries(f["nodes"], "nodes")
+	for _, e := range nodes {
+		p.nodes[e.key.Value] = p.node(e.value, e.at)
+	}
 	if p.circles(); p.faults != nil {
 		return
 	}
-	for _, name := range slices.Sorted(maps.Keys(p.nodes)) {
-		place := p.nodes[name]
-		p.derive(lines[name], &place)
-		p.nodes[name] = place
+	for _, e := range nodes {
+		place := p.nodes[e.key.Value]
+		p.derive(e, &place)
+		p.nodes[e.key.Value] = place
 	}
 }
 
-// section calls each for every key of a mapping; each reports whether it knows
-// the key.
-func (p *parser) section(n *yaml.Node, at string, each func(key, value *yaml.Node) bool) {
+// entry is a key of a section, and its place in the file.
+type entry struct {
+	key, value *yaml.Node
+	at         string
+}
+
+// entries are those of a section, each key once; none of no section.
+func (p *parser) entries(n *yaml.Node, at string) (all []entry) {
+	if n == nil {
+		return nil
+	}
 	if n.Kind != yaml.MappingNode {
 		p.fault(n, at, "is no section with keys")
-		return
+		return nil
 	}
 	seen := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, value := n.Content[i], n.Content[i+1]
-		place := at + "." + key.Value
-		line, twice := seen[key.Value]
-		seen[key.Value] = key.Line
+		e := entry{n.Content[i], n.Content[i+1], at + "." + n.Content[i].Value}
+		line, twice := seen[e.key.Value]
+		seen[e.key.Value] = e.key.Line
 		switch {
-		case key.Kind != yaml.ScalarNode || fancy(key) || fancy(value):
-			p.fault(key, at, "YAML anchors, aliases and tags are not read here")
+		case e.key.Kind != yaml.ScalarNode || fancy(e.key) || fancy(e.value):
+			p.fault(e.key, at, "YAML anchors, aliases and tags are not read here")
 		case twice:
-			p.fault(key, place, "stands here twice; the first is on line %d", line)
-		case !each(key, value):
-			p.fault(key, place, "unknown key")
+			p.fault(e.key, e.at, "stands here twice; the first is on line %d", line)
+		default:
+			all = append(all, e)
 		}
 	}
+	return all
+}
+
+// fields are the values of a section that has these keys only.
+func (p *parser) fields(n *yaml.Node, at string, known ...string) map[string]*yaml.Node {
+	found := map[string]*yaml.Node{}
+	for _, e := range p.entries(n, at) {
+		if !slices.Contains(known, e.key.Value) {
+			p.fault(e.key, e.at, "unknown key")
+		}
+		found[e.key.Value] = e.value
+	}
+	return found
 }
 
 func fancy(n *yaml.Node) bool {
 	return n.Kind == yaml.AliasNode || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0
 }
 
+// text is empty for no value.
 func (p *parser) text(n *yaml.Node, at string) string {
+	if n == nil {
+		return ""
+	}
 	if n.Kind != yaml.ScalarNode || fancy(n) || n.ShortTag() == "!!null" {
 		p.fault(n, at, "is no text")
 		return ""
@@ -163,49 +172,26 @@ func (p *parser) group(n *yaml.Node, at string) string {
 	return name
 }
 
-func (p *parser) groups(n *yaml.Node) {
-	p.section(n, "groups", func(key, value *yaml.Node) bool {
-		at := "groups." + key.Value
-		if upper := p.group(value, at); upper != "" && p.group(key, at) != "" {
-			p.under(value, at, key.Value, upper)
-		}
-		return true
-	})
-}
-
 // under notes that one group stands in another, and rejects a second one.
 func (p *parser) under(n *yaml.Node, at, name, upper string) {
 	known, ok := p.parents[name]
-	if ok && known.name != upper {
-		p.fault(n, at, "%s is in %s here and in %s on line %d", name, upper, known.name, known.line)
-		return
-	}
 	if !ok {
 		p.parents[name] = parent{upper, n.Line}
+	} else if known.name != upper {
+		p.fault(n, at, "%s is in %s here and in %s on line %d", name, upper, known.name, known.line)
 	}
 }
 
 func (p *parser) node(n *yaml.Node, at string) (out worker.Place) {
-	var path, group *yaml.Node
-	p.section(n, at, func(key, value *yaml.Node) bool {
-		switch key.Value {
-		case "path":
-			path = value
-			out.Path = p.path(value, at+".path")
-		case "group":
-			group = value
-			if name := p.group(value, at+".group"); name != "" {
-				out.Path = []string{name}
-			}
-		case "rails":
-			out.Rails = p.rails(value, at+".rails")
-		default:
-			return false
-		}
-		return true
-	})
-	if path != nil && group != nil {
-		p.fault(group, at+".group", "stands beside a path; give one of them")
+	f := p.fields(n, at, "path", "group", "rails")
+	out.Rails = p.rails(f["rails"], at+".rails")
+	if f["path"] != nil {
+		out.Path = p.path(f["path"], at+".path")
+	}
+	if group := p.group(f["group"], at+".group"); group != "" && f["path"] != nil {
+		p.fault(f["group"], at+".group", "stands beside a path; give one of them")
+	} else if group != "" {
+		out.Path = []string{group}
 	}
 	return out
 }
@@ -233,44 +219,27 @@ func (p *parser) path(n *yaml.Node, at string) (path []string) {
 }
 
 func (p *parser) rails(n *yaml.Node, at string) (rails []v1alpha1.Rail) {
-	p.section(n, at, func(key, value *yaml.Node) bool {
-		place := at + "." + key.Value
-		r, ok := number(key.Value)
+	for _, e := range p.entries(n, at) {
+		r, ok := number(e.key.Value)
 		if !ok {
-			p.fault(key, place, "is neither a rail (0 to %d) nor rail/plane", worker.MaxRails-1)
-			return true
+			p.fault(e.key, e.at, "is neither a rail (0 to %d) nor rail/plane", worker.MaxRails-1)
+			continue
 		}
-		r.Switch = &v1alpha1.Switch{}
-		if value.Kind == yaml.MappingNode {
-			p.section(value, place, func(key, value *yaml.Node) bool { return p.rail(&r, key, value, place) })
-		} else {
-			r.Switch.ID = worker.Text(p.text(value, place), worker.MaxName)
+		f := map[string]*yaml.Node{"switch": e.value}
+		if e.value.Kind == yaml.MappingNode {
+			f = p.fields(e.value, e.at, "switch", "name", "port")
 		}
-		if r.Switch.ID == "" {
-			p.fault(value, place, "names no switch")
+		text := func(key string, limit int) string { return worker.Text(p.text(f[key], e.at+"."+key), limit) }
+		r.Switch = &v1alpha1.Switch{ID: text("switch", worker.MaxName), Name: text("name", worker.MaxSwitchName)}
+		if r.SwitchPort = text("port", worker.MaxName); r.Switch.ID == "" {
+			p.fault(e.value, e.at, "names no switch")
 		}
 		rails = append(rails, r)
-		return true
-	})
+	}
 	slices.SortFunc(rails, func(a, b v1alpha1.Rail) int {
 		return cmp.Or(cmp.Compare(a.Rail, b.Rail), cmp.Compare(a.Plane, b.Plane))
 	})
 	return rails
-}
-
-func (p *parser) rail(r *v1alpha1.Rail, key, value *yaml.Node, at string) bool {
-	at += "." + key.Value
-	switch key.Value {
-	case "switch":
-		r.Switch.ID = worker.Text(p.text(value, at), worker.MaxName)
-	case "name":
-		r.Switch.Name = worker.Text(p.text(value, at), worker.MaxSwitchName)
-	case "port":
-		r.SwitchPort = worker.Text(p.text(value, at), worker.MaxName)
-	default:
-		return false
-	}
-	return true
 }
 
 // number reads "3" or "3/1".
@@ -312,13 +281,13 @@ func (p *parser) circles() {
 }
 
 // derive puts the groups above a path's first on top of it.
-func (p *parser) derive(key *yaml.Node, place *worker.Place) {
+func (p *parser) derive(e entry, place *worker.Place) {
 	if len(place.Path) == 0 {
 		return
 	}
 	for upper := p.parents[place.Path[0]].name; upper != ""; upper = p.parents[upper].name {
 		if len(place.Path) == worker.MaxPath {
-			p.fault(key, "nodes."+key.Value, "is in more than %d groups", worker.MaxPath)
+			p.fault(e.key, e.at, "is in more than %d groups", worker.MaxPath)
 			return
 		}
 		place.Path = slices.Insert(place.Path, 0, upper)

@@ -47,12 +47,8 @@ func askPlugin(ctx context.Context, url string) (*report.Report, error) {
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("ask %s: %s", request.URL, response.Status)
 	}
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxReport))
-	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", request.URL, err)
-	}
 	r := &report.Report{}
-	if err := json.Unmarshal(body, r); err != nil {
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxReport)).Decode(r); err != nil {
 		return nil, fmt.Errorf("decode the answer of %s: %w", request.URL, err)
 	}
 	if r.Node == "" {

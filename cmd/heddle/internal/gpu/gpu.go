@@ -13,19 +13,16 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
-
-// tries bounds how often another client may write the Node in between.
-const tries = 5
 
 // NewCommand makes `heddle gpu`, which also answers to its first name.
 func NewCommand() *cobra.Command {
@@ -74,39 +71,38 @@ func change(ctx context.Context, client rest.Interface, name, uuid string, cordo
 			return "", fmt.Errorf("node %s has no GPU %s; it has %s", name, uuid, strings.Join(uuids(there), " "))
 		}
 	}
-	for range tries {
+	text := ""
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		node, err := cluster.Node(ctx, client, name)
 		if err != nil {
-			return "", err
+			return err
 		}
 		cordoned, err := wellknown.ParseCordoned(node.Annotations[wellknown.CordonedGPUs])
 		if err != nil {
-			return "", fmt.Errorf("node %s: %w: correct the annotation by hand", name, err)
+			return fmt.Errorf("node %s: %w: correct the annotation by hand", name, err)
 		}
 		next := slices.DeleteFunc(slices.Clone(cordoned), func(s string) bool { return s == uuid })
+		text = "is handed out again."
 		if cordon {
 			next = slices.Sorted(slices.Values(append(next, uuid)))
+			text = "is cordoned: no new pod gets it, and pods that have it run on."
 		}
 		switch unchanged := slices.Equal(next, cordoned); {
 		case unchanged && cordon:
-			return "was cordoned already.", nil
+			text = "was cordoned already."
+			return nil
 		case unchanged:
-			return "was not cordoned.", nil
+			text = "was not cordoned."
+			return nil
 		case len(next) > wellknown.MaxCordoned:
-			return "", fmt.Errorf("node %s: more than %d GPUs would be cordoned", name, wellknown.MaxCordoned)
+			return fmt.Errorf("node %s: more than %d GPUs would be cordoned", name, wellknown.MaxCordoned)
 		}
-		err = write(ctx, client, node, wellknown.FormatCordoned(next))
-		switch {
-		case apierrors.IsConflict(err):
-			continue
-		case err != nil:
-			return "", fmt.Errorf("annotate node %s: %w", name, err)
-		case cordon:
-			return "is cordoned: no new pod gets it, and pods that have it run on.", nil
+		if err := write(ctx, client, node, wellknown.FormatCordoned(next)); err != nil {
+			return fmt.Errorf("annotate node %s: %w", name, err)
 		}
-		return "is handed out again.", nil
-	}
-	return "", fmt.Errorf("annotate node %s: another client wrote it each of %d times", name, tries)
+		return nil
+	})
+	return text, err
 }
 
 // write sets the annotation, empty removes it, unless another client has written

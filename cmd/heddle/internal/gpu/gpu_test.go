@@ -140,7 +140,7 @@ func TestCordon(t *testing.T) {
 			[]string{wrote + `"GPU-b"},"resourceVersion":"700"}}`},
 			"is cordoned", "",
 		},
-		{"another client always does", "", two(), 100, []string{"cordon", "gpu-1", "GPU-b"}, nil, "", "each of 5 times"},
+		{"another client always does", "", two(), 100, []string{"cordon", "gpu-1", "GPU-b"}, nil, "", "annotate node gpu-1: "},
 		{"a GPU that is not there", "", two(), 0, []string{"cordon", "gpu-1", "GPU-c"}, nil, "", "node gpu-1 has no GPU GPU-c; it has GPU-a GPU-b"},
 		{
 			"what is there is not known", "", nil, 0,

@@ -59,37 +59,18 @@ func head(m *machine.Machine) [][]string {
 		{"CPU", cmp.Or(cpu, "-")},
 		{"NUMA nodes", strconv.Itoa(nodes)},
 		{"GPU driver", driver},
-		{"GPUs", gpuSummary(m)},
-		{"HCAs", hcaSummary(m)},
+		{"GPUs", counted(m.GPUs, func(g *machine.GPU) string { return g.Product })},
+		{"HCAs", counted(m.HCAs, func(h *machine.HCA) string { return string(h.Role) })},
 	}
 }
 
-// gpuSummary is "5 x NVIDIA H100 PCIe, 3 x NVIDIA L40S", in the order of PCI
-// addresses.
-func gpuSummary(m *machine.Machine) string {
-	names := make([]string, 0, len(m.GPUs))
-	for i := range m.GPUs {
-		names = append(names, m.GPUs[i].Product)
-	}
-	return counted(names)
-}
-
-func hcaSummary(m *machine.Machine) string {
-	roles := make([]string, 0, len(m.HCAs))
-	for i := range m.HCAs {
-		roles = append(roles, string(m.HCAs[i].Role))
-	}
-	return counted(roles)
-}
-
-// counted is every name with how often it occurs, in the order of the first.
-func counted(names []string) string {
-	if len(names) == 0 {
-		return "none"
-	}
+// counted is every name with how often it occurs, in the order of the first: "5 x
+// NVIDIA H100 PCIe, 3 x NVIDIA L40S".
+func counted[T any](all []T, name func(*T) string) string {
 	count := map[string]int{}
 	var order, parts []string
-	for _, w := range names {
+	for i := range all {
+		w := name(&all[i])
 		if count[w] == 0 {
 			order = append(order, w)
 		}
@@ -98,7 +79,7 @@ func counted(names []string) string {
 	for _, w := range order {
 		parts = append(parts, fmt.Sprintf("%d x %s", count[w], w))
 	}
-	return strings.Join(parts, ", ")
+	return cmp.Or(strings.Join(parts, ", "), "none")
 }
 
 func gpuRows(m *machine.Machine, x *affinity.Matrix, wide bool) [][]string {
