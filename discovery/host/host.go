@@ -234,7 +234,7 @@ const settle = 200 * time.Millisecond
 func (h *Host) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	events := notify.New()
-	wait := watch(ctx, h.vendors, h.matters, events)
+	wait := h.watch(ctx, events)
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer cancel()
