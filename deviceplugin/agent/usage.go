@@ -107,7 +107,8 @@ func (u *usageMetrics) take(ctx context.Context) {
 
 // allocations are those with shares.
 func (u *usageMetrics) allocations() []devicestate.Allocation {
-	return slices.DeleteFunc(u.state.View().Allocations(), func(b devicestate.Allocation) bool { return len(b.Shares) == 0 })
+	none := func(b devicestate.Allocation) bool { return len(b.Shares) == 0 }
+	return slices.DeleteFunc(u.state.View().Allocations(), none)
 }
 
 // Describe implements [prometheus.Collector].
