@@ -8,40 +8,36 @@ import (
 // x86 names a processor by CPUID leaf 0's vendor and leaf 1's display family
 // and model.
 func x86(vendorID, modelName string, family, model, stepping int) (vendor, codename string) {
-	var line, name string
-	switch vendorID {
-	case "AuthenticAMD":
-		vendor, name = "amd", amd(modelName, family, model)
+	vendor = map[string]string{
+		"AuthenticAMD": "amd", "GenuineIntel": "intel", "HygonGenuine": "hygon",
+		"Shanghai":     "zhaoxin", // With blanks around it in CPUID (arch/x86/kernel/cpu/zhaoxin.c).
+		"CentaurHauls": "centaur", // arch/x86/kernel/cpu/centaur.c
+	}[vendorID]
+	var server, line, name string
+	switch vendor {
+	case "":
+		return unknown, fmt.Sprintf("%s-%d-%d", unknown, family, model)
+	case "amd":
+		server, name = "epyc", amd(modelName, family, model)
 		line = lineOf(modelName, "EPYC", "Threadripper", "Ryzen", "Opteron", "Instinct")
-	case "GenuineIntel":
-		vendor, name = "intel", intel(family, model, stepping)
+	case "intel":
+		server, name = "xeon", intel(family, model, stepping)
 		line = lineOf(modelName, "Xeon", "Core", "Atom")
-	case "HygonGenuine":
+	case "hygon":
 		// Family 18h is Zen 1 under license, Dhyana (arch/x86/kernel/cpu/hygon.c).
-		vendor = "hygon"
 		if family == 0x18 {
 			name = "dhyana"
 		}
-	case "Shanghai": // With blanks around it in CPUID (arch/x86/kernel/cpu/zhaoxin.c).
-		vendor = "zhaoxin"
-	case "CentaurHauls": // arch/x86/kernel/cpu/centaur.c
-		vendor = "centaur"
-	default:
-		return unknown, fmt.Sprintf("%s-%d-%d", unknown, family, model)
 	}
 	// A server's table entry wins over a name that identifies no model, as in
 	// virtual machines; a desktop part with a server's number keeps its number.
-	server := line == "epyc" || line == "xeon" || line == ""
-	switch {
-	case name == "" || !server:
+	if name == "" || line != "" && line != server {
 		name = fmt.Sprintf("%d-%d", family, model)
-	case vendor == "amd":
-		line = "epyc"
-	case vendor == "intel":
-		line = "xeon"
+	} else {
+		line = server
 	}
 	if line != "" {
-		return vendor, vendor + "-" + line + "-" + name
+		name = line + "-" + name
 	}
 	return vendor, vendor + "-" + name
 }

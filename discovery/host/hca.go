@@ -23,11 +23,7 @@ func (h *Host) joinHCAs(ctx context.Context, m *machine.Machine) {
 		}
 		hca.DataDirect = dataDirect(m, vpd, hca.PCI)
 	}
-	management := map[string]bool{}
-	for address, v := range vpd {
-		management[address] = v.SwitchManagement
-	}
-	assignRoles(m, management, h.vendors)
+	assignRoles(m, vpd, h.vendors)
 }
 
 // byAddress finds functions by their address: a machine with virtual functions
@@ -58,7 +54,7 @@ func (h *Host) readVPD(ctx context.Context, m *machine.Machine) map[string]sysfs
 	}
 	var of []machine.PCIFunction
 	for i := range m.PCI {
-		if f := &m.PCI[i]; f.Vendor == vendorMellanox && f.PhysFn == "" && (isDMA(f) || carries[f.Address]) {
+		if f := &m.PCI[i]; f.Vendor == sysfs.VendorMellanox && f.PhysFn == "" && (isDMA(f) || carries[f.Address]) {
 			of = append(of, *f)
 		}
 	}
@@ -109,7 +105,7 @@ func (h *Host) vpdOf(of []machine.PCIFunction, kept map[string]sysfs.VPD) vpd {
 
 // isDMA reports whether f is the DMA function of a Data-Direct NIC.
 func isDMA(f *machine.PCIFunction) bool {
-	return f.Vendor == vendorMellanox && f.Device == sysfs.DeviceDataDirect
+	return f.Vendor == sysfs.VendorMellanox && f.Device == sysfs.DeviceDataDirect
 }
 
 // dataDirect finds the DMA function with the same V3 field as the HCA's own

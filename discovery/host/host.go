@@ -209,7 +209,7 @@ const settle = 200 * time.Millisecond
 // system, no permission), the interval is all there is; that is logged once.
 func (h *Host) Run(ctx context.Context) error {
 	events := notify.New()
-	wait := watch(ctx, h.vendors, h.matters, events)
+	wait := h.watch(ctx, events)
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watching.Go(func() {

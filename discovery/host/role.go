@@ -28,8 +28,8 @@ import (
 //     machines have storage HCAs of the fabric's own model.
 //  5. Everything else is management up to 25 Gb/s, and storage above.
 //
-// switches are the addresses of NVSwitch management functions.
-func assignRoles(m *machine.Machine, switches map[string]bool, vendors gpu.Vendors) {
+// vpd are vital product data by address.
+func assignRoles(m *machine.Machine, vpd map[string]sysfs.VPD, vendors gpu.Vendors) {
 	withVerbs := map[string]bool{}
 	for i := range m.HCAs {
 		if h := &m.HCAs[i]; len(h.CharDevices.UVerbs) > 0 {
@@ -42,7 +42,7 @@ func assignRoles(m *machine.Machine, switches map[string]bool, vendors gpu.Vendo
 		switch {
 		case h.Virtual:
 			h.Role = machine.RoleVirtual
-		case h.Vendor == vendorMellanox && switches[h.PCI]:
+		case h.Vendor == sysfs.VendorMellanox && vpd[h.PCI].SwitchManagement:
 			h.Role = machine.RoleNVSwitch
 		case h.PCI != "" && len(h.CharDevices.UVerbs) == 0 && withVerbs[h.PCI]:
 			h.Role = machine.RoleManagement
@@ -62,12 +62,9 @@ func assignRoles(m *machine.Machine, switches map[string]bool, vendors gpu.Vendo
 	}
 }
 
-const (
-	vendorMellanox = sysfs.VendorMellanox
-	// managementGbps is the fastest that is for operators only, in 10^9 bits
-	// a second.
-	managementGbps = 25
-)
+// managementGbps is the fastest that is for operators only, in 10^9 bits a
+// second.
+const managementGbps = 25
 
 // ofFabricKind keeps the HCAs that the fabric could consist of.
 func ofFabricKind(all []*machine.HCA, speeds map[model]float64) []*machine.HCA {
@@ -130,7 +127,7 @@ func fastestPort(h *machine.HCA, counts func(machine.Port) bool) float64 {
 // nominalGbps is what a model can do at most, by PCI device number (pci.ids,
 // vendor 15b3; data sheets); 0 if unknown.
 func nominalGbps(h *machine.HCA) float64 {
-	if h.Vendor != vendorMellanox {
+	if h.Vendor != sysfs.VendorMellanox {
 		return 0
 	}
 	return map[string]float64{

@@ -9,6 +9,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu/vendors"
+	"github.com/heddle-dev/heddle/discovery/sysfs"
 	"github.com/heddle-dev/heddle/test/machines"
 	"github.com/heddle-dev/heddle/test/sysfstest"
 )
@@ -16,7 +17,7 @@ import (
 // hca is an HCA of a ConnectX device number, with one active port.
 func hca(name, device, layer string, gbps float64) machine.HCA {
 	return machine.HCA{
-		Name: name, PCI: "", Vendor: vendorMellanox, Device: device,
+		Name: name, PCI: "", Vendor: sysfs.VendorMellanox, Device: device,
 		Ports: ports(layer, gbps),
 	}
 }
@@ -171,13 +172,13 @@ func TestRolesOfTheMachineFiles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := machines.Load(t, name)
 			want := rolesOf(m)
-			switches := map[string]bool{} // Vital product data are not in the file.
+			vpd := map[string]sysfs.VPD{} // Vital product data are not in the file.
 			for i := range m.HCAs {
 				h := &m.HCAs[i]
-				switches[h.PCI] = h.Role == machine.RoleNVSwitch
+				vpd[h.PCI] = sysfs.VPD{SwitchManagement: h.Role == machine.RoleNVSwitch}
 				h.Role = ""
 			}
-			assignRoles(m, switches, vendors.All())
+			assignRoles(m, vpd, vendors.All())
 			if diff := cmp.Diff(want, rolesOf(m)); diff != "" {
 				t.Errorf("(-file +assigned):\n%s", diff)
 			}

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
@@ -21,18 +20,11 @@ import (
 // so that what happens during the first scan is not missed. wait returns when
 // ctx ended or both sources failed, with their errors; one that fails does not
 // end the other.
-func watch(
-	ctx context.Context, vendors gpu.Vendors, matters func(netdev string) bool, events notify.Signal,
-) (wait func() error) {
+func (h *Host) watch(ctx context.Context, events notify.Signal) (wait func() error) {
 	// Group 1 has the kernel's own messages, before udev's rules have run.
-	objects := source{"kernel object events", unix.NETLINK_KOBJECT_UEVENT, 1, func(b []byte) bool {
-		e, ok := parseUevent(b)
-		return ok && e.concerns(vendors)
-	}}
-	links := source{"link events", unix.NETLINK_ROUTE, unix.RTMGRP_LINK, func(b []byte) bool {
-		return slices.ContainsFunc(linkNames(b), matters)
-	}}
-	sources := []source{objects, links}
+	sources := []source{
+		{"kernel object events", unix.NETLINK_KOBJECT_UEVENT, 1}, {"link events", unix.NETLINK_ROUTE, unix.RTMGRP_LINK},
+	}
 	errs := make([]error, len(sources))
 	var wg sync.WaitGroup
 	for i, s := range sources {
@@ -43,7 +35,7 @@ func watch(
 		}
 		wg.Go(func() {
 			defer file.Close()
-			errs[i] = s.listen(ctx, file, events)
+			errs[i] = h.listen(ctx, s, file, events)
 		})
 	}
 	return func() error {
@@ -52,13 +44,20 @@ func watch(
 	}
 }
 
+// accepts reports whether a message is one to scan for.
+func (h *Host) accepts(s source, message []byte) bool {
+	if s.protocol == unix.NETLINK_ROUTE {
+		return slices.ContainsFunc(linkNames(message), h.matters)
+	}
+	e, ok := parseUevent(message)
+	return ok && e.concerns(h.vendors)
+}
+
 // source is one netlink multicast group.
 type source struct {
 	name     string
 	protocol int
 	groups   uint32
-	// accept reports whether a message is one to scan for.
-	accept func(message []byte) bool
 }
 
 // open joins the group. The file is of the runtime's poller, so that closing
@@ -75,7 +74,7 @@ func (s source) open() (*os.File, error) {
 	return file, nil
 }
 
-func (s source) listen(ctx context.Context, file *os.File, events notify.Signal) error {
+func (h *Host) listen(ctx context.Context, s source, file *os.File, events notify.Signal) error {
 	stop := context.AfterFunc(ctx, func() { _ = file.Close() }) // Ends the read below.
 	defer stop()
 	raw, err := file.SyscallConn()
@@ -92,7 +91,7 @@ func (s source) listen(ctx context.Context, file *os.File, events notify.Signal)
 			return nil
 		case err != nil:
 			return fmt.Errorf("%s: %w", s.name, err)
-		case fromKernel && s.accept(buf[:n]):
+		case fromKernel && h.accepts(s, buf[:n]):
 			events.Notify()
 		}
 	}

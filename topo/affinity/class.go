@@ -51,24 +51,12 @@ func (c Class) Compare(d Class) int {
 
 // String is the field's word: X, NV18, PIX, PXB, PHB, NODE, SYS; "unknown".
 func (c Class) String() string {
-	switch c.Kind {
-	case Self:
-		return "X"
-	case NVLink:
+	if c.Kind == NVLink {
 		return "NV" + strconv.Itoa(c.Links)
-	case PIX:
-		return "PIX"
-	case PXB:
-		return "PXB"
-	case PHB:
-		return "PHB"
-	case NODE:
-		return "NODE"
-	case SYS:
-		return "SYS"
-	case Unknown:
 	}
-	return "unknown"
+	return [...]string{
+		Unknown: "unknown", SYS: "SYS", NODE: "NODE", PHB: "PHB", PXB: "PXB", PIX: "PIX", Self: "X",
+	}[c.Kind]
 }
 
 // Legend explains the words that [Class.String] writes, closest first, one

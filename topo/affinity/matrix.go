@@ -38,28 +38,14 @@ type Matrix struct {
 // Of computes the matrix of m. It takes microseconds: no caller needs to keep
 // it for speed.
 func Of(m *machine.Machine) *Matrix {
-	x := &Matrix{}
-	spots := make([]spot, 0, len(m.GPUs)+len(m.HCAs))
-	add := func(d Device, s spot) {
-		if s.here != nil {
-			d.CPUs, d.NUMA = s.here.CPUs, s.here.NUMA
-		}
-		x.Devices = append(x.Devices, d)
-		spots = append(spots, s)
-	}
-	for _, i := range gpuOrder(m) {
-		g := &m.GPUs[i]
-		add(Device{Name: "GPU" + strconv.Itoa(g.Index), GPU: true, Index: i, PCI: g.PCI},
-			spot{gpu: g, here: m.Function(g.PCI)})
-	}
-	for _, i := range hcaOrder(m) {
-		h := &m.HCAs[i]
-		add(Device{Name: h.Name, Index: i, PCI: h.PCI, Role: h.Role}, hcaSpot(m, h))
-	}
+	spots, nodes := spotsOf(m), numaNodes(m)
 	n := len(spots)
-	x.cells = make([]Class, n*n)
-	nodes := numaNodes(m)
-	for i := range n {
+	x := &Matrix{Devices: make([]Device, n), cells: make([]Class, n*n)}
+	for i := range spots {
+		x.Devices[i] = spots[i].device
+		if here := spots[i].here; here != nil {
+			x.Devices[i].CPUs, x.Devices[i].NUMA = here.CPUs, here.NUMA
+		}
 		x.cells[i*n+i] = Class{Kind: Self}
 		for j := range i {
 			c := between(&spots[i], &spots[j], nodes)
@@ -67,6 +53,26 @@ func Of(m *machine.Machine) *Matrix {
 		}
 	}
 	return x
+}
+
+// spotsOf are the places of all devices, in the order of a matrix.
+func spotsOf(m *machine.Machine) []spot {
+	var gpus, hcas []spot
+	for i := range m.GPUs {
+		g := &m.GPUs[i]
+		d := Device{Name: "GPU" + strconv.Itoa(g.Index), GPU: true, Index: i, PCI: g.PCI}
+		gpus = append(gpus, spot{device: d, gpu: g, here: m.Function(g.PCI)})
+	}
+	for i := range m.HCAs {
+		hcas = append(hcas, hcaSpot(m, i))
+	}
+	slices.SortStableFunc(gpus, func(a, b spot) int {
+		return cmp.Or(machine.ComparePCI(a.device.PCI, b.device.PCI), strings.Compare(a.gpu.UUID, b.gpu.UUID))
+	})
+	slices.SortStableFunc(hcas, func(a, b spot) int {
+		return cmp.Or(machine.ComparePCI(a.device.PCI, b.device.PCI), machine.CompareNames(a.device.Name, b.device.Name))
+	})
+	return slices.Concat(gpus, hcas)
 }
 
 // At is the class between the devices at i and j of Devices.
@@ -162,28 +168,4 @@ func Rails(m *machine.Machine) []int {
 		rails[i] = byPCI[m.HCAs[i].PhysFn]
 	}
 	return rails
-}
-
-func gpuOrder(m *machine.Machine) []int {
-	return order(len(m.GPUs), func(a, b int) int {
-		return cmp.Or(machine.ComparePCI(m.GPUs[a].PCI, m.GPUs[b].PCI), strings.Compare(m.GPUs[a].UUID, m.GPUs[b].UUID))
-	})
-}
-
-func hcaOrder(m *machine.Machine) []int {
-	return order(len(m.HCAs), func(a, b int) int {
-		return cmp.Or(machine.ComparePCI(m.HCAs[a].PCI, m.HCAs[b].PCI),
-			machine.CompareNames(m.HCAs[a].Name, m.HCAs[b].Name))
-	})
-}
-
-func order(n int, compare func(a, b int) int) []int {
-	indices := make([]int, n)
-	for i := range indices {
-		indices[i] = i
-	}
-	if !slices.IsSortedFunc(indices, compare) {
-		slices.SortStableFunc(indices, compare)
-	}
-	return indices
 }

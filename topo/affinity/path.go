@@ -6,7 +6,8 @@ import (
 
 // spot is where a device hangs in the machine; gpu is nil for an HCA.
 type spot struct {
-	gpu *machine.GPU
+	device Device
+	gpu    *machine.GPU
 	// here is the device's own function; nil if it has none.
 	here *machine.PCIFunction
 	// dma is the function that reaches GPU memory in its place (Data Direct);
@@ -16,8 +17,9 @@ type spot struct {
 
 // hcaSpot finds an HCA's functions. A virtual function that the scan did not
 // list hangs from the same bridge as its physical one.
-func hcaSpot(m *machine.Machine, h *machine.HCA) spot {
-	var s spot
+func hcaSpot(m *machine.Machine, at int) spot {
+	h := &m.HCAs[at]
+	s := spot{device: Device{Name: h.Name, Index: at, PCI: h.PCI, Role: h.Role}}
 	if h.PCI != "" {
 		s.here = m.Function(h.PCI)
 	}

@@ -73,46 +73,36 @@ func (s *search) fix(block []int32, last int32, at target, pods int64) {
 }
 
 // blockTarget is the lowest group among homes, or of all if there are none,
-// that takes so many pods of a block with the least room to spare; a node, if
-// that is required.
+// that takes so many pods of a block with the least room to spare; the first
+// node that takes them, if one is required. Where a kind is required, no other
+// group of it than that of earlier blocks is left.
 func (s *search) blockTarget(homes []int32, pods int64) (target, bool) {
-	if s.require.nodes {
-		return s.blockNode(pods)
+	best, least, groups := target{None, None}, int64(0), s.tree.groups
+	for node, n := range s.fit {
+		if s.require.nodes && int64(n) >= pods && (len(s.fixed) == 0 || s.placed[node] > 0) {
+			return target{node: int32(node)}, true
+		}
 	}
-	best, least := target{None, None}, int64(0)
-	for i := range s.tree.groups {
-		at := target{None, int32(i)}
-		if !s.tree.groups[i].lowest || len(homes) > 0 && !slices.Contains(homes, at.group) || !s.mayFix(at.group) {
+	for i := range groups {
+		g := int32(i)
+		if s.require.nodes || !groups[g].lowest || len(homes) > 0 && !slices.Contains(homes, g) || !s.mayFix(g) {
 			continue
 		}
 		room := int64(0)
-		for _, n := range s.fit[s.tree.groups[i].First:s.tree.groups[i].End] {
+		for _, n := range s.fit[groups[g].First:groups[g].End] {
 			room += int64(n)
 		}
 		if room >= pods && (best.group < 0 || room < least) {
-			best, least = at, room
+			best, least = target{None, g}, room
 		}
 	}
 	return best, best.group >= 0
 }
 
-// blockNode is the first node that takes so many pods, beside members if there
-// are any.
-func (s *search) blockNode(pods int64) (target, bool) {
-	known := func(at int32) bool { return at >= 0 }
-	anywhere := len(s.fixed) == 0 && !slices.ContainsFunc(s.demand.at, known)
-	for node, n := range s.fit {
-		if int64(n) >= pods && (anywhere || s.placed[node] > 0) {
-			return target{node: int32(node)}, true
-		}
-	}
-	return target{}, false
-}
-
-// mayFix is true if pods that are fixed in a lowest group are with others in
-// one group of the required kind.
+// mayFix is true if pods that are fixed in a lowest group are with those fixed
+// before in one group of the required kind.
 func (s *search) mayFix(home int32) bool {
-	if s.require.around == 0 || s.placedIn[0] == 0 {
+	if s.require.around == 0 || len(s.fixed) == 0 {
 		return true
 	}
 	in := s.tree.ancestor(home, s.require.around)

@@ -149,15 +149,6 @@ func (s *secondary) reset(fit []int32) {
 	s.assigned, s.tail = s.assigned[:0], 0
 }
 
-// distance is how far from the gang a node is.
-type distance int
-
-const (
-	onNode distance = iota
-	inDomain
-	anywhere
-)
-
 // assignAll assigns the secondary pods to nodes from first up to last. Nodes
 // and groups that the gang uses come before others, and nodes on which a
 // secondary pod takes no primary pod's room before those on which it does.
@@ -179,11 +170,11 @@ func (s *secondary) assignAll(first, last int32) bool {
 func (s *secondary) assignTask(first, last int32, task *secondaryTask) bool {
 	ranks := task.ranks
 	for _, pass := range [...]struct {
-		within distance
-		full   bool
-	}{{onNode, true}, {inDomain, true}, {onNode, false}, {inDomain, false}, {anywhere, true}, {anywhere, false}} {
+		distance int
+		full     bool
+	}{{0, true}, {1, true}, {0, false}, {1, false}, {2, true}, {2, false}} {
 		for node := first; node < last && len(ranks) > 0; node++ {
-			if s.distance(node) > pass.within {
+			if s.distance(node) > pass.distance {
 				continue
 			}
 			primary := s.take[node]
@@ -204,14 +195,16 @@ func (s *secondary) assign(node, rank int32) {
 	s.on[node]++
 }
 
-func (s *secondary) distance(node int32) distance {
+// distance is how far from the gang a node is: 0 if it has pods of it, 1 if its
+// lowest group does, else 2.
+func (s *secondary) distance(node int32) int {
 	switch {
 	case s.take[node] > 0 || s.placed[node] > 0 || s.on[node] > 0:
-		return onNode
+		return 0
 	case node < s.tree.grouped && s.used[s.tree.home[node]]:
-		return inDomain
+		return 1
 	}
-	return anywhere
+	return 2
 }
 
 // reserve assigns the secondary pods where they cost the fewest primary ones.

@@ -104,8 +104,7 @@ func (c *Controller) Run(ctx context.Context) {
 	expire, publish, synced := time.NewTicker(expireEvery), time.NewTicker(publishEvery), time.Now()
 	defer expire.Stop()
 	defer publish.Stop()
-	tree, changed := c.Topology.Current()
-	fresh := tree.Fresh(time.Now())
+	var planned uint64 // The tree that gangs are placed by; 0 for none.
 	for {
 		select {
 		case <-ctx.Done():
@@ -113,19 +112,19 @@ func (c *Controller) Run(ctx context.Context) {
 		case <-c.Cache.Changed:
 			c.apply()
 		case now := <-expire.C:
-			// A gang that may be placed without a tree waits no longer for its level.
-			if tree, _ = c.Topology.Current(); fresh && !tree.Fresh(now) {
-				fresh = false
+			tree, _ := c.Topology.Current()
+			if !tree.Fresh(now) {
+				// A gang that may be placed without a tree waits no longer for its level.
+				tree.Generation = 0
+			}
+			if tree.Generation != planned {
+				planned = tree.Generation
 				c.Cache.RetryAll()
 			}
 			c.expire()
 		case now := <-publish.C:
 			c.elect(now.Sub(synced))
 			c.publish(now)
-		case <-changed:
-			tree, changed = c.Topology.Current()
-			fresh = tree.Fresh(time.Now())
-			c.Cache.RetryAll()
 		}
 	}
 }

@@ -1,0 +1,63 @@
+package planner
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/placement"
+)
+
+// leaf is a group of nodes, by number.
+func leaf(name string, nodes ...int) v1alpha1.Group {
+	g := v1alpha1.Group{Kind: "leaf", Name: name, Status: v1alpha1.StatusReady}
+	for _, n := range nodes {
+		g.Child = append(g.Child, v1alpha1.Group{Kind: v1alpha1.KindNode, Name: fmt.Sprint("n", n), Status: v1alpha1.StatusReady})
+	}
+	return g
+}
+
+// All members go to nodes with one value of the label, the tightest place of those.
+func TestPlaceByLabel(t *testing.T) {
+	tree, err := placement.New([]v1alpha1.Group{leaf("leaf-0", 0, 1, 2), leaf("leaf-1", 3, 4, 5), leaf("leaf-2", 6)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	zones := []string{"a", "a", "b", "b", "b", "b", ""}
+	for _, tt := range []struct {
+		name   string
+		pods   int
+		placed []placement.Member
+		avoid  []int32
+		want   string
+		err    string
+	}{
+		{name: "a leaf of one zone", pods: 3, want: "3 4 5"},
+		{name: "part of a leaf of two zones", pods: 2, want: "0 1"},
+		{name: "two leaves", pods: 4, want: "2 3 4 5"},
+		{name: "in no zone", pods: 5, err: "4 of 5 fit"},
+		{name: "around a node", pods: 3, avoid: []int32{5}, want: "2 3 4"},
+		{name: "beside a member", pods: 2, placed: []placement.Member{{Rank: 0, Node: 2}}, want: "2 3"},
+		{name: "beside a member of no zone", pods: 2, placed: []placement.Member{{Rank: 0, Node: 6}}, err: "a member is on node n6, which has no label zone"},
+		{name: "members in two zones", pods: 3, placed: []placement.Member{{Rank: 0, Node: 0}, {Rank: 1, Node: 3}}, err: "its members are in a, b of zone already"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := placement.Gang{Tasks: []placement.Task{{Pods: tt.pods}}, Placed: tt.placed, Avoid: tt.avoid}
+			room := placement.Capacity{Fit: [][]int32{{1, 1, 1, 1, 1, 1, 1}}}
+			for _, m := range tt.placed {
+				room.Fit[0][m.Node] = 0
+			}
+			s := search{tree: tree, gang: &g, capacity: &room, label: "zone", values: zones}
+			plan, err := s.place()
+			if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Fatalf("error %v, want %q", err, tt.err)
+			}
+			if diff := cmp.Diff(tt.want, strings.Trim(fmt.Sprint(plan.Nodes), "[]")); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
