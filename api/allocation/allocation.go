@@ -45,14 +45,9 @@ type Allocation struct {
 
 // ParseAllocation reads an annotation.
 func ParseAllocation(text string) (*Allocation, error) {
-	var a Allocation
-	if err := decode(text, &a); err != nil {
-		return nil, fmt.Errorf("allocation: %w", err)
-	}
-	if err := checkPod(a.Version, a.Node, a.Containers, checkShares); err != nil {
-		return nil, fmt.Errorf("allocation: %w", err)
-	}
-	return &a, nil
+	return parse("allocation", text, func(a *Allocation) error {
+		return checkPod(a.Version, a.Node, a.Containers, checkShares)
+	})
 }
 
 // String is the annotation's text.
@@ -86,20 +81,16 @@ type BoundContainer struct {
 
 // ParseBound reads an annotation.
 func ParseBound(text string) (*Bound, error) {
-	var b Bound
-	if err := decode(text, &b); err != nil {
-		return nil, fmt.Errorf("bound shares: %w", err)
-	}
-	err := checkPod(b.Version, b.Node, b.Containers, func(c BoundContainer) error {
-		if c.By != ByScheduler && c.By != ByHAMi && c.By != ByNode {
-			return fmt.Errorf("by: unknown %q", wellknown.Clip(c.By))
-		}
-		return errors.Join(checkShares(c.Shares), checkPolicy(c.Policy))
+	return parse("bound shares", text, func(b *Bound) error {
+		return checkPod(b.Version, b.Node, b.Containers, (BoundContainer).check)
 	})
-	if err != nil {
-		return nil, fmt.Errorf("bound shares: %w", err)
+}
+
+func (c BoundContainer) check() error {
+	if c.By != ByScheduler && c.By != ByHAMi && c.By != ByNode {
+		return fmt.Errorf("by: unknown %q", wellknown.Clip(c.By))
 	}
-	return &b, nil
+	return errors.Join(checkShares(c.Shares), checkPolicy(c.Policy))
 }
 
 // String is the annotation's text.

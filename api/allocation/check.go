@@ -38,14 +38,23 @@ func encode(v any) string {
 	return string(b)
 }
 
-// decode reads one JSON value. A field that is not known changes what the rest
-// means.
-func decode(text string, into any) error { return decodeJSON(text, into, true) }
+// parse reads an annotation of heddle's and checks it; what names it in errors. A
+// field that is not known changes what the rest means.
+func parse[T any](what, text string, check func(*T) error) (*T, error) {
+	value := new(T)
+	err := decode(text, value, true)
+	if err == nil {
+		err = check(value)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return value, nil
+}
 
-// decodeLoose is decode for HAMi's annotations, which may get new fields.
-func decodeLoose(text string, into any) error { return decodeJSON(text, into, false) }
-
-func decodeJSON(text string, into any, strict bool) error {
+// decode reads one JSON value. HAMi's annotations are not strict: they may get new
+// fields.
+func decode(text string, into any, strict bool) error {
 	if len(text) > maxText {
 		return fmt.Errorf("longer than %d bytes", maxText)
 	}
@@ -69,8 +78,8 @@ func decodeJSON(text string, into any, strict bool) error {
 // the containers' names: what is wrong goes into an Event, which must not
 // change.
 func checkPod[C any](version int, node string, containers map[string]C, check func(C) error) error {
-	if version != Version {
-		return fmt.Errorf("version %d is unknown, %d is known", version, Version)
+	if err := checkVersion(version); err != nil {
+		return err
 	}
 	if node == "" || len(node) > maxName {
 		return fmt.Errorf("node %q is no name of a Node", wellknown.Clip(node))
@@ -85,6 +94,13 @@ func checkPod[C any](version int, node string, containers map[string]C, check fu
 		if err := check(containers[name]); err != nil {
 			return fmt.Errorf("container %q: %w", name, err)
 		}
+	}
+	return nil
+}
+
+func checkVersion(version int) error {
+	if version != Version {
+		return fmt.Errorf("version %d is unknown, %d is known", version, Version)
 	}
 	return nil
 }

@@ -31,24 +31,16 @@ const maxFree = maxGPUs * 7
 
 // ParseFreeGPUs reads an annotation.
 func ParseFreeGPUs(text string) (*FreeGPUs, error) {
-	var f FreeGPUs
-	err := decode(text, &f)
-	switch {
-	case err != nil:
-	case f.Version != Version:
-		err = fmt.Errorf("version %d is unknown, %d is known", f.Version, Version)
-	case len(f.Free) > maxFree:
-		err = fmt.Errorf("%d devices; at most %d", len(f.Free), maxFree)
-	default:
-		err = f.check()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("free GPUs: %w", err)
-	}
-	return &f, nil
+	return parse("free GPUs", text, (*FreeGPUs).check)
 }
 
 func (f *FreeGPUs) check() error {
+	if err := checkVersion(f.Version); err != nil {
+		return err
+	}
+	if len(f.Free) > maxFree {
+		return fmt.Errorf("%d devices; at most %d", len(f.Free), maxFree)
+	}
 	if err := within("held", int64(f.Held), maxFree); err != nil {
 		return err
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// HAMiCard is a GPU as HAMi's backend Metax-SGPU reads it from the Node
+// HAMiGPU is a GPU as HAMi's backend Metax-SGPU reads it from the Node
 // annotation metax-tech.com/node-gpu-devices, a JSON list. HAMi 2.6 to 2.10
 // use the UUID, the totals, NUMA, health, and from 2.7 QoSPolicy, Model and
 // LinkZone; the place in the list is the GPU's index. The available amounts
@@ -38,7 +38,7 @@ type HAMiNode []HAMiGPU
 // ParseHAMiNode reads the annotation.
 func ParseHAMiNode(text string) (HAMiNode, error) {
 	var n HAMiNode
-	err := decodeLoose(text, &n)
+	err := decode(text, &n, false)
 	if err == nil && len(n) > maxGPUs {
 		err = fmt.Errorf("%d GPUs; at most %d", len(n), maxGPUs)
 	}
@@ -78,7 +78,7 @@ type HAMiPod [][]HAMiShare
 // ParseHAMiPod reads the annotation.
 func ParseHAMiPod(text string) (HAMiPod, error) {
 	var p HAMiPod
-	err := decodeLoose(text, &p)
+	err := decode(text, &p, false)
 	if err == nil && len(p) > maxContainers {
 		err = fmt.Errorf("%d containers; at most %d", len(p), maxContainers)
 	}
@@ -86,14 +86,10 @@ func ParseHAMiPod(text string) (HAMiPod, error) {
 		return nil, fmt.Errorf("HAMi's allocation: %w", err)
 	}
 	for i, list := range p {
-		shares := make([]Share, 0, min(len(list), maxGPUs+1))
-		for _, s := range list[:min(len(list), maxGPUs+1)] {
-			shares = append(shares, Share{UUID: s.UUID, VCore: int(s.Compute), MemoryMiB: int64(s.VRam)})
-		}
 		if len(list) == 0 {
 			continue
 		}
-		if e := checkShares(shares); e != nil {
+		if e := checkShares(p.Shares(i)); e != nil {
 			err = errors.Join(err, fmt.Errorf("container %d: %w", i, e))
 		}
 	}

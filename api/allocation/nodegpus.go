@@ -49,17 +49,17 @@ type Taken struct {
 
 // ParseNodeGPUs reads an annotation.
 func ParseNodeGPUs(text string) (*NodeGPUs, error) {
-	var c NodeGPUs
-	err := decode(text, &c)
-	if err == nil && c.Version != Version {
-		err = fmt.Errorf("version %d is unknown, %d is known", c.Version, Version)
+	return parse("GPUs", text, (*NodeGPUs).check)
+}
+
+func (c *NodeGPUs) check() error {
+	if err := checkVersion(c.Version); err != nil {
+		return err
 	}
-	if err == nil && len(c.GPUs) > maxGPUs {
-		err = fmt.Errorf("%d GPUs; at most %d", len(c.GPUs), maxGPUs)
+	if len(c.GPUs) > maxGPUs {
+		return fmt.Errorf("%d GPUs; at most %d", len(c.GPUs), maxGPUs)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("GPUs: %w", err)
-	}
+	var errs []error
 	seen := make(map[string]bool, len(c.GPUs))
 	for i := range c.GPUs {
 		gpu := &c.GPUs[i]
@@ -69,13 +69,10 @@ func ParseNodeGPUs(text string) (*NodeGPUs, error) {
 		}
 		seen[gpu.UUID] = true
 		if e != nil {
-			err = errors.Join(err, fmt.Errorf("GPU %q: %w", wellknown.Clip(gpu.UUID), e))
+			errs = append(errs, fmt.Errorf("GPU %q: %w", wellknown.Clip(gpu.UUID), e))
 		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("GPUs: %w", err)
-	}
-	return &c, nil
+	return errors.Join(errs...)
 }
 
 // String is the annotation's text.

@@ -136,6 +136,17 @@ func TestHealth(t *testing.T) {
 	}
 }
 
+// TestDurationsAsNumbers: 0 is one without a unit, and a number to YAML.
+func TestDurationsAsNumbers(t *testing.T) {
+	c := parse(t, "sgpu: {refusedFor: 0}", "- {nodeName: a, sgpu: {refusedFor: 90s}}")
+	if got := c.Cluster.SGPU.RejectedFor; got != 0 {
+		t.Errorf("0 is %s", got)
+	}
+	if got := c.Resolve("a", nil).SGPU.RejectedFor; got != 90*time.Second {
+		t.Errorf("90s is %s", got)
+	}
+}
+
 func TestTopologyLevels(t *testing.T) {
 	c := parse(t, `
 topology:

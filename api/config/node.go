@@ -57,6 +57,8 @@ type NodeConfig struct {
 	// Read by: heddle-feature-discovery.
 	ControlPlane bool `yaml:"controlPlane"`
 	// Taints are the taints to set.
+	//
+	// Read by: heddle-feature-discovery.
 	Taints Taints `yaml:"taints"`
 	// Labels are rules for labels of your own, one for each key. See "Label
 	// rules" below.
@@ -178,21 +180,13 @@ type Taints struct {
 	// GPUProduct sets `<vendor>/<card>.product=<product>` on nodes with GPUs.
 	// It locks out every DaemonSet that does not tolerate it; `heddle doctor
 	// taints --if gpuProduct --node NODE` lists them. On with `preset: scheme`.
-	//
-	// Read by: heddle-feature-discovery.
 	GPUProduct bool `yaml:"gpuProduct"`
 	// NodeUsage sets `<company>/node.usage=<usage>` where `usage` is set.
-	//
-	// Read by: heddle-feature-discovery.
 	NodeUsage bool `yaml:"nodeUsage"`
 	// ControlPlane sets `<company>/control-plane` where `controlPlane` is
 	// true.
-	//
-	// Read by: heddle-feature-discovery.
 	ControlPlane bool `yaml:"controlPlane"`
 	// Effect is the effect of all of them.
-	//
-	// Read by: heddle-feature-discovery.
 	Effect Effect `yaml:"effect" enum:"NoSchedule,PreferNoSchedule,NoExecute"`
 }
 

@@ -48,6 +48,8 @@ type SGPU struct {
 	// Read by: heddle-device-plugin.
 	ModeSwitch ModeSwitch `yaml:"modeSwitch" enum:"cordon-card,wait"`
 	// HAMi is the protocol of the HAMi scheduler, in its form for MetaX sGPU.
+	//
+	// Read by: heddle-device-plugin.
 	HAMi HAMi `yaml:"hami"`
 }
 
@@ -55,13 +57,9 @@ type SGPU struct {
 type HAMi struct {
 	// Enabled publishes the node's GPUs in HAMi's Node annotation, follows
 	// the GPU that HAMi chose for a pod, and releases HAMi's node lock.
-	//
-	// Read by: heddle-device-plugin.
 	Enabled bool `yaml:"enabled"`
 	// SchedulerName is what pods that HAMi schedules have as
 	// spec.schedulerName. The allocation annotation of any other pod is ignored.
-	//
-	// Read by: heddle-device-plugin.
 	SchedulerName string `yaml:"schedulerName"`
 }
 
@@ -80,6 +78,8 @@ type Enforce struct {
 	// Preload is the library for enforcer `preload`.
 	Preload Preload `yaml:"preload"`
 	// MPS is how enforcer `mps` runs NVIDIA's Multi-Process Service.
+	//
+	// Read by: heddle-device-plugin.
 	MPS MPS `yaml:"mps"`
 }
 
@@ -98,13 +98,9 @@ type MPS struct {
 	// ExclusiveProcess sets the GPU's compute mode to EXCLUSIVE_PROCESS while
 	// its daemon runs, so that no process goes around it. Without it the
 	// compute mode is left as it is.
-	//
-	// Read by: heddle-device-plugin.
 	ExclusiveProcess bool `yaml:"exclusiveProcess"`
 	// MultiUser lets clients of several UIDs share one GPU's server, where
 	// the driver can. Without it a second UID is rejected.
-	//
-	// Read by: heddle-device-plugin.
 	MultiUser bool `yaml:"multiUser"`
 }
 

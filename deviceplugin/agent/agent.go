@@ -138,14 +138,11 @@ func New(o Options, pods podresources.PodResourcesListerClient) *Agent {
 		Source: o.Source, Config: a.config(), GPUs: o.GPUs, PollInterval: health.DefaultPollInterval, Log: o.Log,
 	})
 	options := devicestate.Options{
-		NodeName: o.NodeName, Kubelet: kubelet.NewReader(pods, o.KubeletDir, o.now),
+		NodeName: o.NodeName, Kubelet: kubelet.NewReader(pods, o.KubeletDir, o.now), API: o.API,
 		CDIDir: o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Log: o.Log, Now: o.now,
 	}
 	if o.Limiter != nil {
 		options.Limiter = o.Limiter
-	}
-	if o.API.Online() {
-		options.API = o.API
 	}
 	if o.Strategy != gpu.Envvar {
 		// So that a runtime with the vendor's hook adds nothing to the CDI devices.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 )
@@ -54,7 +54,7 @@ func containerNames(pods []*corev1.Pod) map[cgroup.Container]string {
 // belong to: the pod's containers, or all on the GPU. Containers with MPS are
 // left out, since the driver counts for the server what its clients use.
 func attribute(
-	bindings []devicestate.Allocation, gpus []devgpu.Usage, procs cgroup.Proc, named map[cgroup.Container]string,
+	bindings []report.Binding, gpus []devgpu.Usage, procs cgroup.Proc, named map[cgroup.Container]string,
 ) map[consumer]consumed {
 	used := make(map[consumer]consumed)
 	for i := range gpus {
@@ -108,7 +108,7 @@ type tally struct {
 	lost bool
 }
 
-func newTally(bindings []devicestate.Allocation, gpu string) *tally {
+func newTally(bindings []report.Binding, gpu string) *tally {
 	t := &tally{sums: map[consumer]int64{}, pods: map[string][]consumer{}}
 	for i := range bindings {
 		b := &bindings[i]

@@ -100,16 +100,12 @@ func (a *Agent) Report() report.Report {
 			Reason: a.resources.reason(name, served[name]),
 		})
 	}
-	for _, b := range a.state.View().Allocations() {
-		r.Bindings = append(r.Bindings, report.Binding(b))
-	}
+	r.Bindings = a.state.View().Allocations()
+	r.Problems = a.state.Problems()
 	add := func(name, reason string) {
 		if reason != "" {
 			r.Problems = append(r.Problems, report.Problem{Name: name, Reason: reason})
 		}
-	}
-	for _, p := range a.state.Problems() {
-		add(p.Name, p.Reason)
 	}
 	for name, reason := range a.modes.Problems() {
 		add(name, reason)

@@ -10,9 +10,9 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
@@ -134,7 +134,7 @@ func (t *shares) warnMPS(c *mpsChange) {
 	}
 }
 
-func usesMPS(b *devicestate.Allocation, uuid string) bool {
+func usesMPS(b *report.Binding, uuid string) bool {
 	return (b.Enforced.Memory == config.EnforceMPS || b.Enforced.Compute == config.EnforceMPS) &&
 		slices.ContainsFunc(b.Shares, func(s allocation.Share) bool { return s.UUID == uuid })
 }

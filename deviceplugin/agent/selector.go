@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/deviceplugin/resource/gpu"
 )
 
@@ -139,7 +139,7 @@ func (s *selectors) check(ctx context.Context, one started) {
 	}
 }
 
-func holds(b *devicestate.Allocation, one started) bool {
+func holds(b *report.Binding, one started) bool {
 	_, has := b.CDINames[one.resource]
 	return has && !slices.ContainsFunc(one.ids, func(id string) bool { return !slices.Contains(b.GPUs, id) })
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
 const (
@@ -106,8 +106,8 @@ func (u *usageMetrics) take(ctx context.Context) {
 }
 
 // allocations are those with shares.
-func (u *usageMetrics) allocations() []devicestate.Allocation {
-	return slices.DeleteFunc(u.state.View().Allocations(), func(b devicestate.Allocation) bool { return len(b.Shares) == 0 })
+func (u *usageMetrics) allocations() []report.Binding {
+	return slices.DeleteFunc(u.state.View().Allocations(), func(b report.Binding) bool { return len(b.Shares) == 0 })
 }
 
 // Describe implements [prometheus.Collector].

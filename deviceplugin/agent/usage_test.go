@@ -19,8 +19,8 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
-	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/sharing/enforce"
@@ -56,8 +56,8 @@ func process(pod, container string) cgroup.Container {
 	return cgroup.Container{PodUID: uidOf(pod), ID: hex.EncodeToString(id[:])}
 }
 
-func consumerOf(pod, container string, enforced config.Enforcer, gpus ...string) devicestate.Allocation {
-	b := devicestate.Allocation{Namespace: "default", Pod: pod, UID: uidOf(pod), Container: container, Enforced: enforce.Enforced{Memory: enforced}}
+func consumerOf(pod, container string, enforced config.Enforcer, gpus ...string) report.Binding {
+	b := report.Binding{Namespace: "default", Pod: pod, UID: uidOf(pod), Container: container, Enforced: enforce.Enforced{Memory: enforced}}
 	for _, uuid := range gpus {
 		b.Shares = append(b.Shares, allocation.Share{UUID: uuid, VCore: 30, MemoryMiB: 4096})
 	}
@@ -76,7 +76,7 @@ func TestAttribute(t *testing.T) {
 	a, one, two := consumerOf("a", "main", config.EnforceDMem, "x"), consumerOf("b", "one", config.EnforceNone, "x"), consumerOf("b", "two", config.EnforceNone, "x", "y")
 	anonymous := consumerOf("c", "main", config.EnforceNone, "x")
 	anonymous.UID = ""
-	of := func(b devicestate.Allocation, gpu string) consumer {
+	of := func(b report.Binding, gpu string) consumer {
 		return consumer{b.Namespace, b.Pod, b.UID, b.Container, gpu}
 	}
 	x := func(processes ...devgpu.Process) []devgpu.Usage {
@@ -85,83 +85,83 @@ func TestAttribute(t *testing.T) {
 	busy := func(samples ...devgpu.Sample) []devgpu.Usage { return []devgpu.Usage{{GPU: "x", Samples: samples}} }
 	for _, tt := range []struct {
 		name     string
-		bindings []devicestate.Allocation
+		bindings []report.Binding
 		usage    []devgpu.Usage
 		want     map[consumer]consumed
 	}{
-		{"no process runs", []devicestate.Allocation{a}, x(), map[consumer]consumed{of(a, "x"): {0, 0}}},
+		{"no process runs", []report.Binding{a}, x(), map[consumer]consumed{of(a, "x"): {0, 0}}},
 		{
 			"two processes of a container, one of a pod without shares",
-			[]devicestate.Allocation{a},
+			[]report.Binding{a},
 			x(devgpu.Process{PID: 1, Bytes: 10}, devgpu.Process{PID: 2, Bytes: 20}, devgpu.Process{PID: 6, Bytes: 40}),
 			map[consumer]consumed{of(a, "x"): {30, 0}},
 		},
 		{
 			"two containers of a pod on a GPU, by the IDs of its status",
-			[]devicestate.Allocation{a, one, two},
+			[]report.Binding{a, one, two},
 			x(devgpu.Process{PID: 1, Bytes: 1}, devgpu.Process{PID: 3, Bytes: 10}, devgpu.Process{PID: 4, Bytes: 20}),
 			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {10, 0}, of(two, "x"): {20, 0}},
 		},
 		{
 			"an ID that the status does not have yet: either may have it",
-			[]devicestate.Allocation{a, one, two},
+			[]report.Binding{a, one, two},
 			x(devgpu.Process{PID: 1, Bytes: 1}, devgpu.Process{PID: 3, Bytes: 10}, devgpu.Process{PID: 5, Bytes: 20}),
 			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {unknown, 0}, of(two, "x"): {unknown, 0}},
 		},
 		{
 			"the same where only one has the GPU",
-			[]devicestate.Allocation{two},
+			[]report.Binding{two},
 			x(devgpu.Process{PID: 5, Bytes: 20}),
 			map[consumer]consumed{of(two, "x"): {20, 0}},
 		},
 		{
 			"a container of the pod that has no share",
-			[]devicestate.Allocation{a},
+			[]report.Binding{a},
 			x(devgpu.Process{PID: 8, Bytes: 20}),
 			map[consumer]consumed{of(a, "x"): {0, 0}},
 		},
 		{
 			"a process that may belong to any pod",
-			[]devicestate.Allocation{a, one},
+			[]report.Binding{a, one},
 			x(devgpu.Process{PID: 1, Bytes: 1}, devgpu.Process{PID: 7, Bytes: 2}),
 			map[consumer]consumed{of(a, "x"): {unknown, 0}, of(one, "x"): {unknown, 0}},
 		},
 		{
-			"no PID", []devicestate.Allocation{a}, x(devgpu.Process{PID: 0, Bytes: 1}), map[consumer]consumed{of(a, "x"): {unknown, 0}},
+			"no PID", []report.Binding{a}, x(devgpu.Process{PID: 0, Bytes: 1}), map[consumer]consumed{of(a, "x"): {unknown, 0}},
 		},
 		{
 			"memory that has ended, and memory that the driver does not report",
-			[]devicestate.Allocation{a, one},
+			[]report.Binding{a, one},
 			x(devgpu.Process{PID: 1, Bytes: 1}, devgpu.Process{PID: 99, Bytes: 7}, devgpu.Process{PID: 3, Bytes: -1}),
 			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {unknown, 0}},
 		},
 		{
 			"the SMs",
-			[]devicestate.Allocation{a, one},
+			[]report.Binding{a, one},
 			busy(devgpu.Sample{PID: 1, SM: 20}, devgpu.Sample{PID: 2, SM: 5}, devgpu.Sample{PID: 3, SM: -1}, devgpu.Sample{PID: 99}),
 			map[consumer]consumed{of(a, "x"): {0, 25}, of(one, "x"): {0, unknown}},
 		},
 		{
 			"kernels of a process that has ended",
-			[]devicestate.Allocation{a},
+			[]report.Binding{a},
 			busy(devgpu.Sample{PID: 1, SM: 20}, devgpu.Sample{PID: 99, SM: 1}),
 			map[consumer]consumed{of(a, "x"): {0, unknown}},
 		},
 		{
 			"no samples to be had",
-			[]devicestate.Allocation{a},
+			[]report.Binding{a},
 			[]devgpu.Usage{{GPU: "x", Processes: []devgpu.Process{{PID: 1, Bytes: 1}}, SamplesErr: errors.New("Not Supported")}},
 			map[consumer]consumed{of(a, "x"): {1, unknown}},
 		},
 		{
 			"a GPU that does not answer, and one that does",
-			[]devicestate.Allocation{two},
+			[]report.Binding{two},
 			[]devgpu.Usage{{GPU: "x", Err: devgpu.ErrSilent}, {GPU: "y", Processes: []devgpu.Process{{PID: 4, Bytes: 8}}}},
 			map[consumer]consumed{of(two, "y"): {8, 0}},
 		},
 		{
 			"MPS counts for its server, a pod without UID does not count",
-			[]devicestate.Allocation{consumerOf("a", "main", config.EnforceMPS, "x"), anonymous},
+			[]report.Binding{consumerOf("a", "main", config.EnforceMPS, "x"), anonymous},
 			x(devgpu.Process{PID: 1, Bytes: 1}),
 			map[consumer]consumed{},
 		},

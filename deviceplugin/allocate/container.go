@@ -30,6 +30,11 @@ type Result struct {
 	Changed bool
 }
 
+// HasShares reports whether shares are among it.
+func (r *Result) HasShares() bool {
+	return slices.ContainsFunc(r.Grants, func(g Grant) bool { return g.Entry.Kind == cdi.SGPU })
+}
+
 // Grant is an entry and the device nodes of its HCAs, below /dev.
 type Grant struct {
 	Entry *checkpoint.Entry
@@ -172,8 +177,9 @@ func (d *decision) grantPart(p part) error {
 func (d *decision) grant(p part, picks []pick) {
 	slices.SortFunc(picks, func(a, b pick) int { return d.topology.hcaRow[a.hca] - d.topology.hcaRow[b.hca] })
 	class := classOf(picks)
-	var nodes []string
+	var nodes, ids []string
 	for _, pick := range picks {
+		ids = append(ids, d.ids[pick.hca])
 		nodes = append(nodes, nodesOf(&d.topology.machine.HCAs[pick.hca])...)
 		d.addHCA(p.entries[0].Resource, pick)
 	}
@@ -184,7 +190,7 @@ func (d *decision) grant(p part, picks []pick) {
 		e := *old
 		e.Owner, e.Class = &d.container, class
 		if e.Kind == cdi.RDMA {
-			e.HCAs, e.Extra = dealHCAs(e.IDs, old.HCAs, picks, d.ids)
+			e.HCAs, e.Extra = deal(e.IDs, old.HCAs, ids)
 		}
 		d.result.Changed = d.result.Changed || old.Owner == nil || *old.Owner != d.container ||
 			!slices.Equal(old.Bound(), e.Bound())

@@ -7,11 +7,49 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
+	"github.com/heddle-dev/heddle/discovery/capacity"
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
+
+// AllHCAs stands in for the HCA in the device IDs of a resource with count all:
+// such an ID is worth every HCA of the resource.
+const AllHCAs = "all"
+
+// Member is an HCA that a resource is made of.
+type Member struct {
+	// Index is its place in the machine's HCAs, ID its identity.
+	Index int
+	ID    string
+	// Unhealthy is why it cannot be handed out now; empty if it can.
+	Unhealthy string
+}
+
+// Members are the HCAs of resource r, in the order of m.HCAs, whose roles are
+// corrected, with the health that the inventory has of them.
+func Members(inv *inventory.Inventory, m *machine.Machine, r *config.RDMAResource) []Member {
+	ids := m.HCAIDs()
+	var members []Member
+	for i := range m.HCAs {
+		h := &m.HCAs[i]
+		if selected, _ := r.Selectors.Select(m, h); selected {
+			members = append(members, Member{Index: i, ID: ids[i], Unhealthy: unhealthy(inv, h)})
+		}
+	}
+	return members
+}
+
+// unhealthy is why an HCA cannot be handed out now; empty if it can.
+func unhealthy(inv *inventory.Inventory, h *machine.HCA) string {
+	if inv.HCAs == nil {
+		return capacity.Unhealthy(h, nil)
+	}
+	return capacity.Unhealthy(h, inv.HCAUnhealthy)
+}
 
 // hcaUsage counts, by HCA identity, the device IDs of other pods that are bound
 // to it.
@@ -215,20 +253,17 @@ func (d *decision) keep(e *checkpoint.Entry) ([]pick, error) {
 	return nil, fmt.Errorf("%s is not configured any more, and %s", e.Resource, reason)
 }
 
-// dealHCAs gives every device ID one of the HCAs: the one it had, else the one it
+// deal gives every device ID one of the devices: the one it had, else the one it
 // names, else any; and returns those that are left over.
-func dealHCAs(ids, had []string, picks []pick, all []string) (dealt, extra []string) {
-	for _, p := range picks {
-		extra = append(extra, all[p.hca])
-	}
-	dealt = make([]string, len(ids))
-	give := func(i int, hca string) {
-		if at := slices.Index(extra, hca); dealt[i] == "" && at >= 0 {
-			dealt[i], extra = hca, slices.Delete(extra, at, at+1)
+func deal(ids, had, devices []string) (dealt, extra []string) {
+	dealt, extra = make([]string, len(ids)), slices.Clone(devices)
+	give := func(i int, device string) {
+		if at := slices.Index(extra, device); dealt[i] == "" && at >= 0 {
+			dealt[i], extra = device, slices.Delete(extra, at, at+1)
 		}
 	}
-	for i, hca := range had {
-		give(i, hca)
+	for i, device := range had {
+		give(i, device)
 	}
 	for i, id := range ids {
 		give(i, replica.DeviceOf(id))

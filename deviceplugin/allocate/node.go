@@ -122,6 +122,44 @@ func (n *Node) entriesFor(a *kubelet.Allocation) ([]*checkpoint.Entry, error) {
 	return entries, nil
 }
 
+// Lost are the allocations of shares of which no entry is left. What they stand
+// for may be in their CDI specs. If it is not, they are [Node.Unrecorded] until
+// their pods are gone.
+func (n *Node) Lost() []kubelet.Allocation {
+	return slices.DeleteFunc(slices.Clone(n.Snapshot.Allocations), func(a kubelet.Allocation) bool {
+		return !n.HasShares(&a) || n.Snapshot.Gone(a.Pod) || !n.lost(&a)
+	})
+}
+
+// lost reports whether names were given out for an allocation and none of them
+// has an entry.
+func (n *Node) lost(a *kubelet.Allocation) bool {
+	if !a.Checkpointed {
+		for _, e := range n.Entries {
+			if e.Resource == a.Resource && slices.Equal(e.IDs, a.IDs) {
+				return false
+			}
+		}
+		return true
+	}
+	named := false
+	for _, text := range a.CDINames {
+		if name, ok := cdi.ParseName(text); ok && name.Kind == cdi.SGPU {
+			named = true
+			if n.Entries[name.Device] != nil {
+				return false
+			}
+		}
+	}
+	return named
+}
+
+// unrecorded reports whether a container runs, or may run, on GPUs that nothing
+// but its device IDs names.
+func (n *Node) unrecorded(c kubelet.Container) bool {
+	return slices.ContainsFunc(n.Unrecorded, func(a kubelet.Allocation) bool { return a.Same(c) })
+}
+
 // live reports whether an entry's container is there: the kubelet has it, or has
 // forgotten it, or it was decided after the snapshot. Without the checkpoint
 // ordinary init containers are not known, so all containers of the pods that are
@@ -130,7 +168,8 @@ func (n *Node) live(e *checkpoint.Entry, holders kubelet.Holders) bool {
 	switch {
 	case n.Snapshot == nil:
 		return !n.Gone[e.Device]
-	case n.Forgotten[*e.Owner], n.Unsure[*e.Owner], e.Decision > n.Since, n.Snapshot.CheckpointErr != nil && n.Snapshot.Active(e.Owner.Pod):
+	case n.Forgotten[*e.Owner], n.Unsure[*e.Owner], e.Decision > n.Since,
+		n.Snapshot.CheckpointErr != nil && n.Snapshot.Active(e.Owner.Pod):
 		return true
 	case n.Snapshot.Gone(e.Owner.Pod):
 		return false

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -206,73 +205,39 @@ func (n *Node) place(r *shareRequest, gpus []quota.GPU, u *usage) ([]string, err
 	if c.SGPU.Unscheduled == config.UnscheduledReject {
 		return nil, r.reject(RejectedUnscheduled, "no scheduler chose a GPU, and sgpu.unscheduled is %s", c.SGPU.Unscheduled)
 	}
-	how := c.SGPU.Placement
-	own := slices.DeleteFunc(slices.Clone(gpus), func(g quota.GPU) bool {
+	// The first of equal GPUs wins.
+	ordered := slices.SortedStableFunc(slices.Values(gpus), func(x, y quota.GPU) int {
+		return compareBool(r.names(y.UUID), r.names(x.UUID))
+	})
+	own := slices.DeleteFunc(slices.Clone(ordered), func(g quota.GPU) bool {
 		return !slices.ContainsFunc(u.consumers, func(x consumer) bool {
 			return x.Share.UUID == g.UUID && x.Pod.Same(r.container.Pod) && !x.Phase.Overlaps(r.phase)
 		})
 	})
-	if places, ok := quota.Place(own, &r.Request, how, nil); ok {
-		return uuidsOf(own, places), nil
-	}
-	places, ok := quota.Place(gpus, &r.Request, how, nil)
-	if !ok {
-		return nil, r.reject(RejectedFull, "%s", quota.Explain(gpus, &r.Request))
-	}
-	named := slices.DeleteFunc(slices.Clone(gpus), func(g quota.GPU) bool { return !r.names(g.UUID) })
-	best := uuidsOf(gpus, places)
-	if places, ok := quota.Place(named, &r.Request, how, nil); ok {
-		if uuids := uuidsOf(named, places); alike(gpus, uuids, best) {
-			return uuids, nil
+	for _, among := range [][]quota.GPU{own, ordered} {
+		places, ok := quota.Place(among, &r.Request, c.SGPU.Placement, nil)
+		if !ok {
+			continue
 		}
-	}
-	return best, nil
-}
-
-// alike reports whether one choice of GPUs is as good as another: the same is
-// left of them, and they are joined alike.
-func alike(gpus []quota.GPU, ones, others []string) bool {
-	var left [2][]string
-	for i, uuids := range [][]string{ones, others} {
-		nodes := map[int]bool{}
-		for _, g := range gpus {
-			if slices.Contains(uuids, g.UUID) {
-				nodes[g.NUMA] = true
-				g.UUID, g.Index, g.NUMA = "", 0, 0
-				left[i] = append(left[i], fmt.Sprintf("%+v", g))
-			}
+		uuids := make([]string, len(places))
+		for i, place := range places {
+			uuids[i] = among[place].UUID
 		}
-		slices.Sort(left[i])
-		left[i] = append(left[i], strconv.Itoa(len(nodes)))
+		return uuids, nil
 	}
-	return slices.Equal(left[0], left[1])
+	return nil, r.reject(RejectedFull, "%s", quota.Explain(gpus, &r.Request))
 }
 
-func uuidsOf(gpus []quota.GPU, places []int) []string {
-	uuids := make([]string, len(places))
-	for i, place := range places {
-		uuids[i] = gpus[place].UUID
-	}
-	return uuids
-}
-
-// dealShares puts the shares into the order of the device IDs: each gets the
-// share of the GPU that it names, else any.
+// dealShares puts the shares into the order of the device IDs.
 func dealShares(ids []string, shares []allocation.Share) []allocation.Share {
-	left := slices.Clone(shares)
-	dealt := make([]allocation.Share, len(ids))
-	given := make([]bool, len(ids))
-	for i, id := range ids {
-		at := slices.IndexFunc(left, func(s allocation.Share) bool { return s.UUID == replica.DeviceOf(id) })
-		if at >= 0 {
-			dealt[i], given[i] = left[at], true
-			left = slices.Delete(left, at, at+1)
-		}
+	byGPU, uuids := make(map[string]allocation.Share, len(shares)), make([]string, len(shares))
+	for i, s := range shares {
+		byGPU[s.UUID], uuids[i] = s, s.UUID
 	}
-	for i := range ids {
-		if !given[i] && len(left) > 0 {
-			dealt[i], left = left[0], left[1:]
-		}
+	dealt := make([]allocation.Share, len(ids))
+	in, _ := deal(ids, nil, uuids)
+	for i, uuid := range in {
+		dealt[i] = byGPU[uuid]
 	}
 	return dealt
 }

@@ -151,17 +151,9 @@ func mayHint(pod *corev1.Pod, container, key string) bool {
 	if pod == nil {
 		return false
 	}
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			c := &list[i]
-			if c.Name != container {
-				continue
-			}
-			set := slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == key })
-			return !set && len(c.EnvFrom) == 0
-		}
-	}
-	return false
+	c, _ := quota.ContainerOf(pod, container)
+	return c != nil && len(c.EnvFrom) == 0 &&
+		!slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == key })
 }
 
 // Sharing is what a container has of shared GPUs, as its checkpoint entry and,

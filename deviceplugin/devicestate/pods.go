@@ -2,11 +2,12 @@ package devicestate
 
 import (
 	"context"
-	"log/slog"
+	"errors"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
@@ -29,64 +30,35 @@ type API interface {
 // container starts, without hints.
 const podTimeout = 3 * time.Second
 
-// pods are the pods of the node by the API server, of which api is nil without
-// one.
-type pods struct {
-	api API
-	log *slog.Logger
-}
-
-// read returns a pod; nil if it is not known in time.
-func (p *pods) read(ctx context.Context, ref kubelet.Pod) *corev1.Pod {
-	if p.api == nil {
-		return nil
-	}
+// readPod returns a pod; nil if it is not known in time.
+func (s *State) readPod(ctx context.Context, ref kubelet.Pod) *corev1.Pod {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
-	pod, err := p.api.Pod(ctx, ref)
-	if err != nil {
-		p.log.Warn("pod is not known, its containers get no hints", "pod", ref.String(), "err", err)
-		return nil
+	pod, err := s.api.Pod(ctx, ref)
+	if err == nil {
+		return pod
 	}
-	return pod
+	if !errors.Is(err, apiserver.ErrOffline) {
+		s.options.Log.Warn("pod is not known, its containers get no hints", "pod", ref.String(), "err", err)
+	}
+	return nil
 }
 
 // exists reports whether this very pod is there; without an API server, whether
 // that is unknown.
-func (p *pods) exists(ctx context.Context, ref kubelet.Pod) bool {
-	if p.api == nil {
-		return true
-	}
+func (s *State) exists(ctx context.Context, ref kubelet.Pod) bool {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
-	_, err := p.api.Pod(ctx, ref)
-	return err == nil
+	_, err := s.api.Pod(ctx, ref)
+	return err == nil || errors.Is(err, apiserver.ErrOffline)
 }
 
-// watched is a pod as it is known without a request; nil if it is not.
-func (p *pods) watched(ref kubelet.Pod) *corev1.Pod {
-	if p.api == nil {
-		return nil
-	}
-	pod, _ := p.api.Watched(ref)
-	return pod
-}
-
-// gone reports whether the API server has shown that a pod has ended or is not on
+// isGone reports whether the API server has shown that a pod has ended or is not on
 // this node any more.
-func (p *pods) gone(ref kubelet.Pod) bool {
-	if p.api == nil {
-		return false
-	}
-	pod, complete := p.api.Watched(ref)
+func (s *State) isGone(ref kubelet.Pod) bool {
+	pod, complete := s.api.Watched(ref)
 	if pod != nil {
 		return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 	}
 	return complete
-}
-
-func (p *pods) warn(ref kubelet.Pod, reason, message string) {
-	if p.api != nil {
-		p.api.WarnPod(ref, reason, message)
-	}
 }

@@ -64,38 +64,38 @@ func (s *State) Prepare(ctx context.Context, resource string, ids []string) erro
 // prepare prepares one container.
 func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observation) error {
 	held := seen.Of(c)
-	pod := s.pods.read(ctx, c.Pod)
+	pod := s.readPod(ctx, c.Pod)
 	defer s.starting.lock(c)()
 	if c.Pod.Name == "" && pod != nil {
 		c.Namespace, c.Pod.Name = pod.Namespace, pod.Name
 	}
-	s.mu.Lock()
-	err := s.nodeLocked(seen).CheckExclusive(held)
-	s.mu.Unlock()
-	if err == nil {
-		// The caller may be a kubelet that is gone, and the answer the next one's.
-		err = context.Cause(ctx)
-	}
-	if err != nil {
+	// The caller may be a kubelet that is gone, and the answer the next one's.
+	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	fresh, err := s.decideShares(c, held, pod, seen)
-	if err != nil {
-		return err
+	shares, result, err := s.decide(c, held, pod, seen)
+	if err != nil || result.HasShares() {
+		s.noteRejection(c.Pod, err)
 	}
-	result, err := s.decide(c, held, seen)
+	// The container that starts is on disk before its spec is. Its pod's others may
+	// start after the next restart of the plugin.
+	for _, e := range shares {
+		if e.Owner.Name != c.Name {
+			err = errors.Join(err, s.checkpoint.Write(e))
+		}
+	}
 	if err != nil {
 		return err
 	}
 	for _, w := range result.Warnings {
 		s.options.Log.Warn("devices are not as requested", "pod", c.Pod.String(), "container", c.Name,
 			"reason", w.Reason, "message", w.Message)
-		s.pods.warn(c.Pod, w.Reason, w.Message)
+		s.api.WarnPod(c.Pod, w.Reason, w.Message)
 	}
 	if err := s.write(ctx, result, pod); err != nil {
 		return err
 	}
-	if result.Changed || fresh {
+	if result.Changed || len(shares) > 0 {
 		s.options.Log.Info("prepared", "pod", c.Pod.String(), "container", c.Name,
 			"gpus", len(result.Devices.GPUs), "hcas", len(result.Devices.HCAs))
 		s.changed.Notify()
@@ -103,54 +103,32 @@ func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observat
 	return nil
 }
 
-// decideShares decides the shares of all containers of a pod when one of them
-// starts; see [allocate.Node.Shares]. fresh reports that something was decided.
-//
-// All shares of a node are decided here, one pod after the other, by what the
-// kubelet has and what was decided since. The entries are on disk before any spec
-// is.
-func (s *State) decideShares(
+// decide finds or makes what a container is given, of all its resources together,
+// and remembers it. Only files are still to be written. Shares are decided for all
+// containers of the pod, see [allocate.Node.Shares], and here alone: one pod after
+// the other, by what the kubelet has and what was decided since.
+func (s *State) decide(
 	c kubelet.Container, held []kubelet.Allocation, pod *corev1.Pod, seen *observation,
-) (fresh bool, err error) {
-	s.mu.Lock()
-	node := s.nodeLocked(seen)
-	if !slices.ContainsFunc(held, func(a kubelet.Allocation) bool { return node.HasShares(&a) }) {
-		s.mu.Unlock()
-		return false, nil
-	}
-	entries, err := node.Shares(c, pod)
-	s.applyLocked(entries...)
-	s.mu.Unlock()
-	s.noteRejection(c.Pod, err)
-	if err != nil {
-		return false, err
-	}
-	for _, e := range entries {
-		// The container that starts is on disk before its spec is. Its pod's others
-		// may start after the next restart of the plugin.
-		if e.Owner.Name != c.Name {
-			err = errors.Join(err, s.checkpoint.Write(e))
-		}
-	}
-	s.problems.note(problemState, err)
-	return len(entries) > 0, err
-}
-
-// decide finds or makes what a container is given, of all its resources
-// together, and remembers it. Only files are still to be written.
-func (s *State) decide(c kubelet.Container, held []kubelet.Allocation, seen *observation) (*allocate.Result, error) {
+) (shares []*checkpoint.Entry, result *allocate.Result, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	result, err := s.nodeLocked(seen).Container(c, held)
-	if err != nil {
-		return nil, err
+	node := s.nodeLocked(seen)
+	if err := node.CheckExclusive(held); err != nil {
+		return nil, nil, err
 	}
-	entries := make([]*checkpoint.Entry, len(result.Grants))
+	if slices.ContainsFunc(held, func(a kubelet.Allocation) bool { return node.HasShares(&a) }) {
+		if shares, err = node.Shares(c, pod); err != nil {
+			return nil, nil, err
+		}
+		s.applyLocked(shares...)
+	}
+	if result, err = node.Container(c, held); err != nil {
+		return shares, nil, err
+	}
 	for i := range result.Grants {
-		entries[i] = result.Grants[i].Entry
+		s.applyLocked(result.Grants[i].Entry)
 	}
-	s.applyLocked(entries...)
-	return result, nil
+	return shares, result, nil
 }
 
 // write brings the files of one container up to date. For each of its names: what
@@ -214,7 +192,7 @@ func (s *State) shareEdits(ctx context.Context, g *allocate.Grant) ([]*specs.Con
 			return nil, fmt.Errorf("limits: %w", err)
 		}
 		all = append(all, &specs.ContainerEdits{
-			Env: edits.Env, Mounts: edits.Mounts, DeviceNodes: edits.DeviceNodes, Hooks: edits.Hooks,
+			Env: edits.Env, Mounts: edits.Mounts, Hooks: edits.Hooks,
 		})
 		if g.Entry.Enforced != edits.By {
 			e := *g.Entry
@@ -234,16 +212,11 @@ func limitOf(e *checkpoint.Entry, inv *inventory.Inventory) enforce.Limit {
 		Pod: e.Owner.UID, Container: e.Owner.Name, Policy: quota.Policy(e.Policy), UID: e.RunAs, By: e.Enforced,
 	}
 	addresses := make(map[string]string, len(e.Shares))
-	for _, s := range e.Shares {
-		gpu := enforce.GPU{Share: s, Index: -1}
-		for i := range inv.Shared {
-			if inv.Shared[i].UUID == s.UUID {
-				gpu.TotalMiB = inv.Shared[i].MemoryMiB
-			}
-		}
+	for _, share := range e.Shares {
+		gpu := enforce.GPU{Share: share, Index: -1}
 		for i := range inv.Machine.GPUs {
-			if g := &inv.Machine.GPUs[i]; g.UUID == s.UUID {
-				gpu.Index, addresses[s.UUID] = g.Index, g.PCI
+			if g := &inv.Machine.GPUs[i]; g.UUID == share.UUID {
+				gpu.Index, gpu.TotalMiB, addresses[g.UUID] = g.Index, g.MemoryMiB, g.PCI
 			}
 		}
 		l.GPUs = append(l.GPUs, gpu)

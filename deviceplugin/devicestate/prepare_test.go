@@ -11,6 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	testkubelet "github.com/heddle-dev/heddle/test/kubelet"
 )
 
@@ -59,7 +60,7 @@ func TestContainerGetsGPUsAndHCAsTogether(t *testing.T) {
 			if diff := cmp.Diff(wantGPU, got.Devices.GPUs[1]); diff != "" {
 				t.Errorf("JSON, second GPU (-want +got):\n%s", diff)
 			}
-			wantBinding := []Allocation{{
+			wantBinding := []report.Binding{{
 				Namespace: "default", Pod: "a", UID: "uid-a", Container: "main", GPUs: slices.Sorted(slices.Values(uuids)),
 				HCAs: []string{"mlx5_3", "mlx5_5"}, Class: "PIX", CDINames: names,
 				HCAIDs: []string{h.PCI, hcaNamed(r.machine, "mlx5_5").PCI},

@@ -3,10 +3,12 @@ package devicestate
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -51,12 +53,12 @@ func (s *State) Reconcile(ctx context.Context) (*Usage, error) {
 		return nil, err
 	}
 	s.detectForgotten(ctx, seen)
-	s.rejections.keep(seen.Holds)
 	if seen.CheckpointErr == nil && len(s.expire(seen, liveDevices(seen))) > 0 {
 		s.changed.Notify()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	maps.DeleteFunc(s.rejected, func(p kubelet.Pod, _ *rejection) bool { return !seen.Holds(p) })
 	u := &Usage{
 		GPUs: s.nodeLocked(seen).SharedGPUs(), Drifts: s.drifts, Incomplete: seen.CheckpointErr != nil,
 	}

@@ -23,10 +23,10 @@ func (s *State) restore(seen *observation) {
 	var unrecorded []kubelet.Allocation
 	for i := range lost {
 		a := &lost[i]
-		if s.restoreEntries(a) || s.pods.gone(a.Pod) {
+		if s.restoreEntries(a) || s.isGone(a.Pod) {
 			continue
 		}
-		if pod := s.pods.watched(a.Pod); pod != nil {
+		if pod, _ := s.api.Watched(a.Pod); pod != nil {
 			a.Namespace, a.Pod.Name = pod.Namespace, pod.Name
 		}
 		if !seen.Gone(a.Pod) {
@@ -103,7 +103,7 @@ func (s *State) Forgotten(resource string) map[string]string {
 func (s *State) unsureLocked(starting bool) map[kubelet.Container]bool {
 	unsure := make(map[kubelet.Container]bool)
 	for _, e := range s.entries {
-		if starting && e.Owner != nil && !s.pods.gone(e.Owner.Pod) {
+		if starting && e.Owner != nil && !s.isGone(e.Owner.Pod) {
 			unsure[*e.Owner] = true
 		}
 	}
@@ -137,7 +137,7 @@ func (s *State) detectForgotten(ctx context.Context, seen *observation) {
 	maps.DeleteFunc(s.forgotten, func(c kubelet.Container, _ bool) bool { return !lacks(c) })
 	s.mu.Unlock()
 	for c := range found {
-		if !s.pods.exists(ctx, c.Pod) {
+		if !s.exists(ctx, c.Pod) {
 			continue // Another pod has its name by now.
 		}
 		s.mu.Lock()
@@ -148,7 +148,7 @@ func (s *State) detectForgotten(ctx context.Context, seen *observation) {
 			continue
 		}
 		s.options.Log.Warn("devices lost", "pod", c.Pod.String(), "container", c.Name)
-		s.pods.warn(c.Pod, DevicesLost, fmt.Sprintf("the kubelet has lost the devices of container %s: it runs on, and "+
+		s.api.WarnPod(c.Pod, DevicesLost, fmt.Sprintf("the kubelet has lost the devices of container %s: it runs on, and "+
 			"cannot start again; delete the pod to have it made again", c.Name))
 	}
 }

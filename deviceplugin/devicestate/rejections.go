@@ -3,9 +3,7 @@ package devicestate
 import (
 	"cmp"
 	"errors"
-	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
@@ -23,83 +21,22 @@ type Rejection struct {
 	Since  time.Time
 }
 
-// Rejections are the pods that wait for shares now, by namespace and name.
-func (s *State) Rejections() []Rejection { return s.rejections.list() }
-
-// noteRejection keeps whether a pod is rejected, and reports each reason once.
-func (s *State) noteRejection(p kubelet.Pod, err error) {
-	rejected, ok := errors.AsType[*allocate.RejectedError](err)
-	switch {
-	case err == nil:
-		if s.rejections.remove(p) {
-			s.options.Log.Info("no longer rejected", "pod", p.String())
-		}
-	case ok && s.rejections.add(p, rejected, s.options.Now()):
-		s.changed.Notify()
-		s.options.Log.Warn("rejected", "pod", p.String(), "container", rejected.Container,
-			"kind", rejected.Kind, "reason", rejected.Reason)
-		s.pods.warn(p, SGPURejected, rejected.Error())
-	}
-	// Any other error may soon be gone.
-}
-
 // maxReported bounds the reasons that are reported of one pod: what is left of
 // GPUs changes with every consumer.
 const maxReported = 8
 
-// rejections are the pods that wait for shares.
-type rejections struct {
-	mu   sync.Mutex // guards what follows
-	pods map[kubelet.Pod]*reported
-}
-
-// reported is a rejection and the reasons that were reported.
-type reported struct {
+// rejection is a Rejection and the reasons of it that were reported.
+type rejection struct {
 	Rejection
-	reasons map[string]bool
+	reported map[string]bool
 }
 
-// add returns whether the reason is to be reported.
-func (r *rejections) add(p kubelet.Pod, err *allocate.RejectedError, now time.Time) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	x := r.pods[p]
-	if x == nil {
-		if r.pods == nil {
-			r.pods = make(map[kubelet.Pod]*reported)
-		}
-		x = &reported{Rejection{Pod: p, Since: now}, make(map[string]bool)}
-		r.pods[p] = x
-	}
-	x.Container, x.Kind, x.Reason = err.Container, err.Kind, err.Reason
-	if x.reasons[err.Error()] || len(x.reasons) == maxReported {
-		return false
-	}
-	x.reasons[err.Error()] = true
-	return true
-}
-
-// remove reports whether the pod was rejected.
-func (r *rejections) remove(p kubelet.Pod) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, was := r.pods[p]
-	delete(r.pods, p)
-	return was
-}
-
-// keep drops the pods for which it is false.
-func (r *rejections) keep(holds func(kubelet.Pod) bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	maps.DeleteFunc(r.pods, func(p kubelet.Pod, _ *reported) bool { return !holds(p) })
-}
-
-func (r *rejections) list() []Rejection {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	all := make([]Rejection, 0, len(r.pods))
-	for _, x := range r.pods {
+// Rejections are the pods that wait for shares now, by namespace and name.
+func (s *State) Rejections() []Rejection {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]Rejection, 0, len(s.rejected))
+	for _, x := range s.rejected {
 		all = append(all, x.Rejection)
 	}
 	slices.SortFunc(all, func(x, y Rejection) int {
@@ -107,4 +44,38 @@ func (r *rejections) list() []Rejection {
 			cmp.Compare(x.Pod.UID, y.Pod.UID))
 	})
 	return all
+}
+
+// noteRejection keeps whether a pod is rejected, and reports each reason once.
+func (s *State) noteRejection(p kubelet.Pod, err error) {
+	rejected, ok := errors.AsType[*allocate.RejectedError](err)
+	if err != nil && !ok {
+		return // It may soon be gone.
+	}
+	s.mu.Lock()
+	x, known := s.rejected[p]
+	if err == nil {
+		delete(s.rejected, p)
+		s.mu.Unlock()
+		if known {
+			s.options.Log.Info("no longer rejected", "pod", p.String())
+		}
+		return
+	}
+	if !known {
+		x = &rejection{Rejection{Pod: p, Since: s.options.Now()}, make(map[string]bool)}
+		s.rejected[p] = x
+	}
+	x.Container, x.Kind, x.Reason = rejected.Container, rejected.Kind, rejected.Reason
+	fresh := !x.reported[err.Error()] && len(x.reported) < maxReported
+	if fresh {
+		x.reported[err.Error()] = true
+	}
+	s.mu.Unlock()
+	if fresh {
+		s.changed.Notify()
+		s.options.Log.Warn("rejected", "pod", p.String(), "container", rejected.Container,
+			"kind", rejected.Kind, "reason", rejected.Reason)
+		s.api.WarnPod(p, SGPURejected, rejected.Error())
+	}
 }

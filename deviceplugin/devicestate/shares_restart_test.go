@@ -16,6 +16,7 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
 // TestSharesOutliveRestartsInEveryGap kills the plugin, the kubelet or both
@@ -109,7 +110,7 @@ func TestLostEntriesAreRestored(t *testing.T) {
 			if drifts := r.driftsNow(); len(drifts) != 2 || !strings.HasPrefix(drifts[0], DriftRecord) {
 				t.Errorf("drifts %v", drifts)
 			}
-			got := slices.DeleteFunc(r.View().Allocations(), func(b Allocation) bool { return b.Pod == "other" })
+			got := slices.DeleteFunc(r.View().Allocations(), func(b report.Binding) bool { return b.Pod == "other" })
 			if diff := cmp.Diff(bindings, got, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("bindings (-before +now):\n%s", diff)
 			}

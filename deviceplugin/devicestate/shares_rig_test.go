@@ -84,7 +84,7 @@ func (r *rig) consumer(name, text, id string) asks {
 // bindShares is PreStartContainer.
 func (r *rig) prepareShares(want asks) error { return r.Prepare(r.tb.Context(), slots, want[slots]) }
 
-// gpusOf are the GPUs of a container by index, as its Allocation has them.
+// gpusOf are the GPUs of a container by index, as its Binding has them.
 func (r *rig) gpusOf(pod, container string) []int {
 	r.tb.Helper()
 	var indices []int

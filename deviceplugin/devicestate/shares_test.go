@@ -11,6 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
 func TestContainerGetsItsShareAndTheHCABesideIt(t *testing.T) {
@@ -46,7 +47,7 @@ func TestContainerGetsItsShareAndTheHCABesideIt(t *testing.T) {
 	if diff := cmp.Diff(wantGPU, got.Devices.GPUs); diff != "" {
 		t.Errorf("JSON (-want +got):\n%s", diff)
 	}
-	wantBinding := []Allocation{{
+	wantBinding := []report.Binding{{
 		Namespace: "default", Pod: "a", UID: "uid-a", Container: "main", HCAs: []string{"mlx5_5"},
 		HCAIDs: []string{hcaNamed(r.machine, "mlx5_5").PCI}, Class: "PIX", CDINames: names,
 		Shares: []allocation.Share{share}, Policy: "fixed-share", By: allocation.ByScheduler,

@@ -26,10 +26,12 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
@@ -81,9 +83,8 @@ type State struct {
 	kubelet    *kubelet.Reader
 	checkpoint *checkpoint.Dir
 	cdi        cdi.Files
-	pods       pods
+	api        API
 	problems   problems
-	rejections rejections
 	changed    notify.Signal
 	registered notify.Signal
 	// starting serializes what is done for one container: its resources'
@@ -107,6 +108,8 @@ type State struct {
 	// those that are still there.
 	drifts   []Drift
 	drifting map[Drift]bool
+	// rejected are the pods that wait for shares.
+	rejected map[kubelet.Pod]*rejection
 	// decisions counts them.
 	decisions uint64
 	// confirmed are the entries that the kubelet has reported; nil
@@ -123,6 +126,9 @@ func New(o Options, inv *inventory.Inventory) *State {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.API == nil {
+		o.API = (*apiserver.Client)(nil)
+	}
 	if o.DevRoot == "" {
 		o.DevRoot = "/dev"
 	}
@@ -130,8 +136,8 @@ func New(o Options, inv *inventory.Inventory) *State {
 		options: o, kubelet: o.Kubelet,
 		checkpoint: checkpoint.NewDir(filepath.Join(o.StateDir, "records")),
 		cdi:        cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
-		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log}, pods: pods{o.API, o.Log},
-		gone: make(map[string]time.Time), forgotten: make(map[kubelet.Container]bool), drifting: make(map[Drift]bool),
+		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log}, api: o.API,
+		gone: make(map[string]time.Time), forgotten: make(map[kubelet.Container]bool), drifting: make(map[Drift]bool), rejected: make(map[kubelet.Pod]*rejection),
 	}
 	s.inventory.Store(inv)
 	entries, err := s.checkpoint.Load()
@@ -228,8 +234,8 @@ func (s *State) nodeLocked(o *observation) *allocate.Node {
 
 // applyLocked puts the entries of one decision into force. It is for holders of mu.
 func (s *State) applyLocked(entries ...*checkpoint.Entry) {
-	s.decisions++
 	for _, e := range entries {
+		s.decisions++
 		e.Decision = s.decisions
 		if e.Created.IsZero() {
 			e.Created = s.options.Now().UTC()
@@ -252,15 +258,8 @@ const (
 	problemDisk         = "disk"
 )
 
-// Problem is something that is wrong now.
-type Problem struct {
-	// Name is records, checkpoint, podresources, cdi, state or disk.
-	Name   string
-	Reason string
-}
-
 // Problems are what is wrong now, by name.
-func (s *State) Problems() []Problem {
+func (s *State) Problems() []report.Problem {
 	s.problems.note(problemDisk, s.checkpoint.SyncErr())
 	return s.problems.list()
 }
@@ -292,12 +291,12 @@ func (p *problems) note(name string, err error) {
 	}
 }
 
-func (p *problems) list() []Problem {
+func (p *problems) list() []report.Problem {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	list := make([]Problem, 0, len(p.reasons))
+	list := make([]report.Problem, 0, len(p.reasons))
 	for _, name := range slices.Sorted(maps.Keys(p.reasons)) {
-		list = append(list, Problem{name, p.reasons[name]})
+		list = append(list, report.Problem{Name: name, Reason: p.reasons[name]})
 	}
 	return list
 }

@@ -5,12 +5,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/checkpoint"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/replica"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -36,36 +36,9 @@ func (s *State) View() *View {
 // Assigned is [View.Assigned] now.
 func (s *State) Assigned(resource string) map[string]string { return s.View().Assigned(resource) }
 
-// Allocation is what a container has.
-type Allocation struct {
-	Namespace string
-	Pod       string
-	UID       string
-	Container string
-	// GPUs are UUIDs, HCAs RDMA names, HCAIDs identities in the same order.
-	GPUs   []string
-	HCAs   []string
-	HCAIDs []string
-	// Class is the longest path from one of the HCAs to the nearest GPU of the
-	// container; empty without either.
-	Class string
-	// Shares are those of shared GPUs, of QoS policy Policy, which By chose; see
-	// package allocation.
-	Shares []allocation.Share
-	Policy string
-	By     string
-	// Enforced is what the limits of the shares are enforced by.
-	Enforced enforce.Enforced
-	// Unrecorded: it has shares, and neither an entry nor a CDI spec is left of it.
-	// GPUs are those that its device IDs name. No other pod gets them.
-	Unrecorded bool
-	// CDINames are the names that Allocate gave, by resource.
-	CDINames map[string]string
-}
-
 // Allocations are those of all containers that have started, by namespace, pod
 // and container; with those that have not and have their shares already.
-func (v *View) Allocations() []Allocation {
+func (v *View) Allocations() []report.Binding {
 	byOwner := make(map[kubelet.Container][]*checkpoint.Entry)
 	for _, e := range v.node.Entries {
 		if e.Owner != nil && !v.node.Gone[e.Device] {
@@ -77,9 +50,9 @@ func (v *View) Allocations() []Allocation {
 	for i, id := range m.HCAIDs() {
 		names[id], order[id] = m.HCAs[i].Name, i
 	}
-	all := make([]Allocation, 0, len(byOwner))
+	all := make([]report.Binding, 0, len(byOwner))
 	for c, entries := range byOwner {
-		a := newAllocation(c, entries)
+		a := newBinding(c, entries)
 		slices.SortFunc(a.HCAIDs, func(p, q string) int { return order[p] - order[q] })
 		for _, id := range a.HCAIDs {
 			a.HCAs = append(a.HCAs, names[id])
@@ -88,11 +61,11 @@ func (v *View) Allocations() []Allocation {
 	}
 	for i := range v.node.Unrecorded {
 		u := &v.node.Unrecorded[i]
-		a := newAllocation(u.Container, nil)
+		a := newBinding(u.Container, nil)
 		a.GPUs, a.Unrecorded = replica.Devices(u.IDs), true
 		all = append(all, a)
 	}
-	slices.SortFunc(all, func(p, q Allocation) int {
+	slices.SortFunc(all, func(p, q report.Binding) int {
 		return strings.Compare(
 			strings.Join([]string{p.Namespace, p.Pod, p.Container, p.UID}, "\x00"),
 			strings.Join([]string{q.Namespace, q.Pod, q.Container, q.UID}, "\x00"))
@@ -100,8 +73,8 @@ func (v *View) Allocations() []Allocation {
 	return all
 }
 
-func newAllocation(c kubelet.Container, entries []*checkpoint.Entry) Allocation {
-	a := Allocation{
+func newBinding(c kubelet.Container, entries []*checkpoint.Entry) report.Binding {
+	a := report.Binding{
 		Namespace: c.Namespace, Pod: c.Pod.Name, UID: c.UID, Container: c.Name, CDINames: make(map[string]string),
 	}
 	for _, e := range entries {

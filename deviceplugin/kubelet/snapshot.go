@@ -14,6 +14,47 @@ import (
 // pods yet.
 const StartGrace = 30 * time.Second
 
+// Pod refers to a pod. UID is empty where only PodResources named it, Namespace
+// and Name where only the kubelet's checkpoint did.
+type Pod struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid,omitempty"`
+}
+
+// Same reports whether two references can be to one pod: no part that both have
+// differs, and they share one that distinguishes pods.
+func (p Pod) Same(q Pod) bool {
+	named := p.Name != "" && q.Name != ""
+	if named && (p.Namespace != q.Namespace || p.Name != q.Name) {
+		return false
+	}
+	if p.UID != "" && q.UID != "" {
+		return p.UID == q.UID
+	}
+	return named
+}
+
+// String is namespace/name, or the UID.
+func (p Pod) String() string {
+	if p.Name == "" {
+		return "pod " + p.UID
+	}
+	return p.Namespace + "/" + p.Name
+}
+
+// Container refers to a container. The pod's name is Container.Pod.Name.
+type Container struct {
+	Pod
+	Name string `json:"container"`
+}
+
+// Same reports whether two references can be to one container.
+func (c Container) Same(d Container) bool { return c.Name == d.Name && c.Pod.Same(d.Pod) }
+
+// String is "container main of default/train".
+func (c Container) String() string { return "container " + c.Name + " of " + c.Pod.String() }
+
 // Allocation is what one container holds of one resource.
 type Allocation struct {
 	Container
@@ -142,16 +183,19 @@ func (s *Snapshot) Forgotten() func(Container) bool {
 		}
 	}
 	// The checkpoint alone knows no names, and PodResources no UIDs.
-	byName, byUID := make(map[Container]bool), make(map[Container]bool)
+	byUID := func(c Container) Container { return Container{Pod{UID: c.UID}, c.Name} }
+	byName := func(c Container) Container { return Container{Pod{Namespace: c.Namespace, Name: c.Pod.Name}, c.Name} }
+	holds := make(map[Container]bool)
 	for i := range s.Allocations {
 		c := s.Allocations[i].Container
-		byUID[Container{Pod{UID: c.UID}, c.Name}] = c.UID != ""
-		byName[c.withoutUID()] = c.Pod.Name != ""
+		if c.UID != "" {
+			holds[byUID(c)] = true
+		}
+		if c.Pod.Name != "" {
+			holds[byName(c)] = true
+		}
 	}
-	return func(c Container) bool {
-		name := c.withoutUID()
-		return listed[name] && !byName[name] && !byUID[Container{Pod{UID: c.UID}, c.Name}]
-	}
+	return func(c Container) bool { return listed[byName(c)] && !holds[byName(c)] && !holds[byUID(c)] }
 }
 
 // join makes allocations of the kubelet's two accounts of who holds what.

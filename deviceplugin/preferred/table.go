@@ -1,8 +1,8 @@
 package preferred
 
 import (
+	"fmt"
 	"math/bits"
-	"strconv"
 )
 
 // Entry is what a request for N GPUs would get of a machine now.
@@ -43,7 +43,7 @@ func (s *Scores) Aligned(set uint64) int {
 }
 
 // Annotation is the JSON of a table, for the annotation
-// [github.com/heddle-dev/heddle/api/names.GPUTopology]:
+// [github.com/heddle-dev/heddle/api/wellknown.GPUTopology]:
 //
 //	{"1":{"score":0,"loss":59750,"hcas":1},"2":{…}}
 //
@@ -55,15 +55,7 @@ func Annotation(entries []Entry) string {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(b, '"')
-		b = strconv.AppendInt(b, int64(e.N), 10)
-		b = append(b, `":{"score":`...)
-		b = strconv.AppendInt(b, int64(e.Score), 10)
-		b = append(b, `,"loss":`...)
-		b = strconv.AppendInt(b, int64(e.Loss), 10)
-		b = append(b, `,"hcas":`...)
-		b = strconv.AppendInt(b, int64(e.HCAs), 10)
-		b = append(b, '}')
+		b = fmt.Appendf(b, `"%d":{"score":%d,"loss":%d,"hcas":%d}`, e.N, e.Score, e.Loss, e.HCAs)
 	}
 	return string(append(b, '}'))
 }

@@ -34,7 +34,7 @@ type dmem struct {
 	hook, driverRoot string
 }
 
-func (d *dmem) edits(_ context.Context, l *Limit, _ aspects) (*Edits, error) {
+func (d *dmem) edits(_ context.Context, l *Limit) (*Edits, error) {
 	limit := l.GPUs[0].Share.MemoryMiB
 	var hooks []*cdi.Hook
 	for i := range l.GPUs {

@@ -81,22 +81,19 @@ func (l *Limit) percent(c *GPU) int {
 
 // Edits make a container keep its limit. The caller owns the slices.
 type Edits struct {
-	Env         []string
-	Mounts      []*cdi.Mount
-	DeviceNodes []*cdi.DeviceNode
-	Hooks       []*cdi.Hook
+	Env    []string
+	Mounts []*cdi.Mount
+	Hooks  []*cdi.Hook
 	// By is to be kept with the container, for [Limit.By].
 	By Enforced
 }
 
-// aspects are what an enforcer limits of a container.
-type aspects struct{ memory, compute bool }
-
 // enforcer is one kind.
 type enforcer interface {
 	// edits prepares the node for a container that is about to start, and returns
-	// what the container needs. It is called again for each start.
-	edits(ctx context.Context, l *Limit, what aspects) (*Edits, error)
+	// what the container needs of the enforcer, by its By. It is called again for
+	// each start.
+	edits(ctx context.Context, l *Limit) (*Edits, error)
 }
 
 // check rejects values that no enforcer can use: these values become names of

@@ -160,14 +160,13 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*Edits, error) {
 		if !ok {
 			return nil, errors.New("no enforcer is called " + string(kind))
 		}
-		more, err := e.edits(ctx, limit, aspects{memory: by.Memory == kind, compute: by.Compute == kind})
+		more, err := e.edits(ctx, limit)
 		if err != nil {
 			return nil, err
 		}
 		// They set different keys.
 		edits.Env = append(edits.Env, more.Env...)
 		edits.Mounts = append(edits.Mounts, more.Mounts...)
-		edits.DeviceNodes = append(edits.DeviceNodes, more.DeviceNodes...)
 		edits.Hooks = append(edits.Hooks, more.Hooks...)
 	}
 	return edits, nil

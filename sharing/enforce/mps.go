@@ -76,7 +76,7 @@ type client struct {
 	memory bool
 }
 
-func (m *mps) edits(ctx context.Context, l *Limit, what aspects) (*Edits, error) {
+func (m *mps) edits(ctx context.Context, l *Limit) (*Edits, error) {
 	if len(l.GPUs) != 1 {
 		// One daemon per GPU, so that a fault or a limit stays on its GPU;
 		// and CUDA connects to one daemon.
@@ -84,20 +84,16 @@ func (m *mps) edits(ctx context.Context, l *Limit, what aspects) (*Edits, error)
 			"and each GPU has its own; request one GPU, or use sgpu.enforce.compute preload or none", len(l.GPUs))
 	}
 	c := &l.GPUs[0]
-	d, limits, err := m.admit(l, what)
+	d, limits, err := m.admit(l)
 	if err != nil {
 		return nil, fmt.Errorf("mps: %w", err)
 	}
 	if err := d.limit(ctx, limits); err != nil {
 		return nil, fmt.Errorf("mps: GPU %d: %w", c.Index, err)
 	}
-	env := []string{envPipe + "=" + containerPipe}
-	if what.compute {
-		env = append(env, envThreads+"="+strconv.Itoa(l.percent(c)))
-	} else {
-		env = append(env, envThreads+"="+strconv.Itoa(quota.Whole))
-	}
-	if what.memory {
+	own := clientOf(l)
+	env := []string{envPipe + "=" + containerPipe, envThreads + "=" + strconv.Itoa(own.limits.Percent)}
+	if own.memory {
 		env = append(env, fmt.Sprintf("%s=0=%dM", envPinned, c.Share.MemoryMiB))
 	}
 	priority := "0"
@@ -114,7 +110,7 @@ func (m *mps) edits(ctx context.Context, l *Limit, what aspects) (*Edits, error)
 }
 
 // admit adds a container to the clients of its GPU, or rejects it.
-func (m *mps) admit(l *Limit, what aspects) (*daemon, daemonLimits, error) {
+func (m *mps) admit(l *Limit) (*daemon, daemonLimits, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := &l.GPUs[0]
@@ -122,7 +118,7 @@ func (m *mps) admit(l *Limit, what aspects) (*daemon, daemonLimits, error) {
 	if err != nil {
 		return nil, daemonLimits{}, err
 	}
-	own := clientOf(l, what)
+	own := clientOf(l)
 	for _, key := range slices.Sorted(maps.Keys(gpu.clients)) {
 		if other := gpu.clients[key]; key != l.key() && other.uid != own.uid && !gpu.daemon.program.multiUser {
 			return nil, daemonLimits{}, fmt.Errorf("GPU %d has clients of user %d (%s), and user %d would wait "+
@@ -135,19 +131,19 @@ func (m *mps) admit(l *Limit, what aspects) (*daemon, daemonLimits, error) {
 	return gpu.daemon, gpu.limits(), nil
 }
 
-func clientOf(l *Limit, what aspects) client {
+func clientOf(l *Limit) client {
 	c := &l.GPUs[0]
 	t := client{
 		limits: daemonLimits{Percent: quota.Whole, MemoryMiB: max(c.TotalMiB, c.Share.MemoryMiB)},
-		memory: what.memory,
+		memory: l.By.Memory == config.EnforceMPS,
 	}
 	if l.UID != nil {
 		t.uid = *l.UID
 	}
-	if what.compute {
+	if l.By.Compute == config.EnforceMPS {
 		t.limits.Percent = l.percent(c)
 	}
-	if what.memory {
+	if t.memory {
 		t.limits.MemoryMiB = c.Share.MemoryMiB
 	}
 	return t
@@ -231,9 +227,7 @@ func (m *mps) setClients(live func() []Limit) error {
 			errs = append(errs, err)
 			continue
 		}
-		gpu.clients[l.key()] = clientOf(&l, aspects{
-			memory: l.By.Memory == config.EnforceMPS, compute: l.By.Compute == config.EnforceMPS,
-		})
+		gpu.clients[l.key()] = clientOf(&l)
 	}
 	for _, gpu := range m.gpus {
 		if len(gpu.clients) > 0 {

@@ -16,6 +16,7 @@ import (
 
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/internal/atomicfile"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -66,14 +67,14 @@ type preload struct {
 	copied string
 }
 
-func (p *preload) edits(_ context.Context, l *Limit, what aspects) (*Edits, error) {
+func (p *preload) edits(_ context.Context, l *Limit) (*Edits, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	version, err := p.version()
 	if err != nil {
 		return nil, fmt.Errorf("preload: %w", err)
 	}
-	env := preloadEnv(l, what)
+	env := preloadEnv(l)
 	override, region, err := p.prepareFiles(l, version, env)
 	if err != nil {
 		return nil, fmt.Errorf("preload: %w", err)
@@ -96,7 +97,8 @@ func mount(host, container string, options ...string) *cdi.Mount {
 
 // preloadEnv sets every key that lifts a limit if a pod sets it, also those whose
 // value is the default: CDI's environment replaces the pod's.
-func preloadEnv(l *Limit, what aspects) []string {
+func preloadEnv(l *Limit) []string {
+	memory := l.By.Memory == config.EnforcePreload
 	env := []string{
 		envDisable + "=false", envOversubscribe + "=false",
 		envRegion + "=" + filepath.Join(containerRegion, regionFile),
@@ -104,41 +106,41 @@ func preloadEnv(l *Limit, what aspects) []string {
 	least, same := quota.Whole, true
 	for i := range l.GPUs {
 		c := &l.GPUs[i]
-		if what.memory {
+		if memory {
 			env = append(env, fmt.Sprintf("%s_%d=%dm", envDeviceMemory, i, c.Share.MemoryMiB))
 		}
-		percent := smPercent(c, what)
+		percent := l.smPercent(c)
 		least = min(least, percent)
-		same = same && percent == smPercent(&l.GPUs[0], what)
+		same = same && percent == l.smPercent(&l.GPUs[0])
 	}
-	if !what.memory {
+	if !memory {
 		// The library reads these before it looks for a default: empty is none.
 		env = append(env, envDeviceMemory+"=")
 	}
 	env = append(env, envDeviceSM+"="+strconv.Itoa(least))
 	for i := range l.GPUs {
 		if !same {
-			env = append(env, fmt.Sprintf("%s_%d=%d", envDeviceSM, i, smPercent(&l.GPUs[i], what)))
+			env = append(env, fmt.Sprintf("%s_%d=%d", envDeviceSM, i, l.smPercent(&l.GPUs[i])))
 		}
 	}
-	return append(env, envPolicy+"="+policyWord(l.Policy, what))
+	return append(env, envPolicy+"="+l.policyWord())
 }
 
 // smPercent is the library's compute limit of a GPU. It is the vcore also where
 // the policy lets a container exceed it, since the library decides that.
-func smPercent(c *GPU, what aspects) int {
-	if !what.compute {
+func (l *Limit) smPercent(c *GPU) int {
+	if l.By.Compute != config.EnforcePreload {
 		return quota.Whole
 	}
 	return min(cmp.Or(max(c.Share.VCore, 0), quota.Whole), quota.Whole)
 }
 
 // policyWord is HAMi-core's name of the policy.
-func policyWord(policy quota.Policy, what aspects) string {
+func (l *Limit) policyWord() string {
 	switch {
-	case !what.compute || policy == quota.BestEffort:
+	case l.By.Compute != config.EnforcePreload || l.Policy == quota.BestEffort:
 		return "disable"
-	case policy == quota.BurstShare:
+	case l.Policy == quota.BurstShare:
 		return "default"
 	}
 	return "force"

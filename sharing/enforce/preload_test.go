@@ -106,7 +106,7 @@ func TestPreloadEdits(t *testing.T) {
 }
 
 func TestPreloadEnvironment(t *testing.T) {
-	both := aspects{memory: true, compute: true}
+	both := Enforced{config.EnforcePreload, config.EnforcePreload}
 	two := func(a, b int) *Limit {
 		return &Limit{Policy: quota.FixedShare, GPUs: []GPU{
 			{Share: allocation.Share{VCore: a, MemoryMiB: 1024}}, {Share: allocation.Share{VCore: b, MemoryMiB: 2048}},
@@ -119,7 +119,7 @@ func TestPreloadEnvironment(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		limit *Limit
-		what  aspects
+		by    Enforced
 		want  []string
 	}{
 		{"fixed share", share("p", gpuA, 60, 4096), both, []string{
@@ -139,16 +139,17 @@ func TestPreloadEnvironment(t *testing.T) {
 			"CUDA_DEVICE_MEMORY_LIMIT_0=1024m", "CUDA_DEVICE_MEMORY_LIMIT_1=2048m",
 			"CUDA_DEVICE_SM_LIMIT=30", "CUDA_DEVICE_SM_LIMIT_0=70", "CUDA_DEVICE_SM_LIMIT_1=30", "GPU_CORE_UTILIZATION_POLICY=force",
 		}},
-		{"compute is another's", share("p", gpuA, 60, 4096), aspects{memory: true}, []string{
+		{"compute is another's", share("p", gpuA, 60, 4096), Enforced{Memory: config.EnforcePreload}, []string{
 			"CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=100", "GPU_CORE_UTILIZATION_POLICY=disable",
 		}},
-		{"memory is another's", share("p", gpuA, 60, 4096), aspects{compute: true}, []string{
+		{"memory is another's", share("p", gpuA, 60, 4096), Enforced{Compute: config.EnforcePreload}, []string{
 			"CUDA_DEVICE_MEMORY_LIMIT=", "CUDA_DEVICE_SM_LIMIT=60", "GPU_CORE_UTILIZATION_POLICY=force",
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			always := []string{"CUDA_DISABLE_CONTROL=false", "CUDA_OVERSUBSCRIBE=false", "CUDA_DEVICE_MEMORY_SHARED_CACHE=/usr/local/vgpu/region/region.cache"}
-			if diff := cmp.Diff(append(always, tt.want...), preloadEnv(tt.limit, tt.what)); diff != "" {
+			tt.limit.By = tt.by
+			if diff := cmp.Diff(append(always, tt.want...), preloadEnv(tt.limit)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -148,14 +149,21 @@ func (b *Plugin) release(ctx context.Context, node *corev1.Node, state *State) (
 		// HAMi defines no owner for it. HAMi itself takes a lock without a name
 		// after five minutes. A value that is no lock blocks HAMi until an
 		// administrator removes it; heddle cannot know whether it is in use.
-		b.reportLock(ctx, err)
+		if !b.lock.reported {
+			level := slog.LevelWarn
+			if errors.Is(err, ErrAnonymous) {
+				level = slog.LevelInfo
+			}
+			b.Log.Log(ctx, level, "HAMi's node lock is left to HAMi or an administrator", "value", value, "err", err)
+			b.lock.reported = true
+		}
 		return pollInterval, nil
 	}
-	reason, known, err := b.lockOver(ctx, lock, state)
+	reason, err := b.lockOver(ctx, lock, state)
 	if err != nil {
 		return pollInterval, err
 	}
-	if !known {
+	if reason == "" {
 		return max(time.Until(b.lock.readAfter), time.Millisecond), nil
 	}
 	if err := b.unlock(ctx, node.ResourceVersion, value); err != nil {
@@ -167,32 +175,19 @@ func (b *Plugin) release(ctx context.Context, node *corev1.Node, state *State) (
 	return pollInterval, nil
 }
 
-func (b *Plugin) reportLock(ctx context.Context, err error) {
-	if b.lock.reported {
-		return
-	}
-	b.lock.reported = true
-	if errors.Is(err, ErrAnonymous) {
-		b.Log.InfoContext(ctx, "HAMi's node lock is left to HAMi", "value", b.lock.value, "err", err)
-		return
-	}
-	b.Log.WarnContext(ctx, "HAMi's node lock is malformed; HAMi binds no pod to this node until it is removed", "err", err)
-}
-
-// lockOver returns the reason why a lock is over; known is false while it is
-// not, or while that is not known.
-func (b *Plugin) lockOver(ctx context.Context, lock Lock, state *State) (reason string, known bool, err error) {
+// lockOver returns the reason why a lock is over, "" while it is not, or while
+// that is not known.
+func (b *Plugin) lockOver(ctx context.Context, lock Lock, state *State) (reason string, err error) {
 	pod, listed := b.watched(lock)
 	if pod != nil && !lock.before(pod) {
-		reason = lock.Over(pod, b.Node, state.Resource)
-		if reason == "" {
+		if reason = lock.Over(pod, b.Node, state.Resource); reason == "" {
 			// The pod is bound here, and its lock is another plugin's.
 			b.wait()
 		}
-		return reason, reason != "", nil
+		return reason, nil
 	}
 	if !listed || time.Now().Before(b.lock.readAfter) {
-		return "", false, nil
+		return "", nil
 	}
 	b.wait()
 	pod, err = b.API.ReadPod(ctx, lock.Namespace, lock.Pod)
@@ -200,10 +195,9 @@ func (b *Plugin) lockOver(ctx context.Context, lock Lock, state *State) (reason 
 	case apierrors.IsNotFound(err):
 		pod = nil
 	case err != nil:
-		return "", false, fmt.Errorf("pod of HAMi's node lock: %w", err)
+		return "", fmt.Errorf("pod of HAMi's node lock: %w", err)
 	}
-	reason = lock.Over(pod, b.Node, state.Resource)
-	return reason, reason != "", nil
+	return lock.Over(pod, b.Node, state.Resource), nil
 }
 
 // wait postpones the next read.

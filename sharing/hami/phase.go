@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -66,6 +67,9 @@ func (b *Plugin) writePhases(ctx context.Context) error {
 	var errs []error
 	for _, one := range waiting {
 		err := b.writePhase(ctx, one)
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			continue // The pod is gone, or another one has its name.
+		}
 		if one.tries++; err != nil && one.tries < phaseTries {
 			again = append(again, one)
 		}

@@ -28,7 +28,7 @@ func random(rng *rand.Rand) []quota.GPU {
 		}
 		for range rng.IntN(5) {
 			if r := randomRequest(rng); all[i].Reject(&r).None() {
-				all[i].Take(&r)
+				take(&all[i], &r)
 			}
 		}
 	}
@@ -99,7 +99,7 @@ func TestPlaceIsBest(t *testing.T) {
 			t.Fatalf("state %d: %v, want %v of %v for %+v of\n%+v", state, out, want, able, r, gpus)
 		}
 		for _, i := range out {
-			gpus[i].Take(&r)
+			take(&gpus[i], &r)
 			if c := &gpus[i]; c.VCore > 100 || c.UsedMiB > c.MemoryMiB || c.Consumers > c.Slots || c.Exclusive && c.Consumers > 1 {
 				t.Fatalf("state %d: over-committed %+v", state, *c)
 			}

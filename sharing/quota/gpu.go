@@ -93,23 +93,6 @@ func (c *GPU) needs(r *Request) int64 {
 	return r.MemoryMiB
 }
 
-// Take adds a consumer to the GPU. It does not check whether the GPU has room:
-// see [GPU.Reject].
-func (c *GPU) Take(r *Request) { c.Add(c.Share(r), r.Policy) }
-
-// Add is Take for a share that was allocated before. The share counts even if
-// the GPU has no room for it.
-func (c *GPU) Add(s allocation.Share, p Policy) {
-	c.Consumers++
-	c.VCore += s.VCore
-	c.UsedMiB += s.MemoryMiB
-	if s.VCore >= Whole {
-		c.Exclusive = true
-	} else if c.Policy == "" {
-		c.Policy = p
-	}
-}
-
 // Reject reports why the GPU cannot take a request; [Reason.None] if it can.
 // It allocates nothing.
 func (c *GPU) Reject(r *Request) Reason {

@@ -12,6 +12,13 @@ import (
 
 const gib = 1024
 
+// take adds a consumer to a GPU, as the callers do that keep claims.
+func take(c *quota.GPU, r *quota.Request) {
+	claim := quota.Claim{Share: c.Share(r), Policy: r.Policy}
+	claim.Mark(c)
+	c.Charge(quota.Load{VCore: claim.Share.VCore, Consumers: 1, MemoryMiB: claim.Share.MemoryMiB})
+}
+
 func TestRefuses(t *testing.T) {
 	const fixed, burst, best = quota.FixedShare, quota.BurstShare, quota.BestEffort
 	idle := quota.GPU{UUID: "GPU-3", Index: 3, MemoryMiB: 80 * gib, Slots: 4, NUMA: -1}
@@ -23,7 +30,7 @@ func TestRefuses(t *testing.T) {
 	taken := func(rs ...quota.Request) quota.GPU {
 		return with(func(c *quota.GPU) {
 			for i := range rs {
-				c.Take(&rs[i])
+				take(c, &rs[i])
 			}
 		})
 	}
@@ -108,7 +115,7 @@ func TestTake(t *testing.T) {
 		var consumers []quota.Request
 		for range 60 {
 			if r := randomRequest(rng); c.Reject(&r).None() {
-				c.Take(&r)
+				take(&c, &r)
 				consumers = append(consumers, r)
 				took++
 			} else {
@@ -121,7 +128,7 @@ func TestTake(t *testing.T) {
 				rng.Shuffle(len(consumers), func(i, j int) { consumers[i], consumers[j] = consumers[j], consumers[i] })
 				c = idle
 				for i := range consumers {
-					c.Take(&consumers[i])
+					take(&c, &consumers[i])
 				}
 				check(t, &c, consumers)
 			}

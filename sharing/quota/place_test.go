@@ -61,7 +61,7 @@ func fill(t *testing.T, gpus []quota.GPU, consumers ...string) []quota.GPU {
 			t.Fatal(err)
 		}
 		r.MemoryMiB *= gib
-		gpus[i].Take(&r)
+		take(&gpus[i], &r)
 	}
 	return gpus
 }
@@ -175,7 +175,7 @@ func busy() []quota.GPU {
 		for c.Consumers < 16 {
 			r := share(1, 1+rng.IntN(5), int64(1+rng.IntN(7)))
 			if c.Reject(&r).None() {
-				c.Take(&r)
+				take(c, &r)
 			}
 		}
 	}
@@ -219,7 +219,7 @@ func TestPlaceAllocatesNothing(t *testing.T) {
 		}
 	}
 	r, c := share(1, 90, 4), all[0]
-	if allocs := testing.AllocsPerRun(10, func() { _ = c.Reject(&r); c.Take(&r) }); allocs != 0 {
+	if allocs := testing.AllocsPerRun(10, func() { _ = c.Reject(&r); take(&c, &r) }); allocs != 0 {
 		t.Errorf("Reject and Take: %v allocations", allocs)
 	}
 }

@@ -160,7 +160,7 @@ func (s *Source) Run(ctx context.Context) error {
 		if err == nil {
 			retry = firstRetry
 		} else {
-			pause, retry = min(retry, t.interval), retry*2
+			pause, retry = min(retry, t.interval), min(2*retry, t.interval)
 		}
 		timer = time.After(wait.Jitter(pause*9/10, 2./9)) // A tenth more or less.
 	}
